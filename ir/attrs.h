@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attributes of each op: plain structs. visit() names every field once, sorted by key; the printer, the parser,
+// the verifier's expression walk and equality are all written on top of it.
+#pragma once
+
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ir/constant.h"
+#include "ir/expr.h"
+
+namespace tfcc::ir {
+
+struct ConstantAttrs {
+  Constant constant;
+  template <class V> void visit(V&&) {}
+};
+
+/// result[i...] = body(i...); slot k of a load is operand k; index k ranges over result dim k.
+struct PointwiseAttrs {
+  ExprRef body = nullptr;
+  template <class V> void visit(V&& v) { v("body", body); }
+};
+
+enum class ReduceKind : uint8_t { sum, mean, max, min, prod };
+inline constexpr std::string_view kReduceKindNames[] = {"sum", "mean", "max", "min", "prod"};
+
+/// result[i...] = kind over r... of body(i..., r...); reduction index k is number rank+k over extents[k].
+struct ReduceAttrs {
+  ExprRef body = nullptr;
+  std::vector<ExprRef> extents;
+  ReduceKind kind = ReduceKind::sum;
+  template <class V> void visit(V&& v) { v("body", body); v("extents", extents); v("kind", kind); }
+};
+
+struct CumsumAttrs {
+  int64_t axis = 0;
+  bool exclusive = false;
+  bool reverse = false;
+  template <class V> void visit(V&& v) { v("axis", axis); v("exclusive", exclusive); v("reverse", reverse); }
+};
+
+/// alpha * a * b (+ bias over the last axis). a: [..., m, k] ([..., k, m] if trans_a); b likewise; leading dims broadcast
+/// as in ONNX MatMul. Operands: a, b and optionally bias [n].
+struct MatmulAttrs {
+  double alpha = 1;
+  bool trans_a = false;
+  bool trans_b = false;
+  template <class V> void visit(V&& v) { v("alpha", alpha); v("trans_a", trans_a); v("trans_b", trans_b); }
+};
+
+struct SoftmaxAttrs {
+  template <class V> void visit(V&&) {}
+};
+
+/// layer_norm(x, gamma, beta?), rms_norm(x, gamma). Statistics over the last axis.
+struct NormAttrs {
+  double eps = 0;
+  template <class V> void visit(V&& v) { v("eps", eps); }
+};
+
+enum class GeluKind : uint8_t { erf, tanh };
+inline constexpr std::string_view kGeluKindNames[] = {"erf", "tanh"};
+
+/// gelu(x); bias_gelu(x, bias).
+struct GeluAttrs {
+  GeluKind approx = GeluKind::erf;
+  template <class V> void visit(V&& v) { v("approx", approx); }
+};
+
+enum class NormKind : uint8_t { layer, rms };
+inline constexpr std::string_view kNormKindNames[] = {"layer", "rms"};
+
+/// sum = x + residual (+ bias); y = norm(sum). Operands: x, residual, gamma, then beta if has_beta, bias if has_bias.
+/// Results: y, and sum if two results are declared.
+struct ResidualNormAttrs {
+  double eps = 0;
+  bool has_beta = false;
+  bool has_bias = false;
+  NormKind kind = NormKind::layer;
+  template <class V> void visit(V&& v) { v("eps", eps); v("has_beta", has_beta); v("has_bias", has_bias); v("kind", kind); }
+};
+
+/// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads / kv_heads).
+/// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and visible load (slot = operand).
+/// Indices: 0 = b, 1 = h, 2 = i, 3 = j. param s is the dot product q.k in f32.
+/// visible: null, or the condition for key j to take part at all; a row without a visible key gives zeros.
+struct AttentionAttrs {
+  bool causal = false;       // visible implies j <= i + (Sk - Sq): blocks past the diagonal are skipped
+  int64_t heads = 1;
+  bool key_padding = false;  // visible has a conjunct over (b, j) only: blocks of masked keys are skipped
+  int64_t kv_heads = 1;
+  ExprRef score = nullptr;
+  ExprRef visible = nullptr;
+  template <class V> void visit(V&& v) {
+    v("causal", causal); v("heads", heads); v("key_padding", key_padding); v("kv_heads", kv_heads);
+    v("score", score); v("visible", visible);
+  }
+};
+
+using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
+                           GeluAttrs, ResidualNormAttrs, AttentionAttrs>;
+
+}  // namespace tfcc::ir

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Constants are recipes: where the bytes come from and what is done to them. Passes extend the recipe; only the
+// artifact writer and the evaluator make the bytes, one tensor at a time (materialize).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/dtype.h"
+#include "runtime/result.h"
+
+namespace tfcc::ir {
+
+/// A file that constants point into, mapped read-only for as long as anyone refers to it.
+struct SourceFile {
+  std::string name;                    // as written in the text form
+  const std::byte* data = nullptr;
+  uint64_t size = 0;
+  std::shared_ptr<const void> mapping;  // keeps `data` alive
+};
+
+/// One step of a recipe, applied to the row-major tensor before it.
+struct ConstantStep {
+  enum class Kind { transpose, cast, reshape } kind;
+  std::vector<int64_t> numbers;  // transpose: the permutation; reshape: the new dims
+  DType dtype = DType::f32;      // cast: the new type
+};
+
+/// A constant tensor: a source and the steps that follow.
+struct Constant {
+  enum class Source { bytes, file, random } source = Source::bytes;
+  DType dtype = DType::f32;            // of the source
+  std::vector<int64_t> dims;           // of the source
+  std::shared_ptr<const std::vector<std::byte>> bytes;  // Source::bytes, little-endian, row-major
+  std::shared_ptr<const SourceFile> file;               // Source::file
+  uint64_t offset = 0;                                  // Source::file
+  uint64_t seed = 0;                                    // Source::random: normal, deviation 0.02
+  std::vector<ConstantStep> steps;
+
+  /// Type and dims after all steps.
+  DType result_dtype() const;
+  std::vector<int64_t> result_dims() const;
+  int64_t element_count() const;
+};
+
+/// A constant from values in memory.
+Constant constant_from_bytes(DType dtype, std::vector<int64_t> dims, std::vector<std::byte> bytes);
+
+/// The bytes after all steps. Errors: memory.
+Result<std::vector<std::byte>> materialize(const Constant& c);
+
+/// Element `i` of row-major bytes of type `dtype`, as double or int64 (exact for integers).
+double read_real(DType dtype, const std::byte* data, size_t i);
+int64_t read_int(DType dtype, const std::byte* data, size_t i);
+/// Stores a number, rounding to nearest even for 16-bit floats.
+void write_real(DType dtype, std::byte* data, size_t i, double v);
+void write_int(DType dtype, std::byte* data, size_t i, int64_t v);
+
+}  // namespace tfcc::ir

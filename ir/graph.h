@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The IR in memory: a graph of tensor ops in SSA form. Two dense arrays, ops and values, indexed by typed ids;
+// edges are ids and uses are kept current by Graph alone. ir/README.md has the text form, ir/ops.md the semantics.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ir/attrs.h"
+#include "ir/ids.h"
+#include "runtime/dtype.h"
+
+namespace tfcc::ir {
+
+enum class OpKind : uint8_t {
+#define TFCC_OP(name, attrs, summary) name,
+#include "ir/ops.def"
+#undef TFCC_OP
+};
+std::string_view to_string(OpKind kind);
+
+/// Element type and dims; a dim is an i64 expression over symbols.
+struct Type {
+  DType dtype = DType::f32;
+  std::vector<ExprRef> dims;
+  size_t rank() const { return dims.size(); }
+  bool operator==(const Type&) const = default;
+};
+/// "f32[B,S,64]"
+std::string to_string(const Type& type);
+/// The scalar type in which an element of this type computes: i64, f32, f64 or boolean.
+Scalar scalar_of(DType t);
+
+struct Value {
+  std::string name;            // without sigil
+  Type type;
+  OpId def;                    // invalid for graph inputs
+  std::vector<OpId> users;     // one entry per use, in no order; graph outputs are not in it
+};
+
+struct Op {
+  OpKind kind;
+  std::vector<ValueId> operands;
+  std::vector<ValueId> results;
+  Attrs attrs;
+  std::string origin;          // ONNX nodes it stands for, for messages
+  bool erased = false;
+  template <class A> const A& as() const { return std::get<A>(attrs); }
+  template <class A> A& as() { return std::get<A>(attrs); }
+};
+
+/// A size of an input known at run time: symbol name and where it is read.
+struct SymbolSource {
+  std::string name;
+  uint32_t input = 0;
+  uint32_t axis = 0;
+};
+
+/// A condition on sizes checked at every run, with what the user is told when it fails.
+struct SizeCheck {
+  ExprRef condition;           // boolean over symbols
+  std::string message;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::string name = "main");
+  /// Copies share the pool; ids stay valid across a copy.
+  Graph(const Graph&) = default;
+  Graph(Graph&&) = default;
+  Graph& operator=(const Graph&) = default;
+  Graph& operator=(Graph&&) = default;
+
+  std::string name;
+  std::vector<SymbolSource> symbols;
+  std::vector<SizeCheck> checks;
+  std::vector<std::string> flags;          // message of flag i, raised by bounded(.., .., i)
+  struct Output { std::string name; ValueId value; };
+  std::vector<Output> outputs;
+
+  ExprPool& pool() const { return *pool_; }
+  const std::shared_ptr<ExprPool>& pool_ptr() const { return pool_; }
+  const std::vector<ValueId>& inputs() const { return inputs_; }
+  const Value& value(ValueId v) const { return values_[v.value]; }
+  const Op& op(OpId o) const { return ops_[o.value]; }
+  Op& op(OpId o) { return ops_[o.value]; }
+  size_t value_count() const { return values_.size(); }
+  size_t op_count() const { return ops_.size(); }
+  /// Live ops in an order that respects data flow; constants included.
+  const std::vector<OpId>& order() const { return order_; }
+  /// The op that defines v, or null for a graph input.
+  const Op* def(ValueId v) const;
+  bool is_constant(ValueId v) const;
+  const Constant* constant(ValueId v) const;
+  bool is_output(ValueId v) const;
+  /// Uses by ops plus uses as graph output.
+  size_t use_count(ValueId v) const;
+  ValueId result(OpId o, size_t i = 0) const { return op(o).results[i]; }
+
+  ValueId add_input(std::string name, Type type);
+  ValueId add_constant(std::string name, Constant constant);
+  /// Appends an op; names are made unique by a suffix.
+  OpId add_op(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::vector<Type> types,
+              std::vector<std::string> names, std::string origin = {});
+  /// Convenience for one result.
+  ValueId add(OpKind kind, std::vector<ValueId> operands, Attrs attrs, Type type, std::string name, std::string origin = {});
+  ValueId add_pointwise(std::vector<ValueId> operands, ExprRef body, Type type, std::string name, std::string origin = {});
+
+  /// Every use of `from` (outputs too) becomes `to`. Types must be equal.
+  void replace_uses(ValueId from, ValueId to);
+  void set_operands(OpId o, std::vector<ValueId> operands);
+  void set_type(ValueId v, Type type) { values_[v.value].type = std::move(type); }
+  void rename(ValueId v, std::string name);
+  /// Removes ops no output needs, and puts order() in a canonical order (depth first from the outputs). Number removed.
+  size_t clean();
+
+ private:
+  std::string unique_name(std::string name);
+  std::shared_ptr<ExprPool> pool_;
+  std::vector<Op> ops_;
+  std::vector<Value> values_;
+  std::vector<ValueId> inputs_;
+  std::vector<OpId> order_;
+  std::shared_ptr<struct NameTable> names_;
+};
+
+/// Index variables over the dims of a type: index k has extent dims[k].
+std::vector<ExprRef> indices_of(ExprPool& pool, const std::vector<ExprRef>& dims);
+/// Number of elements as an expression.
+ExprRef element_count(ExprPool& pool, const std::vector<ExprRef>& dims);
+
+}  // namespace tfcc::ir

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ API of the tfcc runtime: load a .tfcc file, make an executor, run it. Needs the standard library alone.
+//
+//     auto model = tfcc::Model::load("model.tfcc");                       // immutable, shared between threads
+//     auto executor = model->executor();                                  // one per thread and stream
+//     executor->set("input_ids", {ids, tfcc::DType::i64, {batch, length}});
+//     executor->set("attention_mask", {mask, tfcc::DType::i64, {batch, length}});
+//     executor->run();                                                    // host memory in and out
+//     tfcc::Tensor out = *executor->output("last_hidden_state");
+//
+// No function throws or prints. Every failure is an Error: what it is about, where, and the way out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/dtype.h"
+#include "runtime/result.h"
+
+namespace tfcc {
+inline namespace v1 {
+
+/// One dim of an input or output: a number, or a range with the expression that gives it.
+struct DimInfo {
+  std::string text;      // "768", "batch_size", "batch_size*12"
+  int64_t min = 0;       // smallest and largest size accepted; equal if fixed
+  int64_t max = 0;       // 0: no limit
+};
+
+/// Name, type and dims of a graph input or output.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<DimInfo> dims;
+};
+
+/// Where a tensor's memory is.
+enum class Place { host, device };
+
+/// A tensor in the caller's memory: row-major, dense, aligned to its element size. Not owned.
+struct TensorRef {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  Place place = Place::host;
+};
+
+/// A tensor read back: memory owned by the executor, valid until its next run.
+struct Tensor {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  size_t bytes = 0;
+};
+
+/// Receives what the library would otherwise print: one line, without newline.
+using LogSink = std::function<void(std::string_view line)>;
+
+struct LoadOptions {
+  std::string device = "auto";     // "auto" (a GPU that the file has code for, else cpu), "cpu", "cuda", "cuda:1"
+  int threads = 0;                 // CPU: 0 is one per physical core
+  bool verify_weights = false;     // also check the checksums of all weights
+  std::string code_dir;            // CPU: where to put the code if memory files may not be executed
+  LogSink log;
+};
+
+/// Sizes for Executor::prepare, by input name.
+using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+
+class Executor;
+
+/// A loaded file: weights and code of one target, mapped or on the device. Cheap to copy, safe to share.
+class Model {
+ public:
+  /// Loads a file, verifies header, manifest and code, and uploads the weights.
+  /// Errors: io, bad_file, device (no usable target or driver, and what would help), memory.
+  static Result<Model> load(const std::string& path, const LoadOptions& options = {});
+  /// The same from memory, which must stay valid as long as the model.
+  static Result<Model> load(std::span<const std::byte> file, const LoadOptions& options = {});
+
+  const std::vector<TensorInfo>& inputs() const;
+  const std::vector<TensorInfo>& outputs() const;
+  /// Name of the target that runs: "sm_90", "compute_80", "x86-64-v4".
+  const std::string& target() const;
+  /// What it runs on: "NVIDIA H200", "cpu".
+  const std::string& device() const;
+
+  /// A new executor with its own arena. Errors: memory, device.
+  Result<Executor> executor() const;
+
+  struct Impl;
+  explicit Model(std::shared_ptr<const Impl> impl);
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Runs a model. Not thread-safe: one executor per thread (and stream).
+class Executor {
+ public:
+  Executor(Executor&&) noexcept;
+  Executor& operator=(Executor&&) noexcept;
+  ~Executor();
+
+  /// Gives an input, or the memory an output is written to (optional for run()). Keeps the pointer, copies nothing.
+  /// Errors: invalid_argument (unknown name, wrong dtype), shape (wrong rank or fixed dim).
+  Result<void> set(std::string_view name, const TensorRef& tensor);
+
+  /// Makes everything ready for these shapes, so that a run with them allocates nothing.
+  /// Errors: invalid_argument, shape, memory.
+  Result<void> prepare(const Shapes& shapes);
+  /// Arena bytes that these shapes need.
+  Result<size_t> workspace_bytes(const Shapes& shapes) const;
+
+  /// Host tensors in and out; returns when the results are there. Errors: invalid_argument (missing input, value out of
+  /// range), shape, memory, device.
+  Result<void> run();
+
+  /// Launches on the caller's stream (a CUstream or cudaStream_t) with device memory set for every input and output, and
+  /// returns at once. Afterwards output shapes are known. Errors: as run(); unsupported on the CPU.
+  Result<void> enqueue(void* stream);
+
+  /// Shape of an output for the inputs set so far.
+  Result<std::vector<int64_t>> output_shape(std::string_view name) const;
+  /// An output of the last run(), in host memory.
+  Result<Tensor> output(std::string_view name) const;
+
+  /// What the kernels flagged since the last call, e.g. ids that were clamped; waits for the device.
+  Result<void> status();
+
+  /// Bytes of the arena held now.
+  size_t arena_bytes() const;
+
+  struct Impl;
+  explicit Executor(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace v1
+}  // namespace tfcc
