@@ -49,8 +49,11 @@ struct Constant {
 /// A constant from values in memory.
 Constant constant_from_bytes(DType dtype, std::vector<int64_t> dims, std::vector<std::byte> bytes);
 
-/// The bytes after all steps. Errors: memory.
+/// The bytes after all steps. Errors: memory; io or bad_file if the source file is absent or too short.
 Result<std::vector<std::byte>> materialize(const Constant& c);
+
+/// Maps a file read-only. Errors: io.
+Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& path);
 
 /// Element `i` of row-major bytes of type `dtype`, as double or int64 (exact for integers).
 double read_real(DType dtype, const std::byte* data, size_t i);

@@ -87,13 +87,15 @@ class Graph {
   Op& op(OpId o) { return ops_[o.value]; }
   size_t value_count() const { return values_.size(); }
   size_t op_count() const { return ops_.size(); }
-  /// Live ops in an order that respects data flow; constants included.
+  /// Live ops, constants included. After clean() the order respects data flow; until then new ops stand last.
   const std::vector<OpId>& order() const { return order_; }
   /// The op that defines v, or null for a graph input.
   const Op* def(ValueId v) const;
   bool is_constant(ValueId v) const;
   const Constant* constant(ValueId v) const;
   bool is_output(ValueId v) const;
+  /// The live value of that name; invalid if there is none.
+  ValueId find_value(std::string_view name) const;
   /// Uses by ops plus uses as graph output.
   size_t use_count(ValueId v) const;
   ValueId result(OpId o, size_t i = 0) const { return op(o).results[i]; }
@@ -116,7 +118,8 @@ class Graph {
   size_t clean();
 
  private:
-  std::string unique_name(std::string name);
+  struct NameTable& own_names();
+  std::string unique_name(std::string name, ValueId holder);
   std::shared_ptr<ExprPool> pool_;
   std::vector<Op> ops_;
   std::vector<Value> values_;
