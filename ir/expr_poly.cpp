@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Polynomial arithmetic on integers, exact division, and the builders of integer expressions.
+#include "ir/expr_poly.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/result.h"
+
+namespace tfcc::ir {
+namespace {
+
+bool less_atom(ExprRef a, ExprRef b) { return compare(a, b) < 0; }
+
+// Graded lexicographic order: larger degree first, then more of the smaller atom. A monomial order, as division needs.
+int order(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
+  if (a.size() != b.size()) return a.size() > b.size() ? -1 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (int c = compare(a[i], b[i])) return c;
+  }
+  return 0;
+}
+
+// An integer that does not fit is a fact about the model, not a crash: the pool remembers it and the importer says so.
+int64_t narrow(__int128 v, bool& overflow) {
+  if (v > INT64_MAX || v < INT64_MIN) {
+    overflow = true;
+    return v > 0 ? INT64_MAX : INT64_MIN;
+  }
+  return static_cast<int64_t>(v);
+}
+
+thread_local bool g_overflow = false;
+
+int64_t floor_div(int64_t a, int64_t b) {
+  int64_t q = a / b;
+  return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
+}
+
+// The largest term that divides both: gcd of coefficients times the common atoms.
+Term common_factor(const Term& a, const Term& b) {
+  Term g;
+  g.coefficient = std::gcd(a.coefficient, b.coefficient);
+  std::set_intersection(a.atoms.begin(), a.atoms.end(), b.atoms.begin(), b.atoms.end(), std::back_inserter(g.atoms), less_atom);
+  return g;
+}
+
+bool is_unit(const Term& t) { return t.coefficient == 1 && t.atoms.empty(); }
+
+Poly poly_of(const Term& t) {
+  Poly p;
+  if (t.atoms.empty()) p.constant = t.coefficient;
+  else p.terms.push_back(t);
+  return p;
+}
+
+}  // namespace
+
+void normalise(Poly& p) {
+  std::sort(p.terms.begin(), p.terms.end(), [](const Term& a, const Term& b) { return order(a.atoms, b.atoms) < 0; });
+  std::vector<Term> merged;
+  for (Term& t : p.terms) {
+    if (!merged.empty() && merged.back().atoms == t.atoms) {
+      merged.back().coefficient = narrow(static_cast<__int128>(merged.back().coefficient) + t.coefficient, g_overflow);
+    } else {
+      merged.push_back(std::move(t));
+    }
+  }
+  std::erase_if(merged, [](const Term& t) { return t.coefficient == 0; });
+  p.terms = std::move(merged);
+}
+
+Poly to_poly(ExprRef e) {
+  TFCC_CHECK(e->type == Scalar::i64);
+  Poly p;
+  if (e->kind == ExprKind::poly) {
+    p.terms = e->terms;
+    p.constant = e->value;
+  } else {
+    p.terms.push_back({{e}, 1});
+  }
+  return p;
+}
+
+ExprRef from_poly(ExprPool& pool, Poly p) {
+  if (g_overflow) {
+    pool.overflowed = true;
+    g_overflow = false;
+  }
+  if (p.terms.empty()) return pool.integer(p.constant);
+  if (p.constant == 0 && p.terms.size() == 1 && p.terms[0].coefficient == 1 && p.terms[0].atoms.size() == 1) {
+    return p.terms[0].atoms[0];
+  }
+  Node n{};
+  n.kind = ExprKind::poly;
+  n.type = Scalar::i64;
+  n.value = p.constant;
+  n.terms = std::move(p.terms);
+  return pool.intern(std::move(n));
+}
+
+Poly add(const Poly& a, const Poly& b, int64_t scale_b) {
+  Poly r = a;
+  for (Term t : b.terms) {
+    t.coefficient = narrow(static_cast<__int128>(t.coefficient) * scale_b, g_overflow);
+    r.terms.push_back(std::move(t));
+  }
+  r.constant = narrow(static_cast<__int128>(a.constant) + static_cast<__int128>(b.constant) * scale_b, g_overflow);
+  normalise(r);
+  return r;
+}
+
+Poly scale(const Poly& a, int64_t k) { return add(Poly{}, a, k); }
+
+Poly multiply(const Poly& a, const Poly& b) {
+  Poly r;
+  r.constant = narrow(static_cast<__int128>(a.constant) * b.constant, g_overflow);
+  auto push = [&](const std::vector<ExprRef>& x, const std::vector<ExprRef>& y, __int128 k) {
+    Term t;
+    std::merge(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(t.atoms), less_atom);
+    t.coefficient = narrow(k, g_overflow);
+    r.terms.push_back(std::move(t));
+  };
+  for (const Term& s : a.terms) {
+    for (const Term& t : b.terms) push(s.atoms, t.atoms, static_cast<__int128>(s.coefficient) * t.coefficient);
+    if (b.constant) push(s.atoms, {}, static_cast<__int128>(s.coefficient) * b.constant);
+  }
+  if (a.constant) {
+    for (const Term& t : b.terms) push({}, t.atoms, static_cast<__int128>(t.coefficient) * a.constant);
+  }
+  normalise(r);
+  return r;
+}
+
+bool divide_term(const Term& t, const Term& divisor, Term& quotient) {
+  if (divisor.coefficient == 0 || t.coefficient % divisor.coefficient != 0) return false;
+  if (!std::includes(t.atoms.begin(), t.atoms.end(), divisor.atoms.begin(), divisor.atoms.end(), less_atom)) return false;
+  quotient.coefficient = t.coefficient / divisor.coefficient;
+  quotient.atoms.clear();
+  std::set_difference(t.atoms.begin(), t.atoms.end(), divisor.atoms.begin(), divisor.atoms.end(),
+                      std::back_inserter(quotient.atoms), less_atom);
+  return true;
+}
+
+void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r) {
+  q = {};
+  r = {};
+  r.constant = p.constant;
+  for (const Term& t : p.terms) {
+    auto it = std::find(t.atoms.begin(), t.atoms.end(), x);
+    if (it == t.atoms.end()) {
+      r.terms.push_back(t);
+      continue;
+    }
+    Term rest = t;
+    rest.atoms.erase(rest.atoms.begin() + (it - t.atoms.begin()));
+    if (rest.atoms.empty()) q.constant += rest.coefficient;
+    else q.terms.push_back(std::move(rest));
+  }
+  normalise(q);
+}
+
+std::optional<ExprRef> exact_div(ExprRef a, ExprRef b) {
+  Poly rest = to_poly(a), divisor = to_poly(b), quotient;
+  if (divisor.is_constant() && divisor.constant == 0) return std::nullopt;
+  const Term lead = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
+  for (int step = 0; step < 64 && !(rest.is_constant() && rest.constant == 0); ++step) {
+    const Term top = rest.terms.empty() ? Term{{}, rest.constant} : rest.terms.front();
+    Term q;
+    if (!divide_term(top, lead, q)) return std::nullopt;
+    const Poly part = poly_of(q);
+    quotient = add(quotient, part);
+    rest = add(rest, multiply(part, divisor), -1);
+  }
+  if (!rest.is_constant() || rest.constant != 0) return std::nullopt;
+  return from_poly(*a->pool, std::move(quotient));
+}
+
+std::vector<ModPart> extract_mods(ExprPool& pool, Poly& p) {
+  std::vector<ModPart> parts;
+  for (size_t i = 0; i < p.terms.size(); ++i) {
+    for (ExprRef f : p.terms[i].atoms) {
+      if (f->kind != ExprKind::floordiv) continue;
+      const Poly dividend = to_poly(f->args[0]), divisor = to_poly(f->args[1]);
+      Term lead = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
+      lead.atoms.insert(std::upper_bound(lead.atoms.begin(), lead.atoms.end(), f, less_atom), f);
+      Term k;
+      if (!divide_term(p.terms[i], lead, k)) continue;
+      k.coefficient = -k.coefficient;
+      const Poly factor = poly_of(k);
+      Poly rest = add(p, multiply(factor, dividend), -1);
+      rest = add(rest, multiply(factor, multiply(divisor, to_poly(f))));
+      if (rest.terms.size() >= p.terms.size()) continue;
+      p = std::move(rest);
+      parts.push_back({k, f->args[0], f->args[1]});
+      i = static_cast<size_t>(-1);
+      break;
+    }
+    if (i == static_cast<size_t>(-1)) continue;
+  }
+  (void)pool;
+  return parts;
+}
+
+namespace {
+
+ExprRef binary_int(ExprKind kind, ExprRef a, ExprRef b) {
+  Node n{};
+  n.kind = kind;
+  n.type = Scalar::i64;
+  n.args = {a, b};
+  return a->pool->intern(std::move(n));
+}
+
+// Splits a = divisor * quotient + rest, term by term, the constant too.
+void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest) {
+  rest = {};
+  quotient = {};
+  if (divisor.is_constant()) {
+    quotient.constant = floor_div(a.constant, divisor.constant);
+    rest.constant = a.constant - quotient.constant * divisor.constant;
+  } else {
+    rest.constant = a.constant;
+  }
+  const Term lead = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
+  for (const Term& t : a.terms) {
+    Term q;
+    if ((divisor.terms.size() + (divisor.constant != 0) == 1) && divide_term(t, lead, q)) {
+      quotient = add(quotient, poly_of(q));
+    } else {
+      rest.terms.push_back(t);
+    }
+  }
+}
+
+// floor((g*x + y) / (g*d)) = floor(x / d) when 0 <= y < g: finds such a g among the common factors of terms and divisor.
+ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
+  if (divisor.terms.size() + (divisor.constant != 0) != 1) return nullptr;
+  const Term d = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
+  for (const Term& t : a.terms) {
+    const Term g = common_factor(t, d);
+    if (is_unit(g) || g.coefficient <= 0) continue;
+    Poly x, y;
+    divide_terms(a, poly_of(g), x, y);
+    Term smaller;
+    if (x.is_constant() || !divide_term(d, g, smaller)) continue;
+    ExprRef rest = from_poly(pool, y);
+    if (!prove_ge0(rest) || !prove_ge0(from_poly(pool, add(add(poly_of(g), y, -1), Poly{{}, 1}, -1)))) continue;
+    return div(from_poly(pool, x), from_poly(pool, poly_of(smaller)));
+  }
+  return nullptr;
+}
+
+ExprRef floordiv(ExprRef a, ExprRef b) {
+  ExprPool& pool = *a->pool;
+  const auto va = as_int(a), vb = as_int(b);
+  if (vb && *vb == 1) return a;
+  if (va && vb && *vb > 0) return pool.integer(floor_div(*va, *vb));
+  if (vb && *vb <= 0) return binary_int(ExprKind::floordiv, a, b);
+  if (auto q = exact_div(a, b)) return *q;
+  Poly quotient, rest;
+  const Poly divisor = to_poly(b);
+  divide_terms(to_poly(a), divisor, quotient, rest);
+  ExprRef r = from_poly(pool, rest), q = from_poly(pool, quotient);
+  if (prove_ge0(r) && prove_ge0(sub(sub(b, r), pool.integer(1)))) return q;
+  if (ExprRef reduced = reduce_by_factor(pool, rest, divisor)) return add(q, reduced);
+  if (r->kind == ExprKind::floordiv) return add(q, floordiv(r->args[0], mul(r->args[1], b)));
+  return add(q, binary_int(ExprKind::floordiv, r, b));
+}
+
+ExprRef min_or_max(ExprKind kind, ExprRef a, ExprRef b) {
+  const bool is_min = kind == ExprKind::imin;
+  if (a == b || prove_le(a, b)) return is_min ? a : b;
+  if (prove_le(b, a)) return is_min ? b : a;
+  if (compare(a, b) > 0) std::swap(a, b);
+  return binary_int(kind, a, b);
+}
+
+}  // namespace
+
+ExprRef int_add(ExprRef a, ExprRef b) { return from_poly(*a->pool, add(to_poly(a), to_poly(b))); }
+ExprRef int_sub(ExprRef a, ExprRef b) { return from_poly(*a->pool, add(to_poly(a), to_poly(b), -1)); }
+ExprRef int_mul(ExprRef a, ExprRef b) { return from_poly(*a->pool, multiply(to_poly(a), to_poly(b))); }
+ExprRef int_div(ExprRef a, ExprRef b) { return floordiv(a, b); }
+ExprRef int_min(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imin, a, b); }
+ExprRef int_max(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imax, a, b); }
+
+ExprRef int_abs(ExprRef a) {
+  if (prove_ge0(a)) return a;
+  if (prove_ge0(neg(a))) return neg(a);
+  // |-x| and |x| are one node: the sign whose first term is positive.
+  const Poly p = to_poly(a);
+  if (!p.terms.empty() && p.terms.front().coefficient < 0) a = neg(a);
+  Node n{};
+  n.kind = ExprKind::iabs;
+  n.type = Scalar::i64;
+  n.args = {a};
+  return a->pool->intern(std::move(n));
+}
+
+ExprRef bounded(ExprRef e, ExprRef n, int64_t flag) {
+  if (prove_ge0(e) && prove_ge0(sub(sub(n, e), e->pool->integer(1)))) return e;
+  Node node{};
+  node.kind = ExprKind::bounded;
+  node.type = Scalar::i64;
+  node.args = {e, n};
+  node.value = flag;
+  return e->pool->intern(std::move(node));
+}
+
+}  // namespace tfcc::ir

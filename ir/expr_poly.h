@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer polynomials over atoms: the working form behind ExprKind::poly. Internal to ir/.
+#pragma once
+
+#include <vector>
+
+#include "ir/expr.h"
+
+namespace tfcc::ir {
+
+/// sum of terms + constant. Terms are sorted and non-zero; see normalise().
+struct Poly {
+  std::vector<Term> terms;
+  int64_t constant = 0;
+  bool is_constant() const { return terms.empty(); }
+};
+
+/// The polynomial of any i64 expression; an atom is 1 * itself.
+Poly to_poly(ExprRef e);
+/// The canonical node: a constant, an atom alone, or a poly.
+ExprRef from_poly(ExprPool& pool, Poly p);
+Poly add(const Poly& a, const Poly& b, int64_t scale_b = 1);
+Poly multiply(const Poly& a, const Poly& b);
+Poly scale(const Poly& a, int64_t k);
+/// Term / divisor if it divides exactly.
+bool divide_term(const Term& t, const Term& divisor, Term& quotient);
+/// p = x * q + r with q collecting one factor x of each term that has it.
+void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r);
+/// Sorts terms, merges equal monomials, drops zeros.
+void normalise(Poly& p);
+
+/// A poly written with modulo again: p = rest + sum factor * (dividend mod divisor). For print and emission.
+struct ModPart {
+  Term factor;
+  ExprRef dividend;
+  ExprRef divisor;
+};
+std::vector<ModPart> extract_mods(ExprPool& pool, Poly& p);
+
+/// Evaluates a unary or binary real operation on numbers, in double.
+double fold_unary(ExprKind kind, double a);
+double fold_binary(ExprKind kind, double a, double b);
+/// Rounds to f16 / bf16, ties to even.
+double round_to_f16(double v);
+double round_to_bf16(double v);
+
+}  // namespace tfcc::ir

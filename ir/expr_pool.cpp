@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pool: hash-consing, structural order, ranges of symbols, leaves.
+#include <bit>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <unordered_map>
+
+#include "ir/expr.h"
+#include "ir/expr_poly.h"
+#include "runtime/result.h"
+
+namespace tfcc::ir {
+namespace {
+
+uint64_t mix(uint64_t h, uint64_t v) {
+  h ^= v + 0x9e3779b97f4a7c15ULL + (h << 6) + (h >> 2);
+  h *= 0xff51afd7ed558ccdULL;
+  return h ^ (h >> 33);
+}
+
+uint64_t hash_text(std::string_view s) {
+  uint64_t h = 1469598103934665603ULL;
+  for (unsigned char c : s) h = (h ^ c) * 1099511628211ULL;
+  return h;
+}
+
+uint64_t structural_hash(const Node& n) {
+  uint64_t h = mix(static_cast<uint64_t>(n.kind), static_cast<uint64_t>(n.type));
+  h = mix(h, static_cast<uint64_t>(n.value));
+  h = mix(h, std::bit_cast<uint64_t>(n.real));
+  h = mix(h, hash_text(n.name));
+  for (ExprRef a : n.args) h = mix(h, a->hash);
+  for (const Term& t : n.terms) {
+    h = mix(h, static_cast<uint64_t>(t.coefficient));
+    for (ExprRef a : t.atoms) h = mix(h, a->hash);
+  }
+  return h;
+}
+
+bool same_terms(const std::vector<Term>& a, const std::vector<Term>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].coefficient != b[i].coefficient || a[i].atoms != b[i].atoms) return false;
+  }
+  return true;
+}
+
+// Reals are equal when their bits are, so that 0.0 and -0.0 stay apart and NaN equals itself.
+bool same_node(const Node& a, const Node& b) {
+  return a.kind == b.kind && a.type == b.type && a.value == b.value &&
+         std::bit_cast<uint64_t>(a.real) == std::bit_cast<uint64_t>(b.real) && a.name == b.name && a.args == b.args &&
+         same_terms(a.terms, b.terms);
+}
+
+template <class T>
+int three_way(const T& a, const T& b) {
+  return a < b ? -1 : (b < a ? 1 : 0);
+}
+
+int compare_lists(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
+  if (int c = three_way(a.size(), b.size())) return c;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (int c = compare(a[i], b[i])) return c;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int compare(ExprRef a, ExprRef b) {
+  if (a == b) return 0;
+  if (int c = three_way(a->kind, b->kind)) return c;
+  if (int c = three_way(a->value, b->value)) return c;
+  if (int c = three_way(a->type, b->type)) return c;
+  if (int c = a->name.compare(b->name)) return c < 0 ? -1 : 1;
+  if (int c = three_way(std::bit_cast<uint64_t>(a->real), std::bit_cast<uint64_t>(b->real))) return c;
+  if (int c = compare_lists(a->args, b->args)) return c;
+  if (int c = three_way(a->terms.size(), b->terms.size())) return c;
+  for (size_t i = 0; i < a->terms.size(); ++i) {
+    if (int c = three_way(a->terms[i].coefficient, b->terms[i].coefficient)) return c;
+    if (int c = compare_lists(a->terms[i].atoms, b->terms[i].atoms)) return c;
+  }
+  return 0;
+}
+
+struct ExprPool::Impl {
+  std::deque<Node> nodes;
+  std::unordered_multimap<uint64_t, ExprRef> table;
+  std::map<std::string, SymbolRange, std::less<>> ranges;
+};
+
+ExprPool::ExprPool() : impl_(new Impl) {}
+ExprPool::~ExprPool() { delete impl_; }
+
+ExprRef ExprPool::intern(Node&& node) {
+  node.pool = this;
+  node.depth = 1;
+  for (ExprRef a : node.args) node.depth = std::max(node.depth, a->depth + 1);
+  for (const Term& t : node.terms) {
+    for (ExprRef a : t.atoms) node.depth = std::max(node.depth, a->depth + 1);
+  }
+  node.hash = structural_hash(node);
+  auto [first, last] = impl_->table.equal_range(node.hash);
+  for (auto it = first; it != last; ++it) {
+    if (same_node(*it->second, node)) return it->second;
+  }
+  impl_->nodes.push_back(std::move(node));
+  ExprRef result = &impl_->nodes.back();
+  impl_->table.emplace(result->hash, result);
+  return result;
+}
+
+namespace {
+Node make(ExprKind kind, Scalar type) {
+  Node n{};
+  n.kind = kind;
+  n.type = type;
+  return n;
+}
+}  // namespace
+
+ExprRef ExprPool::integer(int64_t v) {
+  Node n = make(ExprKind::poly, Scalar::i64);
+  n.value = v;
+  return intern(std::move(n));
+}
+
+ExprRef ExprPool::real(double v, Scalar type) {
+  TFCC_CHECK(type == Scalar::f32 || type == Scalar::f64);
+  Node n = make(ExprKind::fconst, type);
+  n.real = type == Scalar::f32 ? static_cast<double>(static_cast<float>(v)) : v;
+  if (std::isnan(n.real)) n.real = std::nan("");
+  return intern(std::move(n));
+}
+
+ExprRef ExprPool::boolean(bool v) { return intern(make(v ? ExprKind::btrue : ExprKind::bfalse, Scalar::boolean)); }
+
+ExprRef ExprPool::index(int64_t number, ExprRef extent) {
+  if (is_int(extent, 1)) return integer(0);
+  Node n = make(ExprKind::index, Scalar::i64);
+  n.value = number;
+  n.args = {extent};
+  return intern(std::move(n));
+}
+
+ExprRef ExprPool::symbol(std::string_view name) {
+  Node n = make(ExprKind::symbol, Scalar::i64);
+  n.name = name;
+  return intern(std::move(n));
+}
+
+ExprRef ExprPool::param(std::string_view name, Scalar type) {
+  Node n = make(ExprKind::param, type);
+  n.name = name;
+  return intern(std::move(n));
+}
+
+ExprRef ExprPool::load(int64_t slot, Scalar type, std::vector<ExprRef> indices) {
+  Node n = make(ExprKind::load, type);
+  n.value = slot;
+  n.args = std::move(indices);
+  return intern(std::move(n));
+}
+
+void ExprPool::set_range(std::string_view symbol, SymbolRange range) { impl_->ranges[std::string(symbol)] = range; }
+
+SymbolRange ExprPool::range(std::string_view symbol) const {
+  auto it = impl_->ranges.find(symbol);
+  return it == impl_->ranges.end() ? SymbolRange{} : it->second;
+}
+
+std::optional<int64_t> as_int(ExprRef e) {
+  if (e->kind == ExprKind::poly && e->terms.empty()) return e->value;
+  return std::nullopt;
+}
+
+std::optional<double> as_real(ExprRef e) {
+  if (e->kind == ExprKind::fconst) return e->real;
+  return std::nullopt;
+}
+
+}  // namespace tfcc::ir

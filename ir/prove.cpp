@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The prover of p >= 0: replaces one atom at a time by the bound that the sign of its coefficient asks for. Deepest
+// atoms go first (a floordiv before the index inside it, an index before the symbols of its extent). It has a step
+// budget, because min and max split into cases; running out means "not proved", never "false".
+#include <algorithm>
+
+#include "ir/expr_poly.h"
+
+namespace tfcc::ir {
+namespace {
+
+constexpr int kSteps = 400;
+
+struct Prover {
+  ExprPool& pool;
+  int steps = kSteps;
+
+  bool ge0(const Poly& p) {
+    if (p.is_constant()) return p.constant >= 0;
+    if (--steps <= 0) return false;
+    std::vector<ExprRef> atoms;
+    for (const Term& t : p.terms) atoms.insert(atoms.end(), t.atoms.begin(), t.atoms.end());
+    std::sort(atoms.begin(), atoms.end(), [](ExprRef a, ExprRef b) {
+      return a->depth != b->depth ? a->depth > b->depth : compare(a, b) < 0;
+    });
+    atoms.erase(std::unique(atoms.begin(), atoms.end()), atoms.end());
+    for (ExprRef x : atoms) {
+      Poly q, r;
+      split_by_atom(p, x, q, r);
+      const int sign = sign_of(q);
+      if (sign != 0 && eliminate(x, q, r, sign > 0)) return true;
+      if (steps <= 0) return false;
+    }
+    return false;
+  }
+
+  // 1: q >= 0 always; -1: q <= 0 always; 0: not known.
+  int sign_of(const Poly& q) {
+    if (q.is_constant()) return q.constant >= 0 ? 1 : -1;
+    if (ge0(q)) return 1;
+    return ge0(scale(q, -1)) ? -1 : 0;
+  }
+
+  // Is x*q + r >= 0, with x at its lower bound (low) or its upper bound?
+  bool at(const Poly& bound, const Poly& q, const Poly& r) { return ge0(add(multiply(q, bound), r)); }
+
+  bool eliminate(ExprRef x, const Poly& q, const Poly& r, bool low) {
+    switch (x->kind) {
+      case ExprKind::index:
+        return low ? ge0(r) : at(add(to_poly(x->args[0]), Poly{{}, 1}, -1), q, r);
+      case ExprKind::bounded:
+        return low ? ge0(r) : at(add(to_poly(x->args[1]), Poly{{}, 1}, -1), q, r);
+      case ExprKind::symbol: {
+        const SymbolRange range = pool.range(x->name);
+        if (low) return at(Poly{{}, range.min}, q, r);
+        return range.max && at(Poly{{}, *range.max}, q, r);
+      }
+      case ExprKind::floordiv: return eliminate_floordiv(x, q, r, low);
+      case ExprKind::imin:
+      case ExprKind::imax: {
+        // min is below both and equals one of them: as a lower bound both must do, as an upper bound either does.
+        const bool both = (x->kind == ExprKind::imin) == low;
+        const bool first = at(to_poly(x->args[0]), q, r);
+        if (first != both) return first;
+        return at(to_poly(x->args[1]), q, r);
+      }
+      case ExprKind::iabs: {
+        if (low && ge0(r)) return true;
+        const Poly a = to_poly(x->args[0]);
+        const bool first = at(a, q, r);
+        return low ? first || at(scale(a, -1), q, r) : first && at(scale(a, -1), q, r);
+      }
+      case ExprKind::select:
+        return at(to_poly(x->args[1]), q, r) && at(to_poly(x->args[2]), q, r);
+      default:
+        return false;  // loads and float conversions can be anything
+    }
+  }
+
+  // d*f >= a - d + 1 and d*f <= a for f = floor(a/d), d > 0: multiply the claim by d.
+  bool eliminate_floordiv(ExprRef x, const Poly& q, const Poly& r, bool low) {
+    const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
+    if (!ge0(add(d, Poly{{}, 1}, -1))) return false;
+    const Poly scaled = multiply(d, r);
+    if (!low) return ge0(add(scaled, multiply(q, a)));
+    if (ge0(a) && ge0(r)) return true;
+    return ge0(add(scaled, multiply(q, add(add(a, d, -1), Poly{{}, 1}))));
+  }
+};
+
+}  // namespace
+
+bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
+  Prover prover{*p->pool};
+  const Poly poly = to_poly(p);
+  if (prover.ge0(poly)) return true;
+  for (ExprRef a : assume) {
+    Prover again{*p->pool};
+    if (again.ge0(add(poly, to_poly(a), -1))) return true;
+  }
+  // Two assumptions together, for a guard on each side.
+  for (size_t i = 0; i < assume.size(); ++i) {
+    for (size_t j = i + 1; j < assume.size(); ++j) {
+      Prover again{*p->pool};
+      if (again.ge0(add(add(poly, to_poly(assume[i]), -1), to_poly(assume[j]), -1))) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace tfcc::ir
