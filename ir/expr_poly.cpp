@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "runtime/result.h"
 
@@ -55,6 +56,9 @@ Poly poly_of(const Term& t) {
 }
 
 }  // namespace
+
+bool take_overflow() { return std::exchange(g_overflow, false); }
+void note_overflow() { g_overflow = true; }
 
 void normalise(Poly& p) {
   std::sort(p.terms.begin(), p.terms.end(), [](const Term& a, const Term& b) { return order(a.atoms, b.atoms) < 0; });

@@ -29,6 +29,10 @@ void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r);
 /// Sorts terms, merges equal monomials, drops zeros.
 void normalise(Poly& p);
 
+/// Whether an integer overflowed since the last call; clears it. The prover takes an overflow for "not proved".
+bool take_overflow();
+void note_overflow();
+
 /// A poly written with modulo again: p = rest + sum factor * (dividend mod divisor). For print and emission.
 struct ModPart {
   Term factor;

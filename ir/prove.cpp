@@ -10,6 +10,7 @@ namespace tfcc::ir {
 namespace {
 
 constexpr int kSteps = 400;
+constexpr int64_t kLargestSize = int64_t{1} << 40;  // no size of an input is larger
 
 struct Prover {
   ExprPool& pool;
@@ -53,7 +54,7 @@ struct Prover {
       case ExprKind::symbol: {
         const SymbolRange range = pool.range(x->name);
         if (low) return at(Poly{{}, range.min}, q, r);
-        return range.max && at(Poly{{}, *range.max}, q, r);
+        return at(Poly{{}, range.max.value_or(kLargestSize)}, q, r);
       }
       case ExprKind::floordiv: return eliminate_floordiv(x, q, r, low);
       case ExprKind::imin:
@@ -90,19 +91,28 @@ struct Prover {
 
 }  // namespace
 
+namespace {
+
+bool proved(const Poly& p, ExprPool& pool) {
+  const bool before = take_overflow();
+  const bool result = Prover{pool}.ge0(p);
+  const bool overflow = take_overflow();
+  if (before) note_overflow();
+  return result && !overflow;
+}
+
+}  // namespace
+
 bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
-  Prover prover{*p->pool};
+  ExprPool& pool = *p->pool;
   const Poly poly = to_poly(p);
-  if (prover.ge0(poly)) return true;
-  for (ExprRef a : assume) {
-    Prover again{*p->pool};
-    if (again.ge0(add(poly, to_poly(a), -1))) return true;
-  }
-  // Two assumptions together, for a guard on each side.
+  if (proved(poly, pool)) return true;
   for (size_t i = 0; i < assume.size(); ++i) {
+    const Poly one = add(poly, to_poly(assume[i]), -1);
+    if (proved(one, pool)) return true;
+    // Two assumptions together, for a guard on each side.
     for (size_t j = i + 1; j < assume.size(); ++j) {
-      Prover again{*p->pool};
-      if (again.ge0(add(add(poly, to_poly(assume[i]), -1), to_poly(assume[j]), -1))) return true;
+      if (proved(add(one, to_poly(assume[j]), -1), pool)) return true;
     }
   }
   return false;
