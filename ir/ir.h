@@ -22,6 +22,10 @@ Result<ExprRef> parse_expr(std::string_view text, ExprPool& pool,
                            const std::function<ExprRef(std::string_view)>& name,
                            const std::function<std::optional<std::pair<int64_t, Scalar>>(std::string_view)>& slot);
 
+/// True for names that the text form uses itself (functions, keywords, single lower-case letters, t0, i18): no symbol
+/// may be called so.
+bool is_reserved_name(std::string_view name);
+
 /// A tensor on the host for the evaluator: reals as double, everything else as int64.
 struct HostTensor {
   DType dtype = DType::f32;
