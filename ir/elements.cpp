@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ir/elements.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+
+namespace tfcc::ir {
+namespace {
+
+// gelu(x) spelled out: x/2 (1 + erf(x / sqrt 2)), or x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+ExprRef gelu_expr(ExprRef x, GeluKind kind) {
+  ExprPool& pool = *x->pool;
+  auto c = [&](double v) { return pool.real(v, x->type); };
+  ExprRef inner = kind == GeluKind::erf
+                      ? unary(ExprKind::erf, mul(x, c(std::sqrt(0.5))))
+                      : unary(ExprKind::tanh, mul(c(std::sqrt(2 / M_PI)), add(x, mul(c(0.044715), mul(x, mul(x, x))))));
+  return mul(mul(c(0.5), x), add(c(1), inner));
+}
+
+}  // namespace
+
+ExprRef load_of(const Graph& graph, ValueId v, std::vector<ExprRef> indices) {
+  return graph.pool().load(v.value, scalar_of(graph.value(v).type.dtype), std::move(indices));
+}
+
+ExprRef free_expr(const Graph& graph, OpId o, ExprRef expr, const std::vector<ExprRef>& indices) {
+  const Op& op = graph.op(o);
+  return rewrite(expr, [&](ExprRef n) -> ExprRef {
+    if (n->kind == ExprKind::load) return n->pool->load(op.operands[n->value].value, n->type, n->args);
+    if (n->kind == ExprKind::index && static_cast<size_t>(n->value) < indices.size()) return indices[n->value];
+    return nullptr;
+  });
+}
+
+bool has_elements(const Graph& graph, ValueId v) {
+  const Op* op = graph.def(v);
+  return op && (op->kind == OpKind::pointwise || op->kind == OpKind::gelu || op->kind == OpKind::bias_gelu);
+}
+
+ExprRef element_of(const Graph& graph, ValueId v, const std::vector<ExprRef>& indices) {
+  const Op& op = *graph.def(v);
+  const OpId o = graph.value(v).def;
+  switch (op.kind) {
+    case OpKind::pointwise: return free_expr(graph, o, op.as<PointwiseAttrs>().body, indices);
+    case OpKind::gelu: return gelu_expr(load_of(graph, op.operands[0], indices), op.as<GeluAttrs>().approx);
+    case OpKind::bias_gelu: {
+      ExprRef x = load_of(graph, op.operands[0], indices);
+      return gelu_expr(add(x, load_of(graph, op.operands[1], {indices.back()})), op.as<GeluAttrs>().approx);
+    }
+    default: TFCC_CHECK(false && "value has no elements");
+  }
+}
+
+ExprRef expand(const Graph& graph, ExprRef free, const InlinePolicy& inline_it) {
+  ExprRef current = free;
+  while (true) {
+    bool changed = false;
+    current = rewrite(current, [&](ExprRef n) -> ExprRef {
+      if (n->kind != ExprKind::load) return nullptr;
+      const ValueId v{static_cast<uint32_t>(n->value)};
+      if (!has_elements(graph, v) || !inline_it(v)) return nullptr;
+      changed = true;
+      return element_of(graph, v, n->args);
+    });
+    if (!changed) return current;
+  }
+}
+
+std::vector<ValueId> loads_of(ExprRef free) {
+  std::vector<ValueId> out;
+  for_each_node(free, [&](ExprRef n) {
+    if (n->kind != ExprKind::load) return;
+    const ValueId v{static_cast<uint32_t>(n->value)};
+    if (std::find(out.begin(), out.end(), v) == out.end()) out.push_back(v);
+  });
+  return out;
+}
+
+std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<ValueId>& operands) {
+  std::vector<ExprRef> bodies;
+  for (ExprRef e : free) {
+    if (!e) {
+      bodies.push_back(nullptr);
+      continue;
+    }
+    for (ValueId v : loads_of(e)) {
+      if (std::find(operands.begin(), operands.end(), v) == operands.end()) operands.push_back(v);
+    }
+    bodies.push_back(rewrite(e, [&](ExprRef n) -> ExprRef {
+      if (n->kind != ExprKind::load) return nullptr;
+      auto it = std::find(operands.begin(), operands.end(), ValueId{static_cast<uint32_t>(n->value)});
+      return n->pool->load(it - operands.begin(), n->type, n->args);
+    }));
+  }
+  return bodies;
+}
+
+Captured capture(ExprRef free) {
+  Captured c;
+  c.body = capture(std::vector<ExprRef>{free}, c.operands)[0];
+  return c;
+}
+
+bool has_loads(ExprRef e) { return !loads_of(e).empty(); }
+
+bool uses_index(ExprRef e, int64_t number) {
+  bool found = false;
+  for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::index && (number < 0 || n->value == number); });
+  return found;
+}
+
+std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) { return indices_of(graph.pool(), graph.value(v).type.dims); }
+
+ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices, const std::vector<ExprRef>& dims) {
+  ExprRef position = pool.integer(0);
+  for (size_t k = 0; k < dims.size(); ++k) position = add(mul(position, dims[k]), indices[k]);
+  return position;
+}
+
+namespace {
+
+ExprRef product(ExprPool& pool, const std::vector<ExprRef>& dims, size_t first, size_t last) {
+  ExprRef p = pool.integer(1);
+  for (size_t k = first; k < last; ++k) p = mul(p, dims[k]);
+  return p;
+}
+
+// Ends [i, j) of the next groups of equal product in a and b.
+void next_group(ExprPool& pool, const std::vector<ExprRef>& a, const std::vector<ExprRef>& b, size_t& i, size_t& j) {
+  ExprRef pa = pool.integer(1), pb = pool.integer(1);
+  const size_t i0 = i, j0 = j;
+  auto take_a = [&] { pa = mul(pa, a[i++]); };
+  auto take_b = [&] { pb = mul(pb, b[j++]); };
+  while (true) {
+    const bool more_a = i < a.size(), more_b = j < b.size();
+    if (more_a && i == i0) take_a();
+    else if (more_b && j == j0) take_b();
+    else if (pa == pb || (!more_a && !more_b)) return;
+    else if (more_a && (!more_b || exact_div(pb, pa))) take_a();
+    else if (!more_a || exact_div(pa, pb)) take_b();
+    else take_a(), take_b();
+  }
+}
+
+}  // namespace
+
+std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>& indices,
+                                     const std::vector<ExprRef>& to, const std::vector<ExprRef>& from) {
+  // Dims of 1 carry no index; what is left is matched group by group.
+  std::vector<ExprRef> to_dims, to_index, from_dims;
+  std::vector<size_t> from_axis;
+  for (size_t k = 0; k < to.size(); ++k) {
+    if (is_int(to[k], 1)) continue;
+    to_dims.push_back(to[k]);
+    to_index.push_back(indices[k]);
+  }
+  for (size_t k = 0; k < from.size(); ++k) {
+    if (is_int(from[k], 1)) continue;
+    from_dims.push_back(from[k]);
+    from_axis.push_back(k);
+  }
+  std::vector<ExprRef> result(from.size(), pool.integer(0));
+  size_t i = 0, j = 0;
+  while (i < from_dims.size() || j < to_dims.size()) {
+    const size_t i0 = i, j0 = j;
+    next_group(pool, from_dims, to_dims, i, j);
+    ExprRef position = pool.integer(0);
+    for (size_t k = j0; k < j; ++k) position = add(mul(position, to_dims[k]), to_index[k]);
+    for (size_t k = i0; k < i; ++k) {
+      ExprRef q = div(position, product(pool, from_dims, k + 1, i));
+      result[from_axis[k]] = k == i0 ? q : mod(q, from_dims[k]);
+    }
+  }
+  return result;
+}
+
+namespace {
+
+constexpr int64_t kLargestLookedAt = 64 * 1024;
+
+struct Values {
+  DType dtype;
+  std::vector<int64_t> dims;
+  std::vector<std::byte> bytes;
+  int64_t count = 1;
+};
+
+ExprRef literal(ExprPool& pool, const Values& v, int64_t i) {
+  if (is_float(v.dtype)) return pool.real(read_real(v.dtype, v.bytes.data(), i), scalar_of(v.dtype));
+  if (v.dtype == DType::boolean) return pool.boolean(read_int(v.dtype, v.bytes.data(), i) != 0);
+  return pool.integer(read_int(v.dtype, v.bytes.data(), i));
+}
+
+bool uniform(const Values& v) {
+  const size_t n = size_of(v.dtype);
+  for (int64_t i = 1; i < v.count; ++i) {
+    if (!std::equal(v.bytes.begin(), v.bytes.begin() + n, v.bytes.begin() + i * n)) return false;
+  }
+  return true;
+}
+
+std::vector<int64_t> strides_of(const std::vector<int64_t>& dims) {
+  std::vector<int64_t> s(dims.size(), 1);
+  for (size_t k = dims.size(); k-- > 1;) s[k - 1] = s[k] * dims[k];
+  return s;
+}
+
+// value[i...] = first + sum of step[k] * i[k]: position and token type buffers.
+ExprRef affine(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indices) {
+  if (!is_integer(v.dtype)) return nullptr;
+  auto at = [&](int64_t i) { return read_int(v.dtype, v.bytes.data(), i); };
+  const std::vector<int64_t> strides = strides_of(v.dims);
+  std::vector<int64_t> step(v.dims.size(), 0);
+  for (size_t k = 0; k < v.dims.size(); ++k) {
+    if (v.dims[k] > 1) step[k] = at(strides[k]) - at(0);
+  }
+  for (int64_t i = 0; i < v.count; ++i) {
+    int64_t expected = at(0), rest = i;
+    for (size_t k = 0; k < v.dims.size(); ++k) {
+      expected += step[k] * (rest / strides[k]);
+      rest %= strides[k];
+    }
+    if (at(i) != expected) return nullptr;
+  }
+  ExprRef e = pool.integer(at(0));
+  for (size_t k = 0; k < v.dims.size(); ++k) e = add(e, mul(pool.integer(step[k]), indices[k]));
+  return e;
+}
+
+// Two values, one where the last index is <= the one before it: GPT-2's tril.
+ExprRef triangle(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indices) {
+  const size_t rank = v.dims.size();
+  if (rank < 2) return nullptr;
+  const int64_t rows = v.dims[rank - 2], columns = v.dims[rank - 1];
+  if (rows < 2 || columns < 2 || v.count != rows * columns) return nullptr;
+  const size_t n = size_of(v.dtype);
+  auto same = [&](int64_t a, int64_t b) {
+    return std::equal(v.bytes.begin() + a * n, v.bytes.begin() + (a + 1) * n, v.bytes.begin() + b * n);
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      if (!same(r * columns + c, c <= r ? 0 : 1)) return nullptr;
+    }
+  }
+  return select(le(indices[rank - 1], indices[rank - 2]), literal(pool, v, 0), literal(pool, v, 1));
+}
+
+}  // namespace
+
+ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices) {
+  Values v{c.result_dtype(), c.result_dims(), {}, c.element_count()};
+  if (v.count == 0 || v.count * static_cast<int64_t>(size_of(v.dtype)) > kLargestLookedAt) return nullptr;
+  if (c.source == Constant::Source::random) return nullptr;
+  auto bytes = materialize(c);
+  if (!bytes) return nullptr;
+  v.bytes = *std::move(bytes);
+  bool all_constant = true;
+  int64_t position = 0;
+  for (size_t k = 0; k < indices.size(); ++k) {
+    auto i = as_int(indices[k]);
+    if (!i || *i < 0 || *i >= v.dims[k]) {
+      all_constant = false;
+      break;
+    }
+    position = position * v.dims[k] + *i;
+  }
+  if (all_constant) return literal(pool, v, position);
+  if (uniform(v)) return literal(pool, v, 0);
+  if (ExprRef e = affine(pool, v, indices)) return e;
+  return triangle(pool, v, indices);
+}
+
+}  // namespace tfcc::ir

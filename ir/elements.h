@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element expressions over the values of a graph: the mechanism behind import, fusion and mask classification.
+//
+// Inside an op a load's slot is an operand position. Between ops ("free" expressions) the slot is the ValueId, so that
+// expressions of several ops compose; capture() turns a free expression into operands and a body again.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace tfcc::ir {
+
+/// A load of v at these indices, free.
+ExprRef load_of(const Graph& graph, ValueId v, std::vector<ExprRef> indices);
+
+/// An expression of op `o` (its body, its score) as a free expression, index variable k replaced by indices[k] where given.
+ExprRef free_expr(const Graph& graph, OpId o, ExprRef expr, const std::vector<ExprRef>& indices);
+
+/// True if v is computed element by element from its operands: pointwise, gelu, bias_gelu.
+bool has_elements(const Graph& graph, ValueId v);
+
+/// The element of v at these indices by one step of its definition (free); needs has_elements(v).
+ExprRef element_of(const Graph& graph, ValueId v, const std::vector<ExprRef>& indices);
+
+/// May the definition of v be inlined at these indices?
+using InlinePolicy = std::function<bool(ValueId v)>;
+
+/// A free expression with every load of a value that `inline_it` accepts replaced by its element, repeatedly.
+ExprRef expand(const Graph& graph, ExprRef free, const InlinePolicy& inline_it);
+
+/// Operands and body of a free expression: slots in order of first appearance.
+struct Captured {
+  std::vector<ValueId> operands;
+  ExprRef body = nullptr;
+};
+Captured capture(ExprRef free);
+/// The same for several expressions over one operand list; `operands` may hold fixed leading operands.
+std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<ValueId>& operands);
+
+/// Distinct values loaded by a free expression, in order of first appearance.
+std::vector<ValueId> loads_of(ExprRef free);
+bool has_loads(ExprRef e);
+/// True if any node is an index variable (of number `number`, if given).
+bool uses_index(ExprRef e, int64_t number = -1);
+
+/// Index variables over the dims of v.
+std::vector<ExprRef> indices_of(const Graph& graph, ValueId v);
+
+/// Row-major position of indices in a tensor of these dims.
+ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices, const std::vector<ExprRef>& dims);
+/// Indices into `from` of the element that has these indices in `to`, both views of the same elements in row-major order.
+/// Groups of equal product are matched first, so that only real merges and splits make divisions.
+std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>& indices,
+                                     const std::vector<ExprRef>& to, const std::vector<ExprRef>& from);
+
+/// What a constant is at these indices without a load: a literal at constant indices, one number for all, an affine
+/// function of the indices, or a triangle. Null if none of these. Large constants (over 64 KiB) are never looked at.
+ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices);
+
+}  // namespace tfcc::ir
