@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verifier: rules of the graph as a whole (G1 to G8 of ir/ops.md). Rules of expressions and of ops are in
+// verify_expr.cpp and verify_ops.cpp. Runs after every pass, so everything here is linear but the proofs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "ir/ir.h"
+#include "ir/lexer.h"
+#include "ir/rules.h"
+
+namespace tfcc::ir {
+namespace {
+
+class Verifier {
+ public:
+  explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.value_count(), false) {}
+
+  std::vector<std::string> run() {
+    inputs();
+    symbols();
+    for (const SizeCheck& check : graph_.checks) {
+      std::vector<std::string> problems;
+      check_size(graph_, check.condition, Scalar::boolean, "check", problems);  // G8
+      report("", problems);
+    }
+    for (OpId o : graph_.order()) op(o);
+    outputs();
+    uses();
+    return std::move(errors_);
+  }
+
+ private:
+  void error(std::string text) { errors_.push_back(std::move(text)); }
+
+  void report(const std::string& place, const std::vector<std::string>& problems) {
+    for (const std::string& p : problems) errors_.push_back(place + p);
+  }
+
+  void define(ValueId v) {
+    const Value& value = graph_.value(v);
+    if (defined_[v.value]) error(fmt::format("%{} is defined twice (G1)", value.name));
+    defined_[v.value] = true;
+    if (value.name.empty() || !names_.insert(value.name).second) {  // G2
+      error(fmt::format("the name '{}' is empty or taken (G2)", value.name));
+    }
+    std::vector<std::string> problems;
+    for (ExprRef d : value.type.dims) check_size(graph_, d, Scalar::i64, "dim", problems);  // G5
+    report(fmt::format("%{}: ", value_name(value.name)), problems);
+  }
+
+  void inputs() {
+    for (ValueId v : graph_.inputs()) define(v);
+  }
+
+  void symbols() {
+    std::set<std::string> seen;
+    for (const SymbolSource& s : graph_.symbols) {  // G4
+      if (s.name.empty() || is_reserved_name(s.name) || !seen.insert(s.name).second) {
+        error(fmt::format("symbol '{}': the name is empty, taken or reserved (G4)", s.name));
+      }
+      const bool exists = s.input < graph_.inputs().size() &&
+                          s.axis < graph_.value(graph_.inputs()[s.input]).type.rank();
+      if (!exists) {
+        error(fmt::format("symbol '{}': input {} has no axis {} (G4)", s.name, s.input, s.axis));
+      } else if (graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] != graph_.pool().symbol(s.name)) {
+        error(fmt::format("symbol '{}': axis {} of input {} is not that symbol (G4)", s.name, s.axis, s.input));
+      }
+    }
+  }
+
+  static std::string place_of(const Graph& graph, const Op& op) {
+    const std::string name = op.results.empty() ? "?" : value_name(graph.value(op.results[0]).name);
+    return fmt::format("{}{} = {}: ", op.kind == OpKind::constant ? "@" : "%", name, to_string(op.kind));
+  }
+
+  void op(OpId o) {
+    const Op& op = graph_.op(o);
+    const std::string place = place_of(graph_, op);
+    if (op.erased) error(place + "is erased but still in order (G1)");
+    for (ValueId v : op.operands) {
+      if (v.value >= defined_.size()) return error(place + "an operand does not exist (G1)");
+      if (!defined_[v.value]) {  // G1
+        error(fmt::format("{}operand %{} is not defined before this use (G1)", place, value_name(graph_.value(v).name)));
+      }
+    }
+    const size_t before = errors_.size();
+    for (ValueId v : op.results) {
+      if (graph_.value(v).def != o) error(place + "a result does not name this op as its definition (G1)");
+      define(v);
+    }
+    if (errors_.size() != before) return;  // the op's rules read these types
+    std::vector<std::string> problems;
+    check_op(graph_, op, problems);
+    report(place, problems);
+  }
+
+  void outputs() {
+    std::set<std::string> seen;
+    for (const Graph::Output& output : graph_.outputs) {  // G3
+      if (!seen.insert(output.name).second) error(fmt::format("two outputs are called '{}' (G3)", output.name));
+      if (output.value.value >= defined_.size() || !defined_[output.value.value]) {
+        error(fmt::format("output '{}' is not computed (G3)", output.name));
+      }
+    }
+  }
+
+  void uses() {
+    std::vector<std::vector<OpId>> users(graph_.value_count());
+    for (OpId o : graph_.order()) {
+      for (ValueId v : graph_.op(o).operands) {
+        if (v.value < users.size()) users[v.value].push_back(o);
+      }
+    }
+    for (uint32_t v = 0; v < users.size(); ++v) {  // G6
+      std::vector<OpId> kept = graph_.value(ValueId{v}).users;
+      std::sort(kept.begin(), kept.end());
+      std::sort(users[v].begin(), users[v].end());
+      if (kept != users[v]) error(fmt::format("the use list of %{} is out of date (G6)", value_name(graph_.value(ValueId{v}).name)));
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<bool> defined_;
+  std::set<std::string> names_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+std::vector<std::string> verify(const Graph& graph) { return Verifier(graph).run(); }
+
+}  // namespace tfcc::ir
