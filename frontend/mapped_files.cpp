@@ -77,6 +77,7 @@ Result<std::vector<std::string>> parts_of(const std::string& location) {
 }
 
 Error open_error() {
+  if (errno == ENOENT) return io_error("is missing; put it into the model's folder");
   if (errno == ELOOP) return io_error("is a symbolic link; put the file itself into the model's folder");
   return io_error(fmt::format("cannot be opened ({})", std::strerror(errno)));
 }

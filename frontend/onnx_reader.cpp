@@ -117,7 +117,7 @@ class Reader {
   Error damaged(std::string_view what) const {
     const std::string kind = guess_kind(bytes_);
     if (!kind.empty()) return {ErrorCode::bad_file, "is " + kind};
-    return {ErrorCode::bad_file, fmt::format("{}; it is not an ONNX model or is damaged, export it again", what)};
+    return {ErrorCode::bad_file, fmt::format("{} (damaged, cut short or no ONNX model); export or download it again", what)};
   }
 
   Error damaged_at(std::string_view part) const {

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// The driver: declares inputs and initializers, walks the nodes in order, and repeats the walk while it learns facts about
+// sizes (S <= 128 from a position table) that make the next walk simpler.
+#include "frontend/import.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "frontend/importer.h"
+#include "ir/ir.h"
+
+namespace tfcc::frontend {
+namespace {
+
+struct Registered {
+  ImportFunction function;
+  int64_t min_opset, max_opset;
+  std::string_view dtypes, notes;
+};
+
+const std::map<std::string_view, Registered>& registry() {
+  static const std::map<std::string_view, Registered> kTable = {
+#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) {#name, {function, min_opset, max_opset, dtypes, notes}},
+#include "frontend/importers.def"
+#undef TFCC_IMPORT
+  };
+  return kTable;
+}
+
+const Registered* lookup(const Node& n, int64_t opset) {
+  if (!n.domain.empty()) return nullptr;
+  auto it = registry().find(n.op_type);
+  if (it == registry().end()) return nullptr;
+  const Registered& r = it->second;
+  return opset >= r.min_opset && (r.max_opset == 0 || opset <= r.max_opset) ? &r : nullptr;
+}
+
+int64_t opset_of(const Model& model, const std::string& domain) {
+  auto it = model.opsets.find(domain);
+  return it == model.opsets.end() ? 1 : it->second;
+}
+
+constexpr size_t kNamesPerOperator = 4;
+
+// Every operator that cannot be imported, in one message.
+Result<void> check_operators(const Model& model) {
+  std::map<std::string, std::vector<std::string>> missing;
+  for (const Node& n : model.nodes) {
+    const int64_t opset = opset_of(model, n.domain);
+    if (lookup(n, opset)) continue;
+    std::string key = (n.domain.empty() ? "" : n.domain + ".") + n.op_type;
+    const auto known = n.domain.empty() ? registry().find(n.op_type) : registry().end();
+    if (known != registry().end()) key += fmt::format(" of opset {} (from {} on)", opset, known->second.min_opset);
+    missing[key].push_back(n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name);
+  }
+  if (missing.empty()) return {};
+  std::string list;
+  for (const auto& [op, nodes] : missing) {
+    list += (list.empty() ? "" : "; ") + escaped(op) + " (";
+    for (size_t i = 0; i < nodes.size() && i < kNamesPerOperator; ++i) list += (i ? ", " : "") + escaped(nodes[i]);
+    if (nodes.size() > kNamesPerOperator) list += fmt::format(", and {} more", nodes.size() - kNamesPerOperator);
+    list += ")";
+  }
+  return Error{ErrorCode::unsupported, fmt::format("{}: unsupported operators: {}; docs/operators.md lists what is supported",
+                                                   model.path, list)};
+}
+
+// The name of a size: the file's own where it has one, else input and axis.
+std::string symbol_name(const ValueInfo& input, size_t axis) {
+  const std::string& s = input.dims[axis].symbol;
+  return s.empty() ? fmt::format("{}.{}", input.name, axis) : s;
+}
+
+Result<void> declare_inputs(Importer& im, const Facts& facts) {
+  std::set<std::string> seen;
+  for (const ValueInfo& in : im.model().inputs) {
+    if (!in.is_tensor || !in.dtype) {
+      return im.fail(ErrorCode::unsupported, fmt::format("input '{}' has type {}, which is not supported", escaped(in.name),
+                                                         in.is_tensor ? onnx_type_name(in.onnx_type) : "that is no tensor"));
+    }
+    if (!in.has_shape) {
+      return im.fail(ErrorCode::unsupported, fmt::format("input '{}' has no shape; export the model with named dynamic axes",
+                                                         escaped(in.name)));
+    }
+    Dims dims;
+    for (size_t axis = 0; axis < in.dims.size(); ++axis) {
+      if (in.dims[axis].value) {
+        if (*in.dims[axis].value < 0) return im.fail(ErrorCode::bad_file, fmt::format("input '{}' has a negative size", escaped(in.name)));
+        dims.push_back(im.integer(*in.dims[axis].value));
+        continue;
+      }
+      std::string name = symbol_name(in, axis);
+      if (auto it = facts.alias.find(name); it != facts.alias.end()) name = it->second;
+      if (seen.insert(name).second) {
+        im.graph.symbols.push_back({name, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
+        auto fixed = facts.fixed.find(name);
+        auto max = facts.max.find(name);
+        if (fixed != facts.fixed.end()) im.pool().set_range(name, {fixed->second, fixed->second});
+        else if (max != facts.max.end()) im.pool().set_range(name, {1, max->second});
+        else im.pool().set_range(name, {});
+      }
+      auto fixed = facts.fixed.find(name);
+      dims.push_back(fixed != facts.fixed.end() ? im.integer(fixed->second) : im.pool().symbol(name));
+    }
+    if (im.values.count(in.name)) return im.fail(ErrorCode::bad_file, fmt::format("input '{}' is declared twice", escaped(in.name)));
+    im.values[in.name] = im.graph.add_input(in.name, {*in.dtype, dims});
+  }
+  return {};
+}
+
+Result<void> declare_outputs(Importer& im) {
+  for (const ValueInfo& out : im.model().outputs) {
+    auto it = im.values.find(out.name);
+    if (it == im.values.end()) return im.fail(ErrorCode::bad_file, fmt::format("output '{}' is not computed", escaped(out.name)));
+    im.graph.outputs.push_back({out.name, it->second});
+  }
+  if (im.graph.outputs.empty()) return im.fail(ErrorCode::bad_file, "the graph has no outputs");
+  return {};
+}
+
+Result<void> walk(Importer& im, const Facts& facts) {
+  TFCC_TRY_VOID(declare_inputs(im, facts));
+  for (const auto& [name, constant] : im.model().initializers) {
+    if (!im.values.count(name)) im.values[name] = im.graph.add_constant(name, constant);
+  }
+  for (const Node& n : im.model().nodes) {
+    im.node = &n;
+    im.opset = opset_of(im.model(), n.domain);
+    for (const std::string& out : n.outputs) {
+      if (!out.empty() && im.values.count(out)) {
+        return im.fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
+      }
+    }
+    TFCC_TRY_VOID(lookup(n, im.opset)->function(im));
+    if (im.pool().overflowed) return im.fail(ErrorCode::shape, "a size does not fit 64 bits");
+  }
+  im.node = nullptr;
+  return declare_outputs(im);
+}
+
+size_t count_shape_ops(const Graph& g) {
+  size_t n = 0;
+  for (ir::OpId o : g.order()) {
+    const ir::Op& op = g.op(o);
+    n += op.kind == ir::OpKind::pointwise && op.operands.empty() && !is_float(g.value(op.results[0]).type.dtype);
+  }
+  return n;
+}
+
+void merge(Facts& into, const Facts& from) {
+  for (const auto& [k, v] : from.max) {
+    auto [it, added] = into.max.emplace(k, v);
+    it->second = std::min(it->second, v);
+  }
+  into.reason.insert(from.reason.begin(), from.reason.end());
+  into.alias.insert(from.alias.begin(), from.alias.end());
+  into.fixed.insert(from.fixed.begin(), from.fixed.end());
+}
+
+constexpr int kRounds = 8;
+
+}  // namespace
+
+Result<Graph> import_onnx(const Model& model, ImportReport* report) {
+  if (!model.functions.empty()) {
+    return Error{ErrorCode::unsupported, fmt::format("{}: the model defines functions of its own ({}); export it without them",
+                                                     model.path, escaped(model.functions[0].second))};
+  }
+  TFCC_TRY_VOID(check_operators(model));
+  Facts facts;
+  for (int round = 0; round < kRounds; ++round) {
+    Importer im(model, facts);
+    TFCC_TRY_VOID(walk(im, facts));
+    const Facts before = facts;
+    merge(facts, im.found);
+    if (!(facts == before)) continue;
+    im.graph.clean();
+    if (report) {
+      report->nodes = model.nodes.size();
+      report->warnings = model.warnings;
+      report->shape_ops_left = count_shape_ops(im.graph);
+      size_t kept = 0;
+      for (ir::OpId o : im.graph.order()) kept += im.graph.op(o).kind != ir::OpKind::constant;
+      report->shape_nodes = model.nodes.size() > kept ? model.nodes.size() - kept : 0;
+    }
+    std::vector<std::string> broken = ir::verify(im.graph);
+    if (!broken.empty()) return Error{ErrorCode::internal, fmt::format("{}: after import: {}", model.path, broken[0])};
+    return std::move(im.graph);
+  }
+  return Error{ErrorCode::unsupported, fmt::format("{}: the sizes of this model do not settle", model.path)};
+}
+
+std::vector<OperatorInfo> supported_operators() {
+  std::vector<OperatorInfo> out;
+  for (const auto& [name, r] : registry()) {
+    out.push_back({std::string(name), "", r.min_opset, r.max_opset, std::string(r.dtypes), std::string(r.notes)});
+  }
+  return out;
+}
+
+}  // namespace tfcc::frontend

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// ONNX to IR. One import function per ONNX operator (importers.def), sizes as dim expressions, weights by reference.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "frontend/onnx_reader.h"
+#include "ir/graph.h"
+
+namespace tfcc::frontend {
+
+/// What the import found, for the compile report.
+struct ImportReport {
+  size_t nodes = 0;                    // ONNX nodes
+  size_t shape_nodes = 0;              // of these, how many left no op in the graph (shape and constant arithmetic)
+  size_t shape_ops_left = 0;           // integer ops over sizes alone that remain; 0 unless a size is used as data
+  std::vector<std::string> warnings;
+};
+
+/// Builds a verified graph. Errors: unsupported (all unsupported operators in one message), bad_file, shape; the message
+/// starts with the path and names the node.
+Result<ir::Graph> import_onnx(const Model& model, ImportReport* report = nullptr);
+
+/// One line of the operator table, for docs/operators.md.
+struct OperatorInfo {
+  std::string name, domain;
+  int64_t min_opset, max_opset;        // 0: no upper limit
+  std::string dtypes, notes;
+};
+std::vector<OperatorInfo> supported_operators();
+
+}  // namespace tfcc::frontend

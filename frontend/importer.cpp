@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// The import context: values, elements, sizes, broadcasting, and the facts that sizes must satisfy.
+#include "frontend/importer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tfcc::frontend {
+namespace {
+
+constexpr size_t kLargestSizeVector = 64;
+
+std::string shown(ExprRef e) { return ir::print(e); }
+
+std::string shown(const Dims& dims) {
+  std::string s = "[";
+  for (size_t k = 0; k < dims.size(); ++k) s += (k ? "," : "") + shown(dims[k]);
+  return s + "]";
+}
+
+}  // namespace
+
+bool is_size_expression(ExprRef e) { return !ir::has_loads(e); }
+
+Importer::Importer(const Model& model, const Facts& known) : graph("main"), model_(model), known_(known) {
+  for (const auto& [name, max] : known.max) graph.pool().set_range(name, {1, max});
+}
+
+Error Importer::fail(ErrorCode code, const std::string& what) const {
+  if (!node) return {code, fmt::format("{}: {}", model_.path, what)};
+  std::string label = node->name.empty() && !node->outputs.empty() ? node->outputs[0] : node->name;
+  return {code, fmt::format("{}: node '{}' ({}): {}", model_.path, escaped(label), escaped(node->op_type), what)};
+}
+
+Result<ValueId> Importer::input(size_t i) const {
+  if (!has_input(i)) return fail(ErrorCode::bad_file, fmt::format("input {} is missing", i));
+  auto it = values.find(node->inputs[i]);
+  if (it != values.end()) return it->second;
+  auto bad = model_.unsupported_initializers.find(node->inputs[i]);
+  if (bad != model_.unsupported_initializers.end()) {
+    return fail(ErrorCode::unsupported, fmt::format("initializer '{}' {}", escaped(bad->first), bad->second));
+  }
+  return fail(ErrorCode::bad_file, fmt::format("input '{}' is not defined before this node", escaped(node->inputs[i])));
+}
+
+int64_t Importer::attr_int(std::string_view name, int64_t otherwise) const {
+  const Attribute* a = node->find(name);
+  return a && a->kind == Attribute::Kind::integer ? a->i : otherwise;
+}
+
+float Importer::attr_float(std::string_view name, float otherwise) const {
+  const Attribute* a = node->find(name);
+  return a && a->kind == Attribute::Kind::real ? a->f : otherwise;
+}
+
+std::string Importer::attr_string(std::string_view name, std::string_view otherwise) const {
+  const Attribute* a = node->find(name);
+  return a && a->kind == Attribute::Kind::string ? a->s : std::string(otherwise);
+}
+
+std::optional<std::vector<int64_t>> Importer::attr_ints(std::string_view name) const {
+  const Attribute* a = node->find(name);
+  if (!a || a->kind != Attribute::Kind::integers) return std::nullopt;
+  return a->ints;
+}
+
+ExprRef Importer::element(ValueId v, const Indices& at) {
+  if (const ir::Constant* c = graph.constant(v)) {
+    // A vector of reals stays a load, even if all its values are equal: it is a weight.
+    const bool look = !is_float(c->result_dtype()) || c->element_count() <= 64;
+    ExprRef e = look ? ir::constant_element(pool(), *c, at) : nullptr;
+    const bool literal = e && (!is_float(c->result_dtype()) || c->element_count() == 1 ||
+                               std::all_of(at.begin(), at.end(), [](ExprRef i) { return ir::as_int(i).has_value(); }));
+    return literal ? e : ir::load_of(graph, v, at);
+  }
+  const ir::Op* op = graph.def(v);
+  if (op && op->kind == ir::OpKind::pointwise && op->operands.empty()) return ir::element_of(graph, v, at);
+  return ir::load_of(graph, v, at);
+}
+
+ExprRef Importer::broadcast_element(ValueId v, const Indices& at) {
+  const Dims& d = dims(v);
+  Indices own;
+  const size_t skip = at.size() - d.size();
+  for (size_t k = 0; k < d.size(); ++k) own.push_back(ir::is_int(d[k], 1) ? integer(0) : at[skip + k]);
+  return element(v, own);
+}
+
+Result<std::vector<ExprRef>> Importer::sizes(ValueId v, std::string_view role) {
+  const Dims d = dims(v);
+  if (d.size() > 1 || is_float(type(v).dtype)) {
+    return fail(ErrorCode::bad_file, fmt::format("{} must be a vector of integers, not {}", role, ir::to_string(type(v))));
+  }
+  int64_t count = 1;
+  if (d.size() == 1) {
+    auto n = ir::as_int(d[0]);
+    if (!n || *n > static_cast<int64_t>(kLargestSizeVector)) {
+      return fail(ErrorCode::unsupported, fmt::format("{} has {} elements; its length must be known", role, shown(d[0])));
+    }
+    count = *n;
+  }
+  std::vector<ExprRef> out;
+  for (int64_t k = 0; k < count; ++k) {
+    ExprRef e = element(v, d.empty() ? Indices{} : Indices{integer(k)});
+    // A size computed through ops that were kept (a reduction of a shape): look through them.
+    e = ir::expand(graph, e, [](ValueId) { return true; });
+    e = ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+      if (n->kind != ir::ExprKind::load) return nullptr;
+      const ir::Constant* c = graph.constant(ValueId{static_cast<uint32_t>(n->value)});
+      return c ? ir::constant_element(pool(), *c, n->args) : nullptr;
+    });
+    if (!is_size_expression(e)) {
+      return fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor",
+                                                      role, graph.value(v).name));
+    }
+    out.push_back(e);
+  }
+  return out;
+}
+
+Result<std::vector<int64_t>> Importer::numbers(ValueId v, std::string_view role) {
+  TFCC_TRY(auto list, sizes(v, role));
+  std::vector<int64_t> out;
+  for (ExprRef e : list) {
+    auto n = ir::as_int(e);
+    if (!n) return fail(ErrorCode::unsupported, fmt::format("{} must be known at compile time, not {}", role, shown(e)));
+    out.push_back(*n);
+  }
+  return out;
+}
+
+Result<ExprRef> Importer::scalar_real(ValueId v, std::string_view role) {
+  ExprRef e = element(v, Indices(rank(v), integer(0)));
+  if (!is_size_expression(e)) return fail(ErrorCode::unsupported, fmt::format("{} must be known at compile time", role));
+  return e;
+}
+
+Result<Dims> Importer::broadcast(const Dims& a, const Dims& b) {
+  Dims out(std::max(a.size(), b.size()));
+  for (size_t k = 0; k < out.size(); ++k) {
+    const size_t from_end = out.size() - 1 - k;
+    ExprRef x = from_end < a.size() ? a[a.size() - 1 - from_end] : integer(1);
+    ExprRef y = from_end < b.size() ? b[b.size() - 1 - from_end] : integer(1);
+    if (ir::is_int(x, 1)) {
+      out[k] = y;
+    } else if (ir::is_int(y, 1)) {
+      out[k] = x;
+    } else {
+      TFCC_TRY(out[k], unify(x, y, fmt::format("shapes {} and {} do not broadcast", shown(a), shown(b))));
+    }
+  }
+  return out;
+}
+
+Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
+  if (a == b) return a;
+  ExprRef difference = ir::sub(a, b);
+  if (ir::as_int(difference) || ir::eq(a, b)->kind == ir::ExprKind::bfalse) return fail(ErrorCode::shape, what);
+  if (a->kind == ir::ExprKind::imin || b->kind == ir::ExprKind::imin) {
+    // min(128, S) against S: S <= 128 in every run.
+    ExprRef m = a->kind == ir::ExprKind::imin ? a : b;
+    ExprRef other = m == a ? b : a;
+    if (m->args[0] == other || m->args[1] == other) {
+      ExprRef limit = m->args[0] == other ? m->args[1] : m->args[0];
+      TFCC_TRY_VOID(require_ge0(ir::sub(limit, other), fmt::format("{} must be at most {}", shown(other), shown(limit))));
+      return other;
+    }
+  }
+  if (a->kind == ir::ExprKind::symbol && b->kind == ir::ExprKind::symbol) {
+    found.alias[b->name] = a->name;
+    return a;
+  }
+  for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
+    if (x->kind == ir::ExprKind::symbol && ir::as_int(y)) {
+      found.fixed[x->name] = *ir::as_int(y);
+      return y;
+    }
+  }
+  graph.checks.push_back({ir::eq(a, b), fmt::format("{} must equal {}", shown(a), shown(b))});
+  return a;
+}
+
+Result<void> Importer::require_ge0(ExprRef e, const std::string& what) {
+  if (ir::prove_ge0(e)) return {};
+  if (auto v = ir::as_int(e)) return fail(ErrorCode::shape, what);
+  // c - S >= 0 is a range of S, which simplification can use: a fact for the next round.
+  if (e->kind == ir::ExprKind::poly && e->terms.size() == 1 && e->terms[0].atoms.size() == 1 &&
+      e->terms[0].coefficient == -1 && e->terms[0].atoms[0]->kind == ir::ExprKind::symbol) {
+    const std::string& name = e->terms[0].atoms[0]->name;
+    auto [it, added] = found.max.emplace(name, e->value);
+    it->second = std::min(it->second, e->value);
+    found.reason[name] = fail(ErrorCode::shape, what).message;
+    return {};
+  }
+  graph.checks.push_back({ir::le(integer(0), e), what});
+  return {};
+}
+
+Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
+  ExprRef wrapped = ir::select(ir::lt(e, integer(0)), ir::add(e, n), e);
+  ExprRef room = ir::sub(ir::sub(n, integer(1)), wrapped);
+  if (ir::prove_ge0(wrapped) && ir::prove_ge0(room)) return wrapped;
+  std::vector<ValueId> loads = ir::loads_of(e);
+  if (loads.empty() && wrapped->kind == ir::ExprKind::index) {
+    ExprRef extent = wrapped->args[0];
+    TFCC_TRY_VOID(require_ge0(ir::sub(n, extent), fmt::format("{} must be at most {}", shown(extent), shown(n))));
+    return wrapped;
+  }
+  std::string name = loads.empty() ? std::string("an index") : graph.value(loads[0]).name;
+  std::string message = fmt::format("{}: a value lies outside [0, {})", name, shown(n));
+  auto it = std::find(graph.flags.begin(), graph.flags.end(), message);
+  const int64_t flag = it - graph.flags.begin();
+  if (it == graph.flags.end()) graph.flags.push_back(message);
+  return ir::bounded(wrapped, n, flag);
+}
+
+Result<size_t> Importer::axis_of(int64_t axis, size_t rank) const {
+  const int64_t r = static_cast<int64_t>(rank);
+  if (axis < -r || axis >= r) return fail(ErrorCode::shape, fmt::format("axis {} is out of range for rank {}", axis, rank));
+  return static_cast<size_t>(axis < 0 ? axis + r : axis);
+}
+
+std::string Importer::value_name(size_t output) const {
+  return output < node->outputs.size() ? node->outputs[output] : std::string("value");
+}
+
+ValueId Importer::pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string_view suffix) {
+  ir::Captured c = ir::capture(free_body);
+  std::string name = value_name(0) + std::string(suffix);
+  return graph.add_pointwise(std::move(c.operands), c.body, {dtype, dims}, std::move(name), node->name);
+}
+
+ValueId Importer::define(size_t output, ExprRef free_body, DType dtype, const Dims& dims) {
+  ir::Captured c = ir::capture(free_body);
+  ValueId v = graph.add_pointwise(std::move(c.operands), c.body, {dtype, dims}, value_name(output), node->name);
+  define(output, v);
+  return v;
+}
+
+void Importer::define(size_t output, ValueId v) {
+  if (output < node->outputs.size() && !node->outputs[output].empty()) values[node->outputs[output]] = v;
+}
+
+ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std::string_view suffix) {
+  Dims to;
+  for (size_t p : perm) to.push_back(im.dims(v)[p]);
+  const Indices at = im.index_vars(to);
+  Indices from(perm.size());
+  for (size_t k = 0; k < perm.size(); ++k) from[perm[k]] = at[k];
+  return im.pointwise(im.element(v, from), im.type(v).dtype, to, suffix);
+}
+
+ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix) {
+  const Indices at = ir::reshape_indices(im.pool(), im.index_vars(to), to, im.dims(v));
+  return im.pointwise(im.element(v, at), im.type(v).dtype, to, suffix);
+}
+
+}  // namespace tfcc::frontend

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an import function works with. Internal to frontend/.
+//
+// Every view, gather and elementwise operator becomes one `pointwise` op whose body is built from element(): a value that
+// depends on sizes and constants alone is inlined where it is used, so shape arithmetic leaves no op behind.
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "frontend/import.h"
+#include "ir/elements.h"
+
+namespace tfcc::frontend {
+
+using ir::ExprPool;
+using ir::ExprRef;
+using ir::Graph;
+using ir::Scalar;
+using ir::Type;
+using ir::ValueId;
+using Dims = std::vector<ExprRef>;
+using Indices = std::vector<ExprRef>;
+
+/// Facts about symbols found in one round of import and given to the next.
+struct Facts {
+  std::map<std::string, int64_t> max;            // symbol <= max
+  std::map<std::string, std::string> reason;     // why
+  std::map<std::string, std::string> alias;      // symbol is the same size as the other
+  std::map<std::string, int64_t> fixed;          // symbol == value
+  bool operator==(const Facts&) const = default;
+};
+
+class Importer {
+ public:
+  Importer(const Model& model, const Facts& known);
+
+  // ---- the node being imported ----
+  const Node* node = nullptr;
+  int64_t opset = 0;
+  bool has_input(size_t i) const { return i < node->inputs.size() && !node->inputs[i].empty(); }
+  Result<ValueId> input(size_t i) const;
+  int64_t attr_int(std::string_view name, int64_t otherwise) const;
+  float attr_float(std::string_view name, float otherwise) const;
+  std::string attr_string(std::string_view name, std::string_view otherwise) const;
+  std::optional<std::vector<int64_t>> attr_ints(std::string_view name) const;
+  Error fail(ErrorCode code, const std::string& what) const;        // prefixed with file and node
+
+  // ---- values ----
+  Graph graph;
+  ExprPool& pool() { return graph.pool(); }
+  ExprRef integer(int64_t v) { return graph.pool().integer(v); }
+  const Type& type(ValueId v) const { return graph.value(v).type; }
+  const Dims& dims(ValueId v) const { return type(v).dims; }
+  size_t rank(ValueId v) const { return dims(v).size(); }
+  Dims index_vars(const Dims& dims) { return ir::indices_of(pool(), dims); }
+
+  /// Element of v as a free expression, size and constant arithmetic inlined.
+  ExprRef element(ValueId v, const Indices& at);
+  /// Element of v under ONNX broadcasting: `at` are indices of a result of rank at.size().
+  ExprRef broadcast_element(ValueId v, const Indices& at);
+  /// A size tensor as expressions over symbols (up to 64 elements). Errors: unsupported if it depends on data.
+  Result<std::vector<ExprRef>> sizes(ValueId v, std::string_view role);
+  /// The same where every element must be a number.
+  Result<std::vector<int64_t>> numbers(ValueId v, std::string_view role);
+  Result<ExprRef> scalar_real(ValueId v, std::string_view role);
+
+  /// Result dims of broadcasting; records what must be equal. Errors: shape.
+  Result<Dims> broadcast(const Dims& a, const Dims& b);
+  /// Two sizes that must be equal: a fact, a check, or an error. Returns the one to use.
+  Result<ExprRef> unify(ExprRef a, ExprRef b, const std::string& what);
+  /// `e` must be non-negative in every run; a fact or a check.
+  Result<void> require_ge0(ExprRef e, const std::string& what);
+  /// A gather index into [0, n): negative ones wrap; proved, made a fact, or clamped with a flag.
+  Result<ExprRef> gather_index(ExprRef e, ExprRef n);
+  Result<size_t> axis_of(int64_t axis, size_t rank) const;
+
+  // ---- results ----
+  /// Defines output i of the node as an op of a body over its index variables.
+  ValueId define(size_t output, ExprRef free_body, DType dtype, const Dims& dims);
+  void define(size_t output, ValueId v);
+  /// An intermediate value.
+  ValueId pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string_view suffix);
+  std::string value_name(size_t output) const;
+
+  Facts found;
+  std::unordered_map<std::string, ValueId> values;                 // by ONNX name
+  const Model& model() const { return model_; }
+
+ private:
+  const Model& model_;
+  const Facts& known_;
+};
+
+using ImportFunction = Result<void> (*)(Importer&);
+
+/// Whether a free expression depends on no run-time data.
+bool is_size_expression(ExprRef e);
+
+#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) Result<void> function(Importer&);
+#include "frontend/importers.def"
+#undef TFCC_IMPORT
+
+// Shared by families.
+ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std::string_view suffix);
+ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix);
+
+}  // namespace tfcc::frontend
