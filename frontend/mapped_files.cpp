@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps the model and its data files. The locations of external data come from the model, which may come from anyone:
-// each part is opened without following links, so no name and no race leads out of the model's folder.
+// Maps the model and its data files. The locations of external data come from the model, which may
+// come from anyone: each part is opened without following links, so no name and no race leads out
+// of the model's folder.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -43,7 +45,8 @@ std::string base_name(std::string_view path) {
 
 Result<FileRef> map_descriptor(int fd, std::string name) {
   struct stat info {};
-  if (::fstat(fd, &info) != 0) return io_error(fmt::format("cannot be read ({})", std::strerror(errno)));
+  if (::fstat(fd, &info) != 0)
+    return io_error(fmt::format("cannot be read ({})", std::strerror(errno)));
   if (S_ISDIR(info.st_mode)) return io_error("is a directory; give the file");
   if (!S_ISREG(info.st_mode)) return io_error("is not a regular file; copy it to one");
   auto file = std::make_shared<ir::SourceFile>();
@@ -52,8 +55,10 @@ Result<FileRef> map_descriptor(int fd, std::string name) {
   if (file->size == 0) return FileRef(std::move(file));
   const size_t size = file->size;
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (data == MAP_FAILED) return io_error(fmt::format("cannot be mapped ({})", std::strerror(errno)));
-  file->mapping = std::shared_ptr<const void>(data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
+  if (data == MAP_FAILED)
+    return io_error(fmt::format("cannot be mapped ({})", std::strerror(errno)));
+  file->mapping = std::shared_ptr<const void>(
+      data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
   file->data = static_cast<const std::byte*>(data);
   return FileRef(std::move(file));
 }
@@ -63,7 +68,8 @@ Result<std::vector<std::string>> parts_of(const std::string& location) {
   const auto refused = [](const char* why) { return Error{ErrorCode::bad_file, why}; };
   if (location.empty()) return refused("has no location; export the model again");
   if (location.find('\0') != std::string::npos) return refused("has a NUL in its location");
-  if (location[0] == '/') return refused("is an absolute path; only files in the model's folder are read");
+  if (location[0] == '/')
+    return refused("is an absolute path; only files in the model's folder are read");
   std::vector<std::string> parts;
   for (size_t at = 0; at <= location.size();) {
     const size_t end = std::min(location.find('/', at), location.size());
@@ -78,7 +84,8 @@ Result<std::vector<std::string>> parts_of(const std::string& location) {
 
 Error open_error() {
   if (errno == ENOENT) return io_error("is missing; put it into the model's folder");
-  if (errno == ELOOP) return io_error("is a symbolic link; put the file itself into the model's folder");
+  if (errno == ELOOP)
+    return io_error("is a symbolic link; put the file itself into the model's folder");
   return io_error(fmt::format("cannot be opened ({})", std::strerror(errno)));
 }
 

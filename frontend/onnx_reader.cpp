@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks ModelProto and GraphProto field by field over the mapped file and gives Protobuf one node, one initializer or
-// one declaration at a time, without the weights in it. So the file may be of any size, and memory grows with what is
-// left of it.
+// Walks ModelProto and GraphProto field by field over the mapped file and gives Protobuf one node,
+// one initializer or one declaration at a time, without the weights in it. So the file may be of
+// any size, and memory grows with what is left of it.
 #include "frontend/onnx_reader.h"
 
 #include <fmt/format.h>
@@ -35,8 +35,10 @@ std::string_view bytes_of(const ir::SourceFile& file) {
 
 // What a file that is no model looks like, for the message; empty if like nothing known.
 std::string guess_kind(std::string_view bytes) {
-  if (bytes.starts_with("PK\x03\x04")) return "a zip archive, not an ONNX model; unpack it or export to ONNX";
-  if (bytes.starts_with("version https://git-lfs")) return "a Git LFS pointer; fetch the model with 'git lfs pull'";
+  if (bytes.starts_with("PK\x03\x04"))
+    return "a zip archive, not an ONNX model; unpack it or export to ONNX";
+  if (bytes.starts_with("version https://git-lfs"))
+    return "a Git LFS pointer; fetch the model with 'git lfs pull'";
   const std::string_view head = bytes.substr(0, 256);
   const bool text = std::all_of(head.begin(), head.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
@@ -117,15 +119,19 @@ class Reader {
   Error damaged(std::string_view what) const {
     const std::string kind = guess_kind(bytes_);
     if (!kind.empty()) return {ErrorCode::bad_file, "is " + kind};
-    return {ErrorCode::bad_file, fmt::format("{} (damaged, cut short or no ONNX model); export or download it again", what)};
+    return {
+        ErrorCode::bad_file,
+        fmt::format("{} (damaged, cut short or no ONNX model); export or download it again", what)};
   }
 
   Error damaged_at(std::string_view part) const {
-    return damaged(fmt::format("cannot be read at byte {} of {}", part.data() - bytes_.data(), bytes_.size()));
+    return damaged(
+        fmt::format("cannot be read at byte {} of {}", part.data() - bytes_.data(), bytes_.size()));
   }
 
   static Error too_many(const char* what, size_t limit) {
-    return {ErrorCode::unsupported, fmt::format("has more than {} {}; simplify the model before export", limit, what)};
+    return {ErrorCode::unsupported,
+            fmt::format("has more than {} {}; simplify the model before export", limit, what)};
   }
 
   // Protobuf takes sizes as int.
@@ -134,9 +140,11 @@ class Reader {
     Message message;
     if (bytes.size() > INT_MAX) {
       return Error{ErrorCode::unsupported,
-                   fmt::format("has a part of {} bytes that is no weight; 2 GiB is the limit", bytes.size())};
+                   fmt::format("has a part of {} bytes that is no weight; 2 GiB is the limit",
+                               bytes.size())};
     }
-    if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return damaged_at(origin);
+    if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+      return damaged_at(origin);
     return message;
   }
 
@@ -207,8 +215,8 @@ class Reader {
     TFCC_TRY_VOID(add_initializer_name(proto.name()));
     Result<TensorValue> value = read_tensor(proto, file_, external_);
     if (!value) {
-      return Error{value.error().code,
-                   fmt::format("initializer '{}': {}", escaped(proto.name()), value.error().message)};
+      return Error{value.error().code, fmt::format("initializer '{}': {}", escaped(proto.name()),
+                                                   value.error().message)};
     }
     if (value->constant) {
       model_.initializers.emplace_back(proto.name(), *std::move(value->constant));
@@ -235,24 +243,31 @@ class Reader {
   Result<void> add_initializer_name(const std::string& name) {
     if (names_.size() >= kMaxInitializers) return too_many("initializers", kMaxInitializers);
     if (names_.insert(name).second) return {};
-    return Error{ErrorCode::bad_file,
-                 fmt::format("initializer '{}' occurs twice; export the model again", escaped(name))};
+    return Error{
+        ErrorCode::bad_file,
+        fmt::format("initializer '{}' occurs twice; export the model again", escaped(name))};
   }
 
   Result<void> read_node(std::string_view bytes) {
     const std::optional<std::string> stripped = strip_node(bytes_, bytes);
     if (!stripped) return damaged_at(bytes);
     TFCC_TRY(const auto proto, parse<onnx::NodeProto>(*stripped, bytes));
-    if (proto.op_type().empty()) return damaged(fmt::format("has a node without operator ({})", model_.nodes.size()));
+    if (proto.op_type().empty())
+      return damaged(fmt::format("has a node without operator ({})", model_.nodes.size()));
     if (model_.nodes.size() >= kMaxNodes) return too_many("nodes", kMaxNodes);
-    Node node{proto.name(), proto.op_type(), domain_of(proto.domain()),
-              {proto.input().begin(), proto.input().end()}, {proto.output().begin(), proto.output().end()}, {}};
+    Node node{proto.name(),
+              proto.op_type(),
+              domain_of(proto.domain()),
+              {proto.input().begin(), proto.input().end()},
+              {proto.output().begin(), proto.output().end()},
+              {}};
     for (const onnx::AttributeProto& a : proto.attribute()) {
       Result<Attribute> attribute = read_attribute(a);
       if (!attribute) {
-        return Error{attribute.error().code,
-                     fmt::format("node '{}' ({}): attribute '{}': {}", escaped(node.name), escaped(node.op_type),
-                                 escaped(a.name()), attribute.error().message)};
+        return Error{
+            attribute.error().code,
+            fmt::format("node '{}' ({}): attribute '{}': {}", escaped(node.name),
+                        escaped(node.op_type), escaped(a.name()), attribute.error().message)};
       }
       node.attributes.push_back(*std::move(attribute));
     }
@@ -277,8 +292,8 @@ class Reader {
     return a;
   }
 
-  // Before IR version 4 every initializer was an input too; since then it is a default that a caller may override,
-  // which we do not offer.
+  // Before IR version 4 every initializer was an input too; since then it is a default that a
+  // caller may override, which we do not offer.
   void drop_initialized_inputs() {
     std::erase_if(model_.inputs, [&](const ValueInfo& v) { return names_.contains(v.name); });
   }
@@ -286,12 +301,14 @@ class Reader {
   void warn_about_versions() {
     const auto newest = model_.opsets.find("");
     if (newest != model_.opsets.end() && newest->second > kNewestOpset) {
-      model_.warnings.push_back(fmt::format("{}: opset {} is newer than {}, the newest known; reading it as that one",
-                                            escaped(model_.path), newest->second, kNewestOpset));
+      model_.warnings.push_back(
+          fmt::format("{}: opset {} is newer than {}, the newest known; reading it as that one",
+                      escaped(model_.path), newest->second, kNewestOpset));
     }
     if (model_.ir_version > kNewestIrVersion) {
-      model_.warnings.push_back(fmt::format("{}: IR version {} is newer than {}, the newest known; unknown parts are ignored",
-                                            escaped(model_.path), model_.ir_version, kNewestIrVersion));
+      model_.warnings.push_back(fmt::format(
+          "{}: IR version {} is newer than {}, the newest known; unknown parts are ignored",
+          escaped(model_.path), model_.ir_version, kNewestIrVersion));
     }
   }
 
@@ -304,7 +321,8 @@ class Reader {
 };
 
 template <class T>
-ir::Constant constant_of_values(DType dtype, std::vector<int64_t> dims, const T* values, size_t count) {
+ir::Constant constant_of_values(DType dtype, std::vector<int64_t> dims, const T* values,
+                                size_t count) {
   const auto* first = reinterpret_cast<const std::byte*>(values);
   return ir::constant_from_bytes(dtype, std::move(dims), {first, first + count * sizeof(T)});
 }
@@ -312,7 +330,8 @@ ir::Constant constant_of_values(DType dtype, std::vector<int64_t> dims, const T*
 }  // namespace
 
 const Attribute* Node::find(std::string_view attribute) const {
-  const auto at = std::find_if(attributes.begin(), attributes.end(), [&](const auto& a) { return a.name == attribute; });
+  const auto at = std::find_if(attributes.begin(), attributes.end(),
+                               [&](const auto& a) { return a.name == attribute; });
   return at == attributes.end() ? nullptr : &*at;
 }
 
@@ -326,10 +345,13 @@ Result<ir::Constant> constant_of(const Node& node) {
       if (a.tensor) return *a.tensor;
       return error(ErrorCode::unsupported, "its value " + a.unsupported);
     }
-    if (a.name == "value_float" && a.kind == Kind::real) return constant_of_values(DType::f32, {}, &a.f, 1);
-    if (a.name == "value_int" && a.kind == Kind::integer) return constant_of_values(DType::i64, {}, &a.i, 1);
+    if (a.name == "value_float" && a.kind == Kind::real)
+      return constant_of_values(DType::f32, {}, &a.f, 1);
+    if (a.name == "value_int" && a.kind == Kind::integer)
+      return constant_of_values(DType::i64, {}, &a.i, 1);
     if (a.name == "value_floats" && (a.kind == Kind::reals || a.kind == Kind::other)) {
-      return constant_of_values(DType::f32, {std::ssize(a.floats)}, a.floats.data(), a.floats.size());
+      return constant_of_values(DType::f32, {std::ssize(a.floats)}, a.floats.data(),
+                                a.floats.size());
     }
     if (a.name == "value_ints" && (a.kind == Kind::integers || a.kind == Kind::other)) {
       return constant_of_values(DType::i64, {std::ssize(a.ints)}, a.ints.data(), a.ints.size());
@@ -353,10 +375,9 @@ Result<Model> read_onnx(const std::string& path) {
     if (!model) return named(model.error().code, model.error().message);
     return model;
   } catch (const std::bad_alloc&) {
-    return named(ErrorCode::memory, "not enough memory to read it; free some or use a larger machine");
-  } catch (const std::exception& e) {
-    return named(ErrorCode::internal, e.what());
-  }
+    return named(ErrorCode::memory,
+                 "not enough memory to read it; free some or use a larger machine");
+  } catch (const std::exception& e) { return named(ErrorCode::internal, e.what()); }
 }
 
 }  // namespace tfcc::frontend

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ONNX file as plain structs: what the importer walks. Large values stay in the mapped file (ir::Constant with
-// Source::file), everything else is decoded. Nothing here knows what an operator means, and nothing a file contains
-// can do worse than an error.
+// An ONNX file as plain structs: what the importer walks. Large values stay in the mapped file
+// (ir::Constant with Source::file), everything else is decoded. Nothing here knows what an operator
+// means, and nothing a file contains can do worse than an error.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,13 @@ namespace tfcc::frontend {
 /// One attribute of a node; `kind` tells which member holds the value.
 struct Attribute {
   enum class Kind {
-    integer, real, string, tensor, integers, reals, strings,
+    integer,
+    real,
+    string,
+    tensor,
+    integers,
+    reals,
+    strings,
     graph,  // a body of If, Loop or Scan; not decoded
     other,  // any other kind; not decoded
   };
@@ -58,8 +64,8 @@ struct Dim {
 /// A graph input or output as declared.
 struct ValueInfo {
   std::string name;
-  bool is_tensor = false;      // false: a sequence, map or optional, or no type at all
-  int onnx_type = 0;           // the number of the element type in ONNX; name it with onnx_type_name
+  bool is_tensor = false;  // false: a sequence, map or optional, or no type at all
+  int onnx_type = 0;       // the number of the element type in ONNX; name it with onnx_type_name
   std::optional<DType> dtype;  // empty if tfcc has no such element type
   bool has_shape = false;
   std::vector<Dim> dims;
@@ -69,24 +75,27 @@ struct ValueInfo {
 struct Model {
   std::string path;  // as given; how messages name the model
   int64_t ir_version = 0;
-  std::string producer;                    // name and version
-  std::map<std::string, int64_t> opsets;   // by domain; "" is ONNX itself, also where the file says "ai.onnx"
+  std::string producer;  // name and version
+  std::map<std::string, int64_t>
+      opsets;  // by domain; "" is ONNX itself, also where the file says "ai.onnx"
   std::string graph_name;
-  std::vector<ValueInfo> inputs;           // without those that are initializers
+  std::vector<ValueInfo> inputs;  // without those that are initializers
   std::vector<ValueInfo> outputs;
   std::vector<std::pair<std::string, ir::Constant>> initializers;  // names are unique
   /// Initializers that have no ir::Constant: name -> "has type STRING, which is not supported".
   std::map<std::string, std::string> unsupported_initializers;
   std::vector<Node> nodes;
-  std::vector<std::pair<std::string, std::string>> functions;  // domain and name of each model-local function
-  std::vector<std::string> warnings;       // complete lines, one each
+  std::vector<std::pair<std::string, std::string>>
+      functions;                      // domain and name of each model-local function
+  std::vector<std::string> warnings;  // complete lines, one each
 };
 
-/// Reads a model. The result keeps the files it points into mapped; they must not shrink while it lives.
-/// Errors: io, bad_file, unsupported, memory; the message starts with the path.
+/// Reads a model. The result keeps the files it points into mapped; they must not shrink while it
+/// lives. Errors: io, bad_file, unsupported, memory; the message starts with the path.
 Result<Model> read_onnx(const std::string& path);
 
-/// The value of a node of type Constant. Errors: unsupported, bad_file, without the path of the model.
+/// The value of a node of type Constant. Errors: unsupported, bad_file, without the path of the
+/// model.
 Result<ir::Constant> constant_of(const Node& node);
 
 /// The element type with this number in ONNX, if tfcc has it.
@@ -95,7 +104,8 @@ std::optional<DType> dtype_of_onnx(int onnx_type);
 /// "FLOAT16" and so on; "number 99" for a type younger than this source.
 std::string onnx_type_name(int onnx_type);
 
-/// A name fit for a message: control characters and bytes that are not UTF-8 as \xNN, cut after about 120 characters.
+/// A name fit for a message: control characters and bytes that are not UTF-8 as \xNN, cut after
+/// about 120 characters.
 std::string escaped(std::string_view name);
 
 }  // namespace tfcc::frontend

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks NodeProto, AttributeProto and TensorProto by field number (onnx.proto). Nothing here recurses: graphs inside
-// attributes are left out, so a file cannot make the walk deep.
+// Walks NodeProto, AttributeProto and TensorProto by field number (onnx.proto). Nothing here
+// recurses: graphs inside attributes are left out, so a file cannot make the walk deep.
 #include "frontend/strip_weights.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@ namespace {
 // Field numbers of onnx.proto.
 constexpr uint32_t kNodeAttribute = 5;
 constexpr uint32_t kAttributeTensor = 5, kAttributeGraph = 6;
-constexpr uint32_t kTensorType = 2, kTensorFloats = 4, kTensorRaw = 9, kTensorDoubles = 10, kTensorLocation = 14;
+constexpr uint32_t kTensorType = 2, kTensorFloats = 4, kTensorRaw = 9, kTensorDoubles = 10,
+                   kTensorLocation = 14;
 constexpr auto kNodeKept = {1u, 2u, 3u, 4u, 7u};
 constexpr auto kAttributeKept = {1u, 2u, 3u, 4u, 7u, 8u, 9u, 20u, 21u};
 constexpr auto kTensorKept = {1u, 2u, 4u, 5u, 7u, 8u, 10u, 11u, 13u, 14u};
@@ -35,7 +36,8 @@ std::string encode_span(std::string_view file, std::string_view part) {
   return bytes;
 }
 
-// The typed field that has the layout of raw_data, if the tensor's values are one packed run of it; else 0.
+// The typed field that has the layout of raw_data, if the tensor's values are one packed run of it;
+// else 0.
 uint32_t packed_field(std::string_view message) {
   uint64_t type = 0;
   int floats = 0, doubles = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TensorProto as ir::Constant: checks dims, finds the bytes, compares their number with type and shape.
+// A TensorProto as ir::Constant: checks dims, finds the bytes, compares their number with type and
+// shape.
 #include "frontend/weights.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,8 @@
 namespace tfcc::frontend {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "raw_data is little-endian and used as it is");
+static_assert(std::endian::native == std::endian::little,
+              "raw_data is little-endian and used as it is");
 
 constexpr int kMaxRank = 64;
 
@@ -29,14 +31,17 @@ struct Extent {
 };
 
 Result<Extent> extent_of(const onnx::TensorProto& tensor, DType dtype) {
-  if (tensor.dims_size() > kMaxRank) return bad(fmt::format("has {} dims, more than {}", tensor.dims_size(), kMaxRank));
+  if (tensor.dims_size() > kMaxRank)
+    return bad(fmt::format("has {} dims, more than {}", tensor.dims_size(), kMaxRank));
   Extent extent;
-  int64_t product = 1;  // of the dims that are not 0: a 0 must not hide an overflow from those who multiply some
+  int64_t product =
+      1;  // of the dims that are not 0: a 0 must not hide an overflow from those who multiply some
   bool empty = false;
   for (const int64_t dim : tensor.dims()) {
     if (dim < 0) return bad(fmt::format("has a negative dim ({})", dim));
     if (dim == 0) empty = true;
-    if (dim != 0 && __builtin_mul_overflow(product, dim, &product)) return bad("has dims whose product overflows");
+    if (dim != 0 && __builtin_mul_overflow(product, dim, &product))
+      return bad("has dims whose product overflows");
     extent.dims.push_back(dim);
   }
   int64_t bytes = 0;
@@ -49,9 +54,10 @@ Result<Extent> extent_of(const onnx::TensorProto& tensor, DType dtype) {
 }
 
 Error wrong_length(uint64_t found, const Extent& extent, DType dtype, const char* unit) {
-  return bad(fmt::format("holds {} {} where {}[{}] needs {}; the file is damaged, export the model again", found, unit,
-                         to_string(dtype), fmt::join(extent.dims, ","),
-                         unit[0] == 'b' ? extent.bytes : extent.elements));
+  return bad(
+      fmt::format("holds {} {} where {}[{}] needs {}; the file is damaged, export the model again",
+                  found, unit, to_string(dtype), fmt::join(extent.dims, ","),
+                  unit[0] == 'b' ? extent.bytes : extent.elements));
 }
 
 ir::Constant in_file(DType dtype, Extent extent, FileRef file, uint64_t offset) {
@@ -79,7 +85,8 @@ Result<TensorValue> from_typed(const Values& values, DType dtype, Extent extent)
   return TensorValue{ir::constant_from_bytes(dtype, std::move(extent.dims), std::move(bytes)), {}};
 }
 
-// int32_data holds everything narrower than 64 bits that is not f32; 16-bit floats lie in it as their bits.
+// int32_data holds everything narrower than 64 bits that is not f32; 16-bit floats lie in it as
+// their bits.
 Result<TensorValue> read_typed(const onnx::TensorProto& t, DType dtype, Extent extent) {
   switch (dtype) {
     case DType::f32: return from_typed<float>(t.float_data(), dtype, std::move(extent));
@@ -100,18 +107,21 @@ bool has_typed_values(const onnx::TensorProto& t) {
   return t.float_data_size() + t.double_data_size() + t.int64_data_size() + t.int32_data_size() > 0;
 }
 
-// The number behind a key of external_data; absent is 0 for an offset, the needed size for a length.
+// The number behind a key of external_data; absent is 0 for an offset, the needed size for a
+// length.
 Result<uint64_t> number_of(const std::string& key, const std::string& text) {
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, code] = std::from_chars(text.data(), end, value);
   if (code != std::errc() || stop != end || value < 0) {
-    return bad(fmt::format("has the {} '{}', which is not a number from 0 to 2^63-1", key, escaped(text)));
+    return bad(
+        fmt::format("has the {} '{}', which is not a number from 0 to 2^63-1", key, escaped(text)));
   }
   return static_cast<uint64_t>(value);
 }
 
-Result<TensorValue> read_external(const onnx::TensorProto& t, DType dtype, Extent extent, ExternalFiles& files) {
+Result<TensorValue> read_external(const onnx::TensorProto& t, DType dtype, Extent extent,
+                                  ExternalFiles& files) {
   std::string location;
   uint64_t offset = 0;
   uint64_t length = extent.bytes;
@@ -122,23 +132,27 @@ Result<TensorValue> read_external(const onnx::TensorProto& t, DType dtype, Exten
   }
   Result<FileRef> file = files.open(location);
   if (!file) {
-    return Error{file.error().code, fmt::format("external data '{}' {}", escaped(location), file.error().message)};
+    return Error{file.error().code,
+                 fmt::format("external data '{}' {}", escaped(location), file.error().message)};
   }
   if (length != extent.bytes) return wrong_length(length, extent, dtype, "bytes");
   const uint64_t size = (*file)->size;
   if (offset > size || length > size - offset) {
-    return bad(fmt::format("external data '{}' has {} bytes, too few for {} at offset {}; copy the file again",
-                           escaped(location), size, length, offset));
+    return bad(fmt::format(
+        "external data '{}' has {} bytes, too few for {} at offset {}; copy the file again",
+        escaped(location), size, length, offset));
   }
   return TensorValue{in_file(dtype, std::move(extent), *std::move(file), offset), {}};
 }
 
 }  // namespace
 
-Result<TensorValue> read_tensor(const onnx::TensorProto& tensor, const FileRef& model, ExternalFiles& external) {
+Result<TensorValue> read_tensor(const onnx::TensorProto& tensor, const FileRef& model,
+                                ExternalFiles& external) {
   const std::optional<DType> dtype = dtype_of_onnx(tensor.data_type());
   if (!dtype) {
-    return TensorValue{{}, fmt::format("has type {}, which is not supported", onnx_type_name(tensor.data_type()))};
+    return TensorValue{
+        {}, fmt::format("has type {}, which is not supported", onnx_type_name(tensor.data_type()))};
   }
   TFCC_TRY(Extent extent, extent_of(tensor, *dtype));
   if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the values of a model's tensors come from: spans of the model file, files beside it (external data) and values
-// written out in the message. Used by onnx_reader.cpp alone.
+// Where the values of a model's tensors come from: spans of the model file, files beside it
+// (external data) and values written out in the message. Used by onnx_reader.cpp alone.
 #pragma once
 
 #include <map>
@@ -20,11 +20,12 @@ namespace tfcc::frontend {
 
 using FileRef = std::shared_ptr<const ir::SourceFile>;
 
-/// Maps a regular file read-only. The source's name is the last part of `path`. Errors: io; the reason alone.
+/// Maps a regular file read-only. The source's name is the last part of `path`. Errors: io; the
+/// reason alone.
 Result<FileRef> map_file(const std::string& path);
 
-/// The data files of a model. A location is taken only if it stays inside the model's folder: relative, without "..",
-/// and no part of it a symbolic link.
+/// The data files of a model. A location is taken only if it stays inside the model's folder:
+/// relative, without "..", and no part of it a symbolic link.
 class ExternalFiles {
  public:
   /// `model_path`: the file whose folder bounds the locations.
@@ -44,7 +45,9 @@ struct TensorValue {
   std::string unsupported;  // "has type STRING, which is not supported"
 };
 
-/// Decodes a tensor that strip_tensor (strip_weights.h) has prepared. Errors: bad_file, io; the reason alone.
-Result<TensorValue> read_tensor(const onnx::TensorProto& tensor, const FileRef& model, ExternalFiles& external);
+/// Decodes a tensor that strip_tensor (strip_weights.h) has prepared. Errors: bad_file, io; the
+/// reason alone.
+Result<TensorValue> read_tensor(const onnx::TensorProto& tensor, const FileRef& model,
+                                ExternalFiles& external);
 
 }  // namespace tfcc::frontend

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protobuf's wire format, read field by field from memory without copying, and written back. Used to look at a model
-// of any size before Protobuf sees a part of it; every length is checked against the bytes that are there.
+// Protobuf's wire format, read field by field from memory without copying, and written back. Used
+// to look at a model of any size before Protobuf sees a part of it; every length is checked against
+// the bytes that are there.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct Field {
   bool is(uint32_t n, Wire w) const { return number == n && wire == w; }
 };
 
-/// Iterates over the fields of one message: `while (reader.next()) use(reader.field());`, then test broken().
+/// Iterates over the fields of one message: `while (reader.next()) use(reader.field());`, then test
+/// broken().
 class WireReader {
  public:
   explicit WireReader(std::string_view message) : message_(message) {}
@@ -36,7 +38,10 @@ class WireReader {
   size_t position() const { return start_; }
 
  private:
-  bool fail() { broken_ = true; return false; }
+  bool fail() {
+    broken_ = true;
+    return false;
+  }
   bool read_varint(uint64_t& value);
   bool take(uint64_t size);
 
