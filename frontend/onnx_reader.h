@@ -76,8 +76,8 @@ struct Model {
   std::string path;  // as given; how messages name the model
   int64_t ir_version = 0;
   std::string producer;  // name and version
-  std::map<std::string, int64_t>
-      opsets;  // by domain; "" is ONNX itself, also where the file says "ai.onnx"
+  /// By domain; "" is ONNX itself, also where the file says "ai.onnx".
+  std::map<std::string, int64_t> opsets;
   std::string graph_name;
   std::vector<ValueInfo> inputs;  // without those that are initializers
   std::vector<ValueInfo> outputs;
@@ -85,8 +85,8 @@ struct Model {
   /// Initializers that have no ir::Constant: name -> "has type STRING, which is not supported".
   std::map<std::string, std::string> unsupported_initializers;
   std::vector<Node> nodes;
-  std::vector<std::pair<std::string, std::string>>
-      functions;                      // domain and name of each model-local function
+  /// Domain and name of each model-local function.
+  std::vector<std::pair<std::string, std::string>> functions;
   std::vector<std::string> warnings;  // complete lines, one each
 };
 
