@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host references of the ops, one function each. Straight from the formulas of ir/ops.md.
+#include "ir/eval_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tfcc::ir {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+/// Walks a box of dims in row-major order, a block of lanes at a time.
+class Odometer {
+ public:
+  explicit Odometer(std::vector<int64_t> dims) : dims_(std::move(dims)), at_(dims_.size(), 0), lanes_(dims_.size()) {
+    for (auto& l : lanes_) l.resize(kBlock);
+    for (int64_t d : dims_) total_ *= d;
+  }
+  int64_t total() const { return total_; }
+
+  /// The next n positions; lane k of dim d is result[d][k].
+  const std::vector<std::vector<int64_t>>& take(size_t n) {
+    for (size_t lane = 0; lane < n; ++lane) {
+      for (size_t d = 0; d < dims_.size(); ++d) lanes_[d][lane] = at_[d];
+      for (size_t d = dims_.size(); d-- > 0;) {
+        if (++at_[d] < dims_[d]) break;
+        at_[d] = 0;
+      }
+    }
+    return lanes_;
+  }
+
+ private:
+  std::vector<int64_t> dims_, at_;
+  std::vector<std::vector<int64_t>> lanes_;
+  int64_t total_ = 1;
+};
+
+void collect(OpRun& run, const BlockProgram& program) {
+  run.flags.insert(program.flags().begin(), program.flags().end());
+  if (run.problem.empty()) run.problem = program.problem();
+}
+
+/// Calls f(first, n, block) for all elements of `body` over `dims`.
+template <class F>
+void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f) {
+  BlockProgram program(body, run.operands, run.symbol);
+  Odometer odometer(std::move(dims));
+  for (int64_t first = 0; first < odometer.total(); first += kBlock) {
+    const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, odometer.total() - first));
+    f(first, n, program.run(n, odometer.take(n), nullptr));
+  }
+  collect(run, program);
+}
+
+void eval_pointwise(OpRun& run) {
+  HostTensor& out = run.results[0];
+  for_each_block(run, run.op.as<PointwiseAttrs>().body, out.dims, [&](int64_t first, size_t n, BlockResult block) {
+    if (is_float(out.dtype)) {
+      std::copy_n(block.reals, n, out.reals.begin() + first);
+    } else {
+      std::copy_n(block.ints, n, out.ints.begin() + first);
+    }
+  });
+}
+
+template <class T>
+T start_of(ReduceKind kind) {
+  using Limits = std::numeric_limits<T>;
+  switch (kind) {
+    case ReduceKind::max: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceKind::min: return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceKind::prod: return 1;
+    default: return 0;
+  }
+}
+
+template <class T>
+T reduce_step(ReduceKind kind, T sum, T v) {
+  switch (kind) {
+    case ReduceKind::max: return v != v || v > sum ? v : sum;  // NaN wins
+    case ReduceKind::min: return v != v || v < sum ? v : sum;
+    case ReduceKind::prod: return sum * v;
+    default: return sum + v;
+  }
+}
+
+template <class T>
+void reduce_into(OpRun& run, std::vector<T>& out, const T* BlockResult::*values) {
+  const auto& a = run.op.as<ReduceAttrs>();
+  std::vector<int64_t> dims = run.results[0].dims;
+  int64_t count = 1;
+  for (ExprRef e : a.extents) {
+    dims.push_back(eval_size(e, run.symbol));
+    count *= dims.back();
+  }
+  std::fill(out.begin(), out.end(), start_of<T>(a.kind));
+  for_each_block(run, a.body, dims, [&](int64_t first, size_t n, BlockResult block) {
+    for (size_t l = 0; l < n; ++l) {
+      T& sum = out[static_cast<size_t>((first + static_cast<int64_t>(l)) / count)];
+      sum = reduce_step(a.kind, sum, (block.*values)[l]);
+    }
+  });
+  if (a.kind == ReduceKind::mean) {
+    for (T& v : out) v /= static_cast<T>(count);
+  }
+}
+
+void eval_reduce(OpRun& run) {
+  HostTensor& out = run.results[0];
+  if (is_float(out.dtype)) {
+    reduce_into<double>(run, out.reals, &BlockResult::reals);
+  } else {
+    reduce_into<int64_t>(run, out.ints, &BlockResult::ints);
+  }
+}
+
+template <class T>
+void cumsum_into(const CumsumAttrs& a, const std::vector<int64_t>& dims, const std::vector<T>& in, std::vector<T>& out) {
+  const auto axis = static_cast<size_t>(a.axis);
+  int64_t inner = 1, outer = 1;
+  for (size_t d = 0; d < dims.size(); ++d) (d < axis ? outer : inner) *= d == axis ? 1 : dims[d];
+  const int64_t length = dims[axis];
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t i = 0; i < inner; ++i) {
+      T sum = 0;
+      for (int64_t k = 0; k < length; ++k) {
+        const auto at = static_cast<size_t>((o * length + (a.reverse ? length - 1 - k : k)) * inner + i);
+        out[at] = a.exclusive ? sum : sum + in[at];
+        sum += in[at];
+      }
+    }
+  }
+}
+
+void eval_cumsum(OpRun& run) {
+  const auto& a = run.op.as<CumsumAttrs>();
+  const HostTensor& in = *run.operands[0];
+  HostTensor& out = run.results[0];
+  if (is_float(in.dtype)) {
+    cumsum_into(a, in.dims, in.reals, out.reals);
+  } else {
+    cumsum_into(a, in.dims, in.ints, out.ints);
+  }
+}
+
+/// Offset, in matrices, of the matrix that output batch `at` reads from a tensor with these dims.
+int64_t batch_offset(const std::vector<int64_t>& dims, const std::vector<int64_t>& out_dims, int64_t at) {
+  int64_t offset = 0, stride = 1;
+  for (size_t k = 3; k <= out_dims.size(); ++k) {
+    const int64_t i = at % out_dims[out_dims.size() - k];
+    at /= out_dims[out_dims.size() - k];
+    if (k > dims.size()) continue;
+    const int64_t d = dims[dims.size() - k];
+    if (d != 1) offset += i * stride;
+    stride *= d;
+  }
+  return offset;
+}
+
+/// The matrix as [rows, columns], transposed into `buffer` if it lies the other way.
+const double* oriented(const double* data, bool transposed, int64_t rows, int64_t columns, std::vector<double>& buffer) {
+  if (!transposed) return data;
+  buffer.resize(static_cast<size_t>(rows * columns));
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) buffer[static_cast<size_t>(r * columns + c)] = data[c * rows + r];
+  }
+  return buffer.data();
+}
+
+void eval_matmul(OpRun& run) {
+  const auto& attrs = run.op.as<MatmulAttrs>();
+  const HostTensor &a = *run.operands[0], &b = *run.operands[1];
+  HostTensor& out = run.results[0];
+  const int64_t m = out.dims[out.dims.size() - 2], n = out.dims.back();
+  const int64_t k = a.dims[a.dims.size() - (attrs.trans_a ? 2 : 1)];
+  int64_t batches = 1;
+  for (size_t d = 0; d + 2 < out.dims.size(); ++d) batches *= out.dims[d];
+  std::vector<double> a_buffer, b_buffer;
+  const double* right = nullptr;
+  int64_t right_at = -1;
+  for (int64_t z = 0; z < batches; ++z) {
+    const double* left = oriented(a.reals.data() + batch_offset(a.dims, out.dims, z) * m * k, attrs.trans_a, m, k, a_buffer);
+    if (const int64_t at = batch_offset(b.dims, out.dims, z); at != right_at) {
+      right = oriented(b.reals.data() + at * k * n, attrs.trans_b, k, n, b_buffer);
+      right_at = at;
+    }
+    multiply(left, right, out.reals.data() + z * m * n, m, n, k, attrs.alpha);
+  }
+  if (run.operands.size() < 3) return;
+  for (size_t i = 0; i < out.reals.size(); ++i) out.reals[i] += run.operands[2]->reals[i % static_cast<size_t>(n)];
+}
+
+/// Calls f(in, out, width) for each row of operand 0 and result `r`.
+template <class F>
+void for_each_row(OpRun& run, F f, size_t r = 0) {
+  const HostTensor& x = *run.operands[0];
+  const auto width = static_cast<size_t>(x.dims.back());
+  for (size_t at = 0; width > 0 && at < x.reals.size(); at += width) f(x.reals.data() + at, run.results[r].reals.data() + at, width);
+}
+
+void softmax_row(const double* x, double* y, size_t n) {
+  double top = -kInf, sum = 0;
+  for (size_t i = 0; i < n; ++i) top = reduce_step(ReduceKind::max, top, x[i]);
+  for (size_t i = 0; i < n; ++i) sum += y[i] = std::exp(x[i] - top);
+  for (size_t i = 0; i < n; ++i) y[i] /= sum;
+}
+
+void norm_row(const double* x, double* y, size_t n, NormKind kind, double eps, const double* gamma, const double* beta) {
+  double mean = 0, square = 0;
+  if (kind == NormKind::layer) {
+    for (size_t i = 0; i < n; ++i) mean += x[i];
+    mean /= static_cast<double>(n);
+  }
+  for (size_t i = 0; i < n; ++i) square += (x[i] - mean) * (x[i] - mean);
+  const double scale = 1 / std::sqrt(square / static_cast<double>(n) + eps);
+  for (size_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * gamma[i] + (beta ? beta[i] : 0);
+}
+
+void eval_norm(OpRun& run, NormKind kind) {
+  const double* gamma = run.operands[1]->reals.data();
+  const double* beta = run.operands.size() > 2 ? run.operands[2]->reals.data() : nullptr;
+  const double eps = run.op.as<NormAttrs>().eps;
+  for_each_row(run, [&](const double* x, double* y, size_t n) { norm_row(x, y, n, kind, eps, gamma, beta); });
+}
+
+void eval_residual_norm(OpRun& run) {
+  const auto& a = run.op.as<ResidualNormAttrs>();
+  HostTensor sum = *run.operands[0];
+  const double* bias = a.has_bias ? run.operands.back()->reals.data() : nullptr;
+  const auto width = static_cast<size_t>(sum.dims.back());
+  for (size_t i = 0; i < sum.reals.size(); ++i) sum.reals[i] += run.operands[1]->reals[i] + (bias ? bias[i % width] : 0);
+  const double* gamma = run.operands[2]->reals.data();
+  const double* beta = a.has_beta ? run.operands[3]->reals.data() : nullptr;
+  for (size_t at = 0; width > 0 && at < sum.reals.size(); at += width) {
+    norm_row(sum.reals.data() + at, run.results[0].reals.data() + at, width, a.kind, a.eps, gamma, beta);
+  }
+  if (run.results.size() > 1) run.results[1].reals = std::move(sum.reals);
+}
+
+double gelu(GeluKind kind, double x) {
+  if (kind == GeluKind::erf) return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+void eval_gelu(OpRun& run) {
+  const GeluKind kind = run.op.as<GeluAttrs>().approx;
+  const double* bias = run.operands.size() > 1 ? run.operands[1]->reals.data() : nullptr;
+  for_each_row(run, [&](const double* x, double* y, size_t n) {
+    for (size_t i = 0; i < n; ++i) y[i] = gelu(kind, bias ? x[i] + bias[i] : x[i]);
+  });
+}
+
+/// One query row of one head at a time: scores of all keys in blocks, softmax over the visible ones, weighted sum.
+class Attention {
+ public:
+  explicit Attention(OpRun& run)
+      : run_(run), attrs_(run.op.as<AttentionAttrs>()), q_(*run.operands[0]), k_(*run.operands[1]), v_(*run.operands[2]),
+        score_(attrs_.score, run.operands, run.symbol),
+        visible_(attrs_.visible ? attrs_.visible : attrs_.score->pool->boolean(true), run.operands, run.symbol),
+        odometer_({q_.dims[0], attrs_.heads, q_.dims[1], k_.dims[1]}), weights_(static_cast<size_t>(k_.dims[1])) {}
+
+  void run() {
+    for (int64_t b = 0; b < q_.dims[0]; ++b) {
+      for (int64_t h = 0; h < attrs_.heads; ++h) {
+        for (int64_t i = 0; i < q_.dims[1]; ++i) row(b, h, i);
+      }
+    }
+    collect(run_, score_);
+    collect(run_, visible_);
+  }
+
+ private:
+  void row(int64_t b, int64_t h, int64_t i) {
+    const int64_t keys = k_.dims[1], group = h / (attrs_.heads / attrs_.kv_heads);
+    const int64_t width = q_.dims[2] / attrs_.heads, out_width = v_.dims[2] / attrs_.kv_heads;
+    const double* query = q_.reals.data() + (b * q_.dims[1] + i) * q_.dims[2] + h * width;
+    for (int64_t first = 0; first < keys; first += kBlock) {
+      const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, keys - first));
+      double dot[kBlock];
+      for (size_t l = 0; l < n; ++l) {
+        const double* key = k_.reals.data() + (b * keys + first + static_cast<int64_t>(l)) * k_.dims[2] + group * width;
+        dot[l] = 0;
+        for (int64_t d = 0; d < width; ++d) dot[l] += query[d] * key[d];
+      }
+      const auto& at = odometer_.take(n);
+      const BlockResult scores = score_.run(n, at, dot), visible = visible_.run(n, at, dot);
+      for (size_t l = 0; l < n; ++l) {
+        weights_[static_cast<size_t>(first) + l] = {scores.reals[l], visible.ints[l] != 0};
+      }
+    }
+    soften();
+    double* out = run_.results[0].reals.data() + (b * q_.dims[1] + i) * attrs_.heads * out_width + h * out_width;
+    std::fill_n(out, out_width, 0.0);
+    for (int64_t j = 0; j < keys; ++j) {
+      const Weight& w = weights_[static_cast<size_t>(j)];
+      const double* value = v_.reals.data() + (b * keys + j) * v_.dims[2] + group * out_width;
+      for (int64_t d = 0; w.visible && d < out_width; ++d) out[d] += w.value * value[d];
+    }
+  }
+
+  void soften() {
+    double top = -kInf, sum = 0;
+    for (const Weight& w : weights_) {
+      if (w.visible) top = reduce_step(ReduceKind::max, top, w.value);
+    }
+    for (Weight& w : weights_) {
+      if (w.visible) sum += w.value = std::exp(w.value - top);
+    }
+    for (Weight& w : weights_) w.value /= sum;
+  }
+
+  struct Weight {
+    double value;
+    bool visible;
+  };
+  OpRun& run_;
+  const AttentionAttrs& attrs_;
+  const HostTensor &q_, &k_, &v_;
+  BlockProgram score_, visible_;
+  Odometer odometer_;
+  std::vector<Weight> weights_;
+};
+
+}  // namespace
+
+void eval_op(OpRun& run) {
+  switch (run.op.kind) {
+    case OpKind::constant: TFCC_CHECK(false && "constants are materialized"); return;
+    case OpKind::pointwise: return eval_pointwise(run);
+    case OpKind::reduce: return eval_reduce(run);
+    case OpKind::cumsum: return eval_cumsum(run);
+    case OpKind::matmul: return eval_matmul(run);
+    case OpKind::softmax: return for_each_row(run, softmax_row);
+    case OpKind::layer_norm: return eval_norm(run, NormKind::layer);
+    case OpKind::rms_norm: return eval_norm(run, NormKind::rms);
+    case OpKind::gelu:
+    case OpKind::bias_gelu: return eval_gelu(run);
+    case OpKind::residual_norm: return eval_residual_norm(run);
+    case OpKind::attention: return Attention(run).run();
+  }
+}
+
+}  // namespace tfcc::ir

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host reference of every op, in float64; internal to the evaluator.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ir/block_eval.h"
+
+namespace tfcc::ir {
+
+/// One op about to run: operands are there, results have type and dims and are filled in.
+struct OpRun {
+  const Op& op;
+  SymbolValue symbol;
+  std::vector<const HostTensor*> operands;
+  std::vector<HostTensor> results;
+  std::set<int64_t> flags;   // raised by bounded()
+  std::string problem;       // an element outside a tensor was asked for
+};
+
+/// Runs any op but a constant.
+void eval_op(OpRun& run);
+
+/// c[m,n] = alpha * a[m,k] * b[k,n], row-major.
+void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k, double alpha);
+
+}  // namespace tfcc::ir
