@@ -32,7 +32,7 @@ def gelu_erf(scope, x, dtype=np.float32):
     return scope("Mul", y, scope.const(0.5, dtype))
 
 
-def embeddings(g, weights, ids, types, epsilon, pooler):
+def embeddings(g, weights, ids, types, epsilon, pooler, norm=layer_norm):
     """Word, type and position embeddings and their norm. Returns the sum normalised, and a constant that the pooler
     shares with the position ids: the exporter merges equal constants."""
     s = g.at("/model/embeddings")
@@ -52,7 +52,7 @@ def embeddings(g, weights, ids, types, epsilon, pooler):
     x = s("Add", x, y)
     y = s.at("position_embeddings")("Gather", table("position"), positions)
     x = s("Add", x, y)
-    return layer_norm(g, s.at("LayerNorm"), x, weights, "embeddings.LayerNorm", epsilon), first
+    return norm(g, s.at("LayerNorm"), x, weights, "embeddings.LayerNorm", epsilon), first
 
 
 def additive_mask(g, mask, dtype=np.float32, lowest=LOWEST):

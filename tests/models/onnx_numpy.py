@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates an ONNX graph in float64 with numpy alone, one function per operator: the reference of tests/models.
+
+All floating-point tensors are float64, whatever their type in the graph (weights keep the value that they have in
+their own type); integers and booleans keep theirs. Slow and plain on purpose.
+"""
+import math
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _value(tensor, base=""):
+    a = numpy_helper.to_array(tensor, base)
+    return a.astype(np.float64) if a.dtype.kind == "f" else a
+
+
+def _shape(a, x):
+    return np.array(x.shape[a.get("start", 0):a.get("end", None)], np.int64)
+
+
+def _slice(a, x, starts, ends, axes=None, steps=None):
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    index = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        assert step > 0, "only forward slices"
+        n = x.shape[axis]
+        clamp = [min(max(int(v) + (n if v < 0 else 0), 0), n) for v in (start, end)]
+        index[axis] = slice(clamp[0], clamp[1], int(step))
+    return x[tuple(index)]
+
+
+def _reshape(a, x, shape):
+    shape = [x.shape[i] if s == 0 and not a.get("allowzero", 0) else int(s) for i, s in enumerate(shape)]
+    return x.reshape(shape)
+
+
+def _unsqueeze(a, x, axes):
+    rank = x.ndim + len(axes)
+    for axis in sorted(int(v) % rank for v in axes):
+        x = np.expand_dims(x, axis)
+    return x
+
+
+def _cast(a, x):
+    to = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(a["to"]))
+    with np.errstate(invalid="ignore"):  # T5 casts log(0); the value is not used
+        return x.astype(np.float64) if to.kind == "f" else x.astype(to)
+
+
+def _softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def _layer_norm(a, x, gain, bias=None):
+    axis = a.get("axis", -1) % x.ndim
+    axes = tuple(range(axis, x.ndim))
+    centred = x - x.mean(axes, keepdims=True)
+    y = centred / np.sqrt((centred ** 2).mean(axes, keepdims=True) + a.get("epsilon", 1e-5)) * gain
+    return y if bias is None else y + bias
+
+
+def _gelu(a, x):
+    if a.get("approximate", b"none") == b"tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+    return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+
+
+def _attention(a, q, k, v, mask=None):
+    """Rank-4 inputs and an additive or boolean mask: what the exporter writes for encoders."""
+    assert q.ndim == 4 and not a.get("is_causal", 0) and not a.get("softcap", 0.0)
+    score = q @ k.swapaxes(-1, -2) * a.get("scale", 1 / math.sqrt(q.shape[-1]))
+    if mask is not None:
+        score = np.where(mask, score, -np.inf) if mask.dtype == bool else score + mask
+    return _softmax(score, -1) @ v
+
+
+def _gemm(a, x, y, c=None):
+    x = x.T if a.get("transA", 0) else x
+    y = y.T if a.get("transB", 0) else y
+    out = a.get("alpha", 1.0) * (x @ y)
+    return out if c is None else out + a.get("beta", 1.0) * c
+
+
+def _divide(a, x, y):
+    if x.dtype.kind == "f":
+        return x / y
+    return np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y))  # integers round towards zero
+
+
+def _mean(a, x, axes=None):
+    axes = a.get("axes") if axes is None else axes
+    return x.mean(tuple(int(v) for v in axes), keepdims=bool(a.get("keepdims", 1)))
+
+
+def _quiet_log(a, x):
+    with np.errstate(divide="ignore"):
+        return np.log(x)
+
+
+OPERATORS = {
+    "Abs": lambda a, x: np.abs(x),
+    "Add": lambda a, x, y: x + y,
+    "Attention": _attention,
+    "Cast": _cast,
+    "Concat": lambda a, *xs: np.concatenate(xs, a["axis"]),
+    "Constant": lambda a: _value(a["value"]),
+    "ConstantOfShape": lambda a, shape: np.full(shape, _value(a["value"])[0]),
+    "CumSum": lambda a, x, axis: np.cumsum(x, int(axis), dtype=x.dtype),
+    "Div": _divide,
+    "Equal": lambda a, x, y: x == y,
+    "Erf": lambda a, x: _erf(x),
+    "Expand": lambda a, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
+    "Gather": lambda a, x, i: np.take(x, i, a.get("axis", 0)),
+    "Gelu": _gelu,
+    "Gemm": _gemm,
+    "Greater": lambda a, x, y: x > y,
+    "Identity": lambda a, x: x,
+    "LayerNormalization": _layer_norm,
+    "Less": lambda a, x, y: x < y,
+    "Log": _quiet_log,
+    "MatMul": lambda a, x, y: x @ y,
+    "Min": lambda a, *xs: np.minimum.reduce(xs),
+    "Mul": lambda a, x, y: x * y,
+    "Neg": lambda a, x: -x,
+    "Not": lambda a, x: ~x,
+    "Pow": lambda a, x, y: x ** y,
+    "Range": lambda a, start, end, step: np.arange(start, end, step, dtype=start.dtype),
+    "ReduceMean": _mean,
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Slice": _slice,
+    "Softmax": lambda a, x: _softmax(x, a.get("axis", -1)),
+    "Sqrt": lambda a, x: np.sqrt(x),
+    "Sub": lambda a, x, y: x - y,
+    "Tanh": lambda a, x: np.tanh(x),
+    "Transpose": lambda a, x: x.transpose(a.get("perm")),
+    "Unsqueeze": _unsqueeze,
+    "Where": lambda a, c, x, y: np.where(c, x, y),
+}
+
+
+def evaluate(model, feeds, base=""):
+    """Outputs of `model` by name. `base` is the folder of external data."""
+    values = {i.name: _value(i, base) for i in model.graph.initializer}
+    values.update({n: np.float64(x) if x.dtype.kind == "f" else x for n, x in feeds.items()})
+    for node in model.graph.node:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        inputs = [values[n] if n else None for n in node.input]
+        values[node.output[0]] = np.asarray(OPERATORS[node.op_type](attributes, *inputs))
+    return {o.name: values[o.name] for o in model.graph.output}
