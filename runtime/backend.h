@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a target must supply to the executor: memory, copies, launches of compiled kernels and the matrix product.
+// backend_cpu.cpp and backend_cuda.cpp implement it; nothing else in the runtime knows which target runs.
+//
+//     Backend   code and weights of one loaded model on one device, shared by its executors
+//     Queue     what one executor needs: arena, flags, its own order of work
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/manifest.h"
+#include "runtime/result.h"
+#include "runtime/tfcc.h"
+
+namespace tfcc::runtime {
+
+/// A product with its sizes known: what a library needs to choose its kernel. See GemmLaunch in manifest.proto.
+struct GemmShape {
+  int64_t m = 0, n = 0, k = 0, batch = 1, stride_a = 0, stride_b = 0;
+  bool trans_a = false, trans_b = false, has_bias = false;
+  float alpha = 1;
+  DType a = DType::f32, b = DType::f32, d = DType::f32, bias = DType::f32;
+
+  auto operator<=>(const GemmShape&) const = default;
+};
+
+/// Addresses of a product's operands.
+struct GemmOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const void* bias = nullptr;
+  void* d = nullptr;
+};
+
+/// A launch of a compiled kernel with its sizes known.
+struct KernelCall {
+  uint32_t kernel = 0;
+  std::span<void* const> args;
+  std::array<int64_t, 3> grid = {1, 1, 1};         // CUDA
+  int64_t work = 0;                                // CPU
+  int64_t grain = 1;
+};
+
+/// The order of work of one executor. `stream` is the caller's CUstream, or own_stream(); ignored on the CPU.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+
+  /// Memory of the device, aligned to 256 bytes. `what` is for the message. Errors: memory.
+  virtual Result<void*> allocate(size_t bytes, const char* what) = 0;
+  /// Gives it back, after work that may use it. Null is allowed.
+  virtual void release(void* memory) = 0;
+
+  /// Makes a product ready; the handle stays valid until the next trim(). Errors: unsupported, device.
+  virtual Result<size_t> prepare_gemm(const GemmShape& shape) = 0;
+  /// Forgets products if there are very many. Called before a series of prepare_gemm.
+  virtual void trim() = 0;
+
+  /// Starts a run: sizes, then the addresses of all inputs and outputs.
+  virtual Result<void> begin(void* stream, std::span<const int64_t> values) = 0;
+  virtual Result<void> launch(void* stream, const KernelCall& call) = 0;
+  virtual Result<void> gemm(void* stream, size_t handle, const GemmOperands& operands) = 0;
+
+  virtual Result<void> copy_in(void* stream, void* to, const void* from, size_t bytes) = 0;
+  virtual Result<void> copy_out(void* stream, void* to, const void* from, size_t bytes) = 0;
+  virtual Result<void> fill_zero(void* stream, void* memory, size_t bytes) = 0;
+  virtual Result<void> wait() = 0;
+
+  /// Waits, copies the flags and clears them.
+  virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;
+  /// What a kernel gets for graph input or output `i` in place of its address; null: the address itself.
+  virtual void* io_slot(size_t i) const = 0;
+  virtual void* own_stream() const = 0;
+};
+
+/// Code and weights on a device.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  /// "NVIDIA H200", "cpu".
+  virtual const std::string& device_name() const = 0;
+  /// True if kernels work on host memory.
+  virtual bool on_host() const = 0;
+  /// Address of the weights section as kernels see it.
+  virtual const std::byte* weights() const = 0;
+  virtual Result<std::unique_ptr<Queue>> queue() const = 0;
+};
+
+/// What a backend is made from. Everything outlives the backend.
+struct BackendSource {
+  const Artifact& artifact;
+  const Manifest& manifest;
+  const Target& target;
+  const LoadOptions& options;
+  const std::string& name;               // of the file, for messages
+};
+
+/// Errors: device (plug-in missing, code refused), bad_file (kernel missing), io.
+Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendSource& source);
+/// Errors: device (no driver, library or memory), bad_file.
+Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource& source, int device);
+
+/// A GPU as target choice sees it.
+struct GpuInfo {
+  std::string name;
+  int major = 0;
+  int minor = 0;
+  int driver = 0;                        // e.g. 13000
+};
+
+/// Asks the driver. Errors: device (built without CUDA, no driver, no such GPU), with the way out.
+Result<GpuInfo> query_gpu(int device);
+
+}  // namespace tfcc::runtime

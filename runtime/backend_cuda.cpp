@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend on the driver API: one module per kernel, weights in one allocation, launches on any stream.
+#include "runtime/backend.h"
+
+#ifndef TFCC_CUDA
+
+namespace tfcc::runtime {
+namespace {
+Error not_built() {
+  return {ErrorCode::device,
+          "this tfcc was built without CUDA; build it where the CUDA headers are, or use device cpu"};
+}
+}  // namespace
+
+Result<GpuInfo> query_gpu(int) { return not_built(); }
+Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource&, int) { return not_built(); }
+
+}  // namespace tfcc::runtime
+
+#else
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/cuda_driver.h"
+#include "runtime/gemm_cublaslt.h"
+
+namespace tfcc::runtime {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;         // of cuBLASLt, per executor
+constexpr uint32_t kPlainSharedBytes = 48 * 1024;            // more must be asked for
+
+CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
+
+Error failure(const CudaDriver& cuda, const char* what, CUresult code) {
+  ErrorCode kind = code == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::memory : ErrorCode::device;
+  return {kind, std::string("cuda: ") + what + ": " + cuda.text(code) + "; check the GPU with nvidia-smi"};
+}
+
+#define TFCC_CU(cuda, what, ...)                                                    \
+  if (CUresult cu_code = (__VA_ARGS__); cu_code != CUDA_SUCCESS) {                  \
+    return failure(cuda, what, cu_code);                                            \
+  }
+
+// Makes the context current on the calling thread for a scope; the caller may have its own.
+class Current {
+ public:
+  Current(const CudaDriver& cuda, CUcontext context) : cuda_(cuda) { cuda_.cuCtxPushCurrent(context); }
+  ~Current() {
+    CUcontext old = nullptr;
+    cuda_.cuCtxPopCurrent(&old);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  const CudaDriver& cuda_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaDriver& cuda) : cuda_(cuda) {}
+  ~CudaBackend() override;
+  static Result<std::unique_ptr<Backend>> make(const BackendSource& source, int device);
+
+  const std::string& device_name() const override { return name_; }
+  bool on_host() const override { return false; }
+  const std::byte* weights() const override { return reinterpret_cast<const std::byte*>(weights_); }
+  Result<std::unique_ptr<Queue>> queue() const override;
+
+ private:
+  friend class CudaQueue;
+  Result<void> upload_weights(const BackendSource& source);
+  Result<void> load_kernels(const BackendSource& source);
+  Result<CUmodule> load_module(const BackendSource& source, const Kernel& kernel, const Image& image);
+  Result<void> check_memory(CUdeviceptr* p, size_t bytes, const std::string& what) const;
+
+  const CudaDriver& cuda_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  std::string name_;
+  CUdeviceptr weights_ = 0;
+  std::vector<CUmodule> modules_;
+  std::vector<CUfunction> kernels_;
+  const Plan* plan_ = nullptr;
+  size_t symbols_ = 0;
+  size_t ports_ = 0;
+  size_t flags_ = 0;
+};
+
+CudaBackend::~CudaBackend() {
+  if (context_ == nullptr) return;
+  {
+    Current current(cuda_, context_);
+    cuda_.cuCtxSynchronize();
+    for (CUmodule m : modules_) cuda_.cuModuleUnload(m);
+    if (weights_ != 0) cuda_.cuMemFree(weights_);
+  }
+  cuda_.cuDevicePrimaryCtxRelease(device_);
+}
+
+Result<void> CudaBackend::check_memory(CUdeviceptr* p, size_t bytes, const std::string& what) const {
+  CUresult code = cuda_.cuMemAlloc(p, bytes);
+  if (code == CUDA_SUCCESS) return {};
+  if (code != CUDA_ERROR_OUT_OF_MEMORY) return failure(cuda_, what.c_str(), code);
+  size_t free_bytes = 0, total = 0;
+  cuda_.cuMemGetInfo(&free_bytes, &total);
+  return Error{ErrorCode::memory, name_ + ": no memory for " + what + ": " + std::to_string(bytes) +
+                                      " bytes needed, " + std::to_string(free_bytes) +
+                                      " free; use smaller shapes or free the GPU"};
+}
+
+Result<void> CudaBackend::upload_weights(const BackendSource& s) {
+  const Section* section = s.artifact.find(SectionKind::weights);
+  if (section == nullptr || section->size == 0) return {};
+  TFCC_TRY_VOID(check_memory(&weights_, section->size, "the weights"));
+  TFCC_CU(cuda_, "upload of the weights",
+          cuda_.cuMemcpyHtoD(weights_, s.artifact.bytes(*section).data(), section->size));
+  return {};
+}
+
+// A cubin is complete in itself; PTX is text that must end in NUL and is compiled here by the driver.
+Result<CUmodule> CudaBackend::load_module(const BackendSource& s, const Kernel& kernel, const Image& image) {
+  auto section = s.artifact.bytes(s.artifact.sections[s.target.section]);
+  auto bytes = section.subspan(image.offset, image.size);
+  std::string text;
+  const void* data = bytes.data();
+  if (s.target.name.starts_with("compute_")) {
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    data = text.c_str();
+  }
+  char log[1024] = "";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+  CUmodule module = nullptr;
+  CUresult code = cuda_.cuModuleLoadDataEx(&module, data, 2, options, values);
+  if (code == CUDA_SUCCESS) return module;
+  log[sizeof log - 1] = '\0';
+  std::string first_line(log, std::find(log, log + sizeof log - 1, '\n'));
+  if (first_line.find('\0') != std::string::npos) first_line.resize(first_line.find('\0'));
+  return Error{ErrorCode::device, s.name + ": kernel '" + kernel.name + "' for " + s.target.name +
+                                      " does not load on " + name_ + ": " + cuda_.text(code) +
+                                      (first_line.empty() ? "" : " (" + first_line + ")") +
+                                      "; update the NVIDIA driver or compile for this GPU"};
+}
+
+Result<void> CudaBackend::load_kernels(const BackendSource& s) {
+  std::map<uint64_t, CUmodule> by_offset;          // kernels may share an image
+  for (size_t i = 0; i < plan_->kernels.size(); ++i) {
+    const Kernel& kernel = plan_->kernels[i];
+    CUmodule& module = by_offset[s.target.images[i].offset];
+    if (module == nullptr) {
+      TFCC_TRY(module, load_module(s, kernel, s.target.images[i]));
+      modules_.push_back(module);
+    }
+    CUfunction function = nullptr;
+    if (cuda_.cuModuleGetFunction(&function, module, kernel.name.c_str()) != CUDA_SUCCESS) {
+      return Error{ErrorCode::bad_file, s.name + ": kernel '" + kernel.name + "' is not in its " +
+                                            s.target.name + " code; compile the model again"};
+    }
+    if (kernel.shared_bytes > kPlainSharedBytes) {
+      std::string what = "shared memory of kernel '" + kernel.name + "'";
+      TFCC_CU(cuda_, what.c_str(),
+              cuda_.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                       static_cast<int>(kernel.shared_bytes)));
+    }
+    kernels_.push_back(function);
+  }
+  return {};
+}
+
+bool uses_products(const Plan& plan) {
+  for (const Bucket& b : plan.buckets) {
+    for (const Launch& l : b.launches) {
+      if (l.gemm) return true;
+    }
+  }
+  return false;
+}
+
+Result<std::unique_ptr<Backend>> CudaBackend::make(const BackendSource& s, int index) {
+  TFCC_TRY(const CudaDriver* cuda, cuda_driver());
+  TFCC_TRY(GpuInfo info, query_gpu(index));
+  auto backend = std::make_unique<CudaBackend>(*cuda);
+  backend->name_ = info.name;
+  backend->plan_ = &s.manifest.plans[s.target.plan];
+  backend->symbols_ = s.manifest.symbols.size();
+  backend->ports_ = s.manifest.inputs.size() + s.manifest.outputs.size();
+  backend->flags_ = s.manifest.flags.size();
+  // Found missing at load, not in the first run.
+  if (uses_products(*backend->plan_)) {
+    if (auto lt = cublaslt(); !lt) return lt.error();
+  }
+  TFCC_CU(*cuda, "find the GPU", cuda->cuDeviceGet(&backend->device_, index));
+  TFCC_CU(*cuda, "start the GPU", cuda->cuDevicePrimaryCtxRetain(&backend->context_, backend->device_));
+  Current current(*cuda, backend->context_);
+  TFCC_TRY_VOID(backend->load_kernels(s));
+  TFCC_TRY_VOID(backend->upload_weights(s));
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+class CudaQueue final : public Queue {
+ public:
+  explicit CudaQueue(const CudaBackend& backend) : b_(backend), cuda_(backend.cuda_) {}
+
+  ~CudaQueue() override {
+    Current current(cuda_, b_.context_);
+    cuda_.cuCtxSynchronize();
+    gemms_.reset();
+    for (CUdeviceptr p : {block_, workspace_}) {
+      if (p != 0) cuda_.cuMemFree(p);
+    }
+    if (stream_ != nullptr) cuda_.cuStreamDestroy(stream_);
+  }
+
+  // One small allocation: the block of sizes and pointers, then the flags.
+  Result<void> start() {
+    Current current(cuda_, b_.context_);
+    TFCC_CU(cuda_, "a stream", cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+    size_t bytes = block_bytes() + std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t);
+    TFCC_TRY_VOID(b_.check_memory(&block_, bytes, "the sizes"));
+    TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(block_, 0, bytes));
+    // The memset is on the null stream, which a non-blocking stream does not wait for.
+    TFCC_CU(cuda_, "clear the flags", cuda_.cuCtxSynchronize());
+    return {};
+  }
+
+  Result<void*> allocate(size_t bytes, const char* what) override {
+    Current current(cuda_, b_.context_);
+    CUdeviceptr p = 0;
+    TFCC_TRY_VOID(b_.check_memory(&p, bytes, what));
+    return reinterpret_cast<void*>(p);
+  }
+
+  // Streams of the caller may still use it.
+  void release(void* memory) override {
+    if (memory == nullptr) return;
+    Current current(cuda_, b_.context_);
+    cuda_.cuCtxSynchronize();
+    cuda_.cuMemFree(address(memory));
+  }
+
+  Result<size_t> prepare_gemm(const GemmShape& shape) override {
+    Current current(cuda_, b_.context_);
+    if (gemms_ == nullptr) {
+      TFCC_TRY(gemms_, CublasLtGemms::make());
+      TFCC_TRY_VOID(b_.check_memory(&workspace_, kWorkspaceBytes, "the workspace of products"));
+    }
+    return gemms_->prepare(shape, kWorkspaceBytes);
+  }
+  void trim() override {
+    if (gemms_ != nullptr) gemms_->trim();
+  }
+
+  // `bind` takes the values as one struct by value, so that nothing of the host is read after the call.
+  Result<void> begin(void* stream, std::span<const int64_t> values) override {
+    Current current(cuda_, b_.context_);
+    void* params[] = {const_cast<int64_t*>(values.data()), &block_};
+    return start_kernel(stream, b_.plan_->bind, {1, 1, 1}, params);
+  }
+
+  Result<void> launch(void* stream, const KernelCall& call) override {
+    Current current(cuda_, b_.context_);
+    CUdeviceptr flags = block_ + block_bytes();
+    params_.clear();
+    params_.push_back(&block_);
+    params_.push_back(&flags);
+    for (void* const& arg : call.args) params_.push_back(const_cast<void**>(&arg));
+    return start_kernel(stream, call.kernel, call.grid, params_.data());
+  }
+
+  Result<void> gemm(void* stream, size_t handle, const GemmOperands& operands) override {
+    Current current(cuda_, b_.context_);
+    return gemms_->run(handle, operands, reinterpret_cast<void*>(workspace_), kWorkspaceBytes, stream);
+  }
+
+  Result<void> copy_in(void* stream, void* to, const void* from, size_t bytes) override {
+    Current current(cuda_, b_.context_);
+    TFCC_CU(cuda_, "copy to the GPU",
+            cuda_.cuMemcpyHtoDAsync(address(to), from, bytes, static_cast<CUstream>(stream)));
+    return {};
+  }
+  Result<void> copy_out(void* stream, void* to, const void* from, size_t bytes) override {
+    Current current(cuda_, b_.context_);
+    TFCC_CU(cuda_, "copy from the GPU",
+            cuda_.cuMemcpyDtoHAsync(to, address(from), bytes, static_cast<CUstream>(stream)));
+    return {};
+  }
+  Result<void> fill_zero(void* stream, void* memory, size_t bytes) override {
+    Current current(cuda_, b_.context_);
+    TFCC_CU(cuda_, "clear memory",
+            cuda_.cuMemsetD8Async(address(memory), 0, bytes, static_cast<CUstream>(stream)));
+    return {};
+  }
+  Result<void> wait() override {
+    Current current(cuda_, b_.context_);
+    TFCC_CU(cuda_, "a kernel failed", cuda_.cuStreamSynchronize(stream_));
+    return {};
+  }
+
+  // The caller's stream is not kept: it may be gone by now.
+  Result<void> take_flags(std::span<uint32_t> flags) override {
+    Current current(cuda_, b_.context_);
+    TFCC_CU(cuda_, "a kernel failed", cuda_.cuCtxSynchronize());
+    CUdeviceptr from = block_ + block_bytes();
+    TFCC_CU(cuda_, "read the flags", cuda_.cuMemcpyDtoH(flags.data(), from, flags.size_bytes()));
+    TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(from, 0, flags.size_bytes()));
+    TFCC_CU(cuda_, "clear the flags", cuda_.cuCtxSynchronize());
+    return {};
+  }
+
+  void* io_slot(size_t i) const override {
+    return reinterpret_cast<void*>(block_ + (b_.symbols_ + i) * sizeof(int64_t));
+  }
+  void* own_stream() const override { return stream_; }
+
+ private:
+  size_t block_bytes() const { return (b_.symbols_ + b_.ports_) * sizeof(int64_t); }
+
+  Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid, void** params) {
+    const Kernel& k = b_.plan_->kernels[kernel];
+    CUresult code = cuda_.cuLaunchKernel(
+        b_.kernels_[kernel], static_cast<unsigned>(grid[0]), static_cast<unsigned>(grid[1]),
+        static_cast<unsigned>(grid[2]), k.threads, 1, 1, k.shared_bytes, static_cast<CUstream>(stream), params,
+        nullptr);
+    if (code == CUDA_SUCCESS) return {};
+    return failure(cuda_, ("launch of kernel '" + k.name + "'").c_str(), code);
+  }
+
+  const CudaBackend& b_;
+  const CudaDriver& cuda_;
+  CUstream stream_ = nullptr;
+  CUdeviceptr block_ = 0;
+  CUdeviceptr workspace_ = 0;
+  std::unique_ptr<CublasLtGemms> gemms_;
+  std::vector<void*> params_;
+};
+
+Result<std::unique_ptr<Queue>> CudaBackend::queue() const {
+  auto queue = std::make_unique<CudaQueue>(*this);
+  TFCC_TRY_VOID(queue->start());
+  return std::unique_ptr<Queue>(std::move(queue));
+}
+
+}  // namespace
+
+Result<GpuInfo> query_gpu(int index) {
+  TFCC_TRY(const CudaDriver* cuda, cuda_driver());
+  int count = 0;
+  TFCC_CU(*cuda, "count the GPUs", cuda->cuDeviceGetCount(&count));
+  if (index >= count) {
+    return Error{ErrorCode::device, "there is no GPU " + std::to_string(index) + ", this machine has " +
+                                        std::to_string(count) + "; choose another with cuda:N, or use device cpu"};
+  }
+  GpuInfo info;
+  CUdevice device = 0;
+  char name[256] = "";
+  TFCC_CU(*cuda, "find the GPU", cuda->cuDeviceGet(&device, index));
+  TFCC_CU(*cuda, "ask the GPU", cuda->cuDeviceGetName(name, sizeof name, device));
+  TFCC_CU(*cuda, "ask the GPU",
+          cuda->cuDeviceGetAttribute(&info.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
+  TFCC_CU(*cuda, "ask the GPU",
+          cuda->cuDeviceGetAttribute(&info.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
+  TFCC_CU(*cuda, "ask the driver", cuda->cuDriverGetVersion(&info.driver));
+  info.name = name;
+  return info;
+}
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource& source, int device) {
+  return CudaBackend::make(source, device);
+}
+
+}  // namespace tfcc::runtime
+
+#endif

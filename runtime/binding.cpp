@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluation of a plan's sizes for the shapes of a run, with the errors a user can cause by shapes.
+#include "runtime/binding.h"
+
+#include <algorithm>
+
+namespace tfcc::runtime {
+namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 56;
+constexpr size_t kSlotAlignment = 256;
+constexpr int64_t kMaxGrid[3] = {0x7FFFFFFF, 65535, 65535};
+
+Error overflow(const std::string& what) {
+  return {ErrorCode::shape, what + ": a size overflows; use smaller shapes"};
+}
+
+// "input 'mask': dim 1 is 7, but dim 1 of 'ids' gives sequence_length = 8"
+Error disagreement(const Manifest& m, const TensorType& input, size_t axis, int64_t got, int64_t want) {
+  const SizeExpr& dim = input.dims[axis];
+  std::string message = "input '" + input.name + "': dim " + std::to_string(axis) + " is " +
+                        std::to_string(got);
+  if (auto s = dim.lone_symbol()) {
+    const Symbol& symbol = m.symbols[*s];
+    return {ErrorCode::shape, message + ", but dim " + std::to_string(symbol.axis) + " of '" +
+                                  m.inputs[symbol.input].name + "' gives " + symbol.name + " = " +
+                                  std::to_string(want)};
+  }
+  if (dim.constant()) return {ErrorCode::shape, message + ", must be " + std::to_string(want)};
+  return {ErrorCode::shape, message + ", must be " + dim.print() + " = " + std::to_string(want)};
+}
+
+Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
+  bool below = value != 0 && value < s.min;
+  bool above = s.max != 0 && value > s.max;
+  if (!below && !above) return {};
+  return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " +
+                                     std::to_string(s.axis) + " (" + s.name + ") is " +
+                                     std::to_string(value) + ", must be at " +
+                                     (below ? "least " + std::to_string(s.min)
+                                            : "most " + std::to_string(s.max)) +
+                                     "; use another shape or compile with other limits"};
+}
+
+// Whether a check holds; a check that overflows does not.
+bool holds(const Check& c, std::span<const int64_t> symbols) {
+  auto value = c.value.evaluate(symbols);
+  return value && (c.equal ? *value == 0 : *value >= 0);
+}
+
+// Elements from the first to behind the last of `batch` matrices, or nothing on overflow.
+std::optional<int64_t> extent(int64_t batch, int64_t stride, int64_t rows, int64_t columns) {
+  int64_t steps = 0, last = 0, total = 0;
+  if (batch == 0) return 0;
+  if (__builtin_mul_overflow(batch - 1, stride, &steps)) return std::nullopt;
+  if (__builtin_mul_overflow(rows, columns, &last)) return std::nullopt;
+  if (__builtin_add_overflow(steps, last, &total)) return std::nullopt;
+  return total;
+}
+
+}  // namespace
+
+Result<void> read_symbols(const Manifest& m, std::span<const Shape* const> shapes,
+                          std::vector<int64_t>& symbols) {
+  symbols.resize(m.symbols.size());
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    symbols[i] = (*shapes[m.symbols[i].input])[m.symbols[i].axis];
+    TFCC_TRY_VOID(check_range(m, m.symbols[i], symbols[i]));
+  }
+  for (size_t i = 0; i < m.inputs.size(); ++i) {
+    for (size_t axis = 0; axis < m.inputs[i].dims.size(); ++axis) {
+      int64_t got = (*shapes[i])[axis];
+      auto want = m.inputs[i].dims[axis].evaluate(symbols);
+      if (!want) return overflow("input '" + m.inputs[i].name + "'");
+      if (got != *want) return disagreement(m, m.inputs[i], axis, got, *want);
+    }
+  }
+  return {};
+}
+
+bool is_empty_run(const Manifest& m, std::span<const int64_t> symbols) {
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    if (symbols[i] == 0 && m.symbols[i].min > 0) return true;
+  }
+  return false;
+}
+
+Result<void> evaluate_dims(const TensorType& tensor, std::span<const int64_t> symbols, Shape& shape) {
+  shape.resize(tensor.dims.size());
+  for (size_t i = 0; i < shape.size(); ++i) {
+    auto value = tensor.dims[i].evaluate(symbols);
+    if (!value) return overflow("'" + tensor.name + "'");
+    // An empty run may give an expression such as S - 1 no sense: its tensors have no elements anyway.
+    shape[i] = std::max<int64_t>(*value, 0);
+  }
+  auto count = checked_product(shape);
+  if (!count || *count > kMaxElements) return overflow("'" + tensor.name + "'");
+  return {};
+}
+
+Result<size_t> arena_size(const Plan& plan, std::span<const int64_t> symbols) {
+  size_t total = 0;
+  for (const SizeExpr& slot : plan.slots) {
+    auto bytes = slot.evaluate(symbols);
+    if (!bytes || *bytes < 0 || *bytes > kMaxElements) return overflow("arena");
+    total += (static_cast<size_t>(*bytes) + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+    if (total > static_cast<size_t>(kMaxElements)) return overflow("arena");
+  }
+  return total;
+}
+
+std::string print_symbols(const Manifest& m, std::span<const int64_t> symbols) {
+  std::string out;
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    out += (i > 0 ? ", " : "") + m.symbols[i].name + " = " + std::to_string(symbols[i]);
+  }
+  return out;
+}
+
+Binding::Binding(const Manifest& manifest, const Plan& plan)
+    : manifest_(manifest), plan_(plan), symbols_(manifest.symbols.size()),
+      outputs_(manifest.outputs.size()), elements_(plan.buffers.size()),
+      slot_offsets_(plan.slots.size()), slot_bytes_(plan.slots.size()) {
+  size_t most = 0;
+  for (const Bucket& b : plan.buckets) most = std::max(most, b.launches.size());
+  launches_.resize(most);
+  inputs_.resize(manifest.inputs.size());
+}
+
+bool Binding::bound_to(std::span<const int64_t> symbols) const {
+  return bound_ && std::equal(symbols.begin(), symbols.end(), symbols_.begin(), symbols_.end());
+}
+
+Error Binding::broken(const std::string& what) const {
+  return {ErrorCode::internal, what + " for " + print_symbols(manifest_, symbols_) +
+                                   ": the plan does not fit itself; report this model"};
+}
+
+Result<void> Binding::bind(std::span<const int64_t> symbols) {
+  bound_ = false;
+  symbols_.assign(symbols.begin(), symbols.end());
+  empty_ = is_empty_run(manifest_, symbols_);
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    TFCC_TRY_VOID(evaluate_dims(manifest_.outputs[i], symbols_, outputs_[i]));
+  }
+  launch_count_ = 0;
+  arena_bytes_ = 0;
+  if (!empty_) {
+    TFCC_TRY_VOID(bind_checks());
+    TFCC_TRY(const Bucket* bucket, choose_bucket());
+    TFCC_TRY_VOID(bind_buffers());
+    for (const Launch& launch : bucket->launches) {
+      TFCC_TRY_VOID(bind_launch(launch, launches_[launch_count_]));
+      ++launch_count_;
+    }
+  }
+  bound_ = true;
+  return {};
+}
+
+Result<void> Binding::bind_checks() {
+  for (const auto* checks : {&manifest_.checks, &plan_.limits}) {
+    for (const Check& c : *checks) {
+      if (holds(c, symbols_)) continue;
+      return Error{ErrorCode::shape, "shapes do not fit the model: " + c.message + " (" +
+                                         print_symbols(manifest_, symbols_) + ")"};
+    }
+  }
+  return {};
+}
+
+Result<const Bucket*> Binding::choose_bucket() const {
+  const Check* failed = nullptr;
+  for (const Bucket& bucket : plan_.buckets) {
+    auto miss = std::find_if(bucket.limits.begin(), bucket.limits.end(),
+                             [&](const Check& c) { return !holds(c, symbols_); });
+    if (miss == bucket.limits.end()) return &bucket;
+    failed = &*miss;
+  }
+  return Error{ErrorCode::shape, "shapes are larger than the file was compiled for: " +
+                                     failed->message + " (" + print_symbols(manifest_, symbols_) +
+                                     "); use smaller shapes or compile with larger limits"};
+}
+
+// Lays out the slots and checks that every buffer fits where it lies.
+Result<void> Binding::bind_buffers() {
+  TFCC_TRY(arena_bytes_, arena_size(plan_, symbols_));
+  size_t offset = 0;
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    slot_offsets_[i] = offset;
+    slot_bytes_[i] = static_cast<size_t>(*plan_.slots[i].evaluate(symbols_));
+    offset += (slot_bytes_[i] + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+  }
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    TFCC_TRY_VOID(evaluate_dims(manifest_.inputs[i], symbols_, inputs_[i]));
+  }
+  for (size_t i = 0; i < plan_.buffers.size(); ++i) {
+    const Buffer& b = plan_.buffers[i];
+    int64_t count = 1;
+    for (const SizeExpr& dim : b.dims) {
+      auto value = dim.evaluate(symbols_);
+      if (!value || *value < 0) return overflow("buffer '" + b.name + "'");
+      if (__builtin_mul_overflow(count, *value, &count)) return overflow("buffer '" + b.name + "'");
+    }
+    if (count > kMaxElements) return overflow("buffer '" + b.name + "'");
+    elements_[i] = count;
+    auto io_bytes = [](const Shape& shape, DType t) {
+      return static_cast<size_t>(*checked_product(shape)) * size_of(t);
+    };
+    size_t room = b.place == BufferClass::arena      ? slot_bytes_[b.index]
+                  : b.place == BufferClass::constant ? manifest_.weights[b.index].size
+                  : b.place == BufferClass::input
+                      ? io_bytes(inputs_[b.index], manifest_.inputs[b.index].dtype)
+                      : io_bytes(outputs_[b.index], manifest_.outputs[b.index].dtype);
+    if (static_cast<size_t>(count) * size_of(b.dtype) > room) {
+      return broken("buffer '" + b.name + "' needs " + std::to_string(count) + " elements and has " +
+                    std::to_string(room) + " bytes");
+    }
+  }
+  return {};
+}
+
+Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) const {
+  bound = {};
+  bound.launch = &launch;
+  if (launch.gemm) return bind_gemm(launch, bound);
+  const KernelLaunch& k = *launch.kernel;
+  for (size_t i = 0; i < k.grid.size(); ++i) {
+    auto size = k.grid[i].evaluate(symbols_);
+    if (!size || *size < 0 || *size > kMaxGrid[i]) return overflow("grid of '" + launch.name + "'");
+    bound.grid[i] = *size;
+    bound.skip |= *size == 0;
+  }
+  auto work = k.work.evaluate(symbols_);
+  if (!work || *work < 0 || *work > kMaxElements) return overflow("work of '" + launch.name + "'");
+  bound.work = *work;
+  if (plan_.family == "cpu") bound.skip = *work == 0;
+  return {};
+}
+
+Result<void> Binding::bind_gemm(const Launch& launch, BoundLaunch& bound) const {
+  const GemmLaunch& g = *launch.gemm;
+  GemmShape& s = bound.gemm;
+  struct { const SizeExpr* expr; int64_t* value; } sizes[] = {
+      {&g.m, &s.m}, {&g.n, &s.n}, {&g.k, &s.k}, {&g.batch, &s.batch},
+      {&g.stride_a, &s.stride_a}, {&g.stride_b, &s.stride_b}};
+  for (auto& size : sizes) {
+    auto value = size.expr->evaluate(symbols_);
+    if (!value || *value < 0 || *value > kMaxElements) return overflow("product '" + launch.name + "'");
+    *size.value = *value;
+  }
+  bound.skip = s.m == 0 || s.n == 0 || s.batch == 0;
+  if (bound.skip) return {};
+  if (s.k == 0) return broken("product '" + launch.name + "' sums over nothing");
+  auto a = extent(s.batch, s.stride_a, s.m, s.k), b = extent(s.batch, s.stride_b, s.k, s.n);
+  auto d = extent(s.batch, s.m * s.n, s.m, s.n);
+  if (!a || !b || !d || *a > elements_[g.a] || *b > elements_[g.b] || *d > elements_[g.d] ||
+      (g.has_bias && s.n > elements_[g.bias])) {
+    return broken("product '" + launch.name + "' reaches outside its buffers");
+  }
+  // One tall product is faster than a batch that shares B.
+  if (s.batch > 1 && s.stride_b == 0 && !g.trans_a && s.stride_a == s.m * s.k) {
+    s.m *= s.batch;
+    s.batch = 1;
+  }
+  if (s.batch == 1) s.stride_a = s.stride_b = 0;
+  s.trans_a = g.trans_a;
+  s.trans_b = g.trans_b;
+  s.has_bias = g.has_bias;
+  s.alpha = g.alpha;
+  s.a = plan_.buffers[g.a].dtype;
+  s.b = plan_.buffers[g.b].dtype;
+  s.d = plan_.buffers[g.d].dtype;
+  if (g.has_bias) s.bias = plan_.buffers[g.bias].dtype;
+  return {};
+}
+
+}  // namespace tfcc::runtime

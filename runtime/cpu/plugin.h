@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The C interface between the runtime and libtfcc_cpu.so, which alone uses OpenMP and oneDNN.
+ * One table of functions, found by the name tfcc_cpu_api; both sides check the version. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFCC_CPU_API_VERSION 1u
+
+/** D[i] = alpha * op(A[i]) * op(B[i]) + bias, f32, row-major; see GemmLaunch in manifest.proto. */
+typedef struct TfccCpuGemm {
+  int64_t m, n, k, batch, stride_a, stride_b;
+  int32_t trans_a, trans_b, has_bias;
+  float alpha;
+} TfccCpuGemm;
+
+/** Computes the items [begin, end). */
+typedef void (*TfccCpuRange)(void* context, int64_t begin, int64_t end);
+
+typedef struct TfccCpuApi {
+  uint32_t version;
+  /** A pool of threads; 0 is one per physical core that this process may use. Null: out of memory. */
+  void* (*create)(int threads);
+  void (*destroy)(void* pool);
+  int (*threads)(const void* pool);
+  /** Splits [0, work) over the threads, at least `grain` items each, and waits. */
+  void (*parallel_for)(void* pool, int64_t work, int64_t grain, TfccCpuRange fn, void* context);
+  /** A product ready to run, or null with a message. */
+  void* (*gemm_create)(void* pool, const TfccCpuGemm* gemm, char* message, size_t message_bytes);
+  void (*gemm_destroy)(void* gemm);
+  /** 0, or a status code of oneDNN. */
+  int (*gemm_run)(void* gemm, const void* a, const void* b, const void* bias, void* d);
+} TfccCpuApi;
+
+const TfccCpuApi* tfcc_cpu_api(void);
+
+#ifdef __cplusplus
+}
+#endif

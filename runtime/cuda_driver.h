@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of libcuda.so.1 that the runtime uses, typed by cuda.h and found with dlsym on first use.
+// Included only where TFCC_CUDA is defined.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+
+#include "runtime/result.h"
+
+namespace tfcc::runtime {
+
+// cuda.h maps some names to versioned ones (cuMemAlloc to cuMemAlloc_v2); the macro arguments below are expanded, so
+// that type, member and the name for dlsym all follow it.
+#define TFCC_CUDA_DRIVER(X)                                                                      \
+  X(cuInit) X(cuDriverGetVersion) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)          \
+  X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)               \
+  X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxSynchronize) X(cuMemGetInfo) X(cuMemAlloc)       \
+  X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoH) X(cuMemcpyDtoHAsync)         \
+  X(cuMemsetD8) X(cuMemsetD8Async) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)   \
+  X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncSetAttribute)           \
+  X(cuLaunchKernel) X(cuGetErrorString)
+
+/// Table of driver functions: `cuda->cuMemAlloc(&p, bytes)`.
+struct CudaDriver {
+#define TFCC_MEMBER(name) decltype(&::name) name = nullptr;
+  TFCC_CUDA_DRIVER(TFCC_MEMBER)
+#undef TFCC_MEMBER
+
+  /// "out of memory", for messages.
+  std::string text(CUresult code) const;
+};
+
+/// The driver, opened and initialised once. Errors: device (no driver, no GPU), with the way out.
+Result<const CudaDriver*> cuda_driver();
+
+}  // namespace tfcc::runtime

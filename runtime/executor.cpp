@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor: the tensors of one caller, the arena, and the walk over the launches of the bound plan. On shapes seen
+// last time, or prepared, a run allocates nothing.
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime/binding.h"
+#include "runtime/model.h"
+
+namespace tfcc {
+
+using runtime::Binding;
+using runtime::BoundLaunch;
+using runtime::Buffer;
+using runtime::BufferClass;
+using runtime::Queue;
+using runtime::Shape;
+using runtime::TensorType;
+
+namespace {
+
+size_t bytes_of(const Shape& shape, DType dtype) {
+  return static_cast<size_t>(runtime::checked_product(shape).value_or(0)) * size_of(dtype);
+}
+
+// Memory that only grows: of the device through the queue, or of the host.
+struct Grown {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+struct HostDeleter {
+  void operator()(void* p) const { std::free(p); }
+};
+
+struct HostMemory {
+  std::unique_ptr<void, HostDeleter> data;
+  size_t bytes = 0;
+
+  Result<void> grow(size_t size, const std::string& what) {
+    if (size <= bytes) return {};
+    size_t rounded = (size + 63) / 64 * 64;
+    data.reset(std::aligned_alloc(64, rounded));
+    bytes = data ? rounded : 0;
+    if (data) return {};
+    return Error{ErrorCode::memory, what + ": no memory for " + std::to_string(size) +
+                                        " bytes; use smaller shapes"};
+  }
+};
+
+// A graph input or output of this executor.
+struct Port {
+  const TensorType* type = nullptr;
+  bool is_input = true;
+  bool is_set = false;
+  TensorRef ref;                         // what the caller gave
+  Grown device;                          // CUDA, run(): our copy there
+  HostMemory host;                       // output that the caller gave no memory for
+  Tensor result;                         // output of the last run()
+};
+
+std::string role(const Port& p) {
+  return (p.is_input ? "input '" : "output '") + p.type->name + "'";
+}
+
+Result<void> check_shape(const Port& p, const Shape& shape) {
+  const auto& dims = p.type->dims;
+  if (shape.size() != dims.size()) {
+    std::string want;
+    for (const auto& d : dims) want += (want.empty() ? "" : ", ") + d.print();
+    return Error{ErrorCode::shape, role(p) + ": rank is " + std::to_string(shape.size()) +
+                                       ", must be " + std::to_string(dims.size()) + " [" + want + "]"};
+  }
+  for (size_t i = 0; i < shape.size(); ++i) {
+    auto fixed = dims[i].constant();
+    if (shape[i] >= 0 && (!fixed || *fixed == shape[i])) continue;
+    return Error{ErrorCode::shape, role(p) + ": dim " + std::to_string(i) + " is " +
+                                       std::to_string(shape[i]) + ", must be " +
+                                       (fixed ? std::to_string(*fixed) : "0 or more")};
+  }
+  if (!runtime::checked_product(shape)) {
+    return Error{ErrorCode::shape, role(p) + ": too many elements; use a smaller shape"};
+  }
+  return {};
+}
+
+}  // namespace
+
+inline namespace v1 {
+
+struct Executor::Impl {
+  explicit Impl(std::shared_ptr<const Model::Impl> m)
+      : model(std::move(m)), binding(model->manifest, *model->plan) {}
+  ~Impl();
+
+  Port* find(std::string_view name);
+  Result<Port*> require(std::string_view name, bool output_only);
+  Result<void> symbols_for(const Shapes& given, std::vector<int64_t>& out) const;
+  Result<void> symbols_of_set(std::vector<int64_t>& out) const;
+  Result<void> bind(std::span<const int64_t> symbols);
+  Result<void> make_ready(bool prepared);
+  Result<void> check_outputs() const;
+  Result<void> own_memory();
+  Result<void> choose_addresses(bool own_stream);
+  Result<void> issue(void* stream);
+  Result<void> issue_kernel(void* stream, const BoundLaunch& launch);
+  Result<void> issue_gemm(void* stream, const BoundLaunch& launch);
+  Result<void> copy_inputs(void* stream);
+  Result<void> copy_outputs(void* stream);
+  Result<void> flag_error();
+  void* address(uint32_t buffer) const;
+  bool on_host() const { return model->backend->on_host(); }
+  const Shape& output_shape(const Port& p) const {
+    return binding.output_shape(static_cast<size_t>(&p - ports.data()) - model->manifest.inputs.size());
+  }
+
+  std::shared_ptr<const Model::Impl> model;
+  std::unique_ptr<Queue> queue;
+  std::vector<Port> ports;               // inputs, then outputs: the order of the device block
+  std::vector<const Shape*> shapes;      // of the inputs set
+  std::vector<int64_t> symbols;
+  Binding binding;
+  Grown arena;
+  std::vector<int64_t> values;           // symbols, then addresses of the ports
+  std::vector<void*> addresses;          // of the ports for this run
+  std::vector<void*> args;               // of one launch
+  std::vector<uint32_t> flags;
+  bool ran = false;                      // results of run() are there
+};
+
+Executor::Impl::~Impl() {
+  if (!queue) return;
+  for (Port& p : ports) queue->release(p.device.data);
+  queue->release(arena.data);
+}
+
+Port* Executor::Impl::find(std::string_view name) {
+  for (Port& p : ports) {
+    if (p.type->name == name) return &p;
+  }
+  return nullptr;
+}
+
+Result<Port*> Executor::Impl::require(std::string_view name, bool output_only) {
+  Port* found = find(name);
+  if (found != nullptr && !(output_only && found->is_input)) return found;
+  std::string known[2];
+  for (const Port& p : ports) {
+    std::string& list = known[p.is_input ? 0 : 1];
+    list += (list.empty() ? "" : ", ") + p.type->name;
+  }
+  std::string message = output_only ? "no output is named '" : "no input or output is named '";
+  message += std::string(name) + "'; ";
+  if (!output_only) message += "inputs: " + known[0] + "; ";
+  return Error{ErrorCode::invalid_argument, message + "outputs: " + known[1]};
+}
+
+Result<void> Executor::Impl::symbols_of_set(std::vector<int64_t>& out) const {
+  for (const Port& p : ports) {
+    if (!p.is_input || p.is_set) continue;
+    return Error{ErrorCode::invalid_argument, role(p) + " is not set; give it with set()"};
+  }
+  return runtime::read_symbols(model->manifest, shapes, out);
+}
+
+Result<void> Executor::Impl::symbols_for(const Shapes& given, std::vector<int64_t>& out) const {
+  std::vector<const Shape*> found(model->manifest.inputs.size(), nullptr);
+  for (const auto& [name, shape] : given) {
+    size_t i = 0;
+    while (i < found.size() && ports[i].type->name != name) ++i;
+    if (i == found.size()) {
+      return Error{ErrorCode::invalid_argument, "no input is named '" + name + "'; see Model::inputs()"};
+    }
+    TFCC_TRY_VOID(check_shape(ports[i], shape));
+    found[i] = &shape;
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] != nullptr) continue;
+    return Error{ErrorCode::invalid_argument, role(ports[i]) + " has no shape; name every input"};
+  }
+  return runtime::read_symbols(model->manifest, found, out);
+}
+
+// Sizes, products and arena for new symbols; nothing to do if they are those of the last run.
+Result<void> Executor::Impl::bind(std::span<const int64_t> wanted) {
+  if (binding.bound_to(wanted)) return {};
+  TFCC_TRY_VOID(binding.bind(wanted));
+  queue->trim();
+  for (BoundLaunch& l : binding.launches()) {
+    if (!l.launch->gemm || l.skip) continue;
+    auto handle = queue->prepare_gemm(l.gemm);
+    if (!handle) {
+      binding.unbind();
+      return Error{handle.error().code, "product '" + l.launch->name + "': " + handle.error().message};
+    }
+    l.handle = *handle;
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::make_ready(bool prepared) {
+  size_t bytes = binding.arena_bytes();
+  if (bytes <= arena.bytes) return {};
+  queue->release(arena.data);
+  size_t before = arena.bytes;
+  arena = {};
+  TFCC_TRY(arena.data, queue->allocate(bytes, "the arena"));
+  arena.bytes = bytes;
+  if (!prepared && before > 0 && model->options.log) {
+    model->options.log(model->name + ": arena grew to " + std::to_string(bytes) + " bytes for " +
+                       runtime::print_symbols(model->manifest, binding.symbols()) +
+                       "; prepare() the largest shapes first");
+  }
+  return {};
+}
+
+// Memory given for an output must have the shape that comes out.
+Result<void> Executor::Impl::check_outputs() const {
+  for (const Port& p : ports) {
+    if (p.is_input || !p.is_set || p.ref.shape == output_shape(p)) continue;
+    std::string got, want;
+    for (int64_t d : p.ref.shape) got += (got.empty() ? "" : ", ") + std::to_string(d);
+    for (int64_t d : output_shape(p)) want += (want.empty() ? "" : ", ") + std::to_string(d);
+    return Error{ErrorCode::shape, role(p) + ": shape is [" + got + "], must be [" + want + "] for " +
+                                       runtime::print_symbols(model->manifest, binding.symbols())};
+  }
+  return {};
+}
+
+// What run() needs beside the arena: copies on the device, and host memory for outputs without any.
+Result<void> Executor::Impl::own_memory() {
+  for (size_t i = 0; i < ports.size(); ++i) {
+    Port& p = ports[i];
+    bool on_device = p.is_set && p.ref.place == Place::device;
+    size_t bytes = p.is_input ? (p.is_set ? bytes_of(p.ref.shape, p.type->dtype) : 0)
+                              : bytes_of(output_shape(p), p.type->dtype);
+    if (!on_host() && !on_device && bytes > p.device.bytes) {
+      queue->release(p.device.data);
+      p.device = {};
+      TFCC_TRY(p.device.data, queue->allocate(bytes, p.type->name.c_str()));
+      p.device.bytes = bytes;
+    }
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, role(p)));
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::choose_addresses(bool own_stream) {
+  for (size_t i = 0; i < ports.size(); ++i) {
+    Port& p = ports[i];
+    bool on_device = p.is_set && p.ref.place == Place::device;
+    if (!own_stream && !on_device) {
+      return Error{ErrorCode::invalid_argument,
+                   role(p) + (p.is_set ? " is in host memory" : " is not set") +
+                       "; enqueue() takes device memory for every input and output, run() takes host memory"};
+    }
+    addresses[i] = on_device   ? p.ref.data
+                   : !on_host() ? p.device.data
+                   : p.is_set  ? p.ref.data
+                               : p.host.data.get();
+  }
+  return {};
+}
+
+void* Executor::Impl::address(uint32_t index) const {
+  const Buffer& b = model->plan->buffers[index];
+  switch (b.place) {
+    case BufferClass::arena:
+      return static_cast<std::byte*>(arena.data) + binding.slot_offsets()[b.index];
+    case BufferClass::constant:
+      return const_cast<std::byte*>(model->backend->weights() + model->manifest.weights[b.index].offset);
+    default: break;
+  }
+  size_t port = b.index + (b.place == BufferClass::output ? model->manifest.inputs.size() : 0);
+  void* slot = queue->io_slot(port);
+  return slot != nullptr ? slot : addresses[port];
+}
+
+Result<void> Executor::Impl::issue_kernel(void* stream, const BoundLaunch& l) {
+  const runtime::KernelLaunch& k = *l.launch->kernel;
+  args.clear();
+  for (uint32_t buffer : k.args) args.push_back(address(buffer));
+  return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain});
+}
+
+Result<void> Executor::Impl::issue_gemm(void* stream, const BoundLaunch& l) {
+  const runtime::GemmLaunch& g = *l.launch->gemm;
+  return queue->gemm(stream, l.handle,
+                     {address(g.a), address(g.b), g.has_bias ? address(g.bias) : nullptr, address(g.d)});
+}
+
+Result<void> Executor::Impl::issue(void* stream) {
+  size_t inputs = model->manifest.inputs.size();
+  if (binding.empty()) {
+    for (size_t i = inputs; i < ports.size(); ++i) {
+      size_t bytes = bytes_of(output_shape(ports[i]), ports[i].type->dtype);
+      if (bytes > 0) TFCC_TRY_VOID(queue->fill_zero(stream, addresses[i], bytes));
+    }
+    return {};
+  }
+  values.assign(binding.symbols().begin(), binding.symbols().end());
+  for (void* p : addresses) values.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(p)));
+  TFCC_TRY_VOID(queue->begin(stream, values));
+  for (const BoundLaunch& l : binding.launches()) {
+    if (l.skip) continue;
+    auto done = l.launch->gemm ? issue_gemm(stream, l) : issue_kernel(stream, l);
+    if (!done) return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::copy_inputs(void* stream) {
+  if (on_host()) return {};
+  for (size_t i = 0; i < model->manifest.inputs.size(); ++i) {
+    const Port& p = ports[i];
+    size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
+    if (p.ref.place == Place::device || bytes == 0) continue;
+    TFCC_TRY_VOID(queue->copy_in(stream, addresses[i], p.ref.data, bytes));
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::copy_outputs(void* stream) {
+  for (size_t i = model->manifest.inputs.size(); i < ports.size(); ++i) {
+    Port& p = ports[i];
+    bool on_device = p.is_set && p.ref.place == Place::device;
+    const Shape& shape = output_shape(p);
+    size_t bytes = bytes_of(shape, p.type->dtype);
+    void* to = on_device ? nullptr : p.is_set ? p.ref.data : p.host.data.get();
+    if (!on_host() && !on_device && bytes > 0) {
+      TFCC_TRY_VOID(queue->copy_out(stream, to, addresses[i], bytes));
+    }
+    p.result.data = to;
+    p.result.dtype = p.type->dtype;
+    p.result.shape = shape;
+    p.result.bytes = bytes;
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::flag_error() {
+  if (flags.empty()) return {};
+  TFCC_TRY_VOID(queue->take_flags(flags));
+  std::string message;
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i] != 0) message += (message.empty() ? "" : "; ") + model->manifest.flags[i].message;
+  }
+  if (message.empty()) return {};
+  return Error{ErrorCode::invalid_argument, message};
+}
+
+Result<Executor> Model::executor() const {
+  auto impl = std::make_unique<Executor::Impl>(impl_);
+  TFCC_TRY(impl->queue, impl_->backend->queue());
+  for (const TensorType& t : impl_->manifest.inputs) {
+    impl->ports.emplace_back().type = &t;
+  }
+  for (const TensorType& t : impl_->manifest.outputs) {
+    Port& p = impl->ports.emplace_back();
+    p.type = &t;
+    p.is_input = false;
+  }
+  for (size_t i = 0; i < impl_->manifest.inputs.size(); ++i) {
+    impl->shapes.push_back(&impl->ports[i].ref.shape);
+  }
+  impl->addresses.resize(impl->ports.size());
+  impl->flags.resize(impl_->manifest.flags.size());
+  impl->values.reserve(impl_->manifest.symbols.size() + impl->ports.size());
+  return Executor(std::move(impl));
+}
+
+Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Executor::Executor(Executor&&) noexcept = default;
+Executor& Executor::operator=(Executor&&) noexcept = default;
+Executor::~Executor() = default;
+
+Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
+  TFCC_TRY(Port* p, impl_->require(name, false));
+  if (tensor.dtype != p->type->dtype) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": dtype is " + to_string(tensor.dtype) +
+                                                  ", must be " + to_string(p->type->dtype)};
+  }
+  TFCC_TRY_VOID(check_shape(*p, tensor.shape));
+  if (tensor.data == nullptr && bytes_of(tensor.shape, tensor.dtype) > 0) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": data is null"};
+  }
+  if (tensor.place == Place::device && impl_->on_host()) {
+    return Error{ErrorCode::invalid_argument,
+                 role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
+  }
+  p->ref = tensor;
+  p->is_set = true;
+  return {};
+}
+
+Result<void> Executor::prepare(const Shapes& shapes) {
+  std::vector<int64_t> symbols;
+  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
+  TFCC_TRY_VOID(impl_->bind(symbols));
+  TFCC_TRY_VOID(impl_->make_ready(true));
+  for (Port& p : impl_->ports) {
+    if (p.is_input || p.is_set) continue;
+    TFCC_TRY_VOID(p.host.grow(bytes_of(impl_->output_shape(p), p.type->dtype), role(p)));
+  }
+  return {};
+}
+
+Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
+  std::vector<int64_t> symbols;
+  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
+  if (runtime::is_empty_run(impl_->model->manifest, symbols)) return size_t{0};
+  return runtime::arena_size(*impl_->model->plan, symbols);
+}
+
+Result<void> Executor::run() {
+  Impl& e = *impl_;
+  e.ran = false;
+  TFCC_TRY_VOID(e.symbols_of_set(e.symbols));
+  TFCC_TRY_VOID(e.bind(e.symbols));
+  TFCC_TRY_VOID(e.check_outputs());
+  TFCC_TRY_VOID(e.make_ready(false));
+  TFCC_TRY_VOID(e.own_memory());
+  TFCC_TRY_VOID(e.choose_addresses(true));
+  void* stream = e.queue->own_stream();
+  TFCC_TRY_VOID(e.copy_inputs(stream));
+  TFCC_TRY_VOID(e.issue(stream));
+  TFCC_TRY_VOID(e.copy_outputs(stream));
+  TFCC_TRY_VOID(e.queue->wait());
+  if (e.on_host()) TFCC_TRY_VOID(e.flag_error());
+  e.ran = true;
+  return {};
+}
+
+Result<void> Executor::enqueue(void* stream) {
+  Impl& e = *impl_;
+  if (e.on_host()) {
+    return Error{ErrorCode::unsupported, "enqueue() needs a GPU, this model runs on the cpu; call run()"};
+  }
+  e.ran = false;
+  TFCC_TRY_VOID(e.symbols_of_set(e.symbols));
+  TFCC_TRY_VOID(e.bind(e.symbols));
+  TFCC_TRY_VOID(e.check_outputs());
+  TFCC_TRY_VOID(e.choose_addresses(false));
+  TFCC_TRY_VOID(e.make_ready(false));
+  return e.issue(stream);
+}
+
+Result<std::vector<int64_t>> Executor::output_shape(std::string_view name) const {
+  TFCC_TRY(const Port* p, impl_->require(name, true));
+  std::vector<int64_t> symbols;
+  TFCC_TRY_VOID(impl_->symbols_of_set(symbols));
+  Shape shape;
+  TFCC_TRY_VOID(runtime::evaluate_dims(*p->type, symbols, shape));
+  return shape;
+}
+
+Result<Tensor> Executor::output(std::string_view name) const {
+  TFCC_TRY(const Port* p, impl_->require(name, true));
+  if (!impl_->ran) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": there is no result; call run() first"};
+  }
+  if (p->result.data == nullptr && p->result.bytes > 0) {
+    return Error{ErrorCode::invalid_argument,
+                 role(*p) + " was written to the device memory that set() named; read it there"};
+  }
+  return p->result;
+}
+
+Result<void> Executor::status() { return impl_->flag_error(); }
+
+size_t Executor::arena_bytes() const { return impl_->arena.bytes; }
+
+}  // namespace v1
+}  // namespace tfcc

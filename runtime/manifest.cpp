@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// A bounded reader of Protobuf's wire format for the one schema of runtime/manifest.proto. Nesting is as deep as the
+// schema, so there is no recursion to limit; the number of messages is limited, strings and arrays are bounded
+// by the bytes they come from.
+#include "runtime/manifest.h"
+
+#include <bit>
+#include <cstring>
+
+namespace tfcc::runtime {
+namespace {
+
+enum class Wire : uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+
+// What every nested reader shares: the budget of messages and the first thing that was wrong.
+struct State {
+  size_t messages = 0;
+  const char* wrong = nullptr;
+};
+
+// One field as it lies in the file: its number, type and either a number or a span.
+struct Field {
+  uint32_t number = 0;
+  Wire wire = Wire::varint;
+  uint64_t value = 0;
+  std::span<const std::byte> bytes;
+};
+
+class Reader {
+ public:
+  Reader(std::span<const std::byte> bytes, State& state) : rest_(bytes), state_(state) {}
+
+  // The next field, or false at the end or after an error.
+  bool next(Field& f) {
+    if (state_.wrong != nullptr || rest_.empty()) return false;
+    uint64_t tag = 0;
+    if (!varint(tag)) return false;
+    if (tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF) return fail("a field without number");
+    f.number = static_cast<uint32_t>(tag >> 3);
+    f.wire = static_cast<Wire>(tag & 7);
+    switch (f.wire) {
+      case Wire::varint: return varint(f.value);
+      case Wire::fixed64: return fixed(f.value, 8);
+      case Wire::fixed32: return fixed(f.value, 4);
+      case Wire::bytes: break;
+      default: return fail("an unknown wire type");
+    }
+    uint64_t size = 0;
+    if (!varint(size)) return false;
+    if (size > rest_.size()) return fail("a field longer than its message");
+    f.bytes = rest_.first(size);
+    rest_ = rest_.subspan(size);
+    return true;
+  }
+
+  bool varint(uint64_t& value) {
+    value = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+      if (rest_.empty()) return fail("a number that is cut off");
+      auto byte = static_cast<uint64_t>(rest_.front());
+      rest_ = rest_.subspan(1);
+      value |= (byte & 0x7F) << shift;
+      if ((byte & 0x80) == 0) return true;
+    }
+    return fail("a number of more than ten bytes");
+  }
+
+  bool at_end() const { return rest_.empty() || state_.wrong != nullptr; }
+
+ private:
+  bool fail(const char* what) {
+    state_.wrong = what;
+    return false;
+  }
+
+  bool fixed(uint64_t& value, size_t size) {
+    if (rest_.size() < size) return fail("a number that is cut off");
+    value = 0;
+    std::memcpy(&value, rest_.data(), size);
+    rest_ = rest_.subspan(size);
+    return true;
+  }
+
+  std::span<const std::byte> rest_;
+  State& state_;
+};
+
+bool expect(const Field& f, Wire wire, State& s) {
+  if (f.wire == wire) return true;
+  if (s.wrong == nullptr) s.wrong = "a field of another type than it has";
+  return false;
+}
+
+// One `get` per type of a field; all append to vectors and overwrite single values, as Protobuf does.
+void get(const Field& f, std::string& out, State& s) {
+  if (expect(f, Wire::bytes, s)) {
+    out.assign(reinterpret_cast<const char*>(f.bytes.data()), f.bytes.size());
+  }
+}
+void get(const Field& f, bool& out, State& s) {
+  if (expect(f, Wire::varint, s)) out = f.value != 0;
+}
+void get(const Field& f, uint32_t& out, State& s) {
+  if (expect(f, Wire::varint, s)) out = static_cast<uint32_t>(f.value);
+}
+void get(const Field& f, uint64_t& out, State& s) {
+  if (expect(f, Wire::varint, s)) out = f.value;
+}
+void get(const Field& f, int64_t& out, State& s) {
+  if (expect(f, Wire::varint, s)) out = static_cast<int64_t>(f.value);
+}
+void get(const Field& f, float& out, State& s) {
+  if (expect(f, Wire::fixed32, s)) out = std::bit_cast<float>(static_cast<uint32_t>(f.value));
+}
+void get_fixed(const Field& f, uint64_t& out, State& s) {
+  if (expect(f, Wire::fixed64, s)) out = f.value;
+}
+void get(const Field& f, DType& out, State& s) {
+  if (!expect(f, Wire::varint, s)) return;
+  if (f.value >= kDTypeCount) s.wrong = "an unknown dtype";
+  out = static_cast<DType>(f.value);
+}
+void get(const Field& f, BufferClass& out, State& s) {
+  if (!expect(f, Wire::varint, s)) return;
+  if (f.value > static_cast<uint64_t>(BufferClass::state)) s.wrong = "an unknown buffer class";
+  out = static_cast<BufferClass>(f.value);
+}
+void get(const Field& f, std::vector<std::string>& out, State& s) {
+  if (++s.messages > kMaxManifestMessages) s.wrong = "too many texts";
+  get(f, out.emplace_back(), s);
+}
+
+int64_t from_zigzag(uint64_t v) { return static_cast<int64_t>((v >> 1) ^ (~(v & 1) + 1)); }
+
+// Repeated numbers come packed, or one by one from other writers.
+template <class T, class Convert>
+void get_packed(const Field& f, std::vector<T>& out, State& s, Convert convert) {
+  if (f.wire == Wire::varint) {
+    out.push_back(convert(f.value));
+    return;
+  }
+  if (!expect(f, Wire::bytes, s)) return;
+  Reader in(f.bytes, s);
+  for (uint64_t v = 0; !in.at_end() && in.varint(v);) out.push_back(convert(v));
+}
+void get(const Field& f, std::vector<uint32_t>& out, State& s) {
+  get_packed(f, out, s, [](uint64_t v) { return static_cast<uint32_t>(v); });
+}
+void get(const Field& f, std::vector<int64_t>& out, State& s) {
+  get_packed(f, out, s, [](uint64_t v) { return static_cast<int64_t>(v); });
+}
+void get_zigzag(const Field& f, std::vector<int64_t>& out, State& s) {
+  get_packed(f, out, s, from_zigzag);
+}
+
+// The schema: one `field` per message, from field number to member.
+void field(const Field& f, SizeExpr& m, State& s);
+void field(const Field& f, Symbol& m, State& s);
+void field(const Field& f, TensorType& m, State& s);
+void field(const Field& f, Check& m, State& s);
+void field(const Field& f, Flag& m, State& s);
+void field(const Field& f, Weight& m, State& s);
+void field(const Field& f, Buffer& m, State& s);
+void field(const Field& f, Kernel& m, State& s);
+void field(const Field& f, KernelLaunch& m, State& s);
+void field(const Field& f, GemmLaunch& m, State& s);
+void field(const Field& f, Launch& m, State& s);
+void field(const Field& f, Bucket& m, State& s);
+void field(const Field& f, Plan& m, State& s);
+void field(const Field& f, Image& m, State& s);
+void field(const Field& f, Target& m, State& s);
+void field(const Field& f, Text& m, State& s);
+
+template <class Message>
+concept IsMessage = requires(const Field& f, Message& m, State& s) { field(f, m, s); };
+
+template <IsMessage Message>
+void get(const Field& f, Message& out, State& s) {
+  if (!expect(f, Wire::bytes, s)) return;
+  if (++s.messages > kMaxManifestMessages) s.wrong = "too many messages";
+  Reader in(f.bytes, s);
+  for (Field inner; in.next(inner);) field(inner, out, s);
+}
+template <IsMessage Message>
+void get(const Field& f, std::vector<Message>& out, State& s) {
+  get(f, out.emplace_back(), s);
+}
+
+void field(const Field& f, SizeExpr& m, State& s) {
+  switch (f.number) {
+    case 1: return get_zigzag(f, m.code, s);
+    case 2: return get(f, m.text, s);
+  }
+}
+
+void field(const Field& f, Symbol& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.min, s);
+    case 3: return get(f, m.max, s);
+    case 4: return get(f, m.input, s);
+    case 5: return get(f, m.axis, s);
+  }
+}
+
+void field(const Field& f, TensorType& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.dtype, s);
+    case 3: return get(f, m.dims, s);
+  }
+}
+
+void field(const Field& f, Check& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.value, s);
+    case 2: return get(f, m.equal, s);
+    case 3: return get(f, m.message, s);
+  }
+}
+
+void field(const Field& f, Flag& m, State& s) {
+  if (f.number == 1) get(f, m.message, s);
+}
+
+void field(const Field& f, Weight& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.dtype, s);
+    case 3: return get(f, m.shape, s);
+    case 4: return get(f, m.layout, s);
+    case 5: return get(f, m.offset, s);
+    case 6: return get(f, m.size, s);
+    case 7: return get_fixed(f, m.checksum, s);
+  }
+}
+
+void field(const Field& f, Buffer& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.place, s);
+    case 2: return get(f, m.name, s);
+    case 3: return get(f, m.dtype, s);
+    case 4: return get(f, m.dims, s);
+    case 5: return get(f, m.index, s);
+    case 6: return get(f, m.first_use, s);
+    case 7: return get(f, m.last_use, s);
+  }
+}
+
+void field(const Field& f, Kernel& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.op, s);
+    case 3: return get(f, m.threads, s);
+    case 4: return get(f, m.shared_bytes, s);
+  }
+}
+
+void field(const Field& f, KernelLaunch& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.kernel, s);
+    case 2: return get(f, m.args, s);
+    case 3: return get(f, m.grid, s);
+    case 4: return get(f, m.work, s);
+    case 5: return get(f, m.grain, s);
+  }
+}
+
+void field(const Field& f, GemmLaunch& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.a, s);
+    case 2: return get(f, m.b, s);
+    case 3: return get(f, m.d, s);
+    case 4: return get(f, m.has_bias, s);
+    case 5: return get(f, m.bias, s);
+    case 6: return get(f, m.m, s);
+    case 7: return get(f, m.n, s);
+    case 8: return get(f, m.k, s);
+    case 9: return get(f, m.batch, s);
+    case 10: return get(f, m.stride_a, s);
+    case 11: return get(f, m.stride_b, s);
+    case 12: return get(f, m.trans_a, s);
+    case 13: return get(f, m.trans_b, s);
+    case 14: return get(f, m.alpha, s);
+  }
+}
+
+void field(const Field& f, Launch& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.ops, s);
+    case 3: return get(f, m.kernel.emplace(), s);
+    case 4: return get(f, m.gemm.emplace(), s);
+    case 5: return get(f, m.flops, s);
+    case 6: return get(f, m.bytes, s);
+  }
+}
+
+void field(const Field& f, Bucket& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.limits, s);
+    case 3: return get(f, m.launches, s);
+  }
+}
+
+void field(const Field& f, Plan& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.family, s);
+    case 2: return get(f, m.buffers, s);
+    case 3: return get(f, m.slots, s);
+    case 4: return get(f, m.buckets, s);
+    case 5: return get(f, m.kernels, s);
+    case 6: return get(f, m.has_bind, s);
+    case 7: return get(f, m.bind, s);
+    case 8: return get(f, m.precision, s);
+    case 9: return get(f, m.live_bytes, s);
+    case 10: return get(f, m.limits, s);
+  }
+}
+
+void field(const Field& f, Image& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.offset, s);
+    case 2: return get(f, m.size, s);
+  }
+}
+
+void field(const Field& f, Target& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.plan, s);
+    case 3: return get(f, m.section, s);
+    case 4: return get(f, m.images, s);
+    case 5: return get(f, m.min_driver, s);
+  }
+}
+
+void field(const Field& f, Text& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.name, s);
+    case 2: return get(f, m.offset, s);
+    case 3: return get(f, m.size, s);
+  }
+}
+
+void field(const Field& f, Manifest& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.producer, s);
+    case 2: return get(f, m.model, s);
+    case 3: return get(f, m.symbols, s);
+    case 4: return get(f, m.inputs, s);
+    case 5: return get(f, m.outputs, s);
+    case 6: return get(f, m.checks, s);
+    case 7: return get(f, m.flags, s);
+    case 8: return get(f, m.weights, s);
+    case 9: return get(f, m.plans, s);
+    case 10: return get(f, m.targets, s);
+    case 11: return get(f, m.texts, s);
+    case 12: return get(f, m.report, s);
+  }
+}
+
+}  // namespace
+
+Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name) {
+  State state;
+  Manifest manifest;
+  Reader in(bytes, state);
+  for (Field f; in.next(f);) field(f, manifest, state);
+  if (state.wrong == nullptr) return manifest;
+  return Error{ErrorCode::bad_file, name + ": damaged manifest: it has " + state.wrong +
+                                        "; compile or copy the file again"};
+}
+
+}  // namespace tfcc::runtime

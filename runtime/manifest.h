@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest of a .tfcc file in memory: plain structs that mirror runtime/manifest.proto field by field, and the
+// bounded reader that fills them. Used by the runtime and by `tfcc inspect`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/artifact.h"
+#include "runtime/dtype.h"
+#include "runtime/result.h"
+#include "runtime/size_expr.h"
+
+namespace tfcc::runtime {
+
+struct Symbol {
+  std::string name;
+  int64_t min = 0;
+  int64_t max = 0;
+  uint32_t input = 0;
+  uint32_t axis = 0;
+};
+
+struct TensorType {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<SizeExpr> dims;
+};
+
+struct Check {
+  SizeExpr value;
+  bool equal = false;
+  std::string message;
+};
+
+struct Flag {
+  std::string message;
+};
+
+struct Weight {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::string layout;
+  uint64_t offset = 0;
+  uint64_t size = 0;
+  uint64_t checksum = 0;
+};
+
+enum class BufferClass : uint8_t { input = 0, output = 1, arena = 2, constant = 3, state = 4 };
+
+struct Buffer {
+  BufferClass place = BufferClass::input;
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<SizeExpr> dims;
+  uint32_t index = 0;
+  uint32_t first_use = 0;
+  uint32_t last_use = 0;
+};
+
+struct Kernel {
+  std::string name;
+  std::string op;
+  uint32_t threads = 0;
+  uint32_t shared_bytes = 0;
+};
+
+struct KernelLaunch {
+  uint32_t kernel = 0;
+  std::vector<uint32_t> args;
+  std::vector<SizeExpr> grid;
+  SizeExpr work;
+  uint32_t grain = 0;
+};
+
+struct GemmLaunch {
+  uint32_t a = 0;
+  uint32_t b = 0;
+  uint32_t d = 0;
+  bool has_bias = false;
+  uint32_t bias = 0;
+  SizeExpr m, n, k, batch, stride_a, stride_b;
+  bool trans_a = false;
+  bool trans_b = false;
+  float alpha = 0;
+};
+
+struct Launch {
+  std::string name;
+  std::vector<std::string> ops;
+  std::optional<KernelLaunch> kernel;              // exactly one of the two after validation
+  std::optional<GemmLaunch> gemm;
+  SizeExpr flops;
+  SizeExpr bytes;
+};
+
+struct Bucket {
+  std::string name;
+  std::vector<Check> limits;
+  std::vector<Launch> launches;
+};
+
+struct Plan {
+  std::string family;
+  std::vector<Buffer> buffers;
+  std::vector<SizeExpr> slots;
+  std::vector<Bucket> buckets;
+  std::vector<Kernel> kernels;
+  bool has_bind = false;
+  uint32_t bind = 0;
+  std::string precision;
+  SizeExpr live_bytes;
+  std::vector<Check> limits;
+};
+
+struct Image {
+  uint64_t offset = 0;
+  uint64_t size = 0;
+};
+
+struct Target {
+  std::string name;
+  uint32_t plan = 0;
+  uint32_t section = 0;
+  std::vector<Image> images;
+  uint32_t min_driver = 0;
+};
+
+struct Text {
+  std::string name;
+  uint64_t offset = 0;
+  uint64_t size = 0;
+};
+
+struct Manifest {
+  std::string producer;
+  std::string model;
+  std::vector<Symbol> symbols;
+  std::vector<TensorType> inputs;
+  std::vector<TensorType> outputs;
+  std::vector<Check> checks;
+  std::vector<Flag> flags;
+  std::vector<Weight> weights;
+  std::vector<Plan> plans;
+  std::vector<Target> targets;
+  std::vector<Text> texts;
+  std::string report;
+};
+
+/// Messages that one manifest may hold, all kinds together: bounds the memory a small file can claim.
+inline constexpr size_t kMaxManifestMessages = size_t{1} << 20;
+
+/// Reads the wire format. Unknown fields are skipped. `name` starts every message.
+/// Errors: bad_file (broken encoding, wrong wire type, unknown dtype or class, too many messages).
+Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name);
+
+/// Checks every index, offset and size program against the rest of the manifest and the file, so that nothing later
+/// can reach outside. Errors: bad_file.
+Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact, const std::string& name);
+
+}  // namespace tfcc::runtime

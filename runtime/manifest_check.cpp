@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Validation of a manifest, once at load: after it, every index, offset and program can be used without a look.
+#include <set>
+
+#include "runtime/manifest.h"
+
+namespace tfcc::runtime {
+namespace {
+
+constexpr size_t kMaxRank = 16;
+constexpr int64_t kMaxSize = int64_t{1} << 56;      // keeps byte counts far from overflow
+
+class Checker {
+ public:
+  Checker(const Manifest& manifest, const Artifact& artifact, const std::string& name)
+      : m_(manifest), artifact_(artifact), name_(name) {}
+
+  Result<void> all() const {
+    TFCC_TRY_VOID(interface());
+    TFCC_TRY_VOID(weights());
+    for (const Plan& p : m_.plans) TFCC_TRY_VOID(plan(p));
+    for (const Target& t : m_.targets) TFCC_TRY_VOID(target(t));
+    return texts();
+  }
+
+ private:
+  Error bad(const std::string& what) const {
+    return {ErrorCode::bad_file,
+            name_ + ": damaged manifest: " + what + "; compile the model again"};
+  }
+
+  bool valid(const SizeExpr& e) const { return e.valid(m_.symbols.size()); }
+
+  bool valid(const std::vector<SizeExpr>& sizes, size_t most) const {
+    if (sizes.size() > most) return false;
+    for (const SizeExpr& e : sizes) {
+      if (!valid(e)) return false;
+    }
+    return true;
+  }
+
+  bool valid(const std::vector<Check>& checks) const {
+    for (const Check& c : checks) {
+      if (!valid(c.value)) return false;
+    }
+    return true;
+  }
+
+  Result<void> interface() const {
+    std::set<std::string> names;
+    for (const auto* tensors : {&m_.inputs, &m_.outputs}) {
+      for (const TensorType& t : *tensors) {
+        if (!valid(t.dims, kMaxRank)) return bad("'" + t.name + "' has broken dims");
+        if (!names.insert(t.name).second) return bad("two inputs or outputs are named '" + t.name + "'");
+      }
+    }
+    for (const Symbol& s : m_.symbols) {
+      if (s.input >= m_.inputs.size() || s.axis >= m_.inputs[s.input].dims.size()) {
+        return bad("symbol '" + s.name + "' comes from no input");
+      }
+      if (s.min < 0 || s.max < 0 || (s.max != 0 && s.max < s.min)) {
+        return bad("symbol '" + s.name + "' has an empty range");
+      }
+    }
+    if (!valid(m_.checks)) return bad("a check is broken");
+    return {};
+  }
+
+  Result<void> weights() const {
+    const Section* section = artifact_.find(SectionKind::weights);
+    uint64_t total = section != nullptr ? section->size : 0;
+    for (const Weight& w : m_.weights) {
+      if (w.offset % kWeightAlignment != 0 || w.offset > total || w.size > total - w.offset) {
+        return bad("weight '" + w.name + "' lies outside the weights section");
+      }
+      for (int64_t d : w.shape) {
+        if (d < 0) return bad("weight '" + w.name + "' has a negative dim");
+      }
+      auto count = checked_product(w.shape);
+      if (!count || *count > kMaxSize) return bad("weight '" + w.name + "' is too large");
+      if (w.layout.empty() && static_cast<uint64_t>(*count) * size_of(w.dtype) != w.size) {
+        return bad("weight '" + w.name + "' has not the size of its shape");
+      }
+    }
+    return {};
+  }
+
+  Result<void> buffer(const Plan& p, const Buffer& b) const {
+    size_t bound = 0;
+    switch (b.place) {
+      case BufferClass::input: bound = m_.inputs.size(); break;
+      case BufferClass::output: bound = m_.outputs.size(); break;
+      case BufferClass::arena: bound = p.slots.size(); break;
+      case BufferClass::constant: bound = m_.weights.size(); break;
+      case BufferClass::state: break;              // no file of this version has state
+    }
+    if (b.index >= bound) return bad("buffer '" + b.name + "' has no storage");
+    if (!valid(b.dims, kMaxRank)) return bad("buffer '" + b.name + "' has broken dims");
+    return {};
+  }
+
+  Result<void> kernel_launch(const Plan& p, const Launch& l) const {
+    const KernelLaunch& k = *l.kernel;
+    if (k.kernel >= p.kernels.size()) return bad("launch '" + l.name + "' has no kernel");
+    for (uint32_t arg : k.args) {
+      if (arg >= p.buffers.size()) return bad("launch '" + l.name + "' has a missing buffer");
+    }
+    if (!valid(k.grid, 3) || !valid(k.work)) return bad("launch '" + l.name + "' has broken sizes");
+    return {};
+  }
+
+  Result<void> gemm_launch(const Plan& p, const Launch& l) const {
+    const GemmLaunch& g = *l.gemm;
+    for (uint32_t b : {g.a, g.b, g.d, g.has_bias ? g.bias : g.d}) {
+      if (b >= p.buffers.size()) return bad("product '" + l.name + "' has a missing buffer");
+      bool io = p.buffers[b].place == BufferClass::input || p.buffers[b].place == BufferClass::output;
+      if (io && p.family == "cuda") return bad("product '" + l.name + "' uses a graph input or output");
+    }
+    if (p.buffers[g.d].place == BufferClass::constant) return bad("product '" + l.name + "' writes a weight");
+    for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch}) {
+      if (e->code.empty()) return bad("product '" + l.name + "' lacks a size");
+    }
+    for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch, &g.stride_a, &g.stride_b}) {
+      if (!valid(*e)) return bad("product '" + l.name + "' has broken sizes");
+    }
+    return {};
+  }
+
+  Result<void> plan(const Plan& p) const {
+    bool cuda = p.family == "cuda";
+    if (!cuda && p.family != "cpu") return bad("a plan of the unknown family '" + p.family + "'");
+    if (p.buckets.empty()) return bad("a plan without buckets");
+    if (!valid(p.slots, p.slots.size())) return bad("a slot has a broken size");
+    if (!valid(p.limits) || !valid(p.live_bytes)) return bad("a plan has broken limits");
+    for (const Kernel& k : p.kernels) {
+      if (k.name.empty()) return bad("a kernel without name");
+      if (cuda && (k.threads == 0 || k.threads > 1024)) return bad("kernel '" + k.name + "' has no block");
+    }
+    if (cuda && (!p.has_bind || p.bind >= p.kernels.size())) return bad("a plan without bind kernel");
+    for (const Buffer& b : p.buffers) TFCC_TRY_VOID(buffer(p, b));
+    for (const Bucket& bucket : p.buckets) {
+      if (!valid(bucket.limits)) return bad("bucket '" + bucket.name + "' has broken limits");
+      for (const Launch& l : bucket.launches) {
+        if (l.kernel.has_value() == l.gemm.has_value()) return bad("launch '" + l.name + "' does nothing");
+        if (!valid(l.flops) || !valid(l.bytes)) return bad("launch '" + l.name + "' has broken sizes");
+        TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : gemm_launch(p, l));
+      }
+    }
+    return {};
+  }
+
+  Result<void> target(const Target& t) const {
+    if (t.plan >= m_.plans.size()) return bad("target '" + t.name + "' has no plan");
+    const Plan& p = m_.plans[t.plan];
+    if (t.section >= artifact_.sections.size() ||
+        artifact_.sections[t.section].kind != SectionKind::code) {
+      return bad("target '" + t.name + "' has no code");
+    }
+    if (t.images.size() != (p.family == "cuda" ? p.kernels.size() : 1)) {
+      return bad("target '" + t.name + "' has not the code of every kernel");
+    }
+    uint64_t total = artifact_.sections[t.section].size;
+    for (const Image& i : t.images) {
+      if (i.offset > total || i.size > total - i.offset || i.size == 0) {
+        return bad("target '" + t.name + "' has code outside its section");
+      }
+    }
+    return {};
+  }
+
+  Result<void> texts() const {
+    const Section* section = artifact_.find(SectionKind::text);
+    uint64_t total = section != nullptr ? section->size : 0;
+    for (const Text& t : m_.texts) {
+      if (t.offset > total || t.size > total - t.offset) {
+        return bad("text '" + t.name + "' lies outside the text section");
+      }
+    }
+    return {};
+  }
+
+  const Manifest& m_;
+  const Artifact& artifact_;
+  const std::string& name_;
+};
+
+}  // namespace
+
+Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact, const std::string& name) {
+  return Checker(manifest, artifact, name).all();
+}
+
+}  // namespace tfcc::runtime

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside of a loaded model: what Model and Executor share. Internal to the runtime.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/artifact.h"
+#include "runtime/backend.h"
+#include "runtime/manifest.h"
+#include "runtime/tfcc.h"
+
+namespace tfcc {
+
+namespace runtime {
+
+/// A file mapped for reading.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  MappedFile(MappedFile&& other) noexcept : bytes_(other.bytes_) { other.bytes_ = {}; }
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~MappedFile();
+  /// Errors: io.
+  static Result<MappedFile> open(const std::string& path);
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+/// Which target of a file runs here, and on which GPU if it is one.
+struct Choice {
+  const Target* target = nullptr;
+  int gpu = -1;                          // -1: the CPU
+};
+
+/// "sm_90" is {9, 0}, "compute_80" {8, 0, ptx}; an 'a' behind it binds the code to that very device.
+struct CudaTarget {
+  int major = 0;
+  int minor = 0;
+  bool ptx = false;
+  bool exact = false;
+};
+std::optional<CudaTarget> parse_cuda_target(const std::string& name);
+
+/// The best target for a GPU, or null.
+const Target* best_for_gpu(const Manifest& manifest, const GpuInfo& gpu);
+/// The target of the highest level that this CPU supports, or null.
+const Target* best_for_cpu(const Manifest& manifest);
+
+/// Chooses by LoadOptions::device. Errors: invalid_argument (no such device name), device (naming what the file has
+/// and what this machine has).
+Result<Choice> choose_target(const Manifest& manifest, const std::string& device,
+                             const std::string& name);
+
+}  // namespace runtime
+
+inline namespace v1 {
+
+struct Model::Impl {
+  std::string name;                      // of the file, for messages
+  LoadOptions options;
+  runtime::MappedFile map;               // empty if loaded from memory
+  runtime::Artifact artifact;
+  runtime::Manifest manifest;
+  const runtime::Target* target = nullptr;
+  const runtime::Plan* plan = nullptr;
+  std::vector<TensorInfo> inputs;
+  std::vector<TensorInfo> outputs;
+  std::unique_ptr<runtime::Backend> backend;       // last: it uses all of the above
+};
+
+}  // namespace v1
+}  // namespace tfcc
