@@ -169,6 +169,7 @@ Result<std::vector<std::byte>> compile_cpu_object(const CpuSource& unit, const s
   compiler.createFileManager(file_system(path, unit.text));
   llvm::SmallVector<char, 0> object;
   compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(object));
+  compiler.setVerboseOutputStream(llvm::nulls());  // else "1 error generated" appears on stderr
   clang::EmitObjAction action;
   if (!compiler.ExecuteAction(action) || !error.text.empty()) {
     return internal("kernel " + unit.name + " does not compile: " + first_line(error.text));

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention: out[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d], h' = h / (heads / kv_heads).
+// q [batch, queries, heads*d], k [batch, keys, kv_heads*d], v [batch, keys, kv_heads*dv], out like q with dv; a token's
+// row begins q_stride (k_stride, ...) elements after the one before.
+//
+// A work item is (b, h, block of block_m queries). Queries run in vector lanes throughout: q is transposed once, rows of
+// k and v are read as they lie, one element broadcast at a time, and maxima and sums of the softmax need no shuffles.
+// Keys are taken block_n at a time, live ones only, with an online softmax in f32. Dead keys and keys past the
+// diagonal are never read, nor are rows past the ends. A row without a visible key gives zeros.
+#pragma once
+
+#include "expr.h"
+
+/// For attentions without such a condition.
+struct AllVisible { TFCC_FN bool operator()(idx, idx, idx, idx) const { return true; } };
+struct AllLive { TFCC_FN bool operator()(idx, idx) const { return true; } };
+struct NoScore { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
+
+/// Shapes that follow from Spec: a group of queries is as many vectors as the micro-kernels keep in registers.
+template <class Spec> struct AttentionTile {
+  static constexpr int block_m = Spec::block_m, block_n = Spec::block_n;
+  static constexpr int d = Spec::head_dim, dv = Spec::v_dim;
+  static constexpr int group = block_m < 2 * kLanes ? block_m : 2 * kLanes;
+  static constexpr int vectors = group / kLanes;
+  static constexpr int rows = kLanes == 16 ? 8 : 4;  // rows of k, or columns of v, at a time
+  static_assert(block_m % group == 0 && group % kLanes == 0, "block_m is 16, 32, 64 or 128");
+  static_assert(Spec::heads % Spec::kv_heads == 0, "each key head serves as many query heads");
+};
+
+typedef f32 Lanes __attribute__((vector_size(kLanes * 4)));
+
+/// scores[r, i] = q[i] . k[r] for `kRows` rows of k and one group of queries; q is [d, block_m], scores [.., block_m].
+template <class Spec, int kRows, class T>
+TFCC_FN void score_rows(const f32* q, const T* const* k, f32* scores) {
+  using Tile = AttentionTile<Spec>;
+  Lanes sum[kRows][Tile::vectors] = {};
+  const T* row[kRows];
+  for (int r = 0; r < kRows; ++r) row[r] = k[r];
+#pragma clang loop unroll_count(2)
+  for (int c = 0; c < Tile::d; ++c) {
+    Lanes x[Tile::vectors];
+    for (int u = 0; u < Tile::vectors; ++u) x[u] = *(const Lanes*)(q + c * Tile::block_m + u * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      f32 y = load(row[r], c);
+      for (int u = 0; u < Tile::vectors; ++u) sum[r][u] += x[u] * y;
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int u = 0; u < Tile::vectors; ++u) *(Lanes*)(scores + r * Tile::block_m + u * kLanes) = sum[r][u];
+  }
+}
+
+/// acc[c, i] = acc[c, i] * keep[i] + sum_j p[j, i] v[j, c] for `kColumns` columns from `c0` on and one group of queries.
+template <class Spec, int kColumns, class T>
+TFCC_FN void add_values(int keys, const f32* p, const T* const* v, int c0, const f32* keep, f32* acc) {
+  using Tile = AttentionTile<Spec>;
+  Lanes sum[kColumns][Tile::vectors];
+  for (int c = 0; c < kColumns; ++c) {
+    for (int u = 0; u < Tile::vectors; ++u) {
+      sum[c][u] = *(const Lanes*)(acc + c * Tile::block_m + u * kLanes) * *(const Lanes*)(keep + u * kLanes);
+    }
+  }
+  for (int j = 0; j < keys; ++j) {
+    Lanes x[Tile::vectors];
+    for (int u = 0; u < Tile::vectors; ++u) x[u] = *(const Lanes*)(p + j * Tile::block_m + u * kLanes);
+    for (int c = 0; c < kColumns; ++c) {
+      f32 y = load(v[j], c0 + c);
+      for (int u = 0; u < Tile::vectors; ++u) sum[c][u] += x[u] * y;
+    }
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    for (int u = 0; u < Tile::vectors; ++u) *(Lanes*)(acc + c * Tile::block_m + u * kLanes) = sum[c][u];
+  }
+}
+
+/// The running state of a block of queries.
+template <class Spec> struct AttentionState {
+  using Tile = AttentionTile<Spec>;
+  alignas(64) f32 q[Tile::d * Tile::block_m];
+  alignas(64) f32 acc[Tile::dv * Tile::block_m];
+  alignas(64) f32 scores[Tile::block_n * Tile::block_m];
+  alignas(64) f32 largest[Tile::block_m];
+  alignas(64) f32 sum[Tile::block_m];
+  alignas(64) f32 keep[Tile::block_m];
+  const typename Spec::T* k[Tile::block_n];
+  const typename Spec::T* v[Tile::block_n];
+  idx key[Tile::block_n];
+};
+
+/// Dot products of all queries with `keys` rows of k.
+template <class Spec>
+TFCC_FN void attention_products(AttentionState<Spec>& s, int keys) {
+  using Tile = AttentionTile<Spec>;
+  for (int g = 0; g < Tile::block_m; g += Tile::group) {
+    int j = 0;
+    for (; j + Tile::rows <= keys; j += Tile::rows) {
+      score_rows<Spec, Tile::rows>(s.q + g, s.k + j, s.scores + j * Tile::block_m + g);
+    }
+    for (; j < keys; ++j) score_rows<Spec, 1>(s.q + g, s.k + j, s.scores + j * Tile::block_m + g);
+  }
+}
+
+/// Scores become probabilities relative to the new maxima; keep[i] is what older ones must be multiplied by.
+template <class Spec>
+TFCC_FN void attention_softmax(AttentionState<Spec>& s, int keys) {
+  constexpr int m = Spec::block_m;
+  alignas(64) f32 base[m];
+  for (int i = 0; i < m; ++i) base[i] = s.largest[i];
+  for (int j = 0; j < keys; ++j) {
+    for (int i = 0; i < m; ++i) base[i] = s.scores[j * m + i] > base[i] ? s.scores[j * m + i] : base[i];
+  }
+  for (int i = 0; i < m; ++i) {
+    f32 top = base[i];
+    base[i] = top == -kInf ? 0.0f : top;  // nothing visible yet: e^(-inf - 0) is 0, and no NaN
+    s.keep[i] = fexp(s.largest[i] - base[i]);
+    s.largest[i] = top;
+    s.sum[i] *= s.keep[i];
+  }
+  for (int j = 0; j < keys; ++j) {
+    for (int i = 0; i < m; ++i) {
+      f32 p = fexp(s.scores[j * m + i] - base[i]);
+      s.scores[j * m + i] = p;
+      s.sum[i] += p;
+    }
+  }
+}
+
+/// acc = acc * keep + p v.
+template <class Spec>
+TFCC_FN void attention_values(AttentionState<Spec>& s, int keys) {
+  using Tile = AttentionTile<Spec>;
+  constexpr int kWhole = Tile::dv / Tile::rows * Tile::rows;
+  for (int g = 0; g < Tile::block_m; g += Tile::group) {
+    for (int c = 0; c < kWhole; c += Tile::rows) {
+      add_values<Spec, Tile::rows>(keys, s.scores + g, s.v, c, s.keep + g, s.acc + c * Tile::block_m + g);
+    }
+    if constexpr (kWhole < Tile::dv) {
+      add_values<Spec, Tile::dv - kWhole>(keys, s.scores + g, s.v, kWhole, s.keep + g,
+                                          s.acc + kWhole * Tile::block_m + g);
+    }
+  }
+}
+
+/// Spec: T, heads, kv_heads, head_dim, v_dim, q_stride, k_stride, v_stride, out_stride, block_m, block_n, causal, scaled,
+/// score_scale.
+template <class Spec, class Score, class Visible, class Live>
+TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q, const typename Spec::T* k,
+                       const typename Spec::T* v, [[maybe_unused]] idx batch, idx queries, idx keys,
+                       const Score& score, const Visible& visible, const Live& live, i64 begin, i64 end) {
+  using Tile = AttentionTile<Spec>;
+  constexpr int m = Spec::block_m;
+  const idx blocks = (queries + m - 1) / m;
+  AttentionState<Spec> s;
+  for (i64 item = begin; item < end; ++item) {
+    const idx i0 = item % blocks * m;
+    const idx h = item / blocks % Spec::heads;
+    const idx b = item / blocks / Spec::heads;
+    const idx kv_head = h / (Spec::heads / Spec::kv_heads);
+    const int rows = (int)imin(m, queries - i0);
+    const auto* from = q + (b * queries + i0) * Spec::q_stride + h * Tile::d;
+    for (int c = 0; c < Tile::d; ++c) {
+      for (int i = 0; i < m; ++i) s.q[c * m + i] = i < rows ? load(from, i * Spec::q_stride + c) : 0.0f;
+    }
+    for (int t = 0; t < Tile::dv * m; ++t) s.acc[t] = 0.0f;
+    for (int i = 0; i < m; ++i) s.largest[i] = -kInf, s.sum[i] = 0.0f;
+
+    const idx diagonal = keys - queries;
+    const idx limit = Spec::causal ? imin(keys, i0 + rows + diagonal) : keys;
+    for (idx j = 0; j < limit;) {
+      int count = 0;
+      for (; j < limit && count < Tile::block_n; ++j) {
+        if (!live(b, j)) continue;
+        s.key[count] = j;
+        s.k[count] = k + (b * keys + j) * Spec::k_stride + kv_head * Tile::d;
+        s.v[count] = v + (b * keys + j) * Spec::v_stride + kv_head * Tile::dv;
+        ++count;
+      }
+      if (count == 0) break;
+      attention_products(s, count);
+      for (int t = 0; t < count; ++t) {
+        const idx key = s.key[t];
+        f32* row = s.scores + t * m;
+#pragma clang loop vectorize(assume_safety)
+        for (int i = 0; i < rows; ++i) {
+          f32 x = row[i];
+          if constexpr (Spec::scaled) x *= Spec::score_scale;
+          x = score(x, b, h, i0 + i, key);
+          bool shown = visible(b, h, i0 + i, key);
+          if constexpr (Spec::causal) shown = shown && key <= i0 + i + diagonal;
+          row[i] = shown ? x : -kInf;
+        }
+        for (int i = rows; i < m; ++i) row[i] = -kInf;
+      }
+      attention_softmax(s, count);
+      attention_values(s, count);
+    }
+    auto* to = out + (b * queries + i0) * Spec::out_stride + h * Tile::dv;
+    for (int i = 0; i < m; ++i) s.keep[i] = s.sum[i] == 0.0f ? 0.0f : 1.0f / s.sum[i];
+    for (int i = 0; i < rows; ++i) {
+      for (int c = 0; c < Tile::dv; ++c) store(to, i * Spec::out_stride + c, s.acc[c * m + i] * s.keep[i]);
+    }
+  }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The primitives of printed expressions, for NVRTC and Clang alike; docs/kernel-abi.md has the table. Real functions have
+// a float and a double form. CUDA uses the accurate device functions, the CPU those of cpu/math.h.
+#pragma once
+
+#ifndef TFCC_CUDA
+#include "cpu/math.h"
+#endif
+
+// ---- reals, per target ----
+
+#ifdef TFCC_CUDA
+
+inline constexpr f32 kInf = __builtin_huge_valf();
+inline constexpr f32 kNan = __builtin_nanf("");
+
+#define TFCC_REAL_1(name, single, twice)       \
+  TFCC_FN f32 name(f32 x) { return single(x); } \
+  TFCC_FN f64 name(f64 x) { return twice(x); }
+#define TFCC_REAL_2(name, single, twice)                \
+  TFCC_FN f32 name(f32 x, f32 y) { return single(x, y); } \
+  TFCC_FN f64 name(f64 x, f64 y) { return twice(x, y); }
+TFCC_REAL_1(fexp, ::expf, ::exp)
+TFCC_REAL_1(flog, ::logf, ::log)
+TFCC_REAL_1(fsqrt, ::sqrtf, ::sqrt)
+TFCC_REAL_1(ferf, ::erff, ::erf)
+TFCC_REAL_1(ftanh, ::tanhf, ::tanh)
+TFCC_REAL_1(fsin, ::sinf, ::sin)
+TFCC_REAL_1(fcos, ::cosf, ::cos)
+TFCC_REAL_1(fabs_, ::fabsf, ::fabs)
+TFCC_REAL_1(ffloor, ::floorf, ::floor)
+TFCC_REAL_1(fceil, ::ceilf, ::ceil)
+TFCC_REAL_1(frint, ::rintf, ::rint)
+TFCC_REAL_2(fpow, ::powf, ::pow)
+TFCC_REAL_2(fmod_, ::fmodf, ::fmod)
+#undef TFCC_REAL_1
+#undef TFCC_REAL_2
+
+#else
+
+inline constexpr f32 kInf = math::kInf32;
+inline constexpr f32 kNan = math::kNan32;
+
+#define TFCC_REAL_1(name, function)               \
+  TFCC_FN f32 name(f32 x) { return function(x); } \
+  TFCC_FN f64 name(f64 x) { return function(x); }
+#define TFCC_REAL_2(name, function)                         \
+  TFCC_FN f32 name(f32 x, f32 y) { return function(x, y); } \
+  TFCC_FN f64 name(f64 x, f64 y) { return function(x, y); }
+TFCC_REAL_1(fexp, math::exp)
+TFCC_REAL_1(flog, math::log)
+TFCC_REAL_1(fsqrt, math::sqrt)
+TFCC_REAL_1(ferf, math::erf)
+TFCC_REAL_1(ftanh, math::tanh)
+TFCC_REAL_1(fsin, math::sin)
+TFCC_REAL_1(fcos, math::cos)
+TFCC_REAL_1(fabs_, math::abs)
+TFCC_REAL_1(ffloor, math::floor)
+TFCC_REAL_1(fceil, math::ceil)
+TFCC_REAL_1(frint, math::rint)
+TFCC_REAL_2(fpow, math::pow)
+TFCC_REAL_2(fmod_, math::fmod)
+#undef TFCC_REAL_1
+#undef TFCC_REAL_2
+
+#endif
+
+// ---- reals, shared ----
+
+template <class T> TFCC_FN bool fisnan(T x) { return x != x; }
+
+/// The smaller and the larger; a NaN on either side is the result. Constants (kInf) may be narrower than the other side.
+template <class A, class B>
+TFCC_FN auto fmin_(A a, B b) {
+  using T = decltype(a + b);
+  T x = a, y = b;
+  return x != x ? x : y != y ? y : x < y ? x : y;
+}
+template <class A, class B>
+TFCC_FN auto fmax_(A a, B b) {
+  using T = decltype(a + b);
+  T x = a, y = b;
+  return x != x ? x : y != y ? y : x > y ? x : y;
+}
+
+/// -1, 0 or 1; NaN stays.
+template <class T>
+TFCC_FN T fsign(T x) { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x; }
+
+// Rounding to 16 bits as the graph's Cast does (to nearest even, overflow to infinity), in the same type.
+
+TFCC_FN f32 round_f16(f32 x) { return f16_to_f32(f32_to_f16(x)); }
+TFCC_FN f32 round_bf16(f32 x) { return bf16_to_f32(f32_to_bf16(x)); }
+
+/// `bits` bits of significand, exponents from `min_exponent`: adding and subtracting 1.5 * 2^52 quanta rounds once.
+TFCC_FN f64 round_to(f64 x, int bits, int min_exponent, f64 limit) {
+  u64 biased = (bit_cast<u64>(x) >> 52) & 0x7ff;
+  u64 low = (u64)(1023 + min_exponent);
+  u64 exponent = biased < low ? low : biased > 1500 ? 1500 : biased;
+  f64 magic = bit_cast<f64>((exponent + (u64)(53 - bits)) << 52) * 1.5;
+  f64 r = (x + magic) - magic;
+  r = r >= limit ? (f64)kInf : r <= -limit ? -(f64)kInf : r;
+  r = x != x || x - x != 0.0 ? x : r;
+  return bit_cast<f64>((bit_cast<u64>(r) & 0x7fffffffffffffffu) | (bit_cast<u64>(x) & 0x8000000000000000u));
+}
+TFCC_FN f64 round_f16(f64 x) { return round_to(x, 11, -14, 65536.0); }
+TFCC_FN f64 round_bf16(f64 x) { return round_to(x, 8, -126, 0x1p128); }
+
+// ---- integers ----
+
+/// Rounds to minus infinity; b > 0.
+template <class A, class B>
+TFCC_FN auto floordiv(A a, B b) {
+  using T = decltype(a + b);
+  T x = a, y = b;
+  T q = x / y;
+  return x - q * y < 0 ? q - 1 : q;
+}
+/// a - b * floordiv(a, b): in [0, b) for b > 0.
+template <class A, class B>
+TFCC_FN auto floormod(A a, B b) {
+  using T = decltype(a + b);
+  T x = a, y = b;
+  T r = x - x / y * y;
+  return r < 0 ? r + y : r;
+}
+template <class A, class B>
+TFCC_FN auto imin(A a, B b) { using T = decltype(a + b); return (T)a < (T)b ? (T)a : (T)b; }
+template <class A, class B>
+TFCC_FN auto imax(A a, B b) { using T = decltype(a + b); return (T)a > (T)b ? (T)a : (T)b; }
+template <class A>
+TFCC_FN A iabs(A a) { return a < 0 ? -a : a; }
+
+/// e if 0 <= e < n, else the nearest such value (0 for n = 0), and the flag is raised.
+template <class N>
+TFCC_FN idx bounded(i64 e, N n, u32* flag) {
+  if (e >= 0 && e < (i64)n) return (idx)e;
+  *flag = 1;
+  return e < 0 || n <= 0 ? 0 : (idx)(n - 1);
+}
+
+/// Truncates; saturates at the ends of i64; NaN is 0.
+template <class T>
+TFCC_FN i64 f2i(T x) {
+  return x != x ? 0 : x >= (T)0x1p63 ? (i64)0x7fffffffffffffff : x < (T)-0x1p63 ? -(i64)0x7fffffffffffffff - 1 : (i64)x;
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU compiler itself: objects that load and run, levels, and what it says when a kernel is wrong.
+#include "codegen/templates.h"
+#include "tests/codegen/cpu_kernel.h"
+
+namespace {
+
+using tfcc::ErrorCode;
+using tfcc::codegen::compile_cpu;
+using tfcc::test::CpuKernels;
+
+const char* kTwice = R"(
+#include "cpu/prelude.h"
+TFCC_KERNEL(twice) { for (i64 i = begin; i < end; ++i) store((f32*)a[1], i, 2 * load((const f32*)a[0], i)); }
+)";
+
+TEST(ClangCpu, RunsAtEveryLevelOfThisMachine) {
+  std::vector<std::string> levels = {"x86-64-v2"};
+  std::string native = tfcc::codegen::native_cpu_level();
+  if (native >= "x86-64-v3") levels.push_back("x86-64-v3");
+  if (native >= "x86-64-v4") levels.push_back("x86-64-v4");
+  for (const std::string& level : levels) {
+    CpuKernels kernels(kTwice, level);
+    std::vector<float> x = tfcc::test::random_floats(1001), y(x.size());
+    kernels.run("twice", {}, {x.data(), y.data()}, 1001);
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], 2 * x[i]) << level;
+  }
+}
+
+TEST(ClangCpu, LinksSeveralUnitsCompiledInParallel) {
+  std::vector<tfcc::codegen::CpuSource> units;
+  for (int k = 0; k < 6; ++k) {
+    std::string name = "unit" + std::to_string(k);
+    units.push_back({name, "#include \"cpu/prelude.h\"\nTFCC_KERNEL(" + name + ") { flags[0] = " + name[4] + "; }\n"});
+  }
+  auto first = compile_cpu(units, "native", 4);
+  auto second = compile_cpu(units, "native", 1);
+  ASSERT_TRUE(first) << first.error().message;
+  ASSERT_TRUE(second) << second.error().message;
+  EXPECT_EQ(*first, *second) << "the bytes must not depend on the number of threads";
+}
+
+TEST(ClangCpu, LargeCopiesNeedNothingFromOutside) {
+  CpuKernels kernels(R"(
+#include "cpu/prelude.h"
+struct Big { f32 v[4096]; };
+TFCC_KERNEL(copy) { *(Big*)a[1] = *(const Big*)a[0]; Big zero = {}; *(Big*)a[2] = zero; }
+)");
+  std::vector<float> x = tfcc::test::random_floats(4096), y(4096), z(4096, 1.0f);
+  kernels.run("copy", {}, {x.data(), y.data(), z.data()}, 1);
+  EXPECT_EQ(x, y);
+  EXPECT_EQ(z, std::vector<float>(4096, 0.0f));
+}
+
+TEST(ClangCpu, ErrorNamesKernelAndLine) {
+  auto r = compile_cpu({{"bad__3", "#include \"cpu/prelude.h\"\nTFCC_KERNEL(bad__3) { nonsense(); }\n"}}, "native", 1);
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().code, ErrorCode::internal);
+  EXPECT_EQ(r.error().message,
+            "kernel bad__3 does not compile: bad__3.cpp:2: use of undeclared identifier 'nonsense'");
+}
+
+TEST(ClangCpu, MissingIncludeIsAnErrorAndTheDiskIsNotRead) {
+  auto r = compile_cpu({{"io", "#include <stdint.h>\n"}}, "native", 1);
+  ASSERT_FALSE(r);
+  EXPECT_NE(r.error().message.find("'stdint.h' file not found"), std::string::npos) << r.error().message;
+}
+
+TEST(ClangCpu, UndefinedSymbolIsAnError) {
+  auto r = compile_cpu({{"open", "#include \"cpu/prelude.h\"\nextern \"C\" float expf(float);\n"
+                                 "TFCC_KERNEL(open) { *(f32*)a[0] = expf(*(f32*)a[0]); }\n"}}, "native", 1);
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().code, ErrorCode::internal);
+  EXPECT_NE(r.error().message.find("undefined symbol: expf"), std::string::npos) << r.error().message;
+  EXPECT_TRUE(compile_cpu({{"twice", kTwice}}, "native", 1)) << "the linker must be usable after an error";
+}
+
+TEST(ClangCpu, UnknownLevel) {
+  auto r = compile_cpu({{"twice", kTwice}}, "sse9", 1);
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().message, "no CPU level 'sse9'; use x86-64-v2, x86-64-v3, x86-64-v4 or native");
+}
+
+TEST(ClangCpu, EveryTemplateCompilesAloneAtEveryLevel) {
+  for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
+    for (const auto& file : tfcc::codegen::template_files()) {
+      if (!tfcc::codegen::belongs_to(file, "cpu") || !file.path.ends_with(".h")) continue;
+      std::string include = file.path == "expr.h" ? "#include \"cpu/prelude.h\"\n" : "";
+      auto r = tfcc::codegen::compile_cpu_object({"one", include + "#include \"" + std::string(file.path) + "\"\n"}, level);
+      EXPECT_TRUE(r) << file.path << ": " << r.error().message;
+    }
+  }
+}
+
+}  // namespace
