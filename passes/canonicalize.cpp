@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// canonicalize: drops ops that change nothing, extends the recipes of constants, and moves transposes into products.
+//   before: %y = pointwise(%x) {body = (i,j) => %x[i,j]} : f32[B,64]                     (used by %z)
+//   after:  %z reads %x
+//   before: %t = pointwise(@w) {body = (i,j) => @w[j,i]} : f32[64,32]
+//   after:  const @t : f32[64,32] = ... |> transpose(1,0)
+//   before: %t = pointwise(%k) {body = (i,j,k,l) => %k[i,j,l,k]}; %s = matmul(%q, %t) {trans_b = false}
+//   after:  %s = matmul(%q, %k) {trans_b = true}
+// Requires: the same type; for recipes, a permutation or a cast alone.
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+// The operand and axis permutation of a body that is one load with permuted indices: result index perm[k] at axis k.
+struct Permutation {
+  ValueId source;
+  std::vector<int64_t> axis;  // axis[k] = number of the result index used at source axis k
+};
+
+std::optional<Permutation> as_permutation(const Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1) return std::nullopt;
+  ExprRef body = op->as<ir::PointwiseAttrs>().body;
+  if (body->kind != ExprKind::load || body->args.size() != g.value(v).type.rank()) return std::nullopt;
+  const auto& dims = g.value(v).type.dims;
+  const auto& source = g.value(op->operands[0]).type.dims;
+  Permutation p{op->operands[0], {}};
+  std::vector<bool> used(dims.size());
+  for (size_t k = 0; k < body->args.size(); ++k) {
+    ExprRef i = body->args[k];
+    int64_t number = -1;
+    if (i->kind == ExprKind::index) {
+      number = i->value;
+    } else if (ir::is_int(i, 0) && ir::is_int(source[k], 1)) {
+      // An axis of size 1 has no index: take the next unused result axis of size 1.
+      for (size_t r = 0; r < dims.size() && number < 0; ++r) {
+        if (!used[r] && ir::is_int(dims[r], 1)) number = static_cast<int64_t>(r);
+      }
+    }
+    if (number < 0 || used[number] || dims[number] != source[k]) return std::nullopt;
+    used[number] = true;
+    p.axis.push_back(number);
+  }
+  return p;
+}
+
+bool is_identity(const Permutation& p) {
+  for (size_t k = 0; k < p.axis.size(); ++k) {
+    if (p.axis[k] != static_cast<int64_t>(k)) return false;
+  }
+  return true;
+}
+
+bool drop_identity(Graph& g, ValueId v) {
+  auto p = as_permutation(g, v);
+  if (!p || !is_identity(*p) || g.value(p->source).type != g.value(v).type) return false;
+  g.replace_uses(v, p->source);
+  return true;
+}
+
+// Rank-0 and reshaped forms of a constant: the same elements in the same order.
+bool same_order(const Graph& g, ValueId v, ValueId source) {
+  const ir::Op& op = *g.def(v);
+  const auto& dims = g.value(v).type.dims;
+  const auto at = ir::reshape_indices(g.pool(), ir::indices_of(g, v), dims, g.value(source).type.dims);
+  ExprRef body = op.as<ir::PointwiseAttrs>().body;
+  return body->kind == ExprKind::load && body->args == at;
+}
+
+bool extend_recipe(Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1) return false;
+  const ir::Constant* c = g.constant(op->operands[0]);
+  if (!c) return false;
+  const ir::Type type = g.value(v).type;
+  ir::Constant extended = *c;
+  ExprRef body = op->as<ir::PointwiseAttrs>().body;
+  const bool rounds = body->kind == ExprKind::round_f16 || body->kind == ExprKind::round_bf16 || body->kind == ExprKind::f2f;
+  if (rounds && body->args[0]->kind == ExprKind::load && body->args[0]->args == ir::indices_of(g, v) && is_float(type.dtype)) {
+    extended.steps.push_back({ir::ConstantStep::Kind::cast, {}, type.dtype});
+  } else if (auto p = as_permutation(g, v); p && g.value(p->source).type.dtype == type.dtype) {
+    // The recipe's permutation names, for each result axis, the source axis it comes from.
+    std::vector<int64_t> perm(p->axis.size());
+    for (size_t k = 0; k < perm.size(); ++k) perm[p->axis[k]] = static_cast<int64_t>(k);
+    extended.steps.push_back({ir::ConstantStep::Kind::transpose, perm, type.dtype});
+  } else if (g.value(op->operands[0]).type.dtype == type.dtype && same_order(g, v, op->operands[0])) {
+    std::vector<int64_t> dims;
+    for (ExprRef d : type.dims) {
+      auto n = ir::as_int(d);
+      if (!n) return false;
+      dims.push_back(*n);
+    }
+    extended.steps.push_back({ir::ConstantStep::Kind::reshape, dims, type.dtype});
+  } else {
+    return false;
+  }
+  g.replace_uses(v, g.add_constant(g.value(v).name, extended));
+  return true;
+}
+
+bool swaps_last_two(const Permutation& p) {
+  const size_t r = p.axis.size();
+  if (r < 2) return false;
+  for (size_t k = 0; k + 2 < r; ++k) {
+    if (p.axis[k] != static_cast<int64_t>(k)) return false;
+  }
+  return p.axis[r - 2] == static_cast<int64_t>(r - 1) && p.axis[r - 1] == static_cast<int64_t>(r - 2);
+}
+
+bool absorb_transposes(Graph& g, OpId o) {
+  bool changed = false;
+  for (size_t i = 0; i < 2; ++i) {
+    const ValueId v = g.op(o).operands[i];
+    auto p = as_permutation(g, v);
+    if (!p || !swaps_last_two(*p) || g.value(p->source).type.dtype != g.value(v).type.dtype) continue;
+    std::vector<ValueId> operands = g.op(o).operands;
+    operands[i] = p->source;
+    g.set_operands(o, operands);
+    bool& flag = i == 0 ? g.op(o).as<ir::MatmulAttrs>().trans_a : g.op(o).as<ir::MatmulAttrs>().trans_b;
+    flag = !flag;
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace
+
+PassReport canonicalize(Graph& graph) {
+  PassReport report;
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    const ir::Op& op = graph.op(o);
+    if (op.kind == OpKind::matmul) report.rewrites += absorb_transposes(graph, o);
+    if (op.kind != OpKind::pointwise) continue;
+    const ValueId v = op.results[0];
+    report.rewrites += drop_identity(graph, v) || extend_recipe(graph, v);
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes

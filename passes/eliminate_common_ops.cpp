@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// eliminate-common-ops: ops of the same kind, operands, attributes and types are computed once.
+//   before: %a = pointwise(%x) {body = (i) => exp(%x[i])}; %b = pointwise(%x) {body = (i) => exp(%x[i])}
+//   after:  uses of %b read %a
+// Constants are equal when their recipes are.
+#include <map>
+#include <vector>
+
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+using Key = std::vector<uint64_t>;
+
+struct KeyWriter {
+  Key& key;
+  void operator()(const char*, ExprRef e) { key.push_back(reinterpret_cast<uintptr_t>(e)); }  // hash-consed
+  void operator()(const char*, const std::vector<ExprRef>& list) {
+    key.push_back(list.size());
+    for (ExprRef e : list) key.push_back(reinterpret_cast<uintptr_t>(e));
+  }
+  void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
+  void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
+  void operator()(const char*, bool v) { key.push_back(v); }
+  template <class E> requires std::is_enum_v<E>
+  void operator()(const char*, E v) { key.push_back(static_cast<uint64_t>(v)); }
+};
+
+void add_constant(Key& key, const ir::Constant& c) {
+  key.push_back(static_cast<uint64_t>(c.source));
+  key.push_back(static_cast<uint64_t>(c.dtype));
+  for (int64_t d : c.dims) key.push_back(static_cast<uint64_t>(d));
+  key.push_back(reinterpret_cast<uintptr_t>(c.file.get()));
+  key.push_back(c.offset);
+  key.push_back(c.seed);
+  if (c.bytes) {
+    for (std::byte b : *c.bytes) key.push_back(static_cast<uint64_t>(b));
+  }
+  for (const ir::ConstantStep& s : c.steps) {
+    key.push_back(static_cast<uint64_t>(s.kind) << 8 | static_cast<uint64_t>(s.dtype));
+    for (int64_t n : s.numbers) key.push_back(static_cast<uint64_t>(n));
+  }
+}
+
+constexpr size_t kLargestInline = 64 * 1024;
+
+std::optional<Key> key_of(const Graph& g, OpId o) {
+  ir::Op op = g.op(o);
+  Key key{static_cast<uint64_t>(op.kind), op.operands.size(), op.results.size()};
+  for (ValueId v : op.operands) key.push_back(v.value);
+  for (ValueId v : op.results) {
+    const ir::Type& t = g.value(v).type;
+    key.push_back(static_cast<uint64_t>(t.dtype) << 8 | t.rank());
+    for (ExprRef d : t.dims) key.push_back(reinterpret_cast<uintptr_t>(d));
+  }
+  if (op.kind == OpKind::constant) {
+    const ir::Constant& c = op.as<ir::ConstantAttrs>().constant;
+    if (c.bytes && c.bytes->size() > kLargestInline) return std::nullopt;
+    add_constant(key, c);
+  } else {
+    std::visit([&](auto& attrs) { attrs.visit(KeyWriter{key}); }, op.attrs);
+  }
+  return key;
+}
+
+}  // namespace
+
+PassReport eliminate_common_ops(Graph& graph) {
+  PassReport report;
+  std::map<Key, OpId> first;
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    auto key = key_of(graph, o);
+    if (!key) continue;
+    auto [it, added] = first.emplace(*key, o);
+    if (added) continue;
+    for (size_t i = 0; i < graph.op(o).results.size(); ++i) graph.replace_uses(graph.result(o, i), graph.result(it->second, i));
+    ++report.rewrites;
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// fold-constants: a small op whose operands are all constants becomes a constant.
+//   before: const @a : f32[2] = [1.0, 2.0]        %y = pointwise(@a) {body = (i) => @a[i] * 2.0} : f32[2]
+//   after:  const @y : f32[2] = [2.0, 4.0]
+// Requires: every operand constant and at most 64 KiB; the result's dims known and at most 64 KiB.
+#include "ir/ir.h"
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+constexpr int64_t kLargest = 64 * 1024;
+
+std::optional<std::vector<int64_t>> known_dims(const ir::Type& t) {
+  std::vector<int64_t> dims;
+  int64_t bytes = static_cast<int64_t>(size_of(t.dtype));
+  for (ExprRef d : t.dims) {
+    auto n = ir::as_int(d);
+    if (!n) return std::nullopt;
+    dims.push_back(*n);
+    bytes *= *n;
+    if (bytes > kLargest) return std::nullopt;
+  }
+  return dims;
+}
+
+// Values of the operands, or nothing if one is not a small constant.
+std::optional<std::vector<std::vector<std::byte>>> operand_bytes(const Graph& g, const ir::Op& op) {
+  std::vector<std::vector<std::byte>> out;
+  for (ValueId v : op.operands) {
+    const ir::Constant* c = g.constant(v);
+    if (!c || c->source == ir::Constant::Source::random || !known_dims(g.value(v).type)) return std::nullopt;
+    auto bytes = ir::materialize(*c);
+    if (!bytes) return std::nullopt;
+    out.push_back(*std::move(bytes));
+  }
+  return out;
+}
+
+// Row-major position of indices in an operand.
+size_t position(const Graph& g, ValueId v, std::span<const int64_t> at) {
+  const auto& dims = g.value(v).type.dims;
+  int64_t p = 0;
+  for (size_t k = 0; k < dims.size(); ++k) p = p * *ir::as_int(dims[k]) + at[k];
+  return static_cast<size_t>(p);
+}
+
+bool fold(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const ValueId result = op.results[0];
+  const ir::Type type = g.value(result).type;
+  if (op.operands.empty()) return false;  // sizes and literals are inlined, not stored
+  auto dims = known_dims(type);
+  if (!dims) return false;
+  auto operands = operand_bytes(g, op);
+  if (!operands) return false;
+  int64_t count = 1;
+  for (int64_t d : *dims) count *= d;
+  std::vector<std::byte> bytes(count * size_of(type.dtype));
+  std::vector<int64_t> at(dims->size());
+  ir::ScalarEnv env;
+  env.load = [&](int64_t slot, std::span<const int64_t> i, int64_t& integer, double& real) {
+    const ValueId v = op.operands[slot];
+    const DType t = g.value(v).type.dtype;
+    const size_t p = position(g, v, i);
+    if (is_float(t)) real = ir::read_real(t, (*operands)[slot].data(), p);
+    else integer = ir::read_int(t, (*operands)[slot].data(), p);
+  };
+  bool flagged = false;
+  env.flag = [&](int64_t) { flagged = true; };
+  const ExprRef body = op.as<ir::PointwiseAttrs>().body;
+  for (int64_t p = 0; p < count; ++p) {
+    int64_t rest = p;
+    for (size_t k = at.size(); k-- > 0; rest /= (*dims)[k]) at[k] = rest % (*dims)[k];
+    env.indices = at;
+    const ir::ScalarValue v = ir::eval_expr(body, env);
+    if (is_float(type.dtype)) ir::write_real(type.dtype, bytes.data(), p, v.r);
+    else ir::write_int(type.dtype, bytes.data(), p, v.i);
+  }
+  if (flagged) return false;
+  ValueId c = g.add_constant(g.value(result).name, ir::constant_from_bytes(type.dtype, *dims, std::move(bytes)));
+  g.replace_uses(result, c);
+  return true;
+}
+
+}  // namespace
+
+PassReport fold_constants(Graph& graph) {
+  PassReport report;
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    if (graph.op(o).kind == OpKind::pointwise) report.rewrites += fold(graph, o);
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/match.h"
+
+namespace tfcc::passes {
+
+void flatten(ExprKind kind, ExprRef e, std::vector<ExprRef>& out) {
+  if (e->kind != kind) {
+    out.push_back(e);
+    return;
+  }
+  for (ExprRef a : e->args) flatten(kind, a, out);
+}
+
+bool near(ExprRef e, double v, double relative) {
+  auto c = ir::as_real(e);
+  return c && std::fabs(*c - v) <= relative * std::fabs(v);
+}
+
+std::optional<ValueId> loaded_at(ExprRef e, const Indices& at) {
+  if (e->kind != ExprKind::load || e->args != at) return std::nullopt;
+  return ValueId{static_cast<uint32_t>(e->value)};
+}
+
+std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const Indices& at) {
+  if (e->kind != ExprKind::load || e->args.size() != 1 || at.empty() || e->args[0] != at.back()) return std::nullopt;
+  const ValueId v{static_cast<uint32_t>(e->value)};
+  if (at.back()->kind == ExprKind::index && graph.value(v).type.dims[0] != at.back()->args[0]) return std::nullopt;
+  return v;
+}
+
+ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop) {
+  return ir::expand(graph, ir::load_of(graph, v, at), [&](ValueId x) {
+    return graph.def(x)->kind == OpKind::pointwise && !(stop && stop(x));
+  });
+}
+
+ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at) {
+  return ir::expand(graph, ir::load_of(graph, v, at), [&](ValueId x) {
+    return graph.def(x)->kind == OpKind::pointwise && (x == v || graph.use_count(x) == 1);
+  });
+}
+
+double peel_scale(ExprRef& e) {
+  double scale = 1;
+  while (e->kind == ExprKind::fmul) {
+    const size_t constant = ir::as_real(e->args[0]) ? 0 : 1;
+    auto c = ir::as_real(e->args[constant]);
+    if (!c) break;
+    scale *= *c;
+    e = e->args[1 - constant];
+  }
+  if (e->kind == ExprKind::fdiv) {
+    if (auto c = ir::as_real(e->args[1])) {
+      scale /= *c;
+      e = e->args[0];
+      scale *= peel_scale(e);
+    }
+  }
+  return scale;
+}
+
+std::string label(const Graph& graph, OpId o) {
+  const ir::Op& op = graph.op(o);
+  return op.origin.empty() ? graph.value(op.results[0]).name : op.origin;
+}
+
+}  // namespace tfcc::passes

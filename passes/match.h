@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words for matching element expressions, shared by the passes.
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "ir/elements.h"
+
+namespace tfcc::passes {
+
+using ir::ExprKind;
+using ir::ExprPool;
+using ir::ExprRef;
+using ir::Graph;
+using ir::OpId;
+using ir::OpKind;
+using ir::Scalar;
+using ir::ValueId;
+using Indices = std::vector<ExprRef>;
+
+/// The summands of a real sum, the factors of a real product, in any association.
+void flatten(ExprKind kind, ExprRef e, std::vector<ExprRef>& out);
+inline std::vector<ExprRef> summands(ExprRef e) { std::vector<ExprRef> v; flatten(ExprKind::fadd, e, v); return v; }
+inline std::vector<ExprRef> factors(ExprRef e) { std::vector<ExprRef> v; flatten(ExprKind::fmul, e, v); return v; }
+
+/// A real constant within `relative` of v (constants pass through f32 and f16 on their way).
+bool near(ExprRef e, double v, double relative = 1e-3);
+
+/// The value loaded at exactly these indices, if e is such a load.
+std::optional<ValueId> loaded_at(ExprRef e, const Indices& at);
+/// The rank-1 value loaded at the last of these indices (a bias, a gamma), with as many elements as that index has.
+std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const Indices& at);
+
+/// The element of v at its own indices with all elementwise producers inlined, except where `stop` says so.
+ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop = {});
+
+/// One producer at a time, through single-use pointwise ops alone: what a fusion may swallow.
+ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at);
+
+/// The product of constant factors of e, and what is left.
+double peel_scale(ExprRef& e);
+
+/// What messages call an op: its ONNX nodes if known, else its result.
+std::string label(const Graph& graph, OpId o);
+
+}  // namespace tfcc::passes

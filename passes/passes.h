@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The passes: graph to graph, one file each. An optimisation cannot fail: it rewrites or leaves alone, and reports both.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace tfcc::passes {
+
+/// Something a pass looked at and left alone: the node and the guard that failed.
+struct Miss {
+  std::string node;
+  std::string reason;
+};
+
+struct PassReport {
+  std::string pass;              // as on the command line
+  size_t rewrites = 0;
+  std::vector<Miss> misses;
+};
+
+#define TFCC_PASS(function, name, summary) PassReport function(ir::Graph& graph);
+#include "passes/passes.def"
+#undef TFCC_PASS
+
+struct PassInfo {
+  std::string_view name, summary;
+  PassReport (*run)(ir::Graph&);
+};
+const std::vector<PassInfo>& all_passes();
+/// Null if there is none of that name.
+const PassInfo* find_pass(std::string_view name);
+
+/// The optimisations in their order; pipeline.cpp says why.
+const std::vector<std::string>& default_pipeline();
+
+/// Runs passes by name, verifying the graph after each. `after` sees the graph after each pass (for --dump-ir).
+/// Errors: invalid_argument (unknown pass, with the list), internal (a pass broke the graph).
+Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,
+                                           const std::function<void(const PassReport&, const ir::Graph&)>& after = {});
+
+}  // namespace tfcc::passes

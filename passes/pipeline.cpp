@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one list that orders the passes, and the loop that runs and verifies them.
+#include <fmt/format.h>
+
+#include "ir/ir.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+
+const std::vector<PassInfo>& all_passes() {
+  static const std::vector<PassInfo> kPasses = {
+#define TFCC_PASS(function, name, summary) {name, summary, function},
+#include "passes/passes.def"
+#undef TFCC_PASS
+  };
+  return kPasses;
+}
+
+const PassInfo* find_pass(std::string_view name) {
+  for (const PassInfo& p : all_passes()) {
+    if (p.name == name) return &p;
+  }
+  return nullptr;
+}
+
+const std::vector<std::string>& default_pipeline() {
+  static const std::vector<std::string> kOrder = {
+      "fold-constants", "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
+      // Norms before GELU and attention: they read the smallest expressions while every ONNX op is still its own.
+      "raise-layer-norm", "raise-rms-norm", "raise-gelu", "raise-softmax",
+      "fuse-attention",
+      "classify-mask",               // needs the score of fuse-attention
+      // Named fusions before fuse-pointwise, which would swallow their adds; linear-bias takes the biases that are left.
+      "fuse-bias-gelu", "fuse-residual-norm", "fuse-linear-bias",
+      "fuse-pointwise",
+      // Inlined views have become identities; q, k and v of one input may have become equal.
+      "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
+  };
+  return kOrder;
+}
+
+Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,
+                                           const std::function<void(const PassReport&, const ir::Graph&)>& after) {
+  std::vector<PassReport> reports;
+  for (const std::string& name : names) {
+    const PassInfo* pass = find_pass(name);
+    if (!pass) {
+      std::string list;
+      for (const PassInfo& p : all_passes()) list += (list.empty() ? "" : ", ") + std::string(p.name);
+      return Error{ErrorCode::invalid_argument, fmt::format("--passes: there is no pass '{}'; passes are {}", name, list)};
+    }
+    reports.push_back(pass->run(graph));
+    reports.back().pass = name;
+    graph.clean();
+    std::vector<std::string> broken = ir::verify(graph);
+    if (!broken.empty()) return Error{ErrorCode::internal, fmt::format("after pass {}: {}", name, broken[0])};
+    if (after) after(reports.back(), graph);
+  }
+  return reports;
+}
+
+}  // namespace tfcc::passes

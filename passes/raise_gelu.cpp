@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// raise-gelu: the erf or tanh form of GELU, spelled out in any association, as one op.
+//   before: %y = 0.5 * %x * (1 + erf(%x / sqrt(2)))         or 0.5 * %x * (1 + tanh(0.79788 * (%x + 0.044715 * %x^3)))
+//   after:  %y = gelu(%x) {approx = erf}                    or {approx = tanh}
+// Requires: constants within 1e-3 of the exact ones (a graph converted to fp16 rounds them); one %x in all places.
+#include <algorithm>
+
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+// c * x for any association of constants: c and x.
+std::pair<double, ExprRef> scaled(ExprRef e) {
+  const double c = peel_scale(e);
+  return {c, e};
+}
+
+bool close(double a, double b) { return std::fabs(a - b) <= 1e-3 * std::fabs(b); }
+
+// The argument x of erf(x / sqrt 2), or of tanh(sqrt(2/pi) (x + 0.044715 x^3)).
+struct Inner {
+  ExprRef x;
+  ir::GeluKind kind;
+};
+
+std::optional<Inner> inner_of(ExprRef e) {
+  if (e->kind == ExprKind::erf) {
+    auto [c, x] = scaled(e->args[0]);
+    if (close(c, std::sqrt(0.5))) return Inner{x, ir::GeluKind::erf};
+  }
+  if (e->kind != ExprKind::tanh) return std::nullopt;
+  auto [c, sum] = scaled(e->args[0]);
+  if (!close(c, std::sqrt(2 / M_PI)) || sum->kind != ExprKind::fadd) return std::nullopt;
+  for (size_t i : {0, 1}) {
+    ExprRef x = sum->args[i];
+    auto [k, cube] = scaled(sum->args[1 - i]);
+    if (close(k, 0.044715) && factors(cube) == std::vector<ExprRef>(3, x)) return Inner{x, ir::GeluKind::tanh};
+    // k * x^3 with the constant between the factors.
+    std::vector<ExprRef> f = factors(sum->args[1 - i]);
+    const auto constant = std::find_if(f.begin(), f.end(), [](ExprRef q) { return near(q, 0.044715); });
+    if (constant == f.end()) continue;
+    f.erase(constant);
+    if (f == std::vector<ExprRef>(3, x)) return Inner{x, ir::GeluKind::tanh};
+  }
+  return std::nullopt;
+}
+
+// 0.5 * x * (1 + inner), factors in any order.
+std::optional<Inner> match(ExprRef e) {
+  std::vector<ExprRef> f = factors(e);
+  double scale = 1;
+  std::erase_if(f, [&](ExprRef q) {
+    auto c = ir::as_real(q);
+    if (c) scale *= *c;
+    return c.has_value();
+  });
+  for (size_t i = 0; i < f.size() && close(scale, 0.5); ++i) {
+    if (f[i]->kind != ExprKind::fadd) continue;
+    for (size_t k : {0, 1}) {
+      if (!near(f[i]->args[k], 1, 0)) continue;
+      auto inner = inner_of(f[i]->args[1 - k]);
+      if (!inner) continue;
+      std::vector<ExprRef> rest = f;
+      rest.erase(rest.begin() + i);
+      if (rest == factors(inner->x)) return inner;
+    }
+  }
+  return std::nullopt;
+}
+
+// A value that already computes x at these indices, searched backwards from y.
+std::optional<ValueId> find_value(const Graph& g, ValueId y, ExprRef x, const Indices& at) {
+  if (auto v = loaded_at(x, at)) return v;
+  std::vector<ValueId> queue{y};
+  for (size_t i = 0; i < queue.size() && queue.size() < 64; ++i) {
+    const ir::Op* op = g.def(queue[i]);
+    if (!op || op->kind != OpKind::pointwise) continue;
+    for (ValueId v : op->operands) {
+      if (g.value(v).type == g.value(y).type && expanded(g, v, at) == x) return v;
+      queue.push_back(v);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+PassReport raise_gelu(Graph& graph) {
+  PassReport report;
+  std::vector<OpId> order = graph.order();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    if (graph.op(*it).kind != OpKind::pointwise) continue;
+    const ValueId y = graph.result(*it);
+    if (!is_float(graph.value(y).type.dtype) || graph.use_count(y) == 0) continue;
+    const Indices at = ir::indices_of(graph, y);
+    auto inner = match(expanded(graph, y, at));
+    if (!inner) continue;
+    auto x = find_value(graph, y, inner->x, at);
+    if (!x) {
+      report.misses.push_back({label(graph, *it), "the argument of the GELU is no tensor of its own"});
+      continue;
+    }
+    ValueId gelu = graph.add(OpKind::gelu, {*x}, ir::GeluAttrs{inner->kind}, graph.value(y).type, graph.value(y).name, graph.op(*it).origin);
+    graph.replace_uses(y, gelu);
+    ++report.rewrites;
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// raise-layer-norm: ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add as one op.
+//   before: %m = mean(%x); %v = mean((%x - %m)^2); %y = (%x - %m) / sqrt(%v + eps) * @g + @b
+//   after:  %y = layer_norm(%x, @g, @b) {eps}
+// Requires: both means over the last axis, of the same %x; @g, @b rank 1 on it. A missing @g becomes ones.
+#include <algorithm>
+
+#include "passes/raise_norm.h"
+
+namespace tfcc::passes {
+namespace {
+
+// e == load(x at indices) - mean(x) of the row; returns x and the mean.
+struct Centered {
+  ValueId x, mean;
+};
+
+std::optional<Centered> centered(const Graph& g, ExprRef e, const Indices& at) {
+  if (e->kind != ExprKind::fsub) return std::nullopt;
+  auto x = loaded_at(e->args[0], at);
+  auto mean = row_statistic(g, e->args[1], at);
+  if (!x || !mean) return std::nullopt;
+  auto body = mean_over_last(g, *mean, Indices(at.begin(), at.end() - 1), at.back());
+  if (!body || loaded_at(*body, at) != x) return std::nullopt;
+  return Centered{*x, *mean};
+}
+
+// Is v the mean of the squares of this centered x?
+bool is_variance(const Graph& g, ValueId v, ExprRef numerator, const Indices& at, const std::function<bool(ValueId)>& stop) {
+  auto body = mean_over_last(g, v, Indices(at.begin(), at.end() - 1), at.back());
+  if (!body) return false;
+  ExprRef square = ir::expand(g, *body, [&](ValueId u) { return g.def(u)->kind == OpKind::pointwise && !stop(u); });
+  return square == ir::mul(numerator, numerator);
+}
+
+bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport& report) {
+  const ValueId y = g.result(o);
+  const ir::Type type = g.value(y).type;
+  if (!is_float(type.dtype) || type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
+  const Indices at = ir::indices_of(g, y);
+  auto stop = [&](ValueId v) { return std::find(candidates.begin(), candidates.end(), v) != candidates.end(); };
+  ExprRef e = expanded(g, y, at, stop);
+  for (const Affine& a : affine_forms(g, e, at)) {
+    for (const Normalised& n : normalised_forms(a.core)) {
+      auto c = centered(g, n.numerator, at);
+      if (!c) continue;
+      auto variance = row_statistic(g, n.root.statistic, at);
+      if (!variance || !is_variance(g, *variance, n.numerator, at, stop)) {
+        report.misses.push_back({label(g, o), "the root is not over the variance of the same value"});
+        continue;
+      }
+      if (g.value(c->x).type != type) continue;
+      std::vector<ValueId> operands{c->x, gamma_or_ones(g, a, c->x)};
+      if (a.beta) operands.push_back(*a.beta);
+      ValueId norm = g.add(OpKind::layer_norm, operands, ir::NormAttrs{n.root.eps}, type, g.value(y).name, g.op(o).origin);
+      g.replace_uses(y, norm);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+PassReport raise_layer_norm(Graph& graph) {
+  PassReport report;
+  const std::vector<ValueId> candidates = normalised_candidates(graph);
+  std::vector<OpId> order = graph.order();
+  // Last op first, so that scale and shift are taken along; what it replaced is then dead.
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    if (graph.op(*it).kind != OpKind::pointwise || graph.use_count(graph.result(*it)) == 0) continue;
+    if (raise(graph, *it, candidates, report)) {
+      ++report.rewrites;
+      graph.clean();
+    }
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes

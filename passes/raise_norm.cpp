@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/raise_norm.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tfcc::passes {
+
+std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& row, ExprRef last) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::reduce) return std::nullopt;
+  const auto& attrs = op->as<ir::ReduceAttrs>();
+  if (attrs.kind != ir::ReduceKind::mean || attrs.extents.size() != 1) return std::nullopt;
+  const size_t rank = g.value(v).type.rank();
+  Indices at = row;
+  if (rank == row.size() + 1) at.push_back(g.pool().integer(0));
+  if (at.size() != rank) return std::nullopt;
+  if (last->kind == ExprKind::index && last->args[0] != attrs.extents[0]) return std::nullopt;
+  at.push_back(last);
+  return ir::free_expr(g, g.value(v).def, attrs.body, at);
+}
+
+std::optional<ValueId> row_statistic(const Graph& g, ExprRef e, const Indices& at) {
+  if (e->kind != ExprKind::load || at.empty()) return std::nullopt;
+  const ValueId v{static_cast<uint32_t>(e->value)};
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::reduce) return std::nullopt;
+  Indices row(at.begin(), at.end() - 1);
+  if (e->args == row) return v;
+  row.push_back(g.pool().integer(0));
+  return e->args == row ? std::optional(v) : std::nullopt;
+}
+
+std::vector<ValueId> normalised_candidates(const Graph& g) {
+  std::vector<ValueId> out;
+  for (OpId o : g.order()) {
+    const ir::Op& op = g.op(o);
+    if (op.kind != OpKind::reduce || op.as<ir::ReduceAttrs>().kind != ir::ReduceKind::mean) continue;
+    // mean(x) names x; mean(x * x), with the square an op of its own or not, names x too.
+    ExprRef body = ir::free_expr(g, o, op.as<ir::ReduceAttrs>().body, {});
+    for (int step = 0; step < 2; ++step) {
+      std::vector<ValueId> loads = ir::loads_of(body);
+      if (loads.size() == 1) out.push_back(loads[0]);
+      if (loads.size() != 1 || body->kind != ExprKind::load || !ir::has_elements(g, loads[0])) break;
+      body = ir::element_of(g, loads[0], body->args);
+      const bool square = body->kind == ExprKind::fmul && body->args[0] == body->args[1];
+      if (!square) break;
+    }
+  }
+  return out;
+}
+
+std::vector<Affine> affine_forms(const Graph& g, ExprRef e, const Indices& at) {
+  std::vector<Affine> out;
+  auto scaled = [&](ExprRef x, std::optional<ValueId> beta) {
+    out.push_back({x, std::nullopt, beta});
+    if (x->kind != ExprKind::fmul) return;
+    for (size_t i : {0, 1}) {
+      if (auto gamma = loaded_along_last(g, x->args[i], at)) out.push_back({x->args[1 - i], gamma, beta});
+    }
+    // (numerator * gamma) / root and gamma * (x * (1 / root)) associate differently: gather the factors.
+    std::vector<ExprRef> f = factors(x);
+    for (size_t i = 0; i < f.size(); ++i) {
+      auto gamma = loaded_along_last(g, f[i], at);
+      if (!gamma || f.size() < 3) continue;
+      ExprRef rest = nullptr;
+      for (size_t k = 0; k < f.size(); ++k) {
+        if (k != i) rest = rest ? ir::mul(rest, f[k]) : f[k];
+      }
+      out.push_back({rest, gamma, beta});
+    }
+  };
+  if (e->kind == ExprKind::fadd) {
+    for (size_t i : {0, 1}) {
+      if (auto beta = loaded_along_last(g, e->args[i], at)) scaled(e->args[1 - i], beta);
+    }
+  }
+  scaled(e, std::nullopt);
+  return out;
+}
+
+std::optional<RootTerm> root_of(ExprRef e) {
+  if (e->kind != ExprKind::sqrt) return std::nullopt;
+  ExprRef inside = e->args[0];
+  if (inside->kind == ExprKind::fadd) {
+    for (size_t i : {0, 1}) {
+      if (auto eps = ir::as_real(inside->args[i])) return RootTerm{inside->args[1 - i], *eps};
+    }
+  }
+  return RootTerm{inside, 0};
+}
+
+std::vector<Normalised> normalised_forms(ExprRef e) {
+  std::vector<Normalised> out;
+  if (e->kind == ExprKind::fdiv) {
+    if (auto root = root_of(e->args[1])) out.push_back({e->args[0], *root});
+  }
+  if (e->kind == ExprKind::fmul) {
+    for (size_t i : {0, 1}) {
+      ExprRef f = e->args[i];
+      if (f->kind != ExprKind::fdiv || !near(f->args[0], 1, 0)) continue;
+      if (auto root = root_of(f->args[1])) out.push_back({e->args[1 - i], *root});
+    }
+  }
+  return out;
+}
+
+ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x) {
+  if (a.gamma) return *a.gamma;
+  const ir::Type& t = g.value(x).type;
+  const int64_t n = *ir::as_int(t.dims.back());
+  std::vector<std::byte> bytes(n * size_of(t.dtype));
+  for (int64_t i = 0; i < n; ++i) ir::write_real(t.dtype, bytes.data(), i, 1);
+  return g.add_constant(g.value(x).name + ".ones", ir::constant_from_bytes(t.dtype, {n}, std::move(bytes)));
+}
+
+}  // namespace tfcc::passes

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What raise-layer-norm and raise-rms-norm share: finding the mean, and matching scale and shift. Internal to passes/.
+#pragma once
+
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+
+/// If v is the mean of some expression over the last axis alone (kept as size 1 or dropped): that expression, free, at
+/// `row` for the leading axes and `last` for the reduced one.
+std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& row, ExprRef last);
+
+/// A load of a mean that belongs to the row of `at`.
+std::optional<ValueId> row_statistic(const Graph& g, ExprRef e, const Indices& at);
+
+/// Values whose mean, or mean of squares, over the last axis is taken: where expansion has to stop.
+std::vector<ValueId> normalised_candidates(const Graph& g);
+
+/// core * gamma + beta in any order of factors; gamma and beta may be absent.
+struct Affine {
+  ExprRef core;
+  std::optional<ValueId> gamma, beta;
+};
+/// Every way to read e as such; the caller tries to match each core.
+std::vector<Affine> affine_forms(const Graph& g, ExprRef e, const Indices& at);
+
+/// eps of sqrt(statistic + eps), or nothing.
+struct RootTerm {
+  ExprRef statistic;
+  double eps;
+};
+std::optional<RootTerm> root_of(ExprRef e);
+/// numerator / sqrt(statistic + eps), written as a division or as a product with 1 / sqrt or sqrt(1 / ...).
+struct Normalised {
+  ExprRef numerator;
+  RootTerm root;
+};
+std::vector<Normalised> normalised_forms(ExprRef e);
+
+/// gamma, or a constant of ones if there was none.
+ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x);
+
+}  // namespace tfcc::passes

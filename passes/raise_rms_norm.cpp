@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// raise-rms-norm: Pow, ReduceMean, Add, Sqrt, Div or Reciprocal, Mul, Mul as one op.
+//   before: %v = mean(%x * %x); %y = %x * (1 / sqrt(%v + eps)) * @g
+//   after:  %y = rms_norm(%x, @g) {eps}
+// Requires: the mean over the last axis, of the square of the same %x; @g rank 1 on it. A missing @g becomes ones.
+#include <algorithm>
+
+#include "passes/raise_norm.h"
+
+namespace tfcc::passes {
+namespace {
+
+bool is_mean_square(const Graph& g, ValueId v, ValueId x, const Indices& at) {
+  auto body = mean_over_last(g, v, Indices(at.begin(), at.end() - 1), at.back());
+  if (!body) return false;
+  ExprRef e = ir::expand(g, *body, [&](ValueId u) { return g.def(u)->kind == OpKind::pointwise && u != x; });
+  ExprRef load = ir::load_of(g, x, at);
+  return e == ir::mul(load, load);
+}
+
+bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport& report) {
+  const ValueId y = g.result(o);
+  const ir::Type type = g.value(y).type;
+  if (!is_float(type.dtype) || type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
+  const Indices at = ir::indices_of(g, y);
+  ExprRef e = expanded(g, y, at, [&](ValueId v) { return std::find(candidates.begin(), candidates.end(), v) != candidates.end(); });
+  for (const Affine& a : affine_forms(g, e, at)) {
+    if (a.beta) continue;
+    for (const Normalised& n : normalised_forms(a.core)) {
+      auto x = loaded_at(n.numerator, at);
+      auto statistic = row_statistic(g, n.root.statistic, at);
+      if (!x || !statistic || g.value(*x).type != type) continue;
+      if (!is_mean_square(g, *statistic, *x, at)) {
+        report.misses.push_back({label(g, o), "the root is not over the mean square of the same value"});
+        continue;
+      }
+      ValueId norm = g.add(OpKind::rms_norm, {*x, gamma_or_ones(g, a, *x)}, ir::NormAttrs{n.root.eps}, type, g.value(y).name, g.op(o).origin);
+      g.replace_uses(y, norm);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+PassReport raise_rms_norm(Graph& graph) {
+  PassReport report;
+  const std::vector<ValueId> candidates = normalised_candidates(graph);
+  std::vector<OpId> order = graph.order();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    if (graph.op(*it).kind != OpKind::pointwise || graph.use_count(graph.result(*it)) == 0) continue;
+    if (raise(graph, *it, candidates, report)) {
+      ++report.rewrites;
+      graph.clean();
+    }
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// raise-softmax: exp of the distance to the row's maximum, over its sum, as one op.
+//   before: %m = max(%x); %s = sum(exp(%x - %m)); %y = exp(%x - %m) / %s
+//   after:  %y = softmax(%x)
+// Requires: both reductions over the last axis alone, of the same %x.
+#include <algorithm>
+
+#include "passes/raise_norm.h"
+
+namespace tfcc::passes {
+namespace {
+
+std::optional<ExprRef> reduced_body(const Graph& g, ExprRef load, ir::ReduceKind kind, const Indices& at) {
+  auto v = row_statistic(g, load, at);
+  if (!v) return std::nullopt;
+  const auto& attrs = g.def(*v)->as<ir::ReduceAttrs>();
+  if (attrs.kind != kind || attrs.extents.size() != 1 || attrs.extents[0] != at.back()->args[0]) return std::nullopt;
+  Indices full = load->args;
+  full.push_back(at.back());
+  return ir::free_expr(g, g.value(*v).def, attrs.body, full);
+}
+
+std::optional<ValueId> match(const Graph& g, ExprRef e, const Indices& at) {
+  if (e->kind != ExprKind::fdiv || e->args[0]->kind != ExprKind::exp) return std::nullopt;
+  ExprRef shifted = e->args[0]->args[0];
+  if (shifted->kind != ExprKind::fsub) return std::nullopt;
+  auto x = loaded_at(shifted->args[0], at);
+  auto max = reduced_body(g, shifted->args[1], ir::ReduceKind::max, at);
+  auto sum = reduced_body(g, e->args[1], ir::ReduceKind::sum, at);
+  if (!x || !max || !sum || loaded_at(*max, at) != x) return std::nullopt;
+  ExprRef summed = ir::expand(g, *sum, [&](ValueId v) { return g.def(v)->kind == OpKind::pointwise && v != *x; });
+  return summed == e->args[0] ? x : std::nullopt;
+}
+
+// Values whose row maximum is taken: where expansion has to stop.
+std::vector<ValueId> maximised(const Graph& g) {
+  std::vector<ValueId> out;
+  for (OpId o : g.order()) {
+    const ir::Op& op = g.op(o);
+    if (op.kind == OpKind::reduce && op.as<ir::ReduceAttrs>().kind == ir::ReduceKind::max) {
+      out.insert(out.end(), op.operands.begin(), op.operands.end());
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+PassReport raise_softmax(Graph& graph) {
+  PassReport report;
+  const std::vector<ValueId> stops = maximised(graph);
+  if (stops.empty()) return report;
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    if (graph.op(o).kind != OpKind::pointwise) continue;
+    const ValueId y = graph.result(o);
+    const ir::Type type = graph.value(y).type;
+    const Indices at = ir::indices_of(graph, y);
+    if (at.empty() || at.back()->kind != ExprKind::index) continue;
+    ExprRef e = expanded(graph, y, at, [&](ValueId v) { return std::find(stops.begin(), stops.end(), v) != stops.end(); });
+    auto x = match(graph, e, at);
+    if (!x || graph.value(*x).type != type) continue;
+    graph.replace_uses(y, graph.add(OpKind::softmax, {*x}, ir::SoftmaxAttrs{}, type, graph.value(y).name, graph.op(o).origin));
+    ++report.rewrites;
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes
