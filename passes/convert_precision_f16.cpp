@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// convert-precision-f16: f32 tensors inside the graph are stored as f16, and products multiply f16 with f32 accumulation.
+//   before: %h = matmul(%x, @w) : f32[B,S,64]
+//   after:  const @w.f16 : f16[64,64] = ... |> cast(f16);  %h = matmul(%x.f16, @w.f16) : f16[B,S,64]
+// Graph inputs and outputs keep their types. Expressions are not touched: they compute in f32, so a score's constants are never
+// narrowed. Integers, booleans and f64 stay.
+#include <algorithm>
+
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+// A pointwise copy of v in another type.
+ValueId converted(Graph& g, ValueId v, DType to, const std::string& name) {
+  ir::Captured c = ir::capture(ir::load_of(g, v, ir::indices_of(g, v)));
+  return g.add_pointwise(c.operands, c.body, {to, g.value(v).type.dims}, name);
+}
+
+// `users` read `to` in place of `from`, whose type differs.
+void read_instead(Graph& g, ValueId from, ValueId to, std::vector<OpId> users) {
+  for (OpId u : users) {
+    std::vector<ValueId> operands = g.op(u).operands;
+    std::replace(operands.begin(), operands.end(), from, to);
+    g.set_operands(u, operands);
+  }
+}
+
+void read_instead(Graph& g, ValueId from, ValueId to) { read_instead(g, from, to, g.value(from).users); }
+
+}  // namespace
+
+PassReport convert_precision_f16(Graph& graph) {
+  PassReport report;
+  std::vector<DType> declared;
+  for (const ir::Graph::Output& out : graph.outputs) declared.push_back(graph.value(out.value).type.dtype);
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    const ir::Op op = graph.op(o);
+    if (op.kind == OpKind::constant) {
+      ir::Constant c = op.as<ir::ConstantAttrs>().constant;
+      if (c.result_dtype() != DType::f32) continue;
+      c.steps.push_back({ir::ConstantStep::Kind::cast, {}, DType::f16});
+      read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
+      ++report.rewrites;
+      continue;
+    }
+    for (ValueId v : op.results) {
+      if (graph.value(v).type.dtype != DType::f32) continue;
+      graph.set_type(v, {DType::f16, graph.value(v).type.dims});
+      ++report.rewrites;
+    }
+  }
+  // f32 inputs enter through a conversion, f32 outputs leave through one.
+  for (ValueId v : graph.inputs()) {
+    if (graph.value(v).type.dtype != DType::f32) continue;
+    if (graph.value(v).users.empty()) continue;
+    const std::vector<OpId> users = graph.value(v).users;
+    read_instead(graph, v, converted(graph, v, DType::f16, graph.value(v).name + ".f16"), users);
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    ir::Graph::Output& out = graph.outputs[i];
+    if (graph.value(out.value).type.dtype == declared[i]) continue;
+    const ir::Op* op = graph.def(out.value);
+    const bool own = op->kind == OpKind::pointwise && graph.use_count(out.value) == 1;
+    if (own) graph.set_type(out.value, {declared[i], graph.value(out.value).type.dims});
+    else out.value = converted(graph, out.value, declared[i], graph.value(out.value).name + ".f32");
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes

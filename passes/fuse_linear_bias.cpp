@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// fuse-linear-bias: the bias add after a product becomes the product's own bias.
+//   before: %m = matmul(%x, @w); %y = pointwise(@b, %m) {body = (i,j,k) => %m[i,j,k] + @b[k]}
+//   after:  %y = matmul(%x, @w, @b)
+// Requires: %m has one use and no bias yet; @b is rank 1 on the last axis.
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+
+PassReport fuse_linear_bias(Graph& graph) {
+  PassReport report;
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    if (graph.op(o).kind != OpKind::pointwise) continue;
+    const ValueId y = graph.result(o);
+    const Indices at = ir::indices_of(graph, y);
+    ExprRef e = ir::element_of(graph, y, at);
+    if (e->kind != ExprKind::fadd) continue;
+    const bool bias_first = loaded_along_last(graph, e->args[0], at).has_value();
+    auto bias = loaded_along_last(graph, e->args[bias_first ? 0 : 1], at);
+    auto m = loaded_at(e->args[bias_first ? 1 : 0], at);
+    if (!bias || !m || graph.value(*m).type != graph.value(y).type) continue;
+    const ir::Op* product = graph.def(*m);
+    if (!product || product->kind != OpKind::matmul || product->operands.size() != 2) continue;
+    if (graph.value(*bias).type.dtype != graph.value(y).type.dtype) continue;
+    if (graph.use_count(*m) != 1) {
+      report.misses.push_back({label(graph, o), "the product has another use"});
+      continue;
+    }
+    std::vector<ValueId> operands = product->operands;
+    operands.push_back(*bias);
+    const ir::MatmulAttrs attrs = product->as<ir::MatmulAttrs>();
+    ValueId fused = graph.add(OpKind::matmul, operands, attrs, graph.value(y).type, graph.value(y).name, product->origin);
+    graph.replace_uses(y, fused);
+    ++report.rewrites;
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes
