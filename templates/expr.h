@@ -11,8 +11,8 @@
 
 #ifdef TFCC_CUDA
 
-inline constexpr f32 kInf = __builtin_huge_valf();
-inline constexpr f32 kNan = __builtin_nanf("");
+#define kInf __int_as_float(0x7f800000)  // NVRTC has no constant expression for these
+#define kNan __int_as_float(0x7fc00000)
 
 #define TFCC_REAL_1(name, single, twice)       \
   TFCC_FN f32 name(f32 x) { return single(x); } \

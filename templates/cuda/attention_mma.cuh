@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention for f16 and bf16 on tensor cores: mma.sync.m16n8k16 with f32 accumulators, P stays in registers.
+//
+// A warp owns 16 queries; the block shares K and V tiles in two stages filled by cp.async, one barrier a tile.
+#pragma once
+#include "cuda/attention_tile.cuh"
+
+inline constexpr f32 kLog2E = 1.44269504088896340736f;
+
+TFCC_FN f32 exp2_fast(f32 x) {
+  f32 r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+TFCC_FN void load_matrices(u32 (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+TFCC_FN void load_matrices_transposed(u32 (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+
+/// c += a b: a 16x16, b 16x8, c 16x8.
+template <class T>
+TFCC_FN void multiply_add(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  if constexpr (kSame<T, f16>) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+/// One warp: 16 queries against tiles of block_n keys. Accumulator c[k] of a lane is row lane / 4 + 8 * (k / 2),
+/// column 2 * (lane % 4) + k % 2 of its 16x8 tile.
+template <class Spec>
+struct AttentionWarp {
+  using T = typename Spec::T;
+  using QkRows = TileRows<T, Spec::head_dim>;
+  using VRows = TileRows<T, Spec::v_dim>;
+  static constexpr int block_n = Spec::block_n;
+  static constexpr int k_steps = QkRows::width / 16, v_tiles = VRows::width / 8;
+  static constexpr bool q_in_registers = k_steps <= 8;
+
+  const T* q;  // shared memory: this warp's 16 rows
+  int lane = threadIdx.x % kWarp;
+  u32 fragments[q_in_registers ? k_steps : 1][4];
+  f32 o[v_tiles][4];
+  f32 top[2] = {-kInf, -kInf};  // of the scores so far, per row
+  f32 sum[2] = {0.0f, 0.0f};    // of this lane's columns
+
+  TFCC_FN AttentionWarp(const T* q_) : q(q_) {
+#pragma unroll
+    for (int t = 0; t < v_tiles; ++t) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) o[t][k] = 0.0f;
+    }
+  }
+
+  TFCC_FN void load_query(u32 (&a)[4], int step) const {
+    load_matrices(a, q + QkRows::at(lane % 16, step * 2 + lane / 16));
+  }
+  TFCC_FN void load_queries() {
+    if constexpr (q_in_registers) {
+#pragma unroll
+      for (int step = 0; step < k_steps; ++step) load_query(fragments[step], step);
+    }
+  }
+
+  TFCC_FN void multiply_keys(f32 (&s)[block_n / 8][4], const T* k) const {
+#pragma unroll
+    for (int t = 0; t < block_n / 8; ++t) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) s[t][c] = 0.0f;
+    }
+    const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
+#pragma unroll
+    for (int step = 0; step < k_steps; ++step) {
+      u32 a[4];
+      if constexpr (q_in_registers) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[r] = fragments[step][r];
+      } else {
+        load_query(a, step);
+      }
+#pragma unroll
+      for (int t = 0; t < block_n / 16; ++t) {
+        u32 b[4];
+        load_matrices(b, k + QkRows::at(t * 16 + row, step * 2 + half));
+        multiply_add<T>(s[2 * t], a, b[0], b[1]);
+        multiply_add<T>(s[2 * t + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  /// s becomes exp(s - top); o and sum are rescaled to the new top.
+  TFCC_FN void soften(f32 (&s)[block_n / 8][4]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      f32 larger = top[r];
+#pragma unroll
+      for (int t = 0; t < block_n / 8; ++t) larger = fmaxf(larger, fmaxf(s[t][2 * r], s[t][2 * r + 1]));
+      larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, 1));
+      larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, 2));
+      const f32 base = larger == -kInf ? 0.0f : larger;  // no visible key yet: all weights are 0
+      const f32 rescale = weight(top[r], base);
+      top[r] = larger;
+      f32 added = 0.0f;
+#pragma unroll
+      for (int t = 0; t < block_n / 8; ++t) {
+#pragma unroll
+        for (int c = 2 * r; c < 2 * r + 2; ++c) {
+          s[t][c] = weight(s[t][c], base);
+          added += s[t][c];
+        }
+      }
+      sum[r] = sum[r] * rescale + added;
+#pragma unroll
+      for (int t = 0; t < v_tiles; ++t) {
+        o[t][2 * r] *= rescale;
+        o[t][2 * r + 1] *= rescale;
+      }
+    }
+  }
+
+  /// exp of the difference of two scores. Printed scores may be near the largest float: subtract first.
+  static TFCC_FN f32 weight(f32 s, f32 base) {
+    if constexpr (Spec::scaled) return exp2_fast(s * (Spec::score_scale * kLog2E) - base * (Spec::score_scale * kLog2E));
+    else return exp2_fast((s - base) * kLog2E);
+  }
+
+  TFCC_FN void multiply_values(const f32 (&p)[block_n / 8][4], const T* v) {
+    const int row = lane % 16, half = lane / 16;
+#pragma unroll
+    for (int t = 0; t < block_n / 16; ++t) {
+      const u32 a[4] = {pack2<T>(p[2 * t][0], p[2 * t][1]), pack2<T>(p[2 * t][2], p[2 * t][3]),
+                        pack2<T>(p[2 * t + 1][0], p[2 * t + 1][1]), pack2<T>(p[2 * t + 1][2], p[2 * t + 1][3])};
+#pragma unroll
+      for (int c = 0; c < v_tiles / 2; ++c) {
+        u32 b[4];
+        load_matrices_transposed(b, v + VRows::at(t * 16 + row, c * 2 + half));
+        multiply_add<T>(o[2 * c], a, b[0], b[1]);
+        multiply_add<T>(o[2 * c + 1], a, b[2], b[3]);
+      }
+    }
+  }
+
+  /// o / sum to shared memory; rows without a visible key are 0.
+  TFCC_FN void finish(T* rows) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      f32 total = sum[r];
+      total += __shfl_xor_sync(kAllLanes, total, 1);
+      total += __shfl_xor_sync(kAllLanes, total, 2);
+      const f32 scale = total == 0.0f ? 0.0f : 1.0f / total;
+#pragma unroll
+      for (int t = 0; t < v_tiles; ++t) {
+        *(u32*)(rows + VRows::at(lane / 4 + 8 * r, t) + lane % 4 * 2) =
+            pack2<T>(o[t][2 * r] * scale, o[t][2 * r + 1] * scale);
+      }
+    }
+  }
+};
+
+/// A warp's 16 rows from shared memory to `out`.
+template <class Spec>
+TFCC_FN void write_rows(typename Spec::T* out, const typename Spec::T* rows, int count) {
+  using T = typename Spec::T;
+  using VRows = TileRows<T, Spec::v_dim>;
+  constexpr int per_row = ceil_div(Spec::v_dim, 8);
+  for (int e = threadIdx.x % kWarp; e < 16 * per_row; e += kWarp) {
+    const int row = e / per_row, c = e % per_row;
+    if (row >= count) break;
+    T* to = out + (i64)row * Spec::out_stride + c * 8;
+    const T* from = rows + VRows::at(row, c);
+    if constexpr (AttentionShape<Spec>::chunked(Spec::v_dim, Spec::out_stride)) {
+      *(uint4*)to = *(const uint4*)from;
+    } else {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        if (c * 8 + k < Spec::v_dim) to[k] = from[k];
+      }
+    }
+  }
+}
+
+template <class Spec, class Score, class Visible, class Live>
+TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
+                           const typename Spec::T* v, const AttentionBlock<Spec>& block, const Score& score,
+                           const Visible& visible, const Live& live) {
+  using T = typename Spec::T;
+  using Shape = AttentionShape<Spec>;
+  using Warp = AttentionWarp<Spec>;
+  constexpr int block_m = Spec::block_m, block_n = Spec::block_n, threads = Shape::threads;
+  extern __shared__ uint4 tfcc_shared[];
+  T* const tile_q = (T*)tfcc_shared;
+  T* const tiles_k = tile_q + Shape::q_elements;
+  T* const tiles_v = tiles_k + 2 * Shape::k_elements;
+
+  const i64 first_key = (i64)block.b * block.keys;
+  const T* const head_k = k + first_key * Spec::k_stride + block.kv_head * Spec::head_dim;
+  const T* const head_v = v + first_key * Spec::v_stride + block.kv_head * Spec::v_dim;
+  const auto copy_keys = [&](idx tile, int stage, const KeyBits<block_n>& bits) {
+    const i64 row = (i64)tile * block_n;
+    copy_tile<typename Warp::QkRows, block_n, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::k_stride), threads>(
+        tiles_k + stage * Shape::k_elements, head_k + row * Spec::k_stride, Spec::k_stride, bits);
+    copy_tile<typename Warp::VRows, block_n, Spec::v_dim, Shape::chunked(Spec::v_dim, Spec::v_stride), threads>(
+        tiles_v + stage * Shape::v_elements, head_v + row * Spec::v_stride, Spec::v_stride, bits);
+  };
+
+  const i64 first_row = (i64)block.b * block.queries + block.first;
+  const int left = block.queries - block.first;
+  copy_tile<typename Warp::QkRows, block_m, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::q_stride), threads>(
+      tile_q, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride,
+      [&](int row) { return row < left; });
+  KeyBits<block_n> bits;
+  idx tile = next_tile<block_n>(0, block.tiles, block.limit, block.b, live, bits);
+  if (tile < block.tiles) copy_keys(tile, 0, bits);
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
+
+  const int warp = threadIdx.x / kWarp;
+  Warp w(tile_q + warp * 16 * Warp::QkRows::stride);
+  w.load_queries();
+  const idx warp_row = block.first + warp * 16, row = warp_row + w.lane / 4;
+  for (int stage = 0; tile < block.tiles; stage ^= 1) {
+    // Behind this barrier the tile is complete and nobody reads the other stage any more.
+    wait_copies<0>();
+    __syncthreads();
+    KeyBits<block_n> next_bits;
+    const idx next = next_tile<block_n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
+    if (next < block.tiles) copy_keys(next, stage ^ 1, next_bits);
+    commit_copies();
+
+    f32 s[block_n / 8][4];
+    w.multiply_keys(s, tiles_k + stage * Shape::k_elements);
+    const bool cut = block.cuts(bits, tile, warp_row);
+    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) {
+#pragma unroll
+      for (int t = 0; t < block_n / 8; ++t) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int key = t * 8 + w.lane % 4 * 2 + c % 2;
+          const bool bit = (bits.word[t / 4] >> (key % kWarp)) & 1;
+          s[t][c] = block.masked(s[t][c], row + c / 2 * 8, tile * block_n + key, bit, cut, score, visible);
+        }
+      }
+    }
+    w.soften(s);
+    w.multiply_values(s, tiles_v + stage * Shape::v_elements);
+    tile = next;
+    bits = next_bits;
+  }
+
+  __syncthreads();  // rows of the result may be longer than those of q and reach into a neighbour's
+  T* const rows = tile_q + warp * 16 * Warp::VRows::stride;
+  w.finish(rows);
+  __syncwarp();
+  write_rows<Spec>(out + (first_row + warp * 16) * Spec::out_stride + block.h * Spec::v_dim, rows, left - warp * 16);
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Building blocks of attention: the launch shape, copies of tiles to shared memory, which keys a tile has, masking.
+#pragma once
+#include "cuda/prelude.cuh"
+
+/// Nothing is hidden; every key is live; the score is s * Spec::score_scale.
+struct AllVisible { TFCC_FN bool operator()(idx, idx, idx, idx) const { return true; } };
+struct AllLive { TFCC_FN bool operator()(idx, idx) const { return true; } };
+struct NoScore { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
+
+/// Rows of a tile in shared memory, in chunks of 16 bytes. A row of 16-bit elements whose length is a multiple of 64
+/// is permuted (chunk XOR row), any other padded: ldmatrix and the f32 reads then meet no bank twice.
+template <class T, int columns>
+struct TileRows {
+  static constexpr int chunk = 16 / (int)sizeof(T);                 // elements
+  static constexpr int width = round_up(columns, 16);               // with zero columns
+  static constexpr bool permuted = sizeof(T) == 2 && width % 64 == 0;
+  static constexpr int stride = permuted ? width : width + chunk;
+  static TFCC_FN int at(int row, int c) { return row * stride + (permuted ? c ^ (row & 7) : c) * chunk; }
+};
+/// The same without padding, for tiles that are read along rows only.
+template <class T, int columns>
+struct PlainRows {
+  static constexpr int chunk = 16 / (int)sizeof(T);
+  static constexpr int width = round_up(columns, 16);
+  static constexpr int stride = width;
+  static TFCC_FN int at(int row, int c) { return row * stride + c * chunk; }
+};
+
+/// What codegen needs for the launch, and the layout of shared memory.
+template <class Spec>
+struct AttentionShape {
+  using T = typename Spec::T;
+  static constexpr bool tensor_cores = sizeof(T) == 2;
+  static constexpr int block_m = Spec::block_m, block_n = Spec::block_n;
+  using QkRows = TileRows<T, Spec::head_dim>;
+  static constexpr int v_width = round_up(Spec::v_dim, 16);
+  static constexpr int v_stride = tensor_cores ? TileRows<T, Spec::v_dim>::stride : v_width;
+  static constexpr int threads = tensor_cores ? 2 * block_m : 4 * block_m;
+  static constexpr int q_elements = block_m * (tensor_cores && v_stride > QkRows::stride ? v_stride : QkRows::stride);
+  static constexpr int k_elements = block_n * QkRows::stride;
+  static constexpr int v_elements = block_n * v_stride;
+  static constexpr int p_elements = tensor_cores ? 0 : block_m * (block_n + 4);
+  static constexpr int stages = tensor_cores ? 2 : 1;
+  static constexpr int shared_bytes = (int)sizeof(T) * (q_elements + stages * (k_elements + v_elements) + p_elements);
+
+  /// Rows of 16-byte chunks: cp.async may copy them.
+  static TFCC_FN constexpr bool chunked(int columns, int stride) {
+    return Spec::aligned && columns * sizeof(T) % 16 == 0 && stride * sizeof(T) % 16 == 0;
+  }
+
+  static_assert(kSame<T, f16> || kSame<T, bf16> || kSame<T, f32>, "T: f16, bf16 or f32");
+  static_assert(Spec::head_dim >= 1 && Spec::head_dim <= 256 && Spec::v_dim >= 1 && Spec::v_dim <= 256,
+                "head_dim, v_dim: 1..256");
+  static_assert(Spec::kv_heads >= 1 && Spec::heads % Spec::kv_heads == 0, "heads: a multiple of kv_heads");
+  static_assert(is_power_of_two(block_m) && block_m >= 16 && block_m <= (tensor_cores ? 128 : 64),
+                "block_m: 16, 32, 64, with 16-bit types 128");
+  static_assert(is_power_of_two(block_n) && block_n >= 16 && block_n <= (tensor_cores ? 128 : 64),
+                "block_n: 16, 32, 64, with 16-bit types 128");
+  static_assert(!Spec::scaled || Spec::score_scale > 0, "score_scale: positive");
+};
+
+// ---- asynchronous copies ----
+
+TFCC_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+/// 16 bytes to shared memory, zeros if not `valid`; `from` is not read then.
+TFCC_FN void copy_async(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+TFCC_FN void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int left> TFCC_FN void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
+
+/// Copies `rows` rows of `columns` elements to shared memory by all threads; zeros for rows that `valid` denies and for
+/// columns up to Rows::width. Complete after commit_copies, wait_copies and a barrier.
+template <class Rows, int rows, int columns, bool chunked, int threads, class T, class Valid>
+TFCC_FN void copy_tile(T* to, const T* from, i64 stride, const Valid& valid) {
+  constexpr int per_row = Rows::width / Rows::chunk;
+  constexpr int total = rows * per_row;
+#pragma unroll
+  for (int first = 0; first < total; first += threads) {
+    const int e = first + (int)threadIdx.x;
+    if (total % threads != 0 && e >= total) break;
+    const int row = e / per_row, c = e % per_row;
+    const bool live = valid(row);
+    T* place = to + Rows::at(row, c);
+    const T* source = from + row * stride + c * Rows::chunk;
+    if constexpr (chunked) {
+      const bool inside = live && c * Rows::chunk < columns;
+      copy_async(place, inside ? source : from, inside);
+    } else {
+      union { uint4 word; T e[Rows::chunk]; } u;
+      u.word = make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int k = 0; k < Rows::chunk; ++k) {
+        if (live && c * Rows::chunk + k < columns) u.e[k] = source[k];
+      }
+      *(uint4*)place = u.word;
+    }
+  }
+}
+
+// ---- keys ----
+
+/// The live keys of one tile as bits; the same in every lane of every warp.
+template <int block_n>
+struct KeyBits {
+  static constexpr int words = ceil_div(block_n, kWarp);
+  static constexpr u32 full = block_n < kWarp ? (1u << (block_n % kWarp)) - 1 : kAllLanes;
+  u32 word[words];
+
+  TFCC_FN bool all() const {
+    bool r = true;
+#pragma unroll
+    for (int w = 0; w < words; ++w) r = r && word[w] == full;
+    return r;
+  }
+  /// Shifts instead of indexing, which would put the words into local memory.
+  TFCC_FN bool operator()(int key) const {
+    u64 bits = word[0];
+    if constexpr (words > 1) bits |= (u64)word[1] << 32;
+    if constexpr (words > 2) bits = key < 64 ? bits : word[2] | (u64)word[3] << 32;
+    return (bits >> (key % 64)) & 1;
+  }
+};
+
+/// The first tile from `tile` on with a live key below `limit`, and its bits; `tiles` if there is none. Every warp
+/// finds out for itself: the reads are shared through L1, and no barrier is needed to agree.
+template <int block_n, class Live>
+TFCC_FN idx next_tile(idx tile, idx tiles, idx limit, idx b, const Live& live, KeyBits<block_n>& bits) {
+  const int lane = threadIdx.x % kWarp;
+  for (; tile < tiles; ++tile) {
+    u32 any = 0;
+#pragma unroll
+    for (int w = 0; w < KeyBits<block_n>::words; ++w) {
+      const idx j = tile * block_n + w * kWarp + lane;
+      bool alive = lane < block_n && j < limit;
+      if constexpr (!kSame<Live, AllLive>) alive = alive && live(b, j);
+      bits.word[w] = __ballot_sync(kAllLanes, alive);
+      any |= bits.word[w];
+    }
+    if (any != 0) break;
+  }
+  return tile;
+}
+
+/// What a block works on.
+template <class Spec>
+struct AttentionBlock {
+  idx b, h, kv_head, first, queries, keys;
+  idx limit;  // keys that some query of the block may see
+  idx tiles;
+
+  TFCC_FN AttentionBlock(idx queries_, idx keys_) : queries(queries_), keys(keys_) {
+    b = (idx)blockIdx.z;
+    h = (idx)blockIdx.y;
+    kv_head = h / (Spec::heads / Spec::kv_heads);
+    first = (idx)blockIdx.x * Spec::block_m;
+    limit = keys;
+    if (Spec::causal) limit = imax(0, imin(keys, imin(first + Spec::block_m, queries) + keys - queries));
+    tiles = (limit + Spec::block_n - 1) / Spec::block_n;
+  }
+
+  /// The score of (i, j), -inf where the key is hidden. i and j may lie past the ends. `cut`: the tile has keys that
+  /// `bit` denies or that causality hides.
+  template <class Score, class Visible>
+  TFCC_FN f32 masked(f32 s, idx i, idx j, bool bit, bool cut, const Score& score, const Visible& visible) const {
+    const idx row = imin(i, queries - 1), col = imin(j, keys - 1);
+    if constexpr (!Spec::scaled) s = score(s, b, h, row, col);
+    if constexpr (!kSame<Visible, AllVisible>) s = visible(b, h, row, col) ? s : -kInf;
+    if (cut) {
+      if (Spec::causal) bit = bit && j <= i + keys - queries;
+      s = bit ? s : -kInf;
+    }
+    return s;
+  }
+  /// Some key of the tile is hidden from some of the `rows` queries from `i` on, by `bits` or by causality.
+  template <class Bits>
+  TFCC_FN bool cuts(const Bits& bits, idx tile, idx i) const {
+    return !bits.all() || (Spec::causal && (tile + 1) * Spec::block_n - 1 > i + keys - queries);
+  }
+};
