@@ -49,6 +49,7 @@ ExprRef real_binary(ExprKind kind, ExprRef a, ExprRef b) {
       if (is_real(a, 0)) return b;
       if (is_real(b, 0)) return a;
       if (b->kind == ExprKind::fneg) return real_binary(ExprKind::fsub, a, b->args[0]);
+      if (a->kind == ExprKind::fneg) return real_binary(ExprKind::fsub, b, a->args[0]);
       break;
     case ExprKind::fsub:
       if (is_real(b, 0)) return a;

@@ -12,11 +12,12 @@ namespace {
 
 // Precedence, low to high.
 enum Level { kOr = 1, kAnd, kNot, kCompare, kSum, kProduct, kUnary, kAtom };
+constexpr int kQuotient = -1;  // of a summand alone: a product that a minus sign must not break up
 
 bool is_plain_name(std::string_view s) {
   if (s.empty() || (s[0] >= '0' && s[0] <= '9')) return false;
   for (char c : s) {
-    if (!(std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.')) return false;
+    if (!(std::isalnum(static_cast<unsigned char>(c)) || c == '_')) return false;
   }
   return true;
 }
@@ -200,22 +201,24 @@ class Printer {
     std::string s;
     int level = kAtom, parts = 0;
     auto append = [&](const std::string& text, bool negative, int own) {
-      if (s.empty()) s = negative ? "-" + text : text;
+      // Minus binds tighter than / and %: -(a / b) is not (-a) / b.
+      if (s.empty()) s = negative ? (own == kQuotient ? "-(" + text + ")" : "-" + text) : text;
       else s += (negative ? " - " : " + ") + text;
-      level = ++parts > 1 ? kSum : (negative ? kUnary : own);
+      level = ++parts > 1 ? kSum : (negative ? kUnary : own == kQuotient ? kProduct : own);
     };
     for (const Term& t : p.terms) {
       const int64_t k = t.coefficient < 0 ? -t.coefficient : t.coefficient;
       const bool alone = k == 1 && t.atoms.size() == 1;
       // A lone atom keeps its own level; as a summand it must bind tighter than a sum.
       std::string text = alone ? at(t.atoms[0], kProduct) : product(k, t.atoms);
-      append(text, t.coefficient < 0, alone && !shared_.count(t.atoms[0]) && t.atoms[0]->kind != ExprKind::floordiv ? kAtom : kProduct);
+      const bool quotient = alone && !shared_.count(t.atoms[0]) && t.atoms[0]->kind == ExprKind::floordiv;
+      append(text, t.coefficient < 0, quotient ? kQuotient : alone ? kAtom : kProduct);
     }
     for (const ModPart& m : mods) {
       std::string text = at(m.dividend, kProduct + 1) + " % " + at(m.divisor, kProduct + 1);
       const int64_t k = m.factor.coefficient < 0 ? -m.factor.coefficient : m.factor.coefficient;
       if (k != 1 || !m.factor.atoms.empty()) text = product(k, m.factor.atoms) + "*(" + text + ")";
-      append(text, m.factor.coefficient < 0, kProduct);
+      append(text, m.factor.coefficient < 0, k == 1 && m.factor.atoms.empty() ? kQuotient : kProduct);
     }
     if (p.constant != 0 || s.empty()) {
       const int64_t k = p.constant;
