@@ -185,6 +185,11 @@ Error Lexer::error(std::string_view reason) const {
   return Error{ErrorCode::bad_file, fmt::format("{}:{}: {}", name_, peek().line, reason)};
 }
 
+Error Lexer::error_before(std::string_view reason) const {
+  const uint32_t line = tokens_[at_ > 0 ? at_ - 1 : 0].line;
+  return Error{ErrorCode::bad_file, fmt::format("{}:{}: {}", name_, line, reason)};
+}
+
 std::string Lexer::found() const {
   const Token& token = peek();
   switch (token.kind) {
@@ -258,6 +263,7 @@ bool is_reserved_name(std::string_view name) {
       "floor", "fmod", "i64", "in",   "inf",     "infd", "isnan", "let", "log",  "max",    "min",  "nan", "nand",
       "not",  "or",   "pow",  "rint", "select",  "sign", "sin",  "sqrt", "tanh", "true"};
   if (std::find(std::begin(kWords), std::end(kWords), name) != std::end(kWords)) return true;
+  if (name.empty()) return false;
   if (name.size() == 1) return name[0] >= 'a' && name[0] <= 'z';
   return (name[0] == 'i' || name[0] == 't') && std::all_of(name.begin() + 1, name.end(), is_digit);
 }

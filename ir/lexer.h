@@ -51,6 +51,8 @@ class Lexer {
   Result<void> skip_brackets();
   /// An error at the current token.
   Error error(std::string_view reason) const;
+  /// An error about what was just read.
+  Error error_before(std::string_view reason) const;
   /// What stands here, for messages: "'foo'" or "the end of the text".
   std::string found() const;
 

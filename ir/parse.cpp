@@ -134,7 +134,7 @@ class GraphParser {
 
   Result<ExprRef> size() {
     TFCC_TRY(ExprRef e, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
-    if (e->type != Scalar::i64) return lexer_.error("a size must be an integer");
+    if (e->type != Scalar::i64) return lexer_.error_before("a size must be an integer");
     return e;
   }
 
@@ -181,13 +181,16 @@ class GraphParser {
     TFCC_TRY_VOID(lexer_.expect("graph"));
     if (lexer_.peek().kind != TokenKind::constant) return unexpected("@name of the graph");
     graph_ = Graph(name_of(lexer_.next()));
-    // Ranges of symbols must be known before the first dim is built, and they stand after the inputs.
+    // Ranges of symbols stand after the inputs but must be known before the first dim is built; a check that a range
+    // follows from must be built without it, or it would fold to true.
     const size_t inputs = lexer_.position();
     if (!lexer_.is("(")) return unexpected("'('");
     TFCC_TRY_VOID(lexer_.skip_brackets());
     std::vector<std::pair<std::string, size_t>> sources;
     if (lexer_.accept("symbols")) TFCC_TRY_VOID(symbols(sources));
     TFCC_TRY_VOID(lexer_.expect("{"));
+    while (lexer_.accept("check")) TFCC_TRY_VOID(check());
+    for (const auto& [name, range] : ranges_) graph_.pool().set_range(name, range);
     const size_t body = lexer_.position();
     lexer_.seek(inputs + 1);
     while (!lexer_.accept(")")) {
@@ -209,7 +212,7 @@ class GraphParser {
         return lexer_.error(fmt::format("{} cannot name a symbol: the text form uses it", lexer_.found()));
       }
       TFCC_TRY(std::string name, plain_name("the name of a symbol"));
-      if (symbol(name)) return lexer_.error(fmt::format("symbol {} is defined twice", name));
+      if (symbol(name)) return lexer_.error_before(fmt::format("symbol {} is defined twice", name));
       TFCC_TRY_VOID(lexer_.expect("="));
       const size_t at = lexer_.position();
       TFCC_TRY(std::string input, plain_name("the name of an input"));
@@ -222,7 +225,8 @@ class GraphParser {
       if (lexer_.peek().kind == TokenKind::integer) {
         TFCC_TRY(range.max, integer("the largest size"));
       }
-      graph_.pool().set_range(name, range);
+      graph_.pool().set_range(name, {0, std::nullopt});
+      ranges_.emplace_back(name, range);
       graph_.symbols.push_back({name, 0, axis});
       sources.emplace_back(std::move(input), at);
     } while (lexer_.accept(","));
@@ -241,16 +245,15 @@ class GraphParser {
 
   // ---- lines ----
   Result<void> line() {
-    if (lexer_.accept("check")) return check();
     if (lexer_.accept("flag")) return flag();
     if (lexer_.accept("const")) return constant_line();
     if (lexer_.peek().kind == TokenKind::value) return op_line();
-    return unexpected("an op, 'const', 'check', 'flag' or 'return'");
+    return unexpected("an op, 'const', 'flag' or 'return'");
   }
 
   Result<void> check() {
     TFCC_TRY(ExprRef e, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
-    if (e->type != Scalar::boolean) return lexer_.error("a check must be a condition");
+    if (e->type != Scalar::boolean) return lexer_.error_before("a check must be a condition");
     TFCC_TRY_VOID(lexer_.expect(","));
     TFCC_TRY(std::string message, string("the message of the check"));
     graph_.checks.push_back({e, std::move(message)});
@@ -259,7 +262,7 @@ class GraphParser {
 
   Result<void> flag() {
     TFCC_TRY(size_t number, integer<size_t>("the number of the flag"));
-    if (number != graph_.flags.size()) return lexer_.error(fmt::format("flag {} is out of order", number));
+    if (number != graph_.flags.size()) return lexer_.error_before(fmt::format("flag {} is out of order", number));
     TFCC_TRY(std::string message, string("the message of the flag"));
     graph_.flags.push_back(std::move(message));
     return {};
@@ -294,7 +297,7 @@ class GraphParser {
     }
     while (lexer_.accept("|>")) TFCC_TRY_VOID(step(c));
     if (c.result_dtype() != declared || c.result_dims() != dims) {
-      return lexer_.error(fmt::format("@{}: its recipe does not give the type it is declared with", value_name(name)));
+      return lexer_.error_before(fmt::format("@{}: its recipe does not give the type it is declared with", value_name(name)));
     }
     graph_.add_constant(std::move(name), std::move(c));
     return {};
@@ -315,7 +318,7 @@ class GraphParser {
     TFCC_TRY_VOID(lexer_.expect(","));
     TFCC_TRY(c.offset, integer<uint64_t>("an offset"));
     c.file = source_file(path);
-    if (!count_of(c.dims)) return lexer_.error("the dims of the constant are too large");
+    if (!count_of(c.dims)) return lexer_.error_before("the dims of the constant are too large");
     return lexer_.expect(")");
   }
 
@@ -332,7 +335,7 @@ class GraphParser {
   Result<void> own_source(Constant& c) {
     if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random")) TFCC_TRY_VOID(source_type(c));
     const auto count = count_of(c.dims);
-    if (!count) return lexer_.error("the dims of the constant are too large");
+    if (!count) return lexer_.error_before("the dims of the constant are too large");
     if (lexer_.accept("random")) {
       c.source = Constant::Source::random;
       TFCC_TRY_VOID(lexer_.expect("("));
@@ -350,7 +353,7 @@ class GraphParser {
       TFCC_TRY(bytes, elements(c.dtype));
     }
     if (bytes.size() != static_cast<uint64_t>(*count) * size_of(c.dtype)) {
-      return lexer_.error(fmt::format("{} elements expected, {} given", *count, bytes.size() / size_of(c.dtype)));
+      return lexer_.error_before(fmt::format("{} elements expected, {} given", *count, bytes.size() / size_of(c.dtype)));
     }
     c.bytes = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
     return {};
@@ -372,7 +375,7 @@ class GraphParser {
       } else {
         TFCC_TRY(int64_t v, integer("an integer"));
         write_int(t, bytes.data(), i, v);
-        if (read_int(t, bytes.data(), i) != v) return lexer_.error(fmt::format("{} does not fit {}", v, tfcc::to_string(t)));
+        if (read_int(t, bytes.data(), i) != v) return lexer_.error_before(fmt::format("{} does not fit {}", v, tfcc::to_string(t)));
       }
     } while (lexer_.accept(","));
     TFCC_TRY_VOID(lexer_.expect("]"));
@@ -397,13 +400,13 @@ class GraphParser {
       std::vector<int64_t> sorted = step.numbers;
       std::sort(sorted.begin(), sorted.end());
       for (size_t i = 0; i < sorted.size(); ++i) {
-        if (sorted[i] != static_cast<int64_t>(i)) return lexer_.error("transpose needs a permutation");
+        if (sorted[i] != static_cast<int64_t>(i)) return lexer_.error_before("transpose needs a permutation");
       }
-      if (sorted.size() != c.result_dims().size()) return lexer_.error("transpose needs one number for each dim");
+      if (sorted.size() != c.result_dims().size()) return lexer_.error_before("transpose needs one number for each dim");
     } else if (lexer_.accept("reshape")) {
       step.kind = ConstantStep::Kind::reshape;
       TFCC_TRY(step.numbers, integers("(", ")"));
-      if (count_of(step.numbers) != count_of(c.dims)) return lexer_.error("reshape changes the number of elements");
+      if (count_of(step.numbers) != count_of(c.dims)) return lexer_.error_before("reshape changes the number of elements");
     } else {
       return unexpected("cast, transpose or reshape");
     }
@@ -444,7 +447,7 @@ class GraphParser {
       op.types.push_back(std::move(t));
     } while (lexer_.accept(","));
     if (op.types.size() != names.size()) {
-      return lexer_.error(fmt::format("{} results, {} types", names.size(), op.types.size()));
+      return lexer_.error_before(fmt::format("{} results, {} types", names.size(), op.types.size()));
     }
     const size_t end = lexer_.position();
     lexer_.seek(braces);
@@ -525,7 +528,7 @@ class GraphParser {
     std::visit([&](auto& a) { a.visit(field); }, attrs);
     if (error) return *error;
     if (seen != op.fields.size()) {
-      return lexer_.error(fmt::format("{}: {} attributes given, it has {}", to_string(op.kind), op.fields.size(), seen));
+      return lexer_.error_before(fmt::format("{}: {} attributes given, it has {}", to_string(op.kind), op.fields.size(), seen));
     }
     return {};
   }
@@ -600,7 +603,7 @@ class GraphParser {
     }
     const size_t before = key == "score" ? 1 : 0;
     if (parameters.size() != extents.size() + before) {
-      return lexer_.error(fmt::format("'{}' has {} parameters, {} expected", key, parameters.size(), extents.size() + before));
+      return lexer_.error_before(fmt::format("'{}' has {} parameters, {} expected", key, parameters.size(), extents.size() + before));
     }
     if (before) scope[parameters[0]] = graph_.pool().param("s", Scalar::f32);
     for (size_t k = 0; k < extents.size(); ++k) {
@@ -625,6 +628,7 @@ class GraphParser {
 
   Lexer lexer_;
   Graph graph_;
+  std::vector<std::pair<std::string, SymbolRange>> ranges_;
   std::map<std::string, std::shared_ptr<const SourceFile>> files_;
 };
 

@@ -106,7 +106,7 @@ class ExprParser {
     }
     if (lexer_.accept("-")) {
       TFCC_TRY(ExprRef e, binary(kUnary));
-      if (!is_number(e)) return lexer_.error("'-' needs a number");
+      if (!is_number(e)) return lexer_.error_before("'-' needs a number");
       return neg(e);
     }
     return primary();
@@ -114,12 +114,12 @@ class ExprParser {
 
   Result<void> want(ExprRef e, Scalar t, std::string_view where) {
     if (e->type == t) return {};
-    return lexer_.error(fmt::format("'{}' needs a value of type {}, found {}", where, spelled(t), spelled(e->type)));
+    return lexer_.error_before(fmt::format("'{}' needs a value of type {}, found {}", where, spelled(t), spelled(e->type)));
   }
 
   Result<void> same_numbers(std::string_view where, ExprRef a, ExprRef b) {
     if (is_number(a) && a->type == b->type) return {};
-    return lexer_.error(fmt::format("'{}' needs two numbers of one type, found {} and {}", where, spelled(a->type),
+    return lexer_.error_before(fmt::format("'{}' needs two numbers of one type, found {} and {}", where, spelled(a->type),
                                     spelled(b->type)));
   }
 
@@ -236,7 +236,7 @@ class ExprParser {
     }
     if (a.size() == 2 && (f == "pow" || f == "fmod")) {
       TFCC_TRY_VOID(same_numbers(f, a[0], a[1]));
-      if (!is_real(a[0])) return lexer_.error(fmt::format("'{}' needs reals", f));
+      if (!is_real(a[0])) return lexer_.error_before(fmt::format("'{}' needs reals", f));
       return f == "pow" ? pow(a[0], a[1]) : mod(a[0], a[1]);
     }
     if (a.size() == 3 && f == "select") {
@@ -248,10 +248,10 @@ class ExprParser {
       TFCC_TRY_VOID(want(a[0], Scalar::i64, f));
       TFCC_TRY_VOID(want(a[1], Scalar::i64, f));
       const auto flag = a[2]->type == Scalar::i64 ? as_int(a[2]) : std::nullopt;
-      if (!flag) return lexer_.error("the flag of 'bounded' must be an integer");
+      if (!flag) return lexer_.error_before("the flag of 'bounded' must be an integer");
       return bounded(a[0], a[1], *flag);
     }
-    return lexer_.error(fmt::format("unknown function '{}' of {} arguments", f, a.size()));
+    return lexer_.error_before(fmt::format("unknown function '{}' of {} arguments", f, a.size()));
   }
 
   Result<ExprRef> call_unary(const std::string& f, ExprRef a) {
@@ -263,10 +263,10 @@ class ExprParser {
     if (f == "isnan" && is_real(a)) return is_nan(a);
     for (const UnaryFunction& u : kUnaryFunctions) {
       if (u.name != f) continue;
-      if (!is_real(a)) return lexer_.error(fmt::format("'{}' needs a real, found {}", f, spelled(a->type)));
+      if (!is_real(a)) return lexer_.error_before(fmt::format("'{}' needs a real, found {}", f, spelled(a->type)));
       return unary(u.kind, a);
     }
-    return lexer_.error(fmt::format("unknown function '{}' of one {}", f, spelled(a->type)));
+    return lexer_.error_before(fmt::format("unknown function '{}' of one {}", f, spelled(a->type)));
   }
 
   Lexer& lexer_;
