@@ -83,6 +83,9 @@ struct Prover {
     const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
     if (!ge0(add(d, Poly{{}, 1}, -1))) return false;
     const Poly scaled = multiply(d, r);
+    // With a coefficient of 1 the floor costs nothing: f >= -r is a >= -r*d, and f <= r is a <= r*d + d - 1.
+    if (q.is_constant() && q.constant == 1 && ge0(add(a, scaled))) return true;
+    if (q.is_constant() && q.constant == -1) return ge0(add(add(add(scaled, d), a, -1), Poly{{}, 1}, -1));
     if (!low) return ge0(add(scaled, multiply(q, a)));
     if (ge0(a) && ge0(r)) return true;
     return ge0(add(scaled, multiply(q, add(add(a, d, -1), Poly{{}, 1}))));
