@@ -207,7 +207,8 @@ Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
     TFCC_TRY_VOID(require_ge0(ir::sub(n, extent), fmt::format("{} must be at most {}", shown(extent), shown(n))));
     return wrapped;
   }
-  std::string name = loads.empty() ? std::string("an index") : graph.value(loads[0]).name;
+  std::vector<ValueId> sources = ir::loads_of(ir::expand(graph, e, [](ValueId) { return true; }));
+  std::string name = sources.empty() ? "index of " + value_name(0) : graph.value(sources[0]).name;
   std::string message = fmt::format("{}: a value lies outside [0, {})", name, shown(n));
   auto it = std::find(graph.flags.begin(), graph.flags.end(), message);
   const int64_t flag = it - graph.flags.begin();

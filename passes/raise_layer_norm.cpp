@@ -26,10 +26,10 @@ std::optional<Centered> centered(const Graph& g, ExprRef e, const Indices& at) {
 }
 
 // Is v the mean of the squares of this centered x?
-bool is_variance(const Graph& g, ValueId v, ExprRef numerator, const Indices& at, const std::function<bool(ValueId)>& stop) {
+bool is_variance(const Graph& g, ValueId v, ValueId x, ExprRef numerator, const Indices& at) {
   auto body = mean_over_last(g, v, Indices(at.begin(), at.end() - 1), at.back());
   if (!body) return false;
-  ExprRef square = ir::expand(g, *body, [&](ValueId u) { return g.def(u)->kind == OpKind::pointwise && !stop(u); });
+  ExprRef square = ir::expand(g, *body, [&](ValueId u) { return g.def(u)->kind == OpKind::pointwise && u != x; });
   return square == ir::mul(numerator, numerator);
 }
 
@@ -45,7 +45,7 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
       auto c = centered(g, n.numerator, at);
       if (!c) continue;
       auto variance = row_statistic(g, n.root.statistic, at);
-      if (!variance || !is_variance(g, *variance, n.numerator, at, stop)) {
+      if (!variance || !is_variance(g, *variance, c->x, n.numerator, at)) {
         report.misses.push_back({label(g, o), "the root is not over the variance of the same value"});
         continue;
       }
@@ -64,7 +64,7 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
 
 PassReport raise_layer_norm(Graph& graph) {
   PassReport report;
-  const std::vector<ValueId> candidates = normalised_candidates(graph);
+  const std::vector<ValueId> candidates = normalised_candidates(graph, false);
   std::vector<OpId> order = graph.order();
   // Last op first, so that scale and shift are taken along; what it replaced is then dead.
   for (auto it = order.rbegin(); it != order.rend(); ++it) {

@@ -2,7 +2,6 @@
 #include "passes/raise_norm.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace tfcc::passes {
 
@@ -31,21 +30,31 @@ std::optional<ValueId> row_statistic(const Graph& g, ExprRef e, const Indices& a
   return e->args == row ? std::optional(v) : std::nullopt;
 }
 
-std::vector<ValueId> normalised_candidates(const Graph& g) {
+namespace {
+
+// x if the body is x, or with `squares` x * x: spelled in the reduction or as an op of its own.
+std::optional<ValueId> averaged(const Graph& g, ExprRef body, bool squares) {
+  for (int step = 0; step < 2; ++step) {
+    std::vector<ValueId> loads = ir::loads_of(body);
+    if (loads.size() != 1) return std::nullopt;
+    const bool square = body->kind == ExprKind::fmul && body->args[0] == body->args[1];
+    if (square) return squares && body->args[0]->kind == ExprKind::load ? std::optional(loads[0]) : std::nullopt;
+    if (body->kind != ExprKind::load) return std::nullopt;
+    if (!squares) return loads[0];
+    if (!ir::has_elements(g, loads[0])) return std::nullopt;
+    body = ir::element_of(g, loads[0], body->args);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<ValueId> normalised_candidates(const Graph& g, bool squares) {
   std::vector<ValueId> out;
   for (OpId o : g.order()) {
     const ir::Op& op = g.op(o);
     if (op.kind != OpKind::reduce || op.as<ir::ReduceAttrs>().kind != ir::ReduceKind::mean) continue;
-    // mean(x) names x; mean(x * x), with the square an op of its own or not, names x too.
-    ExprRef body = ir::free_expr(g, o, op.as<ir::ReduceAttrs>().body, {});
-    for (int step = 0; step < 2; ++step) {
-      std::vector<ValueId> loads = ir::loads_of(body);
-      if (loads.size() == 1) out.push_back(loads[0]);
-      if (loads.size() != 1 || body->kind != ExprKind::load || !ir::has_elements(g, loads[0])) break;
-      body = ir::element_of(g, loads[0], body->args);
-      const bool square = body->kind == ExprKind::fmul && body->args[0] == body->args[1];
-      if (!square) break;
-    }
+    if (auto x = averaged(g, ir::free_expr(g, o, op.as<ir::ReduceAttrs>().body, {}), squares)) out.push_back(*x);
   }
   return out;
 }

@@ -14,8 +14,8 @@ std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& 
 /// A load of a mean that belongs to the row of `at`.
 std::optional<ValueId> row_statistic(const Graph& g, ExprRef e, const Indices& at);
 
-/// Values whose mean, or mean of squares, over the last axis is taken: where expansion has to stop.
-std::vector<ValueId> normalised_candidates(const Graph& g);
+/// Values whose mean (or, with `squares`, mean of squares) is taken: where expansion has to stop.
+std::vector<ValueId> normalised_candidates(const Graph& g, bool squares);
 
 /// core * gamma + beta in any order of factors; gamma and beta may be absent.
 struct Affine {

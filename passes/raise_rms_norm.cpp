@@ -46,7 +46,7 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
 
 PassReport raise_rms_norm(Graph& graph) {
   PassReport report;
-  const std::vector<ValueId> candidates = normalised_candidates(graph);
+  const std::vector<ValueId> candidates = normalised_candidates(graph, true);
   std::vector<OpId> order = graph.order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     if (graph.op(*it).kind != OpKind::pointwise || graph.use_count(graph.result(*it)) == 0) continue;
