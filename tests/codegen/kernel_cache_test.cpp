@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel cache: what is put is got, by anybody, and nothing that happens to the folder is an error.
+#include "codegen/kernel_cache.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace tfcc::codegen;
+
+class KernelCacheTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "tfcc-cache-test-XXXXXX").string();
+    ASSERT_TRUE(mkdtemp(name.data()));
+    dir_ = name;
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  static std::vector<std::byte> bytes(size_t size, int seed) {
+    std::vector<std::byte> b(size);
+    for (size_t i = 0; i < size; ++i) b[i] = static_cast<std::byte>((i * 31 + static_cast<size_t>(seed) * 7) & 255);
+    return b;
+  }
+  static CacheKey key(int k) { return {{static_cast<uint64_t>(k), 5}}; }
+  std::string entry(int k) const { return dir_ + "/kernels/" + key(k).hex(); }
+  KernelCache open(uint64_t max_bytes = 1 << 30) const { return KernelCache({dir_, true, max_bytes}); }
+
+  std::string dir_;
+};
+
+TEST_F(KernelCacheTest, FindsWhatAnotherPutThere) {
+  EXPECT_FALSE(open().get(key(1)));
+  open().put(key(1), bytes(1000, 1));
+  open().put(key(2), {});
+  ASSERT_TRUE(open().get(key(1)));
+  EXPECT_EQ(*open().get(key(1)), bytes(1000, 1));
+  ASSERT_TRUE(open().get(key(2)));
+  EXPECT_TRUE(open().get(key(2))->empty());
+  EXPECT_FALSE(open().get(key(3)));
+}
+
+TEST_F(KernelCacheTest, EveryDamagedByteIsNoticedAndTheEntryRemoved) {
+  const size_t size = 24 + 40;
+  for (size_t at = 0; at < size; ++at) {
+    open().put(key(1), bytes(40, 1));
+    std::fstream f(entry(1), std::ios::in | std::ios::out | std::ios::binary);
+    f.seekg(static_cast<std::streamoff>(at));
+    char c = static_cast<char>(f.get() ^ 0x10);
+    f.seekp(static_cast<std::streamoff>(at));
+    f.put(c);
+    f.close();
+    EXPECT_FALSE(open().get(key(1))) << "byte " << at;
+    EXPECT_FALSE(fs::exists(entry(1))) << "byte " << at;
+  }
+}
+
+TEST_F(KernelCacheTest, TruncatedEntries) {
+  for (size_t size : {0, 10, 23, 24, 63}) {
+    open().put(key(1), bytes(40, 1));
+    fs::resize_file(entry(1), size);
+    EXPECT_FALSE(open().get(key(1))) << size;
+  }
+  open().put(key(1), bytes(40, 1));
+  EXPECT_TRUE(open().get(key(1)));
+}
+
+TEST_F(KernelCacheTest, OldestEntriesGoWhenItIsFull) {
+  const size_t entry_size = 10000;
+  for (int k = 0; k < 20; ++k) {
+    open().put(key(k), bytes(entry_size, k));
+    fs::last_write_time(entry(k), fs::file_time_type::clock::now() - std::chrono::seconds(1000 - k));
+  }
+  ASSERT_TRUE(open().get(key(0))) << "and so it is the newest now";
+  KernelCache small = open(100000);
+  small.put(key(100), bytes(60000, 100));  // more than half: looks at the folder at once
+  uint64_t total = 0;
+  for (const auto& e : fs::directory_iterator(dir_ + "/kernels")) total += e.file_size();
+  EXPECT_LE(total, 100000u);
+  EXPECT_TRUE(small.get(key(100)));
+  EXPECT_TRUE(small.get(key(0)));
+  EXPECT_FALSE(small.get(key(1)));
+  EXPECT_FALSE(small.get(key(5)));
+}
+
+TEST_F(KernelCacheTest, ManyThreadsAndNoTemporaryFilesLeft) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 100; ++k) {
+        open().put(key(k % 5), bytes(5000, k % 5));
+        if (auto got = open().get(key(k % 5))) EXPECT_EQ(*got, bytes(5000, k % 5));
+        else ADD_FAILURE() << "an entry that was put is missing";
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_ + "/kernels"), fs::directory_iterator()), 5);
+}
+
+TEST_F(KernelCacheTest, OffOrUnwritableFindsNothingAndDoesNotFail) {
+  KernelCache off({dir_, false, 1 << 20});
+  off.put(key(1), bytes(10, 1));
+  EXPECT_FALSE(off.get(key(1)));
+  EXPECT_TRUE(fs::is_empty(dir_));
+  std::ofstream(dir_ + "/file") << "x";
+  KernelCache nowhere({dir_ + "/file/below", true, 1 << 20});
+  nowhere.put(key(1), bytes(10, 1));
+  EXPECT_FALSE(nowhere.get(key(1)));
+}
+
+TEST_F(KernelCacheTest, DefaultFolderFollowsXdg) {
+  const char* old = std::getenv("XDG_CACHE_HOME");
+  std::string saved = old ? old : "";
+  setenv("XDG_CACHE_HOME", dir_.c_str(), 1);
+  EXPECT_EQ(KernelCache().dir(), dir_ + "/tfcc/kernels");
+  old ? setenv("XDG_CACHE_HOME", saved.c_str(), 1) : unsetenv("XDG_CACHE_HOME");
+}
+
+TEST(KernelKey, DependsOnEveryPart) {
+  CacheKey base = kernel_key("cpu", "clang 19", "x86-64-v4", "text");
+  EXPECT_EQ(base, kernel_key("cpu", "clang 19", "x86-64-v4", "text"));
+  EXPECT_NE(base, kernel_key("cuda", "clang 19", "x86-64-v4", "text"));
+  EXPECT_NE(base, kernel_key("cpu", "clang 20", "x86-64-v4", "text"));
+  EXPECT_NE(base, kernel_key("cpu", "clang 19", "x86-64-v3", "text"));
+  EXPECT_NE(base, kernel_key("cpu", "clang 19", "x86-64-v4", "texT"));
+  EXPECT_NE(kernel_key("cpu", "ab", "c", ""), kernel_key("cpu", "a", "bc", "")) << "parts must not run together";
+  EXPECT_EQ(base.hex().size(), 32u);
+}
+
+}  // namespace

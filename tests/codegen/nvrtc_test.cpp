@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA compiler without a GPU: code comes out, logs are read, errors say what to do. Skipped without NVRTC.
+#include "codegen/nvrtc.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "codegen/templates.h"
+
+namespace {
+
+using namespace tfcc::codegen;
+
+const char* kKernel = R"(
+#include "cuda/prelude.cuh"
+TFCC_KERNEL(128, twice, const f32* a0, f32* a1) { i64 i = blockIdx.x * 128 + threadIdx.x; if (i < n[0]) a1[i] = 2 * a0[i]; }
+)";
+
+class NvrtcTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (auto version = cuda_compiler_version(); !version) GTEST_SKIP() << version.error().message;
+  }
+};
+
+TEST(NvrtcLog, RegistersAndSpills) {
+  CudaImage image;
+  read_ptxas_log("ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'a' for 'sm_90'\n"
+                 "ptxas info    : Function properties for a\n"
+                 "    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
+                 "ptxas info    : Used 255 registers, used 1 barriers, 544 bytes cmem[0]\n", image);
+  EXPECT_EQ(image.registers, 255);
+  EXPECT_EQ(image.spill_bytes, 32);
+}
+
+TEST_F(NvrtcTest, CubinForEveryTarget) {
+  for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90"}) {
+    auto image = compile_cuda("twice", kKernel, arch);
+    ASSERT_TRUE(image) << image.error().message;
+    ASSERT_GT(image->bytes.size(), 4u);
+    EXPECT_EQ(std::memcmp(image->bytes.data(), "\x7f" "ELF", 4), 0);
+    EXPECT_GT(image->registers, 0);
+    EXPECT_EQ(image->spill_bytes, 0);
+  }
+}
+
+TEST_F(NvrtcTest, PtxEndsWithNul) {
+  auto image = compile_cuda("twice", kKernel, "compute_80");
+  ASSERT_TRUE(image) << image.error().message;
+  std::string text(reinterpret_cast<const char*>(image->bytes.data()), image->bytes.size());
+  EXPECT_NE(text.find(".target sm_80"), std::string::npos);
+  EXPECT_NE(text.find(".entry twice"), std::string::npos);
+  EXPECT_EQ(text.back(), '\0');
+}
+
+TEST_F(NvrtcTest, SpillsAreCounted) {
+  auto image = compile_cuda("spill", R"(
+extern "C" __global__ void __launch_bounds__(1024) spill(float* p, int m) {
+  float v[128];
+  #pragma unroll
+  for (int i = 0; i < 128; ++i) v[i] = p[i * 1024 + threadIdx.x];
+  for (int k = 0; k < m; ++k) {
+    #pragma unroll
+    for (int i = 0; i < 128; ++i) v[i] = v[i] * v[(i * 7 + 3) % 128] + k;
+  }
+  #pragma unroll
+  for (int i = 0; i < 128; ++i) p[i * 1024 + threadIdx.x] = v[i];
+})", "sm_80");
+  ASSERT_TRUE(image) << image.error().message;
+  EXPECT_GT(image->spill_bytes, 0) << image->log;
+  EXPECT_LE(image->registers, 64);
+}
+
+TEST_F(NvrtcTest, ErrorNamesKernelArchAndLine) {
+  auto image = compile_cuda("bad__3", "extern \"C\" __global__ void bad__3() {\n  nonsense();\n}\n", "sm_80");
+  ASSERT_FALSE(image);
+  EXPECT_EQ(image.error().message,
+            "kernel bad__3 does not compile for sm_80: bad__3.cu(2): error: identifier \"nonsense\" is undefined");
+}
+
+TEST_F(NvrtcTest, UnknownArchitecture) {
+  auto newer = compile_cuda("twice", kKernel, "sm_999");
+  ASSERT_FALSE(newer);
+  EXPECT_EQ(newer.error().code, tfcc::ErrorCode::unsupported) << newer.error().message;
+  auto wrong = compile_cuda("twice", kKernel, "gfx90a");
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().message, "no CUDA architecture 'gfx90a'; write sm_90 or compute_80");
+}
+
+TEST_F(NvrtcTest, SeveralThreadsAtOnce) {
+  std::vector<std::thread> threads;
+  std::vector<int> good(4);
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] { good[t] = bool(compile_cuda("twice", kKernel, "sm_90")); });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(good, std::vector<int>(4, 1));
+}
+
+TEST_F(NvrtcTest, EveryTemplateCompilesAlone) {
+  for (const TemplateFile& file : template_files()) {
+    if (!belongs_to(file, "cuda") || file.path.ends_with(".md")) continue;
+    auto image = compile_cuda("one", "#include \"cuda/prelude.cuh\"\n#include \"" + std::string(file.path) + "\"\n", "sm_80");
+    EXPECT_TRUE(image) << file.path << ": " << (image ? "" : image.error().message);
+  }
+}
+
+}  // namespace
