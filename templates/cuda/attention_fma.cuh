@@ -41,7 +41,7 @@ struct AttentionRows {
 #pragma unroll
       for (int c = 0; c < columns; ++c) s[r][c] = 0.0f;
     }
-#pragma unroll 4
+#pragma unroll 2
     for (int d = 0; d < QkRows::width / 4; ++d) {
       float4 a[4];
 #pragma unroll
@@ -91,7 +91,7 @@ struct AttentionRows {
 
   /// o[r][g][c] += p v: query y + r, column 64 g + 4 x + c.
   TFCC_FN void multiply_values(const f32* p, const f32* v) {
-#pragma unroll 2
+#pragma unroll 1
     for (int j = 0; j < block_n; j += 4) {
       f32 w[4][4];
 #pragma unroll

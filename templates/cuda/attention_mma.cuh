@@ -48,7 +48,8 @@ struct AttentionWarp {
   using VRows = TileRows<T, Spec::v_dim>;
   static constexpr int block_n = Spec::block_n;
   static constexpr int k_steps = QkRows::width / 16, v_tiles = VRows::width / 8;
-  static constexpr bool q_in_registers = k_steps <= 8;
+  static constexpr bool q_in_registers = k_steps <= 4;
+  static constexpr int reads_ahead = k_steps <= 4 ? 4 : 1;  // 8-key tiles whose functors may read at the same time
 
   const T* q;  // shared memory: this warp's 16 rows
   int lane = threadIdx.x % kWarp;
@@ -253,6 +254,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
           const bool bit = (bits.word[t / 4] >> (key % kWarp)) & 1;
           s[t][c] = block.masked(s[t][c], row + c / 2 * 8, tile * block_n + key, bit, cut, score, visible);
         }
+        if (t % Warp::reads_ahead == Warp::reads_ahead - 1) __syncwarp();  // bounds the reads in flight, and so registers
       }
     }
     w.soften(s);
