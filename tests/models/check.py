@@ -6,6 +6,7 @@
 
 For each model it compiles model.onnx, runs every case and prints one line: "ok" with the largest relative L2 error,
 or "FAIL" with what went wrong first. Exit status 0 only if all are ok and there was at least one.
+`--target gpu` is the NVIDIA GPU of this machine; without one the exit status is 77, which ctest takes as skipped.
 """
 import argparse
 import json
@@ -37,6 +38,19 @@ def run(*command):
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise Failure(f"`{command[1]}`: {lines[0] if lines else f'exit status {done.returncode}'}")
+
+
+def gpu_target():
+    """The target of the first GPU, such as sm_90."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True,
+                              text=True)
+    except OSError:
+        done = None
+    if done is None or done.returncode or not done.stdout.strip():
+        print("skipped: no NVIDIA GPU on this machine")
+        sys.exit(77)
+    return "sm_" + done.stdout.split()[0].replace(".", "")
 
 
 def arrays(folder):
@@ -111,6 +125,8 @@ def main():
     p.add_argument("--only", nargs="+", default=[], metavar="NAME")
     p.add_argument("--folder", type=Path, default=Path(__file__).resolve().parent)
     a = p.parse_args(words)
+    if a.target == "gpu":
+        a.target = gpu_target()
     folders = [f.parent for f in sorted(a.folder.glob("*/model.onnx")) if not a.only or f.parent.name in a.only]
     missing = set(a.only) - {f.name for f in folders}
     if missing or not folders:
