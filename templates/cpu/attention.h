@@ -85,13 +85,14 @@ template <class Spec> struct AttentionState {
   const typename Spec::T* k[Tile::block_n];
   const typename Spec::T* v[Tile::block_n];
   idx key[Tile::block_n];
+  int active;  // queries of this block, rounded up to whole groups
 };
 
 /// Dot products of all queries with `keys` rows of k.
 template <class Spec>
 TFCC_FN void attention_products(AttentionState<Spec>& s, int keys) {
   using Tile = AttentionTile<Spec>;
-  for (int g = 0; g < Tile::block_m; g += Tile::group) {
+  for (int g = 0; g < s.active; g += Tile::group) {
     int j = 0;
     for (; j + Tile::rows <= keys; j += Tile::rows) {
       score_rows<Spec, Tile::rows>(s.q + g, s.k + j, s.scores + j * Tile::block_m + g);
@@ -130,7 +131,7 @@ template <class Spec>
 TFCC_FN void attention_values(AttentionState<Spec>& s, int keys) {
   using Tile = AttentionTile<Spec>;
   constexpr int kWhole = Tile::dv / Tile::rows * Tile::rows;
-  for (int g = 0; g < Tile::block_m; g += Tile::group) {
+  for (int g = 0; g < s.active; g += Tile::group) {
     for (int c = 0; c < kWhole; c += Tile::rows) {
       add_values<Spec, Tile::rows>(keys, s.scores + g, s.v, c, s.keep + g, s.acc + c * Tile::block_m + g);
     }
@@ -157,6 +158,7 @@ TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T*
     const idx b = item / blocks / Spec::heads;
     const idx kv_head = h / (Spec::heads / Spec::kv_heads);
     const int rows = (int)imin(m, queries - i0);
+    s.active = (rows + Tile::group - 1) / Tile::group * Tile::group;
     const auto* from = q + (b * queries + i0) * Spec::q_stride + h * Tile::d;
     for (int c = 0; c < Tile::d; ++c) {
       for (int i = 0; i < m; ++i) s.q[c * m + i] = i < rows ? load(from, i * Spec::q_stride + c) : 0.0f;

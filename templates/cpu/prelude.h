@@ -91,6 +91,18 @@ TFCC_FN u16 f32_to_bf16(f32 x) {
   return (u16)(x != x ? (u >> 16) | 0x40 : rounded);
 }
 
+/// Rounded to odd: another rounding, to 16 bits, then gives what a single one would have.
+TFCC_FN f32 f64_to_f32_odd(f64 x) {
+  f32 t = (f32)x;
+  u32 bits = bit_cast<u32>(t);
+  f64 back = (f64)t;
+  bool away = (x < 0 ? -back : back) > (x < 0 ? -x : x);
+  bits = back != x ? (bits - away) | 1 : bits;
+  return x != x ? t : bit_cast<f32>(bits);
+}
+TFCC_FN u16 f64_to_f16(f64 x) { return f32_to_f16(f64_to_f32_odd(x)); }
+TFCC_FN u16 f64_to_bf16(f64 x) { return f32_to_bf16(f64_to_f32_odd(x)); }
+
 TFCC_FN f32 load(const f16* p, idx i) { return f16_to_f32(p[i].bits); }
 TFCC_FN f32 load(const bf16* p, idx i) { return bf16_to_f32(p[i].bits); }
 /// A byte other than 0 and 1 is true, so that a caller's buffer cannot make a bool of two minds.
