@@ -26,7 +26,7 @@ step() {
 # have_gpu: is an NVIDIA GPU usable here?
 have_gpu() {
   if command -v nvidia-smi > /dev/null 2>&1; then
-    nvidia-smi -L 2> /dev/null | grep -q '^GPU '
+    [[ $(nvidia-smi -L 2> /dev/null) == GPU* ]]
   else
     [[ -e /dev/nvidia0 ]]
   fi
