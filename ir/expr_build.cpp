@@ -185,7 +185,7 @@ ExprRef through_select(ExprRef p, F compare_with) {
 int64_t content(const Poly& p) {
   int64_t g = 0;
   for (const Term& t : p.terms) g = std::gcd(g, t.coefficient);
-  return g == 0 ? 1 : g;
+  return g <= 0 ? 1 : g;  // the gcd of the smallest integer does not fit
 }
 
 int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) != (b < 0))); }
@@ -213,7 +213,7 @@ ExprRef eq0(ExprRef p) {
   Poly poly = to_poly(p);
   const int64_t g = content(poly);
   if (poly.constant % g != 0) return pool.boolean(false);
-  const int64_t k = poly.terms.front().coefficient < 0 ? -g : g;
+  const int64_t k = poly.terms.front().coefficient < 0 && poly.constant != INT64_MIN ? -g : g;
   for (Term& t : poly.terms) t.coefficient /= k;
   poly.constant /= k;
   p = from_poly(pool, poly);

@@ -26,7 +26,7 @@ int order(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
 int64_t narrow(__int128 v, bool& overflow) {
   if (v > INT64_MAX || v < INT64_MIN) {
     overflow = true;
-    return v > 0 ? INT64_MAX : INT64_MIN;
+    return v > 0 ? INT64_MAX : -INT64_MAX;  // can be negated
   }
   return static_cast<int64_t>(v);
 }

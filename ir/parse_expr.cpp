@@ -6,6 +6,7 @@
 #include <charconv>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "ir/ir.h"
 #include "ir/lexer.h"
@@ -280,7 +281,11 @@ class ExprParser {
 }  // namespace
 
 Result<ExprRef> parse_expr(Lexer& lexer, ExprPool& pool, const NameScope& name, const SlotScope& slot) {
-  return ExprParser(lexer, pool, name, slot).whole();
+  const bool before = std::exchange(pool.overflowed, false);
+  Result<ExprRef> e = ExprParser(lexer, pool, name, slot).whole();
+  const bool overflowed = std::exchange(pool.overflowed, before);
+  if (e && overflowed) return lexer.error_before("an integer of this expression does not fit 64 bits");
+  return e;
 }
 
 Result<ExprRef> parse_expr(std::string_view text, ExprPool& pool, const NameScope& name, const SlotScope& slot) {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Constants: rounding to 16 bits against a search over all values, recipes, file sources and their errors.
+#include "ir/constant.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+
+namespace tfcc::ir {
+namespace {
+
+std::vector<std::byte> bytes_of(DType t, const std::vector<double>& values) {
+  std::vector<std::byte> out(values.size() * size_of(t));
+  for (size_t i = 0; i < values.size(); ++i) write_real(t, out.data(), i, values[i]);
+  return out;
+}
+
+std::vector<double> reals_of(DType t, const std::vector<std::byte>& bytes) {
+  std::vector<double> out;
+  for (size_t i = 0; i < bytes.size() / size_of(t); ++i) out.push_back(read_real(t, bytes.data(), i));
+  return out;
+}
+
+double value_of_bits(DType t, uint16_t bits) {
+  std::byte raw[2];
+  std::memcpy(raw, &bits, 2);
+  return read_real(t, raw, 0);
+}
+
+uint16_t bits_of(DType t, double v) {
+  std::byte raw[2];
+  write_real(t, raw, 0, v);
+  uint16_t bits;
+  std::memcpy(&bits, raw, 2);
+  return bits;
+}
+
+TEST(Constant, SixteenBitFloatsReadBack) {
+  for (DType t : {DType::f16, DType::bf16}) {
+    for (int bits = 0; bits < 0x10000; ++bits) {
+      const double v = value_of_bits(t, static_cast<uint16_t>(bits));
+      if (std::isnan(v)) continue;
+      EXPECT_EQ(bits_of(t, v), bits) << v;
+    }
+  }
+}
+
+TEST(Constant, RoundsToNearestEven) {
+  for (DType t : {DType::f16, DType::bf16}) {
+    const int last = t == DType::f16 ? 0x7bff : 0x7f7f;  // largest finite
+    for (int bits = 0; bits < last; ++bits) {
+      const double low = value_of_bits(t, static_cast<uint16_t>(bits)), high = value_of_bits(t, static_cast<uint16_t>(bits + 1));
+      const double middle = low + (high - low) / 2;
+      ASSERT_EQ(bits_of(t, middle), bits + (bits & 1)) << middle;
+      ASSERT_EQ(bits_of(t, std::nextafter(middle, 0)), bits) << middle;
+      ASSERT_EQ(bits_of(t, std::nextafter(middle, INFINITY)), bits + 1) << middle;
+      ASSERT_EQ(bits_of(t, -middle), 0x8000 | (bits + (bits & 1)));
+    }
+    const double largest = value_of_bits(t, static_cast<uint16_t>(last));
+    const double step = largest - value_of_bits(t, static_cast<uint16_t>(last - 1));
+    EXPECT_EQ(bits_of(t, largest + step / 2), last + 1);  // a tie goes to even, which is infinity
+    EXPECT_EQ(bits_of(t, std::nextafter(largest + step / 2, 0)), last);
+    EXPECT_TRUE(std::isnan(value_of_bits(t, bits_of(t, NAN))));
+    EXPECT_EQ(bits_of(t, INFINITY), last + 1);
+    EXPECT_EQ(bits_of(t, 1e-320), 0);
+  }
+}
+
+TEST(Constant, IntegersKeepTheirValues) {
+  std::byte raw[8];
+  write_int(DType::i64, raw, 0, INT64_MIN);
+  EXPECT_EQ(read_int(DType::i64, raw, 0), INT64_MIN);
+  write_int(DType::i8, raw, 0, -128);
+  EXPECT_EQ(read_int(DType::i8, raw, 0), -128);
+  write_int(DType::u8, raw, 0, 255);
+  EXPECT_EQ(read_int(DType::u8, raw, 0), 255);
+  write_real(DType::i64, raw, 0, 1e30);
+  EXPECT_EQ(read_int(DType::i64, raw, 0), INT64_MAX);
+  write_real(DType::i64, raw, 0, NAN);
+  EXPECT_EQ(read_int(DType::i64, raw, 0), 0);
+  write_real(DType::boolean, raw, 0, 0.5);
+  EXPECT_EQ(read_int(DType::boolean, raw, 0), 1);
+}
+
+TEST(Constant, StepsApplyInOrder) {
+  Constant c = constant_from_bytes(DType::f32, {2, 3}, bytes_of(DType::f32, {0, 1, 2, 3, 4, 1.0002}));
+  c.steps.push_back({ConstantStep::Kind::transpose, {1, 0}, DType::f32});
+  c.steps.push_back({ConstantStep::Kind::cast, {}, DType::f16});
+  c.steps.push_back({ConstantStep::Kind::reshape, {6}, DType::f32});
+  EXPECT_EQ(c.result_dtype(), DType::f16);
+  EXPECT_EQ(c.result_dims(), (std::vector<int64_t>{6}));
+  const auto bytes = materialize(c);
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(reals_of(DType::f16, *bytes), (std::vector<double>{0, 3, 1, 4, 2, 1.0}));
+}
+
+TEST(Constant, TransposesAnyRank) {
+  std::vector<double> values(2 * 3 * 4 * 5);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+  for (DType t : {DType::u8, DType::bf16, DType::f32, DType::f64}) {
+    Constant c = constant_from_bytes(t, {2, 3, 4, 5}, bytes_of(t, values));
+    c.steps.push_back({ConstantStep::Kind::transpose, {2, 0, 3, 1}, t});
+    const auto bytes = materialize(c);
+    ASSERT_TRUE(bytes);
+    size_t at = 0;
+    for (int k = 0; k < 4; ++k) {
+      for (int i = 0; i < 2; ++i) {
+        for (int l = 0; l < 5; ++l) {
+          for (int j = 0; j < 3; ++j) EXPECT_EQ(read_real(t, bytes->data(), at++), ((i * 3 + j) * 4 + k) * 5 + l);
+        }
+      }
+    }
+  }
+}
+
+TEST(Constant, RandomIsNormalAndRepeatable) {
+  Constant c;
+  c.source = Constant::Source::random;
+  c.dims = {100000};
+  c.seed = 7;
+  const auto first = materialize(c), second = materialize(c);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(*first, *second);
+  double sum = 0, square = 0;
+  for (double v : reals_of(DType::f32, *first)) sum += v, square += v * v;
+  EXPECT_NEAR(sum / 1e5, 0, 3e-4);
+  EXPECT_NEAR(std::sqrt(square / 1e5), 0.02, 2e-4);
+  c.seed = 8;
+  EXPECT_NE(*materialize(c), *first);
+}
+
+TEST(Constant, ReadsFilesAndSaysWhatIsWrong) {
+  const std::string path = testing::TempDir() + "tfcc_constant_" + std::to_string(getpid());
+  const float values[] = {0, 1, 2, 3};
+  std::FILE* f = std::fopen(path.c_str(), "wb");
+  ASSERT_EQ(std::fwrite(values, 4, 4, f), 4u);
+  std::fclose(f);
+  const auto file = map_source_file(path);
+  ASSERT_TRUE(file);
+  Constant c;
+  c.source = Constant::Source::file;
+  c.dims = {2};
+  c.file = *file;
+  c.offset = 4;
+  EXPECT_EQ(reals_of(DType::f32, *materialize(c)), (std::vector<double>{1, 2}));
+  c.offset = 12;
+  const auto beyond = materialize(c);
+  ASSERT_FALSE(beyond);
+  EXPECT_EQ(beyond.error().code, ErrorCode::bad_file);
+  std::remove(path.c_str());
+
+  auto named = std::make_shared<SourceFile>();
+  named->name = "gone.onnx";
+  c.file = named;
+  const auto gone = materialize(c);
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code, ErrorCode::io);
+  EXPECT_NE(gone.error().message.find("gone.onnx"), std::string::npos);
+  EXPECT_FALSE(map_source_file(path));
+}
+
+}  // namespace
+}  // namespace tfcc::ir
