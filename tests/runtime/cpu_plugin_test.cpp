@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU plug-in by itself: every form of a product against a plain loop, and the split of work over threads.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <vector>
+
+#include "runtime/cpu/physical_cores.h"
+#include "runtime/cpu/plugin.h"
+#include "runtime/tfcc.h"
+
+namespace tfcc {
+namespace {
+
+// The plug-in lies beside the runtime.
+const TfccCpuApi* api() {
+  static const TfccCpuApi* found = [] {
+    Dl_info info = {};
+    Result<Model> (*load)(const std::string&, const LoadOptions&) = &Model::load;
+    dladdr(reinterpret_cast<void*>(load), &info);
+    std::string path = info.dli_fname;
+    path = path.substr(0, path.find_last_of('/') + 1) + "libtfcc_cpu.so";
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) library = dlopen((TFCC_BINARY_DIR "/runtime/libtfcc_cpu.so"), RTLD_NOW | RTLD_LOCAL);
+    auto* get = library != nullptr ? reinterpret_cast<const TfccCpuApi* (*)()>(dlsym(library, "tfcc_cpu_api")) : nullptr;
+    return get != nullptr ? get() : nullptr;
+  }();
+  return found;
+}
+
+std::vector<float> numbers(size_t count, int seed) {
+  std::vector<float> v(count);
+  for (size_t i = 0; i < count; ++i) v[i] = static_cast<float>((i * 7 + static_cast<size_t>(seed) * 3) % 13) - 6;
+  return v;
+}
+
+// Small integers: exact in float whatever the order of the sum.
+void expect_product(const TfccCpuGemm& g, void* pool) {
+  auto span = [&](int64_t stride, int64_t size) { return static_cast<size_t>((g.batch - 1) * stride + size); };
+  auto a = numbers(span(g.stride_a, g.m * g.k), 1), b = numbers(span(g.stride_b, g.k * g.n), 2);
+  auto bias = numbers(static_cast<size_t>(g.n), 3);
+  std::vector<float> d(static_cast<size_t>(g.batch * g.m * g.n), -1e9f);
+  char message[256] = "";
+  void* gemm = api()->gemm_create(pool, &g, message, sizeof message);
+  ASSERT_NE(gemm, nullptr) << message;
+  for (int run = 0; run < 2; ++run) {
+    ASSERT_EQ(api()->gemm_run(gemm, a.data(), b.data(), g.has_bias ? bias.data() : nullptr, d.data()), 0);
+  }
+  api()->gemm_destroy(gemm);
+  for (int64_t i = 0; i < g.batch; ++i) {
+    for (int64_t r = 0; r < g.m; ++r) {
+      for (int64_t c = 0; c < g.n; ++c) {
+        float sum = 0;
+        for (int64_t k = 0; k < g.k; ++k) {
+          sum += a[i * g.stride_a + (g.trans_a ? k * g.m + r : r * g.k + k)] *
+                 b[i * g.stride_b + (g.trans_b ? c * g.k + k : k * g.n + c)];
+        }
+        float want = sum * g.alpha + (g.has_bias ? bias[c] : 0);
+        ASSERT_EQ(d[(i * g.m + r) * g.n + c], want)
+            << "batch " << i << " row " << r << " column " << c << " trans " << g.trans_a << g.trans_b
+            << " bias " << g.has_bias << " alpha " << g.alpha << " strides " << g.stride_a << " " << g.stride_b;
+      }
+    }
+  }
+}
+
+TEST(CpuPlugin, products_of_every_form) {
+  if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
+  void* pool = api()->create(2);
+  for (int form = 0; form < 16; ++form) {
+    for (auto [batch, share_a, share_b] : {std::tuple{1, 0, 0}, {3, 0, 0}, {3, 0, 1}, {3, 1, 0}, {3, 1, 1}}) {
+      for (auto [m, n, k] : {std::tuple{5, 7, 3}, {1, 1, 1}, {1, 9, 4}, {33, 1, 17}, {64, 48, 32}}) {
+        TfccCpuGemm g = {m, n, k, batch, share_a ? 0 : m * k, share_b ? 0 : k * n,
+                         form & 1, form >> 1 & 1, form >> 2 & 1, form >> 3 & 1 ? 0.5f : 1.0f};
+        expect_product(g, pool);
+      }
+    }
+  }
+  api()->destroy(pool);
+}
+
+TEST(CpuPlugin, operands_may_lie_apart) {
+  if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
+  void* pool = api()->create(1);
+  expect_product({4, 5, 6, 3, 4 * 6 + 10, 5 * 6 + 3, 0, 1, 1, 2.0f}, pool);
+  api()->destroy(pool);
+}
+
+TEST(CpuPlugin, every_item_is_computed_once) {
+  if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
+  void* pool = api()->create(3);
+  EXPECT_EQ(api()->threads(pool), 3);
+  for (int64_t work : {0, 1, 2, 3, 7, 100, 1001}) {
+    for (int64_t grain : {0, 1, 5, 64, 5000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(work));
+      auto fn = [](void* p, int64_t begin, int64_t end) {
+        auto& h = *static_cast<std::vector<std::atomic<int>>*>(p);
+        for (int64_t i = begin; i < end; ++i) ++h[static_cast<size_t>(i)];
+      };
+      api()->parallel_for(pool, work, grain, fn, &hits);
+      for (auto& h : hits) ASSERT_EQ(h, 1) << work << " " << grain;
+    }
+  }
+  api()->destroy(pool);
+}
+
+TEST(CpuPlugin, counts_at_least_one_core) { EXPECT_GE(cpu::physical_cores(), 1); }
+
+}  // namespace
+}  // namespace tfcc
