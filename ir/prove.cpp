@@ -17,6 +17,7 @@ struct Prover {
   int steps = kSteps;
 
   bool ge0(const Poly& p) {
+    if (take_overflow()) return false;  // p itself did not fit: this attempt fails, others may not
     if (p.is_constant()) return p.constant >= 0;
     if (--steps <= 0) return false;
     std::vector<ExprRef> atoms;
@@ -83,6 +84,7 @@ struct Prover {
     const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
     if (!ge0(add(d, Poly{{}, 1}, -1))) return false;
     const Poly scaled = multiply(d, r);
+    if (take_overflow()) return low && ge0(a) && ge0(r);
     // With a coefficient of 1 the floor costs nothing: f >= -r is a >= -r*d, and f <= r is a <= r*d + d - 1.
     if (q.is_constant() && q.constant == 1 && ge0(add(a, scaled))) return true;
     if (q.is_constant() && q.constant == -1) return ge0(add(add(add(scaled, d), a, -1), Poly{{}, 1}, -1));

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verifier: a graph that keeps every rule passes, and for each label of ir/ops.md a graph that breaks it is refused.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "ir/ir.h"
+
+namespace tfcc::ir {
+namespace {
+
+std::string all(const std::vector<std::string>& problems) { return fmt::format("{}", fmt::join(problems, "\n")); }
+
+/// Problems of a graph over standard inputs with these lines and nothing else.
+std::vector<std::string> problems(const std::string& lines) {
+  const std::string text = fmt::format(R"(graph @g(%x: f32[B,S,8], %k: i64[B,S], %v: f32[8], %h: f16[B,S,8], %c: bool[B]) symbols(B = x.0 in 1.., S = x.1 in 1..) {{
+  flag 0 "out of range"
+  {}
+  return x = %x
+}}
+)", lines);
+  const auto g = parse(text);
+  EXPECT_TRUE(g) << g.error().message;
+  if (!g) return {g.error().message};
+  return verify(*g);
+}
+
+void accepted(const std::string& lines) {
+  const auto found = problems(lines);
+  EXPECT_TRUE(found.empty()) << lines << "\n" << all(found);
+}
+
+void refused(const std::string& label, const std::string& lines) {
+  const auto found = problems(lines);
+  EXPECT_EQ(found.size(), 1u) << lines << "\n" << all(found);
+  EXPECT_NE(all(found).find("(" + label + ")"), std::string::npos) << lines << "\n" << all(found);
+}
+
+TEST(Verify, Pointwise) {
+  accepted("%y = pointwise(%x, %v) {body = (i,j,k) => %x[i,j,k] + %v[k]} : f32[B,S,8]");
+  accepted("%y = pointwise(%x) {body = (i,j) => %x[j,i,3]} : f32[S,B]");
+  refused("P2", "%y = pointwise(%k) {body = (i,j) => %k[i,j]} : f32[B,S]");
+  refused("P2", "%y = pointwise(%k) {body = (i,j) => %k[i,j]} : bool[B,S]");
+  refused("E3", "%y = pointwise(%k) {body = (i,j) => %k[i]} : i64[B,S]");
+  refused("E6", "%y = pointwise(%v, %v) {body = (i) => %v[i]} : f32[8]");
+  refused("G7", "%y = pointwise(%v, %k) {body = (i) => %v[bounded(%k[0,0], 8, 1)]} : f32[4]");
+}
+
+TEST(Verify, LoadsStayInside) {
+  refused("E4", "%y = pointwise(%v) {body = (i) => %v[i + 1]} : f32[8]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => %v[i - 1]} : f32[8]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => %v[i]} : f32[9]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => %v[i]} : f32[B]");
+  refused("E4", "%y = pointwise(%v, %k) {body = (i) => %v[%k[0,0]]} : f32[4]");
+  accepted("%y = pointwise(%v, %k) {body = (i) => %v[bounded(%k[0,0], 8, 0)]} : f32[4]");
+  refused("E4", "%y = pointwise(%v, %k) {body = (i) => %v[bounded(%k[0,0], 9, 0)]} : f32[4]");
+  accepted("%y = pointwise(%v) {body = (i) => %v[7 - i]} : f32[8]");
+  accepted("%y = pointwise(%v) {body = (i) => %v[i / 3]} : f32[24]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => %v[i / 3]} : f32[25]");
+  accepted("%y = pointwise(%v) {body = (i) => %v[i % 8]} : f32[B*S]");
+  accepted("%y = pointwise(%x) {body = (i,j) => %x[i / S,i % S,j]} : f32[B*S,8]");
+}
+
+TEST(Verify, SelectsGuardLoads) {
+  accepted("%y = pointwise(%v) {body = (i) => select(i <= 7, %v[i], 0.0)} : f32[B]");
+  accepted("%y = pointwise(%v) {body = (i) => select(i <= 7, 0.0, %v[i - 8])} : f32[16]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 8, %v[i], 0.0)} : f32[B]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 7, 0.0, %v[i])} : f32[16]");
+  accepted("%y = pointwise(%v, %k) {body = (i) => select(0 <= %k[0,0] and %k[0,0] < 8, %v[%k[0,0]], 0.0)} : f32[4]");
+  accepted("%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] < 0 or 8 <= %k[0,0], 0.0, %v[%k[0,0]])} : f32[4]");
+  refused("E4", "%y = pointwise(%v, %k) {body = (i) => select(0 <= %k[0,0] or %k[0,0] < 8, %v[%k[0,0]], 0.0)} : f32[4]");
+  accepted("%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] == 3, %v[%k[0,0]], 0.0)} : f32[4]");
+  // Guarded on one path and not on the other.
+  refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 7, %v[i], 0.0) + %v[i]} : f32[B]");
+}
+
+TEST(Verify, Reduce) {
+  accepted("%y = reduce(%x) {body = (i,j,k) => %x[i,k,j], extents = [S], kind = mean} : f32[B,8]");
+  accepted("%y = reduce(%x) {body = (i,j) => %x[0,i,j], extents = [S,8], kind = max} : f32[]");
+  refused("R1", "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [], kind = sum} : f32[B,S,8]");
+  refused("R2", "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [8], kind = sum} : i64[B,S]");
+  refused("R2", "%y = reduce(%c) {body = (i) => %c[i], extents = [B], kind = max} : bool[]");
+  refused("R3", "%y = reduce(%k) {body = (i,j) => %k[i,j], extents = [S], kind = mean} : i64[B]");
+  refused("E4", "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [9], kind = sum} : f32[B,S]");
+}
+
+TEST(Verify, Cumsum) {
+  accepted("%y = cumsum(%k) {axis = 1, exclusive = false, reverse = false} : i64[B,S]");
+  refused("U1", "%y = cumsum(%k, %k) {axis = 1, exclusive = false, reverse = false} : i64[B,S]");
+  refused("U2", "%y = cumsum(%k) {axis = 1, exclusive = false, reverse = false} : i32[B,S]");
+  refused("U3", "%y = cumsum(%k) {axis = 2, exclusive = false, reverse = false} : i64[B,S]");
+}
+
+TEST(Verify, Matmul) {
+  const char* w = "const @w : f32[4,8] = random(1)\n  const @n : f32[4] = random(1)\n  ";
+  const auto product = [&](const char* operands, const char* trans, const char* type) {
+    return fmt::format("{}%y = matmul({}) {{alpha = 1.0, trans_a = false, trans_b = {}}} : {}", w, operands, trans, type);
+  };
+  accepted(product("%x, @w", "true", "f32[B,S,4]"));
+  accepted(product("%x, @w, @n", "true", "f16[B,S,4]"));
+  refused("C1", product("%x", "true", "f32[B,S,4]"));
+  refused("C2", product("%h, @w", "true", "f32[B,S,4]"));
+  refused("C3", product("%v, @w", "true", "f32[4]"));
+  refused("C4", product("%x, @w", "false", "f32[B,S,8]"));
+  refused("C5", product("%x, @w", "true", "f32[B,S,8]"));
+  refused("C6", product("%x, @w", "true", "f32[S,4]"));
+  refused("C7", product("%x, @w, %v", "true", "f32[B,S,4]"));
+  accepted("%y = matmul(%x, %x) {alpha = 1.0, trans_a = true, trans_b = false} : f32[B,8,8]");
+}
+
+TEST(Verify, RowOps) {
+  accepted("%y = softmax(%x) : f16[B,S,8]");
+  refused("S1", "%y = softmax(%x, %x) : f32[B,S,8]");
+  refused("S2", "%y = softmax(%x) : f32[S,B,8]");
+  accepted("%y = layer_norm(%x, %v) {eps = 1e-05} : f32[B,S,8]");
+  accepted("%y = layer_norm(%h, %v, %v) {eps = 1e-05} : f16[B,S,8]");
+  refused("L1", "%y = rms_norm(%x, %v, %v) {eps = 1e-05} : f32[B,S,8]");
+  refused("L2", "%y = rms_norm(%x, %v) {eps = 1e-05} : f32[B,8]");
+  refused("L3", "%y = rms_norm(%x, %x) {eps = 1e-05} : f32[B,S,8]");
+  accepted("%y = gelu(%x) {approx = erf} : f32[B,S,8]");
+  refused("B1", "%y = gelu(%x, %v) {approx = erf} : f32[B,S,8]");
+  refused("B2", "%y = gelu(%k) {approx = erf} : f32[B,S]");
+  accepted("%y = bias_gelu(%x, %v) {approx = erf} : f32[B,S,8]");
+  refused("B1", "%y = bias_gelu(%x) {approx = erf} : f32[B,S,8]");
+  refused("B3", "%y = bias_gelu(%x, %x) {approx = erf} : f32[B,S,8]");
+}
+
+TEST(Verify, ResidualNorm) {
+  const char* t = "f32[B,S,8]";
+  accepted(fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = false, has_bias = false, kind = rms}} : {}", t));
+  accepted(fmt::format("%y, %s = residual_norm(%x, %h, %v, %v, %v) {{eps = 0.1, has_beta = true, has_bias = true, kind = layer}} : {}, {}", t, t));
+  refused("N1", fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = true, has_bias = false, kind = layer}} : {}", t));
+  refused("N2", fmt::format("%y = residual_norm(%x, %v, %v) {{eps = 0.1, has_beta = false, has_bias = false, kind = layer}} : {}", t));
+  refused("N2", fmt::format("%y, %s = residual_norm(%x, %x, %v) {{eps = 0.1, has_beta = false, has_bias = false, kind = layer}} : {}, f32[8]", t));
+  refused("N3", fmt::format("%y = residual_norm(%x, %x, %x) {{eps = 0.1, has_beta = false, has_bias = false, kind = layer}} : {}", t));
+  refused("N4", fmt::format("%y = residual_norm(%x, %x, %v, %v) {{eps = 0.1, has_beta = true, has_bias = false, kind = rms}} : {}", t));
+}
+
+std::string attention(const std::string& operands, const std::string& attributes, const std::string& type = "f32[B,S,8]") {
+  return fmt::format("%y = attention({}) {{{}}} : {}", operands, attributes, type);
+}
+
+std::string attributes(const char* causal, const char* padding, const char* heads, const char* kv_heads, const char* score, const char* visible) {
+  return fmt::format("causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = {}, visible = {}", causal, heads, padding, kv_heads, score, visible);
+}
+
+TEST(Verify, Attention) {
+  const char* plain = "(s,b,h,i,j) => s";
+  const char* mask = "(b,h,i,j) => %k[b,j] == 1";
+  accepted(attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "none")));
+  accepted(attention("%x, %x, %x, %k", attributes("false", "true", "2", "2", plain, mask)));
+  accepted(attention("%x, %x, %x", attributes("true", "false", "4", "4", plain, "(b,h,i,j) => j <= i")));
+  accepted(attention("%x, %x, %x, %k", attributes("true", "true", "4", "4", plain, "(b,h,i,j) => j <= i and %k[b,j] == 1")));
+  refused("A1", "%y, %z = attention(%x, %x, %x) {" + attributes("false", "false", "2", "2", plain, "none") + "} : f32[B,S,8], f32[B,S,8]");
+  refused("A2", attention("%x, %h, %x", attributes("false", "false", "2", "2", plain, "none")));
+  refused("A2", attention("%x, %x, %v", attributes("false", "false", "2", "2", plain, "none")));
+  refused("A3", "%t = pointwise(%x) {body = (i,j,k) => %x[j,i,k]} : f32[S,B,8]\n  " +
+                    attention("%x, %x, %t", attributes("false", "false", "2", "2", plain, "none")));
+  refused("A4", attention("%x, %x, %x", attributes("false", "false", "3", "3", plain, "none")));
+  refused("A4", attention("%x, %x, %x", attributes("false", "false", "4", "2", plain, "none")));
+  refused("A5", attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "none"), "f32[B,S,4]"));
+  refused("A6", attention("%x, %x, %x", attributes("false", "false", "2", "2", "none", "none")));
+  refused("A6", attention("%x, %x, %x", attributes("false", "false", "2", "2", "(s,b,h,i,j) => i", "none")));
+  refused("A6", attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "(b,h,i,j) => 1")));
+  refused("A7", attention("%x, %x, %x", attributes("true", "false", "2", "2", plain, "none")));
+  refused("A7", attention("%x, %x, %x", attributes("false", "true", "2", "2", plain, "(b,h,i,j) => j <= i")));
+  refused("E3", attention("%x, %x, %x", attributes("false", "false", "2", "2", "(s,b,h,i,j) => %x[b,i,0]", "none")));
+  refused("E4", attention("%x, %x, %x, %k", attributes("false", "true", "2", "2", plain, "(b,h,i,j) => %k[b,j + 1] == 1")));
+  refused("E6", attention("%x, %x, %x, %k, %k", attributes("false", "false", "2", "2", plain, "none")));
+}
+
+/// Graphs that no text can describe.
+struct VerifyGraph : testing::Test {
+  Graph g;
+  Type vec{DType::f32, {g.pool().integer(4)}};
+  ValueId x = g.add_input("x", vec);
+  ExprRef i = g.pool().index(0, vec.dims[0]);
+  ExprRef body = g.pool().load(0, Scalar::f32, {i});
+
+  void expect(const std::string& label) {
+    const std::string found = all(verify(g));
+    EXPECT_NE(found.find("(" + label + ")"), std::string::npos) << label << ": " << found;
+  }
+};
+
+TEST_F(VerifyGraph, WellFormed) {
+  g.outputs = {{"y", g.add_pointwise({x}, body, vec, "y")}};
+  EXPECT_EQ(all(verify(g)), "");
+}
+
+TEST_F(VerifyGraph, OrderAndOutputs) {
+  const ValueId a = g.add_pointwise({x}, body, vec, "a"), b = g.add_pointwise({x}, body, vec, "b");
+  g.set_operands(g.value(a).def, {b});
+  g.outputs = {{"y", a}};
+  expect("G1");
+  g.clean();
+  EXPECT_EQ(all(verify(g)), "");
+  g.outputs.push_back({"y", a});
+  expect("G3");
+  g.outputs = {{"y", ValueId{}}};
+  expect("G3");
+}
+
+TEST_F(VerifyGraph, UseLists) {
+  const ValueId a = g.add_pointwise({x}, body, vec, "a");
+  g.op(g.value(a).def).operands.push_back(x);
+  expect("G6");
+}
+
+TEST_F(VerifyGraph, Symbols) {
+  g.symbols = {{"N", 0, 0}};
+  expect("G4");
+  g.symbols = {{"N", 0, 7}};
+  expect("G4");
+  g.add_input("z", {DType::f32, {g.pool().symbol("select")}});
+  g.symbols = {{"select", 1, 0}};
+  expect("G4");
+  g.symbols.clear();
+  expect("G5");
+}
+
+TEST_F(VerifyGraph, DimsAndChecks) {
+  g.set_type(x, {DType::f32, {i}});
+  expect("G5");
+  g.set_type(x, {DType::f32, {g.pool().real(2.5)}});
+  expect("G5");
+  g.set_type(x, vec);
+  g.checks = {{lt(i, g.pool().integer(2)), "no"}};
+  expect("G5");
+}
+
+TEST_F(VerifyGraph, Expressions) {
+  const ValueId y = g.add_pointwise({x}, body, vec, "y");
+  auto& attrs = g.op(g.value(y).def).as<PointwiseAttrs>();
+  ExprPool other;
+  attrs.body = transfer(body, other);
+  expect("E1");
+  attrs.body = g.pool().load(0, Scalar::f32, {g.pool().index(0, g.pool().integer(3))});
+  expect("E2");
+  attrs.body = g.pool().load(0, Scalar::f32, {g.pool().index(1, vec.dims[0])});
+  expect("E2");
+  attrs.body = g.pool().load(0, Scalar::f64, {i});
+  expect("E3");
+  attrs.body = g.pool().load(1, Scalar::f32, {i});
+  expect("E3");
+  attrs.body = g.pool().param("s", Scalar::f32);
+  expect("E5");
+  attrs.body = convert(g.pool().symbol("M"), Scalar::f32);
+  expect("E5");
+  attrs.body = nullptr;
+  expect("P1");
+}
+
+TEST_F(VerifyGraph, Constants) {
+  const ValueId c = g.add_constant("c", constant_from_bytes(DType::f32, {4}, std::vector<std::byte>(16)));
+  EXPECT_EQ(all(verify(g)), "");
+  auto& constant = g.op(g.value(c).def).as<ConstantAttrs>().constant;
+  constant.bytes = std::make_shared<const std::vector<std::byte>>(12);
+  expect("K3");
+  constant.source = Constant::Source::file;
+  expect("K3");
+  constant.source = Constant::Source::random;
+  EXPECT_EQ(all(verify(g)), "");
+  constant.dtype = DType::i32;
+  expect("K3");
+  expect("K2");
+  g.set_operands(g.value(c).def, {x});
+  expect("K1");
+}
+
+}  // namespace
+}  // namespace tfcc::ir
