@@ -14,7 +14,9 @@ const char* kTwice = R"(
 TFCC_KERNEL(twice) { for (i64 i = begin; i < end; ++i) store((f32*)a[1], i, 2 * load((const f32*)a[0], i)); }
 )";
 
-TEST(ClangCpu, RunsAtEveryLevelOfThisMachine) {
+class ClangCpu : public tfcc::test::CpuTargetTest {};
+
+TEST_F(ClangCpu, RunsAtEveryLevelOfThisMachine) {
   std::vector<std::string> levels = {"x86-64-v2"};
   std::string native = tfcc::codegen::native_cpu_level();
   if (native >= "x86-64-v3") levels.push_back("x86-64-v3");
@@ -27,7 +29,7 @@ TEST(ClangCpu, RunsAtEveryLevelOfThisMachine) {
   }
 }
 
-TEST(ClangCpu, LinksSeveralUnitsCompiledInParallel) {
+TEST_F(ClangCpu, LinksSeveralUnitsCompiledInParallel) {
   std::vector<tfcc::codegen::CpuSource> units;
   for (int k = 0; k < 6; ++k) {
     std::string name = "unit" + std::to_string(k);
@@ -40,7 +42,7 @@ TEST(ClangCpu, LinksSeveralUnitsCompiledInParallel) {
   EXPECT_EQ(*first, *second) << "the bytes must not depend on the number of threads";
 }
 
-TEST(ClangCpu, LargeCopiesNeedNothingFromOutside) {
+TEST_F(ClangCpu, LargeCopiesNeedNothingFromOutside) {
   CpuKernels kernels(R"(
 #include "cpu/prelude.h"
 struct Big { f32 v[4096]; };
@@ -52,7 +54,7 @@ TFCC_KERNEL(copy) { *(Big*)a[1] = *(const Big*)a[0]; Big zero = {}; *(Big*)a[2] 
   EXPECT_EQ(z, std::vector<float>(4096, 0.0f));
 }
 
-TEST(ClangCpu, ErrorNamesKernelAndLine) {
+TEST_F(ClangCpu, ErrorNamesKernelAndLine) {
   auto r = compile_cpu({{"bad__3", "#include \"cpu/prelude.h\"\nTFCC_KERNEL(bad__3) { nonsense(); }\n"}}, "native", 1);
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().code, ErrorCode::internal);
@@ -60,13 +62,13 @@ TEST(ClangCpu, ErrorNamesKernelAndLine) {
             "kernel bad__3 does not compile: bad__3.cpp:2: use of undeclared identifier 'nonsense'");
 }
 
-TEST(ClangCpu, MissingIncludeIsAnErrorAndTheDiskIsNotRead) {
+TEST_F(ClangCpu, MissingIncludeIsAnErrorAndTheDiskIsNotRead) {
   auto r = compile_cpu({{"io", "#include <stdint.h>\n"}}, "native", 1);
   ASSERT_FALSE(r);
   EXPECT_NE(r.error().message.find("'stdint.h' file not found"), std::string::npos) << r.error().message;
 }
 
-TEST(ClangCpu, UndefinedSymbolIsAnError) {
+TEST_F(ClangCpu, UndefinedSymbolIsAnError) {
   auto r = compile_cpu({{"open", "#include \"cpu/prelude.h\"\nextern \"C\" float expf(float);\n"
                                  "TFCC_KERNEL(open) { *(f32*)a[0] = expf(*(f32*)a[0]); }\n"}}, "native", 1);
   ASSERT_FALSE(r);
@@ -75,13 +77,13 @@ TEST(ClangCpu, UndefinedSymbolIsAnError) {
   EXPECT_TRUE(compile_cpu({{"twice", kTwice}}, "native", 1)) << "the linker must be usable after an error";
 }
 
-TEST(ClangCpu, UnknownLevel) {
+TEST_F(ClangCpu, UnknownLevel) {
   auto r = compile_cpu({{"twice", kTwice}}, "sse9", 1);
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().message, "no CPU level 'sse9'; use x86-64-v2, x86-64-v3, x86-64-v4 or native");
 }
 
-TEST(ClangCpu, EveryTemplateCompilesAloneAtEveryLevel) {
+TEST_F(ClangCpu, EveryTemplateCompilesAloneAtEveryLevel) {
   for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
     for (const auto& file : tfcc::codegen::template_files()) {
       if (!tfcc::codegen::belongs_to(file, "cpu") || !file.path.ends_with(".h")) continue;
@@ -90,6 +92,15 @@ TEST(ClangCpu, EveryTemplateCompilesAloneAtEveryLevel) {
       EXPECT_TRUE(r) << file.path << ": " << r.error().message;
     }
   }
+}
+
+TEST(NoCpuTarget, SaysHowToGetIt) {
+  if (!tfcc::codegen::cpu_compiler_version().empty()) GTEST_SKIP() << "this build has the CPU target";
+  auto r = compile_cpu({{"twice", kTwice}}, "native", 1);
+  ASSERT_FALSE(r);
+  EXPECT_EQ(r.error().code, ErrorCode::unsupported);
+  EXPECT_EQ(r.error().message,
+            "this build has no CPU target; configure with -DTFCC_CPU=ON (needs LLVM 19 with clang-cpp and lld)");
 }
 
 }  // namespace

@@ -142,40 +142,42 @@ void check(const Variant& c, const std::vector<std::pair<int64_t, int64_t>>& siz
 
 const std::vector<std::pair<int64_t, int64_t>> kEdges = {{1, 1}, {1, 33}, {31, 31}, {32, 32}, {33, 33}, {64, 65}, {17, 100}, {70, 5}};
 
-TEST(CpuAttention, Edges) { check({}, kEdges); }
+class CpuAttention : public tfcc::test::CpuTargetTest {};
 
-TEST(CpuAttention, EveryLevel) {
+TEST_F(CpuAttention, Edges) { check({}, kEdges); }
+
+TEST_F(CpuAttention, EveryLevel) {
   for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
     if (level <= tfcc::codegen::native_cpu_level()) check({.padding = true, .bias = true}, kEdges, level);
   }
 }
 
-TEST(CpuAttention, Blocks) {
+TEST_F(CpuAttention, Blocks) {
   for (int block_m : {16, 32, 64, 128}) check({.block_m = block_m, .block_n = 64}, {{130, 70}, {15, 64}});
   check({.block_n = 8}, kEdges);
 }
 
-TEST(CpuAttention, HeadSizes) {
+TEST_F(CpuAttention, HeadSizes) {
   for (int d : {1, 3, 12, 24, 40, 64, 80, 128, 256}) check({.head_dim = d, .v_dim = d}, {{33, 35}});
   check({.head_dim = 24, .v_dim = 7}, kEdges);
   check({.head_dim = 5, .v_dim = 32}, kEdges);
 }
 
-TEST(CpuAttention, Causal) {
+TEST_F(CpuAttention, Causal) {
   check({.causal = true}, kEdges);
   check({.block_m = 64, .block_n = 16, .causal = true, .padding = true}, {{100, 100}, {3, 90}, {65, 64}});
 }
 
-TEST(CpuAttention, MaskedKeysAreNeverReadAndEmptyRowsAreZero) { check({.padding = true}, kEdges); }
+TEST_F(CpuAttention, MaskedKeysAreNeverReadAndEmptyRowsAreZero) { check({.padding = true}, kEdges); }
 
-TEST(CpuAttention, VisibleAndBias) { check({.bias = true, .odd_keys = true}, kEdges); }
+TEST_F(CpuAttention, VisibleAndBias) { check({.bias = true, .odd_keys = true}, kEdges); }
 
-TEST(CpuAttention, GroupedHeadsAndStrides) {
+TEST_F(CpuAttention, GroupedHeadsAndStrides) {
   check({.heads = 6, .kv_heads = 2}, {{33, 40}});
   check({.heads = 4, .kv_heads = 1, .gap = 5}, {{33, 40}});
 }
 
-TEST(CpuAttention, NanAndInfinityOfScoresAreNotHidden) {
+TEST_F(CpuAttention, NanAndInfinityOfScoresAreNotHidden) {
   Variant c{.heads = 1, .kv_heads = 1, .bias = true};
   CpuKernels kernels(stub(c));
   Data x = make_data(c, 1, 4, 20);

@@ -15,6 +15,14 @@
 
 namespace tfcc::test {
 
+/// A test of the CPU target; skipped in a build without it.
+class CpuTargetTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (codegen::cpu_compiler_version().empty()) GTEST_SKIP() << "this build has no CPU target";
+  }
+};
+
 /// A loaded shared object of kernels.
 class CpuKernels {
  public:

@@ -35,7 +35,9 @@ TFCC_KERNEL(constants) { ((f32*)a[0])[0] = kInf; ((f32*)a[0])[1] = -kInf; ((f32*
   return k;
 }
 
-TEST(ExprPrimitives, Integers) {
+class ExprPrimitives : public tfcc::test::CpuTargetTest {};
+
+TEST_F(ExprPrimitives, Integers) {
   std::vector<int64_t> x, y;
   for (int64_t a = -20; a <= 20; ++a)
     for (int64_t b = 1; b <= 7; ++b) x.push_back(a), y.push_back(b);
@@ -53,7 +55,7 @@ TEST(ExprPrimitives, Integers) {
   EXPECT_EQ(kernels().flags[1], 1u);
 }
 
-TEST(ExprPrimitives, FloatToInteger) {
+TEST_F(ExprPrimitives, FloatToInteger) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kMin = std::numeric_limits<int64_t>::min();
   std::vector<double> x = {0, 1.9, -1.9, 1e18, 9.3e18, -9.3e18, INFINITY, -INFINITY, NAN, 0x1p63, -0x1p63, 0x1p62};
   std::vector<int64_t> want = {0, 1, -1, 1000000000000000000, kMax, kMin, kMax, kMin, 0, kMax, kMin, int64_t{1} << 62};
@@ -66,7 +68,7 @@ TEST(ExprPrimitives, FloatToInteger) {
   EXPECT_EQ(got, want);
 }
 
-TEST(ExprPrimitives, RealsPropagateNan) {
+TEST_F(ExprPrimitives, RealsPropagateNan) {
   const float values[] = {0, 1, -1, 2.5f, INFINITY, -INFINITY, NAN};
   std::vector<float> x, y;
   for (float a : values)
@@ -86,7 +88,7 @@ TEST(ExprPrimitives, RealsPropagateNan) {
   }
 }
 
-TEST(ExprPrimitives, DoubleRoundsToHalfOnce) {
+TEST_F(ExprPrimitives, DoubleRoundsToHalfOnce) {
   // 1 + 2^-11 + tiny: through a plain float the tail is lost, and the tie goes to even, that is to 1.
   std::vector<double> x = {1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-11 - 0x1p-40, 1 + 0x1p-11, -(1 + 0x1p-11 + 0x1p-40), 1e300, -1e300,
                            65519.999999, 65520, 0x1p-25, 0x1p-25 + 0x1p-70, 0.1, INFINITY, NAN};
@@ -98,7 +100,7 @@ TEST(ExprPrimitives, DoubleRoundsToHalfOnce) {
   EXPECT_TRUE(std::isnan(got.back()));
 }
 
-TEST(ExprPrimitives, Constants) {
+TEST_F(ExprPrimitives, Constants) {
   float c[3];
   kernels().run("constants", {}, {c}, 1);
   EXPECT_EQ(c[0], INFINITY);

@@ -108,7 +108,9 @@ double binary_ulp(const std::string& name, double (*reference)(double, double)) 
   });
 }
 
-TEST(CpuMath, FloatElementary) {
+class CpuMath : public tfcc::test::CpuTargetTest {};
+
+TEST_F(CpuMath, FloatElementary) {
   EXPECT_LE(unary_ulp<float>("exp", std::exp, 90), 1.5);
   EXPECT_LE(unary_ulp<float>("log", std::log), 1.5);
   EXPECT_LE(unary_ulp<float>("tanh", std::tanh, 3), 3);
@@ -117,7 +119,7 @@ TEST(CpuMath, FloatElementary) {
   EXPECT_LE(unary_ulp<float>("erf", std::erf, 5), 3);
 }
 
-TEST(CpuMath, DoubleElementary) {
+TEST_F(CpuMath, DoubleElementary) {
   EXPECT_LE(unary_ulp<double>("exp", std::exp, 700), 2.5);
   EXPECT_LE(unary_ulp<double>("log", std::log), 2.5);
   EXPECT_LE(unary_ulp<double>("tanh", std::tanh, 3), 5);
@@ -126,13 +128,13 @@ TEST(CpuMath, DoubleElementary) {
   EXPECT_LE(unary_ulp<double>("erf", std::erf, 6), 4);
 }
 
-TEST(CpuMath, SineOfLargeArguments) {
+TEST_F(CpuMath, SineOfLargeArguments) {
   EXPECT_LE(unary_ulp<float>("sin", std::sin, 1e9f), 1);
   EXPECT_LE(unary_ulp<double>("sin", std::sin, 1e15), 3);
   EXPECT_LE(unary_ulp<double>("cos", std::cos, 2e6), 3);
 }
 
-TEST(CpuMath, RoundingIsExact) {
+TEST_F(CpuMath, RoundingIsExact) {
   for (const auto& [name, f] : std::vector<std::pair<std::string, double (*)(double)>>{
            {"floor", std::floor}, {"ceil", std::ceil}, {"rint", std::nearbyint}}) {
     EXPECT_EQ(unary_ulp<float>(name, f), 0) << name;
@@ -142,14 +144,14 @@ TEST(CpuMath, RoundingIsExact) {
   EXPECT_EQ(unary_ulp<double>("sqrt", std::sqrt), 0);
 }
 
-TEST(CpuMath, PowAndFmod) {
+TEST_F(CpuMath, PowAndFmod) {
   EXPECT_LE(binary_ulp<float>("pow", std::pow), 1);
   EXPECT_LE(binary_ulp<double>("pow", std::pow), 200);  // 200 ulp: 4e-14
   EXPECT_EQ(binary_ulp<float>("fmod", std::fmod), 0);
   EXPECT_EQ(binary_ulp<double>("fmod", std::fmod), 0);
 }
 
-TEST(CpuMath, SixteenBitConversions) {
+TEST_F(CpuMath, SixteenBitConversions) {
   CpuKernels v2(R"(
 #include "cpu/prelude.h"
 TFCC_KERNEL(to_f16) { for (i64 i = begin; i < end; ++i) store((f16*)a[1], i, load((const f32*)a[0], i)); }
