@@ -303,6 +303,7 @@ class CudaQueue final : public Queue {
   Result<void> take_flags(std::span<uint32_t> flags) override {
     Current current(cuda_, b_.context_);
     TFCC_CU(cuda_, "a kernel failed", cuda_.cuCtxSynchronize());
+    if (flags.empty()) return {};
     CUdeviceptr from = block_ + block_bytes();
     TFCC_CU(cuda_, "read the flags", cuda_.cuMemcpyDtoH(flags.data(), from, flags.size_bytes()));
     TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(from, 0, flags.size_bytes()));

@@ -37,14 +37,14 @@ struct HostMemory {
   std::unique_ptr<void, HostDeleter> data;
   size_t bytes = 0;
 
-  Result<void> grow(size_t size, const std::string& what) {
+  Result<void> grow(size_t size, const TensorType& output) {
     if (size <= bytes) return {};
     size_t rounded = (size + 63) / 64 * 64;
     data.reset(std::aligned_alloc(64, rounded));
     bytes = data ? rounded : 0;
     if (data) return {};
-    return Error{ErrorCode::memory, what + ": no memory for " + std::to_string(size) +
-                                        " bytes; use smaller shapes"};
+    return Error{ErrorCode::memory, "output '" + output.name + "': no memory for " +
+                                        std::to_string(size) + " bytes; use smaller shapes"};
   }
 };
 
@@ -240,7 +240,7 @@ Result<void> Executor::Impl::own_memory() {
       TFCC_TRY(p.device.data, queue->allocate(bytes, p.type->name.c_str()));
       p.device.bytes = bytes;
     }
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, role(p)));
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type));
   }
   return {};
 }
@@ -339,8 +339,7 @@ Result<void> Executor::Impl::copy_outputs(void* stream) {
 }
 
 Result<void> Executor::Impl::flag_error() {
-  if (flags.empty()) return {};
-  TFCC_TRY_VOID(queue->take_flags(flags));
+  TFCC_TRY_VOID(queue->take_flags(flags));         // even if there are none: it reports failed kernels
   std::string message;
   for (size_t i = 0; i < flags.size(); ++i) {
     if (flags[i] != 0) message += (message.empty() ? "" : "; ") + model->manifest.flags[i].message;
@@ -400,7 +399,7 @@ Result<void> Executor::prepare(const Shapes& shapes) {
   TFCC_TRY_VOID(impl_->make_ready(true));
   for (Port& p : impl_->ports) {
     if (p.is_input || p.is_set) continue;
-    TFCC_TRY_VOID(p.host.grow(bytes_of(impl_->output_shape(p), p.type->dtype), role(p)));
+    TFCC_TRY_VOID(p.host.grow(bytes_of(impl_->output_shape(p), p.type->dtype), *p.type));
   }
   return {};
 }

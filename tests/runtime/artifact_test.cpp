@@ -2,6 +2,9 @@
 // The container: checksum, layout, damage of every kind, and files that promise what they do not hold.
 #include "runtime/artifact.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -259,6 +262,29 @@ TEST_F(ArtifactTest, a_file_that_is_not_finished_leaves_nothing) {
   for (auto& entry : std::filesystem::directory_iterator(folder)) {
     EXPECT_FALSE(entry.path().string().starts_with(path_)) << entry.path();
   }
+}
+
+TEST_F(ArtifactTest, a_full_disk_is_an_error_and_leaves_nothing) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto write_too_much = [&] {
+    rlimit limit = {64 << 10, 64 << 10};
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) std::exit(3);
+    std::string message;
+    {
+      auto file = ArtifactFile::create(path_);
+      std::vector<std::byte> bytes(1 << 20);
+      if (!file || !file->begin_section(runtime::SectionKind::weights)) std::exit(4);
+      auto done = file->write(bytes);
+      if (!done) message = done.error().message;
+    }
+    for (auto& entry : std::filesystem::directory_iterator(testing::TempDir())) {
+      if (entry.path().string().starts_with(path_)) std::exit(5);
+    }
+    std::fprintf(stderr, "%s\n", message.c_str());
+    std::exit(message.empty() ? 2 : 1);
+  };
+  EXPECT_EXIT(write_too_much(), testing::ExitedWithCode(1), "artifact.tfcc: cannot write: .*; choose another place");
 }
 
 TEST_F(ArtifactTest, names_the_place_it_cannot_write) {

@@ -1,14 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 // A real CPU file from load to results: right answers, and one clear error for everything a caller can get wrong.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <atomic>
+#include <cstddef>
 #include <filesystem>
+#include <new>
 #include <thread>
 
 #include "tests/runtime/small_model.h"
+
+// Counts what operator new gives, to show that a prepared run asks for nothing.
+namespace {
+std::atomic<long> news{0};
+}
+__attribute__((noinline)) void* operator new(size_t size) {
+  ++news;
+  if (void* p = std::malloc(size)) return p;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
+__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace tfcc {
 namespace {
 
 using namespace testing_support;
+
+// From here on this process cannot make memory files.
+bool forbid_memory_files() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog filter = {4, program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
 
 class ExecutorTest : public testing::Test {
  protected:
@@ -276,6 +308,49 @@ TEST_F(ExecutorTest, names_devices_that_are_not_there) {
   expect_error(Model::load(path_, options_), ErrorCode::device, "no code for any GPU");
   options_.device = "auto";
   EXPECT_TRUE(Model::load(path_, options_)) << "the cpu is taken";
+}
+
+TEST_F(ExecutorTest, a_prepared_run_allocates_nothing) {
+  // Without the product: oneDNN makes objects of its own in every call.
+  write_small_model(path_, [](pb::Manifest& m) {
+    m.mutable_plans(0)->mutable_buckets(0)->mutable_launches()->DeleteSubrange(1, 1);
+  });
+  long at_start = news;
+  Executor e = executor();
+  EXPECT_GT(news, at_start) << "the runtime's own calls are counted";
+  SmallCase small(2, 3), large(8, 16);
+  std::vector<float> out(8 * 16 * kO);
+  for (SmallCase* c : {&large, &small, &large, &small}) {
+    TensorRef x = c->x_ref(), ids = c->ids_ref();
+    ASSERT_TRUE(e.set("x", x));
+    ASSERT_TRUE(e.set("ids", ids));
+    ASSERT_TRUE(e.set("out", {out.data(), DType::f32, {c->batch, c->length, kO}}));
+    ASSERT_TRUE(e.run());
+    long before = news;
+    bool ok = static_cast<bool>(e.run());
+    EXPECT_EQ(news - before, 0) << "same shapes again";
+    ASSERT_TRUE(ok);
+  }
+}
+
+TEST_F(ExecutorTest, code_dir_serves_where_memory_files_are_forbidden) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto run_without_memory_files = [&](const std::string& code_dir) {
+    if (!forbid_memory_files()) std::exit(3);
+    options_.code_dir = code_dir;
+    auto model = Model::load(path_, options_);
+    if (!model) {
+      std::fprintf(stderr, "%s\n", model.error().message.c_str());
+      std::exit(1);
+    }
+    Executor e = *model->executor();
+    expect_right(e, 2, 3);
+    std::exit(HasFailure() ? 2 : 0);
+  };
+  auto code = [](int c) { return testing::ExitedWithCode(c); };
+  EXPECT_EXIT(run_without_memory_files(""), code(1), "name a folder that allows it in LoadOptions::code_dir");
+  EXPECT_EXIT(run_without_memory_files("/nonexistent"), code(1), "LoadOptions::code_dir '/nonexistent'");
+  EXPECT_EXIT(run_without_memory_files(testing::TempDir()), code(0), "");
 }
 
 TEST_F(ExecutorTest, enqueue_needs_a_gpu) {
