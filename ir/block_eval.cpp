@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block interpreter. Both arms of a select are computed with clamped loads; only if something went wrong in a lane does
-// a second pass, from the root down, find out whether that lane was wanted.
+// Block interpreter. Both arms of a select are computed with clamped loads; only if something went
+// wrong in a lane does a second pass, from the root down, find out whether that lane was wanted.
 #include "ir/block_eval.h"
 
 #include <fmt/format.h>
@@ -38,12 +38,15 @@ int64_t floor_div(int64_t a, int64_t b) { return b <= 0 ? 0 : a / b - (a % b < 0
 
 }  // namespace
 
-BlockProgram::BlockProgram(ExprRef e, std::vector<const HostTensor*> operands, const SymbolValue& symbol)
+BlockProgram::BlockProgram(ExprRef e, std::vector<const HostTensor*> operands,
+                           const SymbolValue& symbol)
     : operands_(std::move(operands)), symbol_(symbol) {
   std::unordered_map<ExprRef, size_t> regs;
   for_each_node(e, [&](ExprRef n) {
-    Step s{n, {}, n->kind != ExprKind::index && n->kind != ExprKind::load && n->kind != ExprKind::param &&
-                      n->kind != ExprKind::bounded};
+    Step s{n,
+           {},
+           n->kind != ExprKind::index && n->kind != ExprKind::load && n->kind != ExprKind::param &&
+               n->kind != ExprKind::bounded};
     const auto use = [&](ExprRef a) {
       s.args.push_back(regs.at(a));
       s.uniform = s.uniform && steps_[s.args.back()].uniform;
@@ -61,7 +64,8 @@ BlockProgram::BlockProgram(ExprRef e, std::vector<const HostTensor*> operands, c
   reals_.resize(steps_.size() * kBlock);
 }
 
-BlockResult BlockProgram::run(size_t n, std::span<const std::vector<int64_t>> indices, const double* param) {
+BlockResult BlockProgram::run(size_t n, std::span<const std::vector<int64_t>> indices,
+                              const double* param) {
   marks_.clear();
   for (const Step& s : steps_) {
     if (s.uniform && uniform_done_) continue;
@@ -75,7 +79,8 @@ BlockResult BlockProgram::run(size_t n, std::span<const std::vector<int64_t>> in
 
 void BlockProgram::mark(const Step& s, size_t lane) { marks_.emplace_back(reg_of(s), lane); }
 
-void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<int64_t>> indices, const double* param) {
+void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<int64_t>> indices,
+                           const double* param) {
   ExprRef e = s.node;
   const size_t reg = reg_of(s);
   int64_t* io = ints(reg);
@@ -83,46 +88,86 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
   const auto ia = [&](size_t k) { return ints(s.args[k]); };
   const auto ra = [&](size_t k) { return reals(s.args[k]); };
   switch (e->kind) {
-    case ExprKind::poly: return poly(s, n);
-    case ExprKind::index: std::copy_n(indices[static_cast<size_t>(e->value)].data(), n, io); return;
-    case ExprKind::symbol: std::fill_n(io, n, symbol_(e->name)); return;
-    case ExprKind::load: return load(s, n);
-    case ExprKind::param: std::copy_n(param, n, ro); return;
-    case ExprKind::floordiv: return zip(io, ia(0), ia(1), n, floor_div);
-    case ExprKind::imin: return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::min(a, b); });
-    case ExprKind::imax: return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::max(a, b); });
-    case ExprKind::iabs: return map(io, ia(0), n, [](int64_t a) { return a < 0 ? 0 - u(a) : u(a); });
-    case ExprKind::bounded: return bounded(s, n);
-    case ExprKind::f2i: return map(io, ra(0), n, truncate);
+    case ExprKind::poly:
+      return poly(s, n);
+    case ExprKind::index:
+      std::copy_n(indices[static_cast<size_t>(e->value)].data(), n, io);
+      return;
+    case ExprKind::symbol:
+      std::fill_n(io, n, symbol_(e->name));
+      return;
+    case ExprKind::load:
+      return load(s, n);
+    case ExprKind::param:
+      std::copy_n(param, n, ro);
+      return;
+    case ExprKind::floordiv:
+      return zip(io, ia(0), ia(1), n, floor_div);
+    case ExprKind::imin:
+      return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::min(a, b); });
+    case ExprKind::imax:
+      return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::max(a, b); });
+    case ExprKind::iabs:
+      return map(io, ia(0), n, [](int64_t a) { return a < 0 ? 0 - u(a) : u(a); });
+    case ExprKind::bounded:
+      return bounded(s, n);
+    case ExprKind::f2i:
+      return map(io, ra(0), n, truncate);
     case ExprKind::select:
       for (size_t l = 0; l < n; ++l) {
         io[l] = ia(0)[l] ? ia(1)[l] : ia(2)[l];
         ro[l] = ia(0)[l] ? ra(1)[l] : ra(2)[l];
       }
       return;
-    case ExprKind::btrue: std::fill_n(io, n, 1); return;
-    case ExprKind::bfalse: std::fill_n(io, n, 0); return;
-    case ExprKind::ge0: return map(io, ia(0), n, [](int64_t a) { return a >= 0; });
-    case ExprKind::eq0: return map(io, ia(0), n, [](int64_t a) { return a == 0; });
-    case ExprKind::bnot: return map(io, ia(0), n, [](int64_t a) { return a == 0; });
+    case ExprKind::btrue:
+      std::fill_n(io, n, 1);
+      return;
+    case ExprKind::bfalse:
+      std::fill_n(io, n, 0);
+      return;
+    case ExprKind::ge0:
+      return map(io, ia(0), n, [](int64_t a) { return a >= 0; });
+    case ExprKind::eq0:
+      return map(io, ia(0), n, [](int64_t a) { return a == 0; });
+    case ExprKind::bnot:
+      return map(io, ia(0), n, [](int64_t a) { return a == 0; });
     case ExprKind::band:
     case ExprKind::bor:
       std::copy_n(ia(0), n, io);
       for (size_t k = 1; k < s.args.size(); ++k) {
-        if (e->kind == ExprKind::band) zip(io, io, ia(k), n, [](int64_t a, int64_t b) { return a & b; });
-        if (e->kind == ExprKind::bor) zip(io, io, ia(k), n, [](int64_t a, int64_t b) { return a | b; });
+        if (e->kind == ExprKind::band)
+          zip(io, io, ia(k), n, [](int64_t a, int64_t b) { return a & b; });
+        if (e->kind == ExprKind::bor)
+          zip(io, io, ia(k), n, [](int64_t a, int64_t b) { return a | b; });
       }
       return;
-    case ExprKind::flt: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a < b; });
-    case ExprKind::fle: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a <= b; });
-    case ExprKind::feq: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a == b; });
-    case ExprKind::isnan: return map(io, ra(0), n, [](double a) { return std::isnan(a); });
-    case ExprKind::fconst: std::fill_n(ro, n, e->real); return;
-    case ExprKind::i2f: return map(ro, ia(0), n, [](int64_t a) { return a; });
-    case ExprKind::f2f: std::copy_n(ra(0), n, ro); return;
-    case ExprKind::fadd: case ExprKind::fsub: case ExprKind::fmul: case ExprKind::fdiv:
-    case ExprKind::fpow: case ExprKind::fmin: case ExprKind::fmax: case ExprKind::fmod: return real_binary(s, n);
-    default: return real_unary(s, n);
+    case ExprKind::flt:
+      return zip(io, ra(0), ra(1), n, [](double a, double b) { return a < b; });
+    case ExprKind::fle:
+      return zip(io, ra(0), ra(1), n, [](double a, double b) { return a <= b; });
+    case ExprKind::feq:
+      return zip(io, ra(0), ra(1), n, [](double a, double b) { return a == b; });
+    case ExprKind::isnan:
+      return map(io, ra(0), n, [](double a) { return std::isnan(a); });
+    case ExprKind::fconst:
+      std::fill_n(ro, n, e->real);
+      return;
+    case ExprKind::i2f:
+      return map(ro, ia(0), n, [](int64_t a) { return a; });
+    case ExprKind::f2f:
+      std::copy_n(ra(0), n, ro);
+      return;
+    case ExprKind::fadd:
+    case ExprKind::fsub:
+    case ExprKind::fmul:
+    case ExprKind::fdiv:
+    case ExprKind::fpow:
+    case ExprKind::fmin:
+    case ExprKind::fmax:
+    case ExprKind::fmod:
+      return real_binary(s, n);
+    default:
+      return real_unary(s, n);
   }
 }
 
@@ -134,7 +179,8 @@ void BlockProgram::poly(const Step& s, size_t n) {
     int64_t product[kBlock];
     std::fill_n(product, n, t.coefficient);
     for (size_t k = 0; k < t.atoms.size(); ++k) {
-      zip(product, product, ints(s.args[arg++]), n, [](int64_t a, int64_t b) { return u(a) * u(b); });
+      zip(product, product, ints(s.args[arg++]), n,
+          [](int64_t a, int64_t b) { return u(a) * u(b); });
     }
     zip(out, out, product, n, [](int64_t a, int64_t b) { return u(a) + u(b); });
   }
@@ -184,10 +230,14 @@ void BlockProgram::real_binary(const Step& s, size_t n) {
   double* out = reals(reg_of(s));
   const double *a = reals(s.args[0]), *b = reals(s.args[1]);
   switch (s.node->kind) {
-    case ExprKind::fadd: return zip(out, a, b, n, [](double x, double y) { return x + y; });
-    case ExprKind::fsub: return zip(out, a, b, n, [](double x, double y) { return x - y; });
-    case ExprKind::fmul: return zip(out, a, b, n, [](double x, double y) { return x * y; });
-    case ExprKind::fdiv: return zip(out, a, b, n, [](double x, double y) { return x / y; });
+    case ExprKind::fadd:
+      return zip(out, a, b, n, [](double x, double y) { return x + y; });
+    case ExprKind::fsub:
+      return zip(out, a, b, n, [](double x, double y) { return x - y; });
+    case ExprKind::fmul:
+      return zip(out, a, b, n, [](double x, double y) { return x * y; });
+    case ExprKind::fdiv:
+      return zip(out, a, b, n, [](double x, double y) { return x / y; });
     default: {
       const ExprKind kind = s.node->kind;
       return zip(out, a, b, n, [kind](double x, double y) { return fold_binary(kind, x, y); });
@@ -209,7 +259,8 @@ void BlockProgram::blame(size_t n) {
     for (size_t k = 0; k < s.args.size(); ++k) {
       uint8_t* theirs = wanted.data() + s.args[k] * kBlock;
       const int64_t* taken = s.node->kind == ExprKind::select && k > 0 ? ints(s.args[0]) : nullptr;
-      for (size_t l = 0; l < n; ++l) theirs[l] |= mine[l] && (!taken || (taken[l] != 0) == (k == 1));
+      for (size_t l = 0; l < n; ++l)
+        theirs[l] |= mine[l] && (!taken || (taken[l] != 0) == (k == 1));
     }
   }
   for (const auto& [reg, lane] : marks_) {

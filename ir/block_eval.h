@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions evaluated a block of elements at a time; internal to the evaluator. An expression becomes a list of nodes,
-// children first, each with one register of kBlock numbers.
+// Expressions evaluated a block of elements at a time; internal to the evaluator. An expression
+// becomes a list of nodes, children first, each with one register of kBlock numbers.
 #pragma once
 
 #include <functional>
@@ -27,22 +27,24 @@ class BlockProgram {
  public:
   BlockProgram(ExprRef e, std::vector<const HostTensor*> operands, const SymbolValue& symbol);
 
-  /// Lanes 0..n-1; indices[k][lane] is index variable k, param[lane] the parameter s. Valid until the next run.
-  /// Loads out of range and bounded() count only where no lazy select skips them.
+  /// Lanes 0..n-1; indices[k][lane] is index variable k, param[lane] the parameter s. Valid until
+  /// the next run. Loads out of range and bounded() count only where no lazy select skips them.
   BlockResult run(size_t n, std::span<const std::vector<int64_t>> indices, const double* param);
 
-  /// Flags raised so far, ascending; and whether an element outside a tensor was asked for, with the words for it.
+  /// Flags raised so far, ascending; and whether an element outside a tensor was asked for, with
+  /// the words for it.
   const std::vector<int64_t>& flags() const { return flags_; }
   const std::string& problem() const { return problem_; }
 
  private:
   struct Step {
     ExprRef node;
-    std::vector<size_t> args;                // registers: args, then atoms of each term in order
-    bool uniform = false;                    // the same in every lane of every block
+    std::vector<size_t> args;  // registers: args, then atoms of each term in order
+    bool uniform = false;      // the same in every lane of every block
   };
 
-  void compute(const Step& s, size_t n, std::span<const std::vector<int64_t>> indices, const double* param);
+  void compute(const Step& s, size_t n, std::span<const std::vector<int64_t>> indices,
+               const double* param);
   void load(const Step& s, size_t n);
   void bounded(const Step& s, size_t n);
   void poly(const Step& s, size_t n);
@@ -59,7 +61,8 @@ class BlockProgram {
   SymbolValue symbol_;
   std::vector<int64_t> ints_;
   std::vector<double> reals_;
-  std::vector<std::pair<size_t, size_t>> marks_;  // (step, lane) that would be wrong if the lane is wanted
+  std::vector<std::pair<size_t, size_t>>
+      marks_;  // (step, lane) that would be wrong if the lane is wanted
   bool uniform_done_ = false;
   std::vector<int64_t> flags_;
   std::string problem_;

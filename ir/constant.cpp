@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants: element access for every dtype, mapping of source files, and the making of bytes from a recipe.
+// Constants: element access for every dtype, mapping of source files, and the making of bytes from
+// a recipe.
 #include "ir/constant.h"
 
 #include <fcntl.h>
@@ -17,7 +18,8 @@
 namespace tfcc::ir {
 namespace {
 
-/// Rounds to a 16-bit float of `Mantissa` stored bits, straight from double so that nothing is rounded twice.
+/// Rounds to a 16-bit float of `Mantissa` stored bits, straight from double so that nothing is
+/// rounded twice.
 template <int Mantissa>
 uint16_t to_small_float(double v) {
   constexpr int kExponentBits = 15 - Mantissa;
@@ -28,7 +30,8 @@ uint16_t to_small_float(double v) {
   const auto sign = static_cast<uint16_t>(bits >> 63 << 15);
   const uint64_t magnitude = bits & ~(1ULL << 63);
   const int exponent = static_cast<int>(magnitude >> 52) - 1023;
-  if (exponent == 1024) return (magnitude << 12) != 0 ? sign | kInf | 1 << (Mantissa - 1) : sign | kInf;
+  if (exponent == 1024)
+    return (magnitude << 12) != 0 ? sign | kInf | 1 << (Mantissa - 1) : sign | kInf;
   if (exponent > kBias) return sign | kInf;
   if (exponent < 1 - kBias) {
     // Subnormal: count units of the last place; adding 2^52 rounds to nearest even.
@@ -36,7 +39,8 @@ uint16_t to_small_float(double v) {
     return static_cast<uint16_t>(sign | static_cast<uint16_t>(units - 0x1p52));
   }
   const uint64_t rounded = magnitude + ((1ULL << (kShift - 1)) - 1) + (magnitude >> kShift & 1);
-  return static_cast<uint16_t>(sign | ((rounded >> kShift) - (static_cast<uint64_t>(1023 - kBias) << Mantissa)));
+  return static_cast<uint16_t>(
+      sign | ((rounded >> kShift) - (static_cast<uint64_t>(1023 - kBias) << Mantissa)));
 }
 
 template <int Mantissa>
@@ -47,7 +51,8 @@ double from_small_float(uint16_t h) {
   const int mantissa = h & ((1 << Mantissa) - 1);
   double v;
   if (exponent == (1 << kExponentBits) - 1) {
-    v = mantissa ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+    v = mantissa ? std::numeric_limits<double>::quiet_NaN()
+                 : std::numeric_limits<double>::infinity();
   } else if (exponent == 0) {
     v = std::ldexp(mantissa, 1 - kBias - Mantissa);
   } else {
@@ -82,7 +87,8 @@ uint64_t mix(uint64_t z) {
   return z ^ z >> 31;
 }
 
-/// Number `i` of the stream `seed`: a sum of twelve 16-bit uniforms, so that no libm decides its bits.
+/// Number `i` of the stream `seed`: a sum of twelve 16-bit uniforms, so that no libm decides its
+/// bits.
 double random_normal(uint64_t seed, uint64_t i) {
   uint64_t sum = 0;
   for (uint64_t k = 0; k < 3; ++k) {
@@ -115,13 +121,15 @@ void transpose_elements(const std::byte* in, std::byte* out, const std::vector<i
   }
 }
 
-std::vector<int64_t> permuted(const std::vector<int64_t>& v, const std::vector<int64_t>& permutation) {
+std::vector<int64_t> permuted(const std::vector<int64_t>& v,
+                              const std::vector<int64_t>& permutation) {
   std::vector<int64_t> out;
   for (int64_t p : permutation) out.push_back(v[p]);
   return out;
 }
 
-std::vector<std::byte> transpose(const std::vector<std::byte>& in, DType dtype, const std::vector<int64_t>& dims,
+std::vector<std::byte> transpose(const std::vector<std::byte>& in, DType dtype,
+                                 const std::vector<int64_t>& dims,
                                  const std::vector<int64_t>& permutation) {
   if (dims.empty() || in.empty()) return in;
   std::vector<int64_t> strides(dims.size(), 1);
@@ -129,10 +137,18 @@ std::vector<std::byte> transpose(const std::vector<std::byte>& in, DType dtype, 
   std::vector<std::byte> out(in.size());
   const auto to_dims = permuted(dims, permutation), to_strides = permuted(strides, permutation);
   switch (size_of(dtype)) {
-    case 1: transpose_elements<uint8_t>(in.data(), out.data(), to_dims, to_strides); break;
-    case 2: transpose_elements<uint16_t>(in.data(), out.data(), to_dims, to_strides); break;
-    case 4: transpose_elements<uint32_t>(in.data(), out.data(), to_dims, to_strides); break;
-    default: transpose_elements<uint64_t>(in.data(), out.data(), to_dims, to_strides); break;
+    case 1:
+      transpose_elements<uint8_t>(in.data(), out.data(), to_dims, to_strides);
+      break;
+    case 2:
+      transpose_elements<uint16_t>(in.data(), out.data(), to_dims, to_strides);
+      break;
+    case 4:
+      transpose_elements<uint32_t>(in.data(), out.data(), to_dims, to_strides);
+      break;
+    default:
+      transpose_elements<uint64_t>(in.data(), out.data(), to_dims, to_strides);
+      break;
   }
   return out;
 }
@@ -160,17 +176,20 @@ Result<std::vector<std::byte>> source_bytes(const Constant& c) {
   }
   if (c.source == Constant::Source::file) {
     if (!c.file || !c.file->data) {
-      return Error{ErrorCode::io, fmt::format("{}: the weights it holds cannot be read; run where this file is",
-                                              c.file ? c.file->name : "<no file>")};
+      return Error{ErrorCode::io,
+                   fmt::format("{}: the weights it holds cannot be read; run where this file is",
+                               c.file ? c.file->name : "<no file>")};
     }
     if (c.offset > c.file->size || size > c.file->size - c.offset) {
-      return Error{ErrorCode::bad_file, fmt::format("{}: {} bytes at offset {} pass its end ({} bytes)", c.file->name,
-                                                    size, c.offset, c.file->size)};
+      return Error{ErrorCode::bad_file,
+                   fmt::format("{}: {} bytes at offset {} pass its end ({} bytes)", c.file->name,
+                               size, c.offset, c.file->size)};
     }
     return std::vector<std::byte>(c.file->data + c.offset, c.file->data + c.offset + size);
   }
   std::vector<std::byte> out(size);
-  for (int64_t i = 0, n = c.element_count(); i < n; ++i) write_real(c.dtype, out.data(), i, random_normal(c.seed, i));
+  for (int64_t i = 0, n = c.element_count(); i < n; ++i)
+    write_real(c.dtype, out.data(), i, random_normal(c.seed, i));
   return out;
 }
 
@@ -188,7 +207,9 @@ Result<std::vector<std::byte>> make_bytes(const Constant& c) {
         bytes = cast(bytes, dtype, step.dtype);
         dtype = step.dtype;
         break;
-      case ConstantStep::Kind::reshape: dims = step.numbers; break;
+      case ConstantStep::Kind::reshape:
+        dims = step.numbers;
+        break;
     }
   }
   return bytes;
@@ -228,70 +249,114 @@ Result<std::vector<std::byte>> materialize(const Constant& c) {
   try {
     return make_bytes(c);
   } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::memory, fmt::format("no memory for a constant of {} elements", c.element_count())};
+    return Error{ErrorCode::memory,
+                 fmt::format("no memory for a constant of {} elements", c.element_count())};
   }
 }
 
 Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Error{ErrorCode::io, fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+  if (fd < 0)
+    return Error{ErrorCode::io,
+                 fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
   struct stat info {};
   const bool is_file = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   const auto size = static_cast<uint64_t>(info.st_size);
   void* data = is_file && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : nullptr;
   ::close(fd);
   if (!is_file) return Error{ErrorCode::io, fmt::format("{}: is not a regular file", path)};
-  if (data == MAP_FAILED) return Error{ErrorCode::io, fmt::format("{}: cannot be mapped into memory", path)};
+  if (data == MAP_FAILED)
+    return Error{ErrorCode::io, fmt::format("{}: cannot be mapped into memory", path)};
   auto file = std::make_shared<SourceFile>();
   file->name = path;
   file->data = static_cast<const std::byte*>(data);
   file->size = size;
-  if (data) file->mapping = std::shared_ptr<const void>(data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
+  if (data)
+    file->mapping = std::shared_ptr<const void>(
+        data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
   return std::shared_ptr<const SourceFile>(std::move(file));
 }
 
 double read_real(DType dtype, const std::byte* data, size_t i) {
   switch (dtype) {
-    case DType::f32: return load<float>(data, i);
-    case DType::f16: return from_small_float<10>(load<uint16_t>(data, i));
-    case DType::bf16: return from_small_float<7>(load<uint16_t>(data, i));
-    case DType::f64: return load<double>(data, i);
-    default: return static_cast<double>(read_int(dtype, data, i));
+    case DType::f32:
+      return load<float>(data, i);
+    case DType::f16:
+      return from_small_float<10>(load<uint16_t>(data, i));
+    case DType::bf16:
+      return from_small_float<7>(load<uint16_t>(data, i));
+    case DType::f64:
+      return load<double>(data, i);
+    default:
+      return static_cast<double>(read_int(dtype, data, i));
   }
 }
 
 int64_t read_int(DType dtype, const std::byte* data, size_t i) {
   switch (dtype) {
-    case DType::i64: return load<int64_t>(data, i);
-    case DType::i32: return load<int32_t>(data, i);
-    case DType::i16: return load<int16_t>(data, i);
-    case DType::i8: return load<int8_t>(data, i);
-    case DType::u8: return load<uint8_t>(data, i);
-    case DType::boolean: return load<uint8_t>(data, i) != 0;
-    default: return truncate(read_real(dtype, data, i));
+    case DType::i64:
+      return load<int64_t>(data, i);
+    case DType::i32:
+      return load<int32_t>(data, i);
+    case DType::i16:
+      return load<int16_t>(data, i);
+    case DType::i8:
+      return load<int8_t>(data, i);
+    case DType::u8:
+      return load<uint8_t>(data, i);
+    case DType::boolean:
+      return load<uint8_t>(data, i) != 0;
+    default:
+      return truncate(read_real(dtype, data, i));
   }
 }
 
 void write_real(DType dtype, std::byte* data, size_t i, double v) {
   switch (dtype) {
-    case DType::f32: store(data, i, static_cast<float>(v)); break;
-    case DType::f16: store(data, i, to_small_float<10>(v)); break;
-    case DType::bf16: store(data, i, to_small_float<7>(v)); break;
-    case DType::f64: store(data, i, v); break;
-    case DType::boolean: store<uint8_t>(data, i, v != 0); break;
-    default: write_int(dtype, data, i, truncate(v)); break;
+    case DType::f32:
+      store(data, i, static_cast<float>(v));
+      break;
+    case DType::f16:
+      store(data, i, to_small_float<10>(v));
+      break;
+    case DType::bf16:
+      store(data, i, to_small_float<7>(v));
+      break;
+    case DType::f64:
+      store(data, i, v);
+      break;
+    case DType::boolean:
+      store<uint8_t>(data, i, v != 0);
+      break;
+    default:
+      write_int(dtype, data, i, truncate(v));
+      break;
   }
 }
 
 void write_int(DType dtype, std::byte* data, size_t i, int64_t v) {
   switch (dtype) {
-    case DType::i64: store(data, i, v); break;
-    case DType::i32: store(data, i, static_cast<int32_t>(v)); break;
-    case DType::i16: store(data, i, static_cast<int16_t>(v)); break;
-    case DType::i8: store(data, i, static_cast<int8_t>(v)); break;
-    case DType::u8: store(data, i, static_cast<uint8_t>(v)); break;
-    case DType::boolean: store<uint8_t>(data, i, v != 0); break;
-    default: write_real(dtype, data, i, static_cast<double>(v)); break;
+    case DType::i64:
+      store(data, i, v);
+      break;
+    case DType::i32:
+      store(data, i, static_cast<int32_t>(v));
+      break;
+    case DType::i16:
+      store(data, i, static_cast<int16_t>(v));
+      break;
+    case DType::i8:
+      store(data, i, static_cast<int8_t>(v));
+      break;
+    case DType::u8:
+      store(data, i, static_cast<uint8_t>(v));
+      break;
+    case DType::boolean:
+      store<uint8_t>(data, i, v != 0);
+      break;
+    default:
+      write_real(dtype, data, i, static_cast<double>(v));
+      break;
   }
 }
 

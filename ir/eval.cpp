@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a graph on the host: checks inputs, binds symbols, runs ops in order, drops a value after its last use.
+// Runs a graph on the host: checks inputs, binds symbols, runs ops in order, drops a value after
+// its last use.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +12,9 @@
 namespace tfcc::ir {
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& dims) { return fmt::format("[{}]", fmt::join(dims, ",")); }
+std::string shape_text(const std::vector<int64_t>& dims) {
+  return fmt::format("[{}]", fmt::join(dims, ","));
+}
 
 HostTensor empty_tensor(DType dtype, std::vector<int64_t> dims) {
   HostTensor t;
@@ -42,8 +45,13 @@ void round_elements(HostTensor& t, bool reals) {
 
 class Evaluator {
  public:
-  Evaluator(const Graph& graph, const EvalOptions& options, std::map<std::string, HostTensor>* trace)
-      : graph_(graph), options_(options), trace_(trace), values_(graph.value_count()), uses_left_(graph.value_count()) {}
+  Evaluator(const Graph& graph, const EvalOptions& options,
+            std::map<std::string, HostTensor>* trace)
+      : graph_(graph),
+        options_(options),
+        trace_(trace),
+        values_(graph.value_count()),
+        uses_left_(graph.value_count()) {}
 
   Result<std::map<std::string, HostTensor>> run(const std::map<std::string, HostTensor>& inputs) {
     TFCC_TRY_VOID(bind(inputs));
@@ -51,7 +59,8 @@ class Evaluator {
     for (uint32_t v = 0; v < values_.size(); ++v) uses_left_[v] = graph_.use_count(ValueId{v});
     for (OpId o : graph_.order()) TFCC_TRY_VOID(step(graph_.op(o)));
     std::map<std::string, HostTensor> out;
-    for (const Graph::Output& output : graph_.outputs) out[output.name] = values_[output.value.value];
+    for (const Graph::Output& output : graph_.outputs)
+      out[output.name] = values_[output.value.value];
     return out;
   }
 
@@ -74,7 +83,9 @@ class Evaluator {
     for (ValueId v : graph_.inputs()) TFCC_TRY_VOID(check_input(graph_.value(v), inputs));
     for (const auto& [name, tensor] : inputs) {
       const ValueId v = graph_.find_value(name);
-      if (v.valid() && std::find(graph_.inputs().begin(), graph_.inputs().end(), v) != graph_.inputs().end()) continue;
+      if (v.valid() &&
+          std::find(graph_.inputs().begin(), graph_.inputs().end(), v) != graph_.inputs().end())
+        continue;
       return Error{ErrorCode::invalid_argument, fmt::format("the model has no input '{}'", name)};
     }
     TFCC_TRY_VOID(bind_symbols(inputs));
@@ -82,8 +93,9 @@ class Evaluator {
       const Value& value = graph_.value(v);
       HostTensor tensor = inputs.at(value.name);
       if (const auto dims = dims_of(value.type); tensor.dims != dims) {
-        return Error{ErrorCode::shape, fmt::format("input '{}' has shape {}, expected {} = {}", value.name,
-                                                   shape_text(tensor.dims), to_string(value.type), shape_text(dims))};
+        return Error{ErrorCode::shape,
+                     fmt::format("input '{}' has shape {}, expected {} = {}", value.name,
+                                 shape_text(tensor.dims), to_string(value.type), shape_text(dims))};
       }
       round_elements(tensor, options_.round_stores);
       keep(v, std::move(tensor));
@@ -91,22 +103,27 @@ class Evaluator {
     return {};
   }
 
-  Result<void> check_input(const Value& value, const std::map<std::string, HostTensor>& inputs) const {
+  Result<void> check_input(const Value& value,
+                           const std::map<std::string, HostTensor>& inputs) const {
     const auto it = inputs.find(value.name);
-    if (it == inputs.end()) return Error{ErrorCode::invalid_argument, fmt::format("input '{}' is missing", value.name)};
+    if (it == inputs.end())
+      return Error{ErrorCode::invalid_argument, fmt::format("input '{}' is missing", value.name)};
     const HostTensor& t = it->second;
     if (t.dtype != value.type.dtype) {
-      return Error{ErrorCode::invalid_argument, fmt::format("input '{}' is {}, expected {}", value.name,
-                                                            tfcc::to_string(t.dtype), tfcc::to_string(value.type.dtype))};
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("input '{}' is {}, expected {}", value.name,
+                               tfcc::to_string(t.dtype), tfcc::to_string(value.type.dtype))};
     }
     if (t.dims.size() != value.type.rank()) {
-      return Error{ErrorCode::shape, fmt::format("input '{}' has rank {}, expected {} of rank {}", value.name, t.dims.size(),
-                                                 to_string(value.type), value.type.rank())};
+      return Error{ErrorCode::shape,
+                   fmt::format("input '{}' has rank {}, expected {} of rank {}", value.name,
+                               t.dims.size(), to_string(value.type), value.type.rank())};
     }
     const size_t count = is_float(t.dtype) ? t.reals.size() : t.ints.size();
     if (count != static_cast<size_t>(t.element_count())) {
-      return Error{ErrorCode::invalid_argument, fmt::format("input '{}' has {} elements, its shape {} needs {}", value.name,
-                                                            count, shape_text(t.dims), t.element_count())};
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("input '{}' has {} elements, its shape {} needs {}", value.name,
+                               count, shape_text(t.dims), t.element_count())};
     }
     return {};
   }
@@ -116,10 +133,13 @@ class Evaluator {
       const std::string& input = graph_.value(graph_.inputs()[s.input]).name;
       const int64_t size = inputs.at(input).dims[s.axis];
       const SymbolRange range = graph_.pool().range(s.name);
-      // An empty batch or sequence is legal whatever the smallest size is: it has nothing to compute.
+      // An empty batch or sequence is legal whatever the smallest size is: it has nothing to
+      // compute.
       if ((size < range.min && size != 0) || (range.max && size > *range.max)) {
-        return Error{ErrorCode::shape, fmt::format("input '{}': size {} of axis {} ({}) lies outside {}..{}", input, size, s.axis,
-                                                   s.name, range.min, range.max ? fmt::format("{}", *range.max) : "")};
+        return Error{
+            ErrorCode::shape,
+            fmt::format("input '{}': size {} of axis {} ({}) lies outside {}..{}", input, size,
+                        s.axis, s.name, range.min, range.max ? fmt::format("{}", *range.max) : "")};
       }
       symbols_[s.name] = size;
     }
@@ -146,10 +166,12 @@ class Evaluator {
     eval_op(run);
     const std::string& name = graph_.value(op.results[0]).name;
     if (!run.flags.empty()) {
-      return Error{ErrorCode::invalid_argument, graph_.flags[static_cast<size_t>(*run.flags.begin())]};
+      return Error{ErrorCode::invalid_argument,
+                   graph_.flags[static_cast<size_t>(*run.flags.begin())]};
     }
     if (!run.problem.empty()) {
-      return Error{ErrorCode::shape, fmt::format("%{} = {}: {}", value_name(name), to_string(op.kind), run.problem)};
+      return Error{ErrorCode::shape,
+                   fmt::format("%{} = {}: {}", value_name(name), to_string(op.kind), run.problem)};
     }
     for (size_t i = 0; i < op.results.size(); ++i) {
       round_elements(run.results[i], options_.round_stores);
@@ -192,8 +214,10 @@ int64_t HostTensor::element_count() const {
   return n;
 }
 
-Result<std::map<std::string, HostTensor>> eval(const Graph& graph, const std::map<std::string, HostTensor>& inputs,
-                                               const EvalOptions& options, std::map<std::string, HostTensor>* trace) {
+Result<std::map<std::string, HostTensor>> eval(const Graph& graph,
+                                               const std::map<std::string, HostTensor>& inputs,
+                                               const EvalOptions& options,
+                                               std::map<std::string, HostTensor>* trace) {
   try {
     return Evaluator(graph, options, trace).run(inputs);
   } catch (const std::bad_alloc&) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One value of one expression: the plain interpreter that every other implementation is compared with.
+// One value of one expression: the plain interpreter that every other implementation is compared
+// with.
 #include <cmath>
 #include <unordered_map>
 
@@ -10,8 +11,12 @@ namespace tfcc::ir {
 namespace {
 
 // Integers wrap like the machine's; C++ would call that undefined for signed types.
-int64_t wrap_add(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
-int64_t wrap_mul(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
+int64_t wrap_add(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+int64_t wrap_mul(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
 
 int64_t floor_div(int64_t a, int64_t b) {
   if (b <= 0) return 0;  // outside the contract: a divisor is positive
@@ -29,7 +34,8 @@ class Interpreter {
  public:
   Interpreter(const ScalarEnv& env, bool round_f32) : env_(env), round_f32_(round_f32) {}
 
-  /// Values are kept per node, so that sharing does not become repetition; arms of a select only when taken.
+  /// Values are kept per node, so that sharing does not become repetition; arms of a select only
+  /// when taken.
   ScalarValue at(ExprRef e) {
     if (e->args.empty() && e->terms.empty()) return compute(e);
     if (const auto it = known_.find(e); it != known_.end()) return it->second;
@@ -43,42 +49,76 @@ class Interpreter {
   double r(ExprRef e) { return at(e).r; }
   static ScalarValue of(int64_t v) { return {v, 0}; }
   ScalarValue real(ExprRef e, double v) const {
-    return {0, round_f32_ && e->type == Scalar::f32 ? static_cast<double>(static_cast<float>(v)) : v};
+    return {0,
+            round_f32_ && e->type == Scalar::f32 ? static_cast<double>(static_cast<float>(v)) : v};
   }
 
   ScalarValue compute(ExprRef e) {
     const auto& a = e->args;
     switch (e->kind) {
-      case ExprKind::poly: return of(poly(e));
-      case ExprKind::index: return of(env_.indices[static_cast<size_t>(e->value)]);
-      case ExprKind::symbol: return of(env_.symbol(e->name));
-      case ExprKind::load: return load(e);
-      case ExprKind::param: return param(e);
-      case ExprKind::floordiv: return of(floor_div(i(a[0]), i(a[1])));
-      case ExprKind::imin: return of(std::min(i(a[0]), i(a[1])));
-      case ExprKind::imax: return of(std::max(i(a[0]), i(a[1])));
-      case ExprKind::iabs: return of(i(a[0]) < 0 ? wrap_mul(i(a[0]), -1) : i(a[0]));
-      case ExprKind::bounded: return of(bounded(e));
-      case ExprKind::f2i: return of(truncate(r(a[0])));
-      case ExprKind::select: return at(i(a[0]) ? a[1] : a[2]);
-      case ExprKind::btrue: return of(1);
-      case ExprKind::bfalse: return of(0);
-      case ExprKind::ge0: return of(i(a[0]) >= 0);
-      case ExprKind::eq0: return of(i(a[0]) == 0);
-      case ExprKind::band: return of(junction(e, false));
-      case ExprKind::bor: return of(junction(e, true));
-      case ExprKind::bnot: return of(!i(a[0]));
-      case ExprKind::flt: return of(r(a[0]) < r(a[1]));
-      case ExprKind::fle: return of(r(a[0]) <= r(a[1]));
-      case ExprKind::feq: return of(r(a[0]) == r(a[1]));
-      case ExprKind::isnan: return of(std::isnan(r(a[0])));
-      case ExprKind::fconst: return {0, e->real};
-      case ExprKind::i2f: return real(e, static_cast<double>(i(a[0])));
-      case ExprKind::f2f: return real(e, r(a[0]));
-      case ExprKind::fadd: case ExprKind::fsub: case ExprKind::fmul: case ExprKind::fdiv:
-      case ExprKind::fpow: case ExprKind::fmin: case ExprKind::fmax: case ExprKind::fmod:
+      case ExprKind::poly:
+        return of(poly(e));
+      case ExprKind::index:
+        return of(env_.indices[static_cast<size_t>(e->value)]);
+      case ExprKind::symbol:
+        return of(env_.symbol(e->name));
+      case ExprKind::load:
+        return load(e);
+      case ExprKind::param:
+        return param(e);
+      case ExprKind::floordiv:
+        return of(floor_div(i(a[0]), i(a[1])));
+      case ExprKind::imin:
+        return of(std::min(i(a[0]), i(a[1])));
+      case ExprKind::imax:
+        return of(std::max(i(a[0]), i(a[1])));
+      case ExprKind::iabs:
+        return of(i(a[0]) < 0 ? wrap_mul(i(a[0]), -1) : i(a[0]));
+      case ExprKind::bounded:
+        return of(bounded(e));
+      case ExprKind::f2i:
+        return of(truncate(r(a[0])));
+      case ExprKind::select:
+        return at(i(a[0]) ? a[1] : a[2]);
+      case ExprKind::btrue:
+        return of(1);
+      case ExprKind::bfalse:
+        return of(0);
+      case ExprKind::ge0:
+        return of(i(a[0]) >= 0);
+      case ExprKind::eq0:
+        return of(i(a[0]) == 0);
+      case ExprKind::band:
+        return of(junction(e, false));
+      case ExprKind::bor:
+        return of(junction(e, true));
+      case ExprKind::bnot:
+        return of(!i(a[0]));
+      case ExprKind::flt:
+        return of(r(a[0]) < r(a[1]));
+      case ExprKind::fle:
+        return of(r(a[0]) <= r(a[1]));
+      case ExprKind::feq:
+        return of(r(a[0]) == r(a[1]));
+      case ExprKind::isnan:
+        return of(std::isnan(r(a[0])));
+      case ExprKind::fconst:
+        return {0, e->real};
+      case ExprKind::i2f:
+        return real(e, static_cast<double>(i(a[0])));
+      case ExprKind::f2f:
+        return real(e, r(a[0]));
+      case ExprKind::fadd:
+      case ExprKind::fsub:
+      case ExprKind::fmul:
+      case ExprKind::fdiv:
+      case ExprKind::fpow:
+      case ExprKind::fmin:
+      case ExprKind::fmax:
+      case ExprKind::fmod:
         return real(e, fold_binary(e->kind, r(a[0]), r(a[1])));
-      default: return real(e, fold_unary(e->kind, r(a[0])));
+      default:
+        return real(e, fold_unary(e->kind, r(a[0])));
     }
   }
 
@@ -127,7 +167,9 @@ class Interpreter {
 
 }  // namespace
 
-ScalarValue eval_expr(ExprRef e, const ScalarEnv& env, bool round_f32) { return Interpreter(env, round_f32).at(e); }
+ScalarValue eval_expr(ExprRef e, const ScalarEnv& env, bool round_f32) {
+  return Interpreter(env, round_f32).at(e);
+}
 
 int64_t eval_size(ExprRef e, const std::function<int64_t(std::string_view)>& symbol) {
   if (const auto v = as_int(e)) return *v;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluator's product: four rows at a time over blocks of k and n, so that BERT-sized layers take seconds. Each sum
-// runs over k in ascending order.
+// The evaluator's product: four rows at a time over blocks of k and n, so that BERT-sized layers
+// take seconds. Each sum runs over k in ascending order.
 #include <algorithm>
 
 #include "ir/eval_ops.h"
@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kRows = 4, kColumns = 512, kDepth = 64;
 
-void rows4(const double* a, int64_t lda, const double* b, double* c, int64_t n, int64_t width, int64_t depth) {
+void rows4(const double* a, int64_t lda, const double* b, double* c, int64_t n, int64_t width,
+           int64_t depth) {
   double* __restrict c0 = c;
   double* __restrict c1 = c + n;
   double* __restrict c2 = c + 2 * n;
@@ -27,7 +28,8 @@ void rows4(const double* a, int64_t lda, const double* b, double* c, int64_t n, 
   }
 }
 
-void row1(const double* a, const double* b, double* __restrict c, int64_t n, int64_t width, int64_t depth) {
+void row1(const double* a, const double* b, double* __restrict c, int64_t n, int64_t width,
+          int64_t depth) {
   for (int64_t p = 0; p < depth; ++p) {
     const double* __restrict row = b + p * n;
     for (int64_t j = 0; j < width; ++j) c[j] += a[p] * row[j];
@@ -36,14 +38,16 @@ void row1(const double* a, const double* b, double* __restrict c, int64_t n, int
 
 }  // namespace
 
-void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k, double alpha) {
+void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k,
+              double alpha) {
   std::fill_n(c, m * n, 0.0);
   for (int64_t j = 0; j < n; j += kColumns) {
     const int64_t width = std::min(kColumns, n - j);
     for (int64_t p = 0; p < k; p += kDepth) {
       const int64_t depth = std::min(kDepth, k - p);
       int64_t i = 0;
-      for (; i + kRows <= m; i += kRows) rows4(a + i * k + p, k, b + p * n + j, c + i * n + j, n, width, depth);
+      for (; i + kRows <= m; i += kRows)
+        rows4(a + i * k + p, k, b + p * n + j, c + i * n + j, n, width, depth);
       for (; i < m; ++i) row1(a + i * k + p, b + p * n + j, c + i * n + j, n, width, depth);
     }
   }

@@ -14,7 +14,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 /// Walks a box of dims in row-major order, a block of lanes at a time.
 class Odometer {
  public:
-  explicit Odometer(std::vector<int64_t> dims) : dims_(std::move(dims)), at_(dims_.size(), 0), lanes_(dims_.size()) {
+  explicit Odometer(std::vector<int64_t> dims)
+      : dims_(std::move(dims)), at_(dims_.size(), 0), lanes_(dims_.size()) {
     for (auto& l : lanes_) l.resize(kBlock);
     for (int64_t d : dims_) total_ *= d;
   }
@@ -57,33 +58,42 @@ void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f) {
 
 void eval_pointwise(OpRun& run) {
   HostTensor& out = run.results[0];
-  for_each_block(run, run.op.as<PointwiseAttrs>().body, out.dims, [&](int64_t first, size_t n, BlockResult block) {
-    if (is_float(out.dtype)) {
-      std::copy_n(block.reals, n, out.reals.begin() + first);
-    } else {
-      std::copy_n(block.ints, n, out.ints.begin() + first);
-    }
-  });
+  for_each_block(run, run.op.as<PointwiseAttrs>().body, out.dims,
+                 [&](int64_t first, size_t n, BlockResult block) {
+                   if (is_float(out.dtype)) {
+                     std::copy_n(block.reals, n, out.reals.begin() + first);
+                   } else {
+                     std::copy_n(block.ints, n, out.ints.begin() + first);
+                   }
+                 });
 }
 
 template <class T>
 T start_of(ReduceKind kind) {
   using Limits = std::numeric_limits<T>;
   switch (kind) {
-    case ReduceKind::max: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    case ReduceKind::min: return Limits::has_infinity ? Limits::infinity() : Limits::max();
-    case ReduceKind::prod: return 1;
-    default: return 0;
+    case ReduceKind::max:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceKind::min:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceKind::prod:
+      return 1;
+    default:
+      return 0;
   }
 }
 
 template <class T>
 T reduce_step(ReduceKind kind, T sum, T v) {
   switch (kind) {
-    case ReduceKind::max: return v != v || v > sum ? v : sum;  // NaN wins
-    case ReduceKind::min: return v != v || v < sum ? v : sum;
-    case ReduceKind::prod: return sum * v;
-    default: return sum + v;
+    case ReduceKind::max:
+      return v != v || v > sum ? v : sum;  // NaN wins
+    case ReduceKind::min:
+      return v != v || v < sum ? v : sum;
+    case ReduceKind::prod:
+      return sum * v;
+    default:
+      return sum + v;
   }
 }
 
@@ -118,7 +128,8 @@ void eval_reduce(OpRun& run) {
 }
 
 template <class T>
-void cumsum_into(const CumsumAttrs& a, const std::vector<int64_t>& dims, const std::vector<T>& in, std::vector<T>& out) {
+void cumsum_into(const CumsumAttrs& a, const std::vector<int64_t>& dims, const std::vector<T>& in,
+                 std::vector<T>& out) {
   const auto axis = static_cast<size_t>(a.axis);
   int64_t inner = 1, outer = 1;
   for (size_t d = 0; d < dims.size(); ++d) (d < axis ? outer : inner) *= d == axis ? 1 : dims[d];
@@ -127,7 +138,8 @@ void cumsum_into(const CumsumAttrs& a, const std::vector<int64_t>& dims, const s
     for (int64_t i = 0; i < inner; ++i) {
       T sum = 0;
       for (int64_t k = 0; k < length; ++k) {
-        const auto at = static_cast<size_t>((o * length + (a.reverse ? length - 1 - k : k)) * inner + i);
+        const auto at =
+            static_cast<size_t>((o * length + (a.reverse ? length - 1 - k : k)) * inner + i);
         out[at] = a.exclusive ? sum : sum + in[at];
         sum += in[at];
       }
@@ -147,7 +159,8 @@ void eval_cumsum(OpRun& run) {
 }
 
 /// Offset, in matrices, of the matrix that output batch `at` reads from a tensor with these dims.
-int64_t batch_offset(const std::vector<int64_t>& dims, const std::vector<int64_t>& out_dims, int64_t at) {
+int64_t batch_offset(const std::vector<int64_t>& dims, const std::vector<int64_t>& out_dims,
+                     int64_t at) {
   int64_t offset = 0, stride = 1;
   for (size_t k = 3; k <= out_dims.size(); ++k) {
     const int64_t i = at % out_dims[out_dims.size() - k];
@@ -161,11 +174,13 @@ int64_t batch_offset(const std::vector<int64_t>& dims, const std::vector<int64_t
 }
 
 /// The matrix as [rows, columns], transposed into `buffer` if it lies the other way.
-const double* oriented(const double* data, bool transposed, int64_t rows, int64_t columns, std::vector<double>& buffer) {
+const double* oriented(const double* data, bool transposed, int64_t rows, int64_t columns,
+                       std::vector<double>& buffer) {
   if (!transposed) return data;
   buffer.resize(static_cast<size_t>(rows * columns));
   for (int64_t c = 0; c < columns; ++c) {
-    for (int64_t r = 0; r < rows; ++r) buffer[static_cast<size_t>(r * columns + c)] = data[c * rows + r];
+    for (int64_t r = 0; r < rows; ++r)
+      buffer[static_cast<size_t>(r * columns + c)] = data[c * rows + r];
   }
   return buffer.data();
 }
@@ -182,7 +197,8 @@ void eval_matmul(OpRun& run) {
   const double* right = nullptr;
   int64_t right_at = -1;
   for (int64_t z = 0; z < batches; ++z) {
-    const double* left = oriented(a.reals.data() + batch_offset(a.dims, out.dims, z) * m * k, attrs.trans_a, m, k, a_buffer);
+    const double* left = oriented(a.reals.data() + batch_offset(a.dims, out.dims, z) * m * k,
+                                  attrs.trans_a, m, k, a_buffer);
     if (const int64_t at = batch_offset(b.dims, out.dims, z); at != right_at) {
       right = oriented(b.reals.data() + at * k * n, attrs.trans_b, k, n, b_buffer);
       right_at = at;
@@ -190,7 +206,8 @@ void eval_matmul(OpRun& run) {
     multiply(left, right, out.reals.data() + z * m * n, m, n, k, attrs.alpha);
   }
   if (run.operands.size() < 3) return;
-  for (size_t i = 0; i < out.reals.size(); ++i) out.reals[i] += run.operands[2]->reals[i % static_cast<size_t>(n)];
+  for (size_t i = 0; i < out.reals.size(); ++i)
+    out.reals[i] += run.operands[2]->reals[i % static_cast<size_t>(n)];
 }
 
 /// Calls f(in, out, width) for each row of operand 0 and result `r`.
@@ -198,7 +215,8 @@ template <class F>
 void for_each_row(OpRun& run, F f, size_t r = 0) {
   const HostTensor& x = *run.operands[0];
   const auto width = static_cast<size_t>(x.dims.back());
-  for (size_t at = 0; width > 0 && at < x.reals.size(); at += width) f(x.reals.data() + at, run.results[r].reals.data() + at, width);
+  for (size_t at = 0; width > 0 && at < x.reals.size(); at += width)
+    f(x.reals.data() + at, run.results[r].reals.data() + at, width);
 }
 
 void softmax_row(const double* x, double* y, size_t n) {
@@ -208,7 +226,8 @@ void softmax_row(const double* x, double* y, size_t n) {
   for (size_t i = 0; i < n; ++i) y[i] /= sum;
 }
 
-void norm_row(const double* x, double* y, size_t n, NormKind kind, double eps, const double* gamma, const double* beta) {
+void norm_row(const double* x, double* y, size_t n, NormKind kind, double eps, const double* gamma,
+              const double* beta) {
   double mean = 0, square = 0;
   if (kind == NormKind::layer) {
     for (size_t i = 0; i < n; ++i) mean += x[i];
@@ -223,7 +242,9 @@ void eval_norm(OpRun& run, NormKind kind) {
   const double* gamma = run.operands[1]->reals.data();
   const double* beta = run.operands.size() > 2 ? run.operands[2]->reals.data() : nullptr;
   const double eps = run.op.as<NormAttrs>().eps;
-  for_each_row(run, [&](const double* x, double* y, size_t n) { norm_row(x, y, n, kind, eps, gamma, beta); });
+  for_each_row(run, [&](const double* x, double* y, size_t n) {
+    norm_row(x, y, n, kind, eps, gamma, beta);
+  });
 }
 
 void eval_residual_norm(OpRun& run) {
@@ -231,11 +252,13 @@ void eval_residual_norm(OpRun& run) {
   HostTensor sum = *run.operands[0];
   const double* bias = a.has_bias ? run.operands.back()->reals.data() : nullptr;
   const auto width = static_cast<size_t>(sum.dims.back());
-  for (size_t i = 0; i < sum.reals.size(); ++i) sum.reals[i] += run.operands[1]->reals[i] + (bias ? bias[i % width] : 0);
+  for (size_t i = 0; i < sum.reals.size(); ++i)
+    sum.reals[i] += run.operands[1]->reals[i] + (bias ? bias[i % width] : 0);
   const double* gamma = run.operands[2]->reals.data();
   const double* beta = a.has_beta ? run.operands[3]->reals.data() : nullptr;
   for (size_t at = 0; width > 0 && at < sum.reals.size(); at += width) {
-    norm_row(sum.reals.data() + at, run.results[0].reals.data() + at, width, a.kind, a.eps, gamma, beta);
+    norm_row(sum.reals.data() + at, run.results[0].reals.data() + at, width, a.kind, a.eps, gamma,
+             beta);
   }
   if (run.results.size() > 1) run.results[1].reals = std::move(sum.reals);
 }
@@ -253,14 +276,21 @@ void eval_gelu(OpRun& run) {
   });
 }
 
-/// One query row of one head at a time: scores of all keys in blocks, softmax over the visible ones, weighted sum.
+/// One query row of one head at a time: scores of all keys in blocks, softmax over the visible
+/// ones, weighted sum.
 class Attention {
  public:
   explicit Attention(OpRun& run)
-      : run_(run), attrs_(run.op.as<AttentionAttrs>()), q_(*run.operands[0]), k_(*run.operands[1]), v_(*run.operands[2]),
+      : run_(run),
+        attrs_(run.op.as<AttentionAttrs>()),
+        q_(*run.operands[0]),
+        k_(*run.operands[1]),
+        v_(*run.operands[2]),
         score_(attrs_.score, run.operands, run.symbol),
-        visible_(attrs_.visible ? attrs_.visible : attrs_.score->pool->boolean(true), run.operands, run.symbol),
-        odometer_({q_.dims[0], attrs_.heads, q_.dims[1], k_.dims[1]}), weights_(static_cast<size_t>(k_.dims[1])) {}
+        visible_(attrs_.visible ? attrs_.visible : attrs_.score->pool->boolean(true), run.operands,
+                 run.symbol),
+        odometer_({q_.dims[0], attrs_.heads, q_.dims[1], k_.dims[1]}),
+        weights_(static_cast<size_t>(k_.dims[1])) {}
 
   void run() {
     for (int64_t b = 0; b < q_.dims[0]; ++b) {
@@ -281,7 +311,9 @@ class Attention {
       const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, keys - first));
       double dot[kBlock];
       for (size_t l = 0; l < n; ++l) {
-        const double* key = k_.reals.data() + (b * keys + first + static_cast<int64_t>(l)) * k_.dims[2] + group * width;
+        const double* key = k_.reals.data() +
+                            (b * keys + first + static_cast<int64_t>(l)) * k_.dims[2] +
+                            group * width;
         dot[l] = 0;
         for (int64_t d = 0; d < width; ++d) dot[l] += query[d] * key[d];
       }
@@ -292,7 +324,8 @@ class Attention {
       }
     }
     soften();
-    double* out = run_.results[0].reals.data() + (b * q_.dims[1] + i) * attrs_.heads * out_width + h * out_width;
+    double* out = run_.results[0].reals.data() + (b * q_.dims[1] + i) * attrs_.heads * out_width +
+                  h * out_width;
     std::fill_n(out, out_width, 0.0);
     for (int64_t j = 0; j < keys; ++j) {
       const Weight& w = weights_[static_cast<size_t>(j)];
@@ -328,18 +361,30 @@ class Attention {
 
 void eval_op(OpRun& run) {
   switch (run.op.kind) {
-    case OpKind::constant: TFCC_CHECK(false && "constants are materialized"); return;
-    case OpKind::pointwise: return eval_pointwise(run);
-    case OpKind::reduce: return eval_reduce(run);
-    case OpKind::cumsum: return eval_cumsum(run);
-    case OpKind::matmul: return eval_matmul(run);
-    case OpKind::softmax: return for_each_row(run, softmax_row);
-    case OpKind::layer_norm: return eval_norm(run, NormKind::layer);
-    case OpKind::rms_norm: return eval_norm(run, NormKind::rms);
+    case OpKind::constant:
+      TFCC_CHECK(false && "constants are materialized");
+      return;
+    case OpKind::pointwise:
+      return eval_pointwise(run);
+    case OpKind::reduce:
+      return eval_reduce(run);
+    case OpKind::cumsum:
+      return eval_cumsum(run);
+    case OpKind::matmul:
+      return eval_matmul(run);
+    case OpKind::softmax:
+      return for_each_row(run, softmax_row);
+    case OpKind::layer_norm:
+      return eval_norm(run, NormKind::layer);
+    case OpKind::rms_norm:
+      return eval_norm(run, NormKind::rms);
     case OpKind::gelu:
-    case OpKind::bias_gelu: return eval_gelu(run);
-    case OpKind::residual_norm: return eval_residual_norm(run);
-    case OpKind::attention: return Attention(run).run();
+    case OpKind::bias_gelu:
+      return eval_gelu(run);
+    case OpKind::residual_norm:
+      return eval_residual_norm(run);
+    case OpKind::attention:
+      return Attention(run).run();
   }
 }
 

@@ -16,14 +16,15 @@ struct OpRun {
   SymbolValue symbol;
   std::vector<const HostTensor*> operands;
   std::vector<HostTensor> results;
-  std::set<int64_t> flags;   // raised by bounded()
-  std::string problem;       // an element outside a tensor was asked for
+  std::set<int64_t> flags;  // raised by bounded()
+  std::string problem;      // an element outside a tensor was asked for
 };
 
 /// Runs any op but a constant.
 void eval_op(OpRun& run);
 
 /// c[m,n] = alpha * a[m,k] * b[k,n], row-major.
-void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k, double alpha);
+void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k,
+              double alpha);
 
 }  // namespace tfcc::ir

@@ -8,7 +8,8 @@
 
 namespace tfcc::ir {
 
-/// Names in use and, for names that clashed, the next suffix to try. Copies of a graph share it until one adds a name.
+/// Names in use and, for names that clashed, the next suffix to try. Copies of a graph share it
+/// until one adds a name.
 struct NameTable {
   std::unordered_map<std::string, ValueId> holder;
   std::unordered_map<std::string, uint64_t> next_suffix;
@@ -40,7 +41,9 @@ Scalar scalar_of(DType t) {
 }
 
 Graph::Graph(std::string graph_name)
-    : name(std::move(graph_name)), pool_(std::make_shared<ExprPool>()), names_(std::make_shared<NameTable>()) {}
+    : name(std::move(graph_name)),
+      pool_(std::make_shared<ExprPool>()),
+      names_(std::make_shared<NameTable>()) {}
 
 const Op* Graph::def(ValueId v) const {
   const OpId o = value(v).def;
@@ -64,7 +67,8 @@ ValueId Graph::find_value(std::string_view value_name) const {
 }
 
 size_t Graph::use_count(ValueId v) const {
-  const auto as_output = std::count_if(outputs.begin(), outputs.end(), [v](const Output& o) { return o.value == v; });
+  const auto as_output =
+      std::count_if(outputs.begin(), outputs.end(), [v](const Output& o) { return o.value == v; });
   return value(v).users.size() + static_cast<size_t>(as_output);
 }
 
@@ -94,7 +98,8 @@ ValueId Graph::add_input(std::string input_name, Type type) {
 ValueId Graph::add_constant(std::string constant_name, Constant constant) {
   Type type{constant.result_dtype(), {}};
   for (int64_t d : constant.result_dims()) type.dims.push_back(pool().integer(d));
-  return add(OpKind::constant, {}, ConstantAttrs{std::move(constant)}, std::move(type), std::move(constant_name));
+  return add(OpKind::constant, {}, ConstantAttrs{std::move(constant)}, std::move(type),
+             std::move(constant_name));
 }
 
 OpId Graph::add_op(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::vector<Type> types,
@@ -113,25 +118,26 @@ OpId Graph::add_op(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std:
   return id;
 }
 
-ValueId Graph::add(OpKind kind, std::vector<ValueId> operands, Attrs attrs, Type type, std::string value_name,
-                   std::string origin) {
+ValueId Graph::add(OpKind kind, std::vector<ValueId> operands, Attrs attrs, Type type,
+                   std::string value_name, std::string origin) {
   std::vector<Type> types;
   types.push_back(std::move(type));
-  return result(add_op(kind, std::move(operands), std::move(attrs), std::move(types), {std::move(value_name)},
-                       std::move(origin)));
+  return result(add_op(kind, std::move(operands), std::move(attrs), std::move(types),
+                       {std::move(value_name)}, std::move(origin)));
 }
 
-ValueId Graph::add_pointwise(std::vector<ValueId> operands, ExprRef body, Type type, std::string value_name,
-                             std::string origin) {
-  return add(OpKind::pointwise, std::move(operands), PointwiseAttrs{body}, std::move(type), std::move(value_name),
-             std::move(origin));
+ValueId Graph::add_pointwise(std::vector<ValueId> operands, ExprRef body, Type type,
+                             std::string value_name, std::string origin) {
+  return add(OpKind::pointwise, std::move(operands), PointwiseAttrs{body}, std::move(type),
+             std::move(value_name), std::move(origin));
 }
 
 void Graph::replace_uses(ValueId from, ValueId to) {
   if (from == to) return;
   TFCC_CHECK(value(from).type == value(to).type);
   std::vector<OpId>& users = values_[from.value].users;
-  for (OpId o : users) {  // an op that uses `from` twice is listed twice, so every entry moves one use
+  for (OpId o :
+       users) {  // an op that uses `from` twice is listed twice, so every entry moves one use
     auto& operands = ops_[o.value].operands;
     *std::find(operands.begin(), operands.end(), from) = to;
   }
@@ -209,7 +215,8 @@ size_t Graph::clean() {
 
 std::vector<ExprRef> indices_of(ExprPool& pool, const std::vector<ExprRef>& dims) {
   std::vector<ExprRef> out;
-  for (size_t d = 0; d < dims.size(); ++d) out.push_back(pool.index(static_cast<int64_t>(d), dims[d]));
+  for (size_t d = 0; d < dims.size(); ++d)
+    out.push_back(pool.index(static_cast<int64_t>(d), dims[d]));
   return out;
 }
 

@@ -113,7 +113,8 @@ class Splitter {
   }
 
   bool mark() {
-    static constexpr std::array<std::string_view, 7> kPairs = {"==", "!=", "<=", ">=", "=>", "|>", ".."};
+    static constexpr std::array<std::string_view, 7> kPairs = {
+        "==", "!=", "<=", ">=", "=>", "|>", ".."};
     const std::string_view two = text_.substr(at_, 2);
     size_t length = std::find(kPairs.begin(), kPairs.end(), two) != kPairs.end() ? 2 : 1;
     if (length == 1 && std::string_view("()[]{},:=+-*/%<>.").find(at()) == std::string_view::npos) {
@@ -139,7 +140,8 @@ int hex(char c) {
 Result<Lexer> Lexer::split(std::string_view text, std::string name) {
   Splitter splitter(text);
   if (!splitter.run()) {
-    return Error{ErrorCode::bad_file, fmt::format("{}:{}: {}", name, splitter.line, splitter.problem)};
+    return Error{ErrorCode::bad_file,
+                 fmt::format("{}:{}: {}", name, splitter.line, splitter.problem)};
   }
   Lexer lexer;
   lexer.tokens_ = std::move(splitter.tokens);
@@ -193,11 +195,16 @@ Error Lexer::error_before(std::string_view reason) const {
 std::string Lexer::found() const {
   const Token& token = peek();
   switch (token.kind) {
-    case TokenKind::end: return "the end of the text";
-    case TokenKind::string: return "a string";
-    case TokenKind::value: return "%" + value_name(token.quoted ? unquote(token.text) : std::string(token.text));
-    case TokenKind::constant: return "@" + value_name(token.quoted ? unquote(token.text) : std::string(token.text));
-    default: return fmt::format("'{}'", token.text);
+    case TokenKind::end:
+      return "the end of the text";
+    case TokenKind::string:
+      return "a string";
+    case TokenKind::value:
+      return "%" + value_name(token.quoted ? unquote(token.text) : std::string(token.text));
+    case TokenKind::constant:
+      return "@" + value_name(token.quoted ? unquote(token.text) : std::string(token.text));
+    default:
+      return fmt::format("'{}'", token.text);
   }
 }
 
@@ -209,14 +216,21 @@ std::string unquote(std::string_view s) {
       continue;
     }
     switch (s[++i]) {
-      case 'n': out += '\n'; break;
-      case 't': out += '\t'; break;
-      case 'r': out += '\r'; break;
+      case 'n':
+        out += '\n';
+        break;
+      case 't':
+        out += '\t';
+        break;
+      case 'r':
+        out += '\r';
+        break;
       case 'x':
         if (i + 2 < s.size()) out += static_cast<char>(hex(s[i + 1]) * 16 + hex(s[i + 2]));
         i += 2;
         break;
-      default: out += s[i];
+      default:
+        out += s[i];
     }
   }
   return out;
@@ -226,11 +240,21 @@ std::string quote(std::string_view s) {
   std::string out = "\"";
   for (char c : s) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\t': out += "\\t"; break;
-      case '\r': out += "\\r"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
@@ -248,20 +272,23 @@ std::string value_name(std::string_view name) {
 }
 
 std::string symbol_name(std::string_view name) {
-  const bool plain = !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), is_word_char);
+  const bool plain =
+      !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), is_word_char);
   return plain ? std::string(name) : quote(name);
 }
 
 std::string index_name(int64_t number) {
   constexpr int64_t kLetters = 'z' - 'i' + 1;
-  return number < kLetters ? std::string(1, static_cast<char>('i' + number)) : fmt::format("i{}", number);
+  return number < kLetters ? std::string(1, static_cast<char>('i' + number))
+                           : fmt::format("i{}", number);
 }
 
 bool is_reserved_name(std::string_view name) {
   static constexpr std::string_view kWords[] = {
-      "abs",  "and",  "bf16", "bool", "bounded", "ceil", "cos",  "erf",  "exp",  "f16",    "f32",  "f64", "false",
-      "floor", "fmod", "i64", "in",   "inf",     "infd", "isnan", "let", "log",  "max",    "min",  "nan", "nand",
-      "not",  "or",   "pow",  "rint", "select",  "sign", "sin",  "sqrt", "tanh", "true"};
+      "abs",  "and",   "bf16", "bool",   "bounded", "ceil", "cos",  "erf",  "exp",
+      "f16",  "f32",   "f64",  "false",  "floor",   "fmod", "i64",  "in",   "inf",
+      "infd", "isnan", "let",  "log",    "max",     "min",  "nan",  "nand", "not",
+      "or",   "pow",   "rint", "select", "sign",    "sin",  "sqrt", "tanh", "true"};
   if (std::find(std::begin(kWords), std::end(kWords), name) != std::end(kWords)) return true;
   if (name.empty()) return false;
   if (name.size() == 1) return name[0] >= 'a' && name[0] <= 'z';

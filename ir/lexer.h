@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of the text form: splits .tfir text into tokens, once, so that the parsers can look ahead and come back.
-// Used by parse.cpp and parse_expr.cpp only; names are spelled here for print.cpp too.
+// Words of the text form: splits .tfir text into tokens, once, so that the parsers can look ahead
+// and come back. Used by parse.cpp and parse_expr.cpp only; names are spelled here for print.cpp
+// too.
 #pragma once
 
 #include <algorithm>
@@ -17,20 +18,20 @@ namespace tfcc::ir {
 
 enum class TokenKind : uint8_t {
   end,
-  word,     // identifier or keyword
-  string,   // "..." ; text is the content, escapes and all
-  value,    // %name ; text is the name
-  constant, // @name
+  word,      // identifier or keyword
+  string,    // "..." ; text is the content, escapes and all
+  value,     // %name ; text is the name
+  constant,  // @name
   integer,
-  real,     // contains '.' or 'e'; may end in the suffix d
-  mark,     // punctuation
+  real,  // contains '.' or 'e'; may end in the suffix d
+  mark,  // punctuation
 };
 
 struct Token {
   TokenKind kind = TokenKind::end;
-  bool quoted = false;     // value and constant: the name was written in quotes
+  bool quoted = false;  // value and constant: the name was written in quotes
   uint32_t line = 1;
-  std::string_view text;   // a view of the source text
+  std::string_view text;  // a view of the source text
 };
 
 /// The tokens of a text and a position in them.
@@ -39,7 +40,9 @@ class Lexer {
   /// Errors: bad_file with "name:line: reason".
   static Result<Lexer> split(std::string_view text, std::string name);
 
-  const Token& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  const Token& peek(size_t ahead = 0) const {
+    return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
+  }
   Token next();
   bool is(std::string_view mark_or_word, size_t ahead = 0) const;
   /// Takes the token if it is this mark or word.
@@ -75,6 +78,7 @@ std::string index_name(int64_t number);
 /// Parses an expression at the lexer's position; the callbacks are those of ir.h's parse_expr.
 using NameScope = std::function<ExprRef(std::string_view)>;
 using SlotScope = std::function<std::optional<std::pair<int64_t, Scalar>>(std::string_view)>;
-Result<ExprRef> parse_expr(Lexer& lexer, ExprPool& pool, const NameScope& name, const SlotScope& slot);
+Result<ExprRef> parse_expr(Lexer& lexer, ExprPool& pool, const NameScope& name,
+                           const SlotScope& slot);
 
 }  // namespace tfcc::ir

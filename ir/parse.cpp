@@ -1,52 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to graph: the grammar of ir/README.md, by recursive descent over tokens. Types stand right of the attributes
-// that need them (index variables range over dims), so an op is read with a look ahead.
+// Text to graph: the grammar of ir/README.md, by recursive descent over tokens. Types stand right
+// of the attributes that need them (index variables range over dims), so an op is read with a look
+// ahead.
 #include <fmt/format.h>
 
-#include <charconv>
-#include <limits>
 #include <map>
 
 #include "ir/ir.h"
 #include "ir/lexer.h"
+#include "ir/parse_words.h"
 
 namespace tfcc::ir {
 namespace {
 
-Result<std::vector<std::byte>> decode_base64(std::string_view s, const Lexer& lexer) {
-  std::vector<std::byte> out;
-  uint32_t group = 0;
-  int bits = 0;
-  for (char c : s) {
-    int digit = c == '+' ? 62 : c == '/' ? 63 : -1;
-    if (c >= 'A' && c <= 'Z') digit = c - 'A';
-    if (c >= 'a' && c <= 'z') digit = c - 'a' + 26;
-    if (c >= '0' && c <= '9') digit = c - '0' + 52;
-    if (c == '=') break;
-    if (digit < 0) return lexer.error(fmt::format("'{}' is no base64 digit", c));
-    group = group << 6 | static_cast<uint32_t>(digit);
-    bits += 6;
-    if (bits >= 8) {
-      bits -= 8;
-      out.push_back(static_cast<std::byte>(group >> bits & 0xff));
-    }
-  }
-  return out;
-}
-
-/// Elements of `dims`, or nothing if negative or too many to address.
-std::optional<int64_t> count_of(const std::vector<int64_t>& dims) {
-  int64_t n = 1;
-  for (int64_t d : dims) {
-    if (d < 0 || __builtin_mul_overflow(n, d, &n) || n > INT64_MAX / 8) return std::nullopt;
-  }
-  return n;
-}
-
-/// A token list after the text has been split; one parser per text.
-class GraphParser {
+class GraphParser : WordParser {
  public:
-  explicit GraphParser(Lexer lexer) : lexer_(std::move(lexer)) {}
+  explicit GraphParser(Lexer& lexer) : WordParser(lexer) {}
 
   Result<Graph> run() {
     TFCC_TRY_VOID(header());
@@ -58,73 +27,6 @@ class GraphParser {
   }
 
  private:
-  Error unexpected(std::string_view wanted) const {
-    return lexer_.error(fmt::format("expected {}, found {}", wanted, lexer_.found()));
-  }
-
-  // ---- small words ----
-  static std::string name_of(const Token& t) {
-    return t.quoted || t.kind == TokenKind::string ? unquote(t.text) : std::string(t.text);
-  }
-
-  Result<std::string> plain_name(std::string_view what) {
-    if (lexer_.peek().kind != TokenKind::word && lexer_.peek().kind != TokenKind::string) return unexpected(what);
-    return name_of(lexer_.next());
-  }
-
-  Result<std::string> string(std::string_view what) {
-    if (lexer_.peek().kind != TokenKind::string) return unexpected(what);
-    return unquote(lexer_.next().text);
-  }
-
-  template <class T = int64_t>
-  Result<T> integer(std::string_view what) {
-    std::string text = lexer_.accept("-") ? "-" : "";
-    if (lexer_.peek().kind != TokenKind::integer) return unexpected(what);
-    text += lexer_.peek().text;
-    T v = 0;
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), v);
-    if (status != std::errc{} || end != text.data() + text.size()) {
-      return lexer_.error(fmt::format("{} does not fit {}", text, what));
-    }
-    lexer_.next();
-    return v;
-  }
-
-  Result<double> real() {
-    const double sign = lexer_.accept("-") ? -1 : 1;
-    if (lexer_.accept("inf")) return sign * std::numeric_limits<double>::infinity();
-    if (lexer_.accept("nan")) return std::numeric_limits<double>::quiet_NaN();
-    const Token token = lexer_.peek();
-    if (token.kind != TokenKind::integer && token.kind != TokenKind::real) return unexpected("a number");
-    double v = 0;
-    const auto [end, status] = std::from_chars(token.text.data(), token.text.data() + token.text.size(), v);
-    if (status != std::errc{} || end != token.text.data() + token.text.size()) {
-      return lexer_.error(fmt::format("{} is no number", token.text));
-    }
-    lexer_.next();
-    return sign * v;
-  }
-
-  Result<DType> dtype() {
-    for (int t = 0; t < kDTypeCount; ++t) {
-      if (lexer_.accept(tfcc::to_string(static_cast<DType>(t)))) return static_cast<DType>(t);
-    }
-    return unexpected("an element type");
-  }
-
-  Result<std::vector<int64_t>> integers(std::string_view open, std::string_view close) {
-    TFCC_TRY_VOID(lexer_.expect(open));
-    std::vector<int64_t> out;
-    if (lexer_.accept(close)) return out;
-    do {
-      TFCC_TRY(int64_t v, integer("an integer"));
-      out.push_back(v);
-    } while (lexer_.accept(","));
-    TFCC_TRY_VOID(lexer_.expect(close));
-    return out;
-  }
-
   ExprRef symbol(std::string_view name) {
     for (const SymbolSource& s : graph_.symbols) {
       if (s.name == name) return graph_.pool().symbol(name);
@@ -133,7 +35,9 @@ class GraphParser {
   }
 
   Result<ExprRef> size() {
-    TFCC_TRY(ExprRef e, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
+    TFCC_TRY(ExprRef e,
+             parse_expr(
+                 lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
     if (e->type != Scalar::i64) return lexer_.error_before("a size must be an integer");
     return e;
   }
@@ -160,14 +64,16 @@ class GraphParser {
   Result<std::string> new_name(TokenKind kind) {
     if (lexer_.peek().kind != kind) return unexpected(kind == TokenKind::value ? "%name" : "@name");
     std::string name = name_of(lexer_.peek());
-    if (graph_.find_value(name).valid()) return lexer_.error(fmt::format("{} is defined twice", lexer_.found()));
+    if (graph_.find_value(name).valid())
+      return lexer_.error(fmt::format("{} is defined twice", lexer_.found()));
     lexer_.next();
     return name;
   }
 
   Result<ValueId> value() {
     const Token token = lexer_.peek();
-    if (token.kind != TokenKind::value && token.kind != TokenKind::constant) return unexpected("a value");
+    if (token.kind != TokenKind::value && token.kind != TokenKind::constant)
+      return unexpected("a value");
     const ValueId v = graph_.find_value(name_of(token));
     if (!v.valid() || graph_.is_constant(v) != (token.kind == TokenKind::constant)) {
       return lexer_.error(fmt::format("{} is not defined before this use", lexer_.found()));
@@ -181,8 +87,8 @@ class GraphParser {
     TFCC_TRY_VOID(lexer_.expect("graph"));
     if (lexer_.peek().kind != TokenKind::constant) return unexpected("@name of the graph");
     graph_ = Graph(name_of(lexer_.next()));
-    // Ranges of symbols stand after the inputs but must be known before the first dim is built; a check that a range
-    // follows from must be built without it, or it would fold to true.
+    // Ranges of symbols stand after the inputs but must be known before the first dim is built; a
+    // check that a range follows from must be built without it, or it would fold to true.
     const size_t inputs = lexer_.position();
     if (!lexer_.is("(")) return unexpected("'('");
     TFCC_TRY_VOID(lexer_.skip_brackets());
@@ -200,7 +106,8 @@ class GraphParser {
       TFCC_TRY(Type t, type());
       graph_.add_input(std::move(name), std::move(t));
     }
-    for (size_t i = 0; i < sources.size(); ++i) TFCC_TRY_VOID(resolve(graph_.symbols[i], sources[i]));
+    for (size_t i = 0; i < sources.size(); ++i)
+      TFCC_TRY_VOID(resolve(graph_.symbols[i], sources[i]));
     lexer_.seek(body);
     return {};
   }
@@ -209,7 +116,8 @@ class GraphParser {
     TFCC_TRY_VOID(lexer_.expect("("));
     do {
       if (is_reserved_name(lexer_.peek().text)) {
-        return lexer_.error(fmt::format("{} cannot name a symbol: the text form uses it", lexer_.found()));
+        return lexer_.error(
+            fmt::format("{} cannot name a symbol: the text form uses it", lexer_.found()));
       }
       TFCC_TRY(std::string name, plain_name("the name of a symbol"));
       if (symbol(name)) return lexer_.error_before(fmt::format("symbol {} is defined twice", name));
@@ -237,7 +145,8 @@ class GraphParser {
     const ValueId v = graph_.find_value(source.first);
     if (!v.valid() || symbol.axis >= graph_.value(v).type.rank()) {
       lexer_.seek(source.second);
-      return lexer_.error(fmt::format("symbol {}: no input {} with axis {}", symbol.name, source.first, symbol.axis));
+      return lexer_.error(fmt::format("symbol {}: no input {} with axis {}", symbol.name,
+                                      source.first, symbol.axis));
     }
     symbol.input = v.value;  // inputs are the first values
     return {};
@@ -252,7 +161,9 @@ class GraphParser {
   }
 
   Result<void> check() {
-    TFCC_TRY(ExprRef e, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
+    TFCC_TRY(ExprRef e,
+             parse_expr(
+                 lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
     if (e->type != Scalar::boolean) return lexer_.error_before("a check must be a condition");
     TFCC_TRY_VOID(lexer_.expect(","));
     TFCC_TRY(std::string message, string("the message of the check"));
@@ -262,7 +173,8 @@ class GraphParser {
 
   Result<void> flag() {
     TFCC_TRY(size_t number, integer<size_t>("the number of the flag"));
-    if (number != graph_.flags.size()) return lexer_.error_before(fmt::format("flag {} is out of order", number));
+    if (number != graph_.flags.size())
+      return lexer_.error_before(fmt::format("flag {} is out of order", number));
     TFCC_TRY(std::string message, string("the message of the flag"));
     graph_.flags.push_back(std::move(message));
     return {};
@@ -280,140 +192,18 @@ class GraphParser {
     return {};
   }
 
-  // ---- constants ----
   Result<void> constant_line() {
     TFCC_TRY(std::string name, new_name(TokenKind::constant));
     TFCC_TRY_VOID(lexer_.expect(":"));
     TFCC_TRY(DType declared, dtype());
     TFCC_TRY(std::vector<int64_t> dims, integers("[", "]"));
     TFCC_TRY_VOID(lexer_.expect("="));
-    Constant c;
-    c.dtype = declared;
-    c.dims = dims;
-    if (lexer_.accept("file")) {
-      TFCC_TRY_VOID(file_source(c));
-    } else {
-      TFCC_TRY_VOID(own_source(c));
-    }
-    while (lexer_.accept("|>")) TFCC_TRY_VOID(step(c));
-    if (c.result_dtype() != declared || c.result_dims() != dims) {
-      return lexer_.error_before(fmt::format("@{}: its recipe does not give the type it is declared with", value_name(name)));
-    }
+    TFCC_TRY(Constant c, parse_constant(lexer_, declared, dims, files_));
     graph_.add_constant(std::move(name), std::move(c));
     return {};
   }
 
-  Result<void> source_type(Constant& c) {
-    TFCC_TRY(c.dtype, dtype());
-    TFCC_TRY(c.dims, integers("[", "]"));
-    return {};
-  }
-
-  Result<void> file_source(Constant& c) {
-    c.source = Constant::Source::file;
-    TFCC_TRY_VOID(lexer_.expect("("));
-    TFCC_TRY(std::string path, string("the name of a file"));
-    TFCC_TRY_VOID(lexer_.expect(","));
-    TFCC_TRY_VOID(source_type(c));
-    TFCC_TRY_VOID(lexer_.expect(","));
-    TFCC_TRY(c.offset, integer<uint64_t>("an offset"));
-    c.file = source_file(path);
-    if (!count_of(c.dims)) return lexer_.error_before("the dims of the constant are too large");
-    return lexer_.expect(")");
-  }
-
-  /// One mapping per name; a file that is not there keeps its name, and materialize says so if its bytes are wanted.
-  std::shared_ptr<const SourceFile> source_file(const std::string& path) {
-    auto& file = files_[path];
-    if (file) return file;
-    if (auto mapped = map_source_file(path)) return file = *mapped;
-    auto named = std::make_shared<SourceFile>();
-    named->name = path;
-    return file = named;
-  }
-
-  Result<void> own_source(Constant& c) {
-    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random")) TFCC_TRY_VOID(source_type(c));
-    const auto count = count_of(c.dims);
-    if (!count) return lexer_.error_before("the dims of the constant are too large");
-    if (lexer_.accept("random")) {
-      c.source = Constant::Source::random;
-      TFCC_TRY_VOID(lexer_.expect("("));
-      TFCC_TRY(c.seed, integer<uint64_t>("a seed"));
-      return lexer_.expect(")");
-    }
-    std::vector<std::byte> bytes;
-    if (lexer_.accept("base64")) {
-      TFCC_TRY_VOID(lexer_.expect("("));
-      if (lexer_.peek().kind != TokenKind::string) return unexpected("a string");
-      TFCC_TRY(bytes, decode_base64(lexer_.peek().text, lexer_));
-      lexer_.next();
-      TFCC_TRY_VOID(lexer_.expect(")"));
-    } else {
-      TFCC_TRY(bytes, elements(c.dtype));
-    }
-    if (bytes.size() != static_cast<uint64_t>(*count) * size_of(c.dtype)) {
-      return lexer_.error_before(fmt::format("{} elements expected, {} given", *count, bytes.size() / size_of(c.dtype)));
-    }
-    c.bytes = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-    return {};
-  }
-
-  Result<std::vector<std::byte>> elements(DType t) {
-    std::vector<std::byte> bytes;
-    TFCC_TRY_VOID(lexer_.expect("["));
-    if (lexer_.accept("]")) return bytes;
-    do {
-      const size_t i = bytes.size() / size_of(t);
-      bytes.resize(bytes.size() + size_of(t));
-      if (is_float(t)) {
-        TFCC_TRY(double v, real());
-        write_real(t, bytes.data(), i, v);
-      } else if (t == DType::boolean) {
-        TFCC_TRY(bool v, truth());
-        write_int(t, bytes.data(), i, v);
-      } else {
-        TFCC_TRY(int64_t v, integer("an integer"));
-        write_int(t, bytes.data(), i, v);
-        if (read_int(t, bytes.data(), i) != v) return lexer_.error_before(fmt::format("{} does not fit {}", v, tfcc::to_string(t)));
-      }
-    } while (lexer_.accept(","));
-    TFCC_TRY_VOID(lexer_.expect("]"));
-    return bytes;
-  }
-
-  Result<bool> truth() {
-    if (lexer_.accept("true")) return true;
-    if (lexer_.accept("false")) return false;
-    return unexpected("true or false");
-  }
-
-  Result<void> step(Constant& c) {
-    ConstantStep step{ConstantStep::Kind::cast, {}, DType::f32};
-    if (lexer_.accept("cast")) {
-      TFCC_TRY_VOID(lexer_.expect("("));
-      TFCC_TRY(step.dtype, dtype());
-      TFCC_TRY_VOID(lexer_.expect(")"));
-    } else if (lexer_.accept("transpose")) {
-      step.kind = ConstantStep::Kind::transpose;
-      TFCC_TRY(step.numbers, integers("(", ")"));
-      std::vector<int64_t> sorted = step.numbers;
-      std::sort(sorted.begin(), sorted.end());
-      for (size_t i = 0; i < sorted.size(); ++i) {
-        if (sorted[i] != static_cast<int64_t>(i)) return lexer_.error_before("transpose needs a permutation");
-      }
-      if (sorted.size() != c.result_dims().size()) return lexer_.error_before("transpose needs one number for each dim");
-    } else if (lexer_.accept("reshape")) {
-      step.kind = ConstantStep::Kind::reshape;
-      TFCC_TRY(step.numbers, integers("(", ")"));
-      if (count_of(step.numbers) != count_of(c.dims)) return lexer_.error_before("reshape changes the number of elements");
-    } else {
-      return unexpected("cast, transpose or reshape");
-    }
-    c.steps.push_back(std::move(step));
-    return {};
-  }
-
+  // ---- ops ----
   // ---- ops ----
   /// What is known of an op when its attributes are read.
   struct OpText {
@@ -447,21 +237,23 @@ class GraphParser {
       op.types.push_back(std::move(t));
     } while (lexer_.accept(","));
     if (op.types.size() != names.size()) {
-      return lexer_.error_before(fmt::format("{} results, {} types", names.size(), op.types.size()));
+      return lexer_.error_before(
+          fmt::format("{} results, {} types", names.size(), op.types.size()));
     }
     const size_t end = lexer_.position();
     lexer_.seek(braces);
     TFCC_TRY_VOID(attributes(op, attrs));
     lexer_.seek(end);
-    graph_.add_op(op.kind, std::move(op.operands), std::move(attrs), std::move(op.types), std::move(names));
+    graph_.add_op(op.kind, std::move(op.operands), std::move(attrs), std::move(op.types),
+                  std::move(names));
     return {};
   }
 
   Result<Attrs> op_kind(OpKind& kind) {
-#define TFCC_OP(name, attrs, summary)                            \
+#define TFCC_OP(name, attrs, summary)                             \
   if (OpKind::name != OpKind::constant && lexer_.accept(#name)) { \
-    kind = OpKind::name;                                         \
-    return Attrs(attrs{});                                       \
+    kind = OpKind::name;                                          \
+    return Attrs(attrs{});                                        \
   }
 #include "ir/ops.def"
 #undef TFCC_OP
@@ -503,7 +295,8 @@ class GraphParser {
   Result<void> attributes(OpText& op, Attrs& attrs) {
     TFCC_TRY_VOID(find_fields(op));
     const size_t end = lexer_.position();
-    if (const auto it = op.fields.find("extents"); op.kind == OpKind::reduce && it != op.fields.end()) {
+    if (const auto it = op.fields.find("extents");
+        op.kind == OpKind::reduce && it != op.fields.end()) {
       lexer_.seek(it->second);
       TFCC_TRY(op.extents, sizes());
     }
@@ -528,7 +321,8 @@ class GraphParser {
     std::visit([&](auto& a) { a.visit(field); }, attrs);
     if (error) return *error;
     if (seen != op.fields.size()) {
-      return lexer_.error_before(fmt::format("{}: {} attributes given, it has {}", to_string(op.kind), op.fields.size(), seen));
+      return lexer_.error_before(fmt::format("{}: {} attributes given, it has {}",
+                                             to_string(op.kind), op.fields.size(), seen));
     }
     return {};
   }
@@ -545,9 +339,15 @@ class GraphParser {
     TFCC_TRY(v, real());
     return {};
   }
-  Result<void> read(const OpText&, std::string_view key, ReduceKind& v) { return choice(key, kReduceKindNames, v); }
-  Result<void> read(const OpText&, std::string_view key, GeluKind& v) { return choice(key, kGeluKindNames, v); }
-  Result<void> read(const OpText&, std::string_view key, NormKind& v) { return choice(key, kNormKindNames, v); }
+  Result<void> read(const OpText&, std::string_view key, ReduceKind& v) {
+    return choice(key, kReduceKindNames, v);
+  }
+  Result<void> read(const OpText&, std::string_view key, GeluKind& v) {
+    return choice(key, kGeluKindNames, v);
+  }
+  Result<void> read(const OpText&, std::string_view key, NormKind& v) {
+    return choice(key, kNormKindNames, v);
+  }
 
   template <class E, size_t N>
   Result<void> choice(std::string_view key, const std::string_view (&names)[N], E& v) {
@@ -592,7 +392,8 @@ class GraphParser {
   }
 
   /// Gives the parameters of a body their meaning: index variables over the dims they run over.
-  Result<void> bind(const OpText& op, std::string_view key, const std::vector<std::string>& parameters,
+  Result<void> bind(const OpText& op, std::string_view key,
+                    const std::vector<std::string>& parameters,
                     std::map<std::string, ExprRef, std::less<>>& scope) {
     std::vector<ExprRef> extents;
     if (op.kind == OpKind::attention) {
@@ -603,7 +404,8 @@ class GraphParser {
     }
     const size_t before = key == "score" ? 1 : 0;
     if (parameters.size() != extents.size() + before) {
-      return lexer_.error_before(fmt::format("'{}' has {} parameters, {} expected", key, parameters.size(), extents.size() + before));
+      return lexer_.error_before(fmt::format("'{}' has {} parameters, {} expected", key,
+                                             parameters.size(), extents.size() + before));
     }
     if (before) scope[parameters[0]] = graph_.pool().param("s", Scalar::f32);
     for (size_t k = 0; k < extents.size(); ++k) {
@@ -616,7 +418,8 @@ class GraphParser {
     const bool ok = op.operands.size() >= 3 && graph_.value(op.operands[0]).type.rank() == 3 &&
                     graph_.value(op.operands[1]).type.rank() == 3;
     const auto heads = op.fields.find("heads");
-    if (!ok || heads == op.fields.end()) return lexer_.error("attention needs q, k and v of rank 3, and 'heads'");
+    if (!ok || heads == op.fields.end())
+      return lexer_.error("attention needs q, k and v of rank 3, and 'heads'");
     const size_t back = lexer_.position();
     lexer_.seek(heads->second);
     TFCC_TRY(int64_t count, integer("the number of heads"));
@@ -626,17 +429,16 @@ class GraphParser {
     return std::vector<ExprRef>{q[0], graph_.pool().integer(count), q[1], k[1]};
   }
 
-  Lexer lexer_;
   Graph graph_;
   std::vector<std::pair<std::string, SymbolRange>> ranges_;
-  std::map<std::string, std::shared_ptr<const SourceFile>> files_;
+  SourceFiles files_;
 };
 
 }  // namespace
 
 Result<Graph> parse(std::string_view text, const std::string& name) {
   TFCC_TRY(Lexer lexer, Lexer::split(text, name));
-  return GraphParser(std::move(lexer)).run();
+  return GraphParser(lexer).run();
 }
 
 }  // namespace tfcc::ir

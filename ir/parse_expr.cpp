@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to element expressions, by precedence climbing. Every node is made by the builders of expr.h, so what is read
-// is simplified; types are checked here, because the builders take well-typed arguments for granted.
+// Text to element expressions, by precedence climbing. Every node is made by the builders of
+// expr.h, so what is read is simplified; types are checked here, because the builders take
+// well-typed arguments for granted.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -22,20 +23,20 @@ struct Operator {
   std::string_view text;
   Level level;
 };
-constexpr Operator kOperators[] = {{"or", kOr},      {"and", kAnd},     {"==", kCompare}, {"!=", kCompare},
-                                   {"<", kCompare},  {"<=", kCompare},  {">", kCompare},  {">=", kCompare},
-                                   {"+", kSum},      {"-", kSum},       {"*", kProduct},  {"/", kProduct},
-                                   {"%", kProduct}};
+constexpr Operator kOperators[] = {
+    {"or", kOr},      {"and", kAnd},   {"==", kCompare}, {"!=", kCompare}, {"<", kCompare},
+    {"<=", kCompare}, {">", kCompare}, {">=", kCompare}, {"+", kSum},      {"-", kSum},
+    {"*", kProduct},  {"/", kProduct}, {"%", kProduct}};
 
 struct UnaryFunction {
   std::string_view name;
   ExprKind kind;
 };
 constexpr UnaryFunction kUnaryFunctions[] = {
-    {"exp", ExprKind::exp},     {"log", ExprKind::log},           {"sqrt", ExprKind::sqrt},
-    {"erf", ExprKind::erf},     {"tanh", ExprKind::tanh},         {"sin", ExprKind::sin},
-    {"cos", ExprKind::cos},     {"floor", ExprKind::floor},       {"ceil", ExprKind::ceil},
-    {"rint", ExprKind::rint},   {"sign", ExprKind::sign},         {"f16", ExprKind::round_f16},
+    {"exp", ExprKind::exp},        {"log", ExprKind::log},     {"sqrt", ExprKind::sqrt},
+    {"erf", ExprKind::erf},        {"tanh", ExprKind::tanh},   {"sin", ExprKind::sin},
+    {"cos", ExprKind::cos},        {"floor", ExprKind::floor}, {"ceil", ExprKind::ceil},
+    {"rint", ExprKind::rint},      {"sign", ExprKind::sign},   {"f16", ExprKind::round_f16},
     {"bf16", ExprKind::round_bf16}};
 
 std::string_view spelled(Scalar t) {
@@ -81,7 +82,8 @@ class ExprParser {
 
   Result<ExprRef> binary(int level) {
     const Nesting nesting(depth_);
-    if (depth_ > kMaxNesting) return lexer_.error(fmt::format("nested more than {} deep", kMaxNesting));
+    if (depth_ > kMaxNesting)
+      return lexer_.error(fmt::format("nested more than {} deep", kMaxNesting));
     TFCC_TRY(ExprRef left, operand(level));
     while (const Operator* o = here()) {
       if (o->level < level) break;
@@ -101,7 +103,8 @@ class ExprParser {
       TFCC_TRY_VOID(want(e, Scalar::boolean, "not"));
       return logical_not(e);
     }
-    if (lexer_.is("-") && (lexer_.peek(1).kind == TokenKind::integer || lexer_.peek(1).kind == TokenKind::real)) {
+    if (lexer_.is("-") &&
+        (lexer_.peek(1).kind == TokenKind::integer || lexer_.peek(1).kind == TokenKind::real)) {
       lexer_.next();
       return number(true);
     }
@@ -115,13 +118,14 @@ class ExprParser {
 
   Result<void> want(ExprRef e, Scalar t, std::string_view where) {
     if (e->type == t) return {};
-    return lexer_.error_before(fmt::format("'{}' needs a value of type {}, found {}", where, spelled(t), spelled(e->type)));
+    return lexer_.error_before(fmt::format("'{}' needs a value of type {}, found {}", where,
+                                           spelled(t), spelled(e->type)));
   }
 
   Result<void> same_numbers(std::string_view where, ExprRef a, ExprRef b) {
     if (is_number(a) && a->type == b->type) return {};
-    return lexer_.error_before(fmt::format("'{}' needs two numbers of one type, found {} and {}", where, spelled(a->type),
-                                    spelled(b->type)));
+    return lexer_.error_before(fmt::format("'{}' needs two numbers of one type, found {} and {}",
+                                           where, spelled(a->type), spelled(b->type)));
   }
 
   Result<ExprRef> combine(std::string_view o, ExprRef a, ExprRef b) {
@@ -169,14 +173,20 @@ class ExprParser {
     const Token token = lexer_.peek();
     switch (token.kind) {
       case TokenKind::integer:
-      case TokenKind::real: return number(false);
+      case TokenKind::real:
+        return number(false);
       case TokenKind::value:
-      case TokenKind::constant: return load();
-      case TokenKind::string: return named(unquote(token.text));
-      case TokenKind::word: return word();
-      default: break;
+      case TokenKind::constant:
+        return load();
+      case TokenKind::string:
+        return named(unquote(token.text));
+      case TokenKind::word:
+        return word();
+      default:
+        break;
     }
-    if (!lexer_.accept("(")) return lexer_.error(fmt::format("expected an expression, found {}", lexer_.found()));
+    if (!lexer_.accept("("))
+      return lexer_.error(fmt::format("expected an expression, found {}", lexer_.found()));
     TFCC_TRY(ExprRef e, binary(kOr));
     TFCC_TRY_VOID(lexer_.expect(")"));
     return e;
@@ -197,14 +207,17 @@ class ExprParser {
       return call(name, args);
     }
     if (const auto it = lets_.find(name); it != lets_.end()) return lexer_.next(), it->second;
-    constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+    constexpr double kInf = std::numeric_limits<double>::infinity(),
+                     kNan = std::numeric_limits<double>::quiet_NaN();
     if (name == "true" || name == "false") return lexer_.next(), pool_.boolean(name == "true");
     if (name == "inf" || name == "infd") return lexer_.next(), pool_.real(kInf, real_type(name));
     if (name == "nan" || name == "nand") return lexer_.next(), pool_.real(kNan, real_type(name));
     return named(name);
   }
 
-  static Scalar real_type(std::string_view word) { return word.size() == 4 ? Scalar::f64 : Scalar::f32; }
+  static Scalar real_type(std::string_view word) {
+    return word.size() == 4 ? Scalar::f64 : Scalar::f32;
+  }
 
   Result<std::vector<ExprRef>> list(std::string_view open, std::string_view close) {
     TFCC_TRY_VOID(lexer_.expect(open));
@@ -264,7 +277,8 @@ class ExprParser {
     if (f == "isnan" && is_real(a)) return is_nan(a);
     for (const UnaryFunction& u : kUnaryFunctions) {
       if (u.name != f) continue;
-      if (!is_real(a)) return lexer_.error_before(fmt::format("'{}' needs a real, found {}", f, spelled(a->type)));
+      if (!is_real(a))
+        return lexer_.error_before(fmt::format("'{}' needs a real, found {}", f, spelled(a->type)));
       return unary(u.kind, a);
     }
     return lexer_.error_before(fmt::format("unknown function '{}' of one {}", f, spelled(a->type)));
@@ -280,18 +294,22 @@ class ExprParser {
 
 }  // namespace
 
-Result<ExprRef> parse_expr(Lexer& lexer, ExprPool& pool, const NameScope& name, const SlotScope& slot) {
+Result<ExprRef> parse_expr(Lexer& lexer, ExprPool& pool, const NameScope& name,
+                           const SlotScope& slot) {
   const bool before = std::exchange(pool.overflowed, false);
   Result<ExprRef> e = ExprParser(lexer, pool, name, slot).whole();
   const bool overflowed = std::exchange(pool.overflowed, before);
-  if (e && overflowed) return lexer.error_before("an integer of this expression does not fit 64 bits");
+  if (e && overflowed)
+    return lexer.error_before("an integer of this expression does not fit 64 bits");
   return e;
 }
 
-Result<ExprRef> parse_expr(std::string_view text, ExprPool& pool, const NameScope& name, const SlotScope& slot) {
+Result<ExprRef> parse_expr(std::string_view text, ExprPool& pool, const NameScope& name,
+                           const SlotScope& slot) {
   TFCC_TRY(Lexer lexer, Lexer::split(text, "<expression>"));
   TFCC_TRY(ExprRef e, parse_expr(lexer, pool, name, slot));
-  if (lexer.peek().kind != TokenKind::end) return lexer.error(fmt::format("unexpected {} after the expression", lexer.found()));
+  if (lexer.peek().kind != TokenKind::end)
+    return lexer.error(fmt::format("unexpected {} after the expression", lexer.found()));
   return e;
 }
 

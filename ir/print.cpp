@@ -22,7 +22,9 @@ std::string real_text(T v) {
   return s;
 }
 
-std::string numbers_text(const std::vector<int64_t>& numbers) { return fmt::format("{}", fmt::join(numbers, ",")); }
+std::string numbers_text(const std::vector<int64_t>& numbers) {
+  return fmt::format("{}", fmt::join(numbers, ","));
+}
 
 std::string source_type(const Constant& c) {
   return fmt::format("{}[{}]", tfcc::to_string(c.dtype), numbers_text(c.dims));
@@ -33,8 +35,10 @@ std::string base64(const std::vector<std::byte>& bytes) {
   std::string out;
   for (size_t i = 0; i < bytes.size(); i += 3) {
     uint32_t group = 0;
-    for (size_t k = 0; k < 3; ++k) group = group << 8 | (i + k < bytes.size() ? std::to_integer<uint32_t>(bytes[i + k]) : 0);
-    for (size_t k = 0; k < 4; ++k) out += i + k > bytes.size() ? '=' : kDigits[group >> (18 - 6 * k) & 63];
+    for (size_t k = 0; k < 3; ++k)
+      group = group << 8 | (i + k < bytes.size() ? std::to_integer<uint32_t>(bytes[i + k]) : 0);
+    for (size_t k = 0; k < 4; ++k)
+      out += i + k > bytes.size() ? '=' : kDigits[group >> (18 - 6 * k) & 63];
   }
   return out;
 }
@@ -48,12 +52,14 @@ std::string element_text(DType t, const std::byte* data, size_t i) {
 
 std::string source_text(const Constant& c) {
   if (c.source == Constant::Source::file) {
-    return fmt::format("file({}, {}, {})", quote(c.file ? c.file->name : ""), source_type(c), c.offset);
+    return fmt::format("file({}, {}, {})", quote(c.file ? c.file->name : ""), source_type(c),
+                       c.offset);
   }
   // Without steps the declared type is that of the source.
   const std::string prefix = c.steps.empty() ? "" : source_type(c) + " ";
   if (c.source == Constant::Source::random) return fmt::format("{}random({})", prefix, c.seed);
-  if (c.element_count() > kMaxInlineElements) return fmt::format("{}base64(\"{}\")", prefix, base64(*c.bytes));
+  if (c.element_count() > kMaxInlineElements)
+    return fmt::format("{}base64(\"{}\")", prefix, base64(*c.bytes));
   std::string out = prefix + "[";
   for (int64_t i = 0; i < c.element_count(); ++i) {
     if (i) out += ", ";
@@ -66,9 +72,15 @@ std::string constant_text(const Constant& c) {
   std::string out = source_text(c);
   for (const ConstantStep& step : c.steps) {
     switch (step.kind) {
-      case ConstantStep::Kind::transpose: out += fmt::format(" |> transpose({})", numbers_text(step.numbers)); break;
-      case ConstantStep::Kind::reshape: out += fmt::format(" |> reshape({})", numbers_text(step.numbers)); break;
-      case ConstantStep::Kind::cast: out += fmt::format(" |> cast({})", tfcc::to_string(step.dtype)); break;
+      case ConstantStep::Kind::transpose:
+        out += fmt::format(" |> transpose({})", numbers_text(step.numbers));
+        break;
+      case ConstantStep::Kind::reshape:
+        out += fmt::format(" |> reshape({})", numbers_text(step.numbers));
+        break;
+      case ConstantStep::Kind::cast:
+        out += fmt::format(" |> cast({})", tfcc::to_string(step.dtype));
+        break;
     }
   }
   return out;
@@ -83,7 +95,8 @@ class Printer {
     for (const SizeCheck& check : graph_.checks) {
       out_ += fmt::format("  check {}, {}\n", print(check.condition), quote(check.message));
     }
-    for (size_t i = 0; i < graph_.flags.size(); ++i) out_ += fmt::format("  flag {} {}\n", i, quote(graph_.flags[i]));
+    for (size_t i = 0; i < graph_.flags.size(); ++i)
+      out_ += fmt::format("  flag {} {}\n", i, quote(graph_.flags[i]));
     for (OpId o : graph_.order()) op(graph_.op(o));
     out_ += "  return";
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
@@ -107,7 +120,8 @@ class Printer {
     out_ += ")";
     if (!graph_.symbols.empty()) {
       out_ += " symbols(";
-      for (size_t i = 0; i < graph_.symbols.size(); ++i) out_ += (i ? ", " : "") + symbol(graph_.symbols[i]);
+      for (size_t i = 0; i < graph_.symbols.size(); ++i)
+        out_ += (i ? ", " : "") + symbol(graph_.symbols[i]);
       out_ += ")";
     }
     out_ += " {\n";
@@ -116,8 +130,8 @@ class Printer {
   std::string symbol(const SymbolSource& s) const {
     const SymbolRange range = graph_.pool().range(s.name);
     const std::string& input = graph_.value(graph_.inputs()[s.input]).name;
-    return fmt::format("{} = {}.{} in {}..{}", symbol_name(s.name), symbol_name(input), s.axis, range.min,
-                       range.max ? fmt::format("{}", *range.max) : "");
+    return fmt::format("{} = {}.{} in {}..{}", symbol_name(s.name), symbol_name(input), s.axis,
+                       range.min, range.max ? fmt::format("{}", *range.max) : "");
   }
 
   void op(const Op& op) {
@@ -133,11 +147,13 @@ class Printer {
       types += (types.empty() ? "" : ", ") + to_string(graph_.value(v).type);
     }
     for (ValueId v : op.operands) operands += (operands.empty() ? "" : ", ") + name(v);
-    out_ += fmt::format("  {} = {}({}){} : {}\n", results, to_string(op.kind), operands, attributes(op), types);
+    out_ += fmt::format("  {} = {}({}){} : {}\n", results, to_string(op.kind), operands,
+                        attributes(op), types);
   }
 
   std::string attributes(const Op& op) {
-    Attrs attrs = op.attrs;  // visit() names fields for reading and writing alike, so it needs something mutable
+    Attrs attrs = op.attrs;  // visit() names fields for reading and writing alike, so it needs
+                             // something mutable
     std::string out;
     const auto field = [&](std::string_view key, auto& value) {
       out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, text(op, key, value));
@@ -149,9 +165,15 @@ class Printer {
   std::string text(const Op&, std::string_view, bool v) { return v ? "true" : "false"; }
   std::string text(const Op&, std::string_view, int64_t v) { return fmt::format("{}", v); }
   std::string text(const Op&, std::string_view, double v) { return real_text(v); }
-  std::string text(const Op&, std::string_view, ReduceKind v) { return std::string(kReduceKindNames[static_cast<int>(v)]); }
-  std::string text(const Op&, std::string_view, GeluKind v) { return std::string(kGeluKindNames[static_cast<int>(v)]); }
-  std::string text(const Op&, std::string_view, NormKind v) { return std::string(kNormKindNames[static_cast<int>(v)]); }
+  std::string text(const Op&, std::string_view, ReduceKind v) {
+    return std::string(kReduceKindNames[static_cast<int>(v)]);
+  }
+  std::string text(const Op&, std::string_view, GeluKind v) {
+    return std::string(kGeluKindNames[static_cast<int>(v)]);
+  }
+  std::string text(const Op&, std::string_view, NormKind v) {
+    return std::string(kNormKindNames[static_cast<int>(v)]);
+  }
 
   std::string text(const Op&, std::string_view, const std::vector<ExprRef>& v) {
     std::string out;
@@ -172,7 +194,8 @@ class Printer {
       names.index = index_name;
       size_t count = graph_.value(op.results[0]).type.rank();
       if (op.kind == OpKind::reduce) count += op.as<ReduceAttrs>().extents.size();
-      for (size_t k = 0; k < count; ++k) parameters += (k ? "," : "") + index_name(static_cast<int64_t>(k));
+      for (size_t k = 0; k < count; ++k)
+        parameters += (k ? "," : "") + index_name(static_cast<int64_t>(k));
     }
     return fmt::format("({}) => {}", parameters, print(e, names));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of ir/ops.md as functions; internal to the verifier. Each returns its violations, labels in parentheses.
+// The rules of ir/ops.md as functions; internal to the verifier. Each returns its violations,
+// labels in parentheses.
 #pragma once
 
 #include <string>
@@ -9,7 +10,8 @@
 
 namespace tfcc::ir {
 
-/// Where an expression stands: what its index variables range over, and whether it may use the parameter s.
+/// Where an expression stands: what its index variables range over, and whether it may use the
+/// parameter s.
 struct ExprPlace {
   std::string_view attribute;
   std::vector<ExprRef> extents;  // of index variable k
@@ -18,9 +20,11 @@ struct ExprPlace {
 };
 
 /// E1 to E6: an expression of `op`.
-void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place, std::vector<std::string>& problems);
+void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
+                std::vector<std::string>& problems);
 /// G5: a size or condition over symbols alone.
-void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what, std::vector<std::string>& problems);
+void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,
+                std::vector<std::string>& problems);
 /// The rules of the op's own section.
 void check_op(const Graph& graph, const Op& op, std::vector<std::string>& problems);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verifier: rules of the graph as a whole (G1 to G8 of ir/ops.md). Rules of expressions and of ops are in
-// verify_expr.cpp and verify_ops.cpp. Runs after every pass, so everything here is linear but the proofs.
+// The verifier: rules of the graph as a whole (G1 to G8 of ir/ops.md). Rules of expressions and of
+// ops are in verify_expr.cpp and verify_ops.cpp. Runs after every pass, so everything here is
+// linear but the proofs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,15 +66,18 @@ class Verifier {
                           s.axis < graph_.value(graph_.inputs()[s.input]).type.rank();
       if (!exists) {
         error(fmt::format("symbol '{}': input {} has no axis {} (G4)", s.name, s.input, s.axis));
-      } else if (graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] != graph_.pool().symbol(s.name)) {
-        error(fmt::format("symbol '{}': axis {} of input {} is not that symbol (G4)", s.name, s.axis, s.input));
+      } else if (graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] !=
+                 graph_.pool().symbol(s.name)) {
+        error(fmt::format("symbol '{}': axis {} of input {} is not that symbol (G4)", s.name,
+                          s.axis, s.input));
       }
     }
   }
 
   static std::string place_of(const Graph& graph, const Op& op) {
     const std::string name = op.results.empty() ? "?" : value_name(graph.value(op.results[0]).name);
-    return fmt::format("{}{} = {}: ", op.kind == OpKind::constant ? "@" : "%", name, to_string(op.kind));
+    return fmt::format("{}{} = {}: ", op.kind == OpKind::constant ? "@" : "%", name,
+                       to_string(op.kind));
   }
 
   void op(OpId o) {
@@ -83,12 +87,14 @@ class Verifier {
     for (ValueId v : op.operands) {
       if (v.value >= defined_.size()) return error(place + "an operand does not exist (G1)");
       if (!defined_[v.value]) {  // G1
-        error(fmt::format("{}operand %{} is not defined before this use (G1)", place, value_name(graph_.value(v).name)));
+        error(fmt::format("{}operand %{} is not defined before this use (G1)", place,
+                          value_name(graph_.value(v).name)));
       }
     }
     const size_t before = errors_.size();
     for (ValueId v : op.results) {
-      if (graph_.value(v).def != o) error(place + "a result does not name this op as its definition (G1)");
+      if (graph_.value(v).def != o)
+        error(place + "a result does not name this op as its definition (G1)");
       define(v);
     }
     if (errors_.size() != before) return;  // the op's rules read these types
@@ -100,7 +106,8 @@ class Verifier {
   void outputs() {
     std::set<std::string> seen;
     for (const Graph::Output& output : graph_.outputs) {  // G3
-      if (!seen.insert(output.name).second) error(fmt::format("two outputs are called '{}' (G3)", output.name));
+      if (!seen.insert(output.name).second)
+        error(fmt::format("two outputs are called '{}' (G3)", output.name));
       if (output.value.value >= defined_.size() || !defined_[output.value.value]) {
         error(fmt::format("output '{}' is not computed (G3)", output.name));
       }
@@ -118,7 +125,9 @@ class Verifier {
       std::vector<OpId> kept = graph_.value(ValueId{v}).users;
       std::sort(kept.begin(), kept.end());
       std::sort(users[v].begin(), users[v].end());
-      if (kept != users[v]) error(fmt::format("the use list of %{} is out of date (G6)", value_name(graph_.value(ValueId{v}).name)));
+      if (kept != users[v])
+        error(fmt::format("the use list of %{} is out of date (G6)",
+                          value_name(graph_.value(ValueId{v}).name)));
     }
   }
 

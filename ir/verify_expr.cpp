@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of expressions (E1 to E7 of ir/ops.md). The one that matters most: no load leaves its tensor. Most indices are
-// proved without help; for the rest the conditions of the selects above them are assumed.
+// Rules of expressions (E1 to E7 of ir/ops.md). The one that matters most: no load leaves its
+// tensor. Most indices are proved without help; for the rest the conditions of the selects above
+// them are assumed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +15,8 @@
 namespace tfcc::ir {
 namespace {
 
-constexpr int kGuardSteps = 20000;  // a load may be reached on many paths; beyond this it counts as not proved
+constexpr int kGuardSteps =
+    20000;  // a load may be reached on many paths; beyond this it counts as not proved
 
 template <class F>
 void for_each_child(ExprRef n, F f) {
@@ -27,8 +29,11 @@ void for_each_child(ExprRef n, F f) {
 void assume(ExprRef c, bool truth, std::vector<ExprRef>& out) {
   ExprPool& pool = *c->pool;
   switch (c->kind) {
-    case ExprKind::bnot: return assume(c->args[0], !truth, out);
-    case ExprKind::ge0: out.push_back(truth ? c->args[0] : sub(pool.integer(-1), c->args[0])); return;
+    case ExprKind::bnot:
+      return assume(c->args[0], !truth, out);
+    case ExprKind::ge0:
+      out.push_back(truth ? c->args[0] : sub(pool.integer(-1), c->args[0]));
+      return;
     case ExprKind::eq0:
       if (!truth) return;
       out.push_back(c->args[0]);
@@ -39,13 +44,15 @@ void assume(ExprRef c, bool truth, std::vector<ExprRef>& out) {
       if (truth != (c->kind == ExprKind::band)) return;
       for (ExprRef a : c->args) assume(a, truth, out);
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
 class ExprChecker {
  public:
-  ExprChecker(const Graph& graph, const Op& op, const ExprPlace& place, std::vector<std::string>& problems)
+  ExprChecker(const Graph& graph, const Op& op, const ExprPlace& place,
+              std::vector<std::string>& problems)
       : graph_(graph), op_(op), place_(place), problems_(problems) {}
 
   void run(ExprRef e) {
@@ -56,7 +63,9 @@ class ExprChecker {
   }
 
  private:
-  void problem(std::string_view text) { problems_.push_back(fmt::format("{}: {}", place_.attribute, text)); }
+  void problem(std::string_view text) {
+    problems_.push_back(fmt::format("{}: {}", place_.attribute, text));
+  }
 
   void node(ExprRef n) {
     switch (n->kind) {
@@ -64,42 +73,51 @@ class ExprChecker {
         if (n->value < 0 || static_cast<size_t>(n->value) >= place_.extents.size()) {
           problem(fmt::format("index variable {} of {} (E2)", n->value, place_.extents.size()));
         } else if (n->args[0] != place_.extents[n->value]) {
-          problem(fmt::format("index variable {} ranges over {}, not {} (E2)", n->value, print(n->args[0]),
-                              print(place_.extents[n->value])));
+          problem(fmt::format("index variable {} ranges over {}, not {} (E2)", n->value,
+                              print(n->args[0]), print(place_.extents[n->value])));
         }
         break;
       case ExprKind::symbol:  // E5
-        if (std::none_of(graph_.symbols.begin(), graph_.symbols.end(), [&](const auto& s) { return s.name == n->name; })) {
+        if (std::none_of(graph_.symbols.begin(), graph_.symbols.end(),
+                         [&](const auto& s) { return s.name == n->name; })) {
           problem(fmt::format("unknown symbol '{}' (E5)", n->name));
         }
         break;
       case ExprKind::param:  // E5
-        if (!place_.has_param || n->name != "s") problem(fmt::format("unknown parameter '{}' (E5)", n->name));
+        if (!place_.has_param || n->name != "s")
+          problem(fmt::format("unknown parameter '{}' (E5)", n->name));
         break;
       case ExprKind::bounded:  // G7
         if (n->value < 0 || static_cast<size_t>(n->value) >= graph_.flags.size()) {
           problem(fmt::format("flag {} has no message (G7)", n->value));
         }
         break;
-      case ExprKind::load: load(n); break;
-      default: break;
+      case ExprKind::load:
+        load(n);
+        break;
+      default:
+        break;
     }
   }
 
   void load(ExprRef n) {
-    if (n->value < static_cast<int64_t>(place_.first_slot) || static_cast<size_t>(n->value) >= op_.operands.size()) {
+    if (n->value < static_cast<int64_t>(place_.first_slot) ||
+        static_cast<size_t>(n->value) >= op_.operands.size()) {
       return problem(fmt::format("load of operand {} of {} (E3)", n->value, op_.operands.size()));
     }
     const Value& v = graph_.value(op_.operands[n->value]);
     if (n->args.size() != v.type.rank()) {  // E3
-      problem(fmt::format("load of %{} with {} indices, its rank is {} (E3)", value_name(v.name), n->args.size(), v.type.rank()));
+      problem(fmt::format("load of %{} with {} indices, its rank is {} (E3)", value_name(v.name),
+                          n->args.size(), v.type.rank()));
     } else if (n->type != scalar_of(v.type.dtype)) {
       problem(fmt::format("load of %{} in another type than its own (E3)", value_name(v.name)));
     }
   }
 
   // ---- E4: every index in range ----
-  const std::vector<ExprRef>& dims_of(ExprRef load) const { return graph_.value(op_.operands[load->value]).type.dims; }
+  const std::vector<ExprRef>& dims_of(ExprRef load) const {
+    return graph_.value(op_.operands[load->value]).type.dims;
+  }
 
   bool in_range(ExprRef i, ExprRef dim, const std::vector<ExprRef>& assumed) {
     if (i->kind == ExprKind::index && i->args[0] == dim) return true;
@@ -129,8 +147,8 @@ class ExprChecker {
     if (pending_.count(n) && (--steps_ < 0 || !all_in_range(n, assumed))) {
       pending_.erase(n);
       const Value& v = graph_.value(op_.operands[n->value]);
-      problem(fmt::format("load {} may leave %{} : {}; guard it with a select or bounded() (E4)", print(n),
-                          value_name(v.name), to_string(v.type)));
+      problem(fmt::format("load {} may leave %{} : {}; guard it with a select or bounded() (E4)",
+                          print(n), value_name(v.name), to_string(v.type)));
     }
     if (n->kind != ExprKind::select) {
       for_each_child(n, [&](ExprRef c) { guarded(c, assumed); });
@@ -154,24 +172,33 @@ class ExprChecker {
 
 }  // namespace
 
-void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place, std::vector<std::string>& problems) {
+void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
+                std::vector<std::string>& problems) {
   for (size_t a = place.first_slot; a < op.operands.size(); ++a) {  // E6
-    if (std::find(op.operands.begin(), op.operands.begin() + a, op.operands[a]) != op.operands.begin() + a) {
-      problems.push_back(fmt::format("operand %{} is given twice (E6)", value_name(graph.value(op.operands[a]).name)));
+    if (std::find(op.operands.begin(), op.operands.begin() + a, op.operands[a]) !=
+        op.operands.begin() + a) {
+      problems.push_back(fmt::format("operand %{} is given twice (E6)",
+                                     value_name(graph.value(op.operands[a]).name)));
     }
   }
   ExprChecker(graph, op, place, problems).run(e);
 }
 
-void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what, std::vector<std::string>& problems) {
+void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,
+                std::vector<std::string>& problems) {
   if (!e || e->type != type || e->pool != &graph.pool()) {
-    return problems.push_back(fmt::format("{}: missing, of a wrong type or of another pool (G5)", what));
+    return problems.push_back(
+        fmt::format("{}: missing, of a wrong type or of another pool (G5)", what));
   }
   for_each_node(e, [&](ExprRef n) {
-    const bool foreign = n->kind == ExprKind::index || n->kind == ExprKind::load || n->kind == ExprKind::param;
+    const bool foreign =
+        n->kind == ExprKind::index || n->kind == ExprKind::load || n->kind == ExprKind::param;
     const bool unknown = n->kind == ExprKind::symbol &&
-                         std::none_of(graph.symbols.begin(), graph.symbols.end(), [&](const auto& s) { return s.name == n->name; });
-    if (foreign || unknown) problems.push_back(fmt::format("{}: {} is not over the symbols of the graph (G5)", what, print(e)));
+                         std::none_of(graph.symbols.begin(), graph.symbols.end(),
+                                      [&](const auto& s) { return s.name == n->name; });
+    if (foreign || unknown)
+      problems.push_back(
+          fmt::format("{}: {} is not over the symbols of the graph (G5)", what, print(e)));
   });
 }
 

@@ -27,40 +27,54 @@ struct Rules {
     return condition;
   }
   bool counts(size_t least, size_t most, std::string_view label) {
-    const bool ok = op.operands.size() >= least && op.operands.size() <= most && op.results.size() == 1;
-    return require(ok, fmt::format("has {} operands and {} results ({})", op.operands.size(), op.results.size(), label));
+    const bool ok =
+        op.operands.size() >= least && op.operands.size() <= most && op.results.size() == 1;
+    return require(ok, fmt::format("has {} operands and {} results ({})", op.operands.size(),
+                                   op.results.size(), label));
   }
   /// Operand i is a vector of reals over the last axis of operand 0.
   void vector_operand(size_t i, std::string_view label) {
     const bool ok = is_float(in(i).dtype) && in(i).dims == Dims{last(in(0))};
-    require(ok, fmt::format("operand {} is {}, not a vector of reals over {} ({})", i, to_string(in(i)), print(last(in(0))), label));
+    require(ok, fmt::format("operand {} is {}, not a vector of reals over {} ({})", i,
+                            to_string(in(i)), print(last(in(0))), label));
   }
 };
 
 void check_constant(Rules r) {
-  if (!r.require(r.op.operands.empty() && r.op.results.size() == 1, "has one result and no operand (K1)")) return;
+  if (!r.require(r.op.operands.empty() && r.op.results.size() == 1,
+                 "has one result and no operand (K1)"))
+    return;
   const Constant& c = r.op.as<ConstantAttrs>().constant;
   Dims dims;
   for (int64_t d : c.result_dims()) dims.push_back(r.graph.pool().integer(d));
   r.require(r.out() == Type{c.result_dtype(), dims}, "the recipe gives another type (K2)");
   const uint64_t size = static_cast<uint64_t>(c.element_count()) * size_of(c.dtype);
   switch (c.source) {
-    case Constant::Source::bytes: r.require(c.bytes && c.bytes->size() == size, "has not the bytes of its type (K3)"); break;
-    case Constant::Source::file: r.require(c.file != nullptr, "names no file (K3)"); break;
-    case Constant::Source::random: r.require(is_float(c.dtype), "only reals can be random (K3)"); break;
+    case Constant::Source::bytes:
+      r.require(c.bytes && c.bytes->size() == size, "has not the bytes of its type (K3)");
+      break;
+    case Constant::Source::file:
+      r.require(c.file != nullptr, "names no file (K3)");
+      break;
+    case Constant::Source::random:
+      r.require(is_float(c.dtype), "only reals can be random (K3)");
+      break;
   }
 }
 
 void check_pointwise(Rules r) {
   ExprRef body = r.op.as<PointwiseAttrs>().body;
   if (!r.require(r.op.results.size() == 1 && body, "has one result and a body (P1)")) return;
-  r.require(body->type == scalar_of(r.out().dtype), "the type of the body is not that of the result (P2)");
+  r.require(body->type == scalar_of(r.out().dtype),
+            "the type of the body is not that of the result (P2)");
   check_expr(r.graph, r.op, body, {"body", r.out().dims}, r.problems);
 }
 
 void check_reduce(Rules r) {
   const auto& a = r.op.as<ReduceAttrs>();
-  if (!r.require(r.op.results.size() == 1 && a.body && !a.extents.empty(), "has one result, a body and extents (R1)")) return;
+  if (!r.require(r.op.results.size() == 1 && a.body && !a.extents.empty(),
+                 "has one result, a body and extents (R1)"))
+    return;
   r.require(a.body->type == scalar_of(r.out().dtype) && a.body->type != Scalar::boolean,
             "the type of the body is not that of the result, or boolean (R2)");
   r.require(a.kind != ReduceKind::mean || is_float(r.out().dtype), "a mean needs reals (R3)");
@@ -75,7 +89,8 @@ void check_reduce(Rules r) {
 void check_cumsum(Rules r) {
   if (!r.counts(1, 1, "U1")) return;
   const int64_t axis = r.op.as<CumsumAttrs>().axis;
-  r.require(r.in(0) == r.out() && r.out().dtype != DType::boolean, "operand and result differ, or are boolean (U2)");
+  r.require(r.in(0) == r.out() && r.out().dtype != DType::boolean,
+            "operand and result differ, or are boolean (U2)");
   r.require(axis >= 0 && axis < static_cast<int64_t>(r.out().rank()), "no such axis (U3)");
 }
 
@@ -96,21 +111,30 @@ void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   if (!r.counts(2, 3, "C1")) return;
   const Type &a = r.in(0), &b = r.in(1), &out = r.out();
-  r.require(is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype), "operands must be reals of one type (C2)");
-  if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2, "ranks must be at least 2 (C3)")) return;
-  ExprRef m = a.dims[a.rank() - (attrs.trans_a ? 1 : 2)], ka = a.dims[a.rank() - (attrs.trans_a ? 2 : 1)];
-  ExprRef n = b.dims[b.rank() - (attrs.trans_b ? 2 : 1)], kb = b.dims[b.rank() - (attrs.trans_b ? 1 : 2)];
+  r.require(is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype),
+            "operands must be reals of one type (C2)");
+  if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2,
+                 "ranks must be at least 2 (C3)"))
+    return;
+  ExprRef m = a.dims[a.rank() - (attrs.trans_a ? 1 : 2)],
+          ka = a.dims[a.rank() - (attrs.trans_a ? 2 : 1)];
+  ExprRef n = b.dims[b.rank() - (attrs.trans_b ? 2 : 1)],
+          kb = b.dims[b.rank() - (attrs.trans_b ? 1 : 2)];
   r.require(ka == kb, fmt::format("inner dims {} and {} differ (C4)", print(ka), print(kb)));
-  r.require(out.dims[out.rank() - 2] == m && out.dims.back() == n, "the result is not [..., m, n] (C5)");
-  r.require(broadcasts(a.dims, b.dims, out.dims), "leading dims do not broadcast to the result's (C6)");
+  r.require(out.dims[out.rank() - 2] == m && out.dims.back() == n,
+            "the result is not [..., m, n] (C5)");
+  r.require(broadcasts(a.dims, b.dims, out.dims),
+            "leading dims do not broadcast to the result's (C6)");
   if (r.op.operands.size() == 3) {
-    r.require(is_float(r.in(2).dtype) && r.in(2).dims == Dims{n}, "the bias is not a vector of n reals (C7)");
+    r.require(is_float(r.in(2).dtype) && r.in(2).dims == Dims{n},
+              "the bias is not a vector of n reals (C7)");
   }
 }
 
 /// Rules shared by ops that keep the shape of operand 0: reals, rank at least 1, same dims.
 bool keeps_shape(Rules& r, std::string_view label) {
-  return r.require(is_float(r.in(0).dtype) && is_float(r.out().dtype) && r.in(0).rank() >= 1 && r.in(0).dims == r.out().dims,
+  return r.require(is_float(r.in(0).dtype) && is_float(r.out().dtype) && r.in(0).rank() >= 1 &&
+                       r.in(0).dims == r.out().dims,
                    fmt::format("operand 0 and the result must be reals of one shape ({})", label));
 }
 
@@ -130,11 +154,16 @@ void check_gelu(Rules r, bool bias) {
 
 void check_residual_norm(Rules r) {
   const auto& a = r.op.as<ResidualNormAttrs>();
-  const bool ok = r.op.operands.size() == 3u + a.has_beta + a.has_bias && (r.op.results.size() == 1 || r.op.results.size() == 2);
-  if (!r.require(ok, "the number of operands or results does not match its attributes (N1)")) return;
+  const bool ok = r.op.operands.size() == 3u + a.has_beta + a.has_bias &&
+                  (r.op.results.size() == 1 || r.op.results.size() == 2);
+  if (!r.require(ok, "the number of operands or results does not match its attributes (N1)"))
+    return;
   if (!keeps_shape(r, "N2")) return;
-  r.require(is_float(r.in(1).dtype) && r.in(1).dims == r.in(0).dims, "x and residual differ in shape (N2)");
-  if (r.op.results.size() == 2) r.require(is_float(r.out(1).dtype) && r.out(1).dims == r.in(0).dims, "the sum has another shape (N2)");
+  r.require(is_float(r.in(1).dtype) && r.in(1).dims == r.in(0).dims,
+            "x and residual differ in shape (N2)");
+  if (r.op.results.size() == 2)
+    r.require(is_float(r.out(1).dtype) && r.out(1).dims == r.in(0).dims,
+              "the sum has another shape (N2)");
   for (size_t i = 2; i < r.op.operands.size(); ++i) r.vector_operand(i, "N3");
   r.require(a.kind == NormKind::layer || !a.has_beta, "an rms norm has no beta (N4)");
 }
@@ -155,28 +184,37 @@ bool has_key_padding(ExprRef visible) {
 
 void check_attention(Rules r) {
   const auto& a = r.op.as<AttentionAttrs>();
-  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "needs q, k, v and one result (A1)")) return;
+  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1,
+                 "needs q, k, v and one result (A1)"))
+    return;
   const Type &q = r.in(0), &k = r.in(1), &v = r.in(2), &out = r.out();
   const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3 && out.rank() == 3;
-  const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype && q.dtype == v.dtype && is_float(out.dtype);
-  if (!r.require(ranks && reals, "q, k, v must be of rank 3 and of one type, f32, f16 or bf16 (A2)")) return;
-  r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1], "batch or key counts differ (A3)");
+  const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype &&
+                     q.dtype == v.dtype && is_float(out.dtype);
+  if (!r.require(ranks && reals,
+                 "q, k, v must be of rank 3 and of one type, f32, f16 or bf16 (A2)"))
+    return;
+  r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1],
+            "batch or key counts differ (A3)");
   const auto q_width = as_int(q.dims[2]), k_width = as_int(k.dims[2]), v_width = as_int(v.dims[2]);
   const bool heads = a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0;
   const bool widths = heads && q_width && k_width && v_width && *q_width % a.heads == 0 &&
                       *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
   if (!r.require(widths, "heads, kv_heads and the widths of q, k, v do not fit (A4)")) return;
   ExprRef width = r.graph.pool().integer(*v_width / a.kv_heads * a.heads);
-  r.require(out.dims == Dims{q.dims[0], q.dims[1], width}, "the result is not [B, Sq, heads * dv] (A5)");
+  r.require(out.dims == Dims{q.dims[0], q.dims[1], width},
+            "the result is not [B, Sq, heads * dv] (A5)");
   const Dims extents = {q.dims[0], r.graph.pool().integer(a.heads), q.dims[1], k.dims[1]};
   if (r.require(a.score && a.score->type == Scalar::f32, "the score is missing or not f32 (A6)")) {
     check_expr(r.graph, r.op, a.score, {"score", extents, 3, true}, r.problems);
   }
-  if (a.visible && r.require(a.visible->type == Scalar::boolean, "visible is not a condition (A6)")) {
+  if (a.visible &&
+      r.require(a.visible->type == Scalar::boolean, "visible is not a condition (A6)")) {
     check_expr(r.graph, r.op, a.visible, {"visible", extents, 3}, r.problems);
   }
   r.require(!a.causal || a.visible, "causal needs a visible that implies it (A7)");
-  r.require(!a.key_padding || (a.visible && has_key_padding(a.visible)), "key_padding needs a conjunct of visible over b and j alone (A7)");
+  r.require(!a.key_padding || (a.visible && has_key_padding(a.visible)),
+            "key_padding needs a conjunct of visible over b and j alone (A7)");
 }
 
 }  // namespace
@@ -184,18 +222,30 @@ void check_attention(Rules r) {
 void check_op(const Graph& graph, const Op& op, std::vector<std::string>& problems) {
   Rules r{graph, op, problems};
   switch (op.kind) {
-    case OpKind::constant: return check_constant(r);
-    case OpKind::pointwise: return check_pointwise(r);
-    case OpKind::reduce: return check_reduce(r);
-    case OpKind::cumsum: return check_cumsum(r);
-    case OpKind::matmul: return check_matmul(r);
-    case OpKind::softmax: return check_softmax(r);
-    case OpKind::layer_norm: return check_norm(r, 3);
-    case OpKind::rms_norm: return check_norm(r, 2);
-    case OpKind::gelu: return check_gelu(r, false);
-    case OpKind::bias_gelu: return check_gelu(r, true);
-    case OpKind::residual_norm: return check_residual_norm(r);
-    case OpKind::attention: return check_attention(r);
+    case OpKind::constant:
+      return check_constant(r);
+    case OpKind::pointwise:
+      return check_pointwise(r);
+    case OpKind::reduce:
+      return check_reduce(r);
+    case OpKind::cumsum:
+      return check_cumsum(r);
+    case OpKind::matmul:
+      return check_matmul(r);
+    case OpKind::softmax:
+      return check_softmax(r);
+    case OpKind::layer_norm:
+      return check_norm(r, 3);
+    case OpKind::rms_norm:
+      return check_norm(r, 2);
+    case OpKind::gelu:
+      return check_gelu(r, false);
+    case OpKind::bias_gelu:
+      return check_gelu(r, true);
+    case OpKind::residual_norm:
+      return check_residual_norm(r);
+    case OpKind::attention:
+      return check_attention(r);
   }
 }
 

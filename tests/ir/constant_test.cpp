@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants: rounding to 16 bits against a search over all values, recipes, file sources and their errors.
+// Constants: rounding to 16 bits against a search over all values, recipes, file sources and their
+// errors.
 #include "ir/constant.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@ std::vector<std::byte> bytes_of(DType t, const std::vector<double>& values) {
 
 std::vector<double> reals_of(DType t, const std::vector<std::byte>& bytes) {
   std::vector<double> out;
-  for (size_t i = 0; i < bytes.size() / size_of(t); ++i) out.push_back(read_real(t, bytes.data(), i));
+  for (size_t i = 0; i < bytes.size() / size_of(t); ++i)
+    out.push_back(read_real(t, bytes.data(), i));
   return out;
 }
 
@@ -53,7 +55,8 @@ TEST(Constant, RoundsToNearestEven) {
   for (DType t : {DType::f16, DType::bf16}) {
     const int last = t == DType::f16 ? 0x7bff : 0x7f7f;  // largest finite
     for (int bits = 0; bits < last; ++bits) {
-      const double low = value_of_bits(t, static_cast<uint16_t>(bits)), high = value_of_bits(t, static_cast<uint16_t>(bits + 1));
+      const double low = value_of_bits(t, static_cast<uint16_t>(bits)),
+                   high = value_of_bits(t, static_cast<uint16_t>(bits + 1));
       const double middle = low + (high - low) / 2;
       ASSERT_EQ(bits_of(t, middle), bits + (bits & 1)) << middle;
       ASSERT_EQ(bits_of(t, std::nextafter(middle, 0)), bits) << middle;
@@ -87,7 +90,8 @@ TEST(Constant, IntegersKeepTheirValues) {
 }
 
 TEST(Constant, StepsApplyInOrder) {
-  Constant c = constant_from_bytes(DType::f32, {2, 3}, bytes_of(DType::f32, {0, 1, 2, 3, 4, 1.0002}));
+  Constant c =
+      constant_from_bytes(DType::f32, {2, 3}, bytes_of(DType::f32, {0, 1, 2, 3, 4, 1.0002}));
   c.steps.push_back({ConstantStep::Kind::transpose, {1, 0}, DType::f32});
   c.steps.push_back({ConstantStep::Kind::cast, {}, DType::f16});
   c.steps.push_back({ConstantStep::Kind::reshape, {6}, DType::f32});
@@ -110,7 +114,8 @@ TEST(Constant, TransposesAnyRank) {
     for (int k = 0; k < 4; ++k) {
       for (int i = 0; i < 2; ++i) {
         for (int l = 0; l < 5; ++l) {
-          for (int j = 0; j < 3; ++j) EXPECT_EQ(read_real(t, bytes->data(), at++), ((i * 3 + j) * 4 + k) * 5 + l);
+          for (int j = 0; j < 3; ++j)
+            EXPECT_EQ(read_real(t, bytes->data(), at++), ((i * 3 + j) * 4 + k) * 5 + l);
         }
       }
     }

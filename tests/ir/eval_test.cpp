@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluator: blocks against the scalar interpreter, every op against numbers worked out apart, errors.
+// The evaluator: blocks against the scalar interpreter, every op against numbers worked out apart,
+// errors.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -15,8 +16,12 @@ namespace {
 
 using Tensors = std::map<std::string, HostTensor>;
 
-HostTensor reals(std::vector<int64_t> dims, std::vector<double> v, DType t = DType::f32) { return {t, std::move(dims), std::move(v), {}}; }
-HostTensor ints(std::vector<int64_t> dims, std::vector<int64_t> v, DType t = DType::i64) { return {t, std::move(dims), {}, std::move(v)}; }
+HostTensor reals(std::vector<int64_t> dims, std::vector<double> v, DType t = DType::f32) {
+  return {t, std::move(dims), std::move(v), {}};
+}
+HostTensor ints(std::vector<int64_t> dims, std::vector<int64_t> v, DType t = DType::i64) {
+  return {t, std::move(dims), {}, std::move(v)};
+}
 
 Graph graph_of(const std::string& text) {
   auto g = parse(text);
@@ -41,7 +46,8 @@ TEST(Eval, BlocksAgreeWithTheScalarInterpreter) {
   constexpr int64_t kN = 7;
   HostTensor x = reals({kN, 5}, {}), k = ints({kN}, {}), c = ints({}, {1}, DType::boolean);
   std::mt19937 random(5);
-  for (int i = 0; i < kN * 5; ++i) x.reals.push_back(static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 128.0f);
+  for (int i = 0; i < kN * 5; ++i)
+    x.reals.push_back(static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 128.0f);
   x.reals[3] = NAN, x.reals[4] = INFINITY, x.reals[5] = -INFINITY, x.reals[6] = -0.0;
   for (int i = 0; i < kN; ++i) k.ints.push_back(static_cast<int64_t>(random() % 21) - 10);
 
@@ -51,11 +57,14 @@ TEST(Eval, BlocksAgreeWithTheScalarInterpreter) {
     ExprRef n = g.pool().symbol("N"), five = g.pool().integer(5);
     g.symbols = {{"N", 0, 0}};
     g.flags = {"flagged"};
-    const std::vector<ValueId> operands = {g.add_input("x", {DType::f32, {n, five}}), g.add_input("k", {DType::i64, {n}}),
+    const std::vector<ValueId> operands = {g.add_input("x", {DType::f32, {n, five}}),
+                                           g.add_input("k", {DType::i64, {n}}),
                                            g.add_input("c", {DType::boolean, {}})};
     RandomExpr make(g.pool(), seed);
     const int depth = 1 + static_cast<int>(seed % 5), type = static_cast<int>(seed % 3);
-    ExprRef body = type == 0 ? make.integer(depth) : type == 1 ? make.real(depth) : make.condition(depth);
+    ExprRef body = type == 0   ? make.integer(depth)
+                   : type == 1 ? make.real(depth)
+                               : make.condition(depth);
     if (g.pool().overflowed) continue;
     const DType dtype = type == 0 ? DType::i64 : type == 1 ? DType::f32 : DType::boolean;
     const ValueId y = g.add_pointwise(operands, body, {dtype, {n, five}}, "y");
@@ -80,7 +89,8 @@ TEST(Eval, BlocksAgreeWithTheScalarInterpreter) {
         want.push_back(eval_expr(body, env));
       }
     }
-    // band and bor need not look at every operand in the scalar interpreter, so it may raise fewer flags.
+    // band and bor need not look at every operand in the scalar interpreter, so it may raise fewer
+    // flags.
     if (!out) {
       EXPECT_EQ(out.error().message, "flagged") << print(body);
       continue;
@@ -107,7 +117,8 @@ TEST(Eval, ScalarsRoundIfAsked) {
   EXPECT_EQ(eval_expr(third, env).r, 1.0 / 3);
   EXPECT_EQ(eval_expr(third, env, true).r, static_cast<double>(1.0f / 3));
   ExprRef n = pool.symbol("N");
-  EXPECT_EQ(eval_size(add(mul(n, n), pool.integer(1)), [](std::string_view) { return int64_t{5}; }), 26);
+  EXPECT_EQ(eval_size(add(mul(n, n), pool.integer(1)), [](std::string_view) { return int64_t{5}; }),
+            26);
 }
 
 TEST(Eval, SharedExpressionsAreNotRepeated) {
@@ -142,7 +153,9 @@ TEST(Eval, SelectIsLazy) {
 }
 
 TEST(Eval, LoadsOutOfRangeAreErrors) {
-  auto g = parse("graph @g(%x: f32[4]) {\n %y = pointwise(%x) {body = (i) => %x[i + 1]} : f32[4]\n return y = %y\n}");
+  auto g = parse(
+      "graph @g(%x: f32[4]) {\n %y = pointwise(%x) {body = (i) => %x[i + 1]} : f32[4]\n return y = "
+      "%y\n}");
   ASSERT_TRUE(g);
   EXPECT_FALSE(verify(*g).empty());
   const auto out = eval(*g, {{"x", reals({4}, {1, 2, 3, 4})}});
@@ -156,7 +169,9 @@ TEST(Eval, Reduce) {
     return run(fmt::format(R"(graph @g(%x: f32[R,C]) symbols(R = x.0 in 0.., C = x.1 in 0..) {{
       %y = reduce(%x) {{body = (i,j) => %x[i,j], extents = [C], kind = {}}} : f32[R]
       return y = %y
-    }})", kind), {{"x", reals({rows, columns}, std::move(x))}});
+    }})",
+                           kind),
+               {{"x", reals({rows, columns}, std::move(x))}});
   };
   expect_near(reduced("sum", {1, 2, 3, 4, 5, 6}, 3), {6, 15});
   expect_near(reduced("mean", {1, 2, 3, 4, 5, 6}, 3), {2, 5});
@@ -171,7 +186,8 @@ TEST(Eval, Reduce) {
   const HostTensor y = run(R"(graph @g(%x: i32[2,3]) {
     %y = reduce(%x) {body = (i,j) => %x[i,j], extents = [3], kind = max} : i32[2]
     return y = %y
-  })", {{"x", ints({2, 3}, {1, 5, 2, -7, -3, -9}, DType::i32)}});
+  })",
+                           {{"x", ints({2, 3}, {1, 5, 2, -7, -3, -9}, DType::i32)}});
   EXPECT_EQ(y.ints, (std::vector<int64_t>{5, -3}));
 }
 
@@ -180,30 +196,41 @@ TEST(Eval, Cumsum) {
     return run(fmt::format(R"(graph @g(%x: i64[2,3,2]) {{
       %y = cumsum(%x) {{axis = 1, exclusive = {}, reverse = {}}} : i64[2,3,2]
       return y = %y
-    }})", exclusive, reverse), {{"x", ints({2, 3, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})}}).ints;
+    }})",
+                           exclusive, reverse),
+               {{"x", ints({2, 3, 2}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})}})
+        .ints;
   };
-  EXPECT_EQ(summed("false", "false"), (std::vector<int64_t>{1, 2, 4, 6, 9, 12, 7, 8, 16, 18, 27, 30}));
+  EXPECT_EQ(summed("false", "false"),
+            (std::vector<int64_t>{1, 2, 4, 6, 9, 12, 7, 8, 16, 18, 27, 30}));
   EXPECT_EQ(summed("true", "false"), (std::vector<int64_t>{0, 0, 1, 2, 4, 6, 0, 0, 7, 8, 16, 18}));
-  EXPECT_EQ(summed("false", "true"), (std::vector<int64_t>{9, 12, 8, 10, 5, 6, 27, 30, 20, 22, 11, 12}));
+  EXPECT_EQ(summed("false", "true"),
+            (std::vector<int64_t>{9, 12, 8, 10, 5, 6, 27, 30, 20, 22, 11, 12}));
 }
 
 TEST(Eval, MatmulInEveryOrientation) {
   std::mt19937 random(2);
   const auto tensor = [&](std::vector<int64_t> dims) {
     HostTensor t = reals(std::move(dims), {});
-    for (int64_t i = 0; i < t.element_count(); ++i) t.reals.push_back(static_cast<double>(random() % 17) - 8);
+    for (int64_t i = 0; i < t.element_count(); ++i)
+      t.reals.push_back(static_cast<double>(random() % 17) - 8);
     return t;
   };
   constexpr int64_t m = 9, n = 515, k = 67;  // off every block of the product
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
-      const HostTensor a = tensor(ta ? std::vector<int64_t>{2, 1, k, m} : std::vector<int64_t>{2, 1, m, k});
-      const HostTensor b = tensor(tb ? std::vector<int64_t>{3, n, k} : std::vector<int64_t>{3, k, n});
+      const HostTensor a =
+          tensor(ta ? std::vector<int64_t>{2, 1, k, m} : std::vector<int64_t>{2, 1, m, k});
+      const HostTensor b =
+          tensor(tb ? std::vector<int64_t>{3, n, k} : std::vector<int64_t>{3, k, n});
       const HostTensor bias = tensor({n});
-      const HostTensor y = run(fmt::format(R"(graph @g(%a: f32[2,1,{},{}], %b: f32[3,{},{}], %c: f32[{}]) {{
+      const HostTensor y =
+          run(fmt::format(R"(graph @g(%a: f32[2,1,{},{}], %b: f32[3,{},{}], %c: f32[{}]) {{
         %y = matmul(%a, %b, %c) {{alpha = 0.5, trans_a = {}, trans_b = {}}} : f32[2,3,{},{}]
         return y = %y
-      }})", a.dims[2], a.dims[3], b.dims[1], b.dims[2], n, ta, tb, m, n), {{"a", a}, {"b", b}, {"c", bias}});
+      }})",
+                          a.dims[2], a.dims[3], b.dims[1], b.dims[2], n, ta, tb, m, n),
+              {{"a", a}, {"b", b}, {"c", bias}});
       ASSERT_EQ(y.reals.size(), static_cast<size_t>(6 * m * n));
       for (int64_t z = 0; z < 6; ++z) {
         for (int64_t i = 0; i < m; ++i) {
@@ -213,7 +240,8 @@ TEST(Eval, MatmulInEveryOrientation) {
               sum += a.reals[static_cast<size_t>(z / 3 * m * k + (ta ? p * m + i : i * k + p))] *
                      b.reals[static_cast<size_t>(z % 3 * k * n + (tb ? j * k + p : p * n + j))];
             }
-            ASSERT_EQ(y.reals[static_cast<size_t>((z * m + i) * n + j)], 0.5 * sum + bias.reals[static_cast<size_t>(j)]);
+            ASSERT_EQ(y.reals[static_cast<size_t>((z * m + i) * n + j)],
+                      0.5 * sum + bias.reals[static_cast<size_t>(j)]);
           }
         }
       }
@@ -226,19 +254,30 @@ TEST(Eval, SoftmaxAndNorms) {
   const double e = std::exp(1.0), sum = 1 + e + e * e;
   expect_near(run("graph @g(%x: f32[2,3]) { %y = softmax(%x) : f32[2,3] return y = %y }", x),
               {1 / sum, e / sum, e * e / sum, 0.5, 0.5, 0});
-  const Tensors z = {{"x", reals({1, 4}, {1, 2, 3, 6})}, {"g", reals({4}, {1, 2, 1, 1})}, {"b", reals({4}, {0, 0, 10, 0})}};
+  const Tensors z = {{"x", reals({1, 4}, {1, 2, 3, 6})},
+                     {"g", reals({4}, {1, 2, 1, 1})},
+                     {"b", reals({4}, {0, 0, 10, 0})}};
   const double s = std::sqrt(3.5 + 0.5), r = std::sqrt(12.5 + 0.5);
   const char* head = "graph @g(%x: f32[1,4], %g: f32[4], %b: f32[4]) {";
-  expect_near(run(fmt::format("{} %y = layer_norm(%x, %g, %b) {{eps = 0.5}} : f32[1,4] return y = %y }}", head), z),
-              {-2 / s, -2 / s, 10, 3 / s});
-  expect_near(run(fmt::format("{} %y = rms_norm(%x, %g) {{eps = 0.5}} : f32[1,4] return y = %y }}", head), z),
-              {1 / r, 4 / r, 3 / r, 6 / r});
+  expect_near(
+      run(fmt::format("{} %y = layer_norm(%x, %g, %b) {{eps = 0.5}} : f32[1,4] return y = %y }}",
+                      head),
+          z),
+      {-2 / s, -2 / s, 10, 3 / s});
+  expect_near(
+      run(fmt::format("{} %y = rms_norm(%x, %g) {{eps = 0.5}} : f32[1,4] return y = %y }}", head),
+          z),
+      {1 / r, 4 / r, 3 / r, 6 / r});
 }
 
 TEST(Eval, ResidualNormIsNormOfTheSum) {
-  const Tensors in = {{"x", reals({1, 4}, {1, 0, 1, 2})}, {"r", reals({1, 4}, {0, 1, 1, 3})}, {"g", reals({4}, {1, 2, 1, 1})},
-                      {"b", reals({4}, {0, 0, 10, 0})}, {"c", reals({4}, {0, 1, 1, 1})}};
-  const std::string text = R"(graph @g(%x: f32[1,4], %r: f32[1,4], %g: f32[4], %b: f32[4], %c: f32[4]) {
+  const Tensors in = {{"x", reals({1, 4}, {1, 0, 1, 2})},
+                      {"r", reals({1, 4}, {0, 1, 1, 3})},
+                      {"g", reals({4}, {1, 2, 1, 1})},
+                      {"b", reals({4}, {0, 0, 10, 0})},
+                      {"c", reals({4}, {0, 1, 1, 1})}};
+  const std::string text =
+      R"(graph @g(%x: f32[1,4], %r: f32[1,4], %g: f32[4], %b: f32[4], %c: f32[4]) {
     %z, %s = residual_norm(%x, %r, %g, %b, %c) {eps = 0.5, has_beta = true, has_bias = true, kind = layer} : f32[1,4], f32[1,4]
     %n = layer_norm(%s, %g, %b) {eps = 0.5} : f32[1,4]
     %y = pointwise(%z, %n) {body = (i,j) => %z[0,j] - %n[0,j]} : f32[1,4]
@@ -253,25 +292,32 @@ TEST(Eval, ResidualNormIsNormOfTheSum) {
 TEST(Eval, Gelu) {
   const Tensors in = {{"x", reals({3}, {-1, 0, 2})}, {"b", reals({3}, {2, 0, -1})}};
   const char* head = "graph @g(%x: f32[3], %b: f32[3]) {";
-  expect_near(run(fmt::format("{} %y = gelu(%x) {{approx = erf}} : f32[3] return y = %y }}", head), in),
-              {-0.158655253931457, 0, 1.954499736103642}, 1e-12);
-  expect_near(run(fmt::format("{} %y = gelu(%x) {{approx = tanh}} : f32[3] return y = %y }}", head), in),
-              {-0.158808009, 0, 1.954597694}, 1e-8);
-  expect_near(run(fmt::format("{} %y = bias_gelu(%x, %b) {{approx = erf}} : f32[3] return y = %y }}", head), in),
-              {0.841344746068543, 0, 0.841344746068543}, 1e-12);
+  expect_near(
+      run(fmt::format("{} %y = gelu(%x) {{approx = erf}} : f32[3] return y = %y }}", head), in),
+      {-0.158655253931457, 0, 1.954499736103642}, 1e-12);
+  expect_near(
+      run(fmt::format("{} %y = gelu(%x) {{approx = tanh}} : f32[3] return y = %y }}", head), in),
+      {-0.158808009, 0, 1.954597694}, 1e-8);
+  expect_near(
+      run(fmt::format("{} %y = bias_gelu(%x, %b) {{approx = erf}} : f32[3] return y = %y }}", head),
+          in),
+      {0.841344746068543, 0, 0.841344746068543}, 1e-12);
 }
 
 /// Attention by its formula, one element at a time.
-double attention_at(const HostTensor& q, const HostTensor& k, const HostTensor& v, int64_t heads, int64_t kv_heads,
-                    const std::function<double(double, int64_t, int64_t)>& score,
-                    const std::function<bool(int64_t, int64_t)>& visible, int64_t i, int64_t h, int64_t d) {
-  const int64_t width = q.dims[2] / heads, out_width = v.dims[2] / kv_heads, g = h / (heads / kv_heads);
+double attention_at(const HostTensor& q, const HostTensor& k, const HostTensor& v, int64_t heads,
+                    int64_t kv_heads, const std::function<double(double, int64_t, int64_t)>& score,
+                    const std::function<bool(int64_t, int64_t)>& visible, int64_t i, int64_t h,
+                    int64_t d) {
+  const int64_t width = q.dims[2] / heads, out_width = v.dims[2] / kv_heads,
+                g = h / (heads / kv_heads);
   double total = 0, out = 0;
   for (int64_t j = 0; j < k.dims[1]; ++j) {
     if (!visible(i, j)) continue;
     double dot = 0;
     for (int64_t e = 0; e < width; ++e) {
-      dot += q.reals[static_cast<size_t>(i * q.dims[2] + h * width + e)] * k.reals[static_cast<size_t>(j * k.dims[2] + g * width + e)];
+      dot += q.reals[static_cast<size_t>(i * q.dims[2] + h * width + e)] *
+             k.reals[static_cast<size_t>(j * k.dims[2] + g * width + e)];
     }
     const double w = std::exp(score(dot, i, j));
     total += w;
@@ -281,27 +327,35 @@ double attention_at(const HostTensor& q, const HostTensor& k, const HostTensor& 
 }
 
 TEST(Eval, AttentionWithScoreMaskAndGroups) {
-  const std::string text = R"(graph @g(%q: f32[1,3,8], %k: f32[1,300,4], %v: f32[1,300,6], %m: i64[1,300], %p: f32[300]) {
+  const std::string text =
+      R"(graph @g(%q: f32[1,3,8], %k: f32[1,300,4], %v: f32[1,300,6], %m: i64[1,300], %p: f32[300]) {
     %y = attention(%q, %k, %v, %m, %p) {causal = false, heads = 4, key_padding = true, kv_heads = 2, score = (s,b,h,i,j) => s * 0.5 + %p[j], visible = (b,h,i,j) => %m[b,j] == 1 and i + 1 <= j} : f32[1,3,12]
     return y = %y
   })";
   std::mt19937 random(4);
   const auto tensor = [&](std::vector<int64_t> dims) {
     HostTensor t = reals(std::move(dims), {});
-    for (int64_t i = 0; i < t.element_count(); ++i) t.reals.push_back(static_cast<double>(random() % 100) / 50 - 1);
+    for (int64_t i = 0; i < t.element_count(); ++i)
+      t.reals.push_back(static_cast<double>(random() % 100) / 50 - 1);
     return t;
   };
-  const HostTensor q = tensor({1, 3, 8}), k = tensor({1, 300, 4}), v = tensor({1, 300, 6}), p = tensor({300});
+  const HostTensor q = tensor({1, 3, 8}), k = tensor({1, 300, 4}), v = tensor({1, 300, 6}),
+                   p = tensor({300});
   HostTensor mask = ints({1, 300}, {});
   for (int i = 0; i < 300; ++i) mask.ints.push_back(random() % 2);
   const HostTensor y = run(text, {{"q", q}, {"k", k}, {"v", v}, {"m", mask}, {"p", p}});
   ASSERT_EQ(y.reals.size(), 36u);
-  const auto score = [&](double s, int64_t, int64_t j) { return s * 0.5 + p.reals[static_cast<size_t>(j)]; };
-  const auto visible = [&](int64_t i, int64_t j) { return mask.ints[static_cast<size_t>(j)] == 1 && i < j; };
+  const auto score = [&](double s, int64_t, int64_t j) {
+    return s * 0.5 + p.reals[static_cast<size_t>(j)];
+  };
+  const auto visible = [&](int64_t i, int64_t j) {
+    return mask.ints[static_cast<size_t>(j)] == 1 && i < j;
+  };
   for (int64_t i = 0; i < 3; ++i) {
     for (int64_t h = 0; h < 4; ++h) {
       for (int64_t d = 0; d < 3; ++d) {
-        EXPECT_NEAR(y.reals[static_cast<size_t>(i * 12 + h * 3 + d)], attention_at(q, k, v, 4, 2, score, visible, i, h, d), 1e-12);
+        EXPECT_NEAR(y.reals[static_cast<size_t>(i * 12 + h * 3 + d)],
+                    attention_at(q, k, v, 4, 2, score, visible, i, h, d), 1e-12);
       }
     }
   }
@@ -319,8 +373,9 @@ TEST(Eval, StoresRoundIfAsked) {
   const Tensors in = {{"x", reals({1}, {1.0})}};
   EXPECT_NEAR(run(text, in).reals[0], 1.0, 1e-15);
   EXPECT_EQ(run(text, in, {true}).reals[0], 3 * 0.333251953125);
-  const HostTensor wrapped = run("graph @g(%x: i64[1]) { %y = pointwise(%x) {body = (i) => %x[0]} : i8[1] return y = %y }",
-                                 {{"x", ints({1}, {300})}});
+  const HostTensor wrapped =
+      run("graph @g(%x: i64[1]) { %y = pointwise(%x) {body = (i) => %x[0]} : i8[1] return y = %y }",
+          {{"x", ints({1}, {300})}});
   EXPECT_EQ(wrapped.ints, (std::vector<int64_t>{44}));
 }
 
@@ -356,14 +411,22 @@ TEST(Eval, InputsAreChecked) {
   };
   EXPECT_TRUE(eval(g, {{"x", x}, {"k", k}}));
   EXPECT_EQ(error({{"x", x}}, ErrorCode::invalid_argument), "input 'k' is missing");
-  EXPECT_EQ(error({{"x", x}, {"k", k}, {"z", k}}, ErrorCode::invalid_argument), "the model has no input 'z'");
-  EXPECT_EQ(error({{"x", x}, {"k", ints({2}, {0, 1}, DType::i32)}}, ErrorCode::invalid_argument), "input 'k' is i32, expected i64");
-  EXPECT_EQ(error({{"x", x}, {"k", ints({2, 1}, {0, 1})}}, ErrorCode::shape), "input 'k' has rank 2, expected i64[B] of rank 1");
-  EXPECT_EQ(error({{"x", x}, {"k", ints({3}, {0, 1, 2})}}, ErrorCode::shape), "input 'k' has shape [3], expected i64[B] = [2]");
-  EXPECT_EQ(error({{"x", x}, {"k", ints({3}, {0, 1})}}, ErrorCode::invalid_argument), "input 'k' has 2 elements, its shape [3] needs 3");
-  EXPECT_EQ(error({{"x", reals({4, 2}, std::vector<double>(8))}, {"k", ints({4}, {0, 1, 2, 3})}}, ErrorCode::shape),
+  EXPECT_EQ(error({{"x", x}, {"k", k}, {"z", k}}, ErrorCode::invalid_argument),
+            "the model has no input 'z'");
+  EXPECT_EQ(error({{"x", x}, {"k", ints({2}, {0, 1}, DType::i32)}}, ErrorCode::invalid_argument),
+            "input 'k' is i32, expected i64");
+  EXPECT_EQ(error({{"x", x}, {"k", ints({2, 1}, {0, 1})}}, ErrorCode::shape),
+            "input 'k' has rank 2, expected i64[B] of rank 1");
+  EXPECT_EQ(error({{"x", x}, {"k", ints({3}, {0, 1, 2})}}, ErrorCode::shape),
+            "input 'k' has shape [3], expected i64[B] = [2]");
+  EXPECT_EQ(error({{"x", x}, {"k", ints({3}, {0, 1})}}, ErrorCode::invalid_argument),
+            "input 'k' has 2 elements, its shape [3] needs 3");
+  EXPECT_EQ(error({{"x", reals({4, 2}, std::vector<double>(8))}, {"k", ints({4}, {0, 1, 2, 3})}},
+                  ErrorCode::shape),
             "batch must be at most 3");
-  EXPECT_EQ(error({{"x", reals({9, 2}, std::vector<double>(18))}, {"k", ints({9}, std::vector<int64_t>(9))}}, ErrorCode::shape),
+  EXPECT_EQ(error({{"x", reals({9, 2}, std::vector<double>(18))},
+                   {"k", ints({9}, std::vector<int64_t>(9))}},
+                  ErrorCode::shape),
             "input 'x': size 9 of axis 0 (B) lies outside 1..8");
 }
 
@@ -381,7 +444,8 @@ TEST(Eval, ALayerOfBertBaseTakesSeconds) {
   })");
   const auto start = std::chrono::steady_clock::now();
   ASSERT_TRUE(eval(g, {{"x", reals({1, 32, 768}, std::vector<double>(32 * 768, 0.25))}}));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   RecordProperty("seconds", std::to_string(seconds));
   EXPECT_LT(seconds, 20);
 }

@@ -67,7 +67,8 @@ TEST_F(GraphTest, CopiesDoNotSeeEachOther) {
 
 TEST_F(GraphTest, CleanRemovesAndOrders) {
   const ValueId x = g.add_input("x", vec), unused = g.add_input("unused", vec);
-  const ValueId a = add_one(x, "a"), dead = add_one(a, "dead"), b = add_one(a, "b"), late = add_one(x, "late");
+  const ValueId a = add_one(x, "a"), dead = add_one(a, "dead"), b = add_one(a, "b"),
+                late = add_one(x, "late");
   g.set_operands(g.value(b).def, {late});
   g.outputs = {{"b", b}, {"a", a}};
   EXPECT_EQ(g.clean(), 1u);

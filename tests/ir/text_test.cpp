@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text form: canonical text survives a round trip unchanged, other text becomes canonical, errors name their line.
+// The text form: canonical text survives a round trip unchanged, other text becomes canonical,
+// errors name their line.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -12,7 +13,8 @@
 namespace tfcc::ir {
 namespace {
 
-constexpr const char* kCanonical = R"tfir(graph @all(%input_ids: i64[B,S], %mask: i64[B,S], %"a/b c": f32[B,S,64]) symbols(B = input_ids.0 in 1.., S = input_ids.1 in 1..128) {
+constexpr const char* kCanonical =
+    R"tfir(graph @all(%input_ids: i64[B,S], %mask: i64[B,S], %"a/b c": f32[B,S,64]) symbols(B = input_ids.0 in 1.., S = input_ids.1 in 1..128) {
   check S <= 128, "sequence_length must be at most 128"
   flag 0 "input_ids: a value lies outside [0, 4)"
   const @table : f32[4,64] = random(7)
@@ -82,8 +84,10 @@ TEST(Text, FloatsReadBackExactly) {
   for (auto& b : bytes) b = static_cast<std::byte>(random());
   for (auto& b : wide) b = static_cast<std::byte>(random());
   for (size_t i = 0; i < 64; ++i) {  // no NaN: its payload is not kept
-    if (read_real(DType::f32, bytes.data(), i) != read_real(DType::f32, bytes.data(), i)) write_real(DType::f32, bytes.data(), i, 0);
-    if (read_real(DType::f64, wide.data(), i) != read_real(DType::f64, wide.data(), i)) write_real(DType::f64, wide.data(), i, 0);
+    if (read_real(DType::f32, bytes.data(), i) != read_real(DType::f32, bytes.data(), i))
+      write_real(DType::f32, bytes.data(), i, 0);
+    if (read_real(DType::f64, wide.data(), i) != read_real(DType::f64, wide.data(), i))
+      write_real(DType::f64, wide.data(), i, 0);
   }
   g.outputs = {{"a", g.add_constant("a", constant_from_bytes(DType::f32, {64}, bytes))},
                {"b", g.add_constant("b", constant_from_bytes(DType::f64, {64}, wide))}};
@@ -111,7 +115,8 @@ TEST(Text, LooseTextBecomesCanonical) {
 TEST(Text, NamesOfAllKindsSurvive) {
   Graph g("weird \"graph\"\n");
   const Type vec{DType::f32, {g.pool().integer(2)}};
-  for (const char* name : {"a b", "x/y:0", "quote\"d", "back\\slash", "new\nline", "\x01", "0", ".5", "%", "\xc3\xa9"}) {
+  for (const char* name : {"a b", "x/y:0", "quote\"d", "back\\slash", "new\nline", "\x01", "0",
+                           ".5", "%", "\xc3\xa9"}) {
     g.outputs.push_back({name, g.add_input(name, vec)});
   }
   const auto again = parse(print(g));
@@ -125,27 +130,36 @@ TEST(Text, NamesOfAllKindsSurvive) {
 
 TEST(Text, ErrorsNameTheLine) {
   const auto error = [](std::string_view body) {
-    const auto g = parse(fmt::format("graph @g(%x: f32[4], %n: i64[4]) {{\n  {}\n  return y = %x\n}}\n", body), "t.tfir");
+    const auto g =
+        parse(fmt::format("graph @g(%x: f32[4], %n: i64[4]) {{\n  {}\n  return y = %x\n}}\n", body),
+              "t.tfir");
     EXPECT_FALSE(g) << body;
     if (g) return std::string();
     EXPECT_EQ(g.error().code, ErrorCode::bad_file);
     return g.error().message;
   };
-  EXPECT_EQ(error("%y = frobnicate(%x) : f32[4]"), "t.tfir:2: expected the name of an op, found 'frobnicate'");
+  EXPECT_EQ(error("%y = frobnicate(%x) : f32[4]"),
+            "t.tfir:2: expected the name of an op, found 'frobnicate'");
   EXPECT_EQ(error("%y = softmax(%z) : f32[4]"), "t.tfir:2: %z is not defined before this use");
   EXPECT_EQ(error("%x = softmax(%x) : f32[4]"), "t.tfir:2: %x is defined twice");
   EXPECT_EQ(error("%y = softmax(@x) : f32[4]"), "t.tfir:2: @x is not defined before this use");
   EXPECT_EQ(error("%y = gelu(%x) : f32[4]"), "t.tfir:2: gelu: attribute 'approx' is missing");
-  EXPECT_EQ(error("%y = gelu(%x) {approx = best} : f32[4]"), "t.tfir:2: expected erf, tanh for 'approx', found 'best'");
-  EXPECT_EQ(error("%y = softmax(%x) {axis = 1} : f32[4]"), "t.tfir:2: softmax: 1 attributes given, it has 0");
+  EXPECT_EQ(error("%y = gelu(%x) {approx = best} : f32[4]"),
+            "t.tfir:2: expected erf, tanh for 'approx', found 'best'");
+  EXPECT_EQ(error("%y = softmax(%x) {axis = 1} : f32[4]"),
+            "t.tfir:2: softmax: 1 attributes given, it has 0");
   EXPECT_EQ(error("%y = softmax(%x) : f32[K]"), "t.tfir:2: unknown name 'K'");
   EXPECT_EQ(error("%y = pointwise(%x) {body = (i) => %x[i] + 1} : f32[4]"),
             "t.tfir:2: '+' needs two numbers of one type, found f32 and i64");
-  EXPECT_EQ(error("%y = pointwise(%x) {body = (i) => %n[i]} : i64[4]"), "t.tfir:2: %n is not an operand of this op");
-  EXPECT_EQ(error("%y = pointwise(%x) {body = (i,j) => %x[i]} : f32[4]"), "t.tfir:2: 'body' has 2 parameters, 1 expected");
-  EXPECT_EQ(error("%y = pointwise(%x) {body = (i) => foo(%x[i])} : f32[4]"), "t.tfir:2: unknown function 'foo' of one f32");
+  EXPECT_EQ(error("%y = pointwise(%x) {body = (i) => %n[i]} : i64[4]"),
+            "t.tfir:2: %n is not an operand of this op");
+  EXPECT_EQ(error("%y = pointwise(%x) {body = (i,j) => %x[i]} : f32[4]"),
+            "t.tfir:2: 'body' has 2 parameters, 1 expected");
+  EXPECT_EQ(error("%y = pointwise(%x) {body = (i) => foo(%x[i])} : f32[4]"),
+            "t.tfir:2: unknown function 'foo' of one f32");
   EXPECT_EQ(error("const @c : f32[2] = [1.0]"), "t.tfir:2: 2 elements expected, 1 given");
-  EXPECT_EQ(error("const @c : f32[2] = random(1) |> cast(f16)"), "t.tfir:2: @c: its recipe does not give the type it is declared with");
+  EXPECT_EQ(error("const @c : f32[2] = random(1) |> cast(f16)"),
+            "t.tfir:2: the recipe does not give the type that the constant is declared with");
   EXPECT_EQ(error("const @c : i8[1] = [200]"), "t.tfir:2: 200 does not fit i8");
   EXPECT_EQ(error("%y = softmax(%x : f32[4]"), "t.tfir:2: expected ',', found ':'");
   EXPECT_EQ(error("?"), "t.tfir:2: '?' has no meaning here");
@@ -167,7 +181,9 @@ TEST(Text, NoTextCrashes) {
 TEST(Text, DeepExpressionsAreAnErrorNotACrash) {
   ExprPool pool;
   const auto parse_text = [&](const std::string& s) {
-    return parse_expr(s, pool, [&](std::string_view n) -> ExprRef { return n == "N" ? pool.symbol(n) : nullptr; }, nullptr);
+    return parse_expr(
+        s, pool, [&](std::string_view n) -> ExprRef { return n == "N" ? pool.symbol(n) : nullptr; },
+        nullptr);
   };
   EXPECT_TRUE(parse_text(std::string(100, '(') + "N" + std::string(100, ')')));
   EXPECT_FALSE(parse_text(std::string(100000, '(') + "N" + std::string(100000, ')')));
@@ -195,10 +211,13 @@ TEST(Text, ExpressionsReadBackAsTheSameNode) {
   for (uint32_t seed = 0; seed < 20000 && failures < 10; ++seed) {
     RandomExpr random(pool, seed);
     const int depth = 1 + static_cast<int>(seed % 5);
-    ExprRef e = seed % 3 == 0 ? random.integer(depth) : seed % 3 == 1 ? random.real(depth) : random.condition(depth);
+    ExprRef e = seed % 3 == 0   ? random.integer(depth)
+                : seed % 3 == 1 ? random.real(depth)
+                                : random.condition(depth);
     if (std::exchange(pool.overflowed, false)) continue;
     const std::string text = print(e);
-    if (text.find("9223372036854775808") != std::string::npos) continue;  // its negation is no integer
+    if (text.find("9223372036854775808") != std::string::npos)
+      continue;  // its negation is no integer
     const auto again = parse_expr(text, pool, name, slot);
     if (!again) {
       ADD_FAILURE() << again.error().message << "\n" << text;

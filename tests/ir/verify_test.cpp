@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verifier: a graph that keeps every rule passes, and for each label of ir/ops.md a graph that breaks it is refused.
+// The verifier: a graph that keeps every rule passes, and for each label of ir/ops.md a graph that
+// breaks it is refused.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -9,16 +10,20 @@
 namespace tfcc::ir {
 namespace {
 
-std::string all(const std::vector<std::string>& problems) { return fmt::format("{}", fmt::join(problems, "\n")); }
+std::string all(const std::vector<std::string>& problems) {
+  return fmt::format("{}", fmt::join(problems, "\n"));
+}
 
 /// Problems of a graph over standard inputs with these lines and nothing else.
 std::vector<std::string> problems(const std::string& lines) {
-  const std::string text = fmt::format(R"(graph @g(%x: f32[B,S,8], %k: i64[B,S], %v: f32[8], %h: f16[B,S,8], %c: bool[B]) symbols(B = x.0 in 1.., S = x.1 in 1..) {{
+  const std::string text = fmt::format(
+      R"(graph @g(%x: f32[B,S,8], %k: i64[B,S], %v: f32[8], %h: f16[B,S,8], %c: bool[B]) symbols(B = x.0 in 1.., S = x.1 in 1..) {{
   flag 0 "out of range"
   {}
   return x = %x
 }}
-)", lines);
+)",
+      lines);
   const auto g = parse(text);
   EXPECT_TRUE(g) << g.error().message;
   if (!g) return {g.error().message};
@@ -66,10 +71,17 @@ TEST(Verify, SelectsGuardLoads) {
   accepted("%y = pointwise(%v) {body = (i) => select(i <= 7, 0.0, %v[i - 8])} : f32[16]");
   refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 8, %v[i], 0.0)} : f32[B]");
   refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 7, 0.0, %v[i])} : f32[16]");
-  accepted("%y = pointwise(%v, %k) {body = (i) => select(0 <= %k[0,0] and %k[0,0] < 8, %v[%k[0,0]], 0.0)} : f32[4]");
-  accepted("%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] < 0 or 8 <= %k[0,0], 0.0, %v[%k[0,0]])} : f32[4]");
-  refused("E4", "%y = pointwise(%v, %k) {body = (i) => select(0 <= %k[0,0] or %k[0,0] < 8, %v[%k[0,0]], 0.0)} : f32[4]");
-  accepted("%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] == 3, %v[%k[0,0]], 0.0)} : f32[4]");
+  accepted(
+      "%y = pointwise(%v, %k) {body = (i) => select(0 <= %k[0,0] and %k[0,0] < 8, %v[%k[0,0]], "
+      "0.0)} : f32[4]");
+  accepted(
+      "%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] < 0 or 8 <= %k[0,0], 0.0, "
+      "%v[%k[0,0]])} : f32[4]");
+  refused("E4",
+          "%y = pointwise(%v, %k) {body = (i) => select(0 <= %k[0,0] or %k[0,0] < 8, %v[%k[0,0]], "
+          "0.0)} : f32[4]");
+  accepted(
+      "%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] == 3, %v[%k[0,0]], 0.0)} : f32[4]");
   // Guarded on one path and not on the other.
   refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 7, %v[i], 0.0) + %v[i]} : f32[B]");
 }
@@ -77,11 +89,14 @@ TEST(Verify, SelectsGuardLoads) {
 TEST(Verify, Reduce) {
   accepted("%y = reduce(%x) {body = (i,j,k) => %x[i,k,j], extents = [S], kind = mean} : f32[B,8]");
   accepted("%y = reduce(%x) {body = (i,j) => %x[0,i,j], extents = [S,8], kind = max} : f32[]");
-  refused("R1", "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [], kind = sum} : f32[B,S,8]");
-  refused("R2", "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [8], kind = sum} : i64[B,S]");
+  refused("R1",
+          "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [], kind = sum} : f32[B,S,8]");
+  refused("R2",
+          "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [8], kind = sum} : i64[B,S]");
   refused("R2", "%y = reduce(%c) {body = (i) => %c[i], extents = [B], kind = max} : bool[]");
   refused("R3", "%y = reduce(%k) {body = (i,j) => %k[i,j], extents = [S], kind = mean} : i64[B]");
-  refused("E4", "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [9], kind = sum} : f32[B,S]");
+  refused("E4",
+          "%y = reduce(%x) {body = (i,j,k) => %x[i,j,k], extents = [9], kind = sum} : f32[B,S]");
 }
 
 TEST(Verify, Cumsum) {
@@ -94,7 +109,8 @@ TEST(Verify, Cumsum) {
 TEST(Verify, Matmul) {
   const char* w = "const @w : f32[4,8] = random(1)\n  const @n : f32[4] = random(1)\n  ";
   const auto product = [&](const char* operands, const char* trans, const char* type) {
-    return fmt::format("{}%y = matmul({}) {{alpha = 1.0, trans_a = false, trans_b = {}}} : {}", w, operands, trans, type);
+    return fmt::format("{}%y = matmul({}) {{alpha = 1.0, trans_a = false, trans_b = {}}} : {}", w,
+                       operands, trans, type);
   };
   accepted(product("%x, @w", "true", "f32[B,S,4]"));
   accepted(product("%x, @w, @n", "true", "f16[B,S,4]"));
@@ -127,21 +143,41 @@ TEST(Verify, RowOps) {
 
 TEST(Verify, ResidualNorm) {
   const char* t = "f32[B,S,8]";
-  accepted(fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = false, has_bias = false, kind = rms}} : {}", t));
-  accepted(fmt::format("%y, %s = residual_norm(%x, %h, %v, %v, %v) {{eps = 0.1, has_beta = true, has_bias = true, kind = layer}} : {}, {}", t, t));
-  refused("N1", fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = true, has_bias = false, kind = layer}} : {}", t));
-  refused("N2", fmt::format("%y = residual_norm(%x, %v, %v) {{eps = 0.1, has_beta = false, has_bias = false, kind = layer}} : {}", t));
-  refused("N2", fmt::format("%y, %s = residual_norm(%x, %x, %v) {{eps = 0.1, has_beta = false, has_bias = false, kind = layer}} : {}, f32[8]", t));
-  refused("N3", fmt::format("%y = residual_norm(%x, %x, %x) {{eps = 0.1, has_beta = false, has_bias = false, kind = layer}} : {}", t));
-  refused("N4", fmt::format("%y = residual_norm(%x, %x, %v, %v) {{eps = 0.1, has_beta = true, has_bias = false, kind = rms}} : {}", t));
+  accepted(
+      fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = false, has_bias = false, "
+                  "kind = rms}} : {}",
+                  t));
+  accepted(
+      fmt::format("%y, %s = residual_norm(%x, %h, %v, %v, %v) {{eps = 0.1, has_beta = true, "
+                  "has_bias = true, kind = layer}} : {}, {}",
+                  t, t));
+  refused("N1", fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = true, has_bias "
+                            "= false, kind = layer}} : {}",
+                            t));
+  refused("N2", fmt::format("%y = residual_norm(%x, %v, %v) {{eps = 0.1, has_beta = false, "
+                            "has_bias = false, kind = layer}} : {}",
+                            t));
+  refused("N2", fmt::format("%y, %s = residual_norm(%x, %x, %v) {{eps = 0.1, has_beta = false, "
+                            "has_bias = false, kind = layer}} : {}, f32[8]",
+                            t));
+  refused("N3", fmt::format("%y = residual_norm(%x, %x, %x) {{eps = 0.1, has_beta = false, "
+                            "has_bias = false, kind = layer}} : {}",
+                            t));
+  refused("N4", fmt::format("%y = residual_norm(%x, %x, %v, %v) {{eps = 0.1, has_beta = true, "
+                            "has_bias = false, kind = rms}} : {}",
+                            t));
 }
 
-std::string attention(const std::string& operands, const std::string& attributes, const std::string& type = "f32[B,S,8]") {
+std::string attention(const std::string& operands, const std::string& attributes,
+                      const std::string& type = "f32[B,S,8]") {
   return fmt::format("%y = attention({}) {{{}}} : {}", operands, attributes, type);
 }
 
-std::string attributes(const char* causal, const char* padding, const char* heads, const char* kv_heads, const char* score, const char* visible) {
-  return fmt::format("causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = {}, visible = {}", causal, heads, padding, kv_heads, score, visible);
+std::string attributes(const char* causal, const char* padding, const char* heads,
+                       const char* kv_heads, const char* score, const char* visible) {
+  return fmt::format(
+      "causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = {}, visible = {}", causal,
+      heads, padding, kv_heads, score, visible);
 }
 
 TEST(Verify, Attention) {
@@ -149,24 +185,35 @@ TEST(Verify, Attention) {
   const char* mask = "(b,h,i,j) => %k[b,j] == 1";
   accepted(attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "none")));
   accepted(attention("%x, %x, %x, %k", attributes("false", "true", "2", "2", plain, mask)));
-  accepted(attention("%x, %x, %x", attributes("true", "false", "4", "4", plain, "(b,h,i,j) => j <= i")));
-  accepted(attention("%x, %x, %x, %k", attributes("true", "true", "4", "4", plain, "(b,h,i,j) => j <= i and %k[b,j] == 1")));
-  refused("A1", "%y, %z = attention(%x, %x, %x) {" + attributes("false", "false", "2", "2", plain, "none") + "} : f32[B,S,8], f32[B,S,8]");
+  accepted(
+      attention("%x, %x, %x", attributes("true", "false", "4", "4", plain, "(b,h,i,j) => j <= i")));
+  accepted(attention("%x, %x, %x, %k", attributes("true", "true", "4", "4", plain,
+                                                  "(b,h,i,j) => j <= i and %k[b,j] == 1")));
+  refused("A1", "%y, %z = attention(%x, %x, %x) {" +
+                    attributes("false", "false", "2", "2", plain, "none") +
+                    "} : f32[B,S,8], f32[B,S,8]");
   refused("A2", attention("%x, %h, %x", attributes("false", "false", "2", "2", plain, "none")));
   refused("A2", attention("%x, %x, %v", attributes("false", "false", "2", "2", plain, "none")));
   refused("A3", "%t = pointwise(%x) {body = (i,j,k) => %x[j,i,k]} : f32[S,B,8]\n  " +
                     attention("%x, %x, %t", attributes("false", "false", "2", "2", plain, "none")));
   refused("A4", attention("%x, %x, %x", attributes("false", "false", "3", "3", plain, "none")));
   refused("A4", attention("%x, %x, %x", attributes("false", "false", "4", "2", plain, "none")));
-  refused("A5", attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "none"), "f32[B,S,4]"));
+  refused("A5", attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "none"),
+                          "f32[B,S,4]"));
   refused("A6", attention("%x, %x, %x", attributes("false", "false", "2", "2", "none", "none")));
-  refused("A6", attention("%x, %x, %x", attributes("false", "false", "2", "2", "(s,b,h,i,j) => i", "none")));
-  refused("A6", attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "(b,h,i,j) => 1")));
+  refused("A6", attention("%x, %x, %x",
+                          attributes("false", "false", "2", "2", "(s,b,h,i,j) => i", "none")));
+  refused("A6",
+          attention("%x, %x, %x", attributes("false", "false", "2", "2", plain, "(b,h,i,j) => 1")));
   refused("A7", attention("%x, %x, %x", attributes("true", "false", "2", "2", plain, "none")));
-  refused("A7", attention("%x, %x, %x", attributes("false", "true", "2", "2", plain, "(b,h,i,j) => j <= i")));
-  refused("E3", attention("%x, %x, %x", attributes("false", "false", "2", "2", "(s,b,h,i,j) => %x[b,i,0]", "none")));
-  refused("E4", attention("%x, %x, %x, %k", attributes("false", "true", "2", "2", plain, "(b,h,i,j) => %k[b,j + 1] == 1")));
-  refused("E6", attention("%x, %x, %x, %k, %k", attributes("false", "false", "2", "2", plain, "none")));
+  refused("A7", attention("%x, %x, %x",
+                          attributes("false", "true", "2", "2", plain, "(b,h,i,j) => j <= i")));
+  refused("E3", attention("%x, %x, %x", attributes("false", "false", "2", "2",
+                                                   "(s,b,h,i,j) => %x[b,i,0]", "none")));
+  refused("E4", attention("%x, %x, %x, %k", attributes("false", "true", "2", "2", plain,
+                                                       "(b,h,i,j) => %k[b,j + 1] == 1")));
+  refused("E6",
+          attention("%x, %x, %x, %k, %k", attributes("false", "false", "2", "2", plain, "none")));
 }
 
 /// Graphs that no text can describe.
@@ -252,7 +299,8 @@ TEST_F(VerifyGraph, Expressions) {
 }
 
 TEST_F(VerifyGraph, Constants) {
-  const ValueId c = g.add_constant("c", constant_from_bytes(DType::f32, {4}, std::vector<std::byte>(16)));
+  const ValueId c =
+      g.add_constant("c", constant_from_bytes(DType::f32, {4}, std::vector<std::byte>(16)));
   EXPECT_EQ(all(verify(g)), "");
   auto& constant = g.op(g.value(c).def).as<ConstantAttrs>().constant;
   constant.bytes = std::make_shared<const std::vector<std::byte>>(12);

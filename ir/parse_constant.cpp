@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Constants of .tfir: sources (elements, base64, file, random) and the steps after them.
+#include <algorithm>
+
+#include "ir/parse_words.h"
+
+namespace tfcc::ir {
+namespace {
+
+Result<std::vector<std::byte>> decode_base64(std::string_view s, const Lexer& lexer) {
+  std::vector<std::byte> out;
+  uint32_t group = 0;
+  int bits = 0;
+  for (char c : s) {
+    int digit = c == '+' ? 62 : c == '/' ? 63 : -1;
+    if (c >= 'A' && c <= 'Z') digit = c - 'A';
+    if (c >= 'a' && c <= 'z') digit = c - 'a' + 26;
+    if (c >= '0' && c <= '9') digit = c - '0' + 52;
+    if (c == '=') break;
+    if (digit < 0) return lexer.error(fmt::format("'{}' is no base64 digit", c));
+    group = group << 6 | static_cast<uint32_t>(digit);
+    bits += 6;
+    if (bits >= 8) {
+      bits -= 8;
+      out.push_back(static_cast<std::byte>(group >> bits & 0xff));
+    }
+  }
+  return out;
+}
+
+/// Elements of `dims`, or nothing if negative or too many to address.
+std::optional<int64_t> count_of(const std::vector<int64_t>& dims) {
+  int64_t n = 1;
+  for (int64_t d : dims) {
+    if (d < 0 || __builtin_mul_overflow(n, d, &n) || n > INT64_MAX / 8) return std::nullopt;
+  }
+  return n;
+}
+
+class ConstantParser : WordParser {
+ public:
+  ConstantParser(Lexer& lexer, SourceFiles& files) : WordParser(lexer), files_(files) {}
+
+  Result<Constant> run(DType declared, const std::vector<int64_t>& dims) {
+    Constant c;
+    c.dtype = declared;
+    c.dims = dims;
+    if (lexer_.accept("file")) {
+      TFCC_TRY_VOID(file_source(c));
+    } else {
+      TFCC_TRY_VOID(own_source(c));
+    }
+    while (lexer_.accept("|>")) TFCC_TRY_VOID(step(c));
+    if (c.result_dtype() != declared || c.result_dims() != dims) {
+      return lexer_.error_before(
+          "the recipe does not give the type that the constant is declared with");
+    }
+    return c;
+  }
+
+ private:
+  Result<void> source_type(Constant& c) {
+    TFCC_TRY(c.dtype, dtype());
+    TFCC_TRY(c.dims, integers("[", "]"));
+    return {};
+  }
+
+  Result<void> file_source(Constant& c) {
+    c.source = Constant::Source::file;
+    TFCC_TRY_VOID(lexer_.expect("("));
+    TFCC_TRY(std::string path, string("the name of a file"));
+    TFCC_TRY_VOID(lexer_.expect(","));
+    TFCC_TRY_VOID(source_type(c));
+    TFCC_TRY_VOID(lexer_.expect(","));
+    TFCC_TRY(c.offset, integer<uint64_t>("an offset"));
+    c.file = source_file(path);
+    if (!count_of(c.dims)) return lexer_.error_before("the dims of the constant are too large");
+    return lexer_.expect(")");
+  }
+
+  Result<void> own_source(Constant& c) {
+    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random"))
+      TFCC_TRY_VOID(source_type(c));
+    const auto count = count_of(c.dims);
+    if (!count) return lexer_.error_before("the dims of the constant are too large");
+    if (lexer_.accept("random")) {
+      c.source = Constant::Source::random;
+      TFCC_TRY_VOID(lexer_.expect("("));
+      TFCC_TRY(c.seed, integer<uint64_t>("a seed"));
+      return lexer_.expect(")");
+    }
+    std::vector<std::byte> bytes;
+    if (lexer_.accept("base64")) {
+      TFCC_TRY_VOID(lexer_.expect("("));
+      if (lexer_.peek().kind != TokenKind::string) return unexpected("a string");
+      TFCC_TRY(bytes, decode_base64(lexer_.peek().text, lexer_));
+      lexer_.next();
+      TFCC_TRY_VOID(lexer_.expect(")"));
+    } else {
+      TFCC_TRY(bytes, elements(c.dtype));
+    }
+    if (bytes.size() != static_cast<uint64_t>(*count) * size_of(c.dtype)) {
+      return lexer_.error_before(
+          fmt::format("{} elements expected, {} given", *count, bytes.size() / size_of(c.dtype)));
+    }
+    c.bytes = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+    return {};
+  }
+
+  Result<std::vector<std::byte>> elements(DType t) {
+    std::vector<std::byte> bytes;
+    TFCC_TRY_VOID(lexer_.expect("["));
+    if (lexer_.accept("]")) return bytes;
+    do {
+      const size_t i = bytes.size() / size_of(t);
+      bytes.resize(bytes.size() + size_of(t));
+      if (is_float(t)) {
+        TFCC_TRY(double v, real());
+        write_real(t, bytes.data(), i, v);
+      } else if (t == DType::boolean) {
+        TFCC_TRY(bool v, truth());
+        write_int(t, bytes.data(), i, v);
+      } else {
+        TFCC_TRY(int64_t v, integer("an integer"));
+        write_int(t, bytes.data(), i, v);
+        if (read_int(t, bytes.data(), i) != v)
+          return lexer_.error_before(fmt::format("{} does not fit {}", v, tfcc::to_string(t)));
+      }
+    } while (lexer_.accept(","));
+    TFCC_TRY_VOID(lexer_.expect("]"));
+    return bytes;
+  }
+
+  Result<void> step(Constant& c) {
+    ConstantStep step{ConstantStep::Kind::cast, {}, DType::f32};
+    if (lexer_.accept("cast")) {
+      TFCC_TRY_VOID(lexer_.expect("("));
+      TFCC_TRY(step.dtype, dtype());
+      TFCC_TRY_VOID(lexer_.expect(")"));
+    } else if (lexer_.accept("transpose")) {
+      step.kind = ConstantStep::Kind::transpose;
+      TFCC_TRY(step.numbers, integers("(", ")"));
+      std::vector<int64_t> sorted = step.numbers;
+      std::sort(sorted.begin(), sorted.end());
+      for (size_t i = 0; i < sorted.size(); ++i) {
+        if (sorted[i] != static_cast<int64_t>(i))
+          return lexer_.error_before("transpose needs a permutation");
+      }
+      if (sorted.size() != c.result_dims().size())
+        return lexer_.error_before("transpose needs one number for each dim");
+    } else if (lexer_.accept("reshape")) {
+      step.kind = ConstantStep::Kind::reshape;
+      TFCC_TRY(step.numbers, integers("(", ")"));
+      if (count_of(step.numbers) != count_of(c.dims))
+        return lexer_.error_before("reshape changes the number of elements");
+    } else {
+      return unexpected("cast, transpose or reshape");
+    }
+    c.steps.push_back(std::move(step));
+    return {};
+  }
+
+  /// One mapping per name; a file that is not there keeps its name, and materialize says so if its
+  /// bytes are wanted.
+  std::shared_ptr<const SourceFile> source_file(const std::string& path) {
+    auto& file = files_[path];
+    if (file) return file;
+    if (auto mapped = map_source_file(path)) return file = *mapped;
+    auto named = std::make_shared<SourceFile>();
+    named->name = path;
+    return file = named;
+  }
+
+  SourceFiles& files_;
+};
+
+}  // namespace
+
+Result<Constant> parse_constant(Lexer& lexer, DType dtype, const std::vector<int64_t>& dims,
+                                SourceFiles& files) {
+  return ConstantParser(lexer, files).run(dtype, dims);
+}
+
+}  // namespace tfcc::ir
