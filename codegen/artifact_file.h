@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the container of a .tfcc file: sections streamed one after the other into a temporary file beside the
-// target, then manifest and header, then a rename. Nothing half-written is ever seen under the final name.
+// Writes the container of a .tfcc file: sections streamed one after the other into a temporary file
+// beside the target, then manifest and header, then a rename. Nothing half-written is ever seen
+// under the final name.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of the .tfcc container. Every offset is checked against the size of the span before it is used.
+// Reader of the .tfcc container. Every offset is checked against the size of the span before it is
+// used.
 #include "runtime/artifact.h"
 
 #include <cstring>
@@ -26,8 +27,9 @@ Result<Header> read_header(std::span<const std::byte> file, const std::string& n
   }
   if (h.major != kMajorVersion) {
     return Error{ErrorCode::unsupported,
-                 name + ": file version " + std::to_string(h.major) + "." + std::to_string(h.minor) +
-                     ", this runtime reads " + std::to_string(kMajorVersion) +
+                 name + ": file version " + std::to_string(h.major) + "." +
+                     std::to_string(h.minor) + ", this runtime reads " +
+                     std::to_string(kMajorVersion) +
                      ".x; compile the model again with the tfcc that belongs to this runtime"};
   }
   if (h.sections > kMaxSections) return bad(name, "damaged header: too many sections");
@@ -75,7 +77,8 @@ Result<Artifact> read_artifact(std::span<const std::byte> file, const std::strin
   if (h.sections > 0) {
     std::memcpy(a.sections.data(), file.data() + kHeaderBytes, h.sections * sizeof(Section));
   }
-  if (header_checksum(h, a.sections) != h.checksum) return bad(name, "altered: header checksum differs");
+  if (header_checksum(h, a.sections) != h.checksum)
+    return bad(name, "altered: header checksum differs");
   if ((h.features & ~kKnownFeatures) != 0) {
     return Error{ErrorCode::unsupported, name + ": needs features " + std::to_string(h.features) +
                                              " that this runtime lacks; use a newer runtime"};
@@ -88,11 +91,13 @@ Result<Artifact> read_artifact(std::span<const std::byte> file, const std::strin
     }
   }
   a.manifest = file.subspan(h.manifest_offset, h.manifest_bytes);
-  if (checksum(a.manifest) != h.manifest_checksum) return bad(name, "altered: manifest checksum differs");
+  if (checksum(a.manifest) != h.manifest_checksum)
+    return bad(name, "altered: manifest checksum differs");
   return a;
 }
 
-Result<void> verify_section(const Artifact& artifact, const Section& section, const std::string& name) {
+Result<void> verify_section(const Artifact& artifact, const Section& section,
+                            const std::string& name) {
   if (checksum(artifact.bytes(section)) == section.checksum) return {};
   const char* what = section.kind == SectionKind::weights ? "weights"
                      : section.kind == SectionKind::code  ? "code"

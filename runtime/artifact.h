@@ -17,7 +17,7 @@ namespace tfcc::runtime {
 inline constexpr char kMagic[4] = {'T', 'F', 'C', 'C'};
 inline constexpr uint16_t kMajorVersion = 1;
 inline constexpr uint16_t kMinorVersion = 0;
-inline constexpr uint64_t kKnownFeatures = 0;       // bits of `required features` that this reader has
+inline constexpr uint64_t kKnownFeatures = 0;  // bits of `required features` that this reader has
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr size_t kSectionEntryBytes = 32;
 inline constexpr size_t kFirstSection = 4096;       // header, table and zeros
@@ -67,7 +67,9 @@ struct Artifact {
   std::vector<Section> sections;
   uint16_t minor = 0;
 
-  std::span<const std::byte> bytes(const Section& s) const { return file.subspan(s.offset, s.size); }
+  std::span<const std::byte> bytes(const Section& s) const {
+    return file.subspan(s.offset, s.size);
+  }
   /// The first section of a kind, or null.
   const Section* find(SectionKind kind) const;
 };
@@ -77,6 +79,7 @@ struct Artifact {
 Result<Artifact> read_artifact(std::span<const std::byte> file, const std::string& name);
 
 /// Verifies a section's bytes. Errors: bad_file.
-Result<void> verify_section(const Artifact& artifact, const Section& section, const std::string& name);
+Result<void> verify_section(const Artifact& artifact, const Section& section,
+                            const std::string& name);
 
 }  // namespace tfcc::runtime

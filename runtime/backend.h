@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a target must supply to the executor: memory, copies, launches of compiled kernels and the matrix product.
-// backend_cpu.cpp and backend_cuda.cpp implement it; nothing else in the runtime knows which target runs.
+// What a target must supply to the executor: memory, copies, launches of compiled kernels and the
+// matrix product. backend_cpu.cpp and backend_cuda.cpp implement it; nothing else in the runtime
+// knows which target runs.
 //
 //     Backend   code and weights of one loaded model on one device, shared by its executors
 //     Queue     what one executor needs: arena, flags, its own order of work
@@ -19,7 +20,8 @@
 
 namespace tfcc::runtime {
 
-/// A product with its sizes known: what a library needs to choose its kernel. See GemmLaunch in manifest.proto.
+/// A product with its sizes known: what a library needs to choose its kernel. See GemmLaunch in
+/// manifest.proto.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0, batch = 1, stride_a = 0, stride_b = 0;
   bool trans_a = false, trans_b = false, has_bias = false;
@@ -46,7 +48,8 @@ struct KernelCall {
   int64_t grain = 1;
 };
 
-/// The order of work of one executor. `stream` is the caller's CUstream, or own_stream(); ignored on the CPU.
+/// The order of work of one executor. `stream` is the caller's CUstream, or own_stream(); ignored
+/// on the CPU.
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -56,7 +59,8 @@ class Queue {
   /// Gives it back, after work that may use it. Null is allowed.
   virtual void release(void* memory) = 0;
 
-  /// Makes a product ready; the handle stays valid until the next trim(). Errors: unsupported, device.
+  /// Makes a product ready; the handle stays valid until the next trim(). Errors: unsupported,
+  /// device.
   virtual Result<size_t> prepare_gemm(const GemmShape& shape) = 0;
   /// Forgets products if there are very many. Called before a series of prepare_gemm.
   virtual void trim() = 0;
@@ -73,7 +77,8 @@ class Queue {
 
   /// Waits, copies the flags and clears them.
   virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;
-  /// What a kernel gets for graph input or output `i` in place of its address; null: the address itself.
+  /// What a kernel gets for graph input or output `i` in place of its address; null: the address
+  /// itself.
   virtual void* io_slot(size_t i) const = 0;
   virtual void* own_stream() const = 0;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: code from a sealed memory file, threads and products from the plug-in libtfcc_cpu.so.
+// The CPU backend: code from a sealed memory file, threads and products from the plug-in
+// libtfcc_cpu.so.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -62,9 +63,10 @@ Result<const TfccCpuApi*> open_plugin() {
     if (api != nullptr && api()->version == TFCC_CPU_API_VERSION) return api();
     error = path + " belongs to another version of tfcc";
   }
-  return Error{ErrorCode::device, "cannot open the cpu plug-in " + std::string(kPlugin) + ": " + error +
-                                      "; put it beside libtfcc.so (it needs libdnnl and libgomp), or build "
-                                      "with TFCC_CPU=ON"};
+  return Error{ErrorCode::device,
+               "cannot open the cpu plug-in " + std::string(kPlugin) + ": " + error +
+                   "; put it beside libtfcc.so (it needs libdnnl and libgomp), or build "
+                   "with TFCC_CPU=ON"};
 }
 
 Result<void> write_code(int fd, std::span<const std::byte> code) {
@@ -88,28 +90,31 @@ class CodeObject {
     if (fd_ >= 0) close(fd_);
   }
 
-  Result<void> load(std::span<const std::byte> code, const std::string& code_dir, const std::string& name) {
+  Result<void> load(std::span<const std::byte> code, const std::string& code_dir,
+                    const std::string& name) {
     auto memory = from_memory(code);
     if (memory) return {};
     if (code_dir.empty()) {
-      return Error{ErrorCode::device, name + ": cannot run code from a memory file: " +
-                                          memory.error().message +
-                                          "; name a folder that allows it in LoadOptions::code_dir"};
+      return Error{ErrorCode::device,
+                   name + ": cannot run code from a memory file: " + memory.error().message +
+                       "; name a folder that allows it in LoadOptions::code_dir"};
     }
     auto file = from_file(code, code_dir);
     if (file) return {};
-    return Error{ErrorCode::device, name + ": cannot run code from LoadOptions::code_dir '" + code_dir +
-                                        "': " + file.error().message + "; name another folder"};
+    return Error{ErrorCode::device, name + ": cannot run code from LoadOptions::code_dir '" +
+                                        code_dir + "': " + file.error().message +
+                                        "; name another folder"};
   }
 
   void* symbol(const char* name) const { return dlsym(library_, name); }
 
  private:
-  // The descriptor stays open as long as the library: dlopen knows libraries by their path, and a second file on
-  // the same descriptor number would be taken for the first.
+  // The descriptor stays open as long as the library: dlopen knows libraries by their path, and a
+  // second file on the same descriptor number would be taken for the first.
   Result<void> from_memory(std::span<const std::byte> code) {
     fd_ = memfd_create("tfcc-code", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
-    if (fd_ < 0 && errno == EINVAL) fd_ = memfd_create("tfcc-code", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd_ < 0 && errno == EINVAL)
+      fd_ = memfd_create("tfcc-code", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd_ < 0) return Error{ErrorCode::device, std::strerror(errno)};
     TFCC_TRY_VOID(write_code(fd_, code));
     if (fcntl(fd_, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -139,7 +144,8 @@ class CodeObject {
   int fd_ = -1;
 };
 
-using KernelFn = void (*)(const int64_t* n, uint32_t* flags, void* const* args, int64_t begin, int64_t end);
+using KernelFn = void (*)(const int64_t* n, uint32_t* flags, void* const* args, int64_t begin,
+                          int64_t end);
 
 struct AlignedDelete {
   void operator()(std::byte* p) const { std::free(p); }
@@ -151,7 +157,8 @@ class CpuBackend final : public Backend {
     auto backend = std::make_unique<CpuBackend>();
     const Image& image = s.target.images[0];
     auto section = s.artifact.bytes(s.artifact.sections[s.target.section]);
-    TFCC_TRY_VOID(backend->code_.load(section.subspan(image.offset, image.size), s.options.code_dir, s.name));
+    TFCC_TRY_VOID(
+        backend->code_.load(section.subspan(image.offset, image.size), s.options.code_dir, s.name));
     for (const Kernel& k : s.manifest.plans[s.target.plan].kernels) {
       auto* fn = reinterpret_cast<KernelFn>(backend->code_.symbol(k.name.c_str()));
       if (fn == nullptr) {
@@ -185,7 +192,8 @@ class CpuBackend final : public Backend {
     size_t rounded = (bytes.size() + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
     copy_.reset(static_cast<std::byte*>(std::aligned_alloc(kWeightAlignment, rounded)));
     if (copy_ == nullptr) {
-      return Error{ErrorCode::memory, s.name + ": no memory to align the weights; give memory aligned to 64"};
+      return Error{ErrorCode::memory,
+                   s.name + ": no memory to align the weights; give memory aligned to 64"};
     }
     std::memcpy(copy_.get(), bytes.data(), bytes.size());
     weights_ = copy_.get();
@@ -223,10 +231,12 @@ class CpuQueue final : public Queue {
     if (auto found = gemm_index_.find(s); found != gemm_index_.end()) return found->second;
     for (DType t : {s.a, s.b, s.d, s.bias}) {
       if (t == DType::f32) continue;
-      return Error{ErrorCode::unsupported, std::string("products of ") + to_string(t) +
-                                               " do not run on the cpu; compile the cpu target in f32"};
+      return Error{ErrorCode::unsupported,
+                   std::string("products of ") + to_string(t) +
+                       " do not run on the cpu; compile the cpu target in f32"};
     }
-    TfccCpuGemm g = {s.m, s.n, s.k, s.batch, s.stride_a, s.stride_b, s.trans_a, s.trans_b, s.has_bias, s.alpha};
+    TfccCpuGemm g = {s.m,        s.n,       s.k,       s.batch,    s.stride_a,
+                     s.stride_b, s.trans_a, s.trans_b, s.has_bias, s.alpha};
     char message[256] = "";
     void* gemm = api_.gemm_create(pool_, &g, message, sizeof message);
     if (gemm == nullptr) return Error{ErrorCode::device, std::string("onednn: ") + message};
@@ -267,8 +277,8 @@ class CpuQueue final : public Queue {
   Result<void> gemm(void*, size_t handle, const GemmOperands& o) override {
     int status = api_.gemm_run(gemms_[handle], o.a, o.b, o.bias, o.d);
     if (status == 0) return {};
-    return Error{ErrorCode::device, "onednn: a product failed with status " + std::to_string(status) +
-                                        "; report it with the model"};
+    return Error{ErrorCode::device, "onednn: a product failed with status " +
+                                        std::to_string(status) + "; report it with the model"};
   }
 
   Result<void> copy_in(void*, void* to, const void* from, size_t bytes) override {
@@ -305,7 +315,8 @@ class CpuQueue final : public Queue {
 
 Result<std::unique_ptr<Queue>> CpuBackend::queue() const {
   void* pool = api_->create(threads_);
-  if (pool == nullptr) return Error{ErrorCode::memory, "no memory for the cpu threads; free some memory"};
+  if (pool == nullptr)
+    return Error{ErrorCode::memory, "no memory for the cpu threads; free some memory"};
   return std::unique_ptr<Queue>(std::make_unique<CpuQueue>(*this, pool));
 }
 

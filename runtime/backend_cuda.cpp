@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend on the driver API: one module per kernel, weights in one allocation, launches on any stream.
+// The CUDA backend on the driver API: one module per kernel, weights in one allocation, launches on
+// any stream.
 #include "runtime/backend.h"
 
 #ifndef TFCC_CUDA
@@ -7,13 +8,16 @@
 namespace tfcc::runtime {
 namespace {
 Error not_built() {
-  return {ErrorCode::device,
-          "this tfcc was built without CUDA; build it where the CUDA headers are, or use device cpu"};
+  return {
+      ErrorCode::device,
+      "this tfcc was built without CUDA; build it where the CUDA headers are, or use device cpu"};
 }
 }  // namespace
 
 Result<GpuInfo> query_gpu(int) { return not_built(); }
-Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource&, int) { return not_built(); }
+Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource&, int) {
+  return not_built();
+}
 
 }  // namespace tfcc::runtime
 
@@ -35,7 +39,8 @@ CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
 Error failure(const CudaDriver& cuda, const char* what, CUresult code) {
   ErrorCode kind = code == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::memory : ErrorCode::device;
-  return {kind, std::string("cuda: ") + what + ": " + cuda.text(code) + "; check the GPU with nvidia-smi"};
+  return {kind, std::string("cuda: ") + what + ": " + cuda.text(code) +
+                    "; check the GPU with nvidia-smi"};
 }
 
 #define TFCC_CU(cuda, what, ...)                                                    \
@@ -46,7 +51,9 @@ Error failure(const CudaDriver& cuda, const char* what, CUresult code) {
 // Makes the context current on the calling thread for a scope; the caller may have its own.
 class Current {
  public:
-  Current(const CudaDriver& cuda, CUcontext context) : cuda_(cuda) { cuda_.cuCtxPushCurrent(context); }
+  Current(const CudaDriver& cuda, CUcontext context) : cuda_(cuda) {
+    cuda_.cuCtxPushCurrent(context);
+  }
   ~Current() {
     CUcontext old = nullptr;
     cuda_.cuCtxPopCurrent(&old);
@@ -73,7 +80,8 @@ class CudaBackend final : public Backend {
   friend class CudaQueue;
   Result<void> upload_weights(const BackendSource& source);
   Result<void> load_kernels(const BackendSource& source);
-  Result<CUmodule> load_module(const BackendSource& source, const Kernel& kernel, const Image& image);
+  Result<CUmodule> load_module(const BackendSource& source, const Kernel& kernel,
+                               const Image& image);
   Result<void> check_memory(CUdeviceptr* p, size_t bytes, const std::string& what) const;
 
   const CudaDriver& cuda_;
@@ -100,7 +108,8 @@ CudaBackend::~CudaBackend() {
   cuda_.cuDevicePrimaryCtxRelease(device_);
 }
 
-Result<void> CudaBackend::check_memory(CUdeviceptr* p, size_t bytes, const std::string& what) const {
+Result<void> CudaBackend::check_memory(CUdeviceptr* p, size_t bytes,
+                                       const std::string& what) const {
   CUresult code = cuda_.cuMemAlloc(p, bytes);
   if (code == CUDA_SUCCESS) return {};
   if (code != CUDA_ERROR_OUT_OF_MEMORY) return failure(cuda_, what.c_str(), code);
@@ -120,8 +129,10 @@ Result<void> CudaBackend::upload_weights(const BackendSource& s) {
   return {};
 }
 
-// A cubin is complete in itself; PTX is text that must end in NUL and is compiled here by the driver.
-Result<CUmodule> CudaBackend::load_module(const BackendSource& s, const Kernel& kernel, const Image& image) {
+// A cubin is complete in itself; PTX is text that must end in NUL and is compiled here by the
+// driver.
+Result<CUmodule> CudaBackend::load_module(const BackendSource& s, const Kernel& kernel,
+                                          const Image& image) {
   auto section = s.artifact.bytes(s.artifact.sections[s.target.section]);
   auto bytes = section.subspan(image.offset, image.size);
   std::string text;
@@ -193,7 +204,8 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const BackendSource& s, int i
     if (auto lt = cublaslt(); !lt) return lt.error();
   }
   TFCC_CU(*cuda, "find the GPU", cuda->cuDeviceGet(&backend->device_, index));
-  TFCC_CU(*cuda, "start the GPU", cuda->cuDevicePrimaryCtxRetain(&backend->context_, backend->device_));
+  TFCC_CU(*cuda, "start the GPU",
+          cuda->cuDevicePrimaryCtxRetain(&backend->context_, backend->device_));
   Current current(*cuda, backend->context_);
   TFCC_TRY_VOID(backend->load_kernels(s));
   TFCC_TRY_VOID(backend->upload_weights(s));
@@ -253,7 +265,8 @@ class CudaQueue final : public Queue {
     if (gemms_ != nullptr) gemms_->trim();
   }
 
-  // `bind` takes the values as one struct by value, so that nothing of the host is read after the call.
+  // `bind` takes the values as one struct by value, so that nothing of the host is read after the
+  // call.
   Result<void> begin(void* stream, std::span<const int64_t> values) override {
     Current current(cuda_, b_.context_);
     void* params[] = {const_cast<int64_t*>(values.data()), &block_};
@@ -272,7 +285,8 @@ class CudaQueue final : public Queue {
 
   Result<void> gemm(void* stream, size_t handle, const GemmOperands& operands) override {
     Current current(cuda_, b_.context_);
-    return gemms_->run(handle, operands, reinterpret_cast<void*>(workspace_), kWorkspaceBytes, stream);
+    return gemms_->run(handle, operands, reinterpret_cast<void*>(workspace_), kWorkspaceBytes,
+                       stream);
   }
 
   Result<void> copy_in(void* stream, void* to, const void* from, size_t bytes) override {
@@ -319,12 +333,13 @@ class CudaQueue final : public Queue {
  private:
   size_t block_bytes() const { return (b_.symbols_ + b_.ports_) * sizeof(int64_t); }
 
-  Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid, void** params) {
+  Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid,
+                            void** params) {
     const Kernel& k = b_.plan_->kernels[kernel];
     CUresult code = cuda_.cuLaunchKernel(
         b_.kernels_[kernel], static_cast<unsigned>(grid[0]), static_cast<unsigned>(grid[1]),
-        static_cast<unsigned>(grid[2]), k.threads, 1, 1, k.shared_bytes, static_cast<CUstream>(stream), params,
-        nullptr);
+        static_cast<unsigned>(grid[2]), k.threads, 1, 1, k.shared_bytes,
+        static_cast<CUstream>(stream), params, nullptr);
     if (code == CUDA_SUCCESS) return {};
     return failure(cuda_, ("launch of kernel '" + k.name + "'").c_str(), code);
   }
@@ -351,8 +366,9 @@ Result<GpuInfo> query_gpu(int index) {
   int count = 0;
   TFCC_CU(*cuda, "count the GPUs", cuda->cuDeviceGetCount(&count));
   if (index >= count) {
-    return Error{ErrorCode::device, "there is no GPU " + std::to_string(index) + ", this machine has " +
-                                        std::to_string(count) + "; choose another with cuda:N, or use device cpu"};
+    return Error{ErrorCode::device, "there is no GPU " + std::to_string(index) +
+                                        ", this machine has " + std::to_string(count) +
+                                        "; choose another with cuda:N, or use device cpu"};
   }
   GpuInfo info;
   CUdevice device = 0;
@@ -360,9 +376,11 @@ Result<GpuInfo> query_gpu(int index) {
   TFCC_CU(*cuda, "find the GPU", cuda->cuDeviceGet(&device, index));
   TFCC_CU(*cuda, "ask the GPU", cuda->cuDeviceGetName(name, sizeof name, device));
   TFCC_CU(*cuda, "ask the GPU",
-          cuda->cuDeviceGetAttribute(&info.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
+          cuda->cuDeviceGetAttribute(&info.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                                     device));
   TFCC_CU(*cuda, "ask the GPU",
-          cuda->cuDeviceGetAttribute(&info.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
+          cuda->cuDeviceGetAttribute(&info.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                                     device));
   TFCC_CU(*cuda, "ask the driver", cuda->cuDriverGetVersion(&info.driver));
   info.name = name;
   return info;

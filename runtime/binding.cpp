@@ -16,7 +16,8 @@ Error overflow(const std::string& what) {
 }
 
 // "input 'mask': dim 1 is 7, but dim 1 of 'ids' gives sequence_length = 8"
-Error disagreement(const Manifest& m, const TensorType& input, size_t axis, int64_t got, int64_t want) {
+Error disagreement(const Manifest& m, const TensorType& input, size_t axis, int64_t got,
+                   int64_t want) {
   const SizeExpr& dim = input.dims[axis];
   std::string message = "input '" + input.name + "': dim " + std::to_string(axis) + " is " +
                         std::to_string(got);
@@ -85,12 +86,14 @@ bool is_empty_run(const Manifest& m, std::span<const int64_t> symbols) {
   return false;
 }
 
-Result<void> evaluate_dims(const TensorType& tensor, std::span<const int64_t> symbols, Shape& shape) {
+Result<void> evaluate_dims(const TensorType& tensor, std::span<const int64_t> symbols,
+                           Shape& shape) {
   shape.resize(tensor.dims.size());
   for (size_t i = 0; i < shape.size(); ++i) {
     auto value = tensor.dims[i].evaluate(symbols);
     if (!value) return overflow("'" + tensor.name + "'");
-    // An empty run may give an expression such as S - 1 no sense: its tensors have no elements anyway.
+    // An empty run may give an expression such as S - 1 no sense: its tensors have no elements
+    // anyway.
     shape[i] = std::max<int64_t>(*value, 0);
   }
   auto count = checked_product(shape);
@@ -213,8 +216,8 @@ Result<void> Binding::bind_buffers() {
                       ? io_bytes(inputs_[b.index], manifest_.inputs[b.index].dtype)
                       : io_bytes(outputs_[b.index], manifest_.outputs[b.index].dtype);
     if (static_cast<size_t>(count) * size_of(b.dtype) > room) {
-      return broken("buffer '" + b.name + "' needs " + std::to_string(count) + " elements and has " +
-                    std::to_string(room) + " bytes");
+      return broken("buffer '" + b.name + "' needs " + std::to_string(count) +
+                    " elements and has " + std::to_string(room) + " bytes");
     }
   }
   return {};
@@ -246,7 +249,8 @@ Result<void> Binding::bind_gemm(const Launch& launch, BoundLaunch& bound) const 
       {&g.stride_a, &s.stride_a}, {&g.stride_b, &s.stride_b}};
   for (auto& size : sizes) {
     auto value = size.expr->evaluate(symbols_);
-    if (!value || *value < 0 || *value > kMaxElements) return overflow("product '" + launch.name + "'");
+    if (!value || *value < 0 || *value > kMaxElements)
+      return overflow("product '" + launch.name + "'");
     *size.value = *value;
   }
   bound.skip = s.m == 0 || s.n == 0 || s.batch == 0;

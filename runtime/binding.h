@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From shapes to sizes: the symbols that the inputs' shapes give, the bucket that takes them, and every size of its
-// launches. Pure arithmetic, no device; the executor does it again only when a shape changes.
+// From shapes to sizes: the symbols that the inputs' shapes give, the bucket that takes them, and
+// every size of its launches. Pure arithmetic, no device; the executor does it again only when a
+// shape changes.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,18 @@ namespace tfcc::runtime {
 
 using Shape = std::vector<int64_t>;
 
-/// Reads the symbols off the inputs' shapes (one per input, ranks already right) and compares every dim with them.
-/// Errors: shape, naming the inputs that disagree or the limit that is passed.
+/// Reads the symbols off the inputs' shapes (one per input, ranks already right) and compares every
+/// dim with them. Errors: shape, naming the inputs that disagree or the limit that is passed.
 Result<void> read_symbols(const Manifest& manifest, std::span<const Shape* const> shapes,
                           std::vector<int64_t>& symbols);
 
-/// True if a symbol is 0 below its minimum: an empty batch or sequence, for which nothing is launched.
+/// True if a symbol is 0 below its minimum: an empty batch or sequence, for which nothing is
+/// launched.
 bool is_empty_run(const Manifest& manifest, std::span<const int64_t> symbols);
 
 /// Evaluates dims. Errors: shape (overflow, negative).
-Result<void> evaluate_dims(const TensorType& tensor, std::span<const int64_t> symbols, Shape& shape);
+Result<void> evaluate_dims(const TensorType& tensor, std::span<const int64_t> symbols,
+                           Shape& shape);
 
 /// Bytes of the arena for these symbols. Errors: shape.
 Result<size_t> arena_size(const Plan& plan, std::span<const int64_t> symbols);
@@ -48,7 +51,8 @@ class Binding {
  public:
   Binding(const Manifest& manifest, const Plan& plan);
 
-  /// Evaluates everything for new symbols. Errors: shape; internal if the plan does not fit its own buffers.
+  /// Evaluates everything for new symbols. Errors: shape; internal if the plan does not fit its own
+  /// buffers.
   Result<void> bind(std::span<const int64_t> symbols);
 
   /// Forgets the symbols, so that the next bind() starts anew.

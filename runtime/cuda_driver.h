@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of libcuda.so.1 that the runtime uses, typed by cuda.h and found with dlsym on first use.
-// Included only where TFCC_CUDA is defined.
+// The functions of libcuda.so.1 that the runtime uses, typed by cuda.h and found with dlsym on
+// first use. Included only where TFCC_CUDA is defined.
 #pragma once
 
 #include <cuda.h>
@@ -11,8 +11,8 @@
 
 namespace tfcc::runtime {
 
-// cuda.h maps some names to versioned ones (cuMemAlloc to cuMemAlloc_v2); the macro arguments below are expanded, so
-// that type, member and the name for dlsym all follow it.
+// cuda.h maps some names to versioned ones (cuMemAlloc to cuMemAlloc_v2); the macro arguments below
+// are expanded, so that type, member and the name for dlsym all follow it.
 #define TFCC_CUDA_DRIVER(X)                                                                      \
   X(cuInit) X(cuDriverGetVersion) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)          \
   X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)               \

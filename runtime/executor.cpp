@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: the tensors of one caller, the arena, and the walk over the launches of the bound plan. On shapes seen
-// last time, or prepared, a run allocates nothing.
-#include <cstdlib>
-#include <cstring>
-
+// Executor: the tensors of one caller, the arena, and the walk over the launches of the bound plan.
+// On shapes seen last time, or prepared, a run allocates nothing.
 #include "runtime/binding.h"
 #include "runtime/model.h"
+#include "runtime/port.h"
 
 namespace tfcc {
 
@@ -13,78 +11,14 @@ using runtime::Binding;
 using runtime::BoundLaunch;
 using runtime::Buffer;
 using runtime::BufferClass;
+using runtime::Grown;
+using runtime::Port;
 using runtime::Queue;
 using runtime::Shape;
 using runtime::TensorType;
-
-namespace {
-
-size_t bytes_of(const Shape& shape, DType dtype) {
-  return static_cast<size_t>(runtime::checked_product(shape).value_or(0)) * size_of(dtype);
-}
-
-// Memory that only grows: of the device through the queue, or of the host.
-struct Grown {
-  void* data = nullptr;
-  size_t bytes = 0;
-};
-
-struct HostDeleter {
-  void operator()(void* p) const { std::free(p); }
-};
-
-struct HostMemory {
-  std::unique_ptr<void, HostDeleter> data;
-  size_t bytes = 0;
-
-  Result<void> grow(size_t size, const TensorType& output) {
-    if (size <= bytes) return {};
-    size_t rounded = (size + 63) / 64 * 64;
-    data.reset(std::aligned_alloc(64, rounded));
-    bytes = data ? rounded : 0;
-    if (data) return {};
-    return Error{ErrorCode::memory, "output '" + output.name + "': no memory for " +
-                                        std::to_string(size) + " bytes; use smaller shapes"};
-  }
-};
-
-// A graph input or output of this executor.
-struct Port {
-  const TensorType* type = nullptr;
-  bool is_input = true;
-  bool is_set = false;
-  TensorRef ref;                         // what the caller gave
-  Grown device;                          // CUDA, run(): our copy there
-  HostMemory host;                       // output that the caller gave no memory for
-  Tensor result;                         // output of the last run()
-};
-
-std::string role(const Port& p) {
-  return (p.is_input ? "input '" : "output '") + p.type->name + "'";
-}
-
-Result<void> check_shape(const Port& p, const Shape& shape) {
-  const auto& dims = p.type->dims;
-  if (shape.size() != dims.size()) {
-    std::string want;
-    for (const auto& d : dims) want += (want.empty() ? "" : ", ") + d.print();
-    return Error{ErrorCode::shape, role(p) + ": rank is " + std::to_string(shape.size()) +
-                                       ", must be " + std::to_string(dims.size()) + " [" + want + "]"};
-  }
-  for (size_t i = 0; i < shape.size(); ++i) {
-    auto fixed = dims[i].constant();
-    if (shape[i] >= 0 && (!fixed || *fixed == shape[i])) continue;
-    return Error{ErrorCode::shape, role(p) + ": dim " + std::to_string(i) + " is " +
-                                       std::to_string(shape[i]) + ", must be " +
-                                       (fixed ? std::to_string(*fixed) : "0 or more")};
-  }
-  if (!runtime::checked_product(shape)) {
-    return Error{ErrorCode::shape, role(p) + ": too many elements; use a smaller shape"};
-  }
-  return {};
-}
-
-}  // namespace
+using runtime::bytes_of;
+using runtime::check_shape;
+using runtime::role;
 
 inline namespace v1 {
 
@@ -111,7 +45,8 @@ struct Executor::Impl {
   void* address(uint32_t buffer) const;
   bool on_host() const { return model->backend->on_host(); }
   const Shape& output_shape(const Port& p) const {
-    return binding.output_shape(static_cast<size_t>(&p - ports.data()) - model->manifest.inputs.size());
+    return binding.output_shape(static_cast<size_t>(&p - ports.data()) -
+                                model->manifest.inputs.size());
   }
 
   std::shared_ptr<const Model::Impl> model;
@@ -169,7 +104,8 @@ Result<void> Executor::Impl::symbols_for(const Shapes& given, std::vector<int64_
     size_t i = 0;
     while (i < found.size() && ports[i].type->name != name) ++i;
     if (i == found.size()) {
-      return Error{ErrorCode::invalid_argument, "no input is named '" + name + "'; see Model::inputs()"};
+      return Error{ErrorCode::invalid_argument,
+                   "no input is named '" + name + "'; see Model::inputs()"};
     }
     TFCC_TRY_VOID(check_shape(ports[i], shape));
     found[i] = &shape;
@@ -191,7 +127,8 @@ Result<void> Executor::Impl::bind(std::span<const int64_t> wanted) {
     auto handle = queue->prepare_gemm(l.gemm);
     if (!handle) {
       binding.unbind();
-      return Error{handle.error().code, "product '" + l.launch->name + "': " + handle.error().message};
+      return Error{handle.error().code,
+                   "product '" + l.launch->name + "': " + handle.error().message};
     }
     l.handle = *handle;
   }
@@ -221,7 +158,8 @@ Result<void> Executor::Impl::check_outputs() const {
     std::string got, want;
     for (int64_t d : p.ref.shape) got += (got.empty() ? "" : ", ") + std::to_string(d);
     for (int64_t d : output_shape(p)) want += (want.empty() ? "" : ", ") + std::to_string(d);
-    return Error{ErrorCode::shape, role(p) + ": shape is [" + got + "], must be [" + want + "] for " +
+    return Error{ErrorCode::shape, role(p) + ": shape is [" + got + "], must be [" + want +
+                                       "] for " +
                                        runtime::print_symbols(model->manifest, binding.symbols())};
   }
   return {};
@@ -252,7 +190,8 @@ Result<void> Executor::Impl::choose_addresses(bool own_stream) {
     if (!own_stream && !on_device) {
       return Error{ErrorCode::invalid_argument,
                    role(p) + (p.is_set ? " is in host memory" : " is not set") +
-                       "; enqueue() takes device memory for every input and output, run() takes host memory"};
+                       "; enqueue() takes device memory for every input and output, run() takes "
+                       "host memory"};
     }
     addresses[i] = on_device   ? p.ref.data
                    : !on_host() ? p.device.data
@@ -268,7 +207,8 @@ void* Executor::Impl::address(uint32_t index) const {
     case BufferClass::arena:
       return static_cast<std::byte*>(arena.data) + binding.slot_offsets()[b.index];
     case BufferClass::constant:
-      return const_cast<std::byte*>(model->backend->weights() + model->manifest.weights[b.index].offset);
+      return const_cast<std::byte*>(model->backend->weights() +
+                                    model->manifest.weights[b.index].offset);
     default: break;
   }
   size_t port = b.index + (b.place == BufferClass::output ? model->manifest.inputs.size() : 0);
@@ -285,8 +225,9 @@ Result<void> Executor::Impl::issue_kernel(void* stream, const BoundLaunch& l) {
 
 Result<void> Executor::Impl::issue_gemm(void* stream, const BoundLaunch& l) {
   const runtime::GemmLaunch& g = *l.launch->gemm;
-  return queue->gemm(stream, l.handle,
-                     {address(g.a), address(g.b), g.has_bias ? address(g.bias) : nullptr, address(g.d)});
+  return queue->gemm(
+      stream, l.handle,
+      {address(g.a), address(g.b), g.has_bias ? address(g.bias) : nullptr, address(g.d)});
 }
 
 Result<void> Executor::Impl::issue(void* stream) {
@@ -339,7 +280,7 @@ Result<void> Executor::Impl::copy_outputs(void* stream) {
 }
 
 Result<void> Executor::Impl::flag_error() {
-  TFCC_TRY_VOID(queue->take_flags(flags));         // even if there are none: it reports failed kernels
+  TFCC_TRY_VOID(queue->take_flags(flags));  // even if there are none: it reports failed kernels
   std::string message;
   for (size_t i = 0; i < flags.size(); ++i) {
     if (flags[i] != 0) message += (message.empty() ? "" : "; ") + model->manifest.flags[i].message;
@@ -384,8 +325,9 @@ Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": data is null"};
   }
   if (tensor.place == Place::device && impl_->on_host()) {
-    return Error{ErrorCode::invalid_argument,
-                 role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
+    return Error{
+        ErrorCode::invalid_argument,
+        role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
   }
   p->ref = tensor;
   p->is_set = true;
@@ -433,7 +375,8 @@ Result<void> Executor::run() {
 Result<void> Executor::enqueue(void* stream) {
   Impl& e = *impl_;
   if (e.on_host()) {
-    return Error{ErrorCode::unsupported, "enqueue() needs a GPU, this model runs on the cpu; call run()"};
+    return Error{ErrorCode::unsupported,
+                 "enqueue() needs a GPU, this model runs on the cpu; call run()"};
   }
   e.ran = false;
   TFCC_TRY_VOID(e.symbols_of_set(e.symbols));

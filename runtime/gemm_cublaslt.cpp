@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row-major products on a column-major library: D = A * B by rows is D^T = B^T * A^T by columns, and a row-major matrix
-// read by columns is its own transpose. So the library's first operand is our B, its second our A, and m and n swap.
+// Row-major products on a column-major library: D = A * B by rows is D^T = B^T * A^T by columns,
+// and a row-major matrix read by columns is its own transpose. So the library's first operand is
+// our B, its second our A, and m and n swap.
 #ifdef TFCC_CUDA
 #include "runtime/gemm_cublaslt.h"
 
@@ -13,14 +14,15 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr const char* kWayOut =
-    "install cuBLAS of CUDA 13 or 12 (package libcublas-13-0, or pip install nvidia-cublas) and add its "
+    "install cuBLAS of CUDA 13 or 12 (package libcublas-13-0, or pip install nvidia-cublas) and "
+    "add its "
     "folder to LD_LIBRARY_PATH";
 
 Result<CublasLt> open_cublaslt() {
-  TFCC_TRY(void* library,
-           open_library({"libcublasLt.so.13", "libcublasLt.so.12",
-                         "/usr/local/cuda/lib64/libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.12"},
-                        kWayOut));
+  TFCC_TRY(void* library, open_library({"libcublasLt.so.13", "libcublasLt.so.12",
+                                        "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                        "/usr/local/cuda/lib64/libcublasLt.so.12"},
+                                       kWayOut));
   CublasLt lt;
 #define TFCC_FIND(name) TFCC_TRY_VOID(find_function(library, TFCC_TEXT(name), lt.name, kWayOut));
   TFCC_CUBLASLT(TFCC_FIND)
@@ -81,16 +83,17 @@ struct CublasLtGemms::Product {
   }
 
   // A row-major rows x columns matrix, which the library reads as columns x rows by columns.
-  cublasStatus_t layout(cublasLtMatrixLayout_t& out, cudaDataType_t type, int64_t rows, int64_t columns,
-                        int64_t batch, int64_t stride) {
+  cublasStatus_t layout(cublasLtMatrixLayout_t& out, cudaDataType_t type, int64_t rows,
+                        int64_t columns, int64_t batch, int64_t stride) {
     auto status = lt.cublasLtMatrixLayoutCreate(&out, type, static_cast<uint64_t>(columns),
                                                 static_cast<uint64_t>(rows), columns);
     if (status != CUBLAS_STATUS_SUCCESS || batch == 1) return status;
     auto count = static_cast<int32_t>(batch);
-    status = lt.cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
+    status = lt.cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                                 sizeof count);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    return lt.cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
-                                               sizeof stride);
+    return lt.cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                               &stride, sizeof stride);
   }
 
   const CublasLt& lt;
@@ -126,7 +129,8 @@ void CublasLtGemms::trim() {
 Result<void> CublasLtGemms::describe(const GemmShape& s, Product& p) const {
   auto a = cuda_type(s.a), b = cuda_type(s.b), d = cuda_type(s.d), bias = cuda_type(s.bias);
   if (!a || !b || !d || !bias || s.batch > INT32_MAX) {
-    return Error{ErrorCode::unsupported, "cublasLt has no product " + print(s) + "; report this model"};
+    return Error{ErrorCode::unsupported,
+                 "cublasLt has no product " + print(s) + "; report this model"};
   }
   p.has_bias = s.has_bias;
   p.alpha = s.alpha;
@@ -146,8 +150,10 @@ Result<void> CublasLtGemms::describe(const GemmShape& s, Product& p) const {
     TFCC_LT("a descriptor", p.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type));
   }
   // Stored sizes by rows: a transposed operand is stored the other way round.
-  TFCC_LT("a layout", p.layout(p.first, *b, s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n, s.batch, s.stride_b));
-  TFCC_LT("a layout", p.layout(p.second, *a, s.trans_a ? s.k : s.m, s.trans_a ? s.m : s.k, s.batch, s.stride_a));
+  TFCC_LT("a layout",
+          p.layout(p.first, *b, s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n, s.batch, s.stride_b));
+  TFCC_LT("a layout", p.layout(p.second, *a, s.trans_a ? s.k : s.m, s.trans_a ? s.m : s.k, s.batch,
+                               s.stride_a));
   TFCC_LT("a layout", p.layout(p.result, *d, s.m, s.n, s.batch, s.m * s.n));
   return {};
 }
@@ -161,14 +167,15 @@ Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, P
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
   // Weights start at multiples of 64; the library's own assumption is 256.
   auto align = static_cast<uint32_t>(kWeightAlignment);
-  for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+  for (auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     set(attribute, align);
   }
   cublasLtMatmulHeuristicResult_t found = {};
   int count = 0;
-  auto status = lt_.cublasLtMatmulAlgoGetHeuristic(handle_, p.desc, p.first, p.second, p.result, p.result,
-                                                   preference, 1, &found, &count);
+  auto status = lt_.cublasLtMatmulAlgoGetHeuristic(handle_, p.desc, p.first, p.second, p.result,
+                                                   p.result, preference, 1, &found, &count);
   lt_.cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
     return Error{ErrorCode::unsupported, "cublasLt has no product " + print(s) + " (status " +
@@ -189,17 +196,17 @@ Result<size_t> CublasLtGemms::prepare(const GemmShape& shape, size_t workspace_b
   return products_.size() - 1;
 }
 
-Result<void> CublasLtGemms::run(size_t handle, const GemmOperands& o, void* workspace, size_t workspace_bytes,
-                                void* stream) {
+Result<void> CublasLtGemms::run(size_t handle, const GemmOperands& o, void* workspace,
+                                size_t workspace_bytes, void* stream) {
   Product& p = *products_[handle];
   if (p.has_bias) TFCC_LT("a bias", p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias));
   float alpha32 = static_cast<float>(p.alpha), beta32 = 0;
   double alpha64 = p.alpha, beta64 = 0;
   const void* alpha = p.is_f64 ? static_cast<const void*>(&alpha64) : &alpha32;
   const void* beta = p.is_f64 ? static_cast<const void*>(&beta64) : &beta32;
-  TFCC_LT("a product", lt_.cublasLtMatmul(handle_, p.desc, alpha, o.b, p.first, o.a, p.second, beta, o.d, p.result,
-                                          o.d, p.result, &p.algo, workspace, workspace_bytes,
-                                          static_cast<cudaStream_t>(stream)));
+  TFCC_LT("a product", lt_.cublasLtMatmul(handle_, p.desc, alpha, o.b, p.first, o.a, p.second, beta,
+                                          o.d, p.result, o.d, p.result, &p.algo, workspace,
+                                          workspace_bytes, static_cast<cudaStream_t>(stream)));
   return {};
 }
 

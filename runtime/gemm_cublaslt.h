@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by cuBLASLt, opened at run time (13, then 12). Included only where TFCC_CUDA is defined.
+// Matrix products by cuBLASLt, opened at run time (13, then 12). Included only where TFCC_CUDA is
+// defined.
 #pragma once
 
 #include <cublasLt.h>
@@ -31,7 +32,8 @@ struct CublasLt {
 /// The library, opened once. Errors: device, with the way out.
 Result<const CublasLt*> cublaslt();
 
-/// The products of one executor: descriptors and the chosen algorithm per shape. The context must be current.
+/// The products of one executor: descriptors and the chosen algorithm per shape. The context must
+/// be current.
 class CublasLtGemms {
  public:
   /// Errors: device.
@@ -43,8 +45,8 @@ class CublasLtGemms {
   /// Descriptors and algorithm for a shape, made once. Errors: unsupported, device.
   Result<size_t> prepare(const GemmShape& shape, size_t workspace_bytes);
   /// Launches on a stream. Errors: device.
-  Result<void> run(size_t handle, const GemmOperands& operands, void* workspace, size_t workspace_bytes,
-                   void* stream);
+  Result<void> run(size_t handle, const GemmOperands& operands, void* workspace,
+                   size_t workspace_bytes, void* stream);
   /// Forgets all products if there are very many.
   void trim();
 

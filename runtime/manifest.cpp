@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bounded reader of Protobuf's wire format for the one schema of runtime/manifest.proto. Nesting is as deep as the
-// schema, so there is no recursion to limit; the number of messages is limited, strings and arrays are bounded
-// by the bytes they come from.
+// A bounded reader of Protobuf's wire format for the one schema of runtime/manifest.proto. Nesting
+// is as deep as the schema, so there is no recursion to limit; the number of messages is limited,
+// strings and arrays are bounded by the bytes they come from.
 #include "runtime/manifest.h"
 
 #include <bit>
@@ -91,7 +91,8 @@ bool expect(const Field& f, Wire wire, State& s) {
   return false;
 }
 
-// One `get` per type of a field; all append to vectors and overwrite single values, as Protobuf does.
+// One `get` per type of a field; all append to vectors and overwrite single values, as Protobuf
+// does.
 void get(const Field& f, std::string& out, State& s) {
   if (expect(f, Wire::bytes, s)) {
     out.assign(reinterpret_cast<const char*>(f.bytes.data()), f.bytes.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of a .tfcc file in memory: plain structs that mirror runtime/manifest.proto field by field, and the
-// bounded reader that fills them. Used by the runtime and by `tfcc inspect`.
+// The manifest of a .tfcc file in memory: plain structs that mirror runtime/manifest.proto field by
+// field, and the bounded reader that fills them. Used by the runtime and by `tfcc inspect`.
 #pragma once
 
 #include <cstdint>
@@ -151,15 +151,17 @@ struct Manifest {
   std::string report;
 };
 
-/// Messages that one manifest may hold, all kinds together: bounds the memory a small file can claim.
+/// Messages that one manifest may hold, all kinds together: bounds the memory a small file can
+/// claim.
 inline constexpr size_t kMaxManifestMessages = size_t{1} << 20;
 
 /// Reads the wire format. Unknown fields are skipped. `name` starts every message.
 /// Errors: bad_file (broken encoding, wrong wire type, unknown dtype or class, too many messages).
 Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name);
 
-/// Checks every index, offset and size program against the rest of the manifest and the file, so that nothing later
-/// can reach outside. Errors: bad_file.
-Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact, const std::string& name);
+/// Checks every index, offset and size program against the rest of the manifest and the file, so
+/// that nothing later can reach outside. Errors: bad_file.
+Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact,
+                            const std::string& name);
 
 }  // namespace tfcc::runtime

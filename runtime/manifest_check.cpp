@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Validation of a manifest, once at load: after it, every index, offset and program can be used without a look.
+// Validation of a manifest, once at load: after it, every index, offset and program can be used
+// without a look.
 #include <set>
 
 #include "runtime/manifest.h"
@@ -51,7 +52,8 @@ class Checker {
     for (const auto* tensors : {&m_.inputs, &m_.outputs}) {
       for (const TensorType& t : *tensors) {
         if (!valid(t.dims, kMaxRank)) return bad("'" + t.name + "' has broken dims");
-        if (!names.insert(t.name).second) return bad("two inputs or outputs are named '" + t.name + "'");
+        if (!names.insert(t.name).second)
+          return bad("two inputs or outputs are named '" + t.name + "'");
       }
     }
     for (const Symbol& s : m_.symbols) {
@@ -113,10 +115,13 @@ class Checker {
     const GemmLaunch& g = *l.gemm;
     for (uint32_t b : {g.a, g.b, g.d, g.has_bias ? g.bias : g.d}) {
       if (b >= p.buffers.size()) return bad("product '" + l.name + "' has a missing buffer");
-      bool io = p.buffers[b].place == BufferClass::input || p.buffers[b].place == BufferClass::output;
-      if (io && p.family == "cuda") return bad("product '" + l.name + "' uses a graph input or output");
+      bool io =
+          p.buffers[b].place == BufferClass::input || p.buffers[b].place == BufferClass::output;
+      if (io && p.family == "cuda")
+        return bad("product '" + l.name + "' uses a graph input or output");
     }
-    if (p.buffers[g.d].place == BufferClass::constant) return bad("product '" + l.name + "' writes a weight");
+    if (p.buffers[g.d].place == BufferClass::constant)
+      return bad("product '" + l.name + "' writes a weight");
     for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch}) {
       if (e->code.empty()) return bad("product '" + l.name + "' lacks a size");
     }
@@ -134,15 +139,19 @@ class Checker {
     if (!valid(p.limits) || !valid(p.live_bytes)) return bad("a plan has broken limits");
     for (const Kernel& k : p.kernels) {
       if (k.name.empty()) return bad("a kernel without name");
-      if (cuda && (k.threads == 0 || k.threads > 1024)) return bad("kernel '" + k.name + "' has no block");
+      if (cuda && (k.threads == 0 || k.threads > 1024))
+        return bad("kernel '" + k.name + "' has no block");
     }
-    if (cuda && (!p.has_bind || p.bind >= p.kernels.size())) return bad("a plan without bind kernel");
+    if (cuda && (!p.has_bind || p.bind >= p.kernels.size()))
+      return bad("a plan without bind kernel");
     for (const Buffer& b : p.buffers) TFCC_TRY_VOID(buffer(p, b));
     for (const Bucket& bucket : p.buckets) {
       if (!valid(bucket.limits)) return bad("bucket '" + bucket.name + "' has broken limits");
       for (const Launch& l : bucket.launches) {
-        if (l.kernel.has_value() == l.gemm.has_value()) return bad("launch '" + l.name + "' does nothing");
-        if (!valid(l.flops) || !valid(l.bytes)) return bad("launch '" + l.name + "' has broken sizes");
+        if (l.kernel.has_value() == l.gemm.has_value())
+          return bad("launch '" + l.name + "' does nothing");
+        if (!valid(l.flops) || !valid(l.bytes))
+          return bad("launch '" + l.name + "' has broken sizes");
         TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : gemm_launch(p, l));
       }
     }
@@ -186,7 +195,8 @@ class Checker {
 
 }  // namespace
 
-Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact, const std::string& name) {
+Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact,
+                            const std::string& name) {
   return Checker(manifest, artifact, name).all();
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model: from a file or memory to verified bytes, a chosen target and a backend with weights and code.
+// Model: from a file or memory to verified bytes, a chosen target and a backend with weights and
+// code.
 #include "runtime/model.h"
 
 #include <fcntl.h>
@@ -19,7 +20,8 @@ MappedFile::~MappedFile() {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   auto failure = [&](int code) {
-    return Error{ErrorCode::io, path + ": cannot read: " + std::strerror(code) + "; check the path"};
+    return Error{ErrorCode::io,
+                 path + ": cannot read: " + std::strerror(code) + "; check the path"};
   };
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return failure(errno);
@@ -87,7 +89,8 @@ Result<std::unique_ptr<Backend>> make_backend(const Model::Impl& impl, int gpu) 
 Result<void> start(Model::Impl& impl, const Choice& choice) {
   impl.target = choice.target;
   impl.plan = &impl.manifest.plans[choice.target->plan];
-  TFCC_TRY_VOID(verify_section(impl.artifact, impl.artifact.sections[impl.target->section], impl.name));
+  TFCC_TRY_VOID(
+      verify_section(impl.artifact, impl.artifact.sections[impl.target->section], impl.name));
   TFCC_TRY(impl.backend, make_backend(impl, choice.gpu));
   return {};
 }

@@ -41,7 +41,8 @@ struct Choice {
   int gpu = -1;                          // -1: the CPU
 };
 
-/// "sm_90" is {9, 0}, "compute_80" {8, 0, ptx}; an 'a' behind it binds the code to that very device.
+/// "sm_90" is {9, 0}, "compute_80" {8, 0, ptx}; an 'a' behind it binds the code to that very
+/// device.
 struct CudaTarget {
   int major = 0;
   int minor = 0;
@@ -55,8 +56,8 @@ const Target* best_for_gpu(const Manifest& manifest, const GpuInfo& gpu);
 /// The target of the highest level that this CPU supports, or null.
 const Target* best_for_cpu(const Manifest& manifest);
 
-/// Chooses by LoadOptions::device. Errors: invalid_argument (no such device name), device (naming what the file has
-/// and what this machine has).
+/// Chooses by LoadOptions::device. Errors: invalid_argument (no such device name), device (naming
+/// what the file has and what this machine has).
 Result<Choice> choose_target(const Manifest& manifest, const std::string& device,
                              const std::string& name);
 

@@ -11,7 +11,8 @@
 
 namespace tfcc::runtime {
 
-/// The first of `names` that opens; it stays open. Errors: device, naming the first and the loader's words.
+/// The first of `names` that opens; it stays open. Errors: device, naming the first and the
+/// loader's words.
 inline Result<void*> open_library(std::initializer_list<const char*> names, const char* way_out) {
   std::string error;
   for (const char* name : names) {

@@ -8,7 +8,8 @@
 namespace tfcc::runtime {
 namespace {
 
-// A value that may have gone wrong. Both branches of a select are computed, and only the one taken may fail.
+// A value that may have gone wrong. Both branches of a select are computed, and only the one taken
+// may fail.
 struct Number {
   int64_t value = 0;
   bool ok = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes as postfix programs over the symbols of a run. Codegen prints dim expressions into them (manifest.proto,
-// SizeExpr); the runtime evaluates them when shapes change, with checked arithmetic.
+// Sizes as postfix programs over the symbols of a run. Codegen prints dim expressions into them
+// (manifest.proto, SizeExpr); the runtime evaluates them when shapes change, with checked
+// arithmetic.
 #pragma once
 
 #include <cstddef>

@@ -72,8 +72,8 @@ Result<const Target*> for_gpu(const Manifest& m, int index, const std::string& n
                                         std::to_string(t->min_driver % 1000 / 10) + ", here is " +
                                         gpu_text(gpu) + "; update the NVIDIA driver"};
   }
-  return Error{ErrorCode::device, name + ": it has " + target_list(m) + ", here is " + gpu_text(gpu) +
-                                      "; compile with --target " + sm};
+  return Error{ErrorCode::device, name + ": it has " + target_list(m) + ", here is " +
+                                      gpu_text(gpu) + "; compile with --target " + sm};
 }
 
 Result<const Target*> for_cpu(const Manifest& m, const std::string& name) {
@@ -107,7 +107,9 @@ const Target* best_for_gpu(const Manifest& m, const GpuInfo& gpu) {
     auto c = parse_cuda_target(t.name);
     if (!c || !is_cuda(m, t) || t.min_driver > static_cast<uint32_t>(gpu.driver)) continue;
     int have = gpu.major * 10 + gpu.minor, need = c->major * 10 + c->minor;
-    bool runs = c->exact ? have == need : c->ptx ? have >= need : c->major == gpu.major && have >= need;
+    bool runs = c->exact ? have == need
+                : c->ptx ? have >= need
+                         : c->major == gpu.major && have >= need;
     // Machine code before PTX, which is compiled at load; then the closest; then the variant.
     int score = (c->ptx ? 0 : 100000) + need * 2 + (c->exact ? 1 : 0);
     if (runs && score > best_score) best = &t, best_score = score;
@@ -125,7 +127,8 @@ const Target* best_for_cpu(const Manifest& m) {
   return nullptr;
 }
 
-Result<Choice> choose_target(const Manifest& m, const std::string& device, const std::string& name) {
+Result<Choice> choose_target(const Manifest& m, const std::string& device,
+                             const std::string& name) {
   if (device == "cpu") {
     TFCC_TRY(const Target* t, for_cpu(m, name));
     return Choice{t, -1};
@@ -136,7 +139,8 @@ Result<Choice> choose_target(const Manifest& m, const std::string& device, const
     auto cpu = for_cpu(m, name);
     if (cpu) return Choice{*cpu, -1};
     if (has_family(m, true)) {
-      return Error{ErrorCode::device, gpu.error().message + "; nor is there code for " + cpu_text()};
+      return Error{ErrorCode::device,
+                   gpu.error().message + "; nor is there code for " + cpu_text()};
     }
     return cpu.error();
   }

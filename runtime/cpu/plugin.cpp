@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libtfcc_cpu.so: threads (OpenMP) and matrix products (oneDNN) of the CPU target, behind the C table of plugin.h.
-// One OpenMP pool serves oneDNN and our kernels. No exception leaves this file.
+// libtfcc_cpu.so: threads (OpenMP) and matrix products (oneDNN) of the CPU target, behind the C
+// table of plugin.h. One OpenMP pool serves oneDNN and our kernels. No exception leaves this file.
 #include "runtime/cpu/plugin.h"
 
 #include <omp.h>
@@ -29,7 +29,9 @@ struct Pool {
 // oneDNN takes the thread count of the calling thread; a caller's own setting is put back.
 class ThreadCount {
  public:
-  explicit ThreadCount(int threads) : saved_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  explicit ThreadCount(int threads) : saved_(omp_get_max_threads()) {
+    omp_set_num_threads(threads);
+  }
   ~ThreadCount() { omp_set_num_threads(saved_); }
   ThreadCount(const ThreadCount&) = delete;
   ThreadCount& operator=(const ThreadCount&) = delete;
@@ -61,8 +63,10 @@ void limit_isa() {
   (void)done;
 }
 
-// A stored r x c matrix, or its transpose, as oneDNN sees it; a shared operand has a batch of 1, which broadcasts.
-dnnl::memory::desc operand(int64_t batch, int64_t stride, int64_t rows, int64_t columns, bool trans) {
+// A stored r x c matrix, or its transpose, as oneDNN sees it; a shared operand has a batch of 1,
+// which broadcasts.
+dnnl::memory::desc operand(int64_t batch, int64_t stride, int64_t rows, int64_t columns,
+                           bool trans) {
   dims strides = trans ? dims{1, rows} : dims{columns, 1};
   if (batch == 1) return {dims{rows, columns}, kF32, strides};
   bool shared = stride == 0;
@@ -70,7 +74,8 @@ dnnl::memory::desc operand(int64_t batch, int64_t stride, int64_t rows, int64_t 
   return {dims{shared ? 1 : batch, rows, columns}, kF32, strides};
 }
 
-// alpha before the bias: a linear post-op, then the bias as a binary post-op. Returns the argument of the bias.
+// alpha before the bias: a linear post-op, then the bias as a binary post-op. Returns the argument
+// of the bias.
 int add_alpha(dnnl::post_ops& ops, const TfccCpuGemm& g, const dnnl::memory::desc& bias) {
 #if DNNL_VERSION_MAJOR >= 3
   ops.append_eltwise(dnnl::algorithm::eltwise_linear, g.alpha, 0.0f);
@@ -84,7 +89,8 @@ int add_alpha(dnnl::post_ops& ops, const TfccCpuGemm& g, const dnnl::memory::des
 
 dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const dnnl::memory::desc& a,
                                       const dnnl::memory::desc& b, const dnnl::memory::desc* bias,
-                                      const dnnl::memory::desc& d, const dnnl::primitive_attr& attr) {
+                                      const dnnl::memory::desc& d,
+                                      const dnnl::primitive_attr& attr) {
 #if DNNL_VERSION_MAJOR >= 3
   if (bias != nullptr) return {engine, a, b, *bias, d, attr};
   return {engine, a, b, d, attr};
@@ -153,7 +159,8 @@ void parallel_for(void* pool, int64_t work, int64_t grain, TfccCpuRange fn, void
   // Always the whole team: libgomp rebuilds its threads when the size of a team changes.
 #pragma omp parallel num_threads(static_cast<int>(most))
   {
-    // A smaller team is possible under a thread limit, so parts are dealt out, not assumed one to one.
+    // A smaller team is possible under a thread limit, so parts are dealt out, not assumed one to
+    // one.
     for (int64_t i = omp_get_thread_num(); i < parts; i += omp_get_num_threads()) {
       int64_t begin = work * i / parts, end = work * (i + 1) / parts;
       if (begin < end) fn(context, begin, end);
@@ -193,7 +200,8 @@ int gemm_run(void* gemm, const void* a, const void* b, const void* bias, void* d
   int arg_count = g->bias_arg != 0 ? 5 : 4;
   for (int64_t i = 0; i < g->repeat; ++i) {
     set(g->d, static_cast<float*>(d) + i * g->stride_d);
-    auto status = dnnl_primitive_execute(g->primitive.get(), g->pool->stream.get(), arg_count, args);
+    auto status =
+        dnnl_primitive_execute(g->primitive.get(), g->pool->stream.get(), arg_count, args);
     if (status != dnnl_success) return static_cast<int>(status);
   }
   return static_cast<int>(dnnl_stream_wait(g->pool->stream.get()));

@@ -24,7 +24,8 @@ typedef void (*TfccCpuRange)(void* context, int64_t begin, int64_t end);
 
 typedef struct TfccCpuApi {
   uint32_t version;
-  /** A pool of threads; 0 is one per physical core that this process may use. Null: out of memory. */
+  /** A pool of threads; 0 is one per physical core that this process may use. Null: out of memory.
+   */
   void* (*create)(int threads);
   void (*destroy)(void* pool);
   int (*threads)(const void* pool);

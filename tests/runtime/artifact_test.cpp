@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The container: checksum, layout, damage of every kind, and files that promise what they do not hold.
+// The container: checksum, layout, damage of every kind, and files that promise what they do not
+// hold.
 #include "runtime/artifact.h"
 
 #include <sys/resource.h>
@@ -50,7 +51,8 @@ class ArtifactTest : public testing::Test {
   }
 
   std::string path_ = temporary_path("artifact.tfcc");
-  LoadOptions options_ = {.device = "cpu", .threads = 1, .verify_weights = false, .code_dir = "", .log = {}};
+  LoadOptions options_ = {
+      .device = "cpu", .threads = 1, .verify_weights = false, .code_dir = "", .log = {}};
 };
 
 TEST(Checksum, has_the_documented_values) {
@@ -137,7 +139,8 @@ TEST_F(ArtifactTest, altered_weights_are_found_when_asked) {
   options_.verify_weights = true;
   auto model = Model::load(bytes, options_);
   ASSERT_FALSE(model);
-  EXPECT_NE(model.error().message.find("weight 'w' is altered"), std::string::npos) << model.error().message;
+  EXPECT_NE(model.error().message.find("weight 'w' is altered"), std::string::npos)
+      << model.error().message;
   bytes[4096 + 65] ^= std::byte{1};
   EXPECT_TRUE(Model::load(bytes, options_));
 }
@@ -152,12 +155,14 @@ TEST_F(ArtifactTest, truncated_at_any_length) {
   write_file(path_, std::span(bytes).first(5000));
   auto model = Model::load(path_, options_);
   ASSERT_FALSE(model);
-  EXPECT_NE(model.error().message.find("truncated: 5000 of"), std::string::npos) << model.error().message;
+  EXPECT_NE(model.error().message.find("truncated: 5000 of"), std::string::npos)
+      << model.error().message;
   bytes.push_back({});
   EXPECT_FALSE(Model::load(bytes, options_)) << "bytes after the end";
 }
 
-// With a right checksum around wrong content: what a file made by a broken or hostile writer looks like.
+// With a right checksum around wrong content: what a file made by a broken or hostile writer looks
+// like.
 TEST_F(ArtifactTest, any_byte_of_the_manifest_may_be_wrong_under_a_right_checksum) {
   auto bytes = small_file();
   runtime::Header h;
@@ -173,7 +178,8 @@ TEST_F(ArtifactTest, any_byte_of_the_manifest_may_be_wrong_under_a_right_checksu
       std::memcpy(bytes.data(), &h, sizeof h);
       auto a = runtime::read_artifact(bytes, name);
       ASSERT_TRUE(a);
-      if (auto m = runtime::read_manifest(a->manifest, name)) (void)runtime::check_manifest(*m, *a, name);
+      if (auto m = runtime::read_manifest(a->manifest, name))
+        (void)runtime::check_manifest(*m, *a, name);
       bytes[i] ^= std::byte(1 << bit);
     }
   }
@@ -223,22 +229,31 @@ TEST_F(ArtifactTest, refuses_other_versions_and_features) {
 
 TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   auto plan = [](pb::Manifest& m) -> pb::Plan& { return *m.mutable_plans(0); };
-  auto launch = [](pb::Manifest& m, int i) { return m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(i); };
+  auto launch = [](pb::Manifest& m, int i) {
+    return m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(i);
+  };
   expect_message([](auto& m) { m.mutable_symbols(0)->set_input(9); }, "comes from no input");
   expect_message([](auto& m) { m.mutable_symbols(0)->set_axis(3); }, "comes from no input");
   expect_message([](auto& m) { m.mutable_symbols(0)->set_min(9); }, "empty range");
   expect_message([](auto& m) { m.mutable_inputs(1)->set_name("x"); }, "two inputs or outputs");
-  expect_message([](auto& m) { m.mutable_inputs(0)->mutable_dims(0)->set_code(1, 2); }, "broken dims");
-  expect_message([](auto& m) { m.mutable_checks(0)->mutable_value()->add_code(3); }, "check is broken");
-  expect_message([](auto& m) { m.mutable_weights(2)->set_offset(1 << 20); }, "outside the weights section");
-  expect_message([](auto& m) { m.mutable_weights(2)->set_offset(4); }, "outside the weights section");
-  expect_message([](auto& m) { m.mutable_weights(2)->set_shape(0, 1); }, "not the size of its shape");
+  expect_message([](auto& m) { m.mutable_inputs(0)->mutable_dims(0)->set_code(1, 2); },
+                 "broken dims");
+  expect_message([](auto& m) { m.mutable_checks(0)->mutable_value()->add_code(3); },
+                 "check is broken");
+  expect_message([](auto& m) { m.mutable_weights(2)->set_offset(1 << 20); },
+                 "outside the weights section");
+  expect_message([](auto& m) { m.mutable_weights(2)->set_offset(4); },
+                 "outside the weights section");
+  expect_message([](auto& m) { m.mutable_weights(2)->set_shape(0, 1); },
+                 "not the size of its shape");
   expect_message([&](auto& m) { plan(m).set_family("tpu"); }, "unknown family");
   expect_message([&](auto& m) { plan(m).clear_buckets(); }, "without buckets");
   expect_message([&](auto& m) { plan(m).mutable_buffers(5)->set_index(2); }, "has no storage");
-  expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE); }, "has no storage");
+  expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE); },
+                 "has no storage");
   expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_kernel(2); }, "has no kernel");
-  expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_args(0, 8); }, "missing buffer");
+  expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_args(0, 8); },
+                 "missing buffer");
   expect_message([&](auto& m) { launch(m, 1)->mutable_gemm()->set_bias(8); }, "missing buffer");
   expect_message([&](auto& m) { launch(m, 1)->mutable_gemm()->set_d(3); }, "writes a weight");
   expect_message([&](auto& m) { launch(m, 1)->mutable_gemm()->clear_k(); }, "lacks a size");
@@ -246,9 +261,11 @@ TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   expect_message([](auto& m) { m.mutable_targets(0)->set_plan(1); }, "has no plan");
   expect_message([](auto& m) { m.mutable_targets(0)->set_section(0); }, "has no code");
   expect_message([](auto& m) { m.mutable_targets(0)->clear_images(); }, "code of every kernel");
-  expect_message([](auto& m) { m.mutable_targets(0)->mutable_images(0)->set_offset(1); }, "outside its section");
+  expect_message([](auto& m) { m.mutable_targets(0)->mutable_images(0)->set_offset(1); },
+                 "outside its section");
   expect_message([](auto& m) { m.add_texts()->set_size(1); }, "outside the text section");
-  expect_message([&](auto& m) { plan(m).mutable_kernels(0)->set_name("missing"); }, "'missing' is not in its code");
+  expect_message([&](auto& m) { plan(m).mutable_kernels(0)->set_name("missing"); },
+                 "'missing' is not in its code");
 }
 
 TEST_F(ArtifactTest, a_file_that_is_not_finished_leaves_nothing) {
@@ -284,7 +301,8 @@ TEST_F(ArtifactTest, a_full_disk_is_an_error_and_leaves_nothing) {
     std::fprintf(stderr, "%s\n", message.c_str());
     std::exit(message.empty() ? 2 : 1);
   };
-  EXPECT_EXIT(write_too_much(), testing::ExitedWithCode(1), "artifact.tfcc: cannot write: .*; choose another place");
+  EXPECT_EXIT(write_too_much(), testing::ExitedWithCode(1),
+              "artifact.tfcc: cannot write: .*; choose another place");
 }
 
 TEST_F(ArtifactTest, names_the_place_it_cannot_write) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU plug-in by itself: every form of a product against a plain loop, and the split of work over threads.
+// The CPU plug-in by itself: every form of a product against a plain loop, and the split of work
+// over threads.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -22,8 +23,11 @@ const TfccCpuApi* api() {
     std::string path = info.dli_fname;
     path = path.substr(0, path.find_last_of('/') + 1) + "libtfcc_cpu.so";
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) library = dlopen((TFCC_BINARY_DIR "/runtime/libtfcc_cpu.so"), RTLD_NOW | RTLD_LOCAL);
-    auto* get = library != nullptr ? reinterpret_cast<const TfccCpuApi* (*)()>(dlsym(library, "tfcc_cpu_api")) : nullptr;
+    if (library == nullptr)
+      library = dlopen((TFCC_BINARY_DIR "/runtime/libtfcc_cpu.so"), RTLD_NOW | RTLD_LOCAL);
+    auto* get = library != nullptr
+                    ? reinterpret_cast<const TfccCpuApi* (*)()>(dlsym(library, "tfcc_cpu_api"))
+                    : nullptr;
     return get != nullptr ? get() : nullptr;
   }();
   return found;
@@ -31,13 +35,16 @@ const TfccCpuApi* api() {
 
 std::vector<float> numbers(size_t count, int seed) {
   std::vector<float> v(count);
-  for (size_t i = 0; i < count; ++i) v[i] = static_cast<float>((i * 7 + static_cast<size_t>(seed) * 3) % 13) - 6;
+  for (size_t i = 0; i < count; ++i)
+    v[i] = static_cast<float>((i * 7 + static_cast<size_t>(seed) * 3) % 13) - 6;
   return v;
 }
 
 // Small integers: exact in float whatever the order of the sum.
 void expect_product(const TfccCpuGemm& g, void* pool) {
-  auto span = [&](int64_t stride, int64_t size) { return static_cast<size_t>((g.batch - 1) * stride + size); };
+  auto span = [&](int64_t stride, int64_t size) {
+    return static_cast<size_t>((g.batch - 1) * stride + size);
+  };
   auto a = numbers(span(g.stride_a, g.m * g.k), 1), b = numbers(span(g.stride_b, g.k * g.n), 2);
   auto bias = numbers(static_cast<size_t>(g.n), 3);
   std::vector<float> d(static_cast<size_t>(g.batch * g.m * g.n), -1e9f);
@@ -45,7 +52,8 @@ void expect_product(const TfccCpuGemm& g, void* pool) {
   void* gemm = api()->gemm_create(pool, &g, message, sizeof message);
   ASSERT_NE(gemm, nullptr) << message;
   for (int run = 0; run < 2; ++run) {
-    ASSERT_EQ(api()->gemm_run(gemm, a.data(), b.data(), g.has_bias ? bias.data() : nullptr, d.data()), 0);
+    ASSERT_EQ(
+        api()->gemm_run(gemm, a.data(), b.data(), g.has_bias ? bias.data() : nullptr, d.data()), 0);
   }
   api()->gemm_destroy(gemm);
   for (int64_t i = 0; i < g.batch; ++i) {
@@ -58,8 +66,9 @@ void expect_product(const TfccCpuGemm& g, void* pool) {
         }
         float want = sum * g.alpha + (g.has_bias ? bias[c] : 0);
         ASSERT_EQ(d[(i * g.m + r) * g.n + c], want)
-            << "batch " << i << " row " << r << " column " << c << " trans " << g.trans_a << g.trans_b
-            << " bias " << g.has_bias << " alpha " << g.alpha << " strides " << g.stride_a << " " << g.stride_b;
+            << "batch " << i << " row " << r << " column " << c << " trans " << g.trans_a
+            << g.trans_b << " bias " << g.has_bias << " alpha " << g.alpha << " strides "
+            << g.stride_a << " " << g.stride_b;
       }
     }
   }
@@ -69,8 +78,10 @@ TEST(CpuPlugin, products_of_every_form) {
   if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
   void* pool = api()->create(2);
   for (int form = 0; form < 16; ++form) {
-    for (auto [batch, share_a, share_b] : {std::tuple{1, 0, 0}, {3, 0, 0}, {3, 0, 1}, {3, 1, 0}, {3, 1, 1}}) {
-      for (auto [m, n, k] : {std::tuple{5, 7, 3}, {1, 1, 1}, {1, 9, 4}, {33, 1, 17}, {64, 48, 32}}) {
+    for (auto [batch, share_a, share_b] :
+         {std::tuple{1, 0, 0}, {3, 0, 0}, {3, 0, 1}, {3, 1, 0}, {3, 1, 1}}) {
+      for (auto [m, n, k] :
+           {std::tuple{5, 7, 3}, {1, 1, 1}, {1, 9, 4}, {33, 1, 17}, {64, 48, 32}}) {
         TfccCpuGemm g = {m, n, k, batch, share_a ? 0 : m * k, share_b ? 0 : k * n,
                          form & 1, form >> 1 & 1, form >> 2 & 1, form >> 3 & 1 ? 0.5f : 1.0f};
         expect_product(g, pool);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A real CPU file from load to results: right answers, and one clear error for everything a caller can get wrong.
+// A real CPU file from load to results: right answers, and one clear error for everything a caller
+// can get wrong.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -39,7 +40,8 @@ bool forbid_memory_files() {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   sock_fprog filter = {4, program};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 class ExecutorTest : public testing::Test {
@@ -76,7 +78,8 @@ class ExecutorTest : public testing::Test {
   }
 
   std::string path_ = temporary_path("executor.tfcc");
-  LoadOptions options_ = {.device = "cpu", .threads = 2, .verify_weights = true, .code_dir = "", .log = {}};
+  LoadOptions options_ = {
+      .device = "cpu", .threads = 2, .verify_weights = true, .code_dir = "", .log = {}};
 };
 
 TEST_F(ExecutorTest, describes_the_model) {
@@ -93,7 +96,8 @@ TEST_F(ExecutorTest, describes_the_model) {
 
 TEST_F(ExecutorTest, computes_over_changing_shapes) {
   Executor e = executor();
-  for (auto [b, s] : {std::pair{1, 1}, {2, 3}, {8, 16}, {2, 3}, {1, 16}, {3, 5}}) expect_right(e, b, s);
+  for (auto [b, s] : {std::pair{1, 1}, {2, 3}, {8, 16}, {2, 3}, {1, 16}, {3, 5}})
+    expect_right(e, b, s);
 }
 
 TEST_F(ExecutorTest, writes_into_the_callers_memory) {
@@ -136,7 +140,8 @@ TEST_F(ExecutorTest, prepare_makes_the_arena) {
   EXPECT_EQ(e.arena_bytes(), 2048u + 1536u);
   expect_right(e, 1, 2);
   EXPECT_EQ(e.arena_bytes(), 2048u + 1536u) << "the arena is kept";
-  expect_error(e.prepare({{"x", {1, 1, kC}}}), ErrorCode::invalid_argument, "input 'ids' has no shape");
+  expect_error(e.prepare({{"x", {1, 1, kC}}}), ErrorCode::invalid_argument,
+               "input 'ids' has no shape");
   expect_error(e.prepare({{"z", {1}}}), ErrorCode::invalid_argument, "no input is named 'z'");
 }
 
@@ -147,14 +152,18 @@ TEST_F(ExecutorTest, names_what_is_wrong_with_a_tensor) {
                "no input or output is named 'mask'; inputs: x, ids; outputs: out");
   expect_error(e.set("ids", {c.ids.data(), DType::i32, {2, 3}}), ErrorCode::invalid_argument,
                "input 'ids': dtype is i32, must be i64");
-  expect_error(e.set("ids", {c.ids.data(), DType::i64, {6}}), ErrorCode::shape, "rank is 1, must be 2");
-  expect_error(e.set("x", {c.x.data(), DType::f32, {2, 3, 5}}), ErrorCode::shape, "dim 2 is 5, must be 4");
-  expect_error(e.set("ids", {c.ids.data(), DType::i64, {-2, 3}}), ErrorCode::shape, "must be 0 or more");
+  expect_error(e.set("ids", {c.ids.data(), DType::i64, {6}}), ErrorCode::shape,
+               "rank is 1, must be 2");
+  expect_error(e.set("x", {c.x.data(), DType::f32, {2, 3, 5}}), ErrorCode::shape,
+               "dim 2 is 5, must be 4");
+  expect_error(e.set("ids", {c.ids.data(), DType::i64, {-2, 3}}), ErrorCode::shape,
+               "must be 0 or more");
   expect_error(e.set("ids", {c.ids.data(), DType::i64, {int64_t{1} << 40, int64_t{1} << 40}}),
                ErrorCode::shape, "too many elements");
-  expect_error(e.set("ids", {nullptr, DType::i64, {2, 3}}), ErrorCode::invalid_argument, "data is null");
-  expect_error(e.set("ids", {c.ids.data(), DType::i64, {2, 3}, Place::device}), ErrorCode::invalid_argument,
-               "device memory");
+  expect_error(e.set("ids", {nullptr, DType::i64, {2, 3}}), ErrorCode::invalid_argument,
+               "data is null");
+  expect_error(e.set("ids", {c.ids.data(), DType::i64, {2, 3}, Place::device}),
+               ErrorCode::invalid_argument, "device memory");
 }
 
 TEST_F(ExecutorTest, names_a_missing_input) {
@@ -183,7 +192,8 @@ TEST_F(ExecutorTest, names_limits_that_are_passed) {
   expect_error(e.run(), ErrorCode::shape, "dim 0 (batch_size) is 9, must be at most 8");
   ASSERT_TRUE(e.set("x", longer.x_ref()));
   ASSERT_TRUE(e.set("ids", longer.ids_ref()));
-  expect_error(e.run(), ErrorCode::shape, "sequence_length must be at most 16 (batch_size = 1, sequence_length = 17)");
+  expect_error(e.run(), ErrorCode::shape,
+               "sequence_length must be at most 16 (batch_size = 1, sequence_length = 17)");
   expect_right(e, 8, 16);
 }
 
@@ -249,7 +259,8 @@ TEST_F(ExecutorTest, buckets_are_tried_in_order) {
   SmallCase c(2, 9);
   ASSERT_TRUE(e.set("x", c.x_ref()));
   ASSERT_TRUE(e.set("ids", c.ids_ref()));
-  expect_error(e.run(), ErrorCode::shape, "larger than the file was compiled for: sequence_length must be at most 8");
+  expect_error(e.run(), ErrorCode::shape,
+               "larger than the file was compiled for: sequence_length must be at most 8");
 }
 
 TEST_F(ExecutorTest, a_plan_that_does_not_fit_itself_does_not_run) {
@@ -261,13 +272,16 @@ TEST_F(ExecutorTest, a_plan_that_does_not_fit_itself_does_not_run) {
     EXPECT_TRUE(e.set("ids", c.ids_ref()));
     return e.run();
   };
-  expect_error(run_changed([](pb::Plan& p) { p.mutable_slots(1)->set_code(6, 11); }), ErrorCode::internal,
-               "buffer 'y' needs 18 elements and has 66 bytes");
+  expect_error(run_changed([](pb::Plan& p) { p.mutable_slots(1)->set_code(6, 11); }),
+               ErrorCode::internal, "buffer 'y' needs 18 elements and has 66 bytes");
   expect_error(run_changed([](pb::Plan& p) {
-                 p.mutable_buckets(0)->mutable_launches(1)->mutable_gemm()->mutable_n()->set_code(1, 4);
-               }), ErrorCode::internal, "reaches outside its buffers");
-  expect_error(run_changed([](pb::Plan& p) { p.mutable_buffers(3)->mutable_dims(0)->set_code(1, 5); }),
-               ErrorCode::internal, "buffer 'w' needs 15 elements");
+                 p.mutable_buckets(0)->mutable_launches(1)->mutable_gemm()->mutable_n()->set_code(
+                     1, 4);
+               }),
+               ErrorCode::internal, "reaches outside its buffers");
+  expect_error(
+      run_changed([](pb::Plan& p) { p.mutable_buffers(3)->mutable_dims(0)->set_code(1, 5); }),
+      ErrorCode::internal, "buffer 'w' needs 15 elements");
 }
 
 TEST_F(ExecutorTest, executors_work_on_their_own_threads) {
@@ -294,16 +308,19 @@ TEST_F(ExecutorTest, an_executor_outlives_its_model) {
 
 TEST_F(ExecutorTest, a_file_without_cpu_code_does_not_run_on_the_cpu) {
   write_small_model(path_, nullptr, false);
-  expect_error(Model::load(path_, options_), ErrorCode::device, "no code for this CPU: it has no code");
+  expect_error(Model::load(path_, options_), ErrorCode::device,
+               "no code for this CPU: it has no code");
   options_.device = "auto";
   expect_error(Model::load(path_, options_), ErrorCode::device, "compile with --target cpu");
 }
 
 TEST_F(ExecutorTest, names_devices_that_are_not_there) {
   options_.device = "tpu";
-  expect_error(Model::load(path_, options_), ErrorCode::invalid_argument, "device 'tpu' is not known");
+  expect_error(Model::load(path_, options_), ErrorCode::invalid_argument,
+               "device 'tpu' is not known");
   options_.device = "cuda:x";
-  expect_error(Model::load(path_, options_), ErrorCode::invalid_argument, "use auto, cpu, cuda or cuda:N");
+  expect_error(Model::load(path_, options_), ErrorCode::invalid_argument,
+               "use auto, cpu, cuda or cuda:N");
   options_.device = "cuda";
   expect_error(Model::load(path_, options_), ErrorCode::device, "no code for any GPU");
   options_.device = "auto";
@@ -348,8 +365,10 @@ TEST_F(ExecutorTest, code_dir_serves_where_memory_files_are_forbidden) {
     std::exit(HasFailure() ? 2 : 0);
   };
   auto code = [](int c) { return testing::ExitedWithCode(c); };
-  EXPECT_EXIT(run_without_memory_files(""), code(1), "name a folder that allows it in LoadOptions::code_dir");
-  EXPECT_EXIT(run_without_memory_files("/nonexistent"), code(1), "LoadOptions::code_dir '/nonexistent'");
+  EXPECT_EXIT(run_without_memory_files(""), code(1),
+              "name a folder that allows it in LoadOptions::code_dir");
+  EXPECT_EXIT(run_without_memory_files("/nonexistent"), code(1),
+              "LoadOptions::code_dir '/nonexistent'");
   EXPECT_EXIT(run_without_memory_files(testing::TempDir()), code(0), "");
 }
 

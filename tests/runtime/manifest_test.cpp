@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bounded reader agrees with libprotobuf on random manifests, skips what it does not know, and refuses the rest.
+// The bounded reader agrees with libprotobuf on random manifests, skips what it does not know, and
+// refuses the rest.
 #include "runtime/manifest.h"
 
 #include <google/protobuf/descriptor.h>
@@ -16,13 +17,15 @@ namespace gp = google::protobuf;
 
 uint64_t random_bits(std::mt19937_64& rng) { return rng() >> (rng() % 64); }
 
-// Fills every field of a message by reflection, so that a new field of the schema is tested without a new line here.
+// Fills every field of a message by reflection, so that a new field of the schema is tested without
+// a new line here.
 void fill(gp::Message& m, std::mt19937_64& rng) {
   const auto* r = m.GetReflection();
   const auto* d = m.GetDescriptor();
   for (int i = 0; i < d->field_count(); ++i) {
     const auto* f = d->field(i);
-    if (f->containing_oneof() != nullptr && static_cast<int>(rng() % 2) != f->index_in_oneof()) continue;
+    if (f->containing_oneof() != nullptr && static_cast<int>(rng() % 2) != f->index_in_oneof())
+      continue;
     int count = f->is_repeated() ? static_cast<int>(rng() % 4) : 1;
     for (int k = 0; k < count; ++k) {
       bool rep = f->is_repeated();
@@ -36,7 +39,8 @@ void fill(gp::Message& m, std::mt19937_64& rng) {
           rep ? r->AddString(&m, f, text) : r->SetString(&m, f, text);
           break;
         case gp::FieldDescriptor::CPPTYPE_UINT32: {
-          auto v = is_dtype ? static_cast<uint32_t>(rng() % kDTypeCount) : static_cast<uint32_t>(random_bits(rng));
+          auto v = is_dtype ? static_cast<uint32_t>(rng() % kDTypeCount)
+                            : static_cast<uint32_t>(random_bits(rng));
           rep ? r->AddUInt32(&m, f, v) : r->SetUInt32(&m, f, v);
           break;
         }
@@ -47,8 +51,12 @@ void fill(gp::Message& m, std::mt19937_64& rng) {
           break;
         }
         case gp::FieldDescriptor::CPPTYPE_BOOL: r->SetBool(&m, f, rng() % 2 == 0); break;
-        case gp::FieldDescriptor::CPPTYPE_FLOAT: r->SetFloat(&m, f, static_cast<float>(rng() % 100) / 8); break;
-        case gp::FieldDescriptor::CPPTYPE_ENUM: r->SetEnumValue(&m, f, static_cast<int>(rng() % 5)); break;
+        case gp::FieldDescriptor::CPPTYPE_FLOAT:
+          r->SetFloat(&m, f, static_cast<float>(rng() % 100) / 8);
+          break;
+        case gp::FieldDescriptor::CPPTYPE_ENUM:
+          r->SetEnumValue(&m, f, static_cast<int>(rng() % 5));
+          break;
         default: FAIL() << "a type that the schema did not have: " << f->full_name();
       }
     }
@@ -242,7 +250,8 @@ TEST(Manifest, refuses_broken_bytes) {
 
 TEST(Manifest, bounds_the_number_of_messages) {
   std::string bytes;
-  for (size_t i = 0; i <= kMaxManifestMessages; ++i) bytes += std::string("\x3a\x00", 2);      // flags {}
+  for (size_t i = 0; i <= kMaxManifestMessages; ++i)
+    bytes += std::string("\x3a\x00", 2);  // flags {}
   auto r = read(bytes);
   ASSERT_FALSE(r);
   EXPECT_NE(r.error().message.find("too many messages"), std::string::npos);

@@ -62,7 +62,8 @@ inline std::vector<std::byte> read_file(const std::string& path) {
 
 inline void write_file(const std::string& path, std::span<const std::byte> bytes) {
   std::ofstream out(path, std::ios::binary);
-  out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  out.write(reinterpret_cast<const char*>(bytes.data()),
+            static_cast<std::streamsize>(bytes.size()));
 }
 
 /// The shared object of the two kernels, compiled once by the system's compiler.
@@ -80,12 +81,14 @@ inline const std::vector<std::byte>& kernel_code() {
   return code;
 }
 
-/// Fills a size program: size(expr, {0, 4}) is the constant 4, size(expr, {1, 0, 1, 1, 3}) is B * S.
+/// Fills a size program: size(expr, {0, 4}) is the constant 4, size(expr, {1, 0, 1, 1, 3}) is B *
+/// S.
 inline void size(pb::SizeExpr* e, std::initializer_list<int64_t> code) {
   for (int64_t c : code) e->add_code(c);
 }
 
-inline pb::Buffer* add_buffer(pb::Plan& plan, pb::Buffer::Class place, const char* name, uint32_t index,
+inline pb::Buffer* add_buffer(pb::Plan& plan, pb::Buffer::Class place, const char* name,
+                              uint32_t index,
                               std::initializer_list<std::initializer_list<int64_t>> dims,
                               DType dtype = DType::f32) {
   pb::Buffer* b = plan.add_buffers();
@@ -184,8 +187,8 @@ inline std::vector<float> small_table() { return {0, 10, 20, 30, 40}; }
 inline std::vector<float> small_w() { return {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}; }
 inline std::vector<float> small_bias() { return {0.5f, -0.5f, 100}; }
 
-inline void add_weight(ArtifactFile& file, pb::Manifest& m, const char* name, std::vector<int64_t> shape,
-                       const std::vector<float>& values) {
+inline void add_weight(ArtifactFile& file, pb::Manifest& m, const char* name,
+                       std::vector<int64_t> shape, const std::vector<float>& values) {
   auto bytes = std::as_bytes(std::span(values));
   pb::Weight* w = m.add_weights();
   w->set_name(name);

@@ -35,7 +35,8 @@ TEST(Target, reads_names) {
   EXPECT_EQ(parse_cuda_target("sm_120")->major, 12);
   EXPECT_TRUE(parse_cuda_target("compute_80")->ptx);
   EXPECT_TRUE(parse_cuda_target("sm_90a")->exact);
-  for (const char* bad : {"sm_", "sm_9", "sm_90b", "sm_90aa", "x86-64-v4", "compute_", "sm_-80", "sm_99999999999"}) {
+  for (const char* bad :
+       {"sm_", "sm_9", "sm_90b", "sm_90aa", "x86-64-v4", "compute_", "sm_-80", "sm_99999999999"}) {
     EXPECT_FALSE(parse_cuda_target(bad)) << bad;
   }
 }
