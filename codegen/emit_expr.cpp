@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/emit_expr.h"
+
+#include <charconv>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "ir/elements.h"
+#include "ir/expr_poly.h"
+
+namespace tfcc::codegen {
+namespace {
+
+using ir::ExprKind;
+using ir::ExprRef;
+using ir::Scalar;
+
+std::string integer(int64_t v) {
+  if (v >= INT32_MIN && v <= INT32_MAX) return v < 0 ? "(" + std::to_string(v) + ")" : std::to_string(v);
+  if (v == INT64_MIN) return "(-9223372036854775807LL - 1)";
+  return "((i64)" + std::to_string(v) + "LL)";
+}
+
+std::string real(double v, Scalar type) {
+  const bool twice = type == Scalar::f64;
+  if (std::isnan(v)) return twice ? "((f64)kNan)" : "kNan";
+  if (std::isinf(v)) return std::string(v < 0 ? "(-" : "(") + (twice ? "(f64)kInf)" : "kInf)");
+  char buffer[64];
+  auto end = twice ? std::to_chars(buffer, buffer + 64, v).ptr : std::to_chars(buffer, buffer + 64, static_cast<float>(v)).ptr;
+  std::string s(buffer, end);
+  if (s.find_first_of(".e") == std::string::npos) s += ".0";
+  if (!twice) s += "f";
+  return v < 0 || std::signbit(v) ? "(" + s + ")" : s;
+}
+
+const char* function_of(ExprKind kind) {
+  switch (kind) {
+    case ExprKind::imin: return "imin";
+    case ExprKind::imax: return "imax";
+    case ExprKind::iabs: return "iabs";
+    case ExprKind::f2i: return "f2i";
+    case ExprKind::fmin: return "fmin_";
+    case ExprKind::fmax: return "fmax_";
+    case ExprKind::fpow: return "fpow";
+    case ExprKind::fmod: return "fmod_";
+    case ExprKind::fabs: return "fabs_";
+    case ExprKind::exp: return "fexp";
+    case ExprKind::log: return "flog";
+    case ExprKind::sqrt: return "fsqrt";
+    case ExprKind::erf: return "ferf";
+    case ExprKind::tanh: return "ftanh";
+    case ExprKind::sin: return "fsin";
+    case ExprKind::cos: return "fcos";
+    case ExprKind::floor: return "ffloor";
+    case ExprKind::ceil: return "fceil";
+    case ExprKind::rint: return "frint";
+    case ExprKind::sign: return "fsign";
+    case ExprKind::round_f16: return "round_f16";
+    case ExprKind::round_bf16: return "round_bf16";
+    case ExprKind::isnan: return "fisnan";
+    default: return nullptr;
+  }
+}
+
+const char* operator_of(ExprKind kind) {
+  switch (kind) {
+    case ExprKind::fadd: return " + ";
+    case ExprKind::fsub: return " - ";
+    case ExprKind::fmul: return " * ";
+    case ExprKind::fdiv: return " / ";
+    case ExprKind::flt: return " < ";
+    case ExprKind::fle: return " <= ";
+    case ExprKind::feq: return " == ";
+    case ExprKind::band: return " && ";
+    case ExprKind::bor: return " || ";
+    default: return nullptr;
+  }
+}
+
+class Emitter {
+ public:
+  explicit Emitter(const CppNames& names) : names_(names) {}
+
+  std::string body(ExprRef e) {
+    count_uses(e);
+    mark_unconditional(e);
+    std::string out;
+    ir::for_each_node(e, [&](ExprRef n) {
+      if (n == e || uses_[n] < 2 || is_leaf(n)) return;
+      if (!unconditional_.count(n) && has_load(n)) return;
+      const std::string text = write(n);
+      const std::string name = "t" + std::to_string(named_.size());
+      out += "const auto " + name + " = " + text + "; ";
+      named_[n] = name;
+    });
+    return out + "return " + at(e) + ";";
+  }
+
+  std::string at(ExprRef e) {
+    auto it = named_.find(e);
+    return it != named_.end() ? it->second : write(e);
+  }
+
+ private:
+  static bool is_leaf(ExprRef n) {
+    switch (n->kind) {
+      case ExprKind::index: case ExprKind::symbol: case ExprKind::param: case ExprKind::fconst:
+      case ExprKind::btrue: case ExprKind::bfalse: return true;
+      case ExprKind::poly: return n->terms.empty();
+      default: return false;
+    }
+  }
+
+  // Extents of indices are types' business, not part of what is computed.
+  template <class F>
+  static void children(ExprRef n, F f) {
+    if (n->kind == ExprKind::index) return;
+    for (ExprRef a : n->args) f(a);
+    for (const ir::Term& t : n->terms) {
+      for (ExprRef a : t.atoms) f(a);
+    }
+  }
+
+  void count_uses(ExprRef e) {
+    ir::for_each_node(e, [&](ExprRef n) { children(n, [&](ExprRef c) { ++uses_[c]; }); });
+  }
+
+  void mark_unconditional(ExprRef e) {
+    if (!unconditional_.insert(e).second) return;
+    if (e->kind == ExprKind::select) return mark_unconditional(e->args[0]);
+    if (e->kind == ExprKind::band || e->kind == ExprKind::bor) return mark_unconditional(e->args[0]);
+    children(e, [&](ExprRef c) { mark_unconditional(c); });
+  }
+
+  bool has_load(ExprRef e) {
+    auto [it, added] = loads_.emplace(e, false);
+    if (added) {
+      const bool found = ir::has_loads(e);
+      loads_[e] = found;
+      return found;
+    }
+    return it->second;
+  }
+
+  std::string call(const char* name, ExprRef e) {
+    std::string s = std::string(name) + "(";
+    for (size_t i = 0; i < e->args.size(); ++i) s += (i ? ", " : "") + at(e->args[i]);
+    return s + ")";
+  }
+
+  std::string joined(const char* op, ExprRef e) {
+    std::string s = "(";
+    for (size_t i = 0; i < e->args.size(); ++i) s += (i ? op : "") + at(e->args[i]);
+    return s + ")";
+  }
+
+  std::string write(ExprRef e) {
+    if (const char* f = function_of(e->kind)) return call(f, e);
+    if (const char* op = operator_of(e->kind)) return joined(op, e);
+    switch (e->kind) {
+      case ExprKind::poly: return poly(e);
+      case ExprKind::index: return names_.index(e->value);
+      case ExprKind::symbol: return names_.symbol(e->name);
+      case ExprKind::param: return e->name;
+      case ExprKind::load: {
+        const std::vector<ExprRef> dims = names_.dims(e->value);
+        ExprRef position = ir::linear_index(*e->pool, e->args, dims);
+        return "load(" + names_.pointer(e->value) + ", " + at(position) + ")";
+      }
+      case ExprKind::floordiv: return call("floordiv", e);
+      case ExprKind::bounded:
+        return "bounded(" + at(e->args[0]) + ", " + at(e->args[1]) + ", flags + " + std::to_string(e->value) + ")";
+      case ExprKind::select: return "(" + at(e->args[0]) + " ? " + at(e->args[1]) + " : " + at(e->args[2]) + ")";
+      case ExprKind::btrue: return "true";
+      case ExprKind::bfalse: return "false";
+      case ExprKind::ge0: return "(" + at(e->args[0]) + " >= 0)";
+      case ExprKind::eq0: return "(" + at(e->args[0]) + " == 0)";
+      case ExprKind::bnot: return "!" + at(e->args[0]);
+      case ExprKind::fconst: return real(e->real, e->type);
+      case ExprKind::fneg: return "(-" + at(e->args[0]) + ")";
+      case ExprKind::i2f: case ExprKind::f2f: return std::string(e->type == Scalar::f64 ? "(f64)(" : "(f32)(") + at(e->args[0]) + ")";
+      default: return "?";
+    }
+  }
+
+  std::string poly(ExprRef e) {
+    ir::Poly p = ir::to_poly(e);
+    const std::vector<ir::ModPart> mods = ir::extract_mods(*e->pool, p);
+    std::string s;
+    auto product = [&](int64_t k, const std::vector<ExprRef>& atoms, const std::string& last) {
+      std::string t;
+      for (ExprRef a : atoms) t += (t.empty() ? "" : " * ") + at(a);
+      if (!last.empty()) t += (t.empty() ? "" : " * ") + last;
+      if (k != 1) t += " * " + integer(k);
+      s += (s.empty() ? "" : " + ") + t;
+    };
+    for (const ir::Term& t : p.terms) product(t.coefficient, t.atoms, "");
+    for (const ir::ModPart& m : mods) {
+      product(m.factor.coefficient, m.factor.atoms, "floormod(" + at(m.dividend) + ", " + at(m.divisor) + ")");
+    }
+    if (p.constant != 0 || s.empty()) s += (s.empty() ? "" : " + ") + integer(p.constant);
+    return p.terms.size() + mods.size() + (p.constant != 0) > 1 || s.find(' ') != std::string::npos ? "(" + s + ")" : s;
+  }
+
+  const CppNames& names_;
+  std::unordered_map<ExprRef, int> uses_;
+  std::unordered_map<ExprRef, bool> loads_;
+  std::unordered_set<ExprRef> unconditional_;
+  std::unordered_map<ExprRef, std::string> named_;
+};
+
+using runtime::SizeCode;
+
+void encode(ExprRef e, const std::vector<std::string>& symbols, std::vector<int64_t>& code) {
+  auto emit = [&](SizeCode c) { code.push_back(static_cast<int64_t>(c)); };
+  auto push = [&](int64_t v) { emit(SizeCode::push); code.push_back(v); };
+  auto binary = [&](SizeCode c) {
+    encode(e->args[0], symbols, code);
+    encode(e->args[1], symbols, code);
+    emit(c);
+  };
+  switch (e->kind) {
+    case ExprKind::poly: {
+      bool first = true;
+      for (const ir::Term& t : e->terms) {
+        bool empty = true;
+        for (ExprRef a : t.atoms) {
+          encode(a, symbols, code);
+          if (!empty) emit(SizeCode::mul);
+          empty = false;
+        }
+        if (t.coefficient != 1) {
+          push(t.coefficient);
+          emit(SizeCode::mul);
+        }
+        if (!first) emit(SizeCode::add);
+        first = false;
+      }
+      if (first) return push(e->value);
+      if (e->value != 0) {
+        push(e->value);
+        emit(SizeCode::add);
+      }
+      return;
+    }
+    case ExprKind::symbol: {
+      for (size_t i = 0; i < symbols.size(); ++i) {
+        if (symbols[i] != e->name) continue;
+        emit(SizeCode::symbol);
+        code.push_back(static_cast<int64_t>(i));
+        return;
+      }
+      TFCC_CHECK(false && "a size names an unknown symbol");
+      return;
+    }
+    case ExprKind::floordiv: return binary(SizeCode::floordiv);
+    case ExprKind::imin: return binary(SizeCode::min);
+    case ExprKind::imax: return binary(SizeCode::max);
+    case ExprKind::iabs:
+      encode(e->args[0], symbols, code);
+      return emit(SizeCode::abs);
+    case ExprKind::select: {
+      // select_ge0(p, a, b); p == 0 is p >= 0 and -p >= 0.
+      ExprRef c = e->args[0];
+      const bool negated = c->kind == ExprKind::bnot;
+      if (negated) c = c->args[0];
+      TFCC_CHECK(c->kind == ExprKind::ge0 || c->kind == ExprKind::eq0);
+      ExprRef yes = e->args[negated ? 2 : 1], no = e->args[negated ? 1 : 2];
+      encode(c->args[0], symbols, code);
+      if (c->kind == ExprKind::eq0) {
+        encode(ir::neg(c->args[0]), symbols, code);
+        encode(yes, symbols, code);
+        encode(no, symbols, code);
+        emit(SizeCode::select);
+      } else {
+        encode(yes, symbols, code);
+      }
+      encode(no, symbols, code);
+      return emit(SizeCode::select);
+    }
+    default: TFCC_CHECK(false && "no size expression");
+  }
+}
+
+}  // namespace
+
+std::string cpp_body(ExprRef e, const CppNames& names) { return Emitter(names).body(e); }
+std::string cpp_expr(ExprRef e, const CppNames& names) { return Emitter(names).at(e); }
+
+runtime::SizeExpr size_expr(ExprRef e, const std::vector<std::string>& symbols) {
+  runtime::SizeExpr out;
+  encode(e, symbols, out.code);
+  out.text = ir::print(e);
+  return out;
+}
+
+}  // namespace tfcc::codegen

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element expressions as C++: what stubs hand to templates, and sizes as programs for the runtime.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "runtime/size_expr.h"
+
+namespace tfcc::codegen {
+
+/// How the parts of an expression are spelled.
+struct CppNames {
+  std::function<std::string(int64_t)> index;                       // index variable k
+  std::function<std::string(const std::string&)> symbol;           // a size
+  std::function<std::string(int64_t slot)> pointer;                // operand of a load
+  std::function<std::vector<ir::ExprRef>(int64_t slot)> dims;      // its dims
+};
+
+/// The statements of a function body that returns e: shared parts as `const auto t0 = ...;`, then `return ...;`. A part
+/// that loads is only shared if it is evaluated in every case, because select is lazy.
+std::string cpp_body(ir::ExprRef e, const CppNames& names);
+/// e as one C++ expression.
+std::string cpp_expr(ir::ExprRef e, const CppNames& names);
+
+/// A size as a postfix program over `symbols`, in their order.
+runtime::SizeExpr size_expr(ir::ExprRef e, const std::vector<std::string>& symbols);
+
+}  // namespace tfcc::codegen

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// legalise: what no launch can do as it is becomes ops that can. Runs before lowering, on every target.
+//   products whose leading dims broadcast on both sides: the operand is expanded by a pointwise op
+//   products that read a graph input (on CUDA they take no caller's memory): a copy goes in front
+//   products of f64: a reduction, for there is no library product of that type on both targets
+#include "codegen/lowering.h"
+
+namespace tfcc::codegen {
+namespace {
+
+using Dims = std::vector<ExprRef>;
+
+Dims leading(const Graph& g, ValueId v) {
+  const Dims& d = g.value(v).type.dims;
+  return Dims(d.begin(), d.end() - 2);
+}
+
+ValueId expanded_to(Graph& g, ValueId v, const Dims& lead) {
+  const ir::Type& t = g.value(v).type;
+  Dims dims = lead;
+  dims.insert(dims.end(), t.dims.end() - 2, t.dims.end());
+  const auto at = ir::indices_of(g.pool(), dims);
+  std::vector<ExprRef> own;
+  const size_t skip = dims.size() - t.dims.size();
+  for (size_t k = 0; k < t.dims.size(); ++k) own.push_back(ir::is_int(t.dims[k], 1) ? g.pool().integer(0) : at[skip + k]);
+  ir::Captured c = ir::capture(ir::load_of(g, v, own));
+  return g.add_pointwise(c.operands, c.body, {t.dtype, dims}, g.value(v).name + ".expanded");
+}
+
+void set_operand(Graph& g, OpId o, size_t i, ValueId v) {
+  std::vector<ValueId> operands = g.op(o).operands;
+  operands[i] = v;
+  g.set_operands(o, operands);
+}
+
+void legalise_operands(Graph& g, OpId o) {
+  const Dims lead = leading(g, g.op(o).results[0]);
+  for (size_t i : {0, 1}) {
+    const ValueId v = g.op(o).operands[i];
+    const Dims own = leading(g, v);
+    const bool shared = ir::is_int(ir::element_count(g.pool(), own), 1);
+    // A shared a, transposed or not, is a stride of 0; anything else must have all leading dims.
+    if (!shared && own != lead) set_operand(g, o, i, expanded_to(g, v, lead));
+    else if (!g.def(v)) set_operand(g, o, i, expanded_to(g, v, own));
+  }
+  if (g.op(o).operands.size() > 2 && !g.def(g.op(o).operands[2])) {
+    const ValueId bias = g.op(o).operands[2];
+    ir::Captured c = ir::capture(ir::load_of(g, bias, ir::indices_of(g, bias)));
+    set_operand(g, o, 2, g.add_pointwise(c.operands, c.body, g.value(bias).type, g.value(bias).name + ".copy"));
+  }
+}
+
+// sum over k of a[.., m, k] * b[.., k, n], as a reduction.
+void as_reduction(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const auto& attrs = op.as<ir::MatmulAttrs>();
+  const ir::Type t = g.value(op.results[0]).type;
+  const size_t rank = t.dims.size();
+  const auto at = ir::indices_of(g.pool(), t.dims);
+  const Dims& da = g.value(op.operands[0]).type.dims;
+  ExprRef extent = da[da.size() - (attrs.trans_a ? 2 : 1)];
+  ExprRef k = g.pool().index(static_cast<int64_t>(rank), extent);
+  auto element = [&](ValueId v, ExprRef row, ExprRef column) {
+    const Dims& d = g.value(v).type.dims;
+    std::vector<ExprRef> own;
+    const size_t skip = rank - d.size();
+    for (size_t i = 0; i + 2 < d.size(); ++i) own.push_back(ir::is_int(d[i], 1) ? g.pool().integer(0) : at[skip + i]);
+    own.push_back(row);
+    own.push_back(column);
+    return ir::load_of(g, v, own);
+  };
+  ExprRef a = attrs.trans_a ? element(op.operands[0], k, at[rank - 2]) : element(op.operands[0], at[rank - 2], k);
+  ExprRef b = attrs.trans_b ? element(op.operands[1], at[rank - 1], k) : element(op.operands[1], k, at[rank - 1]);
+  ir::Captured c = ir::capture(ir::mul(a, b));
+  ir::ReduceAttrs reduce;
+  reduce.body = c.body;
+  reduce.extents = {extent};
+  ValueId sum = g.add(OpKind::reduce, c.operands, reduce, t, g.value(op.results[0]).name + ".sum", op.origin);
+  ExprRef e = ir::mul(ir::load_of(g, sum, at), g.pool().real(attrs.alpha, ir::scalar_of(t.dtype)));
+  if (op.operands.size() > 2) e = ir::add(e, ir::load_of(g, op.operands[2], {at.back()}));
+  ir::Captured y = ir::capture(e);
+  g.replace_uses(op.results[0], g.add_pointwise(y.operands, y.body, t, g.value(op.results[0]).name, op.origin));
+}
+
+}  // namespace
+
+void legalise(Graph& graph) {
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    if (graph.op(o).kind != OpKind::matmul) continue;
+    if (graph.value(graph.result(o)).type.dtype == DType::f64) as_reduction(graph, o);
+    else legalise_operands(graph, o);
+  }
+  graph.clean();
+}
+
+}  // namespace tfcc::codegen

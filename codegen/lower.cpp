@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk from ops to launches, and the bookkeeping of buffers, kernels and lifetimes.
+#include "codegen/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/lowering.h"
+
+namespace tfcc::codegen {
+namespace {
+
+std::string recipe_key(const ir::Constant& c) {
+  std::string key = fmt::format("{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
+                                static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed);
+  for (int64_t d : c.dims) key += fmt::format(",{}", d);
+  if (c.bytes) key.append(reinterpret_cast<const char*>(c.bytes->data()), c.bytes->size());
+  for (const ir::ConstantStep& s : c.steps) {
+    key += fmt::format("|{}:{}", static_cast<int>(s.kind), static_cast<int>(s.dtype));
+    for (int64_t n : s.numbers) key += fmt::format(",{}", n);
+  }
+  return key;
+}
+
+}  // namespace
+
+uint32_t WeightPool::add(const std::string& name, const ir::Constant& constant) {
+  std::string key = recipe_key(constant);
+  auto it = std::find(keys_.begin(), keys_.end(), key);
+  if (it != keys_.end()) return static_cast<uint32_t>(it - keys_.begin());
+  keys_.push_back(std::move(key));
+  entries_.push_back({name, constant});
+  return static_cast<uint32_t>(entries_.size() - 1);
+}
+
+Result<Lowered> lower(const Graph& graph, Family family, WeightPool& weights, const LowerOptions& options) {
+  Graph legal = graph;
+  legalise(legal);
+  return Lowering(legal, family, weights, options).run();
+}
+
+Lowering::Lowering(const Graph& g, Family f, WeightPool& weights, const LowerOptions& options)
+    : graph(g), family(f), weights_(weights), options_(options) {
+  for (const ir::SymbolSource& s : graph.symbols) symbols_.push_back(s.name);
+}
+
+Result<Lowered> Lowering::run() {
+  out_.plan.family = cuda() ? "cuda" : "cpu";
+  out_.plan.precision = options_.precision;
+  out_.plan.buckets.push_back({"any", {}, {}});
+  for (OpId o : graph.order()) {
+    if (graph.op(o).kind != OpKind::constant) TFCC_TRY_VOID(lower_op(o));
+  }
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const ValueId v = graph.outputs[i].value;
+    const uint32_t b = buffer_of(v);
+    const runtime::Buffer& buffer = out_.plan.buffers[b];
+    if (buffer.place != runtime::BufferClass::output || buffer.index != i) copy_to_output(v, static_cast<uint32_t>(i));
+  }
+  plan_memory();
+  add_limits();
+  if (cuda()) add_bind();
+  return std::move(out_);
+}
+
+Error Lowering::unsupported(OpId o, const std::string& what) const {
+  const ir::Op& op = graph.op(o);
+  return {ErrorCode::unsupported, fmt::format("{} '{}': {}", ir::to_string(op.kind), graph.value(op.results[0]).name, what)};
+}
+
+Result<void> Lowering::lower_op(OpId o) {
+  for (ValueId v : graph.op(o).results) {
+    if (dims(v).size() > 8) return unsupported(o, "more than 8 dims are not supported");
+  }
+  switch (graph.op(o).kind) {
+    case OpKind::constant: return {};
+    case OpKind::pointwise: return emit_pointwise(*this, o);
+    case OpKind::reduce: return emit_reduce(*this, o);
+    case OpKind::cumsum: return emit_cumsum(*this, o);
+    case OpKind::matmul: gemm(o); return {};
+    case OpKind::softmax: return emit_softmax(*this, o);
+    case OpKind::layer_norm: return emit_layer_norm(*this, o);
+    case OpKind::rms_norm: return emit_rms_norm(*this, o);
+    case OpKind::residual_norm: return emit_residual_norm(*this, o);
+    case OpKind::gelu: return emit_gelu(*this, o);
+    case OpKind::bias_gelu: return emit_bias_gelu(*this, o);
+    case OpKind::attention: return emit_attention(*this, o);
+  }
+  return unsupported(o, "no kernel");
+}
+
+// ---- buffers ----
+
+namespace {
+
+// A graph output is written in place if its op is a kernel (products touch no graph inputs and outputs) that no product reads.
+std::optional<size_t> direct_output(const Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind == OpKind::matmul || op->kind == OpKind::constant) return std::nullopt;
+  for (OpId u : g.value(v).users) {
+    if (g.op(u).kind == OpKind::matmul) return std::nullopt;
+  }
+  for (size_t i = 0; i < g.outputs.size(); ++i) {
+    if (g.outputs[i].value == v) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+uint32_t Lowering::buffer_of(ValueId v) {
+  auto it = buffers_.find(v.value);
+  if (it != buffers_.end()) return it->second;
+  runtime::Buffer b;
+  const ir::Value& value = graph.value(v);
+  b.name = value.name;
+  b.dtype = value.type.dtype;
+  for (ExprRef d : value.type.dims) b.dims.push_back(encode(d));
+  const auto& inputs = graph.inputs();
+  const auto input = std::find(inputs.begin(), inputs.end(), v);
+  if (input != inputs.end()) {
+    b.place = runtime::BufferClass::input;
+    b.index = static_cast<uint32_t>(input - inputs.begin());
+  } else if (const ir::Constant* c = graph.constant(v)) {
+    b.place = runtime::BufferClass::constant;
+    b.index = weights_.add(value.name, *c);
+  } else if (auto output = direct_output(graph, v)) {
+    b.place = runtime::BufferClass::output;
+    b.index = static_cast<uint32_t>(*output);
+  } else {
+    b.place = runtime::BufferClass::arena;  // the slot comes with plan_memory
+  }
+  const uint32_t id = static_cast<uint32_t>(out_.plan.buffers.size());
+  out_.plan.buffers.push_back(std::move(b));
+  bytes_.push_back(ir::mul(count(v), integer(static_cast<int64_t>(size_of(value.type.dtype)))));
+  lifetime_.push_back({-1, -1});
+  buffers_[v.value] = id;
+  return id;
+}
+
+void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes) {
+  auto& launches = out_.plan.buckets[0].launches;
+  const int position = static_cast<int>(launches.size());
+  for (uint32_t b : writes) lifetime_[b].first = lifetime_[b].first < 0 ? position : lifetime_[b].first;
+  for (const auto* list : {&reads, &writes}) {
+    for (uint32_t b : *list) lifetime_[b].second = position;
+  }
+  launches.push_back(std::move(launch));
+}
+
+// Each operand read once and each result written once; a table is not read further than what is gathered from it.
+ExprRef Lowering::traffic(const std::vector<uint32_t>& buffers) const {
+  ExprRef largest = integer(0), sum = integer(0);
+  for (uint32_t b : buffers) {
+    if (out_.plan.buffers[b].place != runtime::BufferClass::constant) largest = ir::max(largest, bytes_[b]);
+  }
+  for (uint32_t b : buffers) {
+    const bool table = out_.plan.buffers[b].place == runtime::BufferClass::constant;
+    sum = ir::add(sum, table ? ir::min(bytes_[b], largest) : bytes_[b]);
+  }
+  return sum;
+}
+
+// ---- kernel launches ----
+
+void Lowering::begin(OpId op, std::vector<ValueId> reads, std::vector<ValueId> writes) {
+  op_ = op;
+  args_ = std::move(reads);
+  reads_ = args_.size();
+  args_.insert(args_.end(), writes.begin(), writes.end());
+  for (ValueId v : args_) buffer_of(v);
+}
+
+std::string Lowering::to_cpp(DType t) { return t == DType::boolean ? "b8" : tfcc::to_string(t); }
+
+bool Lowering::is_io(size_t k) const {
+  const auto place = out_.plan.buffers[buffers_.at(args_[k].value)].place;
+  return place == runtime::BufferClass::input || place == runtime::BufferClass::output;
+}
+
+bool Lowering::any_io() const {
+  for (size_t k = 0; k < args_.size(); ++k) {
+    if (is_io(k)) return true;
+  }
+  return false;
+}
+
+size_t Lowering::arg_of(ValueId v) const {
+  auto it = std::find(args_.begin(), args_.begin() + static_cast<long>(reads_), v);
+  TFCC_CHECK(it != args_.end());
+  return static_cast<size_t>(it - args_.begin());
+}
+
+std::string Lowering::pointer(size_t k) const {
+  const std::string t = storage(args_[k]);
+  if (cuda()) return fmt::format("{}a{}", is_io(k) ? "*" : "", k);
+  return fmt::format("({}{}*)a[{}]", k < reads_ ? "const " : "", t, k);
+}
+
+std::string Lowering::include(const std::string& op) const {
+  return cuda() ? fmt::format("#include \"cuda/{}.cuh\"\n", op) : fmt::format("#include \"cpu/{}.h\"\nnamespace {{\n", op);
+}
+
+std::string Lowering::header(uint32_t threads) const {
+  if (!cuda()) return "}  // namespace\nTFCC_KERNEL(@NAME@) {\n  ";
+  std::string params;
+  for (size_t k = 0; k < args_.size(); ++k) {
+    const char* constness = k < reads_ ? "const " : "";
+    params += fmt::format(", {}{}* {}a{}", constness, storage(args_[k]), is_io(k) ? "const* " : "", k);
+  }
+  return fmt::format("TFCC_KERNEL({}, @NAME@{}) {{\n  ", threads, params);
+}
+
+std::string Lowering::size(ExprRef e) const {
+  CppNames names;
+  names.symbol = [this](const std::string& s) {
+    return fmt::format("n[{}]", std::find(symbols_.begin(), symbols_.end(), s) - symbols_.begin());
+  };
+  return cpp_expr(e, names);
+}
+
+std::string Lowering::sizes(const std::vector<ExprRef>& list) const {
+  std::string s = "{";
+  for (size_t k = 0; k < list.size(); ++k) s += (k ? ", " : "") + size(list[k]);
+  return s + "}";
+}
+
+std::string Lowering::functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
+                              const std::function<std::string(int64_t)>& index) {
+  CppNames names;
+  names.index = index;
+  names.symbol = [this](const std::string& s) {
+    const auto i = std::find(symbols_.begin(), symbols_.end(), s) - symbols_.begin();
+    return cuda() ? fmt::format("(idx)n[{}]", i) : fmt::format("n[{}]", i);
+  };
+  const auto& operands = graph.op(op_).operands;
+  names.pointer = [&](int64_t slot) { return fmt::format("a{}", arg_of(operands[slot])); };
+  names.dims = [&](int64_t slot) { return dims(operands[slot]); };
+  const char* const kTypes[] = {"i64", "f32", "f64", "bool"};
+  std::string text = fmt::format("struct {} {{\n  const i64* n; u32* flags;", name);
+  for (size_t k = 0; k < reads_; ++k) text += fmt::format(" const {}* a{};", storage(args_[k]), k);
+  text += fmt::format("\n  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n", kTypes[static_cast<int>(result)], params,
+                      cpp_body(body, names));
+  return text;
+}
+
+std::string Lowering::functor_value(const std::string& name) const {
+  std::string s = name + "{n, flags";
+  for (size_t k = 0; k < reads_; ++k) s += ", " + pointer(k);
+  return s + "}";
+}
+
+std::string Lowering::unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size) {
+  auto it = kernel_by_text_.find(text);
+  if (it != kernel_by_text_.end()) return out_.kernels[it->second].name;
+  const int number = names_[base]++;
+  const std::string name = number == 0 ? base : fmt::format("{}_{}", base, number);
+  std::string source = text;
+  for (size_t at; (at = source.find("@NAME@")) != std::string::npos;) source.replace(at, 6, name);
+  const std::string origin = fmt::format("// {} of graph {}\n", op, graph.name);
+  kernel_by_text_[text] = static_cast<uint32_t>(out_.kernels.size());
+  out_.kernels.push_back({name, origin + source});
+  out_.plan.kernels.push_back({name, op, cuda() ? size.threads : 0, cuda() ? size.shared_bytes : 0});
+  return name;
+}
+
+void Lowering::launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, ExprRef flops) {
+  unique_kernel(base, op, text, size);
+  runtime::Launch launch;
+  launch.name = graph.value(graph.op(op_).results[0]).name;
+  launch.ops = {std::string(ir::to_string(graph.op(op_).kind))};
+  runtime::KernelLaunch k;
+  k.kernel = kernel_by_text_[text];
+  std::vector<uint32_t> reads, writes;
+  for (size_t i = 0; i < args_.size(); ++i) {
+    k.args.push_back(buffers_.at(args_[i].value));
+    (i < reads_ ? reads : writes).push_back(k.args.back());
+  }
+  if (cuda()) {
+    for (ExprRef g : size.grid) k.grid.push_back(encode(g));
+  } else {
+    k.work = encode(size.work);
+    k.grain = size.grain;
+  }
+  launch.kernel = std::move(k);
+  launch.flops = encode(flops);
+  std::vector<uint32_t> all = reads;
+  all.insert(all.end(), writes.begin(), writes.end());
+  launch.bytes = encode(traffic(all));
+  add_launch(std::move(launch), reads, writes);
+}
+
+void Lowering::copy_to_output(ValueId v, uint32_t output) {
+  // An identity whose result is the output's own buffer: a value of its own in a copy of the launch, not of the graph.
+  runtime::Buffer b;
+  b.place = runtime::BufferClass::output;
+  b.name = graph.outputs[output].name;
+  b.dtype = type(v).dtype;
+  b.index = output;
+  for (ExprRef d : dims(v)) b.dims.push_back(encode(d));
+  const uint32_t to = static_cast<uint32_t>(out_.plan.buffers.size());
+  out_.plan.buffers.push_back(b);
+  bytes_.push_back(bytes_[buffer_of(v)]);
+  lifetime_.push_back({-1, -1});
+  const uint32_t from = buffer_of(v);
+  const bool from_io = out_.plan.buffers[from].place == runtime::BufferClass::input ||
+                       out_.plan.buffers[from].place == runtime::BufferClass::output;
+  const std::string t = storage(v), compute = t == "b8" ? "bool" : fmt::format("Compute<{}>", t);
+  const std::string body = fmt::format("struct Body {{ const {0}* a0; TFCC_FN {1} operator()(idx i0) const {{ return load(a0, i0); }} }};\n", t, compute);
+  const std::string spec = fmt::format("struct Spec {{ using Out = {}; static constexpr int rank = 1, vec = 1; }};\n", t);
+  LaunchSize s;
+  std::string text;
+  if (cuda()) {
+    text = fmt::format("#include \"cuda/pointwise.cuh\"\n{0}{1}TFCC_KERNEL(256, @NAME@, const {2}* {3}a0, {2}* const* a1) {{\n"
+                       "  pointwise<Spec>(*a1, {{{4}}}, Body{{{5}a0}});\n}}\n",
+                       body, spec, t, from_io ? "const* " : "", size(count(v)), from_io ? "*" : "");
+    s.grid = {ceil_div(count(v), 256)};
+  } else {
+    text = fmt::format("#include \"cpu/pointwise.h\"\nnamespace {{\n{0}{1}}}  // namespace\nTFCC_KERNEL(@NAME@) {{\n"
+                       "  pointwise<Spec>(({2}*)a[1], {{{3}}}, Body{{(const {2}*)a[0]}}, begin, end);\n}}\n",
+                       body, spec, t, size(count(v)));
+    s.work = integer(1);
+  }
+  unique_kernel("copy__" + t, "pointwise", text, s);
+  runtime::Launch launch;
+  launch.name = graph.outputs[output].name;
+  launch.ops = {"pointwise"};
+  runtime::KernelLaunch k;
+  k.kernel = kernel_by_text_[text];
+  k.args = {from, to};
+  if (cuda()) k.grid = {encode(s.grid[0])};
+  else k.work = encode(s.work), k.grain = 1;
+  launch.kernel = std::move(k);
+  launch.flops = encode(integer(0));
+  launch.bytes = encode(ir::mul(integer(2), bytes_[from]));
+  add_launch(std::move(launch), {from}, {to});
+}
+
+ExprRef Lowering::ceil_div(ExprRef a, int64_t b) const { return ir::div(ir::add(a, integer(b - 1)), integer(b)); }
+
+ExprRef Lowering::rows(ValueId v) const {
+  const auto& d = dims(v);
+  return d.empty() ? integer(1) : ir::element_count(pool(), std::vector<ExprRef>(d.begin(), d.end() - 1));
+}
+
+// ---- products ----
+
+void Lowering::gemm(OpId o) {
+  const ir::Op& op = graph.op(o);
+  const auto& attrs = op.as<ir::MatmulAttrs>();
+  const ValueId a = op.operands[0], b = op.operands[1], d = op.results[0];
+  auto batch_of = [&](ValueId v) {
+    const auto& x = dims(v);
+    return ir::element_count(pool(), std::vector<ExprRef>(x.begin(), x.end() - 2));
+  };
+  ExprRef m = dims(d)[dims(d).size() - 2], n = dims(d).back();
+  ExprRef k = dims(a)[dims(a).size() - (attrs.trans_a ? 2 : 1)];
+  ExprRef batch = batch_of(d), batch_a = batch_of(a), batch_b = batch_of(b);
+  ExprRef stride_a = ir::is_int(batch_a, 1) ? integer(0) : ir::mul(m, k);
+  ExprRef stride_b = ir::is_int(batch_b, 1) ? integer(0) : ir::mul(k, n);
+  if (ir::is_int(batch_b, 1) && !attrs.trans_a) {  // one weight for all: the batch is more rows
+    m = ir::mul(batch, m);
+    batch = integer(1);
+    stride_a = integer(0);
+  }
+  runtime::GemmLaunch g;
+  g.a = buffer_of(a);
+  g.b = buffer_of(b);
+  g.d = buffer_of(d);
+  std::vector<uint32_t> reads{g.a, g.b};
+  if (op.operands.size() > 2) {
+    g.has_bias = true;
+    g.bias = buffer_of(op.operands[2]);
+    reads.push_back(g.bias);
+  }
+  g.m = encode(m);
+  g.n = encode(n);
+  g.k = encode(k);
+  g.batch = encode(batch);
+  g.stride_a = encode(stride_a);
+  g.stride_b = encode(stride_b);
+  g.trans_a = attrs.trans_a;
+  g.trans_b = attrs.trans_b;
+  g.alpha = static_cast<float>(attrs.alpha);
+  runtime::Launch launch;
+  launch.name = graph.value(d).name;
+  launch.ops = {"matmul"};
+  launch.gemm = std::move(g);
+  launch.flops = encode(ir::mul(ir::mul(integer(2), batch), ir::mul(ir::mul(m, n), k)));
+  ExprRef bytes = integer(0);
+  for (uint32_t r : reads) bytes = ir::add(bytes, bytes_[r]);
+  launch.bytes = encode(ir::add(bytes, bytes_[buffer_of(d)]));
+  add_launch(std::move(launch), reads, {buffer_of(d)});
+}
+
+}  // namespace tfcc::codegen

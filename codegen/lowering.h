@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an emitter works with: the op being lowered, its buffers, and the stub that is being written. Internal to codegen/.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "codegen/emit_expr.h"
+#include "codegen/lower.h"
+#include "ir/elements.h"
+
+namespace tfcc::codegen {
+
+using ir::ExprPool;
+using ir::ExprRef;
+using ir::Graph;
+using ir::OpId;
+using ir::OpKind;
+using ir::Scalar;
+using ir::ValueId;
+
+/// How a kernel launch is sized. CUDA uses grid and threads, the CPU work and grain.
+struct LaunchSize {
+  std::vector<ExprRef> grid;
+  uint32_t threads = 256;
+  uint32_t shared_bytes = 0;
+  ExprRef work = nullptr;
+  uint32_t grain = 1;
+};
+
+class Lowering {
+ public:
+  Lowering(const Graph& graph, Family family, WeightPool& weights, const LowerOptions& options);
+  Result<Lowered> run();
+
+  const Graph& graph;
+  const Family family;
+  bool cuda() const { return family == Family::cuda; }
+  ExprPool& pool() const { return graph.pool(); }
+  ExprRef integer(int64_t v) const { return graph.pool().integer(v); }
+  const ir::Type& type(ValueId v) const { return graph.value(v).type; }
+  const std::vector<ExprRef>& dims(ValueId v) const { return type(v).dims; }
+
+  // ---- the stub of one kernel: arguments are operands then results of the op, each value once ----
+  /// Starts a launch with these arguments; `written` says which are results.
+  void begin(OpId op, std::vector<ValueId> reads, std::vector<ValueId> writes);
+  /// Argument k as a typed pointer expression, valid inside the kernel.
+  std::string pointer(size_t k) const;
+  size_t arg_of(ValueId v) const;
+  /// True if the caller may have misaligned it: a graph input or output.
+  bool is_io(size_t k) const;
+  bool any_io() const;
+  /// "f16" of a value.
+  std::string storage(ValueId v) const { return to_cpp(type(v).dtype); }
+  static std::string to_cpp(DType t);
+  /// A size as C++ over n[...].
+  std::string size(ExprRef e) const;
+  /// "{n[0], 768}"
+  std::string sizes(const std::vector<ExprRef>& dims) const;
+  /// A functor type `name` with call parameters `params` ("idx i0, idx i1"), computing a body of `op` whose slots are
+  /// operands; index k is spelled index(k). Returns its text; functor_value() constructs one.
+  std::string functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
+                      const std::function<std::string(int64_t)>& index);
+  std::string functor_value(const std::string& name) const;
+  /// Ends the launch: `text` has @NAME@ and @PARAMS@ for the kernel's name and the list of its parameters.
+  void launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size,
+              ExprRef flops);
+  /// The line that includes a template. On the CPU what follows up to header() is local to the unit: all are linked together.
+  std::string include(const std::string& op) const;
+  /// "TFCC_KERNEL(...) {" with the parameters of this launch.
+  std::string header(uint32_t threads) const;
+
+  ExprRef ceil_div(ExprRef a, int64_t b) const;
+  ExprRef count(ValueId v) const { return ir::element_count(pool(), dims(v)); }
+  /// Elements of all dims but the last.
+  ExprRef rows(ValueId v) const;
+  std::optional<int64_t> known(ExprRef e) const { return ir::as_int(e); }
+
+  void gemm(OpId op);
+  Error unsupported(OpId op, const std::string& what) const;
+
+ private:
+  Result<void> lower_op(OpId op);
+  uint32_t buffer_of(ValueId v);
+  void copy_to_output(ValueId v, uint32_t output);
+  void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
+  void plan_memory();
+  void add_limits();
+  void add_bind();
+  std::string unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size);
+  runtime::SizeExpr encode(ExprRef e) const { return size_expr(e, symbols_); }
+  ExprRef traffic(const std::vector<uint32_t>& buffers) const;
+
+  WeightPool& weights_;
+  LowerOptions options_;
+  Lowered out_;
+  std::vector<std::string> symbols_;
+  std::map<uint32_t, uint32_t> buffers_;              // value -> buffer
+  std::vector<ExprRef> bytes_;                        // of each buffer
+  std::vector<std::pair<int, int>> lifetime_;         // first write, last use of each buffer, by launch
+  std::map<std::string, uint32_t> kernel_by_text_;
+  std::map<std::string, int> names_;
+  // the launch being written
+  OpId op_;
+  std::vector<ValueId> args_;
+  size_t reads_ = 0;
+};
+
+// One emitter per template; each writes one launch.
+Result<void> emit_pointwise(Lowering& l, OpId op);
+Result<void> emit_reduce(Lowering& l, OpId op);
+Result<void> emit_cumsum(Lowering& l, OpId op);
+Result<void> emit_softmax(Lowering& l, OpId op);
+Result<void> emit_layer_norm(Lowering& l, OpId op);
+Result<void> emit_rms_norm(Lowering& l, OpId op);
+Result<void> emit_residual_norm(Lowering& l, OpId op);
+Result<void> emit_gelu(Lowering& l, OpId op);
+Result<void> emit_bias_gelu(Lowering& l, OpId op);
+Result<void> emit_attention(Lowering& l, OpId op);
+
+/// Rewrites what no launch can do as it is into ops that can be: products whose leading dims broadcast on both sides, products
+/// of f64, products that read a graph input.
+void legalise(Graph& graph);
+
+}  // namespace tfcc::codegen
