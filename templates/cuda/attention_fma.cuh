@@ -41,7 +41,7 @@ struct AttentionRows {
 #pragma unroll
       for (int c = 0; c < columns; ++c) s[r][c] = 0.0f;
     }
-#pragma unroll 2
+#pragma unroll 1
     for (int d = 0; d < QkRows::width / 4; ++d) {
       float4 a[4];
 #pragma unroll

@@ -22,7 +22,7 @@ struct bf16 { u16 bits; };
 #define TFCC_CUDA 1
 #define TFCC_FN __device__ __forceinline__
 #define TFCC_KERNEL(THREADS, NAME, ...)                        \
-  extern "C" __global__ void __launch_bounds__(THREADS) NAME( \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME( \
       [[maybe_unused]] const i64* n, [[maybe_unused]] u32* flags, __VA_ARGS__)
 
 inline constexpr int kWarp = 32;
