@@ -169,19 +169,23 @@ class Printer {
     return s + "]";
   }
 
+  // Numbers below zero are written with a minus in front of their magnitude, but for the smallest, which has none.
+  static bool is_negated(int64_t k) { return k < 0 && k != INT64_MIN; }
+  static int64_t magnitude(int64_t k) { return is_negated(k) ? -k : k; }
+
   // p >= 0 or p == 0, with the negative terms moved to the left.
   std::string comparison(ExprRef p, const char* op) {
     Poly left, right;
     const Poly poly = to_poly(p);
     for (Term t : poly.terms) {
-      if (t.coefficient < 0) {
+      if (is_negated(t.coefficient)) {
         t.coefficient = -t.coefficient;
         left.terms.push_back(t);
       } else {
         right.terms.push_back(t);
       }
     }
-    (poly.constant < 0 ? left : right).constant = poly.constant < 0 ? -poly.constant : poly.constant;
+    (is_negated(poly.constant) ? left : right).constant = magnitude(poly.constant);
     if (op[1] == '=' && left.terms.empty()) std::swap(left, right);
     auto side = [&](const Poly& q) {
       auto [text, own] = write_poly(q, *p->pool);
@@ -207,23 +211,23 @@ class Printer {
       level = ++parts > 1 ? kSum : (negative ? kUnary : own == kQuotient ? kProduct : own);
     };
     for (const Term& t : p.terms) {
-      const int64_t k = t.coefficient < 0 ? -t.coefficient : t.coefficient;
+      const int64_t k = magnitude(t.coefficient);
       const bool alone = k == 1 && t.atoms.size() == 1;
       // A lone atom keeps its own level; as a summand it must bind tighter than a sum.
       std::string text = alone ? at(t.atoms[0], kProduct) : product(k, t.atoms);
       const bool quotient = alone && !shared_.count(t.atoms[0]) && t.atoms[0]->kind == ExprKind::floordiv;
-      append(text, t.coefficient < 0, quotient ? kQuotient : alone ? kAtom : kProduct);
+      append(text, is_negated(t.coefficient), quotient ? kQuotient : alone ? kAtom : kProduct);
     }
     for (const ModPart& m : mods) {
       std::string text = at(m.dividend, kProduct + 1) + " % " + at(m.divisor, kProduct + 1);
-      const int64_t k = m.factor.coefficient < 0 ? -m.factor.coefficient : m.factor.coefficient;
+      const int64_t k = magnitude(m.factor.coefficient);
       if (k != 1 || !m.factor.atoms.empty()) text = product(k, m.factor.atoms) + "*(" + text + ")";
-      append(text, m.factor.coefficient < 0, k == 1 && m.factor.atoms.empty() ? kQuotient : kProduct);
+      append(text, is_negated(m.factor.coefficient), k == 1 && m.factor.atoms.empty() ? kQuotient : kProduct);
     }
     if (p.constant != 0 || s.empty()) {
       const int64_t k = p.constant;
       if (s.empty()) return {std::to_string(k), k < 0 ? kUnary : kAtom};
-      append(std::to_string(k < 0 ? -k : k), k < 0, kAtom);
+      append(std::to_string(magnitude(k)), is_negated(k), kAtom);
     }
     return {s, level};
   }

@@ -15,7 +15,7 @@
 namespace tfcc::ir {
 namespace {
 
-constexpr int kMaxNesting = 4000;  // stays well inside the call stack
+constexpr int kMaxNesting = 500;  // stays well inside the call stack
 
 enum Level { kOr = 1, kAnd, kNot, kCompare, kSum, kProduct, kUnary };
 

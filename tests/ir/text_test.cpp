@@ -216,8 +216,6 @@ TEST(Text, ExpressionsReadBackAsTheSameNode) {
                                 : random.condition(depth);
     if (std::exchange(pool.overflowed, false)) continue;
     const std::string text = print(e);
-    if (text.find("9223372036854775808") != std::string::npos)
-      continue;  // its negation is no integer
     const auto again = parse_expr(text, pool, name, slot);
     if (!again) {
       ADD_FAILURE() << again.error().message << "\n" << text;
