@@ -362,6 +362,7 @@ Result<std::unique_ptr<Queue>> CudaBackend::queue() const {
 }  // namespace
 
 Result<GpuInfo> query_gpu(int index) {
+  if (index < 0) return Error{ErrorCode::invalid_argument, "a GPU has a number of 0 or more"};
   TFCC_TRY(const CudaDriver* cuda, cuda_driver());
   int count = 0;
   TFCC_CU(*cuda, "count the GPUs", cuda->cuDeviceGetCount(&count));

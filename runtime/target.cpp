@@ -63,7 +63,11 @@ Result<const Target*> for_gpu(const Manifest& m, int index, const std::string& n
     return Error{ErrorCode::device, name + ": no code for any GPU, it has " + target_list(m) +
                                         "; compile with --target for your GPU, or use device cpu"};
   }
-  TFCC_TRY(GpuInfo gpu, query_gpu(index));
+  auto asked = query_gpu(index);
+  if (!asked) {
+    return Error{asked.error().code, name + ": its GPU code cannot run: " + asked.error().message};
+  }
+  const GpuInfo& gpu = *asked;
   if (const Target* t = best_for_gpu(m, gpu)) return t;
   std::string sm = "sm_" + std::to_string(gpu.major * 10 + gpu.minor);
   if (const Target* t = blocked_by_driver(m, gpu)) {

@@ -307,7 +307,7 @@ TEST_F(ExecutorTest, an_executor_outlives_its_model) {
 }
 
 TEST_F(ExecutorTest, a_file_without_cpu_code_does_not_run_on_the_cpu) {
-  write_small_model(path_, nullptr, false);
+  write_small_model(path_, nullptr, {});
   expect_error(Model::load(path_, options_), ErrorCode::device,
                "no code for this CPU: it has no code");
   options_.device = "auto";

@@ -33,7 +33,8 @@ inline constexpr int kMaxLength = 16;
 
 inline constexpr const char* kKernels = R"(
   #include <stdint.h>
-  extern "C" void embed(const int64_t* n, uint32_t* flags, void* const* a, int64_t begin, int64_t end) {
+  extern "C" void embed(const int64_t*, uint32_t* flags, void* const* a, int64_t begin,
+                        int64_t end) {
     const float* x = (const float*)a[0];
     const int64_t* ids = (const int64_t*)a[1];
     const float* table = (const float*)a[2];
@@ -43,7 +44,6 @@ inline constexpr const char* kKernels = R"(
       if (id < 0 || id >= 5) { flags[0] = 1; id = 0; }
       for (int c = 0; c < 4; ++c) h[t * 4 + c] = 2 * x[t * 4 + c] + table[id];
     }
-    (void)n;
   }
   extern "C" void add_one(const int64_t*, uint32_t*, void* const* a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) ((float*)a[1])[i] = ((const float*)a[0])[i] + 1;
@@ -199,10 +199,11 @@ inline void add_weight(ArtifactFile& file, pb::Manifest& m, const char* name,
   EXPECT_TRUE(file.write(bytes));
 }
 
-/// Writes the small model; `change` may alter the manifest before it is written.
+/// Writes the small model; `change` may alter the manifest before it is written. No code, no
+/// target.
 inline void write_small_model(const std::string& path,
                               const std::function<void(pb::Manifest&)>& change = nullptr,
-                              bool with_code = true) {
+                              const std::vector<std::byte>& code = kernel_code()) {
   auto file = ArtifactFile::create(path);
   ASSERT_TRUE(file) << file.error().message;
   pb::Manifest m = small_manifest();
@@ -211,13 +212,13 @@ inline void write_small_model(const std::string& path,
   add_weight(*file, m, "w", {kC, kO}, small_w());
   add_weight(*file, m, "bias", {kO}, small_bias());
   file->end_section();
-  if (with_code) {
+  if (!code.empty()) {
     ASSERT_TRUE(file->begin_section(runtime::SectionKind::code));
-    ASSERT_TRUE(file->write(kernel_code()));
+    ASSERT_TRUE(file->write(code));
     pb::Target* t = m.add_targets();
     t->set_name(host_level());
     t->set_section(file->end_section());
-    t->add_images()->set_size(kernel_code().size());
+    t->add_images()->set_size(code.size());
   }
   if (change) change(m);
   std::string text = m.SerializeAsString();

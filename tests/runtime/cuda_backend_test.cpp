@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend on a driver and a cuBLASLt made of host code (fake_cuda/): what it passes to
+// them, in which order, and that all is given back. The GPU tests show that the real ones agree.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "runtime/backend.h"
+#include "tests/runtime/small_model.h"
+
+namespace tfcc {
+namespace {
+
+using namespace testing_support;
+
+// A library of that name that is open already is what dlopen finds by the name.
+void* open_fake(const std::string& source, const std::string& soname) {
+  std::string path = temporary_path(soname);
+  std::string command = "c++ -std=c++20 -shared -fPIC -O1 -Wl,-soname," + soname + " -o " + path +
+                        " " + TFCC_SOURCE_DIR "/tests/runtime/fake_cuda/" + source;
+  if (std::system(command.c_str()) != 0) std::exit(9);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  unlink(path.c_str());
+  if (library == nullptr) std::exit(9);
+  return library;
+}
+
+void to_cuda(pb::Manifest& m) {
+  pb::Plan& plan = *m.mutable_plans(0);
+  plan.set_family("cuda");
+  plan.add_kernels()->set_name("bind");
+  plan.set_has_bind(true);
+  plan.set_bind(2);
+  for (auto& k : *plan.mutable_kernels()) k.set_threads(128);
+  plan.mutable_kernels(0)->set_shared_bytes(64 << 10);
+  if (m.targets_size() == 0) return;
+  pb::Target& t = *m.mutable_targets(0);
+  t.set_name("sm_90");
+  for (int i = 0; i < 2; ++i) *t.add_images() = t.images(0);
+}
+
+std::vector<std::byte> fake_cubin() {
+  auto bytes = std::as_bytes(std::span("fake cubin"));
+  return {bytes.begin(), bytes.end()};
+}
+
+class CudaBackendTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    // Not of GPU 0: the runtime asks for the driver once per process.
+    if (runtime::query_gpu(-1).error().code != ErrorCode::invalid_argument) {
+      GTEST_SKIP() << "built without CUDA";
+    }
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  // Runs `body` in a process of its own, where the fakes are loaded.
+  void in_child(const std::function<void()>& body) {
+    void* cuda = open_fake("libcuda.cpp", "libcuda.so.1");
+    open_fake("libcublaslt.cpp", "libcublasLt.so.13");
+    body();
+    auto* held = reinterpret_cast<int (*)()>(dlsym(cuda, "fake_cuda_held"));
+    EXPECT_EQ(held(), 0) << "contexts, memory or modules that were not given back";
+    std::exit(HasFailure() ? 1 : 0);
+  }
+
+  Model load(const std::function<void(pb::Manifest&)>& change = nullptr) {
+    write_small_model(path_, [&](pb::Manifest& m) {
+      to_cuda(m);
+      if (change) change(m);
+    }, fake_cubin());
+    auto model = Model::load(path_);
+    if (!model) {
+      std::fprintf(stderr, "%s\n", model.error().message.c_str());
+      std::exit(8);
+    }
+    return *std::move(model);
+  }
+
+  std::string path_ = temporary_path("cuda.tfcc");
+};
+
+void expect_right(Executor& e, SmallCase c) {
+  ASSERT_TRUE(e.set("x", c.x_ref()));
+  ASSERT_TRUE(e.set("ids", c.ids_ref()));
+  auto ran = e.run();
+  ASSERT_TRUE(ran) << ran.error().message;
+  EXPECT_EQ(values_of(*e.output("out")), c.expected);
+}
+
+void run_and_enqueue(const Model& model) {
+  EXPECT_EQ(model.target(), "sm_90");
+  EXPECT_EQ(model.device(), "fake GPU");
+  Executor e = *model.executor();
+  for (auto [b, s] : {std::pair{2, 3}, {8, 16}, {0, 3}, {1, 1}}) expect_right(e, {b, s});
+  SmallCase c(2, 3);
+  ASSERT_TRUE(e.set("x", c.x_ref()));
+  ASSERT_TRUE(e.set("ids", c.ids_ref()));
+  auto host = e.enqueue(nullptr);
+  ASSERT_FALSE(host);
+  EXPECT_NE(host.error().message.find("input 'x' is in host memory"), std::string::npos);
+
+  std::vector<float> out(c.expected.size());
+  TensorRef refs[] = {c.x_ref(), c.ids_ref(), {out.data(), DType::f32, {2, 3, kO}}};
+  const char* names[] = {"x", "ids", "out"};
+  for (int i = 0; i < 3; ++i) {
+    refs[i].place = Place::device;
+    ASSERT_TRUE(e.set(names[i], refs[i]));
+  }
+  ASSERT_TRUE(e.enqueue(nullptr));
+  EXPECT_EQ(out, c.expected);
+  EXPECT_FALSE(e.output("out")) << "it lies in the caller's device memory";
+  EXPECT_TRUE(e.status());
+  c.ids[1] = 77;
+  ASSERT_TRUE(e.enqueue(nullptr)) << "a flag is no error of the launch";
+  auto status = e.status();
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find("outside [0, 5)"), std::string::npos);
+  EXPECT_TRUE(e.status()) << "flags are cleared when they are read";
+}
+
+// Small integers: exact in any order.
+void expect_product(runtime::Queue& q, runtime::GemmShape s) {
+  auto numbers = [](int64_t count, int seed) {
+    std::vector<float> v(static_cast<size_t>(count));
+    for (size_t i = 0; i < v.size(); ++i)
+      v[i] = static_cast<float>((i * 5 + static_cast<size_t>(seed)) % 9) - 4;
+    return v;
+  };
+  auto a = numbers((s.batch - 1) * s.stride_a + s.m * s.k, 1);
+  auto b = numbers((s.batch - 1) * s.stride_b + s.k * s.n, 2), bias = numbers(s.n, 3);
+  std::vector<float> d(static_cast<size_t>(s.batch * s.m * s.n));
+  auto handle = q.prepare_gemm(s);
+  ASSERT_TRUE(handle) << handle.error().message;
+  EXPECT_EQ(*q.prepare_gemm(s), *handle) << "made once";
+  auto done = q.gemm(nullptr, *handle, {a.data(), b.data(), bias.data(), d.data()});
+  ASSERT_TRUE(done) << done.error().message;
+  for (int64_t i = 0; i < s.batch; ++i) {
+    for (int64_t r = 0; r < s.m; ++r) {
+      for (int64_t c = 0; c < s.n; ++c) {
+        float sum = 0;
+        for (int64_t k = 0; k < s.k; ++k) {
+          sum += a[static_cast<size_t>(i * s.stride_a + (s.trans_a ? k * s.m + r : r * s.k + k))] *
+                 b[static_cast<size_t>(i * s.stride_b + (s.trans_b ? c * s.k + k : k * s.n + c))];
+        }
+        sum = sum * s.alpha + (s.has_bias ? bias[static_cast<size_t>(c)] : 0);
+        ASSERT_EQ(d[static_cast<size_t>((i * s.m + r) * s.n + c)], sum)
+            << s.trans_a << s.trans_b << s.has_bias;
+      }
+    }
+  }
+}
+
+void products_of_every_form(const std::string& path) {
+  auto bytes = read_file(path);
+  auto artifact = *runtime::read_artifact(bytes, path);
+  auto manifest = *runtime::read_manifest(artifact.manifest, path);
+  LoadOptions options;
+  auto backend =
+      runtime::make_cuda_backend({artifact, manifest, manifest.targets[0], options, path}, 0);
+  ASSERT_TRUE(backend) << backend.error().message;
+  auto queue = (*backend)->queue();
+  ASSERT_TRUE(queue);
+  for (int form = 0; form < 16; ++form) {
+    for (int64_t batch : {1, 3}) {
+      for (int64_t stride_b : {int64_t{0}, int64_t{7 * 3}}) {
+        runtime::GemmShape s;
+        s.m = 5, s.n = 7, s.k = 3, s.batch = batch;
+        s.stride_a = 5 * 3 + 2, s.stride_b = stride_b;
+        s.trans_a = form & 1, s.trans_b = form & 2, s.has_bias = form & 4;
+        s.alpha = form & 8 ? 0.5f : 1.0f;
+        expect_product(**queue, s);
+      }
+    }
+  }
+}
+
+TEST_F(CudaBackendTest, runs_and_enqueues) {
+  EXPECT_EXIT(in_child([&] { run_and_enqueue(load()); }), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CudaBackendTest, products_by_rows_on_a_library_by_columns) {
+  EXPECT_EXIT(in_child([&] {
+                load();
+                products_of_every_form(path_);
+              }),
+              testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CudaBackendTest, names_code_for_another_gpu) {
+  auto change = [](pb::Manifest& m) { m.mutable_targets(0)->set_name("sm_80"); };
+  EXPECT_EXIT(in_child([&] { load(change); }), testing::ExitedWithCode(8),
+              "it has code for sm_80, here is fake GPU .sm_90, driver for CUDA 13.0.; compile with "
+              "--target sm_90");
+}
+
+TEST_F(CudaBackendTest, names_a_driver_that_is_too_old) {
+  auto change = [](pb::Manifest& m) { m.mutable_targets(0)->set_min_driver(13010); };
+  EXPECT_EXIT(in_child([&] { load(change); }), testing::ExitedWithCode(8),
+              "its sm_90 code needs a driver for CUDA 13.1, .*update the NVIDIA driver");
+}
+
+TEST_F(CudaBackendTest, names_a_kernel_that_is_missing) {
+  auto change = [](pb::Manifest& m) { m.mutable_plans(0)->mutable_kernels(1)->set_name("gone"); };
+  EXPECT_EXIT(in_child([&] { load(change); }), testing::ExitedWithCode(8),
+              "kernel 'gone' is not in its sm_90 code");
+}
+
+TEST_F(CudaBackendTest, names_memory_that_is_not_there) {
+  auto change = [](pb::Manifest& m) {
+    auto* slot = m.mutable_plans(0)->mutable_slots(0);
+    slot->clear_code();
+    size(slot, {0, int64_t{1} << 41});
+  };
+  auto body = [&] {
+    Model model = load(change);
+    auto e = model.executor();
+    auto r = e->prepare({{"x", {1, 1, kC}}, {"ids", {1, 1}}});
+    std::fprintf(stderr, "%s\n", r ? "prepared" : r.error().message.c_str());
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0),
+              "no memory for the arena: .* bytes needed, 1048576 free");
+}
+
+}  // namespace
+}  // namespace tfcc

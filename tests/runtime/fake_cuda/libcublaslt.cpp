@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuBLASLt's product as its manual defines it, in plain loops over f32: column-major, D = alpha *
+// op(A) * op(B), a bias per row of D. It holds the mapping from row-major products to account.
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+struct Layout {
+  uint64_t rows, columns;
+  int64_t ld;
+  int32_t batch = 1;
+  int64_t stride = 0;
+};
+
+struct Desc {
+  int32_t op[2] = {0, 0};
+  int32_t epilogue = 1;
+  const float* bias = nullptr;
+};
+
+enum { kOpN = 0, kOpT = 1, kEpilogueBias = 4, kInvalid = 7 };
+
+float at(const float* p, const Layout& l, int32_t op, int64_t row, int64_t column) {
+  return op == kOpT ? p[column + row * l.ld] : p[row + column * l.ld];
+}
+
+}  // namespace
+
+extern "C" {
+
+int cublasLtCreate(void** h) { return *h = new int(0), 0; }
+int cublasLtDestroy(void* h) { return delete static_cast<int*>(h), 0; }
+int cublasLtMatmulDescCreate(Desc** d, int compute, int scale) {
+  if (compute != 68 || scale != 0) return kInvalid;          // CUBLAS_COMPUTE_32F, CUDA_R_32F
+  return *d = new Desc, 0;
+}
+int cublasLtMatmulDescDestroy(Desc* d) { return delete d, 0; }
+int cublasLtMatmulDescSetAttribute(Desc* d, int attribute, const void* value, size_t bytes) {
+  switch (attribute) {
+    case 3: return std::memcpy(&d->op[0], value, bytes), 0;
+    case 4: return std::memcpy(&d->op[1], value, bytes), 0;
+    case 7: return std::memcpy(&d->epilogue, value, bytes), 0;
+    case 8: return std::memcpy(&d->bias, value, bytes), 0;
+    case 26: return 0;
+  }
+  return kInvalid;
+}
+int cublasLtMatrixLayoutCreate(Layout** l, int type, uint64_t rows, uint64_t columns, int64_t ld) {
+  if (type != 0 || ld < static_cast<int64_t>(rows)) return kInvalid;
+  return *l = new Layout{rows, columns, ld}, 0;
+}
+int cublasLtMatrixLayoutDestroy(Layout* l) { return delete l, 0; }
+int cublasLtMatrixLayoutSetAttribute(Layout* l, int attribute, const void* value, size_t bytes) {
+  if (attribute == 5) return std::memcpy(&l->batch, value, bytes), 0;
+  if (attribute == 6) return std::memcpy(&l->stride, value, bytes), 0;
+  return kInvalid;
+}
+int cublasLtMatmulPreferenceCreate(void** p) { return *p = new int(0), 0; }
+int cublasLtMatmulPreferenceDestroy(void* p) { return delete static_cast<int*>(p), 0; }
+int cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, size_t) { return 0; }
+int cublasLtMatmulAlgoGetHeuristic(void*, Desc*, Layout*, Layout*, Layout*, Layout*, void*, int,
+                                   void*, int* count) {
+  return *count = 1, 0;
+}
+
+int cublasLtMatmul(void*, Desc* desc, const void* alpha, const void* pa, Layout* a, const void* pb,
+                   Layout* b, const void* beta, const void*, Layout*, void* pd, Layout* d,
+                   const void*, void*, size_t, void*) {
+  int32_t op_a = desc->op[0], op_b = desc->op[1];
+  uint64_t m = op_a == kOpT ? a->columns : a->rows, k = op_a == kOpT ? a->rows : a->columns;
+  uint64_t kb = op_b == kOpT ? b->columns : b->rows, n = op_b == kOpT ? b->rows : b->columns;
+  if (k != kb || d->rows != m || d->columns != n || a->batch != d->batch || b->batch != d->batch)
+    return kInvalid;
+  if (*static_cast<const float*>(beta) != 0) return kInvalid;
+  for (int64_t i = 0; i < d->batch; ++i) {
+    auto* fa = static_cast<const float*>(pa) + i * a->stride;
+    auto* fb = static_cast<const float*>(pb) + i * b->stride;
+    auto* fd = static_cast<float*>(pd) + i * d->stride;
+    for (uint64_t r = 0; r < m; ++r) {
+      for (uint64_t c = 0; c < n; ++c) {
+        float sum = 0;
+        for (uint64_t j = 0; j < k; ++j) {
+          sum += at(fa, *a, op_a, static_cast<int64_t>(r), static_cast<int64_t>(j)) *
+                 at(fb, *b, op_b, static_cast<int64_t>(j), static_cast<int64_t>(c));
+        }
+        sum *= *static_cast<const float*>(alpha);
+        if (desc->epilogue == kEpilogueBias) sum += desc->bias[r];
+        fd[r + c * static_cast<uint64_t>(d->ld)] = sum;
+      }
+    }
+  }
+  return 0;
+}
+}
