@@ -184,8 +184,10 @@ ExprRef through_select(ExprRef p, F compare_with) {
 
 int64_t content(const Poly& p) {
   int64_t g = 0;
-  for (const Term& t : p.terms) g = std::gcd(g, t.coefficient);
-  return g <= 0 ? 1 : g;  // the gcd of the smallest integer does not fit
+  for (const Term& t : p.terms) {
+    g = std::gcd(g, t.coefficient == INT64_MIN ? 1 : t.coefficient);  // its magnitude does not fit
+  }
+  return g == 0 ? 1 : g;
 }
 
 int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) != (b < 0))); }

@@ -41,7 +41,8 @@ int64_t floor_div(int64_t a, int64_t b) {
 // The largest term that divides both: gcd of coefficients times the common atoms.
 Term common_factor(const Term& a, const Term& b) {
   Term g;
-  g.coefficient = std::gcd(a.coefficient, b.coefficient);
+  const bool fits = a.coefficient != INT64_MIN && b.coefficient != INT64_MIN;
+  g.coefficient = fits ? std::gcd(a.coefficient, b.coefficient) : 1;
   std::set_intersection(a.atoms.begin(), a.atoms.end(), b.atoms.begin(), b.atoms.end(), std::back_inserter(g.atoms), less_atom);
   return g;
 }
