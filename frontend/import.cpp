@@ -71,7 +71,8 @@ Result<void> check_operators(const Model& model) {
 // The name of a size: the file's own where it has one, else input and axis.
 std::string symbol_name(const ValueInfo& input, size_t axis) {
   const std::string& s = input.dims[axis].symbol;
-  return s.empty() ? fmt::format("{}.{}", input.name, axis) : s;
+  if (s.empty()) return fmt::format("{}.{}", input.name, axis);
+  return ir::is_reserved_name(s) ? s + ".size" : s;
 }
 
 Result<void> declare_inputs(Importer& im, const Facts& facts) {

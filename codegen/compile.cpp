@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/compile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "codegen/clang_cpu.h"
+#include "codegen/nvrtc.h"
+#include "codegen/parallel.h"
+
+namespace tfcc::codegen {
+
+const std::vector<std::string>& cuda_architectures() {
+  static const std::vector<std::string> kNames = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"};
+  return kNames;
+}
+
+namespace {
+
+constexpr const char* kPtx = "compute_80";
+
+void add_target(std::vector<TargetName>& out, const std::string& name, Family family) {
+  const bool known = std::any_of(out.begin(), out.end(), [&](const TargetName& t) { return t.name == name; });
+  if (!known) out.push_back({name, family});
+}
+
+}  // namespace
+
+Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names) {
+  std::vector<TargetName> out;
+  const auto& gpus = cuda_architectures();
+  const std::vector<std::string> levels = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+  for (std::string name : names) {
+    if (name == "sm_90a") name = "sm_90";
+    if (name == "cpu") {
+      add_target(out, native_cpu_level(), Family::cpu);
+      add_target(out, "x86-64-v2", Family::cpu);
+    } else if (name == "cuda") {
+      for (const std::string& g : gpus) add_target(out, g, Family::cuda);
+    } else if (std::find(levels.begin(), levels.end(), name) != levels.end()) {
+      add_target(out, name, Family::cpu);
+    } else if (name == kPtx || std::find(gpus.begin(), gpus.end(), name) != gpus.end()) {
+      add_target(out, name, Family::cuda);
+    } else {
+      std::string list;
+      for (const std::string& g : gpus) list += g + ", ";
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("--target: there is no target '{}'; targets are cpu, cuda, {}{}, x86-64-v2, x86-64-v3, x86-64-v4", name, list, kPtx)};
+    }
+  }
+  const bool any_gpu = std::any_of(out.begin(), out.end(), [](const TargetName& t) { return t.family == Family::cuda; });
+  if (any_gpu) add_target(out, kPtx, Family::cuda);
+  return out;
+}
+
+namespace {
+
+// What the cache holds for a CUDA kernel: registers, spills, then the image.
+struct CachedHeader {
+  int32_t registers, spill_bytes;
+};
+
+std::vector<std::byte> with_header(const CudaImage& image) {
+  const CachedHeader h{image.registers, image.spill_bytes};
+  std::vector<std::byte> bytes(sizeof h + image.bytes.size());
+  std::memcpy(bytes.data(), &h, sizeof h);
+  std::memcpy(bytes.data() + sizeof h, image.bytes.data(), image.bytes.size());
+  return bytes;
+}
+
+class Builder {
+ public:
+  Builder(const std::vector<PlanInput>& inputs, const CompileOptions& options)
+      : inputs_(inputs), options_(options), cache_(options.cache),
+        threads_(options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
+
+  Result<CompileResult> run(const std::string& path) {
+    for (const PlanInput& in : inputs_) {
+      TFCC_TRY(Lowered lowered, lower(in.graph, in.family, weights_, in.options));
+      result_.plans.push_back(std::move(lowered));
+    }
+    for (const TargetName& t : options_.targets) total_ += kernels_of(t).size();
+    for (const TargetName& t : options_.targets) {
+      TFCC_TRY_VOID(t.family == Family::cuda ? compile_cuda_target(t) : compile_cpu_target(t));
+    }
+    TFCC_TRY_VOID(write_artifact(path, inputs_[0].graph, result_.plans, inputs_, code_, weights_, options_, result_));
+    return std::move(result_);
+  }
+
+ private:
+  size_t plan_of(const TargetName& t) const {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (inputs_[i].family == t.family) return i;
+    }
+    TFCC_CHECK(false && "a target without a plan");
+  }
+  const std::vector<KernelSource>& kernels_of(const TargetName& t) const { return result_.plans[plan_of(t)].kernels; }
+
+  void step(const std::string& target) {
+    std::lock_guard lock(mutex_);
+    ++done_;
+    if (options_.progress) options_.progress("compiling kernels for " + target, done_, total_);
+  }
+
+  // Compiles or finds every kernel of a target; the first error wins.
+  template <class F>
+  Result<std::vector<std::vector<std::byte>>> each_kernel(const TargetName& t, const std::string& compiler, F compile_one) {
+    const auto& kernels = kernels_of(t);
+    std::vector<std::vector<std::byte>> out(kernels.size());
+    std::vector<KernelResult> results(kernels.size());
+    std::optional<Error> error;
+    parallel_for(kernels.size(), threads_, [&](size_t i) {
+      const KernelSource& k = kernels[i];
+      results[i] = {k.name, t.name, 0, 0, false};
+      const CacheKey key = kernel_key(t.family == Family::cuda ? "cuda" : "cpu", compiler, t.name, k.text);
+      if (auto hit = cache_.get(key)) {
+        out[i] = std::move(*hit);
+        results[i].cached = true;
+      } else {
+        Result<std::vector<std::byte>> made = compile_one(k);
+        if (!made) {
+          std::lock_guard lock(mutex_);
+          if (!error) error = made.error();
+          return;
+        }
+        out[i] = *std::move(made);
+        cache_.put(key, out[i]);
+      }
+      step(t.name);
+    });
+    if (error) return *error;
+    for (size_t i = 0; i < kernels.size() && t.family == Family::cuda; ++i) {
+      CachedHeader h{};
+      if (out[i].size() < sizeof h) return Error{ErrorCode::internal, "kernel cache: an entry is too short"};
+      std::memcpy(&h, out[i].data(), sizeof h);
+      out[i].erase(out[i].begin(), out[i].begin() + sizeof h);
+      results[i].registers = h.registers;
+      results[i].spill_bytes = h.spill_bytes;
+    }
+    result_.kernels.insert(result_.kernels.end(), results.begin(), results.end());
+    return out;
+  }
+
+  Result<void> compile_cuda_target(const TargetName& t) {
+    TFCC_TRY(std::string compiler, cuda_compiler_version());
+    TFCC_TRY(auto images, each_kernel(t, compiler, [&](const KernelSource& k) -> Result<std::vector<std::byte>> {
+      TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, t.name));
+      return with_header(image);
+    }));
+    code_.push_back({t, plan_of(t), std::move(images)});
+    return {};
+  }
+
+  Result<void> compile_cpu_target(const TargetName& t) {
+    TFCC_TRY(auto objects, each_kernel(t, cpu_compiler_version(), [&](const KernelSource& k) {
+      return compile_cpu_object({k.name, k.text}, t.name);
+    }));
+    TFCC_TRY(auto shared, link_cpu(objects));
+    code_.push_back({t, plan_of(t), {}});
+    code_.back().images.push_back(std::move(shared));
+    return {};
+  }
+
+  const std::vector<PlanInput>& inputs_;
+  const CompileOptions& options_;
+  KernelCache cache_;
+  int threads_;
+  WeightPool weights_;
+  CompileResult result_;
+  std::vector<TargetCode> code_;
+  std::mutex mutex_;
+  size_t done_ = 0, total_ = 0;
+};
+
+}  // namespace
+
+Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path, const CompileOptions& options) {
+  return Builder(inputs, options).run(path);
+}
+
+}  // namespace tfcc::codegen

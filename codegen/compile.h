@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// From graphs to a .tfcc file: lowers each graph to a plan, compiles its kernels for every target, writes the artifact.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "codegen/kernel_cache.h"
+#include "codegen/lower.h"
+#include "ir/graph.h"
+
+namespace tfcc::codegen {
+
+/// One code section: "sm_90", "compute_80" (PTX), "x86-64-v2".
+struct TargetName {
+  std::string name;
+  Family family;
+};
+
+/// Parses a list such as {"sm_90", "cpu", "cuda"}: "cpu" is this machine's level and x86-64-v2, "cuda" every GPU tfcc knows,
+/// and any GPU brings PTX for GPUs to come. Errors: invalid_argument (unknown target, with the list).
+Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names);
+/// The GPUs with code of their own.
+const std::vector<std::string>& cuda_architectures();
+
+/// A graph, after passes, for one family.
+struct PlanInput {
+  Family family;
+  ir::Graph graph;
+  LowerOptions options;
+};
+
+struct CompileOptions {
+  std::vector<TargetName> targets;
+  std::string model_name;                        // for inspection
+  std::string report;                            // JSON kept in the manifest
+  bool strip = false;                            // leave IR and kernel sources out
+  int threads = 0;                               // 0: all cores
+  KernelCacheOptions cache;
+  std::function<void(const std::string& stage, size_t done, size_t total)> progress;
+};
+
+struct KernelResult {
+  std::string name, target;
+  int registers = 0;
+  int spill_bytes = 0;
+  bool cached = false;
+};
+
+struct CompileResult {
+  std::vector<Lowered> plans;                    // in the order of the inputs
+  std::vector<KernelResult> kernels;
+  uint64_t file_bytes = 0, weight_bytes = 0;
+};
+
+/// Writes `path`; nothing is left behind on an error. Errors: unsupported, io, device (no NVRTC), memory, internal.
+Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path, const CompileOptions& options);
+
+/// The artifact alone, from what compile() made. Code in the order of the targets: images of each kernel, or one shared object.
+struct TargetCode {
+  TargetName target;
+  size_t plan;
+  std::vector<std::vector<std::byte>> images;
+};
+Result<void> write_artifact(const std::string& path, const ir::Graph& graph, const std::vector<Lowered>& plans,
+                            const std::vector<PlanInput>& inputs, const std::vector<TargetCode>& code, const WeightPool& weights,
+                            const CompileOptions& options, CompileResult& result);
+
+}  // namespace tfcc::codegen

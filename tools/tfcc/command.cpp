@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/tfcc/command.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <sstream>
+
+#include "tools/tfcc/output_file.h"
+
+namespace tfcc::tools {
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> out;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) {
+    if (!part.empty()) out.push_back(part);
+  }
+  return out;
+}
+
+std::string detect_gpu() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!driver) return "";
+  auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
+  auto attribute = reinterpret_cast<int (*)(int*, int, int)>(dlsym(driver, "cuDeviceGetAttribute"));
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+  int devices = 0, major = 0, minor = 0;
+  const bool found = init && count && attribute && init(0) == 0 && count(&devices) == 0 && devices > 0 &&
+                     attribute(&major, kMajor, 0) == 0 && attribute(&minor, kMinor, 0) == 0;
+  return found ? "sm_" + std::to_string(major * 10 + minor) : "";
+}
+
+Result<void> write_text(const std::string& path, const std::string& text) {
+  TFCC_TRY(OutputFile file, OutputFile::create(path));
+  TFCC_TRY_VOID(file.write(text.data(), text.size()));
+  return file.commit();
+}
+
+namespace {
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+}  // namespace
+
+void Progress::update(const std::string& stage, size_t done, size_t total) {
+  if (started_ == 0) started_ = now();
+  if (!isatty(2) || now() - started_ < 1) return;
+  std::fprintf(stderr, "\r\033[K%s: %zu of %zu", stage.c_str(), done, total);
+  shown_ = true;
+}
+
+Progress::~Progress() {
+  if (shown_) std::fprintf(stderr, "\r\033[K");
+}
+
+}  // namespace tfcc::tools

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the subcommands of `tfcc` share: registration, and how results and errors are shown.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "passes/passes.h"
+#include "runtime/result.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tfcc::tools {
+
+/// What main runs after parsing: the chosen subcommand, or nothing.
+using Action = std::function<Result<void>()>;
+
+/// Each adds one subcommand, which sets `action` when it was given.
+void add_compile(CLI::App& app, Action& action);
+void add_run(CLI::App& app, Action& action);
+void add_verify(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
+void add_opt(CLI::App& app, Action& action);
+
+/// A wrong command line that the parser could not see; main exits with 2.
+inline Error usage_error(const std::string& message) { return {ErrorCode::invalid_argument, "usage: " + message}; }
+
+/// "a,b" as {"a", "b"}; empty text gives an empty list.
+std::vector<std::string> split(const std::string& text, char separator = ',');
+
+/// Compute capability of the first GPU as "sm_90", or empty if there is no driver or no GPU.
+std::string detect_gpu();
+
+/// Writes a whole text file through a temporary one. Errors: io.
+Result<void> write_text(const std::string& path, const std::string& text);
+
+/// A line on stderr that replaces itself on a terminal; silent otherwise, and for anything under a second.
+class Progress {
+ public:
+  void update(const std::string& stage, size_t done, size_t total);
+  ~Progress();
+
+ private:
+  double started_ = 0;
+  bool shown_ = false;
+};
+
+}  // namespace tfcc::tools

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// tfcc compile: ONNX (or .tfir) to .tfcc, with dumps and a report of what was fused, what was not and why.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "codegen/compile.h"
+#include "frontend/import.h"
+#include "ir/ir.h"
+#include "tools/tfcc/command.h"
+#include "tools/tfcc/npy.h"
+
+namespace tfcc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Options {
+  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir;
+  bool fp16 = false, strict = false, strip = false, no_cache = false, quiet = false;
+  bool passes_given = false;
+  int threads = 0;
+};
+
+Result<ir::Graph> load_graph(const Options& o, frontend::ImportReport& report) {
+  if (fs::path(o.model).extension() == ".tfir") {
+    TFCC_TRY(std::vector<std::byte> bytes, read_file(o.model));
+    return ir::parse(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), o.model);
+  }
+  TFCC_TRY(frontend::Model model, frontend::read_onnx(o.model));
+  return frontend::import_onnx(model, &report);
+}
+
+json report_of(const Options& o, const frontend::ImportReport& import, const std::vector<passes::PassReport>& reports) {
+  json j;
+  j["schema"] = 1;
+  j["model"] = fs::path(o.model).filename().string();
+  j["import"] = {{"nodes", import.nodes}, {"shape_nodes", import.shape_nodes}, {"shape_ops_left", import.shape_ops_left}};
+  j["passes"] = json::array();
+  for (const passes::PassReport& r : reports) {
+    json misses = json::array();
+    for (const passes::Miss& m : r.misses) misses.push_back({{"node", m.node}, {"reason", m.reason}});
+    j["passes"].push_back({{"name", r.pass}, {"rewrites", r.rewrites}, {"misses", misses}});
+  }
+  return j;
+}
+
+void add_plans(json& j, const codegen::CompileResult& result) {
+  j["plans"] = json::array();
+  for (const codegen::Lowered& l : result.plans) {
+    json launches = json::array();
+    for (const runtime::Launch& launch : l.plan.buckets[0].launches) {
+      launches.push_back({{"name", launch.name}, {"ops", launch.ops}, {"kernel", launch.kernel ? json(l.plan.kernels[launch.kernel->kernel].name) : json()},
+                          {"flops", launch.flops.text}, {"bytes", launch.bytes.text}});
+    }
+    json slots = json::array();
+    for (const auto& s : l.plan.slots) slots.push_back(s.text);
+    j["plans"].push_back({{"family", l.plan.family}, {"precision", l.plan.precision}, {"launches", launches}, {"slots", slots}});
+  }
+  j["kernels"] = json::array();
+  for (const codegen::KernelResult& k : result.kernels) {
+    j["kernels"].push_back({{"name", k.name}, {"target", k.target}, {"registers", k.registers}, {"spill_bytes", k.spill_bytes}, {"cached", k.cached}});
+  }
+}
+
+void show(const frontend::ImportReport& import, const ir::Graph& graph, const std::vector<passes::PassReport>& reports) {
+  for (const std::string& w : import.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+  std::printf("imported %zu ONNX nodes, %zu of them shape and constant arithmetic that left no op (%zu such ops remain)\n", import.nodes,
+              import.shape_nodes, import.shape_ops_left);
+  size_t ops = 0;
+  for (ir::OpId o : graph.order()) ops += graph.op(o).kind != ir::OpKind::constant;
+  for (const passes::PassReport& r : reports) {
+    const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 || r.pass.rfind("classify-", 0) == 0;
+    if (!fusion || (r.rewrites == 0 && r.misses.empty())) continue;
+    std::printf("  %-20s %4zu\n", r.pass.c_str(), r.rewrites);
+    for (const passes::Miss& m : r.misses) std::printf("    not %s: %s\n", m.node.c_str(), m.reason.c_str());
+  }
+  std::printf("%zu ops after all passes\n", ops);
+}
+
+// Fusions that --strict insists on: every attention, norm and GELU that a pass looked at and left alone.
+size_t count_strict_misses(const std::vector<passes::PassReport>& reports) {
+  size_t n = 0;
+  for (const passes::PassReport& r : reports) {
+    if (r.pass == "fuse-attention" || r.pass == "classify-mask" || r.pass.rfind("raise-", 0) == 0) n += r.misses.size();
+  }
+  return n;
+}
+
+Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& result) {
+  for (const codegen::Lowered& l : result.plans) {
+    const fs::path folder = fs::path(dir) / l.plan.family;
+    std::error_code ec;
+    fs::create_directories(folder, ec);
+    for (const codegen::KernelSource& k : l.kernels) {
+      TFCC_TRY_VOID(write_text((folder / (k.name + (l.plan.family == "cuda" ? ".cu" : ".cpp"))).string(), k.text));
+    }
+  }
+  return {};
+}
+
+Result<void> dump_graph(const std::string& dir, int number, const std::string& name, const ir::Graph& graph) {
+  std::error_code ec;
+  fs::create_directories(dir, ec);
+  return write_text((fs::path(dir) / fmt::format("{:02}-{}.tfir", number, name)).string(), ir::print(graph));
+}
+
+double seconds_since(std::chrono::steady_clock::time_point t) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
+}
+
+Result<void> compile_model(Options o) {
+  const auto start = std::chrono::steady_clock::now();
+  if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
+  if (o.targets.empty()) {
+    const std::string gpu = detect_gpu();
+    const auto& known = codegen::cuda_architectures();
+    o.targets = gpu.empty() ? "cpu" : std::find(known.begin(), known.end(), gpu) != known.end() ? gpu : "compute_80";
+  }
+  auto targets = codegen::parse_targets(split(o.targets));
+  if (!targets) return usage_error(targets.error().message);
+  if (targets->empty()) return usage_error("--target names no target");
+
+  frontend::ImportReport import;
+  TFCC_TRY(ir::Graph graph, load_graph(o, import));
+  int number = 0;
+  if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o.dump_ir, number++, "import", graph));
+  std::optional<Error> dump_error;
+  auto after = [&](const passes::PassReport& r, const ir::Graph& g) {
+    if (o.dump_ir.empty() || dump_error) return;
+    auto written = dump_graph(o.dump_ir, number++, r.pass, g);
+    if (!written) dump_error = written.error();
+  };
+  for (const std::string& p : split(o.passes)) {
+    if (!passes::find_pass(p)) {
+      auto unknown = passes::run_passes(graph, {p});
+      return usage_error(unknown.error().message);
+    }
+  }
+  TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : passes::default_pipeline(), after));
+  if (dump_error) return *dump_error;
+  if (!o.quiet) show(import, graph, reports);
+  if (const size_t n = count_strict_misses(reports); o.strict && n > 0) {
+    return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusions did not happen; the lines marked 'not' say which and why", o.model, n)};
+  }
+
+  std::vector<codegen::PlanInput> inputs;
+  for (codegen::Family family : {codegen::Family::cuda, codegen::Family::cpu}) {
+    const bool wanted = std::any_of(targets->begin(), targets->end(), [&](const auto& t) { return t.family == family; });
+    if (!wanted) continue;
+    codegen::PlanInput in{family, graph, {}};
+    if (o.fp16 && family == codegen::Family::cuda) {
+      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f16"}, after));
+      if (dump_error) return *dump_error;
+      in.options.precision = "f16";
+    }
+    inputs.push_back(std::move(in));
+  }
+  json report = report_of(o, import, reports);
+  codegen::CompileOptions options;
+  options.targets = *targets;
+  options.model_name = fs::path(o.model).filename().string();
+  options.report = report.dump();
+  options.strip = o.strip;
+  options.threads = o.threads;
+  options.cache.dir = o.cache_dir;
+  options.cache.enabled = !o.no_cache;
+  std::optional<Progress> progress(std::in_place);
+  options.progress = [&](const std::string& stage, size_t done, size_t total) { progress->update(stage, done, total); };
+  TFCC_TRY(codegen::CompileResult result, codegen::compile(inputs, o.output, options));
+  progress.reset();
+  add_plans(report, result);
+  if (!o.report.empty()) TFCC_TRY_VOID(write_text(o.report, report.dump(1) + "\n"));
+  if (!o.dump_kernels.empty()) TFCC_TRY_VOID(dump_kernels(o.dump_kernels, result));
+  for (const codegen::KernelResult& k : result.kernels) {
+    if (k.spill_bytes > 0) std::fprintf(stderr, "warning: kernel %s spills %d bytes on %s\n", k.name.c_str(), k.spill_bytes, k.target.c_str());
+  }
+  if (!o.quiet) {
+    std::string names;
+    for (const auto& t : *targets) names += (names.empty() ? "" : ", ") + t.name;
+    for (const codegen::Lowered& l : result.plans) {
+      std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.family.c_str(), l.plan.buckets[0].launches.size(), l.kernels.size(), l.plan.precision.c_str());
+    }
+    std::printf("wrote %s for %s: %.1f MB of weights, %.2f s\n", o.output.c_str(), names.c_str(), static_cast<double>(result.weight_bytes) / 1e6, seconds_since(start));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_compile(CLI::App& app, Action& action) {
+  auto o = std::make_shared<Options>();
+  CLI::App* c = app.add_subcommand("compile", "compile an ONNX model (or a .tfir graph) to a .tfcc file");
+  c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
+  c->add_option("-o,--output", o->output, "the file to write; default: the model's name with .tfcc");
+  c->add_option("--target", o->targets, "what to compile for: cpu, cuda, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120, x86-64-v2..v4; default: the GPU that is there, else cpu");
+  c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
+  CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
+  c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
+  c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");
+  c->add_option("--report", o->report, "write what was done as JSON");
+  c->add_flag("--strict", o->strict, "fail if an attention, norm or GELU was left unfused");
+  c->add_flag("--strip", o->strip, "leave IR and kernel sources out of the file");
+  c->add_option("--threads", o->threads, "threads that compile; default: all cores")->check(CLI::NonNegativeNumber);
+  c->add_option("--cache-dir", o->cache_dir, "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");
+  c->add_flag("--no-cache", o->no_cache, "compile every kernel again");
+  c->add_flag("-q,--quiet", o->quiet, "print errors and warnings alone");
+  c->callback([o, passes, &action] {
+    o->passes_given = passes->count() > 0;
+    action = [o] { return compile_model(*o); };
+  });
+}
+
+}  // namespace tfcc::tools

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// tfcc run: one run of a .tfcc file on .npy inputs or random ones, with a summary of each output.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "runtime/tfcc.h"
+#include "tools/tfcc/command.h"
+#include "tools/tfcc/npz.h"
+#include "tools/tfcc/tensors.h"
+
+namespace tfcc::tools {
+namespace {
+
+struct Options {
+  std::string model, output, device = "auto", shapes;
+  std::vector<std::string> inputs;
+  bool random = false, verify_weights = false;
+  uint64_t seed = 1;
+  int threads = 0;
+};
+
+Result<std::pair<std::string, std::string>> name_and_file(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at == std::string::npos || at == 0) return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
+  return std::pair{text.substr(0, at), text.substr(at + 1)};
+}
+
+Result<std::vector<std::pair<std::string, Array>>> gather_inputs(const Options& o, const Model& model) {
+  std::vector<std::pair<std::string, Array>> out;
+  for (const std::string& text : o.inputs) {
+    TFCC_TRY(auto pair, name_and_file(text));
+    TFCC_TRY(Array a, read_npy(pair.second));
+    out.emplace_back(pair.first, std::move(a));
+  }
+  if (!o.random && o.shapes.empty()) return out;
+  TFCC_TRY(auto shapes, parse_shapes(o.shapes));
+  TFCC_TRY(auto random, random_inputs(model.inputs(), shapes, o.seed));
+  for (auto& [name, array] : random) {
+    const bool given = std::any_of(out.begin(), out.end(), [&](const auto& i) { return i.first == name; });
+    if (!given) out.emplace_back(name, std::move(array));
+  }
+  return out;
+}
+
+Result<void> run_model(const Options& o) {
+  LoadOptions load;
+  load.device = o.device;
+  load.threads = o.threads;
+  load.verify_weights = o.verify_weights;
+  load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
+  TFCC_TRY(Model model, Model::load(o.model, load));
+  TFCC_TRY(auto inputs, gather_inputs(o, model));
+  TFCC_TRY(Executor executor, model.executor());
+  for (auto& [name, array] : inputs) {
+    TFCC_TRY_VOID(executor.set(name, TensorRef{array.bytes.data(), array.dtype, array.shape, Place::host}));
+  }
+  TFCC_TRY_VOID(executor.run());
+  std::vector<std::pair<std::string, ArrayView>> outputs;
+  for (const TensorInfo& info : model.outputs()) {
+    TFCC_TRY(Tensor t, executor.output(info.name));
+    outputs.emplace_back(info.name, ArrayView(t.dtype, t.shape, t.data));
+    std::printf("%s\n", summary(info.name, outputs.back().second).c_str());
+  }
+  TFCC_TRY_VOID(executor.status());
+  if (o.output.empty()) return {};
+  return write_npz(o.output, outputs);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+  auto o = std::make_shared<Options>();
+  CLI::App* c = app.add_subcommand("run", "run a .tfcc file once");
+  c->add_option("model", o->model, "the .tfcc file")->required();
+  c->add_option("--input", o->inputs, "an input as name=file.npy; repeat for each");
+  c->add_flag("--random", o->random, "make up the inputs that are not given");
+  c->add_option("--shapes", o->shapes, "sizes of made-up inputs: input_ids:4x32,attention_mask:4x32; one is enough where sizes have names");
+  c->add_option("--seed", o->seed, "seed of made-up inputs");
+  c->add_option("--output", o->output, "write all outputs to this .npz");
+  c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
+  c->add_option("--threads", o->threads, "CPU threads; default: one per core")->check(CLI::NonNegativeNumber);
+  c->add_flag("--verify-weights", o->verify_weights, "check the checksums of the weights too");
+  c->callback([o, &action] { action = [o] { return run_model(*o); }; });
+}
+
+}  // namespace tfcc::tools

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/tfcc/tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <sstream>
+
+#include "ir/constant.h"
+#include "tools/tfcc/command.h"
+
+namespace tfcc::tools {
+
+Result<NamedShapes> parse_shapes(const std::string& text) {
+  NamedShapes out;
+  for (const std::string& part : split(text)) {
+    const size_t at = part.rfind(':');
+    if (at == std::string::npos) return usage_error(fmt::format("--shapes takes name:4x32, not '{}'", part));
+    std::vector<int64_t> dims;
+    for (const std::string& d : split(part.substr(at + 1), 'x')) {
+      if (d.empty() || d.size() > 12 || d.find_first_not_of("0123456789") != std::string::npos) {
+        return usage_error(fmt::format("--shapes: '{}' is no size", d));
+      }
+      dims.push_back(std::stoll(d));
+    }
+    out[part.substr(0, at)] = dims;
+  }
+  return out;
+}
+
+namespace {
+
+bool contains(const std::string& name, const char* word) { return name.find(word) != std::string::npos; }
+
+// An integer that such an input may hold.
+int64_t random_integer(const std::string& name, std::mt19937_64& rng) {
+  if (contains(name, "mask")) return 1;
+  return static_cast<int64_t>(rng() % (contains(name, "type") ? 2 : 100));
+}
+
+Result<std::map<std::string, int64_t>> known_sizes(const std::vector<TensorInfo>& inputs, const NamedShapes& shapes) {
+  std::map<std::string, int64_t> sizes;
+  for (const auto& [name, shape] : shapes) {
+    auto it = std::find_if(inputs.begin(), inputs.end(), [&](const TensorInfo& i) { return i.name == name; });
+    if (it == inputs.end()) return Error{ErrorCode::invalid_argument, fmt::format("--shapes: the model has no input '{}'", name)};
+    if (it->dims.size() != shape.size()) {
+      return Error{ErrorCode::shape, fmt::format("--shapes: '{}' has {} dims, not {}", name, it->dims.size(), shape.size())};
+    }
+    for (size_t k = 0; k < shape.size(); ++k) sizes[it->dims[k].text] = shape[k];
+  }
+  return sizes;
+}
+
+}  // namespace
+
+Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vector<TensorInfo>& inputs, const NamedShapes& shapes, uint64_t seed) {
+  TFCC_TRY(auto sizes, known_sizes(inputs, shapes));
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<double> normal;
+  std::vector<std::pair<std::string, Array>> out;
+  for (const TensorInfo& info : inputs) {
+    std::vector<int64_t> shape;
+    for (size_t k = 0; k < info.dims.size(); ++k) {
+      const DimInfo& d = info.dims[k];
+      auto known = sizes.find(d.text);
+      int64_t n = k == 0 ? 2 : 16;
+      if (d.min == d.max && d.max != 0) n = d.min;
+      else if (known != sizes.end()) n = known->second;
+      else if (d.max != 0) n = std::min(n, d.max);
+      sizes.emplace(d.text, n);
+      shape.push_back(n);
+    }
+    Array a = make_array(info.dtype, shape);
+    for (int64_t i = 0; i < a.count(); ++i) {
+      if (is_float(info.dtype)) ir::write_real(info.dtype, a.bytes.data(), i, normal(rng));
+      else ir::write_int(info.dtype, a.bytes.data(), i, random_integer(info.name, rng));
+    }
+    out.emplace_back(info.name, std::move(a));
+  }
+  return out;
+}
+
+std::string summary(const std::string& name, const ArrayView& array) {
+  std::string dims;
+  int64_t count = 1;
+  for (int64_t d : array.shape) {
+    dims += (dims.empty() ? "" : ",") + std::to_string(d);
+    count *= d;
+  }
+  std::string s = fmt::format("{} {}[{}]", name, to_string(array.dtype), dims);
+  if (count == 0) return s + ": empty";
+  const auto* data = static_cast<const std::byte*>(array.data);
+  auto at = [&](int64_t i) {
+    return is_float(array.dtype) ? ir::read_real(array.dtype, data, i) : static_cast<double>(ir::read_int(array.dtype, data, i));
+  };
+  double low = at(0), high = at(0), sum = 0;
+  int64_t nans = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double v = at(i);
+    nans += std::isnan(v);
+    low = std::min(low, v);
+    high = std::max(high, v);
+    sum += v;
+  }
+  s += fmt::format(": min {:.6g}, max {:.6g}, mean {:.6g}, first", low, high, sum / static_cast<double>(count));
+  for (int64_t i = 0; i < std::min<int64_t>(count, 4); ++i) s += fmt::format(" {:.6g}", at(i));
+  if (nans) s += fmt::format(", {} NaN", nans);
+  return s;
+}
+
+}  // namespace tfcc::tools
