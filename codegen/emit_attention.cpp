@@ -72,19 +72,18 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   l.begin(o, op.operands, {y});
   const Visibility seen = split(attrs.visible);
 
-  // A plain scale needs no functor on CUDA.
+  // A plain scale needs no functor.
   double scale = 0;
   if (attrs.score->kind == ir::ExprKind::param) scale = 1;
   if (attrs.score->kind == ir::ExprKind::fmul && attrs.score->args[0]->kind == ir::ExprKind::param) scale = ir::as_real(attrs.score->args[1]).value_or(0);
   if (attrs.score->kind == ir::ExprKind::fmul && attrs.score->args[1]->kind == ir::ExprKind::param) scale = ir::as_real(attrs.score->args[0]).value_or(0);
-  const bool scaled = l.cuda() && scale > 0;
+  const bool scaled = scale > 0;
 
   std::string text = l.include("attention");
   std::string score = scaled ? "NoScore{}" : l.functor_value("Score"), visible = "AllVisible{}", live = "AllLive{}";
   if (!scaled) text += l.functor("Score", "f32 s, idx b, idx h, idx i, idx j", attrs.score, Scalar::f32, index_name);
-  ExprRef rest = l.cuda() ? seen.rest : attrs.visible;  // the CPU template asks Visible about dead keys too
-  if (rest) {
-    text += l.functor("Visible", "idx b, idx h, idx i, idx j", rest, Scalar::boolean, index_name);
+  if (seen.rest) {
+    text += l.functor("Visible", "idx b, idx h, idx i, idx j", seen.rest, Scalar::boolean, index_name);
     visible = l.functor_value("Visible");
   }
   if (seen.live) {
@@ -98,25 +97,23 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   const std::string problem = fmt::format("static constexpr int heads = {}, kv_heads = {}, head_dim = {}, v_dim = {}", attrs.heads, attrs.kv_heads, d, dv);
   std::string call = fmt::format("attention<Spec>({}, {}, {}, {}, {}, {}, {}, {}, {}, {}", l.pointer(op.operands.size()), l.pointer(l.arg_of(q)),
                                  l.pointer(l.arg_of(k)), l.pointer(l.arg_of(v)), l.size(batch), l.size(queries), l.size(keys), score, visible, live);
+  Tile tile{kCpuBlockM, kCpuBlockN, 0, 0};
+  if (l.cuda()) tile = cuda_tile(l.type(q).dtype, d, dv);
+  const size_t out = op.operands.size();
+  const bool aligned = !l.is_io(l.arg_of(q)) && !l.is_io(l.arg_of(k)) && !l.is_io(l.arg_of(v)) && !l.is_io(out);
+  text += fmt::format("struct Spec {{ using T = {}; {};\n  static constexpr int q_stride = {}, k_stride = {}, v_stride = {}, out_stride = {}, block_m = {}, block_n = {};\n"
+                      "  static constexpr bool aligned = {}, causal = {}, scaled = {}; static constexpr f32 score_scale = {}; }};\n",
+                      t, problem, q_width, k_width, v_width, dv * attrs.heads, tile.block_m, tile.block_n, aligned, attrs.causal, scaled,
+                      cpp_expr(l.pool().real(scaled ? scale : 1), CppNames{}));
   if (l.cuda()) {
-    const Tile tile = cuda_tile(l.type(q).dtype, d, dv);
-    auto io = [&](size_t arg) { return l.is_io(arg); };
-    const bool aligned = !io(l.arg_of(q)) && !io(l.arg_of(k)) && !io(l.arg_of(v)) && !io(op.operands.size());
-    text += fmt::format("struct Spec {{ using T = {}; {};\n  static constexpr int q_stride = {}, k_stride = {}, v_stride = {}, out_stride = {}, block_m = {}, block_n = {};\n"
-                        "  static constexpr bool aligned = {}, causal = {}, scaled = {}; static constexpr f32 score_scale = {}; }};\n",
-                        t, problem, q_width, k_width, v_width, dv * attrs.heads, tile.block_m, tile.block_n, aligned, attrs.causal, scaled,
-                        cpp_expr(l.pool().real(scaled ? scale : 1), CppNames{}));
     text += fmt::format("static_assert(AttentionShape<Spec>::threads == {} && AttentionShape<Spec>::shared_bytes == {}, \"the plan has other sizes\");\n", tile.threads, tile.shared_bytes);
-    text += l.header(static_cast<uint32_t>(tile.threads)) + call + ");\n}\n";
     s.threads = static_cast<uint32_t>(tile.threads);
     s.shared_bytes = tile.shared_bytes;
     s.grid = {l.ceil_div(queries, tile.block_m), l.integer(attrs.heads), batch};
   } else {
-    text += fmt::format("struct Spec {{ using In = {}; using Out = {}; {};\n  static constexpr int block_m = {}, block_n = {}; static constexpr bool causal = {}; }};\n",
-                        t, l.storage(y), problem, kCpuBlockM, kCpuBlockN, attrs.causal);
-    text += l.header(0) + call + ", begin, end);\n}\n";
     s.work = ir::mul(ir::mul(batch, l.integer(attrs.heads)), l.ceil_div(queries, kCpuBlockM));
   }
+  text += l.header(static_cast<uint32_t>(tile.threads)) + call + (l.cuda() ? "" : ", begin, end") + ");\n}\n";
   ExprRef pairs = ir::mul(ir::mul(batch, l.integer(attrs.heads)), ir::mul(queries, keys));
   l.launch(fmt::format("attention__{}_d{}", t, d), "attention", text, s, ir::mul(pairs, l.integer(2 * (d + dv))));
   return {};

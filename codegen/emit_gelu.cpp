@@ -50,7 +50,7 @@ Result<void> emit_bias_gelu(Lowering& l, OpId o) {
   std::string text = l.include("bias_gelu");
   text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; static constexpr int hidden = {}, vec = {}; static constexpr bool tanh = {}; }};\n",
                       l.storage(x), l.storage(bias), l.storage(y), *hidden, vec, tanh);
-  const std::string rest = l.cuda() ? l.size(l.rows(y)) : fmt::format("{}, begin, end", *hidden);
+  const std::string rest = l.cuda() ? l.size(l.rows(y)) : std::string("begin, end");
   text += l.header(256) + fmt::format("bias_gelu<Spec>({}, {}, {}, {});\n}}\n", l.pointer(op.operands.size()), l.pointer(0), l.pointer(l.arg_of(bias)), rest);
   LaunchSize s;
   s.grid = {l.ceil_div(l.count(y), 256 * vec)};

@@ -51,15 +51,13 @@ LaunchSize row_size(const Lowering& l, ValueId y, const RowKernel& k) {
   return s;
 }
 
-// The fields that CUDA alone needs.
+// The row, and how CUDA shares it out.
 std::string machine(const Lowering& l, int64_t hidden, const RowKernel& k) {
-  if (!l.cuda()) return "";
+  if (!l.cuda()) return fmt::format("static constexpr int hidden = {}; ", hidden);
   return fmt::format("static constexpr int hidden = {}, vec = {}, threads_per_row = {}, threads = {}; ", hidden, k.vec, k.per_row, k.threads);
 }
 
-std::string eps_field(const Lowering& l, double eps) {
-  return l.cuda() ? fmt::format("static constexpr f32 eps = {}f; ", number(eps)) : fmt::format("static constexpr double eps = {}; ", number(eps));
-}
+std::string eps_field(double eps) { return fmt::format("static constexpr f32 eps = {}f; ", number(eps)); }
 
 Result<int64_t> hidden_of(const Lowering& l, OpId o) {
   auto hidden = l.known(l.dims(l.graph.op(o).results[0]).back());
@@ -107,9 +105,9 @@ Result<void> emit_layer_norm(Lowering& l, OpId o) {
   const RowKernel k = row_kernel(l, x, hidden);
   std::string text = l.include("layer_norm");
   text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; {}static constexpr bool has_beta = {}; {}}};\n", l.storage(x),
-                      l.storage(op.operands[1]), l.storage(y), machine(l, hidden, k), has_beta, eps_field(l, op.as<ir::NormAttrs>().eps));
+                      l.storage(op.operands[1]), l.storage(y), machine(l, hidden, k), has_beta, eps_field(op.as<ir::NormAttrs>().eps));
   const std::string beta = has_beta ? l.pointer(l.arg_of(op.operands[2])) : "nullptr";
-  const std::string rest = l.cuda() ? l.size(l.rows(y)) : fmt::format("{}, begin, end", hidden);
+  const std::string rest = l.cuda() ? l.size(l.rows(y)) : std::string("begin, end");
   text += l.header(static_cast<uint32_t>(k.threads)) + fmt::format("layer_norm<Spec>({}, {}, {}, {}, {});\n}}\n", l.pointer(op.operands.size()), l.pointer(0),
                                             l.pointer(l.arg_of(op.operands[1])), beta, rest);
   l.launch(fmt::format("layer_norm__{}_h{}", l.storage(x), hidden), "layer_norm", text, row_size(l, y, k), ir::mul(l.count(y), l.integer(8)));
@@ -124,8 +122,8 @@ Result<void> emit_rms_norm(Lowering& l, OpId o) {
   const RowKernel k = row_kernel(l, x, hidden);
   std::string text = l.include("rms_norm");
   text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; {}{}}};\n", l.storage(x), l.storage(op.operands[1]),
-                      l.storage(y), machine(l, hidden, k), eps_field(l, op.as<ir::NormAttrs>().eps));
-  const std::string rest = l.cuda() ? l.size(l.rows(y)) : fmt::format("{}, begin, end", hidden);
+                      l.storage(y), machine(l, hidden, k), eps_field(op.as<ir::NormAttrs>().eps));
+  const std::string rest = l.cuda() ? l.size(l.rows(y)) : std::string("begin, end");
   text += l.header(static_cast<uint32_t>(k.threads)) + fmt::format("rms_norm<Spec>({}, {}, {}, {});\n}}\n", l.pointer(op.operands.size()), l.pointer(0),
                                             l.pointer(l.arg_of(op.operands[1])), rest);
   l.launch(fmt::format("rms_norm__{}_h{}", l.storage(x), hidden), "rms_norm", text, row_size(l, y, k), ir::mul(l.count(y), l.integer(6)));
@@ -144,9 +142,9 @@ Result<void> emit_residual_norm(Lowering& l, OpId o) {
   std::string text = l.include("residual_norm");
   text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; {}static constexpr bool rms = {}, has_beta = {}, has_bias = {}, has_sum = {}; {}}};\n",
                       l.storage(x), l.storage(op.operands[2]), l.storage(y), machine(l, hidden, k), attrs.kind == ir::NormKind::rms,
-                      attrs.has_beta, attrs.has_bias, has_sum, eps_field(l, attrs.eps));
+                      attrs.has_beta, attrs.has_bias, has_sum, eps_field(attrs.eps));
   auto operand = [&](bool there, size_t i) { return there ? l.pointer(l.arg_of(op.operands[i])) : std::string("nullptr"); };
-  const std::string rest = l.cuda() ? l.size(l.rows(y)) : fmt::format("{}, begin, end", hidden);
+  const std::string rest = l.cuda() ? l.size(l.rows(y)) : std::string("begin, end");
   text += l.header(static_cast<uint32_t>(k.threads)) +
           fmt::format("residual_norm<Spec>({}, {}, {}, {}, {}, {}, {}, {});\n}}\n", l.pointer(reads), has_sum ? l.pointer(reads + 1) : "nullptr",
                       operand(true, 0), operand(true, 1), operand(true, 2), operand(attrs.has_beta, 3),
