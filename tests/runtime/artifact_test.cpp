@@ -19,6 +19,9 @@ using namespace testing_support;
 
 class ArtifactTest : public testing::Test {
  protected:
+  void SetUp() override {
+    if (!has_cpu_plugin()) GTEST_SKIP() << "built without the CPU target";
+  }
   void TearDown() override { std::filesystem::remove(path_); }
 
   std::vector<std::byte> small_file(const std::function<void(pb::Manifest&)>& change = nullptr) {

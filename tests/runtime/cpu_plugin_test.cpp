@@ -9,26 +9,15 @@
 
 #include "runtime/cpu/physical_cores.h"
 #include "runtime/cpu/plugin.h"
-#include "runtime/tfcc.h"
 
 namespace tfcc {
 namespace {
 
-// The plug-in lies beside the runtime.
 const TfccCpuApi* api() {
   static const TfccCpuApi* found = [] {
-    Dl_info info = {};
-    Result<Model> (*load)(const std::string&, const LoadOptions&) = &Model::load;
-    dladdr(reinterpret_cast<void*>(load), &info);
-    std::string path = info.dli_fname;
-    path = path.substr(0, path.find_last_of('/') + 1) + "libtfcc_cpu.so";
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr)
-      library = dlopen((TFCC_BINARY_DIR "/runtime/libtfcc_cpu.so"), RTLD_NOW | RTLD_LOCAL);
-    auto* get = library != nullptr
-                    ? reinterpret_cast<const TfccCpuApi* (*)()>(dlsym(library, "tfcc_cpu_api"))
-                    : nullptr;
-    return get != nullptr ? get() : nullptr;
+    void* library = dlopen(TFCC_BINARY_DIR "/runtime/libtfcc_cpu.so", RTLD_NOW | RTLD_LOCAL);
+    void* get = library != nullptr ? dlsym(library, "tfcc_cpu_api") : nullptr;
+    return get != nullptr ? reinterpret_cast<const TfccCpuApi* (*)()>(get)() : nullptr;
   }();
   return found;
 }

@@ -66,6 +66,11 @@ inline void write_file(const std::string& path, std::span<const std::byte> bytes
             static_cast<std::streamsize>(bytes.size()));
 }
 
+/// False in a build without the CPU target, where nothing of the below can run.
+inline bool has_cpu_plugin() {
+  return access(TFCC_BINARY_DIR "/runtime/libtfcc_cpu.so", F_OK) == 0;
+}
+
 /// The shared object of the two kernels, compiled once by the system's compiler.
 inline const std::vector<std::byte>& kernel_code() {
   static const std::vector<std::byte> code = [] {

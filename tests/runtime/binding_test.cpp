@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes of launches for given symbols: slots, work, and the form a product takes.
+#include "runtime/binding.h"
+
+#include "tests/runtime/small_model.h"
+
+namespace tfcc::runtime {
+namespace {
+
+using testing_support::kC;
+using testing_support::kO;
+using testing_support::size;
+using testing_support::small_manifest;
+namespace pb = ::tfcc::manifest;
+
+// The manifest of the small model, as the runtime reads it; weights get the sizes that the writer
+// gives them.
+Manifest read(const std::function<void(pb::Plan&)>& change = nullptr) {
+  pb::Manifest m = small_manifest();
+  for (uint64_t bytes : {20, 48, 12}) m.add_weights()->set_size(bytes);
+  if (change) change(*m.mutable_plans(0));
+  std::string text = m.SerializeAsString();
+  auto read = read_manifest(std::as_bytes(std::span(text)), "m.tfcc");
+  EXPECT_TRUE(read) << read.error().message;
+  return *read;
+}
+
+pb::GemmLaunch& product(pb::Plan& p) {
+  return *p.mutable_buckets(0)->mutable_launches(1)->mutable_gemm();
+}
+
+GemmShape bound_product(const std::function<void(pb::GemmLaunch&)>& change) {
+  Manifest m = read([&](pb::Plan& p) {
+    change(product(p));
+    // Room for operands that lie apart.
+    size(p.mutable_buffers(5)->add_dims(), {0, 2});
+    size(p.mutable_slots(0), {0, 2, 3});
+  });
+  Binding b(m, m.plans[0]);
+  auto done = b.bind(std::vector<int64_t>{2, 5});
+  EXPECT_TRUE(done) << done.error().message;
+  return b.launches()[1].gemm;
+}
+
+TEST(Binding, lays_out_slots_and_sizes) {
+  Manifest m = read();
+  Binding b(m, m.plans[0]);
+  ASSERT_TRUE(b.bind(std::vector<int64_t>{3, 7}));
+  EXPECT_EQ(b.slot_offsets()[0], 0u);
+  EXPECT_EQ(b.slot_offsets()[1], 512u) << "3 * 7 * 16 bytes, rounded up to 256";
+  EXPECT_EQ(b.arena_bytes(), 512u + 256u);
+  EXPECT_EQ(*arena_size(m.plans[0], std::vector<int64_t>{3, 7}), b.arena_bytes());
+  EXPECT_EQ(b.launches().size(), 3u);
+  EXPECT_EQ(b.launches()[0].work, 21);
+  EXPECT_EQ(b.launches()[2].work, 63);
+  EXPECT_EQ(b.output_shape(0), (Shape{3, 7, kO}));
+}
+
+TEST(Binding, a_batch_that_shares_b_becomes_one_product) {
+  GemmShape s = bound_product([](pb::GemmLaunch&) {});
+  EXPECT_EQ(s.m, 10);
+  EXPECT_EQ(s.batch, 1);
+  EXPECT_EQ(s.stride_a, 0);
+}
+
+TEST(Binding, a_batch_stays_one_where_rows_do_not_follow_each_other) {
+  GemmShape apart = bound_product([](pb::GemmLaunch& g) {
+    g.clear_stride_a();
+    size(g.mutable_stride_a(), {1, 1, 0, kC + 1, 3});
+  });
+  EXPECT_EQ(apart.m, 5);
+  EXPECT_EQ(apart.batch, 2);
+  EXPECT_EQ(apart.stride_a, 25);
+  GemmShape transposed = bound_product([](pb::GemmLaunch& g) { g.set_trans_a(true); });
+  EXPECT_EQ(transposed.batch, 2);
+  EXPECT_TRUE(transposed.trans_a);
+  GemmShape shared = bound_product([](pb::GemmLaunch& g) { g.clear_stride_a(); });
+  EXPECT_EQ(shared.batch, 2);
+}
+
+TEST(Binding, a_product_without_rows_is_skipped) {
+  Manifest m = read([](pb::Plan& p) {
+    product(p).mutable_m()->clear_code();
+    size(product(p).mutable_m(), {0, 0});
+  });
+  Binding b(m, m.plans[0]);
+  ASSERT_TRUE(b.bind(std::vector<int64_t>{2, 5}));
+  EXPECT_TRUE(b.launches()[1].skip);
+  EXPECT_FALSE(b.launches()[0].skip);
+}
+
+TEST(Binding, empty_runs_have_no_launches) {
+  Manifest m = read();
+  Binding b(m, m.plans[0]);
+  ASSERT_TRUE(b.bind(std::vector<int64_t>{0, 5}));
+  EXPECT_TRUE(b.empty());
+  EXPECT_TRUE(b.launches().empty());
+  EXPECT_EQ(b.arena_bytes(), 0u);
+}
+
+TEST(Binding, sizes_below_the_smallest_are_refused_but_for_zero) {
+  Manifest m = read();
+  m.symbols[0].min = 2;
+  auto read_batch = [&](int64_t batch) {
+    Shape x = {batch, 5, kC}, ids = {batch, 5};
+    std::vector<int64_t> symbols;
+    return read_symbols(m, std::vector<const Shape*>{&x, &ids}, symbols);
+  };
+  EXPECT_TRUE(read_batch(0));
+  EXPECT_TRUE(read_batch(2));
+  auto one = read_batch(1);
+  ASSERT_FALSE(one);
+  EXPECT_NE(one.error().message.find("(batch_size) is 1, must be at least 2"), std::string::npos);
+}
+
+TEST(Binding, sizes_that_overflow_are_errors) {
+  Manifest m = read([](pb::Plan& p) { size(p.mutable_slots(0), {0, int64_t{1} << 50, 3}); });
+  Binding b(m, m.plans[0]);
+  auto done = b.bind(std::vector<int64_t>{8, 16});
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, ErrorCode::shape);
+  EXPECT_NE(done.error().message.find("arena: a size overflows"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tfcc::runtime
