@@ -77,8 +77,8 @@ template <int left> TFCC_FN void wait_copies() { asm volatile("cp.async.wait_gro
 template <class Rows, int rows, int columns, bool chunked, int threads, class T, class Valid>
 TFCC_FN void copy_tile(T* to, const T* from, i64 stride, const Valid& valid) {
   constexpr int per_row = Rows::width / Rows::chunk;
-  constexpr int total = rows * per_row;
-#pragma unroll
+  constexpr int total = rows * per_row, steps = ceil_div(total, threads);
+#pragma unroll (steps > 8 ? 4 : steps)
   for (int first = 0; first < total; first += threads) {
     const int e = first + (int)threadIdx.x;
     if (total % threads != 0 && e >= total) break;

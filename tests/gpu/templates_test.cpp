@@ -112,7 +112,7 @@ TFCC_KERNEL({3}, kernel, const {0}* x, {0}* out) {{ reduce<Spec>(out, {{n[0]}}, 
                 .outputs = {{type, std::vector<double>(outputs)}}};
   run(launch);
   if (integer || op == "Max" || op == "Min") EXPECT_EQ(launch.outputs[0].values, expected);
-  else EXPECT_LE(relative_error(launch.outputs[0].values, expected), rounding(type));
+  else EXPECT_LE(relative_error(launch.outputs[0].values, expected), 2 * rounding(type));  // few values: no average
 }
 
 TEST(Reduce, AllKinds) {
