@@ -10,10 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/compile.h"
-#include "frontend/import.h"
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
-#include "tools/tfcc/npy.h"
+#include "tools/tfcc/model_source.h"
 
 namespace tfcc::tools {
 namespace {
@@ -27,15 +26,6 @@ struct Options {
   bool passes_given = false;
   int threads = 0;
 };
-
-Result<ir::Graph> load_graph(const Options& o, frontend::ImportReport& report) {
-  if (fs::path(o.model).extension() == ".tfir") {
-    TFCC_TRY(std::vector<std::byte> bytes, read_file(o.model));
-    return ir::parse(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), o.model);
-  }
-  TFCC_TRY(frontend::Model model, frontend::read_onnx(o.model));
-  return frontend::import_onnx(model, &report);
-}
 
 json report_of(const Options& o, const frontend::ImportReport& import, const std::vector<passes::PassReport>& reports) {
   json j;
@@ -118,17 +108,14 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
 Result<void> compile_model(Options o) {
   const auto start = std::chrono::steady_clock::now();
   if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
-  if (o.targets.empty()) {
-    const std::string gpu = detect_gpu();
-    const auto& known = codegen::cuda_architectures();
-    o.targets = gpu.empty() ? "cpu" : std::find(known.begin(), known.end(), gpu) != known.end() ? gpu : "compute_80";
-  }
+  if (o.targets.empty()) o.targets = default_target();
   auto targets = codegen::parse_targets(split(o.targets));
   if (!targets) return usage_error(targets.error().message);
   if (targets->empty()) return usage_error("--target names no target");
+  TFCC_TRY_VOID(check_passes(split(o.passes)));
 
   frontend::ImportReport import;
-  TFCC_TRY(ir::Graph graph, load_graph(o, import));
+  TFCC_TRY(ir::Graph graph, load_graph(o.model, &import));
   int number = 0;
   if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o.dump_ir, number++, "import", graph));
   std::optional<Error> dump_error;
@@ -137,12 +124,6 @@ Result<void> compile_model(Options o) {
     auto written = dump_graph(o.dump_ir, number++, r.pass, g);
     if (!written) dump_error = written.error();
   };
-  for (const std::string& p : split(o.passes)) {
-    if (!passes::find_pass(p)) {
-      auto unknown = passes::run_passes(graph, {p});
-      return usage_error(unknown.error().message);
-    }
-  }
   TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : passes::default_pipeline(), after));
   if (dump_error) return *dump_error;
   if (!o.quiet) show(import, graph, reports);

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `tfcc inspect` knows of a file: verified manifest, sizes to evaluate at, and the JSON form of
+// docs/inspect-json.md.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/manifest.h"
+#include "runtime/model.h"
+#include "tools/tfcc/tensors.h"
+
+namespace tfcc::tools {
+
+/// A .tfcc file mapped for reading; nothing of it is executed.
+struct InspectedFile {
+  std::string path;
+  runtime::MappedFile map;
+  runtime::Artifact artifact;
+  runtime::Manifest manifest;
+  std::vector<int64_t> sizes;  // of the symbols, at which bytes and flops are given
+
+  /// Reads header, table and manifest. Errors: io, bad_file, unsupported.
+  static Result<InspectedFile> open(const std::string& path);
+
+  /// Sets `sizes` from shapes of inputs; a symbol that none gives is 16 (first axis) or 128, within
+  /// its range. Errors: invalid_argument (no such input), shape.
+  Result<void> set_sizes(const NamedShapes& shapes);
+  /// The value at `sizes`, or nothing if it does not fit 64 bits.
+  std::optional<int64_t> at(const runtime::SizeExpr& e) const { return e.evaluate(sizes); }
+
+  /// Bytes that an executor holds for all slots of a plan at `sizes`.
+  std::optional<int64_t> arena_bytes(const runtime::Plan& plan) const;
+  /// The bucket that runs at `sizes`, or null.
+  const runtime::Bucket* bucket(const runtime::Plan& plan) const;
+  /// Arena buffers whose size grows with the square of one symbol, such as attention scores.
+  std::vector<const runtime::Buffer*> quadratic_buffers(const runtime::Plan& plan) const;
+  /// A kept text. Errors: invalid_argument (none of that name), bad_file (altered).
+  Result<std::string> text(const std::string& name) const;
+  uint64_t code_bytes(const runtime::Target& target) const;
+  uint64_t weight_bytes() const;
+};
+
+/// "in", "out", "arena", "constant" or "state".
+const char* class_name(runtime::BufferClass place);
+/// The dims of a tensor or buffer as text: "[batch_size,128]".
+std::string dims_text(const std::vector<runtime::SizeExpr>& dims);
+
+/// docs/inspect-json.md.
+nlohmann::json to_json(const InspectedFile& file);
+
+}  // namespace tfcc::tools

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest as JSON, field by field; docs/inspect-json.md describes it.
+#include "tools/tfcc/inspect.h"
+
+namespace tfcc::tools {
+namespace {
+
+using nlohmann::json;
+using runtime::SizeExpr;
+
+class Writer {
+ public:
+  explicit Writer(const InspectedFile& file) : file_(file), manifest_(file.manifest) {}
+
+  json write() const {
+    json j;
+    j["schema"] = 1;
+    j["file"] = file_.path;
+    j["file_bytes"] = file_.artifact.file.size();
+    j["format"] = std::to_string(runtime::kMajorVersion) + "." + std::to_string(file_.artifact.minor);
+    j["producer"] = manifest_.producer;
+    j["model"] = manifest_.model;
+    j["symbols"] = symbols();
+    j["inputs"] = tensors(manifest_.inputs);
+    j["outputs"] = tensors(manifest_.outputs);
+    j["checks"] = checks(manifest_.checks);
+    j["flags"] = json::array();
+    for (const runtime::Flag& f : manifest_.flags) j["flags"].push_back(f.message);
+    j["weights"] = weights();
+    j["sections"] = sections();
+    j["targets"] = targets();
+    j["plans"] = json::array();
+    for (const runtime::Plan& p : manifest_.plans) j["plans"].push_back(plan(p));
+    j["texts"] = json::array();
+    for (const runtime::Text& t : manifest_.texts) {
+      j["texts"].push_back({{"name", t.name}, {"bytes", t.size}});
+    }
+    j["report"] = json::parse(manifest_.report, nullptr, false);
+    if (j["report"].is_discarded()) j["report"] = nullptr;
+    return j;
+  }
+
+ private:
+  // A size as its text and its value at the sizes asked for.
+  json size(const SizeExpr& e) const {
+    const auto v = file_.at(e);
+    return {{"text", e.print()}, {"value", v ? json(*v) : json()}};
+  }
+
+  static json dims(const std::vector<SizeExpr>& dims) {
+    json j = json::array();
+    for (const SizeExpr& d : dims) j.push_back(d.print());
+    return j;
+  }
+
+  json symbols() const {
+    json j = json::array();
+    for (size_t i = 0; i < manifest_.symbols.size(); ++i) {
+      const runtime::Symbol& s = manifest_.symbols[i];
+      j.push_back({{"name", s.name},
+                   {"min", s.min},
+                   {"max", s.max ? json(s.max) : json()},
+                   {"input", manifest_.inputs[s.input].name},
+                   {"axis", s.axis},
+                   {"value", file_.sizes[i]}});
+    }
+    return j;
+  }
+
+  static json tensors(const std::vector<runtime::TensorType>& list) {
+    json j = json::array();
+    for (const runtime::TensorType& t : list) {
+      j.push_back({{"name", t.name}, {"dtype", to_string(t.dtype)}, {"dims", dims(t.dims)}});
+    }
+    return j;
+  }
+
+  static json checks(const std::vector<runtime::Check>& list) {
+    json j = json::array();
+    for (const runtime::Check& c : list) {
+      j.push_back({{"condition", c.value.print() + (c.equal ? " == 0" : " >= 0")}, {"message", c.message}});
+    }
+    return j;
+  }
+
+  json weights() const {
+    json list = json::array();
+    for (const runtime::Weight& w : manifest_.weights) {
+      list.push_back({{"name", w.name},
+                      {"dtype", to_string(w.dtype)},
+                      {"shape", w.shape},
+                      {"layout", w.layout},
+                      {"offset", w.offset},
+                      {"bytes", w.size}});
+    }
+    return {{"count", list.size()}, {"bytes", file_.weight_bytes()}, {"tensors", std::move(list)}};
+  }
+
+  json sections() const {
+    constexpr const char* kKinds[] = {"unknown", "weights", "code", "text"};
+    json j = json::array();
+    for (const runtime::Section& s : file_.artifact.sections) {
+      const auto kind = static_cast<uint32_t>(s.kind);
+      j.push_back({{"kind", kKinds[kind < 4 ? kind : 0]}, {"offset", s.offset}, {"bytes", s.size}});
+    }
+    return j;
+  }
+
+  json targets() const {
+    json j = json::array();
+    for (const runtime::Target& t : manifest_.targets) {
+      j.push_back({{"name", t.name},
+                   {"plan", t.plan},
+                   {"section", t.section},
+                   {"images", t.images.size()},
+                   {"code_bytes", file_.code_bytes(t)},
+                   {"min_driver", t.min_driver ? json(t.min_driver) : json()}});
+    }
+    return j;
+  }
+
+  json buffer(const runtime::Buffer& b) const {
+    json j = {{"name", b.name}, {"class", class_name(b.place)}, {"dtype", to_string(b.dtype)}, {"dims", dims(b.dims)}};
+    if (b.place == runtime::BufferClass::arena) {
+      j["slot"] = b.index;
+      j["first_use"] = b.first_use;
+      j["last_use"] = b.last_use;
+    } else {
+      j["index"] = b.index;
+    }
+    return j;
+  }
+
+  json launch(const runtime::Plan& p, const runtime::Launch& l) const {
+    json j = {{"name", l.name}, {"ops", l.ops}, {"flops", size(l.flops)}, {"bytes", size(l.bytes)}};
+    if (l.kernel) {
+      j["kernel"] = p.kernels[l.kernel->kernel].name;
+      j["args"] = l.kernel->args;
+      j["grid"] = json::array();
+      for (const SizeExpr& g : l.kernel->grid) j["grid"].push_back(size(g));
+      j["work"] = size(l.kernel->work);
+    } else {
+      const runtime::GemmLaunch& g = *l.gemm;
+      j["product"] = {{"a", g.a}, {"b", g.b}, {"d", g.d}, {"bias", g.has_bias ? json(g.bias) : json()},
+                      {"m", size(g.m)}, {"n", size(g.n)}, {"k", size(g.k)}, {"batch", size(g.batch)},
+                      {"trans_a", g.trans_a}, {"trans_b", g.trans_b}, {"alpha", g.alpha}};
+    }
+    return j;
+  }
+
+  json plan(const runtime::Plan& p) const {
+    json j = {{"family", p.family}, {"precision", p.precision}, {"limits", checks(p.limits)},
+              {"live_bytes", size(p.live_bytes)}};
+    const auto arena = file_.arena_bytes(p);
+    j["arena_bytes"] = arena ? json(*arena) : json();
+    j["bind"] = p.has_bind ? json(p.kernels[p.bind].name) : json();
+    for (const char* key : {"slots", "buffers", "kernels", "buckets", "quadratic_buffers"}) j[key] = json::array();
+    for (const SizeExpr& s : p.slots) j["slots"].push_back(size(s));
+    for (const runtime::Buffer& b : p.buffers) j["buffers"].push_back(buffer(b));
+    for (const runtime::Kernel& k : p.kernels) {
+      j["kernels"].push_back(
+          {{"name", k.name}, {"op", k.op}, {"threads", k.threads}, {"shared_bytes", k.shared_bytes}});
+    }
+    for (const runtime::Bucket& b : p.buckets) {
+      json launches = json::array();
+      for (const runtime::Launch& l : b.launches) launches.push_back(launch(p, l));
+      j["buckets"].push_back({{"name", b.name}, {"limits", checks(b.limits)}, {"launches", launches}});
+    }
+    for (const runtime::Buffer* b : file_.quadratic_buffers(p)) j["quadratic_buffers"].push_back(b->name);
+    return j;
+  }
+
+  const InspectedFile& file_;
+  const runtime::Manifest& manifest_;
+};
+
+}  // namespace
+
+json to_json(const InspectedFile& file) { return Writer(file).write(); }
+
+}  // namespace tfcc::tools
