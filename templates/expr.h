@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The primitives of printed expressions, for NVRTC and Clang alike; docs/kernel-abi.md has the table. Real functions have
-// a float and a double form. CUDA uses the accurate device functions, the CPU those of cpu/math.h.
+// The primitives of printed expressions, for NVRTC and Clang alike; docs/kernel-abi.md has the table. Real functions
+// have a float and a double form. CUDA uses the accurate device functions, the CPU those of cpu/math.h.
 #pragma once
 
 #ifndef TFCC_CUDA
@@ -69,7 +69,7 @@ TFCC_REAL_2(fmod_, math::fmod)
 
 template <class T> TFCC_FN bool fisnan(T x) { return x != x; }
 
-/// The smaller and the larger; a NaN on either side is the result. Constants (kInf) may be narrower than the other side.
+/// The smaller and the larger; a NaN on either side is the result. kInf may be narrower than the other side.
 template <class A, class B>
 TFCC_FN auto fmin_(A a, B b) {
   using T = decltype(a + b);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention: out[b, i, h] = sum over visible j of w_j v[b, j, g], w = softmax over j of score(q[b, i, h] . k[b, j, g], b, h, i, j),
-// with g = h / (heads / kv_heads). Online softmax in f32; a row without a visible key is 0.
+// attention: out[b, i, h] = sum over visible j of w_j v[b, j, g], w = softmax over j of score(q[b, i, h] . k[b, j,
+// g], b, h, i, j), with g = h / (heads / kv_heads). Online softmax in f32; a row without a visible key is 0.
 //
-// q [batch, queries, heads*head_dim], k [batch, keys, kv_heads*head_dim], v [batch, keys, kv_heads*v_dim], out like q with
-// v_dim; tokens are q_stride, k_stride, v_stride, out_stride elements apart.
-// A block owns block_m queries of one head of one sequence: grid {ceil(queries, block_m), heads, batch}. Key tiles without a
-// live key, or past the causal limit, are neither read nor computed; dead keys are read as zeros.
-// Spec: T (f16, bf16, f32); heads, kv_heads, head_dim, v_dim, the four strides; block_m, block_n; aligned (the pointers are
-// 16-byte aligned; rows that are not are copied by elements); causal; scaled, score_scale.
+// q [batch, queries, heads*head_dim], k [batch, keys, kv_heads*head_dim], v [batch, keys, kv_heads*v_dim], out like q
+// with v_dim; tokens are q_stride, k_stride, v_stride, out_stride elements apart.
+// A block owns block_m queries of one head of one sequence: grid {ceil(queries, block_m), heads, batch}. Key tiles
+// without a live key, or past the causal limit, are neither read nor computed; dead keys are read as zeros.
+// Spec: T (f16, bf16, f32); heads, kv_heads, head_dim, v_dim, the four strides; block_m, block_n; aligned (the
+// pointers are 16-byte aligned; rows that are not are copied by elements); causal; scaled, score_scale.
 // Threads and dynamic shared memory: AttentionShape<Spec>; formulas and recommended tiles in templates/README.md.
 // Bound: 4 * queries * keys * head_dim FLOP a head, or the bytes of q, k, v and out where sequences are short.
 #pragma once

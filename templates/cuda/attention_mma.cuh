@@ -134,8 +134,9 @@ struct AttentionWarp {
 
   /// exp of the difference of two scores. Printed scores may be near the largest float: subtract first.
   static TFCC_FN f32 weight(f32 s, f32 base) {
-    if constexpr (Spec::scaled) return exp2_fast(s * (Spec::score_scale * kLog2E) - base * (Spec::score_scale * kLog2E));
-    else return exp2_fast((s - base) * kLog2E);
+    constexpr f32 factor = (Spec::scaled ? Spec::score_scale : 1.0f) * kLog2E;
+    if constexpr (Spec::scaled) return exp2_fast(s * factor - base * factor);
+    else return exp2_fast((s - base) * factor);
   }
 
   TFCC_FN void multiply_values(const f32 (&p)[block_n / 8][4], const T* v) {
@@ -254,7 +255,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
           const bool bit = (bits.word[t / 4] >> (key % kWarp)) & 1;
           s[t][c] = block.masked(s[t][c], row + c / 2 * 8, tile * block_n + key, bit, cut, score, visible);
         }
-        if (t % Warp::reads_ahead == Warp::reads_ahead - 1) __syncwarp();  // bounds the reads in flight, and so registers
+        if (t % Warp::reads_ahead == Warp::reads_ahead - 1) __syncwarp();  // bounds reads in flight
       }
     }
     w.soften(s);

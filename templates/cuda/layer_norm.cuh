@@ -2,8 +2,8 @@
 // layer_norm: out[r, c] = (x[r, c] - mean_r) / sqrt(var_r + eps) * gamma[c] (+ beta[c]), the variance over hidden.
 //
 // x, out [rows, hidden]; gamma, beta [hidden]. One row per warp (threads_per_row 32) or per block, in registers.
-// Spec: In, Weight, Out; hidden, vec, threads_per_row, threads; has_beta; eps. Rules: cuda/norm.cuh.
-// layer_norm_of reads the row through value(row, col). Bound: bytes of x and out. Shared memory: static, 4 bytes a warp.
+// Spec: In, Weight, Out; hidden, vec, threads_per_row, threads; has_beta; eps. Rules: cuda/norm.cuh. layer_norm_of
+// reads the row through value(row, col). Bound: bytes of x and out. Shared memory: static, 4 bytes a warp.
 #pragma once
 #include "cuda/norm.cuh"
 

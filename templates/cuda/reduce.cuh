@@ -3,8 +3,8 @@
 //
 // across = false: threads_per_row threads (a warp or the block) share one output, lanes run along the reduction.
 // across = true:  a block has 32 neighbouring outputs, one per lane; its warps share the reduction domain.
-// Spec: Out; Op Sum, Mean, Max, Min, Prod; rank, reduce_rank 0..8; threads_per_row 32 or threads (1 if across); threads.
-// Grid: ceil(outputs, threads / threads_per_row), across: ceil(outputs, 32). Order of summation is fixed by Spec.
+// Spec: Out; Op Sum, Mean, Max, Min, Prod; rank, reduce_rank 0..8; threads; threads_per_row 32 or threads
+// (1 if across). Grid: ceil(outputs, threads / threads_per_row), across: ceil(outputs, 32). Spec fixes the order.
 // Accumulates in Compute<Out>. Bound: the bytes that value reads. Static shared memory only.
 #pragma once
 #include "cuda/prelude.cuh"
