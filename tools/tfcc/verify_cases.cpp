@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/tfcc/verify_cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+namespace tfcc::tools {
+namespace {
+
+bool is_mask(const std::string& name) { return name.find("mask") != std::string::npos; }
+
+template <class F>
+struct ExprVisitor {
+  F& f;
+  void operator()(std::string_view, ir::ExprRef e) {
+    if (e) f(e);
+  }
+  void operator()(std::string_view, const std::vector<ir::ExprRef>& list) {
+    for (ir::ExprRef e : list) f(e);
+  }
+  template <class T>
+  void operator()(std::string_view, const T&) {}
+};
+
+// Calls f for each expression among the attributes of an op.
+template <class F>
+void for_each_expr(const ir::Op& op, F f) {
+  ir::Attrs attrs = op.attrs;
+  std::visit([&](auto& a) { a.visit(ExprVisitor<F>{f}); }, attrs);
+}
+
+/// For an input that indexes a table: the number of rows of the smallest such table.
+class IdLimits {
+ public:
+  explicit IdLimits(const ir::Graph& graph) {
+    for (ir::OpId o : graph.order()) {
+      for_each_expr(graph.op(o), [&](ir::ExprRef e) {
+        ir::for_each_node(e, [&](ir::ExprRef n) {
+          if (n->kind == ir::ExprKind::bounded) note(graph, graph.op(o), n->args[0], ir::as_int(n->args[1]));
+        });
+      });
+    }
+  }
+  std::optional<int64_t> of(const std::string& input) const {
+    const auto it = limits_.find(input);
+    return it == limits_.end() ? std::nullopt : std::optional(it->second);
+  }
+
+ private:
+  void note(const ir::Graph& graph, const ir::Op& op, ir::ExprRef index, std::optional<int64_t> rows) {
+    if (!rows) return;
+    ir::for_each_node(index, [&](ir::ExprRef n) {
+      if (n->kind != ir::ExprKind::load || n->type != ir::Scalar::i64) return;
+      const ir::ValueId v = op.operands[static_cast<size_t>(n->value)];
+      if (graph.value(v).def.valid()) return;  // computed: evaluating tells whether the ids fit
+      auto [it, fresh] = limits_.emplace(graph.value(v).name, *rows);
+      if (!fresh) it->second = std::min(it->second, *rows);
+    });
+  }
+  std::map<std::string, int64_t> limits_;
+};
+
+struct Size {
+  int64_t batch, length;
+  MaskKind mask;
+};
+
+const char* to_string(MaskKind kind) {
+  constexpr const char* kNames[] = {"full", "right-padded", "left-padded", "scattered"};
+  return kNames[static_cast<int>(kind)];
+}
+
+class CaseMaker {
+ public:
+  CaseMaker(const ir::Graph& graph, const CaseOptions& options)
+      : graph_(graph), options_(options), limits_(graph), rng_(options.seed) {}
+
+  Result<VerifyCase> make(const Size& size) {
+    TFCC_TRY_VOID(bind(size));
+    VerifyCase out;
+    for (const auto& [name, value] : symbols_) out.title += fmt::format("{} {}, ", name, value);
+    for (ir::ValueId v : graph_.inputs()) {
+      const ir::Value& value = graph_.value(v);
+      const auto given = std::find_if(options_.given.begin(), options_.given.end(),
+                                      [&](const auto& g) { return g.first == value.name; });
+      if (given != options_.given.end()) {
+        out.inputs[value.name] = to_host_tensor(given->second);
+      } else {
+        out.inputs[value.name] = fill(value, size.mask);
+      }
+    }
+    out.title += all_masks_given() ? "given" : to_string(size.mask);
+    return out;
+  }
+
+  /// Lowers the range of ids until none is flagged: tables may be reached through computed indices.
+  Result<VerifyCase> make_valid(const Size& size) {
+    for (cap_ = INT64_MAX;; cap_ = std::min<int64_t>(cap_, 1 << 16) / 4) {
+      TFCC_TRY(VerifyCase made, make(size));
+      if (cap_ <= 2 || !flagged(made)) return made;
+    }
+  }
+
+ private:
+  bool all_masks_given() const {
+    return std::all_of(graph_.inputs().begin(), graph_.inputs().end(), [&](ir::ValueId v) {
+      const std::string& name = graph_.value(v).name;
+      return !is_mask(name) || std::any_of(options_.given.begin(), options_.given.end(),
+                                           [&](const auto& g) { return g.first == name; });
+    });
+  }
+
+  Result<void> bind(const Size& size) {
+    symbols_.clear();
+    for (const ir::SymbolSource& s : graph_.symbols) {
+      const ir::SymbolRange range = graph_.pool().range(s.name);
+      int64_t n = std::max(range.min, s.axis == 0 ? size.batch : size.length);
+      symbols_[s.name] = range.max ? std::min(n, *range.max) : n;
+    }
+    NamedShapes shapes = options_.shapes;
+    for (const auto& [name, array] : options_.given) shapes[name] = array.shape;
+    for (const auto& [name, shape] : shapes) {
+      const ir::ValueId v = graph_.find_value(name);
+      if (!v.valid() || graph_.value(v).def.valid()) {
+        return Error{ErrorCode::invalid_argument, fmt::format("the model has no input '{}'", name)};
+      }
+      const auto& dims = graph_.value(v).type.dims;
+      if (dims.size() != shape.size()) {
+        return Error{ErrorCode::shape, fmt::format("'{}' has {} dims, not {}", name, dims.size(), shape.size())};
+      }
+      for (const auto& [symbol, unused] : std::map(symbols_)) {
+        for (size_t k = 0; k < dims.size(); ++k) {
+          if (dims[k] == graph_.pool().symbol(symbol)) symbols_[symbol] = shape[k];
+        }
+      }
+    }
+    return {};
+  }
+
+  bool flagged(const VerifyCase& c) const {
+    const auto result = ir::eval(graph_, c.inputs);
+    return !result && std::find(graph_.flags.begin(), graph_.flags.end(), result.error().message) != graph_.flags.end();
+  }
+
+  ir::HostTensor fill(const ir::Value& value, MaskKind kind) {
+    ir::HostTensor t;
+    t.dtype = value.type.dtype;
+    for (ir::ExprRef d : value.type.dims) {
+      t.dims.push_back(ir::eval_size(d, [&](std::string_view name) { return symbols_.at(std::string(name)); }));
+    }
+    const auto count = static_cast<size_t>(t.element_count());
+    if (is_float(t.dtype)) {
+      std::normal_distribution<double> normal;
+      for (size_t i = 0; i < count; ++i) t.reals.push_back(is_mask(value.name) ? 1 : normal(rng_));
+    } else if (is_mask(value.name)) {
+      fill_mask(t, kind);
+    } else {
+      const bool type = value.name.find("type") != std::string::npos;
+      const int64_t limit = std::min(limits_.of(value.name).value_or(type ? 2 : 100), cap_);
+      for (size_t i = 0; i < count; ++i) t.ints.push_back(static_cast<int64_t>(rng_() % static_cast<uint64_t>(std::max<int64_t>(limit, 1))));
+    }
+    return t;
+  }
+
+  // Rows of the last axis, each with at least one 1. Every mask input of a case gets the same rows.
+  void fill_mask(ir::HostTensor& t, MaskKind kind) {
+    const int64_t length = t.dims.empty() ? 1 : t.dims.back();
+    const int64_t rows = length > 0 ? t.element_count() / length : 0;
+    std::mt19937_64 rng(options_.seed + 17);
+    for (int64_t r = 0; r < rows; ++r) {
+      // The first row is whole, so that every case has full length.
+      const int64_t tokens = r == 0 || kind == MaskKind::full ? length : 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(length));
+      const int64_t always = static_cast<int64_t>(rng() % static_cast<uint64_t>(length));
+      for (int64_t i = 0; i < length; ++i) {
+        bool on = true;
+        if (kind == MaskKind::right_padded) on = i < tokens;
+        if (kind == MaskKind::left_padded) on = i >= length - tokens;
+        if (kind == MaskKind::scattered) on = i == always || rng() % 3 != 0;
+        t.ints.push_back(on);
+      }
+    }
+  }
+
+  const ir::Graph& graph_;
+  const CaseOptions& options_;
+  IdLimits limits_;
+  std::mt19937_64 rng_;
+  std::map<std::string, int64_t> symbols_;
+  int64_t cap_ = INT64_MAX;
+};
+
+}  // namespace
+
+Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options) {
+  // Odd sizes and ones, so that the edges of tiles are met; small, because the reference is slow.
+  std::vector<Size> sizes = {{1, 13, MaskKind::full},        {4, 17, MaskKind::right_padded}, {3, 9, MaskKind::left_padded},
+                             {2, 16, MaskKind::scattered},   {2, 1, MaskKind::full},          {1, 33, MaskKind::scattered}};
+  if (!options.given.empty()) {
+    sizes = {{2, 16, MaskKind::full}};
+  } else if (!options.shapes.empty()) {
+    sizes = {{2, 16, MaskKind::full}, {2, 16, MaskKind::right_padded}, {2, 16, MaskKind::left_padded}, {2, 16, MaskKind::scattered}};
+  }
+  const bool masked = std::any_of(graph.inputs().begin(), graph.inputs().end(),
+                                  [&](ir::ValueId v) { return is_mask(graph.value(v).name); });
+  CaseMaker maker(graph, options);
+  std::vector<VerifyCase> out;
+  for (Size& s : sizes) {
+    if (!masked) s.mask = MaskKind::full;
+    TFCC_TRY(VerifyCase made, maker.make_valid(s));
+    const bool seen = std::any_of(out.begin(), out.end(), [&](const VerifyCase& c) { return c.title == made.title; });
+    if (!seen) out.push_back(std::move(made));
+  }
+  return out;
+}
+
+Defined::Defined(const HostTensors& inputs) {
+  for (const auto& [name, tensor] : inputs) {
+    if (!is_mask(name) || is_float(tensor.dtype) || tensor.dims.size() != 2) continue;
+    mask_ = &tensor;
+    row_has_token_.assign(static_cast<size_t>(tensor.dims[0]), false);
+    for (size_t i = 0; i < tensor.ints.size(); ++i) {
+      if (tensor.ints[i]) row_has_token_[i / static_cast<size_t>(tensor.dims[1])] = true;
+    }
+    return;
+  }
+}
+
+bool Defined::at(const std::vector<int64_t>& dims, int64_t flat) const {
+  if (!mask_ || dims.empty() || dims[0] != mask_->dims[0]) return true;
+  int64_t inner = 1;
+  for (size_t k = 1; k < dims.size(); ++k) inner *= dims[k];
+  const int64_t row = flat / inner;
+  if (dims.size() < 2 || dims[1] != mask_->dims[1]) return row_has_token_[static_cast<size_t>(row)];
+  const int64_t token = flat / (inner / dims[1]);
+  return mask_->ints[static_cast<size_t>(token)] != 0;
+}
+
+ir::HostTensor to_host_tensor(const ArrayView& array) {
+  ir::HostTensor t;
+  t.dtype = array.dtype;
+  t.dims = array.shape;
+  const auto* data = static_cast<const std::byte*>(array.data);
+  for (size_t i = 0; i < static_cast<size_t>(t.element_count()); ++i) {
+    if (is_float(t.dtype)) t.reals.push_back(ir::read_real(t.dtype, data, i));
+    else t.ints.push_back(ir::read_int(t.dtype, data, i));
+  }
+  return t;
+}
+
+Array to_array(const ir::HostTensor& tensor) {
+  Array a = make_array(tensor.dtype, tensor.dims);
+  for (size_t i = 0; i < tensor.reals.size(); ++i) ir::write_real(a.dtype, a.bytes.data(), i, tensor.reals[i]);
+  for (size_t i = 0; i < tensor.ints.size(); ++i) ir::write_int(a.dtype, a.bytes.data(), i, tensor.ints[i]);
+  return a;
+}
+
+}  // namespace tfcc::tools

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inputs on which `tfcc verify` compares: several sizes, full, padded and scattered masks, ids that the model's tables hold.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/ir.h"
+#include "tools/tfcc/tensors.h"
+
+namespace tfcc::tools {
+
+enum class MaskKind { full, right_padded, left_padded, scattered };
+
+using HostTensors = std::map<std::string, ir::HostTensor>;
+
+/// One set of inputs by name.
+struct VerifyCase {
+  std::string title;  // "batch_size 4, sequence_length 17, right-padded"
+  HostTensors inputs;
+};
+
+/// What a case is made from; arrays and shapes of the user take precedence.
+struct CaseOptions {
+  std::vector<std::pair<std::string, Array>> given;  // by input name
+  NamedShapes shapes;
+  uint64_t seed = 1;
+};
+
+/// The cases for a graph as imported: one if every input is given, else one per size and mask kind.
+/// Errors: invalid_argument (no such input), shape.
+Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options);
+
+/// Which elements of an output are defined, as the mask input [B,S] says: for [B,S,...] the tokens whose mask is not 0,
+/// for [B,...] the rows that have one, else all.
+class Defined {
+ public:
+  explicit Defined(const HostTensors& inputs);
+  /// True if element `flat` of a tensor of these dims is defined.
+  bool at(const std::vector<int64_t>& dims, int64_t flat) const;
+
+ private:
+  const ir::HostTensor* mask_ = nullptr;
+  std::vector<bool> row_has_token_;
+};
+
+ir::HostTensor to_host_tensor(const ArrayView& array);
+Array to_array(const ir::HostTensor& tensor);
+
+}  // namespace tfcc::tools
