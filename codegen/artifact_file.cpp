@@ -45,6 +45,12 @@ int write_all(const void* data, size_t size, Write write_some) {
 }  // namespace
 
 Result<ArtifactFile> ArtifactFile::create(const std::string& path) {
+  // The rename at the end would replace a device or a pipe by a file.
+  struct stat info = {};
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    const char* what = S_ISDIR(info.st_mode) ? "a folder" : "no regular file";
+    return Error{ErrorCode::io, path + ": cannot write here: it is " + what + "; give a file name with -o"};
+  }
   std::string temporary = path + ".XXXXXX";
   int fd = mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) {

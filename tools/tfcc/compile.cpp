@@ -45,7 +45,7 @@ void add_plans(json& j, const codegen::CompileResult& result) {
   j["plans"] = json::array();
   for (const codegen::Lowered& l : result.plans) {
     json launches = json::array();
-    for (const runtime::Launch& launch : l.plan.buckets[0].launches) {
+    for (const runtime::Launch& launch : l.plan.buckets.back().launches) {
       launches.push_back({{"name", launch.name}, {"ops", launch.ops}, {"kernel", launch.kernel ? json(l.plan.kernels[launch.kernel->kernel].name) : json()},
                           {"flops", launch.flops.text}, {"bytes", launch.bytes.text}});
     }
@@ -95,10 +95,10 @@ Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& 
   return {};
 }
 
-Result<void> dump_graph(const std::string& dir, int number, const std::string& name, const ir::Graph& graph) {
+Result<void> dump_graph(const Options& o, int number, const std::string& name, const ir::Graph& graph) {
   std::error_code ec;
-  fs::create_directories(dir, ec);
-  return write_text((fs::path(dir) / fmt::format("{:02}-{}.tfir", number, name)).string(), ir::print(graph));
+  fs::create_directories(o.dump_ir, ec);
+  return write_text((fs::path(o.dump_ir) / fmt::format("{:02}-{}.tfir", number, name)).string(), print_for_folder(graph, o.model, o.dump_ir));
 }
 
 double seconds_since(std::chrono::steady_clock::time_point t) {
@@ -117,11 +117,11 @@ Result<void> compile_model(Options o) {
   frontend::ImportReport import;
   TFCC_TRY(ir::Graph graph, load_graph(o.model, &import));
   int number = 0;
-  if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o.dump_ir, number++, "import", graph));
+  if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o, number++, "import", graph));
   std::optional<Error> dump_error;
   auto after = [&](const passes::PassReport& r, const ir::Graph& g) {
     if (o.dump_ir.empty() || dump_error) return;
-    auto written = dump_graph(o.dump_ir, number++, r.pass, g);
+    auto written = dump_graph(o, number++, r.pass, g);
     if (!written) dump_error = written.error();
   };
   TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : passes::default_pipeline(), after));
@@ -166,7 +166,7 @@ Result<void> compile_model(Options o) {
     std::string names;
     for (const auto& t : *targets) names += (names.empty() ? "" : ", ") + t.name;
     for (const codegen::Lowered& l : result.plans) {
-      std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.family.c_str(), l.plan.buckets[0].launches.size(), l.kernels.size(), l.plan.precision.c_str());
+      std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.family.c_str(), l.plan.buckets.back().launches.size(), l.kernels.size(), l.plan.precision.c_str());
     }
     std::printf("wrote %s for %s: %.1f MB of weights, %.2f s\n", o.output.c_str(), names.c_str(), static_cast<double>(result.weight_bytes) / 1e6, seconds_since(start));
   }

@@ -6,6 +6,22 @@
 
 #include "tools/tfcc/command.h"
 
+namespace {
+
+// The parser names a missing command where a wrong one was given.
+std::string wrong_usage(const CLI::App& app, int argc, char** argv, const CLI::ParseError& e) {
+  std::string commands;
+  bool known = argc < 2 || argv[1][0] == '-';
+  for (const CLI::App* c : app.get_subcommands([](const CLI::App*) { return true; })) {
+    commands += (commands.empty() ? "" : ", ") + c->get_name();
+    known = known || c->get_name() == argv[1];
+  }
+  if (known) return e.what();
+  return "there is no command '" + std::string(argv[1]) + "'; commands are " + commands;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   CLI::App app{"tfcc: an ahead-of-time compiler for transformers. ONNX in, one .tfcc file out."};
   app.name("tfcc");
@@ -21,7 +37,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    std::fprintf(stderr, "tfcc: usage: %s; tfcc --help tells more\n", wrong_usage(app, argc, argv, e).c_str());
+    return 2;
   }
   try {
     tfcc::Result<void> result = action();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 
 #include "codegen/compile.h"
 #include "ir/ir.h"
@@ -10,14 +12,61 @@
 #include "tools/tfcc/npy.h"
 
 namespace tfcc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using FileRef = std::shared_ptr<const ir::SourceFile>;
+
+// Calls f for the file of each constant that has one; what it returns takes the place.
+template <class F>
+void for_each_file(ir::Graph& graph, F f) {
+  std::map<std::string, FileRef> made;
+  for (ir::OpId o : graph.order()) {
+    if (graph.op(o).kind != ir::OpKind::constant) continue;
+    FileRef& file = graph.op(o).as<ir::ConstantAttrs>().constant.file;
+    if (!file) continue;
+    FileRef& once = made[file->name];
+    if (!once) once = f(file);
+    file = once;
+  }
+}
+
+// A file that lies beside the graph, under the name that the graph has for it.
+FileRef file_beside(const FileRef& file, const fs::path& folder) {
+  auto mapped = ir::map_source_file((folder / file->name).string());
+  if (!mapped) return file;
+  auto renamed = std::make_shared<ir::SourceFile>(**mapped);
+  renamed->name = file->name;
+  return renamed;
+}
+
+}  // namespace
 
 Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* report) {
-  if (std::filesystem::path(path).extension() == ".tfir") {
+  if (fs::path(path).extension() == ".tfir") {
     TFCC_TRY(std::vector<std::byte> bytes, read_file(path));
-    return ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+    TFCC_TRY(ir::Graph graph,
+             ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+    for_each_file(graph, [&](const FileRef& f) { return file_beside(f, fs::path(path).parent_path()); });
+    return graph;
   }
   TFCC_TRY(frontend::Model model, frontend::read_onnx(path));
   return frontend::import_onnx(model, report);
+}
+
+std::string print_for_folder(const ir::Graph& graph, const std::string& model,
+                             const std::string& folder) {
+  ir::Graph copy = graph;
+  for_each_file(copy, [&](const FileRef& f) -> FileRef {
+    std::error_code failed;
+    const fs::path name = fs::path(model).parent_path() / f->name;
+    const fs::path relative = fs::relative(name, folder.empty() ? "." : folder, failed);
+    if (failed || relative.empty() || !fs::exists(name, failed)) return f;
+    auto renamed = std::make_shared<ir::SourceFile>(*f);
+    renamed->name = relative.string();
+    return renamed;
+  });
+  return ir::print(copy);
 }
 
 Result<void> check_passes(const std::vector<std::string>& names) {

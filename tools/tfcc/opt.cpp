@@ -2,6 +2,7 @@
 // tfcc opt: graph text in, passes over it, graph text out. What each pass did goes to stderr.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "ir/ir.h"
@@ -40,8 +41,11 @@ Result<void> optimise(const Options& o) {
       std::fprintf(stderr, "  not %s: %s\n", m.node.c_str(), m.reason.c_str());
     }
   }
+  if (!o.output.empty()) {
+    const std::string folder = std::filesystem::path(o.output).parent_path().string();
+    return write_text(o.output, print_for_folder(graph, o.model, folder));
+  }
   const std::string text = ir::print(graph);
-  if (!o.output.empty()) return write_text(o.output, text);
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0) {
     return Error{ErrorCode::io, "standard output: cannot write; use -o FILE or free space"};
