@@ -40,7 +40,8 @@ struct Tile {
 int64_t round_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
 
 // The table of templates/README.md: at most 99 KiB of shared memory, so that one plan serves every GPU from sm_80 on.
-Tile cuda_tile(DType t, int64_t d, int64_t dv) {
+// Functors take registers, so they get smaller tiles; few queries waste least in few rows.
+Tile cuda_tile(DType t, int64_t d, int64_t dv, bool functors, std::optional<int64_t> queries) {
   const int64_t wide = std::max(d, dv);
   if (t == DType::f32) {
     d = round_up(d, 16);
@@ -53,7 +54,8 @@ Tile cuda_tile(DType t, int64_t d, int64_t dv) {
     x = round_up(x, 16);
     return x % 64 == 0 ? x : x + 8;
   };
-  const int block_m = 64, block_n = wide <= 128 ? 64 : 32;
+  const int block_m = queries && *queries <= 16 ? 16 : queries && *queries <= 32 ? 32 : 64;
+  const int block_n = functors ? (wide <= 64 ? 64 : wide <= 128 ? 32 : 16) : (wide <= 128 ? 64 : 32);
   const int64_t bytes = 2 * (block_m * std::max(padded(d), padded(dv)) + 2 * block_n * (padded(d) + padded(dv)));
   return {block_m, block_n, 2 * block_m, static_cast<uint32_t>(bytes)};
 }
@@ -98,7 +100,7 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   std::string call = fmt::format("attention<Spec>({}, {}, {}, {}, {}, {}, {}, {}, {}, {}", l.pointer(op.operands.size()), l.pointer(l.arg_of(q)),
                                  l.pointer(l.arg_of(k)), l.pointer(l.arg_of(v)), l.size(batch), l.size(queries), l.size(keys), score, visible, live);
   Tile tile{kCpuBlockM, kCpuBlockN, 0, 0};
-  if (l.cuda()) tile = cuda_tile(l.type(q).dtype, d, dv);
+  if (l.cuda()) tile = cuda_tile(l.type(q).dtype, d, dv, !scaled || seen.rest, l.largest(queries));
   const size_t out = op.operands.size();
   const bool aligned = !l.is_io(l.arg_of(q)) && !l.is_io(l.arg_of(k)) && !l.is_io(l.arg_of(v)) && !l.is_io(out);
   text += fmt::format("struct Spec {{ using T = {}; {};\n  static constexpr int q_stride = {}, k_stride = {}, v_stride = {}, out_stride = {}, block_m = {}, block_n = {};\n"

@@ -188,19 +188,29 @@ class Emitter {
     ir::Poly p = ir::to_poly(e);
     const std::vector<ir::ModPart> mods = ir::extract_mods(*e->pool, p);
     std::string s;
+    auto append = [&](int64_t k, const std::string& text) {
+      const bool minus = k < 0 && k != INT64_MIN;
+      s += s.empty() ? (minus ? "-" : "") : (minus ? " - " : " + ");
+      s += text;
+    };
     auto product = [&](int64_t k, const std::vector<ExprRef>& atoms, const std::string& last) {
       std::string t;
       for (ExprRef a : atoms) t += (t.empty() ? "" : " * ") + at(a);
       if (!last.empty()) t += (t.empty() ? "" : " * ") + last;
-      if (k != 1) t += " * " + integer(k);
-      s += (s.empty() ? "" : " + ") + t;
+      const int64_t magnitude = k < 0 && k != INT64_MIN ? -k : k;
+      if (magnitude != 1) t += " * " + integer(magnitude);
+      append(k, t);
     };
     for (const ir::Term& t : p.terms) product(t.coefficient, t.atoms, "");
     for (const ir::ModPart& m : mods) {
       product(m.factor.coefficient, m.factor.atoms, "floormod(" + at(m.dividend) + ", " + at(m.divisor) + ")");
     }
-    if (p.constant != 0 || s.empty()) s += (s.empty() ? "" : " + ") + integer(p.constant);
-    return p.terms.size() + mods.size() + (p.constant != 0) > 1 || s.find(' ') != std::string::npos ? "(" + s + ")" : s;
+    if (p.constant != 0 || s.empty()) {
+      const bool minus = p.constant < 0 && p.constant != INT64_MIN && !s.empty();
+      if (s.empty()) s = integer(p.constant);
+      else append(p.constant, integer(minus ? -p.constant : p.constant));
+    }
+    return p.terms.size() + mods.size() + (p.constant != 0) > 1 || s.find_first_of(" -") != std::string::npos ? "(" + s + ")" : s;
   }
 
   const CppNames& names_;

@@ -48,20 +48,48 @@ Lowering::Lowering(const Graph& g, Family f, WeightPool& weights, const LowerOpt
 Result<Lowered> Lowering::run() {
   out_.plan.family = cuda() ? "cuda" : "cpu";
   out_.plan.precision = options_.precision;
-  out_.plan.buckets.push_back({"any", {}, {}});
+  for (int64_t longest : sequence_buckets()) TFCC_TRY_VOID(lower_bucket(longest));
+  plan_memory();
+  add_limits();
+  if (cuda()) add_bind();
+  return std::move(out_);
+}
+
+std::vector<int64_t> Lowering::sequence_buckets() {
+  for (OpId o : graph.order()) {
+    if (!cuda() || graph.op(o).kind != OpKind::attention) continue;
+    ExprRef queries = dims(graph.op(o).operands[0])[1];
+    if (queries->kind != ir::ExprKind::symbol) continue;
+    bucket_symbol_ = queries;
+    return {16, 32, 0};
+  }
+  return {0};
+}
+
+Result<void> Lowering::lower_bucket(int64_t longest) {
+  longest_ = longest;
+  runtime::Bucket bucket;
+  bucket.name = longest ? fmt::format("s{}", longest) : "any";
+  if (longest) {
+    bucket.limits.push_back({encode(ir::sub(integer(longest), bucket_symbol_)), false,
+                             fmt::format("{} must be at most {}", ir::print(bucket_symbol_), longest)});
+  }
+  out_.plan.buckets.push_back(std::move(bucket));
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::constant) TFCC_TRY_VOID(lower_op(o));
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     const ValueId v = graph.outputs[i].value;
-    const uint32_t b = buffer_of(v);
-    const runtime::Buffer& buffer = out_.plan.buffers[b];
+    const runtime::Buffer& buffer = out_.plan.buffers[buffer_of(v)];
     if (buffer.place != runtime::BufferClass::output || buffer.index != i) copy_to_output(v, static_cast<uint32_t>(i));
   }
-  plan_memory();
-  add_limits();
-  if (cuda()) add_bind();
-  return std::move(out_);
+  return {};
+}
+
+std::optional<int64_t> Lowering::largest(ExprRef size) const {
+  if (auto n = ir::as_int(size)) return n;
+  if (longest_ && size == bucket_symbol_) return longest_;
+  return std::nullopt;
 }
 
 Error Lowering::unsupported(OpId o, const std::string& what) const {
@@ -140,7 +168,7 @@ uint32_t Lowering::buffer_of(ValueId v) {
 }
 
 void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes) {
-  auto& launches = out_.plan.buckets[0].launches;
+  auto& launches = out_.plan.buckets.back().launches;
   const int position = static_cast<int>(launches.size());
   for (uint32_t b : writes) lifetime_[b].first = lifetime_[b].first < 0 ? position : lifetime_[b].first;
   for (const auto* list : {&reads, &writes}) {
@@ -239,7 +267,14 @@ std::string Lowering::functor(const std::string& name, const std::string& params
   names.dims = [&](int64_t slot) { return dims(operands[slot]); };
   const char* const kTypes[] = {"i64", "f32", "f64", "bool"};
   std::string text = fmt::format("struct {} {{\n  const i64* n; u32* flags;", name);
-  for (size_t k = 0; k < reads_; ++k) text += fmt::format(" const {}* a{};", storage(args_[k]), k);
+  std::vector<size_t>& used = functor_args_[name];
+  used.clear();
+  ir::for_each_node(body, [&](ExprRef n) {
+    if (n->kind == ir::ExprKind::load) used.push_back(arg_of(operands[n->value]));
+  });
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  for (size_t k : used) text += fmt::format(" const {}* a{};", storage(args_[k]), k);
   text += fmt::format("\n  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n", kTypes[static_cast<int>(result)], params,
                       cpp_body(body, names));
   return text;
@@ -247,7 +282,7 @@ std::string Lowering::functor(const std::string& name, const std::string& params
 
 std::string Lowering::functor_value(const std::string& name) const {
   std::string s = name + "{n, flags";
-  for (size_t k = 0; k < reads_; ++k) s += ", " + pointer(k);
+  for (size_t k : functor_args_.at(name)) s += ", " + pointer(k);
   return s + "}";
 }
 
@@ -292,18 +327,18 @@ void Lowering::launch(const std::string& base, const std::string& op, const std:
 }
 
 void Lowering::copy_to_output(ValueId v, uint32_t output) {
-  // An identity whose result is the output's own buffer: a value of its own in a copy of the launch, not of the graph.
-  runtime::Buffer b;
-  b.place = runtime::BufferClass::output;
-  b.name = graph.outputs[output].name;
-  b.dtype = type(v).dtype;
-  b.index = output;
-  for (ExprRef d : dims(v)) b.dims.push_back(encode(d));
-  const uint32_t to = static_cast<uint32_t>(out_.plan.buffers.size());
-  out_.plan.buffers.push_back(b);
-  bytes_.push_back(bytes_[buffer_of(v)]);
-  lifetime_.push_back({-1, -1});
   const uint32_t from = buffer_of(v);
+  auto [it, added] = output_copies_.emplace(output, static_cast<uint32_t>(out_.plan.buffers.size()));
+  const uint32_t to = it->second;
+  if (added) {
+    runtime::Buffer b = out_.plan.buffers[from];
+    b.place = runtime::BufferClass::output;
+    b.name = graph.outputs[output].name;
+    b.index = output;
+    out_.plan.buffers.push_back(std::move(b));
+    bytes_.push_back(bytes_[from]);
+    lifetime_.push_back({-1, -1});
+  }
   const bool from_io = out_.plan.buffers[from].place == runtime::BufferClass::input ||
                        out_.plan.buffers[from].place == runtime::BufferClass::output;
   const std::string t = storage(v), compute = t == "b8" ? "bool" : fmt::format("Compute<{}>", t);

@@ -77,10 +77,16 @@ class Lowering {
   ExprRef rows(ValueId v) const;
   std::optional<int64_t> known(ExprRef e) const { return ir::as_int(e); }
 
+  /// The most a size can be in the bucket being lowered, if that is known.
+  std::optional<int64_t> largest(ExprRef size) const;
+
   void gemm(OpId op);
   Error unsupported(OpId op, const std::string& what) const;
 
  private:
+  /// Lengths up to which attention has a tile of its own; 0: any length.
+  std::vector<int64_t> sequence_buckets();
+  Result<void> lower_bucket(int64_t longest);
   Result<void> lower_op(OpId op);
   uint32_t buffer_of(ValueId v);
   void copy_to_output(ValueId v, uint32_t output);
@@ -101,10 +107,14 @@ class Lowering {
   std::vector<std::pair<int, int>> lifetime_;         // first write, last use of each buffer, by launch
   std::map<std::string, uint32_t> kernel_by_text_;
   std::map<std::string, int> names_;
+  std::map<uint32_t, uint32_t> output_copies_;        // output -> buffer of its copy
+  ExprRef bucket_symbol_ = nullptr;
+  int64_t longest_ = 0;
   // the launch being written
   OpId op_;
   std::vector<ValueId> args_;
   size_t reads_ = 0;
+  std::map<std::string, std::vector<size_t>> functor_args_;   // arguments that each functor of it holds
 };
 
 // One emitter per template; each writes one launch.
