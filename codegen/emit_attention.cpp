@@ -82,8 +82,11 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   const bool scaled = scale > 0;
 
   std::string text = l.include("attention");
-  std::string score = scaled ? "NoScore{}" : l.functor_value("Score"), visible = "AllVisible{}", live = "AllLive{}";
-  if (!scaled) text += l.functor("Score", "f32 s, idx b, idx h, idx i, idx j", attrs.score, Scalar::f32, index_name);
+  std::string score = "NoScore{}", visible = "AllVisible{}", live = "AllLive{}";
+  if (!scaled) {
+    text += l.functor("Score", "f32 s, idx b, idx h, idx i, idx j", attrs.score, Scalar::f32, index_name);
+    score = l.functor_value("Score");
+  }
   if (seen.rest) {
     text += l.functor("Visible", "idx b, idx h, idx i, idx j", seen.rest, Scalar::boolean, index_name);
     visible = l.functor_value("Visible");
