@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails when the names of ops, emitters, templates, sections, passes and tests disagree.
+
+    check_names.py [ROOT]        ROOT is the repository; default: the one this file lies in
+
+Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name
+for both targets and a test of that template. Each pass of passes/passes.def needs a file of its name that says
+"before:" and "after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/importers.def
+needs its function.
+"""
+import re
+import sys
+from pathlib import Path
+
+# Ops without a template: constants are data, products are the library's (Lowering::gemm).
+NO_TEMPLATE = {"constant", "matmul"}
+# Templates that are no op: what kernels share, and the kernel that binds sizes and pointers.
+BUILDING_BLOCKS = {"cuda": {"prelude", "reduce", "norm", "bind", "attention_tile", "attention_mma", "attention_fma"},
+                   "cpu": {"prelude", "reduce", "math"}}
+
+
+def words(root, *patterns):
+    """All identifiers of the files that match, with - and _ taken as letters."""
+    text = "\n".join(p.read_text() for pattern in patterns for p in sorted(root.glob(pattern)) if p.is_file())
+    return set(re.findall(r"[A-Za-z0-9_-]+", text))
+
+
+def sections(path):
+    """Names in the headings of a page: '## gelu, bias_gelu' has two."""
+    lines = re.findall(r"^#+ (.*)$", path.read_text(), re.M) if path.exists() else []
+    return {name for line in lines for name in re.findall(r"[a-z0-9_-]+", line)}
+
+
+def check_ops(root, wrong):
+    ops = re.findall(r"^TFCC_OP\((\w+),", (root / "ir/ops.def").read_text(), re.M)
+    if not ops:
+        wrong.append("ir/ops.def: no TFCC_OP line")
+    documented = sections(root / "ir/ops.md")
+    tested_ir = words(root, "tests/ir/*.cpp", "tests/ir/*.tfir")
+    tested_kernels = words(root, "tests/codegen/*.cpp", "tests/gpu/*.cpp", "tests/kernels/*.cpp")
+    code = "\n".join(p.read_text() for p in sorted((root / "codegen").glob("*.cpp")))
+    emitters = set(re.findall(r"^Result<void> emit_(\w+)\(Lowering", code, re.M))
+    for op in ops:
+        if op not in documented:
+            wrong.append(f"{op}: no section in ir/ops.md")
+        if op not in tested_ir:
+            wrong.append(f"{op}: no test in tests/ir")
+        if op in NO_TEMPLATE:
+            continue
+        if op not in emitters:
+            wrong.append(f"{op}: no emit_{op} in codegen")
+        for name in (f"templates/cuda/{op}.cuh", f"templates/cpu/{op}.h"):
+            if not (root / name).exists():
+                wrong.append(f"{op}: no {name}")
+        if op not in tested_kernels:
+            wrong.append(f"{op}: no test of its kernels in tests/codegen or tests/gpu")
+    for op in sorted(emitters - set(ops)):
+        wrong.append(f"emit_{op}: no such op in ir/ops.def")
+    for target, suffix in (("cuda", ".cuh"), ("cpu", ".h")):
+        for path in sorted((root / "templates" / target).glob("*" + suffix)):
+            if path.stem not in ops and path.stem not in BUILDING_BLOCKS[target]:
+                wrong.append(f"templates/{target}/{path.name}: no op and no building block of that name")
+    return len(ops)
+
+
+def check_passes(root, wrong):
+    passes = re.findall(r'^TFCC_PASS\((\w+), "([a-z0-9-]+)"', (root / "passes/passes.def").read_text(), re.M)
+    if not passes:
+        wrong.append("passes/passes.def: no TFCC_PASS line")
+    documented = sections(root / "docs/passes.md")
+    tested = words(root, "tests/passes/**/*")
+    for function, name in passes:
+        if name != function.replace("_", "-"):
+            wrong.append(f"{name}: its function is called {function}")
+        path = root / "passes" / f"{function}.cpp"
+        text = path.read_text() if path.exists() else ""
+        if "before:" not in text or "after:" not in text:
+            wrong.append(f"{name}: no passes/{function}.cpp that shows before: and after:")
+        if name not in documented:
+            wrong.append(f"{name}: no section in docs/passes.md")
+        if (root / "tests/passes").is_dir() and name not in tested and function not in tested:
+            wrong.append(f"{name}: no test in tests/passes")
+    return len(passes)
+
+
+def check_importers(root, wrong):
+    table = re.findall(r"^TFCC_IMPORT\((\w+), (\w+),", (root / "frontend/importers.def").read_text(), re.M)
+    if not table:
+        wrong.append("frontend/importers.def: no TFCC_IMPORT line")
+    code = words(root, "frontend/*.cpp")
+    for op, function in table:
+        if function not in code:
+            wrong.append(f"{op}: no {function} in frontend")
+    if [op for op, _ in table] != sorted(op for op, _ in table):
+        wrong.append("frontend/importers.def: not in alphabetical order")
+    return len(table)
+
+
+def main():
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
+    wrong = []
+    counts = check_ops(root, wrong), check_passes(root, wrong), check_importers(root, wrong)
+    print("\n".join(wrong) or "{} ops, {} passes and {} importers agree on their names".format(*counts))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
