@@ -13,6 +13,7 @@
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/model_source.h"
+#include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
 namespace {
@@ -152,12 +153,21 @@ Result<void> compile_model(Options o) {
   options.threads = o.threads;
   options.cache.dir = o.cache_dir;
   options.cache.enabled = !o.no_cache;
+  std::optional<OutputFile> report_file;  // opened first: what cannot be written should not cost a compilation
+  if (!o.report.empty()) {
+    TFCC_TRY(OutputFile file, OutputFile::create(o.report));
+    report_file.emplace(std::move(file));
+  }
   std::optional<Progress> progress(std::in_place);
   options.progress = [&](const std::string& stage, size_t done, size_t total) { progress->update(stage, done, total); };
   TFCC_TRY(codegen::CompileResult result, codegen::compile(inputs, o.output, options));
   progress.reset();
   add_plans(report, result);
-  if (!o.report.empty()) TFCC_TRY_VOID(write_text(o.report, report.dump(1) + "\n"));
+  if (report_file) {
+    const std::string text = report.dump(1) + "\n";
+    TFCC_TRY_VOID(report_file->write(text.data(), text.size()));
+    TFCC_TRY_VOID(report_file->commit());
+  }
   if (!o.dump_kernels.empty()) TFCC_TRY_VOID(dump_kernels(o.dump_kernels, result));
   for (const codegen::KernelResult& k : result.kernels) {
     if (k.spill_bytes > 0) std::fprintf(stderr, "warning: kernel %s spills %d bytes on %s\n", k.name.c_str(), k.spill_bytes, k.target.c_str());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -48,6 +49,15 @@ Result<std::vector<std::pair<std::string, Array>>> gather_inputs(const Options& 
   return out;
 }
 
+Result<void> check_all_given(const Model& model, const std::vector<std::pair<std::string, Array>>& inputs) {
+  for (const TensorInfo& info : model.inputs()) {
+    if (std::any_of(inputs.begin(), inputs.end(), [&](const auto& i) { return i.first == info.name; })) continue;
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("input '{0}' is missing; give it with --input {0}=FILE.npy, or make it up with --random", info.name)};
+  }
+  return {};
+}
+
 Result<void> run_model(const Options& o) {
   LoadOptions load;
   load.device = o.device;
@@ -60,6 +70,7 @@ Result<void> run_model(const Options& o) {
   for (auto& [name, array] : inputs) {
     TFCC_TRY_VOID(executor.set(name, TensorRef{array.bytes.data(), array.dtype, array.shape, Place::host}));
   }
+  TFCC_TRY_VOID(check_all_given(model, inputs));  // after the names: a misspelled one is also missing
   TFCC_TRY_VOID(executor.run());
   std::vector<std::pair<std::string, ArrayView>> outputs;
   for (const TensorInfo& info : model.outputs()) {

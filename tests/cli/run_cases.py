@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the cases of a folder through the `tfcc` command. Needs numpy.
+
+    run_cases.py TFCC FOLDER [NAME...]
+
+A case is a text file of `key: value` lines (tests/cli/README.md). Each runs in a folder of its own that holds the
+fixtures; afterwards that folder must hold these, unchanged, and what `writes` names: nothing half-written.
+"""
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from tfcc_file import without_code
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+
+
+class Failure(Exception):
+    pass
+
+
+def parse(path):
+    """A case as (settings, commands); expectations belong to the `run` line before them."""
+    settings, commands = {"needs": [], "writes": [], "same": []}, []
+    for line in path.read_text().splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        key, colon, value = line.partition(": ")
+        if not colon:
+            raise SystemExit(f"{path}: not `key: value`: {line}")
+        if key == "run":
+            commands.append({"run": value, "exit": 0, "stdout": [], "stderr": None, "check": [], "limit": None})
+        elif key in settings:
+            settings[key] += value.split()
+        elif key in ("stdout", "check"):
+            commands[-1][key].append(value)
+        elif key in ("exit", "limit"):
+            commands[-1][key] = int(value)
+        elif key == "stderr":
+            commands[-1][key] = value
+        else:
+            raise SystemExit(f"{path}: there is no key '{key}'")
+    return settings, commands
+
+
+def tfcc(binary, words, cwd, environment, limit=None):
+    """Runs the command; `limit` bounds each file it writes, as a full disk would."""
+    def set_limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    return subprocess.run([binary, *words], cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, errors="replace", timeout=300, preexec_fn=set_limit if limit else None)
+
+
+def make_fixtures(binary, folder, environment):
+    """Files that the cases share. Returns what this machine can do: names for `needs`."""
+    able = set()
+    (folder / "models").symlink_to(MODELS)
+    model = MODELS / "bert-eager" / "model.onnx"
+    for target, name in (("cpu", "cpu.tfcc"), ("sm_80", "sm_80.tfcc")):
+        done = tfcc(binary, ["compile", str(model), "-o", name, "--target", target, "-q"], folder, environment)
+        if done.returncode == 0:
+            able.add(target)
+        elif "nvrtc" not in done.stderr and "without" not in done.stderr:
+            raise SystemExit(f"fixture {name}: {done.stderr}")
+    gpu = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()
+    able.add("gpu" if gpu else "no-gpu")
+    ids = np.arange(10, dtype=np.int64).reshape(2, 5)
+    np.save(folder / "ids.npy", ids)
+    np.save(folder / "ones.npy", np.ones_like(ids))
+    np.save(folder / "ids_i32.npy", ids.astype(np.int32))
+    np.save(folder / "ids_rank1.npy", ids[0])
+    np.save(folder / "ids_2x6.npy", np.ones((2, 6), np.int64))
+    np.save(folder / "ids_200.npy", np.where(ids == 7, 200, ids))
+    np.save(folder / "ids_negative.npy", np.where(ids == 7, -201, ids))
+    (folder / "ids_cut.npy").write_bytes((folder / "ids.npy").read_bytes()[:140])
+    # Operators that do not exist, of the length of those that they replace.
+    unknown = model.read_bytes().replace(b"\x22\x07Softmax", b"\x22\x07Hardest").replace(b"\x22\x03Erf", b"\x22\x03Elf")
+    (folder / "unknown_operators.onnx").write_bytes(unknown)
+    (folder / "cut.onnx").write_bytes(model.read_bytes()[:20000])
+    (folder / "wrong.tfir").write_text("graph @main() {\n  return\n")
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    if "cpu" in able:
+        whole = (folder / "cpu.tfcc").read_bytes()
+        (folder / "cut.tfcc").write_bytes(whole[:5000])
+        (folder / "empty.tfcc").write_bytes(b"")
+        (folder / "altered_manifest.tfcc").write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+        at = whole.index(b"\x7fELF") + 1000
+        (folder / "altered_code.tfcc").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
+        (folder / "altered_weights.tfcc").write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+        (folder / "without_cpu.tfcc").write_bytes(without_code(whole))
+    return able
+
+
+def listing(folder):
+    return {str(p.relative_to(folder)): (p.lstat().st_mode, p.lstat().st_size, p.lstat().st_mtime_ns)
+            for p in sorted(folder.rglob("*"))
+            if not p.is_dir() or p.is_symlink()}
+
+
+def check(command, done):
+    """Compares what a command did with what the case says."""
+    if done.returncode != command["exit"]:
+        raise Failure(f"exit status {done.returncode}, expected {command['exit']}: {done.stderr.strip()}")
+    for pattern in command["stdout"]:
+        if not re.search(pattern, done.stdout, re.MULTILINE):
+            raise Failure(f"stdout has no match for /{pattern}/:\n{done.stdout[:2000]}")
+    lines = done.stderr.splitlines()
+    if command["exit"]:
+        if len(lines) != 1 or not lines[0].startswith("tfcc: ") or len(lines[0]) < 12:
+            raise Failure(f"stderr is not one line that begins with 'tfcc: ':\n{done.stderr}")
+        if not command["stderr"]:
+            raise Failure("the case expects a failure and does not say what stderr holds")
+    if command["stderr"] and not re.search(command["stderr"], done.stderr):
+        raise Failure(f"stderr has no match for /{command['stderr']}/:\n{done.stderr}")
+    for expression in command["check"]:
+        if not eval(expression, {"j": json.loads(done.stdout)}):
+            raise Failure(f"not true: {expression}")
+
+
+def run_case(binary, case, fixtures, environment):
+    settings, commands = case
+    with tempfile.TemporaryDirectory(prefix="tfcc-case-") as scratch:
+        folder = Path(scratch)
+        shutil.copytree(fixtures, folder, symlinks=True, dirs_exist_ok=True,
+                        ignore=lambda at, names: [n for n in names if n == "pipe"])
+        os.mkfifo(folder / "pipe")
+        before = listing(folder)
+        for command in commands:
+            done = tfcc(binary, shlex.split(command["run"]), folder, environment, command["limit"])
+            try:
+                check(command, done)
+            except Failure as e:
+                raise Failure(f"tfcc {command['run']}\n      {e}")
+        after = listing(folder)
+        missing = [w for w in settings["writes"] if not any(Path(f).match(w) for f in after)]
+        if missing:
+            raise Failure(f"did not write {', '.join(missing)}")
+        for name, what in after.items():
+            if before.get(name) != what and not any(Path(name).match(w) for w in settings["writes"]):
+                raise Failure(f"left or changed the file {name}")
+        if not before.keys() <= after.keys():
+            raise Failure(f"removed {', '.join(before.keys() - after.keys())}")
+        if settings["same"] and len({(folder / f).read_bytes() for f in settings["same"]}) != 1:
+            raise Failure(f"{' and '.join(settings['same'])} differ")
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    binary, source, only = str(Path(sys.argv[1]).resolve()), Path(sys.argv[2]), set(sys.argv[3:])
+    cases = {p.stem: parse(p) for p in sorted(source.glob("*.txt")) if not only or p.stem in only}
+    if not cases:
+        sys.exit(f"{source}: no such case")
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="tfcc-fixtures-") as scratch:
+        fixtures = Path(scratch) / "files"
+        fixtures.mkdir()
+        environment = {**os.environ, "XDG_CACHE_HOME": str(Path(scratch) / "cache")}
+        able = make_fixtures(binary, fixtures, environment)
+        for name, case in cases.items():
+            lacking = [n for n in case[0]["needs"] if n not in able]
+            if lacking:
+                print(f"skip  {name}: needs {', '.join(lacking)}")
+                continue
+            try:
+                run_case(binary, case, fixtures, environment)
+                print(f"ok    {name}", flush=True)
+            except Failure as e:
+                failed += 1
+                print(f"FAIL  {name}: {e}", flush=True)
+    print(f"{failed} of {len(cases)} cases failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes the code out of a .tfcc file, following docs/artifact.md: the targets from the manifest, the bytes from their
+sections; checksums are made right again, so that the file is refused for what it lacks alone."""
+import struct
+
+K = 0x9E3779B185EBCA87
+MASK = (1 << 64) - 1
+TARGETS = 10  # field of the manifest
+CODE = 2      # kind of section
+
+
+def rotl(x, n):
+    return ((x << n) | (x >> (64 - n))) & MASK
+
+
+def checksum(data):
+    lanes = [K * (i + 1) & MASK for i in range(4)]
+    for words in struct.iter_unpack("<4Q", data + bytes(-len(data) % 32)):
+        lanes = [rotl((lane ^ w) * K & MASK, 29) for lane, w in zip(lanes, words)]
+    h = len(data) * K & MASK
+    for lane in lanes:
+        h = rotl((h ^ lane) * K & MASK, 29)
+    h = (h ^ (h >> 32)) * K & MASK
+    return h ^ (h >> 29)
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def without_field(message, field):
+    """A Protobuf message, whose fields are all length-delimited, without one of them."""
+    out, at = b"", 0
+    while at < len(message):
+        start = at
+        tag, at = varint(message, at)
+        assert tag & 7 == 2
+        size, at = varint(message, at)
+        at += size
+        if tag >> 3 != field:
+            out += message[start:at]
+    return out
+
+
+def without_code(file):
+    file = bytearray(file)
+    offset, size = struct.unpack_from("<QQ", file, 24)
+    sections, = struct.unpack_from("<I", file, 48)
+    for i in range(sections):
+        kind, _, begin, length = struct.unpack_from("<IIQQ", file, 64 + 32 * i)
+        if kind == CODE:
+            file[begin:begin + length] = bytes(length)
+    manifest = without_field(bytes(file[offset:offset + size]), TARGETS)
+    file[offset:] = manifest
+    struct.pack_into("<QQQQ", file, 16, len(file), offset, len(manifest), checksum(manifest))
+    table = bytes(file[64:64 + 32 * sections])
+    struct.pack_into("<Q", file, 56, checksum(bytes(file[:56]) + table))
+    return bytes(file)
