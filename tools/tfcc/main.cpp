@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   tfcc::tools::add_compile(app, action);
   tfcc::tools::add_run(app, action);
   tfcc::tools::add_verify(app, action);
+  tfcc::tools::add_bench(app, action);
   tfcc::tools::add_inspect(app, action);
   tfcc::tools::add_opt(app, action);
   app.footer("Start with: tfcc compile model.onnx, then tfcc run model.tfcc --random");
