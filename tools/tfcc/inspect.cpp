@@ -47,7 +47,8 @@ void show_interface(const InspectedFile& f) {
   show_tensors("inputs", m.inputs);
   show_tensors("outputs", m.outputs);
   for (const runtime::Symbol& s : m.symbols) {
-    const std::string range = s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
+    const std::string range =
+        s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
     line("size {}: {}, axis {} of {}", s.name, range, s.axis, m.inputs[s.input].name);
   }
   for (const runtime::Check& c : m.checks) line("check: {}", c.message);
@@ -70,25 +71,29 @@ std::string sizes_text(const InspectedFile& f) {
 
 std::string op_counts(const runtime::Bucket& bucket) {
   std::map<std::string, size_t> counts;
-  for (const runtime::Launch& l : bucket.launches) ++counts[fmt::format("{}", fmt::join(l.ops, "+"))];
+  for (const runtime::Launch& l : bucket.launches)
+    ++counts[fmt::format("{}", fmt::join(l.ops, "+"))];
   std::string s;
   for (const auto& [op, n] : counts) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n, op);
   return s;
 }
 
-void show_launches(const InspectedFile& f, const runtime::Plan& p, const runtime::Bucket& b, bool values) {
+void show_launches(const InspectedFile& f, const runtime::Plan& p, const runtime::Bucket& b,
+                   bool values) {
   for (const runtime::Launch& l : b.launches) {
     const std::string what = l.kernel ? p.kernels[l.kernel->kernel].name : "product";
     const std::string flops = values ? value_text(f.at(l.flops)) : l.flops.print();
     const std::string bytes = values ? value_text(f.at(l.bytes)) : l.bytes.print();
-    line("    {:<32} {:<18} {:<44} flops {}, bytes {}", l.name, fmt::format("{}", fmt::join(l.ops, "+")), what,
-         flops, bytes);
+    line("    {:<32} {:<18} {:<44} flops {}, bytes {}", l.name,
+         fmt::format("{}", fmt::join(l.ops, "+")), what, flops, bytes);
   }
 }
 
 void show_plan(const InspectedFile& f, const runtime::Plan& p, const Options& o) {
-  line("plan {}: {}, {} kernels, {} slots", p.family, p.precision, p.kernels.size(), p.slots.size());
-  line("  at {}: arena {}, most live at once {}", sizes_text(f), bytes_text(f.arena_bytes(p)), bytes_text(f.at(p.live_bytes)));
+  line("plan {}: {}, {} kernels, {} slots", p.family, p.precision, p.kernels.size(),
+       p.slots.size());
+  line("  at {}: arena {}, most live at once {}", sizes_text(f), bytes_text(f.arena_bytes(p)),
+       bytes_text(f.at(p.live_bytes)));
   for (const runtime::Check& c : p.limits) line("  limit: {}", c.message);
   std::string names;
   for (const runtime::Buffer* b : f.quadratic_buffers(p)) {
@@ -96,13 +101,17 @@ void show_plan(const InspectedFile& f, const runtime::Plan& p, const Options& o)
   }
   line("  buffers that grow with the square of a size: {}", names.empty() ? "none" : names);
   for (const runtime::Bucket& b : p.buckets) {
-    line("  bucket {}{}: {} launches: {}", b.name, &b == f.bucket(p) ? " (runs at these sizes)" : "", b.launches.size(), op_counts(b));
+    line("  bucket {}{}: {} launches: {}", b.name,
+         &b == f.bucket(p) ? " (runs at these sizes)" : "", b.launches.size(), op_counts(b));
     if (o.launches) show_launches(f, p, b, !o.shapes.empty());
   }
   if (!o.kernels) return;
   line("  kernels:");
   for (const runtime::Kernel& k : p.kernels) {
-    line("    {} ({}){}", k.name, k.op, k.threads ? fmt::format(", {} threads, {} bytes of shared memory", k.threads, k.shared_bytes) : "");
+    line("    {} ({}){}", k.name, k.op,
+         k.threads
+             ? fmt::format(", {} threads, {} bytes of shared memory", k.threads, k.shared_bytes)
+             : "");
   }
 }
 
@@ -114,7 +123,7 @@ Result<void> inspect(const Options& o) {
     TFCC_TRY(std::string text, f.text(o.text));
     std::fwrite(text.data(), 1, text.size(), stdout);
   } else if (o.json) {
-    line("{}", to_json(f).dump(1));
+    line("{}", to_json(f).dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     show_interface(f);
     for (const runtime::Plan& p : f.manifest.plans) show_plan(f, p, o);

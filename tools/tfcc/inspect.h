@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `tfcc inspect` knows of a file: verified manifest, sizes to evaluate at, and the JSON form of
-// docs/inspect-json.md.
+// What `tfcc inspect` knows of a file: verified manifest, sizes to evaluate at, and the JSON form
+// of docs/inspect-json.md.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -13,8 +13,9 @@ using runtime::SizeExpr;
 
 namespace {
 
-constexpr int64_t kBatch = 16, kLength = 128;  // where bytes are given unless --shapes says otherwise
-constexpr int64_t kSlotAlignment = 256;        // slots follow each other at multiples of this
+constexpr int64_t kBatch = 16,
+                  kLength = 128;         // where bytes are given unless --shapes says otherwise
+constexpr int64_t kSlotAlignment = 256;  // slots follow each other at multiples of this
 
 std::optional<int64_t> elements(const Buffer& b, const std::vector<int64_t>& sizes) {
   std::vector<int64_t> dims;
@@ -48,9 +49,10 @@ Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
     const auto input = std::find_if(manifest.inputs.begin(), manifest.inputs.end(),
                                     [&](const auto& i) { return i.name == name; });
     if (input == manifest.inputs.end()) {
-      return Error{ErrorCode::invalid_argument,
-                   fmt::format("--shapes: the model has no input '{}'; `tfcc inspect {}` lists them",
-                               name, path)};
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("--shapes: the model has no input '{}'; `tfcc inspect {}` lists them", name,
+                      path)};
     }
     if (input->dims.size() != shape.size()) {
       return Error{ErrorCode::shape, fmt::format("--shapes: '{}' has {} dims, not {}", name,
@@ -68,8 +70,9 @@ Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     const runtime::Symbol& s = manifest.symbols[i];
     if (sizes[i] < s.min || (s.max > 0 && sizes[i] > s.max)) {
-      return Error{ErrorCode::shape, fmt::format("--shapes: {} = {} lies outside {}..{}", s.name,
-                                                 sizes[i], s.min, s.max ? std::to_string(s.max) : "")};
+      return Error{ErrorCode::shape,
+                   fmt::format("--shapes: {} = {} lies outside {}..{}", s.name, sizes[i], s.min,
+                               s.max ? std::to_string(s.max) : "")};
     }
   }
   return {};
@@ -79,7 +82,8 @@ std::optional<int64_t> InspectedFile::arena_bytes(const Plan& plan) const {
   int64_t sum = 0;
   for (const SizeExpr& slot : plan.slots) {
     const auto bytes = at(slot);
-    if (!bytes || __builtin_add_overflow(sum, *bytes + kSlotAlignment - 1, &sum)) return std::nullopt;
+    if (!bytes || __builtin_add_overflow(sum, *bytes + kSlotAlignment - 1, &sum))
+      return std::nullopt;
     sum = sum / kSlotAlignment * kSlotAlignment;
   }
   return sum;
@@ -97,8 +101,8 @@ const runtime::Bucket* InspectedFile::bucket(const Plan& plan) const {
 }
 
 std::vector<const Buffer*> InspectedFile::quadratic_buffers(const Plan& plan) const {
-  // The second difference of a polynomial of degree 2 at steps of v is 2 a v^2; a linear one has none, and
-  // rounding in a division leaves far less than v^2.
+  // The second difference of a polynomial of degree 2 at steps of v is 2 a v^2; a linear one has
+  // none, and rounding in a division leaves far less than v^2.
   constexpr int64_t v = 256;
   std::vector<const Buffer*> out;
   for (const Buffer& b : plan.buffers) {
@@ -133,8 +137,9 @@ Result<std::string> InspectedFile::text(const std::string& name) const {
     return Error{ErrorCode::invalid_argument,
                  path + ": holds no text; it was compiled with --strip, compile it again without"};
   }
-  return Error{ErrorCode::invalid_argument,
-               fmt::format("{}: holds no text '{}'; `tfcc inspect --texts` lists them", path, name)};
+  return Error{
+      ErrorCode::invalid_argument,
+      fmt::format("{}: holds no text '{}'; `tfcc inspect --texts` lists them", path, name)};
 }
 
 uint64_t InspectedFile::code_bytes(const runtime::Target& target) const {

@@ -17,7 +17,8 @@ class Writer {
     j["schema"] = 1;
     j["file"] = file_.path;
     j["file_bytes"] = file_.artifact.file.size();
-    j["format"] = std::to_string(runtime::kMajorVersion) + "." + std::to_string(file_.artifact.minor);
+    j["format"] =
+        std::to_string(runtime::kMajorVersion) + "." + std::to_string(file_.artifact.minor);
     j["producer"] = manifest_.producer;
     j["model"] = manifest_.model;
     j["symbols"] = symbols();
@@ -78,7 +79,8 @@ class Writer {
   static json checks(const std::vector<runtime::Check>& list) {
     json j = json::array();
     for (const runtime::Check& c : list) {
-      j.push_back({{"condition", c.value.print() + (c.equal ? " == 0" : " >= 0")}, {"message", c.message}});
+      j.push_back(
+          {{"condition", c.value.print() + (c.equal ? " == 0" : " >= 0")}, {"message", c.message}});
     }
     return j;
   }
@@ -120,7 +122,10 @@ class Writer {
   }
 
   json buffer(const runtime::Buffer& b) const {
-    json j = {{"name", b.name}, {"class", class_name(b.place)}, {"dtype", to_string(b.dtype)}, {"dims", dims(b.dims)}};
+    json j = {{"name", b.name},
+              {"class", class_name(b.place)},
+              {"dtype", to_string(b.dtype)},
+              {"dims", dims(b.dims)}};
     if (b.place == runtime::BufferClass::arena) {
       j["slot"] = b.index;
       j["first_use"] = b.first_use;
@@ -141,32 +146,47 @@ class Writer {
       j["work"] = size(l.kernel->work);
     } else {
       const runtime::GemmLaunch& g = *l.gemm;
-      j["product"] = {{"a", g.a}, {"b", g.b}, {"d", g.d}, {"bias", g.has_bias ? json(g.bias) : json()},
-                      {"m", size(g.m)}, {"n", size(g.n)}, {"k", size(g.k)}, {"batch", size(g.batch)},
-                      {"trans_a", g.trans_a}, {"trans_b", g.trans_b}, {"alpha", g.alpha}};
+      j["product"] = {{"a", g.a},
+                      {"b", g.b},
+                      {"d", g.d},
+                      {"bias", g.has_bias ? json(g.bias) : json()},
+                      {"m", size(g.m)},
+                      {"n", size(g.n)},
+                      {"k", size(g.k)},
+                      {"batch", size(g.batch)},
+                      {"trans_a", g.trans_a},
+                      {"trans_b", g.trans_b},
+                      {"alpha", g.alpha}};
     }
     return j;
   }
 
   json plan(const runtime::Plan& p) const {
-    json j = {{"family", p.family}, {"precision", p.precision}, {"limits", checks(p.limits)},
+    json j = {{"family", p.family},
+              {"precision", p.precision},
+              {"limits", checks(p.limits)},
               {"live_bytes", size(p.live_bytes)}};
     const auto arena = file_.arena_bytes(p);
     j["arena_bytes"] = arena ? json(*arena) : json();
     j["bind"] = p.has_bind ? json(p.kernels[p.bind].name) : json();
-    for (const char* key : {"slots", "buffers", "kernels", "buckets", "quadratic_buffers"}) j[key] = json::array();
+    for (const char* key : {"slots", "buffers", "kernels", "buckets", "quadratic_buffers"})
+      j[key] = json::array();
     for (const SizeExpr& s : p.slots) j["slots"].push_back(size(s));
     for (const runtime::Buffer& b : p.buffers) j["buffers"].push_back(buffer(b));
     for (const runtime::Kernel& k : p.kernels) {
-      j["kernels"].push_back(
-          {{"name", k.name}, {"op", k.op}, {"threads", k.threads}, {"shared_bytes", k.shared_bytes}});
+      j["kernels"].push_back({{"name", k.name},
+                              {"op", k.op},
+                              {"threads", k.threads},
+                              {"shared_bytes", k.shared_bytes}});
     }
     for (const runtime::Bucket& b : p.buckets) {
       json launches = json::array();
       for (const runtime::Launch& l : b.launches) launches.push_back(launch(p, l));
-      j["buckets"].push_back({{"name", b.name}, {"limits", checks(b.limits)}, {"launches", launches}});
+      j["buckets"].push_back(
+          {{"name", b.name}, {"limits", checks(b.limits)}, {"launches", launches}});
     }
-    for (const runtime::Buffer* b : file_.quadratic_buffers(p)) j["quadratic_buffers"].push_back(b->name);
+    for (const runtime::Buffer* b : file_.quadratic_buffers(p))
+      j["quadratic_buffers"].push_back(b->name);
     return j;
   }
 

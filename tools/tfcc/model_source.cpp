@@ -47,7 +47,8 @@ Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* re
     TFCC_TRY(std::vector<std::byte> bytes, read_file(path));
     TFCC_TRY(ir::Graph graph,
              ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
-    for_each_file(graph, [&](const FileRef& f) { return file_beside(f, fs::path(path).parent_path()); });
+    for_each_file(graph,
+                  [&](const FileRef& f) { return file_beside(f, fs::path(path).parent_path()); });
     return graph;
   }
   TFCC_TRY(frontend::Model model, frontend::read_onnx(path));

@@ -10,17 +10,20 @@
 
 namespace tfcc::tools {
 
-/// Reads a .tfir graph or imports an ONNX model. Files of weights that a .tfir names are looked for beside it, then in the
-/// current folder. Errors: those of the parser and the importer.
+/// Reads a .tfir graph or imports an ONNX model. Files of weights that a .tfir names are looked for
+/// beside it, then in the current folder. Errors: those of the parser and the importer.
 Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* report = nullptr);
 
-/// The text of a graph that load_graph read from `model`, for a file in `folder`: names of weight files lead there from it.
-std::string print_for_folder(const ir::Graph& graph, const std::string& model, const std::string& folder);
+/// The text of a graph that load_graph read from `model`, for a file in `folder`: names of weight
+/// files lead there from it.
+std::string print_for_folder(const ir::Graph& graph, const std::string& model,
+                             const std::string& folder);
 
 /// Errors: a usage error for the first name that no pass has, with the list.
 Result<void> check_passes(const std::vector<std::string>& names);
 
-/// The target when none is named: the GPU that is there (as PTX if it is newer than tfcc), else cpu.
+/// The target when none is named: the GPU that is there (as PTX if it is newer than tfcc), else
+/// cpu.
 std::string default_target();
 
 }  // namespace tfcc::tools

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tfcc verify: a compiled model against the float64 evaluation of the graph as imported, and on a difference who made it:
-// the first pass that changed a value, or the first op whose kernel computes something else.
+// tfcc verify: a compiled model against the float64 evaluation of the graph as imported, and on a
+// difference who made it: the first pass that changed a value, or the first op whose kernel
+// computes something else.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -40,7 +41,8 @@ struct Difference {
 Difference compare(const ir::HostTensor& got, const ir::HostTensor& want, const Defined& defined) {
   Difference d;
   if (got.dims != want.dims) {
-    d.problem = fmt::format("shape [{}], expected [{}]", fmt::join(got.dims, ","), fmt::join(want.dims, ","));
+    d.problem = fmt::format("shape [{}], expected [{}]", fmt::join(got.dims, ","),
+                            fmt::join(want.dims, ","));
     return d;
   }
   auto value = [](const ir::HostTensor& t, size_t i) {
@@ -63,21 +65,29 @@ Difference compare(const ir::HostTensor& got, const ir::HostTensor& want, const 
   return d;
 }
 
-bool within(const Difference& d, double tolerance) { return d.problem.empty() && d.relative <= tolerance; }
+bool within(const Difference& d, double tolerance) {
+  return d.problem.empty() && d.relative <= tolerance;
+}
 
 /// A graph compiled for one target into a file that is gone once it is loaded.
 class Compiled {
  public:
-  static Result<Compiled> make(const ir::Graph& graph, const codegen::TargetName& target, const Options& o) {
+  static Result<Compiled> make(const ir::Graph& graph, const codegen::TargetName& target,
+                               const Options& o) {
     std::error_code ignored;
     const fs::path folder = fs::temp_directory_path(ignored) / "tfcc-verify-XXXXXX";
     std::string name = folder.string();
     if (!mkdtemp(name.data())) {
-      return Error{ErrorCode::io, fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable", folder.string())};
+      return Error{ErrorCode::io,
+                   fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable",
+                               folder.string())};
     }
     struct Remove {
       std::string path;
-      ~Remove() { std::error_code ec; fs::remove_all(path, ec); }
+      ~Remove() {
+        std::error_code ec;
+        fs::remove_all(path, ec);
+      }
     } remove{name};
     codegen::PlanInput input{target.family, graph, {}};
     if (o.fp16 && target.family == codegen::Family::cuda) input.options.precision = "f16";
@@ -123,7 +133,8 @@ class Verifier {
 
   Result<void> run() {
     pass_names_ = o_.passes_given ? split(o_.passes) : passes::default_pipeline();
-    if (o_.fp16 && target_.family == codegen::Family::cuda) pass_names_.push_back("convert-precision-f16");
+    if (o_.fp16 && target_.family == codegen::Family::cuda)
+      pass_names_.push_back("convert-precision-f16");
     TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, pass_names_));
     tolerance_ = o_.tolerance > 0 ? o_.tolerance : has_16_bit_values() ? kTolerance16 : kTolerance;
     TFCC_TRY(std::vector<VerifyCase> cases, find_cases());
@@ -134,10 +145,13 @@ class Verifier {
       if (!ok && failed++ == 0) TFCC_TRY_VOID(diagnose(c));
     }
     if (failed > 0) {
-      return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases differ on {}; the lines above say where, please report it with the model",
-                                                    o_.model, failed, cases.size(), target_.name)};
+      return Error{ErrorCode::internal,
+                   fmt::format("{}: {} of {} cases differ on {}; the lines above say where, please "
+                               "report it with the model",
+                               o_.model, failed, cases.size(), target_.name)};
     }
-    std::printf("%s: right on %s in %zu cases\n", o_.model.c_str(), target_.name.c_str(), cases.size());
+    std::printf("%s: right on %s in %zu cases\n", o_.model.c_str(), target_.name.c_str(),
+                cases.size());
     return {};
   }
 
@@ -158,7 +172,8 @@ class Verifier {
     TFCC_TRY(options.shapes, parse_shapes(o_.shapes));
     for (const std::string& text : o_.inputs) {
       const size_t at = text.find('=');
-      if (at == std::string::npos || at == 0) return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
+      if (at == std::string::npos || at == 0)
+        return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
       TFCC_TRY(Array a, read_npy(text.substr(at + 1)));
       options.given.emplace_back(text.substr(0, at), std::move(a));
     }
@@ -167,27 +182,31 @@ class Verifier {
 
   // Prints a line per output. False if one differs.
   Result<bool> check(const Compiled& compiled, const VerifyCase& c) const {
-    TFCC_TRY(HostTensors want, ir::eval(imported_, c.inputs));
     TFCC_TRY(HostTensors got, compiled.run(c.inputs));
     const Defined defined(c.inputs);
     bool ok = true;
     for (const ir::Graph::Output& output : imported_.outputs) {
-      const Difference d = compare(got[output.name], want[output.name], defined);
+      const Difference d = compare(got[output.name], c.expected.at(output.name), defined);
       const bool good = within(d, tolerance_);
       ok = ok && good;
-      const std::string what = d.problem.empty()
-          ? fmt::format("max abs error {:.1e}, relative L2 {:.1e}, tolerance {:.0e}", d.max_abs, d.relative, tolerance_)
-          : d.problem;
-      std::printf("%-4s  %s: %s: %s\n", good ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(), what.c_str());
+      const std::string what =
+          d.problem.empty()
+              ? fmt::format("max abs error {:.1e}, relative L2 {:.1e}, tolerance {:.0e}", d.max_abs,
+                            d.relative, tolerance_)
+              : d.problem;
+      std::printf("%-4s  %s: %s: %s\n", good ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(),
+                  what.c_str());
     }
     std::fflush(stdout);
     return ok;
   }
 
-  // What a pass may change: constants rounded to f32, such as those of an approximation that it recognises.
+  // What a pass may change: constants rounded to f32, such as those of an approximation that it
+  // recognises.
   double pass_tolerance() const { return std::max(tolerance_ / 10, 1e-6); }
 
-  bool outputs_agree(const HostTensors& got, const HostTensors& want, const Defined& defined) const {
+  bool outputs_agree(const HostTensors& got, const HostTensors& want,
+                     const Defined& defined) const {
     return std::all_of(want.begin(), want.end(), [&](const auto& w) {
       const auto it = got.find(w.first);
       return it != got.end() && within(compare(it->second, w.second, defined), pass_tolerance());
@@ -206,14 +225,17 @@ class Verifier {
       auto got = ir::eval(graph, c.inputs, {}, &now);
       if (got && outputs_agree(*got, want, defined)) continue;
       std::printf("      pass %s changed the result%s\n", name.c_str(),
-                  got ? first_changed(graph, now, trace, defined).c_str() : (": " + got.error().message).c_str());
+                  got ? first_changed(graph, now, trace, defined).c_str()
+                      : (": " + got.error().message).c_str());
       return {};
     }
-    std::printf("      the passes keep the meaning: the kernels of %s differ\n", target_.name.c_str());
+    std::printf("      the passes keep the meaning: the kernels of %s differ\n",
+                target_.name.c_str());
     return first_wrong_kernel(c, defined);
   }
 
-  std::string first_changed(const ir::Graph& graph, const HostTensors& now, const HostTensors& before, const Defined& defined) const {
+  std::string first_changed(const ir::Graph& graph, const HostTensors& now,
+                            const HostTensors& before, const Defined& defined) const {
     for (ir::OpId o : graph.order()) {
       for (ir::ValueId v : graph.op(o).results) {
         const std::string& name = graph.value(v).name;
@@ -237,7 +259,9 @@ class Verifier {
       if (graph.op(o).kind == ir::OpKind::constant) continue;
       for (ir::ValueId v : graph.op(o).results) {
         const std::string& name = graph.value(v).name;
-        const bool taken = std::any_of(graph.outputs.begin(), graph.outputs.end(), [&](const auto& x) { return x.name == name || x.value == v; });
+        const bool taken =
+            std::any_of(graph.outputs.begin(), graph.outputs.end(),
+                        [&](const auto& x) { return x.name == name || x.value == v; });
         if (!taken) graph.outputs.push_back({name, v});
       }
     }
@@ -254,8 +278,10 @@ class Verifier {
         if (std::find(results.begin(), results.end(), output.value) == results.end()) continue;
         const Difference d = compare((*got)[output.name], want[output.name], defined);
         if (within(d, tolerance_)) continue;
-        std::printf("      the first op that differs: %s = %s: %s\n", output.name.c_str(), std::string(ir::to_string(graph.op(o).kind)).c_str(),
-                    d.problem.empty() ? fmt::format("relative L2 {:.1e}", d.relative).c_str() : d.problem.c_str());
+        std::printf("      the first op that differs: %s = %s: %s\n", output.name.c_str(),
+                    std::string(ir::to_string(graph.op(o).kind)).c_str(),
+                    d.problem.empty() ? fmt::format("relative L2 {:.1e}", d.relative).c_str()
+                                      : d.problem.c_str());
         return {};
       }
     }
@@ -274,7 +300,8 @@ Result<void> verify(Options o) {
   if (o.target.empty()) o.target = default_target();
   auto targets = codegen::parse_targets(split(o.target));
   if (!targets) return usage_error(targets.error().message);
-  if (targets->empty() || split(o.target).size() > 1) return usage_error("verify takes one --target");
+  if (targets->empty() || split(o.target).size() > 1)
+    return usage_error("verify takes one --target");
   TFCC_TRY_VOID(check_passes(split(o.passes)));
   TFCC_TRY(ir::Graph graph, load_graph(o.model));
   return Verifier(o, targets->front(), std::move(graph)).run();
@@ -286,14 +313,21 @@ void add_verify(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand("verify", "compare a compiled model with its graph in float64");
   c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
-  c->add_option("--target", o->target, "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
+  c->add_option("--target", o->target,
+                "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
   c->add_flag("--fp16", o->fp16, "as compile --fp16");
-  CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
+  CLI::Option* passes =
+      c->add_option("--passes", o->passes,
+                    "run these passes instead of the default ones; --passes= runs none")
+          ->expected(0, 1);
   c->add_option("--input", o->inputs, "an input as name=file.npy; repeat; the others are made up");
   c->add_option("--shapes", o->shapes, "sizes of made-up inputs: input_ids:4x32");
-  c->add_option("--rtol", o->tolerance, "largest relative L2 error; default 1e-4, or 1e-2 with 16-bit values")->check(CLI::PositiveNumber);
+  c->add_option("--rtol", o->tolerance,
+                "largest relative L2 error; default 1e-4, or 1e-2 with 16-bit values")
+      ->check(CLI::PositiveNumber);
   c->add_option("--seed", o->seed, "seed of made-up inputs");
-  c->add_option("--threads", o->threads, "CPU threads; default: one per core")->check(CLI::NonNegativeNumber);
+  c->add_option("--threads", o->threads, "CPU threads; default: one per core")
+      ->check(CLI::NonNegativeNumber);
   c->callback([o, passes, &action] {
     o->passes_given = passes->count() > 0;
     action = [o] { return verify(*o); };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs on which `tfcc verify` compares: several sizes, full, padded and scattered masks, ids that the model's tables hold.
+// Inputs on which `tfcc verify` compares: several sizes, full, padded and scattered masks, ids that
+// the model's tables hold.
 #pragma once
 
 #include <map>
@@ -20,6 +21,7 @@ using HostTensors = std::map<std::string, ir::HostTensor>;
 struct VerifyCase {
   std::string title;  // "batch_size 4, sequence_length 17, right-padded"
   HostTensors inputs;
+  HostTensors expected;  // outputs of the graph in float64
 };
 
 /// What a case is made from; arrays and shapes of the user take precedence.
@@ -30,11 +32,11 @@ struct CaseOptions {
 };
 
 /// The cases for a graph as imported: one if every input is given, else one per size and mask kind.
-/// Errors: invalid_argument (no such input), shape.
+/// Errors: invalid_argument (no such input, given ids outside their table), shape.
 Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options);
 
-/// Which elements of an output are defined, as the mask input [B,S] says: for [B,S,...] the tokens whose mask is not 0,
-/// for [B,...] the rows that have one, else all.
+/// Which elements of an output are defined, as the mask input [B,S] says: for [B,S,...] the tokens
+/// whose mask is not 0, for [B,...] the rows that have one, else all.
 class Defined {
  public:
   explicit Defined(const HostTensors& inputs);
