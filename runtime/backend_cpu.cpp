@@ -45,7 +45,14 @@ std::string folder_of_executable() {
 }
 
 // Opened once and kept: its threads outlive any model.
+// libgomp reads these once, when it is loaded. Its own default keeps a waiting thread spinning for milliseconds, which
+// on a machine with other work keeps the thread it waits for from running (4 times slower, docs/performance.md).
+void wait_politely() {
+  if (getenv("GOMP_SPINCOUNT") == nullptr && getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "2000", 0);
+}
+
 Result<const TfccCpuApi*> open_plugin() {
+  wait_politely();
   std::string own = folder_of(reinterpret_cast<const void*>(&open_plugin));
   std::string exe = folder_of_executable();
   std::string error;
