@@ -2,6 +2,7 @@
 // convert-precision-f16: f32 tensors inside the graph are stored as f16, and products multiply f16 with f32 accumulation.
 //   before: %h = matmul(%x, @w) : f32[B,S,64]
 //   after:  const @w.f16 : f16[64,64] = ... |> cast(f16);  %h = matmul(%x.f16, @w.f16) : f16[B,S,64]
+// convert-precision-f32: the other way round, 16-bit tensors are stored as f32, for a target without 16-bit products.
 // Graph inputs and outputs keep their types. Expressions are not touched: they compute in f32, so a score's constants are never
 // narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
@@ -29,9 +30,10 @@ void read_instead(Graph& g, ValueId from, ValueId to, std::vector<OpId> users) {
 
 void read_instead(Graph& g, ValueId from, ValueId to) { read_instead(g, from, to, g.value(from).users); }
 
-}  // namespace
+bool is_narrow(DType t) { return t == DType::f16 || t == DType::bf16; }
+bool is_single(DType t) { return t == DType::f32; }
 
-PassReport convert_precision_f16(Graph& graph) {
+PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   PassReport report;
   std::vector<DType> declared;
   for (const ir::Graph::Output& out : graph.outputs) declared.push_back(graph.value(out.value).type.dtype);
@@ -39,24 +41,24 @@ PassReport convert_precision_f16(Graph& graph) {
     const ir::Op op = graph.op(o);
     if (op.kind == OpKind::constant) {
       ir::Constant c = op.as<ir::ConstantAttrs>().constant;
-      if (c.result_dtype() != DType::f32) continue;
-      c.steps.push_back({ir::ConstantStep::Kind::cast, {}, DType::f16});
+      if (!from(c.result_dtype())) continue;
+      c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
       read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
       ++report.rewrites;
       continue;
     }
     for (ValueId v : op.results) {
-      if (graph.value(v).type.dtype != DType::f32) continue;
-      graph.set_type(v, {DType::f16, graph.value(v).type.dims});
+      if (!from(graph.value(v).type.dtype)) continue;
+      graph.set_type(v, {to, graph.value(v).type.dims});
       ++report.rewrites;
     }
   }
-  // f32 inputs enter through a conversion, f32 outputs leave through one.
+  // Inputs of such a type enter through a conversion, outputs leave through one.
   for (ValueId v : graph.inputs()) {
-    if (graph.value(v).type.dtype != DType::f32) continue;
+    if (!from(graph.value(v).type.dtype)) continue;
     if (graph.value(v).users.empty()) continue;
     const std::vector<OpId> users = graph.value(v).users;
-    read_instead(graph, v, converted(graph, v, DType::f16, graph.value(v).name + ".f16"), users);
+    read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)), users);
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     ir::Graph::Output& out = graph.outputs[i];
@@ -64,9 +66,14 @@ PassReport convert_precision_f16(Graph& graph) {
     const ir::Op* op = graph.def(out.value);
     const bool own = op->kind == OpKind::pointwise && graph.use_count(out.value) == 1;
     if (own) graph.set_type(out.value, {declared[i], graph.value(out.value).type.dims});
-    else out.value = converted(graph, out.value, declared[i], graph.value(out.value).name + ".f32");
+    else out.value = converted(graph, out.value, declared[i], graph.value(out.value).name + "." + to_string(declared[i]));
   }
   return report;
 }
+
+}  // namespace
+
+PassReport convert_precision_f16(Graph& graph) { return convert_precision(graph, is_single, DType::f16); }
+PassReport convert_precision_f32(Graph& graph) { return convert_precision(graph, is_narrow, DType::f32); }
 
 }  // namespace tfcc::passes

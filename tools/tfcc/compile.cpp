@@ -142,6 +142,10 @@ Result<void> compile_model(Options o) {
       if (dump_error) return *dump_error;
       in.options.precision = "f16";
     }
+    if (family == codegen::Family::cpu) {  // its products are f32
+      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f32"}, after));
+      if (dump_error) return *dump_error;
+    }
     inputs.push_back(std::move(in));
   }
   json report = report_of(o, import, reports);

@@ -133,10 +133,11 @@ class Verifier {
 
   Result<void> run() {
     pass_names_ = o_.passes_given ? split(o_.passes) : passes::default_pipeline();
-    if (o_.fp16 && target_.family == codegen::Family::cuda)
-      pass_names_.push_back("convert-precision-f16");
+    const bool cpu = target_.family == codegen::Family::cpu;  // its products are f32
+    if (cpu || o_.fp16) pass_names_.push_back(cpu ? "convert-precision-f32" : "convert-precision-f16");
     TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, pass_names_));
-    tolerance_ = o_.tolerance > 0 ? o_.tolerance : has_16_bit_values() ? kTolerance16 : kTolerance;
+    const bool narrow = has_16_bit_values(optimised_) || has_16_bit_values(imported_);
+    tolerance_ = o_.tolerance > 0 ? o_.tolerance : narrow ? kTolerance16 : kTolerance;
     TFCC_TRY(std::vector<VerifyCase> cases, find_cases());
     TFCC_TRY(Compiled compiled, Compiled::make(optimised_, target_, o_));
     size_t failed = 0;
@@ -156,10 +157,10 @@ class Verifier {
   }
 
  private:
-  bool has_16_bit_values() const {
-    for (ir::OpId o : optimised_.order()) {
-      for (ir::ValueId v : optimised_.op(o).results) {
-        const DType t = optimised_.value(v).type.dtype;
+  static bool has_16_bit_values(const ir::Graph& graph) {
+    for (ir::OpId o : graph.order()) {
+      for (ir::ValueId v : graph.op(o).results) {
+        const DType t = graph.value(v).type.dtype;
         if (t == DType::f16 || t == DType::bf16) return true;
       }
     }
