@@ -69,6 +69,13 @@ bool same_order(const Graph& g, ValueId v, ValueId source) {
   return body->kind == ExprKind::load && body->args == at;
 }
 
+// A conversion that the stored type repeats: the recipe's cast rounds once, as the body did.
+bool is_cast_to(ExprRef body, DType to) {
+  if (body->kind == ExprKind::round_f16) return to == DType::f16;
+  if (body->kind == ExprKind::round_bf16) return to == DType::bf16;
+  return body->kind == ExprKind::f2f && (to == DType::f32 || to == DType::f64);
+}
+
 bool extend_recipe(Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
   if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1) return false;
@@ -77,8 +84,7 @@ bool extend_recipe(Graph& g, ValueId v) {
   const ir::Type type = g.value(v).type;
   ir::Constant extended = *c;
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
-  const bool rounds = body->kind == ExprKind::round_f16 || body->kind == ExprKind::round_bf16 || body->kind == ExprKind::f2f;
-  if (rounds && body->args[0]->kind == ExprKind::load && body->args[0]->args == ir::indices_of(g, v) && is_float(type.dtype)) {
+  if (is_cast_to(body, type.dtype) && body->args[0]->kind == ExprKind::load && body->args[0]->args == ir::indices_of(g, v)) {
     extended.steps.push_back({ir::ConstantStep::Kind::cast, {}, type.dtype});
   } else if (auto p = as_permutation(g, v); p && g.value(p->source).type.dtype == type.dtype) {
     // The recipe's permutation names, for each result axis, the source axis it comes from.

@@ -6,6 +6,8 @@
 // Scales on q, k or the product move into the score. A guard that turns NaN into 0 after the softmax is dropped: a row without
 // a visible key is 0 in the op.
 // Requires: rank 4; the score reads the product at (b, h, i, j) alone; probabilities and scores have no other use.
+#include <algorithm>
+
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -71,6 +73,13 @@ class Fuser {
            e->args[2] == p && near(e->args[1], 0, 0) && ir::as_real(e->args[1]) == 0.0;
   }
 
+  // IsNaN and Where are two ops: the guard is the one that reads the other.
+  bool only_for(OpId condition, OpId guard) {
+    const ValueId c = g_.result(condition);
+    return type(c).dtype == DType::boolean && !g_.is_output(c) &&
+           std::ranges::all_of(g_.value(c).users, [&](OpId u) { return u == guard; });
+  }
+
   // Follows the probabilities through single-use elementwise ops to the product with v.
   bool find_context() {
     ValueId p = g_.result(m_.softmax);
@@ -87,15 +96,12 @@ class Fuser {
       // A guard reads its operand twice in one op: one user, perhaps several uses.
       const auto& users = g_.value(p).users;
       if (users.empty()) return miss("the probabilities are not used");
-      for (OpId u : users) {
-        if (u != users[0]) {
-          // IsNaN and Where are two ops: the guard is the one that reads the other.
-          if (g_.op(u).kind != OpKind::pointwise) return miss("the probabilities have another use");
-        }
-      }
       OpId next = users[0];
       for (OpId u : users) {
         if (type(g_.result(u)).dtype != DType::boolean) next = u;
+      }
+      for (OpId u : users) {
+        if (u != next && !only_for(u, next)) return miss("the probabilities have another use");
       }
       if (g_.op(next).kind != OpKind::pointwise) return miss("the probabilities are not multiplied by values");
       p = g_.result(next);

@@ -69,6 +69,8 @@ bool fuse(Graph& g, OpId o) {
     ir::Captured c = ir::capture(inlined);
     g.set_operands(o, c.operands);
     *body_of(g.op(o)) = c.body;
+    // Dead now: what it read has one user less, and a chain is inlined to its start.
+    if (g.use_count(pick) == 0) g.set_operands(g.value(pick).def, {});
     changed = true;
   }
 }

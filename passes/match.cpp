@@ -24,7 +24,9 @@ std::optional<ValueId> loaded_at(ExprRef e, const Indices& at) {
 std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const Indices& at) {
   if (e->kind != ExprKind::load || e->args.size() != 1 || at.empty() || e->args[0] != at.back()) return std::nullopt;
   const ValueId v{static_cast<uint32_t>(e->value)};
-  if (at.back()->kind == ExprKind::index && graph.value(v).type.dims[0] != at.back()->args[0]) return std::nullopt;
+  // An axis of size 1 has no index variable.
+  ExprRef extent = at.back()->kind == ExprKind::index ? at.back()->args[0] : graph.pool().integer(1);
+  if (graph.value(v).type.dims[0] != extent) return std::nullopt;
   return v;
 }
 

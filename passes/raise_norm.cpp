@@ -14,7 +14,8 @@ std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& 
   Indices at = row;
   if (rank == row.size() + 1) at.push_back(g.pool().integer(0));
   if (at.size() != rank) return std::nullopt;
-  if (last->kind == ExprKind::index && last->args[0] != attrs.extents[0]) return std::nullopt;
+  ExprRef extent = last->kind == ExprKind::index ? last->args[0] : g.pool().integer(1);
+  if (attrs.extents[0] != extent) return std::nullopt;
   at.push_back(last);
   return ir::free_expr(g, g.value(v).def, attrs.body, at);
 }

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs golden files: `golden FILE...`; TFCC_BLESS=1 rewrites what they expect. tests/README.md has both formats.
+//   passes/NAME.tfir       input graphs and what passes make of them, checked by running both in float64 as well
+//   import/NAME.onnxtxt    models in ONNX's own text form, and NAME.tfir, the graphs they become
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "frontend/import.h"
+#include "ir/ir.h"
+#include "passes/passes.h"
+
+namespace {
+
+using tfcc::ir::Graph;
+using tfcc::ir::HostTensor;
+namespace fs = std::filesystem;
+
+int failures = 0;
+
+void fail(const std::string& where, const std::string& what) {
+  fmt::print(stderr, "{}: {}\n", where, what);
+  ++failures;
+}
+
+bool blessing() { return std::getenv("TFCC_BLESS") != nullptr; }
+
+std::string read(const fs::path& path) {
+  std::ostringstream s;
+  s << std::ifstream(path).rdbuf();
+  return s.str();
+}
+
+struct Case {
+  std::string comment, input, expected;
+  int line = 0;
+};
+
+// ---- passes ----
+
+std::string strip_comment(const std::string& line) { return line.substr(0, line.find("//")); }
+
+// A graph ends with a line "}"; "// ----", the expectation and its misses follow. False if the file has another form.
+bool split_cases(const std::string& text, std::vector<Case>& cases) {
+  std::istringstream in(text);
+  std::string line;
+  int number = 0;
+  auto graph = [&](std::string& out) {
+    do out += line + "\n", ++number;
+    while (line != "}" && std::getline(in, line));
+    return line == "}";
+  };
+  while (std::getline(in, line)) {
+    ++number;
+    if (!strip_comment(line).starts_with("graph ")) {
+      if (!line.empty() && !line.starts_with("// miss: ")) {
+        if (!line.starts_with("//")) return false;
+        cases.push_back({line + "\n", "", "", 0});
+      } else if (!line.empty()) {
+        cases.back().expected += line + "\n";
+      }
+      continue;
+    }
+    if (cases.empty() || !cases.back().input.empty()) cases.emplace_back();
+    Case& c = cases.back();
+    c.line = number--;
+    if (!graph(c.input) || !std::getline(in, line) || line != "// ----") return false;
+    ++number;
+    if (!std::getline(in, line)) return blessing();
+    ++number;
+    if (line.starts_with("graph ")) {
+      --number;
+      if (!graph(c.expected)) return false;
+    } else if (line == "unchanged") {
+      c.expected = line + "\n";
+    } else if (!blessing()) {
+      return false;
+    }
+  }
+  // A comment that no graph follows, as the line RUN, is a case without input: it joins the next one.
+  for (size_t i = 0; i + 1 < cases.size();) {
+    if (!cases[i].input.empty()) { ++i; continue; }
+    cases[i + 1].comment = cases[i].comment + cases[i + 1].comment;
+    cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return !cases.empty();
+}
+
+// Inputs that every case can take: integers are 0 or 1, and 1 where the last index is 0, so that a mask hides no whole row.
+std::map<std::string, HostTensor> sample_inputs(const Graph& g) {
+  std::mt19937 random(1);
+  std::map<std::string, int64_t> sizes;
+  for (size_t k = 0; k < g.symbols.size(); ++k) {
+    const auto range = g.pool().range(g.symbols[k].name);
+    const int64_t n = static_cast<int64_t>(k) + 2;
+    sizes[g.symbols[k].name] = std::max(range.min, std::min(n, range.max.value_or(n)));
+  }
+  std::map<std::string, HostTensor> inputs;
+  for (tfcc::ir::ValueId v : g.inputs()) {
+    HostTensor t;
+    t.dtype = g.value(v).type.dtype;
+    for (auto d : g.value(v).type.dims) {
+      t.dims.push_back(tfcc::ir::eval_size(d, [&](std::string_view s) { return sizes[std::string(s)]; }));
+    }
+    const int64_t row = t.dims.empty() || t.dims.size() == 1 ? 1 : t.dims.back();
+    for (int64_t i = 0; i < t.element_count(); ++i) {
+      const double r = static_cast<double>(random()) / static_cast<double>(std::mt19937::max());
+      if (is_float(t.dtype)) t.reals.push_back(2 * r - 1);
+      else t.ints.push_back(i % row == 0 || r < 0.5);
+    }
+    inputs[g.value(v).name] = std::move(t);
+  }
+  return inputs;
+}
+
+// Optimised and original graph give the same numbers, to the precision that the passes keep.
+void check_meaning(const std::string& where, const Graph& before, const Graph& after, double tolerance) {
+  const auto inputs = sample_inputs(before);
+  const auto a = tfcc::ir::eval(before, inputs), b = tfcc::ir::eval(after, inputs);
+  if (!a) return;  // a constant in a file that is not there
+  if (!b) return fail(where, "the result cannot be evaluated: " + b.error().message);
+  for (const auto& [name, x] : *a) {
+    const HostTensor& y = b->at(name);
+    bool same = x.dims == y.dims && x.dtype == y.dtype && x.ints == y.ints;
+    for (size_t i = 0; same && i < x.reals.size(); ++i) {
+      const double p = x.reals[i], q = y.reals[i];
+      same = p == q || (std::isnan(p) && std::isnan(q)) || std::fabs(p - q) <= tolerance * (1 + std::fabs(p));
+    }
+    if (!same) fail(where, fmt::format("output {} is not what the input graph computes", name));
+  }
+}
+
+std::string run_case(const std::string& where, const Case& c, const std::vector<std::string>& passes) {
+  auto before = tfcc::ir::parse(c.input, where);
+  if (!before) return fail(where, before.error().message), c.expected;
+  const auto broken = verify(*before);
+  if (!broken.empty()) return fail(where, "the input graph: " + broken[0]), c.expected;
+  auto after = tfcc::ir::parse(c.input, where);
+  auto reports = tfcc::passes::run_passes(*after, passes);
+  if (!reports) return fail(where, reports.error().message), c.expected;
+  const std::string& last = passes.back();  // a GELU's constants may be those of an f16 graph
+  check_meaning(where, *before, *after, last == "convert-precision-f16" ? 1e-2 : last == "raise-gelu" ? 1e-3 : 1e-5);
+  std::string text = print(*after);
+  if (text == print(*before)) text = "unchanged\n";
+  for (const auto& r : *reports) {
+    for (const auto& m : r.misses) text += fmt::format("// miss: {}: {}\n", m.node, m.reason);
+  }
+  return text;
+}
+
+void run_passes_file(const fs::path& path) {
+  const std::string text = read(path), kRun = "// RUN: opt ";
+  std::vector<Case> cases;
+  if (!text.starts_with(kRun) || !split_cases(text, cases)) return fail(path, "not a golden file; see tests/README.md");
+  std::vector<std::string> passes;
+  std::istringstream list(text.substr(kRun.size(), text.find('\n') - kRun.size()));
+  for (std::string name; std::getline(list, name, ',');) passes.push_back(name);
+  std::string blessed;
+  for (const Case& c : cases) {
+    const std::string where = fmt::format("{}:{}", path.string(), c.line), got = run_case(where, c, passes);
+    if (got != c.expected && !blessing()) fail(where, fmt::format("expected:\n{}got:\n{}", c.expected, got));
+    blessed += (blessed.empty() ? "" : "\n") + c.comment + c.input + "// ----\n" + got;
+  }
+  if (blessing() && failures == 0) std::ofstream(path) << blessed;
+}
+
+// ---- import ----
+
+std::string import_text(const std::string& name, const std::string& bytes) {
+  const std::string file = name + ".onnx";  // in the working folder: messages name it
+  std::ofstream(file, std::ios::binary) << bytes;
+  std::string out = "// " + name + "\n";
+  auto model = tfcc::frontend::read_onnx(file);
+  tfcc::frontend::ImportReport report;
+  auto graph = model ? tfcc::frontend::import_onnx(*model, &report) : tfcc::Result<Graph>(model.error());
+  fs::remove(file);
+  if (!graph) return out + "// error: " + graph.error().message + "\n";
+  if (report.shape_ops_left) out += fmt::format("// shape ops left: {}\n", report.shape_ops_left);
+  return out + print(*graph);
+}
+
+// The models of a file, made by the program beside this one: name, size and bytes of each.
+void run_import_file(const fs::path& path, const fs::path& converter) {
+  const fs::path binary = fs::absolute(path.filename()).concat(".bin");
+  if (std::system(fmt::format("'{}' '{}' '{}'", converter.string(), path.string(), binary.string()).c_str()) != 0) {
+    return fail(path, "not a file of models; see above");
+  }
+  std::istringstream in(read(binary));
+  fs::remove(binary);
+  std::string got = "// Imported from " + path.filename().string() + "; TFCC_BLESS=1 rewrites this file.\n";
+  std::string name;
+  for (size_t size; in >> name >> size;) {
+    in.ignore(1);
+    std::string bytes(size, '\0');
+    in.read(bytes.data(), static_cast<std::streamsize>(size));
+    got += "\n" + import_text(name, bytes);
+  }
+  const fs::path expected = fs::path(path).replace_extension(".tfir");
+  if (blessing()) std::ofstream(expected) << got;
+  else if (read(expected) != got) fail(expected, "differs; got:\n" + got);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const fs::path path = fs::absolute(argv[i]);
+    if (path.extension() == ".onnxtxt") run_import_file(path, fs::absolute(argv[0]).parent_path() / "onnx_from_text");
+    else run_passes_file(path);
+  }
+  return failures ? 1 : 0;
+}
