@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -40,27 +41,29 @@ def parse(path):
         if not colon:
             raise SystemExit(f"{path}: not `key: value`: {line}")
         if key == "run":
-            commands.append({"run": value, "exit": 0, "stdout": [], "stderr": None, "check": [], "limit": None})
+            commands.append({"run": value, "exit": 0, "stdout": [], "stderr": None, "check": [], "limit": None, "to": None})
         elif key in settings:
             settings[key] += value.split()
         elif key in ("stdout", "check"):
             commands[-1][key].append(value)
         elif key in ("exit", "limit"):
             commands[-1][key] = int(value)
-        elif key == "stderr":
+        elif key in ("stderr", "to"):
             commands[-1][key] = value
         else:
             raise SystemExit(f"{path}: there is no key '{key}'")
     return settings, commands
 
 
-def tfcc(binary, words, cwd, environment, limit=None):
-    """Runs the command; `limit` bounds each file it writes, as a full disk would."""
+def tfcc(binary, words, cwd, environment, limit=None, to=None):
+    """Runs the command; `limit` bounds each file it writes, as a full disk would, `to` is where stdout goes."""
     def set_limit():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    return subprocess.run([binary, *words], cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, errors="replace", timeout=300, preexec_fn=set_limit if limit else None)
+    with open(to, "w") if to else nullcontext(subprocess.PIPE) as stdout:
+        return subprocess.run([binary, *words], cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=stdout,
+                              stderr=subprocess.PIPE, text=True, errors="replace", timeout=300,
+                              preexec_fn=set_limit if limit else None)
 
 
 def make_fixtures(binary, folder, environment):
@@ -139,7 +142,7 @@ def run_case(binary, case, fixtures, environment):
         os.mkfifo(folder / "pipe")
         before = listing(folder)
         for command in commands:
-            done = tfcc(binary, shlex.split(command["run"]), folder, environment, command["limit"])
+            done = tfcc(binary, shlex.split(command["run"]), folder, environment, command["limit"], command["to"])
             try:
                 check(command, done)
             except Failure as e:

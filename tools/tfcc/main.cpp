@@ -44,6 +44,10 @@ int main(int argc, char** argv) {
   }
   try {
     tfcc::Result<void> result = action();
+    if (result && (std::fflush(stdout) != 0 || std::ferror(stdout))) {
+      result = tfcc::Error{tfcc::ErrorCode::io,
+                           "standard output: cannot write; free space or choose another place"};
+    }
     if (result) return 0;
     const std::string& message = result.error().message;
     std::fprintf(stderr, "tfcc: %s\n", message.c_str());
