@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention: head sizes, groups of heads, lengths around the tiles, scores and masks of every class.
+#include <fmt/format.h>
+
+#include "tests/kernels/cases.h"
+
+namespace tfcc::test {
+namespace {
+
+/// Builds one attention; q, k, v are inputs, or copies of them in the arena.
+struct Attention {
+  int heads = 2, kv_heads = 2, d = 16, dv = 16;
+  std::string score = "s * 0.25", visible = "none", extra = "";
+  bool causal = false, key_padding = false, arena = true, cross = false;
+};
+
+std::string text_of(const Attention& a) {
+  const std::string keys = a.cross ? "T" : "S";
+  const int widths[] = {a.heads * a.d, a.kv_heads * a.d, a.kv_heads * a.dv};
+  std::string inputs, body, operands;
+  for (int t = 0; t < 3; ++t) {
+    const char name = "qkv"[t];
+    const std::string type = fmt::format("f32[B,{},{}]", t ? keys : "S", widths[t]);
+    inputs += fmt::format("%{}: {}, ", name, type);
+    if (a.arena) body += fmt::format("  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[i,j,k] * 2.0}} : {1}\n", name, type);
+    operands += fmt::format("{}%{}{}", t ? ", " : "", name, a.arena ? "a" : "");
+  }
+  const std::string visible = a.visible == "none" ? "none" : "(b,h,i,j) => " + a.visible;
+  const std::string call = fmt::format("attention({}{}) {{causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = (s,b,h,i,j) => {}, visible = {}}} : f32[B,S,{}]",
+                                       operands, a.extra, a.causal, a.heads, a.key_padding, a.kv_heads, a.score, visible, a.heads * a.dv);
+  body += fmt::format("  %y = {}\n", call);
+  if (a.arena) body += fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] + 1.0}} : f32[B,S,{}]\n", a.heads * a.dv);
+  const std::string rest = fmt::format("%mask: i64[B,{0}], %m: f32[B,{0}], %p: f32[S,{0}]", keys);
+  return graph_text(inputs + rest, std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""), body,
+                    a.arena ? std::vector<std::string>{"w"} : std::vector<std::string>{"y"});
+}
+
+std::vector<std::vector<int64_t>> lengths(std::vector<int64_t> list) {
+  std::vector<std::vector<int64_t>> shapes;
+  for (int64_t s : list) shapes.push_back({1 + s % 3 % 2, s});
+  return shapes;
+}
+
+Case make(const std::string& name, const Attention& a, std::vector<std::vector<int64_t>> shapes) {
+  // Masks of 0 and 1, more 1 than 0; biases of a few units.
+  return {"attention_" + name, text_of(a), std::move(shapes), {{"mask", {0, 1}}, {"m", {-4, 4}}, {"p", {-4, 4}}}, 3e-6, 8e-4};
+}
+
+}  // namespace
+
+std::vector<Case> attention_cases() {
+  const std::vector<int64_t> all = {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129};
+  const std::vector<int64_t> few = {1, 17, 33, 70};
+  const std::string padding = "%mask[b,j] == 1";
+  std::vector<Case> cases;
+  Attention a;
+  cases.push_back(make("lengths", a, lengths(all)));
+  for (int d : {1, 8, 20, 64, 80, 128, 160, 256}) {
+    Attention x;
+    x.d = x.dv = d;
+    x.score = "s * 0.125";
+    cases.push_back(make(fmt::format("d{}", d), x, lengths(d == 64 ? all : few)));
+  }
+  for (auto [d, dv] : {std::pair{16, 40}, {64, 32}, {40, 128}}) {
+    Attention x;
+    x.d = d, x.dv = dv;
+    cases.push_back(make(fmt::format("d{}_v{}", d, dv), x, lengths(few)));
+  }
+  Attention g = a;
+  g.heads = 6, g.kv_heads = 2, g.visible = padding, g.key_padding = true, g.extra = ", %mask";
+  cases.push_back(make("groups", g, lengths(few)));
+  g.heads = 4, g.kv_heads = 1;
+  cases.push_back(make("one_key_head", g, lengths(few)));
+
+  Attention in = a;
+  in.arena = false;
+  cases.push_back(make("inputs", in, lengths(few)));
+  in.visible = padding, in.key_padding = true, in.extra = ", %mask", in.d = in.dv = 20;
+  cases.push_back(make("inputs_padding", in, lengths(few)));
+
+  const std::vector<std::vector<int64_t>> cross = {{1, 1, 1}, {2, 1, 64}, {1, 16, 65}, {2, 17, 1}, {1, 33, 16}, {2, 40, 129}};
+  Attention c = a;
+  c.cross = true;
+  cases.push_back(make("cross", c, cross));
+  c.visible = padding + " and i < j + 8", c.key_padding = true, c.extra = ", %mask";
+  cases.push_back(make("cross_padding", c, cross));
+  c.visible = "j <= i + (T - S)", c.key_padding = false, c.causal = true, c.extra = "";
+  cases.push_back(make("cross_causal", c, cross));
+
+  Attention plain = a;
+  plain.score = "s";
+  cases.push_back(make("unscaled", plain, lengths(few)));
+  Attention bias = a;
+  bias.score = "s * 0.25 + %m[b,j]", bias.extra = ", %m";
+  cases.push_back(make("key_bias", bias, lengths(all)));
+  bias.score = "s * 0.25 + %p[i,j] * f32(h + 1)", bias.extra = ", %p";
+  cases.push_back(make("position_bias", bias, lengths(few)));
+  bias.score = "tanh(s * 0.1) * 5.0 + %m[b,j] + %p[i,j]", bias.extra = ", %m, %p";
+  cases.push_back(make("capped", bias, lengths(few)));
+
+  Attention pad = a;
+  pad.visible = padding, pad.key_padding = true, pad.extra = ", %mask";
+  cases.push_back(make("padding", pad, lengths(all)));
+  Case none = make("no_visible_key", pad, lengths(few));
+  none.fills["mask"] = {0, 0};
+  cases.push_back(none);
+  Case rare = make("rare_keys", pad, lengths({1, 64, 65, 129, 200}));
+  rare.fills["mask"] = {-20, 1};
+  cases.push_back(rare);
+  pad.visible = padding + " and %p[i,j] < 2.0", pad.extra = ", %mask, %p";
+  cases.push_back(make("padding_and_pairs", pad, lengths(few)));
+
+  Attention causal = a;
+  causal.visible = "j <= i", causal.causal = true;
+  cases.push_back(make("causal", causal, lengths(all)));
+  causal.visible = "j <= i and " + padding, causal.key_padding = true, causal.extra = ", %mask", causal.score = "s * 0.25 + %m[b,j]";
+  causal.extra = ", %mask, %m";
+  cases.push_back(make("causal_padding_bias", causal, lengths(few)));
+  Attention window = a;
+  window.visible = "j <= i + 3 and i <= j + 5";
+  cases.push_back(make("window", window, lengths(few)));
+  window.visible = "%p[i,j] > 3.5", window.extra = ", %p";
+  cases.push_back(make("rare_pairs", window, lengths(few)));
+  return cases;
+}
+
+}  // namespace tfcc::test

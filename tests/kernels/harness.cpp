@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/kernels/harness.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <random>
+
+#include "ir/ir.h"
+#include "passes/passes.h"
+
+namespace tfcc::test {
+namespace {
+
+using Tensors = std::map<std::string, ir::HostTensor>;
+constexpr size_t kGuard = 64;  // poisoned bytes behind every output
+
+// ---- data ----
+
+double special(uint32_t n) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kValues[] = {std::numeric_limits<double>::quiet_NaN(), kInf, -kInf, 0.0, -0.0};
+  return kValues[n % 5];
+}
+
+std::vector<std::byte> random_bytes(DType t, int64_t count, const Fill* fill, std::mt19937& random) {
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * size_of(t));
+  const Fill f = fill ? *fill : is_float(t) ? Fill{} : Fill{-9, 9};
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    const double u = random() / 4294967296.0;
+    if (t == DType::boolean) ir::write_int(t, bytes.data(), i, random() & 1);
+    else if (!is_float(t)) ir::write_int(t, bytes.data(), i, static_cast<int64_t>(std::floor(f.low + u * (f.high - f.low + 1))));
+    else ir::write_real(t, bytes.data(), i, f.specials && random() % 8 == 0 ? special(random()) : f.low + u * (f.high - f.low));
+  }
+  return bytes;
+}
+
+ir::HostTensor host_tensor(DType t, std::vector<int64_t> dims, const std::byte* data) {
+  ir::HostTensor h{t, std::move(dims), {}, {}};
+  const size_t n = static_cast<size_t>(h.element_count());
+  for (size_t i = 0; i < n; ++i) {
+    if (is_float(t)) h.reals.push_back(ir::read_real(t, data, i));
+    else h.ints.push_back(ir::read_int(t, data, i));
+  }
+  return h;
+}
+
+/// Inputs of a graph at one shape, as bytes and as the evaluator wants them.
+struct Inputs {
+  std::map<std::string, std::vector<std::byte>> bytes;
+  Tensors tensors;
+};
+
+std::vector<int64_t> dims_at(const ir::Graph& g, ir::ValueId v, const std::vector<int64_t>& shape) {
+  std::vector<int64_t> dims;
+  for (ir::ExprRef d : g.value(v).type.dims) {
+    dims.push_back(ir::eval_size(d, [&](std::string_view name) {
+      for (size_t i = 0; i < g.symbols.size(); ++i) {
+        if (g.symbols[i].name == name) return shape[i];
+      }
+      return int64_t{0};
+    }));
+  }
+  return dims;
+}
+
+Inputs make_inputs(const Case& c, const ir::Graph& g, const std::vector<int64_t>& shape, bool poison = false) {
+  Inputs in;
+  std::mt19937 random(17);
+  for (ir::ValueId v : g.inputs()) {
+    const ir::Value& value = g.value(v);
+    const auto dims = dims_at(g, v, shape);
+    int64_t count = 1;
+    for (int64_t d : dims) count *= d;
+    auto fill = c.fills.find(value.name);
+    auto bytes = random_bytes(value.type.dtype, count, fill == c.fills.end() ? nullptr : &fill->second, random);
+    if (poison && is_float(value.type.dtype)) {
+      for (size_t i = 0; i < static_cast<size_t>(count); ++i) ir::write_real(value.type.dtype, bytes.data(), i, std::nan(""));
+    }
+    in.tensors[value.name] = host_tensor(value.type.dtype, dims, bytes.data());
+    in.bytes[value.name] = std::move(bytes);
+  }
+  return in;
+}
+
+// ---- comparison ----
+
+// A reference value as the result's type holds it.
+double rounded(DType t, double v) {
+  std::byte b[8];
+  ir::write_real(t, b, 0, v);
+  return ir::read_real(t, b, 0);
+}
+
+// NaN and infinities at the same places; else the L2 error, and no element off by more than a few times that on its scale.
+void compare_reals(const ir::HostTensor& got, const ir::HostTensor& want, double tolerance) {
+  double error = 0, norm = 0, worst = 0, largest = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < got.reals.size(); ++i) {
+    const double w = rounded(want.dtype, want.reals[i]), g = got.reals[i];
+    if (!std::isfinite(w) || !std::isfinite(g)) {
+      ASSERT_TRUE(std::isnan(w) ? std::isnan(g) : w == g) << "element " << i << ": " << g << ", expected " << w;
+      continue;
+    }
+    error += (g - w) * (g - w);
+    norm += w * w;
+    largest = std::max(largest, std::abs(w));
+    if (std::abs(g - w) > worst) worst = std::abs(g - w), at = i;
+  }
+  EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm))
+      << "relative L2 error " << std::sqrt(error / norm) << "; element " << at << ": " << got.reals[at] << ", expected " << want.reals[at];
+  EXPECT_LE(worst, 8 * tolerance * largest) << "element " << at << ": " << got.reals[at] << ", expected " << want.reals[at];
+}
+
+void compare(const ir::HostTensor& got, const ir::HostTensor& want, double tolerance) {
+  ASSERT_EQ(got.dims, want.dims);
+  if (is_float(got.dtype)) return compare_reals(got, want, tolerance);
+  for (size_t i = 0; i < got.ints.size(); ++i) {
+    ASSERT_EQ(got.ints[i], want.ints[i]) << "element " << i << " of " << got.ints.size();
+  }
+}
+
+double tolerance_of(const Case& c, const Where& where, DType t) {
+  const double own = t == DType::f16 ? 4.5e-4 : t == DType::bf16 ? 3.5e-3 : c.tolerance;
+  return where.f16 ? std::max(own, c.tolerance_f16) : own;
+}
+
+// ---- compiling ----
+
+std::optional<ir::Graph> graph_of(const Case& c, const Where& where) {
+  auto g = ir::parse(c.text, c.name);
+  if (!g) {
+    ADD_FAILURE() << g.error().message << "\n" << c.text;
+    return std::nullopt;
+  }
+  for (const std::string& problem : ir::verify(*g)) {
+    ADD_FAILURE() << problem << "\n" << c.text;
+    return std::nullopt;
+  }
+  const bool widen = c.widen_on_cpu && where.family == codegen::Family::cpu;
+  if (where.f16 || widen) {
+    if (auto done = passes::run_passes(*g, {where.f16 ? "convert-precision-f16" : "convert-precision-f32"}); !done) {
+      ADD_FAILURE() << done.error().message;
+      return std::nullopt;
+    }
+  }
+  return *std::move(g);
+}
+
+std::optional<codegen::CompileResult> compile_graph(const ir::Graph& g, const Where& where, const std::string& path) {
+  codegen::CompileOptions options;
+  options.targets = {{where.target, where.family}};
+  options.cache.dir = std::filesystem::temp_directory_path() / fmt::format("tfcc-kernel-tests-{}", getuid());
+  codegen::PlanInput in{where.family, g, {}};
+  in.options.precision = where.f16 ? "f16" : "f32";
+  auto result = codegen::compile({in}, path, options);
+  if (!result) {
+    ADD_FAILURE() << result.error().message << "\n" << ir::print(g);
+    return std::nullopt;
+  }
+  return *std::move(result);
+}
+
+// ---- running ----
+
+class Runner {
+ public:
+  Runner(const Case& c, const Where& where, const ir::Graph& g, Executor& executor)
+      : case_(c), where_(where), graph_(g), executor_(executor) {}
+
+  // Whatever the arena holds from now on is NaN where the model's data is real.
+  void poison(const std::vector<int64_t>& shape) {
+    Inputs in = make_inputs(case_, graph_, shape, true);
+    set(in);
+    if (auto ran = executor_.run(); !ran) ADD_FAILURE() << ran.error().message;
+  }
+
+  void check(const std::vector<int64_t>& shape) {
+    SCOPED_TRACE(fmt::format("{} at [{}]", case_.name, fmt::join(shape, ",")));
+    Inputs in = make_inputs(case_, graph_, shape);
+    // With f16 storage the evaluator rounds where the plan does; what is left is arithmetic.
+    auto want = ir::eval(graph_, in.tensors, {.round_stores = where_.f16});
+    ASSERT_TRUE(want) << want.error().message;
+    set(in);
+    run_and_compare(*want);
+  }
+
+ private:
+  void set(Inputs& in) {
+    for (auto& [name, t] : in.tensors) {
+      auto done = executor_.set(name, {in.bytes[name].data(), t.dtype, t.dims});
+      ASSERT_TRUE(done) << done.error().message;
+    }
+  }
+
+  // Into the caller's memory, which is poisoned before and must be whole behind the results.
+  void run_and_compare(const Tensors& want) {
+    std::map<std::string, std::vector<std::byte>> memory;
+    for (const auto& [name, t] : want) {
+      const size_t bytes = static_cast<size_t>(t.element_count()) * size_of(t.dtype);
+      auto& m = memory[name] = std::vector<std::byte>(bytes + kGuard, std::byte{0xff});
+      auto done = executor_.set(name, {m.data(), t.dtype, t.dims});
+      ASSERT_TRUE(done) << done.error().message;
+    }
+    auto ran = executor_.run();
+    ASSERT_TRUE(ran) << ran.error().message;
+    for (const auto& [name, t] : want) {
+      SCOPED_TRACE("output " + name);
+      const std::vector<std::byte>& m = memory[name];
+      compare(host_tensor(t.dtype, t.dims, m.data()), t, tolerance_of(case_, where_, t.dtype));
+      for (size_t i = m.size() - kGuard; i < m.size(); ++i) ASSERT_EQ(m[i], std::byte{0xff}) << "written behind the end";
+    }
+  }
+
+  const Case& case_;
+  const Where& where_;
+  const ir::Graph& graph_;
+  Executor& executor_;
+};
+
+}  // namespace
+
+ScratchFile::ScratchFile() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "tfcc-kernels-XXXXXX").string();
+  const int fd = mkstemp(pattern.data());
+  if (fd >= 0) close(fd);
+  path_ = pattern;
+}
+
+ScratchFile::~ScratchFile() { unlink(path_.c_str()); }
+
+void check_case(const Case& c, const Where& where) {
+  SCOPED_TRACE(where.target + (where.f16 ? " f16" : " f32"));
+  auto g = graph_of(c, where);
+  if (!g) return;
+  ScratchFile file;
+  if (!compile_graph(*g, where, file.path())) return;
+  LoadOptions options;
+  options.device = where.family == codegen::Family::cuda ? "cuda" : "cpu";
+  auto model = Model::load(file.path(), options);
+  ASSERT_TRUE(model) << model.error().message;
+  ASSERT_EQ(model->target(), where.target);
+  auto executor = model->executor();
+  ASSERT_TRUE(executor) << executor.error().message;
+  Runner runner(c, where, *g, *executor);
+  auto shapes = c.shapes;
+  if (shapes.empty()) shapes.emplace_back();
+  runner.poison(shapes.back());
+  for (const auto& shape : shapes) {
+    runner.check(shape);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  for (size_t i = shapes.size() - 1; i-- > 0;) runner.check(shapes[i]);
+}
+
+void compile_case(const Case& c, const Where& where) {
+  SCOPED_TRACE(where.target + (where.f16 ? " f16" : " f32"));
+  auto g = graph_of(c, where);
+  if (!g) return;
+  ScratchFile file;
+  auto result = compile_graph(*g, where, file.path());
+  if (!result) return;
+  for (const codegen::KernelResult& k : result->kernels) EXPECT_EQ(k.spill_bytes, 0) << k.name;
+}
+
+}  // namespace tfcc::test

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a case of the table: compiles its graph to a file, loads that with the public API, and compares every output with
+// the evaluator's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "codegen/compile.h"
+#include "runtime/tfcc.h"
+#include "tests/kernels/cases.h"
+
+namespace tfcc::test {
+
+/// What a case is compiled for and where it runs.
+struct Where {
+  std::string target;          // "x86-64-v2", "sm_90", "compute_80"
+  codegen::Family family = codegen::Family::cpu;
+  bool f16 = false;            // after convert-precision-f16
+};
+
+/// A file that is gone with the object.
+class ScratchFile {
+ public:
+  ScratchFile();
+  ~ScratchFile();
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Compiles and runs `c` at all its shapes, up and down again on one executor; fails the test on any difference.
+void check_case(const Case& c, const Where& where);
+/// Compiles alone: kernels that spill registers fail the test.
+void compile_case(const Case& c, const Where& where);
+
+}  // namespace tfcc::test
