@@ -64,20 +64,13 @@ Interval bounds(ExprRef e) {
   }
 }
 
+// NaN counts: it masks nothing, but it is no live score either.
 bool has_large_constant(ExprRef e) {
   bool large = false;
   ir::for_each_node(e, [&](ExprRef n) {
     if (auto c = ir::as_real(n)) large |= !(std::fabs(*c) < kLargeConstant);
   });
   return large;
-}
-
-bool has_nan(ExprRef e) {
-  bool nan = false;
-  ir::for_each_node(e, [&](ExprRef n) {
-    if (auto c = ir::as_real(n)) nan |= std::isnan(*c);
-  });
-  return nan;
 }
 
 // A decision that cases differ in: a condition, or an integer input taken as 0 or 1.
@@ -107,12 +100,7 @@ class Classifier {
     if (failed_) return miss("the score has more than ten conditions");
     std::vector<Case> live, masked;
     for (Case& c : cases_) {
-      if (!has_large_constant(c.score)) {
-        if (has_nan(c.score)) return miss("a live score is NaN");
-        live.push_back(std::move(c));
-      } else {
-        masked.push_back(std::move(c));
-      }
+      (has_large_constant(c.score) ? masked : live).push_back(std::move(c));
     }
     if (live.empty() || masked.empty()) return miss("the mask is no choice between live and masked scores");
     double lowest = INFINITY;
@@ -225,6 +213,10 @@ class Classifier {
         return std::any_of(shared.begin(), shared.end(), [&](const Choice& c) { return c.control == o.control && c.value != o.value; });
       });
       if (!contradicts) return miss("what is visible is no conjunction of conditions");
+    }
+    // A row whose keys are all masked by finite numbers is an ordinary softmax; the op would make it 0.
+    for (const Choice& c : shared) {
+      if (!ir::uses_index(c.control.node, 3)) return miss("a condition masks whole rows");
     }
     ExprRef visible = g_.pool().boolean(true);
     bool key_padding = false, causal = false;
