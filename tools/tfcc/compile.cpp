@@ -23,7 +23,7 @@ using nlohmann::json;
 
 struct Options {
   std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir;
-  bool fp16 = false, strict = false, strip = false, no_cache = false, quiet = false;
+  bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
   bool passes_given = false;
   int threads = 0;
 };
@@ -137,10 +137,10 @@ Result<void> compile_model(Options o) {
     const bool wanted = std::any_of(targets->begin(), targets->end(), [&](const auto& t) { return t.family == family; });
     if (!wanted) continue;
     codegen::PlanInput in{family, graph, {}};
-    if (o.fp16 && family == codegen::Family::cuda) {
-      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f16"}, after));
+    if ((o.fp16 || o.bf16) && family == codegen::Family::cuda) {
+      in.options.precision = o.fp16 ? "f16" : "bf16";
+      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + in.options.precision}, after));
       if (dump_error) return *dump_error;
-      in.options.precision = "f16";
     }
     if (family == codegen::Family::cpu) {  // its products are f32
       TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f32"}, after));
@@ -195,7 +195,8 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
   c->add_option("-o,--output", o->output, "the file to write; default: the model's name with .tfcc");
   c->add_option("--target", o->targets, "what to compile for: cpu, cuda, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120, x86-64-v2..v4; default: the GPU that is there, else cpu");
-  c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
+  CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
+  c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");

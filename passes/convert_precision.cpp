@@ -2,6 +2,7 @@
 // convert-precision-f16: f32 tensors inside the graph are stored as f16, and products multiply f16 with f32 accumulation.
 //   before: %h = matmul(%x, @w) : f32[B,S,64]
 //   after:  const @w.f16 : f16[64,64] = ... |> cast(f16);  %h = matmul(%x.f16, @w.f16) : f16[B,S,64]
+// convert-precision-bf16: the same with bf16.
 // convert-precision-f32: the other way round, 16-bit tensors are stored as f32, for a target without 16-bit products.
 // Graph inputs and outputs keep their types. Expressions are not touched: they compute in f32, so a score's constants are never
 // narrowed. Integers, booleans and f64 stay.
@@ -74,6 +75,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
 }  // namespace
 
 PassReport convert_precision_f16(Graph& graph) { return convert_precision(graph, is_single, DType::f16); }
+PassReport convert_precision_bf16(Graph& graph) { return convert_precision(graph, is_single, DType::bf16); }
 PassReport convert_precision_f32(Graph& graph) { return convert_precision(graph, is_narrow, DType::f32); }
 
 }  // namespace tfcc::passes
