@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every case of the table compiles for CUDA and spills no registers. Needs NVRTC and no device.
+#include "codegen/nvrtc.h"
+#include "tests/kernels/harness.h"
+
+namespace tfcc::test {
+namespace {
+
+class CudaCompile : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!codegen::cuda_compiler_version()) GTEST_SKIP() << "no NVRTC";
+  }
+};
+
+TEST_P(CudaCompile, F32) { compile_case(GetParam(), {"sm_90", codegen::Family::cuda}); }
+
+TEST_P(CudaCompile, F16) {
+  if (GetParam().f16) compile_case(GetParam(), {"sm_80", codegen::Family::cuda, true});
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, CudaCompile, testing::ValuesIn(all_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tfcc::test
