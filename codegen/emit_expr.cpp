@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/emit_expr.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <unordered_map>
@@ -222,7 +223,39 @@ class Emitter {
 
 using runtime::SizeCode;
 
-void encode(ExprRef e, const std::vector<std::string>& symbols, std::vector<int64_t>& code) {
+void encode(ExprRef e, const SizeSymbols& symbols, std::vector<int64_t>& code);
+
+// A term of a polynomial; batch * length is taken out as often as it divides.
+void encode(const ir::Term& t, const SizeSymbols& symbols, std::vector<int64_t>& code) {
+  auto occurrences = [&](const std::string& name) {
+    return std::count_if(t.atoms.begin(), t.atoms.end(),
+                         [&](ExprRef a) { return a->kind == ExprKind::symbol && a->name == name; });
+  };
+  const auto tokens = symbols.has_tokens ? std::min(occurrences(symbols.batch), occurrences(symbols.length)) : 0;
+  bool empty = true;
+  auto factor = [&] {
+    if (!empty) code.push_back(static_cast<int64_t>(SizeCode::mul));
+    empty = false;
+  };
+  auto batches = tokens, lengths = tokens;               // still to be left out
+  for (ExprRef a : t.atoms) {
+    const bool symbol = a->kind == ExprKind::symbol;
+    if (symbol && a->name == symbols.batch && batches > 0) {
+      --batches;
+      code.insert(code.end(), {static_cast<int64_t>(SizeCode::symbol), static_cast<int64_t>(symbols.names.size() - 1)});
+    } else if (symbol && a->name == symbols.length && lengths > 0) {
+      --lengths;
+      continue;
+    } else {
+      encode(a, symbols, code);
+    }
+    factor();
+  }
+  if (t.coefficient == 1) return;
+  code.insert(code.end(), {static_cast<int64_t>(SizeCode::push), t.coefficient, static_cast<int64_t>(SizeCode::mul)});
+}
+
+void encode(ExprRef e, const SizeSymbols& symbols, std::vector<int64_t>& code) {
   auto emit = [&](SizeCode c) { code.push_back(static_cast<int64_t>(c)); };
   auto push = [&](int64_t v) { emit(SizeCode::push); code.push_back(v); };
   auto binary = [&](SizeCode c) {
@@ -234,16 +267,7 @@ void encode(ExprRef e, const std::vector<std::string>& symbols, std::vector<int6
     case ExprKind::poly: {
       bool first = true;
       for (const ir::Term& t : e->terms) {
-        bool empty = true;
-        for (ExprRef a : t.atoms) {
-          encode(a, symbols, code);
-          if (!empty) emit(SizeCode::mul);
-          empty = false;
-        }
-        if (t.coefficient != 1) {
-          push(t.coefficient);
-          emit(SizeCode::mul);
-        }
+        encode(t, symbols, code);
         if (!first) emit(SizeCode::add);
         first = false;
       }
@@ -255,8 +279,8 @@ void encode(ExprRef e, const std::vector<std::string>& symbols, std::vector<int6
       return;
     }
     case ExprKind::symbol: {
-      for (size_t i = 0; i < symbols.size(); ++i) {
-        if (symbols[i] != e->name) continue;
+      for (size_t i = 0; i < symbols.names.size(); ++i) {
+        if (symbols.names[i] != e->name) continue;
         emit(SizeCode::symbol);
         code.push_back(static_cast<int64_t>(i));
         return;
@@ -298,7 +322,22 @@ void encode(ExprRef e, const std::vector<std::string>& symbols, std::vector<int6
 std::string cpp_body(ExprRef e, const CppNames& names) { return Emitter(names).body(e); }
 std::string cpp_expr(ExprRef e, const CppNames& names) { return Emitter(names).at(e); }
 
-runtime::SizeExpr size_expr(ExprRef e, const std::vector<std::string>& symbols) {
+SizeSymbols size_symbols(const ir::Graph& graph) {
+  SizeSymbols out;
+  for (const ir::SymbolSource& s : graph.symbols) {
+    out.names.push_back(s.name);
+    std::string& first = s.axis == 0 ? out.batch : out.length;
+    if (s.axis < 2 && first.empty()) first = s.name;
+  }
+  if (out.batch.empty() || out.length.empty()) return out;
+  out.has_tokens = true;
+  std::string name = "tokens";
+  while (std::find(out.names.begin(), out.names.end(), name) != out.names.end()) name += "_";
+  out.names.push_back(name);
+  return out;
+}
+
+runtime::SizeExpr size_expr(ExprRef e, const SizeSymbols& symbols) {
   runtime::SizeExpr out;
   encode(e, symbols, out.code);
   out.text = ir::print(e);

@@ -25,7 +25,17 @@ std::string cpp_body(ir::ExprRef e, const CppNames& names);
 /// e as one C++ expression.
 std::string cpp_expr(ir::ExprRef e, const CppNames& names);
 
+/// The sizes that a program may name, in the order of the manifest: the graph's symbols, then the derived one.
+struct SizeSymbols {
+  std::vector<std::string> names;
+  bool has_tokens = false;         // the last name is batch * length, written wherever that product occurs
+  std::string batch, length;
+};
+
+/// Symbols of a graph; tokens if one symbol is the first axis of an input and another the second.
+SizeSymbols size_symbols(const ir::Graph& graph);
+
 /// A size as a postfix program over `symbols`, in their order.
-runtime::SizeExpr size_expr(ir::ExprRef e, const std::vector<std::string>& symbols);
+runtime::SizeExpr size_expr(ir::ExprRef e, const SizeSymbols& symbols);
 
 }  // namespace tfcc::codegen

@@ -41,9 +41,7 @@ Result<Lowered> lower(const Graph& graph, Family family, WeightPool& weights, co
 }
 
 Lowering::Lowering(const Graph& g, Family f, WeightPool& weights, const LowerOptions& options)
-    : graph(g), family(f), weights_(weights), options_(options) {
-  for (const ir::SymbolSource& s : graph.symbols) symbols_.push_back(s.name);
-}
+    : graph(g), family(f), weights_(weights), options_(options), sizes_(size_symbols(g)), symbols_(sizes_.names) {}
 
 Result<Lowered> Lowering::run() {
   out_.plan.family = cuda() ? "cuda" : "cpu";

@@ -95,13 +95,14 @@ class Lowering {
   void add_limits();
   void add_bind();
   std::string unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size);
-  runtime::SizeExpr encode(ExprRef e) const { return size_expr(e, symbols_); }
+  runtime::SizeExpr encode(ExprRef e) const { return size_expr(e, sizes_); }
   ExprRef traffic(const std::vector<uint32_t>& buffers) const;
 
   WeightPool& weights_;
   LowerOptions options_;
   Lowered out_;
-  std::vector<std::string> symbols_;
+  SizeSymbols sizes_;
+  std::vector<std::string> symbols_;                  // their names
   std::map<uint32_t, uint32_t> buffers_;              // value -> buffer
   std::vector<ExprRef> bytes_;                        // of each buffer
   std::vector<std::pair<int, int>> lifetime_;         // first write, last use of each buffer, by launch

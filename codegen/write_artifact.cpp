@@ -93,7 +93,7 @@ void set(pb::Plan* to, const runtime::Plan& from) {
 }
 
 // A condition over sizes as checks of the runtime: conjunctions of p >= 0 and p == 0.
-Result<void> add_checks(pb::Manifest& m, ir::ExprRef condition, const std::string& message, const std::vector<std::string>& symbols) {
+Result<void> add_checks(pb::Manifest& m, ir::ExprRef condition, const std::string& message, const SizeSymbols& symbols) {
   using ir::ExprKind;
   if (condition->kind == ExprKind::btrue) return {};
   if (condition->kind == ExprKind::band) {
@@ -110,16 +110,15 @@ Result<void> add_checks(pb::Manifest& m, ir::ExprRef condition, const std::strin
   return {};
 }
 
-void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, const std::vector<std::string>& symbols) {
+void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, const SizeSymbols& symbols) {
   to->set_name(name);
   to->set_dtype(static_cast<uint32_t>(type.dtype));
   for (ir::ExprRef d : type.dims) set(to->add_dims(), size_expr(d, symbols));
 }
 
 Result<void> set_interface(pb::Manifest& m, const ir::Graph& g) {
-  std::vector<std::string> symbols;
+  SizeSymbols symbols = size_symbols(g);
   for (const ir::SymbolSource& s : g.symbols) {
-    symbols.push_back(s.name);
     const ir::SymbolRange range = g.pool().range(s.name);
     pb::Symbol* x = m.add_symbols();
     x->set_name(s.name);
@@ -127,6 +126,13 @@ Result<void> set_interface(pb::Manifest& m, const ir::Graph& g) {
     x->set_max(range.max.value_or(0));
     x->set_input(s.input);
     x->set_axis(s.axis);
+  }
+  if (symbols.has_tokens) {
+    pb::Symbol* x = m.add_symbols();
+    x->set_name(symbols.names.back());
+    const ir::ExprRef value = ir::mul(g.pool().symbol(symbols.batch), g.pool().symbol(symbols.length));
+    symbols.has_tokens = false;               // the interface is over the shapes' own sizes
+    set(x->mutable_value(), size_expr(value, symbols));
   }
   for (ir::ValueId v : g.inputs()) set_tensor(m.add_inputs(), g.value(v).name, g.value(v).type, symbols);
   for (const ir::Graph::Output& o : g.outputs) set_tensor(m.add_outputs(), o.name, g.value(o.value).type, symbols);

@@ -21,7 +21,7 @@ Error disagreement(const Manifest& m, const TensorType& input, size_t axis, int6
   const SizeExpr& dim = input.dims[axis];
   std::string message = "input '" + input.name + "': dim " + std::to_string(axis) + " is " +
                         std::to_string(got);
-  if (auto s = dim.lone_symbol()) {
+  if (auto s = dim.lone_symbol(); s && !m.symbols[*s].derived()) {
     const Symbol& symbol = m.symbols[*s];
     return {ErrorCode::shape, message + ", but dim " + std::to_string(symbol.axis) + " of '" +
                                   m.inputs[symbol.input].name + "' gives " + symbol.name + " = " +
@@ -61,13 +61,25 @@ std::optional<int64_t> extent(int64_t batch, int64_t stride, int64_t rows, int64
 
 }  // namespace
 
+bool derive_symbols(const Manifest& m, std::span<int64_t> symbols) {
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    if (!m.symbols[i].derived()) continue;
+    auto value = m.symbols[i].value.evaluate(symbols);
+    if (!value || *value < 0) return false;
+    symbols[i] = *value;
+  }
+  return true;
+}
+
 Result<void> read_symbols(const Manifest& m, std::span<const Shape* const> shapes,
                           std::vector<int64_t>& symbols) {
   symbols.resize(m.symbols.size());
   for (size_t i = 0; i < symbols.size(); ++i) {
+    if (m.symbols[i].derived()) continue;
     symbols[i] = (*shapes[m.symbols[i].input])[m.symbols[i].axis];
     TFCC_TRY_VOID(check_range(m, m.symbols[i], symbols[i]));
   }
+  if (!derive_symbols(m, symbols)) return overflow("the inputs");
   for (size_t i = 0; i < m.inputs.size(); ++i) {
     for (size_t axis = 0; axis < m.inputs[i].dims.size(); ++axis) {
       int64_t got = (*shapes[i])[axis];
@@ -115,6 +127,7 @@ Result<size_t> arena_size(const Plan& plan, std::span<const int64_t> symbols) {
 std::string print_symbols(const Manifest& m, std::span<const int64_t> symbols) {
   std::string out;
   for (size_t i = 0; i < symbols.size(); ++i) {
+    if (m.symbols[i].derived()) continue;
     out += (i > 0 ? ", " : "") + m.symbols[i].name + " = " + std::to_string(symbols[i]);
   }
   return out;

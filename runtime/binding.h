@@ -22,6 +22,9 @@ using Shape = std::vector<int64_t>;
 Result<void> read_symbols(const Manifest& manifest, std::span<const Shape* const> shapes,
                           std::vector<int64_t>& symbols);
 
+/// Computes the derived symbols from those before them; false on overflow.
+bool derive_symbols(const Manifest& manifest, std::span<int64_t> symbols);
+
 /// True if a symbol is 0 below its minimum: an empty batch or sequence, for which nothing is
 /// launched.
 bool is_empty_run(const Manifest& manifest, std::span<const int64_t> symbols);

@@ -201,6 +201,7 @@ void field(const Field& f, Symbol& m, State& s) {
     case 3: return get(f, m.max, s);
     case 4: return get(f, m.input, s);
     case 5: return get(f, m.axis, s);
+    case 6: return get(f, m.value, s);
   }
 }
 

@@ -22,6 +22,9 @@ struct Symbol {
   int64_t max = 0;
   uint32_t input = 0;
   uint32_t axis = 0;
+  SizeExpr value;                                  // of a derived symbol
+
+  bool derived() const { return !value.code.empty(); }
 };
 
 struct TensorType {

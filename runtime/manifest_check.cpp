@@ -56,7 +56,10 @@ class Checker {
           return bad("two inputs or outputs are named '" + t.name + "'");
       }
     }
+    size_t before = 0;
     for (const Symbol& s : m_.symbols) {
+      if (!s.value.valid(before++)) return bad("symbol '" + s.name + "' has a broken value");
+      if (s.derived()) continue;
       if (s.input >= m_.inputs.size() || s.axis >= m_.inputs[s.input].dims.size()) {
         return bad("symbol '" + s.name + "' comes from no input");
       }

@@ -153,6 +153,7 @@ pb::Manifest to_protobuf(const Manifest& m) {
     q->set_max(s.max);
     q->set_input(s.input);
     q->set_axis(s.axis);
+    put(s.value, q->mutable_value());
   }
   for (auto& t : m.inputs) put(t, o.add_inputs());
   for (auto& t : m.outputs) put(t, o.add_outputs());

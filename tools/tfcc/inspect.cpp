@@ -47,6 +47,10 @@ void show_interface(const InspectedFile& f) {
   show_tensors("inputs", m.inputs);
   show_tensors("outputs", m.outputs);
   for (const runtime::Symbol& s : m.symbols) {
+    if (s.derived()) {
+      line("size {}: {}", s.name, s.value.print());
+      continue;
+    }
     const std::string range =
         s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
     line("size {}: {}, axis {} of {}", s.name, range, s.axis, m.inputs[s.input].name);

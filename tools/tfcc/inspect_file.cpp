@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/binding.h"
 #include "tools/tfcc/inspect.h"
 
 namespace tfcc::tools {
@@ -69,11 +70,15 @@ Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
     const runtime::Symbol& s = manifest.symbols[i];
+    if (s.derived()) continue;
     if (sizes[i] < s.min || (s.max > 0 && sizes[i] > s.max)) {
       return Error{ErrorCode::shape,
                    fmt::format("--shapes: {} = {} lies outside {}..{}", s.name, sizes[i], s.min,
                                s.max ? std::to_string(s.max) : "")};
     }
+  }
+  if (!runtime::derive_symbols(manifest, sizes)) {
+    return Error{ErrorCode::shape, "--shapes: a size overflows; use smaller shapes"};
   }
   return {};
 }
@@ -108,11 +113,13 @@ std::vector<const Buffer*> InspectedFile::quadratic_buffers(const Plan& plan) co
   for (const Buffer& b : plan.buffers) {
     if (b.place != runtime::BufferClass::arena) continue;
     for (size_t s = 0; s < sizes.size(); ++s) {
+      if (manifest.symbols[s].derived()) continue;
       std::vector<int64_t> at(sizes.size(), 1);
       int64_t f[3] = {};
       bool fits = true;
       for (int i = 0; i < 3; ++i) {
         at[s] = (i + 1) * v;
+        fits = fits && runtime::derive_symbols(manifest, at);
         const auto n = elements(b, at);
         fits = fits && n;
         f[i] = n.value_or(0);

@@ -61,8 +61,8 @@ class Writer {
       j.push_back({{"name", s.name},
                    {"min", s.min},
                    {"max", s.max ? json(s.max) : json()},
-                   {"input", manifest_.inputs[s.input].name},
-                   {"axis", s.axis},
+                   {"input", s.derived() ? json() : json(manifest_.inputs[s.input].name)},
+                   {"axis", s.derived() ? json() : json(s.axis)},
                    {"value", file_.sizes[i]}});
     }
     return j;
