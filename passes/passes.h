@@ -37,8 +37,8 @@ const PassInfo* find_pass(std::string_view name);
 /// The optimisations in their order; pipeline.cpp says why.
 const std::vector<std::string>& default_pipeline();
 
-/// Runs passes by name, verifying the graph after each. `after` sees the graph after each pass (for --dump-ir).
-/// Errors: invalid_argument (unknown pass, with the list), internal (a pass broke the graph).
+/// Runs passes by name, verifying the graph after each; a pass whose result breaks a rule is undone and reported as a miss.
+/// `after` sees the graph after each pass (for --dump-ir). Errors: invalid_argument (unknown pass, with the list).
 Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,
                                            const std::function<void(const PassReport&, const ir::Graph&)>& after = {});
 

@@ -49,11 +49,17 @@ Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<s
       for (const PassInfo& p : all_passes()) list += (list.empty() ? "" : ", ") + std::string(p.name);
       return Error{ErrorCode::invalid_argument, fmt::format("--passes: there is no pass '{}'; passes are {}", name, list)};
     }
+    ir::Graph before = graph;
     reports.push_back(pass->run(graph));
     reports.back().pass = name;
     graph.clean();
     std::vector<std::string> broken = ir::verify(graph);
-    if (!broken.empty()) return Error{ErrorCode::internal, fmt::format("after pass {}: {}", name, broken[0])};
+    if (!broken.empty()) {
+      // An optimisation is never a requirement: what it cannot prove right is left alone, and said.
+      graph = std::move(before);
+      reports.back().rewrites = 0;
+      reports.back().misses.push_back({graph.name, fmt::format("the whole pass is left alone, its result breaks a rule: {}", broken[0])});
+    }
     if (after) after(reports.back(), graph);
   }
   return reports;
