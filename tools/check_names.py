@@ -7,7 +7,7 @@
 Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name
 for both targets and a test of that template. Each pass of passes/passes.def needs a file that shows "before:" and
 "after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/importers.def
-needs its function.
+needs its function. Relative links in documents must lead somewhere.
 """
 import re
 import sys
@@ -96,10 +96,19 @@ def check_importers(root, wrong):
     return len(table)
 
 
+def check_links(root, wrong):
+    """Relative links of the documents name files that exist."""
+    for page in sorted([*root.glob("*.md"), *root.glob("*/*.md"), *root.glob("*/*/*.md")]):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                wrong.append(f"{page.relative_to(root)}: no {target}")
+
+
 def main():
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
     wrong = []
     counts = check_ops(root, wrong), check_passes(root, wrong), check_importers(root, wrong)
+    check_links(root, wrong)
     print("\n".join(wrong) or "{} ops, {} passes and {} importers agree on their names".format(*counts))
     sys.exit(1 if wrong else 0)
 
