@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the models beside this file for every CUDA target: no kernel may spill registers. Needs NVRTC, no device.
+
+    cuda_compile.py TFCC [MODEL...]
+
+Each model is compiled in fp32 and fp16, with all passes and with none. Prints a line per compile. Exit status 0 only if
+all are good; 77, which ctest takes as skipped, without NVRTC.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+VARIANTS = {"fp32": [], "fp16": ["--fp16"], "fp32 without passes": ["--passes="], "fp16 without passes": ["--fp16", "--passes="]}
+
+
+def compile_model(tfcc, model, arguments, scratch):
+    """The kernels of the report, or the message of a failure."""
+    report = scratch / "report.json"
+    command = [tfcc, "compile", model, "-o", scratch / "model.tfcc", "--target", "cuda", "--quiet", "--report", report,
+               "--cache-dir", scratch / "cache", *arguments]
+    done = subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        return None, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0]
+    return json.loads(report.read_text())["kernels"], done.stderr.strip()
+
+
+def problem(kernels, text):
+    if kernels is None:
+        return text
+    if not kernels:
+        return "the report names no kernel"
+    for k in kernels:
+        if k["spill_bytes"]:
+            return f"{k['name']} spills {k['spill_bytes']} bytes on {k['target']}"
+    return text if "C75" in text else ""
+
+
+def main():
+    tfcc, *names = sys.argv[1:]
+    models = [p for p in sorted(Path(__file__).parent.glob("*/model.onnx")) if not names or p.parent.name in names]
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            for variant, arguments in VARIANTS.items():
+                start = time.monotonic()
+                kernels, text = compile_model(tfcc, model, arguments, Path(folder))
+                if kernels is None and "NVRTC" in text:
+                    print(f"skipped: {text}")
+                    sys.exit(77)
+                wrong = problem(kernels, text)
+                failures += bool(wrong)
+                new = sum(not k["cached"] for k in kernels or [])
+                print(f"{'FAIL' if wrong else 'ok':5} {model.parent.name:18} {variant:20} "
+                      f"{wrong or f'{len(kernels)} kernels, {new} new, {time.monotonic() - start:.1f} s'}", flush=True)
+    sys.exit(1 if failures or not models else 0)
+
+
+if __name__ == "__main__":
+    main()
