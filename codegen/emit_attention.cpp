@@ -71,7 +71,25 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   const int64_t q_width = l.known(l.dims(q)[2]).value_or(0), k_width = l.known(l.dims(k)[2]).value_or(0), v_width = l.known(l.dims(v)[2]).value_or(0);
   if (q_width == 0 || k_width == 0 || v_width == 0) return l.unsupported(o, "head sizes are not known at compile time");
   const int64_t d = q_width / attrs.heads, dv = v_width / attrs.kv_heads;
-  l.begin(o, op.operands, {y});
+  // q, k and v are tensors of their own, or slices of one that are read in place.
+  std::vector<ValueId> reads;
+  auto read = [&](ValueId x) {
+    if (std::find(reads.begin(), reads.end(), x) == reads.end()) reads.push_back(x);
+  };
+  Lowering::RowSlice parts[3] = {{q, 0, q_width}, {k, 0, k_width}, {v, 0, v_width}};
+  for (Lowering::RowSlice& part : parts) {
+    if (auto slice = l.row_slice(part.base)) part = *slice;
+    read(part.base);
+  }
+  for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
+  for (ExprRef e : {attrs.score, attrs.visible}) {
+    if (e) ir::for_each_node(e, [&](ExprRef n) { if (n->kind == ir::ExprKind::load) read(op.operands[n->value]); });
+  }
+  l.begin(o, reads, {y});
+  auto pointer = [&](const Lowering::RowSlice& part) {
+    const std::string p = l.pointer(l.arg_of(part.base));
+    return part.offset ? fmt::format("{} + {}", p, part.offset) : p;
+  };
   const Visibility seen = split(attrs.visible);
 
   // A plain scale needs no functor.
@@ -100,15 +118,18 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   LaunchSize s;
   ExprRef batch = l.dims(q)[0], queries = l.dims(q)[1], keys = l.dims(k)[1];
   const std::string problem = fmt::format("static constexpr int heads = {}, kv_heads = {}, head_dim = {}, v_dim = {}", attrs.heads, attrs.kv_heads, d, dv);
-  std::string call = fmt::format("attention<Spec>({}, {}, {}, {}, {}, {}, {}, {}, {}, {}", l.pointer(op.operands.size()), l.pointer(l.arg_of(q)),
-                                 l.pointer(l.arg_of(k)), l.pointer(l.arg_of(v)), l.size(batch), l.size(queries), l.size(keys), score, visible, live);
+  std::string call = fmt::format("attention<Spec>({}, {}, {}, {}, {}, {}, {}, {}, {}, {}", l.pointer(reads.size()), pointer(parts[0]),
+                                 pointer(parts[1]), pointer(parts[2]), l.size(batch), l.size(queries), l.size(keys), score, visible, live);
   Tile tile{kCpuBlockM, kCpuBlockN, 0, 0};
   if (l.cuda()) tile = cuda_tile(l.type(q).dtype, d, dv, !scaled || seen.rest, l.largest(queries));
-  const size_t out = op.operands.size();
-  const bool aligned = !l.is_io(l.arg_of(q)) && !l.is_io(l.arg_of(k)) && !l.is_io(l.arg_of(v)) && !l.is_io(out);
+  bool aligned = !l.is_io(reads.size());
+  for (const Lowering::RowSlice& part : parts) {
+    const int64_t bytes = static_cast<int64_t>(size_of(l.type(q).dtype));
+    aligned &= !l.is_io(l.arg_of(part.base)) && part.offset * bytes % 16 == 0 && part.stride * bytes % 16 == 0;
+  }
   text += fmt::format("struct Spec {{ using T = {}; {};\n  static constexpr int q_stride = {}, k_stride = {}, v_stride = {}, out_stride = {}, block_m = {}, block_n = {};\n"
                       "  static constexpr bool aligned = {}, causal = {}, scaled = {}; static constexpr f32 score_scale = {}; }};\n",
-                      t, problem, q_width, k_width, v_width, dv * attrs.heads, tile.block_m, tile.block_n, aligned, attrs.causal, scaled,
+                      t, problem, parts[0].stride, parts[1].stride, parts[2].stride, dv * attrs.heads, tile.block_m, tile.block_n, aligned, attrs.causal, scaled,
                       cpp_expr(l.pool().real(scaled ? scale : 1), CppNames{}));
   if (l.cuda()) {
     text += fmt::format("static_assert(AttentionShape<Spec>::threads == {} && AttentionShape<Spec>::shared_bytes == {}, \"the plan has other sizes\");\n", tile.threads, tile.shared_bytes);

@@ -15,6 +15,7 @@ std::string recipe_key(const ir::Constant& c) {
   std::string key = fmt::format("{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
                                 static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed);
   for (int64_t d : c.dims) key += fmt::format(",{}", d);
+  for (const ir::Constant& part : c.parts) key += fmt::format("({}:{})", c.axis, recipe_key(part));
   if (c.bytes) key.append(reinterpret_cast<const char*>(c.bytes->data()), c.bytes->size());
   for (const ir::ConstantStep& s : c.steps) {
     key += fmt::format("|{}:{}", static_cast<int>(s.kind), static_cast<int>(s.dtype));
@@ -84,6 +85,35 @@ Result<void> Lowering::lower_bucket(int64_t longest) {
   return {};
 }
 
+std::optional<Lowering::RowSlice> Lowering::row_slice(ValueId v) const {
+  const ir::Op* op = graph.def(v);
+  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1 || graph.is_output(v)) return std::nullopt;
+  for (OpId user : graph.value(v).users) {
+    const ir::Op& reader = graph.op(user);
+    if (reader.kind != OpKind::attention) return std::nullopt;
+    // Only as q, k or v: what the score loads goes through a plain pointer.
+    for (size_t i = 3; i < reader.operands.size(); ++i) {
+      if (reader.operands[i] == v) return std::nullopt;
+    }
+    bool loaded = false;
+    for (ExprRef e : {reader.as<ir::AttentionAttrs>().score, reader.as<ir::AttentionAttrs>().visible}) {
+      if (e) ir::for_each_node(e, [&](ExprRef n) { loaded |= n->kind == ir::ExprKind::load && n->value < 3; });
+    }
+    if (loaded) return std::nullopt;
+  }
+  const ValueId base = op->operands[0];
+  ExprRef body = op->as<ir::PointwiseAttrs>().body;
+  const auto at = ir::indices_of(pool(), dims(v));
+  if (body->kind != ir::ExprKind::load || at.size() != 3 || body->args.size() != 3 || !graph.def(base) || graph.is_constant(base) ||
+      type(base).dtype != type(v).dtype) {
+    return std::nullopt;
+  }
+  const bool same_rows = body->args[0] == at[0] && body->args[1] == at[1] && dims(base)[0] == dims(v)[0] && dims(base)[1] == dims(v)[1];
+  const auto offset = ir::as_int(ir::sub(body->args[2], at[2])), stride = ir::as_int(dims(base)[2]);
+  if (!same_rows || !offset || *offset < 0 || !stride) return std::nullopt;
+  return RowSlice{base, *offset, *stride};
+}
+
 std::optional<int64_t> Lowering::largest(ExprRef size) const {
   if (auto n = ir::as_int(size)) return n;
   if (longest_ && size == bucket_symbol_) return longest_;
@@ -101,7 +131,9 @@ Result<void> Lowering::lower_op(OpId o) {
   }
   switch (graph.op(o).kind) {
     case OpKind::constant: return {};
-    case OpKind::pointwise: return emit_pointwise(*this, o);
+    case OpKind::pointwise:
+      if (row_slice(graph.op(o).results[0])) return {};  // read in place
+      return emit_pointwise(*this, o);
     case OpKind::reduce: return emit_reduce(*this, o);
     case OpKind::cumsum: return emit_cumsum(*this, o);
     case OpKind::matmul: gemm(o); return {};

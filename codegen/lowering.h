@@ -77,6 +77,14 @@ class Lowering {
   ExprRef rows(ValueId v) const;
   std::optional<int64_t> known(ExprRef e) const { return ir::as_int(e); }
 
+  /// A tensor read in place as part of a wider one with the same rows: the attention templates take a stride and an offset.
+  struct RowSlice {
+    ValueId base;
+    int64_t offset = 0, stride = 0;   // elements
+  };
+  /// The slice that v is, if every reader of v can read it in place; then v has no launch and no buffer of its own.
+  std::optional<RowSlice> row_slice(ValueId v) const;
+
   /// The most a size can be in the bucket being lowered, if that is known.
   std::optional<int64_t> largest(ExprRef size) const;
 

@@ -168,7 +168,29 @@ std::vector<std::byte> cast(const std::vector<std::byte>& in, DType from, DType 
   return out;
 }
 
+Result<std::vector<std::byte>> make_bytes(const Constant& c);
+
+/// Parts are made one at a time and copied into their places.
+Result<std::vector<std::byte>> concat_bytes(const Constant& c) {
+  const auto axis = static_cast<size_t>(c.axis);
+  const size_t inner =
+      static_cast<size_t>(product({c.dims.begin() + c.axis + 1, c.dims.end()})) * size_of(c.dtype);
+  const auto outer = static_cast<size_t>(product({c.dims.begin(), c.dims.begin() + c.axis}));
+  const size_t row = static_cast<size_t>(c.dims[axis]) * inner;
+  std::vector<std::byte> out(outer * row);
+  size_t at = 0;
+  for (const Constant& part : c.parts) {
+    TFCC_TRY(const std::vector<std::byte> bytes, make_bytes(part));
+    const size_t piece = static_cast<size_t>(part.result_dims()[axis]) * inner;
+    for (size_t o = 0; o < outer && piece > 0; ++o)
+      std::memcpy(out.data() + o * row + at, bytes.data() + o * piece, piece);
+    at += piece;
+  }
+  return out;
+}
+
 Result<std::vector<std::byte>> source_bytes(const Constant& c) {
+  if (c.source == Constant::Source::concat) return concat_bytes(c);
   const uint64_t size = static_cast<uint64_t>(c.element_count()) * size_of(c.dtype);
   if (c.source == Constant::Source::bytes) {
     TFCC_CHECK(c.bytes != nullptr && c.bytes->size() == size);
@@ -242,6 +264,19 @@ Constant constant_from_bytes(DType dtype, std::vector<int64_t> dims, std::vector
   c.dims = std::move(dims);
   TFCC_CHECK(static_cast<uint64_t>(c.element_count()) * size_of(dtype) == bytes.size());
   c.bytes = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  return c;
+}
+
+Constant concat_constants(std::vector<Constant> parts, int64_t axis) {
+  TFCC_CHECK(!parts.empty());
+  Constant c;
+  c.source = Constant::Source::concat;
+  c.axis = axis;
+  c.dtype = parts[0].result_dtype();
+  c.dims = parts[0].result_dims();
+  c.dims[axis] = 0;
+  for (const Constant& part : parts) c.dims[axis] += part.result_dims()[axis];
+  c.parts = std::move(parts);
   return c;
 }
 

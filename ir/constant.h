@@ -31,13 +31,15 @@ struct ConstantStep {
 
 /// A constant tensor: a source and the steps that follow.
 struct Constant {
-  enum class Source { bytes, file, random } source = Source::bytes;
+  enum class Source { bytes, file, random, concat } source = Source::bytes;
   DType dtype = DType::f32;            // of the source
   std::vector<int64_t> dims;           // of the source
   std::shared_ptr<const std::vector<std::byte>> bytes;  // Source::bytes, little-endian, row-major
   std::shared_ptr<const SourceFile> file;               // Source::file
   uint64_t offset = 0;                                  // Source::file
   uint64_t seed = 0;                                    // Source::random: normal, deviation 0.02
+  int64_t axis = 0;                                     // Source::concat: where parts follow each other
+  std::vector<Constant> parts;                          // Source::concat: recipes of one type
   std::vector<ConstantStep> steps;
 
   /// Type and dims after all steps.
@@ -48,6 +50,9 @@ struct Constant {
 
 /// A constant from values in memory.
 Constant constant_from_bytes(DType dtype, std::vector<int64_t> dims, std::vector<std::byte> bytes);
+
+/// Constants of one type joined along an axis. Needs: at least one part, equal dtypes and dims but for the axis.
+Constant concat_constants(std::vector<Constant> parts, int64_t axis);
 
 /// The bytes after all steps. Errors: memory; io or bad_file if the source file is absent or too short.
 Result<std::vector<std::byte>> materialize(const Constant& c);

@@ -252,7 +252,7 @@ ExprRef triangle(ExprPool& pool, const Values& v, const std::vector<ExprRef>& in
 ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices) {
   Values v{c.result_dtype(), c.result_dims(), {}, c.element_count()};
   if (v.count == 0 || v.count * static_cast<int64_t>(size_of(v.dtype)) > kLargestLookedAt) return nullptr;
-  if (c.source == Constant::Source::random) return nullptr;
+  if (c.source == Constant::Source::random || c.source == Constant::Source::concat) return nullptr;
   auto bytes = materialize(c);
   if (!bytes) return nullptr;
   v.bytes = *std::move(bytes);

@@ -79,10 +79,12 @@ class ConstantParser : WordParser {
   }
 
   Result<void> own_source(Constant& c) {
-    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random"))
+    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random") &&
+        !lexer_.is("concat"))
       TFCC_TRY_VOID(source_type(c));
     const auto count = count_of(c.dims);
     if (!count) return lexer_.error_before("the dims of the constant are too large");
+    if (lexer_.accept("concat")) return concat_source(c);
     if (lexer_.accept("random")) {
       c.source = Constant::Source::random;
       TFCC_TRY_VOID(lexer_.expect("("));
@@ -105,6 +107,30 @@ class ConstantParser : WordParser {
     }
     c.bytes = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
     return {};
+  }
+
+  Result<void> concat_source(Constant& c) {
+    TFCC_TRY_VOID(lexer_.expect("("));
+    TFCC_TRY(const int64_t axis, integer("an axis"));
+    std::vector<Constant> parts;
+    while (lexer_.accept(",")) {
+      TFCC_TRY(const DType t, dtype());
+      TFCC_TRY(const std::vector<int64_t> dims, integers("[", "]"));
+      if (!count_of(dims)) return lexer_.error_before("the dims of the constant are too large");
+      TFCC_TRY(Constant part, parse_constant(lexer_, t, dims, files_));
+      std::vector<int64_t> expected = c.dims;
+      const bool fits = axis >= 0 && axis < static_cast<int64_t>(dims.size()) &&
+                        dims.size() == expected.size();
+      if (fits) expected[axis] = dims[axis];
+      if (!fits || dims != expected || t != c.dtype)
+        return lexer_.error_before("a part of concat does not fit the others");
+      parts.push_back(std::move(part));
+    }
+    if (parts.empty()) return unexpected("a part");
+    Constant joined = concat_constants(std::move(parts), axis);
+    if (joined.dims != c.dims) return lexer_.error_before("the parts do not make the constant");
+    c = std::move(joined);
+    return lexer_.expect(")");
   }
 
   Result<std::vector<std::byte>> elements(DType t) {

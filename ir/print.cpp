@@ -50,6 +50,8 @@ std::string element_text(DType t, const std::byte* data, size_t i) {
   return t == DType::f64 ? real_text(v) : real_text(static_cast<float>(v));
 }
 
+std::string constant_text(const Constant& c);
+
 std::string source_text(const Constant& c) {
   if (c.source == Constant::Source::file) {
     return fmt::format("file({}, {}, {})", quote(c.file ? c.file->name : ""), source_type(c),
@@ -57,6 +59,14 @@ std::string source_text(const Constant& c) {
   }
   // Without steps the declared type is that of the source.
   const std::string prefix = c.steps.empty() ? "" : source_type(c) + " ";
+  if (c.source == Constant::Source::concat) {
+    std::string out = fmt::format("{}concat({}", prefix, c.axis);
+    for (const Constant& part : c.parts) {
+      out += fmt::format(", {}[{}] {}", tfcc::to_string(part.result_dtype()),
+                         numbers_text(part.result_dims()), constant_text(part));
+    }
+    return out + ")";
+  }
   if (c.source == Constant::Source::random) return fmt::format("{}random({})", prefix, c.seed);
   if (c.element_count() > kMaxInlineElements)
     return fmt::format("{}base64(\"{}\")", prefix, base64(*c.bytes));

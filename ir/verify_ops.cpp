@@ -56,6 +56,9 @@ void check_constant(Rules r) {
     case Constant::Source::file:
       r.require(c.file != nullptr, "names no file (K3)");
       break;
+    case Constant::Source::concat:
+      r.require(!c.parts.empty(), "joins nothing (K3)");
+      break;
     case Constant::Source::random:
       r.require(is_float(c.dtype), "only reals can be random (K3)");
       break;

@@ -78,7 +78,7 @@ bool is_cast_to(ExprRef body, DType to) {
 
 bool extend_recipe(Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
-  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1) return false;
+  if (op->operands.size() != 1) return false;
   const ir::Constant* c = g.constant(op->operands[0]);
   if (!c) return false;
   const ir::Type type = g.value(v).type;
@@ -106,13 +106,12 @@ bool extend_recipe(Graph& g, ValueId v) {
   return true;
 }
 
+// Of a permutation that is no identity: those are dropped before anything reads them.
 bool swaps_last_two(const Permutation& p) {
-  const size_t r = p.axis.size();
-  if (r < 2) return false;
-  for (size_t k = 0; k + 2 < r; ++k) {
+  for (size_t k = 0; k + 2 < p.axis.size(); ++k) {
     if (p.axis[k] != static_cast<int64_t>(k)) return false;
   }
-  return p.axis[r - 2] == static_cast<int64_t>(r - 1) && p.axis[r - 1] == static_cast<int64_t>(r - 2);
+  return true;
 }
 
 bool absorb_transposes(Graph& g, OpId o) {

@@ -165,7 +165,7 @@ class Classifier {
   }
 
   void split(Case c) {
-    if (failed_) return;
+    if (failed_) return;  // cost: the rest of the cases
     std::optional<Control> control;
     if (has_large_constant(c.score)) control = find_control(c.score);
     if (!control) {

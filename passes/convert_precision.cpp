@@ -57,7 +57,6 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   // Inputs of such a type enter through a conversion, outputs leave through one.
   for (ValueId v : graph.inputs()) {
     if (!from(graph.value(v).type.dtype)) continue;
-    if (graph.value(v).users.empty()) continue;
     const std::vector<OpId> users = graph.value(v).users;
     read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)), users);
   }

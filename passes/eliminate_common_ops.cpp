@@ -28,6 +28,8 @@ struct KeyWriter {
   void operator()(const char*, E v) { key.push_back(static_cast<uint64_t>(v)); }
 };
 
+constexpr size_t kLargestCompared = 64 * 1024;  // larger ones are equal if they are the same bytes
+
 void add_constant(Key& key, const ir::Constant& c) {
   key.push_back(static_cast<uint64_t>(c.source));
   key.push_back(static_cast<uint64_t>(c.dtype));
@@ -35,7 +37,11 @@ void add_constant(Key& key, const ir::Constant& c) {
   key.push_back(reinterpret_cast<uintptr_t>(c.file.get()));
   key.push_back(c.offset);
   key.push_back(c.seed);
-  if (c.bytes) {
+  key.push_back(static_cast<uint64_t>(c.axis));
+  for (const ir::Constant& part : c.parts) add_constant(key, part);
+  if (c.bytes && c.bytes->size() > kLargestCompared) {
+    key.push_back(reinterpret_cast<uintptr_t>(c.bytes.get()));
+  } else if (c.bytes) {
     for (std::byte b : *c.bytes) key.push_back(static_cast<uint64_t>(b));
   }
   for (const ir::ConstantStep& s : c.steps) {
@@ -44,9 +50,7 @@ void add_constant(Key& key, const ir::Constant& c) {
   }
 }
 
-constexpr size_t kLargestInline = 64 * 1024;
-
-std::optional<Key> key_of(const Graph& g, OpId o) {
+Key key_of(const Graph& g, OpId o) {
   ir::Op op = g.op(o);
   Key key{static_cast<uint64_t>(op.kind), op.operands.size(), op.results.size()};
   for (ValueId v : op.operands) key.push_back(v.value);
@@ -56,9 +60,7 @@ std::optional<Key> key_of(const Graph& g, OpId o) {
     for (ExprRef d : t.dims) key.push_back(reinterpret_cast<uintptr_t>(d));
   }
   if (op.kind == OpKind::constant) {
-    const ir::Constant& c = op.as<ir::ConstantAttrs>().constant;
-    if (c.bytes && c.bytes->size() > kLargestInline) return std::nullopt;
-    add_constant(key, c);
+    add_constant(key, op.as<ir::ConstantAttrs>().constant);
   } else {
     std::visit([&](auto& attrs) { attrs.visit(KeyWriter{key}); }, op.attrs);
   }
@@ -71,9 +73,7 @@ PassReport eliminate_common_ops(Graph& graph) {
   PassReport report;
   std::map<Key, OpId> first;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    auto key = key_of(graph, o);
-    if (!key) continue;
-    auto [it, added] = first.emplace(*key, o);
+    auto [it, added] = first.emplace(key_of(graph, o), o);
     if (added) continue;
     for (size_t i = 0; i < graph.op(o).results.size(); ++i) graph.replace_uses(graph.result(o, i), graph.result(it->second, i));
     ++report.rewrites;

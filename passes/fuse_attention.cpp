@@ -70,13 +70,13 @@ class Fuser {
   static bool is_probability(ExprRef e, ExprRef p) {
     if (e == p) return true;
     return e->kind == ExprKind::select && e->args[0]->kind == ExprKind::isnan && e->args[0]->args[0] == p &&
-           e->args[2] == p && near(e->args[1], 0, 0) && ir::as_real(e->args[1]) == 0.0;
+           e->args[2] == p && ir::as_real(e->args[1]) == 0.0;
   }
 
   // IsNaN and Where are two ops: the guard is the one that reads the other.
   bool only_for(OpId condition, OpId guard) {
     const ValueId c = g_.result(condition);
-    return type(c).dtype == DType::boolean && !g_.is_output(c) &&
+    return !g_.is_output(c) &&
            std::ranges::all_of(g_.value(c).users, [&](OpId u) { return u == guard; });
   }
 
@@ -113,7 +113,7 @@ class Fuser {
     const ir::Op& op = g_.op(context);
     const auto& attrs = op.as<ir::MatmulAttrs>();
     if (attrs.trans_a || attrs.alpha != 1 || op.operands.size() != 2) return miss("the product with v is scaled, transposed or has a bias");
-    if (type(op.results[0]).rank() != 4 || type(op.operands[1]).rank() != 4) return miss("the product with v has not rank 4");
+    if (type(op.operands[1]).rank() != 4) return miss("the product with v has not rank 4");
     ExprRef e = expanded(g_, op.operands[0], at_);
     if (!is_probability(e, ir::load_of(g_, probabilities, at_))) return miss("the probabilities are changed before the product with v");
     m_.context = context;

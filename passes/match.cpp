@@ -16,17 +16,21 @@ bool near(ExprRef e, double v, double relative) {
   return c && std::fabs(*c - v) <= relative * std::fabs(v);
 }
 
-std::optional<ValueId> loaded_at(ExprRef e, const Indices& at) {
-  if (e->kind != ExprKind::load || e->args != at) return std::nullopt;
+std::optional<ValueId> loaded(ExprRef e) {
+  if (e->kind != ExprKind::load) return std::nullopt;
   return ValueId{static_cast<uint32_t>(e->value)};
 }
 
+std::optional<ValueId> loaded_at(ExprRef e, const Indices& at) {
+  return e->args == at ? loaded(e) : std::nullopt;
+}
+
 std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const Indices& at) {
-  if (e->kind != ExprKind::load || e->args.size() != 1 || at.empty() || e->args[0] != at.back()) return std::nullopt;
-  const ValueId v{static_cast<uint32_t>(e->value)};
+  const auto v = loaded(e);
+  if (!v || e->args.size() != 1 || at.empty() || e->args[0] != at.back()) return std::nullopt;
   // An axis of size 1 has no index variable.
   ExprRef extent = at.back()->kind == ExprKind::index ? at.back()->args[0] : graph.pool().integer(1);
-  if (graph.value(v).type.dims[0] != extent) return std::nullopt;
+  if (graph.value(*v).type.dims[0] != extent) return std::nullopt;
   return v;
 }
 

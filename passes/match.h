@@ -28,6 +28,8 @@ inline std::vector<ExprRef> factors(ExprRef e) { std::vector<ExprRef> v; flatten
 /// A real constant within `relative` of v (constants pass through f32 and f16 on their way).
 bool near(ExprRef e, double v, double relative = 1e-3);
 
+/// The value that e loads, if e is a load.
+std::optional<ValueId> loaded(ExprRef e);
 /// The value loaded at exactly these indices, if e is such a load.
 std::optional<ValueId> loaded_at(ExprRef e, const Indices& at);
 /// The rank-1 value loaded at the last of these indices (a bias, a gamma), with as many elements as that index has.

@@ -33,6 +33,8 @@ const std::vector<std::string>& default_pipeline() {
       // Named fusions before fuse-pointwise, which would swallow their adds; linear-bias takes the biases that are left.
       "fuse-bias-gelu", "fuse-residual-norm", "fuse-linear-bias",
       "fuse-pointwise",
+      "canonicalize",
+      "fuse-qkv",                    // after all views are gone, so that q, k and v are products where they can be
       // Inlined views have become identities; q, k and v of one input may have become equal.
       "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
   };

@@ -76,7 +76,7 @@ std::optional<ValueId> find_value(const Graph& g, ValueId y, ExprRef x, const In
   std::vector<ValueId> queue{y};
   for (size_t i = 0; i < queue.size() && queue.size() < 64; ++i) {
     const ir::Op* op = g.def(queue[i]);
-    if (!op || op->kind != OpKind::pointwise) continue;
+    if (!op) continue;
     for (ValueId v : op->operands) {
       if (g.value(v).type == g.value(y).type && expanded(g, v, at) == x) return v;
       queue.push_back(v);
@@ -91,9 +91,8 @@ PassReport raise_gelu(Graph& graph) {
   PassReport report;
   std::vector<OpId> order = graph.order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (graph.op(*it).kind != OpKind::pointwise) continue;
     const ValueId y = graph.result(*it);
-    if (!is_float(graph.value(y).type.dtype) || graph.use_count(y) == 0) continue;
+    if (graph.value(y).type.rank() == 0 || graph.use_count(y) == 0) continue;
     const Indices at = ir::indices_of(graph, y);
     auto inner = match(expanded(graph, y, at));
     if (!inner) continue;

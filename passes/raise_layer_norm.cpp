@@ -29,14 +29,14 @@ std::optional<Centered> centered(const Graph& g, ExprRef e, const Indices& at) {
 bool is_variance(const Graph& g, ValueId v, ValueId x, ExprRef numerator, const Indices& at) {
   auto body = mean_over_last(g, v, Indices(at.begin(), at.end() - 1), at.back());
   if (!body) return false;
-  ExprRef square = ir::expand(g, *body, [&](ValueId u) { return g.def(u)->kind == OpKind::pointwise && u != x; });
+  ExprRef square = ir::expand(g, *body, [&](ValueId u) { return u != x; });
   return square == ir::mul(numerator, numerator);
 }
 
 bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport& report) {
   const ValueId y = g.result(o);
   const ir::Type type = g.value(y).type;
-  if (!is_float(type.dtype) || type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
+  if (type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
   const Indices at = ir::indices_of(g, y);
   auto stop = [&](ValueId v) { return std::find(candidates.begin(), candidates.end(), v) != candidates.end(); };
   ExprRef e = expanded(g, y, at, stop);
@@ -68,7 +68,7 @@ PassReport raise_layer_norm(Graph& graph) {
   std::vector<OpId> order = graph.order();
   // Last op first, so that scale and shift are taken along; what it replaced is then dead.
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (graph.op(*it).kind != OpKind::pointwise || graph.use_count(graph.result(*it)) == 0) continue;
+    if (graph.use_count(graph.result(*it)) == 0) continue;
     if (raise(graph, *it, candidates, report)) {
       ++report.rewrites;
       graph.clean();

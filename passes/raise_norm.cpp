@@ -6,14 +6,10 @@
 namespace tfcc::passes {
 
 std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& row, ExprRef last) {
-  const ir::Op* op = g.def(v);
-  if (!op || op->kind != OpKind::reduce) return std::nullopt;
-  const auto& attrs = op->as<ir::ReduceAttrs>();
-  if (attrs.kind != ir::ReduceKind::mean || attrs.extents.size() != 1) return std::nullopt;
-  const size_t rank = g.value(v).type.rank();
+  const auto& attrs = g.def(v)->as<ir::ReduceAttrs>();
+  if (attrs.kind != ir::ReduceKind::mean) return std::nullopt;
   Indices at = row;
-  if (rank == row.size() + 1) at.push_back(g.pool().integer(0));
-  if (at.size() != rank) return std::nullopt;
+  if (g.value(v).type.rank() == row.size() + 1) at.push_back(g.pool().integer(0));
   ExprRef extent = last->kind == ExprKind::index ? last->args[0] : g.pool().integer(1);
   if (attrs.extents[0] != extent) return std::nullopt;
   at.push_back(last);
@@ -21,14 +17,14 @@ std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& 
 }
 
 std::optional<ValueId> row_statistic(const Graph& g, ExprRef e, const Indices& at) {
-  if (e->kind != ExprKind::load || at.empty()) return std::nullopt;
-  const ValueId v{static_cast<uint32_t>(e->value)};
-  const ir::Op* op = g.def(v);
+  const auto v = loaded(e);
+  if (!v) return std::nullopt;
+  const ir::Op* op = g.def(*v);
   if (!op || op->kind != OpKind::reduce) return std::nullopt;
   Indices row(at.begin(), at.end() - 1);
   if (e->args == row) return v;
   row.push_back(g.pool().integer(0));
-  return e->args == row ? std::optional(v) : std::nullopt;
+  return e->args == row ? v : std::nullopt;
 }
 
 namespace {
@@ -36,14 +32,12 @@ namespace {
 // x if the body is x, or with `squares` x * x: spelled in the reduction or as an op of its own.
 std::optional<ValueId> averaged(const Graph& g, ExprRef body, bool squares) {
   for (int step = 0; step < 2; ++step) {
-    std::vector<ValueId> loads = ir::loads_of(body);
-    if (loads.size() != 1) return std::nullopt;
     const bool square = body->kind == ExprKind::fmul && body->args[0] == body->args[1];
-    if (square) return squares && body->args[0]->kind == ExprKind::load ? std::optional(loads[0]) : std::nullopt;
-    if (body->kind != ExprKind::load) return std::nullopt;
-    if (!squares) return loads[0];
-    if (!ir::has_elements(g, loads[0])) return std::nullopt;
-    body = ir::element_of(g, loads[0], body->args);
+    if (square) return squares ? loaded(body->args[0]) : std::nullopt;
+    const auto v = loaded(body);
+    if (!v || !squares) return v;
+    if (!ir::has_elements(g, *v)) return std::nullopt;
+    body = ir::element_of(g, *v, body->args);
   }
   return std::nullopt;
 }
@@ -72,7 +66,7 @@ std::vector<Affine> affine_forms(const Graph& g, ExprRef e, const Indices& at) {
     std::vector<ExprRef> f = factors(x);
     for (size_t i = 0; i < f.size(); ++i) {
       auto gamma = loaded_along_last(g, f[i], at);
-      if (!gamma || f.size() < 3) continue;
+      if (!gamma) continue;
       ExprRef rest = nullptr;
       for (size_t k = 0; k < f.size(); ++k) {
         if (k != i) rest = rest ? ir::mul(rest, f[k]) : f[k];

@@ -7,7 +7,7 @@
 
 namespace tfcc::passes {
 
-/// If v is the mean of some expression over the last axis alone (kept as size 1 or dropped): that expression, free, at
+/// If v, a reduction, is the mean of some expression over the last axis (kept as size 1 or dropped): that expression, free, at
 /// `row` for the leading axes and `last` for the reduced one.
 std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& row, ExprRef last);
 

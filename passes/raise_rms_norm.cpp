@@ -13,7 +13,7 @@ namespace {
 bool is_mean_square(const Graph& g, ValueId v, ValueId x, const Indices& at) {
   auto body = mean_over_last(g, v, Indices(at.begin(), at.end() - 1), at.back());
   if (!body) return false;
-  ExprRef e = ir::expand(g, *body, [&](ValueId u) { return g.def(u)->kind == OpKind::pointwise && u != x; });
+  ExprRef e = ir::expand(g, *body, [&](ValueId u) { return u != x; });
   ExprRef load = ir::load_of(g, x, at);
   return e == ir::mul(load, load);
 }
@@ -21,7 +21,7 @@ bool is_mean_square(const Graph& g, ValueId v, ValueId x, const Indices& at) {
 bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport& report) {
   const ValueId y = g.result(o);
   const ir::Type type = g.value(y).type;
-  if (!is_float(type.dtype) || type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
+  if (type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
   const Indices at = ir::indices_of(g, y);
   ExprRef e = expanded(g, y, at, [&](ValueId v) { return std::find(candidates.begin(), candidates.end(), v) != candidates.end(); });
   for (const Affine& a : affine_forms(g, e, at)) {
@@ -49,7 +49,7 @@ PassReport raise_rms_norm(Graph& graph) {
   const std::vector<ValueId> candidates = normalised_candidates(graph, true);
   std::vector<OpId> order = graph.order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (graph.op(*it).kind != OpKind::pointwise || graph.use_count(graph.result(*it)) == 0) continue;
+    if (graph.use_count(graph.result(*it)) == 0) continue;
     if (raise(graph, *it, candidates, report)) {
       ++report.rewrites;
       graph.clean();

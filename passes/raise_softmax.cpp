@@ -28,7 +28,7 @@ std::optional<ValueId> match(const Graph& g, ExprRef e, const Indices& at) {
   auto max = reduced_body(g, shifted->args[1], ir::ReduceKind::max, at);
   auto sum = reduced_body(g, e->args[1], ir::ReduceKind::sum, at);
   if (!x || !max || !sum || loaded_at(*max, at) != x) return std::nullopt;
-  ExprRef summed = ir::expand(g, *sum, [&](ValueId v) { return g.def(v)->kind == OpKind::pointwise && v != *x; });
+  ExprRef summed = ir::expand(g, *sum, [&](ValueId v) { return v != *x; });
   return summed == e->args[0] ? x : std::nullopt;
 }
 
@@ -51,7 +51,6 @@ PassReport raise_softmax(Graph& graph) {
   const std::vector<ValueId> stops = maximised(graph);
   if (stops.empty()) return report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind != OpKind::pointwise) continue;
     const ValueId y = graph.result(o);
     const ir::Type type = graph.value(y).type;
     const Indices at = ir::indices_of(graph, y);

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// fuse-qkv: the products that make q, k and v of one input become one product; q, k and v are slices of its result, which the
+// attention kernels read in place.
+//   before: %q = matmul(%x, @wq, @bq); %k = matmul(%x, @wk, @bk); %v = matmul(%x, @wv, @bv); %ctx = attention(%q, %k, %v)
+//   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), concat(0, @bq, @bk, @bv)); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
+// Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and every product is read by this
+// attention alone, as q, k or v. Runs after: fuse-linear-bias.
+#include <algorithm>
+
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+// The product behind an operand of the attention, if it may be merged.
+std::optional<OpId> mergeable(const Graph& g, OpId attention, ValueId v, std::string& reason) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::matmul) {
+    reason = "q, k or v is no product";
+    return std::nullopt;
+  }
+  const ir::Constant* weight = g.constant(op->operands[1]);
+  if (!weight || g.value(op->operands[1]).type.rank() != 2 || op->as<ir::MatmulAttrs>().trans_a) {
+    reason = "a weight is no constant matrix";
+    return std::nullopt;
+  }
+  if (op->operands.size() > 2 && !g.is_constant(op->operands[2])) {
+    reason = "a bias is no constant";
+    return std::nullopt;
+  }
+  for (OpId user : g.value(v).users) {
+    if (user != attention || g.is_output(v)) {
+      reason = "q, k or v has another use";
+      return std::nullopt;
+    }
+  }
+  return g.value(v).def;
+}
+
+bool agree(const Graph& g, OpId a, OpId b) {
+  const ir::Op &x = g.op(a), &y = g.op(b);
+  const auto &p = x.as<ir::MatmulAttrs>(), &q = y.as<ir::MatmulAttrs>();
+  return x.operands[0] == y.operands[0] && x.operands.size() == y.operands.size() && p.alpha == q.alpha && p.trans_b == q.trans_b &&
+         g.value(x.results[0]).type.dtype == g.value(y.results[0]).type.dtype;
+}
+
+// Does the score or the mask read q, k or v again? Then they have to stay tensors.
+bool read_by_score(const Graph& g, OpId o) {
+  const auto& attrs = g.op(o).as<ir::AttentionAttrs>();
+  bool found = false;
+  for (ExprRef e : {attrs.score, attrs.visible}) {
+    if (e) ir::for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::load && n->value < 3; });
+  }
+  return found;
+}
+
+bool fuse(Graph& g, OpId o, PassReport& report) {
+  auto miss = [&](const std::string& reason) {
+    report.misses.push_back({label(g, o), reason});
+    return false;
+  };
+  const std::vector<ValueId> operands = g.op(o).operands;
+  if (operands[0] == operands[1] || operands[1] == operands[2] || operands[0] == operands[2]) return miss("q, k and v are not three tensors");
+  std::vector<OpId> products;
+  std::string reason;
+  for (size_t i = 0; i < 3; ++i) {
+    auto p = mergeable(g, o, operands[i], reason);
+    if (!p) return miss(reason);
+    if (!products.empty() && !agree(g, products[0], *p)) return miss("the products differ in input, bias or attributes");
+    products.push_back(*p);
+  }
+  if (read_by_score(g, o)) return miss("the score reads q, k or v");
+
+  const ir::Op first = g.op(products[0]);
+  const auto attrs = first.as<ir::MatmulAttrs>();
+  std::vector<ir::Constant> weights, biases;
+  ExprRef width = g.pool().integer(0);
+  std::vector<ExprRef> starts;
+  for (OpId p : products) {
+    weights.push_back(*g.constant(g.op(p).operands[1]));
+    if (first.operands.size() > 2) biases.push_back(*g.constant(g.op(p).operands[2]));
+    starts.push_back(width);
+    width = ir::add(width, g.value(g.result(p)).type.dims.back());
+  }
+  const std::string base = g.value(g.result(o)).name;
+  std::vector<ValueId> fused{first.operands[0], g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1))};
+  if (!biases.empty()) fused.push_back(g.add_constant(base + ".qkv.bias", ir::concat_constants(biases, 0)));
+  ir::Type type = g.value(first.results[0]).type;
+  type.dims.back() = width;
+  const ValueId qkv = g.add(OpKind::matmul, fused, attrs, type, base + ".qkv", first.origin);
+  for (size_t i = 0; i < 3; ++i) {
+    const ir::Type part = g.value(operands[i]).type;
+    Indices at = ir::indices_of(g.pool(), part.dims);
+    at.back() = ir::add(at.back(), starts[i]);
+    ir::Captured c = ir::capture(ir::load_of(g, qkv, at));
+    g.replace_uses(operands[i], g.add_pointwise(c.operands, c.body, part, g.value(operands[i]).name + ".slice", first.origin));
+  }
+  return true;
+}
+
+}  // namespace
+
+PassReport fuse_qkv(Graph& graph) {
+  PassReport report;
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    if (graph.op(o).kind == OpKind::attention) report.rewrites += fuse(graph, o, report);
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes
