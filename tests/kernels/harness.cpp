@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -50,9 +51,24 @@ ir::HostTensor host_tensor(DType t, std::vector<int64_t> dims, const std::byte* 
   return h;
 }
 
+/// A caller's memory: aligned to its element size and to no more, poisoned, with a guard behind.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(DType t, size_t bytes) : offset_(size_of(t)), bytes_(offset_ + bytes + kGuard, std::byte{0xff}) {}
+  std::byte* data() { return bytes_.data() + offset_; }
+  bool guard_whole() const {
+    return std::all_of(bytes_.end() - kGuard, bytes_.end(), [](std::byte b) { return b == std::byte{0xff}; });
+  }
+
+ private:
+  size_t offset_ = 0;
+  std::vector<std::byte> bytes_;
+};
+
 /// Inputs of a graph at one shape, as bytes and as the evaluator wants them.
 struct Inputs {
-  std::map<std::string, std::vector<std::byte>> bytes;
+  std::map<std::string, Memory> bytes;
   Tensors tensors;
 };
 
@@ -83,7 +99,8 @@ Inputs make_inputs(const Case& c, const ir::Graph& g, const std::vector<int64_t>
       for (size_t i = 0; i < static_cast<size_t>(count); ++i) ir::write_real(value.type.dtype, bytes.data(), i, std::nan(""));
     }
     in.tensors[value.name] = host_tensor(value.type.dtype, dims, bytes.data());
-    in.bytes[value.name] = std::move(bytes);
+    Memory& memory = in.bytes[value.name] = Memory(value.type.dtype, bytes.size());
+    std::copy(bytes.begin(), bytes.end(), memory.data());
   }
   return in;
 }
@@ -200,10 +217,10 @@ class Runner {
 
   // Into the caller's memory, which is poisoned before and must be whole behind the results.
   void run_and_compare(const Tensors& want) {
-    std::map<std::string, std::vector<std::byte>> memory;
+    std::map<std::string, Memory> memory;
     for (const auto& [name, t] : want) {
       const size_t bytes = static_cast<size_t>(t.element_count()) * size_of(t.dtype);
-      auto& m = memory[name] = std::vector<std::byte>(bytes + kGuard, std::byte{0xff});
+      Memory& m = memory[name] = Memory(t.dtype, bytes);
       auto done = executor_.set(name, {m.data(), t.dtype, t.dims});
       ASSERT_TRUE(done) << done.error().message;
     }
@@ -211,9 +228,9 @@ class Runner {
     ASSERT_TRUE(ran) << ran.error().message;
     for (const auto& [name, t] : want) {
       SCOPED_TRACE("output " + name);
-      const std::vector<std::byte>& m = memory[name];
+      Memory& m = memory[name];
       compare(host_tensor(t.dtype, t.dims, m.data()), t, tolerance_of(case_, where_, t.dtype));
-      for (size_t i = m.size() - kGuard; i < m.size(); ++i) ASSERT_EQ(m[i], std::byte{0xff}) << "written behind the end";
+      ASSERT_TRUE(m.guard_whole()) << "written behind the end";
     }
   }
 
