@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory planning on random graphs: what is live at once shares no slot, every slot holds its buffers at all sizes. Lifetimes
-// are read off the launches here, not taken from the plan.
+// Memory planning on random graphs: what is live at once shares no slot, every slot holds its
+// buffers at all sizes. Lifetimes are read off the launches here, not taken from the plan.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,8 @@
 namespace tfcc::codegen {
 namespace {
 
-/// A random graph: ops over values of several shapes and types, long and short lived, some of them outputs, some twice.
+/// A random graph: ops over values of several shapes and types, long and short lived, some of them
+/// outputs, some twice.
 std::string random_graph(uint32_t seed) {
   std::mt19937 random(seed);
   struct Value {
@@ -22,28 +23,43 @@ std::string random_graph(uint32_t seed) {
     int shape;
   };
   const char* const kTypes[] = {"f32[B,S,16]", "f32[B,16]", "f16[B,S,64]", "f32[B,S,S]"};
-  const char* const kLoads[] = {"{}[i,j,k % 16]", "{}[i,k % 16]", "{}[i,j,k % 16]", "{}[i,j,k % S]"};
+  const char* const kLoads[] = {"{}[i,j,k % 16]", "{}[i,k % 16]", "{}[i,j,k % 16]",
+                                "{}[i,j,k % S]"};
   std::vector<Value> values = {{"x", 0}};
   std::string body;
   const int ops = 3 + static_cast<int>(random() % 25);
   for (int n = 0; n < ops; ++n) {
     // Mostly recent values, now and then one from long ago.
-    const auto pick = [&] { return values[random() % 4 ? values.size() - 1 - random() % std::min<size_t>(values.size(), 3) : random() % values.size()]; };
+    const auto pick = [&] {
+      return values[random() % 4 ? values.size() - 1 - random() % std::min<size_t>(values.size(), 3)
+                                 : random() % values.size()];
+    };
     const Value a = pick(), b = pick();
     const std::string name = fmt::format("v{}", n);
-    const auto load = [&](const Value& v) { return fmt::format(fmt::runtime(kLoads[v.shape]), "%" + v.name); };
-    const std::string operands = a.name == b.name ? "%" + a.name : fmt::format("%{}, %{}", a.name, b.name);
+    const auto load = [&](const Value& v) {
+      return fmt::format(fmt::runtime(kLoads[v.shape]), "%" + v.name);
+    };
+    const std::string operands =
+        a.name == b.name ? "%" + a.name : fmt::format("%{}, %{}", a.name, b.name);
     const int kind = static_cast<int>(random() % 4);
     if (kind == 0 && a.shape == 0) {
-      body += fmt::format("  %{} = matmul(%{}, %{}) {{alpha = 1.0, trans_a = false, trans_b = true}} : f32[B,S,S]\n", name, a.name, a.name);
+      body += fmt::format(
+          "  %{} = matmul(%{}, %{}) {{alpha = 1.0, trans_a = false, trans_b = true}} : "
+          "f32[B,S,S]\n",
+          name, a.name, a.name);
       values.push_back({name, 3});
     } else if (kind == 1) {
-      body += fmt::format("  %{} = reduce({}) {{body = (i,k,j) => {} + {}, extents = [S], kind = sum}} : f32[B,16]\n", name, operands, load(a), load(b));
+      body += fmt::format(
+          "  %{} = reduce({}) {{body = (i,k,j) => {} + {}, extents = [S], kind = sum}} : "
+          "f32[B,16]\n",
+          name, operands, load(a), load(b));
       values.push_back({name, 1});
     } else {
       const int shape = static_cast<int>(random() % 4);
       const bool flat = shape == 1;
-      body += fmt::format("  %{} = pointwise({}) {{body = ({}) => {}{} * {}}} : {}\n", name, operands, flat ? "i,k" : "i,j,k", flat ? "let j = 0 in " : "", load(a), load(b), kTypes[shape]);
+      body += fmt::format("  %{} = pointwise({}) {{body = ({}) => {}{} * {}}} : {}\n", name,
+                          operands, flat ? "i,k" : "i,j,k", flat ? "let j = 0 in " : "", load(a),
+                          load(b), kTypes[shape]);
       values.push_back({name, shape});
     }
   }
@@ -51,7 +67,10 @@ std::string random_graph(uint32_t seed) {
   for (size_t n = 1; n < values.size(); ++n) {
     if (random() % 6 == 0) outputs += fmt::format(", o{} = %{}", n, values[n].name);
   }
-  return fmt::format("graph @random(%x: f32[B,S,16]) symbols(B = x.0 in 1.., S = x.1 in 1..) {{\n{}  return {}\n}}\n", body, outputs);
+  return fmt::format(
+      "graph @random(%x: f32[B,S,16]) symbols(B = x.0 in 1.., S = x.1 in 1..) {{\n{}  return "
+      "{}\n}}\n",
+      body, outputs);
 }
 
 std::vector<uint32_t> buffers_of(const runtime::Launch& l) {
@@ -62,7 +81,8 @@ std::vector<uint32_t> buffers_of(const runtime::Launch& l) {
 }
 
 /// First and last launch of each arena buffer in a bucket.
-std::map<uint32_t, std::pair<size_t, size_t>> lifetimes(const runtime::Plan& plan, const runtime::Bucket& bucket) {
+std::map<uint32_t, std::pair<size_t, size_t>> lifetimes(const runtime::Plan& plan,
+                                                        const runtime::Bucket& bucket) {
   std::map<uint32_t, std::pair<size_t, size_t>> life;
   for (size_t t = 0; t < bucket.launches.size(); ++t) {
     for (uint32_t b : buffers_of(bucket.launches[t])) {
@@ -85,16 +105,21 @@ void check_bucket(const runtime::Plan& plan, const runtime::Bucket& bucket) {
     for (const auto& [b, lb] : life) {
       if (a >= b || plan.buffers[a].index != plan.buffers[b].index) continue;
       EXPECT_TRUE(la.second < lb.first || lb.second < la.first)
-          << "slot " << plan.buffers[a].index << ": " << plan.buffers[a].name << " is live in launches " << la.first << ".." << la.second << ", "
+          << "slot " << plan.buffers[a].index << ": " << plan.buffers[a].name
+          << " is live in launches " << la.first << ".." << la.second << ", "
           << plan.buffers[b].name << " in " << lb.first << ".." << lb.second;
     }
   }
 }
 
-/// Numbers of a run at batch and length: the symbols, and after them their product, by which plans name token counts.
-std::vector<int64_t> sizes(int64_t batch, int64_t length) { return {batch, length, batch * length}; }
+/// Numbers of a run at batch and length: the symbols, and after them their product, by which plans
+/// name token counts.
+std::vector<int64_t> sizes(int64_t batch, int64_t length) {
+  return {batch, length, batch * length};
+}
 
-// Slots hold their buffers; the arena is never smaller than what is live, nor larger than all buffers together.
+// Slots hold their buffers; the arena is never smaller than what is live, nor larger than all
+// buffers together.
 void check_sizes(const runtime::Plan& plan, const std::vector<int64_t>& symbols) {
   int64_t arena = 0, all = 0;
   for (const runtime::SizeExpr& s : plan.slots) arena += s.evaluate(symbols).value_or(-1);
@@ -108,7 +133,8 @@ void check_sizes(const runtime::Plan& plan, const std::vector<int64_t>& symbols)
   const auto life = lifetimes(plan, plan.buckets.back());
   for (size_t t = 0; t < plan.buckets.back().launches.size(); ++t) {
     int64_t live = 0;
-    for (const auto& [b, l] : life) live += l.first <= t && t <= l.second ? bytes_at(plan.buffers[b], symbols) : 0;
+    for (const auto& [b, l] : life)
+      live += l.first <= t && t <= l.second ? bytes_at(plan.buffers[b], symbols) : 0;
     EXPECT_LE(live, arena) << "launch " << t;
   }
 }
@@ -124,8 +150,10 @@ TEST(PlanMemory, NothingLiveSharesASlot) {
       WeightPool weights;
       auto lowered = lower(*graph, family, weights);
       ASSERT_TRUE(lowered) << lowered.error().message;
-      for (const runtime::Bucket& bucket : lowered->plan.buckets) check_bucket(lowered->plan, bucket);
-      for (const auto& [batch, length] : {std::pair{1, 1}, {16, 128}, {1, 512}, {64, 3}}) check_sizes(lowered->plan, sizes(batch, length));
+      for (const runtime::Bucket& bucket : lowered->plan.buckets)
+        check_bucket(lowered->plan, bucket);
+      for (const auto& [batch, length] : {std::pair{1, 1}, {16, 128}, {1, 512}, {64, 3}})
+        check_sizes(lowered->plan, sizes(batch, length));
       if (HasFailure()) return;
     }
   }
@@ -135,9 +163,12 @@ TEST(PlanMemory, NothingLiveSharesASlot) {
 TEST(PlanMemory, AChainTakesTwoSlots) {
   std::string body;
   for (int n = 0; n < 20; ++n) {
-    body += fmt::format("  %v{} = pointwise({}) {{body = (i) => {}[i] + 1.0}} : f32[N]\n", n, n ? fmt::format("%v{}", n - 1) : "%x", n ? fmt::format("%v{}", n - 1) : "%x");
+    body +=
+        fmt::format("  %v{} = pointwise({}) {{body = (i) => {}[i] + 1.0}} : f32[N]\n", n,
+                    n ? fmt::format("%v{}", n - 1) : "%x", n ? fmt::format("%v{}", n - 1) : "%x");
   }
-  auto graph = ir::parse("graph @chain(%x: f32[N]) symbols(N = x.0 in 1..) {\n" + body + "  return y = %v19\n}\n");
+  auto graph = ir::parse("graph @chain(%x: f32[N]) symbols(N = x.0 in 1..) {\n" + body +
+                         "  return y = %v19\n}\n");
   ASSERT_TRUE(graph) << graph.error().message;
   WeightPool weights;
   auto lowered = lower(*graph, Family::cpu, weights);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention: head sizes, groups of heads, lengths around the tiles, scores and masks of every class.
+// attention: head sizes, groups of heads, lengths around the tiles, scores and masks of every
+// class.
 #include <fmt/format.h>
 
 #include "tests/kernels/cases.h"
@@ -22,17 +23,27 @@ std::string text_of(const Attention& a) {
     const char name = "qkv"[t];
     const std::string type = fmt::format("f32[B,{},{}]", t ? keys : "S", widths[t]);
     inputs += fmt::format("%{}: {}, ", name, type);
-    if (a.arena) body += fmt::format("  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[i,j,k] * 2.0}} : {1}\n", name, type);
+    if (a.arena)
+      body += fmt::format(
+          "  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[i,j,k] * 2.0}} : {1}\n", name, type);
     operands += fmt::format("{}%{}{}", t ? ", " : "", name, a.arena ? "a" : "");
   }
   const std::string visible = a.visible == "none" ? "none" : "(b,h,i,j) => " + a.visible;
-  const std::string call = fmt::format("attention({}{}) {{causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = (s,b,h,i,j) => {}, visible = {}}} : f32[B,S,{}]",
-                                       operands, a.extra, a.causal, a.heads, a.key_padding, a.kv_heads, a.score, visible, a.heads * a.dv);
+  const std::string call = fmt::format(
+      "attention({}{}) {{causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = "
+      "(s,b,h,i,j) => {}, visible = {}}} : f32[B,S,{}]",
+      operands, a.extra, a.causal, a.heads, a.key_padding, a.kv_heads, a.score, visible,
+      a.heads * a.dv);
   body += fmt::format("  %y = {}\n", call);
-  if (a.arena) body += fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] + 1.0}} : f32[B,S,{}]\n", a.heads * a.dv);
+  if (a.arena)
+    body +=
+        fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] * 2.0}} : f32[B,S,{}]\n",
+                    a.heads * a.dv);
   const std::string rest = fmt::format("%mask: i64[B,{0}], %m: f32[B,{0}], %p: f32[S,{0}]", keys);
-  return graph_text(inputs + rest, std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""), body,
-                    a.arena ? std::vector<std::string>{"w"} : std::vector<std::string>{"y"});
+  return graph_text(
+      inputs + rest,
+      std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""), body,
+      a.arena ? std::vector<std::string>{"w"} : std::vector<std::string>{"y"});
 }
 
 std::vector<std::vector<int64_t>> lengths(std::vector<int64_t> list) {
@@ -43,7 +54,12 @@ std::vector<std::vector<int64_t>> lengths(std::vector<int64_t> list) {
 
 Case make(const std::string& name, const Attention& a, std::vector<std::vector<int64_t>> shapes) {
   // Masks of 0 and 1, more 1 than 0; biases of a few units.
-  return {"attention_" + name, text_of(a), std::move(shapes), {{"mask", {0, 1}}, {"m", {-4, 4}}, {"p", {-4, 4}}}, 3e-6, 8e-4};
+  return {"attention_" + name,
+          text_of(a),
+          std::move(shapes),
+          {{"mask", {0, 1}}, {"m", {-4, 4}}, {"p", {-4, 4}}},
+          3e-6,
+          8e-4};
 }
 
 }  // namespace
@@ -78,7 +94,8 @@ std::vector<Case> attention_cases() {
   in.visible = padding, in.key_padding = true, in.extra = ", %mask", in.d = in.dv = 20;
   cases.push_back(make("inputs_padding", in, lengths(few)));
 
-  const std::vector<std::vector<int64_t>> cross = {{1, 1, 1}, {2, 1, 64}, {1, 16, 65}, {2, 17, 1}, {1, 33, 16}, {2, 40, 129}};
+  const std::vector<std::vector<int64_t>> cross = {{1, 1, 1},  {2, 1, 64},  {1, 16, 65},
+                                                   {2, 17, 1}, {1, 33, 16}, {2, 40, 129}};
   Attention c = a;
   c.cross = true;
   cases.push_back(make("cross", c, cross));
@@ -113,7 +130,8 @@ std::vector<Case> attention_cases() {
   Attention causal = a;
   causal.visible = "j <= i", causal.causal = true;
   cases.push_back(make("causal", causal, lengths(all)));
-  causal.visible = "j <= i and " + padding, causal.key_padding = true, causal.extra = ", %mask", causal.score = "s * 0.25 + %m[b,j]";
+  causal.visible = "j <= i and " + padding, causal.key_padding = true, causal.extra = ", %mask",
+  causal.score = "s * 0.25 + %m[b,j]";
   causal.extra = ", %mask, %m";
   cases.push_back(make("causal_padding_bias", causal, lengths(few)));
   Attention window = a;

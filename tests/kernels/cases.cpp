@@ -5,10 +5,12 @@
 
 namespace tfcc::test {
 
-std::string graph_text(const std::string& inputs, const std::string& symbols, const std::string& body,
-                       const std::vector<std::string>& outputs) {
-  std::string s = fmt::format("graph @case({}){} {{\n{}\n  return ", inputs, symbols.empty() ? "" : fmt::format(" symbols({})", symbols), body);
-  for (size_t i = 0; i < outputs.size(); ++i) s += fmt::format("{}{} = %{}", i ? ", " : "", outputs[i], outputs[i]);
+std::string graph_text(const std::string& inputs, const std::string& symbols,
+                       const std::string& body, const std::vector<std::string>& outputs) {
+  std::string s = fmt::format("graph @case({}){} {{\n{}\n  return ", inputs,
+                              symbols.empty() ? "" : fmt::format(" symbols({})", symbols), body);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    s += fmt::format("{}{} = %{}", i ? ", " : "", outputs[i], outputs[i]);
   return s + "\n}\n";
 }
 

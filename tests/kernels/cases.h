@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of small graphs whose kernels are compared with the evaluator: every op, each on and one off the edges of its
-// tiles. The same table runs on the CPU and on CUDA.
+// The table of small graphs whose kernels are compared with the evaluator: every op, each on and
+// one off the edges of its tiles. The same table runs on the CPU and on CUDA.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace tfcc::test {
 
-/// Random values of an input: uniform in [low, high], some replaced by NaN, infinities and zeros if `specials`.
+/// Random values of an input: uniform in [low, high], some replaced by NaN, infinities and zeros if
+/// `specials`.
 struct Fill {
   double low = -1, high = 1;
   bool specials = false;
@@ -20,19 +21,21 @@ struct Fill {
 /// One graph with the sizes it runs at.
 struct Case {
   std::string name;
-  std::string text;                          // .tfir
-  std::vector<std::vector<int64_t>> shapes;  // each a value per symbol, in the graph's order; empty: none needed
-  std::map<std::string, Fill> fills = {};    // by input; others are in [-1, 1], integers in [-9, 9]
-  double tolerance = 2e-6;                   // relative L2 error of f32 results
-  double tolerance_f16 = 4.5e-4;             // the same for results that were f16: two roundings
-  bool f16 = true;                           // also run with f16 storage
-  bool widen_on_cpu = false;                 // 16-bit products: the CPU has none
+  std::string text;  // .tfir
+  std::vector<std::vector<int64_t>>
+      shapes;  // each a value per symbol, in the graph's order; empty: none needed
+  std::map<std::string, Fill> fills = {};  // by input; others are in [-1, 1], integers in [-9, 9]
+  double tolerance = 2e-6;                 // relative L2 error of f32 results
+  double tolerance_f16 = 4.5e-4;           // the same for results that were f16: two roundings
+  bool f16 = true;                         // also run with f16 storage
+  bool widen_on_cpu = false;               // 16-bit products: the CPU has none
 };
 inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-/// A graph in text form; `inputs` and `body` as in ir/README.md, results are those named in `outputs`.
-std::string graph_text(const std::string& inputs, const std::string& symbols, const std::string& body,
-                       const std::vector<std::string>& outputs);
+/// A graph in text form; `inputs` and `body` as in ir/README.md, results are those named in
+/// `outputs`.
+std::string graph_text(const std::string& inputs, const std::string& symbols,
+                       const std::string& body, const std::vector<std::string>& outputs);
 
 std::vector<Case> pointwise_cases();
 std::vector<Case> reduce_cases();

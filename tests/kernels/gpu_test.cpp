@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every case of the table on this machine's GPU: with code of its own in f32 and in f16, and with PTX alone. Skipped without
-// a device.
+// Every case of the table on this machine's GPU: with code of its own in f32 and in f16, and with
+// PTX alone. Skipped without a device.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -9,14 +9,16 @@
 namespace tfcc::test {
 namespace {
 
-/// "sm_90", or empty without a driver and a device. The few functions are declared here: cuda.h is not needed.
+/// "sm_90", or empty without a driver and a device. The few functions are declared here: cuda.h is
+/// not needed.
 std::string find_device() {
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) return {};
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(library, "cuInit"));
   const auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(library, "cuDeviceGet"));
-  const auto attribute = reinterpret_cast<int (*)(int*, int, int)>(dlsym(library, "cuDeviceGetAttribute"));
+  const auto attribute =
+      reinterpret_cast<int (*)(int*, int, int)>(dlsym(library, "cuDeviceGetAttribute"));
   int device = 0, major = 0, minor = 0;
   if (!init || !get || !attribute || init(0) != 0 || get(&device, 0) != 0) return {};
   if (attribute(&major, kMajor, device) != 0 || attribute(&minor, kMinor, device) != 0) return {};

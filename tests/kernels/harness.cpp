@@ -29,14 +29,21 @@ double special(uint32_t n) {
   return kValues[n % 5];
 }
 
-std::vector<std::byte> random_bytes(DType t, int64_t count, const Fill* fill, std::mt19937& random) {
+std::vector<std::byte> random_bytes(DType t, int64_t count, const Fill* fill,
+                                    std::mt19937& random) {
   std::vector<std::byte> bytes(static_cast<size_t>(count) * size_of(t));
   const Fill f = fill ? *fill : is_float(t) ? Fill{} : Fill{-9, 9};
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     const double u = random() / 4294967296.0;
-    if (t == DType::boolean) ir::write_int(t, bytes.data(), i, random() & 1);
-    else if (!is_float(t)) ir::write_int(t, bytes.data(), i, static_cast<int64_t>(std::floor(f.low + u * (f.high - f.low + 1))));
-    else ir::write_real(t, bytes.data(), i, f.specials && random() % 8 == 0 ? special(random()) : f.low + u * (f.high - f.low));
+    if (t == DType::boolean)
+      ir::write_int(t, bytes.data(), i, random() & 1);
+    else if (!is_float(t))
+      ir::write_int(t, bytes.data(), i,
+                    static_cast<int64_t>(std::floor(f.low + u * (f.high - f.low + 1))));
+    else
+      ir::write_real(
+          t, bytes.data(), i,
+          f.specials && random() % 8 == 0 ? special(random()) : f.low + u * (f.high - f.low));
   }
   return bytes;
 }
@@ -45,8 +52,10 @@ ir::HostTensor host_tensor(DType t, std::vector<int64_t> dims, const std::byte* 
   ir::HostTensor h{t, std::move(dims), {}, {}};
   const size_t n = static_cast<size_t>(h.element_count());
   for (size_t i = 0; i < n; ++i) {
-    if (is_float(t)) h.reals.push_back(ir::read_real(t, data, i));
-    else h.ints.push_back(ir::read_int(t, data, i));
+    if (is_float(t))
+      h.reals.push_back(ir::read_real(t, data, i));
+    else
+      h.ints.push_back(ir::read_int(t, data, i));
   }
   return h;
 }
@@ -55,10 +64,12 @@ ir::HostTensor host_tensor(DType t, std::vector<int64_t> dims, const std::byte* 
 class Memory {
  public:
   Memory() = default;
-  Memory(DType t, size_t bytes) : offset_(size_of(t)), bytes_(offset_ + bytes + kGuard, std::byte{0xff}) {}
+  Memory(DType t, size_t bytes)
+      : offset_(size_of(t)), bytes_(offset_ + bytes + kGuard, std::byte{0xff}) {}
   std::byte* data() { return bytes_.data() + offset_; }
   bool guard_whole() const {
-    return std::all_of(bytes_.end() - kGuard, bytes_.end(), [](std::byte b) { return b == std::byte{0xff}; });
+    return std::all_of(bytes_.end() - kGuard, bytes_.end(),
+                       [](std::byte b) { return b == std::byte{0xff}; });
   }
 
  private:
@@ -85,7 +96,8 @@ std::vector<int64_t> dims_at(const ir::Graph& g, ir::ValueId v, const std::vecto
   return dims;
 }
 
-Inputs make_inputs(const Case& c, const ir::Graph& g, const std::vector<int64_t>& shape, bool poison = false) {
+Inputs make_inputs(const Case& c, const ir::Graph& g, const std::vector<int64_t>& shape,
+                   bool poison = false) {
   Inputs in;
   std::mt19937 random(17);
   for (ir::ValueId v : g.inputs()) {
@@ -94,9 +106,11 @@ Inputs make_inputs(const Case& c, const ir::Graph& g, const std::vector<int64_t>
     int64_t count = 1;
     for (int64_t d : dims) count *= d;
     auto fill = c.fills.find(value.name);
-    auto bytes = random_bytes(value.type.dtype, count, fill == c.fills.end() ? nullptr : &fill->second, random);
+    auto bytes = random_bytes(value.type.dtype, count,
+                              fill == c.fills.end() ? nullptr : &fill->second, random);
     if (poison && is_float(value.type.dtype)) {
-      for (size_t i = 0; i < static_cast<size_t>(count); ++i) ir::write_real(value.type.dtype, bytes.data(), i, std::nan(""));
+      for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+        ir::write_real(value.type.dtype, bytes.data(), i, std::nan(""));
     }
     in.tensors[value.name] = host_tensor(value.type.dtype, dims, bytes.data());
     Memory& memory = in.bytes[value.name] = Memory(value.type.dtype, bytes.size());
@@ -114,14 +128,16 @@ double rounded(DType t, double v) {
   return ir::read_real(t, b, 0);
 }
 
-// NaN and infinities at the same places; else the L2 error, and no element off by more than a few times that on its scale.
+// NaN and infinities at the same places; else the L2 error, and no element off by more than a few
+// times that on its scale.
 void compare_reals(const ir::HostTensor& got, const ir::HostTensor& want, double tolerance) {
   double error = 0, norm = 0, worst = 0, largest = 0;
   size_t at = 0;
   for (size_t i = 0; i < got.reals.size(); ++i) {
     const double w = rounded(want.dtype, want.reals[i]), g = got.reals[i];
     if (!std::isfinite(w) || !std::isfinite(g)) {
-      ASSERT_TRUE(std::isnan(w) ? std::isnan(g) : w == g) << "element " << i << ": " << g << ", expected " << w;
+      ASSERT_TRUE(std::isnan(w) ? std::isnan(g) : w == g)
+          << "element " << i << ": " << g << ", expected " << w;
       continue;
     }
     error += (g - w) * (g - w);
@@ -130,8 +146,10 @@ void compare_reals(const ir::HostTensor& got, const ir::HostTensor& want, double
     if (std::abs(g - w) > worst) worst = std::abs(g - w), at = i;
   }
   EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm))
-      << "relative L2 error " << std::sqrt(error / norm) << "; element " << at << ": " << got.reals[at] << ", expected " << want.reals[at];
-  EXPECT_LE(worst, 8 * tolerance * largest) << "element " << at << ": " << got.reals[at] << ", expected " << want.reals[at];
+      << "relative L2 error " << std::sqrt(error / norm) << "; element " << at << ": "
+      << got.reals[at] << ", expected " << want.reals[at];
+  EXPECT_LE(worst, 8 * tolerance * largest)
+      << "element " << at << ": " << got.reals[at] << ", expected " << want.reals[at];
 }
 
 void compare(const ir::HostTensor& got, const ir::HostTensor& want, double tolerance) {
@@ -161,7 +179,9 @@ std::optional<ir::Graph> graph_of(const Case& c, const Where& where) {
   }
   const bool widen = c.widen_on_cpu && where.family == codegen::Family::cpu;
   if (where.f16 || widen) {
-    if (auto done = passes::run_passes(*g, {where.f16 ? "convert-precision-f16" : "convert-precision-f32"}); !done) {
+    if (auto done =
+            passes::run_passes(*g, {where.f16 ? "convert-precision-f16" : "convert-precision-f32"});
+        !done) {
       ADD_FAILURE() << done.error().message;
       return std::nullopt;
     }
@@ -169,10 +189,12 @@ std::optional<ir::Graph> graph_of(const Case& c, const Where& where) {
   return *std::move(g);
 }
 
-std::optional<codegen::CompileResult> compile_graph(const ir::Graph& g, const Where& where, const std::string& path) {
+std::optional<codegen::CompileResult> compile_graph(const ir::Graph& g, const Where& where,
+                                                    const std::string& path) {
   codegen::CompileOptions options;
   options.targets = {{where.target, where.family}};
-  options.cache.dir = std::filesystem::temp_directory_path() / fmt::format("tfcc-kernel-tests-{}", getuid());
+  options.cache.dir =
+      std::filesystem::temp_directory_path() / fmt::format("tfcc-kernel-tests-{}", getuid());
   codegen::PlanInput in{where.family, g, {}};
   in.options.precision = where.f16 ? "f16" : "f32";
   auto result = codegen::compile({in}, path, options);

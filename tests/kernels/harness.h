@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a case of the table: compiles its graph to a file, loads that with the public API, and compares every output with
-// the evaluator's.
+// Runs a case of the table: compiles its graph to a file, loads that with the public API, and
+// compares every output with the evaluator's.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@ namespace tfcc::test {
 
 /// What a case is compiled for and where it runs.
 struct Where {
-  std::string target;          // "x86-64-v2", "sm_90", "compute_80"
+  std::string target;  // "x86-64-v2", "sm_90", "compute_80"
   codegen::Family family = codegen::Family::cpu;
-  bool f16 = false;            // after convert-precision-f16
+  bool f16 = false;  // after convert-precision-f16
 };
 
 /// A file that is gone with the object.
@@ -34,7 +34,8 @@ class ScratchFile {
   std::string path_;
 };
 
-/// Compiles and runs `c` at all its shapes, up and down again on one executor; fails the test on any difference.
+/// Compiles and runs `c` at all its shapes, up and down again on one executor; fails the test on
+/// any difference.
 void check_case(const Case& c, const Where& where);
 /// Compiles alone: kernels that spill registers fail the test.
 void compile_case(const Case& c, const Where& where);

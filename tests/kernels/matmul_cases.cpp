@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul: weights, batches, broadcast leading dims, transposes, alpha, bias, graph inputs and outputs, f64.
+// matmul: weights, batches, broadcast leading dims, transposes, alpha, bias, graph inputs and
+// outputs, f64.
 #include <fmt/format.h>
 
 #include "tests/kernels/cases.h"
@@ -10,18 +11,23 @@ namespace {
 struct Ops {
   std::string body;
   std::vector<std::string> outputs;
-  void matmul(const std::string& name, const std::string& operands, const std::string& type, double alpha = 1, bool trans_a = false, bool trans_b = false) {
-    body += fmt::format("  %{} = matmul({}) {{alpha = {:#}, trans_a = {}, trans_b = {}}} : {}\n", name, operands, alpha, trans_a, trans_b, type);
+  void matmul(const std::string& name, const std::string& operands, const std::string& type,
+              double alpha = 1, bool trans_a = false, bool trans_b = false) {
+    body += fmt::format("  %{} = matmul({}) {{alpha = {:#}, trans_a = {}, trans_b = {}}} : {}\n",
+                        name, operands, alpha, trans_a, trans_b, type);
     outputs.push_back(name);
   }
 };
 
-const std::vector<std::vector<int64_t>> kShapes = {{1, 1}, {2, 15}, {1, 16}, {3, 17}, {2, 64}, {1, 65}};
+const std::vector<std::vector<int64_t>> kShapes = {{1, 1},  {2, 15}, {1, 16},
+                                                   {3, 17}, {2, 64}, {1, 65}};
 
 Case weights() {
   Ops o;
-  o.body = "  const @w : f32[20,28] = random(1)\n  const @wt : f32[28,20] = random(2)\n  const @b : f32[28] = random(3)\n"
-           "  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f32[B,S,20]\n";
+  o.body =
+      "  const @w : f32[20,28] = random(1)\n  const @wt : f32[28,20] = random(2)\n  const @b : "
+      "f32[28] = random(3)\n"
+      "  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f32[B,S,20]\n";
   o.matmul("input", "%x, @w", "f32[B,S,28]");
   o.matmul("arena", "%h, @w", "f32[B,S,28]");
   o.matmul("bias", "%h, @w, @b", "f32[B,S,28]");
@@ -31,27 +37,41 @@ Case weights() {
   o.body += "  %next = pointwise(%bias) {body = (i,j,k) => tanh(%bias[i,j,k])} : f32[B,S,28]\n";
   o.outputs.push_back("next");
   o.matmul("last", "%next, @wt", "f32[B,S,20]");
-  return {"matmul_weights", graph_text("%x: f32[B,S,20], %c: f32[28]", "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs), kShapes, {}, 1e-5, 9e-4};
+  return {"matmul_weights",
+          graph_text("%x: f32[B,S,20], %c: f32[28]", "B = x.0 in 1.., S = x.1 in 1..", o.body,
+                     o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
 }
 
 Case batched() {
   Ops o;
   for (bool trans_a : {false, true}) {
     for (bool trans_b : {false, true}) {
-      o.matmul(fmt::format("y{}{}", int(trans_a), int(trans_b)), fmt::format("%{}, %{}", trans_a ? "at" : "a", trans_b ? "bt" : "b"),
-               "f32[B,3,S,9]", 0.5, trans_a, trans_b);
+      o.matmul(fmt::format("y{}{}", int(trans_a), int(trans_b)),
+               fmt::format("%{}, %{}", trans_a ? "at" : "a", trans_b ? "bt" : "b"), "f32[B,3,S,9]",
+               0.5, trans_a, trans_b);
     }
   }
   o.matmul("square", "%a, %a", "f32[B,3,S,S]", 1, false, true);
   o.body += "  %scores = softmax(%square) : f32[B,3,S,S]\n";
   o.matmul("attended", "%scores, %a", "f32[B,3,S,6]");
-  return {"matmul_batched", graph_text("%a: f32[B,3,S,6], %at: f32[B,3,6,S], %b: f32[B,3,6,9], %bt: f32[B,3,9,6]", "B = a.0 in 1.., S = a.2 in 1..", o.body, o.outputs),
-          kShapes, {}, 1e-5, 9e-4};
+  return {"matmul_batched",
+          graph_text("%a: f32[B,3,S,6], %at: f32[B,3,6,S], %b: f32[B,3,6,9], %bt: f32[B,3,9,6]",
+                     "B = a.0 in 1.., S = a.2 in 1..", o.body, o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
 }
 
 Case broadcast() {
   Ops o;
-  o.body = "  const @w : f32[4,8,8] = random(1)\n  const @left : f32[5,8] = random(2)\n  const @bias : f32[8] = random(3)\n";
+  o.body =
+      "  const @w : f32[4,8,8] = random(1)\n  const @left : f32[5,8] = random(2)\n  const @bias : "
+      "f32[8] = random(3)\n";
   o.matmul("both", "%a, %b", "f32[B,4,S,5]");
   o.matmul("both_bias", "%a, @w, @bias", "f32[B,4,S,8]", 0.5, false, true);
   o.matmul("left_2d", "%p, %b", "f32[1,4,S,5]");
@@ -61,18 +81,32 @@ Case broadcast() {
   o.matmul("right_shared_transposed_a", "%r, %q", "f32[B,S,3]", 1, true, false);
   o.matmul("two_2d", "%p, %q", "f32[S,3]");
   o.matmul("longer_right", "%p, %r", "f32[B,S,S]");
-  return {"matmul_broadcast", graph_text("%a: f32[B,1,S,8], %b: f32[1,4,8,5], %p: f32[S,8], %q: f32[8,3], %r: f32[B,8,S]", "B = a.0 in 1.., S = a.2 in 1..", o.body, o.outputs),
-          kShapes, {}, 1e-5, 9e-4};
+  return {
+      "matmul_broadcast",
+      graph_text("%a: f32[B,1,S,8], %b: f32[1,4,8,5], %p: f32[S,8], %q: f32[8,3], %r: f32[B,8,S]",
+                 "B = a.0 in 1.., S = a.2 in 1..", o.body, o.outputs),
+      kShapes,
+      {},
+      1e-5,
+      9e-4};
 }
 
 Case of_16_bits() {
   Ops o;
-  o.body = "  const @w : f16[24,16] = f32[24,16] random(1) |> cast(f16)\n  const @b : f16[16] = f32[16] random(2) |> cast(f16)\n"
-           "  const @v : bf16[24,16] = f32[24,16] random(1) |> cast(bf16)\n";
+  o.body =
+      "  const @w : f16[24,16] = f32[24,16] random(1) |> cast(f16)\n  const @b : f16[16] = f32[16] "
+      "random(2) |> cast(f16)\n"
+      "  const @v : bf16[24,16] = f32[24,16] random(1) |> cast(bf16)\n";
   o.matmul("half", "%h, @w, @b", "f16[B,S,16]", 0.5);
   o.matmul("half_pairs", "%h, %h", "f16[B,S,S]", 1, false, true);
   o.matmul("brain", "%g, @v", "bf16[B,S,16]");
-  Case c{"matmul_16_bit", graph_text("%h: f16[B,S,24], %g: bf16[B,S,24]", "B = h.0 in 1.., S = h.1 in 1..", o.body, o.outputs), kShapes, {}, 1e-5, 9e-4};
+  Case c{"matmul_16_bit",
+         graph_text("%h: f16[B,S,24], %g: bf16[B,S,24]", "B = h.0 in 1.., S = h.1 in 1..", o.body,
+                    o.outputs),
+         kShapes,
+         {},
+         1e-5,
+         9e-4};
   c.widen_on_cpu = true;
   return c;
 }
@@ -83,7 +117,13 @@ Case doubles() {
   o.matmul("transposed", "%e, %d", "f64[B,7,S]", 2, true, true);
   o.matmul("pairs", "%d, %d", "f64[B,S,S]", 0.25, false, true);
   o.matmul("bias", "%d, %e, %b", "f64[B,S,7]");
-  return {"matmul_f64", graph_text("%d: f64[B,S,24], %e: f64[24,7], %b: f64[7]", "B = d.0 in 1.., S = d.1 in 1..", o.body, o.outputs), kShapes, {}, 1e-5, 9e-4};
+  return {"matmul_f64",
+          graph_text("%d: f64[B,S,24], %e: f64[24,7], %b: f64[7]", "B = d.0 in 1.., S = d.1 in 1..",
+                     o.body, o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
 }
 
 // Each of the sizes alone at 1, and sizes past any tile.
@@ -92,15 +132,26 @@ Case edges() {
   const int sizes[] = {1, 15, 33, 130};
   for (int k : sizes) {
     for (int n : sizes) {
-      o.body += fmt::format("  const @w{0}_{1} : f32[{0},{1}] = random({0})\n  %x{0}_{1} = pointwise(%x) {{body = (i,j) => %x[i,j]}} : f32[N,{0}]\n", k, n);
-      o.matmul(fmt::format("y{}_{}", k, n), fmt::format("%x{0}_{1}, @w{0}_{1}", k, n), fmt::format("f32[N,{}]", n));
+      o.body += fmt::format(
+          "  const @w{0}_{1} : f32[{0},{1}] = random({0})\n  %x{0}_{1} = pointwise(%x) {{body = "
+          "(i,j) => %x[i,j]}} : f32[N,{0}]\n",
+          k, n);
+      o.matmul(fmt::format("y{}_{}", k, n), fmt::format("%x{0}_{1}, @w{0}_{1}", k, n),
+               fmt::format("f32[N,{}]", n));
     }
   }
-  return {"matmul_edges", graph_text("%x: f32[N,130]", "N = x.0 in 1..", o.body, o.outputs), {{1}, {2}, {127}, {128}, {129}}, {}, 1e-5, 9e-4};
+  return {"matmul_edges",
+          graph_text("%x: f32[N,130]", "N = x.0 in 1..", o.body, o.outputs),
+          {{1}, {2}, {127}, {128}, {129}},
+          {},
+          1e-5,
+          9e-4};
 }
 
 }  // namespace
 
-std::vector<Case> matmul_cases() { return {weights(), batched(), broadcast(), of_16_bits(), doubles(), edges()}; }
+std::vector<Case> matmul_cases() {
+  return {weights(), batched(), broadcast(), of_16_bits(), doubles(), edges()};
+}
 
 }  // namespace tfcc::test

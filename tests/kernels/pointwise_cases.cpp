@@ -12,7 +12,8 @@ namespace {
 struct Ops {
   std::string body;
   std::vector<std::string> outputs;
-  void add(const std::string& name, const std::string& operands, const std::string& expr, const std::string& type) {
+  void add(const std::string& name, const std::string& operands, const std::string& expr,
+           const std::string& type) {
     body += fmt::format("  %{} = pointwise({}) {{body = {}}} : {}\n", name, operands, expr, type);
     outputs.push_back(name);
   }
@@ -22,8 +23,11 @@ const std::vector<std::vector<int64_t>> kSmall = {{1, 1}, {2, 3}, {1, 33}, {3, 1
 
 Case views() {
   Ops o;
-  o.body = "  flag 0 \"ids: a value lies outside [0, 50)\"\n  const @table : f32[50,24] = random(3)\n  const @tail : f32[16] = random(4)\n";
-  o.add("gather", "%ids, @table, %x", "(i,j,k) => @table[bounded(%ids[i,j], 50, 0),k] + %x[i,j,k]", "f32[B,S,24]");
+  o.body =
+      "  flag 0 \"ids: a value lies outside [0, 50)\"\n  const @table : f32[50,24] = random(3)\n  "
+      "const @tail : f32[16] = random(4)\n";
+  o.add("gather", "%ids, @table, %x", "(i,j,k) => @table[bounded(%ids[i,j], 50, 0),k] + %x[i,j,k]",
+        "f32[B,S,24]");
   o.add("concat", "%x, @tail", "(i,j,k) => select(k < 24, %x[i,j,k], @tail[k-24])", "f32[B,S,40]");
   o.add("strided", "%x", "(i,j,k) => %x[i,j,3*k+1]", "f32[B,S,8]");
   o.add("transposed", "%x", "(i,j,k) => %x[k,j,i]", "f32[24,S,B]");
@@ -35,7 +39,10 @@ Case views() {
   o.add("spread", "%scalar", "(i,j) => %scalar[] * 2.0", "f32[S,3]");
   o.add("iota", "%ids", "(i,j) => 100*i + j + %ids[i,0]", "i64[B,S]");
   o.add("small", "%ids", "(i,j) => %ids[i,j] % 7 + i", "i32[B,S]");
-  return {"views", graph_text("%x: f32[B,S,24], %ids: i64[B,S]", "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs), kSmall,
+  return {"views",
+          graph_text("%x: f32[B,S,24], %ids: i64[B,S]", "B = x.0 in 1.., S = x.1 in 1..", o.body,
+                     o.outputs),
+          kSmall,
           {{"ids", {0, 49}}}};
 }
 
@@ -51,13 +58,17 @@ Case casts(bool reals) {
   for (int to = 0; to < kDTypeCount; ++to) {
     const DType type = static_cast<DType>(to);
     if (is_float(type) != reals) continue;
-    const char* scalar = type == DType::f64 ? "f64" : is_float(type) ? "f32" : is_integer(type) ? "i64" : "bool";
+    const char* scalar = type == DType::f64 ? "f64"
+                         : is_float(type)   ? "f32"
+                         : is_integer(type) ? "i64"
+                                            : "bool";
     std::string e;
     for (int from = 0; from < kDTypeCount; ++from) {
       const std::string one = fmt::format("{}(%x{}[j])", scalar, from);
       e += from == kDTypeCount - 1 ? one : fmt::format("select(i == {}, {}, ", from, one);
     }
-    o.add(std::string("to_") + to_string(type), operands, "(i,j) => " + e + std::string(kDTypeCount - 1, ')'),
+    o.add(std::string("to_") + to_string(type), operands,
+          "(i,j) => " + e + std::string(kDTypeCount - 1, ')'),
           fmt::format("{}[10,N]", to_string(type)));
   }
   std::map<std::string, Fill> fills;
@@ -66,7 +77,10 @@ Case casts(bool reals) {
   fills["x6"] = {-32768, 32767};
   fills["x7"] = {-128, 127};
   fills["x8"] = {0, 255};
-  return {reals ? "casts_to_reals" : "casts_to_integers", graph_text(inputs, "N = x0.0 in 1..", o.body, o.outputs), {{1}, {64}, {129}}, fills};
+  return {reals ? "casts_to_reals" : "casts_to_integers",
+          graph_text(inputs, "N = x0.0 in 1..", o.body, o.outputs),
+          {{1}, {64}, {129}},
+          fills};
 }
 
 Case functions(const char* type, bool specials) {
@@ -75,7 +89,8 @@ Case functions(const char* type, bool specials) {
   const auto unary = [&](const std::string& name, const std::string& expr) {
     o.add(name, "%x", "(i,j) => " + expr, fmt::format("{}[N,5]", type));
   };
-  for (const char* f : {"exp", "erf", "tanh", "sin", "cos", "floor", "ceil", "rint", "sign", "abs"}) unary(f, fmt::format("{}(%x[i,j])", f));
+  for (const char* f : {"exp", "erf", "tanh", "sin", "cos", "floor", "ceil", "rint", "sign", "abs"})
+    unary(f, fmt::format("{}(%x[i,j])", f));
   unary("log", fmt::format("log(abs(%x[i,j]) + 0.1{})", d));
   unary("sqrt", "sqrt(abs(%x[i,j]))");
   unary("f16", "f16(%x[i,j])");
@@ -93,7 +108,9 @@ Case functions(const char* type, bool specials) {
   o.add("at_most", "%x, %y", "(i,j) => not %x[i,j] <= %y[i,j]", "bool[N,5]");
   o.add("equal", "%x, %y", "(i,j) => %x[i,j] == %y[i,j] or %x[i,j] != %x[i,j]", "bool[N,5]");
   Case c{fmt::format("functions_{}{}", type, specials ? "_specials" : ""),
-         graph_text(fmt::format("%x: {0}[N,5], %y: {0}[N,5]", type), "N = x.0 in 1..", o.body, o.outputs), {{1}, {77}},
+         graph_text(fmt::format("%x: {0}[N,5], %y: {0}[N,5]", type), "N = x.0 in 1..", o.body,
+                    o.outputs),
+         {{1}, {77}},
          {{"x", {-4, 4, specials}}, {"y", {-3, 3, specials}}}};
   c.f16 = false;  // floor of a rounded value is another value
   return c;
@@ -101,20 +118,27 @@ Case functions(const char* type, bool specials) {
 
 Case integers_and_conditions() {
   Ops o;
-  const auto i64 = [&](const std::string& name, const std::string& e) { o.add(name, "%a, %b", "(i,j) => " + e, "i64[N,16]"); };
+  const auto i64 = [&](const std::string& name, const std::string& e) {
+    o.add(name, "%a, %b", "(i,j) => " + e, "i64[N,16]");
+  };
   i64("quotient", "%a[i,j] / (abs(%b[i,j]) + 1)");
   i64("modulo", "%a[i,j] % (abs(%b[i,j]) + 1)");
   i64("smaller", "min(%a[i,j], %b[i,j])");
   i64("larger", "max(%a[i,j], 3*%b[i,j] - 2)");
   i64("polynomial", "%a[i,j]*%a[i,j]*%b[i,j] - 4*%b[i,j] + i*j");
-  const auto condition = [&](const std::string& name, const std::string& e) { o.add(name, "%a, %b, %m", "(i,j) => " + e, "bool[N,16]"); };
+  const auto condition = [&](const std::string& name, const std::string& e) {
+    o.add(name, "%a, %b, %m", "(i,j) => " + e, "bool[N,16]");
+  };
   condition("less", "%a[i,j] < %b[i,j] and %m[i,j]");
   condition("equal", "%a[i,j] == %b[i,j] or not %m[i,j]");
   condition("different", "%a[i,j] != %b[i,j] and %a[i,j] >= i and %m[i,j]");
   o.add("chosen", "%a, %b, %m", "(i,j) => select(%m[i,j], %a[i,j], %b[i,j])", "i32[N,16]");
   o.add("counted", "%m", "(i,j) => i64(%m[i,j]) + i64(%m[i,15-j])", "u8[N,16]");
   o.add("weighted", "%a, %m", "(i,j) => f32(%a[i,j]) * f32(%m[i,j])", "f32[N,16]");
-  return {"integers_and_conditions", graph_text("%a: i64[N,16], %b: i64[N,16], %m: bool[N,16]", "N = a.0 in 1..", o.body, o.outputs), {{1}, {2}, {37}}};
+  return {"integers_and_conditions",
+          graph_text("%a: i64[N,16], %b: i64[N,16], %m: bool[N,16]", "N = a.0 in 1..", o.body,
+                     o.outputs),
+          {{1}, {2}, {37}}};
 }
 
 Case ranks() {
@@ -125,18 +149,26 @@ Case ranks() {
   o.add("r6", "%r5", "(a,b,c,d,e,f) => %r5[f,a,b,c,d]", "f32[B,S,2,3,1,2]");
   o.add("r7", "%x", "(a,b,c,d,e,f,g) => %x[c,f,a,0] * f32(g + 10*e)", "f32[S,1,B,1,2,2,4]");
   o.add("r8", "%x", "(a,b,c,d,e,f,g,h) => %x[h,b,e,d] - f32(a*c + g)", "f32[2,2,2,3,S,1,2,B]");
-  return {"ranks", graph_text("%x: f32[B,2,S,3]", "B = x.0 in 1.., S = x.2 in 1..", o.body, o.outputs), {{1, 1}, {3, 5}, {2, 17}}};
+  return {"ranks",
+          graph_text("%x: f32[B,2,S,3]", "B = x.0 in 1.., S = x.2 in 1..", o.body, o.outputs),
+          {{1, 1}, {3, 5}, {2, 17}}};
 }
 
 Case store_widths() {
   Ops o;
   for (const char* t : {"f32", "f16", "f64", "u8", "bool", "i64"}) {
     for (int last : {1, 2, 3, 4, 8, 16}) {
-      const char* e = std::string(t) == "f64" ? "f64(%x[i,j])" : std::string(t) == "bool" ? "%x[i,j] > 0.0" : std::string(t)[0] == 'f' ? "%x[i,j] * 2.0" : "i64(%x[i,j] * 50.0)";
-      o.add(fmt::format("{}_{}", t, last), "%x", fmt::format("(i,j) => {}", e), fmt::format("{}[N,{}]", t, last));
+      const char* e = std::string(t) == "f64"    ? "f64(%x[i,j])"
+                      : std::string(t) == "bool" ? "%x[i,j] > 0.0"
+                      : std::string(t)[0] == 'f' ? "%x[i,j] * 2.0"
+                                                 : "i64(%x[i,j] * 50.0)";
+      o.add(fmt::format("{}_{}", t, last), "%x", fmt::format("(i,j) => {}", e),
+            fmt::format("{}[N,{}]", t, last));
     }
   }
-  Case c{"store_widths", graph_text("%x: f32[N,16]", "N = x.0 in 1..", o.body, o.outputs), {{1}, {7}, {150}}};
+  Case c{"store_widths",
+         graph_text("%x: f32[N,16]", "N = x.0 in 1..", o.body, o.outputs),
+         {{1}, {7}, {150}}};
   c.f16 = false;  // truncation of a rounded value is another value
   return c;
 }
@@ -146,7 +178,8 @@ Case empty() {
   Ops o;
   o.add("copy", "%x", "(i,j) => %x[i,j] + 1.0", "f32[N,4]");
   o.body += "  %sum = reduce(%x) {body = (i,j) => %x[j,i], extents = [N], kind = sum} : f32[4]\n";
-  o.body += "  %largest = reduce(%x) {body = (i,j) => %x[j,i], extents = [N], kind = max} : f32[4]\n";
+  o.body +=
+      "  %largest = reduce(%x) {body = (i,j) => %x[j,i], extents = [N], kind = max} : f32[4]\n";
   o.outputs.insert(o.outputs.end(), {"sum", "largest"});
   return {"empty", graph_text("%x: f32[N,4]", "N = x.0 in 0..", o.body, o.outputs), {{0}, {3}}};
 }
@@ -154,8 +187,16 @@ Case empty() {
 }  // namespace
 
 std::vector<Case> pointwise_cases() {
-  return {views(), casts(true), casts(false), functions("f32", false), functions("f32", true), functions("f64", false),
-          integers_and_conditions(), ranks(), store_widths(), empty()};
+  return {views(),
+          casts(true),
+          casts(false),
+          functions("f32", false),
+          functions("f32", true),
+          functions("f64", false),
+          integers_and_conditions(),
+          ranks(),
+          store_widths(),
+          empty()};
 }
 
 }  // namespace tfcc::test
