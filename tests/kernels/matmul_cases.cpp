@@ -100,6 +100,8 @@ Case of_16_bits() {
   o.matmul("half", "%h, @w, @b", "f16[B,S,16]", 0.5);
   o.matmul("half_pairs", "%h, %h", "f16[B,S,S]", 1, false, true);
   o.matmul("brain", "%g, @v", "bf16[B,S,16]");
+  o.matmul("wide", "%h, @w", "f32[B,S,16]");
+  o.matmul("wide_pairs", "%g, %g", "f32[B,S,S]", 0.5, false, true);
   Case c{"matmul_16_bit",
          graph_text("%h: f16[B,S,24], %g: bf16[B,S,24]", "B = h.0 in 1.., S = h.1 in 1..", o.body,
                     o.outputs),

@@ -184,6 +184,21 @@ Case empty() {
   return {"empty", graph_text("%x: f32[N,4]", "N = x.0 in 0..", o.body, o.outputs), {{0}, {3}}};
 }
 
+// Outputs that are inputs, constants, the same value twice, or read by a product.
+Case outputs() {
+  return {"outputs",
+          "graph @case(%x: f32[B,S,6], %m: bool[B,S], %k: i32[B,S], %h: f16[S])"
+          " symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
+          "  const @c : f32[3,2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n"
+          "  const @n : i64[2] = [7, -8]\n  const @w : f32[6,4] = random(1)\n"
+          "  %y = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 3.0} : f32[B,S,6]\n"
+          "  %z = matmul(%y, @w) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,4]\n"
+          "  %t = pointwise(%y) {body = (i,j,k) => %y[i,j,5-k]} : f32[B,S,6]\n"
+          "  return x2 = %x, m2 = %m, k2 = %k, h2 = %h, c = @c, n = @n, y = %y, again = %y, z = %z, "
+          "last = %z, t = %t\n}\n",
+          kSmall};
+}
+
 }  // namespace
 
 std::vector<Case> pointwise_cases() {
@@ -196,6 +211,7 @@ std::vector<Case> pointwise_cases() {
           integers_and_conditions(),
           ranks(),
           store_widths(),
+          outputs(),
           empty()};
 }
 
