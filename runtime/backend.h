@@ -75,6 +75,20 @@ class Queue {
   virtual Result<void> fill_zero(void* stream, void* memory, size_t bytes) = 0;
   virtual Result<void> wait() = 0;
 
+  /// Launches between begin_capture() and end_capture() on own_stream() are recorded, not run. The
+  /// graph that comes out can be replayed on any stream, one run at a time, as long as the memory
+  /// that the launches were given stays. Queues that cannot capture implement none of this.
+  virtual bool can_capture() const { return false; }
+  /// Whether the caller is recording this stream.
+  virtual bool is_capturing(void*) const { return false; }
+  virtual Result<void> begin_capture() { return {}; }
+  virtual Result<void*> end_capture() { return nullptr; }
+  virtual Result<void> replay(void* /*stream*/, void* /*graph*/) { return {}; }
+  virtual void drop_graph(void*) {}
+
+  /// Device allocations made so far.
+  virtual uint64_t allocations() const { return 0; }
+
   /// Waits, copies the flags and clears them.
   virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;
   /// What a kernel gets for graph input or output `i` in place of its address; null: the address
@@ -94,6 +108,8 @@ class Backend {
   /// Address of the weights section as kernels see it.
   virtual const std::byte* weights() const = 0;
   virtual Result<std::unique_ptr<Queue>> queue() const = 0;
+  /// Pieces of code given to the driver so far.
+  virtual uint64_t modules_loaded() const { return 0; }
 };
 
 /// What a backend is made from. Everything outlives the backend.

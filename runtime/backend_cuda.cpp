@@ -25,6 +25,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource&, int) {
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 
 #include "runtime/cuda_driver.h"
 #include "runtime/gemm_cublaslt.h"
@@ -65,6 +66,17 @@ class Current {
   const CudaDriver& cuda_;
 };
 
+// A context must not be waited for while one of its streams is being captured, by whatever thread.
+std::mutex& capture_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+CUresult synchronize(const CudaDriver& cuda) {
+  std::lock_guard lock(capture_mutex());
+  return cuda.cuCtxSynchronize();
+}
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaDriver& cuda) : cuda_(cuda) {}
@@ -75,6 +87,7 @@ class CudaBackend final : public Backend {
   bool on_host() const override { return false; }
   const std::byte* weights() const override { return reinterpret_cast<const std::byte*>(weights_); }
   Result<std::unique_ptr<Queue>> queue() const override;
+  uint64_t modules_loaded() const override { return modules_.size(); }
 
  private:
   friend class CudaQueue;
@@ -101,7 +114,7 @@ CudaBackend::~CudaBackend() {
   if (context_ == nullptr) return;
   {
     Current current(cuda_, context_);
-    cuda_.cuCtxSynchronize();
+    synchronize(cuda_);
     for (CUmodule m : modules_) cuda_.cuModuleUnload(m);
     if (weights_ != 0) cuda_.cuMemFree(weights_);
   }
@@ -218,7 +231,7 @@ class CudaQueue final : public Queue {
 
   ~CudaQueue() override {
     Current current(cuda_, b_.context_);
-    cuda_.cuCtxSynchronize();
+    synchronize(cuda_);
     gemms_.reset();
     for (CUdeviceptr p : {block_, workspace_}) {
       if (p != 0) cuda_.cuMemFree(p);
@@ -232,9 +245,10 @@ class CudaQueue final : public Queue {
     TFCC_CU(cuda_, "a stream", cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
     size_t bytes = block_bytes() + std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t);
     TFCC_TRY_VOID(b_.check_memory(&block_, bytes, "the sizes"));
+    ++allocations_;
     TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(block_, 0, bytes));
     // The memset is on the null stream, which a non-blocking stream does not wait for.
-    TFCC_CU(cuda_, "clear the flags", cuda_.cuCtxSynchronize());
+    TFCC_CU(cuda_, "clear the flags", synchronize(cuda_));
     return {};
   }
 
@@ -242,6 +256,7 @@ class CudaQueue final : public Queue {
     Current current(cuda_, b_.context_);
     CUdeviceptr p = 0;
     TFCC_TRY_VOID(b_.check_memory(&p, bytes, what));
+    ++allocations_;
     return reinterpret_cast<void*>(p);
   }
 
@@ -249,7 +264,7 @@ class CudaQueue final : public Queue {
   void release(void* memory) override {
     if (memory == nullptr) return;
     Current current(cuda_, b_.context_);
-    cuda_.cuCtxSynchronize();
+    synchronize(cuda_);
     cuda_.cuMemFree(address(memory));
   }
 
@@ -258,6 +273,7 @@ class CudaQueue final : public Queue {
     if (gemms_ == nullptr) {
       TFCC_TRY(gemms_, CublasLtGemms::make());
       TFCC_TRY_VOID(b_.check_memory(&workspace_, kWorkspaceBytes, "the workspace of products"));
+      ++allocations_;
     }
     return gemms_->prepare(shape, kWorkspaceBytes);
   }
@@ -313,15 +329,65 @@ class CudaQueue final : public Queue {
     return {};
   }
 
+  bool can_capture() const override { return true; }
+  bool is_capturing(void* stream) const override {
+    Current current(cuda_, b_.context_);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult code = cuda_.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+    return code != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+  }
+
+  // Relaxed: a kernel of the library may be loaded by its first launch, which other modes refuse.
+  Result<void> begin_capture() override {
+    Current current(cuda_, b_.context_);
+    std::unique_lock lock(capture_mutex());
+    TFCC_CU(cuda_, "start of a capture",
+            cuda_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED));
+    capturing_ = std::move(lock);
+    return {};
+  }
+
+  Result<void*> end_capture() override {
+    Current current(cuda_, b_.context_);
+    CUgraph graph = nullptr;
+    CUgraphExec made = nullptr;
+    CUresult code = cuda_.cuStreamEndCapture(stream_, &graph);
+    capturing_ = {};
+    TFCC_CU(cuda_, "end of a capture", code);
+    code = cuda_.cuGraphInstantiateWithFlags(&made, graph, 0);
+    cuda_.cuGraphDestroy(graph);
+    TFCC_CU(cuda_, "a graph", code);
+    if (const CUresult upload = cuda_.cuGraphUpload(made, stream_); upload != CUDA_SUCCESS) {
+      cuda_.cuGraphExecDestroy(made);
+      return failure(cuda_, "upload of a graph", upload);
+    }
+    return static_cast<void*>(made);
+  }
+
+  Result<void> replay(void* stream, void* graph) override {
+    Current current(cuda_, b_.context_);
+    TFCC_CU(cuda_, "launch of a graph",
+            cuda_.cuGraphLaunch(static_cast<CUgraphExec>(graph), static_cast<CUstream>(stream)));
+    return {};
+  }
+
+  // A graph in flight is freed when it is done.
+  void drop_graph(void* graph) override {
+    Current current(cuda_, b_.context_);
+    cuda_.cuGraphExecDestroy(static_cast<CUgraphExec>(graph));
+  }
+
+  uint64_t allocations() const override { return allocations_; }
+
   // The caller's stream is not kept: it may be gone by now.
   Result<void> take_flags(std::span<uint32_t> flags) override {
     Current current(cuda_, b_.context_);
-    TFCC_CU(cuda_, "a kernel failed", cuda_.cuCtxSynchronize());
+    TFCC_CU(cuda_, "a kernel failed", synchronize(cuda_));
     if (flags.empty()) return {};
     CUdeviceptr from = block_ + block_bytes();
     TFCC_CU(cuda_, "read the flags", cuda_.cuMemcpyDtoH(flags.data(), from, flags.size_bytes()));
     TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(from, 0, flags.size_bytes()));
-    TFCC_CU(cuda_, "clear the flags", cuda_.cuCtxSynchronize());
+    TFCC_CU(cuda_, "clear the flags", synchronize(cuda_));
     return {};
   }
 
@@ -349,6 +415,8 @@ class CudaQueue final : public Queue {
   CUstream stream_ = nullptr;
   CUdeviceptr block_ = 0;
   CUdeviceptr workspace_ = 0;
+  uint64_t allocations_ = 0;
+  std::unique_lock<std::mutex> capturing_;         // held from begin_capture() to end_capture()
   std::unique_ptr<CublasLtGemms> gemms_;
   std::vector<void*> params_;
 };

@@ -43,12 +43,6 @@ Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
                                      "; use another shape or compile with other limits"};
 }
 
-// Whether a check holds; a check that overflows does not.
-bool holds(const Check& c, std::span<const int64_t> symbols) {
-  auto value = c.value.evaluate(symbols);
-  return value && (c.equal ? *value == 0 : *value >= 0);
-}
-
 // Elements from the first to behind the last of `batch` matrices, or nothing on overflow.
 std::optional<int64_t> extent(int64_t batch, int64_t stride, int64_t rows, int64_t columns) {
   int64_t steps = 0, last = 0, total = 0;
@@ -60,6 +54,21 @@ std::optional<int64_t> extent(int64_t batch, int64_t stride, int64_t rows, int64
 }
 
 }  // namespace
+
+bool holds(const Check& c, std::span<const int64_t> symbols) {
+  auto value = c.value.evaluate(symbols);
+  return value && (c.equal ? *value == 0 : *value >= 0);
+}
+
+const Bucket* first_bucket(const Plan& plan, std::span<const int64_t> symbols) {
+  for (const Bucket& bucket : plan.buckets) {
+    if (std::all_of(bucket.limits.begin(), bucket.limits.end(),
+                    [&](const Check& c) { return holds(c, symbols); })) {
+      return &bucket;
+    }
+  }
+  return nullptr;
+}
 
 bool derive_symbols(const Manifest& m, std::span<int64_t> symbols) {
   for (size_t i = 0; i < symbols.size(); ++i) {
@@ -152,8 +161,8 @@ Error Binding::broken(const std::string& what) const {
                                    ": the plan does not fit itself; report this model"};
 }
 
-Result<void> Binding::bind(std::span<const int64_t> symbols) {
-  bound_ = false;
+Result<void> Binding::bind_shapes(std::span<const int64_t> symbols) {
+  bound_ = launched_ = false;
   symbols_.assign(symbols.begin(), symbols.end());
   empty_ = is_empty_run(manifest_, symbols_);
   for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -163,15 +172,45 @@ Result<void> Binding::bind(std::span<const int64_t> symbols) {
   arena_bytes_ = 0;
   if (!empty_) {
     TFCC_TRY_VOID(bind_checks());
-    TFCC_TRY(const Bucket* bucket, choose_bucket());
+    TFCC_TRY_VOID(choose_bucket());
     TFCC_TRY_VOID(bind_buffers());
+  }
+  bound_ = true;
+  return {};
+}
+
+Result<void> Binding::bind_launches() {
+  launch_count_ = 0;
+  if (!empty_) {
+    TFCC_TRY(const Bucket* bucket, choose_bucket());
     for (const Launch& launch : bucket->launches) {
       TFCC_TRY_VOID(bind_launch(launch, launches_[launch_count_]));
       ++launch_count_;
     }
   }
-  bound_ = true;
+  launched_ = true;
   return {};
+}
+
+Result<void> Binding::bind(std::span<const int64_t> symbols) {
+  TFCC_TRY_VOID(bind_shapes(symbols));
+  return bind_launches();
+}
+
+// Sizes of buffers at the caps mean nothing (batch and length are capped apart from tokens), so
+// that products are held against the slots.
+Result<void> Binding::bind_caps(std::span<const int64_t> caps) {
+  bound_ = launched_ = empty_ = false;
+  symbols_.assign(caps.begin(), caps.end());
+  TFCC_TRY_VOID(lay_out());
+  for (size_t i = 0; i < plan_.buffers.size(); ++i) {
+    const Buffer& b = plan_.buffers[i];
+    size_t room = b.place == BufferClass::arena      ? slot_bytes_[b.index]
+                  : b.place == BufferClass::constant ? manifest_.weights[b.index].size
+                                                     : 0;
+    elements_[i] = static_cast<int64_t>(room / size_of(b.dtype));
+  }
+  return bind_launches();
 }
 
 Result<void> Binding::bind_checks() {
@@ -186,20 +225,16 @@ Result<void> Binding::bind_checks() {
 }
 
 Result<const Bucket*> Binding::choose_bucket() const {
-  const Check* failed = nullptr;
-  for (const Bucket& bucket : plan_.buckets) {
-    auto miss = std::find_if(bucket.limits.begin(), bucket.limits.end(),
+  if (const Bucket* bucket = first_bucket(plan_, symbols_)) return bucket;
+  const auto& limits = plan_.buckets.back().limits;
+  auto failed = std::find_if(limits.begin(), limits.end(),
                              [&](const Check& c) { return !holds(c, symbols_); });
-    if (miss == bucket.limits.end()) return &bucket;
-    failed = &*miss;
-  }
   return Error{ErrorCode::shape, "shapes are larger than the file was compiled for: " +
                                      failed->message + " (" + print_symbols(manifest_, symbols_) +
                                      "); use smaller shapes or compile with larger limits"};
 }
 
-// Lays out the slots and checks that every buffer fits where it lies.
-Result<void> Binding::bind_buffers() {
+Result<void> Binding::lay_out() {
   TFCC_TRY(arena_bytes_, arena_size(plan_, symbols_));
   size_t offset = 0;
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
@@ -207,6 +242,12 @@ Result<void> Binding::bind_buffers() {
     slot_bytes_[i] = static_cast<size_t>(*plan_.slots[i].evaluate(symbols_));
     offset += (slot_bytes_[i] + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
   }
+  return {};
+}
+
+// Lays out the slots and checks that every buffer fits where it lies.
+Result<void> Binding::bind_buffers() {
+  TFCC_TRY_VOID(lay_out());
   for (size_t i = 0; i < inputs_.size(); ++i) {
     TFCC_TRY_VOID(evaluate_dims(manifest_.inputs[i], symbols_, inputs_[i]));
   }

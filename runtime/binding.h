@@ -36,6 +36,12 @@ Result<void> evaluate_dims(const TensorType& tensor, std::span<const int64_t> sy
 /// Bytes of the arena for these symbols. Errors: shape.
 Result<size_t> arena_size(const Plan& plan, std::span<const int64_t> symbols);
 
+/// Whether a check holds; one that overflows does not.
+bool holds(const Check& check, std::span<const int64_t> symbols);
+
+/// The first bucket of launches whose limits hold, or null.
+const Bucket* first_bucket(const Plan& plan, std::span<const int64_t> symbols);
+
 /// "batch_size = 2, sequence_length = 16", for messages.
 std::string print_symbols(const Manifest& manifest, std::span<const int64_t> symbols);
 
@@ -54,12 +60,20 @@ class Binding {
  public:
   Binding(const Manifest& manifest, const Plan& plan);
 
-  /// Evaluates everything for new symbols. Errors: shape; internal if the plan does not fit its own
-  /// buffers.
+  /// Checks the symbols and evaluates shapes and buffers. Errors: shape; internal if the plan does
+  /// not fit its own buffers.
+  Result<void> bind_shapes(std::span<const int64_t> symbols);
+  /// Evaluates the launches for the shapes bound. Errors: as bind_shapes().
+  Result<void> bind_launches();
+  /// Both.
   Result<void> bind(std::span<const int64_t> symbols);
+  /// Evaluates the launches at the caps of a bucket (caps.h), in place of real sizes: no shapes, and
+  /// the checks of the model do not apply. Errors: shape.
+  Result<void> bind_caps(std::span<const int64_t> caps);
 
-  /// Forgets the symbols, so that the next bind() starts anew.
+  /// Forgets the symbols, so that the next bind_shapes() starts anew.
   void unbind() { bound_ = false; }
+  bool has_launches() const { return launched_; }
   bool bound_to(std::span<const int64_t> symbols) const;
   bool empty() const { return empty_; }
   std::span<const int64_t> symbols() const { return symbols_; }
@@ -71,6 +85,7 @@ class Binding {
  private:
   Result<void> bind_checks();
   Result<const Bucket*> choose_bucket() const;
+  Result<void> lay_out();
   Result<void> bind_buffers();
   Result<void> bind_launch(const Launch& launch, BoundLaunch& bound) const;
   Result<void> bind_gemm(const Launch& launch, BoundLaunch& bound) const;
@@ -80,6 +95,7 @@ class Binding {
   const Plan& plan_;
   std::vector<int64_t> symbols_;
   bool bound_ = false;
+  bool launched_ = false;
   bool empty_ = false;
   std::vector<Shape> inputs_;
   std::vector<Shape> outputs_;

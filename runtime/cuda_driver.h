@@ -20,7 +20,9 @@ namespace tfcc::runtime {
   X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyHtoDAsync) X(cuMemcpyDtoH) X(cuMemcpyDtoHAsync)         \
   X(cuMemsetD8) X(cuMemsetD8Async) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)   \
   X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncSetAttribute)           \
-  X(cuLaunchKernel) X(cuGetErrorString)
+  X(cuLaunchKernel) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuStreamIsCapturing)         \
+  X(cuGraphInstantiateWithFlags) X(cuGraphUpload) X(cuGraphLaunch) X(cuGraphDestroy)             \
+  X(cuGraphExecDestroy) X(cuGetErrorString)
 
 /// Table of driver functions: `cuda->cuMemAlloc(&p, bytes)`.
 struct CudaDriver {

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executor: the tensors of one caller, the arena, and the walk over the launches of the bound plan.
 // On shapes seen last time, or prepared, a run allocates nothing.
-#include "runtime/binding.h"
-#include "runtime/model.h"
-#include "runtime/port.h"
+#include "runtime/executor_impl.h"
 
 namespace tfcc {
 
-using runtime::Binding;
-using runtime::BoundLaunch;
 using runtime::Buffer;
 using runtime::BufferClass;
-using runtime::Grown;
-using runtime::Port;
-using runtime::Queue;
-using runtime::Shape;
 using runtime::TensorType;
 using runtime::bytes_of;
 using runtime::check_shape;
@@ -22,49 +14,9 @@ using runtime::role;
 
 inline namespace v1 {
 
-struct Executor::Impl {
-  explicit Impl(std::shared_ptr<const Model::Impl> m)
-      : model(std::move(m)), binding(model->manifest, *model->plan) {}
-  ~Impl();
-
-  Port* find(std::string_view name);
-  Result<Port*> require(std::string_view name, bool output_only);
-  Result<void> symbols_for(const Shapes& given, std::vector<int64_t>& out) const;
-  Result<void> symbols_of_set(std::vector<int64_t>& out) const;
-  Result<void> bind(std::span<const int64_t> symbols);
-  Result<void> make_ready(bool prepared);
-  Result<void> check_outputs() const;
-  Result<void> own_memory();
-  Result<void> choose_addresses(bool own_stream);
-  Result<void> issue(void* stream);
-  Result<void> issue_kernel(void* stream, const BoundLaunch& launch);
-  Result<void> issue_gemm(void* stream, const BoundLaunch& launch);
-  Result<void> copy_inputs(void* stream);
-  Result<void> copy_outputs(void* stream);
-  Result<void> flag_error();
-  void* address(uint32_t buffer) const;
-  bool on_host() const { return model->backend->on_host(); }
-  const Shape& output_shape(const Port& p) const {
-    return binding.output_shape(static_cast<size_t>(&p - ports.data()) -
-                                model->manifest.inputs.size());
-  }
-
-  std::shared_ptr<const Model::Impl> model;
-  std::unique_ptr<Queue> queue;
-  std::vector<Port> ports;               // inputs, then outputs: the order of the device block
-  std::vector<const Shape*> shapes;      // of the inputs set
-  std::vector<int64_t> symbols;
-  Binding binding;
-  Grown arena;
-  std::vector<int64_t> values;           // symbols, then addresses of the ports
-  std::vector<void*> addresses;          // of the ports for this run
-  std::vector<void*> args;               // of one launch
-  std::vector<uint32_t> flags;
-  bool ran = false;                      // results of run() are there
-};
-
 Executor::Impl::~Impl() {
   if (!queue) return;
+  drop_graphs();
   for (Port& p : ports) queue->release(p.device.data);
   queue->release(arena.data);
 }
@@ -117,16 +69,38 @@ Result<void> Executor::Impl::symbols_for(const Shapes& given, std::vector<int64_
   return runtime::read_symbols(model->manifest, found, out);
 }
 
-// Sizes, products and arena for new symbols; nothing to do if they are those of the last run.
+// Shapes and buffers for new symbols; nothing to do if they are those of the last run.
 Result<void> Executor::Impl::bind(std::span<const int64_t> wanted) {
-  if (binding.bound_to(wanted)) return {};
-  TFCC_TRY_VOID(binding.bind(wanted));
-  queue->trim();
-  for (BoundLaunch& l : binding.launches()) {
+  return binding.bound_to(wanted) ? Result<void>() : binding.bind_shapes(wanted);
+}
+
+Result<void> Executor::Impl::make_ready(void* stream, bool prepared) {
+  graph = nullptr;
+  if (binding.empty()) return {};
+  if (captures(stream)) {
+    TFCC_TRY(graph, graph_for(binding.symbols(), prepared));
+  }
+  return graph != nullptr ? Result<void>() : plain_ready(prepared);
+}
+
+Result<void> Executor::Impl::plain_ready(bool prepared) {
+  if (!binding.has_launches()) {
+    queue->trim();
+    auto done = binding.bind_launches();
+    if (done) done = prepare_products(binding);
+    if (!done) {
+      binding.unbind();
+      return done;
+    }
+  }
+  return grow_arena(binding.arena_bytes(), prepared);
+}
+
+Result<void> Executor::Impl::prepare_products(Binding& of) {
+  for (BoundLaunch& l : of.launches()) {
     if (!l.launch->gemm || l.skip) continue;
     auto handle = queue->prepare_gemm(l.gemm);
     if (!handle) {
-      binding.unbind();
       return Error{handle.error().code,
                    "product '" + l.launch->name + "': " + handle.error().message};
     }
@@ -135,9 +109,10 @@ Result<void> Executor::Impl::bind(std::span<const int64_t> wanted) {
   return {};
 }
 
-Result<void> Executor::Impl::make_ready(bool prepared) {
-  size_t bytes = binding.arena_bytes();
+// Captured launches hold addresses of the arena: they are captured again when it moves.
+Result<void> Executor::Impl::grow_arena(size_t bytes, bool prepared) {
   if (bytes <= arena.bytes) return {};
+  const auto buckets = drop_graphs();
   queue->release(arena.data);
   size_t before = arena.bytes;
   arena = {};
@@ -148,6 +123,7 @@ Result<void> Executor::Impl::make_ready(bool prepared) {
                        runtime::print_symbols(model->manifest, binding.symbols()) +
                        "; prepare() the largest shapes first");
   }
+  for (const auto& b : buckets) TFCC_TRY_VOID(capture(b));
   return {};
 }
 
@@ -172,14 +148,31 @@ Result<void> Executor::Impl::own_memory() {
     bool on_device = p.is_set && p.ref.place == Place::device;
     size_t bytes = p.is_input ? (p.is_set ? bytes_of(p.ref.shape, p.type->dtype) : 0)
                               : bytes_of(output_shape(p), p.type->dtype);
-    if (!on_host() && !on_device && bytes > p.device.bytes) {
-      queue->release(p.device.data);
-      p.device = {};
-      TFCC_TRY(p.device.data, queue->allocate(bytes, p.type->name.c_str()));
-      p.device.bytes = bytes;
-    }
+    if (!on_host() && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
     if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type));
   }
+  return {};
+}
+
+// The same before any tensor is set, as far as run() would need it.
+Result<void> Executor::Impl::prepare_ports(std::span<const int64_t> wanted) {
+  Shape shape;
+  for (Port& p : ports) {
+    TFCC_TRY_VOID(runtime::evaluate_dims(*p.type, wanted, shape));
+    const size_t bytes = bytes_of(shape, p.type->dtype);
+    const bool on_device = p.is_set && p.ref.place == Place::device;
+    if (!on_host() && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type));
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::grow_device(Port& p, size_t bytes) {
+  if (bytes <= p.device.bytes) return {};
+  queue->release(p.device.data);
+  p.device = {};
+  TFCC_TRY(p.device.data, queue->allocate(bytes, p.type->name.c_str()));
+  p.device.bytes = bytes;
   return {};
 }
 
@@ -201,11 +194,11 @@ Result<void> Executor::Impl::choose_addresses(bool own_stream) {
   return {};
 }
 
-void* Executor::Impl::address(uint32_t index) const {
+void* Executor::Impl::address(const Binding& of, uint32_t index) const {
   const Buffer& b = model->plan->buffers[index];
   switch (b.place) {
     case BufferClass::arena:
-      return static_cast<std::byte*>(arena.data) + binding.slot_offsets()[b.index];
+      return static_cast<std::byte*>(arena.data) + of.slot_offsets()[b.index];
     case BufferClass::constant:
       return const_cast<std::byte*>(model->backend->weights() +
                                     model->manifest.weights[b.index].offset);
@@ -216,18 +209,20 @@ void* Executor::Impl::address(uint32_t index) const {
   return slot != nullptr ? slot : addresses[port];
 }
 
-Result<void> Executor::Impl::issue_kernel(void* stream, const BoundLaunch& l) {
+Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of,
+                                          const BoundLaunch& l) {
   const runtime::KernelLaunch& k = *l.launch->kernel;
   args.clear();
-  for (uint32_t buffer : k.args) args.push_back(address(buffer));
+  for (uint32_t buffer : k.args) args.push_back(address(of, buffer));
   return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain});
 }
 
-Result<void> Executor::Impl::issue_gemm(void* stream, const BoundLaunch& l) {
+Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of,
+                                        const BoundLaunch& l) {
   const runtime::GemmLaunch& g = *l.launch->gemm;
-  return queue->gemm(
-      stream, l.handle,
-      {address(g.a), address(g.b), g.has_bias ? address(g.bias) : nullptr, address(g.d)});
+  return queue->gemm(stream, l.handle,
+                     {address(of, g.a), address(of, g.b), g.has_bias ? address(of, g.bias) : nullptr,
+                      address(of, g.d)});
 }
 
 Result<void> Executor::Impl::issue(void* stream) {
@@ -242,9 +237,14 @@ Result<void> Executor::Impl::issue(void* stream) {
   values.assign(binding.symbols().begin(), binding.symbols().end());
   for (void* p : addresses) values.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(p)));
   TFCC_TRY_VOID(queue->begin(stream, values));
-  for (const BoundLaunch& l : binding.launches()) {
+  ++(graph != nullptr ? counted.graph_runs : counted.plain_runs);
+  return graph != nullptr ? queue->replay(stream, graph) : issue_launches(stream, binding);
+}
+
+Result<void> Executor::Impl::issue_launches(void* stream, Binding& of) {
+  for (const BoundLaunch& l : of.launches()) {
     if (l.skip) continue;
-    auto done = l.launch->gemm ? issue_gemm(stream, l) : issue_kernel(stream, l);
+    auto done = l.launch->gemm ? issue_gemm(stream, of, l) : issue_kernel(stream, of, l);
     if (!done) return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};
   }
   return {};
@@ -292,6 +292,7 @@ Result<void> Executor::Impl::flag_error() {
 Result<Executor> Model::executor() const {
   auto impl = std::make_unique<Executor::Impl>(impl_);
   TFCC_TRY(impl->queue, impl_->backend->queue());
+  impl->modules_before = impl_->backend->modules_loaded();
   for (const TensorType& t : impl_->manifest.inputs) {
     impl->ports.emplace_back().type = &t;
   }
@@ -338,12 +339,17 @@ Result<void> Executor::prepare(const Shapes& shapes) {
   std::vector<int64_t> symbols;
   TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
   TFCC_TRY_VOID(impl_->bind(symbols));
-  TFCC_TRY_VOID(impl_->make_ready(true));
-  for (Port& p : impl_->ports) {
-    if (p.is_input || p.is_set) continue;
-    TFCC_TRY_VOID(p.host.grow(bytes_of(impl_->output_shape(p), p.type->dtype), *p.type));
-  }
-  return {};
+  TFCC_TRY_VOID(impl_->make_ready(impl_->queue->own_stream(), true));
+  // Also for a run on a stream that is being captured.
+  if (!impl_->binding.empty()) TFCC_TRY_VOID(impl_->plain_ready(true));
+  return impl_->prepare_ports(symbols);
+}
+
+Result<void> Executor::prepare_all(const Shapes& shapes) {
+  std::vector<int64_t> symbols;
+  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
+  if (impl_->captures(impl_->queue->own_stream())) TFCC_TRY_VOID(impl_->capture_all(symbols));
+  return prepare(shapes);
 }
 
 Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
@@ -359,10 +365,10 @@ Result<void> Executor::run() {
   TFCC_TRY_VOID(e.symbols_of_set(e.symbols));
   TFCC_TRY_VOID(e.bind(e.symbols));
   TFCC_TRY_VOID(e.check_outputs());
-  TFCC_TRY_VOID(e.make_ready(false));
+  void* stream = e.queue->own_stream();
+  TFCC_TRY_VOID(e.make_ready(stream, false));
   TFCC_TRY_VOID(e.own_memory());
   TFCC_TRY_VOID(e.choose_addresses(true));
-  void* stream = e.queue->own_stream();
   TFCC_TRY_VOID(e.copy_inputs(stream));
   TFCC_TRY_VOID(e.issue(stream));
   TFCC_TRY_VOID(e.copy_outputs(stream));
@@ -383,7 +389,7 @@ Result<void> Executor::enqueue(void* stream) {
   TFCC_TRY_VOID(e.bind(e.symbols));
   TFCC_TRY_VOID(e.check_outputs());
   TFCC_TRY_VOID(e.choose_addresses(false));
-  TFCC_TRY_VOID(e.make_ready(false));
+  TFCC_TRY_VOID(e.make_ready(stream, false));
   return e.issue(stream);
 }
 
@@ -409,6 +415,13 @@ Result<Tensor> Executor::output(std::string_view name) const {
 }
 
 Result<void> Executor::status() { return impl_->flag_error(); }
+
+ExecutorStats Executor::stats() const {
+  ExecutorStats s = impl_->counted;
+  s.device_allocations = impl_->queue->allocations();
+  s.modules_loaded = impl_->model->backend->modules_loaded() - impl_->modules_before;
+  return s;
+}
 
 size_t Executor::arena_bytes() const { return impl_->arena.bytes; }
 

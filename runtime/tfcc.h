@@ -68,11 +68,21 @@ struct LoadOptions {
   int threads = 0;                 // CPU: 0 is one per physical core
   bool verify_weights = false;     // also check the checksums of all weights
   std::string code_dir;            // CPU: where to put the code if memory files may not be executed
+  bool graphs = true;              // CUDA: replay captured launches; false: launch one by one (needs less memory)
   LogSink log;
 };
 
 /// Sizes for Executor::prepare, by input name.
 using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+
+/// What an executor has done since it was made.
+struct ExecutorStats {
+  uint64_t graphs_made = 0;          // CUDA graphs captured, again after the arena moved
+  uint64_t device_allocations = 0;   // of GPU memory
+  uint64_t modules_loaded = 0;       // pieces of GPU code loaded
+  uint64_t plain_runs = 0;           // runs by launches one by one
+  uint64_t graph_runs = 0;           // runs by a captured graph
+};
 
 class Executor;
 
@@ -116,7 +126,10 @@ class Executor {
   /// Makes everything ready for these shapes, so that a run with them allocates nothing.
   /// Errors: invalid_argument, shape, memory.
   Result<void> prepare(const Shapes& shapes);
-  /// Arena bytes that these shapes need.
+  /// The same for these shapes and all smaller ones: on CUDA captures the launches of every bucket of shapes, so that
+  /// later runs, of any shape, allocate and capture nothing. A bucket is some 100 KB on the device.
+  Result<void> prepare_all(const Shapes& largest);
+  /// Arena bytes that these shapes need; captured launches use those of the bucket's largest shape.
   Result<size_t> workspace_bytes(const Shapes& shapes) const;
 
   /// Host tensors in and out; returns when the results are there. Errors: invalid_argument (missing input, value out of
@@ -135,6 +148,8 @@ class Executor {
   /// What the kernels flagged since the last call, e.g. ids that were clamped; waits for the device.
   Result<void> status();
 
+  /// Counters, for tests and monitoring.
+  ExecutorStats stats() const;
   /// Bytes of the arena held now.
   size_t arena_bytes() const;
 

@@ -25,7 +25,7 @@ struct Options {
   int iterations = 10, threads = 0;
   double warm_up_ms = 200, duration_s = 3;
   uint64_t seed = 1;
-  bool json = false;
+  bool json = false, no_graph = false;
 };
 
 using Clock = std::chrono::steady_clock;
@@ -148,6 +148,7 @@ Result<void> bench(const Options& o) {
   LoadOptions load;
   load.device = o.device;
   load.threads = o.threads;
+  load.graphs = !o.no_graph;
   TFCC_TRY(Model model, Model::load(o.model, load));
   TFCC_TRY(auto inputs, random_inputs(model.inputs(), shapes, o.seed));
   TFCC_TRY(int64_t tokens, apply_lengths(o, inputs));
@@ -192,6 +193,7 @@ void add_bench(CLI::App& app, Action& action) {
   c->add_option("--duration", o->duration_s, "least seconds of timed runs")->check(CLI::NonNegativeNumber);
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
   c->add_option("--threads", o->threads, "CPU threads; default: one per core")->check(CLI::NonNegativeNumber);
+  c->add_flag("--noCudaGraph", o->no_graph, "launch kernels one by one, without CUDA graphs");
   c->add_option("--seed", o->seed, "seed of inputs and lengths");
   c->add_flag("--json", o->json, "print JSON");
   c->callback([o, &action] { action = [o] { return bench(*o); }; });

@@ -3,6 +3,9 @@
 // op(A) * op(B), a bias per row of D. It holds the mapping from row-major products to account.
 #include <cstdint>
 #include <cstring>
+#include <functional>
+
+#include <dlfcn.h>
 
 namespace {
 
@@ -23,6 +26,37 @@ enum { kOpN = 0, kOpT = 1, kEpilogueBias = 4, kInvalid = 7 };
 
 float at(const float* p, const Layout& l, int32_t op, int64_t row, int64_t column) {
   return op == kOpT ? p[column + row * l.ld] : p[row + column * l.ld];
+}
+
+void multiply(const Desc* desc, float alpha, const void* pa, const Layout* a, const void* pb,
+              const Layout* b, void* pd, const Layout* d) {
+  int32_t op_a = desc->op[0], op_b = desc->op[1];
+  uint64_t k = op_a == kOpT ? a->rows : a->columns;
+  for (int64_t i = 0; i < d->batch; ++i) {
+    auto* fa = static_cast<const float*>(pa) + i * a->stride;
+    auto* fb = static_cast<const float*>(pb) + i * b->stride;
+    auto* fd = static_cast<float*>(pd) + i * d->stride;
+    for (uint64_t r = 0; r < d->rows; ++r) {
+      for (uint64_t c = 0; c < d->columns; ++c) {
+        float sum = 0;
+        for (uint64_t j = 0; j < k; ++j) {
+          sum += at(fa, *a, op_a, static_cast<int64_t>(r), static_cast<int64_t>(j)) *
+                 at(fb, *b, op_b, static_cast<int64_t>(j), static_cast<int64_t>(c));
+        }
+        sum *= alpha;
+        if (desc->epilogue == kEpilogueBias) sum += desc->bias[r];
+        fd[r + c * static_cast<uint64_t>(d->ld)] = sum;
+      }
+    }
+  }
+}
+
+// The driver knows whether the stream is being captured.
+void submit(void* stream, const std::function<void()>& work) {
+  using Submit = void (*)(void*, const std::function<void()>&);
+  static const auto to = reinterpret_cast<Submit>(
+      dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "fake_cuda_submit"));
+  to(stream, work);
 }
 
 }  // namespace
@@ -66,30 +100,16 @@ int cublasLtMatmulAlgoGetHeuristic(void*, Desc*, Layout*, Layout*, Layout*, Layo
 
 int cublasLtMatmul(void*, Desc* desc, const void* alpha, const void* pa, Layout* a, const void* pb,
                    Layout* b, const void* beta, const void*, Layout*, void* pd, Layout* d,
-                   const void*, void*, size_t, void*) {
+                   const void*, void*, size_t, void* stream) {
   int32_t op_a = desc->op[0], op_b = desc->op[1];
   uint64_t m = op_a == kOpT ? a->columns : a->rows, k = op_a == kOpT ? a->rows : a->columns;
   uint64_t kb = op_b == kOpT ? b->columns : b->rows, n = op_b == kOpT ? b->rows : b->columns;
   if (k != kb || d->rows != m || d->columns != n || a->batch != d->batch || b->batch != d->batch)
     return kInvalid;
   if (*static_cast<const float*>(beta) != 0) return kInvalid;
-  for (int64_t i = 0; i < d->batch; ++i) {
-    auto* fa = static_cast<const float*>(pa) + i * a->stride;
-    auto* fb = static_cast<const float*>(pb) + i * b->stride;
-    auto* fd = static_cast<float*>(pd) + i * d->stride;
-    for (uint64_t r = 0; r < m; ++r) {
-      for (uint64_t c = 0; c < n; ++c) {
-        float sum = 0;
-        for (uint64_t j = 0; j < k; ++j) {
-          sum += at(fa, *a, op_a, static_cast<int64_t>(r), static_cast<int64_t>(j)) *
-                 at(fb, *b, op_b, static_cast<int64_t>(j), static_cast<int64_t>(c));
-        }
-        sum *= *static_cast<const float*>(alpha);
-        if (desc->epilogue == kEpilogueBias) sum += desc->bias[r];
-        fd[r + c * static_cast<uint64_t>(d->ld)] = sum;
-      }
-    }
-  }
+  submit(stream, [=, desc = *desc, a = *a, b = *b, d = *d, scale = *static_cast<const float*>(alpha)] {
+    multiply(&desc, scale, pa, &a, pb, &b, pd, &d);
+  });
   return 0;
 }
 }

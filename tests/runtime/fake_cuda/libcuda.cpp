@@ -1,26 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // A driver for tests without a GPU: device memory is host memory and kernels are the functions
-// below, found by name. It counts contexts, so that a test sees when they are not given back.
+// below, found by name. It counts contexts, so that a test sees when they are not given back. A stream
+// that is captured records its work with the values of that moment; a graph repeats it.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 using Kernel = void (*)(void** params);
 using Address = unsigned long long;
 
 namespace {
 
-int pushed = 0, retained = 0, allocations = 0, modules = 0;
+int pushed = 0, retained = 0, allocations = 0, modules = 0, executables = 0;
+
+using Work = std::function<void()>;
+using Graph = std::vector<Work>;
+std::map<void*, Graph> captured;                   // by stream
+std::map<Address, size_t> sizes;                   // of allocations
+
+constexpr int kCaptureUnsupported = 900;
 
 template <class T>
 T param(void** params, int i) {
   return *static_cast<T*>(params[i]);
 }
 
-// The device block of the small model: two sizes, then the addresses of x, ids and out.
+// The device block of the small model: sizes, then the addresses of x, ids and out.
 struct Block {
-  int64_t batch, length;
+  int64_t batch, length, tokens;
   void *x, *ids, *out;
 };
 
@@ -50,9 +62,40 @@ void add_one(void** params) {
   for (int64_t i = 0; i < n->batch * n->length * 3; ++i) out[i] = y[i] + 1;
 }
 
+// Parameters are copied when a kernel is captured: `bind` has a struct and a pointer, the others
+// pointers alone.
+struct Known {
+  Kernel run;
+  std::vector<size_t> bytes;
+};
+const std::map<std::string, Known> kernels = {
+    {"bind", {bind, {sizeof(Block), 8}}},
+    {"embed", {embed, {8, 8, 8, 8, 8, 8}}},
+    {"add_one", {add_one, {8, 8, 8, 8}}},
+};
+
+Work with_values(const Known& k, void** params) {
+  std::vector<std::vector<char>> values;
+  for (size_t i = 0; i < k.bytes.size(); ++i) {
+    auto* p = static_cast<char*>(params[i]);
+    values.emplace_back(p, p + k.bytes[i]);
+  }
+  return [run = k.run, values]() mutable {
+    std::vector<void*> pointers;
+    for (auto& v : values) pointers.push_back(v.data());
+    run(pointers.data());
+  };
+}
+
 }  // namespace
 
 extern "C" {
+
+/// Runs the work now, or records it if the stream is captured. Used by the library of products too.
+void fake_cuda_submit(void* stream, const Work& work) {
+  auto found = captured.find(stream);
+  found != captured.end() ? found->second.push_back(work) : work();
+}
 
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* v) { return *v = 13000, 0; }
@@ -64,17 +107,19 @@ int cuDevicePrimaryCtxRetain(void** c, int) { return *c = &retained, ++retained,
 int cuDevicePrimaryCtxRelease_v2(int) { return --retained, 0; }
 int cuCtxPushCurrent_v2(void* c) { return c != nullptr ? (++pushed, 0) : 1; }
 int cuCtxPopCurrent_v2(void**) { return --pushed, 0; }
-int cuCtxSynchronize() { return pushed > 0 ? 0 : 201; }
+int cuCtxSynchronize() { return !captured.empty() ? kCaptureUnsupported : pushed > 0 ? 0 : 201; }
 int cuMemGetInfo_v2(size_t* f, size_t* t) { return *f = *t = 1 << 20, 0; }
 int cuMemAlloc_v2(Address* p, size_t n) {
   if (pushed == 0) return 201;
+  if (!captured.empty()) return kCaptureUnsupported;
   if (n > size_t{1} << 40) return 2;
   ++allocations;
   *p = reinterpret_cast<Address>(std::aligned_alloc(256, (n + 255) / 256 * 256));
   std::memset(reinterpret_cast<void*>(*p), 0xAB, n);
+  sizes[*p] = n;
   return 0;
 }
-int cuMemFree_v2(Address p) { return --allocations, std::free(reinterpret_cast<void*>(p)), 0; }
+int cuMemFree_v2(Address p) { return --allocations, sizes.erase(p), std::free(reinterpret_cast<void*>(p)), 0; }
 int cuMemcpyHtoD_v2(Address to, const void* from, size_t n) {
   return std::memcpy(reinterpret_cast<void*>(to), from, n), 0;
 }
@@ -93,27 +138,56 @@ int cuMemsetD8_v2(Address p, unsigned char v, size_t n) {
 int cuMemsetD8Async(Address p, unsigned char v, size_t n, void*) { return cuMemsetD8_v2(p, v, n); }
 int cuStreamCreate(void** s, unsigned) { return *s = std::malloc(1), 0; }
 int cuStreamDestroy_v2(void* s) { return std::free(s), 0; }
-int cuStreamSynchronize(void*) { return 0; }
+int cuStreamSynchronize(void* s) { return captured.contains(s) ? kCaptureUnsupported : 0; }
+int cuStreamBeginCapture_v2(void* s, int) {
+  return s != nullptr && captured.emplace(s, Graph()).second ? 0 : kCaptureUnsupported;
+}
+int cuStreamEndCapture(void* s, Graph** out) {
+  auto found = captured.find(s);
+  if (found == captured.end()) return 901;
+  *out = new Graph(std::move(found->second));
+  return captured.erase(found), 0;
+}
+int cuStreamIsCapturing(void* s, int* status) { return *status = captured.contains(s), 0; }
+int cuGraphInstantiateWithFlags(Graph** out, Graph* graph, unsigned long long) {
+  return *out = new Graph(*graph), ++executables, 0;
+}
+int cuGraphUpload(Graph*, void*) { return 0; }
+int cuGraphLaunch(Graph* graph, void* stream) {
+  if (captured.contains(stream)) return kCaptureUnsupported;     // the runtime never nests them
+  for (const Work& w : *graph) w();
+  return 0;
+}
+int cuGraphDestroy(Graph* graph) { return delete graph, 0; }
+int cuGraphExecDestroy(Graph* graph) { return delete graph, --executables, 0; }
 int cuModuleLoadDataEx(void** m, const void* image, unsigned, int*, void**) {
   if (std::memcmp(image, "fake cubin", 10) != 0) return 200;
   return *m = const_cast<void*>(image), ++modules, 0;
 }
 int cuModuleUnload(void*) { return --modules, 0; }
 int cuModuleGetFunction(void** f, void*, const char* name) {
-  std::string n = name;
-  Kernel k = n == "bind" ? bind : n == "embed" ? embed : n == "add_one" ? add_one : nullptr;
-  return *f = reinterpret_cast<void*>(k), k != nullptr ? 0 : 500;
+  auto found = kernels.find(name);
+  if (found == kernels.end()) return 500;
+  return *f = const_cast<Known*>(&found->second), 0;
 }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
 int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned,
-                   unsigned, unsigned, void*, void** params, void**) {
+                   unsigned, unsigned, void* stream, void** params, void**) {
   if (x == 0 || y == 0 || z == 0 || threads == 0 || pushed == 0) return 1;
-  return reinterpret_cast<Kernel>(f)(params), 0;
+  return fake_cuda_submit(stream, with_values(*static_cast<Known*>(f), params)), 0;
 }
 int cuGetErrorString(int code, const char** out) {
   return *out = code == 2 ? "out of memory" : "fake failure", 0;
 }
 
-/// Contexts, memory and modules that were taken and not given back.
-int fake_cuda_held() { return pushed + retained + allocations + modules; }
+/// Contexts, memory, modules and graphs that were taken and not given back.
+int fake_cuda_held() { return pushed + retained + allocations + modules + executables; }
+/// Fills the allocations of that size with NaN; returns how many there are.
+int fake_cuda_poison(size_t bytes) {
+  int count = 0;
+  for (auto [p, n] : sizes) {
+    if (n == bytes) std::memset(reinterpret_cast<void*>(p), 0xFF, n), ++count;
+  }
+  return count;
+}
 }

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Captured launches of an executor: one graph for each bucket of shapes, made at the bucket's caps.
+// A run writes its sizes and pointers to the device block and replays the graph of its bucket.
+#include <algorithm>
+
+#include "runtime/executor_impl.h"
+
+namespace tfcc {
+inline namespace v1 {
+namespace {
+
+constexpr size_t kMostGraphs = 1024;     // a graph of 100 launches holds some 100 KB on the device
+
+}  // namespace
+
+bool Executor::Impl::captures(void* stream) const {
+  return model->options.graphs && caps.possible() && queue->can_capture() &&
+         !queue->is_capturing(stream);
+}
+
+Result<void*> Executor::Impl::graph_for(std::span<const int64_t> wanted, bool prepared) {
+  if (!caps.find(wanted, bucket)) return nullptr;
+  if (auto found = graphs.find(bucket); found != graphs.end()) return found->second;
+  if (graphs.size() >= kMostGraphs) drop_graphs();
+  TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, bucket));
+  TFCC_TRY_VOID(grow_arena(bytes, prepared));
+  TFCC_TRY(void* made, capture(bucket));
+  if (made != nullptr && !prepared && model->options.log) {
+    model->options.log(model->name + ": captured the launches for up to " +
+                       runtime::print_symbols(model->manifest, bucket) +
+                       " in a run; prepare() its shapes first");
+  }
+  return made;
+}
+
+// The arena is large enough by now. A bucket that cannot be captured runs by plain launches.
+Result<void*> Executor::Impl::capture(const std::vector<int64_t>& sizes) {
+  auto ready = caps_binding.bind_caps(sizes);
+  if (ready) ready = prepare_products(caps_binding);
+  if (!ready) return graphs[sizes] = nullptr;
+  TFCC_TRY_VOID(queue->begin_capture());
+  auto issued = issue_launches(queue->own_stream(), caps_binding);
+  auto made = queue->end_capture();                // also after an error, to leave the stream usable
+  if (!issued) return issued.error();
+  if (!made) return made.error();
+  ++counted.graphs_made;
+  return graphs[sizes] = *made;
+}
+
+// The arena first, so that it grows once.
+Result<void> Executor::Impl::capture_all(std::span<const int64_t> most) {
+  size_t largest = 0;
+  const auto buckets = caps.up_to(most);
+  for (const auto& b : buckets) {
+    TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, b));
+    largest = std::max(largest, bytes);
+  }
+  TFCC_TRY_VOID(grow_arena(largest, true));
+  for (const auto& b : buckets) {
+    if (graphs.size() >= kMostGraphs) break;
+    if (!graphs.contains(b)) TFCC_TRY_VOID(capture(b));
+  }
+  return {};
+}
+
+// Returns the buckets that were captured.
+std::vector<std::vector<int64_t>> Executor::Impl::drop_graphs() {
+  std::vector<std::vector<int64_t>> buckets;
+  for (const auto& [sizes, made] : graphs) {
+    if (made == nullptr) continue;
+    queue->drop_graph(made);
+    buckets.push_back(sizes);
+  }
+  graphs.clear();
+  graph = nullptr;
+  return buckets;
+}
+
+}  // namespace v1
+}  // namespace tfcc

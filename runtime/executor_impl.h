@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside of an executor. executor.cpp is the road of one run, executor_graphs.cpp the captured
+// launches of the shapes prepared.
+#pragma once
+
+#include <map>
+
+#include "runtime/binding.h"
+#include "runtime/caps.h"
+#include "runtime/model.h"
+#include "runtime/port.h"
+
+namespace tfcc {
+using runtime::Binding;
+using runtime::BoundLaunch;
+using runtime::Grown;
+using runtime::Port;
+using runtime::Queue;
+using runtime::Shape;
+
+inline namespace v1 {
+
+struct Executor::Impl {
+  explicit Impl(std::shared_ptr<const Model::Impl> m)
+      : model(std::move(m)), binding(model->manifest, *model->plan),
+        caps(model->manifest, *model->plan), caps_binding(model->manifest, *model->plan) {}
+  ~Impl();
+
+  Port* find(std::string_view name);
+  Result<Port*> require(std::string_view name, bool output_only);
+  Result<void> symbols_for(const Shapes& given, std::vector<int64_t>& out) const;
+  Result<void> symbols_of_set(std::vector<int64_t>& out) const;
+  Result<void> bind(std::span<const int64_t> symbols);
+  /// Chooses the captured launches for the sizes bound, or makes the plain ones ready.
+  Result<void> make_ready(void* stream, bool prepared);
+  Result<void> plain_ready(bool prepared);
+  Result<void> prepare_products(Binding& of);
+  Result<void> grow_arena(size_t bytes, bool prepared);
+  Result<void> check_outputs() const;
+  Result<void> own_memory();
+  Result<void> grow_device(Port& p, size_t bytes);
+  Result<void> prepare_ports(std::span<const int64_t> symbols);
+  Result<void> choose_addresses(bool own_stream);
+  Result<void> issue(void* stream);
+  Result<void> issue_launches(void* stream, Binding& of);
+  Result<void> issue_kernel(void* stream, const Binding& of, const BoundLaunch& launch);
+  Result<void> issue_gemm(void* stream, const Binding& of, const BoundLaunch& launch);
+  Result<void> copy_inputs(void* stream);
+  Result<void> copy_outputs(void* stream);
+  Result<void> flag_error();
+  void* address(const Binding& of, uint32_t buffer) const;
+
+  // executor_graphs.cpp
+  bool captures(void* stream) const;
+  Result<void*> graph_for(std::span<const int64_t> symbols, bool prepared);
+  Result<void*> capture(const std::vector<int64_t>& bucket);
+  Result<void> capture_all(std::span<const int64_t> symbols);
+  std::vector<std::vector<int64_t>> drop_graphs();
+  bool on_host() const { return model->backend->on_host(); }
+  const Shape& output_shape(const Port& p) const {
+    return binding.output_shape(static_cast<size_t>(&p - ports.data()) -
+                                model->manifest.inputs.size());
+  }
+
+  std::shared_ptr<const Model::Impl> model;
+  std::unique_ptr<Queue> queue;
+  std::vector<Port> ports;               // inputs, then outputs: the order of the device block
+  std::vector<const Shape*> shapes;      // of the inputs set
+  std::vector<int64_t> symbols;
+  Binding binding;                       // the sizes of the run
+  runtime::Caps caps;
+  Binding caps_binding;                  // the sizes of the bucket being captured
+  std::map<std::vector<int64_t>, void*> graphs;    // by caps; null: cannot be captured
+  std::vector<int64_t> bucket;           // of the run
+  void* graph = nullptr;                 // of the run; null: plain launches
+  uint64_t modules_before = 0;
+  ExecutorStats counted;
+  Grown arena;
+  std::vector<int64_t> values;           // symbols, then addresses of the ports
+  std::vector<void*> addresses;          // of the ports for this run
+  std::vector<void*> args;               // of one launch
+  std::vector<uint32_t> flags;
+  bool ran = false;                      // results of run() are there
+};
+
+}  // namespace v1
+}  // namespace tfcc
