@@ -64,7 +64,9 @@ bool drop_identity(Graph& g, ValueId v) {
 bool same_order(const Graph& g, ValueId v, ValueId source) {
   const ir::Op& op = *g.def(v);
   const auto& dims = g.value(v).type.dims;
-  const auto at = ir::reshape_indices(g.pool(), ir::indices_of(g, v), dims, g.value(source).type.dims);
+  const auto& from = g.value(source).type.dims;
+  if (ir::element_count(g.pool(), dims) != ir::element_count(g.pool(), from)) return false;
+  const auto at = ir::reshape_indices(g.pool(), ir::indices_of(g, v), dims, from);
   ExprRef body = op.as<ir::PointwiseAttrs>().body;
   return body->kind == ExprKind::load && body->args == at;
 }
@@ -95,7 +97,7 @@ bool extend_recipe(Graph& g, ValueId v) {
     std::vector<int64_t> dims;
     for (ExprRef d : type.dims) {
       auto n = ir::as_int(d);
-      if (!n) return false;
+      TFCC_CHECK(n);  // as many elements as a constant
       dims.push_back(*n);
     }
     extended.steps.push_back({ir::ConstantStep::Kind::reshape, dims, type.dtype});

@@ -42,7 +42,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     const ir::Op op = graph.op(o);
     if (op.kind == OpKind::constant) {
       ir::Constant c = op.as<ir::ConstantAttrs>().constant;
-      if (!from(c.result_dtype())) continue;
+      if (!from(c.result_dtype()) || graph.value(op.results[0]).users.empty()) continue;
       c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
       read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
       ++report.rewrites;

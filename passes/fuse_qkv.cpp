@@ -5,8 +5,6 @@
 //   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), concat(0, @bq, @bk, @bv)); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
 // Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and every product is read by this
 // attention alone, as q, k or v. Runs after: fuse-linear-bias.
-#include <algorithm>
-
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -42,17 +40,7 @@ bool agree(const Graph& g, OpId a, OpId b) {
   const ir::Op &x = g.op(a), &y = g.op(b);
   const auto &p = x.as<ir::MatmulAttrs>(), &q = y.as<ir::MatmulAttrs>();
   return x.operands[0] == y.operands[0] && x.operands.size() == y.operands.size() && p.alpha == q.alpha && p.trans_b == q.trans_b &&
-         g.value(x.results[0]).type.dtype == g.value(y.results[0]).type.dtype;
-}
-
-// Does the score or the mask read q, k or v again? Then they have to stay tensors.
-bool read_by_score(const Graph& g, OpId o) {
-  const auto& attrs = g.op(o).as<ir::AttentionAttrs>();
-  bool found = false;
-  for (ExprRef e : {attrs.score, attrs.visible}) {
-    if (e) ir::for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::load && n->value < 3; });
-  }
-  return found;
+         g.value(x.operands.back()).type.dtype == g.value(y.operands.back()).type.dtype;
 }
 
 bool fuse(Graph& g, OpId o, PassReport& report) {
@@ -70,7 +58,6 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     if (!products.empty() && !agree(g, products[0], *p)) return miss("the products differ in input, bias or attributes");
     products.push_back(*p);
   }
-  if (read_by_score(g, o)) return miss("the score reads q, k or v");
 
   const ir::Op first = g.op(products[0]);
   const auto attrs = first.as<ir::MatmulAttrs>();

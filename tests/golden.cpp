@@ -58,7 +58,7 @@ bool split_cases(const std::string& text, std::vector<Case>& cases) {
   while (std::getline(in, line)) {
     ++number;
     if (!strip_comment(line).starts_with("graph ")) {
-      if (!line.empty() && !line.starts_with("// miss: ")) {
+      if (!line.empty() && !line.starts_with("// miss: ") && !line.starts_with("// rewrites: ")) {
         if (!line.starts_with("//")) return false;
         cases.push_back({line + "\n", "", "", 0});
       } else if (!line.empty()) {
@@ -147,6 +147,9 @@ std::string run_case(const std::string& where, const Case& c, const std::vector<
   check_meaning(where, *before, *after, last.ends_with("bf16") ? 8e-2 : last.starts_with("convert-precision") ? 1e-2 : last == "raise-gelu" ? 1e-3 : 1e-5);
   std::string text = print(*after);
   if (text == print(*before)) text = "unchanged\n";
+  size_t rewrites = 0;
+  for (const auto& r : *reports) rewrites += r.rewrites;
+  if (rewrites != (text == "unchanged\n" ? 0 : 1)) text += fmt::format("// rewrites: {}\n", rewrites);
   for (const auto& r : *reports) {
     for (const auto& m : r.misses) text += fmt::format("// miss: {}: {}\n", m.node, m.reason);
   }
