@@ -82,9 +82,6 @@ Result<void> emit_attention(Lowering& l, OpId o) {
     read(part.base);
   }
   for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
-  for (ExprRef e : {attrs.score, attrs.visible}) {
-    if (e) ir::for_each_node(e, [&](ExprRef n) { if (n->kind == ir::ExprKind::load) read(op.operands[n->value]); });
-  }
   l.begin(o, reads, {y});
   auto pointer = [&](const Lowering::RowSlice& part) {
     const std::string p = l.pointer(l.arg_of(part.base));

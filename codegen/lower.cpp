@@ -95,11 +95,6 @@ std::optional<Lowering::RowSlice> Lowering::row_slice(ValueId v) const {
     for (size_t i = 3; i < reader.operands.size(); ++i) {
       if (reader.operands[i] == v) return std::nullopt;
     }
-    bool loaded = false;
-    for (ExprRef e : {reader.as<ir::AttentionAttrs>().score, reader.as<ir::AttentionAttrs>().visible}) {
-      if (e) ir::for_each_node(e, [&](ExprRef n) { loaded |= n->kind == ir::ExprKind::load && n->value < 3; });
-    }
-    if (loaded) return std::nullopt;
   }
   const ValueId base = op->operands[0];
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
