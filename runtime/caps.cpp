@@ -11,7 +11,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 31;    // CUDA kernels index with 32 bits
-constexpr int64_t kLeastLength = 16;
+constexpr int64_t kLeastLength = 4;
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 int64_t power_of_two(int64_t n) {

@@ -71,13 +71,16 @@ Result<void> Executor::Impl::symbols_for(const Shapes& given, std::vector<int64_
 
 // Shapes and buffers for new symbols; nothing to do if they are those of the last run.
 Result<void> Executor::Impl::bind(std::span<const int64_t> wanted) {
-  return binding.bound_to(wanted) ? Result<void>() : binding.bind_shapes(wanted);
+  if (binding.bound_to(wanted)) return {};
+  graph = nullptr;
+  return binding.bind_shapes(wanted);
 }
 
 Result<void> Executor::Impl::make_ready(void* stream, bool prepared) {
-  graph = nullptr;
   if (binding.empty()) return {};
-  if (captures(stream)) {
+  if (!captures(stream)) {
+    graph = nullptr;
+  } else if (graph == nullptr) {
     TFCC_TRY(graph, graph_for(binding.symbols(), prepared));
   }
   return graph != nullptr ? Result<void>() : plain_ready(prepared);
