@@ -95,16 +95,17 @@ Result<void> declare_inputs(Importer& im, const Facts& facts) {
       }
       std::string name = symbol_name(in, axis);
       if (auto it = facts.alias.find(name); it != facts.alias.end()) name = it->second;
+      if (auto fixed = facts.fixed.find(name); fixed != facts.fixed.end()) {
+        dims.push_back(im.integer(fixed->second));
+        continue;
+      }
       if (seen.insert(name).second) {
         im.graph.symbols.push_back({name, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
-        auto fixed = facts.fixed.find(name);
         auto max = facts.max.find(name);
-        if (fixed != facts.fixed.end()) im.pool().set_range(name, {fixed->second, fixed->second});
-        else if (max != facts.max.end()) im.pool().set_range(name, {1, max->second});
+        if (max != facts.max.end()) im.pool().set_range(name, {1, max->second});
         else im.pool().set_range(name, {});
       }
-      auto fixed = facts.fixed.find(name);
-      dims.push_back(fixed != facts.fixed.end() ? im.integer(fixed->second) : im.pool().symbol(name));
+      dims.push_back(im.pool().symbol(name));
     }
     if (im.values.count(in.name)) return im.fail(ErrorCode::bad_file, fmt::format("input '{}' is declared twice", escaped(in.name)));
     im.values[in.name] = im.graph.add_input(in.name, {*in.dtype, dims});

@@ -72,6 +72,38 @@ Result<void> import_layer_normalization(Importer& im) {
 
 namespace {
 
+constexpr int64_t kLargestUnrolled = 64;
+
+// A reduction of sizes alone (the product of a shape) as one expression, so that no op of it stays; null if it is none.
+ExprRef unrolled(Importer& im, ExprRef e, const ir::ReduceAttrs& attrs, int64_t first_index) {
+  if (ir::has_loads(e) || e->type != Scalar::i64) return nullptr;
+  std::vector<ExprRef> terms{e};
+  for (size_t k = 0; k < attrs.extents.size(); ++k) {
+    auto n = ir::as_int(attrs.extents[k]);
+    if (!n || *n < 1 || *n * static_cast<int64_t>(terms.size()) > kLargestUnrolled) return nullptr;
+    std::vector<ExprRef> next;
+    for (ExprRef term : terms) {
+      std::vector<ExprRef> by(first_index + k + 1);
+      for (int64_t i = 0; i < *n; ++i) {
+        by.back() = im.integer(i);
+        next.push_back(ir::substitute_indices(term, by));
+      }
+    }
+    terms = std::move(next);
+  }
+  ExprRef total = terms[0];
+  for (size_t i = 1; i < terms.size(); ++i) {
+    switch (attrs.kind) {
+      case ir::ReduceKind::sum: total = ir::add(total, terms[i]); break;
+      case ir::ReduceKind::prod: total = ir::mul(total, terms[i]); break;
+      case ir::ReduceKind::max: total = ir::max(total, terms[i]); break;
+      case ir::ReduceKind::min: total = ir::min(total, terms[i]); break;
+      case ir::ReduceKind::mean: return nullptr;
+    }
+  }
+  return total;
+}
+
 Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from) {
   TFCC_TRY(ValueId x, im.input(0));
   const Dims d = im.dims(x);
@@ -115,7 +147,12 @@ Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from) 
       at.push_back(result[next_result++]);
     }
   }
-  ir::Captured c = ir::capture(im.element(x, at));
+  const ExprRef element = im.element(x, at);
+  if (ExprRef sizes = unrolled(im, element, attrs, static_cast<int64_t>(out.size()))) {
+    im.define(0, sizes, im.type(x).dtype, out);
+    return {};
+  }
+  ir::Captured c = ir::capture(element);
   attrs.body = c.body;
   im.define(0, im.graph.add(ir::OpKind::reduce, c.operands, attrs, {im.type(x).dtype, out}, im.value_name(0), im.node->name));
   return {};

@@ -236,6 +236,7 @@ Result<void> import_split(Importer& im) {
   if (lengths.size() != static_cast<size_t>(parts)) return im.fail(ErrorCode::shape, "split does not name one size per output");
   ExprRef start = im.integer(0);
   for (size_t i = 0; i < lengths.size(); ++i) {
+    if (auto n = ir::as_int(lengths[i]); n && *n < 0) return im.fail(ErrorCode::shape, fmt::format("size {} does not split into {} parts", ir::print(size), parts));
     define_part(im, i, x, axis, start, lengths[i]);
     start = ir::add(start, lengths[i]);
   }

@@ -201,6 +201,7 @@ Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
   ExprRef wrapped = ir::select(ir::lt(e, integer(0)), ir::add(e, n), e);
   ExprRef room = ir::sub(ir::sub(n, integer(1)), wrapped);
   if (ir::prove_ge0(wrapped) && ir::prove_ge0(room)) return wrapped;
+  if (ir::as_int(wrapped) && ir::as_int(n)) return fail(ErrorCode::shape, fmt::format("index {} lies outside [0, {})", shown(e), shown(n)));
   std::vector<ValueId> loads = ir::loads_of(e);
   if (loads.empty() && wrapped->kind == ir::ExprKind::index) {
     ExprRef extent = wrapped->args[0];

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operator that the importer knows is in a model of tests/import.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "frontend/import.h"
+
+namespace tfcc::frontend {
+namespace {
+
+TEST(Operators, EachHasAnImportTest) {
+  std::ostringstream text;
+  for (const auto& entry : std::filesystem::directory_iterator(TFCC_SOURCE_DIR "/tests/import")) {
+    if (entry.path().extension() != ".onnxtxt" || entry.path().stem() == "errors") continue;
+    text << std::ifstream(entry.path()).rdbuf();
+  }
+  const std::string models = text.str();
+  for (const OperatorInfo& op : supported_operators()) {
+    const bool used = models.find(" " + op.name + "(") != std::string::npos || models.find(" " + op.name + "<") != std::string::npos;
+    EXPECT_TRUE(used) << op.name;
+  }
+}
+
+}  // namespace
+}  // namespace tfcc::frontend
