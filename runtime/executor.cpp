@@ -126,7 +126,10 @@ Result<void> Executor::Impl::grow_arena(size_t bytes, bool prepared) {
                        runtime::print_symbols(model->manifest, binding.symbols()) +
                        "; prepare() the largest shapes first");
   }
-  for (const auto& b : buckets) TFCC_TRY_VOID(capture(b));
+  for (const auto& b : buckets) {
+    auto again = capture(b);
+    if (!again && prepared) return again.error();  // otherwise when it is needed
+  }
   return {};
 }
 

@@ -24,13 +24,17 @@ Result<void*> Executor::Impl::graph_for(std::span<const int64_t> wanted, bool pr
   if (graphs.size() >= kMostGraphs) drop_graphs();
   TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, bucket));
   TFCC_TRY_VOID(grow_arena(bytes, prepared));
-  TFCC_TRY(void* made, capture(bucket));
-  if (made != nullptr && !prepared && model->options.log) {
-    model->options.log(model->name + ": captured the launches for up to " +
-                       runtime::print_symbols(model->manifest, bucket) +
-                       " in a run; prepare() its shapes first");
+  auto made = capture(bucket);
+  if (prepared || (made && *made == nullptr)) return made;
+  // Something else in the program may have disturbed the capture: not this run's concern.
+  if (model->options.log) {
+    const std::string what = made ? ": captured the launches" : ": could not capture the launches";
+    model->options.log(model->name + what + " for up to " +
+                       runtime::print_symbols(model->manifest, bucket) + " in a run" +
+                       (made ? "" : " (" + made.error().message + ")") +
+                       "; prepare() its shapes first");
   }
-  return made;
+  return made ? *made : nullptr;
 }
 
 // The arena is large enough by now. A bucket that cannot be captured runs by plain launches.

@@ -149,6 +149,27 @@ TEST_F(CudaGraphTest, the_graph_follows_the_callers_pointers) {
   EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
 }
 
+TEST_F(CudaGraphTest, a_disturbed_capture_fails_prepare_but_no_run) {
+  auto body = [&] {
+    std::vector<std::string> lines;
+    LoadOptions options;
+    options.log = [&](std::string_view line) { lines.emplace_back(line); };
+    Model model = load(nullptr, options);
+    Executor e = *model.executor();
+    fake<void(int)>("fake_cuda_fail_captures")(2);
+    auto prepared = e.prepare(shapes_of(2, 3));
+    ASSERT_FALSE(prepared);
+    EXPECT_NE(prepared.error().message.find("end of a capture"), std::string::npos);
+    expect_right(e, {2, 3});
+    EXPECT_EQ(e.stats().plain_runs, 1u);
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_NE(lines[0].find("could not capture the launches"), std::string::npos) << lines[0];
+    expect_right(e, {2, 3});
+    EXPECT_EQ(e.stats().graph_runs, 1u);
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaGraphTest, executors_have_graphs_of_their_own) {
   auto body = [&] {
     Model model = load();

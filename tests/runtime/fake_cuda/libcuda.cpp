@@ -20,6 +20,7 @@ int pushed = 0, retained = 0, allocations = 0, modules = 0, executables = 0;
 
 using Work = std::function<void()>;
 using Graph = std::vector<Work>;
+int captures_to_fail = 0;
 std::map<void*, Graph> captured;                   // by stream
 std::map<Address, size_t> sizes;                   // of allocations
 
@@ -145,8 +146,10 @@ int cuStreamBeginCapture_v2(void* s, int) {
 int cuStreamEndCapture(void* s, Graph** out) {
   auto found = captured.find(s);
   if (found == captured.end()) return 901;
-  *out = new Graph(std::move(found->second));
-  return captured.erase(found), 0;
+  Graph work = std::move(found->second);
+  captured.erase(found);
+  if (captures_to_fail > 0) return --captures_to_fail, *out = nullptr, 901;
+  return *out = new Graph(std::move(work)), 0;
 }
 int cuStreamIsCapturing(void* s, int* status) { return *status = captured.contains(s), 0; }
 int cuGraphInstantiateWithFlags(Graph** out, Graph* graph, unsigned long long) {
@@ -182,6 +185,8 @@ int cuGetErrorString(int code, const char** out) {
 
 /// Contexts, memory, modules and graphs that were taken and not given back.
 int fake_cuda_held() { return pushed + retained + allocations + modules + executables; }
+/// Lets the next captures fail, as another thread's wait for the device does.
+void fake_cuda_fail_captures(int count) { captures_to_fail = count; }
 /// Fills the allocations of that size with NaN; returns how many there are.
 int fake_cuda_poison(size_t bytes) {
   int count = 0;
