@@ -226,9 +226,8 @@ Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of,
 Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of,
                                         const BoundLaunch& l) {
   const runtime::GemmLaunch& g = *l.launch->gemm;
-  return queue->gemm(stream, l.handle,
-                     {address(of, g.a), address(of, g.b), g.has_bias ? address(of, g.bias) : nullptr,
-                      address(of, g.d)});
+  void* bias = g.has_bias ? address(of, g.bias) : nullptr;
+  return queue->gemm(stream, l.handle, {address(of, g.a), address(of, g.b), bias, address(of, g.d)});
 }
 
 Result<void> Executor::Impl::issue(void* stream) {

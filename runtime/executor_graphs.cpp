@@ -44,7 +44,7 @@ Result<void*> Executor::Impl::capture(const std::vector<int64_t>& sizes) {
   if (!ready) return graphs[sizes] = nullptr;
   TFCC_TRY_VOID(queue->begin_capture());
   auto issued = issue_launches(queue->own_stream(), caps_binding);
-  auto made = queue->end_capture();                // also after an error, to leave the stream usable
+  auto made = queue->end_capture();                // also after an error: it frees the stream
   if (!issued) return issued.error();
   if (!made) return made.error();
   ++counted.graphs_made;

@@ -72,7 +72,7 @@ struct Executor::Impl {
   Binding caps_binding;                  // the sizes of the bucket being captured
   std::map<std::vector<int64_t>, void*> graphs;    // by caps; null: cannot be captured
   std::vector<int64_t> bucket;           // of the run
-  void* graph = nullptr;                 // for the sizes bound; null: plain launches, or not known yet
+  void* graph = nullptr;                 // for the sizes bound; null: plain, or not known yet
   uint64_t modules_before = 0;
   ExecutorStats counted;
   Grown arena;

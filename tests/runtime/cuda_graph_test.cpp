@@ -65,7 +65,8 @@ TEST_F(CudaGraphTest, nothing_is_made_after_all_is_prepared) {
     EXPECT_EQ(before.modules_loaded, 0u);
     std::mt19937 rng(7);
     for (int i = 0; i < 50; ++i) {
-      const int64_t b = 1 + static_cast<int64_t>(rng() % 12), s = 1 + static_cast<int64_t>(rng() % 80);
+      const auto b = 1 + static_cast<int64_t>(rng() % 12);
+      const auto s = 1 + static_cast<int64_t>(rng() % 80);
       expect_right(e, {b, s});
     }
     const ExecutorStats after = e.stats();
@@ -191,7 +192,8 @@ TEST_F(CudaGraphTest, executors_have_graphs_of_their_own) {
 
 TEST_F(CudaGraphTest, plain_launches_where_graphs_are_off_or_cannot_be) {
   auto batched = [](pb::Manifest& m) {
-    pb::GemmLaunch& g = *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(1)->mutable_gemm();
+    auto& launches = *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches();
+    pb::GemmLaunch& g = *launches[1].mutable_gemm();
     for (auto* e : {g.mutable_m(), g.mutable_batch()}) e->clear_code();
     size(g.mutable_m(), {1, 1});
     size(g.mutable_batch(), {1, 0});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small model for CUDA, and a fixture that runs it on the driver and the cuBLASLt of fake_cuda/.
+// The small model for CUDA, and a fixture that runs it on the driver and cuBLASLt of fake_cuda/.
 #pragma once
 
 #include <dlfcn.h>

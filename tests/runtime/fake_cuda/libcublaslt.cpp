@@ -107,7 +107,8 @@ int cublasLtMatmul(void*, Desc* desc, const void* alpha, const void* pa, Layout*
   if (k != kb || d->rows != m || d->columns != n || a->batch != d->batch || b->batch != d->batch)
     return kInvalid;
   if (*static_cast<const float*>(beta) != 0) return kInvalid;
-  submit(stream, [=, desc = *desc, a = *a, b = *b, d = *d, scale = *static_cast<const float*>(alpha)] {
+  const float scale = *static_cast<const float*>(alpha);
+  submit(stream, [=, desc = *desc, a = *a, b = *b, d = *d] {
     multiply(&desc, scale, pa, &a, pb, &b, pd, &d);
   });
   return 0;

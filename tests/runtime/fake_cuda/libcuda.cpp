@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A driver for tests without a GPU: device memory is host memory and kernels are the functions
-// below, found by name. It counts contexts, so that a test sees when they are not given back. A stream
-// that is captured records its work with the values of that moment; a graph repeats it.
+// below, found by name. It counts contexts, so that a test sees when they are not given back. A
+// stream that is captured records its work with the values of that moment; a graph repeats it.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -120,7 +120,11 @@ int cuMemAlloc_v2(Address* p, size_t n) {
   sizes[*p] = n;
   return 0;
 }
-int cuMemFree_v2(Address p) { return --allocations, sizes.erase(p), std::free(reinterpret_cast<void*>(p)), 0; }
+int cuMemFree_v2(Address p) {
+  --allocations;
+  sizes.erase(p);
+  return std::free(reinterpret_cast<void*>(p)), 0;
+}
 int cuMemcpyHtoD_v2(Address to, const void* from, size_t n) {
   return std::memcpy(reinterpret_cast<void*>(to), from, n), 0;
 }
