@@ -262,7 +262,7 @@ ExprRef compare_arms(ExprKind kind, ExprRef a, ExprRef b) {
 
 // The integer behind a real, where comparing with the integer-valued constant `c` is exact.
 ExprRef exact_integer(ExprRef a, double c) {
-  if (a->kind != ExprKind::i2f || std::fabs(c) >= 16777216.0) return nullptr;
+  if (a->kind != ExprKind::i2f || !(std::fabs(c) < 16777216.0)) return nullptr;  // NaN is none
   return a->args[0];
 }
 
