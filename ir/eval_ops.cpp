@@ -83,6 +83,16 @@ T start_of(ReduceKind kind) {
   }
 }
 
+// Integers wrap like the machine's; C++ would call that undefined for signed types.
+double plus(double a, double b) { return a + b; }
+double times(double a, double b) { return a * b; }
+int64_t plus(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+int64_t times(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
 template <class T>
 T reduce_step(ReduceKind kind, T sum, T v) {
   switch (kind) {
@@ -91,9 +101,9 @@ T reduce_step(ReduceKind kind, T sum, T v) {
     case ReduceKind::min:
       return v != v || v < sum ? v : sum;
     case ReduceKind::prod:
-      return sum * v;
+      return times(sum, v);
     default:
-      return sum + v;
+      return plus(sum, v);
   }
 }
 
@@ -140,8 +150,8 @@ void cumsum_into(const CumsumAttrs& a, const std::vector<int64_t>& dims, const s
       for (int64_t k = 0; k < length; ++k) {
         const auto at =
             static_cast<size_t>((o * length + (a.reverse ? length - 1 - k : k)) * inner + i);
-        out[at] = a.exclusive ? sum : sum + in[at];
-        sum += in[at];
+        out[at] = a.exclusive ? sum : plus(sum, in[at]);
+        sum = plus(sum, in[at]);
       }
     }
   }
