@@ -2,6 +2,7 @@
 // legalise: what no launch can do as it is becomes ops that can. Runs before lowering, on every target.
 //   products whose leading dims broadcast on both sides: the operand is expanded by a pointwise op
 //   products that read a graph input (on CUDA they take no caller's memory): a copy goes in front
+//   products of one 16-bit type stored in the other: stored in f32 first, no library has them
 //   products of f64: a reduction, for there is no library product of that type on both targets
 #include "codegen/lowering.h"
 
@@ -82,13 +83,25 @@ void as_reduction(Graph& g, OpId o) {
   g.replace_uses(op.results[0], g.add_pointwise(y.operands, y.body, t, g.value(op.results[0]).name, op.origin));
 }
 
+// bf16 factors with an f16 result, or the other way round.
+void through_f32(Graph& g, OpId o) {
+  const ValueId y = g.result(o);
+  const ir::Type t = g.value(y).type;
+  const DType factor = g.value(g.op(o).operands[0]).type.dtype;
+  if (t.dtype == factor || t.dtype == DType::f32 || factor == DType::f32) return;
+  ir::Op op = g.op(o);
+  const ValueId wide = g.add(OpKind::matmul, op.operands, op.attrs, {DType::f32, t.dims}, g.value(y).name + ".f32", op.origin);
+  ir::Captured c = ir::capture(ir::load_of(g, wide, ir::indices_of(g, wide)));
+  g.replace_uses(y, g.add_pointwise(c.operands, c.body, t, g.value(y).name + ".narrow", op.origin));
+}
+
 }  // namespace
 
 void legalise(Graph& graph) {
   for (OpId o : std::vector<OpId>(graph.order())) {
     if (graph.op(o).kind != OpKind::matmul) continue;
     if (graph.value(graph.result(o)).type.dtype == DType::f64) as_reduction(graph, o);
-    else legalise_operands(graph, o);
+    else legalise_operands(graph, o), through_f32(graph, o);
   }
   graph.clean();
 }

@@ -75,7 +75,22 @@ std::string symbol_name(const ValueInfo& input, size_t axis) {
   return ir::is_reserved_name(s) ? s + ".size" : s;
 }
 
+// Sizes that may be 0 with the rest of the model still at work: those of real inputs of rank 4 and more alone, which is what
+// a cache of keys and values looks like before the first token.
+std::set<std::string> sizes_that_may_be_zero(const Model& model) {
+  std::set<std::string> may, may_not;
+  for (const ValueInfo& in : model.inputs) {
+    for (size_t axis = 0; axis < in.dims.size(); ++axis) {
+      const bool cache = in.dtype && is_float(*in.dtype) && in.dims.size() >= 4;
+      if (!in.dims[axis].value) (cache ? may : may_not).insert(symbol_name(in, axis));
+    }
+  }
+  for (const std::string& name : may_not) may.erase(name);
+  return may;
+}
+
 Result<void> declare_inputs(Importer& im, const Facts& facts) {
+  const std::set<std::string> may_be_zero = sizes_that_may_be_zero(im.model());
   std::set<std::string> seen;
   for (const ValueInfo& in : im.model().inputs) {
     if (!in.is_tensor || !in.dtype) {

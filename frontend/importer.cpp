@@ -24,7 +24,6 @@ std::string shown(const Dims& dims) {
 bool is_size_expression(ExprRef e) { return !ir::has_loads(e); }
 
 Importer::Importer(const Model& model, const Facts& known) : graph("main"), model_(model), known_(known) {
-  for (const auto& [name, max] : known.max) graph.pool().set_range(name, {1, max});
 }
 
 Error Importer::fail(ErrorCode code, const std::string& what) const {
