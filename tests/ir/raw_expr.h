@@ -45,10 +45,12 @@ inline RawSample random_sample(std::mt19937& random) {
   return s;
 }
 
-/// A tree of a given depth. Without `transcendental`, every operation of it is exact or correctly rounded everywhere.
+/// A tree of a given depth. Without `transcendental`, every operation of it is exact or correctly rounded everywhere; with
+/// `rounded_products` that holds as well where a compiler makes one operation of a product and a sum.
 class RawMaker {
  public:
-  RawMaker(uint32_t seed, bool transcendental) : random_(seed), transcendental_(transcendental) {}
+  RawMaker(uint32_t seed, bool transcendental, bool rounded_products = false)
+      : random_(seed), transcendental_(transcendental), rounded_products_(rounded_products) {}
 
   Raw integer(int depth) {
     if (depth <= 0) {
@@ -104,8 +106,8 @@ class RawMaker {
     switch (pick(transcendental_ ? 18 : 15)) {
       case 0: case 1: return two(Raw::add, a, real(depth - 1));
       case 2: return two(Raw::sub, a, real(depth - 1));
-      case 3: case 4: return two(Raw::mul, a, real(depth - 1));
-      case 5: return two(Raw::div, a, real(depth - 1));
+      case 3: case 4: return product(two(Raw::mul, a, real(depth - 1)));
+      case 5: return product(two(Raw::div, a, real(depth - 1)));
       case 6: return two(Raw::min, a, real(depth - 1));
       case 7: return two(Raw::max, a, real(depth - 1));
       case 8: return one(pick(2) ? Raw::abs : Raw::neg, a);
@@ -140,13 +142,18 @@ class RawMaker {
     return choice(std::move(inside), load(row), std::move(otherwise));
   }
 
+  Raw product(Raw p) {
+    if (!rounded_products_) return p;
+    return {Raw::unary, Scalar::f32, 0, ExprKind::round_bf16, {std::move(p)}};
+  }
+
   Raw in_f64(int depth, Raw a) {
     Raw wide{Raw::convert, Scalar::f64, 0, {}, {std::move(a)}}, other{Raw::convert, Scalar::f64, 0, {}, {real(depth - 2)}};
     return {Raw::convert, Scalar::f32, 0, {}, {two(pick(2) ? Raw::add : Raw::mul, std::move(wide), std::move(other))}};
   }
 
   std::mt19937 random_;
-  bool transcendental_;
+  bool transcendental_, rounded_products_;
 };
 
 /// The expression that the builders make of a tree.
@@ -192,6 +199,7 @@ class RawEval {
  public:
   explicit RawEval(const RawSample& sample) : s_(sample) {}
   bool open = false, flagged = false;
+  int64_t largest = int64_t{1} << 53;
 
   ScalarValue operator()(const Raw& r) {
     if (r.type == Scalar::i64) return {integer(r), 0};
@@ -205,8 +213,7 @@ class RawEval {
   double d(const Raw& r) { return (*this)(r).r; }
 
   int64_t checked(__int128 v) {
-    constexpr int64_t kLargest = int64_t{1} << 53;
-    if (v > kLargest || v < -kLargest) open = true;
+    if (v > largest || v < -largest) open = true;
     return static_cast<int64_t>(v);
   }
 
@@ -214,7 +221,7 @@ class RawEval {
 
   int64_t truncated(double v) {
     if (std::isnan(v)) return 0;
-    if (std::fabs(v) >= 0x1p53) open = true;
+    if (std::fabs(v) >= static_cast<double>(largest)) open = true;
     return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : static_cast<int64_t>(v);
   }
 
