@@ -117,8 +117,8 @@ Result<void> declare_inputs(Importer& im, const Facts& facts) {
       if (seen.insert(name).second) {
         im.graph.symbols.push_back({name, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
         auto max = facts.max.find(name);
-        if (max != facts.max.end()) im.pool().set_range(name, {1, max->second});
-        else im.pool().set_range(name, {});
+        const int64_t least = may_be_zero.count(name) ? 0 : 1;
+        im.pool().set_range(name, {least, max != facts.max.end() ? std::optional(max->second) : std::nullopt});
       }
       dims.push_back(im.pool().symbol(name));
     }
