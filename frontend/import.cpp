@@ -132,6 +132,10 @@ Result<void> declare_outputs(Importer& im) {
   for (const ValueInfo& out : im.model().outputs) {
     auto it = im.values.find(out.name);
     if (it == im.values.end()) return im.fail(ErrorCode::bad_file, fmt::format("output '{}' is not computed", escaped(out.name)));
+    const auto& inputs = im.graph.inputs();
+    if (std::any_of(inputs.begin(), inputs.end(), [&](ValueId v) { return im.graph.value(v).name == out.name; })) {
+      return im.fail(ErrorCode::unsupported, fmt::format("'{}' is an input and an output; give the output a name of its own", escaped(out.name)));
+    }
     im.graph.outputs.push_back({out.name, it->second});
   }
   if (im.graph.outputs.empty()) return im.fail(ErrorCode::bad_file, "the graph has no outputs");
