@@ -149,7 +149,8 @@ class RawMaker {
 
   Raw in_f64(int depth, Raw a) {
     Raw wide{Raw::convert, Scalar::f64, 0, {}, {std::move(a)}}, other{Raw::convert, Scalar::f64, 0, {}, {real(depth - 2)}};
-    return {Raw::convert, Scalar::f32, 0, {}, {two(pick(2) ? Raw::add : Raw::mul, std::move(wide), std::move(other))}};
+    // A compiler may compute this in f32: the result is the same.
+    return product({Raw::convert, Scalar::f32, 0, {}, {two(pick(2) ? Raw::add : Raw::mul, std::move(wide), std::move(other))}});
   }
 
   std::mt19937 random_;
