@@ -75,13 +75,14 @@ std::string symbol_name(const ValueInfo& input, size_t axis) {
   return ir::is_reserved_name(s) ? s + ".size" : s;
 }
 
-// Sizes that may be 0 with the rest of the model still at work: those of real inputs of rank 4 and more alone, which is what
-// a cache of keys and values looks like before the first token.
+// Sizes that may be 0 with the rest of the model still at work: in a model of tokens, those that only real inputs of rank 4
+// and more have. That is what a cache of keys and values looks like before the first token.
 std::set<std::string> sizes_that_may_be_zero(const Model& model) {
   std::set<std::string> may, may_not;
+  const bool tokens = std::any_of(model.inputs.begin(), model.inputs.end(), [](const ValueInfo& in) { return in.dtype && is_integer(*in.dtype); });
   for (const ValueInfo& in : model.inputs) {
     for (size_t axis = 0; axis < in.dims.size(); ++axis) {
-      const bool cache = in.dtype && is_float(*in.dtype) && in.dims.size() >= 4;
+      const bool cache = tokens && in.dtype && is_float(*in.dtype) && in.dims.size() >= 4;
       if (!in.dims[axis].value) (cache ? may : may_not).insert(symbol_name(in, axis));
     }
   }
