@@ -62,19 +62,6 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
 
 }  // namespace
 
-PassReport raise_layer_norm(Graph& graph) {
-  PassReport report;
-  const std::vector<ValueId> candidates = normalised_candidates(graph, false);
-  std::vector<OpId> order = graph.order();
-  // Last op first, so that scale and shift are taken along; what it replaced is then dead.
-  for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (graph.use_count(graph.result(*it)) == 0) continue;
-    if (raise(graph, *it, candidates, report)) {
-      ++report.rewrites;
-      graph.clean();
-    }
-  }
-  return report;
-}
+PassReport raise_layer_norm(Graph& graph) { return raise_norms(graph, false, raise); }
 
 }  // namespace tfcc::passes

@@ -118,4 +118,18 @@ ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x) {
   return g.add_constant(g.value(x).name + ".ones", ir::constant_from_bytes(t.dtype, {n}, std::move(bytes)));
 }
 
+PassReport raise_norms(Graph& g, bool squares, RaiseNorm raise) {
+  PassReport report;
+  const std::vector<ValueId> candidates = normalised_candidates(g, squares);
+  const std::vector<OpId> order = g.order();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    if (g.use_count(g.result(*it)) == 0) continue;
+    if (raise(g, *it, candidates, report)) {
+      ++report.rewrites;
+      g.clean();
+    }
+  }
+  return report;
+}
+
 }  // namespace tfcc::passes

@@ -41,4 +41,9 @@ std::vector<Normalised> normalised_forms(ExprRef e);
 /// gamma, or a constant of ones if there was none.
 ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x);
 
+/// Tries `raise` on every op, last first, so that scale and shift are taken along and what they covered is then dead.
+/// `squares` as in normalised_candidates.
+using RaiseNorm = bool (*)(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport& report);
+PassReport raise_norms(Graph& g, bool squares, RaiseNorm raise);
+
 }  // namespace tfcc::passes

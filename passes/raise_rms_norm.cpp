@@ -44,18 +44,6 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
 
 }  // namespace
 
-PassReport raise_rms_norm(Graph& graph) {
-  PassReport report;
-  const std::vector<ValueId> candidates = normalised_candidates(graph, true);
-  std::vector<OpId> order = graph.order();
-  for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (graph.use_count(graph.result(*it)) == 0) continue;
-    if (raise(graph, *it, candidates, report)) {
-      ++report.rewrites;
-      graph.clean();
-    }
-  }
-  return report;
-}
+PassReport raise_rms_norm(Graph& graph) { return raise_norms(graph, true, raise); }
 
 }  // namespace tfcc::passes
