@@ -24,6 +24,9 @@
 #include "runtime/dtype.h"
 #include "runtime/result.h"
 
+/// Marks what libtfcc.so exports; its other symbols are hidden.
+#define TFCC_API __attribute__((visibility("default")))
+
 namespace tfcc {
 inline namespace v1 {
 
@@ -91,19 +94,19 @@ class Model {
  public:
   /// Loads a file, verifies header, manifest and code, and uploads the weights.
   /// Errors: io, bad_file, device (no usable target or driver, and what would help), memory.
-  static Result<Model> load(const std::string& path, const LoadOptions& options = {});
+  TFCC_API static Result<Model> load(const std::string& path, const LoadOptions& options = {});
   /// The same from memory, which must stay valid as long as the model.
-  static Result<Model> load(std::span<const std::byte> file, const LoadOptions& options = {});
+  TFCC_API static Result<Model> load(std::span<const std::byte> file, const LoadOptions& options = {});
 
-  const std::vector<TensorInfo>& inputs() const;
-  const std::vector<TensorInfo>& outputs() const;
+  TFCC_API const std::vector<TensorInfo>& inputs() const;
+  TFCC_API const std::vector<TensorInfo>& outputs() const;
   /// Name of the target that runs: "sm_90", "compute_80", "x86-64-v4".
-  const std::string& target() const;
+  TFCC_API const std::string& target() const;
   /// What it runs on: "NVIDIA H200", "cpu".
-  const std::string& device() const;
+  TFCC_API const std::string& device() const;
 
   /// A new executor with its own arena. Errors: memory, device.
-  Result<Executor> executor() const;
+  TFCC_API Result<Executor> executor() const;
 
   struct Impl;
   explicit Model(std::shared_ptr<const Impl> impl);
@@ -115,43 +118,43 @@ class Model {
 /// Runs a model. Not thread-safe: one executor per thread (and stream).
 class Executor {
  public:
-  Executor(Executor&&) noexcept;
-  Executor& operator=(Executor&&) noexcept;
-  ~Executor();
+  TFCC_API Executor(Executor&&) noexcept;
+  TFCC_API Executor& operator=(Executor&&) noexcept;
+  TFCC_API ~Executor();
 
   /// Gives an input, or the memory an output is written to (optional for run()). Keeps the pointer, copies nothing.
   /// Errors: invalid_argument (unknown name, wrong dtype), shape (wrong rank or fixed dim).
-  Result<void> set(std::string_view name, const TensorRef& tensor);
+  TFCC_API Result<void> set(std::string_view name, const TensorRef& tensor);
 
   /// Makes everything ready for these shapes, so that a run with them allocates nothing.
   /// Errors: invalid_argument, shape, memory.
-  Result<void> prepare(const Shapes& shapes);
+  TFCC_API Result<void> prepare(const Shapes& shapes);
   /// The same for these shapes and all smaller ones: on CUDA captures the launches of every bucket of shapes, so that
   /// later runs, of any shape, allocate and capture nothing. A bucket is some 100 KB on the device.
-  Result<void> prepare_all(const Shapes& largest);
+  TFCC_API Result<void> prepare_all(const Shapes& largest);
   /// Arena bytes that these shapes need; captured launches use those of the bucket's largest shape.
-  Result<size_t> workspace_bytes(const Shapes& shapes) const;
+  TFCC_API Result<size_t> workspace_bytes(const Shapes& shapes) const;
 
   /// Host tensors in and out; returns when the results are there. Errors: invalid_argument (missing input, value out of
   /// range), shape, memory, device.
-  Result<void> run();
+  TFCC_API Result<void> run();
 
   /// Launches on the caller's stream (a CUstream or cudaStream_t) with device memory set for every input and output, and
   /// returns at once. Afterwards output shapes are known. Errors: as run(); unsupported on the CPU.
-  Result<void> enqueue(void* stream);
+  TFCC_API Result<void> enqueue(void* stream);
 
   /// Shape of an output for the inputs set so far.
-  Result<std::vector<int64_t>> output_shape(std::string_view name) const;
+  TFCC_API Result<std::vector<int64_t>> output_shape(std::string_view name) const;
   /// An output of the last run(), in host memory.
-  Result<Tensor> output(std::string_view name) const;
+  TFCC_API Result<Tensor> output(std::string_view name) const;
 
   /// What the kernels flagged since the last call, e.g. ids that were clamped; waits for the device.
-  Result<void> status();
+  TFCC_API Result<void> status();
 
   /// Counters, for tests and monitoring.
-  ExecutorStats stats() const;
+  TFCC_API ExecutorStats stats() const;
   /// Bytes of the arena held now.
-  size_t arena_bytes() const;
+  TFCC_API size_t arena_bytes() const;
 
   struct Impl;
   explicit Executor(std::unique_ptr<Impl> impl);
