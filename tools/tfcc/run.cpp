@@ -63,6 +63,7 @@ Result<void> run_model(const Options& o) {
   load.device = o.device;
   load.threads = o.threads;
   load.verify_weights = o.verify_weights;
+  load.graphs = false;  // one run is over before a capture pays
   load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
   TFCC_TRY(Model model, Model::load(o.model, load));
   TFCC_TRY(auto inputs, gather_inputs(o, model));
