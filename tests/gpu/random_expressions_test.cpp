@@ -14,7 +14,7 @@ using ir::ExprRef;
 using ir::Raw;
 using ir::RawSample;
 
-constexpr int kUnits = 20, kPerUnit = 250, kSamples = 4, kPositions = 32;
+constexpr int kUnits = 400, kPerUnit = 250, kSamples = 4, kPositions = 32;
 
 struct Function {
   Raw raw;
