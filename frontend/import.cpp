@@ -21,21 +21,31 @@ struct Registered {
   std::string_view dtypes, notes;
 };
 
-const std::map<std::string_view, Registered>& registry() {
-  static const std::map<std::string_view, Registered> kTable = {
-#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) {#name, {function, min_opset, max_opset, dtypes, notes}},
+// By domain and name.
+using Registry = std::map<std::pair<std::string_view, std::string_view>, Registered>;
+
+const Registry& registry() {
+  static const Registry kTable = {
+#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) {{"", #name}, {function, min_opset, max_opset, dtypes, notes}},
 #include "frontend/importers.def"
+#undef TFCC_IMPORT
+#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) \
+  {{"com.microsoft", #name}, {function, min_opset, max_opset, dtypes, notes}},
+#include "frontend/importers_microsoft.def"
 #undef TFCC_IMPORT
   };
   return kTable;
 }
 
+// Null if the operator is unknown, whatever the opset.
+const Registered* known(const Node& n) {
+  auto it = registry().find({n.domain, n.op_type});
+  return it == registry().end() ? nullptr : &it->second;
+}
+
 const Registered* lookup(const Node& n, int64_t opset) {
-  if (!n.domain.empty()) return nullptr;
-  auto it = registry().find(n.op_type);
-  if (it == registry().end()) return nullptr;
-  const Registered& r = it->second;
-  return opset >= r.min_opset && (r.max_opset == 0 || opset <= r.max_opset) ? &r : nullptr;
+  const Registered* r = known(n);
+  return r && opset >= r->min_opset && (r->max_opset == 0 || opset <= r->max_opset) ? r : nullptr;
 }
 
 int64_t opset_of(const Model& model, const std::string& domain) {
@@ -52,8 +62,7 @@ Result<void> check_operators(const Model& model) {
     const int64_t opset = opset_of(model, n.domain);
     if (lookup(n, opset)) continue;
     std::string key = (n.domain.empty() ? "" : n.domain + ".") + n.op_type;
-    const auto known = n.domain.empty() ? registry().find(n.op_type) : registry().end();
-    if (known != registry().end()) key += fmt::format(" of opset {} (from {} on)", opset, known->second.min_opset);
+    if (const Registered* r = known(n)) key += fmt::format(" of opset {} (from {} on)", opset, r->min_opset);
     missing[key].push_back(n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name);
   }
   if (missing.empty()) return {};
@@ -218,7 +227,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report) {
 std::vector<OperatorInfo> supported_operators() {
   std::vector<OperatorInfo> out;
   for (const auto& [name, r] : registry()) {
-    out.push_back({std::string(name), "", r.min_opset, r.max_opset, std::string(r.dtypes), std::string(r.notes)});
+    out.push_back({std::string(name.second), std::string(name.first), r.min_opset, r.max_opset, std::string(r.dtypes), std::string(r.notes)});
   }
   return out;
 }

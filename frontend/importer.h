@@ -101,6 +101,7 @@ bool is_size_expression(ExprRef e);
 
 #define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) Result<void> function(Importer&);
 #include "frontend/importers.def"
+#include "frontend/importers_microsoft.def"
 #undef TFCC_IMPORT
 
 // Shared by families.

@@ -6,7 +6,7 @@
 
 Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name
 for both targets and a test of that template. Each pass of passes/passes.def needs a file that shows "before:" and
-"after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/importers.def
+"after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/importers*.def
 needs its function. Relative links in documents must lead somewhere.
 """
 import re
@@ -84,16 +84,18 @@ def check_passes(root, wrong):
 
 
 def check_importers(root, wrong):
-    table = re.findall(r"^TFCC_IMPORT\((\w+), (\w+),", (root / "frontend/importers.def").read_text(), re.M)
-    if not table:
-        wrong.append("frontend/importers.def: no TFCC_IMPORT line")
-    code = words(root, "frontend/*.cpp")
-    for op, function in table:
-        if function not in code:
-            wrong.append(f"{op}: no {function} in frontend")
-    if [op for op, _ in table] != sorted(op for op, _ in table):
-        wrong.append("frontend/importers.def: not in alphabetical order")
-    return len(table)
+    count, code = 0, words(root, "frontend/*.cpp")
+    for name in ("importers.def", "importers_microsoft.def"):
+        table = re.findall(r"^TFCC_IMPORT\((\w+), (\w+),", (root / "frontend" / name).read_text(), re.M)
+        if not table:
+            wrong.append(f"frontend/{name}: no TFCC_IMPORT line")
+        for op, function in table:
+            if function not in code:
+                wrong.append(f"{op}: no {function} in frontend")
+        if [op for op, _ in table] != sorted(op for op, _ in table):
+            wrong.append(f"frontend/{name}: not in alphabetical order")
+        count += len(table)
+    return count
 
 
 def check_links(root, wrong):

@@ -19,8 +19,9 @@ TEST(Operators, EachHasAnImportTest) {
   }
   const std::string models = text.str();
   for (const OperatorInfo& op : supported_operators()) {
-    const bool used = models.find(" " + op.name + "(") != std::string::npos || models.find(" " + op.name + "<") != std::string::npos;
-    EXPECT_TRUE(used) << op.name;
+    const std::string name = op.domain.empty() ? op.name : op.domain + "." + op.name;
+    const bool used = models.find(" " + name + "(") != std::string::npos || models.find(" " + name + "<") != std::string::npos;
+    EXPECT_TRUE(used) << name;
   }
 }
 
