@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/manifest.h"
 #include "runtime/result.h"
@@ -88,6 +89,16 @@ class Queue {
 
   /// Device allocations made so far.
   virtual uint64_t allocations() const { return 0; }
+
+  /// Profiles (profile.h): a point of time after the work enqueued so far, and the milliseconds from
+  /// each point to the next; marked() waits and forgets them. Work behind a closed gate does not
+  /// start before open_gate().
+  virtual Result<void> mark(void* stream) = 0;
+  virtual Result<void> marked(std::vector<double>& ms) = 0;
+  virtual Result<void> close_gate(void* /*stream*/) { return {}; }
+  virtual void open_gate() {}
+  /// A copy within the device, by all its threads.
+  virtual Result<void> copy(void* stream, void* to, const void* from, size_t bytes) = 0;
 
   /// Waits, copies the flags and clears them.
   virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;

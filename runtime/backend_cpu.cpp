@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -302,6 +303,31 @@ class CpuQueue final : public Queue {
   }
   Result<void> wait() override { return {}; }
 
+  Result<void> mark(void*) override {
+    marks_.push_back(std::chrono::steady_clock::now());
+    return {};
+  }
+  Result<void> marked(std::vector<double>& ms) override {
+    ms.clear();
+    for (size_t i = 1; i < marks_.size(); ++i) {
+      ms.push_back(std::chrono::duration<double, std::milli>(marks_[i] - marks_[i - 1]).count());
+    }
+    marks_.clear();
+    return {};
+  }
+  Result<void> copy(void*, void* to, const void* from, size_t bytes) override {
+    struct Context {
+      std::byte* to;
+      const std::byte* from;
+    } context = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from)};
+    auto range = [](void* p, int64_t begin, int64_t end) {
+      auto& c = *static_cast<Context*>(p);
+      std::memcpy(c.to + begin, c.from + begin, static_cast<size_t>(end - begin));
+    };
+    api_.parallel_for(pool_, static_cast<int64_t>(bytes), 4096, range, &context);
+    return {};
+  }
+
   Result<void> take_flags(std::span<uint32_t> flags) override {
     std::copy(flags_.begin(), flags_.end(), flags.begin());
     std::fill(flags_.begin(), flags_.end(), 0);
@@ -318,6 +344,7 @@ class CpuQueue final : public Queue {
   const int64_t* values_ = nullptr;
   std::vector<void*> gemms_;
   std::map<GemmShape, size_t> gemm_index_;
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 Result<std::unique_ptr<Queue>> CpuBackend::queue() const {

@@ -28,6 +28,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource&, int) {
 #include <mutex>
 
 #include "runtime/cuda_driver.h"
+#include "runtime/cuda_timer.h"
 #include "runtime/gemm_cublaslt.h"
 
 namespace tfcc::runtime {
@@ -233,6 +234,7 @@ class CudaQueue final : public Queue {
     Current current(cuda_, b_.context_);
     synchronize(cuda_);
     gemms_.reset();
+    timer_.reset();
     for (CUdeviceptr p : {block_, workspace_}) {
       if (p != 0) cuda_.cuMemFree(p);
     }
@@ -379,6 +381,30 @@ class CudaQueue final : public Queue {
 
   uint64_t allocations() const override { return allocations_; }
 
+  Result<void> mark(void* stream) override {
+    Current current(cuda_, b_.context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->mark(static_cast<CUstream>(stream));
+  }
+  Result<void> marked(std::vector<double>& ms) override {
+    Current current(cuda_, b_.context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->marked(ms);
+  }
+  Result<void> close_gate(void* stream) override {
+    Current current(cuda_, b_.context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->close_gate(static_cast<CUstream>(stream));
+  }
+  void open_gate() override {
+    if (timer_ != nullptr) timer_->open_gate();
+  }
+  Result<void> copy(void* stream, void* to, const void* from, size_t bytes) override {
+    Current current(cuda_, b_.context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->copy(address(to), address(from), bytes, static_cast<CUstream>(stream));
+  }
+
   // The caller's stream is not kept: it may be gone by now.
   Result<void> take_flags(std::span<uint32_t> flags) override {
     Current current(cuda_, b_.context_);
@@ -397,6 +423,11 @@ class CudaQueue final : public Queue {
   void* own_stream() const override { return stream_; }
 
  private:
+  Result<void> make_timer() {
+    if (timer_ != nullptr) return {};
+    TFCC_TRY(timer_, CudaTimer::make());
+    return {};
+  }
   size_t block_bytes() const { return (b_.symbols_ + b_.ports_) * sizeof(int64_t); }
 
   Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid,
@@ -418,6 +449,7 @@ class CudaQueue final : public Queue {
   uint64_t allocations_ = 0;
   std::unique_lock<std::mutex> capturing_;         // held from begin_capture() to end_capture()
   std::unique_ptr<CublasLtGemms> gemms_;
+  std::unique_ptr<CudaTimer> timer_;               // made by the first profile
   std::vector<void*> params_;
 };
 

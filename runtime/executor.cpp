@@ -239,20 +239,28 @@ Result<void> Executor::Impl::issue(void* stream) {
     }
     return {};
   }
-  values.assign(binding.symbols().begin(), binding.symbols().end());
-  for (void* p : addresses) values.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(p)));
-  TFCC_TRY_VOID(queue->begin(stream, values));
+  TFCC_TRY_VOID(begin_run(stream));
   ++(graph != nullptr ? counted.graph_runs : counted.plain_runs);
   return graph != nullptr ? queue->replay(stream, graph) : issue_launches(stream, binding);
 }
 
+Result<void> Executor::Impl::begin_run(void* stream) {
+  values.assign(binding.symbols().begin(), binding.symbols().end());
+  for (void* p : addresses) values.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(p)));
+  return queue->begin(stream, values);
+}
+
 Result<void> Executor::Impl::issue_launches(void* stream, Binding& of) {
   for (const BoundLaunch& l : of.launches()) {
-    if (l.skip) continue;
-    auto done = l.launch->gemm ? issue_gemm(stream, of, l) : issue_kernel(stream, of, l);
-    if (!done) return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};
+    if (!l.skip) TFCC_TRY_VOID(issue_launch(stream, of, l));
   }
   return {};
+}
+
+Result<void> Executor::Impl::issue_launch(void* stream, const Binding& of, const BoundLaunch& l) {
+  auto done = l.launch->gemm ? issue_gemm(stream, of, l) : issue_kernel(stream, of, l);
+  if (done) return {};
+  return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};
 }
 
 Result<void> Executor::Impl::copy_inputs(void* stream) {

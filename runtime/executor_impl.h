@@ -42,13 +42,19 @@ struct Executor::Impl {
   Result<void> prepare_ports(std::span<const int64_t> symbols);
   Result<void> choose_addresses(bool own_stream);
   Result<void> issue(void* stream);
+  Result<void> begin_run(void* stream);
   Result<void> issue_launches(void* stream, Binding& of);
+  Result<void> issue_launch(void* stream, const Binding& of, const BoundLaunch& launch);
   Result<void> issue_kernel(void* stream, const Binding& of, const BoundLaunch& launch);
   Result<void> issue_gemm(void* stream, const Binding& of, const BoundLaunch& launch);
   Result<void> copy_inputs(void* stream);
   Result<void> copy_outputs(void* stream);
   Result<void> flag_error();
   void* address(const Binding& of, uint32_t buffer) const;
+
+  // profile.cpp
+  Result<void> ready_to_profile();
+  Result<void> run_marked(std::vector<double>& ms);
 
   // executor_graphs.cpp
   bool captures(void* stream) const;

@@ -88,6 +88,7 @@ struct ExecutorStats {
 };
 
 class Executor;
+struct ExecutorAccess;
 
 /// A loaded file: weights and code of one target, mapped or on the device. Cheap to copy, safe to share.
 class Model {
@@ -160,6 +161,7 @@ class Executor {
   explicit Executor(std::unique_ptr<Impl> impl);
 
  private:
+  friend struct ExecutorAccess;  // the library's own profiler
   std::unique_ptr<Impl> impl_;
 };
 

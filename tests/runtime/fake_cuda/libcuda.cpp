@@ -16,7 +16,8 @@ using Address = unsigned long long;
 
 namespace {
 
-int pushed = 0, retained = 0, allocations = 0, modules = 0, executables = 0;
+int pushed = 0, retained = 0, allocations = 0, modules = 0, executables = 0, events = 0, gates = 0;
+double ticks = 0;
 
 using Work = std::function<void()>;
 using Graph = std::vector<Work>;
@@ -183,12 +184,26 @@ int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned z, unsigned threads
   if (x == 0 || y == 0 || z == 0 || threads == 0 || pushed == 0) return 1;
   return fake_cuda_submit(stream, with_values(*static_cast<Known*>(f), params)), 0;
 }
+// Events hold a count of events: one millisecond from each to the next.
+int cuEventCreate(void** e, unsigned) { return *e = new double(0), ++events, 0; }
+int cuEventDestroy_v2(void* e) { return delete static_cast<double*>(e), --events, 0; }
+int cuEventRecord(void* e, void*) { return *static_cast<double*>(e) = ++ticks, 0; }
+int cuEventSynchronize(void*) { return 0; }
+int cuEventElapsedTime(float* ms, void* a, void* b) {
+  return *ms = static_cast<float>(*static_cast<double*>(b) - *static_cast<double*>(a)), 0;
+}
+int cuLaunchHostFunc(void*, void (*)(void*), void*) { return ++gates, 0; }
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t n, void*) {
+  return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), n), 0;
+}
+/// Work that was put behind a gate so far.
+int fake_cuda_gates() { return gates; }
 int cuGetErrorString(int code, const char** out) {
   return *out = code == 2 ? "out of memory" : "fake failure", 0;
 }
 
 /// Contexts, memory, modules and graphs that were taken and not given back.
-int fake_cuda_held() { return pushed + retained + allocations + modules + executables; }
+int fake_cuda_held() { return pushed + retained + allocations + modules + executables + events; }
 /// Lets the next captures fail, as another thread's wait for the device does.
 void fake_cuda_fail_captures(int count) { captures_to_fail = count; }
 /// Fills the allocations of that size with NaN; returns how many there are.
