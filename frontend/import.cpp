@@ -99,8 +99,41 @@ std::set<std::string> sizes_that_may_be_zero(const Model& model) {
   return may;
 }
 
-Result<void> declare_inputs(Importer& im, const Facts& facts) {
+// What a size is in terms of others: learnt from the graph, or said by a name like "past_sequence_length + sequence_length".
+// Null if it is a size of its own. The runtime compares it with the input's shape like any known size.
+ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, const std::set<std::string>& names) {
+  auto known = facts.equal.find(name);
+  if (known == facts.equal.end() && name.find(" + ") == std::string::npos) return nullptr;
+  auto own = [&](std::string_view part) -> ExprRef {
+    const std::string n(part);
+    const bool single = n != name && names.count(n) && !facts.equal.count(n) && !facts.alias.count(n) && !facts.fixed.count(n);
+    return single && n.find(" + ") == std::string::npos ? im.pool().symbol(n) : nullptr;
+  };
+  auto e = ir::parse_expr(known == facts.equal.end() ? name : known->second, im.pool(), own,
+                          [](std::string_view) -> std::optional<std::pair<int64_t, Scalar>> { return std::nullopt; });
+  return e && (*e)->type == Scalar::i64 ? *e : nullptr;
+}
+
+// Ranges stand before any expression over the symbols is built.
+std::set<std::string> declare_ranges(Importer& im, const Facts& facts) {
   const std::set<std::string> may_be_zero = sizes_that_may_be_zero(im.model());
+  std::set<std::string> names;
+  for (const ValueInfo& in : im.model().inputs) {
+    for (size_t axis = 0; axis < in.dims.size(); ++axis) {
+      if (in.dims[axis].value) continue;
+      std::string name = symbol_name(in, axis);
+      if (auto it = facts.alias.find(name); it != facts.alias.end()) name = it->second;
+      auto max = facts.max.find(name);
+      const int64_t least = may_be_zero.count(name) ? 0 : 1;
+      im.pool().set_range(name, {least, max != facts.max.end() ? std::optional(max->second) : std::nullopt});
+      names.insert(name);
+    }
+  }
+  return names;
+}
+
+Result<void> declare_inputs(Importer& im, const Facts& facts) {
+  const std::set<std::string> names = declare_ranges(im, facts);
   std::set<std::string> seen;
   for (const ValueInfo& in : im.model().inputs) {
     if (!in.is_tensor || !in.dtype) {
@@ -124,11 +157,12 @@ Result<void> declare_inputs(Importer& im, const Facts& facts) {
         dims.push_back(im.integer(fixed->second));
         continue;
       }
+      if (ExprRef other = derived_size(im, facts, name, names)) {
+        dims.push_back(other);
+        continue;
+      }
       if (seen.insert(name).second) {
         im.graph.symbols.push_back({name, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
-        auto max = facts.max.find(name);
-        const int64_t least = may_be_zero.count(name) ? 0 : 1;
-        im.pool().set_range(name, {least, max != facts.max.end() ? std::optional(max->second) : std::nullopt});
       }
       dims.push_back(im.pool().symbol(name));
     }
@@ -189,6 +223,7 @@ void merge(Facts& into, const Facts& from) {
   into.reason.insert(from.reason.begin(), from.reason.end());
   into.alias.insert(from.alias.begin(), from.alias.end());
   into.fixed.insert(from.fixed.begin(), from.fixed.end());
+  into.equal.insert(from.equal.begin(), from.equal.end());
 }
 
 constexpr int kRounds = 8;

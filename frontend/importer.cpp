@@ -196,6 +196,30 @@ Result<void> Importer::require_ge0(ExprRef e, const std::string& what) {
   return {};
 }
 
+// b*T + j into a flattened [B, M], with T from other inputs: what the graph means is M = T. Stricter than an index in range,
+// and said as a size that differs instead of a bad index. True if a symbol of n is now known in terms of others.
+bool Importer::equal_by_index(ExprRef e, ExprRef n) {
+  std::vector<ExprRef> sizes, symbols;
+  ir::for_each_node(e, [&](ExprRef x) {
+    if (x->kind == ir::ExprKind::index && !ir::as_int(x->args[0])) sizes.push_back(x->args[0]);
+  });
+  ir::for_each_node(n, [&](ExprRef x) {
+    if (x->kind == ir::ExprKind::symbol && !known_.equal.count(x->name)) symbols.push_back(x);
+  });
+  for (ExprRef m : symbols) {
+    for (ExprRef t : sizes) {
+      bool inside = false;
+      ir::for_each_node(t, [&](ExprRef x) { inside |= x == m; });
+      if (inside) continue;
+      ExprRef whole = ir::rewrite(n, [&](ExprRef x) { return x == m ? t : nullptr; });
+      if (!ir::prove_ge0(e) || !ir::prove_le(e, ir::sub(whole, integer(1)))) continue;
+      found.equal[m->name] = ir::print(t);
+      return true;
+    }
+  }
+  return false;
+}
+
 Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
   ExprRef wrapped = ir::select(ir::lt(e, integer(0)), ir::add(e, n), e);
   ExprRef room = ir::sub(ir::sub(n, integer(1)), wrapped);
@@ -207,6 +231,7 @@ Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
     TFCC_TRY_VOID(require_ge0(ir::sub(n, extent), fmt::format("{} must be at most {}", shown(extent), shown(n))));
     return wrapped;
   }
+  if (loads.empty() && equal_by_index(wrapped, n)) return wrapped;  // holds from the next round on
   std::vector<ValueId> sources = ir::loads_of(ir::expand(graph, e, [](ValueId) { return true; }));
   std::string name = sources.empty() ? "index of " + value_name(0) : graph.value(sources[0]).name;
   std::string message = fmt::format("{}: a value lies outside [0, {})", name, shown(n));

@@ -30,6 +30,7 @@ struct Facts {
   std::map<std::string, std::string> reason;     // why
   std::map<std::string, std::string> alias;      // symbol is the same size as the other
   std::map<std::string, int64_t> fixed;          // symbol == value
+  std::map<std::string, std::string> equal;      // symbol is this expression over other symbols
   bool operator==(const Facts&) const = default;
 };
 
@@ -90,6 +91,7 @@ class Importer {
   const Model& model() const { return model_; }
 
  private:
+  bool equal_by_index(ExprRef e, ExprRef n);
   const Model& model_;
   const Facts& known_;
 };

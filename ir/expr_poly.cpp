@@ -217,6 +217,20 @@ ExprRef binary_int(ExprKind kind, ExprRef a, ExprRef b) {
   return a->pool->intern(std::move(n));
 }
 
+// The same by a divisor of several terms (b*P + b*S + j by P + S): whole multiples of it, as long as each leaves fewer terms.
+void divide_by_sum(const Poly& divisor, Poly& quotient, Poly& rest) {
+  const Term& lead = divisor.terms.front();
+  for (size_t i = 0; i < rest.terms.size(); ++i) {
+    Term q;
+    if (!divide_term(rest.terms[i], lead, q)) continue;
+    Poly less = add(rest, multiply(poly_of(q), divisor), -1);
+    if (less.terms.size() >= rest.terms.size()) continue;
+    quotient = add(quotient, poly_of(q));
+    rest = std::move(less);
+    i = static_cast<size_t>(-1);
+  }
+}
+
 // Splits a = divisor * quotient + rest, term by term, the constant too.
 void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest) {
   rest = {};
@@ -236,6 +250,7 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
       rest.terms.push_back(t);
     }
   }
+  if (divisor.terms.size() > 1) divide_by_sum(divisor, quotient, rest);
 }
 
 // floor((g*x + y) / (g*d)) = floor(x / d) when 0 <= y < g: finds such a g among the common factors of terms and divisor.

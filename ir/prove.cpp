@@ -3,6 +3,8 @@
 // atoms go first (a floordiv before the index inside it, an index before the symbols of its extent). It has a step
 // budget, because min and max split into cases; running out means "not proved", never "false".
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
 #include "ir/expr_poly.h"
 
@@ -16,16 +18,20 @@ struct Prover {
   ExprPool& pool;
   int steps = kSteps;
 
-  bool ge0(const Poly& p) {
-    if (take_overflow()) return false;  // p itself did not fit: this attempt fails, others may not
-    if (p.is_constant()) return p.constant >= 0;
+  bool ge0(const Poly& claim) {
+    if (take_overflow()) return false;  // it did not fit: this attempt fails, others may not
+    if (claim.is_constant()) return claim.constant >= 0;
     if (--steps <= 0) return false;
+    const Poly p = reduced(claim);
     std::vector<ExprRef> atoms;
     for (const Term& t : p.terms) atoms.insert(atoms.end(), t.atoms.begin(), t.atoms.end());
     std::sort(atoms.begin(), atoms.end(), [](ExprRef a, ExprRef b) {
       return a->depth != b->depth ? a->depth > b->depth : compare(a, b) < 0;
     });
     atoms.erase(std::unique(atoms.begin(), atoms.end()), atoms.end());
+    for (ExprRef x : atoms) {
+      if (auto same = without_floor(x, p)) return ge0(*same);
+    }
     for (ExprRef x : atoms) {
       Poly q, r;
       split_by_atom(p, x, q, r);
@@ -34,6 +40,20 @@ struct Prover {
       if (steps <= 0) return false;
     }
     return false;
+  }
+
+  // Divided by what all coefficients share: over integers 48 - 16*f >= -15 and 3 - f >= 0 are one claim, and with a coefficient
+  // of 1 the floor in f costs nothing.
+  static Poly reduced(Poly p) {
+    int64_t g = 0;
+    for (const Term& t : p.terms) {
+      if (t.coefficient == INT64_MIN) return p;  // its magnitude does not fit
+      g = std::gcd(g, t.coefficient);
+    }
+    if (g <= 1) return p;
+    for (Term& t : p.terms) t.coefficient /= g;
+    p.constant = p.constant / g - (p.constant % g < 0);
+    return p;
   }
 
   // 1: q >= 0 always; -1: q <= 0 always; 0: not known.
@@ -79,15 +99,27 @@ struct Prover {
     }
   }
 
+  // f + r >= 0 is a + d*r >= 0, and r - f >= 0 is a <= d*r + d - 1, for f = floor(a/d), d > 0: an equal claim, so that nothing
+  // else needs to be tried.
+  std::optional<Poly> without_floor(ExprRef x, const Poly& p) {
+    if (x->kind != ExprKind::floordiv) return std::nullopt;
+    Poly q, r;
+    split_by_atom(p, x, q, r);
+    if (!q.is_constant() || (q.constant != 1 && q.constant != -1)) return std::nullopt;
+    const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
+    if (!ge0(add(d, Poly{{}, 1}, -1))) return std::nullopt;
+    const Poly scaled = multiply(d, r);
+    if (take_overflow()) return std::nullopt;
+    if (q.constant == 1) return add(a, scaled);
+    return add(add(add(scaled, d), a, -1), Poly{{}, 1}, -1);
+  }
+
   // d*f >= a - d + 1 and d*f <= a for f = floor(a/d), d > 0: multiply the claim by d.
   bool eliminate_floordiv(ExprRef x, const Poly& q, const Poly& r, bool low) {
     const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
     if (!ge0(add(d, Poly{{}, 1}, -1))) return false;
     const Poly scaled = multiply(d, r);
     if (take_overflow()) return low && ge0(a) && ge0(r);
-    // With a coefficient of 1 the floor costs nothing: f >= -r is a >= -r*d, and f <= r is a <= r*d + d - 1.
-    if (q.is_constant() && q.constant == 1 && ge0(add(a, scaled))) return true;
-    if (q.is_constant() && q.constant == -1) return ge0(add(add(add(scaled, d), a, -1), Poly{{}, 1}, -1));
     if (!low) return ge0(add(scaled, multiply(q, a)));
     if (ge0(a) && ge0(r)) return true;
     return ge0(add(scaled, multiply(q, add(add(a, d, -1), Poly{{}, 1}))));

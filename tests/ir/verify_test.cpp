@@ -82,6 +82,13 @@ TEST(Verify, SelectsGuardLoads) {
           "0.0)} : f32[4]");
   accepted(
       "%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] == 3, %v[%k[0,0]], 0.0)} : f32[4]");
+  // The half select of a rotary embedding: 8*B channels in heads of 8, and a constant number of heads.
+  accepted("%y = pointwise(%x) {body = (i,j,k) => select(k % 8 <= 3, %x[i,j,k % 8 + 4], %x[i,j,k % 8 - 4])} : f32[B,S,16]");
+  accepted("%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[i + 2], %v[i - 2])} : f32[8]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => select(i % 4 <= 2, %v[i + 2], %v[i - 2])} : f32[8]");
+  refused("E4", "%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[i + 2], %v[i - 3])} : f32[8]");
+  // Heads that share a key head: 16 channels of 4 heads of 4, two of each kind.
+  accepted("%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[4*(i / 8) + i % 4 + 2], %v[4*(i / 8) + i % 4 - 2])} : f32[16]");
   // Guarded on one path and not on the other.
   refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 7, %v[i], 0.0) + %v[i]} : f32[B]");
 }
