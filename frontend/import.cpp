@@ -239,14 +239,18 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report) {
   Facts facts;
   for (int round = 0; round < kRounds; ++round) {
     Importer im(model, facts);
-    TFCC_TRY_VOID(walk(im, facts));
+    Result<void> walked = walk(im, facts);
     const Facts before = facts;
     merge(facts, im.found);
-    if (!(facts == before)) continue;
+    if (!(facts == before)) continue;  // with what was learned, even a walk that failed may go through
+    TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();
     if (report) {
       report->nodes = model.nodes.size();
       report->warnings = model.warnings;
+      for (const auto& [size, value] : facts.fixed) {
+        if (auto why = facts.reason.find(size); why != facts.reason.end()) report->warnings.push_back(why->second);
+      }
       report->shape_ops_left = count_shape_ops(im.graph);
       size_t kept = 0;
       for (ir::OpId o : im.graph.order()) kept += im.graph.op(o).kind != ir::OpKind::constant;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace tfcc::frontend {
 namespace {
@@ -152,6 +153,46 @@ Result<Dims> Importer::broadcast(const Dims& a, const Dims& b) {
   return out;
 }
 
+namespace {
+
+// 64*B*S = 2048*B says S = 32, since no size B is 0: the equation without the sizes that all its terms share.
+ExprRef without_common_sizes(Importer& im, ExprRef difference) {
+  if (difference->kind != ir::ExprKind::poly || difference->value != 0 || difference->terms.size() != 2) return difference;
+  for (ExprRef atom : difference->terms[0].atoms) {
+    if (!ir::prove_ge0(ir::sub(atom, im.integer(1)))) continue;
+    if (std::optional<ExprRef> q = ir::exact_div(difference, atom)) return without_common_sizes(im, *q);
+  }
+  return difference;
+}
+
+// The size and the value that `difference` = 0 gives it, for c * S + k.
+std::optional<std::pair<std::string, int64_t>> solved(ExprRef difference) {
+  if (difference->kind != ir::ExprKind::poly || difference->terms.size() != 1) return std::nullopt;
+  const ir::Term& t = difference->terms[0];
+  if (t.atoms.size() != 1 || t.atoms[0]->kind != ir::ExprKind::symbol || difference->value % t.coefficient != 0) return std::nullopt;
+  return std::pair{t.atoms[0]->name, -(difference->value / t.coefficient)};
+}
+
+void constants_in(ExprRef e, std::set<int64_t>& out) {
+  if (e->kind == ir::ExprKind::poly && e->value > 0) out.insert(e->value);
+  for (const ir::Term& t : e->terms) {
+    for (ExprRef atom : t.atoms) constants_in(atom, out);
+  }
+  for (ExprRef arg : e->args) constants_in(arg, out);
+}
+
+// The least constant of `e` that `e` provably never exceeds: min(128, ...) is at most 128.
+std::optional<int64_t> upper_bound(ExprRef e) {
+  std::set<int64_t> candidates;
+  constants_in(e, candidates);
+  for (int64_t c : candidates) {
+    if (ir::prove_ge0(ir::sub(e->pool->integer(c), e))) return c;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   if (a == b) return a;
   ExprRef difference = ir::sub(a, b);
@@ -170,10 +211,18 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
     found.alias[b->name] = a->name;
     return a;
   }
+  if (auto fixed = solved(without_common_sizes(*this, difference)); fixed && fixed->second >= 0) {
+    found.fixed.insert(*fixed);
+    found.reason.emplace(fixed->first, fmt::format("size {} is always {}: {} must equal {} at node '{}'", fixed->first, fixed->second, shown(a),
+                                             shown(b), node->name));
+    return ir::as_int(a) ? a : b;
+  }
   for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
-    if (x->kind == ir::ExprKind::symbol && ir::as_int(y)) {
-      found.fixed[x->name] = *ir::as_int(y);
-      return y;
+    if (x->kind != ir::ExprKind::symbol) continue;
+    const std::optional<int64_t> limit = upper_bound(y);
+    if (limit && !ir::prove_ge0(ir::sub(integer(*limit), x))) {
+      TFCC_TRY_VOID(require_ge0(ir::sub(integer(*limit), x), fmt::format("{} must be at most {}", shown(x), *limit)));
+      return x;
     }
   }
   graph.checks.push_back({ir::eq(a, b), fmt::format("{} must equal {}", shown(a), shown(b))});
