@@ -41,9 +41,13 @@ def expect(pattern, text, what):
 
 
 def check_exports(library):
-    """libtfcc.so exports the functions of tfcc.h, and nothing else of tfcc's."""
+    """libtfcc.so exports the functions of tfcc.h and tfcc_c.h, and nothing else of tfcc's."""
     symbols = run("nm", "-DC", "--defined-only", library)
     expect(r" T tfcc::v1::Model::load\(", symbols, "exports")
+    declared = set(re.findall(r"\b(tfcc_\w+)\(", (ROOT / "runtime/tfcc_c.h").read_text()))
+    exported = set(re.findall(r" T (tfcc_\w+)$", symbols, re.MULTILINE))
+    if exported != declared:
+        fail(f"{library.name}: declared in tfcc_c.h or exported, but not both: {sorted(exported ^ declared)}")
     for line in symbols.splitlines():
         name = line.split(" ", 2)[2]
         if "tfcc::" in name and not re.match(r"tfcc::v1::(Model|Executor)::(?!Impl)", name):
@@ -53,13 +57,15 @@ def check_exports(library):
 def check_headers(prefix, compiler, flags, folder):
     """Each public header compiles by itself, without warnings, with the standard library alone."""
     headers = sorted((prefix / "include/tfcc").rglob("*.h"))
-    if [h.name for h in headers] != ["dtype.h", "result.h", "tfcc.h"]:
+    if [h.name for h in headers] != ["dtype.h", "result.h", "tfcc.h", "tfcc_c.h"]:
         fail(f"installed headers are {headers}")
     for header in headers:
         source = folder / "alone.cpp"
         source.write_text(f'#include "{header.relative_to(prefix / "include/tfcc")}"\n')
         run(compiler, *flags, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only",
             "-I", prefix / "include/tfcc", source)
+    run(compiler, "-x", "c", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only",
+        prefix / "include/tfcc/runtime/tfcc_c.h")
 
 
 def build_with_cmake(prefix, compiler, flags, folder):
@@ -94,7 +100,7 @@ def check_installed(build, compiler, flags, cpu):
         build_with_pkg_config(prefix, compiler, flags, top / "minimal")
         expect(VERSION, run(prefix / "bin/tfcc", "--version"), "tfcc --version")
         run(prefix / "bin/tfcc-embed", "--help")
-        programs = [top / "minimal", top / "build/minimal"]
+        programs = [top / "minimal", top / "build/minimal", top / "build/minimal_c"]
         if not cpu:
             for program in programs:
                 expect("none.tfcc", run(program, "none.tfcc", cwd=top, status=1), "a missing model")
@@ -104,7 +110,7 @@ def check_installed(build, compiler, flags, cpu):
         run(prefix / "bin/tfcc", "compile", MODEL, "-o", model, "--target", "cpu")
         said = {run(program, model) for program in programs}
         if len(said) != 1:
-            fail(f"one program, two builds, two results: {said}")
+            fail(f"one program, three builds, several results: {said}")
         expect(r"^cpu: f32, first value -?\d", said.pop(), "minimal")
         expect("100 requests on 4 threads", run(top / "build/serve_threads", model), "serve_threads")
     print("ok: installed, built by find_package and pkg-config, and run")

@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS tfcc EXPORT tfcc LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES runtime/tfcc.h runtime/result.h runtime/dtype.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tfcc/runtime)
+install(FILES runtime/tfcc.h runtime/tfcc_c.h runtime/result.h runtime/dtype.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tfcc/runtime)
 install(TARGETS tfcc_embed)
 if(TARGET tfcc_cpu)
   install(TARGETS tfcc_cpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})  # the runtime looks beside itself

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The C API of the tfcc runtime, over tfcc.h: the same model, executor and rules. The stable ABI: a program built against
+ * one version runs with every later version of the same major number (libtfcc.so.0). Needs C99 and its standard headers.
+ *
+ *     tfcc_model* model = NULL;
+ *     tfcc_executor* executor = NULL;
+ *     if (tfcc_model_load("model.tfcc", NULL, &model) || tfcc_executor_create(model, &executor)) puts(tfcc_last_error());
+ *     int64_t shape[] = {batch, length};
+ *     tfcc_tensor ids = {.data = ids_data, .dtype = TFCC_I64, .place = TFCC_HOST, .rank = 2, .shape = shape};
+ *     tfcc_executor_set(executor, "input_ids", &ids);
+ *     tfcc_executor_run(executor);
+ *     tfcc_tensor out;
+ *     tfcc_executor_output(executor, "last_hidden_state", &out);
+ *     tfcc_executor_free(executor);
+ *     tfcc_model_free(model);
+ *
+ * Every function that can fail returns a tfcc_status; 0 is success. tfcc_last_error() is then one line for this thread:
+ * what it is about, where, and the way out. No function prints or throws; NULL handles are an invalid_argument. */
+#ifndef TFCC_C_H_
+#define TFCC_C_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define TFCC_C_API __attribute__((visibility("default")))
+#else
+#define TFCC_C_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What kind of failure it is; the numbers never change. */
+typedef enum {
+  TFCC_OK = 0,
+  TFCC_INVALID_ARGUMENT = 1, /**< wrong name, dtype or value given by the caller */
+  TFCC_UNSUPPORTED = 2,      /**< understood, but tfcc cannot do it */
+  TFCC_BAD_FILE = 3,         /**< not the file it claims to be, truncated or altered */
+  TFCC_SHAPE = 4,            /**< sizes that do not fit */
+  TFCC_DEVICE = 5,           /**< no such device, driver or library, or a failure on it */
+  TFCC_MEMORY = 6,           /**< allocation failed */
+  TFCC_IO = 7,               /**< a file could not be read */
+  TFCC_INTERNAL = 8          /**< a defect in tfcc */
+} tfcc_status;
+
+/** Element type; the numbers are those of the artifact and never change. */
+typedef enum {
+  TFCC_F32 = 0,
+  TFCC_F16 = 1,
+  TFCC_BF16 = 2,
+  TFCC_F64 = 3,
+  TFCC_I64 = 4,
+  TFCC_I32 = 5,
+  TFCC_I16 = 6,
+  TFCC_I8 = 7,
+  TFCC_U8 = 8,
+  TFCC_BOOL = 9
+} tfcc_dtype;
+
+/** Where a tensor's memory is. */
+typedef enum { TFCC_HOST = 0, TFCC_ON_DEVICE = 1 } tfcc_place;
+
+/** A loaded file; immutable, may be used by any thread. */
+typedef struct tfcc_model tfcc_model;
+/** Runs a model; one per thread (and stream). Keeps its model alive. */
+typedef struct tfcc_executor tfcc_executor;
+
+/** A tensor: row-major, dense, `rank` sizes in `shape`. Nothing here is owned by the struct. */
+typedef struct {
+  void* data;
+  tfcc_dtype dtype;
+  tfcc_place place;
+  size_t rank;
+  const int64_t* shape;
+} tfcc_tensor;
+
+/** One dim of an input or output. */
+typedef struct {
+  const char* text; /**< "768", "batch_size", "batch_size*12" */
+  int64_t min;      /**< smallest and largest size accepted; equal if fixed */
+  int64_t max;      /**< 0: no limit */
+} tfcc_dim_info;
+
+/** Name, type and dims of a graph input or output; valid as long as the model. */
+typedef struct {
+  const char* name;
+  tfcc_dtype dtype;
+  size_t rank;
+  const tfcc_dim_info* dims;
+} tfcc_tensor_info;
+
+/** Options of loading. Begin with tfcc_load_options_init(): later versions may add members at the end. */
+typedef struct {
+  size_t struct_size;   /**< set by tfcc_load_options_init() */
+  const char* device;   /**< "auto", "cpu", "cuda", "cuda:1" */
+  int threads;          /**< CPU: 0 is one per physical core */
+  int verify_weights;   /**< also check the checksums of all weights */
+  int graphs;           /**< CUDA: replay captured launches (the default, 1) */
+  const char* code_dir; /**< CPU: where to put the code if memory files may not be executed; NULL: the default */
+  void (*log)(const char* line, void* user); /**< receives what the library would otherwise print; NULL: nobody */
+  void* log_user;
+} tfcc_load_options;
+
+/** What an executor has done since it was made; the fields of tfcc::ExecutorStats. */
+typedef struct {
+  uint64_t graphs_made;
+  uint64_t device_allocations;
+  uint64_t modules_loaded;
+  uint64_t plain_runs;
+  uint64_t graph_runs;
+} tfcc_executor_stats;
+
+/** "0.1.0" */
+TFCC_C_API const char* tfcc_version(void);
+/** The line of the last failure in this thread; "" if there was none. Valid until the thread's next failure. */
+TFCC_C_API const char* tfcc_last_error(void);
+/** "ok", "invalid_argument", ... */
+TFCC_C_API const char* tfcc_status_name(tfcc_status status);
+/** "f32", ...; NULL for a number that is no type. */
+TFCC_C_API const char* tfcc_dtype_name(tfcc_dtype dtype);
+/** Bytes of one element; 0 for a number that is no type. */
+TFCC_C_API size_t tfcc_dtype_size(tfcc_dtype dtype);
+
+TFCC_C_API void tfcc_load_options_init(tfcc_load_options* options);
+/** Loads a file; `options` may be NULL. Errors: io, bad_file, device, memory. */
+TFCC_C_API tfcc_status tfcc_model_load(const char* path, const tfcc_load_options* options, tfcc_model** model);
+/** The same from memory, which must stay valid as long as the model and its executors. */
+TFCC_C_API tfcc_status tfcc_model_load_memory(const void* file, size_t bytes, const tfcc_load_options* options, tfcc_model** model);
+TFCC_C_API void tfcc_model_free(tfcc_model* model);
+TFCC_C_API size_t tfcc_model_input_count(const tfcc_model* model);
+TFCC_C_API size_t tfcc_model_output_count(const tfcc_model* model);
+/** Errors: invalid_argument (no such index). */
+TFCC_C_API tfcc_status tfcc_model_input(const tfcc_model* model, size_t index, tfcc_tensor_info* info);
+TFCC_C_API tfcc_status tfcc_model_output(const tfcc_model* model, size_t index, tfcc_tensor_info* info);
+/** Name of the target that runs: "sm_90", "x86-64-v3". */
+TFCC_C_API const char* tfcc_model_target(const tfcc_model* model);
+/** What it runs on: "NVIDIA H200", "cpu". */
+TFCC_C_API const char* tfcc_model_device(const tfcc_model* model);
+
+/** Errors: memory, device. */
+TFCC_C_API tfcc_status tfcc_executor_create(const tfcc_model* model, tfcc_executor** executor);
+TFCC_C_API void tfcc_executor_free(tfcc_executor* executor);
+/** Gives an input, or the memory an output is written to (optional for tfcc_executor_run). Keeps the data pointer until the
+ * next set of that name; the shape is copied. Errors: invalid_argument (unknown name, wrong dtype), shape. */
+TFCC_C_API tfcc_status tfcc_executor_set(tfcc_executor* executor, const char* name, const tfcc_tensor* tensor);
+/** Makes everything ready for these shapes of the inputs `names`; of the tensors rank and shape alone are read.
+ * Errors: invalid_argument, shape, memory. */
+TFCC_C_API tfcc_status tfcc_executor_prepare(tfcc_executor* executor, size_t count, const char* const* names, const tfcc_tensor* shapes);
+/** The same for these shapes and all smaller ones. */
+TFCC_C_API tfcc_status tfcc_executor_prepare_all(tfcc_executor* executor, size_t count, const char* const* names, const tfcc_tensor* largest);
+/** Host tensors in and out; returns when the results are there. Errors: invalid_argument, shape, memory, device. */
+TFCC_C_API tfcc_status tfcc_executor_run(tfcc_executor* executor);
+/** Launches on the caller's stream (a CUstream or cudaStream_t) with device memory set for every input and output, and
+ * returns at once. Errors: as tfcc_executor_run; unsupported on the CPU. */
+TFCC_C_API tfcc_status tfcc_executor_enqueue(tfcc_executor* executor, void* stream);
+/** Rank and sizes of an output for the inputs set so far: writes at most `capacity` sizes. */
+TFCC_C_API tfcc_status tfcc_executor_output_shape(const tfcc_executor* executor, const char* name, size_t capacity, int64_t* shape, size_t* rank);
+/** An output of the last tfcc_executor_run, in host memory; data and shape are valid until the executor's next run. */
+TFCC_C_API tfcc_status tfcc_executor_output(tfcc_executor* executor, const char* name, tfcc_tensor* tensor);
+/** What the kernels flagged since the last call, e.g. ids that were clamped; waits for the device. */
+TFCC_C_API tfcc_status tfcc_executor_status(tfcc_executor* executor);
+TFCC_C_API tfcc_status tfcc_executor_get_stats(const tfcc_executor* executor, tfcc_executor_stats* stats);
+/** Bytes of the arena held now. */
+TFCC_C_API size_t tfcc_executor_arena_bytes(const tfcc_executor* executor);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TFCC_C_H_ */
