@@ -99,7 +99,7 @@ void through_f32(Graph& g, OpId o) {
 
 void legalise(Graph& graph) {
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind != OpKind::matmul) continue;
+    if (!is_library_product(graph, graph.op(o))) continue;
     if (graph.value(graph.result(o)).type.dtype == DType::f64) as_reduction(graph, o);
     else legalise_operands(graph, o), through_f32(graph, o);
   }

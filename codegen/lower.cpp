@@ -131,7 +131,10 @@ Result<void> Lowering::lower_op(OpId o) {
       return emit_pointwise(*this, o);
     case OpKind::reduce: return emit_reduce(*this, o);
     case OpKind::cumsum: return emit_cumsum(*this, o);
-    case OpKind::matmul: gemm(o); return {};
+    case OpKind::matmul:
+      if (!is_library_product(graph, graph.op(o))) return emit_matmul(*this, o);
+      gemm(o);
+      return {};
     case OpKind::softmax: return emit_softmax(*this, o);
     case OpKind::layer_norm: return emit_layer_norm(*this, o);
     case OpKind::rms_norm: return emit_rms_norm(*this, o);
@@ -150,9 +153,9 @@ namespace {
 // A graph output is written in place if its op is a kernel (products touch no graph inputs and outputs) that no product reads.
 std::optional<size_t> direct_output(const Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
-  if (!op || op->kind == OpKind::matmul || op->kind == OpKind::constant) return std::nullopt;
+  if (!op || is_library_product(g, *op) || op->kind == OpKind::constant) return std::nullopt;
   for (OpId u : g.value(v).users) {
-    if (g.op(u).kind == OpKind::matmul) return std::nullopt;
+    if (is_library_product(g, g.op(u))) return std::nullopt;
   }
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     if (g.outputs[i].value == v) return i;

@@ -130,6 +130,7 @@ class Lowering {
 Result<void> emit_pointwise(Lowering& l, OpId op);
 Result<void> emit_reduce(Lowering& l, OpId op);
 Result<void> emit_cumsum(Lowering& l, OpId op);
+Result<void> emit_matmul(Lowering& l, OpId op);
 Result<void> emit_softmax(Lowering& l, OpId op);
 Result<void> emit_layer_norm(Lowering& l, OpId op);
 Result<void> emit_rms_norm(Lowering& l, OpId op);
@@ -137,6 +138,11 @@ Result<void> emit_residual_norm(Lowering& l, OpId op);
 Result<void> emit_gelu(Lowering& l, OpId op);
 Result<void> emit_bias_gelu(Lowering& l, OpId op);
 Result<void> emit_attention(Lowering& l, OpId op);
+
+/// A product that the target's library computes: one of reals. Those of integers are kernels.
+inline bool is_library_product(const Graph& graph, const ir::Op& op) {
+  return op.kind == OpKind::matmul && is_float(graph.value(op.results[0]).type.dtype);
+}
 
 /// Rewrites what no launch can do as it is into ops that can be: products whose leading dims broadcast on both sides, products
 /// of f64, products that read a graph input.

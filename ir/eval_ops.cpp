@@ -184,8 +184,9 @@ int64_t batch_offset(const std::vector<int64_t>& dims, const std::vector<int64_t
 }
 
 /// The matrix as [rows, columns], transposed into `buffer` if it lies the other way.
-const double* oriented(const double* data, bool transposed, int64_t rows, int64_t columns,
-                       std::vector<double>& buffer) {
+template <class T>
+const T* oriented(const T* data, bool transposed, int64_t rows, int64_t columns,
+                  std::vector<T>& buffer) {
   if (!transposed) return data;
   buffer.resize(static_cast<size_t>(rows * columns));
   for (int64_t c = 0; c < columns; ++c) {
@@ -195,7 +196,21 @@ const double* oriented(const double* data, bool transposed, int64_t rows, int64_
   return buffer.data();
 }
 
-void eval_matmul(OpRun& run) {
+/// Integers: exact modulo 2^64; the store keeps the low bits.
+void multiply_integers(const int64_t* a, const int64_t* b, int64_t* c, int64_t m, int64_t n,
+                       int64_t k, double) {
+  std::fill_n(c, m * n, 0);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t p = 0; p < k; ++p) {
+      for (int64_t j = 0; j < n; ++j)
+        c[i * n + j] = plus(c[i * n + j], times(a[i * k + p], b[p * n + j]));
+    }
+  }
+}
+
+/// Every matrix of the batch, by `multiply_one`; `values` says which values of a tensor take part.
+template <class T, class F>
+void eval_product(OpRun& run, std::vector<T> HostTensor::*values, F multiply_one) {
   const auto& attrs = run.op.as<MatmulAttrs>();
   const HostTensor &a = *run.operands[0], &b = *run.operands[1];
   HostTensor& out = run.results[0];
@@ -203,21 +218,28 @@ void eval_matmul(OpRun& run) {
   const int64_t k = a.dims[a.dims.size() - (attrs.trans_a ? 2 : 1)];
   int64_t batches = 1;
   for (size_t d = 0; d + 2 < out.dims.size(); ++d) batches *= out.dims[d];
-  std::vector<double> a_buffer, b_buffer;
-  const double* right = nullptr;
+  std::vector<T> a_buffer, b_buffer;
+  const T* right = nullptr;
   int64_t right_at = -1;
   for (int64_t z = 0; z < batches; ++z) {
-    const double* left = oriented(a.reals.data() + batch_offset(a.dims, out.dims, z) * m * k,
-                                  attrs.trans_a, m, k, a_buffer);
+    const T* left = oriented((a.*values).data() + batch_offset(a.dims, out.dims, z) * m * k,
+                             attrs.trans_a, m, k, a_buffer);
     if (const int64_t at = batch_offset(b.dims, out.dims, z); at != right_at) {
-      right = oriented(b.reals.data() + at * k * n, attrs.trans_b, k, n, b_buffer);
+      right = oriented((b.*values).data() + at * k * n, attrs.trans_b, k, n, b_buffer);
       right_at = at;
     }
-    multiply(left, right, out.reals.data() + z * m * n, m, n, k, attrs.alpha);
+    multiply_one(left, right, (out.*values).data() + z * m * n, m, n, k, attrs.alpha);
   }
+}
+
+void eval_matmul(OpRun& run) {
+  HostTensor& out = run.results[0];
+  if (!is_float(out.dtype)) return eval_product(run, &HostTensor::ints, multiply_integers);
+  eval_product(run, &HostTensor::reals, multiply);
   if (run.operands.size() < 3) return;
+  const auto n = static_cast<size_t>(out.dims.back());
   for (size_t i = 0; i < out.reals.size(); ++i)
-    out.reals[i] += run.operands[2]->reals[i % static_cast<size_t>(n)];
+    out.reals[i] += run.operands[2]->reals[i % n];
 }
 
 /// Calls f(in, out, width) for each row of operand 0 and result `r`.

@@ -114,8 +114,12 @@ void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   if (!r.counts(2, 3, "C1")) return;
   const Type &a = r.in(0), &b = r.in(1), &out = r.out();
-  r.require(is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype),
-            "operands must be reals of one type (C2)");
+  const bool reals = is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype);
+  const bool integers = is_integer(a.dtype) && is_integer(b.dtype) &&
+                        (out.dtype == DType::i32 || out.dtype == DType::i64);
+  r.require(reals || integers, "operands must be reals of one type, or integers (C2)");
+  r.require(!integers || (attrs.alpha == 1 && r.op.operands.size() == 2),
+            "a product of integers has no alpha and no bias (C8)");
   if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2,
                  "ranks must be at least 2 (C3)"))
     return;

@@ -13,8 +13,8 @@ import re
 import sys
 from pathlib import Path
 
-# Ops without a template: constants are data, products are the library's (Lowering::gemm).
-NO_TEMPLATE = {"constant", "matmul"}
+# Ops without a template: constants are data.
+NO_TEMPLATE = {"constant"}
 # Templates that are no op: what kernels share, and the kernel that binds sizes and pointers.
 BUILDING_BLOCKS = {"cuda": {"prelude", "reduce", "norm", "bind", "attention_tile", "attention_mma", "attention_fma"},
                    "cpu": {"prelude", "reduce", "math"}}

@@ -249,6 +249,20 @@ TEST(Eval, MatmulInEveryOrientation) {
   }
 }
 
+TEST(Eval, MatmulOfIntegersIsExactAndWraps) {
+  const char* text = R"(graph @g(%a: u8[2,2], %b: i8[3,2], %c: i32[1,2]) {
+    %y = matmul(%a, %b) {alpha = 1.0, trans_a = false, trans_b = true} : i32[2,3]
+    %z = matmul(%c, %c) {alpha = 1.0, trans_a = true, trans_b = false} : i32[2,2]
+    return y = %y, z = %z
+  })";
+  const auto out = eval(graph_of(text), {{"a", ints({2, 2}, {255, 1, 0, 200}, DType::u8)},
+                                         {"b", ints({3, 2}, {-128, 127, 1, -1, 0, 5}, DType::i8)},
+                                         {"c", ints({1, 2}, {1 << 20, 3}, DType::i32)}});
+  ASSERT_TRUE(out);
+  EXPECT_EQ(out->at("y").ints, (std::vector<int64_t>{-32513, 254, 5, 25400, -200, 1000}));
+  EXPECT_EQ(out->at("z").ints, (std::vector<int64_t>{0, 3 << 20, 3 << 20, 9}));
+}
+
 TEST(Eval, SoftmaxAndNorms) {
   const Tensors x = {{"x", reals({2, 3}, {1, 2, 3, 1000, 1000, -1e30})}};
   const double e = std::exp(1.0), sum = 1 + e + e * e;

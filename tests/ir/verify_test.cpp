@@ -131,6 +131,17 @@ TEST(Verify, Matmul) {
   accepted("%y = matmul(%x, %x) {alpha = 1.0, trans_a = true, trans_b = false} : f32[B,8,8]");
 }
 
+TEST(Verify, MatmulOfIntegers) {
+  accepted("%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : i64[B,B]");
+  accepted("const @w : u8[1,4] = [1, 2, 3, 4]\n  "
+           "%most = reduce(%k) {body = (i,j) => %k[i,j], extents = [S], kind = max} : i8[B]\n  "
+           "%column = pointwise(%most) {body = (i,j) => %most[i]} : i8[B,1]\n  "
+           "%y = matmul(%column, @w) {alpha = 1.0, trans_a = false, trans_b = false} : i32[B,4]");
+  refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : i8[B,B]");
+  refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : f32[B,B]");
+  refused("C8", "%y = matmul(%k, %k) {alpha = 2.0, trans_a = false, trans_b = true} : i64[B,B]");
+}
+
 TEST(Verify, RowOps) {
   accepted("%y = softmax(%x) : f16[B,S,8]");
   refused("S1", "%y = softmax(%x, %x) : f32[B,S,8]");

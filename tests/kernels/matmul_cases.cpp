@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // matmul: weights, batches, broadcast leading dims, transposes, alpha, bias, graph inputs and
-// outputs, f64.
+// outputs, f64, integers.
 #include <fmt/format.h>
 
 #include "tests/kernels/cases.h"
@@ -128,6 +128,46 @@ Case doubles() {
           9e-4};
 }
 
+// Exact for every pair of widths and signs, modulo 2^32 or 2^64; whole ranges of values, so that sums
+// of i32 do pass 2^31.
+Case integers() {
+  Ops o;
+  o.matmul("activations", "%u, %w", "i32[B,S,19]");
+  o.matmul("transposed", "%u, %wt", "i32[B,S,19]", 1, false, true);
+  o.matmul("both", "%v, %wt", "i32[B,S,19]", 1, true, true);
+  o.matmul("wide", "%h, %w", "i64[B,S,19]");
+  o.matmul("pairs", "%u, %u", "i32[B,S,S]", 1, false, true);
+  o.matmul("shared", "%w, %v", "i32[B,19,S]", 1, true, false);
+  o.matmul("wraps", "%q, %q", "i32[B,S,S]", 1, false, true);
+  o.matmul("long", "%l, %q", "i64[B,S,S]", 1, false, true);
+  o.matmul("four", "%f, %g", "i32[B,2,S,5]");
+  o.body += "  %next = pointwise(%activations) {body = (i,j,k) => %activations[i,j,k] * 3 - 7} : i32[B,S,19]\n";
+  o.outputs.push_back("next");
+  o.matmul("chained", "%next, %wt", "i32[B,S,24]");
+  Case c{"matmul_integers",
+         graph_text("%u: u8[B,S,24], %v: u8[B,24,S], %w: i8[24,19], %wt: i8[19,24], %h: i16[B,S,24], %q: i32[B,S,24], "
+                    "%l: i64[B,S,24], %f: i8[B,1,S,7], %g: u8[2,7,5]",
+                    "B = u.0 in 1.., S = u.1 in 1..", o.body, o.outputs),
+         kShapes,
+         {{"u", {0, 255}}, {"v", {0, 255}}, {"w", {-128, 127}}, {"wt", {-128, 127}}, {"h", {-32768, 32767}},
+          {"q", {-2147483648.0, 2147483647.0}}, {"l", {-4e18, 4e18}}, {"g", {0, 255}}}};
+  c.f16 = false;
+  return c;
+}
+
+// More than a tile in each direction, and an inner size that is no multiple of a slice.
+Case integer_tiles() {
+  Ops o;
+  o.matmul("y", "%u, %w", "i32[N,130]");
+  o.matmul("t", "%u, %wt", "i32[N,130]", 1, false, true);
+  Case c{"matmul_integer_tiles",
+         graph_text("%u: u8[N,75], %w: i8[75,130], %wt: i8[130,75]", "N = u.0 in 1..", o.body, o.outputs),
+         {{1}, {5}, {63}, {64}, {65}, {129}},
+         {{"u", {0, 255}}, {"w", {-128, 127}}, {"wt", {-128, 127}}}};
+  c.f16 = false;
+  return c;
+}
+
 // Each of the sizes alone at 1, and sizes past any tile.
 Case edges() {
   Ops o;
@@ -153,7 +193,7 @@ Case edges() {
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {weights(), batched(), broadcast(), of_16_bits(), doubles(), edges()};
+  return {weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges()};
 }
 
 }  // namespace tfcc::test
