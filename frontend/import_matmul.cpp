@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products: MatMul and Gemm.
+// Matrix products: MatMul and Gemm, MatMulInteger and QLinearMatMul.
 #include <fmt/format.h>
 
 #include "frontend/importer.h"
@@ -7,9 +7,114 @@
 namespace tfcc::frontend {
 namespace {
 
-Result<void> check_float(Importer& im, ValueId v) {
-  if (is_float(im.type(v).dtype)) return {};
-  return im.fail(ErrorCode::unsupported, fmt::format("product of {} is not supported; a float type is needed", to_string(im.type(v).dtype)));
+Result<void> check_number(Importer& im, ValueId v) {
+  if (im.type(v).dtype != DType::boolean) return {};
+  return im.fail(ErrorCode::bad_file, "product of bool; a number type is needed");
+}
+
+// Two operands of ONNX's MatMul as matrices: vectors have become a row and a column.
+struct Matrices {
+  ValueId a, b;
+  bool row = false, column = false;
+  Dims out;    // of the product of the matrices
+};
+
+Result<Matrices> matrices(Importer& im, ValueId a, ValueId b) {
+  if (im.rank(a) == 0 || im.rank(b) == 0) return im.fail(ErrorCode::shape, "inputs must not be scalars");
+  Matrices m{a, b, im.rank(a) == 1, im.rank(b) == 1, {}};
+  if (m.row) m.a = reshape(im, a, {im.integer(1), im.dims(a)[0]}, ".row");
+  if (m.column) m.b = reshape(im, b, {im.dims(b)[0], im.integer(1)}, ".column");
+  const Dims da = im.dims(m.a), db = im.dims(m.b);
+  TFCC_TRY_VOID(im.unify(da.back(), db[db.size() - 2],
+                         fmt::format("{} and {} do not multiply", ir::to_string(im.type(m.a)), ir::to_string(im.type(m.b)))));
+  TFCC_TRY(m.out, im.broadcast(Dims(da.begin(), da.end() - 2), Dims(db.begin(), db.end() - 2)));
+  m.out.push_back(da[da.size() - 2]);
+  m.out.push_back(db.back());
+  return m;
+}
+
+ValueId product(Importer& im, const Matrices& m, DType dtype, std::string_view suffix) {
+  return im.graph.add(ir::OpKind::matmul, {m.a, m.b}, ir::MatmulAttrs{}, {dtype, m.out}, im.value_name(0) + std::string(suffix), im.node->name);
+}
+
+// The product without the dims that vectors do not have.
+ValueId without_vectors(Importer& im, const Matrices& m, ValueId y) {
+  if (!m.row && !m.column) return y;
+  Dims flat(m.out.begin(), m.out.end() - 2);
+  if (!m.row) flat.push_back(m.out[m.out.size() - 2]);
+  if (!m.column) flat.push_back(m.out.back());
+  return reshape(im, y, flat, "");
+}
+
+// sum over k of the integers v[..., k] (or v[..., k, n]) as an i32 tensor without that dim.
+ValueId sum_over(Importer& im, ValueId v, bool rows, std::string_view suffix) {
+  Dims out = im.dims(v);
+  const size_t axis = out.size() - (rows ? 1 : 2);
+  ir::ReduceAttrs attrs;
+  attrs.kind = ir::ReduceKind::sum;
+  attrs.extents = {out[axis]};
+  out.erase(out.begin() + static_cast<long>(axis));
+  Indices at = im.index_vars(out);
+  at.insert(at.begin() + static_cast<long>(axis), im.pool().index(static_cast<int64_t>(out.size()), attrs.extents[0]));
+  ir::Captured c = ir::capture(im.element(v, at));
+  attrs.body = c.body;
+  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i32, out}, im.value_name(0) + std::string(suffix), im.node->name);
+}
+
+// A parameter of an operand at an index of the product: one for all, one per row of a (per column of b), or broadcast.
+ExprRef operand_parameter(Importer& im, ValueId v, const Indices& at, bool of_a) {
+  if (im.rank(v) != 1 || !of_a) return im.broadcast_element(v, at);
+  return im.element(v, {ir::is_int(im.dims(v)[0], 1) ? im.integer(0) : at[at.size() - 2]});
+}
+
+Result<void> check_parameter(Importer& im, ValueId v, const Matrices& m, bool of_a, std::string_view role) {
+  const Dims d = im.dims(v);
+  const std::string what = fmt::format("{} has shape {}, which does not fit", role, ir::to_string(im.type(v)));
+  if (d.size() > m.out.size()) return im.fail(ErrorCode::shape, what);
+  for (size_t k = 0; k < d.size(); ++k) {
+    const size_t from_end = d.size() == 1 && of_a ? 2 : d.size() - k;
+    const bool own = from_end != (of_a ? 1u : 2u);  // a has no columns, b no rows
+    if (ir::is_int(d[k], 1)) continue;
+    if (!own) return im.fail(ErrorCode::shape, what);
+    TFCC_TRY_VOID(im.unify(m.out[m.out.size() - from_end], d[k], what));
+  }
+  return {};
+}
+
+// The most terms of 8 bits whose sum, and that of the corrections, fits 32 bits.
+constexpr int64_t kSafeTerms = 8192;
+
+// sum over k of (a - za) (b - zb) at an index of the product, za and zb absent or the inputs of these numbers.
+Result<ExprRef> integer_product(Importer& im, const Matrices& m, size_t za_input, size_t zb_input, const Indices& at) {
+  ExprRef sum = ir::load_of(im.graph, product(im, m, DType::i32, ".product"), at);
+  ExprRef za = im.integer(0), zb = im.integer(0);
+  for (const bool of_a : {true, false}) {
+    const size_t i = of_a ? za_input : zb_input;
+    if (!im.has_input(i)) continue;
+    TFCC_TRY(ValueId zero, im.input(i));
+    TFCC_TRY_VOID(check_parameter(im, zero, m, of_a, of_a ? "the zero point of A" : "the zero point of B"));
+    if (im.type(zero).dtype != im.type(of_a ? m.a : m.b).dtype) return im.fail(ErrorCode::bad_file, "a zero point has another type than its matrix");
+    (of_a ? za : zb) = operand_parameter(im, zero, at, of_a);
+  }
+  auto of_sum = [&](ValueId v, bool rows) {
+    Indices own = at;
+    own.erase(own.end() - (rows ? 1 : 2));
+    return im.broadcast_element(sum_over(im, v, rows, rows ? ".row_sums" : ".column_sums"), own);
+  };
+  if (!ir::is_int(za, 0)) sum = ir::sub(sum, ir::mul(za, of_sum(m.b, false)));
+  if (!ir::is_int(zb, 0)) sum = ir::sub(sum, ir::mul(zb, of_sum(m.a, true)));
+  ExprRef k = im.dims(m.a).back();
+  sum = ir::add(sum, ir::mul(k, ir::mul(za, zb)));
+  // Accumulators have 32 bits: what does not fit wraps, also where this expression is read before it is stored.
+  return ir::prove_le(k, im.integer(kSafeTerms)) ? sum : wrap_to_integer(sum, *element_type(onnx_type_of(DType::i32)));
+}
+
+Result<void> check_bytes(Importer& im, ValueId a, ValueId b) {
+  for (ValueId v : {a, b}) {
+    const DType t = im.type(v).dtype;
+    if (t != DType::u8 && t != DType::i8) return im.fail(ErrorCode::unsupported, fmt::format("product of {} is not supported; 8-bit integers are needed", to_string(t)));
+  }
+  return {};
 }
 
 }  // namespace
@@ -17,35 +122,61 @@ Result<void> check_float(Importer& im, ValueId v) {
 Result<void> import_matmul(Importer& im) {
   TFCC_TRY(ValueId a, im.input(0));
   TFCC_TRY(ValueId b, im.input(1));
-  TFCC_TRY_VOID(check_float(im, a));
-  if (im.type(a).dtype != im.type(b).dtype) return im.fail(ErrorCode::bad_file, "inputs have different types");
-  if (im.rank(a) == 0 || im.rank(b) == 0) return im.fail(ErrorCode::shape, "inputs must not be scalars");
-  const bool row = im.rank(a) == 1, column = im.rank(b) == 1;
-  if (row) a = reshape(im, a, {im.integer(1), im.dims(a)[0]}, ".row");
-  if (column) b = reshape(im, b, {im.dims(b)[0], im.integer(1)}, ".column");
-  const Dims da = im.dims(a), db = im.dims(b);
-  TFCC_TRY([[maybe_unused]] ExprRef k, im.unify(da.back(), db[db.size() - 2],
-           fmt::format("{} and {} do not multiply", ir::to_string(im.type(a)), ir::to_string(im.type(b)))));
-  TFCC_TRY(Dims out, im.broadcast(Dims(da.begin(), da.end() - 2), Dims(db.begin(), db.end() - 2)));
-  out.push_back(da[da.size() - 2]);
-  out.push_back(db.back());
-  const Type type{im.type(a).dtype, out};
-  ValueId y = im.graph.add(ir::OpKind::matmul, {a, b}, ir::MatmulAttrs{}, type,
-                           im.value_name(0) + (row || column ? ".matrix" : ""), im.node->name);
-  if (row || column) {
-    Dims flat(out.begin(), out.end() - 2);
-    if (!row) flat.push_back(out[out.size() - 2]);
-    if (!column) flat.push_back(out.back());
-    y = reshape(im, y, flat, "");
+  TFCC_TRY_VOID(check_number(im, a));
+  const DType dtype = im.type(a).dtype;
+  if (dtype != im.type(b).dtype) return im.fail(ErrorCode::bad_file, "inputs have different types");
+  if (!is_float(dtype) && dtype != DType::i32 && dtype != DType::i64) {
+    return im.fail(ErrorCode::unsupported, fmt::format("product of {} is not supported; a float type, i32 or i64 is needed", to_string(dtype)));
   }
-  im.define(0, y);
+  TFCC_TRY(Matrices m, matrices(im, a, b));
+  im.define(0, without_vectors(im, m, product(im, m, dtype, m.row || m.column ? ".matrix" : "")));
+  return {};
+}
+
+Result<void> import_matmul_integer(Importer& im) {
+  TFCC_TRY(ValueId a, im.input(0));
+  TFCC_TRY(ValueId b, im.input(1));
+  TFCC_TRY_VOID(check_bytes(im, a, b));
+  TFCC_TRY(Matrices m, matrices(im, a, b));
+  const Indices at = im.index_vars(m.out);
+  TFCC_TRY(ExprRef sum, integer_product(im, m, 2, 3, at));
+  const ValueId y = im.pointwise(sum, DType::i32, m.out, m.row || m.column ? ".matrix" : "");
+  im.define(0, without_vectors(im, m, y));
+  return {};
+}
+
+Result<void> import_qlinear_matmul(Importer& im) {
+  TFCC_TRY(ValueId a, im.input(0));
+  TFCC_TRY(ValueId a_scale, im.input(1));
+  TFCC_TRY(ValueId b, im.input(3));
+  TFCC_TRY(ValueId b_scale, im.input(4));
+  TFCC_TRY(ValueId y_scale, im.input(6));
+  TFCC_TRY(ValueId y_zero, im.input(7));
+  TFCC_TRY_VOID(check_bytes(im, a, b));
+  TFCC_TRY(Matrices m, matrices(im, a, b));
+  const std::optional<ElementType> to = element_type(im.onnx_type(y_zero));
+  if (!to || !to->is_integer()) return im.fail(ErrorCode::unsupported, "the result is of no integer type that tfcc has");
+  for (ValueId v : {a_scale, b_scale, y_scale}) {
+    if (!is_float(im.type(v).dtype)) return im.fail(ErrorCode::bad_file, "a scale is not of a float type");
+    TFCC_TRY_VOID(check_parameter(im, v, m, v != b_scale, "a scale"));
+  }
+  TFCC_TRY_VOID(check_parameter(im, y_zero, m, true, "the zero point of the result"));
+  const Indices at = im.index_vars(m.out);
+  TFCC_TRY(ExprRef sum, integer_product(im, m, 2, 5, at));
+  auto scale = [&](ValueId v) { return ir::convert(operand_parameter(im, v, at, v != b_scale), Scalar::f32); };
+  ExprRef factor = ir::div(ir::mul(scale(a_scale), scale(b_scale)), scale(y_scale));
+  ExprRef body = requantised(ir::mul(ir::convert(sum, Scalar::f32), factor), operand_parameter(im, y_zero, at, true), *to);
+  const ValueId y = im.pointwise(body, to->value, m.out, m.row || m.column ? ".matrix" : "");
+  im.define(0, without_vectors(im, m, y));
   return {};
 }
 
 Result<void> import_gemm(Importer& im) {
   TFCC_TRY(ValueId a, im.input(0));
   TFCC_TRY(ValueId b, im.input(1));
-  TFCC_TRY_VOID(check_float(im, a));
+  if (!is_float(im.type(a).dtype)) {
+    return im.fail(ErrorCode::unsupported, fmt::format("Gemm of {} is not supported; a float type is needed", to_string(im.type(a).dtype)));
+  }
   if (im.rank(a) != 2 || im.rank(b) != 2 || im.type(a).dtype != im.type(b).dtype) {
     return im.fail(ErrorCode::shape, "Gemm needs two matrices of one type");
   }

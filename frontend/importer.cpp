@@ -65,6 +65,15 @@ std::optional<std::vector<int64_t>> Importer::attr_ints(std::string_view name) c
   return a->ints;
 }
 
+int Importer::onnx_type(ValueId v) const {
+  auto it = onnx_types_.find(v.value);
+  return it != onnx_types_.end() ? it->second : onnx_type_of(type(v).dtype);
+}
+
+void Importer::set_onnx_type(ValueId v, const ElementType& t) {
+  if (t.is_packed()) onnx_types_[v.value] = t.onnx_type;
+}
+
 ExprRef Importer::element(ValueId v, const Indices& at) {
   if (const ir::Constant* c = graph.constant(v)) {
     // A vector of reals stays a load, even if all its values are equal: it is a weight.

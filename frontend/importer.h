@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "frontend/element_types.h"
 #include "frontend/import.h"
 #include "ir/elements.h"
 
@@ -56,6 +57,9 @@ class Importer {
   const Type& type(ValueId v) const { return graph.value(v).type; }
   const Dims& dims(ValueId v) const { return type(v).dims; }
   size_t rank(ValueId v) const { return dims(v).size(); }
+  /// The element type in ONNX, which may be narrower than the tensor's.
+  int onnx_type(ValueId v) const;
+  void set_onnx_type(ValueId v, const ElementType& t);
   Dims index_vars(const Dims& dims) { return ir::indices_of(pool(), dims); }
 
   /// Element of v as a free expression, size and constant arithmetic inlined.
@@ -94,6 +98,7 @@ class Importer {
   bool equal_by_index(ExprRef e, ExprRef n);
   const Model& model_;
   const Facts& known_;
+  std::unordered_map<uint32_t, int> onnx_types_;                   // of values whose type is narrower in ONNX
 };
 
 using ImportFunction = Result<void> (*)(Importer&);
@@ -109,5 +114,7 @@ bool is_size_expression(ExprRef e);
 // Shared by families.
 ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std::string_view suffix);
 ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix);
+/// saturate(round(value) + zero) in an integer type; `zero` is an i64 or null.
+ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type);
 
 }  // namespace tfcc::frontend

@@ -5,11 +5,13 @@
 // By substitution, never by form: pick a control (the condition of a real-valued select, or an integer input used as a number),
 // put in both of its values, fold, and repeat while a large constant is left. A case is masked if its upper bound lies 104 below
 // the lower bound of a live one (exp(-104) is 0 in f32), assuming |score| < 1000 before the mask (docs/numerics.md).
-// Requires: one live score; every masked case contradicts a control that all live cases share.
+// Requires: one live score; every masked case contradicts a control that all live cases share; no reduction over the batch (the
+// scale of a quantised tensor) reads the result, for it would carry a row without a visible key into the others.
 #include "passes/match.h"
 #include "passes/passes.h"
 
 #include <algorithm>
+#include <map>
 
 namespace tfcc::passes {
 namespace {
@@ -93,9 +95,10 @@ class Classifier {
  public:
   Classifier(Graph& g, OpId o, PassReport& report) : g_(g), o_(o), report_(report) {}
 
-  bool run() {
+  bool run(bool batch_is_mixed) {
     const auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();
     if (attrs.visible || !has_large_constant(attrs.score)) return false;
+    if (batch_is_mixed) return miss("a reduction over the batch reads the result");
     split({{}, attrs.score});
     if (failed_) return miss("the score has more than ten conditions");
     std::vector<Case> live, masked;
@@ -261,12 +264,33 @@ class Classifier {
   bool failed_ = false;
 };
 
+// For each value, whether a reduction over the batch (or over all of a tensor) is computed from it.
+std::vector<bool> mixed_later(const Graph& g, ExprRef batch) {
+  auto over_batch = [&](ExprRef extent) { return !ir::is_int(batch, 1) && ir::exact_div(extent, batch); };
+  std::vector<bool> mixed(g.value_count());
+  for (auto o = g.order().rbegin(); o != g.order().rend(); ++o) {
+    const ir::Op& op = g.op(*o);
+    bool here = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return mixed[v.value]; });
+    if (op.kind == OpKind::reduce) {
+      const auto& extents = op.as<ir::ReduceAttrs>().extents;
+      here |= g.value(op.results[0]).type.rank() == 0 || std::any_of(extents.begin(), extents.end(), over_batch);
+    }
+    if (here) for (ValueId v : op.operands) mixed[v.value] = true;
+  }
+  return mixed;
+}
+
 }  // namespace
 
 PassReport classify_mask(Graph& graph) {
   PassReport report;
+  std::map<ExprRef, std::vector<bool>> mixed;  // by batch size: most graphs have one
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind == OpKind::attention) report.rewrites += Classifier(graph, o, report).run();
+    if (graph.op(o).kind != OpKind::attention) continue;
+    ExprRef batch = graph.value(graph.op(o).operands[0]).type.dims[0];
+    auto it = mixed.find(batch);
+    if (it == mixed.end()) it = mixed.emplace(batch, mixed_later(graph, batch)).first;
+    report.rewrites += Classifier(graph, o, report).run(it->second[graph.result(o).value]);
   }
   return report;
 }
