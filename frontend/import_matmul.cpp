@@ -7,11 +7,6 @@
 namespace tfcc::frontend {
 namespace {
 
-Result<void> check_number(Importer& im, ValueId v) {
-  if (im.type(v).dtype != DType::boolean) return {};
-  return im.fail(ErrorCode::bad_file, "product of bool; a number type is needed");
-}
-
 // Two operands of ONNX's MatMul as matrices: vectors have become a row and a column.
 struct Matrices {
   ValueId a, b;
@@ -84,9 +79,9 @@ Result<void> check_parameter(Importer& im, ValueId v, const Matrices& m, bool of
 // The most terms of 8 bits whose sum, and that of the corrections, fits 32 bits.
 constexpr int64_t kSafeTerms = 8192;
 
-// sum over k of (a - za) (b - zb) at an index of the product, za and zb absent or the inputs of these numbers.
-Result<ExprRef> integer_product(Importer& im, const Matrices& m, size_t za_input, size_t zb_input, const Indices& at) {
-  ExprRef sum = ir::load_of(im.graph, product(im, m, DType::i32, ".product"), at);
+// sum over k of (a - za) (b - zb) at an index of the product, za and zb absent or the inputs of these numbers; `whole` is sum a b.
+Result<ExprRef> integer_product(Importer& im, const Matrices& m, ValueId whole, size_t za_input, size_t zb_input, const Indices& at) {
+  ExprRef sum = ir::load_of(im.graph, whole, at);
   ExprRef za = im.integer(0), zb = im.integer(0);
   for (const bool of_a : {true, false}) {
     const size_t i = of_a ? za_input : zb_input;
@@ -103,6 +98,7 @@ Result<ExprRef> integer_product(Importer& im, const Matrices& m, size_t za_input
   };
   if (!ir::is_int(za, 0)) sum = ir::sub(sum, ir::mul(za, of_sum(m.b, false)));
   if (!ir::is_int(zb, 0)) sum = ir::sub(sum, ir::mul(zb, of_sum(m.a, true)));
+  if (ir::is_int(za, 0) && ir::is_int(zb, 0)) return sum;
   ExprRef k = im.dims(m.a).back();
   sum = ir::add(sum, ir::mul(k, ir::mul(za, zb)));
   // Accumulators have 32 bits: what does not fit wraps, also where this expression is read before it is stored.
@@ -122,7 +118,6 @@ Result<void> check_bytes(Importer& im, ValueId a, ValueId b) {
 Result<void> import_matmul(Importer& im) {
   TFCC_TRY(ValueId a, im.input(0));
   TFCC_TRY(ValueId b, im.input(1));
-  TFCC_TRY_VOID(check_number(im, a));
   const DType dtype = im.type(a).dtype;
   if (dtype != im.type(b).dtype) return im.fail(ErrorCode::bad_file, "inputs have different types");
   if (!is_float(dtype) && dtype != DType::i32 && dtype != DType::i64) {
@@ -139,8 +134,10 @@ Result<void> import_matmul_integer(Importer& im) {
   TFCC_TRY_VOID(check_bytes(im, a, b));
   TFCC_TRY(Matrices m, matrices(im, a, b));
   const Indices at = im.index_vars(m.out);
-  TFCC_TRY(ExprRef sum, integer_product(im, m, 2, 3, at));
-  const ValueId y = im.pointwise(sum, DType::i32, m.out, m.row || m.column ? ".matrix" : "");
+  const ValueId whole = product(im, m, DType::i32, ".product");
+  TFCC_TRY(ExprRef sum, integer_product(im, m, whole, 2, 3, at));
+  const bool plain = sum == ir::load_of(im.graph, whole, at);
+  const ValueId y = plain ? whole : im.pointwise(sum, DType::i32, m.out, m.row || m.column ? ".matrix" : "");
   im.define(0, without_vectors(im, m, y));
   return {};
 }
@@ -162,7 +159,7 @@ Result<void> import_qlinear_matmul(Importer& im) {
   }
   TFCC_TRY_VOID(check_parameter(im, y_zero, m, true, "the zero point of the result"));
   const Indices at = im.index_vars(m.out);
-  TFCC_TRY(ExprRef sum, integer_product(im, m, 2, 5, at));
+  TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), 2, 5, at));
   auto scale = [&](ValueId v) { return ir::convert(operand_parameter(im, v, at, v != b_scale), Scalar::f32); };
   ExprRef factor = ir::div(ir::mul(scale(a_scale), scale(b_scale)), scale(y_scale));
   ExprRef body = requantised(ir::mul(ir::convert(sum, Scalar::f32), factor), operand_parameter(im, y_zero, at, true), *to);
