@@ -138,7 +138,8 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   }
   text += l.header(static_cast<uint32_t>(tile.threads)) + call + (l.cuda() ? "" : ", begin, end") + ");\n}\n";
   ExprRef pairs = ir::mul(ir::mul(batch, l.integer(attrs.heads)), ir::mul(queries, keys));
-  l.launch(fmt::format("attention__{}_d{}", t, d), "attention", text, s, ir::mul(pairs, l.integer(2 * (d + dv))));
+  const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
+  l.launch(fmt::format("attention__{}_d{}{}", t, d, grouped), "attention", text, s, ir::mul(pairs, l.integer(2 * (d + dv))));
   return {};
 }
 

@@ -80,17 +80,19 @@ std::vector<ValueId> loads_of(ExprRef free) {
 
 std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<ValueId>& operands) {
   std::vector<ExprRef> bodies;
+  const size_t fixed = operands.size();
+  const auto find = [&](ValueId v) { return std::find(operands.begin() + fixed, operands.end(), v); };
   for (ExprRef e : free) {
     if (!e) {
       bodies.push_back(nullptr);
       continue;
     }
     for (ValueId v : loads_of(e)) {
-      if (std::find(operands.begin(), operands.end(), v) == operands.end()) operands.push_back(v);
+      if (find(v) == operands.end()) operands.push_back(v);
     }
     bodies.push_back(rewrite(e, [&](ExprRef n) -> ExprRef {
       if (n->kind != ExprKind::load) return nullptr;
-      auto it = std::find(operands.begin(), operands.end(), ValueId{static_cast<uint32_t>(n->value)});
+      auto it = find(ValueId{static_cast<uint32_t>(n->value)});
       return n->pool->load(it - operands.begin(), n->type, n->args);
     }));
   }

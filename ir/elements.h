@@ -36,7 +36,7 @@ struct Captured {
   ExprRef body = nullptr;
 };
 Captured capture(ExprRef free);
-/// The same for several expressions over one operand list; `operands` may hold fixed leading operands.
+/// The same for several expressions over one operand list; `operands` may hold leading operands that are not for loads.
 std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<ValueId>& operands);
 
 /// Distinct values loaded by a free expression, in order of first appearance.

@@ -13,6 +13,10 @@ namespace tfcc::ir {
 /// All violations of ir/ops.md, one line each; empty if the graph is well formed. Runs after every pass.
 std::vector<std::string> verify(const Graph& graph);
 
+/// The first rule that a free expression over indices of these extents would break as the body of an op (as the score of an
+/// attention if `has_param`); empty if none. For a pass that asks before it rewrites.
+std::string body_problem(const Graph& graph, ExprRef free, const std::vector<ExprRef>& extents, bool has_param = false);
+
 /// The text form (.tfir). parse(print(g)) equals g, and printing parsed canonical text gives that text back.
 std::string print(const Graph& graph);
 /// Errors: bad_file with "name:line: reason".

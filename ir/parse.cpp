@@ -383,7 +383,9 @@ class GraphParser : WordParser {
     };
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, Scalar>> {
       const ValueId v = graph_.find_value(n);
-      const auto it = std::find(op.operands.begin(), op.operands.end(), v);
+      // Score and visible have operands of their own, also for what is q, k or v at the same time.
+      const size_t first = op.kind == OpKind::attention ? std::min<size_t>(3, op.operands.size()) : 0;
+      const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
       if (it == op.operands.end()) return std::nullopt;
       return std::pair(it - op.operands.begin(), scalar_of(graph_.value(v).type.dtype));
     };

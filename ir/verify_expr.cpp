@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ir/elements.h"
 #include "ir/ir.h"
 #include "ir/lexer.h"
 #include "ir/rules.h"
@@ -175,13 +176,21 @@ class ExprChecker {
 void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
                 std::vector<std::string>& problems) {
   for (size_t a = place.first_slot; a < op.operands.size(); ++a) {  // E6
-    if (std::find(op.operands.begin(), op.operands.begin() + a, op.operands[a]) !=
+    if (std::find(op.operands.begin() + place.first_slot, op.operands.begin() + a, op.operands[a]) !=
         op.operands.begin() + a) {
       problems.push_back(fmt::format("operand %{} is given twice (E6)",
                                      value_name(graph.value(op.operands[a]).name)));
     }
   }
   ExprChecker(graph, op, place, problems).run(e);
+}
+
+std::string body_problem(const Graph& graph, ExprRef free, const std::vector<ExprRef>& extents, bool has_param) {
+  const Captured c = capture(free);
+  Op op{OpKind::pointwise, c.operands, {}, {}, {}};
+  std::vector<std::string> problems;
+  check_expr(graph, op, c.body, {"body", extents, 0, has_param}, problems);
+  return problems.empty() ? "" : problems[0];
 }
 
 void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,

@@ -4,11 +4,12 @@
 //   after:  %ctx = attention(%q2, %k2, %v2, %mask) {heads, score = (s,b,h,i,j) => ...}; %o = a view of %ctx
 // q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else one pointwise op each.
 // Scales on q, k or the product move into the score. A guard that turns NaN into 0 after the softmax is dropped: a row without
-// a visible key is 0 in the op.
-// Requires: rank 4; the score reads the product at (b, h, i, j) alone; probabilities and scores have no other use.
+// a visible key is 0 in the op. k and v that several heads share (GQA through Expand and Reshape: h / group) are not repeated.
+// Requires: the score reads the product at its own row and column alone; probabilities and scores have no other use.
 #include <algorithm>
 
-#include "passes/match.h"
+#include "passes/heads.h"
+#include "ir/ir.h"
 #include "passes/passes.h"
 
 namespace tfcc::passes {
@@ -16,9 +17,11 @@ namespace {
 
 struct Match {
   OpId softmax, product, context;  // product: q.k; context: p.v
-  ExprRef score = nullptr;         // free, with param s for the scaled product
+  ExprRef load = nullptr;          // of the product, in raw_score
+  ExprRef raw_score = nullptr;     // free, over (b,h,i,j)
+  ExprRef score = nullptr;         // the same with param s for the scaled product
   ExprRef q = nullptr, k = nullptr, v = nullptr;  // free elements at (b,h,i,d), (b,h,j,d), (b,h,j,d)
-  Indices q_at, k_at, v_at;
+  TokenMajor operands[3];
 };
 
 class Fuser {
@@ -26,7 +29,7 @@ class Fuser {
   Fuser(Graph& g, OpId softmax, PassReport& report) : g_(g), report_(report) { m_.softmax = softmax; }
 
   bool run() {
-    if (!find_score() || !find_context() || !find_operands()) return false;
+    if (!find_heads() || !find_score() || !find_context() || !find_operands() || !lay_out()) return false;
     rewrite();
     return true;
   }
@@ -40,37 +43,75 @@ class Fuser {
     return false;
   }
 
-  // The one product that the softmax's argument reads, at exactly the softmax's indices.
-  bool find_score() {
+  static std::vector<ExprRef> leading(const std::vector<ExprRef>& dims) { return {dims.begin(), dims.end() - 2}; }
+
+  // Indices of the matrix (b, h) in a tensor with these leading dims.
+  Indices matrix(const std::vector<ExprRef>& dims) {
+    const std::vector<ExprRef> pair{d_.batch, pool().integer(d_.heads)};
+    return ir::reshape_indices(pool(), {at_[0], at_[1]}, pair, dims);
+  }
+
+  // What the leading dims of the scores are in terms of batch and heads.
+  bool find_heads() {
     const ValueId x = g_.op(m_.softmax).operands[0];
-    if (type(x).rank() != 4) return miss("the scores have rank " + std::to_string(type(x).rank()) + ", not 4");
-    at_ = ir::indices_of(g_, x);
-    ExprRef e = expanded(g_, x, at_);
-    std::optional<ValueId> product;
-    bool elsewhere = false;
-    ir::for_each_node(e, [&](ExprRef n) {
-      if (n->kind != ExprKind::load) return;
-      const ValueId v{static_cast<uint32_t>(n->value)};
-      const ir::Op* op = g_.def(v);
-      if (!op || op->kind != OpKind::matmul) return;
-      if (n->args != at_ || (product && *product != v)) elsewhere = true;
-      product = v;
-    });
-    if (!product) return miss("no product in the score");
-    if (elsewhere) return miss("the score reads a product at other indices than its own");
-    m_.product = g_.value(*product).def;
-    if (g_.op(m_.product).operands.size() != 2) return miss("the product of q and k has a bias");
-    ExprRef load = ir::load_of(g_, *product, at_);
-    raw_score_ = e;
-    product_load_ = load;
+    const auto& dims = type(x).dims;
+    if (dims.size() < 2) return miss("the scores are no matrices");
+    std::vector<ExprRef> among;
+    if (dims.size() == 3) {
+      // Where the batch is known too, only what is read tells heads from it.
+      among.push_back(expanded(g_, x, ir::indices_of(g_, x)));
+      for (ValueId v : ir::loads_of(among[0])) {
+        const ir::Op* op = g_.def(v);
+        if (op && op->kind == OpKind::matmul) among.push_back(expanded(g_, op->operands[0], ir::indices_of(g_, op->operands[0])));
+      }
+    }
+    const auto d = head_dims(g_, leading(dims), among);
+    if (!d) return miss("the number of heads is not known at compile time");
+    d_ = *d;
+    at_ = ir::indices_of(pool(), {d_.batch, pool().integer(d_.heads), dims[dims.size() - 2], dims.back()});
     return true;
   }
 
-  // Is e the probability at these indices, perhaps with NaN turned into 0?
+  Indices with_matrix(const std::vector<ExprRef>& dims, ExprRef row, ExprRef column) {
+    Indices at = matrix(leading(dims));
+    at.insert(at.end(), {row, column});
+    return at;
+  }
+
+  // A product that the softmax's argument reads at the softmax's own row and column, and nowhere else.
+  bool find_score() {
+    const ValueId x = g_.op(m_.softmax).operands[0];
+    m_.raw_score = expanded(g_, x, with_matrix(type(x).dims, at_[2], at_[3]));
+    std::vector<ExprRef> products;
+    ir::for_each_node(m_.raw_score, [&](ExprRef n) {
+      if (n->kind == ExprKind::load && is_product(n)) products.push_back(n);
+    });
+    if (products.empty()) return miss("no product in the score");
+    auto once = [&](ExprRef n) {
+      return std::ranges::count_if(products, [&](ExprRef p) { return p->value == n->value; }) == 1;
+    };
+    for (ExprRef n : products) {
+      const size_t r = n->args.size();
+      if (!m_.load && n->args[r - 2] == at_[2] && n->args[r - 1] == at_[3] && once(n)) m_.load = n;
+    }
+    if (!m_.load) return miss("the score reads a product at other indices than its own");
+    m_.product = g_.value(value_of(m_.load)).def;
+    if (g_.op(m_.product).operands.size() != 2) return miss("the product of q and k has a bias");
+    return true;
+  }
+
+  static ValueId value_of(ExprRef load) { return ValueId{static_cast<uint32_t>(load->value)}; }
+  bool is_product(ExprRef load) const {
+    const ir::Op* op = g_.def(value_of(load));
+    return op && op->kind == OpKind::matmul;
+  }
+
+  // Is e the probability at these indices, perhaps rounded, perhaps with NaN turned into 0?
   static bool is_probability(ExprRef e, ExprRef p) {
     if (e == p) return true;
-    return e->kind == ExprKind::select && e->args[0]->kind == ExprKind::isnan && e->args[0]->args[0] == p &&
-           e->args[2] == p && ir::as_real(e->args[1]) == 0.0;
+    if (e->kind == ExprKind::round_f16 || e->kind == ExprKind::round_bf16) return is_probability(e->args[0], p);
+    return e->kind == ExprKind::select && e->args[0]->kind == ExprKind::isnan && is_probability(e->args[0]->args[0], p) &&
+           is_probability(e->args[2], p) && ir::as_real(e->args[1]) == 0.0;
   }
 
   // IsNaN and Where are two ops: the guard is the one that reads the other.
@@ -113,99 +154,134 @@ class Fuser {
     const ir::Op& op = g_.op(context);
     const auto& attrs = op.as<ir::MatmulAttrs>();
     if (attrs.trans_a || attrs.alpha != 1 || op.operands.size() != 2) return miss("the product with v is scaled, transposed or has a bias");
-    if (type(op.operands[1]).rank() != 4) return miss("the product with v has not rank 4");
-    ExprRef e = expanded(g_, op.operands[0], at_);
-    if (!is_probability(e, ir::load_of(g_, probabilities, at_))) return miss("the probabilities are changed before the product with v");
+    const auto& dims = type(op.operands[0]).dims;
+    const auto& out = type(op.results[0]).dims;
+    ExprRef matrices = ir::mul(d_.batch, pool().integer(d_.heads));
+    if (ir::element_count(pool(), leading(dims)) != matrices || ir::element_count(pool(), leading(out)) != matrices) {
+      return miss("the product with v has other leading dims than the scores");
+    }
+    const auto& scores = type(probabilities).dims;
+    ExprRef p = ir::load_of(g_, probabilities, with_matrix(scores, at_[2], at_[3]));
+    if (!is_probability(expanded(g_, op.operands[0], with_matrix(dims, at_[2], at_[3])), p)) {
+      return miss("the probabilities are changed before the product with v");
+    }
     m_.context = context;
     return true;
   }
 
-  // The element of operand i of a product at (b, h, row, column) of the untransposed operand.
-  ExprRef operand(OpId product, size_t i, bool swap, Indices at) {
+  // The element of operand i of a product, whose leading dims have these indices, at (row, column) of the untransposed operand.
+  ExprRef operand(OpId product, size_t i, bool swap, const Indices& lead, ExprRef row, ExprRef column) {
     const ValueId v = g_.op(product).operands[i];
-    if (swap) std::swap(at[2], at[3]);
     const auto& dims = type(v).dims;
-    for (size_t k = 0; k < 2; ++k) {
-      if (ir::is_int(dims[k], 1)) at[k] = pool().integer(0);
-    }
+    const size_t rank = dims.size(), skip = lead.size() - (rank - 2);
+    Indices at;
+    for (size_t k = 0; k + 2 < rank; ++k) at.push_back(ir::is_int(dims[k], 1) ? pool().integer(0) : lead[skip + k]);
+    if (swap) std::swap(row, column);
+    at.insert(at.end(), {row, column});
     return expanded(g_, v, at);
   }
 
   bool find_operands() {
     const ir::Op& product = g_.op(m_.product);
     const auto& qk = product.as<ir::MatmulAttrs>();
-    if (type(product.operands[0]).rank() != 4 || type(product.operands[1]).rank() != 4) return miss("q or k has not rank 4");
-    const auto& dims = type(g_.op(m_.softmax).operands[0]).dims;
     const auto& dq = type(product.operands[0]).dims;
-    ExprRef size = dq[qk.trans_a ? 2 : 3];
+    ExprRef size = qk.trans_a ? dq[dq.size() - 2] : dq.back();
     const auto& pv = g_.op(m_.context).as<ir::MatmulAttrs>();
     const auto& out = type(g_.op(m_.context).results[0]).dims;
-    if (!ir::as_int(size) || !ir::as_int(out[3]) || !ir::as_int(dims[1])) return miss("heads or head size are not known at compile time");
-    heads_ = *ir::as_int(dims[1]);
-    if (*ir::as_int(size) > kLargestHead || *ir::as_int(out[3]) > kLargestHead) return miss("the head size is over 256");
-    m_.q_at = ir::indices_of(pool(), {dims[0], dims[1], dims[2], size});
-    m_.k_at = ir::indices_of(pool(), {dims[0], dims[1], dims[3], size});
-    m_.v_at = ir::indices_of(pool(), {dims[0], dims[1], dims[3], out[3]});
-    m_.q = operand(m_.product, 0, qk.trans_a, m_.q_at);
-    m_.k = operand(m_.product, 1, !qk.trans_b, m_.k_at);  // stored [.., j, d] with trans_b, else [.., d, j]
-    m_.v = operand(m_.context, 1, pv.trans_b, m_.v_at);
+    if (!ir::as_int(size) || !ir::as_int(out.back())) return miss("the head size is not known at compile time");
+    if (*ir::as_int(size) > kLargestHead || *ir::as_int(out.back()) > kLargestHead) return miss("the head size is over 256");
+    if (m_.load->type != Scalar::f32) return miss("the scores are " + ir::to_string(type(g_.result(m_.product))) + "; the op computes in f32");
+    if (type(g_.op(m_.context).operands[1]).dtype != type(product.operands[0]).dtype) return miss("q and v have different types");
+    const Indices lead(m_.load->args.begin(), m_.load->args.end() - 2);
+    ExprRef d = ir::indices_of(pool(), {size, size, size, size})[3], dv = ir::indices_of(pool(), {size, size, size, out.back()})[3];
+    m_.q = operand(m_.product, 0, qk.trans_a, lead, at_[2], d);
+    m_.k = operand(m_.product, 1, !qk.trans_b, lead, key(), d);  // stored [.., j, d] with trans_b, else [.., d, j]
+    m_.v = operand(m_.context, 1, pv.trans_b, matrix(leading(out)), key(), dv);
     const double scale = qk.alpha * peel_scale(m_.q) * peel_scale(m_.k);
     ExprRef s = pool().param("s", Scalar::f32);
-    if (product_load_->type != Scalar::f32) return miss("the scores are " + ir::to_string(type(g_.result(m_.product))) + "; the op computes in f32");
     ExprRef scaled = scale == 1 ? s : ir::mul(s, pool().real(scale));
-    m_.score = ir::rewrite(raw_score_, [&](ExprRef n) { return n == product_load_ ? scaled : nullptr; });
-    if (m_.score->type != Scalar::f32) return miss("the score is not f32");
+    m_.score = ir::rewrite(m_.raw_score, [&](ExprRef n) { return n == m_.load ? scaled : nullptr; });
+    if (m_.score->type != Scalar::f32) return miss("the score is not f32");  // cost: nor are v or the probabilities then
+    sizes_ = {size, out.back()};
     return true;
   }
 
-  // A tensor [B, S, heads * d] whose element (b, s, h * d + c) is `e` at (b, h, s, c): an existing value, or a new op.
-  ValueId token_major(ExprRef e, const Indices& at, const std::string& name) {
-    ExprRef size = at[3]->kind == ExprKind::index ? at[3]->args[0] : pool().integer(1);
-    auto extent = [&](ExprRef i) { return i->kind == ExprKind::index ? i->args[0] : pool().integer(1); };
-    const ir::Type t{g_.value(g_.result(m_.product)).type.dtype, {extent(at[0]), extent(at[2]), ir::mul(pool().integer(heads_), size)}};
-    const Indices token = ir::indices_of(pool(), t.dims);
-    // The old indices by number; an axis of size 1 was a constant and does not occur.
-    Indices by(4);
-    by[0] = token[0];
-    by[1] = ir::div(token[2], size);
-    by[2] = token[1];
-    by[3] = ir::mod(token[2], size);
-    ExprRef body = ir::substitute_indices(e, by);
-    if (auto v = loaded_at(body, token); v && type(*v) == t) return *v;
-    ir::Captured c = ir::capture(body);
-    return g_.add_pointwise(c.operands, c.body, t, name, g_.op(m_.softmax).origin);
+  // Keys are tokens: index variable 2 of their layout.
+  ExprRef key() { return ir::indices_of(pool(), {d_.batch, d_.batch, keys()})[2]; }
+  ExprRef keys() { return type(g_.op(m_.softmax).operands[0]).dims.back(); }
+  ExprRef queries() {
+    const auto& dims = type(g_.op(m_.softmax).operands[0]).dims;
+    return dims[dims.size() - 2];
+  }
+
+  // The element over heads that `group` query heads share, if e is the same for all of a group.
+  ExprRef shared(ExprRef e, int64_t group) {
+    ExprRef h = ir::indices_of(pool(), {d_.batch, pool().integer(d_.heads / group)})[1];
+    ExprRef member = pool().index(4, pool().integer(group));
+    ExprRef r = ir::substitute_indices(e, {nullptr, ir::add(ir::mul(h, pool().integer(group)), member)});
+    return ir::uses_index(r, 4) ? nullptr : r;
+  }
+
+  // Grouped and multi-query attention: k and v read h only as h / group, so they are not repeated.
+  int64_t find_group() {
+    for (int64_t group = d_.heads; group > 1; --group) {
+      if (d_.heads % group != 0) continue;  // cost: such heads are not shared
+      ExprRef k = shared(m_.k, group);
+      ExprRef v = k ? shared(m_.v, group) : nullptr;
+      if (!v) continue;
+      m_.k = k;
+      m_.v = v;
+      return group;
+    }
+    return 1;
+  }
+
+  bool lay_out() {
+    const DType dtype = type(g_.op(m_.product).operands[0]).dtype;
+    kv_heads_ = d_.heads / find_group();
+    ExprRef heads = pool().integer(d_.heads), kv_heads = pool().integer(kv_heads_);
+    m_.operands[0] = token_major(g_, m_.q, {d_.batch, heads, queries(), sizes_[0]}, dtype);
+    m_.operands[1] = token_major(g_, m_.k, {d_.batch, kv_heads, keys(), sizes_[0]}, dtype);
+    m_.operands[2] = token_major(g_, m_.v, {d_.batch, kv_heads, keys(), sizes_[1]}, dtype);
+    for (const TokenMajor& t : m_.operands) {
+      const std::string problem = t.existing ? "" : ir::body_problem(g_, t.body, t.type.dims);
+      if (!problem.empty()) return miss("q, k or v by token: " + problem);  // cost: the verifier would undo the pass
+    }
+    const std::string problem = ir::body_problem(g_, m_.score, {d_.batch, heads, queries(), keys()}, true);
+    if (!problem.empty()) return miss("the score: " + problem);  // cost: the verifier would undo the pass
+    return true;
   }
 
   void rewrite() {
     const ValueId out = g_.op(m_.context).results[0];
     const ir::Type out_type = type(out);
-    const std::string base = g_.value(out).name;
-    std::vector<ValueId> operands{token_major(m_.q, m_.q_at, base + ".q"), token_major(m_.k, m_.k_at, base + ".k"),
-                                  token_major(m_.v, m_.v_at, base + ".v")};
+    const std::string base = g_.value(out).name, origin = g_.op(m_.softmax).origin;
+    static constexpr const char* kNames[] = {".q", ".k", ".v"};
+    std::vector<ValueId> operands;
+    for (size_t i = 0; i < 3; ++i) operands.push_back(add_token_major(g_, m_.operands[i], base + kNames[i], origin));
     ir::AttentionAttrs attrs;
-    attrs.heads = attrs.kv_heads = heads_;
-    attrs.score = capture_loads(m_.score, operands);
-    ExprRef size = out_type.dims[3];
-    const ir::Type t{out_type.dtype, {out_type.dims[0], out_type.dims[2], ir::mul(pool().integer(heads_), size)}};
-    ValueId ctx = g_.add(OpKind::attention, operands, attrs, t, base + ".ctx", g_.op(m_.softmax).origin);
+    attrs.heads = d_.heads;
+    attrs.kv_heads = kv_heads_;
+    attrs.score = ir::capture({m_.score}, operands)[0];
+    ExprRef heads = pool().integer(d_.heads);
+    const ir::Type t{out_type.dtype, {d_.batch, queries(), ir::mul(heads, sizes_[1])}};
+    const ValueId ctx = g_.add(OpKind::attention, operands, attrs, t, base + ".ctx", origin);
+    // Back to the layout that the readers of the product with v expect.
     const Indices at = ir::indices_of(pool(), out_type.dims);
-    ExprRef element = ir::load_of(g_, ctx, {at[0], at[2], ir::add(ir::mul(at[1], size), at[3])});
+    const Indices pair = ir::reshape_indices(pool(), {at.begin(), at.end() - 2}, leading(out_type.dims), {d_.batch, heads});
+    ExprRef element = ir::load_of(g_, ctx, {pair[0], at[at.size() - 2], ir::add(ir::mul(pair[1], sizes_[1]), at.back())});
     ir::Captured c = ir::capture(element);
     g_.replace_uses(out, g_.add_pointwise(c.operands, c.body, out_type, base, g_.op(m_.context).origin));
-  }
-
-  static ExprRef capture_loads(ExprRef e, std::vector<ValueId>& operands) {
-    // q, k and v keep their places even if the score reads one of them again.
-    return ir::capture(std::vector<ExprRef>{e}, operands)[0];
   }
 
   static constexpr int64_t kLargestHead = 256;
   Graph& g_;
   PassReport& report_;
   Match m_;
-  Indices at_;
-  ExprRef raw_score_ = nullptr, product_load_ = nullptr;
-  int64_t heads_ = 0;
+  HeadDims d_;
+  Indices at_;                  // b, h, i, j
+  std::vector<ExprRef> sizes_;  // of a head of q and k, of a head of v
+  int64_t kv_heads_ = 0;
 };
 
 }  // namespace
