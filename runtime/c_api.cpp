@@ -184,6 +184,11 @@ tfcc_status tfcc_executor_set(tfcc_executor* executor, const char* name, const t
   });
 }
 
+tfcc_status tfcc_executor_clear(tfcc_executor* executor, const char* name) {
+  if (executor == nullptr || name == nullptr) return misused("executor or name is NULL");
+  return guarded([&] { return finished(executor->executor.clear(name)); });
+}
+
 tfcc_status tfcc_executor_prepare(tfcc_executor* executor, size_t count, const char* const* names, const tfcc_tensor* shapes) {
   return prepare_with(executor, count, names, shapes, &tfcc::Executor::prepare);
 }

@@ -348,6 +348,13 @@ Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
   return {};
 }
 
+Result<void> Executor::clear(std::string_view name) {
+  TFCC_TRY(Port* p, impl_->require(name, false));
+  p->ref = {};
+  p->is_set = false;
+  return {};
+}
+
 Result<void> Executor::prepare(const Shapes& shapes) {
   std::vector<int64_t> symbols;
   TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));

@@ -126,6 +126,8 @@ class Executor {
   /// Gives an input, or the memory an output is written to (optional for run()). Keeps the pointer, copies nothing.
   /// Errors: invalid_argument (unknown name, wrong dtype), shape (wrong rank or fixed dim).
   TFCC_API Result<void> set(std::string_view name, const TensorRef& tensor);
+  /// Forgets the memory given for an input or output. Errors: invalid_argument (unknown name).
+  TFCC_API Result<void> clear(std::string_view name);
 
   /// Makes everything ready for these shapes, so that a run with them allocates nothing.
   /// Errors: invalid_argument, shape, memory.

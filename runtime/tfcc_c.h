@@ -145,6 +145,8 @@ TFCC_C_API void tfcc_executor_free(tfcc_executor* executor);
 /** Gives an input, or the memory an output is written to (optional for tfcc_executor_run). Keeps the data pointer until the
  * next set of that name; the shape is copied. Errors: invalid_argument (unknown name, wrong dtype), shape. */
 TFCC_C_API tfcc_status tfcc_executor_set(tfcc_executor* executor, const char* name, const tfcc_tensor* tensor);
+/** Forgets the memory given for an input or output. Errors: invalid_argument (unknown name). */
+TFCC_C_API tfcc_status tfcc_executor_clear(tfcc_executor* executor, const char* name);
 /** Makes everything ready for these shapes of the inputs `names`; of the tensors rank and shape alone are read.
  * Errors: invalid_argument, shape, memory. */
 TFCC_C_API tfcc_status tfcc_executor_prepare(tfcc_executor* executor, size_t count, const char* const* names, const tfcc_tensor* shapes);

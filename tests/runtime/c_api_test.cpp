@@ -66,6 +66,27 @@ TEST_F(CApi, RunsAndReadsBack) {
   EXPECT_EQ(tfcc_executor_status(executor_), TFCC_OK) << tfcc_last_error();
 }
 
+TEST_F(CApi, ClearedOutputsAreNotWrittenTo) {
+  SmallCase c(1, 2);
+  const TensorRef x = c.x_ref(), ids = c.ids_ref();
+  const tfcc_tensor tx = as_c(x), tids = as_c(ids);
+  std::vector<float> mine(2 * kO, -1);
+  const int64_t shape[] = {1, 2, kO};
+  const tfcc_tensor out = {mine.data(), TFCC_F32, TFCC_HOST, 3, shape};
+  ASSERT_EQ(tfcc_executor_set(executor_, "x", &tx), TFCC_OK);
+  ASSERT_EQ(tfcc_executor_set(executor_, "ids", &tids), TFCC_OK);
+  ASSERT_EQ(tfcc_executor_set(executor_, "out", &out), TFCC_OK) << tfcc_last_error();
+  ASSERT_EQ(tfcc_executor_run(executor_), TFCC_OK);
+  EXPECT_EQ(mine, c.expected);
+  mine.assign(mine.size(), -1);
+  ASSERT_EQ(tfcc_executor_clear(executor_, "out"), TFCC_OK);
+  ASSERT_EQ(tfcc_executor_run(executor_), TFCC_OK);
+  EXPECT_EQ(mine, std::vector<float>(mine.size(), -1));
+  ASSERT_EQ(tfcc_executor_clear(executor_, "ids"), TFCC_OK);
+  expect_failure(tfcc_executor_run(executor_), TFCC_INVALID_ARGUMENT, "ids");
+  expect_failure(tfcc_executor_clear(executor_, "nothing"), TFCC_INVALID_ARGUMENT, "nothing");
+}
+
 TEST_F(CApi, DescribesTheModel) {
   EXPECT_EQ(tfcc_model_input_count(model_), 2u);
   EXPECT_EQ(tfcc_model_output_count(model_), 1u);

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs transformers that tfcc compiled ahead of time.
+
+    import tfcc
+    tfcc.compile("model.onnx", "model.tfcc")             # calls the command; or do it once, in a shell
+    model = tfcc.load("model.tfcc")                      # immutable, may be shared between threads
+    out = model.run({"input_ids": ids, "attention_mask": mask})
+    out["last_hidden_state"]                             # a numpy array; a torch tensor if the inputs are torch tensors
+
+Inputs are numpy arrays or anything with `__dlpack__` (torch, cupy, jax): dense memory of the right type is read in
+place, on the CPU and on the GPU. Every failure is a `tfcc.Error` whose text names the thing, the place and the way out.
+Needs libtfcc.so (see `tfcc.library_path`) and numpy.
+"""
+from tfcc._command import compile
+from tfcc._library import Error, library_path, version
+from tfcc._runtime import Dim, Executor, Model, TensorInfo, load
+
+__all__ = ["Dim", "Error", "Executor", "Model", "TensorInfo", "compile", "library_path", "load", "version"]
+__version__ = "0.1.0"

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libtfcc.so through its C API (runtime/tfcc_c.h): where it is, its structs and functions, errors as exceptions."""
+import ctypes
+import ctypes.util
+import functools
+import os
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+
+SONAME = "libtfcc.so.0"
+
+
+class Error(RuntimeError):
+    """A failure of tfcc. `code` is its kind: "invalid_argument", "shape", "bad_file", "device", "memory", "io", ..."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+class Tensor(Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int), ("place", c_int), ("rank", c_size_t), ("shape", POINTER(c_int64))]
+
+
+class DimInfo(Structure):
+    _fields_ = [("text", c_char_p), ("min", c_int64), ("max", c_int64)]
+
+
+class TensorInfo(Structure):
+    _fields_ = [("name", c_char_p), ("dtype", c_int), ("rank", c_size_t), ("dims", POINTER(DimInfo))]
+
+
+Log = ctypes.CFUNCTYPE(None, c_char_p, c_void_p)
+
+
+class LoadOptions(Structure):
+    _fields_ = [("struct_size", c_size_t), ("device", c_char_p), ("threads", c_int), ("verify_weights", c_int),
+                ("graphs", c_int), ("code_dir", c_char_p), ("log", Log), ("log_user", c_void_p)]
+
+
+class ExecutorStats(Structure):
+    _fields_ = [(name, c_uint64) for name in
+                ("graphs_made", "device_allocations", "modules_loaded", "plain_runs", "graph_runs")]
+
+
+# name -> (result, arguments); a function whose result is a status raises.
+_STATUS = object()
+_FUNCTIONS = {
+    "tfcc_version": (c_char_p, []),
+    "tfcc_last_error": (c_char_p, []),
+    "tfcc_status_name": (c_char_p, [c_int]),
+    "tfcc_load_options_init": (None, [POINTER(LoadOptions)]),
+    "tfcc_model_load": (_STATUS, [c_char_p, POINTER(LoadOptions), POINTER(c_void_p)]),
+    "tfcc_model_load_memory": (_STATUS, [c_void_p, c_size_t, POINTER(LoadOptions), POINTER(c_void_p)]),
+    "tfcc_model_free": (None, [c_void_p]),
+    "tfcc_model_input_count": (c_size_t, [c_void_p]),
+    "tfcc_model_output_count": (c_size_t, [c_void_p]),
+    "tfcc_model_input": (_STATUS, [c_void_p, c_size_t, POINTER(TensorInfo)]),
+    "tfcc_model_output": (_STATUS, [c_void_p, c_size_t, POINTER(TensorInfo)]),
+    "tfcc_model_target": (c_char_p, [c_void_p]),
+    "tfcc_model_device": (c_char_p, [c_void_p]),
+    "tfcc_executor_create": (_STATUS, [c_void_p, POINTER(c_void_p)]),
+    "tfcc_executor_free": (None, [c_void_p]),
+    "tfcc_executor_set": (_STATUS, [c_void_p, c_char_p, POINTER(Tensor)]),
+    "tfcc_executor_clear": (_STATUS, [c_void_p, c_char_p]),
+    "tfcc_executor_prepare": (_STATUS, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(Tensor)]),
+    "tfcc_executor_prepare_all": (_STATUS, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(Tensor)]),
+    "tfcc_executor_run": (_STATUS, [c_void_p]),
+    "tfcc_executor_enqueue": (_STATUS, [c_void_p, c_void_p]),
+    "tfcc_executor_output_shape": (_STATUS, [c_void_p, c_char_p, c_size_t, POINTER(c_int64), POINTER(c_size_t)]),
+    "tfcc_executor_output": (_STATUS, [c_void_p, c_char_p, POINTER(Tensor)]),
+    "tfcc_executor_status": (_STATUS, [c_void_p]),
+    "tfcc_executor_get_stats": (_STATUS, [c_void_p, POINTER(ExecutorStats)]),
+    "tfcc_executor_arena_bytes": (c_size_t, [c_void_p]),
+}
+
+
+def _candidates():
+    """Where the library may be, best first."""
+    if "TFCC_LIBRARY" in os.environ:
+        return [os.environ["TFCC_LIBRARY"]]
+    here = Path(__file__).resolve()
+    beside = [here.parent / SONAME]
+    if len(here.parents) > 3:  # the tree's own build, when the package is used from the tree
+        beside += [here.parents[3] / "build" / "runtime" / SONAME, here.parents[3] / "build-cuda" / "runtime" / SONAME]
+    return [str(p) for p in beside if p.exists()] + [SONAME] + [p for p in [ctypes.util.find_library("tfcc")] if p]
+
+
+def _check(library, function, status):
+    if status != 0:
+        raise Error(library.tfcc_status_name(status).decode(), library.tfcc_last_error().decode(errors="replace"))
+
+
+@functools.lru_cache(maxsize=None)
+def library():
+    """The library, opened on first use."""
+    failures = []
+    for candidate in _candidates():
+        try:
+            lib = ctypes.CDLL(candidate)
+        except OSError as e:
+            failures.append(str(e))
+            continue
+        lib.path = candidate
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(lib, name)
+            function.argtypes = arguments
+            function.restype = c_int if result is _STATUS else result
+            if result is _STATUS:
+                function.errcheck = lambda status, f, _: _check(lib, f, status)
+        return lib
+    raise Error("io", f"{SONAME} was not found ({'; '.join(failures)}); install tfcc (cmake --install), "
+                      "add its lib folder to LD_LIBRARY_PATH, or name the file in TFCC_LIBRARY")
+
+
+def library_path():
+    """The libtfcc that this process uses: $TFCC_LIBRARY, else beside this package, the tree's build, the loader's."""
+    return library().path
+
+
+def version():
+    """The version of libtfcc, "0.1.0"."""
+    return library().tfcc_version().decode()
