@@ -5,116 +5,124 @@
 
 #include <cmath>
 
-#include "frontend/importer.h"
+#include "frontend/attention.h"
 
 namespace tfcc::frontend {
 namespace {
 
-using ir::ExprKind;
-
 // [B, S, H*D] to [B, H, S, D]; a 4-D value is taken as it is.
-Result<ValueId> to_heads(Importer& im, ValueId x, int64_t heads, const char* what) {
+Result<ValueId> to_heads(Importer& im, ValueId x, const char* attribute, const char* what) {
   if (im.rank(x) == 4) return x;
+  const int64_t heads = im.attr_int(attribute, 0);
   if (im.rank(x) != 3 || heads <= 0) {
     return im.fail(ErrorCode::shape, fmt::format("{} must be 4-D, or 3-D with q_num_heads and kv_num_heads", what));
   }
-  const Dims d = im.dims(x);
-  auto size = ir::exact_div(d[2], im.integer(heads));
-  if (!size) return im.fail(ErrorCode::shape, fmt::format("{} does not split into {} heads", what, heads));
-  const Dims to{d[0], im.integer(heads), d[1], *size};
-  const Indices at = im.index_vars(to);
-  return im.pointwise(im.element(x, {at[0], at[2], ir::add(ir::mul(at[1], *size), at[3])}), im.type(x).dtype, to,
-                      fmt::format(".{}", what));
+  return split_heads(im, x, heads, what);
 }
 
-// Repeats key/value heads for grouped queries: head h reads head h / group.
-Result<ValueId> repeat_heads(Importer& im, ValueId x, ExprRef heads, const char* what) {
-  Dims to = im.dims(x);
-  if (to[1] == heads) return x;
-  auto group = ir::exact_div(heads, to[1]);
-  if (!group) return im.fail(ErrorCode::shape, fmt::format("{} query heads are no multiple of {}", ir::print(heads), ir::print(to[1])));
-  to[1] = heads;
-  const Indices at = im.index_vars(to);
-  return im.pointwise(im.element(x, {at[0], ir::div(at[1], *group), at[2], at[3]}), im.type(x).dtype, to, fmt::format(".{}.repeat", what));
+struct Operands {
+  ValueId q, k, v;
+  ExprRef past = nullptr;                // length of the past
+  std::optional<ValueId> used_lengths;   // keys in use, per batch row
+};
+
+Result<Operands> operands_of(Importer& im) {
+  Operands o;
+  TFCC_TRY(o.q, im.input(0));
+  TFCC_TRY(o.k, im.input(1));
+  TFCC_TRY(o.v, im.input(2));
+  TFCC_TRY(o.q, to_heads(im, o.q, "q_num_heads", "q"));
+  TFCC_TRY(o.k, to_heads(im, o.k, "kv_num_heads", "k"));
+  TFCC_TRY(o.v, to_heads(im, o.v, "kv_num_heads", "v"));
+  o.past = im.integer(0);
+  if (im.has_input(4) != im.has_input(5)) return im.fail(ErrorCode::bad_file, "past_key and past_value go together");
+  if (im.has_input(4)) {
+    TFCC_TRY(ValueId past_k, im.input(4));
+    TFCC_TRY(ValueId past_v, im.input(5));
+    TFCC_TRY(o.k, append_to_cache(im, past_k, o.k, "k"));
+    TFCC_TRY(o.v, append_to_cache(im, past_v, o.v, "v"));
+    o.past = im.dims(past_k)[2];
+  }
+  if (im.has_input(6)) {
+    TFCC_TRY(ValueId n, im.input(6));
+    if (im.has_input(4)) return im.fail(ErrorCode::bad_file, "nonpad_kv_seqlen and past_key exclude each other");
+    if (im.rank(n) != 1 || !is_integer(im.type(n).dtype)) return im.fail(ErrorCode::shape, "nonpad_kv_seqlen must be a vector of integers");
+    TFCC_TRY([[maybe_unused]] ExprRef b, im.unify(im.dims(o.q)[0], im.dims(n)[0], "nonpad_kv_seqlen has not one length per batch row"));
+    o.used_lengths = n;
+  }
+  return o;
 }
 
-Result<ExprRef> scale_of(Importer& im, ExprRef head_size) {
-  const Attribute* a = im.node->find("scale");
-  if (a && a->kind == Attribute::Kind::real) return im.pool().real(a->f);
-  auto d = ir::as_int(head_size);
-  if (!d || *d <= 0) return im.fail(ErrorCode::unsupported, "the head size must be known at compile time");
-  return im.pool().real(1 / std::sqrt(static_cast<double>(*d)));
-}
-
-// The product s with scale, softcap, causality and mask applied, in the operator's order.
-Result<ExprRef> score_of(Importer& im, ExprRef s, const Indices& at, const Dims& dims) {
-  ExprPool& pool = im.pool();
-  const float cap = im.attr_float("softcap", 0);
-  if (cap > 0) s = ir::mul(pool.real(cap), ir::unary(ExprKind::tanh, ir::div(s, pool.real(cap))));
-  ExprRef masked = pool.real(-INFINITY);
-  if (im.attr_int("is_causal", 0)) s = ir::select(ir::le(at[3], at[2]), s, masked);
-  if (!im.has_input(3)) return s;
+// The score with attn_mask applied. From opset 24 on the mask may be shorter than the keys: the rest is hidden.
+Result<ExprRef> with_mask(Importer& im, ExprRef s, const Indices& at, const Dims& dims) {
   TFCC_TRY(ValueId mask, im.input(3));
-  if (im.rank(mask) > 4) return im.fail(ErrorCode::shape, "attn_mask has more than 4 dims");
-  TFCC_TRY(Dims all, im.broadcast(im.dims(mask), dims));
-  if (all != dims) return im.fail(ErrorCode::shape, fmt::format("attn_mask {} does not broadcast to the scores", ir::to_string(im.type(mask))));
-  ExprRef m = im.broadcast_element(mask, at);
-  return m->type == Scalar::boolean ? ir::select(m, s, masked) : ir::add(s, ir::convert(m, s->type));
+  const ExprRef hidden = im.pool().real(-INFINITY, s->type);
+  Dims covered = dims;
+  const Dims dm = im.dims(mask);
+  const bool shorter = im.opset >= 24 && !dm.empty() && dm.back() != dims[3] && !ir::is_int(dm.back(), 1);
+  if (shorter) covered[3] = dm.back();
+  Indices place = at;
+  if (shorter) place[3] = within(at[3], dm.back());
+  TFCC_TRY(ExprRef m, score_bias(im, mask, place, covered, "attn_mask"));
+  ExprRef masked = m->type == Scalar::boolean ? ir::select(m, s, hidden) : ir::add(s, ir::convert(m, s->type));
+  return shorter ? ir::select(ir::lt(at[3], dm.back()), masked, hidden) : masked;
 }
 
-Result<void> check_supported(Importer& im) {
-  for (size_t i = 4; i < im.node->inputs.size(); ++i) {
-    if (im.has_input(i)) return im.fail(ErrorCode::unsupported, fmt::format("input {} (past or nonpad_kv_seqlen) is not supported", i));
+// Keys that the attributes and nonpad_kv_seqlen leave; true if all.
+ExprRef allowed_keys(Importer& im, const Operands& o, const Indices& at, const Dims& dims) {
+  ExprRef offset = o.past, allowed = im.pool().boolean(true);
+  if (o.used_lengths) {
+    const ExprRef n = im.element(*o.used_lengths, {at[0]});
+    allowed = ir::lt(at[3], n);
+    offset = ir::sub(n, dims[2]);
   }
-  for (size_t i = 1; i < im.node->outputs.size(); ++i) {
-    if (!im.node->outputs[i].empty()) return im.fail(ErrorCode::unsupported, fmt::format("output {} (present or qk) is not supported", i));
+  const ExprRef position = ir::add(at[2], offset);
+  if (im.attr_int("is_causal", 0)) allowed = ir::logical_and(allowed, ir::le(at[3], position));
+  const int64_t left = im.attr_int("left_window_size", -1), right = im.attr_int("right_window_size", -1);
+  if (left >= 0) allowed = ir::logical_and(allowed, ir::le(ir::sub(position, im.integer(left)), at[3]));
+  if (right >= 0) allowed = ir::logical_and(allowed, ir::le(at[3], ir::add(position, im.integer(right))));
+  return allowed;
+}
+
+// The product s with soft cap, mask and causality applied, in the operator's order.
+Result<ExprRef> score_of(Importer& im, const Operands& o, ExprRef s, const Indices& at, const Dims& dims) {
+  const float cap = im.attr_float("softcap", 0);
+  if (cap > 0) s = soft_cap(s, cap);
+  if (im.has_input(3)) { TFCC_TRY(s, with_mask(im, s, at, dims)); }
+  return ir::select(allowed_keys(im, o, at, dims), s, im.pool().real(-INFINITY, s->type));
+}
+
+// Output 3: the scores at the stage that the attribute names.
+Result<void> define_scores(Importer& im, const AttentionValues& a) {
+  const int64_t mode = im.attr_int("qk_matmul_output_mode", 0);
+  const Dims dims = im.dims(a.product);
+  switch (mode) {
+    case 0: im.define(3, a.product); return {};
+    case 1: {
+      const float cap = im.attr_float("softcap", 0);
+      ExprRef s = im.element(a.product, im.index_vars(dims));
+      im.define(3, cap > 0 ? soft_cap(s, cap) : s, im.type(a.product).dtype, dims);
+      return {};
+    }
+    case 2: im.define(3, a.score); return {};
+    case 3: im.define(3, a.probabilities); return {};
+    default: return im.fail(ErrorCode::bad_file, fmt::format("qk_matmul_output_mode {} is not defined", mode));
   }
-  if (im.attr_int("left_window_size", -1) >= 0 || im.attr_int("right_window_size", -1) >= 0) {
-    return im.fail(ErrorCode::unsupported, "left_window_size and right_window_size are not supported");
-  }
-  return {};
 }
 
 }  // namespace
 
 Result<void> import_attention(Importer& im) {
-  TFCC_TRY_VOID(check_supported(im));
-  TFCC_TRY(ValueId q, im.input(0));
-  TFCC_TRY(ValueId k, im.input(1));
-  TFCC_TRY(ValueId v, im.input(2));
-  const bool flat = im.rank(q) == 3;
-  TFCC_TRY(q, to_heads(im, q, im.attr_int("q_num_heads", 0), "q"));
-  TFCC_TRY(k, to_heads(im, k, im.attr_int("kv_num_heads", 0), "k"));
-  TFCC_TRY(v, to_heads(im, v, im.attr_int("kv_num_heads", 0), "v"));
-  const Dims dq = im.dims(q);
-  TFCC_TRY(k, repeat_heads(im, k, dq[1], "k"));
-  TFCC_TRY(v, repeat_heads(im, v, dq[1], "v"));
-  const DType dtype = im.type(q).dtype;
-  if (im.type(k).dtype != dtype || im.type(v).dtype != dtype) return im.fail(ErrorCode::bad_file, "Q, K and V have different types");
-  TFCC_TRY([[maybe_unused]] ExprRef d, im.unify(dq[3], im.dims(k)[3], "Q and K have different head sizes"));
-  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(k)[2], im.dims(v)[2], "K and V have different lengths"));
-  TFCC_TRY(ExprRef scale, scale_of(im, dq[3]));
-
-  auto name = [&](const char* suffix) { return im.value_name(0) + suffix; };
-  const Dims scores{dq[0], dq[1], dq[2], im.dims(k)[2]};
-  ir::MatmulAttrs attrs;
-  attrs.trans_b = true;
-  ValueId s = im.graph.add(ir::OpKind::matmul, {q, k}, attrs, {dtype, scores}, name(".qk"), im.node->name);
-  const Indices at = im.index_vars(scores);
-  TFCC_TRY(ExprRef body, score_of(im, ir::mul(im.element(s, at), ir::convert(scale, ir::scalar_of(dtype))), at, scores));
-  ValueId masked = im.pointwise(body, dtype, scores, ".score");
-  ValueId p = im.graph.add(ir::OpKind::softmax, {masked}, ir::SoftmaxAttrs{}, {dtype, scores}, name(".softmax"), im.node->name);
-  ExprRef e = im.element(p, at);
-  p = im.pointwise(ir::select(ir::is_nan(e), im.pool().real(0, e->type), e), dtype, scores, ".guard");
-  const Dims out{dq[0], dq[1], dq[2], im.dims(v)[3]};
-  ValueId y = im.graph.add(ir::OpKind::matmul, {p, v}, ir::MatmulAttrs{}, {dtype, out}, flat ? name(".heads") : name(""), im.node->name);
-  if (flat) {
-    const Dims to{out[0], out[2], ir::mul(out[1], out[3])};
-    const Indices t = im.index_vars(to);
-    y = im.pointwise(im.element(y, {t[0], ir::div(t[2], out[3]), t[1], ir::mod(t[2], out[3])}), dtype, to, "");
-  }
-  im.define(0, y);
-  return {};
+  TFCC_TRY(ValueId query, im.input(0));
+  TFCC_TRY(const Operands o, operands_of(im));
+  AttentionParts parts{o.q, o.k, o.v, nullptr, nullptr, true, im.rank(query) == 3 ? ".heads" : ""};
+  TFCC_TRY(parts.scale, attention_scale(im, im.dims(o.q)[3], false));
+  parts.score = [&](ExprRef s, const Indices& at, const Dims& dims) { return score_of(im, o, s, at, dims); };
+  TFCC_TRY(const AttentionValues a, attend(im, parts));
+  im.define(0, im.rank(query) == 3 ? merge_heads(im, a.context, "") : a.context);
+  im.define(1, o.k);
+  im.define(2, o.v);
+  return im.node->outputs.size() > 3 && !im.node->outputs[3].empty() ? define_scores(im, a) : Result<void>{};
 }
 
 }  // namespace tfcc::frontend

@@ -220,6 +220,15 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
     found.alias[b->name] = a->name;
     return a;
   }
+  for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
+    // The length of a mask against that of the past and the new tokens: one size less.
+    if (x->kind != ir::ExprKind::symbol || y->kind != ir::ExprKind::poly || y->terms.size() < 2 || known_.equal.count(x->name)) continue;
+    bool free = ir::prove_ge0(y) && is_size_expression(y);
+    ir::for_each_node(y, [&](ExprRef n) { free = free && n != x && n->kind != ir::ExprKind::index; });
+    if (!free) continue;
+    found.equal[x->name] = ir::print(y);
+    return y;
+  }
   if (auto fixed = solved(without_common_sizes(*this, difference)); fixed && fixed->second >= 0) {
     found.fixed.insert(*fixed);
     found.reason.emplace(fixed->first, fmt::format("size {} is always {}: {} must equal {} at node '{}'", fixed->first, fixed->second, shown(a),

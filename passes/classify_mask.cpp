@@ -226,7 +226,7 @@ class Classifier {
     for (const Choice& c : shared) {
       ExprRef l = literal(c);
       visible = ir::logical_and(visible, l);
-      key_padding |= !ir::uses_index(l, 1) && !ir::uses_index(l, 2) && ir::uses_index(l, 3);
+      key_padding |= ir::has_loads(l) && !ir::uses_index(l, 1) && !ir::uses_index(l, 2) && ir::uses_index(l, 3);
       causal |= l == diagonal();
     }
     auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();

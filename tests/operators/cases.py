@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases of make.py: FILES is name -> (comment, blocks); a block is a model and its runs."""
+import numpy as np
+
+B, S, P, D = 2, 3, 2, 4  # batch, length, past, head size
+H = 2                    # heads
+W = H * D
+
+
+def model(name, inputs, outputs, body, opset=17):
+    body = body.replace('""', "")  # how every version of the text form leaves an input out
+    return (f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n{name} ({inputs}) => ({outputs})\n'
+            "{\n" + "\n".join("  " + l for l in body.strip().splitlines()) + "\n}")
+
+
+# ---- norms ----
+
+def norm_cases():
+    x = f"float[B,S,{W}] x"
+    g = f"float[{W}] g"
+    vec = lambda r, *names: {n: r.real(W) for n in names}
+    skip = lambda *vs, full=True: lambda r: {"x": r.real(B, S, W), "s": r.real(B, S, W) if full else r.real(S, W), **vec(r, *vs)}
+    yield model("skip_layer_normalization", f"{x}, float[B,S,{W}] s, {g}, float[{W}] b", f"float[B,S,{W}] y",
+                "y = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(x, s, g, b)"), [skip("g", "b")]
+    yield model("skip_layer_normalization_with_bias_and_sum", f"{x}, float[B,S,{W}] s, {g}, float[{W}] b, float[{W}] c",
+                f"float[B,S,{W}] y, float[B,S,{W}] z",
+                'y, "", "", z = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(x, s, g, b, c)'), [skip("g", "b", "c")]
+    yield model("skip_layer_normalization_without_beta", f"{x}, float[B,S,{W}] s, {g}, float[{W}] c", f"float[B,S,{W}] y",
+                'y = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(x, s, g, "", c)'), [skip("g", "c")]
+    yield model("skip_layer_normalization_broadcasts_skip", f"{x}, float[S,{W}] s, {g}, float[{W}] b", f"float[B,S,{W}] y",
+                "y = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(x, s, g, b)"), [skip("g", "b", full=False)]
+    yield model("skip_simplified_layer_normalization", f"{x}, float[B,S,{W}] s, {g}, float[{W}] c",
+                f"float[B,S,{W}] y, float[B,S,{W}] z",
+                'y, "", "", z = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 1e-5>(x, s, g, c)'), [skip("g", "c")]
+    yield model("skip_simplified_layer_normalization_alone", f"{x}, float[B,S,{W}] s, {g}", f"float[B,S,{W}] y",
+                "y = com.microsoft.SkipSimplifiedLayerNormalization(x, s, g)"), [skip("g")]
+    yield model("simplified_layer_normalization", f"{x}, {g}", f"float[B,S,{W}] y",
+                "y = SimplifiedLayerNormalization<axis = -1, epsilon = 1e-5, stash_type = 1>(x, g)"), [
+                    lambda r: {"x": r.real(B, S, W), "g": r.real(W)}]
+    yield model("rms_normalization", f"{x}, {g}", f"float[B,S,{W}] y", "y = RMSNormalization(x, g)", 23), [
+        lambda r: {"x": r.real(B, S, W), "g": r.real(W)}]
+    yield model("rms_normalization_of_two_axes", f"float[B,3,{W}] x, float[3,{W}] g", f"float[B,3,{W}] y",
+                "y = RMSNormalization<axis = 1, epsilon = 0.01>(x, g)", 23), [lambda r: {"x": r.real(B, 3, W), "g": r.real(3, W)}]
+    yield model("rms_normalization_with_one_scale", f"{x}, float[1] g", f"float[B,S,{W}] y", "y = RMSNormalization(x, g)", 23), [
+        lambda r: ({"x": r.real(B, S, W), "g": r.real(1)}, None, lambda f: {"y": f["x"] / np.sqrt((f["x"] ** 2).mean(-1, keepdims=True) + 1e-5) * f["g"]})]
+
+
+def embed_cases():
+    tables = f"float[11,{W}] w, float[6,{W}] p, float[2,{W}] t, float[{W}] g, float[{W}] b"
+
+    def feeds(r, mask=None, segments=True, positions=None):
+        f = {"ids": r.below(11, B, S, dtype=np.int32)}
+        if segments:
+            f["seg"] = r.below(2, B, S, dtype=np.int32)
+        f |= {"w": r.real(11, W), "p": r.real(6, W), "t": r.real(2, W), "g": r.real(W), "b": r.real(W)}
+        if mask is not None:
+            f["m"] = np.array(mask, np.int32)
+        if positions is not None:
+            f["pos"] = np.array(positions, np.int32)
+        return f
+
+    mask = [[1, 1, 0], [1, 0, 0]]
+    yield model("embed_layer_normalization", f"int32[B,S] ids, int32[B,S] seg, {tables}, int32[B,S] m",
+                f"float[B,S,{W}] y, int32[B] n", "y, n = com.microsoft.EmbedLayerNormalization<epsilon = 1e-5>(ids, seg, w, p, t, g, b, m)"), [
+                    lambda r: feeds(r, mask)]
+    yield model("embed_layer_normalization_counts_holes", f"int32[B,S] ids, int32[B,S] seg, {tables}, int32[B,S] m", "int32[B] n",
+                "y, n = com.microsoft.EmbedLayerNormalization(ids, seg, w, p, t, g, b, m)"), [lambda r: feeds(r, [[1, 0, 1], [0, 1, 1]])]
+    yield model("embed_layer_normalization_of_positions", f"int32[B,S] ids, int32[B,S] seg, {tables}, int32[B,S] pos",
+                f"float[B,S,{W}] y, float[B,S,{W}] e",
+                'y, "", e = com.microsoft.EmbedLayerNormalization<epsilon = 1e-5>(ids, seg, w, p, t, g, b, "", pos)'), [
+                    lambda r: feeds(r, positions=[[3, 4, 5], [0, 2, 1]])]
+    yield model("embed_layer_normalization_without_segments", f"int32[B,S] ids, {tables.replace(f'float[2,{W}] t, ', '')}, int32[1,S] pos",
+                f"float[B,S,{W}] y, int32[B] n",
+                'y, n = com.microsoft.EmbedLayerNormalization<epsilon = 1e-5>(ids, "", w, p, "", g, b, "", pos)'), [
+                    lambda r: {k: v for k, v in feeds(r, segments=False, positions=[[3, 1, 5]]).items() if k != "t"}]
+
+
+def elementwise_cases():
+    x, b = f"float[B,S,{W}] x", f"float[{W}] b"
+    out = f"float[B,S,{W}] y"
+    two = lambda r: {"x": r.real(B, S, W, scale=3), "b": r.real(W)}
+    one = lambda r: {"x": r.real(B, S, W, scale=3)}
+    yield model("bias_gelu", f"{x}, {b}", out, "y = com.microsoft.BiasGelu(x, b)"), [two]
+    yield model("fast_gelu", x, out, "y = com.microsoft.FastGelu(x)"), [one]
+    yield model("fast_gelu_with_bias", f"{x}, {b}", out, "y = com.microsoft.FastGelu(x, b)"), [two]
+    yield model("gelu", x, out, "y = com.microsoft.Gelu(x)"), [one]
+    yield model("quick_gelu", x, out, "y = com.microsoft.QuickGelu(x)"), [one]
+    yield model("quick_gelu_alpha", x, out, "y = com.microsoft.QuickGelu<alpha = -0.7>(x)"), [one]
+
+
+def matmul_cases():
+    def case(name, a, b, y, attrs, da, db):
+        dims = lambda d: ",".join(map(str, d))
+        return model(name, f"float[{a}] a, float[{b}] b", f"float[{y}] y", f"y = com.microsoft.FusedMatMul<{attrs}>(a, b)"), [
+            lambda r: {"a": r.real(*da), "b": r.real(*db)}]
+    yield case("fused_matmul", "B,S,4", "4,5", "B,S,5", "alpha = 0.5", (B, S, 4), (4, 5))
+    yield case("fused_matmul_trans_a", "B,4,S", "B,4,5", "B,S,5", "transA = 1", (B, 4, S), (B, 4, 5))
+    yield case("fused_matmul_trans_b", "B,S,4", "5,4", "B,S,5", "transB = 1, alpha = 2.0", (B, S, 4), (5, 4))
+    yield case("fused_matmul_trans_both", "B,H,4,S", "B,H,T,4", "B,H,S,T", "transA = 1, transB = 1", (B, 2, 4, S), (B, 2, 5, 4))
+    yield case("fused_matmul_batch_inside", "S,B,4", "4,B,5", "B,S,5", "transBatchA = 1, transBatchB = 1", (S, B, 4), (4, B, 5))
+    yield case("fused_matmul_batch_inside_and_transposed", "4,B,H,S", "T,B,H,4", "B,H,S,T",
+               "transBatchA = 1, transA = 1, transBatchB = 1, transB = 1", (4, B, 2, S), (5, B, 2, 4))
+    yield case("fused_matmul_of_vector", "4", "B,4,5", "B,5", "alpha = 0.25", (4,), (B, 4, 5))
+
+
+# ---- rotation ----
+
+def rotary_cases():
+    cache = lambda n: f"float[7,{n}] c, float[7,{n}] s"
+    def feeds(shape, n, positions, dtype=np.int64, three=False):
+        return lambda r: {"x": r.real(*shape), **({"p": np.array(positions, dtype)} if positions is not None else {}),
+                          "c": r.real(*((B, S) if three else (7,)), n), "s": r.real(*((B, S) if three else (7,)), n)}
+    rows = [[0, 1, 2], [4, 6, 5]]
+    order = lambda x, n: f"{x} x, int64[B,S] p, {cache(n)}"
+    x4, x3 = f"float[B,{H},S,{D}]", f"float[B,S,{W}]"
+    for tag, attrs in (("", ""), ("_interleaved", "<interleaved = 1>")):
+        yield model(f"microsoft_rotary_embedding{tag}", order(x4, 2), f"{x4} y", f"y = com.microsoft.RotaryEmbedding{attrs}(x, p, c, s)"), [
+            feeds((B, H, S, D), 2, rows)]
+    yield model("microsoft_rotary_embedding_of_rank_3", order(x3, 2), f"{x3} y", "y = com.microsoft.RotaryEmbedding(x, p, c, s)"), [
+        feeds((B, S, W), 2, rows)]
+    yield model("microsoft_rotary_embedding_from_one_position", f"{x3} x, int64[1] p, {cache(2)}", f"{x3} y",
+                "y = com.microsoft.RotaryEmbedding(x, p, c, s)"), [feeds((B, S, W), 2, [3])]
+    yield model("microsoft_rotary_embedding_of_a_part", order(f"float[B,S,12]", 2), "float[B,S,12] y",
+                "y = com.microsoft.RotaryEmbedding<num_heads = 2, rotary_embedding_dim = 4>(x, p, c, s)"), [feeds((B, S, 12), 2, rows)]
+    for tag, attrs in (("", ""), ("_interleaved", "<interleaved = 1>")):
+        yield model(f"rotary_embedding{tag}", order(x4, 2), f"{x4} y", f"y = RotaryEmbedding{attrs}(x, c, s, p)", 23), [
+            feeds((B, H, S, D), 2, rows)]
+        yield model(f"rotary_embedding_of_a_part{tag}", order(f"float[B,{H},S,6]", 2), f"float[B,{H},S,6] y",
+                    f"y = RotaryEmbedding<rotary_embedding_dim = 4{', interleaved = 1' if tag else ''}>(x, c, s, p)", 23), [
+                        feeds((B, H, S, 6), 2, rows)]
+    yield model("rotary_embedding_of_rank_3", order(x3, 2), f"{x3} y", f"y = RotaryEmbedding<num_heads = {H}>(x, c, s, p)", 23), [
+        feeds((B, S, W), 2, rows)]
+    yield model("rotary_embedding_without_positions", f"{x4} x, float[B,S,2] c, float[B,S,2] s", f"{x4} y", "y = RotaryEmbedding(x, c, s)", 23), [
+        feeds((B, H, S, D), 2, None, three=True)]
+
+
+# ---- Attention of com.microsoft ----
+
+def packed_attention(name, inputs, call, runs, attrs=f"num_heads = {H}", outputs=f"float[B,S,{W}] y", results="y"):
+    text = model(name, f"float[B,S,5] x, float[5,{3 * W}] w" + (f", {inputs}" if inputs else ""), outputs,
+                 f"{results} = com.microsoft.Attention<{attrs}>({call})")
+    return text, runs
+
+
+def microsoft_attention_cases():
+    base = lambda r, **more: {"x": r.real(B, S, 5), "w": r.real(5, 3 * W), **{k: v(r) if callable(v) else np.array(v, np.int32) for k, v in more.items()}}
+    bias = lambda r: r.real(3 * W)
+    c = f"float[{3 * W}] c"
+    yield packed_attention("attention_plain", c, "x, w, c", [lambda r: base(r, c=bias)])
+
+    def with_zero_bias(f):  # onnxruntime crashes without a bias
+        from make import expected
+        return expected(packed_attention("plain", c, "x, w, c", [], f"num_heads = {H}, scale = 0.3")[0], f | {"c": np.zeros(3 * W, np.float32)})
+    yield packed_attention("attention_without_bias_scaled", "", "x, w", [lambda r: (base(r), None, with_zero_bias)], f"num_heads = {H}, scale = 0.3")
+    yield packed_attention("attention_of_lengths", f"{c}, int32[B] m", "x, w, c, m", [lambda r: base(r, c=bias, m=[2, 3])])
+    text, runs = packed_attention("attention_of_ends_and_starts", f"{c}, int32[4] m", "x, w, c, m", [lambda r: base(r, c=bias, m=[3, 2, 1, 0])])
+    yield text.replace("[B,", f"[{B},"), runs  # with a batch of any size, the mask could be one of lengths
+    yield packed_attention("attention_of_raw_mask", f"{c}, int32[B,S] m", "x, w, c, m", [lambda r: base(r, c=bias, m=[[1, 0, 1], [0, 1, 1]])],
+                           f"num_heads = {H}, mask_filter_value = -3.4028235e38")
+    yield packed_attention("attention_of_an_all_masked_row", f"{c}, int32[B,S] m", "x, w, c, m", [
+        lambda r: (base(r, c=bias, m=[[1, 1, 0], [0, 0, 0]]), {"y": np.array([False, True]).reshape(2, 1, 1)})])
+    yield packed_attention("attention_of_mask_per_query", f"{c}, int32[B,S,S] m", "x, w, c, m", [
+        lambda r: base(r, c=bias, m=[[[1, 0, 0], [1, 1, 0], [0, 1, 1]], [[1, 1, 1], [0, 1, 0], [0, 0, 1]]])])
+    yield packed_attention("attention_unidirectional", c, "x, w, c", [lambda r: base(r, c=bias)], f"num_heads = {H}, unidirectional = 1")
+    yield packed_attention("attention_unidirectional_of_raw_mask", f"{c}, int32[B,S] m", "x, w, c, m", [
+        lambda r: base(r, c=bias, m=[[1, 1, 0], [1, 0, 1]])], f"num_heads = {H}, unidirectional = 1")
+    yield packed_attention("attention_with_score_bias", f"{c}, float[1,{H},S,S] a", 'x, w, c, "", "", a', [
+        lambda r: base(r, c=bias, a=lambda r: r.real(1, H, S, S))])
+    past = f"float[2,B,{H},P,{D}] past"
+    present = f"float[B,S,{W}] y, float[2,B,{H},T,{D}] present"
+    yield packed_attention("attention_with_past", f"{c}, {past}", 'x, w, c, "", past', [
+        lambda r: base(r, c=bias, past=lambda r: r.real(2, B, H, P, D))], f"num_heads = {H}, unidirectional = 1", present, "y, present")
+    yield packed_attention("attention_with_past_and_mask", f"{c}, int32[B,T] m, {past}", "x, w, c, m, past", [
+        lambda r: base(r, c=bias, m=[[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]], past=lambda r: r.real(2, B, H, P, D))], f"num_heads = {H}, unidirectional = 1", present, "y, present")
+    yield model("attention_of_other_value_size", f"float[B,S,5] x, float[5,{2 * W + 6}] w, float[{2 * W + 6}] c", "float[B,S,6] y",
+                f"y = com.microsoft.Attention<num_heads = {H}, qkv_hidden_sizes = [{W}, {W}, 6]>(x, w, c)"), [
+                    lambda r: {"x": r.real(B, S, 5), "w": r.real(5, 2 * W + 6), "c": r.real(2 * W + 6)}]
+
+    def of_table(f):
+        n = f["x"].shape[1]
+        qkv = f["x"] @ f["w"] + f["c"]
+        q, k, v = (qkv[:, :, i * W:(i + 1) * W].reshape(B, n, H, D).transpose(0, 2, 1, 3) for i in range(3))
+        s = q @ k.transpose(0, 1, 3, 2) / np.sqrt(D) + np.where(f["m"][:, :, :n, :n] > 0, 0, -10000.0)
+        p = np.exp(s - s.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        return {"y": (p @ v).transpose(0, 2, 1, 3).reshape(B, n, W).astype(np.float32)}
+    # onnxruntime has no CPU kernel for a table.
+    yield packed_attention("attention_of_a_table", f"{c}, int32[B,1,4,4] m", "x, w, c, m", [
+        lambda r: (base(r, c=bias, m=[np.tril(np.ones((1, 4, 4)))] * B), None, of_table)])
+
+
+def multi_head_cases():
+    q, k, v = f"float[B,S,{W}] q", f"float[B,L,{W}] k", f"float[B,L,6] v"
+    out = "float[B,S,6] y"
+    L = 4
+    base = lambda r, **more: {"q": r.real(B, S, W), "k": r.real(B, L, W), "v": r.real(B, L, 6),
+                              **{n: f(r) if callable(f) else np.array(f, np.int32) for n, f in more.items()}}
+    def case(name, inputs, call, runs, attrs=f"num_heads = {H}", outputs=out, results="y"):
+        return model(name, f"{q}, {k}, {v}" + (f", {inputs}" if inputs else ""), outputs, f"{results} = com.microsoft.MultiHeadAttention<{attrs}>({call})"), runs
+    yield case("multi_head_plain", "", "q, k, v", [lambda r: base(r)])
+    yield case("multi_head_scaled", "", "q, k, v", [lambda r: base(r)], f"num_heads = {H}, scale = 0.7")
+    yield case("multi_head_with_bias", f"float[{2 * W + 6}] c", "q, k, v, c", [lambda r: base(r, c=lambda r: r.real(2 * W + 6))])
+    yield case("multi_head_of_lengths", "int32[B] m", 'q, k, v, "", m', [lambda r: base(r, m=[4, 2])])
+    yield case("multi_head_of_raw_mask", "int32[B,L] m", 'q, k, v, "", m', [lambda r: base(r, m=[[1, 1, 0, 1], [0, 1, 1, 0]])])
+    yield case("multi_head_of_mask_per_query", "int32[B,S,L] m", 'q, k, v, "", m', [
+        lambda r: base(r, m=np.array([1, 1, 0, 1, 0, 1, 1, 0, 1, 1, 1, 1] * B).reshape(B, S, L))])
+    yield case("multi_head_with_score_bias", f"float[B,1,S,L] a", 'q, k, v, "", "", a', [lambda r: base(r, a=lambda r: r.real(B, 1, S, L))])
+    yield case("multi_head_of_mask_and_score_bias", f"int32[B,L] m, float[1,{H},S,L] a", 'q, k, v, "", m, a', [
+        lambda r: base(r, m=[[1, 1, 0, 1], [0, 1, 1, 0]], a=lambda r: r.real(1, H, S, L))], f"num_heads = {H}, mask_filter_value = -1e9")
+    one = lambda r, **more: {n: r.real(B, S, W) for n in "qkv"} | {n: f(r) for n, f in more.items()}
+    same = f"float[B,S,{W}] q, float[B,S,{W}] k, float[B,S,{W}] v"
+    yield model("multi_head_unidirectional", same, f"float[B,S,{W}] y", f"y = com.microsoft.MultiHeadAttention<num_heads = {H}, unidirectional = 1>(q, k, v)"), [one]
+    past = f"float[B,{H},P,{D}] pk, float[B,{H},P,{D}] pv"
+    presents = f"float[B,S,{W}] y, float[B,{H},T,{D}] k2, float[B,{H},T,{D}] v2"
+    pasts = dict(pk=lambda r: r.real(B, H, P, D), pv=lambda r: r.real(B, H, P, D))
+    yield model("multi_head_with_past", f"{same}, {past}", presents,
+                f'y, k2, v2 = com.microsoft.MultiHeadAttention<num_heads = {H}, unidirectional = 1>(q, k, v, "", "", "", pk, pv)'), [lambda r: one(r, **pasts)]
+    yield model("multi_head_with_past_and_mask", f"{same}, int32[B,T] m, {past}", presents,
+                f'y, k2, v2 = com.microsoft.MultiHeadAttention<num_heads = {H}>(q, k, v, "", m, "", pk, pv)'), [
+                    lambda r: one(r, m=lambda r: np.array([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]], np.int32), **pasts)]
+    yield model("multi_head_present_without_past", same, presents, f"y, k2, v2 = com.microsoft.MultiHeadAttention<num_heads = {H}>(q, k, v)"), [one]
+    yield model("multi_head_cross_from_cache", f"{q}, float[B,{H},L,{D}] k, float[B,{H},L,{D}] v", f"float[B,S,{W}] y",
+                f"y = com.microsoft.MultiHeadAttention<num_heads = {H}>(q, k, v)"), [
+                    lambda r: {"q": r.real(B, S, W), "k": r.real(B, H, L, D), "v": r.real(B, H, L, D)}]
+
+    # onnxruntime's CPU kernels take no packed operands: the same numbers, unpacked, through the plain form.
+    def unpacked(pick, c=False):
+        from make import expected
+        text = model("plain", f"float[B,S,{W}] q, float[B,L,{W}] k, float[B,L,{W}] v" + (f", float[{3 * W}] c" if c else ""), f"float[B,S,{W}] y",
+                     f"y = com.microsoft.MultiHeadAttention<num_heads = {H}>(q, k, v{', c' if c else ''})")
+        def reference(f):
+            q, k, v = pick(f)
+            return expected(text, {"q": q, "k": k, "v": v} | ({"c": f["c"]} if c else {}))
+        return reference
+    flat = lambda a: np.ascontiguousarray(a).reshape(*a.shape[:2], W)
+    yield model("multi_head_packed_kv", f"{q}, float[B,L,{H},2,{D}] kv", f"float[B,S,{W}] y", f"y = com.microsoft.MultiHeadAttention<num_heads = {H}>(q, kv)"), [
+        lambda r: ({"q": r.real(B, S, W), "kv": r.real(B, L, H, 2, D)}, None,
+                   unpacked(lambda f: (f["q"], flat(f["kv"][:, :, :, 0]), flat(f["kv"][:, :, :, 1]))))]
+    yield model("multi_head_packed_qkv", f"float[B,S,{H},3,{D}] qkv, float[{3 * W}] c", f"float[B,S,{W}] y",
+                f'y = com.microsoft.MultiHeadAttention<num_heads = {H}>(qkv, "", "", c)'), [
+        lambda r: ({"qkv": r.real(B, S, H, 3, D), "c": r.real(3 * W)}, None,
+                   unpacked(lambda f: tuple(flat(f["qkv"][:, :, :, i]) for i in range(3)), True))]
+
+
+def decoder_masked_cases():
+    name = "com.microsoft.DecoderMaskedMultiHeadAttention"
+    one = f"float[B,1,{W}]"
+    def feeds(r, length, capacity, mask=None):
+        f = {n: r.real(B, 1, W) for n in "qkv"} | {"pk": r.real(B, H, capacity, D), "pv": r.real(B, H, capacity, D)}
+        if mask is not None:
+            f["m"] = np.array(mask, np.int32)
+        if length is not None:
+            f["n"] = np.array([length], np.int32)
+        return f
+    inputs = f"{one} q, {one} k, {one} v, float[B,{H},P,{D}] pk, float[B,{H},P,{D}] pv"
+    outs = f"{one} y, float[B,{H},T,{D}] k2, float[B,{H},T,{D}] v2"
+    # Slots of the shared buffer past the new token keep what the caller left there.
+    yield model("decoder_masked_shared_buffer", f"{inputs}, int32[1] n", outs.replace("T,", "P,"),
+                f'y, k2, v2 = {name}<num_heads = {H}, past_present_share_buffer = 1>(q, k, v, "", "", pk, pv, n)'), [
+                    lambda r: (feeds(r, 3, 6), None, decoder_reference), lambda r: (feeds(r, 0, 2), None, decoder_reference)]
+    yield model("decoder_masked_shared_buffer_of_mask", f"{inputs}, int32[B,T] m, int32[1] n", outs.replace("T,", "P,"),
+                f'y, k2, v2 = {name}<num_heads = {H}, past_present_share_buffer = 1>(q, k, v, m, "", pk, pv, n)'), [
+                    lambda r: (feeds(r, 3, 6, [[1, 0, 1, 1], [0, 1, 1, 1]]), None, decoder_reference)]
+    yield model("decoder_masked_cross", f"{one} q, float[B,{H},L,{D}] k, float[B,{H},L,{D}] v, int32[B,L] m", f"{one} y",
+                f"y = {name}<num_heads = {H}>(q, k, v, m)"), [
+                    lambda r: {"q": r.real(B, 1, W), "k": r.real(B, H, 4, D), "v": r.real(B, H, 4, D), "m": np.array([[1, 1, 1, 0], [0, 1, 1, 0]], np.int32)}]
+
+
+def decoder_reference(f):
+    """What onnxruntime's CPU kernel computes; it writes the cache in place, which separate outputs cannot show."""
+    n = int(f["n"][0])
+    heads = lambda a: a.reshape(B, 1, H, D).transpose(0, 2, 1, 3)
+    k, v = f["pk"].copy(), f["pv"].copy()
+    k[:, :, n], v[:, :, n] = heads(f["k"])[:, :, 0], heads(f["v"])[:, :, 0]
+    s = heads(f["q"]) @ k[:, :, :n + 1].transpose(0, 1, 3, 2) / np.sqrt(D)
+    if "m" in f:
+        s = s + np.where(f["m"] > 0, 0, -10000.0)[:, None, None]
+    p = np.exp(s - s.max(-1, keepdims=True))
+    y = (p / p.sum(-1, keepdims=True)) @ v[:, :, :n + 1]
+    return {"y": y.transpose(0, 2, 1, 3).reshape(B, 1, W).astype(np.float32), "k2": k, "v2": v}
+
+
+# ---- GroupQueryAttention ----
+
+def group_query_cases(D):
+    heads, kv = 4, 2
+    width, kv_width = heads * D, kv * D
+
+    def case(name, runs, attrs="", packed=False, past=True, more=(), call=("", "", "", "", ""), total="int32[1] n", symbols=("S", "T"), outputs=""):
+        """`call`: cos, sin, position_ids, attention_bias, head_sink; `total` is an input unless it is computed."""
+        length, total_length = symbols
+        new = [f"float[B,{length},{width + 2 * kv_width}] q"] if packed else [
+            f"float[B,{length},{width}] q", f"float[B,{length},{kv_width}] k", f"float[B,{length},{kv_width}] v"]
+        pasts = [f"float[B,{kv},P,{D}] pk", f"float[B,{kv},P,{D}] pv"] if past else []
+        tokens = "q, , " if packed else "q, k, v"
+        rest = list(call)
+        while rest and not rest[-1]:
+            rest.pop()
+        inputs = f"{tokens}, {'pk, pv' if past else ', '}, m, n" + "".join(f", {c}" for c in rest)
+        outs = f"float[B,{length},{width}] y, float[B,{kv},{total_length},{D}] k2, float[B,{kv},{total_length},{D}] v2{outputs}"
+        body = f"y, k2, v2{', qk' if outputs else ''} = com.microsoft.GroupQueryAttention<num_heads = {heads}, kv_num_heads = {kv}{attrs}>({inputs})"
+        return model(name, ", ".join([*new, *pasts, "int32[B] m", total, *more]), outs, body), runs
+
+    def feeds(lengths, total, s, p=None, packed=False, caches=False, **more):
+        def make(r):
+            b = len(lengths)
+            f = {"q": r.real(b, s, width + 2 * kv_width)} if packed else {"q": r.real(b, s, width), "k": r.real(b, s, kv_width), "v": r.real(b, s, kv_width)}
+            if p is not None:
+                f |= {"pk": r.real(b, kv, p, D), "pv": r.real(b, kv, p, D)}
+            f |= {"m": np.array(lengths, np.int32) - 1, "n": np.array([total], np.int32)}
+            if caches:
+                f |= {"c": r.real(9, D // 2), "s": r.real(9, D // 2)}
+            f |= {k: v(r) for k, v in more.items()}
+            # A row of a first pass that is shorter than the others has no token after its length.
+            rows = np.arange(s) >= (np.array(lengths) - max(0, total - s))[:, None] if total == s else np.zeros((b, s), bool)
+            keys = np.arange(max(p or 0, total)) >= np.array(lengths)[:, None]
+            return f, {"y": rows[:, :, None], "k2": keys[:, None, :, None], "v2": keys[:, None, :, None], "qk": np.array(True)}
+        return make
+
+    first = feeds([3, 3], 3, 3, 0)
+    step = feeds([5, 5], 5, 1, 4)
+    yield case("group_query_first_and_next", [first, step])
+    yield case("group_query_packed", [feeds([3, 3], 3, 3, 0, packed=True), feeds([5, 5], 5, 1, 4, packed=True)], packed=True)
+    yield case("group_query_without_past", [feeds([3, 3], 3, 3)], past=False, symbols=("S", "S"))
+    yield case("group_query_of_uneven_rows", [feeds([3, 2], 3, 3, 0), feeds([4, 3], 4, 1, 3)])
+    yield case("group_query_three_more_tokens", [feeds([6], 6, 3, 3)])
+    rotary = dict(more=(f"float[9,{D // 2}] c", f"float[9,{D // 2}] s"), call=("c", "s", "", "", ""))
+    for tag, attrs in (("", ""), ("_interleaved", ", rotary_interleaved = 1")):
+        yield case(f"group_query_rotary{tag}", [feeds([3, 2], 3, 3, 0, caches=True), feeds([5, 4], 5, 1, 4, caches=True)], f", do_rotary = 1{attrs}", **rotary)
+    yield case("group_query_rotary_packed", [feeds([3, 3], 3, 3, 0, packed=True, caches=True), feeds([5, 4], 5, 1, 4, packed=True, caches=True)],
+               ", do_rotary = 1", packed=True, **rotary)
+    yield case("group_query_rotary_of_positions", [feeds([3, 3], 3, 3, 0, caches=True, p2=lambda r: np.array([[0, 1, 2]] * 2)),
+                                                   feeds([5, 4], 5, 1, 4, caches=True, p2=lambda r: np.array([[7], [3]]))],
+               ", do_rotary = 1", more=(f"float[9,{D // 2}] c", f"float[9,{D // 2}] s", "int64[B,S] p2"), call=("c", "s", "p2", "", ""))
+    yield case("group_query_window", [feeds([5, 5], 5, 5, 0), feeds([6, 5], 6, 1, 5)], ", local_window_size = 2")
+    yield case("group_query_soft_cap", [first, step], ", softcap = 0.5, scale = 2.0")
+    yield case("group_query_smooth", [first, step], ", smooth_softmax = 1")
+    yield case("group_query_sinks", [feeds([3, 2], 3, 3, 0, h=lambda r: r.real(heads)), feeds([5, 4], 5, 1, 4, h=lambda r: r.real(heads))],
+               more=(f"float[{heads}] h",), call=("", "", "", "", "h"))
+    yield case("group_query_window_and_sinks", [feeds([5, 5], 5, 5, 0, h=lambda r: r.real(heads))], ", local_window_size = 3",
+               more=(f"float[{heads}] h",), call=("", "", "", "", "h"))
+    yield case("group_query_score_bias", [feeds([3, 3], 3, 3, 0, a=lambda r: r.real(1, heads, 3, 3)), feeds([5, 4], 5, 1, 4, a=lambda r: r.real(1, heads, 1, 5))],
+               more=(f"float[1,{heads},S,T] a",), call=("", "", "", "a", ""))
+    yield case("group_query_both_ways", [feeds([3, 2], 3, 3, 0)], ", causal = 0")
+    yield case("group_query_scores", [(lambda f: lambda r: (f(r)[0], {**f(r)[1], "qk": None}))(feeds([3, 3], 3, 3, 0))], ", qk_output = 2",
+               outputs=f", float[B,{heads},S,T] qk")
+
+    # The total from a shape, as the builder of onnxruntime-genai writes it: the cache keeps the larger of both lengths.
+    def from_mask(lengths, s, p):
+        plain = feeds(lengths, max(lengths), s, p)
+        def make(r):
+            f, ignore = plain(r)
+            f.pop("m"), f.pop("n")
+            f["mask"] = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+            return f, ignore
+        return make
+    yield model("group_query_of_an_attention_mask", f"float[B,S,{width}] q, float[B,S,{kv_width}] k, float[B,S,{kv_width}] v, "
+                f"float[B,{kv},P,{D}] pk, float[B,{kv},P,{D}] pv, int64[B,T] mask", f"float[B,S,{width}] y, float[B,{kv},N,{D}] k2, float[B,{kv},N,{D}] v2", f"""
+one = Constant<value = int64[1] {{1}}>()
+count = ReduceSum<keepdims = 0>(mask, one)
+before = Sub(count, one)
+m = Cast<to = 6>(before)
+shape = Shape(mask)
+index = Constant<value = int64 {{1}}>()
+size = Gather(shape, index)
+n = Cast<to = 6>(size)
+y, k2, v2 = com.microsoft.GroupQueryAttention<num_heads = {heads}, kv_num_heads = {kv}>(q, k, v, pk, pv, m, n)
+"""), [from_mask([3, 2], 3, 0), from_mask([5, 4], 1, 4), from_mask([5, 5], 1, 7)]
+
+
+# ---- Attention of ONNX ----
+
+def attention_cases():
+    q, k, v = f"float[B,{H},S,{D}] q", f"float[B,{H},T,{D}] k", f"float[B,{H},T,6] v"
+    T = 4
+    base = lambda r, **more: {"q": r.real(B, H, S, D), "k": r.real(B, H, T, D), "v": r.real(B, H, T, 6), **{n: f(r) for n, f in more.items()}}
+    def case(name, inputs, call, runs, attrs="", outputs=f"float[B,{H},S,6] y", results="y", opset=23):
+        return model(f"standard_{name}", f"{q}, {k}, {v}" + (f", {inputs}" if inputs else ""), outputs,
+                     f"{results} = Attention{f'<{attrs}>' if attrs else ''}({call})", opset), runs
+    keep = lambda *dims: lambda r: r.below(3, *dims).astype(bool) | (np.arange(dims[-1]) == 0)
+    yield case("plain", "", "q, k, v", [lambda r: base(r)])
+    yield case("causal", "", "q, k, v", [lambda r: base(r)], "is_causal = 1")
+    yield case("scaled_and_capped", "", "q, k, v", [lambda r: base(r)], "scale = 1.5, softcap = 0.7")
+    yield case("of_bool_mask", f"bool[B,1,S,T] m", "q, k, v, m", [lambda r: base(r, m=keep(B, 1, S, T))])
+    yield case("of_bool_mask_of_two_dims", f"bool[S,T] m", "q, k, v, m", [lambda r: base(r, m=keep(S, T))])
+    yield case("of_an_all_masked_row", "bool[B,1,S,T] m", "q, k, v, m", [
+        lambda r: base(r, m=lambda r: np.array([[1, 0, 1, 1], [0, 0, 0, 0]], bool)[:, None, None].repeat(S, 2))])
+    yield case("of_real_mask_capped_and_causal", f"float[B,{H},S,T] m", "q, k, v, m", [lambda r: base(r, m=lambda r: r.real(B, H, S, T))],
+               "softcap = 0.7, is_causal = 1")
+    for mode in range(4):
+        yield case(f"scores_{mode}", f"float[S,T] m", "q, k, v, m", [lambda r: base(r, m=lambda r: r.real(S, T))],
+                   f"softcap = 0.7, qk_matmul_output_mode = {mode}", f"float[B,{H},S,6] y, float[B,{H},S,T] qk", 'y, "", "", qk')
+    past = f"float[B,{H},P,{D}] pk, float[B,{H},P,6] pv"
+    pasts = dict(pk=lambda r: r.real(B, H, P, D), pv=lambda r: r.real(B, H, P, 6))
+    presents = f"float[B,{H},S,6] y, float[B,{H},N,{D}] k2, float[B,{H},N,6] v2"
+    yield case("with_past", past, 'q, k, v, "", pk, pv', [lambda r: base(r, **pasts)], "", presents, "y, k2, v2")
+    yield case("with_past_causal", past, 'q, k, v, "", pk, pv', [lambda r: base(r, **pasts)], "is_causal = 1", presents, "y, k2, v2")
+    yield case("with_past_and_mask", f"bool[B,1,S,N] m, {past}", "q, k, v, m, pk, pv", [lambda r: base(r, m=keep(B, 1, S, P + T), **pasts)], "", presents, "y, k2, v2")
+    yield model("standard_grouped", f"float[B,4,S,{D}] q, float[B,2,T,{D}] k, float[B,2,T,{D}] v", f"float[B,4,S,{D}] y", "y = Attention<is_causal = 1>(q, k, v)", 23), [
+        lambda r: {"q": r.real(B, 4, S, D), "k": r.real(B, 2, T, D), "v": r.real(B, 2, T, D)}]
+    yield model("standard_of_rank_3_grouped_with_past", f"float[B,S,16] q, float[B,T,8] k, float[B,T,8] v, float[B,2,P,{D}] pk, float[B,2,P,{D}] pv",
+                f"float[B,S,16] y, float[B,2,N,{D}] k2, float[B,2,N,{D}] v2",
+                'y, k2, v2 = Attention<q_num_heads = 4, kv_num_heads = 2>(q, k, v, "", pk, pv)', 23), [
+                    lambda r: {"q": r.real(B, S, 16), "k": r.real(B, T, 8), "v": r.real(B, T, 8), "pk": r.real(B, 2, P, D), "pv": r.real(B, 2, P, D)}]
+    yield case("of_used_lengths", "int64[B] n", 'q, k, v, "", "", "", n', [lambda r: base(r, n=lambda r: np.array([4, 2]))], opset=24)
+    yield case("of_used_lengths_causal", "int64[B] n", 'q, k, v, "", "", "", n', [lambda r: (base(r, n=lambda r: np.array([4, 2])), None, standard_reference)],
+               "is_causal = 1", opset=24)
+    yield case("of_a_short_mask", "bool[B,1,S,M] m", "q, k, v, m", [lambda r: (base(r, m=keep(B, 1, S, 3)), None, standard_reference)], opset=24)
+    yield case("window", "", "q, k, v", [lambda r: (base(r), None, lambda f: standard_reference(f, left=1, right=1))],
+               "left_window_size = 1, right_window_size = 1", opset=25)
+    yield case("window_with_past_causal", past, 'q, k, v, "", pk, pv', [
+        lambda r: (base(r, **pasts), None, lambda f: standard_reference(f, left=2, causal=True))], "is_causal = 1, left_window_size = 2", presents, "y, k2, v2", 25)
+
+
+def standard_reference(f, causal=None, left=-1, right=-1):
+    """The operator's text in numpy, for what the installed onnxruntime does not have."""
+    k, v = (np.concatenate([f[p], f[n]], 2) if p in f else f[n] for p, n in (("pk", "k"), ("pv", "v")))
+    used = f.get("n")
+    causal = used is not None if causal is None else causal
+    s = f["q"] @ k.transpose(0, 1, 3, 2) / np.sqrt(D)
+    j, i = np.arange(k.shape[2])[None, None, None], np.arange(f["q"].shape[2])[None, None, :, None]
+    offset = (used[:, None, None, None] - f["q"].shape[2]) if used is not None else k.shape[2] - f["k"].shape[2]
+    seen = np.ones(s.shape, bool)
+    if used is not None:
+        seen &= j < used[:, None, None, None]
+    if causal:
+        seen &= j <= i + offset
+    if left >= 0:
+        seen &= j >= i + offset - left
+    if right >= 0:
+        seen &= j <= i + offset + right
+    if "m" in f:
+        seen &= np.concatenate([f["m"], np.zeros((*f["m"].shape[:-1], k.shape[2] - f["m"].shape[-1]), bool)], -1)
+    s = np.where(seen, s, -np.inf)
+    p = np.exp(s - np.where(seen.any(-1, keepdims=True), s.max(-1, keepdims=True), 0))
+    total = p.sum(-1, keepdims=True)
+    y = (np.where(total > 0, p / np.where(total > 0, total, 1), 0) @ v).astype(np.float32)
+    return {"y": y, **({"k2": k, "v2": v} if "pk" in f else {})}
+
+
+FILES = {
+    "attention": ("Attention of ONNX.", list(attention_cases())),
+    "microsoft_group_query_attention": ("GroupQueryAttention.", [
+        b for size in (8, 16) for b in group_query_cases(size) if ("group_query_rotary" in b[0]) == (size == 16)]),  # sizes that onnxruntime takes
+    "microsoft_attention": ("Attention of com.microsoft.", list(microsoft_attention_cases())),
+    "microsoft_multi_head_attention": ("MultiHeadAttention and DecoderMaskedMultiHeadAttention.", [*multi_head_cases(), *decoder_masked_cases()]),
+    "microsoft_norm": ("Norms with a residual or an embedding.", [*norm_cases(), *embed_cases()]),
+    "microsoft_elementwise": ("GELU and FusedMatMul.", [*elementwise_cases(), *matmul_cases()]),
+    "rotary_embedding": ("RotaryEmbedding of both domains.", list(rotary_cases())),
+}
