@@ -91,6 +91,20 @@ def make_fixtures(binary, folder, environment):
     # Operators that do not exist, of the length of those that they replace.
     unknown = model.read_bytes().replace(b"\x22\x07Softmax", b"\x22\x07Hardest").replace(b"\x22\x03Erf", b"\x22\x03Elf")
     (folder / "unknown_operators.onnx").write_bytes(unknown)
+    for package in ("onnxruntime", "torch"):
+        if subprocess.run(["python3", "-c", f"import {package}"], capture_output=True).returncode == 0:
+            able.add(package)
+    shutil.copy(model, folder / "bert.onnx")
+    shutil.copy(MODELS.parent.parent / "tools" / "examples" / "peer_bert.py", folder)
+    # Of other weights: word embeddings of the other sign. The name stands before the 25,600 bytes.
+    weights, start = bytearray(model.read_bytes()), b"word_embeddings.weight\x4a\x80\xc8\x01"
+    at = weights.index(start) + len(start)
+    weights[at + 3:at + 25600:4] = bytes(b ^ 0x80 for b in weights[at + 3:at + 25600:4])
+    (folder / "other_weights.onnx").write_bytes(weights)
+    pythons = {"bare-python": 'exec python3 -I -S "$@"', "failing-python": "echo warming up >&2\necho this python is broken >&2"}
+    for name, text in pythons.items():
+        (folder / name).write_text("#!/bin/sh\n" + text + "\n")
+        (folder / name).chmod(0o755)
     (folder / "cut.onnx").write_bytes(model.read_bytes()[:20000])
     (folder / "wrong.tfir").write_text("graph @main() {\n  return\n")
     os.mkfifo(folder / "pipe")

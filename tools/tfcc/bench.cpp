@@ -1,48 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // tfcc bench: latency and throughput of a .tfcc file, in trtexec's words. On a GPU inputs and outputs stay on the device.
+// The profile (bench_profile) and the peer (bench_peer) have runs of their own.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <random>
 
 #include "ir/constant.h"
-#include "runtime/tfcc.h"
-#include "tools/tfcc/command.h"
-#include "tools/tfcc/device_memory.h"
+#include "tools/tfcc/bench.h"
+#include "tools/tfcc/bench_peer.h"
+#include "tools/tfcc/bench_profile.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
 namespace {
 
-struct Options {
-  std::string model, shapes, lengths = "full", device = "auto";
-  int iterations = 10, threads = 0;
-  double warm_up_ms = 200, duration_s = 3;
-  uint64_t seed = 1;
-  bool json = false, no_graph = false;
-};
-
-using Clock = std::chrono::steady_clock;
-double ms_since(Clock::time_point t) { return std::chrono::duration<double, std::milli>(Clock::now() - t).count(); }
-
-struct Series {
-  std::vector<double> ms;
-  double quantile(double q) const {
-    std::vector<double> s = ms;
-    std::sort(s.begin(), s.end());
-    return s[std::min(s.size() - 1, static_cast<size_t>(q * static_cast<double>(s.size())))];
-  }
-  double mean() const { return std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size()); }
-};
-
-// "uniform:0.2-1.0": lengths drawn between these shares of the second axis, the first row full; the mask inputs get them.
-Result<int64_t> apply_lengths(const Options& o, std::vector<std::pair<std::string, Array>>& inputs) {
+// "uniform:0.2-1.0": lengths drawn between these shares of the second axis, the first row full; the mask inputs get them,
+// but for those that were given.
+Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::string>& given, NamedArrays& inputs) {
   double low = 1, high = 1;
   if (o.lengths != "full") {
     if (std::sscanf(o.lengths.c_str(), "uniform:%lf-%lf", &low, &high) != 2 || low < 0 || high > 1 || low > high) {
@@ -55,6 +35,10 @@ Result<int64_t> apply_lengths(const Options& o, std::vector<std::pair<std::strin
     if (name.find("mask") == std::string::npos || a.shape.size() != 2 || is_float(a.dtype)) continue;
     const int64_t batch = a.shape[0], length = a.shape[1];
     tokens = 0;
+    if (std::find(given.begin(), given.end(), name) != given.end()) {
+      for (int64_t i = 0; i < a.count(); ++i) tokens += ir::read_int(a.dtype, a.bytes.data(), i) != 0;
+      continue;
+    }
     for (int64_t b = 0; b < batch; ++b) {
       const auto least = std::max<int64_t>(1, static_cast<int64_t>(low * static_cast<double>(length)));
       const auto most = std::max(least, static_cast<int64_t>(high * static_cast<double>(length)));
@@ -66,136 +50,168 @@ Result<int64_t> apply_lengths(const Options& o, std::vector<std::pair<std::strin
   return tokens;
 }
 
-struct Measured {
-  Series latency, enqueue, gpu;
-  size_t queries = 0;
-  double seconds = 0;
-};
-
-// Calls `once` until warm-up time is over, then until both the iterations and the duration are done.
-template <class F>
-Result<void> repeat(const Options& o, Measured& m, F once) {
+// Runs until warm-up time is over, then until both the iterations and the duration are done.
+Result<Measured> measure(const BenchOptions& o, Subject& subject) {
+  Stage stage("timed runs");
   const auto warm = Clock::now();
-  Measured ignored;
+  Measured ignored, m;
   do {
-    TFCC_TRY_VOID(once(ignored));
+    TFCC_TRY_VOID(subject.once(ignored));
   } while (ms_since(warm) < o.warm_up_ms);
   const auto start = Clock::now();
   while (static_cast<int>(m.queries) < o.iterations || ms_since(start) < o.duration_s * 1000) {
-    TFCC_TRY_VOID(once(m));
+    TFCC_TRY_VOID(subject.once(m));
     ++m.queries;
+    stage.update(std::min(ms_since(start) / std::max(o.duration_s * 1000, 1e-3), static_cast<double>(m.queries) / o.iterations));
   }
   m.seconds = ms_since(start) / 1000;
+  if (!subject.on_host()) TFCC_TRY_VOID(subject.executor().status());
+  return m;
+}
+
+void print_series(const char* title, const Series& s, const std::vector<double>& percentiles) {
+  if (s.ms.empty()) return;
+  std::printf("%s: min = %.4f ms, max = %.4f ms, mean = %.4f ms, median = %.4f ms, percentile(10%%) = %.4f ms", title, s.quantile(0),
+              s.quantile(1), s.mean(), s.median(), s.quantile(0.1));
+  for (double p : percentiles) std::printf(", percentile(%g%%) = %.4f ms", p, s.quantile(p / 100));
+  std::printf("\n");
+}
+
+std::string shapes_text(const NamedArrays& inputs) {
+  std::string out;
+  for (const auto& [name, a] : inputs) out += fmt::format(", {} {}", name, fmt::join(a.shape, "x"));
+  return out;
+}
+
+/// Everything that was measured.
+struct Findings {
+  std::string device, target;
+  NamedArrays inputs;
+  int64_t tokens = 0;
+  size_t arena_bytes = 0;
+  Measured times;
+  std::optional<ProfileReport> profile;
+  std::optional<PeerReport> peer;
+
+  double qps() const { return static_cast<double>(times.queries) / times.seconds; }
+  double run_ms() const { return times.gpu.ms.empty() ? times.latency.median() : times.gpu.median(); }
+};
+
+void print(const BenchOptions& o, const Findings& f) {
+  std::printf("%s on %s (%s)%s, lengths %s%s\n", o.model.c_str(), f.device.c_str(), f.target.c_str(), shapes_text(f.inputs).c_str(),
+              o.lengths.c_str(), f.tokens ? fmt::format(" ({} tokens)", f.tokens).c_str() : "");
+  std::printf("Throughput: %.2f qps\n", f.qps());
+  print_series("Latency", f.times.latency, o.percentiles);
+  print_series("Enqueue Time", f.times.enqueue, o.percentiles);
+  print_series("GPU Compute Time", f.times.gpu, o.percentiles);
+  if (!f.times.gpu.ms.empty() && f.times.enqueue.median() > 0.9 * f.times.gpu.median()) {
+    std::printf("Throughput may be bound by Enqueue Time rather than GPU Compute\n");
+  }
+  if (f.profile && o.dump_profile) print_profile(*f.profile, f.run_ms());
+  if (f.peer) print_peer(*f.peer);
+}
+
+nlohmann::json json_of(const BenchOptions& o, const Findings& f) {
+  nlohmann::json j = {{"schema", 1},
+                      {"model", o.model},
+                      {"device", f.device},
+                      {"target", f.target},
+                      {"lengths", o.lengths},
+                      {"tokens", f.tokens},
+                      {"queries", f.times.queries},
+                      {"throughput_qps", f.qps()},
+                      {"arena_bytes", f.arena_bytes},
+                      {"latency_ms", json_of(f.times.latency)},
+                      {"enqueue_ms", json_of(f.times.enqueue)},
+                      {"gpu_compute_ms", json_of(f.times.gpu)}};
+  for (const auto& [name, a] : f.inputs) j["shapes"][name] = a.shape;
+  j["profile"] = f.profile ? json_of(*f.profile) : nlohmann::json(nullptr);
+  j["peer"] = f.peer ? json_of(*f.peer) : nlohmann::json(nullptr);
+  return j;
+}
+
+// The environment as it was: loading the runtime sets what libgomp reads, which is not for a peer.
+std::vector<std::string> environment_now() {
+  std::vector<std::string> out;
+  for (char** e = environ; *e; ++e) out.emplace_back(*e);
+  return out;
+}
+
+Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& f) {
+  TFCC_TRY(auto shapes, parse_shapes(o.shapes));
+  NamedArrays given;
+  std::vector<std::string> names;
+  for (const std::string& text : o.inputs) {
+    TFCC_TRY(auto input, read_input(text));
+    names.push_back(input.first);
+    given.push_back(std::move(input));
+  }
+  TFCC_TRY(f.inputs, random_inputs(model.inputs(), shapes, o.seed, std::move(given)));
+  TFCC_TRY(f.tokens, apply_lengths(o, names, f.inputs));
   return {};
 }
 
-Result<Measured> bench_host(const Options& o, Executor& executor) {
-  Measured m;
-  TFCC_TRY_VOID(repeat(o, m, [&](Measured& to) -> Result<void> {
-    const auto t = Clock::now();
-    TFCC_TRY_VOID(executor.run());
-    to.latency.ms.push_back(ms_since(t));
-    return {};
-  }));
-  return m;
-}
-
-Result<Measured> bench_device(const Options& o, const Model& model, Executor& executor, std::vector<std::pair<std::string, Array>>& inputs) {
-  const size_t colon = o.device.find(':');
-  TFCC_TRY(Device device, Device::open(colon == std::string::npos ? 0 : std::atoi(o.device.c_str() + colon + 1)));
-  Shapes shapes;
-  for (auto& [name, a] : inputs) {
-    TFCC_TRY(void* p, device.upload(a.bytes.data(), a.bytes.size()));
-    TFCC_TRY_VOID(executor.set(name, {p, a.dtype, a.shape, Place::device}));
-    shapes.emplace_back(name, a.shape);
-  }
-  TFCC_TRY_VOID(executor.prepare(shapes));
-  for (const TensorInfo& out : model.outputs()) {
-    TFCC_TRY(auto shape, executor.output_shape(out.name));
-    int64_t bytes = static_cast<int64_t>(size_of(out.dtype));
-    for (int64_t d : shape) bytes *= d;
-    TFCC_TRY(void* p, device.upload(nullptr, static_cast<size_t>(bytes)));
-    TFCC_TRY_VOID(executor.set(out.name, {p, out.dtype, shape, Place::device}));
-  }
-  Measured m;
-  TFCC_TRY_VOID(repeat(o, m, [&](Measured& to) -> Result<void> {
-    const auto t = Clock::now();
-    TFCC_TRY_VOID(device.start());
-    TFCC_TRY_VOID(executor.enqueue(device.stream()));
-    to.enqueue.ms.push_back(ms_since(t));
-    TFCC_TRY(float gpu, device.stop());
-    to.gpu.ms.push_back(gpu);
-    to.latency.ms.push_back(ms_since(t));
-    return {};
-  }));
-  TFCC_TRY_VOID(executor.status());
-  return m;
-}
-
-void print_series(const char* title, const Series& s) {
-  if (s.ms.empty()) return;
-  std::printf("%s: min = %.4f ms, max = %.4f ms, mean = %.4f ms, median = %.4f ms, percentile(90%%) = %.4f ms, percentile(95%%) = %.4f ms, percentile(99%%) = %.4f ms\n",
-              title, s.quantile(0), s.quantile(1), s.mean(), s.quantile(0.5), s.quantile(0.9), s.quantile(0.95), s.quantile(0.99));
-}
-
-nlohmann::json json_of(const Series& s) {
-  if (s.ms.empty()) return nullptr;
-  return {{"min", s.quantile(0)}, {"max", s.quantile(1)}, {"mean", s.mean()}, {"median", s.quantile(0.5)}, {"p10", s.quantile(0.1)}, {"p90", s.quantile(0.9)}, {"p99", s.quantile(0.99)}};
-}
-
-Result<void> bench(const Options& o) {
-  TFCC_TRY(auto shapes, parse_shapes(o.shapes));
+Result<void> bench(const BenchOptions& o) {
+  const auto environment = environment_now();
   LoadOptions load;
   load.device = o.device;
   load.threads = o.threads;
   load.graphs = !o.no_graph;
   TFCC_TRY(Model model, Model::load(o.model, load));
-  TFCC_TRY(auto inputs, random_inputs(model.inputs(), shapes, o.seed));
-  TFCC_TRY(int64_t tokens, apply_lengths(o, inputs));
-  TFCC_TRY(Executor executor, model.executor());
-  const bool host = model.device() == "cpu";
-  if (host) {
-    for (auto& [name, a] : inputs) TFCC_TRY_VOID(executor.set(name, {a.bytes.data(), a.dtype, a.shape, Place::host}));
+  Findings f;
+  TFCC_TRY_VOID(gather_inputs(o, model, f));
+  f.device = model.device();
+  f.target = model.target();
+  TFCC_TRY(Subject subject, Subject::make(o, model, f.inputs));
+  TFCC_TRY(f.times, measure(o, subject));
+  f.arena_bytes = subject.executor().arena_bytes();
+  if (!o.peer.empty()) {
+    TFCC_TRY(f.peer, compare_with_peer(subject, o, model, f.inputs, environment));
   }
-  TFCC_TRY(Measured m, host ? bench_host(o, executor) : bench_device(o, model, executor, inputs));
-  const double qps = static_cast<double>(m.queries) / m.seconds;
-  if (o.json) {
-    nlohmann::json j = {{"schema", 1}, {"model", o.model}, {"device", model.device()}, {"target", model.target()}, {"lengths", o.lengths},
-                        {"tokens", tokens}, {"queries", m.queries}, {"throughput_qps", qps}, {"arena_bytes", executor.arena_bytes()},
-                        {"latency_ms", json_of(m.latency)}, {"enqueue_ms", json_of(m.enqueue)}, {"gpu_compute_ms", json_of(m.gpu)}};
-    for (auto& [name, a] : inputs) j["shapes"][name] = a.shape;
-    std::printf("%s\n", j.dump(1).c_str());
-    return {};
+  if (o.dump_profile || !o.export_profile.empty() || !o.html.empty()) {
+    TFCC_TRY(f.profile, profile(subject, o, f.run_ms()));
   }
-  std::printf("%s on %s (%s)", o.model.c_str(), model.device().c_str(), model.target().c_str());
-  for (auto& [name, a] : inputs) std::printf(", %s %s", name.c_str(), fmt::format("{}", fmt::join(a.shape, "x")).c_str());
-  std::printf(", lengths %s%s\n", o.lengths.c_str(), tokens ? fmt::format(" ({} tokens)", tokens).c_str() : "");
-  std::printf("Throughput: %.2f qps\n", qps);
-  print_series("Latency", m.latency);
-  print_series("Enqueue Time", m.enqueue);
-  print_series("GPU Compute Time", m.gpu);
-  if (!m.gpu.ms.empty() && m.enqueue.quantile(0.5) > 0.9 * m.gpu.quantile(0.5)) {
-    std::printf("Throughput may be bound by Enqueue Time rather than GPU Compute\n");
+  if (!o.export_profile.empty()) TFCC_TRY_VOID(write_text(o.export_profile, json_of(*f.profile).dump(1) + "\n"));
+  if (!o.html.empty()) {
+    TFCC_TRY_VOID(
+        write_text(o.html, roofline_page(*f.profile, fmt::format("{} on {} ({}){}", o.model, f.device, f.target, shapes_text(f.inputs)))));
   }
+  if (o.json) std::printf("%s\n", json_of(o, f).dump(1).c_str());
+  else print(o, f);
   return {};
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchOptions>();
   CLI::App* c = app.add_subcommand("bench", "time a .tfcc file");
   c->add_option("model", o->model, "the .tfcc file")->required();
   c->add_option("--shapes", o->shapes, "sizes of the made-up inputs: input_ids:8x128");
+  c->add_option("--input", o->inputs, "an input as name=file.npy; repeat for each; the others are made up");
   c->add_option("--lengths", o->lengths, "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
   c->add_option("--iterations", o->iterations, "least number of timed runs")->check(CLI::PositiveNumber);
   c->add_option("--warmUp", o->warm_up_ms, "warm-up in milliseconds")->check(CLI::NonNegativeNumber);
-  c->add_option("--duration", o->duration_s, "least seconds of timed runs")->check(CLI::NonNegativeNumber);
+  c->add_option("--duration", o->duration_s, "least seconds of timed runs, and of the rounds against a peer")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--percentile", o->percentiles, "percentiles to print: 90,95,99")->delimiter(',')->check(CLI::Range(0.0, 100.0));
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
-  c->add_option("--threads", o->threads, "CPU threads; default: one per core")->check(CLI::NonNegativeNumber);
+  c->add_option("--threads", o->threads, "CPU threads, of a peer too; default: one per core")->check(CLI::NonNegativeNumber);
   c->add_flag("--noCudaGraph", o->no_graph, "launch kernels one by one, without CUDA graphs");
   c->add_option("--seed", o->seed, "seed of inputs and lengths");
-  c->add_flag("--json", o->json, "print JSON");
+  c->add_flag("--json", o->json, "print JSON (docs/bench.md)");
+  c->add_flag("--dumpProfile", o->dump_profile, "time, rate and share of this machine's limit of every launch, in runs of their own");
+  c->add_option("--exportProfile", o->export_profile, "write the profile to this file as JSON");
+  c->add_option("--html", o->html, "write the profile to this file as a roofline page");
+  c->add_option("--peer", o->peer, "also run onnxruntime or torch, in alternation on the same inputs")
+      ->check(CLI::IsMember({"onnxruntime", "torch"}));
+  c->add_option("--peer-model", o->peer_model,
+                "what the peer loads: FILE.onnx; for torch FILE.py with load(context), hf:NAME or FILE.onnx");
+  c->add_option("--peer-mode", o->peer_mode, "torch: compile (torch.compile) or eager")->check(CLI::IsMember({"compile", "eager"}));
+  c->add_option("--rounds", o->rounds, "rounds against the peer")->check(CLI::Range(5, 1000));
+  c->add_option("--tolerance", o->tolerance, "most relative L2 between outputs; default 1e-3, 2e-2 in fp16, 6e-2 in bf16")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--python", o->python, "the Python that has the peer's package; default: python3");
   c->callback([o, &action] { action = [o] { return bench(*o); }; });
 }
 

@@ -51,6 +51,12 @@ void Progress::update(const std::string& stage, size_t done, size_t total) {
   shown_ = true;
 }
 
+void Progress::say(const std::string& stage) {
+  if (!isatty(2)) return;
+  std::fprintf(stderr, "\r\033[K%s", stage.c_str());
+  shown_ = true;
+}
+
 Progress::~Progress() {
   if (shown_) std::fprintf(stderr, "\r\033[K");
 }

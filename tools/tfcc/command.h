@@ -43,6 +43,8 @@ Result<void> write_text(const std::string& path, const std::string& text);
 class Progress {
  public:
   void update(const std::string& stage, size_t done, size_t total);
+  /// At once: a stage that may take long and cannot tell how far it is.
+  void say(const std::string& stage);
   ~Progress();
 
  private:

@@ -19,6 +19,7 @@ struct Driver {
   int (*allocate)(uint64_t*, size_t) = nullptr;
   int (*free)(uint64_t) = nullptr;
   int (*copy_in)(uint64_t, const void*, size_t) = nullptr;
+  int (*copy_out)(void*, uint64_t, size_t) = nullptr;
   int (*make_stream)(void**, unsigned) = nullptr;
   int (*drop_stream)(void*) = nullptr;
   int (*wait_stream)(void*) = nullptr;
@@ -42,6 +43,7 @@ Result<Driver> open_driver() {
   const bool all = find(lib, "cuInit", d.init) && find(lib, "cuDeviceGet", d.device) && find(lib, "cuDevicePrimaryCtxRetain", d.retain) &&
                    find(lib, "cuDevicePrimaryCtxRelease_v2", d.release) && find(lib, "cuCtxSetCurrent", d.set_current) &&
                    find(lib, "cuMemAlloc_v2", d.allocate) && find(lib, "cuMemFree_v2", d.free) && find(lib, "cuMemcpyHtoD_v2", d.copy_in) &&
+                   find(lib, "cuMemcpyDtoH_v2", d.copy_out) &&
                    find(lib, "cuStreamCreate", d.make_stream) && find(lib, "cuStreamDestroy_v2", d.drop_stream) &&
                    find(lib, "cuStreamSynchronize", d.wait_stream) && find(lib, "cuEventCreate", d.make_event) &&
                    find(lib, "cuEventDestroy_v2", d.drop_event) && find(lib, "cuEventRecord", d.record) &&
@@ -76,6 +78,7 @@ struct Device::Impl {
 
 Device::Device(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Device::Device(Device&&) noexcept = default;
+Device& Device::operator=(Device&&) noexcept = default;
 Device::~Device() = default;
 
 Result<Device> Device::open(int index) {
@@ -97,6 +100,11 @@ Result<void*> Device::upload(const void* data, size_t bytes) {
   impl_->memory.push_back(p);
   if (data && bytes && impl_->d.copy_in(p, data, bytes) != 0) return failure("copying an input");
   return reinterpret_cast<void*>(p);
+}
+
+Result<void> Device::download(void* to, const void* from, size_t bytes) {
+  if (bytes && impl_->d.copy_out(to, reinterpret_cast<uint64_t>(from), bytes) != 0) return failure("copying an output");
+  return {};
 }
 
 void* Device::stream() const { return impl_->stream; }

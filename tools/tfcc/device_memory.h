@@ -16,10 +16,13 @@ class Device {
   /// Errors: device (no driver, no such GPU).
   static Result<Device> open(int index);
   Device(Device&&) noexcept;
+  Device& operator=(Device&&) noexcept;
   ~Device();
 
   /// A copy of host bytes on the device, freed with the Device. Errors: memory.
   Result<void*> upload(const void* data, size_t bytes);
+  /// Device bytes to the host, after all work that status() or synchronize() waited for. Errors: device.
+  Result<void> download(void* to, const void* from, size_t bytes);
   void* stream() const;
   Result<void> synchronize();
 

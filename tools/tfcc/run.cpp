@@ -26,27 +26,15 @@ struct Options {
   int threads = 0;
 };
 
-Result<std::pair<std::string, std::string>> name_and_file(const std::string& text) {
-  const size_t at = text.find('=');
-  if (at == std::string::npos || at == 0) return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
-  return std::pair{text.substr(0, at), text.substr(at + 1)};
-}
-
 Result<std::vector<std::pair<std::string, Array>>> gather_inputs(const Options& o, const Model& model) {
   std::vector<std::pair<std::string, Array>> out;
   for (const std::string& text : o.inputs) {
-    TFCC_TRY(auto pair, name_and_file(text));
-    TFCC_TRY(Array a, read_npy(pair.second));
-    out.emplace_back(pair.first, std::move(a));
+    TFCC_TRY(auto input, read_input(text));
+    out.push_back(std::move(input));
   }
   if (!o.random && o.shapes.empty()) return out;
   TFCC_TRY(auto shapes, parse_shapes(o.shapes));
-  TFCC_TRY(auto random, random_inputs(model.inputs(), shapes, o.seed));
-  for (auto& [name, array] : random) {
-    const bool given = std::any_of(out.begin(), out.end(), [&](const auto& i) { return i.first == name; });
-    if (!given) out.emplace_back(name, std::move(array));
-  }
-  return out;
+  return random_inputs(model.inputs(), shapes, o.seed, std::move(out));
 }
 
 Result<void> check_all_given(const Model& model, const std::vector<std::pair<std::string, Array>>& inputs) {

@@ -55,12 +55,33 @@ Result<std::map<std::string, int64_t>> known_sizes(const std::vector<TensorInfo>
 
 }  // namespace
 
-Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vector<TensorInfo>& inputs, const NamedShapes& shapes, uint64_t seed) {
+Result<std::pair<std::string, Array>> read_input(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at == std::string::npos || at == 0) return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
+  TFCC_TRY(Array a, read_npy(text.substr(at + 1)));
+  return std::pair{text.substr(0, at), std::move(a)};
+}
+
+Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vector<TensorInfo>& inputs, const NamedShapes& shapes, uint64_t seed,
+                                                                 std::vector<std::pair<std::string, Array>> given) {
   TFCC_TRY(auto sizes, known_sizes(inputs, shapes));
+  auto given_for = [&](const TensorInfo& info) {
+    return std::find_if(given.begin(), given.end(), [&](const auto& g) { return g.first == info.name; });
+  };
+  for (const TensorInfo& info : inputs) {
+    auto it = given_for(info);
+    if (it == given.end() || it->second.shape.size() != info.dims.size()) continue;  // a wrong rank is for the executor to tell
+    for (size_t k = 0; k < info.dims.size(); ++k) sizes[info.dims[k].text] = it->second.shape[k];
+  }
   std::mt19937_64 rng(seed);
   std::normal_distribution<double> normal;
   std::vector<std::pair<std::string, Array>> out;
   for (const TensorInfo& info : inputs) {
+    if (auto it = given_for(info); it != given.end()) {
+      out.push_back(std::move(*it));
+      given.erase(it);
+      continue;
+    }
     std::vector<int64_t> shape;
     for (size_t k = 0; k < info.dims.size(); ++k) {
       const DimInfo& d = info.dims[k];
@@ -79,6 +100,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
     }
     out.emplace_back(info.name, std::move(a));
   }
+  for (auto& g : given) out.push_back(std::move(g));
   return out;
 }
 
