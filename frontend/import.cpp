@@ -180,6 +180,10 @@ Result<void> declare_outputs(Importer& im) {
     if (std::any_of(inputs.begin(), inputs.end(), [&](ValueId v) { return im.graph.value(v).name == out.name; })) {
       return im.fail(ErrorCode::unsupported, fmt::format("'{}' is an input and an output; give the output a name of its own", escaped(out.name)));
     }
+    if (const auto t = element_type(im.onnx_type(it->second)); t && t->is_packed()) {
+      return im.fail(ErrorCode::unsupported, fmt::format("output '{}' has type {}, which no caller can hold; end the graph with a Cast",
+                                                         escaped(out.name), onnx_type_name(t->onnx_type)));
+    }
     im.graph.outputs.push_back({out.name, it->second});
   }
   if (im.graph.outputs.empty()) return im.fail(ErrorCode::bad_file, "the graph has no outputs");
@@ -190,6 +194,9 @@ Result<void> walk(Importer& im, const Facts& facts) {
   TFCC_TRY_VOID(declare_inputs(im, facts));
   for (const auto& [name, constant] : im.model().initializers) {
     if (!im.values.count(name)) im.values[name] = im.graph.add_constant(name, constant);
+  }
+  for (const auto& [name, packed] : im.model().packed_initializers) {
+    if (!im.values.count(name)) im.values[name] = unpack(im, packed, name);
   }
   for (const Node& n : im.model().nodes) {
     im.node = &n;

@@ -213,10 +213,29 @@ Result<void> import_where(Importer& im) {
   return {};
 }
 
+namespace {
+
+// A type whose values lie in a wider one: rounded, or wrapped, to the narrow one.
+Result<void> cast_to_packed(Importer& im, ValueId x, const ElementType& to) {
+  const Dims dims = im.dims(x);
+  ExprRef e = im.element(x, im.index_vars(dims));
+  if (to.small_float) {
+    if (e->type != Scalar::f64) e = ir::convert(e, Scalar::f32);
+    e = ir::convert(round_to_small_float(e, *to.small_float, im.attr_int("saturate", 1) != 0), ir::scalar_of(to.value));
+  } else {
+    e = wrap_to_integer(ir::convert(e, Scalar::i64), to);
+  }
+  im.set_onnx_type(im.define(0, e, to.value, dims), to);
+  return {};
+}
+
+}  // namespace
+
 Result<void> import_cast(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   const int64_t to = im.attr_int("to", 0);
   const std::optional<DType> dtype = dtype_of_onnx(static_cast<int>(to));
+  if (const auto packed = element_type(static_cast<int>(to)); !dtype && packed) return cast_to_packed(im, x, *packed);
   if (!dtype) return im.fail(ErrorCode::unsupported, fmt::format("cast to {} is not supported", onnx_type_name(static_cast<int>(to))));
   const Dims dims = im.dims(x);
   ExprRef e = ir::convert(im.element(x, im.index_vars(dims)), ir::scalar_of(*dtype));

@@ -40,16 +40,20 @@ Result<Granularity> granularity(Importer& im, ValueId x, ValueId scale) {
   for (size_t k = 0; k < dx.size(); ++k) {
     ExprRef blocks = k == g.axis ? ir::div(ir::add(dx[k], im.integer(g.block - 1)), im.integer(g.block)) : dx[k];
     TFCC_TRY_VOID(im.unify(blocks, ds[k], what));
+    // A known number of blocks bounds the axis, so that indices into the scale need no check.
+    if (k == g.axis && ir::as_int(ds[k])) {
+      TFCC_TRY_VOID(im.require_ge0(ir::sub(ir::mul(ds[k], im.integer(g.block)), dx[k]), what));
+    }
   }
   return g;
 }
 
 // The element of a scale or zero point for the element of x at `at`.
-ExprRef parameter(Importer& im, ValueId v, const Granularity& g, const Indices& at) {
+Result<ExprRef> parameter(Importer& im, ValueId v, const Granularity& g, const Indices& at) {
   if (is_single(im, v)) return im.element(v, Indices(im.rank(v), im.integer(0)));
   if (g.block == 0) return im.element(v, {at[g.axis]});
   Indices own = at;
-  own[g.axis] = ir::div(at[g.axis], im.integer(g.block));
+  TFCC_TRY(own[g.axis], im.gather_index(ir::div(at[g.axis], im.integer(g.block)), im.dims(v)[g.axis]));
   return im.element(v, own);
 }
 
@@ -112,10 +116,15 @@ Result<void> import_quantize_linear(Importer& im) {
   std::optional<DType> divide_in = precision ? dtype_of_onnx(static_cast<int>(precision)) : im.type(scale).dtype;
   if (!divide_in || !is_float(*divide_in)) return im.fail(ErrorCode::unsupported, fmt::format("precision {} is not supported", onnx_type_name(static_cast<int>(precision))));
   const Scalar scalar = ir::scalar_of(*divide_in);
-  ExprRef q = ir::div(ir::convert(im.element(x, at), scalar), ir::convert(parameter(im, scale, g, at), scalar));
+  TFCC_TRY(ExprRef divisor, parameter(im, scale, g, at));
+  ExprRef q = ir::div(ir::convert(im.element(x, at), scalar), ir::convert(divisor, scalar));
   q = in_precision(q, *divide_in);
+  ExprRef offset = nullptr;
+  if (has_zero) {
+    TFCC_TRY(offset, parameter(im, zero, g, at));
+  }
   ExprRef body = t.small_float ? ir::convert(round_to_small_float(q, *t.small_float, im.attr_int("saturate", 1) != 0), Scalar::f32)
-                               : quantised(q, has_zero ? parameter(im, zero, g, at) : nullptr, t);
+                               : quantised(q, offset, t);
   im.set_onnx_type(im.define(0, body, t.value, dims), t);
   return {};
 }
@@ -134,13 +143,15 @@ Result<void> import_dequantize_linear(Importer& im) {
       return im.fail(ErrorCode::bad_file, fmt::format("input and zero point have types {} and {}, which must be equal",
                                                       to_string(im.type(x).dtype), to_string(im.type(zero).dtype)));
     }
-    e = ir::sub(e, parameter(im, zero, g, at));
+    TFCC_TRY(ExprRef offset, parameter(im, zero, g, at));
+    e = ir::sub(e, offset);
   }
   const int64_t number = im.attr_int("output_dtype", 0);
   const std::optional<DType> out = number ? dtype_of_onnx(static_cast<int>(number)) : im.type(scale).dtype;
   if (!out || !is_float(*out) || !is_float(im.type(scale).dtype)) return im.fail(ErrorCode::bad_file, "scale or output_dtype is not a float type");
   const Scalar scalar = ir::scalar_of(*out);
-  e = ir::mul(ir::convert(e, scalar), ir::convert(parameter(im, scale, g, at), scalar));
+  TFCC_TRY(ExprRef factor, parameter(im, scale, g, at));
+  e = ir::mul(ir::convert(e, scalar), ir::convert(factor, scalar));
   im.define(0, in_precision(e, *out), *out, dims);
   return {};
 }

@@ -33,6 +33,10 @@ ExprRef product(Importer& im, const Dims& dims) { return ir::element_count(im.po
 }  // namespace
 
 Result<void> import_constant(Importer& im) {
+  if (const Attribute* value = im.node->find("value"); value && value->packed) {
+    im.define(0, unpack(im, *value->packed, im.value_name(0)));
+    return {};
+  }
   Result<ir::Constant> c = constant_of(*im.node);
   if (!c) return im.fail(c.error().code, c.error().message);
   im.define(0, im.graph.add_constant(im.value_name(0), *std::move(c)));

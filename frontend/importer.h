@@ -92,6 +92,7 @@ class Importer {
 
   Facts found;
   std::unordered_map<std::string, ValueId> values;                 // by ONNX name
+  std::map<int, ValueId> small_float_tables;                       // by ONNX type: the value of each bit pattern
   const Model& model() const { return model_; }
 
  private:
@@ -114,6 +115,10 @@ bool is_size_expression(ExprRef e);
 // Shared by families.
 ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std::string_view suffix);
 ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix);
+/// The values of a packed tensor, unpacked element by element where they are read.
+ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name);
+/// Element `at` of a tensor of bytes whose last axis counts elements of `bits` bits, the first in the lowest bits.
+ExprRef packed_bits(Importer& im, ValueId bytes, Indices at, int bits);
 /// saturate(round(value) + zero) in an integer type; `zero` is an i64 or null.
 ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type);
 

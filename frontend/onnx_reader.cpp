@@ -220,6 +220,8 @@ class Reader {
     }
     if (value->constant) {
       model_.initializers.emplace_back(proto.name(), *std::move(value->constant));
+    } else if (value->packed) {
+      model_.packed_initializers.emplace_back(proto.name(), *std::move(value->packed));
     } else {
       model_.unsupported_initializers.emplace(proto.name(), value->unsupported);
     }
@@ -289,6 +291,10 @@ class Reader {
     TFCC_TRY(TensorValue value, read_tensor(proto.t(), file_, external_));
     a.unsupported = std::move(value.unsupported);
     if (value.constant) a.tensor = std::make_shared<const ir::Constant>(*std::move(value.constant));
+    if (value.packed) {
+      a.unsupported = fmt::format("has type {}, which is not supported", onnx_type_name(value.packed->onnx_type));
+      a.packed = std::make_shared<const PackedTensor>(*std::move(value.packed));
+    }
     return a;
   }
 

@@ -19,6 +19,14 @@
 
 namespace tfcc::frontend {
 
+/// A tensor of an element type that tfcc's tensors have not (element_types.h): its bytes as they are, u8 (16-bit types: i16),
+/// elements in row-major order, the first in the lowest bits.
+struct PackedTensor {
+  int onnx_type = 0;
+  ir::Constant bytes;
+  std::vector<int64_t> dims;
+};
+
 /// One attribute of a node; `kind` tells which member holds the value.
 struct Attribute {
   enum class Kind {
@@ -40,7 +48,8 @@ struct Attribute {
   std::vector<int64_t> ints;
   std::vector<float> floats;
   std::vector<std::string> strings;
-  std::shared_ptr<const ir::Constant> tensor;  // null if `unsupported` says why
+  std::shared_ptr<const ir::Constant> tensor;  // null if packed, or if `unsupported` says why
+  std::shared_ptr<const PackedTensor> packed;
   std::string unsupported;                     // as in Model::unsupported_initializers
 };
 
@@ -82,7 +91,8 @@ struct Model {
   std::vector<ValueInfo> inputs;  // without those that are initializers
   std::vector<ValueInfo> outputs;
   std::vector<std::pair<std::string, ir::Constant>> initializers;  // names are unique
-  /// Initializers that have no ir::Constant: name -> "has type STRING, which is not supported".
+  std::vector<std::pair<std::string, PackedTensor>> packed_initializers;
+  /// Initializers that are neither: name -> "has type STRING, which is not supported".
   std::map<std::string, std::string> unsupported_initializers;
   std::vector<Node> nodes;
   /// Domain and name of each model-local function.

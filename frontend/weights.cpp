@@ -10,7 +10,7 @@
 #include <charconv>
 #include <cstring>
 
-#include "frontend/onnx_reader.h"
+#include "frontend/element_types.h"
 #include "frontend/strip_weights.h"
 
 namespace tfcc::frontend {
@@ -82,7 +82,7 @@ Result<TensorValue> from_typed(const Values& values, DType dtype, Extent extent)
     std::memcpy(out, &element, sizeof element);
     out += sizeof element;
   }
-  return TensorValue{ir::constant_from_bytes(dtype, std::move(extent.dims), std::move(bytes)), {}};
+  return TensorValue{ir::constant_from_bytes(dtype, std::move(extent.dims), std::move(bytes)), {}, {}};
 }
 
 // int32_data holds everything narrower than 64 bits that is not f32; 16-bit floats lie in it as
@@ -142,27 +142,54 @@ Result<TensorValue> read_external(const onnx::TensorProto& t, DType dtype, Exten
         "external data '{}' has {} bytes, too few for {} at offset {}; copy the file again",
         escaped(location), size, length, offset));
   }
-  return TensorValue{in_file(dtype, std::move(extent), *std::move(file), offset), {}};
+  return TensorValue{in_file(dtype, std::move(extent), *std::move(file), offset), {}, {}};
+}
+
+Result<TensorValue> read_values(const onnx::TensorProto& tensor, DType dtype, Extent extent, const FileRef& model,
+                                ExternalFiles& external) {
+  if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {
+    return read_external(tensor, dtype, std::move(extent), external);
+  }
+  const Span span = decode_span(tensor.raw_data());
+  const bool raw = tensor.has_raw_data() && (span.size > 0 || !has_typed_values(tensor));
+  if (!raw) return read_typed(tensor, dtype, std::move(extent));
+  if (span.size != extent.bytes) return wrong_length(span.size, extent, dtype, "bytes");
+  return TensorValue{in_file(dtype, std::move(extent), model, span.offset), {}, {}};
+}
+
+// Elements of less than a byte share one; whole bytes are what the file holds. Rows that fill their bytes stay rows, so that
+// an index into them needs no division.
+Extent packed_extent(const Extent& elements, const ElementType& type) {
+  const int64_t per = type.per_byte();
+  Extent e = elements;
+  if (per == 1) return e;
+  if (!e.dims.empty() && e.dims.back() % per == 0) {
+    e.dims.back() /= per;
+    e.elements /= static_cast<uint64_t>(per);
+  } else {
+    e.elements = (e.elements + static_cast<uint64_t>(per) - 1) / static_cast<uint64_t>(per);
+    e.dims = {static_cast<int64_t>(e.elements)};
+  }
+  e.bytes = e.elements * size_of(type.stored);
+  return e;
 }
 
 }  // namespace
 
 Result<TensorValue> read_tensor(const onnx::TensorProto& tensor, const FileRef& model,
                                 ExternalFiles& external) {
-  const std::optional<DType> dtype = dtype_of_onnx(tensor.data_type());
-  if (!dtype) {
+  if (const std::optional<DType> dtype = dtype_of_onnx(tensor.data_type())) {
+    TFCC_TRY(Extent extent, extent_of(tensor, *dtype));
+    return read_values(tensor, *dtype, std::move(extent), model, external);
+  }
+  const std::optional<ElementType> type = element_type(tensor.data_type());
+  if (!type) {
     return TensorValue{
-        {}, fmt::format("has type {}, which is not supported", onnx_type_name(tensor.data_type()))};
+        {}, {}, fmt::format("has type {}, which is not supported", onnx_type_name(tensor.data_type()))};
   }
-  TFCC_TRY(Extent extent, extent_of(tensor, *dtype));
-  if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {
-    return read_external(tensor, *dtype, std::move(extent), external);
-  }
-  const Span span = decode_span(tensor.raw_data());
-  const bool raw = tensor.has_raw_data() && (span.size > 0 || !has_typed_values(tensor));
-  if (!raw) return read_typed(tensor, *dtype, std::move(extent));
-  if (span.size != extent.bytes) return wrong_length(span.size, extent, *dtype, "bytes");
-  return TensorValue{in_file(*dtype, std::move(extent), model, span.offset), {}};
+  TFCC_TRY(Extent extent, extent_of(tensor, type->stored));
+  TFCC_TRY(TensorValue value, read_values(tensor, type->stored, packed_extent(extent, *type), model, external));
+  return TensorValue{{}, PackedTensor{type->onnx_type, *std::move(value.constant), std::move(extent.dims)}, {}};
 }
 
 }  // namespace tfcc::frontend

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "frontend/onnx_reader.h"
 #include "ir/constant.h"
 #include "runtime/result.h"
 
@@ -39,9 +40,10 @@ class ExternalFiles {
   std::map<std::string, FileRef, std::less<>> files_;
 };
 
-/// A tensor as a constant, or what keeps it from being one.
+/// A tensor as a constant, as packed bytes, or what keeps it from being either.
 struct TensorValue {
   std::optional<ir::Constant> constant;
+  std::optional<PackedTensor> packed;
   std::string unsupported;  // "has type STRING, which is not supported"
 };
 
