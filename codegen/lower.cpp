@@ -133,14 +133,20 @@ Result<void> Lowering::lower_op(OpId o) {
     case OpKind::cumsum: return emit_cumsum(*this, o);
     case OpKind::matmul:
       if (!is_library_product(graph, graph.op(o))) return emit_matmul(*this, o);
-      gemm(o);
+      if (!is_weight_product(o)) gemm(o);
+      else if (!is_in_gelu(o)) weight_product(o, std::nullopt);
       return {};
     case OpKind::softmax: return emit_softmax(*this, o);
     case OpKind::layer_norm: return emit_layer_norm(*this, o);
     case OpKind::rms_norm: return emit_rms_norm(*this, o);
     case OpKind::residual_norm: return emit_residual_norm(*this, o);
-    case OpKind::gelu: return emit_gelu(*this, o);
-    case OpKind::bias_gelu: return emit_bias_gelu(*this, o);
+    case OpKind::gelu:
+    case OpKind::bias_gelu:
+      if (auto product = product_before_gelu(o)) {
+        weight_product(*product, o);
+        return {};
+      }
+      return graph.op(o).kind == OpKind::gelu ? emit_gelu(*this, o) : emit_bias_gelu(*this, o);
     case OpKind::attention: return emit_attention(*this, o);
   }
   return unsupported(o, "no kernel");
@@ -187,12 +193,16 @@ uint32_t Lowering::buffer_of(ValueId v) {
   } else {
     b.place = runtime::BufferClass::arena;  // the slot comes with plan_memory
   }
-  const uint32_t id = static_cast<uint32_t>(out_.plan.buffers.size());
-  out_.plan.buffers.push_back(std::move(b));
-  bytes_.push_back(ir::mul(count(v), integer(static_cast<int64_t>(size_of(value.type.dtype)))));
-  lifetime_.push_back({-1, -1});
+  const uint32_t id = add_buffer(std::move(b), ir::mul(count(v), integer(static_cast<int64_t>(size_of(value.type.dtype)))));
   buffers_[v.value] = id;
   return id;
+}
+
+uint32_t Lowering::add_buffer(runtime::Buffer buffer, ExprRef bytes) {
+  out_.plan.buffers.push_back(std::move(buffer));
+  bytes_.push_back(bytes);
+  lifetime_.push_back({-1, -1});
+  return static_cast<uint32_t>(out_.plan.buffers.size() - 1);
 }
 
 void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes) {
@@ -328,7 +338,8 @@ std::string Lowering::unique_kernel(const std::string& base, const std::string& 
   return name;
 }
 
-void Lowering::launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, ExprRef flops) {
+void Lowering::launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, ExprRef flops,
+                      const std::vector<uint32_t>& more) {
   unique_kernel(base, op, text, size);
   runtime::Launch launch;
   launch.name = graph.value(graph.op(op_).results[0]).name;
@@ -340,6 +351,8 @@ void Lowering::launch(const std::string& base, const std::string& op, const std:
     k.args.push_back(buffers_.at(args_[i].value));
     (i < reads_ ? reads : writes).push_back(k.args.back());
   }
+  k.args.insert(k.args.end(), more.begin(), more.end());
+  reads.insert(reads.end(), more.begin(), more.end());
   if (cuda()) {
     for (ExprRef g : size.grid) k.grid.push_back(encode(g));
   } else {

@@ -64,8 +64,9 @@ class Lowering {
                       const std::function<std::string(int64_t)>& index);
   std::string functor_value(const std::string& name) const;
   /// Ends the launch: `text` has @NAME@ and @PARAMS@ for the kernel's name and the list of its parameters.
+  /// Buffers in `more` are read too and follow the arguments.
   void launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size,
-              ExprRef flops);
+              ExprRef flops, const std::vector<uint32_t>& more = {});
   /// The line that includes a template. On the CPU what follows up to header() is local to the unit: all are linked together.
   std::string include(const std::string& op) const;
   /// "TFCC_KERNEL(...) {" with the parameters of this launch.
@@ -88,7 +89,13 @@ class Lowering {
   /// The most a size can be in the bucket being lowered, if that is known.
   std::optional<int64_t> largest(ExprRef size) const;
 
+  /// A product by the target's library.
   void gemm(OpId op);
+  /// product_cpu.cpp: whether a product is a kernel of ours, with the GELU after it where that is its only reader.
+  bool is_weight_product(OpId op) const;
+  std::optional<OpId> product_before_gelu(OpId gelu) const;
+  bool is_in_gelu(OpId product) const;
+  void weight_product(OpId product, std::optional<OpId> gelu);
   Error unsupported(OpId op, const std::string& what) const;
 
  private:
@@ -97,6 +104,8 @@ class Lowering {
   Result<void> lower_bucket(int64_t longest);
   Result<void> lower_op(OpId op);
   uint32_t buffer_of(ValueId v);
+  uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
+  uint32_t packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool transposed);
   void copy_to_output(ValueId v, uint32_t output);
   void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
   void plan_memory();
@@ -112,6 +121,7 @@ class Lowering {
   SizeSymbols sizes_;
   std::vector<std::string> symbols_;                  // their names
   std::map<uint32_t, uint32_t> buffers_;              // value -> buffer
+  std::map<std::pair<uint32_t, bool>, uint32_t> packed_;  // weight, transposed -> buffer
   std::vector<ExprRef> bytes_;                        // of each buffer
   std::vector<std::pair<int, int>> lifetime_;         // first write, last use of each buffer, by launch
   std::map<std::string, uint32_t> kernel_by_text_;

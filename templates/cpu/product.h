@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// product: out[i, j] = finish(sum_k a[i, k] b[k, j], j) for a weight b, all f32, a and out row-major.
+//
+// b is packed when the model is compiled: panels of `panel` columns, [n / panel, k, panel], so that it is read in order
+// whatever n is. A work item is (block of kBlockRows rows, panel), panels first. In an item small blocks of rows times all
+// columns of the panel (or as many as there are registers for) are summed over k in registers; the panel stays in the second
+// cache from block to block while the next one is fetched. A row's sum does not depend on the rows around it: every product is
+// a chain of fused multiply-adds over k in order.
+#pragma once
+
+#include "expr.h"
+
+namespace product_detail {
+
+inline constexpr int kBlockRows = 128;
+inline constexpr int kLongestSum = 1536;  // rows of a panel between two visits of out
+
+typedef f32 Vector __attribute__((vector_size(kLanes * 4)));
+typedef f32 Unaligned __attribute__((vector_size(kLanes * 4), aligned(4)));
+
+/// Registers: 32 vectors with AVX-512, else 16; sums take most of them.
+template <class Spec> struct Tile {
+  static constexpr int columns = kLanes == 16 ? Spec::panel : 2 * kLanes;
+  static constexpr int vectors = columns / kLanes;
+  static constexpr int rows = kLanes < 16 ? 6 : vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 14;
+  static constexpr int parts = (Spec::k + kLongestSum - 1) / kLongestSum;
+  static constexpr int depth = (Spec::k + parts - 1) / parts;
+  static_assert(Spec::n % Spec::panel == 0 && Spec::panel % 16 == 0 && Spec::panel <= 64);
+  static_assert(Spec::panel % columns == 0);
+};
+
+/// out += a b for kRows rows and the columns of a tile; `first`: out = a b. `ahead` is memory that will be read soon.
+template <class Spec, int kRows>
+TFCC_FN void tile(f32* out, const f32* a, const f32* b, int depth, bool first, const f32* ahead) {
+  constexpr int vectors = Tile<Spec>::vectors;
+  Vector sum[kRows][vectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < vectors; ++v) sum[r][v] = first ? Vector{} : *(const Unaligned*)(out + r * Spec::n + v * kLanes);
+  }
+#pragma clang loop unroll_count(4)
+  for (int k = 0; k < depth; ++k) {
+    Vector y[vectors];
+    for (int v = 0; v < vectors; ++v) y[v] = *(const Vector*)(b + k * Spec::panel + v * kLanes);
+    __builtin_prefetch(ahead + k * 16, 0, 2);
+    for (int r = 0; r < kRows; ++r) {
+      const f32 x = a[r * Spec::k + k];
+      for (int v = 0; v < vectors; ++v) sum[r][v] += y[v] * x;
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < vectors; ++v) *(Unaligned*)(out + r * Spec::n + v * kLanes) = sum[r][v];
+  }
+}
+
+/// The same for any number of rows up to Tile::rows.
+template <class Spec>
+TFCC_FN void tile_of(int rows, f32* out, const f32* a, const f32* b, int depth, bool first, const f32* ahead) {
+  constexpr int most = Tile<Spec>::rows;
+  if (rows == most) return tile<Spec, most>(out, a, b, depth, first, ahead);
+  if (rows == most - 1) return tile<Spec, most - 1>(out, a, b, depth, first, ahead);
+  for (; rows >= 4; rows -= 4, out += 4 * Spec::n, a += 4 * Spec::k) tile<Spec, 4>(out, a, b, depth, first, ahead);
+  for (; rows >= 1; --rows, out += Spec::n, a += Spec::k) tile<Spec, 1>(out, a, b, depth, first, ahead);
+}
+
+template <class Spec, class Finish>
+TFCC_FN void finish_tile(int rows, f32* out, idx column, const Finish& finish) {
+  for (int r = 0; r < rows; ++r) {
+    f32* row = out + r * Spec::n;
+#pragma clang loop vectorize(assume_safety)
+    for (int j = 0; j < Tile<Spec>::columns; ++j) row[j] = finish(row[j], column + j);
+  }
+}
+
+}  // namespace product_detail
+
+/// Spec: n, k, panel. finish(sum, j) is the element to store in column j.
+template <class Spec, class Finish>
+TFCC_FN void product(f32* __restrict out, const f32* __restrict a, const f32* __restrict b, idx m, const Finish& finish,
+                     i64 begin, i64 end) {
+  using T = product_detail::Tile<Spec>;
+  constexpr idx panels = Spec::n / Spec::panel;
+  const idx blocks = (m + product_detail::kBlockRows - 1) / product_detail::kBlockRows;
+  while (begin < end) {
+    const idx block = begin / panels, first_panel = begin % panels;
+    const idx last_panel = imin(panels, end - block * panels);
+    const idx row = m * block / blocks;
+    const int rows = (int)(m * (block + 1) / blocks - row);
+    const int tiles = (rows + T::rows - 1) / T::rows;
+    for (int k = 0; k < Spec::k; k += T::depth) {
+      const int depth = Spec::k - k < T::depth ? Spec::k - k : T::depth;
+      const bool first = k == 0, last = k + depth == Spec::k;
+      for (idx p = first_panel; p < last_panel; ++p) {
+        const f32* panel = b + (p * Spec::k + k) * Spec::panel;
+        const f32* next = p + 1 < last_panel ? panel + Spec::k * Spec::panel : last ? panel : b + (first_panel * Spec::k + k + depth) * Spec::panel;
+        for (int c = 0; c < Spec::panel; c += T::columns) {
+          const idx column = p * Spec::panel + c;
+          for (int t = 0; t < tiles; ++t) {
+            const int r = rows * t / tiles, count = rows * (t + 1) / tiles - r;
+            f32* to = out + (row + r) * Spec::n + column;
+            // The first tiles fetch the next panel between them, a line for each k.
+            const f32* ahead = c == 0 && t < Spec::panel / 16 ? next + t * depth * 16 : panel;
+            product_detail::tile_of<Spec>(count, to, a + (row + r) * Spec::k + k, panel + c, depth, first, ahead);
+            if (last) product_detail::finish_tile<Spec>(count, to, column, finish);
+          }
+        }
+      }
+    }
+    begin = block * panels + last_panel;
+  }
+}
