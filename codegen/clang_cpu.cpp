@@ -31,13 +31,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRoot = "/tfcc/";
 
-/// What every unit is compiled with, apart from the level.
+/// What every unit is compiled with, apart from the level. Integers of a graph wrap, as the evaluator's do: -fwrapv.
 constexpr const char* kFlags[] = {
     "-triple", "x86_64-unknown-linux-gnu", "-emit-obj", "-O3", "-std=c++20", "-x", "c++",
     "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden",
     "-vectorize-loops", "-vectorize-slp", "-ffp-contract=on", "-mprefer-vector-width=512",
     "-nostdsysteminc", "-nobuiltininc", "-ffreestanding", "-fno-builtin", "-fno-rtti",
-    "-fno-threadsafe-statics", "-mframe-pointer=none", "-I", kRoot};
+    "-fno-threadsafe-statics", "-fwrapv", "-mframe-pointer=none", "-I", kRoot};
 
 /// Calls that the code generator makes on its own for large copies; -fno-builtin keeps these from calling themselves.
 constexpr const char* kMemoryUnit = R"(

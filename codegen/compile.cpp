@@ -2,6 +2,7 @@
 #include "codegen/compile.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -19,6 +20,11 @@ const std::vector<std::string>& cuda_architectures() {
   return kNames;
 }
 
+const std::vector<std::string>& cpu_levels() {
+  static const std::vector<std::string> kNames = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+  return kNames;
+}
+
 namespace {
 
 constexpr const char* kPtx = "compute_80";
@@ -28,20 +34,38 @@ void add_target(std::vector<TargetName>& out, const std::string& name, Family fa
   if (!known) out.push_back({name, family});
 }
 
+bool is_level(const std::string& name) {
+  const auto& levels = cpu_levels();
+  return std::find(levels.begin(), levels.end(), name) != levels.end();
+}
+
+// What "cpu" stands for.
+Result<void> add_levels(std::vector<TargetName>& out, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name == "all") {
+      for (const std::string& level : cpu_levels()) add_target(out, level, Family::cpu);
+    } else if (name == "native" || is_level(name)) {
+      add_target(out, name == "native" ? native_cpu_level() : name, Family::cpu);
+    } else {
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("--cpu: there is no level '{}'; levels are native, all, {}", name, fmt::join(cpu_levels(), ", "))};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
-Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names) {
+Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names, const std::vector<std::string>& levels) {
   std::vector<TargetName> out;
   const auto& gpus = cuda_architectures();
-  const std::vector<std::string> levels = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
   for (std::string name : names) {
     if (name == "sm_90a") name = "sm_90";
     if (name == "cpu") {
-      add_target(out, native_cpu_level(), Family::cpu);
-      add_target(out, "x86-64-v2", Family::cpu);
+      TFCC_TRY_VOID(add_levels(out, levels));
     } else if (name == "cuda") {
       for (const std::string& g : gpus) add_target(out, g, Family::cuda);
-    } else if (std::find(levels.begin(), levels.end(), name) != levels.end()) {
+    } else if (is_level(name)) {
       add_target(out, name, Family::cpu);
     } else if (name == kPtx || std::find(gpus.begin(), gpus.end(), name) != gpus.end()) {
       add_target(out, name, Family::cuda);

@@ -18,9 +18,12 @@ struct TargetName {
   Family family;
 };
 
-/// Parses a list such as {"sm_90", "cpu", "cuda"}: "cpu" is this machine's level and x86-64-v2, "cuda" every GPU tfcc knows,
-/// and any GPU brings PTX for GPUs to come. Errors: invalid_argument (unknown target, with the list).
-Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names);
+/// Parses a list such as {"sm_90", "cpu", "cuda"}: "cpu" is what `cpu_levels` name, "cuda" every GPU tfcc knows, and any GPU
+/// brings PTX for GPUs to come. Errors: invalid_argument (unknown target, with the list).
+Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names,
+                                              const std::vector<std::string>& cpu_levels = {"native", "x86-64-v2"});
+/// The levels of CPU with code of their own, lowest first.
+const std::vector<std::string>& cpu_levels();
 /// The GPUs with code of their own.
 const std::vector<std::string>& cuda_architectures();
 

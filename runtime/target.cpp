@@ -83,7 +83,7 @@ Result<const Target*> for_gpu(const Manifest& m, int index, const std::string& n
 Result<const Target*> for_cpu(const Manifest& m, const std::string& name) {
   if (const Target* t = best_for_cpu(m)) return t;
   return Error{ErrorCode::device, name + ": no code for this CPU: it has " + target_list(m) +
-                                      ", here is " + cpu_text() + "; compile with --target cpu"};
+                                      ", here is " + cpu_text() + "; compile with --cpu=all"};
 }
 
 }  // namespace

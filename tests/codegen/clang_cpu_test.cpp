@@ -54,6 +54,21 @@ TFCC_KERNEL(copy) { *(Big*)a[1] = *(const Big*)a[0]; Big zero = {}; *(Big*)a[2] 
   EXPECT_EQ(z, std::vector<float>(4096, 0.0f));
 }
 
+// Without -fwrapv Clang takes x + 1 > x for true and a sum past the ends for anything at all.
+TEST_F(ClangCpu, IntegersWrap) {
+  CpuKernels kernels(R"(
+#include "expr.h"
+TFCC_KERNEL(wrap) {
+  const i64* x = (const i64*)a[0];
+  i64* y = (i64*)a[1];
+  for (i64 i = begin; i < end; ++i) y[3 * i] = x[i] + 1 > x[i], y[3 * i + 1] = x[i] + 1, y[3 * i + 2] = iabs(x[i] * 3);
+}
+)");
+  std::vector<int64_t> x = {INT64_MAX, 5, INT64_MIN}, y(9);
+  kernels.run("wrap", {}, {x.data(), y.data()}, 3);
+  EXPECT_EQ(y, (std::vector<int64_t>{0, INT64_MIN, INT64_MAX - 2, 1, 6, 15, 1, INT64_MIN + 1, INT64_MIN}));
+}
+
 TEST_F(ClangCpu, ErrorNamesKernelAndLine) {
   auto r = compile_cpu({{"bad__3", "#include \"cpu/prelude.h\"\nTFCC_KERNEL(bad__3) { nonsense(); }\n"}}, "native", 1);
   ASSERT_FALSE(r);

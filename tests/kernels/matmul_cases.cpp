@@ -190,10 +190,47 @@ Case edges() {
           9e-4};
 }
 
+// Weights whose columns fill vectors: panels of each width, one and several, sums in one and in two parts, every count of rows up
+// to a tile and past a block; with what may follow a product, and what must not be taken into it.
+Case panels() {
+  Ops o;
+  for (auto [k, n] : {std::pair{5, 16}, {20, 32}, {7, 48}, {33, 64}, {130, 192}, {1, 240}, {1601, 16}, {1601, 64}}) {
+    const std::string id = fmt::format("{}_{}", k, n);
+    o.body += fmt::format("  const @w{0} : f32[{1},{2}] = random({2})\n  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+                          "  %x{0} = pointwise(%x) {{body = (i,j) => %x[i,j]}} : f32[N,{1}]\n", id, k, n);
+    o.matmul("plain" + id, fmt::format("%x{0}, @w{0}", id), fmt::format("f32[N,{}]", n));
+    o.matmul("all" + id, fmt::format("%x{0}, @t{0}, @b{0}", id), fmt::format("f32[N,{}]", n), 0.5, false, true);
+  }
+  return {"matmul_panels", graph_text("%x: f32[N,1601]", "N = x.0 in 1..", o.body, o.outputs),
+          {{1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {11}, {12}, {13}, {14}, {15}, {41}, {127}, {128}, {129}, {300}}, {}, 1e-5, 9e-4};
+}
+
+Case gelu_after() {
+  Ops o;
+  o.body = "  const @w : f32[24,64] = random(1)\n  const @b : f32[64] = random(2)\n  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 40.0} : f32[B,S,24]\n";
+  auto gelu = [&](const std::string& name, const std::string& op, const std::string& operands, const std::string& approx) {
+    o.body += fmt::format("  %{} = {}({}) {{approx = {}}} : f32[B,S,64]\n", name, op, operands, approx);
+    o.outputs.push_back(name);
+  };
+  for (const std::string approx : {"erf", "tanh"}) {
+    for (const std::string product : {"p", "q", "r", "s"}) {
+      const bool biased = product == "q" || product == "s";
+      o.matmul(product + approx, biased ? "%h, @w, @b" : "%h, @w", "f32[B,S,64]", product == "p" ? 1 : 0.5);
+      if (product != "p") o.outputs.pop_back();  // p has two readers and stays a product of its own
+    }
+    gelu("gp" + approx, "gelu", "%p" + approx, approx);
+    gelu("gq" + approx, "gelu", "%q" + approx, approx);
+    gelu("gr" + approx, "bias_gelu", "%r" + approx + ", @b", approx);
+    gelu("gs" + approx, "bias_gelu", "%s" + approx + ", @b", approx);
+    gelu("gc" + approx, "bias_gelu", "%s" + approx + ", %c", approx);
+  }
+  return {"matmul_gelu", graph_text("%x: f32[B,S,24], %c: f32[64]", "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs), kShapes, {}, 1e-5, 9e-4};
+}
+
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges()};
+  return {panels(), gelu_after(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges()};
 }
 
 }  // namespace tfcc::test

@@ -79,5 +79,25 @@ TEST(Target, takes_the_highest_level_of_the_cpu) {
   EXPECT_EQ(t->name, __builtin_cpu_supports("x86-64-v2") ? "x86-64-v2" : "x86-64");
 }
 
+TEST(Target, takes_the_best_of_all_levels_or_says_what_is_there) {
+  const std::vector<std::string> levels = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+  const bool has[] = {__builtin_cpu_supports("x86-64-v2") != 0, __builtin_cpu_supports("x86-64-v3") != 0,
+                      __builtin_cpu_supports("x86-64-v4") != 0};
+  const Manifest all = file_with(levels);
+  const Target* best = nullptr;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    if (has[i]) best = &all.targets[i];
+    const Manifest alone = file_with({levels[i]});
+    EXPECT_EQ(best_for_cpu(alone) != nullptr, has[i]) << levels[i];
+  }
+  EXPECT_EQ(best_for_cpu(all), best);
+  auto none = choose_target(file_with({"x86-64-v9"}), "cpu", "m.tfcc");
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::device);
+  EXPECT_NE(none.error().message.find("m.tfcc: no code for this CPU: it has code for x86-64-v9, here is an x86-64"),
+            std::string::npos) << none.error().message;
+  EXPECT_NE(none.error().message.find("--cpu=all"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tfcc::runtime

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
-  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir;
+  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
   bool passes_given = false;
   int threads = 0;
@@ -109,8 +109,9 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
 Result<void> compile_model(Options o) {
   const auto start = std::chrono::steady_clock::now();
   if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
+  if (!o.cpu.empty()) o.targets += o.targets.empty() ? "cpu" : ",cpu";
   if (o.targets.empty()) o.targets = default_target();
-  auto targets = codegen::parse_targets(split(o.targets));
+  auto targets = codegen::parse_targets(split(o.targets), split(o.cpu.empty() ? "native,x86-64-v2" : o.cpu));
   if (!targets) return usage_error(targets.error().message);
   if (targets->empty()) return usage_error("--target names no target");
   TFCC_TRY_VOID(check_passes(split(o.passes)));
@@ -195,6 +196,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
   c->add_option("-o,--output", o->output, "the file to write; default: the model's name with .tfcc");
   c->add_option("--target", o->targets, "what to compile for: cpu, cuda, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120, x86-64-v2..v4; default: the GPU that is there, else cpu");
+  c->add_option("--cpu", o->cpu, "compile for these levels of CPU: native, x86-64-v2, x86-64-v3 (AVX2), x86-64-v4 (AVX-512), all, or a list; the best that a machine has is run. Default for the target cpu: native,x86-64-v2");
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
