@@ -176,6 +176,13 @@ Result<void> declare_outputs(Importer& im) {
   for (const ValueInfo& out : im.model().outputs) {
     auto it = im.values.find(out.name);
     if (it == im.values.end()) return im.fail(ErrorCode::bad_file, fmt::format("output '{}' is not computed", escaped(out.name)));
+    if (auto packed = im.packed_rows.find(out.name); packed != im.packed_rows.end()) {
+      const Dims& dims = im.dims(it->second);
+      if (std::find(dims.begin(), dims.end(), packed->second) != dims.end()) {
+        return im.fail(ErrorCode::unsupported, fmt::format("output '{}' has a row per real token, a number that depends on data; put RestorePadding before it",
+                                                           escaped(out.name)));
+      }
+    }
     const auto& inputs = im.graph.inputs();
     if (std::any_of(inputs.begin(), inputs.end(), [&](ValueId v) { return im.graph.value(v).name == out.name; })) {
       return im.fail(ErrorCode::unsupported, fmt::format("'{}' is an input and an output; give the output a name of its own", escaped(out.name)));

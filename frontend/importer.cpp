@@ -222,8 +222,9 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   }
   for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
     // The length of a mask against that of the past and the new tokens: one size less.
-    if (x->kind != ir::ExprKind::symbol || y->kind != ir::ExprKind::poly || y->terms.size() < 2 || known_.equal.count(x->name)) continue;
-    bool free = ir::prove_ge0(y) && is_size_expression(y);
+    if (x->kind != ir::ExprKind::symbol || y->kind != ir::ExprKind::poly || y->terms.empty() || known_.equal.count(x->name)) continue;
+    bool free = y->value >= 0 && is_size_expression(y);
+    for (const ir::Term& t : y->terms) free = free && t.coefficient > 0;
     ir::for_each_node(y, [&](ExprRef n) { free = free && n != x && n->kind != ir::ExprKind::index; });
     if (!free) continue;
     found.equal[x->name] = ir::print(y);

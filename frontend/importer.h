@@ -93,6 +93,10 @@ class Importer {
   Facts found;
   std::unordered_map<std::string, ValueId> values;                 // by ONNX name
   std::map<int, ValueId> small_float_tables;                       // by ONNX type: the value of each bit pattern
+  /// Offsets of packed tokens that the graph made itself: the lengths of the sequences and the tokens before each.
+  struct Sequences { ValueId lengths, starts; };
+  std::unordered_map<ValueId, Sequences> sequences;
+  std::map<std::string, ExprRef> packed_rows;                      // ONNX names that may have as many rows as there are tokens
   const Model& model() const { return model_; }
 
  private:

@@ -438,7 +438,83 @@ def standard_reference(f, causal=None, left=-1, right=-1):
     return {"y": y, **({"k2": k, "v2": v} if "pk" in f else {})}
 
 
+# ---- packed tokens; onnxruntime has these on CUDA alone, so the definitions stand here in numpy ----
+
+def packing(counts, s):
+    """Offsets of real tokens, then of padding; where each sequence ends."""
+    real = np.arange(s) < np.array(counts)[:, None]
+    places = np.arange(len(counts) * s).reshape(real.shape)
+    offsets = np.concatenate([places[real], places[~real]]).reshape(real.shape).astype(np.int32)
+    return real, offsets, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def packed_heads(q, k, v, counts, bias=0, scale=None):
+    """Attention of padded [B, S, H * D], zeros at padding."""
+    b, s = q.shape[:2]
+    q, k, v = (x.reshape(b, s, H, -1).transpose(0, 2, 1, 3) for x in (q, k, v))
+    score = q @ k.transpose(0, 1, 3, 2) * (scale or 1 / np.sqrt(q.shape[-1])) + bias
+    real = np.arange(s) < np.array(counts)[:, None]
+    score = np.where(real[:, None, None, :], score, -1e30)
+    p = np.exp(score - score.max(-1, keepdims=True))
+    y = (p / p.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(b, s, -1)
+    return np.where(real[:, :, None], y, 0).astype(np.float32)
+
+
+def padded(rows, real):
+    x = np.zeros((*real.shape, *rows.shape[1:]), np.float32)
+    x[real] = rows
+    return x
+
+
+def packed_cases():
+    s = 4
+    counts = [[4, 2, 1], [1, 4, 3], [4, 4, 4]]
+    tokens = lambda r, c: {"x": r.real(len(c), s, W), "n": np.array(c, np.int32)}
+
+    def pair(f):
+        real, offsets, ends = packing(f["n"], s)
+        return {"y": np.where(real[:, :, None], 2 * f["x"], 0).astype(np.float32), "offsets": offsets, "ends": ends, "most": np.array([f["n"].max()], np.int32)}
+    yield model("remove_and_restore_padding", f"float[B,S,{W}] x, int32[B] n", f"float[B,S,{W}] y, int32[B,S] offsets, int32[N] ends, int32[1] most", """
+p, offsets, ends, most = com.microsoft.RemovePadding(x, n)
+twice = Add(p, p)
+y = com.microsoft.RestorePadding(twice, offsets)
+"""), [(lambda c: lambda r: (tokens(r, c), None, pair))(c) for c in counts]
+
+    def attention(f):
+        qkv = f["x"] @ f["w"] + f["c"]
+        return {"y": packed_heads(*np.split(qkv, 3, -1), f["n"])}
+    weights = lambda r: {"w": r.real(W, 3 * W), "c": r.real(3 * W)}
+    yield model("packed_attention_between_both", f"float[B,S,{W}] x, int32[B] n, float[{W},{3 * W}] w, float[{3 * W}] c", f"float[B,S,{W}] y", f"""
+p, offsets, ends, most = com.microsoft.RemovePadding(x, n)
+a = com.microsoft.PackedAttention<num_heads = {H}>(p, w, c, offsets, ends)
+y = com.microsoft.RestorePadding(a, offsets)
+"""), [(lambda c: lambda r: (tokens(r, c) | weights(r), None, attention))(c) for c in counts]
+
+    c = [4, 2, 1]
+    real, offsets, ends = packing(c, s)
+    places = {"offsets": offsets, "ends": ends}
+
+    def alone(f):
+        y = attention({"x": padded(f["x"], real), "w": f["w"], "c": f["c"], "n": c})["y"]
+        return {"y": y[real]}
+    yield model("packed_attention", f"float[T,{W}] x, float[{W},{3 * W}] w, float[{3 * W}] c, int32[B,S] offsets, int32[N] ends", f"float[T,{W}] y",
+                f"y = com.microsoft.PackedAttention<num_heads = {H}>(x, w, c, offsets, ends)"), [
+                    lambda r: ({"x": r.real(sum(c), W), **weights(r), **places}, None, alone)]
+    yield model("packed_multi_head_attention", f"float[T,{W}] q, float[T,{W}] k, float[T,6] v, float[{2 * W + 6}] c, int32[B,S] offsets, int32[N] ends, float[1,{H},S,S] a",
+                "float[T,6] y", f"y = com.microsoft.PackedMultiHeadAttention<num_heads = {H}, scale = 0.4>(q, k, v, c, offsets, ends, a)"), [
+                    lambda r: ({"q": r.real(sum(c), W), "k": r.real(sum(c), W), "v": r.real(sum(c), 6), "c": r.real(2 * W + 6), **places, "a": r.real(1, H, s, s)}, None,
+                               lambda f: {"y": packed_heads(padded(f["q"] + f["c"][:W], real), padded(f["k"] + f["c"][W:2 * W], real),
+                                                            padded(f["v"] + f["c"][2 * W:], real), c, f["a"], 0.4)[real]})]
+    yield model("packed_multi_head_attention_of_packed_heads", f"float[T,{H},3,{D}] q, int32[B,S] offsets, int32[N] ends", f"float[T,{W}] y",
+                f'y = com.microsoft.PackedMultiHeadAttention<num_heads = {H}>(q, "", "", "", offsets, ends)'), [
+                    lambda r: ({"q": r.real(sum(c), H, 3, D), **places}, None, lambda f: {
+                        "y": packed_heads(*(padded(f["q"][:, :, i].reshape(-1, W), real) for i in range(3)), c)[real]})]
+    yield model("restore_padding_of_given_offsets", f"float[T,{W}] x, int32[B,S] offsets", f"float[B,S,{W}] y", "y = com.microsoft.RestorePadding(x, offsets)"), [
+        lambda r: ({"x": r.real(sum(c), W), "offsets": offsets}, None, lambda f: {"y": padded(f["x"], real)})]
+
+
 FILES = {
+    "microsoft_packed_attention": ("RemovePadding, RestorePadding and what is between them.", list(packed_cases())),
     "attention": ("Attention of ONNX.", list(attention_cases())),
     "microsoft_group_query_attention": ("GroupQueryAttention.", [
         b for size in (8, 16) for b in group_query_cases(size) if ("group_query_rotary" in b[0]) == (size == 16)]),  # sizes that onnxruntime takes
