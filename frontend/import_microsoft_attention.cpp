@@ -180,9 +180,14 @@ Result<void> import_microsoft_attention(Importer& im) {
     for (ExprRef& s : sizes) s = *third;
   }
   TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])), "qkv_hidden_sizes do not add up to the weights' columns"));
-  const ValueId product = im.graph.add(ir::OpKind::matmul, {x, w}, ir::MatmulAttrs{}, {im.type(x).dtype, {d[0], d[1], columns}},
-                                       im.value_name(0) + ".qkv", im.node->name);
   TFCC_TRY(const auto bias, optional_input(im, 2));
+  std::vector<ValueId> operands{x, w};
+  if (bias) {
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(columns, im.dims(*bias).empty() ? im.integer(0) : im.dims(*bias)[0], "the bias is no vector of the weights' columns"));
+    operands.push_back(*bias);
+  }
+  const ValueId product = im.graph.add(ir::OpKind::matmul, operands, ir::MatmulAttrs{}, {im.type(x).dtype, {d[0], d[1], columns}},
+                                       im.value_name(0) + ".qkv", im.node->name);
   Inputs in;
   ExprRef first = im.integer(0);
   ValueId* const parts[] = {&in.q, &in.k, &in.v};
@@ -190,7 +195,7 @@ Result<void> import_microsoft_attention(Importer& im) {
   for (size_t k = 0; k < 3; ++k) {
     auto size = ir::exact_div(sizes[k], im.integer(heads));
     if (!size) return im.fail(ErrorCode::shape, fmt::format("{} does not split into {} heads", names[k], heads));
-    TFCC_TRY(*parts[k], split_heads(im, product, first, heads, *size, bias, names[k]));
+    TFCC_TRY(*parts[k], split_heads(im, product, first, heads, *size, std::nullopt, names[k]));
     first = ir::add(first, sizes[k]);
   }
   TFCC_TRY(in.mask, optional_input(im, 3));

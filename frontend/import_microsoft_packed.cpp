@@ -226,17 +226,20 @@ Result<void> import_microsoft_packed_attention(Importer& im) {
   for (size_t i = 0; i < 3; ++i) sizes[i] = given && given->size() == 3 ? im.integer((*given)[i]) : *third;
   TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])), "qkv_hidden_sizes do not add up to the weights' columns"));
   const DType dtype = im.type(x).dtype;
-  const ValueId product = im.graph.add(ir::OpKind::matmul, {x, w}, ir::MatmulAttrs{}, {dtype, {p.rows, columns}}, im.value_name(0) + ".qkv", im.node->name);
-  std::optional<ValueId> bias;
-  if (im.has_input(2)) { TFCC_TRY(bias, im.input(2)); }
+  std::vector<ValueId> operands{x, w};
+  if (im.has_input(2)) {
+    TFCC_TRY(ValueId bias, im.input(2));
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(columns, im.dims(bias).empty() ? im.integer(0) : im.dims(bias)[0], "the bias is no vector of the weights' columns"));
+    operands.push_back(bias);
+  }
+  const ValueId product = im.graph.add(ir::OpKind::matmul, operands, ir::MatmulAttrs{}, {dtype, {p.rows, columns}}, im.value_name(0) + ".qkv", im.node->name);
   ValueId qkv[3];
   ExprRef first = im.integer(0);
   for (size_t i = 0; i < 3; ++i) {
     const auto size = ir::exact_div(sizes[i], im.integer(heads));
     if (!size) return im.fail(ErrorCode::shape, fmt::format("{} does not split into {} heads", ir::print(sizes[i]), heads));
     qkv[i] = spread(im, p, heads, *size, dtype, i == 0 ? ".q" : i == 1 ? ".k" : ".v", [&](ExprRef row, ExprRef h, ExprRef c) {
-      const ExprRef column = ir::add(first, ir::add(ir::mul(h, *size), c)), e = im.element(product, {row, column});
-      return bias ? ir::add(e, im.element(*bias, {column})) : e;
+      return im.element(product, {row, ir::add(first, ir::add(ir::mul(h, *size), c))});
     });
     first = ir::add(first, sizes[i]);
   }
