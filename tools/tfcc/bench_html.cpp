@@ -79,32 +79,51 @@ std::string grid(const Axes& a) {
         y, kLeft, kWidth - kRight, kLeft - 6, y + 4, with_prefix(v));
   }
   out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">FLOP per byte</text><text x=\"{}\" y=\"{}\">FLOP/s</text>\n",
-                     (kLeft + kWidth) / 2, kHeight - 12, 8, kTop + 4);
+                     (kLeft + kWidth) / 2, kHeight - 12, kLeft + 8, kTop + 14);
   return out;
 }
 
 // The slope of the copy up to the ridge, then the flat of the products.
 std::string roof(const Axes& a, DType type, double flops, double bytes) {
   if (flops <= 0 || bytes <= 0) return "";
-  const double left = std::max(std::pow(10, a.x0), std::pow(10, a.y0) / bytes), ridge = std::clamp(flops / bytes, left, std::pow(10, a.x1));
+  const double right = std::pow(10, a.x1), left = std::min(right, std::max(std::pow(10, a.x0), std::pow(10, a.y0) / bytes));
+  const double ridge = std::clamp(flops / bytes, left, right);
   return fmt::format(
       "<polyline fill=\"none\" stroke=\"#b00\" stroke-width=\"1.5\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"/>"
       "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{} products {}FLOP/s, copies {}B/s</text>\n",
-      a.x(left), a.y(left * bytes), a.x(ridge), a.y(std::min(flops, ridge * bytes)), a.x(std::pow(10, a.x1)), a.y(flops), kWidth - kRight,
+      a.x(left), a.y(left * bytes), a.x(ridge), a.y(std::min(flops, ridge * bytes)), a.x(right), a.y(flops), kWidth - kRight,
       a.y(flops) - 6, to_string(type), with_prefix(flops), with_prefix(bytes));
 }
 
+/// A colour per kind of launch, in order of time.
+class Colours {
+ public:
+  const char* of(const ProfileRow& r) {
+    constexpr std::array kColours = {"#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f"};
+    const std::string kind = r.kernel.empty() ? "product" : r.op;
+    const size_t at = static_cast<size_t>(std::find(kinds_.begin(), kinds_.end(), kind) - kinds_.begin());
+    const char* colour = kColours[std::min(at, kColours.size() - 1)];
+    if (at == kinds_.size()) {
+      const double y = kTop + 34 + 16 * static_cast<double>(at);
+      kinds_.push_back(kind);
+      legend_ += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"5\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{}</text>\n", kLeft + 14, y - 4, colour,
+                             kLeft + 24, y, escaped(kind));
+    }
+    return colour;
+  }
+  const std::string& legend() const { return legend_; }
+
+ private:
+  std::vector<std::string> kinds_;
+  std::string legend_;
+};
+
 // The area of a point is its share of the time.
-std::string point(const Axes& a, const ProfileRow& r) {
-  constexpr std::array kColours = {"#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#ff7f0e"};
-  const std::string what = what_it_is(r);
-  size_t hash = 0;
-  for (char c : r.kernel.empty() ? "product" : r.op) hash = hash * 31 + static_cast<unsigned char>(c);
+std::string point(const Axes& a, const ProfileRow& r, const char* colour) {
   return fmt::format(
       "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\" fill=\"{}\" fill-opacity=\"0.65\" stroke=\"#333\"><title>{} "
-      "({}x)&#10;{}&#10;{:.4f} ms, "
-      "{:.1f}%&#10;{}FLOP/s, {}B/s</title></circle>\n",
-      a.x(intensity(r)), a.y(height(r)), 3 + 22 * std::sqrt(r.share), kColours[hash % kColours.size()], escaped(what), r.count,
+      "({}x)&#10;{}&#10;{:.4f} ms, {:.1f}%&#10;{}FLOP/s, {}B/s</title></circle>\n",
+      a.x(intensity(r)), a.y(height(r)), 3 + 22 * std::sqrt(r.share), colour, escaped(what_it_is(r)), r.count,
       escaped(r.name), r.ms, r.share * 100, with_prefix(r.flops_per_s), with_prefix(r.bytes_per_s));
 }
 
@@ -123,18 +142,18 @@ std::string table(const ProfileReport& report) {
 
 std::string roofline_page(const ProfileReport& report, const std::string& title) {
   const Axes axes = axes_for(report);
+  Colours colours;
   std::string out = kHead;
   out += fmt::format(
       "<h1>Roofline</h1><p>{}</p><p>{} launches, {:.4f} ms one by one. A point is a kind of launch, its area the share of the time; point "
-      "at it for "
-      "its name. Above the slope: operands came from a cache.</p>\n<svg viewBox=\"0 0 {} {}\" xmlns=\"http://www.w3.org/2000/svg\">\n",
+      "at it for its name. Above the slope: operands came from a cache.</p>\n<svg viewBox=\"0 0 {} {}\" xmlns=\"http://www.w3.org/2000/svg\">\n",
       escaped(title), report.launches.size(), report.total_ms, kWidth, kHeight);
   out += grid(axes);
   for (auto [type, rate] : report.limits.flops_per_s) out += roof(axes, type, rate, report.limits.bytes_per_s);
   for (const ProfileRow& r : report.groups) {
-    if (drawn(r)) out += point(axes, r);
+    if (drawn(r)) out += point(axes, r, colours.of(r));
   }
-  return out + "</svg>\n" + table(report) + "</body></html>\n";
+  return out + colours.legend() + "</svg>\n" + table(report) + "</body></html>\n";
 }
 
 }  // namespace tfcc::tools
