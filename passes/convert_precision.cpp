@@ -4,6 +4,8 @@
 //   after:  const @w.f16 : f16[64,64] = ... |> cast(f16);  %h = matmul(%x.f16, @w.f16) : f16[B,S,64]
 // convert-precision-bf16: the same with bf16.
 // convert-precision-f32: the other way round, 16-bit tensors are stored as f32, for a target without 16-bit products.
+// What only element expressions read and that gains nothing from 16 bits stays f32: single values, constant vectors (scales of
+// quantised tensors), and integers turned into reals, which 16 bits cannot hold past 2048.
 // Graph inputs and outputs keep their types. Expressions are not touched: they compute in f32, so a score's constants are never
 // narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
@@ -34,15 +36,34 @@ void read_instead(Graph& g, ValueId from, ValueId to) { read_instead(g, from, to
 bool is_narrow(DType t) { return t == DType::f16 || t == DType::bf16; }
 bool is_single(DType t) { return t == DType::f32; }
 
+// Only pointwise ops and reductions take any mixture of types, and compute in f32.
+bool read_by_expressions(const Graph& g, ValueId v) {
+  const auto& users = g.value(v).users;
+  return std::all_of(users.begin(), users.end(), [&](OpId u) {
+    return g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce;
+  });
+}
+
+bool stays_single(const Graph& g, ValueId v) {
+  const ir::Op& op = *g.def(v);
+  const auto& dims = g.value(v).type.dims;
+  const bool one_value = ir::is_int(ir::element_count(g.pool(), dims), 1);
+  const bool vector = op.kind == OpKind::constant && dims.size() == 1;
+  const bool from_integer = op.kind == OpKind::pointwise && op.as<ir::PointwiseAttrs>().body->kind == ir::ExprKind::i2f;
+  return (one_value || vector || from_integer) && read_by_expressions(g, v);
+}
+
 PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   PassReport report;
   std::vector<DType> declared;
   for (const ir::Graph::Output& out : graph.outputs) declared.push_back(graph.value(out.value).type.dtype);
+  const bool narrows = size_of(to) < size_of(DType::f32);
   for (OpId o : std::vector<OpId>(graph.order())) {
     const ir::Op op = graph.op(o);
     if (op.kind == OpKind::constant) {
       ir::Constant c = op.as<ir::ConstantAttrs>().constant;
       if (!from(c.result_dtype()) || graph.value(op.results[0]).users.empty()) continue;
+      if (narrows && stays_single(graph, op.results[0])) continue;
       c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
       read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
       ++report.rewrites;
@@ -50,6 +71,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     }
     for (ValueId v : op.results) {
       if (!from(graph.value(v).type.dtype)) continue;
+      if (narrows && stays_single(graph, v)) continue;
       graph.set_type(v, {to, graph.value(v).type.dims});
       ++report.rewrites;
     }
