@@ -76,7 +76,12 @@ inline const std::vector<std::byte>& kernel_code() {
   static const std::vector<std::byte> code = [] {
     std::string source = temporary_path("kernels.cpp"), object = temporary_path("kernels.so");
     std::ofstream(source) << kKernels;
-    std::string command = "c++ -shared -fPIC -O1 -nostdlib -o " + object + " " + source;
+#if defined(__SANITIZE_THREAD__)
+    const std::string flags = "-fsanitize=thread ";  // what the kernels do is seen too
+#else
+    const std::string flags;
+#endif
+    std::string command = "c++ " + flags + "-shared -fPIC -O1 -nostdlib -o " + object + " " + source;
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     auto bytes = read_file(object);
     unlink(source.c_str());
