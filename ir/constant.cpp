@@ -111,7 +111,11 @@ void transpose_elements(const std::byte* in, std::byte* out, const std::vector<i
   const int64_t inner = dims[rank - 1], stride = strides[rank - 1];
   std::vector<int64_t> at(rank, 0);
   for (int64_t done = 0, total = product(dims), base = 0; done < total; done += inner) {
-    for (int64_t i = 0; i < inner; ++i) store<T>(out, done + i, load<T>(in, base + i * stride));
+    if (stride == 1) {
+      std::memcpy(out + done * sizeof(T), in + base * sizeof(T), static_cast<size_t>(inner) * sizeof(T));
+    } else {
+      for (int64_t i = 0; i < inner; ++i) store<T>(out, done + i, load<T>(in, base + i * stride));
+    }
     for (size_t d = rank - 1; d-- > 0;) {
       base += strides[d];
       if (++at[d] < dims[d]) break;
