@@ -103,6 +103,41 @@ def _quiet_log(a, x):
         return np.log(x)
 
 
+def _per_axis(v, x, axis):
+    """A scale or zero point of one axis, shaped to broadcast."""
+    return v if v.ndim == 0 else v.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+
+
+def _quantize(a, x, scale, zero):
+    limits, axis = np.iinfo(zero.dtype), a.get("axis", 1)
+    y = np.rint(x / _per_axis(scale, x, axis)) + _per_axis(zero, x, axis).astype(np.int64)
+    return np.clip(y, limits.min, limits.max).astype(zero.dtype)
+
+
+def _dequantize(a, x, scale, zero):
+    axis = a.get("axis", 1)
+    return (x.astype(np.int64) - _per_axis(zero, x, axis).astype(np.int64)) * _per_axis(scale, x, axis)
+
+
+def _dynamic_quantize(a, x):
+    low, high = min(x.min(), 0.0), max(x.max(), 0.0)
+    scale = np.float64((high - low) / 255)
+    zero = np.uint8(np.clip(np.rint(-low / scale), 0, 255))
+    return _quantize(a, x, scale, zero), scale, zero
+
+
+def _matmul_integer(a, x, y, x_zero):
+    return ((x.astype(np.int64) - x_zero) @ y.astype(np.int64)).astype(np.int32)
+
+
+def _matmul_4_bits(a, x, w, scales, zeros):
+    n, blocks = a["N"], a["K"] // a["block_size"]
+    values = np.stack([w & 15, w >> 4], -1).reshape(n, blocks, -1).astype(np.float64)
+    zeros = np.stack([zeros & 15, zeros >> 4], -1).reshape(n, -1)[:, :blocks]
+    weight = (values - zeros[..., None]) * scales.reshape(n, blocks, 1)
+    return x @ weight.reshape(n, -1).T
+
+
 OPERATORS = {
     "Abs": lambda a, x: np.abs(x),
     "Add": lambda a, x, y: x + y,
@@ -112,7 +147,9 @@ OPERATORS = {
     "Constant": lambda a: _value(a["value"]),
     "ConstantOfShape": lambda a, shape: np.full(shape, _value(a["value"])[0]),
     "CumSum": lambda a, x, axis: np.cumsum(x, int(axis), dtype=x.dtype),
+    "DequantizeLinear": _dequantize,
     "Div": _divide,
+    "DynamicQuantizeLinear": _dynamic_quantize,
     "Equal": lambda a, x, y: x == y,
     "Erf": lambda a, x: _erf(x),
     "Expand": lambda a, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
@@ -125,11 +162,14 @@ OPERATORS = {
     "Less": lambda a, x, y: x < y,
     "Log": _quiet_log,
     "MatMul": lambda a, x, y: x @ y,
+    "MatMulInteger": _matmul_integer,
+    "MatMulNBits": _matmul_4_bits,
     "Min": lambda a, *xs: np.minimum.reduce(xs),
     "Mul": lambda a, x, y: x * y,
     "Neg": lambda a, x: -x,
     "Not": lambda a, x: ~x,
     "Pow": lambda a, x, y: x ** y,
+    "QuantizeLinear": _quantize,
     "Range": lambda a, start, end, step: np.arange(start, end, step, dtype=start.dtype),
     "ReduceMean": _mean,
     "Reshape": _reshape,
@@ -152,5 +192,7 @@ def evaluate(model, feeds, base=""):
     for node in model.graph.node:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         inputs = [values[n] if n else None for n in node.input]
-        values[node.output[0]] = np.asarray(OPERATORS[node.op_type](attributes, *inputs))
+        results = OPERATORS[node.op_type](attributes, *inputs)
+        for name, result in zip(node.output, results if isinstance(results, tuple) else (results,)):
+            values[name] = np.asarray(result)
     return {o.name: values[o.name] for o in model.graph.output}
