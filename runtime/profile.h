@@ -33,8 +33,7 @@ DType precision_of(const Executor& executor);
 /// Executor::run(), and invalid_argument for an empty run.
 Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm_up, int runs);
 
-/// FLOP/s of a large product of this type by the library that the plan's products use, random
-/// operands, best of several. Errors: unsupported (the library has no such product), memory, device.
+/// FLOP/s of a large product of this type by oneDNN or cuBLASLt, random operands, best of several. Errors: unsupported (the library has no such product), memory, device.
 Result<double> measured_product_rate(Executor& executor, DType type);
 
 /// Bytes/s, read and written, of a large copy on the device by all threads, best of several.
