@@ -3,6 +3,7 @@
 // preset `tsan` these are what the thread sanitizer watches; libgomp is opaque to it, so each executor has one OpenMP thread.
 #include <atomic>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "tests/runtime/small_model.h"
@@ -28,7 +29,7 @@ class Threads : public testing::Test {
   }
   Model load() {
     auto m = Model::load(path_, options());
-    EXPECT_TRUE(m) << m.error().message;
+    if (!m) throw std::runtime_error(m.error().message);
     return *m;
   }
 
