@@ -47,6 +47,7 @@ Lowering::Lowering(const Graph& g, Family f, WeightPool& weights, const LowerOpt
 Result<Lowered> Lowering::run() {
   out_.plan.family = cuda() ? "cuda" : "cpu";
   out_.plan.precision = options_.precision;
+  if (cuda()) out_.plan.lengths = options_.lengths;
   for (int64_t longest : sequence_buckets()) TFCC_TRY_VOID(lower_bucket(longest));
   plan_memory();
   add_limits();
@@ -60,7 +61,12 @@ std::vector<int64_t> Lowering::sequence_buckets() {
     ExprRef queries = dims(graph.op(o).operands[0])[1];
     if (queries->kind != ir::ExprKind::symbol) continue;
     bucket_symbol_ = queries;
-    return {16, 32, 0};
+    const std::optional<int64_t> most = pool().range(queries->name).max;
+    // 0 is any length; a bucket above the largest length is never used.
+    std::vector<int64_t> buckets = options_.lengths.empty() ? std::vector<int64_t>{16, 32} : options_.lengths;
+    std::erase_if(buckets, [&](int64_t n) { return most && n >= *most; });
+    buckets.push_back(0);
+    return buckets;
   }
   return {0};
 }
@@ -112,6 +118,7 @@ std::optional<Lowering::RowSlice> Lowering::row_slice(ValueId v) const {
 std::optional<int64_t> Lowering::largest(ExprRef size) const {
   if (auto n = ir::as_int(size)) return n;
   if (longest_ && size == bucket_symbol_) return longest_;
+  if (size->kind == ir::ExprKind::symbol) return pool().range(size->name).max;
   return std::nullopt;
 }
 

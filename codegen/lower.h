@@ -3,6 +3,7 @@
 // two families differ in templates and in how a launch is sized, not in structure.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,17 @@ class WeightPool {
   std::vector<std::string> keys_;
 };
 
+/// What the user promised of a size beside its range, which is in the graph.
+struct SizeOption {
+  int64_t typical = 0;             // memory is planned for it; 0: not said
+  std::string min_from, max_from;  // options that set the range, for messages: "--max-batch 32"
+};
+
 struct LowerOptions {
   std::string precision = "f32";
-  int64_t max_tokens = 0;          // CUDA: the largest batch * length; 0: what a 32-bit index allows
+  std::map<std::string, SizeOption> sizes;   // by name of the symbol
+  std::vector<int64_t> lengths;    // CUDA: a set of kernels and graphs up to each, ascending; none: 16, 32 and any
+  int64_t max_tokens = 0;          // largest batch * length; 0: any
 };
 
 struct Lowered {

@@ -109,7 +109,10 @@ class Lowering {
   void copy_to_output(ValueId v, uint32_t output);
   void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
   void plan_memory();
+  std::vector<std::map<std::string, int64_t, std::less<>>> judged_shapes() const;
+  ExprRef apart(ExprRef size, ExprPool& to) const;
   void add_limits();
+  bool fits_by_tokens(ExprRef count) const;
   void add_bind();
   std::string unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size);
   runtime::SizeExpr encode(ExprRef e) const { return size_expr(e, sizes_); }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory at compile time: buffers whose lifetimes do not overlap share a slot. Sizes are expressions, so a slot is as large
-// as the largest of its buffers, whatever the run's shapes; which buffers share is decided once, at a representative shape.
+// Memory at compile time: where each buffer of the arena lies. Sizes are expressions, so an offset is one too: the largest
+// end of the buffers that live at the same time and were put below. What lies below what is decided once, at a usual shape.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
 
 #include "codegen/lowering.h"
 #include "ir/ir.h"
@@ -11,68 +14,225 @@
 namespace tfcc::codegen {
 namespace {
 
-// Batch 16, everything else 128, within the range of the symbol.
-int64_t representative(ExprPool& pool, std::string_view name, size_t position) {
+// What the user named, else batch 16 and everything else 128, within the range of the symbol.
+int64_t representative(ExprPool& pool, const LowerOptions& options, const std::string& name, size_t position) {
   const ir::SymbolRange r = pool.range(name);
-  const int64_t wanted = position == 0 ? 16 : 128;
+  const auto named = options.sizes.find(name);
+  int64_t wanted = position == 0 ? 16 : 128;
+  if (named != options.sizes.end() && named->second.typical > 0) wanted = named->second.typical;
   return std::clamp(wanted, r.min, r.max.value_or(INT64_MAX));
+}
+
+using Bytes = std::array<int64_t, 3>;   // at each of the shapes that a layout is judged by
+constexpr int64_t kAlignment = 256;
+constexpr size_t kLongestOffset = 200;  // codes of a program; beyond, buffers get slots of their own
+
+struct Item {
+  uint32_t buffer;
+  int first, last;             // launches
+  Bytes bytes;                 // rounded up
+  ExprRef size;                // the same as an expression
+};
+
+bool meet(const Item& a, const Item& b) { return a.first <= b.last && b.first <= a.last; }
+
+// For each item those that lie below it in memory and live at the same time. An item begins where the last of them ends,
+// whatever their sizes are: what lies below what is chosen at one shape and holds at all.
+using Below = std::vector<std::vector<size_t>>;
+
+// One item after the other at the lowest place where it fits at the usual shape.
+Below place(const std::vector<Item>& items, const std::vector<size_t>& order) {
+  Below below(items.size());
+  std::vector<int64_t> at(items.size(), -1);
+  for (size_t x : order) {
+    std::vector<size_t> others;                    // placed, alive with x, from low to high
+    for (size_t y = 0; y < items.size(); ++y) {
+      if (at[y] >= 0 && meet(items[x], items[y])) others.push_back(y);
+    }
+    std::sort(others.begin(), others.end(), [&](size_t a, size_t b) { return at[a] < at[b]; });
+    int64_t offset = 0;
+    for (size_t y : others) {
+      if (at[y] - offset >= items[x].bytes[0] && at[y] > offset) break;
+      offset = std::max(offset, at[y] + items[y].bytes[0]);
+    }
+    at[x] = offset;
+    for (size_t y : others) {
+      if (at[y] < offset) below[x].push_back(y);
+      else below[y].push_back(x);
+    }
+  }
+  return below;
+}
+
+// Items so that those below come first.
+std::vector<size_t> upwards(const Below& below) {
+  std::vector<size_t> order;
+  std::vector<bool> done(below.size());
+  std::function<void(size_t)> visit = [&](size_t x) {
+    if (done[x]) return;
+    done[x] = true;
+    for (size_t y : below[x]) visit(y);
+    order.push_back(x);
+  };
+  for (size_t x = 0; x < below.size(); ++x) visit(x);
+  return order;
+}
+
+// Bytes of the whole at its worst shape, in terms of what is alive at once.
+double worst_ratio(const std::vector<Item>& items, const Below& below, const Bytes& live) {
+  double worst = 0;
+  const std::vector<size_t> order = upwards(below);
+  for (size_t shape = 0; shape < live.size(); ++shape) {
+    std::vector<int64_t> end(items.size());
+    int64_t total = 0;
+    for (size_t x : order) {
+      int64_t offset = 0;
+      for (size_t y : below[x]) offset = std::max(offset, end[y]);
+      end[x] = offset + items[x].bytes[shape];
+      total = std::max(total, end[x]);
+    }
+    worst = std::max(worst, static_cast<double>(total) / static_cast<double>(std::max<int64_t>(live[shape], 1)));
+  }
+  return worst;
+}
+
+// In the order of launches, by size, by duration and by both: whichever needs least at its worst shape.
+Below best_place(const std::vector<Item>& items, const Bytes& live) {
+  std::vector<size_t> order(items.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  Below best = place(items, order);
+  double least = worst_ratio(items, best, live);
+  auto try_by = [&](auto key) {
+    std::vector<size_t> sorted = order;
+    std::stable_sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) { return key(items[a]) > key(items[b]); });
+    Below other = place(items, sorted);
+    const double ratio = worst_ratio(items, other, live);
+    if (ratio < least) best = std::move(other), least = ratio;
+  };
+  try_by([](const Item& i) { return i.bytes[0]; });
+  try_by([](const Item& i) { return i.last - i.first; });
+  try_by([](const Item& i) { return i.bytes[0] * (i.last - i.first + 1); });
+  return best;
 }
 
 }  // namespace
 
+// Shapes at which a packing is judged: the usual one, one row of it, and rows four times as long.
+std::vector<std::map<std::string, int64_t, std::less<>>> Lowering::judged_shapes() const {
+  std::vector<std::map<std::string, int64_t, std::less<>>> shapes(3);
+  for (size_t i = 0; i < symbols_.size(); ++i) {
+    const ir::SymbolRange r = pool().range(symbols_[i]);
+    const int64_t usual = representative(pool(), options_, symbols_[i], i);
+    const int64_t most = r.max.value_or(INT64_MAX);
+    shapes[0][symbols_[i]] = usual;
+    shapes[1][symbols_[i]] = i == 0 ? std::min(std::max<int64_t>(r.min, 1), most) : usual;
+    shapes[2][symbols_[i]] = i == 0 ? usual : std::min(4 * usual, most);
+  }
+  for (auto& shape : shapes) {
+    if (!sizes_.has_tokens || options_.max_tokens == 0) break;
+    int64_t& batch = shape[sizes_.batch];
+    batch = std::clamp<int64_t>(options_.max_tokens / shape[sizes_.length], 1, batch);
+  }
+  return shapes;
+}
+
+// A size over symbols of which tokens is one of its own, in another pool: what is proved there holds for all values of
+// batch, length and tokens apart from each other, and so at the caps of a bucket, where tokens is not their product.
+ExprRef Lowering::apart(ExprRef e, ExprPool& to) const {
+  auto name = [](ExprRef a, const std::string& n) { return a->kind == ir::ExprKind::symbol && a->name == n; };
+  switch (e->kind) {
+    case ir::ExprKind::poly: {
+      ExprRef sum = to.integer(e->value);
+      for (const ir::Term& t : e->terms) {
+        auto count = [&](const std::string& n) { return std::count_if(t.atoms.begin(), t.atoms.end(), [&](ExprRef a) { return name(a, n); }); };
+        const auto tokens = sizes_.has_tokens ? std::min(count(sizes_.batch), count(sizes_.length)) : 0;
+        ExprRef product = to.integer(t.coefficient);
+        for (auto i = tokens; i > 0; --i) product = ir::mul(product, to.symbol(sizes_.names.back()));
+        auto batches = tokens, lengths = tokens;
+        for (ExprRef a : t.atoms) {
+          if (name(a, sizes_.batch) && batches-- > 0) continue;
+          if (name(a, sizes_.length) && lengths-- > 0) continue;
+          product = ir::mul(product, apart(a, to));
+        }
+        sum = ir::add(sum, product);
+      }
+      return sum;
+    }
+    case ir::ExprKind::floordiv: return ir::div(apart(e->args[0], to), apart(e->args[1], to));
+    case ir::ExprKind::imin: return ir::min(apart(e->args[0], to), apart(e->args[1], to));
+    case ir::ExprKind::imax: return ir::max(apart(e->args[0], to), apart(e->args[1], to));
+    default: return ir::transfer(e, to);
+  }
+}
+
 void Lowering::plan_memory() {
-  std::map<std::string, int64_t, std::less<>> shape;
-  for (size_t i = 0; i < symbols_.size(); ++i) shape[symbols_[i]] = representative(pool(), symbols_[i], i);
-  auto value = [&](ExprRef e) { return ir::eval_size(e, [&](std::string_view s) { return shape.find(s)->second; }); };
-
-  struct Slot {
-    ExprRef bytes;
-    int busy_until;
-  };
-  std::vector<Slot> slots;
-  const int launches = static_cast<int>(out_.plan.buckets[0].launches.size());
-  std::vector<std::vector<uint32_t>> starting(launches);
+  ExprPool apart_pool;
+  for (const std::string& s : symbols_) apart_pool.set_range(s, pool().range(s));
+  if (sizes_.has_tokens) {
+    apart_pool.set_range(sizes_.names.back(), {pool().range(sizes_.batch).min * pool().range(sizes_.length).min, std::nullopt});
+  }
+  const auto shapes = judged_shapes();
+  std::vector<Item> items;
   for (uint32_t b = 0; b < out_.plan.buffers.size(); ++b) {
-    if (out_.plan.buffers[b].place == runtime::BufferClass::arena && lifetime_[b].first >= 0) starting[lifetime_[b].first].push_back(b);
-  }
-  for (int t = 0; t < launches; ++t) {
-    for (uint32_t b : starting[t]) {
-      // The free slot that fits with least waste, else the one that has to grow least, else a new one.
-      const int64_t size = value(bytes_[b]);
-      int best = -1;
-      int64_t best_cost = INT64_MAX;
-      for (size_t s = 0; s < slots.size(); ++s) {
-        if (slots[s].busy_until >= t) continue;
-        const int64_t have = value(slots[s].bytes);
-        const int64_t cost = have >= size ? have - size : size - have + (int64_t{1} << 50);
-        if (cost < best_cost) best = static_cast<int>(s), best_cost = cost;
-      }
-      if (best < 0) {
-        best = static_cast<int>(slots.size());
-        slots.push_back({bytes_[b], -1});
-      }
-      slots[best].bytes = ir::max(slots[best].bytes, bytes_[b]);
-      slots[best].busy_until = lifetime_[b].second;
-      runtime::Buffer& buffer = out_.plan.buffers[b];
-      buffer.index = static_cast<uint32_t>(best);
-      buffer.first_use = static_cast<uint32_t>(lifetime_[b].first);
-      buffer.last_use = static_cast<uint32_t>(lifetime_[b].second);
+    runtime::Buffer& buffer = out_.plan.buffers[b];
+    if (buffer.place != runtime::BufferClass::arena || lifetime_[b].first < 0) continue;
+    ExprRef size = apart(bytes_[b], apart_pool);
+    size = ir::mul(ir::div(ir::add(size, apart_pool.integer(kAlignment - 1)), apart_pool.integer(kAlignment)), apart_pool.integer(kAlignment));
+    items.push_back({b, lifetime_[b].first, lifetime_[b].second, {}, size});
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const int64_t bytes = ir::eval_size(bytes_[b], [&](std::string_view s) { return shapes[i].find(s)->second; });
+      items.back().bytes[i] = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
+    buffer.first_use = static_cast<uint32_t>(lifetime_[b].first);
+    buffer.last_use = static_cast<uint32_t>(lifetime_[b].second);
   }
-  for (const Slot& s : slots) out_.plan.slots.push_back(encode(s.bytes));
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.first < b.first; });
 
-  // The launch with the most live bytes at the representative shape names the expression of the peak.
-  ExprRef peak = integer(0);
-  int64_t peak_value = -1;
-  for (int t = 0; t < launches; ++t) {
-    ExprRef live = integer(0);
-    for (uint32_t b = 0; b < out_.plan.buffers.size(); ++b) {
-      const bool alive = out_.plan.buffers[b].place == runtime::BufferClass::arena && lifetime_[b].first <= t && t <= lifetime_[b].second;
-      if (alive) live = ir::add(live, bytes_[b]);
+  // The launch with the most live bytes at the usual shape names the expression of the peak.
+  Bytes live{};
+  int peak = 0;
+  for (int t = 0; t < static_cast<int>(out_.plan.buckets[0].launches.size()); ++t) {
+    Bytes now{};
+    for (const Item& it : items) {
+      for (size_t i = 0; i < now.size() && it.first <= t && t <= it.last; ++i) now[i] += it.bytes[i];
     }
-    if (value(live) > peak_value) peak = live, peak_value = value(live);
+    if (now[0] > live[0]) peak = t;
+    for (size_t i = 0; i < now.size(); ++i) live[i] = std::max(live[i], now[i]);
   }
-  out_.plan.live_bytes = encode(peak);
+  ExprRef live_bytes = integer(0);
+  for (const Item& it : items) {
+    if (it.first <= peak && peak <= it.last) live_bytes = ir::add(live_bytes, bytes_[it.buffer]);
+  }
+  out_.plan.live_bytes = encode(live_bytes);
+  if (items.empty()) return;
+
+  const Below below = best_place(items, live);
+  std::vector<ExprRef> end(items.size());
+  ExprRef total = apart_pool.integer(0);
+  for (size_t x : upwards(below)) {
+    ExprRef offset = apart_pool.integer(0);
+    for (size_t y : below[x]) offset = ir::max(offset, end[y]);
+    runtime::SizeExpr program = encode(offset);
+    if (program.code.size() > kLongestOffset) {    // sizes that compare in no way
+      end[x] = apart_pool.integer(0);
+      out_.plan.buffers[items[x].buffer].index = static_cast<uint32_t>(out_.plan.slots.size() + 1);
+      out_.plan.slots.push_back(encode(items[x].size));
+      continue;
+    }
+    out_.plan.buffers[items[x].buffer].index = 0;
+    out_.plan.buffers[items[x].buffer].offset = std::move(program);
+    end[x] = ir::add(offset, items[x].size);
+    total = ir::max(total, end[x]);
+  }
+  out_.plan.slots.insert(out_.plan.slots.begin(), encode(total));
+}
+
+// Whether the promise about tokens alone keeps a count within 32 bits.
+bool Lowering::fits_by_tokens(ExprRef count) const {
+  if (options_.max_tokens == 0 || !sizes_.has_tokens) return false;
+  const auto each = ir::exact_div(count, ir::mul(pool().symbol(sizes_.batch), pool().symbol(sizes_.length)));
+  const auto number = each ? ir::as_int(*each) : std::nullopt;
+  return number && *number <= INT32_MAX / options_.max_tokens;
 }
 
 // CUDA kernels index with 32 bits, and a grid has limits: sizes beyond them are refused before a launch.
@@ -92,6 +252,7 @@ void Lowering::add_limits() {
   }
   for (ValueId v : graph.inputs()) add(count(v));
   for (ExprRef e : counts) {
+    if (fits_by_tokens(e)) continue;
     runtime::Check c;
     c.value = encode(ir::sub(integer(INT32_MAX), e));
     c.message = fmt::format("{} elements are more than the 2147483647 that the CUDA kernels can index; use a smaller batch", ir::print(e));

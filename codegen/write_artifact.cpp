@@ -68,6 +68,7 @@ void set(pb::Plan* to, const runtime::Plan& from) {
     x->set_dtype(static_cast<uint32_t>(b.dtype));
     for (const auto& d : b.dims) set(x->add_dims(), d);
     x->set_index(b.index);
+    if (!b.offset.code.empty()) set(x->mutable_offset(), b.offset);
     x->set_first_use(b.first_use);
     x->set_last_use(b.last_use);
   }
@@ -88,6 +89,7 @@ void set(pb::Plan* to, const runtime::Plan& from) {
   to->set_has_bind(from.has_bind);
   to->set_bind(from.bind);
   to->set_precision(from.precision);
+  for (int64_t n : from.lengths) to->add_lengths(n);
   set(to->mutable_live_bytes(), from.live_bytes);
   for (const auto& c : from.limits) set(to->add_limits(), c);
 }
@@ -116,7 +118,7 @@ void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, c
   for (ir::ExprRef d : type.dims) set(to->add_dims(), size_expr(d, symbols));
 }
 
-Result<void> set_interface(pb::Manifest& m, const ir::Graph& g) {
+Result<void> set_interface(pb::Manifest& m, const ir::Graph& g, const LowerOptions& options) {
   SizeSymbols symbols = size_symbols(g);
   for (const ir::SymbolSource& s : g.symbols) {
     const ir::SymbolRange range = g.pool().range(s.name);
@@ -126,6 +128,11 @@ Result<void> set_interface(pb::Manifest& m, const ir::Graph& g) {
     x->set_max(range.max.value_or(0));
     x->set_input(s.input);
     x->set_axis(s.axis);
+    const auto said = options.sizes.find(s.name);
+    if (said == options.sizes.end()) continue;
+    x->set_min_from(said->second.min_from);
+    x->set_max_from(said->second.max_from);
+    x->set_typical(said->second.typical);
   }
   if (symbols.has_tokens) {
     pb::Symbol* x = m.add_symbols();
@@ -133,6 +140,8 @@ Result<void> set_interface(pb::Manifest& m, const ir::Graph& g) {
     const ir::ExprRef value = ir::mul(g.pool().symbol(symbols.batch), g.pool().symbol(symbols.length));
     symbols.has_tokens = false;               // the interface is over the shapes' own sizes
     set(x->mutable_value(), size_expr(value, symbols));
+    x->set_max(options.max_tokens);
+    if (options.max_tokens > 0) x->set_max_from(fmt::format("--max-tokens {}", options.max_tokens));
   }
   for (ir::ValueId v : g.inputs()) set_tensor(m.add_inputs(), g.value(v).name, g.value(v).type, symbols);
   for (const ir::Graph::Output& o : g.outputs) set_tensor(m.add_outputs(), o.name, g.value(o.value).type, symbols);
@@ -216,7 +225,7 @@ Result<void> write_artifact(const std::string& path, const ir::Graph& graph, con
   m.set_producer("tfcc " TFCC_VERSION);
   m.set_model(options.model_name);
   m.set_report(options.report);
-  TFCC_TRY_VOID(set_interface(m, graph));
+  TFCC_TRY_VOID(set_interface(m, graph, inputs[0].options));
   TFCC_TRY_VOID(write_weights(file, m, weights, options));
   TFCC_TRY_VOID(write_code(file, m, code));
   if (!options.strip) TFCC_TRY_VOID(write_texts(file, m, plans, inputs));

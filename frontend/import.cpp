@@ -123,8 +123,8 @@ std::set<std::string> declare_ranges(Importer& im, const Facts& facts) {
       if (in.dims[axis].value) continue;
       std::string name = symbol_name(in, axis);
       if (auto it = facts.alias.find(name); it != facts.alias.end()) name = it->second;
-      auto max = facts.max.find(name);
-      const int64_t least = may_be_zero.count(name) ? 0 : 1;
+      auto min = facts.min.find(name), max = facts.max.find(name);
+      const int64_t least = min != facts.min.end() ? min->second : may_be_zero.count(name) ? 0 : 1;
       im.pool().set_range(name, {least, max != facts.max.end() ? std::optional(max->second) : std::nullopt});
       names.insert(name);
     }
@@ -240,17 +240,31 @@ void merge(Facts& into, const Facts& from) {
   into.equal.insert(from.equal.begin(), from.equal.end());
 }
 
+// What the caller promises, as if it had been found.
+Facts facts_of(const SizeRanges& ranges) {
+  Facts facts;
+  for (const auto& [name, range] : ranges) {
+    if (range.max && *range.max == range.min) {
+      facts.fixed[name] = range.min;
+      continue;
+    }
+    facts.min[name] = range.min;
+    if (range.max) facts.max[name] = *range.max;
+  }
+  return facts;
+}
+
 constexpr int kRounds = 8;
 
 }  // namespace
 
-Result<Graph> import_onnx(const Model& model, ImportReport* report) {
+Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRanges& ranges) {
   if (!model.functions.empty()) {
     return Error{ErrorCode::unsupported, fmt::format("{}: the model defines functions of its own ({}); export it without them",
                                                      model.path, escaped(model.functions[0].second))};
   }
   TFCC_TRY_VOID(check_operators(model));
-  Facts facts;
+  Facts facts = facts_of(ranges);
   for (int round = 0; round < kRounds; ++round) {
     Importer im(model, facts);
     Result<void> walked = walk(im, facts);

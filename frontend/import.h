@@ -2,6 +2,7 @@
 // ONNX to IR. One import function per ONNX operator (importers.def), sizes as dim expressions, weights by reference.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,13 @@ struct ImportReport {
   std::vector<std::string> warnings;
 };
 
+/// Promises about sizes.
+using SizeRanges = std::map<std::string, ir::SymbolRange>;
+
 /// Builds a verified graph. Errors: unsupported (all unsupported operators in one message), bad_file, shape; the message
 /// starts with the path and names the node.
-Result<ir::Graph> import_onnx(const Model& model, ImportReport* report = nullptr);
+/// `ranges`: narrower ranges of sizes, by the names that symbols have in the graph; with one value it is no symbol.
+Result<ir::Graph> import_onnx(const Model& model, ImportReport* report = nullptr, const SizeRanges& ranges = {});
 
 /// One line of the operator table, for docs/operators.md.
 struct OperatorInfo {

@@ -27,6 +27,7 @@ using Indices = std::vector<ExprRef>;
 
 /// Facts about symbols found in one round of import and given to the next.
 struct Facts {
+  std::map<std::string, int64_t> min;            // symbol >= min
   std::map<std::string, int64_t> max;            // symbol <= max
   std::map<std::string, std::string> reason;     // why
   std::map<std::string, std::string> alias;      // symbol is the same size as the other

@@ -31,10 +31,15 @@ Error disagreement(const Manifest& m, const TensorType& input, size_t axis, int6
   return {ErrorCode::shape, message + ", must be " + dim.print() + " = " + std::to_string(want)};
 }
 
+// "batch_size is 40, but the file was compiled with --max-batch 32"; a derived size by its program
 Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
   bool below = value != 0 && value < s.min;
   bool above = s.max != 0 && value > s.max;
   if (!below && !above) return {};
+  if (const std::string& from = below ? s.min_from : s.max_from; !from.empty()) {
+    return Error{ErrorCode::shape, (s.derived() ? s.value.print() : s.name) + " is " + std::to_string(value) +
+                                       ", but the file was compiled with " + from};
+  }
   return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " +
                                      std::to_string(s.axis) + " (" + s.name + ") is " +
                                      std::to_string(value) + ", must be at " +
@@ -89,6 +94,9 @@ Result<void> read_symbols(const Manifest& m, std::span<const Shape* const> shape
     TFCC_TRY_VOID(check_range(m, m.symbols[i], symbols[i]));
   }
   if (!derive_symbols(m, symbols)) return overflow("the inputs");
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    if (m.symbols[i].derived()) TFCC_TRY_VOID(check_range(m, m.symbols[i], symbols[i]));
+  }
   for (size_t i = 0; i < m.inputs.size(); ++i) {
     for (size_t axis = 0; axis < m.inputs[i].dims.size(); ++axis) {
       int64_t got = (*shapes[i])[axis];
@@ -145,7 +153,7 @@ std::string print_symbols(const Manifest& m, std::span<const int64_t> symbols) {
 Binding::Binding(const Manifest& manifest, const Plan& plan)
     : manifest_(manifest), plan_(plan), symbols_(manifest.symbols.size()),
       outputs_(manifest.outputs.size()), elements_(plan.buffers.size()),
-      slot_offsets_(plan.slots.size()), slot_bytes_(plan.slots.size()) {
+      offsets_(plan.buffers.size()), room_(plan.buffers.size()), slot_offsets_(plan.slots.size()) {
   size_t most = 0;
   for (const Bucket& b : plan.buckets) most = std::max(most, b.launches.size());
   launches_.resize(most);
@@ -205,7 +213,7 @@ Result<void> Binding::bind_caps(std::span<const int64_t> caps) {
   TFCC_TRY_VOID(lay_out());
   for (size_t i = 0; i < plan_.buffers.size(); ++i) {
     const Buffer& b = plan_.buffers[i];
-    size_t room = b.place == BufferClass::arena      ? slot_bytes_[b.index]
+    size_t room = b.place == BufferClass::arena      ? room_[i]
                   : b.place == BufferClass::constant ? manifest_.weights[b.index].size
                                                      : 0;
     elements_[i] = static_cast<int64_t>(room / size_of(b.dtype));
@@ -239,8 +247,20 @@ Result<void> Binding::lay_out() {
   size_t offset = 0;
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
     slot_offsets_[i] = offset;
-    slot_bytes_[i] = static_cast<size_t>(*plan_.slots[i].evaluate(symbols_));
-    offset += (slot_bytes_[i] + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+    const auto bytes = static_cast<size_t>(*plan_.slots[i].evaluate(symbols_));
+    offset += (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+  }
+  for (size_t i = 0; i < plan_.buffers.size(); ++i) {
+    const Buffer& b = plan_.buffers[i];
+    if (b.place != BufferClass::arena) continue;
+    const int64_t slot = *plan_.slots[b.index].evaluate(symbols_);
+    const auto inside = b.offset.evaluate(symbols_);
+    if (!inside) return overflow("buffer '" + b.name + "'");
+    if (*inside < 0 || *inside > slot || *inside % static_cast<int64_t>(kSlotAlignment) != 0) {
+      return broken("buffer '" + b.name + "' lies outside its slot");
+    }
+    offsets_[i] = slot_offsets_[b.index] + static_cast<size_t>(*inside);
+    room_[i] = static_cast<size_t>(slot - *inside);
   }
   return {};
 }
@@ -264,7 +284,7 @@ Result<void> Binding::bind_buffers() {
     auto io_bytes = [](const Shape& shape, DType t) {
       return static_cast<size_t>(*checked_product(shape)) * size_of(t);
     };
-    size_t room = b.place == BufferClass::arena      ? slot_bytes_[b.index]
+    size_t room = b.place == BufferClass::arena      ? room_[i]
                   : b.place == BufferClass::constant ? manifest_.weights[b.index].size
                   : b.place == BufferClass::input
                       ? io_bytes(inputs_[b.index], manifest_.inputs[b.index].dtype)

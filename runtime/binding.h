@@ -78,7 +78,8 @@ class Binding {
   bool empty() const { return empty_; }
   std::span<const int64_t> symbols() const { return symbols_; }
   std::span<BoundLaunch> launches() { return {launches_.data(), launch_count_}; }
-  std::span<const size_t> slot_offsets() const { return slot_offsets_; }
+  /// Where a buffer of the arena lies in it.
+  size_t offset(uint32_t buffer) const { return offsets_[buffer]; }
   size_t arena_bytes() const { return arena_bytes_; }
   const Shape& output_shape(size_t i) const { return outputs_[i]; }
 
@@ -100,8 +101,9 @@ class Binding {
   std::vector<Shape> inputs_;
   std::vector<Shape> outputs_;
   std::vector<int64_t> elements_;        // of each buffer
+  std::vector<size_t> offsets_;          // of each buffer in the arena
+  std::vector<size_t> room_;             // bytes from there to the end of its slot
   std::vector<size_t> slot_offsets_;
-  std::vector<size_t> slot_bytes_;
   size_t arena_bytes_ = 0;
   std::vector<BoundLaunch> launches_;
   size_t launch_count_ = 0;

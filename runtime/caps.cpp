@@ -79,6 +79,9 @@ bool Caps::monotone() const {
     return std::all_of(sizes.begin(), sizes.end(), never_decreases);
   };
   if (!all(plan_.slots)) return false;
+  for (const Buffer& b : plan_.buffers) {
+    if (b.place == BufferClass::arena && (!all(b.dims) || !never_decreases(b.offset))) return false;
+  }
   for (const Bucket& b : plan_.buckets) {
     for (const Launch& l : b.launches) {
       if (l.kernel && !all(l.kernel->grid)) return false;
@@ -96,13 +99,19 @@ bool Caps::monotone() const {
 }
 
 int64_t Caps::length_cap(int64_t length) const {
+  const auto& caps = plan_.lengths;
+  const auto named = std::lower_bound(caps.begin(), caps.end(), length);
+  if (named != caps.end()) return *named;
   const int64_t cap = std::max(power_of_two(length), kLeastLength);
   const int64_t most = manifest_.symbols[length_].max;
   return most != 0 ? std::min(cap, most) : cap;
 }
 
 int64_t Caps::least_length(int64_t cap) const {
-  const int64_t above = cap <= kLeastLength ? 1 : power_of_two(cap) / 2 + 1;
+  const auto& caps = plan_.lengths;
+  const auto named = std::lower_bound(caps.begin(), caps.end(), cap);
+  int64_t above = cap <= kLeastLength ? 1 : power_of_two(cap) / 2 + 1;
+  if (named != caps.end()) above = named == caps.begin() ? 1 : named[-1] + 1;
   return std::max(above, manifest_.symbols[length_].min);
 }
 
@@ -114,6 +123,9 @@ int64_t Caps::single_cap(int64_t size) const {
 
 std::vector<int64_t> Caps::bucket(int64_t length, int64_t tokens) const {
   std::vector<int64_t> caps(3);
+  if (const int64_t most = manifest_.symbols[tokens_].max; most != 0) {
+    tokens = std::min(tokens, most);
+  }
   const int64_t most = manifest_.symbols[batch_].max;
   const int64_t batch = std::max<int64_t>(tokens / least_length(length), 1);
   caps[batch_] = most != 0 ? std::min(batch, most) : batch;
@@ -166,7 +178,9 @@ std::vector<std::vector<int64_t>> Caps::up_to(std::span<const int64_t> symbols) 
   for (int64_t s = 1; s <= symbols[length_]; s = length_cap(s) + 1) {
     const int64_t least = least_length(length_cap(s));
     const int64_t longest = std::min(length_cap(s), symbols[length_]);
-    for (int64_t t = least; t <= symbols[batch_] * longest; t = token_cap(t) + 1) {
+    int64_t most = symbols[batch_] * longest;
+    if (const int64_t limit = manifest_.symbols[tokens_].max; limit != 0) most = std::min(most, limit);
+    for (int64_t t = least; t <= most; t = token_cap(t) + 1) {
       const std::vector<int64_t> bucket_caps = bucket(length_cap(s), token_cap(t));
       if (within_limits(bucket_caps) && first_bucket(plan_, bucket_caps) != nullptr) {
         all.push_back(bucket_caps);

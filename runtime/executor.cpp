@@ -160,19 +160,6 @@ Result<void> Executor::Impl::own_memory() {
   return {};
 }
 
-// The same before any tensor is set, as far as run() would need it.
-Result<void> Executor::Impl::prepare_ports(std::span<const int64_t> wanted) {
-  Shape shape;
-  for (Port& p : ports) {
-    TFCC_TRY_VOID(runtime::evaluate_dims(*p.type, wanted, shape));
-    const size_t bytes = bytes_of(shape, p.type->dtype);
-    const bool on_device = p.is_set && p.ref.place == Place::device;
-    if (!on_host() && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type));
-  }
-  return {};
-}
-
 Result<void> Executor::Impl::grow_device(Port& p, size_t bytes) {
   if (bytes <= p.device.bytes) return {};
   queue->release(p.device.data);
@@ -204,7 +191,7 @@ void* Executor::Impl::address(const Binding& of, uint32_t index) const {
   const Buffer& b = model->plan->buffers[index];
   switch (b.place) {
     case BufferClass::arena:
-      return static_cast<std::byte*>(arena.data) + of.slot_offsets()[b.index];
+      return static_cast<std::byte*>(arena.data) + of.offset(index);
     case BufferClass::constant:
       return const_cast<std::byte*>(model->backend->weights() +
                                     model->manifest.weights[b.index].offset);
@@ -353,23 +340,6 @@ Result<void> Executor::clear(std::string_view name) {
   p->ref = {};
   p->is_set = false;
   return {};
-}
-
-Result<void> Executor::prepare(const Shapes& shapes) {
-  std::vector<int64_t> symbols;
-  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
-  TFCC_TRY_VOID(impl_->bind(symbols));
-  TFCC_TRY_VOID(impl_->make_ready(impl_->queue->own_stream(), true));
-  // Also for a run on a stream that is being captured.
-  if (!impl_->binding.empty()) TFCC_TRY_VOID(impl_->plain_ready(true));
-  return impl_->prepare_ports(symbols);
-}
-
-Result<void> Executor::prepare_all(const Shapes& shapes) {
-  std::vector<int64_t> symbols;
-  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
-  if (impl_->captures(impl_->queue->own_stream())) TFCC_TRY_VOID(impl_->capture_all(symbols));
-  return prepare(shapes);
 }
 
 Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {

@@ -39,7 +39,6 @@ struct Executor::Impl {
   Result<void> check_outputs() const;
   Result<void> own_memory();
   Result<void> grow_device(Port& p, size_t bytes);
-  Result<void> prepare_ports(std::span<const int64_t> symbols);
   Result<void> choose_addresses(bool own_stream);
   Result<void> issue(void* stream);
   Result<void> begin_run(void* stream);
@@ -61,6 +60,10 @@ struct Executor::Impl {
   Result<void*> graph_for(std::span<const int64_t> symbols, bool prepared);
   Result<void*> capture(const std::vector<int64_t>& bucket);
   Result<void> capture_all(std::span<const int64_t> symbols);
+
+  // executor_prepare.cpp
+  Result<void> prepare_symbols(std::span<const int64_t> symbols);
+  Result<void> prepare_ports(std::span<const int64_t> symbols);
   std::vector<std::vector<int64_t>> drop_graphs();
   bool on_host() const { return model->backend->on_host(); }
   const Shape& output_shape(const Port& p) const {

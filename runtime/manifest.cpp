@@ -202,6 +202,9 @@ void field(const Field& f, Symbol& m, State& s) {
     case 4: return get(f, m.input, s);
     case 5: return get(f, m.axis, s);
     case 6: return get(f, m.value, s);
+    case 7: return get(f, m.min_from, s);
+    case 8: return get(f, m.max_from, s);
+    case 9: return get(f, m.typical, s);
   }
 }
 
@@ -246,6 +249,7 @@ void field(const Field& f, Buffer& m, State& s) {
     case 5: return get(f, m.index, s);
     case 6: return get(f, m.first_use, s);
     case 7: return get(f, m.last_use, s);
+    case 8: return get(f, m.offset, s);
   }
 }
 
@@ -318,6 +322,7 @@ void field(const Field& f, Plan& m, State& s) {
     case 8: return get(f, m.precision, s);
     case 9: return get(f, m.live_bytes, s);
     case 10: return get(f, m.limits, s);
+    case 11: return get(f, m.lengths, s);
   }
 }
 

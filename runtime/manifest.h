@@ -23,6 +23,8 @@ struct Symbol {
   uint32_t input = 0;
   uint32_t axis = 0;
   SizeExpr value;                                  // of a derived symbol
+  std::string min_from = {}, max_from = {};        // options that set them
+  int64_t typical = 0;
 
   bool derived() const { return !value.code.empty(); }
 };
@@ -61,6 +63,7 @@ struct Buffer {
   DType dtype = DType::f32;
   std::vector<SizeExpr> dims;
   uint32_t index = 0;
+  SizeExpr offset = {};                            // in the slot
   uint32_t first_use = 0;
   uint32_t last_use = 0;
 };
@@ -118,6 +121,7 @@ struct Plan {
   std::string precision;
   SizeExpr live_bytes;
   std::vector<Check> limits;
+  std::vector<int64_t> lengths;
 };
 
 struct Image {

@@ -59,12 +59,12 @@ class Checker {
     size_t before = 0;
     for (const Symbol& s : m_.symbols) {
       if (!s.value.valid(before++)) return bad("symbol '" + s.name + "' has a broken value");
+      if (s.min < 0 || s.max < 0 || s.typical < 0 || (s.max != 0 && s.max < s.min)) {
+        return bad("symbol '" + s.name + "' has an empty range");
+      }
       if (s.derived()) continue;
       if (s.input >= m_.inputs.size() || s.axis >= m_.inputs[s.input].dims.size()) {
         return bad("symbol '" + s.name + "' comes from no input");
-      }
-      if (s.min < 0 || s.max < 0 || (s.max != 0 && s.max < s.min)) {
-        return bad("symbol '" + s.name + "' has an empty range");
       }
     }
     if (!valid(m_.checks)) return bad("a check is broken");
@@ -101,6 +101,7 @@ class Checker {
     }
     if (b.index >= bound) return bad("buffer '" + b.name + "' has no storage");
     if (!valid(b.dims, kMaxRank)) return bad("buffer '" + b.name + "' has broken dims");
+    if (!valid(b.offset)) return bad("buffer '" + b.name + "' has a broken offset");
     return {};
   }
 
@@ -140,6 +141,9 @@ class Checker {
     if (p.buckets.empty()) return bad("a plan without buckets");
     if (!valid(p.slots, p.slots.size())) return bad("a slot has a broken size");
     if (!valid(p.limits) || !valid(p.live_bytes)) return bad("a plan has broken limits");
+    for (size_t i = 0; i < p.lengths.size(); ++i) {
+      if (p.lengths[i] <= (i > 0 ? p.lengths[i - 1] : 0)) return bad("a plan has broken lengths");
+    }
     for (const Kernel& k : p.kernels) {
       if (k.name.empty()) return bad("a kernel without name");
       if (cuda && (k.threads == 0 || k.threads > 1024))

@@ -133,8 +133,9 @@ class Executor {
   /// Errors: invalid_argument, shape, memory.
   TFCC_API Result<void> prepare(const Shapes& shapes);
   /// The same for these shapes and all smaller ones: on CUDA captures the launches of every bucket of shapes, so that
-  /// later runs, of any shape, allocate and capture nothing. A bucket is some 100 KB on the device.
-  TFCC_API Result<void> prepare_all(const Shapes& largest);
+  /// later runs, of any shape, allocate and capture nothing. A bucket is some 100 KB on the device. No shapes: the
+  /// largest that the file was compiled for (--max-batch, --max-tokens, --seq-buckets, --maxShapes).
+  TFCC_API Result<void> prepare_all(const Shapes& largest = {});
   /// Arena bytes that these shapes need; captured launches use those of the bucket's largest shape.
   TFCC_API Result<size_t> workspace_bytes(const Shapes& shapes) const;
 

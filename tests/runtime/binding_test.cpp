@@ -46,14 +46,59 @@ TEST(Binding, lays_out_slots_and_sizes) {
   Manifest m = read();
   Binding b(m, m.plans[0]);
   ASSERT_TRUE(b.bind(std::vector<int64_t>{3, 7}));
-  EXPECT_EQ(b.slot_offsets()[0], 0u);
-  EXPECT_EQ(b.slot_offsets()[1], 512u) << "3 * 7 * 16 bytes, rounded up to 256";
+  EXPECT_EQ(b.offset(5), 0u);
+  EXPECT_EQ(b.offset(6), 512u) << "3 * 7 * 16 bytes, rounded up to 256";
   EXPECT_EQ(b.arena_bytes(), 512u + 256u);
   EXPECT_EQ(*arena_size(m.plans[0], std::vector<int64_t>{3, 7}), b.arena_bytes());
   EXPECT_EQ(b.launches().size(), 3u);
   EXPECT_EQ(b.launches()[0].work, 21);
   EXPECT_EQ(b.launches()[2].work, 63);
   EXPECT_EQ(b.output_shape(0), (Shape{3, 7, kO}));
+}
+
+TEST(Binding, buffers_lie_at_their_offsets_in_a_slot) {
+  auto with_offset = [](int64_t offset) {
+    return read([=](pb::Plan& p) {
+      size(p.mutable_slots(0), {0, 4, 3});                     // four times the size
+      p.mutable_buffers(6)->set_index(0);
+      size(p.mutable_buffers(6)->mutable_offset(), {0, offset});
+    });
+  };
+  const std::vector<int64_t> sizes = {3, 7};
+  Manifest good = with_offset(512);
+  Binding b(good, good.plans[0]);
+  ASSERT_TRUE(b.bind(sizes));
+  EXPECT_EQ(b.offset(5), 0u);
+  EXPECT_EQ(b.offset(6), 512u);
+  for (int64_t wrong : {500, 2048, -256}) {
+    Manifest bad = with_offset(wrong);
+    auto done = Binding(bad, bad.plans[0]).bind(sizes);
+    ASSERT_FALSE(done) << wrong;
+    EXPECT_NE(done.error().message.find("outside its slot"), std::string::npos);
+  }
+  Manifest late = with_offset(1280);                           // inside, but 252 bytes do not fit
+  EXPECT_FALSE(Binding(late, late.plans[0]).bind(sizes));
+}
+
+TEST(Binding, names_the_option_that_set_a_limit) {
+  Manifest m = read();
+  m.symbols[0].max = 4;
+  m.symbols[0].max_from = "--max-batch 4";
+  m.symbols[1].min = 3;
+  m.symbols[1].min_from = "--minShapes x:1x3x4";
+  m.symbols.push_back({"tokens", 0, 20, 0, 0, {{1, 0, 1, 1, 3}, "batch_size*sequence_length"}});
+  m.symbols[2].max_from = "--max-tokens 20";
+  auto message = [&](int64_t batch, int64_t length) {
+    Shape x = {batch, length, kC}, ids = {batch, length};
+    std::vector<const Shape*> shapes = {&x, &ids};
+    std::vector<int64_t> symbols;
+    auto done = read_symbols(m, shapes, symbols);
+    return done ? "" : done.error().message;
+  };
+  EXPECT_EQ(message(4, 5), "");
+  EXPECT_EQ(message(5, 4), "batch_size is 5, but the file was compiled with --max-batch 4");
+  EXPECT_EQ(message(4, 2), "sequence_length is 2, but the file was compiled with --minShapes x:1x3x4");
+  EXPECT_EQ(message(3, 7), "batch_size*sequence_length is 21, but the file was compiled with --max-tokens 20");
 }
 
 TEST(Binding, a_batch_that_shares_b_becomes_one_product) {

@@ -92,6 +92,31 @@ TEST_F(CapsTest, keeps_within_the_largest_sizes_of_symbols) {
   EXPECT_EQ(found, (Sizes{8, 4, 64}));
 }
 
+TEST_F(CapsTest, lengths_that_the_file_names) {
+  plan.lengths = {24, 100, 384};
+  manifest.symbols[1].max = 384;
+  manifest.symbols[2].max = 1000;
+  const Caps caps(manifest, plan);
+  Sizes found;
+  ASSERT_TRUE(caps.find(Sizes{2, 10, 20}, found));
+  EXPECT_EQ(found, (Sizes{64, 24, 64}));
+  ASSERT_TRUE(caps.find(Sizes{2, 25, 50}, found));
+  EXPECT_EQ(found, (Sizes{2, 100, 64})) << "2 = 64 / 25";
+  ASSERT_TRUE(caps.find(Sizes{9, 101, 909}, found));
+  EXPECT_EQ(found, (Sizes{9, 384, 1000})) << "no more tokens than the file takes";
+  const auto all = caps.up_to(Sizes{1000, 384, 1000});
+  for (const Sizes& b : all) {
+    EXPECT_TRUE(b[1] == 24 || b[1] == 100 || b[1] == 384);
+    EXPECT_LE(b[2], 1000);
+  }
+  for (int64_t s : {1, 24, 25, 100, 101, 384}) {
+    for (int64_t b = 1; b * s <= 1000; ++b) {
+      ASSERT_TRUE(caps.find(Sizes{b, s, b * s}, found));
+      ASSERT_NE(std::find(all.begin(), all.end(), found), all.end()) << b << " x " << s;
+    }
+  }
+}
+
 TEST_F(CapsTest, sequence_first_inputs) {
   std::swap(manifest.symbols[0].axis, manifest.symbols[1].axis);
   manifest.symbols[1].axis = 0;
@@ -143,6 +168,17 @@ TEST_F(CapsTest, leaves_out_plans_that_more_rows_would_change) {
   plan = good;
   plan.buckets[0].launches[1].kernel->grid[0] = program({1, 2, 9});
   EXPECT_FALSE(possible()) << "a grid that shrinks";
+  plan = good;
+  Buffer buffer;
+  buffer.place = BufferClass::arena;
+  buffer.dims = {program({1, 2})};
+  buffer.offset = program({1, 2, 0, -1, 3});
+  plan.buffers = {buffer};
+  EXPECT_FALSE(possible()) << "a buffer that moves down";
+  plan.buffers[0].offset = program({});
+  EXPECT_TRUE(possible());
+  plan.buffers[0].dims = {program({1, 2, 0, -1, 2})};
+  EXPECT_FALSE(possible()) << "a buffer that might shrink";
   plan = good;
   manifest.symbols[2].value = program({1, 0, 1, 1, 2});
   EXPECT_FALSE(possible()) << "another derived size than the product";

@@ -79,6 +79,38 @@ TEST_F(CudaGraphTest, nothing_is_made_after_all_is_prepared) {
   EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
 }
 
+// Without shapes, all that the file says it takes.
+TEST_F(CudaGraphTest, all_shapes_of_a_file_with_limits) {
+  auto body = [&] {
+    Model unlimited = load(open_ended);
+    auto refused = unlimited.executor()->prepare_all();
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find("names no largest batch_size"), std::string::npos)
+        << refused.error().message;
+    Model model = load([](pb::Manifest& m) {
+      open_ended(m);
+      m.mutable_symbols(0)->set_max(12);
+      m.mutable_symbols(1)->set_max(80);
+      m.mutable_symbols(2)->set_max(300);
+      for (int64_t n : {16, 80}) m.mutable_plans(0)->add_lengths(n);
+    });
+    Executor e = *model.executor();
+    ASSERT_TRUE(e.prepare_all());
+    const ExecutorStats before = e.stats();
+    EXPECT_EQ(before.graphs_made, 8u) << "to 16: 64, 128, 192; to 80: 64, 128, 192, 256, 300";
+    std::mt19937 rng(7);
+    for (int i = 0; i < 50; ++i) {
+      const auto s = 1 + static_cast<int64_t>(rng() % 80);
+      const auto b = 1 + static_cast<int64_t>(rng() % std::min<int64_t>(12, 300 / s));
+      expect_right(e, {b, s});
+    }
+    EXPECT_EQ(e.stats().graphs_made, before.graphs_made);
+    EXPECT_EQ(e.stats().device_allocations, before.device_allocations);
+    EXPECT_EQ(e.stats().plain_runs, 0u);
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaGraphTest, graphs_follow_the_arena) {
   auto body = [&] {
     std::vector<std::string> lines;

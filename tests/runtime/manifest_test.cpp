@@ -121,6 +121,7 @@ void put(const Plan& p, pb::Plan* o) {
     q->set_index(b.index);
     q->set_first_use(b.first_use);
     q->set_last_use(b.last_use);
+    put(b.offset, q->mutable_offset());
   }
   for (auto& s : p.slots) put(s, o->add_slots());
   for (auto& b : p.buckets) {
@@ -141,6 +142,7 @@ void put(const Plan& p, pb::Plan* o) {
   o->set_precision(p.precision);
   put(p.live_bytes, o->mutable_live_bytes());
   for (auto& c : p.limits) put(c, o->add_limits());
+  for (int64_t n : p.lengths) o->add_lengths(n);
 }
 pb::Manifest to_protobuf(const Manifest& m) {
   pb::Manifest o;
@@ -154,6 +156,9 @@ pb::Manifest to_protobuf(const Manifest& m) {
     q->set_input(s.input);
     q->set_axis(s.axis);
     put(s.value, q->mutable_value());
+    q->set_min_from(s.min_from);
+    q->set_max_from(s.max_from);
+    q->set_typical(s.typical);
   }
   for (auto& t : m.inputs) put(t, o.add_inputs());
   for (auto& t : m.outputs) put(t, o.add_outputs());

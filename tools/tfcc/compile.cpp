@@ -14,6 +14,7 @@
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/model_source.h"
 #include "tools/tfcc/output_file.h"
+#include "tools/tfcc/size_options.h"
 
 namespace tfcc::tools {
 namespace {
@@ -26,6 +27,7 @@ struct Options {
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
   bool passes_given = false;
   int threads = 0;
+  SizeFlags sizes;
 };
 
 json report_of(const Options& o, const frontend::ImportReport& import, const std::vector<passes::PassReport>& reports) {
@@ -118,6 +120,10 @@ Result<void> compile_model(Options o) {
 
   frontend::ImportReport import;
   TFCC_TRY(ir::Graph graph, load_graph(o.model, &import));
+  TFCC_TRY(const ResolvedSizes sizes, resolve_sizes(o.sizes, graph));
+  if (!sizes.ranges.empty()) {
+    TFCC_TRY(graph, load_graph(o.model, &import, sizes.ranges));
+  }
   int number = 0;
   if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o, number++, "import", graph));
   std::optional<Error> dump_error;
@@ -138,6 +144,7 @@ Result<void> compile_model(Options o) {
     const bool wanted = std::any_of(targets->begin(), targets->end(), [&](const auto& t) { return t.family == family; });
     if (!wanted) continue;
     codegen::PlanInput in{family, graph, {}};
+    sizes.give(in.options);
     if ((o.fp16 || o.bf16) && family == codegen::Family::cuda) {
       in.options.precision = o.fp16 ? "f16" : "bf16";
       TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + in.options.precision}, after));
@@ -200,6 +207,7 @@ void add_compile(CLI::App& app, Action& action) {
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
+  add_size_flags(*c, o->sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");
   c->add_option("--report", o->report, "write what was done as JSON");

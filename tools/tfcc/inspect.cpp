@@ -40,21 +40,25 @@ void show_tensors(const char* title, const std::vector<runtime::TensorType>& lis
   for (const auto& t : list) line("  {} {}{}", t.name, to_string(t.dtype), dims_text(t.dims));
 }
 
+void show_symbol(const runtime::Manifest& m, const runtime::Symbol& s) {
+  std::string range =
+      s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
+  if (s.derived()) range = s.value.print() + (s.max ? fmt::format(", at most {}", s.max) : "");
+  if (!s.derived()) range += fmt::format(", axis {} of {}", s.axis, m.inputs[s.input].name);
+  for (const std::string* from : {&s.min_from, &s.max_from}) {
+    if (!from->empty()) range += fmt::format(" ({})", *from);
+  }
+  if (s.typical) range += fmt::format(", typically {}", s.typical);
+  line("size {}: {}", s.name, range);
+}
+
 void show_interface(const InspectedFile& f) {
   const runtime::Manifest& m = f.manifest;
   line("{}: {}, {} from {}", f.path, bytes_text(static_cast<int64_t>(f.artifact.file.size())),
        m.producer, m.model);
   show_tensors("inputs", m.inputs);
   show_tensors("outputs", m.outputs);
-  for (const runtime::Symbol& s : m.symbols) {
-    if (s.derived()) {
-      line("size {}: {}", s.name, s.value.print());
-      continue;
-    }
-    const std::string range =
-        s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
-    line("size {}: {}, axis {} of {}", s.name, range, s.axis, m.inputs[s.input].name);
-  }
+  for (const runtime::Symbol& s : m.symbols) show_symbol(m, s);
   for (const runtime::Check& c : m.checks) line("check: {}", c.message);
   for (const runtime::Flag& c : m.flags) line("flag: {}", c.message);
   line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f.weight_bytes())));
@@ -96,9 +100,11 @@ void show_launches(const InspectedFile& f, const runtime::Plan& p, const runtime
 void show_plan(const InspectedFile& f, const runtime::Plan& p, const Options& o) {
   line("plan {}: {}, {} kernels, {} slots", p.family, p.precision, p.kernels.size(),
        p.slots.size());
-  line("  at {}: arena {}, most live at once {}", sizes_text(f), bytes_text(f.arena_bytes(p)),
-       bytes_text(f.at(p.live_bytes)));
+  const auto ratio = f.arena_ratio(p);
+  line("  at {}: arena {}, most live at once {}{}", sizes_text(f), bytes_text(f.arena_bytes(p)),
+       bytes_text(f.live_bytes(p)), ratio ? fmt::format(", ratio {:.2f}", *ratio) : "");
   for (const runtime::Check& c : p.limits) line("  limit: {}", c.message);
+  if (!p.lengths.empty()) line("  graphs for lengths up to {}", fmt::join(p.lengths, ", "));
   std::string names;
   for (const runtime::Buffer* b : f.quadratic_buffers(p)) {
     names += fmt::format("{}{}{}", names.empty() ? "" : ", ", b->name, dims_text(b->dims));
@@ -107,6 +113,9 @@ void show_plan(const InspectedFile& f, const runtime::Plan& p, const Options& o)
   for (const runtime::Bucket& b : p.buckets) {
     line("  bucket {}{}: {} launches: {}", b.name,
          &b == f.bucket(p) ? " (runs at these sizes)" : "", b.launches.size(), op_counts(b));
+    if (const auto layers = f.layers(p, b)) {
+      line("    {} layers of {} launches", layers->count, layers->launches);
+    }
     if (o.launches) show_launches(f, p, b, !o.shapes.empty());
   }
   if (!o.kernels) return;

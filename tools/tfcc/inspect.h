@@ -33,6 +33,16 @@ struct InspectedFile {
 
   /// Bytes that an executor holds for all slots of a plan at `sizes`.
   std::optional<int64_t> arena_bytes(const runtime::Plan& plan) const;
+  /// The most bytes of arena buffers that one launch needs at `sizes`, and how much more the arena is.
+  std::optional<int64_t> live_bytes(const runtime::Plan& plan) const;
+  std::optional<double> arena_ratio(const runtime::Plan& plan) const;
+
+  /// Launches that come again and again: the first and the last time one may differ.
+  struct Layers {
+    size_t count, launches;              // of layers; of each
+  };
+  std::optional<Layers> layers(const runtime::Plan& plan, const runtime::Bucket& bucket) const;
+
   /// The bucket that runs at `sizes`, or null.
   const runtime::Bucket* bucket(const runtime::Plan& plan) const;
   /// Arena buffers whose size grows with the square of one symbol, such as attention scores.
@@ -41,6 +51,9 @@ struct InspectedFile {
   Result<std::string> text(const std::string& name) const;
   uint64_t code_bytes(const runtime::Target& target) const;
   uint64_t weight_bytes() const;
+
+ private:
+  void within_tokens();
 };
 
 /// "in", "out", "arena", "constant" or "state".

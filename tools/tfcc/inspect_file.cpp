@@ -43,9 +43,11 @@ Result<InspectedFile> InspectedFile::open(const std::string& path) {
 Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
   sizes.clear();
   for (const runtime::Symbol& s : manifest.symbols) {
-    const int64_t wanted = std::max(s.min, s.axis == 0 ? kBatch : kLength);
+    const int64_t usual = s.typical ? s.typical : s.axis == 0 ? kBatch : kLength;
+    const int64_t wanted = std::max(s.min, usual);
     sizes.push_back(s.max > 0 ? std::min(wanted, s.max) : wanted);
   }
+  within_tokens();
   for (const auto& [name, shape] : shapes) {
     const auto input = std::find_if(manifest.inputs.begin(), manifest.inputs.end(),
                                     [&](const auto& i) { return i.name == name; });
@@ -81,6 +83,70 @@ Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
     return Error{ErrorCode::shape, "--shapes: a size overflows; use smaller shapes"};
   }
   return {};
+}
+
+// Fewer rows where the file takes fewer tokens than the usual sizes have.
+void InspectedFile::within_tokens() {
+  const auto& symbols = manifest.symbols;
+  if (symbols.empty() || !symbols.back().derived() || symbols.back().max == 0) return;
+  auto at_axis = [&](uint32_t axis) {
+    auto s = std::find_if(symbols.begin(), symbols.end(),
+                          [&](const auto& x) { return !x.derived() && x.axis == axis; });
+    return static_cast<size_t>(s - symbols.begin());
+  };
+  const size_t batch = at_axis(0), length = at_axis(1);
+  if (batch + 1 >= sizes.size() && length + 1 >= sizes.size()) return;
+  const int64_t rows = symbols.back().max / std::max<int64_t>(sizes[length], 1);
+  sizes[batch] = std::max(std::min(sizes[batch], rows), std::max<int64_t>(symbols[batch].min, 1));
+}
+
+std::optional<int64_t> InspectedFile::live_bytes(const Plan& plan) const {
+  const runtime::Bucket* b = bucket(plan);
+  if (b == nullptr) b = &plan.buckets.back();
+  std::vector<int64_t> live(b->launches.size() + 1);
+  for (const Buffer& buffer : plan.buffers) {
+    if (buffer.place != runtime::BufferClass::arena) continue;
+    const auto n = elements(buffer, sizes);
+    if (!n || *n > INT64_MAX / 1024 / static_cast<int64_t>(plan.buffers.size())) return std::nullopt;
+    for (size_t t = buffer.first_use; t <= buffer.last_use && t < live.size(); ++t) {
+      live[t] += *n * static_cast<int64_t>(size_of(buffer.dtype));
+    }
+  }
+  return *std::max_element(live.begin(), live.end());
+}
+
+std::optional<double> InspectedFile::arena_ratio(const Plan& plan) const {
+  const auto arena = arena_bytes(plan), live = live_bytes(plan);
+  if (!arena || !live || *live == 0) return std::nullopt;
+  return static_cast<double>(*arena) / static_cast<double>(*live);
+}
+
+namespace {
+
+// What a launch does, without the tensors that it does it to.
+std::string signature(const Plan& plan, const runtime::Launch& l) {
+  if (l.kernel) return plan.kernels[l.kernel->kernel].name;
+  const runtime::GemmLaunch& g = *l.gemm;
+  std::string s = g.has_bias ? "product with bias" : "product";
+  for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch}) s += " " + e->print();
+  return s;
+}
+
+}  // namespace
+
+std::optional<InspectedFile::Layers> InspectedFile::layers(const Plan& plan, const runtime::Bucket& bucket) const {
+  std::vector<std::string> what;
+  for (const runtime::Launch& l : bucket.launches) what.push_back(signature(plan, l));
+  size_t period = 0, most = 0;                     // launches that are equal to the one a period before, in a row
+  for (size_t p = 1; p < what.size(); ++p) {
+    size_t run = 0;
+    for (size_t i = p; i < what.size(); ++i) {
+      run = what[i] == what[i - p] ? run + 1 : 0;
+      if (run > most) most = run, period = p;
+    }
+  }
+  if (most < 2) return std::nullopt;
+  return Layers{(most + period + period / 2) / period, period};
 }
 
 std::optional<int64_t> InspectedFile::arena_bytes(const Plan& plan) const {

@@ -61,6 +61,9 @@ class Writer {
       j.push_back({{"name", s.name},
                    {"min", s.min},
                    {"max", s.max ? json(s.max) : json()},
+                   {"min_from", s.min_from.empty() ? json() : json(s.min_from)},
+                   {"max_from", s.max_from.empty() ? json() : json(s.max_from)},
+                   {"typical", s.typical ? json(s.typical) : json()},
                    {"input", s.derived() ? json() : json(manifest_.inputs[s.input].name)},
                    {"axis", s.derived() ? json() : json(s.axis)},
                    {"value", file_.sizes[i]}});
@@ -128,6 +131,7 @@ class Writer {
               {"dims", dims(b.dims)}};
     if (b.place == runtime::BufferClass::arena) {
       j["slot"] = b.index;
+      j["offset"] = size(b.offset);
       j["first_use"] = b.first_use;
       j["last_use"] = b.last_use;
     } else {
@@ -165,9 +169,14 @@ class Writer {
     json j = {{"family", p.family},
               {"precision", p.precision},
               {"limits", checks(p.limits)},
+              {"lengths", p.lengths},
               {"live_bytes", size(p.live_bytes)}};
     const auto arena = file_.arena_bytes(p);
     j["arena_bytes"] = arena ? json(*arena) : json();
+    const auto live = file_.live_bytes(p);
+    j["live_bytes"]["value"] = live ? json(*live) : json();
+    const auto ratio = file_.arena_ratio(p);
+    j["arena_ratio"] = ratio ? json(*ratio) : json();
     j["bind"] = p.has_bind ? json(p.kernels[p.bind].name) : json();
     for (const char* key : {"slots", "buffers", "kernels", "buckets", "quadratic_buffers"})
       j[key] = json::array();
@@ -182,8 +191,13 @@ class Writer {
     for (const runtime::Bucket& b : p.buckets) {
       json launches = json::array();
       for (const runtime::Launch& l : b.launches) launches.push_back(launch(p, l));
+      const auto layers = file_.layers(p, b);
       j["buckets"].push_back(
-          {{"name", b.name}, {"limits", checks(b.limits)}, {"launches", launches}});
+          {{"name", b.name},
+           {"limits", checks(b.limits)},
+           {"launches", launches},
+           {"layers", layers ? json{{"count", layers->count}, {"launches", layers->launches}}
+                             : json()}});
     }
     for (const runtime::Buffer* b : file_.quadratic_buffers(p))
       j["quadratic_buffers"].push_back(b->name);

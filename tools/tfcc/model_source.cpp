@@ -42,17 +42,19 @@ FileRef file_beside(const FileRef& file, const fs::path& folder) {
 
 }  // namespace
 
-Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* report) {
+Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* report,
+                             const frontend::SizeRanges& ranges) {
   if (fs::path(path).extension() == ".tfir") {
     TFCC_TRY(std::vector<std::byte> bytes, read_file(path));
     TFCC_TRY(ir::Graph graph,
              ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
     for_each_file(graph,
                   [&](const FileRef& f) { return file_beside(f, fs::path(path).parent_path()); });
+    for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
     return graph;
   }
   TFCC_TRY(frontend::Model model, frontend::read_onnx(path));
-  return frontend::import_onnx(model, report);
+  return frontend::import_onnx(model, report, ranges);
 }
 
 std::string print_for_folder(const ir::Graph& graph, const std::string& model,

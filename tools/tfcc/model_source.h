@@ -12,7 +12,9 @@ namespace tfcc::tools {
 
 /// Reads a .tfir graph or imports an ONNX model. Files of weights that a .tfir names are looked for
 /// beside it, then in the current folder. Errors: those of the parser and the importer.
-Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* report = nullptr);
+/// `ranges` narrows sizes, as import_onnx().
+Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* report = nullptr,
+                             const frontend::SizeRanges& ranges = {});
 
 /// The text of a graph that load_graph read from `model`, for a file in `folder`: names of weight
 /// files lead there from it.

@@ -13,15 +13,15 @@
 
 namespace tfcc::tools {
 
-Result<NamedShapes> parse_shapes(const std::string& text) {
+Result<NamedShapes> parse_shapes(const std::string& text, const std::string& option) {
   NamedShapes out;
   for (const std::string& part : split(text)) {
     const size_t at = part.rfind(':');
-    if (at == std::string::npos) return usage_error(fmt::format("--shapes takes name:4x32, not '{}'", part));
+    if (at == std::string::npos) return usage_error(fmt::format("{} takes name:4x32, not '{}'", option, part));
     std::vector<int64_t> dims;
     for (const std::string& d : split(part.substr(at + 1), 'x')) {
       if (d.empty() || d.size() > 12 || d.find_first_not_of("0123456789") != std::string::npos) {
-        return usage_error(fmt::format("--shapes: '{}' is no size", d));
+        return usage_error(fmt::format("{}: '{}' is no size", option, d));
       }
       dims.push_back(std::stoll(d));
     }
@@ -89,7 +89,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
       int64_t n = k == 0 ? 2 : 16;
       if (d.min == d.max && d.max != 0) n = d.min;
       else if (known != sizes.end()) n = known->second;
-      else if (d.max != 0) n = std::min(n, d.max);
+      else n = std::max(d.max != 0 ? std::min(n, d.max) : n, d.min);
       sizes.emplace(d.text, n);
       shape.push_back(n);
     }

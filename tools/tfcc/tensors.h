@@ -14,8 +14,8 @@ namespace tfcc::tools {
 
 using NamedShapes = std::map<std::string, std::vector<int64_t>>;
 
-/// "input_ids:4x32,attention_mask:4x32". Errors: invalid_argument.
-Result<NamedShapes> parse_shapes(const std::string& text);
+/// "input_ids:4x32,attention_mask:4x32"; `option` is what messages name. Errors: invalid_argument.
+Result<NamedShapes> parse_shapes(const std::string& text, const std::string& option = "--shapes");
 
 /// "input_ids=ids.npy", read. Errors: invalid_argument, as read_npy().
 Result<std::pair<std::string, Array>> read_input(const std::string& text);

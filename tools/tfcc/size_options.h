@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user promises of sizes on the command line of `tfcc compile`, and what it means for the symbols of a graph.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/lower.h"
+#include "frontend/import.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tfcc::tools {
+
+/// The options as given; 0 and empty: not given.
+struct SizeFlags {
+  std::string min_shapes, opt_shapes, max_shapes, seq_buckets;
+  int64_t max_batch = 0, max_tokens = 0;
+
+  bool any() const { return max_batch || max_tokens || !(min_shapes + opt_shapes + max_shapes + seq_buckets).empty(); }
+};
+
+/// Declares --seq-buckets, --max-batch, --max-tokens, --minShapes, --optShapes and --maxShapes.
+void add_size_flags(CLI::App& command, SizeFlags& flags);
+
+/// The flags in terms of symbols.
+struct ResolvedSizes {
+  frontend::SizeRanges ranges;
+  std::map<std::string, codegen::SizeOption> options;
+  std::vector<int64_t> lengths;
+  int64_t max_tokens = 0;
+
+  void give(codegen::LowerOptions& to) const { to.sizes = options, to.lengths = lengths, to.max_tokens = max_tokens; }
+};
+
+/// Reads the flags against a graph that was imported without them. Errors: invalid_argument (a form, or an input that is
+/// not there), shape (a range that is empty or that the model does not allow), both with the name of the option.
+Result<ResolvedSizes> resolve_sizes(const SizeFlags& flags, const ir::Graph& graph);
+
+}  // namespace tfcc::tools
