@@ -39,6 +39,7 @@ struct CompileOptions {
   std::string model_name;                        // for inspection
   std::string report;                            // JSON kept in the manifest
   bool strip = false;                            // leave IR and kernel sources out
+  std::string timings;                           // a timing cache to keep in the file (docs/timing-cache.md)
   int threads = 0;                               // 0: all cores
   KernelCacheOptions cache;
   std::function<void(const std::string& stage, size_t done, size_t total)> progress;

@@ -9,6 +9,7 @@
 #include "ir/ir.h"
 #include "runtime/checksum.h"
 #include "runtime/manifest.pb.h"
+#include "runtime/timing_cache.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -195,7 +196,9 @@ Result<void> write_code(ArtifactFile& file, pb::Manifest& m, const std::vector<T
   return {};
 }
 
-Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<Lowered>& plans, const std::vector<PlanInput>& inputs) {
+Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<Lowered>& plans, const std::vector<PlanInput>& inputs,
+                         const CompileOptions& options) {
+  if (options.strip && options.timings.empty()) return {};
   TFCC_TRY_VOID(file.begin_section(SectionKind::text));
   auto add = [&](const std::string& name, const std::string& text) -> Result<void> {
     pb::Text* t = m.add_texts();
@@ -204,7 +207,8 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
     t->set_size(text.size());
     return file.write(std::as_bytes(std::span(text.data(), text.size())));
   };
-  for (size_t i = 0; i < plans.size(); ++i) {
+  if (!options.timings.empty()) TFCC_TRY_VOID(add(runtime::kTimingText, options.timings));
+  for (size_t i = 0; i < plans.size() && !options.strip; ++i) {
     const std::string family = plans[i].plan.family;
     TFCC_TRY_VOID(add("ir/" + family + ".tfir", ir::print(inputs[i].graph)));
     for (const KernelSource& k : plans[i].kernels) {
@@ -228,7 +232,7 @@ Result<void> write_artifact(const std::string& path, const ir::Graph& graph, con
   TFCC_TRY_VOID(set_interface(m, graph, inputs[0].options));
   TFCC_TRY_VOID(write_weights(file, m, weights, options));
   TFCC_TRY_VOID(write_code(file, m, code));
-  if (!options.strip) TFCC_TRY_VOID(write_texts(file, m, plans, inputs));
+  TFCC_TRY_VOID(write_texts(file, m, plans, inputs, options));
   for (const Lowered& p : plans) set(m.add_plans(), p.plan);
   for (const pb::Weight& w : m.weights()) result.weight_bytes += w.size();
   const std::string bytes = m.SerializeAsString();

@@ -121,6 +121,8 @@ class Backend {
   virtual Result<std::unique_ptr<Queue>> queue() const = 0;
   /// Pieces of code given to the driver so far.
   virtual uint64_t modules_loaded() const { return 0; }
+  /// Writes what was timed to LoadOptions::timing_cache. Errors: io.
+  virtual Result<void> save_timings() const { return {}; }
 };
 
 /// What a backend is made from. Everything outlives the backend.

@@ -89,11 +89,16 @@ class CudaBackend final : public Backend {
   const std::byte* weights() const override { return reinterpret_cast<const std::byte*>(weights_); }
   Result<std::unique_ptr<Queue>> queue() const override;
   uint64_t modules_loaded() const override { return modules_.size(); }
+  Result<void> save_timings() const override {
+    if (!timings_.tune || timings_.cache->added() == 0) return {};
+    return timings_.cache->save(timing_file_);
+  }
 
  private:
   friend class CudaQueue;
   Result<void> upload_weights(const BackendSource& source);
   Result<void> load_kernels(const BackendSource& source);
+  Result<void> load_timings(const BackendSource& source);
   Result<CUmodule> load_module(const BackendSource& source, const Kernel& kernel,
                                const Image& image);
   Result<void> check_memory(CUdeviceptr* p, size_t bytes, const std::string& what) const;
@@ -105,6 +110,9 @@ class CudaBackend final : public Backend {
   CUdeviceptr weights_ = 0;
   std::vector<CUmodule> modules_;
   std::vector<CUfunction> kernels_;
+  TimingCache timing_cache_;
+  GemmTimings timings_;
+  std::string timing_file_;
   const Plan* plan_ = nullptr;
   size_t symbols_ = 0;
   size_t ports_ = 0;
@@ -195,6 +203,23 @@ Result<void> CudaBackend::load_kernels(const BackendSource& s) {
   return {};
 }
 
+// Those of the file first: a cache beside it is younger.
+Result<void> CudaBackend::load_timings(const BackendSource& s) {
+  timings_ = {&timing_cache_, name_, s.options.tune};
+  timing_file_ = s.options.timing_cache;
+  if (s.options.tune && timing_file_.empty()) {
+    return Error{ErrorCode::invalid_argument, "tuning needs a file to write; set LoadOptions::timing_cache"};
+  }
+  const Section* section = s.artifact.find(SectionKind::text);
+  for (const Text& t : s.manifest.texts) {
+    if (t.name != kTimingText || section == nullptr) continue;
+    TFCC_TRY_VOID(verify_section(s.artifact, *section, s.name));
+    const auto bytes = s.artifact.bytes(*section).subspan(t.offset, t.size);
+    timing_cache_.read({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  return timing_file_.empty() ? Result<void>() : timing_cache_.load(timing_file_);
+}
+
 bool uses_products(const Plan& plan) {
   for (const Bucket& b : plan.buckets) {
     for (const Launch& l : b.launches) {
@@ -221,6 +246,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const BackendSource& s, int i
   TFCC_CU(*cuda, "start the GPU",
           cuda->cuDevicePrimaryCtxRetain(&backend->context_, backend->device_));
   Current current(*cuda, backend->context_);
+  TFCC_TRY_VOID(backend->load_timings(s));
   TFCC_TRY_VOID(backend->load_kernels(s));
   TFCC_TRY_VOID(backend->upload_weights(s));
   return std::unique_ptr<Backend>(std::move(backend));
@@ -273,10 +299,13 @@ class CudaQueue final : public Queue {
   Result<size_t> prepare_gemm(const GemmShape& shape) override {
     Current current(cuda_, b_.context_);
     if (gemms_ == nullptr) {
-      TFCC_TRY(gemms_, CublasLtGemms::make());
+      TFCC_TRY(gemms_, CublasLtGemms::make(b_.timings_));
       TFCC_TRY_VOID(b_.check_memory(&workspace_, kWorkspaceBytes, "the workspace of products"));
       ++allocations_;
     }
+    // What is timed is waited for, and its memory given back.
+    std::unique_lock<std::mutex> lock(capture_mutex(), std::defer_lock);
+    if (b_.timings_.tune) lock.lock();
     return gemms_->prepare(shape, kWorkspaceBytes);
   }
   void trim() override {

@@ -33,6 +33,17 @@ Result<std::vector<int64_t>> largest_sizes(const runtime::Manifest& m) {
   return sizes;
 }
 
+// Sizes at which tensors are as large as in any run of so many tokens: as many rows as there may be, and
+// tokens for all of them, rounded up.
+std::vector<int64_t> widest(const runtime::Manifest& m, const std::vector<int64_t>& largest) {
+  std::vector<int64_t> sizes = largest;
+  const size_t batch = symbol_at(m, 0), length = symbol_at(m, 1);
+  if (m.symbols.empty() || !m.symbols.back().derived() || m.symbols.back().max == 0) return sizes;
+  const int64_t rows = std::max<int64_t>(sizes[batch], 1);
+  sizes[length] = std::min(sizes[length], (m.symbols.back().max + rows - 1) / rows);
+  return sizes;
+}
+
 // Of these sizes those that a run may have: a file that was compiled for so many tokens takes long
 // rows or many, not both.
 std::vector<std::vector<int64_t>> corners(const runtime::Manifest& m, const std::vector<int64_t>& largest) {
@@ -74,7 +85,8 @@ Result<void> Executor::Impl::prepare_symbols(std::span<const int64_t> wanted) {
 Result<void> Executor::prepare(const Shapes& shapes) {
   std::vector<int64_t> symbols;
   TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
-  return impl_->prepare_symbols(symbols);
+  TFCC_TRY_VOID(impl_->prepare_symbols(symbols));
+  return impl_->model->backend->save_timings();
 }
 
 Result<void> Executor::prepare_all(const Shapes& shapes) {
@@ -84,6 +96,8 @@ Result<void> Executor::prepare_all(const Shapes& shapes) {
   if (shapes.empty() && !m.inputs.empty()) {
     TFCC_TRY(largest, largest_sizes(m));
     prepared = corners(m, largest);
+    std::vector<int64_t> ports = widest(m, largest);
+    if (runtime::derive_symbols(m, ports)) TFCC_TRY_VOID(impl_->prepare_ports(ports));
     for (auto& sizes : prepared) {
       if (runtime::derive_symbols(m, sizes)) continue;
       return Error{ErrorCode::shape, "the largest sizes of the file overflow; give prepare_all() shapes"};
@@ -99,7 +113,7 @@ Result<void> Executor::prepare_all(const Shapes& shapes) {
     TFCC_TRY_VOID(impl_->capture_all(largest));
   }
   for (const auto& sizes : prepared) TFCC_TRY_VOID(impl_->prepare_symbols(sizes));
-  return {};
+  return impl_->model->backend->save_timings();
 }
 
 }  // namespace v1

@@ -5,6 +5,11 @@
 #ifdef TFCC_CUDA
 #include "runtime/gemm_cublaslt.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/gemm_tuner.h"
+
 #include "runtime/shared_library.h"
 
 #define TFCC_TEXT_(x) #x
@@ -12,6 +17,8 @@
 
 namespace tfcc::runtime {
 namespace {
+
+constexpr int kMostOffers = 16;          // algorithms that are timed
 
 constexpr const char* kWayOut =
     "install cuBLAS of CUDA 13 or 12 (package libcublas-13-0, or pip install nvidia-cublas) and "
@@ -105,14 +112,14 @@ struct CublasLtGemms::Product {
   double alpha = 1;
 };
 
-Result<std::unique_ptr<CublasLtGemms>> CublasLtGemms::make() {
+Result<std::unique_ptr<CublasLtGemms>> CublasLtGemms::make(const GemmTimings& timings) {
   TFCC_TRY(const CublasLt* lt, cublaslt());
-  std::unique_ptr<CublasLtGemms> gemms(new CublasLtGemms(*lt));
+  std::unique_ptr<CublasLtGemms> gemms(new CublasLtGemms(*lt, timings));
   TFCC_LT("start", lt->cublasLtCreate(&gemms->handle_));
   return gemms;
 }
 
-CublasLtGemms::CublasLtGemms(const CublasLt& lt) : lt_(lt) {}
+CublasLtGemms::CublasLtGemms(const CublasLt& lt, const GemmTimings& timings) : lt_(lt), timings_(timings) {}
 
 CublasLtGemms::~CublasLtGemms() {
   products_.clear();
@@ -158,7 +165,8 @@ Result<void> CublasLtGemms::describe(const GemmShape& s, Product& p) const {
   return {};
 }
 
-Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, Product& p) const {
+Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(
+    const GemmShape& s, size_t workspace_bytes, int most, const Product& p) const {
   cublasLtMatmulPreference_t preference = nullptr;
   TFCC_LT("a preference", lt_.cublasLtMatmulPreferenceCreate(&preference));
   auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -172,17 +180,62 @@ Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, P
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     set(attribute, align);
   }
-  cublasLtMatmulHeuristicResult_t found = {};
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
   auto status = lt_.cublasLtMatmulAlgoGetHeuristic(handle_, p.desc, p.first, p.second, p.result,
-                                                   p.result, preference, 1, &found, &count);
+                                                   p.result, preference, most, found.data(), &count);
   lt_.cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
     return Error{ErrorCode::unsupported, "cublasLt has no product " + print(s) + " (status " +
                                              std::to_string(static_cast<int>(status)) +
                                              "); report this model"};
   }
-  p.algo = found.algo;
+  found.resize(static_cast<size_t>(count));
+  return found;
+}
+
+Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, Product& p) const {
+  const bool cached = timings_.cache != nullptr;
+  const std::string key = cached ? TimingCache::key(timings_.card, lt_.cublasLtGetVersion(), s) : "";
+  if (cached && choose_cached(key, workspace_bytes, p)) return {};
+  const bool tune = cached && timings_.tune;
+  TFCC_TRY(const auto offered, offers(s, workspace_bytes, tune ? kMostOffers : 1, p));
+  p.algo = offered[0].algo;
+  return tune ? choose_fastest(s, key, offered, p) : Result<void>();
+}
+
+// An entry that the library does not take is as good as none.
+bool CublasLtGemms::choose_cached(const std::string& key, size_t workspace_bytes, Product& p) const {
+  static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(TimingCache::Algorithm));
+  const auto entry = timings_.cache->find(key);
+  if (!entry) return false;
+  cublasLtMatmulAlgo_t algo;
+  std::memcpy(&algo, entry->algorithm.data(), sizeof algo);
+  cublasLtMatmulHeuristicResult_t result = {};
+  const auto status = lt_.cublasLtMatmulAlgoCheck(handle_, p.desc, p.first, p.second, p.result, p.result, &algo, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) return false;
+  p.algo = algo;
+  return true;
+}
+
+Result<void> CublasLtGemms::choose_fastest(const GemmShape& s, const std::string& key,
+                                           std::span<const cublasLtMatmulHeuristicResult_t> offered, Product& p) const {
+  TFCC_TRY(const CudaDriver* cuda, cuda_driver());
+  size_t workspace_bytes = 0;
+  for (const auto& o : offered) workspace_bytes = std::max(workspace_bytes, o.workspaceSize);
+  CUdeviceptr workspace = 0;
+  if (workspace_bytes > 0 && cuda->cuMemAlloc(&workspace, workspace_bytes) != CUDA_SUCCESS) workspace_bytes = 0;
+  const auto fastest = fastest_candidate(*cuda, s, offered.size(), [&](size_t i, const GemmOperands& o, void* stream) {
+    p.algo = offered[i].algo;
+    return run(p, o, reinterpret_cast<void*>(workspace), workspace_bytes, stream);
+  });
+  if (workspace != 0) cuda->cuMemFree(workspace);
+  if (!fastest) return fastest.error();
+  p.algo = offered[fastest->candidate].algo;
+  TimingCache::Entry entry;
+  std::memcpy(entry.algorithm.data(), &p.algo, sizeof p.algo);
+  entry.us = fastest->us;
+  timings_.cache->add(key, entry);
   return {};
 }
 
@@ -198,7 +251,11 @@ Result<size_t> CublasLtGemms::prepare(const GemmShape& shape, size_t workspace_b
 
 Result<void> CublasLtGemms::run(size_t handle, const GemmOperands& o, void* workspace,
                                 size_t workspace_bytes, void* stream) {
-  Product& p = *products_[handle];
+  return run(*products_[handle], o, workspace, workspace_bytes, stream);
+}
+
+Result<void> CublasLtGemms::run(Product& p, const GemmOperands& o, void* workspace,
+                                size_t workspace_bytes, void* stream) const {
   if (p.has_bias) TFCC_LT("a bias", p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias));
   float alpha32 = static_cast<float>(p.alpha), beta32 = 0;
   double alpha64 = p.alpha, beta64 = 0;

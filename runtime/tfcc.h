@@ -71,6 +71,8 @@ struct LoadOptions {
   int threads = 0;                 // CPU: 0 is one per physical core
   bool verify_weights = false;     // also check the checksums of all weights
   std::string code_dir;            // CPU: where to put the code if memory files may not be executed
+  std::string timing_cache;        // CUDA: a file of measured algorithms of products (docs/timing-cache.md); it may be absent
+  bool tune = false;               // CUDA: prepare() times products that it lacks, and writes it
   bool graphs = true;              // CUDA: replay captured launches; false: launch one by one (needs less memory)
   LogSink log;
 };

@@ -55,7 +55,7 @@ class ArtifactTest : public testing::Test {
 
   std::string path_ = temporary_path("artifact.tfcc");
   LoadOptions options_ = {
-      .device = "cpu", .threads = 1, .verify_weights = false, .code_dir = "", .log = {}};
+      .device = "cpu", .threads = 1, .verify_weights = false, .code_dir = "", .timing_cache = "", .log = {}};
 };
 
 TEST(Checksum, has_the_documented_values) {

@@ -82,7 +82,7 @@ class ExecutorTest : public testing::Test {
 
   std::string path_ = temporary_path("executor.tfcc");
   LoadOptions options_ = {
-      .device = "cpu", .threads = 2, .verify_weights = true, .code_dir = "", .log = {}};
+      .device = "cpu", .threads = 2, .verify_weights = true, .code_dir = "", .timing_cache = "", .log = {}};
 };
 
 TEST_F(ExecutorTest, describes_the_model) {

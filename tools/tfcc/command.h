@@ -26,6 +26,7 @@ void add_verify(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_opt(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_tune(CLI::App& app, Action& action);
 
 /// A wrong command line that the parser could not see; main exits with 2.
 inline Error usage_error(const std::string& message) { return {ErrorCode::invalid_argument, "usage: " + message}; }

@@ -11,6 +11,7 @@
 
 #include "codegen/compile.h"
 #include "ir/ir.h"
+#include "runtime/timing_cache.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/model_source.h"
 #include "tools/tfcc/output_file.h"
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
-  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu;
+  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
   bool passes_given = false;
   int threads = 0;
@@ -108,6 +109,17 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
 }
 
+// What a timing cache holds, in the form that is kept. Products are measured by `tfcc tune`, which needs a GPU.
+Result<std::string> timings_of(const std::string& path) {
+  if (path.empty()) return std::string();
+  runtime::TimingCache cache;
+  TFCC_TRY_VOID(cache.load(path));
+  if (cache.size() == 0) {
+    return Error{ErrorCode::io, path + ": holds no timings; `tfcc tune` measures them, on a machine with a GPU"};
+  }
+  return cache.text();
+}
+
 Result<void> compile_model(Options o) {
   const auto start = std::chrono::steady_clock::now();
   if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
@@ -162,6 +174,7 @@ Result<void> compile_model(Options o) {
   options.model_name = fs::path(o.model).filename().string();
   options.report = report.dump();
   options.strip = o.strip;
+  TFCC_TRY(options.timings, timings_of(o.timing_cache));
   options.threads = o.threads;
   options.cache.dir = o.cache_dir;
   options.cache.enabled = !o.no_cache;
@@ -215,6 +228,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_flag("--strip", o->strip, "leave IR and kernel sources out of the file");
   c->add_option("--threads", o->threads, "threads that compile; default: all cores")->check(CLI::NonNegativeNumber);
   c->add_option("--cache-dir", o->cache_dir, "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");
+  c->add_option("--timing-cache,--timingCacheFile", o->timing_cache, "measured algorithms of products, from `tfcc tune`, to keep in the file");
   c->add_flag("--no-cache", o->no_cache, "compile every kernel again");
   c->add_flag("-q,--quiet", o->quiet, "print errors and warnings alone");
   c->callback([o, passes, &action] {

@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   tfcc::tools::add_bench(app, action);
   tfcc::tools::add_inspect(app, action);
   tfcc::tools::add_opt(app, action);
+  tfcc::tools::add_tune(app, action);
   app.footer("Start with: tfcc compile model.onnx, then tfcc run model.tfcc --random");
   try {
     app.parse(argc, argv);

@@ -196,6 +196,8 @@ int cuLaunchHostFunc(void*, void (*)(void*), void*) { return ++gates, 0; }
 int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t n, void*) {
   return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), n), 0;
 }
+/// Makes work take so many milliseconds.
+void fake_cuda_spend(double ms) { ticks += ms; }
 /// Work that was put behind a gate so far.
 int fake_cuda_gates() { return gates; }
 int cuGetErrorString(int code, const char** out) {
