@@ -40,6 +40,8 @@ const char* function_of(ExprKind kind) {
     case ExprKind::imin: return "imin";
     case ExprKind::imax: return "imax";
     case ExprKind::iabs: return "iabs";
+    case ExprKind::bitand_: return "ibitand";
+    case ExprKind::atan: return "fatan";
     case ExprKind::f2i: return "f2i";
     case ExprKind::fmin: return "fmin_";
     case ExprKind::fmax: return "fmax_";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "frontend/importer.h"
 
@@ -27,6 +28,8 @@ Result<void> view(Importer& im, ValueId x, const Dims& to, const Indices& from) 
 Result<void> reshape_to(Importer& im, ValueId x, const Dims& to) {
   return view(im, x, to, ir::reshape_indices(im.pool(), im.index_vars(to), to, im.dims(x)));
 }
+
+constexpr int64_t kLargestRange = int64_t{1} << 31;
 
 ExprRef product(Importer& im, const Dims& dims) { return ir::element_count(im.pool(), dims); }
 
@@ -350,25 +353,66 @@ Result<void> import_constant_of_shape(Importer& im) {
   return {};
 }
 
-Result<void> import_range(Importer& im) {
-  std::vector<ExprRef> v;
-  const char* const roles[] = {"start", "limit", "delta"};
-  for (size_t i = 0; i < 3; ++i) {
-    TFCC_TRY(ValueId x, im.input(i));
-    if (is_float(im.type(x).dtype)) return im.fail(ErrorCode::unsupported, "Range of floats is not supported");
-    TFCC_TRY(auto s, im.sizes(x, roles[i]));
-    if (s.size() != 1) return im.fail(ErrorCode::bad_file, fmt::format("{} must be a scalar", roles[i]));
-    v.push_back(s[0]);
+namespace {
+
+// The integer that a real expression is, if it is one: Cast(S) + 1.0.
+ExprRef whole_number(ExprRef e) {
+  ExprPool& pool = *e->pool;
+  if (auto v = ir::as_real(e)) {
+    const bool whole = std::floor(*v) == *v && std::fabs(*v) < 16777216.0;
+    return whole ? pool.integer(static_cast<int64_t>(*v)) : nullptr;
   }
+  if (e->kind == ir::ExprKind::i2f) return e->args[0];
+  const bool sum = e->kind == ir::ExprKind::fadd, difference = e->kind == ir::ExprKind::fsub;
+  if (!sum && !difference) return nullptr;
+  ExprRef a = whole_number(e->args[0]), b = whole_number(e->args[1]);
+  if (!a || !b) return nullptr;
+  return sum ? ir::add(a, b) : ir::sub(a, b);
+}
+
+Result<void> range_of_integers(Importer& im, const std::vector<ExprRef>& v, DType dtype) {
   auto delta = ir::as_int(v[2]);
-  if (!delta || *delta == 0) return im.fail(ErrorCode::unsupported, "delta must be a non-zero constant");
+  if (!delta || *delta == 0 || *delta == INT64_MIN) return im.fail(ErrorCode::unsupported, "delta must be a non-zero constant");
   ExprRef span = *delta > 0 ? ir::sub(v[1], v[0]) : ir::sub(v[0], v[1]);
   const int64_t step = *delta > 0 ? *delta : -*delta;
   ExprRef n = ir::max(im.integer(0), ir::div(ir::add(span, im.integer(step - 1)), im.integer(step)));
   const Dims to{n};
   ExprRef k = im.index_vars(to)[0];
-  im.define(0, ir::add(v[0], ir::mul(k, v[2])), im.type(*im.input(0)).dtype, to);
+  im.define(0, ir::convert(ir::add(v[0], ir::mul(k, v[2])), ir::scalar_of(dtype)), dtype, to);
   return {};
+}
+
+Result<void> range_of_reals(Importer& im, const std::vector<ExprRef>& v, DType dtype) {
+  const auto start = ir::as_real(v[0]), limit = ir::as_real(v[1]), delta = ir::as_real(v[2]);
+  if (!start || !limit || !delta || *delta == 0) {
+    return im.fail(ErrorCode::unsupported, "start, limit and delta of reals must be known at compile time, or whole numbers made of sizes");
+  }
+  const double count = std::ceil((*limit - *start) / *delta);
+  if (!(count <= static_cast<double>(kLargestRange))) return im.fail(ErrorCode::unsupported, "the range is too long or endless");
+  const Dims to{im.integer(std::max<int64_t>(0, static_cast<int64_t>(count)))};
+  ExprRef k = ir::convert(im.index_vars(to)[0], ir::scalar_of(dtype));
+  im.define(0, ir::add(v[0], ir::mul(k, v[2])), dtype, to);
+  return {};
+}
+
+}  // namespace
+
+Result<void> import_range(Importer& im) {
+  std::vector<ExprRef> v, whole;
+  const char* const roles[] = {"start", "limit", "delta"};
+  TFCC_TRY(ValueId first, im.input(0));
+  const DType dtype = im.type(first).dtype;
+  for (size_t i = 0; i < 3; ++i) {
+    TFCC_TRY(ValueId x, im.input(i));
+    if (im.type(x).dtype != dtype || dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "inputs must be numbers of one type");
+    ExprRef e = im.resolved(im.element(x, Indices(im.rank(x), im.integer(0))));
+    if (!is_size_expression(e)) {
+      return im.fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor", roles[i], im.graph.value(x).name));
+    }
+    v.push_back(e);
+    if (ExprRef n = is_float(dtype) ? whole_number(e) : e) whole.push_back(n);
+  }
+  return whole.size() == 3 ? range_of_integers(im, whole, dtype) : range_of_reals(im, v, dtype);
 }
 
 }  // namespace tfcc::frontend

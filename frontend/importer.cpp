@@ -96,6 +96,15 @@ ExprRef Importer::broadcast_element(ValueId v, const Indices& at) {
   return element(v, own);
 }
 
+ExprRef Importer::resolved(ExprRef e) {
+  e = ir::expand(graph, e, [](ValueId) { return true; });
+  return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+    if (n->kind != ir::ExprKind::load) return nullptr;
+    const ir::Constant* c = graph.constant(ValueId{static_cast<uint32_t>(n->value)});
+    return c ? ir::constant_element(pool(), *c, n->args) : nullptr;
+  });
+}
+
 Result<std::vector<ExprRef>> Importer::sizes(ValueId v, std::string_view role) {
   const Dims d = dims(v);
   if (d.size() > 1 || is_float(type(v).dtype)) {
@@ -111,14 +120,7 @@ Result<std::vector<ExprRef>> Importer::sizes(ValueId v, std::string_view role) {
   }
   std::vector<ExprRef> out;
   for (int64_t k = 0; k < count; ++k) {
-    ExprRef e = element(v, d.empty() ? Indices{} : Indices{integer(k)});
-    // A size computed through ops that were kept (a reduction of a shape): look through them.
-    e = ir::expand(graph, e, [](ValueId) { return true; });
-    e = ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-      if (n->kind != ir::ExprKind::load) return nullptr;
-      const ir::Constant* c = graph.constant(ValueId{static_cast<uint32_t>(n->value)});
-      return c ? ir::constant_element(pool(), *c, n->args) : nullptr;
-    });
+    ExprRef e = resolved(element(v, d.empty() ? Indices{} : Indices{integer(k)}));
     if (!is_size_expression(e)) {
       return fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor",
                                                       role, graph.value(v).name));
@@ -343,6 +345,31 @@ ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std:
   Indices from(perm.size());
   for (size_t k = 0; k < perm.size(); ++k) from[perm[k]] = at[k];
   return im.pointwise(im.element(v, from), im.type(v).dtype, to, suffix);
+}
+
+ValueId reduction(Importer& im, ir::ReduceKind kind, ExprRef free_body, const Dims& extents, const Type& type, std::string_view suffix) {
+  ir::ReduceAttrs attrs;
+  attrs.kind = kind;
+  attrs.extents = extents;
+  ir::Captured c = ir::capture(free_body);
+  attrs.body = c.body;
+  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, type, im.value_name(0) + std::string(suffix), im.node->name);
+}
+
+Indices variables(Importer& im, const Dims& dims, size_t first) {
+  Indices at;
+  for (size_t k = 0; k < dims.size(); ++k) at.push_back(im.pool().index(static_cast<int64_t>(first + k), dims[k]));
+  return at;
+}
+
+ExprRef zero_of(Importer& im, Scalar type) {
+  if (type == Scalar::boolean) return im.pool().boolean(false);
+  return type == Scalar::i64 ? im.integer(0) : im.pool().real(0, type);
+}
+
+ExprRef clamped(ExprRef e, ExprRef n) {
+  ExprPool& pool = *e->pool;
+  return ir::max(pool.integer(0), ir::min(e, ir::sub(n, pool.integer(1))));
 }
 
 ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix) {

@@ -71,6 +71,8 @@ class Importer {
   Result<std::vector<ExprRef>> sizes(ValueId v, std::string_view role);
   /// The same where every element must be a number.
   Result<std::vector<int64_t>> numbers(ValueId v, std::string_view role);
+  /// A free expression with everything looked through that can be: ops that were kept, elements of constants.
+  ExprRef resolved(ExprRef e);
   Result<ExprRef> scalar_real(ValueId v, std::string_view role);
 
   /// Result dims of broadcasting; records what must be equal. Errors: shape.
@@ -126,5 +128,13 @@ ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name
 ExprRef packed_bits(Importer& im, ValueId bytes, Indices at, int bits);
 /// saturate(round(value) + zero) in an integer type; `zero` is an i64 or null.
 ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type);
+/// kind over `extents` of a free body whose reduction indices follow those of the result.
+ValueId reduction(Importer& im, ir::ReduceKind kind, ExprRef free_body, const Dims& extents, const Type& type, std::string_view suffix);
+/// Index variables over `dims`, numbered from `first`.
+Indices variables(Importer& im, const Dims& dims, size_t first);
+/// Zero of a scalar type.
+ExprRef zero_of(Importer& im, Scalar type);
+/// e held inside [0, n), for a load that another condition keeps from being used. Needs n >= 1.
+ExprRef clamped(ExprRef e, ExprRef n);
 
 }  // namespace tfcc::frontend

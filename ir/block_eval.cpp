@@ -107,6 +107,8 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
       return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::min(a, b); });
     case ExprKind::imax:
       return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::max(a, b); });
+    case ExprKind::bitand_:
+      return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return a & b; });
     case ExprKind::iabs:
       return map(io, ia(0), n, [](int64_t a) { return a < 0 ? 0 - u(a) : u(a); });
     case ExprKind::bounded:

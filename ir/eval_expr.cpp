@@ -72,6 +72,8 @@ class Interpreter {
         return of(std::min(i(a[0]), i(a[1])));
       case ExprKind::imax:
         return of(std::max(i(a[0]), i(a[1])));
+      case ExprKind::bitand_:
+        return of(i(a[0]) & i(a[1]));
       case ExprKind::iabs:
         return of(i(a[0]) < 0 ? wrap_mul(i(a[0]), -1) : i(a[0]));
       case ExprKind::bounded:

@@ -42,6 +42,8 @@ enum class ExprKind : uint8_t {
   fneg, fabs, exp, log, sqrt, erf, tanh, sin, cos, floor, ceil, rint, sign,
   i2f, f2f,  // to type()
   round_f16, round_bf16,  // a Cast of the graph to 16 bits: value rounded, type unchanged
+  atan,
+  bitand_,   // of two i64, in two's complement
 };
 
 class ExprPool;
@@ -125,7 +127,9 @@ ExprRef min(ExprRef a, ExprRef b);
 ExprRef max(ExprRef a, ExprRef b);
 ExprRef abs(ExprRef a);
 ExprRef pow(ExprRef a, ExprRef b);
-/// Any real unary kind: exp, log, sqrt, erf, tanh, sin, cos, floor, ceil, rint, sign, round_f16, round_bf16.
+/// The bits that both integers have.
+ExprRef bit_and(ExprRef a, ExprRef b);
+/// Any real unary kind: exp, log, sqrt, erf, tanh, sin, cos, atan, floor, ceil, rint, sign, round_f16, round_bf16.
 ExprRef unary(ExprKind kind, ExprRef a);
 /// e if 0 <= e < n by proof, else a node that clamps and raises flag `flag`.
 ExprRef bounded(ExprRef e, ExprRef n, int64_t flag);

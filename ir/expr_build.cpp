@@ -106,6 +106,7 @@ double fold_unary(ExprKind kind, double a) {
     case ExprKind::tanh: return std::tanh(a);
     case ExprKind::sin: return std::sin(a);
     case ExprKind::cos: return std::cos(a);
+    case ExprKind::atan: return std::atan(a);
     case ExprKind::floor: return std::floor(a);
     case ExprKind::ceil: return std::ceil(a);
     case ExprKind::rint: return std::nearbyint(a);
@@ -148,6 +149,16 @@ ExprRef mod(ExprRef a, ExprRef b) {
 ExprRef min(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fmin, a, b) : int_min(a, b); }
 ExprRef max(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fmax, a, b) : int_max(a, b); }
 ExprRef pow(ExprRef a, ExprRef b) { return real_binary(ExprKind::fpow, a, b); }
+
+ExprRef bit_and(ExprRef a, ExprRef b) {
+  const auto x = as_int(a), y = as_int(b);
+  if (x && y) return a->pool->integer(*x & *y);
+  if (a == b || (x && *x == 0) || (y && *y == -1)) return a;
+  if ((y && *y == 0) || (x && *x == -1)) return b;
+  if (compare(a, b) > 0) std::swap(a, b);
+  return node(ExprKind::bitand_, Scalar::i64, {a, b});
+}
+
 ExprRef neg(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fneg, a) : from_poly(*a->pool, scale(to_poly(a), -1)); }
 ExprRef abs(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fabs, a) : int_abs(a); }
 

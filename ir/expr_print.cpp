@@ -152,6 +152,8 @@ class Printer {
       case ExprKind::tanh: return {call("tanh", {a[0]}), kAtom};
       case ExprKind::sin: return {call("sin", {a[0]}), kAtom};
       case ExprKind::cos: return {call("cos", {a[0]}), kAtom};
+      case ExprKind::atan: return {call("atan", {a[0]}), kAtom};
+      case ExprKind::bitand_: return {call("bitand", {a[0], a[1]}), kAtom};
       case ExprKind::floor: return {call("floor", {a[0]}), kAtom};
       case ExprKind::ceil: return {call("ceil", {a[0]}), kAtom};
       case ExprKind::rint: return {call("rint", {a[0]}), kAtom};

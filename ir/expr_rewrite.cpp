@@ -48,6 +48,7 @@ class Rewriter {
       case ExprKind::bfalse: return pool_.boolean(false);
       case ExprKind::floordiv: return div(arg(0), arg(1));
       case ExprKind::imin: case ExprKind::fmin: return min(arg(0), arg(1));
+      case ExprKind::bitand_: return bit_and(arg(0), arg(1));
       case ExprKind::imax: case ExprKind::fmax: return max(arg(0), arg(1));
       case ExprKind::iabs: return abs(arg(0));
       case ExprKind::bounded: return bounded(arg(0), arg(1), e->value);

@@ -285,10 +285,10 @@ std::string index_name(int64_t number) {
 
 bool is_reserved_name(std::string_view name) {
   static constexpr std::string_view kWords[] = {
-      "abs",  "and",   "bf16", "bool",   "bounded", "ceil", "cos",  "erf",  "exp",
-      "f16",  "f32",   "f64",  "false",  "floor",   "fmod", "i64",  "in",   "inf",
-      "infd", "isnan", "let",  "log",    "max",     "min",  "nan",  "nand", "not",
-      "or",   "pow",   "rint", "select", "sign",    "sin",  "sqrt", "tanh", "true"};
+      "abs", "and",  "atan",  "bf16", "bitand", "bool", "bounded", "ceil", "cos",  "erf",
+      "exp", "f16",  "f32",   "f64",  "false",  "floor", "fmod",   "i64",  "in",   "inf",
+      "infd", "isnan", "let", "log",  "max",    "min",  "nan",     "nand", "not",  "or",
+      "pow", "rint", "select", "sign", "sin",   "sqrt", "tanh",    "true"};
   if (std::find(std::begin(kWords), std::end(kWords), name) != std::end(kWords)) return true;
   if (name.empty()) return false;
   if (name.size() == 1) return name[0] >= 'a' && name[0] <= 'z';

@@ -37,7 +37,7 @@ constexpr UnaryFunction kUnaryFunctions[] = {
     {"erf", ExprKind::erf},        {"tanh", ExprKind::tanh},   {"sin", ExprKind::sin},
     {"cos", ExprKind::cos},        {"floor", ExprKind::floor}, {"ceil", ExprKind::ceil},
     {"rint", ExprKind::rint},      {"sign", ExprKind::sign},   {"f16", ExprKind::round_f16},
-    {"bf16", ExprKind::round_bf16}};
+    {"bf16", ExprKind::round_bf16}, {"atan", ExprKind::atan}};
 
 std::string_view spelled(Scalar t) {
   constexpr std::string_view kNames[] = {"i64", "f32", "f64", "bool"};
@@ -247,6 +247,11 @@ class ExprParser {
     if (a.size() == 2 && (f == "min" || f == "max")) {
       TFCC_TRY_VOID(same_numbers(f, a[0], a[1]));
       return f == "min" ? min(a[0], a[1]) : max(a[0], a[1]);
+    }
+    if (a.size() == 2 && f == "bitand") {
+      TFCC_TRY_VOID(want(a[0], Scalar::i64, f));
+      TFCC_TRY_VOID(want(a[1], Scalar::i64, f));
+      return bit_and(a[0], a[1]);
     }
     if (a.size() == 2 && (f == "pow" || f == "fmod")) {
       TFCC_TRY_VOID(same_numbers(f, a[0], a[1]));

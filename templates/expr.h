@@ -27,6 +27,7 @@ TFCC_REAL_1(ferf, ::erff, ::erf)
 TFCC_REAL_1(ftanh, ::tanhf, ::tanh)
 TFCC_REAL_1(fsin, ::sinf, ::sin)
 TFCC_REAL_1(fcos, ::cosf, ::cos)
+TFCC_REAL_1(fatan, ::atanf, ::atan)
 TFCC_REAL_1(fabs_, ::fabsf, ::fabs)
 TFCC_REAL_1(ffloor, ::floorf, ::floor)
 TFCC_REAL_1(fceil, ::ceilf, ::ceil)
@@ -54,6 +55,7 @@ TFCC_REAL_1(ferf, math::erf)
 TFCC_REAL_1(ftanh, math::tanh)
 TFCC_REAL_1(fsin, math::sin)
 TFCC_REAL_1(fcos, math::cos)
+TFCC_REAL_1(fatan, math::atan)
 TFCC_REAL_1(fabs_, math::abs)
 TFCC_REAL_1(ffloor, math::floor)
 TFCC_REAL_1(fceil, math::ceil)
@@ -128,6 +130,8 @@ template <class A, class B>
 TFCC_FN auto imin(A a, B b) { using T = decltype(a + b); return (T)a < (T)b ? (T)a : (T)b; }
 template <class A, class B>
 TFCC_FN auto imax(A a, B b) { using T = decltype(a + b); return (T)a > (T)b ? (T)a : (T)b; }
+template <class A, class B>
+TFCC_FN i64 ibitand(A a, B b) { return (i64)a & (i64)b; }
 template <class A>
 TFCC_FN A iabs(A a) { return a < 0 ? -a : a; }
 

@@ -2,7 +2,7 @@
 // Elementary functions for CPU kernels: no library call, no table, selects instead of branches, so that the loops
 // that call them are vectorised. Special values are those of C's math.h (except the sign of some zeros).
 //
-// float: exp, log, tanh, sin, cos, pow within 3 ulp, erf within 2e-7. double: about 1e-14 relative.
+// float: exp, log, tanh, sin, cos, atan, pow within 3 ulp, erf within 2e-7. double: about 1e-14 relative.
 // sin and cos of arguments beyond 2^20 take a slow exact reduction, which keeps their loops scalar.
 // The polynomials are Chebyshev interpolants on the ranges named beside them.
 #pragma once
@@ -258,6 +258,38 @@ TFCC_FN f64 sin(f64 x) { f64 r; i64 q = reduce(x, r); return sin_of(r, q); }
 TFCC_FN f64 cos(f64 x) { f64 r; i64 q = reduce(x, r); return sin_of(r, q + 1); }
 TFCC_FN f32 sin(f32 x) { f64 r; i64 q = reduce((f64)x, r); return short_sin_of(r, q); }
 TFCC_FN f32 cos(f32 x) { f64 r; i64 q = reduce((f64)x, r); return short_sin_of(r, q + 1); }
+
+// ---- atan: |x| > tan(3 pi/8) through -1/x, |x| > tan(pi/8) through (x - 1)/(x + 1); then t + t^3 q(t^2) ----
+
+/// Where x goes: the argument t, and what to add to atan(t).
+template <class T>
+TFCC_FN T reduce_atan(T x, T& base) {
+  T a = abs(x);
+  bool far = a > (T)0x1.3504f333f9de6p+1, middle = a > (T)0x1.a827999fcef32p-2;
+  base = far ? (T)0x1.921fb54442d18p+0 : middle ? (T)0x1.921fb54442d18p-1 : (T)0;
+  T top = far ? (T)-1 : middle ? a - (T)1 : a;
+  T bottom = far ? a : middle ? a + (T)1 : (T)1;
+  return top / bottom;
+}
+
+TFCC_FN f32 atan(f32 x) {
+  f32 base;
+  f32 t = reduce_atan(x, base);
+  f32 z = t * t;
+  f32 q = poly(z, -0x1.555554p-2f, 0x1.99973p-3f, -0x1.24202ep-3f, 0x1.b80f88p-4f, -0x1.08432cp-4f);
+  return copysign(base + (t + t * z * q), x);
+}
+
+TFCC_FN f64 atan(f64 x) {
+  f64 base;
+  f64 t = reduce_atan(x, base);
+  f64 z = t * t;
+  f64 q = poly(z, -0x1.5555555555547p-2, 0x1.999999999336bp-3, -0x1.2492491ff6e7bp-3, 0x1.c71c6f06c887cp-4,
+               -0x1.745caa21cd7a4p-4, 0x1.3b09febcd8e72p-4, -0x1.108efcdc5a56fp-4, 0x1.da515382497f8p-5,
+               -0x1.9b37dcc1c7b0ep-5, 0x1.06a2f2d99301bp-4, -0x1.af50fbb405e20p-3, 0x1.36ef7198332d5p-1,
+               -0x1.7cec6d76c0858p-1);
+  return copysign(base + (t + t * z * q), x);
+}
 
 // ---- pow ----
 

@@ -19,7 +19,7 @@ const char* kSource = R"(
 #define BINARY(F) \
   TFCC_KERNEL(F##32) { for (i64 i = begin; i < end; ++i) ((f32*)a[2])[i] = math::F(((const f32*)a[0])[i], ((const f32*)a[1])[i]); } \
   TFCC_KERNEL(F##64) { for (i64 i = begin; i < end; ++i) ((f64*)a[2])[i] = math::F(((const f64*)a[0])[i], ((const f64*)a[1])[i]); }
-UNARY(exp) UNARY(log) UNARY(erf) UNARY(tanh) UNARY(sin) UNARY(cos)
+UNARY(exp) UNARY(log) UNARY(erf) UNARY(tanh) UNARY(sin) UNARY(cos) UNARY(atan)
 UNARY(sqrt) UNARY(floor) UNARY(ceil) UNARY(rint)
 BINARY(pow) BINARY(fmod)
 )";
@@ -116,6 +116,7 @@ TEST_F(CpuMath, FloatElementary) {
   EXPECT_LE(unary_ulp<float>("tanh", std::tanh, 3), 3);
   EXPECT_LE(unary_ulp<float>("sin", std::sin), 1);
   EXPECT_LE(unary_ulp<float>("cos", std::cos), 1);
+  EXPECT_LE(unary_ulp<float>("atan", std::atan), 3);
   EXPECT_LE(unary_ulp<float>("erf", std::erf, 5), 3);
 }
 
@@ -125,6 +126,7 @@ TEST_F(CpuMath, DoubleElementary) {
   EXPECT_LE(unary_ulp<double>("tanh", std::tanh, 3), 5);
   EXPECT_LE(unary_ulp<double>("sin", std::sin), 3);
   EXPECT_LE(unary_ulp<double>("cos", std::cos), 3);
+  EXPECT_LE(unary_ulp<double>("atan", std::atan), 4);
   EXPECT_LE(unary_ulp<double>("erf", std::erf, 6), 4);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random expressions printed as C++ and compiled by Clang give what the interpreter gives: bit by bit where every operation
-// is exact or correctly rounded, and within 2e-6 for one exp, log, erf, tanh, sin or cos of such a value.
+// is exact or correctly rounded, and within 2e-6 for one exp, log, erf, tanh, sin, cos or atan of such a value.
 #include <fmt/format.h>
 
 #include <memory>
@@ -27,7 +27,7 @@ struct Function {
 };
 
 std::vector<Function> make_functions(uint32_t seed, ir::ExprPool& pool) {
-  constexpr ExprKind kInexact[] = {ExprKind::exp, ExprKind::log, ExprKind::erf, ExprKind::tanh, ExprKind::sin, ExprKind::cos};
+  constexpr ExprKind kInexact[] = {ExprKind::exp, ExprKind::log, ExprKind::erf, ExprKind::tanh, ExprKind::sin, ExprKind::cos, ExprKind::atan};
   ir::RawMaker maker(seed, false);
   std::vector<Function> out;
   for (int k = 0; static_cast<int>(out.size()) < kPerUnit; ++k) {

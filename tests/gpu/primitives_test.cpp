@@ -47,6 +47,7 @@ TEST(Primitives, Reals) {
       {"ftanh(x)", [](double a, double) { return std::tanh(a); }},
       {"fsin(x)", [](double a, double) { return std::sin(a); }},
       {"fcos(x)", [](double a, double) { return std::cos(a); }},
+      {"fatan(x)", [](double a, double) { return std::atan(a); }},
       {"fabs_(x)", [](double a, double) { return std::fabs(a); }},
       {"ffloor(x)", [](double a, double) { return std::floor(a); }},
       {"fceil(x)", [](double a, double) { return std::ceil(a); }},

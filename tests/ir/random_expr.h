@@ -32,7 +32,7 @@ class RandomExpr {
     }
     ExprRef a = integer(depth - 1), b = integer(depth - 1);
     ExprRef positive = pool_.integer(static_cast<int64_t>(random_() % 7) + 1);
-    switch (random_() % 12) {
+    switch (random_() % 13) {
       case 0:
         return add(a, b);
       case 1:
@@ -55,6 +55,8 @@ class RandomExpr {
         return bounded(a, pool_.integer(5), 0);
       case 10:
         return neg(a);
+      case 11:
+        return bit_and(a, b);
       default:
         return convert(real(depth - 1), Scalar::i64);
     }
@@ -92,7 +94,8 @@ class RandomExpr {
     constexpr ExprKind kUnary[] = {
         ExprKind::exp,  ExprKind::log,   ExprKind::sqrt, ExprKind::erf,       ExprKind::tanh,
         ExprKind::sin,  ExprKind::floor, ExprKind::rint, ExprKind::sign,      ExprKind::round_f16,
-        ExprKind::ceil, ExprKind::cos,   ExprKind::fneg, ExprKind::round_bf16};
+        ExprKind::ceil, ExprKind::cos,   ExprKind::fneg, ExprKind::round_bf16,
+        ExprKind::atan};
     ExprRef a = real(depth - 1), b = real(depth - 1);
     switch (random_() % 13) {
       case 0:

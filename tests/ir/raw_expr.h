@@ -101,7 +101,7 @@ class RawMaker {
     }
     constexpr ExprKind kExact[] = {ExprKind::sqrt, ExprKind::floor, ExprKind::ceil, ExprKind::rint, ExprKind::sign,
                                    ExprKind::round_f16, ExprKind::round_bf16};
-    constexpr ExprKind kOther[] = {ExprKind::exp, ExprKind::log, ExprKind::erf, ExprKind::tanh, ExprKind::sin, ExprKind::cos};
+    constexpr ExprKind kOther[] = {ExprKind::exp, ExprKind::log, ExprKind::erf, ExprKind::tanh, ExprKind::sin, ExprKind::cos, ExprKind::atan};
     Raw a = real(depth - 1);
     switch (pick(transcendental_ ? 18 : 15)) {
       case 0: case 1: return two(Raw::add, a, real(depth - 1));
@@ -312,6 +312,7 @@ class RawEval {
       case ExprKind::erf: return std::erf(a);
       case ExprKind::tanh: return std::tanh(a);
       case ExprKind::sin: return std::sin(a);
+      case ExprKind::atan: return std::atan(a);
       default: return std::cos(a);
     }
   }

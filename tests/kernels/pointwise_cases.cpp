@@ -89,7 +89,7 @@ Case functions(const char* type, bool specials) {
   const auto unary = [&](const std::string& name, const std::string& expr) {
     o.add(name, "%x", "(i,j) => " + expr, fmt::format("{}[N,5]", type));
   };
-  for (const char* f : {"exp", "erf", "tanh", "sin", "cos", "floor", "ceil", "rint", "sign", "abs"})
+  for (const char* f : {"exp", "erf", "tanh", "sin", "cos", "atan", "floor", "ceil", "rint", "sign", "abs"})
     unary(f, fmt::format("{}(%x[i,j])", f));
   unary("log", fmt::format("log(abs(%x[i,j]) + 0.1{})", d));
   unary("sqrt", "sqrt(abs(%x[i,j]))");
@@ -125,6 +125,7 @@ Case integers_and_conditions() {
   i64("modulo", "%a[i,j] % (abs(%b[i,j]) + 1)");
   i64("smaller", "min(%a[i,j], %b[i,j])");
   i64("larger", "max(%a[i,j], 3*%b[i,j] - 2)");
+  i64("common_bits", "bitand(%a[i,j], %b[i,j])");
   i64("polynomial", "%a[i,j]*%a[i,j]*%b[i,j] - 4*%b[i,j] + i*j");
   const auto condition = [&](const std::string& name, const std::string& e) {
     o.add(name, "%a, %b, %m", "(i,j) => " + e, "bool[N,16]");
