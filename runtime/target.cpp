@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Choice of the target that runs: the file's targets against this machine's GPU and CPU.
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -82,8 +83,12 @@ Result<const Target*> for_gpu(const Manifest& m, int index, const std::string& n
 
 Result<const Target*> for_cpu(const Manifest& m, const std::string& name) {
   if (const Target* t = best_for_cpu(m)) return t;
+  const bool has_cpu = std::any_of(m.targets.begin(), m.targets.end(), [](const Target& t) {
+    return t.name.starts_with("x86-64");
+  });
   return Error{ErrorCode::device, name + ": no code for this CPU: it has " + target_list(m) +
-                                      ", here is " + cpu_text() + "; compile with --cpu=all"};
+                                      ", here is " + cpu_text() + "; compile with " +
+                                      (has_cpu ? "--cpu=all" : "--target cpu")};
 }
 
 }  // namespace
