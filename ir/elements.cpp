@@ -53,19 +53,43 @@ ExprRef element_of(const Graph& graph, ValueId v, const std::vector<ExprRef>& in
   }
 }
 
-ExprRef expand(const Graph& graph, ExprRef free, const InlinePolicy& inline_it) {
-  ExprRef current = free;
-  while (true) {
-    bool changed = false;
-    current = rewrite(current, [&](ExprRef n) -> ExprRef {
-      if (n->kind != ExprKind::load) return nullptr;
-      const ValueId v{static_cast<uint32_t>(n->value)};
-      if (!has_elements(graph, v) || !inline_it(v)) return nullptr;
-      changed = true;
-      return element_of(graph, v, n->args);
-    });
-    if (!changed) return current;
+namespace {
+
+// A definition is expanded once per load. The reach keeps the cost of a chain of a hundred thousand ops at its length, not its
+// square, and the stack shallow.
+class Expander {
+ public:
+  Expander(const Graph& graph, const InlinePolicy& inline_it, Reach reach) : graph_(graph), inline_it_(inline_it), reach_(reach) {}
+
+  ExprRef run(ExprRef e) {
+    return rewrite(e, [this](ExprRef n) -> ExprRef { return n->kind == ExprKind::load ? inlined(n) : nullptr; });
   }
+
+ private:
+  ExprRef inlined(ExprRef load) {
+    const ValueId v{static_cast<uint32_t>(load->value)};
+    if (!has_elements(graph_, v) || !inline_it_(v)) return nullptr;
+    if (auto it = memo_.find(load); it != memo_.end()) return it->second;
+    if (depth_ == reach_.depth || inlined_ == reach_.loads) return nullptr;
+    ++depth_;
+    ++inlined_;
+    ExprRef e = run(element_of(graph_, v, load->args));
+    --depth_;
+    memo_.emplace(load, e);
+    return e;
+  }
+
+  const Graph& graph_;
+  const InlinePolicy& inline_it_;
+  std::unordered_map<ExprRef, ExprRef> memo_;
+  Reach reach_;
+  size_t depth_ = 0, inlined_ = 0;
+};
+
+}  // namespace
+
+ExprRef expand(const Graph& graph, ExprRef free, const InlinePolicy& inline_it, Reach reach) {
+  return Expander(graph, inline_it, reach).run(free);
 }
 
 std::vector<ValueId> loads_of(ExprRef free) {

@@ -27,8 +27,15 @@ ExprRef element_of(const Graph& graph, ValueId v, const std::vector<ExprRef>& in
 /// May the definition of v be inlined at these indices?
 using InlinePolicy = std::function<bool(ValueId v)>;
 
-/// A free expression with every load of a value that `inline_it` accepts replaced by its element, repeatedly.
-ExprRef expand(const Graph& graph, ExprRef free, const InlinePolicy& inline_it);
+/// How far expand() goes: definitions one inside the other, and loads replaced in all.
+struct Reach {
+  size_t depth = 128;
+  size_t loads = 4096;
+};
+
+/// A free expression with every load of a value that `inline_it` accepts replaced by its element, repeatedly; what lies out
+/// of reach stays a load.
+ExprRef expand(const Graph& graph, ExprRef free, const InlinePolicy& inline_it, Reach reach = {});
 
 /// Operands and body of a free expression: slots in order of first appearance.
 struct Captured {

@@ -46,18 +46,18 @@ ExprRef* body_of(ir::Op& op) {
   return nullptr;
 }
 
-// Inlines producers one at a time while the body stays small; true if any was.
+// Inlines producers one at a time while the body stays small; true if any was. The body is free until the end.
 bool fuse(Graph& g, OpId o) {
+  const ValueId reader = g.result(o);
+  ExprRef free = ir::free_expr(g, o, *body_of(g.op(o)), {});
   bool changed = false;
   std::vector<ValueId> refused;
   while (true) {
-    const ValueId reader = g.result(o);
-    const ExprRef free = ir::free_expr(g, o, *body_of(g.op(o)), {});
     ValueId pick;
     for (ValueId v : g.op(o).operands) {
       if (std::find(refused.begin(), refused.end(), v) == refused.end() && may_inline(g, v, reader)) pick = v;
     }
-    if (!pick.valid()) return changed;
+    if (!pick.valid()) break;
     ExprRef inlined = ir::rewrite(free, [&](ExprRef n) -> ExprRef {
       if (n->kind != ExprKind::load || n->value != static_cast<int64_t>(pick.value)) return nullptr;
       return ir::element_of(g, pick, n->args);
@@ -66,13 +66,18 @@ bool fuse(Graph& g, OpId o) {
       refused.push_back(pick);
       continue;
     }
-    ir::Captured c = ir::capture(inlined);
-    g.set_operands(o, c.operands);
-    *body_of(g.op(o)) = c.body;
+    free = inlined;
+    g.set_operands(o, ir::loads_of(free));
     // Dead now: what it read has one user less, and a chain is inlined to its start.
     if (g.use_count(pick) == 0) g.set_operands(g.value(pick).def, {});
     changed = true;
   }
+  if (changed) {
+    ir::Captured c = ir::capture(free);
+    g.set_operands(o, c.operands);
+    *body_of(g.op(o)) = c.body;
+  }
+  return changed;
 }
 
 }  // namespace

@@ -34,10 +34,9 @@ std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const In
   return v;
 }
 
-ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop) {
-  return ir::expand(graph, ir::load_of(graph, v, at), [&](ValueId x) {
-    return graph.def(x)->kind == OpKind::pointwise && !(stop && stop(x));
-  });
+ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop, ir::Reach reach) {
+  const auto inlined = [&](ValueId x) { return graph.def(x)->kind == OpKind::pointwise && !(stop && stop(x)); };
+  return ir::expand(graph, ir::load_of(graph, v, at), inlined, reach);
 }
 
 ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at) {

@@ -36,7 +36,10 @@ std::optional<ValueId> loaded_at(ExprRef e, const Indices& at);
 std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const Indices& at);
 
 /// The element of v at its own indices with all elementwise producers inlined, except where `stop` says so.
-ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop = {});
+ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop = {}, ir::Reach reach = {});
+
+/// Far enough for a norm, a GELU or a softmax, whose parts are a few ops away; these are looked for at every op.
+inline constexpr ir::Reach kNearby{24, 64};
 
 /// One producer at a time, through single-use pointwise ops alone: what a fusion may swallow.
 ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at);

@@ -70,6 +70,13 @@ std::optional<Inner> match(ExprRef e) {
   return std::nullopt;
 }
 
+// A GELU is a product, with a factor or its half outermost; most ops need no further look.
+bool is_product(const ir::Op& op) {
+  if (op.kind != OpKind::pointwise) return false;  // cost: no other op expands to a GELU
+  const ExprKind kind = op.as<ir::PointwiseAttrs>().body->kind;
+  return kind == ExprKind::fmul || kind == ExprKind::fdiv;
+}
+
 // A value that already computes x at these indices, searched backwards from y.
 std::optional<ValueId> find_value(const Graph& g, ValueId y, ExprRef x, const Indices& at) {
   if (auto v = loaded_at(x, at)) return v;
@@ -78,7 +85,7 @@ std::optional<ValueId> find_value(const Graph& g, ValueId y, ExprRef x, const In
     const ir::Op* op = g.def(queue[i]);
     if (!op) continue;
     for (ValueId v : op->operands) {
-      if (g.value(v).type == g.value(y).type && expanded(g, v, at) == x) return v;
+      if (g.value(v).type == g.value(y).type && expanded(g, v, at, {}, kNearby) == x) return v;
       queue.push_back(v);
     }
   }
@@ -93,8 +100,9 @@ PassReport raise_gelu(Graph& graph) {
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     const ValueId y = graph.result(*it);
     if (graph.value(y).type.rank() == 0 || graph.use_count(y) == 0) continue;
+    if (!is_product(graph.op(*it))) continue;  // cost: the match would fail
     const Indices at = ir::indices_of(graph, y);
-    auto inner = match(expanded(graph, y, at));
+    auto inner = match(expanded(graph, y, at, {}, kNearby));
     if (!inner) continue;
     auto x = find_value(graph, y, inner->x, at);
     if (!x) {

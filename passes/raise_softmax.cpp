@@ -55,7 +55,7 @@ PassReport raise_softmax(Graph& graph) {
     const ir::Type type = graph.value(y).type;
     const Indices at = ir::indices_of(graph, y);
     if (at.empty() || at.back()->kind != ExprKind::index) continue;
-    ExprRef e = expanded(graph, y, at, [&](ValueId v) { return std::find(stops.begin(), stops.end(), v) != stops.end(); });
+    ExprRef e = expanded(graph, y, at, [&](ValueId v) { return std::find(stops.begin(), stops.end(), v) != stops.end(); }, kNearby);
     auto x = match(graph, e, at);
     if (!x || graph.value(*x).type != type) continue;
     graph.replace_uses(y, graph.add(OpKind::softmax, {*x}, ir::SoftmaxAttrs{}, type, graph.value(y).name, graph.op(o).origin));
