@@ -214,6 +214,7 @@ Result<void> walk(Importer& im, const Facts& facts) {
       }
     }
     TFCC_TRY_VOID(lookup(n, im.opset)->function(im));
+    if (!im.wrong_attribute.empty()) return im.fail(ErrorCode::bad_file, im.wrong_attribute);
     if (im.pool().overflowed) return im.fail(ErrorCode::shape, "a size does not fit 64 bits");
   }
   im.node = nullptr;
@@ -255,6 +256,39 @@ Facts facts_of(const SizeRanges& ranges) {
 }
 
 constexpr int kRounds = 8;
+constexpr size_t kMostOps = size_t{1} << 16;  // after import; a transformer of a hundred layers has some ten thousand
+
+// Elements that 64 bits can count, symbols taken as 1.
+bool countable(const ir::Type& type) {
+  int64_t n = 1;
+  for (ExprRef d : type.dims) {
+    const std::optional<int64_t> size = ir::as_int(d);
+    if (size && *size != 0 && __builtin_mul_overflow(n, *size, &n)) return false;
+  }
+  return n <= INT64_MAX / 8;
+}
+
+// What no machine could compile or run, before anything is spent on it.
+Result<void> check_extent(const Importer& im) {
+  size_t ops = 0;
+  for (ir::OpId o : im.graph.order()) {
+    const ir::Op& op = im.graph.op(o);
+    ops += op.kind != ir::OpKind::constant;
+    for (ValueId v : op.results) {
+      if (countable(im.graph.value(v).type)) continue;
+      return im.fail(ErrorCode::shape, fmt::format("'{}' has the shape {}, whose size does not fit 64 bits", escaped(im.graph.value(v).name),
+                                                   ir::to_string(im.graph.value(v).type)));
+    }
+  }
+  for (ValueId v : im.graph.inputs()) {
+    if (!countable(im.graph.value(v).type)) {
+      return im.fail(ErrorCode::shape, fmt::format("input '{}' has the shape {}, whose size does not fit 64 bits", escaped(im.graph.value(v).name),
+                                                   ir::to_string(im.graph.value(v).type)));
+    }
+  }
+  if (ops > kMostOps) return im.fail(ErrorCode::unsupported, fmt::format("the graph has {} ops; at most {} are compiled", ops, kMostOps));
+  return {};
+}
 
 }  // namespace
 
@@ -273,6 +307,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     if (!(facts == before)) continue;  // with what was learned, even a walk that failed may go through
     TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();
+    TFCC_TRY_VOID(check_extent(im));
     if (report) {
       report->nodes = model.nodes.size();
       report->warnings = model.warnings;

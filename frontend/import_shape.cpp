@@ -180,6 +180,7 @@ Result<void> import_expand(Importer& im) {
 
 Result<void> import_concat(Importer& im) {
   TFCC_TRY(ValueId first, im.input(0));
+  if (!im.node->find("axis")) return im.fail(ErrorCode::bad_file, "attribute 'axis' is missing");
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), im.rank(first)));
   Dims to = im.dims(first);
   std::vector<ValueId> parts;
@@ -308,6 +309,7 @@ Result<void> import_slice(Importer& im) {
   for (size_t k = 0; k < starts.size(); ++k) {
     TFCC_TRY(size_t axis, im.axis_of(axes[k], to.size()));
     if (steps[k] == 0) return im.fail(ErrorCode::shape, "a step is 0");
+    if (ranges[axis]) return im.fail(ErrorCode::shape, fmt::format("axis {} is given twice", axes[k]));
     ranges[axis] = slice_range(im, starts[k], ends[k], steps[k], im.dims(x)[axis]);
     to[axis] = ranges[axis]->length;
   }

@@ -44,25 +44,31 @@ Result<ValueId> Importer::input(size_t i) const {
   return fail(ErrorCode::bad_file, fmt::format("input '{}' is not defined before this node", escaped(node->inputs[i])));
 }
 
-int64_t Importer::attr_int(std::string_view name, int64_t otherwise) const {
+const Attribute* Importer::attribute(std::string_view name, Attribute::Kind kind) const {
   const Attribute* a = node->find(name);
-  return a && a->kind == Attribute::Kind::integer ? a->i : otherwise;
+  if (!a || a->kind == kind) return a;
+  if (wrong_attribute.empty()) wrong_attribute = fmt::format("attribute '{}' has a type that {} does not take", name, escaped(node->op_type));
+  return nullptr;
+}
+
+int64_t Importer::attr_int(std::string_view name, int64_t otherwise) const {
+  const Attribute* a = attribute(name, Attribute::Kind::integer);
+  return a ? a->i : otherwise;
 }
 
 float Importer::attr_float(std::string_view name, float otherwise) const {
-  const Attribute* a = node->find(name);
-  return a && a->kind == Attribute::Kind::real ? a->f : otherwise;
+  const Attribute* a = attribute(name, Attribute::Kind::real);
+  return a ? a->f : otherwise;
 }
 
 std::string Importer::attr_string(std::string_view name, std::string_view otherwise) const {
-  const Attribute* a = node->find(name);
-  return a && a->kind == Attribute::Kind::string ? a->s : std::string(otherwise);
+  const Attribute* a = attribute(name, Attribute::Kind::string);
+  return a ? a->s : std::string(otherwise);
 }
 
 std::optional<std::vector<int64_t>> Importer::attr_ints(std::string_view name) const {
-  const Attribute* a = node->find(name);
-  if (!a || a->kind != Attribute::Kind::integers) return std::nullopt;
-  return a->ints;
+  const Attribute* a = attribute(name, Attribute::Kind::integers);
+  return a ? std::optional(a->ints) : std::nullopt;
 }
 
 int Importer::onnx_type(ValueId v) const {

@@ -45,6 +45,8 @@ class Importer {
   int64_t opset = 0;
   bool has_input(size_t i) const { return i < node->inputs.size() && !node->inputs[i].empty(); }
   Result<ValueId> input(size_t i) const;
+  /// The attribute of this name and kind, or null; one of another kind is remembered in wrong_attribute.
+  const Attribute* attribute(std::string_view name, Attribute::Kind kind) const;
   int64_t attr_int(std::string_view name, int64_t otherwise) const;
   float attr_float(std::string_view name, float otherwise) const;
   std::string attr_string(std::string_view name, std::string_view otherwise) const;
@@ -94,6 +96,7 @@ class Importer {
   std::string value_name(size_t output) const;
 
   Facts found;
+  mutable std::string wrong_attribute;  // what was asked for in another kind than the node gives; the walk refuses it
   std::unordered_map<std::string, ValueId> values;                 // by ONNX name
   std::map<int, ValueId> small_float_tables;                       // by ONNX type: the value of each bit pattern
   /// Offsets of packed tokens that the graph made itself: the lengths of the sequences and the tokens before each.

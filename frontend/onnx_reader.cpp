@@ -82,7 +82,7 @@ Attribute::Kind kind_of(const onnx::AttributeProto& a) {
 
 Dim dim_of(const onnx::TensorShapeProto::Dimension& d) {
   // Some exporters write -1 for "unknown".
-  if (d.has_dim_value() && d.dim_value() >= 0) return {d.dim_value(), {}};
+  if (d.has_dim_value() && d.dim_value() != -1) return {d.dim_value(), {}};
   return {std::nullopt, d.dim_param()};
 }
 
