@@ -15,16 +15,19 @@ std::string index_name(int64_t k) {
   return kNames[k];
 }
 
-// Conjuncts over batch and key alone, and the others.
+// Conjuncts over batch and key alone, and the others. What causality and windows say the templates know by themselves.
 struct Visibility {
   ExprRef live = nullptr, rest = nullptr;
 };
 
-Visibility split(ExprRef visible) {
+Visibility split(const ir::AttentionAttrs& attrs, ExprRef queries, ExprRef keys) {
   Visibility v;
+  ExprRef visible = attrs.visible;
   if (!visible) return v;
   std::vector<ExprRef> conjuncts = visible->kind == ir::ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
   for (ExprRef c : conjuncts) {
+    const auto band = ir::band_of(c, queries, keys);
+    if (band && (band->left ? attrs.window_left == band->size : (attrs.causal ? 0 : attrs.window_right.value_or(-1)) == band->size)) continue;
     const bool keys_alone = !ir::uses_index(c, 1) && !ir::uses_index(c, 2);
     ExprRef& part = keys_alone ? v.live : v.rest;
     part = part ? ir::logical_and(part, c) : c;
@@ -87,7 +90,7 @@ Result<void> emit_attention(Lowering& l, OpId o) {
     const std::string p = l.pointer(l.arg_of(part.base));
     return part.offset ? fmt::format("{} + {}", p, part.offset) : p;
   };
-  const Visibility seen = split(attrs.visible);
+  const Visibility seen = split(attrs, l.dims(q)[1], l.dims(k)[1]);
 
   // A plain scale needs no functor.
   double scale = 0;
@@ -125,8 +128,9 @@ Result<void> emit_attention(Lowering& l, OpId o) {
     aligned &= !l.is_io(l.arg_of(part.base)) && part.offset * bytes % 16 == 0 && part.stride * bytes % 16 == 0;
   }
   text += fmt::format("struct Spec {{ using T = {}; {};\n  static constexpr int q_stride = {}, k_stride = {}, v_stride = {}, out_stride = {}, block_m = {}, block_n = {};\n"
-                      "  static constexpr bool aligned = {}, causal = {}, scaled = {}; static constexpr f32 score_scale = {}; }};\n",
-                      t, problem, parts[0].stride, parts[1].stride, parts[2].stride, dv * attrs.heads, tile.block_m, tile.block_n, aligned, attrs.causal, scaled,
+                      "  static constexpr int window_left = {}, window_right = {};\n  static constexpr bool aligned = {}, causal = {}, scaled = {}; static constexpr f32 score_scale = {}; }};\n",
+                      t, problem, parts[0].stride, parts[1].stride, parts[2].stride, dv * attrs.heads, tile.block_m, tile.block_n,
+                      attrs.window_left.value_or(-1), attrs.window_right.value_or(-1), aligned, attrs.causal, scaled,
                       cpp_expr(l.pool().real(scaled ? scale : 1), CppNames{}));
   if (l.cuda()) {
     text += fmt::format("static_assert(AttentionShape<Spec>::threads == {} && AttentionShape<Spec>::shared_bytes == {}, \"the plan has other sizes\");\n", tile.threads, tile.shared_bytes);

@@ -96,9 +96,9 @@ std::optional<Lowering::RowSlice> Lowering::row_slice(ValueId v) const {
   if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1 || graph.is_output(v)) return std::nullopt;
   for (OpId user : graph.value(v).users) {
     const ir::Op& reader = graph.op(user);
-    if (reader.kind != OpKind::attention) return std::nullopt;
-    // Only as q, k or v: what the score loads goes through a plain pointer.
-    for (size_t i = 3; i < reader.operands.size(); ++i) {
+    if (reader.kind != OpKind::attention && reader.kind != OpKind::rope) return std::nullopt;
+    // Only as q, k or v, or as what is rotated: tables and what a score loads go through a plain pointer.
+    for (size_t i = reader.kind == OpKind::rope ? 1 : 3; i < reader.operands.size(); ++i) {
       if (reader.operands[i] == v) return std::nullopt;
     }
   }
@@ -154,6 +154,7 @@ Result<void> Lowering::lower_op(OpId o) {
         return {};
       }
       return graph.op(o).kind == OpKind::gelu ? emit_gelu(*this, o) : emit_bias_gelu(*this, o);
+    case OpKind::rope: return emit_rope(*this, o);
     case OpKind::attention: return emit_attention(*this, o);
   }
   return unsupported(o, "no kernel");

@@ -150,6 +150,7 @@ Result<void> emit_rms_norm(Lowering& l, OpId op);
 Result<void> emit_residual_norm(Lowering& l, OpId op);
 Result<void> emit_gelu(Lowering& l, OpId op);
 Result<void> emit_bias_gelu(Lowering& l, OpId op);
+Result<void> emit_rope(Lowering& l, OpId op);
 Result<void> emit_attention(Lowering& l, OpId op);
 
 /// A product that the target's library computes: one of reals. Those of integers are kernels.

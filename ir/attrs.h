@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes of each op: plain structs. visit() names every field once, sorted by key; the printer, the parser,
+// Attributes of each op: plain structs. An optional one that is not set is not written. visit() names every field once, sorted by key; the printer, the parser,
 // the verifier's expression walk and equality are all written on top of it.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -82,6 +83,15 @@ struct ResidualNormAttrs {
   template <class V> void visit(V&& v) { v("eps", eps); v("has_beta", has_beta); v("has_bias", has_bias); v("kind", kind); }
 };
 
+/// rope(x, cos, sin): x [B,S,heads*d], cos and sin [B or 1, S, rotary/2], or [.., rotary] where a pair's members differ.
+/// The first `rotary` channels of each head are rotated in pairs (e, e + rotary/2), or (2e, 2e + 1) if interleaved.
+struct RopeAttrs {
+  int64_t heads = 1;
+  bool interleaved = false;
+  int64_t rotary = 0;
+  template <class V> void visit(V&& v) { v("heads", heads); v("interleaved", interleaved); v("rotary", rotary); }
+};
+
 /// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads / kv_heads).
 /// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and visible load (slot = operand).
 /// Indices: 0 = b, 1 = h, 2 = i, 3 = j. param s is the dot product q.k in f32.
@@ -93,13 +103,15 @@ struct AttentionAttrs {
   int64_t kv_heads = 1;
   ExprRef score = nullptr;
   ExprRef visible = nullptr;
+  std::optional<int64_t> window_left;   // visible implies j >= i + (Sk - Sq) - window_left
+  std::optional<int64_t> window_right;  // visible implies j <= i + (Sk - Sq) + window_right
   template <class V> void visit(V&& v) {
     v("causal", causal); v("heads", heads); v("key_padding", key_padding); v("kv_heads", kv_heads);
-    v("score", score); v("visible", visible);
+    v("score", score); v("visible", visible); v("window_left", window_left); v("window_right", window_right);
   }
 };
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
-                           GeluAttrs, ResidualNormAttrs, AttentionAttrs>;
+                           GeluAttrs, ResidualNormAttrs, RopeAttrs, AttentionAttrs>;
 
 }  // namespace tfcc::ir

@@ -202,6 +202,16 @@ std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>&
   return result;
 }
 
+std::optional<Band> band_of(ExprRef condition, ExprRef queries, ExprRef keys) {
+  if (condition->kind != ExprKind::ge0) return std::nullopt;
+  ExprPool& pool = *condition->pool;
+  const std::vector<ExprRef> at = indices_of(pool, {queries, queries, queries, keys});
+  ExprRef ahead = add(sub(at[2], at[3]), sub(keys, queries));  // j <= i + keys - queries exactly if this is >= 0
+  if (auto n = as_int(sub(condition->args[0], ahead)); n && *n >= 0) return Band{false, *n};
+  if (auto n = as_int(add(condition->args[0], ahead)); n && *n >= 0) return Band{true, *n};
+  return std::nullopt;
+}
+
 namespace {
 
 constexpr int64_t kLargestLookedAt = 64 * 1024;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "ir/graph.h"
@@ -61,6 +62,15 @@ ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices, const 
 /// Groups of equal product are matched first, so that only real merges and splits make divisions.
 std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>& indices,
                                      const std::vector<ExprRef>& to, const std::vector<ExprRef>& from);
+
+/// A condition on the distance of key j (index variable 3) from query i (2) in an attention of these lengths:
+/// j >= i + keys - queries - size if `left`, else j <= i + keys - queries + size.
+struct Band {
+  bool left;
+  int64_t size;
+};
+/// Nothing if the condition is another one, or a band that leaves out its own diagonal.
+std::optional<Band> band_of(ExprRef condition, ExprRef queries, ExprRef keys);
 
 /// What a constant is at these indices without a load: a literal at constant indices, one number for all, an affine
 /// function of the indices, or a triangle. Null if none of these. Large constants (over 64 KiB) are never looked at.

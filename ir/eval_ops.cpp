@@ -308,6 +308,27 @@ void eval_gelu(OpRun& run) {
   });
 }
 
+void eval_rope(OpRun& run) {
+  const auto& a = run.op.as<RopeAttrs>();
+  const HostTensor &x = *run.operands[0], &cos = *run.operands[1], &sin = *run.operands[2];
+  const int64_t tokens = x.dims[1], width = x.dims[2], d = width / a.heads, w = cos.dims[2];
+  for (int64_t row = 0; row < x.dims[0] * tokens; ++row) {
+    const int64_t table = (cos.dims[0] == 1 ? row % tokens : row) * w;
+    for (int64_t k = 0; k < width; ++k) {
+      const int64_t c = k % d, at = row * width + k;
+      double& y = run.results[0].reals[static_cast<size_t>(at)];
+      y = x.reals[static_cast<size_t>(at)];
+      if (c >= a.rotary) continue;
+      const int64_t half = a.rotary / 2;
+      const bool first = a.interleaved ? c % 2 == 0 : c < half;
+      const int64_t step = a.interleaved ? 1 : half, pair = a.interleaved ? c / 2 : c % half;
+      const auto t = static_cast<size_t>(table + (w == half ? pair : c));
+      const double other = x.reals[static_cast<size_t>(first ? at + step : at - step)];
+      y = y * cos.reals[t] + (first ? -other : other) * sin.reals[t];
+    }
+  }
+}
+
 /// One query row of one head at a time: scores of all keys in blocks, softmax over the visible
 /// ones, weighted sum.
 class Attention {
@@ -413,6 +434,8 @@ void eval_op(OpRun& run) {
     case OpKind::gelu:
     case OpKind::bias_gelu:
       return eval_gelu(run);
+    case OpKind::rope:
+      return eval_rope(run);
     case OpKind::residual_norm:
       return eval_residual_norm(run);
     case OpKind::attention:

@@ -306,6 +306,7 @@ class GraphParser : WordParser {
       if (error) return;
       const auto it = op.fields.find(key);
       if (it == op.fields.end()) {
+        if constexpr (requires { value.has_value(); }) return;
         lexer_.seek(end);
         error = lexer_.error(fmt::format("{}: attribute '{}' is missing", to_string(op.kind), key));
         return;
@@ -332,6 +333,10 @@ class GraphParser : WordParser {
     return {};
   }
   Result<void> read(const OpText&, std::string_view, int64_t& v) {
+    TFCC_TRY(v, integer("an integer"));
+    return {};
+  }
+  Result<void> read(const OpText&, std::string_view, std::optional<int64_t>& v) {
     TFCC_TRY(v, integer("an integer"));
     return {};
   }

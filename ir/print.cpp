@@ -166,6 +166,9 @@ class Printer {
                              // something mutable
     std::string out;
     const auto field = [&](std::string_view key, auto& value) {
+      if constexpr (requires { value.has_value(); }) {
+        if (!value) return;
+      }
       out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, text(op, key, value));
     };
     std::visit([&](auto& a) { a.visit(field); }, attrs);
@@ -174,6 +177,7 @@ class Printer {
 
   std::string text(const Op&, std::string_view, bool v) { return v ? "true" : "false"; }
   std::string text(const Op&, std::string_view, int64_t v) { return fmt::format("{}", v); }
+  std::string text(const Op&, std::string_view, const std::optional<int64_t>& v) { return fmt::format("{}", *v); }
   std::string text(const Op&, std::string_view, double v) { return real_text(v); }
   std::string text(const Op&, std::string_view, ReduceKind v) {
     return std::string(kReduceKindNames[static_cast<int>(v)]);

@@ -175,6 +175,23 @@ void check_residual_norm(Rules r) {
   r.require(a.kind == NormKind::layer || !a.has_beta, "an rms norm has no beta (N4)");
 }
 
+void check_rope(Rules r) {
+  const auto& a = r.op.as<RopeAttrs>();
+  if (!r.counts(3, 3, "O1") || !keeps_shape(r, "O2")) return;
+  const auto width = r.in(0).rank() == 3 ? as_int(r.in(0).dims[2]) : std::nullopt;
+  if (!r.require(width && a.heads > 0 && *width % a.heads == 0, "x is not [B, S, heads * d] (O2)")) return;
+  const bool fits = a.rotary > 0 && a.rotary % 2 == 0 && a.rotary <= *width / a.heads;
+  if (!r.require(fits, "rotary is odd or larger than a head (O3)")) return;
+  const auto& x = r.in(0).dims;
+  for (size_t i = 1; i < 3; ++i) {
+    const auto& t = r.in(i).dims;
+    const bool shape = t.size() == 3 && (t[0] == x[0] || is_int(t[0], 1)) && t[1] == x[1] &&
+                       (is_int(t[2], a.rotary) || is_int(t[2], a.rotary / 2));
+    r.require(shape && is_float(r.in(i).dtype) && t == r.in(1).dims,
+              "cos and sin are not real tables of [B, S, rotary / 2] or [B, S, rotary] (O4)");
+  }
+}
+
 /// Does a conjunct of `visible` depend on b and j alone?
 bool has_key_padding(ExprRef visible) {
   const auto over_keys = [](ExprRef e) {
@@ -220,6 +237,9 @@ void check_attention(Rules r) {
     check_expr(r.graph, r.op, a.visible, {"visible", extents, 3}, r.problems);
   }
   r.require(!a.causal || a.visible, "causal needs a visible that implies it (A7)");
+  const bool windows = a.window_left || a.window_right;
+  r.require(!windows || (a.visible && a.window_left.value_or(0) >= 0 && a.window_right.value_or(0) >= 0),
+            "a window is negative or has no visible that implies it (A7)");
   r.require(!a.key_padding || (a.visible && has_key_padding(a.visible)),
             "key_padding needs a conjunct of visible over b and j alone (A7)");
 }
@@ -251,6 +271,8 @@ void check_op(const Graph& graph, const Op& op, std::vector<std::string>& proble
       return check_gelu(r, true);
     case OpKind::residual_norm:
       return check_residual_norm(r);
+    case OpKind::rope:
+      return check_rope(r);
     case OpKind::attention:
       return check_attention(r);
   }

@@ -6,6 +6,8 @@
 //   after:  const @t : f32[64,32] = ... |> transpose(1,0)
 //   before: %t = pointwise(%k) {body = (i,j,k,l) => %k[i,j,l,k]}; %s = matmul(%q, %t) {trans_b = false}
 //   after:  %s = matmul(%q, %k) {trans_b = true}
+//   before: %p = matmul(%a, %b) : f32[B,8,S]                                             (%a: f32[B,8,1], %b: f32[B,1,S])
+//   after:  %p = pointwise(%a, %b) {body = (i,j,k) => %a[i,j,0] * %b[i,0,k]}
 // Requires: the same type; for recipes, a permutation or a cast alone.
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -132,13 +134,40 @@ bool absorb_transposes(Graph& g, OpId o) {
   return changed;
 }
 
+// A product over one k: an elementwise op. Rotary angles are made so, and must not be rounded as a product's operands are.
+bool drop_sum_over_one(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const auto& attrs = op.as<ir::MatmulAttrs>();
+  const auto& da = g.value(op.operands[0]).type.dims;
+  const auto& db = g.value(op.operands[1]).type.dims;
+  if (!ir::is_int(da[attrs.trans_a ? da.size() - 2 : da.size() - 1], 1)) return false;
+  const ir::Type type = g.value(op.results[0]).type;
+  const Indices at = ir::indices_of(g, op.results[0]);
+  const size_t rank = at.size();
+  auto element = [&](ValueId v, const std::vector<ExprRef>& dims, ExprRef row, ExprRef column) {
+    Indices own;
+    for (size_t k = 0; k + 2 < dims.size(); ++k) own.push_back(ir::is_int(dims[k], 1) ? g.pool().integer(0) : at[rank - dims.size() + k]);
+    own.insert(own.end(), {row, column});
+    return ir::load_of(g, v, own);
+  };
+  ExprRef zero = g.pool().integer(0);
+  ExprRef a = attrs.trans_a ? element(op.operands[0], da, zero, at[rank - 2]) : element(op.operands[0], da, at[rank - 2], zero);
+  ExprRef b = attrs.trans_b ? element(op.operands[1], db, at[rank - 1], zero) : element(op.operands[1], db, zero, at[rank - 1]);
+  ExprRef body = ir::mul(a, b);
+  if (attrs.alpha != 1) body = ir::mul(body, g.pool().real(attrs.alpha, body->type));
+  if (op.operands.size() > 2) body = ir::add(body, ir::load_of(g, op.operands[2], {at[rank - 1]}));
+  ir::Captured c = ir::capture(body);
+  g.replace_uses(op.results[0], g.add_pointwise(c.operands, c.body, type, g.value(op.results[0]).name, op.origin));
+  return true;
+}
+
 }  // namespace
 
 PassReport canonicalize(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
     const ir::Op& op = graph.op(o);
-    if (op.kind == OpKind::matmul) report.rewrites += absorb_transposes(graph, o);
+    if (op.kind == OpKind::matmul) report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];
     report.rewrites += drop_identity(graph, v) || extend_recipe(graph, v);

@@ -2,11 +2,14 @@
 // classify-mask: splits the score of an attention into the condition for a key to take part and the score of those that do.
 //   before: attention(...) {score = (s,b,h,i,j) => s * 0.125 + (1.0 - f32(%mask[b,j])) * -3.4028235e+38}
 //   after:  attention(...) {key_padding = true, score = (s,b,h,i,j) => s * 0.125, visible = (b,h,i,j) => %mask[b,j] == 1}
-// By substitution, never by form: pick a control (the condition of a real-valued select, or an integer input used as a number),
+// By substitution, never by form: pick a control (the condition of a real-valued select, or an input mask used as a number),
 // put in both of its values, fold, and repeat while a large constant is left. A case is masked if its upper bound lies 104 below
 // the lower bound of a live one (exp(-104) is 0 in f32), assuming |score| < 1000 before the mask (docs/numerics.md).
-// Requires: one live score; every masked case contradicts a control that all live cases share; no reduction over the batch (the
-// scale of a quantised tensor) reads the result, for it would carry a row without a visible key into the others.
+// Conditions that all live cases share are classified (key-padding, causal, window); what else tells cases apart stays an
+// expression of `visible`.
+// Requires: one live score; no condition that masks whole rows, other than of padded queries; no reduction over the batch (the scale
+// of a quantised tensor) reads the result, for it would carry a row without a visible key into the others.
+#include "ir/ir.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -62,6 +65,7 @@ Interval bounds(ExprRef e) {
     case ExprKind::fmax: return {std::max(a(0).low, a(1).low), std::max(a(0).high, a(1).high)};
     case ExprKind::select: return {std::min(a(1).low, a(2).low), std::max(a(1).high, a(2).high)};
     case ExprKind::tanh: case ExprKind::erf: return {-1, 1};
+    case ExprKind::f2f: return a(0);
     default: return kAny;
   }
 }
@@ -75,9 +79,37 @@ bool has_large_constant(ExprRef e) {
   return large;
 }
 
-// A decision that cases differ in: a condition, or an integer input taken as 0 or 1.
+// A clamp that no score reaches: max(s, -5e4).
+ExprRef without_idle_clamps(ExprRef e) {
+  return ir::rewrite(e, [](ExprRef n) -> ExprRef {
+    if (n->kind != ExprKind::fmax && n->kind != ExprKind::fmin) return nullptr;
+    for (size_t i = 0; i < 2; ++i) {
+      const auto c = ir::as_real(n->args[i]);
+      if (!c || std::fabs(*c) < kLargeConstant) continue;
+      ExprRef x = without_idle_clamps(n->args[1 - i]);
+      const Interval b = bounds(x);
+      if (n->kind == ExprKind::fmax ? *c <= b.low : *c >= b.high) return x;
+    }
+    return nullptr;
+  });
+}
+
+// Upper bound of a masked score, given a live one: what both add (a bias by distance) is part of the live score's bound.
+double upper_bound(ExprRef masked, ExprRef live) {
+  std::vector<ExprRef> rest = summands(masked);
+  for (ExprRef s : summands(live)) {
+    auto it = std::find(rest.begin(), rest.end(), s);
+    if (it == rest.end()) return bounds(masked).high;
+    rest.erase(it);
+  }
+  double high = kScoreBound;
+  for (ExprRef s : rest) high += bounds(s).high;
+  return std::min(high, bounds(masked).high);
+}
+
+// A decision that cases differ in: a condition, or an input taken as 0 or 1.
 struct Control {
-  ExprRef node = nullptr;  // boolean condition, or i64 load
+  ExprRef node = nullptr;  // boolean condition, or load of a number
   bool operator==(const Control&) const = default;
 };
 
@@ -97,20 +129,20 @@ class Classifier {
 
   bool run(bool batch_is_mixed) {
     const auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();
-    if (attrs.visible || !has_large_constant(attrs.score)) return false;
+    if (attrs.visible || !may_mask(attrs.score)) return false;
     if (batch_is_mixed) return miss("a reduction over the batch reads the result");
-    split({{}, attrs.score});
+    split({{}, without_idle_clamps(attrs.score)});
     if (failed_) return miss("the score has more than ten conditions");
     std::vector<Case> live, masked;
     for (Case& c : cases_) {
-      (has_large_constant(c.score) ? masked : live).push_back(std::move(c));
+      (may_mask(c.score) ? masked : live).push_back(std::move(c));
     }
     if (live.empty() || masked.empty()) return miss("the mask is no choice between live and masked scores");
     double lowest = INFINITY;
     for (const Case& c : live) lowest = std::min(lowest, bounds(c.score).low);
-    lowest = std::max(lowest, -kScoreBound);
+    lowest = std::max(lowest, -kScoreBound);  // assumed of all of a live score
     for (const Case& c : masked) {
-      if (!(bounds(c.score).high + kMargin <= lowest)) return miss("a masked score is not far enough below the others");
+      if (!(upper_bound(c.score, live[0].score) + kMargin <= lowest)) return miss("a masked score is not far enough below the others");
     }
     return apply(live, masked);
   }
@@ -121,13 +153,43 @@ class Classifier {
     return false;
   }
 
-  // An integer graph input indexed by batch and one position, reached through integer arithmetic by a conversion to real.
+  // A graph input [batch, position], other axes of size 1 aside.
   bool is_mask_load(ExprRef load) const {
-    if (load->kind != ExprKind::load || load->type != Scalar::i64) return false;
+    if (load->kind != ExprKind::load || load->type == Scalar::boolean) return false;
     const ValueId v = g_.op(o_).operands[load->value];
-    if (g_.def(v) || load->args.size() != 2) return false;
-    return load->args[0]->kind == ExprKind::index && load->args[0]->value == 0 && load->args[1]->kind == ExprKind::index &&
-           load->args[1]->value >= 2;
+    if (g_.def(v) || load->args.size() < 2) return false;
+    size_t positions = 0;
+    for (size_t k = 1; k < load->args.size(); ++k) {
+      ExprRef i = load->args[k];
+      if (ir::is_int(i, 0)) continue;
+      if (i->kind != ExprKind::index || i->value < 2) return false;
+      ++positions;
+    }
+    return positions == 1 && load->args[0]->kind == ExprKind::index && load->args[0]->value == 0;
+  }
+
+  // Is there what may hide a key: a large constant, or the logarithm of a mask?
+  bool may_mask(ExprRef e) const {
+    bool found = has_large_constant(e);
+    ir::for_each_node(e, [&](ExprRef n) {
+      if (n->kind != ExprKind::log) return;
+      ir::for_each_node(n, [&](ExprRef m) { found |= is_mask_load(m); });
+    });
+    return found;
+  }
+
+  // A real mask that e reads through real arithmetic alone: after a rounding it need not be 0 or 1.
+  ExprRef real_mask(ExprRef e) const {
+    if (e->kind == ExprKind::load) return e->type != Scalar::i64 && is_mask_load(e) ? e : nullptr;
+    switch (e->kind) {
+      case ExprKind::fadd: case ExprKind::fsub: case ExprKind::fmul: case ExprKind::fdiv: case ExprKind::fneg: case ExprKind::f2f: case ExprKind::log:
+        break;
+      default: return nullptr;
+    }
+    for (ExprRef a : e->args) {
+      if (ExprRef m = real_mask(a)) return m;
+    }
+    return nullptr;
   }
 
   std::optional<Control> find_control(ExprRef e) const {
@@ -141,9 +203,15 @@ class Classifier {
         found = Control{c};
       } else if (n->kind == ExprKind::i2f) {
         ir::for_each_node(n->args[0], [&](ExprRef m) {
-          if (!found && is_mask_load(m)) found = Control{m};
+          if (!found && m->type == Scalar::i64 && is_mask_load(m)) found = Control{m};
         });
       }
+    });
+    if (found) return found;
+    // A real mask is one where a large constant is multiplied by what it makes; what is only added is a bias.
+    ir::for_each_node(e, [&](ExprRef n) {
+      if (found || (n->kind != ExprKind::log && (n->kind != ExprKind::fmul || !may_mask(n)))) return;
+      if (ExprRef m = real_mask(n)) found = Control{m};
     });
     return found;
   }
@@ -162,7 +230,8 @@ class Classifier {
       }
     }
     return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-      if (n == c.node) return n->type == Scalar::boolean ? pool.boolean(value) : pool.integer(value);
+      if (n == c.node && n->type == Scalar::boolean) return pool.boolean(value);
+      if (n == c.node) return n->type == Scalar::i64 ? pool.integer(value) : pool.real(value, n->type);
       return n == known ? is : nullptr;
     });
   }
@@ -170,7 +239,7 @@ class Classifier {
   void split(Case c) {
     if (failed_) return;  // cost: the rest of the cases
     std::optional<Control> control;
-    if (has_large_constant(c.score)) control = find_control(c.score);
+    if (may_mask(c.score)) control = find_control(c.score);
     if (!control) {
       cases_.push_back(std::move(c));
       return;
@@ -182,7 +251,7 @@ class Classifier {
     for (bool value : {true, false}) {
       Case next = c;
       next.choices.push_back({*control, value});
-      next.score = decide(c.score, *control, value);
+      next.score = without_idle_clamps(decide(c.score, *control, value));
       split(std::move(next));
     }
   }
@@ -195,7 +264,43 @@ class Classifier {
     auto it = std::find(g_.flags.begin(), g_.flags.end(), message);
     const int64_t flag = it - g_.flags.begin();
     if (it == g_.flags.end()) g_.flags.push_back(message);
-    return ir::eq(ir::bounded(c.control.node, pool.integer(2), flag), pool.integer(c.value));
+    ExprRef number = c.control.node;
+    if (number->type != Scalar::i64) {
+      auto is = [&](double v) { return ir::eq(c.control.node, pool.real(v, c.control.node->type)); };
+      number = ir::select(is(1), pool.integer(1), ir::select(is(0), pool.integer(0), pool.integer(2)));
+    }
+    return ir::eq(ir::bounded(number, pool.integer(2), flag), pool.integer(c.value));
+  }
+
+  // A condition on the query that is also asked of the key: it hides padding from padding, whose rows nobody reads.
+  bool repeats_key_condition(const Choice& c, const std::vector<Choice>& shared) {
+    const auto& q = g_.value(g_.op(o_).operands[0]).type.dims;
+    const auto& k = g_.value(g_.op(o_).operands[1]).type.dims;
+    ExprRef query = ir::indices_of(g_.pool(), {q[0], q[0], q[1]})[2];
+    return q[1] == k[1] && std::any_of(shared.begin(), shared.end(), [&](const Choice& other) {
+      return other.value == c.value && ir::uses_index(other.control.node, 3) && !ir::uses_index(other.control.node, 2) &&
+             ir::substitute_indices(other.control.node, {nullptr, nullptr, nullptr, query}) == c.control.node;
+    });
+  }
+
+  // What the live cases say beyond the choices that all of them share; null if these tell live from masked by themselves.
+  ExprRef remaining(const std::vector<Case>& live, const std::vector<Case>& masked, const std::vector<Choice>& shared) {
+    auto is_shared = [&](const Choice& o, bool value) {
+      return std::any_of(shared.begin(), shared.end(), [&](const Choice& c) { return c.control == o.control && c.value == value; });
+    };
+    const bool conjunction = std::all_of(masked.begin(), masked.end(), [&](const Case& m) {
+      return std::any_of(m.choices.begin(), m.choices.end(), [&](const Choice& o) { return is_shared(o, !o.value); });
+    });
+    if (conjunction) return nullptr;
+    ExprRef any = g_.pool().boolean(false);
+    for (const Case& c : live) {
+      ExprRef all = g_.pool().boolean(true);
+      for (const Choice& o : c.choices) {
+        if (!is_shared(o, o.value)) all = ir::logical_and(all, literal(o));
+      }
+      any = ir::logical_or(any, all);
+    }
+    return any;
   }
 
   bool apply(const std::vector<Case>& live, const std::vector<Case>& masked) {
@@ -211,39 +316,45 @@ class Classifier {
       };
       if (std::all_of(live.begin(), live.end(), agrees)) shared.push_back(c);
     }
-    for (const Case& m : masked) {
-      const bool contradicts = std::any_of(m.choices.begin(), m.choices.end(), [&](const Choice& o) {
-        return std::any_of(shared.begin(), shared.end(), [&](const Choice& c) { return c.control == o.control && c.value != o.value; });
-      });
-      if (!contradicts) return miss("what is visible is no conjunction of conditions");
-    }
     // A row whose keys are all masked by finite numbers is an ordinary softmax; the op would make it 0.
+    std::vector<Choice> keys;
     for (const Choice& c : shared) {
-      if (!ir::uses_index(c.control.node, 3)) return miss("a condition masks whole rows");
+      if (ir::uses_index(c.control.node, 3)) keys.push_back(c);
+      else if (!repeats_key_condition(c, shared)) return miss("a condition masks whole rows");
     }
-    ExprRef visible = g_.pool().boolean(true);
-    bool key_padding = false, causal = false;
-    for (const Choice& c : shared) {
-      ExprRef l = literal(c);
-      visible = ir::logical_and(visible, l);
-      key_padding |= ir::has_loads(l) && !ir::uses_index(l, 1) && !ir::uses_index(l, 2) && ir::uses_index(l, 3);
-      causal |= l == diagonal();
+    const size_t flags = g_.flags.size();
+    ExprRef rest = remaining(live, masked, shared);
+    ir::AttentionAttrs found = g_.op(o_).as<ir::AttentionAttrs>();
+    found.score = live[0].score;
+    found.visible = rest ? rest : g_.pool().boolean(true);
+    for (const Choice& c : keys) add_condition(literal(c), found);
+    const std::string problem = rest && !ir::uses_index(rest, 3) ? "a condition masks whole rows" : problem_of(found);
+    if (!problem.empty()) {
+      g_.flags.resize(flags);
+      return miss(problem);
     }
-    auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();
-    attrs.score = live[0].score;
-    attrs.visible = visible;
-    attrs.key_padding = key_padding;
-    attrs.causal = causal;
+    g_.op(o_).as<ir::AttentionAttrs>() = found;
     drop_unused_operands();
     return true;
   }
 
-  // j <= i + (Sk - Sq)
-  ExprRef diagonal() {
+  // What a conjunct lets kernels skip.
+  void add_condition(ExprRef l, ir::AttentionAttrs& attrs) {
     const auto& q = g_.value(g_.op(o_).operands[0]).type.dims;
     const auto& k = g_.value(g_.op(o_).operands[1]).type.dims;
-    ExprPool& pool = g_.pool();
-    return ir::le(pool.index(3, k[1]), ir::add(pool.index(2, q[1]), ir::sub(k[1], q[1])));
+    attrs.visible = ir::logical_and(attrs.visible, l);
+    attrs.key_padding |= ir::has_loads(l) && !ir::uses_index(l, 1) && !ir::uses_index(l, 2) && ir::uses_index(l, 3);
+    const auto band = ir::band_of(l, q[1], k[1]);
+    if (!band) return;
+    if (band->left) attrs.window_left = std::min(band->size, attrs.window_left.value_or(band->size));
+    else if (band->size == 0) attrs.causal = true;
+    else attrs.window_right = std::min(band->size, attrs.window_right.value_or(band->size));
+  }
+
+  std::string problem_of(const ir::AttentionAttrs& attrs) {
+    const auto& q = g_.value(g_.op(o_).operands[0]).type.dims;
+    const auto& k = g_.value(g_.op(o_).operands[1]).type.dims;
+    return ir::body_problem(g_, ir::free_expr(g_, o_, attrs.visible, {}), {q[0], g_.pool().integer(attrs.heads), q[1], k[1]});
   }
 
   void drop_unused_operands() {

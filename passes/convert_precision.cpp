@@ -6,9 +6,11 @@
 // convert-precision-f32: the other way round, 16-bit tensors are stored as f32, for a target without 16-bit products.
 // What only element expressions read and that gains nothing from 16 bits stays f32: single values, constant vectors (scales of
 // quantised tensors), and integers turned into reals, which 16 bits cannot hold past 2048.
+// Angles (what sin and cos are taken of) and tables of a rotary embedding stay f32.
 // Graph inputs and outputs keep their types. Expressions are not touched: they compute in f32, so a score's constants are never
 // narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
+#include <set>
 
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -53,8 +55,42 @@ bool stays_single(const Graph& g, ValueId v) {
   return (one_value || vector || from_integer) && read_by_expressions(g, v);
 }
 
+bool has_angles(const ir::Op& op) {
+  bool found = false;
+  const auto look = [&](ExprRef body) {
+    ir::for_each_node(body, [&](ExprRef n) { found |= n->kind == ExprKind::sin || n->kind == ExprKind::cos; });
+  };
+  if (op.kind == OpKind::pointwise) look(op.as<ir::PointwiseAttrs>().body);
+  if (op.kind == OpKind::reduce) look(op.as<ir::ReduceAttrs>().body);
+  return found;
+}
+
+// What sines and cosines are taken of, and the tables that rotate: an angle of thousands has no fraction left in 16 bits.
+// Every reader of such a value must be one that may read several types.
+std::set<ValueId> angles(const Graph& g) {
+  std::set<ValueId> keep;
+  const auto may_stay = [&](ValueId v) {
+    return is_single(g.value(v).type.dtype) && std::ranges::all_of(g.value(v).users, [&](OpId u) {
+      const ir::Op& op = g.op(u);
+      const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce || (op.kind == OpKind::rope && op.operands[0] != v);
+      return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
+    });
+  };
+  const auto& order = g.order();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    const ir::Op& op = g.op(*it);
+    const bool kept = std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
+    if (!kept && !has_angles(op) && op.kind != OpKind::rope) continue;
+    for (size_t i = op.kind == OpKind::rope ? 1 : 0; i < op.operands.size(); ++i) {
+      if (may_stay(op.operands[i])) keep.insert(op.operands[i]);
+    }
+  }
+  return keep;
+}
+
 PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   PassReport report;
+  const std::set<ValueId> keep = to == DType::f32 ? std::set<ValueId>{} : angles(graph);
   std::vector<DType> declared;
   for (const ir::Graph::Output& out : graph.outputs) declared.push_back(graph.value(out.value).type.dtype);
   const bool narrows = size_of(to) < size_of(DType::f32);
@@ -62,7 +98,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     const ir::Op op = graph.op(o);
     if (op.kind == OpKind::constant) {
       ir::Constant c = op.as<ir::ConstantAttrs>().constant;
-      if (!from(c.result_dtype()) || graph.value(op.results[0]).users.empty()) continue;
+      if (!from(c.result_dtype()) || graph.value(op.results[0]).users.empty() || keep.count(op.results[0])) continue;
       if (narrows && stays_single(graph, op.results[0])) continue;
       c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
       read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
@@ -70,7 +106,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
       continue;
     }
     for (ValueId v : op.results) {
-      if (!from(graph.value(v).type.dtype)) continue;
+      if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
       if (narrows && stays_single(graph, v)) continue;
       graph.set_type(v, {to, graph.value(v).type.dims});
       ++report.rewrites;
@@ -78,7 +114,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   }
   // Inputs of such a type enter through a conversion, outputs leave through one.
   for (ValueId v : graph.inputs()) {
-    if (!from(graph.value(v).type.dtype)) continue;
+    if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
     const std::vector<OpId> users = graph.value(v).users;
     read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)), users);
   }

@@ -23,6 +23,10 @@ struct KeyWriter {
   }
   void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
   void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
+  void operator()(const char*, const std::optional<int64_t>& v) {
+    key.push_back(v.has_value());
+    key.push_back(static_cast<uint64_t>(v.value_or(0)));
+  }
   void operator()(const char*, bool v) { key.push_back(v); }
   template <class E> requires std::is_enum_v<E>
   void operator()(const char*, E v) { key.push_back(static_cast<uint64_t>(v)); }

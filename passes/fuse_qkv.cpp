@@ -4,7 +4,7 @@
 //   before: %q = matmul(%x, @wq, @bq); %k = matmul(%x, @wk, @bk); %v = matmul(%x, @wv, @bv); %ctx = attention(%q, %k, %v)
 //   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), concat(0, @bq, @bk, @bv)); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
 // Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and every product is read by this
-// attention alone, as q, k or v. Runs after: fuse-linear-bias.
+// attention alone, as q, k or v, or by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -12,7 +12,7 @@ namespace tfcc::passes {
 namespace {
 
 // The product behind an operand of the attention, if it may be merged.
-std::optional<OpId> mergeable(const Graph& g, OpId attention, ValueId v, std::string& reason) {
+std::optional<OpId> mergeable(const Graph& g, OpId reader, ValueId v, std::string& reason) {
   const ir::Op* op = g.def(v);
   if (!op || op->kind != OpKind::matmul) {
     reason = "q, k or v is no product";
@@ -28,7 +28,7 @@ std::optional<OpId> mergeable(const Graph& g, OpId attention, ValueId v, std::st
     return std::nullopt;
   }
   for (OpId user : g.value(v).users) {
-    if (user != attention || g.is_output(v)) {
+    if (user != reader || g.is_output(v)) {
       reason = "q, k or v has another use";
       return std::nullopt;
     }
@@ -48,12 +48,19 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     report.misses.push_back({label(g, o), reason});
     return false;
   };
-  const std::vector<ValueId> operands = g.op(o).operands;
+  std::vector<ValueId> operands(g.op(o).operands.begin(), g.op(o).operands.begin() + 3);
+  std::vector<OpId> readers(3, o);
+  for (size_t i = 0; i < 3; ++i) {
+    const ir::Op* op = g.def(operands[i]);
+    if (!op || op->kind != OpKind::rope) continue;
+    readers[i] = g.value(operands[i]).def;
+    operands[i] = op->operands[0];
+  }
   if (operands[0] == operands[1] || operands[1] == operands[2] || operands[0] == operands[2]) return miss("q, k and v are not three tensors");
   std::vector<OpId> products;
   std::string reason;
   for (size_t i = 0; i < 3; ++i) {
-    auto p = mergeable(g, o, operands[i], reason);
+    auto p = mergeable(g, readers[i], operands[i], reason);
     if (!p) return miss(reason);
     if (!products.empty() && !agree(g, products[0], *p)) return miss("the products differ in input, bias or attributes");
     products.push_back(*p);

@@ -28,12 +28,14 @@ const std::vector<std::string>& default_pipeline() {
       "fold-constants", "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
       // Norms before GELU and attention: they read the smallest expressions while every ONNX op is still its own.
       "raise-layer-norm", "raise-rms-norm", "raise-gelu", "raise-softmax",
+      "raise-rope",                  // before fuse-attention, which would take rotation and cache for one expression
       "fuse-attention",
       "classify-mask",               // needs the score of fuse-attention
       // Named fusions before fuse-pointwise, which would swallow their adds; linear-bias takes the biases that are left.
       "fuse-bias-gelu", "fuse-residual-norm", "fuse-linear-bias",
       "fuse-pointwise",
       "canonicalize",
+      "fuse-gated-mlp",              // after fuse-pointwise: activation and product are one op then
       "fuse-qkv",                    // after all views are gone, so that q, k and v are products where they can be
       // Inlined views have become identities; q, k and v of one input may have become equal.
       "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",

@@ -107,10 +107,11 @@ std::map<std::string, HostTensor> sample_inputs(const Graph& g) {
     for (auto d : g.value(v).type.dims) {
       t.dims.push_back(tfcc::ir::eval_size(d, [&](std::string_view s) { return sizes[std::string(s)]; }));
     }
+    const bool mask = g.value(v).name.ends_with("mask");
     const int64_t row = t.dims.empty() || t.dims.size() == 1 ? 1 : t.dims.back();
     for (int64_t i = 0; i < t.element_count(); ++i) {
       const double r = static_cast<double>(random()) / static_cast<double>(std::mt19937::max());
-      if (is_float(t.dtype)) t.reals.push_back(2 * r - 1);
+      if (is_float(t.dtype)) t.reals.push_back(mask ? i % row == 0 || r < 0.5 : 2 * r - 1);
       else t.ints.push_back(i % row == 0 || r < 0.5);
     }
     inputs[g.value(v).name] = std::move(t);

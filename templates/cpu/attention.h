@@ -5,8 +5,8 @@
 //
 // A work item is (b, h, block of block_m queries). Queries run in vector lanes throughout: q is transposed once, rows of
 // k and v are read as they lie, one element broadcast at a time, and maxima and sums of the softmax need no shuffles.
-// Keys are taken block_n at a time, live ones only, with an online softmax in f32. Dead keys and keys past the
-// diagonal are never read, nor are rows past the ends. A row without a visible key gives zeros.
+// Keys are taken block_n at a time, live ones only, with an online softmax in f32. Dead keys, keys past the
+// diagonal and keys outside of a block's window are never read, nor are rows past the ends. A row without a visible key gives zeros.
 #pragma once
 
 #include "expr.h"
@@ -142,8 +142,8 @@ TFCC_FN void attention_values(AttentionState<Spec>& s, int keys) {
   }
 }
 
-/// Spec: T, heads, kv_heads, head_dim, v_dim, q_stride, k_stride, v_stride, out_stride, block_m, block_n, causal, scaled,
-/// score_scale.
+/// Spec: T, heads, kv_heads, head_dim, v_dim, q_stride, k_stride, v_stride, out_stride, block_m, block_n, causal,
+/// window_left, window_right (-1: none), scaled, score_scale.
 template <class Spec, class Score, class Visible, class Live>
 TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q, const typename Spec::T* k,
                        const typename Spec::T* v, [[maybe_unused]] idx batch, idx queries, idx keys,
@@ -167,8 +167,9 @@ TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T*
     for (int i = 0; i < m; ++i) s.largest[i] = -kInf, s.sum[i] = 0.0f;
 
     const idx diagonal = keys - queries;
-    const idx limit = Spec::causal ? imin(keys, i0 + rows + diagonal) : keys;
-    for (idx j = 0; j < limit;) {
+    constexpr idx right = Spec::causal ? 0 : Spec::window_right, left = Spec::window_left;
+    const idx limit = right >= 0 ? imin(keys, i0 + rows + diagonal + right) : keys;
+    for (idx j = left >= 0 ? imax(0, i0 + diagonal - left) : 0; j < limit;) {
       int count = 0;
       for (; j < limit && count < Tile::block_n; ++j) {
         if (!live(b, j)) continue;
@@ -188,7 +189,8 @@ TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T*
           if constexpr (Spec::scaled) x *= Spec::score_scale;
           x = score(x, b, h, i0 + i, key);
           bool shown = visible(b, h, i0 + i, key);
-          if constexpr (Spec::causal) shown = shown && key <= i0 + i + diagonal;
+          if constexpr (right >= 0) shown = shown && key <= i0 + i + diagonal + right;
+          if constexpr (left >= 0) shown = shown && key >= i0 + i + diagonal - left;
           row[i] = shown ? x : -kInf;
         }
         for (int i = rows; i < m; ++i) row[i] = -kInf;

@@ -5,9 +5,10 @@
 // q [batch, queries, heads*head_dim], k [batch, keys, kv_heads*head_dim], v [batch, keys, kv_heads*v_dim], out like q
 // with v_dim; tokens are q_stride, k_stride, v_stride, out_stride elements apart.
 // A block owns block_m queries of one head of one sequence: grid {ceil(queries, block_m), heads, batch}. Key tiles
-// without a live key, or past the causal limit, are neither read nor computed; dead keys are read as zeros.
+// without a live key, past the causal limit or outside of the window, are neither read nor computed; dead keys are read as zeros.
 // Spec: T (f16, bf16, f32); heads, kv_heads, head_dim, v_dim, the four strides; block_m, block_n; aligned (the
-// pointers are 16-byte aligned; rows that are not are copied by elements); causal; scaled, score_scale.
+// pointers are 16-byte aligned; rows that are not are copied by elements); causal;
+// window_left, window_right (-1: none); scaled, score_scale.
 // Threads and dynamic shared memory: AttentionShape<Spec>; formulas and recommended tiles in templates/README.md.
 // Bound: 4 * queries * keys * head_dim FLOP a head, or the bytes of q, k, v and out where sequences are short.
 #pragma once

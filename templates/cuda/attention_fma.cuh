@@ -174,7 +174,7 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
       tile_q, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride,
       [&](int row) { return row < left; });
   KeyBits<block_n> bits;
-  idx tile = next_tile<block_n>(0, block.tiles, block.limit, block.b, live, bits);
+  idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
   if (tile < block.tiles) copy_k(tile, bits);
   commit_copies();
 
@@ -192,7 +192,7 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
     if (next < block.tiles) copy_k(next, next_bits);
     commit_copies();
 
-    const bool cut = block.cuts(bits, tile, block.first);
+    const bool cut = block.cuts(bits, tile, block.first, block_m);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
 #pragma unroll

@@ -224,7 +224,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
       tile_q, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride,
       [&](int row) { return row < left; });
   KeyBits<block_n> bits;
-  idx tile = next_tile<block_n>(0, block.tiles, block.limit, block.b, live, bits);
+  idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
   if (tile < block.tiles) copy_keys(tile, 0, bits);
   commit_copies();
   wait_copies<0>();
@@ -245,7 +245,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
 
     f32 s[block_n / 8][4];
     w.multiply_keys(s, tiles_k + stage * Shape::k_elements);
-    const bool cut = block.cuts(bits, tile, warp_row);
+    const bool cut = block.cuts(bits, tile, warp_row, 16);
     if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) {
 #pragma unroll
       for (int t = 0; t < block_n / 8; ++t) {

@@ -149,8 +149,9 @@ TFCC_FN idx next_tile(idx tile, idx tiles, idx limit, idx b, const Live& live, K
 template <class Spec>
 struct AttentionBlock {
   idx b, h, kv_head, first, queries, keys;
-  idx limit;  // keys that some query of the block may see
-  idx tiles;
+  idx limit;  // keys below it are seen by some query of the block
+  idx first_tile, tiles;
+  static constexpr int right = Spec::causal ? 0 : Spec::window_right, left = Spec::window_left;  // -1: no end
 
   TFCC_FN AttentionBlock(idx queries_, idx keys_) : queries(queries_), keys(keys_) {
     b = (idx)blockIdx.z;
@@ -158,26 +159,29 @@ struct AttentionBlock {
     kv_head = h / (Spec::heads / Spec::kv_heads);
     first = (idx)blockIdx.x * Spec::block_m;
     limit = keys;
-    if (Spec::causal) limit = imax(0, imin(keys, imin(first + Spec::block_m, queries) + keys - queries));
+    if (right >= 0) limit = imax(0, imin(keys, imin(first + Spec::block_m, queries) + keys - queries + right));
+    first_tile = left < 0 ? 0 : imax(0, first + keys - queries - left) / Spec::block_n;
     tiles = (limit + Spec::block_n - 1) / Spec::block_n;
   }
 
   /// The score of (i, j), -inf where the key is hidden. i and j may lie past the ends. `cut`: the tile has keys that
-  /// `bit` denies or that causality hides.
+  /// `bit` denies or that causality or a window hides.
   template <class Score, class Visible>
   TFCC_FN f32 masked(f32 s, idx i, idx j, bool bit, bool cut, const Score& score, const Visible& visible) const {
     const idx row = imin(i, queries - 1), col = imin(j, keys - 1);
     if constexpr (!Spec::scaled) s = score(s, b, h, row, col);
     if constexpr (!kSame<Visible, AllVisible>) s = visible(b, h, row, col) ? s : -kInf;
     if (cut) {
-      if (Spec::causal) bit = bit && j <= i + keys - queries;
+      if (right >= 0) bit = bit && j <= i + keys - queries + right;
+      if (left >= 0) bit = bit && j >= i + keys - queries - left;
       s = bit ? s : -kInf;
     }
     return s;
   }
-  /// Some key of the tile is hidden from some of the `rows` queries from `i` on, by `bits` or by causality.
+  /// Some key of the tile is hidden from some of the `rows` queries from `i` on, by `bits`, by causality or by a window.
   template <class Bits>
-  TFCC_FN bool cuts(const Bits& bits, idx tile, idx i) const {
-    return !bits.all() || (Spec::causal && (tile + 1) * Spec::block_n - 1 > i + keys - queries);
+  TFCC_FN bool cuts(const Bits& bits, idx tile, idx i, int rows) const {
+    return !bits.all() || (right >= 0 && (tile + 1) * Spec::block_n - 1 > i + keys - queries + right) ||
+           (left >= 0 && tile * Spec::block_n < i + rows - 1 + keys - queries - left);
   }
 };

@@ -20,6 +20,7 @@ struct Variant {
   bool padding = false;   // Live: mask[b, j] != 0, a[4]
   bool bias = false;      // Score adds a[5][h, i, j]
   bool odd_keys = false;  // Visible: (i + j) % 3 != 0
+  int left = -1, right = -1;  // window
   int gap = 0;            // extra elements from one token to the next
 };
 
@@ -27,7 +28,8 @@ std::string stub(const Variant& v) {
   std::string spec = "static constexpr int heads = " + std::to_string(v.heads) + ", kv_heads = " + std::to_string(v.kv_heads) +
                      ", head_dim = " + std::to_string(v.head_dim) + ", v_dim = " + std::to_string(v.v_dim) +
                      ", gap = " + std::to_string(v.gap) + ", block_m = " + std::to_string(v.block_m) +
-                     ", block_n = " + std::to_string(v.block_n) + "; static constexpr bool causal = " + (v.causal ? "true" : "false") + ";";
+                     ", block_n = " + std::to_string(v.block_n) + ", window_left = " + std::to_string(v.left) +
+                     ", window_right = " + std::to_string(v.right) + "; static constexpr bool causal = " + (v.causal ? "true" : "false") + ";";
   return R"(
 #include "cpu/attention.h"
 namespace {
@@ -84,7 +86,8 @@ std::vector<double> reference_row(const Variant& c, const Data& x, int64_t b, in
   std::vector<double> score(static_cast<size_t>(x.keys), -INFINITY), out(static_cast<size_t>(c.v_dim), 0.0);
   double top = -INFINITY, sum = 0;
   for (int64_t j = 0; j < x.keys; ++j) {
-    if (c.causal && j > i + x.keys - x.queries) continue;
+    const int64_t right = c.causal ? 0 : c.right, diagonal = i + x.keys - x.queries;
+    if ((right >= 0 && j > diagonal + right) || (c.left >= 0 && j < diagonal - c.left)) continue;
     if (c.padding && !x.mask[static_cast<size_t>(b * x.keys + j)]) continue;
     if (c.odd_keys && (i + j) % 3 == 0) continue;
     double s = 0;
@@ -165,6 +168,9 @@ TEST_F(CpuAttention, HeadSizes) {
 
 TEST_F(CpuAttention, Causal) {
   check({.causal = true}, kEdges);
+  check({.left = 3}, kEdges);
+  check({.left = 40, .right = 2}, kEdges);
+  check({.causal = true, .left = 7}, kEdges);
   check({.block_m = 64, .block_n = 16, .causal = true, .padding = true}, {{100, 100}, {3, 90}, {65, 64}});
 }
 

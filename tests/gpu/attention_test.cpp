@@ -57,7 +57,8 @@ std::vector<double> reference(const Problem& p, const std::vector<HostTensor>& i
         for (int j = 0; j < p.keys; ++j) {
           w[j] = -std::numeric_limits<double>::infinity();
           if (s.live && in[3].values[size_t(b) * p.keys + j] == 0) continue;
-          if (s.causal && j > i + p.keys - p.queries) continue;
+          const int right = s.causal ? 0 : s.window_right, diagonal = i + p.keys - p.queries;
+          if ((right >= 0 && j > diagonal + right) || (s.window_left >= 0 && j < diagonal - s.window_left)) continue;
           if (s.visible && in[4].values[(size_t(b) * p.queries + i) * p.keys + j] == 0) continue;
           const double* k = at(in[1], size_t(b) * p.keys + j, s.kv_heads, g, s.head_dim);
           double dot = 0;
@@ -149,6 +150,16 @@ TEST_P(Attention, CrossLengthsAndCausal) {
     for (auto [m, n] : {std::pair{1, 200}, {5, 64}, {64, 129}, {130, 40}, {200, 200}, {257, 255}}) {
       AttentionStub s = stub();
       s.causal = causal;
+      check({.stub = s, .queries = m, .keys = n});
+    }
+  }
+}
+
+TEST_P(Attention, Windows) {
+  for (auto [l, r] : {std::pair{0, 0}, {7, -1}, {64, 0}, {3, 5}, {100, 70}, {-1, 9}}) {
+    for (auto [m, n] : {std::pair{1, 200}, {64, 129}, {130, 40}, {200, 200}, {257, 255}}) {
+      AttentionStub s = stub();
+      s.window_left = l, s.window_right = r;
       check({.stub = s, .queries = m, .keys = n});
     }
   }

@@ -84,6 +84,7 @@ struct Spec {{
   static constexpr int heads = {3}, kv_heads = {4}, head_dim = {5}, v_dim = {6};
   static constexpr int q_stride = {7}, k_stride = {8}, v_stride = {9}, out_stride = {10};
   static constexpr int block_m = {11}, block_n = {12};
+  static constexpr int window_left = {22}, window_right = {23};
   static constexpr bool aligned = {13}, causal = {14}, scaled = {15};
   static constexpr f32 score_scale = {0}f;
 }};
@@ -94,7 +95,7 @@ TFCC_KERNEL(AttentionShape<Spec>::threads, kernel, const {2}* q, const {2}* k, c
 )", fmt::format("{:.9e}", scale), bias ? " + load(bias, (h * (idx)n[1] + i) * (idx)n[2] + j)" : "", type, heads, kv_heads, head_dim, v_dim,
                      packed ? all : q, packed ? all : k, packed ? all : v, heads * v_dim, block_m, block_n, aligned,
                      causal, scaled, threads(), shared_bytes(), pointers, scaled ? "NoScore{}" : "Score{n, bias}",
-                     visible ? "Visible{n, visible}" : "AllVisible{}", live ? "Live{n, live}" : "AllLive{}");
+                     visible ? "Visible{n, visible}" : "AllVisible{}", live ? "Live{n, live}" : "AllLive{}", window_left, window_right);
 }
 
 }  // namespace tfcc::test

@@ -24,6 +24,7 @@ struct AttentionStub {
   int heads = 2, kv_heads = 2, head_dim = 64, v_dim = 64;
   int block_m = 64, block_n = 64;
   bool aligned = true, causal = false, scaled = true, live = false, visible = false, bias = false, packed = false;
+  int window_left = -1, window_right = -1;
   double scale = 0.125;
 
   int size() const { return type == "f32" ? 4 : 2; }

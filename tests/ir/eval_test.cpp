@@ -318,6 +318,23 @@ TEST(Eval, Gelu) {
       {0.841344746068543, 0, 0.841344746068543}, 1e-12);
 }
 
+TEST(Eval, Rope) {
+  const Tensors in = {{"x", reals({1, 2, 5}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10})},
+                      {"c", reals({1, 2, 2}, {0.5, 2, 3, -1})},
+                      {"s", reals({1, 2, 2}, {10, 100, -10, 7})}};
+  const char* head = "graph @g(%x: f32[1,2,5], %c: f32[1,2,2], %s: f32[1,2,2]) {";
+  const auto turned = [&](const char* attributes) {
+    return run(fmt::format("{} %y = rope(%x, %c, %s) {{{}}} : f32[1,2,5] return y = %y }}", head, attributes), in);
+  };
+  expect_near(turned("heads = 1, interleaved = false, rotary = 4"),
+              {0.5 - 30, 4 - 400, 1.5 + 10, 8 + 200, 5, 18 + 80, -7 - 63, 24 - 60, -9 + 49, 10});
+  expect_near(turned("heads = 1, interleaved = true, rotary = 4"),
+              {0.5 - 20, 1 + 10, 6 - 400, 8 + 300, 5, 18 + 70, 21 - 60, -8 - 63, -9 + 56, 10});
+  // One value for each channel of a pair.
+  expect_near(turned("heads = 1, interleaved = false, rotary = 2"),
+              {0.5 - 20, 4 + 100, 3, 4, 5, 18 + 70, -7 + 42, 8, 9, 10});
+}
+
 /// Attention by its formula, one element at a time.
 double attention_at(const HostTensor& q, const HostTensor& k, const HostTensor& v, int64_t heads,
                     int64_t kv_heads, const std::function<double(double, int64_t, int64_t)>& score,

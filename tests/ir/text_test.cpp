@@ -32,6 +32,8 @@ constexpr const char* kCanonical =
   %h, %sum = residual_norm(%m, %x, @one, @b, @b) {eps = 1e-12, has_beta = true, has_bias = true, kind = layer} : f32[B,S,64], f32[B,S,64]
   %ctx = attention(%h, %h, %h, %mask) {causal = false, heads = 4, key_padding = true, kv_heads = 4, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => %mask[b,j] == 1} : f32[B,S,64]
   %free = attention(%h, %h, %h) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s, visible = none} : f32[B,S,64]
+  %near = attention(%h, %h, %h) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s, visible = (b,h,i,j) => j <= i + 2 and i <= j + 3, window_left = 3, window_right = 2} : f32[B,S,64]
+  %turned = rope(%near, %free, %free) {heads = 1, interleaved = true, rotary = 64} : f32[B,S,64]
   %r = reduce(%ctx) {body = (i,j,k) => %ctx[i,j,k], extents = [64], kind = mean} : f32[B,S]
   %c = cumsum(%r) {axis = 1, exclusive = false, reverse = true} : f32[B,S]
   %p = softmax(%c) : f32[B,S]
@@ -39,7 +41,7 @@ constexpr const char* kCanonical =
   %q = rms_norm(%n, @one) {eps = 0.0} : f32[B,S,64]
   %g = gelu(%q) {approx = tanh} : f32[B,S,64]
   %"g/2" = bias_gelu(%g, @b) {approx = erf} : f32[B,S,64]
-  return "last.hidden" = %"g/2", p = %p, w = @w.t
+  return "last.hidden" = %"g/2", p = %p, w = @w.t, turned = %turned
 }
 )tfir";
 

@@ -159,6 +159,26 @@ TEST(Verify, RowOps) {
   refused("B3", "%y = bias_gelu(%x, %x) {approx = erf} : f32[B,S,8]");
 }
 
+TEST(Verify, Rope) {
+  const auto rope = [](const std::string& table, const std::string& operands, const std::string& attributes, const std::string& type = "f32[B,S,8]") {
+    return fmt::format("%t = pointwise(%v) {{body = (i,j,k) => %v[k]}} : {}\n  %y = rope({}) {{{}}} : {}", table, operands, attributes, type);
+  };
+  accepted(rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4"));
+  accepted(rope("f32[1,S,4]", "%x, %t, %t", "heads = 2, interleaved = true, rotary = 4"));
+  accepted(rope("f16[B,S,2]", "%x, %t, %t", "heads = 1, interleaved = true, rotary = 4"));
+  refused("O1", rope("f32[B,S,2]", "%x, %t", "heads = 2, interleaved = false, rotary = 4"));
+  refused("O2", rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4", "f32[B,S,9]"));
+  refused("O2", rope("f32[B,S,2]", "%x, %t, %t", "heads = 3, interleaved = false, rotary = 2"));
+  refused("O2", rope("f32[B,S,2]", "%v, %t, %t", "heads = 1, interleaved = false, rotary = 2", "f32[8]"));
+  refused("O3", rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 6"));
+  refused("O3", rope("f32[B,S,1]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 3"));
+  refused("O3", rope("f32[B,S,1]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 0"));
+  for (const char* table : {"f32[S,B,2]", "f32[B,S,3]", "f32[2,S,2]"}) {
+    const auto found = problems(rope(table, "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4"));
+    EXPECT_NE(all(found).find("(O4)"), std::string::npos) << table << all(found);
+  }
+}
+
 TEST(Verify, ResidualNorm) {
   const char* t = "f32[B,S,8]";
   accepted(
@@ -207,6 +227,9 @@ TEST(Verify, Attention) {
       attention("%x, %x, %x", attributes("true", "false", "4", "4", plain, "(b,h,i,j) => j <= i")));
   accepted(attention("%x, %x, %x, %k", attributes("true", "true", "4", "4", plain,
                                                   "(b,h,i,j) => j <= i and %k[b,j] == 1")));
+  accepted(attention("%x, %x, %x", attributes("false", "false", "4", "4", plain, "(b,h,i,j) => i <= j + 3") + ", window_left = 3"));
+  refused("A7", attention("%x, %x, %x", attributes("false", "false", "4", "4", plain, "none") + ", window_right = 3"));
+  refused("A7", attention("%x, %x, %x", attributes("false", "false", "4", "4", plain, "(b,h,i,j) => j < i") + ", window_right = -1"));
   refused("A1", "%y, %z = attention(%x, %x, %x) {" +
                     attributes("false", "false", "2", "2", plain, "none") +
                     "} : f32[B,S,8], f32[B,S,8]");
@@ -226,8 +249,8 @@ TEST(Verify, Attention) {
   refused("A7", attention("%x, %x, %x", attributes("true", "false", "2", "2", plain, "none")));
   refused("A7", attention("%x, %x, %x",
                           attributes("false", "true", "2", "2", plain, "(b,h,i,j) => j <= i")));
-  refused("E3", attention("%x, %x, %x", attributes("false", "false", "2", "2",
-                                                   "(s,b,h,i,j) => %x[b,i,0]", "none")));
+  accepted(attention("%x, %x, %x, %x", attributes("false", "false", "2", "2",
+                                                  "(s,b,h,i,j) => %x[b,i,0]", "none")));
   refused("E4", attention("%x, %x, %x, %k", attributes("false", "true", "2", "2", plain,
                                                        "(b,h,i,j) => %k[b,j + 1] == 1")));
   refused("E6",

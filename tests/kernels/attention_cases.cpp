@@ -13,6 +13,7 @@ struct Attention {
   int heads = 2, kv_heads = 2, d = 16, dv = 16;
   std::string score = "s * 0.25", visible = "none", extra = "";
   bool causal = false, key_padding = false, arena = true, cross = false;
+  int left = -1, right = -1;
 };
 
 std::string text_of(const Attention& a) {
@@ -31,9 +32,10 @@ std::string text_of(const Attention& a) {
   const std::string visible = a.visible == "none" ? "none" : "(b,h,i,j) => " + a.visible;
   const std::string call = fmt::format(
       "attention({}{}) {{causal = {}, heads = {}, key_padding = {}, kv_heads = {}, score = "
-      "(s,b,h,i,j) => {}, visible = {}}} : f32[B,S,{}]",
+      "(s,b,h,i,j) => {}, visible = {}{}{}}} : f32[B,S,{}]",
       operands, a.extra, a.causal, a.heads, a.key_padding, a.kv_heads, a.score, visible,
-      a.heads * a.dv);
+      a.left < 0 ? "" : fmt::format(", window_left = {}", a.left),
+      a.right < 0 ? "" : fmt::format(", window_right = {}", a.right), a.heads * a.dv);
   body += fmt::format("  %y = {}\n", call);
   if (a.arena)
     body +=
@@ -103,6 +105,8 @@ std::vector<Case> attention_cases() {
   cases.push_back(make("cross_padding", c, cross));
   c.visible = "j <= i + (T - S)", c.key_padding = false, c.causal = true, c.extra = "";
   cases.push_back(make("cross_causal", c, cross));
+  c.visible = "j <= i + (T - S) and i + (T - S) <= j + 20", c.left = 20;
+  cases.push_back(make("cross_causal_window", c, cross));
 
   Attention plain = a;
   plain.score = "s";
@@ -137,6 +141,11 @@ std::vector<Case> attention_cases() {
   Attention window = a;
   window.visible = "j <= i + 3 and i <= j + 5";
   cases.push_back(make("window", window, lengths(few)));
+  window.left = 5, window.right = 3;
+  cases.push_back(make("window_skipped", window, lengths(all)));
+  window.right = -1, window.causal = true, window.visible = "j <= i and i <= j + 5 and " + padding, window.key_padding = true, window.extra = ", %mask";
+  cases.push_back(make("causal_window_padding", window, lengths(all)));
+  window.left = -1, window.causal = false, window.key_padding = false;
   window.visible = "%p[i,j] > 3.5", window.extra = ", %p";
   cases.push_back(make("rare_pairs", window, lengths(few)));
   return cases;

@@ -102,6 +102,32 @@ Case gelus(int hidden) {
   return c;
 }
 
+// Both layouts, tables by pair and by channel, for each row and shared by the batch; from inputs, from the arena, from a slice.
+Case ropes(int heads, int dim, int rotary) {
+  const int width = heads * dim;
+  const std::string x = fmt::format("f32[B,S,{}]", width), pairs = fmt::format("f32[B,S,{}]", rotary / 2), channels = fmt::format("f32[1,S,{}]", rotary);
+  std::string body = fmt::format(
+      "  %w = pointwise(%x, %r) {{body = (i,j,k) => select(k < {0}, %x[i,j,k] * 2.0, %r[i,j,k - {0}])}} : f32[B,S,{1}]\n"
+      "  %a = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 2.0}} : {2}\n"
+      "  %s = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {0}]}} : {2}\n",
+      width, 2 * width, x);
+  std::vector<std::string> outputs;
+  for (const char* interleaved : {"false", "true"}) {
+    for (const char* operands : {"%x, %c, %n", "%a, %c, %n", "%s, %cw, %nw"}) {
+      const std::string name = fmt::format("y{}", outputs.size());
+      body += fmt::format("  %{0}_arena = rope({1}) {{heads = {2}, interleaved = {3}, rotary = {4}}} : {5}\n"
+                          "  %{0} = pointwise(%{0}_arena) {{body = (i,j,k) => %{0}_arena[i,j,k] * 2.0}} : {5}\n",
+                          name, operands, heads, interleaved, rotary, x);
+      outputs.push_back(name);
+    }
+    const std::string name = fmt::format("y{}", outputs.size());
+    body += fmt::format("  %{} = rope(%a, %cw, %nw) {{heads = {}, interleaved = {}, rotary = {}}} : {}\n", name, heads, interleaved, rotary, x);
+    outputs.push_back(name);
+  }
+  const std::string inputs = fmt::format("%x: {0}, %r: {0}, %c: {1}, %n: {1}, %cw: {2}, %nw: {2}", x, pairs, channels);
+  return {fmt::format("ropes_{}x{}_{}", heads, dim, rotary), graph_text(inputs, kSymbols, body, outputs), kRows, {}, 2e-6, 2e-3};
+}
+
 Case gelu_of_any_size() {
   return {
       "gelu_any_size",
@@ -196,6 +222,9 @@ std::vector<Case> row_cases() {
   for (int hidden : {1, 33, 768, 3000}) cases.push_back(residual_norms(hidden, hidden == 33));
   for (int hidden : {1, 6, 40}) cases.push_back(gelus(hidden));
   cases.push_back(gelu_of_any_size());
+  cases.push_back(ropes(2, 16, 16));
+  cases.push_back(ropes(3, 64, 32));
+  cases.push_back(ropes(1, 10, 6));
   cases.push_back(softmaxes());
   cases.push_back(softmaxes_of_known_length());
   cases.push_back(types());

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// rope: rotary embedding of the first `rotary` channels of each head; the others are copied.
+//
+// x [rows, heads * dim] with rows x_stride apart, out [rows, heads * dim]; cos, sin [tables, rotary / 2] or, if wide,
+// [tables, rotary]; row r reads table r % tables. One thread turns vec pairs, or copies vec channels. No shared memory.
+// Spec: T, Table; heads, dim, rotary, x_stride, vec (a power of two, at most 16 bytes of T, that divides rotary / 2, dim,
+// x_stride); interleaved, wide. Grid: ceil(rows * heads * units, threads) with units = rotary / 2 / vec + (dim - rotary) / vec.
+// Bound: bytes of x and out.
+#pragma once
+#include "cuda/prelude.cuh"
+
+template <class Spec>
+TFCC_FN void rope(typename Spec::T* out, const typename Spec::T* x, const typename Spec::Table* cos,
+                  const typename Spec::Table* sin, idx rows, idx tables) {
+  constexpr int vec = Spec::vec, half = Spec::rotary / 2, width = Spec::wide ? Spec::rotary : half;
+  static_assert(is_power_of_two(vec) && half % vec == 0 && Spec::dim % vec == 0 && Spec::x_stride % vec == 0,
+                "vec: a power of two that divides rotary / 2, dim and x_stride");
+  static_assert(vec * sizeof(typename Spec::T) <= 16, "vec: at most 16 bytes of T");
+  constexpr u32 turns = half / vec, units = turns + (Spec::dim - Spec::rotary) / vec;
+  const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+  const u32 row = at / (units * Spec::heads), head = at / units % Spec::heads, unit = at % units;
+  if (row >= (u32)rows) return;
+  const auto* from = x + (i64)row * Spec::x_stride + head * Spec::dim;
+  auto* to = out + (i64)row * (Spec::heads * Spec::dim) + head * Spec::dim;
+  f32 a[vec], b[vec];
+  if (unit >= turns) {
+    const int c = Spec::rotary + (unit - turns) * vec;
+    load_pack(from + c, a);
+    store_pack(to + c, a);
+    return;
+  }
+  const int pair = unit * vec;
+  const int first = Spec::interleaved ? 2 * pair : pair, second = Spec::interleaved ? first + vec : first + half;
+  load_pack(from + first, a);
+  load_pack(from + second, b);
+  const auto* c = cos + (i64)(row % (u32)tables) * width;
+  const auto* s = sin + (i64)(row % (u32)tables) * width;
+  // Interleaved pairs lie beside each other: 2 * vec channels in two packs.
+  if constexpr (Spec::interleaved) {
+    f32 both[2 * vec];
+#pragma unroll
+    for (int k = 0; k < vec; ++k) both[k] = a[k], both[vec + k] = b[k];
+#pragma unroll
+    for (int k = 0; k < vec; ++k) {
+      const f32 u = both[2 * k], v = both[2 * k + 1];
+      const int t = Spec::wide ? 2 * (pair + k) : pair + k, t2 = Spec::wide ? t + 1 : t;
+      both[2 * k] = u * (f32)load(c, t) - v * (f32)load(s, t);
+      both[2 * k + 1] = v * (f32)load(c, t2) + u * (f32)load(s, t2);
+    }
+#pragma unroll
+    for (int k = 0; k < vec; ++k) a[k] = both[k], b[k] = both[vec + k];
+  } else {
+    f32 c1[vec], s1[vec], c2[vec], s2[vec];
+    load_pack(c + pair, c1);
+    load_pack(s + pair, s1);
+    if constexpr (Spec::wide) {
+      load_pack(c + half + pair, c2);
+      load_pack(s + half + pair, s2);
+    }
+#pragma unroll
+    for (int k = 0; k < vec; ++k) {
+      const f32 u = a[k], v = b[k];
+      a[k] = u * c1[k] - v * s1[k];
+      b[k] = v * (Spec::wide ? c2[k] : c1[k]) + u * (Spec::wide ? s2[k] : s1[k]);
+    }
+  }
+  store_pack(to + first, a);
+  store_pack(to + second, b);
+}
