@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "tools"))
 
 import bert_graph  # noqa: E402
+import decoder_forms  # noqa: E402
 import dynamo_forms  # noqa: E402
 import torchscript_forms  # noqa: E402
 from onnx_numpy import evaluate  # noqa: E402
@@ -127,6 +128,41 @@ def t5_weights(seed, layers=2, hidden=32, inner=48):
     return w
 
 
+LLAMA = {"heads": 4, "kv_heads": 2, "size": 8}
+
+
+def llama_weights(seed, layers=2, hidden=32, inner=48):
+    w = Weights(seed, hidden, inner)
+    w.add("embed_tokens.weight", (VOCABULARY, hidden), 1.0)
+    kv = LLAMA["kv_heads"] * LLAMA["size"]
+    for i in range(layers):
+        name = f"layers.{i}"
+        for part, n, gain in (("q_proj", hidden, 1.6), ("k_proj", kv, 1.6), ("v_proj", kv, 1.0), ("o_proj", hidden, 1.0)):
+            w.add(f"{name}.self_attn.{part}.weight", (n, hidden), gain / np.sqrt(hidden))
+        for part, shape in (("gate_proj", (inner, hidden)), ("up_proj", (inner, hidden)), ("down_proj", (hidden, inner))):
+            w.add(f"{name}.mlp.{part}.weight", shape, 1 / np.sqrt(shape[1]))
+        for part in ("input_layernorm", "post_attention_layernorm"):
+            w.add(f"{name}.{part}.weight", (hidden,), 0.1, 1.0)
+    w.add("norm.weight", (hidden,), 0.1, 1.0)
+    return w
+
+
+def gpt2_weights(seed, layers=2, hidden=32, inner=64):
+    w = Weights(seed, hidden, inner)
+    w.add("wte.weight", (VOCABULARY, hidden), 1.0)
+    w.add("wpe.weight", (POSITIONS, hidden), 0.5)
+    for i in range(layers):
+        name = f"h.{i}"
+        w.linear(name + ".attn.c_attn", 3 * hidden, hidden, 1.4)
+        w.linear(name + ".attn.c_proj", hidden, hidden)
+        w.linear(name + ".mlp.c_fc", inner, hidden)
+        w.linear(name + ".mlp.c_proj", hidden, inner)
+        w.norm(name + ".ln_1")
+        w.norm(name + ".ln_2")
+    w.norm("ln_f")
+    return w
+
+
 def half(weights):
     return {n: v.astype(np.float16) for n, v in weights.items()}
 
@@ -166,6 +202,12 @@ MODELS = {
                "three passes through one layer, weights shared by Identity; embedding size 16; tanh GELU"),
     "t5-encoder": (lambda: t5_encoder(t5_weights(12), 2, T5), EAGER_EXPORT, EAGER + " with the position bias",
                    "RMS norm, bucketed relative positions, unscaled scores, gated tanh GELU, no biases"),
+    "llama": (lambda: decoder_forms.llama(llama_weights(13), 2, LLAMA), EAGER_EXPORT,
+              "LessOrEqual of ranges And mask > Where(., 0, lowest), added to the scaled scores",
+              "rotary embedding, two key heads repeated by Unsqueeze > Expand > Reshape, RMS norm, gated SiLU, no cache"),
+    "gpt2": (lambda: decoder_forms.gpt2(gpt2_weights(14), 2, 4), EAGER_EXPORT,
+             "Where(triangle sliced to the length, scores, lowest), then " + EAGER,
+             "q, k and v sliced from one Gemm, learned positions, norms first, tanh GELU, no cache"),
 }
 
 
@@ -174,7 +216,8 @@ ROUNDED = {"bert-fp16": {"fp32": 1e-2, "fp16": 1e-2}, "bert-quantised": {"fp32":
 
 
 # Of the inputs. A model that comes later gets a seed of its own, so that those of the others stay.
-SEEDS = {name: 1000 + i for i, name in enumerate(sorted(set(MODELS) - {"bert-quantised"}))} | {"bert-quantised": 1100}
+LATER = {"bert-quantised": 1100, "llama": 1012, "gpt2": 1013}
+SEEDS = {name: 1000 + i for i, name in enumerate(sorted(set(MODELS) - set(LATER)))} | LATER
 
 
 def masks():
