@@ -42,8 +42,8 @@ Result<void> emit_matmul(Lowering& l, OpId o) {
                       l.storage(y), size_of(l.type(y).dtype) == 4 ? "u32" : "u64", rank);
   text += l.cuda() ? fmt::format("a_across = {}, b_across = {}; }};\n", attrs.trans_a, !attrs.trans_b)
                    : fmt::format("across = {}; }};\n", !attrs.trans_b);
-  text += l.header(256) + fmt::format("matmul<Spec>({}, {}, {}, {}, {}{});\n}}\n", l.pointer(a == b ? 1 : 2), l.sizes(l.dims(y)), l.size(inner),
-                                      l.functor_value("A"), l.functor_value("B"), l.cuda() ? "" : ", begin, end");
+  text += l.header(256) + fmt::format("matmul<Spec>({}, {}, {}, {}, {}{});\n}}\n", l.pointer(a == b ? 1 : 2), l.sizes(l.dims(y)),
+                                      l.size(inner), l.functor_value("A"), l.functor_value("B"), l.cuda() ? "" : ", begin, end");
   LaunchSize s;
   ExprRef matrices = ir::element_count(l.pool(), std::vector<ExprRef>(l.dims(y).begin(), l.dims(y).end() - 2));
   s.grid = {ir::mul(matrices, ir::mul(l.ceil_div(l.dims(y)[rank - 2], 64), l.ceil_div(l.dims(y)[rank - 1], 64)))};

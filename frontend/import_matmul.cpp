@@ -29,7 +29,8 @@ Result<Matrices> matrices(Importer& im, ValueId a, ValueId b) {
 }
 
 ValueId product(Importer& im, const Matrices& m, DType dtype, std::string_view suffix) {
-  return im.graph.add(ir::OpKind::matmul, {m.a, m.b}, ir::MatmulAttrs{}, {dtype, m.out}, im.value_name(0) + std::string(suffix), im.node->name);
+  return im.graph.add(ir::OpKind::matmul, {m.a, m.b}, ir::MatmulAttrs{}, {dtype, m.out}, im.value_name(0) + std::string(suffix),
+                      im.node->name);
 }
 
 // The product without the dims that vectors do not have.
@@ -79,16 +80,34 @@ Result<void> check_parameter(Importer& im, ValueId v, const Matrices& m, bool of
 // The most terms of 8 bits whose sum, and that of the corrections, fits 32 bits.
 constexpr int64_t kSafeTerms = 8192;
 
-// sum over k of (a - za) (b - zb) at an index of the product, za and zb absent or the inputs of these numbers; `whole` is sum a b.
-Result<ExprRef> integer_product(Importer& im, const Matrices& m, ValueId whole, size_t za_input, size_t zb_input, const Indices& at) {
+// Zero points of a and b, where there are any.
+struct ZeroPoints {
+  std::optional<ValueId> a, b;
+};
+
+Result<ZeroPoints> zero_points(Importer& im, size_t a_input, size_t b_input) {
+  ZeroPoints z;
+  if (im.has_input(a_input)) {
+    TFCC_TRY(z.a, im.input(a_input));
+  }
+  if (im.has_input(b_input)) {
+    TFCC_TRY(z.b, im.input(b_input));
+  }
+  return z;
+}
+
+// sum over k of (a - za) (b - zb) at an index of the product; `whole` is sum a b.
+Result<ExprRef> integer_product(Importer& im, const Matrices& m, ValueId whole, const ZeroPoints& zeros, const Indices& at) {
   ExprRef sum = ir::load_of(im.graph, whole, at);
   ExprRef za = im.integer(0), zb = im.integer(0);
   for (const bool of_a : {true, false}) {
-    const size_t i = of_a ? za_input : zb_input;
-    if (!im.has_input(i)) continue;
-    TFCC_TRY(ValueId zero, im.input(i));
+    const std::optional<ValueId> given = of_a ? zeros.a : zeros.b;
+    if (!given) continue;
+    const ValueId zero = *given;
     TFCC_TRY_VOID(check_parameter(im, zero, m, of_a, of_a ? "the zero point of A" : "the zero point of B"));
-    if (im.type(zero).dtype != im.type(of_a ? m.a : m.b).dtype) return im.fail(ErrorCode::bad_file, "a zero point has another type than its matrix");
+    if (im.type(zero).dtype != im.type(of_a ? m.a : m.b).dtype) {
+      return im.fail(ErrorCode::bad_file, "a zero point has another type than its matrix");
+    }
     (of_a ? za : zb) = operand_parameter(im, zero, at, of_a);
   }
   auto of_sum = [&](ValueId v, bool rows) {
@@ -108,7 +127,8 @@ Result<ExprRef> integer_product(Importer& im, const Matrices& m, ValueId whole, 
 Result<void> check_bytes(Importer& im, ValueId a, ValueId b) {
   for (ValueId v : {a, b}) {
     const DType t = im.type(v).dtype;
-    if (t != DType::u8 && t != DType::i8) return im.fail(ErrorCode::unsupported, fmt::format("product of {} is not supported; 8-bit integers are needed", to_string(t)));
+    if (t == DType::u8 || t == DType::i8) continue;
+    return im.fail(ErrorCode::unsupported, fmt::format("product of {} is not supported; 8-bit integers are needed", to_string(t)));
   }
   return {};
 }
@@ -121,7 +141,8 @@ Result<void> import_matmul(Importer& im) {
   const DType dtype = im.type(a).dtype;
   if (dtype != im.type(b).dtype) return im.fail(ErrorCode::bad_file, "inputs have different types");
   if (!is_float(dtype) && dtype != DType::i32 && dtype != DType::i64) {
-    return im.fail(ErrorCode::unsupported, fmt::format("product of {} is not supported; a float type, i32 or i64 is needed", to_string(dtype)));
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("product of {} is not supported; a float type, i32 or i64 is needed", to_string(dtype)));
   }
   TFCC_TRY(Matrices m, matrices(im, a, b));
   im.define(0, without_vectors(im, m, product(im, m, dtype, m.row || m.column ? ".matrix" : "")));
@@ -135,7 +156,8 @@ Result<void> import_matmul_integer(Importer& im) {
   TFCC_TRY(Matrices m, matrices(im, a, b));
   const Indices at = im.index_vars(m.out);
   const ValueId whole = product(im, m, DType::i32, ".product");
-  TFCC_TRY(ExprRef sum, integer_product(im, m, whole, 2, 3, at));
+  TFCC_TRY(ZeroPoints zeros, zero_points(im, 2, 3));
+  TFCC_TRY(ExprRef sum, integer_product(im, m, whole, zeros, at));
   const bool plain = sum == ir::load_of(im.graph, whole, at);
   const ValueId y = plain ? whole : im.pointwise(sum, DType::i32, m.out, m.row || m.column ? ".matrix" : "");
   im.define(0, without_vectors(im, m, y));
@@ -159,13 +181,61 @@ Result<void> import_qlinear_matmul(Importer& im) {
   }
   TFCC_TRY_VOID(check_parameter(im, y_zero, m, true, "the zero point of the result"));
   const Indices at = im.index_vars(m.out);
-  TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), 2, 5, at));
+  TFCC_TRY(ZeroPoints zeros, zero_points(im, 2, 5));
+  TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), zeros, at));
   auto scale = [&](ValueId v) { return ir::convert(operand_parameter(im, v, at, v != b_scale), Scalar::f32); };
   ExprRef factor = ir::div(ir::mul(scale(a_scale), scale(b_scale)), scale(y_scale));
   ExprRef body = requantised(ir::mul(ir::convert(sum, Scalar::f32), factor), operand_parameter(im, y_zero, at, true), *to);
   const ValueId y = im.pointwise(body, to->value, m.out, m.row || m.column ? ".matrix" : "");
   im.define(0, without_vectors(im, m, y));
   return {};
+}
+
+namespace {
+
+// The integer product of a and b as reals: times both scales, plus the bias of input `bias`.
+Result<void> define_scaled(Importer& im, ValueId a, ValueId b, const ZeroPoints& zeros, ValueId a_scale, ValueId b_scale, size_t bias) {
+  TFCC_TRY_VOID(check_bytes(im, a, b));
+  TFCC_TRY(Matrices m, matrices(im, a, b));
+  for (ValueId v : {a_scale, b_scale}) {
+    if (im.type(v).dtype != DType::f32) return im.fail(ErrorCode::bad_file, "a scale is not f32");
+    TFCC_TRY_VOID(check_parameter(im, v, m, v == a_scale, "a scale"));
+  }
+  const Indices at = im.index_vars(m.out);
+  TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), zeros, at));
+  ExprRef scale = ir::mul(operand_parameter(im, a_scale, at, true), operand_parameter(im, b_scale, at, false));
+  ExprRef y = ir::mul(ir::convert(sum, Scalar::f32), scale);
+  if (im.has_input(bias)) {
+    TFCC_TRY(ValueId c, im.input(bias));
+    if (im.type(c).dtype != DType::f32 || im.rank(c) != 1) return im.fail(ErrorCode::bad_file, "the bias is not a vector of f32");
+    TFCC_TRY_VOID(im.unify(m.out.back(), im.dims(c)[0], "the bias does not fit the product"));
+    y = ir::add(y, im.broadcast_element(c, at));
+  }
+  im.define(0, without_vectors(im, m, im.pointwise(y, DType::f32, m.out, m.row || m.column ? ".matrix" : "")));
+  return {};
+}
+
+}  // namespace
+
+Result<void> import_microsoft_matmul_integer_to_float(Importer& im) {
+  TFCC_TRY(ValueId a, im.input(0));
+  TFCC_TRY(ValueId b, im.input(1));
+  TFCC_TRY(ValueId a_scale, im.input(2));
+  TFCC_TRY(ValueId b_scale, im.input(3));
+  TFCC_TRY(ZeroPoints zeros, zero_points(im, 4, 5));
+  return define_scaled(im, a, b, zeros, a_scale, b_scale, 6);
+}
+
+Result<void> import_microsoft_dynamic_quantize_matmul(Importer& im) {
+  TFCC_TRY(ValueId a, im.input(0));
+  TFCC_TRY(ValueId b, im.input(1));
+  TFCC_TRY(ValueId b_scale, im.input(2));
+  TFCC_TRY(DynamicallyQuantised q, quantised_dynamically(im, a));
+  ZeroPoints zeros{q.zero, std::nullopt};
+  if (im.has_input(3)) {
+    TFCC_TRY(zeros.b, im.input(3));
+  }
+  return define_scaled(im, q.values, b, zeros, q.scale, b_scale, 4);
 }
 
 Result<void> import_gemm(Importer& im) {

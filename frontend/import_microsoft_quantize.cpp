@@ -16,11 +16,14 @@ struct Blocks {
 
 Result<Blocks> blocks_of(Importer& im) {
   Blocks b{im.attr_int("K", 0), im.attr_int("N", 0), im.attr_int("bits", 4), im.attr_int("block_size", 0)};
-  if (b.bits != 2 && b.bits != 4 && b.bits != 8) return im.fail(ErrorCode::unsupported, fmt::format("{} bits are not supported; 2, 4 and 8 are", b.bits));
+  if (b.bits != 2 && b.bits != 4 && b.bits != 8) {
+    return im.fail(ErrorCode::unsupported, fmt::format("{} bits are not supported; 2, 4 and 8 are", b.bits));
+  }
   constexpr int64_t kMost = int64_t{1} << 31;
   const bool sane = b.k > 0 && b.n > 0 && b.k < kMost && b.n < kMost && b.size >= 8 && b.size < kMost;
   if (!sane || (b.size & (b.size - 1)) != 0) {
-    return im.fail(ErrorCode::bad_file, fmt::format("K = {}, N = {}, block_size = {}: sizes must be positive, and a block a power of two", b.k, b.n, b.size));
+    return im.fail(ErrorCode::bad_file, fmt::format("K = {}, N = {}, block_size = {}: sizes must be positive, and a block a power of two",
+                                                    b.k, b.n, b.size));
   }
   return b;
 }
@@ -30,7 +33,8 @@ Result<ValueId> rows_of(Importer& im, size_t input, int64_t rows, int64_t width,
   TFCC_TRY(ValueId v, im.input(input));
   const ExprRef count = ir::element_count(im.pool(), im.dims(v));
   if (!ir::is_int(count, rows * width)) {
-    return im.fail(ErrorCode::shape, fmt::format("{} has shape {}, which is not {} rows of {}", role, ir::to_string(im.type(v)), rows, width));
+    return im.fail(ErrorCode::shape, fmt::format("{} has shape {}, which is not {} rows of {}", role, ir::to_string(im.type(v)), rows,
+                                                 width));
   }
   if (im.rank(v) == 2 && ir::is_int(im.dims(v)[0], rows)) return v;
   return reshape(im, v, {im.integer(rows), im.integer(width)}, fmt::format(".input{}", input));
@@ -58,9 +62,12 @@ Result<void> import_microsoft_matmul_n_bits(Importer& im) {
   TFCC_TRY(ValueId scales, rows_of(im, 2, b.n, b.count(), "scales"));
   const DType dtype = im.type(a).dtype;
   if (!is_float(dtype) || !is_float(im.type(scales).dtype)) return im.fail(ErrorCode::bad_file, "A and scales must be of a float type");
-  if (im.type(packed).dtype != DType::u8) return im.fail(ErrorCode::bad_file, fmt::format("B has type {}, not u8", to_string(im.type(packed).dtype)));
+  if (im.type(packed).dtype != DType::u8) {
+    return im.fail(ErrorCode::bad_file, fmt::format("B has type {}, not u8", to_string(im.type(packed).dtype)));
+  }
   if (im.rank(a) < 2) return im.fail(ErrorCode::unsupported, "A needs at least two dims");
-  TFCC_TRY_VOID(im.unify(im.dims(a).back(), im.integer(b.k), fmt::format("A of shape {} has no rows of K = {}", ir::to_string(im.type(a)), b.k)));
+  TFCC_TRY_VOID(im.unify(im.dims(a).back(), im.integer(b.k),
+                         fmt::format("A of shape {} has no rows of K = {}", ir::to_string(im.type(a)), b.k)));
   TFCC_TRY(ValueId bytes, rows_of(im, 1, b.n, b.count() * b.bytes(), "B"));
   const Dims dims{im.integer(b.n), im.integer(b.k)};
   const Indices at = im.index_vars(dims);

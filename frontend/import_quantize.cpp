@@ -58,7 +58,9 @@ Result<ExprRef> parameter(Importer& im, ValueId v, const Granularity& g, const I
 }
 
 Result<void> check_like_scale(Importer& im, ValueId scale, ValueId zero) {
-  if (!is_float(im.type(scale).dtype)) return im.fail(ErrorCode::bad_file, fmt::format("the scale has type {}", to_string(im.type(scale).dtype)));
+  if (!is_float(im.type(scale).dtype)) {
+    return im.fail(ErrorCode::bad_file, fmt::format("the scale has type {}", to_string(im.type(scale).dtype)));
+  }
   if (is_single(im, scale) && is_single(im, zero)) return {};
   bool same = im.rank(scale) == im.rank(zero);
   for (size_t k = 0; same && k < im.rank(scale); ++k) {
@@ -70,7 +72,10 @@ Result<void> check_like_scale(Importer& im, ValueId scale, ValueId zero) {
 // The type that a graph names by number, by a zero point, or not at all.
 Result<ElementType> type_numbered(Importer& im, int64_t onnx_type, std::string_view role) {
   std::optional<ElementType> t = element_type(static_cast<int>(onnx_type));
-  if (!t) return im.fail(ErrorCode::unsupported, fmt::format("{} {} is not supported", role, onnx_type_name(static_cast<int>(onnx_type))));
+  if (!t) {
+    const std::string name = onnx_type_name(static_cast<int>(onnx_type));
+    return im.fail(ErrorCode::unsupported, fmt::format("{} {} is not supported", role, name));
+  }
   return *t;
 }
 
@@ -107,14 +112,21 @@ Result<void> import_quantize_linear(Importer& im) {
     number = own;
   }
   TFCC_TRY(ElementType t, type_numbered(im, number ? number : onnx_type_of(DType::u8), "quantisation to"));
-  if (!t.is_integer() && !t.small_float) return im.fail(ErrorCode::unsupported, fmt::format("quantisation to {} is not supported", onnx_type_name(t.onnx_type)));
-  if (!is_float(im.type(scale).dtype) || im.type(x).dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "input or scale has a type that cannot be quantised");
+  if (!t.is_integer() && !t.small_float) {
+    return im.fail(ErrorCode::unsupported, fmt::format("quantisation to {} is not supported", onnx_type_name(t.onnx_type)));
+  }
+  if (!is_float(im.type(scale).dtype) || im.type(x).dtype == DType::boolean) {
+    return im.fail(ErrorCode::bad_file, "input or scale has a type that cannot be quantised");
+  }
   TFCC_TRY(Granularity g, granularity(im, x, scale));
   const Dims dims = im.dims(x);
   const Indices at = im.index_vars(dims);
   const int64_t precision = im.attr_int("precision", 0);
   std::optional<DType> divide_in = precision ? dtype_of_onnx(static_cast<int>(precision)) : im.type(scale).dtype;
-  if (!divide_in || !is_float(*divide_in)) return im.fail(ErrorCode::unsupported, fmt::format("precision {} is not supported", onnx_type_name(static_cast<int>(precision))));
+  if (!divide_in || !is_float(*divide_in)) {
+    const std::string name = onnx_type_name(static_cast<int>(precision));
+    return im.fail(ErrorCode::unsupported, fmt::format("precision {} is not supported", name));
+  }
   const Scalar scalar = ir::scalar_of(*divide_in);
   TFCC_TRY(ExprRef divisor, parameter(im, scale, g, at));
   ExprRef q = ir::div(ir::convert(im.element(x, at), scalar), ir::convert(divisor, scalar));
@@ -148,7 +160,9 @@ Result<void> import_dequantize_linear(Importer& im) {
   }
   const int64_t number = im.attr_int("output_dtype", 0);
   const std::optional<DType> out = number ? dtype_of_onnx(static_cast<int>(number)) : im.type(scale).dtype;
-  if (!out || !is_float(*out) || !is_float(im.type(scale).dtype)) return im.fail(ErrorCode::bad_file, "scale or output_dtype is not a float type");
+  if (!out || !is_float(*out) || !is_float(im.type(scale).dtype)) {
+    return im.fail(ErrorCode::bad_file, "scale or output_dtype is not a float type");
+  }
   const Scalar scalar = ir::scalar_of(*out);
   TFCC_TRY(ExprRef factor, parameter(im, scale, g, at));
   e = ir::mul(ir::convert(e, scalar), ir::convert(factor, scalar));
@@ -179,9 +193,10 @@ ValueId reduce_all(Importer& im, ValueId x, ir::ReduceKind kind, std::string_vie
 
 }  // namespace
 
-Result<void> import_dynamic_quantize_linear(Importer& im) {
-  TFCC_TRY(ValueId x, im.input(0));
-  if (im.type(x).dtype != DType::f32) return im.fail(ErrorCode::bad_file, fmt::format("input has type {}, not f32", to_string(im.type(x).dtype)));
+Result<DynamicallyQuantised> quantised_dynamically(Importer& im, ValueId x) {
+  if (im.type(x).dtype != DType::f32) {
+    return im.fail(ErrorCode::bad_file, fmt::format("input has type {}, not f32", to_string(im.type(x).dtype)));
+  }
   const Dims dims = im.dims(x);
   auto extreme = [&](ir::ReduceKind kind, std::string_view suffix) {
     return im.rank(x) == 0 ? im.element(x, {}) : ir::load_of(im.graph, reduce_all(im, x, kind, suffix), {});
@@ -190,12 +205,24 @@ Result<void> import_dynamic_quantize_linear(Importer& im) {
   ExprRef high = ir::max(extreme(ir::ReduceKind::max, ".max"), zero), low = ir::min(extreme(ir::ReduceKind::min, ".min"), zero);
   ExprRef range = ir::sub(high, low);
   // A tensor of zeros has no scale of its own; as onnxruntime does, 1.
-  const ValueId scale = im.define(1, ir::select(ir::eq(range, zero), one, ir::div(range, steps)), DType::f32, {});
+  const ValueId scale = im.pointwise(ir::select(ir::eq(range, zero), one, ir::div(range, steps)), DType::f32, {}, ".scale");
   ExprRef s = ir::load_of(im.graph, scale, {});
   const ElementType u8 = *element_type(onnx_type_of(DType::u8));
-  const ValueId point = im.define(2, quantised(ir::sub(zero, ir::div(low, s)), nullptr, u8), DType::u8, {});
+  const ValueId point = im.pointwise(quantised(ir::sub(zero, ir::div(low, s)), nullptr, u8), DType::u8, {}, ".zero_point");
   const Indices at = im.index_vars(dims);
-  im.define(0, quantised(ir::div(im.element(x, at), s), ir::load_of(im.graph, point, {}), u8), DType::u8, dims);
+  ExprRef body = quantised(ir::div(im.element(x, at), s), ir::load_of(im.graph, point, {}), u8);
+  return DynamicallyQuantised{im.pointwise(body, DType::u8, dims, ".quantised"), scale, point};
+}
+
+Result<void> import_dynamic_quantize_linear(Importer& im) {
+  TFCC_TRY(ValueId x, im.input(0));
+  TFCC_TRY(DynamicallyQuantised q, quantised_dynamically(im, x));
+  const ValueId results[] = {q.values, q.scale, q.zero};
+  for (size_t i = 0; i < std::size(results) && i < im.node->outputs.size(); ++i) {
+    if (im.node->outputs[i].empty()) continue;
+    im.graph.rename(results[i], im.value_name(i));
+    im.define(i, results[i]);
+  }
   return {};
 }
 

@@ -129,6 +129,11 @@ ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix
 ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name);
 /// Element `at` of a tensor of bytes whose last axis counts elements of `bits` bits, the first in the lowest bits.
 ExprRef packed_bits(Importer& im, ValueId bytes, Indices at, int bits);
+/// A tensor of f32 in 8 bits, with a scale and a zero point for all of it.
+struct DynamicallyQuantised {
+  ValueId values, scale, zero;
+};
+Result<DynamicallyQuantised> quantised_dynamically(Importer& im, ValueId x);
 /// saturate(round(value) + zero) in an integer type; `zero` is an i64 or null.
 ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type);
 /// kind over `extents` of a free body whose reduction indices follow those of the result.
