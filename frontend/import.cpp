@@ -10,6 +10,7 @@
 #include <set>
 
 #include "frontend/importer.h"
+#include "frontend/inline_functions.h"
 #include "ir/ir.h"
 
 namespace tfcc::frontend {
@@ -48,8 +49,9 @@ const Registered* lookup(const Node& n, int64_t opset) {
   return r && opset >= r->min_opset && (r->max_opset == 0 || opset <= r->max_opset) ? r : nullptr;
 }
 
-int64_t opset_of(const Model& model, const std::string& domain) {
-  auto it = model.opsets.find(domain);
+int64_t opset_of(const Model& model, const Node& n) {
+  if (n.opset > 0) return n.opset;
+  auto it = model.opsets.find(n.domain);
   return it == model.opsets.end() ? 1 : it->second;
 }
 
@@ -59,7 +61,7 @@ constexpr size_t kNamesPerOperator = 4;
 Result<void> check_operators(const Model& model) {
   std::map<std::string, std::vector<std::string>> missing;
   for (const Node& n : model.nodes) {
-    const int64_t opset = opset_of(model, n.domain);
+    const int64_t opset = opset_of(model, n);
     if (lookup(n, opset)) continue;
     std::string key = (n.domain.empty() ? "" : n.domain + ".") + n.op_type;
     if (const Registered* r = known(n)) key += fmt::format(" of opset {} (from {} on)", opset, r->min_opset);
@@ -205,18 +207,7 @@ Result<void> walk(Importer& im, const Facts& facts) {
   for (const auto& [name, packed] : im.model().packed_initializers) {
     if (!im.values.count(name)) im.values[name] = unpack(im, packed, name);
   }
-  for (const Node& n : im.model().nodes) {
-    im.node = &n;
-    im.opset = opset_of(im.model(), n.domain);
-    for (const std::string& out : n.outputs) {
-      if (!out.empty() && im.values.count(out)) {
-        return im.fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
-      }
-    }
-    TFCC_TRY_VOID(lookup(n, im.opset)->function(im));
-    if (!im.wrong_attribute.empty()) return im.fail(ErrorCode::bad_file, im.wrong_attribute);
-    if (im.pool().overflowed) return im.fail(ErrorCode::shape, "a size does not fit 64 bits");
-  }
+  TFCC_TRY_VOID(im.import_nodes(im.model().nodes));
   im.node = nullptr;
   return declare_outputs(im);
 }
@@ -292,10 +283,26 @@ Result<void> check_extent(const Importer& im) {
 
 }  // namespace
 
+Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
+  for (const Node& n : nodes) {
+    node = &n;
+    opset = opset_of(model_, n);
+    for (const std::string& out : n.outputs) {
+      if (!out.empty() && values.count(out)) return fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
+    }
+    const Registered* known = lookup(n, opset);
+    if (!known) return fail(ErrorCode::unsupported, fmt::format("the operator of opset {} is not supported; docs/operators.md lists what is", opset));
+    TFCC_TRY_VOID(known->function(*this));
+    if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
+    if (pool().overflowed) return fail(ErrorCode::shape, "a size does not fit 64 bits");
+  }
+  return {};
+}
+
 Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRanges& ranges) {
   if (!model.functions.empty()) {
-    return Error{ErrorCode::unsupported, fmt::format("{}: the model defines functions of its own ({}); export it without them",
-                                                     model.path, escaped(model.functions[0].second))};
+    TFCC_TRY(const Model inlined, inline_functions(model));
+    return import_onnx(inlined, report, ranges);
   }
   TFCC_TRY_VOID(check_operators(model));
   Facts facts = facts_of(ranges);

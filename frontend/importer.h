@@ -95,6 +95,9 @@ class Importer {
   ValueId pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string_view suffix);
   std::string value_name(size_t output) const;
 
+  /// The nodes of a body, as those of the model; its values join `values`.
+  Result<void> import_nodes(const std::vector<Node>& nodes);
+
   Facts found;
   mutable std::string wrong_attribute;  // what was asked for in another kind than the node gives; the walk refuses it
   std::unordered_map<std::string, ValueId> values;                 // by ONNX name

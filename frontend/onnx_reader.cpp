@@ -27,6 +27,7 @@ constexpr int64_t kNewestIrVersion = 13;
 // Bounds far above any real model; they keep a small file from taking much memory.
 constexpr size_t kMaxNodes = 1 << 20;
 constexpr size_t kMaxInitializers = 1 << 20;
+constexpr int kMaxDepth = 32;  // of bodies in bodies
 constexpr size_t kMaxDeclarations = 1 << 16;  // inputs, outputs, opsets, functions
 
 std::string_view bytes_of(const ir::SourceFile& file) {
@@ -157,7 +158,7 @@ class Reader {
       if (f.is(2, Wire::bytes)) model_.producer = f.payload;
       if (f.is(3, Wire::bytes)) version = f.payload;
       if (f.is(7, Wire::bytes)) { TFCC_TRY_VOID(read_graph(f.payload)); }
-      if (f.is(8, Wire::bytes)) { TFCC_TRY_VOID(read_opset(f.payload)); }
+      if (f.is(8, Wire::bytes)) { TFCC_TRY_VOID(read_opset(f.payload, model_.opsets)); }
       if (f.is(25, Wire::bytes)) { TFCC_TRY_VOID(read_function(f.payload)); }
     }
     if (reader.broken()) return damaged_at(bytes_.substr(reader.position()));
@@ -165,23 +166,74 @@ class Reader {
     return {};
   }
 
-  Result<void> read_opset(std::string_view bytes) {
+  Result<void> read_opset(std::string_view bytes, std::map<std::string, int64_t>& opsets) {
     TFCC_TRY(const auto proto, parse<onnx::OperatorSetIdProto>(bytes, bytes));
-    if (model_.opsets.size() >= kMaxDeclarations) return too_many("opsets", kMaxDeclarations);
-    model_.opsets[domain_of(proto.domain())] = proto.version();
+    if (opsets.size() >= kMaxDeclarations) return too_many("opsets", kMaxDeclarations);
+    opsets[domain_of(proto.domain())] = proto.version();
     return {};
   }
 
   Result<void> read_function(std::string_view bytes) {
-    std::string name, domain;
+    if (model_.functions.size() >= kMaxDeclarations) return too_many("functions", kMaxDeclarations);
+    Function function;
     WireReader reader(bytes);
     while (reader.next()) {
-      if (reader.field().is(1, Wire::bytes)) name = reader.field().payload;
-      if (reader.field().is(10, Wire::bytes)) domain = reader.field().payload;
+      const Field& f = reader.field();
+      if (f.is(1, Wire::bytes)) function.name = f.payload;
+      if (f.is(4, Wire::bytes)) function.inputs.emplace_back(f.payload);
+      if (f.is(5, Wire::bytes)) function.outputs.emplace_back(f.payload);
+      if (f.is(7, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, function.nodes, 0)); }
+      if (f.is(9, Wire::bytes)) { TFCC_TRY_VOID(read_opset(f.payload, function.opsets)); }
+      if (f.is(10, Wire::bytes)) function.domain = domain_of(std::string(f.payload));
+      if (f.is(11, Wire::bytes)) { TFCC_TRY_VOID(read_default(f.payload, function.defaults)); }
     }
     if (reader.broken()) return damaged_at(bytes);
-    if (model_.functions.size() >= kMaxDeclarations) return too_many("functions", kMaxDeclarations);
-    model_.functions.emplace_back(domain_of(domain), std::move(name));
+    if (function.inputs.size() + function.outputs.size() > kMaxDeclarations) return too_many("inputs or outputs of a function", kMaxDeclarations);
+    model_.functions.push_back(std::move(function));
+    return {};
+  }
+
+  // The default of a function's attribute.
+  Result<void> read_default(std::string_view bytes, std::vector<Attribute>& defaults) {
+    const std::optional<std::string> stripped = strip_attribute(bytes_, bytes);
+    if (!stripped) return damaged_at(bytes);
+    TFCC_TRY(const auto proto, parse<onnx::AttributeProto>(*stripped, bytes));
+    TFCC_TRY(Attribute a, read_attribute(proto, 0));
+    if (defaults.size() >= kMaxDeclarations) return too_many("defaults of a function", kMaxDeclarations);
+    defaults.push_back(std::move(a));
+    return {};
+  }
+
+  // The body of If, Loop or Scan.
+  Result<Body> read_body(std::string_view bytes, int depth) {
+    Body body;
+    WireReader reader(bytes);
+    while (reader.next()) {
+      const Field& f = reader.field();
+      if (f.is(1, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, body.nodes, depth)); }
+      if (f.is(5, Wire::bytes)) { TFCC_TRY_VOID(read_initializer_of(f.payload, body)); }
+      if (f.is(12, Wire::bytes)) {
+        std::vector<ValueInfo> outputs;
+        TFCC_TRY_VOID(read_value(f.payload, outputs));
+        if (body.outputs.size() >= kMaxDeclarations) return too_many("outputs of a body", kMaxDeclarations);
+        body.outputs.push_back(outputs[0].name);
+      }
+    }
+    if (reader.broken()) return damaged_at(bytes);
+    return body;
+  }
+
+  Result<void> read_initializer_of(std::string_view bytes, Body& body) {
+    const std::optional<std::string> stripped = strip_tensor(bytes_, bytes);
+    if (!stripped) return damaged_at(bytes);
+    TFCC_TRY(const auto proto, parse<onnx::TensorProto>(*stripped, bytes));
+    if (++body_initializers_ > kMaxInitializers) return too_many("initializers", kMaxInitializers);
+    Result<TensorValue> value = read_tensor(proto, file_, external_);
+    if (!value) {
+      return Error{value.error().code, fmt::format("initializer '{}': {}", escaped(proto.name()), value.error().message)};
+    }
+    if (value->constant) body.initializers.emplace_back(proto.name(), *std::move(value->constant));
+    else body.unsupported_initializers.emplace(proto.name(), value->packed ? "is packed, which is not supported in a body" : value->unsupported);
     return {};
   }
 
@@ -190,7 +242,7 @@ class Reader {
     WireReader reader(bytes);
     while (reader.next()) {
       const Field& f = reader.field();
-      if (f.is(1, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload)); }
+      if (f.is(1, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, model_.nodes, 0)); }
       if (f.is(2, Wire::bytes)) model_.graph_name = f.payload;
       if (f.is(5, Wire::bytes)) { TFCC_TRY_VOID(read_initializer(f.payload)); }
       if (f.is(11, Wire::bytes)) { TFCC_TRY_VOID(read_value(f.payload, model_.inputs)); }
@@ -250,13 +302,13 @@ class Reader {
         fmt::format("initializer '{}' occurs twice; export the model again", escaped(name))};
   }
 
-  Result<void> read_node(std::string_view bytes) {
+  Result<void> read_node(std::string_view bytes, std::vector<Node>& nodes, int depth) {
     const std::optional<std::string> stripped = strip_node(bytes_, bytes);
     if (!stripped) return damaged_at(bytes);
     TFCC_TRY(const auto proto, parse<onnx::NodeProto>(*stripped, bytes));
     if (proto.op_type().empty())
-      return damaged(fmt::format("has a node without operator ({})", model_.nodes.size()));
-    if (model_.nodes.size() >= kMaxNodes) return too_many("nodes", kMaxNodes);
+      return damaged(fmt::format("has a node without operator ({})", node_count_));
+    if (++node_count_ > kMaxNodes) return too_many("nodes", kMaxNodes);
     Node node{proto.name(),
               proto.op_type(),
               domain_of(proto.domain()),
@@ -264,7 +316,7 @@ class Reader {
               {proto.output().begin(), proto.output().end()},
               {}};
     for (const onnx::AttributeProto& a : proto.attribute()) {
-      Result<Attribute> attribute = read_attribute(a);
+      Result<Attribute> attribute = read_attribute(a, depth);
       if (!attribute) {
         return Error{
             attribute.error().code,
@@ -273,11 +325,11 @@ class Reader {
       }
       node.attributes.push_back(*std::move(attribute));
     }
-    model_.nodes.push_back(std::move(node));
+    nodes.push_back(std::move(node));
     return {};
   }
 
-  Result<Attribute> read_attribute(const onnx::AttributeProto& proto) {
+  Result<Attribute> read_attribute(const onnx::AttributeProto& proto, int depth) {
     Attribute a;
     a.name = proto.name();
     a.kind = kind_of(proto);
@@ -287,7 +339,14 @@ class Reader {
     a.ints.assign(proto.ints().begin(), proto.ints().end());
     a.floats.assign(proto.floats().begin(), proto.floats().end());
     a.strings.assign(proto.strings().begin(), proto.strings().end());
-    if (a.kind != Attribute::Kind::tensor) return a;
+    a.reference = proto.ref_attr_name();
+    if (a.kind == Attribute::Kind::graph && depth < kMaxDepth) {  // deeper ones are left out
+      const Span span = decode_span(proto.g().doc_string());
+      if (span.offset > bytes_.size() || span.size > bytes_.size() - span.offset) return damaged("has a body outside itself");
+      TFCC_TRY(Body body, read_body(bytes_.substr(span.offset, span.size), depth + 1));
+      a.graph = std::make_shared<const Body>(std::move(body));
+    }
+    if (a.kind != Attribute::Kind::tensor || !a.reference.empty()) return a;
     TFCC_TRY(TensorValue value, read_tensor(proto.t(), file_, external_));
     a.unsupported = std::move(value.unsupported);
     if (value.constant) a.tensor = std::make_shared<const ir::Constant>(*std::move(value.constant));
@@ -324,6 +383,7 @@ class Reader {
   std::string_view bytes_;
   std::set<std::string, std::less<>> names_;  // of all initializers
   bool has_graph_ = false;
+  size_t node_count_ = 0, body_initializers_ = 0;  // of all graphs together
 };
 
 template <class T>

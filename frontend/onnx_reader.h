@@ -27,6 +27,8 @@ struct PackedTensor {
   std::vector<int64_t> dims;
 };
 
+struct Body;
+
 /// One attribute of a node; `kind` tells which member holds the value.
 struct Attribute {
   enum class Kind {
@@ -37,7 +39,7 @@ struct Attribute {
     integers,
     reals,
     strings,
-    graph,  // a body of If, Loop or Scan; not decoded
+    graph,  // a body of If, Loop or Scan; decoded to a depth of 32
     other,  // any other kind; not decoded
   };
   std::string name;
@@ -51,6 +53,8 @@ struct Attribute {
   std::shared_ptr<const ir::Constant> tensor;  // null if packed, or if `unsupported` says why
   std::shared_ptr<const PackedTensor> packed;
   std::string unsupported;                     // as in Model::unsupported_initializers
+  std::shared_ptr<const Body> graph;
+  std::string reference;                       // inside a function: the attribute of the call that this one is
 };
 
 /// One node, in the order of the file. An empty input or output name is an optional one left out.
@@ -59,9 +63,27 @@ struct Node {
   std::string domain;  // "" for the operators of ONNX itself
   std::vector<std::string> inputs, outputs;
   std::vector<Attribute> attributes;
+  int64_t opset = 0;   // of its domain, where it came out of a function; 0: the model's
 
   /// The attribute of this name, or null.
   const Attribute* find(std::string_view attribute) const;
+};
+
+/// The graph of an attribute. It sees the values around it by name.
+struct Body {
+  std::vector<std::string> outputs;
+  std::vector<std::pair<std::string, ir::Constant>> initializers;
+  std::map<std::string, std::string> unsupported_initializers;
+  std::vector<Node> nodes;
+};
+
+/// A function of the model's own (FunctionProto).
+struct Function {
+  std::string domain, name;
+  std::vector<std::string> inputs, outputs;
+  std::vector<Attribute> defaults;  // of its attributes
+  std::vector<Node> nodes;
+  std::map<std::string, int64_t> opsets;
 };
 
 /// One size of a declared shape: a number, a name, or (neither) unknown.
@@ -95,8 +117,7 @@ struct Model {
   /// Initializers that are neither: name -> "has type STRING, which is not supported".
   std::map<std::string, std::string> unsupported_initializers;
   std::vector<Node> nodes;
-  /// Domain and name of each model-local function.
-  std::vector<std::pair<std::string, std::string>> functions;
+  std::vector<Function> functions;
   std::vector<std::string> warnings;  // complete lines, one each
 };
 

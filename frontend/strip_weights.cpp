@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walks NodeProto, AttributeProto and TensorProto by field number (onnx.proto). Nothing here
-// recurses: graphs inside attributes are left out, so a file cannot make the walk deep.
+// recurses: graphs inside attributes become spans of the file, so a file cannot make the walk deep.
 #include "frontend/strip_weights.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 // Field numbers of onnx.proto.
 constexpr uint32_t kNodeAttribute = 5;
-constexpr uint32_t kAttributeTensor = 5, kAttributeGraph = 6;
+constexpr uint32_t kAttributeTensor = 5, kAttributeGraph = 6, kGraphDoc = 10;
 constexpr uint32_t kTensorType = 2, kTensorFloats = 4, kTensorRaw = 9, kTensorDoubles = 10,
                    kTensorLocation = 14;
 constexpr auto kNodeKept = {1u, 2u, 3u, 4u, 7u};
@@ -57,6 +57,8 @@ uint32_t packed_field(std::string_view message) {
   return 0;
 }
 
+}  // namespace
+
 std::optional<std::string> strip_attribute(std::string_view file, std::string_view message) {
   std::string out;
   WireReader reader(message);
@@ -67,15 +69,15 @@ std::optional<std::string> strip_attribute(std::string_view file, std::string_vi
       if (!tensor) return std::nullopt;
       put_bytes(out, kAttributeTensor, *tensor);
     } else if (f.is(kAttributeGraph, Wire::bytes)) {
-      put_bytes(out, kAttributeGraph, {});
+      std::string graph;
+      put_bytes(graph, kGraphDoc, encode_span(file, f.payload));
+      put_bytes(out, kAttributeGraph, graph);
     } else if (contains(kAttributeKept, f.number)) {
       out.append(f.whole);
     }
   }
   return reader.broken() ? std::nullopt : std::optional(std::move(out));
 }
-
-}  // namespace
 
 std::optional<std::string> strip_tensor(std::string_view file, std::string_view message) {
   const uint32_t packed = packed_field(message);

@@ -50,7 +50,8 @@ onnx::ModelProto rich_model() {
   onnx::NodeProto& n = *g.mutable_node(0);
   add_attribute(n, "axes", onnx::AttributeProto::INTS)->add_ints(1);
   *add_attribute(n, "value", onnx::AttributeProto::TENSOR)->mutable_t() = raw_tensor("v", {1}, {1});
-  *add_attribute(n, "body", onnx::AttributeProto::GRAPH)->mutable_g()->add_node() = n;
+  const onnx::NodeProto inner = n;
+  *add_attribute(n, "body", onnx::AttributeProto::GRAPH)->mutable_g()->add_node() = inner;
   m.add_functions()->set_name("f");
   return m;
 }

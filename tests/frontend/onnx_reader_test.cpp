@@ -292,7 +292,8 @@ TEST_F(OnnxReader, names_functions_and_sparse_initializers) {
   Result<Model> model = read(m);
   ASSERT_TRUE(model);
   ASSERT_EQ(model->functions.size(), 1u);
-  EXPECT_EQ(model->functions[0], (std::pair<std::string, std::string>("pkg", "Gelu")));
+  EXPECT_EQ(model->functions[0].domain, "pkg");
+  EXPECT_EQ(model->functions[0].name, "Gelu");
   EXPECT_EQ(model->unsupported_initializers.at("sp"), "is sparse, which is not supported");
 }
 
