@@ -85,7 +85,7 @@ ExprRef without_idle_clamps(ExprRef e) {
     if (n->kind != ExprKind::fmax && n->kind != ExprKind::fmin) return nullptr;
     for (size_t i = 0; i < 2; ++i) {
       const auto c = ir::as_real(n->args[i]);
-      if (!c || std::fabs(*c) < kLargeConstant) continue;
+      if (!c) continue;
       ExprRef x = without_idle_clamps(n->args[1 - i]);
       const Interval b = bounds(x);
       if (n->kind == ExprKind::fmax ? *c <= b.low : *c >= b.high) return x;
@@ -155,9 +155,9 @@ class Classifier {
 
   // A graph input [batch, position], other axes of size 1 aside.
   bool is_mask_load(ExprRef load) const {
-    if (load->kind != ExprKind::load || load->type == Scalar::boolean) return false;
+    if (load->kind != ExprKind::load) return false;
     const ValueId v = g_.op(o_).operands[load->value];
-    if (g_.def(v) || load->args.size() < 2) return false;
+    if (g_.def(v)) return false;
     size_t positions = 0;
     for (size_t k = 1; k < load->args.size(); ++k) {
       ExprRef i = load->args[k];
@@ -187,7 +187,8 @@ class Classifier {
       default: return nullptr;
     }
     for (ExprRef a : e->args) {
-      if (ExprRef m = real_mask(a)) return m;
+      ExprRef m = real_mask(a);
+      if (m) return m;
     }
     return nullptr;
   }
@@ -210,7 +211,8 @@ class Classifier {
     if (found) return found;
     // A real mask is one where a large constant is multiplied by what it makes; what is only added is a bias.
     ir::for_each_node(e, [&](ExprRef n) {
-      if (found || (n->kind != ExprKind::log && (n->kind != ExprKind::fmul || !may_mask(n)))) return;
+      if (found) return;  // cost: any of them will do
+      if (n->kind != ExprKind::log && (n->kind != ExprKind::fmul || !may_mask(n))) return;
       if (ExprRef m = real_mask(n)) found = Control{m};
     });
     return found;
@@ -277,10 +279,12 @@ class Classifier {
     const auto& q = g_.value(g_.op(o_).operands[0]).type.dims;
     const auto& k = g_.value(g_.op(o_).operands[1]).type.dims;
     ExprRef query = ir::indices_of(g_.pool(), {q[0], q[0], q[1]})[2];
-    return q[1] == k[1] && std::any_of(shared.begin(), shared.end(), [&](const Choice& other) {
-      return other.value == c.value && ir::uses_index(other.control.node, 3) && !ir::uses_index(other.control.node, 2) &&
-             ir::substitute_indices(other.control.node, {nullptr, nullptr, nullptr, query}) == c.control.node;
-    });
+    if (q[1] != k[1] || !ir::has_loads(c.control.node)) return false;
+    auto same = [&](const Choice& other) {
+      ExprRef at_query = ir::substitute_indices(other.control.node, {nullptr, nullptr, nullptr, query});
+      return other.value == c.value && ir::uses_index(other.control.node, 3) && at_query == c.control.node;
+    };
+    return std::any_of(shared.begin(), shared.end(), same);
   }
 
   // What the live cases say beyond the choices that all of them share; null if these tell live from masked by themselves.

@@ -70,7 +70,7 @@ bool has_angles(const ir::Op& op) {
 std::set<ValueId> angles(const Graph& g) {
   std::set<ValueId> keep;
   const auto may_stay = [&](ValueId v) {
-    return is_single(g.value(v).type.dtype) && std::ranges::all_of(g.value(v).users, [&](OpId u) {
+    return std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& op = g.op(u);
       const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce || (op.kind == OpKind::rope && op.operands[0] != v);
       return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });

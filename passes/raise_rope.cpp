@@ -68,7 +68,8 @@ class Raiser {
 
   bool run() {
     const auto& dims = type().dims;
-    if (dims.size() != 4 || !is_float(type().dtype) || type().dtype == DType::f64) return false;
+    if (dims.size() != 4 || type().dtype == DType::f64) return false;
+    if (!is_float(type().dtype)) return false;  // cost: integers are no sums of real products
     const auto size = ir::as_int(dims[3]);
     const ExprKind kind = g_.def(v_)->as<ir::PointwiseAttrs>().body->kind;
     const bool sum = kind == ExprKind::fadd || kind == ExprKind::fsub || kind == ExprKind::select;
@@ -136,7 +137,7 @@ class Raiser {
             if (!r.cos[0] || !r.cos[1] || !r.sin[0] || !r.sin[1]) continue;
             if (xc.negative || yc.negative || ys.negative == xs.negative) continue;
             r.x = whole(interleaved, rotary, x);
-            if (!r.x || at_channel(r.x, places[0]) != x || at_channel(r.x, places[1]) != y) continue;
+            if (at_channel(r.x, places[0]) != x || at_channel(r.x, places[1]) != y) continue;
             if (!ys.negative) r.sin[0] = ir::neg(r.sin[0]), r.sin[1] = ir::neg(r.sin[1]);
             r_ = r;
             return keeps_rest();
@@ -151,18 +152,16 @@ class Raiser {
   ExprRef whole(bool interleaved, int64_t rotary, ExprRef x) {
     ExprRef e = channel(rotary / 2), d = channel(size_);
     if (!interleaved) return at_channel(x, d);
-    // 2*e is d: in every index that has it.
+    // 2*e is d: in every index that has it; the caller looks whether this was all of e.
     ExprRef marked = pool().index(5, integer(size_));
     ExprRef r = ir::rewrite(x, [&](ExprRef n) -> ExprRef {
-      if (n->kind != ExprKind::poly) return nullptr;
       for (const ir::Term& t : n->terms) {
-        if (t.atoms != std::vector<ExprRef>{e} || t.coefficient % 2 != 0) continue;
+        if (t.atoms != std::vector<ExprRef>{e}) continue;
         ExprRef rest = ir::sub(n, ir::mul(integer(t.coefficient), e));
         return ir::add(rest, ir::mul(integer(t.coefficient / 2), marked));
       }
       return nullptr;
     });
-    if (ir::uses_index(r, 3)) return nullptr;
     return ir::substitute_indices(r, {nullptr, nullptr, nullptr, nullptr, nullptr, d});
   }
 
