@@ -272,7 +272,7 @@ Result<void> Importer::require_ge0(ExprRef e, const std::string& what) {
   return {};
 }
 
-// b*T + j into a flattened [B, M], with T from other inputs: what the graph means is M = T. Stricter than an index in range,
+// b*T + j into a flattened [B, M], or j < T into [.., M], with T from other inputs: what the graph means is M = T. Stricter than an index in range,
 // and said as a size that differs instead of a bad index. True if a symbol of n is now known in terms of others.
 bool Importer::equal_by_index(ExprRef e, ExprRef n) {
   std::vector<ExprRef> sizes, symbols;
@@ -302,12 +302,12 @@ Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
   if (ir::prove_ge0(wrapped) && ir::prove_ge0(room)) return wrapped;
   if (ir::as_int(wrapped) && ir::as_int(n)) return fail(ErrorCode::shape, fmt::format("index {} lies outside [0, {})", shown(e), shown(n)));
   std::vector<ValueId> loads = ir::loads_of(e);
-  if (loads.empty() && wrapped->kind == ir::ExprKind::index) {
+  if (loads.empty() && equal_by_index(wrapped, n)) return wrapped;  // holds from the next round on
+  if (loads.empty() && wrapped->kind == ir::ExprKind::index && ir::as_int(n)) {
     ExprRef extent = wrapped->args[0];
     TFCC_TRY_VOID(require_ge0(ir::sub(n, extent), fmt::format("{} must be at most {}", shown(extent), shown(n))));
     return wrapped;
   }
-  if (loads.empty() && equal_by_index(wrapped, n)) return wrapped;  // holds from the next round on
   std::vector<ValueId> sources = ir::loads_of(ir::expand(graph, e, [](ValueId) { return true; }));
   std::string name = sources.empty() ? "index of " + value_name(0) : graph.value(sources[0]).name;
   std::string message = fmt::format("{}: a value lies outside [0, {})", name, shown(n));
