@@ -10,6 +10,35 @@ namespace tfcc::frontend {
 
 using ir::ExprKind;
 
+namespace {
+constexpr int64_t kMostHeads = 1 << 16;
+}
+
+Result<int64_t> head_count(Importer& im, const char* attribute) {
+  const int64_t n = im.attr_int(attribute, 0);
+  if (n >= 1 && n <= kMostHeads) return n;
+  return im.fail(ErrorCode::bad_file, fmt::format("{} must be from 1 to {}", attribute, kMostHeads));
+}
+
+Result<ValueId> integer_input(Importer& im, size_t i, const char* what) {
+  TFCC_TRY(ValueId v, im.input(i));
+  if (is_integer(im.type(v).dtype)) return v;
+  return im.fail(ErrorCode::bad_file, fmt::format("{} must be of integers, not {}", what, to_string(im.type(v).dtype)));
+}
+
+Result<ValueId> real_input(Importer& im, size_t i, size_t rank, const char* what) {
+  TFCC_TRY(ValueId v, im.input(i));
+  if (is_float(im.type(v).dtype) && im.rank(v) == rank) return v;
+  return im.fail(ErrorCode::shape, fmt::format("{} must be of floats and have {} dims, not {}", what, rank, ir::to_string(im.type(v))));
+}
+
+Result<std::optional<ValueId>> bias_input(Importer& im, size_t i, ExprRef n) {
+  if (!im.has_input(i)) return std::optional<ValueId>();
+  TFCC_TRY(ValueId v, real_input(im, i, 1, "bias"));
+  TFCC_TRY([[maybe_unused]] ExprRef same, im.unify(n, im.dims(v)[0], fmt::format("the bias has not {} elements", ir::print(n))));
+  return std::optional(v);
+}
+
 Result<ValueId> split_heads(Importer& im, ValueId x, int64_t heads, const char* what) {
   if (im.rank(x) != 3 || heads <= 0) return im.fail(ErrorCode::shape, fmt::format("{} must be [batch, length, heads * size]", what));
   auto size = ir::exact_div(im.dims(x)[2], im.integer(heads));
@@ -78,7 +107,14 @@ Result<ExprRef> score_bias(Importer& im, ValueId bias, const Indices& at, const 
   if (all != scores) {
     return im.fail(ErrorCode::shape, fmt::format("{} {} does not broadcast to the scores", what, ir::to_string(im.type(bias))));
   }
-  return im.broadcast_element(bias, at);
+  // Where sizes are equal by a check at run time alone, the index is kept in range by itself.
+  Indices place = at;
+  const Dims d = im.dims(bias);
+  for (size_t k = 0; k < d.size(); ++k) {
+    const size_t axis = place.size() - d.size() + k;
+    if (d[k] != scores[axis] && ir::prove_ge0(ir::sub(d[k], im.integer(1)))) place[axis] = within(place[axis], d[k]);
+  }
+  return im.broadcast_element(bias, place);
 }
 
 Result<AttentionValues> attend(Importer& im, const AttentionParts& parts) {
@@ -90,7 +126,7 @@ Result<AttentionValues> attend(Importer& im, const AttentionParts& parts) {
   TFCC_TRY(ValueId v, repeat_heads(im, parts.v, dq[1], "v"));
   TFCC_TRY([[maybe_unused]] ExprRef d, im.unify(dq[3], im.dims(k)[3], "Q and K have different head sizes"));
   TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(k)[2], im.dims(v)[2], "K and V have different lengths"));
-  TFCC_TRY([[maybe_unused]] ExprRef b, im.unify(dq[0], im.dims(k)[0], "Q and K have different batch sizes"));
+  for (ValueId x : {k, v}) { TFCC_TRY([[maybe_unused]] ExprRef b, im.unify(dq[0], im.dims(x)[0], "Q, K and V have different batch sizes")); }
   auto name = [&](const char* suffix) { return im.value_name(0) + suffix; };
 
   const Dims dims{dq[0], dq[1], dq[2], im.dims(k)[2]};

@@ -9,6 +9,15 @@
 
 namespace tfcc::frontend {
 
+/// A number of heads from an attribute. Errors: bad_file.
+Result<int64_t> head_count(Importer& im, const char* attribute);
+/// Input i, which must be of integers. Errors: bad_file.
+Result<ValueId> integer_input(Importer& im, size_t i, const char* what);
+/// Input i, which must be of floats of this rank. Errors: shape.
+Result<ValueId> real_input(Importer& im, size_t i, size_t rank, const char* what);
+/// Input i as a vector of n reals, if it is there. Errors: shape.
+Result<std::optional<ValueId>> bias_input(Importer& im, size_t i, ExprRef n);
+
 /// [B, S, heads * D] as [B, heads, S, D]. Errors: shape.
 Result<ValueId> split_heads(Importer& im, ValueId x, int64_t heads, const char* what);
 /// The same of columns [first, first + heads * size) of x, plus those of a bias that is as wide as x, if there is one.

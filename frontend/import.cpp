@@ -101,6 +101,16 @@ std::set<std::string> sizes_that_may_be_zero(const Model& model) {
   return may;
 }
 
+// The name that a size goes by; names that are equal in turn may make a chain.
+std::string resolved(const Facts& facts, std::string name) {
+  for (size_t step = 0; step <= facts.alias.size(); ++step) {
+    auto it = facts.alias.find(name);
+    if (it == facts.alias.end()) break;
+    name = it->second;
+  }
+  return name;
+}
+
 // What a size is in terms of others: learnt from the graph, or said by a name like "past_sequence_length + sequence_length".
 // Null if it is a size of its own. The runtime compares it with the input's shape like any known size.
 ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, const std::set<std::string>& names) {
@@ -124,7 +134,7 @@ std::set<std::string> declare_ranges(Importer& im, const Facts& facts) {
     for (size_t axis = 0; axis < in.dims.size(); ++axis) {
       if (in.dims[axis].value) continue;
       std::string name = symbol_name(in, axis);
-      if (auto it = facts.alias.find(name); it != facts.alias.end()) name = it->second;
+      name = resolved(facts, name);
       auto min = facts.min.find(name), max = facts.max.find(name);
       const int64_t least = min != facts.min.end() ? min->second : may_be_zero.count(name) ? 0 : 1;
       im.pool().set_range(name, {least, max != facts.max.end() ? std::optional(max->second) : std::nullopt});
@@ -154,7 +164,7 @@ Result<void> declare_inputs(Importer& im, const Facts& facts) {
         continue;
       }
       std::string name = symbol_name(in, axis);
-      if (auto it = facts.alias.find(name); it != facts.alias.end()) name = it->second;
+      name = resolved(facts, name);
       if (auto fixed = facts.fixed.find(name); fixed != facts.fixed.end()) {
         dims.push_back(im.integer(fixed->second));
         continue;

@@ -13,10 +13,10 @@ namespace {
 // [B, S, H*D] to [B, H, S, D]; a 4-D value is taken as it is.
 Result<ValueId> to_heads(Importer& im, ValueId x, const char* attribute, const char* what) {
   if (im.rank(x) == 4) return x;
-  const int64_t heads = im.attr_int(attribute, 0);
-  if (im.rank(x) != 3 || heads <= 0) {
+  if (im.rank(x) != 3 || im.attr_int(attribute, 0) <= 0) {
     return im.fail(ErrorCode::shape, fmt::format("{} must be 4-D, or 3-D with q_num_heads and kv_num_heads", what));
   }
+  TFCC_TRY(const int64_t heads, head_count(im, attribute));
   return split_heads(im, x, heads, what);
 }
 

@@ -40,6 +40,7 @@ Result<ExprRef> kept_by_mask(Importer& im, ValueId mask, ExprRef past, const Ind
   const Dims dm = im.dims(mask);
   const DType dtype = im.type(mask).dtype;
   if (is_float(dtype)) return im.fail(ErrorCode::bad_file, "the mask must be of integers");
+  if (dm.size() == 1 && dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "a mask of lengths must be of integers");
   if (dm.size() == 1) return kept_by_lengths(im, mask, at, dims);
   Indices place;
   switch (dm.size()) {
@@ -49,6 +50,9 @@ Result<ExprRef> kept_by_mask(Importer& im, ValueId mask, ExprRef past, const Ind
       break;
     case 3: place = {at[0], at[2], at[3]}; break;
     case 4: {  // [B, 1, M, M]: a table of which this is the part from row `past` on
+      for (size_t k : {0, 1}) {
+        if (!ir::is_int(dm[k], 1)) { TFCC_TRY([[maybe_unused]] ExprRef same, im.unify(dims[k], dm[k], "the mask does not fit the scores")); }
+      }
       TFCC_TRY(ExprRef row, im.gather_index(ir::add(past, at[2]), dm[2]));
       TFCC_TRY(ExprRef column, im.gather_index(at[3], dm[3]));
       ExprRef m = im.element(mask, {ir::is_int(dm[0], 1) ? im.integer(0) : at[0], ir::is_int(dm[1], 1) ? im.integer(0) : at[1], row, column});
@@ -120,7 +124,7 @@ Result<Cache> extended(Importer& im, const Inputs& in, std::optional<ValueId> pa
     TFCC_TRY(c.v, append_to_cache(im, *past_v, in.v, "v"));
     return c;
   }
-  TFCC_TRY(ValueId length, im.input(length_input));
+  TFCC_TRY(ValueId length, integer_input(im, length_input, "past_sequence_length"));
   c.past = im.element(length, Indices(im.rank(length), im.integer(0)));
   TFCC_TRY(c.k, write_to_cache(im, *past_k, in.k, c.past, "k"));
   TFCC_TRY(c.v, write_to_cache(im, *past_v, in.v, c.past, "v"));
@@ -163,10 +167,10 @@ Result<void> define_present(Importer& im, const Cache& c) {
 }  // namespace
 
 Result<void> import_microsoft_attention(Importer& im) {
-  TFCC_TRY(ValueId x, im.input(0));
-  TFCC_TRY(ValueId w, im.input(1));
-  const int64_t heads = im.attr_int("num_heads", 0);
-  if (im.rank(x) != 3 || im.rank(w) != 2 || heads <= 0) return im.fail(ErrorCode::shape, "needs input [batch, length, width], weights and num_heads");
+  TFCC_TRY(ValueId x, real_input(im, 0, 3, "input"));
+  TFCC_TRY(ValueId w, real_input(im, 1, 2, "weights"));
+  TFCC_TRY(const int64_t heads, head_count(im, "num_heads"));
+  if (im.type(x).dtype != im.type(w).dtype) return im.fail(ErrorCode::bad_file, "input and weights have different types");
   if (im.attr_int("do_rotary", 0)) return im.fail(ErrorCode::unsupported, "do_rotary is not supported; use RotaryEmbedding before MultiHeadAttention");
   TFCC_TRY([[maybe_unused]] ExprRef width, im.unify(im.dims(x)[2], im.dims(w)[0], "input and weights do not multiply"));
   const Dims d = im.dims(x);
@@ -180,12 +184,9 @@ Result<void> import_microsoft_attention(Importer& im) {
     for (ExprRef& s : sizes) s = *third;
   }
   TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])), "qkv_hidden_sizes do not add up to the weights' columns"));
-  TFCC_TRY(const auto bias, optional_input(im, 2));
+  TFCC_TRY(const auto bias, bias_input(im, 2, columns));
   std::vector<ValueId> operands{x, w};
-  if (bias) {
-    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(columns, im.dims(*bias).empty() ? im.integer(0) : im.dims(*bias)[0], "the bias is no vector of the weights' columns"));
-    operands.push_back(*bias);
-  }
+  if (bias) operands.push_back(*bias);
   const ValueId product = im.graph.add(ir::OpKind::matmul, operands, ir::MatmulAttrs{}, {im.type(x).dtype, {d[0], d[1], columns}},
                                        im.value_name(0) + ".qkv", im.node->name);
   Inputs in;
@@ -202,8 +203,8 @@ Result<void> import_microsoft_attention(Importer& im) {
   TFCC_TRY(in.bias, optional_input(im, 5));
   std::optional<ValueId> past_k, past_v;
   if (im.has_input(4)) {
-    TFCC_TRY(ValueId past, im.input(4));
-    if (im.rank(past) != 5) return im.fail(ErrorCode::shape, "past must be [2, batch, heads, length, size]");
+    TFCC_TRY(ValueId past, real_input(im, 4, 5, "past"));
+    TFCC_TRY([[maybe_unused]] ExprRef two, im.unify(im.integer(2), im.dims(past)[0], "past must be [2, batch, heads, length, size]"));
     past_k = half_of(im, past, 0, ".past.k");
     past_v = half_of(im, past, 1, ".past.v");
   }
@@ -224,57 +225,81 @@ ValueId unpacked(Importer& im, ValueId x, int64_t which, ExprRef first, std::opt
   return im.pointwise(e, im.type(x).dtype, to, suffix);
 }
 
-// Where q, k and v of the multi-head operators are: separate, k and v in one, all in one, or a cache of another sequence.
-Result<void> read_qkv(Importer& im, int64_t heads, size_t bias_input, Inputs& in) {
-  TFCC_TRY(ValueId q, im.input(0));
-  TFCC_TRY(const auto bias, optional_input(im, bias_input));
-  const ExprRef zero = im.integer(0), n = im.integer(heads);
-  if (im.rank(q) == 5) {  // packed [B, S, H, 3, D]
-    const ExprRef size = ir::mul(n, im.dims(q)[4]);
+// Part [first, first + heads * size) of x [B, S, width] as heads, with the part of the bias that starts at `of_bias`.
+ValueId biased_heads(Importer& im, ValueId x, int64_t heads, ExprRef size, std::optional<ValueId> bias, ExprRef of_bias, const char* suffix) {
+  const Dims d = im.dims(x), to{d[0], im.integer(heads), d[1], size};
+  const Indices at = im.index_vars(to);
+  const ExprRef column = ir::add(ir::mul(at[1], size), at[3]);
+  ExprRef e = im.element(x, {at[0], at[2], column});
+  if (bias) e = ir::add(e, im.element(*bias, {ir::add(of_bias, column)}));
+  return im.pointwise(e, im.type(x).dtype, to, suffix);
+}
+
+// All three in the query: [B, S, H, 3, D] or [B, S, 3 * H * D].
+Result<void> read_packed(Importer& im, ValueId q, int64_t heads, size_t bias_slot, Inputs& in) {
+  const ExprRef zero = im.integer(0), n = im.integer(heads), two = im.integer(2);
+  if (im.rank(q) == 5) {
+    TFCC_TRY([[maybe_unused]] ExprRef h, im.unify(n, im.dims(q)[2], "the packed query has another number of heads"));
+    TFCC_TRY([[maybe_unused]] ExprRef three, im.unify(im.integer(3), im.dims(q)[3], "the packed query must be [batch, length, heads, 3, size]"));
+    const ExprRef part = ir::mul(n, im.dims(q)[4]);
+    TFCC_TRY(const auto bias, bias_input(im, bias_slot, ir::mul(im.integer(3), part)));
     in.q = unpacked(im, q, 0, zero, bias, ".q");
-    in.k = unpacked(im, q, 1, size, bias, ".k");
-    in.v = unpacked(im, q, 2, ir::mul(im.integer(2), size), bias, ".v");
+    in.k = unpacked(im, q, 1, part, bias, ".k");
+    in.v = unpacked(im, q, 2, ir::mul(two, part), bias, ".v");
     return {};
   }
-  if (im.rank(q) != 3) return im.fail(ErrorCode::shape, "query must be [batch, length, width] or packed [batch, length, heads, 3, size]");
-  if (!im.has_input(1)) {  // packed [B, S, 3 * H * D]
-    auto size = ir::exact_div(im.dims(q)[2], im.integer(3 * heads));
-    if (!size) return im.fail(ErrorCode::shape, fmt::format("the packed query does not split into 3 times {} heads", heads));
-    const ExprRef part = ir::mul(n, *size);
-    TFCC_TRY(in.q, split_heads(im, q, zero, heads, *size, bias, "q"));
-    TFCC_TRY(in.k, split_heads(im, q, part, heads, *size, bias, "k"));
-    TFCC_TRY(in.v, split_heads(im, q, ir::mul(im.integer(2), part), heads, *size, bias, "v"));
-    return {};
+  auto size = ir::exact_div(im.dims(q)[2], im.integer(3 * heads));
+  if (!size) return im.fail(ErrorCode::shape, fmt::format("the packed query does not split into 3 times {} heads", heads));
+  const ExprRef part = ir::mul(n, *size);
+  TFCC_TRY(const auto bias, bias_input(im, bias_slot, ir::mul(im.integer(3), part)));
+  TFCC_TRY(in.q, split_heads(im, q, zero, heads, *size, bias, "q"));
+  TFCC_TRY(in.k, split_heads(im, q, part, heads, *size, bias, "k"));
+  TFCC_TRY(in.v, split_heads(im, q, ir::mul(two, part), heads, *size, bias, "v"));
+  return {};
+}
+
+// Where q, k and v of the multi-head operators are: separate, k and v in one, all in one, or a cache of another sequence.
+Result<void> read_qkv(Importer& im, int64_t heads, size_t bias_slot, Inputs& in) {
+  TFCC_TRY(ValueId q, im.input(0));
+  const ExprRef n = im.integer(heads), zero = im.integer(0);
+  if (!is_float(im.type(q).dtype) || (im.rank(q) != 3 && im.rank(q) != 5)) {
+    return im.fail(ErrorCode::shape, "query must be [batch, length, width] or packed [batch, length, heads, 3, size]");
   }
-  auto biased = [&](ValueId x, ExprRef first, const char* what) -> Result<ValueId> {
-    auto size = ir::exact_div(im.dims(x)[2], n);
-    if (!size) return im.fail(ErrorCode::shape, fmt::format("{} does not split into {} heads", what, heads));
-    if (!bias) return split_heads(im, x, heads, what);
-    const Dims d = im.dims(x), to{d[0], n, d[1], *size};
-    const Indices at = im.index_vars(to);
-    const ExprRef column = ir::add(ir::mul(at[1], *size), at[3]);
-    return im.pointwise(ir::add(im.element(x, {at[0], at[2], column}), im.element(*bias, {ir::add(first, column)})), im.type(x).dtype, to,
-                        fmt::format(".{}", what));
-  };
+  if (im.rank(q) == 5 || !im.has_input(1)) return read_packed(im, q, heads, bias_slot, in);
   TFCC_TRY(ValueId k, im.input(1));
   const ExprRef width = im.dims(q)[2];
-  TFCC_TRY(in.q, biased(q, zero, "q"));
+  const auto size = ir::exact_div(width, n);
+  if (!size) return im.fail(ErrorCode::shape, fmt::format("the query does not split into {} heads", heads));
+  if (im.type(k).dtype != im.type(q).dtype) return im.fail(ErrorCode::bad_file, "query and key have different types");
   if (im.rank(k) == 5) {  // packed [B, L, H, 2, D]
+    TFCC_TRY([[maybe_unused]] ExprRef h, im.unify(n, im.dims(k)[2], "the packed key has another number of heads"));
+    TFCC_TRY([[maybe_unused]] ExprRef two, im.unify(im.integer(2), im.dims(k)[3], "the packed key must be [batch, length, heads, 2, size]"));
+    const ExprRef part = ir::mul(n, im.dims(k)[4]);
+    TFCC_TRY(const auto bias, bias_input(im, bias_slot, ir::add(width, ir::mul(im.integer(2), part))));
+    in.q = biased_heads(im, q, heads, *size, bias, zero, ".q");
     in.k = unpacked(im, k, 0, width, bias, ".k");
-    in.v = unpacked(im, k, 1, ir::mul(im.integer(2), width), bias, ".v");
+    in.v = unpacked(im, k, 1, ir::add(width, part), bias, ".v");
     return {};
   }
   TFCC_TRY(ValueId v, im.input(2));
-  if (im.rank(k) == 4 && im.rank(v) == 4) {
-    if (!bias) { in.k = k; in.v = v; return {}; }
-    // The cache of another sequence has its bias already; only the query's is left.
+  if (im.type(v).dtype != im.type(q).dtype) return im.fail(ErrorCode::bad_file, "query and value have different types");
+  if (im.rank(k) == 4 && im.rank(v) == 4) {  // the cache of another sequence has its bias already; only the query's is left
+    std::optional<ValueId> bias;
+    if (im.has_input(bias_slot)) { TFCC_TRY(bias, real_input(im, bias_slot, 1, "bias")); }
+    if (bias) TFCC_TRY_VOID(im.require_ge0(ir::sub(im.dims(*bias)[0], width), "the bias is shorter than the query's width"));
+    in.q = biased_heads(im, q, heads, *size, bias, zero, ".q");
     in.k = k;
     in.v = v;
     return {};
   }
   if (im.rank(k) != 3 || im.rank(v) != 3) return im.fail(ErrorCode::shape, "key and value must be [batch, length, width] or caches of 4 dims");
-  TFCC_TRY(in.k, biased(k, width, "k"));
-  TFCC_TRY(in.v, biased(v, ir::add(width, im.dims(k)[2]), "v"));
+  const auto k_size = ir::exact_div(im.dims(k)[2], n), v_size = ir::exact_div(im.dims(v)[2], n);
+  if (!k_size || !v_size) return im.fail(ErrorCode::shape, fmt::format("key or value does not split into {} heads", heads));
+  const ExprRef of_v = ir::add(width, im.dims(k)[2]);
+  TFCC_TRY(const auto bias, bias_input(im, bias_slot, ir::add(of_v, im.dims(v)[2])));
+  in.q = biased_heads(im, q, heads, *size, bias, zero, ".q");
+  in.k = biased_heads(im, k, heads, *k_size, bias, width, ".k");
+  in.v = biased_heads(im, v, heads, *v_size, bias, of_v, ".v");
   return {};
 }
 
@@ -299,8 +324,7 @@ Result<ValueId> gathered_beams(Importer& im, ValueId cache, ValueId indirection,
 }
 
 Result<void> import_multi_head(Importer& im, const Slots& slots) {
-  const int64_t heads = im.attr_int("num_heads", 0);
-  if (heads <= 0) return im.fail(ErrorCode::bad_file, "num_heads must be positive");
+  TFCC_TRY(const int64_t heads, head_count(im, "num_heads"));
   Inputs in;
   TFCC_TRY_VOID(read_qkv(im, heads, slots.bias, in));
   TFCC_TRY(in.mask, optional_input(im, slots.mask));
@@ -312,7 +336,7 @@ Result<void> import_multi_head(Importer& im, const Slots& slots) {
   im.define(1, cache.k);
   im.define(2, cache.v);
   if (im.has_input(slots.indirection) && cache.shared_buffer) {
-    TFCC_TRY(ValueId indirection, im.input(slots.indirection));
+    TFCC_TRY(ValueId indirection, integer_input(im, slots.indirection, "cache_indirection"));
     TFCC_TRY(cache.k, gathered_beams(im, cache.k, indirection, cache.past, ".k.beams"));
     TFCC_TRY(cache.v, gathered_beams(im, cache.v, indirection, cache.past, ".v.beams"));
   }

@@ -8,6 +8,7 @@ namespace {
 // GELU of input 0, plus input 1 where there is one.
 Result<void> gelu_of(Importer& im, ir::GeluKind kind) {
   TFCC_TRY(ValueId x, im.input(0));
+  if (!is_float(im.type(x).dtype) || im.rank(x) == 0) return im.fail(ErrorCode::bad_file, "the input must be of a float type and no scalar");
   if (im.has_input(1)) {
     TFCC_TRY(ValueId bias, im.input(1));
     TFCC_TRY(Dims dims, im.broadcast(im.dims(x), im.dims(bias)));

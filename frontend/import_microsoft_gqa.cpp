@@ -31,11 +31,9 @@ Result<void> check_supported(Importer& im) {
 
 Result<Queries> queries_of(Importer& im) {
   Queries s{};
-  s.heads = im.attr_int("num_heads", 0);
-  s.kv_heads = im.attr_int("kv_num_heads", 0);
-  if (s.heads <= 0 || s.kv_heads <= 0) return im.fail(ErrorCode::bad_file, "num_heads and kv_num_heads must be positive");
-  TFCC_TRY(ValueId q, im.input(0));
-  if (im.rank(q) != 3) return im.fail(ErrorCode::shape, "query must be [batch, length, width]");
+  TFCC_TRY(s.heads, head_count(im, "num_heads"));
+  TFCC_TRY(s.kv_heads, head_count(im, "kv_num_heads"));
+  TFCC_TRY(ValueId q, real_input(im, 0, 3, "query"));
   const bool packed = !im.has_input(1);
   auto size = ir::exact_div(im.dims(q)[2], im.integer(packed ? s.heads + 2 * s.kv_heads : s.heads));
   if (!size) return im.fail(ErrorCode::shape, "the query does not split into its heads");
@@ -46,8 +44,8 @@ Result<Queries> queries_of(Importer& im) {
     TFCC_TRY(s.k, split_heads(im, q, ir::mul(im.integer(s.heads), *size), s.kv_heads, *size, std::nullopt, "k"));
     TFCC_TRY(s.v, split_heads(im, q, ir::mul(im.integer(s.heads + s.kv_heads), *size), s.kv_heads, *size, std::nullopt, "v"));
   } else {
-    TFCC_TRY(ValueId k, im.input(1));
-    TFCC_TRY(ValueId v, im.input(2));
+    TFCC_TRY(ValueId k, real_input(im, 1, 3, "key"));
+    TFCC_TRY(ValueId v, real_input(im, 2, 3, "value"));
     TFCC_TRY(s.k, split_heads(im, k, s.kv_heads, "k"));
     TFCC_TRY(s.v, split_heads(im, v, s.kv_heads, "v"));
   }
@@ -55,6 +53,7 @@ Result<Queries> queries_of(Importer& im) {
   if (!is_integer(im.type(s.lengths).dtype) || im.rank(s.lengths) == 0 || im.rank(s.lengths) > 2) {
     return im.fail(ErrorCode::shape, "seqlens_k must be integers of [batch]");
   }
+  if (im.rank(s.lengths) == 2 && !ir::is_int(im.dims(s.lengths)[1], 1)) return im.fail(ErrorCode::shape, "seqlens_k must be integers of [batch]");
   TFCC_TRY([[maybe_unused]] ExprRef b, im.unify(im.dims(q)[0], im.dims(s.lengths)[0], "seqlens_k has not one length per batch row"));
   return s;
 }
@@ -75,8 +74,8 @@ Result<ValueId> normed(Importer& im, ValueId x, size_t weight_input, const char*
 }
 
 Result<ValueId> turned(Importer& im, const Queries& s, ValueId x, const char* suffix) {
-  TFCC_TRY(ValueId cos, im.input(7));
-  TFCC_TRY(ValueId sin, im.input(8));
+  TFCC_TRY(ValueId cos, real_input(im, 7, 2, "cos_cache"));
+  TFCC_TRY(ValueId sin, real_input(im, 8, 2, "sin_cache"));
   const Dims d = im.dims(x), cache = im.dims(cos);
   if (cache.size() != 2 || im.dims(sin) != cache) return im.fail(ErrorCode::shape, "cos_cache and sin_cache must be [positions, size / 2]");
   const auto columns = ir::as_int(cache[1]), size = ir::as_int(s.head_size);
@@ -84,8 +83,10 @@ Result<ValueId> turned(Importer& im, const Queries& s, ValueId x, const char* su
   const Indices at = im.index_vars(d);
   ExprRef position = ir::add(past_of(im, s, at[0]), at[2]);
   if (im.has_input(9)) {
-    TFCC_TRY(ValueId ids, im.input(9));
+    TFCC_TRY(ValueId ids, integer_input(im, 9, "position_ids"));
     if (im.rank(ids) != 2) return im.fail(ErrorCode::shape, "position_ids must be [batch, length]");
+    TFCC_TRY(Dims all, im.broadcast({d[0], d[2]}, im.dims(ids)));
+    if (all != Dims{d[0], d[2]}) return im.fail(ErrorCode::shape, "position_ids do not fit the query");
     position = im.broadcast_element(ids, {at[0], at[2]});
   }
   TFCC_TRY(ExprRef row, im.gather_index(position, cache[0]));
@@ -103,7 +104,7 @@ Result<ValueId> turned(Importer& im, const Queries& s, ValueId x, const char* su
 
 // The length of the cache that comes out: that of the one that goes in or of all tokens, whichever is larger.
 Result<ExprRef> present_length(Importer& im, const Queries& s, std::optional<ValueId> past) {
-  TFCC_TRY(ValueId total, im.input(6));
+  TFCC_TRY(ValueId total, integer_input(im, 6, "total_sequence_length"));
   ExprRef e = im.element(total, Indices(im.rank(total), im.integer(0)));
   e = ir::expand(im.graph, e, [](ValueId) { return true; });
   const ExprRef before = past ? im.dims(*past)[2] : im.integer(0);
@@ -182,8 +183,7 @@ Result<ExprRef> score_of(Importer& im, const Queries& s, ExprRef keys, ExprRef e
   if (keys == dims[3]) return e;
   ExprRef sink = pool.real(0, e->type);
   if (im.has_input(11)) {
-    TFCC_TRY(ValueId sinks, im.input(11));
-    if (im.rank(sinks) != 1) return im.fail(ErrorCode::shape, "head_sink must be [heads]");
+    TFCC_TRY(ValueId sinks, real_input(im, 11, 1, "head_sink"));
     TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(dims[1], im.dims(sinks)[0], "head_sink must have one number per head"));
     sink = ir::convert(im.element(sinks, {at[1]}), e->type);
   }

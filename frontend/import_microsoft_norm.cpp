@@ -2,6 +2,7 @@
 // The norms of com.microsoft: a residual sum or a sum of embeddings and the norm after it.
 #include <fmt/format.h>
 
+#include "frontend/attention.h"
 #include "frontend/norm.h"
 
 namespace tfcc::frontend {
@@ -68,9 +69,9 @@ Result<void> import_microsoft_skip_simplified_layer_normalization(Importer& im) 
 namespace {
 
 // Row `id` of an embedding table [N, H].
-Result<ExprRef> embedding(Importer& im, size_t table_input, ExprRef id, ExprRef column, const char* what) {
-  TFCC_TRY(ValueId table, im.input(table_input));
-  if (im.rank(table) != 2) return im.fail(ErrorCode::shape, fmt::format("the {} embedding must be a matrix", what));
+Result<ExprRef> embedding(Importer& im, size_t table_input, ExprRef id, ExprRef column, ExprRef width, const char* what) {
+  TFCC_TRY(ValueId table, real_input(im, table_input, 2, what));
+  TFCC_TRY([[maybe_unused]] ExprRef same, im.unify(width, im.dims(table)[1], fmt::format("{} has another width", what)));
   TFCC_TRY(ExprRef row, im.gather_index(id, im.dims(table)[0]));
   return im.element(table, {row, column});
 }
@@ -82,7 +83,7 @@ Result<void> define_mask_index(Importer& im, const Dims& batch, DType dtype) {
     im.define(1, im.integer(0), dtype, batch);
     return {};
   }
-  TFCC_TRY(ValueId mask, im.input(7));
+  TFCC_TRY(ValueId mask, integer_input(im, 7, "mask"));
   if (im.rank(mask) != 2) return im.fail(ErrorCode::shape, "mask must be [batch, length]");
   ir::ReduceAttrs attrs;
   attrs.extents = {im.dims(mask)[1]};
@@ -96,29 +97,29 @@ Result<void> define_mask_index(Importer& im, const Dims& batch, DType dtype) {
 }  // namespace
 
 Result<void> import_microsoft_embed_layer_normalization(Importer& im) {
-  TFCC_TRY(ValueId ids, im.input(0));
-  TFCC_TRY(ValueId words, im.input(2));
+  TFCC_TRY(ValueId ids, integer_input(im, 0, "input_ids"));
+  TFCC_TRY(ValueId words, real_input(im, 2, 2, "word_embedding"));
   TFCC_TRY(ValueId gamma, im.input(5));
   TFCC_TRY(ValueId beta, im.input(6));
-  if (im.rank(ids) != 2 || im.rank(words) != 2) return im.fail(ErrorCode::shape, "input_ids must be [batch, length], embeddings matrices");
+  if (im.rank(ids) != 2) return im.fail(ErrorCode::shape, "input_ids must be [batch, length]");
   const Dims dims{im.dims(ids)[0], im.dims(ids)[1], im.dims(words)[1]};
   const Indices at = im.index_vars(dims);
   const Indices token{at[0], at[1]};
   ExprRef position = at[1];
   if (im.has_input(8)) {
-    TFCC_TRY(ValueId p, im.input(8));
+    TFCC_TRY(ValueId p, integer_input(im, 8, "position_ids"));
     TFCC_TRY(Dims all, im.broadcast({dims[0], dims[1]}, im.dims(p)));
     if (all != Dims{dims[0], dims[1]}) return im.fail(ErrorCode::shape, "position_ids do not fit input_ids");
     position = im.broadcast_element(p, token);
   }
-  TFCC_TRY(ExprRef e, embedding(im, 2, im.element(ids, token), at[2], "word"));
-  TFCC_TRY(ExprRef p, embedding(im, 3, position, at[2], "position"));
+  TFCC_TRY(ExprRef e, embedding(im, 2, im.element(ids, token), at[2], dims[2], "word_embedding"));
+  TFCC_TRY(ExprRef p, embedding(im, 3, position, at[2], dims[2], "position_embedding"));
   e = ir::add(e, p);
   if (im.has_input(1) && im.has_input(4)) {
-    TFCC_TRY(ValueId segments, im.input(1));
+    TFCC_TRY(ValueId segments, integer_input(im, 1, "segment_ids"));
     TFCC_TRY(Dims all, im.broadcast({dims[0], dims[1]}, im.dims(segments)));
     if (all != Dims{dims[0], dims[1]}) return im.fail(ErrorCode::shape, "segment_ids do not fit input_ids");
-    TFCC_TRY(ExprRef s, embedding(im, 4, im.broadcast_element(segments, token), at[2], "segment"));
+    TFCC_TRY(ExprRef s, embedding(im, 4, im.broadcast_element(segments, token), at[2], dims[2], "segment_embedding"));
     e = ir::add(e, s);
   }
   const ValueId sum = im.pointwise(e, im.type(words).dtype, dims, ".sum");

@@ -86,11 +86,9 @@ Result<ValueId> rows_at(Importer& im, ValueId x, ValueId places, const Dims& to,
 }  // namespace
 
 Result<void> import_microsoft_remove_padding(Importer& im) {
-  TFCC_TRY(ValueId x, im.input(0));
-  TFCC_TRY(ValueId counts, im.input(1));
-  if (im.rank(x) != 3 || im.rank(counts) != 1 || !is_integer(im.type(counts).dtype)) {
-    return im.fail(ErrorCode::shape, "needs input [batch, length, width] and integers of [batch]");
-  }
+  TFCC_TRY(ValueId x, real_input(im, 0, 3, "input"));
+  TFCC_TRY(ValueId counts, integer_input(im, 1, "sequence_token_count"));
+  if (im.rank(counts) != 1) return im.fail(ErrorCode::shape, "sequence_token_count must be [batch]");
   const Dims d = im.dims(x);
   TFCC_TRY([[maybe_unused]] ExprRef b, im.unify(d[0], im.dims(counts)[0], "sequence_token_count has not one number per sequence"));
   ir::CumsumAttrs before;
@@ -140,9 +138,9 @@ ValueId row_of_places(Importer& im, ValueId offsets, ExprRef rows) {
 }  // namespace
 
 Result<void> import_microsoft_restore_padding(Importer& im) {
-  TFCC_TRY(ValueId x, im.input(0));
-  TFCC_TRY(ValueId offsets, im.input(1));
-  if (im.rank(x) != 2 || im.rank(offsets) != 2) return im.fail(ErrorCode::shape, "needs input [tokens, width] and token_offset [batch, length]");
+  TFCC_TRY(ValueId x, real_input(im, 0, 2, "input"));
+  TFCC_TRY(ValueId offsets, integer_input(im, 1, "token_offset"));
+  if (im.rank(offsets) != 2) return im.fail(ErrorCode::shape, "needs input [tokens, width] and token_offset [batch, length]");
   const Dims d = im.dims(offsets), to{d[0], d[1], im.dims(x)[1]};
   const Indices at = im.index_vars(to);
   const ExprRef rows = im.dims(x)[0], zero = im.pool().real(0, ir::scalar_of(im.type(x).dtype));
@@ -168,8 +166,8 @@ struct Packed {
 
 Result<Packed> packed_of(Importer& im, ValueId tokens, size_t offsets_input) {
   Packed p{im.dims(tokens)[0], nullptr, nullptr, {}, {}};
-  TFCC_TRY(p.offsets, im.input(offsets_input));
-  TFCC_TRY(p.ends, im.input(offsets_input + 1));
+  TFCC_TRY(p.offsets, integer_input(im, offsets_input, "token_offset"));
+  TFCC_TRY(p.ends, integer_input(im, offsets_input + 1, "cumulative_sequence_length"));
   if (im.rank(p.offsets) != 2 || im.rank(p.ends) != 1) return im.fail(ErrorCode::shape, "needs token_offset [batch, length] and cumulative_sequence_length [batch + 1]");
   p.batch = im.dims(p.offsets)[0];
   p.length = im.dims(p.offsets)[1];
@@ -212,10 +210,10 @@ Result<void> attend_packed(Importer& im, const Packed& p, ValueId q, ValueId k, 
 }  // namespace
 
 Result<void> import_microsoft_packed_attention(Importer& im) {
-  TFCC_TRY(ValueId x, im.input(0));
-  TFCC_TRY(ValueId w, im.input(1));
-  const int64_t heads = im.attr_int("num_heads", 0);
-  if (im.rank(x) != 2 || im.rank(w) != 2 || heads <= 0) return im.fail(ErrorCode::shape, "needs input [tokens, width], weights and num_heads");
+  TFCC_TRY(ValueId x, real_input(im, 0, 2, "input"));
+  TFCC_TRY(ValueId w, real_input(im, 1, 2, "weights"));
+  TFCC_TRY(const int64_t heads, head_count(im, "num_heads"));
+  if (im.type(x).dtype != im.type(w).dtype) return im.fail(ErrorCode::bad_file, "input and weights have different types");
   TFCC_TRY([[maybe_unused]] ExprRef width, im.unify(im.dims(x)[1], im.dims(w)[0], "input and weights do not multiply"));
   TFCC_TRY(const Packed p, packed_of(im, x, 3));
   const ExprRef columns = im.dims(w)[1];
@@ -227,11 +225,8 @@ Result<void> import_microsoft_packed_attention(Importer& im) {
   TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])), "qkv_hidden_sizes do not add up to the weights' columns"));
   const DType dtype = im.type(x).dtype;
   std::vector<ValueId> operands{x, w};
-  if (im.has_input(2)) {
-    TFCC_TRY(ValueId bias, im.input(2));
-    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(columns, im.dims(bias).empty() ? im.integer(0) : im.dims(bias)[0], "the bias is no vector of the weights' columns"));
-    operands.push_back(bias);
-  }
+  TFCC_TRY(const auto bias, bias_input(im, 2, columns));
+  if (bias) operands.push_back(*bias);
   const ValueId product = im.graph.add(ir::OpKind::matmul, operands, ir::MatmulAttrs{}, {dtype, {p.rows, columns}}, im.value_name(0) + ".qkv", im.node->name);
   ValueId qkv[3];
   ExprRef first = im.integer(0);
@@ -248,17 +243,25 @@ Result<void> import_microsoft_packed_attention(Importer& im) {
 
 Result<void> import_microsoft_packed_multi_head_attention(Importer& im) {
   TFCC_TRY(ValueId q, im.input(0));
-  const int64_t heads = im.attr_int("num_heads", 0);
+  TFCC_TRY(const int64_t heads, head_count(im, "num_heads"));
   const bool packed = im.rank(q) == 4;
-  if ((im.rank(q) != 2 && !packed) || heads <= 0) return im.fail(ErrorCode::shape, "needs query [tokens, width] or [tokens, heads, 3, size] and num_heads");
+  if ((im.rank(q) != 2 && !packed) || !is_float(im.type(q).dtype)) return im.fail(ErrorCode::shape, "query must be [tokens, width] or [tokens, heads, 3, size]");
+  if (packed) { TFCC_TRY([[maybe_unused]] ExprRef three, im.unify(im.integer(3), im.dims(q)[2], "the packed query must be [tokens, heads, 3, size]")); }
+  if (packed) { TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.integer(heads), im.dims(q)[1], "the packed query has another number of heads")); }
   TFCC_TRY(const Packed p, packed_of(im, q, 4));
-  std::optional<ValueId> bias;
-  if (im.has_input(3)) { TFCC_TRY(bias, im.input(3)); }
+  ExprRef all = im.integer(0);
+  ValueId parts[3];
+  for (size_t i = 0; i < 3; ++i) {
+    parts[i] = q;
+    if (!packed) { TFCC_TRY(parts[i], real_input(im, i, 2, "query, key or value")); }
+    if (!packed) { TFCC_TRY([[maybe_unused]] ExprRef rows, im.unify(p.rows, im.dims(parts[i])[0], "query, key and value have different numbers of tokens")); }
+    all = ir::add(all, packed ? ir::mul(im.integer(heads), im.dims(q)[3]) : im.dims(parts[i])[1]);
+  }
+  TFCC_TRY(const auto bias, bias_input(im, 3, all));
   ValueId qkv[3];
   ExprRef first = im.integer(0);
   for (size_t i = 0; i < 3; ++i) {
-    ValueId x = q;
-    if (!packed) { TFCC_TRY(x, im.input(i)); }
+    const ValueId x = parts[i];
     const auto size = packed ? std::optional(im.dims(q)[3]) : ir::exact_div(im.dims(x)[1], im.integer(heads));
     if (!size) return im.fail(ErrorCode::shape, fmt::format("input {} does not split into {} heads", i, heads));
     qkv[i] = spread(im, p, heads, *size, im.type(x).dtype, i == 0 ? ".q" : i == 1 ? ".k" : ".v", [&](ExprRef row, ExprRef h, ExprRef c) {

@@ -15,17 +15,26 @@ struct Rotary {
 };
 
 // The angle of token (b, s): a row of the cache, or the cache itself where it has batch and length.
-Result<std::vector<ExprRef>> token_of(Importer& im, const Rotary& r, ExprRef b, ExprRef s) {
+Result<std::vector<ExprRef>> token_of(Importer& im, const Rotary& r, ExprRef b, ExprRef s, const Dims& tokens) {
+  // [B or 1, S, ...]
+  auto fits = [&](const Dims& d, const char* what) -> Result<void> {
+    const auto text = fmt::format("{} do not fit the input", what);
+    if (!ir::is_int(d[0], 1)) { TFCC_TRY([[maybe_unused]] ExprRef batch, im.unify(tokens[0], d[0], text)); }
+    TFCC_TRY([[maybe_unused]] ExprRef length, im.unify(tokens[1], d[1], text));
+    return {};
+  };
   const Dims cache = im.dims(r.cos);
   if (im.dims(r.sin) != cache) return im.fail(ErrorCode::shape, "cos and sin have different shapes");
   if (!r.positions) {
-    if (cache.size() == 3) return std::vector<ExprRef>{ir::is_int(cache[0], 1) ? im.integer(0) : b, s};
-    return im.fail(ErrorCode::shape, "without position_ids the caches must be [batch, length, size / 2]");
+    if (cache.size() != 3) return im.fail(ErrorCode::shape, "without position_ids the caches must be [batch, length, size / 2]");
+    TFCC_TRY_VOID(fits(cache, "the caches"));
+    return std::vector<ExprRef>{ir::is_int(cache[0], 1) ? im.integer(0) : b, s};
   }
   if (cache.size() != 2) return im.fail(ErrorCode::shape, "with position_ids the caches must be [positions, size / 2]");
   const size_t rank = im.rank(*r.positions);
   if (rank > 2) return im.fail(ErrorCode::shape, "position_ids must be [batch, length] or [1]");
   ExprRef p;
+  if (rank == 2) TFCC_TRY_VOID(fits(im.dims(*r.positions), "position_ids"));
   if (rank == 2) p = im.broadcast_element(*r.positions, {b, s});
   else p = ir::add(im.element(*r.positions, Indices(rank, im.integer(0))), s);
   TFCC_TRY(ExprRef row, im.gather_index(p, cache[0]));
@@ -37,6 +46,7 @@ Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   if (d.size() != 3 && d.size() != 4) return im.fail(ErrorCode::shape, "the input must have 3 or 4 dims");
   const DType dtype = im.type(r.x).dtype;
   if (!is_float(dtype) || im.type(r.cos).dtype != im.type(r.sin).dtype) return im.fail(ErrorCode::bad_file, "input, cos and sin must be of a float type");
+  if (im.rank(r.cos) < 2 || im.rank(r.cos) > 3) return im.fail(ErrorCode::shape, "the caches must have 2 or 3 dims");
   const auto columns = ir::as_int(im.dims(r.cos).back());
   if (!columns) return im.fail(ErrorCode::unsupported, "the width of the cos cache must be known at compile time");
   ExprRef head = d.back();
@@ -61,7 +71,7 @@ Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   }
   const Indices at = im.index_vars(d);
   const ExprRef column = d.size() == 4 ? at[3] : ir::mod(at[2], head), s = d.size() == 4 ? at[2] : at[1];
-  TFCC_TRY(const Indices token, token_of(im, r, at[0], s));
+  TFCC_TRY(const Indices token, token_of(im, r, at[0], s, {d[0], d.size() == 4 ? d[2] : d[1]}));
   const Scalar scalar = ir::scalar_of(dtype);
   auto angle = [&](ValueId cache) {
     return [&im, token, cache, scalar](ExprRef c) {
@@ -88,7 +98,7 @@ Result<void> import_rotary_embedding(Importer& im) {
   TFCC_TRY(r.x, im.input(0));
   TFCC_TRY(r.cos, im.input(1));
   TFCC_TRY(r.sin, im.input(2));
-  if (im.has_input(3)) { TFCC_TRY(r.positions, im.input(3)); }
+  if (im.has_input(3)) { TFCC_TRY(r.positions, integer_input(im, 3, "position_ids")); }
   r.heads = im.attr_int("num_heads", 0);
   r.size = im.attr_int("rotary_embedding_dim", 0);
   if (im.rank(r.x) == 3 && r.heads <= 0) return im.fail(ErrorCode::bad_file, "a 3-D input needs num_heads");
@@ -98,7 +108,7 @@ Result<void> import_rotary_embedding(Importer& im) {
 Result<void> import_microsoft_rotary_embedding(Importer& im) {
   Rotary r;
   TFCC_TRY(r.x, im.input(0));
-  TFCC_TRY(r.positions, im.input(1));
+  TFCC_TRY(r.positions, integer_input(im, 1, "position_ids"));
   TFCC_TRY(r.cos, im.input(2));
   TFCC_TRY(r.sin, im.input(3));
   r.size = im.attr_int("rotary_embedding_dim", 0);

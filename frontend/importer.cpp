@@ -210,6 +210,18 @@ std::optional<int64_t> upper_bound(ExprRef e) {
 
 }  // namespace
 
+namespace {
+// x and y of x - y.
+std::optional<std::pair<ExprRef, ExprRef>> two_symbols(ExprRef e) {
+  if (e->kind != ir::ExprKind::poly || e->value != 0 || e->terms.size() != 2) return std::nullopt;
+  for (const ir::Term& t : e->terms) {
+    if (t.atoms.size() != 1 || t.atoms[0]->kind != ir::ExprKind::symbol) return std::nullopt;
+  }
+  if (e->terms[0].coefficient + e->terms[1].coefficient != 0 || std::abs(e->terms[0].coefficient) != 1) return std::nullopt;
+  return std::pair{e->terms[0].atoms[0], e->terms[1].atoms[0]};
+}
+}  // namespace
+
 Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   if (a == b) return a;
   ExprRef difference = ir::sub(a, b);
@@ -226,6 +238,10 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   }
   if (a->kind == ir::ExprKind::symbol && b->kind == ir::ExprKind::symbol) {
     found.alias[b->name] = a->name;
+    return a;
+  }
+  if (auto pair = two_symbols(difference)) {  // P + S against P + T
+    found.alias[pair->second->name] = pair->first->name;
     return a;
   }
   for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {

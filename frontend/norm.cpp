@@ -43,12 +43,13 @@ RowStatistics row_statistics(Importer& im, ValueId x, float eps, bool centred) {
 }
 
 Result<ValueId> norm_op(Importer& im, ir::OpKind kind, ValueId x, ValueId gamma, std::optional<ValueId> beta, float eps, std::string name) {
+  if (!is_float(im.type(x).dtype) || im.rank(x) == 0) return im.fail(ErrorCode::bad_file, "the input must be of floats and no scalar");
   std::vector<ValueId> operands{x, gamma};
   if (beta) operands.push_back(*beta);
   for (size_t i = 1; i < operands.size(); ++i) {
     const auto text = fmt::format("{} {} is no vector over the last axis of {}", i == 1 ? "scale" : "bias",
                                   ir::to_string(im.type(operands[i])), ir::to_string(im.type(x)));
-    if (im.rank(operands[i]) != 1) return im.fail(ErrorCode::shape, text);
+    if (im.rank(operands[i]) != 1 || !is_float(im.type(operands[i]).dtype)) return im.fail(ErrorCode::shape, text);
     TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(x).back(), im.dims(operands[i])[0], text));
   }
   return im.graph.add(kind, operands, ir::NormAttrs{eps}, im.type(x), std::move(name), im.node->name);
