@@ -90,7 +90,7 @@ class Emitter {
     mark_unconditional(e);
     std::string out;
     ir::for_each_node(e, [&](ExprRef n) {
-      if (n == e || uses_[n] < 2 || is_leaf(n)) return;
+      if (n == e || uses_[n] < 2 || is_leaf(n) || named_.count(n)) return;
       if (!unconditional_.count(n) && has_load(n)) return;
       const std::string text = write(n);
       const std::string name = "t" + std::to_string(named_.size());
@@ -98,6 +98,21 @@ class Emitter {
       named_[n] = name;
     });
     return out + "return " + at(e) + ";";
+  }
+
+  /// Names the largest parts that load, are evaluated in every case and do not use that index; returns their statements.
+  std::string hoist(ExprRef e, int64_t column) {
+    if (named_.count(e) || !ir::has_loads(e)) return {};
+    if (!ir::uses_index(e, column)) {
+      const std::string text = write(e);
+      named_[e] = "r" + std::to_string(named_.size());
+      return "const auto " + named_[e] + " = " + text + "; ";
+    }
+    const bool lazy = e->kind == ExprKind::select || e->kind == ExprKind::band || e->kind == ExprKind::bor;
+    if (lazy) return hoist(e->args[0], column);
+    std::string out;
+    children(e, [&](ExprRef c) { out += hoist(c, column); });
+    return out;
   }
 
   std::string at(ExprRef e) {
@@ -126,7 +141,10 @@ class Emitter {
   }
 
   void count_uses(ExprRef e) {
-    ir::for_each_node(e, [&](ExprRef n) { children(n, [&](ExprRef c) { ++uses_[c]; }); });
+    if (named_.count(e)) return;
+    children(e, [&](ExprRef c) {
+      if (++uses_[c] == 1) count_uses(c);
+    });
   }
 
   void mark_unconditional(ExprRef e) {
@@ -322,6 +340,13 @@ void encode(ExprRef e, const SizeSymbols& symbols, std::vector<int64_t>& code) {
 }  // namespace
 
 std::string cpp_body(ExprRef e, const CppNames& names) { return Emitter(names).body(e); }
+CppRowBody cpp_row_body(ExprRef e, int64_t column, const CppNames& names) {
+  Emitter emitter(names);
+  CppRowBody out;
+  out.row = emitter.hoist(e, column);
+  out.column = emitter.body(e);
+  return out;
+}
 std::string cpp_expr(ExprRef e, const CppNames& names) { return Emitter(names).at(e); }
 
 SizeSymbols size_symbols(const ir::Graph& graph) {

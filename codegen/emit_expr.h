@@ -22,6 +22,12 @@ struct CppNames {
 /// The statements of a function body that returns e: shared parts as `const auto t0 = ...;`, then `return ...;`. A part
 /// that loads is only shared if it is evaluated in every case, because select is lazy.
 std::string cpp_body(ir::ExprRef e, const CppNames& names);
+/// The same in two parts: what does not depend on index variable `column`, as statements that are run once for a row, and the
+/// body of a function of the column.
+struct CppRowBody {
+  std::string row, column;
+};
+CppRowBody cpp_row_body(ir::ExprRef e, int64_t column, const CppNames& names);
 /// e as one C++ expression.
 std::string cpp_expr(ir::ExprRef e, const CppNames& names);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax, layer_norm, rms_norm and residual_norm: one row at a time, statistics in f32.
+// softmax, layer_norm, rms_norm, residual_norm and pointwise_norm: one row at a time, statistics in f32.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,10 +10,11 @@
 namespace tfcc::codegen {
 namespace {
 
-// Widest power-of-two pack of at most 16 bytes that divides the row; 1 where the caller's memory may be misaligned.
-int row_vector(const Lowering& l, ValueId x, int64_t hidden) {
-  if (l.any_io()) return 1;
-  int vec = static_cast<int>(16 / size_of(l.type(x).dtype));
+// Widest power-of-two pack of at most 16 bytes that divides the row; 1 where it would be read from the caller's memory, which may be
+// misaligned. Templates look at the alignment of what they write themselves.
+int row_vector(const Lowering& l, const std::vector<ValueId>& read, DType type, int64_t hidden) {
+  if (l.reads_io(read)) return 1;
+  int vec = static_cast<int>(16 / size_of(type));
   while (hidden % vec != 0) vec /= 2;
   return std::max(vec, 1);
 }
@@ -36,8 +37,8 @@ struct RowKernel {
   int vec, per_row, threads;
 };
 
-RowKernel row_kernel(const Lowering& l, ValueId x, int64_t hidden) {
-  const int vec = row_vector(l, x, hidden);
+RowKernel row_kernel(const Lowering& l, const std::vector<ValueId>& read, DType type, int64_t hidden) {
+  const int vec = row_vector(l, read, type, hidden);
   const int per_row = threads_per_row(hidden, vec);
   return {vec, per_row, per_row == 32 ? 128 : per_row};
 }
@@ -102,7 +103,7 @@ Result<void> emit_layer_norm(Lowering& l, OpId o) {
   TFCC_TRY(const int64_t hidden, hidden_of(l, o));
   l.begin(o, op.operands, {y});
   const bool has_beta = op.operands.size() > 2;
-  const RowKernel k = row_kernel(l, x, hidden);
+  const RowKernel k = row_kernel(l, op.operands, l.type(x).dtype, hidden);
   std::string text = l.include("layer_norm");
   text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; {}static constexpr bool has_beta = {}; {}}};\n", l.storage(x),
                       l.storage(op.operands[1]), l.storage(y), machine(l, hidden, k), has_beta, eps_field(op.as<ir::NormAttrs>().eps));
@@ -119,7 +120,7 @@ Result<void> emit_rms_norm(Lowering& l, OpId o) {
   const ValueId x = op.operands[0], y = op.results[0];
   TFCC_TRY(const int64_t hidden, hidden_of(l, o));
   l.begin(o, op.operands, {y});
-  const RowKernel k = row_kernel(l, x, hidden);
+  const RowKernel k = row_kernel(l, op.operands, l.type(x).dtype, hidden);
   std::string text = l.include("rms_norm");
   text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; {}{}}};\n", l.storage(x), l.storage(op.operands[1]),
                       l.storage(y), machine(l, hidden, k), eps_field(op.as<ir::NormAttrs>().eps));
@@ -137,7 +138,7 @@ Result<void> emit_residual_norm(Lowering& l, OpId o) {
   TFCC_TRY(const int64_t hidden, hidden_of(l, o));
   const bool has_sum = op.results.size() > 1;
   l.begin(o, op.operands, op.results);
-  const RowKernel k = row_kernel(l, x, hidden);
+  const RowKernel k = row_kernel(l, op.operands, l.type(x).dtype, hidden);
   const size_t reads = op.operands.size();
   std::string text = l.include("residual_norm");
   text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; {}static constexpr bool rms = {}, has_beta = {}, has_bias = {}, has_sum = {}; {}}};\n",
@@ -150,6 +151,32 @@ Result<void> emit_residual_norm(Lowering& l, OpId o) {
                       operand(true, 0), operand(true, 1), operand(true, 2), operand(attrs.has_beta, 3),
                       operand(attrs.has_bias, attrs.has_beta ? 4 : 3), rest);
   l.launch(fmt::format("residual_norm__{}_h{}", l.storage(x), hidden), "residual_norm", text, row_size(l, y, k), ir::mul(l.count(y), l.integer(10)));
+  return {};
+}
+
+Result<void> emit_pointwise_norm(Lowering& l, OpId o) {
+  const ir::Op& op = l.graph.op(o);
+  const auto& attrs = op.as<ir::PointwiseNormAttrs>();
+  const ValueId y = op.results[0];
+  TFCC_TRY(const int64_t hidden, hidden_of(l, o));
+  const bool has_sum = op.results.size() > 1;
+  const ValueId sum = op.results.back();                   // of the type that the body stands for
+  l.begin(o, op.operands, op.results);
+  const std::vector<ValueId> weights(op.operands.begin(), op.operands.begin() + (attrs.has_beta ? 2 : 1));
+  const RowKernel k = row_kernel(l, weights, l.type(sum).dtype, hidden);
+  const size_t rank = l.dims(y).size(), reads = op.operands.size();
+  std::string text = l.include("pointwise_norm");
+  text += l.row_functor("Value", attrs.body, static_cast<int64_t>(rank) - 1, attrs.body->type);
+  text += fmt::format("struct Spec {{ using In = {}; using Weight = {}; using Out = {}; static constexpr int rank = {}; {}static constexpr bool rms = {}, has_beta = {}, has_sum = {}; {}}};\n",
+                      l.storage(sum), l.storage(op.operands[0]), l.storage(y), rank, machine(l, hidden, k), attrs.kind == ir::NormKind::rms,
+                      attrs.has_beta, has_sum, eps_field(attrs.eps));
+  const std::vector<ExprRef> outer(l.dims(y).begin(), l.dims(y).end() - 1);
+  text += l.header(static_cast<uint32_t>(k.threads)) +
+          fmt::format("pointwise_norm<Spec>({}, {}, {}, {}, {}, {}{});\n}}\n", l.pointer(reads), has_sum ? l.pointer(reads + 1) : "nullptr",
+                      l.sizes(outer), l.functor_value("Value"), l.pointer(l.arg_of(op.operands[0])),
+                      attrs.has_beta ? l.pointer(l.arg_of(op.operands[1])) : "nullptr", l.cuda() ? "" : ", begin, end");
+  const auto flops = static_cast<int64_t>(ir::node_count(attrs.body)) + 8;
+  l.launch(fmt::format("pointwise_norm__{}_h{}", l.storage(y), hidden), "pointwise_norm", text, row_size(l, y, k), ir::mul(l.count(y), l.integer(flops)));
   return {};
 }
 

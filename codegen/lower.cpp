@@ -147,6 +147,7 @@ Result<void> Lowering::lower_op(OpId o) {
     case OpKind::layer_norm: return emit_layer_norm(*this, o);
     case OpKind::rms_norm: return emit_rms_norm(*this, o);
     case OpKind::residual_norm: return emit_residual_norm(*this, o);
+    case OpKind::pointwise_norm: return emit_pointwise_norm(*this, o);
     case OpKind::gelu:
     case OpKind::bias_gelu:
       if (auto product = product_before_gelu(o)) {
@@ -260,6 +261,10 @@ bool Lowering::any_io() const {
   return false;
 }
 
+bool Lowering::reads_io(const std::vector<ValueId>& operands) const {
+  return std::any_of(operands.begin(), operands.end(), [&](ValueId v) { return is_io(arg_of(v)); });
+}
+
 size_t Lowering::arg_of(ValueId v) const {
   auto it = std::find(args_.begin(), args_.begin() + static_cast<long>(reads_), v);
   TFCC_CHECK(it != args_.end());
@@ -283,7 +288,17 @@ std::string Lowering::header(uint32_t threads) const {
     const char* constness = k < reads_ ? "const " : "";
     params += fmt::format(", {}{}* {}a{}", constness, storage(args_[k]), is_io(k) ? "const* " : "", k);
   }
-  return fmt::format("TFCC_KERNEL({}, @NAME@{}) {{\n  ", threads, params);
+  return fmt::format("TFCC_KERNEL({}, @NAME@{}) {{\n  {}", threads, params, start_early());
+}
+
+std::string Lowering::start_early() const {
+  constexpr int64_t kLargest = 32 << 10;                   // larger constants are tables, of which a kernel reads few rows
+  std::string text;
+  for (size_t k = 0; k < reads_; ++k) {
+    const auto bytes = known(bytes_[buffers_.at(args_[k].value)]);
+    if (graph.is_constant(args_[k]) && bytes && *bytes <= kLargest) text += fmt::format("prefetch(a{}, {});\n  ", k, *bytes);
+  }
+  return text + "wait_for_predecessor();\n  ";
 }
 
 std::string Lowering::size(ExprRef e) const {
@@ -300,30 +315,53 @@ std::string Lowering::sizes(const std::vector<ExprRef>& list) const {
   return s + "}";
 }
 
-std::string Lowering::functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
-                              const std::function<std::string(int64_t)>& index) {
+CppNames Lowering::functor_names(const std::function<std::string(int64_t)>& index) const {
   CppNames names;
   names.index = index;
   names.symbol = [this](const std::string& s) {
     const auto i = std::find(symbols_.begin(), symbols_.end(), s) - symbols_.begin();
     return cuda() ? fmt::format("(idx)n[{}]", i) : fmt::format("n[{}]", i);
   };
-  const auto& operands = graph.op(op_).operands;
-  names.pointer = [&](int64_t slot) { return fmt::format("a{}", arg_of(operands[slot])); };
-  names.dims = [&](int64_t slot) { return dims(operands[slot]); };
-  const char* const kTypes[] = {"i64", "f32", "f64", "bool"};
+  names.pointer = [this](int64_t slot) { return fmt::format("a{}", arg_of(graph.op(op_).operands[slot])); };
+  names.dims = [this](int64_t slot) { return dims(graph.op(op_).operands[slot]); };
+  return names;
+}
+
+std::string Lowering::functor_members(const std::string& name, ExprRef body) {
   std::string text = fmt::format("struct {} {{\n  const i64* n; u32* flags;", name);
   std::vector<size_t>& used = functor_args_[name];
   used.clear();
   ir::for_each_node(body, [&](ExprRef n) {
-    if (n->kind == ir::ExprKind::load) used.push_back(arg_of(operands[n->value]));
+    if (n->kind == ir::ExprKind::load) used.push_back(arg_of(graph.op(op_).operands[n->value]));
   });
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
   for (size_t k : used) text += fmt::format(" const {}* a{};", storage(args_[k]), k);
-  text += fmt::format("\n  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n", kTypes[static_cast<int>(result)], params,
-                      cpp_body(body, names));
-  return text;
+  return text + "\n";
+}
+
+namespace {
+
+std::string cpp_type(Scalar s) {
+  const char* const kTypes[] = {"i64", "f32", "f64", "bool"};
+  return kTypes[static_cast<int>(s)];
+}
+
+}  // namespace
+
+std::string Lowering::functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
+                              const std::function<std::string(int64_t)>& index) {
+  return functor_members(name, body) + fmt::format("  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n", cpp_type(result), params,
+                                                   cpp_body(body, functor_names(index)));
+}
+
+std::string Lowering::row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result) {
+  const CppRowBody parts = cpp_row_body(body, column, functor_names([](int64_t k) { return "i" + std::to_string(k); }));
+  std::string params;
+  for (int64_t k = 0; k < column; ++k) params += fmt::format("{}[[maybe_unused]] idx i{}", k ? ", " : "", k);
+  return functor_members(name, body) +
+         fmt::format("  TFCC_FN auto operator()({}) const {{\n    {}\n    return [=, *this]([[maybe_unused]] idx i{}) -> {} {{ {} }};\n  }}\n}};\n", params,
+                     parts.row, column, cpp_type(result), parts.column);
 }
 
 std::string Lowering::functor_value(const std::string& name) const {
@@ -332,7 +370,8 @@ std::string Lowering::functor_value(const std::string& name) const {
   return s + "}";
 }
 
-std::string Lowering::unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size) {
+std::string Lowering::unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size,
+                                    bool starts_early) {
   auto it = kernel_by_text_.find(text);
   if (it != kernel_by_text_.end()) return out_.kernels[it->second].name;
   const int number = names_[base]++;
@@ -342,13 +381,13 @@ std::string Lowering::unique_kernel(const std::string& base, const std::string& 
   const std::string origin = fmt::format("// {} of graph {}\n", op, graph.name);
   kernel_by_text_[text] = static_cast<uint32_t>(out_.kernels.size());
   out_.kernels.push_back({name, origin + source});
-  out_.plan.kernels.push_back({name, op, cuda() ? size.threads : 0, cuda() ? size.shared_bytes : 0});
+  out_.plan.kernels.push_back({name, op, cuda() ? size.threads : 0, cuda() ? size.shared_bytes : 0, cuda() && starts_early});
   return name;
 }
 
 void Lowering::launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, ExprRef flops,
                       const std::vector<uint32_t>& more) {
-  unique_kernel(base, op, text, size);
+  unique_kernel(base, op, text, size, true);
   runtime::Launch launch;
   launch.name = graph.value(graph.op(op_).results[0]).name;
   launch.ops = {std::string(ir::to_string(graph.op(op_).kind))};
@@ -406,7 +445,7 @@ void Lowering::copy_to_output(ValueId v, uint32_t output) {
                        body, spec, t, size(count(v)));
     s.work = integer(1);
   }
-  unique_kernel("copy__" + t, "pointwise", text, s);
+  unique_kernel("copy__" + t, "pointwise", text, s, false);
   runtime::Launch launch;
   launch.name = graph.outputs[output].name;
   launch.ops = {"pointwise"};

@@ -51,6 +51,8 @@ class Lowering {
   /// True if the caller may have misaligned it: a graph input or output.
   bool is_io(size_t k) const;
   bool any_io() const;
+  /// True if one of these operands is a graph input.
+  bool reads_io(const std::vector<ValueId>& operands) const;
   /// "f16" of a value.
   std::string storage(ValueId v) const { return to_cpp(type(v).dtype); }
   static std::string to_cpp(DType t);
@@ -62,6 +64,9 @@ class Lowering {
   /// operands; index k is spelled index(k). Returns its text; functor_value() constructs one.
   std::string functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
                       const std::function<std::string(int64_t)>& index);
+  /// The same in two steps, for templates that walk rows: called with the row's indices i0, i1, ... it computes what all of the
+  /// row shares, and returns the function of index i`column`.
+  std::string row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result);
   std::string functor_value(const std::string& name) const;
   /// Ends the launch: `text` has @NAME@ and @PARAMS@ for the kernel's name and the list of its parameters.
   /// Buffers in `more` are read too and follow the arguments.
@@ -108,13 +113,18 @@ class Lowering {
   uint32_t packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool transposed);
   void copy_to_output(ValueId v, uint32_t output);
   void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
+  /// CUDA: what a kernel does while the launch before it may still run, and the wait for that one.
+  std::string start_early() const;
+  CppNames functor_names(const std::function<std::string(int64_t)>& index) const;
+  /// The head of a functor's type: the members that its body needs, which functor_value() fills in.
+  std::string functor_members(const std::string& name, ExprRef body);
   void plan_memory();
   std::vector<std::map<std::string, int64_t, std::less<>>> judged_shapes() const;
   ExprRef apart(ExprRef size, ExprPool& to) const;
   void add_limits();
   bool fits_by_tokens(ExprRef count) const;
   void add_bind();
-  std::string unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size);
+  std::string unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, bool starts_early);
   runtime::SizeExpr encode(ExprRef e) const { return size_expr(e, sizes_); }
   ExprRef traffic(const std::vector<uint32_t>& buffers) const;
 
@@ -148,6 +158,7 @@ Result<void> emit_softmax(Lowering& l, OpId op);
 Result<void> emit_layer_norm(Lowering& l, OpId op);
 Result<void> emit_rms_norm(Lowering& l, OpId op);
 Result<void> emit_residual_norm(Lowering& l, OpId op);
+Result<void> emit_pointwise_norm(Lowering& l, OpId op);
 Result<void> emit_gelu(Lowering& l, OpId op);
 Result<void> emit_bias_gelu(Lowering& l, OpId op);
 Result<void> emit_rope(Lowering& l, OpId op);

@@ -86,6 +86,7 @@ void set(pb::Plan* to, const runtime::Plan& from) {
     x->set_op(k.op);
     x->set_threads(k.threads);
     x->set_shared_bytes(k.shared_bytes);
+    x->set_starts_early(k.starts_early);
   }
   to->set_has_bind(from.has_bind);
   to->set_bind(from.bind);

@@ -92,6 +92,16 @@ struct RopeAttrs {
   template <class V> void visit(V&& v) { v("heads", heads); v("interleaved", interleaved); v("rotary", rotary); }
 };
 
+/// x[i...] = body(i...); y = norm(x). Operands: gamma, then beta if has_beta, then what body loads (slot = operand).
+/// Results: y, and x if two results are declared.
+struct PointwiseNormAttrs {
+  ExprRef body = nullptr;
+  double eps = 0;
+  bool has_beta = false;
+  NormKind kind = NormKind::layer;
+  template <class V> void visit(V&& v) { v("body", body); v("eps", eps); v("has_beta", has_beta); v("kind", kind); }
+};
+
 /// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads / kv_heads).
 /// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and visible load (slot = operand).
 /// Indices: 0 = b, 1 = h, 2 = i, 3 = j. param s is the dot product q.k in f32.
@@ -112,6 +122,6 @@ struct AttentionAttrs {
 };
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
-                           GeluAttrs, ResidualNormAttrs, RopeAttrs, AttentionAttrs>;
+                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, AttentionAttrs>;
 
 }  // namespace tfcc::ir

@@ -295,6 +295,22 @@ void eval_residual_norm(OpRun& run) {
   if (run.results.size() > 1) run.results[1].reals = std::move(sum.reals);
 }
 
+void eval_pointwise_norm(OpRun& run) {
+  const auto& a = run.op.as<PointwiseNormAttrs>();
+  HostTensor x = run.results[0];
+  for_each_block(run, a.body, x.dims, [&](int64_t first, size_t n, BlockResult block) {
+    std::copy_n(block.reals, n, x.reals.begin() + first);
+  });
+  const auto width = static_cast<size_t>(x.dims.back());
+  const double* gamma = run.operands[0]->reals.data();
+  const double* beta = a.has_beta ? run.operands[1]->reals.data() : nullptr;
+  for (size_t at = 0; width > 0 && at < x.reals.size(); at += width) {
+    norm_row(x.reals.data() + at, run.results[0].reals.data() + at, width, a.kind, a.eps, gamma,
+             beta);
+  }
+  if (run.results.size() > 1) run.results[1].reals = std::move(x.reals);
+}
+
 double gelu(GeluKind kind, double x) {
   if (kind == GeluKind::erf) return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
@@ -438,6 +454,8 @@ void eval_op(OpRun& run) {
       return eval_rope(run);
     case OpKind::residual_norm:
       return eval_residual_norm(run);
+    case OpKind::pointwise_norm:
+      return eval_pointwise_norm(run);
     case OpKind::attention:
       return Attention(run).run();
   }

@@ -192,6 +192,28 @@ void check_rope(Rules r) {
   }
 }
 
+void check_pointwise_norm(Rules r) {
+  const auto& a = r.op.as<PointwiseNormAttrs>();
+  const bool ok = r.op.operands.size() >= 1u + a.has_beta &&
+                  (r.op.results.size() == 1 || r.op.results.size() == 2);
+  if (!r.require(ok, "the number of operands or results does not match its attributes (W1)"))
+    return;
+  bool wide = false;
+  for (size_t i = 0; i < r.op.results.size(); ++i) {
+    const Type& t = r.out(i);
+    wide = wide || t.dtype == DType::f64;
+    if (!r.require(is_float(t.dtype) && t.rank() >= 1 && t.dims == r.out().dims,
+                   "the results must be reals of one shape (W2)"))
+      return;
+  }
+  for (size_t i = 0; i < 1u + a.has_beta; ++i) r.vector_operand(i, "W3");
+  r.require(a.kind == NormKind::layer || !a.has_beta, "an rms norm has no beta (W4)");
+  if (!r.require(a.body, "a body is missing (W2)")) return;
+  r.require(a.body->type == (wide ? Scalar::f64 : Scalar::f32),
+            "the body has another scalar type than the results (W2)");
+  check_expr(r.graph, r.op, a.body, {"body", r.out().dims, 1u + a.has_beta}, r.problems);
+}
+
 /// Does a conjunct of `visible` depend on b and j alone?
 bool has_key_padding(ExprRef visible) {
   const auto over_keys = [](ExprRef e) {
@@ -273,6 +295,8 @@ void check_op(const Graph& graph, const Op& op, std::vector<std::string>& proble
       return check_residual_norm(r);
     case OpKind::rope:
       return check_rope(r);
+    case OpKind::pointwise_norm:
+      return check_pointwise_norm(r);
     case OpKind::attention:
       return check_attention(r);
   }

@@ -35,6 +35,14 @@ void read_instead(Graph& g, ValueId from, ValueId to, std::vector<OpId> users) {
 
 void read_instead(Graph& g, ValueId from, ValueId to) { read_instead(g, from, to, g.value(from).users); }
 
+// Its first result may have another type than what it reads: no conversion is needed after it.
+bool stores_any_type(const ir::Op& op) {
+  switch (op.kind) {
+    case OpKind::pointwise: case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::residual_norm: case OpKind::pointwise_norm: return true;
+    default: return false;
+  }
+}
+
 bool is_narrow(DType t) { return t == DType::f16 || t == DType::bf16; }
 bool is_single(DType t) { return t == DType::f32; }
 
@@ -122,7 +130,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     ir::Graph::Output& out = graph.outputs[i];
     if (graph.value(out.value).type.dtype == declared[i]) continue;
     const ir::Op* op = graph.def(out.value);
-    const bool own = op->kind == OpKind::pointwise && graph.use_count(out.value) == 1;
+    const bool own = stores_any_type(*op) && op->results[0] == out.value && graph.use_count(out.value) == 1;
     if (own) graph.set_type(out.value, {declared[i], graph.value(out.value).type.dims});
     else out.value = converted(graph, out.value, declared[i], graph.value(out.value).name + "." + to_string(declared[i]));
   }

@@ -35,6 +35,7 @@ const std::vector<std::string>& default_pipeline() {
       "fuse-bias-gelu", "fuse-residual-norm", "fuse-linear-bias",
       "fuse-pointwise",
       "canonicalize",
+      "fuse-embedding",              // what a norm reads is one expression by now
       "fuse-gated-mlp",              // after fuse-pointwise: activation and product are one op then
       "fuse-qkv",                    // after all views are gone, so that q, k and v are products where they can be
       // Inlined views have become identities; q, k and v of one input may have become equal.

@@ -24,6 +24,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource&, int) {
 #else
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <mutex>
 
@@ -117,6 +118,7 @@ class CudaBackend final : public Backend {
   size_t symbols_ = 0;
   size_t ports_ = 0;
   size_t flags_ = 0;
+  int64_t early_blocks_ = 0;                       // the largest grid that is started early
 };
 
 CudaBackend::~CudaBackend() {
@@ -220,6 +222,15 @@ Result<void> CudaBackend::load_timings(const BackendSource& s) {
   return timing_file_.empty() ? Result<void>() : timing_cache_.load(timing_file_);
 }
 
+// 90 of "sm_90", "compute_90" or "sm_90a".
+int capability(const std::string& target) {
+  int value = 0;
+  for (size_t at = target.find('_') + 1; at < target.size() && std::isdigit(target[at]); ++at) {
+    value = value * 10 + (target[at] - '0');
+  }
+  return value;
+}
+
 bool uses_products(const Plan& plan) {
   for (const Bucket& b : plan.buckets) {
     for (const Launch& l : b.launches) {
@@ -245,6 +256,15 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const BackendSource& s, int i
   TFCC_CU(*cuda, "find the GPU", cuda->cuDeviceGet(&backend->device_, index));
   TFCC_CU(*cuda, "start the GPU",
           cuda->cuDevicePrimaryCtxRetain(&backend->context_, backend->device_));
+  // Kernels that start early can wait in code for capability 9.0 and later. A grid that fills the GPU gains nothing: its
+  // blocks only stand in the way of what still runs.
+  if (capability(s.target.name) >= 90) {
+    int processors = 0;
+    TFCC_CU(*cuda, "ask the GPU",
+            cuda->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                       backend->device_));
+    backend->early_blocks_ = 2 * processors;
+  }
   Current current(*cuda, backend->context_);
   TFCC_TRY_VOID(backend->load_timings(s));
   TFCC_TRY_VOID(backend->load_kernels(s));
@@ -462,10 +482,20 @@ class CudaQueue final : public Queue {
   Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid,
                             void** params) {
     const Kernel& k = b_.plan_->kernels[kernel];
-    CUresult code = cuda_.cuLaunchKernel(
-        b_.kernels_[kernel], static_cast<unsigned>(grid[0]), static_cast<unsigned>(grid[1]),
-        static_cast<unsigned>(grid[2]), k.threads, 1, 1, k.shared_bytes,
-        static_cast<CUstream>(stream), params, nullptr);
+    CUlaunchAttribute early = {};
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config = {};
+    config.gridDimX = static_cast<unsigned>(grid[0]);
+    config.gridDimY = static_cast<unsigned>(grid[1]);
+    config.gridDimZ = static_cast<unsigned>(grid[2]);
+    config.blockDimX = k.threads;
+    config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = k.shared_bytes;
+    config.hStream = static_cast<CUstream>(stream);
+    config.attrs = &early;
+    config.numAttrs = k.starts_early && grid[0] * grid[1] * grid[2] <= b_.early_blocks_ ? 1 : 0;
+    CUresult code = cuda_.cuLaunchKernelEx(&config, b_.kernels_[kernel], params, nullptr);
     if (code == CUDA_SUCCESS) return {};
     return failure(cuda_, ("launch of kernel '" + k.name + "'").c_str(), code);
   }

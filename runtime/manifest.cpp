@@ -259,6 +259,7 @@ void field(const Field& f, Kernel& m, State& s) {
     case 2: return get(f, m.op, s);
     case 3: return get(f, m.threads, s);
     case 4: return get(f, m.shared_bytes, s);
+    case 5: return get(f, m.starts_early, s);
   }
 }
 

@@ -73,6 +73,7 @@ struct Kernel {
   std::string op;
   uint32_t threads = 0;
   uint32_t shared_bytes = 0;
+  bool starts_early = false;
 };
 
 struct KernelLaunch {

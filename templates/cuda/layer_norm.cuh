@@ -2,8 +2,8 @@
 // layer_norm: out[r, c] = (x[r, c] - mean_r) / sqrt(var_r + eps) * gamma[c] (+ beta[c]), the variance over hidden.
 //
 // x, out [rows, hidden]; gamma, beta [hidden]. One row per warp (threads_per_row 32) or per block, in registers.
-// Spec: In, Weight, Out; hidden, vec, threads_per_row, threads; has_beta; eps. Rules: cuda/norm.cuh. layer_norm_of
-// reads the row through value(row, col). Bound: bytes of x and out. Shared memory: static, 4 bytes a warp.
+// Spec: In, Weight, Out; hidden, vec, threads_per_row, threads; has_beta; eps. Rules: cuda/norm.cuh.
+// Bound: bytes of x and out. Shared memory: static, 4 bytes a warp.
 #pragma once
 #include "cuda/norm.cuh"
 
@@ -14,15 +14,5 @@ TFCC_FN void layer_norm(typename Spec::Out* out, const typename Spec::In* x, con
   if (row >= rows) return;
   NormRow<Spec> r;
   r.load(x + (i64)row * Spec::hidden);
-  r.template normalize<false, Spec::has_beta>(out + (i64)row * Spec::hidden, gamma, beta);
-}
-
-template <class Spec, class Value>
-TFCC_FN void layer_norm_of(typename Spec::Out* out, const Value& value, const typename Spec::Weight* gamma,
-                           const typename Spec::Weight* beta, idx rows) {
-  const idx row = row_of_thread<Spec>();
-  if (row >= rows) return;
-  NormRow<Spec> r;
-  r.load_values(value, row);
   r.template normalize<false, Spec::has_beta>(out + (i64)row * Spec::hidden, gamma, beta);
 }

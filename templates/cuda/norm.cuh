@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building block of layer_norm, rms_norm and residual_norm: a row of compile-time length in registers.
+// Building block of layer_norm, rms_norm, residual_norm and pointwise_norm: a row of compile-time length in registers.
 //
 // Lane l of the row's threads owns the packs l, l + threads_per_row, ... of vec elements; sums in f32; the variance
 // takes a second pass over the registers, so a mean of 1000 costs no digits.
@@ -45,16 +45,25 @@ struct NormRow {
     });
   }
 
-  template <class Value> TFCC_FN void load_values(const Value& value, idx row) {
+  /// value(column) for the columns of this thread.
+  template <class Value> TFCC_FN void load_values(const Value& value) {
     clear();
     each([&](int p, idx c) {
 #pragma unroll
-      for (int k = 0; k < vec; ++k) v[p][k] = value(row, c + k);
+      for (int k = 0; k < vec; ++k) v[p][k] = value(c + k);
     });
   }
 
+  /// The row may lie in the caller's memory, at any address.
   template <class T> TFCC_FN void store(T* row) const {
-    each([&](int p, idx c) { store_pack(row + c, v[p]); });
+    if (pack_aligned<vec>(row)) {
+      each([&](int p, idx c) { store_pack(row + c, v[p]); });
+    } else {
+      each([&](int p, idx c) {
+#pragma unroll
+        for (int k = 0; k < vec; ++k) ::store(row, c + k, v[p][k]);
+      });
+    }
   }
 
   TFCC_FN void clear() {

@@ -140,6 +140,29 @@ TFCC_FN void store_pack(T* p, const Compute<T> (&v)[N]) {
 template <int N, class T>
 TFCC_FN bool pack_aligned(const T* p) { return ((u64)p & (N * sizeof(T) - 1)) == 0; }
 
+// ---- before the launch before this one has ended ----
+//
+// A kernel of capability 9.0 and later may be started while its predecessor still runs (Kernel.starts_early). Until
+// wait_for_predecessor() it may touch constants alone: everything else, the sizes too, may not be written yet, and what
+// it would write may still be read.
+
+/// Asks for a constant that the kernel will read; block 0 does it for all.
+TFCC_FN void prefetch([[maybe_unused]] const void* p, [[maybe_unused]] u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+  if (blockIdx.x + blockIdx.y + blockIdx.z == 0) {
+    for (u32 at = threadIdx.x * 128; at < bytes; at += blockDim.x * 128) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)p + at));
+    }
+  }
+#endif
+}
+
+TFCC_FN void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- lists of sizes ----
 
 /// N sizes; N may be 0. Sizes may be given as i64.

@@ -3,7 +3,7 @@
 //
 // x, out [rows, hidden]; gamma [hidden]. One row per warp (threads_per_row 32) or per block, in registers.
 // Spec: In, Weight, Out; hidden, vec, threads_per_row, threads; eps. Rules: cuda/norm.cuh.
-// rms_norm_of reads the row through value(row, col). Bound: bytes of x and out. Shared memory: static, 4 bytes a warp.
+// Bound: bytes of x and out. Shared memory: static, 4 bytes a warp.
 #pragma once
 #include "cuda/norm.cuh"
 
@@ -14,14 +14,5 @@ TFCC_FN void rms_norm(typename Spec::Out* out, const typename Spec::In* x, const
   if (row >= rows) return;
   NormRow<Spec> r;
   r.load(x + (i64)row * Spec::hidden);
-  r.template normalize<true, false>(out + (i64)row * Spec::hidden, gamma, gamma);
-}
-
-template <class Spec, class Value>
-TFCC_FN void rms_norm_of(typename Spec::Out* out, const Value& value, const typename Spec::Weight* gamma, idx rows) {
-  const idx row = row_of_thread<Spec>();
-  if (row >= rows) return;
-  NormRow<Spec> r;
-  r.load_values(value, row);
   r.template normalize<true, false>(out + (i64)row * Spec::hidden, gamma, gamma);
 }

@@ -27,21 +27,23 @@ int NormStub::threads_per_row() const {
 
 std::string NormStub::text() const {
   std::string call = "layer_norm<Spec>(y, x, gamma, beta, n[0])";
-  if (op == "layer_norm_of") call = "layer_norm_of<Spec>(y, Value{x}, gamma, beta, n[0])";
+  if (op == "pointwise_norm") call = "pointwise_norm<Spec>(y, sum, {n[0]}, Value{x}, gamma, beta)";
   if (op == "rms_norm") call = "rms_norm<Spec>(y, x, gamma, n[0])";
   if (op == "residual_norm") call = "residual_norm<Spec>(y, sum, x, residual, gamma, beta, bias, n[0])";
-  std::string file = op == "layer_norm_of" ? "layer_norm" : op;
   return fmt::format(R"(#include "cuda/{0}.cuh"
 struct Spec {{
   using In = {1}; using Weight = {1}; using Out = {1};
-  static constexpr int hidden = {2}, vec = {3}, threads_per_row = {4}, threads = {5};
+  static constexpr int rank = 2, hidden = {2}, vec = {3}, threads_per_row = {4}, threads = {5};
   static constexpr bool rms = {6}, has_beta = {7}, has_bias = {8}, has_sum = {9}; static constexpr f32 eps = 1e-5f;
 }};
-struct Value {{ const {1}* x; TFCC_FN f32 operator()(idx row, idx col) const {{ return load(x, row * {2} + col); }} }};
+struct Value {{
+  const {1}* x;
+  TFCC_FN auto operator()(idx row) const {{ return [=, *this](idx col) -> f32 {{ return load(x, row * {2} + col); }}; }}
+}};
 TFCC_KERNEL({5}, kernel, const {1}* x, const {1}* residual, const {1}* gamma, const {1}* beta, const {1}* bias, {1}* y, {1}* sum) {{
   {10};
 }}
-)", file, type, hidden, vec(), threads_per_row(), threads(), rms, has_beta, has_bias, has_sum, call);
+)", op, type, hidden, vec(), threads_per_row(), threads(), rms, has_beta, has_bias, has_sum, call);
 }
 
 int AttentionStub::shared_bytes() const {

@@ -7,7 +7,7 @@
 namespace tfcc::test {
 
 struct NormStub {
-  std::string op = "layer_norm";  // layer_norm, layer_norm_of, rms_norm, residual_norm
+  std::string op = "layer_norm";  // layer_norm, rms_norm, residual_norm, pointwise_norm
   std::string type = "f16";
   int hidden = 768;
   bool rms = false, has_beta = true, has_bias = false, has_sum = false;

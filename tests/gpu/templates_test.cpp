@@ -261,7 +261,7 @@ TEST(Norms, RowsMeansAndOptions) {
   for (const char* type : {"f32", "f16"}) {
     for (int rows : {1, 4, 129}) {
       check_norm({.op = "layer_norm", .type = type, .has_beta = false}, rows, 1000);
-      check_norm({.op = "layer_norm_of", .type = type}, rows, 0);
+      check_norm({.op = "pointwise_norm", .type = type, .has_sum = true}, rows, 0);
       check_norm({.op = "residual_norm", .type = type, .rms = true, .has_beta = false, .has_sum = true}, rows, 0);
       check_norm({.op = "residual_norm", .type = type, .hidden = 2048}, rows, type == std::string("f32") ? 1000 : 0);
     }

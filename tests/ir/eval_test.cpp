@@ -303,6 +303,26 @@ TEST(Eval, ResidualNormIsNormOfTheSum) {
   expect_near(out->at("y"), {0, 0, 0, 0});
 }
 
+TEST(Eval, PointwiseNormIsNormOfTheExpression) {
+  const Tensors in = {{"x", reals({2, 4}, {1, 0, 1, 2, 5, 6, 7, 9})},
+                      {"g", reals({4}, {1, 2, 1, 1})},
+                      {"b", reals({4}, {0, 0, 10, 0})}};
+  const std::string text = R"(graph @g(%x: f32[2,4], %g: f32[4], %b: f32[4]) {
+    %z, %s = pointwise_norm(%g, %b, %x) {body = (i,j) => %x[i,j] * 2.0, eps = 0.5, has_beta = true, kind = layer} : f32[2,4], f32[2,4]
+    %n = layer_norm(%s, %g, %b) {eps = 0.5} : f32[2,4]
+    %y = pointwise(%z, %n) {body = (i,j) => %z[i,j] - %n[i,j]} : f32[2,4]
+    %r = pointwise_norm(%g, %x) {body = (i,j) => %x[i,j], eps = 0.5, has_beta = false, kind = rms} : f32[2,4]
+    %q = rms_norm(%x, %g) {eps = 0.5} : f32[2,4]
+    %d = pointwise(%r, %q) {body = (i,j) => %r[i,j] - %q[i,j]} : f32[2,4]
+    return y = %y, s = %s, d = %d
+  })";
+  const auto out = eval(graph_of(text), in);
+  ASSERT_TRUE(out) << out.error().message;
+  expect_near(out->at("s"), {2, 0, 2, 4, 10, 12, 14, 18});
+  expect_near(out->at("y"), {0, 0, 0, 0, 0, 0, 0, 0});
+  expect_near(out->at("d"), {0, 0, 0, 0, 0, 0, 0, 0});
+}
+
 TEST(Eval, Gelu) {
   const Tensors in = {{"x", reals({3}, {-1, 0, 2})}, {"b", reals({3}, {2, 0, -1})}};
   const char* head = "graph @g(%x: f32[3], %b: f32[3]) {";

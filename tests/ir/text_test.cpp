@@ -30,6 +30,7 @@ constexpr const char* kCanonical =
   const @ints : i8[3] = [-128, 0, 127]
   const @none : f32[0] = []
   %h, %sum = residual_norm(%m, %x, @one, @b, @b) {eps = 1e-12, has_beta = true, has_bias = true, kind = layer} : f32[B,S,64], f32[B,S,64]
+  %e, %esum = pointwise_norm(@one, @b, @table, %input_ids) {body = (i,j,k) => @table[bounded(%input_ids[i,j], 4, 0),k] * 2.0, eps = 1e-12, has_beta = true, kind = layer} : f32[B,S,64], f32[B,S,64]
   %ctx = attention(%h, %h, %h, %mask) {causal = false, heads = 4, key_padding = true, kv_heads = 4, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => %mask[b,j] == 1} : f32[B,S,64]
   %free = attention(%h, %h, %h) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s, visible = none} : f32[B,S,64]
   %near = attention(%h, %h, %h) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s, visible = (b,h,i,j) => j <= i + 2 and i <= j + 3, window_left = 3, window_right = 2} : f32[B,S,64]

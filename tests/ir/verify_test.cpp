@@ -206,6 +206,26 @@ TEST(Verify, ResidualNorm) {
                             t));
 }
 
+std::string pointwise_norm(const std::string& operands, const std::string& body, bool beta,
+                           const char* kind, const std::string& types, const char* names = "%y") {
+  return fmt::format(
+      "{} = pointwise_norm({}) {{body = (i,j,k) => {}, eps = 0.1, has_beta = {}, kind = {}}} : {}",
+      names, operands, body, beta, kind, types);
+}
+
+TEST(Verify, PointwiseNorm) {
+  const std::string t = "f32[B,S,8]", x = "%x[i,j,k] * 2.0";
+  accepted(pointwise_norm("%v, %x", x, false, "rms", t));
+  accepted(pointwise_norm("%v, %v, %x", x, true, "layer", t + ", " + t, "%y, %s"));
+  refused("W1", pointwise_norm("%v", "1.0", true, "layer", t));
+  refused("W2", pointwise_norm("%v, %x", x, false, "layer", t + ", f32[B,S]", "%y, %s"));
+  refused("W2", pointwise_norm("%v, %x", x, false, "layer", "i64[B,S,8]"));
+  refused("W2", pointwise_norm("%v, %x", x, false, "layer", "f64[B,S,8]"));
+  refused("W3", pointwise_norm("%x", "1.0", false, "layer", t));
+  refused("W4", pointwise_norm("%v, %v, %x", x, true, "rms", t));
+  refused("E3", pointwise_norm("%v, %x", "%v[k]", false, "layer", t));
+}
+
 std::string attention(const std::string& operands, const std::string& attributes,
                       const std::string& type = "f32[B,S,8]") {
   return fmt::format("%y = attention({}) {{{}}} : {}", operands, attributes, type);

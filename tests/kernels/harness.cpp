@@ -207,10 +207,13 @@ std::optional<codegen::CompileResult> compile_graph(const ir::Graph& g, const Wh
 
 // ---- running ----
 
+/// The bytes of every output at every shape so far: a second run must give the same.
+using Seen = std::map<std::pair<std::vector<int64_t>, std::string>, std::vector<std::byte>>;
+
 class Runner {
  public:
-  Runner(const Case& c, const Where& where, const ir::Graph& g, Executor& executor)
-      : case_(c), where_(where), graph_(g), executor_(executor) {}
+  Runner(const Case& c, const Where& where, const ir::Graph& g, Executor& executor, Seen& seen)
+      : case_(c), where_(where), graph_(g), executor_(executor), seen_(seen) {}
 
   // Whatever the arena holds from now on is NaN where the model's data is real.
   void poison(const std::vector<int64_t>& shape) {
@@ -226,7 +229,21 @@ class Runner {
     auto want = ir::eval(graph_, in.tensors, {.round_stores = where_.f16});
     ASSERT_TRUE(want) << want.error().message;
     set(in);
-    run_and_compare(*want);
+    run_and_compare(shape, *want);
+  }
+
+  // Not against the evaluator: bit for bit what another run gave.
+  void repeat(const std::vector<int64_t>& shape) {
+    SCOPED_TRACE(fmt::format("{} again at [{}]", case_.name, fmt::join(shape, ",")));
+    Inputs in = make_inputs(case_, graph_, shape);
+    set(in);
+    auto ran = executor_.run();
+    ASSERT_TRUE(ran) << ran.error().message;
+    for (const auto& out : graph_.outputs) {
+      auto got = executor_.output(out.name);
+      ASSERT_TRUE(got) << got.error().message;
+      same_bits(shape, out.name, static_cast<const std::byte*>(got->data), got->bytes);
+    }
   }
 
  private:
@@ -238,7 +255,7 @@ class Runner {
   }
 
   // Into the caller's memory, which is poisoned before and must be whole behind the results.
-  void run_and_compare(const Tensors& want) {
+  void run_and_compare(const std::vector<int64_t>& shape, const Tensors& want) {
     std::map<std::string, Memory> memory;
     for (const auto& [name, t] : want) {
       const size_t bytes = static_cast<size_t>(t.element_count()) * size_of(t.dtype);
@@ -253,13 +270,22 @@ class Runner {
       Memory& m = memory[name];
       compare(host_tensor(t.dtype, t.dims, m.data()), t, tolerance_of(case_, where_, t.dtype));
       ASSERT_TRUE(m.guard_whole()) << "written behind the end";
+      same_bits(shape, name, m.data(), static_cast<size_t>(t.element_count()) * size_of(t.dtype));
     }
+  }
+
+  void same_bits(const std::vector<int64_t>& shape, const std::string& name, const std::byte* data,
+                 size_t bytes) {
+    const std::vector<std::byte> now(data, data + bytes);
+    const auto [before, first] = seen_.emplace(std::pair(shape, name), now);
+    EXPECT_TRUE(first || before->second == now) << name << " differs from another run's";
   }
 
   const Case& case_;
   const Where& where_;
   const ir::Graph& graph_;
   Executor& executor_;
+  Seen& seen_;
 };
 
 }  // namespace
@@ -281,12 +307,14 @@ void check_case(const Case& c, const Where& where) {
   if (!compile_graph(*g, where, file.path())) return;
   LoadOptions options;
   options.device = where.family == codegen::Family::cuda ? "cuda" : "cpu";
+  options.threads = 3;
   auto model = Model::load(file.path(), options);
   ASSERT_TRUE(model) << model.error().message;
   ASSERT_EQ(model->target(), where.target);
   auto executor = model->executor();
   ASSERT_TRUE(executor) << executor.error().message;
-  Runner runner(c, where, *g, *executor);
+  Seen seen;
+  Runner runner(c, where, *g, *executor, seen);
   auto shapes = c.shapes;
   if (shapes.empty()) shapes.emplace_back();
   runner.poison(shapes.back());
@@ -295,6 +323,10 @@ void check_case(const Case& c, const Where& where) {
     if (testing::Test::HasFatalFailure()) return;
   }
   for (size_t i = shapes.size() - 1; i-- > 0;) runner.check(shapes[i]);
+  auto other = model->executor();
+  ASSERT_TRUE(other) << other.error().message;
+  Runner again(c, where, *g, *other, seen);
+  for (const auto& shape : shapes) again.repeat(shape);
 }
 
 void compile_case(const Case& c, const Where& where) {

@@ -34,8 +34,8 @@ class ScratchFile {
   std::string path_;
 };
 
-/// Compiles and runs `c` at all its shapes, up and down again on one executor; fails the test on
-/// any difference.
+/// Compiles and runs `c` at all its shapes, up and down again on one executor, then on another one
+/// that must give the same bits; fails the test on any difference.
 void check_case(const Case& c, const Where& where);
 /// Compiles alone: kernels that spill registers fail the test.
 void compile_case(const Case& c, const Where& where);

@@ -88,6 +88,40 @@ Case residual_norms(int hidden, bool all) {
   return {fmt::format("residual_norms_{}", hidden), r.text(), kRows, {}, 3e-6, 1e-3};
 }
 
+/// Sums of embeddings, slices and broadcasts in front of a norm; ids of the last token may repeat the first.
+Case pointwise_norms(int hidden) {
+  std::string body = fmt::format(
+      "  flag 0 \"ids\"\n  const @word : f32[10,{0}] = random(1)\n"
+      "  const @position : f32[16,{0}] = random(2)\n  const @gamma : f32[{0}] = random(3)\n"
+      "  const @beta : f32[{0}] = random(4)\n",
+      hidden);
+  const std::string t = fmt::format("f32[B,S,{}]", hidden);
+  const std::string sum =
+      "(i,j,k) => @word[bounded(abs(%ids[i,j]), 10, 0),k] + @position[j,k]";
+  const auto add = [&](const std::string& names, const std::string& operands,
+                       const std::string& what, bool beta, const char* kind, const std::string& types) {
+    body += fmt::format(
+        "  {} = pointwise_norm(@gamma{}, {}) {{body = {}, eps = 1e-05, has_beta = {}, kind = {}}} : {}\n",
+        names, beta ? ", @beta" : "", operands, what, beta, kind, types);
+  };
+  add("%layer", "%ids, @word, @position", sum, true, "layer", t);
+  add("%plain, %plain_sum", "%ids, @word, @position", sum, false, "layer", t + ", " + t);
+  add("%rms, %rms_sum", "%ids, @word, %plain",
+      "(i,j,k) => @word[bounded(abs(%ids[i,j]), 10, 0),k] * 0.5 + select(%ids[i,0] >= 0, %plain[i,j,k], %plain[i,0,k])",
+      false, "rms", t + ", " + t);
+  add("%rows", "%rms_sum", "(i,j,k) => %rms_sum[i,0,k] - %rms_sum[i,j,0]", true, "layer", t);
+  // Read by one more op, so that some results are in the arena.
+  body += fmt::format(
+      "  %inside = pointwise(%rms, %plain_sum) {{body = (i,j,k) => %rms[i,j,k] + %plain_sum[i,j,k]}} : {}\n", t);
+  return {fmt::format("pointwise_norms_{}", hidden),
+          graph_text("%ids: i64[B,S]", "B = ids.0 in 1.., S = ids.1 in 1..16", body,
+                     {"layer", "plain", "rows", "inside", "rms_sum"}),
+          {{1, 1}, {1, 3}, {2, 4}, {3, 11}},
+          {},
+          5e-6,
+          2e-3};
+}
+
 Case gelus(int hidden) {
   Rows r(hidden);
   for (const char* kind : {"erf", "tanh"}) {
@@ -221,6 +255,7 @@ std::vector<Case> row_cases() {
   for (int hidden : {770, 768}) cases.push_back(norms(hidden, 1000));
   for (int hidden : {1, 33, 768, 3000}) cases.push_back(residual_norms(hidden, hidden == 33));
   for (int hidden : {1, 6, 40}) cases.push_back(gelus(hidden));
+  for (int hidden : {1, 7, 64, 770, 3000}) cases.push_back(pointwise_norms(hidden));
   cases.push_back(gelu_of_any_size());
   cases.push_back(ropes(2, 16, 16));
   cases.push_back(ropes(3, 64, 32));

@@ -102,6 +102,39 @@ TEST_F(CudaBackendTest, runs_and_enqueues) {
   EXPECT_EXIT(in_child([&] { run_and_enqueue(load()); }), testing::ExitedWithCode(0), "");
 }
 
+// Rows of any length, 128 to a block.
+void start_early(pb::Manifest& m) {
+  m.clear_checks();
+  m.mutable_symbols(0)->clear_max();
+  m.mutable_plans(0)->mutable_kernels(1)->set_starts_early(true);
+}
+
+TEST_F(CudaBackendTest, kernels_that_wait_themselves_start_early) {
+  auto body = [&] {
+    Model model = load(start_early);
+    Executor e = *model.executor();
+    expect_right(e, {2, 3});
+    EXPECT_EQ(fake<int()>("fake_cuda_early")(), 1) << "the second kernel, once captured";
+    Executor other = *model.executor();
+    expect_right(other, {8, 100});
+    EXPECT_EQ(fake<int()>("fake_cuda_early")(), 1) << "more blocks than the GPU holds";
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CudaBackendTest, code_without_the_wait_starts_in_order) {
+  auto body = [&] {
+    Model model = load([](pb::Manifest& m) {
+      start_early(m);
+      m.mutable_targets(0)->set_name("compute_80");
+    });
+    Executor e = *model.executor();
+    expect_right(e, {2, 3});
+    EXPECT_EQ(fake<int()>("fake_cuda_early")(), 0);
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaBackendTest, products_by_rows_on_a_library_by_columns) {
   EXPECT_EXIT(in_child([&] {
                 load();

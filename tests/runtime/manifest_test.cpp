@@ -136,6 +136,7 @@ void put(const Plan& p, pb::Plan* o) {
     q->set_op(k.op);
     q->set_threads(k.threads);
     q->set_shared_bytes(k.shared_bytes);
+    q->set_starts_early(k.starts_early);
   }
   o->set_has_bind(p.has_bind);
   o->set_bind(p.bind);

@@ -186,7 +186,8 @@ class Writer {
       j["kernels"].push_back({{"name", k.name},
                               {"op", k.op},
                               {"threads", k.threads},
-                              {"shared_bytes", k.shared_bytes}});
+                              {"shared_bytes", k.shared_bytes},
+                              {"starts_early", k.starts_early}});
     }
     for (const runtime::Bucket& b : p.buckets) {
       json launches = json::array();

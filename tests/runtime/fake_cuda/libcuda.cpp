@@ -76,6 +76,19 @@ const std::map<std::string, Known> kernels = {
     {"add_one", {add_one, {8, 8, 8, 8}}},
 };
 
+struct LaunchAttribute {
+  int id;
+  alignas(8) int value;
+};
+struct LaunchConfig {
+  unsigned x, y, z, threads, threads_y, threads_z, shared_bytes;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+constexpr int kProgrammaticSerialization = 6;
+int early = 0;
+
 Work with_values(const Known& k, void** params) {
   std::vector<std::vector<char>> values;
   for (size_t i = 0; i < k.bytes.size(); ++i) {
@@ -104,7 +117,9 @@ int cuDriverGetVersion(int* v) { return *v = 13000, 0; }
 int cuDeviceGetCount(int* n) { return *n = 1, 0; }
 int cuDeviceGet(int* d, int i) { return *d = i, 0; }
 int cuDeviceGetName(char* out, int, int) { return std::strcpy(out, "fake GPU"), 0; }
-int cuDeviceGetAttribute(int* out, int attribute, int) { return *out = attribute == 75 ? 9 : 0, 0; }
+int cuDeviceGetAttribute(int* out, int attribute, int) {
+  return *out = attribute == 75 ? 9 : attribute == 16 ? 1 : 0, 0;          // capability 9.0, one multiprocessor
+}
 int cuDevicePrimaryCtxRetain(void** c, int) { return *c = &retained, ++retained, 0; }
 int cuDevicePrimaryCtxRelease_v2(int) { return --retained, 0; }
 int cuCtxPushCurrent_v2(void* c) { return c != nullptr ? (++pushed, 0) : 1; }
@@ -179,10 +194,14 @@ int cuModuleGetFunction(void** f, void*, const char* name) {
   return *f = const_cast<Known*>(&found->second), 0;
 }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
-int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned,
-                   unsigned, unsigned, void* stream, void** params, void**) {
-  if (x == 0 || y == 0 || z == 0 || threads == 0 || pushed == 0) return 1;
-  return fake_cuda_submit(stream, with_values(*static_cast<Known*>(f), params)), 0;
+int cuLaunchKernelEx(const LaunchConfig* c, void* f, void** params, void**) {
+  if (c->x == 0 || c->y == 0 || c->z == 0 || c->threads == 0 || pushed == 0) return 1;
+  const Known& kernel = *static_cast<Known*>(f);
+  if (c->attribute_count > 0) {
+    if (c->attributes->id != kProgrammaticSerialization || c->attributes->value != 1) return 1;
+    ++early;
+  }
+  return fake_cuda_submit(c->stream, with_values(kernel, params)), 0;
 }
 // Events hold a count of events: one millisecond from each to the next.
 int cuEventCreate(void** e, unsigned) { return *e = new double(0), ++events, 0; }
@@ -208,6 +227,8 @@ int cuGetErrorString(int code, const char** out) {
 int fake_cuda_held() { return pushed + retained + allocations + modules + executables + events; }
 /// Lets the next captures fail, as another thread's wait for the device does.
 void fake_cuda_fail_captures(int count) { captures_to_fail = count; }
+/// Launches so far that may start before their predecessor has ended.
+int fake_cuda_early() { return early; }
 /// Fills the allocations of that size with NaN; returns how many there are.
 int fake_cuda_poison(size_t bytes) {
   int count = 0;
