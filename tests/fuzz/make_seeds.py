@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what the fuzz targets start from: a folder of seeds and a dictionary for each target.
+
+    make_seeds.py OUT [ONNX_FROM_TEXT] [TFCC]
+
+importer: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/import and tests/operators;
+graph_text: the graphs of tests/passes and tests/import; artifact: with TFCC, files compiled from a few small models.
+"""
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TESTS / "hostile"))
+import bad_models  # noqa: E402
+
+LARGEST = 1 << 18
+ROOT = TESTS.parent
+
+
+def save(folder, data):
+    if len(data) <= LARGEST:
+        (folder / hashlib.sha1(data).hexdigest()[:16]).write_bytes(data)
+
+
+def hostile_models(folder):
+    for function, _, _ in bad_models.CASES.values():
+        with tempfile.TemporaryDirectory() as temporary:
+            data = function(Path(temporary))
+            path = Path(temporary) / "model.onnx"
+            if data is None and path.is_file() and path.stat().st_size <= LARGEST:
+                data = path.read_bytes()
+        if data:
+            save(folder, data)
+
+
+def text_models(folder, converter):
+    """The converter's file: name, size and bytes of each model."""
+    for text in sorted([*TESTS.glob("import/*.onnxtxt"), *TESTS.glob("operators/*.onnxtxt")]):
+        with tempfile.NamedTemporaryFile() as out:
+            if subprocess.run([converter, text, out.name], stderr=subprocess.DEVNULL, check=False).returncode:
+                continue
+            data, at = Path(out.name).read_bytes(), 0
+        while at < len(data):
+            line = data.index(b"\n", at)
+            size = int(data[at:line].split()[1])
+            save(folder, data[line + 1:line + 1 + size])
+            at = line + 2 + size
+
+
+def graphs(folder):
+    for path in sorted([*TESTS.glob("passes/*.tfir"), *TESTS.glob("import/*.tfir")]):
+        for graph in re.findall(r"^graph .*?^}$", path.read_text(), re.M | re.S):
+            save(folder, (graph + "\n").encode())
+
+
+def artifacts(folder, tfcc):
+    for name in ("bert-eager", "bert-quantised", "t5-encoder", "gpt2"):
+        with tempfile.TemporaryDirectory() as temporary:
+            out = Path(temporary) / "model.tfcc"
+            command = [tfcc, "compile", TESTS / "models" / name / "model.onnx", "-o", out, "--target", "cpu"]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                (folder / name).write_bytes(out.read_bytes())
+
+
+def dictionary(path, words):
+    quoted = (re.sub(r'[^ -~]|["\\]', lambda c: "\\x%02x" % ord(c[0]), w) for w in sorted(words))
+    path.write_text("".join(f'"{w}"\n' for w in quoted if w))
+
+
+def main():
+    out = Path(sys.argv[1])
+    for name in ("importer", "graph_text", "artifact"):
+        (out / name).mkdir(parents=True, exist_ok=True)
+    hostile_models(out / "importer")
+    for path in TESTS.glob("models/*/model.onnx"):
+        save(out / "importer", path.read_bytes())
+    if len(sys.argv) > 2:
+        text_models(out / "importer", sys.argv[2])
+    graphs(out / "graph_text")
+    if len(sys.argv) > 3:
+        artifacts(out / "artifact", sys.argv[3])
+
+    operators = re.findall(r"TFCC_IMPORT\((\w+)", "".join(p.read_text() for p in ROOT.glob("frontend/importers*.def")))
+    attributes = re.findall(r'"([a-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("frontend/*.cpp")))
+    dictionary(out / "importer.dict", {*operators, *attributes, "com.microsoft", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01"})
+    words = Counter(re.findall(r"[A-Za-z_][\w.]*|[<>=]=|->", "".join(p.read_text() for p in TESTS.glob("passes/*.tfir"))))
+    dictionary(out / "graph_text.dict", {w for w, n in words.items() if n > 20} | {"9223372036854775807", "-9223372036854775808"})
+    dictionary(out / "artifact.dict", {"TFCC", "cuda", "cpu", "x86-64", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01", "\xff" * 8})
+
+
+if __name__ == "__main__":
+    main()
