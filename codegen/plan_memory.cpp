@@ -213,7 +213,9 @@ void Lowering::plan_memory() {
     ExprRef offset = apart_pool.integer(0);
     for (size_t y : below[x]) offset = ir::max(offset, end[y]);
     runtime::SizeExpr program = encode(offset);
-    if (program.code.size() > kLongestOffset) {    // sizes that compare in no way
+    ExprRef grown = ir::max(total, ir::add(offset, items[x].size));
+    // Sizes that compare in no way make programs that are long, or deeper than the runtime's stack.
+    if (program.code.size() > kLongestOffset || !program.valid(sizes_.names.size()) || !encode(grown).valid(sizes_.names.size())) {
       end[x] = apart_pool.integer(0);
       out_.plan.buffers[items[x].buffer].index = static_cast<uint32_t>(out_.plan.slots.size() + 1);
       out_.plan.slots.push_back(encode(items[x].size));
@@ -222,7 +224,7 @@ void Lowering::plan_memory() {
     out_.plan.buffers[items[x].buffer].index = 0;
     out_.plan.buffers[items[x].buffer].offset = std::move(program);
     end[x] = ir::add(offset, items[x].size);
-    total = ir::max(total, end[x]);
+    total = grown;
   }
   out_.plan.slots.insert(out_.plan.slots.begin(), encode(total));
 }
