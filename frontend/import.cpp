@@ -302,6 +302,11 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
     }
     const Registered* known = lookup(n, opset);
     if (!known) return fail(ErrorCode::unsupported, fmt::format("the operator of opset {} is not supported; docs/operators.md lists what is", opset));
+    // Sums and comparisons of truth values have no meaning; the importers of numbers rely on there being none.
+    if (known->dtypes == "float, int" && has_input(0)) {
+      TFCC_TRY(const ValueId first, input(0));
+      if (type(first).dtype == DType::boolean) return fail(ErrorCode::unsupported, "the input has type bool; a float or integer type is needed");
+    }
     TFCC_TRY_VOID(known->function(*this));
     if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
     if (pool().overflowed) return fail(ErrorCode::shape, "a size does not fit 64 bits");

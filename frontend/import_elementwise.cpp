@@ -112,6 +112,7 @@ Result<void> import_clip(Importer& im) {
   for (size_t i : {1, 2}) {
     if (!im.has_input(i)) continue;
     TFCC_TRY(ValueId bound, im.input(i));
+    if (im.type(bound).dtype != t.dtype) return im.fail(ErrorCode::bad_file, "the bounds have another type than the input");
     ExprRef limit = im.element(bound, Indices(im.rank(bound), im.integer(0)));
     e = i == 1 ? ir::max(e, limit) : ir::min(e, limit);
   }
