@@ -87,7 +87,7 @@ TFCC_FN auto fmax_(A a, B b) {
 
 /// -1, 0 or 1; NaN stays.
 template <class T>
-TFCC_FN T fsign(T x) { return x > T(0) ? T(1) : x < T(0) ? T(-1) : x; }
+TFCC_FN T fsign(T x) { return x != x ? x : x > T(0) ? T(1) : x < T(0) ? T(-1) : x; }  // NaN first: NVRTC folds x > 0 of 0.1 + |x| to true
 
 // Rounding to 16 bits as the graph's Cast does (to nearest even, overflow to infinity), in the same type.
 
