@@ -72,6 +72,7 @@ ExprRef truncating_divide(Importer& im, ExprRef a, ExprRef b) {
 Result<void> import_div(Importer& im) {
   return binary_op(im, false, [&](ExprRef a, ExprRef b) -> Result<ExprRef> {
     if (a->type == Scalar::boolean) return im.fail(ErrorCode::bad_file, "inputs must be numbers");
+    if (a->type == Scalar::i64 && ir::is_int(b, 0)) return im.fail(ErrorCode::bad_file, "integer division by zero");
     return a->type == Scalar::i64 ? truncating_divide(im, a, b) : ir::div(a, b);
   });
 }
@@ -83,6 +84,7 @@ Result<void> import_mod(Importer& im) {
       if (!c_style) return im.fail(ErrorCode::bad_file, "Mod of floats needs fmod = 1");
       return ir::mod(a, b);
     }
+    if (ir::is_int(b, 0)) return im.fail(ErrorCode::bad_file, "integer division by zero");
     const ExprRef d = divisor_of(im, b), r = ir::mod(a, d);
     if (c_style) return ir::prove_ge0(a) ? r : ir::select(exact_below(im, a, r), r, ir::sub(r, d));
     if (is_positive(b)) return r;

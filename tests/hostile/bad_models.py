@@ -112,7 +112,7 @@ one("loop_without_end", "Loop", model([node("Loop", ["", ""], ["y"], graph_attri
 one("scan", "Scan", model([node("Scan", ["x"], ["y"], graph_attribute("body", graph([node("Relu", ["a"], ["b"])],
     [value("a", [4])], [value("b", [4])])), attribute("num_scan_inputs", 1))]))
 one("if_on_data", "If|n", model([node("If", ["c"], ["y"], graph_attribute("then_branch", graph([node("Relu", ["x"], ["t"])], [], [value("t", ["B", 4])])),
-    graph_attribute("else_branch", graph([node("Neg", ["x"], ["e"])], [], [value("e", ["B", 4])])))], inputs=[value("x", ["B", 4]), value("c", [], BOOL)]))
+    graph_attribute("else_branch", graph([node("Neg", ["x"], ["e"])], [], [value("e", ["B", 4])])))], inputs=[value("x", ["B", 4]), value("c", [], BOOL)]), compiles=None)
 one("recursive_function", "", model([node("F", ["x"], ["y"], domain="local")], domains=["local"],
     more=block(25, block(1, "F") + block(4, "a") + block(5, "b") + block(7, node("F", ["a"], ["b"], domain="local")) + block(10, "local"))))
 

@@ -325,7 +325,7 @@ TEST_F(ExecutorTest, a_file_without_cpu_code_does_not_run_on_the_cpu) {
   expect_error(Model::load(path_, options_), ErrorCode::device,
                "no code for this CPU: it has no code");
   options_.device = "auto";
-  expect_error(Model::load(path_, options_), ErrorCode::device, "compile with --cpu=all");
+  expect_error(Model::load(path_, options_), ErrorCode::device, "compile with --target cpu");
 }
 
 TEST_F(ExecutorTest, names_devices_that_are_not_there) {
