@@ -187,10 +187,14 @@ ExprRef through_select(ExprRef p, F compare_with) {
   if (poly.terms.size() != 1 || poly.terms[0].atoms.size() != 1) return nullptr;
   ExprRef s = poly.terms[0].atoms[0];
   if (s->kind != ExprKind::select || !as_int(s->args[1]) || !as_int(s->args[2])) return nullptr;
-  auto arm = [&](size_t i) {
-    return compare_with(p->pool->integer(*as_int(s->args[i]) * poly.terms[0].coefficient + poly.constant));
-  };
-  return select(s->args[0], arm(1), arm(2));
+  int64_t arms[2];
+  for (size_t i = 0; i < 2; ++i) {
+    if (__builtin_mul_overflow(*as_int(s->args[i + 1]), poly.terms[0].coefficient, &arms[i]) ||
+        __builtin_add_overflow(arms[i], poly.constant, &arms[i])) {
+      return nullptr;
+    }
+  }
+  return select(s->args[0], compare_with(p->pool->integer(arms[0])), compare_with(p->pool->integer(arms[1])));
 }
 
 int64_t content(const Poly& p) {

@@ -237,7 +237,9 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
   quotient = {};
   if (divisor.is_constant()) {
     quotient.constant = floor_div(a.constant, divisor.constant);
-    rest.constant = a.constant - quotient.constant * divisor.constant;
+    // Not the difference: the multiple below INT64_MIN / 5 does not fit.
+    rest.constant = divisor.constant == -1 ? 0 : a.constant % divisor.constant;
+    if (rest.constant != 0 && (rest.constant < 0) != (divisor.constant < 0)) rest.constant += divisor.constant;
   } else {
     rest.constant = a.constant;
   }
