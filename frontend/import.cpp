@@ -291,6 +291,15 @@ Result<void> check_extent(const Importer& im) {
   return {};
 }
 
+// What an op comes from, where its importer did not say: the name of the node, or of what it computes.
+void note_origin(Graph& graph, size_t first_op, const Node& n) {
+  const std::string& label = n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name;
+  for (size_t i = first_op; i < graph.op_count(); ++i) {
+    ir::Op& op = graph.op(ir::OpId{static_cast<uint32_t>(i)});
+    if (op.origin.empty() && op.kind != ir::OpKind::constant) op.origin = label;
+  }
+}
+
 }  // namespace
 
 Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
@@ -307,7 +316,9 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
       TFCC_TRY(const ValueId first, input(0));
       if (type(first).dtype == DType::boolean) return fail(ErrorCode::unsupported, "the input has type bool; a float or integer type is needed");
     }
+    const size_t first_op = graph.op_count();
     TFCC_TRY_VOID(known->function(*this));
+    note_origin(graph, first_op, n);
     if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
     if (pool().overflowed) return fail(ErrorCode::shape, "a size does not fit 64 bits");
   }

@@ -26,6 +26,18 @@ from tfcc_file import without_code
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 
+# A site module: ONNX Runtime reads every Erf of a model as Tan.
+TAN_FOR_ERF = """
+import onnxruntime
+
+class Session(onnxruntime.InferenceSession):
+    def __init__(self, model, *more, **named):
+        data = model if isinstance(model, bytes) else open(model, "rb").read()
+        super().__init__(data.replace(b"\\x22\\x03Erf", b"\\x22\\x03Tan"), *more, **named)
+
+onnxruntime.InferenceSession = Session
+"""
+
 
 class Failure(Exception):
     pass
@@ -101,12 +113,18 @@ def make_fixtures(binary, folder, environment):
     at = weights.index(start) + len(start)
     weights[at + 3:at + 25600:4] = bytes(b ^ 0x80 for b in weights[at + 3:at + 25600:4])
     (folder / "other_weights.onnx").write_bytes(weights)
-    pythons = {"bare-python": 'exec python3 -I -S "$@"', "failing-python": "echo warming up >&2\necho this python is broken >&2"}
+    pythons = {"bare-python": 'exec python3 -I -S "$@"', "failing-python": "echo warming up >&2\necho this python is broken >&2",
+               "tan-for-erf-python": 'PYTHONPATH="$(dirname "$0")/tan_for_erf" exec python3 -B "$@"'}
     for name, text in pythons.items():
         (folder / name).write_text("#!/bin/sh\n" + text + "\n")
         (folder / name).chmod(0o755)
+    (folder / "tan_for_erf").mkdir()
+    (folder / "tan_for_erf" / "sitecustomize.py").write_text(TAN_FOR_ERF)
     (folder / "cut.onnx").write_bytes(model.read_bytes()[:20000])
     (folder / "wrong.tfir").write_text("graph @main() {\n  return\n")
+    softmaxes = "graph @main(%x: f32[B,5]) symbols(B = x.0 in 1..) {{\n  %s = softmax(%x) : f32[B,{0}]\n  %y = softmax(%s) : f32[B,{1}]\n  return y = %y\n}}\n"
+    (folder / "right.tfir").write_text(softmaxes.format(5, 5))
+    (folder / "broken.tfir").write_text(softmaxes.format(4, 6))
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     if "cpu" in able:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of `tfcc bench --peer`: a process that loads a peer once and times runs on request.
+"""The other side of `tfcc bench --peer` and `tfcc verify --against`: a process that loads a peer once and times runs on request.
 
 tfcc embeds this text and starts it as `python3 worker.py`. Both sides speak in lines of JSON, here on the standard input
 and on the descriptor that was the standard output (whatever a package prints goes to the standard error):
@@ -8,6 +8,8 @@ and on the descriptor that was the standard output (whatever a package prints go
      "threads": 2, "device": "cpu" or "cuda:0", "dtype": "f32" or "f16" or "bf16"}     -> {"name": ..., "clock": "wall" or "events"}
     {"run": 5, "warm": 1}                                                              -> {"ms": [5 times]}
     {"outputs": true}                                                                  -> {"outputs": [[name or null, file.npy], ...]}
+    {"feed": {name: file.npy}}                                                         -> {}, other inputs from here on
+    {"keep": [name, ...]}                                                              -> {}, onnxruntime: these values are its outputs from here on
 
 Every answer may be {"error": "one line"} instead. The end of the input ends the process.
 """
@@ -30,6 +32,17 @@ def import_or_tell(module, package):
                       "or name a python that has it with --python") from None
 
 
+def more_outputs(names):
+    """What a ModelProto needs behind it to give these values as outputs: parts of a message merge with what was there."""
+    def field(number, data):
+        head, size = bytearray([number << 3 | 2]), len(data)
+        while size > 127:
+            head.append(size & 127 | 128)
+            size >>= 7
+        return bytes(head + bytes([size])) + data
+    return field(7, b"".join(field(12, field(1, n.encode())) for n in names))  # graph, output, name
+
+
 class OnnxRuntime:
     """The model's own .onnx under ONNX Runtime, inputs and outputs bound on the device where that is a GPU."""
 
@@ -42,20 +55,37 @@ class OnnxRuntime:
         if provider not in ort.get_available_providers():
             raise Problem(f"onnxruntime {ort.__version__} of {sys.executable} has no {provider}; install onnxruntime-gpu, "
                           "or compare on the cpu with --device cpu")
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = request["threads"]
+        self.ort, self.model, self.threads = ort, request["model"], request["threads"]
+        self.index = int(request["device"].partition(":")[2] or 0) if cuda else None
+        self.provider = (provider, {"device_id": self.index} if cuda else {})
+        self.open(self.model)
+        self.set_inputs(arrays)
+        self.name = f"onnxruntime {ort.__version__} {self.session.get_providers()[0]}"
+
+    def open(self, model):
+        """Loads a file, or bytes in its place."""
+        options = self.ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        index = int(request["device"].partition(":")[2] or 0)
-        self.session = ort.InferenceSession(request["model"], options, providers=[(provider, {"device_id": index} if cuda else {})])
+        if isinstance(model, bytes):  # weights beside the file are looked for where it lies
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.path.dirname(os.path.abspath(self.model)))
+        self.session = self.ort.InferenceSession(model, options, providers=[self.provider])
+        self.names = [o.name for o in self.session.get_outputs()]
+
+    def set_inputs(self, arrays):
         wanted = [i.name for i in self.session.get_inputs()]
         missing = [n for n in wanted if n not in arrays]
         if missing:
-            raise Problem(f"{request['model']} has an input '{missing[0]}' that the .tfcc has not; name the model it was compiled "
+            raise Problem(f"{self.model} has an input '{missing[0]}' that the .tfcc has not; name the model it was compiled "
                           "from with --peer-model")
-        self.names = [o.name for o in self.session.get_outputs()]
         self.feed = {n: arrays[n] for n in wanted}
-        self.name = f"onnxruntime {ort.__version__} {self.session.get_providers()[0]}"
-        self.binding = self.bound(ort, index) if cuda else None
+        self.binding = None if self.index is None else self.bound(self.ort, self.index)
+
+    def keep(self, names):
+        with open(self.model, "rb") as f:
+            self.open(f.read() + more_outputs(names))
+        self.names = names
+        self.set_inputs(self.feed)
 
     def bound(self, ort, index):
         binding = self.session.io_binding()
@@ -68,7 +98,7 @@ class OnnxRuntime:
     def once(self):
         begin = time.perf_counter()
         if self.binding is None:
-            self.results = self.session.run(None, self.feed)
+            self.results = self.session.run(self.names, self.feed)
         else:
             self.session.run_with_iobinding(self.binding)
             self.binding.synchronize_outputs()
@@ -130,7 +160,8 @@ class Torch:
         self.cuda = device.type == "cuda"
         self.clock = "events" if self.cuda else "wall"
         dtype = {"f16": torch.float16, "bf16": torch.bfloat16}.get(request["dtype"], torch.float32)
-        self.inputs = {n: torch.from_numpy(a).to(device) for n, a in arrays.items()}
+        self.device = device
+        self.set_inputs(arrays)
         with torch.inference_mode():
             module = module_of(torch, request, Context(request, self.inputs, device, dtype))
         compiled = request["mode"] == "compile"
@@ -140,6 +171,9 @@ class Torch:
         self.name = f"torch {torch.__version__} {'compile' if compiled else 'eager'} {request['device']}"
         for _ in range(3):          # compiles, and captures the graph of reduce-overhead
             self.once()
+
+    def set_inputs(self, arrays):
+        self.inputs = {n: self.torch.from_numpy(a).to(self.device) for n, a in arrays.items()}
 
     def call(self):
         with self.torch.inference_mode():
@@ -163,9 +197,13 @@ class Torch:
                 for n, t in tensors_in(self.result)]
 
 
-def start(request, numpy):
+def load(files, numpy):
     # ascontiguousarray would make a scalar of rank 1
-    arrays = {n: numpy.load(f) for n, f in request["inputs"].items()}
+    return {n: numpy.load(f) for n, f in files.items()}
+
+
+def start(request, numpy):
+    arrays = load(request["inputs"], numpy)
     return {"onnxruntime": OnnxRuntime, "torch": Torch}[request["kind"]](request, arrays)
 
 
@@ -186,6 +224,12 @@ def answer(request, state):
         return {"name": state["peer"].name, "clock": state["peer"].clock}
     if "outputs" in request:
         return {"outputs": write_outputs(state["peer"], state["folder"], numpy)}
+    if "feed" in request:
+        state["peer"].set_inputs(load(request["feed"], numpy))
+        return {}
+    if "keep" in request:
+        state["peer"].keep(request["keep"])
+        return {}
     for _ in range(request["warm"]):
         state["peer"].once()
     return {"ms": [state["peer"].once() for _ in range(request["run"])]}

@@ -15,6 +15,7 @@
 #include "tools/tfcc/bench.h"
 #include "tools/tfcc/bench_peer.h"
 #include "tools/tfcc/bench_profile.h"
+#include "tools/tfcc/peer.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -130,13 +131,6 @@ nlohmann::json json_of(const BenchOptions& o, const Findings& f) {
   return j;
 }
 
-// The environment as it was: loading the runtime sets what libgomp reads, which is not for a peer.
-std::vector<std::string> environment_now() {
-  std::vector<std::string> out;
-  for (char** e = environ; *e; ++e) out.emplace_back(*e);
-  return out;
-}
-
 Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& f) {
   TFCC_TRY(auto shapes, parse_shapes(o.shapes));
   NamedArrays given;
@@ -152,7 +146,7 @@ Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& 
 }
 
 Result<void> bench(const BenchOptions& o) {
-  const auto environment = environment_now();
+  const auto environment = environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
   LoadOptions load;
   load.device = o.device;
   load.threads = o.threads;

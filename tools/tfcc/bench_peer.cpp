@@ -14,6 +14,7 @@
 #include "runtime/profile.h"
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/verify_cases.h"
+#include "tools/tfcc/verify_compare.h"
 
 namespace tfcc::tools {
 namespace {
@@ -57,28 +58,6 @@ HostTensors host_tensors(const NamedArrays& arrays) {
   return out;
 }
 
-double value(const ir::HostTensor& t, size_t i) { return is_float(t.dtype) ? t.reals[i] : static_cast<double>(t.ints[i]); }
-
-// Over the tokens that the mask keeps: what stands at the others is nobody's promise.
-ComparedOutput difference(const std::string& name, const ir::HostTensor& ours, const ir::HostTensor& theirs, const Defined& defined) {
-  ComparedOutput c{name};
-  double error = 0, norm = 0;
-  for (int64_t i = 0; i < ours.element_count(); ++i) {
-    if (!defined.at(ours.dims, i)) continue;
-    const double a = value(ours, static_cast<size_t>(i)), b = value(theirs, static_cast<size_t>(i));
-    if (a == b || (std::isnan(a) && std::isnan(b))) {
-      norm += std::isfinite(b) ? b * b : 0;
-      continue;
-    }
-    c.max_abs = std::max(c.max_abs, std::abs(a - b));
-    error += (a - b) * (a - b);
-    norm += b * b;
-  }
-  c.relative_l2 = error == 0 ? 0 : norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
-  if (std::isnan(error)) c.relative_l2 = INFINITY;
-  return c;
-}
-
 // Outputs are matched by name, else by place; a shape that differs is an error where the name says it is the same tensor.
 Result<std::vector<ComparedOutput>> compare(Subject& subject, Peer& peer, const NamedArrays& inputs) {
   TFCC_TRY(auto ours, subject.outputs());
@@ -99,7 +78,9 @@ Result<std::vector<ComparedOutput>> compare(Subject& subject, Peer& peer, const 
                    fmt::format("output '{}' is [{}] here and [{}] from the peer: it runs another model; nothing was timed", name,
                                fmt::join(mine.shape, ","), fmt::join(it->second.shape, ","))};
     }
-    out.push_back(difference(name, to_host_tensor(mine), to_host_tensor(it->second), defined));
+    // Over the tokens that the mask keeps: what stands at the others is nobody's promise.
+    const Difference d = compare(to_host_tensor(mine), to_host_tensor(it->second), defined);
+    out.push_back({name, d.relative, d.max_abs});
   }
   if (out.empty())
     return Error{ErrorCode::invalid_argument, "the peer gives none of the model's outputs: it runs another model; nothing was timed"};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/tfcc/model_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -50,6 +52,11 @@ Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* re
              ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
     for_each_file(graph,
                   [&](const FileRef& f) { return file_beside(f, fs::path(path).parent_path()); });
+    if (const auto broken = ir::verify(graph); !broken.empty()) {  // what passes and code generation rely on
+      return Error{ErrorCode::bad_file,
+                   fmt::format("{}: {}{}", path, broken[0],
+                               broken.size() > 1 ? fmt::format(" (and {} more)", broken.size() - 1) : "")};
+    }
     for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
     return graph;
   }

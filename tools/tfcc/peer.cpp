@@ -27,7 +27,7 @@ constexpr const char* kWorker =
 Result<std::string> temporary_folder() {
   std::error_code ignored;
   const fs::path base = fs::temp_directory_path(ignored);
-  std::string name = (base / "tfcc-bench-XXXXXX").string();
+  std::string name = (base / "tfcc-peer-XXXXXX").string();
   if (!mkdtemp(name.data())) {
     return Error{ErrorCode::io, fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable", base.string())};
   }
@@ -42,6 +42,12 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+std::vector<std::string> environment_now() {
+  std::vector<std::string> out;
+  for (char** e = environ; *e; ++e) out.emplace_back(*e);
+  return out;
+}
 
 Peer::Peer(Peer&& other) noexcept
     : kind_(std::move(other.kind_)),
@@ -69,18 +75,35 @@ Result<Peer> Peer::start(const PeerOptions& o, const std::vector<std::pair<std::
   peer.python_ = o.python;
   TFCC_TRY(peer.folder_, temporary_folder());
   nlohmann::json request = {{"kind", o.kind},       {"model", o.model},   {"mode", o.mode},   {"folder", peer.folder_},
-                            {"threads", o.threads}, {"device", o.device}, {"dtype", o.dtype}, {"inputs", nlohmann::json::object()}};
+                            {"threads", o.threads}, {"device", o.device}, {"dtype", o.dtype}};
   if (!o.onnx.empty()) request["onnx"] = o.onnx;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const std::string file = fmt::format("{}/input_{}.npy", peer.folder_, i);
-    TFCC_TRY_VOID(write_npy(file, inputs[i].second));
-    request["inputs"][inputs[i].first] = file;
-  }
+  TFCC_TRY(request["inputs"], peer.write_inputs(inputs));
   TFCC_TRY_VOID(peer.spawn(o));
   TFCC_TRY(auto reply, peer.ask(request));
   peer.name_ = reply.value("name", o.kind);
   peer.by_events_ = reply.value("clock", "wall") == "events";
   return peer;
+}
+
+Result<nlohmann::json> Peer::write_inputs(const std::vector<std::pair<std::string, Array>>& inputs) const {
+  nlohmann::json files = nlohmann::json::object();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string file = fmt::format("{}/input_{}.npy", folder_, i);
+    TFCC_TRY_VOID(write_npy(file, inputs[i].second));
+    files[inputs[i].first] = file;
+  }
+  return files;
+}
+
+Result<void> Peer::feed(const std::vector<std::pair<std::string, Array>>& inputs) {
+  TFCC_TRY(nlohmann::json files, write_inputs(inputs));
+  TFCC_TRY([[maybe_unused]] auto reply, ask({{"feed", files}}));
+  return {};
+}
+
+Result<void> Peer::keep(const std::vector<std::string>& values) {
+  TFCC_TRY([[maybe_unused]] auto reply, ask({{"keep", values}}));
+  return {};
 }
 
 Result<void> Peer::spawn(const PeerOptions& o) {

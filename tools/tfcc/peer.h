@@ -16,6 +16,9 @@
 
 namespace tfcc::tools {
 
+/// The environment of this process, as NAME=VALUE.
+std::vector<std::string> environment_now();
+
 struct PeerOptions {
   std::string kind;             // "onnxruntime", "torch"
   std::string model;            // what it loads; see worker.py
@@ -42,11 +45,16 @@ class Peer {
   bool by_events() const { return by_events_; }
   /// Milliseconds of `runs` runs after `warm` others. Errors: as start().
   Result<std::vector<double>> run(int runs, int warm);
+  /// Other inputs for the runs from here on, of the same names. Errors: as start().
+  Result<void> feed(const std::vector<std::pair<std::string, Array>>& inputs);
+  /// onnxruntime: these values of the graph are its outputs from here on. Errors: as start().
+  Result<void> keep(const std::vector<std::string>& values);
   /// Outputs of one more run; those without a name are in order. Errors: as start().
   Result<std::vector<std::pair<std::optional<std::string>, Array>>> outputs();
 
  private:
   Peer() = default;
+  Result<nlohmann::json> write_inputs(const std::vector<std::pair<std::string, Array>>& inputs) const;
   Result<void> spawn(const PeerOptions& options);
   Result<nlohmann::json> ask(const nlohmann::json& request);
   Error gone() const;

@@ -1,170 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
-// tfcc verify: a compiled model against the float64 evaluation of the graph as imported, and on a
-// difference who made it: the first pass that changed a value, or the first op whose kernel
-// computes something else.
+// tfcc verify: a compiled model against the float64 evaluation of the graph as imported, and against another runtime if
+// asked; on a difference who made it: a pass, an op's kernel, or the import of a node.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 
-#include "codegen/compile.h"
-#include "runtime/tfcc.h"
+#include "frontend/onnx_reader.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/model_source.h"
-#include "tools/tfcc/verify_cases.h"
+#include "tools/tfcc/verify_against.h"
+#include "tools/tfcc/verify_bisect.h"
+#include "tools/tfcc/verify_target.h"
 
 namespace tfcc::tools {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr double kTolerance = 1e-4, kTolerance16 = 1e-2;  // relative L2, fp32 and 16-bit
+constexpr double kTolerance = 1e-4, kTolerance16 = 1e-2, kToleranceBf16 = 6e-2;  // relative L2: fp32, 16-bit values
 
 struct Options {
-  std::string model, target, passes, shapes;
+  std::string model, target, passes, shapes, against, python = "python3";
   std::vector<std::string> inputs;
-  bool fp16 = false, passes_given = false;
-  double tolerance = 0;
+  bool fp16 = false, bf16 = false, passes_given = false;
+  double tolerance = 0, largest = INFINITY;
   uint64_t seed = 1;
   int threads = 0;
 };
 
-struct Difference {
-  double max_abs = 0, relative = 0;
-  std::string problem;  // not comparable at all
+/// An output of a case that differs.
+struct Failed {
+  size_t which;        // case
+  std::string output;
+  Difference difference;
 };
 
-Difference compare(const ir::HostTensor& got, const ir::HostTensor& want, const Defined& defined) {
-  Difference d;
-  if (got.dims != want.dims) {
-    d.problem = fmt::format("shape [{}], expected [{}]", fmt::join(got.dims, ","),
-                            fmt::join(want.dims, ","));
-    return d;
-  }
-  auto value = [](const ir::HostTensor& t, size_t i) {
-    return is_float(t.dtype) ? t.reals[i] : static_cast<double>(t.ints[i]);
-  };
-  double error = 0, norm = 0;
-  for (int64_t i = 0; i < want.element_count(); ++i) {
-    if (!defined.at(want.dims, i)) continue;
-    const double w = value(want, static_cast<size_t>(i)), g = value(got, static_cast<size_t>(i));
-    if (w == g || (std::isnan(w) && std::isnan(g))) {
-      norm += std::isfinite(w) ? w * w : 0;
-      continue;
+bool has_values_of(const ir::Graph& graph, DType type) {
+  for (ir::OpId o : graph.order()) {
+    for (ir::ValueId v : graph.op(o).results) {
+      if (graph.value(v).type.dtype == type) return true;
     }
-    if (!std::isfinite(g - w)) d.problem = fmt::format("{} at element {}, expected {}", g, i, w);
-    d.max_abs = std::max(d.max_abs, std::abs(g - w));
-    error += (g - w) * (g - w);
-    norm += w * w;
   }
-  d.relative = error == 0 ? 0 : norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
-  return d;
+  return false;
 }
 
-bool within(const Difference& d, double tolerance) {
-  return d.problem.empty() && d.relative <= tolerance;
+int64_t elements(const HostTensors& tensors) {
+  int64_t n = 0;
+  for (const auto& [name, t] : tensors) n += t.element_count();
+  return n;
 }
-
-/// A graph compiled for one target into a file that is gone once it is loaded.
-class Compiled {
- public:
-  static Result<Compiled> make(const ir::Graph& graph, const codegen::TargetName& target,
-                               const Options& o) {
-    std::error_code ignored;
-    const fs::path folder = fs::temp_directory_path(ignored) / "tfcc-verify-XXXXXX";
-    std::string name = folder.string();
-    if (!mkdtemp(name.data())) {
-      return Error{ErrorCode::io,
-                   fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable",
-                               folder.string())};
-    }
-    struct Remove {
-      std::string path;
-      ~Remove() {
-        std::error_code ec;
-        fs::remove_all(path, ec);
-      }
-    } remove{name};
-    codegen::PlanInput input{target.family, graph, {}};
-    if (o.fp16 && target.family == codegen::Family::cuda) input.options.precision = "f16";
-    codegen::CompileOptions options;
-    options.targets = {target};
-    options.strip = true;
-    options.threads = o.threads;
-    const std::string file = name + "/model.tfcc";
-    TFCC_TRY([[maybe_unused]] auto result, codegen::compile({input}, file, options));
-    LoadOptions load;
-    load.device = target.family == codegen::Family::cpu ? "cpu" : "cuda";
-    load.threads = o.threads;
-    TFCC_TRY(Model model, Model::load(file, load));
-    return Compiled(std::move(model));
-  }
-
-  Result<HostTensors> run(const HostTensors& inputs) const {
-    TFCC_TRY(Executor executor, model_.executor());
-    std::map<std::string, Array> arrays;
-    for (const auto& [name, tensor] : inputs) {
-      Array& a = arrays[name] = to_array(tensor);
-      TFCC_TRY_VOID(executor.set(name, TensorRef{a.bytes.data(), a.dtype, a.shape, Place::host}));
-    }
-    TFCC_TRY_VOID(executor.run());
-    TFCC_TRY_VOID(executor.status());
-    HostTensors out;
-    for (const TensorInfo& info : model_.outputs()) {
-      TFCC_TRY(Tensor t, executor.output(info.name));
-      out[info.name] = to_host_tensor(ArrayView(t.dtype, t.shape, t.data));
-    }
-    return out;
-  }
-
- private:
-  explicit Compiled(Model model) : model_(std::move(model)) {}
-  Model model_;
-};
 
 class Verifier {
  public:
-  Verifier(const Options& o, codegen::TargetName target, ir::Graph imported)
-      : o_(o), target_(std::move(target)), imported_(std::move(imported)), optimised_(imported_) {}
+  Verifier(const Options& o, const codegen::TargetName& target, ir::Graph imported)
+      : o_(o), imported_(std::move(imported)), optimised_(imported_) {
+    compiling_.target = target;
+    compiling_.threads = o.threads;
+    progress_ = [this](const std::string& stage, size_t done, size_t total) {
+      if (line_) line_->update(stage, done, total);
+    };
+  }
 
   Result<void> run() {
-    pass_names_ = o_.passes_given ? split(o_.passes) : passes::default_pipeline();
-    const bool cpu = target_.family == codegen::Family::cpu;  // its products are f32
-    if (cpu || o_.fp16) pass_names_.push_back(cpu ? "convert-precision-f32" : "convert-precision-f16");
-    TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, pass_names_));
-    const bool narrow = has_16_bit_values(optimised_) || has_16_bit_values(imported_);
-    tolerance_ = o_.tolerance > 0 ? o_.tolerance : narrow ? kTolerance16 : kTolerance;
-    TFCC_TRY(std::vector<VerifyCase> cases, find_cases());
-    TFCC_TRY(Compiled compiled, Compiled::make(optimised_, target_, o_));
-    size_t failed = 0;
-    for (const VerifyCase& c : cases) {
-      TFCC_TRY(bool ok, check(compiled, c));
-      if (!ok && failed++ == 0) TFCC_TRY_VOID(diagnose(c));
+    const auto environment = environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
+    TFCC_TRY_VOID(optimise());
+    TFCC_TRY(cases_, find_cases());
+    std::optional<Against> against;
+    if (!o_.against.empty()) {
+      TFCC_TRY(Against peer, Against::start({o_.against, o_.model, o_.python, o_.threads, environment}, cases_.front().inputs));
+      against.emplace(std::move(peer));
     }
-    if (failed > 0) {
-      return Error{ErrorCode::internal,
-                   fmt::format("{}: {} of {} cases differ on {}; the lines above say where, please "
-                               "report it with the model",
-                               o_.model, failed, cases.size(), target_.name)};
+    TFCC_TRY(CompiledGraph compiled, CompiledGraph::make(optimised_, compiling_));
+    for (size_t i = 0; i < cases_.size(); ++i) {
+      TFCC_TRY(HostTensors got, compiled.run(cases_[i].inputs));
+      compare_with_reference(i, got);
+      if (against) TFCC_TRY_VOID(compare_with_peer(i, got, *against));
     }
-    std::printf("%s: right on %s in %zu cases\n", o_.model.c_str(), target_.name.c_str(),
-                cases.size());
-    return {};
+    if (!failed_.empty()) explain_target();
+    if (failed_.empty() && !parted_.empty()) explain_peer(*against);
+    return verdict(against);
   }
 
  private:
-  static bool has_16_bit_values(const ir::Graph& graph) {
-    for (ir::OpId o : graph.order()) {
-      for (ir::ValueId v : graph.op(o).results) {
-        const DType t = graph.value(v).type.dtype;
-        if (t == DType::f16 || t == DType::bf16) return true;
-      }
+  Result<void> optimise() {
+    std::vector<std::string> names = o_.passes_given ? split(o_.passes) : passes::default_pipeline();
+    if (compiling_.target.family == codegen::Family::cpu) {
+      names.push_back("convert-precision-f32");  // its products are f32
+    } else if (o_.fp16 || o_.bf16) {
+      compiling_.precision = o_.fp16 ? "f16" : "bf16";
+      names.push_back("convert-precision-" + compiling_.precision);
     }
-    return false;
+    TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, names));
+    steps_ = steps_of(names);
+    auto has = [&](DType t) { return has_values_of(optimised_, t) || has_values_of(imported_, t); };
+    tolerance_ = o_.tolerance > 0 ? o_.tolerance : has(DType::bf16) ? kToleranceBf16 : has(DType::f16) ? kTolerance16 : kTolerance;
+    return {};
   }
 
   Result<std::vector<VerifyCase>> find_cases() const {
@@ -172,129 +104,131 @@ class Verifier {
     options.seed = o_.seed;
     TFCC_TRY(options.shapes, parse_shapes(o_.shapes));
     for (const std::string& text : o_.inputs) {
-      const size_t at = text.find('=');
-      if (at == std::string::npos || at == 0)
-        return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
-      TFCC_TRY(Array a, read_npy(text.substr(at + 1)));
-      options.given.emplace_back(text.substr(0, at), std::move(a));
+      TFCC_TRY(auto input, read_input(text));
+      options.given.push_back(std::move(input));
     }
     return make_cases(imported_, options);
   }
 
-  // Prints a line per output. False if one differs.
-  Result<bool> check(const Compiled& compiled, const VerifyCase& c) const {
-    TFCC_TRY(HostTensors got, compiled.run(c.inputs));
-    const Defined defined(c.inputs);
-    bool ok = true;
-    for (const ir::Graph::Output& output : imported_.outputs) {
-      const Difference d = compare(got[output.name], c.expected.at(output.name), defined);
-      const bool good = within(d, tolerance_);
-      ok = ok && good;
-      const std::string what =
-          d.problem.empty()
-              ? fmt::format("max abs error {:.1e}, relative L2 {:.1e}, tolerance {:.0e}", d.max_abs,
-                            d.relative, tolerance_)
-              : d.problem;
-      std::printf("%-4s  %s: %s: %s\n", good ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(),
-                  what.c_str());
-    }
-    std::fflush(stdout);
-    return ok;
+  bool within(const Difference& d) const { return d.problem.empty() && d.relative <= tolerance_ && d.max_abs <= o_.largest; }
+
+  std::string allowed() const {
+    return fmt::format("tolerance {:.0e}{}", tolerance_, std::isfinite(o_.largest) ? fmt::format(" and {:.0e} absolute", o_.largest) : "");
   }
 
-  // What a pass may change: constants rounded to f32, such as those of an approximation that it
-  // recognises.
-  double pass_tolerance() const { return std::max(tolerance_ / 10, 1e-6); }
+  // A line per output.
+  void compare_with_reference(size_t i, const HostTensors& got) {
+    const VerifyCase& c = cases_[i];
+    const Defined defined(c.inputs);
+    for (const ir::Graph::Output& output : imported_.outputs) {
+      const Difference d = compare(got.at(output.name), c.expected.at(output.name), defined);
+      std::printf("%-4s  %s: %s: %s%s\n", within(d) ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(), to_string(d).c_str(),
+                  d.problem.empty() ? (", " + allowed()).c_str() : "");
+      if (!within(d)) failed_.push_back({i, output.name, d});
+    }
+    std::fflush(stdout);
+  }
 
-  bool outputs_agree(const HostTensors& got, const HostTensors& want,
-                     const Defined& defined) const {
-    return std::all_of(want.begin(), want.end(), [&](const auto& w) {
-      const auto it = got.find(w.first);
-      return it != got.end() && within(compare(it->second, w.second, defined), pass_tolerance());
+  Result<void> compare_with_peer(size_t i, const HostTensors& got, Against& against) {
+    const VerifyCase& c = cases_[i];
+    const Defined defined(c.inputs);
+    TFCC_TRY(HostTensors theirs, against.run(c.inputs));
+    for (const ir::Graph::Output& output : imported_.outputs) {
+      const auto it = theirs.find(output.name);
+      if (it == theirs.end()) return Error{ErrorCode::invalid_argument, fmt::format("{} gives no output '{}'", against.name(), output.name)};
+      const Difference d = compare(got.at(output.name), it->second, defined);
+      const Difference exact = compare(it->second, c.expected.at(output.name), defined);
+      std::printf("%-4s  %s: %s: against %s: %s%s; its own from float64: %s\n", within(d) ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(),
+                  against.name().c_str(), to_string(d).c_str(), d.problem.empty() ? (", " + allowed()).c_str() : "",
+                  exact.problem.empty() ? fmt::format("{:.1e}", exact.relative).c_str() : exact.problem.c_str());
+      if (!within(d)) parted_.push_back({i, output.name, exact});
+    }
+    std::fflush(stdout);
+    return {};
+  }
+
+  // The smallest case is the quickest to search; of its outputs the first in the graph.
+  const Failed& easiest(const std::vector<Failed>& all) const {
+    return *std::min_element(all.begin(), all.end(), [&](const Failed& a, const Failed& b) {
+      return elements(cases_[a.which].inputs) < elements(cases_[b.which].inputs);
     });
   }
 
-  // Says which pass changed what an output means, or else which op the target computes wrongly.
-  Result<void> diagnose(const VerifyCase& c) const {
-    const Defined defined(c.inputs);
-    HostTensors trace;
-    TFCC_TRY(HostTensors want, ir::eval(imported_, c.inputs, {}, &trace));
-    ir::Graph graph = imported_;
-    for (const std::string& name : pass_names_) {
-      TFCC_TRY([[maybe_unused]] auto report, passes::run_passes(graph, {name}));
-      HostTensors now;
-      auto got = ir::eval(graph, c.inputs, {}, &now);
-      if (got && outputs_agree(*got, want, defined)) continue;
-      std::printf("      pass %s changed the result%s\n", name.c_str(),
-                  got ? first_changed(graph, now, trace, defined).c_str()
-                      : (": " + got.error().message).c_str());
-      return {};
-    }
-    std::printf("      the passes keep the meaning: the kernels of %s differ\n",
-                target_.name.c_str());
-    return first_wrong_kernel(c, defined);
+  void explain_target() {
+    const Failed& f = easiest(failed_);
+    const VerifyCase& c = cases_[f.which];
+    const Target target = compiling_target(compiling_);
+    line_.emplace();
+    auto guilty = bisect({imported_, steps_, c.inputs, f.output, f.difference, tolerance_}, target, progress_);
+    line_.reset();
+    if (guilty && guilty->op) guilty->op->node = with_operator(guilty->op->node);
+    print_indented(c.title + ": " + f.output + ":\n" + (guilty ? report(*guilty, target) : "cannot be searched: " + guilty.error().message + "\n"));
   }
 
-  std::string first_changed(const ir::Graph& graph, const HostTensors& now,
-                            const HostTensors& before, const Defined& defined) const {
-    for (ir::OpId o : graph.order()) {
-      for (ir::ValueId v : graph.op(o).results) {
-        const std::string& name = graph.value(v).name;
-        const auto a = now.find(name), b = before.find(name);
-        if (a == now.end() || b == before.end() || a->second.dims != b->second.dims) continue;
-        const Difference d = compare(a->second, b->second, defined);
-        if (!within(d, pass_tolerance())) {
-          return fmt::format("; the first value that differs: {} = {}, relative L2 {:.1e}", name,
-                             ir::to_string(graph.op(o).kind), d.relative);
-        }
-      }
+  void explain_peer(Against& against) {
+    const Failed& f = easiest(parted_);
+    const VerifyCase& c = cases_[f.which];
+    if (f.difference.problem.empty() && f.difference.relative <= tolerance_) {
+      print_indented("both are within the tolerance of the float64 evaluation, on different sides of it\n");
+      return;
     }
-    return "";
+    line_.emplace();
+    auto op = against.first_difference(imported_, c.inputs, f.output, tolerance_, progress_);
+    line_.reset();
+    std::string text = "cannot be searched: " + (op ? "no node computes it" : op.error().message) + "\n";
+    if (op && *op) {
+      (*op)->node = with_operator((*op)->node);
+      text = fmt::format("the first value of the imported graph where {} differs from float64: ", against.name()) + describe(**op) +
+             "either the import of that node or the other runtime is wrong\n";
+    }
+    print_indented(c.title + ": " + f.output + ":\n" + text);
   }
 
-  // Compiles the graph once more with every value as an output.
-  Result<void> first_wrong_kernel(const VerifyCase& c, const Defined& defined) const {
-    ir::Graph graph = optimised_;
-    std::map<std::string, std::string> origin;
-    for (ir::OpId o : graph.order()) {
-      if (graph.op(o).kind == ir::OpKind::constant) continue;
-      for (ir::ValueId v : graph.op(o).results) {
-        const std::string& name = graph.value(v).name;
-        const bool taken =
-            std::any_of(graph.outputs.begin(), graph.outputs.end(),
-                        [&](const auto& x) { return x.name == name || x.value == v; });
-        if (!taken) graph.outputs.push_back({name, v});
-      }
+  // "/encoder/Add_3 (Add)", where the model tells.
+  std::string with_operator(const std::string& node) const {
+    if (node.empty() || o_.model.ends_with(".tfir")) return node;
+    auto model = frontend::read_onnx(o_.model);
+    if (!model) return node;
+    for (const frontend::Node& n : model->nodes) {
+      if (n.name == node || (!n.outputs.empty() && n.outputs[0] == node)) return node + " (" + n.op_type + ")";
     }
-    auto compiled = Compiled::make(graph, target_, o_);
-    auto got = compiled ? compiled->run(c.inputs) : Result<HostTensors>(compiled.error());
-    if (!got) {
-      std::printf("      with every value as an output: %s\n", got.error().message.c_str());
-      return {};
+    return node;
+  }
+
+  static void print_indented(const std::string& text) {
+    for (const std::string& line : split(text, '\n')) std::printf("      %s\n", line.c_str());
+  }
+
+  static size_t count_cases(const std::vector<Failed>& failed) {
+    std::vector<size_t> all;
+    for (const Failed& f : failed) all.push_back(f.which);
+    return static_cast<size_t>(std::unique(all.begin(), all.end()) - all.begin());
+  }
+
+  Result<void> verdict(const std::optional<Against>& against) const {
+    const std::string& target = compiling_.target.name;
+    if (!failed_.empty()) {
+      return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases differ on {}; the lines above say where, please report it with the model",
+                                                    o_.model, count_cases(failed_), cases_.size(), target)};
     }
-    TFCC_TRY(HostTensors want, ir::eval(graph, c.inputs));
-    for (ir::OpId o : graph.order()) {
-      for (const ir::Graph::Output& output : graph.outputs) {
-        const auto& results = graph.op(o).results;
-        if (std::find(results.begin(), results.end(), output.value) == results.end()) continue;
-        const Difference d = compare((*got)[output.name], want[output.name], defined);
-        if (within(d, tolerance_)) continue;
-        std::printf("      the first op that differs: %s = %s: %s\n", output.name.c_str(),
-                    std::string(ir::to_string(graph.op(o).kind)).c_str(),
-                    d.problem.empty() ? fmt::format("relative L2 {:.1e}", d.relative).c_str()
-                                      : d.problem.c_str());
-        return {};
-      }
+    if (!parted_.empty()) {
+      return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases are right in float64 and differ from {}; the lines above say where",
+                                                    o_.model, count_cases(parted_), cases_.size(), against->name())};
     }
-    std::printf("      no op differs alone with every value kept: a buffer is reused too early\n");
+    std::printf("%s: right on %s in %zu cases%s\n", o_.model.c_str(), target.c_str(), cases_.size(),
+                against ? (", as " + against->name() + " is").c_str() : "");
     return {};
   }
 
   const Options& o_;
-  codegen::TargetName target_;
+  TargetOptions compiling_;
   ir::Graph imported_, optimised_;
-  std::vector<std::string> pass_names_;
+  std::vector<Step> steps_;
+  std::vector<VerifyCase> cases_;
+  std::vector<Failed> failed_, parted_;  // from float64, from the peer alone
   double tolerance_ = kTolerance;
+  std::optional<Progress> line_;
+  SearchProgress progress_;
 };
 
 Result<void> verify(Options o) {
@@ -314,21 +248,20 @@ void add_verify(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand("verify", "compare a compiled model with its graph in float64");
   c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
-  c->add_option("--target", o->target,
-                "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
-  c->add_flag("--fp16", o->fp16, "as compile --fp16");
+  c->add_option("--target", o->target, "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
+  CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "as compile --fp16");
+  c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);
   CLI::Option* passes =
-      c->add_option("--passes", o->passes,
-                    "run these passes instead of the default ones; --passes= runs none")
-          ->expected(0, 1);
+      c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
   c->add_option("--input", o->inputs, "an input as name=file.npy; repeat; the others are made up");
-  c->add_option("--shapes", o->shapes, "sizes of made-up inputs: input_ids:4x32");
-  c->add_option("--rtol", o->tolerance,
-                "largest relative L2 error; default 1e-4, or 1e-2 with 16-bit values")
+  c->add_option("--shapes,--input-shapes", o->shapes, "sizes of made-up inputs: input_ids:4x32");
+  c->add_option("--tolerance,--rtol", o->tolerance, "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
       ->check(CLI::PositiveNumber);
+  c->add_option("--atol", o->largest, "also the largest absolute error of one element; default: any")->check(CLI::NonNegativeNumber);
   c->add_option("--seed", o->seed, "seed of made-up inputs");
-  c->add_option("--threads", o->threads, "CPU threads; default: one per core")
-      ->check(CLI::NonNegativeNumber);
+  c->add_option("--against", o->against, "compare with this as well, on the same inputs: onnxruntime");
+  c->add_option("--python", o->python, "the Python that has the package of --against; default: python3");
+  c->add_option("--threads", o->threads, "CPU threads; default: one per core")->check(CLI::NonNegativeNumber);
   c->callback([o, passes, &action] {
     o->passes_given = passes->count() > 0;
     action = [o] { return verify(*o); };

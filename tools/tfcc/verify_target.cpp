@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/tfcc/verify_target.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace tfcc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TemporaryFolder {
+  std::string path;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path.empty()) fs::remove_all(path, ignored);
+  }
+};
+
+codegen::PlanInput plan_input(const ir::Graph& graph, const TargetOptions& o) {
+  codegen::PlanInput input{o.target.family, graph, {}};
+  if (o.target.family == codegen::Family::cuda) input.options.precision = o.precision;
+  return input;
+}
+
+// A launch is named after the first result of its op.
+std::string kernel_of(const ir::Graph& graph, const std::string& value, const TargetOptions& o) {
+  const ir::Op* op = graph.def(graph.find_value(value));
+  if (!op) return "";
+  codegen::WeightPool weights;
+  const codegen::PlanInput input = plan_input(graph, o);
+  auto lowered = codegen::lower(input.graph, input.family, weights, input.options);
+  if (!lowered) return "";
+  for (const runtime::Launch& l : lowered->plan.buckets.back().launches) {
+    if (l.name != graph.value(op->results[0]).name) continue;
+    if (l.kernel) return lowered->plan.kernels[l.kernel->kernel].name;
+    return o.target.family == codegen::Family::cuda ? "a product of cuBLASLt" : "a product of oneDNN";
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<CompiledGraph> CompiledGraph::make(const ir::Graph& graph, const TargetOptions& o) {
+  std::error_code ignored;
+  TemporaryFolder folder{(fs::temp_directory_path(ignored) / "tfcc-verify-XXXXXX").string()};
+  if (!mkdtemp(folder.path.data())) {
+    return Error{ErrorCode::io, fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable", std::exchange(folder.path, ""))};
+  }
+  codegen::CompileOptions options;
+  options.targets = {o.target};
+  options.strip = true;
+  options.threads = o.threads;
+  const std::string file = folder.path + "/model.tfcc";
+  TFCC_TRY([[maybe_unused]] auto result, codegen::compile({plan_input(graph, o)}, file, options));
+  LoadOptions load;
+  load.device = o.target.family == codegen::Family::cpu ? "cpu" : "cuda";
+  load.threads = o.threads;
+  TFCC_TRY(Model model, Model::load(file, load));
+  return CompiledGraph(std::move(model));
+}
+
+Result<HostTensors> CompiledGraph::run(const HostTensors& inputs) const {
+  TFCC_TRY(Executor executor, model_.executor());
+  std::map<std::string, Array> arrays;
+  for (const auto& [name, tensor] : inputs) {
+    Array& a = arrays[name] = to_array(tensor);
+    TFCC_TRY_VOID(executor.set(name, TensorRef{a.bytes.data(), a.dtype, a.shape, Place::host}));
+  }
+  TFCC_TRY_VOID(executor.run());
+  TFCC_TRY_VOID(executor.status());
+  HostTensors out;
+  for (const TensorInfo& info : model_.outputs()) {
+    TFCC_TRY(Tensor t, executor.output(info.name));
+    out[info.name] = to_host_tensor(ArrayView(t.dtype, t.shape, t.data));
+  }
+  return out;
+}
+
+Target compiling_target(const TargetOptions& options) {
+  Target t;
+  t.name = options.target.name;
+  t.run = [options](const ir::Graph& graph, const HostTensors& inputs) -> Result<HostTensors> {
+    TFCC_TRY(CompiledGraph compiled, CompiledGraph::make(graph, options));
+    return compiled.run(inputs);
+  };
+  t.kernel = [options](const ir::Graph& graph, const std::string& value) { return kernel_of(graph, value, options); };
+  return t;
+}
+
+}  // namespace tfcc::tools

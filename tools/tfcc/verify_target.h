@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph compiled for one target, loaded and run, as `tfcc verify` needs it: the file is gone once it is loaded.
+#pragma once
+
+#include "codegen/compile.h"
+#include "runtime/tfcc.h"
+#include "tools/tfcc/verify_bisect.h"
+
+namespace tfcc::tools {
+
+struct TargetOptions {
+  codegen::TargetName target;
+  std::string precision = "f32";   // CUDA: what the plan says of itself
+  int threads = 0;                 // 0: one per core
+};
+
+class CompiledGraph {
+ public:
+  /// Errors: those of codegen::compile and Model::load.
+  static Result<CompiledGraph> make(const ir::Graph& graph, const TargetOptions& options);
+  /// The outputs by name. Errors: those of the executor, a raised flag.
+  Result<HostTensors> run(const HostTensors& inputs) const;
+
+ private:
+  explicit CompiledGraph(Model model) : model_(std::move(model)) {}
+  Model model_;
+};
+
+/// Compiles a graph at each call.
+Target compiling_target(const TargetOptions& options);
+
+}  // namespace tfcc::tools
