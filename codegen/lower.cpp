@@ -52,6 +52,7 @@ Result<Lowered> Lowering::run() {
   plan_memory();
   add_limits();
   if (cuda()) add_bind();
+  if (pool().ill_typed) return Error{ErrorCode::internal, "an expression was built from operands of the wrong types while lowering"};
   return std::move(out_);
 }
 

@@ -256,6 +256,14 @@ Facts facts_of(const SizeRanges& ranges) {
   return facts;
 }
 
+// Where a size of 0 keeps an index from being proved right (a Reshape divides by it), the model is one for sizes from 1 on.
+// False if that is so already.
+bool forbid_zero(const Model& model, Facts& facts) {
+  bool changed = false;
+  for (const std::string& name : sizes_that_may_be_zero(model)) changed |= facts.min.emplace(resolved(facts, name), 1).second;
+  return changed;
+}
+
 constexpr int kRounds = 8;
 constexpr size_t kMostOps = size_t{1} << 16;  // after import; a transformer of a hundred layers has some ten thousand
 
@@ -300,6 +308,29 @@ void note_origin(Graph& graph, size_t first_op, const Node& n) {
   }
 }
 
+std::string input_types(const Importer& im) {
+  std::string list;
+  for (size_t i = 0; i < im.node->inputs.size(); ++i) {
+    if (!im.has_input(i)) continue;
+    const auto v = im.input(i);
+    if (v) list += fmt::format("{}'{}' of {}", list.empty() ? "" : ", ", escaped(im.node->inputs[i]), to_string(im.type(*v).dtype));
+  }
+  return list;
+}
+
+// The first input against the table's column of types. The importers rely on it: sums of truth values have no meaning,
+// and a product of integers is another operator.
+Result<void> check_first_input(const Importer& im, std::string_view dtypes) {
+  if (!im.has_input(0)) return {};
+  const bool real = dtypes == "float", integer = dtypes == "int", boolean = dtypes == "bool", number = dtypes == "float, int";
+  if (!real && !integer && !boolean && !number) return {};
+  TFCC_TRY(const ValueId first, im.input(0));
+  const DType t = im.type(first).dtype;
+  if ((real && is_float(t)) || (integer && is_integer(t)) || (boolean && t == DType::boolean) || (number && t != DType::boolean)) return {};
+  const char* needed = real ? "a float type" : integer ? "an integer type" : boolean ? "bool" : "a float or integer type";
+  return im.fail(ErrorCode::unsupported, fmt::format("input '{}' has type {}; {} is needed", escaped(im.node->inputs[0]), to_string(t), needed));
+}
+
 }  // namespace
 
 Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
@@ -311,13 +342,11 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
     }
     const Registered* known = lookup(n, opset);
     if (!known) return fail(ErrorCode::unsupported, fmt::format("the operator of opset {} is not supported; docs/operators.md lists what is", opset));
-    // Sums and comparisons of truth values have no meaning; the importers of numbers rely on there being none.
-    if (known->dtypes == "float, int" && has_input(0)) {
-      TFCC_TRY(const ValueId first, input(0));
-      if (type(first).dtype == DType::boolean) return fail(ErrorCode::unsupported, "the input has type bool; a float or integer type is needed");
-    }
+    TFCC_TRY_VOID(check_first_input(*this, known->dtypes));
     const size_t first_op = graph.op_count();
-    TFCC_TRY_VOID(known->function(*this));
+    Result<void> done = known->function(*this);
+    if (pool().ill_typed) return fail(ErrorCode::unsupported, fmt::format("inputs of these types do not go together: {}", input_types(*this)));
+    TFCC_TRY_VOID(std::move(done));
     note_origin(graph, first_op, n);
     if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
     if (pool().overflowed) return fail(ErrorCode::shape, "a size does not fit 64 bits");
@@ -341,6 +370,9 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();
     TFCC_TRY_VOID(check_extent(im));
+    std::vector<std::string> broken = ir::verify(im.graph);
+    if (!broken.empty() && forbid_zero(model, facts)) continue;
+    if (!broken.empty()) return Error{ErrorCode::internal, fmt::format("{}: after import: {}", model.path, broken[0])};
     if (report) {
       report->nodes = model.nodes.size();
       report->warnings = model.warnings;
@@ -352,8 +384,6 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
       for (ir::OpId o : im.graph.order()) kept += im.graph.op(o).kind != ir::OpKind::constant;
       report->shape_nodes = model.nodes.size() > kept ? model.nodes.size() - kept : 0;
     }
-    std::vector<std::string> broken = ir::verify(im.graph);
-    if (!broken.empty()) return Error{ErrorCode::internal, fmt::format("{}: after import: {}", model.path, broken[0])};
     return std::move(im.graph);
   }
   return Error{ErrorCode::unsupported, fmt::format("{}: the sizes of this model do not settle", model.path)};

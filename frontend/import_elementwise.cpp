@@ -113,7 +113,7 @@ Result<void> import_clip(Importer& im) {
     if (!im.has_input(i)) continue;
     TFCC_TRY(ValueId bound, im.input(i));
     if (im.type(bound).dtype != t.dtype) return im.fail(ErrorCode::bad_file, "the bounds have another type than the input");
-    ExprRef limit = im.element(bound, Indices(im.rank(bound), im.integer(0)));
+    TFCC_TRY(ExprRef limit, im.scalar(bound, i == 1 ? "min" : "max"));
     e = i == 1 ? ir::max(e, limit) : ir::min(e, limit);
   }
   im.define(0, e, t.dtype, t.dims);
@@ -221,7 +221,14 @@ Result<void> import_gelu(Importer& im) {
     return im.fail(ErrorCode::unsupported, fmt::format("approximate = \"{}\" is not supported", escaped(approximate)));
   }
   const ir::GeluKind kind = approximate == "tanh" ? ir::GeluKind::tanh : ir::GeluKind::erf;
-  im.define(0, im.graph.add(ir::OpKind::gelu, {x}, ir::GeluAttrs{kind}, im.type(x), im.value_name(0), im.node->name));
+  if (im.rank(x) > 0) {
+    im.define(0, im.graph.add(ir::OpKind::gelu, {x}, ir::GeluAttrs{kind}, im.type(x), im.value_name(0), im.node->name));
+    return {};
+  }
+  const Type vector{im.type(x).dtype, {im.integer(1)}};
+  const ValueId in = reshape(im, x, vector.dims, ".in");
+  const ValueId y = im.graph.add(ir::OpKind::gelu, {in}, ir::GeluAttrs{kind}, vector, im.value_name(0) + ".vector", im.node->name);
+  im.define(0, im.element(y, {im.integer(0)}), vector.dtype, {});
   return {};
 }
 
@@ -235,11 +242,13 @@ Result<void> import_dropout(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   if (im.has_input(2)) {
     TFCC_TRY(ValueId mode, im.input(2));
-    ExprRef training = im.resolved(im.element(mode, Indices(im.rank(mode), im.integer(0))));
+    TFCC_TRY(ExprRef training, im.scalar(mode, "training_mode"));
+    training = im.resolved(training);
     bool keeps_all = false;
     if (im.has_input(1)) {
       TFCC_TRY(ValueId ratio, im.input(1));
-      keeps_all = ir::as_real(im.resolved(im.element(ratio, Indices(im.rank(ratio), im.integer(0))))) == 0.0;
+      TFCC_TRY(ExprRef share, im.scalar(ratio, "ratio"));
+      keeps_all = ir::as_real(im.resolved(share)) == 0.0;
     }
     if (training != im.pool().boolean(false) && !keeps_all) return im.fail(ErrorCode::unsupported, "Dropout in training mode is not supported; export for inference");
   }

@@ -125,7 +125,7 @@ Result<Cache> extended(Importer& im, const Inputs& in, std::optional<ValueId> pa
     return c;
   }
   TFCC_TRY(ValueId length, integer_input(im, length_input, "past_sequence_length"));
-  c.past = im.element(length, Indices(im.rank(length), im.integer(0)));
+  TFCC_TRY(c.past, im.scalar(length, "past_sequence_length"));
   TFCC_TRY(c.k, write_to_cache(im, *past_k, in.k, c.past, "k"));
   TFCC_TRY(c.v, write_to_cache(im, *past_v, in.v, c.past, "v"));
   return c;

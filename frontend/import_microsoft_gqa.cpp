@@ -105,7 +105,7 @@ Result<ValueId> turned(Importer& im, const Queries& s, ValueId x, const char* su
 // The length of the cache that comes out: that of the one that goes in or of all tokens, whichever is larger.
 Result<ExprRef> present_length(Importer& im, const Queries& s, std::optional<ValueId> past) {
   TFCC_TRY(ValueId total, integer_input(im, 6, "total_sequence_length"));
-  ExprRef e = im.element(total, Indices(im.rank(total), im.integer(0)));
+  TFCC_TRY(ExprRef e, im.scalar(total, "total_sequence_length"));
   e = ir::expand(im.graph, e, [](ValueId) { return true; });
   const ExprRef before = past ? im.dims(*past)[2] : im.integer(0);
   // A total that is data says nothing that a shape could use: all tokens are then the past and the new ones.

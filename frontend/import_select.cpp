@@ -105,7 +105,8 @@ Result<void> import_one_hot(Importer& im) {
   TFCC_TRY(ValueId values, im.input(2));
   const Dims di = im.dims(indices);
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", -1), di.size() + 1));
-  ExprRef n = im.resolved(im.element(depth, Indices(im.rank(depth), im.integer(0))));
+  TFCC_TRY(ExprRef n, im.scalar(depth, "depth"));
+  n = im.resolved(n);
   if (n->type == Scalar::boolean || im.type(indices).dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "depth and indices must be numbers");
   n = ir::convert(n, Scalar::i64);
   if (!is_size_expression(n)) return im.fail(ErrorCode::unsupported, "depth depends on data; it must be a size or a constant");

@@ -200,15 +200,19 @@ Result<void> import_concat(Importer& im) {
   }
   to[axis] = total;
   const Indices at = im.index_vars(to);
+  // With truth values the choice may become an "and" or "or", which evaluate both sides: indices stay inside by themselves.
+  const bool eager = im.type(first).dtype == DType::boolean && std::any_of(parts.begin(), parts.end(), [&](ValueId v) { return im.graph.constant(v); });
   ExprRef body = nullptr;
   for (size_t i = parts.size(); i-- > 0;) {
     Indices own = at;
     if (i > 0) own[axis] = ir::sub(at[axis], ends[i - 1]);
+    if (is_int(im.dims(parts[i])[axis], 0)) continue;
     if (is_int(im.dims(parts[i])[axis], 1)) own[axis] = im.integer(0);
+    else if (eager) own[axis] = clamped(own[axis], im.dims(parts[i])[axis]);
     ExprRef e = im.element(parts[i], own);
     body = body ? ir::select(ir::lt(at[axis], ends[i]), e, body) : e;
   }
-  im.define(0, body, im.type(first).dtype, to);
+  im.define(0, body ? body : zero_of(im, ir::scalar_of(im.type(first).dtype)), im.type(first).dtype, to);
   return {};
 }
 
@@ -220,6 +224,8 @@ void define_part(Importer& im, size_t out, ValueId x, size_t axis, ExprRef start
   to[axis] = n;
   Indices at = im.index_vars(to);
   at[axis] = ir::add(at[axis], start);
+  // A split that does not fit every size is a check of the run; until then the index must stay inside by itself.
+  if (!ir::prove_le(ir::add(start, n), im.dims(x)[axis])) at[axis] = clamped(at[axis], im.dims(x)[axis]);
   im.define(out, im.element(x, at), im.type(x).dtype, to);
 }
 
@@ -244,7 +250,7 @@ Result<void> import_split(Importer& im) {
   if (lengths.size() != static_cast<size_t>(parts)) return im.fail(ErrorCode::shape, "split does not name one size per output");
   ExprRef start = im.integer(0);
   for (size_t i = 0; i < lengths.size(); ++i) {
-    if (auto n = ir::as_int(lengths[i]); n && *n < 0) return im.fail(ErrorCode::shape, fmt::format("size {} does not split into {} parts", ir::print(size), parts));
+    TFCC_TRY_VOID(im.require_ge0(lengths[i], fmt::format("size {} does not split into {} parts", ir::print(size), parts)));
     define_part(im, i, x, axis, start, lengths[i]);
     start = ir::add(start, lengths[i]);
   }
@@ -407,7 +413,8 @@ Result<void> import_range(Importer& im) {
   for (size_t i = 0; i < 3; ++i) {
     TFCC_TRY(ValueId x, im.input(i));
     if (im.type(x).dtype != dtype || dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "inputs must be numbers of one type");
-    ExprRef e = im.resolved(im.element(x, Indices(im.rank(x), im.integer(0))));
+    TFCC_TRY(ExprRef e, im.scalar(x, roles[i]));
+    e = im.resolved(e);
     if (!is_size_expression(e)) {
       return im.fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor", roles[i], im.graph.value(x).name));
     }

@@ -71,7 +71,7 @@ Result<void> import_pad(Importer& im) {
   if (im.has_input(2)) {
     TFCC_TRY(ValueId v, im.input(2));
     if (im.type(v).dtype != im.type(x).dtype) return im.fail(ErrorCode::bad_file, "constant_value has another type than the input");
-    value = im.element(v, Indices(im.rank(v), im.integer(0)));
+    TFCC_TRY(value, im.scalar(v, "constant_value"));
   }
   Dims to = d;
   Indices before(d.size(), im.integer(0));
@@ -82,12 +82,15 @@ Result<void> import_pad(Importer& im) {
     TFCC_TRY_VOID(im.require_ge0(to[axis], fmt::format("pads leave {} elements of {}", ir::print(to[axis]), ir::print(d[axis]))));
   }
   Indices at = im.index_vars(to);
+  // With a truth value the choice becomes an "and", which evaluates both sides: the index stays inside by itself.
+  const bool eager = im.type(x).dtype == DType::boolean;
   ExprRef inside = im.pool().boolean(true);
   for (size_t k = 0; k < d.size(); ++k) {
     if (to[k] == d[k] && ir::is_int(before[k], 0)) continue;
     at[k] = ir::sub(at[k], before[k]);
     if (mode == PadMode::constant) inside = ir::logical_and(inside, ir::logical_and(ir::le(im.integer(0), at[k]), ir::lt(at[k], d[k])));
     else at[k] = padded_from(im, mode, at[k], d[k]);
+    if (eager) at[k] = clamped(at[k], d[k]);
   }
   im.define(0, ir::select(inside, im.element(x, at), value), im.type(x).dtype, to);
   return {};
@@ -101,7 +104,7 @@ Result<void> import_trilu(Importer& im) {
   if (im.has_input(1)) {
     TFCC_TRY(ValueId v, im.input(1));
     if (!is_integer(im.type(v).dtype)) return im.fail(ErrorCode::bad_file, "k must be an integer");
-    k = im.element(v, Indices(im.rank(v), im.integer(0)));
+    TFCC_TRY(k, im.scalar(v, "k"));
   }
   const Indices at = im.index_vars(d);
   const ExprRef column = at.back(), diagonal = ir::add(at[at.size() - 2], k);

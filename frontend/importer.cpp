@@ -113,7 +113,7 @@ ExprRef Importer::resolved(ExprRef e) {
 
 Result<std::vector<ExprRef>> Importer::sizes(ValueId v, std::string_view role) {
   const Dims d = dims(v);
-  if (d.size() > 1 || is_float(type(v).dtype)) {
+  if (d.size() > 1 || !is_integer(type(v).dtype)) {
     return fail(ErrorCode::bad_file, fmt::format("{} must be a vector of integers, not {}", role, ir::to_string(type(v))));
   }
   int64_t count = 1;
@@ -147,8 +147,15 @@ Result<std::vector<int64_t>> Importer::numbers(ValueId v, std::string_view role)
   return out;
 }
 
+Result<ExprRef> Importer::scalar(ValueId v, std::string_view role) {
+  for (ExprRef d : dims(v)) {
+    if (!ir::is_int(d, 1)) return fail(ErrorCode::shape, fmt::format("{} must be a single element, not {}", role, ir::to_string(type(v))));
+  }
+  return element(v, Indices(rank(v), integer(0)));
+}
+
 Result<ExprRef> Importer::scalar_real(ValueId v, std::string_view role) {
-  ExprRef e = element(v, Indices(rank(v), integer(0)));
+  TFCC_TRY(ExprRef e, scalar(v, role));
   if (!is_size_expression(e)) return fail(ErrorCode::unsupported, fmt::format("{} must be known at compile time", role));
   return e;
 }
@@ -222,6 +229,16 @@ std::optional<std::pair<ExprRef, ExprRef>> two_symbols(ExprRef e) {
 }
 }  // namespace
 
+// One name for two sizes; what this round knows already is followed first, so that names never go in a circle.
+void Importer::same_size(const std::string& a, const std::string& b) {
+  auto root = [&](std::string name) {
+    for (auto it = found.alias.find(name); it != found.alias.end(); it = found.alias.find(name)) name = it->second;
+    return name;
+  };
+  const std::string kept = root(a), gone = root(b);
+  if (kept != gone) found.alias[gone] = kept;
+}
+
 Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   if (a == b) return a;
   ExprRef difference = ir::sub(a, b);
@@ -237,11 +254,11 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
     }
   }
   if (a->kind == ir::ExprKind::symbol && b->kind == ir::ExprKind::symbol) {
-    found.alias[b->name] = a->name;
+    same_size(a->name, b->name);
     return a;
   }
   if (auto pair = two_symbols(difference)) {  // P + S against P + T
-    found.alias[pair->second->name] = pair->first->name;
+    same_size(pair->first->name, pair->second->name);
     return a;
   }
   for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
@@ -343,15 +360,19 @@ std::string Importer::value_name(size_t output) const {
   return output < node->outputs.size() ? node->outputs[output] : std::string("value");
 }
 
-ValueId Importer::pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string_view suffix) {
+ValueId Importer::add_pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string name) {
+  // What has no elements reads none: its indices divide by sizes of 0.
+  if (std::any_of(dims.begin(), dims.end(), [](ExprRef d) { return ir::is_int(d, 0); })) free_body = zero_of(*this, ir::scalar_of(dtype));
   ir::Captured c = ir::capture(free_body);
-  std::string name = value_name(0) + std::string(suffix);
   return graph.add_pointwise(std::move(c.operands), c.body, {dtype, dims}, std::move(name), node->name);
 }
 
+ValueId Importer::pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string_view suffix) {
+  return add_pointwise(free_body, dtype, dims, value_name(0) + std::string(suffix));
+}
+
 ValueId Importer::define(size_t output, ExprRef free_body, DType dtype, const Dims& dims) {
-  ir::Captured c = ir::capture(free_body);
-  ValueId v = graph.add_pointwise(std::move(c.operands), c.body, {dtype, dims}, value_name(output), node->name);
+  ValueId v = add_pointwise(free_body, dtype, dims, value_name(output));
   define(output, v);
   return v;
 }

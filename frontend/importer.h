@@ -75,6 +75,8 @@ class Importer {
   Result<std::vector<int64_t>> numbers(ValueId v, std::string_view role);
   /// A free expression with everything looked through that can be: ops that were kept, elements of constants.
   ExprRef resolved(ExprRef e);
+  /// The one element of a tensor. Errors: shape if it has not one.
+  Result<ExprRef> scalar(ValueId v, std::string_view role);
   Result<ExprRef> scalar_real(ValueId v, std::string_view role);
 
   /// Result dims of broadcasting; records what must be equal. Errors: shape.
@@ -109,6 +111,8 @@ class Importer {
   const Model& model() const { return model_; }
 
  private:
+  ValueId add_pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string name);
+  void same_size(const std::string& a, const std::string& b);
   bool equal_by_index(ExprRef e, ExprRef n);
   const Model& model_;
   const Facts& known_;

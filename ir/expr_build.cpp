@@ -40,8 +40,21 @@ bool is_power_of_two(double c) {
   return std::isfinite(c) && c != 0 && std::fabs(std::frexp(c, &exponent)) == 0.5 && exponent > -100 && exponent < 100;
 }
 
+}  // namespace
+
+ExprRef ill_typed(ExprPool& pool, Scalar type) {
+  pool.ill_typed = true;
+  switch (type) {
+    case Scalar::i64: return pool.integer(0);
+    case Scalar::boolean: return pool.boolean(false);
+    default: return pool.real(0, type);
+  }
+}
+
+namespace {
+
 ExprRef real_binary(ExprKind kind, ExprRef a, ExprRef b) {
-  TFCC_CHECK(a->type == b->type);
+  if (a->type != b->type || !is_real_type(a->type)) return ill_typed(*a->pool, a->type);
   const auto va = as_real(a), vb = as_real(b);
   if (va && vb) return a->pool->real(fold_binary(kind, *va, *vb), a->type);
   switch (kind) {
@@ -151,6 +164,7 @@ ExprRef max(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(E
 ExprRef pow(ExprRef a, ExprRef b) { return real_binary(ExprKind::fpow, a, b); }
 
 ExprRef bit_and(ExprRef a, ExprRef b) {
+  if (a->type != Scalar::i64 || b->type != Scalar::i64) return ill_typed(*a->pool, Scalar::i64);
   const auto x = as_int(a), y = as_int(b);
   if (x && y) return a->pool->integer(*x & *y);
   if (a == b || (x && *x == 0) || (y && *y == -1)) return a;
@@ -163,7 +177,7 @@ ExprRef neg(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fneg, a)
 ExprRef abs(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fabs, a) : int_abs(a); }
 
 ExprRef unary(ExprKind kind, ExprRef a) {
-  TFCC_CHECK(is_real_type(a->type));
+  if (!is_real_type(a->type)) return ill_typed(*a->pool, a->type);
   if (auto v = as_real(a)) return a->pool->real(fold_unary(kind, *v), a->type);
   if (kind == ExprKind::fneg && a->kind == ExprKind::fneg) return a->args[0];
   const bool idempotent = kind == ExprKind::fabs || kind == ExprKind::floor || kind == ExprKind::ceil ||
@@ -243,6 +257,7 @@ ExprRef eq0(ExprRef p) {
 ExprRef junction(ExprKind kind, ExprRef a, ExprRef b) {
   const bool is_and = kind == ExprKind::band;
   std::vector<ExprRef> args;
+  if (a->type != Scalar::boolean || b->type != Scalar::boolean) return ill_typed(*a->pool, Scalar::boolean);
   for (ExprRef e : {a, b}) {
     if (is_bool(e, !is_and)) return e;
     if (is_bool(e, is_and)) continue;
@@ -304,6 +319,7 @@ ExprRef compare_integer(ExprKind kind, ExprRef a, ExprRef b) {
 
 ExprRef real_compare(ExprKind kind, ExprRef a, ExprRef b) {
   ExprPool& pool = *a->pool;
+  if (a->type != b->type) return ill_typed(pool, Scalar::boolean);
   const auto va = as_real(a), vb = as_real(b);
   if (va && vb) {
     return pool.boolean(kind == ExprKind::flt ? *va < *vb : kind == ExprKind::fle ? *va <= *vb : *va == *vb);
@@ -327,6 +343,7 @@ ExprRef logical_or(ExprRef a, ExprRef b) { return junction(ExprKind::bor, a, b);
 
 ExprRef logical_not(ExprRef a) {
   ExprPool& pool = *a->pool;
+  if (a->type != Scalar::boolean) return ill_typed(pool, Scalar::boolean);
   switch (a->kind) {
     case ExprKind::btrue: return pool.boolean(false);
     case ExprKind::bfalse: return pool.boolean(true);
@@ -353,13 +370,14 @@ ExprRef eq(ExprRef a, ExprRef b) {
 }
 
 ExprRef is_nan(ExprRef a) {
+  if (!is_real_type(a->type)) return ill_typed(*a->pool, Scalar::boolean);
   if (auto v = as_real(a)) return a->pool->boolean(std::isnan(*v));
   if (a->kind == ExprKind::i2f) return a->pool->boolean(false);
   return node(ExprKind::isnan, Scalar::boolean, {a});
 }
 
 ExprRef select(ExprRef c, ExprRef a, ExprRef b) {
-  TFCC_CHECK(c->type == Scalar::boolean && a->type == b->type);
+  if (c->type != Scalar::boolean || a->type != b->type) return ill_typed(*c->pool, a->type);
   if (is_bool(c, true) || a == b) return a;
   if (is_bool(c, false)) return b;
   if (c->kind == ExprKind::bnot) return select(c->args[0], b, a);

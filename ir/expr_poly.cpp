@@ -76,8 +76,11 @@ void normalise(Poly& p) {
 }
 
 Poly to_poly(ExprRef e) {
-  TFCC_CHECK(e->type == Scalar::i64);
   Poly p;
+  if (e->type != Scalar::i64) {
+    e->pool->ill_typed = true;
+    return p;
+  }
   if (e->kind == ExprKind::poly) {
     p.terms = e->terms;
     p.constant = e->value;
@@ -275,6 +278,7 @@ ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
 
 ExprRef floordiv(ExprRef a, ExprRef b) {
   ExprPool& pool = *a->pool;
+  if (a->type != Scalar::i64 || b->type != Scalar::i64) return ill_typed(pool, Scalar::i64);
   const auto va = as_int(a), vb = as_int(b);
   if (vb && *vb == 1) return a;
   if (va && vb && *vb > 0) return pool.integer(floor_div(*va, *vb));

@@ -17,6 +17,8 @@ struct Poly {
 
 /// The polynomial of any i64 expression; an atom is 1 * itself.
 Poly to_poly(ExprRef e);
+/// Notes in the pool that operands were of the wrong types; a placeholder of `type`.
+ExprRef ill_typed(ExprPool& pool, Scalar type);
 /// The canonical node: a constant, an atom alone, or a poly.
 ExprRef from_poly(ExprPool& pool, Poly p);
 Poly add(const Poly& a, const Poly& b, int64_t scale_b = 1);

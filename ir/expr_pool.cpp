@@ -8,7 +8,6 @@
 
 #include "ir/expr.h"
 #include "ir/expr_poly.h"
-#include "runtime/result.h"
 
 namespace tfcc::ir {
 namespace {
@@ -127,7 +126,7 @@ ExprRef ExprPool::integer(int64_t v) {
 }
 
 ExprRef ExprPool::real(double v, Scalar type) {
-  TFCC_CHECK(type == Scalar::f32 || type == Scalar::f64);
+  if (type != Scalar::f32 && type != Scalar::f64) return tfcc::ir::ill_typed(*this, Scalar::f32);
   Node n = make(ExprKind::fconst, type);
   n.real = type == Scalar::f32 ? static_cast<double>(static_cast<float>(v)) : v;
   if (std::isnan(n.real)) n.real = std::nan("");
@@ -138,6 +137,7 @@ ExprRef ExprPool::boolean(bool v) { return intern(make(v ? ExprKind::btrue : Exp
 
 ExprRef ExprPool::index(int64_t number, ExprRef extent) {
   if (is_int(extent, 1)) return integer(0);
+  ill_typed |= extent->type != Scalar::i64;
   Node n = make(ExprKind::index, Scalar::i64);
   n.value = number;
   n.args = {extent};
@@ -157,6 +157,7 @@ ExprRef ExprPool::param(std::string_view name, Scalar type) {
 }
 
 ExprRef ExprPool::load(int64_t slot, Scalar type, std::vector<ExprRef> indices) {
+  for (ExprRef i : indices) ill_typed |= i->type != Scalar::i64;
   Node n = make(ExprKind::load, type);
   n.value = slot;
   n.args = std::move(indices);

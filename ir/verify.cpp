@@ -30,6 +30,7 @@ class Verifier {
     for (OpId o : graph_.order()) op(o);
     outputs();
     uses();
+    if (graph_.pool().ill_typed) error("an expression was built from operands of the wrong types (E7)");
     return std::move(errors_);
   }
 

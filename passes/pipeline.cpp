@@ -59,6 +59,7 @@ Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<s
     reports.back().pass = name;
     graph.clean();
     std::vector<std::string> broken = ir::verify(graph);
+    graph.pool().ill_typed = false;
     if (!broken.empty()) {
       // An optimisation is never a requirement: what it cannot prove right is left alone, and said.
       graph = std::move(before);

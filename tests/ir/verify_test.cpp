@@ -377,5 +377,35 @@ TEST_F(VerifyGraph, Constants) {
   expect("K1");
 }
 
+// A builder that gets operands of the wrong types makes something and takes note; the note breaks the graph.
+TEST(Verify, IllTypedExpressions) {
+  using Build = ExprRef (*)(ExprPool&);
+  const Build builds[] = {
+      [](ExprPool& p) { return add(p.real(1), p.symbol("B")); },
+      [](ExprPool& p) { return add(p.symbol("B"), p.real(1)); },
+      [](ExprPool& p) { return mul(p.real(2, Scalar::f64), p.load(0, Scalar::f32, {})); },
+      [](ExprPool& p) { return div(p.symbol("B"), p.boolean(true)); },
+      [](ExprPool& p) { return max(p.boolean(true), p.boolean(false)); },
+      [](ExprPool& p) { return pow(p.symbol("B"), p.symbol("B")); },
+      [](ExprPool& p) { return bit_and(p.real(1), p.integer(1)); },
+      [](ExprPool& p) { return unary(ExprKind::exp, p.symbol("B")); },
+      [](ExprPool& p) { return lt(p.real(1), p.integer(1)); },
+      [](ExprPool& p) { return logical_and(p.boolean(true), p.symbol("B")); },
+      [](ExprPool& p) { return logical_not(p.real(0)); },
+      [](ExprPool& p) { return is_nan(p.symbol("B")); },
+      [](ExprPool& p) { return select(p.symbol("B"), p.real(1), p.real(2)); },
+      [](ExprPool& p) { return select(p.boolean(true), p.real(1), p.integer(2)); },
+      [](ExprPool& p) { return p.load(0, Scalar::f32, {p.real(0)}); },
+  };
+  for (size_t k = 0; k < std::size(builds); ++k) {
+    const auto g = parse("graph @g(%x: f32[B]) symbols(B = x.0 in 1..) {\n  return x = %x\n}\n");
+    ASSERT_TRUE(g);
+    EXPECT_FALSE(g->pool().ill_typed);
+    EXPECT_NE(builds[k](g->pool()), nullptr) << k;
+    EXPECT_TRUE(g->pool().ill_typed) << k;
+    EXPECT_NE(all(verify(*g)).find("(E7)"), std::string::npos) << k;
+  }
+}
+
 }  // namespace
 }  // namespace tfcc::ir
