@@ -30,10 +30,13 @@
 
 #ifdef __cplusplus
 extern "C" {
+#define TFCC_INT : int /* every int is a value of the enum then, so that a wrong one can be refused */
+#else
+#define TFCC_INT
 #endif
 
 /** What kind of failure it is; the numbers never change. */
-typedef enum {
+typedef enum TFCC_INT {
   TFCC_OK = 0,
   TFCC_INVALID_ARGUMENT = 1, /**< wrong name, dtype or value given by the caller */
   TFCC_UNSUPPORTED = 2,      /**< understood, but tfcc cannot do it */
@@ -46,7 +49,7 @@ typedef enum {
 } tfcc_status;
 
 /** Element type; the numbers are those of the artifact and never change. */
-typedef enum {
+typedef enum TFCC_INT {
   TFCC_F32 = 0,
   TFCC_F16 = 1,
   TFCC_BF16 = 2,
@@ -60,7 +63,7 @@ typedef enum {
 } tfcc_dtype;
 
 /** Where a tensor's memory is. */
-typedef enum { TFCC_HOST = 0, TFCC_ON_DEVICE = 1 } tfcc_place;
+typedef enum TFCC_INT { TFCC_HOST = 0, TFCC_ON_DEVICE = 1 } tfcc_place;
 
 /** A loaded file; immutable, may be used by any thread. */
 typedef struct tfcc_model tfcc_model;

@@ -57,12 +57,15 @@ def arrays(folder):
     return {p.stem: np.load(p) for p in sorted(folder.glob("*.npy"))}
 
 
-def relative_error(got, want, valid):
-    """L2 error over what is defined: real tokens of [B,S,...], rows with a real token of [B,...]."""
+def relative_error(got, want, valid, cached):
+    """L2 error over what is defined: real tokens of [B,S,...], real keys of a cache [B,H,T,D] (`cached` is [B,T]),
+    rows with a real token of [B,...]."""
     if got.shape != want.shape:
         raise Failure(f"shape {list(got.shape)}, expected {list(want.shape)}")
     if want.ndim >= 2 and want.shape[:2] == valid.shape:
         part = valid
+    elif cached is not None and want.ndim == 4 and (want.shape[0], want.shape[2]) == cached.shape:
+        got, want, part = got.swapaxes(1, 2), want.swapaxes(1, 2), cached
     elif want.ndim >= 1 and want.shape[0] == valid.shape[0]:
         part = valid.any(1)
     else:
@@ -80,6 +83,7 @@ def check_case(tfcc, compiled, case, names, scratch):
     inputs = [f"{p.stem}={p}" for p in sorted((case / "in").glob("*.npy"))]
     run(tfcc, "run", compiled, *(word for i in inputs for word in ("--input", i)), "--output", result)
     valid, worst = np.load(case / "valid.npy"), (0.0, "")
+    mask = case / "in" / "attention_mask.npy"
     with np.load(result) as got:
         for name, want in arrays(case / "out").items():
             if name not in names:
@@ -87,7 +91,8 @@ def check_case(tfcc, compiled, case, names, scratch):
             if name not in got.files:
                 raise Failure(f"case {case.name}: no output '{name}', only {', '.join(got.files)}")
             try:
-                worst = max(worst, (relative_error(got[name], want, valid), name))
+                cached = np.load(mask).astype(bool) if name.startswith("present") and mask.exists() else None
+                worst = max(worst, (relative_error(got[name], want, valid, cached), name))
             except Failure as e:
                 raise Failure(f"case {case.name}, {name}: {e}")
     return worst

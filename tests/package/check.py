@@ -68,9 +68,9 @@ def check_headers(prefix, compiler, flags, folder):
         prefix / "include/tfcc/runtime/tfcc_c.h")
 
 
-def build_with_cmake(prefix, compiler, flags, folder):
+def build_with_cmake(prefix, compiler, flags, c_flags, folder):
     run("cmake", "-S", ROOT / "tools/examples", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}",
-        f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_CXX_FLAGS={' '.join(flags)}")
+        *(f"-DCMAKE_{word}" for word in (f"CXX_COMPILER={compiler}", f"CXX_FLAGS={' '.join(flags)}", f"C_FLAGS={c_flags}")))
     found = (folder / "CMakeCache.txt").read_text()
     expect(re.escape(f"tfcc_DIR:PATH={prefix}/"), found, "find_package found another tfcc")
     run("cmake", "--build", folder)
@@ -86,7 +86,7 @@ def build_with_pkg_config(prefix, compiler, flags, program):
         f"-Wl,-rpath,{libraries}")
 
 
-def check_installed(build, compiler, flags, cpu):
+def check_installed(build, compiler, flags, c_flags, cpu):
     with tempfile.TemporaryDirectory() as temporary:
         top = Path(temporary).resolve()
         run("cmake", "--install", build, "--prefix", top / "first")
@@ -96,7 +96,7 @@ def check_installed(build, compiler, flags, cpu):
         expect(rf"SONAME.*\[libtfcc\.so\.\d+\]", run("readelf", "-d", library), "soname")
         check_exports(library)
         check_headers(prefix, compiler, flags, top)
-        build_with_cmake(prefix, compiler, flags, top / "build")
+        build_with_cmake(prefix, compiler, flags, c_flags, top / "build")
         build_with_pkg_config(prefix, compiler, flags, top / "minimal")
         expect(VERSION, run(prefix / "bin/tfcc", "--version"), "tfcc --version")
         run(prefix / "bin/tfcc-embed", "--help")
@@ -136,13 +136,14 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("compiler", nargs="?")
     parser.add_argument("--flags", default="")
+    parser.add_argument("--c-flags", default="")
     parser.add_argument("--no-cpu", action="store_true")
     parser.add_argument("--deb", action="store_true")
     a = parser.parse_args()
     if a.deb:
         check_deb(a.build.resolve())
     elif a.compiler:
-        check_installed(a.build.resolve(), a.compiler, a.flags.split(), not a.no_cpu)
+        check_installed(a.build.resolve(), a.compiler, a.flags.split(), a.c_flags, not a.no_cpu)
     else:
         parser.error("CXX is missing")
 

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
-  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache;
+  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
   bool passes_given = false;
   int threads = 0;
@@ -129,6 +129,7 @@ Result<void> compile_model(Options o) {
   if (!targets) return usage_error(targets.error().message);
   if (targets->empty()) return usage_error("--target names no target");
   TFCC_TRY_VOID(check_passes(split(o.passes)));
+  TFCC_TRY(const auto default_passes, default_passes_without(o.skip_passes));
 
   frontend::ImportReport import;
   TFCC_TRY(ir::Graph graph, load_graph(o.model, &import));
@@ -144,7 +145,7 @@ Result<void> compile_model(Options o) {
     auto written = dump_graph(o, number++, r.pass, g);
     if (!written) dump_error = written.error();
   };
-  TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : passes::default_pipeline(), after));
+  TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : default_passes, after));
   if (dump_error) return *dump_error;
   if (!o.quiet) show(import, graph, reports);
   if (const size_t n = count_strict_misses(reports); o.strict && n > 0) {
@@ -220,6 +221,7 @@ void add_compile(CLI::App& app, Action& action) {
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
+  c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
   add_size_flags(*c, o->sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 
+#include <fmt/format.h>
+
 #include "codegen/compile.h"
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
@@ -86,6 +88,16 @@ Result<void> check_passes(const std::vector<std::string>& names) {
     return usage_error(passes::run_passes(none, {name}).error().message);
   }
   return {};
+}
+
+Result<std::vector<std::string>> default_passes_without(const std::string& skip) {
+  const std::vector<std::string> skipped = split(skip);
+  TFCC_TRY_VOID(check_passes(skipped));
+  std::vector<std::string> names = passes::default_pipeline();
+  for (const std::string& name : skipped) {
+    if (std::erase(names, name) == 0) return usage_error(fmt::format("--skip-passes: '{}' is not a default pass", name));
+  }
+  return names;
 }
 
 std::string default_target() {

@@ -24,6 +24,10 @@ std::string print_for_folder(const ir::Graph& graph, const std::string& model,
 /// Errors: a usage error for the first name that no pass has, with the list.
 Result<void> check_passes(const std::vector<std::string>& names);
 
+/// The default passes without those that `skip` names (a list with commas).
+/// Errors: a usage error for the first name that is not one of them.
+Result<std::vector<std::string>> default_passes_without(const std::string& skip);
+
 /// The target when none is named: the GPU that is there (as PTX if it is newer than tfcc), else
 /// cpu.
 std::string default_target();
