@@ -236,6 +236,7 @@ void merge(Facts& into, const Facts& from) {
     auto [it, added] = into.max.emplace(k, v);
     it->second = std::min(it->second, v);
   }
+  for (const auto& [k, v] : from.min) into.min[k] = std::max(into.min[k], v);
   into.reason.insert(from.reason.begin(), from.reason.end());
   into.alias.insert(from.alias.begin(), from.alias.end());
   into.fixed.insert(from.fixed.begin(), from.fixed.end());
@@ -366,6 +367,11 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     Result<void> walked = walk(im, facts);
     const Facts before = facts;
     merge(facts, im.found);
+    for (const auto& [name, least] : facts.min) {
+      if (auto most = facts.max.find(name); most == facts.max.end() || least <= most->second) continue;
+      return Error{ErrorCode::shape, fmt::format("{}: size {} would have to be at least {} and at most {}", model.path, escaped(name), least,
+                                                 facts.max[name])};
+    }
     if (!(facts == before)) continue;  // with what was learned, even a walk that failed may go through
     TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();

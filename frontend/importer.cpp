@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/ir.h"
+
 namespace tfcc::frontend {
 namespace {
 
@@ -239,6 +241,15 @@ void Importer::same_size(const std::string& a, const std::string& b) {
   if (kept != gone) found.alias[gone] = kept;
 }
 
+bool Importer::equal_to_sum(ExprRef symbol, ExprRef sum) {
+  if (symbol->kind != ir::ExprKind::symbol || sum->kind != ir::ExprKind::poly || sum->terms.empty() || known_.equal.count(symbol->name)) return false;
+  bool free = sum->value >= 0 && is_size_expression(sum);
+  for (const ir::Term& t : sum->terms) free = free && t.coefficient > 0;
+  ir::for_each_node(sum, [&](ExprRef n) { free = free && n != symbol && n->kind != ir::ExprKind::index; });
+  if (free) found.equal[symbol->name] = ir::print(sum);
+  return free;
+}
+
 Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   if (a == b) return a;
   ExprRef difference = ir::sub(a, b);
@@ -249,6 +260,12 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
     ExprRef other = m == a ? b : a;
     if (m->args[0] == other || m->args[1] == other) {
       ExprRef limit = m->args[0] == other ? m->args[1] : m->args[0];
+      // A mask cut to the keys there are, min(P + S, T): a longer T has no use, and T = P + S is what the next round can compute with.
+      if (equal_to_sum(limit, other)) return other;
+      if (limit->kind == ir::ExprKind::symbol && other->kind == ir::ExprKind::symbol) {
+        same_size(other->name, limit->name);
+        return other;
+      }
       TFCC_TRY_VOID(require_ge0(ir::sub(limit, other), fmt::format("{} must be at most {}", shown(other), shown(limit))));
       return other;
     }
@@ -261,15 +278,9 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
     same_size(pair->first->name, pair->second->name);
     return a;
   }
+  // The length of a mask against that of the past and the new tokens: one size less.
   for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
-    // The length of a mask against that of the past and the new tokens: one size less.
-    if (x->kind != ir::ExprKind::symbol || y->kind != ir::ExprKind::poly || y->terms.empty() || known_.equal.count(x->name)) continue;
-    bool free = y->value >= 0 && is_size_expression(y);
-    for (const ir::Term& t : y->terms) free = free && t.coefficient > 0;
-    ir::for_each_node(y, [&](ExprRef n) { free = free && n != x && n->kind != ir::ExprKind::index; });
-    if (!free) continue;
-    found.equal[x->name] = ir::print(y);
-    return y;
+    if (equal_to_sum(x, y)) return y;
   }
   if (auto fixed = solved(without_common_sizes(*this, difference)); fixed && fixed->second >= 0) {
     found.fixed.insert(*fixed);
@@ -289,6 +300,44 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   return a;
 }
 
+namespace {
+
+// True if `e` cannot fall when a size in it grows: sums and quotients by constants, as windows count.
+bool grows_with_sizes(ExprRef e) {
+  switch (e->kind) {
+    case ir::ExprKind::symbol: return true;
+    case ir::ExprKind::poly:
+      return std::all_of(e->terms.begin(), e->terms.end(), [](const ir::Term& t) {
+        return t.coefficient > 0 && t.atoms.size() == 1 && grows_with_sizes(t.atoms[0]);
+      });
+    case ir::ExprKind::floordiv: return ir::as_int(e->args[1]) && grows_with_sizes(e->args[0]);
+    case ir::ExprKind::imin:
+    case ir::ExprKind::imax: return grows_with_sizes(e->args[0]) && grows_with_sizes(e->args[1]);
+    default: return false;
+  }
+}
+
+constexpr int64_t kLargestLeast = int64_t{1} << 20;  // of a size: a second of audio is some ten thousand samples
+
+// The one size in `e` and the least value at which e >= 0, where e grows with it.
+std::optional<std::pair<std::string, int64_t>> least_size(ExprRef e) {
+  std::string name;
+  bool single = grows_with_sizes(e);
+  ir::for_each_node(e, [&](ExprRef n) {
+    if (n->kind != ir::ExprKind::symbol) return;
+    single = single && (name.empty() || name == n->name);
+    name = n->name;
+  });
+  if (!single || name.empty()) return std::nullopt;
+  auto holds = [&](int64_t size) { return ir::eval_size(e, [&](std::string_view) { return size; }) >= 0; };
+  int64_t low = 0, high = kLargestLeast;  // holds at high, not at low
+  if (holds(low) || !holds(high)) return std::nullopt;
+  while (high - low > 1) (holds(low + (high - low) / 2) ? high : low) = low + (high - low) / 2;
+  return std::pair{name, high};
+}
+
+}  // namespace
+
 Result<void> Importer::require_ge0(ExprRef e, const std::string& what) {
   if (ir::prove_ge0(e)) return {};
   if (auto v = ir::as_int(e)) return fail(ErrorCode::shape, what);
@@ -300,6 +349,10 @@ Result<void> Importer::require_ge0(ExprRef e, const std::string& what) {
     it->second = std::min(it->second, e->value);
     found.reason[name] = fail(ErrorCode::shape, what).message;
     return {};
+  }
+  if (auto least = least_size(e)) {
+    int64_t& min = found.min[least->first];
+    min = std::max(min, least->second);
   }
   graph.checks.push_back({ir::le(integer(0), e), what});
   return {};

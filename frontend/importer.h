@@ -114,6 +114,8 @@ class Importer {
   ValueId add_pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string name);
   void same_size(const std::string& a, const std::string& b);
   bool equal_by_index(ExprRef e, ExprRef n);
+  /// Learns that a size is a sum of others. False if it is no size of its own or the sum holds it.
+  bool equal_to_sum(ExprRef symbol, ExprRef sum);
   const Model& model_;
   const Facts& known_;
   std::unordered_map<uint32_t, int> onnx_types_;                   // of values whose type is narrower in ONNX

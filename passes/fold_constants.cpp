@@ -2,7 +2,7 @@
 // fold-constants: a small op whose operands are all constants becomes a constant.
 //   before: const @a : f32[2] = [1.0, 2.0]        %y = pointwise(@a) {body = (i) => @a[i] * 2.0} : f32[2]
 //   after:  const @y : f32[2] = [2.0, 4.0]
-// Requires: every operand constant and at most 64 KiB; the result's dims known and at most 64 KiB.
+// Requires: every operand constant and at most 64 KiB; the result's dims known and at most 64 KiB; no size in the body.
 // A sum over an integer constant, read at plain indices, is folded whatever its size: the column sums of a quantised weight.
 //   before: const @w : i8[2,2] = [1, 2, 3, 4]     %s = reduce(@w) {body = (i,j) => @w[j,i], extents = [2], kind = sum} : i32[2]
 //   after:  const @s : i32[2] = [4, 6]
@@ -50,6 +50,12 @@ size_t position(const Graph& g, ValueId v, std::span<const int64_t> at) {
   return static_cast<size_t>(p);
 }
 
+bool reads_a_size(ExprRef e) {
+  bool any = false;
+  ir::for_each_node(e, [&](ExprRef n) { any |= n->kind == ir::ExprKind::symbol; });
+  return any;
+}
+
 bool fold(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId result = op.results[0];
@@ -57,6 +63,8 @@ bool fold(Graph& g, OpId o) {
   if (op.operands.empty()) return false;  // sizes and literals are inlined, not stored
   auto dims = known_dims(type);
   if (!dims) return false;
+  const ExprRef body = op.as<ir::PointwiseAttrs>().body;
+  if (reads_a_size(body)) return false;  // a row of a table picked by a size: known when the model runs
   auto operands = operand_bytes(g, op);
   if (!operands) return false;
   int64_t count = 1;
@@ -73,7 +81,6 @@ bool fold(Graph& g, OpId o) {
   };
   bool flagged = false;
   env.flag = [&](int64_t) { flagged = true; };
-  const ExprRef body = op.as<ir::PointwiseAttrs>().body;
   for (int64_t p = 0; p < count; ++p) {
     int64_t rest = p;
     for (size_t k = at.size(); k-- > 0; rest /= (*dims)[k]) at[k] = rest % (*dims)[k];
