@@ -214,8 +214,6 @@ std::optional<Band> band_of(ExprRef condition, ExprRef queries, ExprRef keys) {
 
 namespace {
 
-constexpr int64_t kLargestLookedAt = 64 * 1024;
-
 struct Values {
   DType dtype;
   std::vector<int64_t> dims;
@@ -265,8 +263,8 @@ ExprRef affine(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indi
   return e;
 }
 
-// Two values, one where the last index is <= the one before it: GPT-2's tril.
-ExprRef triangle(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indices) {
+// Two values that depend on the distance of the last index from the one before it alone: a tril, or a window around the diagonal.
+ExprRef band(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indices) {
   const size_t rank = v.dims.size();
   if (rank < 2) return nullptr;
   const int64_t rows = v.dims[rank - 2], columns = v.dims[rank - 1];
@@ -275,19 +273,30 @@ ExprRef triangle(ExprPool& pool, const Values& v, const std::vector<ExprRef>& in
   auto same = [&](int64_t a, int64_t b) {
     return std::equal(v.bytes.begin() + a * n, v.bytes.begin() + (a + 1) * n, v.bytes.begin() + b * n);
   };
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
-      if (!same(r * columns + c, c <= r ? 0 : 1)) return nullptr;
-    }
+  auto at_distance = [&](int64_t t) { return t < 0 ? -t * columns : t; };
+  // Where the value along the first column upwards and the first row changes: at most twice, and back to what it was.
+  std::vector<int64_t> changes;
+  for (int64_t t = 2 - rows; t < columns; ++t) {
+    if (!same(at_distance(t - 1), at_distance(t))) changes.push_back(t);
+    if (changes.size() > 2) return nullptr;
   }
-  return select(le(indices[rank - 1], indices[rank - 2]), literal(pool, v, 0), literal(pool, v, 1));
+  if (changes.empty()) return nullptr;  // cost: the next loop would find a difference
+  const int64_t outside = at_distance(1 - rows), inside = at_distance(changes[0]);
+  if (changes.size() == 2 && !same(outside, at_distance(changes[1]))) return nullptr;
+  for (int64_t i = 0; i < v.count; ++i) {
+    if (!same(i, at_distance(i % columns - i / columns))) return nullptr;
+  }
+  ExprRef row = indices[rank - 2], column = indices[rank - 1];
+  auto from = [&](int64_t t) { return le(add(row, pool.integer(t)), column); };
+  if (changes.size() == 1) return select(logical_not(from(changes[0])), literal(pool, v, outside), literal(pool, v, inside));
+  return select(logical_and(from(changes[0]), logical_not(from(changes[1]))), literal(pool, v, inside), literal(pool, v, outside));
 }
 
 }  // namespace
 
-ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices) {
+ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices, int64_t largest) {
   Values v{c.result_dtype(), c.result_dims(), {}, c.element_count()};
-  if (v.count == 0 || v.count * static_cast<int64_t>(size_of(v.dtype)) > kLargestLookedAt) return nullptr;
+  if (v.count == 0 || v.count * static_cast<int64_t>(size_of(v.dtype)) > largest) return nullptr;
   if (c.source == Constant::Source::random || c.source == Constant::Source::concat) return nullptr;
   auto bytes = materialize(c);
   if (!bytes) return nullptr;
@@ -305,7 +314,7 @@ ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<Ex
   if (all_constant) return literal(pool, v, position);
   if (uniform(v)) return literal(pool, v, 0);
   if (ExprRef e = affine(pool, v, indices)) return e;
-  return triangle(pool, v, indices);
+  return band(pool, v, indices);
 }
 
 }  // namespace tfcc::ir

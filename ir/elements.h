@@ -73,7 +73,7 @@ struct Band {
 std::optional<Band> band_of(ExprRef condition, ExprRef queries, ExprRef keys);
 
 /// What a constant is at these indices without a load: a literal at constant indices, one number for all, an affine
-/// function of the indices, or a triangle. Null if none of these. Large constants (over 64 KiB) are never looked at.
-ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices);
+/// function of the indices, a triangle or a band. Null if none of these. Constants over `largest` bytes are never looked at.
+ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices, int64_t largest = 64 * 1024);
 
 }  // namespace tfcc::ir

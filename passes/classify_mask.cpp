@@ -10,7 +10,8 @@
 // Requires: one live score; no condition that masks whole rows, other than of padded queries; no reduction over the batch (the scale
 // of a quantised tensor) reads the result, for it would carry a row without a visible key into the others.
 #include "ir/ir.h"
-#include "passes/match.h"
+#include "passes/mask_cases.h"
+#include "passes/mask_score.h"
 #include "passes/passes.h"
 
 #include <algorithm>
@@ -19,130 +20,28 @@
 namespace tfcc::passes {
 namespace {
 
-constexpr double kScoreBound = 1000;     // assumed of scores before the mask
-constexpr double kMargin = 104;          // exp(-104) == 0 in f32
-constexpr double kLargeConstant = 1200;  // what may mask: beyond the bound and the margin
-constexpr size_t kControls = 10;
-
-struct Interval {
-  double low, high;
-};
-
-constexpr Interval kAny{-INFINITY, INFINITY};
-
-Interval times(Interval a, Interval b) {
-  double lo = INFINITY, hi = -INFINITY;
-  for (double x : {a.low, a.high}) {
-    for (double y : {b.low, b.high}) {
-      const double p = x == 0 || y == 0 ? 0 : x * y;
-      lo = std::min(lo, p);
-      hi = std::max(hi, p);
-    }
-  }
-  return {lo, hi};
-}
-
-// Bounds of a real expression; `s` and real loads are taken within the assumed bound.
-Interval bounds(ExprRef e) {
-  if (auto c = ir::as_real(e)) return {*c, *c};
-  auto a = [&](size_t i) { return bounds(e->args[i]); };
-  switch (e->kind) {
-    case ExprKind::param: case ExprKind::load: return {-kScoreBound, kScoreBound};
-    case ExprKind::fadd: return {a(0).low + a(1).low, a(0).high + a(1).high};
-    case ExprKind::fsub: return {a(0).low - a(1).high, a(0).high - a(1).low};
-    case ExprKind::fneg: return {-a(0).high, -a(0).low};
-    case ExprKind::fmul: {
-      // A scale on the product: it is the scaled score that the bound is about.
-      const bool scaled = (e->args[0]->kind == ExprKind::param && ir::as_real(e->args[1])) ||
-                          (e->args[1]->kind == ExprKind::param && ir::as_real(e->args[0]));
-      return scaled ? Interval{-kScoreBound, kScoreBound} : times(a(0), a(1));
-    }
-    case ExprKind::fdiv: {
-      auto c = ir::as_real(e->args[1]);
-      return c && *c != 0 ? times(a(0), {1 / *c, 1 / *c}) : kAny;
-    }
-    case ExprKind::fmin: return {std::min(a(0).low, a(1).low), std::min(a(0).high, a(1).high)};
-    case ExprKind::fmax: return {std::max(a(0).low, a(1).low), std::max(a(0).high, a(1).high)};
-    case ExprKind::select: return {std::min(a(1).low, a(2).low), std::max(a(1).high, a(2).high)};
-    case ExprKind::tanh: case ExprKind::erf: return {-1, 1};
-    case ExprKind::f2f: return a(0);
-    default: return kAny;
-  }
-}
-
-// NaN counts: it masks nothing, but it is no live score either.
-bool has_large_constant(ExprRef e) {
-  bool large = false;
-  ir::for_each_node(e, [&](ExprRef n) {
-    if (auto c = ir::as_real(n)) large |= !(std::fabs(*c) < kLargeConstant);
-  });
-  return large;
-}
-
-// A clamp that no score reaches: max(s, -5e4).
-ExprRef without_idle_clamps(ExprRef e) {
-  return ir::rewrite(e, [](ExprRef n) -> ExprRef {
-    if (n->kind != ExprKind::fmax && n->kind != ExprKind::fmin) return nullptr;
-    for (size_t i = 0; i < 2; ++i) {
-      const auto c = ir::as_real(n->args[i]);
-      if (!c) continue;
-      ExprRef x = without_idle_clamps(n->args[1 - i]);
-      const Interval b = bounds(x);
-      if (n->kind == ExprKind::fmax ? *c <= b.low : *c >= b.high) return x;
-    }
-    return nullptr;
-  });
-}
-
-// Upper bound of a masked score, given a live one: what both add (a bias by distance) is part of the live score's bound.
-double upper_bound(ExprRef masked, ExprRef live) {
-  std::vector<ExprRef> rest = summands(masked);
-  for (ExprRef s : summands(live)) {
-    auto it = std::find(rest.begin(), rest.end(), s);
-    if (it == rest.end()) return bounds(masked).high;
-    rest.erase(it);
-  }
-  double high = kScoreBound;
-  for (ExprRef s : rest) high += bounds(s).high;
-  return std::min(high, bounds(masked).high);
-}
-
-// A decision that cases differ in: a condition, or an input taken as 0 or 1.
-struct Control {
-  ExprRef node = nullptr;  // boolean condition, or load of a number
-  bool operator==(const Control&) const = default;
-};
-
-struct Choice {
-  Control control;
-  bool value;
-};
-
-struct Case {
-  std::vector<Choice> choices;
-  ExprRef score;
-};
-
 class Classifier {
  public:
-  Classifier(Graph& g, OpId o, PassReport& report) : g_(g), o_(o), report_(report) {}
+  Classifier(Graph& g, OpId o, PassReport& report) : g_(g), o_(o), report_(report), cases_(g, o) {}
 
   bool run(bool batch_is_mixed) {
     const auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();
-    if (attrs.visible || !may_mask(attrs.score)) return false;
+    if (attrs.visible) return false;
+    ExprRef score = cases_.prepared(attrs.score);
+    if (!cases_.may_mask(score)) return false;
     if (batch_is_mixed) return miss("a reduction over the batch reads the result");
-    split({{}, without_idle_clamps(attrs.score)});
-    if (failed_) return miss("the score has more than ten conditions");
+    const auto cases = cases_.split(score);
+    if (!cases) return miss("the score has more than ten conditions");
     std::vector<Case> live, masked;
-    for (Case& c : cases_) {
-      (may_mask(c.score) ? masked : live).push_back(std::move(c));
+    for (const Case& c : *cases) {
+      (cases_.may_mask(c.score) ? masked : live).push_back(c);
     }
     if (live.empty() || masked.empty()) return miss("the mask is no choice between live and masked scores");
     double lowest = INFINITY;
     for (const Case& c : live) lowest = std::min(lowest, bounds(c.score).low);
     lowest = std::max(lowest, -kScoreBound);  // assumed of all of a live score
     for (const Case& c : masked) {
-      if (!(upper_bound(c.score, live[0].score) + kMargin <= lowest)) return miss("a masked score is not far enough below the others");
+      if (!(upper_bound(c.score, live[0].score) + kMaskMargin <= lowest)) return miss("a masked score is not far enough below the others");
     }
     return apply(live, masked);
   }
@@ -151,111 +50,6 @@ class Classifier {
   bool miss(const std::string& reason) {
     report_.misses.push_back({label(g_, o_), reason});
     return false;
-  }
-
-  // A graph input [batch, position], other axes of size 1 aside.
-  bool is_mask_load(ExprRef load) const {
-    if (load->kind != ExprKind::load) return false;
-    const ValueId v = g_.op(o_).operands[load->value];
-    if (g_.def(v)) return false;
-    size_t positions = 0;
-    for (size_t k = 1; k < load->args.size(); ++k) {
-      ExprRef i = load->args[k];
-      if (ir::is_int(i, 0)) continue;
-      if (i->kind != ExprKind::index || i->value < 2) return false;
-      ++positions;
-    }
-    return positions == 1 && load->args[0]->kind == ExprKind::index && load->args[0]->value == 0;
-  }
-
-  // Is there what may hide a key: a large constant, or the logarithm of a mask?
-  bool may_mask(ExprRef e) const {
-    bool found = has_large_constant(e);
-    ir::for_each_node(e, [&](ExprRef n) {
-      if (n->kind != ExprKind::log) return;
-      ir::for_each_node(n, [&](ExprRef m) { found |= is_mask_load(m); });
-    });
-    return found;
-  }
-
-  // A real mask that e reads through real arithmetic alone: after a rounding it need not be 0 or 1.
-  ExprRef real_mask(ExprRef e) const {
-    if (e->kind == ExprKind::load) return e->type != Scalar::i64 && is_mask_load(e) ? e : nullptr;
-    switch (e->kind) {
-      case ExprKind::fadd: case ExprKind::fsub: case ExprKind::fmul: case ExprKind::fdiv: case ExprKind::fneg: case ExprKind::f2f: case ExprKind::log:
-        break;
-      default: return nullptr;
-    }
-    for (ExprRef a : e->args) {
-      ExprRef m = real_mask(a);
-      if (m) return m;
-    }
-    return nullptr;
-  }
-
-  std::optional<Control> find_control(ExprRef e) const {
-    std::optional<Control> found;
-    ir::for_each_node(e, [&](ExprRef n) {
-      if (found) return;
-      if (n->kind == ExprKind::select && (n->type == Scalar::f32 || n->type == Scalar::f64)) {
-        // A conjunction is decided one literal at a time, so that each can be classified by its indices.
-        ExprRef c = n->args[0];
-        while (c->kind == ExprKind::band || c->kind == ExprKind::bor || c->kind == ExprKind::bnot) c = c->args[0];
-        found = Control{c};
-      } else if (n->kind == ExprKind::i2f) {
-        ir::for_each_node(n->args[0], [&](ExprRef m) {
-          if (!found && m->type == Scalar::i64 && is_mask_load(m)) found = Control{m};
-        });
-      }
-    });
-    if (found) return found;
-    // A real mask is one where a large constant is multiplied by what it makes; what is only added is a bias.
-    ir::for_each_node(e, [&](ExprRef n) {
-      if (found) return;  // cost: any of them will do
-      if (n->kind != ExprKind::log && (n->kind != ExprKind::fmul || !may_mask(n))) return;
-      if (ExprRef m = real_mask(n)) found = Control{m};
-    });
-    return found;
-  }
-
-  // The score with a control decided. `mask == 1` being true says what the mask is.
-  static ExprRef decide(ExprRef e, const Control& c, bool value) {
-    ExprPool& pool = *e->pool;
-    ExprRef known = nullptr, is = nullptr;
-    if (value && c.node->kind == ExprKind::eq0) {
-      ExprRef p = c.node->args[0];
-      if (p->kind == ExprKind::load) known = p, is = pool.integer(0);
-      if (p->kind == ExprKind::poly && p->terms.size() == 1 && p->terms[0].atoms.size() == 1 &&
-          p->terms[0].coefficient == 1 && p->terms[0].atoms[0]->kind == ExprKind::load) {
-        known = p->terms[0].atoms[0];
-        is = pool.integer(-p->value);
-      }
-    }
-    return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-      if (n == c.node && n->type == Scalar::boolean) return pool.boolean(value);
-      if (n == c.node) return n->type == Scalar::i64 ? pool.integer(value) : pool.real(value, n->type);
-      return n == known ? is : nullptr;
-    });
-  }
-
-  void split(Case c) {
-    if (failed_) return;  // cost: the rest of the cases
-    std::optional<Control> control;
-    if (may_mask(c.score)) control = find_control(c.score);
-    if (!control) {
-      cases_.push_back(std::move(c));
-      return;
-    }
-    if (c.choices.size() >= kControls) {
-      failed_ = true;
-      return;
-    }
-    for (bool value : {true, false}) {
-      Case next = c;
-      next.choices.push_back({*control, value});
-      next.score = without_idle_clamps(decide(c.score, *control, value));
-      split(std::move(next));
-    }
   }
 
   // The condition that a choice stands for. A mask taken as a number must be 0 or 1: the kernel flags anything else.
@@ -375,8 +169,7 @@ class Classifier {
   Graph& g_;
   OpId o_;
   PassReport& report_;
-  std::vector<Case> cases_;
-  bool failed_ = false;
+  MaskCases cases_;
 };
 
 // For each value, whether a reduction over the batch (or over all of a tensor) is computed from it.

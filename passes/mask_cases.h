@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cases of a masked score, for classify-mask: a decision is picked, both of its outcomes are put into the score and folded,
+// and so on while something is left that may hide a key.
+#pragma once
+
+#include "passes/match.h"
+
+namespace tfcc::passes {
+
+/// A decision that cases differ in: a condition, or an input mask taken as 0 or 1.
+struct Control {
+  ExprRef node = nullptr;  // boolean condition, or load of a number
+  bool operator==(const Control&) const = default;
+};
+
+struct Choice {
+  Control control;
+  bool value;
+};
+
+struct Case {
+  std::vector<Choice> choices;
+  ExprRef score;
+};
+
+class MaskCases {
+ public:
+  /// Of an attention's score.
+  MaskCases(const Graph& graph, OpId attention) : graph_(graph), operands_(graph.op(attention).operands) {}
+
+  /// The score with its conditions and constant masks spelled out, as the functions below want it.
+  ExprRef prepared(ExprRef score) const;
+
+  /// Is there what may hide a key: a large constant, or the logarithm of a mask?
+  bool may_mask(ExprRef score) const;
+
+  /// Nothing if a path has too many decisions.
+  std::optional<std::vector<Case>> split(ExprRef score);
+
+ private:
+  bool is_mask_load(ExprRef load) const;
+  ExprRef real_mask(ExprRef e) const;
+  std::optional<Control> find_control(ExprRef e) const;
+  bool split(Case c);
+
+  const Graph& graph_;
+  const std::vector<ValueId>& operands_;
+  std::vector<Case> cases_;
+};
+
+}  // namespace tfcc::passes
