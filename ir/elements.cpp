@@ -129,6 +129,39 @@ Captured capture(ExprRef free) {
   return c;
 }
 
+namespace {
+
+// The expressions among attributes that load operands.
+struct BodyCollector {
+  std::vector<ExprRef*>& out;
+  void operator()(const char*, ExprRef& e) { out.push_back(&e); }
+  template <class T> void operator()(const char*, T&) {}
+};
+
+size_t first_loaded(const Op& op) {
+  if (op.kind == OpKind::attention) return 3;
+  return op.kind == OpKind::pointwise_norm ? 1 + op.as<PointwiseNormAttrs>().has_beta : 0;
+}
+
+}  // namespace
+
+void merge_operands(Graph& graph, OpId o) {
+  const std::vector<ValueId> old = graph.op(o).operands;
+  const size_t first = std::min(first_loaded(graph.op(o)), old.size());
+  std::vector<ValueId> loaded(old.begin() + first, old.end());
+  std::sort(loaded.begin(), loaded.end(), [](ValueId a, ValueId b) { return a.value < b.value; });
+  if (std::adjacent_find(loaded.begin(), loaded.end()) == loaded.end()) return;
+  std::vector<ExprRef*> bodies;
+  std::visit([&](auto& attrs) { attrs.visit(BodyCollector{bodies}); }, graph.op(o).attrs);
+  if (bodies.empty()) return;  // a product of a value with itself
+  std::vector<ExprRef> free;
+  for (ExprRef* e : bodies) free.push_back(*e ? free_expr(graph, o, *e, {}) : nullptr);
+  std::vector<ValueId> operands(old.begin(), old.begin() + first);
+  free = capture(free, operands);
+  for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
+  graph.set_operands(o, operands);
+}
+
 bool has_loads(ExprRef e) { return !loads_of(e).empty(); }
 
 bool uses_index(ExprRef e, int64_t number) {

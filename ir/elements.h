@@ -47,6 +47,9 @@ Captured capture(ExprRef free);
 /// The same for several expressions over one operand list; `operands` may hold leading operands that are not for loads.
 std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<ValueId>& operands);
 
+/// Of an op whose expressions load operands: a value that is listed twice (two became equal) is listed once.
+void merge_operands(Graph& graph, OpId o);
+
 /// Distinct values loaded by a free expression, in order of first appearance.
 std::vector<ValueId> loads_of(ExprRef free);
 bool has_loads(ExprRef e);

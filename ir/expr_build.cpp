@@ -221,6 +221,17 @@ int64_t content(const Poly& p) {
 
 int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) != (b < 0))); }
 
+// x / c <= n is x <= n c + c - 1, and x / c >= n is x >= n c: the bound that a guarded load needs. Null for another polynomial.
+ExprRef without_division(ExprRef p) {
+  if (p->terms.size() != 1 || p->terms[0].atoms.size() != 1) return nullptr;
+  const int64_t sign = p->terms[0].coefficient;
+  ExprRef atom = p->terms[0].atoms[0];
+  if (atom->kind != ExprKind::floordiv || (sign != 1 && sign != -1) || !as_int(atom->args[1])) return nullptr;
+  ExprPool& pool = *p->pool;
+  ExprRef c = atom->args[1], n = mul(pool.integer(p->value), c);
+  return sign == 1 ? add(n, atom->args[0]) : sub(add(n, sub(c, pool.integer(1))), atom->args[0]);
+}
+
 ExprRef ge0(ExprRef p) {
   ExprPool& pool = *p->pool;
   if (auto v = as_int(p)) return pool.boolean(*v >= 0);
@@ -232,6 +243,7 @@ ExprRef ge0(ExprRef p) {
     poly.constant = floor_of(poly.constant, g);
     p = from_poly(pool, poly);
   }
+  if (ExprRef undivided = without_division(p)) return ge0(undivided);
   if (prove_ge0(p)) return pool.boolean(true);
   if (prove_ge0(sub(pool.integer(-1), p))) return pool.boolean(false);
   return node(ExprKind::ge0, Scalar::boolean, {p});

@@ -140,19 +140,59 @@ bool proved(const Poly& p, ExprPool& pool) {
 
 }  // namespace
 
-bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
-  ExprPool& pool = *p->pool;
-  const Poly poly = to_poly(p);
-  if (proved(poly, pool)) return true;
-  for (size_t i = 0; i < assume.size(); ++i) {
-    const Poly one = add(poly, to_poly(assume[i]), -1);
-    if (proved(one, pool)) return true;
-    // Two assumptions together, for a guard on each side.
-    for (size_t j = i + 1; j < assume.size(); ++j) {
-      if (proved(add(one, to_poly(assume[j]), -1), pool)) return true;
+namespace {
+
+// The same claim without the floors that cost nothing, so that it has the atoms of the assumptions.
+Poly without_floors(ExprRef p) {
+  Poly poly = to_poly(p);
+  bool more = true;
+  while (more) {
+    more = false;
+    for (const Term& t : Poly(poly).terms) {
+      if (more || t.atoms.size() != 1) continue;
+      auto same = Prover{*p->pool}.without_floor(t.atoms[0], poly);
+      if (same) poly = *std::move(same), more = true;
     }
   }
-  return false;
+  return poly;
+}
+
+// How often an assumption may be used: once, or as often as takes a term out of the claim.
+std::vector<int64_t> multiples(const Poly& claim, const Poly& assumption) {
+  std::vector<int64_t> out{1};
+  for (const Term& t : claim.terms) {
+    for (const Term& a : assumption.terms) {
+      if (a.atoms != t.atoms || (a.coefficient == -1 && t.coefficient == INT64_MIN) || t.coefficient % a.coefficient != 0) continue;
+      const int64_t m = t.coefficient / a.coefficient;
+      if (m > 1 && std::find(out.begin(), out.end(), m) == out.end()) out.push_back(m);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
+  ExprPool& pool = *p->pool;
+  if (proved(to_poly(p), pool)) return true;
+  if (assume.empty()) return false;
+  const bool before = take_overflow();  // what does not fit here is an attempt that fails
+  bool found = false;
+  auto attempt = [&](const Poly& claim) { return found = !take_overflow() && proved(claim, pool); };
+  const Poly poly = without_floors(p);
+  for (size_t i = 0; i < assume.size() && !found; ++i) {
+    const Poly first = to_poly(assume[i]);
+    for (int64_t m : multiples(poly, first)) {
+      const Poly one = add(poly, first, -m);
+      if (attempt(one)) break;
+      // Two assumptions together, for a guard on each side.
+      for (size_t j = i + 1; j < assume.size() && !found; ++j) attempt(add(one, to_poly(assume[j]), -1));
+      if (found) break;
+    }
+  }
+  take_overflow();
+  if (before) note_overflow();
+  return found;
 }
 
 }  // namespace tfcc::ir

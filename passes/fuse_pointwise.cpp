@@ -6,6 +6,7 @@
 // stays within 256 nodes.
 #include <algorithm>
 
+#include "ir/ir.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -46,8 +47,17 @@ ExprRef* body_of(ir::Op& op) {
   return nullptr;
 }
 
+// Indices that the body runs over.
+std::vector<ExprRef> extents_of(const Graph& g, OpId o) {
+  std::vector<ExprRef> dims = g.value(g.result(o)).type.dims;
+  if (g.op(o).kind != OpKind::reduce) return dims;
+  const auto& more = g.op(o).as<ir::ReduceAttrs>().extents;
+  dims.insert(dims.end(), more.begin(), more.end());
+  return dims;
+}
+
 // Inlines producers one at a time while the body stays small; true if any was. The body is free until the end.
-bool fuse(Graph& g, OpId o) {
+bool fuse(Graph& g, OpId o, PassReport& report) {
   const ValueId reader = g.result(o);
   ExprRef free = ir::free_expr(g, o, *body_of(g.op(o)), {});
   bool changed = false;
@@ -63,6 +73,12 @@ bool fuse(Graph& g, OpId o) {
       return ir::element_of(g, pick, n->args);
     });
     if (ir::node_count(inlined) > kLargestBody) {
+      refused.push_back(pick);
+      continue;
+    }
+    const std::string problem = ir::body_problem(g, inlined, extents_of(g, o));
+    if (!problem.empty()) {
+      report.misses.push_back({label(g, o), g.value(pick).name + " is not inlined: " + problem});
       refused.push_back(pick);
       continue;
     }
@@ -87,7 +103,7 @@ PassReport fuse_pointwise(Graph& graph) {
   std::vector<OpId> order = graph.order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     if (!body_of(graph.op(*it)) || graph.use_count(graph.result(*it)) == 0) continue;
-    report.rewrites += fuse(graph, *it);
+    report.rewrites += fuse(graph, *it, report);
   }
   return report;
 }

@@ -155,7 +155,8 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
 // A triangle or a band that the graph holds as a constant becomes the condition that it is; conditions come in simple parts.
 ExprRef MaskCases::prepared(ExprRef score) const {
   score = ir::rewrite(score, [&](ExprRef n) -> ExprRef {
-    if (n->kind != ExprKind::load || !ir::uses_index(n, 2) || !ir::uses_index(n, 3)) return nullptr;
+    if (n->kind != ExprKind::load) return nullptr;
+    if (!ir::uses_index(n, 2) || !ir::uses_index(n, 3)) return nullptr;  // cost: no triangle
     const ir::Constant* c = graph_.constant(operands_[n->value]);
     return c ? ir::constant_element(*n->pool, *c, n->args, kLargestBand) : nullptr;
   });

@@ -2,6 +2,7 @@
 // The one list that orders the passes, and the loop that runs and verifies them.
 #include <fmt/format.h>
 
+#include "ir/elements.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
 
@@ -57,6 +58,7 @@ Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<s
     ir::Graph before = graph;
     reports.push_back(pass->run(graph));
     reports.back().pass = name;
+    for (ir::OpId o : graph.order()) ir::merge_operands(graph, o);  // two operands may have become one value
     graph.clean();
     std::vector<std::string> broken = ir::verify(graph);
     graph.pool().ill_typed = false;

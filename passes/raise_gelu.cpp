@@ -25,37 +25,53 @@ struct Inner {
   ir::GeluKind kind;
 };
 
+// The product of the constant factors of e, and the others.
+std::pair<double, std::vector<ExprRef>> without_constants(ExprRef e) {
+  std::vector<ExprRef> f = factors(e);
+  double c = 1;
+  std::erase_if(f, [&](ExprRef q) {
+    const auto v = ir::as_real(q);
+    if (v) c *= *v;
+    return v.has_value();
+  });
+  return {c, f};
+}
+
+// sqrt(2/pi) x (1 + 0.044715 x x): the cubic with x taken out.
+ExprRef factored_cubic(ExprRef e) {
+  const auto [c, f] = without_constants(e);
+  if (f.size() != 2 || !close(c, std::sqrt(2 / M_PI))) return nullptr;
+  for (size_t i : {0, 1}) {
+    ExprRef x = f[1 - i];
+    if (f[i]->kind != ExprKind::fadd) continue;
+    for (size_t k : {0, 1}) {
+      const auto [third, square] = without_constants(f[i]->args[1 - k]);
+      if (near(f[i]->args[k], 1, 0) && close(third, 0.044715) && square == std::vector<ExprRef>(2, x)) return x;
+    }
+  }
+  return nullptr;
+}
+
 std::optional<Inner> inner_of(ExprRef e) {
   if (e->kind == ExprKind::erf) {
     auto [c, x] = scaled(e->args[0]);
     if (close(c, std::sqrt(0.5))) return Inner{x, ir::GeluKind::erf};
   }
   if (e->kind != ExprKind::tanh) return std::nullopt;
+  if (ExprRef x = factored_cubic(e->args[0])) return Inner{x, ir::GeluKind::tanh};
   auto [c, sum] = scaled(e->args[0]);
   if (!close(c, std::sqrt(2 / M_PI)) || sum->kind != ExprKind::fadd) return std::nullopt;
   for (size_t i : {0, 1}) {
     ExprRef x = sum->args[i];
-    auto [k, cube] = scaled(sum->args[1 - i]);
-    if (close(k, 0.044715) && factors(cube) == std::vector<ExprRef>(3, x)) return Inner{x, ir::GeluKind::tanh};
-    // k * x^3 with the constant between the factors.
-    std::vector<ExprRef> f = factors(sum->args[1 - i]);
-    const auto constant = std::find_if(f.begin(), f.end(), [](ExprRef q) { return near(q, 0.044715); });
-    if (constant == f.end()) continue;
-    f.erase(constant);
-    if (f == std::vector<ExprRef>(3, x)) return Inner{x, ir::GeluKind::tanh};
+    const auto [k, cube] = without_constants(sum->args[1 - i]);
+    if (close(k, 0.044715) && cube == std::vector<ExprRef>(3, x)) return Inner{x, ir::GeluKind::tanh};
   }
   return std::nullopt;
 }
 
 // 0.5 * x * (1 + inner), factors in any order.
 std::optional<Inner> match(ExprRef e) {
-  std::vector<ExprRef> f = factors(e);
-  double scale = 1;
-  std::erase_if(f, [&](ExprRef q) {
-    auto c = ir::as_real(q);
-    if (c) scale *= *c;
-    return c.has_value();
-  });
+  const auto [scale, f] = without_constants(e);
   for (size_t i = 0; i < f.size() && close(scale, 0.5); ++i) {
     if (f[i]->kind != ExprKind::fadd) continue;
     for (size_t k : {0, 1}) {
@@ -77,9 +93,10 @@ bool is_product(const ir::Op& op) {
   return kind == ExprKind::fmul || kind == ExprKind::fdiv;
 }
 
-// A value that already computes x at these indices, searched backwards from y.
+// A value that already computes x at these indices, searched backwards from y. A part of a wider tensor is none: there the
+// elementwise op that reads it (the gated product of ModernBERT) computes the GELU as well.
 std::optional<ValueId> find_value(const Graph& g, ValueId y, ExprRef x, const Indices& at) {
-  if (auto v = loaded_at(x, at)) return v;
+  if (auto v = loaded_at(x, at); v && g.value(*v).type == g.value(y).type) return v;
   std::vector<ValueId> queue{y};
   for (size_t i = 0; i < queue.size() && queue.size() < 64; ++i) {
     const ir::Op* op = g.def(queue[i]);
