@@ -17,9 +17,10 @@ namespace {
 
 constexpr int64_t kLargestHead = 512;
 
-// One summand: factors in structural order, negations taken out.
+// One summand: factors in structural order, negations and constants taken out.
 struct Product {
   bool negative = false;
+  double scale = 1;
   std::vector<ExprRef> factors;
 };
 
@@ -38,8 +39,15 @@ void sum_of_products(ExprRef e, bool negative, std::vector<Product>& out) {
     sum_of_products(e->args[1], negative != (e->kind == ExprKind::fsub), out);
     return;
   }
-  Product p{negative, {}};
-  for (ExprRef f : factors(e)) p.factors.push_back(without_sign(f, p.negative));
+  Product p{negative, 1, {}};
+  for (ExprRef f : factors(e)) {
+    f = without_sign(f, p.negative);
+    for (ExprRef g : factors(f)) {  // -(0.25 * x)
+      const auto c = ir::as_real(g);
+      if (c) p.scale *= *c;
+      else p.factors.push_back(without_sign(g, p.negative));
+    }
+  }
   out.push_back(std::move(p));
 }
 
@@ -60,6 +68,7 @@ struct Rotation {
   int64_t rotary = 0;
   ExprRef x = nullptr;  // over (b, h, s, d)
   ExprRef cos[2] = {}, sin[2] = {};
+  double scale = 1;     // of all of the result
 };
 
 class Raiser {
@@ -138,6 +147,9 @@ class Raiser {
             if (xc.negative || yc.negative || ys.negative == xs.negative) continue;
             r.x = whole(interleaved, rotary, x);
             if (at_channel(r.x, places[0]) != x || at_channel(r.x, places[1]) != y) continue;
+            const double scales[] = {xc.scale, yc.scale, ys.scale, xs.scale};
+            if (std::ranges::count(scales, scales[0]) != 4) continue;
+            r.scale = scales[0];
             if (!ys.negative) r.sin[0] = ir::neg(r.sin[0]), r.sin[1] = ir::neg(r.sin[1]);
             r_ = r;
             return keeps_rest();
@@ -168,7 +180,9 @@ class Raiser {
   bool keeps_rest() {
     if (r_.rotary == size_) return true;
     ExprRef d = ir::add(channel(size_ - r_.rotary), integer(r_.rotary));
-    return at_channel(e_, d) == at_channel(r_.x, d);
+    ExprRef rest = at_channel(e_, d);
+    if (r_.scale != 1 && peel_scale(rest) != r_.scale) return false;
+    return rest == at_channel(r_.x, d);
   }
 
   bool uses(int64_t index) const {
@@ -227,7 +241,9 @@ class Raiser {
     const ValueId y = g_.add(OpKind::rope, operands, attrs, x.type, base + ".rope", origin);
     const Indices at = ir::indices_of(pool(), to.dims);
     ExprRef h = at[heads_first ? 1 : 2], s = at[heads_first ? 2 : 1];
-    ir::Captured c = ir::capture(ir::load_of(g_, y, {at[0], s, ir::add(ir::mul(h, to.dims[3]), at[3])}));
+    ExprRef element = ir::load_of(g_, y, {at[0], s, ir::add(ir::mul(h, to.dims[3]), at[3])});
+    if (r_.scale != 1) element = ir::mul(element, pool().real(r_.scale, element->type));
+    ir::Captured c = ir::capture(element);
     g_.replace_uses(v_, g_.add_pointwise(c.operands, c.body, to, base, origin));
     g_.set_operands(g_.value(v_).def, {});  // dead: what it alone read need not be raised too
   }
