@@ -58,7 +58,8 @@ std::optional<Inner> inner_of(ExprRef e) {
     if (close(c, std::sqrt(0.5))) return Inner{x, ir::GeluKind::erf};
   }
   if (e->kind != ExprKind::tanh) return std::nullopt;
-  if (ExprRef x = factored_cubic(e->args[0])) return Inner{x, ir::GeluKind::tanh};
+  ExprRef factored = factored_cubic(e->args[0]);
+  if (factored) return Inner{factored, ir::GeluKind::tanh};
   auto [c, sum] = scaled(e->args[0]);
   if (!close(c, std::sqrt(2 / M_PI)) || sum->kind != ExprKind::fadd) return std::nullopt;
   for (size_t i : {0, 1}) {
