@@ -34,6 +34,24 @@ int64_t truncate(double v) {
   return static_cast<int64_t>(v);
 }
 
+// What a comparison or a rounding to an integer looks at: a real as its type holds it.
+double as_f32(double v) { return static_cast<float>(v); }
+
+bool decides(ExprKind kind) {
+  switch (kind) {
+    case ExprKind::f2i:
+    case ExprKind::flt:
+    case ExprKind::fle:
+    case ExprKind::feq:
+    case ExprKind::floor:
+    case ExprKind::ceil:
+    case ExprKind::rint:
+      return true;
+    default:
+      return false;
+  }
+}
+
 int64_t floor_div(int64_t a, int64_t b) { return b <= 0 ? 0 : a / b - (a % b < 0); }
 
 }  // namespace
@@ -87,6 +105,7 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
   double* ro = reals(reg);
   const auto ia = [&](size_t k) { return ints(s.args[k]); };
   const auto ra = [&](size_t k) { return reals(s.args[k]); };
+  if (decides(e->kind) && e->args[0]->type == Scalar::f32) return decide(s, n);
   switch (e->kind) {
     case ExprKind::poly:
       return poly(s, n);
@@ -170,6 +189,26 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
       return real_binary(s, n);
     default:
       return real_unary(s, n);
+  }
+}
+
+void BlockProgram::decide(const Step& s, size_t n) {
+  double a[kBlock], b[kBlock];
+  map(a, reals(s.args[0]), n, as_f32);
+  if (s.args.size() > 1) map(b, reals(s.args[1]), n, as_f32);
+  int64_t* io = ints(reg_of(s));
+  const ExprKind kind = s.node->kind;
+  switch (kind) {
+    case ExprKind::f2i:
+      return map(io, a, n, truncate);
+    case ExprKind::flt:
+      return zip(io, a, b, n, [](double x, double y) { return x < y; });
+    case ExprKind::fle:
+      return zip(io, a, b, n, [](double x, double y) { return x <= y; });
+    case ExprKind::feq:
+      return zip(io, a, b, n, [](double x, double y) { return x == y; });
+    default:
+      return map(reals(reg_of(s)), a, n, [kind](double x) { return fold_unary(kind, x); });
   }
 }
 

@@ -48,6 +48,7 @@ class BlockProgram {
   void load(const Step& s, size_t n);
   void bounded(const Step& s, size_t n);
   void poly(const Step& s, size_t n);
+  void decide(const Step& s, size_t n);
   void real_binary(const Step& s, size_t n);
   void real_unary(const Step& s, size_t n);
   void blame(size_t n);

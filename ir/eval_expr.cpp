@@ -47,6 +47,8 @@ class Interpreter {
  private:
   int64_t i(ExprRef e) { return at(e).i; }
   double r(ExprRef e) { return at(e).r; }
+  /// What a comparison or a rounding to an integer looks at: the value as its type holds it.
+  double decided(ExprRef e) { return e->type == Scalar::f32 ? static_cast<float>(r(e)) : r(e); }
   static ScalarValue of(int64_t v) { return {v, 0}; }
   ScalarValue real(ExprRef e, double v) const {
     return {0,
@@ -79,7 +81,7 @@ class Interpreter {
       case ExprKind::bounded:
         return of(bounded(e));
       case ExprKind::f2i:
-        return of(truncate(r(a[0])));
+        return of(truncate(decided(a[0])));
       case ExprKind::select:
         return at(i(a[0]) ? a[1] : a[2]);
       case ExprKind::btrue:
@@ -97,11 +99,11 @@ class Interpreter {
       case ExprKind::bnot:
         return of(!i(a[0]));
       case ExprKind::flt:
-        return of(r(a[0]) < r(a[1]));
+        return of(decided(a[0]) < decided(a[1]));
       case ExprKind::fle:
-        return of(r(a[0]) <= r(a[1]));
+        return of(decided(a[0]) <= decided(a[1]));
       case ExprKind::feq:
-        return of(r(a[0]) == r(a[1]));
+        return of(decided(a[0]) == decided(a[1]));
       case ExprKind::isnan:
         return of(std::isnan(r(a[0])));
       case ExprKind::fconst:
@@ -119,6 +121,10 @@ class Interpreter {
       case ExprKind::fmax:
       case ExprKind::fmod:
         return real(e, fold_binary(e->kind, r(a[0]), r(a[1])));
+      case ExprKind::floor:
+      case ExprKind::ceil:
+      case ExprKind::rint:
+        return real(e, fold_unary(e->kind, decided(a[0])));
       default:
         return real(e, fold_unary(e->kind, r(a[0])));
     }

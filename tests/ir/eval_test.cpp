@@ -109,6 +109,32 @@ TEST(Eval, BlocksAgreeWithTheScalarInterpreter) {
   }
 }
 
+// 0.25 - 7e-10 eight times is 2 in f32; the buckets of relative positions stand at such edges.
+TEST(Eval, DecisionsAreTakenAsTheTypeHoldsTheValue) {
+  const auto text = [](const std::string& type, const std::string& d) {
+    return "graph @edge(%x: " + type + "[3]) {\n"
+           "  %f = pointwise(%x) {body = (i) => floor(%x[i] * 8.0" + d + ")} : " + type + "[3]\n"
+           "  %c = pointwise(%x) {body = (i) => ceil(%x[i] * 8.0" + d + ")} : " + type + "[3]\n"
+           "  %i = pointwise(%x) {body = (i) => i64(%x[i] * 8.0" + d + ")} : i64[3]\n"
+           "  %l = pointwise(%x) {body = (i) => %x[i] * 8.0" + d + " < 2.0" + d + "} : bool[3]\n"
+           "  %e = pointwise(%x) {body = (i) => %x[i] * 8.0" + d + " == 2.0" + d + "} : bool[3]\n"
+           "  return f = %f, c = %c, i = %i, l = %l, e = %e\n}\n";
+  };
+  const std::vector<double> x = {0.25 - 7e-10, 0.25 + 7e-10, 0.24};
+  for (const bool wide : {false, true}) {
+    const std::string source = wide ? text("f64", "d") : text("f32", "");
+    auto graph = parse(source);
+    ASSERT_TRUE(graph) << graph.error().message;
+    auto out = eval(*graph, {{"x", reals({3}, x, wide ? DType::f64 : DType::f32)}});
+    ASSERT_TRUE(out) << out.error().message;
+    EXPECT_EQ((*out)["f"].reals, wide ? std::vector<double>({1, 2, 1}) : std::vector<double>({2, 2, 1}));
+    EXPECT_EQ((*out)["c"].reals, wide ? std::vector<double>({2, 3, 2}) : std::vector<double>({2, 2, 2}));
+    EXPECT_EQ((*out)["i"].ints, wide ? std::vector<int64_t>({1, 2, 1}) : std::vector<int64_t>({2, 2, 1}));
+    EXPECT_EQ((*out)["l"].ints, wide ? std::vector<int64_t>({1, 0, 1}) : std::vector<int64_t>({0, 0, 1}));
+    EXPECT_EQ((*out)["e"].ints, wide ? std::vector<int64_t>({0, 0, 0}) : std::vector<int64_t>({1, 1, 0}));
+  }
+}
+
 TEST(Eval, ScalarsRoundIfAsked) {
   ExprPool pool;
   ExprRef third = div(pool.param("s", Scalar::f32), pool.real(3.0));

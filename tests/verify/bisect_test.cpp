@@ -280,6 +280,17 @@ TEST(BisectKernels, StopsAfterSoManyMeasurements) {
   EXPECT_NE(graph.value(first->value).name, "v0");
 }
 
+TEST(BisectKernels, CompilesABoundedNumberOfTimes) {
+  const ir::Graph graph = parsed(chain(500));
+  size_t runs = 0;  // wrong as long as nothing else is an output: every value is tried alone
+  const Target target = wrong_target([](ir::Graph& x) { if (x.outputs.size() == 1) add_to(x, "y", 0.5); }, &runs);
+  const Guilty g = searched(graph, {}, target);
+  ASSERT_TRUE(g.op);
+  EXPECT_FALSE(g.op->narrowed);
+  EXPECT_LE(runs, 61u);
+  EXPECT_NE(report(g, target).find("the search was cut short"), std::string::npos);
+}
+
 // Through the compiler: what is compiled is not the graph that was asked for.
 TEST(BisectKernels, FindsAnAlteredOpInCompiledCode) {
   const auto targets = codegen::parse_targets({"cpu"}, {"native"});

@@ -19,6 +19,7 @@ namespace {
 using ir::ValueId;
 
 constexpr size_t kEvaluatedAtOnce = 64, kCompiledAtOnce = 16;
+constexpr size_t kMostCompilations = 60;
 constexpr double kPassTolerance = 1e-6;  // a pass may round constants to f32
 constexpr size_t kLongestText = 400;
 
@@ -170,12 +171,14 @@ class Bisection {
     Guilty g;
     TFCC_TRY(g.op, searched(graph, measure, options));
     if (g.op && !g.op->difference) g.op->difference = f_.difference;
+    if (g.op && compilations_ > kMostCompilations) g.op->narrowed = false;
     if (g.op && target_.kernel) g.op->kernel = target_.kernel(graph, g.op->value);
     return g;
   }
 
   // Compiled with these values kept; nothing can be told where that makes the output right, or does not compile.
   Result<std::optional<Differences>> on_target(const ir::Graph& graph, ValueId output, const std::vector<ValueId>& values) {
+    if (++compilations_ > kMostCompilations) return std::optional<Differences>(Differences(values.size()));
     Probed kept(graph);
     for (ValueId v : values) kept.keep(v);
     kept.keep(output);
@@ -204,6 +207,7 @@ class Bisection {
   const Defined defined_;
   ir::HostTensor want_;
   Makers makers_;
+  size_t compilations_ = 0;
 };
 
 // Half a unit in the last place of 1.
