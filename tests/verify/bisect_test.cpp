@@ -49,7 +49,7 @@ Guilty searched(const ir::Graph& imported, const std::vector<Step>& steps, const
   ir::Graph last = imported;
   EXPECT_TRUE(run_steps(last, steps));
   const Difference d = ir::eval(last, inputs) ? difference_of(imported, last, inputs, target) : Difference{};
-  auto guilty = bisect({imported, steps, inputs, "y", d, 1e-4}, target);
+  auto guilty = bisect({imported, steps, inputs, Defined(), "y", d, 1e-4}, target);
   EXPECT_TRUE(guilty) << (guilty ? "" : guilty.error().message);
   return *std::move(guilty);
 }
@@ -256,7 +256,7 @@ TEST(BisectKernels, CompilesALongGraphAFewTimes) {
   shorter.clean();
   d = difference_of(shorter, shorter, inputs, target);
   runs = 0;
-  auto guilty = bisect({shorter, {}, inputs, "y", d, 1e-9}, target, [&](const std::string&, size_t done, size_t total) {
+  auto guilty = bisect({shorter, {}, inputs, Defined(), "y", d, 1e-9}, target, [&](const std::string&, size_t done, size_t total) {
     EXPECT_LE(done, total);
     least = std::min(least, total - done);
   });
@@ -316,7 +316,7 @@ TEST(BisectKernels, FindsAnAlteredOpInCompiledCode) {
   EXPECT_LT(difference_of(graph, last, inputs, honest).relative, 1e-6);
   const Difference d = difference_of(graph, last, inputs, target);
   ASSERT_GT(d.relative, 1e-5);
-  auto guilty = bisect({graph, steps, inputs, "y", d, 1e-5}, target);
+  auto guilty = bisect({graph, steps, inputs, Defined(), "y", d, 1e-5}, target);
   ASSERT_TRUE(guilty && guilty->op) << (guilty ? "" : guilty.error().message);
   EXPECT_EQ(guilty->pass, "");
   EXPECT_EQ(guilty->op->kind, "bias_gelu");

@@ -18,7 +18,7 @@ ir::HostTensor reals(DType type, std::vector<int64_t> dims, std::vector<double> 
 
 Difference apart(std::vector<double> got, std::vector<double> want, DType type = DType::f32) {
   const auto n = static_cast<int64_t>(got.size());
-  return compare(reals(type, {n}, std::move(got)), reals(type, {n}, std::move(want)), Defined({}));
+  return compare(reals(type, {n}, std::move(got)), reals(type, {n}, std::move(want)), Defined());
 }
 
 TEST(Compare, IsTheRelativeL2NormAndTheLargestError) {
@@ -49,7 +49,7 @@ TEST(Compare, MasksDoNotHideTheRest) {
 }
 
 TEST(Compare, ShapesMustBeEqual) {
-  const Difference d = compare(reals(DType::f32, {2}, {1, 2}), reals(DType::f32, {1, 2}, {1, 2}), Defined({}));
+  const Difference d = compare(reals(DType::f32, {2}, {1, 2}), reals(DType::f32, {1, 2}, {1, 2}), Defined());
   EXPECT_EQ(d.problem, "shape [2], expected [1,2]");
 }
 

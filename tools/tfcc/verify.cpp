@@ -119,9 +119,8 @@ class Verifier {
   // A line per output.
   void compare_with_reference(size_t i, const HostTensors& got) {
     const VerifyCase& c = cases_[i];
-    const Defined defined(c.inputs);
     for (const ir::Graph::Output& output : imported_.outputs) {
-      const Difference d = compare(got.at(output.name), c.expected.at(output.name), defined);
+      const Difference d = compare(got.at(output.name), c.expected.at(output.name), c.defined);
       std::printf("%-4s  %s: %s: %s%s\n", within(d) ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(), to_string(d).c_str(),
                   d.problem.empty() ? (", " + allowed()).c_str() : "");
       if (!within(d)) failed_.push_back({i, output.name, d});
@@ -131,13 +130,12 @@ class Verifier {
 
   Result<void> compare_with_peer(size_t i, const HostTensors& got, Against& against) {
     const VerifyCase& c = cases_[i];
-    const Defined defined(c.inputs);
     TFCC_TRY(HostTensors theirs, against.run(c.inputs));
     for (const ir::Graph::Output& output : imported_.outputs) {
       const auto it = theirs.find(output.name);
       if (it == theirs.end()) return Error{ErrorCode::invalid_argument, fmt::format("{} gives no output '{}'", against.name(), output.name)};
-      const Difference d = compare(got.at(output.name), it->second, defined);
-      const Difference exact = compare(it->second, c.expected.at(output.name), defined);
+      const Difference d = compare(got.at(output.name), it->second, c.defined);
+      const Difference exact = compare(it->second, c.expected.at(output.name), c.defined);
       std::printf("%-4s  %s: %s: against %s: %s%s; its own from float64: %s\n", within(d) ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(),
                   against.name().c_str(), to_string(d).c_str(), d.problem.empty() ? (", " + allowed()).c_str() : "",
                   exact.problem.empty() ? fmt::format("{:.1e}", exact.relative).c_str() : exact.problem.c_str());
@@ -159,7 +157,7 @@ class Verifier {
     const VerifyCase& c = cases_[f.which];
     const Target target = compiling_target(compiling_);
     line_.emplace();
-    auto guilty = bisect({imported_, steps_, c.inputs, f.output, f.difference, tolerance_}, target, progress_);
+    auto guilty = bisect({imported_, steps_, c.inputs, c.defined, f.output, f.difference, tolerance_}, target, progress_);
     line_.reset();
     if (guilty && guilty->op) guilty->op->node = with_operator(guilty->op->node);
     print_indented(c.title + ": " + f.output + ":\n" + (guilty ? report(*guilty, target) : "cannot be searched: " + guilty.error().message + "\n"));
@@ -173,7 +171,7 @@ class Verifier {
       return;
     }
     line_.emplace();
-    auto op = against.first_difference(imported_, c.inputs, f.output, tolerance_, progress_);
+    auto op = against.first_difference(imported_, c, f.output, tolerance_, progress_);
     line_.reset();
     std::string text = "cannot be searched: " + (op ? "no node computes it" : op.error().message) + "\n";
     if (op && *op) {

@@ -54,10 +54,9 @@ Result<HostTensors> Against::outputs() {
   return out;
 }
 
-Result<std::optional<WrongOp>> Against::first_difference(const ir::Graph& imported, const HostTensors& inputs, const std::string& output,
+Result<std::optional<WrongOp>> Against::first_difference(const ir::Graph& imported, const VerifyCase& c, const std::string& output,
                                                          double tolerance, const SearchProgress& progress) {
-  TFCC_TRY_VOID(peer_.feed(arrays_of(inputs)));
-  const Defined defined(inputs);
+  TFCC_TRY_VOID(peer_.feed(arrays_of(c.inputs)));
   const auto attempt = [&](const std::vector<ir::ValueId>& values) -> Result<std::optional<Differences>> {
     ir::Graph kept = imported;
     kept.outputs.clear();
@@ -70,11 +69,11 @@ Result<std::optional<WrongOp>> Against::first_difference(const ir::Graph& import
     }
     if (!peer_.keep(names)) return std::optional<Differences>{};
     TFCC_TRY(HostTensors theirs, outputs());
-    TFCC_TRY(HostTensors exact, ir::eval(kept, inputs));
+    TFCC_TRY(HostTensors exact, ir::eval(kept, c.inputs));
     Differences out;
     for (const std::string& name : names) {
       const auto it = theirs.find(name);
-      out.push_back(it == theirs.end() ? std::nullopt : std::optional(compare(it->second, exact.at(name), defined)));
+      out.push_back(it == theirs.end() ? std::nullopt : std::optional(compare(it->second, exact.at(name), c.defined)));
     }
     return std::optional(std::move(out));
   };

@@ -31,7 +31,7 @@ class Against {
 
   /// The op of the imported graph, by an ONNX value that both have, where the peer and float64 begin to differ by more than
   /// `tolerance`. Errors: as Peer, ir::eval.
-  Result<std::optional<WrongOp>> first_difference(const ir::Graph& imported, const HostTensors& inputs, const std::string& output,
+  Result<std::optional<WrongOp>> first_difference(const ir::Graph& imported, const VerifyCase& c, const std::string& output,
                                                   double tolerance, const SearchProgress& progress);
 
  private:

@@ -77,7 +77,7 @@ class Lines {
 class Bisection {
  public:
   Bisection(const Failure& f, const Target& t, const SearchProgress& progress)
-      : f_(f), target_(t), progress_(progress), defined_(f.inputs) {}
+      : f_(f), target_(t), progress_(progress) {}
 
   Result<Guilty> run() {
     TFCC_TRY(HostTensors want, ir::eval(f_.imported, f_.inputs));
@@ -100,7 +100,7 @@ class Bisection {
   Meaning meaning(const ir::Graph& graph) const {
     auto got = ir::eval(graph, f_.inputs);
     if (!got) return {{0, INFINITY, ""}, got.error().message};
-    return {compare(got->at(f_.output), want_, defined_), ""};
+    return {compare(got->at(f_.output), want_, f_.defined), ""};
   }
 
   Result<Guilty> guilty_pass(const Meaning& at_end) {
@@ -147,7 +147,7 @@ class Bisection {
       Differences out;
       for (ValueId v : values) {
         const auto it = twin.find(v);
-        out.push_back(it == twin.end() ? std::nullopt : std::optional(compare(is.of(got, v), was.of(want, it->second), defined_)));
+        out.push_back(it == twin.end() ? std::nullopt : std::optional(compare(is.of(got, v), was.of(want, it->second), f_.defined)));
       }
       return out;
     };
@@ -183,11 +183,11 @@ class Bisection {
     for (ValueId v : values) kept.keep(v);
     kept.keep(output);
     auto got = target_.run(kept.graph(), f_.inputs);
-    const bool still_wrong = got && compare(kept.of(*got, output), want_, defined_).relative >= f_.difference.relative / 2;
+    const bool still_wrong = got && compare(kept.of(*got, output), want_, f_.defined).relative >= f_.difference.relative / 2;
     if (!still_wrong) return std::optional<Differences>{};
     TFCC_TRY(HostTensors want, ir::eval(kept.graph(), f_.inputs));
     Differences out;
-    for (ValueId v : values) out.push_back(compare(kept.of(*got, v), kept.of(want, v), defined_));
+    for (ValueId v : values) out.push_back(compare(kept.of(*got, v), kept.of(want, v), f_.defined));
     return std::optional(std::move(out));
   }
 
@@ -204,7 +204,6 @@ class Bisection {
   const Failure& f_;
   const Target& target_;
   const SearchProgress& progress_;
-  const Defined defined_;
   ir::HostTensor want_;
   Makers makers_;
   size_t compilations_ = 0;

@@ -36,6 +36,7 @@ struct Failure {
   const ir::Graph& imported;      // before any step
   const std::vector<Step>& steps;
   const HostTensors& inputs;
+  const Defined& defined;
   std::string output;             // that differs on the target
   Difference difference;          // by so much
   double tolerance = 1e-4;        // of that output

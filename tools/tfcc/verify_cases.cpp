@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace tfcc::tools {
@@ -76,8 +77,8 @@ const char* to_string(MaskKind kind) {
 
 class CaseMaker {
  public:
-  CaseMaker(const ir::Graph& graph, const CaseOptions& options)
-      : graph_(graph), options_(options), limits_(graph), rng_(options.seed) {}
+  CaseMaker(const ir::Graph& graph, const CaseOptions& options, bool set_is_padding)
+      : graph_(graph), options_(options), limits_(graph), set_is_padding_(set_is_padding), rng_(options.seed) {}
 
   Result<VerifyCase> make(const Size& size) {
     TFCC_TRY_VOID(bind(size));
@@ -94,6 +95,7 @@ class CaseMaker {
       }
     }
     out.title += all_masks_given() ? "given" : to_string(size.mask);
+    out.defined = Defined(out.inputs, set_is_padding_);
     return out;
   }
 
@@ -173,7 +175,7 @@ class CaseMaker {
     return t;
   }
 
-  // Rows of the last axis, each with at least one 1. Every mask input of a case gets the same rows.
+  // Rows of the last axis, each with at least one position. Every mask input of a case gets the same rows.
   void fill_mask(ir::HostTensor& t, MaskKind kind) {
     const int64_t length = t.dims.empty() ? 1 : t.dims.back();
     const int64_t rows = length > 0 ? t.element_count() / length : 0;
@@ -189,7 +191,7 @@ class CaseMaker {
         if (kind == MaskKind::right_padded) on = i < tokens;
         if (kind == MaskKind::left_padded) on = i >= length - tokens;
         if (kind == MaskKind::scattered) on = i == always || rng() % 3 != 0;
-        t.ints.push_back(on);
+        t.ints.push_back(on != set_is_padding_);
       }
     }
   }
@@ -197,12 +199,75 @@ class CaseMaker {
   const ir::Graph& graph_;
   const CaseOptions& options_;
   IdLimits limits_;
+  bool set_is_padding_;
   std::mt19937_64 rng_;
   std::map<std::string, int64_t> symbols_;
   int64_t cap_ = INT64_MAX;
 };
 
+// Elements of `tensor` at this place of this axis.
+template <class F>
+void for_each_at(ir::HostTensor& tensor, size_t axis, int64_t place, F f) {
+  int64_t inner = 1;
+  for (size_t k = axis + 1; k < tensor.dims.size(); ++k) inner *= tensor.dims[k];
+  for (int64_t i = 0; i < tensor.element_count(); ++i) {
+    if (i / inner % tensor.dims[axis] == place) f(static_cast<size_t>(i));
+  }
+}
+
+// Other numbers at one token of every input [B,S,...] that is no mask. False if there is none.
+bool change_token(HostTensors& inputs, int64_t length, int64_t place) {
+  bool changed = false;
+  for (auto& [name, t] : inputs) {
+    if (is_mask(name) || t.dims.size() < 2 || t.dims[1] != length) continue;
+    changed = true;
+    for_each_at(t, 1, place, [&](size_t i) {
+      if (is_float(t.dtype)) t.reals[i] += 1;
+      else t.ints[i] += t.ints[i] > 0 ? -1 : 1;
+    });
+  }
+  return changed;
+}
+
+bool same(const ir::HostTensor& a, const ir::HostTensor& b, int64_t length, int64_t but) {
+  int64_t inner = 1;
+  for (size_t k = 2; k < a.dims.size(); ++k) inner *= a.dims[k];
+  const bool tokens = a.dims.size() >= 2 && a.dims[1] == length;
+  for (int64_t i = 0; i < a.element_count(); ++i) {
+    if (tokens && i / inner % length == but) continue;
+    const auto at = static_cast<size_t>(i);
+    if (is_float(a.dtype) ? std::abs(a.reals[at] - b.reals[at]) > 1e-9 * std::abs(a.reals[at]) : a.ints[at] != b.ints[at]) return false;
+  }
+  return true;
+}
+
+// Whether no output depends on a token whose mask has this value while that of the others has not.
+bool hides(const ir::Graph& graph, HostTensors inputs, int64_t value, int64_t length) {
+  const int64_t place = length / 2;
+  for (auto& [name, t] : inputs) {
+    if (!is_mask(name) || is_float(t.dtype) || t.dims.empty() || t.dims.back() != length) continue;
+    t.ints.assign(t.ints.size(), 1 - value);
+    for_each_at(t, t.dims.size() - 1, place, [&](size_t i) { t.ints[i] = value; });
+  }
+  HostTensors others = inputs;
+  if (!change_token(others, length, place)) return false;
+  const auto a = ir::eval(graph, inputs), b = ir::eval(graph, others);
+  if (!a || !b) return false;
+  return std::all_of(a->begin(), a->end(), [&](const auto& output) { return same(output.second, b->at(output.first), length, place); });
+}
+
 }  // namespace
+
+bool set_is_padding(const ir::Graph& graph) {
+  const CaseOptions none;
+  auto made = CaseMaker(graph, none, false).make_valid({1, 5, MaskKind::full});
+  if (!made) return false;
+  int64_t length = 0;  // 5, unless the graph has one of its own
+  for (const auto& [name, t] : made->inputs) {
+    if (is_mask(name) && !is_float(t.dtype) && !t.dims.empty()) length = t.dims.back();
+  }
+  return length > 1 && !hides(graph, made->inputs, 0, length) && hides(graph, made->inputs, 1, length);
+}
 
 Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options) {
   // Odd sizes and ones, so that the edges of tiles are met; small, because the reference is slow.
@@ -219,7 +284,7 @@ Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOpt
   }
   const bool masked = std::any_of(graph.inputs().begin(), graph.inputs().end(),
                                   [&](ir::ValueId v) { return is_mask(graph.value(v).name); });
-  CaseMaker maker(graph, options);
+  CaseMaker maker(graph, options, masked && set_is_padding(graph));
   std::vector<VerifyCase> out;
   for (Size& s : sizes) {
     if (!masked) s.mask = MaskKind::full;
@@ -231,26 +296,26 @@ Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOpt
   return out;
 }
 
-Defined::Defined(const HostTensors& inputs) {
+Defined::Defined(const HostTensors& inputs, bool set_is_padding) {
   for (const auto& [name, tensor] : inputs) {
     if (!is_mask(name) || is_float(tensor.dtype) || tensor.dims.size() != 2) continue;
-    mask_ = &tensor;
-    row_has_token_.assign(static_cast<size_t>(tensor.dims[0]), false);
+    dims_ = tensor.dims;
+    row_has_token_.assign(static_cast<size_t>(dims_[0]), false);
     for (size_t i = 0; i < tensor.ints.size(); ++i) {
-      if (tensor.ints[i]) row_has_token_[i / static_cast<size_t>(tensor.dims[1])] = true;
+      token_.push_back((tensor.ints[i] != 0) != set_is_padding);
+      if (token_.back()) row_has_token_[i / static_cast<size_t>(dims_[1])] = true;
     }
     return;
   }
 }
 
 bool Defined::at(const std::vector<int64_t>& dims, int64_t flat) const {
-  if (!mask_ || dims.empty() || dims[0] != mask_->dims[0]) return true;
+  if (dims_.empty() || dims.empty() || dims[0] != dims_[0]) return true;
   int64_t inner = 1;
   for (size_t k = 1; k < dims.size(); ++k) inner *= dims[k];
   const int64_t row = flat / inner;
-  if (dims.size() < 2 || dims[1] != mask_->dims[1]) return row_has_token_[static_cast<size_t>(row)];
-  const int64_t token = flat / (inner / dims[1]);
-  return mask_->ints[static_cast<size_t>(token)] != 0;
+  if (dims.size() < 2 || dims[1] != dims_[1]) return row_has_token_[static_cast<size_t>(row)];
+  return token_[static_cast<size_t>(flat / (inner / dims[1]))];
 }
 
 ir::HostTensor to_host_tensor(const ArrayView& array) {

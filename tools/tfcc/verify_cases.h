@@ -17,11 +17,27 @@ enum class MaskKind { full, right_padded, left_padded, scattered };
 
 using HostTensors = std::map<std::string, ir::HostTensor>;
 
+/// Which elements of an output are defined, as the mask input [B,S] says: for [B,S,...] the tokens that it keeps, for [B,...]
+/// the rows that have one, else all.
+class Defined {
+ public:
+  Defined() = default;
+  /// `set_is_padding`: what is not 0 is padding, else what is 0.
+  explicit Defined(const HostTensors& inputs, bool set_is_padding = false);
+  /// True if element `flat` of a tensor of these dims is defined.
+  bool at(const std::vector<int64_t>& dims, int64_t flat) const;
+
+ private:
+  std::vector<int64_t> dims_;        // of the mask; none without one
+  std::vector<bool> token_, row_has_token_;
+};
+
 /// One set of inputs by name.
 struct VerifyCase {
   std::string title;  // "batch_size 4, sequence_length 17, right-padded"
   HostTensors inputs;
   HostTensors expected;  // outputs of the graph in float64
+  Defined defined;
 };
 
 /// What a case is made from; arrays and shapes of the user take precedence.
@@ -35,18 +51,9 @@ struct CaseOptions {
 /// Errors: invalid_argument (no such input, given ids outside their table), shape.
 Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options);
 
-/// Which elements of an output are defined, as the mask input [B,S] says: for [B,S,...] the tokens
-/// whose mask is not 0, for [B,...] the rows that have one, else all.
-class Defined {
- public:
-  explicit Defined(const HostTensors& inputs);
-  /// True if element `flat` of a tensor of these dims is defined.
-  bool at(const std::vector<int64_t>& dims, int64_t flat) const;
-
- private:
-  const ir::HostTensor* mask_ = nullptr;
-  std::vector<bool> row_has_token_;
-};
+/// Whether a set element of the graph's integer masks hides a position (True means padding), told by what the outputs depend
+/// on; false where it cannot be told.
+bool set_is_padding(const ir::Graph& graph);
 
 ir::HostTensor to_host_tensor(const ArrayView& array);
 Array to_array(const ir::HostTensor& tensor);
