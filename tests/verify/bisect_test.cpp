@@ -266,6 +266,23 @@ TEST(BisectKernels, CompilesALongGraphAFewTimes) {
   EXPECT_EQ(least, 0u);
 }
 
+TEST(BisectKernels, LooksBehindValuesThatCannotBeTold) {
+  const ir::Graph graph = parsed(chain(5));
+  const Measure measure = [&](const std::vector<ValueId>& values) -> Result<Differences> {
+    Differences out;
+    for (ValueId v : values) {
+      const std::string& name = graph.value(v).name;
+      out.push_back(name == "v2" || name == "v3" ? std::nullopt : std::optional(Difference{1, name == "v0" ? 0.0 : 1.0, ""}));
+    }
+    return out;
+  };
+  auto first = find_first_wrong(graph, graph.find_value("y"), measure, {1e-4, 1, 40, {}});
+  ASSERT_TRUE(first);
+  EXPECT_EQ(graph.value(first->value).name, "v1");
+  EXPECT_TRUE(first->narrowed);
+  EXPECT_TRUE(first->unknown.empty());
+}
+
 TEST(BisectKernels, StopsAfterSoManyMeasurements) {
   const ir::Graph graph = parsed(chain(60));
   size_t measured = 0;

@@ -22,6 +22,10 @@ TEST(Cases, TheGraphTellsWhatAMaskHides) {
   EXPECT_TRUE(set_is_padding(parsed(masked_mean("%mask: bool[B,7]", "not %mask[i,j]", "7"))));
   EXPECT_FALSE(set_is_padding(parsed(masked_mean("%mask: i64[B,S]", "%mask[i,j] < 2"))));  // cannot be told
   EXPECT_FALSE(set_is_padding(parsed(kMlp)));
+  // No token depends on another: either value hides.
+  EXPECT_FALSE(set_is_padding(parsed("graph @each(%x: f32[B,S], %mask: i64[B,S]) symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
+                                     "  %y = pointwise(%x, %mask) {body = (i,j) => select(%mask[i,j] == 0, %x[i,j], 0.0)} : f32[B,S]\n"
+                                     "  return y = %y\n}\n")));
 }
 
 TEST(Cases, PaddingIsSetWhereTheGraphWantsIt) {

@@ -22,7 +22,7 @@ namespace {
 constexpr double kTolerance = 1e-4, kTolerance16 = 1e-2, kToleranceBf16 = 6e-2;  // relative L2: fp32, 16-bit values
 
 struct Options {
-  std::string model, target, passes, shapes, against, python = "python3";
+  std::string model, target, passes, skip_passes, shapes, against, python = "python3";
   std::vector<std::string> inputs;
   bool fp16 = false, bf16 = false, passes_given = false;
   double tolerance = 0, largest = INFINITY;
@@ -85,7 +85,8 @@ class Verifier {
 
  private:
   Result<void> optimise() {
-    std::vector<std::string> names = o_.passes_given ? split(o_.passes) : passes::default_pipeline();
+    TFCC_TRY(std::vector<std::string> names, default_passes_without(o_.skip_passes));
+    if (o_.passes_given) names = split(o_.passes);
     if (compiling_.target.family == codegen::Family::cpu) {
       names.push_back("convert-precision-f32");  // its products are f32
     } else if (o_.fp16 || o_.bf16) {
@@ -251,6 +252,7 @@ void add_verify(CLI::App& app, Action& action) {
   c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);
   CLI::Option* passes =
       c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
+  c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
   c->add_option("--input", o->inputs, "an input as name=file.npy; repeat; the others are made up");
   c->add_option("--shapes,--input-shapes", o->shapes, "sizes of made-up inputs: input_ids:4x32");
   c->add_option("--tolerance,--rtol", o->tolerance, "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
