@@ -38,7 +38,8 @@ struct CompileOptions {
   std::vector<TargetName> targets;
   std::string model_name;                        // for inspection
   std::string report;                            // JSON kept in the manifest
-  bool strip = false;                            // leave IR and kernel sources out
+  bool strip = false;                            // leave IR, kernel sources and `texts` out
+  std::vector<std::pair<std::string, std::string>> texts;  // more to keep for inspection: name and text
   std::string timings;                           // a timing cache to keep in the file (docs/timing-cache.md)
   int threads = 0;                               // 0: all cores
   KernelCacheOptions cache;

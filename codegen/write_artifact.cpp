@@ -209,6 +209,9 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
     return file.write(std::as_bytes(std::span(text.data(), text.size())));
   };
   if (!options.timings.empty()) TFCC_TRY_VOID(add(runtime::kTimingText, options.timings));
+  if (!options.strip) {
+    for (const auto& [name, text] : options.texts) TFCC_TRY_VOID(add(name, text));
+  }
   for (size_t i = 0; i < plans.size() && !options.strip; ++i) {
     const std::string family = plans[i].plan.family;
     TFCC_TRY_VOID(add("ir/" + family + ".tfir", ir::print(inputs[i].graph)));

@@ -334,9 +334,45 @@ Result<void> check_first_input(const Importer& im, std::string_view dtypes) {
 
 }  // namespace
 
+/// Keeps account of the node that ops are made for; at its end that is again the one before, such as the If of a branch.
+class Importer::NodeScope {
+ public:
+  explicit NodeScope(Importer& im) : im_(im), outer_(im.node_index_) {}
+  ~NodeScope() { leave_for(outer_); }
+  NodeScope(const NodeScope&) = delete;
+  void enter(const Node& n) const {
+    leave_for(im_.nodes_.size());
+    im_.nodes_.push_back(&n);
+  }
+
+ private:
+  // The ops made since the last call are those of the present node.
+  void leave_for(size_t node) const {
+    im_.node_of_op_.resize(im_.graph.op_count(), im_.node_index_);
+    im_.node_index_ = node;
+  }
+  Importer& im_;
+  size_t outer_;
+};
+
+std::vector<ImportedNode> Importer::imported() const {
+  std::vector<ImportedNode> out;
+  for (const Node* n : nodes_) {
+    const std::string& name = n->name.empty() && !n->outputs.empty() ? n->outputs[0] : n->name;
+    out.push_back({name, (n->domain.empty() ? "" : n->domain + ".") + n->op_type, {}});
+  }
+  for (ir::OpId o : graph.order()) {
+    if (graph.op(o).kind == ir::OpKind::constant || o.value >= node_of_op_.size() || node_of_op_[o.value] == kNoNode) continue;
+    out[node_of_op_[o.value]].ops.push_back(o);
+  }
+  return out;
+}
+
 Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
+  const NodeScope scope(*this);
   for (const Node& n : nodes) {
     node = &n;
+    scope.enter(n);
     opset = opset_of(model_, n);
     for (const std::string& out : n.outputs) {
       if (!out.empty() && values.count(out)) return fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
@@ -381,6 +417,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     if (!broken.empty()) return Error{ErrorCode::internal, fmt::format("{}: after import: {}", model.path, broken[0])};
     if (report) {
       report->nodes = model.nodes.size();
+      report->node_list = im.imported();
       report->warnings = model.warnings;
       for (const auto& [size, value] : facts.fixed) {
         if (auto why = facts.reason.find(size); why != facts.reason.end()) report->warnings.push_back(why->second);

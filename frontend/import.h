@@ -11,12 +11,20 @@
 
 namespace tfcc::frontend {
 
+/// An ONNX node, or one of a branch or function, and the ops that it became; none if it was arithmetic of sizes or constants.
+struct ImportedNode {
+  std::string name;                    // of the node, or of its first output if it has none
+  std::string op_type;                 // with the domain if that is not ONNX's own
+  std::vector<ir::OpId> ops;           // of the graph, constants left out
+};
+
 /// What the import found, for the compile report.
 struct ImportReport {
   size_t nodes = 0;                    // ONNX nodes
   size_t shape_nodes = 0;              // of these, how many left no op in the graph (shape and constant arithmetic)
   size_t shape_ops_left = 0;           // integer ops over sizes alone that remain; 0 unless a size is used as data
   std::vector<std::string> warnings;
+  std::vector<ImportedNode> node_list; // in the order of the file
 };
 
 /// Promises about sizes.

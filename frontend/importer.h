@@ -100,6 +100,9 @@ class Importer {
   /// The nodes of a body, as those of the model; its values join `values`.
   Result<void> import_nodes(const std::vector<Node>& nodes);
 
+  /// The nodes so far, and the ops that each left in the graph.
+  std::vector<ImportedNode> imported() const;
+
   Facts found;
   mutable std::string wrong_attribute;  // what was asked for in another kind than the node gives; the walk refuses it
   std::unordered_map<std::string, ValueId> values;                 // by ONNX name
@@ -116,8 +119,13 @@ class Importer {
   bool equal_by_index(ExprRef e, ExprRef n);
   /// Learns that a size is a sum of others. False if it is no size of its own or the sum holds it.
   bool equal_to_sum(ExprRef symbol, ExprRef sum);
+  class NodeScope;
   const Model& model_;
   const Facts& known_;
+  static constexpr size_t kNoNode = SIZE_MAX;
+  std::vector<const Node*> nodes_;                                 // of the model and of branches, in the order of the walk
+  size_t node_index_ = kNoNode;                                    // of `node` in nodes_
+  std::vector<size_t> node_of_op_;                                 // by op
   std::unordered_map<uint32_t, int> onnx_types_;                   // of values whose type is narrower in ONNX
 };
 

@@ -90,7 +90,7 @@ std::string Graph::unique_name(std::string wanted, ValueId holder) {
 
 ValueId Graph::add_input(std::string input_name, Type type) {
   const ValueId v{static_cast<uint32_t>(values_.size())};
-  values_.push_back({unique_name(std::move(input_name), v), std::move(type), {}, {}});
+  values_.push_back({unique_name(std::move(input_name), v), std::move(type), {}, {}, {}});
   inputs_.push_back(v);
   return v;
 }
@@ -110,7 +110,7 @@ OpId Graph::add_op(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std:
   for (ValueId v : op.operands) values_[v.value].users.push_back(id);
   for (size_t i = 0; i < types.size(); ++i) {
     const ValueId v{static_cast<uint32_t>(values_.size())};
-    values_.push_back({unique_name(std::move(names[i]), v), std::move(types[i]), id, {}});
+    values_.push_back({unique_name(std::move(names[i]), v), std::move(types[i]), id, {}, {}});
     op.results.push_back(v);
   }
   ops_.push_back(std::move(op));
@@ -135,6 +135,7 @@ ValueId Graph::add_pointwise(std::vector<ValueId> operands, ExprRef body, Type t
 void Graph::replace_uses(ValueId from, ValueId to) {
   if (from == to) return;
   TFCC_CHECK(value(from).type == value(to).type);
+  values_[from.value].heir = to;
   std::vector<OpId>& users = values_[from.value].users;
   for (OpId o :
        users) {  // an op that uses `from` twice is listed twice, so every entry moves one use

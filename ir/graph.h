@@ -37,6 +37,7 @@ struct Value {
   Type type;
   OpId def;                    // invalid for graph inputs
   std::vector<OpId> users;     // one entry per use, in no order; graph outputs are not in it
+  ValueId heir;                // what replace_uses put in its place; invalid if nothing
 };
 
 struct Op {

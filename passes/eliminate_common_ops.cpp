@@ -14,24 +14,6 @@ namespace {
 
 using Key = std::vector<uint64_t>;
 
-struct KeyWriter {
-  Key& key;
-  void operator()(const char*, ExprRef e) { key.push_back(reinterpret_cast<uintptr_t>(e)); }  // hash-consed
-  void operator()(const char*, const std::vector<ExprRef>& list) {
-    key.push_back(list.size());
-    for (ExprRef e : list) key.push_back(reinterpret_cast<uintptr_t>(e));
-  }
-  void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
-  void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
-  void operator()(const char*, const std::optional<int64_t>& v) {
-    key.push_back(v.has_value());
-    key.push_back(static_cast<uint64_t>(v.value_or(0)));
-  }
-  void operator()(const char*, bool v) { key.push_back(v); }
-  template <class E> requires std::is_enum_v<E>
-  void operator()(const char*, E v) { key.push_back(static_cast<uint64_t>(v)); }
-};
-
 constexpr size_t kLargestCompared = 64 * 1024;  // larger ones are equal if they are the same bytes
 
 void add_constant(Key& key, const ir::Constant& c) {
@@ -55,7 +37,7 @@ void add_constant(Key& key, const ir::Constant& c) {
 }
 
 Key key_of(const Graph& g, OpId o) {
-  ir::Op op = g.op(o);
+  const ir::Op& op = g.op(o);
   Key key{static_cast<uint64_t>(op.kind), op.operands.size(), op.results.size()};
   for (ValueId v : op.operands) key.push_back(v.value);
   for (ValueId v : op.results) {
@@ -66,7 +48,8 @@ Key key_of(const Graph& g, OpId o) {
   if (op.kind == OpKind::constant) {
     add_constant(key, op.as<ir::ConstantAttrs>().constant);
   } else {
-    std::visit([&](auto& attrs) { attrs.visit(KeyWriter{key}); }, op.attrs);
+    const Key attrs = attributes_key(op);
+    key.insert(key.end(), attrs.begin(), attrs.end());
   }
   return key;
 }

@@ -64,6 +64,35 @@ double peel_scale(ExprRef& e) {
   return scale;
 }
 
+namespace {
+
+struct KeyWriter {
+  std::vector<uint64_t>& key;
+  void operator()(const char*, ExprRef e) { key.push_back(reinterpret_cast<uintptr_t>(e)); }  // hash-consed
+  void operator()(const char*, const std::vector<ExprRef>& list) {
+    key.push_back(list.size());
+    for (ExprRef e : list) key.push_back(reinterpret_cast<uintptr_t>(e));
+  }
+  void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
+  void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
+  void operator()(const char*, const std::optional<int64_t>& v) {
+    key.push_back(v.has_value());
+    key.push_back(static_cast<uint64_t>(v.value_or(0)));
+  }
+  void operator()(const char*, bool v) { key.push_back(v); }
+  template <class E> requires std::is_enum_v<E>
+  void operator()(const char*, E v) { key.push_back(static_cast<uint64_t>(v)); }
+};
+
+}  // namespace
+
+std::vector<uint64_t> attributes_key(const ir::Op& op) {
+  std::vector<uint64_t> key;
+  ir::Attrs attrs = op.attrs;  // visit() serves readers and writers, so it needs something mutable
+  std::visit([&](auto& a) { a.visit(KeyWriter{key}); }, attrs);
+  return key;
+}
+
 std::string label(const Graph& graph, OpId o) {
   const ir::Op& op = graph.op(o);
   return op.origin.empty() ? graph.value(op.results[0]).name : op.origin;

@@ -47,6 +47,9 @@ ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at);
 /// The product of constant factors of e, and what is left.
 double peel_scale(ExprRef& e);
 
+/// The attributes of an op but constants as numbers: equal if and only if the attributes are.
+std::vector<uint64_t> attributes_key(const ir::Op& op);
+
 /// What messages call an op: its ONNX nodes if known, else its result.
 std::string label(const Graph& graph, OpId o);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/provenance.h"
 
 namespace tfcc::passes {
 
@@ -19,6 +20,7 @@ struct Miss {
 struct PassReport {
   std::string pass;              // as on the command line
   size_t rewrites = 0;
+  size_t ops = 0;                // in the graph after it, constants not counted
   std::vector<Miss> misses;
 };
 
@@ -38,8 +40,10 @@ const PassInfo* find_pass(std::string_view name);
 const std::vector<std::string>& default_pipeline();
 
 /// Runs passes by name, verifying the graph after each; a pass whose result breaks a rule is undone and reported as a miss.
-/// `after` sees the graph after each pass (for --dump-ir). Errors: invalid_argument (unknown pass, with the list).
+/// `after` sees the graph after each pass (for --dump-ir); `provenance`, if given, is kept up to date.
+/// Errors: invalid_argument (unknown pass, with the list).
 Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,
-                                           const std::function<void(const PassReport&, const ir::Graph&)>& after = {});
+                                           const std::function<void(const PassReport&, const ir::Graph&)>& after = {},
+                                           Provenance* provenance = nullptr);
 
 }  // namespace tfcc::passes

@@ -46,7 +46,7 @@ const std::vector<std::string>& default_pipeline() {
 }
 
 Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,
-                                           const std::function<void(const PassReport&, const ir::Graph&)>& after) {
+                                           const std::function<void(const PassReport&, const ir::Graph&)>& after, Provenance* provenance) {
   std::vector<PassReport> reports;
   for (const std::string& name : names) {
     const PassInfo* pass = find_pass(name);
@@ -67,7 +67,10 @@ Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<s
       graph = std::move(before);
       reports.back().rewrites = 0;
       reports.back().misses.push_back({graph.name, fmt::format("the whole pass is left alone, its result breaks a rule: {}", broken[0])});
+    } else if (provenance) {
+      provenance->update(name, before, graph);
     }
+    for (ir::OpId o : graph.order()) reports.back().ops += graph.op(o).kind != ir::OpKind::constant;
     if (after) after(reports.back(), graph);
   }
   return reports;

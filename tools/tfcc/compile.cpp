@@ -16,6 +16,7 @@
 #include "tools/tfcc/model_source.h"
 #include "tools/tfcc/output_file.h"
 #include "tools/tfcc/size_options.h"
+#include "tools/tfcc/trace.h"
 
 namespace tfcc::tools {
 namespace {
@@ -31,16 +32,22 @@ struct Options {
   SizeFlags sizes;
 };
 
-json report_of(const Options& o, const frontend::ImportReport& import, const std::vector<passes::PassReport>& reports) {
+size_t count_ops(const ir::Graph& graph) {
+  size_t ops = 0;
+  for (ir::OpId o : graph.order()) ops += graph.op(o).kind != ir::OpKind::constant;
+  return ops;
+}
+
+json report_of(const Options& o, const frontend::ImportReport& import, size_t imported_ops, const std::vector<passes::PassReport>& reports) {
   json j;
   j["schema"] = 1;
   j["model"] = fs::path(o.model).filename().string();
-  j["import"] = {{"nodes", import.nodes}, {"shape_nodes", import.shape_nodes}, {"shape_ops_left", import.shape_ops_left}};
+  j["import"] = {{"nodes", import.nodes}, {"shape_nodes", import.shape_nodes}, {"ops", imported_ops}, {"shape_ops_left", import.shape_ops_left}};
   j["passes"] = json::array();
   for (const passes::PassReport& r : reports) {
     json misses = json::array();
     for (const passes::Miss& m : r.misses) misses.push_back({{"node", m.node}, {"reason", m.reason}});
-    j["passes"].push_back({{"name", r.pass}, {"rewrites", r.rewrites}, {"misses", misses}});
+    j["passes"].push_back({{"name", r.pass}, {"rewrites", r.rewrites}, {"ops", r.ops}, {"misses", misses}});
   }
   return j;
 }
@@ -67,15 +74,13 @@ void show(const frontend::ImportReport& import, const ir::Graph& graph, const st
   for (const std::string& w : import.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   std::printf("imported %zu ONNX nodes, %zu of them shape and constant arithmetic that left no op (%zu such ops remain)\n", import.nodes,
               import.shape_nodes, import.shape_ops_left);
-  size_t ops = 0;
-  for (ir::OpId o : graph.order()) ops += graph.op(o).kind != ir::OpKind::constant;
   for (const passes::PassReport& r : reports) {
     const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 || r.pass.rfind("classify-", 0) == 0;
     if (!fusion || (r.rewrites == 0 && r.misses.empty())) continue;
     std::printf("  %-20s %4zu\n", r.pass.c_str(), r.rewrites);
     for (const passes::Miss& m : r.misses) std::printf("    not %s: %s\n", m.node.c_str(), m.reason.c_str());
   }
-  std::printf("%zu ops after all passes\n", ops);
+  std::printf("%zu ops after all passes\n", count_ops(graph));
 }
 
 // Fusions that --strict insists on: every attention, norm and GELU that a pass looked at and left alone.
@@ -145,7 +150,10 @@ Result<void> compile_model(Options o) {
     auto written = dump_graph(o, number++, r.pass, g);
     if (!written) dump_error = written.error();
   };
-  TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : default_passes, after));
+  const size_t imported_ops = count_ops(graph);
+  Trace trace(graph, import);
+  passes::Provenance provenance(graph);
+  TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : default_passes, after, &provenance));
   if (dump_error) return *dump_error;
   if (!o.quiet) show(import, graph, reports);
   if (const size_t n = count_strict_misses(reports); o.strict && n > 0) {
@@ -157,24 +165,27 @@ Result<void> compile_model(Options o) {
     const bool wanted = std::any_of(targets->begin(), targets->end(), [&](const auto& t) { return t.family == family; });
     if (!wanted) continue;
     codegen::PlanInput in{family, graph, {}};
+    passes::Provenance sources = provenance;
     sizes.give(in.options);
     if ((o.fp16 || o.bf16) && family == codegen::Family::cuda) {
       in.options.precision = o.fp16 ? "f16" : "bf16";
-      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + in.options.precision}, after));
+      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + in.options.precision}, after, &sources));
       if (dump_error) return *dump_error;
     }
     if (family == codegen::Family::cpu) {  // its products are f32
-      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f32"}, after));
+      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f32"}, after, &sources));
       if (dump_error) return *dump_error;
     }
+    trace.add_graph(family == codegen::Family::cuda ? "cuda" : "cpu", in.graph, sources);
     inputs.push_back(std::move(in));
   }
-  json report = report_of(o, import, reports);
+  json report = report_of(o, import, imported_ops, reports);
   codegen::CompileOptions options;
   options.targets = *targets;
   options.model_name = fs::path(o.model).filename().string();
   options.report = report.dump();
   options.strip = o.strip;
+  if (!o.strip) options.texts = trace.texts();
   TFCC_TRY(options.timings, timings_of(o.timing_cache));
   options.threads = o.threads;
   options.cache.dir = o.cache_dir;
@@ -227,7 +238,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");
   c->add_option("--report", o->report, "write what was done as JSON");
   c->add_flag("--strict", o->strict, "fail if an attention, norm or GELU was left unfused");
-  c->add_flag("--strip", o->strip, "leave IR and kernel sources out of the file");
+  c->add_flag("--strip", o->strip, "leave IR, kernel sources and trace out of the file");
   c->add_option("--threads", o->threads, "threads that compile; default: all cores")->check(CLI::NonNegativeNumber);
   c->add_option("--cache-dir", o->cache_dir, "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");
   c->add_option("--timing-cache,--timingCacheFile", o->timing_cache, "measured algorithms of products, from `tfcc tune`, to keep in the file");
