@@ -294,7 +294,7 @@ Result<std::vector<std::byte>> materialize(const Constant& c) {
 }
 
 Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a fifo is refused, not waited for
   if (fd < 0)
     return Error{ErrorCode::io,
                  fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};

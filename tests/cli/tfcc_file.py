@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the code out of a .tfcc file, following docs/artifact.md: the targets from the manifest, the bytes from their
-sections; checksums are made right again, so that the file is refused for what it lacks alone."""
+"""Alters a .tfcc file, following docs/artifact.md: takes its code out, the targets from the manifest and the bytes from their
+sections, or changes its texts; checksums are made right again, so that the file is refused for what it lacks alone."""
 import struct
 
 K = 0x9E3779B185EBCA87
 MASK = (1 << 64) - 1
 TARGETS = 10  # field of the manifest
-CODE = 2      # kind of section
+CODE = 2      # kinds of sections
+TEXT = 3
 
 
 def rotl(x, n):
@@ -61,4 +62,26 @@ def without_code(file):
     struct.pack_into("<QQQQ", file, 16, len(file), offset, len(manifest), checksum(manifest))
     table = bytes(file[64:64 + 32 * sections])
     struct.pack_into("<Q", file, 56, checksum(bytes(file[:56]) + table))
+    return bytes(file)
+
+
+def text_section(file):
+    """Index of the text section, and where its bytes begin and end."""
+    sections, = struct.unpack_from("<I", file, 48)
+    for i in range(sections):
+        kind, _, begin, length = struct.unpack_from("<IIQQ", file, 64 + 32 * i)
+        if kind == TEXT:
+            return i, begin, begin + length
+    raise ValueError("no text section")
+
+
+def with_texts(file, texts):
+    """The file with other bytes, as many as before, in its text section."""
+    file = bytearray(file)
+    i, begin, end = text_section(file)
+    assert len(texts) == end - begin
+    file[begin:end] = texts
+    struct.pack_into("<Q", file, 64 + 32 * i + 24, checksum(texts))
+    sections, = struct.unpack_from("<I", file, 48)
+    struct.pack_into("<Q", file, 56, checksum(bytes(file[:56]) + bytes(file[64:64 + 32 * sections])))
     return bytes(file)

@@ -7,31 +7,13 @@
 #include <cmath>
 
 #include "tools/tfcc/bench_profile.h"
+#include "tools/tfcc/html.h"
 
 namespace tfcc::tools {
 namespace {
 
 constexpr double kWidth = 960, kHeight = 540, kLeft = 70, kRight = 20, kTop = 20, kBottom = 50;
-constexpr const char* kHead = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>tfcc bench</title><style>
-body { font: 14px/1.5 sans-serif; margin: 2em auto; max-width: 980px; padding: 0 1em; color: #222 }
-svg { width: 100%; height: auto } svg text { font: 12px sans-serif; fill: #444 }
-table { border-collapse: collapse; width: 100% } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid #ddd }
-th:last-child, td:last-child { text-align: left; overflow-wrap: anywhere }
-</style></head><body>
-)";
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
-  }
-  return out;
-}
+using html::escaped;
 
 /// Logarithmic axes over whole decades.
 struct Axes {
@@ -67,14 +49,14 @@ std::string grid(const Axes& a) {
   for (double e = a.x0; e <= a.x1; ++e) {
     const double v = std::pow(10, e), x = a.x(v);
     out += fmt::format(
-        "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#eee\"/><text x=\"{0:.1f}\" y=\"{3}\" "
+        "<line class=grid x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{0:.1f}\" y=\"{3}\" "
         "text-anchor=\"middle\">{4:g}</text>\n",
         x, kTop, kHeight - kBottom, kHeight - kBottom + 16, v);
   }
   for (double e = a.y0; e <= a.y1; ++e) {
     const double v = std::pow(10, e), y = a.y(v);
     out += fmt::format(
-        "<line x1=\"{1}\" x2=\"{2}\" y1=\"{0:.1f}\" y2=\"{0:.1f}\" stroke=\"#eee\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+        "<line class=grid x1=\"{1}\" x2=\"{2}\" y1=\"{0:.1f}\" y2=\"{0:.1f}\"/><text x=\"{3}\" y=\"{4:.1f}\" "
         "text-anchor=\"end\">{5}</text>\n",
         y, kLeft, kWidth - kRight, kLeft - 6, y + 4, with_prefix(v));
   }
@@ -89,7 +71,7 @@ std::string roof(const Axes& a, DType type, double flops, double bytes) {
   const double right = std::pow(10, a.x1), left = std::min(right, std::max(std::pow(10, a.x0), std::pow(10, a.y0) / bytes));
   const double ridge = std::clamp(flops / bytes, left, right);
   return fmt::format(
-      "<polyline fill=\"none\" stroke=\"#b00\" stroke-width=\"1.5\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"/>"
+      "<polyline class=mark points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"/>"
       "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{} products {}FLOP/s, copies {}B/s</text>\n",
       a.x(left), a.y(left * bytes), a.x(ridge), a.y(std::min(flops, ridge * bytes)), a.x(right), a.y(flops), kWidth - kRight,
       a.y(flops) - 6, to_string(type), with_prefix(flops), with_prefix(bytes));
@@ -128,9 +110,9 @@ std::string point(const Axes& a, const ProfileRow& r, const char* colour) {
 }
 
 std::string table(const ProfileReport& report) {
-  std::string out = "<table><tr><th>ms</th><th>share</th><th>count</th><th>FLOP/s</th><th>B/s</th><th>of limit</th><th>launch</th></tr>\n";
+  std::string out = "<table><tr><th class=r>ms</th><th class=r>share</th><th class=r>count</th><th class=r>FLOP/s</th><th class=r>B/s</th><th class=r>of limit</th><th>launch</th></tr>\n";
   for (const ProfileRow& r : report.groups) {
-    out += fmt::format("<tr><td>{:.4f}</td><td>{:.1f}%</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}</td></tr>\n", r.ms,
+    out += fmt::format("<tr><td class=r>{:.4f}</td><td class=r>{:.1f}%</td><td class=r>{}</td><td class=r>{}</td><td class=r>{}</td><td class=r>{}</td><td>{} {}</td></tr>\n", r.ms,
                        r.share * 100, r.count, with_prefix(r.flops_per_s), with_prefix(r.bytes_per_s),
                        r.of_limit > 0 ? fmt::format("{:.0f}% {}", r.of_limit * 100, r.by_compute ? "compute" : "memory") : "-",
                        escaped(what_it_is(r)), escaped(r.name));
@@ -143,9 +125,8 @@ std::string table(const ProfileReport& report) {
 std::string roofline_page(const ProfileReport& report, const std::string& title) {
   const Axes axes = axes_for(report);
   Colours colours;
-  std::string out = kHead;
-  out += fmt::format(
-      "<h1>Roofline</h1><p>{}</p><p>{} launches, {:.4f} ms one by one. A point is a kind of launch, its area the share of the time; point "
+  std::string out = fmt::format(
+      "<main><h1>Roofline</h1><p>{}</p><p>{} launches, {:.4f} ms one by one. A point is a kind of launch, its area the share of the time; point "
       "at it for its name. Above the slope: operands came from a cache.</p>\n<svg viewBox=\"0 0 {} {}\" xmlns=\"http://www.w3.org/2000/svg\">\n",
       escaped(title), report.launches.size(), report.total_ms, kWidth, kHeight);
   out += grid(axes);
@@ -153,7 +134,8 @@ std::string roofline_page(const ProfileReport& report, const std::string& title)
   for (const ProfileRow& r : report.groups) {
     if (drawn(r)) out += point(axes, r, colours.of(r));
   }
-  return out + colours.legend() + "</svg>\n" + table(report) + "</body></html>\n";
+  out += colours.legend() + "</svg>\n" + table(report) + "</main>\n";
+  return html::page("tfcc bench", out);
 }
 
 }  // namespace tfcc::tools

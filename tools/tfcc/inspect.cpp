@@ -10,12 +10,14 @@
 #include <memory>
 
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/inspect_page.h"
+#include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
 namespace {
 
 struct Options {
-  std::string file, shapes, text;
+  std::string file, shapes, text, html;
   bool json = false, ir = false, kernels = false, launches = false, texts = false;
 };
 
@@ -67,14 +69,6 @@ void show_interface(const InspectedFile& f) {
     line("  {:<12} {} plan, {} of code", t.name, m.plans[t.plan].family,
          bytes_text(static_cast<int64_t>(f.code_bytes(t))));
   }
-}
-
-std::string sizes_text(const InspectedFile& f) {
-  std::string s;
-  for (size_t i = 0; i < f.sizes.size(); ++i) {
-    s += fmt::format("{}{} = {}", s.empty() ? "" : ", ", f.manifest.symbols[i].name, f.sizes[i]);
-  }
-  return s.empty() ? "its fixed sizes" : s;
 }
 
 std::string op_counts(const runtime::Bucket& bucket) {
@@ -132,7 +126,12 @@ Result<void> inspect(const Options& o) {
   TFCC_TRY(InspectedFile f, InspectedFile::open(o.file));
   TFCC_TRY(NamedShapes shapes, parse_shapes(o.shapes));
   TFCC_TRY_VOID(f.set_sizes(shapes));
-  if (!o.text.empty()) {
+  if (!o.html.empty()) {
+    TFCC_TRY(const std::string page, inspect_page(f));
+    TFCC_TRY(OutputFile out, OutputFile::create(o.html));
+    TFCC_TRY_VOID(out.write(page.data(), page.size()));
+    TFCC_TRY_VOID(out.commit());
+  } else if (!o.text.empty()) {
     TFCC_TRY(std::string text, f.text(o.text));
     std::fwrite(text.data(), 1, text.size(), stdout);
   } else if (o.json) {
@@ -158,6 +157,7 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* c = app.add_subcommand("inspect", "show what a .tfcc file holds");
   c->add_option("file", o->file, "the .tfcc file")->required();
   c->add_flag("--json", o->json, "everything as JSON (docs/inspect-json.md)");
+  c->add_option("--html", o->html, "write a page to read: graph before and after, kernels with source, launches, memory over time");
   c->add_flag("--launches", o->launches, "every launch with its kernel, flops and bytes");
   c->add_flag("--kernels", o->kernels, "every kernel");
   c->add_flag("--ir", o->ir, "the graphs that the plans were made from");

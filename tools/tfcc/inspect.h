@@ -40,6 +40,7 @@ struct InspectedFile {
   /// Launches that come again and again: the first and the last time one may differ.
   struct Layers {
     size_t count, launches;              // of layers; of each
+    size_t first = 0;                    // the launch that the first one begins with
   };
   std::optional<Layers> layers(const runtime::Plan& plan, const runtime::Bucket& bucket) const;
 

@@ -137,16 +137,16 @@ std::string signature(const Plan& plan, const runtime::Launch& l) {
 std::optional<InspectedFile::Layers> InspectedFile::layers(const Plan& plan, const runtime::Bucket& bucket) const {
   std::vector<std::string> what;
   for (const runtime::Launch& l : bucket.launches) what.push_back(signature(plan, l));
-  size_t period = 0, most = 0;                     // launches that are equal to the one a period before, in a row
+  size_t period = 0, most = 0, end = 0;            // launches that are equal to the one a period before, in a row
   for (size_t p = 1; p < what.size(); ++p) {
     size_t run = 0;
     for (size_t i = p; i < what.size(); ++i) {
       run = what[i] == what[i - p] ? run + 1 : 0;
-      if (run > most) most = run, period = p;
+      if (run > most) most = run, period = p, end = i + 1;
     }
   }
   if (most < 2) return std::nullopt;
-  return Layers{(most + period + period / 2) / period, period};
+  return Layers{(most + period + period / 2) / period, period, end - most - period};
 }
 
 std::optional<int64_t> InspectedFile::arena_bytes(const Plan& plan) const {

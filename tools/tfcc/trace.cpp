@@ -13,10 +13,14 @@ using nlohmann::json;
 
 bool is_op(const ir::Graph& g, ir::OpId o) { return g.op(o).kind != ir::OpKind::constant; }
 
-json value_names(const ir::Graph& g, ir::OpId o) {
-  json names = json::array();
-  for (ir::ValueId v : g.op(o).results) names.push_back(g.value(v).name);
-  return names;
+// The number of each op among those that are no constants, in the order of the text; by OpId.
+std::vector<size_t> numbers(const ir::Graph& g) {
+  std::vector<size_t> out(g.op_count());
+  size_t n = 0;
+  for (ir::OpId o : g.order()) {
+    if (is_op(g, o)) out[o.value] = n++;
+  }
+  return out;
 }
 
 }  // namespace
@@ -34,15 +38,16 @@ void Trace::add_graph(const std::string& family, const ir::Graph& graph, const p
 }
 
 std::vector<std::pair<std::string, std::string>> Trace::texts() const {
+  const std::vector<size_t> number = numbers(imported_);
   std::vector<int64_t> node_of(imported_.op_count(), -1);
   json j = {{"schema", 1}, {"nodes", json::array()}, {"graphs", json::object()}};
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    json values = json::array();
+    json ops = json::array();
     for (ir::OpId o : nodes_[i].ops) {
       node_of[o.value] = static_cast<int64_t>(i);
-      for (const json& name : value_names(imported_, o)) values.push_back(name);
+      ops.push_back(number[o.value]);
     }
-    j["nodes"].push_back({{"name", nodes_[i].name}, {"op", nodes_[i].op_type}, {"values", values}});
+    j["nodes"].push_back({{"name", nodes_[i].name}, {"op", nodes_[i].op_type}, {"ops", ops}});
   }
   for (const Final& f : finals_) {
     json list = json::array();
@@ -52,12 +57,12 @@ std::vector<std::pair<std::string, std::string>> Trace::texts() const {
       std::vector<int64_t> nodes;
       json ops = json::array();
       for (ir::OpId from : source.ops) {
-        ops.push_back(imported_.value(imported_.result(from)).name);
+        ops.push_back(number[from.value]);
         if (node_of[from.value] >= 0) nodes.push_back(node_of[from.value]);
       }
       std::sort(nodes.begin(), nodes.end());
       nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-      list.push_back({{"value", f.graph.value(f.graph.result(o)).name}, {"nodes", nodes}, {"from", ops}, {"passes", source.passes}});
+      list.push_back({{"nodes", nodes}, {"ops", ops}, {"passes", source.passes}});
     }
     j["graphs"][f.family] = std::move(list);
   }
