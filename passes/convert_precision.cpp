@@ -7,9 +7,12 @@
 // What only element expressions read and that gains nothing from 16 bits stays f32: single values, constant vectors (scales of
 // quantised tensors), and integers turned into reals, which 16 bits cannot hold past 2048.
 // Angles (what sin and cos are taken of) and tables of a rotary embedding stay f32.
+// What is rounded to integers next (quantised) stays f32, with all that it is computed from up to the products; masks written
+// as numbers beyond f16 stay within its range.
 // Graph inputs and outputs keep their types. Expressions are not touched: they compute in f32, so a score's constants are never
 // narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
+#include <ranges>
 #include <set>
 
 #include "passes/match.h"
@@ -96,9 +99,67 @@ std::set<ValueId> angles(const Graph& g) {
   return keep;
 }
 
+// Reads v inside a rounding to integers, as a quantisation does.
+bool rounds(const ir::Op& op, ValueId v) {
+  if (op.kind != OpKind::pointwise) return false;
+  bool found = false;
+  ir::for_each_node(op.as<ir::PointwiseAttrs>().body, [&](ExprRef n) {
+    if (n->kind != ExprKind::rint) return;
+    ir::for_each_node(n, [&](ExprRef inner) { found |= inner->kind == ExprKind::load && op.operands[static_cast<size_t>(inner->value)] == v; });
+  });
+  return found;
+}
+
+// What is rounded to integers next: half of a unit of 16 bits decides for another integer, and a whole step of the
+// quantisation is far more. Such values, and what they are computed from up to the products, stay f32.
+std::set<ValueId> rounded(const Graph& g) {
+  std::set<ValueId> keep;
+  const auto look = [&](ValueId v) {
+    if (!is_single(g.value(v).type.dtype)) return;  // cost: others are not converted
+    bool any = false;
+    const bool all = std::ranges::all_of(g.value(v).users, [&](OpId u) {
+      const ir::Op& user = g.op(u);
+      const bool product = user.kind == OpKind::matmul || user.kind == OpKind::attention;
+      const bool goes_on = !product && std::ranges::all_of(user.results, [&](ValueId r) { return keep.count(r) > 0; });
+      any |= goes_on || rounds(user, v);
+      return goes_on || user.kind == OpKind::pointwise || user.kind == OpKind::reduce;
+    });
+    if (any && all) keep.insert(v);
+  };
+  for (OpId o : g.order() | std::views::reverse) std::ranges::for_each(g.op(o).results, look);
+  std::ranges::for_each(g.inputs(), look);
+  return keep;
+}
+
+// Masks are written as numbers that f16 does not have (finfo.min of f32), which would be stored as infinity; a row of
+// nothing else would then be NaN. Half of the largest f16 lies as far below every score, and two masks can be added.
+constexpr double kLargestF16 = 65504;
+
+bool leaves_range(ExprRef body) {
+  bool found = false;
+  ir::for_each_node(body, [&](ExprRef n) {
+    found |= n->kind == ExprKind::fconst && std::isfinite(n->real) && std::abs(n->real) > kLargestF16;
+  });
+  return found;
+}
+
+// v, whose definition may leave the range of f16, stays within half of it.
+void keep_in_range(Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (op->kind != OpKind::pointwise || !leaves_range(op->as<ir::PointwiseAttrs>().body)) return;
+  const ExprRef e = ir::element_of(g, v, ir::indices_of(g, v));
+  const auto limit = [&](double x) { return g.pool().real(x, e->type); };
+  ir::Captured c = ir::capture(ir::min(ir::max(e, limit(-kLargestF16 / 2)), limit(kLargestF16 / 2)));
+  g.replace_uses(v, g.add_pointwise(c.operands, c.body, g.value(v).type, g.value(v).name, op->origin));
+}
+
 PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   PassReport report;
-  const std::set<ValueId> keep = to == DType::f32 ? std::set<ValueId>{} : angles(graph);
+  std::set<ValueId> keep;
+  if (to != DType::f32) {
+    keep = angles(graph);
+    keep.merge(rounded(graph));
+  }
   std::vector<DType> declared;
   for (const ir::Graph::Output& out : graph.outputs) declared.push_back(graph.value(out.value).type.dtype);
   const bool narrows = size_of(to) < size_of(DType::f32);
@@ -117,6 +178,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
       if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
       if (narrows && stays_single(graph, v)) continue;
       graph.set_type(v, {to, graph.value(v).type.dims});
+      if (to == DType::f16) keep_in_range(graph, v);
       ++report.rewrites;
     }
   }
