@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNormalization, GroupNormalization, InstanceNormalization: views of rows, a norm over them, and a scale.
+// LayerNormalization, GroupNormalization, InstanceNormalization: views of rows, a norm over them, and a scale. BatchNormalization: a scale alone.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "frontend/elementwise.h"
+#include "frontend/norm.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -42,8 +43,6 @@ Result<ValueId> parameter(Importer& im, size_t i, const Dims& normalised, const 
   return merge_from(im, full, 0, i == 1 ? ".scale" : ".bias");
 }
 
-bool wants_output(const Importer& im, size_t i) { return i < im.node->outputs.size() && !im.node->outputs[i].empty(); }
-
 // Outputs Mean and InvStdDev of a layer norm: over the last axis of rows, reshaped.
 void define_statistics(Importer& im, ValueId rows, const Dims& d, size_t axis, double eps) {
   if (!wants_output(im, 1) && !wants_output(im, 2)) return;
@@ -70,6 +69,14 @@ void define_statistics(Importer& im, ValueId rows, const Dims& d, size_t axis, d
 // (x - mean) / deviation over the last axis of rows.
 ValueId standardised(Importer& im, ValueId rows, double eps) {
   const Type type = im.type(rows);
+  if (!ir::as_int(type.dims.back())) {  // the op wants rows of a known length
+    const RowStatistics s = row_statistics(im, rows, static_cast<float>(eps), true);
+    const Indices at = im.index_vars(type.dims);
+    Indices row = at;
+    row.back() = im.integer(0);
+    const ExprRef centred = ir::sub(im.element(rows, at), im.element(s.mean, row));
+    return im.pointwise(ir::mul(centred, im.element(s.inverse_deviation, row)), type.dtype, type.dims, ".rows");
+  }
   const ExprRef one = im.pool().real(1, ir::scalar_of(type.dtype));
   ValueId gamma = im.pointwise(one, type.dtype, {type.dims.back()}, ".ones");
   return im.graph.add(ir::OpKind::layer_norm, {rows, gamma}, ir::NormAttrs{eps}, type, im.value_name(0) + ".rows", im.node->name);
@@ -129,6 +136,28 @@ Result<void> import_group_normalization(Importer& im) {
   const int64_t groups = im.attr_int("num_groups", 0);
   if (groups < 1) return im.fail(ErrorCode::bad_file, "num_groups must be positive");
   return normalise_groups(im, im.integer(groups), im.opset < 21);
+}
+
+Result<void> import_batch_normalization(Importer& im) {
+  if (im.attr_int("training_mode", 0) != 0) return im.fail(ErrorCode::unsupported, "training_mode = 1 is for training; export the model in eval mode");
+  TFCC_TRY(ValueId x, im.input(0));
+  TFCC_TRY_VOID(require_float(im, x));
+  const Dims d = im.dims(x);
+  if (d.size() < 2) return im.fail(ErrorCode::shape, "needs [N, C, ...]");
+  const Indices at = im.index_vars(d);
+  const ExprRef e = im.element(x, at);
+  std::vector<ExprRef> of_channel;
+  for (size_t i = 1; i < 5; ++i) {
+    TFCC_TRY(ValueId v, im.input(i));
+    TFCC_TRY_VOID(require_float(im, v));
+    if (im.rank(v) != 1) return im.fail(ErrorCode::shape, "scale, bias, mean and variance must be vectors");
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(v)[0], d[1], "scale, bias, mean and variance do not fit the channels"));
+    of_channel.push_back(ir::convert(im.element(v, {at[1]}), e->type));
+  }
+  const ExprRef eps = im.pool().real(im.attr_float("epsilon", 1e-5f), e->type);
+  const ExprRef deviation = ir::unary(ir::ExprKind::sqrt, ir::add(of_channel[3], eps));
+  im.define(0, ir::add(ir::mul(ir::div(ir::sub(e, of_channel[2]), deviation), of_channel[0]), of_channel[1]), im.type(x).dtype, d);
+  return {};
 }
 
 Result<void> import_instance_normalization(Importer& im) {

@@ -513,6 +513,22 @@ y = com.microsoft.RestorePadding(a, offsets)
         lambda r: ({"x": r.real(sum(c), W), "offsets": offsets}, None, lambda f: {"y": padded(f["x"], real)})]
 
 
+# ---- normalisation of channels ----
+
+def channel_norm_cases():
+    channels = "float[3] s, float[3] b"
+    own = lambda r: {"s": r.real(3), "b": r.real(3)}
+    moments = lambda r: {"m": r.real(3), "v": np.abs(r.real(3)) + np.float32(0.25)}
+    yield model("batch_normalization", f"float[B,3,S] x, {channels}, float[3] m, float[3] v", "float[B,3,S] y",
+                "y = BatchNormalization(x, s, b, m, v)"), [lambda r: {"x": r.real(B, 3, S), **own(r), **moments(r)}]
+    yield model("batch_normalization_of_a_matrix", f"float[B,3] x, {channels}, float[3] m, float[3] v", "float[B,3] y",
+                "y = BatchNormalization<epsilon = 0.1, momentum = 0.5>(x, s, b, m, v)", 9), [lambda r: {"x": r.real(B, 3), **own(r), **moments(r)}]
+    yield model("instance_normalization_of_any_length", f"float[B,3,S] x, {channels}", "float[B,3,S] y",
+                "y = InstanceNormalization<epsilon = 0.01>(x, s, b)"), [lambda r: {"x": r.real(B, 3, S + 2), **own(r)}]
+    yield model("group_normalization_of_any_length", "float[B,4,S] x, float[4] s, float[4] b", "float[B,4,S] y",
+                "y = GroupNormalization<num_groups = 2>(x, s, b)", 21), [lambda r: {"x": r.real(B, 4, S + 2), "s": r.real(4), "b": r.real(4)}]
+
+
 FILES = {
     "microsoft_packed_attention": ("RemovePadding, RestorePadding and what is between them.", list(packed_cases())),
     "attention": ("Attention of ONNX.", list(attention_cases())),
@@ -521,6 +537,7 @@ FILES = {
     "microsoft_attention": ("Attention of com.microsoft.", list(microsoft_attention_cases())),
     "microsoft_multi_head_attention": ("MultiHeadAttention and DecoderMaskedMultiHeadAttention.", [*multi_head_cases(), *decoder_masked_cases()]),
     "microsoft_norm": ("Norms with a residual or an embedding.", [*norm_cases(), *embed_cases()]),
+    "channel_norm": ("Norms of channels.", list(channel_norm_cases())),
     "microsoft_elementwise": ("GELU and FusedMatMul.", [*elementwise_cases(), *matmul_cases()]),
     "rotary_embedding": ("RotaryEmbedding of both domains.", list(rotary_cases())),
 }
