@@ -182,6 +182,7 @@ def main():
             t.tfcc("compile", MODELS / model / "model.onnx", "-o", "m.tfcc", "--target", ",".join(targets), "-q")
             page, _ = t.check("m.tfcc")
             t.expect(model, "graphs drawn", page.tags["svg"] > 2 * len(targets), True)
+            t.expect(model, "templates", page.classes["details.template"] >= 3 * len(targets), True)
             t.expect(model, "parts of the model", page.classes["details.part"] >= 3 * len(targets), True)
         t.tfcc("compile", MODELS / "bert-eager" / "model.onnx", "-o", "none.tfcc", "--target", targets[0], "-q", "--passes=")
         t.check("none.tfcc")

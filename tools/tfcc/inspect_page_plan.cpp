@@ -6,7 +6,9 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 
+#include "codegen/templates.h"
 #include "runtime/binding.h"
 #include "tools/tfcc/html.h"
 #include "tools/tfcc/inspect_page.h"
@@ -84,6 +86,30 @@ std::string launch_tables(const InspectedFile& f, const Plan& p, const Bucket& b
   return s;
 }
 
+// Adds the templates that a source includes, and those that these include.
+void add_included(std::string_view source, std::set<std::string_view>& found) {
+  constexpr std::string_view kInclude = "#include \"";
+  for (size_t at = 0; (at = source.find(kInclude, at)) != std::string_view::npos;) {
+    at += kInclude.size();
+    const std::string_view path = source.substr(at, source.find('"', at) - at);
+    for (const codegen::TemplateFile& file : codegen::template_files()) {
+      if (file.path == path && found.insert(file.path).second) add_included(file.text, found);
+    }
+  }
+}
+
+// The file does not hold the templates; the command that made it does.
+std::string templates(const InspectedFile& f, const std::set<std::string_view>& included) {
+  if (included.empty()) return "";
+  if (f.manifest.producer != "tfcc " TFCC_VERSION) return "<p class=soft>The templates that they include are those of " + escaped(f.manifest.producer) + ".</p>\n";
+  std::string s = fmt::format("<details class=card><summary>{} templates <span class=soft>that the kernels include, as this tfcc has them</span></summary>\n", included.size());
+  for (const codegen::TemplateFile& file : codegen::template_files()) {
+    if (!included.count(file.path)) continue;
+    s += "<details class=template><summary>" + html::code(file.path) + "</summary><pre>" + html::highlighted(file.text) + "</pre></details>\n";
+  }
+  return s + "</details>\n";
+}
+
 // What a bucket launches in place of the one that is shown, launch by launch.
 std::string difference(const Plan& p, const Bucket& b, const Bucket& shown) {
   std::map<std::string, size_t> other;
@@ -110,6 +136,7 @@ Result<std::string> kernels_section(const InspectedFile& f, const Plan& p) {
   std::string s = fmt::format("<h2 id=\"kernels-{0}\">Kernels <span class=soft>({0})</span></h2>\n<p class=soft>Compiled into the file; each is a template with the facts of its launches and functors made from the graph.</p>\n",
                               escaped(p.family));
   bool stripped = false;
+  std::set<std::string_view> included;
   for (size_t k = 0; k < p.kernels.size(); ++k) {
     const runtime::Kernel& kernel = p.kernels[k];
     const auto [launches, flops] = use[k];
@@ -124,13 +151,13 @@ Result<std::string> kernels_section(const InspectedFile& f, const Plan& p) {
     s += fmt::format("<details class=\"card kernel {}\" id=\"kernel-{}-{}\"><summary><i class=swatch></i>{} <span class=soft>{}: {}</span></summary>\n", op_class(kernel.op),
                      escaped(p.family), k, html::code(html::shortened(kernel.name, kLongestName)), escaped(kernel.op), escaped(facts));
     const auto source = f.text(fmt::format("kernels/{}/{}{}", p.family, kernel.name, p.family == "cuda" ? ".cu" : ".cpp"));
-    if (source) s += "<pre class=source>" + html::highlighted(*source) + "</pre>";
+    if (source) s += "<pre class=source>" + html::highlighted(*source) + "</pre>", add_included(*source, included);
     else if (source.error().code != ErrorCode::invalid_argument) return source.error();
     else stripped = true, s += "<p class=soft>Its source is not in the file.</p>";
     s += "</details>\n";
   }
   if (stripped) s += "<p class=note>Sources are left out of a file by <code>--strip</code>.</p>\n";
-  return s;
+  return s + templates(f, included);
 }
 
 std::string launches_section(const InspectedFile& f, const Plan& p) {
