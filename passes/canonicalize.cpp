@@ -8,6 +8,8 @@
 //   after:  %s = matmul(%q, %k) {trans_b = true}
 //   before: %p = matmul(%a, %b) : f32[B,8,S]                                             (%a: f32[B,8,1], %b: f32[B,1,S])
 //   after:  %p = pointwise(%a, %b) {body = (i,j,k) => %a[i,j,0] * %b[i,0,k]}
+//   before: %r = pointwise(%x) {body = (i,j) => %x[i / S,i % S,j]} : f32[B*S,64]; %p = matmul(%r, @w)       (GPT-2's Conv1D)
+//   after:  %m = matmul(%x, @w) : f32[B,S,192]; %p is a view of %m
 // Requires: the same type; for recipes, a permutation or a cast alone.
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -161,13 +163,44 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   return true;
 }
 
+// The tensor of more dims whose rows v lists, if v is such a view.
+std::optional<ValueId> rows_of(const Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::pointwise) return std::nullopt;
+  const auto x = loaded(ir::element_of(g, v, ir::indices_of(g, v)));
+  if (!x) return std::nullopt;
+  const ir::Type &to = g.value(v).type, &from = g.value(*x).type;
+  if (from.rank() <= to.rank() || from.dims.back() != to.dims.back() || from.dtype != to.dtype) return std::nullopt;
+  return same_order(g, v, *x) ? x : std::nullopt;
+}
+
+// A product whose rows were listed along one axis: batch and tokens stay axes of their own, as everything around it has them.
+bool keep_axes_of_rows(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const auto& attrs = op.as<ir::MatmulAttrs>();
+  if (attrs.trans_a || g.value(op.operands[1]).type.rank() != 2) return false;
+  const auto x = rows_of(g, op.operands[0]);
+  if (!x) return false;
+  const ir::Type type = g.value(op.results[0]).type;
+  ir::Type wide{type.dtype, g.value(*x).type.dims};
+  wide.dims.back() = type.dims.back();
+  std::vector<ValueId> operands = op.operands;
+  operands[0] = *x;
+  const std::string name = g.value(op.results[0]).name;
+  const ValueId product = g.add(OpKind::matmul, operands, attrs, wide, name, op.origin);
+  const Indices at = ir::reshape_indices(g.pool(), ir::indices_of(g, op.results[0]), type.dims, wide.dims);
+  ir::Captured c = ir::capture(ir::load_of(g, product, at));
+  g.replace_uses(op.results[0], g.add_pointwise(c.operands, c.body, type, name, op.origin));
+  return true;
+}
+
 }  // namespace
 
 PassReport canonicalize(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
     const ir::Op& op = graph.op(o);
-    if (op.kind == OpKind::matmul) report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
+    if (op.kind == OpKind::matmul) report.rewrites += drop_sum_over_one(graph, o) || keep_axes_of_rows(graph, o) || absorb_transposes(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];
     report.rewrites += drop_identity(graph, v) || extend_recipe(graph, v);
