@@ -178,7 +178,7 @@ class Fuser {
     for (size_t k = 0; k + 2 < rank; ++k) at.push_back(ir::is_int(dims[k], 1) ? pool().integer(0) : lead[skip + k]);
     if (swap) std::swap(row, column);
     at.insert(at.end(), {row, column});
-    return expanded(g_, v, at);
+    return expanded(g_, v, at, [&](ValueId x) { return is_biased_product(g_, x); });
   }
 
   bool find_operands() {

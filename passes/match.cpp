@@ -45,6 +45,20 @@ ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at) {
   });
 }
 
+bool is_biased_product(const Graph& graph, ValueId v) {
+  const ir::Op* op = graph.def(v);
+  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 2) return false;
+  const Indices at = ir::indices_of(graph, v);
+  const std::vector<ExprRef> terms = summands(ir::element_of(graph, v, at));
+  if (terms.size() != 2) return false;
+  for (size_t i : {0, 1}) {
+    const auto product = loaded_at(terms[i], at);
+    const ir::Op* def = product ? graph.def(*product) : nullptr;
+    if (def && def->kind == OpKind::matmul && loaded_along_last(graph, terms[1 - i], at)) return true;
+  }
+  return false;
+}
+
 double peel_scale(ExprRef& e) {
   double scale = 1;
   while (e->kind == ExprKind::fmul) {

@@ -84,7 +84,7 @@ class Raiser {
     const bool sum = kind == ExprKind::fadd || kind == ExprKind::fsub || kind == ExprKind::select;
     if (!size || *size % 2 != 0 || *size > kLargestHead || !sum) return false;  // cost: no such element is a rotation
     size_ = *size;
-    e_ = expanded(g_, v_, ir::indices_of(g_, v_));
+    e_ = expanded(g_, v_, ir::indices_of(g_, v_), [&](ValueId x) { return is_biased_product(g_, x); });
     for (int64_t rotary : candidates()) {
       for (bool interleaved : {false, true}) {
         if (rotation(interleaved, rotary)) return raise();
