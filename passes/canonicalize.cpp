@@ -11,6 +11,7 @@
 //   before: %r = pointwise(%x) {body = (i,j) => %x[i / S,i % S,j]} : f32[B*S,64]; %p = matmul(%r, @w)       (GPT-2's Conv1D)
 //   after:  %m = matmul(%x, @w) : f32[B,S,192]; %p is a view of %m
 // Requires: the same type; for recipes, a permutation or a cast alone.
+#include "passes/keep_rows.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -163,62 +164,18 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   return true;
 }
 
-// A tensor with the rows of v in another order or along more axes: v's row at these indices is that of x at `rows`.
-struct Rows {
-  ValueId x;
-  bool listed;                 // along fewer axes, in the same order; else axes are exchanged
-  std::vector<size_t> axis;    // of v, for each of x, unless listed
-};
-
-std::optional<Rows> rows_of(const Graph& g, ValueId v) {
-  const ir::Op* op = g.def(v);
-  if (!op || op->kind != OpKind::pointwise) return std::nullopt;
-  const auto x = loaded(ir::element_of(g, v, ir::indices_of(g, v)));
-  if (!x) return std::nullopt;
-  const ir::Type &to = g.value(v).type, &from = g.value(*x).type;
-  if (from.dtype != to.dtype) return std::nullopt;
-  if (auto p = as_permutation(g, v); p && p->axis.back() + 1 == static_cast<int64_t>(to.rank()) && !is_identity(*p)) {
-    return Rows{*x, false, {p->axis.begin(), p->axis.end()}};
-  }
-  if (from.rank() <= to.rank() || from.dims.back() != to.dims.back() || !same_order(g, v, *x)) return std::nullopt;
-  return Rows{*x, true, {}};
-}
-
-// A product of rows in an order of their own: batch and tokens stay as the tensor before it has them, and the product too.
-bool keep_axes_of_rows(Graph& g, OpId o) {
-  bool changed = false;
-  // A list of exchanged axes (torch's attention) is two such views.
-  while (true) {
-    const ir::Op op = g.op(o);
-    const auto& attrs = op.as<ir::MatmulAttrs>();
-    if (attrs.trans_a || g.value(op.operands[1]).type.rank() != 2) return changed;
-    const auto rows = rows_of(g, op.operands[0]);
-    if (!rows) return changed;
-    const ir::Type type = g.value(op.results[0]).type;
-    ir::Type wide{type.dtype, g.value(rows->x).type.dims};
-    wide.dims.back() = type.dims.back();
-    std::vector<ValueId> operands = op.operands;
-    operands[0] = rows->x;
-    const std::string name = g.value(op.results[0]).name;
-    const ValueId product = g.add(OpKind::matmul, operands, attrs, wide, name, op.origin);
-    const Indices own = ir::indices_of(g, op.results[0]);
-    Indices at;
-    for (size_t axis : rows->axis) at.push_back(own[axis]);
-    if (rows->listed) at = ir::reshape_indices(g.pool(), own, type.dims, wide.dims);
-    ir::Captured c = ir::capture(ir::load_of(g, product, at));
-    g.replace_uses(op.results[0], g.add_pointwise(c.operands, c.body, type, name, op.origin));
-    o = g.value(product).def;
-    changed = true;
-  }
-}
-
 }  // namespace
 
 PassReport canonicalize(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
+    if (graph.use_count(graph.result(o)) == 0) continue;  // cost: replaced, or read by nothing
+    if (keep_axes_of_rows(graph, o)) {
+      ++report.rewrites;
+      continue;
+    }
     const ir::Op& op = graph.op(o);
-    if (op.kind == OpKind::matmul) report.rewrites += drop_sum_over_one(graph, o) || keep_axes_of_rows(graph, o) || absorb_transposes(graph, o);
+    if (op.kind == OpKind::matmul) report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];
     report.rewrites += drop_identity(graph, v) || extend_recipe(graph, v);

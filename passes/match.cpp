@@ -46,8 +46,6 @@ ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at) {
 }
 
 bool is_biased_product(const Graph& graph, ValueId v) {
-  const ir::Op* op = graph.def(v);
-  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 2) return false;
   const Indices at = ir::indices_of(graph, v);
   const std::vector<ExprRef> terms = summands(ir::element_of(graph, v, at));
   if (terms.size() != 2) return false;

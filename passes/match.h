@@ -38,8 +38,8 @@ std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const In
 /// The element of v at its own indices with all elementwise producers inlined, except where `stop` says so.
 ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop = {}, ir::Reach reach = {});
 
-/// A product and a vector along its last axis, still an op of its own: fuse-linear-bias wants it whole, so that a pass which reads
-/// it in pieces (q, k and v of one product) stops there.
+/// Is this pointwise value a product and a vector along its last axis, still an op of its own? fuse-linear-bias wants it
+/// whole, so that a pass which reads it in pieces (q, k and v of one product) stops there.
 bool is_biased_product(const Graph& graph, ValueId v);
 
 /// Far enough for a norm, a GELU or a softmax, whose parts are a few ops away; these are looked for at every op.

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/keep_rows.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tfcc::passes {
+namespace {
+
+constexpr size_t kLongestChain = 8;  // of views
+constexpr size_t kLargestRank = 5;  // of the tensor: all orders of its leading axes are tried
+
+// v[i.., c] = x[j.., c], where j are i in a tensor whose leading axes are those of x in this order.
+struct Rows {
+  ValueId x;
+  std::vector<size_t> order;  // order[k]: the axis of x that is the k-th
+};
+
+std::vector<ExprRef> ordered(const std::vector<ExprRef>& dims, const std::vector<size_t>& order) {
+  std::vector<ExprRef> out;
+  for (size_t axis : order) out.push_back(dims[axis]);
+  return out;
+}
+
+// Indices into a tensor with the leading dims of x, of the row of v (with dims `to`) at `own`.
+Indices row_of_x(const Graph& g, const Rows& rows, const Indices& own, const std::vector<ExprRef>& to) {
+  const auto& from = g.value(rows.x).type.dims;
+  const Indices in_order = ir::reshape_indices(g.pool(), {own.begin(), own.end() - 1}, {to.begin(), to.end() - 1}, ordered(from, rows.order));
+  Indices at(from.size(), own.back());
+  for (size_t k = 0; k < in_order.size(); ++k) at[rows.order[k]] = in_order[k];
+  return at;
+}
+
+// The rows that `e`, a load of x at the place of v's row `own`, lists or exchanges; nothing if x has them as v does.
+std::optional<Rows> match_rows(const Graph& g, ExprRef e, const Indices& own, const ir::Type& to) {
+  const ValueId x = *loaded(e);
+  const ir::Type& from = g.value(x).type;
+  if (from.rank() < to.rank() || from.dtype != to.dtype) return std::nullopt;
+  if (to.rank() < 2 || from.rank() > kLargestRank || from.dims.back() != to.dims.back()) return std::nullopt;  // cost: no such rows
+  if (ir::element_count(g.pool(), from.dims) != ir::element_count(g.pool(), to.dims)) return std::nullopt;
+  Rows rows{x, std::vector<size_t>(from.rank() - 1)};
+  std::iota(rows.order.begin(), rows.order.end(), 0);
+  do {
+    const bool same = from.rank() == to.rank() && std::ranges::is_sorted(rows.order);
+    if (!same && row_of_x(g, rows, own, to.dims) == e->args) return rows;
+  } while (std::ranges::next_permutation(rows.order).found);
+  return std::nullopt;
+}
+
+// Through a chain of views, as far as it goes.
+std::optional<Rows> rows_of(const Graph& g, ValueId v) {
+  const Indices own = ir::indices_of(g, v);
+  ExprRef e = ir::load_of(g, v, own);
+  std::optional<Rows> found;
+  for (size_t step = 0; e->kind == ExprKind::load && step < kLongestChain; ++step) {
+    const ValueId x = *loaded(e);
+    if (x != v) {
+      const auto rows = match_rows(g, e, own, g.value(v).type);
+      if (rows) found = rows;
+    }
+    const ir::Op* op = g.def(x);
+    if (!op || op->kind != OpKind::pointwise) break;
+    e = ir::element_of(g, x, e->args);
+  }
+  return found;
+}
+
+// Every use of v becomes a view of `wide`, which has the rows of v as x has them.
+void view_instead(Graph& g, ValueId v, ValueId wide, const Rows& rows) {
+  const ir::Type type = g.value(v).type;
+  const std::string name = g.value(v).name, origin = g.op(g.value(v).def).origin;
+  const Indices at = row_of_x(g, rows, ir::indices_of(g, v), type.dims);
+  ir::Captured c = ir::capture(ir::load_of(g, wide, at));
+  g.replace_uses(v, g.add_pointwise(c.operands, c.body, type, name, origin));
+}
+
+ir::Type wide_type(const Graph& g, ValueId v, const Rows& rows) {
+  ir::Type type{g.value(v).type.dtype, g.value(rows.x).type.dims};
+  type.dims.back() = g.value(v).type.dims.back();
+  return type;
+}
+
+bool is_row_op(const Graph& g, const ir::Op& op) {
+  switch (op.kind) {
+    case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::gelu: return true;
+    case OpKind::matmul: return !op.as<ir::MatmulAttrs>().trans_a && g.value(op.operands[1]).type.rank() == 2;
+    default: return false;
+  }
+}
+
+// An op on each row of its first operand.
+bool keep_in_row_op(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const auto rows = rows_of(g, op.operands[0]);
+  if (!rows) return false;
+  std::vector<ValueId> operands = op.operands;
+  operands[0] = rows->x;
+  const ValueId v = op.results[0];
+  view_instead(g, v, g.add(op.kind, operands, op.attrs, wide_type(g, v, *rows), g.value(v).name, op.origin), *rows);
+  return true;
+}
+
+bool same_leading(const ir::Type& a, const ir::Type& b) {
+  return std::equal(a.dims.begin(), a.dims.end() - 1, b.dims.begin(), b.dims.end() - 1);
+}
+
+// A norm that is still in pieces needs its argument in one form: what a reduction reads stays.
+bool is_reduced(const Graph& g, ValueId v) {
+  return std::ranges::any_of(g.value(v).users, [&](OpId u) { return g.op(u).kind == OpKind::reduce; });
+}
+
+// An elementwise op of such views, all of one kind, read at its own place, and of what depends on the last axis alone.
+bool keep_in_elementwise(Graph& g, OpId o) {
+  const ValueId v = g.result(o);
+  const ir::Type type = g.value(v).type;
+  if (type.rank() < 2) return false;  // cost: no view of rows has such a type
+  const Indices own = ir::indices_of(g, v);
+  ExprRef body = ir::element_of(g, v, own);
+  if (body->kind == ExprKind::load) return false;  // a view is moved by what reads it
+  if (is_reduced(g, v)) return false;
+  std::vector<std::pair<ExprRef, Rows>> read;  // what stands for a load in `rest`, and its rows
+  bool ok = true;
+  ExprRef rest = ir::rewrite(body, [&](ExprRef n) -> ExprRef {
+    const auto r = loaded_at(n, own);
+    if (!r) return nullptr;
+    const auto rows = rows_of(g, *r);
+    ok = ok && rows && !is_reduced(g, *r) && same_leading(g.value(*r).type, type);
+    if (!ok) return nullptr;
+    if (!read.empty()) {
+      const Rows& first = read[0].second;
+      ok = first.order == rows->order && same_leading(g.value(first.x).type, g.value(rows->x).type);
+    }
+    read.push_back({g.pool().param(g.value(*r).name, n->type), *rows});
+    return read.back().first;
+  });
+  if (!ok || read.empty()) return false;
+  const int64_t last = static_cast<int64_t>(type.rank()) - 1;
+  for (int64_t k = 0; k < last; ++k) {
+    if (ir::uses_index(rest, k)) return false;
+  }
+  const ir::Type wide = wide_type(g, v, read[0].second);
+  const Indices at = ir::indices_of(g.pool(), wide.dims);
+  Indices by(last + 1, nullptr);
+  by[last] = at.back();
+  ExprRef element = ir::rewrite(ir::substitute_indices(rest, by), [&](ExprRef n) -> ExprRef {
+    const auto it = std::ranges::find(read, n, &std::pair<ExprRef, Rows>::first);
+    return it == read.end() ? nullptr : ir::load_of(g, it->second.x, at);
+  });
+  ir::Captured c = ir::capture(element);
+  view_instead(g, v, g.add_pointwise(c.operands, c.body, wide, g.value(v).name, g.op(o).origin), read[0].second);
+  return true;
+}
+
+}  // namespace
+
+bool keep_axes_of_rows(Graph& g, OpId o) {
+  const ir::Op& op = g.op(o);
+  if (op.kind == OpKind::pointwise) return keep_in_elementwise(g, o);
+  return is_row_op(g, op) && keep_in_row_op(g, o);
+}
+
+}  // namespace tfcc::passes
