@@ -153,7 +153,7 @@ class Fuser {
   bool check_context(OpId context, ValueId probabilities) {
     const ir::Op& op = g_.op(context);
     const auto& attrs = op.as<ir::MatmulAttrs>();
-    if (attrs.trans_a || attrs.alpha != 1 || op.operands.size() != 2) return miss("the product with v is scaled, transposed or has a bias");
+    if (attrs.trans_a) return miss("the product with v is scaled, transposed or has a bias");
     const auto& dims = type(op.operands[0]).dims;
     const auto& out = type(op.results[0]).dims;
     ExprRef matrices = ir::mul(d_.batch, pool().integer(d_.heads));
@@ -165,6 +165,7 @@ class Fuser {
     if (!is_probability(expanded(g_, op.operands[0], with_matrix(dims, at_[2], at_[3])), p)) {
       return miss("the probabilities are changed before the product with v");
     }
+    if (attrs.alpha != 1 || op.operands.size() != 2) return miss("the product with v is scaled, transposed or has a bias");
     m_.context = context;
     return true;
   }
