@@ -65,7 +65,12 @@ Result<void> fold_op(Importer& im, F f, G finish) {
   }
   const Indices at = im.index_vars(dims);
   ExprRef body = im.broadcast_element(first, at);
-  for (size_t i = 1; i < im.node->inputs.size(); ++i) body = f(body, im.broadcast_element(*im.input(i), at));
+  // One body reads so many inputs; more are taken in turns, or it would nest too deep.
+  constexpr size_t kMostInputs = 64;
+  for (size_t i = 1; i < im.node->inputs.size(); ++i) {
+    body = f(body, im.broadcast_element(*im.input(i), at));
+    if (i % kMostInputs == 0) body = im.element(im.pointwise(body, dtype, dims, fmt::format(".part{}", i / kMostInputs)), at);
+  }
   im.define(0, narrowed(im, finish(body), dtype), dtype, dims);
   return {};
 }

@@ -178,6 +178,7 @@ Result<void> declare_inputs(Importer& im, const Facts& facts) {
       }
       dims.push_back(im.pool().symbol(name));
     }
+    if (in.name.empty()) return im.fail(ErrorCode::bad_file, "an input has no name");
     if (im.values.count(in.name)) return im.fail(ErrorCode::bad_file, fmt::format("input '{}' is declared twice", escaped(in.name)));
     im.values[in.name] = im.graph.add_input(in.name, {*in.dtype, dims});
   }
@@ -194,10 +195,6 @@ Result<void> declare_outputs(Importer& im) {
         return im.fail(ErrorCode::unsupported, fmt::format("output '{}' has a row per real token, a number that depends on data; put RestorePadding before it",
                                                            escaped(out.name)));
       }
-    }
-    const auto& inputs = im.graph.inputs();
-    if (std::any_of(inputs.begin(), inputs.end(), [&](ValueId v) { return im.graph.value(v).name == out.name; })) {
-      return im.fail(ErrorCode::unsupported, fmt::format("'{}' is an input and an output; give the output a name of its own", escaped(out.name)));
     }
     if (const auto t = element_type(im.onnx_type(it->second)); t && t->is_packed()) {
       return im.fail(ErrorCode::unsupported, fmt::format("output '{}' has type {}, which no caller can hold; end the graph with a Cast",
@@ -374,8 +371,9 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
     node = &n;
     scope.enter(n);
     opset = opset_of(model_, n);
-    for (const std::string& out : n.outputs) {
-      if (!out.empty() && values.count(out)) return fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
+    for (auto it = n.outputs.begin(); it != n.outputs.end(); ++it) {
+      const std::string& out = *it;
+      if (!out.empty() && (values.count(out) || std::find(n.outputs.begin(), it, out) != it)) return fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
     }
     const Registered* known = lookup(n, opset);
     if (!known) return fail(ErrorCode::unsupported, fmt::format("the operator of opset {} is not supported; docs/operators.md lists what is", opset));
@@ -386,7 +384,7 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
     TFCC_TRY_VOID(std::move(done));
     note_origin(graph, first_op, n);
     if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
-    if (pool().overflowed) return fail(ErrorCode::shape, "a size does not fit 64 bits");
+    if (pool().overflowed) return fail(ErrorCode::shape, "a size or an integer does not fit 64 bits, or is too large an expression");
   }
   return {};
 }

@@ -31,6 +31,7 @@ Result<Operands> operands_of(Importer& im) {
   TFCC_TRY(o.q, im.input(0));
   TFCC_TRY(o.k, im.input(1));
   TFCC_TRY(o.v, im.input(2));
+  if (im.rank(o.q) != im.rank(o.k) || im.rank(o.q) != im.rank(o.v)) return im.fail(ErrorCode::shape, "q, k and v must all be 4-D or all be 3-D");
   TFCC_TRY(o.q, to_heads(im, o.q, "q_num_heads", "q"));
   TFCC_TRY(o.k, to_heads(im, o.k, "kv_num_heads", "k"));
   TFCC_TRY(o.v, to_heads(im, o.v, "kv_num_heads", "v"));

@@ -207,7 +207,7 @@ Result<void> cast_to(Importer& im, int onnx_type) {
 
 }  // namespace
 
-Result<void> import_cast(Importer& im) { return cast_to(im, static_cast<int>(im.attr_int("to", 0))); }
+Result<void> import_cast(Importer& im) { return cast_to(im, im.attr_type("to")); }
 
 Result<void> import_cast_like(Importer& im) {
   TFCC_TRY(ValueId like, im.input(1));

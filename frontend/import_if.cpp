@@ -51,7 +51,12 @@ void define_all(Importer& im, const std::vector<ValueId>& from) {
 std::optional<std::vector<ValueId>> tried(Importer& im, const Body& body) {
   const Facts facts = im.found;
   const size_t checks = im.graph.checks.size();
+  const bool ill_typed = im.pool().ill_typed, overflowed = im.pool().overflowed;
+  const std::string wrong_attribute = im.wrong_attribute;
   auto out = run_branch(im, body);
+  im.pool().ill_typed = ill_typed;
+  im.pool().overflowed = overflowed;
+  im.wrong_attribute = wrong_attribute;
   const bool harmless = im.found == facts && im.graph.checks.size() == checks;
   im.found = facts;
   im.graph.checks.resize(checks);
@@ -98,8 +103,8 @@ Result<void> import_if(Importer& im) {
   TFCC_TRY(ValueId c, im.input(0));
   const Body *yes = body_of(im, "then_branch"), *no = body_of(im, "else_branch");
   if (!yes || !no || im.type(c).dtype != DType::boolean) return im.fail(ErrorCode::bad_file, "needs a bool condition and two branches");
-  const Indices scalar(im.rank(c), im.integer(0));
-  const ExprRef known = im.resolved(im.element(c, scalar));
+  TFCC_TRY(const ExprRef condition, im.scalar(c, "the condition"));
+  const ExprRef known = im.resolved(condition);
   if (known == im.pool().boolean(true) || known == im.pool().boolean(false)) {
     TFCC_TRY(auto taken, run_branch(im, known == im.pool().boolean(true) ? *yes : *no));
     define_all(im, taken);
@@ -110,7 +115,7 @@ Result<void> import_if(Importer& im) {
     for (size_t i = 0; i < a->size(); ++i) {
       const Type t = im.type((*a)[i]);
       const Indices at = im.index_vars(t.dims);
-      im.define(i, ir::select(im.element(c, scalar), im.element((*a)[i], at), im.element((*b)[i], at)), t.dtype, t.dims);
+      im.define(i, ir::select(condition, im.element((*a)[i], at), im.element((*b)[i], at)), t.dtype, t.dims);
     }
     return {};
   }

@@ -101,7 +101,7 @@ ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type) { retu
 Result<void> import_quantize_linear(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   TFCC_TRY(ValueId scale, im.input(1));
-  int64_t number = im.attr_int("output_dtype", 0);
+  int64_t number = im.attr_type("output_dtype");
   ValueId zero;
   const bool has_zero = im.has_input(2);
   if (has_zero) {
@@ -121,7 +121,7 @@ Result<void> import_quantize_linear(Importer& im) {
   TFCC_TRY(Granularity g, granularity(im, x, scale));
   const Dims dims = im.dims(x);
   const Indices at = im.index_vars(dims);
-  const int64_t precision = im.attr_int("precision", 0);
+  const int64_t precision = im.attr_type("precision");
   std::optional<DType> divide_in = precision ? dtype_of_onnx(static_cast<int>(precision)) : im.type(scale).dtype;
   if (!divide_in || !is_float(*divide_in)) {
     const std::string name = onnx_type_name(static_cast<int>(precision));
@@ -158,7 +158,7 @@ Result<void> import_dequantize_linear(Importer& im) {
     TFCC_TRY(ExprRef offset, parameter(im, zero, g, at));
     e = ir::sub(e, offset);
   }
-  const int64_t number = im.attr_int("output_dtype", 0);
+  const int64_t number = im.attr_type("output_dtype");
   const std::optional<DType> out = number ? dtype_of_onnx(static_cast<int>(number)) : im.type(scale).dtype;
   if (!out || !is_float(*out) || !is_float(im.type(scale).dtype)) {
     return im.fail(ErrorCode::bad_file, "scale or output_dtype is not a float type");

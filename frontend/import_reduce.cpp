@@ -99,6 +99,7 @@ Result<ReducedAxes> axes_of_reduction(Importer& im, size_t rank, int64_t axes_in
   if (out.noop) out.reduced.assign(rank, false);
   for (int64_t a : axes) {
     TFCC_TRY(size_t axis, im.axis_of(a, rank));
+    if (out.reduced[axis]) return im.fail(ErrorCode::bad_file, fmt::format("axes name axis {} twice", axis));
     out.reduced[axis] = true;
   }
   return out;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "frontend/importer.h"
 
@@ -178,31 +179,27 @@ Result<void> import_expand(Importer& im) {
   return {};
 }
 
-Result<void> import_concat(Importer& im) {
-  TFCC_TRY(ValueId first, im.input(0));
-  if (!im.node->find("axis")) return im.fail(ErrorCode::bad_file, "attribute 'axis' is missing");
-  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), im.rank(first)));
-  Dims to = im.dims(first);
-  std::vector<ValueId> parts;
+namespace {
+
+// One body chooses among so many parts; more are joined in groups first, or its selects would nest too deep.
+constexpr size_t kMostParts = 64;
+
+struct Joined {
+  ExprRef body;
+  Dims dims;
+};
+
+// The parts one after another along `axis`; in the other axes they are like `like`.
+Joined joined(Importer& im, std::span<const ValueId> parts, const Dims& like, size_t axis) {
   std::vector<ExprRef> ends;
   ExprRef total = im.integer(0);
-  for (size_t i = 0; i < im.node->inputs.size(); ++i) {
-    TFCC_TRY(ValueId v, im.input(i));
-    if (im.rank(v) != to.size() || im.type(v).dtype != im.type(first).dtype) {
-      return im.fail(ErrorCode::shape, fmt::format("inputs {} and {} do not concatenate", ir::to_string(im.type(first)), ir::to_string(im.type(v))));
-    }
-    for (size_t k = 0; k < to.size(); ++k) {
-      if (k != axis) { TFCC_TRY(to[k], im.unify(to[k], im.dims(v)[k], fmt::format("inputs differ in axis {}", k))); }
-    }
-    total = ir::add(total, im.dims(v)[axis]);
-    parts.push_back(v);
-    ends.push_back(total);
-  }
-  to[axis] = total;
-  const Indices at = im.index_vars(to);
+  for (ValueId v : parts) ends.push_back(total = ir::add(total, im.dims(v)[axis]));
+  Joined out{nullptr, like};
+  out.dims[axis] = total;
+  const Indices at = im.index_vars(out.dims);
+  const Type& type = im.type(parts[0]);
   // With truth values the choice may become an "and" or "or", which evaluate both sides: indices stay inside by themselves.
-  const bool eager = im.type(first).dtype == DType::boolean && std::any_of(parts.begin(), parts.end(), [&](ValueId v) { return im.graph.constant(v); });
-  ExprRef body = nullptr;
+  const bool eager = type.dtype == DType::boolean && std::any_of(parts.begin(), parts.end(), [&](ValueId v) { return im.graph.constant(v); });
   for (size_t i = parts.size(); i-- > 0;) {
     Indices own = at;
     if (i > 0) own[axis] = ir::sub(at[axis], ends[i - 1]);
@@ -210,9 +207,41 @@ Result<void> import_concat(Importer& im) {
     if (is_int(im.dims(parts[i])[axis], 1)) own[axis] = im.integer(0);
     else if (eager) own[axis] = clamped(own[axis], im.dims(parts[i])[axis]);
     ExprRef e = im.element(parts[i], own);
-    body = body ? ir::select(ir::lt(at[axis], ends[i]), e, body) : e;
+    out.body = out.body ? ir::select(ir::lt(at[axis], ends[i]), e, out.body) : e;
   }
-  im.define(0, body ? body : zero_of(im, ir::scalar_of(im.type(first).dtype)), im.type(first).dtype, to);
+  if (!out.body) out.body = zero_of(im, ir::scalar_of(type.dtype));
+  return out;
+}
+
+}  // namespace
+
+Result<void> import_concat(Importer& im) {
+  TFCC_TRY(ValueId first, im.input(0));
+  if (!im.node->find("axis")) return im.fail(ErrorCode::bad_file, "attribute 'axis' is missing");
+  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), im.rank(first)));
+  const DType dtype = im.type(first).dtype;
+  Dims to = im.dims(first);
+  std::vector<ValueId> parts;
+  for (size_t i = 0; i < im.node->inputs.size(); ++i) {
+    TFCC_TRY(ValueId v, im.input(i));
+    if (im.rank(v) != to.size() || im.type(v).dtype != dtype) {
+      return im.fail(ErrorCode::shape, fmt::format("inputs {} and {} do not concatenate", ir::to_string(im.type(first)), ir::to_string(im.type(v))));
+    }
+    for (size_t k = 0; k < to.size(); ++k) {
+      if (k != axis) { TFCC_TRY(to[k], im.unify(to[k], im.dims(v)[k], fmt::format("inputs differ in axis {}", k))); }
+    }
+    parts.push_back(v);
+  }
+  for (size_t level = 0; parts.size() > kMostParts; ++level) {
+    std::vector<ValueId> groups;
+    for (size_t i = 0; i < parts.size(); i += kMostParts) {
+      const Joined j = joined(im, std::span(parts).subspan(i, std::min(kMostParts, parts.size() - i)), to, axis);
+      groups.push_back(im.pointwise(j.body, dtype, j.dims, fmt::format(".part{}.{}", level, groups.size())));
+    }
+    parts = std::move(groups);
+  }
+  const Joined all = joined(im, parts, to, axis);
+  im.define(0, all.body, dtype, all.dims);
   return {};
 }
 

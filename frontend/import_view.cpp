@@ -120,7 +120,7 @@ Result<void> import_eye_like(Importer& im) {
   if (d.size() != 2) return im.fail(ErrorCode::shape, "input must be a matrix");
   DType dtype = im.type(x).dtype;
   if (im.node->find("dtype")) {
-    const int to = static_cast<int>(im.attr_int("dtype", 0));
+    const int to = im.attr_type("dtype");
     const std::optional<DType> known = dtype_of_onnx(to);
     if (!known) return im.fail(ErrorCode::unsupported, fmt::format("type {} is not supported", onnx_type_name(to)));
     dtype = *known;

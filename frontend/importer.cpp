@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "ir/ir.h"
@@ -60,7 +61,17 @@ int64_t Importer::attr_int(std::string_view name, int64_t otherwise) const {
 
 float Importer::attr_float(std::string_view name, float otherwise) const {
   const Attribute* a = attribute(name, Attribute::Kind::real);
-  return a ? a->f : otherwise;
+  if (!a) return otherwise;
+  // No operator means anything with NaN, nor with an infinite epsilon; a mask's value may be infinite.
+  if (wrong_attribute.empty() && (std::isnan(a->f) || (std::isinf(a->f) && name == "epsilon"))) {
+    wrong_attribute = fmt::format("attribute '{}' is {}", name, a->f);
+  }
+  return a->f;
+}
+
+int Importer::attr_type(std::string_view name) const {
+  const int64_t v = attr_int(name, 0);
+  return v == static_cast<int>(v) ? static_cast<int>(v) : -1;
 }
 
 std::string Importer::attr_string(std::string_view name, std::string_view otherwise) const {

@@ -48,6 +48,8 @@ class Importer {
   /// The attribute of this name and kind, or null; one of another kind is remembered in wrong_attribute.
   const Attribute* attribute(std::string_view name, Attribute::Kind kind) const;
   int64_t attr_int(std::string_view name, int64_t otherwise) const;
+  /// The number of an element type in ONNX; 0 if there is no such attribute.
+  int attr_type(std::string_view name) const;
   float attr_float(std::string_view name, float otherwise) const;
   std::string attr_string(std::string_view name, std::string_view otherwise) const;
   std::optional<std::vector<int64_t>> attr_ints(std::string_view name) const;

@@ -106,7 +106,7 @@ class ExprPool {
 
   /// Internal: the unique node with these fields.
   ExprRef intern(Node&& node);
-  /// Set when an integer did not fit 64 bits; the importer turns it into an error.
+  /// Set when an integer did not fit 64 bits, or a product had too many terms or factors; the importer turns it into an error.
   bool overflowed = false;
   /// Set when a builder got operands of the wrong types; it returned some value of the type it should have. The importer
   /// turns it into an error, and the verifier into a broken rule, so that no such graph is used.

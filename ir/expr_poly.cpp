@@ -120,8 +120,21 @@ Poly add(const Poly& a, const Poly& b, int64_t scale_b) {
 
 Poly scale(const Poly& a, int64_t k) { return add(Poly{}, a, k); }
 
+namespace {
+
+// Past these no size of a model goes; without them 50 squarings of a size would have 2^50 factors.
+constexpr size_t kMostFactors = 256, kMostTerms = size_t{1} << 16;
+
+size_t degree(const Poly& p) { return p.terms.empty() ? 0 : p.terms.front().atoms.size(); }
+
+}  // namespace
+
 Poly multiply(const Poly& a, const Poly& b) {
   Poly r;
+  if (degree(a) + degree(b) > kMostFactors || a.terms.size() * b.terms.size() > kMostTerms) {
+    note_overflow();
+    return r;
+  }
   r.constant = narrow(static_cast<__int128>(a.constant) * b.constant, g_overflow);
   auto push = [&](const std::vector<ExprRef>& x, const std::vector<ExprRef>& y, __int128 k) {
     Term t;

@@ -57,12 +57,14 @@ Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<s
       return Error{ErrorCode::invalid_argument, fmt::format("--passes: there is no pass '{}'; passes are {}", name, list)};
     }
     ir::Graph before = graph;
+    graph.pool().overflowed = false;
     reports.push_back(pass->run(graph));
     reports.back().pass = name;
     for (ir::OpId o : graph.order()) ir::merge_operands(graph, o);  // two operands may have become one value
     graph.clean();
     std::vector<std::string> broken = ir::verify(graph);
-    graph.pool().ill_typed = false;
+    if (graph.pool().overflowed) broken.push_back("an integer does not fit 64 bits, or is too large an expression");
+    graph.pool().ill_typed = graph.pool().overflowed = false;
     if (!broken.empty()) {
       // An optimisation is never a requirement: what it cannot prove right is left alone, and said.
       graph = std::move(before);

@@ -21,16 +21,16 @@ Executor::Impl::~Impl() {
   queue->release(arena.data);
 }
 
-Port* Executor::Impl::find(std::string_view name) {
+// An input and an output may share a name; inputs come first.
+Port* Executor::Impl::find(std::string_view name, bool output_only) {
   for (Port& p : ports) {
-    if (p.type->name == name) return &p;
+    if (p.type->name == name && !(output_only && p.is_input)) return &p;
   }
   return nullptr;
 }
 
 Result<Port*> Executor::Impl::require(std::string_view name, bool output_only) {
-  Port* found = find(name);
-  if (found != nullptr && !(output_only && found->is_input)) return found;
+  if (Port* found = find(name, output_only)) return found;
   std::string known[2];
   for (const Port& p : ports) {
     std::string& list = known[p.is_input ? 0 : 1];
@@ -332,13 +332,22 @@ Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
   }
   p->ref = tensor;
   p->is_set = true;
+  // An output of this name is the same tensor: in device memory it stays where it is.
+  Port* same = p->is_input && tensor.place == Place::device ? impl_->find(name, true) : nullptr;
+  if (same != nullptr) {
+    same->ref = tensor;
+    same->is_set = true;
+  }
   return {};
 }
 
 Result<void> Executor::clear(std::string_view name) {
   TFCC_TRY(Port* p, impl_->require(name, false));
-  p->ref = {};
-  p->is_set = false;
+  for (Port* each : {p, impl_->find(name, true)}) {
+    if (each == nullptr) continue;
+    each->ref = {};
+    each->is_set = false;
+  }
   return {};
 }
 

@@ -26,7 +26,7 @@ struct Executor::Impl {
         caps(model->manifest, *model->plan), caps_binding(model->manifest, *model->plan) {}
   ~Impl();
 
-  Port* find(std::string_view name);
+  Port* find(std::string_view name, bool output_only);
   Result<Port*> require(std::string_view name, bool output_only);
   Result<void> symbols_for(const Shapes& given, std::vector<int64_t>& out) const;
   Result<void> symbols_of_set(std::vector<int64_t>& out) const;

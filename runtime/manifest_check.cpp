@@ -47,13 +47,25 @@ class Checker {
     return true;
   }
 
+  // An output with an input's name is that input, in the same memory where the caller gives device memory.
+  static bool same_type(const TensorType& a, const TensorType& b) {
+    bool same = a.dtype == b.dtype && a.dims.size() == b.dims.size();
+    for (size_t k = 0; same && k < a.dims.size(); ++k) same = a.dims[k].code == b.dims[k].code;
+    return same;
+  }
+
   Result<void> interface() const {
-    std::set<std::string> names;
     for (const auto* tensors : {&m_.inputs, &m_.outputs}) {
+      std::set<std::string> names;
       for (const TensorType& t : *tensors) {
         if (!valid(t.dims, kMaxRank)) return bad("'" + t.name + "' has broken dims");
         if (!names.insert(t.name).second)
-          return bad("two inputs or outputs are named '" + t.name + "'");
+          return bad(std::string("two ") + (tensors == &m_.inputs ? "inputs" : "outputs") + " are named '" + t.name + "'");
+      }
+    }
+    for (const TensorType& out : m_.outputs) {
+      for (const TensorType& in : m_.inputs) {
+        if (in.name == out.name && !same_type(in, out)) return bad("input and output '" + in.name + "' differ in type");
       }
     }
     size_t before = 0;

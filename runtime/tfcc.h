@@ -126,6 +126,7 @@ class Executor {
   TFCC_API ~Executor();
 
   /// Gives an input, or the memory an output is written to (optional for run()). Keeps the pointer, copies nothing.
+  /// Where an output is an input, as some graphs have it, the name means the input; on the device both are this memory.
   /// Errors: invalid_argument (unknown name, wrong dtype), shape (wrong rank or fixed dim).
   TFCC_API Result<void> set(std::string_view name, const TensorRef& tensor);
   /// Forgets the memory given for an input or output. Errors: invalid_argument (unknown name).

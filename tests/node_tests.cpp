@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // node_tests DIR...: runs cases as the onnx package has them (model.onnx, test_data_set_0/{input,output}_N.pb) through the
-// importer and the float64 evaluator. A line each, "ok", "refused" with the reason or "WRONG"; the exit status is 1 if any is
-// wrong. No CTest, since the package is not ours to have; tests/README.md says how to run it.
+// importer and the float64 evaluator. A line each, "ok", "refused" with the reason, "differs" where it is known why (kErrata), or "WRONG"; the exit status is 1 if any is wrong. No CTest, since the package is not ours to have; tests/README.md says how to run it.
 #include <fmt/format.h>
 #include <onnx/onnx.pb.h>
 
@@ -24,7 +23,29 @@ namespace fs = std::filesystem;
 
 using Tensors = std::map<std::string, HostTensor>;
 
-int wrong = 0, refused = 0, passed = 0;
+int wrong = 0, refused = 0, passed = 0, theirs = 0;
+
+// Cases of onnx 1.19 whose numbers are not what the operators are defined to give, or not in float64.
+struct Erratum {
+  std::string_view prefix, why;
+};
+constexpr Erratum kErrata[] = {
+    {"test_qlinearmatmul_2D_int8", "the package wraps where QLinearMatMul saturates"},
+    {"test_qlinearmatmul_3D_int8", "the package wraps where QLinearMatMul saturates"},
+    {"test_attention_3d_with_past_and_present_qk_matmul_bias", "the package has modes 1 and 2 of qk_matmul_output_mode the other way round (onnx issue 7865)"},
+    {"test_attention_4d_with_past_and_present_qk_matmul_bias", "the package has modes 1 and 2 of qk_matmul_output_mode the other way round (onnx issue 7865)"},
+    {"test_attention_4d_with_qk_matmul_bias", "the package has modes 1 and 2 of qk_matmul_output_mode the other way round (onnx issue 7865)"},
+    {"test_attention_3d_with_past_and_present_qk_matmul_softcap", "the package adds the mask before the soft cap (onnx issue 7865)"},
+    {"test_dynamicquantizelinear", "quotients that are halves in f32, where kernels divide, and not in float64"},
+    {"test_attention_4d_with_qk_matmul_softcap", "the package adds the mask before the soft cap (onnx issue 7865)"},
+};
+
+const Erratum* erratum(std::string_view name) {
+  for (const Erratum& e : kErrata) {
+    if (name.starts_with(e.prefix)) return &e;
+  }
+  return nullptr;
+}
 
 void report(const char* what, const std::string& name, const std::string& why) {
   fmt::print("{} {}{}{}\n", what, name, why.empty() ? "" : ": ", why);
@@ -90,7 +111,9 @@ void check(const std::string& name, const fs::path& model_path, Tensors inputs, 
   for (const auto& [output, tensor] : want) {
     const auto it = got->find(output);
     const std::string why = it == got->end() ? "is missing" : difference(it->second, tensor);
-    if (!why.empty()) return ++wrong, report("WRONG", name, output + ": " + why);
+    if (why.empty()) continue;
+    if (const Erratum* e = erratum(name)) return ++theirs, report("differs", name, fmt::format("{}: {}; {}", output, why, e->why));
+    return ++wrong, report("WRONG", name, output + ": " + why);
   }
   ++passed;
   report("ok", name, "");
@@ -157,6 +180,6 @@ void run_folder(const fs::path& folder) {
 
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) run_folder(argv[i]);
-  fmt::print("{} ok, {} refused, {} wrong\n", passed, refused, wrong);
+  fmt::print("{} ok, {} refused, {} differ for known reasons, {} wrong\n", passed, refused, theirs, wrong);
   return wrong > 0 || passed == 0;
 }

@@ -18,28 +18,12 @@ import time
 import zipfile
 from pathlib import Path
 
+import further_models  # noqa: F401 (declares cases)
+from cases import CASES, case, one, relu
 from onnx_bytes import (BOOL, DOUBLE, FLOAT, FLOAT16, INT32, INT64, STRING, attribute, block, floats, graph, graph_attribute, ints, model,
                         node, number, tensor, value, varint)
 
 SECONDS, BYTES = 10, 2 << 30
-CASES = {}
-
-
-def case(pattern, compiles=False):
-    """Declares a case: the function writes model.onnx (and more) into the folder it gets, or returns its bytes."""
-    def add(function):
-        CASES[function.__name__] = (function, pattern, compiles)
-        return function
-    return add
-
-
-def one(name, pattern, data, compiles=False):
-    CASES[name] = (lambda _: data, pattern, compiles)
-
-
-def relu(**more):
-    return model([node("Relu", ["x"], ["y"])], **more)
-
 
 # ---- not an ONNX file ----
 one("empty", "empty|no graph|not an ONNX", b"")
@@ -307,6 +291,8 @@ def complaint(code, text, seconds, resident, pattern, compiles):
         return f"control characters on stderr: {text[:200]!r}"
     if "internal" in text:
         return f"calls itself internal: {text[:300]!r}"
+    if code == 1 and "model.onnx" not in text:
+        return f"does not name the file: {text[:300]!r}"
     if (code == 1 or compiles) and not re.search(pattern, text):
         return f"no match for {pattern!r}: {text[:300]!r}"
     return ""

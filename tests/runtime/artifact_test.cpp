@@ -238,7 +238,8 @@ TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   expect_message([](auto& m) { m.mutable_symbols(0)->set_input(9); }, "comes from no input");
   expect_message([](auto& m) { m.mutable_symbols(0)->set_axis(3); }, "comes from no input");
   expect_message([](auto& m) { m.mutable_symbols(0)->set_min(9); }, "empty range");
-  expect_message([](auto& m) { m.mutable_inputs(1)->set_name("x"); }, "two inputs or outputs");
+  expect_message([](auto& m) { m.mutable_inputs(1)->set_name("x"); }, "two inputs are named");
+  expect_message([](auto& m) { m.mutable_outputs(0)->set_name("x"); }, "differ in type");
   expect_message([](auto& m) { m.mutable_inputs(0)->mutable_dims(0)->set_code(1, 2); },
                  "broken dims");
   expect_message([](auto& m) { m.mutable_checks(0)->mutable_value()->add_code(3); },

@@ -125,6 +125,13 @@ Result<std::string> timings_of(const std::string& path) {
   return cache.text();
 }
 
+// What code generation says of an op, with the file that the op is of.
+Error about_model(Error e, const std::string& model) {
+  const bool of_model = e.code == ErrorCode::unsupported || e.code == ErrorCode::shape || e.code == ErrorCode::internal;
+  if (of_model && !e.message.starts_with(model)) e.message = model + ": " + e.message;
+  return e;
+}
+
 Result<void> compile_model(Options o) {
   const auto start = std::chrono::steady_clock::now();
   if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
@@ -197,8 +204,10 @@ Result<void> compile_model(Options o) {
   }
   std::optional<Progress> progress(std::in_place);
   options.progress = [&](const std::string& stage, size_t done, size_t total) { progress->update(stage, done, total); };
-  TFCC_TRY(codegen::CompileResult result, codegen::compile(inputs, o.output, options));
+  Result<codegen::CompileResult> compiled = codegen::compile(inputs, o.output, options);
   progress.reset();
+  if (!compiled) return about_model(compiled.error(), o.model);
+  codegen::CompileResult& result = *compiled;
   add_plans(report, result);
   if (report_file) {
     const std::string text = report.dump(1) + "\n";
