@@ -46,6 +46,7 @@ std::optional<ElementType> element_type(int onnx_type) {
     case 6: return integer(onnx_type, DType::i32, DType::i32, 32, true);
     case 10: return real(onnx_type, DType::f16);
     case 11: return real(onnx_type, DType::f64);
+    case 12: return integer(onnx_type, DType::i64, DType::i32, 32, false);
     case 16: return real(onnx_type, DType::bf16);
     case 17: return small(onnx_type, 8, kE4M3FN);
     case 18: return small(onnx_type, 8, kE4M3FNUZ);

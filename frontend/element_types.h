@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element types of ONNX that tensors of tfcc have not: 16-bit unsigned, 4 and 2 bits, and floats of 8 and 4 bits. Their
+// The element types of ONNX that tensors of tfcc have not: unsigned of 16 and 32 bits, 4 and 2 bits, and floats of 8 and 4 bits. Their
 // values lie in a wider type (every one of them is exact there); weights stay as small as they are in the file.
 #pragma once
 
@@ -34,7 +34,7 @@ struct ElementType {
   int per_byte() const { return bits < 8 ? 8 / bits : 1; }
 };
 
-/// Empty for types without numbers, and for the unsigned ones of 32 and 64 bits.
+/// Empty for types without numbers, and for the unsigned one of 64 bits, which no type of tfcc holds.
 std::optional<ElementType> element_type(int onnx_type);
 /// The number in ONNX of a type of tfcc.
 int onnx_type_of(DType t);

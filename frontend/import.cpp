@@ -383,6 +383,7 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
     if (pool().ill_typed) return fail(ErrorCode::unsupported, fmt::format("inputs of these types do not go together: {}", input_types(*this)));
     TFCC_TRY_VOID(std::move(done));
     note_origin(graph, first_op, n);
+    keep_narrow_type(*this);
     if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
     if (pool().overflowed) return fail(ErrorCode::shape, "a size or an integer does not fit 64 bits, or is too large an expression");
   }

@@ -166,12 +166,49 @@ Result<void> define_present(Importer& im, const Cache& c) {
 
 }  // namespace
 
+namespace {
+
+// do_rotary: queries and keys turned by their positions, which go on after the past. Halves of the first rotary_embedding_dim
+// columns form the pairs; pair e turns by position / 10000^(2 e / dim).
+Result<void> rotate(Importer& im, Inputs& in, std::optional<ValueId> past_k) {
+  const auto head = ir::as_int(im.dims(in.q)[3]);
+  const int64_t given = im.attr_int("rotary_embedding_dim", 0), size = given ? given : head.value_or(0);
+  if (!head || size < 2 || size % 2 != 0 || size > *head || im.dims(in.k)[3] != im.dims(in.q)[3]) {
+    return im.fail(ErrorCode::bad_file, fmt::format("rotary_embedding_dim {} does not fit heads of {} columns", size, ir::print(im.dims(in.q)[3])));
+  }
+  ExprRef first = im.integer(0);
+  if (past_k && (im.attr_int("past_present_share_buffer", 0) || im.has_input(6))) {
+    TFCC_TRY(ValueId length, integer_input(im, 6, "past_sequence_length"));
+    TFCC_TRY(first, im.scalar(length, "past_sequence_length"));
+  } else if (past_k) {
+    first = im.dims(*past_k)[2];
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(size / 2) * sizeof(float));
+  for (int64_t e = 0; e < size / 2; ++e) {
+    ir::write_real(DType::f32, bytes.data(), static_cast<size_t>(e), std::pow(10000.0, -2.0 * static_cast<double>(e) / static_cast<double>(size)));
+  }
+  const ValueId speeds = im.graph.add_constant(im.value_name(0) + ".rotary_speeds", ir::constant_from_bytes(DType::f32, {size / 2}, std::move(bytes)));
+  for (ValueId* x : {&in.q, &in.k}) {
+    const Dims d = im.dims(*x);
+    const Indices at = im.index_vars(d);
+    const auto element = [&](ExprRef column) { return im.element(*x, {at[0], at[1], at[2], column}); };
+    const Scalar scalar = element(at[3])->type;
+    const auto angle = [&](ExprRef e) {
+      return ir::convert(ir::mul(ir::convert(ir::add(first, at[2]), Scalar::f32), ir::load_of(im.graph, speeds, {e})), scalar);
+    };
+    const Rotation r{size, false, [&](ExprRef e) { return ir::unary(ir::ExprKind::cos, angle(e)); }, [&](ExprRef e) { return ir::unary(ir::ExprKind::sin, angle(e)); }};
+    *x = im.pointwise(rotated(r, at[3], element), im.type(*x).dtype, d, x == &in.q ? ".q.turned" : ".k.turned");
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<void> import_microsoft_attention(Importer& im) {
   TFCC_TRY(ValueId x, real_input(im, 0, 3, "input"));
   TFCC_TRY(ValueId w, real_input(im, 1, 2, "weights"));
   TFCC_TRY(const int64_t heads, head_count(im, "num_heads"));
   if (im.type(x).dtype != im.type(w).dtype) return im.fail(ErrorCode::bad_file, "input and weights have different types");
-  if (im.attr_int("do_rotary", 0)) return im.fail(ErrorCode::unsupported, "do_rotary is not supported; use RotaryEmbedding before MultiHeadAttention");
   TFCC_TRY([[maybe_unused]] ExprRef width, im.unify(im.dims(x)[2], im.dims(w)[0], "input and weights do not multiply"));
   const Dims d = im.dims(x);
   const ExprRef columns = im.dims(w)[1];
@@ -208,6 +245,7 @@ Result<void> import_microsoft_attention(Importer& im) {
     past_k = half_of(im, past, 0, ".past.k");
     past_v = half_of(im, past, 1, ".past.v");
   }
+  if (im.attr_int("do_rotary", 0)) TFCC_TRY_VOID(rotate(im, in, past_k));
   TFCC_TRY(const Cache cache, extended(im, in, past_k, past_v, 6));
   TFCC_TRY(const AttentionValues a, attend_to(im, in, cache));
   im.define(0, merge_heads(im, a.context, ""));

@@ -291,4 +291,37 @@ Result<void> import_scatter_elements(Importer& im) {
   return scatter(im, std::move(s), first, d);
 }
 
+// Part of a cache written in place: token t of the update lands at write_indices[b] + t along the axis, in circular mode
+// beyond the end at the start again.
+Result<void> import_tensor_scatter(Importer& im) {
+  TFCC_TRY(ValueId past, im.input(0));
+  TFCC_TRY(ValueId update, im.input(1));
+  const Dims d = im.dims(past), du = im.dims(update);
+  const std::string mode = im.attr_string("mode", "linear");
+  if (mode != "linear" && mode != "circular") return im.fail(ErrorCode::bad_file, fmt::format("mode \"{}\" is not defined", escaped(mode)));
+  TFCC_TRY(const size_t axis, im.axis_of(im.attr_int("axis", -2), d.size()));
+  if (axis == 0 || du.size() != d.size() || im.type(past).dtype != im.type(update).dtype) {
+    return im.fail(ErrorCode::shape, fmt::format("cache {} and update {} do not go together along axis {}", ir::to_string(im.type(past)), ir::to_string(im.type(update)), axis));
+  }
+  for (size_t k = 0; k < d.size(); ++k) {
+    if (k != axis) { TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(d[k], du[k], fmt::format("cache and update differ in axis {}", k))); }
+  }
+  TFCC_TRY_VOID(im.require_ge0(ir::sub(d[axis], du[axis]), "the update is longer than the cache"));
+  const Indices at = im.index_vars(d);
+  ExprRef place = at[axis];
+  if (im.has_input(2)) {
+    TFCC_TRY(ValueId starts, im.input(2));
+    TFCC_TRY_VOID(require_integers(im, starts));
+    if (im.rank(starts) != 1) return im.fail(ErrorCode::shape, "write_indices must be a vector");
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(d[0], im.dims(starts)[0], "write_indices has not one index per batch row"));
+    place = ir::sub(place, im.element(starts, {at[0]}));
+    if (mode == "circular") place = ir::mod(place, d[axis]);
+  }
+  const ExprRef hit = ir::logical_and(ir::le(im.integer(0), place), ir::lt(place, du[axis]));
+  Indices from = at;
+  from[axis] = clamped(place, du[axis]);
+  im.define(0, ir::select(hit, im.element(update, from), im.element(past, at)), im.type(past).dtype, d);
+  return {};
+}
+
 }  // namespace tfcc::frontend

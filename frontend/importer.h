@@ -146,6 +146,9 @@ ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std:
 ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix);
 /// The values of a packed tensor, unpacked element by element where they are read.
 ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name);
+/// After a node whose input has an element type that is narrower in ONNX than its tensor's: so have the outputs of that type.
+/// Sums and products, which may leave the range, wrap as in ONNX.
+void keep_narrow_type(Importer& im);
 /// Element `at` of a tensor of bytes whose last axis counts elements of `bits` bits, the first in the lowest bits.
 ExprRef packed_bits(Importer& im, ValueId bytes, Indices at, int bits);
 /// A tensor of f32 in 8 bits, with a scale and a zero point for all of it.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed weights: bytes in the file and in the artifact, unpacked by an expression where they are read.
+#include <algorithm>
+
 #include "frontend/importer.h"
 
 namespace tfcc::frontend {
@@ -49,6 +51,42 @@ ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name
   const ValueId v = im.graph.add_pointwise(c.operands, c.body, {type.value, dims}, name);
   im.set_onnx_type(v, type);
   return v;
+}
+
+namespace {
+
+// Their outputs have types of their own.
+constexpr std::string_view kOwnTypes[] = {"Cast", "CastLike", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "QuantizeLinear", "DequantizeLinear",
+                                          "MatMulInteger", "QLinearMatMul", "OneHot", "EyeLike", "ConstantOfShape", "Constant", "If"};
+constexpr std::string_view kWrap[] = {"Add", "Sub", "Mul", "Neg", "Pow", "Sum", "BitShift", "BitwiseNot", "CumSum", "MatMul", "Einsum",
+                                      "ReduceSum", "ReduceProd", "ReduceSumSquare", "ReduceL1"};
+
+template <size_t N>
+bool is_one_of(const std::string& op, const std::string_view (&list)[N]) {
+  return std::find(std::begin(list), std::end(list), op) != std::end(list);
+}
+
+}  // namespace
+
+void keep_narrow_type(Importer& im) {
+  const std::string& op = im.node->op_type;
+  const size_t from = op == "Where" ? 1 : 0;
+  if (!im.node->domain.empty() || !im.has_input(from) || is_one_of(op, kOwnTypes)) return;
+  const auto source = im.input(from);
+  const std::optional<ElementType> type = source ? element_type(im.onnx_type(*source)) : std::nullopt;
+  if (!type || !type->is_packed()) return;
+  const size_t outputs = op == "Split" ? im.node->outputs.size() : 1;
+  for (size_t i = 0; i < outputs && i < im.node->outputs.size(); ++i) {
+    const auto it = im.values.find(im.node->outputs[i]);
+    if (it == im.values.end() || im.type(it->second).dtype != type->value) continue;
+    if (type->is_integer() && is_one_of(op, kWrap)) {
+      const ValueId wide = it->second;
+      im.graph.rename(wide, im.value_name(i) + ".wide");
+      const Dims dims = im.dims(wide);
+      im.define(i, wrap_to_integer(im.element(wide, im.index_vars(dims)), *type), type->value, dims);
+    }
+    im.set_onnx_type(im.values.at(im.node->outputs[i]), *type);
+  }
 }
 
 }  // namespace tfcc::frontend

@@ -88,6 +88,7 @@ Result<TensorValue> from_typed(const Values& values, DType dtype, Extent extent)
 // int32_data holds everything narrower than 64 bits that is not f32; 16-bit floats lie in it as
 // their bits.
 Result<TensorValue> read_typed(const onnx::TensorProto& t, DType dtype, Extent extent) {
+  if (t.data_type() == onnx::TensorProto::UINT32) return from_typed<uint32_t>(t.uint64_data(), dtype, std::move(extent));
   switch (dtype) {
     case DType::f32: return from_typed<float>(t.float_data(), dtype, std::move(extent));
     case DType::f64: return from_typed<double>(t.double_data(), dtype, std::move(extent));
@@ -104,7 +105,7 @@ Result<TensorValue> read_typed(const onnx::TensorProto& t, DType dtype, Extent e
 }
 
 bool has_typed_values(const onnx::TensorProto& t) {
-  return t.float_data_size() + t.double_data_size() + t.int64_data_size() + t.int32_data_size() > 0;
+  return t.float_data_size() + t.double_data_size() + t.int64_data_size() + t.int32_data_size() + t.uint64_data_size() > 0;
 }
 
 // The number behind a key of external_data; absent is 0 for an offset, the needed size for a

@@ -223,12 +223,13 @@ int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) 
 
 // x / c <= n is x <= n c + c - 1, and x / c >= n is x >= n c: the bound that a guarded load needs. Null for another polynomial.
 ExprRef without_division(ExprRef p) {
-  if (p->terms.size() != 1 || p->terms[0].atoms.size() != 1) return nullptr;
-  const int64_t sign = p->terms[0].coefficient;
-  ExprRef atom = p->terms[0].atoms[0];
+  const Poly poly = to_poly(p);
+  if (poly.terms.size() != 1 || poly.terms[0].atoms.size() != 1) return nullptr;
+  const int64_t sign = poly.terms[0].coefficient;
+  ExprRef atom = poly.terms[0].atoms[0];
   if (atom->kind != ExprKind::floordiv || (sign != 1 && sign != -1) || !as_int(atom->args[1])) return nullptr;
   ExprPool& pool = *p->pool;
-  ExprRef c = atom->args[1], n = mul(pool.integer(p->value), c);
+  ExprRef c = atom->args[1], n = mul(pool.integer(poly.constant), c);
   return sign == 1 ? add(n, atom->args[0]) : sub(add(n, sub(c, pool.integer(1))), atom->args[0]);
 }
 

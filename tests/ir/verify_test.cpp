@@ -67,6 +67,7 @@ TEST(Verify, LoadsStayInside) {
 }
 
 TEST(Verify, SelectsGuardLoads) {
+  accepted("%y = pointwise(%v) {body = (i,j) => select((i - j) / 3 >= 0, %v[(i - j) / 3], 0.0)} : f32[9,4]");
   accepted("%y = pointwise(%v) {body = (i) => select(i <= 7, %v[i], 0.0)} : f32[B]");
   accepted("%y = pointwise(%v) {body = (i) => select(i <= 7, 0.0, %v[i - 8])} : f32[16]");
   refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 8, %v[i], 0.0)} : f32[B]");

@@ -188,6 +188,34 @@ def microsoft_attention_cases():
     yield packed_attention("attention_of_a_table", f"{c}, int32[B,1,4,4] m", "x, w, c, m", [
         lambda r: (base(r, c=bias, m=[np.tril(np.ones((1, 4, 4)))] * B), None, of_table)])
 
+    def turned(x, first, dim):
+        e = np.arange(dim // 2)
+        angle = (first + np.arange(x.shape[2]))[:, None] * 10000.0 ** (-2 * e / dim)
+        u, v = x[..., :dim // 2], x[..., dim // 2:dim]
+        return np.concatenate([u * np.cos(angle) - v * np.sin(angle), v * np.cos(angle) + u * np.sin(angle), x[..., dim:]], -1)
+
+    def rotary(dim):
+        def reference(f):
+            n = f["x"].shape[1]
+            qkv = f["x"] @ f["w"] + f["c"]
+            q, k, v = (qkv[:, :, i * W:(i + 1) * W].reshape(B, n, H, D).transpose(0, 2, 1, 3) for i in range(3))
+            done = f["past"].shape[3] if "past" in f else 0
+            q, k = turned(q, done, dim), turned(k, done, dim)
+            if done:
+                k, v = np.concatenate([f["past"][0], k], 2), np.concatenate([f["past"][1], v], 2)
+            s = q @ k.transpose(0, 1, 3, 2) / np.sqrt(D)
+            s = np.where(np.arange(done + n)[None, :] <= np.arange(done, done + n)[:, None], s, -np.inf)
+            p = np.exp(s - s.max(-1, keepdims=True))
+            p /= p.sum(-1, keepdims=True)
+            y = (p @ v).transpose(0, 2, 1, 3).reshape(B, n, W).astype(np.float32)
+            return {"y": y, "present": np.stack([k, v]).astype(np.float32)} if done else {"y": y}
+        return reference
+    # onnxruntime rotates here on CUDA alone.
+    yield packed_attention("attention_rotary", c, "x, w, c", [lambda r: (base(r, c=bias), None, rotary(D))], f"num_heads = {H}, unidirectional = 1, do_rotary = 1")
+    yield packed_attention("attention_rotary_of_two_columns_with_past", f"{c}, {past}", 'x, w, c, "", past', [
+        lambda r: (base(r, c=bias, past=lambda r: r.real(2, B, H, P, D)), None, rotary(2))],
+        f"num_heads = {H}, unidirectional = 1, do_rotary = 1, rotary_embedding_dim = 2", present, "y, present")
+
 
 def multi_head_cases():
     q, k, v = f"float[B,S,{W}] q", f"float[B,L,{W}] k", f"float[B,L,6] v"
@@ -529,7 +557,54 @@ def channel_norm_cases():
                 "y = GroupNormalization<num_groups = 2>(x, s, b)", 21), [lambda r: {"x": r.real(B, 4, S + 2), "s": r.real(4), "b": r.real(4)}]
 
 
+# ---- caches and narrow integers ----
+
+def tensor_scatter_cases():
+    def written(axis, circular):
+        def reference(f):
+            y, u = f["p"].copy(), f["u"]
+            for b in range(y.shape[0]):
+                for t in range(u.shape[axis]):
+                    at = (int(f["i"][b]) if "i" in f else 0) + t
+                    if circular:
+                        at %= y.shape[axis]
+                    np.moveaxis(y, axis, 1)[b, at] = np.moveaxis(u, axis, 1)[b, t]
+            return {"y": y}
+        return reference
+    at = lambda *v: np.array(v, np.int64)
+    # No onnxruntime of today has a kernel for it.
+    yield model("tensor_scatter", f"float[B,{H},6,{D}] p, float[B,{H},S,{D}] u, int64[B] i", f"float[B,{H},6,{D}] y", "y = TensorScatter(p, u, i)", 24), [
+        lambda r: ({"p": r.real(B, H, 6, D), "u": r.real(B, H, 2, D), "i": at(1, 4)}, None, written(2, False))]
+    yield model("tensor_scatter_circular", f"float[B,{H},6,{D}] p, float[B,{H},S,{D}] u, int64[B] i", f"float[B,{H},6,{D}] y",
+                'y = TensorScatter<mode = "circular">(p, u, i)', 24), [
+                    lambda r: ({"p": r.real(B, H, 6, D), "u": r.real(B, H, 3, D), "i": at(5, 2)}, None, written(2, True))]
+    yield model("tensor_scatter_of_three_dims", f"float[B,6,{D}] p, float[B,S,{D}] u", f"float[B,6,{D}] y", "y = TensorScatter<axis = 1>(p, u)", 24), [
+        lambda r: ({"p": r.real(B, 6, D), "u": r.real(B, 2, D)}, None, written(1, False))]
+
+
+def narrow_cases():
+    """uint16 and uint32 inside a graph: what leaves their range wraps."""
+    def case(name, kind, op, reference, a=(5, 60000, 65535, 1), b=(7, 10000, 3, 2)):
+        code = {"uint16": 4, "uint32": 12}[kind]
+        numpy_type = getattr(np, kind)
+        text = model(name, "int64[4] a, int64[4] b", "int64[4] y", f"u = Cast<to = {code}>(a)\nv = Cast<to = {code}>(b)\nw = {op}\nz = Reshape(w, shape)\ny = Cast<to = 7>(z)", 18)
+        text = text.replace("\n{", "\n<int64[1] shape = {-1}>\n{", 1)
+        with np.errstate(over="ignore"):
+            return text, [lambda r: ({"a": np.array(a), "b": np.array(b)}, None,
+                                     lambda f: {"y": reference(f["a"].astype(numpy_type), f["b"].astype(numpy_type)).astype(np.int64)})]
+    big = (5, 4294967295, -1, 1 << 33)
+    yield case("uint16_sum", "uint16", "Add(u, v)", lambda a, b: a + b)
+    yield case("uint16_difference", "uint16", "Sub(u, v)", lambda a, b: a - b)
+    yield case("uint32_sum", "uint32", "Add(u, v)", lambda a, b: a + b, big)
+    yield case("uint32_difference", "uint32", "Sub(u, v)", lambda a, b: a - b, big)
+    yield case("uint32_product", "uint32", "Mul(u, v)", lambda a, b: a * b, big)
+    yield case("uint32_not", "uint32", "BitwiseNot(u)", lambda a, b: ~a, big)
+    yield case("uint32_shift", "uint32", 'BitShift<direction = "LEFT">(u, v)', np.left_shift, (5, 1 << 30, 4294967295, 1 << 31), (7, 2, 31, 0))
+
+
 FILES = {
+    "tensor_scatter": ("TensorScatter.", list(tensor_scatter_cases())),
+    "narrow_integers": ("Unsigned integers of 16 and 32 bits inside a graph.", list(narrow_cases())),
     "microsoft_packed_attention": ("RemovePadding, RestorePadding and what is between them.", list(packed_cases())),
     "attention": ("Attention of ONNX.", list(attention_cases())),
     "microsoft_group_query_attention": ("GroupQueryAttention.", [
