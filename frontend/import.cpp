@@ -262,6 +262,19 @@ bool forbid_zero(const Model& model, Facts& facts) {
   return changed;
 }
 
+// A rule of the graph that import did not keep. Indices that are inside only for some sizes (16*B*S*S reshaped to [8,8]) are
+// not a defect: what is known of the sizes does not tell.
+Error broken_rule(const Importer& im, const std::string& problem) {
+  if (!problem.ends_with("(E4)")) return {ErrorCode::internal, fmt::format("{}: after import: {}", im.model().path, problem)};
+  for (ir::OpId o : im.graph.order()) {
+    const ir::Op& op = im.graph.op(o);
+    if (op.results.empty() || !problem.starts_with("%" + im.graph.value(op.results[0]).name + " =")) continue;
+    return im.fail(ErrorCode::unsupported, fmt::format("node '{}': the elements that it reads cannot be told to exist for all sizes; export it with fixed sizes, or fix "
+                                                       "them with --minShapes and --maxShapes", escaped(op.origin)));
+  }
+  return im.fail(ErrorCode::unsupported, "the elements that a node reads cannot be told to exist for all sizes; export the model with fixed sizes");
+}
+
 constexpr int kRounds = 8;
 constexpr size_t kMostOps = size_t{1} << 16;  // after import; a transformer of a hundred layers has some ten thousand
 
@@ -413,7 +426,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     TFCC_TRY_VOID(check_extent(im));
     std::vector<std::string> broken = ir::verify(im.graph);
     if (!broken.empty() && forbid_zero(model, facts)) continue;
-    if (!broken.empty()) return Error{ErrorCode::internal, fmt::format("{}: after import: {}", model.path, broken[0])};
+    if (!broken.empty()) return broken_rule(im, broken[0]);
     if (report) {
       report->nodes = model.nodes.size();
       report->node_list = im.imported();
