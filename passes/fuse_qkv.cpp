@@ -43,6 +43,18 @@ bool agree(const Graph& g, OpId a, OpId b) {
          g.value(x.operands.back()).type.dtype == g.value(y.operands.back()).type.dtype;
 }
 
+// Are they pieces of one product already (GPT-2, BLOOM)?
+bool are_pieces(const Graph& g, const std::vector<ValueId>& operands) {
+  std::vector<ValueId> sources;
+  for (ValueId v : operands) {
+    const ir::Op* op = g.def(v);
+    if (op && op->kind == OpKind::pointwise && op->operands.size() == 1) sources.push_back(op->operands[0]);
+  }
+  if (sources.size() != 3 || sources[0] != sources[1] || sources[1] != sources[2]) return false;
+  const ir::Op* product = g.def(sources[0]);
+  return product && product->kind == OpKind::matmul;
+}
+
 bool fuse(Graph& g, OpId o, PassReport& report) {
   auto miss = [&](const std::string& reason) {
     report.misses.push_back({label(g, o), reason});
@@ -56,6 +68,7 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     readers[i] = g.value(operands[i]).def;
     operands[i] = op->operands[0];
   }
+  if (are_pieces(g, operands)) return false;
   if (operands[0] == operands[1] || operands[1] == operands[2] || operands[0] == operands[2]) return miss("q, k and v are not three tensors");
   std::vector<OpId> products;
   std::string reason;
