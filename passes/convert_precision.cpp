@@ -110,17 +110,38 @@ bool rounds(const ir::Op& op, ValueId v) {
   return found;
 }
 
+// The third operand of a product.
+bool is_bias(const ir::Op& op, ValueId v) { return op.operands.size() == 3 && op.operands[2] == v; }
+
+// May v be f32 while products and attentions read 16 bits? A product needs its bias in the type of its result; softmax and
+// GELU have one type for what they read and write.
+bool may_stay_single(const Graph& g, ValueId v) {
+  const OpId def = g.value(v).def;
+  const ir::Op* op = g.def(v);
+  if (!op || stores_any_type(*op) || op->kind == OpKind::reduce || op->kind == OpKind::constant) return true;
+  const bool product = op->kind == OpKind::matmul;
+  if (!product && op->kind != OpKind::softmax && op->kind != OpKind::gelu && op->kind != OpKind::bias_gelu) return false;
+  return std::ranges::all_of(op->operands, [&](ValueId x) {
+    if (product && !is_bias(*op, x)) return true;
+    const bool free = std::ranges::all_of(g.value(x).users, [&](OpId u) {
+      return u == def || g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce;
+    });
+    return free && may_stay_single(g, x);
+  });
+}
+
 // What is rounded to integers next: half of a unit of 16 bits decides for another integer, and a whole step of the
 // quantisation is far more. Such values, and what they are computed from up to the products, stay f32.
 std::set<ValueId> rounded(const Graph& g) {
   std::set<ValueId> keep;
   const auto look = [&](ValueId v) {
     if (!is_single(g.value(v).type.dtype)) return;  // cost: others are not converted
+    if (!may_stay_single(g, v)) return;
     bool any = false;
     const bool all = std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& user = g.op(u);
-      const bool product = user.kind == OpKind::matmul || user.kind == OpKind::attention;
-      const bool goes_on = !product && std::ranges::all_of(user.results, [&](ValueId r) { return keep.count(r) > 0; });
+      const bool factor = (user.kind == OpKind::matmul && !is_bias(user, v)) || user.kind == OpKind::attention;
+      const bool goes_on = !factor && std::ranges::all_of(user.results, [&](ValueId r) { return keep.count(r) > 0; });
       any |= goes_on || rounds(user, v);
       return goes_on || user.kind == OpKind::pointwise || user.kind == OpKind::reduce;
     });
