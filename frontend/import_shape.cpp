@@ -7,6 +7,7 @@
 #include <span>
 
 #include "frontend/importer.h"
+#include "ir/ir.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -88,13 +89,27 @@ Result<void> import_reshape(Importer& im) {
     to[*open] = im.integer(1);
     std::optional<ExprRef> q = ir::exact_div(product(im, from), product(im, to));
     if (!q) {
+      // min(63, S) of a table of 63 rows against S: S <= 63 in every run, and known as that to the next round.
+      Result<void> bounded;
+      ir::for_each_node(product(im, from), [&](ExprRef e) {
+        if (!bounded || e->kind != ir::ExprKind::imin || !ir::as_int(e->args[0]) == !ir::as_int(e->args[1])) return;
+        const size_t limit = ir::as_int(e->args[0]) ? 0 : 1;
+        bounded = im.require_ge0(ir::sub(e->args[limit], e->args[1 - limit]), "a table is shorter");
+      });
+      TFCC_TRY_VOID(std::move(bounded));
       return im.fail(ErrorCode::shape, fmt::format("{} elements do not split by {}", ir::print(product(im, from)),
                                                    ir::print(product(im, to))));
     }
     to[*open] = *q;
   }
-  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(product(im, from), product(im, to),
-                               fmt::format("{} elements do not make {}", ir::print(product(im, from)), ir::print(product(im, to)))));
+  const ExprRef have = product(im, from), want = product(im, to);
+  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(have, want, fmt::format("{} elements do not make {}", ir::print(have), ir::print(want))));
+  if (have != want) {  // equal at some sizes only: it must be sure that all that is read is there
+    const Indices at = ir::reshape_indices(im.pool(), im.index_vars(to), to, from);
+    if (!ir::body_problem(im.graph, im.element(x, at), to).empty()) {
+      return im.fail(ErrorCode::unsupported, fmt::format("{} elements make {} at some sizes only", ir::print(have), ir::print(want)));
+    }
+  }
   return reshape_to(im, x, to);
 }
 
