@@ -104,12 +104,6 @@ Result<void> import_reshape(Importer& im) {
   }
   const ExprRef have = product(im, from), want = product(im, to);
   TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(have, want, fmt::format("{} elements do not make {}", ir::print(have), ir::print(want))));
-  if (have != want) {  // equal at some sizes only: it must be sure that all that is read is there
-    const Indices at = ir::reshape_indices(im.pool(), im.index_vars(to), to, from);
-    if (!ir::body_problem(im.graph, im.element(x, at), to).empty()) {
-      return im.fail(ErrorCode::unsupported, fmt::format("{} elements make {} at some sizes only", ir::print(have), ir::print(want)));
-    }
-  }
   return reshape_to(im, x, to);
 }
 
