@@ -49,6 +49,8 @@ Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   if (im.rank(r.cos) < 2 || im.rank(r.cos) > 3) return im.fail(ErrorCode::shape, "the caches must have 2 or 3 dims");
   const auto columns = ir::as_int(im.dims(r.cos).back());
   if (!columns) return im.fail(ErrorCode::unsupported, "the width of the cos cache must be known at compile time");
+  constexpr int64_t kWidest = int64_t{1} << 30;  // twice as much must fit
+  if (*columns > kWidest) return im.fail(ErrorCode::shape, fmt::format("a cos cache of width {} is not supported", *columns));
   ExprRef head = d.back();
   if (d.size() == 3) {
     ExprRef heads = r.heads > 0 ? im.integer(r.heads) : nullptr;
