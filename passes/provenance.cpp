@@ -109,16 +109,16 @@ class Step {
   // are no views come first, then the op itself. Stops at what took the place of something else.
   std::vector<OpId> behind(OpId o) const {
     if (!o.valid() || !live_[o.value]) return {};
-    std::vector<OpId> todo{o}, found;
+    std::vector<OpId> open{o}, found;
     std::set<OpId> seen{o};
-    while (!todo.empty()) {
-      const OpId at = todo.back();
-      todo.pop_back();
+    while (!open.empty()) {
+      const OpId at = open.back();
+      open.pop_back();
       if (is_new(at) && now_.op(at).kind != OpKind::pointwise) found.push_back(at);
       for (ValueId v : now_.op(at).operands) {
         const OpId def = now_.value(v).def;
         if (!def.valid() || !is_new(def) || !live_[def.value] || is_heir_[v.value] || !seen.insert(def).second) continue;
-        todo.push_back(def);
+        open.push_back(def);
       }
     }
     return found.empty() ? std::vector<OpId>{o} : found;

@@ -5,7 +5,7 @@
     make_seeds.py OUT [ONNX_FROM_TEXT] [TFCC]
 
 importer: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/import and tests/operators;
-graph_text: the graphs of tests/passes and tests/import; artifact: with TFCC, files compiled from a few small models.
+graph_text: the graphs of tests/passes and tests/import, and the texts in graph_text that once failed; artifact: with TFCC, files compiled from a few small models.
 """
 import hashlib
 import re
@@ -57,6 +57,8 @@ def graphs(folder):
     for path in sorted([*TESTS.glob("passes/*.tfir"), *TESTS.glob("import/*.tfir")]):
         for graph in re.findall(r"^graph .*?^}$", path.read_text(), re.M | re.S):
             save(folder, (graph + "\n").encode())
+    for path in sorted(TESTS.glob("fuzz/graph_text/*.tfir")):
+        save(folder, path.read_bytes())
 
 
 def artifacts(folder, tfcc):
