@@ -207,7 +207,7 @@ class Emitter {
 
   std::string poly(ExprRef e) {
     ir::Poly p = ir::to_poly(e);
-    const std::vector<ir::ModPart> mods = ir::extract_mods(*e->pool, p);
+    const std::vector<ir::ModPart> mods = ir::extract_mods(p);
     std::string s;
     auto append = [&](int64_t k, const std::string& text) {
       const bool minus = k < 0 && k != INT64_MIN;
@@ -275,6 +275,34 @@ void encode(const ir::Term& t, const SizeSymbols& symbols, std::vector<int64_t>&
   code.insert(code.end(), {static_cast<int64_t>(SizeCode::push), t.coefficient, static_cast<int64_t>(SizeCode::mul)});
 }
 
+// A number that is >= 0 where the condition holds.
+void encode_condition(ExprRef c, const SizeSymbols& symbols, std::vector<int64_t>& code) {
+  auto emit = [&](SizeCode s) { code.push_back(static_cast<int64_t>(s)); };
+  auto push = [&](int64_t v) { emit(SizeCode::push); code.push_back(v); };
+  switch (c->kind) {
+    case ExprKind::btrue: return push(0);
+    case ExprKind::bfalse: return push(-1);
+    case ExprKind::ge0: return encode(c->args[0], symbols, code);
+    case ExprKind::eq0:
+      encode(c->args[0], symbols, code);
+      emit(SizeCode::abs);
+      return emit(SizeCode::negate);
+    case ExprKind::bnot:  // -1 - c
+      push(-1);
+      encode_condition(c->args[0], symbols, code);
+      emit(SizeCode::negate);
+      return emit(SizeCode::add);
+    case ExprKind::band:
+    case ExprKind::bor:
+      for (size_t i = 0; i < c->args.size(); ++i) {
+        encode_condition(c->args[i], symbols, code);
+        if (i > 0) emit(c->kind == ExprKind::band ? SizeCode::min : SizeCode::max);
+      }
+      return;
+    default: TFCC_CHECK(false && "no condition over sizes");
+  }
+}
+
 void encode(ExprRef e, const SizeSymbols& symbols, std::vector<int64_t>& code) {
   auto emit = [&](SizeCode c) { code.push_back(static_cast<int64_t>(c)); };
   auto push = [&](int64_t v) { emit(SizeCode::push); code.push_back(v); };
@@ -315,22 +343,12 @@ void encode(ExprRef e, const SizeSymbols& symbols, std::vector<int64_t>& code) {
       encode(e->args[0], symbols, code);
       return emit(SizeCode::abs);
     case ExprKind::select: {
-      // select_ge0(p, a, b); p == 0 is p >= 0 and -p >= 0.
       ExprRef c = e->args[0];
       const bool negated = c->kind == ExprKind::bnot;
       if (negated) c = c->args[0];
-      TFCC_CHECK(c->kind == ExprKind::ge0 || c->kind == ExprKind::eq0);
-      ExprRef yes = e->args[negated ? 2 : 1], no = e->args[negated ? 1 : 2];
-      encode(c->args[0], symbols, code);
-      if (c->kind == ExprKind::eq0) {
-        encode(ir::neg(c->args[0]), symbols, code);
-        encode(yes, symbols, code);
-        encode(no, symbols, code);
-        emit(SizeCode::select);
-      } else {
-        encode(yes, symbols, code);
-      }
-      encode(no, symbols, code);
+      encode_condition(c, symbols, code);
+      encode(e->args[negated ? 2 : 1], symbols, code);
+      encode(e->args[negated ? 1 : 2], symbols, code);
       return emit(SizeCode::select);
     }
     default: TFCC_CHECK(false && "no size expression");
@@ -362,6 +380,26 @@ SizeSymbols size_symbols(const ir::Graph& graph) {
   while (std::find(out.names.begin(), out.names.end(), name) != out.names.end()) name += "_";
   out.names.push_back(name);
   return out;
+}
+
+std::string why_no_program(ExprRef e) {
+  constexpr size_t kLargest = 4096;  // a program has no variables: what is used twice is there twice
+  std::string why;
+  ir::for_each_node(e, [&](ExprRef n) {
+    switch (n->kind) {
+      case ExprKind::poly: case ExprKind::symbol: case ExprKind::floordiv: case ExprKind::imin: case ExprKind::imax: case ExprKind::iabs:
+      case ExprKind::btrue: case ExprKind::bfalse: case ExprKind::ge0: case ExprKind::eq0: case ExprKind::band: case ExprKind::bor: case ExprKind::bnot:
+        return;
+      case ExprKind::select:
+        if (n->type != Scalar::i64) why = "goes through floating point";
+        return;
+      case ExprKind::load: why = "depends on data"; return;
+      case ExprKind::bitand_: why = "masks bits"; return;
+      default: why = "goes through floating point";
+    }
+  });
+  if (why.empty() && ir::tree_size(e, kLargest + 1) > kLargest) why = "is too large an expression";
+  return why;
 }
 
 runtime::SizeExpr size_expr(ExprRef e, const SizeSymbols& symbols) {

@@ -41,6 +41,8 @@ struct SizeSymbols {
 /// Symbols of a graph; tokens if one symbol is the first axis of an input and another the second.
 SizeSymbols size_symbols(const ir::Graph& graph);
 
+/// Why a size, or a condition over sizes, cannot be a program of the runtime; empty: it can.
+std::string why_no_program(ir::ExprRef e);
 /// A size as a postfix program over `symbols`, in their order.
 runtime::SizeExpr size_expr(ir::ExprRef e, const SizeSymbols& symbols);
 

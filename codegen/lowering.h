@@ -125,7 +125,7 @@ class Lowering {
   bool fits_by_tokens(ExprRef count) const;
   void add_bind();
   std::string unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, bool starts_early);
-  runtime::SizeExpr encode(ExprRef e) const { return size_expr(e, sizes_); }
+  runtime::SizeExpr encode(ExprRef e);
   ExprRef traffic(const std::vector<uint32_t>& buffers) const;
 
   WeightPool& weights_;
@@ -140,6 +140,7 @@ class Lowering {
   std::map<std::string, uint32_t> kernel_by_text_;
   std::map<std::string, int> names_;
   std::map<uint32_t, uint32_t> output_copies_;        // output -> buffer of its copy
+  bool too_deep_ = false;                             // a program needs more than the runtime's stack
   ExprRef bucket_symbol_ = nullptr;
   int64_t longest_ = 0;
   // the launch being written

@@ -212,10 +212,10 @@ void Lowering::plan_memory() {
   for (size_t x : upwards(below)) {
     ExprRef offset = apart_pool.integer(0);
     for (size_t y : below[x]) offset = ir::max(offset, end[y]);
-    runtime::SizeExpr program = encode(offset);
+    runtime::SizeExpr program = size_expr(offset, sizes_);
     ExprRef grown = ir::max(total, ir::add(offset, items[x].size));
     // Sizes that compare in no way make programs that are long, or deeper than the runtime's stack.
-    if (program.code.size() > kLongestOffset || !program.valid(sizes_.names.size()) || !encode(grown).valid(sizes_.names.size())) {
+    if (program.code.size() > kLongestOffset || !program.valid(sizes_.names.size()) || !size_expr(grown, sizes_).valid(sizes_.names.size())) {
       end[x] = apart_pool.integer(0);
       out_.plan.buffers[items[x].buffer].index = static_cast<uint32_t>(out_.plan.slots.size() + 1);
       out_.plan.slots.push_back(encode(items[x].size));

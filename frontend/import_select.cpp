@@ -109,7 +109,7 @@ Result<void> import_one_hot(Importer& im) {
   n = im.resolved(n);
   if (n->type == Scalar::boolean || im.type(indices).dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "depth and indices must be numbers");
   n = ir::convert(n, Scalar::i64);
-  if (!is_size_expression(n)) return im.fail(ErrorCode::unsupported, "depth depends on data; it must be a size or a constant");
+  TFCC_TRY_VOID(im.require_size(n, depth, "depth"));
   TFCC_TRY_VOID(im.require_ge0(n, fmt::format("depth {} is negative", ir::print(n))));
   if (im.rank(values) != 1) return im.fail(ErrorCode::shape, "values must be two numbers, off and on");
   TFCC_TRY([[maybe_unused]] ExprRef two, im.unify(im.dims(values)[0], im.integer(2), "values must be two numbers, off and on"));

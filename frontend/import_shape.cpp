@@ -367,7 +367,7 @@ Result<void> range_of_reals(Importer& im, const std::vector<ExprRef>& v, DType d
   }
   const double count = std::ceil((*limit - *start) / *delta);
   if (!(count <= static_cast<double>(kLargestRange))) return im.fail(ErrorCode::unsupported, "the range is too long or endless");
-  const Dims to{im.integer(std::max<int64_t>(0, static_cast<int64_t>(count)))};
+  const Dims to{im.integer(static_cast<int64_t>(std::max(0.0, count)))};
   ExprRef k = ir::convert(im.index_vars(to)[0], ir::scalar_of(dtype));
   im.define(0, ir::add(v[0], ir::mul(k, v[2])), dtype, to);
   return {};
@@ -385,11 +385,12 @@ Result<void> import_range(Importer& im) {
     if (im.type(x).dtype != dtype || dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "inputs must be numbers of one type");
     TFCC_TRY(ExprRef e, im.scalar(x, roles[i]));
     e = im.resolved(e);
-    if (!is_size_expression(e)) {
-      return im.fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor", roles[i], im.graph.value(x).name));
-    }
+    if (!is_size_expression(e)) TFCC_TRY_VOID(im.require_size(e, x, roles[i]));
     v.push_back(e);
-    if (ExprRef n = is_float(dtype) ? whole_number(e) : e) whole.push_back(n);
+    if (ExprRef n = is_float(dtype) ? whole_number(e) : e) {
+      TFCC_TRY_VOID(im.require_size(n, x, roles[i]));
+      whole.push_back(n);
+    }
   }
   return whole.size() == 3 ? range_of_integers(im, whole, dtype) : range_of_reals(im, v, dtype);
 }

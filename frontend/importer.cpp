@@ -117,10 +117,19 @@ ExprRef Importer::broadcast_element(ValueId v, const Indices& at) {
 ExprRef Importer::resolved(ExprRef e) {
   e = ir::expand(graph, e, [](ValueId) { return true; });
   return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-    if (n->kind != ir::ExprKind::load) return nullptr;
+    if (n->kind != ir::ExprKind::load) return n->has_load ? nullptr : n;
     const ir::Constant* c = graph.constant(ValueId{static_cast<uint32_t>(n->value)});
     return c ? ir::constant_element(pool(), *c, n->args) : nullptr;
   });
+}
+
+Result<void> Importer::require_size(ExprRef e, ValueId v, std::string_view role) const {
+  if (!is_size_expression(e)) {
+    return fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor", role, graph.value(v).name));
+  }
+  if (!ir::has_reals(e)) return {};
+  return fail(ErrorCode::unsupported, fmt::format("{} goes through floating point ({}); there, sums, products and one division of sizes with Floor, Ceil "
+                                                  "or Cast are followed", role, graph.value(v).name));
 }
 
 Result<std::vector<ExprRef>> Importer::sizes(ValueId v, std::string_view role) {
@@ -139,10 +148,7 @@ Result<std::vector<ExprRef>> Importer::sizes(ValueId v, std::string_view role) {
   std::vector<ExprRef> out;
   for (int64_t k = 0; k < count; ++k) {
     ExprRef e = resolved(element(v, d.empty() ? Indices{} : Indices{integer(k)}));
-    if (!is_size_expression(e)) {
-      return fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor",
-                                                      role, graph.value(v).name));
-    }
+    TFCC_TRY_VOID(require_size(e, v, role));
     out.push_back(e);
   }
   return out;

@@ -73,6 +73,8 @@ class Importer {
   ExprRef broadcast_element(ValueId v, const Indices& at);
   /// A size tensor as expressions over symbols (up to 64 elements). Errors: unsupported if it depends on data.
   Result<std::vector<ExprRef>> sizes(ValueId v, std::string_view role);
+  /// Whether `e`, found in `v`, can be a size. Errors: unsupported if it depends on data or on reals.
+  Result<void> require_size(ExprRef e, ValueId v, std::string_view role) const;
   /// The same where every element must be a number.
   Result<std::vector<int64_t>> numbers(ValueId v, std::string_view role);
   /// A free expression with everything looked through that can be: ops that were kept, elements of constants.

@@ -10,7 +10,7 @@
 namespace tfcc::frontend {
 namespace {
 
-constexpr size_t kMaxInlinedNodes = 1 << 18;
+constexpr size_t kMaxInlinedNodes = 1 << 16;
 constexpr int kMaxDepth = 64;
 
 using Rename = std::function<std::string(const std::string&)>;

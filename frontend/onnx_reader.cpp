@@ -13,6 +13,7 @@
 #include <new>
 #include <set>
 
+#include "frontend/node_order.h"
 #include "frontend/strip_weights.h"
 #include "frontend/weights.h"
 #include "frontend/wire_format.h"
@@ -112,7 +113,8 @@ class Reader {
     if (!has_graph_) return damaged("has no graph");
     if (model_.opsets.empty()) return damaged("names no opset");
     drop_initialized_inputs();
-    warn_about_versions();
+    put_in_order(model_.nodes);
+    warn();
     return std::move(model_);
   }
 
@@ -189,6 +191,7 @@ class Reader {
     }
     if (reader.broken()) return damaged_at(bytes);
     if (function.inputs.size() + function.outputs.size() > kMaxDeclarations) return too_many("inputs or outputs of a function", kMaxDeclarations);
+    put_in_order(function.nodes);
     model_.functions.push_back(std::move(function));
     return {};
   }
@@ -220,6 +223,7 @@ class Reader {
       }
     }
     if (reader.broken()) return damaged_at(bytes);
+    put_in_order(body.nodes);
     return body;
   }
 
@@ -363,7 +367,12 @@ class Reader {
     std::erase_if(model_.inputs, [&](const ValueInfo& v) { return names_.contains(v.name); });
   }
 
-  void warn_about_versions() {
+  void put_in_order(std::vector<Node>& nodes) { sorted_ |= order_nodes(nodes); }
+
+  void warn() {
+    if (sorted_) {
+      model_.warnings.push_back(fmt::format("{}: nodes read values that later nodes make; sorted", escaped(model_.path)));
+    }
     const auto newest = model_.opsets.find("");
     if (newest != model_.opsets.end() && newest->second > kNewestOpset) {
       model_.warnings.push_back(
@@ -383,6 +392,7 @@ class Reader {
   std::string_view bytes_;
   std::set<std::string, std::less<>> names_;  // of all initializers
   bool has_graph_ = false;
+  bool sorted_ = false;
   size_t node_count_ = 0, body_initializers_ = 0;  // of all graphs together
 };
 

@@ -57,7 +57,7 @@ struct Attribute {
   std::string reference;                       // inside a function: the attribute of the call that this one is
 };
 
-/// One node, in the order of the file. An empty input or output name is an optional one left out.
+/// One node. An empty input or output name is an optional one left out.
 struct Node {
   std::string name, op_type;
   std::string domain;  // "" for the operators of ONNX itself

@@ -30,7 +30,7 @@ ExprRef free_expr(const Graph& graph, OpId o, ExprRef expr, const std::vector<Ex
   return rewrite(expr, [&](ExprRef n) -> ExprRef {
     if (n->kind == ExprKind::load) return n->pool->load(op.operands[n->value].value, n->type, n->args);
     if (n->kind == ExprKind::index && static_cast<size_t>(n->value) < indices.size()) return indices[n->value];
-    return nullptr;
+    return n->has_load || n->has_index ? nullptr : n;
   });
 }
 
@@ -62,7 +62,7 @@ class Expander {
   Expander(const Graph& graph, const InlinePolicy& inline_it, Reach reach) : graph_(graph), inline_it_(inline_it), reach_(reach) {}
 
   ExprRef run(ExprRef e) {
-    return rewrite(e, [this](ExprRef n) -> ExprRef { return n->kind == ExprKind::load ? inlined(n) : nullptr; });
+    return rewrite(e, [this](ExprRef n) -> ExprRef { return n->kind == ExprKind::load ? inlined(n) : n->has_load ? nullptr : n; });
   }
 
  private:
@@ -94,6 +94,7 @@ ExprRef expand(const Graph& graph, ExprRef free, const InlinePolicy& inline_it, 
 
 std::vector<ValueId> loads_of(ExprRef free) {
   std::vector<ValueId> out;
+  if (!free->has_load) return out;
   for_each_node(free, [&](ExprRef n) {
     if (n->kind != ExprKind::load) return;
     const ValueId v{static_cast<uint32_t>(n->value)};
@@ -115,7 +116,7 @@ std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<Value
       if (find(v) == operands.end()) operands.push_back(v);
     }
     bodies.push_back(rewrite(e, [&](ExprRef n) -> ExprRef {
-      if (n->kind != ExprKind::load) return nullptr;
+      if (n->kind != ExprKind::load) return n->has_load ? nullptr : n;
       auto it = find(ValueId{static_cast<uint32_t>(n->value)});
       return n->pool->load(it - operands.begin(), n->type, n->args);
     }));
@@ -162,7 +163,13 @@ void merge_operands(Graph& graph, OpId o) {
   graph.set_operands(o, operands);
 }
 
-bool has_loads(ExprRef e) { return !loads_of(e).empty(); }
+bool has_loads(ExprRef e) { return e->has_load; }
+
+bool has_reals(ExprRef e) {
+  bool found = false;
+  for_each_node(e, [&](ExprRef n) { found = found || n->type == Scalar::f32 || n->type == Scalar::f64; });
+  return found;
+}
 
 bool uses_index(ExprRef e, int64_t number) {
   bool found = false;

@@ -53,6 +53,8 @@ void merge_operands(Graph& graph, OpId o);
 /// Distinct values loaded by a free expression, in order of first appearance.
 std::vector<ValueId> loads_of(ExprRef free);
 bool has_loads(ExprRef e);
+/// Whether a part of it is a real.
+bool has_reals(ExprRef e);
 /// True if any node is an index variable (of number `number`, if given).
 bool uses_index(ExprRef e, int64_t number = -1);
 

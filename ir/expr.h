@@ -69,6 +69,8 @@ struct Node {
   double real = 0;           // fconst
   std::string name;          // symbol, param
   std::vector<Term> terms;   // poly, without the constant
+  bool has_load = false;     // itself or below; a walk that looks for loads alone need not go further
+  bool has_index = false;
 };
 
 /// Value of a constant integer, if it is one.
@@ -106,6 +108,12 @@ class ExprPool {
 
   /// Internal: the unique node with these fields.
   ExprRef intern(Node&& node);
+  /// Internal: what was found out with the ranges as they are, since the same is asked again and again: whether the prover
+  /// proved e >= 0, and what a / b simplifies to (null: not known).
+  std::optional<bool> proof(ExprRef e) const;
+  void keep_proof(ExprRef e, bool proved);
+  ExprRef quotient(ExprRef a, ExprRef b) const;
+  void keep_quotient(ExprRef a, ExprRef b, ExprRef result);
   /// Set when an integer did not fit 64 bits, or a product had too many terms or factors; the importer turns it into an error.
   bool overflowed = false;
   /// Set when a builder got operands of the wrong types; it returned some value of the type it should have. The importer
@@ -166,6 +174,8 @@ ExprRef transfer(ExprRef e, ExprPool& pool);
 void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f);
 /// Number of distinct nodes.
 size_t node_count(ExprRef e);
+/// Number of nodes when each is written wherever it occurs; at most `limit`.
+size_t tree_size(ExprRef e, size_t limit);
 /// Replaces index variable k by `by[k]` where by[k] is set.
 ExprRef substitute_indices(ExprRef e, const std::vector<ExprRef>& by);
 /// Total order on structure, the same in every process.

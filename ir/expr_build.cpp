@@ -433,6 +433,7 @@ ExprRef convert(ExprRef a, Scalar to) {
       ExprRef limit = pool.integer(a->type == Scalar::f32 ? int64_t{1} << 24 : int64_t{1} << 53);
       if (prove_le(a->args[0], limit) && prove_le(neg(limit), a->args[0])) return a->args[0];
     }
+    if (ExprRef whole = whole_of(a)) return whole;
     return node(ExprKind::f2i, Scalar::i64, {a});
   }
   if (auto v = as_real(a)) return pool.real(*v, to);

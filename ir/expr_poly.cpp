@@ -11,6 +11,12 @@
 namespace tfcc::ir {
 namespace {
 
+// Past these no size of a model goes; without them 50 squarings of a size would have 2^50 factors, and a graph of products of
+// sums would take minutes.
+constexpr size_t kMostFactors = 64, kMostTerms = 256;
+// Tries at a simplification that each cost as much as the expression is long.
+constexpr int kAttempts = 64;
+
 bool less_atom(ExprRef a, ExprRef b) { return compare(a, b) < 0; }
 
 // Graded lexicographic order: larger degree first, then more of the smaller atom. A monomial order, as division needs.
@@ -91,9 +97,10 @@ Poly to_poly(ExprRef e) {
 }
 
 ExprRef from_poly(ExprPool& pool, Poly p) {
-  if (g_overflow) {
+  if (g_overflow || p.terms.size() > kMostTerms) {
     pool.overflowed = true;
     g_overflow = false;
+    if (p.terms.size() > kMostTerms) return pool.integer(0);
   }
   if (p.terms.empty()) return pool.integer(p.constant);
   if (p.constant == 0 && p.terms.size() == 1 && p.terms[0].coefficient == 1 && p.terms[0].atoms.size() == 1) {
@@ -107,23 +114,38 @@ ExprRef from_poly(ExprPool& pool, Poly p) {
   return pool.intern(std::move(n));
 }
 
+// Both are sorted: a merge.
 Poly add(const Poly& a, const Poly& b, int64_t scale_b) {
-  Poly r = a;
-  for (Term t : b.terms) {
-    t.coefficient = narrow(static_cast<__int128>(t.coefficient) * scale_b, g_overflow);
-    r.terms.push_back(std::move(t));
+  Poly r;
+  r.terms.reserve(a.terms.size() + b.terms.size());
+  auto scaled = [&](const Term& t) { return narrow(static_cast<__int128>(t.coefficient) * scale_b, g_overflow); };
+  auto x = a.terms.begin();
+  for (const Term& y : b.terms) {
+    int c = -1;
+    for (; x != a.terms.end() && (c = order(x->atoms, y.atoms)) < 0; ++x) r.terms.push_back(*x);
+    const bool same = x != a.terms.end() && c == 0;
+    const int64_t sum = same ? narrow(static_cast<__int128>(x->coefficient) + scaled(y), g_overflow) : scaled(y);
+    if (sum != 0) r.terms.push_back({y.atoms, sum});
+    if (same) ++x;
   }
+  r.terms.insert(r.terms.end(), x, a.terms.end());
   r.constant = narrow(static_cast<__int128>(a.constant) + static_cast<__int128>(b.constant) * scale_b, g_overflow);
-  normalise(r);
   return r;
+}
+
+void append(Poly& sum, const Poly& more) {
+  sum.terms.insert(sum.terms.end(), more.terms.begin(), more.terms.end());
+  sum.constant = narrow(static_cast<__int128>(sum.constant) + more.constant, g_overflow);
+  if (sum.terms.size() <= 4 * kMostTerms) return;
+  normalise(sum);
+  if (sum.terms.size() <= kMostTerms) return;
+  note_overflow();
+  sum = {};
 }
 
 Poly scale(const Poly& a, int64_t k) { return add(Poly{}, a, k); }
 
 namespace {
-
-// Past these no size of a model goes; without them 50 squarings of a size would have 2^50 factors.
-constexpr size_t kMostFactors = 256, kMostTerms = size_t{1} << 16;
 
 size_t degree(const Poly& p) { return p.terms.empty() ? 0 : p.terms.front().atoms.size(); }
 
@@ -197,8 +219,9 @@ std::optional<ExprRef> exact_div(ExprRef a, ExprRef b) {
   return from_poly(*a->pool, std::move(quotient));
 }
 
-std::vector<ModPart> extract_mods(ExprPool& pool, Poly& p) {
+std::vector<ModPart> extract_mods(Poly& p) {
   std::vector<ModPart> parts;
+  int attempts = kAttempts;
   for (size_t i = 0; i < p.terms.size(); ++i) {
     for (ExprRef f : p.terms[i].atoms) {
       if (f->kind != ExprKind::floordiv) continue;
@@ -207,6 +230,7 @@ std::vector<ModPart> extract_mods(ExprPool& pool, Poly& p) {
       lead.atoms.insert(std::upper_bound(lead.atoms.begin(), lead.atoms.end(), f, less_atom), f);
       Term k;
       if (!divide_term(p.terms[i], lead, k)) continue;
+      if (--attempts < 0) return parts;
       k.coefficient = -k.coefficient;
       const Poly factor = poly_of(k);
       Poly rest = add(p, multiply(factor, dividend), -1);
@@ -217,9 +241,7 @@ std::vector<ModPart> extract_mods(ExprPool& pool, Poly& p) {
       i = static_cast<size_t>(-1);
       break;
     }
-    if (i == static_cast<size_t>(-1)) continue;
   }
-  (void)pool;
   return parts;
 }
 
@@ -236,9 +258,11 @@ ExprRef binary_int(ExprKind kind, ExprRef a, ExprRef b) {
 // The same by a divisor of several terms (b*P + b*S + j by P + S): whole multiples of it, as long as each leaves fewer terms.
 void divide_by_sum(const Poly& divisor, Poly& quotient, Poly& rest) {
   const Term& lead = divisor.terms.front();
+  int attempts = kAttempts;
   for (size_t i = 0; i < rest.terms.size(); ++i) {
     Term q;
     if (!divide_term(rest.terms[i], lead, q)) continue;
+    if (--attempts < 0) return;
     Poly less = add(rest, multiply(poly_of(q), divisor), -1);
     if (less.terms.size() >= rest.terms.size()) continue;
     quotient = add(quotient, poly_of(q));
@@ -263,11 +287,13 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
   for (const Term& t : a.terms) {
     Term q;
     if ((divisor.terms.size() + (divisor.constant != 0) == 1) && divide_term(t, lead, q)) {
-      quotient = add(quotient, poly_of(q));
+      if (q.atoms.empty()) quotient.constant = narrow(static_cast<__int128>(quotient.constant) + q.coefficient, g_overflow);
+      else quotient.terms.push_back(std::move(q));
     } else {
       rest.terms.push_back(t);
     }
   }
+  normalise(quotient);
   if (divisor.terms.size() > 1) divide_by_sum(divisor, quotient, rest);
 }
 
@@ -275,9 +301,13 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
 ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
   if (divisor.terms.size() + (divisor.constant != 0) != 1) return nullptr;
   const Term d = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
+  std::vector<Term> tried;
   for (const Term& t : a.terms) {
     const Term g = common_factor(t, d);
     if (is_unit(g) || g.coefficient <= 0) continue;
+    const bool again = std::any_of(tried.begin(), tried.end(), [&](const Term& o) { return o.coefficient == g.coefficient && o.atoms == g.atoms; });
+    if (again || tried.size() == kAttempts) continue;
+    tried.push_back(g);
     Poly x, y;
     divide_terms(a, poly_of(g), x, y);
     Term smaller;
@@ -289,13 +319,10 @@ ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
   return nullptr;
 }
 
-ExprRef floordiv(ExprRef a, ExprRef b) {
+ExprRef floordiv(ExprRef a, ExprRef b);
+
+ExprRef simplified_floordiv(ExprRef a, ExprRef b) {
   ExprPool& pool = *a->pool;
-  if (a->type != Scalar::i64 || b->type != Scalar::i64) return ill_typed(pool, Scalar::i64);
-  const auto va = as_int(a), vb = as_int(b);
-  if (vb && *vb == 1) return a;
-  if (va && vb && *vb > 0) return pool.integer(floor_div(*va, *vb));
-  if (vb && *vb <= 0) return binary_int(ExprKind::floordiv, a, b);
   if (auto q = exact_div(a, b)) return *q;
   Poly quotient, rest;
   const Poly divisor = to_poly(b);
@@ -305,6 +332,19 @@ ExprRef floordiv(ExprRef a, ExprRef b) {
   if (ExprRef reduced = reduce_by_factor(pool, rest, divisor)) return add(q, reduced);
   if (r->kind == ExprKind::floordiv) return add(q, floordiv(r->args[0], mul(r->args[1], b)));
   return add(q, binary_int(ExprKind::floordiv, r, b));
+}
+
+ExprRef floordiv(ExprRef a, ExprRef b) {
+  ExprPool& pool = *a->pool;
+  if (a->type != Scalar::i64 || b->type != Scalar::i64) return ill_typed(pool, Scalar::i64);
+  const auto va = as_int(a), vb = as_int(b);
+  if (vb && *vb == 1) return a;
+  if (va && vb && *vb > 0) return pool.integer(floor_div(*va, *vb));
+  if (vb && *vb <= 0) return binary_int(ExprKind::floordiv, a, b);
+  if (ExprRef known = pool.quotient(a, b)) return known;
+  ExprRef result = simplified_floordiv(a, b);
+  if (!pool.overflowed) pool.keep_quotient(a, b, result);
+  return result;
 }
 
 ExprRef min_or_max(ExprKind kind, ExprRef a, ExprRef b) {

@@ -17,12 +17,14 @@ struct Poly {
 
 /// The polynomial of any i64 expression; an atom is 1 * itself.
 Poly to_poly(ExprRef e);
-/// Notes in the pool that operands were of the wrong types; a placeholder of `type`.
+/// Notes in the pool that operands were of the wrong types; returns a zero of `type`, so that building goes on.
 ExprRef ill_typed(ExprPool& pool, Scalar type);
 /// The canonical node: a constant, an atom alone, or a poly.
 ExprRef from_poly(ExprPool& pool, Poly p);
 Poly add(const Poly& a, const Poly& b, int64_t scale_b = 1);
 Poly multiply(const Poly& a, const Poly& b);
+/// Adds without putting in order: after a series of these comes normalise().
+void append(Poly& sum, const Poly& more);
 Poly scale(const Poly& a, int64_t k);
 /// Term / divisor if it divides exactly.
 bool divide_term(const Term& t, const Term& divisor, Term& quotient);
@@ -30,6 +32,10 @@ bool divide_term(const Term& t, const Term& divisor, Term& quotient);
 void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r);
 /// Sorts terms, merges equal monomials, drops zeros.
 void normalise(Poly& p);
+
+/// i64(real) in integers, or null: for sums, products and at most one division of sizes, with floor, ceil or neither, as long as
+/// what is added and multiplied stays below 2^24 (where reals are exact).
+ExprRef whole_of(ExprRef real);
 
 /// Whether an integer overflowed since the last call; clears it. The prover takes an overflow for "not proved".
 bool take_overflow();
@@ -41,7 +47,7 @@ struct ModPart {
   ExprRef dividend;
   ExprRef divisor;
 };
-std::vector<ModPart> extract_mods(ExprPool& pool, Poly& p);
+std::vector<ModPart> extract_mods(Poly& p);
 
 /// Evaluates a unary or binary real operation on numbers, in double.
 double fold_unary(ExprKind kind, double a);

@@ -83,10 +83,18 @@ int compare(ExprRef a, ExprRef b) {
   return 0;
 }
 
+namespace {
+struct PairHash {
+  size_t operator()(const std::pair<ExprRef, ExprRef>& p) const { return mix(p.first->hash, p.second->hash); }
+};
+}  // namespace
+
 struct ExprPool::Impl {
   std::deque<Node> nodes;
   std::unordered_multimap<uint64_t, ExprRef> table;
   std::map<std::string, SymbolRange, std::less<>> ranges;
+  std::unordered_map<ExprRef, bool> proofs;
+  std::unordered_map<std::pair<ExprRef, ExprRef>, ExprRef, PairHash> quotients;
 };
 
 ExprPool::ExprPool() : impl_(new Impl) {}
@@ -95,9 +103,16 @@ ExprPool::~ExprPool() { delete impl_; }
 ExprRef ExprPool::intern(Node&& node) {
   node.pool = this;
   node.depth = 1;
-  for (ExprRef a : node.args) node.depth = std::max(node.depth, a->depth + 1);
+  node.has_load = node.kind == ExprKind::load;
+  node.has_index = node.kind == ExprKind::index;
+  auto over = [&](ExprRef a) {
+    node.depth = std::max(node.depth, a->depth + 1);
+    node.has_load |= a->has_load;
+    node.has_index |= a->has_index;
+  };
+  for (ExprRef a : node.args) over(a);
   for (const Term& t : node.terms) {
-    for (ExprRef a : t.atoms) node.depth = std::max(node.depth, a->depth + 1);
+    for (ExprRef a : t.atoms) over(a);
   }
   node.hash = structural_hash(node);
   auto [first, last] = impl_->table.equal_range(node.hash);
@@ -164,12 +179,30 @@ ExprRef ExprPool::load(int64_t slot, Scalar type, std::vector<ExprRef> indices) 
   return intern(std::move(n));
 }
 
-void ExprPool::set_range(std::string_view symbol, SymbolRange range) { impl_->ranges[std::string(symbol)] = range; }
+void ExprPool::set_range(std::string_view symbol, SymbolRange range) {
+  impl_->ranges[std::string(symbol)] = range;
+  impl_->proofs.clear();
+  impl_->quotients.clear();
+}
 
 SymbolRange ExprPool::range(std::string_view symbol) const {
   auto it = impl_->ranges.find(symbol);
   return it == impl_->ranges.end() ? SymbolRange{} : it->second;
 }
+
+std::optional<bool> ExprPool::proof(ExprRef e) const {
+  auto it = impl_->proofs.find(e);
+  return it == impl_->proofs.end() ? std::nullopt : std::optional(it->second);
+}
+
+void ExprPool::keep_proof(ExprRef e, bool proved) { impl_->proofs.emplace(e, proved); }
+
+ExprRef ExprPool::quotient(ExprRef a, ExprRef b) const {
+  auto it = impl_->quotients.find({a, b});
+  return it == impl_->quotients.end() ? nullptr : it->second;
+}
+
+void ExprPool::keep_quotient(ExprRef a, ExprRef b, ExprRef result) { impl_->quotients.emplace(std::pair(a, b), result); }
 
 std::optional<int64_t> as_int(ExprRef e) {
   if (e->kind == ExprKind::poly && e->terms.empty()) return e->value;

@@ -108,7 +108,7 @@ class Printer {
   std::pair<std::string, int> write(ExprRef e) {
     const auto& a = e->args;
     switch (e->kind) {
-      case ExprKind::poly: return write_poly(to_poly(e), *e->pool);
+      case ExprKind::poly: return write_poly(to_poly(e));
       case ExprKind::index: return {names_.index ? names_.index(e->value) : "i" + std::to_string(e->value), kAtom};
       case ExprKind::symbol: case ExprKind::param: return {quoted(e->name), kAtom};
       case ExprKind::load: return {write_load(e), kAtom};
@@ -190,7 +190,7 @@ class Printer {
     (is_negated(poly.constant) ? left : right).constant = magnitude(poly.constant);
     if (op[1] == '=' && left.terms.empty()) std::swap(left, right);
     auto side = [&](const Poly& q) {
-      auto [text, own] = write_poly(q, *p->pool);
+      auto [text, own] = write_poly(q);
       return own <= kCompare ? "(" + text + ")" : text;
     };
     return side(left) + op + side(right);
@@ -202,8 +202,8 @@ class Printer {
     return s;
   }
 
-  std::pair<std::string, int> write_poly(Poly p, ExprPool& pool) {
-    std::vector<ModPart> mods = extract_mods(pool, p);
+  std::pair<std::string, int> write_poly(Poly p) {
+    std::vector<ModPart> mods = extract_mods(p);
     std::string s;
     int level = kAtom, parts = 0;
     auto append = [&](const std::string& text, bool negative, int own) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walking and rebuilding expressions. Rebuilding goes through the builders, so the result is simplified again.
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "ir/expr.h"
+#include "ir/expr_poly.h"
 #include "runtime/result.h"
 
 namespace tfcc::ir {
@@ -92,13 +93,19 @@ class Rewriter {
   }
 
   ExprRef rebuild_poly(ExprRef e) {
-    ExprRef sum = pool_.integer(e->value);
+    bool same = e->pool == &pool_;
     for (const Term& t : e->terms) {
-      ExprRef product = pool_.integer(t.coefficient);
-      for (ExprRef a : t.atoms) product = mul(product, run(a));
-      sum = add(sum, product);
+      for (ExprRef a : t.atoms) same = (run(a) == a) && same;
     }
-    return sum;
+    if (same) return e;
+    Poly sum{{}, e->value};
+    for (const Term& t : e->terms) {
+      Poly product{{}, t.coefficient};
+      for (ExprRef a : t.atoms) product = multiply(product, to_poly(run(a)));
+      append(sum, product);
+    }
+    normalise(sum);
+    return from_poly(pool_, std::move(sum));
   }
 
   ExprPool& pool_;
@@ -147,6 +154,16 @@ size_t node_count(ExprRef e) {
   size_t n = 0;
   for_each_node(e, [&](ExprRef) { ++n; });
   return n;
+}
+
+size_t tree_size(ExprRef e, size_t limit) {
+  std::unordered_map<ExprRef, size_t> sizes;
+  for_each_node(e, [&](ExprRef n) {
+    size_t sum = 1;
+    children(n, [&](ExprRef a) { sum = std::min(limit, sum + sizes.at(a)); });
+    sizes[n] = sum;
+  });
+  return sizes.at(e);
 }
 
 ExprRef substitute_indices(ExprRef e, const std::vector<ExprRef>& by) {

@@ -12,11 +12,13 @@ namespace tfcc::ir {
 namespace {
 
 constexpr int kSteps = 400;
+constexpr int kTerms = 1 << 14;  // looked at in all steps together
 constexpr int64_t kLargestSize = int64_t{1} << 40;  // no size of an input is larger
 
 struct Prover {
   ExprPool& pool;
   int steps = kSteps;
+  int terms = kTerms;
 
   bool ge0(const Poly& claim) {
     if (take_overflow()) return false;  // it did not fit: this attempt fails, others may not
@@ -33,11 +35,12 @@ struct Prover {
       if (auto same = without_floor(x, p)) return ge0(*same);
     }
     for (ExprRef x : atoms) {
+      terms -= static_cast<int>(p.terms.size());
+      if (steps <= 0 || terms <= 0) return false;
       Poly q, r;
       split_by_atom(p, x, q, r);
       const int sign = sign_of(q);
       if (sign != 0 && eliminate(x, q, r, sign > 0)) return true;
-      if (steps <= 0) return false;
     }
     return false;
   }
@@ -174,8 +177,9 @@ std::vector<int64_t> multiples(const Poly& claim, const Poly& assumption) {
 
 bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
   ExprPool& pool = *p->pool;
-  if (proved(to_poly(p), pool)) return true;
-  if (assume.empty()) return false;
+  std::optional<bool> alone = pool.proof(p);
+  if (!alone) pool.keep_proof(p, *(alone = proved(to_poly(p), pool)));
+  if (*alone || assume.empty()) return *alone;
   const bool before = take_overflow();  // what does not fit here is an attempt that fails
   bool found = false;
   auto attempt = [&](const Poly& claim) { return found = !take_overflow() && proved(claim, pool); };

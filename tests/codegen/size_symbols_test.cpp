@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes as programs: where batch * length occurs the program names their product, so that a bucket can cap it.
+// Sizes as programs: where batch * length occurs the program names their product, so that a bucket can cap it; whatever
+// else a size is made of, the program computes what the expression says.
 #include <gtest/gtest.h>
+
+#include <random>
 
 #include "codegen/emit_expr.h"
 #include "ir/ir.h"
@@ -57,6 +60,77 @@ TEST_F(SizeSymbolsTest, has_no_tokens_without_both_axes_and_a_name_of_their_own)
   EXPECT_EQ(size_symbols(graph_).names, std::vector<std::string>{"B"});
   graph_.symbols = {{"B", 0, 0}, {"tokens", 0, 1}};
   EXPECT_EQ(size_symbols(graph_).names.back(), "tokens_");
+}
+
+// Random sizes over two symbols.
+struct RandomSize {
+  ir::ExprPool& pool;
+  std::mt19937 random;
+
+  ir::ExprRef size(int depth) {
+    if (depth == 0) {
+      const char* const names[] = {"B", "S"};
+      const auto k = random() % 4;
+      return k < 2 ? pool.symbol(names[k]) : pool.integer(static_cast<int64_t>(random() % 9) - 4);
+    }
+    const ir::ExprRef a = size(depth - 1), b = size(depth - 1);
+    switch (random() % 7) {
+      case 0: return ir::add(a, b);
+      case 1: return ir::sub(a, b);
+      case 2: return ir::div(a, pool.integer(static_cast<int64_t>(random() % 7) + 1));
+      case 3: return ir::min(a, b);
+      case 4: return ir::max(a, b);
+      case 5: return ir::abs(a);
+      default: return ir::select(condition(depth - 1), a, b);
+    }
+  }
+
+  ir::ExprRef condition(int depth) {
+    const int of = std::max(depth - 1, 0);
+    switch (depth == 0 ? random() % 2 : random() % 5) {
+      case 0: return ir::lt(size(of), size(of));
+      case 1: return ir::eq(size(of), size(of));
+      case 2: return ir::logical_and(condition(of), condition(of));
+      case 3: return ir::logical_or(condition(of), condition(of));
+      default: return ir::logical_not(condition(of));
+    }
+  }
+};
+
+TEST_F(SizeSymbolsTest, computes_what_the_interpreter_computes) {
+  const SizeSymbols symbols = size_symbols(graph_);
+  size_t conditions = 0, programs = 0;
+  for (uint32_t seed = 0; seed < 3000; ++seed) {
+    const ir::ExprRef e = RandomSize{graph_.pool(), std::mt19937(seed)}.size(4);
+    ir::for_each_node(e, [&](ir::ExprRef n) { conditions += n->kind == ir::ExprKind::band || n->kind == ir::ExprKind::bor; });
+    if (!why_no_program(e).empty()) continue;
+    const runtime::SizeExpr program = size_expr(e, symbols);
+    if (!program.valid(3)) continue;
+    ++programs;
+    for (int64_t b : {1, 2, 5}) {
+      for (int64_t s : {1, 3, 4, 16}) {
+        ir::ScalarEnv env;
+        env.symbol = [&](std::string_view name) { return name == "B" ? b : s; };
+        ASSERT_EQ(program.evaluate(std::vector<int64_t>{b, s, b * s}), ir::eval_expr(e, env).i) << ir::print(e) << " seed " << seed;
+      }
+    }
+  }
+  EXPECT_GT(conditions, 100u);
+  EXPECT_GT(programs, 2900u);
+}
+
+TEST_F(SizeSymbolsTest, says_why_a_size_is_no_program) {
+  EXPECT_EQ(why_no_program(ir::select(ir::lt(b_, s_), b_, ir::mul(b_, s_))), "");
+  const ir::ExprRef root = ir::convert(ir::unary(ir::ExprKind::sqrt, ir::convert(s_, ir::Scalar::f32)), ir::Scalar::i64);
+  EXPECT_EQ(why_no_program(ir::add(b_, root)), "goes through floating point");
+  EXPECT_EQ(why_no_program(ir::select(ir::lt(ir::convert(s_, ir::Scalar::f32), graph_.pool().real(0.5, ir::Scalar::f32)), b_, root)),
+            "goes through floating point");
+  EXPECT_EQ(why_no_program(ir::bit_and(b_, s_)), "masks bits");
+  EXPECT_EQ(why_no_program(graph_.pool().load(0, ir::Scalar::i64, {})), "depends on data");
+  // Each twice in the next: small as a graph of nodes, without end when written out.
+  ir::ExprRef nested = s_;
+  for (int i = 0; i < 20; ++i) nested = ir::select(ir::eq(ir::mod(nested, integer(i + 2)), b_), ir::add(nested, b_), ir::mul(nested, nested));
+  EXPECT_EQ(why_no_program(nested), "is too large an expression");
 }
 
 }  // namespace

@@ -254,6 +254,36 @@ one("sum_of_100_sizes_squared", "", nodes(*[node("Shape", [f"u{k}"], [f"s{k}"], 
 one("sum_of_sizes_10000_times", "", nodes(node("Shape", ["x"], ["s0"]), *[node("Add", [f"s{k}", "s0"], [f"s{k + 1}"]) for k in range(10000)], node("Expand", ["one", "s10000"], ["y"]), initializers=[floats("one", [1])], outputs=[value("y", ["N", "M"])]), compiles=None)
 
 
+def sums_of_sizes(op, sizes, count, squared):
+    """`count` results of op on sums of `sizes` sizes, or on their square, all added up."""
+    list_ = [node("Shape", [f"u{k}"], [f"s{k}"], name=f"h{k}") for k in range(sizes)]
+    list_ += [node("Add", ["s0" if k == 1 else f"t{k - 1}", f"s{k}"], [f"t{k}"], name=f"t{k}") for k in range(1, sizes)]
+    last = base = f"t{sizes - 1}"
+    if squared:
+        list_.append(node("Mul", [last, last], ["q"], name="q"))
+        base = "q"
+    for k in range(count):
+        list_ += [node("Add", [last, f"k{k}"], [f"a{k}"], name=f"a{k}"), node("Add", [base, f"k{k}"], [f"e{k}"], name=f"e{k}"),
+                  node(op, [f"e{k}", f"a{k}"], [f"p{k}"], name=f"p{k}")]
+        if k > 0:
+            list_.append(node("Add", ["p0" if k == 1 else f"z{k - 1}", f"p{k}"], [f"z{k}"], name=f"z{k}"))
+    return nodes(*list_, node("ConstantOfShape", [f"z{count - 1}"], ["y"]), inputs=[value(f"u{k}", [f"S{k}"]) for k in range(sizes)],
+                 initializers=[ints(f"k{k}", [k + 1]) for k in range(count)], outputs=[value("y", ["N"])])
+
+
+for operator in ("Mul", "Div", "Mod", "Min", "Max", "Sub"):
+    one(f"{operator.lower()}_of_sums_of_sizes", "", sums_of_sizes(operator, 15, 200, True), compiles=None)
+    one(f"{operator.lower()}_of_sums_of_many_sizes", "", sums_of_sizes(operator, 60, 100, False), compiles=None)
+
+
+@case("", compiles=None)
+def remainders_in_remainders(_):
+    list_ = [node("Shape", ["x"], ["s"], attribute("end", 1), name="s"), node("Shape", ["x"], ["m"], attribute("start", 1), name="m")]
+    for k in range(200):
+        list_ += [node("Add", [f"m{k - 1}" if k else "m", f"k{k}"], [f"n{k}"], name=f"n{k}"), node("Mod", ["s", f"n{k}"], [f"m{k}"], name=f"m{k}")]
+    return nodes(*list_, node("ConstantOfShape", ["m199"], ["y"]), initializers=[ints(f"k{k}", [k + 1]) for k in range(200)], outputs=[value("y", ["N"])])
+
+
 # ---- files around the model ----
 def external(title, pattern, pairs, prepare, compiles=False):
     def write(folder):
