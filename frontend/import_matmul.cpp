@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products: MatMul and Gemm, MatMulInteger and QLinearMatMul.
+// Matrix products: MatMul and Gemm, MatMulInteger, QLinearMatMul and QGemm.
 #include <fmt/format.h>
 
 #include "frontend/importer.h"
@@ -236,6 +236,50 @@ Result<void> import_microsoft_dynamic_quantize_matmul(Importer& im) {
     TFCC_TRY(zeros.b, im.input(3));
   }
   return define_scaled(im, q.values, b, zeros, q.scale, b_scale, 4);
+}
+
+// alpha * a_scale * b_scale * (A B + C) with an i32 C, quantised if the result has a scale.
+Result<void> import_microsoft_qgemm(Importer& im) {
+  TFCC_TRY(ValueId a, im.input(0));
+  TFCC_TRY(ValueId a_scale, im.input(1));
+  TFCC_TRY(ValueId b, im.input(3));
+  TFCC_TRY(ValueId b_scale, im.input(4));
+  TFCC_TRY_VOID(check_bytes(im, a, b));
+  if (im.rank(a) != 2 || im.rank(b) != 2) return im.fail(ErrorCode::shape, "needs two matrices");
+  if (im.attr_int("transA", 0) != 0) a = transpose(im, a, {1, 0}, ".a");
+  if (im.attr_int("transB", 0) != 0) b = transpose(im, b, {1, 0}, ".b");
+  TFCC_TRY(Matrices m, matrices(im, a, b));
+  for (ValueId v : {a_scale, b_scale}) {
+    if (im.type(v).dtype != DType::f32) return im.fail(ErrorCode::bad_file, "a scale is not f32");
+    TFCC_TRY_VOID(check_parameter(im, v, m, v == a_scale, "a scale"));
+  }
+  const Indices at = im.index_vars(m.out);
+  TFCC_TRY(ZeroPoints zeros, zero_points(im, 2, 5));
+  TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), zeros, at));
+  if (im.has_input(6)) {
+    TFCC_TRY(ValueId c, im.input(6));
+    if (im.type(c).dtype != DType::i32) return im.fail(ErrorCode::bad_file, "C is not i32");
+    TFCC_TRY(Dims dims, im.broadcast(m.out, im.dims(c)));
+    if (dims != m.out) return im.fail(ErrorCode::shape, "C does not broadcast to the product");
+    sum = ir::add(sum, im.broadcast_element(c, at));
+  }
+  ExprRef scale = ir::mul(operand_parameter(im, a_scale, at, true), operand_parameter(im, b_scale, at, false));
+  scale = ir::mul(im.pool().real(im.attr_float("alpha", 1)), scale);
+  ExprRef y = ir::mul(ir::convert(sum, Scalar::f32), scale);
+  if (!im.has_input(7)) {
+    im.define(0, y, DType::f32, m.out);
+    return {};
+  }
+  TFCC_TRY(ValueId y_scale, im.input(7));
+  TFCC_TRY(ValueId y_zero, im.input(8));
+  const std::optional<ElementType> to = element_type(im.onnx_type(y_zero));
+  if (!to || !to->is_integer()) return im.fail(ErrorCode::unsupported, "the result is of no integer type that tfcc has");
+  if (im.type(y_scale).dtype != DType::f32) return im.fail(ErrorCode::bad_file, "a scale is not f32");
+  TFCC_TRY_VOID(check_parameter(im, y_scale, m, false, "the scale of the result"));
+  TFCC_TRY_VOID(check_parameter(im, y_zero, m, false, "the zero point of the result"));
+  ExprRef body = requantised(ir::div(y, operand_parameter(im, y_scale, at, false)), operand_parameter(im, y_zero, at, false), *to);
+  im.define(0, body, to->value, m.out);
+  return {};
 }
 
 Result<void> import_gemm(Importer& im) {

@@ -119,9 +119,9 @@ Result<Cache> extended(Importer& im, const Inputs& in, std::optional<ValueId> pa
   if (!past_k) return c;
   c.shared_buffer = im.attr_int("past_present_share_buffer", 0) != 0 || im.has_input(length_input);
   if (!c.shared_buffer) {
-    c.past = im.dims(*past_k)[2];
     TFCC_TRY(c.k, append_to_cache(im, *past_k, in.k, "k"));
     TFCC_TRY(c.v, append_to_cache(im, *past_v, in.v, "v"));
+    c.past = im.dims(*past_k)[2];
     return c;
   }
   TFCC_TRY(ValueId length, integer_input(im, length_input, "past_sequence_length"));

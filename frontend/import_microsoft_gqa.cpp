@@ -107,6 +107,7 @@ Result<ExprRef> present_length(Importer& im, const Queries& s, std::optional<Val
   TFCC_TRY(ValueId total, integer_input(im, 6, "total_sequence_length"));
   TFCC_TRY(ExprRef e, im.scalar(total, "total_sequence_length"));
   e = ir::expand(im.graph, e, [](ValueId) { return true; });
+  if (past && im.rank(*past) != 4) return im.fail(ErrorCode::shape, "past_key must be [batch, heads, length, size]");
   const ExprRef before = past ? im.dims(*past)[2] : im.integer(0);
   // A total that is data says nothing that a shape could use: all tokens are then the past and the new ones.
   if (!is_size_expression(e)) return ir::add(before, s.length);

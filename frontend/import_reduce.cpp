@@ -28,23 +28,21 @@ ValueId softmax_last(Importer& im, ValueId x, const std::string& name) {
 
 }  // namespace
 
+ValueId softmax_along(Importer& im, ValueId x, size_t axis, bool coerced, const std::string& name) {
+  const Dims d = im.dims(x);
+  if (axis + 1 == d.size()) return softmax_last(im, x, name);
+  if (coerced) return reshape(im, softmax_last(im, merge_from(im, x, axis), name + ".rows"), d, "");
+  std::vector<size_t> perm;
+  for (size_t k = 0; k < d.size(); ++k) perm.push_back(k);
+  std::swap(perm[axis], perm.back());  // its own inverse
+  return transpose(im, softmax_last(im, transpose(im, x, perm, ".last"), name + ".rows"), perm, "");
+}
+
 Result<void> import_softmax(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
-  const Dims d = im.dims(x);
-  const bool coerced = im.opset < 13;  // before 13: softmax over all axes from `axis` on
-  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", coerced ? 1 : -1), d.size()));
-  if (axis + 1 == d.size()) {
-    im.define(0, softmax_last(im, x, im.value_name(0)));
-  } else if (coerced) {
-    ValueId y = softmax_last(im, merge_from(im, x, axis), im.value_name(0) + ".rows");
-    im.define(0, reshape(im, y, d, ""));
-  } else {
-    std::vector<size_t> perm;
-    for (size_t k = 0; k < d.size(); ++k) perm.push_back(k);
-    std::swap(perm[axis], perm.back());  // its own inverse
-    ValueId y = softmax_last(im, transpose(im, x, perm, ".last"), im.value_name(0) + ".rows");
-    im.define(0, transpose(im, y, perm, ""));
-  }
+  const bool coerced = im.opset < 13;
+  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", coerced ? 1 : -1), im.rank(x)));
+  im.define(0, softmax_along(im, x, axis, coerced, im.value_name(0)));
   return {};
 }
 

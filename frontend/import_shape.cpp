@@ -224,33 +224,40 @@ Joined joined(Importer& im, std::span<const ValueId> parts, const Dims& like, si
 
 }  // namespace
 
-Result<void> import_concat(Importer& im) {
-  TFCC_TRY(ValueId first, im.input(0));
-  if (!im.node->find("axis")) return im.fail(ErrorCode::bad_file, "attribute 'axis' is missing");
-  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), im.rank(first)));
-  const DType dtype = im.type(first).dtype;
-  Dims to = im.dims(first);
-  std::vector<ValueId> parts;
-  for (size_t i = 0; i < im.node->inputs.size(); ++i) {
-    TFCC_TRY(ValueId v, im.input(i));
-    if (im.rank(v) != to.size() || im.type(v).dtype != dtype) {
-      return im.fail(ErrorCode::shape, fmt::format("inputs {} and {} do not concatenate", ir::to_string(im.type(first)), ir::to_string(im.type(v))));
+Result<ValueId> concat(Importer& im, std::vector<ValueId> parts, size_t axis, std::string_view suffix) {
+  const Type first = im.type(parts[0]);
+  Dims to = first.dims;
+  for (ValueId v : parts) {
+    if (im.rank(v) != to.size() || im.type(v).dtype != first.dtype) {
+      return im.fail(ErrorCode::shape, fmt::format("inputs {} and {} do not concatenate", ir::to_string(first), ir::to_string(im.type(v))));
     }
     for (size_t k = 0; k < to.size(); ++k) {
       if (k != axis) { TFCC_TRY(to[k], im.unify(to[k], im.dims(v)[k], fmt::format("inputs differ in axis {}", k))); }
     }
-    parts.push_back(v);
   }
   for (size_t level = 0; parts.size() > kMostParts; ++level) {
     std::vector<ValueId> groups;
     for (size_t i = 0; i < parts.size(); i += kMostParts) {
       const Joined j = joined(im, std::span(parts).subspan(i, std::min(kMostParts, parts.size() - i)), to, axis);
-      groups.push_back(im.pointwise(j.body, dtype, j.dims, fmt::format(".part{}.{}", level, groups.size())));
+      groups.push_back(im.pointwise(j.body, first.dtype, j.dims, fmt::format(".part{}.{}", level, groups.size())));
     }
     parts = std::move(groups);
   }
   const Joined all = joined(im, parts, to, axis);
-  im.define(0, all.body, dtype, all.dims);
+  return im.pointwise(all.body, first.dtype, all.dims, suffix);
+}
+
+Result<void> import_concat(Importer& im) {
+  TFCC_TRY(ValueId first, im.input(0));
+  if (!im.node->find("axis")) return im.fail(ErrorCode::bad_file, "attribute 'axis' is missing");
+  TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), im.rank(first)));
+  std::vector<ValueId> parts;
+  for (size_t i = 0; i < im.node->inputs.size(); ++i) {
+    TFCC_TRY(ValueId v, im.input(i));
+    parts.push_back(v);
+  }
+  TFCC_TRY(const ValueId y, concat(im, std::move(parts), axis, ""));
+  im.define(0, y);
   return {};
 }
 

@@ -146,6 +146,10 @@ bool is_size_expression(ExprRef e);
 // Shared by families.
 ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std::string_view suffix);
 ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix);
+/// Softmax along `axis`; `coerced`, as before opset 13: over all axes from there on.
+ValueId softmax_along(Importer& im, ValueId x, size_t axis, bool coerced, const std::string& name);
+/// Tensors of one type after one another. Errors: shape if they differ in another axis.
+Result<ValueId> concat(Importer& im, std::vector<ValueId> parts, size_t axis, std::string_view suffix);
 /// The values of a packed tensor, unpacked element by element where they are read.
 ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name);
 /// After a node whose input has an element type that is narrower in ONNX than its tensor's: so have the outputs of that type.

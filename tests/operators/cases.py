@@ -602,7 +602,47 @@ def narrow_cases():
     yield case("uint32_shift", "uint32", 'BitShift<direction = "LEFT">(u, v)', np.left_shift, (5, 1 << 30, 4294967295, 1 << 31), (7, 2, 31, 0))
 
 
+def qlinear_cases():
+    """Operators on 8 bits as onnxruntime's static quantiser writes them. Inputs and outputs are int32, cast inside; scales that make no ties."""
+    def case(name, op, inputs, constants, feeds, to=2, out="int32[N,M] y", attributes="", reference=None):
+        casts = "".join(f"{n}8 = Cast<to = {to}>({n})\n" for n in inputs)
+        text = model(name, ", ".join(f"int32{dims} {n}" for n, dims in inputs.items()), out,
+                     f"{casts}q = com.microsoft.{op}\ny = Cast<to = {1 if out.startswith('float') else 6}>(q)")
+        return text.replace("\n{", f"\n<{constants}>\n{{", 1), [lambda r: (feeds(r), None, reference)]
+
+    u8 = lambda *dims: lambda r: r.below(256, *dims, dtype=np.int32)
+    i8 = lambda *dims: lambda r: r.below(256, *dims, dtype=np.int32) - 128
+    two = lambda a, b: lambda r: {"a": a(r), "b": b(r)}
+    one = lambda a: lambda r: {"a": a(r)}
+    scales = "float sa = {0.0301}, float sb = {0.0513}, float sy = {0.0717}"
+    yield case("qlinear_add", "QLinearAdd(a8, sa, za, b8, sb, zb, sy, zy)", {"a": "[2,3]", "b": "[2,3]"},
+               f"{scales}, uint8 za = {{120}}, uint8 zb = {{131}}, uint8 zy = {{100}}", two(u8(2, 3), u8(2, 3)))
+    yield case("qlinear_add_broadcasts_without_zero_points", "QLinearAdd(a8, sa, , b8, sb, , sy)", {"a": "[2,3]", "b": "[3]"}, scales,
+               two(u8(2, 3), u8(3)), reference=lambda f: {  # onnxruntime's schema has them optional, its inference refuses that
+                   "y": np.clip(np.rint((f["a"] * 0.0301 + f["b"] * 0.0513) / 0.0717), 0, 255).astype(np.int32)})
+    yield case("qlinear_add_of_int8_saturates", "QLinearAdd(a8, sa, za, b8, sb, zb, sy, zy)", {"a": "[4,3]", "b": "[4,3]"},
+               "float sa = {0.0301}, float sb = {0.0513}, float sy = {0.0217}, int8 za = {-3}, int8 zb = {4}, int8 zy = {7}", two(i8(4, 3), i8(4, 3)), to=3)
+    yield case("qlinear_mul", "QLinearMul(a8, sa, za, b8, sb, zb, sy, zy)", {"a": "[2,3]", "b": "[2,1]"},
+               f"{scales}, uint8 za = {{120}}, uint8 zb = {{131}}, uint8 zy = {{100}}", two(u8(2, 3), u8(2, 1)))
+    yield case("qlinear_sigmoid", "QLinearSigmoid(a8, sa, za, sy, zy)", {"a": "[2,5]"},
+               "float sa = {0.0513}, float sy = {0.00390625}, uint8 za = {120}, uint8 zy = {0}", one(u8(2, 5)))
+    yield case("qlinear_leaky_relu", "QLinearLeakyRelu<alpha = 0.25>(a8, sa, za, sy, zy)", {"a": "[2,5]"},
+               "float sa = {0.0513}, float sy = {0.0617}, int8 za = {12}, int8 zy = {-20}", one(i8(2, 5)), to=3)
+    yield case("qlinear_softmax", "QLinearSoftmax<axis = -1, opset = 13>(a8, sa, za, sy, zy)", {"a": "[2,5]"},
+               "float sa = {0.0217}, float sy = {0.00390625}, uint8 za = {120}, uint8 zy = {0}", one(u8(2, 5)))
+    yield case("qlinear_softmax_of_all_axes_from_one_on", "QLinearSoftmax<axis = 1, opset = 11>(a8, sa, za, sy, zy)", {"a": "[2,3,4]"},
+               "float sa = {0.0217}, float sy = {0.00390625}, uint8 za = {120}, uint8 zy = {0}", one(u8(2, 3, 4)), out="int32[N,M,K] y")
+    yield case("qlinear_concat", "QLinearConcat<axis = 1>(sy, zy, a8, sa, za, b8, sb, zb)", {"a": "[2,3]", "b": "[2,2]"},
+               f"{scales}, uint8 za = {{120}}, uint8 zb = {{131}}, uint8 zy = {{100}}", two(u8(2, 3), u8(2, 2)))
+    yield case("qgemm", "QGemm<transB = 1, alpha = 0.5>(a8, sa, za, b8, sb, zb, c, sy, zy)", {"a": "[3,4]", "b": "[2,4]"},
+               "float sa = {0.0301}, float[2] sb = {0.0513, 0.0217}, uint8 za = {120}, uint8[2] zb = {131, 99}, int32[2] c = {-700, 900}, "
+               "float sy = {0.4}, uint8 zy = {100}", two(u8(3, 4), u8(2, 4)))
+    yield case("qgemm_to_reals", "QGemm<transA = 1>(a8, sa, za, b8, sb, zb)", {"a": "[4,3]", "b": "[4,2]"},
+               "float sa = {0.0301}, float sb = {0.0513}, uint8 za = {120}, uint8 zb = {131}", two(u8(4, 3), u8(4, 2)), out="float[N,M] y")
+
+
 FILES = {
+    "microsoft_qlinear": ("QLinearAdd and relatives, QGemm.", list(qlinear_cases())),
     "tensor_scatter": ("TensorScatter.", list(tensor_scatter_cases())),
     "narrow_integers": ("Unsigned integers of 16 and 32 bits inside a graph.", list(narrow_cases())),
     "microsoft_packed_attention": ("RemovePadding, RestorePadding and what is between them.", list(packed_cases())),
