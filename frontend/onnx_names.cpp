@@ -66,11 +66,12 @@ size_t shown_character(std::string_view text) {
 
 }  // namespace
 
-std::string escaped(std::string_view name) {
-  constexpr size_t kLongest = 120;
+namespace {
+
+std::string escaped(std::string_view name, size_t longest) {
   std::string out;
   while (!name.empty()) {
-    if (out.size() >= kLongest) return out + "...";
+    if (out.size() >= longest) return out + "...";
     if (const size_t size = shown_character(name)) {
       out.append(name.substr(0, size));
       name.remove_prefix(size);
@@ -80,6 +81,21 @@ std::string escaped(std::string_view name) {
     }
   }
   return out;
+}
+
+}  // namespace
+
+std::string escaped(std::string_view name) { return escaped(name, 120); }
+
+std::string escaped_lines(std::string_view message) {
+  constexpr size_t kHalf = 1000;
+  auto line = [](std::string_view text) {
+    if (text.size() <= 2 * kHalf) return escaped(text, std::string::npos);
+    return escaped(text.substr(0, kHalf), std::string::npos) + " ... " + escaped(text.substr(text.size() - kHalf), std::string::npos);
+  };
+  std::string out;
+  for (size_t end; (end = message.find('\n')) != std::string_view::npos; message.remove_prefix(end + 1)) out += line(message.substr(0, end)) + "\n";
+  return out + line(message);
 }
 
 }  // namespace tfcc::frontend

@@ -138,5 +138,8 @@ std::string onnx_type_name(int onnx_type);
 /// A name fit for a message: control characters and bytes that are not UTF-8 as \xNN, cut after
 /// about 120 characters.
 std::string escaped(std::string_view name);
+/// The same for a message of several lines, the middle of long ones left out: what another layer says may hold a name as it stands
+/// in the file.
+std::string escaped_lines(std::string_view message);
 
 }  // namespace tfcc::frontend

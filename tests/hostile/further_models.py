@@ -276,12 +276,13 @@ for operator in ("Mul", "Div", "Mod", "Min", "Max", "Sub"):
     one(f"{operator.lower()}_of_sums_of_many_sizes", "", sums_of_sizes(operator, 60, 100, False), compiles=None)
 
 
-@case("", compiles=None)
+@case("too large an expression")
 def remainders_in_remainders(_):
     list_ = [node("Shape", ["x"], ["s"], attribute("end", 1), name="s"), node("Shape", ["x"], ["m"], attribute("start", 1), name="m")]
     for k in range(200):
         list_ += [node("Add", [f"m{k - 1}" if k else "m", f"k{k}"], [f"n{k}"], name=f"n{k}"), node("Mod", ["s", f"n{k}"], [f"m{k}"], name=f"m{k}")]
-    return nodes(*list_, node("ConstantOfShape", ["m199"], ["y"]), initializers=[ints(f"k{k}", [k + 1]) for k in range(200)], outputs=[value("y", ["N"])])
+    odd = "y\x1b[31m" + "z" * 100000  # as the name of what is refused
+    return nodes(*list_, node("ConstantOfShape", ["m199"], [odd]), initializers=[ints(f"k{k}", [k + 1]) for k in range(200)], outputs=[value(odd, ["N"])])
 
 
 # ---- files around the model ----

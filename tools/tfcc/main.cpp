@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "frontend/onnx_reader.h"
 #include "tools/tfcc/command.h"
 
 namespace {
@@ -50,7 +51,7 @@ int main(int argc, char** argv) {
                            "standard output: cannot write; free space or choose another place"};
     }
     if (result) return 0;
-    const std::string& message = result.error().message;
+    const std::string message = tfcc::frontend::escaped_lines(result.error().message);
     std::fprintf(stderr, "tfcc: %s\n", message.c_str());
     return message.rfind("usage: ", 0) == 0 ? 2 : 1;
   } catch (const std::bad_alloc&) {
