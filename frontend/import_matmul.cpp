@@ -193,14 +193,19 @@ Result<void> import_qlinear_matmul(Importer& im) {
 
 namespace {
 
-// The integer product of a and b as reals: times both scales, plus the bias of input `bias`.
-Result<void> define_scaled(Importer& im, ValueId a, ValueId b, const ZeroPoints& zeros, ValueId a_scale, ValueId b_scale, size_t bias) {
-  TFCC_TRY_VOID(check_bytes(im, a, b));
-  TFCC_TRY(Matrices m, matrices(im, a, b));
+Result<void> check_scales(Importer& im, const Matrices& m, ValueId a_scale, ValueId b_scale) {
   for (ValueId v : {a_scale, b_scale}) {
     if (im.type(v).dtype != DType::f32) return im.fail(ErrorCode::bad_file, "a scale is not f32");
     TFCC_TRY_VOID(check_parameter(im, v, m, v == a_scale, "a scale"));
   }
+  return {};
+}
+
+// The integer product of a and b as reals: times both scales, plus the bias of input `bias`.
+Result<void> define_scaled(Importer& im, ValueId a, ValueId b, const ZeroPoints& zeros, ValueId a_scale, ValueId b_scale, size_t bias) {
+  TFCC_TRY_VOID(check_bytes(im, a, b));
+  TFCC_TRY(Matrices m, matrices(im, a, b));
+  TFCC_TRY_VOID(check_scales(im, m, a_scale, b_scale));
   const Indices at = im.index_vars(m.out);
   TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), zeros, at));
   ExprRef scale = ir::mul(operand_parameter(im, a_scale, at, true), operand_parameter(im, b_scale, at, false));
@@ -249,10 +254,7 @@ Result<void> import_microsoft_qgemm(Importer& im) {
   if (im.attr_int("transA", 0) != 0) a = transpose(im, a, {1, 0}, ".a");
   if (im.attr_int("transB", 0) != 0) b = transpose(im, b, {1, 0}, ".b");
   TFCC_TRY(Matrices m, matrices(im, a, b));
-  for (ValueId v : {a_scale, b_scale}) {
-    if (im.type(v).dtype != DType::f32) return im.fail(ErrorCode::bad_file, "a scale is not f32");
-    TFCC_TRY_VOID(check_parameter(im, v, m, v == a_scale, "a scale"));
-  }
+  TFCC_TRY_VOID(check_scales(im, m, a_scale, b_scale));
   const Indices at = im.index_vars(m.out);
   TFCC_TRY(ZeroPoints zeros, zero_points(im, 2, 5));
   TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), zeros, at));

@@ -14,10 +14,6 @@ struct Quantised {
   std::optional<ValueId> zero;
 };
 
-bool is_single(Importer& im, ValueId v) {
-  return im.rank(v) == 0 || (im.rank(v) == 1 && ir::is_int(im.dims(v)[0], 1));
-}
-
 ExprRef single(Importer& im, ValueId v) { return im.element(v, Indices(im.rank(v), im.integer(0))); }
 
 Result<void> check_scale(Importer& im, ValueId scale, const std::optional<ValueId>& zero) {
@@ -96,7 +92,8 @@ Result<void> import_microsoft_qlinear_leaky_relu(Importer& im) {
   return unary(im, [&](ExprRef x) { return ir::select(ir::lt(x, zero), ir::mul(alpha, x), x); });
 }
 
-// Attribute `opset` is that of the Softmax which it replaces.
+// Attribute `opset` is that of the Softmax which it replaces. A probability that the result cannot hold saturates, as in
+// QuantizeLinear; onnxruntime turns the 1 of a row of one element into 0 at a scale of 1/256.
 Result<void> import_microsoft_qlinear_softmax(Importer& im) {
   TFCC_TRY(Quantised x, quantised_input(im, 0));
   const Dims dims = im.dims(x.values);

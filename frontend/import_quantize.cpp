@@ -8,6 +8,11 @@
 #include "frontend/importer.h"
 
 namespace tfcc::frontend {
+
+bool is_single(Importer& im, ValueId v) {
+  return im.rank(v) == 0 || (im.rank(v) == 1 && ir::is_int(im.dims(v)[0], 1));
+}
+
 namespace {
 
 using ir::ExprKind;
@@ -17,10 +22,6 @@ struct Granularity {
   size_t axis = 0;
   int64_t block = 0;
 };
-
-bool is_single(Importer& im, ValueId v) {
-  return im.rank(v) == 0 || (im.rank(v) == 1 && ir::is_int(im.dims(v)[0], 1));
-}
 
 Result<Granularity> granularity(Importer& im, ValueId x, ValueId scale) {
   Granularity g;

@@ -157,6 +157,8 @@ ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name
 void keep_narrow_type(Importer& im);
 /// Element `at` of a tensor of bytes whose last axis counts elements of `bits` bits, the first in the lowest bits.
 ExprRef packed_bits(Importer& im, ValueId bytes, Indices at, int bits);
+/// Whether v is one element: a scalar or a vector of length 1.
+bool is_single(Importer& im, ValueId v);
 /// A tensor of f32 in 8 bits, with a scale and a zero point for all of it.
 struct DynamicallyQuantised {
   ValueId values, scale, zero;

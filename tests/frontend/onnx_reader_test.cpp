@@ -283,6 +283,29 @@ TEST_F(OnnxReader, warns_about_versions_of_the_future) {
   EXPECT_NE(model->warnings[1].find("IR version 99"), std::string::npos);
 }
 
+TEST_F(OnnxReader, sorts_nodes_with_a_warning) {
+  onnx::ModelProto m = small_model();
+  ASSERT_TRUE(read(m)->warnings.empty());
+  auto& nodes = *m.mutable_graph()->mutable_node();
+  onnx::NodeProto& later = *nodes.Add();
+  later.set_op_type("Neg");
+  later.add_input("x");
+  later.add_output("made_later");
+  nodes.Mutable(0)->set_input(0, "made_later");
+  Result<Model> model = read(m);
+  ASSERT_TRUE(model);
+  EXPECT_EQ(model->nodes[0].op_type, "Neg");
+  ASSERT_EQ(model->warnings.size(), 1u);
+  EXPECT_NE(model->warnings[0].find("sorted"), std::string::npos);
+}
+
+TEST_F(OnnxReader, escapes_lines_and_leaves_their_middle_out) {
+  EXPECT_EQ(escaped_lines("a \x1b[31m\nb"), "a \\x1b[31m\nb");
+  const std::string cut = escaped_lines("start" + std::string(100000, 'z') + "end");
+  EXPECT_LT(cut.size(), 2100u);
+  EXPECT_TRUE(cut.starts_with("start") && cut.ends_with("end"));
+}
+
 TEST_F(OnnxReader, names_functions_and_sparse_initializers) {
   onnx::ModelProto m = small_model();
   onnx::FunctionProto& f = *m.add_functions();

@@ -632,6 +632,9 @@ def qlinear_cases():
                "float sa = {0.0217}, float sy = {0.00390625}, uint8 za = {120}, uint8 zy = {0}", one(u8(2, 5)))
     yield case("qlinear_softmax_of_all_axes_from_one_on", "QLinearSoftmax<axis = 1, opset = 11>(a8, sa, za, sy, zy)", {"a": "[2,3,4]"},
                "float sa = {0.0217}, float sy = {0.00390625}, uint8 za = {120}, uint8 zy = {0}", one(u8(2, 3, 4)), out="int32[N,M,K] y")
+    yield case("qlinear_softmax_of_one_element_saturates", "QLinearSoftmax<axis = -1, opset = 13>(a8, sa, za, sy, zy)", {"a": "[2,1]"},
+               "float sa = {0.0217}, float sy = {0.00390625}, uint8 za = {120}, uint8 zy = {0}", one(u8(2, 1)),
+               reference=lambda f: {"y": np.full((2, 1), 255, np.int32)})  # onnxruntime's 256 becomes 0
     yield case("qlinear_concat", "QLinearConcat<axis = 1>(sy, zy, a8, sa, za, b8, sb, zb)", {"a": "[2,3]", "b": "[2,2]"},
                f"{scales}, uint8 za = {{120}}, uint8 zb = {{131}}, uint8 zy = {{100}}", two(u8(2, 3), u8(2, 2)))
     yield case("qgemm", "QGemm<transB = 1, alpha = 0.5>(a8, sa, za, b8, sb, zb, c, sy, zy)", {"a": "[3,4]", "b": "[2,4]"},

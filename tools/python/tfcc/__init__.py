@@ -9,7 +9,7 @@
 
 Inputs are numpy arrays or anything with `__dlpack__` (torch, cupy, jax): dense memory of the right type is read in
 place, on the CPU and on the GPU. Every failure is a `tfcc.Error` whose text names the thing, the place and the way out.
-Needs numpy and libtfcc.so; `tfcc.library_path()` tells which one was found.
+Needs numpy and tfcc's shared library.
 """
 from tfcc._command import compile
 from tfcc._library import Error, library_path, version
