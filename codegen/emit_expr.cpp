@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/emit_expr.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -8,7 +10,7 @@
 #include <unordered_set>
 
 #include "ir/elements.h"
-#include "ir/expr_poly.h"
+#include "ir/range.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -130,10 +132,14 @@ class Emitter {
     }
   }
 
+  // p >= 0 of data is written as a comparison of two sides, whose difference may not fit.
+  static bool has_sides(ExprRef n) { return n->kind == ExprKind::ge0 && n->has_load && n->args[0]->kind == ExprKind::poly; }
+
   // Extents of indices are types' business, not part of what is computed.
   template <class F>
   static void children(ExprRef n, F f) {
     if (n->kind == ExprKind::index) return;
+    if (has_sides(n)) n = n->args[0];
     for (ExprRef a : n->args) f(a);
     for (const ir::Term& t : n->terms) {
       for (ExprRef a : t.atoms) f(a);
@@ -180,14 +186,15 @@ class Emitter {
     if (const char* f = function_of(e->kind)) return call(f, e);
     if (const char* op = operator_of(e->kind)) return joined(op, e);
     switch (e->kind) {
-      case ExprKind::poly: return poly(e);
+      case ExprKind::poly: return poly(e, width_of(e));
       case ExprKind::index: return names_.index(e->value);
       case ExprKind::symbol: return names_.symbol(e->name);
       case ExprKind::param: return e->name;
       case ExprKind::load: {
         const std::vector<ExprRef> dims = names_.dims(e->value);
         ExprRef position = ir::linear_index(*e->pool, e->args, dims);
-        return "load(" + names_.pointer(e->value) + ", " + at(position) + ")";
+        const bool plain = position->kind == ExprKind::poly && !named_.count(position);
+        return "load(" + names_.pointer(e->value) + ", " + (plain ? poly(position, Width::index) : at(position)) + ")";
       }
       case ExprKind::floordiv: return call("floordiv", e);
       case ExprKind::bounded:
@@ -195,7 +202,13 @@ class Emitter {
       case ExprKind::select: return "(" + at(e->args[0]) + " ? " + at(e->args[1]) + " : " + at(e->args[2]) + ")";
       case ExprKind::btrue: return "true";
       case ExprKind::bfalse: return "false";
-      case ExprKind::ge0: return "(" + at(e->args[0]) + " >= 0)";
+      case ExprKind::ge0: {
+        if (!has_sides(e)) return "(" + at(e->args[0]) + " >= 0)";
+        const auto [large, small] = ir::sides(e->args[0]);
+        return "(" + at(large) + " >= " + at(small) + ")";
+      }
+      case ExprKind::wrap:
+        return fmt::format("{}<{}>({})", e->value > 0 ? "wrap_signed" : "wrap_unsigned", std::abs(e->value), at(e->args[0]));
       case ExprKind::eq0: return "(" + at(e->args[0]) + " == 0)";
       case ExprKind::bnot: return "!" + at(e->args[0]);
       case ExprKind::fconst: return real(e->real, e->type);
@@ -205,7 +218,35 @@ class Emitter {
     }
   }
 
-  std::string poly(ExprRef e) {
+  // How a sum of products is computed: as its parts come (of 32 bits where indices are), widened to 64, or modulo 2^64
+  // where it may wrap, which C++ leaves open for signed integers.
+  enum class Width { index, wide, wrapping };
+
+  static bool has_32_bits(ir::Interval i) { return i.inside(INT32_MIN, INT32_MAX); }
+
+  // Every product and every sum of some of them fits 32 bits.
+  static bool parts_have_32_bits(const ir::Poly& p, ir::ExprPool& pool) {
+    int64_t least = std::min<int64_t>(p.constant, 0), most = std::max<int64_t>(p.constant, 0);
+    if (!has_32_bits({p.constant, p.constant})) return false;
+    for (const ir::Term& t : p.terms) {
+      const ir::Interval i = ir::range_of(ir::from_poly(pool, {{t}, 0}));
+      if (!has_32_bits(i)) return false;
+      least += std::min<int64_t>(i.lo, 0);
+      most += std::max<int64_t>(i.hi, 0);
+    }
+    return has_32_bits({least, most});
+  }
+
+  Width width_of(ExprRef e) {
+    if (!ir::fits(e)) return Width::wrapping;
+    const ir::Poly p = ir::to_poly(e);
+    if (!names_.narrow_indices || p.terms.empty() || parts_have_32_bits(p, *e->pool)) return Width::index;
+    const bool counted = std::any_of(names_.counts.begin(), names_.counts.end(), [&](ExprRef n) { return ir::prove_in(e, n); });
+    return counted ? Width::index : Width::wide;
+  }
+
+  std::string poly(ExprRef e, Width width) {
+    const char* cast = width == Width::wrapping ? "(u64)" : width == Width::wide ? "(i64)" : "";
     ir::Poly p = ir::to_poly(e);
     const std::vector<ir::ModPart> mods = ir::extract_mods(p);
     std::string s;
@@ -216,8 +257,8 @@ class Emitter {
     };
     auto product = [&](int64_t k, const std::vector<ExprRef>& atoms, const std::string& last) {
       std::string t;
-      for (ExprRef a : atoms) t += (t.empty() ? "" : " * ") + at(a);
-      if (!last.empty()) t += (t.empty() ? "" : " * ") + last;
+      for (ExprRef a : atoms) t += (t.empty() ? cast : std::string(" * ")) + at(a);
+      if (!last.empty()) t += (t.empty() ? cast : std::string(" * ")) + last;
       const int64_t magnitude = k < 0 && k != INT64_MIN ? -k : k;
       if (magnitude != 1) t += " * " + integer(magnitude);
       append(k, t);
@@ -231,7 +272,9 @@ class Emitter {
       if (s.empty()) s = integer(p.constant);
       else append(p.constant, integer(minus ? -p.constant : p.constant));
     }
-    return p.terms.size() + mods.size() + (p.constant != 0) > 1 || s.find_first_of(" -") != std::string::npos ? "(" + s + ")" : s;
+    const bool one = p.terms.size() + mods.size() + (p.constant != 0) <= 1 && s.find_first_of(" -") == std::string::npos;
+    if (width == Width::wrapping) return "(i64)(" + s + ")";
+    return one ? s : "(" + s + ")";
   }
 
   const CppNames& names_;
@@ -395,6 +438,7 @@ std::string why_no_program(ExprRef e) {
         return;
       case ExprKind::load: why = "depends on data"; return;
       case ExprKind::bitand_: why = "masks bits"; return;
+      case ExprKind::wrap: why = "wraps to fewer bits"; return;
       default: why = "goes through floating point";
     }
   });

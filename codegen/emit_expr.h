@@ -17,6 +17,10 @@ struct CppNames {
   std::function<std::string(const std::string&)> symbol;           // a size
   std::function<std::string(int64_t slot)> pointer;                // operand of a load
   std::function<std::vector<ir::ExprRef>(int64_t slot)> dims;      // its dims
+  /// Indices and sizes have 32 bits (CUDA): other numbers made of them are widened unless they are proved to fit, or to
+  /// lie below one of `counts`, the elements of tensors, which the runtime holds to 32 bits.
+  bool narrow_indices = false;
+  std::vector<ir::ExprRef> counts;
 };
 
 /// The statements of a function body that returns e: shared parts as `const auto t0 = ...;`, then `return ...;`. A part

@@ -93,6 +93,10 @@ CppNames Lowering::functor_names(const std::function<std::string(int64_t)>& inde
   };
   names.pointer = [this](int64_t slot) { return fmt::format("a{}", arg_of(graph.op(op_).operands[slot])); };
   names.dims = [this](int64_t slot) { return dims(graph.op(op_).operands[slot]); };
+  names.narrow_indices = cuda();
+  for (const auto* list : {&graph.op(op_).operands, &graph.op(op_).results}) {
+    for (ValueId v : *list) names.counts.push_back(count(v));
+  }
   return names;
 }
 

@@ -96,9 +96,7 @@ ExprRef round_to_small_float(ExprRef e, const SmallFloat& f, bool saturate) {
 }
 
 ExprRef wrap_to_integer(ExprRef e, const ElementType& t) {
-  ir::ExprPool& pool = *e->pool;
-  ExprRef lowest = pool.integer(t.lowest);
-  return ir::add(ir::mod(ir::sub(e, lowest), pool.integer(t.highest - t.lowest + 1)), lowest);
+  return ir::wrap(e, t.bits, t.lowest < 0);
 }
 
 }  // namespace tfcc::frontend

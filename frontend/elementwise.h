@@ -8,8 +8,8 @@
 
 namespace tfcc::frontend {
 
-/// The value that integer `e` has once it is stored as `dtype`: 8 and 16 bits wrap. 32 bits are left to the store, since a
-/// cast of int64 ids or masks to int32 and back must stay readable to the mask classifier.
+/// The value that integer `e` has as `dtype`: 8, 16 and 32 bits wrap, unless it is proved to fit. An int32 of sizes and indices
+/// alone is left as it is where it fits at usual sizes, and the run checks that it does at its own.
 ExprRef narrowed(Importer& im, ExprRef e, DType dtype);
 
 /// a / b rounded towards zero, for any integers. Division by zero is defined (the dividend), INT64_MIN / -1 wraps.

@@ -122,7 +122,7 @@ ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, 
     return single && n.find(" + ") == std::string::npos ? im.pool().symbol(n) : nullptr;
   };
   auto e = ir::parse_expr(known == facts.equal.end() ? name : known->second, im.pool(), own,
-                          [](std::string_view) -> std::optional<std::pair<int64_t, Scalar>> { return std::nullopt; });
+                          [](std::string_view) -> std::optional<std::pair<int64_t, DType>> { return std::nullopt; });
   return e && (*e)->type == Scalar::i64 ? *e : nullptr;
 }
 

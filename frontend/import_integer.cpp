@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Integer arithmetic: division, remainder, bits. The expression language divides downwards and by positive numbers only;
 // everything else is spelled out here.
+#include <algorithm>
+
 #include "frontend/elementwise.h"
+#include "ir/ir.h"
+#include "ir/range.h"
 
 namespace tfcc::frontend {
 namespace {
 
-struct Bits {
-  int64_t least, most;
-};
+constexpr int64_t kLargestInt32 = INT32_MAX;
+constexpr int64_t kUsualSize = 1024;
 
-std::optional<Bits> narrow_range(DType dtype) {
-  switch (dtype) {
-    case DType::i8: return Bits{-128, 127};
-    case DType::u8: return Bits{0, 255};
-    case DType::i16: return Bits{-32768, 32767};
-    default: return std::nullopt;
-  }
+// An int32 made of sizes and indices alone stays as readable as they are: where it fits at usual sizes, the run checks that it
+// fits at its own. Else it is meant to wrap.
+bool fits_by_check(Importer& im, ExprRef e) {
+  ExprRef m = e->has_load ? nullptr : ir::magnitude(e);
+  if (!m || ir::eval_size(m, [](std::string_view) { return kUsualSize; }) > kLargestInt32) return false;
+  ExprRef condition = ir::le(m, im.integer(kLargestInt32));
+  if (condition == im.pool().boolean(false)) return false;
+  const auto same = [&](const ir::SizeCheck& c) { return c.condition == condition; };
+  if (condition == im.pool().boolean(true) || std::any_of(im.graph.checks.begin(), im.graph.checks.end(), same)) return true;
+  im.graph.checks.push_back({condition, fmt::format("node '{}' computes an int32 from sizes that may not fit: {} must be at most {}", im.node->name,
+                                                    ir::print(m), kLargestInt32)});
+  return true;
 }
 
 bool is_positive(ExprRef e) { return ir::prove_ge0(ir::sub(e, e->pool->integer(1))); }
@@ -40,12 +48,13 @@ Result<void> bit_op(Importer& im, F f) {
 }  // namespace
 
 ExprRef narrowed(Importer& im, ExprRef e, DType dtype) {
-  const std::optional<Bits> bits = narrow_range(dtype);
-  if (!bits) return e;
-  ExprRef least = im.integer(bits->least);
-  if (ir::prove_le(least, e) && ir::prove_le(e, im.integer(bits->most))) return e;
-  if (e->kind == ir::ExprKind::load && im.type(ValueId{static_cast<uint32_t>(e->value)}).dtype == dtype) return e;
-  return ir::add(least, ir::mod(ir::sub(e, least), im.integer(bits->most - bits->least + 1)));
+  if (!is_integer(dtype) || dtype == DType::i64) return e;
+  const int bits = static_cast<int>(8 * size_of(dtype));
+  const bool is_signed = dtype != DType::u8;
+  const int64_t least = is_signed ? -(int64_t{1} << (bits - 1)) : 0;
+  if (ir::prove_le(im.integer(least), e) && ir::prove_le(e, im.integer(least + (int64_t{1} << bits) - 1))) return e;
+  if (dtype == DType::i32 && fits_by_check(im, e)) return e;
+  return ir::wrap(e, bits, is_signed);
 }
 
 namespace {
@@ -62,11 +71,22 @@ ExprRef exact_below(Importer& im, ExprRef a, ExprRef remainder) {
 
 }  // namespace
 
+namespace {
+
+// The one divisor without a magnitude; null where b is another.
+ExprRef is_least(Importer& im, ExprRef b) {
+  return ir::range_of(b).lo == INT64_MIN ? ir::eq(b, im.integer(INT64_MIN)) : im.pool().boolean(false);
+}
+
+}  // namespace
+
 ExprRef truncating_divide(Importer& im, ExprRef a, ExprRef b) {
   const ExprRef d = divisor_of(im, b);
   ExprRef q = ir::div(a, d);
   if (!ir::prove_ge0(a)) q = ir::select(exact_below(im, a, ir::mod(a, d)), q, ir::add(q, im.integer(1)));
-  return is_positive(b) ? q : ir::select(is_negative(im, b), ir::neg(q), q);
+  if (is_positive(b)) return q;
+  ExprRef by_least = ir::select(ir::eq(a, b), im.integer(1), im.integer(0));
+  return ir::select(is_least(im, b), by_least, ir::select(is_negative(im, b), ir::neg(q), q));
 }
 
 Result<void> import_div(Importer& im) {
@@ -86,10 +106,16 @@ Result<void> import_mod(Importer& im) {
     }
     if (ir::is_int(b, 0)) return im.fail(ErrorCode::bad_file, "integer division by zero");
     const ExprRef d = divisor_of(im, b), r = ir::mod(a, d);
-    if (c_style) return ir::prove_ge0(a) ? r : ir::select(exact_below(im, a, r), r, ir::sub(r, d));
+    // By the least integer a number is its own remainder, but for 0 and that integer; below 0 where the sign is the divisor's.
+    ExprRef by_least = ir::select(ir::eq(a, b), im.integer(0), a);
+    if (c_style) {
+      ExprRef signed_r = ir::prove_ge0(a) ? r : ir::select(exact_below(im, a, r), r, ir::sub(r, d));
+      return ir::select(is_least(im, b), by_least, signed_r);
+    }
     if (is_positive(b)) return r;
     ExprRef shifted = ir::logical_and(is_negative(im, b), ir::logical_not(ir::eq(r, im.integer(0))));
-    return ir::select(shifted, ir::add(r, b), r);
+    by_least = ir::select(ir::lt(im.integer(0), a), ir::add(a, b), by_least);
+    return ir::select(is_least(im, b), by_least, ir::select(shifted, ir::add(r, b), r));
   });
 }
 

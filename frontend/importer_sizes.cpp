@@ -215,8 +215,7 @@ bool Importer::equal_by_index(ExprRef e, ExprRef n) {
 
 Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
   ExprRef wrapped = ir::select(ir::lt(e, integer(0)), ir::add(e, n), e);
-  ExprRef room = ir::sub(ir::sub(n, integer(1)), wrapped);
-  if (ir::prove_ge0(wrapped) && ir::prove_ge0(room)) return wrapped;
+  if (ir::prove_in(wrapped, n)) return wrapped;
   if (ir::as_int(wrapped) && ir::as_int(n)) return fail(ErrorCode::shape, fmt::format("index {} lies outside [0, {})", ir::print(e), ir::print(n)));
   std::vector<ValueId> loads = ir::loads_of(e);
   if (loads.empty() && equal_by_index(wrapped, n)) return wrapped;  // holds from the next round on

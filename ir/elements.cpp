@@ -22,13 +22,13 @@ ExprRef gelu_expr(ExprRef x, GeluKind kind) {
 }  // namespace
 
 ExprRef load_of(const Graph& graph, ValueId v, std::vector<ExprRef> indices) {
-  return graph.pool().load(v.value, scalar_of(graph.value(v).type.dtype), std::move(indices));
+  return graph.pool().load(v.value, graph.value(v).type.dtype, std::move(indices));
 }
 
 ExprRef free_expr(const Graph& graph, OpId o, ExprRef expr, const std::vector<ExprRef>& indices) {
   const Op& op = graph.op(o);
   return rewrite(expr, [&](ExprRef n) -> ExprRef {
-    if (n->kind == ExprKind::load) return n->pool->load(op.operands[n->value].value, n->type, n->args);
+    if (n->kind == ExprKind::load) return n->pool->load(op.operands[n->value].value, n->dtype, n->args);
     if (n->kind == ExprKind::index && static_cast<size_t>(n->value) < indices.size()) return indices[n->value];
     return n->has_load || n->has_index ? nullptr : n;
   });
@@ -118,7 +118,7 @@ std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<Value
     bodies.push_back(rewrite(e, [&](ExprRef n) -> ExprRef {
       if (n->kind != ExprKind::load) return n->has_load ? nullptr : n;
       auto it = find(ValueId{static_cast<uint32_t>(n->value)});
-      return n->pool->load(it - operands.begin(), n->type, n->args);
+      return n->pool->load(it - operands.begin(), n->dtype, n->args);
     }));
   }
   return bodies;

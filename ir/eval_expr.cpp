@@ -76,6 +76,8 @@ class Interpreter {
         return of(std::max(i(a[0]), i(a[1])));
       case ExprKind::bitand_:
         return of(i(a[0]) & i(a[1]));
+      case ExprKind::wrap:
+        return of(low_bits(i(a[0]), e->value));
       case ExprKind::iabs:
         return of(i(a[0]) < 0 ? wrap_mul(i(a[0]), -1) : i(a[0]));
       case ExprKind::bounded:
@@ -89,7 +91,7 @@ class Interpreter {
       case ExprKind::bfalse:
         return of(0);
       case ExprKind::ge0:
-        return of(i(a[0]) >= 0);
+        return of(at_least(e));
       case ExprKind::eq0:
         return of(i(a[0]) == 0);
       case ExprKind::band:
@@ -128,6 +130,21 @@ class Interpreter {
       default:
         return real(e, fold_unary(e->kind, r(a[0])));
     }
+  }
+
+  // The larger side against the smaller: a difference may not fit.
+  bool at_least(ExprRef e) {
+    ExprRef p = e->args[0];
+    if (!p->has_load || p->kind != ExprKind::poly) return i(p) >= 0;
+    int64_t large = 0, small = 0;
+    (p->value >= 0 ? large : small) = p->value >= 0 ? p->value : -p->value;
+    for (const Term& t : p->terms) {
+      int64_t product = t.coefficient > 0 ? t.coefficient : -t.coefficient;
+      for (ExprRef x : t.atoms) product = wrap_mul(product, i(x));
+      int64_t& side = t.coefficient > 0 ? large : small;
+      side = wrap_add(side, product);
+    }
+    return large >= small;
   }
 
   int64_t poly(ExprRef e) {

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/dtype.h"
+
 namespace tfcc::ir {
 
 /// Type of a scalar. i64 indices, sizes and integer data; f32/f64 reals; boolean truth values.
@@ -44,7 +46,11 @@ enum class ExprKind : uint8_t {
   round_f16, round_bf16,  // a Cast of the graph to 16 bits: value rounded, type unchanged
   atan,
   bitand_,   // of two i64, in two's complement
+  wrap,      // the low bits of an i64 as an integer of value() bits, unsigned if value() is negative
 };
+
+/// The scalar type in which an element of this type computes: i64, f32, f64 or boolean.
+Scalar scalar_of(DType t);
 
 class ExprPool;
 struct Node;
@@ -65,10 +71,11 @@ struct Node {
   uint64_t hash;             // of the structure, the same in every process
   ExprPool* pool;
   std::vector<ExprRef> args;
-  int64_t value = 0;         // index number, load slot, flag, poly constant
+  int64_t value = 0;         // index number, load slot, flag, poly constant, bits of a wrap
   double real = 0;           // fconst
   std::string name;          // symbol, param
   std::vector<Term> terms;   // poly, without the constant
+  DType dtype = DType::i64;  // load: of the tensor's elements, the reals but f64 as f32; it bounds the value
   bool has_load = false;     // itself or below; a walk that looks for loads alone need not go further
   bool has_index = false;
 };
@@ -78,6 +85,9 @@ std::optional<int64_t> as_int(ExprRef e);
 /// Value of a constant real, if it is one.
 std::optional<double> as_real(ExprRef e);
 inline bool is_int(ExprRef e, int64_t v) { return e->kind == ExprKind::poly && e->terms.empty() && e->value == v; }
+
+/// No size of an input is larger; the runtime refuses a run with one that is.
+inline constexpr int64_t kLargestSize = int64_t{1} << 30;
 
 /// Smallest and largest value of a symbol; facts narrow them.
 struct SymbolRange {
@@ -100,6 +110,8 @@ class ExprPool {
   ExprRef index(int64_t number, ExprRef extent);
   ExprRef symbol(std::string_view name);
   ExprRef param(std::string_view name, Scalar type);
+  /// An element of a tensor of this type, which bounds the value; with a scalar alone an integer may be any of 64 bits.
+  ExprRef load(int64_t slot, DType dtype, std::vector<ExprRef> indices);
   ExprRef load(int64_t slot, Scalar type, std::vector<ExprRef> indices);
 
   /// Ranges must be set before expressions over the symbol are built.
@@ -114,6 +126,13 @@ class ExprPool {
   void keep_proof(ExprRef e, bool proved);
   ExprRef quotient(ExprRef a, ExprRef b) const;
   void keep_quotient(ExprRef a, ExprRef b, ExprRef result);
+  /// Internal: ir/range.cpp's results, until a range changes.
+  struct Known;
+  Known& known();
+  /// Sums of products of sizes that proofs took to fit 64 bits (ir/range.h). A run must check the sum that
+  /// assumed_sizes() makes of them.
+  void assume_size(ExprRef magnitude);
+  const std::vector<ExprRef>& assumed() const;
   /// Set when an integer did not fit 64 bits, or a product had too many terms or factors; the importer turns it into an error.
   bool overflowed = false;
   /// Set when a builder got operands of the wrong types; it returned some value of the type it should have. The importer
@@ -138,6 +157,8 @@ ExprRef min(ExprRef a, ExprRef b);
 ExprRef max(ExprRef a, ExprRef b);
 ExprRef abs(ExprRef a);
 ExprRef pow(ExprRef a, ExprRef b);
+/// e modulo 2^bits, as a signed or an unsigned integer of so many bits (2 to 32): what a cast to it keeps.
+ExprRef wrap(ExprRef e, int bits, bool is_signed);
 /// The bits that both integers have.
 ExprRef bit_and(ExprRef a, ExprRef b);
 /// Any real unary kind: exp, log, sqrt, erf, tanh, sin, cos, atan, floor, ceil, rint, sign, round_f16, round_bf16.
@@ -156,10 +177,16 @@ ExprRef is_nan(ExprRef a);
 ExprRef convert(ExprRef a, Scalar to);
 
 // ---- proofs ----
-/// True if p >= 0 for every value of its indices, symbols and loads; `assume` lists polynomials known to be >= 0.
-/// Never true without proof; gives up after a bounded number of steps.
+// They speak of what a machine computes, which wraps at 64 bits: loads have the full range of their type, and a sum
+// or product that may leave 64 bits is nothing but an integer. `assume` lists polynomials whose mathematical value is
+// known to be >= 0. Never true without proof; each gives up after a bounded number of steps.
+
+/// True if p >= 0 for every value of its indices, symbols and loads.
 bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume = {});
-inline bool prove_le(ExprRef a, ExprRef b, const std::vector<ExprRef>& assume = {}) { return prove_ge0(sub(b, a), assume); }
+/// True if a <= b. Says more than prove_ge0(sub(b, a)), which needs a difference that fits 64 bits.
+bool prove_le(ExprRef a, ExprRef b, const std::vector<ExprRef>& assume = {});
+/// True if 0 <= e < n.
+bool prove_in(ExprRef e, ExprRef n, const std::vector<ExprRef>& assume = {});
 /// Exact quotient a / b if b divides a as a polynomial.
 std::optional<ExprRef> exact_div(ExprRef a, ExprRef b);
 

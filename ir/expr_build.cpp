@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "ir/expr.h"
-#include "ir/expr_poly.h"
+#include "ir/range.h"
 #include "runtime/result.h"
 
 namespace tfcc::ir {
@@ -173,6 +173,26 @@ ExprRef bit_and(ExprRef a, ExprRef b) {
   return node(ExprKind::bitand_, Scalar::i64, {a, b});
 }
 
+ExprRef wrap(ExprRef e, int bits, bool is_signed) {
+  if (e->type != Scalar::i64 || bits < 2 || bits > 32) return ill_typed(*e->pool, Scalar::i64);
+  const int64_t size = int64_t{1} << bits, least = is_signed ? -(size / 2) : 0;
+  if (range_of(e).inside(least, least + size - 1)) return e;
+  if (const auto v = as_int(e)) {
+    const int64_t low = *v & (size - 1);
+    return e->pool->integer(low >= least + size ? low - size : low);
+  }
+  if (e->kind == ExprKind::wrap && std::abs(e->value) >= bits) return wrap(e->args[0], bits, is_signed);
+  if (e->kind == ExprKind::select && as_int(e->args[1]) && as_int(e->args[2])) {
+    return select(e->args[0], wrap(e->args[1], bits, is_signed), wrap(e->args[2], bits, is_signed));
+  }
+  Node n{};
+  n.kind = ExprKind::wrap;
+  n.type = Scalar::i64;
+  n.value = is_signed ? bits : -bits;
+  n.args = {e};
+  return e->pool->intern(std::move(n));
+}
+
 ExprRef neg(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fneg, a) : from_poly(*a->pool, scale(to_poly(a), -1)); }
 ExprRef abs(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fabs, a) : int_abs(a); }
 
@@ -221,18 +241,37 @@ int64_t content(const Poly& p) {
 
 int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) != (b < 0))); }
 
+// Can p >= 0 be evaluated: as large side >= small side, and as it is where sizes and indices alone are in it?
+bool is_comparable(ExprRef p) {
+  if (!p->has_load && !fits(p)) return false;
+  const Poly poly = to_poly(p);
+  if (poly.constant == INT64_MIN) return false;
+  for (const Term& t : poly.terms) {
+    if (t.coefficient == INT64_MIN) return false;
+  }
+  const auto [large, small] = sides(p);
+  return fits(large) && fits(small);
+}
+
 // x / c <= n is x <= n c + c - 1, and x / c >= n is x >= n c: the bound that a guarded load needs. Null for another polynomial.
 ExprRef without_division(ExprRef p) {
   const Poly poly = to_poly(p);
   if (poly.terms.size() != 1 || poly.terms[0].atoms.size() != 1) return nullptr;
   const int64_t sign = poly.terms[0].coefficient;
   ExprRef atom = poly.terms[0].atoms[0];
-  if (atom->kind != ExprKind::floordiv || (sign != 1 && sign != -1) || !as_int(atom->args[1])) return nullptr;
-  ExprPool& pool = *p->pool;
-  ExprRef c = atom->args[1], n = mul(pool.integer(poly.constant), c);
-  return sign == 1 ? add(n, atom->args[0]) : sub(add(n, sub(c, pool.integer(1))), atom->args[0]);
+  if (atom->kind != ExprKind::floordiv || (sign != 1 && sign != -1) || !as_int(atom->args[1]) || !fits(atom->args[0])) return nullptr;
+  const int64_t c = *as_int(atom->args[1]);
+  if (c < 1) return nullptr;
+  const Attempt attempt;
+  Poly claim = add({}, {{}, poly.constant}, c);
+  if (sign == -1) claim = add(claim, {{}, c - 1});
+  claim = add(claim, to_poly(atom->args[0]), sign);
+  if (attempt.lost()) return nullptr;
+  ExprRef undivided = from_poly(*p->pool, std::move(claim));
+  return is_comparable(undivided) ? undivided : nullptr;
 }
 
+// Of a polynomial that is_comparable().
 ExprRef ge0(ExprRef p) {
   ExprPool& pool = *p->pool;
   if (auto v = as_int(p)) return pool.boolean(*v >= 0);
@@ -245,9 +284,16 @@ ExprRef ge0(ExprRef p) {
     p = from_poly(pool, poly);
   }
   if (ExprRef undivided = without_division(p)) return ge0(undivided);
-  if (prove_ge0(p)) return pool.boolean(true);
-  if (prove_ge0(sub(pool.integer(-1), p))) return pool.boolean(false);
+  if (claim_ge0(p)) return pool.boolean(true);
+  if (claim_ge0(sub(pool.integer(-1), p))) return pool.boolean(false);
   return node(ExprKind::ge0, Scalar::boolean, {p});
+}
+
+// sign * p >= 1.
+bool always_above(const Poly& p, int64_t sign, ExprPool& pool) {
+  const Attempt attempt;
+  const Poly claim = add(scale(p, sign), {{}, -1});
+  return !attempt.lost() && claim_ge0(from_poly(pool, claim));
 }
 
 ExprRef eq0(ExprRef p) {
@@ -255,14 +301,20 @@ ExprRef eq0(ExprRef p) {
   if (auto v = as_int(p)) return pool.boolean(*v == 0);
   if (ExprRef folded = through_select(p, eq0)) return folded;
   Poly poly = to_poly(p);
-  const int64_t g = content(poly);
+  const bool whole = fits_twice(poly, pool);  // else 2 x may be 0 where x is not
+  const int64_t g = whole ? content(poly) : 1;
   if (poly.constant % g != 0) return pool.boolean(false);
-  const int64_t k = poly.terms.front().coefficient < 0 && poly.constant != INT64_MIN ? -g : g;
-  for (Term& t : poly.terms) t.coefficient /= k;
-  poly.constant /= k;
+  for (Term& t : poly.terms) t.coefficient /= g;
+  poly.constant /= g;
+  // p and -p are one condition: the sign that makes the first number which has one positive.
+  const auto first = std::find_if(poly.terms.begin(), poly.terms.end(), [](const Term& t) { return t.coefficient != INT64_MIN; });
+  if (first != poly.terms.end() && first->coefficient < 0) {
+    const auto negated = [](int64_t v) { return static_cast<int64_t>(0 - static_cast<uint64_t>(v)); };
+    for (Term& t : poly.terms) t.coefficient = negated(t.coefficient);
+    poly.constant = negated(poly.constant);
+  }
   p = from_poly(pool, poly);
-  ExprRef one = pool.integer(1);
-  if (prove_ge0(sub(p, one)) || prove_ge0(sub(neg(p), one))) return pool.boolean(false);
+  if (whole && (always_above(poly, 1, pool) || always_above(poly, -1, pool))) return pool.boolean(false);
   return node(ExprKind::eq0, Scalar::boolean, {p});
 }
 
@@ -361,19 +413,44 @@ ExprRef logical_not(ExprRef a) {
     case ExprKind::btrue: return pool.boolean(false);
     case ExprKind::bfalse: return pool.boolean(true);
     case ExprKind::bnot: return a->args[0];
-    case ExprKind::ge0: return ge0(sub(pool.integer(-1), a->args[0]));
+    case ExprKind::ge0: {
+      ExprRef p = sub(pool.integer(-1), a->args[0]);
+      return is_comparable(p) ? ge0(p) : node(ExprKind::bnot, Scalar::boolean, {a});
+    }
     default: return node(ExprKind::bnot, Scalar::boolean, {a});
   }
 }
 
+namespace {
+
+// b - a - less, if a <= b - less is what that says on a machine; else null.
+ExprRef difference(ExprRef b, ExprRef a, int64_t less) {
+  if (a->type != Scalar::i64 || b->type != Scalar::i64) {
+    ill_typed(*a->pool, Scalar::boolean);
+    return a->pool->integer(0);
+  }
+  if (!fits(a) || !fits(b)) return nullptr;
+  const Attempt attempt;
+  const Poly p = add(add(to_poly(b), to_poly(a), -1), {{}, -less});
+  if (attempt.lost()) return nullptr;
+  ExprRef e = from_poly(*a->pool, p);
+  return is_comparable(e) ? e : nullptr;
+}
+
+}  // namespace
+
 ExprRef lt(ExprRef a, ExprRef b) {
   if (is_real_type(a->type)) return real_compare(ExprKind::flt, a, b);
-  return ge0(sub(sub(b, a), a->pool->integer(1)));
+  if (ExprRef p = difference(b, a, 1)) return ge0(p);
+  return logical_not(le(b, a));
 }
 
 ExprRef le(ExprRef a, ExprRef b) {
   if (is_real_type(a->type)) return real_compare(ExprKind::fle, a, b);
-  return ge0(sub(b, a));
+  if (ExprRef p = difference(b, a, 0)) return ge0(p);
+  if (prove_le(a, b)) return a->pool->boolean(true);
+  if (range_of(b).hi < range_of(a).lo) return a->pool->boolean(false);
+  return eq(max(a, b), b);  // a <= b exactly if b is the larger; nothing is added that could wrap
 }
 
 ExprRef eq(ExprRef a, ExprRef b) {

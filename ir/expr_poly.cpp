@@ -2,6 +2,8 @@
 // Polynomial arithmetic on integers, exact division, and the builders of integer expressions.
 #include "ir/expr_poly.h"
 
+#include "ir/range.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -28,16 +30,21 @@ int order(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
   return 0;
 }
 
-// An integer that does not fit is a fact about the model, not a crash: the pool remembers it and the importer says so.
+// A number of a sum that does not fit is noted. Where data is in the sum, what is left modulo 2^64 is what a machine
+// computes; among sizes alone it is a fact about the model, which the pool remembers and the importer says.
 int64_t narrow(__int128 v, bool& overflow) {
-  if (v > INT64_MAX || v < INT64_MIN) {
-    overflow = true;
-    return v > 0 ? INT64_MAX : -INT64_MAX;  // can be negated
-  }
-  return static_cast<int64_t>(v);
+  overflow |= v > INT64_MAX || v < INT64_MIN;
+  return static_cast<int64_t>(static_cast<uint64_t>(v));
 }
 
-thread_local bool g_overflow = false;
+thread_local bool g_overflow = false;   // a coefficient or a constant wrapped
+thread_local bool g_too_large = false;  // terms or factors were left out
+
+bool has_load(const Poly& p) {
+  return std::any_of(p.terms.begin(), p.terms.end(), [](const Term& t) {
+    return std::any_of(t.atoms.begin(), t.atoms.end(), [](ExprRef a) { return a->has_load; });
+  });
+}
 
 int64_t floor_div(int64_t a, int64_t b) {
   int64_t q = a / b;
@@ -64,7 +71,11 @@ Poly poly_of(const Term& t) {
 
 }  // namespace
 
-bool take_overflow() { return std::exchange(g_overflow, false); }
+bool take_overflow() {
+  const bool either = g_overflow || g_too_large;
+  g_overflow = g_too_large = false;
+  return either;
+}
 void note_overflow() { g_overflow = true; }
 
 void normalise(Poly& p) {
@@ -97,11 +108,12 @@ Poly to_poly(ExprRef e) {
 }
 
 ExprRef from_poly(ExprPool& pool, Poly p) {
-  if (g_overflow || p.terms.size() > kMostTerms) {
+  if (std::exchange(g_too_large, false) || p.terms.size() > kMostTerms) {
     pool.overflowed = true;
     g_overflow = false;
-    if (p.terms.size() > kMostTerms) return pool.integer(0);
+    return pool.integer(0);
   }
+  if (std::exchange(g_overflow, false) && !has_load(p)) pool.overflowed = true;
   if (p.terms.empty()) return pool.integer(p.constant);
   if (p.constant == 0 && p.terms.size() == 1 && p.terms[0].coefficient == 1 && p.terms[0].atoms.size() == 1) {
     return p.terms[0].atoms[0];
@@ -139,7 +151,7 @@ void append(Poly& sum, const Poly& more) {
   if (sum.terms.size() <= 4 * kMostTerms) return;
   normalise(sum);
   if (sum.terms.size() <= kMostTerms) return;
-  note_overflow();
+  g_too_large = true;
   sum = {};
 }
 
@@ -154,7 +166,7 @@ size_t degree(const Poly& p) { return p.terms.empty() ? 0 : p.terms.front().atom
 Poly multiply(const Poly& a, const Poly& b) {
   Poly r;
   if (degree(a) + degree(b) > kMostFactors || a.terms.size() * b.terms.size() > kMostTerms) {
-    note_overflow();
+    g_too_large = true;
     return r;
   }
   r.constant = narrow(static_cast<__int128>(a.constant) * b.constant, g_overflow);
@@ -176,7 +188,8 @@ Poly multiply(const Poly& a, const Poly& b) {
 }
 
 bool divide_term(const Term& t, const Term& divisor, Term& quotient) {
-  if (divisor.coefficient == 0 || t.coefficient % divisor.coefficient != 0) return false;
+  if (divisor.coefficient == 0 || (divisor.coefficient == -1 && t.coefficient == INT64_MIN)) return false;
+  if (t.coefficient % divisor.coefficient != 0) return false;
   if (!std::includes(t.atoms.begin(), t.atoms.end(), divisor.atoms.begin(), divisor.atoms.end(), less_atom)) return false;
   quotient.coefficient = t.coefficient / divisor.coefficient;
   quotient.atoms.clear();
@@ -203,7 +216,21 @@ void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r) {
   normalise(q);
 }
 
+std::pair<ExprRef, ExprRef> sides(ExprRef p) {
+  Poly large, small;
+  const Poly all = to_poly(p);
+  for (const Term& t : all.terms) {
+    if (t.coefficient > 0) large.terms.push_back(t);
+    else small.terms.push_back({t.atoms, narrow(-static_cast<__int128>(t.coefficient), g_overflow)});
+  }
+  if (all.constant >= 0) large.constant = all.constant;
+  else small.constant = narrow(-static_cast<__int128>(all.constant), g_overflow);
+  ExprRef first = from_poly(*p->pool, std::move(large));
+  return {first, from_poly(*p->pool, std::move(small))};
+}
+
 std::optional<ExprRef> exact_div(ExprRef a, ExprRef b) {
+  const Attempt attempt;
   Poly rest = to_poly(a), divisor = to_poly(b), quotient;
   if (divisor.is_constant() && divisor.constant == 0) return std::nullopt;
   const Term lead = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
@@ -215,7 +242,7 @@ std::optional<ExprRef> exact_div(ExprRef a, ExprRef b) {
     quotient = add(quotient, part);
     rest = add(rest, multiply(part, divisor), -1);
   }
-  if (!rest.is_constant() || rest.constant != 0) return std::nullopt;
+  if (attempt.lost() || !rest.is_constant() || rest.constant != 0) return std::nullopt;
   return from_poly(*a->pool, std::move(quotient));
 }
 
@@ -233,9 +260,10 @@ std::vector<ModPart> extract_mods(Poly& p) {
       if (--attempts < 0) return parts;
       k.coefficient = -k.coefficient;
       const Poly factor = poly_of(k);
+      const Attempt attempt;
       Poly rest = add(p, multiply(factor, dividend), -1);
       rest = add(rest, multiply(factor, multiply(divisor, to_poly(f))));
-      if (rest.terms.size() >= p.terms.size()) continue;
+      if (attempt.lost() || rest.terms.size() >= p.terms.size()) continue;
       p = std::move(rest);
       parts.push_back({k, f->args[0], f->args[1]});
       i = static_cast<size_t>(-1);
@@ -313,7 +341,7 @@ ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
     Term smaller;
     if (x.is_constant() || !divide_term(d, g, smaller)) continue;
     ExprRef rest = from_poly(pool, y);
-    if (!prove_ge0(rest) || !prove_ge0(from_poly(pool, add(add(poly_of(g), y, -1), Poly{{}, 1}, -1)))) continue;
+    if (!fits(x, pool) || !prove_in(rest, from_poly(pool, poly_of(g)))) continue;
     return div(from_poly(pool, x), from_poly(pool, poly_of(smaller)));
   }
   return nullptr;
@@ -321,16 +349,23 @@ ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
 
 ExprRef floordiv(ExprRef a, ExprRef b);
 
+// Of numbers that do not wrap: what is true of quotients is so of mathematical integers.
 ExprRef simplified_floordiv(ExprRef a, ExprRef b) {
   ExprPool& pool = *a->pool;
+  if (!fits(a) || !fits(b)) return binary_int(ExprKind::floordiv, a, b);
+  const Attempt attempt;
   if (auto q = exact_div(a, b)) return *q;
   Poly quotient, rest;
   const Poly divisor = to_poly(b);
   divide_terms(to_poly(a), divisor, quotient, rest);
+  if (attempt.lost() || !fits(rest, pool) || !fits(quotient, pool)) return binary_int(ExprKind::floordiv, a, b);
   ExprRef r = from_poly(pool, rest), q = from_poly(pool, quotient);
-  if (prove_ge0(r) && prove_ge0(sub(sub(b, r), pool.integer(1)))) return q;
+  if (prove_in(r, b)) return q;
   if (ExprRef reduced = reduce_by_factor(pool, rest, divisor)) return add(q, reduced);
-  if (r->kind == ExprKind::floordiv) return add(q, floordiv(r->args[0], mul(r->args[1], b)));
+  if (r->kind == ExprKind::floordiv && fits(r->args[0]) && range_of(r->args[1]).lo >= 1) {
+    const Poly both = multiply(to_poly(r->args[1]), divisor);
+    if (!attempt.lost() && fits(both, pool)) return add(q, floordiv(r->args[0], from_poly(pool, both)));
+  }
   return add(q, binary_int(ExprKind::floordiv, r, b));
 }
 
@@ -366,10 +401,10 @@ ExprRef int_max(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imax, a, b);
 
 ExprRef int_abs(ExprRef a) {
   if (prove_ge0(a)) return a;
-  if (prove_ge0(neg(a))) return neg(a);
+  if (prove_le(a, a->pool->integer(0)) && range_of(a).lo > INT64_MIN) return neg(a);
   // |-x| and |x| are one node: the sign whose first term is positive.
   const Poly p = to_poly(a);
-  if (!p.terms.empty() && p.terms.front().coefficient < 0) a = neg(a);
+  if (!p.terms.empty() && p.terms.front().coefficient < 0 && p.constant != INT64_MIN) a = neg(a);
   Node n{};
   n.kind = ExprKind::iabs;
   n.type = Scalar::i64;
@@ -378,7 +413,7 @@ ExprRef int_abs(ExprRef a) {
 }
 
 ExprRef bounded(ExprRef e, ExprRef n, int64_t flag) {
-  if (prove_ge0(e) && prove_ge0(sub(sub(n, e), e->pool->integer(1)))) return e;
+  if (prove_in(e, n)) return e;
   Node node{};
   node.kind = ExprKind::bounded;
   node.type = Scalar::i64;

@@ -2,6 +2,7 @@
 // Integer polynomials over atoms: the working form behind ExprKind::poly. Internal to ir/.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "ir/expr.h"
@@ -33,6 +34,10 @@ void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r);
 /// Sorts terms, merges equal monomials, drops zeros.
 void normalise(Poly& p);
 
+/// p >= 0 as it is evaluated: the sum of the terms above zero, and of those below without their signs. The first is at least
+/// the second exactly if p >= 0.
+std::pair<ExprRef, ExprRef> sides(ExprRef p);
+
 /// i64(real) in integers, or null: for sums, products and at most one division of sizes, with floor, ceil or neither, as long as
 /// what is added and multiplied stays below 2^24 (where reals are exact).
 ExprRef whole_of(ExprRef real);
@@ -41,6 +46,25 @@ ExprRef whole_of(ExprRef real);
 bool take_overflow();
 void note_overflow();
 
+/// An attempt: what overflows in it is not noted outside, and what was noted before stays so.
+class Attempt {
+ public:
+  Attempt() : before_(take_overflow()) {}
+  ~Attempt() {
+    take_overflow();
+    if (before_) note_overflow();
+  }
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+  bool lost() const { return take_overflow(); }
+
+ private:
+  bool before_;
+};
+
+/// True if the mathematical value of p, over what its atoms evaluate to, is proved to be >= 0; p itself may wrap.
+bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume = {});
+
 /// A poly written with modulo again: p = rest + sum factor * (dividend mod divisor). For print and emission.
 struct ModPart {
   Term factor;
@@ -48,6 +72,13 @@ struct ModPart {
   ExprRef divisor;
 };
 std::vector<ModPart> extract_mods(Poly& p);
+
+/// What a wrap of so many bits (negative: unsigned) keeps of v.
+inline int64_t low_bits(int64_t v, int64_t bits) {
+  const int unused = static_cast<int>(64 - (bits < 0 ? -bits : bits));
+  const uint64_t shifted = static_cast<uint64_t>(v) << unused;
+  return bits < 0 ? static_cast<int64_t>(shifted >> unused) : static_cast<int64_t>(shifted) >> unused;
+}
 
 /// Evaluates a unary or binary real operation on numbers, in double.
 double fold_unary(ExprKind kind, double a);

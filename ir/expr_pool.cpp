@@ -5,9 +5,11 @@
 #include <deque>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "ir/expr.h"
 #include "ir/expr_poly.h"
+#include "ir/range.h"
 
 namespace tfcc::ir {
 namespace {
@@ -48,7 +50,7 @@ bool same_terms(const std::vector<Term>& a, const std::vector<Term>& b) {
 // Reals are equal when their bits are, so that 0.0 and -0.0 stay apart and NaN equals itself.
 bool same_node(const Node& a, const Node& b) {
   return a.kind == b.kind && a.type == b.type && a.value == b.value &&
-         std::bit_cast<uint64_t>(a.real) == std::bit_cast<uint64_t>(b.real) && a.name == b.name && a.args == b.args &&
+         a.dtype == b.dtype && std::bit_cast<uint64_t>(a.real) == std::bit_cast<uint64_t>(b.real) && a.name == b.name && a.args == b.args &&
          same_terms(a.terms, b.terms);
 }
 
@@ -72,6 +74,7 @@ int compare(ExprRef a, ExprRef b) {
   if (int c = three_way(a->kind, b->kind)) return c;
   if (int c = three_way(a->value, b->value)) return c;
   if (int c = three_way(a->type, b->type)) return c;
+  if (int c = three_way(a->dtype, b->dtype)) return c;
   if (int c = a->name.compare(b->name)) return c < 0 ? -1 : 1;
   if (int c = three_way(std::bit_cast<uint64_t>(a->real), std::bit_cast<uint64_t>(b->real))) return c;
   if (int c = compare_lists(a->args, b->args)) return c;
@@ -95,6 +98,9 @@ struct ExprPool::Impl {
   std::map<std::string, SymbolRange, std::less<>> ranges;
   std::unordered_map<ExprRef, bool> proofs;
   std::unordered_map<std::pair<ExprRef, ExprRef>, ExprRef, PairHash> quotients;
+  Known known;
+  std::vector<ExprRef> assumed;
+  std::unordered_set<ExprRef> is_assumed;
 };
 
 ExprPool::ExprPool() : impl_(new Impl) {}
@@ -172,8 +178,18 @@ ExprRef ExprPool::param(std::string_view name, Scalar type) {
 }
 
 ExprRef ExprPool::load(int64_t slot, Scalar type, std::vector<ExprRef> indices) {
+  switch (type) {
+    case Scalar::i64: return load(slot, DType::i64, std::move(indices));
+    case Scalar::f32: return load(slot, DType::f32, std::move(indices));
+    case Scalar::f64: return load(slot, DType::f64, std::move(indices));
+    default: return load(slot, DType::boolean, std::move(indices));
+  }
+}
+
+ExprRef ExprPool::load(int64_t slot, DType dtype, std::vector<ExprRef> indices) {
   for (ExprRef i : indices) ill_typed |= i->type != Scalar::i64;
-  Node n = make(ExprKind::load, type);
+  Node n = make(ExprKind::load, scalar_of(dtype));
+  n.dtype = n.type == Scalar::f32 ? DType::f32 : dtype;
   n.value = slot;
   n.args = std::move(indices);
   return intern(std::move(n));
@@ -183,6 +199,7 @@ void ExprPool::set_range(std::string_view symbol, SymbolRange range) {
   impl_->ranges[std::string(symbol)] = range;
   impl_->proofs.clear();
   impl_->quotients.clear();
+  impl_->known = {};
 }
 
 SymbolRange ExprPool::range(std::string_view symbol) const {
@@ -201,6 +218,14 @@ ExprRef ExprPool::quotient(ExprRef a, ExprRef b) const {
   auto it = impl_->quotients.find({a, b});
   return it == impl_->quotients.end() ? nullptr : it->second;
 }
+
+ExprPool::Known& ExprPool::known() { return impl_->known; }
+
+void ExprPool::assume_size(ExprRef magnitude) {
+  if (impl_->is_assumed.insert(magnitude).second) impl_->assumed.push_back(magnitude);
+}
+
+const std::vector<ExprRef>& ExprPool::assumed() const { return impl_->assumed; }
 
 void ExprPool::keep_quotient(ExprRef a, ExprRef b, ExprRef result) { impl_->quotients.emplace(std::pair(a, b), result); }
 

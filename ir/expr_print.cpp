@@ -154,6 +154,7 @@ class Printer {
       case ExprKind::cos: return {call("cos", {a[0]}), kAtom};
       case ExprKind::atan: return {call("atan", {a[0]}), kAtom};
       case ExprKind::bitand_: return {call("bitand", {a[0], a[1]}), kAtom};
+      case ExprKind::wrap: return {call(((e->value > 0 ? "i" : "u") + std::to_string(std::abs(e->value))).c_str(), {a[0]}), kAtom};
       case ExprKind::floor: return {call("floor", {a[0]}), kAtom};
       case ExprKind::ceil: return {call("ceil", {a[0]}), kAtom};
       case ExprKind::rint: return {call("rint", {a[0]}), kAtom};

@@ -27,7 +27,7 @@ class Rewriter {
     if (e->kind == ExprKind::load) {
       std::vector<ExprRef> at;
       for (ExprRef a : e->args) at.push_back(run(a));
-      ExprRef load = pool_.load(e->value, e->type, std::move(at));
+      ExprRef load = pool_.load(e->value, e->dtype, std::move(at));
       ExprRef r = leaf_ ? leaf_(load) : nullptr;
       return r ? r : load;
     }
@@ -50,13 +50,17 @@ class Rewriter {
       case ExprKind::floordiv: return div(arg(0), arg(1));
       case ExprKind::imin: case ExprKind::fmin: return min(arg(0), arg(1));
       case ExprKind::bitand_: return bit_and(arg(0), arg(1));
+      case ExprKind::wrap: return wrap(arg(0), static_cast<int>(std::abs(e->value)), e->value > 0);
       case ExprKind::imax: case ExprKind::fmax: return max(arg(0), arg(1));
       case ExprKind::iabs: return abs(arg(0));
       case ExprKind::bounded: return bounded(arg(0), arg(1), e->value);
       case ExprKind::f2i: return convert(arg(0), Scalar::i64);
       case ExprKind::i2f: case ExprKind::f2f: return convert(arg(0), e->type);
       case ExprKind::select: return rebuild_select(e);
-      case ExprKind::ge0: return le(pool_.integer(0), arg(0));
+      case ExprKind::ge0: {
+        const auto [large, small] = sides(e->args[0]);
+        return le(run(small), run(large));
+      }
       case ExprKind::eq0: return eq(arg(0), pool_.integer(0));
       case ExprKind::band: case ExprKind::bor: return rebuild_junction(e);
       case ExprKind::bnot: return logical_not(arg(0));

@@ -86,8 +86,9 @@ std::optional<Ratio> quotient(ExprRef e) {
 }  // namespace
 
 ExprRef whole_of(ExprRef real) {
+  if (!made_of_sizes(real)) return nullptr;
   const auto r = quotient(real);
-  if (!r || !made_of_sizes(r->num) || !made_of_sizes(r->den)) return nullptr;
+  if (!r) return nullptr;
   if (prove_ge0(r->num)) return rounded_down(*r);
   if (prove_ge0(neg(r->num))) return rounded_up(*r);
   return select(le(real->pool->integer(0), r->num), rounded_down(*r), rounded_up(*r));

@@ -29,8 +29,6 @@ struct Type {
 };
 /// "f32[B,S,64]"
 std::string to_string(const Type& type);
-/// The scalar type in which an element of this type computes: i64, f32, f64 or boolean.
-Scalar scalar_of(DType t);
 
 struct Value {
   std::string name;            // without sigil

@@ -24,7 +24,7 @@ Result<Graph> parse(std::string_view text, const std::string& name = "<text>");
 /// A scalar expression; `index` and `slot` resolve names to index variables and operand slots (null: unknown name).
 Result<ExprRef> parse_expr(std::string_view text, ExprPool& pool,
                            const std::function<ExprRef(std::string_view)>& name,
-                           const std::function<std::optional<std::pair<int64_t, Scalar>>(std::string_view)>& slot);
+                           const std::function<std::optional<std::pair<int64_t, DType>>(std::string_view)>& slot);
 
 /// True for names that the text form uses itself (functions, keywords, single lower-case letters, t0, i18): no symbol
 /// may be called so.

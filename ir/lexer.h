@@ -77,7 +77,7 @@ std::string index_name(int64_t number);
 
 /// Parses an expression at the lexer's position; the callbacks are those of ir.h's parse_expr.
 using NameScope = std::function<ExprRef(std::string_view)>;
-using SlotScope = std::function<std::optional<std::pair<int64_t, Scalar>>(std::string_view)>;
+using SlotScope = std::function<std::optional<std::pair<int64_t, DType>>(std::string_view)>;
 Result<ExprRef> parse_expr(Lexer& lexer, ExprPool& pool, const NameScope& name,
                            const SlotScope& slot);
 

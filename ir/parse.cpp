@@ -386,13 +386,13 @@ class GraphParser : WordParser {
       const auto it = scope.find(n);
       return it != scope.end() ? it->second : symbol(n);
     };
-    const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, Scalar>> {
+    const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
       // Score and visible have operands of their own, also for what is q, k or v at the same time.
       const size_t first = op.kind == OpKind::attention ? std::min<size_t>(3, op.operands.size()) : 0;
       const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
       if (it == op.operands.end()) return std::nullopt;
-      return std::pair(it - op.operands.begin(), scalar_of(graph_.value(v).type.dtype));
+      return std::pair(it - op.operands.begin(), graph_.value(v).type.dtype);
     };
     TFCC_TRY(e, parse_expr(lexer_, graph_.pool(), name, slot));
     return {};

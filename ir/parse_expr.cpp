@@ -273,11 +273,24 @@ class ExprParser {
     return lexer_.error_before(fmt::format("unknown function '{}' of {} arguments", f, a.size()));
   }
 
+  // Of i2 to i32 and u2 to u32, negative if unsigned; else 0.
+  static int wrapped_bits(std::string_view f) {
+    int bits = 0;
+    if (f.size() < 2 || (f[0] != 'i' && f[0] != 'u')) return 0;
+    const auto [end, status] = std::from_chars(f.data() + 1, f.data() + f.size(), bits);
+    if (status != std::errc{} || end != f.data() + f.size() || bits < 2 || bits > 32) return 0;
+    return f[0] == 'i' ? bits : -bits;
+  }
+
   Result<ExprRef> call_unary(const std::string& f, ExprRef a) {
     if (f == "i64") return convert(a, Scalar::i64);
     if (f == "f32") return convert(a, Scalar::f32);
     if (f == "f64") return convert(a, Scalar::f64);
     if (f == "bool") return convert(a, Scalar::boolean);
+    if (const int bits = wrapped_bits(f); bits != 0) {
+      TFCC_TRY_VOID(want(a, Scalar::i64, f));
+      return wrap(a, std::abs(bits), bits > 0);
+    }
     if (f == "abs" && is_number(a)) return abs(a);
     if (f == "isnan" && is_real(a)) return is_nan(a);
     for (const UnaryFunction& u : kUnaryFunctions) {

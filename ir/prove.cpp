@@ -2,18 +2,19 @@
 // The prover of p >= 0: replaces one atom at a time by the bound that the sign of its coefficient asks for. Deepest
 // atoms go first (a floordiv before the index inside it, an index before the symbols of its extent). It has a step
 // budget, because min and max split into cases; running out means "not proved", never "false".
+// The claim is one about mathematical integers, of which the atoms are those that a machine computes. What defines an
+// atom (floor(a / d) <= a / d) may be used where its arguments cannot wrap; elsewhere the atom has its range and no more.
 #include <algorithm>
 #include <numeric>
 #include <optional>
 
-#include "ir/expr_poly.h"
+#include "ir/range.h"
 
 namespace tfcc::ir {
 namespace {
 
 constexpr int kSteps = 400;
 constexpr int kTerms = 1 << 14;  // looked at in all steps together
-constexpr int64_t kLargestSize = int64_t{1} << 40;  // no size of an input is larger
 
 struct Prover {
   ExprPool& pool;
@@ -69,12 +70,27 @@ struct Prover {
   // Is x*q + r >= 0, with x at its lower bound (low) or its upper bound?
   bool at(const Poly& bound, const Poly& q, const Poly& r) { return ge0(add(multiply(q, bound), r)); }
 
+  // An argument as a bound: itself, or where it may wrap the end of its range.
+  static Poly bound_of(ExprRef a, bool low) {
+    if (fits(a)) return to_poly(a);
+    const Interval range = range_of(a);
+    return {{}, low ? range.lo : range.hi};
+  }
+
+  bool at_range(ExprRef x, const Poly& q, const Poly& r, bool low) {
+    const Interval range = range_of(x);
+    return at(Poly{{}, low ? range.lo : range.hi}, q, r);
+  }
+
   bool eliminate(ExprRef x, const Poly& q, const Poly& r, bool low) {
     switch (x->kind) {
       case ExprKind::index:
         return low ? ge0(r) : at(add(to_poly(x->args[0]), Poly{{}, 1}, -1), q, r);
-      case ExprKind::bounded:
-        return low ? ge0(r) : at(add(to_poly(x->args[1]), Poly{{}, 1}, -1), q, r);
+      case ExprKind::bounded: {  // 0 where n is
+        if (low) return ge0(r);
+        ExprRef n = x->args[1];
+        return fits(n) ? at(add(to_poly(n), Poly{{}, 1}, -1), q, r) && (range_of(n).lo >= 1 || ge0(r)) : at_range(x, q, r, low);
+      }
       case ExprKind::symbol: {
         const SymbolRange range = pool.range(x->name);
         if (low) return at(Poly{{}, range.min}, q, r);
@@ -85,27 +101,28 @@ struct Prover {
       case ExprKind::imax: {
         // min is below both and equals one of them: as a lower bound both must do, as an upper bound either does.
         const bool both = (x->kind == ExprKind::imin) == low;
-        const bool first = at(to_poly(x->args[0]), q, r);
+        const bool first = at(bound_of(x->args[0], low), q, r);
         if (first != both) return first;
-        return at(to_poly(x->args[1]), q, r);
+        return at(bound_of(x->args[1], low), q, r);
       }
       case ExprKind::iabs: {
+        if (!fits(x->args[0]) || range_of(x->args[0]).lo == INT64_MIN) return at_range(x, q, r, low);
         if (low && ge0(r)) return true;
         const Poly a = to_poly(x->args[0]);
         const bool first = at(a, q, r);
         return low ? first || at(scale(a, -1), q, r) : first && at(scale(a, -1), q, r);
       }
       case ExprKind::select:
-        return at(to_poly(x->args[1]), q, r) && at(to_poly(x->args[2]), q, r);
+        return at(bound_of(x->args[1], low), q, r) && at(bound_of(x->args[2], low), q, r);
       default:
-        return false;  // loads and float conversions can be anything
+        return at_range(x, q, r, low);
     }
   }
 
   // f + r >= 0 is a + d*r >= 0, and r - f >= 0 is a <= d*r + d - 1, for f = floor(a/d), d > 0: an equal claim, so that nothing
   // else needs to be tried.
   std::optional<Poly> without_floor(ExprRef x, const Poly& p) {
-    if (x->kind != ExprKind::floordiv) return std::nullopt;
+    if (x->kind != ExprKind::floordiv || !fits(x->args[0]) || !fits(x->args[1])) return std::nullopt;
     Poly q, r;
     split_by_atom(p, x, q, r);
     if (!q.is_constant() || (q.constant != 1 && q.constant != -1)) return std::nullopt;
@@ -119,6 +136,7 @@ struct Prover {
 
   // d*f >= a - d + 1 and d*f <= a for f = floor(a/d), d > 0: multiply the claim by d.
   bool eliminate_floordiv(ExprRef x, const Poly& q, const Poly& r, bool low) {
+    if (!fits(x->args[0]) || !fits(x->args[1])) return at_range(x, q, r, low);
     const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
     if (!ge0(add(d, Poly{{}, 1}, -1))) return false;
     const Poly scaled = multiply(d, r);
@@ -134,11 +152,8 @@ struct Prover {
 namespace {
 
 bool proved(const Poly& p, ExprPool& pool) {
-  const bool before = take_overflow();
-  const bool result = Prover{pool}.ge0(p);
-  const bool overflow = take_overflow();
-  if (before) note_overflow();
-  return result && !overflow;
+  const Attempt attempt;
+  return Prover{pool}.ge0(p) && !attempt.lost();
 }
 
 }  // namespace
@@ -175,14 +190,25 @@ std::vector<int64_t> multiples(const Poly& claim, const Poly& assumption) {
 
 }  // namespace
 
-bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
+namespace {
+
+// b - a - less >= 0.
+bool never_less(ExprRef b, ExprRef a, int64_t less, const std::vector<ExprRef>& assume) {
+  const Attempt attempt;
+  const Poly difference = add(add(to_poly(b), to_poly(a), -1), Poly{{}, less}, -1);
+  return !attempt.lost() && claim_ge0(from_poly(*a->pool, difference), assume);
+}
+
+}  // namespace
+
+bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
   ExprPool& pool = *p->pool;
   std::optional<bool> alone = pool.proof(p);
   if (!alone) pool.keep_proof(p, *(alone = proved(to_poly(p), pool)));
   if (*alone || assume.empty()) return *alone;
-  const bool before = take_overflow();  // what does not fit here is an attempt that fails
+  const Attempt whole;
   bool found = false;
-  auto attempt = [&](const Poly& claim) { return found = !take_overflow() && proved(claim, pool); };
+  auto attempt = [&](const Poly& claim) { return found = !whole.lost() && proved(claim, pool); };
   const Poly poly = without_floors(p);
   for (size_t i = 0; i < assume.size() && !found; ++i) {
     const Poly first = to_poly(assume[i]);
@@ -194,9 +220,23 @@ bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
       if (found) break;
     }
   }
-  take_overflow();
-  if (before) note_overflow();
   return found;
+}
+
+bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
+  return range_of(p).lo >= 0 || (claim_ge0(p, assume) && fits(p));
+}
+
+bool prove_le(ExprRef a, ExprRef b, const std::vector<ExprRef>& assume) {
+  if (range_of(a).hi <= range_of(b).lo) return true;
+  return never_less(b, a, 0, assume) && fits(a) && fits(b);
+}
+
+bool prove_in(ExprRef e, ExprRef n, const std::vector<ExprRef>& assume) {
+  const Interval range = range_of(e);
+  if (range.lo >= 0 && range.hi < range_of(n).lo) return true;
+  // What lies between two numbers of 64 bits does not wrap.
+  return claim_ge0(e, assume) && fits(n) && never_less(n, e, 1, assume);
 }
 
 }  // namespace tfcc::ir

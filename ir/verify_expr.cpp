@@ -11,6 +11,7 @@
 #include "ir/elements.h"
 #include "ir/ir.h"
 #include "ir/lexer.h"
+#include "ir/range.h"
 #include "ir/rules.h"
 
 namespace tfcc::ir {
@@ -36,7 +37,7 @@ void assume(ExprRef c, bool truth, std::vector<ExprRef>& out) {
       out.push_back(truth ? c->args[0] : sub(pool.integer(-1), c->args[0]));
       return;
     case ExprKind::eq0:
-      if (!truth) return;
+      if (!truth || !fits_twice(to_poly(c->args[0]), pool)) return;
       out.push_back(c->args[0]);
       out.push_back(neg(c->args[0]));
       return;
@@ -110,7 +111,8 @@ class ExprChecker {
     if (n->args.size() != v.type.rank()) {  // E3
       problem(fmt::format("load of %{} with {} indices, its rank is {} (E3)", value_name(v.name),
                           n->args.size(), v.type.rank()));
-    } else if (n->type != scalar_of(v.type.dtype)) {
+    } else if (n->type != scalar_of(v.type.dtype) ||
+               (n->type == Scalar::i64 && n->dtype != v.type.dtype)) {
       problem(fmt::format("load of %{} in another type than its own (E3)", value_name(v.name)));
     }
   }
@@ -122,7 +124,7 @@ class ExprChecker {
 
   bool in_range(ExprRef i, ExprRef dim, const std::vector<ExprRef>& assumed) {
     if (i->kind == ExprKind::index && i->args[0] == dim) return true;
-    return prove_ge0(i, assumed) && prove_ge0(sub(sub(dim, i), i->pool->integer(1)), assumed);
+    return prove_in(i, dim, assumed);
   }
 
   bool all_in_range(ExprRef load, const std::vector<ExprRef>& assumed) {

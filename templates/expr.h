@@ -132,8 +132,14 @@ template <class A, class B>
 TFCC_FN auto imax(A a, B b) { using T = decltype(a + b); return (T)a > (T)b ? (T)a : (T)b; }
 template <class A, class B>
 TFCC_FN i64 ibitand(A a, B b) { return (i64)a & (i64)b; }
+/// The least integer is its own magnitude, as in two's complement.
 template <class A>
-TFCC_FN A iabs(A a) { return a < 0 ? -a : a; }
+TFCC_FN A iabs(A a) { return a < 0 ? (A)(0 - (u64)a) : a; }
+/// The low bits of an integer, as a signed and as an unsigned number.
+template <int bits>
+TFCC_FN i64 wrap_signed(i64 a) { return (i64)((u64)a << (64 - bits)) >> (64 - bits); }
+template <int bits>
+TFCC_FN i64 wrap_unsigned(i64 a) { return (i64)((u64)a << (64 - bits) >> (64 - bits)); }
 
 /// e if 0 <= e < n, else the nearest such value (0 for n = 0), and the flag is raised.
 template <class N>

@@ -48,17 +48,17 @@ std::string source_of(const std::vector<Function>& functions, ir::ExprPool& pool
   names.pointer = [](int64_t slot) { return "a" + std::to_string(slot); };
   names.dims = [&](int64_t slot) -> std::vector<ExprRef> {
     if (slot == 2) return {};
-    if (slot == 1) return {pool.symbol("N")};
+    if (slot == 1 || slot == 3) return {pool.symbol("N")};
     return {pool.symbol("N"), pool.integer(5)};
   };
-  std::string text = "#include \"expr.h\"\n#define ARGS const f32* a0, const i64* a1, const b8* a2, u32* flags, idx N, idx i0, idx i1\n", table;
+  std::string text = "#include \"expr.h\"\n#define ARGS const f32* a0, const i64* a1, const b8* a2, const i32* a3, u32* flags, idx N, idx i0, idx i1\n", table;
   for (size_t k = 0; k < functions.size(); ++k) {
     text += fmt::format("static f32 value{}([[maybe_unused]] ARGS) {{ {} }}\n", k, codegen::cpp_body(functions[k].expr, names));
     table += fmt::format("value{}, ", k);
   }
   return text + "static f32 (*const table[])(ARGS) = {" + table + "};\n" +
-         "TFCC_KERNEL(all) { for (i64 k = begin; k < end; ++k) ((f32*)a[3])[k] = "
-         "table[k]((const f32*)a[0], (const i64*)a[1], (const b8*)a[2], flags, n[0], n[1], n[2]); }\n";
+         "TFCC_KERNEL(all) { for (i64 k = begin; k < end; ++k) ((f32*)a[4])[k] = "
+         "table[k]((const f32*)a[0], (const i64*)a[1], (const b8*)a[2], (const i32*)a[3], flags, n[0], n[1], n[2]); }\n";
 }
 
 bool close(double a, double b, double tolerance) {
@@ -84,7 +84,7 @@ TEST_P(RandomExpressions, CompiledByClang) {
   int compared = 0;
   for (int t = 0; t < kSamples && !HasFailure(); ++t) {
     const RawSample sample = ir::random_sample(random);
-    kernels.run("all", {sample.n, sample.at[0], sample.at[1]}, {sample.reals.data(), sample.ints.data(), &sample.truth, got.data()}, kPerUnit);
+    kernels.run("all", {sample.n, sample.at[0], sample.at[1]}, {sample.reals.data(), sample.ints.data(), &sample.truth, sample.narrow.data(), got.data()}, kPerUnit);
     for (int k = 0; k < kPerUnit; ++k) {
       const Function& f = functions[static_cast<size_t>(k)];
       ir::RawEval eval(sample);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random expressions as plain trees with their own evaluation, for comparing everything that ir/expr makes of them:
-// floor divisions of negatives, infinities and NaN, saturating conversions, guarded and clamped loads.
+// floor divisions of negatives, integers that wrap at 64 bits and at fewer, infinities and NaN, saturating conversions,
+// guarded and clamped loads by numbers of which data makes the worst.
 #pragma once
 
 #include <cfenv>
@@ -16,32 +17,38 @@ namespace tfcc::ir {
 /// One application of an operator, before any builder has seen it. `kind` names a real function of one argument.
 struct Raw {
   enum Op { number, index, size, load, add, sub, mul, div, mod, min, max, abs, neg, pow, select, bounded, convert, lt, le, eq,
-            logical_and, logical_or, logical_not, is_nan, unary } op;
+            logical_and, logical_or, logical_not, is_nan, unary, bit_and, wrap } op;
   Scalar type;
-  double value = 0;                  // of a number; index number; operand of a load
+  double value = 0;                  // of a number; index number; operand of a load; bits of a wrap, negative: unsigned
   ExprKind kind = ExprKind::exp;
   std::vector<Raw> args = {};
 };
 
-/// Where an expression is evaluated. Operand 0: f32[n,5], 1: i64[n], 2: bool[]; index 0 over n, 1 over 5; flag 0.
+/// Where an expression is evaluated. Operand 0: f32[n,5], 1: i64[n], 2: bool[], 3: i32[n]; index 0 over n, 1 over 5; flag 0.
 struct RawSample {
   int64_t n;
   int64_t at[2];
   std::vector<float> reals;
   std::vector<int64_t> ints;
   bool truth;
+  std::vector<int32_t> narrow;
 };
 
 inline RawSample random_sample(std::mt19937& random) {
   constexpr float kSpecial[] = {0, 1, -1, 0.5f, INFINITY, -INFINITY, NAN, 1e30f, 1e-40f, 2049.0f};
-  RawSample s{static_cast<int64_t>(random() % 4) + 1, {}, {}, {}, random() % 2 == 0};
+  constexpr int64_t kExtreme[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, int64_t{1} << 62, -(int64_t{1} << 62),
+                                  INT32_MIN, INT32_MAX, int64_t{1} << 32, -1, 0, 1, int64_t{-7} << 40};
+  RawSample s{static_cast<int64_t>(random() % 4) + 1, {}, {}, {}, random() % 2 == 0, {}};
   s.at[0] = static_cast<int64_t>(random() % static_cast<uint32_t>(s.n));
   s.at[1] = static_cast<int64_t>(random() % 5);
   for (int64_t k = 0; k < s.n * 5; ++k) {
     const float plain = static_cast<float>(static_cast<int>(random() % 4001) - 2000) / 128.0f;
     s.reals.push_back(random() % 4 ? plain : kSpecial[random() % std::size(kSpecial)]);
   }
-  for (int64_t k = 0; k < s.n; ++k) s.ints.push_back(static_cast<int64_t>(random() % 41) - 20);
+  for (int64_t k = 0; k < s.n; ++k) {
+    s.ints.push_back(random() % 3 ? static_cast<int64_t>(random() % 41) - 20 : kExtreme[random() % std::size(kExtreme)]);
+    s.narrow.push_back(static_cast<int32_t>(random() % 3 ? static_cast<int64_t>(random() % 41) - 20 : kExtreme[random() % std::size(kExtreme)]));
+  }
   return s;
 }
 
@@ -59,11 +66,11 @@ class RawMaker {
         case 1: return {Raw::index, Scalar::i64, 0};
         case 2: return {Raw::index, Scalar::i64, 1};
         case 3: return {Raw::size, Scalar::i64};
-        default: return {Raw::load, Scalar::i64, 1, {}, {{Raw::index, Scalar::i64, 0}}};
+        default: return {Raw::load, Scalar::i64, pick(3) ? 1.0 : 3.0, {}, {{Raw::index, Scalar::i64, 0}}};
       }
     }
     Raw a = integer(depth - 1);
-    switch (pick(13)) {
+    switch (pick(15)) {
       case 0: return two(Raw::add, a, integer(depth - 1));
       case 1: return two(Raw::sub, a, integer(depth - 1));
       case 2: return two(Raw::mul, a, integer(depth - 2));
@@ -76,6 +83,8 @@ class RawMaker {
       case 9: return choice(condition(depth - 1), a, integer(depth - 1));
       case 10: return two(Raw::bounded, a, pick(2) ? literal(5) : Raw{Raw::size, Scalar::i64});
       case 11: return {Raw::convert, Scalar::i64, 0, {}, {condition(depth - 1)}};
+      case 12: return two(Raw::bit_and, a, integer(depth - 1));
+      case 13: return {Raw::wrap, Scalar::i64, kBits[pick(std::size(kBits))], {}, {a}};
       default: return {Raw::convert, Scalar::i64, 0, {}, {real(depth - 1)}};
     }
   }
@@ -124,6 +133,7 @@ class RawMaker {
   }
 
  private:
+  static constexpr double kBits[] = {32, -32, 16, 8, -8, 4};
   int pick(size_t n) { return static_cast<int>(random_() % n); }
   static Raw of(Scalar type, Raw::Op op, Raw a, Raw b) { return {op, type, 0, {}, {std::move(a), std::move(b)}}; }
   static Raw two(Raw::Op op, Raw a, Raw b) { const Scalar t = a.type; return of(t, op, std::move(a), std::move(b)); }
@@ -167,8 +177,11 @@ inline ExprRef build(const Raw& r, ExprPool& pool) {
     case Raw::load: {
       std::vector<ExprRef> at;
       for (const Raw& i : r.args) at.push_back(build(i, pool));
+      if (r.value == 3) return pool.load(3, DType::i32, at);
       return pool.load(static_cast<int64_t>(r.value), r.type, at);
     }
+    case Raw::bit_and: return bit_and(a(0), a(1));
+    case Raw::wrap: return wrap(a(0), static_cast<int>(std::fabs(r.value)), r.value > 0);
     case Raw::add: return add(a(0), a(1));
     case Raw::sub: return sub(a(0), a(1));
     case Raw::mul: return mul(a(0), a(1));
@@ -195,7 +208,7 @@ inline ExprRef build(const Raw& r, ExprPool& pool) {
 }
 
 /// The value of a tree by C++ itself. `open` is set where docs/expressions.md leaves the result open: the sign of a zero,
-/// the last bit of a cube, an integer beyond what a double holds.
+/// the last bit of a cube, the rounding of an integer beyond what a double holds.
 class RawEval {
  public:
   explicit RawEval(const RawSample& sample) : s_(sample) {}
@@ -213,16 +226,17 @@ class RawEval {
   int64_t i(const Raw& r) { return (*this)(r).i; }
   double d(const Raw& r) { return (*this)(r).r; }
 
-  int64_t checked(__int128 v) {
-    if (v > largest || v < -largest) open = true;
-    return static_cast<int64_t>(v);
+  static int64_t wrapped(__int128 v) { return static_cast<int64_t>(static_cast<uint64_t>(v)); }
+  static int64_t low_bits_of(__int128 v, int bits) {
+    const __int128 size = __int128{1} << std::abs(bits);
+    const __int128 low = (v % size + size) % size;
+    return static_cast<int64_t>(bits > 0 && low >= size / 2 ? low - size : low);
   }
 
   static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
   int64_t truncated(double v) {
     if (std::isnan(v)) return 0;
-    if (std::fabs(v) >= static_cast<double>(largest)) open = true;
     return v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : static_cast<int64_t>(v);
   }
 
@@ -230,24 +244,26 @@ class RawEval {
     if (r.op == Raw::number) return static_cast<int64_t>(r.value);
     if (r.op == Raw::index) return s_.at[static_cast<int>(r.value)];
     if (r.op == Raw::size) return s_.n;
-    if (r.op == Raw::load) return s_.ints[static_cast<size_t>(i(r.args[0]))];
+    if (r.op == Raw::load) return r.value == 3 ? s_.narrow[static_cast<size_t>(i(r.args[0]))] : s_.ints[static_cast<size_t>(i(r.args[0]))];
     if (r.op == Raw::select) return i(r.args[i(r.args[0]) ? 1 : 2]);
     if (r.op == Raw::convert) return r.args[0].type == Scalar::boolean ? i(r.args[0]) : truncated(d(r.args[0]));
     const __int128 a = i(r.args[0]), b = r.args.size() > 1 ? i(r.args[1]) : 0;
     switch (r.op) {
-      case Raw::add: return checked(a + b);
-      case Raw::sub: return checked(a - b);
-      case Raw::mul: return checked(a * b);
+      case Raw::add: return wrapped(a + b);
+      case Raw::sub: return wrapped(a - b);
+      case Raw::mul: return wrapped(a * b);
       case Raw::div: return floor_div(static_cast<int64_t>(a), static_cast<int64_t>(b));
-      case Raw::mod: return checked(a - b * floor_div(static_cast<int64_t>(a), static_cast<int64_t>(b)));
-      case Raw::min: return checked(std::min(a, b));
-      case Raw::max: return checked(std::max(a, b));
-      case Raw::abs: return checked(a < 0 ? -a : a);
-      case Raw::neg: return checked(-a);
+      case Raw::mod: return wrapped(a - b * floor_div(static_cast<int64_t>(a), static_cast<int64_t>(b)));
+      case Raw::min: return wrapped(std::min(a, b));
+      case Raw::max: return wrapped(std::max(a, b));
+      case Raw::abs: return wrapped(a < 0 ? -a : a);
+      case Raw::neg: return wrapped(-a);
+      case Raw::bit_and: return static_cast<int64_t>(a) & static_cast<int64_t>(b);
+      case Raw::wrap: return low_bits_of(a, static_cast<int>(r.value));
       default: break;
     }
     flagged |= a < 0 || a >= b;  // bounded
-    return checked(std::max<__int128>(0, std::min(a, b - 1)));
+    return wrapped(std::max<__int128>(0, std::min(a, b - 1)));
   }
 
   bool truth(const Raw& r) {
@@ -272,7 +288,11 @@ class RawEval {
     if (r.op == Raw::number) return r.value;
     if (r.op == Raw::load) return s_.reals[static_cast<size_t>(i(r.args[0]) * 5 + i(r.args[1]))];
     if (r.op == Raw::select) return d(r.args[i(r.args[0]) ? 1 : 2]);
-    if (r.op == Raw::convert && r.args[0].type == Scalar::i64) return static_cast<double>(i(r.args[0]));
+    if (r.op == Raw::convert && r.args[0].type == Scalar::i64) {
+      const int64_t v = i(r.args[0]);
+      open |= v > largest || v < -largest;
+      return static_cast<double>(v);
+    }
     const double a = d(r.args[0]), b = r.args.size() > 1 ? d(r.args[1]) : 0;
     switch (r.op) {
       case Raw::add: return a + b;
@@ -327,7 +347,7 @@ inline ScalarValue interpret(ExprRef e, const RawSample& s, bool& flagged) {
   env.indices = s.at;
   env.load = [&](int64_t slot, std::span<const int64_t> at, int64_t& i, double& r) {
     if (slot == 0) r = s.reals.at(static_cast<size_t>(at[0] * 5 + at[1]));
-    else i = slot == 1 ? s.ints.at(static_cast<size_t>(at[0])) : s.truth;
+    else i = slot == 1 ? s.ints.at(static_cast<size_t>(at[0])) : slot == 3 ? s.narrow.at(static_cast<size_t>(at[0])) : s.truth;
   };
   env.flag = [&](int64_t) { flagged = true; };
   return eval_expr(e, env, true);

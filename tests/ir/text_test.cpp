@@ -204,10 +204,10 @@ TEST(Text, ExpressionsReadBackAsTheSameNode) {
     if (s == "i1") return pool.index(1, pool.integer(5));
     return s == "N" ? n : nullptr;
   };
-  const auto slot = [&](std::string_view s) -> std::optional<std::pair<int64_t, Scalar>> {
-    if (s == "0") return std::pair(int64_t{0}, Scalar::f32);
-    if (s == "1") return std::pair(int64_t{1}, Scalar::i64);
-    if (s == "2") return std::pair(int64_t{2}, Scalar::boolean);
+  const auto slot = [&](std::string_view s) -> std::optional<std::pair<int64_t, DType>> {
+    if (s == "0") return std::pair(int64_t{0}, DType::f32);
+    if (s == "1") return std::pair(int64_t{1}, DType::i64);
+    if (s == "2") return std::pair(int64_t{2}, DType::boolean);
     return std::nullopt;
   };
   int failures = 0;
