@@ -6,6 +6,7 @@
 #include "codegen/artifact_file.h"
 #include "codegen/compile.h"
 #include "codegen/emit_expr.h"
+#include "codegen/size_limit.h"
 #include "ir/ir.h"
 #include "runtime/checksum.h"
 #include "runtime/manifest.pb.h"
@@ -148,6 +149,9 @@ Result<void> set_interface(pb::Manifest& m, const ir::Graph& g, const LowerOptio
   for (ir::ValueId v : g.inputs()) set_tensor(m.add_inputs(), g.value(v).name, g.value(v).type, symbols);
   for (const ir::Graph::Output& o : g.outputs) set_tensor(m.add_outputs(), o.name, g.value(o.value).type, symbols);
   for (const ir::SizeCheck& c : g.checks) TFCC_TRY_VOID(add_checks(m, c.condition, c.message, symbols));
+  if (ir::ExprRef condition = sizes_fit(g)) {
+    TFCC_TRY_VOID(add_checks(m, condition, "the sizes of the inputs are too large: an index made of them would not fit 64 bits; use smaller shapes", symbols));
+  }
   for (const std::string& f : g.flags) m.add_flags()->set_message(f);
   return {};
 }

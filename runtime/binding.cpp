@@ -8,6 +8,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 56;
+constexpr int64_t kLargestSize = int64_t{1} << 30;  // what proofs of the compiler take of any size (ir/expr.h)
 constexpr size_t kSlotAlignment = 256;
 constexpr int64_t kMaxGrid[3] = {0x7FFFFFFF, 65535, 65535};
 
@@ -91,6 +92,10 @@ Result<void> read_symbols(const Manifest& m, std::span<const Shape* const> shape
   for (size_t i = 0; i < symbols.size(); ++i) {
     if (m.symbols[i].derived()) continue;
     symbols[i] = (*shapes[m.symbols[i].input])[m.symbols[i].axis];
+    if (symbols[i] > kLargestSize) {
+      return Error{ErrorCode::shape, "input '" + m.inputs[m.symbols[i].input].name + "': dim " + std::to_string(m.symbols[i].axis) +
+                                         " is " + std::to_string(symbols[i]) + ", must be at most " + std::to_string(kLargestSize)};
+    }
     TFCC_TRY_VOID(check_range(m, m.symbols[i], symbols[i]));
   }
   if (!derive_symbols(m, symbols)) return overflow("the inputs");
