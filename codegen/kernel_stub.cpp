@@ -75,7 +75,11 @@ std::string Lowering::size(ExprRef e) const {
   names.symbol = [this](const std::string& s) {
     return fmt::format("n[{}]", std::find(symbols_.begin(), symbols_.end(), s) - symbols_.begin());
   };
-  return cpp_expr(e, names);
+  // A sum of hundreds of sizes is computed once, as it is written: what LLVM finds out about it and about the loops that it
+  // bounds takes far longer than the rest of the kernel. No size of a model is that long.
+  constexpr size_t kLongSize = 64;
+  if (cuda() || ir::node_count(e) <= kLongSize) return cpp_expr(e, names);
+  return fmt::format("([&]() __attribute__((noinline, optnone)) -> i64 {{ {} }}())", cpp_body(e, names));
 }
 
 std::string Lowering::sizes(const std::vector<ExprRef>& list) const {

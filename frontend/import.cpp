@@ -276,7 +276,7 @@ Error broken_rule(const Importer& im, const std::string& problem) {
 }
 
 constexpr int kRounds = 8;
-constexpr size_t kMostOps = size_t{1} << 16;  // after import; a transformer of a hundred layers has some ten thousand
+constexpr size_t kMostOps = size_t{1} << 17;  // after import; a transformer of a hundred layers has some ten thousand
 
 // Elements that 64 bits can count, symbols taken as 1.
 bool countable(const ir::Type& type) {

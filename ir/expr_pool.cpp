@@ -94,7 +94,32 @@ struct PairHash {
 
 struct ExprPool::Impl {
   std::deque<Node> nodes;
-  std::unordered_multimap<uint64_t, ExprRef> table;
+  // Open addressing; the number of slots is a power of two, and at most two thirds of them are taken.
+  struct Slot {
+    uint64_t hash = 0;
+    ExprRef node = nullptr;
+  };
+  std::vector<Slot> table = std::vector<Slot>(1024);
+
+  // Where the node with these fields is, or would be.
+  Slot& slot_of(const Node& node) {
+    size_t at = node.hash & (table.size() - 1);
+    for (; table[at].node; at = (at + 1) & (table.size() - 1)) {
+      if (table[at].hash == node.hash && same_node(*table[at].node, node)) break;
+    }
+    return table[at];
+  }
+
+  void grow() {
+    std::vector<Slot> old(2 * table.size());
+    old.swap(table);
+    for (const Slot& s : old) {
+      size_t at = s.hash & (table.size() - 1);
+      while (s.node && table[at].node) at = (at + 1) & (table.size() - 1);
+      if (s.node) table[at] = s;
+    }
+  }
+
   std::map<std::string, SymbolRange, std::less<>> ranges;
   std::unordered_map<ExprRef, bool> proofs;
   std::unordered_map<std::pair<ExprRef, ExprRef>, ExprRef, PairHash> quotients;
@@ -121,13 +146,12 @@ ExprRef ExprPool::intern(Node&& node) {
     for (ExprRef a : t.atoms) over(a);
   }
   node.hash = structural_hash(node);
-  auto [first, last] = impl_->table.equal_range(node.hash);
-  for (auto it = first; it != last; ++it) {
-    if (same_node(*it->second, node)) return it->second;
-  }
+  Impl::Slot& slot = impl_->slot_of(node);
+  if (slot.node) return slot.node;
   impl_->nodes.push_back(std::move(node));
   ExprRef result = &impl_->nodes.back();
-  impl_->table.emplace(result->hash, result);
+  slot = {result->hash, result};
+  if (3 * impl_->nodes.size() > 2 * impl_->table.size()) impl_->grow();
   return result;
 }
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walking and rebuilding expressions. Rebuilding goes through the builders, so the result is simplified again.
 #include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "ir/expr_poly.h"
+#include "ir/pointer_map.h"
 #include "runtime/result.h"
 
 namespace tfcc::ir {
@@ -15,10 +14,9 @@ class Rewriter {
   Rewriter(ExprPool& pool, const Rewrite& leaf) : pool_(pool), leaf_(leaf) {}
 
   ExprRef run(ExprRef e) {
-    auto it = memo_.find(e);
-    if (it != memo_.end()) return it->second;
+    if (const ExprRef* known = memo_.find(e)) return *known;
     ExprRef r = compute(e);
-    memo_.emplace(e, r);
+    memo_.insert(e, r);
     return r;
   }
 
@@ -114,7 +112,7 @@ class Rewriter {
 
   ExprPool& pool_;
   const Rewrite& leaf_;
-  std::unordered_map<ExprRef, ExprRef> memo_;
+  PointerMap<Node, ExprRef> memo_;
 };
 
 template <class F>
@@ -135,7 +133,7 @@ ExprRef transfer(ExprRef e, ExprPool& pool) {
 }
 
 void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f) {
-  std::unordered_set<ExprRef> seen;
+  PointerSet<Node> seen;
   std::vector<std::pair<ExprRef, bool>> stack{{e, false}};
   while (!stack.empty()) {
     auto [n, done] = stack.back();
@@ -144,13 +142,13 @@ void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f) {
       f(n);
       continue;
     }
-    if (!seen.insert(n).second) continue;
+    if (!seen.insert(n)) continue;
     stack.push_back({n, true});
-    std::vector<ExprRef> next;
-    children(n, [&](ExprRef c) { next.push_back(c); });
-    for (auto it = next.rbegin(); it != next.rend(); ++it) {
-      if (!seen.count(*it)) stack.push_back({*it, false});
-    }
+    const size_t first = stack.size();
+    children(n, [&](ExprRef c) {
+      if (!seen.contains(c)) stack.push_back({c, false});
+    });
+    std::reverse(stack.begin() + static_cast<long>(first), stack.end());  // the first child is looked at first
   }
 }
 
@@ -161,13 +159,13 @@ size_t node_count(ExprRef e) {
 }
 
 size_t tree_size(ExprRef e, size_t limit) {
-  std::unordered_map<ExprRef, size_t> sizes;
+  PointerMap<Node, size_t> sizes;
   for_each_node(e, [&](ExprRef n) {
     size_t sum = 1;
-    children(n, [&](ExprRef a) { sum = std::min(limit, sum + sizes.at(a)); });
-    sizes[n] = sum;
+    children(n, [&](ExprRef a) { sum = std::min(limit, sum + *sizes.find(a)); });
+    sizes.insert(n, sum);
   });
-  return sizes.at(e);
+  return *sizes.find(e);
 }
 
 ExprRef substitute_indices(ExprRef e, const std::vector<ExprRef>& by) {

@@ -28,9 +28,10 @@ struct Prover {
     const Poly p = reduced(claim);
     std::vector<ExprRef> atoms;
     for (const Term& t : p.terms) atoms.insert(atoms.end(), t.atoms.begin(), t.atoms.end());
-    std::sort(atoms.begin(), atoms.end(), [](ExprRef a, ExprRef b) {
-      return a->depth != b->depth ? a->depth > b->depth : compare(a, b) < 0;
-    });
+    // Terms of one atom each are in the order of compare(): a sort by depth is all that most claims need.
+    const auto before = [](ExprRef a, ExprRef b) { return a->depth != b->depth ? a->depth > b->depth : compare(a, b) < 0; };
+    std::stable_sort(atoms.begin(), atoms.end(), [](ExprRef a, ExprRef b) { return a->depth > b->depth; });
+    if (!std::is_sorted(atoms.begin(), atoms.end(), before)) std::sort(atoms.begin(), atoms.end(), before);
     atoms.erase(std::unique(atoms.begin(), atoms.end()), atoms.end());
     for (ExprRef x : atoms) {
       if (auto same = without_floor(x, p)) return ge0(*same);

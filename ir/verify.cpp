@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "ir/ir.h"
 #include "ir/lexer.h"
@@ -20,12 +20,13 @@ class Verifier {
   explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.value_count(), false) {}
 
   std::vector<std::string> run() {
+    names_.reserve(graph_.value_count());
     inputs();
     symbols();
     for (const SizeCheck& check : graph_.checks) {
       std::vector<std::string> problems;
       check_size(graph_, check.condition, Scalar::boolean, "check", problems);  // G8
-      report("", problems);
+      report([] { return std::string(); }, problems);
     }
     for (OpId o : graph_.order()) op(o);
     outputs();
@@ -37,8 +38,10 @@ class Verifier {
  private:
   void error(std::string text) { errors_.push_back(std::move(text)); }
 
-  void report(const std::string& place, const std::vector<std::string>& problems) {
-    for (const std::string& p : problems) errors_.push_back(place + p);
+  // Places are words for messages: made for those alone.
+  template <class Place>
+  void report(const Place& place, const std::vector<std::string>& problems) {
+    for (const std::string& p : problems) errors_.push_back(place() + p);
   }
 
   void define(ValueId v) {
@@ -50,7 +53,7 @@ class Verifier {
     }
     std::vector<std::string> problems;
     for (ExprRef d : value.type.dims) check_size(graph_, d, Scalar::i64, "dim", problems);  // G5
-    report(fmt::format("%{}: ", value_name(value.name)), problems);
+    report([&] { return fmt::format("%{}: ", value_name(value.name)); }, problems);
   }
 
   void inputs() {
@@ -83,19 +86,19 @@ class Verifier {
 
   void op(OpId o) {
     const Op& op = graph_.op(o);
-    const std::string place = place_of(graph_, op);
-    if (op.erased) error(place + "is erased but still in order (G1)");
+    const auto place = [&] { return place_of(graph_, op); };
+    if (op.erased) error(place() + "is erased but still in order (G1)");
     for (ValueId v : op.operands) {
-      if (v.value >= defined_.size()) return error(place + "an operand does not exist (G1)");
+      if (v.value >= defined_.size()) return error(place() + "an operand does not exist (G1)");
       if (!defined_[v.value]) {  // G1
-        error(fmt::format("{}operand %{} is not defined before this use (G1)", place,
+        error(fmt::format("{}operand %{} is not defined before this use (G1)", place(),
                           value_name(graph_.value(v).name)));
       }
     }
     const size_t before = errors_.size();
     for (ValueId v : op.results) {
       if (graph_.value(v).def != o)
-        error(place + "a result does not name this op as its definition (G1)");
+        error(place() + "a result does not name this op as its definition (G1)");
       define(v);
     }
     if (errors_.size() != before) return;  // the op's rules read these types
@@ -116,17 +119,26 @@ class Verifier {
   }
 
   void uses() {
-    std::vector<std::vector<OpId>> users(graph_.value_count());
-    for (OpId o : graph_.order()) {
-      for (ValueId v : graph_.op(o).operands) {
-        if (v.value < users.size()) users[v.value].push_back(o);
+    // The users of value v are those from first[v] to first[v + 1].
+    std::vector<size_t> first(graph_.value_count() + 1);
+    const auto for_each_use = [&](auto f) {
+      for (OpId o : graph_.order()) {
+        for (ValueId v : graph_.op(o).operands) {
+          if (v.value < graph_.value_count()) f(v, o);
+        }
       }
-    }
-    for (uint32_t v = 0; v < users.size(); ++v) {  // G6
-      std::vector<OpId> kept = graph_.value(ValueId{v}).users;
+    };
+    for_each_use([&](ValueId v, OpId) { ++first[v.value + 1]; });
+    for (size_t v = 1; v < first.size(); ++v) first[v] += first[v - 1];
+    std::vector<OpId> users(first.back()), kept;
+    std::vector<size_t> next = first;
+    for_each_use([&](ValueId v, OpId o) { users[next[v.value]++] = o; });
+    for (uint32_t v = 0; v < graph_.value_count(); ++v) {  // G6
+      const auto begin = users.begin() + static_cast<long>(first[v]), end = users.begin() + static_cast<long>(first[v + 1]);
+      kept = graph_.value(ValueId{v}).users;
       std::sort(kept.begin(), kept.end());
-      std::sort(users[v].begin(), users[v].end());
-      if (kept != users[v])
+      std::sort(begin, end);
+      if (!std::equal(kept.begin(), kept.end(), begin, end))
         error(fmt::format("the use list of %{} is out of date (G6)",
                           value_name(graph_.value(ValueId{v}).name)));
     }
@@ -134,7 +146,7 @@ class Verifier {
 
   const Graph& graph_;
   std::vector<bool> defined_;
-  std::set<std::string> names_;
+  std::unordered_set<std::string_view> names_;  // of the graph's values
   std::vector<std::string> errors_;
 };
 

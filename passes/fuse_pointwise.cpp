@@ -5,6 +5,7 @@
 // Requires: the producer has one user, or is a mere view; it is not larger work than its reader repeats cheaply; the body
 // stays within 256 nodes.
 #include <algorithm>
+#include <set>
 
 #include "ir/ir.h"
 #include "passes/match.h"
@@ -56,6 +57,61 @@ std::vector<ExprRef> extents_of(const Graph& g, OpId o) {
   return dims;
 }
 
+// The producers that fuse() takes one after the other, where nothing else can come between: each is the only value with
+// elements that the one before it reads, and nobody else reads it.
+std::vector<ValueId> chain_of(const Graph& g, OpId o, const std::vector<ValueId>& refused) {
+  std::vector<ValueId> chain;
+  for (OpId at = o; chain.size() < kLargestBody;) {
+    ValueId next;
+    for (ValueId v : g.op(at).operands) {
+      if (!ir::has_elements(g, v)) continue;  // cost: never inlined
+      if (next.valid()) return chain;         // cost: fuse() takes these one at a time
+      next = v;
+    }
+    if (!next.valid() || std::find(refused.begin(), refused.end(), next) != refused.end()) return chain;
+    if (!one_user(g, next) || !may_inline(g, next, g.result(o))) return chain;
+    chain.push_back(next);
+    at = g.value(next).def;
+  }
+  return chain;
+}
+
+// `free` with the first `length` of a chain inlined.
+ExprRef inlined_chain(const Graph& g, ExprRef free, const std::vector<ValueId>& chain, size_t length) {
+  const auto end = chain.begin() + static_cast<long>(length);
+  const std::set<ValueId> taken(chain.begin(), end);
+  return ir::expand(g, free, [&](ValueId v) { return taken.count(v) > 0; }, {length, SIZE_MAX});
+}
+
+// The longest part of the chain from its reader on that a body has room for, inlined at once: one at a time, the body would be
+// written as often as it has ops. What is left, and what the verifier would refuse, is for fuse() to look at.
+size_t inline_chain(Graph& g, OpId o, ExprRef& free, const std::vector<ValueId>& refused) {
+  const std::vector<ValueId> chain = chain_of(g, o, refused);
+  if (chain.size() < 2) return 0;  // cost: fuse() inlines it
+  const size_t before = ir::node_count(free);
+  ExprRef best = nullptr;
+  size_t fits = 0, too_many = chain.size() + 1, next = std::min<size_t>(chain.size(), 8);
+  while (fits + 1 < too_many) {
+    ExprRef e = inlined_chain(g, free, chain, next);
+    const size_t nodes = ir::node_count(e);
+    if (nodes > kLargestBody) {
+      too_many = next;
+    } else {
+      fits = next;
+      best = e;
+    }
+    // As many as there is room for if all are of the average size; then the places next to it, or the middle.
+    const size_t grown = nodes > before ? next * (kLargestBody - std::min(before, kLargestBody)) / (nodes - before) : chain.size();
+    const size_t middle = fits + (too_many - fits) / 2;
+    next = grown > fits && grown < too_many ? grown : grown == fits ? fits + 1 : middle;
+  }
+  if (fits == 0 || !ir::body_problem(g, best, extents_of(g, o)).empty()) return 0;
+  free = best;
+  g.set_operands(o, ir::loads_of(free));
+  for (size_t k = 0; k < fits && g.use_count(chain[k]) == 0; ++k) g.set_operands(g.value(chain[k]).def, {});
+  return fits;
+}
+
 // Inlines producers one at a time while the body stays small; true if any was. The body is free until the end.
 bool fuse(Graph& g, OpId o, PassReport& report) {
   const ValueId reader = g.result(o);
@@ -63,6 +119,7 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   bool changed = false;
   std::vector<ValueId> refused;
   while (true) {
+    changed |= inline_chain(g, o, free, refused) > 0;
     ValueId pick;
     for (ValueId v : g.op(o).operands) {
       if (std::find(refused.begin(), refused.end(), v) == refused.end() && may_inline(g, v, reader)) pick = v;

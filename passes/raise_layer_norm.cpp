@@ -38,7 +38,7 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
   const ir::Type type = g.value(y).type;
   if (type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
   const Indices at = ir::indices_of(g, y);
-  auto stop = [&](ValueId v) { return std::find(candidates.begin(), candidates.end(), v) != candidates.end(); };
+  auto stop = [&](ValueId v) { return std::binary_search(candidates.begin(), candidates.end(), v); };
   ExprRef e = expanded(g, y, at, stop, kNearby);
   for (const Affine& a : affine_forms(g, e, at)) {
     for (const Normalised& n : normalised_forms(a.core)) {

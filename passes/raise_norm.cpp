@@ -51,6 +51,7 @@ std::vector<ValueId> normalised_candidates(const Graph& g, bool squares) {
     if (op.kind != OpKind::reduce || op.as<ir::ReduceAttrs>().kind != ir::ReduceKind::mean) continue;
     if (auto x = averaged(g, ir::free_expr(g, o, op.as<ir::ReduceAttrs>().body, {}), squares)) out.push_back(*x);
   }
+  std::sort(out.begin(), out.end());  // the passes search in it
   return out;
 }
 
@@ -118,12 +119,34 @@ ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x) {
   return g.add_constant(g.value(x).name + ".ones", ir::constant_from_bytes(t.dtype, {n}, std::move(bytes)));
 }
 
+namespace {
+
+// For each op, whether its element, expanded as far as a norm reaches, may load a reduction.
+std::vector<bool> reduction_is_near(const Graph& g) {
+  constexpr size_t kFar = SIZE_MAX / 2;
+  std::vector<size_t> steps(g.op_count(), kFar);  // elements inlined until the load of a reduction appears
+  std::vector<bool> reaches(g.op_count());
+  for (OpId o : g.order()) {
+    const ir::Op& op = g.op(o);
+    if (op.kind == OpKind::reduce) steps[o.value] = 0;
+    for (ValueId v : op.operands) {
+      if (op.kind != OpKind::pointwise || !g.def(v)) continue;
+      steps[o.value] = std::min(steps[o.value], steps[g.value(v).def.value] + 1);
+    }
+    reaches[o.value] = steps[o.value] <= kNearby.depth;
+  }
+  return reaches;
+}
+
+}  // namespace
+
 PassReport raise_norms(Graph& g, bool squares, RaiseNorm raise) {
   PassReport report;
   const std::vector<ValueId> candidates = normalised_candidates(g, squares);
   const std::vector<OpId> order = g.order();
+  const std::vector<bool> may_be_norm = reduction_is_near(g);  // of what is above an op, which stays as it is until its turn
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (g.use_count(g.result(*it)) == 0) continue;
+    if (!may_be_norm[it->value] || g.use_count(g.result(*it)) == 0) continue;  // cost: a norm has a mean of its row
     if (raise(g, *it, candidates, report)) {
       ++report.rewrites;
       g.clean();
