@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What may be proved of integers that wrap: bounds of values, comparisons of the ends of 64 bits, indices from data.
+#include <gtest/gtest.h>
+
+#include "ir/ir.h"
+#include "ir/range.h"
+
+namespace tfcc::ir {
+namespace {
+
+class RangeTest : public ::testing::Test {
+ protected:
+  RangeTest() { pool.set_range("S", {1, 512}); }
+
+  ExprRef load(DType type, int64_t slot = 0) { return pool.load(slot, type, {}); }
+  ExprRef integer(int64_t v) { return pool.integer(v); }
+
+  // The value where operand k is data[k].
+  int64_t value(ExprRef e, std::vector<int64_t> data) {
+    ScalarEnv env;
+    env.load = [&](int64_t slot, std::span<const int64_t>, int64_t& i, double&) { i = data.at(static_cast<size_t>(slot)); };
+    env.symbol = [](std::string_view) { return 1; };
+    return eval_expr(e, env).i;
+  }
+
+  ExprPool pool;
+};
+
+constexpr int64_t kLeast = INT64_MIN, kMost = INT64_MAX;
+
+TEST_F(RangeTest, LoadsHaveTheRangeOfTheirType) {
+  const auto expect = [&](DType t, int64_t lo, int64_t hi) {
+    EXPECT_EQ(range_of(load(t)).lo, lo);
+    EXPECT_EQ(range_of(load(t)).hi, hi);
+  };
+  expect(DType::i64, kLeast, kMost);
+  expect(DType::i32, INT32_MIN, INT32_MAX);
+  expect(DType::i16, -32768, 32767);
+  expect(DType::i8, -128, 127);
+  expect(DType::u8, 0, 255);
+}
+
+TEST_F(RangeTest, SumsThatWrapHaveNoSign) {
+  ExprRef x = load(DType::i64, 0), y = load(DType::i64, 1);
+  for (ExprRef e : {add(abs(x), abs(y)), mul(abs(x), abs(y)), mul(abs(x), integer(31)), neg(min(x, integer(0))), abs(sub(x, y)), abs(x), mul(x, x)}) {
+    EXPECT_FALSE(prove_ge0(e)) << print(e);
+    EXPECT_NE(bounded(min(e, integer(7)), integer(8), 0)->kind, ExprKind::imin) << print(e);
+  }
+  ExprRef i = load(DType::i32, 0), j = load(DType::i32, 1);
+  for (ExprRef e : {add(abs(i), abs(j)), mul(abs(i), abs(j)), neg(min(i, integer(0))), abs(sub(i, j)), mul(abs(i), integer(31))}) {
+    EXPECT_TRUE(prove_ge0(e)) << print(e);
+    EXPECT_EQ(bounded(min(e, integer(7)), integer(8), 0), min(e, integer(7))) << print(e);
+  }
+}
+
+TEST_F(RangeTest, WhatIsClampedOnBothSidesIsInside) {
+  ExprRef x = load(DType::i64);
+  ExprRef wild = mul(add(x, integer(5)), integer(1 << 20));
+  EXPECT_TRUE(prove_in(max(integer(0), min(wild, integer(7))), integer(8)));
+  EXPECT_TRUE(prove_in(mod(wild, integer(8)), integer(8)));
+  EXPECT_TRUE(prove_in(wrap(wild, 3, false), integer(8)));
+  EXPECT_TRUE(prove_in(bit_and(wild, integer(7)), integer(8)));
+  EXPECT_FALSE(prove_in(min(wild, integer(7)), integer(8)));
+  EXPECT_FALSE(prove_in(mod(wild, integer(9)), integer(8)));
+}
+
+TEST_F(RangeTest, ComparisonsAtTheEnds) {
+  ExprRef x = load(DType::i64, 0), y = load(DType::i64, 1);
+  const int64_t ends[] = {kLeast, kLeast + 1, -7, -2, -1, 0, 1, 7, kMost - 1, kMost};
+  for (int64_t c : ends) {
+    for (int64_t v : ends) {
+      EXPECT_EQ(value(select(lt(x, integer(c)), integer(1), integer(0)), {v, 0}), v < c) << v << " < " << c;
+      EXPECT_EQ(value(select(le(x, integer(c)), integer(1), integer(0)), {v, 0}), v <= c) << v << " <= " << c;
+      EXPECT_EQ(value(select(lt(integer(c), x), integer(1), integer(0)), {v, 0}), c < v) << c << " < " << v;
+      EXPECT_EQ(value(select(logical_not(lt(x, y)), integer(1), integer(0)), {v, c}), v >= c) << v << " >= " << c;
+      EXPECT_EQ(value(select(eq(x, y), integer(1), integer(0)), {v, c}), v == c) << v << " == " << c;
+    }
+  }
+}
+
+TEST_F(RangeTest, ComparisonsOfWhatWraps) {
+  ExprRef x = load(DType::i64, 0), y = load(DType::i64, 1);
+  ExprRef sum = add(x, y);
+  EXPECT_EQ(value(select(lt(sum, integer(0)), integer(1), integer(0)), {kMost, 1}), 1);
+  EXPECT_EQ(value(select(le(integer(0), sum), integer(1), integer(0)), {kLeast, -1}), 1);
+  // Twice a number is 0 for one that is not: nothing is divided away.
+  EXPECT_EQ(value(select(eq(mul(x, integer(2)), integer(0)), integer(1), integer(0)), {kLeast, 0}), 1);
+  EXPECT_EQ(value(div(add(mul(x, integer(4)), integer(1)), integer(4)), {int64_t{1} << 62, 0}), 0);
+  EXPECT_EQ(value(sub(x, integer(kLeast)), {5, 0}), kLeast + 5);
+  EXPECT_FALSE(pool.overflowed) << "a number modulo 2^64, not a size";
+}
+
+// A condition taken apart and put together keeps its meaning, also where one side alone does not fit.
+TEST_F(RangeTest, RewritingKeepsComparisons) {
+  ExprRef x = load(DType::i64, 0);
+  ExprRef i = pool.index(0, pool.symbol("S"));
+  ExprRef before = le(select(le(integer(1), i), i, integer(kMost)), pool.symbol("S"));
+  EXPECT_EQ(rewrite(before, [](ExprRef) -> ExprRef { return nullptr; }), before);
+  ExprRef condition = le(i, integer(5));
+  ExprRef of_data = substitute_indices(condition, {add(x, integer(kMost))});
+  EXPECT_EQ(value(select(of_data, integer(1), integer(0)), {2}), 1) << "2 + INT64_MAX wraps to less than 5";
+  EXPECT_EQ(value(select(of_data, integer(1), integer(0)), {0}), 0);
+}
+
+TEST_F(RangeTest, WrapKeepsLowBits) {
+  ExprRef x = load(DType::i64), n = load(DType::i32);
+  EXPECT_EQ(wrap(n, 32, true), n);
+  EXPECT_EQ(wrap(wrap(x, 32, true), 8, false), wrap(x, 8, false));
+  EXPECT_NE(wrap(wrap(x, 8, true), 32, true), wrap(x, 32, true));
+  EXPECT_EQ(wrap(integer(int64_t{1} << 31), 32, true), integer(INT32_MIN));
+  EXPECT_EQ(wrap(integer(-1), 4, false), integer(15));
+  EXPECT_EQ(print(wrap(add(n, integer(1)), 32, true)), "i32(%0[] + 1)");
+  EXPECT_EQ(value(wrap(add(n, integer(1)), 32, true), {INT32_MAX}), INT32_MIN);
+}
+
+TEST_F(RangeTest, WhatIsAssumedOfSizesIsRemembered) {
+  ExprRef many = pool.symbol("B");
+  for (const char* s : {"C", "D", "E"}) many = mul(many, pool.symbol(s));
+  EXPECT_TRUE(fits(many)) << "at usual sizes";
+  ASSERT_TRUE(assumed_sizes(pool));
+  EXPECT_EQ(assumed_sizes(pool), many);
+  ExprRef hash = mul(pool.symbol("B"), integer(0x1E3779B97F4A7C15));
+  EXPECT_FALSE(fits(hash)) << "meant to wrap";
+  ExprPool plain;
+  EXPECT_TRUE(fits(mul(plain.symbol("B"), plain.symbol("S")))) << "by the largest size";
+  EXPECT_FALSE(assumed_sizes(plain));
+}
+
+}  // namespace
+}  // namespace tfcc::ir
