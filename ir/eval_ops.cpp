@@ -408,10 +408,11 @@ class Attention {
     for (const Weight& w : weights_) {
       if (w.visible) top = reduce_step(ReduceKind::max, top, w.value);
     }
+    if (top == -kInf) top = 0;  // no key, or none above -inf: all weights are 0, as in the kernels
     for (Weight& w : weights_) {
       if (w.visible) sum += w.value = std::exp(w.value - top);
     }
-    for (Weight& w : weights_) w.value /= sum;
+    for (Weight& w : weights_) w.value = sum == 0 ? 0 : w.value / sum;
   }
 
   struct Weight {

@@ -7,12 +7,14 @@
 // the lower bound of a live one (exp(-104) is 0 in f32), assuming |score| < 1000 before the mask (docs/numerics.md).
 // Conditions that all live cases share are classified (key-padding, causal, window); what else tells cases apart stays an
 // expression of `visible`.
-// Requires: one live score; no condition that masks whole rows, other than of padded queries; no reduction over the batch (the scale
-// of a quantised tensor) reads the result, for it would carry a row without a visible key into the others.
+// Requires: one live score; each row of a token that is no padding is proved to see a key (a row without one is 0 in the op, and
+// an average in the graph); a sequence of padding alone and the row of a padded query, which may see none, are read for nothing
+// else (passes/readers.h). Where masked scores are -inf, a row without a key is 0 with the mask in the score too.
 #include "ir/ir.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
 #include "passes/passes.h"
+#include "passes/readers.h"
 
 #include <algorithm>
 #include <map>
@@ -24,39 +26,73 @@ class Classifier {
  public:
   Classifier(Graph& g, OpId o, PassReport& report) : g_(g), o_(o), report_(report), cases_(g, o) {}
 
-  bool run(bool batch_is_mixed) {
+  /// What the mask says, without a change; nothing where it is none, or where a miss says why not.
+  std::optional<MaskFacts> find() {
     const auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();
-    if (attrs.visible) return false;
+    if (attrs.visible) return std::nullopt;
     ExprRef score = cases_.prepared(attrs.score);
-    if (!cases_.may_mask(score)) return false;
-    if (batch_is_mixed) return miss("a reduction over the batch reads the result");
+    if (!cases_.may_mask(score)) return std::nullopt;
     const auto cases = cases_.split(score);
     if (!cases) return miss("the score has more than ten conditions");
-    std::vector<Case> live, masked;
     for (const Case& c : *cases) {
-      (cases_.may_mask(c.score) ? masked : live).push_back(c);
+      (cases_.may_mask(c.score) ? masked_ : live_).push_back(c);
     }
-    if (live.empty() || masked.empty()) return miss("the mask is no choice between live and masked scores");
+    if (live_.empty() || masked_.empty()) return miss("the mask is no choice between live and masked scores");
     double lowest = INFINITY;
-    for (const Case& c : live) lowest = std::min(lowest, bounds(c.score).low);
+    for (const Case& c : live_) lowest = std::min(lowest, bounds(c.score).low);
     lowest = std::max(lowest, -kScoreBound);  // assumed of all of a live score
-    for (const Case& c : masked) {
-      if (!(upper_bound(c.score, live[0].score) + kMaskMargin <= lowest)) return miss("a masked score is not far enough below the others");
+    for (const Case& c : masked_) {
+      if (!(upper_bound(c.score, live_[0].score) + kMaskMargin <= lowest)) return miss("a masked score is not far enough below the others");
     }
-    return apply(live, masked);
+    for (const Case& c : live_) {
+      if (c.score != live_[0].score) return miss("live scores differ in more than the mask");
+    }
+    return sort_conditions();
+  }
+
+  /// Puts the mask in. What is undefined then is read at `reader`, if it is not empty.
+  bool apply(const MaskFacts& facts, const std::string& reader) {
+    const bool keep_queries = !reader.empty() && !facts.without_keys;  // then the row is 0, as it is in the graph
+    if (!reader.empty() && !keep_queries) return miss(reader), false;
+    const size_t flags = g_.flags.size();
+    ExprRef rest = remaining([&](const Choice& c) { return literal(c); });
+    ir::AttentionAttrs found = g_.op(o_).as<ir::AttentionAttrs>();
+    found.score = live_[0].score;
+    found.visible = rest ? rest : g_.pool().boolean(true);
+    for (const Choice& c : keys_) add_condition(literal(c), found);
+    if (keep_queries) {
+      for (const Choice& c : queries_) add_condition(literal(c), found);
+    }
+    const std::string problem = problem_of(found);
+    if (!problem.empty()) {
+      g_.flags.resize(flags);
+      return miss(problem), false;
+    }
+    g_.op(o_).as<ir::AttentionAttrs>() = found;
+    drop_unused_operands();
+    return true;
   }
 
  private:
-  bool miss(const std::string& reason) {
+  std::nullopt_t miss(const std::string& reason) {
     report_.misses.push_back({label(g_, o_), reason});
-    return false;
+    return std::nullopt;
   }
 
-  // The condition that a choice stands for. A mask taken as a number must be 0 or 1: the kernel flags anything else.
+  // The condition that a choice stands for, where masks that are taken as numbers are 0 or 1.
+  ExprRef meaning(const Choice& c) {
+    ExprPool& pool = g_.pool();
+    ExprRef n = c.control.node;
+    if (n->type == Scalar::boolean) return c.value ? n : ir::logical_not(n);
+    return n->type == Scalar::i64 ? ir::eq(n, pool.integer(c.value)) : ir::eq(n, pool.real(c.value, n->type));
+  }
+
+  // The same for the kernel, which flags a mask taken as a number that is anything else.
   ExprRef literal(const Choice& c) {
     ExprPool& pool = g_.pool();
     if (c.control.node->type == Scalar::boolean) return c.value ? c.control.node : ir::logical_not(c.control.node);
-    const std::string message = g_.value(g_.op(o_).operands[c.control.node->value]).name + ": a mask value is neither 0 nor 1";
+    const std::string message = g_.value(g_.op(o_).operands[c.control.node->value]).name +
+                                ": a mask value is neither 0 nor 1; compile with --skip-passes=classify-mask if it is no mask";
     auto it = std::find(g_.flags.begin(), g_.flags.end(), message);
     const int64_t flag = it - g_.flags.begin();
     if (it == g_.flags.end()) g_.flags.push_back(message);
@@ -68,81 +104,121 @@ class Classifier {
     return ir::eq(ir::bounded(number, pool.integer(2), flag), pool.integer(c.value));
   }
 
-  // A condition on the query that is also asked of the key: it hides padding from padding, whose rows nobody reads.
-  bool repeats_key_condition(const Choice& c, const std::vector<Choice>& shared) {
-    const auto& q = g_.value(g_.op(o_).operands[0]).type.dims;
-    const auto& k = g_.value(g_.op(o_).operands[1]).type.dims;
-    ExprRef query = ir::indices_of(g_.pool(), {q[0], q[0], q[1]})[2];
-    if (q[1] != k[1] || !ir::has_loads(c.control.node)) return false;
-    auto same = [&](const Choice& other) {
-      ExprRef at_query = ir::substitute_indices(other.control.node, {nullptr, nullptr, nullptr, query});
-      return other.value == c.value && ir::uses_index(other.control.node, 3) && at_query == c.control.node;
-    };
-    return std::any_of(shared.begin(), shared.end(), same);
+  // Is this condition on a key one on the key alone: data, not positions, and the same for all queries and heads?
+  static bool is_of_key(const Choice& c) {
+    ExprRef n = c.control.node;
+    return ir::has_loads(n) && !ir::uses_index(n, 1) && !ir::uses_index(n, 2);
+  }
+
+  static Choice with_indices(Choice c, const std::vector<ExprRef>& by) {
+    c.control.node = ir::substitute_indices(c.control.node, by);
+    return c;
+  }
+
+  // A condition on the query that is also asked of the key: it hides padding from padding.
+  bool repeats_key_condition(const Choice& c) {
+    if (queries() != keys()) return false;
+    return std::any_of(keys_.begin(), keys_.end(), [&](const Choice& other) {
+      return is_of_key(other) && with_indices(other, {nullptr, nullptr, nullptr, at()[2]}) == c;
+    });
   }
 
   // What the live cases say beyond the choices that all of them share; null if these tell live from masked by themselves.
-  ExprRef remaining(const std::vector<Case>& live, const std::vector<Case>& masked, const std::vector<Choice>& shared) {
+  ExprRef remaining(const std::function<ExprRef(const Choice&)>& condition) {
     auto is_shared = [&](const Choice& o, bool value) {
-      return std::any_of(shared.begin(), shared.end(), [&](const Choice& c) { return c.control == o.control && c.value == value; });
+      return std::any_of(shared_.begin(), shared_.end(), [&](const Choice& c) { return c.control == o.control && c.value == value; });
     };
-    const bool conjunction = std::all_of(masked.begin(), masked.end(), [&](const Case& m) {
+    const bool conjunction = std::all_of(masked_.begin(), masked_.end(), [&](const Case& m) {
       return std::any_of(m.choices.begin(), m.choices.end(), [&](const Choice& o) { return is_shared(o, !o.value); });
     });
     if (conjunction) return nullptr;
     ExprRef any = g_.pool().boolean(false);
-    for (const Case& c : live) {
+    for (const Case& c : live_) {
       ExprRef all = g_.pool().boolean(true);
       for (const Choice& o : c.choices) {
-        if (!is_shared(o, o.value)) all = ir::logical_and(all, literal(o));
+        if (!is_shared(o, o.value)) all = ir::logical_and(all, condition(o));
       }
       any = ir::logical_or(any, all);
     }
     return any;
   }
 
-  bool apply(const std::vector<Case>& live, const std::vector<Case>& masked) {
-    for (const Case& c : live) {
-      if (c.score != live[0].score) return miss("live scores differ in more than the mask");
+  // Choices that all live cases share become conjuncts; every masked case must contradict one of them, or the rest.
+  std::optional<MaskFacts> sort_conditions() {
+    for (const Choice& c : live_[0].choices) {
+      auto agrees = [&](const Case& other) { return std::find(other.choices.begin(), other.choices.end(), c) != other.choices.end(); };
+      if (std::all_of(live_.begin(), live_.end(), agrees)) shared_.push_back(c);
     }
-    // Choices that all live cases share; every masked case must contradict one of them.
-    std::vector<Choice> shared;
-    for (const Choice& c : live[0].choices) {
-      auto agrees = [&](const Case& other) {
-        return std::any_of(other.choices.begin(), other.choices.end(),
-                           [&](const Choice& o) { return o.control == c.control && o.value == c.value; });
-      };
-      if (std::all_of(live.begin(), live.end(), agrees)) shared.push_back(c);
+    for (const Choice& c : shared_) {
+      if (ir::uses_index(c.control.node, 3)) keys_.push_back(c);
     }
-    // A row whose keys are all masked by finite numbers is an ordinary softmax; the op would make it 0.
-    std::vector<Choice> keys;
-    for (const Choice& c : shared) {
-      if (ir::uses_index(c.control.node, 3)) keys.push_back(c);
-      else if (!repeats_key_condition(c, shared)) return miss("a condition masks whole rows");
+    for (const Choice& c : shared_) {
+      if (ir::uses_index(c.control.node, 3)) continue;
+      if (!repeats_key_condition(c)) return miss("a condition masks whole rows");
+      queries_.push_back(c);
     }
-    const size_t flags = g_.flags.size();
-    ExprRef rest = remaining(live, masked, shared);
-    ir::AttentionAttrs found = g_.op(o_).as<ir::AttentionAttrs>();
-    found.score = live[0].score;
-    found.visible = rest ? rest : g_.pool().boolean(true);
-    for (const Choice& c : keys) add_condition(literal(c), found);
-    const std::string problem = rest && !ir::uses_index(rest, 3) ? "a condition masks whole rows" : problem_of(found);
-    if (!problem.empty()) {
-      g_.flags.resize(flags);
-      return miss(problem);
+    ExprRef rest = remaining([&](const Choice& c) { return meaning(c); });
+    if (rest && !ir::uses_index(rest, 3)) return miss("a condition masks whole rows");
+    return facts(rest);
+  }
+
+  // Which rows see a key for certain. A masked score of -inf makes a row without one NaN, which is 0 in the op, as it is after the
+  // guard that fuse-attention takes in.
+  std::optional<MaskFacts> facts(ExprRef rest) {
+    MaskFacts f{o_, {}, rest ? rest : g_.pool().boolean(true), own_key(), false, false};
+    for (const Choice& c : keys_) {
+      if (is_of_key(c)) f.keys.push_back(c);
+      else f.beyond = ir::logical_and(f.beyond, meaning(c));
     }
-    g_.op(o_).as<ir::AttentionAttrs>() = found;
-    drop_unused_operands();
-    return true;
+    const bool infinite = std::all_of(masked_.begin(), masked_.end(), [](const Case& c) { return bounds(c.score).high == -INFINITY; });
+    const bool by_keys = f.beyond->kind == ExprKind::btrue;
+    if (!infinite && !by_keys && !sees_key(f)) return miss("a row that is no padding may see no key");
+    f.without_keys = !infinite && !f.keys.empty();
+    f.padded_rows = !queries_.empty() || (f.without_keys && !by_keys);
+    for (const Choice& c : queries_) f.beyond = ir::logical_and(f.beyond, meaning(c));
+    for (Choice& c : f.keys) c.control.node = ir::free_expr(g_, o_, c.control.node, {});
+    std::sort(f.keys.begin(), f.keys.end(), [](const Choice& a, const Choice& b) { return ir::compare(a.control.node, b.control.node) < 0; });
+    f.beyond = ir::free_expr(g_, o_, f.beyond, {});
+    return f;
+  }
+
+  // One key for each row, at which what is beyond the conditions on keys holds; it is the query's own token if there are such.
+  bool sees_key(const MaskFacts& f) {
+    ExprPool& pool = g_.pool();
+    ExprRef zero = pool.integer(0), last = ir::sub(keys(), pool.integer(1)), any = pool.boolean(false);
+    std::vector<ExprRef> candidates;
+    if (f.own_key) candidates.push_back(f.own_key);
+    if (f.keys.empty()) candidates.insert(candidates.end(), {zero, ir::min(at()[2], last), last});
+    for (ExprRef key : candidates) {
+      ExprRef holds = ir::substitute_indices(f.beyond, {nullptr, nullptr, nullptr, key});
+      for (const Choice& c : f.keys) {
+        const Choice own = with_indices(c, {nullptr, nullptr, nullptr, key});
+        holds = decide(holds, own.control, own.value);
+      }
+      any = ir::logical_or(any, holds);
+    }
+    return any->kind == ExprKind::btrue;
+  }
+
+  // The key that is query i's own token: i, behind the keys of a cache. Null if lengths differ in another way.
+  ExprRef own_key() {
+    ExprRef key = ir::add(at()[2], ir::sub(keys(), queries()));
+    const bool exists = ir::prove_le(g_.pool().integer(0), key) && ir::prove_le(ir::add(key, g_.pool().integer(1)), keys());
+    return exists ? key : nullptr;
+  }
+
+  ExprRef queries() { return g_.value(g_.op(o_).operands[0]).type.dims[1]; }
+  ExprRef keys() { return g_.value(g_.op(o_).operands[1]).type.dims[1]; }
+  Indices at() {
+    ExprRef batch = g_.value(g_.op(o_).operands[0]).type.dims[0];
+    return ir::indices_of(g_.pool(), {batch, batch, queries(), keys()});
   }
 
   // What a conjunct lets kernels skip.
   void add_condition(ExprRef l, ir::AttentionAttrs& attrs) {
-    const auto& q = g_.value(g_.op(o_).operands[0]).type.dims;
-    const auto& k = g_.value(g_.op(o_).operands[1]).type.dims;
     attrs.visible = ir::logical_and(attrs.visible, l);
     attrs.key_padding |= ir::has_loads(l) && !ir::uses_index(l, 1) && !ir::uses_index(l, 2) && ir::uses_index(l, 3);
-    const auto band = ir::band_of(l, q[1], k[1]);
+    const auto band = ir::band_of(l, queries(), keys());
     if (!band) return;
     if (band->left) attrs.window_left = std::min(band->size, attrs.window_left.value_or(band->size));
     else if (band->size == 0) attrs.causal = true;
@@ -150,9 +226,8 @@ class Classifier {
   }
 
   std::string problem_of(const ir::AttentionAttrs& attrs) {
-    const auto& q = g_.value(g_.op(o_).operands[0]).type.dims;
-    const auto& k = g_.value(g_.op(o_).operands[1]).type.dims;
-    return ir::body_problem(g_, ir::free_expr(g_, o_, attrs.visible, {}), {q[0], g_.pool().integer(attrs.heads), q[1], k[1]});
+    ExprRef batch = g_.value(g_.op(o_).operands[0]).type.dims[0];
+    return ir::body_problem(g_, ir::free_expr(g_, o_, attrs.visible, {}), {batch, g_.pool().integer(attrs.heads), queries(), keys()});
   }
 
   void drop_unused_operands() {
@@ -170,35 +245,46 @@ class Classifier {
   OpId o_;
   PassReport& report_;
   MaskCases cases_;
+  std::vector<Case> live_, masked_;
+  std::vector<Choice> shared_, keys_, queries_;  // of all live cases; those with a key in them; those on padded queries
 };
 
-// For each value, whether a reduction over the batch (or over all of a tensor) is computed from it.
-std::vector<bool> mixed_later(const Graph& g, ExprRef batch) {
-  auto over_batch = [&](ExprRef extent) { return !ir::is_int(batch, 1) && ir::exact_div(extent, batch); };
-  std::vector<bool> mixed(g.value_count());
-  for (auto o = g.order().rbegin(); o != g.order().rend(); ++o) {
-    const ir::Op& op = g.op(*o);
-    bool here = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return mixed[v.value]; });
-    if (op.kind == OpKind::reduce) {
-      const auto& extents = op.as<ir::ReduceAttrs>().extents;
-      here |= g.value(op.results[0]).type.rank() == 0 || std::any_of(extents.begin(), extents.end(), over_batch);
-    }
-    if (here) for (ValueId v : op.operands) mixed[v.value] = true;
+// Attentions with the same padding are followed together; only where somebody reads what they leave undefined, each by itself.
+std::map<OpId, std::string> readers(const Graph& graph, const std::map<OpId, MaskFacts>& facts) {
+  std::vector<std::vector<const MaskFacts*>> groups;
+  for (const auto& [o, f] : facts) {
+    if (!f.without_keys && !f.padded_rows) continue;  // cost: readers are asked for nothing
+    auto same = [&](const std::vector<const MaskFacts*>& group) {
+      const auto& a = graph.value(graph.op(o).operands[0]).type.dims;
+      const auto& b = graph.value(graph.op(group[0]->attention).operands[0]).type.dims;
+      return group[0]->keys == f.keys && group[0]->own_key == f.own_key && a[0] == b[0];
+    };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) groups.push_back({&f});
+    else group->push_back(&f);
   }
-  return mixed;
+  std::map<OpId, std::string> found;
+  for (const auto& group : groups) {
+    if (reader_of_undefined(graph, group, facts).empty()) continue;  // cost: then none has a reader by itself
+    for (const MaskFacts* f : group) found[f->attention] = reader_of_undefined(graph, {f}, facts);
+  }
+  return found;
 }
 
 }  // namespace
 
 PassReport classify_mask(Graph& graph) {
   PassReport report;
-  std::map<ExprRef, std::vector<bool>> mixed;  // by batch size: most graphs have one
-  for (OpId o : std::vector<OpId>(graph.order())) {
+  std::map<OpId, MaskFacts> facts;
+  std::map<OpId, Classifier> classifiers;
+  for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::attention) continue;
-    ExprRef batch = graph.value(graph.op(o).operands[0]).type.dims[0];
-    auto it = mixed.find(batch);
-    if (it == mixed.end()) it = mixed.emplace(batch, mixed_later(graph, batch)).first;
-    report.rewrites += Classifier(graph, o, report).run(it->second[graph.result(o).value]);
+    Classifier& c = classifiers.try_emplace(o, graph, o, report).first->second;
+    if (auto found = c.find()) facts.emplace(o, *std::move(found));
+  }
+  std::map<OpId, std::string> read = readers(graph, facts);
+  for (auto& [o, c] : classifiers) {
+    if (facts.count(o)) report.rewrites += c.apply(facts.at(o), read[o]);
   }
   return report;
 }

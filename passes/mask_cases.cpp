@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/mask_cases.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -60,7 +61,91 @@ ExprRef with_simple_conditions(ExprRef score) {
   });
 }
 
-// The score with a control decided. `mask == 1` being true says what the mask is.
+// How a number that is 0 or 1 enters a score: as a factor (1), not at all (0), or in a way that says it is something else, like
+// an id or a position (2): in a power, a remainder, a minimum, or in a difference from the same input at another place.
+class Degree {
+ public:
+  explicit Degree(ExprRef mask) : mask_(mask) {}
+
+  int of(ExprRef e) {
+    if (e->type == Scalar::boolean) return 0;
+    if (auto it = known_.find(e); it != known_.end()) return it->second;
+    const int d = compute(e);
+    known_.emplace(e, d);
+    return d;
+  }
+
+ private:
+  int compute(ExprRef e) {
+    if (e == mask_) return 1;
+    switch (e->kind) {
+      case ExprKind::poly: return of_polynomial(e);
+      case ExprKind::i2f: case ExprKind::f2f: case ExprKind::fneg: case ExprKind::log: case ExprKind::round_f16: case ExprKind::round_bf16:
+        return of(e->args[0]);
+      case ExprKind::fmul: return std::min(of(e->args[0]) + of(e->args[1]), 2);
+      case ExprKind::fdiv: return of(e->args[1]) ? 2 : of(e->args[0]);
+      case ExprKind::select: return std::max(of(e->args[1]), of(e->args[2]));
+      case ExprKind::fadd: case ExprKind::fsub:
+        return is_compared(e) ? 2 : std::max(of(e->args[0]), of(e->args[1]));
+      case ExprKind::fmin: case ExprKind::fmax: {
+        // A clip to small numbers makes its own 0 and 1; penalties are clipped to large ones, and masks joined with others.
+        const bool clips = is_small(e->args[0]) || is_small(e->args[1]);
+        return occurs(e) && (clips || is_compared(e)) ? 2 : std::max(of(e->args[0]), of(e->args[1]));
+      }
+      default: return occurs(e) ? 2 : 0;
+    }
+  }
+
+  static bool is_small(ExprRef e) { return ir::as_real(e) && !has_large_constant(e); }
+
+  // One product of masks and conditions, and what no data is in.
+  int of_polynomial(ExprRef e) {
+    int degree = 0, with_data = 0;
+    for (const ir::Term& t : e->terms) {
+      int d = 0;
+      for (ExprRef atom : t.atoms) d += of(atom);
+      degree = std::max(degree, d);
+      with_data += std::any_of(t.atoms.begin(), t.atoms.end(), ir::has_loads);
+    }
+    return degree == 1 && with_data > 1 ? 2 : std::min(degree, 2);
+  }
+
+  // Does a sum that masks nothing by itself read the same input at two places?
+  bool is_compared(ExprRef e) {
+    if (has_large_constant(e)) return false;
+    for (size_t k = 0; k < 2; ++k) {
+      if (of(e->args[k]) == 0) continue;  // cost: then nothing of it is in the other
+      bool found = false;
+      for_each_part(e->args[1 - k], [&](ExprRef n) { found |= n->kind == ExprKind::load && n->value == mask_->value && n != mask_; });
+      if (found) return true;
+    }
+    return false;
+  }
+
+  bool occurs(ExprRef e) {
+    bool found = false;
+    for_each_part(e, [&](ExprRef n) { found |= n == mask_; });
+    return found;
+  }
+
+  ExprRef mask_;
+  std::unordered_map<ExprRef, int> known_;
+};
+
+// A converted integer that is proved to be 0 or 1 is a condition: clip(ids, 0, 1), a product of comparisons. A remainder is not
+// taken for one: it says nothing of padding, and where no id is odd the sequence would count as padded throughout.
+ExprRef as_condition(ExprRef n) {
+  if (n->kind != ExprKind::i2f) return nullptr;
+  ExprPool& pool = *n->pool;
+  ExprRef x = n->args[0], one = pool.integer(1), zero = pool.integer(0);
+  bool divides = false;
+  ir::for_each_node(x, [&](ExprRef m) { divides |= m->kind == ExprKind::floordiv; });
+  if (divides || !ir::has_loads(x) || !ir::prove_le(zero, x) || !ir::prove_le(x, one)) return nullptr;
+  return ir::select(ir::le(one, x), pool.real(1, n->type), pool.real(0, n->type));
+}
+
+}  // namespace
+
 ExprRef decide(ExprRef e, const Control& c, bool value) {
   ExprPool& pool = *e->pool;
   ExprRef known = nullptr, is = nullptr;
@@ -79,8 +164,6 @@ ExprRef decide(ExprRef e, const Control& c, bool value) {
     return n == known ? is : nullptr;
   });
 }
-
-}  // namespace
 
 // A graph input [batch, position], other axes of size 1 aside.
 bool MaskCases::is_mask_load(ExprRef load) const {
@@ -121,6 +204,9 @@ ExprRef MaskCases::real_mask(ExprRef e) const {
   return nullptr;
 }
 
+// The contract of a mask that is computed with is that it is 0 or 1; a number used in another way is no such mask.
+bool MaskCases::is_indicator(ExprRef load) const { return is_mask_load(load) && Degree(load).of(whole_) <= 1; }
+
 std::optional<Control> MaskCases::find_control(ExprRef e) const {
   std::unordered_set<ExprRef> compared;  // a number in a comparison need not be 0 or 1: the comparison is the control
   for_each_part(e, [&](ExprRef n) {
@@ -138,7 +224,7 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
       found = Control{c};
     } else if (n->kind == ExprKind::i2f && !compared.count(n)) {
       ir::for_each_node(n->args[0], [&](ExprRef m) {
-        if (!found && m->type == Scalar::i64 && is_mask_load(m)) found = Control{m};
+        if (!found && m->type == Scalar::i64 && is_indicator(m)) found = Control{m};
       });
     }
   });
@@ -147,7 +233,7 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
   ir::for_each_node(e, [&](ExprRef n) {
     if (found) return;  // cost: any of them will do
     if (n->kind != ExprKind::log && (n->kind != ExprKind::fmul || !may_mask(n))) return;
-    if (ExprRef m = real_mask(n)) found = Control{m};
+    if (ExprRef m = real_mask(n); m && is_indicator(m)) found = Control{m};
   });
   return found;
 }
@@ -160,11 +246,12 @@ ExprRef MaskCases::prepared(ExprRef score) const {
     const ir::Constant* c = graph_.constant(operands_[n->value]);
     return c ? ir::constant_element(*n->pool, *c, n->args, kLargestBand) : nullptr;
   });
-  return without_idle_clamps(with_simple_conditions(score));
+  return without_idle_clamps(ir::rewrite(with_simple_conditions(score), as_condition));
 }
 
 std::optional<std::vector<Case>> MaskCases::split(ExprRef score) {
   cases_.clear();
+  whole_ = score;
   if (!split(Case{{}, score})) return std::nullopt;
   return std::move(cases_);
 }

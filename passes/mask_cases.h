@@ -16,7 +16,11 @@ struct Control {
 struct Choice {
   Control control;
   bool value;
+  bool operator==(const Choice&) const = default;
 };
+
+/// The expression with a control decided. `mask == 1` being true says what the mask is.
+ExprRef decide(ExprRef e, const Control& c, bool value);
 
 struct Case {
   std::vector<Choice> choices;
@@ -40,11 +44,13 @@ class MaskCases {
  private:
   bool is_mask_load(ExprRef load) const;
   ExprRef real_mask(ExprRef e) const;
+  bool is_indicator(ExprRef load) const;
   std::optional<Control> find_control(ExprRef e) const;
   bool split(Case c);
 
   const Graph& graph_;
   const std::vector<ValueId>& operands_;
+  ExprRef whole_ = nullptr;  // the score before anything is decided
   std::vector<Case> cases_;
 };
 

@@ -644,7 +644,72 @@ def qlinear_cases():
                "float sa = {0.0301}, float sb = {0.0513}, uint8 za = {120}, uint8 zb = {131}", two(u8(4, 3), u8(4, 2)), out="float[N,M] y")
 
 
+# ---- attentions whose masks leave rows without a key, and what reads such rows ----
+
+def masked_rows_cases():
+    """The largest finite penalty makes a row of hidden keys an average over all of them, exactly. A mask of zeros stands in `dead` alone."""
+    def case(name, condition, reader, feeds, output="float[B,N,M] y", neg=-3.4028235e38):
+        body = f"""
+neg = Constant<value = float {{{neg}}}>()
+f0 = Constant<value = float {{0.0}}>()
+f1 = Constant<value = float {{1.0}}>()
+i0 = Constant<value = int64 {{0}}>()
+i1 = Constant<value = int64 {{1}}>()
+a0 = Constant<value = int64[1] {{0}}>()
+a1 = Constant<value = int64[1] {{1}}>()
+a2 = Constant<value = int64[1] {{2}}>()
+shape = Shape(x)
+length = Gather(shape, i1)
+count = Gather(shape, i0)
+j = Range(i0, length, i1)
+i = Unsqueeze(j, a1)
+mi = Unsqueeze(m, a2)
+mj = Unsqueeze(m, a1)
+ki = Cast<to = 9>(mi)
+kj = Cast<to = 9>(mj)
+{condition}
+xt = Transpose<perm = [0, 2, 1]>(x)
+s0 = MatMul(x, xt)
+s = Add(s0, bias)
+p = Softmax<axis = -1>(s)
+c = MatMul(p, x)
+{reader}"""
+        return model(name, f"float[B,S,{D}] x, int64[B,S] m", output, body), [feeds(k) for k in range(2)]
+
+    def masks(*rows):
+        return lambda k: lambda r: {"x": r.real(len(rows), len(rows[0]), D), "m": np.array(rows)[::1 - 2 * k]}
+
+    whole, right, left = [1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]
+    padded, ids = masks(whole, right, left), masks([5, 7, 3, 0, 0], [2, 9, 9, 4, 0], [1, 1, 1, 2, 2])
+    two, keep = "w = Where(k, f0, neg)\nbias = Identity(w)", "y = Identity(c)"
+    where = lambda lines: lines + "\n" + two
+    pair = where("k = And(ki, kj)")
+    triangle = where("t = LessOrEqual(j, i)\nk = And(t, kj)")
+    mean = "y = ReduceMean<axes = [1], keepdims = 0>(c)"
+    for name, lines in {"strictly_earlier": "k = Less(j, i)", "all_but_itself": "e = Equal(j, i)\nk = Not(e)",
+                        "earlier_by_two": "h = Add(j, i1)\nk = Less(h, i)", "another_segment": "e = Equal(mi, mj)\nk = Not(e)"}.items():
+        yield case(f"keys_{name}", where(lines), keep, padded)
+    for name, lines in {
+        "mean": mean, "max": "y = ReduceMax<axes = [1], keepdims = 0>(c)", "last": "q = Constant<value = int64 {-1}>()\ny = Gather<axis = 1>(c, q)",
+        "sum_of_weights": "f = Cast<to = 1>(m)\ng = Unsqueeze(f, a1)\ny = MatMul(g, c)",
+        "attention": "ct = Transpose<perm = [0, 2, 1]>(c)\nd = MatMul(c, ct)\nr = Softmax<axis = -1>(d)\ny = MatMul(r, c)",
+    }.items():
+        yield case(f"padded_pairs_then_{name}", pair, lines, padded)
+        yield case(f"padded_triangle_then_{name}", triangle, lines, padded)
+    similar = "f = Cast<to = 1>(m)\ng = Unsqueeze(f, a2)\nh = Mul(c, g)\nz = ReduceSum<keepdims = 0>(h, a1)\nzt = Transpose(z)\no = MatMul(z, zt)\ny = Softmax<axis = -1>(o)"
+    dead = masks(whole, [0, 0, 0, 0, 0], right)
+    yield case("similarities_of_masked_sums", where("k = Identity(kj)"), similar, dead)
+    yield case("similarities_of_means", where("k = Identity(kj)"), mean.replace("y =", "z =") + "\nzt = Transpose(z)\no = MatMul(z, zt)\ny = Softmax<axis = -1>(o)", dead)
+    number = "u = Sub(f1, n)\nbias = Mul(u, neg)"
+    for name, lines in {"sign": "h = Sign(mj)\nn = Cast<to = 1>(h)", "clip": "h = Clip(mj, i0, i1)\nn = Cast<to = 1>(h)", "min": "h = Min(mj, i1)\nn = Cast<to = 1>(h)",
+                        "real_clip": "h = Cast<to = 1>(mj)\nn = Clip(h, f0, f1)"}.items():
+        yield case(f"ids_by_{name}", lines + "\n" + number, keep, ids)
+    yield case("distance_of_segments", "h = Sub(mi, mj)\nd = Abs(h)\nn = Cast<to = 1>(d)\nbias = Mul(n, neg)", keep, ids)
+    yield case("square_of_a_distance", "e = Cast<to = 1>(mi)\nf = Cast<to = 1>(mj)\nh = Sub(e, f)\nn = Mul(h, h)\nbias = Mul(n, neg)", keep, ids)
+
+
 FILES = {
+    "masked_rows": ("Attentions written out, with masks that leave rows without a key, and what reads these.", list(masked_rows_cases())),
     "microsoft_qlinear": ("QLinearAdd and relatives, QGemm.", list(qlinear_cases())),
     "tensor_scatter": ("TensorScatter.", list(tensor_scatter_cases())),
     "narrow_integers": ("Unsigned integers of 16 and 32 bits inside a graph.", list(narrow_cases())),
