@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "codegen/templates.h"
 #include "runtime/checksum.h"
@@ -32,7 +31,8 @@ struct Header {
 };
 
 std::string default_dir() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return std::string(cache) + "/tfcc";
+  // The XDG specification: a path that is not absolute is invalid and ignored.
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache == '/') return std::string(cache) + "/tfcc";
   if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/tfcc";
   return {};
 }
@@ -68,6 +68,19 @@ bool write_all(int fd, const void* data, size_t size) {
   return true;
 }
 
+bool read_all(int fd, void* data, size_t size) {
+  auto* p = static_cast<unsigned char*>(data);
+  while (size > 0) {
+    const ssize_t done = read(fd, p, size);
+    if (done <= 0) return false;
+    p += done, size -= static_cast<size_t>(done);
+  }
+  return true;
+}
+
+/// No entry is larger, whatever its header says; nor is memory asked for it.
+constexpr uint64_t kLargestEntry = uint64_t{1} << 30;
+
 /// Every so many entries the size of the folder is looked at.
 constexpr unsigned kPruneInterval = 64;
 
@@ -99,18 +112,16 @@ std::string KernelCache::path(const CacheKey& key) const { return dir_ + "/" + k
 
 std::optional<std::vector<std::byte>> KernelCache::get(const CacheKey& key) const {
   if (dir_.empty()) return std::nullopt;
-  std::ifstream file(path(key), std::ios::binary | std::ios::ate);
-  if (!file) return std::nullopt;
-  uint64_t total = static_cast<uint64_t>(file.tellg());
+  const int fd = ::open(path(key).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
+  if (fd < 0) return std::nullopt;
+  struct stat info {};
   Header header{};
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(&header), sizeof header);
-  bool good = file && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.size == total - sizeof header;
+  bool good = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && read_all(fd, &header, sizeof header);
+  good = good && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.size <= std::max(max_bytes_, kLargestEntry) &&
+         header.size == static_cast<uint64_t>(info.st_size) - sizeof header;
   std::vector<std::byte> bytes(good ? header.size : 0);
-  if (good) {
-    file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    good = file && runtime::checksum(bytes) == header.checksum;
-  }
+  good = good && read_all(fd, bytes.data(), bytes.size()) && runtime::checksum(bytes) == header.checksum;
+  close(fd);
   if (!good) {
     unlink(path(key).c_str());
     return std::nullopt;

@@ -15,7 +15,7 @@
 namespace tfcc::codegen {
 
 struct KernelCacheOptions {
-  std::string dir;                       ///< empty: $XDG_CACHE_HOME/tfcc, else ~/.cache/tfcc
+  std::string dir;                       ///< empty: $XDG_CACHE_HOME/tfcc if that is an absolute path, else ~/.cache/tfcc
   bool enabled = true;                   ///< false: get finds nothing and put does nothing
   uint64_t max_bytes = uint64_t{1} << 30;  ///< beyond it the oldest entries are removed
 };
@@ -36,7 +36,7 @@ class KernelCache {
  public:
   explicit KernelCache(KernelCacheOptions options = {});
 
-  /// The bytes stored under a key. A damaged entry is removed and not found.
+  /// The bytes stored under a key. A damaged entry, and what is no file, is removed and not found.
   std::optional<std::vector<std::byte>> get(const CacheKey& key) const;
 
   /// Stores bytes under a key; what cannot be written is not stored.

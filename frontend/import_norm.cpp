@@ -82,6 +82,33 @@ ValueId standardised(Importer& im, ValueId rows, double eps) {
   return im.graph.add(ir::OpKind::layer_norm, {rows, gamma}, ir::NormAttrs{eps}, type, im.value_name(0) + ".rows", im.node->name);
 }
 
+// A layer norm whose scale or bias has axes outside the normalised ones: rows alone, then both as they broadcast to all of x.
+Result<void> scaled_in_place(Importer& im, ValueId x, size_t axis) {
+  const Type whole = im.type(x);
+  const Dims d = whole.dims;
+  const ValueId rows = merge_from(im, x, axis, ".merged");
+  const double eps = im.attr_float("epsilon", 1e-5f);
+  ValueId y = standardised(im, rows, eps);
+  if (axis + 1 != d.size()) y = reshape(im, y, d, ".standardised");
+  const Indices at = im.index_vars(d);
+  ExprRef e = im.element(y, at);
+  for (size_t i = 1; i < 3; ++i) {
+    if (!im.has_input(i)) continue;
+    TFCC_TRY(ValueId v, im.input(i));
+    const auto misfit = [&] {
+      return im.fail(ErrorCode::shape, fmt::format("{} {} does not fit {}", i == 1 ? "scale" : "bias", ir::to_string(im.type(v)), ir::to_string(whole)));
+    };
+    if (!is_float(im.type(v).dtype) || im.rank(v) > d.size()) return misfit();
+    TFCC_TRY(const Dims all, im.broadcast(d, im.dims(v)));
+    if (all != d) return misfit();
+    const ExprRef own = ir::convert(im.broadcast_element(v, at), e->type);
+    e = i == 1 ? ir::mul(e, own) : ir::add(e, own);
+  }
+  im.define(0, e, whole.dtype, d);
+  define_statistics(im, rows, d, axis, eps);
+  return {};
+}
+
 // x [N,C,...] normalised over `groups` groups of channels, then scaled: the scale has one number per channel or per group.
 Result<void> normalise_groups(Importer& im, ExprRef groups, bool scale_per_group) {
   TFCC_TRY(ValueId x, im.input(0));
@@ -115,6 +142,12 @@ Result<void> import_layer_normalization(Importer& im) {
   const Dims d = whole.dims;
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", -1), d.size()));
   const Dims normalised(d.begin() + axis, d.end());
+  const auto beyond = [&](size_t i) {
+    if (!im.has_input(i)) return false;
+    const Result<ValueId> v = im.input(i);
+    return v && im.rank(*v) > normalised.size();
+  };
+  if (beyond(1) || beyond(2)) return scaled_in_place(im, x, axis);
   std::vector<ValueId> operands{merge_from(im, x, axis, ".merged")};
   TFCC_TRY(ValueId gamma, parameter(im, 1, normalised, whole));
   operands.push_back(gamma);

@@ -109,6 +109,12 @@ ExternalFiles::ExternalFiles(const std::string& model_path) {
   folder_ = slash == std::string::npos ? "." : model_path.substr(0, slash + 1);
 }
 
+std::vector<std::string> ExternalFiles::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, file] : files_) out.push_back(name);
+  return out;
+}
+
 Result<FileRef> ExternalFiles::open(const std::string& location) {
   TFCC_TRY(const std::vector<std::string> parts, parts_of(location));
   std::string name = fmt::format("{}", fmt::join(parts, "/"));

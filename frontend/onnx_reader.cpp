@@ -115,6 +115,7 @@ class Reader {
     drop_initialized_inputs();
     put_in_order(model_.nodes);
     warn();
+    model_.data_files = external_.names();
     return std::move(model_);
   }
 

@@ -119,6 +119,7 @@ struct Model {
   std::vector<Node> nodes;
   std::vector<Function> functions;
   std::vector<std::string> warnings;  // complete lines, one each
+  std::vector<std::string> data_files;  // that external data lie in, from the model's folder
 };
 
 /// Reads a model. The result keeps the files it points into mapped; they must not shrink while it

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "frontend/onnx_reader.h"
 #include "ir/constant.h"
@@ -34,6 +35,8 @@ class ExternalFiles {
 
   /// The file at `location`, mapped once. Errors: io, bad_file; the reason alone.
   Result<FileRef> open(const std::string& location);
+  /// The files opened so far, from the model's folder.
+  std::vector<std::string> names() const;
 
  private:
   std::string folder_;

@@ -316,7 +316,13 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
   auto work = k.work.evaluate(symbols_);
   if (!work || *work < 0 || *work > kMaxElements) return overflow("work of '" + launch.name + "'");
   bound.work = *work;
-  if (plan_.family == "cpu") bound.skip = *work == 0;
+  if (plan_.family == "cpu") {
+    bound.skip = *work == 0;
+    int64_t most = 0;
+    for (uint32_t arg : k.args) most = std::max(most, elements_[arg]);
+    // Every item computes at least one element of a result.
+    if (*work > most) return broken("launch '" + launch.name + "' has more work than its buffers have elements");
+  }
   return {};
 }
 

@@ -94,6 +94,15 @@ tfcc_status describe(const tfcc_model* model, bool input, size_t index, tfcc_ten
   return TFCC_OK;
 }
 
+// Far more dims than any input has: a rank beyond is a mistake, and so much is not copied from the caller's memory.
+constexpr size_t kMostDims = 64;
+
+tfcc_status bad_rank(size_t rank) {
+  return guarded([&] {
+    return failed({ErrorCode::invalid_argument, "the tensor's rank is " + std::to_string(rank) + "; no input has more than " + std::to_string(kMostDims) + " dims"});
+  });
+}
+
 bool is_dtype(int number) { return number >= 0 && number < tfcc::kDTypeCount; }
 
 tfcc_status prepare_with(tfcc_executor* executor, size_t count, const char* const* names, const tfcc_tensor* shapes,
@@ -103,6 +112,7 @@ tfcc_status prepare_with(tfcc_executor* executor, size_t count, const char* cons
     tfcc::Shapes given;
     for (size_t k = 0; k < count; ++k) {
       if (names[k] == nullptr || (shapes[k].rank > 0 && shapes[k].shape == nullptr)) return misused("a name or a shape is NULL");
+      if (shapes[k].rank > kMostDims) return bad_rank(shapes[k].rank);
       given.emplace_back(names[k], std::vector<int64_t>(shapes[k].shape, shapes[k].shape + shapes[k].rank));
     }
     return finished((executor->executor.*function)(given));
@@ -172,6 +182,7 @@ void tfcc_executor_free(tfcc_executor* executor) { delete executor; }
 tfcc_status tfcc_executor_set(tfcc_executor* executor, const char* name, const tfcc_tensor* tensor) {
   if (executor == nullptr || name == nullptr || tensor == nullptr) return misused("executor, name or tensor is NULL");
   if (tensor->rank > 0 && tensor->shape == nullptr) return misused("the tensor's shape is NULL");
+  if (tensor->rank > kMostDims) return bad_rank(tensor->rank);
   if (!is_dtype(tensor->dtype)) return misused("the tensor's dtype is none of tfcc_dtype");
   if (tensor->place != TFCC_HOST && tensor->place != TFCC_ON_DEVICE) return misused("the tensor's place is none of tfcc_place");
   return guarded([&] {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Validation of a manifest, once at load: after it, every index, offset and program can be used
 // without a look.
+#include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "runtime/manifest.h"
 
@@ -9,6 +12,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr size_t kMaxRank = 16;
+constexpr size_t kMaxPlans = 16;                    // one per family; a reader goes over the symbols once for each
 constexpr int64_t kMaxSize = int64_t{1} << 56;      // keeps byte counts far from overflow
 
 class Checker {
@@ -19,9 +23,12 @@ class Checker {
   Result<void> all() const {
     TFCC_TRY_VOID(interface());
     TFCC_TRY_VOID(weights());
+    if (m_.plans.size() > kMaxPlans) return bad("more than " + std::to_string(kMaxPlans) + " plans");
     for (const Plan& p : m_.plans) TFCC_TRY_VOID(plan(p));
+    if (m_.targets.size() > kMaxSections) return bad("more than " + std::to_string(kMaxSections) + " targets");
     for (const Target& t : m_.targets) TFCC_TRY_VOID(target(t));
-    return texts();
+    TFCC_TRY_VOID(texts());
+    return repeated_names();
   }
 
  private:
@@ -63,14 +70,19 @@ class Checker {
           return bad(std::string("two ") + (tensors == &m_.inputs ? "inputs" : "outputs") + " are named '" + t.name + "'");
       }
     }
+    std::map<std::string_view, const TensorType*> inputs;
+    for (const TensorType& in : m_.inputs) inputs[in.name] = &in;
     for (const TensorType& out : m_.outputs) {
-      for (const TensorType& in : m_.inputs) {
-        if (in.name == out.name && !same_type(in, out)) return bad("input and output '" + in.name + "' differ in type");
-      }
+      const auto in = inputs.find(out.name);
+      if (in != inputs.end() && !same_type(*in->second, out)) return bad("input and output '" + out.name + "' differ in type");
     }
+    const SizeExpr product = tokens();
+    SizeExpr turned = product;
+    std::swap(turned.code[1], turned.code[3]);
     size_t before = 0;
     for (const Symbol& s : m_.symbols) {
       if (!s.value.valid(before++)) return bad("symbol '" + s.name + "' has a broken value");
+      if (s.derived() && s.value.code != product.code && s.value.code != turned.code) return bad("symbol '" + s.name + "' is not batch times length");
       if (s.min < 0 || s.max < 0 || s.typical < 0 || (s.max != 0 && s.max < s.min)) {
         return bad("symbol '" + s.name + "' has an empty range");
       }
@@ -83,11 +95,35 @@ class Checker {
     return {};
   }
 
+  // Kernels loop over the derived size and lay out buffers by the sizes that it is made of: any other program than the product of
+  // the first sizes that stand on axis 0 and on axis 1 would lead them out of their buffers.
+  SizeExpr tokens() const {
+    int64_t batch = -1, length = -1;
+    for (size_t i = m_.symbols.size(); i-- > 0;) {
+      const Symbol& s = m_.symbols[i];
+      if (!s.derived() && s.axis == 0) batch = static_cast<int64_t>(i);
+      if (!s.derived() && s.axis == 1) length = static_cast<int64_t>(i);
+    }
+    const auto symbol = static_cast<int64_t>(SizeCode::symbol), mul = static_cast<int64_t>(SizeCode::mul);
+    return {{symbol, batch, symbol, length, mul}, {}};
+  }
+
+  // Stretches of a section that are parts of it and no more than it holds together: whoever reads each of them reads the section
+  // once, not once for each.
+  struct Parts {
+    uint64_t total = 0, taken = 0;
+    bool take(uint64_t offset, uint64_t size) {
+      if (offset > total || size > total - offset || size > total - taken) return false;
+      taken += size;
+      return true;
+    }
+  };
+
   Result<void> weights() const {
     const Section* section = artifact_.find(SectionKind::weights);
-    uint64_t total = section != nullptr ? section->size : 0;
+    Parts parts{section != nullptr ? section->size : 0};
     for (const Weight& w : m_.weights) {
-      if (w.offset % kWeightAlignment != 0 || w.offset > total || w.size > total - w.offset) {
+      if (w.offset % kWeightAlignment != 0 || !parts.take(w.offset, w.size)) {
         return bad("weight '" + w.name + "' lies outside the weights section");
       }
       for (int64_t d : w.shape) {
@@ -156,8 +192,10 @@ class Checker {
     for (size_t i = 0; i < p.lengths.size(); ++i) {
       if (p.lengths[i] <= (i > 0 ? p.lengths[i - 1] : 0)) return bad("a plan has broken lengths");
     }
+    std::set<std::string_view> names;
     for (const Kernel& k : p.kernels) {
       if (k.name.empty()) return bad("a kernel without name");
+      if (!names.insert(k.name).second) return bad("two kernels are named '" + k.name + "'");
       if (cuda && (k.threads == 0 || k.threads > 1024))
         return bad("kernel '" + k.name + "' has no block");
     }
@@ -187,9 +225,9 @@ class Checker {
     if (t.images.size() != (p.family == "cuda" ? p.kernels.size() : 1)) {
       return bad("target '" + t.name + "' has not the code of every kernel");
     }
-    uint64_t total = artifact_.sections[t.section].size;
+    Parts parts{artifact_.sections[t.section].size};
     for (const Image& i : t.images) {
-      if (i.offset > total || i.size > total - i.offset || i.size == 0) {
+      if (i.size == 0 || !parts.take(i.offset, i.size)) {
         return bad("target '" + t.name + "' has code outside its section");
       }
     }
@@ -198,13 +236,24 @@ class Checker {
 
   Result<void> texts() const {
     const Section* section = artifact_.find(SectionKind::text);
-    uint64_t total = section != nullptr ? section->size : 0;
+    Parts parts{section != nullptr ? section->size : 0};
     for (const Text& t : m_.texts) {
-      if (t.offset > total || t.size > total - t.offset) {
-        return bad("text '" + t.name + "' lies outside the text section");
-      }
+      if (!parts.take(t.offset, t.size)) return bad("text '" + t.name + "' lies outside the text section");
     }
     return {};
+  }
+
+  // What lists launches and symbols names the kernel of each and the input of each: together these names stay within what a
+  // manifest may hold, so that a long name that much refers to cannot make a small file large.
+  Result<void> repeated_names() const {
+    uint64_t total = 0;
+    for (const Symbol& s : m_.symbols) total += s.derived() ? 0 : m_.inputs[s.input].name.size();
+    for (const Plan& p : m_.plans) {
+      for (const Bucket& b : p.buckets) {
+        for (const Launch& l : b.launches) total += l.kernel ? p.kernels[l.kernel->kernel].name.size() : 0;
+      }
+    }
+    return total <= kMaxManifestBytes ? Result<void>() : bad("long names are used too often");
   }
 
   const Manifest& m_;

@@ -23,10 +23,14 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     return Error{ErrorCode::io,
                  path + ": cannot read: " + std::strerror(code) + "; check the path"};
   };
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
   if (fd < 0) return failure(errno);
   struct stat info = {};
   int code = fstat(fd, &info) != 0 ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
+  if (code == 0 && !S_ISREG(info.st_mode)) {
+    close(fd);
+    return Error{ErrorCode::io, path + ": cannot read: not a regular file; copy it to one"};
+  }
   MappedFile file;
   if (code == 0 && info.st_size > 0) {
     auto size = static_cast<size_t>(info.st_size);

@@ -88,11 +88,12 @@ size_t TimingCache::read(std::string_view text) {
 }
 
 Result<void> TimingCache::load(const std::string& path) {
+  // A pipe would be waited for, and has no end to look at.
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return errno == ENOENT ? Result<void>() : failure(path, "read", errno);
+  if (!S_ISREG(info.st_mode)) return Error{ErrorCode::io, path + ": is not a regular file; name a file"};
   std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in) {
-    if (errno == ENOENT) return {};
-    return failure(path, "read", errno);
-  }
+  if (!in) return failure(path, "read", errno);
   const auto size = in.tellg();
   if (size < 0 || static_cast<uint64_t>(size) > kMostBytes) return failure(path, "read", EFBIG);
   std::string text(static_cast<size_t>(size), '\0');

@@ -103,10 +103,10 @@ def make_fixtures(binary, folder, environment):
     # Operators that do not exist, of the length of those that they replace.
     unknown = model.read_bytes().replace(b"\x22\x07Softmax", b"\x22\x07Hardest").replace(b"\x22\x03Erf", b"\x22\x03Elf")
     (folder / "unknown_operators.onnx").write_bytes(unknown)
+    shutil.copy(model, folder / "bert.onnx")
     for package in ("onnxruntime", "torch"):
         if subprocess.run(["python3", "-c", f"import {package}"], capture_output=True).returncode == 0:
             able.add(package)
-    shutil.copy(model, folder / "bert.onnx")
     shutil.copy(MODELS.parent.parent / "tools" / "examples" / "peer_bert.py", folder)
     # Of other weights: word embeddings of the other sign. The name stands before the 25,600 bytes.
     weights, start = bytearray(model.read_bytes()), b"word_embeddings.weight\x4a\x80\xc8\x01"
@@ -125,6 +125,12 @@ def make_fixtures(binary, folder, environment):
     softmaxes = "graph @main(%x: f32[B,5]) symbols(B = x.0 in 1..) {{\n  %s = softmax(%x) : f32[B,{0}]\n  %y = softmax(%s) : f32[B,{1}]\n  return y = %y\n}}\n"
     (folder / "right.tfir").write_text(softmaxes.format(5, 5))
     (folder / "broken.tfir").write_text(softmaxes.format(4, 6))
+    (folder / "speech.tfir").write_text("graph @main(%x: f32[B,16,T]) symbols(B = x.0 in 1.., T = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,16,T]\n  return y = %y\n}\n")
+    (folder / "frames.tfir").write_text("graph @main(%x: f32[B,T,80]) symbols(B = x.0 in 1.., T = x.1 in 1..) {\n  %y = softmax(%x) : f32[B,T,80]\n  return y = %y\n}\n")
+    (folder / "image.tfir").write_text("graph @main(%x: f32[B,H,W,3]) symbols(B = x.0 in 1.., H = x.1 in 1.., W = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,H,W,3]\n  return y = %y\n}\n")
+    shutil.copytree(MODELS / "bert-external", folder / "external", ignore=shutil.ignore_patterns("cases"))
+    (folder / "external" / "folder").mkdir(exist_ok=True)
+    (folder / "bert_symlink.onnx").symlink_to("bert.onnx")
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     if "cpu" in able:
@@ -170,8 +176,9 @@ def run_case(binary, case, fixtures, environment):
     with tempfile.TemporaryDirectory(prefix="tfcc-case-") as scratch:
         folder = Path(scratch)
         shutil.copytree(fixtures, folder, symlinks=True, dirs_exist_ok=True,
-                        ignore=lambda at, names: [n for n in names if n == "pipe"])
+                        ignore=lambda at, names: [n for n in names if n in ("pipe", "bert_hardlink.onnx")])
         os.mkfifo(folder / "pipe")
+        os.link(folder / "bert.onnx", folder / "bert_hardlink.onnx")
         before = listing(folder)
         for command in commands:
             done = tfcc(binary, shlex.split(command["run"]), folder, environment, command["limit"], command["to"])

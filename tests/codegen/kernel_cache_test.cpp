@@ -3,6 +3,7 @@
 #include "codegen/kernel_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -121,7 +122,37 @@ TEST_F(KernelCacheTest, DefaultFolderFollowsXdg) {
   std::string saved = old ? old : "";
   setenv("XDG_CACHE_HOME", dir_.c_str(), 1);
   EXPECT_EQ(KernelCache().dir(), dir_ + "/tfcc/kernels");
+  // A path that is not absolute is ignored, as the XDG specification asks.
+  const char* home = std::getenv("HOME");
+  const std::string saved_home = home ? home : "";
+  setenv("HOME", dir_.c_str(), 1);
+  for (const char* ignored : {"relative", "./here", ""}) {
+    setenv("XDG_CACHE_HOME", ignored, 1);
+    EXPECT_EQ(KernelCache().dir(), dir_ + "/.cache/tfcc/kernels") << ignored;
+  }
+  home ? setenv("HOME", saved_home.c_str(), 1) : unsetenv("HOME");
   old ? setenv("XDG_CACHE_HOME", saved.c_str(), 1) : unsetenv("XDG_CACHE_HOME");
+}
+
+TEST_F(KernelCacheTest, WhatIsNoFileIsNotFound) {
+  const KernelCache cache = open();
+  ASSERT_EQ(mkfifo(entry(1).c_str(), 0600), 0);
+  fs::create_symlink(entry(1), entry(2));
+  fs::create_directory(entry(3));
+  fs::create_symlink("/dev/zero", entry(4));
+  for (int k = 1; k <= 4; ++k) EXPECT_FALSE(cache.get(key(k))) << k;
+  cache.put(key(1), bytes(10, 1));
+  EXPECT_EQ(cache.get(key(1)), bytes(10, 1));
+}
+
+TEST_F(KernelCacheTest, NoMemoryIsAskedForWhatAHeaderPromises) {
+  open().put(key(1), bytes(10, 1));
+  fs::resize_file(entry(1), uint64_t{1} << 40);  // a file with a hole
+  std::fstream file(entry(1), std::ios::binary | std::ios::in | std::ios::out);
+  const uint64_t size = (uint64_t{1} << 40) - 24;
+  file.seekp(8).write(reinterpret_cast<const char*>(&size), sizeof size);
+  file.close();
+  EXPECT_FALSE(open().get(key(1)));
 }
 
 TEST(KernelKey, DependsOnEveryPart) {

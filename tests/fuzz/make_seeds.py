@@ -5,10 +5,11 @@
     make_seeds.py OUT [ONNX_FROM_TEXT] [TFCC]
 
 importer: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/import and tests/operators;
-graph_text: the graphs of tests/passes and tests/import, and the texts in graph_text that once failed; artifact: with TFCC, files compiled from a few small models.
+graph_text: the graphs of tests/passes and tests/import, and the texts in graph_text that once failed; artifact: with TFCC, files compiled from a few small graphs, in the form of artifact_input.h.
 """
 import hashlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ sys.path.insert(0, str(TESTS / "hostile"))
 import bad_models  # noqa: E402
 
 LARGEST = 1 << 18
+TEXT = 3  # kind of a section
 ROOT = TESTS.parent
 
 
@@ -61,13 +63,35 @@ def graphs(folder):
         save(folder, path.read_bytes())
 
 
+def artifact_input(file):
+    """A .tfcc file in the form of artifact_input.h: kinds of sections, texts, manifest."""
+    offset, size = struct.unpack_from("<QQ", file, 24)
+    count, = struct.unpack_from("<I", file, 48)
+    kinds, texts = bytearray(), b""
+    for i in range(count):
+        kind, _, begin, length = struct.unpack_from("<IIQQ", file, 64 + 32 * i)
+        kinds.append(kind)
+        if kind == TEXT:
+            texts = file[begin:begin + length]
+    # Of another version, so that the page leaves out the templates that a kernel includes: they would be most of it.
+    manifest = re.sub(rb"^(\x0a.tfcc \d+\.\d+\.)\d", rb"\1x", file[offset:offset + size])
+    return bytes([count]) + kinds + struct.pack("<I", len(texts)) + texts + manifest
+
+
 def artifacts(folder, tfcc):
-    for name in ("bert-eager", "bert-quantised", "t5-encoder", "gpt2"):
-        with tempfile.TemporaryDirectory() as temporary:
-            out = Path(temporary) / "model.tfcc"
-            command = [tfcc, "compile", TESTS / "models" / name / "model.onnx", "-o", out, "--target", "cpu"]
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                (folder / name).write_bytes(out.read_bytes())
+    """Small graphs, so that many files can be looked at in a second, and one with layers."""
+    with tempfile.TemporaryDirectory() as temporary:
+        sources = [TESTS / "models" / "bert-eager" / "model.onnx"]
+        for name in ("fuse_attention", "fuse_embedding", "fuse_gated_mlp", "fuse_qkv", "raise_softmax"):
+            source = Path(temporary) / (name + ".tfir")
+            source.write_text(re.search(r"^graph .*?^}$", (TESTS / "passes" / (name + ".tfir")).read_text(), re.M | re.S)[0] + "\n")
+            sources.append(source)
+        out = Path(temporary) / "model.tfcc"
+        for source in sources:
+            for target in ("cpu", "sm_80", "cpu,sm_80"):
+                command = [tfcc, "compile", source, "-o", out, "--target", target, "-q", "--max-tokens", "512"]
+                if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                    save(folder, artifact_input(out.read_bytes()))
 
 
 def dictionary(path, words):
@@ -82,10 +106,10 @@ def main():
     hostile_models(out / "importer")
     for path in TESTS.glob("models/*/model.onnx"):
         save(out / "importer", path.read_bytes())
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 2 and sys.argv[2]:
         text_models(out / "importer", sys.argv[2])
     graphs(out / "graph_text")
-    if len(sys.argv) > 3:
+    if len(sys.argv) > 3 and sys.argv[3]:
         artifacts(out / "artifact", sys.argv[3])
 
     operators = re.findall(r"TFCC_IMPORT\((\w+)", "".join(p.read_text() for p in ROOT.glob("frontend/importers*.def")))

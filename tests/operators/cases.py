@@ -553,6 +553,14 @@ def channel_norm_cases():
                 "y = BatchNormalization<epsilon = 0.1, momentum = 0.5>(x, s, b, m, v)", 9), [lambda r: {"x": r.real(B, 3), **own(r), **moments(r)}]
     yield model("instance_normalization_of_any_length", f"float[B,3,S] x, {channels}", "float[B,3,S] y",
                 "y = InstanceNormalization<epsilon = 0.01>(x, s, b)"), [lambda r: {"x": r.real(B, 3, S + 2), **own(r)}]
+    # The scale and the bias broadcast to all of x, not to the normalised axes alone.
+    ln = lambda name, scale, bias, axis, make: (model(f"layer_normalization_{name}", f"float[B,4,5] x, float[{scale}] g" + (f", float[{bias}] b" if bias else ""), "float[B,4,5] y",
+                                                     f"y = LayerNormalization<axis = {axis}>(x, g{', b' if bias else ''})"), [lambda r: {"x": r.real(B, 4, 5), **make(r)}])
+    yield ln("scale_of_rows", "1,4,1", "5", -1, lambda r: {"g": r.real(1, 4, 1), "b": r.real(5)})
+    yield ln("scale_of_vectors_bias_of_rows", "5", "4,1", -1, lambda r: {"g": r.real(5), "b": r.real(4, 1)})
+    yield ln("scale_and_bias_of_all", "4,5", "1,4,5", -1, lambda r: {"g": r.real(4, 5), "b": r.real(1, 4, 5)})
+    yield ln("scale_of_rank_3_without_bias", "1,1,5", "", 2, lambda r: {"g": r.real(1, 1, 5)})
+    yield ln("scale_of_two_axes_and_one", "1,4,5", "5", 1, lambda r: {"g": r.real(1, 4, 5), "b": r.real(5)})
     yield model("group_normalization_of_any_length", "float[B,4,S] x, float[4] s, float[4] b", "float[B,4,S] y",
                 "y = GroupNormalization<num_groups = 2>(x, s, b)", 21), [lambda r: {"x": r.real(B, 4, S + 2), "s": r.real(4), "b": r.real(4)}]
 

@@ -129,6 +129,13 @@ class TestTfcc(unittest.TestCase):
         self.assertEqual(raised.exception.code, "io")
         with self.assertRaisesRegex(tfcc.Error, "no input or output is named 'nothing'"):
             self.model.run({**inputs, "nothing": np.zeros(1, np.float32)})
+        for wrong in ("input_ids\0x", "\0"):
+            with self.assertRaisesRegex(tfcc.Error, "holds a NUL"):
+                self.model.run({**inputs, wrong: inputs["input_ids"]})
+            with self.assertRaisesRegex(tfcc.Error, "holds a NUL"):
+                self.model.executor().output_shape(wrong)
+        with self.assertRaisesRegex(tfcc.Error, "holds a NUL"):
+            tfcc.load(str(self.path) + "\0.tfcc")
         with self.assertRaisesRegex(tfcc.Error, "dtype is i32, must be i64"):
             self.model.run({**inputs, "input_ids": inputs["input_ids"].astype(np.int32)})
         with self.assertRaisesRegex(tfcc.Error, "numpy type complex"):

@@ -53,6 +53,20 @@ class ArtifactTest : public testing::Test {
     EXPECT_NE(model.error().message.find(text), std::string::npos) << model.error().message;
   }
 
+  // Loads from memory and runs; the run says this.
+  void expect_run_error(const std::function<void(pb::Manifest&)>& change, const std::string& text) {
+    auto bytes = small_file(change);
+    auto model = Model::load(bytes, options_);
+    ASSERT_TRUE(model) << model.error().message;
+    auto e = model->executor();
+    ASSERT_TRUE(e);
+    SmallCase c(2, 3);
+    ASSERT_TRUE(e->set("x", c.x_ref()) && e->set("ids", c.ids_ref()));
+    const auto done = e->run();
+    ASSERT_FALSE(done) << text;
+    EXPECT_NE(done.error().message.find(text), std::string::npos) << done.error().message;
+  }
+
   std::string path_ = temporary_path("artifact.tfcc");
   LoadOptions options_ = {
       .device = "cpu", .threads = 1, .verify_weights = false, .code_dir = "", .timing_cache = "", .log = {}};
@@ -86,6 +100,18 @@ TEST(Checksum, sees_every_bit_and_the_length) {
   }
   bytes.push_back({});
   EXPECT_NE(runtime::checksum(bytes), plain);
+}
+
+TEST_F(ArtifactTest, WorkIsNotMoreThanTheBuffersHold) {
+  for (int launch : {0, 2}) {  // around a product
+    expect_run_error(
+        [&](pb::Manifest& m) {
+          auto* work = m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(launch)->mutable_kernel()->mutable_work();
+          work->clear_code();
+          size(work, {0, 1 << 20});
+        },
+        "more work than its buffers have elements");
+  }
 }
 
 TEST_F(ArtifactTest, sections_lie_where_the_document_says) {

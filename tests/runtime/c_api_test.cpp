@@ -129,6 +129,11 @@ TEST_F(CApi, MisuseIsAStatusAndALine) {
   const int64_t shape[] = {1, 2};
   tfcc_tensor t = {nullptr, TFCC_F32, TFCC_HOST, 2, shape};
   expect_failure(tfcc_executor_set(executor_, "nothing", &t), TFCC_INVALID_ARGUMENT, "nothing");
+  t.rank = size_t{1} << 60;
+  expect_failure(tfcc_executor_set(executor_, "x", &t), TFCC_INVALID_ARGUMENT, "rank is 1152921504606846976");
+  const char* name = "x";
+  expect_failure(tfcc_executor_prepare(executor_, 1, &name, &t), TFCC_INVALID_ARGUMENT, "rank is 1152921504606846976");
+  t.rank = 2;
   t.dtype = static_cast<tfcc_dtype>(99);
   expect_failure(tfcc_executor_set(executor_, "x", &t), TFCC_INVALID_ARGUMENT, "dtype");
   t.dtype = TFCC_F32;

@@ -14,6 +14,7 @@
 
 #include "runtime/tfcc.h"
 #include "tools/tfcc/npy.h"
+#include "tools/tfcc/output_file.h"
 #include "tools/tfcc/wordpiece.h"
 
 namespace {
@@ -117,6 +118,7 @@ Result<Options> parse(int argc, char** argv) {
 Result<std::vector<std::string>> sentences(const Options& o) {
   if (o.sentences.empty()) return kSentences;
   if (o.sentences.size() != 1 || !std::filesystem::is_regular_file(o.sentences[0])) return o.sentences;
+  TFCC_TRY_VOID(tfcc::tools::note_input(o.sentences[0]));
   std::ifstream file(o.sentences[0]);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);)
@@ -231,6 +233,8 @@ Result<double> median_time(tfcc::Executor& executor, int runs) {
 }
 
 Result<void> embed(const Options& o) {
+  for (const std::string* read : {&o.model, &o.vocabulary}) TFCC_TRY_VOID(tfcc::tools::note_input(*read));
+  TFCC_TRY_VOID(tfcc::tools::plan_output("--output", o.output));
   TFCC_TRY(const std::vector<std::string> texts, sentences(o));
   TFCC_TRY(const auto tokenizer, tfcc::tools::WordPiece::load(o.vocabulary, {!o.cased}));
   TFCC_TRY(const tfcc::Model model, tfcc::Model::load(o.model, o.load));

@@ -15,6 +15,7 @@
 #include "tools/tfcc/bench.h"
 #include "tools/tfcc/bench_peer.h"
 #include "tools/tfcc/bench_profile.h"
+#include "tools/tfcc/output_file.h"
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/tensors.h"
 
@@ -147,6 +148,11 @@ Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& 
 
 Result<void> bench(const BenchOptions& o) {
   const auto environment = environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
+  for (const std::string* read : {&o.model, &o.timing_cache, &o.peer_model}) {
+    if (!read->empty()) TFCC_TRY_VOID(note_input(*read));
+  }
+  TFCC_TRY_VOID(plan_output("--exportProfile", o.export_profile));
+  TFCC_TRY_VOID(plan_output("--html", o.html));
   LoadOptions load;
   load.device = o.device;
   load.threads = o.threads;

@@ -98,7 +98,9 @@ Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& 
     std::error_code ec;
     fs::create_directories(folder, ec);
     for (const codegen::KernelSource& k : l.kernels) {
-      TFCC_TRY_VOID(write_text((folder / (k.name + (l.plan.family == "cuda" ? ".cu" : ".cpp"))).string(), k.text));
+      const std::string path = (folder / (k.name + (l.plan.family == "cuda" ? ".cu" : ".cpp"))).string();
+      TFCC_TRY_VOID(plan_output("--dump-kernels", path));
+      TFCC_TRY_VOID(write_text(path, k.text));
     }
   }
   return {};
@@ -107,7 +109,9 @@ Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& 
 Result<void> dump_graph(const Options& o, int number, const std::string& name, const ir::Graph& graph) {
   std::error_code ec;
   fs::create_directories(o.dump_ir, ec);
-  return write_text((fs::path(o.dump_ir) / fmt::format("{:02}-{}.tfir", number, name)).string(), print_for_folder(graph, o.model, o.dump_ir));
+  const std::string path = (fs::path(o.dump_ir) / fmt::format("{:02}-{}.tfir", number, name)).string();
+  TFCC_TRY_VOID(plan_output("--dump-ir", path));
+  return write_text(path, print_for_folder(graph, o.model, o.dump_ir));
 }
 
 double seconds_since(std::chrono::steady_clock::time_point t) {
@@ -135,6 +139,10 @@ Error about_model(Error e, const std::string& model) {
 Result<void> compile_model(Options o) {
   const auto start = std::chrono::steady_clock::now();
   if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
+  TFCC_TRY_VOID(note_input(o.model));
+  if (!o.timing_cache.empty()) TFCC_TRY_VOID(note_input(o.timing_cache));
+  TFCC_TRY_VOID(plan_output("-o", o.output));
+  TFCC_TRY_VOID(plan_output("--report", o.report));
   if (!o.cpu.empty()) o.targets += o.targets.empty() ? "cpu" : ",cpu";
   if (o.targets.empty()) o.targets = default_target();
   auto targets = codegen::parse_targets(split(o.targets), split(o.cpu.empty() ? "native,x86-64-v2" : o.cpu));
@@ -149,6 +157,7 @@ Result<void> compile_model(Options o) {
   if (!sizes.ranges.empty()) {
     TFCC_TRY(graph, load_graph(o.model, &import, sizes.ranges));
   }
+  sizes.restrict(graph);
   int number = 0;
   if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o, number++, "import", graph));
   std::optional<Error> dump_error;
@@ -163,6 +172,9 @@ Result<void> compile_model(Options o) {
   TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : default_passes, after, &provenance));
   if (dump_error) return *dump_error;
   if (!o.quiet) show(import, graph, reports);
+  for (const std::string& note : sizes.notes) {
+    if (!o.quiet) std::printf("%s\n", note.c_str());
+  }
   if (const size_t n = count_strict_misses(reports); o.strict && n > 0) {
     return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusions did not happen; the lines marked 'not' say which and why", o.model, n)};
   }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kHeight = 34, kLayerGap = 20, kNodeGap = 14, kMargin = 6;
 constexpr double kLabelWidth = 7.1, kDetailWidth = 5.8, kBadgeWidth = 9, kDummyWidth = 10;
-constexpr size_t kLongestLabel = 26;
+constexpr size_t kLongestLabel = 26, kMostSteps = 1 << 14;
 constexpr int kOrderSweeps = 12, kPlaceSweeps = 24;
 
 /// The layout after Sugiyama: layers by longest path, invisible nodes along edges that cross layers, an order within each
@@ -24,12 +24,19 @@ class Layout {
   explicit Layout(const std::vector<DrawnNode>& nodes) : nodes_(nodes) {
     for (const DrawnNode& n : nodes) items_.push_back({width_of(n), 0, 0, {}, {}, SIZE_MAX});
     find_layers();
+    size_t steps = 0;  // from layer to layer, along all edges
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      for (size_t r : nodes_[i].reads) steps += items_[i].layer - items_[r].layer;
+    }
+    if (steps > kMostSteps) return;
     add_dummies();
     for (int sweep = 0; sweep < kOrderSweeps; ++sweep) order(sweep % 2 == 0);
     place();
   }
 
+  /// Empty if there are too many edges to draw.
   std::string svg(const std::string& title) const {
+    if (layers_.empty()) return "";
     double width = 0;
     for (const Item& i : items_) width = std::max(width, i.x + i.width / 2);
     const double w = width + kMargin, h = y(layers_.size()) - kLayerGap + kMargin;
@@ -219,6 +226,9 @@ class Layout {
 
 }  // namespace
 
-std::string draw_graph(const std::vector<DrawnNode>& nodes, const std::string& title) { return nodes.empty() ? "" : Layout(nodes).svg(title); }
+std::string draw_graph(const std::vector<DrawnNode>& nodes, const std::string& title) {
+  constexpr size_t kMostNodes = 4 * kMostDrawnNodes;
+  return nodes.empty() || nodes.size() > kMostNodes ? "" : Layout(nodes).svg(title);
+}
 
 }  // namespace tfcc::tools

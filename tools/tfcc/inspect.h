@@ -4,8 +4,11 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/manifest.h"
@@ -24,6 +27,8 @@ struct InspectedFile {
 
   /// Reads header, table and manifest. Errors: io, bad_file, unsupported.
   static Result<InspectedFile> open(const std::string& path);
+  /// The same of a file in memory, which must stay there. `path` is its name in messages.
+  static Result<InspectedFile> read(std::span<const std::byte> bytes, const std::string& path);
 
   /// Sets `sizes` from shapes of inputs; a symbol that none gives is 16 (first axis) or 128, within
   /// its range. Errors: invalid_argument (no such input), shape.
@@ -48,19 +53,35 @@ struct InspectedFile {
   const runtime::Bucket* bucket(const runtime::Plan& plan) const;
   /// Arena buffers whose size grows with the square of one symbol, such as attention scores.
   std::vector<const runtime::Buffer*> quadratic_buffers(const runtime::Plan& plan) const;
-  /// A kept text. Errors: invalid_argument (none of that name), bad_file (altered).
+  /// A kept text; of several with one name the first. Errors: invalid_argument (none of that name), bad_file (altered).
   Result<std::string> text(const std::string& name) const;
+  Result<std::string> text(const runtime::Text& text) const;
   uint64_t code_bytes(const runtime::Target& target) const;
   uint64_t weight_bytes() const;
 
  private:
   void within_tokens();
+
+  mutable bool texts_verified_ = false;
+  mutable std::map<std::string_view, const runtime::Text*> text_index_;  // made when the first is asked for
 };
 
 /// "in", "out", "arena", "constant" or "state".
 const char* class_name(runtime::BufferClass place);
 /// The dims of a tensor or buffer as text: "[batch_size,128]".
 std::string dims_text(const std::vector<runtime::SizeExpr>& dims);
+
+/// What is printed beside interface and plans.
+struct TextOptions {
+  bool launches = false, kernels = false, ir = false, texts = false;
+  bool values = false;  // flops and bytes of launches as numbers, not as expressions
+};
+
+/// What `tfcc inspect` prints without --json. Errors: invalid_argument (no texts), bad_file (altered).
+Result<std::string> inspect_text(const InspectedFile& file, const TextOptions& options);
+
+/// JSON of a file, which may be anything: discarded where it is none, or nested so deeply that printing it would end the stack.
+nlohmann::json shallow_json(std::string_view text);
 
 /// docs/inspect-json.md.
 nlohmann::json to_json(const InspectedFile& file);

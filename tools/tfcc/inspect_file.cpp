@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <unordered_map>
 
 #include "runtime/binding.h"
 #include "tools/tfcc/inspect.h"
+#include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
 
@@ -17,6 +20,7 @@ namespace {
 constexpr int64_t kBatch = 16,
                   kLength = 128;         // where bytes are given unless --shapes says otherwise
 constexpr int64_t kSlotAlignment = 256;  // slots follow each other at multiples of this
+constexpr size_t kMostSizes = 64;        // whose squares are looked for; a model has some ten
 
 std::optional<int64_t> elements(const Buffer& b, const std::vector<int64_t>& sizes) {
   std::vector<int64_t> dims;
@@ -31,10 +35,17 @@ std::optional<int64_t> elements(const Buffer& b, const std::vector<int64_t>& siz
 }  // namespace
 
 Result<InspectedFile> InspectedFile::open(const std::string& path) {
+  TFCC_TRY_VOID(note_input(path));
+  TFCC_TRY(runtime::MappedFile map, runtime::MappedFile::open(path));
+  TFCC_TRY(InspectedFile f, read(map.bytes(), path));
+  f.map = std::move(map);
+  return f;
+}
+
+Result<InspectedFile> InspectedFile::read(std::span<const std::byte> bytes, const std::string& path) {
   InspectedFile f;
   f.path = path;
-  TFCC_TRY(f.map, runtime::MappedFile::open(path));
-  TFCC_TRY(f.artifact, runtime::read_artifact(f.map.bytes(), path));
+  TFCC_TRY(f.artifact, runtime::read_artifact(bytes, path));
   TFCC_TRY(f.manifest, runtime::read_manifest(f.artifact.manifest, path));
   TFCC_TRY_VOID(runtime::check_manifest(f.manifest, f.artifact, path));
   return f;
@@ -95,7 +106,7 @@ void InspectedFile::within_tokens() {
     return static_cast<size_t>(s - symbols.begin());
   };
   const size_t batch = at_axis(0), length = at_axis(1);
-  if (batch + 1 >= sizes.size() && length + 1 >= sizes.size()) return;
+  if (batch == symbols.size() || length == symbols.size()) return;
   const int64_t rows = symbols.back().max / std::max<int64_t>(sizes[length], 1);
   sizes[batch] = std::max(std::min(sizes[batch], rows), std::max<int64_t>(symbols[batch].min, 1));
 }
@@ -103,16 +114,20 @@ void InspectedFile::within_tokens() {
 std::optional<int64_t> InspectedFile::live_bytes(const Plan& plan) const {
   const runtime::Bucket* b = bucket(plan);
   if (b == nullptr) b = &plan.buckets.back();
-  std::vector<int64_t> live(b->launches.size() + 1);
+  // What each launch adds to what is live before it; what is live at all of them is the sum up to there.
+  std::vector<int64_t> change(b->launches.size() + 2);
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.place != runtime::BufferClass::arena) continue;
     const auto n = elements(buffer, sizes);
     if (!n || *n > INT64_MAX / 1024 / static_cast<int64_t>(plan.buffers.size())) return std::nullopt;
-    for (size_t t = buffer.first_use; t <= buffer.last_use && t < live.size(); ++t) {
-      live[t] += *n * static_cast<int64_t>(size_of(buffer.dtype));
-    }
+    const size_t first = buffer.first_use, behind = std::min<size_t>(size_t{buffer.last_use} + 1, change.size() - 1);
+    if (first >= behind) continue;
+    change[first] += *n * static_cast<int64_t>(size_of(buffer.dtype));
+    change[behind] -= *n * static_cast<int64_t>(size_of(buffer.dtype));
   }
-  return *std::max_element(live.begin(), live.end());
+  int64_t live = 0, most = 0;
+  for (int64_t c : change) most = std::max(most, live += c);
+  return most;
 }
 
 std::optional<double> InspectedFile::arena_ratio(const Plan& plan) const {
@@ -123,37 +138,80 @@ std::optional<double> InspectedFile::arena_ratio(const Plan& plan) const {
 
 namespace {
 
-// What a launch does, without the tensors that it does it to.
-std::string signature(const Plan& plan, const runtime::Launch& l) {
-  if (l.kernel) return plan.kernels[l.kernel->kernel].name;
-  const runtime::GemmLaunch& g = *l.gemm;
-  std::string s = g.has_bias ? "product with bias" : "product";
-  for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch}) s += " " + e->print();
-  return s;
+// Launches as numbers: two that do the same, apart from the tensors that they do it to, have the same.
+std::vector<size_t> kinds_of(const Plan& plan, const runtime::Bucket& bucket) {
+  std::map<std::string, size_t> products;
+  std::vector<size_t> kinds;
+  for (const runtime::Launch& l : bucket.launches) {
+    if (l.kernel) {
+      kinds.push_back(l.kernel->kernel);
+      continue;
+    }
+    const runtime::GemmLaunch& g = *l.gemm;
+    std::string s = g.has_bias ? "product with bias" : "product";
+    for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch}) s += " " + e->print();
+    kinds.push_back(plan.kernels.size() + products.emplace(std::move(s), products.size()).first->second);
+  }
+  return kinds;
 }
+
+/// The longest stretch of launches that comes twice, the two as close as such stretches come: its length, how far apart they are
+/// and where the second ends. One that repeats with a period overlaps itself. Takes n log n steps, by sums over stretches.
+class Repeat {
+ public:
+  explicit Repeat(const std::vector<size_t>& kinds) : sums_(kinds.size() + 1), powers_(kinds.size() + 1, 1) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      sums_[i + 1] = add(times(sums_[i], kBase), kinds[i] + 1);
+      powers_[i + 1] = times(powers_[i], kBase);
+    }
+    size_t most = kinds.size();
+    while (length < most) {
+      const size_t middle = length + (most - length + 1) / 2;
+      if (find(middle)) length = middle;
+      else most = middle - 1;
+    }
+    (void)(length > 0 && find(length));
+  }
+
+  size_t length = 0, period = 0, end = 0;
+
+ private:
+  static constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1, kBase = 0x1d3f84a5b7c69e21 % kPrime;
+  __extension__ using u128 = unsigned __int128;
+
+  static uint64_t times(uint64_t a, uint64_t b) { return static_cast<uint64_t>(u128{a} * b % kPrime); }
+  static uint64_t add(uint64_t a, uint64_t b) { return (a + b) % kPrime; }
+  uint64_t sum(size_t begin, size_t n) const { return add(sums_[begin + n], kPrime - times(sums_[begin], powers_[n])); }
+
+  // The closest two equal stretches of n launches, the first such pair.
+  bool find(size_t n) {
+    std::unordered_map<uint64_t, size_t> last(sums_.size() - n);
+    size_t closest = 0, behind = 0;
+    for (size_t i = 0; i + n < sums_.size(); ++i) {
+      const auto [it, added] = last.emplace(sum(i, n), i);
+      if (!added && (closest == 0 || i - it->second < closest)) closest = i - it->second, behind = i + n;
+      it->second = i;
+    }
+    if (closest > 0) period = closest, end = behind;
+    return closest > 0;
+  }
+
+  std::vector<uint64_t> sums_, powers_;
+};
 
 }  // namespace
 
 std::optional<InspectedFile::Layers> InspectedFile::layers(const Plan& plan, const runtime::Bucket& bucket) const {
-  std::vector<std::string> what;
-  for (const runtime::Launch& l : bucket.launches) what.push_back(signature(plan, l));
-  size_t period = 0, most = 0, end = 0;            // launches that are equal to the one a period before, in a row
-  for (size_t p = 1; p < what.size(); ++p) {
-    size_t run = 0;
-    for (size_t i = p; i < what.size(); ++i) {
-      run = what[i] == what[i - p] ? run + 1 : 0;
-      if (run > most) most = run, period = p, end = i + 1;
-    }
-  }
-  if (most < 2) return std::nullopt;
-  return Layers{(most + period + period / 2) / period, period, end - most - period};
+  const Repeat repeat(kinds_of(plan, bucket));
+  if (repeat.length < 2) return std::nullopt;
+  return Layers{(repeat.length + repeat.period + repeat.period / 2) / repeat.period, repeat.period, repeat.end - repeat.length - repeat.period};
 }
 
 std::optional<int64_t> InspectedFile::arena_bytes(const Plan& plan) const {
   int64_t sum = 0;
   for (const SizeExpr& slot : plan.slots) {
     const auto bytes = at(slot);
-    if (!bytes || __builtin_add_overflow(sum, *bytes + kSlotAlignment - 1, &sum))
+    if (!bytes || *bytes < 0 || __builtin_add_overflow(sum, *bytes, &sum) || __builtin_add_overflow(sum, kSlotAlignment - 1, &sum))
       return std::nullopt;
     sum = sum / kSlotAlignment * kSlotAlignment;
   }
@@ -175,37 +233,51 @@ std::vector<const Buffer*> InspectedFile::quadratic_buffers(const Plan& plan) co
   // The second difference of a polynomial of degree 2 at steps of v is 2 a v^2; a linear one has
   // none, and rounding in a division leaves far less than v^2.
   constexpr int64_t v = 256;
-  std::vector<const Buffer*> out;
-  for (const Buffer& b : plan.buffers) {
-    if (b.place != runtime::BufferClass::arena) continue;
-    for (size_t s = 0; s < sizes.size(); ++s) {
-      if (manifest.symbols[s].derived()) continue;
-      std::vector<int64_t> at(sizes.size(), 1);
-      int64_t f[3] = {};
-      bool fits = true;
-      for (int i = 0; i < 3; ++i) {
-        at[s] = (i + 1) * v;
-        fits = fits && runtime::derive_symbols(manifest, at);
-        const auto n = elements(b, at);
-        fits = fits && n;
+  std::vector<bool> grows(plan.buffers.size());
+  size_t looked_at = 0;
+  for (size_t s = 0; s < sizes.size() && looked_at < kMostSizes; ++s) {
+    if (manifest.symbols[s].derived()) continue;
+    ++looked_at;
+    std::array<std::vector<int64_t>, 3> at;
+    bool fits = true;
+    for (size_t i = 0; i < at.size(); ++i) {
+      at[i].assign(sizes.size(), 1);
+      at[i][s] = static_cast<int64_t>(i + 1) * v;
+      fits = fits && runtime::derive_symbols(manifest, at[i]);
+    }
+    for (size_t b = 0; b < plan.buffers.size(); ++b) {
+      if (plan.buffers[b].place != runtime::BufferClass::arena || grows[b]) continue;
+      std::array<int64_t, 3> f = {};
+      bool counted = fits;
+      for (size_t i = 0; i < f.size() && counted; ++i) {
+        const auto n = elements(plan.buffers[b], at[i]);
+        counted = n.has_value() && *n <= INT64_MAX / 4;
         f[i] = n.value_or(0);
       }
-      if (fits && f[2] - 2 * f[1] + f[0] < v * v) continue;
-      out.push_back(&b);
-      break;
+      grows[b] = !counted || f[2] - 2 * f[1] + f[0] >= v * v;
     }
+  }
+  std::vector<const Buffer*> out;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    if (grows[b]) out.push_back(&plan.buffers[b]);
   }
   return out;
 }
 
-Result<std::string> InspectedFile::text(const std::string& name) const {
+Result<std::string> InspectedFile::text(const runtime::Text& t) const {
   const runtime::Section* section = artifact.find(runtime::SectionKind::text);
-  for (const runtime::Text& t : manifest.texts) {
-    if (t.name != name || !section) continue;
-    TFCC_TRY_VOID(runtime::verify_section(artifact, *section, path));
-    const auto bytes = artifact.bytes(*section).subspan(t.offset, t.size);
-    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!section) return std::string();  // check_manifest(): it has no bytes
+  if (!texts_verified_) TFCC_TRY_VOID(runtime::verify_section(artifact, *section, path));
+  texts_verified_ = true;
+  const auto bytes = artifact.bytes(*section).subspan(t.offset, t.size);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Result<std::string> InspectedFile::text(const std::string& name) const {
+  if (text_index_.empty()) {
+    for (const runtime::Text& t : manifest.texts) text_index_.emplace(t.name, &t);
   }
+  if (const auto it = text_index_.find(name); it != text_index_.end()) return text(*it->second);
   if (manifest.texts.empty()) {
     return Error{ErrorCode::invalid_argument,
                  path + ": holds no text; it was compiled with --strip, compile it again without"};

@@ -36,7 +36,7 @@ class Writer {
     for (const runtime::Text& t : manifest_.texts) {
       j["texts"].push_back({{"name", t.name}, {"bytes", t.size}});
     }
-    j["report"] = json::parse(manifest_.report, nullptr, false);
+    j["report"] = shallow_json(manifest_.report);
     if (j["report"].is_discarded()) j["report"] = nullptr;
     return j;
   }
@@ -210,6 +210,21 @@ class Writer {
 };
 
 }  // namespace
+
+json shallow_json(std::string_view text) {
+  constexpr int kDeepest = 32;
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') quoted = !quoted;
+    else if (quoted) i += c == '\\';
+    else if (c == '[' || c == '{') ++depth;
+    else if (c == ']' || c == '}') --depth;
+    if (depth > kDeepest) return json(json::value_t::discarded);
+  }
+  return json::parse(text, nullptr, false);
+}
 
 json to_json(const InspectedFile& file) { return Writer(file).write(); }
 

@@ -34,7 +34,7 @@ std::string text(const json& j, const char* key) { return j.is_object() && j.con
 
 class Page {
  public:
-  Page(const InspectedFile& file) : f_(file), m_(file.manifest), report_(json::parse(file.manifest.report, nullptr, false)) {}
+  Page(const InspectedFile& file) : f_(file), m_(file.manifest), report_(shallow_json(file.manifest.report)) {}
 
   Result<std::string> write() {
     out_ = navigation() + "<main>\n" + summary() + interface() + passes();

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 
 #include "ir/ir.h"
 #include "tools/tfcc/graph_drawing.h"
@@ -15,7 +17,8 @@ namespace {
 
 using html::escaped;
 
-constexpr size_t kLongestName = 120, kLongestLine = 600;
+constexpr size_t kLongestName = 120, kLongestLine = 600, kLongestType = 200;
+constexpr size_t kMostLetters = 8;  // of a short name
 
 /// Names of sizes as one or two letters, so that a type fits into a node: B = batch_size.
 class ShortNames {
@@ -27,7 +30,8 @@ class ShortNames {
       for (char c : s.name) {
         if ((c < 'a' || c > 'z') && (c < 'A' || c > 'Z')) continue;
         letter += static_cast<char>(c & ~0x20);
-        if (taken.insert(letter).second) break;
+        if (letter.size() > kMostLetters) letter.clear();
+        if (letter.empty() || taken.insert(letter).second) break;
       }
       if (!letter.empty() && letter.size() < s.name.size()) names_[s.name] = letter;
     }
@@ -60,6 +64,13 @@ class Section {
 
   std::string write() {
     number_ops();
+    alike_.resize(s_.parts.size());
+    for (const StoryPart& p : s_.parts) {
+      if (p.like != SIZE_MAX) ++alike_[p.like];
+    }
+    for (const ir::Graph* g : {&s_.imported, &s_.final}) {
+      for (size_t i = 0; i < g->outputs.size(); ++i) outputs_[{g, g->outputs[i].value.value}].push_back(i);
+    }
     std::string out = introduction();
     for (size_t i = 0; i < s_.parts.size(); ++i) out += part(i);
     return out + vanished();
@@ -96,8 +107,7 @@ class Section {
   std::string part(size_t index) const {
     const StoryPart& p = s_.parts[index];
     const bool again = p.like != SIZE_MAX;
-    size_t alike = 0;
-    for (const StoryPart& q : s_.parts) alike += q.like == index;
+    const size_t alike = alike_[index];
     std::string note = fmt::format("{} ops became {}", p.before.size(), p.after.size());
     if (again) note += ", like " + s_.parts[p.like].title;
     if (alike) note += fmt::format("; {} more layers are like it", alike);
@@ -112,18 +122,26 @@ class Section {
       return fmt::format("<p class=note>With {} ops before and {} after this part is too large to draw; the table has them all.</p>\n", p.before.size(), p.after.size());
     }
     const std::string before = drawing(s_.imported, s_.before, p.before, false), after = drawing(s_.final, s_.after, p.after, true);
+    if (before.empty() != p.before.empty() || after.empty() != p.after.empty()) return "<p class=note>The edges of this part are too many to draw; the table has its ops.</p>\n";
     return fmt::format("<div class=pair><div><h4>as imported: {} ops</h4>{}</div><div class=stay><h4>as compiled: {} ops</h4>{}</div></div>\n", p.before.size(), before,
                        p.after.size(), after);
   }
 
   std::string type(const ir::Graph& g, ir::ValueId v) const { return short_.of(ir::to_string(g.value(v).type)); }
 
+  // For a drawing: many parts may read one value, whose type may be long.
+  const std::string& short_type(const ir::Graph& g, ir::ValueId v) const {
+    std::string& known = types_[{&g, v.value}];
+    if (known.empty()) known = html::shortened(type(g, v), kLongestType);
+    return known;
+  }
+
   std::string id(size_t after) const { return fmt::format("op-{}-{}", plan_.family, after); }
 
   DrawnNode node(const ir::Graph& g, const StoryOp& op, size_t index, bool after) const {
     DrawnNode n;
     n.label = op.label;
-    n.detail = type(g, g.result(op.op));
+    n.detail = short_type(g, g.result(op.op));
     n.tooltip = html::shortened(op.name, kLongestName) + "\n" + html::shortened(op.line, kLongestLine);
     const std::vector<size_t> finals = after ? std::vector<size_t>{index} : op.partners;
     n.kind = finals.empty() ? "k-none" : op_class(s_.after[finals[0]].label);
@@ -145,7 +163,7 @@ class Section {
         at[v.value] = nodes.size();
         DrawnNode n;
         n.label = last_words(g.value(v).name);
-        n.detail = type(g, v);
+        n.detail = short_type(g, v);
         n.tooltip = (g.def(v) ? "from outside: " : "input ") + html::shortened(g.value(v).name, kLongestName);
         n.kind = "k-none";
         n.outside = true;
@@ -162,9 +180,15 @@ class Section {
       for (ir::ValueId v : g.op(ops[i].op).results) at[v.value] = nodes.size();
       nodes.push_back(std::move(n));
     }
-    for (const ir::Graph::Output& o : g.outputs) {
+    std::vector<size_t> outputs;
+    for (const auto& [value, index] : at) {
+      const auto it = outputs_.find({&g, value});
+      if (it != outputs_.end() && !nodes[index].outside) outputs.insert(outputs.end(), it->second.begin(), it->second.end());
+    }
+    std::sort(outputs.begin(), outputs.end());
+    for (size_t i : outputs) {
+      const ir::Graph::Output& o = g.outputs[i];
       const auto it = at.find(o.value.value);
-      if (it == at.end() || nodes[it->second].outside) continue;
       DrawnNode n;
       n.label = o.name;
       n.detail = "output";
@@ -203,11 +227,12 @@ class Section {
   }
 
   std::string sources(const StoryOp& op) const {
-    std::vector<std::pair<std::string, size_t>> counts;
+    std::vector<std::pair<std::string_view, size_t>> counts;  // in the order of the nodes
+    std::map<std::string_view, size_t> place;
     for (size_t n : op.nodes) {
-      const auto it = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == s_.nodes[n].op; });
-      if (it == counts.end()) counts.push_back({s_.nodes[n].op, 1});
-      else ++it->second;
+      const auto [it, added] = place.emplace(s_.nodes[n].op, counts.size());
+      if (added) counts.push_back({s_.nodes[n].op, 0});
+      ++counts[it->second].second;
     }
     if (counts.empty()) return op.passes.empty() ? "" : "<span class=soft>added by " + escaped(op.passes[0]) + "</span>";
     std::string s = "<details><summary>";
@@ -226,7 +251,7 @@ class Section {
   std::string launch(const StoryOp& op) const {
     if (!op.launch) return "<span class=soft>no launch: read in place</span>";
     const runtime::Launch& l = bucket_.launches[*op.launch];
-    const std::string what = l.kernel ? plan_.kernels[l.kernel->kernel].name : "product";
+    const std::string_view what = l.kernel ? std::string_view(plan_.kernels[l.kernel->kernel].name) : "product";
     return fmt::format("<a href=\"#launch-{}-{}\">{}</a>", escaped(plan_.family), *op.launch, html::code(html::shortened(what, kLongestName)));
   }
 
@@ -254,6 +279,9 @@ class Section {
   const runtime::Bucket& bucket_;
   const ShortNames short_;
   std::vector<size_t> badge_;  // by final op
+  std::vector<size_t> alike_;  // by part: later ones that look like it
+  std::map<std::pair<const ir::Graph*, uint32_t>, std::vector<size_t>> outputs_;  // by value
+  mutable std::map<std::pair<const ir::Graph*, uint32_t>, std::string> types_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "codegen/templates.h"
 #include "runtime/binding.h"
@@ -23,7 +24,7 @@ using runtime::Plan;
 
 constexpr size_t kLongestName = 120;
 
-std::string what_runs(const Plan& p, const Launch& l) { return l.kernel ? p.kernels[l.kernel->kernel].name : "product"; }
+std::string_view what_runs(const Plan& p, const Launch& l) { return l.kernel ? std::string_view(p.kernels[l.kernel->kernel].name) : "product"; }
 std::string ops_of(const Launch& l) { return fmt::format("{}", fmt::join(l.ops, " + ")); }
 
 double flops_of(const InspectedFile& f, const Launch& l) { return static_cast<double>(std::max<int64_t>(f.at(l.flops).value_or(0), 0)); }
@@ -69,14 +70,12 @@ std::string launch_tables(const InspectedFile& f, const Plan& p, const Bucket& b
   const double all = all_flops(f, b);
   std::map<std::string, std::string> seen;  // what runs in a part, and the first part that ran it
   std::string s;
-  for (size_t part = 0; part < parts.titles.size(); ++part) {
+  for (size_t part = 0, t = 0; part < parts.titles.size(); ++part) {
     std::string rows, look;
     size_t n = 0;
-    for (size_t t = 0; t < b.launches.size(); ++t) {
-      if (parts.part_of_launch[t] != part) continue;
+    for (; t < b.launches.size() && parts.part_of_launch[t] == part; ++t, ++n) {  // the launches of a part follow each other
       rows += launch_row(f, p, b, t, anchored, all);
-      look += what_runs(p, b.launches[t]) + ops_of(b.launches[t]) + b.launches[t].flops.print() + "\n";
-      ++n;
+      look += std::string(what_runs(p, b.launches[t])) + ops_of(b.launches[t]) + b.launches[t].flops.print() + "\n";
     }
     const auto [it, first] = seen.emplace(look, parts.titles[part]);
     const std::string note = first ? "" : ", like " + escaped(html::shortened(it->second, kLongestName));
@@ -112,10 +111,10 @@ std::string templates(const InspectedFile& f, const std::set<std::string_view>& 
 
 // What a bucket launches in place of the one that is shown, launch by launch.
 std::string difference(const Plan& p, const Bucket& b, const Bucket& shown) {
-  std::map<std::string, size_t> other;
+  const auto kernel = [](const Launch& l) { return l.kernel ? int64_t{l.kernel->kernel} : -1; };  // names of kernels differ
+  std::map<std::string_view, size_t> other;
   for (size_t t = 0; t < b.launches.size(); ++t) {
-    const std::string what = what_runs(p, b.launches[t]);
-    if (t >= shown.launches.size() || what != what_runs(p, shown.launches[t])) ++other[what];
+    if (t >= shown.launches.size() || kernel(b.launches[t]) != kernel(shown.launches[t])) ++other[what_runs(p, b.launches[t])];
   }
   std::string s;
   for (const auto& [name, n] : other) s += fmt::format("{}{} &times; {}", s.empty() ? "" : ", ", n, html::code(html::shortened(name, kLongestName)));
@@ -188,6 +187,8 @@ namespace {
 
 constexpr double kLeft = 70, kRight = 14, kTop = 12, kBottom = 40, kChartWidth = 1160, kChartHeight = 420;
 
+constexpr int64_t kMostBytes = int64_t{1} << 61;  // sums of two stay in 64 bits
+
 struct Block {
   const runtime::Buffer* buffer;
   int64_t offset, bytes;
@@ -201,14 +202,15 @@ class MemoryChart {
     int64_t at = 0;
     for (const auto& slot : p.slots) {
       base.push_back(at);
-      if (__builtin_add_overflow(at, (f.at(slot).value_or(0) + 255) / 256 * 256, &at)) at = INT64_MAX / 2;
+      at += std::clamp<int64_t>(f.at(slot).value_or(0), 0, kMostBytes - at);
+      at = std::min((at + 255) / 256 * 256, kMostBytes);
     }
     top_ = std::max<int64_t>(at, 1);
     for (const runtime::Buffer& b : p.buffers) {
       if (b.place != runtime::BufferClass::arena) continue;
       const auto offset = b.offset.code.empty() ? std::optional<int64_t>(0) : f.at(b.offset);
       const auto bytes = buffer_bytes(b);
-      if (!offset || !bytes || b.index >= base.size()) continue;
+      if (!offset || *offset < 0 || *offset > kMostBytes || !bytes || b.index >= base.size()) continue;
       blocks_.push_back({&b, base[b.index] + *offset, *bytes});
     }
   }

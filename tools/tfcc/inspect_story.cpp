@@ -7,6 +7,7 @@
 #include <set>
 
 #include "ir/ir.h"
+#include "tools/tfcc/html.h"
 #include "tools/tfcc/trace.h"
 
 namespace tfcc::tools {
@@ -15,6 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kNone = SIZE_MAX;
+constexpr size_t kLongestName = 1024;  // of a node: many ops may refer to one
 
 /// A name as the stack of layers it belongs to and the number in it: "/encoder/layer.3/output/Add" is layer 3 of
 /// "/encoder/layer."; nothing if no part of the name is a number, but the last.
@@ -99,7 +101,7 @@ class Reader {
     TFCC_TRY(s_.imported, graph(kImportText, s_.before));
     TFCC_TRY(s_.final, graph("ir/" + plan_.family + ".tfir", s_.after));
     TFCC_TRY(const std::string text, file_.text(kTraceText));
-    const json trace = json::parse(text, nullptr, false);
+    const json trace = shallow_json(text);
     if (!read_nodes(trace) || !read_sources(trace)) {
       return Error{ErrorCode::bad_file, fmt::format("{}: text '{}' does not fit the graphs", file_.path, kTraceText)};
     }
@@ -144,7 +146,7 @@ class Reader {
     if (!trace.is_object() || trace.value("schema", json()) != 1 || !trace.contains("nodes") || !trace["nodes"].is_array()) return false;
     for (const json& n : trace["nodes"]) {
       if (!n.is_object() || !text(n, "name") || !text(n, "op") || !n.contains("ops") || !n["ops"].is_array()) return false;
-      Story::Node node{n["name"], n["op"], n["ops"].size()};
+      Story::Node node{html::shortened(n["name"].get_ref<const std::string&>(), kLongestName), html::shortened(n["op"].get_ref<const std::string&>(), kLongestName), n["ops"].size()};
       for (const json& v : n["ops"]) {
         if (!index(v, s_.before.size())) return false;
         StoryOp& op = s_.before[v.get<size_t>()];
@@ -296,20 +298,19 @@ class Reader {
 
   void make_parts(const std::vector<std::string>& titles, const std::vector<size_t>& before, const std::vector<size_t>& after) {
     const size_t layers = titles.size();
+    std::vector<StoryPart> by_layer(layers + 2);
+    for (size_t i = 0; i < before.size(); ++i) by_layer[before[i]].before.push_back(i);
+    for (size_t i = 0; i < after.size(); ++i) by_layer[after[i]].after.push_back(i);
     std::vector<size_t> order{layers};
     for (size_t i = 0; i < layers; ++i) order.push_back(i);
     order.push_back(layers + 1);
     std::map<std::string, size_t> looks;
     for (size_t l : order) {
-      StoryPart part;
-      part.title = l < layers ? titles[l] : layers == 0 ? "The whole graph" : l == layers ? "Before the layers" : "After the layers";
-      for (size_t i = 0; i < before.size(); ++i) {
-        if (before[i] == l) part.before.push_back(i), s_.before[i].part = s_.parts.size();
-      }
-      for (size_t i = 0; i < after.size(); ++i) {
-        if (after[i] == l) part.after.push_back(i), s_.after[i].part = s_.parts.size();
-      }
+      StoryPart& part = by_layer[l];
       if (part.before.empty() && part.after.empty()) continue;
+      part.title = l < layers ? titles[l] : layers == 0 ? "The whole graph" : l == layers ? "Before the layers" : "After the layers";
+      for (size_t i : part.before) s_.before[i].part = s_.parts.size();
+      for (size_t i : part.after) s_.after[i].part = s_.parts.size();
       const auto [it, added] = looks.emplace(look(part), s_.parts.size());
       if (!added) part.like = it->second;
       s_.parts.push_back(std::move(part));
@@ -336,14 +337,16 @@ LaunchParts launch_parts(const InspectedFile& file, const runtime::Plan& plan, c
   const auto last = std::find_if(found.part_of_launch.rbegin(), found.part_of_launch.rend(), [](size_t l) { return l != kNone; });
   const size_t begin = static_cast<size_t>(first - found.part_of_launch.begin());
   const size_t end = found.part_of_launch.size() - static_cast<size_t>(last - found.part_of_launch.rbegin());
-  size_t current = kNone;
+  const size_t before = found.titles.size(), after = before + 1, all = before + 2;
+  size_t current = kNone, previous = kNone;
   for (size_t t = 0; t < found.part_of_launch.size(); ++t) {
     size_t layer = found.part_of_launch[t];
     if (layer == kNone && t > begin && t < end) layer = current;
-    std::string title = layer != kNone ? found.titles[layer] : begin >= end ? "All launches" : t < begin ? "Before the layers" : "After the layers";
-    if (out.titles.empty() || out.titles.back() != title) out.titles.push_back(std::move(title));
+    const size_t part = layer != kNone ? layer : begin >= end ? all : t < begin ? before : after;
+    if (part != previous) out.titles.push_back(part < before ? found.titles[part] : part == all ? "All launches" : part == before ? "Before the layers" : "After the layers");
     out.part_of_launch.push_back(out.titles.size() - 1);
     current = layer;
+    previous = part;
   }
   return out;
 }

@@ -14,6 +14,7 @@
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/npy.h"
+#include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
 namespace {
@@ -36,12 +37,16 @@ void for_each_file(ir::Graph& graph, F f) {
 }
 
 // A file that lies beside the graph, under the name that the graph has for it.
-FileRef file_beside(const FileRef& file, const fs::path& folder) {
+Result<FileRef> file_beside(const FileRef& file, const fs::path& folder) {
+  std::error_code failed;
+  for (const fs::path& read : {fs::path(file->name), folder / file->name}) {
+    if (fs::exists(read, failed)) TFCC_TRY_VOID(note_input(read.string()));
+  }
   auto mapped = ir::map_source_file((folder / file->name).string());
   if (!mapped) return file;
   auto renamed = std::make_shared<ir::SourceFile>(**mapped);
   renamed->name = file->name;
-  return renamed;
+  return FileRef(std::move(renamed));
 }
 
 }  // namespace
@@ -49,11 +54,17 @@ FileRef file_beside(const FileRef& file, const fs::path& folder) {
 Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* report,
                              const frontend::SizeRanges& ranges) {
   if (fs::path(path).extension() == ".tfir") {
+    TFCC_TRY_VOID(note_input(path));
     TFCC_TRY(std::vector<std::byte> bytes, read_file(path));
     TFCC_TRY(ir::Graph graph,
              ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
-    for_each_file(graph,
-                  [&](const FileRef& f) { return file_beside(f, fs::path(path).parent_path()); });
+    Result<void> noted;
+    for_each_file(graph, [&](const FileRef& f) {
+      auto beside = file_beside(f, fs::path(path).parent_path());
+      if (!beside && noted) noted = beside.error();
+      return beside ? *std::move(beside) : f;
+    });
+    TFCC_TRY_VOID(std::move(noted));
     if (const auto broken = ir::verify(graph); !broken.empty()) {  // what passes and code generation rely on
       return Error{ErrorCode::bad_file,
                    fmt::format("{}: {}{}", path, broken[0],
@@ -62,7 +73,9 @@ Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* re
     for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
     return graph;
   }
+  TFCC_TRY_VOID(note_input(path));
   TFCC_TRY(frontend::Model model, frontend::read_onnx(path));
+  for (const std::string& file : model.data_files) TFCC_TRY_VOID(note_input((fs::path(path).parent_path() / file).string()));
   return frontend::import_onnx(model, report, ranges);
 }
 

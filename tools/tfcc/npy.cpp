@@ -121,18 +121,6 @@ class HeaderParser {
 
 Error bad(const std::string& name, const std::string& why) { return {ErrorCode::bad_file, name + ": " + why}; }
 
-// Bytes of a shape, or nothing if beyond kMaxBytes.
-std::optional<int64_t> bytes_of(DType dtype, std::span<const int64_t> shape) {
-  int64_t n = static_cast<int64_t>(size_of(dtype));
-  for (int64_t d : shape)
-    if (d == 0) return 0;
-  for (int64_t d : shape) {
-    if (n > kMaxBytes / d) return std::nullopt;
-    n *= d;
-  }
-  return n;
-}
-
 Result<DType> checked_dtype(const Header& header, const std::string& name) {
   if (header.descr.size() > 1 && header.descr[0] == '>')
     return Error{ErrorCode::unsupported,
@@ -150,10 +138,37 @@ Result<DType> checked_dtype(const Header& header, const std::string& name) {
 
 }  // namespace
 
+std::optional<int64_t> byte_count(DType dtype, std::span<const int64_t> shape) {
+  int64_t n = static_cast<int64_t>(size_of(dtype));
+  bool empty = false;
+  for (int64_t d : shape) {
+    if (d < 0) return std::nullopt;
+    empty |= d == 0;
+  }
+  if (empty) return 0;
+  for (int64_t d : shape) {
+    if (n > kMaxBytes / d) return std::nullopt;
+    n *= d;
+  }
+  return n;
+}
+
+Result<void> take_memory(const std::string& name, DType dtype, std::span<const int64_t> shape, int64_t& total) {
+  const int64_t most = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  const std::optional<int64_t> bytes = byte_count(dtype, shape);
+  if (bytes && *bytes <= most - total) {
+    total += *bytes;
+    return {};
+  }
+  std::string dims;
+  for (int64_t d : shape) dims += (dims.empty() ? "" : ",") + std::to_string(d);
+  return Error{ErrorCode::shape, "input '" + name + "': " + to_string(dtype) + "[" + dims + "] takes more memory than this machine has; use smaller shapes"};
+}
+
 int64_t Array::count() const { return static_cast<int64_t>(bytes.size() / size_of(dtype)); }
 
 size_t ArrayView::bytes() const {
-  const std::optional<int64_t> n = bytes_of(dtype, shape);
+  const std::optional<int64_t> n = byte_count(dtype, shape);
   TFCC_CHECK(n.has_value());
   return static_cast<size_t>(*n);
 }
@@ -182,7 +197,7 @@ Result<Array> parse_npy(std::span<const std::byte> file, const std::string& name
   if (!HeaderParser(text.substr(start, length)).parse(header))
     return bad(name, "the .npy header is not understood; write it with numpy.save");
   TFCC_TRY(const DType dtype, checked_dtype(header, name));
-  const std::optional<int64_t> bytes = bytes_of(dtype, header.shape);
+  const std::optional<int64_t> bytes = byte_count(dtype, header.shape);
   const size_t have = text.size() - start - length;
   if (!bytes) return bad(name, "the shape in the .npy header is too large");
   if (static_cast<size_t>(*bytes) != have)

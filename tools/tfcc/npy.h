@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,7 +33,14 @@ struct Array {
   }
 };
 
-/// An array of zeros. The shape must be one that fits in memory.
+/// Bytes of an array of this shape, or nothing for a negative size and beyond what any machine has.
+std::optional<int64_t> byte_count(DType dtype, std::span<const int64_t> shape);
+
+/// Adds the bytes of an array that is to be made to `total`; `name` is the input that it is for. Errors: shape (the machine has
+/// not that much memory).
+Result<void> take_memory(const std::string& name, DType dtype, std::span<const int64_t> shape, int64_t& total);
+
+/// An array of zeros. The shape must be one that fits in memory: byte_count().
 Array make_array(DType dtype, std::vector<int64_t> shape);
 
 /// Bytes of somebody else's array, to be written.

@@ -291,11 +291,14 @@ Result<std::vector<std::pair<std::string, Array>>> read_npz(const std::string& p
   const std::optional<Directory> directory = find_directory(file);
   if (!directory) return bad(path, "not a .npz file (no zip directory), or truncated; write it with numpy.savez");
   std::vector<std::pair<std::string, Array>> out;
+  uint64_t rest = file.size();  // members do not share bytes, so that a small file cannot become many arrays
   Reader r(file, directory->offset);
   for (uint64_t i = 0; i < directory->count; ++i) {
     if (r.u32() != kCentralMagic) return bad(path, "the zip directory is damaged");
     const Entry e = read_entry(r);
     if (!r.ok()) return bad(path, "the zip directory is truncated");
+    if (e.member.size > rest) return bad(path, "its members are larger than the file");
+    rest -= e.member.size;
     TFCC_TRY(Array array, read_member(file, e, path));
     std::string name = e.member.name;
     if (name.ends_with(".npy")) name.resize(name.size() - 4);

@@ -8,6 +8,7 @@
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/model_source.h"
+#include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
 namespace {
@@ -32,6 +33,7 @@ Result<void> optimise(const Options& o) {
   if (o.model.empty()) return usage_error("opt needs a graph: tfcc opt in.tfir --passes=NAME,NAME");
   const std::vector<std::string> names = o.defaults ? passes::default_pipeline() : split(o.passes);
   TFCC_TRY_VOID(check_passes(names));
+  TFCC_TRY_VOID(plan_output("-o", o.output));
   TFCC_TRY(ir::Graph graph, load_graph(o.model));
   TFCC_TRY(auto reports, passes::run_passes(graph, names));
   for (const passes::PassReport& r : reports) {

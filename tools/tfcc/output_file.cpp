@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OutputFile: plain file descriptors, so that every failure of the disk is seen and named.
+// The files that the process reads and writes, and OutputFile: plain file descriptors, so that every failure of the disk is seen and named.
 #include "tools/tfcc/output_file.h"
 
 #include <fcntl.h>
@@ -9,8 +9,85 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace tfcc::tools {
+
+namespace {
+
+// Where a file is: itself, if it is there, and its place in its folder, which stays when the file is replaced.
+struct Identity {
+  dev_t device = 0, folder_device = 0;
+  ino_t inode = 0, folder_inode = 0;     // 0: there is none
+  std::string name;
+
+  bool is(const Identity& other) const {
+    const bool same_file = inode != 0 && inode == other.inode && device == other.device;
+    return same_file || (folder_inode != 0 && folder_inode == other.folder_inode && folder_device == other.folder_device && name == other.name);
+  }
+};
+
+Identity identity_of(const std::string& path) {
+  Identity id;
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) {
+    if (!S_ISREG(info.st_mode)) return id;
+    id.device = info.st_dev;
+    id.inode = info.st_ino;
+  }
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::stat(folder.c_str(), &info) == 0) {
+    id.folder_device = info.st_dev;
+    id.folder_inode = info.st_ino;
+    id.name = path.substr(slash + 1);
+  }
+  return id;
+}
+
+struct KnownFile {
+  Identity identity;
+  std::string path, option;              // option: empty for an input
+};
+
+std::vector<KnownFile>& known_files() {
+  static std::vector<KnownFile> files;
+  return files;
+}
+
+// What keeps a file from being written by `option`: another that is the same.
+Result<void> check_free(const std::string& option, const std::string& path, const Identity& id, bool inputs_alone) {
+  for (const KnownFile& f : known_files()) {
+    if (!f.identity.is(id) || (inputs_alone && !f.option.empty())) continue;
+    const std::string role = f.option.empty() ? ", which is read" : ", which " + f.option + " writes";
+    const std::string same = f.path == path ? " is the file" : " is the file " + f.path;
+    return Error{ErrorCode::invalid_argument, (option.empty() ? "" : option + ": ") + path + same + role + "; give another file name"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> note_input(const std::string& path) {
+  const Identity id = identity_of(path);
+  for (const KnownFile& f : known_files()) {
+    if (f.option.empty() || !f.identity.is(id)) continue;
+    const std::string same = f.path == path ? " is the file" : " is the file " + path;
+    return Error{ErrorCode::invalid_argument, f.option + ": " + f.path + same + ", which is read; give another file name"};
+  }
+  known_files().push_back({id, path, {}});
+  return {};
+}
+
+Result<void> plan_output(const std::string& option, const std::string& path) {
+  if (path.empty()) return {};
+  const Identity id = identity_of(path);
+  TFCC_TRY_VOID(check_free(option, path, id, false));
+  known_files().push_back({id, path, option});
+  return {};
+}
+
+void forget_files() { known_files().clear(); }
 
 OutputFile::OutputFile(std::string path, std::string temporary, int fd)
     : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
@@ -36,10 +113,15 @@ Result<OutputFile> OutputFile::create(const std::string& path) {
   const bool exists = ::stat(path.c_str(), &info) == 0;
   if (exists && S_ISDIR(info.st_mode))
     return Error{ErrorCode::io, path + ": cannot write: is a directory; give a file name"};
+  TFCC_TRY_VOID(check_free("", path, identity_of(path), true));
   const bool in_place = exists && !S_ISREG(info.st_mode);
-  std::string temporary = in_place ? "" : path + ".tmp." + std::to_string(::getpid());
-  const int flags = O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | O_TRUNC);
-  const int fd = ::open(in_place ? path.c_str() : temporary.c_str(), flags, 0666);
+  std::string temporary;
+  int fd = in_place ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC) : -1;
+  for (int k = 0; !in_place; ++k) {  // a file that has the name already stays
+    temporary = path + ".tmp." + std::to_string(::getpid()) + (k > 0 ? "." + std::to_string(k) : "");
+    fd = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
+    if (fd >= 0 || errno != EEXIST) break;
+  }
   if (fd < 0)
     return Error{ErrorCode::io, path + ": cannot write: " + std::strerror(errno) +
                                     "; check that the folder exists and is writable"};

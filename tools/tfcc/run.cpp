@@ -13,6 +13,7 @@
 #include "runtime/tfcc.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/npz.h"
+#include "tools/tfcc/output_file.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -53,6 +54,8 @@ Result<void> run_model(const Options& o) {
   load.verify_weights = o.verify_weights;
   load.graphs = false;  // one run is over before a capture pays
   load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
+  TFCC_TRY_VOID(note_input(o.model));
+  TFCC_TRY_VOID(plan_output("--output", o.output));
   TFCC_TRY(Model model, Model::load(o.model, load));
   TFCC_TRY(auto inputs, gather_inputs(o, model));
   TFCC_TRY(Executor executor, model.executor());

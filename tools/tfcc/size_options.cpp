@@ -114,22 +114,57 @@ class Resolver {
     return at_most(names_.length, out_.lengths.back(), "--seq-buckets " + flags_.seq_buckets);
   }
 
+  // The axis that counts tokens: of ids and masks [batch, length] the second; of reals the second of [batch, length, features] and
+  // the third of [batch, channels, length]. Features, channels, heads and the sides of an image are no tokens.
+  static std::optional<size_t> token_axis(const ir::Type& type) {
+    const auto fixed = [&](size_t axis) { return ir::as_int(type.dims[axis]).has_value(); };
+    if (type.dims.size() == 2) return !is_float(type.dtype) || !fixed(1) ? std::optional<size_t>(1) : std::nullopt;
+    if (type.dims.size() != 3 || !is_float(type.dtype)) return std::nullopt;
+    return fixed(2) ? std::optional<size_t>(1) : fixed(1) ? std::optional<size_t>(2) : std::nullopt;
+  }
+
+  // The batch and the length of the first input that has both and not both fixed; ids and masks before reals.
+  std::optional<std::pair<ir::ExprRef, ir::ExprRef>> batch_and_length() const {
+    for (const bool reals : {false, true}) {
+      for (ir::ValueId v : graph_.inputs()) {
+        const ir::Type& type = graph_.value(v).type;
+        const auto axis = is_float(type.dtype) == reals ? token_axis(type) : std::nullopt;
+        if (!axis) continue;
+        const ir::ExprRef batch = type.dims[0], length = type.dims[*axis];
+        const auto plain = [](ir::ExprRef e) { return e->kind == ir::ExprKind::symbol || ir::as_int(e); };
+        if (plain(batch) && plain(length) && !(ir::as_int(batch) && ir::as_int(length))) return std::pair(batch, length);
+      }
+    }
+    return std::nullopt;
+  }
+
   // Batch times length; where one of them is fixed, what is left for the other.
   Result<void> max_tokens() {
     const std::string from = fmt::format("--max-tokens {}", flags_.max_tokens);
-    if (names_.batch.empty() && names_.length.empty()) return usage_error("--max-tokens: all sizes of the model are fixed");
-    if (names_.has_tokens) {
+    if (graph_.symbols.empty()) return usage_error("--max-tokens: all sizes of the model are fixed");
+    const auto sizes = batch_and_length();
+    if (!sizes) {
+      return usage_error("--max-tokens: no input has tokens that vary: ids [batch, length], or reals [batch, length, features] or "
+                         "[batch, channels, length]; bound its sizes with --max-batch or --maxShapes");
+    }
+    const auto [batch, length] = *sizes;
+    const auto batch_size = ir::as_int(batch), length_size = ir::as_int(length);
+    if (batch_size || length_size) {
+      const std::string& symbol = batch_size ? length->name : batch->name;
+      const int64_t other = batch_size ? *batch_size : *length_size;
+      TFCC_TRY_VOID(at_most_of(symbol, flags_.max_tokens, other, from));
+      out_.notes.push_back(fmt::format("{}: {} is at most {}", from, symbol, *range(symbol).max));
+      return {};
+    }
+    const std::string product = fmt::format("{}*{}", batch->name, length->name);
+    out_.notes.push_back(fmt::format("{}: {} is at most {}", from, product, flags_.max_tokens));
+    if (names_.has_tokens && batch->name == names_.batch && length->name == names_.length) {
       out_.max_tokens = flags_.max_tokens;
-      TFCC_TRY_VOID(at_most_of(names_.batch, flags_.max_tokens, range(names_.length).min, from));
-      return at_most_of(names_.length, flags_.max_tokens, range(names_.batch).min, from);
+    } else {  // no size of the file: a check of each run
+      out_.check = ResolvedSizes::Product{batch->name, length->name, flags_.max_tokens, fmt::format("{} must be at most {}, for the file was compiled with {}", product, flags_.max_tokens, from)};
     }
-    const bool batch = !names_.batch.empty();
-    for (ir::ValueId v : graph_.inputs()) {
-      const auto& dims = graph_.value(v).type.dims;
-      const auto other = dims.size() < 2 ? std::nullopt : ir::as_int(dims[batch ? 1 : 0]);
-      if (other) return at_most_of(batch ? names_.batch : names_.length, flags_.max_tokens, *other, from);
-    }
-    return at_most_of(batch ? names_.batch : names_.length, flags_.max_tokens, 1, from);
+    TFCC_TRY_VOID(at_most_of(batch->name, flags_.max_tokens, range(length->name).min, from));
+    return at_most_of(length->name, flags_.max_tokens, range(batch->name).min, from);
   }
 
   // A size of which so many tokens leave tokens / other; a narrower range stays.
@@ -169,6 +204,12 @@ void add_size_flags(CLI::App& command, SizeFlags& flags) {
   command.add_option("--minShapes", flags.min_shapes, "least sizes: input_ids:1x8; equal to --maxShapes: fixed sizes");
   command.add_option("--optShapes", flags.opt_shapes, "usual sizes: memory is planned for them");
   command.add_option("--maxShapes", flags.max_shapes, "largest sizes: input_ids:32x512");
+}
+
+void ResolvedSizes::restrict(ir::Graph& graph) const {
+  if (!check) return;
+  const ir::ExprRef product = ir::mul(graph.pool().symbol(check->a), graph.pool().symbol(check->b));
+  graph.checks.push_back({ir::le(product, graph.pool().integer(check->most)), check->message});
 }
 
 Result<ResolvedSizes> resolve_sizes(const SizeFlags& flags, const ir::Graph& graph) {

@@ -2,6 +2,7 @@
 // What a user promises of sizes on the command line of `tfcc compile`, and what it means for the symbols of a graph.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,17 @@ struct ResolvedSizes {
   std::map<std::string, codegen::SizeOption> options;
   std::vector<int64_t> lengths;
   int64_t max_tokens = 0;
+  /// A product of two sizes that a run is held to, where it is no size of the file.
+  struct Product {
+    std::string a, b;
+    int64_t most = 0;
+    std::string message;
+  };
+  std::optional<Product> check;
+  std::vector<std::string> notes;  // lines that say what an option came to mean
 
+  /// Adds the check to the graph.
+  void restrict(ir::Graph& graph) const;
   void give(codegen::LowerOptions& to) const { to.sizes = options, to.lengths = lengths, to.max_tokens = max_tokens; }
 };
 

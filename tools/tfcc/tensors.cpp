@@ -10,6 +10,7 @@
 
 #include "ir/constant.h"
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
 
@@ -40,6 +41,18 @@ int64_t random_integer(const std::string& name, std::mt19937_64& rng) {
   return static_cast<int64_t>(rng() % (contains(name, "type") ? 2 : 100));
 }
 
+// Sizes may come from a file that promises anything: nothing is asked for that the machine does not have.
+Result<void> check_memory(const TensorInfo& info, const std::vector<int64_t>& shape, int64_t& total) {
+  auto taken = take_memory(info.name, info.dtype, shape, total);
+  for (size_t k = 0; !taken && k < shape.size(); ++k) {
+    const int64_t most = info.dims[k].max;
+    if (most == 0 || shape[k] <= most) continue;
+    return Error{ErrorCode::shape, fmt::format("input '{}': dim {} ({}) is {}, must be at most {}; use another shape or compile with other limits",
+                                               info.name, k, info.dims[k].text, shape[k], most)};
+  }
+  return taken;
+}
+
 Result<std::map<std::string, int64_t>> known_sizes(const std::vector<TensorInfo>& inputs, const NamedShapes& shapes) {
   std::map<std::string, int64_t> sizes;
   for (const auto& [name, shape] : shapes) {
@@ -58,6 +71,7 @@ Result<std::map<std::string, int64_t>> known_sizes(const std::vector<TensorInfo>
 Result<std::pair<std::string, Array>> read_input(const std::string& text) {
   const size_t at = text.find('=');
   if (at == std::string::npos || at == 0) return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
+  TFCC_TRY_VOID(note_input(text.substr(at + 1)));
   TFCC_TRY(Array a, read_npy(text.substr(at + 1)));
   return std::pair{text.substr(0, at), std::move(a)};
 }
@@ -75,6 +89,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
   }
   std::mt19937_64 rng(seed);
   std::normal_distribution<double> normal;
+  int64_t total = 0;
   std::vector<std::pair<std::string, Array>> out;
   for (const TensorInfo& info : inputs) {
     if (auto it = given_for(info); it != given.end()) {
@@ -93,6 +108,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
       sizes.emplace(d.text, n);
       shape.push_back(n);
     }
+    TFCC_TRY_VOID(check_memory(info, shape, total));
     Array a = make_array(info.dtype, shape);
     for (int64_t i = 0; i < a.count(); ++i) {
       if (is_float(info.dtype)) ir::write_real(info.dtype, a.bytes.data(), i, normal(rng));
@@ -105,13 +121,8 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
 }
 
 std::string summary(const std::string& name, const ArrayView& array) {
-  std::string dims;
-  int64_t count = 1;
-  for (int64_t d : array.shape) {
-    dims += (dims.empty() ? "" : ",") + std::to_string(d);
-    count *= d;
-  }
-  std::string s = fmt::format("{} {}[{}]", name, to_string(array.dtype), dims);
+  const auto count = static_cast<int64_t>(array.bytes() / size_of(array.dtype));
+  std::string s = fmt::format("{} {}[{}]", name, to_string(array.dtype), fmt::join(array.shape, ","));
   if (count == 0) return s + ": empty";
   const auto* data = static_cast<const std::byte*>(array.data);
   auto at = [&](int64_t i) {

@@ -8,6 +8,7 @@
 
 #include "runtime/timing_cache.h"
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/output_file.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -18,6 +19,8 @@ struct Options {
 };
 
 Result<void> tune(const Options& o) {
+  TFCC_TRY_VOID(note_input(o.model));
+  TFCC_TRY_VOID(plan_output("--timing-cache", o.cache));
   if (detect_gpu().empty()) {
     return Error{ErrorCode::device, "tune: there is no GPU here, so nothing to measure; run it on the machine that will run the model"};
   }

@@ -83,6 +83,7 @@ class CaseMaker {
   Result<VerifyCase> make(const Size& size) {
     TFCC_TRY_VOID(bind(size));
     VerifyCase out;
+    int64_t bytes = 0;
     for (const auto& [name, value] : symbols_) out.title += fmt::format("{} {}, ", name, value);
     for (ir::ValueId v : graph_.inputs()) {
       const ir::Value& value = graph_.value(v);
@@ -91,6 +92,8 @@ class CaseMaker {
       if (given != options_.given.end()) {
         out.inputs[value.name] = to_host_tensor(given->second);
       } else {
+        const std::vector<int64_t> dims = dims_of(value);
+        TFCC_TRY_VOID(take_memory(value.name, DType::f64, dims, bytes));  // held as i64 or f64
         out.inputs[value.name] = fill(value, size.mask);
       }
     }
@@ -152,13 +155,18 @@ class CaseMaker {
     return {};
   }
 
+  std::vector<int64_t> dims_of(const ir::Value& value) const {
+    std::vector<int64_t> dims;
+    for (ir::ExprRef d : value.type.dims) {
+      dims.push_back(ir::eval_size(d, [&](std::string_view name) { return symbols_.at(std::string(name)); }));
+    }
+    return dims;
+  }
+
   ir::HostTensor fill(const ir::Value& value, MaskKind kind) {
     ir::HostTensor t;
     t.dtype = value.type.dtype;
-    for (ir::ExprRef d : value.type.dims) {
-      t.dims.push_back(
-          ir::eval_size(d, [&](std::string_view name) { return symbols_.at(std::string(name)); }));
-    }
+    t.dims = dims_of(value);
     const auto count = static_cast<size_t>(t.element_count());
     if (is_float(t.dtype)) {
       std::normal_distribution<double> normal;

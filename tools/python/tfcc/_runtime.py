@@ -46,7 +46,7 @@ class Model:
         lib = self._library = library()
         options = _library.LoadOptions()
         lib.tfcc_load_options_init(byref(options))
-        options.device = device.encode()
+        options.device = _c_name(device)
         options.threads, options.verify_weights, options.graphs = threads, verify_weights, graphs
         if log is not None:
             options.log = self._log = _library.Log(lambda line, _: log(line.decode(errors="replace")))
@@ -54,7 +54,7 @@ class Model:
             self._file = np.frombuffer(path, np.uint8)
             lib.tfcc_model_load_memory(self._file.ctypes.data, self._file.nbytes, byref(options), byref(self._handle))
         else:
-            lib.tfcc_model_load(os.fsencode(path), byref(options), byref(self._handle))
+            lib.tfcc_model_load(_c_name(path), byref(options), byref(self._handle))
         self.inputs = self._describe(lib.tfcc_model_input_count, lib.tfcc_model_input)
         self.outputs = self._describe(lib.tfcc_model_output_count, lib.tfcc_model_output)
         self._default = None
@@ -114,7 +114,7 @@ class Executor:
             self._library.tfcc_executor_free(self._handle)
 
     def _set(self, bound):
-        self._library.tfcc_executor_set(self._handle, bound.name.encode(), byref(bound.tensor))
+        self._library.tfcc_executor_set(self._handle, _c_name(bound.name), byref(bound.tensor))
         self._bound[bound.name] = bound  # its memory lives until the next set of that name
 
     def set(self, name, value):
@@ -177,7 +177,7 @@ class Executor:
 
     def prepare(self, shapes, smaller=False):
         """Makes {input: shape} ready, so that a run with it allocates nothing; `smaller`: and all smaller shapes."""
-        names = (c_char_p * len(shapes))(*(n.encode() for n in shapes))
+        names = (c_char_p * len(shapes))(*(_c_name(n) for n in shapes))
         sizes = [(c_int64 * max(1, len(s)))(*s) for s in shapes.values()]
         tensors = (_library.Tensor * len(shapes))(*(_library.Tensor(None, 0, 0, len(s), z) for s, z in zip(shapes.values(), sizes)))
         prepare = self._library.tfcc_executor_prepare_all if smaller else self._library.tfcc_executor_prepare
@@ -186,13 +186,13 @@ class Executor:
     def output_shape(self, name):
         """Shape of an output for the inputs set so far."""
         sizes, rank = (c_int64 * 16)(), c_size_t()
-        self._library.tfcc_executor_output_shape(self._handle, name.encode(), 16, sizes, byref(rank))
+        self._library.tfcc_executor_output_shape(self._handle, _c_name(name), 16, sizes, byref(rank))
         return tuple(sizes[:rank.value])
 
     def output(self, name):
         """An output of the last run, copied to a numpy array."""
         tensor = _library.Tensor()
-        self._library.tfcc_executor_output(self._handle, name.encode(), byref(tensor))
+        self._library.tfcc_executor_output(self._handle, _c_name(name), byref(tensor))
         return to_numpy(tensor)
 
     def status(self):
@@ -208,6 +208,14 @@ class Executor:
     def arena_bytes(self):
         """Bytes of the workspace held now."""
         return self._library.tfcc_executor_arena_bytes(self._handle)
+
+
+def _c_name(name):
+    """A name or path as C takes it, which ends at the first NUL: a name that holds one is nobody's."""
+    encoded = os.fsencode(name)
+    if b"\0" in encoded:
+        raise _library.Error("invalid_argument", f"{name!r} holds a NUL; no input, output, device or file has such a name")
+    return encoded
 
 
 def _torch_stream(values):

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `tfcc inspect` prints: interface, plans and, where asked for, launches, kernels and texts.
+#include <fmt/format.h>
+
+#include <map>
+
+#include "tools/tfcc/inspect.h"
+#include "tools/tfcc/inspect_page.h"
+
+namespace tfcc::tools {
+namespace {
+
+std::string bytes_text(std::optional<int64_t> bytes) {
+  if (!bytes) return "too many bytes";
+  if (*bytes < 10'000) return fmt::format("{} bytes", *bytes);
+  if (*bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(*bytes) / 1e3);
+  return fmt::format("{:.1f} MB", static_cast<double>(*bytes) / 1e6);
+}
+
+std::string value_text(std::optional<int64_t> v) { return v ? std::to_string(*v) : "overflow"; }
+
+std::string op_counts(const runtime::Bucket& bucket) {
+  std::map<std::string, size_t> counts;
+  for (const runtime::Launch& l : bucket.launches)
+    ++counts[fmt::format("{}", fmt::join(l.ops, "+"))];
+  std::string s;
+  for (const auto& [op, n] : counts) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", n, op);
+  return s;
+}
+
+class Listing {
+ public:
+  Listing(const InspectedFile& file, const TextOptions& options) : f_(file), o_(options) {}
+
+  Result<std::string> write() {
+    show_interface();
+    for (const runtime::Plan& p : f_.manifest.plans) show_plan(p);
+    for (const runtime::Text& t : f_.manifest.texts) {
+      if (o_.texts) line("text {}: {}", t.name, bytes_text(static_cast<int64_t>(t.size)));
+      if (!o_.ir || t.name.rfind("ir/", 0) != 0) continue;
+      TFCC_TRY(const std::string text, f_.text(t));
+      line("{}:\n{}", t.name, text);
+    }
+    if (o_.ir && f_.manifest.texts.empty()) return f_.text("ir/").error();
+    return std::move(out_);
+  }
+
+ private:
+  template <class... Args>
+  void line(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
+    out_ += '\n';
+  }
+
+  void show_tensors(const char* title, const std::vector<runtime::TensorType>& list) {
+    line("{}:", title);
+    for (const auto& t : list) line("  {} {}{}", t.name, to_string(t.dtype), dims_text(t.dims));
+  }
+
+  void show_symbol(const runtime::Manifest& m, const runtime::Symbol& s) {
+    std::string range =
+        s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
+    if (s.derived()) range = s.value.print() + (s.max ? fmt::format(", at most {}", s.max) : "");
+    if (!s.derived()) range += fmt::format(", axis {} of {}", s.axis, m.inputs[s.input].name);
+    for (const std::string* from : {&s.min_from, &s.max_from}) {
+      if (!from->empty()) range += fmt::format(" ({})", *from);
+    }
+    if (s.typical) range += fmt::format(", typically {}", s.typical);
+    line("size {}: {}", s.name, range);
+  }
+
+  void show_interface() {
+    const runtime::Manifest& m = f_.manifest;
+    line("{}: {}, {} from {}", f_.path, bytes_text(static_cast<int64_t>(f_.artifact.file.size())),
+         m.producer, m.model);
+    show_tensors("inputs", m.inputs);
+    show_tensors("outputs", m.outputs);
+    for (const runtime::Symbol& s : m.symbols) show_symbol(m, s);
+    for (const runtime::Check& c : m.checks) line("check: {}", c.message);
+    for (const runtime::Flag& c : m.flags) line("flag: {}", c.message);
+    line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f_.weight_bytes())));
+    line("targets:");
+    for (const runtime::Target& t : m.targets) {
+      line("  {:<12} {} plan, {} of code", t.name, m.plans[t.plan].family,
+           bytes_text(static_cast<int64_t>(f_.code_bytes(t))));
+    }
+  }
+
+  void show_launches(const runtime::Plan& p, const runtime::Bucket& b) {
+    for (const runtime::Launch& l : b.launches) {
+      const std::string what = l.kernel ? p.kernels[l.kernel->kernel].name : "product";
+      const std::string flops = o_.values ? value_text(f_.at(l.flops)) : l.flops.print();
+      const std::string bytes = o_.values ? value_text(f_.at(l.bytes)) : l.bytes.print();
+      line("    {:<32} {:<18} {:<44} flops {}, bytes {}", l.name,
+           fmt::format("{}", fmt::join(l.ops, "+")), what, flops, bytes);
+    }
+  }
+
+  void show_plan(const runtime::Plan& p) {
+    line("plan {}: {}, {} kernels, {} slots", p.family, p.precision, p.kernels.size(),
+         p.slots.size());
+    const auto ratio = f_.arena_ratio(p);
+    line("  at {}: arena {}, most live at once {}{}", sizes_text(f_), bytes_text(f_.arena_bytes(p)),
+         bytes_text(f_.live_bytes(p)), ratio ? fmt::format(", ratio {:.2f}", *ratio) : "");
+    for (const runtime::Check& c : p.limits) line("  limit: {}", c.message);
+    if (!p.lengths.empty()) line("  graphs for lengths up to {}", fmt::join(p.lengths, ", "));
+    std::string names;
+    for (const runtime::Buffer* b : f_.quadratic_buffers(p)) {
+      names += fmt::format("{}{}{}", names.empty() ? "" : ", ", b->name, dims_text(b->dims));
+    }
+    line("  buffers that grow with the square of a size: {}", names.empty() ? "none" : names);
+    const runtime::Bucket* runs = f_.bucket(p);
+    for (const runtime::Bucket& b : p.buckets) {
+      line("  bucket {}{}: {} launches: {}", b.name,
+           &b == runs ? " (runs at these sizes)" : "", b.launches.size(), op_counts(b));
+      if (const auto layers = f_.layers(p, b)) {
+        line("    {} layers of {} launches", layers->count, layers->launches);
+      }
+      if (o_.launches) show_launches(p, b);
+    }
+    if (!o_.kernels) return;
+    line("  kernels:");
+    for (const runtime::Kernel& k : p.kernels) {
+      line("    {} ({}){}", k.name, k.op,
+           k.threads
+               ? fmt::format(", {} threads, {} bytes of shared memory", k.threads, k.shared_bytes)
+               : "");
+    }
+  }
+
+  const InspectedFile& f_;
+  const TextOptions& o_;
+  std::string out_;
+};
+
+}  // namespace
+
+Result<std::string> inspect_text(const InspectedFile& file, const TextOptions& options) { return Listing(file, options).write(); }
+
+}  // namespace tfcc::tools
