@@ -63,7 +63,7 @@ class Queue {
   /// Makes a product ready; the handle stays valid until the next trim(). Errors: unsupported,
   /// device.
   virtual Result<size_t> prepare_gemm(const GemmShape& shape) = 0;
-  /// Forgets products if there are very many. Called before a series of prepare_gemm.
+  /// Forgets products that a device keeps elsewhere, or that are very many. Called before a series of prepare_gemm.
   virtual void trim() = 0;
 
   /// Starts a run: sizes, then the addresses of all inputs and outputs.

@@ -45,15 +45,8 @@ std::string folder_of_executable() {
   return text.substr(0, text.find_last_of('/') + 1);
 }
 
-// Opened once and kept: its threads outlive any model.
-// libgomp reads these once, when it is loaded. Its own default keeps a waiting thread spinning for milliseconds, which
-// on a machine with other work keeps the thread it waits for from running (4 times slower, docs/performance.md).
-void wait_politely() {
-  if (getenv("GOMP_SPINCOUNT") == nullptr && getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "2000", 0);
-}
-
+// Opened once and kept: threads and what it registers for fork() outlive any model.
 Result<const TfccCpuApi*> open_plugin() {
-  wait_politely();
   std::string own = folder_of(reinterpret_cast<const void*>(&open_plugin));
   std::string exe = folder_of_executable();
   std::string error;
@@ -176,10 +169,18 @@ class CpuBackend final : public Backend {
       backend->kernels_.push_back(fn);
     }
     TFCC_TRY(backend->api_, open_plugin());
+    backend->products_ = backend->api_->products_create(s.options.cache_bytes);
+    if (backend->products_ == nullptr) return Error{ErrorCode::memory, s.name + ": no memory; free some memory"};
     backend->threads_ = s.options.threads;
+    backend->log_ = s.options.log;
+    backend->file_ = s.name;
     backend->flag_count_ = s.manifest.flags.size();
     TFCC_TRY_VOID(backend->take_weights(s));
     return std::unique_ptr<Backend>(std::move(backend));
+  }
+
+  ~CpuBackend() override {
+    if (products_ != nullptr) api_->products_destroy(products_);
   }
 
   const std::string& device_name() const override { return name_; }
@@ -212,7 +213,10 @@ class CpuBackend final : public Backend {
   CodeObject code_;
   std::vector<KernelFn> kernels_;
   const TfccCpuApi* api_ = nullptr;
+  void* products_ = nullptr;             // kernels of oneDNN, shared by the executors
   int threads_ = 0;
+  LogSink log_;
+  std::string file_;                     // for messages
   size_t flag_count_ = 0;
   const std::byte* weights_ = nullptr;
   std::unique_ptr<std::byte, AlignedDelete> copy_;
@@ -223,7 +227,7 @@ class CpuQueue final : public Queue {
   CpuQueue(const CpuBackend& backend, void* pool)
       : backend_(backend), api_(*backend.api_), pool_(pool), flags_(backend.flag_count_) {}
   ~CpuQueue() override {
-    for (void* g : gemms_) api_.gemm_destroy(g);
+    CpuQueue::trim();
     api_.destroy(pool_);
   }
 
@@ -246,16 +250,15 @@ class CpuQueue final : public Queue {
     TfccCpuGemm g = {s.m,        s.n,       s.k,       s.batch,    s.stride_a,
                      s.stride_b, s.trans_a, s.trans_b, s.has_bias, s.alpha};
     char message[256] = "";
-    void* gemm = api_.gemm_create(pool_, &g, message, sizeof message);
+    void* gemm = api_.gemm_create(pool_, backend_.products_, &g, message, sizeof message);
     if (gemm == nullptr) return Error{ErrorCode::device, std::string("onednn: ") + message};
     gemms_.push_back(gemm);
     gemm_index_[s] = gemms_.size() - 1;
     return gemms_.size() - 1;
   }
 
+  // Those of other sizes stay in the model's cache, within its limit; an executor holds what its sizes need.
   void trim() override {
-    constexpr size_t kMost = 4096;
-    if (gemms_.size() < kMost) return;
     for (void* g : gemms_) api_.gemm_destroy(g);
     gemms_.clear();
     gemm_index_.clear();
@@ -351,6 +354,10 @@ Result<std::unique_ptr<Queue>> CpuBackend::queue() const {
   void* pool = api_->create(threads_);
   if (pool == nullptr)
     return Error{ErrorCode::memory, "no memory for the cpu threads; free some memory"};
+  if (log_ && api_->threads(pool) < threads_) {
+    log_(file_ + ": only " + std::to_string(api_->threads(pool)) + " of " + std::to_string(threads_) +
+         " threads could be started; runs take longer");
+  }
   return std::unique_ptr<Queue>(std::make_unique<CpuQueue>(*this, pool));
 }
 

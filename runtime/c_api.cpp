@@ -5,6 +5,7 @@
 #include <map>
 #include <new>
 
+#include "runtime/one_call.h"
 #include "runtime/tfcc.h"
 #include "runtime/tfcc_c.h"
 
@@ -16,6 +17,7 @@ struct tfcc_model {
 struct tfcc_executor {
   tfcc::Executor executor;
   std::map<std::string, std::vector<int64_t>, std::less<>> shapes;  // of the outputs read since
+  tfcc::runtime::InUse in_use;           // the shapes, by tfcc_executor_output
 };
 
 namespace {
@@ -60,6 +62,8 @@ tfcc::LoadOptions options_of(const tfcc_load_options* given) {
   o.threads = all.threads;
   o.verify_weights = all.verify_weights != 0;
   o.graphs = all.graphs != 0;
+  o.in_memory = all.in_memory != 0;
+  o.cache_bytes = static_cast<size_t>(all.cache_bytes);
   if (all.code_dir != nullptr) o.code_dir = all.code_dir;
   if (all.log != nullptr) {
     o.log = [log = all.log, user = all.log_user](std::string_view line) { log(std::string(line).c_str(), user); };
@@ -138,7 +142,9 @@ const char* tfcc_dtype_name(tfcc_dtype dtype) { return is_dtype(dtype) ? tfcc::t
 size_t tfcc_dtype_size(tfcc_dtype dtype) { return is_dtype(dtype) ? tfcc::size_of(static_cast<DType>(dtype)) : 0; }
 
 void tfcc_load_options_init(tfcc_load_options* options) {
-  if (options != nullptr) *options = {sizeof(tfcc_load_options), "auto", 0, 0, 1, nullptr, nullptr, nullptr};
+  if (options != nullptr) {
+    *options = {sizeof(tfcc_load_options), "auto", 0, 0, 1, nullptr, nullptr, nullptr, 0, tfcc::LoadOptions().cache_bytes};
+  }
 }
 
 tfcc_status tfcc_model_load(const char* path, const tfcc_load_options* options, tfcc_model** model) {
@@ -172,7 +178,7 @@ tfcc_status tfcc_executor_create(const tfcc_model* model, tfcc_executor** execut
   return guarded([&] {
     tfcc::Result<tfcc::Executor> made = model->model.executor();
     if (!made) return failed(made.error());
-    *executor = new tfcc_executor{*std::move(made), {}};
+    *executor = new tfcc_executor{*std::move(made), {}, {}};
     return TFCC_OK;
   });
 }
@@ -234,6 +240,8 @@ tfcc_status tfcc_executor_output_shape(const tfcc_executor* executor, const char
 tfcc_status tfcc_executor_output(tfcc_executor* executor, const char* name, tfcc_tensor* tensor) {
   if (executor == nullptr || name == nullptr || tensor == nullptr) return misused("executor, name or tensor is NULL");
   return guarded([&] {
+    tfcc::runtime::OneCall call(executor->in_use);
+    if (auto held = call.error(); !held) return failed(held.error());
     tfcc::Result<tfcc::Tensor> found = executor->executor.output(name);
     if (!found) return failed(found.error());
     std::vector<int64_t>& shape = executor->shapes[name];

@@ -16,6 +16,10 @@ inline namespace v1 {
 
 Executor::Impl::~Impl() {
   if (!queue) return;
+  if (!model->here()) {                  // the driver knows nothing of it in this process
+    (void)queue.release();
+    return;
+  }
   drop_graphs();
   for (Port& p : ports) queue->release(p.device.data);
   queue->release(arena.data);
@@ -119,8 +123,10 @@ Result<void> Executor::Impl::grow_arena(size_t bytes, bool prepared) {
   queue->release(arena.data);
   size_t before = arena.bytes;
   arena = {};
+  arena_held.store(0, std::memory_order_relaxed);
   TFCC_TRY(arena.data, queue->allocate(bytes, "the arena"));
   arena.bytes = bytes;
+  arena_held.store(bytes, std::memory_order_relaxed);
   if (!prepared && before > 0 && model->options.log) {
     model->options.log(model->name + ": arena grew to " + std::to_string(bytes) + " bytes for " +
                        runtime::print_symbols(model->manifest, binding.symbols()) +
@@ -227,7 +233,7 @@ Result<void> Executor::Impl::issue(void* stream) {
     return {};
   }
   TFCC_TRY_VOID(begin_run(stream));
-  ++(graph != nullptr ? counted.graph_runs : counted.plain_runs);
+  count(graph != nullptr ? counted.graph_runs : counted.plain_runs);
   return graph != nullptr ? queue->replay(stream, graph) : issue_launches(stream, binding);
 }
 
@@ -290,6 +296,7 @@ Result<void> Executor::Impl::flag_error() {
 }
 
 Result<Executor> Model::executor() const {
+  TFCC_TRY_VOID(impl_->here());
   auto impl = std::make_unique<Executor::Impl>(impl_);
   TFCC_TRY(impl->queue, impl_->backend->queue());
   impl->modules_before = impl_->backend->modules_loaded();
@@ -315,8 +322,8 @@ Executor::Executor(Executor&&) noexcept = default;
 Executor& Executor::operator=(Executor&&) noexcept = default;
 Executor::~Executor() = default;
 
-Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
-  TFCC_TRY(Port* p, impl_->require(name, false));
+Result<void> Executor::Impl::set(std::string_view name, const TensorRef& tensor) {
+  TFCC_TRY(Port* p, require(name, false));
   if (tensor.dtype != p->type->dtype) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": dtype is " + to_string(tensor.dtype) +
                                                   ", must be " + to_string(p->type->dtype)};
@@ -325,7 +332,7 @@ Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
   if (tensor.data == nullptr && bytes_of(tensor.shape, tensor.dtype) > 0) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": data is null"};
   }
-  if (tensor.place == Place::device && impl_->on_host()) {
+  if (tensor.place == Place::device && on_host()) {
     return Error{
         ErrorCode::invalid_argument,
         role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
@@ -333,7 +340,7 @@ Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
   p->ref = tensor;
   p->is_set = true;
   // An output of this name is the same tensor: in device memory it stays where it is.
-  Port* same = p->is_input && tensor.place == Place::device ? impl_->find(name, true) : nullptr;
+  Port* same = p->is_input && tensor.place == Place::device ? find(name, true) : nullptr;
   if (same != nullptr) {
     same->ref = tensor;
     same->is_set = true;
@@ -341,9 +348,9 @@ Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
   return {};
 }
 
-Result<void> Executor::clear(std::string_view name) {
-  TFCC_TRY(Port* p, impl_->require(name, false));
-  for (Port* each : {p, impl_->find(name, true)}) {
+Result<void> Executor::Impl::clear(std::string_view name) {
+  TFCC_TRY(Port* p, require(name, false));
+  for (Port* each : {p, find(name, true)}) {
     if (each == nullptr) continue;
     each->ref = {};
     each->is_set = false;
@@ -351,6 +358,7 @@ Result<void> Executor::clear(std::string_view name) {
   return {};
 }
 
+// Reads what never changes: any thread may ask.
 Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
   std::vector<int64_t> symbols;
   TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
@@ -358,52 +366,50 @@ Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
   return runtime::arena_size(*impl_->model->plan, symbols);
 }
 
-Result<void> Executor::run() {
-  Impl& e = *impl_;
-  e.ran = false;
-  TFCC_TRY_VOID(e.symbols_of_set(e.symbols));
-  TFCC_TRY_VOID(e.bind(e.symbols));
-  TFCC_TRY_VOID(e.check_outputs());
-  void* stream = e.queue->own_stream();
-  TFCC_TRY_VOID(e.make_ready(stream, false));
-  TFCC_TRY_VOID(e.own_memory());
-  TFCC_TRY_VOID(e.choose_addresses(true));
-  TFCC_TRY_VOID(e.copy_inputs(stream));
-  TFCC_TRY_VOID(e.issue(stream));
-  TFCC_TRY_VOID(e.copy_outputs(stream));
-  TFCC_TRY_VOID(e.queue->wait());
-  if (e.on_host()) TFCC_TRY_VOID(e.flag_error());
-  e.ran = true;
+Result<void> Executor::Impl::run() {
+  ran = false;
+  TFCC_TRY_VOID(symbols_of_set(symbols));
+  TFCC_TRY_VOID(bind(symbols));
+  TFCC_TRY_VOID(check_outputs());
+  void* stream = queue->own_stream();
+  TFCC_TRY_VOID(make_ready(stream, false));
+  TFCC_TRY_VOID(own_memory());
+  TFCC_TRY_VOID(choose_addresses(true));
+  TFCC_TRY_VOID(copy_inputs(stream));
+  TFCC_TRY_VOID(issue(stream));
+  TFCC_TRY_VOID(copy_outputs(stream));
+  TFCC_TRY_VOID(queue->wait());
+  if (on_host()) TFCC_TRY_VOID(flag_error());
+  ran = true;
   return {};
 }
 
-Result<void> Executor::enqueue(void* stream) {
-  Impl& e = *impl_;
-  if (e.on_host()) {
+Result<void> Executor::Impl::enqueue(void* stream) {
+  if (on_host()) {
     return Error{ErrorCode::unsupported,
                  "enqueue() needs a GPU, this model runs on the cpu; call run()"};
   }
-  e.ran = false;
-  TFCC_TRY_VOID(e.symbols_of_set(e.symbols));
-  TFCC_TRY_VOID(e.bind(e.symbols));
-  TFCC_TRY_VOID(e.check_outputs());
-  TFCC_TRY_VOID(e.choose_addresses(false));
-  TFCC_TRY_VOID(e.make_ready(stream, false));
-  return e.issue(stream);
+  ran = false;
+  TFCC_TRY_VOID(symbols_of_set(symbols));
+  TFCC_TRY_VOID(bind(symbols));
+  TFCC_TRY_VOID(check_outputs());
+  TFCC_TRY_VOID(choose_addresses(false));
+  TFCC_TRY_VOID(make_ready(stream, false));
+  return issue(stream);
 }
 
-Result<std::vector<int64_t>> Executor::output_shape(std::string_view name) const {
-  TFCC_TRY(const Port* p, impl_->require(name, true));
-  std::vector<int64_t> symbols;
-  TFCC_TRY_VOID(impl_->symbols_of_set(symbols));
+Result<Shape> Executor::Impl::shape_of_output(std::string_view name) {
+  TFCC_TRY(const Port* p, require(name, true));
+  std::vector<int64_t> of_inputs;
+  TFCC_TRY_VOID(symbols_of_set(of_inputs));
   Shape shape;
-  TFCC_TRY_VOID(runtime::evaluate_dims(*p->type, symbols, shape));
+  TFCC_TRY_VOID(runtime::evaluate_dims(*p->type, of_inputs, shape));
   return shape;
 }
 
-Result<Tensor> Executor::output(std::string_view name) const {
-  TFCC_TRY(const Port* p, impl_->require(name, true));
-  if (!impl_->ran) {
+Result<Tensor> Executor::Impl::output(std::string_view name) {
+  TFCC_TRY(const Port* p, require(name, true));
+  if (!ran) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": there is no result; call run() first"};
   }
   if (p->result.data == nullptr && p->result.bytes > 0) {
@@ -413,16 +419,60 @@ Result<Tensor> Executor::output(std::string_view name) const {
   return p->result;
 }
 
-Result<void> Executor::status() { return impl_->flag_error(); }
+// The public calls: each holds the executor, so that a second one at the same time is an error.
+namespace {
+
+template <class Body>
+auto held(Executor::Impl& e, const Body& body) -> decltype(body()) {
+  runtime::OneCall call(e.in_use);
+  TFCC_TRY_VOID(call.error());
+  TFCC_TRY_VOID(e.model->here());
+  return body();
+}
+
+}  // namespace
+
+Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
+  return held(*impl_, [&] { return impl_->set(name, tensor); });
+}
+Result<void> Executor::clear(std::string_view name) {
+  return held(*impl_, [&] { return impl_->clear(name); });
+}
+Result<void> Executor::prepare(const Shapes& shapes) {
+  return held(*impl_, [&] { return impl_->prepare(shapes); });
+}
+Result<void> Executor::prepare_all(const Shapes& largest) {
+  return held(*impl_, [&] { return impl_->prepare_all(largest); });
+}
+Result<void> Executor::run() {
+  return held(*impl_, [&] { return impl_->run(); });
+}
+Result<void> Executor::enqueue(void* stream) {
+  return held(*impl_, [&] { return impl_->enqueue(stream); });
+}
+Result<std::vector<int64_t>> Executor::output_shape(std::string_view name) const {
+  return held(*impl_, [&] { return impl_->shape_of_output(name); });
+}
+Result<Tensor> Executor::output(std::string_view name) const {
+  return held(*impl_, [&] { return impl_->output(name); });
+}
+Result<void> Executor::status() {
+  return held(*impl_, [&] { return impl_->flag_error(); });
+}
 
 ExecutorStats Executor::stats() const {
-  ExecutorStats s = impl_->counted;
+  auto read = [](uint64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_relaxed); };
+  ExecutorStats& c = impl_->counted;
+  ExecutorStats s;
+  s.graphs_made = read(c.graphs_made);
+  s.plain_runs = read(c.plain_runs);
+  s.graph_runs = read(c.graph_runs);
   s.device_allocations = impl_->queue->allocations();
   s.modules_loaded = impl_->model->backend->modules_loaded() - impl_->modules_before;
   return s;
 }
 
-size_t Executor::arena_bytes() const { return impl_->arena.bytes; }
+size_t Executor::arena_bytes() const { return impl_->arena_held.load(std::memory_order_relaxed); }
 
 }  // namespace v1
 }  // namespace tfcc

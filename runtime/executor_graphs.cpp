@@ -9,7 +9,8 @@ namespace tfcc {
 inline namespace v1 {
 namespace {
 
-constexpr size_t kMostGraphs = 1024;     // a graph of 100 launches holds some 100 KB on the device
+constexpr size_t kMostGraphs = 1024;     // of an executor
+constexpr size_t kLaunchBytes = 1024;    // of a captured launch on the device: measured, some 100 KB for 100
 
 }  // namespace
 
@@ -21,7 +22,7 @@ bool Executor::Impl::captures(void* stream) const {
 Result<void*> Executor::Impl::graph_for(std::span<const int64_t> wanted, bool prepared) {
   if (!caps.find(wanted, bucket)) return nullptr;
   if (auto found = graphs.find(bucket); found != graphs.end()) return found->second;
-  if (graphs.size() >= kMostGraphs) drop_graphs();
+  if (graphs.size() >= kMostGraphs || !room_for_graph()) drop_graphs();
   TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, bucket));
   TFCC_TRY_VOID(grow_arena(bytes, prepared));
   auto made = capture(bucket);
@@ -47,8 +48,18 @@ Result<void*> Executor::Impl::capture(const std::vector<int64_t>& sizes) {
   auto made = queue->end_capture();                // also after an error: it frees the stream
   if (!issued) return issued.error();
   if (!made) return made.error();
-  ++counted.graphs_made;
+  count(counted.graphs_made);
+  const size_t bytes = caps_binding.launches().size() * kLaunchBytes;
+  graph_bytes += bytes;
+  model->graph_bytes += bytes;
   return graphs[sizes] = *made;
+}
+
+// Whether one more stays within the limit that the executors of the model share.
+bool Executor::Impl::room_for_graph() const {
+  size_t launches = 0;
+  for (const runtime::Bucket& b : model->plan->buckets) launches = std::max(launches, b.launches.size());
+  return model->graph_bytes + launches * kLaunchBytes <= model->options.cache_bytes;
 }
 
 // The arena first, so that it grows once.
@@ -61,8 +72,15 @@ Result<void> Executor::Impl::capture_all(std::span<const int64_t> most) {
   }
   TFCC_TRY_VOID(grow_arena(largest, true));
   for (const auto& b : buckets) {
-    if (graphs.size() >= kMostGraphs) break;
-    if (!graphs.contains(b)) TFCC_TRY_VOID(capture(b));
+    if (graphs.contains(b)) continue;
+    if (graphs.size() >= kMostGraphs || !room_for_graph()) {
+      if (model->options.log) {
+        model->options.log(model->name + ": captured the launches of " + std::to_string(graphs.size()) + " of " +
+                           std::to_string(buckets.size()) + " buckets of shapes, others in a run; raise LoadOptions::cache_bytes");
+      }
+      break;
+    }
+    TFCC_TRY_VOID(capture(b));
   }
   return {};
 }
@@ -77,6 +95,8 @@ std::vector<std::vector<int64_t>> Executor::Impl::drop_graphs() {
   }
   graphs.clear();
   graph = nullptr;
+  model->graph_bytes -= graph_bytes;
+  graph_bytes = 0;
   return buckets;
 }
 

@@ -3,11 +3,13 @@
 // launches of the shapes prepared.
 #pragma once
 
+#include <atomic>
 #include <map>
 
 #include "runtime/binding.h"
 #include "runtime/caps.h"
 #include "runtime/model.h"
+#include "runtime/one_call.h"
 #include "runtime/port.h"
 
 namespace tfcc {
@@ -60,17 +62,30 @@ struct Executor::Impl {
   Result<void*> graph_for(std::span<const int64_t> symbols, bool prepared);
   Result<void*> capture(const std::vector<int64_t>& bucket);
   Result<void> capture_all(std::span<const int64_t> symbols);
+  bool room_for_graph() const;
 
   // executor_prepare.cpp
   Result<void> prepare_symbols(std::span<const int64_t> symbols);
   Result<void> prepare_ports(std::span<const int64_t> symbols);
   std::vector<std::vector<int64_t>> drop_graphs();
   bool on_host() const { return model->backend->on_host(); }
+  static void count(uint64_t& counter) { std::atomic_ref(counter).fetch_add(1, std::memory_order_relaxed); }
   const Shape& output_shape(const Port& p) const {
     return binding.output_shape(static_cast<size_t>(&p - ports.data()) -
                                 model->manifest.inputs.size());
   }
 
+  // The public calls, once the executor is held for them.
+  Result<void> set(std::string_view name, const TensorRef& tensor);
+  Result<void> clear(std::string_view name);
+  Result<void> prepare(const Shapes& shapes);
+  Result<void> prepare_all(const Shapes& largest);
+  Result<void> run();
+  Result<void> enqueue(void* stream);
+  Result<Shape> shape_of_output(std::string_view name);
+  Result<Tensor> output(std::string_view name);
+
+  runtime::InUse in_use;                 // by a public call
   std::shared_ptr<const Model::Impl> model;
   std::unique_ptr<Queue> queue;
   std::vector<Port> ports;               // inputs, then outputs: the order of the device block
@@ -80,11 +95,13 @@ struct Executor::Impl {
   runtime::Caps caps;
   Binding caps_binding;                  // the sizes of the bucket being captured
   std::map<std::vector<int64_t>, void*> graphs;    // by caps; null: cannot be captured
+  size_t graph_bytes = 0;                // of them, in the model's sum
   std::vector<int64_t> bucket;           // of the run
   void* graph = nullptr;                 // for the sizes bound; null: plain, or not known yet
   uint64_t modules_before = 0;
-  ExecutorStats counted;
+  ExecutorStats counted;                 // by the call under way, read by any thread: atomically
   Grown arena;
+  std::atomic<size_t> arena_held{0};     // arena.bytes, for any thread
   std::vector<int64_t> values;           // symbols, then addresses of the ports
   std::vector<void*> addresses;          // of the ports for this run
   std::vector<void*> args;               // of one launch

@@ -82,38 +82,38 @@ Result<void> Executor::Impl::prepare_symbols(std::span<const int64_t> wanted) {
   return prepare_ports(wanted);
 }
 
-Result<void> Executor::prepare(const Shapes& shapes) {
-  std::vector<int64_t> symbols;
-  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
-  TFCC_TRY_VOID(impl_->prepare_symbols(symbols));
-  return impl_->model->backend->save_timings();
+Result<void> Executor::Impl::prepare(const Shapes& shapes) {
+  std::vector<int64_t> sizes;
+  TFCC_TRY_VOID(symbols_for(shapes, sizes));
+  TFCC_TRY_VOID(prepare_symbols(sizes));
+  return model->backend->save_timings();
 }
 
-Result<void> Executor::prepare_all(const Shapes& shapes) {
-  const runtime::Manifest& m = impl_->model->manifest;
+Result<void> Executor::Impl::prepare_all(const Shapes& shapes) {
+  const runtime::Manifest& m = model->manifest;
   std::vector<int64_t> largest;
   std::vector<std::vector<int64_t>> prepared;
   if (shapes.empty() && !m.inputs.empty()) {
     TFCC_TRY(largest, largest_sizes(m));
     prepared = corners(m, largest);
-    std::vector<int64_t> ports = widest(m, largest);
-    if (runtime::derive_symbols(m, ports)) TFCC_TRY_VOID(impl_->prepare_ports(ports));
+    std::vector<int64_t> of_ports = widest(m, largest);
+    if (runtime::derive_symbols(m, of_ports)) TFCC_TRY_VOID(prepare_ports(of_ports));
     for (auto& sizes : prepared) {
       if (runtime::derive_symbols(m, sizes)) continue;
       return Error{ErrorCode::shape, "the largest sizes of the file overflow; give prepare_all() shapes"};
     }
   } else {
-    TFCC_TRY_VOID(impl_->symbols_for(shapes, largest));
+    TFCC_TRY_VOID(symbols_for(shapes, largest));
     prepared = {largest};
   }
-  if (impl_->captures(impl_->queue->own_stream())) {
+  if (captures(queue->own_stream())) {
     for (const auto& sizes : prepared) {
       if (!largest.empty()) largest.back() = std::max(largest.back(), sizes.back());
     }
-    TFCC_TRY_VOID(impl_->capture_all(largest));
+    TFCC_TRY_VOID(capture_all(largest));
   }
-  for (const auto& sizes : prepared) TFCC_TRY_VOID(impl_->prepare_symbols(sizes));
-  return impl_->model->backend->save_timings();
+  for (const auto& sizes : prepared) TFCC_TRY_VOID(prepare_symbols(sizes));
+  return model->backend->save_timings();
 }
 
 }  // namespace v1

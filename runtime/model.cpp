@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -18,11 +19,63 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-Result<MappedFile> MappedFile::open(const std::string& path) {
-  auto failure = [&](int code) {
-    return Error{ErrorCode::io,
-                 path + ": cannot read: " + std::strerror(code) + "; check the path"};
+namespace {
+
+Error unreadable(const std::string& path, int code) {
+  return {ErrorCode::io, path + ": cannot read: " + std::strerror(code) + "; check the path"};
+}
+
+// Memory in whole pages, so that the weights lie aligned in it as they do in a mapped file.
+Result<std::span<std::byte>> pages(size_t size, const std::string& name) {
+  if (size == 0) return std::span<std::byte>();
+  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p != MAP_FAILED) return std::span(static_cast<std::byte*>(p), size);
+  return Error{ErrorCode::memory, name + ": no memory for its " + std::to_string(size) +
+                                      " bytes; free some memory, or load it without in_memory"};
+}
+
+// Fills the span. A file that ends before, since somebody changes it meanwhile, is an error.
+Result<void> read_all(int fd, std::span<std::byte> to, const std::string& path) {
+  while (!to.empty()) {
+    ssize_t n = ::read(fd, to.data(), to.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return unreadable(path, errno);
+    if (n == 0) return Error{ErrorCode::io, path + ": became shorter while it was read; load it again"};
+    to = to.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::read(const std::string& path) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
+  if (fd < 0) return unreadable(path, errno);
+  MappedFile file;
+  auto fill = [&]() -> Result<void> {
+    struct stat info = {};
+    if (fstat(fd, &info) != 0) return unreadable(path, errno);
+    if (S_ISDIR(info.st_mode)) return unreadable(path, EISDIR);
+    TFCC_TRY(auto memory, pages(static_cast<size_t>(info.st_size), path));
+    file.bytes_ = memory;
+    return read_all(fd, memory, path);
   };
+  auto done = fill();
+  close(fd);
+  if (!done) return done.error();
+  return file;
+}
+
+Result<MappedFile> MappedFile::copy(std::span<const std::byte> bytes, const std::string& name) {
+  MappedFile file;
+  TFCC_TRY(auto memory, pages(bytes.size(), name));
+  std::copy(bytes.begin(), bytes.end(), memory.begin());
+  file.bytes_ = memory;
+  return file;
+}
+
+Result<MappedFile> MappedFile::open(const std::string& path) {
+  auto failure = [&](int code) { return unreadable(path, code); };
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
   if (fd < 0) return failure(errno);
   struct stat info = {};
@@ -99,6 +152,12 @@ Result<void> start(Model::Impl& impl, const Choice& choice) {
   return {};
 }
 
+Result<void> check_options(const LoadOptions& o) {
+  if (o.threads >= 0 && o.threads <= kMaxThreads) return {};
+  return Error{ErrorCode::invalid_argument, "LoadOptions::threads is " + std::to_string(o.threads) + ", must be from 0 to " +
+                                                std::to_string(kMaxThreads) + "; 0 is one per physical core"};
+}
+
 Result<std::shared_ptr<const Model::Impl>> load_impl(std::shared_ptr<Model::Impl> impl,
                                                      std::span<const std::byte> file) {
   TFCC_TRY(impl->artifact, read_artifact(file, impl->name));
@@ -127,22 +186,37 @@ Result<std::shared_ptr<const Model::Impl>> load_impl(std::shared_ptr<Model::Impl
 
 inline namespace v1 {
 
+Model::Impl::~Impl() {
+  if (!here()) (void)backend.release();  // the driver knows nothing of it in this process
+}
+
+Result<void> Model::Impl::here() const {
+  if (backend == nullptr || backend->on_host() || process == getpid()) return {};
+  return Error{ErrorCode::device, name + ": the GPU was opened before fork() and is not there in the child; load the model in the child alone"};
+}
+
 Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 Result<Model> Model::load(const std::string& path, const LoadOptions& options) {
+  TFCC_TRY_VOID(runtime::check_options(options));
   auto impl = std::make_shared<Impl>();
   impl->name = path;
   impl->options = options;
-  TFCC_TRY(impl->map, runtime::MappedFile::open(path));
+  TFCC_TRY(impl->map, options.in_memory ? runtime::MappedFile::read(path) : runtime::MappedFile::open(path));
   auto bytes = impl->map.bytes();
   TFCC_TRY(auto loaded, runtime::load_impl(std::move(impl), bytes));
   return Model(std::move(loaded));
 }
 
 Result<Model> Model::load(std::span<const std::byte> file, const LoadOptions& options) {
+  TFCC_TRY_VOID(runtime::check_options(options));
   auto impl = std::make_shared<Impl>();
   impl->name = "file in memory";
   impl->options = options;
+  if (options.in_memory) {
+    TFCC_TRY(impl->map, runtime::MappedFile::copy(file, impl->name));
+    file = impl->map.bytes();
+  }
   TFCC_TRY(auto loaded, runtime::load_impl(std::move(impl), file));
   return Model(std::move(loaded));
 }

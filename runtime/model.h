@@ -2,6 +2,10 @@
 // Inside of a loaded model: what Model and Executor share. Internal to the runtime.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -17,7 +21,7 @@ namespace tfcc {
 
 namespace runtime {
 
-/// A file mapped for reading.
+/// The bytes of a file, mapped for reading or in memory of our own.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -29,6 +33,10 @@ class MappedFile {
   ~MappedFile();
   /// Errors: io.
   static Result<MappedFile> open(const std::string& path);
+  /// Reads the file into memory. Errors: io, memory.
+  static Result<MappedFile> read(const std::string& path);
+  /// Errors: memory.
+  static Result<MappedFile> copy(std::span<const std::byte> bytes, const std::string& name);
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
@@ -66,9 +74,15 @@ Result<Choice> choose_target(const Manifest& manifest, const std::string& device
 inline namespace v1 {
 
 struct Model::Impl {
+  ~Impl();
+  /// A GPU is known to the process alone that loaded the model, not to its children after fork(). Errors: device.
+  Result<void> here() const;
+
   std::string name;                      // of the file, for messages
   LoadOptions options;
-  runtime::MappedFile map;               // empty if loaded from memory
+  const pid_t process = getpid();
+  mutable std::atomic<size_t> graph_bytes{0};      // of the captured graphs of all executors
+  runtime::MappedFile map;               // empty if loaded from the caller's memory
   runtime::Artifact artifact;
   runtime::Manifest manifest;
   const runtime::Target* target = nullptr;

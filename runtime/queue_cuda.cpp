@@ -3,6 +3,7 @@
 #ifdef TFCC_CUDA
 
 #include <algorithm>
+#include <atomic>
 
 #include "runtime/backend_cuda.h"
 #include "runtime/cuda_context.h"
@@ -245,7 +246,7 @@ class CudaQueue final : public Queue {
   CUstream stream_ = nullptr;
   CUdeviceptr block_ = 0;
   CUdeviceptr workspace_ = 0;
-  uint64_t allocations_ = 0;
+  std::atomic<uint64_t> allocations_{0};        // read by any thread
   std::unique_lock<std::mutex> capturing_;         // held from begin_capture() to end_capture()
   std::unique_ptr<CublasLtGemms> gemms_;
   std::unique_ptr<CudaTimer> timer_;               // made by the first profile

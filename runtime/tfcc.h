@@ -66,15 +66,20 @@ struct Tensor {
 /// Receives what the library would otherwise print: one line, without newline.
 using LogSink = std::function<void(std::string_view line)>;
 
+/// The most threads that a run may have.
+inline constexpr int kMaxThreads = 4096;
+
 struct LoadOptions {
   std::string device = "auto";     // "auto" (a GPU that the file has code for, else cpu), "cpu", "cuda", "cuda:1"
-  int threads = 0;                 // CPU: 0 is one per physical core
+  int threads = 0;                 // CPU: threads of a run, at most kMaxThreads; 0 is one per physical core
   bool verify_weights = false;     // also check the checksums of all weights
   std::string code_dir;            // CPU: where to put the code if memory files may not be executed
   std::string timing_cache;        // CUDA: a file of measured algorithms of products (docs/timing-cache.md); it may be absent
   bool tune = false;               // CUDA: prepare() times products that it lacks, and writes it
   bool graphs = true;              // CUDA: replay captured launches; false: launch one by one (needs less memory)
-  LogSink log;
+  LogSink log;                     // may be called by any thread that uses the model
+  bool in_memory = false;          // read the file into memory in place of mapping it: it may change afterwards
+  size_t cache_bytes = size_t{256} << 20;  // most memory for what executors keep of shapes seen before, all of a model together
 };
 
 /// Sizes for Executor::prepare, by input name.
@@ -95,10 +100,11 @@ struct ExecutorAccess;
 /// A loaded file: weights and code of one target, mapped or on the device. Cheap to copy, safe to share.
 class Model {
  public:
-  /// Loads a file, verifies header, manifest and code, and uploads the weights.
-  /// Errors: io, bad_file, device (no usable target or driver, and what would help), memory.
+  /// Loads a file, verifies header, manifest and code, and uploads the weights. On the CPU the weights stay in the mapped
+  /// file, which must not be changed in place while the model lives (replacing or removing it is fine), or `in_memory`.
+  /// Errors: invalid_argument (options), io, bad_file, device (no usable target or driver, and what would help), memory.
   TFCC_API static Result<Model> load(const std::string& path, const LoadOptions& options = {});
-  /// The same from memory, which must stay valid as long as the model.
+  /// The same from memory, which must stay valid as long as the model; with `in_memory` it is copied.
   TFCC_API static Result<Model> load(std::span<const std::byte> file, const LoadOptions& options = {});
 
   TFCC_API const std::vector<TensorInfo>& inputs() const;
@@ -118,7 +124,8 @@ class Model {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Runs a model. Not thread-safe: one executor per thread (and stream).
+/// Runs a model. One executor per thread (and stream): while one call is under way, a second to the same executor is an
+/// error (invalid_argument) and does nothing. workspace_bytes(), stats() and arena_bytes() may be called at any time.
 class Executor {
  public:
   TFCC_API Executor(Executor&&) noexcept;

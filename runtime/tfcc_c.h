@@ -67,7 +67,8 @@ typedef enum TFCC_INT { TFCC_HOST = 0, TFCC_ON_DEVICE = 1 } tfcc_place;
 
 /** A loaded file; immutable, may be used by any thread. */
 typedef struct tfcc_model tfcc_model;
-/** Runs a model; one per thread (and stream). Keeps its model alive. */
+/** Runs a model; one per thread (and stream): while one call is under way, a second to the same executor is an
+ * invalid_argument and does nothing. Keeps its model alive. */
 typedef struct tfcc_executor tfcc_executor;
 
 /** A tensor: row-major, dense, `rank` sizes in `shape`. Nothing here is owned by the struct. */
@@ -98,12 +99,14 @@ typedef struct {
 typedef struct {
   size_t struct_size;   /**< set by tfcc_load_options_init() */
   const char* device;   /**< "auto", "cpu", "cuda", "cuda:1" */
-  int threads;          /**< CPU: 0 is one per physical core */
+  int threads;          /**< CPU: threads of a run, at most 4096; 0 is one per physical core */
   int verify_weights;   /**< also check the checksums of all weights */
   int graphs;           /**< CUDA: replay captured launches (the default, 1) */
   const char* code_dir; /**< CPU: where to put the code if memory files may not be executed; NULL: the default */
   void (*log)(const char* line, void* user); /**< receives what the library would otherwise print; NULL: nobody */
   void* log_user;
+  int in_memory;        /**< read the file into memory in place of mapping it: it may change afterwards */
+  uint64_t cache_bytes; /**< most memory for what executors keep of shapes seen before, all of a model together */
 } tfcc_load_options;
 
 /** What an executor has done since it was made; the fields of tfcc::ExecutorStats. */
@@ -127,7 +130,9 @@ TFCC_C_API const char* tfcc_dtype_name(tfcc_dtype dtype);
 TFCC_C_API size_t tfcc_dtype_size(tfcc_dtype dtype);
 
 TFCC_C_API void tfcc_load_options_init(tfcc_load_options* options);
-/** Loads a file; `options` may be NULL. Errors: io, bad_file, device, memory. */
+/** Loads a file; `options` may be NULL. On the CPU the weights stay in the mapped file, which must not be changed in place
+ * while the model lives (replacing or removing it is fine), or `in_memory`. Errors: invalid_argument (options), io, bad_file,
+ * device, memory. */
 TFCC_C_API tfcc_status tfcc_model_load(const char* path, const tfcc_load_options* options, tfcc_model** model);
 /** The same from memory, which must stay valid as long as the model and its executors. */
 TFCC_C_API tfcc_status tfcc_model_load_memory(const void* file, size_t bytes, const tfcc_load_options* options, tfcc_model** model);

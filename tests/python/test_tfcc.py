@@ -4,9 +4,11 @@
     python3 test_tfcc.py MODEL_FOLDER      a folder of tests/models
 """
 import os
+import shutil
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import tfcc
 from tfcc import _tensors
 
 FOLDER = Path(sys.argv.pop())
+REQUESTS = int(os.environ.get("TFCC_TEST_REQUESTS", "3200"))  # of test_one_model_in_many_threads
 
 
 class OnlyDlpack:
@@ -121,6 +124,155 @@ class TestTfcc(unittest.TestCase):
         for t in threads:
             t.join()
         self.assertEqual(failures, [])
+
+    def in_threads(self, count, work):
+        """Calls work(number) in so many threads; a thread's failure is the test's."""
+        failures = []
+
+        def one(number):
+            try:
+                work(number)
+            except Exception as e:
+                failures.append(e)
+        threads = [threading.Thread(target=one, args=(k,)) for k in range(count)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        if failures:
+            raise failures[0]
+
+    def requests(self, count):
+        """Inputs of mixed shapes, and what one executor makes of each, bit for bit."""
+        r = np.random.default_rng(1)
+        executor, made = self.model.executor(), []
+        for _ in range(count):
+            shape = int(r.integers(1, 6)), int(r.integers(1, 48))
+            inputs = {i.name: np.ones(shape, np.int64) for i in self.model.inputs}
+            inputs["input_ids"] = r.integers(0, 90, shape)
+            made.append((inputs, executor.run(inputs)))
+        return made
+
+    def test_one_model_in_many_threads(self):
+        requests = self.requests(40)
+        model = tfcc.load(self.path, device="cpu", threads=1, executors=5)
+
+        def work(number):
+            r = np.random.default_rng(number)
+            for _ in range(REQUESTS // 32):
+                inputs, want = requests[int(r.integers(len(requests)))]
+                got = model.run(inputs)
+                for name, w in want.items():
+                    np.testing.assert_array_equal(got[name], w)
+        self.in_threads(32, work)
+        self.assertLessEqual(model._pool.made, 5)
+        self.assertEqual(len(model._pool.free), model._pool.made)
+
+    def test_one_executor_in_two_threads_is_an_error(self):
+        (inputs, want), *_ = self.requests(1)
+        executor, said = self.model.executor(), []
+
+        def work(_):
+            for _ in range(20000):
+                try:
+                    got = executor.run(inputs)
+                except tfcc.Error as e:
+                    said.append(str(e))
+                    self.assertEqual(e.code, "invalid_argument")
+                    self.assertIn("in use by another call", str(e))
+                else:
+                    for name, w in want.items():
+                        np.testing.assert_array_equal(got[name], w)
+                if len(said) > 5:
+                    return
+        self.in_threads(2, work)
+        self.assertGreater(len(said), 0)
+
+    def test_run_starts_from_nothing(self):
+        inputs, want = case()
+        for run in (self.model.executor().run, self.model.run):
+            self.assert_right(run(inputs), want)
+            for name in inputs:
+                rest = {n: a for n, a in inputs.items() if n != name}
+                for _ in range(2):
+                    with self.assertRaisesRegex(tfcc.Error, f"'{name}' is not set"):
+                        run(rest)
+            self.assert_right(run(inputs), want)
+
+    def test_what_set_gave_stays(self):
+        inputs, want = case()
+        executor = self.model.executor()
+        for name, array in inputs.items():
+            executor.set(name, array)
+        self.assert_right(executor.run(), want)
+        name = next(iter(inputs))
+        other = executor.run({name: np.zeros_like(inputs[name])})
+        self.assertFalse(np.array_equal(other[self.model.outputs[0].name], want[self.model.outputs[0].name]))
+        self.assert_right(executor.run(), want)                  # set()'s array again
+        with self.assertRaises(tfcc.Error):
+            executor.run({name: np.zeros(3, np.float64)})
+        self.assert_right(executor.run(), want)
+
+    def test_fork(self):
+        (inputs, want), *_ = self.requests(1)
+        model = tfcc.load(self.path, device="cpu", threads=3)
+        executor = model.executor()
+        executor.run(inputs)
+        busy, done = [], threading.Event()
+        for _ in range(2):  # some calls are under way whenever the process is forked
+            busy.append(threading.Thread(target=lambda: [model.run(inputs) for _ in iter(done.is_set, True)]))
+            busy[-1].start()
+        try:
+            for _ in range(5):
+                child = os.fork()
+                if child == 0:
+                    ok = False
+                    try:
+                        runs = [executor.run(inputs), *(model.run(inputs) for _ in range(3)), tfcc.load(self.path, threads=2).run(inputs)]
+                        ok = all(np.array_equal(got[name], w) for got in runs for name, w in want.items())
+                    finally:
+                        os._exit(0 if ok else 1)
+                until = time.monotonic() + 60
+                ended, status = 0, None
+                while not ended and time.monotonic() < until:
+                    ended, status = os.waitpid(child, os.WNOHANG)
+                    time.sleep(0.01)
+                if not ended:
+                    os.kill(child, 9)
+                    os.waitpid(child, 0)
+                self.assertEqual((bool(ended), status), (True, 0))
+        finally:
+            done.set()
+            for t in busy:
+                t.join()
+
+    def test_file_in_memory_may_change(self):
+        inputs, want = case()
+        path = Path(self.temporary.name) / "changed.tfcc"
+        for cut in (False, True):
+            shutil.copy(self.path, path)
+            model = tfcc.load(path, device="cpu", in_memory=True)
+            if cut:
+                os.truncate(path, 4096)
+            else:
+                with path.open("r+b") as f:
+                    f.write(bytes(path.stat().st_size))
+            self.assert_right(model.run(inputs), want)
+
+    def test_small_cache(self):
+        model = tfcc.load(self.path, device="cpu", threads=2, cache_bytes=0)
+        for inputs, want in self.requests(20):
+            for name, w in want.items():
+                np.testing.assert_array_equal(model.run(inputs)[name], w)
+
+    def test_options_out_of_range(self):
+        for threads in (-1, 4097, 100000):
+            with self.assertRaisesRegex(tfcc.Error, f"LoadOptions::threads is {threads}, must be from 0 to 4096") as raised:
+                tfcc.load(self.path, threads=threads)
+            self.assertEqual(raised.exception.code, "invalid_argument")
+        for options in ({"threads": 2**32 + 1}, {"threads": 10**309}, {"threads": 1.5}, {"threads": "2"}, {"cache_bytes": -1}, {"executors": 0}):
+            with self.assertRaisesRegex(tfcc.Error, f"{next(iter(options))} is .*, must be an integer from"):
+                tfcc.load(self.path, **options)
 
     def test_errors(self):
         inputs, _ = case()

@@ -30,7 +30,7 @@ std::vector<float> numbers(size_t count, int seed) {
 }
 
 // Small integers: exact in float whatever the order of the sum.
-void expect_product(const TfccCpuGemm& g, void* pool) {
+void expect_product(const TfccCpuGemm& g, void* pool, void* products) {
   auto span = [&](int64_t stride, int64_t size) {
     return static_cast<size_t>((g.batch - 1) * stride + size);
   };
@@ -38,7 +38,7 @@ void expect_product(const TfccCpuGemm& g, void* pool) {
   auto bias = numbers(static_cast<size_t>(g.n), 3);
   std::vector<float> d(static_cast<size_t>(g.batch * g.m * g.n), -1e9f);
   char message[256] = "";
-  void* gemm = api()->gemm_create(pool, &g, message, sizeof message);
+  void* gemm = api()->gemm_create(pool, products, &g, message, sizeof message);
   ASSERT_NE(gemm, nullptr) << message;
   for (int run = 0; run < 2; ++run) {
     ASSERT_EQ(
@@ -63,9 +63,26 @@ void expect_product(const TfccCpuGemm& g, void* pool) {
   }
 }
 
-TEST(CpuPlugin, products_of_every_form) {
-  if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
-  void* pool = api()->create(2);
+// A pool and a cache of its own.
+class CpuProducts : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
+    pool_ = api()->create(GetParam());
+    products_ = api()->products_create(size_t{1} << 30);
+  }
+  void TearDown() override {
+    if (api() == nullptr) return;
+    api()->products_destroy(products_);
+    api()->destroy(pool_);
+  }
+  void expect(const TfccCpuGemm& g) { expect_product(g, pool_, products_); }
+
+  void* pool_ = nullptr;
+  void* products_ = nullptr;
+};
+
+TEST_P(CpuProducts, of_every_form) {
   for (int form = 0; form < 16; ++form) {
     for (auto [batch, share_a, share_b] :
          {std::tuple{1, 0, 0}, {3, 0, 0}, {3, 0, 1}, {3, 1, 0}, {3, 1, 1}}) {
@@ -73,17 +90,52 @@ TEST(CpuPlugin, products_of_every_form) {
            {std::tuple{5, 7, 3}, {1, 1, 1}, {1, 9, 4}, {33, 1, 17}, {64, 48, 32}}) {
         TfccCpuGemm g = {m, n, k, batch, share_a ? 0 : m * k, share_b ? 0 : k * n,
                          form & 1, form >> 1 & 1, form >> 2 & 1, form >> 3 & 1 ? 0.5f : 1.0f};
-        expect_product(g, pool);
+        expect(g);
       }
     }
   }
-  api()->destroy(pool);
 }
 
-TEST(CpuPlugin, operands_may_lie_apart) {
+// Large enough to be dealt out: over the batch, the rows, or the columns where there are few rows.
+TEST_P(CpuProducts, that_are_split) {
+  for (int form = 0; form < 16; ++form) {
+    for (auto [batch, share_a, share_b, m, n, k] :
+         {std::tuple{1, 0, 0, 211, 67, 300}, {1, 0, 0, 3, 1301, 700}, {1, 0, 0, 1, 1301, 1700}, {13, 0, 0, 40, 36, 130},
+          {2, 0, 1, 97, 33, 700}, {2, 1, 0, 5, 701, 400}, {5, 1, 1, 90, 80, 70}, {300, 0, 0, 9, 11, 40}}) {
+      expect({m, n, k, batch, share_a ? 0 : m * k, share_b ? 0 : k * n, form & 1, form >> 1 & 1, form >> 2 & 1, form >> 3 & 1 ? 0.5f : 1.0f});
+    }
+  }
+}
+
+TEST_P(CpuProducts, whose_operands_lie_apart) { expect({4, 5, 6, 3, 4 * 6 + 10, 5 * 6 + 3, 0, 1, 1, 2.0f}); }
+
+INSTANTIATE_TEST_SUITE_P(Threads, CpuProducts, testing::Values(1, 2, 5), testing::PrintToStringParamName());
+
+// What is not in use goes when the limit is passed, the oldest first; what is in use stays and is right.
+TEST(CpuPlugin, kept_products_have_a_limit) {
   if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
+  const size_t limit = size_t{2} << 20;
+  void* products = api()->products_create(limit);
   void* pool = api()->create(1);
-  expect_product({4, 5, 6, 3, 4 * 6 + 10, 5 * 6 + 3, 0, 1, 1, 2.0f}, pool);
+  const TfccCpuGemm held = {7, 5, 3, 1, 0, 0, 0, 0, 0, 1.0f};
+  char message[256] = "";
+  void* first = api()->gemm_create(pool, products, &held, message, sizeof message);
+  size_t most = 0;
+  for (int64_t m = 1; m <= 200; ++m) {
+    expect_product({m, 3, 4, 1, 0, 0, 0, 0, 1, 1.0f}, pool, products);
+    most = std::max(most, api()->products_bytes(products));
+  }
+  EXPECT_LE(most, limit);
+  EXPECT_GT(most, limit / 2);
+  std::vector<float> a(21, 1), b(15, 2), d(35);
+  EXPECT_EQ(api()->gemm_run(first, a.data(), b.data(), nullptr, d.data()), 0);
+  EXPECT_EQ(d[34], 6);
+  api()->gemm_destroy(first);
+  api()->products_destroy(products);
+  products = api()->products_create(0);  // nothing is kept but what runs
+  for (int64_t m = 1; m <= 20; ++m) expect_product({m, 3, 4, 1, 0, 0, 0, 0, 1, 1.0f}, pool, products);
+  EXPECT_LE(api()->products_bytes(products), size_t{256} << 10);
+  api()->products_destroy(products);
   api()->destroy(pool);
 }
 

@@ -391,5 +391,52 @@ TEST_F(ExecutorTest, enqueue_needs_a_gpu) {
   expect_error(e.enqueue(nullptr), ErrorCode::unsupported, "call run()");
 }
 
+// Read into memory, a file may be overwritten or cut off while the model runs.
+TEST_F(ExecutorTest, file_in_memory_may_change) {
+  options_.in_memory = true;
+  options_.verify_weights = true;
+  const auto bytes = read_file(path_);
+  for (const bool cut : {false, true}) {
+    write_file(path_, bytes);
+    Model model = load();
+    auto first = model.executor();
+    expect_right(*first, 2, 3);
+    if (cut) {
+      std::filesystem::resize_file(path_, 0);
+    } else {
+      std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary) << std::string(bytes.size(), '\0');
+    }
+    expect_right(*first, 2, 3);
+    expect_right(*first, 8, 16);
+    auto second = model.executor();
+    ASSERT_TRUE(second) << second.error().message;
+    expect_right(*second, 4, 5);
+    auto again = Model::load(path_, options_);
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().code, ErrorCode::bad_file);
+  }
+}
+
+TEST_F(ExecutorTest, bytes_in_memory_may_go) {
+  options_.in_memory = true;
+  auto bytes = read_file(path_);
+  auto model = Model::load(bytes, options_);
+  ASSERT_TRUE(model) << model.error().message;
+  std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  bytes = {};
+  auto e = model->executor();
+  expect_right(*e, 8, 16);
+}
+
+TEST_F(ExecutorTest, what_cannot_be_read_into_memory_is_an_error) {
+  options_.in_memory = true;
+  for (const std::string& path : {std::string("/nowhere/m.tfcc"), testing::TempDir()}) {
+    auto model = Model::load(path, options_);
+    ASSERT_FALSE(model);
+    EXPECT_EQ(model.error().code, ErrorCode::io);
+    EXPECT_NE(model.error().message.find("cannot read"), std::string::npos) << model.error().message;
+  }
+}
+
 }  // namespace
 }  // namespace tfcc

@@ -197,7 +197,7 @@ void add_bench(CLI::App& app, Action& action) {
       ->check(CLI::NonNegativeNumber);
   c->add_option("--percentile", o->percentiles, "percentiles to print: 90,95,99")->delimiter(',')->check(CLI::Range(0.0, 100.0));
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
-  c->add_option("--threads", o->threads, "CPU threads, of a peer too; default: one per core")->check(CLI::NonNegativeNumber);
+  add_threads(*c, o->threads, "CPU threads, of a peer too");
   c->add_option("--timing-cache,--timingCacheFile", o->timing_cache, "measured algorithms of products, from `tfcc tune`");
   c->add_flag("--noCudaGraph", o->no_graph, "launch kernels one by one, without CUDA graphs");
   c->add_option("--seed", o->seed, "seed of inputs and lengths");

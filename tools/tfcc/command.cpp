@@ -4,10 +4,13 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
+#include "runtime/tfcc.h"
 #include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
@@ -32,6 +35,17 @@ std::string detect_gpu() {
   const bool found = init && count && attribute && init(0) == 0 && count(&devices) == 0 && devices > 0 &&
                      attribute(&major, kMajor, 0) == 0 && attribute(&minor, kMinor, 0) == 0;
   return found ? "sm_" + std::to_string(major * 10 + minor) : "";
+}
+
+void add_threads(CLI::App& command, int& threads, const std::string& help) {
+  const std::string most = std::to_string(kMaxThreads);
+  auto check = [most](std::string& text) -> std::string {
+    const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+    const size_t zeros = std::min(text.find_first_not_of('0'), text.size());
+    if (digits && text.size() - zeros <= most.size() && std::strtol(text.c_str(), nullptr, 10) <= kMaxThreads) return "";
+    return "'" + (text.size() > 20 ? text.substr(0, 20) + "..." : text) + "' is no number of threads from 0 (one per core) to " + most;
+  };
+  command.add_option("--threads", threads, help + ", at most " + most + "; 0, the default: one per core")->check(CLI::Validator(check, ""));
 }
 
 Result<void> write_text(const std::string& path, const std::string& text) {

@@ -37,6 +37,9 @@ std::vector<std::string> split(const std::string& text, char separator = ',');
 /// Compute capability of the first GPU as "sm_90", or empty if there is no driver or no GPU.
 std::string detect_gpu();
 
+/// Adds --threads: 0 (the default) to kMaxThreads of runtime/tfcc.h.
+void add_threads(CLI::App& command, int& threads, const std::string& help);
+
 /// Writes a whole text file through a temporary one. Errors: io.
 Result<void> write_text(const std::string& path, const std::string& text);
 

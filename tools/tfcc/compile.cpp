@@ -260,7 +260,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("--report", o->report, "write what was done as JSON");
   c->add_flag("--strict", o->strict, "fail if an attention, norm or GELU was left unfused");
   c->add_flag("--strip", o->strip, "leave IR, kernel sources and trace out of the file");
-  c->add_option("--threads", o->threads, "threads that compile; default: all cores")->check(CLI::NonNegativeNumber);
+  add_threads(*c, o->threads, "threads that compile");
   c->add_option("--cache-dir", o->cache_dir, "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");
   c->add_option("--timing-cache,--timingCacheFile", o->timing_cache, "measured algorithms of products, from `tfcc tune`, to keep in the file");
   c->add_flag("--no-cache", o->no_cache, "compile every kernel again");

@@ -87,7 +87,7 @@ void add_run(CLI::App& app, Action& action) {
   c->add_option("--seed", o->seed, "seed of made-up inputs");
   c->add_option("--output", o->output, "write all outputs to this .npz");
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
-  c->add_option("--threads", o->threads, "CPU threads; default: one per core")->check(CLI::NonNegativeNumber);
+  add_threads(*c, o->threads, "CPU threads");
   c->add_flag("--verify-weights", o->verify_weights, "check the checksums of the weights too");
   c->callback([o, &action] { action = [o] { return run_model(*o); }; });
 }

@@ -261,7 +261,7 @@ void add_verify(CLI::App& app, Action& action) {
   c->add_option("--seed", o->seed, "seed of made-up inputs");
   c->add_option("--against", o->against, "compare with this as well, on the same inputs: onnxruntime");
   c->add_option("--python", o->python, "the Python that has the package of --against; default: python3");
-  c->add_option("--threads", o->threads, "CPU threads; default: one per core")->check(CLI::NonNegativeNumber);
+  add_threads(*c, o->threads, "CPU threads");
   c->callback([o, passes, &action] {
     o->passes_given = passes->count() > 0;
     action = [o] { return verify(*o); };

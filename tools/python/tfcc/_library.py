@@ -35,7 +35,8 @@ Log = ctypes.CFUNCTYPE(None, c_char_p, c_void_p)
 
 class LoadOptions(Structure):
     _fields_ = [("struct_size", c_size_t), ("device", c_char_p), ("threads", c_int), ("verify_weights", c_int),
-                ("graphs", c_int), ("code_dir", c_char_p), ("log", Log), ("log_user", c_void_p)]
+                ("graphs", c_int), ("code_dir", c_char_p), ("log", Log), ("log_user", c_void_p), ("in_memory", c_int),
+                ("cache_bytes", c_uint64)]
 
 
 class ExecutorStats(Structure):

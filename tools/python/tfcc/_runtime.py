@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model and Executor over the C API."""
+import contextlib
+import functools
 import os
+import threading
+import weakref
 from ctypes import POINTER, byref, c_char_p, c_int64, c_size_t, c_void_p, cast
 from typing import NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from tfcc import _library
-from tfcc._library import library
+from tfcc._library import Error, library
 from tfcc._tensors import NAMES, TORCH, bind, is_torch, to_numpy
 
 
@@ -25,29 +29,85 @@ class TensorInfo(NamedTuple):
     dims: Tuple[Dim, ...]
 
 
-def load(path, device="auto", threads=0, verify_weights=False, graphs=True, log=None):
+# Models whose pools a child of os.fork() has to make anew: calls of other threads do not go on in it.
+_models = weakref.WeakSet()
+
+
+def _after_fork():
+    for model in list(_models):
+        model._pool = _Pool(model, model._pool.most)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def load(path, device="auto", threads=0, verify_weights=False, graphs=True, log=None, in_memory=False, cache_bytes=None,
+         executors=None):
     """Loads a .tfcc file.
 
     path            a path, or the file as bytes
     device          "auto" (a GPU that the file has code for, else the CPU), "cpu", "cuda", "cuda:1"
-    threads         CPU threads; 0 is one per physical core
+    threads         CPU threads of each run; 0 is one per physical core
     verify_weights  also check the checksums of all weights
     graphs          CUDA: replay captured launches; False: launch one by one
-    log             called with each line that the library has to say
+    log             called with each line that the library has to say, by any thread that uses the model
+    in_memory       read the file into memory in place of mapping it: it may be changed afterwards
+    cache_bytes     most memory for what executors keep of shapes seen before, all of the model together; None: 256 MiB
+    executors       most executors that Model.run() makes, one for each call at the same time; None: one per CPU, at most 32
     """
-    return Model(path, device, threads, verify_weights, graphs, log)
+    return Model(path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors)
+
+
+def _whole(name, value, least, most):
+    """An integer option within its range; ctypes would cut off what is too large."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= value.__index__() <= most:
+        shown = repr(value) if len(repr(value)) <= 24 else repr(value)[:20] + "..."
+        raise Error("invalid_argument", f"{name} is {shown}, must be an integer from {least} to {most}")
+    return value.__index__()
+
+
+class _Pool:
+    """The executors of Model.run(): one for each call at the same time, at most `most`; further calls wait for one."""
+
+    def __init__(self, model, most):
+        self.model, self.most = weakref.ref(model), most
+        self.free, self.made, self.changed = [], 0, threading.Condition()
+
+    @contextlib.contextmanager
+    def executor(self):
+        with self.changed:
+            while not self.free and self.made >= self.most:
+                self.changed.wait()
+            executor = self.free.pop() if self.free else None  # the latest used: its memory is warm
+            self.made += executor is None
+        try:
+            if executor is None:
+                executor = Executor(self.model())
+            yield executor
+        finally:
+            with self.changed:
+                if executor is None:
+                    self.made -= 1
+                else:
+                    self.free.append(executor)
+                self.changed.notify()
 
 
 class Model:
-    """A loaded file: weights and code of one target. Immutable; threads may share it, each with its own executor()."""
+    """A loaded file: weights and code of one target. Immutable; any number of threads may share it and call run()."""
 
-    def __init__(self, path, device, threads, verify_weights, graphs, log):
+    def __init__(self, path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors):
         self._handle = c_void_p()
         lib = self._library = library()
         options = _library.LoadOptions()
         lib.tfcc_load_options_init(byref(options))
         options.device = _c_name(device)
-        options.threads, options.verify_weights, options.graphs = threads, verify_weights, graphs
+        options.threads = _whole("threads", threads, -2**31, 2**31 - 1)  # the library names its own limits
+        options.verify_weights, options.graphs, options.in_memory = bool(verify_weights), bool(graphs), bool(in_memory)
+        if cache_bytes is not None:
+            options.cache_bytes = _whole("cache_bytes", cache_bytes, 0, 2**63 - 1)
+        most = _whole("executors", executors, 1, 4096) if executors is not None else min(32, os.cpu_count() or 1)
         if log is not None:
             options.log = self._log = _library.Log(lambda line, _: log(line.decode(errors="replace")))
         if isinstance(path, (bytes, bytearray, memoryview)):
@@ -57,7 +117,8 @@ class Model:
             lib.tfcc_model_load(_c_name(path), byref(options), byref(self._handle))
         self.inputs = self._describe(lib.tfcc_model_input_count, lib.tfcc_model_input)
         self.outputs = self._describe(lib.tfcc_model_output_count, lib.tfcc_model_output)
-        self._default = None
+        self._pool = _Pool(self, most)
+        _models.add(self)
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -87,10 +148,11 @@ class Model:
         return Executor(self)
 
     def run(self, inputs, outputs=None):
-        """Executor.run() on an executor of the model's own, made at the first call. One thread at a time."""
-        if self._default is None:
-            self._default = self.executor()
-        return self._default.run(inputs, outputs)
+        """Executor.run() on an executor of the model's own. May be called by many threads at the same time: each call has
+        an executor to itself, and Python's lock is released while it computes. Where all of load()'s `executors` are at
+        work, a call waits for one."""
+        with self._pool.executor() as executor:
+            return executor.run(inputs, outputs)
 
     __call__ = run
 
@@ -100,14 +162,31 @@ class Model:
         return f"<tfcc.Model on {self.device} ({self.target}): {shown(self.inputs)} -> {shown(self.outputs)}>"
 
 
+def _one_at_a_time(method):
+    """A call while another one to the same executor is under way is an error, as in the library; here also between the
+    steps of one run()."""
+    @functools.wraps(method)
+    def call(self, *arguments, **named):
+        if not self._in_use.acquire(blocking=False):
+            raise Error("invalid_argument", "the executor is in use by another call; make one per thread with Model.executor(), "
+                                            "or call Model.run()")
+        try:
+            return method(self, *arguments, **named)
+        finally:
+            self._in_use.release()
+    return call
+
+
 class Executor:
-    """Runs a model. Not thread-safe: one per thread (and stream). Keeps its model alive."""
+    """Runs a model. One per thread (and stream): a second call at the same time is an error. Keeps its model alive."""
 
     def __init__(self, model):
         self._handle = c_void_p()
         self._library, self.model = model._library, model
         self._library.tfcc_executor_create(model._handle, byref(self._handle))
-        self._bound = {}
+        self._in_use = threading.Lock()
+        self._bound = {}     # by set(), until the next set() of that name
+        self._last = []      # the inputs of the last run(), until the next
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -115,66 +194,85 @@ class Executor:
 
     def _set(self, bound):
         self._library.tfcc_executor_set(self._handle, _c_name(bound.name), byref(bound.tensor))
-        self._bound[bound.name] = bound  # its memory lives until the next set of that name
 
+    @_one_at_a_time
     def set(self, name, value):
-        """Gives an input, or the memory of an output. Keeps a reference, copies nothing (a strided numpy array is copied)."""
+        """Gives an input, or the memory of an output, to every run() and enqueue() that is not given its own. Keeps a
+        reference, copies nothing (a strided numpy array is copied)."""
         is_output = any(o.name == name for o in self.model.outputs)
-        self._set(bind(name, value, writable=is_output))
+        bound = bind(name, value, writable=is_output)
+        self._set(bound)
+        self._bound[name] = bound
 
-    def run(self, inputs, outputs=None):
+    @_one_at_a_time
+    def run(self, inputs=None, outputs=None):
         """Runs and returns {output name: array}.
 
-        inputs   {name: numpy array, torch tensor or any other with __dlpack__, of the input's own type}
+        inputs   {name: numpy array, torch tensor or any other with __dlpack__, of the input's own type}. They are those of
+                 this run alone: an input that is left out is an error, unless set() gave it.
         outputs  {name: array to write to}, optional. The others are new: torch tensors on the inputs' device if an input is
                  a torch tensor, else numpy arrays (bf16 as uint16, the bits).
 
         With torch tensors on the GPU nothing is copied and nothing waits: the launches go to torch's current stream.
         """
+        inputs = inputs or {}
+        self._forget(b.name for b in self._last)
+        self._last = []
         stream = _torch_stream(inputs.values())
         bound = [bind(n, v, stream or 0) for n, v in inputs.items()]
-        for b in bound:
-            self._set(b)
         given = {n: bind(n, v, stream or 0, writable=True) for n, v in (outputs or {}).items()}
         results = dict(outputs or {})
         like = next((v for v in inputs.values() if is_torch(v)), None)
-        if like is not None:
-            device = next((v.device for v in inputs.values() if is_torch(v) and v.is_cuda), like.device)
-            for o in self.model.outputs:
-                if o.name not in results:
-                    results[o.name] = self._new_torch(o, device)
-                    given[o.name] = bind(o.name, results[o.name], stream or 0, writable=True)
-        for b in given.values():
-            self._set(b)
+        self._last = bound  # their memory lives as long: launches on a stream may read it after this call
         try:
+            for b in bound:
+                self._set(b)
+            if like is not None:
+                device = next((v.device for v in inputs.values() if is_torch(v) and v.is_cuda), like.device)
+                for o in self.model.outputs:
+                    if o.name not in results:
+                        results[o.name] = self._new_torch(o, device)
+                        given[o.name] = bind(o.name, results[o.name], stream or 0, writable=True)
+            for b in given.values():
+                self._set(b)
             if stream is not None and all(b.on_device for b in [*bound, *given.values()]):
                 self._library.tfcc_executor_enqueue(self._handle, c_void_p(stream))
             else:
                 self._library.tfcc_executor_run(self._handle)
             for o in self.model.outputs:
                 if o.name not in results:
-                    results[o.name] = self.output(o.name)
+                    results[o.name] = self._output(o.name)
         finally:
             self._forget(given)
         return {o.name: results[o.name] for o in self.model.outputs}
 
     __call__ = run
 
-    def _forget(self, given):
-        """What one run() wrote to, the next does not."""
-        for name in given:
-            if self._bound.pop(name, None) is not None:
+    def _forget(self, names):
+        """What one run() was given, the next has not; what set() gave is there again."""
+        names = list(names)
+        for name in names:
+            try:
                 self._library.tfcc_executor_clear(self._handle, name.encode())
+            except Error:
+                continue  # there is no such name: its set() has told
+        for name in names:
+            if name in self._bound:
+                self._set(self._bound[name])
 
     def _new_torch(self, info, device):
         import torch
         dtype = getattr(torch, TORCH[NAMES.index(info.dtype)])
-        return torch.empty(self.output_shape(info.name), dtype=dtype, device=device)
+        return torch.empty(self._output_shape(info.name), dtype=dtype, device=device)
 
+    @_one_at_a_time
     def enqueue(self, stream=0):
         """Launches on a CUDA stream (its address) with device memory set for every input and output; does not wait."""
+        self._forget(b.name for b in self._last)
+        self._last = []
         self._library.tfcc_executor_enqueue(self._handle, c_void_p(stream))
 
+    @_one_at_a_time
     def prepare(self, shapes, smaller=False):
         """Makes {input: shape} ready, so that a run with it allocates nothing; `smaller`: and all smaller shapes."""
         names = (c_char_p * len(shapes))(*(_c_name(n) for n in shapes))
@@ -183,18 +281,27 @@ class Executor:
         prepare = self._library.tfcc_executor_prepare_all if smaller else self._library.tfcc_executor_prepare
         prepare(self._handle, len(shapes), cast(names, POINTER(c_char_p)), cast(tensors, POINTER(_library.Tensor)))
 
+    @_one_at_a_time
     def output_shape(self, name):
         """Shape of an output for the inputs set so far."""
+        return self._output_shape(name)
+
+    def _output_shape(self, name):
         sizes, rank = (c_int64 * 16)(), c_size_t()
         self._library.tfcc_executor_output_shape(self._handle, _c_name(name), 16, sizes, byref(rank))
         return tuple(sizes[:rank.value])
 
+    @_one_at_a_time
     def output(self, name):
         """An output of the last run, copied to a numpy array."""
+        return self._output(name)
+
+    def _output(self, name):
         tensor = _library.Tensor()
         self._library.tfcc_executor_output(self._handle, _c_name(name), byref(tensor))
         return to_numpy(tensor)
 
+    @_one_at_a_time
     def status(self):
         """Raises what the kernels flagged since the last call, e.g. token ids out of range; waits for the device."""
         self._library.tfcc_executor_status(self._handle)

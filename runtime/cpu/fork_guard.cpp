@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cpu/fork_guard.h"
+
+#include <pthread.h>
+
+#include <atomic>
+
+namespace tfcc::cpu {
+namespace {
+
+std::atomic<uint64_t> number{0};
+
+void before() { fork_mutex().lock(); }
+void after_in_parent() { fork_mutex().unlock(); }
+void after_in_child() {
+  number.fetch_add(1, std::memory_order_relaxed);
+  fork_mutex().unlock();  // the thread that called fork() is the one that locked it
+}
+
+// When the plug-in is opened, before any thread of ours is there. It stays open.
+__attribute__((constructor)) void watch_forks() { pthread_atfork(before, after_in_parent, after_in_child); }
+
+}  // namespace
+
+uint64_t process_number() { return number.load(std::memory_order_relaxed); }
+
+std::shared_mutex& fork_mutex() {
+  static auto& mutex = *new std::shared_mutex;  // outlives every static destructor
+  return mutex;
+}
+
+}  // namespace tfcc::cpu
