@@ -30,7 +30,7 @@ def spec_of(rng):
         "terms": [any_term(rng, form != "cross") for _ in range(int(rng.choice([1, 2, 3, 4], p=[0.45, 0.35, 0.13, 0.07])))],
         "join": rng.choice(["and", "and", "add", "add", "or", "where", "min", "mul", "nested"]), "apply": rng.choice(["where", "where not", "add where", "add", "sub", "blend"]),
         "penalty": float(rng.choice(PENALTIES, p=[0.2, 0.25, 0.3, 0.25])), "guard": bool(rng.random() < 0.12), "reader": rng.choice(READERS),
-        "mask_type": rng.choice(["int64", "int64", "int32", "bool", "float32"]), "seg_type": rng.choice(["int64", "int32"]), "opset": 18,
+        "between": rng.choice(["", "", "", "norm", "project", "times mask", "where mask"]), "mask_type": rng.choice(["int64", "int64", "int32", "bool", "float32"]), "seg_type": rng.choice(["int64", "int32"]), "opset": 18,
     }
     return clean(s)
 
@@ -49,6 +49,8 @@ def clean(s):
         s["reader"] = "other attention"
     if s["form"] != "self" and s["reader"] == "masked mean":
         s["reader"] = "mean"  # the mask is of the keys
+    if s["between"] in ("times mask", "where mask") and s["form"] != "self":
+        s["between"] = ""  # the mask is of the keys
     if s["penalty"] == -np.inf and s["reader"] == "max" and not s["guard"]:
         s["reader"] = "mean"  # the largest of NaNs is up to the runtime
     return s
@@ -196,6 +198,18 @@ class Builder:
 
     # ---- readers ----
 
+    def between(self, y):
+        """What works by row, or leaves rows out."""
+        m, how = self.m, self.spec["between"]
+        if how == "norm":
+            return m.op("LayerNormalization", m.op("Add", "x", y), self.weight(WIDTH), self.weight(WIDTH), axis=-1)
+        if how == "project":
+            return m.op("Tanh", self.linear(y, WIDTH, bias=True))
+        if not how:
+            return y
+        kept = m.op("Unsqueeze", m.op("Cast", self.scope.data("mask"), to=9), m.ints(2))
+        return m.op("Mul", y, m.op("Cast", kept, to=1)) if how == "times mask" else m.op("Where", kept, y, np.array(0, np.float32))
+
     def read(self, y):
         """The output of the reader, from y [B, S, WIDTH]."""
         m, r = self.m, self.spec["reader"]
@@ -252,7 +266,7 @@ class Builder:
         if s["form"] == "cross":
             m.input("z", np.float32, [s["B"], "T", WIDTH])
         y = self.attention(x, self.memory, s["terms"], s["form"] == "past", s["bias"])
-        m.output("y", self.read(y), np.float32)
+        m.output("y", self.read(self.between(y)), np.float32)
         return m.bytes()
 
 
@@ -376,7 +390,7 @@ def build(spec, seed, passes):
     title = f"{spec['form']}, {spec['heads']} heads of {spec['kv_heads']}; {', '.join(t.name for t in spec['terms'])} ({spec['join']}) by {spec['apply']} {spec['penalty']:.3g}"
     title += "".join(f", {k}" for k in ("guard", "softcap", "merged", "biases") if spec[k]) + (f", bias {spec['bias']}" if spec["bias"] else "")
     title += f", shared {spec['shared']}" if spec["shared"] else ""
-    case = Case(f"{title}; {spec['mask_type']}; then {spec['reader']}", model, runs, passes, expect=("masked",))
+    case = Case(f"{title}; {spec['mask_type']}; then {spec['between'] and spec['between'] + ', '}{spec['reader']}", model, runs, passes, expect=("masked",))
     case.tolerance = 1e-2 if spec["penalty"] == -1e4 else 2e-4
     case.simpler = lambda: [build(s, seed, []) for s in simpler(spec)]
     return case
@@ -387,7 +401,7 @@ def simpler(spec):
     def but(**changes):
         return clean({**copy.copy(spec), **changes})
     out = [but(terms=spec["terms"][:k] + spec["terms"][k + 1:]) for k in range(len(spec["terms"])) if len(spec["terms"]) > 1]
-    plain = {"reader": "plain", "guard": False, "softcap": False, "bias": "", "merged": False, "biases": False, "shared": "", "scale": "none", "heads": 1, "kv_heads": 1,
+    plain = {"reader": "plain", "between": "", "guard": False, "softcap": False, "bias": "", "merged": False, "biases": False, "shared": "", "scale": "none", "heads": 1, "kv_heads": 1,
              "form": "self", "apply": "where", "penalty": -1e9, "mask_type": "int64", "seg_type": "int64", "join": "and"}
     for k, v in plain.items():
         if spec[k] != v:

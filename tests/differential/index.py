@@ -127,7 +127,7 @@ def make(rng, passes):
         inputs = inputs_of(other, tame=k == 1)
         program = Program(rng, inputs, True)
         lookup = Lookup(rng, program, rng.choice(["int64", "int64", "int32"]))
-        in_score, table_input = rng.random() < 0.1 and lookup.form == "Gather", rng.random() < 0.3
+        in_score, table_input = rng.random() < 0.1 and lookup.form == "Gather", rng.random() < 0.5
         own = {v.name: v.array.astype(v.kind) for v in inputs}
         value = lookup.value()
         run = Run(own, title=f"data {k}")

@@ -28,17 +28,22 @@ class Choices:
 
 
 class Graph:
-    """A model with inputs x, x2 [B, S, D] and helpers; `S` is a size of the run or 16, as D is."""
+    """A model with an input x [B, S, D] and helpers; `S` is a size of the run or 16, as D is."""
 
     def __init__(self, rng, square):
         self.m, self.rng = Model(18), rng
         self.S = D if square else "S"
-        self.types = {}
-        self.x, self.x2 = self.real("x"), self.real("x2")
-        self.outputs = 0
+        self.others, self.outputs = {}, 0
+        self.x = self.m.input("x", F, ["B", self.S, D])
 
-    def real(self, name, dims=None):
-        return self.m.input(name, F, dims or ["B", self.S, D])
+    @property
+    def x2(self):
+        """Another tensor: of the same shape, or of one that broadcasts to it."""
+        name = str(self.rng.choice(["x2", "x2", "row", "text", "rolled"]))
+        if name not in self.others:
+            dims = {"row": [self.S, D], "text": ["B", 1, D]}.get(name, ["B", self.S, D])
+            self.others[name] = rolled(self, self.x, 1) if name == "rolled" else self.m.input(name, F, dims)
+        return self.others[name]
 
     def weight(self, *shape):
         return self.m.const((self.rng.standard_normal(shape) * 0.4).astype(F))
@@ -51,7 +56,7 @@ class Graph:
         self.outputs += 1
 
     def mean(self, x, axis=-1, op="ReduceMean", keepdims=1):
-        return self.op(op, x, self.m.ints(axis), keepdims=keepdims)
+        return self.op(op, x, self.m.ints(*np.atleast_1d(axis)), keepdims=keepdims)
 
     def swapped(self, c, op, a, b):
         """Operands in either order."""
@@ -83,12 +88,12 @@ def affine(g, c, y, beta=True):
 
 def layer_norm(g, c, x=None):
     x = x or g.x
-    axis = c(-1, -2, 0)
+    axis = c(-1, -2, 0, (-2, -1))
     mu = c(g.mean(x, axis), g.mean(x, axis, "ReduceMax"), g.mean(g.x2, axis), g.op("Mul", g.mean(x, axis), n(1.01)))
     d = c(g.op("Sub", x, mu), g.op("Sub", mu, x), g.op("Sub", g.x2, mu), g.op("Add", x, mu))
     square = c(lambda: g.op("Pow", d, n(2)), lambda: g.op("Mul", d, d), lambda: g.op("Pow", d, n(4)), lambda: g.op("Mul", d, g.op("Abs", d)),
                lambda: g.op("Mul", x, x), lambda: g.op("Pow", g.op("Sub", g.x2, mu), n(2)))()
-    second = c(-1, -2, 0)
+    second = c(-1, -2, 0, (-2, -1))
     v = c(lambda: g.mean(square, second), lambda: g.op("Mul", g.mean(square, second), n(D / (D - 1))), lambda: g.mean(square, second, "ReduceSum"),
           lambda: g.mean(square, second, "ReduceMax"), lambda: g.mean(g.mean(square, -1), -2))()
     r = root(g, c, v, 1e-5)
@@ -106,7 +111,7 @@ def further_use(g, c, *values):
 
 def rms_norm(g, c, x=None):
     x = x or g.x
-    axis = c(-1, -2, 0)
+    axis = c(-1, -2, 0, (-2, -1))
     square = c(lambda: g.op("Pow", x, n(2)), lambda: g.op("Mul", x, x), lambda: g.op("Mul", x, g.x2), lambda: g.op("Pow", x, n(4)), lambda: g.op("Abs", x))()
     v = c(lambda: g.mean(square, axis), lambda: g.mean(square, axis, "ReduceSum"), lambda: g.op("Sub", g.mean(square, axis), n(0.001)))()
     r = root(g, c, v, 1e-6)
@@ -140,11 +145,11 @@ def gelu_tanh(g, c, x=None):
 
 def softmax(g, c, x=None):
     x = x or g.x
-    axis = c(-1, -2, 0)
-    top = c(lambda: g.mean(x, axis, "ReduceMax"), lambda: g.mean(x, axis, "ReduceMin"), lambda: g.mean(g.x2, axis, "ReduceMax"), lambda: g.mean(x, -2, "ReduceMax"))()
+    axis = c(-1, -2, 0, (-2, -1))
+    top = c(lambda: g.mean(x, axis, "ReduceMax"), lambda: g.mean(x, axis, "ReduceMin"), lambda: g.mean(g.x2, axis, "ReduceMax"), lambda: g.mean(x, -2, "ReduceMax"), lambda: g.mean(x, (-2, -1), "ReduceMax"), lambda: g.op("Mul", g.mean(x, axis, "ReduceMax"), n(0.5)))()
     d = c(lambda: g.op("Sub", x, top), lambda: x, lambda: g.op("Sub", top, x), lambda: g.op("Sub", g.x2, top))()
     e = c(lambda: g.op("Exp", d), lambda: g.op("Exp", g.op("Mul", d, n(2))), lambda: g.op("Pow", n(2), d))()
-    second = c(axis, -2, 0, -1)
+    second = c(axis, -2, 0, -1, (-2, -1))
     total = c(lambda: g.mean(e, second, "ReduceSum"), lambda: g.mean(e, second), lambda: g.op("Add", g.mean(e, second, "ReduceSum"), n(1)),
               lambda: g.mean(g.op("Exp", g.x2), second, "ReduceSum"), lambda: g.mean(e, second, "ReduceMax"))()
     further_use(g, c, e, total)
@@ -275,9 +280,10 @@ def build(name, changed, square, seed, passes):
     used = set(g.m.input_types)
     for batch, length in [(2, 5), (1, 1), (3, 16)]:
         s = D if square else length
-        x, x2 = [data.standard_normal((batch, s, D)).astype(F) for _ in range(2)]
-        ids = data.integers(0, 30, (batch, s))
-        runs.append(Run({k: v for k, v in {"x": x, "x2": x2, "ids": ids}.items() if k in used}, title=f"B {batch}, S {s}"))
+        shapes = {"x": (batch, s, D), "x2": (batch, s, D), "row": (s, D), "text": (batch, 1, D)}
+        arrays = {k: data.standard_normal(v).astype(F) for k, v in shapes.items()}
+        arrays["ids"] = data.integers(0, 30, (batch, s))
+        runs.append(Run({k: v for k, v in arrays.items() if k in used}, title=f"B {batch}, S {s}"))
     case = Case(f"{name}, changed {' '.join(c.picked) or 'nothing'}{', S = D' if square else ''}", g.m.bytes(), runs, passes, expect=expect)
     case.asked = c.asked
     case.tolerance = 1e-3
