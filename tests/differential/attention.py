@@ -18,6 +18,8 @@ PENALTIES = [-1e4, -1e9, -3.4028234663852886e38, -np.inf]
 READERS = ["plain", "plain", "residual norm", "mean", "masked mean", "max", "first", "last", "conv", "shift", "same attention", "other attention", "free attention",
            "in-batch softmax", "roll batch", "concat batch", "sum", "mean batch", "softmax batch", "batch product", "project"]
 
+AT_ITS_PLACE = ("plain", "residual norm", "project")
+
 
 def spec_of(rng):
     heads = int(rng.choice([1, 2, 4]))
@@ -360,6 +362,9 @@ def defined_by(spec, data):
         rows = rows & key[:, data["P"]:]
     r = spec["reader"]
     sharp = bool(visible.any(-1).all())
+    blind = ~visible.any(-1)[:, 0] & ~rows
+    if spec["penalty"] == -np.inf and not spec["guard"] and blind.any() and (r not in AT_ITS_PLACE or "mask" in spec["between"]):
+        return np.array(False), sharp  # NaN of an undefined row makes NaN of all that multiplies it by 0
     if r in ("mean", "masked mean", "max", "first", "last"):
         return real_text[:, None], sharp
     if r == "in-batch softmax":

@@ -328,7 +328,7 @@ def make(rng, passes):
         results.append(last)
     case = case_of("integer programs", inputs, results, passes, symbolic)
     case.graphs = PROGRAMS
-    case.parts = [lambda r=r: parts_of(inputs, r, passes, symbolic) for r in results]
+    case.parts = [lambda sets, r=r: parts_of(inputs, r, sets, symbolic) for r in results]
     return case
 
 

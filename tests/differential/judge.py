@@ -42,7 +42,7 @@ class Case:
     passes: list = field(default_factory=list)    # further sets of passes beside the default ones
     tolerance: float = 1e-4
     graphs: int = 1                               # how many independent ones the model is
-    parts: list = field(default_factory=list)     # for each of them a function that lists cases, the simplest first
+    parts: list = field(default_factory=list)     # for each a function of sets of passes that lists cases, the simplest first and it itself last
     simpler: object = None                        # a function that lists cases one step simpler
     expect: tuple = ()                            # kinds of ops that the optimised graph holds if the pattern was found
 

@@ -50,17 +50,27 @@ class Tally:
         self.refused[re.sub(r"^[^:]*: ", "", str(e))[:160]] += 1
 
 
-def simplest(make, checker, kernels, tally):
-    """The first of the simpler forms of a graph that fails as well, and how; (None, None) if none does."""
-    for simpler in make():
+def simplest(cases, checker, kernels, tally):
+    """Of a graph's cases, the simplest first and the whole last: the first that fails, and how; (None, None) if the whole does not."""
+    failure = None, None
+    for case in [cases[-1], *cases[:-1]] if cases else []:
         try:
-            checker.check(simpler, kernels)
+            checker.check(case, kernels)
         except Wrong as e:
-            return simpler, e
+            if case is not cases[-1]:
+                return case, e
+            failure = case, e
         except Refused as e:
-            tally.refuse(e)
-            return None, None
-    return None, None
+            if case is cases[-1]:
+                tally.refuse(e)
+        if failure[0] is None:
+            break  # the whole is right
+    return failure
+
+
+def needed(case, problem):
+    """The sets of passes, beside the default ones, that a failure may need."""
+    return [] if isinstance(problem, Wrong) and not problem.stage.endswith(tuple(case.passes)) else case.passes
 
 
 def reduced(case, problem, checker, kernels):
@@ -113,7 +123,7 @@ def run_kind(a, kind, checker, tally):
             tally.ops.update({k: n for k, n in ops.items() if isinstance(n, int)})
             tally.found += any(ops.get(k, 0) for k in case.expect)
         except (Refused, Wrong) as e:
-            failures = [simplest(make, checker, kernels, tally) for make in case.parts]
+            failures = [simplest(make(needed(case, e)), checker, kernels, tally) for make in case.parts]
             failures = [(c, why) for c, why in failures if c is not None]
             if not failures and isinstance(e, Refused):
                 if not case.parts:

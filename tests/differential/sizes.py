@@ -247,7 +247,7 @@ def build(seed, steps, chosen, environments, passes):
     case = Case(" | ".join(f"{describe(t)}" for t in outputs), g.m.bytes(), runs, passes)
     case.tolerance = 1e-3
     # Each output by itself, from its first tensor on.
-    case.parts = [lambda t=t: [build(seed, steps, [numbers[id(v)]], environments, []) for v in history(t)] for t in outputs]
+    case.parts = [lambda sets, t=t: [build(seed, steps, [numbers[id(v)]], environments, sets) for v in history(t)] for t in outputs]
     return case
 
 
