@@ -391,7 +391,7 @@ def build(spec, seed, passes):
         inputs, data = data_of(spec, rng, int(batch), int(length))
         defined, sharp = defined_by(spec, data)
         runs.append(Run({k: v for k, v in inputs.items() if k in used}, defined={"y": defined}, same_in_f32=sharp,
-                        title=f"B {batch}, S {length}, Sk {data['Sk']}"))
+                        may_fail=" is 0| size 0" if spec["form"] == "past" and not data["P"] else "", title=f"B {batch}, S {length}, Sk {data['Sk']}"))
     title = f"{spec['form']}, {spec['heads']} heads of {spec['kv_heads']}; {', '.join(t.name for t in spec['terms'])} ({spec['join']}) by {spec['apply']} {spec['penalty']:.3g}"
     title += "".join(f", {k}" for k in ("guard", "softcap", "merged", "biases") if spec[k]) + (f", bias {spec['bias']}" if spec["bias"] else "")
     title += f", shared {spec['shared']}" if spec["shared"] else ""
