@@ -253,7 +253,7 @@ class Executor:
         names = list(names)
         for name in names:
             try:
-                self._library.tfcc_executor_clear(self._handle, name.encode())
+                self._library.tfcc_executor_clear(self._handle, _c_name(name))
             except Error:
                 continue  # there is no such name: its set() has told
         for name in names:
