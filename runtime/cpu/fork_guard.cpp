@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <new>
 
 namespace tfcc::cpu {
 namespace {
@@ -14,7 +15,8 @@ void before() { fork_mutex().lock(); }
 void after_in_parent() { fork_mutex().unlock(); }
 void after_in_child() {
   number.fetch_add(1, std::memory_order_relaxed);
-  fork_mutex().unlock();  // the thread that called fork() is the one that locked it
+  // Made anew: its unlock() would compare the number of the thread, which is another in the child. Nobody holds it there.
+  new (&fork_mutex()) std::shared_mutex;
 }
 
 // When the plug-in is opened, before any thread of ours is there. It stays open.
