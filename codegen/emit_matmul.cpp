@@ -100,6 +100,32 @@ void Lowering::gemm(OpId o) {
   for (uint32_t r : reads) bytes = ir::add(bytes, bytes_[r]);
   launch.bytes = encode(ir::add(bytes, bytes_[buffer_of(d)]));
   add_launch(std::move(launch), reads, {buffer_of(d)});
+  if (!ir::prove_ge0(ir::sub(k, integer(1)))) sum_over_nothing(o, k);
+}
+
+// What a product is for k = 0, where the runtime leaves the library's launch out: zeros, or the bias. A launch of no work for any
+// other k.
+void Lowering::sum_over_nothing(OpId o, ExprRef k) {
+  const ir::Op& op = graph.op(o);
+  const ValueId y = op.results[0];
+  const Scalar type = ir::scalar_of(graph.value(y).type.dtype);
+  const bool has_bias = op.operands.size() > 2;
+  const auto at = ir::indices_of(pool(), dims(y));
+  ExprRef value = has_bias ? pool().load(2, type, {at.back()}) : pool().real(0, type);
+  begin(o, has_bias ? std::vector<ValueId>{op.operands[2]} : std::vector<ValueId>{}, {y});
+  std::string parameters;
+  for (size_t i = 0; i < at.size(); ++i) parameters += fmt::format("{}idx i{}", i ? ", " : "", i);
+  std::string text = include("pointwise");
+  text += functor("Body", parameters, value, type, [](int64_t i) { return fmt::format("i{}", i); });
+  text += fmt::format("struct Spec {{ using Out = {}; static constexpr int rank = {}, vec = 1; }};\n", storage(y), at.size());
+  text += header(256) + fmt::format("pointwise<Spec>({}, {}, {}{});\n}}\n", pointer(has_bias ? 1 : 0), sizes(dims(y)), functor_value("Body"),
+                                    cuda() ? "" : ", begin, end");
+  ExprRef nothing = ir::max(integer(0), ir::sub(integer(1), k));
+  LaunchSize s;
+  s.grid = {ir::mul(ceil_div(count(y), 256), nothing)};
+  s.work = ir::mul(rows(y), nothing);
+  s.grain = 8;
+  launch(fmt::format("sum_over_nothing__{}_r{}", storage(y), at.size()), "pointwise", text, s, ir::mul(count(y), nothing));
 }
 
 }  // namespace tfcc::codegen

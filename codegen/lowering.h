@@ -96,6 +96,7 @@ class Lowering {
 
   /// A product by the target's library.
   void gemm(OpId op);
+  void sum_over_nothing(OpId product, ExprRef k);
   /// product_cpu.cpp: whether a product is a kernel of ours, with the GELU after it where that is its only reader.
   bool is_weight_product(OpId op) const;
   std::optional<OpId> product_before_gelu(OpId gelu) const;

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "frontend/empty_sizes.h"
 #include "frontend/importer.h"
 #include "frontend/inline_functions.h"
 #include "ir/ir.h"
@@ -79,38 +80,6 @@ Result<void> check_operators(const Model& model) {
                                                    model.path, list)};
 }
 
-// The name of a size: the file's own where it has one, else input and axis.
-std::string symbol_name(const ValueInfo& input, size_t axis) {
-  const std::string& s = input.dims[axis].symbol;
-  if (s.empty()) return fmt::format("{}.{}", input.name, axis);
-  return ir::is_reserved_name(s) ? s + ".size" : s;
-}
-
-// Sizes that may be 0 with the rest of the model still at work: in a model of tokens, those that only real inputs of rank 4
-// and more have. That is what a cache of keys and values looks like before the first token.
-std::set<std::string> sizes_that_may_be_zero(const Model& model) {
-  std::set<std::string> may, may_not;
-  const bool tokens = std::any_of(model.inputs.begin(), model.inputs.end(), [](const ValueInfo& in) { return in.dtype && is_integer(*in.dtype); });
-  for (const ValueInfo& in : model.inputs) {
-    for (size_t axis = 0; axis < in.dims.size(); ++axis) {
-      const bool cache = tokens && in.dtype && is_float(*in.dtype) && in.dims.size() >= 4;
-      if (!in.dims[axis].value) (cache ? may : may_not).insert(symbol_name(in, axis));
-    }
-  }
-  for (const std::string& name : may_not) may.erase(name);
-  return may;
-}
-
-// The name that a size goes by; names that are equal in turn may make a chain.
-std::string resolved(const Facts& facts, std::string name) {
-  for (size_t step = 0; step <= facts.alias.size(); ++step) {
-    auto it = facts.alias.find(name);
-    if (it == facts.alias.end()) break;
-    name = it->second;
-  }
-  return name;
-}
-
 // What a size is in terms of others: learnt from the graph, or said by a name like "past_sequence_length + sequence_length".
 // Null if it is a size of its own. The runtime compares it with the input's shape like any known size.
 ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, const std::set<std::string>& names) {
@@ -126,15 +95,14 @@ ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, 
   return e && (*e)->type == Scalar::i64 ? *e : nullptr;
 }
 
-// Ranges stand before any expression over the symbols is built.
-std::set<std::string> declare_ranges(Importer& im, const Facts& facts) {
-  const std::set<std::string> may_be_zero = sizes_that_may_be_zero(im.model());
+// Ranges stand before any expression over the symbols is built. A size is at least 1 unless something says otherwise.
+std::set<std::string> declare_ranges(Importer& im, const Facts& facts, const std::set<std::string>& may_be_zero) {
   std::set<std::string> names;
   for (const ValueInfo& in : im.model().inputs) {
     for (size_t axis = 0; axis < in.dims.size(); ++axis) {
       if (in.dims[axis].value) continue;
       std::string name = symbol_name(in, axis);
-      name = resolved(facts, name);
+      name = resolved_size(facts, name);
       auto min = facts.min.find(name), max = facts.max.find(name);
       const int64_t least = min != facts.min.end() ? min->second : may_be_zero.count(name) ? 0 : 1;
       im.pool().set_range(name, {least, max != facts.max.end() ? std::optional(max->second) : std::nullopt});
@@ -144,8 +112,8 @@ std::set<std::string> declare_ranges(Importer& im, const Facts& facts) {
   return names;
 }
 
-Result<void> declare_inputs(Importer& im, const Facts& facts) {
-  const std::set<std::string> names = declare_ranges(im, facts);
+Result<void> declare_inputs(Importer& im, const Facts& facts, const std::set<std::string>& may_be_zero) {
+  const std::set<std::string> names = declare_ranges(im, facts, may_be_zero);
   std::set<std::string> seen;
   for (const ValueInfo& in : im.model().inputs) {
     if (!in.is_tensor || !in.dtype) {
@@ -164,7 +132,7 @@ Result<void> declare_inputs(Importer& im, const Facts& facts) {
         continue;
       }
       std::string name = symbol_name(in, axis);
-      name = resolved(facts, name);
+      name = resolved_size(facts, name);
       if (auto fixed = facts.fixed.find(name); fixed != facts.fixed.end()) {
         dims.push_back(im.integer(fixed->second));
         continue;
@@ -206,8 +174,8 @@ Result<void> declare_outputs(Importer& im) {
   return {};
 }
 
-Result<void> walk(Importer& im, const Facts& facts) {
-  TFCC_TRY_VOID(declare_inputs(im, facts));
+Result<void> walk(Importer& im, const Facts& facts, const std::set<std::string>& may_be_zero) {
+  TFCC_TRY_VOID(declare_inputs(im, facts, may_be_zero));
   for (const auto& [name, constant] : im.model().initializers) {
     if (!im.values.count(name)) im.values[name] = im.graph.add_constant(name, constant);
   }
@@ -240,6 +208,16 @@ void merge(Facts& into, const Facts& from) {
   into.equal.insert(from.equal.begin(), from.equal.end());
 }
 
+// What is wrong with a size that would have to be larger than it may be; empty if there is none.
+std::string impossible_size(const Facts& facts) {
+  for (const auto& [name, least] : facts.min) {
+    const auto most = facts.max.find(name);
+    if (most == facts.max.end() || least <= most->second) continue;
+    return fmt::format("size {} would have to be at least {} and at most {}", escaped(name), least, most->second);
+  }
+  return {};
+}
+
 // What the caller promises, as if it had been found.
 Facts facts_of(const SizeRanges& ranges) {
   Facts facts;
@@ -252,14 +230,6 @@ Facts facts_of(const SizeRanges& ranges) {
     if (range.max) facts.max[name] = *range.max;
   }
   return facts;
-}
-
-// Where a size of 0 keeps an index from being proved right (a Reshape divides by it), the model is one for sizes from 1 on.
-// False if that is so already.
-bool forbid_zero(const Model& model, Facts& facts) {
-  bool changed = false;
-  for (const std::string& name : sizes_that_may_be_zero(model)) changed |= facts.min.emplace(resolved(facts, name), 1).second;
-  return changed;
 }
 
 // A rule of the graph that import did not keep. Indices that are inside only for some sizes (16*B*S*S reshaped to [8,8]) are
@@ -410,22 +380,28 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
   }
   TFCC_TRY_VOID(check_operators(model));
   Facts facts = facts_of(ranges);
+  EmptySizes empty;
   for (int round = 0; round < kRounds; ++round) {
     Importer im(model, facts);
-    Result<void> walked = walk(im, facts);
+    Result<void> walked = walk(im, facts, empty.allowed());
     const Facts before = facts;
     merge(facts, im.found);
-    for (const auto& [name, least] : facts.min) {
-      if (auto most = facts.max.find(name); most == facts.max.end() || least <= most->second) continue;
-      return Error{ErrorCode::shape, fmt::format("{}: size {} would have to be at least {} and at most {}", model.path, escaped(name), least,
-                                                 facts.max[name])};
+    const std::string impossible = impossible_size(facts);
+    const bool wrong = !impossible.empty() || empty.contradicted(before, facts, static_cast<bool>(walked));
+    if (wrong && empty.retreat(facts)) {
+      round = -1;
+      continue;
     }
+    if (!impossible.empty()) return Error{ErrorCode::shape, fmt::format("{}: {}", model.path, impossible)};
     if (!(facts == before)) continue;  // with what was learned, even a walk that failed may go through
     TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();
     TFCC_TRY_VOID(check_extent(im));
     std::vector<std::string> broken = ir::verify(im.graph);
-    if (!broken.empty() && forbid_zero(model, facts)) continue;
+    if (broken.empty() ? empty.more(im, facts, walk) : empty.retreat(facts)) {
+      round = -1;  // the sizes settle once more
+      continue;
+    }
     if (!broken.empty()) return broken_rule(im, broken[0]);
     if (report) {
       report->nodes = model.nodes.size();

@@ -133,6 +133,13 @@ Reduction plan_of(Importer& im, const Dims& d, const std::vector<bool>& reduced,
 
 ExprRef same(ExprRef e) { return e; }
 
+// The largest or smallest of no integers is the end of 64 bits; in a narrower type its own end, and false or true of truth values.
+ExprRef held_in_type(Importer& im, ExprRef e, ValueId x) {
+  if (im.type(x).dtype == DType::boolean) return ir::max(im.integer(0), ir::min(e, im.integer(1)));
+  const std::optional<ElementType> t = element_type(im.onnx_type(x));
+  return t && t->is_integer() ? ir::max(im.integer(t->lowest), ir::min(e, im.integer(t->highest))) : e;
+}
+
 // kind over `before` of the elements, then `after` of the result.
 Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from, const Step& before = same, const Step& after = nullptr) {
   TFCC_TRY(ValueId x, im.input(0));
@@ -165,16 +172,20 @@ Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from, 
   }
   ir::Captured c = ir::capture(e);
   attrs.body = c.body;
-  const bool last = !after && !boolean && !integer_mean;
-  const DType dtype = boolean || integer_mean ? DType::i64 : type.dtype == DType::f16 || type.dtype == DType::bf16 ? (after ? DType::f32 : type.dtype) : type.dtype;
+  ExprRef count = ir::element_count(im.pool(), p.extents);
+  const bool extreme = kind == ir::ReduceKind::max || kind == ir::ReduceKind::min;
+  const bool held = extreme && e->type == Scalar::i64 && type.dtype != DType::i64 && !ir::prove_ge0(ir::sub(count, im.integer(1)));
+  const bool last = !after && !boolean && !integer_mean && !held;
+  const DType dtype = boolean || integer_mean || held ? DType::i64 : type.dtype == DType::f16 || type.dtype == DType::bf16 ? (after ? DType::f32 : type.dtype) : type.dtype;
   ValueId y = im.graph.add(ir::OpKind::reduce, c.operands, attrs, {dtype, p.out}, im.value_name(0) + (last ? "" : ".reduced"), im.node->name);
   if (last) {
     im.define(0, y);
     return {};
   }
   ExprRef r = im.element(y, im.index_vars(p.out));
+  if (held) r = held_in_type(im, r, x);
   if (boolean) r = ir::convert(r, Scalar::boolean);
-  if (integer_mean) r = truncating_divide(im, r, ir::element_count(im.pool(), p.extents));
+  if (integer_mean) r = truncating_divide(im, r, ir::max(count, im.integer(1)));
   im.define(0, narrowed(im, after ? after(r) : r, type.dtype), type.dtype, p.out);
   return {};
 }

@@ -224,6 +224,8 @@ Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
     TFCC_TRY_VOID(require_ge0(ir::sub(n, extent), fmt::format("{} must be at most {}", ir::print(extent), ir::print(n))));
     return wrapped;
   }
+  // What is clamped must have somewhere to go.
+  TFCC_TRY_VOID(require_ge0(ir::sub(n, integer(1)), fmt::format("{} must be at least 1: it is indexed", ir::print(n))));
   std::vector<ValueId> sources = ir::loads_of(ir::expand(graph, e, [](ValueId) { return true; }));
   std::string name = sources.empty() ? "index of " + value_name(0) : graph.value(sources[0]).name;
   std::string message = fmt::format("{}: a value lies outside [0, {})", name, ir::print(n));

@@ -73,7 +73,6 @@ class Queue {
 
   virtual Result<void> copy_in(void* stream, void* to, const void* from, size_t bytes) = 0;
   virtual Result<void> copy_out(void* stream, void* to, const void* from, size_t bytes) = 0;
-  virtual Result<void> fill_zero(void* stream, void* memory, size_t bytes) = 0;
   virtual Result<void> wait() = 0;
 
   /// Launches between begin_capture() and end_capture() on own_stream() are recorded, not run. The

@@ -300,10 +300,6 @@ class CpuQueue final : public Queue {
     std::memcpy(to, from, bytes);
     return {};
   }
-  Result<void> fill_zero(void*, void* memory, size_t bytes) override {
-    std::memset(memory, 0, bytes);
-    return {};
-  }
   Result<void> wait() override { return {}; }
 
   Result<void> mark(void*) override {

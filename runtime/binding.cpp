@@ -49,6 +49,20 @@ Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
                                      "; use another shape or compile with other limits"};
 }
 
+// "input 'x': dim 1 (S) is 0, which leaves output 'mean' with elements; the file was compiled for
+// sizes from 1 on". A derived symbol is 0 because one that is read is.
+Error nothing_to_read(const Manifest& m, std::span<const int64_t> symbols, const std::string& output) {
+  std::string which = "the inputs have a size of 0";
+  for (size_t i = symbols.size(); i-- > 0;) {
+    const Symbol& s = m.symbols[i];
+    if (symbols[i] != 0 || s.min == 0 || s.derived()) continue;
+    which = "input '" + m.inputs[s.input].name + "': dim " + std::to_string(s.axis) + " (" +
+            s.name + ") is 0";
+  }
+  return {ErrorCode::shape, which + ", which leaves output '" + output +
+                                "' with elements; the file was compiled for sizes from 1 on"};
+}
+
 // Elements from the first to behind the last of `batch` matrices, or nothing on overflow.
 std::optional<int64_t> extent(int64_t batch, int64_t stride, int64_t rows, int64_t columns) {
   int64_t steps = 0, last = 0, total = 0;
@@ -126,8 +140,7 @@ Result<void> evaluate_dims(const TensorType& tensor, std::span<const int64_t> sy
   for (size_t i = 0; i < shape.size(); ++i) {
     auto value = tensor.dims[i].evaluate(symbols);
     if (!value) return overflow("'" + tensor.name + "'");
-    // An empty run may give an expression such as S - 1 no sense: its tensors have no elements
-    // anyway.
+    // An empty run may give an expression such as S - 1 no sense: its outputs have no elements.
     shape[i] = std::max<int64_t>(*value, 0);
   }
   auto count = checked_product(shape);
@@ -180,6 +193,9 @@ Result<void> Binding::bind_shapes(std::span<const int64_t> symbols) {
   empty_ = is_empty_run(manifest_, symbols_);
   for (size_t i = 0; i < outputs_.size(); ++i) {
     TFCC_TRY_VOID(evaluate_dims(manifest_.outputs[i], symbols_, outputs_[i]));
+    if (empty_ && *checked_product(outputs_[i]) > 0) {
+      return nothing_to_read(manifest_, symbols_, manifest_.outputs[i].name);
+    }
   }
   launch_count_ = 0;
   arena_bytes_ = 0;
@@ -338,9 +354,9 @@ Result<void> Binding::bind_gemm(const Launch& launch, BoundLaunch& bound) const 
       return overflow("product '" + launch.name + "'");
     *size.value = *value;
   }
-  bound.skip = s.m == 0 || s.n == 0 || s.batch == 0;
+  // A sum over nothing is written by the launch that the plan has for it.
+  bound.skip = s.m == 0 || s.n == 0 || s.batch == 0 || s.k == 0;
   if (bound.skip) return {};
-  if (s.k == 0) return broken("product '" + launch.name + "' sums over nothing");
   auto a = extent(s.batch, s.stride_a, s.m, s.k), b = extent(s.batch, s.stride_b, s.k, s.n);
   auto d = extent(s.batch, s.m * s.n, s.m, s.n);
   if (!a || !b || !d || *a > elements_[g.a] || *b > elements_[g.b] || *d > elements_[g.d] ||

@@ -26,7 +26,7 @@ Result<void> read_symbols(const Manifest& manifest, std::span<const Shape* const
 bool derive_symbols(const Manifest& manifest, std::span<int64_t> symbols);
 
 /// True if a symbol is 0 below its minimum: an empty batch or sequence, for which nothing is
-/// launched.
+/// launched. Binding refuses it where an output has elements nevertheless.
 bool is_empty_run(const Manifest& manifest, std::span<const int64_t> symbols);
 
 /// Evaluates dims. Errors: shape (overflow, negative).

@@ -224,14 +224,7 @@ Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of,
 }
 
 Result<void> Executor::Impl::issue(void* stream) {
-  size_t inputs = model->manifest.inputs.size();
-  if (binding.empty()) {
-    for (size_t i = inputs; i < ports.size(); ++i) {
-      size_t bytes = bytes_of(output_shape(ports[i]), ports[i].type->dtype);
-      if (bytes > 0) TFCC_TRY_VOID(queue->fill_zero(stream, addresses[i], bytes));
-    }
-    return {};
-  }
+  if (binding.empty()) return {};  // no output has elements
   TFCC_TRY_VOID(begin_run(stream));
   count(graph != nullptr ? counted.graph_runs : counted.plain_runs);
   return graph != nullptr ? queue->replay(stream, graph) : issue_launches(stream, binding);

@@ -109,12 +109,6 @@ class CudaQueue final : public Queue {
             cuda_.cuMemcpyDtoHAsync(to, address(from), bytes, static_cast<CUstream>(stream)));
     return {};
   }
-  Result<void> fill_zero(void* stream, void* memory, size_t bytes) override {
-    Current current(cuda_, b_.context_);
-    TFCC_CU(cuda_, "clear memory",
-            cuda_.cuMemsetD8Async(address(memory), 0, bytes, static_cast<CUstream>(stream)));
-    return {};
-  }
   Result<void> wait() override {
     Current current(cuda_, b_.context_);
     TFCC_CU(cuda_, "a kernel failed", cuda_.cuStreamSynchronize(stream_));

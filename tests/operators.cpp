@@ -39,6 +39,12 @@ struct Run {
   std::vector<Values> inputs, outputs;
 };
 
+// What a model gives, or the words at the end of the message that refuses it.
+struct Expected {
+  std::vector<Run> runs;
+  std::string refused;
+};
+
 bool parse_values(const std::string& line, Values& v) {
   std::istringstream in(line);
   std::string word, type, dims;
@@ -59,12 +65,14 @@ bool parse_values(const std::string& line, Values& v) {
   return static_cast<int64_t>(v.ignored.size()) == v.tensor.element_count();
 }
 
-// The runs of each model, in the order of the file.
-std::vector<std::vector<Run>> read_runs(const fs::path& path) {
-  std::vector<std::vector<Run>> models;
+// What is expected of each model, in the order of the file.
+std::vector<Expected> read_expected(const fs::path& path) {
+  constexpr std::string_view kRefused = "#refused ";
+  std::vector<Expected> models;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("<ir_version")) models.emplace_back();
+    if (line.starts_with(kRefused) && !models.empty()) models.back().refused = line.substr(kRefused.size());
     const bool input = line.starts_with("#in "), output = line.starts_with("#out ");
     if (!input && !output) continue;
     Values v;
@@ -72,7 +80,7 @@ std::vector<std::vector<Run>> read_runs(const fs::path& path) {
       fail(path, "not a line of values: " + line.substr(0, 80));
       continue;
     }
-    auto& runs = models.back();
+    auto& runs = models.back().runs;
     if (runs.empty() || (input && !runs.back().outputs.empty())) runs.emplace_back();
     (input ? runs.back().inputs : runs.back().outputs).push_back(std::move(v));
   }
@@ -111,13 +119,20 @@ void check(const std::string& where, const Graph& graph, const std::vector<Run>&
   }
 }
 
-void run_model(const std::string& where, const std::string& bytes, const std::vector<Run>& runs) {
+void run_model(const std::string& where, const std::string& bytes, const Expected& expected) {
+  const std::vector<Run>& runs = expected.runs;
   const std::string file = fs::path(where).filename().string() + ".onnx";  // in the working folder: messages name it
   std::ofstream(file, std::ios::binary) << bytes;
   auto model = tfcc::frontend::read_onnx(file);
   auto graph = model ? tfcc::frontend::import_onnx(*model, nullptr) : tfcc::Result<Graph>(model.error());
-  if (!graph) fail(where, graph.error().message);
-  else if (runs.empty()) fail(where, "has no values");
+  if (!expected.refused.empty()) {
+    if (graph) fail(where, "is taken; should be refused: " + expected.refused);
+    else if (!graph.error().message.ends_with(expected.refused)) fail(where, graph.error().message + "; should end: " + expected.refused);
+  } else if (!graph) {
+    fail(where, graph.error().message);
+  } else if (runs.empty()) {
+    fail(where, "has no values");
+  }
   if (graph) {
     check(where + " as imported", *graph, runs);
     auto reports = tfcc::passes::run_passes(*graph, tfcc::passes::default_pipeline());
@@ -140,7 +155,7 @@ void run_file(const fs::path& path, const fs::path& converter) {
   std::ostringstream all;
   all << std::ifstream(binary).rdbuf();
   fs::remove(binary);
-  const auto runs = read_runs(path);
+  const auto expected = read_expected(path);
   std::istringstream in(all.str());
   std::string name;
   size_t number = 0;
@@ -148,9 +163,9 @@ void run_file(const fs::path& path, const fs::path& converter) {
     in.ignore(1);
     std::string bytes(size, '\0');
     in.read(bytes.data(), static_cast<std::streamsize>(size));
-    if (number < runs.size()) run_model(path.stem().string() + ":" + name, bytes, runs[number]);
+    if (number < expected.size()) run_model(path.stem().string() + ":" + name, bytes, expected[number]);
   }
-  if (number == 0 || number != runs.size()) fail(path, "models and values do not go together");
+  if (number == 0 || number != expected.size()) fail(path, "models and values do not go together");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Building block of layer_norm, rms_norm, residual_norm and pointwise_norm: a row of compile-time length in registers.
 //
-// Lane l of the row's threads owns the packs l, l + threads_per_row, ... of vec elements; sums in f32; the variance
-// takes a second pass over the registers, so a mean of 1000 costs no digits.
+// Lane l of the row's threads owns the packs l, l + threads_per_row, ... of vec elements; sums in f32, those of doubles in
+// f64; the variance takes a second pass over the registers, so a mean of 1000 costs no digits.
 #pragma once
 #include "cuda/prelude.cuh"
 
@@ -15,11 +15,34 @@ struct NormRow {
   static_assert(vec * sizeof(typename Spec::In) <= 16, "vec: at most 16 bytes of In");
   static_assert(packs * vec <= 64, "threads_per_row: at most 64 values for a thread");
 
-  f32 v[packs][vec];
+  using V = Compute<typename Spec::In>;
+  V v[packs][vec];
 
   static TFCC_FN idx column(int pack) { return (lane_of_row<Spec>() + pack * per_row) * vec; }
   static TFCC_FN bool owns(int pack) {
     return (pack + 1) * per_row <= packs_of_row || lane_of_row<Spec>() + pack * per_row < packs_of_row;
+  }
+
+  /// A pack of T as V; the two differ only where doubles meet other reals.
+  template <class T> static TFCC_FN void load_as(const T* p, V (&to)[vec]) {
+    if constexpr (kSame<Compute<T>, V>) {
+      load_pack(p, to);
+    } else {
+      Compute<T> w[vec];
+      load_pack(p, w);
+#pragma unroll
+      for (int k = 0; k < vec; ++k) to[k] = (V)w[k];
+    }
+  }
+  template <class T> static TFCC_FN void store_as(T* p, const V (&from)[vec]) {
+    if constexpr (kSame<Compute<T>, V>) {
+      store_pack(p, from);
+    } else {
+      Compute<T> w[vec];
+#pragma unroll
+      for (int k = 0; k < vec; ++k) w[k] = (Compute<T>)from[k];
+      store_pack(p, w);
+    }
   }
 
   /// f(pack, column) for the packs of this thread.
@@ -33,13 +56,13 @@ struct NormRow {
 
   template <class T> TFCC_FN void load(const T* row) {
     clear();
-    each([&](int p, idx c) { load_pack(row + c, v[p]); });
+    each([&](int p, idx c) { load_as(row + c, v[p]); });
   }
 
   template <class T> TFCC_FN void add(const T* row) {
     each([&](int p, idx c) {
-      f32 w[vec];
-      load_pack(row + c, w);
+      V w[vec];
+      load_as(row + c, w);
 #pragma unroll
       for (int k = 0; k < vec; ++k) v[p][k] += w[k];
     });
@@ -57,7 +80,7 @@ struct NormRow {
   /// The row may lie in the caller's memory, at any address.
   template <class T> TFCC_FN void store(T* row) const {
     if (pack_aligned<vec>(row)) {
-      each([&](int p, idx c) { store_pack(row + c, v[p]); });
+      each([&](int p, idx c) { store_as(row + c, v[p]); });
     } else {
       each([&](int p, idx c) {
 #pragma unroll
@@ -70,38 +93,38 @@ struct NormRow {
 #pragma unroll
     for (int p = 0; p < packs; ++p) {
 #pragma unroll
-      for (int k = 0; k < vec; ++k) v[p][k] = 0.0f;
+      for (int k = 0; k < vec; ++k) v[p][k] = V(0);
     }
   }
 
-  TFCC_FN f32 mean() const {
-    f32 sum = 0.0f;
+  TFCC_FN V mean() const {
+    V sum = V(0);
 #pragma unroll
     for (int p = 0; p < packs; ++p) {
 #pragma unroll
       for (int k = 0; k < vec; ++k) sum += v[p][k];
     }
-    return reduce_row<Spec>(sum, Add()) * (1.0f / hidden);
+    return reduce_row<Spec>(sum, Add()) * (V(1) / hidden);
   }
 
   /// The mean of (x - center)^2.
-  TFCC_FN f32 mean_square(f32 center) const {
-    f32 sum = 0.0f;
+  TFCC_FN V mean_square(V center) const {
+    V sum = V(0);
     each([&](int p, idx) {
 #pragma unroll
       for (int k = 0; k < vec; ++k) sum += (v[p][k] - center) * (v[p][k] - center);
     });
-    return reduce_row<Spec>(sum, Add()) * (1.0f / hidden);
+    return reduce_row<Spec>(sum, Add()) * (V(1) / hidden);
   }
 
   /// out = (x - center) * scale * gamma + beta; beta may be absent. All reads come before the first write, which the
   /// compiler could not move them across.
   template <bool has_beta, class Out, class Weight>
-  TFCC_FN void finish(Out* out, f32 center, f32 scale, const Weight* gamma, const Weight* beta) {
+  TFCC_FN void finish(Out* out, V center, V scale, const Weight* gamma, const Weight* beta) {
     each([&](int p, idx c) {
-      f32 g[vec], b[vec];
-      load_pack(gamma + c, g);
-      if constexpr (has_beta) load_pack(beta + c, b);
+      V g[vec], b[vec];
+      load_as(gamma + c, g);
+      if constexpr (has_beta) load_as(beta + c, b);
 #pragma unroll
       for (int k = 0; k < vec; ++k) {
         v[p][k] = (v[p][k] - center) * scale * g[k];
@@ -113,8 +136,8 @@ struct NormRow {
 
   template <bool rms, bool has_beta, class Out, class Weight>
   TFCC_FN void normalize(Out* out, const Weight* gamma, const Weight* beta) {
-    const f32 center = rms ? 0.0f : mean();
-    const f32 scale = 1.0f / sqrtf(mean_square(center) + Spec::eps);
+    const V center = rms ? V(0) : mean();
+    const V scale = V(1) / fsqrt(mean_square(center) + V(Spec::eps));
     finish<has_beta>(out, center, scale, gamma, beta);
   }
 };

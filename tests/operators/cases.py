@@ -714,6 +714,178 @@ c = MatMul(p, x)
         yield case(f"ids_by_{name}", lines + "\n" + number, keep, ids)
     yield case("distance_of_segments", "h = Sub(mi, mj)\nd = Abs(h)\nn = Cast<to = 1>(d)\nbias = Mul(n, neg)", keep, ids)
     yield case("square_of_a_distance", "e = Cast<to = 1>(mi)\nf = Cast<to = 1>(mj)\nh = Sub(e, f)\nn = Mul(h, h)\nbias = Mul(n, neg)", keep, ids)
+def empty_cases():
+    """Sizes of 0 with the rest of the model at work; each run again with none of them 0."""
+    def runs(**inputs):
+        """One run for each column: inputs by name, a list of dims (reals) for each run."""
+        return [lambda r, i=i: {k: r.real(*v[i]) for k, v in inputs.items()} for i in range(len(next(iter(inputs.values()))))]
+
+    attend = """
+  kt = Transpose <perm = [0, 2, 1]> (k)
+  s = MatMul (q, kt)
+  p = Softmax <axis = -1> (s)
+  c = MatMul (p, v)"""
+    yield model("cache_of_rank_3", "float[B,S,4] q, float[B,S,4] x, float[B,P,4] pk, float[B,P,4] pv", "float[B,S,4] c, float[B,N,4] k, float[B,N,4] v", f"""
+  k = Concat <axis = 1> (pk, x)
+  v = Concat <axis = 1> (pv, x){attend}"""), runs(q=[(1, 2, 4)] * 3 + [(1, 0, 4)], x=[(1, 2, 4)] * 3 + [(1, 0, 4)], pk=[(1, 0, 4), (1, 3, 4), (1, 1, 4), (1, 3, 4)], pv=[(1, 0, 4), (1, 3, 4), (1, 1, 4), (1, 3, 4)])
+    yield model("cache_of_rank_5", "float[B,2,S,4] q, float[2,B,2,P,4] past", "float[B,2,S,4] y, float[2,B,2,N,4] present", """
+  axes = Constant <value = int64[1] {0}> ()
+  u = Unsqueeze (q, axes)
+  two = Concat <axis = 0> (u, u)
+  present = Concat <axis = 3> (past, two)
+  k5, v5 = Split <axis = 0> (present)
+  k = Squeeze (k5, axes)
+  v = Squeeze (v5, axes)
+  kt = Transpose <perm = [0, 1, 3, 2]> (k)
+  s = MatMul (q, kt)
+  p = Softmax <axis = -1> (s)
+  y = MatMul (p, v)""", opset=13), runs(q=[(1, 2, 2, 4)] * 2, past=[(2, 1, 2, 0, 4), (2, 1, 2, 3, 4)])
+    yield model("memory_without_tokens", "float[B,S,4] x, float[B,T,4] z, float[4,4] w, float[4] b", "float[B,S,4] y", f"""
+  q = Identity (x)
+  k = MatMul (z, w)
+  kb = Add (k, b)
+  v = MatMul (z, w)
+  kt = Transpose <perm = [0, 2, 1]> (kb)
+  s = MatMul (q, kt)
+  p = Softmax <axis = -1> (s)
+  c = MatMul (p, v)
+  y = Add (x, c)"""), runs(x=[(2, 3, 4)] * 2 + [(2, 0, 4)], z=[(2, 0, 4), (2, 3, 4), (2, 2, 4)], w=[(4, 4)] * 3, b=[(4,)] * 3)
+    yield model("memory_read_by_its_probabilities", "float[B,S,4] x, float[B,T,4] z", "float[B,S,T] p, float[B,S,4] c", """
+  kt = Transpose <perm = [0, 2, 1]> (z)
+  s = MatMul (x, kt)
+  p = Softmax <axis = -1> (s)
+  c = MatMul (p, z)"""), runs(x=[(2, 3, 4)] * 2, z=[(2, 0, 4), (2, 3, 4)])
+    yield model("prefixes_two_of_them", "float[B,P,4] a, float[B,Q,4] b, float[B,S,4] x, float[4,5] w", "float[B,N,5] y", """
+  c = Concat <axis = 1> (a, b, x)
+  y = MatMul (c, w)"""), runs(a=[(2, 0, 4), (2, 2, 4), (2, 0, 4), (2, 1, 4)], b=[(2, 3, 4), (2, 0, 4), (2, 0, 4), (2, 0, 4)], x=[(2, 2, 4)] * 3 + [(2, 0, 4)], w=[(4, 5)] * 4)
+    yield model("features_without_rows", "float[N,4] x, float[4,5] w, float[5] b", "float[1,5] sum, float[4,4] gram, float[4,4] biased, float[N,5] rows", """
+  h = MatMul (x, w)
+  rows = Add (h, b)
+  axes = Constant <value = int64[1] {0}> ()
+  sum = ReduceSum (rows, axes)
+  xt = Transpose (x)
+  gram = MatMul (xt, x)
+  c = Constant <value = float[4] {1.0, 2.0, 3.0, 4.0}> ()
+  biased = Gemm <transA = 1, alpha = 0.5> (x, x, c)"""), runs(x=[(0, 4), (3, 4)], w=[(4, 5)] * 2, b=[(5,)] * 2)
+    yield model("product_over_nothing_in_doubles_and_a_batch", "double[2,N,3] x, double[2,N,5] z", "double[2,3,5] y", """
+  xt = Transpose <perm = [0, 2, 1]> (x)
+  y = MatMul (xt, z)"""), [
+        lambda r, n=n: {"x": r.real(2, n, 3).astype(np.float64), "z": r.real(2, n, 5).astype(np.float64)} for n in (0, 2)]
+    yield model("reductions_over_nothing", "float[2,N] x", "float[2] a, float[2] b, float[2] c, float[2] d, float[2] e, float[2] f, float[2] g, float[2,1] h", """
+  a = ReduceMax <axes = [1], keepdims = 0> (x)
+  b = ReduceMin <axes = [1], keepdims = 0> (x)
+  c = ReduceProd <axes = [1], keepdims = 0> (x)
+  d = ReduceL1 <axes = [1], keepdims = 0> (x)
+  e = ReduceL2 <axes = [1], keepdims = 0> (x)
+  f = ReduceSumSquare <axes = [1], keepdims = 0> (x)
+  g = ReduceLogSumExp <axes = [1], keepdims = 0> (x)
+  axes = Constant <value = int64[1] {1}> ()
+  h = ReduceSum (x, axes)""", opset=13), runs(x=[(2, 0), (2, 3)])
+    yield model("reductions_across_nothing", "float[N,3] x, float[N,2,3] z", "float[3] a, float[3] b, float[2] c", """
+  a = ReduceMax <axes = [0], keepdims = 0> (x)
+  b = ReduceMin <axes = [0], keepdims = 0> (x)
+  c = ReduceMax <axes = [0, 2], keepdims = 0> (z)""", opset=13), runs(x=[(0, 3), (2, 3)], z=[(0, 2, 3), (2, 2, 3)])
+    # ONNX leaves it open, onnxruntime gives 0, and numpy, PyTorch and sum / count give NaN.
+    with np.errstate(all="ignore"):
+        def mean(f):
+            x = f["x"].astype(np.float64)
+            m = np.where(x.shape[1] == 0, np.nan, x.sum(1) / max(x.shape[1], 1))
+            return {"y": m.astype(np.float32), "z": m.astype(np.float32)}
+    yield model("mean_over_nothing", "float[2,N,3] x", "float[2,3] y, float[2,3] z", """
+  y = ReduceMean <axes = [1], keepdims = 0> (x)
+  one = Constant <value = int64[1] {1}> ()
+  n = Shape <start = 1, end = 2> (x)
+  c = Cast <to = 1> (n)
+  s = ReduceSum <keepdims = 0> (x, one)
+  z = Div (s, c)"""), [lambda r, n=n: ({"x": r.real(2, n, 3)}, None, mean) for n in (0, 2)]
+    yield model("extremes_of_no_integers", "float[2,N] x", "int64[2] a, int64[2] b, int32[2] c, int32[2] d, uint8[2] e, int8[2] f, int32[2] g, int32[2] m", """
+  i = Cast <to = 7> (x)
+  j = Cast <to = 6> (x)
+  k = Cast <to = 2> (x)
+  l = Cast <to = 3> (x)
+  a = ReduceMax <axes = [1], keepdims = 0> (i)
+  b = ReduceMin <axes = [1], keepdims = 0> (i)
+  c = ReduceMax <axes = [1], keepdims = 0> (j)
+  d = ReduceMin <axes = [1], keepdims = 0> (j)
+  e = ReduceMax <axes = [1], keepdims = 0> (k)
+  f = ReduceMin <axes = [1], keepdims = 0> (l)
+  g = ReduceProd <axes = [1], keepdims = 0> (j)
+  m = ReduceMean <axes = [1], keepdims = 0> (j)""", opset=13), [lambda r, n=n: {"x": r.real(2, n) * 0 + 3} for n in (0, 2)]
+    yield model("extremes_of_no_truth_values", "float[2,N] x", "bool[2] a, bool[2] b", """
+  t = Cast <to = 9> (x)
+  axes = Constant <value = int64[1] {1}> ()
+  a = ReduceMax <keepdims = 0> (t, axes)
+  b = ReduceMin <keepdims = 0> (t, axes)""", opset=20), [  # onnxruntime has no reduction of no truth values; ONNX says what it is
+        lambda r, n=n: ({"x": r.real(2, n)}, None, lambda f: {"a": (f["x"] != 0).any(1), "b": (f["x"] != 0).all(1)}) for n in (0, 2)]
+    yield model("softmax_over_nothing", "float[3,N] x", "float[3,N] a, float[3,N] b, float[3,M] y", """
+  a = Softmax <axis = 1> (x)
+  b = LogSoftmax <axis = 0> (x)
+  t = Constant <value = float[3,1] {1.0, 2.0, 3.0}> ()
+  y = Concat <axis = 1> (t, a)"""), runs(x=[(3, 0), (3, 4)])
+    yield model("convolution_of_nothing_but_padding", "float[1,2,N] x, float[3,2,3] w, float[3] b", "float[1,3,M] y", """
+  y = Conv <pads = [2, 2]> (x, w, b)"""), [lambda r, n=n: ({"x": r.real(1, 2, n), "w": r.real(3, 2, 3), "b": r.real(3)}, None, padded_convolution) for n in (0, 1, 4)]
+    yield model("padding_of_nothing", "float[2,N] x", "float[2,M] y, float[3,2,N] e, float[J] z", """
+  pads = Constant <value = int64[4] {0, 1, 0, 2}> ()
+  v = Constant <value = float {7.0}> ()
+  y = Pad (x, pads, v)
+  s = Shape (x)
+  three = Constant <value = int64[1] {3}> ()
+  es = Concat <axis = 0> (three, s)
+  e = Expand (x, es)
+  n = Size (x)
+  o = Constant <value = int64 {3}> ()
+  zero = Constant <value = int64 {0}> ()
+  j = Add (n, o)
+  z0 = Range (zero, j, o)
+  z = Cast <to = 1> (z0)"""), runs(x=[(2, 0), (2, 3)])
+    yield model("running_sums_of_nothing", "float[2,N] x", "float[2,N] c, float[2,M] y, int64[2] s", """
+  axis = Constant <value = int64 {1}> ()
+  c = CumSum (x, axis)
+  t = Constant <value = float[2,1] {1.0, 2.0}> ()
+  u = Concat <axis = 1> (c, t, x)
+  y = CumSum <reverse = 1> (u, axis)
+  s = Shape (x)"""), runs(x=[(2, 0), (2, 3)])
+    yield model("contractions_over_nothing", "float[B,N,3] x, float[B,N,4] z", "float[B,3,4] y, float[B,N,3,4] o", """
+  y = Einsum <equation = "bni,bnj->bij"> (x, z)
+  o = Einsum <equation = "bni,bnj->bnij"> (x, z)"""), runs(x=[(2, 0, 3), (2, 2, 3), (0, 2, 3)], z=[(2, 0, 4), (2, 2, 4), (0, 2, 4)])
+    yield model("sizes_that_ask_for_zero", "float[N,M] x", "float[A] a, float[B] b, int64[2] s, float[C,M] c", """
+  n = Shape <start = 0, end = 1> (x)
+  s = Shape (x)
+  one = Constant <value = int64[1] {1}> ()
+  zero = Constant <value = int64[1] {0}> ()
+  most = Max (n, one)
+  a = ConstantOfShape <value = float[1] {2.0}> (most)
+  none = Equal (n, zero)
+  five = Constant <value = int64[1] {5}> ()
+  w = Where (none, five, n)
+  b = ConstantOfShape <value = float[1] {3.0}> (w)
+  p = Sub (one, n)
+  q = Max (p, zero)
+  m = Shape <start = 1, end = 2> (x)
+  qm = Concat <axis = 0> (q, m)
+  t = ConstantOfShape <value = float[1] {4.0}> (qm)
+  c = Concat <axis = 0> (x, t)"""), runs(x=[(0, 2), (1, 2), (3, 2), (0, 0), (2, 0)])
+    yield model("pooled_over_nothing", "float[B,S,4] x, float[4,4] w, float[4] g, float[4] b", "float[B,S,4] h, float[B,4] m", """
+  d = MatMul (x, w)
+  r = Add (x, d)
+  h = LayerNormalization <axis = -1> (r, g, b)
+  m = ReduceMax <axes = [1], keepdims = 0> (h)"""), runs(x=[(2, 0, 4), (2, 3, 4), (0, 3, 4)], w=[(4, 4)] * 3, g=[(4,)] * 3, b=[(4,)] * 3)
+    yield model("rows_reshaped_with_none", "float[N,6] x, float[2,3] t", "float[M,3] y, float[N,2,3] z, float[K,6] u", """
+  s = Constant <value = int64[2] {-1, 3}> ()
+  r = Reshape (x, s)
+  y = Concat <axis = 0> (t, r)
+  s3 = Constant <value = int64[3] {0, 2, 3}> ()
+  z = Reshape (x, s3)
+  flat = Constant <value = int64[2] {1, 6}> ()
+  one = Reshape (t, flat)
+  u = Concat <axis = 0> (x, one, x)"""), runs(x=[(0, 6), (2, 6)], t=[(2, 3)] * 2)
+
+
+def padded_convolution(f):
+    """onnxruntime refuses an image without pixels, which padding makes one."""
+    x = np.pad(f["x"].astype(np.float64), [(0, 0), (0, 0), (2, 2)])
+    columns = [np.einsum("bck,ock->bo", x[:, :, i:i + 3], f["w"]) + f["b"] for i in range(x.shape[2] - 2)]
+    return {"y": np.stack(columns, -1).astype(np.float32)}
 
 
 FILES = {
@@ -730,5 +902,6 @@ FILES = {
     "microsoft_norm": ("Norms with a residual or an embedding.", [*norm_cases(), *embed_cases()]),
     "channel_norm": ("Norms of channels.", list(channel_norm_cases())),
     "microsoft_elementwise": ("GELU and FusedMatMul.", [*elementwise_cases(), *matmul_cases()]),
+    "empty": ("Sizes of 0.", list(empty_cases())),
     "rotary_embedding": ("RotaryEmbedding of both domains.", list(rotary_cases())),
 }

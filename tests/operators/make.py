@@ -16,7 +16,7 @@ import onnx.parser
 import onnxruntime
 
 HERE = Path(__file__).resolve().parent
-NAMES = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64", "bool": "bool"}
+NAMES = {"float32": "f32", "float16": "f16", "int32": "i32", "int64": "i64", "bool": "bool", "float64": "f64", "int8": "i8", "uint8": "u8"}
 
 
 def line(kind, name, a, ignore=None):

@@ -143,6 +143,17 @@ TEST(Binding, empty_runs_have_no_launches) {
   EXPECT_EQ(b.arena_bytes(), 0u);
 }
 
+TEST(Binding, a_product_over_nothing_is_left_to_the_launch_that_writes_it) {
+  Manifest m = read([](pb::Plan& p) {
+    product(p).mutable_k()->clear_code();
+    size(product(p).mutable_k(), {0, 0});
+  });
+  Binding b(m, m.plans[0]);
+  ASSERT_TRUE(b.bind(std::vector<int64_t>{2, 5}));
+  EXPECT_TRUE(b.launches()[1].skip);
+  EXPECT_FALSE(b.launches()[0].skip);
+}
+
 TEST(Binding, sizes_below_the_smallest_are_refused_but_for_zero) {
   Manifest m = read();
   m.symbols[0].min = 2;

@@ -170,7 +170,12 @@ class CaseMaker {
     const auto count = static_cast<size_t>(t.element_count());
     if (is_float(t.dtype)) {
       std::normal_distribution<double> normal;
-      for (size_t i = 0; i < count; ++i) t.reals.push_back(is_mask(value.name) ? 1 : normal(rng_));
+      for (size_t i = 0; i < count; ++i) {
+        // As the type holds it: a real that is rounded when it is handed over is another input.
+        std::byte stored[sizeof(double)];
+        ir::write_real(t.dtype, stored, 0, is_mask(value.name) ? 1 : normal(rng_));
+        t.reals.push_back(ir::read_real(t.dtype, stored, 0));
+      }
     } else if (is_mask(value.name)) {
       fill_mask(t, kind);
     } else {
