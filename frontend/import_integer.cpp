@@ -29,12 +29,14 @@ bool fits_by_check(Importer& im, ExprRef e) {
 
 bool is_positive(ExprRef e) { return ir::prove_ge0(ir::sub(e, e->pool->integer(1))); }
 
-// 2^n for 0 <= n <= 62; doubles hold these exactly.
+// 2^n, n held to 0 to 62: the product of 2, 4, 16, 256, .. for the bits that n has.
 ExprRef power_of_two(Importer& im, ExprRef n) {
-  ExprRef exponent = ir::max(im.integer(0), ir::min(n, im.integer(62)));
-  if (auto k = ir::as_int(exponent)) return im.integer(int64_t{1} << *k);
-  ExprRef p = ir::pow(im.pool().real(2, Scalar::f64), ir::convert(exponent, Scalar::f64));
-  return ir::max(im.integer(1), ir::convert(ir::unary(ir::ExprKind::rint, p), Scalar::i64));
+  ExprRef exponent = ir::max(im.integer(0), ir::min(n, im.integer(62))), power = im.integer(1);
+  for (int bit = 0; bit < 6; ++bit) {
+    ExprRef is_set = ir::eq(ir::mod(ir::div(exponent, im.integer(int64_t{1} << bit)), im.integer(2)), im.integer(1));
+    power = ir::mul(power, ir::select(is_set, im.integer(int64_t{1} << (1 << bit)), im.integer(1)));
+  }
+  return power;
 }
 
 template <class F>

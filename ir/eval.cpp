@@ -89,6 +89,7 @@ class Evaluator {
       return Error{ErrorCode::invalid_argument, fmt::format("the model has no input '{}'", name)};
     }
     TFCC_TRY_VOID(bind_symbols(inputs));
+    TFCC_TRY_VOID(outputs_with_elements());
     for (ValueId v : graph_.inputs()) {
       const Value& value = graph_.value(v);
       HostTensor tensor = inputs.at(value.name);
@@ -133,8 +134,8 @@ class Evaluator {
       const std::string& input = graph_.value(graph_.inputs()[s.input]).name;
       const int64_t size = inputs.at(input).dims[s.axis];
       const SymbolRange range = graph_.pool().range(s.name);
-      // An empty batch or sequence is legal whatever the smallest size is: it has nothing to
-      // compute.
+      // An empty batch or sequence is legal whatever the smallest size is, if it leaves nothing to
+      // compute; outputs_with_elements() asks.
       if ((size < range.min && size != 0) || (range.max && size > *range.max)) {
         return Error{
             ErrorCode::shape,
@@ -142,6 +143,21 @@ class Evaluator {
                         s.axis, s.name, range.min, range.max ? fmt::format("{}", *range.max) : "")};
       }
       symbols_[s.name] = size;
+    }
+    return {};
+  }
+
+  // What was simplified for a size from 1 on says nothing at 0.
+  Result<void> outputs_with_elements() const {
+    for (const SymbolSource& s : graph_.symbols) {
+      if (symbols_.at(s.name) != 0 || graph_.pool().range(s.name).min == 0) continue;
+      for (const Graph::Output& o : graph_.outputs) {
+        const std::vector<int64_t> dims = dims_of(graph_.value(o.value).type);
+        if (std::any_of(dims.begin(), dims.end(), [](int64_t d) { return d <= 0; })) continue;
+        return Error{ErrorCode::shape,
+                     fmt::format("input '{}': dim {} ({}) is 0, which leaves output '{}' with elements",
+                                 graph_.value(graph_.inputs()[s.input]).name, s.axis, s.name, o.name)};
+      }
     }
     return {};
   }

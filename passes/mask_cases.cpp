@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ir/range.h"
 #include "passes/mask_score.h"
 
 namespace tfcc::passes {
@@ -21,16 +22,18 @@ ExprRef spelled_out(ExprRef c) {
   ExprRef p = c->args[0];
   ExprPool& pool = *c->pool;
   if (c->kind == ExprKind::eq0) {
-    if (p->kind != ExprKind::poly || p->terms.size() != 1 || p->value != 0) return c;
+    if (p->kind != ExprKind::poly || p->terms.size() != 1 || p->value != 0 || !ir::fits(p)) return c;  // 2^32 * 2^32 is 0 as well
     ExprRef any = pool.boolean(false);
     for (ExprRef atom : p->terms[0].atoms) any = ir::logical_or(any, ir::eq(atom, pool.integer(0)));
     return any;
   }
   for (const ir::Term& t : p->terms) {
     if (t.atoms.size() != 1 || t.atoms[0]->kind != ExprKind::iabs) continue;
-    ExprRef x = ir::mul(pool.integer(t.coefficient), t.atoms[0]->args[0]);
+    ExprRef inner = t.atoms[0]->args[0], x = ir::mul(pool.integer(t.coefficient), inner);
     ExprRef rest = ir::sub(p, ir::mul(pool.integer(t.coefficient), t.atoms[0]));
-    ExprRef plus = spelled_out(ir::le(pool.integer(0), ir::add(rest, x))), minus = spelled_out(ir::le(pool.integer(0), ir::sub(rest, x)));
+    ExprRef above = ir::add(rest, x), below = ir::sub(rest, x);
+    if (ir::range_of(inner).lo == INT64_MIN || !ir::fits(above) || !ir::fits(below)) continue;  // what may wrap is one condition
+    ExprRef plus = spelled_out(ir::le(pool.integer(0), above)), minus = spelled_out(ir::le(pool.integer(0), below));
     return t.coefficient < 0 ? ir::logical_and(plus, minus) : ir::logical_or(plus, minus);
   }
   return c;

@@ -714,6 +714,10 @@ c = MatMul(p, x)
         yield case(f"ids_by_{name}", lines + "\n" + number, keep, ids)
     yield case("distance_of_segments", "h = Sub(mi, mj)\nd = Abs(h)\nn = Cast<to = 1>(d)\nbias = Mul(n, neg)", keep, ids)
     yield case("square_of_a_distance", "e = Cast<to = 1>(mi)\nf = Cast<to = 1>(mj)\nh = Sub(e, f)\nn = Mul(h, h)\nbias = Mul(n, neg)", keep, ids)
+
+
+# ---- sizes of 0 ----
+
 def empty_cases():
     """Sizes of 0 with the rest of the model at work; each run again with none of them 0."""
     def runs(**inputs):

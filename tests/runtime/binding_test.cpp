@@ -169,6 +169,21 @@ TEST(Binding, sizes_below_the_smallest_are_refused_but_for_zero) {
   EXPECT_NE(one.error().message.find("(batch_size) is 1, must be at least 2"), std::string::npos);
 }
 
+TEST(Binding, sizes_have_a_bound) {
+  Manifest m = read();
+  m.symbols[0].max = 0;
+  auto read_batch = [&](int64_t batch) {
+    Shape x = {batch, 5, kC}, ids = {batch, 5};
+    std::vector<int64_t> symbols;
+    return read_symbols(m, std::vector<const Shape*>{&x, &ids}, symbols);
+  };
+  EXPECT_TRUE(read_batch(int64_t{1} << 30));
+  auto larger = read_batch((int64_t{1} << 30) + 1);
+  ASSERT_FALSE(larger);
+  EXPECT_EQ(larger.error().code, ErrorCode::shape);
+  EXPECT_NE(larger.error().message.find("is 1073741825, must be at most 1073741824"), std::string::npos) << larger.error().message;
+}
+
 TEST(Binding, sizes_that_overflow_are_errors) {
   Manifest m = read([](pb::Plan& p) { size(p.mutable_slots(0), {0, int64_t{1} << 50, 3}); });
   Binding b(m, m.plans[0]);
