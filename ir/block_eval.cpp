@@ -214,40 +214,41 @@ void BlockProgram::decide(const Step& s, size_t n) {
   }
 }
 
-void BlockProgram::add_term(const Term& t, int64_t coefficient, const Step& poly, size_t& arg,
-                            int64_t* sum, size_t n) {
-  int64_t product[kBlock];
-  std::fill_n(product, n, coefficient);
-  for (size_t k = 0; k < t.atoms.size(); ++k) {
-    zip(product, product, ints(poly.args[arg++]), n,
-        [](int64_t a, int64_t b) { return u(a) * u(b); });
-  }
-  zip(sum, sum, product, n, [](int64_t a, int64_t b) { return u(a) + u(b); });
-}
-
 void BlockProgram::poly(const Step& s, size_t n) {
   int64_t* out = ints(reg_of(s));
   std::fill_n(out, n, s.node->value);
   size_t arg = 0;
-  for (const Term& t : s.node->terms) add_term(t, t.coefficient, s, arg, out, n);
+  for (const Term& t : s.node->terms) {
+    int64_t product[kBlock];
+    std::fill_n(product, n, t.coefficient);
+    for (size_t k = 0; k < t.atoms.size(); ++k) {
+      zip(product, product, ints(s.args[arg++]), n,
+          [](int64_t a, int64_t b) { return u(a) * u(b); });
+    }
+    zip(out, out, product, n, [](int64_t a, int64_t b) { return u(a) + u(b); });
+  }
 }
 
-// The larger side of p >= 0 against the smaller: their difference may not fit.
+// In 128 bits, which what a comparison is built of does not leave: a difference may not fit 64.
 void BlockProgram::at_least(const Step& s, size_t n) {
   int64_t* out = ints(reg_of(s));
   const Step& p = steps_[s.args[0]];
   if (!p.node->has_load || p.node->kind != ExprKind::poly) {
     return map(out, ints(s.args[0]), n, [](int64_t a) { return a >= 0; });
   }
-  int64_t large[kBlock], small[kBlock];
-  const int64_t constant = p.node->value;
-  std::fill_n(large, n, constant >= 0 ? constant : 0);
-  std::fill_n(small, n, constant < 0 ? -constant : 0);
+  __int128 sum[kBlock];
+  std::fill_n(sum, n, p.node->value);
   size_t arg = 0;
   for (const Term& t : p.node->terms) {
-    add_term(t, std::abs(t.coefficient), p, arg, t.coefficient > 0 ? large : small, n);
+    __int128 product[kBlock];
+    std::fill_n(product, n, t.coefficient);
+    for (size_t k = 0; k < t.atoms.size(); ++k) {
+      const int64_t* x = ints(p.args[arg++]);
+      for (size_t l = 0; l < n; ++l) product[l] *= x[l];
+    }
+    for (size_t l = 0; l < n; ++l) sum[l] += product[l];
   }
-  zip(out, large, small, n, [](int64_t a, int64_t b) { return a >= b; });
+  for (size_t l = 0; l < n; ++l) out[l] = sum[l] >= 0;
 }
 
 void BlockProgram::load(const Step& s, size_t n) {

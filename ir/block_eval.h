@@ -48,8 +48,6 @@ class BlockProgram {
   void load(const Step& s, size_t n);
   void bounded(const Step& s, size_t n);
   void poly(const Step& s, size_t n);
-  void add_term(const Term& t, int64_t coefficient, const Step& poly, size_t& arg, int64_t* sum,
-                size_t n);
   void at_least(const Step& s, size_t n);
   void decide(const Step& s, size_t n);
   void real_binary(const Step& s, size_t n);

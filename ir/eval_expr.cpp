@@ -132,19 +132,17 @@ class Interpreter {
     }
   }
 
-  // The larger side against the smaller: a difference may not fit.
+  // In 128 bits, which what a comparison is built of does not leave: a difference may not fit 64.
   bool at_least(ExprRef e) {
     ExprRef p = e->args[0];
     if (!p->has_load || p->kind != ExprKind::poly) return i(p) >= 0;
-    int64_t large = 0, small = 0;
-    (p->value >= 0 ? large : small) = p->value >= 0 ? p->value : -p->value;
+    __int128 sum = p->value;
     for (const Term& t : p->terms) {
-      int64_t product = t.coefficient > 0 ? t.coefficient : -t.coefficient;
-      for (ExprRef x : t.atoms) product = wrap_mul(product, i(x));
-      int64_t& side = t.coefficient > 0 ? large : small;
-      side = wrap_add(side, product);
+      __int128 product = t.coefficient;
+      for (ExprRef x : t.atoms) product *= i(x);
+      sum += product;
     }
-    return large >= small;
+    return sum >= 0;
   }
 
   int64_t poly(ExprRef e) {

@@ -243,14 +243,7 @@ int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) 
 
 // Can p >= 0 be evaluated: as large side >= small side, and as it is where sizes and indices alone are in it?
 bool is_comparable(ExprRef p) {
-  if (!p->has_load && !fits(p)) return false;
-  const Poly poly = to_poly(p);
-  if (poly.constant == INT64_MIN) return false;
-  for (const Term& t : poly.terms) {
-    if (t.coefficient == INT64_MIN) return false;
-  }
-  const auto [large, small] = sides(p);
-  return fits(large) && fits(small);
+  return (p->has_load || fits(p)) && sides_fit(p);
 }
 
 // x / c <= n is x <= n c + c - 1, and x / c >= n is x >= n c: the bound that a guarded load needs. Null for another polynomial.

@@ -216,17 +216,43 @@ void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r) {
   normalise(q);
 }
 
-std::pair<ExprRef, ExprRef> sides(ExprRef p) {
+namespace {
+
+// The terms above zero with a constant, and those below without their signs with another.
+struct Halves {
   Poly large, small;
+  bool fit(ExprPool& pool) const { return fits(large, pool) && fits(small, pool); }
+};
+
+// With the constant where it is not negative, and on the other side. Empty if a number has no magnitude.
+std::optional<std::pair<Halves, Halves>> halves(ExprRef p) {
+  Halves first;
   const Poly all = to_poly(p);
+  if (all.constant == INT64_MIN) return std::nullopt;
   for (const Term& t : all.terms) {
-    if (t.coefficient > 0) large.terms.push_back(t);
-    else small.terms.push_back({t.atoms, narrow(-static_cast<__int128>(t.coefficient), g_overflow)});
+    if (t.coefficient == INT64_MIN) return std::nullopt;
+    if (t.coefficient > 0) first.large.terms.push_back(t);
+    else first.small.terms.push_back({t.atoms, -t.coefficient});
   }
-  if (all.constant >= 0) large.constant = all.constant;
-  else small.constant = narrow(-static_cast<__int128>(all.constant), g_overflow);
-  ExprRef first = from_poly(*p->pool, std::move(large));
-  return {first, from_poly(*p->pool, std::move(small))};
+  Halves other = first;
+  (all.constant >= 0 ? first.large : first.small).constant = std::abs(all.constant);
+  (all.constant >= 0 ? other.small : other.large).constant = -std::abs(all.constant);
+  return std::pair(std::move(first), std::move(other));
+}
+
+}  // namespace
+
+std::pair<ExprRef, ExprRef> sides(ExprRef p) {
+  ExprPool& pool = *p->pool;
+  const auto both = halves(p);
+  if (!both) return {p, pool.integer(0)};
+  const Halves& h = !both->first.fit(pool) && both->second.fit(pool) ? both->second : both->first;
+  return {from_poly(pool, h.large), from_poly(pool, h.small)};
+}
+
+bool sides_fit(ExprRef p) {
+  const auto both = halves(p);
+  return both && (both->first.fit(*p->pool) || both->second.fit(*p->pool));
 }
 
 std::optional<ExprRef> exact_div(ExprRef a, ExprRef b) {

@@ -34,9 +34,11 @@ void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r);
 /// Sorts terms, merges equal monomials, drops zeros.
 void normalise(Poly& p);
 
-/// p >= 0 as it is evaluated: the sum of the terms above zero, and of those below without their signs. The first is at least
-/// the second exactly if p >= 0.
+/// p >= 0 as it is evaluated: the sum of the terms above zero is at least that of those below without their signs. The constant
+/// is on the side where it is not negative, unless a side would wrap with it there and neither does with it on the other.
 std::pair<ExprRef, ExprRef> sides(ExprRef p);
+/// Does neither of them wrap?
+bool sides_fit(ExprRef p);
 
 /// i64(real) in integers, or null: for sums, products and at most one division of sizes, with floor, ceil or neither, as long as
 /// what is added and multiplied stays below 2^24 (where reals are exact).

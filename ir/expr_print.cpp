@@ -179,6 +179,10 @@ class Printer {
   // p >= 0 or p == 0, with the negative terms moved to the left.
   std::string comparison(ExprRef p, const char* op) {
     Poly left, right;
+    if (op[1] == '<' && p->has_load) {  // as it is evaluated, so that it reads back as the same
+      const auto [large, small] = sides(p);
+      return at(small, kCompare + 1) + op + at(large, kCompare + 1);
+    }
     const Poly poly = to_poly(p);
     for (Term t : poly.terms) {
       if (is_negated(t.coefficient)) {

@@ -30,7 +30,7 @@ class Classifier {
   std::optional<MaskFacts> find() {
     const auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();
     if (attrs.visible) return std::nullopt;
-    ExprRef score = cases_.prepared(attrs.score);
+    ExprRef score = cases_.prepared(attrs.score, [this](const std::string& message) { return flag_of(message); });
     if (!cases_.may_mask(score)) return std::nullopt;
     const auto cases = cases_.split(score);
     if (!cases) return miss("the score has more than ten conditions");
@@ -87,15 +87,20 @@ class Classifier {
     return n->type == Scalar::i64 ? ir::eq(n, pool.integer(c.value)) : ir::eq(n, pool.real(c.value, n->type));
   }
 
+  int64_t flag_of(const std::string& message) {
+    const auto it = std::find(g_.flags.begin(), g_.flags.end(), message);
+    if (it != g_.flags.end()) return it - g_.flags.begin();
+    g_.flags.push_back(message);
+    return static_cast<int64_t>(g_.flags.size()) - 1;
+  }
+
   // The same for the kernel, which flags a mask taken as a number that is anything else.
   ExprRef literal(const Choice& c) {
     ExprPool& pool = g_.pool();
     if (c.control.node->type == Scalar::boolean) return c.value ? c.control.node : ir::logical_not(c.control.node);
     const std::string message = g_.value(g_.op(o_).operands[c.control.node->value]).name +
                                 ": a mask value is neither 0 nor 1; compile with --skip-passes=classify-mask if it is no mask";
-    auto it = std::find(g_.flags.begin(), g_.flags.end(), message);
-    const int64_t flag = it - g_.flags.begin();
-    if (it == g_.flags.end()) g_.flags.push_back(message);
+    const int64_t flag = flag_of(message);
     ExprRef number = c.control.node;
     if (number->type != Scalar::i64) {
       auto is = [&](double v) { return ir::eq(c.control.node, pool.real(v, c.control.node->type)); };
@@ -275,6 +280,7 @@ std::map<OpId, std::string> readers(const Graph& graph, const std::map<OpId, Mas
 
 PassReport classify_mask(Graph& graph) {
   PassReport report;
+  const size_t flags = graph.flags.size();
   std::map<OpId, MaskFacts> facts;
   std::map<OpId, Classifier> classifiers;
   for (OpId o : graph.order()) {
@@ -286,6 +292,7 @@ PassReport classify_mask(Graph& graph) {
   for (auto& [o, c] : classifiers) {
     if (facts.count(o)) report.rewrites += c.apply(facts.at(o), read[o]);
   }
+  if (report.rewrites == 0) graph.flags.resize(flags);  // of conditions that came to nothing
   return report;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/mask_cases.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,24 +18,40 @@ constexpr int64_t kLargestBand = int64_t{64} << 20;  // bytes of a constant mask
 
 bool is_real(ExprRef e) { return e->type == Scalar::f32 || e->type == Scalar::f64; }
 
+// A mask below a limit, which a flag holds it to; null for what is no mask.
+using Held = std::function<ExprRef(ExprRef mask, int64_t limit)>;
+
+// A product is 0 where a factor is. It may be 0 elsewhere too, as 2^32 * 2^32, but not if the factors are masks of few bits.
+ExprRef zero_factors(ExprRef c, const Held& held) {
+  ExprRef p = c->args[0];
+  ExprPool& pool = *c->pool;
+  const int64_t bits = p->kind == ExprKind::wrap ? p->value : 64;
+  if (p->kind == ExprKind::wrap) p = p->args[0];
+  if (bits < 32 || p->kind != ExprKind::poly || p->terms.size() != 1 || p->value != 0 || p->terms[0].coefficient != 1) return c;
+  const std::vector<ExprRef>& atoms = p->terms[0].atoms;
+  const bool exact = bits == 64 && ir::fits(p);
+  ExprRef any = pool.boolean(false);
+  for (ExprRef atom : atoms) {
+    ExprRef factor = exact ? atom : held(atom, int64_t{1} << ((bits - 1) / static_cast<int64_t>(atoms.size())));
+    if (!factor) return c;
+    any = ir::logical_or(any, ir::eq(factor, pool.integer(0)));
+  }
+  return any;
+}
+
 // A comparison of integers that says two things as two: |i - j| <= 4, %m[i] * %m[j] == 0. Else the condition itself.
-ExprRef spelled_out(ExprRef c) {
+ExprRef spelled_out(ExprRef c, const Held& held) {
   if (c->kind != ExprKind::ge0 && c->kind != ExprKind::eq0) return c;
   ExprRef p = c->args[0];
   ExprPool& pool = *c->pool;
-  if (c->kind == ExprKind::eq0) {
-    if (p->kind != ExprKind::poly || p->terms.size() != 1 || p->value != 0 || !ir::fits(p)) return c;  // 2^32 * 2^32 is 0 as well
-    ExprRef any = pool.boolean(false);
-    for (ExprRef atom : p->terms[0].atoms) any = ir::logical_or(any, ir::eq(atom, pool.integer(0)));
-    return any;
-  }
+  if (c->kind == ExprKind::eq0) return zero_factors(c, held);
   for (const ir::Term& t : p->terms) {
     if (t.atoms.size() != 1 || t.atoms[0]->kind != ExprKind::iabs) continue;
     ExprRef inner = t.atoms[0]->args[0], x = ir::mul(pool.integer(t.coefficient), inner);
     ExprRef rest = ir::sub(p, ir::mul(pool.integer(t.coefficient), t.atoms[0]));
     ExprRef above = ir::add(rest, x), below = ir::sub(rest, x);
     if (ir::range_of(inner).lo == INT64_MIN || !ir::fits(above) || !ir::fits(below)) continue;  // what may wrap is one condition
-    ExprRef plus = spelled_out(ir::le(pool.integer(0), above)), minus = spelled_out(ir::le(pool.integer(0), below));
+    ExprRef plus = spelled_out(ir::le(pool.integer(0), above), held), minus = spelled_out(ir::le(pool.integer(0), below), held);
     return t.coefficient < 0 ? ir::logical_and(plus, minus) : ir::logical_or(plus, minus);
   }
   return c;
@@ -52,10 +70,10 @@ void for_each_part(ExprRef e, const std::function<void(ExprRef)>& f) {
 }
 
 // The score with conditions in parts that can be decided and classified by themselves.
-ExprRef with_simple_conditions(ExprRef score) {
+ExprRef with_simple_conditions(ExprRef score, const Held& held) {
   std::unordered_map<ExprRef, ExprRef> by;
   for_each_part(score, [&](ExprRef n) {
-    if (ExprRef c = spelled_out(n); c != n) by.emplace(n, c);
+    if (ExprRef c = spelled_out(n, held); c != n) by.emplace(n, c);
   });
   if (by.empty()) return score;
   return ir::rewrite(score, [&](ExprRef n) -> ExprRef {
@@ -242,14 +260,21 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
 }
 
 // A triangle or a band that the graph holds as a constant becomes the condition that it is; conditions come in simple parts.
-ExprRef MaskCases::prepared(ExprRef score) const {
+ExprRef MaskCases::prepared(ExprRef score, const std::function<int64_t(const std::string&)>& flag_of) const {
+  const Held held = [&](ExprRef mask, int64_t limit) -> ExprRef {
+    if (!is_mask_load(mask)) return nullptr;
+    ExprPool& pool = *mask->pool;
+    const std::string message = fmt::format("{}: a mask value is {} or more, or as far below 0; compile with --skip-passes=classify-mask if it is no mask",
+                                            graph_.value(operands_[mask->value]).name, limit);
+    return ir::bounded(ir::abs(mask), pool.integer(limit), flag_of(message));
+  };
   score = ir::rewrite(score, [&](ExprRef n) -> ExprRef {
     if (n->kind != ExprKind::load) return nullptr;
     if (!ir::uses_index(n, 2) || !ir::uses_index(n, 3)) return nullptr;  // cost: no triangle
     const ir::Constant* c = graph_.constant(operands_[n->value]);
     return c ? ir::constant_element(*n->pool, *c, n->args, kLargestBand) : nullptr;
   });
-  return without_idle_clamps(ir::rewrite(with_simple_conditions(score), as_condition));
+  return without_idle_clamps(ir::rewrite(with_simple_conditions(score, held), as_condition));
 }
 
 std::optional<std::vector<Case>> MaskCases::split(ExprRef score) {

@@ -3,6 +3,9 @@
 // and so on while something is left that may hide a key.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "passes/match.h"
 
 namespace tfcc::passes {
@@ -33,7 +36,8 @@ class MaskCases {
   MaskCases(const Graph& graph, OpId attention) : graph_(graph), operands_(graph.op(attention).operands) {}
 
   /// The score with its conditions and constant masks spelled out, as the functions below want it.
-  ExprRef prepared(ExprRef score) const;
+  /// `flag_of` numbers a flag of the graph by its message.
+  ExprRef prepared(ExprRef score, const std::function<int64_t(const std::string&)>& flag_of) const;
 
   /// Is there what may hide a key: a large constant, or the logarithm of a mask?
   bool may_mask(ExprRef score) const;

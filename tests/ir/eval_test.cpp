@@ -457,7 +457,7 @@ TEST(Eval, StoresRoundIfAsked) {
 }
 
 TEST(Eval, ConstantsTraceAndEmptyInputs) {
-  const Graph g = graph_of(R"(graph @g(%x: f32[B,2]) symbols(B = x.0 in 1..8) {
+  const Graph g = graph_of(R"(graph @g(%x: f32[B,2]) symbols(B = x.0 in 0..8) {
     const @c : f16[2] = f32[2] [1.5, 2.5] |> cast(f16)
     %y = pointwise(%x, @c) {body = (i,j) => %x[i,j] + @c[j]} : f32[B,2]
     return y = %y, c = @c

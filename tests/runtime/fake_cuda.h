@@ -50,11 +50,17 @@ inline void to_cuda(pb::Manifest& m) {
   if (m.targets_size() == 0) return;
   pb::Target& t = *m.mutable_targets(0);
   t.set_name("sm_90");
+  // Three of the three in fake_cubin(), one after another: images do not share bytes.
+  const uint64_t each = t.images(0).size() / 3;
   for (int i = 0; i < 2; ++i) *t.add_images() = t.images(0);
+  for (int i = 0; i < 3; ++i) {
+    t.mutable_images(i)->set_offset(i * each);
+    t.mutable_images(i)->set_size(each);
+  }
 }
 
 inline std::vector<std::byte> fake_cubin() {
-  auto bytes = std::as_bytes(std::span("fake cubin"));
+  auto bytes = std::as_bytes(std::span("fake cubin\0fake cubin\0fake cubin"));
   return {bytes.begin(), bytes.end()};
 }
 
