@@ -426,6 +426,7 @@ ExprRef int_min(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imin, a, b);
 ExprRef int_max(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imax, a, b); }
 
 ExprRef int_abs(ExprRef a) {
+  if (const auto v = as_int(a)) return a->pool->integer(*v < 0 ? static_cast<int64_t>(0 - static_cast<uint64_t>(*v)) : *v);
   if (prove_ge0(a)) return a;
   if (prove_le(a, a->pool->integer(0)) && range_of(a).lo > INT64_MIN) return neg(a);
   // |-x| and |x| are one node: the sign whose first term is positive.

@@ -18,8 +18,11 @@ constexpr int64_t kLargestBand = int64_t{64} << 20;  // bytes of a constant mask
 
 bool is_real(ExprRef e) { return e->type == Scalar::f32 || e->type == Scalar::f64; }
 
-// A mask below a limit, which a flag holds it to; null for what is no mask.
-using Held = std::function<ExprRef(ExprRef mask, int64_t limit)>;
+// Masks below a limit, which a flag holds them to.
+struct Held {
+  std::function<bool(ExprRef)> is_mask;
+  std::function<ExprRef(ExprRef mask, int64_t limit)> below;
+};
 
 // A product is 0 where a factor is. It may be 0 elsewhere too, as 2^32 * 2^32, but not if the factors are masks of few bits.
 ExprRef zero_factors(ExprRef c, const Held& held) {
@@ -30,12 +33,10 @@ ExprRef zero_factors(ExprRef c, const Held& held) {
   if (bits < 32 || p->kind != ExprKind::poly || p->terms.size() != 1 || p->value != 0 || p->terms[0].coefficient != 1) return c;
   const std::vector<ExprRef>& atoms = p->terms[0].atoms;
   const bool exact = bits == 64 && ir::fits(p);
+  if (!exact && !std::all_of(atoms.begin(), atoms.end(), held.is_mask)) return c;
+  const int64_t limit = int64_t{1} << ((bits - 1) / static_cast<int64_t>(atoms.size()));
   ExprRef any = pool.boolean(false);
-  for (ExprRef atom : atoms) {
-    ExprRef factor = exact ? atom : held(atom, int64_t{1} << ((bits - 1) / static_cast<int64_t>(atoms.size())));
-    if (!factor) return c;
-    any = ir::logical_or(any, ir::eq(factor, pool.integer(0)));
-  }
+  for (ExprRef atom : atoms) any = ir::logical_or(any, ir::eq(exact ? atom : held.below(atom, limit), pool.integer(0)));
   return any;
 }
 
@@ -47,10 +48,11 @@ ExprRef spelled_out(ExprRef c, const Held& held) {
   if (c->kind == ExprKind::eq0) return zero_factors(c, held);
   for (const ir::Term& t : p->terms) {
     if (t.atoms.size() != 1 || t.atoms[0]->kind != ExprKind::iabs) continue;
-    ExprRef inner = t.atoms[0]->args[0], x = ir::mul(pool.integer(t.coefficient), inner);
+    ExprRef x = ir::mul(pool.integer(t.coefficient), t.atoms[0]->args[0]);
     ExprRef rest = ir::sub(p, ir::mul(pool.integer(t.coefficient), t.atoms[0]));
     ExprRef above = ir::add(rest, x), below = ir::sub(rest, x);
-    if (ir::range_of(inner).lo == INT64_MIN || !ir::fits(above) || !ir::fits(below)) continue;  // what may wrap is one condition
+    const bool apart = ir::fits(above) && ir::fits(below);
+    if (!apart) continue;  // what may wrap is one condition
     ExprRef plus = spelled_out(ir::le(pool.integer(0), above), held), minus = spelled_out(ir::le(pool.integer(0), below), held);
     return t.coefficient < 0 ? ir::logical_and(plus, minus) : ir::logical_or(plus, minus);
   }
@@ -261,8 +263,9 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
 
 // A triangle or a band that the graph holds as a constant becomes the condition that it is; conditions come in simple parts.
 ExprRef MaskCases::prepared(ExprRef score, const std::function<int64_t(const std::string&)>& flag_of) const {
-  const Held held = [&](ExprRef mask, int64_t limit) -> ExprRef {
-    if (!is_mask_load(mask)) return nullptr;
+  Held held;
+  held.is_mask = [&](ExprRef e) { return is_mask_load(e); };
+  held.below = [&](ExprRef mask, int64_t limit) {
     ExprPool& pool = *mask->pool;
     const std::string message = fmt::format("{}: a mask value is {} or more, or as far below 0; compile with --skip-passes=classify-mask if it is no mask",
                                             graph_.value(operands_[mask->value]).name, limit);

@@ -5,6 +5,10 @@
 
 namespace tfcc::passes {
 
+std::optional<int64_t> row_width(const ir::Type& type) {
+  return type.dims.empty() ? std::nullopt : ir::as_int(type.dims.back());
+}
+
 std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& row, ExprRef last) {
   const auto& attrs = g.def(v)->as<ir::ReduceAttrs>();
   if (attrs.kind != ir::ReduceKind::mean) return std::nullopt;
@@ -130,7 +134,7 @@ std::vector<bool> reduction_is_near(const Graph& g) {
     const ir::Op& op = g.op(o);
     if (op.kind == OpKind::reduce) steps[o.value] = 0;
     for (ValueId v : op.operands) {
-      if (op.kind != OpKind::pointwise || !g.def(v)) continue;
+      if (op.kind != OpKind::pointwise || !g.def(v)) continue;  // cost: what is no element is not expanded
       steps[o.value] = std::min(steps[o.value], steps[g.value(v).def.value] + 1);
     }
     reaches[o.value] = steps[o.value] <= kNearby.depth;

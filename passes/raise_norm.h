@@ -7,6 +7,9 @@
 
 namespace tfcc::passes {
 
+/// The length of the rows of a tensor, where it is known; a number has none.
+std::optional<int64_t> row_width(const ir::Type& type);
+
 /// If v, a reduction, is the mean of some expression over the last axis (kept as size 1 or dropped): that expression, free, at
 /// `row` for the leading axes and `last` for the reduced one.
 std::optional<ExprRef> mean_over_last(const Graph& g, ValueId v, const Indices& row, ExprRef last);

@@ -21,7 +21,7 @@ bool is_mean_square(const Graph& g, ValueId v, ValueId x, const Indices& at) {
 bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport& report) {
   const ValueId y = g.result(o);
   const ir::Type type = g.value(y).type;
-  if (type.rank() == 0 || !ir::as_int(type.dims.back())) return false;
+  if (!row_width(type)) return false;
   const Indices at = ir::indices_of(g, y);
   ExprRef e = expanded(g, y, at, [&](ValueId v) { return std::binary_search(candidates.begin(), candidates.end(), v); }, kNearby);
   for (const Affine& a : affine_forms(g, e, at)) {

@@ -135,6 +135,14 @@ TFCC_FN i64 ibitand(A a, B b) { return (i64)a & (i64)b; }
 /// The least integer is its own magnitude, as in two's complement.
 template <class A>
 TFCC_FN A iabs(A a) { return a < 0 ? (A)(0 - (u64)a) : a; }
+#ifdef TFCC_CUDA
+// NVRTC takes what it sees to be a magnitude for >= 0, and drops the check of an index that is the least integer.
+TFCC_FN i64 iabs(i64 a) {
+  i64 r;
+  asm("abs.s64 %0, %1;" : "=l"(r) : "l"(a));
+  return r;
+}
+#endif
 /// The low bits of an integer, as a signed and as an unsigned number.
 template <int bits>
 TFCC_FN i64 wrap_signed(i64 a) { return (i64)((u64)a << (64 - bits)) >> (64 - bits); }

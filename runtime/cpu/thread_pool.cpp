@@ -104,6 +104,8 @@ struct ThreadPool::Team {
     } catch (const std::system_error&) {
     } catch (const std::bad_alloc&) {
     }
+    // What a thread allocates for itself is there before the first job, not in some later one that it is the first to reach.
+    for (int n = ready; n < static_cast<int>(members.size()); n = ready) ready.wait(n);
   }
 
   void run(int count, Part f, void* c) {
@@ -140,6 +142,8 @@ struct ThreadPool::Team {
 
   void work(Member& m, int share, int64_t weight) {
     omp_set_num_threads(1);              // oneDNN must not make a team of its own on this thread
+    ++ready;
+    ready.notify_one();
     uint64_t seen = 0;
     awake += weight;
     for (;;) {
@@ -166,6 +170,7 @@ struct ThreadPool::Team {
   void* context = nullptr;
   alignas(64) std::atomic<int> pending{0};         // shares that are not finished
   std::atomic<bool> stop{false};
+  std::atomic<int> ready{0};             // threads that wait for their first job
   Bed bed;                               // the caller's
   std::vector<std::unique_ptr<Member>> members;
 };
