@@ -335,9 +335,13 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
   if (plan_.family == "cpu") {
     bound.skip = *work == 0;
     int64_t most = 0;
-    for (uint32_t arg : k.args) most = std::max(most, elements_[arg]);
-    // Every item computes at least one element of a result, but for one where there is none.
-    if (*work > std::max<int64_t>(most, 1)) return broken("launch '" + launch.name + "' has more work than its buffers have elements");
+    bool empty = false;
+    for (uint32_t arg : k.args) {
+      most = std::max(most, elements_[arg]);
+      empty |= elements_[arg] == 0;
+    }
+    // Every item computes at least one element of a result, unless there is none.
+    if (*work > most && !empty) return broken("launch '" + launch.name + "' has more work than its buffers have elements");
   }
   return {};
 }

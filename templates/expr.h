@@ -136,11 +136,11 @@ TFCC_FN i64 ibitand(A a, B b) { return (i64)a & (i64)b; }
 template <class A>
 TFCC_FN A iabs(A a) { return a < 0 ? (A)(0 - (u64)a) : a; }
 #ifdef TFCC_CUDA
-// NVRTC takes what it sees to be a magnitude for >= 0, and drops the check of an index that is the least integer.
+// NVRTC and ptxas take what they see to be a magnitude (abs.s64 too) for >= 0; the empty asm keeps them from seeing it.
 TFCC_FN i64 iabs(i64 a) {
-  i64 r;
-  asm("abs.s64 %0, %1;" : "=l"(r) : "l"(a));
-  return r;
+  i64 sign = a >> 63;
+  asm("" : "+l"(sign));
+  return (i64)(((u64)a ^ (u64)sign) - (u64)sign);
 }
 #endif
 /// The low bits of an integer, as a signed and as an unsigned number.
