@@ -151,15 +151,21 @@ Result<void> write_file(const std::string& path, const std::vector<std::byte>& b
 
 }  // namespace
 
-Result<std::vector<std::byte>> compile_cpu_object(const CpuSource& unit, const std::string& level) {
-  initialize_target();
-  TFCC_TRY(std::string cpu, resolve_level(level));
+namespace {
+
+// One run of Clang.
+struct Compilation {
+  FirstError error;
+  llvm::SmallVector<char, 0> object;
+  clang::CompilerInstance compiler;
+  clang::EmitObjAction action;
+};
+
+Result<std::vector<std::byte>> run(Compilation& c, const CpuSource& unit, const std::string& cpu) {
   std::string path = kRoot + unit.name + ".cpp";
   std::vector<const char*> args(std::begin(kFlags), std::end(kFlags));
   args.insert(args.end(), {"-target-cpu", cpu.c_str(), path.c_str()});
-
-  FirstError error;
-  clang::CompilerInstance compiler;
+  auto& [error, object, compiler, action] = c;
   compiler.createDiagnostics(&error, /*ShouldOwnClient=*/false);
   auto invocation = std::make_shared<clang::CompilerInvocation>();
   if (!clang::CompilerInvocation::CreateFromArgs(*invocation, args, compiler.getDiagnostics())) {
@@ -167,14 +173,25 @@ Result<std::vector<std::byte>> compile_cpu_object(const CpuSource& unit, const s
   }
   compiler.setInvocation(invocation);
   compiler.createFileManager(file_system(path, unit.text));
-  llvm::SmallVector<char, 0> object;
   compiler.setOutputStream(std::make_unique<llvm::raw_svector_ostream>(object));
   compiler.setVerboseOutputStream(llvm::nulls());  // else "1 error generated" appears on stderr
-  clang::EmitObjAction action;
   if (!compiler.ExecuteAction(action) || !error.text.empty()) {
     return internal("kernel " + unit.name + " does not compile: " + first_line(error.text));
   }
   return to_bytes({object.data(), object.size()});
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> compile_cpu_object(const CpuSource& unit, const std::string& level) {
+  initialize_target();
+  TFCC_TRY(std::string cpu, resolve_level(level));
+  // Where memory runs out an exception goes through LLVM, which is not made for it: what it leaves half-made cannot be
+  // destroyed, and stays.
+  auto* compilation = new Compilation;
+  auto object = run(*compilation, unit, cpu);
+  delete compilation;
+  return object;
 }
 
 Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>& objects) {

@@ -75,7 +75,8 @@ class Evaluator {
 
   std::vector<int64_t> dims_of(const Type& type) const {
     std::vector<int64_t> out;
-    for (ExprRef d : type.dims) out.push_back(eval_size(d, symbol()));
+    // A size of 0 may give an expression such as S - 1 no sense: the tensor has no elements anyway.
+    for (ExprRef d : type.dims) out.push_back(std::max<int64_t>(0, eval_size(d, symbol())));
     return out;
   }
 

@@ -79,7 +79,7 @@ struct LoadOptions {
   bool graphs = true;              // CUDA: replay captured launches; false: launch one by one (needs less memory)
   LogSink log;                     // may be called by any thread that uses the model
   bool in_memory = false;          // read the file into memory in place of mapping it: it may change afterwards
-  size_t cache_bytes = size_t{256} << 20;  // most memory for what executors keep of shapes seen before, all of a model together
+  size_t cache_bytes = size_t{64} << 20;   // most memory for what executors keep of shapes seen before, all of a model together
 };
 
 /// Sizes for Executor::prepare, by input name.

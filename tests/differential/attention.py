@@ -362,9 +362,8 @@ def defined_by(spec, data):
         rows = rows & key[:, data["P"]:]
     r = spec["reader"]
     sharp = bool(visible.any(-1).all())
-    blind = ~visible.any(-1)[:, 0] & ~rows
-    if spec["penalty"] == -np.inf and not spec["guard"] and blind.any() and (r not in AT_ITS_PLACE or "mask" in spec["between"]):
-        return np.array(False), sharp  # NaN of an undefined row makes NaN of all that multiplies it by 0
+    if spec["penalty"] == -np.inf and not spec["guard"] and not sharp:
+        return np.array(False), sharp  # a row of -inf alone is 0, not NaN (docs/numerics.md), and so is what reads it
     if r in ("mean", "masked mean", "max", "first", "last"):
         return real_text[:, None], sharp
     if r == "in-batch softmax":

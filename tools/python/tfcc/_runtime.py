@@ -53,7 +53,7 @@ def load(path, device="auto", threads=0, verify_weights=False, graphs=True, log=
     graphs          CUDA: replay captured launches; False: launch one by one
     log             called with each line that the library has to say, by any thread that uses the model
     in_memory       read the file into memory in place of mapping it: it may be changed afterwards
-    cache_bytes     most memory for what executors keep of shapes seen before, all of the model together; None: 256 MiB
+    cache_bytes     most memory for what executors keep of shapes seen before, all of the model together; None: 64 MiB
     executors       most executors that Model.run() makes, one for each call at the same time; None: one per CPU, at most 32
     """
     return Model(path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors)
