@@ -222,25 +222,24 @@ class Emitter {
   // where it may wrap, which C++ leaves open for signed integers.
   enum class Width { index, wide, wrapping };
 
-  static bool has_32_bits(ir::Interval i) { return i.inside(INT32_MIN, INT32_MAX); }
-
-  // Every product and every sum of some of them fits 32 bits.
-  static bool parts_have_32_bits(const ir::Poly& p, ir::ExprPool& pool) {
-    int64_t least = std::min<int64_t>(p.constant, 0), most = std::max<int64_t>(p.constant, 0);
-    if (!has_32_bits({p.constant, p.constant})) return false;
+  // Every product and every sum of some of them lies between these: x + 4 - 5 may fit where x + 4 does not.
+  static bool parts_lie_within(const ir::Poly& p, ir::ExprPool& pool, int64_t lowest, int64_t highest) {
+    __int128 least = std::min<int64_t>(p.constant, 0), most = std::max<int64_t>(p.constant, 0);
     for (const ir::Term& t : p.terms) {
-      const ir::Interval i = ir::range_of(ir::from_poly(pool, {{t}, 0}));
-      if (!has_32_bits(i)) return false;
+      ExprRef product = ir::from_poly(pool, {{t}, 0});
+      if (!ir::fits(product)) return false;
+      const ir::Interval i = ir::range_of(product);
       least += std::min<int64_t>(i.lo, 0);
       most += std::max<int64_t>(i.hi, 0);
     }
-    return has_32_bits({least, most});
+    return lowest <= least && most <= highest;
   }
 
   Width width_of(ExprRef e) {
     if (!ir::fits(e)) return Width::wrapping;
     const ir::Poly p = ir::to_poly(e);
-    if (!names_.narrow_indices || p.terms.empty() || parts_have_32_bits(p, *e->pool)) return Width::index;
+    if (e->has_load && !parts_lie_within(p, *e->pool, INT64_MIN, INT64_MAX)) return Width::wrapping;
+    if (!names_.narrow_indices || p.terms.empty() || parts_lie_within(p, *e->pool, INT32_MIN, INT32_MAX)) return Width::index;
     const bool counted = std::any_of(names_.counts.begin(), names_.counts.end(), [&](ExprRef n) { return ir::prove_in(e, n); });
     return counted ? Width::index : Width::wide;
   }

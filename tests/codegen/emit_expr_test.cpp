@@ -52,6 +52,8 @@ TEST_F(EmitExpr, DataWrapsModulo64Bits) {
   EXPECT_EQ(text(ir::mul(x, integer(31))), "(i64)((u64)load(a0, (i0 * T + i1)) * 31)");
   EXPECT_EQ(text(ir::mul(n, integer(31))), "(load(a1, (i0 * T + i1)) * 31)") << "an i32 times 31 fits";
   EXPECT_EQ(text(ir::wrap(ir::mul(n, integer(31)), 32, true)), "wrap_signed<32>((load(a1, (i0 * T + i1)) * 31))");
+  const ir::ExprRef positive = ir::max(x, integer(0));
+  EXPECT_EQ(text(ir::sub(ir::add(s_, positive), integer(512))), "(i64)((u64)i2 + (u64)imax(0, load(a0, (i0 * T + i1))) - 512)") << "the sum fits, but not without the 512";
   EXPECT_EQ(text(ir::lt(x, integer(1))), "(0 >= load(a0, (i0 * T + i1)))");
   EXPECT_EQ(text(ir::le(integer(-6), x)), "(load(a0, (i0 * T + i1)) >= ((-6)))");
   EXPECT_EQ(text(ir::le(ir::add(x, x), integer(5))), "((imax((i64)((u64)load(a0, (i0 * T + i1)) * 2), 5) - 5) == 0)") << "a sum that may wrap";
