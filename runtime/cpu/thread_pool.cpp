@@ -22,10 +22,9 @@
 namespace tfcc::cpu {
 namespace {
 
-// How often a waiting thread looks before it sleeps: 0.1 to 0.4 ms, which is longer than most gaps within a run
-// (the shares of a product differ by tens of microseconds, and to be woken costs as much). Where more of our threads are awake than there are CPUs, a
+// How often a waiting thread looks before it sleeps: some 50 us. Where more of our threads are awake than there are CPUs, a
 // thread that spins keeps the one that it waits for from running.
-constexpr int kSpins = 8000;
+constexpr int kSpins = 2000;
 constexpr int kSpinsCrowded = 100;
 
 // Threads of all teams that are awake, in 1/1024. A team of n has n - 1 threads of its own, each of which counts for
