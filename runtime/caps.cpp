@@ -18,6 +18,11 @@ int64_t power_of_two(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
 
+// The largest that a run may have: the caps of sizes up to it ascend.
+int64_t no_more_than_possible(int64_t size, const Symbol& symbol) {
+  return std::min({size, kMostTokens, symbol.max != 0 ? symbol.max : kMostTokens});
+}
+
 }  // namespace
 
 bool never_decreases(const SizeExpr& e) {
@@ -103,8 +108,7 @@ int64_t Caps::length_cap(int64_t length) const {
   const auto named = std::lower_bound(caps.begin(), caps.end(), length);
   if (named != caps.end()) return *named;
   const int64_t cap = std::max(power_of_two(length), kLeastLength);
-  const int64_t most = manifest_.symbols[length_].max;
-  return most != 0 ? std::min(cap, most) : cap;
+  return no_more_than_possible(cap, manifest_.symbols[length_]);
 }
 
 int64_t Caps::least_length(int64_t cap) const {
@@ -117,8 +121,7 @@ int64_t Caps::least_length(int64_t cap) const {
 
 int64_t Caps::single_cap(int64_t size) const {
   const int64_t cap = size <= 16 ? size : round_up(size, power_of_two(size) / 8);
-  const int64_t most = manifest_.symbols[0].max;
-  return most != 0 ? std::min(cap, most) : cap;
+  return no_more_than_possible(cap, manifest_.symbols[0]);
 }
 
 std::vector<int64_t> Caps::bucket(int64_t length, int64_t tokens) const {
@@ -172,12 +175,14 @@ std::vector<std::vector<int64_t>> Caps::up_to(std::span<const int64_t> symbols) 
   if (kind_ == Kind::fixed) add({});
   if (kind_ == Kind::single) {
     const int64_t least = std::max<int64_t>(manifest_.symbols[0].min, 1);
-    for (int64_t n = least; n <= symbols[0]; n = single_cap(n) + 1) add({n});
+    const int64_t largest = no_more_than_possible(symbols[0], manifest_.symbols[0]);
+    for (int64_t n = least; n <= largest; n = single_cap(n) + 1) add({n});
   }
   if (kind_ != Kind::tokens || symbols[tokens_] > kMostTokens) return all;
-  for (int64_t s = 1; s <= symbols[length_]; s = length_cap(s) + 1) {
+  const int64_t largest = no_more_than_possible(symbols[length_], manifest_.symbols[length_]);
+  for (int64_t s = 1; s <= largest; s = length_cap(s) + 1) {
     const int64_t least = least_length(length_cap(s));
-    const int64_t longest = std::min(length_cap(s), symbols[length_]);
+    const int64_t longest = std::min(length_cap(s), largest);
     int64_t most = symbols[batch_] * longest;
     if (const int64_t limit = manifest_.symbols[tokens_].max; limit != 0) most = std::min(most, limit);
     for (int64_t t = least; t <= most; t = token_cap(t) + 1) {

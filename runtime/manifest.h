@@ -159,6 +159,9 @@ struct Manifest {
   std::string report;
 };
 
+/// Lengths that a plan may name, each with graphs of its own.
+inline constexpr size_t kMaxLengths = 64;
+
 /// Messages that one manifest may hold, all kinds together: bounds the memory a small file can
 /// claim.
 inline constexpr size_t kMaxManifestMessages = size_t{1} << 20;

@@ -189,6 +189,7 @@ class Checker {
     if (p.buckets.empty()) return bad("a plan without buckets");
     if (!valid(p.slots, p.slots.size())) return bad("a slot has a broken size");
     if (!valid(p.limits) || !valid(p.live_bytes)) return bad("a plan has broken limits");
+    if (p.lengths.size() > kMaxLengths) return bad("a plan has more than " + std::to_string(kMaxLengths) + " lengths");
     for (size_t i = 0; i < p.lengths.size(); ++i) {
       if (p.lengths[i] <= (i > 0 ? p.lengths[i - 1] : 0)) return bad("a plan has broken lengths");
     }

@@ -148,6 +148,18 @@ TEST_F(CapsTest, no_symbol_or_one) {
   EXPECT_EQ(one.up_to(Sizes{40}).size(), 16u + 4 + 1);
 }
 
+TEST_F(CapsTest, ends_at_the_largest_size) {
+  manifest.symbols[1].max = 16;
+  EXPECT_EQ(Caps(manifest, plan).up_to(Sizes{1, int64_t{1} << 30, int64_t{1} << 30}).size(), 3u) << "lengths to 4, 8, 16";
+  manifest.symbols[1].max = INT64_MAX;
+  EXPECT_EQ(Caps(manifest, plan).up_to(Sizes{0, INT64_MAX, 0}).size(), 0u);
+  gemm().m = program({0, 4});
+  plan.slots = {program({0, 64})};
+  plan.buckets[0].launches[1].kernel->grid = {program({0, 1})};
+  manifest.symbols = {{"B", 1, 10, 0, 0, {}}};
+  EXPECT_EQ(Caps(manifest, plan).up_to(Sizes{int64_t{1} << 60}).size(), 10u);
+}
+
 TEST_F(CapsTest, leaves_out_plans_that_more_rows_would_change) {
   ASSERT_TRUE(possible());
   const Plan good = plan;

@@ -8,6 +8,7 @@
 
 #include "codegen/emit_expr.h"
 #include "ir/ir.h"
+#include "runtime/manifest.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/tensors.h"
 
@@ -111,6 +112,9 @@ class Resolver {
     if (out_.lengths.empty()) return usage_error("--seq-buckets takes lengths such as 64,128,512");
     std::sort(out_.lengths.begin(), out_.lengths.end());
     out_.lengths.erase(std::unique(out_.lengths.begin(), out_.lengths.end()), out_.lengths.end());
+    if (out_.lengths.size() > runtime::kMaxLengths) {
+      return usage_error(fmt::format("--seq-buckets takes at most {} lengths, not {}", runtime::kMaxLengths, out_.lengths.size()));
+    }
     return at_most(names_.length, out_.lengths.back(), "--seq-buckets " + flags_.seq_buckets);
   }
 
@@ -180,6 +184,9 @@ class Resolver {
       const int64_t most = *range(names_.length).max;
       for (int64_t& n : out_.lengths) n = std::min(n, most);
       out_.lengths.erase(std::unique(out_.lengths.begin(), out_.lengths.end()), out_.lengths.end());
+    if (out_.lengths.size() > runtime::kMaxLengths) {
+      return usage_error(fmt::format("--seq-buckets takes at most {} lengths, not {}", runtime::kMaxLengths, out_.lengths.size()));
+    }
     }
     for (auto it = out_.ranges.begin(); it != out_.ranges.end();) {
       const ir::SymbolRange before = graph_.pool().range(it->first);
