@@ -9,7 +9,7 @@
 // expression of `visible`.
 // Requires: one live score; each row of a token that is no padding is proved to see a key (a row without one is 0 in the op, and
 // an average in the graph); a sequence of padding alone and the row of a padded query, which may see none, are read for nothing
-// else (passes/readers.h). Where masked scores are -inf, a row without a key is 0 with the mask in the score too.
+// else (passes/readers.h). Where the row of the first token is read by itself, the kernel checks that this token is no padding. Where masked scores are -inf, a row without a key is 0 with the mask in the score too.
 #include "ir/ir.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
@@ -50,10 +50,10 @@ class Classifier {
     return sort_conditions();
   }
 
-  /// Puts the mask in. What is undefined then is read at `reader`, if it is not empty.
-  bool apply(const MaskFacts& facts, const std::string& reader) {
-    const bool keep_queries = !reader.empty() && !facts.without_keys;  // then the row is 0, as it is in the graph
-    if (!reader.empty() && !keep_queries) return miss(reader), false;
+  /// Puts the mask in, unless what is undefined then is read.
+  bool apply(const MaskFacts& facts, const Readers& readers) {
+    const bool keep_queries = !readers.empty() && !facts.without_keys;  // then the row is 0, as it is in the graph
+    if (!readers.problem.empty() && !keep_queries) return miss(readers.problem), false;
     const size_t flags = g_.flags.size();
     ExprRef rest = remaining([&](const Choice& c) { return literal(c); });
     ir::AttentionAttrs found = g_.op(o_).as<ir::AttentionAttrs>();
@@ -62,6 +62,8 @@ class Classifier {
     for (const Choice& c : keys_) add_condition(literal(c), found);
     if (keep_queries) {
       for (const Choice& c : queries_) add_condition(literal(c), found);
+    } else if (!readers.first.empty()) {
+      found.visible = ir::logical_and(found.visible, first_is_visible(facts, readers.first));
     }
     const std::string problem = problem_of(found);
     if (!problem.empty()) {
@@ -107,6 +109,23 @@ class Classifier {
       number = ir::select(is(1), pool.integer(1), ir::select(is(0), pool.integer(0), pool.integer(2)));
     }
     return ir::eq(ir::bounded(number, pool.integer(2), flag), pool.integer(c.value));
+  }
+
+  // True at every key, and a flag where it is visible and the first token's own key is not.
+  ExprRef first_is_visible(const MaskFacts& facts, const std::string& reader) {
+    ExprPool& pool = g_.pool();
+    ExprRef first = ir::substitute_indices(facts.own_key, {nullptr, nullptr, pool.integer(0)});
+    first = ir::min(first, ir::sub(keys(), pool.integer(1)));  // there is one wherever there is a key of index 3
+    ExprRef visible = pool.boolean(true), first_visible = visible;
+    for (const Choice& c : keys_) {
+      if (!is_of_key(c)) continue;
+      visible = ir::logical_and(visible, literal(c));
+      first_visible = ir::logical_and(first_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, first}));
+    }
+    const int64_t flag = flag_of("the first token of a sequence is padding, and " + reader +
+                                 " reads it by itself; pad on the right, or compile with --skip-passes=classify-mask");
+    ExprRef wrong = ir::logical_and(visible, ir::logical_not(first_visible));
+    return ir::eq(ir::bounded(ir::select(wrong, pool.integer(2), pool.integer(0)), pool.integer(2), flag), pool.integer(0));
   }
 
   // Is this condition on a key one on the key alone: data, not positions, and the same for all queries and heads?
@@ -255,7 +274,7 @@ class Classifier {
 };
 
 // Attentions with the same padding are followed together; only where somebody reads what they leave undefined, each by itself.
-std::map<OpId, std::string> readers(const Graph& graph, const std::map<OpId, MaskFacts>& facts) {
+std::map<OpId, Readers> readers(const Graph& graph, const std::map<OpId, MaskFacts>& facts) {
   std::vector<std::vector<const MaskFacts*>> groups;
   for (const auto& [o, f] : facts) {
     if (!f.without_keys && !f.padded_rows) continue;  // cost: readers are asked for nothing
@@ -268,10 +287,12 @@ std::map<OpId, std::string> readers(const Graph& graph, const std::map<OpId, Mas
     if (group == groups.end()) groups.push_back({&f});
     else group->push_back(&f);
   }
-  std::map<OpId, std::string> found;
+  std::map<OpId, Readers> found;
   for (const auto& group : groups) {
-    if (reader_of_undefined(graph, group, facts).empty()) continue;  // cost: then none has a reader by itself
-    for (const MaskFacts* f : group) found[f->attention] = reader_of_undefined(graph, {f}, facts);
+    const Readers together = readers_of_undefined(graph, group, facts);
+    for (const MaskFacts* f : group) {
+      found[f->attention] = together.problem.empty() ? together : readers_of_undefined(graph, {f}, facts);
+    }
   }
   return found;
 }
@@ -288,7 +309,7 @@ PassReport classify_mask(Graph& graph) {
     Classifier& c = classifiers.try_emplace(o, graph, o, report).first->second;
     if (auto found = c.find()) facts.emplace(o, *std::move(found));
   }
-  std::map<OpId, std::string> read = readers(graph, facts);
+  std::map<OpId, Readers> read = readers(graph, facts);
   for (auto& [o, c] : classifiers) {
     if (facts.count(o)) report.rewrites += c.apply(facts.at(o), read[o]);
   }

@@ -60,13 +60,13 @@ class Walk {
   Walk(const Graph& g, const std::vector<const MaskFacts*>& undefined, const std::map<OpId, MaskFacts>& all)
       : g_(g), origins_(undefined), all_(all), first_(*undefined[0]) {}
 
-  std::string run() {
+  Readers run() {
     for (OpId o : g_.order()) {
       reader_ = label(g_, o);
       is_reduction_ = g_.op(o).kind == OpKind::reduce;
       found_.reset();
       visit(o);
-      if (!problem_.empty()) return problem_;  // cost: the first one is kept
+      if (!found_readers_.problem.empty()) return found_readers_;  // cost: the first one is kept
       if (!found_) continue;
       for (ValueId v : g_.op(o).results) rows_.emplace(v.value, *found_);
     }
@@ -76,7 +76,7 @@ class Walk {
       const auto it = rows_.find(output.value.value);
       if (it != rows_.end()) put_out(it->second);
     }
-    return problem_;
+    return found_readers_;
   }
 
  private:
@@ -90,7 +90,7 @@ class Walk {
   }
 
   void problem(const std::string& text) {
-    if (problem_.empty()) problem_ = text;
+    if (found_readers_.problem.empty()) found_readers_.problem = text;
   }
   void mixes_batch() { problem(is_reduction_ ? "a reduction over the batch reads the result" : "a row of the batch is read for another one by " + reader_); }
 
@@ -222,13 +222,18 @@ class Walk {
     if (r.padded) problem("rows of padded tokens are read by " + reader_);
   }
 
-  // The first token is no padding where a model reads it by itself; another one must see all that it sees in the graph.
+  // A token that sees every key that is no padding is undefined in a sequence of padding alone. The first one (CLS) may be told to
+  // be no padding where it does not.
   void read_one_token(Rows& r) {
     auto sees_all = [&](const auto& entry) {
       const MaskFacts& f = entry.second;
       return !f.padded_rows || ir::substitute_indices(f.beyond, {nullptr, nullptr, r.token})->kind == ExprKind::btrue;
     };
-    if (ir::is_int(r.token, 0) || std::all_of(all_.begin(), all_.end(), sees_all)) r.padded = false;
+    if (std::all_of(all_.begin(), all_.end(), sees_all)) r.padded = false;
+    if (r.padded && ir::is_int(r.token, 0)) {
+      if (found_readers_.first.empty()) found_readers_.first = reader_;
+      r.padded = false;
+    }
     read_several_tokens(r);
   }
 
@@ -283,7 +288,8 @@ class Walk {
   const MaskFacts& first_;
   std::unordered_map<uint32_t, Rows> rows_;  // by value; none: it reads nothing undefined
   std::optional<Rows> found_;                // of the op at hand
-  std::string reader_, problem_;
+  std::string reader_;
+  Readers found_readers_;
   bool is_reduction_ = false;
   size_t rank_ = 0;
   int64_t next_many_ = 0;
@@ -291,8 +297,8 @@ class Walk {
 
 }  // namespace
 
-std::string reader_of_undefined(const Graph& graph, const std::vector<const MaskFacts*>& undefined,
-                                const std::map<OpId, MaskFacts>& all) {
+Readers readers_of_undefined(const Graph& graph, const std::vector<const MaskFacts*>& undefined,
+                             const std::map<OpId, MaskFacts>& all) {
   return Walk(graph, undefined, all).run();
 }
 

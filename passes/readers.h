@@ -22,10 +22,16 @@ struct MaskFacts {
   bool padded_rows = false;    // rows of queries whose own key is hidden are undefined too
 };
 
-/// Why these attentions may not leave rows undefined: the op that reads such a row for another one, or for an output at
-/// another place than its own. Empty if none does. `all` has the facts of every attention that is known.
+/// Who reads rows that attentions leave undefined.
+struct Readers {
+  std::string problem;  // what reads such a row for another one, or for an output at another place than its own; empty: nothing
+  std::string first;    // what reads the row of the first token by itself: that token may not be padding. Empty: nothing
+  bool empty() const { return problem.empty() && first.empty(); }
+};
+
+/// The readers of these attentions' rows. `all` has the facts of every attention that is known.
 /// The attentions have the same keys, the same own_key and the same batch.
-std::string reader_of_undefined(const Graph& graph, const std::vector<const MaskFacts*>& undefined,
-                                const std::map<OpId, MaskFacts>& all);
+Readers readers_of_undefined(const Graph& graph, const std::vector<const MaskFacts*>& undefined,
+                             const std::map<OpId, MaskFacts>& all);
 
 }  // namespace tfcc::passes

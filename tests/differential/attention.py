@@ -380,6 +380,17 @@ def defined_by(spec, data):
     return rows[:, :, None], sharp
 
 
+def errors_of(spec, data):
+    """What a run may be refused for."""
+    errors = []
+    if spec["form"] == "past" and not data["P"]:
+        errors += [" is 0", " size 0"]
+    key = joined(spec, data)[1]
+    if spec["reader"] == "first" and spec["form"] != "cross" and (key.any(1) & ~key[:, data["P"]]).any():
+        errors.append("the first token of a sequence is padding")
+    return "|".join(errors)
+
+
 def build(spec, seed, passes):
     b = Builder(spec, seed)
     model = b.build()
@@ -390,7 +401,7 @@ def build(spec, seed, passes):
         inputs, data = data_of(spec, rng, int(batch), int(length))
         defined, sharp = defined_by(spec, data)
         runs.append(Run({k: v for k, v in inputs.items() if k in used}, defined={"y": defined}, same_in_f32=sharp,
-                        may_fail=" is 0| size 0" if spec["form"] == "past" and not data["P"] else "", title=f"B {batch}, S {length}, Sk {data['Sk']}"))
+                        may_fail=errors_of(spec, data), title=f"B {batch}, S {length}, Sk {data['Sk']}"))
     title = f"{spec['form']}, {spec['heads']} heads of {spec['kv_heads']}; {', '.join(t.name for t in spec['terms'])} ({spec['join']}) by {spec['apply']} {spec['penalty']:.3g}"
     title += "".join(f", {k}" for k in ("guard", "softcap", "merged", "biases") if spec[k]) + (f", bias {spec['bias']}" if spec["bias"] else "")
     title += f", shared {spec['shared']}" if spec["shared"] else ""

@@ -283,7 +283,9 @@ def build(name, changed, square, seed, passes):
         shapes = {"x": (batch, s, D), "x2": (batch, s, D), "row": (s, D), "text": (batch, 1, D)}
         arrays = {k: data.standard_normal(v).astype(F) for k, v in shapes.items()}
         arrays["ids"] = data.integers(0, 30, (batch, s))
-        runs.append(Run({k: v for k, v in arrays.items() if k in used}, title=f"B {batch}, S {s}"))
+        # One key, and as many values as x has rows: a product of S = 1 alone, which the importer finds out.
+        one_key = name == "qkv" and "text" in used and s != 1
+        runs.append(Run({k: v for k, v in arrays.items() if k in used}, may_fail=f"expected f32[B,1,{D}]" if one_key else "", title=f"B {batch}, S {s}"))
     case = Case(f"{name}, changed {' '.join(c.picked) or 'nothing'}{', S = D' if square else ''}", g.m.bytes(), runs, passes, expect=expect)
     case.asked = c.asked
     case.tolerance = 1e-3
