@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/heads.h"
 
+#include <algorithm>
+
 namespace tfcc::passes {
 namespace {
 
@@ -23,6 +25,7 @@ HeadDims split_dim(ExprPool& pool, ExprRef n, const std::vector<ExprRef>& among)
 
 std::optional<HeadDims> head_dims(const Graph& graph, const std::vector<ExprRef>& leading, const std::vector<ExprRef>& among) {
   ExprPool& pool = graph.pool();
+  if (std::any_of(leading.begin(), leading.end(), [](ExprRef n) { return ir::is_int(n, 0); })) return std::nullopt;
   if (leading.empty()) return HeadDims{pool.integer(1), 1};
   if (leading.size() == 1) return split_dim(pool, leading[0], among);
   HeadDims d{leading[0], 1};

@@ -136,6 +136,8 @@ class Peer:
 
 def difference(got, want, defined, tolerance):
     """What is wrong with one output, or ""."""
+    if got.shape != want.shape and got.size == 0 and want.size == 0 and len(got.shape) == len(want.shape):
+        return ""  # where a size is 0, the others of an output without elements may be those of a size of 1 (docs/numerics.md)
     if got.shape != want.shape:
         return f"shape {list(got.shape)}, expected {list(want.shape)}"
     if got.dtype != want.dtype:
