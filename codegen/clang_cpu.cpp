@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// compile_cpu: Clang and lld as libraries. The only file that includes their headers; LLVM has no RTTI, so it is
+// The CPU compiler: Clang and lld as libraries. The only file that includes their headers; LLVM has no RTTI, so it is
 // compiled without as well (codegen/CMakeLists.txt).
 #include "codegen/clang_cpu.h"
 
@@ -12,14 +12,15 @@
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/VirtualFileSystem.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <string_view>
 
-#include "codegen/parallel.h"
 #include "codegen/templates.h"
 
 LLD_HAS_DRIVER(elf)
@@ -194,12 +195,28 @@ Result<std::vector<std::byte>> compile_cpu_object(const CpuSource& unit, const s
   return object;
 }
 
-Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>& objects) {
+namespace {
+
+// Whether an object names one of the memory unit's functions.
+bool copies_memory(const std::vector<std::byte>& object) {
+  const std::string_view bytes(reinterpret_cast<const char*>(object.data()), object.size());
+  constexpr std::array<std::string_view, 3> kFunctions = {{"memcpy", "memmove", "memset"}};
+  return std::any_of(kFunctions.begin(), kFunctions.end(), [&](std::string_view f) { return bytes.find(f) != bytes.npos; });
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>& objects, const std::string& level) {
   TFCC_TRY(TempDir dir, TempDir::create());
   std::vector<std::string> inputs;
-  for (size_t i = 0; i < objects.size(); ++i) {
-    inputs.push_back(dir.file(std::to_string(i) + ".o"));
-    TFCC_TRY_VOID(write_file(inputs.back(), objects[i]));
+  const auto add = [&](const std::vector<std::byte>& object) {
+    inputs.push_back(dir.file(std::to_string(inputs.size()) + ".o"));
+    return write_file(inputs.back(), object);
+  };
+  for (const auto& object : objects) TFCC_TRY_VOID(add(object));
+  if (std::any_of(objects.begin(), objects.end(), copies_memory)) {
+    TFCC_TRY(auto memory, compile_cpu_object({"memory", kMemoryUnit}, level));
+    TFCC_TRY_VOID(add(memory));
   }
   std::string output = dir.file("kernels.so");
   std::vector<const char*> args = {"ld.lld", "-shared", "--no-undefined", "-nostdlib", "--gc-sections", "--strip-all",
@@ -218,19 +235,6 @@ Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>
   auto file = llvm::MemoryBuffer::getFile(output, /*IsText=*/false, /*RequiresNullTerminator=*/false);
   if (!file) return Error{ErrorCode::io, output + ": cannot read the linked kernels: " + file.getError().message()};
   return to_bytes((*file)->getBuffer());
-}
-
-Result<std::vector<std::byte>> compile_cpu(const std::vector<CpuSource>& units, const std::string& level, int threads) {
-  std::vector<CpuSource> all = units;
-  all.push_back({"memory", kMemoryUnit});
-  std::vector<std::optional<Result<std::vector<std::byte>>>> results(all.size());
-  parallel_for(all.size(), threads, [&](size_t i) { results[i].emplace(compile_cpu_object(all[i], level)); });
-  std::vector<std::vector<std::byte>> objects;
-  for (auto& result : results) {
-    TFCC_TRY(std::vector<std::byte> object, *std::move(result));
-    objects.push_back(std::move(object));
-  }
-  return link_cpu(objects);
 }
 
 std::string cpu_compiler_version() {

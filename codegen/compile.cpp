@@ -183,7 +183,7 @@ class Builder {
     TFCC_TRY(auto objects, each_kernel(t, cpu_compiler_version(), [&](const KernelSource& k) {
       return compile_cpu_object({k.name, k.text}, t.name);
     }));
-    TFCC_TRY(auto shared, link_cpu(objects));
+    TFCC_TRY(auto shared, link_cpu(objects, t.name));
     code_.push_back({t, plan_of(t), {}});
     code_.back().images.push_back(std::move(shared));
     return {};

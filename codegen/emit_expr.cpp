@@ -184,6 +184,8 @@ class Emitter {
 
   std::string write(ExprRef e) {
     if (const char* f = function_of(e->kind)) return call(f, e);
+    const bool ordered = e->kind == ExprKind::flt || e->kind == ExprKind::fle;
+    if (ordered && (ir::as_real(e->args[0]) || ir::as_real(e->args[1]))) return call(e->kind == ExprKind::flt ? "flt" : "fle", e);
     if (const char* op = operator_of(e->kind)) return joined(op, e);
     switch (e->kind) {
       case ExprKind::poly: return poly(e, width_of(e));
@@ -271,6 +273,9 @@ class Emitter {
       if (s.empty()) s = integer(p.constant);
       else append(p.constant, integer(minus ? -p.constant : p.constant));
     }
+    // A negative number alone: -n[0], -i0.
+    const bool negation = p.terms.size() + mods.size() == 1 && p.constant == 0 && s[0] == '-';
+    if (negation && width != Width::wrapping) return "ineg(" + s.substr(1) + ")";
     const bool one = p.terms.size() + mods.size() + (p.constant != 0) <= 1 && s.find_first_of(" -") == std::string::npos;
     if (width == Width::wrapping) return "(i64)(" + s + ")";
     return one ? s : "(" + s + ")";

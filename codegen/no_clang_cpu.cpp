@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// compile_cpu of a build with TFCC_CPU=OFF: says so.
+// The CPU compiler of a build with TFCC_CPU=OFF: says so.
 #include "codegen/clang_cpu.h"
 
 namespace tfcc::codegen {
@@ -13,10 +13,7 @@ Error unavailable() {
 }  // namespace
 
 Result<std::vector<std::byte>> compile_cpu_object(const CpuSource&, const std::string&) { return unavailable(); }
-Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>&) { return unavailable(); }
-Result<std::vector<std::byte>> compile_cpu(const std::vector<CpuSource>&, const std::string&, int) {
-  return unavailable();
-}
+Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>&, const std::string&) { return unavailable(); }
 std::string cpu_compiler_version() { return {}; }
 std::string native_cpu_level() { return {}; }
 

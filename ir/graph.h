@@ -3,6 +3,7 @@
 // edges are ids and uses are kept current by Graph alone. ir/README.md has the text form, ir/ops.md the semantics.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -120,8 +121,8 @@ class Graph {
   struct NameTable& own_names();
   std::string unique_name(std::string name, ValueId holder);
   std::shared_ptr<ExprPool> pool_;
-  std::vector<Op> ops_;
-  std::vector<Value> values_;
+  std::deque<Op> ops_;        // references to ops and values stay valid when others are added
+  std::deque<Value> values_;
   std::vector<ValueId> inputs_;
   std::vector<OpId> order_;
   std::shared_ptr<struct NameTable> names_;

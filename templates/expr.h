@@ -85,6 +85,34 @@ TFCC_FN auto fmax_(A a, B b) {
   return x != x ? x : y != y ? y : x > y ? x : y;
 }
 
+/// a < b and a <= b where one side is a constant.
+template <class A, class B>
+TFCC_FN bool flt(A a, B b) { return a < b; }
+template <class A, class B>
+TFCC_FN bool fle(A a, B b) { return a <= b; }
+
+#ifdef TFCC_CUDA
+// ptxas takes |x|, x * x and sums of such for >= 0 even where x is NaN, so that comparisons of f32 with a constant lose the
+// NaN; it does keep a test for NaN. In inline PTX nothing merges that test with the comparison before ptxas.
+TFCC_FN bool are_numbers(f32 a, f32 b) {
+  u32 r;
+  asm("{.reg .pred p; setp.num.f32 p, %1, %2; selp.u32 %0, 1, 0, p;}" : "=r"(r) : "f"(a), "f"(b));
+  return r != 0;
+}
+TFCC_FN bool flt(f32 a, f32 b) { return (a < b) & are_numbers(a, b); }
+TFCC_FN bool fle(f32 a, f32 b) { return (a <= b) & are_numbers(a, b); }
+TFCC_FN f32 fmin_(f32 a, f32 b) {
+  f32 r;
+  asm("{.reg .pred p; setp.lt.f32 p, %1, %2; selp.f32 %0, %1, %2, p; setp.nan.f32 p, %1, %1; selp.f32 %0, %1, %0, p;}" : "=&f"(r) : "f"(a), "f"(b));
+  return r;
+}
+TFCC_FN f32 fmax_(f32 a, f32 b) {
+  f32 r;
+  asm("{.reg .pred p; setp.gt.f32 p, %1, %2; selp.f32 %0, %1, %2, p; setp.nan.f32 p, %1, %1; selp.f32 %0, %1, %0, p;}" : "=&f"(r) : "f"(a), "f"(b));
+  return r;
+}
+#endif
+
 /// -1, 0 or 1; NaN stays.
 template <class T>
 TFCC_FN T fsign(T x) { return x != x ? x : x > T(0) ? T(1) : x < T(0) ? T(-1) : x; }  // NaN first: NVRTC folds x > 0 of 0.1 + |x| to true
@@ -130,6 +158,17 @@ template <class A, class B>
 TFCC_FN auto imin(A a, B b) { using T = decltype(a + b); return (T)a < (T)b ? (T)a : (T)b; }
 template <class A, class B>
 TFCC_FN auto imax(A a, B b) { using T = decltype(a + b); return (T)a > (T)b ? (T)a : (T)b; }
+/// -a.
+template <class A>
+TFCC_FN A ineg(A a) { return -a; }
+#ifdef TFCC_CUDA
+// ptxas 13.0 loses a negation in max(max(a, -b), c) of 32 bits on sm_90 and sm_100 (VIMNMX3); not and add it keeps.
+TFCC_FN idx ineg(idx a) {
+  idx r;
+  asm("{.reg .b32 t; not.b32 t, %1; add.s32 %0, t, 1;}" : "=r"(r) : "r"(a));
+  return r;
+}
+#endif
 template <class A, class B>
 TFCC_FN i64 ibitand(A a, B b) { return (i64)a & (i64)b; }
 /// The least integer is its own magnitude, as in two's complement.

@@ -23,11 +23,21 @@ class CpuTargetTest : public ::testing::Test {
   }
 };
 
+/// Units as one shared object, as `compile` makes it.
+inline Result<std::vector<std::byte>> compile_cpu(const std::vector<codegen::CpuSource>& units, const std::string& level = "native") {
+  std::vector<std::vector<std::byte>> objects;
+  for (const codegen::CpuSource& unit : units) {
+    TFCC_TRY(auto object, codegen::compile_cpu_object(unit, level));
+    objects.push_back(std::move(object));
+  }
+  return codegen::link_cpu(objects, level);
+}
+
 /// A loaded shared object of kernels.
 class CpuKernels {
  public:
   explicit CpuKernels(const std::string& source, const std::string& level = "native") {
-    auto image = codegen::compile_cpu({{"kernels", source}}, level, 1);
+    auto image = compile_cpu({{"kernels", source}}, level);
     EXPECT_TRUE(bool(image)) << (image ? "" : image.error().message);
     if (!image) return;
     fd_ = memfd_create("kernels", 0);

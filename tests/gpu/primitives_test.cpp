@@ -20,10 +20,10 @@ std::vector<double> apply(const std::string& in, const std::string& out, const s
   Launch launch{.source = fmt::format(R"(#include "cuda/pointwise.cuh"
 struct Spec {{ using Out = {1}; static constexpr int rank = 1, vec = 1; }};
 struct Body {{
-  u32* flags; const {0}* a; const {0}* b;
+  const i64* n; u32* flags; const {0}* a; const {0}* b;
   TFCC_FN Compute<{1}> operator()(idx i) const {{ auto x = load(a, i); auto y = load(b, i); return {2}; }}
 }};
-TFCC_KERNEL(256, kernel, const {0}* a, const {0}* b, {1}* out) {{ pointwise<Spec>(out, {{n[0]}}, Body{{flags, a, b}}); }}
+TFCC_KERNEL(256, kernel, const {0}* a, const {0}* b, {1}* out) {{ pointwise<Spec>(out, {{n[0]}}, Body{{n, flags, a, b}}); }}
 )", in, out, expression),
                 .grid = {unsigned(x.size() + 255) / 256, 1, 1},
                 .sizes = {int64_t(x.size())},
@@ -71,6 +71,32 @@ TEST(Primitives, Reals) {
       }
     }
   }
+}
+
+// What ptxas 13.0 gets wrong of plain C++, see expr.h: magnitudes and squares of NaN, a negation in a maximum of three.
+TEST(Primitives, SurviveTheAssembler) {
+  TFCC_NEEDS_DEVICE();
+  const std::vector<double> x = {kNan, -2, 0, 3, kInf, -kInf}, y(x.size());
+  for (const char* magnitude : {"fabs_(x)", "x * x", "fabs_(x) + x * x"}) {
+    for (const char* use : {"fle(0.0f, {0}) ? 1.0f : 2.0f", "flt(-1.0f, {0}) ? 1.0f : 2.0f", "flt(-({0}), 1.0f) ? 1.0f : 2.0f"}) {
+      const std::string text = fmt::format(fmt::runtime(use), magnitude);
+      EXPECT_EQ(apply("f32", "f32", text, x, y), (std::vector<double>{2, 1, 1, 1, 1, 1})) << text;
+    }
+    for (const char* use : {"fmin_({0}, 0.0f)", "fmin_({0}, -1.0f)", "fmax_(-({0}), 1.0f)"}) {
+      const std::string text = fmt::format(fmt::runtime(use), magnitude);
+      const std::vector<double> r = apply("f32", "f32", text, x, y);
+      EXPECT_TRUE(std::isnan(r[0])) << text;
+      EXPECT_FALSE(std::isnan(r[1]) || std::isnan(r[2])) << text;
+    }
+  }
+  const std::vector<double> a = {-7, -1, 0, 2, 5}, b = {-6, 3, -2, 4, 0};
+  std::vector<double> most, least;
+  for (size_t k = 0; k < a.size(); ++k) {
+    most.push_back(std::max({a[k], -b[k], -4.0}));
+    least.push_back(std::min({a[k], -b[k], 1.0}));
+  }
+  EXPECT_EQ(apply("i32", "i32", "imax(imax((idx)x, ineg((idx)y)), n[0] > 0 ? -4 : (idx)x)", a, b), most);
+  EXPECT_EQ(apply("i32", "i32", "imin(imin((idx)x, ineg((idx)y)), n[0] > 0 ? 1 : (idx)x)", a, b), least);
 }
 
 TEST(Primitives, Integers) {

@@ -96,7 +96,9 @@ TEST_P(RandomExpressions, CompiledByNvrtc) {
       bool flagged = false;
       const ir::ScalarValue want = interpret(f.expr, sample, flagged);
       EXPECT_TRUE(same(ir::Scalar::f32, {0, launch.outputs[0].values[static_cast<size_t>(k)]}, want))
-          << print(f.expr) << " is " << want.r << ", not " << launch.outputs[0].values[static_cast<size_t>(k)];
+          << print(f.expr) << " is " << want.r << ", not " << launch.outputs[0].values[static_cast<size_t>(k)] << " at i0 = " << sample.at[0]
+          << ", i1 = " << sample.at[1] << ", N = " << sample.n << ", %2 = " << sample.truth << ", %0 = " << ::testing::PrintToString(sample.reals)
+          << ", %1 = " << ::testing::PrintToString(sample.ints) << ", %3 = " << ::testing::PrintToString(sample.narrow);
     }
   }
   EXPECT_GT(compared, 4 * open);

@@ -21,6 +21,18 @@ struct GraphTest : testing::Test {
   }
 };
 
+// A pass holds on to an op while it adds others; under the sanitizers a container that moves them is found out.
+TEST_F(GraphTest, ReferencesStayValidWhenOpsAreAdded) {
+  const ValueId x = g.add_input("x", vec), y = add_one(x, "y");
+  const Op& op = g.op(g.value(y).def);
+  const Value& value = g.value(y);
+  for (int k = 0; k < 1000; ++k) add_one(y);
+  EXPECT_EQ(&op, &g.op(g.value(y).def));
+  EXPECT_EQ(&value, &g.value(y));
+  EXPECT_EQ(op.kind, OpKind::pointwise);
+  EXPECT_EQ(value.name, "y");
+}
+
 TEST_F(GraphTest, KeepsUseListsCurrent) {
   const ValueId x = g.add_input("x", vec);
   const ValueId a = add_one(x, "a"), b = add_one(x, "b");
