@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "codegen/clang_cpu.h"
+#include "codegen/cpu_units.h"
 #include "codegen/nvrtc.h"
 #include "codegen/parallel.h"
 
@@ -124,65 +125,73 @@ class Builder {
   }
   const std::vector<KernelSource>& kernels_of(const TargetName& t) const { return result_.plans[plan_of(t)].kernels; }
 
-  void step(const std::string& target) {
+  void step(const std::string& target, size_t kernels) {
     std::lock_guard lock(mutex_);
-    ++done_;
+    done_ += kernels;
     if (options_.progress) options_.progress("compiling kernels for " + target, done_, total_);
   }
 
-  // Compiles or finds every kernel of a target; the first error wins.
+  struct Compiled {
+    std::vector<std::byte> bytes;
+    bool cached = false;
+  };
+
+  // Compiles or finds every unit of a target; the first error wins.
   template <class F>
-  Result<std::vector<std::vector<std::byte>>> each_kernel(const TargetName& t, const std::string& compiler, F compile_one) {
-    const auto& kernels = kernels_of(t);
-    std::vector<std::vector<std::byte>> out(kernels.size());
-    std::vector<KernelResult> results(kernels.size());
+  Result<std::vector<Compiled>> each_unit(const TargetName& t, const std::string& compiler, const std::vector<Unit>& units, F compile_one) {
+    std::vector<Compiled> out(units.size());
     std::optional<Error> error;
-    parallel_for(kernels.size(), threads_, [&](size_t i) {
-      const KernelSource& k = kernels[i];
-      results[i] = {k.name, t.name, 0, 0, false};
-      const CacheKey key = kernel_key(t.family == Family::cuda ? "cuda" : "cpu", compiler, t.name, k.text);
+    parallel_for(units.size(), threads_, [&](size_t i) {
+      const KernelSource& source = units[i].source;
+      const CacheKey key = kernel_key(t.family == Family::cuda ? "cuda" : "cpu", compiler, t.name, source.text);
       if (auto hit = cache_.get(key)) {
-        out[i] = std::move(*hit);
-        results[i].cached = true;
+        out[i] = {std::move(*hit), true};
       } else {
-        Result<std::vector<std::byte>> made = compile_one(k);
+        Result<std::vector<std::byte>> made = compile_one(source);
         if (!made) {
           std::lock_guard lock(mutex_);
           if (!error) error = made.error();
           return;
         }
-        out[i] = *std::move(made);
-        cache_.put(key, out[i]);
+        out[i].bytes = *std::move(made);
+        cache_.put(key, out[i].bytes);
       }
-      step(t.name);
+      step(t.name, units[i].kernels.size());
     });
     if (error) return *error;
-    for (size_t i = 0; i < kernels.size() && t.family == Family::cuda; ++i) {
-      CachedHeader h{};
-      if (out[i].size() < sizeof h) return Error{ErrorCode::internal, "kernel cache: an entry is too short"};
-      std::memcpy(&h, out[i].data(), sizeof h);
-      out[i].erase(out[i].begin(), out[i].begin() + sizeof h);
-      results[i].registers = h.registers;
-      results[i].spill_bytes = h.spill_bytes;
-    }
-    result_.kernels.insert(result_.kernels.end(), results.begin(), results.end());
     return out;
   }
 
   Result<void> compile_cuda_target(const TargetName& t) {
     TFCC_TRY(std::string compiler, cuda_compiler_version());
-    TFCC_TRY(auto images, each_kernel(t, compiler, [&](const KernelSource& k) -> Result<std::vector<std::byte>> {
+    const std::vector<Unit> units = units_of(kernels_of(t));
+    TFCC_TRY(auto compiled, each_unit(t, compiler, units, [&](const KernelSource& k) -> Result<std::vector<std::byte>> {
       TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, t.name));
       return with_header(image);
     }));
-    code_.push_back({t, plan_of(t), std::move(images)});
+    code_.push_back({t, plan_of(t), {}});
+    for (size_t i = 0; i < units.size(); ++i) {
+      auto& [bytes, cached] = compiled[i];
+      CachedHeader h{};
+      if (bytes.size() < sizeof h) return Error{ErrorCode::internal, "kernel cache: an entry is too short"};
+      std::memcpy(&h, bytes.data(), sizeof h);
+      bytes.erase(bytes.begin(), bytes.begin() + sizeof h);
+      result_.kernels.push_back({units[i].source.name, t.name, h.registers, h.spill_bytes, cached});
+      code_.back().images.push_back(std::move(bytes));
+    }
     return {};
   }
 
   Result<void> compile_cpu_target(const TargetName& t) {
-    TFCC_TRY(auto objects, each_kernel(t, cpu_compiler_version(), [&](const KernelSource& k) {
+    const std::vector<Unit> units = cpu_units(kernels_of(t));
+    TFCC_TRY(auto compiled, each_unit(t, cpu_compiler_version(), units, [&](const KernelSource& k) {
       return compile_cpu_object({k.name, k.text}, t.name);
     }));
+    std::vector<std::vector<std::byte>> objects;
+    for (size_t i = 0; i < units.size(); ++i) {
+      for (const std::string& name : units[i].kernels) result_.kernels.push_back({name, t.name, 0, 0, compiled[i].cached});
+      objects.push_back(std::move(compiled[i].bytes));
+    }
     TFCC_TRY(auto shared, link_cpu(objects, t.name));
     code_.push_back({t, plan_of(t), {}});
     code_.back().images.push_back(std::move(shared));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The text of one kernel and its launch: arguments, pointers, sizes and functors as C++, each text once.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -75,11 +76,13 @@ std::string Lowering::size(ExprRef e) const {
   names.symbol = [this](const std::string& s) {
     return fmt::format("n[{}]", std::find(symbols_.begin(), symbols_.end(), s) - symbols_.begin());
   };
-  // A sum of hundreds of sizes is computed once, as it is written: what LLVM finds out about it and about the loops that it
-  // bounds takes far longer than the rest of the kernel. No size of a model is that long.
+  // A sum of hundreds of sizes is a program, as the plan has it: Clang takes far longer over such a text than over the rest of
+  // the kernel. No size of a model is that long.
   constexpr size_t kLongSize = 64;
   if (cuda() || ir::node_count(e) <= kLongSize) return cpp_expr(e, names);
-  return fmt::format("([&]() __attribute__((noinline, optnone)) -> i64 {{ {} }}())", cpp_body(e, names));
+  const runtime::SizeExpr program = size_expr(e, sizes_);
+  if (!program.valid(sizes_.names.size())) return cpp_expr(e, names);
+  return fmt::format("([&] {{ static constexpr i64 p[] = {{{}}}; return size_program(n, p, {}); }}())", fmt::join(program.code, ","), program.code.size());
 }
 
 std::string Lowering::sizes(const std::vector<ExprRef>& list) const {

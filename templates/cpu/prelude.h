@@ -145,3 +145,35 @@ TFCC_FN void unravel(idx linear, const Dims<M>& dims, idx* i) {
     linear /= d;
   }
 }
+
+/// A size by its program (runtime/size_expr.h): at most 64 values at once. What the result depends on does not overflow, as the
+/// run has found out before.
+inline __attribute__((noinline)) i64 size_program(const i64* n, const i64* code, i64 count) {
+  i64 stack[64];
+  i64* top = stack;                                  // one past the last value
+  for (i64 i = 0; i < count; ++i) {
+    if (code[i] < 2) {                               // push, symbol
+      *top++ = code[i] == 0 ? code[i + 1] : n[code[i + 1]];
+      ++i;
+      continue;
+    }
+    if (code[i] == 7 || code[i] == 9) {              // abs, negate
+      if (code[i] == 9 || top[-1] < 0) top[-1] = -top[-1];
+      continue;
+    }
+    if (code[i] == 8) {                              // select
+      top -= 2;
+      top[-1] = top[-1] >= 0 ? top[0] : top[1];
+      continue;
+    }
+    const i64 b = *--top, a = top[-1];
+    switch (code[i]) {
+      case 2: top[-1] = a + b; break;
+      case 3: top[-1] = a * b; break;
+      case 4: top[-1] = b == 0 ? 0 : b == -1 ? -a : a / b - (a % b != 0 && (a < 0) != (b < 0)); break;  // in a branch not taken
+      case 5: top[-1] = a < b ? a : b; break;
+      default: top[-1] = a > b ? a : b; break;
+    }
+  }
+  return stack[0];
+}

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 
+#include "runtime/size_expr.h"
 #include "tests/codegen/cpu_kernel.h"
 
 namespace {
@@ -30,6 +32,7 @@ TFCC_KERNEL(reals) {
   }
 }
 TFCC_KERNEL(round16) { for (i64 i = begin; i < end; ++i) ((f64*)a[1])[i] = round_f16(((const f64*)a[0])[i]); }
+TFCC_KERNEL(program) { ((i64*)a[1])[0] = size_program(n, (const i64*)a[0], n[3]); }
 TFCC_KERNEL(constants) { ((f32*)a[0])[0] = kInf; ((f32*)a[0])[1] = -kInf; ((f32*)a[0])[2] = kNan; }
 )");
   return k;
@@ -53,6 +56,34 @@ TEST_F(ExprPrimitives, Integers) {
     EXPECT_EQ(o[i * 6 + 5], std::clamp<int64_t>(x[i], 0, y[i] - 1));
   }
   EXPECT_EQ(kernels().flags[1], 1u);
+}
+
+// Random programs over three sizes give what the runtime gives.
+TEST_F(ExprPrimitives, SizePrograms) {
+  using tfcc::runtime::SizeExpr;
+  std::mt19937 random(7);
+  int compared = 0;
+  for (int k = 0; k < 2000; ++k) {
+    SizeExpr e;
+    for (int values = 0, step = 0; values != 1 || step < 20; ++step) {
+      const int pops[] = {0, 0, 2, 2, 2, 2, 2, 1, 3, 1};
+      const int code = step > 40 ? (values > 1 ? 2 : 0) : static_cast<int>(random() % 10);
+      if (values < pops[code]) continue;
+      e.code.push_back(code);
+      if (code == 0) e.code.push_back(static_cast<int64_t>(random() % 21) - 10);
+      if (code == 1) e.code.push_back(static_cast<int64_t>(random() % 3));
+      values += 1 - pops[code];
+    }
+    if (!e.valid(3)) continue;
+    const std::vector<int64_t> n = {1 + static_cast<int64_t>(random() % 9), 0, 7, static_cast<int64_t>(e.code.size())};
+    const auto want = e.evaluate(std::span(n).first(3));
+    if (!want) continue;  // something overflows, or is divided by 0
+    int64_t got = 0;
+    kernels().run("program", n, {e.code.data(), &got}, 1);
+    ASSERT_EQ(got, *want);
+    ++compared;
+  }
+  EXPECT_GT(compared, 300);
 }
 
 TEST_F(ExprPrimitives, FloatToInteger) {
