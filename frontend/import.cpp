@@ -234,15 +234,10 @@ Facts facts_of(const SizeRanges& ranges) {
 
 // A rule of the graph that import did not keep. Indices that are inside only for some sizes (16*B*S*S reshaped to [8,8]) are
 // not a defect: what is known of the sizes does not tell.
-Error broken_rule(const Importer& im, const std::string& problem) {
-  if (!problem.ends_with("(E4)")) return {ErrorCode::internal, fmt::format("{}: after import: {}", im.model().path, problem)};
-  for (ir::OpId o : im.graph.order()) {
-    const ir::Op& op = im.graph.op(o);
-    if (op.results.empty() || !problem.starts_with("%" + im.graph.value(op.results[0]).name + " =")) continue;
-    return im.fail(ErrorCode::unsupported, fmt::format("node '{}': the elements that it reads cannot be told to exist for all sizes; export it with fixed sizes, or fix "
-                                                       "them with --minShapes and --maxShapes", escaped(op.origin)));
-  }
-  return im.fail(ErrorCode::unsupported, "the elements that a node reads cannot be told to exist for all sizes; export the model with fixed sizes");
+Error broken_rule(const Importer& im, const ir::Violation& v) {
+  if (v.rule != "E4") return {ErrorCode::internal, fmt::format("{}: after import: {}", im.model().path, to_string(v))};
+  return im.fail(ErrorCode::unsupported, fmt::format("node '{}': the elements that it reads cannot be told to exist for all sizes; export it with fixed sizes, or fix "
+                                                     "them with --minShapes and --maxShapes", escaped(im.graph.op(v.op).origin)));
 }
 
 constexpr int kRounds = 8;
@@ -397,7 +392,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();
     TFCC_TRY_VOID(check_extent(im));
-    std::vector<std::string> broken = ir::verify(im.graph);
+    const std::vector<ir::Violation> broken = ir::verify(im.graph);
     if (broken.empty() ? empty.more(im, facts, walk) : empty.retreat(facts)) {
       round = -1;  // the sizes settle once more
       continue;

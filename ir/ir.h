@@ -5,13 +5,22 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ir/graph.h"
 
 namespace tfcc::ir {
 
-/// All violations of ir/ops.md, one line each; empty if the graph is well formed. Runs after every pass.
-std::vector<std::string> verify(const Graph& graph);
+/// A rule of ir/ops.md that a graph does not keep.
+struct Violation {
+  std::string_view rule;  // its label: "E4"
+  OpId op;                // the op that does not keep it; invalid if it is none of an op
+  std::string text;       // the place and what is wrong there
+};
+/// "%y = pointwise: body: load of operand 3 of 2 (E3)"
+std::string to_string(const Violation& violation);
+/// All violations; empty if the graph is well formed. Runs after every pass.
+std::vector<Violation> verify(const Graph& graph);
 
 /// The first rule that a free expression over indices of these extents would break as the body of an op (as the score of an
 /// attention if `has_param`); empty if none. For a pass that asks before it rewrites.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of ir/ops.md as functions; internal to the verifier. Each returns its violations,
-// labels in parentheses.
+// The rules of ir/ops.md as functions; internal to the verifier. Each adds its violations, without the op and its place.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "ir/graph.h"
+#include "ir/ir.h"
 
 namespace tfcc::ir {
 
@@ -21,11 +21,11 @@ struct ExprPlace {
 
 /// E1 to E6: an expression of `op`.
 void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
-                std::vector<std::string>& problems);
+                std::vector<Violation>& problems);
 /// G5: a size or condition over symbols alone.
 void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,
-                std::vector<std::string>& problems);
+                std::vector<Violation>& problems);
 /// The rules of the op's own section.
-void check_op(const Graph& graph, const Op& op, std::vector<std::string>& problems);
+void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems);
 
 }  // namespace tfcc::ir

@@ -19,41 +19,41 @@ class Verifier {
  public:
   explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.value_count(), false) {}
 
-  std::vector<std::string> run() {
+  std::vector<Violation> run() {
     names_.reserve(graph_.value_count());
     inputs();
     symbols();
     for (const SizeCheck& check : graph_.checks) {
-      std::vector<std::string> problems;
+      std::vector<Violation> problems;
       check_size(graph_, check.condition, Scalar::boolean, "check", problems);  // G8
-      report([] { return std::string(); }, problems);
+      report([] { return std::string(); }, {}, problems);
     }
     for (OpId o : graph_.order()) op(o);
     outputs();
     uses();
-    if (graph_.pool().ill_typed) error("an expression was built from operands of the wrong types (E7)");
+    if (graph_.pool().ill_typed) error("E7", "an expression was built from operands of the wrong types");
     return std::move(errors_);
   }
 
  private:
-  void error(std::string text) { errors_.push_back(std::move(text)); }
+  void error(std::string_view rule, std::string text, OpId op = {}) { errors_.push_back({rule, op, std::move(text)}); }
 
   // Places are words for messages: made for those alone.
   template <class Place>
-  void report(const Place& place, const std::vector<std::string>& problems) {
-    for (const std::string& p : problems) errors_.push_back(place() + p);
+  void report(const Place& place, OpId op, const std::vector<Violation>& problems) {
+    for (const Violation& p : problems) error(p.rule, place() + p.text, op);
   }
 
   void define(ValueId v) {
     const Value& value = graph_.value(v);
-    if (defined_[v.value]) error(fmt::format("%{} is defined twice (G1)", value.name));
+    if (defined_[v.value]) error("G1", fmt::format("%{} is defined twice", value.name));
     defined_[v.value] = true;
     if (value.name.empty() || !names_.insert(value.name).second) {  // G2
-      error(fmt::format("the name '{}' is empty or taken (G2)", value.name));
+      error("G2", fmt::format("the name '{}' is empty or taken", value.name));
     }
-    std::vector<std::string> problems;
+    std::vector<Violation> problems;
     for (ExprRef d : value.type.dims) check_size(graph_, d, Scalar::i64, "dim", problems);  // G5
-    report([&] { return fmt::format("%{}: ", value_name(value.name)); }, problems);
+    report([&] { return fmt::format("%{}: ", value_name(value.name)); }, value.def, problems);
   }
 
   void inputs() {
@@ -64,15 +64,15 @@ class Verifier {
     std::set<std::string> seen;
     for (const SymbolSource& s : graph_.symbols) {  // G4
       if (s.name.empty() || is_reserved_name(s.name) || !seen.insert(s.name).second) {
-        error(fmt::format("symbol '{}': the name is empty, taken or reserved (G4)", s.name));
+        error("G4", fmt::format("symbol '{}': the name is empty, taken or reserved", s.name));
       }
       const bool exists = s.input < graph_.inputs().size() &&
                           s.axis < graph_.value(graph_.inputs()[s.input]).type.rank();
       if (!exists) {
-        error(fmt::format("symbol '{}': input {} has no axis {} (G4)", s.name, s.input, s.axis));
+        error("G4", fmt::format("symbol '{}': input {} has no axis {}", s.name, s.input, s.axis));
       } else if (graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] !=
                  graph_.pool().symbol(s.name)) {
-        error(fmt::format("symbol '{}': axis {} of input {} is not that symbol (G4)", s.name,
+        error("G4", fmt::format("symbol '{}': axis {} of input {} is not that symbol", s.name,
                           s.axis, s.input));
       }
     }
@@ -87,33 +87,33 @@ class Verifier {
   void op(OpId o) {
     const Op& op = graph_.op(o);
     const auto place = [&] { return place_of(graph_, op); };
-    if (op.erased) error(place() + "is erased but still in order (G1)");
+    if (op.erased) error("G1", place() + "is erased but still in order", o);
     for (ValueId v : op.operands) {
-      if (v.value >= defined_.size()) return error(place() + "an operand does not exist (G1)");
+      if (v.value >= defined_.size()) return error("G1", place() + "an operand does not exist", o);
       if (!defined_[v.value]) {  // G1
-        error(fmt::format("{}operand %{} is not defined before this use (G1)", place(),
-                          value_name(graph_.value(v).name)));
+        error("G1", fmt::format("{}operand %{} is not defined before this use", place(),
+                          value_name(graph_.value(v).name)), o);
       }
     }
     const size_t before = errors_.size();
     for (ValueId v : op.results) {
       if (graph_.value(v).def != o)
-        error(place() + "a result does not name this op as its definition (G1)");
+        error("G1", place() + "a result does not name this op as its definition", o);
       define(v);
     }
     if (errors_.size() != before) return;  // the op's rules read these types
-    std::vector<std::string> problems;
+    std::vector<Violation> problems;
     check_op(graph_, op, problems);
-    report(place, problems);
+    report(place, o, problems);
   }
 
   void outputs() {
     std::set<std::string> seen;
     for (const Graph::Output& output : graph_.outputs) {  // G3
       if (!seen.insert(output.name).second)
-        error(fmt::format("two outputs are called '{}' (G3)", output.name));
+        error("G3", fmt::format("two outputs are called '{}'", output.name));
       if (output.value.value >= defined_.size() || !defined_[output.value.value]) {
-        error(fmt::format("output '{}' is not computed (G3)", output.name));
+        error("G3", fmt::format("output '{}' is not computed", output.name));
       }
     }
   }
@@ -139,7 +139,7 @@ class Verifier {
       std::sort(kept.begin(), kept.end());
       std::sort(begin, end);
       if (!std::equal(kept.begin(), kept.end(), begin, end))
-        error(fmt::format("the use list of %{} is out of date (G6)",
+        error("G6", fmt::format("the use list of %{} is out of date",
                           value_name(graph_.value(ValueId{v}).name)));
     }
   }
@@ -147,11 +147,13 @@ class Verifier {
   const Graph& graph_;
   std::vector<bool> defined_;
   std::unordered_set<std::string_view> names_;  // of the graph's values
-  std::vector<std::string> errors_;
+  std::vector<Violation> errors_;
 };
 
 }  // namespace
 
-std::vector<std::string> verify(const Graph& graph) { return Verifier(graph).run(); }
+std::string to_string(const Violation& v) { return fmt::format("{} ({})", v.text, v.rule); }
+
+std::vector<Violation> verify(const Graph& graph) { return Verifier(graph).run(); }
 
 }  // namespace tfcc::ir

@@ -54,44 +54,44 @@ void assume(ExprRef c, bool truth, std::vector<ExprRef>& out) {
 class ExprChecker {
  public:
   ExprChecker(const Graph& graph, const Op& op, const ExprPlace& place,
-              std::vector<std::string>& problems)
+              std::vector<Violation>& problems)
       : graph_(graph), op_(op), place_(place), problems_(problems) {}
 
   void run(ExprRef e) {
-    if (e->pool != &graph_.pool()) return problem("belongs to another pool (E1)");
+    if (e->pool != &graph_.pool()) return problem("E1", "belongs to another pool");
     const size_t before = problems_.size();
     for_each_node(e, [&](ExprRef n) { node(n); });
     if (problems_.size() == before) loads(e);
   }
 
  private:
-  void problem(std::string_view text) {
-    problems_.push_back(fmt::format("{}: {}", place_.attribute, text));
+  void problem(std::string_view rule, std::string_view text) {
+    problems_.push_back({rule, {}, fmt::format("{}: {}", place_.attribute, text)});
   }
 
   void node(ExprRef n) {
     switch (n->kind) {
       case ExprKind::index:  // E2
         if (n->value < 0 || static_cast<size_t>(n->value) >= place_.extents.size()) {
-          problem(fmt::format("index variable {} of {} (E2)", n->value, place_.extents.size()));
+          problem("E2", fmt::format("index variable {} of {}", n->value, place_.extents.size()));
         } else if (n->args[0] != place_.extents[n->value]) {
-          problem(fmt::format("index variable {} ranges over {}, not {} (E2)", n->value,
+          problem("E2", fmt::format("index variable {} ranges over {}, not {}", n->value,
                               print(n->args[0]), print(place_.extents[n->value])));
         }
         break;
       case ExprKind::symbol:  // E5
         if (std::none_of(graph_.symbols.begin(), graph_.symbols.end(),
                          [&](const auto& s) { return s.name == n->name; })) {
-          problem(fmt::format("unknown symbol '{}' (E5)", n->name));
+          problem("E5", fmt::format("unknown symbol '{}'", n->name));
         }
         break;
       case ExprKind::param:  // E5
         if (!place_.has_param || n->name != "s")
-          problem(fmt::format("unknown parameter '{}' (E5)", n->name));
+          problem("E5", fmt::format("unknown parameter '{}'", n->name));
         break;
       case ExprKind::bounded:  // G7
         if (n->value < 0 || static_cast<size_t>(n->value) >= graph_.flags.size()) {
-          problem(fmt::format("flag {} has no message (G7)", n->value));
+          problem("G7", fmt::format("flag {} has no message", n->value));
         }
         break;
       case ExprKind::load:
@@ -105,15 +105,15 @@ class ExprChecker {
   void load(ExprRef n) {
     if (n->value < static_cast<int64_t>(place_.first_slot) ||
         static_cast<size_t>(n->value) >= op_.operands.size()) {
-      return problem(fmt::format("load of operand {} of {} (E3)", n->value, op_.operands.size()));
+      return problem("E3", fmt::format("load of operand {} of {}", n->value, op_.operands.size()));
     }
     const Value& v = graph_.value(op_.operands[n->value]);
     if (n->args.size() != v.type.rank()) {  // E3
-      problem(fmt::format("load of %{} with {} indices, its rank is {} (E3)", value_name(v.name),
+      problem("E3", fmt::format("load of %{} with {} indices, its rank is {}", value_name(v.name),
                           n->args.size(), v.type.rank()));
     } else if (n->type != scalar_of(v.type.dtype) ||
                (n->type == Scalar::i64 && n->dtype != v.type.dtype)) {
-      problem(fmt::format("load of %{} in another type than its own (E3)", value_name(v.name)));
+      problem("E3", fmt::format("load of %{} in another type than its own", value_name(v.name)));
     }
   }
 
@@ -150,7 +150,7 @@ class ExprChecker {
     if (pending_.count(n) && (--steps_ < 0 || !all_in_range(n, assumed))) {
       pending_.erase(n);
       const Value& v = graph_.value(op_.operands[n->value]);
-      problem(fmt::format("load {} may leave %{} : {}; guard it with a select or bounded() (E4)",
+      problem("E4", fmt::format("load {} may leave %{} : {}; guard it with a select or bounded()",
                           print(n), value_name(v.name), to_string(v.type)));
     }
     if (n->kind != ExprKind::select) {
@@ -168,7 +168,7 @@ class ExprChecker {
   const Graph& graph_;
   const Op& op_;
   const ExprPlace& place_;
-  std::vector<std::string>& problems_;
+  std::vector<Violation>& problems_;
   std::unordered_set<ExprRef> pending_, holds_pending_;
   int steps_ = kGuardSteps;
 };
@@ -176,12 +176,11 @@ class ExprChecker {
 }  // namespace
 
 void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
-                std::vector<std::string>& problems) {
+                std::vector<Violation>& problems) {
   for (size_t a = place.first_slot; a < op.operands.size(); ++a) {  // E6
     if (std::find(op.operands.begin() + place.first_slot, op.operands.begin() + a, op.operands[a]) !=
         op.operands.begin() + a) {
-      problems.push_back(fmt::format("operand %{} is given twice (E6)",
-                                     value_name(graph.value(op.operands[a]).name)));
+      problems.push_back({"E6", {}, fmt::format("operand %{} is given twice", value_name(graph.value(op.operands[a]).name))});
     }
   }
   ExprChecker(graph, op, place, problems).run(e);
@@ -190,16 +189,15 @@ void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& pl
 std::string body_problem(const Graph& graph, ExprRef free, const std::vector<ExprRef>& extents, bool has_param) {
   const Captured c = capture(free);
   Op op{OpKind::pointwise, c.operands, {}, {}, {}};
-  std::vector<std::string> problems;
+  std::vector<Violation> problems;
   check_expr(graph, op, c.body, {"body", extents, 0, has_param}, problems);
-  return problems.empty() ? "" : problems[0];
+  return problems.empty() ? "" : to_string(problems[0]);
 }
 
 void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,
-                std::vector<std::string>& problems) {
+                std::vector<Violation>& problems) {
   if (!e || e->type != type || e->pool != &graph.pool()) {
-    return problems.push_back(
-        fmt::format("{}: missing, of a wrong type or of another pool (G5)", what));
+    return problems.push_back({"G5", {}, fmt::format("{}: missing, of a wrong type or of another pool", what)});
   }
   for_each_node(e, [&](ExprRef n) {
     const bool foreign =
@@ -208,8 +206,7 @@ void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view wha
                          std::none_of(graph.symbols.begin(), graph.symbols.end(),
                                       [&](const auto& s) { return s.name == n->name; });
     if (foreign || unknown)
-      problems.push_back(
-          fmt::format("{}: {} is not over the symbols of the graph (G5)", what, print(e)));
+      problems.push_back({"G5", {}, fmt::format("{}: {} is not over the symbols of the graph", what, print(e))});
   });
 }
 

@@ -16,71 +16,69 @@ using Dims = std::vector<ExprRef>;
 struct Rules {
   const Graph& graph;
   const Op& op;
-  std::vector<std::string>& problems;
+  std::vector<Violation>& problems;
 
   const Type& in(size_t i) const { return graph.value(op.operands[i]).type; }
   const Type& out(size_t i = 0) const { return graph.value(op.results[i]).type; }
   ExprRef last(const Type& t) const { return t.dims.back(); }
 
-  bool require(bool condition, std::string_view text) {
-    if (!condition) problems.emplace_back(text);
+  bool require(bool condition, std::string_view rule, std::string_view text) {
+    if (!condition) problems.push_back({rule, {}, std::string(text)});
     return condition;
   }
   bool counts(size_t least, size_t most, std::string_view label) {
     const bool ok =
         op.operands.size() >= least && op.operands.size() <= most && op.results.size() == 1;
-    return require(ok, fmt::format("has {} operands and {} results ({})", op.operands.size(),
-                                   op.results.size(), label));
+    return require(ok, label, fmt::format("has {} operands and {} results", op.operands.size(), op.results.size()));
   }
   /// Operand i is a vector of reals over the last axis of operand 0.
   void vector_operand(size_t i, std::string_view label) {
     const bool ok = is_float(in(i).dtype) && in(i).dims == Dims{last(in(0))};
-    require(ok, fmt::format("operand {} is {}, not a vector of reals over {} ({})", i,
-                            to_string(in(i)), print(last(in(0))), label));
+    require(ok, label, fmt::format("operand {} is {}, not a vector of reals over {}", i, to_string(in(i)), print(last(in(0)))));
   }
 };
 
 void check_constant(Rules r) {
   if (!r.require(r.op.operands.empty() && r.op.results.size() == 1,
-                 "has one result and no operand (K1)"))
+                 "K1", "has one result and no operand"))
     return;
   const Constant& c = r.op.as<ConstantAttrs>().constant;
   Dims dims;
   for (int64_t d : c.result_dims()) dims.push_back(r.graph.pool().integer(d));
-  r.require(r.out() == Type{c.result_dtype(), dims}, "the recipe gives another type (K2)");
+  r.require(r.out() == Type{c.result_dtype(), dims}, "K2", "the recipe gives another type");
   const uint64_t size = static_cast<uint64_t>(c.element_count()) * size_of(c.dtype);
   switch (c.source) {
     case Constant::Source::bytes:
-      r.require(c.bytes && c.bytes->size() == size, "has not the bytes of its type (K3)");
+      r.require(c.bytes && c.bytes->size() == size, "K3", "has not the bytes of its type");
       break;
     case Constant::Source::file:
-      r.require(c.file != nullptr, "names no file (K3)");
+      r.require(c.file != nullptr, "K3", "names no file");
       break;
     case Constant::Source::concat:
-      r.require(!c.parts.empty(), "joins nothing (K3)");
+      r.require(!c.parts.empty(), "K3", "joins nothing");
       break;
     case Constant::Source::random:
-      r.require(is_float(c.dtype), "only reals can be random (K3)");
+      r.require(is_float(c.dtype), "K3", "only reals can be random");
       break;
   }
 }
 
 void check_pointwise(Rules r) {
   ExprRef body = r.op.as<PointwiseAttrs>().body;
-  if (!r.require(r.op.results.size() == 1 && body, "has one result and a body (P1)")) return;
+  if (!r.require(r.op.results.size() == 1 && body, "P1", "has one result and a body")) return;
   r.require(body->type == scalar_of(r.out().dtype),
-            "the type of the body is not that of the result (P2)");
+            "P2", "the type of the body is not that of the result");
   check_expr(r.graph, r.op, body, {"body", r.out().dims}, r.problems);
 }
 
 void check_reduce(Rules r) {
   const auto& a = r.op.as<ReduceAttrs>();
   if (!r.require(r.op.results.size() == 1 && a.body && !a.extents.empty(),
-                 "has one result, a body and extents (R1)"))
+                 "R1", "has one result, a body and extents"))
     return;
   r.require(a.body->type == scalar_of(r.out().dtype) && a.body->type != Scalar::boolean,
-            "the type of the body is not that of the result, or boolean (R2)");
-  r.require(a.kind != ReduceKind::mean || is_float(r.out().dtype), "a mean needs reals (R3)");
+            "R2", "the type of the body is not that of the result, or boolean");
+  r.require(a.kind != ReduceKind::mean || is_float(r.out().dtype), "R3", "a mean needs reals");
   Dims extents = r.out().dims;
   for (ExprRef e : a.extents) {
     check_size(r.graph, e, Scalar::i64, "extents", r.problems);
@@ -93,8 +91,8 @@ void check_cumsum(Rules r) {
   if (!r.counts(1, 1, "U1")) return;
   const int64_t axis = r.op.as<CumsumAttrs>().axis;
   r.require(r.in(0) == r.out() && r.out().dtype != DType::boolean,
-            "operand and result differ, or are boolean (U2)");
-  r.require(axis >= 0 && axis < static_cast<int64_t>(r.out().rank()), "no such axis (U3)");
+            "U2", "operand and result differ, or are boolean");
+  r.require(axis >= 0 && axis < static_cast<int64_t>(r.out().rank()), "U3", "no such axis");
 }
 
 /// Leading dims of a product: equal, or 1 on one side.
@@ -117,24 +115,24 @@ void check_matmul(Rules r) {
   const bool reals = is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype);
   const bool integers = is_integer(a.dtype) && is_integer(b.dtype) &&
                         (out.dtype == DType::i32 || out.dtype == DType::i64);
-  r.require(reals || integers, "operands must be reals of one type, or integers (C2)");
+  r.require(reals || integers, "C2", "operands must be reals of one type, or integers");
   r.require(!integers || (attrs.alpha == 1 && r.op.operands.size() == 2),
-            "a product of integers has no alpha and no bias (C8)");
+            "C8", "a product of integers has no alpha and no bias");
   if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2,
-                 "ranks must be at least 2 (C3)"))
+                 "C3", "ranks must be at least 2"))
     return;
   ExprRef m = a.dims[a.rank() - (attrs.trans_a ? 1 : 2)],
           ka = a.dims[a.rank() - (attrs.trans_a ? 2 : 1)];
   ExprRef n = b.dims[b.rank() - (attrs.trans_b ? 2 : 1)],
           kb = b.dims[b.rank() - (attrs.trans_b ? 1 : 2)];
-  r.require(ka == kb, fmt::format("inner dims {} and {} differ (C4)", print(ka), print(kb)));
+  r.require(ka == kb, "C4", fmt::format("inner dims {} and {} differ", print(ka), print(kb)));
   r.require(out.dims[out.rank() - 2] == m && out.dims.back() == n,
-            "the result is not [..., m, n] (C5)");
+            "C5", "the result is not [..., m, n]");
   r.require(broadcasts(a.dims, b.dims, out.dims),
-            "leading dims do not broadcast to the result's (C6)");
+            "C6", "leading dims do not broadcast to the result's");
   if (r.op.operands.size() == 3) {
     r.require(is_float(r.in(2).dtype) && r.in(2).dims == Dims{n},
-              "the bias is not a vector of n reals (C7)");
+              "C7", "the bias is not a vector of n reals");
   }
 }
 
@@ -142,7 +140,7 @@ void check_matmul(Rules r) {
 bool keeps_shape(Rules& r, std::string_view label) {
   return r.require(is_float(r.in(0).dtype) && is_float(r.out().dtype) && r.in(0).rank() >= 1 &&
                        r.in(0).dims == r.out().dims,
-                   fmt::format("operand 0 and the result must be reals of one shape ({})", label));
+                   label, "operand 0 and the result must be reals of one shape");
 }
 
 void check_softmax(Rules r) {
@@ -163,32 +161,32 @@ void check_residual_norm(Rules r) {
   const auto& a = r.op.as<ResidualNormAttrs>();
   const bool ok = r.op.operands.size() == 3u + a.has_beta + a.has_bias &&
                   (r.op.results.size() == 1 || r.op.results.size() == 2);
-  if (!r.require(ok, "the number of operands or results does not match its attributes (N1)"))
+  if (!r.require(ok, "N1", "the number of operands or results does not match its attributes"))
     return;
   if (!keeps_shape(r, "N2")) return;
   r.require(is_float(r.in(1).dtype) && r.in(1).dims == r.in(0).dims,
-            "x and residual differ in shape (N2)");
+            "N2", "x and residual differ in shape");
   if (r.op.results.size() == 2)
     r.require(is_float(r.out(1).dtype) && r.out(1).dims == r.in(0).dims,
-              "the sum has another shape (N2)");
+              "N2", "the sum has another shape");
   for (size_t i = 2; i < r.op.operands.size(); ++i) r.vector_operand(i, "N3");
-  r.require(a.kind == NormKind::layer || !a.has_beta, "an rms norm has no beta (N4)");
+  r.require(a.kind == NormKind::layer || !a.has_beta, "N4", "an rms norm has no beta");
 }
 
 void check_rope(Rules r) {
   const auto& a = r.op.as<RopeAttrs>();
   if (!r.counts(3, 3, "O1") || !keeps_shape(r, "O2")) return;
-  const auto width = r.in(0).rank() == 3 ? as_int(r.in(0).dims[2]) : std::nullopt;
-  if (!r.require(width && a.heads > 0 && *width % a.heads == 0, "x is not [B, S, heads * d] (O2)")) return;
-  const bool fits = a.rotary > 0 && a.rotary % 2 == 0 && a.rotary <= *width / a.heads;
-  if (!r.require(fits, "rotary is odd or larger than a head (O3)")) return;
+  const int64_t width = r.in(0).rank() == 3 ? as_int(r.in(0).dims[2]).value_or(-1) : -1;
+  if (!r.require(width >= 0 && a.heads > 0 && width % a.heads == 0, "O2", "x is not [B, S, heads * d]")) return;
+  const bool fits = a.rotary > 0 && a.rotary % 2 == 0 && a.rotary <= width / a.heads;
+  if (!r.require(fits, "O3", "rotary is odd or larger than a head")) return;
   const auto& x = r.in(0).dims;
   for (size_t i = 1; i < 3; ++i) {
     const auto& t = r.in(i).dims;
     const bool shape = t.size() == 3 && (t[0] == x[0] || is_int(t[0], 1)) && t[1] == x[1] &&
                        (is_int(t[2], a.rotary) || is_int(t[2], a.rotary / 2));
     r.require(shape && is_float(r.in(i).dtype) && t == r.in(1).dims,
-              "cos and sin are not real tables of [B, S, rotary / 2] or [B, S, rotary] (O4)");
+              "O4", "cos and sin are not real tables of [B, S, rotary / 2] or [B, S, rotary]");
   }
 }
 
@@ -196,21 +194,21 @@ void check_pointwise_norm(Rules r) {
   const auto& a = r.op.as<PointwiseNormAttrs>();
   const bool ok = r.op.operands.size() >= 1u + a.has_beta &&
                   (r.op.results.size() == 1 || r.op.results.size() == 2);
-  if (!r.require(ok, "the number of operands or results does not match its attributes (W1)"))
+  if (!r.require(ok, "W1", "the number of operands or results does not match its attributes"))
     return;
   bool wide = false;
   for (size_t i = 0; i < r.op.results.size(); ++i) {
     const Type& t = r.out(i);
     wide = wide || t.dtype == DType::f64;
     if (!r.require(is_float(t.dtype) && t.rank() >= 1 && t.dims == r.out().dims,
-                   "the results must be reals of one shape (W2)"))
+                   "W2", "the results must be reals of one shape"))
       return;
   }
   for (size_t i = 0; i < 1u + a.has_beta; ++i) r.vector_operand(i, "W3");
-  r.require(a.kind == NormKind::layer || !a.has_beta, "an rms norm has no beta (W4)");
-  if (!r.require(a.body, "a body is missing (W2)")) return;
+  r.require(a.kind == NormKind::layer || !a.has_beta, "W4", "an rms norm has no beta");
+  if (!r.require(a.body, "W2", "a body is missing")) return;
   r.require(a.body->type == (wide ? Scalar::f64 : Scalar::f32),
-            "the body has another scalar type than the results (W2)");
+            "W2", "the body has another scalar type than the results");
   check_expr(r.graph, r.op, a.body, {"body", r.out().dims, 1u + a.has_beta}, r.problems);
 }
 
@@ -231,44 +229,44 @@ bool has_key_padding(ExprRef visible) {
 void check_attention(Rules r) {
   const auto& a = r.op.as<AttentionAttrs>();
   if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1,
-                 "needs q, k, v and one result (A1)"))
+                 "A1", "needs q, k, v and one result"))
     return;
   const Type &q = r.in(0), &k = r.in(1), &v = r.in(2), &out = r.out();
   const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3 && out.rank() == 3;
   const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype &&
                      q.dtype == v.dtype && is_float(out.dtype);
   if (!r.require(ranks && reals,
-                 "q, k, v must be of rank 3 and of one type, f32, f16 or bf16 (A2)"))
+                 "A2", "q, k, v must be of rank 3 and of one type, f32, f16 or bf16"))
     return;
   r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1],
-            "batch or key counts differ (A3)");
+            "A3", "batch or key counts differ");
   const auto q_width = as_int(q.dims[2]), k_width = as_int(k.dims[2]), v_width = as_int(v.dims[2]);
   const bool heads = a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0;
   const bool widths = heads && q_width && k_width && v_width && *q_width % a.heads == 0 &&
                       *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
-  if (!r.require(widths, "heads, kv_heads and the widths of q, k, v do not fit (A4)")) return;
+  if (!r.require(widths, "A4", "heads, kv_heads and the widths of q, k, v do not fit")) return;
   ExprRef width = r.graph.pool().integer(*v_width / a.kv_heads * a.heads);
   r.require(out.dims == Dims{q.dims[0], q.dims[1], width},
-            "the result is not [B, Sq, heads * dv] (A5)");
+            "A5", "the result is not [B, Sq, heads * dv]");
   const Dims extents = {q.dims[0], r.graph.pool().integer(a.heads), q.dims[1], k.dims[1]};
-  if (r.require(a.score && a.score->type == Scalar::f32, "the score is missing or not f32 (A6)")) {
+  if (r.require(a.score && a.score->type == Scalar::f32, "A6", "the score is missing or not f32")) {
     check_expr(r.graph, r.op, a.score, {"score", extents, 3, true}, r.problems);
   }
   if (a.visible &&
-      r.require(a.visible->type == Scalar::boolean, "visible is not a condition (A6)")) {
+      r.require(a.visible->type == Scalar::boolean, "A6", "visible is not a condition")) {
     check_expr(r.graph, r.op, a.visible, {"visible", extents, 3}, r.problems);
   }
-  r.require(!a.causal || a.visible, "causal needs a visible that implies it (A7)");
+  r.require(!a.causal || a.visible, "A7", "causal needs a visible that implies it");
   const bool windows = a.window_left || a.window_right;
   r.require(!windows || (a.visible && a.window_left.value_or(0) >= 0 && a.window_right.value_or(0) >= 0),
-            "a window is negative or has no visible that implies it (A7)");
+            "A7", "a window is negative or has no visible that implies it");
   r.require(!a.key_padding || (a.visible && has_key_padding(a.visible)),
-            "key_padding needs a conjunct of visible over b and j alone (A7)");
+            "A7", "key_padding needs a conjunct of visible over b and j alone");
 }
 
 }  // namespace
 
-void check_op(const Graph& graph, const Op& op, std::vector<std::string>& problems) {
+void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems) {
   Rules r{graph, op, problems};
   switch (op.kind) {
     case OpKind::constant:

@@ -62,7 +62,8 @@ Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<s
     reports.back().pass = name;
     for (ir::OpId o : graph.order()) ir::merge_operands(graph, o);  // two operands may have become one value
     graph.clean();
-    std::vector<std::string> broken = ir::verify(graph);
+    std::vector<std::string> broken;
+    for (const ir::Violation& v : ir::verify(graph)) broken.push_back(to_string(v));
     // What overflowed may be an attempt that came to nothing; where something was rewritten, it may be in the graph.
     if (graph.pool().overflowed && reports.back().rewrites > 0) broken.push_back("an integer does not fit 64 bits, or is too large an expression");
     graph.pool().ill_typed = graph.pool().overflowed = false;

@@ -140,7 +140,7 @@ std::string run_case(const std::string& where, const Case& c, const std::vector<
   auto before = tfcc::ir::parse(c.input, where);
   if (!before) return fail(where, before.error().message), c.expected;
   const auto broken = verify(*before);
-  if (!broken.empty()) return fail(where, "the input graph: " + broken[0]), c.expected;
+  if (!broken.empty()) return fail(where, "the input graph: " + to_string(broken[0])), c.expected;
   auto after = tfcc::ir::parse(c.input, where);
   auto reports = tfcc::passes::run_passes(*after, passes);
   if (!reports) return fail(where, reports.error().message), c.expected;

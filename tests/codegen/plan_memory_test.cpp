@@ -161,7 +161,7 @@ TEST(PlanMemory, NothingLiveSharesMemory) {
     SCOPED_TRACE(text);
     auto graph = ir::parse(text);
     ASSERT_TRUE(graph) << graph.error().message;
-    for (const std::string& problem : ir::verify(*graph)) FAIL() << problem;
+    for (const ir::Violation& problem : ir::verify(*graph)) FAIL() << to_string(problem);
     for (Family family : {Family::cpu, Family::cuda}) {
       WeightPool weights;
       auto lowered = lower(*graph, family, weights);

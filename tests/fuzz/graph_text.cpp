@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text = print(*graph);
   const auto again = tfcc::ir::parse(text);
   if (!again) broken(again.error().message.c_str(), text);
-  if (const auto problems = verify(*again); !problems.empty()) broken(problems[0].c_str(), text);
+  if (const auto problems = verify(*again); !problems.empty()) broken(to_string(problems[0]).c_str(), text);
   if (print(*again) != text) broken("prints differently the second time", text + print(*again));
   return 0;
 }

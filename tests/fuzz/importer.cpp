@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto graph = tfcc::frontend::import_onnx(*model);
   if (!graph) return 0;
   if (const auto problems = verify(*graph); !problems.empty()) {
-    std::fprintf(stderr, "imported, but not well formed: %s\n", problems[0].c_str());
+    std::fprintf(stderr, "imported, but not well formed: %s\n", to_string(problems[0]).c_str());
     std::abort();
   }
   return 0;

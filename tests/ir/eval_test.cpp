@@ -27,7 +27,7 @@ Graph graph_of(const std::string& text) {
   auto g = parse(text);
   EXPECT_TRUE(g) << g.error().message;
   if (!g) return Graph();
-  for (const std::string& problem : verify(*g)) ADD_FAILURE() << problem;
+  for (const Violation& problem : verify(*g)) ADD_FAILURE() << to_string(problem);
   return *std::move(g);
 }
 

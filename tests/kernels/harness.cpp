@@ -173,8 +173,8 @@ std::optional<ir::Graph> graph_of(const Case& c, const Where& where) {
     ADD_FAILURE() << g.error().message << "\n" << c.text;
     return std::nullopt;
   }
-  for (const std::string& problem : ir::verify(*g)) {
-    ADD_FAILURE() << problem << "\n" << c.text;
+  for (const ir::Violation& problem : ir::verify(*g)) {
+    ADD_FAILURE() << to_string(problem) << "\n" << c.text;
     return std::nullopt;
   }
   const bool widen = c.widen_on_cpu && where.family == codegen::Family::cpu;

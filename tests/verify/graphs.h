@@ -27,7 +27,7 @@ graph @mlp(%x: f32[B,S,8], %w1: f32[8,16], %b1: f32[16], %w2: f32[16,8], %g: f32
 inline ir::Graph parsed(const std::string& text) {
   auto graph = ir::parse(text);
   EXPECT_TRUE(graph) << (graph ? "" : graph.error().message);
-  EXPECT_EQ(ir::verify(*graph), std::vector<std::string>{});
+  EXPECT_TRUE(ir::verify(*graph).empty());
   for (ir::OpId o : graph->order()) graph->op(o).origin = "node of " + graph->value(graph->result(o)).name;
   return *std::move(graph);
 }

@@ -67,7 +67,7 @@ Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* re
     TFCC_TRY_VOID(std::move(noted));
     if (const auto broken = ir::verify(graph); !broken.empty()) {  // what passes and code generation rely on
       return Error{ErrorCode::bad_file,
-                   fmt::format("{}: {}{}", path, broken[0],
+                   fmt::format("{}: {}{}", path, to_string(broken[0]),
                                broken.size() > 1 ? fmt::format(" (and {} more)", broken.size() - 1) : "")};
     }
     for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
