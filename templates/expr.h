@@ -103,12 +103,14 @@ TFCC_FN bool flt(f32 a, f32 b) { return (a < b) & are_numbers(a, b); }
 TFCC_FN bool fle(f32 a, f32 b) { return (a <= b) & are_numbers(a, b); }
 TFCC_FN f32 fmin_(f32 a, f32 b) {
   f32 r;
-  asm("{.reg .pred p; setp.lt.f32 p, %1, %2; selp.f32 %0, %1, %2, p; setp.nan.f32 p, %1, %1; selp.f32 %0, %1, %0, p;}" : "=&f"(r) : "f"(a), "f"(b));
+  asm("{.reg .pred p; .reg .f32 t; setp.lt.f32 p, %1, %2; selp.f32 %0, %1, %2, p; add.f32 t, %1, %2; setp.nan.f32 p, %1, %2; selp.f32 %0, t, %0, p;}"
+      : "=&f"(r) : "f"(a), "f"(b));
   return r;
 }
 TFCC_FN f32 fmax_(f32 a, f32 b) {
   f32 r;
-  asm("{.reg .pred p; setp.gt.f32 p, %1, %2; selp.f32 %0, %1, %2, p; setp.nan.f32 p, %1, %1; selp.f32 %0, %1, %0, p;}" : "=&f"(r) : "f"(a), "f"(b));
+  asm("{.reg .pred p; .reg .f32 t; setp.gt.f32 p, %1, %2; selp.f32 %0, %1, %2, p; add.f32 t, %1, %2; setp.nan.f32 p, %1, %2; selp.f32 %0, t, %0, p;}"
+      : "=&f"(r) : "f"(a), "f"(b));
   return r;
 }
 #endif

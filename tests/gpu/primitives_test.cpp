@@ -82,7 +82,7 @@ TEST(Primitives, SurviveTheAssembler) {
       const std::string text = fmt::format(fmt::runtime(use), magnitude);
       EXPECT_EQ(apply("f32", "f32", text, x, y), (std::vector<double>{2, 1, 1, 1, 1, 1})) << text;
     }
-    for (const char* use : {"fmin_({0}, 0.0f)", "fmin_({0}, -1.0f)", "fmax_(-({0}), 1.0f)"}) {
+    for (const char* use : {"fmin_({0}, 0.0f)", "fmin_({0}, -1.0f)", "fmin_(-1.5f, {0})", "fmax_(-({0}), 1.0f)", "fmax_(1.0f, -({0}))"}) {
       const std::string text = fmt::format(fmt::runtime(use), magnitude);
       const std::vector<double> r = apply("f32", "f32", text, x, y);
       EXPECT_TRUE(std::isnan(r[0])) << text;
