@@ -153,6 +153,14 @@ TEST(Inspect, kernels_have_names_of_their_own) {
   expect_refused([](pb::Manifest& m) { m.mutable_plans(0)->mutable_kernels(1)->set_name("one"); }, "two kernels are named 'one'");
 }
 
+TEST(Inspect, lengths_are_few) {
+  expect_refused(
+      [](pb::Manifest& m) {
+        for (int64_t n = 1; n <= 65; ++n) m.mutable_plans(0)->add_lengths(n);
+      },
+      "a plan has more than 64 lengths");
+}
+
 TEST(Inspect, long_names_are_not_used_without_end) {
   expect_refused(
       [](pb::Manifest& m) {
