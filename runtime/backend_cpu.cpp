@@ -14,6 +14,7 @@
 #include <map>
 
 #include "runtime/backend.h"
+#include "runtime/cpu/fork_guard.h"
 #include "runtime/cpu/plugin.h"
 
 #ifndef MFD_EXEC
@@ -45,6 +46,17 @@ std::string folder_of_executable() {
   return text.substr(0, text.find_last_of('/') + 1);
 }
 
+// A child of fork() that another thread's dlopen() fell into would wait for the loader's lock for ever.
+void* open_library(const std::string& path) {
+  cpu::ForkGuard guard;
+  return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+void close_library(void* library) {
+  cpu::ForkGuard guard;
+  dlclose(library);
+}
+
 // Opened once and kept: threads and what it registers for fork() outlive any model.
 Result<const TfccCpuApi*> open_plugin() {
   std::string own = folder_of(reinterpret_cast<const void*>(&open_plugin));
@@ -55,7 +67,7 @@ Result<const TfccCpuApi*> open_plugin() {
         std::string(kPlugin)}) {
     bool plain_name = path.find('/') == std::string::npos;
     if (!plain_name && access(path.c_str(), F_OK) != 0) continue;
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* library = open_library(path);
     if (library == nullptr) {
       if (error.empty()) error = last_dl_error();
       continue;
@@ -87,7 +99,7 @@ class CodeObject {
   CodeObject(const CodeObject&) = delete;
   CodeObject& operator=(const CodeObject&) = delete;
   ~CodeObject() {
-    if (library_ != nullptr) dlclose(library_);
+    if (library_ != nullptr) close_library(library_);
     if (fd_ >= 0) close(fd_);
   }
 
@@ -136,7 +148,7 @@ class CodeObject {
   }
 
   Result<void> open(const std::string& path) {
-    library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    library_ = open_library(path);
     if (library_ == nullptr) return Error{ErrorCode::device, last_dl_error()};
     return {};
   }

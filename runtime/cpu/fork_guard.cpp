@@ -19,7 +19,7 @@ void after_in_child() {
   new (&fork_mutex()) std::shared_mutex;
 }
 
-// When the plug-in is opened, before any thread of ours is there. It stays open.
+// When the library is opened, before any thread of ours is there. The plug-in stays open.
 __attribute__((constructor)) void watch_forks() { pthread_atfork(before, after_in_parent, after_in_child); }
 
 }  // namespace
