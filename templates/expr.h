@@ -71,18 +71,19 @@ TFCC_REAL_2(fmod_, math::fmod)
 
 template <class T> TFCC_FN bool fisnan(T x) { return x != x; }
 
-/// The smaller and the larger; a NaN on either side is the result. kInf may be narrower than the other side.
+/// The smaller and the larger, the right one of equal numbers; a NaN on either side is the result. kInf may be narrower than
+/// the other side. Only y is asked for NaN: x != x ? x : x > y ? x : y of |x| and 0 becomes x > 0 ? |x| : 0 in Clang 19.
 template <class A, class B>
 TFCC_FN auto fmin_(A a, B b) {
   using T = decltype(a + b);
   T x = a, y = b;
-  return x != x ? x : y != y ? y : x < y ? x : y;
+  return y != y ? y : x >= y ? y : x;
 }
 template <class A, class B>
 TFCC_FN auto fmax_(A a, B b) {
   using T = decltype(a + b);
   T x = a, y = b;
-  return x != x ? x : y != y ? y : x > y ? x : y;
+  return y != y ? y : x <= y ? y : x;
 }
 
 /// a < b and a <= b where one side is a constant.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The primitives of templates/expr.h on the CPU at the values where they could be wrong.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -84,6 +85,33 @@ TEST_F(ExprPrimitives, SizePrograms) {
     ++compared;
   }
   EXPECT_GT(compared, 300);
+}
+
+// Clang 19 makes x > 0 ? |x| : 0 of a maximum of |x| and 0 that asks |x| for NaN.
+TEST_F(ExprPrimitives, MagnitudesBesideConstants) {
+  CpuKernels k(R"(
+#include "expr.h"
+TFCC_KERNEL(magnitudes) {
+  const f32* x = (const f32*)a[0]; f32* o = (f32*)a[1];
+  for (i64 i = begin; i < end; ++i) {
+    f32 m = fabs_(x[i]);
+    o[i * 6] = fmax_(m, 0.0f); o[i * 6 + 1] = fmax_(0.0f, m); o[i * 6 + 2] = fmin_(-m, 0.0f);
+    o[i * 6 + 3] = fmax_(m, 2.0f); o[i * 6 + 4] = fmin_(m, 2.0f); o[i * 6 + 5] = fmin_(fmax_(m, 0.0f), 6.0f);
+  }
+}
+)");
+  const std::vector<float> x = {-3, 2, 0, -7, -INFINITY, INFINITY, -0.5f, 1e-38f};
+  std::vector<float> o(x.size() * 6);
+  k.run("magnitudes", {}, {x.data(), o.data()}, static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float m = std::fabs(x[i]);
+    const float want[] = {m, m, -m, std::max(m, 2.0f), std::min(m, 2.0f), std::min(m, 6.0f)};
+    for (size_t c = 0; c < 6; ++c) EXPECT_EQ(o[i * 6 + c], want[c]) << "column " << c << " of " << x[i];
+  }
+  const float nan = NAN;
+  std::vector<float> of_nan(6);
+  k.run("magnitudes", {}, {&nan, of_nan.data()}, 1);
+  for (float v : of_nan) EXPECT_TRUE(std::isnan(v));
 }
 
 TEST_F(ExprPrimitives, FloatToInteger) {

@@ -125,7 +125,9 @@ TEST_P(RandomExpressions, CompiledByClang) {
       ++compared;
       bool flagged = false;
       const double want = interpret(f.expr, sample, flagged).r;
-      EXPECT_TRUE(close(got[k], want, f.exact ? 0 : 2e-6)) << print(f.expr) << " is " << want << ", not " << got[k];
+      EXPECT_TRUE(close(got[k], want, f.exact ? 0 : 2e-6)) << print(f.expr) << " is " << want << ", not " << got[k] << " at i0 = " << sample.at[0] << ", i1 = "
+          << sample.at[1] << ", N = " << sample.n << ", %2 = " << sample.truth << ", %0 = " << ::testing::PrintToString(sample.reals)
+          << ", %1 = " << ::testing::PrintToString(sample.ints) << ", %3 = " << ::testing::PrintToString(sample.narrow);
     }
   }
   EXPECT_GT(compared, kPerUnit * kSamples * 3 / 4);
