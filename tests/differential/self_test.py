@@ -75,8 +75,9 @@ def check_kinds(program):
         for stage in (("eval", "imported"), ("eval", "default")):
             results = [found_out(program, c, *stage) for c in cases]
             assert False not in results and True in results, f"{module.__name__}, a lie of {stage}: {results}"
-        result = [found_out(program, c, "run", "default", kernels=True) for c in cases[:2]]
-        assert False not in result, f"{module.__name__}, a lie of kernels: {result}"
+        judged = [c for c in cases if all(r.want or r.same_in_f32 for r in c.runs)]  # also where ONNX Runtime is not installed
+        result = [found_out(program, c, "run", "default", kernels=True) for c in judged[:2]]
+        assert False not in result and True in result, f"{module.__name__}, a lie of kernels: {result}"
         print(f"{module.__name__}: lies are found")
 
 
