@@ -28,7 +28,7 @@ Visibility split(const ir::AttentionAttrs& attrs, ExprRef queries, ExprRef keys)
   for (ExprRef c : conjuncts) {
     const auto band = ir::band_of(c, queries, keys);
     if (band && (band->left ? attrs.window_left == band->size : (attrs.causal ? 0 : attrs.window_right.value_or(-1)) == band->size)) continue;
-    const bool keys_alone = !ir::uses_index(c, 1) && !ir::uses_index(c, 2);
+    const bool keys_alone = !ir::uses_index(c, ir::kHead) && !ir::uses_index(c, ir::kQuery);
     ExprRef& part = keys_alone ? v.live : v.rest;
     part = part ? ir::logical_and(part, c) : c;
   }

@@ -102,9 +102,12 @@ struct PointwiseNormAttrs {
   template <class V> void visit(V&& v) { v("body", body); v("eps", eps); v("has_beta", has_beta); v("kind", kind); }
 };
 
+/// Index variables of an attention's score and visible, by what they count: b, h, i and j.
+enum AttentionIndex : int64_t { kBatch = 0, kHead = 1, kQuery = 2, kKey = 3 };
+
 /// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads / kv_heads).
 /// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and visible load (slot = operand).
-/// Indices: 0 = b, 1 = h, 2 = i, 3 = j. param s is the dot product q.k in f32.
+/// Indices: AttentionIndex. param s is the dot product q.k in f32.
 /// visible: null, or the condition for key j to take part at all; a row without a visible key gives zeros.
 struct AttentionAttrs {
   bool causal = false;       // visible implies j <= i + (Sk - Sq): blocks past the diagonal are skipped

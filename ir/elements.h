@@ -68,7 +68,7 @@ ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices, const 
 std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>& indices,
                                      const std::vector<ExprRef>& to, const std::vector<ExprRef>& from);
 
-/// A condition on the distance of key j (index variable 3) from query i (2) in an attention of these lengths:
+/// A condition on the distance of key j (index variable kKey) from query i (kQuery) in an attention of these lengths:
 /// j >= i + keys - queries - size if `left`, else j <= i + keys - queries + size.
 struct Band {
   bool left;

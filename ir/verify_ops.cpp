@@ -218,7 +218,7 @@ bool has_key_padding(ExprRef visible) {
     bool ok = true, any = false;
     for_each_node(e, [&](ExprRef n) {
       any = any || n->kind == ExprKind::load;
-      ok = ok && !(n->kind == ExprKind::index && (n->value == 1 || n->value == 2));
+      ok = ok && !(n->kind == ExprKind::index && (n->value == kHead || n->value == kQuery));
     });
     return ok && any;
   };

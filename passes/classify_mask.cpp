@@ -131,7 +131,7 @@ class Classifier {
   // Is this condition on a key one on the key alone: data, not positions, and the same for all queries and heads?
   static bool is_of_key(const Choice& c) {
     ExprRef n = c.control.node;
-    return ir::has_loads(n) && !ir::uses_index(n, 1) && !ir::uses_index(n, 2);
+    return ir::has_loads(n) && !ir::uses_index(n, ir::kHead) && !ir::uses_index(n, ir::kQuery);
   }
 
   static Choice with_indices(Choice c, const std::vector<ExprRef>& by) {
@@ -143,7 +143,7 @@ class Classifier {
   bool repeats_key_condition(const Choice& c) {
     if (queries() != keys()) return false;
     return std::any_of(keys_.begin(), keys_.end(), [&](const Choice& other) {
-      return is_of_key(other) && with_indices(other, {nullptr, nullptr, nullptr, at()[2]}) == c;
+      return is_of_key(other) && with_indices(other, {nullptr, nullptr, nullptr, at()[ir::kQuery]}) == c;
     });
   }
 
@@ -174,15 +174,15 @@ class Classifier {
       if (std::all_of(live_.begin(), live_.end(), agrees)) shared_.push_back(c);
     }
     for (const Choice& c : shared_) {
-      if (ir::uses_index(c.control.node, 3)) keys_.push_back(c);
+      if (ir::uses_index(c.control.node, ir::kKey)) keys_.push_back(c);
     }
     for (const Choice& c : shared_) {
-      if (ir::uses_index(c.control.node, 3)) continue;
+      if (ir::uses_index(c.control.node, ir::kKey)) continue;
       if (!repeats_key_condition(c)) return miss("a condition masks whole rows");
       queries_.push_back(c);
     }
     ExprRef rest = remaining([&](const Choice& c) { return meaning(c); });
-    if (rest && !ir::uses_index(rest, 3)) return miss("a condition masks whole rows");
+    if (rest && !ir::uses_index(rest, ir::kKey)) return miss("a condition masks whole rows");
     return facts(rest);
   }
 
@@ -241,7 +241,7 @@ class Classifier {
   // What a conjunct lets kernels skip.
   void add_condition(ExprRef l, ir::AttentionAttrs& attrs) {
     attrs.visible = ir::logical_and(attrs.visible, l);
-    attrs.key_padding |= ir::has_loads(l) && !ir::uses_index(l, 1) && !ir::uses_index(l, 2) && ir::uses_index(l, 3);
+    attrs.key_padding |= ir::has_loads(l) && !ir::uses_index(l, ir::kHead) && !ir::uses_index(l, ir::kQuery) && ir::uses_index(l, ir::kKey);
     const auto band = ir::band_of(l, queries(), keys());
     if (!band) return;
     if (band->left) attrs.window_left = std::min(band->size, attrs.window_left.value_or(band->size));

@@ -199,7 +199,7 @@ bool MaskCases::is_mask_load(ExprRef load) const {
     if (i->kind != ExprKind::index || i->value < 2) return false;
     ++positions;
   }
-  return positions == 1 && load->args[0]->kind == ExprKind::index && load->args[0]->value == 0;
+  return positions == 1 && load->args[0]->kind == ExprKind::index && load->args[0]->value == ir::kBatch;
 }
 
 bool MaskCases::may_mask(ExprRef score) const {
@@ -273,7 +273,7 @@ ExprRef MaskCases::prepared(ExprRef score, const std::function<int64_t(const std
   };
   score = ir::rewrite(score, [&](ExprRef n) -> ExprRef {
     if (n->kind != ExprKind::load) return nullptr;
-    if (!ir::uses_index(n, 2) || !ir::uses_index(n, 3)) return nullptr;  // cost: no triangle
+    if (!ir::uses_index(n, ir::kQuery) || !ir::uses_index(n, ir::kKey)) return nullptr;  // cost: no triangle
     const ir::Constant* c = graph_.constant(operands_[n->value]);
     return c ? ir::constant_element(*n->pool, *c, n->args, kLargestBand) : nullptr;
   });

@@ -241,7 +241,7 @@ class Walk {
   void visit_attention(OpId o) {
     const ir::Op& op = g_.op(o);
     const auto& q = dims(op.operands[0]);
-    ExprRef b = pool().index(0, q[0]), i = pool().index(1, q[1]), j = pool().index(3, dims(op.operands[1])[1]);
+    ExprRef b = pool().index(0, q[0]), i = pool().index(1, q[1]), j = pool().index(ir::kKey, dims(op.operands[1])[1]);
     const Indices at{b, many(pool().integer(op.as<ir::AttentionAttrs>().heads)), i, j};
     std::vector<ExprRef> loads;
     for (size_t k = 0; k < 3; ++k) loads.push_back(ir::load_of(g_, op.operands[k], {b, k == 0 ? i : j, many(dims(op.operands[k])[2])}));
@@ -254,10 +254,10 @@ class Walk {
     if (is_origin(o)) add({b, first_.own_key ? i : nullptr, all_.at(o).padded_rows});
   }
 
-  // Of a key (index 3 is its number) or of a query.
+  // Of a key (index kKey is its number) or of a query.
   void read_of_attention(OpId o, Rows r, ExprRef query) {
     const auto it = all_.find(o);
-    if (it == all_.end() || !r.token || !ir::uses_index(r.token, 3) || !hides(it->second, r)) return add(r);
+    if (it == all_.end() || !r.token || !ir::uses_index(r.token, ir::kKey) || !hides(it->second, r)) return add(r);
     const MaskFacts& facts = it->second;
     r.padded &= facts.padded_rows;
     ExprRef key = facts.own_key ? ir::substitute_indices(facts.own_key, {nullptr, nullptr, query}) : nullptr;
