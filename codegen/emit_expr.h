@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element expressions as C++: what stubs hand to templates, and sizes as programs for the runtime.
+// Element expressions as C++: what stubs hand to templates.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "runtime/size_expr.h"
 
 namespace tfcc::codegen {
 
@@ -34,20 +33,5 @@ struct CppRowBody {
 CppRowBody cpp_row_body(ir::ExprRef e, int64_t column, const CppNames& names);
 /// e as one C++ expression.
 std::string cpp_expr(ir::ExprRef e, const CppNames& names);
-
-/// The sizes that a program may name, in the order of the manifest: the graph's symbols, then the derived one.
-struct SizeSymbols {
-  std::vector<std::string> names;
-  bool has_tokens = false;         // the last name is batch * length, written wherever that product occurs
-  std::string batch, length;
-};
-
-/// Symbols of a graph; tokens if one symbol is the first axis of an input and another the second.
-SizeSymbols size_symbols(const ir::Graph& graph);
-
-/// Why a size, or a condition over sizes, cannot be a program of the runtime; empty: it can.
-std::string why_no_program(ir::ExprRef e);
-/// A size as a postfix program over `symbols`, in their order.
-runtime::SizeExpr size_expr(ir::ExprRef e, const SizeSymbols& symbols);
 
 }  // namespace tfcc::codegen

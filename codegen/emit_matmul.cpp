@@ -54,6 +54,17 @@ Result<void> emit_matmul(Lowering& l, OpId o) {
   return {};
 }
 
+// At the caps of a bucket a product computes more rows than a run has, from what lies behind the last; nobody reads them. That is so
+// if more rows only append: no other size of the product depends on the shapes, and rows of A are not the columns of what is stored.
+void Lowering::rows_append(const std::string& product, ExprRef m, const std::vector<ExprRef>& fixed, bool trans_a) {
+  for (ExprRef e : fixed) {
+    if (!known(e)) return no_buckets(fmt::format("product '{}' has a size other than its rows, {}, that depends on the shapes", product, ir::print(e)));
+  }
+  if (known(m)) return;
+  if (trans_a || *known(fixed[2]) != 1) return no_buckets(fmt::format("product '{}' has rows that do not lie one behind the other", product));
+  grows(m, "the number of rows of product '" + product + "'");
+}
+
 void Lowering::gemm(OpId o) {
   const ir::Op& op = graph.op(o);
   const auto& attrs = op.as<ir::MatmulAttrs>();
@@ -82,6 +93,7 @@ void Lowering::gemm(OpId o) {
     g.bias = buffer_of(op.operands[2]);
     reads.push_back(g.bias);
   }
+  rows_append(graph.value(d).name, m, {n, k, batch, stride_a, stride_b}, attrs.trans_a);
   g.m = encode(m);
   g.n = encode(n);
   g.k = encode(k);

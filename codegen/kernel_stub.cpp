@@ -80,8 +80,8 @@ std::string Lowering::size(ExprRef e) const {
   // the kernel. No size of a model is that long.
   constexpr size_t kLongSize = 64;
   if (cuda() || ir::node_count(e) <= kLongSize) return cpp_expr(e, names);
-  const runtime::SizeExpr program = size_expr(e, sizes_);
-  if (!program.valid(sizes_.names.size())) return cpp_expr(e, names);
+  const runtime::SizeExpr program = size_program(e, symbols_);
+  if (!program.valid(symbols_.size())) return cpp_expr(e, names);
   return fmt::format("([&] {{ static constexpr i64 p[] = {{{}}}; return size_program(n, p, {}); }}())", fmt::join(program.code, ","), program.code.size());
 }
 
@@ -181,7 +181,10 @@ void Lowering::launch(const std::string& base, const std::string& op, const std:
   k.args.insert(k.args.end(), more.begin(), more.end());
   reads.insert(reads.end(), more.begin(), more.end());
   if (cuda()) {
-    for (ExprRef g : size.grid) k.grid.push_back(encode(g));
+    for (ExprRef g : size.grid) {
+      grows(g, "the grid of '" + launch.name + "'");
+      k.grid.push_back(encode(g));
+    }
   } else {
     k.work = encode(size.work);
     k.grain = size.grain;
@@ -232,6 +235,7 @@ void Lowering::copy_to_output(ValueId v, uint32_t output) {
   runtime::KernelLaunch k;
   k.kernel = kernel_by_text_[text];
   k.args = {from, to};
+  grows(count(v), "output '" + launch.name + "'");
   if (cuda()) k.grid = {encode(s.grid[0])};
   else k.work = encode(s.work), k.grain = 1;
   launch.kernel = std::move(k);

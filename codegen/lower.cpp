@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "codegen/bucket_table.h"
 #include "codegen/lowering.h"
 
 namespace tfcc::codegen {
@@ -63,25 +64,44 @@ Result<Lowered> lower(const Graph& graph, Family family, WeightPool& weights, co
 }
 
 Lowering::Lowering(const Graph& g, Family f, WeightPool& weights, const LowerOptions& options)
-    : graph(g), family(f), weights_(weights), options_(options), sizes_(size_symbols(g)), symbols_(sizes_.names) {}
+    : graph(g), family(f), weights_(weights), options_(options), sizes_(g), symbols_(sizes_.names()) {}
 
 Result<Lowered> Lowering::run() {
   out_.plan.family = cuda() ? "cuda" : "cpu";
   out_.plan.precision = options_.precision;
-  if (cuda()) out_.plan.lengths = options_.lengths;
   for (int64_t longest : sequence_buckets()) TFCC_TRY_VOID(lower_bucket(longest));
   plan_memory();
   add_limits();
-  if (cuda()) add_bind();
+  if (cuda()) {
+    add_bind();
+    add_bucket_table();
+  }
   if (too_deep_) return Error{ErrorCode::unsupported, "a size is too deep an expression to be computed at run time; fix more dims at export"};
   if (pool().ill_typed) return Error{ErrorCode::internal, "an expression was built from operands of the wrong types while lowering"};
   return std::move(out_);
 }
 
 runtime::SizeExpr Lowering::encode(ExprRef e) {
-  runtime::SizeExpr program = size_expr(e, sizes_);
-  too_deep_ |= !program.valid(sizes_.names.size());
+  runtime::SizeExpr program = sizes_.program(e);
+  too_deep_ |= !program.valid(symbols_.size());
   return program;
+}
+
+void Lowering::grows(ExprRef e, const std::string& what) {
+  if (!cuda() || !out_.plan.no_bucket_table.empty()) return;
+  ExprRef size = sizes_.restate(e);
+  if (growing_.count(size)) return;
+  if (!ir::never_decreases(size)) return no_buckets(fmt::format("{} is {}, which may shrink when a size grows", what, ir::print(size)));
+  growing_.insert(size);
+}
+
+void Lowering::no_buckets(const std::string& why) {
+  if (out_.plan.no_bucket_table.empty()) out_.plan.no_bucket_table = why;
+}
+
+void Lowering::add_bucket_table() {
+  if (symbols_.size() > runtime::kMaxBucketSizes) no_buckets(fmt::format("the inputs have more than {} sizes", runtime::kMaxBucketSizes));
+  if (out_.plan.no_bucket_table.empty()) out_.plan.bucket_table = bucket_table(graph, options_.lengths);
 }
 
 std::vector<int64_t> Lowering::sequence_buckets() {

@@ -42,7 +42,6 @@ struct LowerOptions {
   std::string precision = "f32";
   std::map<std::string, SizeOption> sizes;   // by name of the symbol
   std::vector<int64_t> lengths;    // CUDA: a set of kernels and graphs up to each, ascending; none: 16, 32 and any
-  int64_t max_tokens = 0;          // largest batch * length; 0: any
 };
 
 struct Lowered {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "codegen/emit_expr.h"
 #include "codegen/lower.h"
+#include "codegen/sizes.h"
 #include "ir/elements.h"
 
 namespace tfcc::codegen {
@@ -96,6 +98,7 @@ class Lowering {
 
   /// A product by the target's library.
   void gemm(OpId op);
+  void rows_append(const std::string& product, ExprRef m, const std::vector<ExprRef>& fixed, bool trans_a);
   void sum_over_nothing(OpId product, ExprRef k);
   /// product_cpu.cpp: whether a product is a kernel of ours, with the GELU after it where that is its only reader.
   bool is_weight_product(OpId op) const;
@@ -121,7 +124,11 @@ class Lowering {
   std::string functor_members(const std::string& name, ExprRef body);
   void plan_memory();
   std::vector<std::map<std::string, int64_t, std::less<>>> judged_shapes() const;
-  ExprRef apart(ExprRef size, ExprPool& to) const;
+  /// Takes note of a size that launches at the caps of a bucket must not find smaller than that of any run below them.
+  void grows(ExprRef size, const std::string& what);
+  /// Takes note of why the plan has no buckets of shapes, once.
+  void no_buckets(const std::string& why);
+  void add_bucket_table();
   void add_limits();
   bool fits_by_tokens(ExprRef count) const;
   void add_bind();
@@ -132,8 +139,9 @@ class Lowering {
   WeightPool& weights_;
   LowerOptions options_;
   Lowered out_;
-  SizeSymbols sizes_;
+  Sizes sizes_;
   std::vector<std::string> symbols_;                  // their names
+  std::set<ExprRef> growing_;                         // restated, and proved to grow
   std::map<uint32_t, uint32_t> buffers_;              // value -> buffer
   std::map<std::pair<uint32_t, bool>, uint32_t> packed_;  // weight, transposed -> buffer
   std::vector<ExprRef> bytes_;                        // of each buffer

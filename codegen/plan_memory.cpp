@@ -15,10 +15,10 @@ namespace tfcc::codegen {
 namespace {
 
 // What the user named, else batch 16 and everything else 128, within the range of the symbol.
-int64_t representative(ExprPool& pool, const LowerOptions& options, const std::string& name, size_t position) {
+int64_t representative(ExprPool& pool, const LowerOptions& options, const std::string& name, SizeRole role) {
   const ir::SymbolRange r = pool.range(name);
   const auto named = options.sizes.find(name);
-  int64_t wanted = position == 0 ? 16 : 128;
+  int64_t wanted = role == SizeRole::batch ? 16 : 128;
   if (named != options.sizes.end() && named->second.typical > 0) wanted = named->second.typical;
   return std::clamp(wanted, r.min, r.max.value_or(INT64_MAX));
 }
@@ -120,64 +120,37 @@ Below best_place(const std::vector<Item>& items, const Bytes& live) {
 // Shapes at which a packing is judged: the usual one, one row of it, and rows four times as long.
 std::vector<std::map<std::string, int64_t, std::less<>>> Lowering::judged_shapes() const {
   std::vector<std::map<std::string, int64_t, std::less<>>> shapes(3);
-  for (size_t i = 0; i < symbols_.size(); ++i) {
-    const ir::SymbolRange r = pool().range(symbols_[i]);
-    const int64_t usual = representative(pool(), options_, symbols_[i], i);
+  for (const ir::SizeSymbol& s : graph.symbols) {
+    if (s.computed()) continue;                    // buffers say what it is computed from
+    const bool rows = s.role == SizeRole::batch;
+    const ir::SymbolRange r = pool().range(s.name);
+    const int64_t usual = representative(pool(), options_, s.name, s.role);
     const int64_t most = r.max.value_or(INT64_MAX);
-    shapes[0][symbols_[i]] = usual;
-    shapes[1][symbols_[i]] = i == 0 ? std::min(std::max<int64_t>(r.min, 1), most) : usual;
-    shapes[2][symbols_[i]] = i == 0 ? usual : std::min(4 * usual, most);
+    shapes[0][s.name] = usual;
+    shapes[1][s.name] = rows ? std::min(std::max<int64_t>(r.min, 1), most) : usual;
+    shapes[2][s.name] = rows ? usual : std::min(4 * usual, most);
   }
+  const ir::SizeSymbol *batch = graph.size_with(SizeRole::batch), *tokens = graph.size_with(SizeRole::tokens);
+  const int64_t most = tokens ? pool().range(tokens->name).max.value_or(0) : 0;
   for (auto& shape : shapes) {
-    if (!sizes_.has_tokens || options_.max_tokens == 0) break;
-    int64_t& batch = shape[sizes_.batch];
-    batch = std::clamp<int64_t>(options_.max_tokens / shape[sizes_.length], 1, batch);
+    if (!batch || !tokens || !tokens->computed() || most == 0) break;
+    const int64_t each = ir::eval_size(tokens->formula, [&](std::string_view n) { return n == batch->name ? 1 : shape.find(n)->second; });
+    int64_t& rows = shape[batch->name];
+    rows = std::clamp<int64_t>(most / std::max<int64_t>(each, 1), 1, rows);
   }
   return shapes;
 }
 
-// A size over symbols of which tokens is one of its own, in another pool: what is proved there holds for all values of
-// batch, length and tokens apart from each other, and so at the caps of a bucket, where tokens is not their product.
-ExprRef Lowering::apart(ExprRef e, ExprPool& to) const {
-  auto name = [](ExprRef a, const std::string& n) { return a->kind == ir::ExprKind::symbol && a->name == n; };
-  switch (e->kind) {
-    case ir::ExprKind::poly: {
-      ExprRef sum = to.integer(e->value);
-      for (const ir::Term& t : e->terms) {
-        auto count = [&](const std::string& n) { return std::count_if(t.atoms.begin(), t.atoms.end(), [&](ExprRef a) { return name(a, n); }); };
-        const auto tokens = sizes_.has_tokens ? std::min(count(sizes_.batch), count(sizes_.length)) : 0;
-        ExprRef product = to.integer(t.coefficient);
-        for (auto i = tokens; i > 0; --i) product = ir::mul(product, to.symbol(sizes_.names.back()));
-        auto batches = tokens, lengths = tokens;
-        for (ExprRef a : t.atoms) {
-          if (name(a, sizes_.batch) && batches-- > 0) continue;
-          if (name(a, sizes_.length) && lengths-- > 0) continue;
-          product = ir::mul(product, apart(a, to));
-        }
-        sum = ir::add(sum, product);
-      }
-      return sum;
-    }
-    case ir::ExprKind::floordiv: return ir::div(apart(e->args[0], to), apart(e->args[1], to));
-    case ir::ExprKind::imin: return ir::min(apart(e->args[0], to), apart(e->args[1], to));
-    case ir::ExprKind::imax: return ir::max(apart(e->args[0], to), apart(e->args[1], to));
-    default: return ir::transfer(e, to);
-  }
-}
-
 void Lowering::plan_memory() {
-  ExprPool apart_pool;
-  for (const std::string& s : symbols_) apart_pool.set_range(s, pool().range(s));
-  if (sizes_.has_tokens) {
-    apart_pool.set_range(sizes_.names.back(), {pool().range(sizes_.batch).min * pool().range(sizes_.length).min, std::nullopt});
-  }
+  ExprPool& pool = sizes_.pool();            // of restated sizes: an offset must hold at the caps of a bucket too
   const auto shapes = judged_shapes();
   std::vector<Item> items;
   for (uint32_t b = 0; b < out_.plan.buffers.size(); ++b) {
     runtime::Buffer& buffer = out_.plan.buffers[b];
     if (buffer.place != runtime::BufferClass::arena || lifetime_[b].first < 0) continue;
-    ExprRef size = apart(bytes_[b], apart_pool);
-    size = ir::mul(ir::div(ir::add(size, apart_pool.integer(kAlignment - 1)), apart_pool.integer(kAlignment)), apart_pool.integer(kAlignment));
+    ExprRef size = sizes_.restate(bytes_[b]);
+    grows(size, "buffer '" + buffer.name + "'");
+    size = ir::mul(ir::div(ir::add(size, pool.integer(kAlignment - 1)), pool.integer(kAlignment)), pool.integer(kAlignment));
     items.push_back({b, lifetime_[b].first, lifetime_[b].second, {}, size});
     for (size_t i = 0; i < shapes.size(); ++i) {
       const int64_t bytes = ir::eval_size(bytes_[b], [&](std::string_view s) { return shapes[i].find(s)->second; });
@@ -208,21 +181,22 @@ void Lowering::plan_memory() {
 
   const Below below = best_place(items, live);
   std::vector<ExprRef> end(items.size());
-  ExprRef total = apart_pool.integer(0);
+  ExprRef total = pool.integer(0);
   for (size_t x : upwards(below)) {
-    ExprRef offset = apart_pool.integer(0);
+    ExprRef offset = pool.integer(0);
     for (size_t y : below[x]) offset = ir::max(offset, end[y]);
-    runtime::SizeExpr program = size_expr(offset, sizes_);
+    runtime::SizeExpr program = sizes_.restated_program(offset);
     ExprRef grown = ir::max(total, ir::add(offset, items[x].size));
     // Sizes that compare in no way make programs that are long, or deeper than the runtime's stack.
-    if (program.code.size() > kLongestOffset || !program.valid(sizes_.names.size()) || !size_expr(grown, sizes_).valid(sizes_.names.size())) {
-      end[x] = apart_pool.integer(0);
+    if (program.code.size() > kLongestOffset || !program.valid(symbols_.size()) || !sizes_.restated_program(grown).valid(symbols_.size())) {
+      end[x] = pool.integer(0);
       out_.plan.buffers[items[x].buffer].index = static_cast<uint32_t>(out_.plan.slots.size() + 1);
       out_.plan.slots.push_back(encode(items[x].size));
       continue;
     }
     out_.plan.buffers[items[x].buffer].index = 0;
     out_.plan.buffers[items[x].buffer].offset = std::move(program);
+    grows(offset, "the place of buffer '" + out_.plan.buffers[items[x].buffer].name + "'");
     end[x] = ir::add(offset, items[x].size);
     total = grown;
   }
@@ -231,10 +205,13 @@ void Lowering::plan_memory() {
 
 // Whether the promise about tokens alone keeps a count within 32 bits.
 bool Lowering::fits_by_tokens(ExprRef count) const {
-  if (options_.max_tokens == 0 || !sizes_.has_tokens) return false;
-  const auto each = ir::exact_div(count, ir::mul(pool().symbol(sizes_.batch), pool().symbol(sizes_.length)));
+  const ir::SizeSymbol* tokens = graph.size_with(SizeRole::tokens);
+  const bool told = tokens && !Sizes::factors(*tokens).empty();  // so that the runtime holds a run to it
+  const int64_t most = told ? pool().range(tokens->name).max.value_or(0) : 0;
+  if (most == 0) return false;
+  const auto each = ir::exact_div(count, tokens->formula);
   const auto number = each ? ir::as_int(*each) : std::nullopt;
-  return number && *number <= INT32_MAX / options_.max_tokens;
+  return number && *number <= INT32_MAX / most;
 }
 
 // CUDA kernels index with 32 bits, and a grid has limits: sizes beyond them are refused before a launch.

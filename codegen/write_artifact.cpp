@@ -5,7 +5,7 @@
 
 #include "codegen/artifact_file.h"
 #include "codegen/compile.h"
-#include "codegen/emit_expr.h"
+#include "codegen/sizes.h"
 #include "codegen/size_limit.h"
 #include "ir/ir.h"
 #include "runtime/checksum.h"
@@ -92,13 +92,21 @@ void set(pb::Plan* to, const runtime::Plan& from) {
   to->set_has_bind(from.has_bind);
   to->set_bind(from.bind);
   to->set_precision(from.precision);
-  for (int64_t n : from.lengths) to->add_lengths(n);
+  if (from.bucket_table) {
+    for (const runtime::SizeCaps& caps : from.bucket_table->sizes) {
+      pb::SizeCaps* x = to->mutable_bucket_table()->add_sizes();
+      x->mutable_caps()->Add(caps.caps.begin(), caps.caps.end());
+      set(x->mutable_cap(), caps.cap);
+    }
+    to->mutable_bucket_table();      // present, also for a graph without sizes
+  }
+  to->set_no_bucket_table(from.no_bucket_table);
   set(to->mutable_live_bytes(), from.live_bytes);
   for (const auto& c : from.limits) set(to->add_limits(), c);
 }
 
 // A condition over sizes as checks of the runtime: conjunctions of p >= 0 and p == 0.
-Result<void> add_checks(pb::Manifest& m, ir::ExprRef condition, const std::string& message, const SizeSymbols& symbols) {
+Result<void> add_checks(pb::Manifest& m, ir::ExprRef condition, const std::string& message, const std::vector<std::string>& symbols) {
   using ir::ExprKind;
   if (condition->kind == ExprKind::btrue) return {};
   if (condition->kind == ExprKind::band) {
@@ -109,42 +117,38 @@ Result<void> add_checks(pb::Manifest& m, ir::ExprRef condition, const std::strin
     return Error{ErrorCode::unsupported, fmt::format("the size condition '{}' cannot be checked at run time", ir::print(condition))};
   }
   pb::Check* c = m.add_checks();
-  set(c->mutable_value(), size_expr(condition->args[0], symbols));
+  set(c->mutable_value(), size_program(condition->args[0], symbols));
   c->set_equal(condition->kind == ExprKind::eq0);
   c->set_message(message);
   return {};
 }
 
-void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, const SizeSymbols& symbols) {
+void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, const std::vector<std::string>& symbols) {
   to->set_name(name);
   to->set_dtype(static_cast<uint32_t>(type.dtype));
-  for (ir::ExprRef d : type.dims) set(to->add_dims(), size_expr(d, symbols));
+  for (ir::ExprRef d : type.dims) set(to->add_dims(), size_program(d, symbols));
 }
 
 Result<void> set_interface(pb::Manifest& m, const ir::Graph& g, const LowerOptions& options) {
-  SizeSymbols symbols = size_symbols(g);
-  for (const ir::SymbolSource& s : g.symbols) {
-    const ir::SymbolRange range = g.pool().range(s.name);
+  const std::vector<std::string> symbols = Sizes(g).names();  // shapes and checks are over the graph's own expressions
+  for (const ir::SizeSymbol* s : Sizes::told(g)) {
+    const ir::SymbolRange range = g.pool().range(s->name);
     pb::Symbol* x = m.add_symbols();
-    x->set_name(s.name);
-    x->set_min(range.min);
+    x->set_name(s->name);
     x->set_max(range.max.value_or(0));
-    x->set_input(s.input);
-    x->set_axis(s.axis);
-    const auto said = options.sizes.find(s.name);
+    x->set_role(static_cast<uint32_t>(s->role));
+    if (s->computed()) {
+      set(x->mutable_value(), size_program(s->formula, symbols));
+    } else {
+      x->set_min(range.min);
+      x->set_input(s->input);
+      x->set_axis(s->axis);
+    }
+    const auto said = options.sizes.find(s->name);
     if (said == options.sizes.end()) continue;
     x->set_min_from(said->second.min_from);
     x->set_max_from(said->second.max_from);
     x->set_typical(said->second.typical);
-  }
-  if (symbols.has_tokens) {
-    pb::Symbol* x = m.add_symbols();
-    x->set_name(symbols.names.back());
-    const ir::ExprRef value = ir::mul(g.pool().symbol(symbols.batch), g.pool().symbol(symbols.length));
-    symbols.has_tokens = false;               // the interface is over the shapes' own sizes
-    set(x->mutable_value(), size_expr(value, symbols));
-    x->set_max(options.max_tokens);
-    if (options.max_tokens > 0) x->set_max_from(fmt::format("--max-tokens {}", options.max_tokens));
   }
   for (ir::ValueId v : g.inputs()) set_tensor(m.add_inputs(), g.value(v).name, g.value(v).type, symbols);
   for (const ir::Graph::Output& o : g.outputs) set_tensor(m.add_outputs(), o.name, g.value(o.value).type, symbols);

@@ -64,7 +64,7 @@ bool decides(const std::vector<Node>& nodes) {
 
 std::set<std::string> names_of(const Graph& g, const Facts& facts) {
   std::set<std::string> names;
-  for (const ir::SymbolSource& s : g.symbols) {
+  for (const ir::SizeSymbol& s : g.symbols) {
     if (!facts.min.count(s.name)) names.insert(s.name);
   }
   return names;

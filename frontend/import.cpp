@@ -11,6 +11,7 @@
 
 #include "frontend/empty_sizes.h"
 #include "frontend/importer.h"
+#include "frontend/size_roles.h"
 #include "frontend/inline_functions.h"
 #include "ir/ir.h"
 
@@ -392,6 +393,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();
     TFCC_TRY_VOID(check_extent(im));
+    tell_roles(im.graph, ranges);
     const std::vector<ir::Violation> broken = ir::verify(im.graph);
     if (broken.empty() ? empty.more(im, facts, walk) : empty.retreat(facts)) {
       round = -1;  // the sizes settle once more

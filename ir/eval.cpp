@@ -131,7 +131,11 @@ class Evaluator {
   }
 
   Result<void> bind_symbols(const std::map<std::string, HostTensor>& inputs) {
-    for (const SymbolSource& s : graph_.symbols) {
+    for (const SizeSymbol& s : graph_.symbols) {
+      if (s.computed()) {
+        TFCC_TRY_VOID(compute(s));
+        continue;
+      }
       const std::string& input = graph_.value(graph_.inputs()[s.input]).name;
       const int64_t size = inputs.at(input).dims[s.axis];
       const SymbolRange range = graph_.pool().range(s.name);
@@ -148,10 +152,22 @@ class Evaluator {
     return {};
   }
 
+  Result<void> compute(const SizeSymbol& s) {
+    ScalarEnv env;
+    env.symbol = symbol();
+    const int64_t size = eval_expr(s.formula, env).i;
+    const auto most = graph_.pool().range(s.name).max;
+    if (most && size > *most) {
+      return Error{ErrorCode::shape, fmt::format("{} is {}, must be at most {}", print(s.formula), size, *most)};
+    }
+    symbols_[s.name] = size;
+    return {};
+  }
+
   // What was simplified for a size from 1 on says nothing at 0.
   Result<void> outputs_with_elements() const {
-    for (const SymbolSource& s : graph_.symbols) {
-      if (symbols_.at(s.name) != 0 || graph_.pool().range(s.name).min == 0) continue;
+    for (const SizeSymbol& s : graph_.symbols) {
+      if (s.computed() || symbols_.at(s.name) != 0 || graph_.pool().range(s.name).min == 0) continue;
       for (const Graph::Output& o : graph_.outputs) {
         const std::vector<int64_t> dims = dims_of(graph_.value(o.value).type);
         if (std::any_of(dims.begin(), dims.end(), [](int64_t d) { return d <= 0; })) continue;

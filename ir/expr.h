@@ -187,6 +187,8 @@ bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume = {});
 bool prove_le(ExprRef a, ExprRef b, const std::vector<ExprRef>& assume = {});
 /// True if 0 <= e < n.
 bool prove_in(ExprRef e, ExprRef n, const std::vector<ExprRef>& assume = {});
+/// True if the size e does not shrink when symbols in it grow within their ranges, each by itself.
+bool never_decreases(ExprRef e);
 /// Exact quotient a / b if b divides a as a polynomial.
 std::optional<ExprRef> exact_div(ExprRef a, ExprRef b);
 
@@ -195,8 +197,8 @@ std::optional<ExprRef> exact_div(ExprRef a, ExprRef b);
 /// already rewritten) or any other node by returning non-null. `pool` is where the result lives.
 using Rewrite = std::function<ExprRef(ExprRef)>;
 ExprRef rewrite(ExprRef e, const Rewrite& leaf);
-/// The same expression in another pool.
-ExprRef transfer(ExprRef e, ExprPool& pool);
+/// The same expression in another pool. `replacement` may give what stands there in place of a node; symbols keep their names.
+ExprRef transfer(ExprRef e, ExprPool& pool, const Rewrite& replacement = {});
 /// Calls f once for every distinct node, children first.
 void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f);
 /// Number of distinct nodes.

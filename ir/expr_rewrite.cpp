@@ -127,10 +127,7 @@ void children(ExprRef e, F f) {
 
 ExprRef rewrite(ExprRef e, const Rewrite& leaf) { return Rewriter(*e->pool, leaf).run(e); }
 
-ExprRef transfer(ExprRef e, ExprPool& pool) {
-  const Rewrite none;
-  return Rewriter(pool, none).run(e);
-}
+ExprRef transfer(ExprRef e, ExprPool& pool, const Rewrite& replacement) { return Rewriter(pool, replacement).run(e); }
 
 void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f) {
   PointerSet<Node> seen;

@@ -61,6 +61,11 @@ bool Graph::is_output(ValueId v) const {
   return std::any_of(outputs.begin(), outputs.end(), [v](const Output& o) { return o.value == v; });
 }
 
+const SizeSymbol* Graph::size_with(SizeRole role) const {
+  const auto it = std::find_if(symbols.begin(), symbols.end(), [role](const SizeSymbol& s) { return s.role == role; });
+  return it == symbols.end() ? nullptr : &*it;
+}
+
 ValueId Graph::find_value(std::string_view value_name) const {
   const auto it = names_->holder.find(std::string(value_name));
   return it == names_->holder.end() ? ValueId{} : it->second;

@@ -11,6 +11,7 @@
 #include "ir/attrs.h"
 #include "ir/ids.h"
 #include "runtime/dtype.h"
+#include "runtime/size_role.h"
 
 namespace tfcc::ir {
 
@@ -50,11 +51,14 @@ struct Op {
   template <class A> A& as() { return std::get<A>(attrs); }
 };
 
-/// A size of an input known at run time: symbol name and where it is read.
-struct SymbolSource {
+/// A size known at run time. It is read off an axis of an input, or computed from sizes before it.
+struct SizeSymbol {
   std::string name;
   uint32_t input = 0;
   uint32_t axis = 0;
+  SizeRole role = SizeRole::none;
+  ExprRef formula = nullptr;   // of a computed size; input and axis mean nothing then
+  bool computed() const { return formula != nullptr; }
 };
 
 /// A condition on sizes checked at every run, with what the user is told when it fails.
@@ -73,7 +77,9 @@ class Graph {
   Graph& operator=(Graph&&) = default;
 
   std::string name;
-  std::vector<SymbolSource> symbols;
+  std::vector<SizeSymbol> symbols;
+  /// The size with this role (at most one has it), or null.
+  const SizeSymbol* size_with(SizeRole role) const;
   std::vector<SizeCheck> checks;
   std::vector<std::string> flags;          // message of flag i, raised by bounded(.., .., i)
   struct Output { std::string name; ValueId value; };

@@ -28,7 +28,7 @@ class GraphParser : WordParser {
 
  private:
   ExprRef symbol(std::string_view name) {
-    for (const SymbolSource& s : graph_.symbols) {
+    for (const SizeSymbol& s : graph_.symbols) {
       if (s.name == name) return graph_.pool().symbol(name);
     }
     return nullptr;
@@ -92,7 +92,7 @@ class GraphParser : WordParser {
     const size_t inputs = lexer_.position();
     if (!lexer_.is("(")) return unexpected("'('");
     TFCC_TRY_VOID(lexer_.skip_brackets());
-    std::vector<std::pair<std::string, size_t>> sources;
+    std::vector<Source> sources;
     if (lexer_.accept("symbols")) TFCC_TRY_VOID(symbols(sources));
     TFCC_TRY_VOID(lexer_.expect("{"));
     while (lexer_.accept("check")) TFCC_TRY_VOID(check());
@@ -112,7 +112,13 @@ class GraphParser : WordParser {
     return {};
   }
 
-  Result<void> symbols(std::vector<std::pair<std::string, size_t>>& sources) {
+  // What stands after the = of a symbol: the name of an input, or no name and a formula.
+  struct Source {
+    std::string input;
+    size_t at;
+  };
+
+  Result<void> symbols(std::vector<Source>& sources) {
     TFCC_TRY_VOID(lexer_.expect("("));
     do {
       if (is_reserved_name(lexer_.peek().text)) {
@@ -123,9 +129,15 @@ class GraphParser : WordParser {
       if (symbol(name)) return lexer_.error_before(fmt::format("symbol {} is defined twice", name));
       TFCC_TRY_VOID(lexer_.expect("="));
       const size_t at = lexer_.position();
-      TFCC_TRY(std::string input, plain_name("the name of an input"));
-      TFCC_TRY_VOID(lexer_.expect("."));
-      TFCC_TRY(uint32_t axis, integer<uint32_t>("an axis"));
+      std::string input;
+      uint32_t axis = 0;
+      if (lexer_.is("(")) {  // read by resolve(), when the ranges are known
+        TFCC_TRY_VOID(lexer_.skip_brackets());
+      } else {
+        TFCC_TRY(input, plain_name("the name of an input, or a formula in brackets"));
+        TFCC_TRY_VOID(lexer_.expect("."));
+        TFCC_TRY(axis, integer<uint32_t>("an axis"));
+      }
       TFCC_TRY_VOID(lexer_.expect("in"));
       SymbolRange range;
       TFCC_TRY(range.min, integer("the smallest size"));
@@ -135,20 +147,34 @@ class GraphParser : WordParser {
       }
       graph_.pool().set_range(name, {0, std::nullopt});
       ranges_.emplace_back(name, range);
-      graph_.symbols.push_back({name, 0, axis});
-      sources.emplace_back(std::move(input), at);
+      TFCC_TRY(SizeRole role, role_of_size());
+      graph_.symbols.push_back({name, 0, axis, role});
+      sources.push_back({std::move(input), at});
     } while (lexer_.accept(","));
     return lexer_.expect(")");
   }
 
-  Result<void> resolve(SymbolSource& symbol, const std::pair<std::string, size_t>& source) {
-    const ValueId v = graph_.find_value(source.first);
-    if (!v.valid() || symbol.axis >= graph_.value(v).type.rank()) {
-      lexer_.seek(source.second);
-      return lexer_.error(fmt::format("symbol {}: no input {} with axis {}", symbol.name,
-                                      source.first, symbol.axis));
+  Result<SizeRole> role_of_size() {
+    if (!lexer_.accept("as")) return SizeRole::none;
+    for (int i = 1; i < kSizeRoleCount; ++i) {
+      if (lexer_.accept(to_string(static_cast<SizeRole>(i)))) return static_cast<SizeRole>(i);
     }
-    symbol.input = v.value;  // inputs are the first values
+    return unexpected("batch, length, tokens, past or context");
+  }
+
+  Result<void> resolve(SizeSymbol& size, const Source& source) {
+    if (source.input.empty()) {
+      lexer_.seek(source.at);
+      TFCC_TRY(size.formula, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
+      return size.formula->type == Scalar::i64 ? Result<void>() : lexer_.error_before("a size must be an integer");
+    }
+    const ValueId v = graph_.find_value(source.input);
+    if (!v.valid() || size.axis >= graph_.value(v).type.rank()) {
+      lexer_.seek(source.at);
+      return lexer_.error(fmt::format("symbol {}: no input {} with axis {}", size.name,
+                                      source.input, size.axis));
+    }
+    size.input = v.value;  // inputs are the first values
     return {};
   }
 

@@ -137,11 +137,14 @@ class Printer {
     out_ += " {\n";
   }
 
-  std::string symbol(const SymbolSource& s) const {
+  std::string symbol(const SizeSymbol& s) const {
     const SymbolRange range = graph_.pool().range(s.name);
-    const std::string& input = graph_.value(graph_.inputs()[s.input]).name;
-    return fmt::format("{} = {}.{} in {}..{}", symbol_name(s.name), symbol_name(input), s.axis,
-                       range.min, range.max ? fmt::format("{}", *range.max) : "");
+    const std::string source =
+        s.computed() ? fmt::format("({})", print(s.formula))
+                     : fmt::format("{}.{}", symbol_name(graph_.value(graph_.inputs()[s.input]).name), s.axis);
+    return fmt::format("{} = {} in {}..{}{}{}", symbol_name(s.name), source, range.min,
+                       range.max ? fmt::format("{}", *range.max) : "",
+                       s.role == SizeRole::none ? "" : " as ", s.role == SizeRole::none ? "" : to_string(s.role));
   }
 
   void op(const Op& op) {

@@ -62,9 +62,16 @@ class Verifier {
 
   void symbols() {
     std::set<std::string> seen;
-    for (const SymbolSource& s : graph_.symbols) {  // G4
+    for (const SizeSymbol& s : graph_.symbols) {  // G4
       if (s.name.empty() || is_reserved_name(s.name) || !seen.insert(s.name).second) {
         error("G4", fmt::format("symbol '{}': the name is empty, taken or reserved", s.name));
+      }
+      if (s.role != SizeRole::none && graph_.size_with(s.role) != &s) {
+        error("G4", fmt::format("symbol '{}': two sizes are the {}", s.name, to_string(s.role)));
+      }
+      if (s.computed()) {
+        formula(s, seen);
+        continue;
       }
       const bool exists = s.input < graph_.inputs().size() &&
                           s.axis < graph_.value(graph_.inputs()[s.input]).type.rank();
@@ -76,6 +83,19 @@ class Verifier {
                           s.axis, s.input));
       }
     }
+  }
+
+  // A size is computed from sizes that are read and stand before it.
+  void formula(const SizeSymbol& size, const std::set<std::string>& before) {
+    std::vector<Violation> problems;
+    check_size(graph_, size.formula, Scalar::i64, "formula", problems);
+    report([&] { return fmt::format("symbol '{}': ", size.name); }, {}, problems);
+    if (!problems.empty()) return;
+    for_each_node(size.formula, [&](ExprRef n) {
+      if (n->kind == ExprKind::symbol && !before.count(n->name)) {
+        error("G4", fmt::format("symbol '{}': '{}' is no size of an input before it", size.name, n->name));
+      }
+    });
   }
 
   static std::string place_of(const Graph& graph, const Op& op) {

@@ -17,6 +17,11 @@
 namespace tfcc::ir {
 namespace {
 
+// Expressions are over sizes that are read; what is computed of them is for codegen and the runtime alone.
+bool reads_symbol(const Graph& graph, std::string_view name) {
+  return std::any_of(graph.symbols.begin(), graph.symbols.end(), [&](const SizeSymbol& s) { return !s.computed() && s.name == name; });
+}
+
 constexpr int kGuardSteps =
     20000;  // a load may be reached on many paths; beyond this it counts as not proved
 
@@ -80,8 +85,7 @@ class ExprChecker {
         }
         break;
       case ExprKind::symbol:  // E5
-        if (std::none_of(graph_.symbols.begin(), graph_.symbols.end(),
-                         [&](const auto& s) { return s.name == n->name; })) {
+        if (!reads_symbol(graph_, n->name)) {
           problem("E5", fmt::format("unknown symbol '{}'", n->name));
         }
         break;
@@ -202,9 +206,7 @@ void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view wha
   for_each_node(e, [&](ExprRef n) {
     const bool foreign =
         n->kind == ExprKind::index || n->kind == ExprKind::load || n->kind == ExprKind::param;
-    const bool unknown = n->kind == ExprKind::symbol &&
-                         std::none_of(graph.symbols.begin(), graph.symbols.end(),
-                                      [&](const auto& s) { return s.name == n->name; });
+    const bool unknown = n->kind == ExprKind::symbol && !reads_symbol(graph, n->name);
     if (foreign || unknown)
       problems.push_back({"G5", {}, fmt::format("{}: {} is not over the symbols of the graph", what, print(e))});
   });

@@ -41,6 +41,7 @@ Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
     return Error{ErrorCode::shape, (s.derived() ? s.value.print() : s.name) + " is " + std::to_string(value) +
                                        ", but the file was compiled with " + from};
   }
+  if (s.derived()) return Error{ErrorCode::shape, s.value.print() + " is " + std::to_string(value) + ", must be at most " + std::to_string(s.max)};
   return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " +
                                      std::to_string(s.axis) + " (" + s.name + ") is " +
                                      std::to_string(value) + ", must be at " +

@@ -67,7 +67,7 @@ class Binding {
   Result<void> bind_launches();
   /// Both.
   Result<void> bind(std::span<const int64_t> symbols);
-  /// Evaluates the launches at the caps of a bucket (caps.h), in place of real sizes: no shapes, and
+  /// Evaluates the launches at the caps of a bucket (bucket_finder.h), in place of real sizes: no shapes, and
   /// the checks of the model do not apply. Errors: shape.
   Result<void> bind_caps(std::span<const int64_t> caps);
 

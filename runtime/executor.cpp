@@ -119,7 +119,7 @@ Result<void> Executor::Impl::prepare_products(Binding& of) {
 // Captured launches hold addresses of the arena: they are captured again when it moves.
 Result<void> Executor::Impl::grow_arena(size_t bytes, bool prepared) {
   if (bytes <= arena.bytes) return {};
-  const auto buckets = drop_graphs();
+  const auto captured = drop_graphs();
   queue->release(arena.data);
   size_t before = arena.bytes;
   arena = {};
@@ -132,7 +132,7 @@ Result<void> Executor::Impl::grow_arena(size_t bytes, bool prepared) {
                        runtime::print_symbols(model->manifest, binding.symbols()) +
                        "; prepare() the largest shapes first");
   }
-  for (const auto& b : buckets) {
+  for (const auto& b : captured) {
     auto again = capture(b);
     if (!again && prepared) return again.error();  // otherwise when it is needed
   }

@@ -15,15 +15,16 @@ constexpr size_t kLaunchBytes = 1024;    // of a captured launch on the device: 
 }  // namespace
 
 bool Executor::Impl::captures(void* stream) const {
-  return model->options.graphs && caps.possible() && queue->can_capture() &&
+  return model->options.graphs && buckets.possible() && queue->can_capture() &&
          !queue->is_capturing(stream);
 }
 
 Result<void*> Executor::Impl::graph_for(std::span<const int64_t> wanted, bool prepared) {
-  if (!caps.find(wanted, bucket)) return nullptr;
+  if (!buckets.find(wanted, bucket)) return nullptr;
   if (auto found = graphs.find(bucket); found != graphs.end()) return found->second;
   if (graphs.size() >= kMostGraphs || !room_for_graph()) drop_graphs();
   TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, bucket));
+  if (bytes < binding.arena_bytes()) return nullptr;  // a table of another plan: its caps are not above the run
   TFCC_TRY_VOID(grow_arena(bytes, prepared));
   auto made = capture(bucket);
   if (prepared || (made && *made == nullptr)) return made;
@@ -62,21 +63,29 @@ bool Executor::Impl::room_for_graph() const {
   return model->graph_bytes + launches * kLaunchBytes <= model->options.cache_bytes;
 }
 
-// The arena first, so that it grows once.
-Result<void> Executor::Impl::capture_all(std::span<const int64_t> most) {
+// The arena first, so that it grows once; then the buckets of `first`, which are used for certain, and all others while there is room.
+Result<void> Executor::Impl::capture_all(std::span<const int64_t> most, const std::vector<std::vector<int64_t>>& first) {
+  std::vector<std::vector<int64_t>> wanted;
+  auto want = [&](const std::vector<int64_t>& b) {
+    if (std::find(wanted.begin(), wanted.end(), b) == wanted.end()) wanted.push_back(b);
+  };
+  std::vector<int64_t> caps;
+  for (const auto& sizes : first) {
+    if (buckets.find(sizes, caps)) want(caps);
+  }
+  for (const auto& b : buckets.up_to(most, 4 * kMostGraphs)) want(b);
   size_t largest = 0;
-  const auto buckets = caps.up_to(most);
-  for (const auto& b : buckets) {
+  for (const auto& b : wanted) {
     TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, b));
     largest = std::max(largest, bytes);
   }
   TFCC_TRY_VOID(grow_arena(largest, true));
-  for (const auto& b : buckets) {
+  for (const auto& b : wanted) {
     if (graphs.contains(b)) continue;
     if (graphs.size() >= kMostGraphs || !room_for_graph()) {
       if (model->options.log) {
         model->options.log(model->name + ": captured the launches of " + std::to_string(graphs.size()) + " of " +
-                           std::to_string(buckets.size()) + " buckets of shapes, others in a run; raise LoadOptions::cache_bytes");
+                           std::to_string(wanted.size()) + " buckets of shapes, others in a run; raise LoadOptions::cache_bytes");
       }
       break;
     }
@@ -87,17 +96,17 @@ Result<void> Executor::Impl::capture_all(std::span<const int64_t> most) {
 
 // Returns the buckets that were captured.
 std::vector<std::vector<int64_t>> Executor::Impl::drop_graphs() {
-  std::vector<std::vector<int64_t>> buckets;
+  std::vector<std::vector<int64_t>> captured;
   for (const auto& [sizes, made] : graphs) {
     if (made == nullptr) continue;
     queue->drop_graph(made);
-    buckets.push_back(sizes);
+    captured.push_back(sizes);
   }
   graphs.clear();
   graph = nullptr;
   model->graph_bytes -= graph_bytes;
   graph_bytes = 0;
-  return buckets;
+  return captured;
 }
 
 }  // namespace v1

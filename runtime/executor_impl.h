@@ -7,7 +7,7 @@
 #include <map>
 
 #include "runtime/binding.h"
-#include "runtime/caps.h"
+#include "runtime/bucket_finder.h"
 #include "runtime/model.h"
 #include "runtime/one_call.h"
 #include "runtime/port.h"
@@ -25,7 +25,7 @@ inline namespace v1 {
 struct Executor::Impl {
   explicit Impl(std::shared_ptr<const Model::Impl> m)
       : model(std::move(m)), binding(model->manifest, *model->plan),
-        caps(model->manifest, *model->plan), caps_binding(model->manifest, *model->plan) {}
+        buckets(model->manifest, *model->plan), caps_binding(model->manifest, *model->plan) {}
   ~Impl();
 
   Port* find(std::string_view name, bool output_only);
@@ -61,7 +61,7 @@ struct Executor::Impl {
   bool captures(void* stream) const;
   Result<void*> graph_for(std::span<const int64_t> symbols, bool prepared);
   Result<void*> capture(const std::vector<int64_t>& bucket);
-  Result<void> capture_all(std::span<const int64_t> symbols);
+  Result<void> capture_all(std::span<const int64_t> symbols, const std::vector<std::vector<int64_t>>& first);
   bool room_for_graph() const;
 
   // executor_prepare.cpp
@@ -92,7 +92,7 @@ struct Executor::Impl {
   std::vector<const Shape*> shapes;      // of the inputs set
   std::vector<int64_t> symbols;
   Binding binding;                       // the sizes of the run
-  runtime::Caps caps;
+  runtime::BucketFinder buckets;
   Binding caps_binding;                  // the sizes of the bucket being captured
   std::map<std::vector<int64_t>, void*> graphs;    // by caps; null: cannot be captured
   size_t graph_bytes = 0;                // of them, in the model's sum

@@ -4,6 +4,7 @@
 // strings and arrays are bounded by the bytes they come from.
 #include "runtime/manifest.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -126,6 +127,10 @@ void get(const Field& f, BufferClass& out, State& s) {
   if (f.value > static_cast<uint64_t>(BufferClass::state)) s.wrong = "an unknown buffer class";
   out = static_cast<BufferClass>(f.value);
 }
+void get(const Field& f, SizeRole& out, State& s) {
+  if (!expect(f, Wire::varint, s)) return;
+  out = f.value < kSizeRoleCount ? static_cast<SizeRole>(f.value) : SizeRole::none;  // later versions may know more
+}
 void get(const Field& f, std::vector<std::string>& out, State& s) {
   if (++s.messages > kMaxManifestMessages) s.wrong = "too many texts";
   get(f, out.emplace_back(), s);
@@ -167,6 +172,8 @@ void field(const Field& f, KernelLaunch& m, State& s);
 void field(const Field& f, GemmLaunch& m, State& s);
 void field(const Field& f, Launch& m, State& s);
 void field(const Field& f, Bucket& m, State& s);
+void field(const Field& f, SizeCaps& m, State& s);
+void field(const Field& f, BucketTable& m, State& s);
 void field(const Field& f, Plan& m, State& s);
 void field(const Field& f, Image& m, State& s);
 void field(const Field& f, Target& m, State& s);
@@ -205,6 +212,7 @@ void field(const Field& f, Symbol& m, State& s) {
     case 7: return get(f, m.min_from, s);
     case 8: return get(f, m.max_from, s);
     case 9: return get(f, m.typical, s);
+    case 10: return get(f, m.role, s);
   }
 }
 
@@ -311,6 +319,17 @@ void field(const Field& f, Bucket& m, State& s) {
   }
 }
 
+void field(const Field& f, SizeCaps& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.caps, s);
+    case 2: return get(f, m.cap, s);
+  }
+}
+
+void field(const Field& f, BucketTable& m, State& s) {
+  if (f.number == 1) get(f, m.sizes, s);
+}
+
 void field(const Field& f, Plan& m, State& s) {
   switch (f.number) {
     case 1: return get(f, m.family, s);
@@ -323,7 +342,8 @@ void field(const Field& f, Plan& m, State& s) {
     case 8: return get(f, m.precision, s);
     case 9: return get(f, m.live_bytes, s);
     case 10: return get(f, m.limits, s);
-    case 11: return get(f, m.lengths, s);
+    case 12: return get(f, m.bucket_table.emplace(), s);
+    case 13: return get(f, m.no_bucket_table, s);
   }
 }
 
@@ -370,6 +390,11 @@ void field(const Field& f, Manifest& m, State& s) {
 }
 
 }  // namespace
+
+const Symbol* with_role(const Manifest& m, SizeRole role) {
+  const auto it = std::find_if(m.symbols.begin(), m.symbols.end(), [role](const Symbol& s) { return s.role == role; });
+  return it == m.symbols.end() ? nullptr : &*it;
+}
 
 Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name) {
   State state;

@@ -13,6 +13,7 @@
 #include "runtime/dtype.h"
 #include "runtime/result.h"
 #include "runtime/size_expr.h"
+#include "runtime/size_role.h"
 
 namespace tfcc::runtime {
 
@@ -25,6 +26,7 @@ struct Symbol {
   SizeExpr value;                                  // of a derived symbol
   std::string min_from = {}, max_from = {};        // options that set them
   int64_t typical = 0;
+  SizeRole role = SizeRole::none;
 
   bool derived() const { return !value.code.empty(); }
 };
@@ -111,6 +113,17 @@ struct Bucket {
   std::vector<Launch> launches;
 };
 
+/// How a size is rounded up to the cap of its bucket.
+struct SizeCaps {
+  std::vector<int64_t> caps;   // ascending; a size has the first that is not smaller
+  SizeExpr cap;                // where there are none: a program over the caps of all sizes, then the least value of each
+};
+
+/// Which runs share the launches captured at the caps of their sizes. One entry per symbol.
+struct BucketTable {
+  std::vector<SizeCaps> sizes;
+};
+
 struct Plan {
   std::string family;
   std::vector<Buffer> buffers;
@@ -122,7 +135,8 @@ struct Plan {
   std::string precision;
   SizeExpr live_bytes;
   std::vector<Check> limits;
-  std::vector<int64_t> lengths;
+  std::optional<BucketTable> bucket_table;
+  std::string no_bucket_table;
 };
 
 struct Image {
@@ -159,12 +173,21 @@ struct Manifest {
   std::string report;
 };
 
-/// Lengths that a plan may name, each with graphs of its own.
+/// Caps that a plan may name for one size.
+inline constexpr size_t kMaxCaps = 1024;
+/// Sizes of a file with a bucket table, and codes of the program of a cap: looking buckets up stays quick whoever wrote the file.
+inline constexpr size_t kMaxBucketSizes = 64, kMaxCapCodes = 256;
+/// Lengths that a user may name, each with graphs of its own.
 inline constexpr size_t kMaxLengths = 64;
+/// No size has a larger cap: CUDA kernels index with 32 bits.
+inline constexpr int64_t kLargestCap = int64_t{1} << 31;
 
 /// Messages that one manifest may hold, all kinds together: bounds the memory a small file can
 /// claim.
 inline constexpr size_t kMaxManifestMessages = size_t{1} << 20;
+
+/// The symbol with this role, or null.
+const Symbol* with_role(const Manifest& manifest, SizeRole role);
 
 /// Reads the wire format. Unknown fields are skipped. `name` starts every message.
 /// Errors: bad_file (broken encoding, wrong wire type, unknown dtype or class, too many messages).

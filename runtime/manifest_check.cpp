@@ -76,13 +76,11 @@ class Checker {
       const auto in = inputs.find(out.name);
       if (in != inputs.end() && !same_type(*in->second, out)) return bad("input and output '" + out.name + "' differ in type");
     }
-    const SizeExpr product = tokens();
-    SizeExpr turned = product;
-    std::swap(turned.code[1], turned.code[3]);
     size_t before = 0;
     for (const Symbol& s : m_.symbols) {
       if (!s.value.valid(before++)) return bad("symbol '" + s.name + "' has a broken value");
-      if (s.derived() && s.value.code != product.code && s.value.code != turned.code) return bad("symbol '" + s.name + "' is not batch times length");
+      if (s.derived() && !is_product(s)) return bad("symbol '" + s.name + "' is not a product of different sizes of the inputs");
+      if (s.role != SizeRole::none && with_role(m_, s.role) != &s) return bad("two symbols have the role of '" + s.name + "'");
       if (s.min < 0 || s.max < 0 || s.typical < 0 || (s.max != 0 && s.max < s.min)) {
         return bad("symbol '" + s.name + "' has an empty range");
       }
@@ -95,17 +93,17 @@ class Checker {
     return {};
   }
 
-  // Kernels loop over the derived size and lay out buffers by the sizes that it is made of: any other program than the product of
-  // the first sizes that stand on axis 0 and on axis 1 would lead them out of their buffers.
-  SizeExpr tokens() const {
-    int64_t batch = -1, length = -1;
-    for (size_t i = m_.symbols.size(); i-- > 0;) {
-      const Symbol& s = m_.symbols[i];
-      if (!s.derived() && s.axis == 0) batch = static_cast<int64_t>(i);
-      if (!s.derived() && s.axis == 1) length = static_cast<int64_t>(i);
+  // Kernels loop over a computed size and lay out buffers by the sizes that it is made of: of this version it is the product of two or
+  // more different sizes of the inputs. Anything else would lead them out of their buffers.
+  bool is_product(const Symbol& s) const {
+    std::set<int64_t> factors;
+    for (size_t i = 0; i < s.value.code.size(); ++i) {
+      if (static_cast<SizeCode>(s.value.code[i]) == SizeCode::mul) continue;
+      if (static_cast<SizeCode>(s.value.code[i]) != SizeCode::symbol) return false;
+      const int64_t k = s.value.code[++i];
+      if (m_.symbols[static_cast<size_t>(k)].derived() || !factors.insert(k).second) return false;
     }
-    const auto symbol = static_cast<int64_t>(SizeCode::symbol), mul = static_cast<int64_t>(SizeCode::mul);
-    return {{symbol, batch, symbol, length, mul}, {}};
+    return factors.size() > 1;
   }
 
   // Stretches of a section that are parts of it and no more than it holds together: whoever reads each of them reads the section
@@ -183,16 +181,27 @@ class Checker {
     return {};
   }
 
+  Result<void> bucket_table(const BucketTable& table) const {
+    const size_t n = m_.symbols.size();
+    if (table.sizes.size() != n) return bad("a bucket table that is not of the sizes of the file");
+    if (n > kMaxBucketSizes) return bad("a bucket table of more than " + std::to_string(kMaxBucketSizes) + " sizes");
+    for (const SizeCaps& s : table.sizes) {
+      if (s.caps.size() > kMaxCaps) return bad("a bucket table with more than " + std::to_string(kMaxCaps) + " caps of a size");
+      for (size_t i = 0; i < s.caps.size(); ++i) {
+        if (s.caps[i] < (i > 0 ? s.caps[i - 1] + 1 : 0) || s.caps[i] > kLargestCap) return bad("a bucket table with broken caps");
+      }
+      if (s.cap.code.size() > kMaxCapCodes || !s.cap.valid(2 * n)) return bad("a bucket table with a broken cap");
+    }
+    return {};
+  }
+
   Result<void> plan(const Plan& p) const {
     bool cuda = p.family == "cuda";
     if (!cuda && p.family != "cpu") return bad("a plan of the unknown family '" + p.family + "'");
     if (p.buckets.empty()) return bad("a plan without buckets");
     if (!valid(p.slots, p.slots.size())) return bad("a slot has a broken size");
     if (!valid(p.limits) || !valid(p.live_bytes)) return bad("a plan has broken limits");
-    if (p.lengths.size() > kMaxLengths) return bad("a plan has more than " + std::to_string(kMaxLengths) + " lengths");
-    for (size_t i = 0; i < p.lengths.size(); ++i) {
-      if (p.lengths[i] <= (i > 0 ? p.lengths[i - 1] : 0)) return bad("a plan has broken lengths");
-    }
+    if (p.bucket_table) TFCC_TRY_VOID(bucket_table(*p.bucket_table));
     std::set<std::string_view> names;
     for (const Kernel& k : p.kernels) {
       if (k.name.empty()) return bad("a kernel without name");

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/binding.h"
-#include "runtime/caps.h"
+#include "runtime/bucket_finder.h"
 #include "runtime/model.h"
 #include "tests/fuzz/artifact_input.h"
 #include "tools/tfcc/inspect.h"
@@ -75,10 +75,10 @@ void bind(const Manifest& m, std::vector<int64_t> symbols) {
     (void)arena_size(plan, symbols);
     Binding binding(m, plan);
     if (agree) (void)binding.bind(symbols);
-    const Caps caps(m, plan);
+    const BucketFinder buckets(m, plan);
     std::vector<int64_t> largest;
-    if (caps.possible() && caps.find(symbols, largest)) (void)binding.bind_caps(largest);
-    if (caps.possible()) (void)caps.up_to(symbols);
+    if (buckets.possible() && buckets.find(symbols, largest)) (void)binding.bind_caps(largest);
+    if (buckets.possible()) (void)buckets.up_to(symbols, 1024);
   }
 }
 

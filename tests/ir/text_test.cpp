@@ -14,7 +14,7 @@ namespace tfcc::ir {
 namespace {
 
 constexpr const char* kCanonical =
-    R"tfir(graph @all(%input_ids: i64[B,S], %mask: i64[B,S], %"a/b c": f32[B,S,64]) symbols(B = input_ids.0 in 1.., S = input_ids.1 in 1..128) {
+    R"tfir(graph @all(%input_ids: i64[B,S], %mask: i64[B,S], %"a/b c": f32[B,S,64]) symbols(B = input_ids.0 in 1.. as batch, S = input_ids.1 in 1..128 as length, tokens = (B*S) in 1..4096 as tokens) {
   check S <= 128, "sequence_length must be at most 128"
   flag 0 "input_ids: a value lies outside [0, 4)"
   const @table : f32[4,64] = random(7)
@@ -168,6 +168,18 @@ TEST(Text, ErrorsNameTheLine) {
   EXPECT_EQ(error("?"), "t.tfir:2: '?' has no meaning here");
   EXPECT_EQ(error("flag 3 \"x\""), "t.tfir:2: flag 3 is out of order");
   EXPECT_EQ(error("check 1, \"x\""), "t.tfir:2: a check must be a condition");
+}
+
+TEST(Text, ErrorsOfSymbols) {
+  const auto error = [](std::string_view symbols) {
+    const auto g = parse(fmt::format("graph @g(%x: f32[B,S]) symbols({}) {{\n  return y = %x\n}}\n", symbols), "t.tfir");
+    EXPECT_FALSE(g) << symbols;
+    return g ? std::string() : g.error().message;
+  };
+  EXPECT_EQ(error("B = x.0 in 1.. as rows, S = x.1 in 1.."), "t.tfir:1: expected batch, length, tokens, past or context, found 'rows'");
+  EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B*R) in 1.."), "t.tfir:1: unknown name 'R'");
+  EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B < S) in 1.."), "t.tfir:1: a size must be an integer");
+  EXPECT_EQ(error("B = x.0 in 1.., S = y.1 in 1.."), "t.tfir:1: symbol S: no input y with axis 1");
 }
 
 TEST(Text, NoTextCrashes) {

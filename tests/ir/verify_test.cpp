@@ -340,6 +340,33 @@ TEST_F(VerifyGraph, Symbols) {
   expect("G5");
 }
 
+TEST_F(VerifyGraph, RolesAndComputedSizes) {
+  const ExprRef n = g.pool().symbol("N"), m = g.pool().symbol("M");
+  g.add_input("z", {DType::f32, {n, m}});
+  const SizeSymbol rows{"N", 1, 0, SizeRole::batch}, columns{"M", 1, 1, SizeRole::length};
+  const auto computed = [&](ExprRef formula) { return SizeSymbol{"T", 0, 0, SizeRole::tokens, formula}; };
+  g.symbols = {rows, columns, computed(mul(n, m))};
+  EXPECT_TRUE(verify(g).empty());
+  g.symbols = {rows, {"M", 1, 1, SizeRole::batch}};
+  expect("G4");
+  g.symbols = {rows, computed(mul(n, m)), columns};
+  expect("G4");
+  g.symbols = {rows, columns, computed(mul(n, g.pool().symbol("T")))};
+  expect("G5");
+  g.symbols = {rows, columns, computed(n), {"U", 0, 0, SizeRole::none, mul(n, g.pool().symbol("T"))}};
+  expect("G5");
+  g.symbols = {rows, columns, computed(i)};
+  expect("G5");
+  ExprPool other;
+  g.symbols = {rows, columns, computed(other.symbol("N"))};
+  expect("G5");
+  // The runtime need not know of it, and holds it to nothing but its largest value.
+  g.symbols = {rows, columns, computed(mul(n, m))};
+  const ValueId t = g.add_pointwise({}, g.pool().symbol("T"), {DType::i64, {}}, "t");
+  g.outputs.push_back({"t", t});
+  expect("E5");
+}
+
 TEST_F(VerifyGraph, DimsAndChecks) {
   g.set_type(x, {DType::f32, {i}});
   expect("G5");

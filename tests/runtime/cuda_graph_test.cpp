@@ -16,6 +16,7 @@ using CudaGraphTest = CudaBackendTest;
 void open_ended(pb::Manifest& m) {
   m.clear_checks();
   m.mutable_symbols(0)->clear_max();
+  set_bucket_table(m);
 }
 
 Shapes shapes_of(int64_t b, int64_t s) { return {{"x", {b, s, kC}}, {"ids", {b, s}}}; }
@@ -92,7 +93,7 @@ TEST_F(CudaGraphTest, all_shapes_of_a_file_with_limits) {
       m.mutable_symbols(0)->set_max(12);
       m.mutable_symbols(1)->set_max(80);
       m.mutable_symbols(2)->set_max(300);
-      for (int64_t n : {16, 80}) m.mutable_plans(0)->add_lengths(n);
+      set_bucket_table(m, {16, 80});
     });
     Executor e = *model.executor();
     ASSERT_TRUE(e.prepare_all());
@@ -224,6 +225,7 @@ TEST_F(CudaGraphTest, executors_have_graphs_of_their_own) {
 
 TEST_F(CudaGraphTest, plain_launches_where_graphs_are_off_or_cannot_be) {
   auto batched = [](pb::Manifest& m) {
+    m.mutable_plans(0)->clear_bucket_table();        // as codegen leaves it out where a batch depends on the shapes
     auto& launches = *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches();
     pb::GemmLaunch& g = *launches[1].mutable_gemm();
     for (auto* e : {g.mutable_m(), g.mutable_batch()}) e->clear_code();

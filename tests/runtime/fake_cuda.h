@@ -24,6 +24,24 @@ inline void* open_fake(const std::string& source, const std::string& soname) {
   return library;
 }
 
+// Batch, length and tokens rounded up as codegen has it: lengths to powers of two from 4 or to those given, tokens in steps of 64 and
+// then of an eighth, batch to the most rows that fit.
+inline void set_bucket_table(pb::Manifest& m, std::vector<int64_t> lengths = {}) {
+  if (lengths.empty()) {
+    for (int64_t n = 4; n <= 4096; n *= 2) lengths.push_back(n);
+  }
+  pb::BucketTable& table = *m.mutable_plans(0)->mutable_bucket_table();
+  table.Clear();
+  pb::SizeExpr& batch = *table.add_sizes()->mutable_cap();
+  size(&batch, {1, 2, 1, 4, 4, 0, 1, 6});             // max(tokens / the least length, 1)
+  if (m.symbols(0).max() > 0) size(&batch, {0, m.symbols(0).max(), 5});
+  table.add_sizes()->mutable_caps()->Add(lengths.begin(), lengths.end());
+  pb::SizeCaps& tokens = *table.add_sizes();
+  const int64_t most = m.symbols(2).max() > 0 ? m.symbols(2).max() : 4096;
+  for (int64_t n = 64; n < most; n += n < 512 ? 64 : n < 1024 ? 128 : n < 2048 ? 256 : 512) tokens.add_caps(n);
+  tokens.add_caps(most);
+}
+
 inline void to_cuda(pb::Manifest& m) {
   pb::Plan& plan = *m.mutable_plans(0);
   plan.set_family("cuda");
@@ -36,6 +54,8 @@ inline void to_cuda(pb::Manifest& m) {
   pb::Symbol* tokens = m.add_symbols();
   tokens->set_name("tokens");
   size(tokens->mutable_value(), {1, 0, 1, 1, 3});
+  tokens->set_role(static_cast<uint32_t>(SizeRole::tokens));
+  set_bucket_table(m);
   const int64_t row_bytes[] = {kC * 4, kO * 4};
   for (int i = 0; i < 2; ++i) {
     plan.mutable_slots(i)->clear_code();

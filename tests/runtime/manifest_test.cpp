@@ -40,6 +40,7 @@ void fill(gp::Message& m, std::mt19937_64& rng) {
           break;
         case gp::FieldDescriptor::CPPTYPE_UINT32: {
           auto v = is_dtype ? static_cast<uint32_t>(rng() % kDTypeCount)
+                   : f->name() == "role" ? static_cast<uint32_t>(rng() % kSizeRoleCount)
                             : static_cast<uint32_t>(random_bits(rng));
           rep ? r->AddUInt32(&m, f, v) : r->SetUInt32(&m, f, v);
           break;
@@ -143,7 +144,15 @@ void put(const Plan& p, pb::Plan* o) {
   o->set_precision(p.precision);
   put(p.live_bytes, o->mutable_live_bytes());
   for (auto& c : p.limits) put(c, o->add_limits());
-  for (int64_t n : p.lengths) o->add_lengths(n);
+  if (p.bucket_table) {
+    o->mutable_bucket_table();
+    for (auto& s : p.bucket_table->sizes) {
+      auto* q = o->mutable_bucket_table()->add_sizes();
+      for (int64_t n : s.caps) q->add_caps(n);
+      put(s.cap, q->mutable_cap());
+    }
+  }
+  o->set_no_bucket_table(p.no_bucket_table);
 }
 pb::Manifest to_protobuf(const Manifest& m) {
   pb::Manifest o;
@@ -160,6 +169,7 @@ pb::Manifest to_protobuf(const Manifest& m) {
     q->set_min_from(s.min_from);
     q->set_max_from(s.max_from);
     q->set_typical(s.typical);
+    q->set_role(static_cast<uint32_t>(s.role));
   }
   for (auto& t : m.inputs) put(t, o.add_inputs());
   for (auto& t : m.outputs) put(t, o.add_outputs());

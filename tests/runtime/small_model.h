@@ -19,6 +19,7 @@
 #include "codegen/artifact_file.h"
 #include "runtime/manifest.pb.h"
 #include "runtime/size_expr.h"
+#include "runtime/size_role.h"
 #include "runtime/tfcc.h"
 
 namespace tfcc::testing_support {
@@ -178,10 +179,12 @@ inline pb::Manifest small_manifest() {
   b->set_name("batch_size");
   b->set_min(1);
   b->set_max(kMaxBatch);
+  b->set_role(static_cast<uint32_t>(SizeRole::batch));
   pb::Symbol* s = m.add_symbols();
   s->set_name("sequence_length");
   s->set_min(1);
   s->set_axis(1);
+  s->set_role(static_cast<uint32_t>(SizeRole::length));
   add_port(m.add_inputs(), "x", DType::f32, {{1, 0}, {1, 1}, {0, kC}});
   add_port(m.add_inputs(), "ids", DType::i64, {{1, 0}, {1, 1}});
   add_port(m.add_outputs(), "out", DType::f32, {{1, 0}, {1, 1}, {0, kO}});

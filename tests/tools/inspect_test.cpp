@@ -109,12 +109,15 @@ double cpu_seconds(const std::function<void()>& work) {
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-TEST(Inspect, a_derived_size_is_batch_times_length) {
-  expect_refused([](pb::Manifest& m) { m.mutable_symbols(0)->set_axis(2); }, "not batch times length");
-  expect_refused([](pb::Manifest& m) { m.mutable_symbols(1)->set_axis(2); }, "not batch times length");
-  expect_refused([](pb::Manifest& m) { size(m.mutable_symbols(2)->mutable_value(), {1, 0, 1, 0, 3}); }, "not batch times length");
-  expect_refused([](pb::Manifest& m) { size(m.mutable_symbols(2)->mutable_value(), {1, 0, 1, 1, 3, 0, 8, 3}); }, "not batch times length");
+TEST(Inspect, a_derived_size_is_a_product_of_sizes) {
+  for (const std::initializer_list<int64_t>& code : {std::initializer_list<int64_t>{1, 0, 1, 0, 3}, {1, 0, 1, 1, 3, 0, 8, 3}, {1, 0, 1, 1, 2}, {1, 0}}) {
+    expect_refused([&](pb::Manifest& m) {
+      m.mutable_symbols(2)->mutable_value()->clear_code();
+      size(m.mutable_symbols(2)->mutable_value(), code);
+    }, "not a product of different sizes of the inputs");
+  }
   pb::Manifest turned = small_manifest();
+  turned.mutable_symbols(2)->mutable_value()->clear_code();
   size(turned.mutable_symbols(2)->mutable_value(), {1, 1, 1, 0, 3});
   show_all(file_of(turned));
 }
@@ -153,12 +156,34 @@ TEST(Inspect, kernels_have_names_of_their_own) {
   expect_refused([](pb::Manifest& m) { m.mutable_plans(0)->mutable_kernels(1)->set_name("one"); }, "two kernels are named 'one'");
 }
 
-TEST(Inspect, lengths_are_few) {
+TEST(Inspect, bucket_tables_are_of_the_sizes_and_small) {
+  auto table = [](pb::Manifest& m) {
+    for (int i = m.symbols_size(); i > 0; --i) m.mutable_plans(0)->mutable_bucket_table()->add_sizes();
+    return m.mutable_plans(0)->mutable_bucket_table();
+  };
+  expect_refused([&](pb::Manifest& m) { table(m)->add_sizes(); }, "a bucket table that is not of the sizes of the file");
   expect_refused(
-      [](pb::Manifest& m) {
-        for (int64_t n = 1; n <= 65; ++n) m.mutable_plans(0)->add_lengths(n);
+      [&](pb::Manifest& m) {
+        auto* sizes = table(m)->mutable_sizes(0);
+        for (int64_t n = 1; n <= 1025; ++n) sizes->add_caps(n);
       },
-      "a plan has more than 64 lengths");
+      "a bucket table with more than 1024 caps of a size");
+  for (const std::vector<int64_t>& caps : {std::vector<int64_t>{8, 8}, {8, 4}, {-1}, {(int64_t{1} << 31) + 1}}) {
+    expect_refused([&](pb::Manifest& m) { table(m)->mutable_sizes(0)->mutable_caps()->Add(caps.begin(), caps.end()); },
+                   "a bucket table with broken caps");
+  }
+  expect_refused([&](pb::Manifest& m) { table(m)->mutable_sizes(0)->mutable_cap()->add_code(2); }, "a bucket table with a broken cap");
+  expect_refused([&](pb::Manifest& m) {
+    for (int i = 0; i < 300; ++i) table(m)->mutable_sizes(0)->mutable_cap()->add_code(i % 2 == 0 ? 0 : 1);
+  }, "a bucket table");
+  expect_refused([&](pb::Manifest& m) {
+    for (int i = 0; i < 64; ++i) *m.add_symbols() = m.symbols(0), m.mutable_symbols(m.symbols_size() - 1)->set_role(0);
+    table(m);
+  }, "a bucket table of more than 64 sizes");
+  expect_refused([](pb::Manifest& m) {
+    m.mutable_symbols(0)->set_role(1);
+    m.mutable_symbols(1)->set_role(1);
+  }, "two symbols have the role of");
 }
 
 TEST(Inspect, long_names_are_not_used_without_end) {

@@ -157,7 +157,6 @@ Result<void> compile_model(Options o) {
   if (!sizes.ranges.empty()) {
     TFCC_TRY(graph, load_graph(o.model, &import, sizes.ranges));
   }
-  sizes.restrict(graph);
   int number = 0;
   if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o, number++, "import", graph));
   std::optional<Error> dump_error;

@@ -30,7 +30,7 @@ struct InspectedFile {
   /// The same of a file in memory, which must stay there. `path` is its name in messages.
   static Result<InspectedFile> read(std::span<const std::byte> bytes, const std::string& path);
 
-  /// Sets `sizes` from shapes of inputs; a symbol that none gives is 16 (first axis) or 128, within
+  /// Sets `sizes` from shapes of inputs; a symbol that none gives is 16 (the batch) or 128, within
   /// its range. Errors: invalid_argument (no such input), shape.
   Result<void> set_sizes(const NamedShapes& shapes);
   /// The value at `sizes`, or nothing if it does not fit 64 bits.
@@ -70,6 +70,8 @@ struct InspectedFile {
 const char* class_name(runtime::BufferClass place);
 /// The dims of a tensor or buffer as text: "[batch_size,128]".
 std::string dims_text(const std::vector<runtime::SizeExpr>& dims);
+/// "4, 8, 16, .., 512": what a size is rounded up to.
+std::string caps_text(const runtime::SizeCaps& caps);
 
 /// What is printed beside interface and plans.
 struct TextOptions {

@@ -54,7 +54,7 @@ Result<InspectedFile> InspectedFile::read(std::span<const std::byte> bytes, cons
 Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
   sizes.clear();
   for (const runtime::Symbol& s : manifest.symbols) {
-    const int64_t usual = s.typical ? s.typical : s.axis == 0 ? kBatch : kLength;
+    const int64_t usual = s.typical ? s.typical : s.role == SizeRole::batch ? kBatch : kLength;
     const int64_t wanted = std::max(s.min, usual);
     sizes.push_back(s.max > 0 ? std::min(wanted, s.max) : wanted);
   }
@@ -98,17 +98,14 @@ Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
 
 // Fewer rows where the file takes fewer tokens than the usual sizes have.
 void InspectedFile::within_tokens() {
-  const auto& symbols = manifest.symbols;
-  if (symbols.empty() || !symbols.back().derived() || symbols.back().max == 0) return;
-  auto at_axis = [&](uint32_t axis) {
-    auto s = std::find_if(symbols.begin(), symbols.end(),
-                          [&](const auto& x) { return !x.derived() && x.axis == axis; });
-    return static_cast<size_t>(s - symbols.begin());
-  };
-  const size_t batch = at_axis(0), length = at_axis(1);
-  if (batch == symbols.size() || length == symbols.size()) return;
-  const int64_t rows = symbols.back().max / std::max<int64_t>(sizes[length], 1);
-  sizes[batch] = std::max(std::min(sizes[batch], rows), std::max<int64_t>(symbols[batch].min, 1));
+  const runtime::Symbol* batch = with_role(manifest, SizeRole::batch);
+  const runtime::Symbol* tokens = with_role(manifest, SizeRole::tokens);
+  if (batch == nullptr || tokens == nullptr || tokens->max == 0) return;
+  int64_t& rows = sizes[static_cast<size_t>(batch - manifest.symbols.data())];
+  const int64_t usual = rows;
+  rows = 1;
+  const int64_t each = tokens->value.evaluate(sizes).value_or(1);
+  rows = std::max(std::min(usual, tokens->max / std::max<int64_t>(each, 1)), std::max<int64_t>(batch->min, 1));
 }
 
 std::optional<int64_t> InspectedFile::live_bytes(const Plan& plan) const {
@@ -308,6 +305,17 @@ std::string dims_text(const std::vector<SizeExpr>& dims) {
   std::string s;
   for (const SizeExpr& d : dims) s += (s.empty() ? "" : ",") + d.print();
   return "[" + s + "]";
+}
+
+std::string caps_text(const runtime::SizeCaps& caps) {
+  constexpr size_t kShown = 5;
+  if (caps.caps.empty()) return caps.cap.print();
+  std::string s;
+  for (size_t i = 0; i < caps.caps.size(); ++i) {
+    if (i == kShown && caps.caps.size() > kShown + 2) s += ", ..";
+    if (i < kShown || i + 1 == caps.caps.size() || caps.caps.size() <= kShown + 2) s += (i ? ", " : "") + std::to_string(caps.caps[i]);
+  }
+  return s;
 }
 
 }  // namespace tfcc::tools

@@ -64,9 +64,21 @@ class Writer {
                    {"min_from", s.min_from.empty() ? json() : json(s.min_from)},
                    {"max_from", s.max_from.empty() ? json() : json(s.max_from)},
                    {"typical", s.typical ? json(s.typical) : json()},
+                   {"role", s.role == SizeRole::none ? json() : json(to_string(s.role))},
                    {"input", s.derived() ? json() : json(manifest_.inputs[s.input].name)},
                    {"axis", s.derived() ? json() : json(s.axis)},
                    {"value", file_.sizes[i]}});
+    }
+    return j;
+  }
+
+  // A list of numbers for each size, or the expression that computes its cap.
+  json bucket_caps(const runtime::Plan& p) const {
+    if (!p.bucket_table) return json();
+    json j = json::object();
+    for (size_t i = 0; i < p.bucket_table->sizes.size(); ++i) {
+      const runtime::SizeCaps& s = p.bucket_table->sizes[i];
+      j[manifest_.symbols[i].name] = s.caps.empty() ? json(s.cap.print()) : json(s.caps);
     }
     return j;
   }
@@ -169,7 +181,8 @@ class Writer {
     json j = {{"family", p.family},
               {"precision", p.precision},
               {"limits", checks(p.limits)},
-              {"lengths", p.lengths},
+              {"caps", bucket_caps(p)},
+              {"no_caps", p.no_bucket_table.empty() ? json() : json(p.no_bucket_table)},
               {"live_bytes", size(p.live_bytes)}};
     const auto arena = file_.arena_bytes(p);
     j["arena_bytes"] = arena ? json(*arena) : json();

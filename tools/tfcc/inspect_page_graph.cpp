@@ -25,7 +25,7 @@ class ShortNames {
  public:
   explicit ShortNames(const ir::Graph& g) {
     std::set<std::string> taken;
-    for (const ir::SymbolSource& s : g.symbols) {
+    for (const ir::SizeSymbol& s : g.symbols) {
       std::string letter;
       for (char c : s.name) {
         if ((c < 'a' || c > 'z') && (c < 'A' || c > 'Z')) continue;

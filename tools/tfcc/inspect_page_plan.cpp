@@ -167,7 +167,14 @@ std::string launches_section(const InspectedFile& f, const Plan& p) {
   for (const auto& [ops, n] : counts) s += fmt::format("<span class=chip>{} &times; {}</span>", n, escaped(ops));
   s += "</p>\n";
   if (const auto layers = f.layers(p, shown)) s += fmt::format("<p class=soft>{} layers of {} launches each.</p>\n", layers->count, layers->launches);
-  if (!p.lengths.empty()) s += fmt::format("<p class=soft>Graphs are captured for lengths up to {}.</p>\n", fmt::join(p.lengths, ", "));
+  if (p.bucket_table) {
+    for (size_t i = 0; i < p.bucket_table->sizes.size(); ++i) {
+      s += fmt::format("<p class=soft>Graphs are captured for {} up to {}.</p>\n", escaped(html::shortened(f.manifest.symbols[i].name, kLongestName)),
+                       escaped(caps_text(p.bucket_table->sizes[i])));
+    }
+  } else if (!p.no_bucket_table.empty()) {
+    s += fmt::format("<p class=soft>Launched one by one: {}.</p>\n", escaped(html::shortened(p.no_bucket_table, kLongestName)));
+  }
   if (p.buckets.size() > 1) {
     s += "<div class=card><h3 style=\"margin-top:0\">Buckets</h3><p class=soft>The first whose limits hold runs.</p><table><tr><th>bucket<th>limits<th class=r>launches<th>beside the one below</tr>\n";
     for (const Bucket& b : p.buckets) {

@@ -66,7 +66,18 @@ class Listing {
       if (!from->empty()) range += fmt::format(" ({})", *from);
     }
     if (s.typical) range += fmt::format(", typically {}", s.typical);
-    line("size {}: {}", s.name, range);
+    line("size {}{}: {}", s.name, s.role == SizeRole::none || s.name == to_string(s.role) ? "" : fmt::format(" ({})", to_string(s.role)), range);
+  }
+
+  void show_bucket_table(const runtime::Plan& p) {
+    if (p.family != "cuda") return;
+    if (!p.bucket_table) {
+      line("  launched one by one: {}", p.no_bucket_table.empty() ? "the file has no bucket table" : p.no_bucket_table);
+      return;
+    }
+    for (size_t i = 0; i < p.bucket_table->sizes.size(); ++i) {
+      line("  graphs for {} up to {}", f_.manifest.symbols[i].name, caps_text(p.bucket_table->sizes[i]));
+    }
   }
 
   void show_interface() {
@@ -103,7 +114,7 @@ class Listing {
     line("  at {}: arena {}, most live at once {}{}", sizes_text(f_), bytes_text(f_.arena_bytes(p)),
          bytes_text(f_.live_bytes(p)), ratio ? fmt::format(", ratio {:.2f}", *ratio) : "");
     for (const runtime::Check& c : p.limits) line("  limit: {}", c.message);
-    if (!p.lengths.empty()) line("  graphs for lengths up to {}", fmt::join(p.lengths, ", "));
+    show_bucket_table(p);
     std::string names;
     for (const runtime::Buffer* b : f_.quadratic_buffers(p)) {
       names += fmt::format("{}{}{}", names.empty() ? "" : ", ", b->name, dims_text(b->dims));

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "codegen/compile.h"
+#include "frontend/size_roles.h"
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/npy.h"
@@ -70,6 +71,9 @@ Result<ir::Graph> load_graph(const std::string& path, frontend::ImportReport* re
                    fmt::format("{}: {}{}", path, to_string(broken[0]),
                                broken.size() > 1 ? fmt::format(" (and {} more)", broken.size() - 1) : "")};
     }
+    const auto& sizes = graph.symbols;
+    const bool told = std::any_of(sizes.begin(), sizes.end(), [](const ir::SizeSymbol& s) { return s.role != SizeRole::none; });
+    if (!told) frontend::tell_roles(graph, ranges);
     for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
     return graph;
   }

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "codegen/emit_expr.h"
 #include "ir/ir.h"
 #include "runtime/manifest.h"
 #include "tools/tfcc/command.h"
@@ -17,7 +16,7 @@ namespace {
 
 class Resolver {
  public:
-  Resolver(const SizeFlags& flags, const ir::Graph& graph) : flags_(flags), graph_(graph), names_(codegen::size_symbols(graph)) {}
+  Resolver(const SizeFlags& flags, const ir::Graph& graph) : flags_(flags), graph_(graph) {}
 
   Result<ResolvedSizes> run() {
     TFCC_TRY_VOID(shapes("--minShapes", flags_.min_shapes, [this](const std::string& s, int64_t n, const std::string& from) { return at_least(s, n, from); }));
@@ -97,12 +96,14 @@ class Resolver {
   }
 
   Result<void> max_batch() {
-    if (names_.batch.empty()) return usage_error("--max-batch: no input of the model has a batch that varies");
-    return at_most(names_.batch, flags_.max_batch, fmt::format("--max-batch {}", flags_.max_batch));
+    const ir::SizeSymbol* batch = graph_.size_with(SizeRole::batch);
+    if (!batch) return usage_error("--max-batch: no input of the model has a batch that varies");
+    return at_most(batch->name, flags_.max_batch, fmt::format("--max-batch {}", flags_.max_batch));
   }
 
   Result<void> seq_buckets() {
-    if (names_.length.empty()) return usage_error("--seq-buckets: no input of the model has a length that varies");
+    const ir::SizeSymbol* length = graph_.size_with(SizeRole::length);
+    if (!length) return usage_error("--seq-buckets: no input of the model has a length that varies");
     for (const std::string& word : split(flags_.seq_buckets)) {
       if (word.size() > 9 || word.find_first_not_of("0123456789") != std::string::npos || std::stoll(word) < 1) {
         return usage_error(fmt::format("--seq-buckets takes lengths such as 64,128,512, not '{}'", word));
@@ -115,60 +116,43 @@ class Resolver {
     if (out_.lengths.size() > runtime::kMaxLengths) {
       return usage_error(fmt::format("--seq-buckets takes at most {} lengths, not {}", runtime::kMaxLengths, out_.lengths.size()));
     }
-    return at_most(names_.length, out_.lengths.back(), "--seq-buckets " + flags_.seq_buckets);
+    return at_most(length->name, out_.lengths.back(), "--seq-buckets " + flags_.seq_buckets);
   }
 
-  // The axis that counts tokens: of ids and masks [batch, length] the second; of reals the second of [batch, length, features] and
-  // the third of [batch, channels, length]. Features, channels, heads and the sides of an image are no tokens.
-  static std::optional<size_t> token_axis(const ir::Type& type) {
-    const auto fixed = [&](size_t axis) { return ir::as_int(type.dims[axis]).has_value(); };
-    if (type.dims.size() == 2) return !is_float(type.dtype) || !fixed(1) ? std::optional<size_t>(1) : std::nullopt;
-    if (type.dims.size() != 3 || !is_float(type.dtype)) return std::nullopt;
-    return fixed(2) ? std::optional<size_t>(1) : fixed(1) ? std::optional<size_t>(2) : std::nullopt;
-  }
-
-  // The batch and the length of the first input that has both and not both fixed; ids and masks before reals.
-  std::optional<std::pair<ir::ExprRef, ir::ExprRef>> batch_and_length() const {
-    for (const bool reals : {false, true}) {
-      for (ir::ValueId v : graph_.inputs()) {
-        const ir::Type& type = graph_.value(v).type;
-        const auto axis = is_float(type.dtype) == reals ? token_axis(type) : std::nullopt;
-        if (!axis) continue;
-        const ir::ExprRef batch = type.dims[0], length = type.dims[*axis];
-        const auto plain = [](ir::ExprRef e) { return e->kind == ir::ExprKind::symbol || ir::as_int(e); };
-        if (plain(batch) && plain(length) && !(ir::as_int(batch) && ir::as_int(length))) return std::pair(batch, length);
-      }
-    }
-    return std::nullopt;
-  }
-
-  // Batch times length; where one of them is fixed, what is left for the other.
+  // The number of tokens, and each size that it is made of: as much as is left where the others are least.
   Result<void> max_tokens() {
     const std::string from = fmt::format("--max-tokens {}", flags_.max_tokens);
     if (graph_.symbols.empty()) return usage_error("--max-tokens: all sizes of the model are fixed");
-    const auto sizes = batch_and_length();
-    if (!sizes) {
+    const ir::SizeSymbol *tokens = graph_.size_with(SizeRole::tokens), *length = graph_.size_with(SizeRole::length);
+    if (!tokens && !length) {
       return usage_error("--max-tokens: no input has tokens that vary: ids [batch, length], or reals [batch, length, features] or "
                          "[batch, channels, length]; bound its sizes with --max-batch or --maxShapes");
     }
-    const auto [batch, length] = *sizes;
-    const auto batch_size = ir::as_int(batch), length_size = ir::as_int(length);
-    if (batch_size || length_size) {
-      const std::string& symbol = batch_size ? length->name : batch->name;
-      const int64_t other = batch_size ? *batch_size : *length_size;
-      TFCC_TRY_VOID(at_most_of(symbol, flags_.max_tokens, other, from));
-      out_.notes.push_back(fmt::format("{}: {} is at most {}", from, symbol, *range(symbol).max));
+    if (!tokens) {
+      TFCC_TRY_VOID(at_most_of(length->name, flags_.max_tokens, 1, from));
+      out_.notes.push_back(fmt::format("{}: {} is at most {}", from, length->name, *range(length->name).max));
       return {};
     }
-    const std::string product = fmt::format("{}*{}", batch->name, length->name);
-    out_.notes.push_back(fmt::format("{}: {} is at most {}", from, product, flags_.max_tokens));
-    if (names_.has_tokens && batch->name == names_.batch && length->name == names_.length) {
-      out_.max_tokens = flags_.max_tokens;
-    } else {  // no size of the file: a check of each run
-      out_.check = ResolvedSizes::Product{batch->name, length->name, flags_.max_tokens, fmt::format("{} must be at most {}, for the file was compiled with {}", product, flags_.max_tokens, from)};
+    if (!tokens->computed()) return at_most(tokens->name, flags_.max_tokens, from);
+    const std::vector<std::string> parts = symbols_of(tokens->formula);
+    if (parts.size() > 1) {
+      out_.notes.push_back(fmt::format("{}: {} is at most {}", from, ir::print(tokens->formula), flags_.max_tokens));
+      TFCC_TRY_VOID(at_most(tokens->name, flags_.max_tokens, from));
     }
-    TFCC_TRY_VOID(at_most_of(batch->name, flags_.max_tokens, range(length->name).min, from));
-    return at_most_of(length->name, flags_.max_tokens, range(batch->name).min, from);
+    for (const std::string& part : parts) {
+      const int64_t each = ir::eval_size(tokens->formula, [&](std::string_view n) { return n == part ? 1 : range(std::string(n)).min; });
+      TFCC_TRY_VOID(at_most_of(part, flags_.max_tokens, each, from));
+    }
+    if (parts.size() == 1) out_.notes.push_back(fmt::format("{}: {} is at most {}", from, parts[0], *range(parts[0]).max));
+    return {};
+  }
+
+  static std::vector<std::string> symbols_of(ir::ExprRef e) {
+    std::vector<std::string> names;
+    ir::for_each_node(e, [&](ir::ExprRef n) {
+      if (n->kind == ir::ExprKind::symbol) names.push_back(n->name);
+    });
+    return names;
   }
 
   // A size of which so many tokens leave tokens / other; a narrower range stays.
@@ -181,12 +165,9 @@ class Resolver {
   // Buckets above what another option allows, and sizes whose range is one value.
   Result<void> settle() {
     if (!out_.lengths.empty()) {
-      const int64_t most = *range(names_.length).max;
+      const int64_t most = *range(graph_.size_with(SizeRole::length)->name).max;
       for (int64_t& n : out_.lengths) n = std::min(n, most);
       out_.lengths.erase(std::unique(out_.lengths.begin(), out_.lengths.end()), out_.lengths.end());
-    if (out_.lengths.size() > runtime::kMaxLengths) {
-      return usage_error(fmt::format("--seq-buckets takes at most {} lengths, not {}", runtime::kMaxLengths, out_.lengths.size()));
-    }
     }
     for (auto it = out_.ranges.begin(); it != out_.ranges.end();) {
       const ir::SymbolRange before = graph_.pool().range(it->first);
@@ -198,7 +179,6 @@ class Resolver {
 
   const SizeFlags& flags_;
   const ir::Graph& graph_;
-  codegen::SizeSymbols names_;
   ResolvedSizes out_;
 };
 
@@ -211,12 +191,6 @@ void add_size_flags(CLI::App& command, SizeFlags& flags) {
   command.add_option("--minShapes", flags.min_shapes, "least sizes: input_ids:1x8; equal to --maxShapes: fixed sizes");
   command.add_option("--optShapes", flags.opt_shapes, "usual sizes: memory is planned for them");
   command.add_option("--maxShapes", flags.max_shapes, "largest sizes: input_ids:32x512");
-}
-
-void ResolvedSizes::restrict(ir::Graph& graph) const {
-  if (!check) return;
-  const ir::ExprRef product = ir::mul(graph.pool().symbol(check->a), graph.pool().symbol(check->b));
-  graph.checks.push_back({ir::le(product, graph.pool().integer(check->most)), check->message});
 }
 
 Result<ResolvedSizes> resolve_sizes(const SizeFlags& flags, const ir::Graph& graph) {

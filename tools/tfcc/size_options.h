@@ -31,19 +31,9 @@ struct ResolvedSizes {
   frontend::SizeRanges ranges;
   std::map<std::string, codegen::SizeOption> options;
   std::vector<int64_t> lengths;
-  int64_t max_tokens = 0;
-  /// A product of two sizes that a run is held to, where it is no size of the file.
-  struct Product {
-    std::string a, b;
-    int64_t most = 0;
-    std::string message;
-  };
-  std::optional<Product> check;
   std::vector<std::string> notes;  // lines that say what an option came to mean
 
-  /// Adds the check to the graph.
-  void restrict(ir::Graph& graph) const;
-  void give(codegen::LowerOptions& to) const { to.sizes = options, to.lengths = lengths, to.max_tokens = max_tokens; }
+  void give(codegen::LowerOptions& to) const { to.sizes = options, to.lengths = lengths; }
 };
 
 /// Reads the flags against a graph that was imported without them. Errors: invalid_argument (a form, or an input that is

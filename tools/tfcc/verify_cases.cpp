@@ -129,9 +129,10 @@ class CaseMaker {
 
   Result<void> bind(const Size& size) {
     symbols_.clear();
-    for (const ir::SymbolSource& s : graph_.symbols) {
+    for (const ir::SizeSymbol& s : graph_.symbols) {
+      if (s.computed()) continue;
       const ir::SymbolRange range = graph_.pool().range(s.name);
-      int64_t n = std::max(range.min, s.axis == 0 ? size.batch : size.length);
+      int64_t n = std::max(range.min, s.role == SizeRole::batch ? size.batch : size.length);
       symbols_[s.name] = range.max ? std::min(n, *range.max) : n;
     }
     NamedShapes shapes = options_.shapes;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes as programs: where batch * length occurs the program names their product, so that a bucket can cap it; whatever
-// else a size is made of, the program computes what the expression says.
+// Sizes as programs: where batch * length occurs the program names the size that is computed from them, so that a bucket can cap it;
+// whatever else a size is made of, the program computes what the expression says.
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "codegen/emit_expr.h"
+#include "codegen/sizes.h"
 #include "ir/ir.h"
 
 namespace tfcc::codegen {
 namespace {
 
-class SizeSymbolsTest : public testing::Test {
+class SizesTest : public testing::Test {
  protected:
-  SizeSymbolsTest() {
-    graph_.symbols = {{"B", 0, 0}, {"S", 0, 1}};
+  SizesTest() {
+    graph_.symbols = {{"B", 0, 0, SizeRole::batch}, {"S", 0, 1, SizeRole::length}, {"tokens", 0, 0, SizeRole::tokens, ir::mul(b_, s_)}};
   }
   ir::ExprRef integer(int64_t v) { return graph_.pool().integer(v); }
 
@@ -22,12 +22,12 @@ class SizeSymbolsTest : public testing::Test {
   ir::ExprRef b_ = graph_.pool().symbol("B"), s_ = graph_.pool().symbol("S");
 };
 
-TEST_F(SizeSymbolsTest, writes_products_with_tokens) {
-  const SizeSymbols symbols = size_symbols(graph_);
-  ASSERT_EQ(symbols.names, (std::vector<std::string>{"B", "S", "tokens"}));
+TEST_F(SizesTest, writes_products_with_tokens) {
+  Sizes sizes(graph_);
+  ASSERT_EQ(sizes.names(), (std::vector<std::string>{"B", "S", "tokens"}));
   // Values that no shape has show which symbol is read.
   const std::vector<int64_t> n = {3, 5, 16};
-  auto value = [&](ir::ExprRef e) { return size_expr(e, symbols).evaluate(n); };
+  auto value = [&](ir::ExprRef e) { return sizes.program(e).evaluate(n); };
   const ir::ExprRef tokens = ir::mul(b_, s_);
   EXPECT_EQ(value(tokens), 16);
   EXPECT_EQ(value(b_), 3);
@@ -42,24 +42,45 @@ TEST_F(SizeSymbolsTest, writes_products_with_tokens) {
   EXPECT_EQ(value(ir::max(ir::mul(tokens, integer(2)), ir::mul(b_, integer(4)))), 32);
 }
 
-TEST_F(SizeSymbolsTest, agrees_with_the_expression_at_real_shapes) {
-  const SizeSymbols symbols = size_symbols(graph_);
+TEST_F(SizesTest, agrees_with_the_expression_at_real_shapes) {
+  Sizes sizes(graph_);
   const ir::ExprRef e = ir::sub(ir::mul(ir::mul(b_, s_), ir::mul(s_, integer(12))), ir::mul(b_, s_));
   for (int64_t b : {1, 2, 7}) {
     for (int64_t s : {1, 16, 33}) {
       const std::vector<int64_t> n = {b, s, b * s};
-      EXPECT_EQ(size_expr(e, symbols).evaluate(n), 12 * b * s * s - b * s);
+      EXPECT_EQ(sizes.program(e).evaluate(n), 12 * b * s * s - b * s);
     }
   }
 }
 
-TEST_F(SizeSymbolsTest, has_no_tokens_without_both_axes_and_a_name_of_their_own) {
-  graph_.symbols = {{"S", 0, 1}};
-  EXPECT_FALSE(size_symbols(graph_).has_tokens);
-  graph_.symbols = {{"B", 0, 0}};
-  EXPECT_EQ(size_symbols(graph_).names, std::vector<std::string>{"B"});
-  graph_.symbols = {{"B", 0, 0}, {"tokens", 0, 1}};
-  EXPECT_EQ(size_symbols(graph_).names.back(), "tokens_");
+TEST_F(SizesTest, restates_below_quotients_and_choices) {
+  Sizes sizes(graph_);
+  const std::vector<int64_t> n = {3, 5, 16};
+  const ir::ExprRef tokens = ir::mul(b_, s_);
+  auto value = [&](ir::ExprRef e) { return sizes.program(e).evaluate(n); };
+  EXPECT_EQ(value(ir::min(ir::div(tokens, integer(3)), integer(90))), 5);
+  EXPECT_EQ(value(ir::select(ir::lt(tokens, integer(16)), b_, tokens)), 16);
+  EXPECT_EQ(sizes.program(ir::mul(tokens, integer(2))).text, "2*B*S") << "as the graph has it";
+}
+
+TEST_F(SizesTest, names_a_product_of_different_sizes_alone) {
+  auto factors = [&](ir::ExprRef formula) { return Sizes::factors({"n", 0, 0, SizeRole::tokens, formula}).size(); };
+  EXPECT_EQ(factors(ir::mul(b_, s_)), 2u);
+  EXPECT_EQ(factors(ir::mul(ir::mul(b_, s_), graph_.pool().symbol("C"))), 3u);
+  EXPECT_EQ(factors(nullptr), 0u) << "read";
+  EXPECT_EQ(factors(ir::mul(b_, integer(2))), 0u);
+  EXPECT_EQ(factors(ir::mul(ir::mul(b_, s_), integer(2))), 0u);
+  EXPECT_EQ(factors(ir::mul(b_, b_)), 0u);
+  EXPECT_EQ(factors(ir::add(b_, s_)), 0u);
+}
+
+TEST_F(SizesTest, knows_at_the_caps_what_it_knows_of_each_size_alone) {
+  Sizes sizes(graph_);
+  const ir::ExprRef tokens = ir::mul(b_, s_), rows = ir::mul(b_, integer(4));
+  // B * S >= B, since S >= 1; of tokens apart from B nothing is known.
+  EXPECT_TRUE(ir::prove_le(b_, tokens));
+  EXPECT_FALSE(ir::prove_le(sizes.restate(b_), sizes.restate(tokens)));
+  EXPECT_EQ(sizes.restate(sizes.restate(rows)), sizes.restate(rows));
 }
 
 // Random sizes over two symbols.
@@ -97,14 +118,14 @@ struct RandomSize {
   }
 };
 
-TEST_F(SizeSymbolsTest, computes_what_the_interpreter_computes) {
-  const SizeSymbols symbols = size_symbols(graph_);
+TEST_F(SizesTest, computes_what_the_interpreter_computes) {
+  Sizes sizes(graph_);
   size_t conditions = 0, programs = 0;
   for (uint32_t seed = 0; seed < 3000; ++seed) {
     const ir::ExprRef e = RandomSize{graph_.pool(), std::mt19937(seed)}.size(4);
     ir::for_each_node(e, [&](ir::ExprRef n) { conditions += n->kind == ir::ExprKind::band || n->kind == ir::ExprKind::bor; });
     if (!why_no_program(e).empty()) continue;
-    const runtime::SizeExpr program = size_expr(e, symbols);
+    const runtime::SizeExpr program = sizes.program(e);
     if (!program.valid(3)) continue;
     ++programs;
     for (int64_t b : {1, 2, 5}) {
@@ -119,7 +140,7 @@ TEST_F(SizeSymbolsTest, computes_what_the_interpreter_computes) {
   EXPECT_GT(programs, 2900u);
 }
 
-TEST_F(SizeSymbolsTest, says_why_a_size_is_no_program) {
+TEST_F(SizesTest, says_why_a_size_is_no_program) {
   EXPECT_EQ(why_no_program(ir::select(ir::lt(b_, s_), b_, ir::mul(b_, s_))), "");
   const ir::ExprRef root = ir::convert(ir::unary(ir::ExprKind::sqrt, ir::convert(s_, ir::Scalar::f32)), ir::Scalar::i64);
   EXPECT_EQ(why_no_program(ir::add(b_, root)), "goes through floating point");
