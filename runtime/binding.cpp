@@ -368,11 +368,6 @@ Result<void> Binding::bind_gemm(const Launch& launch, BoundLaunch& bound) const 
       (g.has_bias && s.n > elements_[g.bias])) {
     return broken("product '" + launch.name + "' reaches outside its buffers");
   }
-  // One tall product is faster than a batch that shares B.
-  if (s.batch > 1 && s.stride_b == 0 && !g.trans_a && s.stride_a == s.m * s.k) {
-    s.m *= s.batch;
-    s.batch = 1;
-  }
   if (s.batch == 1) s.stride_a = s.stride_b = 0;
   s.trans_a = g.trans_a;
   s.trans_b = g.trans_b;

@@ -101,11 +101,12 @@ TEST(Binding, names_the_option_that_set_a_limit) {
   EXPECT_EQ(message(3, 7), "batch_size*sequence_length is 21, but the file was compiled with --max-tokens 20");
 }
 
-TEST(Binding, a_batch_that_shares_b_becomes_one_product) {
+// That rows of a batch are one tall product is for the plan to say.
+TEST(Binding, a_batch_is_what_the_plan_says) {
   GemmShape s = bound_product([](pb::GemmLaunch&) {});
-  EXPECT_EQ(s.m, 10);
-  EXPECT_EQ(s.batch, 1);
-  EXPECT_EQ(s.stride_a, 0);
+  EXPECT_EQ(s.m, 5);
+  EXPECT_EQ(s.batch, 2);
+  EXPECT_EQ(s.stride_a, 20);
 }
 
 TEST(Binding, a_batch_stays_one_where_rows_do_not_follow_each_other) {
