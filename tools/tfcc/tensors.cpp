@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "ir/constant.h"
+#include "ir/ir.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/output_file.h"
 
@@ -66,6 +67,37 @@ Result<std::map<std::string, int64_t>> known_sizes(const std::vector<TensorInfo>
   return sizes;
 }
 
+using SizesByName = std::map<std::string, int64_t>;
+
+// A dim as an expression over names of sizes, each the number that `size` gives it, or a symbol; null if it is none.
+ir::ExprRef dim_expression(const std::string& text, ir::ExprPool& pool, const SizesByName& sizes) {
+  auto e = ir::parse_expr(
+      text, pool,
+      [&](std::string_view name) {
+        const auto it = sizes.find(std::string(name));
+        return it == sizes.end() ? pool.symbol(name) : pool.integer(it->second);
+      },
+      [](std::string_view) -> std::optional<std::pair<int64_t, DType>> { return std::nullopt; });
+  return e ? *e : nullptr;
+}
+
+// The size of a made-up dim: what is known of it, or what follows from what is known of others, or a usual one.
+int64_t size_of_dim(const DimInfo& d, size_t axis, const SizesByName& sizes) {
+  if (d.min == d.max && d.max != 0) return d.min;
+  if (const auto known = sizes.find(d.text); known != sizes.end()) return known->second;
+  ir::ExprPool pool;
+  const ir::ExprRef e = dim_expression(d.text, pool, sizes);
+  if (const auto n = e ? ir::as_int(e) : std::nullopt; n && *n >= 0) return *n;
+  const int64_t usual = axis == 0 ? 2 : 16;
+  return std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min);
+}
+
+bool is_size_of_its_own(const DimInfo& d) {
+  ir::ExprPool pool;
+  const ir::ExprRef e = dim_expression(d.text, pool, {});
+  return e != nullptr && e->kind == ir::ExprKind::symbol;
+}
+
 }  // namespace
 
 Result<std::pair<std::string, Array>> read_input(const std::string& text) {
@@ -87,6 +119,15 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
     if (it == given.end() || it->second.shape.size() != info.dims.size()) continue;  // a wrong rank is for the executor to tell
     for (size_t k = 0; k < info.dims.size(); ++k) sizes[info.dims[k].text] = it->second.shape[k];
   }
+  // Sizes that stand alone first: others, such as the length of a mask over a cache and the new tokens, follow from them.
+  for (const bool own : {true, false}) {
+    for (const TensorInfo& info : inputs) {
+      if (given_for(info) != given.end()) continue;
+      for (size_t k = 0; k < info.dims.size(); ++k) {
+        if (is_size_of_its_own(info.dims[k]) == own) sizes.emplace(info.dims[k].text, size_of_dim(info.dims[k], k, sizes));
+      }
+    }
+  }
   std::mt19937_64 rng(seed);
   std::normal_distribution<double> normal;
   int64_t total = 0;
@@ -98,16 +139,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
       continue;
     }
     std::vector<int64_t> shape;
-    for (size_t k = 0; k < info.dims.size(); ++k) {
-      const DimInfo& d = info.dims[k];
-      auto known = sizes.find(d.text);
-      int64_t n = k == 0 ? 2 : 16;
-      if (d.min == d.max && d.max != 0) n = d.min;
-      else if (known != sizes.end()) n = known->second;
-      else n = std::max(d.max != 0 ? std::min(n, d.max) : n, d.min);
-      sizes.emplace(d.text, n);
-      shape.push_back(n);
-    }
+    for (size_t k = 0; k < info.dims.size(); ++k) shape.push_back(size_of_dim(info.dims[k], k, sizes));
     TFCC_TRY_VOID(check_memory(info, shape, total));
     Array a = make_array(info.dtype, shape);
     for (int64_t i = 0; i < a.count(); ++i) {
