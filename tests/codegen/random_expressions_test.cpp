@@ -11,6 +11,7 @@
 #include "codegen/emit_expr.h"
 #include "tests/codegen/cpu_kernel.h"
 #include "tests/ir/raw_expr.h"
+#include "tests/support/guarded.h"
 
 namespace {
 
@@ -75,27 +76,6 @@ bool in_domain(const Function& f, const RawSample& sample) {
   return std::fabs(eval(f.raw.args[0]).r) < 1e4;
 }
 
-// A copy of an array between two pages that cannot be touched, at the end of its own page or at the start.
-class Fenced {
- public:
-  Fenced(const void* data, size_t bytes, bool at_end) {
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    pages_ = static_cast<char*>(mmap(nullptr, 3 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    EXPECT_TRUE(pages_ != MAP_FAILED && bytes <= page && mprotect(pages_ + page, page, PROT_READ | PROT_WRITE) == 0);
-    data_ = pages_ + page + (at_end ? page - bytes : 0);
-    std::memcpy(data_, data, bytes);
-    size_ = 3 * page;
-  }
-  Fenced(const Fenced&) = delete;
-  Fenced& operator=(const Fenced&) = delete;
-  ~Fenced() { munmap(pages_, size_); }
-  const void* data() const { return data_; }
-
- private:
-  char *pages_, *data_;
-  size_t size_;
-};
-
 class RandomExpressions : public test::CpuTargetTest, public ::testing::WithParamInterface<int> {};
 
 TEST_P(RandomExpressions, CompiledByClang) {
@@ -116,7 +96,7 @@ TEST_P(RandomExpressions, CompiledByClang) {
       defined[k] = !eval.open;
     }
     const bool at_end = t % 2 == 0;
-    const Fenced reals(sample.reals.data(), sample.reals.size() * 4, at_end), ints(sample.ints.data(), sample.ints.size() * 8, at_end),
+    const testing_support::Guarded reals(sample.reals.data(), sample.reals.size() * 4, at_end), ints(sample.ints.data(), sample.ints.size() * 8, at_end),
         truth(&sample.truth, 1, at_end), narrow(sample.narrow.data(), sample.narrow.size() * 4, at_end);
     kernels.run("all", {sample.n, sample.at[0], sample.at[1]}, {reals.data(), ints.data(), truth.data(), narrow.data(), got.data(), defined.data()}, kPerUnit);
     for (size_t k = 0; k < kPerUnit; ++k) {

@@ -7,7 +7,6 @@
 //   eval NAME IN.npz OUT.npz   evaluates in float64; "imported" is the graph before any pass
 //   run NAME IN.npz OUT.npz    runs the compiled copy
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,6 +22,7 @@
 #include "ir/ir.h"
 #include "passes/passes.h"
 #include "runtime/tfcc.h"
+#include "tests/support/guarded.h"
 #include "tools/tfcc/npz.h"
 #include "tools/tfcc/verify_cases.h"
 
@@ -48,30 +48,6 @@ Result<void> write(const std::string& path, const Arrays& arrays) {
   std::vector<std::pair<std::string, tfcc::tools::ArrayView>> views(arrays.begin(), arrays.end());
   return tfcc::tools::write_npz(path, views);
 }
-
-// A copy of an array between reserved gigabytes: what reads past its end, or far before its start, ends the process.
-class Guarded {
- public:
-  explicit Guarded(const Array& a) : bytes_((a.bytes.size() + kPage - 1) / kPage * kPage) {
-    start_ = static_cast<std::byte*>(mmap(nullptr, bytes_ + 2 * kGuard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    TFCC_CHECK(start_ != MAP_FAILED);
-    TFCC_CHECK(bytes_ == 0 || mprotect(start_ + kGuard, bytes_, PROT_READ | PROT_WRITE) == 0);
-    if (bytes_ > 0) std::memset(start_ + kGuard, 0x5a, bytes_);
-    data_ = start_ + kGuard + bytes_ - a.bytes.size();
-    if (!a.bytes.empty()) std::memcpy(data_, a.bytes.data(), a.bytes.size());
-  }
-  Guarded(Guarded&& other) noexcept : bytes_(other.bytes_), start_(std::exchange(other.start_, nullptr)), data_(other.data_) {}
-  Guarded& operator=(Guarded&&) = delete;
-  ~Guarded() {
-    if (start_) munmap(start_, bytes_ + 2 * kGuard);
-  }
-  std::byte* data() { return data_; }
-
- private:
-  static constexpr size_t kPage = 4096, kGuard = size_t{1} << 30;
-  size_t bytes_;
-  std::byte *start_, *data_;
-};
 
 // "attention:1 masked:1 matmul:4": the ops of a graph by kind; "masked" are attentions with a condition for keys.
 std::string contents(const Graph& graph) {
@@ -166,9 +142,9 @@ class Judge {
     if (it == models_.end()) return Error{ErrorCode::invalid_argument, "'" + name + "' is not compiled"};
     TFCC_TRY(Arrays arrays, tfcc::tools::read_npz(in));
     TFCC_TRY(tfcc::Executor executor, it->second.executor());
-    std::vector<Guarded> memory;
+    std::vector<tfcc::testing_support::Guarded> memory;
     for (auto& [input, a] : arrays) {
-      memory.emplace_back(a);
+      memory.emplace_back(a.bytes.data(), a.bytes.size());
       TFCC_TRY_VOID(executor.set(input, {memory.back().data(), a.dtype, a.shape, tfcc::Place::host}));
     }
     TFCC_TRY_VOID(executor.run());

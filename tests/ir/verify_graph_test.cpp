@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verifier on graphs that no text can describe: order, use lists, symbols, dims, expressions of other pools, constants.
+#include <gtest/gtest.h>
+
+#include "ir/ir.h"
+
+namespace tfcc::ir {
+namespace {
+
+std::string all(const std::vector<Violation>& problems) {
+  std::string lines;
+  for (const Violation& v : problems) lines += (lines.empty() ? "" : "\n") + to_string(v);
+  return lines;
+}
+
+struct VerifyGraph : testing::Test {
+  Graph g;
+  Type vec{DType::f32, {g.pool().integer(4)}};
+  ValueId x = g.add_input("x", vec);
+  ExprRef i = g.pool().index(0, vec.dims[0]);
+  ExprRef body = g.pool().load(0, Scalar::f32, {i});
+
+  void expect(const std::string& label) {
+    const std::string found = all(verify(g));
+    EXPECT_NE(found.find("(" + label + ")"), std::string::npos) << label << ": " << found;
+  }
+};
+
+TEST_F(VerifyGraph, WellFormed) {
+  g.outputs = {{"y", g.add_pointwise({x}, body, vec, "y")}};
+  EXPECT_EQ(all(verify(g)), "");
+}
+
+TEST_F(VerifyGraph, OrderAndOutputs) {
+  const ValueId a = g.add_pointwise({x}, body, vec, "a"), b = g.add_pointwise({x}, body, vec, "b");
+  g.set_operands(g.value(a).def, {b});
+  g.outputs = {{"y", a}};
+  expect("G1");
+  g.clean();
+  EXPECT_EQ(all(verify(g)), "");
+  g.outputs.push_back({"y", a});
+  expect("G3");
+  g.outputs = {{"y", ValueId{}}};
+  expect("G3");
+}
+
+TEST_F(VerifyGraph, UseLists) {
+  const ValueId a = g.add_pointwise({x}, body, vec, "a");
+  g.op(g.value(a).def).operands.push_back(x);
+  expect("G6");
+}
+
+TEST_F(VerifyGraph, Symbols) {
+  g.symbols = {{"N", 0, 0}};
+  expect("G4");
+  g.symbols = {{"N", 0, 7}};
+  expect("G4");
+  g.add_input("z", {DType::f32, {g.pool().symbol("select")}});
+  g.symbols = {{"select", 1, 0}};
+  expect("G4");
+  g.symbols.clear();
+  expect("G5");
+}
+
+TEST_F(VerifyGraph, RolesAndComputedSizes) {
+  const ExprRef n = g.pool().symbol("N"), m = g.pool().symbol("M");
+  g.add_input("z", {DType::f32, {n, m}});
+  const SizeSymbol rows{"N", 1, 0, SizeRole::batch}, columns{"M", 1, 1, SizeRole::length};
+  const auto computed = [&](ExprRef formula) { return SizeSymbol{"T", 0, 0, SizeRole::tokens, formula}; };
+  g.symbols = {rows, columns, computed(mul(n, m))};
+  EXPECT_TRUE(verify(g).empty());
+  g.symbols = {rows, {"M", 1, 1, SizeRole::batch}};
+  expect("G4");
+  g.symbols = {rows, computed(mul(n, m)), columns};
+  expect("G4");
+  g.symbols = {rows, columns, computed(mul(n, g.pool().symbol("T")))};
+  expect("G5");
+  g.symbols = {rows, columns, computed(n), {"U", 0, 0, SizeRole::none, mul(n, g.pool().symbol("T"))}};
+  expect("G5");
+  g.symbols = {rows, columns, computed(i)};
+  expect("G5");
+  ExprPool other;
+  g.symbols = {rows, columns, computed(other.symbol("N"))};
+  expect("G5");
+  // The runtime need not know of it, and holds it to nothing but its largest value.
+  g.symbols = {rows, columns, computed(mul(n, m))};
+  const ValueId t = g.add_pointwise({}, g.pool().symbol("T"), {DType::i64, {}}, "t");
+  g.outputs.push_back({"t", t});
+  expect("E5");
+}
+
+TEST_F(VerifyGraph, DimsAndChecks) {
+  g.set_type(x, {DType::f32, {i}});
+  expect("G5");
+  g.set_type(x, {DType::f32, {g.pool().real(2.5)}});
+  expect("G5");
+  g.set_type(x, vec);
+  g.checks = {{lt(i, g.pool().integer(2)), "no"}};
+  expect("G5");
+}
+
+TEST_F(VerifyGraph, Expressions) {
+  const ValueId y = g.add_pointwise({x}, body, vec, "y");
+  auto& attrs = g.op(g.value(y).def).as<PointwiseAttrs>();
+  ExprPool other;
+  attrs.body = transfer(body, other);
+  expect("E1");
+  attrs.body = g.pool().load(0, Scalar::f32, {g.pool().index(0, g.pool().integer(3))});
+  expect("E2");
+  attrs.body = g.pool().load(0, Scalar::f32, {g.pool().index(1, vec.dims[0])});
+  expect("E2");
+  attrs.body = g.pool().load(0, Scalar::f64, {i});
+  expect("E3");
+  attrs.body = g.pool().load(1, Scalar::f32, {i});
+  expect("E3");
+  attrs.body = g.pool().param("s", Scalar::f32);
+  expect("E5");
+  attrs.body = convert(g.pool().symbol("M"), Scalar::f32);
+  expect("E5");
+  attrs.body = nullptr;
+  expect("P1");
+}
+
+TEST_F(VerifyGraph, Constants) {
+  const ValueId c =
+      g.add_constant("c", constant_from_bytes(DType::f32, {4}, std::vector<std::byte>(16)));
+  EXPECT_EQ(all(verify(g)), "");
+  auto& constant = g.op(g.value(c).def).as<ConstantAttrs>().constant;
+  constant.bytes = std::make_shared<const std::vector<std::byte>>(12);
+  expect("K3");
+  constant.source = Constant::Source::file;
+  expect("K3");
+  constant.source = Constant::Source::random;
+  EXPECT_EQ(all(verify(g)), "");
+  constant.dtype = DType::i32;
+  expect("K3");
+  expect("K2");
+  g.set_operands(g.value(c).def, {x});
+  expect("K1");
+}
+
+}  // namespace
+}  // namespace tfcc::ir
