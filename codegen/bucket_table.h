@@ -20,7 +20,8 @@ namespace tfcc::codegen {
 /// | past, context | a power of two from 16 |
 /// | none | itself up to 16, then an eighth of the next power of two |
 ///
-/// No cap is larger than the range of the symbol allows. A size that may be 0 has 0 as a cap of its own, unless lengths are named.
+/// No cap is larger than the range of the symbol allows. A size that may be 0 has 0 as a cap of its own, unless lengths are named; a run
+/// with a length of 0 has no cap for its batch, and so no bucket.
 runtime::BucketTable bucket_table(const ir::Graph& graph, const std::vector<int64_t>& lengths);
 
 }  // namespace tfcc::codegen

@@ -19,7 +19,7 @@ struct Tokens {
   ExprRef batch, length, count;
 };
 
-// How surely inputs of a form have tokens; those of a lower rank are asked only if none of a higher one has any.
+// Forms of inputs, those first that surely have tokens: a later one is asked only if no input of the earlier ones has any.
 enum class Form { ids, boxes, features, choices, plain, other };
 
 Form form_of(const ir::Type& t) {

@@ -3,15 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "ir/ir.h"
+#include "tests/ir/violations.h"
 
 namespace tfcc::ir {
 namespace {
-
-std::string all(const std::vector<Violation>& problems) {
-  std::string lines;
-  for (const Violation& v : problems) lines += (lines.empty() ? "" : "\n") + to_string(v);
-  return lines;
-}
 
 struct VerifyGraph : testing::Test {
   Graph g;

@@ -6,15 +6,10 @@
 #include <fmt/format.h>
 
 #include "ir/ir.h"
+#include "tests/ir/violations.h"
 
 namespace tfcc::ir {
 namespace {
-
-std::string all(const std::vector<Violation>& problems) {
-  std::string lines;
-  for (const Violation& v : problems) lines += (lines.empty() ? "" : "\n") + to_string(v);
-  return lines;
-}
 
 /// Problems of a graph over standard inputs with these lines and nothing else.
 std::vector<Violation> problems(const std::string& lines) {
