@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -104,10 +105,8 @@ class Builder {
         threads_(options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
 
   Result<CompileResult> run(const std::string& path) {
-    for (const PlanInput& in : inputs_) {
-      TFCC_TRY(Lowered lowered, lower(in.graph, in.family, weights_, in.options));
-      result_.plans.push_back(std::move(lowered));
-    }
+    for (const TargetName& t : options_.targets) TFCC_TRY_VOID(plan(class_of(t.name)));
+    name_plans();
     for (const TargetName& t : options_.targets) total_ += kernels_of(t).size();
     for (const TargetName& t : options_.targets) {
       TFCC_TRY_VOID(t.family == Family::cuda ? compile_cuda_target(t) : compile_cpu_target(t));
@@ -117,12 +116,32 @@ class Builder {
   }
 
  private:
-  size_t plan_of(const TargetName& t) const {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (inputs_[i].family == t.family) return i;
-    }
-    TFCC_CHECK(false && "a target without a plan");
+  // A plan for this class, or that of another class which came out the same.
+  Result<void> plan(const TargetClass& target) {
+    if (plans_.count(target.name)) return {};
+    const auto in = std::find_if(inputs_.begin(), inputs_.end(), [&](const PlanInput& i) { return i.family == target.family; });
+    TFCC_CHECK(in != inputs_.end() && "a target without a graph");
+    TFCC_TRY(Lowered lowered, lower(in->graph, target, weights_, in->options));
+    const auto same = std::find(result_.plans.begin(), result_.plans.end(), lowered);
+    plans_[target.name] = static_cast<size_t>(same - result_.plans.begin());
+    if (same == result_.plans.end()) result_.plans.push_back(std::move(lowered));
+    return {};
   }
+
+  // By family while all of a family share one, else by the first class that each is for.
+  void name_plans() {
+    for (const TargetClass& c : target_classes()) {
+      const auto it = plans_.find(c.name);
+      if (it == plans_.end()) continue;
+      runtime::Plan& p = result_.plans[it->second].plan;
+      const bool alone = std::all_of(plans_.begin(), plans_.end(), [&](const auto& other) {
+        return other.second == it->second || result_.plans[other.second].plan.family != p.family;
+      });
+      if (!alone && p.name == to_string(p.family)) p.name = c.name;
+    }
+  }
+
+  size_t plan_of(const TargetName& t) const { return plans_.at(class_of(t.name).name); }
   const std::vector<KernelSource>& kernels_of(const TargetName& t) const { return result_.plans[plan_of(t)].kernels; }
 
   void step(const std::string& target, size_t kernels) {
@@ -143,7 +162,7 @@ class Builder {
     std::optional<Error> error;
     parallel_for(units.size(), threads_, [&](size_t i) {
       const KernelSource& source = units[i].source;
-      const CacheKey key = kernel_key(t.family == Family::cuda ? "cuda" : "cpu", compiler, t.name, source.text);
+      const CacheKey key = kernel_key(std::string(to_string(t.family)), compiler, compiler_arch(t.name), source.text);
       if (auto hit = cache_.get(key)) {
         out[i] = {std::move(*hit), true};
       } else {
@@ -166,7 +185,7 @@ class Builder {
     TFCC_TRY(std::string compiler, cuda_compiler_version());
     const std::vector<Unit> units = units_of(kernels_of(t));
     TFCC_TRY(auto compiled, each_unit(t, compiler, units, [&](const KernelSource& k) -> Result<std::vector<std::byte>> {
-      TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, t.name));
+      TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, compiler_arch(t.name)));
       return with_header(image);
     }));
     code_.push_back({t, plan_of(t), {}});
@@ -204,6 +223,7 @@ class Builder {
   int threads_;
   WeightPool weights_;
   CompileResult result_;
+  std::map<std::string_view, size_t> plans_;           // of each class
   std::vector<TargetCode> code_;
   std::mutex mutex_;
   size_t done_ = 0, total_ = 0;

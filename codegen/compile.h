@@ -27,7 +27,7 @@ const std::vector<std::string>& cpu_levels();
 /// The GPUs with code of their own.
 const std::vector<std::string>& cuda_architectures();
 
-/// A graph, after passes, for one family.
+/// A graph, after passes, for one family; each class of its targets gets a plan of it, or shares one that is the same.
 struct PlanInput {
   Family family;
   ir::Graph graph;
@@ -54,7 +54,7 @@ struct KernelResult {
 };
 
 struct CompileResult {
-  std::vector<Lowered> plans;                    // in the order of the inputs
+  std::vector<Lowered> plans;                    // equal ones once, in the order of the targets
   std::vector<KernelResult> kernels;
   uint64_t file_bytes = 0, weight_bytes = 0;
 };

@@ -130,9 +130,12 @@ std::string cpp_type(Scalar s) {
 }  // namespace
 
 std::string Lowering::functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
-                              const std::function<std::string(int64_t)>& index) {
-  return functor_members(name, body) + fmt::format("  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n", cpp_type(result), params,
-                                                   cpp_body(body, functor_names(index)));
+                              const std::function<std::string(int64_t)>& index,
+                              const std::function<std::vector<ExprRef>(int64_t)>& operand_dims) {
+  CppNames names = functor_names(index);
+  if (operand_dims) names.dims = operand_dims;
+  return functor_members(name, body) +
+         fmt::format("  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n", cpp_type(result), params, cpp_body(body, names));
 }
 
 std::string Lowering::row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result) {
@@ -166,11 +169,12 @@ std::string Lowering::unique_kernel(const std::string& base, const std::string& 
 }
 
 void Lowering::launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, ExprRef flops,
-                      const std::vector<uint32_t>& more) {
+                      const std::vector<uint32_t>& more, const std::vector<std::string>& parts) {
   unique_kernel(base, op, text, size, true);
   runtime::Launch launch;
   launch.name = graph.value(graph.op(op_).results[0]).name;
   launch.ops = {std::string(ir::to_string(graph.op(op_).kind))};
+  launch.ops.insert(launch.ops.end(), parts.begin(), parts.end());
   runtime::KernelLaunch k;
   k.kernel = kernel_by_text_[text];
   std::vector<uint32_t> reads, writes;

@@ -4,7 +4,9 @@
 //   products that read a graph input (on CUDA they take no caller's memory): a copy goes in front
 //   products of one 16-bit type stored in the other: stored in f32 first, no library has them
 //   products of f64: a reduction, for there is no library product of that type on both targets
-#include "codegen/lowering.h"
+//   epilogues that the chosen arm does not take (codegen/matmul): an op of their own, of the sum as it is stored
+#include "codegen/matmul/matmul.h"
+#include "ir/matmul.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -44,11 +46,6 @@ void legalise_operands(Graph& g, OpId o) {
     if (!shared && own != lead) set_operand(g, o, i, expanded_to(g, v, lead));
     else if (!g.def(v)) set_operand(g, o, i, expanded_to(g, v, own));
   }
-  if (g.op(o).operands.size() > 2 && !g.def(g.op(o).operands[2])) {
-    const ValueId bias = g.op(o).operands[2];
-    ir::Captured c = ir::capture(ir::load_of(g, bias, ir::indices_of(g, bias)));
-    set_operand(g, o, 2, g.add_pointwise(c.operands, c.body, g.value(bias).type, g.value(bias).name + ".copy"));
-  }
 }
 
 // sum over k of a[.., m, k] * b[.., k, n], as a reduction.
@@ -61,25 +58,15 @@ void as_reduction(Graph& g, OpId o) {
   const Dims& da = g.value(op.operands[0]).type.dims;
   ExprRef extent = da[da.size() - (attrs.trans_a ? 2 : 1)];
   ExprRef k = g.pool().index(static_cast<int64_t>(rank), extent);
-  auto element = [&](ValueId v, ExprRef row, ExprRef column) {
-    const Dims& d = g.value(v).type.dims;
-    std::vector<ExprRef> own;
-    const size_t skip = rank - d.size();
-    for (size_t i = 0; i + 2 < d.size(); ++i) own.push_back(ir::is_int(d[i], 1) ? g.pool().integer(0) : at[skip + i]);
-    own.push_back(row);
-    own.push_back(column);
-    return ir::load_of(g, v, own);
-  };
-  ExprRef a = attrs.trans_a ? element(op.operands[0], k, at[rank - 2]) : element(op.operands[0], at[rank - 2], k);
-  ExprRef b = attrs.trans_b ? element(op.operands[1], at[rank - 1], k) : element(op.operands[1], k, at[rank - 1]);
+  ExprRef a = ir::factor_element(g, op.operands[0], attrs.trans_a, at, at[rank - 2], k);
+  ExprRef b = ir::factor_element(g, op.operands[1], attrs.trans_b, at, k, at[rank - 1]);
   ir::Captured c = ir::capture(ir::mul(a, b));
   ir::ReduceAttrs reduce;
   reduce.body = c.body;
   reduce.extents = {extent};
   ValueId sum = g.add(OpKind::reduce, c.operands, reduce, t, g.value(op.results[0]).name + ".sum", op.origin);
   ExprRef e = ir::mul(ir::load_of(g, sum, at), g.pool().real(attrs.alpha, ir::scalar_of(t.dtype)));
-  if (op.operands.size() > 2) e = ir::add(e, ir::load_of(g, op.operands[2], {at.back()}));
-  ir::Captured y = ir::capture(e);
+  ir::Captured y = ir::capture(ir::with_sum(ir::free_epilogue(g, o, at), e));
   g.replace_uses(op.results[0], g.add_pointwise(y.operands, y.body, t, g.value(op.results[0]).name, op.origin));
 }
 
@@ -95,13 +82,66 @@ void through_f32(Graph& g, OpId o) {
   g.replace_uses(y, g.add_pointwise(c.operands, c.body, t, g.value(y).name + ".narrow", op.origin));
 }
 
+// The bias and the kind of a GELU that the epilogue is, which have kernels of their own.
+std::optional<std::pair<std::optional<ValueId>, ir::GeluKind>> as_gelu(const Graph& g, OpId o) {
+  const ValueId y = g.result(o);
+  const ir::Type& type = g.value(y).type;
+  ExprRef epilogue = ir::free_epilogue(g, o, ir::indices_of(g, y));
+  for (const ir::GeluKind kind : {ir::GeluKind::erf, ir::GeluKind::tanh}) {
+    if (epilogue == ir::gelu_of(ir::matmul_sum(g.pool(), type.dtype), kind)) return std::pair(std::optional<ValueId>(), kind);
+    if (g.op(o).operands.size() != 3) continue;
+    const ValueId bias = g.op(o).operands[2];
+    if (g.value(bias).type.dims != Dims{type.dims.back()} || !is_float(g.value(bias).type.dtype)) continue;
+    if (epilogue == ir::gelu_of(ir::bias_epilogue(g, type, bias), kind)) return std::pair(std::optional(bias), kind);
+  }
+  return std::nullopt;
+}
+
+void split_epilogue(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const ValueId y = op.results[0];
+  const ir::Type type = g.value(y).type;
+  const std::string name = g.value(y).name;
+  const auto gelu = as_gelu(g, o);
+  const auto at = ir::indices_of(g, y);
+  ir::MatmulAttrs attrs = op.as<ir::MatmulAttrs>();
+  ExprRef epilogue = ir::free_epilogue(g, o, at);
+  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], attrs, nullptr, type, name + ".sum", op.origin);
+  if (gelu && gelu->first) {
+    g.replace_uses(y, g.add(OpKind::bias_gelu, {sum, *gelu->first}, ir::GeluAttrs{gelu->second}, type, name, op.origin));
+  } else if (gelu) {
+    g.replace_uses(y, g.add(OpKind::gelu, {sum}, ir::GeluAttrs{gelu->second}, type, name, op.origin));
+  } else {
+    ir::Captured c = ir::capture(ir::with_sum(epilogue, ir::load_of(g, sum, at)));
+    g.replace_uses(y, g.add_pointwise(c.operands, c.body, type, name, op.origin));
+  }
+}
+
+// A bias is an operand of the library then: no caller's memory either.
+void copy_bias(Graph& g, OpId o) {
+  const auto bias = ir::bias_of(g, g.op(o));
+  if (!bias || g.def(*bias)) return;
+  ir::Captured c = ir::capture(ir::load_of(g, *bias, ir::indices_of(g, *bias)));
+  set_operand(g, o, 2, g.add_pointwise(c.operands, c.body, g.value(*bias).type, g.value(*bias).name + ".copy"));
+}
+
 }  // namespace
 
-void legalise(Graph& graph) {
+void legalise(Graph& graph, const TargetClass& target) {
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (!is_library_product(graph, graph.op(o))) continue;
-    if (graph.value(graph.result(o)).type.dtype == DType::f64) as_reduction(graph, o);
-    else legalise_operands(graph, o), through_f32(graph, o);
+    if (!is_real_product(graph, graph.op(o))) continue;
+    if (graph.value(graph.result(o)).type.dtype == DType::f64) {
+      as_reduction(graph, o);
+      continue;
+    }
+    legalise_operands(graph, o);
+    const MatmulDesc desc = describe(graph, o);
+    const Arm arm = choose(desc, target).arm;
+    if (arm == Arm::library) copy_bias(graph, o);
+    if (!takes(arm, desc.epilogue)) split_epilogue(graph, o);
+  }
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    if (is_real_product(graph, graph.op(o))) through_f32(graph, o);
   }
   graph.clean();
 }

@@ -56,18 +56,19 @@ Result<void> check_sizes(const Graph& g) {
 
 }  // namespace
 
-Result<Lowered> lower(const Graph& graph, Family family, WeightPool& weights, const LowerOptions& options) {
+Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
   Graph legal = graph;
-  legalise(legal);
-  return Lowering(legal, family, weights, options).run();
+  legalise(legal, target);
+  return Lowering(legal, target, weights, options).run();
 }
 
-Lowering::Lowering(const Graph& g, Family f, WeightPool& weights, const LowerOptions& options)
-    : graph(g), family(f), weights_(weights), options_(options), sizes_(g), symbols_(sizes_.names()) {}
+Lowering::Lowering(const Graph& g, const TargetClass& t, WeightPool& weights, const LowerOptions& options)
+    : graph(g), target(t), weights_(weights), options_(options), sizes_(g), symbols_(sizes_.names()) {}
 
 Result<Lowered> Lowering::run() {
-  out_.plan.family = cuda() ? "cuda" : "cpu";
+  out_.plan.family = target.family;
+  out_.plan.name = to_string(target.family);
   out_.plan.precision = options_.precision;
   for (int64_t longest : sequence_buckets()) TFCC_TRY_VOID(lower_bucket(longest));
   plan_memory();
@@ -187,23 +188,14 @@ Result<void> Lowering::lower_op(OpId o) {
       return emit_pointwise(*this, o);
     case OpKind::reduce: return emit_reduce(*this, o);
     case OpKind::cumsum: return emit_cumsum(*this, o);
-    case OpKind::matmul:
-      if (!is_library_product(graph, graph.op(o))) return emit_matmul(*this, o);
-      if (!is_weight_product(o)) gemm(o);
-      else if (!is_in_gelu(o)) weight_product(o, std::nullopt);
-      return {};
+    case OpKind::matmul: return emit_matmul(*this, o);
     case OpKind::softmax: return emit_softmax(*this, o);
     case OpKind::layer_norm: return emit_layer_norm(*this, o);
     case OpKind::rms_norm: return emit_rms_norm(*this, o);
     case OpKind::residual_norm: return emit_residual_norm(*this, o);
     case OpKind::pointwise_norm: return emit_pointwise_norm(*this, o);
-    case OpKind::gelu:
-    case OpKind::bias_gelu:
-      if (auto product = product_before_gelu(o)) {
-        weight_product(*product, o);
-        return {};
-      }
-      return graph.op(o).kind == OpKind::gelu ? emit_gelu(*this, o) : emit_bias_gelu(*this, o);
+    case OpKind::gelu: return emit_gelu(*this, o);
+    case OpKind::bias_gelu: return emit_bias_gelu(*this, o);
     case OpKind::rope: return emit_rope(*this, o);
     case OpKind::attention: return emit_attention(*this, o);
   }
@@ -217,9 +209,9 @@ namespace {
 // A graph output is written in place if its op is a kernel (products touch no graph inputs and outputs) that no product reads.
 std::optional<size_t> direct_output(const Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
-  if (!op || is_library_product(g, *op) || op->kind == OpKind::constant) return std::nullopt;
+  if (!op || is_real_product(g, *op) || op->kind == OpKind::constant) return std::nullopt;
   for (OpId u : g.value(v).users) {
-    if (is_library_product(g, g.op(u))) return std::nullopt;
+    if (is_real_product(g, g.op(u))) return std::nullopt;
   }
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     if (g.outputs[i].value == v) return i;
@@ -263,6 +255,20 @@ uint32_t Lowering::add_buffer(runtime::Buffer buffer, ExprRef bytes) {
   return static_cast<uint32_t>(out_.plan.buffers.size() - 1);
 }
 
+uint32_t Lowering::weight_in_layout(ValueId v, const std::string& layout, const std::function<void(ir::Constant&)>& change) {
+  auto [it, added] = in_layout_.emplace(std::pair(v.value, layout), 0);
+  if (!added) return it->second;
+  ir::Constant c = *graph.constant(v);
+  change(c);
+  runtime::Buffer b;
+  b.name = graph.value(v).name + "." + layout;
+  b.dtype = c.result_dtype();
+  for (int64_t d : c.result_dims()) b.dims.push_back(encode(integer(d)));
+  b.place = runtime::BufferClass::constant;
+  b.index = weights_.add(b.name, c);
+  return it->second = add_buffer(std::move(b), integer(c.element_count() * static_cast<int64_t>(size_of(b.dtype))));
+}
+
 void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes) {
   auto& launches = out_.plan.buckets.back().launches;
   const int position = static_cast<int>(launches.size());
@@ -273,14 +279,14 @@ void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& r
   launches.push_back(std::move(launch));
 }
 
-// Each operand read once and each result written once; a table is not read further than what is gathered from it.
+// Each operand read once and each result written once; a table is not read further than what is gathered from it, a weight is.
 ExprRef Lowering::traffic(const std::vector<uint32_t>& buffers) const {
   ExprRef largest = integer(0), sum = integer(0);
   for (uint32_t b : buffers) {
     if (out_.plan.buffers[b].place != runtime::BufferClass::constant) largest = ir::max(largest, bytes_[b]);
   }
   for (uint32_t b : buffers) {
-    const bool table = out_.plan.buffers[b].place == runtime::BufferClass::constant;
+    const bool table = out_.plan.buffers[b].place == runtime::BufferClass::constant && graph.op(op_).kind != OpKind::matmul;
     sum = ir::add(sum, table ? ir::min(bytes_[b], largest) : bytes_[b]);
   }
   return sum;

@@ -7,17 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "codegen/target.h"
 #include "ir/graph.h"
 #include "runtime/manifest.h"
 
 namespace tfcc::codegen {
 
-enum class Family { cpu, cuda };
-
 /// A kernel to be compiled; plan.kernels has the same index.
 struct KernelSource {
   std::string name;
   std::string text;
+
+  bool operator==(const KernelSource&) const = default;
 };
 
 /// Weights of all plans, equal recipes once. Index = Manifest.weights.
@@ -47,9 +48,11 @@ struct LowerOptions {
 struct Lowered {
   runtime::Plan plan;
   std::vector<KernelSource> kernels;
+
+  bool operator==(const Lowered&) const = default;
 };
 
 /// Errors: unsupported (an op that the family has no kernel for), internal.
-Result<Lowered> lower(const ir::Graph& graph, Family family, WeightPool& weights, const LowerOptions& options = {});
+Result<Lowered> lower(const ir::Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options = {});
 
 }  // namespace tfcc::codegen

@@ -33,12 +33,12 @@ struct LaunchSize {
 
 class Lowering {
  public:
-  Lowering(const Graph& graph, Family family, WeightPool& weights, const LowerOptions& options);
+  Lowering(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options);
   Result<Lowered> run();
 
   const Graph& graph;
-  const Family family;
-  bool cuda() const { return family == Family::cuda; }
+  const TargetClass target;
+  bool cuda() const { return target.cuda(); }
   ExprPool& pool() const { return graph.pool(); }
   ExprRef integer(int64_t v) const { return graph.pool().integer(v); }
   const ir::Type& type(ValueId v) const { return graph.value(v).type; }
@@ -63,17 +63,19 @@ class Lowering {
   /// "{n[0], 768}"
   std::string sizes(const std::vector<ExprRef>& dims) const;
   /// A functor type `name` with call parameters `params` ("idx i0, idx i1"), computing a body of `op` whose slots are
-  /// operands; index k is spelled index(k). Returns its text; functor_value() constructs one.
+  /// operands; index k is spelled index(k), and operand_dims(slot) are the dims that a load's indices are for, if not the operand's own.
+  /// Returns its text; functor_value() constructs one.
   std::string functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
-                      const std::function<std::string(int64_t)>& index);
+                      const std::function<std::string(int64_t)>& index, const std::function<std::vector<ExprRef>(int64_t)>& operand_dims = {});
   /// The same in two steps, for templates that walk rows: called with the row's indices i0, i1, ... it computes what all of the
   /// row shares, and returns the function of index i`column`.
   std::string row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result);
   std::string functor_value(const std::string& name) const;
   /// Ends the launch: `text` has @NAME@ and @PARAMS@ for the kernel's name and the list of its parameters.
   /// Buffers in `more` are read too and follow the arguments.
+  /// `parts` are said of the launch beside its op: what was fused into it.
   void launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size,
-              ExprRef flops, const std::vector<uint32_t>& more = {});
+              ExprRef flops, const std::vector<uint32_t>& more = {}, const std::vector<std::string>& parts = {});
   /// The line that includes a template. On the CPU what follows up to header() is local to the unit: all are linked together.
   std::string include(const std::string& op) const;
   /// "TFCC_KERNEL(...) {" with the parameters of this launch.
@@ -96,15 +98,18 @@ class Lowering {
   /// The most a size can be in the bucket being lowered, if that is known.
   std::optional<int64_t> largest(ExprRef size) const;
 
-  /// A product by the target's library.
-  void gemm(OpId op);
-  void rows_append(const std::string& product, ExprRef m, const std::vector<ExprRef>& fixed, bool trans_a);
-  void sum_over_nothing(OpId product, ExprRef k);
-  /// product_cpu.cpp: whether a product is a kernel of ours, with the GELU after it where that is its only reader.
-  bool is_weight_product(OpId op) const;
-  std::optional<OpId> product_before_gelu(OpId gelu) const;
-  bool is_in_gelu(OpId product) const;
-  void weight_product(OpId product, std::optional<OpId> gelu);
+  // ---- the plan, for launches that are no stub ----
+  uint32_t buffer_of(ValueId v);
+  ExprRef bytes_of(uint32_t buffer) const { return bytes_[buffer]; }
+  /// The buffer of a constant in another layout, which `change` adds as steps to its recipe; one for each name of a layout.
+  uint32_t weight_in_layout(ValueId v, const std::string& layout, const std::function<void(ir::Constant&)>& change);
+  runtime::SizeExpr encode(ExprRef e);
+  void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
+  /// Takes note of a size that launches at the caps of a bucket must not find smaller than that of any run below them.
+  void grows(ExprRef size, const std::string& what);
+  /// Takes note of why the plan has no buckets of shapes, once.
+  void no_buckets(const std::string& why);
+
   Error unsupported(OpId op, const std::string& what) const;
 
  private:
@@ -112,11 +117,8 @@ class Lowering {
   std::vector<int64_t> sequence_buckets();
   Result<void> lower_bucket(int64_t longest);
   Result<void> lower_op(OpId op);
-  uint32_t buffer_of(ValueId v);
   uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
-  uint32_t packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool transposed);
   void copy_to_output(ValueId v, uint32_t output);
-  void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
   /// CUDA: what a kernel does while the launch before it may still run, and the wait for that one.
   std::string start_early() const;
   CppNames functor_names(const std::function<std::string(int64_t)>& index) const;
@@ -124,16 +126,11 @@ class Lowering {
   std::string functor_members(const std::string& name, ExprRef body);
   void plan_memory();
   std::vector<std::map<std::string, int64_t, std::less<>>> judged_shapes() const;
-  /// Takes note of a size that launches at the caps of a bucket must not find smaller than that of any run below them.
-  void grows(ExprRef size, const std::string& what);
-  /// Takes note of why the plan has no buckets of shapes, once.
-  void no_buckets(const std::string& why);
   void add_bucket_table();
   void add_limits();
   bool fits_by_tokens(ExprRef count) const;
   void add_bind();
   std::string unique_kernel(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, bool starts_early);
-  runtime::SizeExpr encode(ExprRef e);
   ExprRef traffic(const std::vector<uint32_t>& buffers) const;
 
   WeightPool& weights_;
@@ -143,7 +140,7 @@ class Lowering {
   std::vector<std::string> symbols_;                  // their names
   std::set<ExprRef> growing_;                         // restated, and proved to grow
   std::map<uint32_t, uint32_t> buffers_;              // value -> buffer
-  std::map<std::pair<uint32_t, bool>, uint32_t> packed_;  // weight, transposed -> buffer
+  std::map<std::pair<uint32_t, std::string>, uint32_t> in_layout_;  // weight, layout -> buffer
   std::vector<ExprRef> bytes_;                        // of each buffer
   std::vector<std::pair<int, int>> lifetime_;         // first write, last use of each buffer, by launch
   std::map<std::string, uint32_t> kernel_by_text_;
@@ -174,13 +171,13 @@ Result<void> emit_bias_gelu(Lowering& l, OpId op);
 Result<void> emit_rope(Lowering& l, OpId op);
 Result<void> emit_attention(Lowering& l, OpId op);
 
-/// A product that the target's library computes: one of reals. Those of integers are kernels.
-inline bool is_library_product(const Graph& graph, const ir::Op& op) {
+/// A product of reals: a library may compute it, so it touches no graph input and no output.
+inline bool is_real_product(const Graph& graph, const ir::Op& op) {
   return op.kind == OpKind::matmul && is_float(graph.value(op.results[0]).type.dtype);
 }
 
 /// Rewrites what no launch can do as it is into ops that can be: products whose leading dims broadcast on both sides, products
-/// of f64, products that read a graph input.
-void legalise(Graph& graph);
+/// of f64, products that read a graph input, epilogues that the chosen arm does not take.
+void legalise(Graph& graph, const TargetClass& target);
 
 }  // namespace tfcc::codegen

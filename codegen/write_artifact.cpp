@@ -62,7 +62,8 @@ void set(pb::Launch* to, const runtime::Launch& from) {
 }
 
 void set(pb::Plan* to, const runtime::Plan& from) {
-  to->set_family(from.family);
+  to->set_family(std::string(to_string(from.family)));
+  to->set_name(from.name);
   for (const runtime::Buffer& b : from.buffers) {
     pb::Buffer* x = to->add_buffers();
     x->set_class_(static_cast<pb::Buffer_Class>(b.place));
@@ -221,11 +222,11 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
     for (const auto& [name, text] : options.texts) TFCC_TRY_VOID(add(name, text));
   }
   for (size_t i = 0; i < plans.size() && !options.strip; ++i) {
-    const std::string family = plans[i].plan.family;
-    TFCC_TRY_VOID(add("ir/" + family + ".tfir", ir::print(inputs[i].graph)));
-    for (const KernelSource& k : plans[i].kernels) {
-      TFCC_TRY_VOID(add("kernels/" + family + "/" + k.name + (family == "cuda" ? ".cu" : ".cpp"), k.text));
-    }
+    const runtime::Plan& plan = plans[i].plan;
+    for (const KernelSource& k : plans[i].kernels) TFCC_TRY_VOID(add("kernels/" + runtime::source_file(plan, k.name), k.text));
+  }
+  for (size_t i = 0; i < inputs.size() && !options.strip; ++i) {
+    TFCC_TRY_VOID(add(fmt::format("ir/{}.tfir", to_string(inputs[i].family)), ir::print(inputs[i].graph)));
   }
   file.end_section();
   return {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "frontend/importer.h"
+#include "ir/matmul.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -309,7 +310,7 @@ Result<void> import_gemm(Importer& im) {
   }
   TFCC_TRY(ValueId c, im.input(2));
   if (im.rank(c) == 1 && im.dims(c)[0] == out[1] && beta == 1) {
-    im.define(0, im.graph.add(ir::OpKind::matmul, {a, b, c}, attrs, type, im.value_name(0), im.node->name));
+    im.define(0, ir::add_matmul(im.graph, a, b, attrs, ir::bias_epilogue(im.graph, type, c), type, im.value_name(0), im.node->name));
     return {};
   }
   ValueId y = im.graph.add(ir::OpKind::matmul, {a, b}, attrs, type, im.value_name(0) + ".product", im.node->name);

@@ -7,6 +7,7 @@
 
 #include "frontend/attention.h"
 #include "frontend/norm.h"
+#include "ir/matmul.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -222,10 +223,8 @@ Result<void> import_microsoft_attention(Importer& im) {
   }
   TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])), "qkv_hidden_sizes do not add up to the weights' columns"));
   TFCC_TRY(const auto bias, bias_input(im, 2, columns));
-  std::vector<ValueId> operands{x, w};
-  if (bias) operands.push_back(*bias);
-  const ValueId product = im.graph.add(ir::OpKind::matmul, operands, ir::MatmulAttrs{}, {im.type(x).dtype, {d[0], d[1], columns}},
-                                       im.value_name(0) + ".qkv", im.node->name);
+  const Type wide{im.type(x).dtype, {d[0], d[1], columns}};
+  const ValueId product = ir::add_matmul(im.graph, x, w, {}, ir::bias_epilogue(im.graph, wide, bias), wide, im.value_name(0) + ".qkv", im.node->name);
   Inputs in;
   ExprRef first = im.integer(0);
   ValueId* const parts[] = {&in.q, &in.k, &in.v};

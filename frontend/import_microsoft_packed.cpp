@@ -8,6 +8,7 @@
 
 #include "frontend/attention.h"
 #include "frontend/norm.h"
+#include "ir/matmul.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -224,10 +225,9 @@ Result<void> import_microsoft_packed_attention(Importer& im) {
   for (size_t i = 0; i < 3; ++i) sizes[i] = given && given->size() == 3 ? im.integer((*given)[i]) : *third;
   TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])), "qkv_hidden_sizes do not add up to the weights' columns"));
   const DType dtype = im.type(x).dtype;
-  std::vector<ValueId> operands{x, w};
   TFCC_TRY(const auto bias, bias_input(im, 2, columns));
-  if (bias) operands.push_back(*bias);
-  const ValueId product = im.graph.add(ir::OpKind::matmul, operands, ir::MatmulAttrs{}, {dtype, {p.rows, columns}}, im.value_name(0) + ".qkv", im.node->name);
+  const Type wide{dtype, {p.rows, columns}};
+  const ValueId product = ir::add_matmul(im.graph, x, w, {}, ir::bias_epilogue(im.graph, wide, bias), wide, im.value_name(0) + ".qkv", im.node->name);
   ValueId qkv[3];
   ExprRef first = im.integer(0);
   for (size_t i = 0; i < 3; ++i) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "frontend/importer.h"
+#include "ir/matmul.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -84,18 +85,18 @@ Result<void> import_microsoft_matmul_n_bits(Importer& im) {
   TFCC_TRY(ExprRef zero, zero_point(im, b, at[0], block, value));
   ExprRef scale = ir::convert(im.element(scales, {at[0], block}), scalar);
   const ValueId weight = im.pointwise(ir::mul(ir::sub(value, zero), scale), dtype, dims, ".weight");
-  std::vector<ValueId> operands{a, weight};
+  std::optional<ValueId> bias;
   if (im.has_input(5)) {
-    TFCC_TRY(ValueId bias, im.input(5));
-    if (im.type(bias).dtype != dtype || im.rank(bias) != 1) return im.fail(ErrorCode::bad_file, "the bias is not a vector of A's type");
-    TFCC_TRY_VOID(im.unify(im.dims(bias)[0], im.integer(b.n), "the bias does not have N values"));
-    operands.push_back(bias);
+    TFCC_TRY(bias, im.input(5));
+    if (im.type(*bias).dtype != dtype || im.rank(*bias) != 1) return im.fail(ErrorCode::bad_file, "the bias is not a vector of A's type");
+    TFCC_TRY_VOID(im.unify(im.dims(*bias)[0], im.integer(b.n), "the bias does not have N values"));
   }
   ir::MatmulAttrs attrs;
   attrs.trans_b = true;
   Dims out = im.dims(a);
   out.back() = im.integer(b.n);
-  im.define(0, im.graph.add(ir::OpKind::matmul, operands, attrs, {dtype, out}, im.value_name(0), im.node->name));
+  const Type type{dtype, out};
+  im.define(0, ir::add_matmul(im.graph, a, weight, attrs, ir::bias_epilogue(im.graph, type, bias), type, im.value_name(0), im.node->name));
   return {};
 }
 

@@ -42,13 +42,25 @@ struct CumsumAttrs {
   template <class V> void visit(V&& v) { v("axis", axis); v("exclusive", exclusive); v("reverse", reverse); }
 };
 
-/// alpha * a * b (+ bias over the last axis). a: [..., m, k] ([..., k, m] if trans_a); b likewise; leading dims broadcast
-/// as in ONNX MatMul. Operands: a, b and optionally bias [n].
+/// An expression that an op may be without; visit() names it so, for an ExprRef alone says that the op needs it.
+struct OptionalExpr {
+  ExprRef& expr;
+  bool has_value() const { return expr != nullptr; }
+};
+
+/// result[.., i, j] = epilogue(s, .., i, j) with s = alpha * sum over k of a[.., i, k] b[.., k, j], not rounded before the epilogue.
+/// a: [..., m, k] ([..., k, m] if trans_a); b likewise; leading dims broadcast as in ONNX MatMul.
+/// Operands: a, b, then what the epilogue loads (slot = operand). Indices: the dims of the result. param s has the scalar type
+/// of the result. No epilogue: the result is s.
 struct MatmulAttrs {
   double alpha = 1;
+  ExprRef epilogue = nullptr;
   bool trans_a = false;
   bool trans_b = false;
-  template <class V> void visit(V&& v) { v("alpha", alpha); v("trans_a", trans_a); v("trans_b", trans_b); }
+  template <class V> void visit(V&& v) {
+    OptionalExpr optional{epilogue};
+    v("alpha", alpha); v("epilogue", optional); v("trans_a", trans_a); v("trans_b", trans_b);
+  }
 };
 
 struct SoftmaxAttrs {

@@ -7,19 +7,15 @@
 #include <unordered_map>
 
 namespace tfcc::ir {
-namespace {
 
-// gelu(x) spelled out: x/2 (1 + erf(x / sqrt 2)), or x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-ExprRef gelu_expr(ExprRef x, GeluKind kind) {
+ExprRef gelu_of(ExprRef x, GeluKind kind) {
   ExprPool& pool = *x->pool;
   auto c = [&](double v) { return pool.real(v, x->type); };
   ExprRef inner = kind == GeluKind::erf
                       ? unary(ExprKind::erf, mul(x, c(std::sqrt(0.5))))
-                      : unary(ExprKind::tanh, mul(c(std::sqrt(2 / M_PI)), add(x, mul(c(0.044715), mul(x, mul(x, x))))));
+                      : unary(ExprKind::tanh, mul(c(std::sqrt(2 / M_PI)), add(x, mul(mul(mul(c(0.044715), x), x), x))));
   return mul(mul(c(0.5), x), add(c(1), inner));
 }
-
-}  // namespace
 
 ExprRef load_of(const Graph& graph, ValueId v, std::vector<ExprRef> indices) {
   return graph.pool().load(v.value, graph.value(v).type.dtype, std::move(indices));
@@ -44,10 +40,10 @@ ExprRef element_of(const Graph& graph, ValueId v, const std::vector<ExprRef>& in
   const OpId o = graph.value(v).def;
   switch (op.kind) {
     case OpKind::pointwise: return free_expr(graph, o, op.as<PointwiseAttrs>().body, indices);
-    case OpKind::gelu: return gelu_expr(load_of(graph, op.operands[0], indices), op.as<GeluAttrs>().approx);
+    case OpKind::gelu: return gelu_of(load_of(graph, op.operands[0], indices), op.as<GeluAttrs>().approx);
     case OpKind::bias_gelu: {
       ExprRef x = load_of(graph, op.operands[0], indices);
-      return gelu_expr(add(x, load_of(graph, op.operands[1], {indices.back()})), op.as<GeluAttrs>().approx);
+      return gelu_of(add(x, load_of(graph, op.operands[1], {indices.back()})), op.as<GeluAttrs>().approx);
     }
     default: TFCC_CHECK(false && "value has no elements");
   }
@@ -136,11 +132,13 @@ namespace {
 struct BodyCollector {
   std::vector<ExprRef*>& out;
   void operator()(const char*, ExprRef& e) { out.push_back(&e); }
+  void operator()(const char*, OptionalExpr& e) { out.push_back(&e.expr); }
   template <class T> void operator()(const char*, T&) {}
 };
 
 size_t first_loaded(const Op& op) {
   if (op.kind == OpKind::attention) return 3;
+  if (op.kind == OpKind::matmul) return 2;
   return op.kind == OpKind::pointwise_norm ? 1 + op.as<PointwiseNormAttrs>().has_beta : 0;
 }
 
@@ -154,7 +152,7 @@ void merge_operands(Graph& graph, OpId o) {
   if (std::adjacent_find(loaded.begin(), loaded.end()) == loaded.end()) return;
   std::vector<ExprRef*> bodies;
   std::visit([&](auto& attrs) { attrs.visit(BodyCollector{bodies}); }, graph.op(o).attrs);
-  if (bodies.empty()) return;  // a product of a value with itself
+  if (bodies.empty()) return;
   std::vector<ExprRef> free;
   for (ExprRef* e : bodies) free.push_back(*e ? free_expr(graph, o, *e, {}) : nullptr);
   std::vector<ValueId> operands(old.begin(), old.begin() + first);

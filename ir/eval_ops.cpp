@@ -44,14 +44,14 @@ void collect(OpRun& run, const BlockProgram& program) {
   if (run.problem.empty()) run.problem = program.problem();
 }
 
-/// Calls f(first, n, block) for all elements of `body` over `dims`.
+/// Calls f(first, n, block) for all elements of `body` over `dims`; `param` has the parameter s of each.
 template <class F>
-void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f) {
+void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f, const double* param = nullptr) {
   BlockProgram program(body, run.operands, run.symbol);
   Odometer odometer(std::move(dims));
   for (int64_t first = 0; first < odometer.total(); first += kBlock) {
     const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, odometer.total() - first));
-    f(first, n, program.run(n, odometer.take(n), nullptr));
+    f(first, n, program.run(n, odometer.take(n), param ? param + first : nullptr));
   }
   collect(run, program);
 }
@@ -236,10 +236,11 @@ void eval_matmul(OpRun& run) {
   HostTensor& out = run.results[0];
   if (!is_float(out.dtype)) return eval_product(run, &HostTensor::ints, multiply_integers);
   eval_product(run, &HostTensor::reals, multiply);
-  if (run.operands.size() < 3) return;
-  const auto n = static_cast<size_t>(out.dims.back());
-  for (size_t i = 0; i < out.reals.size(); ++i)
-    out.reals[i] += run.operands[2]->reals[i % n];
+  if (ExprRef epilogue = run.op.as<MatmulAttrs>().epilogue) {
+    for_each_block(run, epilogue, out.dims, [&](int64_t first, size_t n, BlockResult block) {
+      std::copy_n(block.reals, n, out.reals.begin() + first);
+    }, out.reals.data());
+  }
 }
 
 /// Calls f(in, out, width) for each row of operand 0 and result `r`.

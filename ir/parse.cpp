@@ -395,6 +395,7 @@ class GraphParser : WordParser {
     return {};
   }
 
+  Result<void> read(const OpText& op, std::string_view key, OptionalExpr& e) { return read(op, key, e.expr); }
   /// (i,j,k) => expression
   Result<void> read(const OpText& op, std::string_view key, ExprRef& e) {
     if (lexer_.accept("none")) return {};
@@ -414,8 +415,9 @@ class GraphParser : WordParser {
     };
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
-      // Score and visible have operands of their own, also for what is q, k or v at the same time.
-      const size_t first = op.kind == OpKind::attention ? std::min<size_t>(3, op.operands.size()) : 0;
+      // Score, visible and epilogue have operands of their own, also for what is q, k, v or a factor at the same time.
+      const size_t own = op.kind == OpKind::attention ? 3 : op.kind == OpKind::matmul ? 2 : 0;
+      const size_t first = std::min(own, op.operands.size());
       const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
       if (it == op.operands.end()) return std::nullopt;
       return std::pair(it - op.operands.begin(), graph_.value(v).type.dtype);
@@ -435,12 +437,12 @@ class GraphParser : WordParser {
       extents = op.types[0].dims;
       extents.insert(extents.end(), op.extents.begin(), op.extents.end());
     }
-    const size_t before = key == "score" ? 1 : 0;
+    const size_t before = key == "score" || key == "epilogue" ? 1 : 0;
     if (parameters.size() != extents.size() + before) {
       return lexer_.error_before(fmt::format("'{}' has {} parameters, {} expected", key,
                                              parameters.size(), extents.size() + before));
     }
-    if (before) scope[parameters[0]] = graph_.pool().param("s", Scalar::f32);
+    if (before) scope[parameters[0]] = graph_.pool().param("s", key == "score" ? Scalar::f32 : scalar_of(op.types[0].dtype));
     for (size_t k = 0; k < extents.size(); ++k) {
       scope[parameters[k + before]] = graph_.pool().index(static_cast<int64_t>(k), extents[k]);
     }

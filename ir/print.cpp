@@ -170,7 +170,7 @@ class Printer {
     std::string out;
     const auto field = [&](std::string_view key, auto& value) {
       if constexpr (requires { value.has_value(); }) {
-        if (!value) return;
+        if (!value.has_value()) return;
       }
       out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, text(op, key, value));
     };
@@ -198,6 +198,7 @@ class Printer {
     return "[" + out + "]";
   }
 
+  std::string text(const Op& op, std::string_view key, const OptionalExpr& e) { return text(op, key, e.expr); }
   std::string text(const Op& op, std::string_view key, ExprRef e) {
     if (!e) return "none";
     PrintNames names;
@@ -211,8 +212,9 @@ class Printer {
       names.index = index_name;
       size_t count = graph_.value(op.results[0]).type.rank();
       if (op.kind == OpKind::reduce) count += op.as<ReduceAttrs>().extents.size();
+      if (op.kind == OpKind::matmul) parameters = "s";
       for (size_t k = 0; k < count; ++k)
-        parameters += (k ? "," : "") + index_name(static_cast<int64_t>(k));
+        parameters += (parameters.empty() ? "" : ",") + index_name(static_cast<int64_t>(k));
     }
     return fmt::format("({}) => {}", parameters, print(e, names));
   }

@@ -110,14 +110,16 @@ bool broadcasts(const Dims& a, const Dims& b, const Dims& out) {
 
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
-  if (!r.counts(2, 3, "C1")) return;
+  if (!r.require(r.op.results.size() == 1 && r.op.operands.size() >= 2 && (r.op.operands.size() == 2 || attrs.epilogue), "C1",
+                 "has two factors, one result, and more operands only for an epilogue"))
+    return;
   const Type &a = r.in(0), &b = r.in(1), &out = r.out();
   const bool reals = is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype);
   const bool integers = is_integer(a.dtype) && is_integer(b.dtype) &&
                         (out.dtype == DType::i32 || out.dtype == DType::i64);
   r.require(reals || integers, "C2", "operands must be reals of one type, or integers");
-  r.require(!integers || (attrs.alpha == 1 && r.op.operands.size() == 2),
-            "C8", "a product of integers has no alpha and no bias");
+  r.require(!integers || (attrs.alpha == 1 && !attrs.epilogue),
+            "C8", "a product of integers has no alpha and no epilogue");
   if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2,
                  "C3", "ranks must be at least 2"))
     return;
@@ -130,9 +132,9 @@ void check_matmul(Rules r) {
             "C5", "the result is not [..., m, n]");
   r.require(broadcasts(a.dims, b.dims, out.dims),
             "C6", "leading dims do not broadcast to the result's");
-  if (r.op.operands.size() == 3) {
-    r.require(is_float(r.in(2).dtype) && r.in(2).dims == Dims{n},
-              "C7", "the bias is not a vector of n reals");
+  if (reals && attrs.epilogue) {
+    r.require(attrs.epilogue->type == scalar_of(out.dtype), "C7", "the type of the epilogue is not that of the result");
+    check_expr(r.graph, r.op, attrs.epilogue, {"epilogue", out.dims, 2, true}, r.problems);
   }
 }
 

@@ -11,6 +11,7 @@
 //   before: %r = pointwise(%x) {body = (i,j) => %x[i / S,i % S,j]} : f32[B*S,64]; %p = matmul(%r, @w)       (GPT-2's Conv1D)
 //   after:  %m = matmul(%x, @w) : f32[B,S,192]; %p is a view of %m
 // Requires: the same type; for recipes, a permutation or a cast alone.
+#include "ir/matmul.h"
 #include "passes/keep_rows.h"
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -142,24 +143,16 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const auto& da = g.value(op.operands[0]).type.dims;
-  const auto& db = g.value(op.operands[1]).type.dims;
   if (!ir::is_int(da[attrs.trans_a ? da.size() - 2 : da.size() - 1], 1)) return false;
   const ir::Type type = g.value(op.results[0]).type;
   const Indices at = ir::indices_of(g, op.results[0]);
   const size_t rank = at.size();
-  auto element = [&](ValueId v, const std::vector<ExprRef>& dims, ExprRef row, ExprRef column) {
-    Indices own;
-    for (size_t k = 0; k + 2 < dims.size(); ++k) own.push_back(ir::is_int(dims[k], 1) ? g.pool().integer(0) : at[rank - dims.size() + k]);
-    own.insert(own.end(), {row, column});
-    return ir::load_of(g, v, own);
-  };
   ExprRef zero = g.pool().integer(0);
-  ExprRef a = attrs.trans_a ? element(op.operands[0], da, zero, at[rank - 2]) : element(op.operands[0], da, at[rank - 2], zero);
-  ExprRef b = attrs.trans_b ? element(op.operands[1], db, at[rank - 1], zero) : element(op.operands[1], db, zero, at[rank - 1]);
-  ExprRef body = ir::mul(a, b);
-  if (attrs.alpha != 1) body = ir::mul(body, g.pool().real(attrs.alpha, body->type));
-  if (op.operands.size() > 2) body = ir::add(body, ir::load_of(g, op.operands[2], {at[rank - 1]}));
-  ir::Captured c = ir::capture(body);
+  ExprRef sum = ir::mul(ir::factor_element(g, op.operands[0], attrs.trans_a, at, at[rank - 2], zero),
+                        ir::factor_element(g, op.operands[1], attrs.trans_b, at, zero, at[rank - 1]));
+  if (attrs.alpha != 1) sum = ir::mul(sum, g.pool().real(attrs.alpha, sum->type));
+  if (attrs.epilogue) sum = ir::convert(sum, ir::scalar_of(type.dtype));
+  ir::Captured c = ir::capture(ir::with_sum(ir::free_epilogue(g, o, at), sum));
   g.replace_uses(op.results[0], g.add_pointwise(c.operands, c.body, type, g.value(op.results[0]).name, op.origin));
   return true;
 }

@@ -110,10 +110,10 @@ bool rounds(const ir::Op& op, ValueId v) {
   return found;
 }
 
-// The third operand of a product.
-bool is_bias(const ir::Op& op, ValueId v) { return op.operands.size() == 3 && op.operands[2] == v; }
+// What the epilogue of a product loads.
+bool in_epilogue(const ir::Op& op, ValueId v) { return std::find(op.operands.begin() + 2, op.operands.end(), v) != op.operands.end(); }
 
-// May v be f32 while products and attentions read 16 bits? A product needs its bias in the type of its result; softmax and
+// May v be f32 while products and attentions read 16 bits? What an epilogue adds has the type of the result; softmax and
 // GELU have one type for what they read and write.
 bool may_stay_single(const Graph& g, ValueId v) {
   const OpId def = g.value(v).def;
@@ -122,7 +122,7 @@ bool may_stay_single(const Graph& g, ValueId v) {
   const bool product = op->kind == OpKind::matmul;
   if (!product && op->kind != OpKind::softmax && op->kind != OpKind::gelu && op->kind != OpKind::bias_gelu) return false;
   return std::ranges::all_of(op->operands, [&](ValueId x) {
-    if (product && !is_bias(*op, x)) return true;
+    if (product && !in_epilogue(*op, x)) return true;
     const bool free = std::ranges::all_of(g.value(x).users, [&](OpId u) {
       return u == def || g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce;
     });
@@ -140,7 +140,7 @@ std::set<ValueId> rounded(const Graph& g) {
     bool any = false;
     const bool all = std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& user = g.op(u);
-      const bool factor = (user.kind == OpKind::matmul && !is_bias(user, v)) || user.kind == OpKind::attention;
+      const bool factor = (user.kind == OpKind::matmul && !in_epilogue(user, v)) || user.kind == OpKind::attention;
       const bool goes_on = !factor && std::ranges::all_of(user.results, [&](ValueId r) { return keep.count(r) > 0; });
       any |= goes_on || rounds(user, v);
       return goes_on || user.kind == OpKind::pointwise || user.kind == OpKind::reduce;
@@ -166,7 +166,12 @@ bool leaves_range(ExprRef body) {
 
 // v, whose definition may leave the range of f16, stays within half of it.
 void keep_in_range(Graph& g, ValueId v) {
-  const ir::Op* op = g.def(v);
+  ir::Op* op = &g.op(g.value(v).def);
+  if (op->kind == OpKind::matmul && op->as<ir::MatmulAttrs>().epilogue) {
+    ExprRef& e = op->as<ir::MatmulAttrs>().epilogue;
+    if (leaves_range(e)) e = ir::min(ir::max(e, g.pool().real(-kLargestF16 / 2, e->type)), g.pool().real(kLargestF16 / 2, e->type));
+    return;
+  }
   if (op->kind != OpKind::pointwise || !leaves_range(op->as<ir::PointwiseAttrs>().body)) return;
   const ExprRef e = ir::element_of(g, v, ir::indices_of(g, v));
   const auto limit = [&](double x) { return g.pool().real(x, e->type); };

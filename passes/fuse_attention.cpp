@@ -96,7 +96,7 @@ class Fuser {
     }
     if (!m_.load) return miss("the score reads a product at other indices than its own");
     m_.product = g_.value(value_of(m_.load)).def;
-    if (g_.op(m_.product).operands.size() != 2) return miss("the product of q and k has a bias");
+    if (g_.op(m_.product).as<ir::MatmulAttrs>().epilogue) return miss("the product of q and k has a bias");
     return true;
   }
 
@@ -165,7 +165,7 @@ class Fuser {
     if (!is_probability(expanded(g_, op.operands[0], with_matrix(dims, at_[2], at_[3])), p)) {
       return miss("the probabilities are changed before the product with v");
     }
-    if (attrs.alpha != 1 || op.operands.size() != 2) return miss("the product with v is scaled, transposed or has a bias");
+    if (attrs.alpha != 1 || attrs.epilogue) return miss("the product with v is scaled, transposed or has a bias");
     m_.context = context;
     return true;
   }

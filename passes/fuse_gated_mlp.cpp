@@ -7,6 +7,7 @@
 // reads both products. Runs after: fuse-pointwise.
 #include <algorithm>
 
+#include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -23,6 +24,10 @@ std::optional<OpId> mergeable(const Graph& g, OpId reader, ValueId v, std::strin
   }
   if (!g.constant(op.operands[1]) || g.value(op.operands[1]).type.rank() != 2 || op.as<ir::MatmulAttrs>().trans_a) {
     reason = "a weight is no constant matrix";
+    return std::nullopt;
+  }
+  if (!ir::has_plain_epilogue(g, op)) {
+    reason = "a product has more of an epilogue than a bias";
     return std::nullopt;
   }
   if (op.operands.size() > 2 && !g.is_constant(op.operands[2])) {
@@ -81,14 +86,15 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   const auto attrs = products[0].as<ir::MatmulAttrs>();
   const std::string base = g.value(g.result(o)).name;
   const std::vector<ir::Constant> weights{*g.constant(products[0].operands[1]), *g.constant(products[1].operands[1])};
-  std::vector<ValueId> operands{products[0].operands[0], g.add_constant(base + ".gated.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1))};
+  const ValueId weight = g.add_constant(base + ".gated.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
+  std::optional<ValueId> bias;
   if (products[0].operands.size() > 2) {
-    operands.push_back(g.add_constant(base + ".gated.bias", ir::concat_constants({*g.constant(products[0].operands[2]), *g.constant(products[1].operands[2])}, 0)));
+    bias = g.add_constant(base + ".gated.bias", ir::concat_constants({*g.constant(products[0].operands[2]), *g.constant(products[1].operands[2])}, 0));
   }
   ir::Type type = g.value(pair[0]).type;
   ExprRef width = type.dims.back();
   type.dims.back() = ir::add(width, width);
-  const ValueId both = g.add(OpKind::matmul, operands, attrs, type, base + ".gated", products[0].origin);
+  const ValueId both = ir::add_matmul(g, products[0].operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type, base + ".gated", products[0].origin);
   ExprRef merged = ir::rewrite(ir::free_expr(g, o, body, {}), [&](ExprRef n) -> ExprRef {
     const auto v = loaded(n);
     if (!v || (*v != pair[0] && *v != pair[1])) return nullptr;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // fuse-linear-bias: the bias add after a product becomes the product's own bias.
 //   before: %m = matmul(%x, @w); %y = pointwise(@b, %m) {body = (i,j,k) => %m[i,j,k] + @b[k]}
-//   after:  %y = matmul(%x, @w, @b)
-// Requires: %m has one use and no bias yet; @b is rank 1 on the last axis.
+//   after:  %y = matmul(%x, @w, @b) {epilogue = (s,i,j,k) => s + @b[k]}
+// Requires: %m has one use and no epilogue yet; @b is rank 1 on the last axis.
+#include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -21,17 +22,15 @@ PassReport fuse_linear_bias(Graph& graph) {
     auto m = loaded_at(e->args[bias_first ? 1 : 0], at);
     if (!bias || !m || graph.value(*m).type != graph.value(y).type) continue;
     const ir::Op* product = graph.def(*m);
-    if (!product || product->kind != OpKind::matmul || product->operands.size() != 2) continue;
+    if (!product || product->kind != OpKind::matmul || product->as<ir::MatmulAttrs>().epilogue) continue;
     if (graph.value(*bias).type.dtype != graph.value(y).type.dtype) continue;
     if (graph.use_count(*m) != 1) {
       report.misses.push_back({label(graph, o), "the product has another use"});
       continue;
     }
-    std::vector<ValueId> operands = product->operands;
-    operands.push_back(*bias);
-    const ir::MatmulAttrs attrs = product->as<ir::MatmulAttrs>();
-    ValueId fused = graph.add(OpKind::matmul, operands, attrs, graph.value(y).type, graph.value(y).name, product->origin);
-    graph.replace_uses(y, fused);
+    const ir::Type type = graph.value(y).type;
+    graph.replace_uses(y, ir::add_matmul(graph, product->operands[0], product->operands[1], product->as<ir::MatmulAttrs>(),
+                                         ir::bias_epilogue(graph, type, bias), type, graph.value(y).name, product->origin));
     ++report.rewrites;
   }
   return report;

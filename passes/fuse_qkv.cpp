@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // fuse-qkv: the products that make q, k and v of one input become one product; q, k and v are slices of its result, which the
 // attention kernels read in place.
-//   before: %q = matmul(%x, @wq, @bq); %k = matmul(%x, @wk, @bk); %v = matmul(%x, @wv, @bv); %ctx = attention(%q, %k, %v)
-//   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), concat(0, @bq, @bk, @bv)); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
+//   before: %q = matmul(%x, @wq, @bq) {epilogue = (s,i,j,k) => s + @bq[k]}; %k = ..; %v = ..; %ctx = attention(%q, %k, %v)
+//   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), @b) {epilogue = (s,i,j,k) => s + @b[k]}, @b = concat(0, @bq, @bk, @bv); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
 // Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and every product is read by this
 // attention alone, as q, k or v, or by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
+#include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -21,6 +22,10 @@ std::optional<OpId> mergeable(const Graph& g, OpId reader, ValueId v, std::strin
   const ir::Constant* weight = g.constant(op->operands[1]);
   if (!weight || g.value(op->operands[1]).type.rank() != 2 || op->as<ir::MatmulAttrs>().trans_a) {
     reason = "a weight is no constant matrix";
+    return std::nullopt;
+  }
+  if (!ir::has_plain_epilogue(g, *op)) {
+    reason = "a product has more of an epilogue than a bias";
     return std::nullopt;
   }
   if (op->operands.size() > 2 && !g.is_constant(op->operands[2])) {
@@ -91,11 +96,12 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     width = ir::add(width, g.value(g.result(p)).type.dims.back());
   }
   const std::string base = g.value(g.result(o)).name;
-  std::vector<ValueId> fused{first.operands[0], g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1))};
-  if (!biases.empty()) fused.push_back(g.add_constant(base + ".qkv.bias", ir::concat_constants(biases, 0)));
+  const ValueId weight = g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
+  std::optional<ValueId> bias;
+  if (!biases.empty()) bias = g.add_constant(base + ".qkv.bias", ir::concat_constants(biases, 0));
   ir::Type type = g.value(first.results[0]).type;
   type.dims.back() = width;
-  const ValueId qkv = g.add(OpKind::matmul, fused, attrs, type, base + ".qkv", first.origin);
+  const ValueId qkv = ir::add_matmul(g, first.operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type, base + ".qkv", first.origin);
   for (size_t i = 0; i < 3; ++i) {
     const ir::Type part = g.value(operands[i]).type;
     Indices at = ir::indices_of(g.pool(), part.dims);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/keep_rows.h"
+#include "ir/matmul.h"
 
 #include <algorithm>
 #include <numeric>
@@ -83,7 +84,8 @@ ir::Type wide_type(const Graph& g, ValueId v, const Rows& rows) {
 bool is_row_op(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
     case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::gelu: return true;
-    case OpKind::matmul: return !op.as<ir::MatmulAttrs>().trans_a && g.value(op.operands[1]).type.rank() == 2;
+    case OpKind::matmul:
+      return !op.as<ir::MatmulAttrs>().trans_a && g.value(op.operands[1]).type.rank() == 2 && ir::has_plain_epilogue(g, op);
     default: return false;
   }
 }
@@ -96,7 +98,13 @@ bool keep_in_row_op(Graph& g, OpId o) {
   std::vector<ValueId> operands = op.operands;
   operands[0] = rows->x;
   const ValueId v = op.results[0];
-  view_instead(g, v, g.add(op.kind, operands, op.attrs, wide_type(g, v, *rows), g.value(v).name, op.origin), *rows);
+  const ir::Type type = wide_type(g, v, *rows);
+  if (op.kind == OpKind::matmul) {
+    ExprRef epilogue = ir::bias_epilogue(g, type, ir::bias_of(g, op));
+    view_instead(g, v, ir::add_matmul(g, operands[0], operands[1], op.as<ir::MatmulAttrs>(), epilogue, type, g.value(v).name, op.origin), *rows);
+  } else {
+    view_instead(g, v, g.add(op.kind, operands, op.attrs, type, g.value(v).name, op.origin), *rows);
+  }
   return true;
 }
 

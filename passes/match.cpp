@@ -85,6 +85,7 @@ struct KeyWriter {
     key.push_back(list.size());
     for (ExprRef e : list) key.push_back(reinterpret_cast<uintptr_t>(e));
   }
+  void operator()(const char*, const ir::OptionalExpr& e) { (*this)("", e.expr); }
   void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
   void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
   void operator()(const char*, const std::optional<int64_t>& v) {

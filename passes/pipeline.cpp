@@ -40,6 +40,7 @@ const std::vector<std::string>& default_pipeline() {
       "fuse-embedding",              // what a norm reads is one expression by now
       "fuse-gated-mlp",              // after fuse-pointwise: activation and product are one op then
       "fuse-qkv",                    // after all views are gone, so that q, k and v are products where they can be
+      "fuse-epilogue",               // after the merging of products, which takes those with a bias alone
       // Inlined views have become identities; q, k and v of one input may have become equal.
       "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
   };

@@ -11,6 +11,7 @@
 // weights also times scales along its columns.
 #include <algorithm>
 
+#include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -90,23 +91,23 @@ bool rewrite_product(Graph& g, OpId o) {
     ir::Captured c = ir::capture(d.integers);
     return g.add_pointwise(c.operands, c.body, g.value(old).type, g.value(y).name + suffix, op.origin);
   };
-  std::vector<ValueId> operands = {integers(*a, op.operands[0], ".a"), integers(*b, op.operands[1], ".b")};
+  const ValueId left = integers(*a, op.operands[0], ".a"), right = integers(*b, op.operands[1], ".b");
+  const Indices at = ir::indices_of(g, y);
+  ExprRef epilogue = ir::free_epilogue(g, o, at);
   ir::MatmulAttrs with = attrs;
   with.alpha *= a->scale * b->scale;
   if (!scaled) {
-    operands.insert(operands.end(), op.operands.begin() + 2, op.operands.end());
-    g.replace_uses(y, g.add(OpKind::matmul, operands, with, g.value(y).type, g.value(y).name, op.origin));
+    g.replace_uses(y, ir::add_matmul(g, left, right, with, epilogue, g.value(y).type, g.value(y).name, op.origin));
     return true;
   }
   with.alpha /= kRoom;
-  const ValueId sum = g.add(OpKind::matmul, operands, with, g.value(y).type, g.value(y).name + ".sum", op.origin);
-  const Indices at = ir::indices_of(g, y);
+  with.epilogue = nullptr;
+  const ValueId sum = g.add(OpKind::matmul, {left, right}, with, g.value(y).type, g.value(y).name + ".sum", op.origin);
   ExprRef e = ir::mul(ir::load_of(g, sum, at), g.pool().real(kRoom));
   std::vector<ExprRef> by(2);
   by[1 - inner] = at.back();
   for (ExprRef s : b->columns) e = ir::mul(e, ir::substitute_indices(s, by));
-  if (op.operands.size() == 3) e = ir::add(e, ir::load_of(g, op.operands[2], {at.back()}));
-  ir::Captured c = ir::capture(e);
+  ir::Captured c = ir::capture(ir::with_sum(epilogue, e));
   g.replace_uses(y, g.add_pointwise(c.operands, c.body, g.value(y).type, g.value(y).name, op.origin));
   return true;
 }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "ir/ir.h"
+#include "ir/matmul.h"
 
 namespace tfcc::passes {
 namespace {
@@ -114,7 +115,7 @@ class Walk {
       case OpKind::gelu: case OpKind::bias_gelu: return read(ir::element_of(g_, op.results[0], at));
       case OpKind::reduce: return visit_reduce(o, at);
       case OpKind::cumsum: return read(ir::load_of(g_, op.operands[0], along(at, op.as<ir::CumsumAttrs>().axis)));
-      case OpKind::matmul: return visit_matmul(op, at);
+      case OpKind::matmul: return visit_matmul(o, at);
       case OpKind::attention: return visit_attention(o);
       case OpKind::pointwise_norm:
         read(ir::free_expr(g_, o, op.as<ir::PointwiseNormAttrs>().body, along(at, rank_ - 1)));
@@ -148,22 +149,14 @@ class Walk {
     read(ir::free_expr(g_, o, attrs.body, at));
   }
 
-  void visit_matmul(const ir::Op& op, const Indices& at) {
+  void visit_matmul(OpId o, const Indices& at) {
+    const ir::Op& op = g_.op(o);
     const auto& attrs = op.as<ir::MatmulAttrs>();
     const auto& a = dims(op.operands[0]);
     ExprRef k = many(attrs.trans_a ? a[a.size() - 2] : a.back());
-    auto element = [&](size_t i, bool swapped, ExprRef row, ExprRef column) {
-      const auto& d = dims(op.operands[i]);
-      Indices x;
-      for (size_t axis = 0; axis + 2 < d.size(); ++axis) {
-        x.push_back(ir::is_int(d[axis], 1) ? pool().integer(0) : at[at.size() - d.size() + axis]);
-      }
-      if (swapped) std::swap(row, column);
-      x.insert(x.end(), {row, column});
-      return ir::load_of(g_, op.operands[i], x);
-    };
-    read(ir::mul(element(0, attrs.trans_a, at[at.size() - 2], k), element(1, attrs.trans_b, k, at.back())));
-    if (op.operands.size() == 3) read(ir::load_of(g_, op.operands[2], {at.back()}));
+    read(ir::mul(ir::factor_element(g_, op.operands[0], attrs.trans_a, at, at[at.size() - 2], k),
+                 ir::factor_element(g_, op.operands[1], attrs.trans_b, at, k, at.back())));
+    if (attrs.epilogue) read(ir::free_epilogue(g_, o, at));
   }
 
   // The rows that an element with these indices reads.

@@ -333,7 +333,7 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
   auto work = k.work.evaluate(symbols_);
   if (!work || *work < 0 || *work > kMaxElements) return overflow("work of '" + launch.name + "'");
   bound.work = *work;
-  if (plan_.family == "cpu") {
+  if (plan_.family == Family::cpu) {
     bound.skip = *work == 0;
     int64_t most = 0;
     bool empty = false;

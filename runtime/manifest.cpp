@@ -122,6 +122,12 @@ void get(const Field& f, DType& out, State& s) {
   if (f.value >= kDTypeCount) s.wrong = "an unknown dtype";
   out = static_cast<DType>(f.value);
 }
+void get(const Field& f, Family& out, State& s) {
+  std::string name;
+  get(f, name, s);
+  if (const auto family = family_of(name)) out = *family;
+  else if (s.wrong == nullptr) s.wrong = "a plan of an unknown family";
+}
 void get(const Field& f, BufferClass& out, State& s) {
   if (!expect(f, Wire::varint, s)) return;
   if (f.value > static_cast<uint64_t>(BufferClass::state)) s.wrong = "an unknown buffer class";
@@ -344,6 +350,7 @@ void field(const Field& f, Plan& m, State& s) {
     case 10: return get(f, m.limits, s);
     case 12: return get(f, m.bucket_table.emplace(), s);
     case 13: return get(f, m.no_bucket_table, s);
+    case 14: return get(f, m.name, s);
   }
 }
 
@@ -396,11 +403,18 @@ const Symbol* with_role(const Manifest& m, SizeRole role) {
   return it == m.symbols.end() ? nullptr : &*it;
 }
 
+std::string source_file(const Plan& plan, const std::string& kernel) {
+  return plan.name + "/" + kernel + (plan.family == Family::cuda ? ".cu" : ".cpp");
+}
+
 Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name) {
   State state;
   Manifest manifest;
   Reader in(bytes, state);
   for (Field f; in.next(f);) field(f, manifest, state);
+  for (Plan& p : manifest.plans) {
+    if (p.name.empty()) p.name = to_string(p.family);
+  }
   if (state.wrong == nullptr) return manifest;
   return Error{ErrorCode::bad_file, name + ": damaged manifest: it has " + state.wrong +
                                         "; compile or copy the file again"};

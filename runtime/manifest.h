@@ -11,6 +11,7 @@
 
 #include "runtime/artifact.h"
 #include "runtime/dtype.h"
+#include "runtime/family.h"
 #include "runtime/result.h"
 #include "runtime/size_expr.h"
 #include "runtime/size_role.h"
@@ -41,6 +42,8 @@ struct Check {
   SizeExpr value;
   bool equal = false;
   std::string message;
+
+  bool operator==(const Check&) const = default;
 };
 
 struct Flag {
@@ -68,6 +71,8 @@ struct Buffer {
   SizeExpr offset = {};                            // in the slot
   uint32_t first_use = 0;
   uint32_t last_use = 0;
+
+  bool operator==(const Buffer&) const = default;
 };
 
 struct Kernel {
@@ -76,6 +81,8 @@ struct Kernel {
   uint32_t threads = 0;
   uint32_t shared_bytes = 0;
   bool starts_early = false;
+
+  bool operator==(const Kernel&) const = default;
 };
 
 struct KernelLaunch {
@@ -84,6 +91,8 @@ struct KernelLaunch {
   std::vector<SizeExpr> grid;
   SizeExpr work;
   uint32_t grain = 0;
+
+  bool operator==(const KernelLaunch&) const = default;
 };
 
 struct GemmLaunch {
@@ -96,6 +105,8 @@ struct GemmLaunch {
   bool trans_a = false;
   bool trans_b = false;
   float alpha = 0;
+
+  bool operator==(const GemmLaunch&) const = default;
 };
 
 struct Launch {
@@ -105,27 +116,36 @@ struct Launch {
   std::optional<GemmLaunch> gemm;
   SizeExpr flops;
   SizeExpr bytes;
+
+  bool operator==(const Launch&) const = default;
 };
 
 struct Bucket {
   std::string name;
   std::vector<Check> limits;
   std::vector<Launch> launches;
+
+  bool operator==(const Bucket&) const = default;
 };
 
 /// How a size is rounded up to the cap of its bucket.
 struct SizeCaps {
   std::vector<int64_t> caps;   // ascending; a size has the first that is not smaller
   SizeExpr cap;                // where there are none: a program over the caps of all sizes, then the least value of each
+
+  bool operator==(const SizeCaps&) const = default;
 };
 
 /// Which runs share the launches captured at the caps of their sizes. One entry per symbol.
 struct BucketTable {
   std::vector<SizeCaps> sizes;
+
+  bool operator==(const BucketTable&) const = default;
 };
 
 struct Plan {
-  std::string family;
+  Family family = Family::cpu;
+  std::string name;                                // what dumps and reports call it: "cpu", "cuda", "sm_90a"
   std::vector<Buffer> buffers;
   std::vector<SizeExpr> slots;
   std::vector<Bucket> buckets;
@@ -137,6 +157,8 @@ struct Plan {
   std::vector<Check> limits;
   std::optional<BucketTable> bucket_table;
   std::string no_bucket_table;
+
+  bool operator==(const Plan&) const = default;
 };
 
 struct Image {
@@ -185,6 +207,9 @@ inline constexpr int64_t kLargestCap = int64_t{1} << 31;
 /// Messages that one manifest may hold, all kinds together: bounds the memory a small file can
 /// claim.
 inline constexpr size_t kMaxManifestMessages = size_t{1} << 20;
+
+/// What dumps and the file call the source of a kernel: "cuda/layer_norm__f16_h768.cu".
+std::string source_file(const Plan& plan, const std::string& kernel);
 
 /// The symbol with this role, or null.
 const Symbol* with_role(const Manifest& manifest, SizeRole role);

@@ -167,7 +167,7 @@ class Checker {
       if (b >= p.buffers.size()) return bad("product '" + l.name + "' has a missing buffer");
       bool io =
           p.buffers[b].place == BufferClass::input || p.buffers[b].place == BufferClass::output;
-      if (io && p.family == "cuda")
+      if (io && p.family == Family::cuda)
         return bad("product '" + l.name + "' uses a graph input or output");
     }
     if (p.buffers[g.d].place == BufferClass::constant)
@@ -196,8 +196,7 @@ class Checker {
   }
 
   Result<void> plan(const Plan& p) const {
-    bool cuda = p.family == "cuda";
-    if (!cuda && p.family != "cpu") return bad("a plan of the unknown family '" + p.family + "'");
+    const bool cuda = p.family == Family::cuda;
     if (p.buckets.empty()) return bad("a plan without buckets");
     if (!valid(p.slots, p.slots.size())) return bad("a slot has a broken size");
     if (!valid(p.limits) || !valid(p.live_bytes)) return bad("a plan has broken limits");
@@ -232,7 +231,7 @@ class Checker {
         artifact_.sections[t.section].kind != SectionKind::code) {
       return bad("target '" + t.name + "' has no code");
     }
-    if (t.images.size() != (p.family == "cuda" ? p.kernels.size() : 1)) {
+    if (t.images.size() != (p.family == Family::cuda ? p.kernels.size() : 1)) {
       return bad("target '" + t.name + "' has not the code of every kernel");
     }
     Parts parts{artifact_.sections[t.section].size};

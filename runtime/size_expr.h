@@ -45,6 +45,8 @@ struct SizeExpr {
   std::optional<size_t> lone_symbol() const;
   /// The text, or a spelling of the constant.
   std::string print() const;
+
+  bool operator==(const SizeExpr&) const = default;
 };
 
 /// a * b of sizes that are not negative, or nothing if it does not fit.

@@ -39,7 +39,7 @@ std::string target_list(const Manifest& m) {
   return out.empty() ? "no code" : "code for " + out;
 }
 
-bool is_cuda(const Manifest& m, const Target& t) { return m.plans[t.plan].family == "cuda"; }
+bool is_cuda(const Manifest& m, const Target& t) { return m.plans[t.plan].family == Family::cuda; }
 
 bool has_family(const Manifest& m, bool cuda) {
   for (const Target& t : m.targets) {

@@ -17,7 +17,7 @@ from pathlib import Path
 NO_TEMPLATE = {"constant"}
 # Templates that are no op: what kernels share, and the kernel that binds sizes and pointers.
 BUILDING_BLOCKS = {"cuda": {"prelude", "reduce", "norm", "bind", "attention_tile", "attention_mma", "attention_fma"},
-                   "cpu": {"prelude", "reduce", "math", "product"}}
+                   "cpu": {"prelude", "reduce", "math", "matmul_panel"}}
 
 
 def words(root, *patterns):

@@ -240,7 +240,7 @@ std::string no_table(const std::string& text) {
   const auto broken = ir::verify(*graph);
   EXPECT_TRUE(broken.empty()) << ir::to_string(broken[0]);
   WeightPool weights;
-  auto lowered = lower(*graph, Family::cuda, weights);
+  auto lowered = lower(*graph, class_of("sm_80"), weights);
   EXPECT_TRUE(lowered) << lowered.error().message;
   if (!lowered) return "";
   EXPECT_EQ(lowered->plan.bucket_table.has_value(), lowered->plan.no_bucket_table.empty());

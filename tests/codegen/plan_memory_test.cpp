@@ -162,9 +162,9 @@ TEST(PlanMemory, NothingLiveSharesMemory) {
     auto graph = ir::parse(text);
     ASSERT_TRUE(graph) << graph.error().message;
     for (const ir::Violation& problem : ir::verify(*graph)) FAIL() << to_string(problem);
-    for (Family family : {Family::cpu, Family::cuda}) {
+    for (const TargetClass& target : target_classes()) {
       WeightPool weights;
-      auto lowered = lower(*graph, family, weights);
+      auto lowered = lower(*graph, target, weights);
       ASSERT_TRUE(lowered) << lowered.error().message;
       for (const auto& [batch, length] : {std::pair{1, 1}, {16, 128}, {1, 512}, {64, 3}}) {
         for (const runtime::Bucket& bucket : lowered->plan.buckets)
@@ -183,7 +183,7 @@ TEST(PlanMemory, CapsOfABucketHoldItsShapes) {
     auto graph = ir::parse(random_graph(seed));
     ASSERT_TRUE(graph) << graph.error().message;
     WeightPool weights;
-    auto lowered = lower(*graph, Family::cuda, weights);
+    auto lowered = lower(*graph, class_of("sm_80"), weights);
     ASSERT_TRUE(lowered) << lowered.error().message;
     const runtime::Plan& plan = lowered->plan;
     const std::vector<int64_t> caps = {7, 32, 128};
@@ -215,7 +215,7 @@ TEST(PlanMemory, AChainTakesTwoBuffers) {
                          "  return y = %v19\n}\n");
   ASSERT_TRUE(graph) << graph.error().message;
   WeightPool weights;
-  auto lowered = lower(*graph, Family::cpu, weights);
+  auto lowered = lower(*graph, cpu_class(), weights);
   ASSERT_TRUE(lowered) << lowered.error().message;
   ASSERT_EQ(lowered->plan.slots.size(), 1u);
   EXPECT_EQ(lowered->plan.slots[0].evaluate(std::vector<int64_t>{100}).value_or(0), 1024);
@@ -234,7 +234,7 @@ TEST(PlanMemory, BucketsShareTheirBuffers) {
   })");
   ASSERT_TRUE(graph) << graph.error().message;
   WeightPool weights;
-  auto lowered = lower(*graph, Family::cuda, weights);
+  auto lowered = lower(*graph, class_of("sm_80"), weights);
   ASSERT_TRUE(lowered) << lowered.error().message;
   ASSERT_GT(lowered->plan.buckets.size(), 1u);
   for (const runtime::Bucket& bucket : lowered->plan.buckets) {
@@ -257,7 +257,7 @@ TEST(PlanMemory, NarrowBuffersShareTheRoomOfAWideOne) {
   })");
   ASSERT_TRUE(graph) << graph.error().message;
   WeightPool weights;
-  auto lowered = lower(*graph, Family::cpu, weights);
+  auto lowered = lower(*graph, cpu_class(), weights);
   ASSERT_TRUE(lowered) << lowered.error().message;
   ASSERT_EQ(lowered->plan.slots.size(), 1u);
   for (const auto& symbols : {sizes(16, 128), sizes(1, 7)}) {

@@ -109,12 +109,12 @@ class Judge {
   Result<std::string> compile(const std::string& name, const std::string& level) {
     TFCC_TRY(const Graph* graph, find(name));
     tfcc::codegen::CompileOptions options;
-    options.targets = {{level, tfcc::codegen::Family::cpu}};
+    options.targets = {{level, tfcc::Family::cpu}};
     options.threads = 1;
     options.cache.dir = cache_;
     options.cache.enabled = !cache_.empty();
     const std::string file = fmt::format("{}/tfcc-differential-{}.tfcc", fs::temp_directory_path().string(), getpid());
-    TFCC_TRY_VOID(tfcc::codegen::compile({{tfcc::codegen::Family::cpu, *graph, {}}}, file, options));
+    TFCC_TRY_VOID(tfcc::codegen::compile({{tfcc::Family::cpu, *graph, {}}}, file, options));
     tfcc::LoadOptions load;
     load.device = "cpu";
     load.threads = 1;

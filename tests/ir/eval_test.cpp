@@ -252,7 +252,7 @@ TEST(Eval, MatmulInEveryOrientation) {
       const HostTensor bias = tensor({n});
       const HostTensor y =
           run(fmt::format(R"(graph @g(%a: f32[2,1,{},{}], %b: f32[3,{},{}], %c: f32[{}]) {{
-        %y = matmul(%a, %b, %c) {{alpha = 0.5, trans_a = {}, trans_b = {}}} : f32[2,3,{},{}]
+        %y = matmul(%a, %b, %c) {{alpha = 0.5, epilogue = (s,i,j,k,l) => s + %c[l], trans_a = {}, trans_b = {}}} : f32[2,3,{},{}]
         return y = %y
       }})",
                           a.dims[2], a.dims[3], b.dims[1], b.dims[2], n, ta, tb, m, n),

@@ -123,19 +123,24 @@ TEST(Verify, Cumsum) {
 
 TEST(Verify, Matmul) {
   const char* w = "const @w : f32[4,8] = random(1)\n  const @n : f32[4] = random(1)\n  ";
-  const auto product = [&](const char* operands, const char* trans, const char* type) {
-    return fmt::format("{}%y = matmul({}) {{alpha = 1.0, trans_a = false, trans_b = {}}} : {}", w,
-                       operands, trans, type);
+  const auto product = [&](const char* operands, const char* trans, const char* type, const std::string& epilogue = "") {
+    return fmt::format("{}%y = matmul({}) {{alpha = 1.0{}, trans_a = false, trans_b = {}}} : {}", w, operands,
+                       epilogue.empty() ? "" : ", epilogue = (s,i,j,k) => " + epilogue, trans, type);
   };
   accepted(product("%x, @w", "true", "f32[B,S,4]"));
-  accepted(product("%x, @w, @n", "true", "f16[B,S,4]"));
+  accepted(product("%x, @w, @n", "true", "f16[B,S,4]", "s + @n[k]"));
+  accepted(product("%x, @w", "true", "f32[B,S,4]", "tanh(s)"));
+  accepted(product("%x, @w, %x", "true", "f32[B,S,4]", "s + %x[i,j,k]"));  // a factor, read once more
   refused("C1", product("%x", "true", "f32[B,S,4]"));
+  refused("C1", product("%x, @w, @n", "true", "f32[B,S,4]"));
   refused("C2", product("%h, @w", "true", "f32[B,S,4]"));
   refused("C3", product("%v, @w", "true", "f32[4]"));
   refused("C4", product("%x, @w", "false", "f32[B,S,8]"));
   refused("C5", product("%x, @w", "true", "f32[B,S,8]"));
   refused("C6", product("%x, @w", "true", "f32[S,4]"));
-  refused("C7", product("%x, @w, %v", "true", "f32[B,S,4]"));
+  refused("C7", product("%x, @w", "true", "f32[B,S,4]", "j"));
+  refused("E4", product("%x, @w, @n", "true", "f32[B,S,4]", "s + @n[j]"));
+  refused("E6", product("%x, @w, @n, @n", "true", "f32[B,S,4]", "s + @n[k]"));
   accepted("%y = matmul(%x, %x) {alpha = 1.0, trans_a = true, trans_b = false} : f32[B,8,8]");
 }
 
@@ -148,6 +153,7 @@ TEST(Verify, MatmulOfIntegers) {
   refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : i8[B,B]");
   refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : f32[B,B]");
   refused("C8", "%y = matmul(%k, %k) {alpha = 2.0, trans_a = false, trans_b = true} : i64[B,B]");
+  refused("C8", "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : i64[B,B]");
 }
 
 TEST(Verify, RowOps) {

@@ -46,7 +46,7 @@ std::string layer() {
     body += "  const @w" + std::string(name) + " : f32[" + std::to_string(k) + "," + std::to_string(n) + "] = random(" + std::to_string(n + k) + ")\n";
   }
   body += "  const @b : f32[192] = random(1)\n  const @bu : f32[256] = random(2)\n  const @g : f32[64] = random(3)\n"
-          "  %qkv = matmul(%x, @wq, @b) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,192]\n";
+          "  %qkv = matmul(%x, @wq, @b) {alpha = 1.0, epilogue = (s,i,j,k) => s + @b[k], trans_a = false, trans_b = false} : f32[B,S,192]\n";
   for (int i = 0; i < 3; ++i) {
     const std::string name(1, "qkv"[i]);
     body += "  %" + name + " = pointwise(%qkv) {body = (b,s,c) => %qkv[b,s,c + " + std::to_string(64 * i) + "]} : f32[B,S,64]\n";
@@ -68,9 +68,9 @@ class CpuRun : public testing::Test {
     auto graph = ir::parse(layer(), "layer");
     ASSERT_TRUE(graph) << graph.error().message;
     codegen::CompileOptions options;
-    options.targets = {{codegen::native_cpu_level(), codegen::Family::cpu}};
+    options.targets = {{codegen::native_cpu_level(), Family::cpu}};
     options.cache.enabled = false;
-    auto made = codegen::compile({{codegen::Family::cpu, *graph, {}}}, file_->path(), options);
+    auto made = codegen::compile({{Family::cpu, *graph, {}}}, file_->path(), options);
     ASSERT_TRUE(made) << made.error().message;
   }
   static void TearDownTestSuite() { delete file_; }

@@ -10,16 +10,16 @@ namespace {
 class CpuKernels : public testing::TestWithParam<Case> {};
 
 TEST_P(CpuKernels, NativeLevel) {
-  check_case(GetParam(), {codegen::native_cpu_level(), codegen::Family::cpu});
+  check_case(GetParam(), {codegen::native_cpu_level(), Family::cpu});
 }
 
-TEST_P(CpuKernels, LowestLevel) { check_case(GetParam(), {"x86-64-v2", codegen::Family::cpu}); }
+TEST_P(CpuKernels, LowestLevel) { check_case(GetParam(), {"x86-64-v2", Family::cpu}); }
 
 class CpuKernelsOfWidth : public testing::TestWithParam<Case> {};
 
 TEST_P(CpuKernelsOfWidth, MiddleLevel) {
   if (codegen::native_cpu_level() == "x86-64-v2") GTEST_SKIP() << "this machine has no x86-64-v3";
-  check_case(GetParam(), {"x86-64-v3", codegen::Family::cpu});
+  check_case(GetParam(), {"x86-64-v3", Family::cpu});
 }
 
 INSTANTIATE_TEST_SUITE_P(Matmul, CpuKernelsOfWidth, testing::ValuesIn(matmul_cases()),

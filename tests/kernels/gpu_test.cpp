@@ -37,14 +37,14 @@ class GpuKernels : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(GpuKernels, F32) { check_case(GetParam(), {device(), codegen::Family::cuda}); }
+TEST_P(GpuKernels, F32) { check_case(GetParam(), {device(), Family::cuda}); }
 
 TEST_P(GpuKernels, F16) {
-  if (GetParam().f16) check_case(GetParam(), {device(), codegen::Family::cuda, true});
+  if (GetParam().f16) check_case(GetParam(), {device(), Family::cuda, true});
 }
 
 // The driver compiles the PTX that every file carries for GPUs to come.
-TEST_P(GpuKernels, Ptx) { check_case(GetParam(), {"compute_80", codegen::Family::cuda}); }
+TEST_P(GpuKernels, Ptx) { check_case(GetParam(), {"compute_80", Family::cuda}); }
 
 INSTANTIATE_TEST_SUITE_P(Table, GpuKernels, testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.name; });

@@ -177,7 +177,7 @@ std::optional<ir::Graph> graph_of(const Case& c, const Where& where) {
     ADD_FAILURE() << to_string(problem) << "\n" << c.text;
     return std::nullopt;
   }
-  const bool widen = c.widen_on_cpu && where.family == codegen::Family::cpu;
+  const bool widen = c.widen_on_cpu && where.family == Family::cpu;
   if (where.f16 || widen) {
     if (auto done =
             passes::run_passes(*g, {where.f16 ? "convert-precision-f16" : "convert-precision-f32"});
@@ -306,7 +306,7 @@ void check_case(const Case& c, const Where& where) {
   ScratchFile file;
   if (!compile_graph(*g, where, file.path())) return;
   LoadOptions options;
-  options.device = where.family == codegen::Family::cuda ? "cuda" : "cpu";
+  options.device = where.family == Family::cuda ? "cuda" : "cpu";
   options.threads = 3;
   auto model = Model::load(file.path(), options);
   ASSERT_TRUE(model) << model.error().message;

@@ -17,7 +17,7 @@ namespace tfcc::test {
 /// What a case is compiled for and where it runs.
 struct Where {
   std::string target;  // "x86-64-v2", "sm_90", "compute_80"
-  codegen::Family family = codegen::Family::cpu;
+  Family family = Family::cpu;
   bool f16 = false;  // after convert-precision-f16
 };
 

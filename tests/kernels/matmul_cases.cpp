@@ -3,6 +3,8 @@
 // outputs, f64, integers.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tests/kernels/cases.h"
 
 namespace tfcc::test {
@@ -13,9 +15,20 @@ struct Ops {
   std::vector<std::string> outputs;
   void matmul(const std::string& name, const std::string& operands, const std::string& type,
               double alpha = 1, bool trans_a = false, bool trans_b = false) {
-    body += fmt::format("  %{} = matmul({}) {{alpha = {:#}, trans_a = {}, trans_b = {}}} : {}\n",
-                        name, operands, alpha, trans_a, trans_b, type);
+    // A third operand is a bias.
+    const bool biased = std::count(operands.begin(), operands.end(), ',') == 2;
+    product(name, operands, biased ? "s + " + operands.substr(operands.rfind(',') + 2) + "[" + last_index(type) + "]" : "", type, alpha, trans_a, trans_b);
+  }
+  void product(const std::string& name, const std::string& operands, const std::string& epilogue, const std::string& type,
+               double alpha = 1, bool trans_a = false, bool trans_b = false) {
+    std::string parameters = "s";
+    for (char k = 'i'; k <= last_index(type)[0]; ++k) parameters += fmt::format(",{}", k);
+    body += fmt::format("  %{} = matmul({}) {{alpha = {:#}{}, trans_a = {}, trans_b = {}}} : {}\n", name, operands, alpha,
+                        epilogue.empty() ? "" : fmt::format(", epilogue = ({}) => {}", parameters, epilogue), trans_a, trans_b, type);
     outputs.push_back(name);
+  }
+  static std::string last_index(const std::string& type) {
+    return std::string(1, static_cast<char>('i' + std::count(type.begin(), type.end(), ',')));
   }
 };
 
@@ -205,32 +218,42 @@ Case panels() {
           {{1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {11}, {12}, {13}, {14}, {15}, {41}, {127}, {128}, {129}, {300}}, {}, 1e-5, 9e-4};
 }
 
-Case gelu_after() {
+// Epilogues of every form: GELU, which has kernels of its own where an arm cannot take it; a residual, a column and a single value
+// beside the sum, the factor itself; elements of other rows and the indices, which no arm takes.
+Case epilogues() {
   Ops o;
-  o.body = "  const @w : f32[24,64] = random(1)\n  const @b : f32[64] = random(2)\n  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 40.0} : f32[B,S,24]\n";
-  auto gelu = [&](const std::string& name, const std::string& op, const std::string& operands, const std::string& approx) {
-    o.body += fmt::format("  %{} = {}({}) {{approx = {}}} : f32[B,S,64]\n", name, op, operands, approx);
-    o.outputs.push_back(name);
+  o.body = "  const @w : f32[24,64] = random(1)\n  const @v : f32[64,64] = random(4)\n  const @b : f32[64] = random(2)\n  const @one : f32[] = random(3)\n"
+           "  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 40.0} : f32[B,S,24]\n"
+           "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 24]} : f32[B,S,64]\n";
+  const auto erf = [](const std::string& x) { return fmt::format("0.5 * ({0}) * (1.0 + erf(({0}) * 0.70710677))", x); };
+  const auto tanh = [](const std::string& x) {
+    return fmt::format("0.5 * ({0}) * (1.0 + tanh(0.7978846 * (({0}) + 0.044715 * ({0}) * ({0}) * ({0}))))", x);
   };
-  for (const std::string approx : {"erf", "tanh"}) {
-    for (const std::string product : {"p", "q", "r", "s"}) {
-      const bool biased = product == "q" || product == "s";
-      o.matmul(product + approx, biased ? "%h, @w, @b" : "%h, @w", "f32[B,S,64]", product == "p" ? 1 : 0.5);
-      if (product != "p") o.outputs.pop_back();  // p has two readers and stays a product of its own
-    }
-    gelu("gp" + approx, "gelu", "%p" + approx, approx);
-    gelu("gq" + approx, "gelu", "%q" + approx, approx);
-    gelu("gr" + approx, "bias_gelu", "%r" + approx + ", @b", approx);
-    gelu("gs" + approx, "bias_gelu", "%s" + approx + ", @b", approx);
-    gelu("gc" + approx, "bias_gelu", "%s" + approx + ", %c", approx);
-  }
-  return {"matmul_gelu", graph_text("%x: f32[B,S,24], %c: f32[64]", "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs), kShapes, {}, 1e-5, 9e-4};
+  int n = 0;
+  const auto add = [&](const std::string& operands, const std::string& epilogue, double alpha = 1) {
+    o.product(fmt::format("y{}", n++), operands, epilogue, "f32[B,S,64]", alpha);
+  };
+  add("%h, @w", erf("s"));
+  add("%h, @w, @b", erf("s + @b[k]"), 0.5);
+  add("%h, @w, %c", erf("s + %c[k]"));
+  add("%h, @w", tanh("s"));
+  add("%h, @w, @b", tanh("s + @b[k]"), 0.5);
+  add("%h, @w, @b", "max(s + @b[k], 0.0)");
+  add("%h, @w, @b, %r", "s + @b[k] + %r[i,j,k]");
+  add("%h, @w, %r, @b, @one", "(s * @one[] + @b[k]) / (1.0 + exp(-%r[i,j,k]))", 0.25);
+  add("%r, @v, %r", "s + %r[i,j,k]");
+  add("%h, @w, %r", "s + %r[i,0,k]");
+  add("%h, @w", "s * f32(j + 1)");
+  add("%h, @w, %r", "s + %r[i,j,63 - k]");
+  o.body += "  %next = pointwise(%y5) {body = (i,j,k) => tanh(%y5[i,j,k])} : f32[B,S,64]\n";
+  o.outputs.push_back("next");
+  return {"matmul_epilogues", graph_text("%x: f32[B,S,24], %c: f32[64]", "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs), kShapes, {}, 1e-5, 9e-4};
 }
 
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {panels(), gelu_after(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges()};
+  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges()};
 }
 
 }  // namespace tfcc::test

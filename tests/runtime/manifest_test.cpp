@@ -112,7 +112,8 @@ void put(const Launch& l, pb::Launch* o) {
   put(l.bytes, o->mutable_bytes());
 }
 void put(const Plan& p, pb::Plan* o) {
-  o->set_family(p.family);
+  o->set_family(std::string(to_string(p.family)));
+  o->set_name(p.name);
   for (auto& b : p.buffers) {
     auto* q = o->add_buffers();
     q->set_class_(static_cast<pb::Buffer::Class>(b.place));
@@ -217,6 +218,10 @@ TEST(Manifest, agrees_with_libprotobuf) {
   for (int round = 0; round < 200; ++round) {
     pb::Manifest m;
     fill(m, rng);
+    for (pb::Plan& p : *m.mutable_plans()) {
+      p.set_family(rng() % 2 ? "cuda" : "cpu");
+      if (p.name().empty()) p.set_name("named after its family otherwise");
+    }
     std::string bytes = m.SerializeAsString();
     auto ours = read(bytes);
     ASSERT_TRUE(ours) << ours.error().message;

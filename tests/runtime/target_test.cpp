@@ -10,8 +10,8 @@ namespace {
 Manifest file_with(std::vector<std::string> names, uint32_t min_driver = 0) {
   Manifest m;
   m.plans.resize(2);
-  m.plans[0].family = "cuda";
-  m.plans[1].family = "cpu";
+  m.plans[0].family = Family::cuda;
+  m.plans[1].family = Family::cpu;
   for (auto& name : names) {
     Target& t = m.targets.emplace_back();
     t.name = name;

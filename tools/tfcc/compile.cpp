@@ -62,7 +62,7 @@ void add_plans(json& j, const codegen::CompileResult& result) {
     }
     json slots = json::array();
     for (const auto& s : l.plan.slots) slots.push_back(s.text);
-    j["plans"].push_back({{"family", l.plan.family}, {"precision", l.plan.precision}, {"launches", launches}, {"slots", slots}});
+    j["plans"].push_back({{"family", to_string(l.plan.family)}, {"name", l.plan.name}, {"precision", l.plan.precision}, {"launches", launches}, {"slots", slots}});
   }
   j["kernels"] = json::array();
   for (const codegen::KernelResult& k : result.kernels) {
@@ -94,11 +94,11 @@ size_t count_strict_misses(const std::vector<passes::PassReport>& reports) {
 
 Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& result) {
   for (const codegen::Lowered& l : result.plans) {
-    const fs::path folder = fs::path(dir) / l.plan.family;
+    const fs::path folder = fs::path(dir) / l.plan.name;
     std::error_code ec;
     fs::create_directories(folder, ec);
     for (const codegen::KernelSource& k : l.kernels) {
-      const std::string path = (folder / (k.name + (l.plan.family == "cuda" ? ".cu" : ".cpp"))).string();
+      const std::string path = (fs::path(dir) / runtime::source_file(l.plan, k.name)).string();
       TFCC_TRY_VOID(plan_output("--dump-kernels", path));
       TFCC_TRY_VOID(write_text(path, k.text));
     }
@@ -179,22 +179,22 @@ Result<void> compile_model(Options o) {
   }
 
   std::vector<codegen::PlanInput> inputs;
-  for (codegen::Family family : {codegen::Family::cuda, codegen::Family::cpu}) {
+  for (const Family family : {Family::cuda, Family::cpu}) {
     const bool wanted = std::any_of(targets->begin(), targets->end(), [&](const auto& t) { return t.family == family; });
     if (!wanted) continue;
     codegen::PlanInput in{family, graph, {}};
     passes::Provenance sources = provenance;
     sizes.give(in.options);
-    if ((o.fp16 || o.bf16) && family == codegen::Family::cuda) {
+    if ((o.fp16 || o.bf16) && family == Family::cuda) {
       in.options.precision = o.fp16 ? "f16" : "bf16";
       TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + in.options.precision}, after, &sources));
       if (dump_error) return *dump_error;
     }
-    if (family == codegen::Family::cpu) {  // its products are f32
+    if (family == Family::cpu) {  // its products are f32
       TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f32"}, after, &sources));
       if (dump_error) return *dump_error;
     }
-    trace.add_graph(family == codegen::Family::cuda ? "cuda" : "cpu", in.graph, sources);
+    trace.add_graph(std::string(to_string(family)), in.graph, sources);
     inputs.push_back(std::move(in));
   }
   json report = report_of(o, import, imported_ops, reports);
@@ -233,7 +233,7 @@ Result<void> compile_model(Options o) {
     std::string names;
     for (const auto& t : *targets) names += (names.empty() ? "" : ", ") + t.name;
     for (const codegen::Lowered& l : result.plans) {
-      std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.family.c_str(), l.plan.buckets.back().launches.size(), l.kernels.size(), l.plan.precision.c_str());
+      std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.name.c_str(), l.plan.buckets.back().launches.size(), l.kernels.size(), l.plan.precision.c_str());
     }
     std::printf("wrote %s for %s: %.1f MB of weights, %.2f s\n", o.output.c_str(), names.c_str(), static_cast<double>(result.weight_bytes) / 1e6, seconds_since(start));
   }

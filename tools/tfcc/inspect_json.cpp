@@ -178,7 +178,7 @@ class Writer {
   }
 
   json plan(const runtime::Plan& p) const {
-    json j = {{"family", p.family},
+    json j = {{"family", to_string(p.family)}, {"name", p.name},
               {"precision", p.precision},
               {"limits", checks(p.limits)},
               {"caps", bucket_caps(p)},

@@ -49,13 +49,13 @@ class Page {
  private:
   std::string navigation() const {
     std::string s = "<nav><div><b>tfcc inspect</b><a href=\"#summary\">Summary</a><a href=\"#passes\">Passes</a>";
-    const std::string first = m_.plans.empty() ? "" : m_.plans[0].family;
+    const std::string first = m_.plans.empty() ? "" : m_.plans[0].name;
     for (const char* part : {"graph", "kernels", "launches", "memory"}) {
       s += fmt::format("<a data-part={0} href=\"#{0}-{1}\">{2}{3}</a>", part, escaped(first), static_cast<char>(part[0] - 'a' + 'A'), part + 1);
     }
     s += "<a href=\"#file\">File</a><span class=fill></span>";
     for (const runtime::Plan& p : m_.plans) {
-      if (m_.plans.size() > 1) s += fmt::format("<button hidden data-plan=\"{0}\">{0}</button>", escaped(p.family));
+      if (m_.plans.size() > 1) s += fmt::format("<button hidden data-plan=\"{0}\">{0}</button>", escaped(p.name));
     }
     return s + "<button hidden id=fold>Unfold all</button><button hidden id=theme title=\"light or dark\">&#9681;</button></div></nav>\n";
   }
@@ -67,9 +67,9 @@ class Page {
     s += funnel();
     s += "<div class=tiles>\n" + tile(html::bytes(static_cast<int64_t>(f_.weight_bytes())), plural(m_.weights.size(), "weight"));
     for (const runtime::Plan& p : m_.plans) {
-      s += tile(html::bytes(f_.arena_bytes(p)), fmt::format("memory of a run on {}, {}", escaped(p.family), escaped(p.precision)));
+      s += tile(html::bytes(f_.arena_bytes(p)), fmt::format("memory of a run on {}, {}", escaped(p.name), escaped(p.precision)));
       if (const auto layers = f_.layers(p, shown_bucket(f_, p))) {
-        s += tile(fmt::format("{} &times; {}", layers->count, layers->launches), "layers &times; launches on " + escaped(p.family));
+        s += tile(fmt::format("{} &times; {}", layers->count, layers->launches), "layers &times; launches on " + escaped(p.name));
       }
     }
     return s + "</div>\n<p class=soft>Sizes, FLOP and bytes are given at " + escaped(sizes_text(f_)) + "; <code>--shapes</code> chooses others.</p>\n";
@@ -88,7 +88,7 @@ class Page {
     if (nodes > 0) s += tile(std::to_string(nodes), "ONNX nodes") + arrow(fmt::format("import; {} were arithmetic of sizes", gone));
     if (ops > 0) s += tile(std::to_string(ops), "ops") + arrow(plural(rewrites, "rewrite")) + tile(std::to_string(left), "ops after all passes") + arrow("codegen");
     for (const runtime::Plan& p : m_.plans) {
-      s += tile(std::to_string(shown_bucket(f_, p).launches.size()), fmt::format("launches on {}, {}", escaped(p.family), plural(p.kernels.size(), "kernel")));
+      s += tile(std::to_string(shown_bucket(f_, p).launches.size()), fmt::format("launches on {}, {}", escaped(p.name), plural(p.kernels.size(), "kernel")));
     }
     return s + "</div>\n";
   }
@@ -115,7 +115,7 @@ class Page {
     }
     s += "</table></div>\n<div><h3>Targets</h3><table>\n";
     for (const runtime::Target& t : m_.targets) {
-      s += fmt::format("<tr class=target><td>{}<td>{} plan<td class=r>{} of code</tr>\n", html::code(t.name), escaped(m_.plans[t.plan].family),
+      s += fmt::format("<tr class=target><td>{}<td>{} plan<td class=r>{} of code</tr>\n", html::code(t.name), escaped(m_.plans[t.plan].name),
                        html::bytes(static_cast<int64_t>(f_.code_bytes(t))));
     }
     s += "</table></div></div>\n";
@@ -150,7 +150,7 @@ class Page {
   }
 
   Result<std::string> plan(const runtime::Plan& p) const {
-    const std::string family = escaped(p.family);
+    const std::string family = escaped(p.name);
     std::string s = fmt::format("<section class=plan data-family=\"{0}\">\n<h2 id=\"graph-{0}\">Graph: before and after <span class=soft>({0})</span></h2>\n", family);
     Result<Story> story = Story::read(f_, p);
     if (story) s += graph_section(f_, p, *story);

@@ -136,7 +136,7 @@ class Section {
     return known;
   }
 
-  std::string id(size_t after) const { return fmt::format("op-{}-{}", plan_.family, after); }
+  std::string id(size_t after) const { return fmt::format("op-{}-{}", plan_.name, after); }
 
   DrawnNode node(const ir::Graph& g, const StoryOp& op, size_t index, bool after) const {
     DrawnNode n;
@@ -252,7 +252,7 @@ class Section {
     if (!op.launch) return "<span class=soft>no launch: read in place</span>";
     const runtime::Launch& l = bucket_.launches[*op.launch];
     const std::string_view what = l.kernel ? std::string_view(plan_.kernels[l.kernel->kernel].name) : "product";
-    return fmt::format("<a href=\"#launch-{}-{}\">{}</a>", escaped(plan_.family), *op.launch, html::code(html::shortened(what, kLongestName)));
+    return fmt::format("<a href=\"#launch-{}-{}\">{}</a>", escaped(plan_.name), *op.launch, html::code(html::shortened(what, kLongestName)));
   }
 
   // Nodes that left no op at all, by operator.

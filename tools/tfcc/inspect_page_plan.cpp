@@ -58,8 +58,8 @@ std::string product_text(const InspectedFile& f, const runtime::GemmLaunch& g) {
 std::string launch_row(const InspectedFile& f, const Plan& p, const Bucket& b, size_t t, bool anchored, double all) {
   const Launch& l = b.launches[t];
   std::string what = "<span class=soft>library product</span> " + (l.gemm ? product_text(f, *l.gemm) : "");
-  if (l.kernel) what = fmt::format("<a href=\"#kernel-{}-{}\">{}</a>", escaped(p.family), l.kernel->kernel, html::code(html::shortened(what_runs(p, l), kLongestName)));
-  const std::string id = anchored ? fmt::format(" id=\"launch-{}-{}\"", escaped(p.family), t) : "";
+  if (l.kernel) what = fmt::format("<a href=\"#kernel-{}-{}\">{}</a>", escaped(p.name), l.kernel->kernel, html::code(html::shortened(what_runs(p, l), kLongestName)));
+  const std::string id = anchored ? fmt::format(" id=\"launch-{}-{}\"", escaped(p.name), t) : "";
   return fmt::format("<tr class=launch{}><td class=\"r soft\">{}<td class={}><i class=swatch></i>{}<br><span class=soft>{}</span><td>{}<td class=r title=\"{}\">{}<td class=r title=\"{}\">{}<td>{}</tr>\n", id,
                      t, launch_class(l), escaped(ops_of(l)), html::code(html::shortened(l.name, kLongestName)), what, escaped(html::shortened(l.flops.print(), 300)), html::count(f.at(l.flops)),
                      escaped(html::shortened(l.bytes.print(), 300)), html::bytes(f.at(l.bytes)), share(flops_of(f, l) / all, 600));
@@ -133,7 +133,7 @@ Result<std::string> kernels_section(const InspectedFile& f, const Plan& p) {
     use[l.kernel->kernel].second += flops_of(f, l);
   }
   std::string s = fmt::format("<h2 id=\"kernels-{0}\">Kernels <span class=soft>({0})</span></h2>\n<p class=soft>Compiled into the file; each is a template with the facts of its launches and functors made from the graph.</p>\n",
-                              escaped(p.family));
+                              escaped(p.name));
   bool stripped = false;
   std::set<std::string_view> included;
   for (size_t k = 0; k < p.kernels.size(); ++k) {
@@ -144,12 +144,12 @@ Result<std::string> kernels_section(const InspectedFile& f, const Plan& p) {
     if (launches > 0) facts += fmt::format(", {:.1f}% of all FLOP", 100 * flops / all);
     if (kernel.threads) facts += fmt::format(", {} threads, {} bytes of shared memory", kernel.threads, kernel.shared_bytes);
     for (const runtime::Target& t : f.manifest.targets) {
-      const bool own = &f.manifest.plans[t.plan] == &p && t.images.size() == p.kernels.size() && p.family == "cuda";
+      const bool own = &f.manifest.plans[t.plan] == &p && t.images.size() == p.kernels.size() && p.family == Family::cuda;
       if (own) facts += fmt::format(", {} for {}", html::bytes(static_cast<int64_t>(t.images[k].size)), t.name);
     }
     s += fmt::format("<details class=\"card kernel {}\" id=\"kernel-{}-{}\"><summary><i class=swatch></i>{} <span class=soft>{}: {}</span></summary>\n", op_class(kernel.op),
-                     escaped(p.family), k, html::code(html::shortened(kernel.name, kLongestName)), escaped(kernel.op), escaped(facts));
-    const auto source = f.text(fmt::format("kernels/{}/{}{}", p.family, kernel.name, p.family == "cuda" ? ".cu" : ".cpp"));
+                     escaped(p.name), k, html::code(html::shortened(kernel.name, kLongestName)), escaped(kernel.op), escaped(facts));
+    const auto source = f.text("kernels/" + runtime::source_file(p, kernel.name));
     if (source) s += "<pre class=source>" + html::highlighted(*source) + "</pre>", add_included(*source, included);
     else if (source.error().code != ErrorCode::invalid_argument) return source.error();
     else stripped = true, s += "<p class=soft>Its source is not in the file.</p>";
@@ -163,7 +163,7 @@ std::string launches_section(const InspectedFile& f, const Plan& p) {
   const Bucket& shown = shown_bucket(f, p);
   std::map<std::string, size_t> counts;
   for (const Launch& l : shown.launches) ++counts[ops_of(l)];
-  std::string s = fmt::format("<h2 id=\"launches-{0}\">Launches <span class=soft>({0})</span></h2>\n<p>", escaped(p.family));
+  std::string s = fmt::format("<h2 id=\"launches-{0}\">Launches <span class=soft>({0})</span></h2>\n<p>", escaped(p.name));
   for (const auto& [ops, n] : counts) s += fmt::format("<span class=chip>{} &times; {}</span>", n, escaped(ops));
   s += "</p>\n";
   if (const auto layers = f.layers(p, shown)) s += fmt::format("<p class=soft>{} layers of {} launches each.</p>\n", layers->count, layers->launches);
@@ -307,7 +307,7 @@ class MemoryChart {
 }  // namespace
 
 std::string memory_section(const InspectedFile& f, const Plan& p) {
-  std::string s = fmt::format("<h2 id=\"memory-{0}\">Memory over time <span class=soft>({0})</span></h2>\n", escaped(p.family));
+  std::string s = fmt::format("<h2 id=\"memory-{0}\">Memory over time <span class=soft>({0})</span></h2>\n", escaped(p.name));
   const auto ratio = f.arena_ratio(p);
   s += fmt::format("<p class=soft>The arena at {}: {} held, {} live at once at most{}. A box is a buffer: from the launch that writes it to the last that reads it, at its place in the arena, in the colour of the op that writes it.</p>\n",
                    escaped(sizes_text(f)), html::bytes(f.arena_bytes(p)), html::bytes(f.live_bytes(p)), ratio ? fmt::format(" (ratio {:.2f})", *ratio) : "");

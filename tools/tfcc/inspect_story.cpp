@@ -99,7 +99,7 @@ class Reader {
 
   Result<Story> read() {
     TFCC_TRY(s_.imported, graph(kImportText, s_.before));
-    TFCC_TRY(s_.final, graph("ir/" + plan_.family + ".tfir", s_.after));
+    TFCC_TRY(s_.final, graph(fmt::format("ir/{}.tfir", to_string(plan_.family)), s_.after));
     TFCC_TRY(const std::string text, file_.text(kTraceText));
     const json trace = shallow_json(text);
     if (!read_nodes(trace) || !read_sources(trace)) {
@@ -162,7 +162,7 @@ class Reader {
   static bool text(const json& j, const char* key) { return j.contains(key) && j[key].is_string(); }
 
   bool read_sources(const json& trace) {
-    const json* list = trace.contains("graphs") && trace["graphs"].is_object() && trace["graphs"].contains(plan_.family) ? &trace["graphs"][plan_.family] : nullptr;
+    const json* list = trace.contains("graphs") && trace["graphs"].is_object() && trace["graphs"].contains(to_string(plan_.family)) ? &trace["graphs"][to_string(plan_.family)] : nullptr;
     if (!list || !list->is_array() || list->size() != s_.after.size()) return false;
     for (size_t i = 0; i < list->size(); ++i) {
       const json& j = (*list)[i];

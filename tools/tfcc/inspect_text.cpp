@@ -70,7 +70,7 @@ class Listing {
   }
 
   void show_bucket_table(const runtime::Plan& p) {
-    if (p.family != "cuda") return;
+    if (p.family != Family::cuda) return;
     if (!p.bucket_table) {
       line("  launched one by one: {}", p.no_bucket_table.empty() ? "the file has no bucket table" : p.no_bucket_table);
       return;
@@ -92,7 +92,7 @@ class Listing {
     line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f_.weight_bytes())));
     line("targets:");
     for (const runtime::Target& t : m.targets) {
-      line("  {:<12} {} plan, {} of code", t.name, m.plans[t.plan].family,
+      line("  {:<12} {} plan, {} of code", t.name, m.plans[t.plan].name,
            bytes_text(static_cast<int64_t>(f_.code_bytes(t))));
     }
   }
@@ -108,7 +108,7 @@ class Listing {
   }
 
   void show_plan(const runtime::Plan& p) {
-    line("plan {}: {}, {} kernels, {} slots", p.family, p.precision, p.kernels.size(),
+    line("plan {}: {}, {} kernels, {} slots", p.name, p.precision, p.kernels.size(),
          p.slots.size());
     const auto ratio = f_.arena_ratio(p);
     line("  at {}: arena {}, most live at once {}{}", sizes_text(f_), bytes_text(f_.arena_bytes(p)),

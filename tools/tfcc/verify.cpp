@@ -87,7 +87,7 @@ class Verifier {
   Result<void> optimise() {
     TFCC_TRY(std::vector<std::string> names, default_passes_without(o_.skip_passes));
     if (o_.passes_given) names = split(o_.passes);
-    if (compiling_.target.family == codegen::Family::cpu) {
+    if (compiling_.target.family == Family::cpu) {
       names.push_back("convert-precision-f32");  // its products are f32
     } else if (o_.fp16 || o_.bf16) {
       compiling_.precision = o_.fp16 ? "f16" : "bf16";

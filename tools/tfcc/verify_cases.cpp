@@ -21,6 +21,7 @@ struct ExprVisitor {
   void operator()(std::string_view, const std::vector<ir::ExprRef>& list) {
     for (ir::ExprRef e : list) f(e);
   }
+  void operator()(std::string_view name, const ir::OptionalExpr& e) { (*this)(name, e.expr); }
   template <class T>
   void operator()(std::string_view, const T&) {}
 };

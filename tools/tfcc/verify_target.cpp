@@ -21,7 +21,7 @@ struct TemporaryFolder {
 
 codegen::PlanInput plan_input(const ir::Graph& graph, const TargetOptions& o) {
   codegen::PlanInput input{o.target.family, graph, {}};
-  if (o.target.family == codegen::Family::cuda) input.options.precision = o.precision;
+  if (o.target.family == Family::cuda) input.options.precision = o.precision;
   return input;
 }
 
@@ -31,12 +31,12 @@ std::string kernel_of(const ir::Graph& graph, const std::string& value, const Ta
   if (!op) return "";
   codegen::WeightPool weights;
   const codegen::PlanInput input = plan_input(graph, o);
-  auto lowered = codegen::lower(input.graph, input.family, weights, input.options);
+  auto lowered = codegen::lower(input.graph, codegen::class_of(o.target.name), weights, input.options);
   if (!lowered) return "";
   for (const runtime::Launch& l : lowered->plan.buckets.back().launches) {
     if (l.name != graph.value(op->results[0]).name) continue;
     if (l.kernel) return lowered->plan.kernels[l.kernel->kernel].name;
-    return o.target.family == codegen::Family::cuda ? "a product of cuBLASLt" : "a product of oneDNN";
+    return o.target.family == Family::cuda ? "a product of cuBLASLt" : "a product of oneDNN";
   }
   return "";
 }
@@ -56,7 +56,7 @@ Result<CompiledGraph> CompiledGraph::make(const ir::Graph& graph, const TargetOp
   const std::string file = folder.path + "/model.tfcc";
   TFCC_TRY([[maybe_unused]] auto result, codegen::compile({plan_input(graph, o)}, file, options));
   LoadOptions load;
-  load.device = o.target.family == codegen::Family::cpu ? "cpu" : "cuda";
+  load.device = o.target.family == Family::cpu ? "cpu" : "cuda";
   load.threads = o.threads;
   TFCC_TRY(Model model, Model::load(file, load));
   return CompiledGraph(std::move(model));

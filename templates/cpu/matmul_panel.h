@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// product: out[i, j] = finish(sum_k a[i, k] b[k, j], j) for a weight b, all f32, a and out row-major.
+// matmul_panel: out[i, j] = epilogue(sum_k a[i, k] b[k, j], i, j) for a weight b, a and out f32 and row-major.
 //
 // b is packed when the model is compiled: panels of `panel` columns, [n / panel, k, panel], so that it is read in order
 // whatever n is. A work item is (block of kBlockRows rows, panel), panels first. In an item small blocks of rows times all
@@ -10,7 +10,7 @@
 
 #include "expr.h"
 
-namespace product_detail {
+namespace matmul_panel_detail {
 
 inline constexpr int kBlockRows = 128;
 inline constexpr int kLongestSum = 1536;  // rows of a panel between two visits of out
@@ -62,24 +62,24 @@ TFCC_FN void tile_of(int rows, f32* out, const f32* a, const f32* b, int depth, 
   for (; rows >= 1; --rows, out += Spec::n, a += Spec::k) tile<Spec, 1>(out, a, b, depth, first, ahead);
 }
 
-template <class Spec, class Finish>
-TFCC_FN void finish_tile(int rows, f32* out, idx column, const Finish& finish) {
+template <class Spec, class Epilogue>
+TFCC_FN void finish_tile(int rows, f32* out, idx row, idx column, const Epilogue& epilogue) {
   for (int r = 0; r < rows; ++r) {
-    f32* row = out + r * Spec::n;
+    f32* at = out + r * Spec::n;
 #pragma clang loop vectorize(assume_safety)
-    for (int j = 0; j < Tile<Spec>::columns; ++j) row[j] = finish(row[j], column + j);
+    for (int j = 0; j < Tile<Spec>::columns; ++j) at[j] = epilogue(at[j], row + r, column + j);
   }
 }
 
-}  // namespace product_detail
+}  // namespace matmul_panel_detail
 
-/// Spec: n, k, panel. finish(sum, j) is the element to store in column j.
-template <class Spec, class Finish>
-TFCC_FN void product(f32* __restrict out, const f32* __restrict a, const f32* __restrict b, idx m, const Finish& finish,
+/// Spec: n, k, panel. epilogue(sum, i, j) is the element to store in row i, column j.
+template <class Spec, class Epilogue>
+TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, const f32* __restrict b, idx m, const Epilogue& epilogue,
                      i64 begin, i64 end) {
-  using T = product_detail::Tile<Spec>;
+  using T = matmul_panel_detail::Tile<Spec>;
   constexpr idx panels = Spec::n / Spec::panel;
-  const idx blocks = (m + product_detail::kBlockRows - 1) / product_detail::kBlockRows;
+  const idx blocks = (m + matmul_panel_detail::kBlockRows - 1) / matmul_panel_detail::kBlockRows;
   while (begin < end) {
     const idx block = begin / panels, first_panel = begin % panels;
     const idx last_panel = imin(panels, end - block * panels);
@@ -99,8 +99,8 @@ TFCC_FN void product(f32* __restrict out, const f32* __restrict a, const f32* __
             f32* to = out + (row + r) * Spec::n + column;
             // The first tiles fetch the next panel between them, a line for each k.
             const f32* ahead = c == 0 && t < Spec::panel / 16 ? next + t * depth * 16 : panel;
-            product_detail::tile_of<Spec>(count, to, a + (row + r) * Spec::k + k, panel + c, depth, first, ahead);
-            if (last) product_detail::finish_tile<Spec>(count, to, column, finish);
+            matmul_panel_detail::tile_of<Spec>(count, to, a + (row + r) * Spec::k + k, panel + c, depth, first, ahead);
+            if (last) matmul_panel_detail::finish_tile<Spec>(count, to, row + r, column, epilogue);
           }
         }
       }

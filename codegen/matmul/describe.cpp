@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/matmul/matmul.h"
+#include "ir/matmul.h"
+
+namespace tfcc::codegen {
+namespace {
+
+ExprRef matrices(const Graph& g, ValueId v) {
+  const auto& d = g.value(v).type.dims;
+  return ir::element_count(g.pool(), std::vector<ExprRef>(d.begin(), d.end() - 2));
+}
+
+// Does e use an index anywhere but in the indices of its loads?
+bool computes_with_indices(ExprRef e) {
+  if (e->kind == ir::ExprKind::load || !e->has_index) return false;
+  if (e->kind == ir::ExprKind::index) return true;
+  const auto in_term = [](const ir::Term& t) { return std::any_of(t.atoms.begin(), t.atoms.end(), computes_with_indices); };
+  return std::any_of(e->args.begin(), e->args.end(), computes_with_indices) || std::any_of(e->terms.begin(), e->terms.end(), in_term);
+}
+
+// The epilogue over rows and columns of [batch * m, n], or null if it reads anything but what stands beside the sum.
+ExprRef beside(const Graph& g, const ir::Op& op, MatmulDesc& desc) {
+  ir::ExprPool& pool = g.pool();
+  const ir::Type& type = g.value(op.results[0]).type;
+  const auto own = ir::indices_of(pool, type.dims);
+  ExprRef rows = ir::mul(desc.batch, desc.m);
+  ExprRef row = pool.index(0, rows), column = pool.index(1, desc.n);
+  desc.operand_dims.assign(op.operands.size(), {});
+  ExprRef epilogue = op.as<ir::MatmulAttrs>().epilogue;
+  bool ok = !computes_with_indices(epilogue);
+  ExprRef body = ir::rewrite(epilogue, [&](ExprRef n) -> ExprRef {
+    if (n->kind != ir::ExprKind::load) return nullptr;
+    const auto& dims = g.value(op.operands[static_cast<size_t>(n->value)]).type.dims;
+    std::vector<ExprRef> to, at;
+    if (n->args == own && dims == type.dims) {
+      to = {rows, desc.n};
+      at = {row, column};
+    } else if (n->args.size() == 1 && n->args[0] == own.back() && dims[0] == type.dims.back()) {
+      to = {desc.n};
+      at = {column};
+    } else if (std::none_of(n->args.begin(), n->args.end(), [](ExprRef i) { return !ir::as_int(i); })) {
+      to = dims;
+      at = n->args;
+    } else {
+      ok = false;
+      return nullptr;
+    }
+    auto& known = desc.operand_dims[static_cast<size_t>(n->value)];
+    if (!known.empty() && known != to) ok = false;
+    known = to;
+    return pool.load(n->value, n->dtype, at);
+  });
+  return ok ? body : nullptr;
+}
+
+}  // namespace
+
+MatmulDesc describe(const Graph& g, OpId product) {
+  const ir::Op& op = g.op(product);
+  const auto& attrs = op.as<ir::MatmulAttrs>();
+  const ValueId a = op.operands[0], b = op.operands[1], d = op.results[0];
+  const auto& da = g.value(a).type.dims;
+  const auto& dd = g.value(d).type.dims;
+  ir::ExprPool& pool = g.pool();
+  MatmulDesc x;
+  x.a = g.value(a).type.dtype;
+  x.b = g.value(b).type.dtype;
+  x.d = g.value(d).type.dtype;
+  x.m = dd[dd.size() - 2];
+  x.n = dd.back();
+  x.k = da[da.size() - (attrs.trans_a ? 2 : 1)];
+  x.batch = matrices(g, d);
+  x.stride_a = ir::is_int(matrices(g, a), 1) ? pool.integer(0) : ir::mul(x.m, x.k);
+  x.stride_b = ir::is_int(matrices(g, b), 1) ? pool.integer(0) : ir::mul(x.k, x.n);
+  x.trans_a = attrs.trans_a;
+  x.trans_b = attrs.trans_b;
+  x.weight = g.is_constant(b);
+  x.alpha = attrs.alpha;
+  const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) == std::vector<ExprRef>(dd.begin(), dd.end() - 2);
+  if (ir::is_int(x.stride_b, 0) && !attrs.trans_a && same_rows) {  // one weight for all: the batch is more rows
+    x.m = ir::mul(x.batch, x.m);
+    x.batch = pool.integer(1);
+    x.stride_a = pool.integer(0);
+  }
+  ExprRef sum = ir::matmul_sum(pool, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
+  if (!attrs.epilogue) {
+    x.body = scaled;
+    return x;
+  }
+  x.body = beside(g, op, x);
+  x.epilogue = x.body ? Epilogue::beside : Epilogue::other;
+  if (x.body) x.body = ir::with_sum(x.body, scaled);
+  if (const auto bias = ir::bias_of(g, op); bias && g.value(*bias).type.dtype == x.d) x.epilogue = Epilogue::bias;
+  return x;
+}
+
+std::string print(const MatmulDesc& x) {
+  const auto matrix = [](ExprRef rows, ExprRef columns, bool transposed) {
+    return transposed ? fmt::format("[{},{}]^T", ir::print(columns), ir::print(rows)) : fmt::format("[{},{}]", ir::print(rows), ir::print(columns));
+  };
+  return fmt::format("{}{} {} x {}{} -> {}, epilogue {}", ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ", tfcc::to_string(x.a),
+                     matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b), x.weight ? " of a weight" : "", tfcc::to_string(x.d),
+                     kEpilogueNames[static_cast<int>(x.epilogue)]);
+}
+
+std::vector<std::string> fused_parts(const MatmulDesc& x) {
+  return x.epilogue == Epilogue::beside ? std::vector<std::string>{"epilogue"} : std::vector<std::string>{};
+}
+
+std::string epilogue_functor(Lowering& l, const MatmulDesc& desc) {
+  const std::string scalar = desc.body->type == Scalar::f64 ? "f64" : "f32";
+  return l.functor("Epilogue", scalar + " s, [[maybe_unused]] idx row, [[maybe_unused]] idx column", desc.body, desc.body->type,
+                   [](int64_t k) { return std::string(k == 0 ? "row" : "column"); },
+                   [&](int64_t slot) { return desc.operand_dims[static_cast<size_t>(slot)]; });
+}
+
+}  // namespace tfcc::codegen

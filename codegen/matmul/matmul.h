@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a matrix product is executed: describe() -> MatmulDesc -> choose() -> MatmulConfig -> one emitter per arm.
+// What decides for an arm, and for its tile, is choose.cpp alone.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codegen/lowering.h"
+#include "codegen/target.h"
+
+namespace tfcc::codegen {
+
+/// What an arm must be able to do after the sum.
+enum class Epilogue : uint8_t {
+  none,
+  bias,    // s + bias[j], a bias of the result's type
+  beside,  // an expression over s and elements that stand beside it: at (i, j), along j, or single values
+  other,   // elements of other rows or columns, or the indices themselves
+};
+inline constexpr std::string_view kEpilogueNames[] = {"none", "bias", "beside", "other"};
+
+/// D[m,n] = epilogue(alpha A[m,k] B[k,n]), `batch` times. Where all share B, their rows are rows of one product.
+struct MatmulDesc {
+  DType a = DType::f32, b = DType::f32, d = DType::f32;
+  ExprRef batch = nullptr, m = nullptr, n = nullptr, k = nullptr;
+  ExprRef stride_a = nullptr, stride_b = nullptr;  // elements from one product to the next; 0: shared
+  bool trans_a = false, trans_b = false;           // stored [k, m], [n, k]
+  bool weight = false;                             // B is a constant
+  double alpha = 1;
+  Epilogue epilogue = Epilogue::none;
+  /// beside or bias: the epilogue over index 0, the row of [m], and index 1, the column, with alpha in it; slots are operands.
+  ExprRef body = nullptr;
+  /// The dims in which body indexes each operand.
+  std::vector<std::vector<ExprRef>> operand_dims;
+};
+
+MatmulDesc describe(const Graph& graph, OpId product);
+/// "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue bias"
+std::string print(const MatmulDesc& desc);
+
+/// A way to execute products.
+enum class Arm : uint8_t {
+  library,  // cuBLASLt, oneDNN; epilogue: a bias
+  panel,    // CPU, a packed weight (templates/cpu/matmul_panel.h)
+  integer,  // exact, of any integers (templates/*/matmul)
+};
+inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer"};
+
+struct MatmulConfig {
+  Arm arm = Arm::library;
+  std::string reason;                                   // why this arm
+  std::vector<std::pair<Arm, std::string>> rejected;    // the others that were looked at, and why not
+  int panel = 0;                                        // columns of a panel
+};
+
+/// The only place that decides. Depends on what is known at compile time alone.
+MatmulConfig choose(const MatmulDesc& desc, const TargetClass& target);
+/// Whether the arm computes this epilogue with the sum; legalise splits the others off.
+bool takes(Arm arm, Epilogue epilogue);
+/// "panel of 48 columns: ...; library: ..."
+std::string print(const MatmulConfig& config);
+
+/// One emitter per arm.
+Result<void> emit_matmul_library(Lowering& l, OpId product, const MatmulDesc& desc);
+Result<void> emit_matmul_panel(Lowering& l, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
+Result<void> emit_matmul_integer(Lowering& l, OpId product);
+
+/// The functor `Epilogue` of a kernel, called with the sum, its row and its column. Without an epilogue it returns the sum.
+std::string epilogue_functor(Lowering& l, const MatmulDesc& desc);
+
+/// What a launch says of an epilogue beside "matmul": nothing for a bias, which every product may have.
+std::vector<std::string> fused_parts(const MatmulDesc& desc);
+
+/// At the caps of a bucket a product computes more rows than a run has, from what lies behind the last; nobody reads them.
+/// Takes note where that would be wrong.
+void note_rows(Lowering& l, const std::string& name, const MatmulDesc& desc);
+
+}  // namespace tfcc::codegen

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What code generation knows of the machines that a plan is made for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/family.h"
+
+namespace tfcc::codegen {
+
+/// Machines that share one plan: the same kernels, launches and tiles. Code is still compiled for each of them.
+struct TargetClass {
+  std::string_view name;         // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a"
+  Family family = Family::cpu;
+  int arch = 0;                  // the least compute capability times ten
+  uint32_t shared_bytes = 0;     // that a block may have on all of them
+  bool has_wgmma = false;        // products of a warpgroup from shared memory, and TMA that fills it
+
+  bool cuda() const { return family == Family::cuda; }
+};
+
+/// All classes: the CPU, then GPUs by capability.
+const std::vector<TargetClass>& target_classes();
+const TargetClass& cpu_class();
+/// The class of a target ("sm_86", "compute_80", "x86-64-v3"); the CPU's for any name that is no GPU's.
+const TargetClass& class_of(std::string_view target);
+/// What the CUDA compiler is told to make code for: "sm_90a" for sm_90, whose own instructions need it; else the target's name.
+std::string compiler_arch(std::string_view target);
+
+}  // namespace tfcc::codegen

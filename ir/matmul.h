@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The matrix product in words that import, passes and codegen share: its sum, its factors and its epilogue as element expressions.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace tfcc::ir {
+
+/// What an epilogue calls s: alpha times the sum over k, in the scalar type of a result of this dtype.
+ExprRef matmul_sum(ExprPool& pool, DType result);
+
+/// The epilogue of a product (s where it has none) as a free expression, index variable k replaced by at[k].
+ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRef>& at);
+
+/// The same expression with `sum` in the place of s.
+ExprRef with_sum(ExprRef epilogue, ExprRef sum);
+
+/// Element (row, column) of a factor [..., rows, columns], or with `transposed` [..., columns, rows], free; `at` are the indices
+/// of the result, to whose leading dims those of the factor broadcast.
+ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed, const std::vector<ExprRef>& at, ExprRef row, ExprRef column);
+
+/// Adds a product whose epilogue is this free expression over matmul_sum() and index variables of `type`'s dims; null: none.
+ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue, const Type& type, std::string_view name,
+                   std::string_view origin = "");
+
+/// s + bias[j] for a product of this type; null without a bias.
+ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueId> bias);
+
+/// The bias of a product whose epilogue is s + bias[j], a vector of reals along the last axis.
+std::optional<ValueId> bias_of(const Graph& graph, const Op& product);
+/// No epilogue, or a bias alone.
+bool has_plain_epilogue(const Graph& graph, const Op& product);
+
+}  // namespace tfcc::ir
