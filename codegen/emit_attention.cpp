@@ -143,7 +143,12 @@ Result<void> emit_attention(Lowering& l, OpId o) {
   text += l.header(static_cast<uint32_t>(tile.threads)) + call + (l.cuda() ? "" : ", begin, end") + ");\n}\n";
   ExprRef pairs = ir::mul(ir::mul(batch, l.integer(attrs.heads)), ir::mul(queries, keys));
   const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
+  const size_t first = l.launch_count();
   l.launch(fmt::format("attention__{}_d{}{}", t, d, grouped), "attention", text, s, ir::mul(pairs, l.integer(2 * (d + dv))));
+  l.explain(first, fmt::format("attention {} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}", t, d, dv, scaled ? "a plain scale" : "a score with a functor",
+                               seen.rest ? ", a condition on queries and keys" : "", tile.block_m, tile.block_n,
+                               l.cuda() ? "as large as the shared memory of every GPU and the registers of functors allow, and no more rows than queries" : "what the caches hold"),
+            "codegen/emit_attention.cpp", __LINE__);
   return {};
 }
 

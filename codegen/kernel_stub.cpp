@@ -53,22 +53,34 @@ std::string Lowering::include(const std::string& op) const {
 
 std::string Lowering::header(uint32_t threads) const {
   if (!cuda()) return "}  // namespace\nTFCC_KERNEL(@NAME@) {\n  ";
+  return fmt::format("TFCC_KERNEL({}, @NAME@{}) {{\n  {}", threads, parameters(), start_early());
+}
+
+std::string Lowering::header_with_maps(uint32_t threads, int resident, size_t maps) const {
+  std::string params = parameters();
+  for (size_t k = 0; k < maps; ++k) params += fmt::format(", const __grid_constant__ TensorMap m{}", k);
+  return fmt::format("TFCC_KERNEL_RESIDENT({}, {}, @NAME@{}) {{\n  {}", threads, resident, params, prefetches());
+}
+
+std::string Lowering::parameters() const {
   std::string params;
   for (size_t k = 0; k < args_.size(); ++k) {
     const char* constness = k < reads_ ? "const " : "";
     params += fmt::format(", {}{}* {}a{}", constness, storage(args_[k]), is_io(k) ? "const* " : "", k);
   }
-  return fmt::format("TFCC_KERNEL({}, @NAME@{}) {{\n  {}", threads, params, start_early());
+  return params;
 }
 
-std::string Lowering::start_early() const {
+std::string Lowering::start_early() const { return prefetches() + "wait_for_predecessor();\n  "; }
+
+std::string Lowering::prefetches() const {
   constexpr int64_t kLargest = 32 << 10;                   // larger constants are tables, of which a kernel reads few rows
   std::string text;
   for (size_t k = 0; k < reads_; ++k) {
     const auto bytes = known(bytes_[buffers_.at(args_[k].value)]);
     if (graph.is_constant(args_[k]) && bytes && *bytes <= kLargest) text += fmt::format("prefetch(a{}, {});\n  ", k, *bytes);
   }
-  return text + "wait_for_predecessor();\n  ";
+  return text;
 }
 
 std::string Lowering::size(ExprRef e) const {
@@ -169,7 +181,7 @@ std::string Lowering::unique_kernel(const std::string& base, const std::string& 
 }
 
 void Lowering::launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size, ExprRef flops,
-                      const std::vector<uint32_t>& more, const std::vector<std::string>& parts) {
+                      const std::vector<uint32_t>& more, const std::vector<std::string>& parts, const std::vector<runtime::TensorMap>& maps) {
   unique_kernel(base, op, text, size, true);
   runtime::Launch launch;
   launch.name = graph.value(graph.op(op_).results[0]).name;
@@ -184,6 +196,8 @@ void Lowering::launch(const std::string& base, const std::string& op, const std:
   }
   k.args.insert(k.args.end(), more.begin(), more.end());
   reads.insert(reads.end(), more.begin(), more.end());
+  for (const runtime::TensorMap& map : maps) reads.push_back(map.buffer);
+  k.maps = maps;
   if (cuda()) {
     for (ExprRef g : size.grid) {
       grows(g, "the grid of '" + launch.name + "'");

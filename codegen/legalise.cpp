@@ -97,23 +97,24 @@ std::optional<std::pair<std::optional<ValueId>, ir::GeluKind>> as_gelu(const Gra
   return std::nullopt;
 }
 
+// The value stays, so that forms of a graph in which it is computed at once, and in two ops, share its buffer.
 void split_epilogue(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId y = op.results[0];
-  const ir::Type type = g.value(y).type;
-  const std::string name = g.value(y).name;
   const auto gelu = as_gelu(g, o);
   const auto at = ir::indices_of(g, y);
-  ir::MatmulAttrs attrs = op.as<ir::MatmulAttrs>();
   ExprRef epilogue = ir::free_epilogue(g, o, at);
-  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], attrs, nullptr, type, name + ".sum", op.origin);
-  if (gelu && gelu->first) {
-    g.replace_uses(y, g.add(OpKind::bias_gelu, {sum, *gelu->first}, ir::GeluAttrs{gelu->second}, type, name, op.origin));
-  } else if (gelu) {
-    g.replace_uses(y, g.add(OpKind::gelu, {sum}, ir::GeluAttrs{gelu->second}, type, name, op.origin));
+  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], op.as<ir::MatmulAttrs>(), nullptr, g.value(y).type, g.value(y).name + ".sum", op.origin);
+  ir::Op& rest = g.op(o);
+  if (gelu) {
+    rest.kind = gelu->first ? OpKind::bias_gelu : OpKind::gelu;
+    rest.attrs = ir::GeluAttrs{gelu->second};
+    g.set_operands(o, gelu->first ? std::vector<ValueId>{sum, *gelu->first} : std::vector<ValueId>{sum});
   } else {
     ir::Captured c = ir::capture(ir::with_sum(epilogue, ir::load_of(g, sum, at)));
-    g.replace_uses(y, g.add_pointwise(c.operands, c.body, type, name, op.origin));
+    rest.kind = OpKind::pointwise;
+    rest.attrs = ir::PointwiseAttrs{c.body};
+    g.set_operands(o, c.operands);
   }
 }
 
@@ -127,7 +128,7 @@ void copy_bias(Graph& g, OpId o) {
 
 }  // namespace
 
-void legalise(Graph& graph, const TargetClass& target) {
+void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens) {
   for (OpId o : std::vector<OpId>(graph.order())) {
     if (!is_real_product(graph, graph.op(o))) continue;
     if (graph.value(graph.result(o)).type.dtype == DType::f64) {
@@ -135,7 +136,7 @@ void legalise(Graph& graph, const TargetClass& target) {
       continue;
     }
     legalise_operands(graph, o);
-    const MatmulDesc desc = describe(graph, o);
+    const MatmulDesc desc = describe(graph, o, most_tokens);
     const Arm arm = choose(desc, target).arm;
     if (arm == Arm::library) copy_bias(graph, o);
     if (!takes(arm, desc.epilogue)) split_epilogue(graph, o);

@@ -8,6 +8,7 @@
 
 #include "codegen/bucket_table.h"
 #include "codegen/lowering.h"
+#include "codegen/matmul/matmul.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -58,9 +59,7 @@ Result<void> check_sizes(const Graph& g) {
 
 Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
-  Graph legal = graph;
-  legalise(legal, target);
-  return Lowering(legal, target, weights, options).run();
+  return Lowering(graph, target, weights, options).run();
 }
 
 Lowering::Lowering(const Graph& g, const TargetClass& t, WeightPool& weights, const LowerOptions& options)
@@ -70,7 +69,7 @@ Result<Lowered> Lowering::run() {
   out_.plan.family = target.family;
   out_.plan.name = to_string(target.family);
   out_.plan.precision = options_.precision;
-  for (int64_t longest : sequence_buckets()) TFCC_TRY_VOID(lower_bucket(longest));
+  TFCC_TRY_VOID(lower_buckets());
   plan_memory();
   add_limits();
   if (cuda()) {
@@ -121,10 +120,45 @@ std::vector<int64_t> Lowering::sequence_buckets() {
   return {0};
 }
 
+// Runs of few tokens come first in the plan, for the first bucket whose limits hold is used; they are lowered last, when the places
+// of all launches are known.
+Result<void> Lowering::lower_buckets() {
+  const Graph few = form_of_few_rows();
+  graph = few;
+  legalise(graph, target, 0);
+  const Graph any = graph;
+  const std::vector<int64_t> lengths = sequence_buckets();
+  for (int64_t longest : lengths) TFCC_TRY_VOID(lower_bucket(longest));
+  const auto arm = [&](OpId o, int64_t most) { return choose(describe(few, o, most), target).arm; };
+  const auto wants = [&](OpId o) { return few.op(o).kind == OpKind::matmul && arm(o, kFewRows) != arm(o, 0); };
+  if (std::none_of(few.order().begin(), few.order().end(), wants)) return {};
+  const auto count = static_cast<long>(out_.plan.buckets.size());
+  most_tokens_ = kFewRows;
+  graph = few;
+  for (int64_t longest : lengths) TFCC_TRY_VOID(lower_bucket(longest));
+  std::rotate(out_.plan.buckets.begin(), out_.plan.buckets.begin() + count, out_.plan.buckets.end());
+  most_tokens_ = 0;
+  graph = any;
+  return {};
+}
+
+Graph Lowering::form_of_few_rows() const {
+  Graph few = graph;
+  if (target.has_wgmma && few.size_with(SizeRole::tokens)) legalise(few, target, kFewRows);
+  return few;
+}
+
 Result<void> Lowering::lower_bucket(int64_t longest) {
   longest_ = longest;
+  const int64_t most_tokens = most_tokens_;
   runtime::Bucket bucket;
   bucket.name = longest ? fmt::format("s{}", longest) : "any";
+  if (most_tokens) {
+    const ir::SizeSymbol& tokens = *graph.size_with(SizeRole::tokens);
+    ExprRef size = tokens.computed() ? tokens.formula : pool().symbol(tokens.name);
+    bucket.name = longest ? fmt::format("s{}.t{}", longest, most_tokens) : fmt::format("t{}", most_tokens);
+    bucket.limits.push_back({encode(ir::sub(integer(most_tokens), size)), false, fmt::format("{} must be at most {}", ir::print(size), most_tokens)});
+  }
   if (longest) {
     bucket.limits.push_back({encode(ir::sub(integer(longest), bucket_symbol_)), false,
                              fmt::format("{} must be at most {}", ir::print(bucket_symbol_), longest)});
@@ -271,7 +305,10 @@ uint32_t Lowering::weight_in_layout(ValueId v, const std::string& layout, const 
 
 void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes) {
   auto& launches = out_.plan.buckets.back().launches;
-  const int position = static_cast<int>(launches.size());
+  // What a form does in fewer launches it does where another form does the last of them.
+  int position = static_cast<int>(launches.size());
+  if (most_tokens_ == 0) place_of_[launch.name] = position;
+  else if (auto it = place_of_.find(launch.name); it != place_of_.end()) position = it->second;
   for (uint32_t b : writes) lifetime_[b].first = lifetime_[b].first < 0 ? position : lifetime_[b].first;
   for (const auto* list : {&reads, &writes}) {
     for (uint32_t b : *list) lifetime_[b].second = position;
@@ -290,6 +327,11 @@ ExprRef Lowering::traffic(const std::vector<uint32_t>& buffers) const {
     sum = ir::add(sum, table ? ir::min(bytes_[b], largest) : bytes_[b]);
   }
   return sum;
+}
+
+void Lowering::explain(size_t first, const std::string& why, const char* file, int line) {
+  auto& launches = out_.plan.buckets.back().launches;
+  for (size_t i = first; i < launches.size(); ++i) launches[i].why = fmt::format("{}\ndecided at {}:{}", why, file, line);
 }
 
 ExprRef Lowering::ceil_div(ExprRef a, int64_t b) const { return ir::div(ir::add(a, integer(b - 1)), integer(b)); }

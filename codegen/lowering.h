@@ -36,7 +36,8 @@ class Lowering {
   Lowering(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options);
   Result<Lowered> run();
 
-  const Graph& graph;
+  /// In the form that suits the bucket which is lowered. Forms share values: each has those of the forms before it.
+  Graph graph;
   const TargetClass target;
   bool cuda() const { return target.cuda(); }
   ExprPool& pool() const { return graph.pool(); }
@@ -75,11 +76,14 @@ class Lowering {
   /// Buffers in `more` are read too and follow the arguments.
   /// `parts` are said of the launch beside its op: what was fused into it.
   void launch(const std::string& base, const std::string& op, const std::string& text, const LaunchSize& size,
-              ExprRef flops, const std::vector<uint32_t>& more = {}, const std::vector<std::string>& parts = {});
+              ExprRef flops, const std::vector<uint32_t>& more = {}, const std::vector<std::string>& parts = {},
+              const std::vector<runtime::TensorMap>& maps = {});
   /// The line that includes a template. On the CPU what follows up to header() is local to the unit: all are linked together.
   std::string include(const std::string& op) const;
   /// "TFCC_KERNEL(...) {" with the parameters of this launch.
   std::string header(uint32_t threads) const;
+  /// The same for a kernel that waits for its predecessor itself, `resident` blocks of it on a multiprocessor, with tensor maps m0, m1, ...
+  std::string header_with_maps(uint32_t threads, int resident, size_t maps) const;
 
   ExprRef ceil_div(ExprRef a, int64_t b) const;
   ExprRef count(ValueId v) const { return ir::element_count(pool(), dims(v)); }
@@ -97,6 +101,7 @@ class Lowering {
 
   /// The most a size can be in the bucket being lowered, if that is known.
   std::optional<int64_t> largest(ExprRef size) const;
+  int64_t most_tokens() const { return most_tokens_; }
 
   // ---- the plan, for launches that are no stub ----
   uint32_t buffer_of(ValueId v);
@@ -104,6 +109,10 @@ class Lowering {
   /// The buffer of a constant in another layout, which `change` adds as steps to its recipe; one for each name of a layout.
   uint32_t weight_in_layout(ValueId v, const std::string& layout, const std::function<void(ir::Constant&)>& change);
   runtime::SizeExpr encode(ExprRef e);
+  /// What `tfcc inspect --why` says of the launches of this bucket from number `first` on: what was chosen and why, decided at
+  /// `file`:`line`.
+  void explain(size_t first, const std::string& why, const char* file, int line);
+  size_t launch_count() const { return out_.plan.buckets.back().launches.size(); }
   void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
   /// Takes note of a size that launches at the caps of a bucket must not find smaller than that of any run below them.
   void grows(ExprRef size, const std::string& what);
@@ -115,12 +124,18 @@ class Lowering {
  private:
   /// Lengths up to which attention has a tile of its own; 0: any length.
   std::vector<int64_t> sequence_buckets();
+  Result<void> lower_buckets();
+  /// The graph as it suits runs of at most kFewRows tokens.
+  Graph form_of_few_rows() const;
   Result<void> lower_bucket(int64_t longest);
   Result<void> lower_op(OpId op);
   uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
   void copy_to_output(ValueId v, uint32_t output);
   /// CUDA: what a kernel does while the launch before it may still run, and the wait for that one.
   std::string start_early() const;
+  std::string prefetches() const;
+  /// ", const f16* a0, f16* a1": the arguments as a CUDA kernel declares them.
+  std::string parameters() const;
   CppNames functor_names(const std::function<std::string(int64_t)>& index) const;
   /// The head of a functor's type: the members that its body needs, which functor_value() fills in.
   std::string functor_members(const std::string& name, ExprRef body);
@@ -149,6 +164,8 @@ class Lowering {
   bool too_deep_ = false;                             // a program needs more than the runtime's stack
   ExprRef bucket_symbol_ = nullptr;
   int64_t longest_ = 0;
+  int64_t most_tokens_ = 0;                           // of the bucket that is lowered; 0: any
+  std::map<std::string, int> place_of_;               // of each launch, by name, where tokens are any
   // the launch being written
   OpId op_;
   std::vector<ValueId> args_;
@@ -177,7 +194,8 @@ inline bool is_real_product(const Graph& graph, const ir::Op& op) {
 }
 
 /// Rewrites what no launch can do as it is into ops that can be: products whose leading dims broadcast on both sides, products
-/// of f64, products that read a graph input, epilogues that the chosen arm does not take.
-void legalise(Graph& graph, const TargetClass& target);
+/// of f64, products that read a graph input, epilogues that the arm does not take which is chosen for at most `most_tokens` tokens
+/// (0: any number).
+void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens);
 
 }  // namespace tfcc::codegen

@@ -164,7 +164,7 @@ void Lowering::plan_memory() {
   // The launch with the most live bytes at the usual shape names the expression of the peak.
   Bytes live{};
   int peak = 0;
-  for (int t = 0; t < static_cast<int>(out_.plan.buckets[0].launches.size()); ++t) {
+  for (int t = 0; t < static_cast<int>(out_.plan.buckets.back().launches.size()); ++t) {
     Bytes now{};
     for (const Item& it : items) {
       for (size_t i = 0; i < now.size() && it.first <= t && t <= it.last; ++i) now[i] += it.bytes[i];

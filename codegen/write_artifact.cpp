@@ -39,6 +39,14 @@ void set(pb::Launch* to, const runtime::Launch& from) {
     for (const auto& g : from.kernel->grid) set(k->add_grid(), g);
     set(k->mutable_work(), from.kernel->work);
     k->set_grain(from.kernel->grain);
+    for (const runtime::TensorMap& map : from.kernel->maps) {
+      pb::TensorMap* m = k->add_maps();
+      m->set_buffer(map.buffer);
+      set(m->mutable_rows(), map.rows);
+      set(m->mutable_columns(), map.columns);
+      m->set_box_rows(map.box_rows);
+      m->set_box_columns(map.box_columns);
+    }
   }
   if (from.gemm) {
     pb::GemmLaunch* g = to->mutable_gemm();
@@ -59,6 +67,7 @@ void set(pb::Launch* to, const runtime::Launch& from) {
   }
   set(to->mutable_flops(), from.flops);
   set(to->mutable_bytes(), from.bytes);
+  to->set_why(from.why);
 }
 
 void set(pb::Plan* to, const runtime::Plan& from) {
@@ -247,6 +256,11 @@ Result<void> write_artifact(const std::string& path, const ir::Graph& graph, con
   TFCC_TRY_VOID(write_code(file, m, code));
   TFCC_TRY_VOID(write_texts(file, m, plans, inputs, options));
   for (const Lowered& p : plans) set(m.add_plans(), p.plan);
+  for (pb::Plan& p : *m.mutable_plans()) {
+    for (pb::Bucket& b : *p.mutable_buckets()) {
+      for (pb::Launch& l : *b.mutable_launches()) options.strip ? l.clear_why() : void();
+    }
+  }
   for (const pb::Weight& w : m.weights()) result.weight_bytes += w.size();
   const std::string bytes = m.SerializeAsString();
   TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size()))));

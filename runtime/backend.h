@@ -40,6 +40,14 @@ struct GemmOperands {
   void* d = nullptr;
 };
 
+/// A matrix of 16-bit elements that a kernel copies boxes of; see TensorMap in manifest.proto.
+struct MappedMatrix {
+  void* address = nullptr;
+  DType dtype = DType::f16;
+  int64_t rows = 0, columns = 0;
+  uint32_t box_rows = 0, box_columns = 0;
+};
+
 /// A launch of a compiled kernel with its sizes known.
 struct KernelCall {
   uint32_t kernel = 0;
@@ -47,6 +55,7 @@ struct KernelCall {
   std::array<int64_t, 3> grid = {1, 1, 1};         // CUDA
   int64_t work = 0;                                // CPU
   int64_t grain = 1;
+  std::span<const MappedMatrix> maps = {};         // CUDA
 };
 
 /// The order of work of one executor. `stream` is the caller's CUstream, or own_stream(); ignored

@@ -320,7 +320,10 @@ Result<void> Binding::bind_buffers() {
 }
 
 Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) const {
+  std::vector<BoundMap> maps = std::move(bound.maps);  // its memory is kept from run to run
+  maps.clear();
   bound = {};
+  bound.maps = std::move(maps);
   bound.launch = &launch;
   if (launch.gemm) return bind_gemm(launch, bound);
   const KernelLaunch& k = *launch.kernel;
@@ -330,6 +333,7 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
     bound.grid[i] = *size;
     bound.skip |= *size == 0;
   }
+  for (const TensorMap& map : k.maps) TFCC_TRY_VOID(bind_map(launch, map, bound));
   auto work = k.work.evaluate(symbols_);
   if (!work || *work < 0 || *work > kMaxElements) return overflow("work of '" + launch.name + "'");
   bound.work = *work;
@@ -344,6 +348,19 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
     // Every item computes at least one element of a result, unless there is none.
     if (*work > most && !empty) return broken("launch '" + launch.name + "' has more work than its buffers have elements");
   }
+  return {};
+}
+
+Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map, BoundLaunch& bound) const {
+  const auto rows = map.rows.evaluate(symbols_), columns = map.columns.evaluate(symbols_);
+  if (!rows || !columns || *rows < 0 || *columns < 0) return overflow("a map of '" + launch.name + "'");
+  const int64_t sizes[] = {*rows, *columns};
+  const auto elements = checked_product(sizes);
+  if (!elements || *elements > elements_[map.buffer] || *columns % 8 != 0) {
+    return broken("a map of '" + launch.name + "' reaches outside its buffer");
+  }
+  bound.skip |= *elements == 0;
+  bound.maps.push_back({map.buffer, *rows, *columns});
   return {};
 }
 

@@ -45,11 +45,18 @@ const Bucket* first_bucket(const Plan& plan, std::span<const int64_t> symbols);
 /// "batch_size = 2, sequence_length = 16", for messages.
 std::string print_symbols(const Manifest& manifest, std::span<const int64_t> symbols);
 
+/// A tensor map with its sizes known.
+struct BoundMap {
+  uint32_t buffer = 0;
+  int64_t rows = 0, columns = 0;
+};
+
 /// A launch with its sizes known.
 struct BoundLaunch {
   const Launch* launch = nullptr;
   std::array<int64_t, 3> grid = {1, 1, 1};
   int64_t work = 0;
+  std::vector<BoundMap> maps;
   GemmShape gemm;
   size_t handle = 0;                     // of the product, given by the queue
   bool skip = false;                     // no work for these sizes
@@ -84,6 +91,7 @@ class Binding {
   const Shape& output_shape(size_t i) const { return outputs_[i]; }
 
  private:
+  Result<void> bind_map(const Launch& launch, const TensorMap& map, BoundLaunch& bound) const;
   Result<void> bind_checks();
   Result<const Bucket*> choose_bucket() const;
   Result<void> lay_out();

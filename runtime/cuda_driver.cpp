@@ -3,6 +3,8 @@
 #ifdef TFCC_CUDA
 #include "runtime/cuda_driver.h"
 
+#include <dlfcn.h>
+
 #include "runtime/shared_library.h"
 
 #define TFCC_TEXT_(x) #x
@@ -19,6 +21,7 @@ Result<CudaDriver> open_driver() {
 #define TFCC_FIND(name) TFCC_TRY_VOID(find_function(library, TFCC_TEXT(name), d.name, kWayOut));
   TFCC_CUDA_DRIVER(TFCC_FIND)
 #undef TFCC_FIND
+  d.cuTensorMapEncodeTiled = reinterpret_cast<decltype(d.cuTensorMapEncodeTiled)>(dlsym(library, "cuTensorMapEncodeTiled"));
   if (CUresult code = d.cuInit(0); code != CUDA_SUCCESS) {
     return Error{ErrorCode::device, "the NVIDIA driver does not start: " + d.text(code) +
                                         "; check nvidia-smi, or use device cpu"};

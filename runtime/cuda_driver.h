@@ -29,6 +29,8 @@ struct CudaDriver {
 #define TFCC_MEMBER(name) decltype(&::name) name = nullptr;
   TFCC_CUDA_DRIVER(TFCC_MEMBER)
 #undef TFCC_MEMBER
+  /// Null before CUDA 12.0: no plan for an older GPU needs it.
+  decltype(&::cuTensorMapEncodeTiled) cuTensorMapEncodeTiled = nullptr;
 
   /// "out of memory", for messages.
   std::string text(CUresult code) const;

@@ -213,7 +213,12 @@ Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of,
   const runtime::KernelLaunch& k = *l.launch->kernel;
   args.clear();
   for (uint32_t buffer : k.args) args.push_back(address(of, buffer));
-  return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain});
+  maps.clear();
+  for (size_t i = 0; i < l.maps.size(); ++i) {
+    const runtime::BoundMap& m = l.maps[i];
+    maps.push_back({address(of, m.buffer), model->plan->buffers[m.buffer].dtype, m.rows, m.columns, k.maps[i].box_rows, k.maps[i].box_columns});
+  }
+  return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain, maps});
 }
 
 Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of,

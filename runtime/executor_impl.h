@@ -105,6 +105,7 @@ struct Executor::Impl {
   std::vector<int64_t> values;           // symbols, then addresses of the ports
   std::vector<void*> addresses;          // of the ports for this run
   std::vector<void*> args;               // of one launch
+  std::vector<runtime::MappedMatrix> maps;  // of one launch
   std::vector<uint32_t> flags;
   bool ran = false;                      // results of run() are there
 };

@@ -174,6 +174,7 @@ void field(const Field& f, Flag& m, State& s);
 void field(const Field& f, Weight& m, State& s);
 void field(const Field& f, Buffer& m, State& s);
 void field(const Field& f, Kernel& m, State& s);
+void field(const Field& f, TensorMap& m, State& s);
 void field(const Field& f, KernelLaunch& m, State& s);
 void field(const Field& f, GemmLaunch& m, State& s);
 void field(const Field& f, Launch& m, State& s);
@@ -277,6 +278,16 @@ void field(const Field& f, Kernel& m, State& s) {
   }
 }
 
+void field(const Field& f, TensorMap& m, State& s) {
+  switch (f.number) {
+    case 1: return get(f, m.buffer, s);
+    case 2: return get(f, m.rows, s);
+    case 3: return get(f, m.columns, s);
+    case 4: return get(f, m.box_rows, s);
+    case 5: return get(f, m.box_columns, s);
+  }
+}
+
 void field(const Field& f, KernelLaunch& m, State& s) {
   switch (f.number) {
     case 1: return get(f, m.kernel, s);
@@ -284,6 +295,7 @@ void field(const Field& f, KernelLaunch& m, State& s) {
     case 3: return get(f, m.grid, s);
     case 4: return get(f, m.work, s);
     case 5: return get(f, m.grain, s);
+    case 6: return get(f, m.maps, s);
   }
 }
 
@@ -314,6 +326,7 @@ void field(const Field& f, Launch& m, State& s) {
     case 4: return get(f, m.gemm.emplace(), s);
     case 5: return get(f, m.flops, s);
     case 6: return get(f, m.bytes, s);
+    case 7: return get(f, m.why, s);
   }
 }
 

@@ -85,12 +85,22 @@ struct Kernel {
   bool operator==(const Kernel&) const = default;
 };
 
+struct TensorMap {
+  uint32_t buffer = 0;
+  SizeExpr rows, columns;
+  uint32_t box_rows = 0;
+  uint32_t box_columns = 0;
+
+  bool operator==(const TensorMap&) const = default;
+};
+
 struct KernelLaunch {
   uint32_t kernel = 0;
   std::vector<uint32_t> args;
   std::vector<SizeExpr> grid;
   SizeExpr work;
   uint32_t grain = 0;
+  std::vector<TensorMap> maps;
 
   bool operator==(const KernelLaunch&) const = default;
 };
@@ -116,6 +126,7 @@ struct Launch {
   std::optional<GemmLaunch> gemm;
   SizeExpr flops;
   SizeExpr bytes;
+  std::string why;                                 // how it was chosen, for `tfcc inspect --why`
 
   bool operator==(const Launch&) const = default;
 };

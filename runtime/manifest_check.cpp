@@ -158,6 +158,18 @@ class Checker {
       if (arg >= p.buffers.size()) return bad("launch '" + l.name + "' has a missing buffer");
     }
     if (!valid(k.grid, 3) || !valid(k.work)) return bad("launch '" + l.name + "' has broken sizes");
+    for (const TensorMap& map : k.maps) TFCC_TRY_VOID(tensor_map(p, l, map));
+    return {};
+  }
+
+  Result<void> tensor_map(const Plan& p, const Launch& l, const TensorMap& map) const {
+    if (p.family != Family::cuda) return bad("launch '" + l.name + "' has a tensor map for a CPU");
+    if (map.buffer >= p.buffers.size()) return bad("launch '" + l.name + "' has a missing buffer");
+    const Buffer& b = p.buffers[map.buffer];
+    if (b.place != BufferClass::arena && b.place != BufferClass::constant) return bad("launch '" + l.name + "' maps a graph input or output");
+    if (size_of(b.dtype) != 2) return bad("launch '" + l.name + "' maps elements that have not 16 bits");
+    if (map.rows.code.empty() || map.columns.code.empty() || !valid(map.rows) || !valid(map.columns)) return bad("launch '" + l.name + "' has a map of broken sizes");
+    if (map.box_rows == 0 || map.box_rows > 256 || map.box_columns == 0 || map.box_columns > 64) return bad("launch '" + l.name + "' has a map with a broken box");
     return {};
   }
 

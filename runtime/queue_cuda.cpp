@@ -88,6 +88,11 @@ class CudaQueue final : public Queue {
     params_.push_back(&block_);
     params_.push_back(&flags);
     for (void* const& arg : call.args) params_.push_back(const_cast<void**>(&arg));
+    maps_.resize(call.maps.size());
+    for (size_t i = 0; i < call.maps.size(); ++i) {
+      TFCC_TRY_VOID(encode(call.maps[i], maps_[i]));
+      params_.push_back(&maps_[i]);
+    }
     return start_kernel(stream, call.kernel, call.grid, params_.data());
   }
 
@@ -212,6 +217,21 @@ class CudaQueue final : public Queue {
     TFCC_TRY(timer_, CudaTimer::make());
     return {};
   }
+  // Rows one behind the other; boxes with the swizzle that products of a warpgroup read.
+  Result<void> encode(const MappedMatrix& m, CUtensorMap& map) const {
+    if (cuda_.cuTensorMapEncodeTiled == nullptr) {
+      return Error{ErrorCode::device, "the NVIDIA driver is older than CUDA 12.0, which kernels for this GPU need; update it"};
+    }
+    const cuuint64_t dims[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows)};
+    const cuuint64_t strides[] = {static_cast<cuuint64_t>(m.columns) * size_of(m.dtype)};
+    const cuuint32_t box[] = {m.box_columns, m.box_rows}, steps[] = {1, 1};
+    const CUresult code = cuda_.cuTensorMapEncodeTiled(
+        &map, m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, m.address, dims, strides, box,
+        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (code == CUDA_SUCCESS) return {};
+    return failure(cuda_, "a tensor map", code);
+  }
+
   size_t block_bytes() const { return (b_.symbols_ + b_.ports_) * sizeof(int64_t); }
 
   Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid,
@@ -245,6 +265,7 @@ class CudaQueue final : public Queue {
   std::unique_ptr<CublasLtGemms> gemms_;
   std::unique_ptr<CudaTimer> timer_;               // made by the first profile
   std::vector<void*> params_;
+  std::vector<CUtensorMap> maps_;
 };
 
 Result<std::unique_ptr<Queue>> CudaBackend::queue() const {

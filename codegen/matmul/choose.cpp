@@ -26,6 +26,26 @@ std::string no_panel(const MatmulDesc& x) {
   return "";
 }
 
+/// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
+/// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
+constexpr WgmmaTile kFewRowsTile = {64, 64, 8, 1};
+/// Longer sums are in too few blocks that take one tile after the other: 3072 costs 13 us where the library takes 8.
+constexpr int64_t kLongestSum = 1024;
+
+/// Why warpgroups do not serve; empty if they do.
+std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
+  const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
+  if ((x.a != DType::f16 && x.a != DType::bf16) || x.b != x.a || (x.d != x.a && x.d != DType::f32)) return "not of 16 bits, or stored in the other type of 16 bits";
+  if (!x.weight) return "B is no weight, which could be asked for early";
+  if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
+  if (!n || !k || *n % 8 != 0 || *k % 8 != 0) return "n and k are no multiples of 8 known at compile time";
+  if (*n < 64 || *k < 64) return "n or k is less than a tile";
+  if (!x.most_rows || *x.most_rows > kFewRows) return "the library is faster at many rows";
+  if (*k > kLongestSum) return "k is long, and the library splits it over blocks";
+  if (!target.has_wgmma) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  return "";
+}
+
 }  // namespace
 
 bool takes(Arm arm, Epilogue epilogue) {
@@ -33,6 +53,7 @@ bool takes(Arm arm, Epilogue epilogue) {
     case Arm::library: return epilogue == Epilogue::none || epilogue == Epilogue::bias;
     case Arm::panel: return epilogue != Epilogue::other;
     case Arm::integer: return epilogue == Epilogue::none;
+    case Arm::wgmma: return epilogue != Epilogue::other;
   }
   return false;
 }
@@ -42,6 +63,7 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
   if (!is_float(x.d)) {
     c.arm = Arm::integer;
     c.reason = "products of integers are exact";
+    c.line = __LINE__;
     return c;
   }
   if (!target.cuda()) {
@@ -49,21 +71,35 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
     if (why.empty()) {
       c.arm = Arm::panel;
       c.panel = panel_of(*ir::as_int(x.n));
+      c.line = __LINE__;
       c.reason = "a weight is packed when the model is compiled";
       c.rejected = {{Arm::library, "reads the weight as it lies, and takes no epilogue but a bias"}};
       return c;
     }
     c.rejected = {{Arm::panel, why}};
+  } else {
+    const std::string why = no_wgmma(x, target);
+    if (why.empty()) {
+      c.arm = Arm::wgmma;
+      c.tile = kFewRowsTile;
+      c.line = __LINE__;
+      c.reason = "the weight is asked for before the launches before it have ended, and the epilogue costs no launch";
+      c.rejected = {{Arm::library, "takes no epilogue but a bias, and waits for the launches before it"}};
+      return c;
+    }
+    c.rejected = {{Arm::wgmma, why}};
   }
   c.reason = "no kernel of ours takes this product";
+  c.line = __LINE__;
   return c;
 }
 
 std::string print(const MatmulConfig& c) {
   std::string s = std::string(kArmNames[static_cast<int>(c.arm)]);
+  if (c.tile.block_m) s += fmt::format(" of {} x {}, {} stages, {} blocks a multiprocessor", c.tile.block_m, c.tile.block_n, c.tile.stages, c.tile.resident);
   if (c.panel) s += fmt::format(" of {} columns", c.panel);
   s += ": " + c.reason;
-  for (const auto& [arm, why] : c.rejected) s += fmt::format("; not {}: {}", kArmNames[static_cast<int>(arm)], why);
+  for (const auto& [arm, why] : c.rejected) s += fmt::format("\nnot {}: {}", kArmNames[static_cast<int>(arm)], why);
   return s;
 }
 

@@ -57,9 +57,17 @@ ExprRef beside(const Graph& g, const ir::Op& op, MatmulDesc& desc) {
   return ok ? body : nullptr;
 }
 
+// The most rows of a product that has one for each token, or of a known number.
+std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
+  if (auto n = ir::as_int(rows)) return n;
+  const ir::SizeSymbol* tokens = g.size_with(SizeRole::tokens);
+  if (!tokens || rows != (tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name))) return std::nullopt;
+  return most_tokens ? std::optional(most_tokens) : g.pool().range(tokens->name).max;
+}
+
 }  // namespace
 
-MatmulDesc describe(const Graph& g, OpId product) {
+MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens) {
   const ir::Op& op = g.op(product);
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const ValueId a = op.operands[0], b = op.operands[1], d = op.results[0];
@@ -86,6 +94,7 @@ MatmulDesc describe(const Graph& g, OpId product) {
     x.batch = pool.integer(1);
     x.stride_a = pool.integer(0);
   }
+  x.most_rows = largest_rows(g, x.m, most_tokens);
   ExprRef sum = ir::matmul_sum(pool, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
   if (!attrs.epilogue) {
     x.body = scaled;

@@ -29,6 +29,7 @@ struct MatmulDesc {
   ExprRef stride_a = nullptr, stride_b = nullptr;  // elements from one product to the next; 0: shared
   bool trans_a = false, trans_b = false;           // stored [k, m], [n, k]
   bool weight = false;                             // B is a constant
+  std::optional<int64_t> most_rows;                // of m in the bucket that is lowered
   double alpha = 1;
   Epilogue epilogue = Epilogue::none;
   /// beside or bias: the epilogue over index 0, the row of [m], and index 1, the column, with alpha in it; slots are operands.
@@ -37,7 +38,8 @@ struct MatmulDesc {
   std::vector<std::vector<ExprRef>> operand_dims;
 };
 
-MatmulDesc describe(const Graph& graph, OpId product);
+/// Runs have at most `most_tokens` tokens; 0: any number.
+MatmulDesc describe(const Graph& graph, OpId product, int64_t most_tokens);
 /// "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue bias"
 std::string print(const MatmulDesc& desc);
 
@@ -46,27 +48,39 @@ enum class Arm : uint8_t {
   library,  // cuBLASLt, oneDNN; epilogue: a bias
   panel,    // CPU, a packed weight (templates/cpu/matmul_panel.h)
   integer,  // exact, of any integers (templates/*/matmul)
+  wgmma,    // a warpgroup's products of 16 bits (templates/cuda/matmul_wgmma.cuh)
 };
-inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer"};
+inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer", "wgmma"};
+
+/// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks for weights early, is for them.
+inline constexpr int64_t kFewRows = 128;
+
+/// Of a block: rows and columns of the result, tiles of 64 of k that are under way at once; and blocks that share a multiprocessor.
+struct WgmmaTile {
+  int block_m = 0, block_n = 0, stages = 0, resident = 1;
+};
 
 struct MatmulConfig {
   Arm arm = Arm::library;
   std::string reason;                                   // why this arm
+  int line = 0;                                         // of choose.cpp, where it was chosen
   std::vector<std::pair<Arm, std::string>> rejected;    // the others that were looked at, and why not
   int panel = 0;                                        // columns of a panel
+  WgmmaTile tile;
 };
 
 /// The only place that decides. Depends on what is known at compile time alone.
 MatmulConfig choose(const MatmulDesc& desc, const TargetClass& target);
 /// Whether the arm computes this epilogue with the sum; legalise splits the others off.
 bool takes(Arm arm, Epilogue epilogue);
-/// "panel of 48 columns: ...; library: ..."
+/// "panel of 48 columns: ...", then a line "not library: ..." for each that was rejected.
 std::string print(const MatmulConfig& config);
 
 /// One emitter per arm.
 Result<void> emit_matmul_library(Lowering& l, OpId product, const MatmulDesc& desc);
 Result<void> emit_matmul_panel(Lowering& l, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 Result<void> emit_matmul_integer(Lowering& l, OpId product);
+Result<void> emit_matmul_wgmma(Lowering& l, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 
 /// The functor `Epilogue` of a kernel, called with the sum, its row and its column. Without an epilogue it returns the sum.
 std::string epilogue_functor(Lowering& l, const MatmulDesc& desc);

@@ -21,8 +21,10 @@ struct bf16 { u16 bits; };
 
 #define TFCC_CUDA 1
 #define TFCC_FN __device__ __forceinline__
-#define TFCC_KERNEL(THREADS, NAME, ...)                        \
-  extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME( \
+#define TFCC_KERNEL(THREADS, NAME, ...) TFCC_KERNEL_RESIDENT(THREADS, 1, NAME, __VA_ARGS__)
+/// BLOCKS of it fit a multiprocessor at once: registers are shared out so.
+#define TFCC_KERNEL_RESIDENT(THREADS, BLOCKS, NAME, ...)              \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME( \
       [[maybe_unused]] const i64* n, [[maybe_unused]] u32* flags, __VA_ARGS__)
 
 inline constexpr int kWarp = 32;
@@ -157,9 +159,11 @@ TFCC_FN void prefetch([[maybe_unused]] const void* p, [[maybe_unused]] u32 bytes
 #endif
 }
 
+/// Waits until what the launches before this one wrote is there; then the launch after this one may be started, whose own wait
+/// lasts until this one has ended. Every kernel must call it: a chain of waits is what orders a run.
 TFCC_FN void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

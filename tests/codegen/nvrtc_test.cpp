@@ -89,6 +89,17 @@ TEST_F(NvrtcTest, UnknownArchitecture) {
   EXPECT_EQ(wrong.error().message, "no CUDA architecture 'gfx90a'; write sm_90 or compute_80");
 }
 
+// The launch after a kernel may be started as soon as this one has what it waits for.
+TEST_F(NvrtcTest, WaitsAndTriggers) {
+  auto image = compile_cuda("chained", "#include \"cuda/prelude.cuh\"\nTFCC_KERNEL(32, chained, int* a) { wait_for_predecessor(); *a = 1; }\n", "compute_90");
+  ASSERT_TRUE(image) << image.error().message;
+  const std::string ptx(reinterpret_cast<const char*>(image->bytes.data()), image->bytes.size());
+  const size_t wait = ptx.find("griddepcontrol.wait"), trigger = ptx.find("griddepcontrol.launch_dependents"), store = ptx.find("st.global");
+  ASSERT_NE(store, std::string::npos) << ptx;
+  EXPECT_LT(wait, trigger);
+  EXPECT_LT(trigger, store);
+}
+
 TEST_F(NvrtcTest, SeveralThreadsAtOnce) {
   std::vector<std::thread> threads;
   std::vector<int> good(4);

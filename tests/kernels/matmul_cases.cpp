@@ -250,10 +250,28 @@ Case epilogues() {
   return {"matmul_epilogues", graph_text("%x: f32[B,S,24], %c: f32[64]", "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs), kShapes, {}, 1e-5, 9e-4};
 }
 
+// Sizes past a tile of a warpgroup in each direction and off its multiples, both orders of the weight, sums of one and of many tiles;
+// rows up to each number of tokens that has tiles of its own. In f32 the library's.
+Case tiles() {
+  Ops o;
+  o.body = "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 72]} : f32[B,S,200]\n";
+  for (auto [k, n] : {std::pair{64, 64}, {72, 200}, {136, 72}, {1000, 128}, {200, 776}}) {
+    const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
+    o.body += fmt::format("  const @w{0} : f32[{1},{2}] = random({2})\n  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+                          "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 72]}} : f32[B,S,{1}]\n", id, k, n);
+    o.matmul("plain" + id, fmt::format("%h{0}, @w{0}", id), type);
+    o.matmul("transposed" + id, fmt::format("%h{0}, @t{0}, @b{0}", id), type, 0.5, false, true);
+    o.product("relu" + id, fmt::format("%h{0}, @w{0}, @b{0}", id), fmt::format("max(s + @b{}[k], 0.0)", id), type);
+  }
+  o.product("residual", "%h72_200, @w72_200, %r", "s + %r[i,j,k]", "f32[B,S,200]");
+  return {"matmul_tiles", graph_text("%x: f32[B,S,72]", "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens", o.body, o.outputs),
+          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}, {1, 2500}}, {}, 1e-5, 9e-4};
+}
+
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges()};
+  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles()};
 }
 
 }  // namespace tfcc::test

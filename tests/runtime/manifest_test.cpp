@@ -90,6 +90,14 @@ void put(const Launch& l, pb::Launch* o) {
     for (auto& g : l.kernel->grid) put(g, k->add_grid());
     put(l.kernel->work, k->mutable_work());
     k->set_grain(l.kernel->grain);
+    for (auto& map : l.kernel->maps) {
+      auto* m = k->add_maps();
+      m->set_buffer(map.buffer);
+      put(map.rows, m->mutable_rows());
+      put(map.columns, m->mutable_columns());
+      m->set_box_rows(map.box_rows);
+      m->set_box_columns(map.box_columns);
+    }
   }
   if (l.gemm) {
     auto* g = o->mutable_gemm();
@@ -110,6 +118,7 @@ void put(const Launch& l, pb::Launch* o) {
   }
   put(l.flops, o->mutable_flops());
   put(l.bytes, o->mutable_bytes());
+  o->set_why(l.why);
 }
 void put(const Plan& p, pb::Plan* o) {
   o->set_family(std::string(to_string(p.family)));

@@ -14,12 +14,13 @@ namespace tfcc::tools {
 namespace {
 
 struct Options {
-  std::string file, shapes, text, html;
+  std::string file, shapes, text, html, why;
   bool json = false, ir = false, kernels = false, launches = false, texts = false;
 };
 
 Result<std::string> shown(const Options& o, const InspectedFile& f) {
   if (!o.text.empty()) return f.text(o.text);
+  if (!o.why.empty()) return inspect_why(f, o.why);
   if (o.json) return to_json(f).dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   return inspect_text(f, {.launches = o.launches, .kernels = o.kernels, .ir = o.ir, .texts = o.texts, .values = !o.shapes.empty()});
 }
@@ -51,6 +52,7 @@ void add_inspect(CLI::App& app, Action& action) {
   c->add_flag("--ir", o->ir, "the graphs that the plans were made from");
   c->add_flag("--texts", o->texts, "the names of the texts in the file");
   c->add_option("--text", o->text, "print this text of the file alone");
+  c->add_option("--why", o->why, "how the launches of this name, or with it in their names, were chosen");
   c->add_option("--shapes", o->shapes, "sizes at which bytes and flops are given: input_ids:4x32");
   c->callback([o, &action] { action = [o] { return inspect(*o); }; });
 }

@@ -82,6 +82,10 @@ struct TextOptions {
 /// What `tfcc inspect` prints without --json. Errors: invalid_argument (no texts), bad_file (altered).
 Result<std::string> inspect_text(const InspectedFile& file, const TextOptions& options);
 
+/// What `tfcc inspect --why` prints of every launch whose name contains these words, of the buckets that run at the file's sizes.
+/// Errors: invalid_argument (no such launch).
+Result<std::string> inspect_why(const InspectedFile& file, const std::string& name);
+
 /// JSON of a file, which may be anything: discarded where it is none, or nested so deeply that printing it would end the stack.
 nlohmann::json shallow_json(std::string_view text);
 

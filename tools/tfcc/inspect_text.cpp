@@ -146,6 +146,22 @@ class Listing {
 
 }  // namespace
 
+Result<std::string> inspect_why(const InspectedFile& file, const std::string& name) {
+  std::string out;
+  for (const runtime::Plan& p : file.manifest.plans) {
+    const runtime::Bucket* bucket = file.bucket(p);
+    if (!bucket) continue;
+    for (const runtime::Launch& l : bucket->launches) {
+      if (l.name.find(name) == std::string::npos) continue;
+      const std::string kernel = l.kernel ? "kernel " + p.kernels[l.kernel->kernel].name : "a product of the library";
+      out += fmt::format("{} ({} plan, bucket {}): {}, {}\n", l.name, p.name, bucket->name, fmt::join(l.ops, "+"), kernel);
+      out += l.why.empty() && l.kernel ? fmt::format("one template does it: {}\n", p.kernels[l.kernel->kernel].op) : l.why + "\n";
+    }
+  }
+  if (!out.empty()) return out;
+  return Error{ErrorCode::invalid_argument, fmt::format("{}: no launch has '{}' in its name; --launches lists them", file.path, name)};
+}
+
 Result<std::string> inspect_text(const InspectedFile& file, const TextOptions& options) { return Listing(file, options).write(); }
 
 }  // namespace tfcc::tools

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instructions of capability 9.0a as functions: barriers of shared memory, TMA, products of a warpgroup.
+//
+// Shared operands are tiles of 128-byte rows in the 128-byte swizzle, as TMA writes them; a tile begins at a multiple of 1024 bytes.
+#pragma once
+#include "cuda/prelude.cuh"
+
+/// A tensor map, made by the host (TensorMap in runtime/manifest.proto); a kernel takes it as a __grid_constant__ parameter.
+struct alignas(64) TensorMap { u64 words[16]; };
+
+#if __CUDA_ARCH__ >= 900
+
+namespace sm90 {
+
+TFCC_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// ---- barriers: a phase ends when all arrivals are there and all bytes that were announced ----
+
+TFCC_FN void init_barrier(u64* b, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+/// After all init_barrier(), before TMA may see them; a __syncthreads() must follow.
+TFCC_FN void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TFCC_FN void arrive(u64* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
+TFCC_FN void announce(u64* b, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+TFCC_FN void arrive_and_announce(u64* b, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+/// Waits for the end of a phase; phases are counted from 0, parity is its lowest bit.
+TFCC_FN void wait(u64* b, u32 parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "again:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t@done bra ready;\n\tbra again;\n"
+      "ready:\n\t}" ::"r"(shared_address(b)), "r"(parity) : "memory");
+}
+
+// ---- TMA ----
+
+TFCC_FN void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+/// Copies the box that begins at (row, column) to shared memory; what lies outside the matrix becomes 0. The barrier gets the bytes
+/// of a whole box.
+TFCC_FN void copy_box(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                   shared_address(to)),
+               "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// ---- products of a warpgroup ----
+
+/// The part of a descriptor that the compiler must know to be the same in all lanes: a shuffle tells it.
+TFCC_FN u32 uniform(u32 v) { return __shfl_sync(kAllLanes, v, 0); }
+/// Rows of the operand's m or n, 64 elements of k each (a row of 128 bytes); groups of 8 rows lie 1024 bytes apart.
+/// The next 16 of k are 32 bytes on.
+TFCC_FN u64 rows_of_k(u32 address) { return (u64)0x40000040 << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }
+/// Rows of k, 64 elements of n each; groups of 8 rows lie 1024 bytes apart, the next 64 of n `apart` bytes. The next 16 of k are
+/// 2048 bytes on.
+TFCC_FN u64 rows_of_n(u32 address, u32 apart) { return (u64)0x40000040 << 32 | (apart >> 4) << 16 | (address & 0x3ffff) >> 4; }
+
+TFCC_FN void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+TFCC_FN void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until no more than N groups of products are under way.
+template <int N> TFCC_FN void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+// d[64, n] = a[64, 16] b[16, n] (+ d if `add`), f32 sums. Thread t of the group holds d[16 (t / 32) + (t % 32) / 4 + 8 h, 8 j + 2 (t % 4) + e]
+// in d[4 j + 2 h + e].
+#define TFCC_WGMMA(N, TYPE, REGISTERS, A, B, ADD, TRANS, ...)                                                     \
+  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %" ADD ", 0;\n\t"                                      \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" A ", %" B      \
+               ", add, 1, 1, 0, %" TRANS ";\n\t}"                                                                 \
+               : __VA_ARGS__                                                                                       \
+               : "l"(a), "l"(b), "r"((int)add), "n"((int)across))
+#define TFCC_REGISTERS_64 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TFCC_SUMS_64 \
+      "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define TFCC_REGISTERS_128 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TFCC_SUMS_128 \
+      "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
+      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
+      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
+      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+
+/// across: b lies in rows of k (rows_of_n), not in rows of n (rows_of_k).
+template <class T, int n, bool across>
+TFCC_FN void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
+  static_assert(n == 64 || n == 128, "n: 64 or 128");
+  constexpr bool half = kSame<T, f16>;
+  if constexpr (n == 64 && half) TFCC_WGMMA(64, "f16", TFCC_REGISTERS_64, "32", "33", "34", "35", TFCC_SUMS_64);
+  else if constexpr (n == 64) TFCC_WGMMA(64, "bf16", TFCC_REGISTERS_64, "32", "33", "34", "35", TFCC_SUMS_64);
+  else if constexpr (half) TFCC_WGMMA(128, "f16", TFCC_REGISTERS_128, "64", "65", "66", "67", TFCC_SUMS_128);
+  else TFCC_WGMMA(128, "bf16", TFCC_REGISTERS_128, "64", "65", "66", "67", TFCC_SUMS_128);
+}
+
+#undef TFCC_WGMMA
+#undef TFCC_REGISTERS_64
+#undef TFCC_REGISTERS_128
+#undef TFCC_SUMS_64
+#undef TFCC_SUMS_128
+
+}  // namespace sm90
+
+#endif

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// How products are described, which arm is chosen for them and why, and what plans of each class of target make of that.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "codegen/compile.h"
+#include "codegen/matmul/matmul.h"
+#include "codegen/nvrtc.h"
+#include "ir/ir.h"
+
+namespace tfcc::codegen {
+namespace {
+
+// A product of x [B,S,k] and a weight [k,n] or [n,k], with this epilogue.
+std::string product(const std::string& dtype, int k, int n, const std::string& epilogue = "", bool trans_b = false, const std::string& operands = "") {
+  return fmt::format(R"(graph @g(%x: f32[B,S,{1}], %w: f32[{1},{2}]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens) {{
+  const @weight : {0}[{3}] = f32[{3}] random(1) |> cast({0})
+  const @bias : {0}[{2}] = f32[{2}] random(2) |> cast({0})
+  %h = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : {0}[B,S,{1}]
+  %r = pointwise(%x) {{body = (i,j,k) => %x[i,j,0] * 0.25}} : {0}[B,S,{2}]
+  %y = matmul(%h, @weight{4}) {{alpha = 1.0{5}, trans_a = false, trans_b = {6}}} : {0}[B,S,{2}]
+  %z = pointwise(%y) {{body = (i,j,k) => tanh(%y[i,j,k])}} : f32[B,S,{2}]
+  return z = %z
+}})",
+                     dtype, k, n, trans_b ? fmt::format("{},{}", n, k) : fmt::format("{},{}", k, n), operands,
+                     epilogue.empty() ? "" : ", epilogue = (s,i,j,k) => " + epilogue, trans_b);
+}
+
+ir::Graph parsed(const std::string& text) {
+  auto g = ir::parse(text, "test");
+  EXPECT_TRUE(g) << (g ? "" : g.error().message);
+  for (const ir::Violation& problem : ir::verify(*g)) ADD_FAILURE() << to_string(problem);
+  return *std::move(g);
+}
+
+MatmulDesc described(const ir::Graph& g, int64_t most_tokens = 0) { return describe(g, g.value(g.find_value("y")).def, most_tokens); }
+
+MatmulConfig chosen(const std::string& text, const char* target, int64_t most_tokens = 0) {
+  const ir::Graph g = parsed(text);
+  return choose(described(g, most_tokens), class_of(target));
+}
+
+TEST(Matmul, SaysWhatAProductIs) {
+  EXPECT_EQ(print(described(parsed(product("f16", 768, 3072)))), "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue none");
+  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s + @bias[k]", true, ", @bias")))), "f32 [B*S,32] x [16,32]^T of a weight -> f32, epilogue bias");
+  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "max(s + @bias[k], %r[i,j,k])", false, ", @bias, %r")))),
+            "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue beside");
+  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s + %r[i,0,k]", false, ", %r")))), "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue other");
+  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s * f32(k)")))), "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue other");
+}
+
+TEST(Matmul, KnowsTheRowsOfABucket) {
+  const ir::Graph g = parsed(product("f16", 64, 64));
+  EXPECT_EQ(described(g, 128).most_rows, 128);
+  EXPECT_EQ(described(g, 0).most_rows, std::nullopt);
+}
+
+TEST(Matmul, ChoosesByTargetTypeAndRows) {
+  EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").arm, Arm::panel);
+  EXPECT_EQ(chosen(product("f32", 32, 48), "x86-64-v3").panel, 48);
+  EXPECT_EQ(chosen(product("f32", 32, 40), "x86-64-v3").arm, Arm::library);
+  EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 128).arm, Arm::wgmma);
+  EXPECT_EQ(chosen(product("bf16", 768, 72), "sm_90", 128).arm, Arm::wgmma);
+  EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 0).arm, Arm::library);
+  EXPECT_EQ(chosen(product("f16", 64, 64), "sm_80", 128).arm, Arm::library);
+  EXPECT_EQ(chosen(product("f32", 64, 64), "sm_90", 128).arm, Arm::library);
+  EXPECT_EQ(chosen(product("f16", 1032, 64), "sm_90", 128).arm, Arm::library);
+  EXPECT_EQ(chosen(product("f16", 64, 68), "sm_90", 128).arm, Arm::library) << "rows of B are no multiple of 16 bytes";
+  EXPECT_EQ(chosen(product("f16", 64, 56), "sm_90", 128).arm, Arm::library);
+}
+
+TEST(Matmul, SaysWhy) {
+  EXPECT_EQ(print(chosen(product("f32", 32, 40), "x86-64-v3")), "library: no kernel of ours takes this product\nnot panel: n is no multiple of 16");
+  EXPECT_EQ(print(chosen(product("f16", 64, 64), "sm_80", 128)), "library: no kernel of ours takes this product\nnot wgmma: the GPU has no products of warpgroups");
+  EXPECT_NE(print(chosen(product("f16", 64, 64), "sm_90", 128)).find("wgmma of 64 x 64, 8 stages"), std::string::npos);
+}
+
+Lowered lowered(const std::string& text, const char* target, WeightPool& weights) {
+  auto made = lower(parsed(text), class_of(target), weights);
+  EXPECT_TRUE(made) << (made ? "" : made.error().message);
+  return *std::move(made);
+}
+
+std::vector<std::string> launches(const runtime::Bucket& b) {
+  std::vector<std::string> out;
+  for (const runtime::Launch& l : b.launches) out.push_back(fmt::format("{}", fmt::join(l.ops, "+")));
+  return out;
+}
+
+// The epilogue stays with the sum where the arm takes it, and is an op of its own where it does not: in one plan by the tokens of a run.
+TEST(MatmulPlan, HasAFormForFewTokens) {
+  WeightPool weights;
+  const Lowered l = lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_90", weights);
+  using Names = std::vector<std::string>;
+  ASSERT_EQ(l.plan.buckets.size(), 2u);
+  EXPECT_EQ(l.plan.buckets[0].name, "t128");
+  EXPECT_EQ(launches(l.plan.buckets[0]), (Names{"pointwise", "matmul+epilogue", "pointwise"}));
+  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->maps.size(), 2u);
+  EXPECT_EQ(l.plan.buckets[1].name, "any");
+  EXPECT_EQ(launches(l.plan.buckets[1]), (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
+  // What both forms compute lies in one buffer.
+  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->args.back(), l.plan.buckets[1].launches[2].kernel->args.back());
+  const Lowered old = lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_80", weights);
+  EXPECT_EQ(launches(old.plan.buckets[0]), (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
+}
+
+TEST(MatmulPlan, GeluHasItsKernelWhereItIsSplitOff) {
+  WeightPool weights;
+  const std::string gelu = "let t = s + @bias[k] in 0.5 * t * (1.0 + erf(t * 0.70710677))";
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(launches(lowered(product("f16", 64, 64, gelu, false, ", @bias"), "sm_80", weights).plan.buckets[0]), (Names{"pointwise", "matmul", "bias_gelu", "pointwise"}));
+  EXPECT_EQ(launches(lowered(product("f32", 64, 64, gelu, false, ", @bias"), "x86-64-v2", weights).plan.buckets[0]), (Names{"pointwise", "matmul+epilogue", "pointwise"}));
+}
+
+// Plans that are equal are one, and are called after their family.
+TEST(Plans, AreSharedByClassesWhereTheyAreEqual) {
+  if (!cuda_compiler_version()) GTEST_SKIP() << cuda_compiler_version().error().message;
+  const auto names = [](const std::string& dtype, std::vector<std::string> targets) {
+    CompileOptions options;
+    options.targets = *parse_targets(targets);
+    const std::string file = testing::TempDir() + "/matmul_test.tfcc";
+    auto made = compile({{Family::cuda, parsed(product(dtype, 64, 64)), {}}}, file, options);
+    EXPECT_TRUE(made) << (made ? "" : made.error().message);
+    std::vector<std::string> out;
+    for (const Lowered& l : made->plans) out.push_back(l.plan.name);
+    std::remove(file.c_str());
+    return out;
+  };
+  EXPECT_EQ(names("f32", {"sm_90", "sm_80"}), (std::vector<std::string>{"cuda"}));
+  EXPECT_EQ(names("f16", {"sm_90", "sm_86"}), (std::vector<std::string>{"sm_90a", "sm_80"}));
+  EXPECT_EQ(names("f16", {"sm_86", "sm_89"}), (std::vector<std::string>{"cuda"}));
+}
+
+}  // namespace
+}  // namespace tfcc::codegen
