@@ -259,7 +259,7 @@ void Lowering::copy_to_output(ValueId v, uint32_t output) {
   launch.kernel = std::move(k);
   launch.flops = encode(integer(0));
   launch.bytes = encode(ir::mul(integer(2), bytes_[from]));
-  add_launch(std::move(launch), {from}, {to});
+  add_launch(std::move(launch), {from}, {to}, "copy to ");
 }
 
 }  // namespace tfcc::codegen

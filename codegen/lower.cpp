@@ -76,6 +76,7 @@ Result<Lowered> Lowering::run() {
     add_bind();
     add_bucket_table();
   }
+  if (misplaced_) return Error{ErrorCode::internal, "a launch for few tokens has no place among those for any number; report this model"};
   if (too_deep_) return Error{ErrorCode::unsupported, "a size is too deep an expression to be computed at run time; fix more dims at export"};
   if (pool().ill_typed) return Error{ErrorCode::internal, "an expression was built from operands of the wrong types while lowering"};
   return std::move(out_);
@@ -148,6 +149,19 @@ Graph Lowering::form_of_few_rows() const {
   return few;
 }
 
+// What a form computes at once lies where the other form does the last part of it. So one form runs in the order of the other, or
+// what is dead in one when something is written might be alive in the other.
+std::vector<OpId> Lowering::launch_order() const {
+  std::vector<OpId> order = graph.order();
+  if (most_tokens_ == 0) return order;
+  const auto place = [&](OpId o) {
+    const auto it = place_of_.find(graph.value(graph.op(o).results[0]).name);
+    return it == place_of_.end() ? -1 : it->second;  // no launch of its own
+  };
+  std::stable_sort(order.begin(), order.end(), [&](OpId a, OpId b) { return place(a) < place(b); });
+  return order;
+}
+
 Result<void> Lowering::lower_bucket(int64_t longest) {
   longest_ = longest;
   const int64_t most_tokens = most_tokens_;
@@ -164,7 +178,7 @@ Result<void> Lowering::lower_bucket(int64_t longest) {
                              fmt::format("{} must be at most {}", ir::print(bucket_symbol_), longest)});
   }
   out_.plan.buckets.push_back(std::move(bucket));
-  for (OpId o : graph.order()) {
+  for (OpId o : launch_order()) {
     if (graph.op(o).kind != OpKind::constant) TFCC_TRY_VOID(lower_op(o));
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
@@ -303,15 +317,17 @@ uint32_t Lowering::weight_in_layout(ValueId v, const std::string& layout, const 
   return it->second = add_buffer(std::move(b), integer(c.element_count() * static_cast<int64_t>(size_of(b.dtype))));
 }
 
-void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes) {
+void Lowering::add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes, const std::string& copy) {
   auto& launches = out_.plan.buckets.back().launches;
   // What a form does in fewer launches it does where another form does the last of them.
   int position = static_cast<int>(launches.size());
-  if (most_tokens_ == 0) place_of_[launch.name] = position;
-  else if (auto it = place_of_.find(launch.name); it != place_of_.end()) position = it->second;
-  for (uint32_t b : writes) lifetime_[b].first = lifetime_[b].first < 0 ? position : lifetime_[b].first;
+  const std::string key = copy + launch.name;
+  if (most_tokens_ == 0) place_of_.emplace(key, position);
+  else if (const auto it = place_of_.find(key); it != place_of_.end()) position = it->second;
+  else misplaced_ = true;
+  for (uint32_t b : writes) lifetime_[b].first = lifetime_[b].first < 0 ? position : std::min(lifetime_[b].first, position);
   for (const auto* list : {&reads, &writes}) {
-    for (uint32_t b : *list) lifetime_[b].second = position;
+    for (uint32_t b : *list) lifetime_[b].second = std::max(lifetime_[b].second, position);
   }
   launches.push_back(std::move(launch));
 }

@@ -113,7 +113,8 @@ class Lowering {
   /// `file`:`line`.
   void explain(size_t first, const std::string& why, const char* file, int line);
   size_t launch_count() const { return out_.plan.buckets.back().launches.size(); }
-  void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
+  /// `copy` tells a copy to an output, which may have the name of a value, from the launch that computes that value.
+  void add_launch(runtime::Launch launch, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes, const std::string& copy = {});
   /// Takes note of a size that launches at the caps of a bucket must not find smaller than that of any run below them.
   void grows(ExprRef size, const std::string& what);
   /// Takes note of why the plan has no buckets of shapes, once.
@@ -128,6 +129,7 @@ class Lowering {
   /// The graph as it suits runs of at most kFewRows tokens.
   Graph form_of_few_rows() const;
   Result<void> lower_bucket(int64_t longest);
+  std::vector<OpId> launch_order() const;
   Result<void> lower_op(OpId op);
   uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
   void copy_to_output(ValueId v, uint32_t output);
@@ -161,6 +163,7 @@ class Lowering {
   std::map<std::string, uint32_t> kernel_by_text_;
   std::map<std::string, int> names_;
   std::map<uint32_t, uint32_t> output_copies_;        // output -> buffer of its copy
+  bool misplaced_ = false;                            // a launch of one form of the graph is none of the other's
   bool too_deep_ = false;                             // a program needs more than the runtime's stack
   ExprRef bucket_symbol_ = nullptr;
   int64_t longest_ = 0;

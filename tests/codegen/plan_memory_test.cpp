@@ -74,7 +74,11 @@ std::string random_graph(uint32_t seed) {
 }
 
 std::vector<uint32_t> buffers_of(const runtime::Launch& l) {
-  if (l.kernel) return l.kernel->args;
+  if (l.kernel) {
+    std::vector<uint32_t> list = l.kernel->args;
+    for (const runtime::TensorMap& map : l.kernel->maps) list.push_back(map.buffer);
+    return list;
+  }
   std::vector<uint32_t> list{l.gemm->a, l.gemm->b, l.gemm->d};
   if (l.gemm->has_bias) list.push_back(l.gemm->bias);
   return list;
@@ -174,6 +178,47 @@ TEST(PlanMemory, NothingLiveSharesMemory) {
       if (HasFailure()) return;
     }
   }
+}
+
+// Products and what is read beside their sums, in any order: with few tokens they are one launch, else two.
+std::string random_products(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::string body = "  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n  %v0 = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f16[B,S,64]\n";
+  const int count = 4 + static_cast<int>(random() % 12);
+  for (int n = 1; n < count; ++n) {
+    const auto any = [&] { return fmt::format("%v{}", static_cast<int>(random() % static_cast<uint32_t>(n))); };
+    const std::string a = any(), b = any(), c = any();
+    switch (random() % 4) {
+      case 0: body += fmt::format("  %v{} = pointwise({}) {{body = (i,j,k) => tanh({}[i,j,63 - k])}} : f16[B,S,64]\n", n, a, a); break;
+      case 1: body += fmt::format("  %v{} = matmul({}, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a); break;
+      case 2: body += fmt::format("  %v{} = matmul({}, @w, {}) {{alpha = 1.0, epilogue = (s,i,j,k) => max(s, {}[i,j,k]), trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a, b, b); break;
+      case 3:
+        if (b == c) body += fmt::format("  %v{} = matmul({}, @w) {{alpha = 1.0, epilogue = (s,i,j,k) => tanh(s), trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a);
+        else body += fmt::format("  %v{} = matmul({}, @w, {}, {}) {{alpha = 1.0, epilogue = (s,i,j,k) => {}[i,j,k] * s + {}[i,j,k], trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a, b, c, c, b);
+    }
+  }
+  return fmt::format("graph @random(%x: f32[B,S,64]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens) {{\n{}"
+                     "  return {} = %v{}, {} = %v{}\n}}\n", body, seed % 2 ? "last" : fmt::format("v{}", count - 1), count - 1,
+                     seed % 2 ? "other" : fmt::format("v{}", count / 2), count / 2);
+}
+
+TEST(PlanMemory, FormsOfAGraphShareTheArena) {
+  size_t forms = 0;
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    auto graph = ir::parse(random_products(seed));
+    ASSERT_TRUE(graph) << graph.error().message << random_products(seed);
+    for (const ir::Violation& problem : ir::verify(*graph)) FAIL() << to_string(problem);
+    WeightPool weights;
+    auto lowered = lower(*graph, class_of("sm_90"), weights);
+    ASSERT_TRUE(lowered) << lowered.error().message;
+    forms += lowered->plan.buckets.size() > 1;
+    for (const auto& [batch, length] : {std::pair{1, 1}, {2, 64}, {16, 128}}) {
+      for (const runtime::Bucket& bucket : lowered->plan.buckets) check_bucket(lowered->plan, bucket, sizes(batch, length));
+      check_sizes(lowered->plan, sizes(batch, length));
+    }
+    ASSERT_FALSE(HasFailure()) << random_products(seed);
+  }
+  EXPECT_GT(forms, 300u);
 }
 
 // Graphs are captured at caps, where tokens is not batch times length: there too every buffer must

@@ -256,6 +256,33 @@ TEST_F(ArtifactTest, refuses_other_versions_and_features) {
   EXPECT_NE(model.error().message.find("features 4"), std::string::npos);
 }
 
+TEST_F(ArtifactTest, checks_tensor_maps) {
+  // A map of the first launch, in a plan that is for a GPU.
+  auto map = [](pb::Manifest& m) -> pb::TensorMap& {
+    pb::Plan& p = *m.mutable_plans(0);
+    p.set_family("cuda");
+    p.set_has_bind(true);
+    for (pb::Kernel& k : *p.mutable_kernels()) k.set_threads(128);
+    p.mutable_buffers(5)->set_dtype(static_cast<uint32_t>(DType::f16));
+    pb::TensorMap& made = *p.mutable_buckets(0)->mutable_launches(0)->mutable_kernel()->add_maps();
+    made.set_buffer(5);
+    size(made.mutable_rows(), {1, 0});
+    size(made.mutable_columns(), {0, 8});
+    made.set_box_rows(64);
+    made.set_box_columns(64);
+    return made;
+  };
+  expect_message([&](auto& m) { map(m), m.mutable_plans(0)->set_family("cpu"); }, "a tensor map for a CPU");
+  expect_message([&](auto& m) { map(m).set_buffer(8); }, "missing buffer");
+  expect_message([&](auto& m) { map(m).set_buffer(0); }, "maps a graph input or output");
+  expect_message([&](auto& m) { map(m).set_buffer(7); }, "maps a graph input or output");
+  expect_message([&](auto& m) { map(m).set_buffer(6); }, "have not 16 bits");
+  expect_message([&](auto& m) { map(m).clear_rows(); }, "a map of broken sizes");
+  expect_message([&](auto& m) { map(m).mutable_columns()->add_code(3); }, "a map of broken sizes");
+  for (uint32_t n : {0, 257}) expect_message([&](auto& m) { map(m).set_box_rows(n); }, "broken box");
+  for (uint32_t n : {0, 65}) expect_message([&](auto& m) { map(m).set_box_columns(n); }, "broken box");
+}
+
 TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   auto plan = [](pb::Manifest& m) -> pb::Plan& { return *m.mutable_plans(0); };
   auto launch = [](pb::Manifest& m, int i) {

@@ -102,6 +102,24 @@ TEST(Binding, names_the_option_that_set_a_limit) {
 }
 
 // That rows of a batch are one tall product is for the plan to say.
+TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
+  // h has 4 B S elements: B S / 2 rows of 8.
+  const auto bound = [](std::initializer_list<int64_t> rows, int64_t columns) {
+    const Manifest m = read([&](pb::Plan& p) {
+      pb::TensorMap& map = *p.mutable_buckets(0)->mutable_launches(0)->mutable_kernel()->add_maps();
+      map.set_buffer(5);
+      size(map.mutable_rows(), rows);
+      size(map.mutable_columns(), {0, columns});
+    });
+    Binding b(m, m.plans[0]);
+    auto done = b.bind(std::vector<int64_t>{2, 5});
+    return done ? std::to_string(b.launches()[0].maps.at(0).rows) + " x " + std::to_string(b.launches()[0].maps[0].columns) : done.error().message;
+  };
+  EXPECT_EQ(bound({1, 0, 1, 1, 3, 0, 2, 4}, 8), "5 x 8");
+  EXPECT_NE(bound({1, 0, 1, 1, 3, 0, 2, 4, 0, 1, 2}, 8).find("reaches outside its buffer"), std::string::npos);
+  EXPECT_NE(bound({1, 0, 1, 1, 3}, 4).find("reaches outside its buffer"), std::string::npos) << "rows of less than 16 bytes";
+}
+
 TEST(Binding, a_batch_is_what_the_plan_says) {
   GemmShape s = bound_product([](pb::GemmLaunch&) {});
   EXPECT_EQ(s.m, 5);

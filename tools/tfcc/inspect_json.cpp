@@ -153,7 +153,7 @@ class Writer {
   }
 
   json launch(const runtime::Plan& p, const runtime::Launch& l) const {
-    json j = {{"name", l.name}, {"ops", l.ops}, {"flops", size(l.flops)}, {"bytes", size(l.bytes)}};
+    json j = {{"name", l.name}, {"ops", l.ops}, {"flops", size(l.flops)}, {"bytes", size(l.bytes)}, {"why", l.why}};
     if (l.kernel) {
       j["kernel"] = p.kernels[l.kernel->kernel].name;
       j["args"] = l.kernel->args;
