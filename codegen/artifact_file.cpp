@@ -142,7 +142,7 @@ uint32_t ArtifactFile::end_section() {
   return static_cast<uint32_t>(sections_.size() - 1);
 }
 
-Result<void> ArtifactFile::finish(std::span<const std::byte> manifest) {
+Result<void> ArtifactFile::finish(std::span<const std::byte> manifest, uint64_t features) {
   TFCC_CHECK(!open_ && fd_ >= 0);
   if (manifest.size() > runtime::kMaxManifestBytes) {
     return Error{ErrorCode::unsupported, path_ + ": the plan needs a manifest of " +
@@ -152,6 +152,7 @@ Result<void> ArtifactFile::finish(std::span<const std::byte> manifest) {
   constexpr size_t kAlign = runtime::kSectionAlignment;
   TFCC_TRY_VOID(append_zeros((kAlign - position_ % kAlign) % kAlign));
   runtime::Header h = {};
+  h.features = features;
   std::memcpy(h.magic, runtime::kMagic, sizeof h.magic);
   h.major = runtime::kMajorVersion;
   h.minor = runtime::kMinorVersion;

@@ -33,7 +33,7 @@ class ArtifactFile {
   /// Closes the section and returns its index in the table, which Target.section names.
   uint32_t end_section();
   /// Writes manifest and header, flushes to disk and gives the file its name. Errors: io.
-  Result<void> finish(std::span<const std::byte> manifest);
+  Result<void> finish(std::span<const std::byte> manifest, uint64_t features = 0);
 
   /// Bytes written so far to the open section.
   uint64_t section_bytes() const { return position_ - start_; }

@@ -2,7 +2,7 @@
 // legalise: what no launch can do as it is becomes ops that can. Runs before lowering, on every target.
 //   products whose leading dims broadcast on both sides: the operand is expanded by a pointwise op
 //   products that read a graph input (on CUDA they take no caller's memory): a copy goes in front
-//   products of one 16-bit type stored in the other: stored in f32 first, no library has them
+//   products whose result has 16 bits and another type than the factors: stored in f32 first, no library has them
 //   products of f64: a reduction, for there is no library product of that type on both targets
 //   epilogues that the chosen arm does not take (codegen/matmul): an op of their own, of the sum as it is stored
 #include "codegen/matmul/matmul.h"
@@ -70,16 +70,17 @@ void as_reduction(Graph& g, OpId o) {
   g.replace_uses(op.results[0], g.add_pointwise(y.operands, y.body, t, g.value(op.results[0]).name, op.origin));
 }
 
-// bf16 factors with an f16 result, or the other way round.
-void through_f32(Graph& g, OpId o) {
+// A result of 16 bits of factors that have another type: the product is stored in f32, whatever its epilogue, and narrowed after it.
+// Returns the product.
+OpId through_f32(Graph& g, OpId o) {
   const ValueId y = g.result(o);
   const ir::Type t = g.value(y).type;
-  const DType factor = g.value(g.op(o).operands[0]).type.dtype;
-  if (t.dtype == factor || t.dtype == DType::f32 || factor == DType::f32) return;
-  ir::Op op = g.op(o);
+  if (t.dtype == g.value(g.op(o).operands[0]).type.dtype || t.dtype == DType::f32) return o;
+  const ir::Op op = g.op(o);
   const ValueId wide = g.add(OpKind::matmul, op.operands, op.attrs, {DType::f32, t.dims}, g.value(y).name + ".f32", op.origin);
   ir::Captured c = ir::capture(ir::load_of(g, wide, ir::indices_of(g, wide)));
   g.replace_uses(y, g.add_pointwise(c.operands, c.body, t, g.value(y).name + ".narrow", op.origin));
+  return g.value(wide).def;
 }
 
 // The bias and the kind of a GELU that the epilogue is, which have kernels of their own.
@@ -135,14 +136,12 @@ void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens) {
       as_reduction(graph, o);
       continue;
     }
-    legalise_operands(graph, o);
-    const MatmulDesc desc = describe(graph, o, most_tokens);
+    const OpId product = through_f32(graph, o);
+    legalise_operands(graph, product);
+    const MatmulDesc desc = describe(graph, product, most_tokens);
     const Arm arm = choose(desc, target).arm;
-    if (arm == Arm::library) copy_bias(graph, o);
-    if (!takes(arm, desc.epilogue)) split_epilogue(graph, o);
-  }
-  for (OpId o : std::vector<OpId>(graph.order())) {
-    if (is_real_product(graph, graph.op(o))) through_f32(graph, o);
+    if (arm == Arm::library) copy_bias(graph, product);
+    if (!takes(arm, desc.epilogue)) split_epilogue(graph, product);
   }
   graph.clean();
 }

@@ -128,15 +128,21 @@ Result<void> Lowering::lower_buckets() {
   graph = few;
   legalise(graph, target, 0);
   const Graph any = graph;
+  other_form_ = &few;
   const std::vector<int64_t> lengths = sequence_buckets();
   for (int64_t longest : lengths) TFCC_TRY_VOID(lower_bucket(longest));
   const auto arm = [&](OpId o, int64_t most) { return choose(describe(few, o, most), target).arm; };
   const auto wants = [&](OpId o) { return few.op(o).kind == OpKind::matmul && arm(o, kFewRows) != arm(o, 0); };
-  if (std::none_of(few.order().begin(), few.order().end(), wants)) return {};
+  if (std::none_of(few.order().begin(), few.order().end(), wants)) {
+    other_form_ = nullptr;
+    return {};
+  }
   const auto count = static_cast<long>(out_.plan.buckets.size());
   most_tokens_ = kFewRows;
   graph = few;
+  other_form_ = &any;
   for (int64_t longest : lengths) TFCC_TRY_VOID(lower_bucket(longest));
+  other_form_ = nullptr;
   std::rotate(out_.plan.buckets.begin(), out_.plan.buckets.begin() + count, out_.plan.buckets.end());
   most_tokens_ = 0;
   graph = any;
@@ -269,6 +275,14 @@ std::optional<size_t> direct_output(const Graph& g, ValueId v) {
 
 }  // namespace
 
+// The same in both forms: where one of them has a product, the value must not be the caller's.
+std::optional<size_t> Lowering::output_of(ValueId v) const {
+  const auto output = direct_output(graph, v);
+  if (!output || other_form_ == nullptr) return output;
+  const bool same = *output < other_form_->outputs.size() && other_form_->outputs[*output].value == v;
+  return same && direct_output(*other_form_, v) ? output : std::nullopt;
+}
+
 uint32_t Lowering::buffer_of(ValueId v) {
   auto it = buffers_.find(v.value);
   if (it != buffers_.end()) return it->second;
@@ -285,7 +299,7 @@ uint32_t Lowering::buffer_of(ValueId v) {
   } else if (const ir::Constant* c = graph.constant(v)) {
     b.place = runtime::BufferClass::constant;
     b.index = weights_.add(value.name, *c);
-  } else if (auto output = direct_output(graph, v)) {
+  } else if (auto output = output_of(v)) {
     b.place = runtime::BufferClass::output;
     b.index = static_cast<uint32_t>(*output);
   } else {

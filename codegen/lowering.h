@@ -130,6 +130,8 @@ class Lowering {
   Graph form_of_few_rows() const;
   Result<void> lower_bucket(int64_t longest);
   std::vector<OpId> launch_order() const;
+  /// The graph output that v is written to in place, if it is.
+  std::optional<size_t> output_of(ValueId v) const;
   Result<void> lower_op(OpId op);
   uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
   void copy_to_output(ValueId v, uint32_t output);
@@ -168,6 +170,7 @@ class Lowering {
   ExprRef bucket_symbol_ = nullptr;
   int64_t longest_ = 0;
   int64_t most_tokens_ = 0;                           // of the bucket that is lowered; 0: any
+  const Graph* other_form_ = nullptr;                 // of the graph, while buckets are lowered
   std::map<std::string, int> place_of_;               // of each launch, by name, where tokens are any
   // the launch being written
   OpId op_;

@@ -7,8 +7,8 @@ const std::vector<TargetClass>& target_classes() {
   static const std::vector<TargetClass> kClasses = {
       {"cpu", Family::cpu},
       // sm_80, sm_86, sm_89, PTX, and GPUs to come until they have kernels of their own: the shared memory of the smallest.
-      {"sm_80", Family::cuda, 80, 99 << 10},
-      {"sm_90a", Family::cuda, 90, 227 << 10, true},
+      {"sm_80", Family::cuda, 99 << 10},
+      {"sm_90a", Family::cuda, 227 << 10, true},
   };
   return kClasses;
 }

@@ -15,7 +15,6 @@ namespace tfcc::codegen {
 struct TargetClass {
   std::string_view name;         // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a"
   Family family = Family::cpu;
-  int arch = 0;                  // the least compute capability times ten
   uint32_t shared_bytes = 0;     // that a block may have on all of them
   bool has_wgmma = false;        // products of a warpgroup from shared memory, and TMA that fills it
 

@@ -241,6 +241,17 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
   return {};
 }
 
+bool has_maps(const std::vector<Lowered>& plans) {
+  for (const Lowered& p : plans) {
+    for (const runtime::Bucket& b : p.plan.buckets) {
+      for (const runtime::Launch& l : b.launches) {
+        if (l.kernel && !l.kernel->maps.empty()) return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<void> write_artifact(const std::string& path, const ir::Graph& graph, const std::vector<Lowered>& plans,
@@ -263,7 +274,7 @@ Result<void> write_artifact(const std::string& path, const ir::Graph& graph, con
   }
   for (const pb::Weight& w : m.weights()) result.weight_bytes += w.size();
   const std::string bytes = m.SerializeAsString();
-  TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size()))));
+  TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size())), has_maps(plans) ? runtime::kTensorMaps : 0));
   return {};
 }
 

@@ -15,6 +15,7 @@
 #include <ranges>
 #include <set>
 
+#include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -110,10 +111,12 @@ bool rounds(const ir::Op& op, ValueId v) {
   return found;
 }
 
-// What the epilogue of a product loads.
-bool in_epilogue(const ir::Op& op, ValueId v) { return std::find(op.operands.begin() + 2, op.operands.end(), v) != op.operands.end(); }
+// What a product multiplies: of one 16-bit type. What its epilogue loads may have any type, but for a bias alone, which libraries
+// want in the type of the result.
+bool is_factor(const ir::Op& op, ValueId v) { return op.kind == OpKind::matmul && (op.operands[0] == v || op.operands[1] == v); }
+bool is_bias(const Graph& g, const ir::Op& product, ValueId v) { return ir::bias_of(g, product) == v; }
 
-// May v be f32 while products and attentions read 16 bits? What an epilogue adds has the type of the result; softmax and
+// May v be f32 while products and attentions read 16 bits? A bias has the type of the result; softmax and
 // GELU have one type for what they read and write.
 bool may_stay_single(const Graph& g, ValueId v) {
   const OpId def = g.value(v).def;
@@ -122,7 +125,7 @@ bool may_stay_single(const Graph& g, ValueId v) {
   const bool product = op->kind == OpKind::matmul;
   if (!product && op->kind != OpKind::softmax && op->kind != OpKind::gelu && op->kind != OpKind::bias_gelu) return false;
   return std::ranges::all_of(op->operands, [&](ValueId x) {
-    if (product && !in_epilogue(*op, x)) return true;
+    if (product && !is_bias(g, *op, x)) return true;
     const bool free = std::ranges::all_of(g.value(x).users, [&](OpId u) {
       return u == def || g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce;
     });
@@ -140,10 +143,11 @@ std::set<ValueId> rounded(const Graph& g) {
     bool any = false;
     const bool all = std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& user = g.op(u);
-      const bool factor = (user.kind == OpKind::matmul && !in_epilogue(user, v)) || user.kind == OpKind::attention;
+      const bool factor = is_factor(user, v) || user.kind == OpKind::attention;
+      const bool beside_sum = user.kind == OpKind::matmul && !factor && !is_bias(g, user, v);
       const bool goes_on = !factor && std::ranges::all_of(user.results, [&](ValueId r) { return keep.count(r) > 0; });
       any |= goes_on || rounds(user, v);
-      return goes_on || user.kind == OpKind::pointwise || user.kind == OpKind::reduce;
+      return goes_on || beside_sum || user.kind == OpKind::pointwise || user.kind == OpKind::reduce;
     });
     if (any && all) keep.insert(v);
   };

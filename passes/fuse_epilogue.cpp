@@ -4,7 +4,8 @@
 //   before: %m = matmul(%x, @w, @b) {epilogue = (s,i,j,k) => s + @b[k]}; %y = pointwise(%m) {body = (i,j,k) => max(%m[i,j,k], 0.0)}
 //   after:  %y = matmul(%x, @w, @b) {epilogue = (s,i,j,k) => max(s + @b[k], 0.0)}
 // Requires: %m is read by this op alone, at its own place and once in all dims of it; %y is real; what else the op loads it
-// loads at its own place, along the last axis, or as one value, so that an arm of execution has it at hand with the sum;
+// loads at its own place, along the last axis, or as one value, so that an arm of execution has it at hand with the sum; %y has
+// the type of %m, or a wider one: where the epilogue is split off again, the sum is stored in it;
 // the epilogue stays within 64 nodes.
 // Runs after: fuse-gated-mlp and fuse-qkv, which merge products that have a bias alone; fuse-residual-norm, which takes sums to a norm.
 #include <algorithm>
@@ -58,6 +59,7 @@ PassReport fuse_epilogue(Graph& graph) {
     if (graph.use_count(y) == 0) continue;  // cost: read by nothing
     if (!ir::has_elements(graph, y)) continue;
     const ir::Type type = graph.value(y).type;
+    if (!is_float(type.dtype)) continue;
     const Indices at = ir::indices_of(graph, y);
     ExprRef body = ir::element_of(graph, y, at);
     if (body->kind == ExprKind::load) continue;  // a view or a cast: its reader takes it
@@ -70,6 +72,10 @@ PassReport fuse_epilogue(Graph& graph) {
     const ir::Op product = *graph.def(*m);
     ExprRef before = ir::free_epilogue(graph, graph.value(*m).def, at);
     if (before->type != ir::scalar_of(type.dtype)) continue;  // integers on one side, or f64
+    if (graph.value(*m).type.dtype != type.dtype && size_of(type.dtype) <= size_of(graph.value(*m).type.dtype)) {
+      report.misses.push_back({label(graph, o), "the result has another type, which may not hold the sum"});
+      continue;
+    }
     ExprRef epilogue = ir::rewrite(body, [&](ExprRef n) { return loaded(n) == m ? before : nullptr; });
     if (ir::node_count(epilogue) > kLargestEpilogue) {
       report.misses.push_back({label(graph, o), "the epilogue would be too large an expression"});

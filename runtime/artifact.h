@@ -17,7 +17,8 @@ namespace tfcc::runtime {
 inline constexpr char kMagic[4] = {'T', 'F', 'C', 'C'};
 inline constexpr uint16_t kMajorVersion = 1;
 inline constexpr uint16_t kMinorVersion = 0;
-inline constexpr uint64_t kKnownFeatures = 0;  // bits of `required features` that this reader has
+inline constexpr uint64_t kTensorMaps = 1;          // launches with KernelLaunch.maps, which a reader must not skip
+inline constexpr uint64_t kKnownFeatures = kTensorMaps;  // bits of `required features` that this reader has
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr size_t kSectionEntryBytes = 32;
 inline constexpr size_t kFirstSection = 4096;       // header, table and zeros

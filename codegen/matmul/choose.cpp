@@ -42,7 +42,7 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (*n < 64 || *k < 64) return "n or k is less than a tile";
   if (!x.most_rows || *x.most_rows > kFewRows) return "the library is faster at many rows";
   if (*k > kLongestSum) return "k is long, and the library splits it over blocks";
-  if (!target.has_wgmma) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  if (!target.has_wgmma || wgmma_shared_bytes(kFewRowsTile) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
 }
 

@@ -8,9 +8,7 @@
 
 namespace tfcc::codegen {
 
-uint32_t wgmma_shared_bytes(int block_m, int block_n, int stages) {
-  return static_cast<uint32_t>(stages * (block_m + block_n) * 64 * 2 + 1024);
-}
+uint32_t wgmma_shared_bytes(const WgmmaTile& t) { return static_cast<uint32_t>(t.stages * (t.block_m + t.block_n) * 64 * 2 + 1024); }
 
 Result<void> emit_matmul_wgmma(Lowering& l, OpId o, const MatmulDesc& x, const MatmulConfig& config) {
   const ir::Op& op = l.graph.op(o);
@@ -27,7 +25,7 @@ Result<void> emit_matmul_wgmma(Lowering& l, OpId o, const MatmulDesc& x, const M
                       Lowering::to_cpp(x.a), l.storage(y), tile.block_m, tile.block_n, tile.stages, x.trans_b);
   LaunchSize s;
   s.threads = threads;
-  s.shared_bytes = wgmma_shared_bytes(tile.block_m, tile.block_n, tile.stages);
+  s.shared_bytes = wgmma_shared_bytes(tile);
   s.grid = {l.ceil_div(x.n, tile.block_n), l.ceil_div(x.m, tile.block_m)};
   text += fmt::format("static_assert(MatmulWgmmaShape<Spec>::threads == {} && MatmulWgmmaShape<Spec>::shared_bytes == {}, \"the plan has other sizes\");\n",
                       s.threads, s.shared_bytes);

@@ -76,6 +76,9 @@ bool takes(Arm arm, Epilogue epilogue);
 /// "panel of 48 columns: ...", then a line "not library: ..." for each that was rejected.
 std::string print(const MatmulConfig& config);
 
+/// Shared memory of a block with this tile, as MatmulWgmmaShape has it.
+uint32_t wgmma_shared_bytes(const WgmmaTile& tile);
+
 /// One emitter per arm.
 Result<void> emit_matmul_library(Lowering& l, OpId product, const MatmulDesc& desc);
 Result<void> emit_matmul_panel(Lowering& l, OpId product, const MatmulDesc& desc, const MatmulConfig& config);

@@ -150,6 +150,7 @@ TFCC_FN void matmul_wgmma(typename Spec::Out* out, const TensorMap& a, const Ten
   const int group = warp / 4;
   f32 sums[Spec::block_n / 2] = {};
   const u32 base_a = uniform(shared_address(tile_a(0)) + group * 64 * 128), base_b = uniform(shared_address(tile_b(0)));
+  hold(sums);
   for (int step = 0; step < steps; ++step) {
     const int slot = step % Spec::stages;
     const u32 offset = slot * (S::a_bytes + S::b_bytes);
@@ -168,6 +169,7 @@ TFCC_FN void matmul_wgmma(typename Spec::Out* out, const TensorMap& a, const Ten
     }
   }
   wait_for_products<0>();
+  hold(sums);
   matmul_wgmma_detail::store_sums<Spec>(out, sums, first_row + group * 64, first_column, row_count, columns, epilogue);
 }
 

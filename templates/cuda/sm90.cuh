@@ -64,6 +64,13 @@ TFCC_FN void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 /// Until no more than N groups of products are under way.
 template <int N> TFCC_FN void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
+/// Sums are written by the hardware until wait_for_products(): what computes with them must not be moved before it, nor what sets
+/// them behind begin_products().
+template <int N> TFCC_FN void hold(f32 (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // d[64, n] = a[64, 16] b[16, n] (+ d if `add`), f32 sums. Thread t of the group holds d[16 (t / 32) + (t % 32) / 4 + 8 h, 8 j + 2 (t % 4) + e]
 // in d[4 j + 2 h + e].
 #define TFCC_WGMMA(N, TYPE, REGISTERS, A, B, ADD, TRANS, ...)                                                     \

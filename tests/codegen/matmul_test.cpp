@@ -112,6 +112,42 @@ TEST(MatmulPlan, GeluHasItsKernelWhereItIsSplitOff) {
   EXPECT_EQ(launches(lowered(product("f32", 64, 64, gelu, false, ", @bias"), "x86-64-v2", weights).plan.buckets[0]), (Names{"pointwise", "matmul+epilogue", "pointwise"}));
 }
 
+// A kernel of ours writes rows of 16 bytes, which the caller's memory need not allow: an output that one form computes as a product
+// is copied in the other too.
+TEST(MatmulPlan, OutputsOfProductsAreNeverTheCallers) {
+  std::string text = product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias");
+  text.replace(text.find("return z = %z"), 13, "return z = %z, y = %y");
+  WeightPool weights;
+  const Lowered l = lowered(text, "sm_90", weights);
+  for (const runtime::Bucket& b : l.plan.buckets) {
+    for (const runtime::Launch& launch : b.launches) {
+      if (!launch.kernel || launch.ops[0] != "matmul") continue;
+      for (uint32_t arg : launch.kernel->args) EXPECT_NE(l.plan.buffers[arg].place, runtime::BufferClass::output) << b.name;
+    }
+    EXPECT_EQ(b.launches.back().name, "y") << "the copy";
+  }
+}
+
+TEST(MatmulPlan, AResultOfAnotherTypeIsNarrowedBehindItsEpilogue) {
+  const auto other = [](const std::string& factors, const std::string& result) {
+    std::string text = product(factors, 64, 64, "s + @bias[k]", false, ", @bias");
+    const size_t at = text.find(factors + "[B,S,64]\n  %z");
+    text.replace(at, factors.size(), result);
+    text.replace(text.find("const @bias : " + factors), 14 + factors.size(), "const @bias : " + result);
+    text.replace(text.find("random(2) |> cast(" + factors), 18 + factors.size(), "random(2) |> cast(" + result);
+    return text;
+  };
+  WeightPool weights;
+  for (const auto& [a, d] : {std::pair{"bf16", "f16"}, {"f16", "bf16"}, {"f32", "f16"}}) {
+    for (const char* target : {"sm_80", "sm_90"}) {
+      const Lowered l = lowered(other(a, d), target, weights);
+      for (const runtime::Launch& launch : l.plan.buckets[0].launches) {
+        if (launch.gemm) EXPECT_EQ(l.plan.buffers[launch.gemm->d].dtype, DType::f32) << a << " to " << d;
+      }
+    }
+  }
+}
+
 // Plans that are equal are one, and are called after their family.
 TEST(Plans, AreSharedByClassesWhereTheyAreEqual) {
   if (!cuda_compiler_version()) GTEST_SKIP() << cuda_compiler_version().error().message;

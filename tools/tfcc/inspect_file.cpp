@@ -109,8 +109,7 @@ void InspectedFile::within_tokens() {
 }
 
 std::optional<int64_t> InspectedFile::live_bytes(const Plan& plan) const {
-  const runtime::Bucket* b = bucket(plan);
-  if (b == nullptr) b = &plan.buckets.back();
+  const runtime::Bucket* b = &plan.buckets.back();  // whose launches first_use and last_use count
   // What each launch adds to what is live before it; what is live at all of them is the sum up to there.
   std::vector<int64_t> change(b->launches.size() + 2);
   for (const Buffer& buffer : plan.buffers) {

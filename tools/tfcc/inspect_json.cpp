@@ -160,6 +160,8 @@ class Writer {
       j["grid"] = json::array();
       for (const SizeExpr& g : l.kernel->grid) j["grid"].push_back(size(g));
       j["work"] = size(l.kernel->work);
+      j["maps"] = json::array();
+      for (const runtime::TensorMap& m : l.kernel->maps) j["maps"].push_back({{"buffer", m.buffer}, {"rows", size(m.rows)}, {"columns", size(m.columns)}});
     } else {
       const runtime::GemmLaunch& g = *l.gemm;
       j["product"] = {{"a", g.a},

@@ -204,7 +204,7 @@ struct Block {
 /// Offset over launches. Slots lie above each other, as in the arena.
 class MemoryChart {
  public:
-  MemoryChart(const InspectedFile& f, const Plan& p) : f_(f), p_(p), b_(shown_bucket(f, p)), parts_(launch_parts(f, p, b_)) {
+  MemoryChart(const InspectedFile& f, const Plan& p) : f_(f), p_(p), b_(p.buckets.back()), parts_(launch_parts(f, p, b_)) {
     std::vector<int64_t> base;
     int64_t at = 0;
     for (const auto& slot : p.slots) {
