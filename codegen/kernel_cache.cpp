@@ -91,10 +91,9 @@ std::string CacheKey::hex() const { return fmt::format("{:016x}{:016x}", bits[0]
 CacheKey kernel_key(std::string_view family, std::string_view compiler, std::string_view arch, std::string_view source) {
   Fnv128 hash;
   for (std::string_view part : {std::string_view(TFCC_VERSION), family, compiler, arch, source}) hash.add(part);
-  for (const TemplateFile& file : template_files()) {
-    if (!belongs_to(file, family)) continue;
-    hash.add(file.path);
-    hash.add(file.text);
+  for (const TemplateFile* file : included_templates(family, source)) {
+    hash.add(file->path);
+    hash.add(file->text);
   }
   return hash.key();
 }

@@ -28,7 +28,7 @@ struct CacheKey {
 };
 
 /// The key of a kernel: version of tfcc, compiler with flags (cpu_compiler_version, cuda_compiler_version), arch, source of
-/// the unit, and all templates of the family ("cpu" or "cuda") that it may include.
+/// the unit, and the templates of the family ("cpu" or "cuda") that it includes.
 CacheKey kernel_key(std::string_view family, std::string_view compiler, std::string_view arch, std::string_view source);
 
 /// A folder of entries, one file each.

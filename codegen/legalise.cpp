@@ -5,6 +5,8 @@
 //   products whose result has 16 bits and another type than the factors: stored in f32 first, no library has them
 //   products of f64: a reduction, for there is no library product of that type on both targets
 //   epilogues that the chosen arm does not take (codegen/matmul): an op of their own, of the sum as it is stored
+#include "codegen/legalise.h"
+
 #include "codegen/matmul/matmul.h"
 #include "ir/matmul.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/plan/weights.h"
 #include "codegen/target.h"
 #include "ir/graph.h"
 #include "runtime/manifest.h"
@@ -19,18 +20,6 @@ struct KernelSource {
   std::string text;
 
   bool operator==(const KernelSource&) const = default;
-};
-
-/// Weights of all plans, equal recipes once. Index = Manifest.weights.
-class WeightPool {
- public:
-  uint32_t add(const std::string& name, const ir::Constant& constant);
-  struct Entry { std::string name; ir::Constant constant; };
-  const std::vector<Entry>& entries() const { return entries_; }
-
- private:
-  std::vector<Entry> entries_;
-  std::vector<std::string> keys_;
 };
 
 /// What the user promised of a size beside its range, which is in the graph.

@@ -151,10 +151,9 @@ Result<CudaImage> compile_cuda(const std::string& name, const std::string& sourc
   }
   std::vector<std::string> paths;
   std::vector<const char*> texts, path_pointers;
-  for (const TemplateFile& file : template_files()) {
-    if (!belongs_to(file, "cuda")) continue;
-    paths.emplace_back(file.path);
-    texts.push_back(file.text.data());
+  for (const TemplateFile* file : included_templates("cuda", source)) {
+    paths.emplace_back(file->path);
+    texts.push_back(file->text.data());
   }
   for (const std::string& path : paths) path_pointers.push_back(path.c_str());
 

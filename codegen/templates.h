@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace tfcc::codegen {
 
@@ -21,5 +22,9 @@ inline bool belongs_to(const TemplateFile& file, std::string_view family) {
   size_t slash = file.path.find('/');
   return slash == std::string_view::npos || file.path.substr(0, slash) == family;
 }
+
+/// The templates of a family that a source includes, and those that they include, sorted by path. Compilers are given no others, so
+/// that what a kernel is compiled from is known.
+std::vector<const TemplateFile*> included_templates(std::string_view family, std::string_view source);
 
 }  // namespace tfcc::codegen

@@ -5,8 +5,8 @@
 
 #include "codegen/artifact_file.h"
 #include "codegen/compile.h"
-#include "codegen/sizes.h"
-#include "codegen/size_limit.h"
+#include "codegen/plan/sizes.h"
+#include "codegen/plan/size_limit.h"
 #include "ir/ir.h"
 #include "runtime/checksum.h"
 #include "runtime/manifest.pb.h"

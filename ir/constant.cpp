@@ -284,6 +284,21 @@ Constant concat_constants(std::vector<Constant> parts, int64_t axis) {
   return c;
 }
 
+std::string recipe_key(const Constant& c, size_t most_compared) {
+  std::string key = fmt::format("{}:{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
+                                static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed, c.axis);
+  for (int64_t d : c.dims) key += fmt::format(",{}", d);
+  for (const Constant& part : c.parts) key += fmt::format("({})", recipe_key(part, most_compared));
+  for (const ConstantStep& s : c.steps) {
+    key += fmt::format("|{}:{}", static_cast<int>(s.kind), static_cast<int>(s.dtype));
+    for (int64_t n : s.numbers) key += fmt::format(",{}", n);
+  }
+  if (!c.bytes) return key;
+  if (c.bytes->size() > most_compared) return key + fmt::format("@{}", static_cast<const void*>(c.bytes.get()));
+  key += fmt::format("#{}:", c.bytes->size());
+  return key.append(reinterpret_cast<const char*>(c.bytes->data()), c.bytes->size());
+}
+
 Result<std::vector<std::byte>> materialize(const Constant& c) {
   try {
     return make_bytes(c);

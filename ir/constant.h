@@ -54,6 +54,10 @@ Constant constant_from_bytes(DType dtype, std::vector<int64_t> dims, std::vector
 /// Constants of one type joined along an axis. Needs: at least one part, equal dtypes and dims but for the axis.
 Constant concat_constants(std::vector<Constant> parts, int64_t axis);
 
+/// A text that two recipes share only if they give the same bytes: what their sources and steps are. Bytes of more than
+/// `most_compared` are the same if they are one object.
+std::string recipe_key(const Constant& c, size_t most_compared = SIZE_MAX);
+
 /// The bytes after all steps. Errors: memory; io or bad_file if the source file is absent or too short.
 Result<std::vector<std::byte>> materialize(const Constant& c);
 

@@ -16,26 +16,6 @@ using Key = std::vector<uint64_t>;
 
 constexpr size_t kLargestCompared = 64 * 1024;  // larger ones are equal if they are the same bytes
 
-void add_constant(Key& key, const ir::Constant& c) {
-  key.push_back(static_cast<uint64_t>(c.source));
-  key.push_back(static_cast<uint64_t>(c.dtype));
-  for (int64_t d : c.dims) key.push_back(static_cast<uint64_t>(d));
-  key.push_back(reinterpret_cast<uintptr_t>(c.file.get()));
-  key.push_back(c.offset);
-  key.push_back(c.seed);
-  key.push_back(static_cast<uint64_t>(c.axis));
-  for (const ir::Constant& part : c.parts) add_constant(key, part);
-  if (c.bytes && c.bytes->size() > kLargestCompared) {
-    key.push_back(reinterpret_cast<uintptr_t>(c.bytes.get()));
-  } else if (c.bytes) {
-    for (std::byte b : *c.bytes) key.push_back(static_cast<uint64_t>(b));
-  }
-  for (const ir::ConstantStep& s : c.steps) {
-    key.push_back(static_cast<uint64_t>(s.kind) << 8 | static_cast<uint64_t>(s.dtype));
-    for (int64_t n : s.numbers) key.push_back(static_cast<uint64_t>(n));
-  }
-}
-
 Key key_of(const Graph& g, OpId o) {
   const ir::Op& op = g.op(o);
   Key key{static_cast<uint64_t>(op.kind), op.operands.size(), op.results.size()};
@@ -46,7 +26,7 @@ Key key_of(const Graph& g, OpId o) {
     for (ExprRef d : t.dims) key.push_back(reinterpret_cast<uintptr_t>(d));
   }
   if (op.kind == OpKind::constant) {
-    add_constant(key, op.as<ir::ConstantAttrs>().constant);
+    for (char c : ir::recipe_key(op.as<ir::ConstantAttrs>().constant, kLargestCompared)) key.push_back(static_cast<uint64_t>(c));
   } else {
     const Key attrs = attributes_key(op);
     key.insert(key.end(), attrs.begin(), attrs.end());

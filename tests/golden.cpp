@@ -2,6 +2,7 @@
 // Runs golden files: `golden FILE...`; TFCC_BLESS=1 rewrites what they expect. tests/README.md has both formats.
 //   passes/NAME.tfir       input graphs and what passes make of them, checked by running both in float64 as well
 //   import/NAME.onnxtxt    models in ONNX's own text form, and NAME.tfir, the graphs they become
+//   emit/NAME.tfir         graphs, and NAME.txt, their plan and the text of their kernels for every class of target
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,6 +12,8 @@
 #include <random>
 #include <sstream>
 
+#include "codegen/lower.h"
+#include "codegen/plan/print.h"
 #include "frontend/import.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
@@ -209,12 +212,51 @@ void run_import_file(const fs::path& path, const fs::path& converter) {
   else if (read(expected) != got) fail(expected, "differs; got:\n" + got);
 }
 
+// ---- emit ----
+
+// A blank line divides graphs. Classes whose plans are equal are named together.
+std::string emit_text(const std::string& where, const std::string& text) {
+  auto graph = tfcc::ir::parse(text, where);
+  if (!graph) return fail(where, graph.error().message), "";
+  for (const auto& broken : verify(*graph)) fail(where, to_string(broken));
+  std::vector<std::pair<std::string, tfcc::codegen::Lowered>> plans;
+  for (const tfcc::codegen::TargetClass& target : tfcc::codegen::target_classes()) {
+    tfcc::codegen::WeightPool weights;
+    auto lowered = tfcc::codegen::lower(*graph, target, weights);
+    if (!lowered) return "error: " + lowered.error().message + "\n";
+    if (!plans.empty() && plans.back().second == *lowered) plans.back().first += fmt::format(", {}", target.name);
+    else plans.emplace_back(target.name, *std::move(lowered));
+  }
+  std::string out;
+  for (const auto& [classes, plan] : plans) {
+    out += fmt::format("== {} of {}\n", graph->name, classes) + tfcc::codegen::print(plan.plan);
+    for (const auto& k : plan.kernels) out += "-- " + k.name + "\n" + k.text;
+  }
+  return out;
+}
+
+void run_emit_file(const fs::path& path) {
+  std::string got = "Emitted from " + path.filename().string() + "; TFCC_BLESS=1 rewrites this file.\n", graph;
+  std::istringstream in(read(path));
+  for (std::string line; std::getline(in, line);) {
+    if (strip_comment(line).empty() && graph.empty()) continue;
+    graph += line + "\n";
+    if (line != "}") continue;
+    got += "\n" + emit_text(path.string(), graph);
+    graph.clear();
+  }
+  const fs::path expected = fs::path(path).replace_extension(".txt");
+  if (blessing()) std::ofstream(expected) << got;
+  else if (read(expected) != got) fail(expected, "differs; got:\n" + got);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const fs::path path = fs::absolute(argv[i]);
     if (path.extension() == ".onnxtxt") run_import_file(path, fs::absolute(argv[0]).parent_path() / "onnx_from_text");
+    else if (path.parent_path().filename() == "emit") run_emit_file(path);
     else run_passes_file(path);
   }
   return failures ? 1 : 0;

@@ -5,7 +5,7 @@
     check_names.py [ROOT]        ROOT is the repository; default: the one this file lies in
 
 Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name
-for both targets and a test of that template. Each pass of passes/passes.def needs a file that shows "before:" and
+for both targets, a test of that template and a graph in tests/emit. Each pass of passes/passes.def needs a file that shows "before:" and
 "after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/importers*.def
 needs its function. Relative links in documents must lead somewhere.
 """
@@ -39,8 +39,9 @@ def check_ops(root, wrong):
     documented = sections(root / "ir/ops.md")
     tested_ir = words(root, "tests/ir/*.cpp", "tests/ir/*.tfir")
     tested_kernels = words(root, "tests/codegen/*.cpp", "tests/gpu/*.cpp", "tests/kernels/*.cpp")
-    code = "\n".join(p.read_text() for p in sorted((root / "codegen").glob("*.cpp")))
-    emitters = set(re.findall(r"^Result<void> emit_(\w+)\(Lowering", code, re.M))
+    emitted = words(root, "tests/emit/*.tfir")
+    code = "\n".join(p.read_text() for p in sorted((root / "codegen").glob("**/*.cpp")))
+    emitters = set(re.findall(r"^Result<Emission> emit_(\w+)\(const EmitContext& \w+, OpId \w+\) \{", code, re.M))
     for op in ops:
         if op not in documented:
             wrong.append(f"{op}: no section in ir/ops.md")
@@ -53,6 +54,8 @@ def check_ops(root, wrong):
         for name in (f"templates/cuda/{op}.cuh", f"templates/cpu/{op}.h"):
             if not (root / name).exists():
                 wrong.append(f"{op}: no {name}")
+        if op not in emitted:
+            wrong.append(f"{op}: no graph in tests/emit")
         if op not in tested_kernels:
             wrong.append(f"{op}: no test of its kernels in tests/codegen or tests/gpu")
     for op in sorted(emitters - set(ops)):

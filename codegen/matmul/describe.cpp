@@ -120,11 +120,35 @@ std::vector<std::string> fused_parts(const MatmulDesc& x) {
   return x.epilogue == Epilogue::beside ? std::vector<std::string>{"epilogue"} : std::vector<std::string>{};
 }
 
-std::string epilogue_functor(Lowering& l, const MatmulDesc& desc) {
+void add_epilogue(Stub& stub, const MatmulDesc& desc) {
   const std::string scalar = desc.body->type == Scalar::f64 ? "f64" : "f32";
-  return l.functor("Epilogue", scalar + " s, [[maybe_unused]] idx row, [[maybe_unused]] idx column", desc.body, desc.body->type,
-                   [](int64_t k) { return std::string(k == 0 ? "row" : "column"); },
-                   [&](int64_t slot) { return desc.operand_dims[static_cast<size_t>(slot)]; });
+  stub.functor("Epilogue", scalar + " s, [[maybe_unused]] idx row, [[maybe_unused]] idx column", desc.body, desc.body->type,
+               [](int64_t k) { return std::string(k == 0 ? "row" : "column"); },
+               [&](int64_t slot) { return desc.operand_dims[static_cast<size_t>(slot)]; });
+}
+
+std::vector<ValueId> beside_operands(const ir::Op& product) {
+  std::vector<ValueId> values;
+  for (size_t i = 2; i < product.operands.size(); ++i) {
+    if (std::find(values.begin(), values.end(), product.operands[i]) == values.end()) values.push_back(product.operands[i]);
+  }
+  return values;
+}
+
+Stub product_stub(const EmitContext& c, OpId product, const std::string& function, std::vector<ValueId> reads) {
+  const ir::Op& op = c.graph.op(product);
+  return {c, function, op.operands, std::move(reads), {op.results[0]}};
+}
+
+void note_rows(const EmitContext& c, const std::string& name, const MatmulDesc& x, Emission& emission) {
+  for (ExprRef e : {x.n, x.k, x.batch, x.stride_a, x.stride_b}) {
+    if (c.known(e)) continue;
+    emission.no_buckets = fmt::format("product '{}' has a size other than its rows, {}, that depends on the shapes", name, ir::print(e));
+    return;
+  }
+  if (c.known(x.m)) return;
+  if (x.trans_a || !ir::is_int(x.batch, 1)) emission.no_buckets = fmt::format("product '{}' has rows that do not lie one behind the other", name);
+  else emission.grows.push_back({x.m, "the number of rows of product '" + name + "'"});
 }
 
 }  // namespace tfcc::codegen

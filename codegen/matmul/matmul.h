@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/lowering.h"
-#include "codegen/target.h"
+#include "codegen/emit/emit.h"
 
 namespace tfcc::codegen {
 
@@ -80,19 +79,23 @@ std::string print(const MatmulConfig& config);
 uint32_t wgmma_shared_bytes(const WgmmaTile& tile);
 
 /// One emitter per arm.
-Result<void> emit_matmul_library(Lowering& l, OpId product, const MatmulDesc& desc);
-Result<void> emit_matmul_panel(Lowering& l, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
-Result<void> emit_matmul_integer(Lowering& l, OpId product);
-Result<void> emit_matmul_wgmma(Lowering& l, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
+Result<Emission> emit_matmul_library(const EmitContext& context, OpId product, const MatmulDesc& desc);
+Result<Emission> emit_matmul_panel(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
+Result<Emission> emit_matmul_integer(const EmitContext& context, OpId product, const MatmulDesc& desc);
+Result<Emission> emit_matmul_wgmma(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 
-/// The functor `Epilogue` of a kernel, called with the sum, its row and its column. Without an epilogue it returns the sum.
-std::string epilogue_functor(Lowering& l, const MatmulDesc& desc);
+/// Adds the functor `Epilogue` to a kernel, called with the sum, its row and its column. Without an epilogue it returns the sum.
+void add_epilogue(Stub& stub, const MatmulDesc& desc);
+/// What stands beside the sum, each value once.
+std::vector<ValueId> beside_operands(const ir::Op& product);
+/// The stub of a kernel that reads `reads` and computes the product's result: loads of its epilogue have operands of the product.
+Stub product_stub(const EmitContext& context, OpId product, const std::string& function, std::vector<ValueId> reads);
 
 /// What a launch says of an epilogue beside "matmul": nothing for a bias, which every product may have.
 std::vector<std::string> fused_parts(const MatmulDesc& desc);
 
 /// At the caps of a bucket a product computes more rows than a run has, from what lies behind the last; nobody reads them.
 /// Takes note where that would be wrong.
-void note_rows(Lowering& l, const std::string& name, const MatmulDesc& desc);
+void note_rows(const EmitContext& context, const std::string& name, const MatmulDesc& desc, Emission& emission);
 
 }  // namespace tfcc::codegen

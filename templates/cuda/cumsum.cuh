@@ -55,7 +55,7 @@ TFCC_FN void cumsum_line_of_thread(Out* out, const In* x, idx lines, idx length,
 }
 
 template <class Spec>
-TFCC_FN void cumsum(typename Spec::Out* out, const typename Spec::In* x, idx outer, idx length, idx inner) {
+TFCC_FN void cumsum(typename Spec::Out* out, const typename Spec::In* x, idx length, idx inner, idx outer) {
   if constexpr (Spec::contiguous) cumsum_line_of_warp<Spec>(out, x, outer * inner, length);
   else cumsum_line_of_thread<Spec>(out, x, outer * inner, length, inner);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // gelu: out = x/2 * (1 + erf(x / sqrt 2)); tanh: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
 //
-// x, out: any dense arrays of `elements`. One thread computes vec neighbours. No shared memory.
-// Spec: In, Out; vec (a power of two, at most 16 bytes of either type); tanh. Grid: ceil(elements, threads * vec).
+// x, out: any dense arrays of cols * rows elements. One thread computes vec neighbours. No shared memory.
+// Spec: In, Out; vec (a power of two, at most 16 bytes of either type); tanh. Grid: ceil(cols * rows, threads * vec).
 // Bound: bytes of x and out.
 #pragma once
 #include "cuda/prelude.cuh"
@@ -18,11 +18,12 @@ TFCC_FN V gelu_of(V x) {
 }
 
 template <class Spec>
-TFCC_FN void gelu(typename Spec::Out* out, const typename Spec::In* x, idx elements) {
+TFCC_FN void gelu(typename Spec::Out* out, const typename Spec::In* x, idx cols, idx rows) {
   constexpr int vec = Spec::vec;
   static_assert(is_power_of_two(vec) && vec * sizeof(typename Spec::In) <= 16 && vec * sizeof(typename Spec::Out) <= 16,
                 "vec: a power of two, at most 16 bytes");
   using V = Compute<typename Spec::Out>;
+  const idx elements = cols * rows;
   const u32 first = (blockIdx.x * blockDim.x + threadIdx.x) * vec;
   if (first >= (u32)elements) return;
   if (first + vec <= (u32)elements && pack_aligned<vec>(x) && pack_aligned<vec>(out)) {

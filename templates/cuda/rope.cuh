@@ -11,7 +11,7 @@
 
 template <class Spec>
 TFCC_FN void rope(typename Spec::T* out, const typename Spec::T* x, const typename Spec::Table* cos,
-                  const typename Spec::Table* sin, idx rows, idx tables) {
+                  const typename Spec::Table* sin, idx tables, idx rows) {
   constexpr int vec = Spec::vec, half = Spec::rotary / 2, width = Spec::wide ? Spec::rotary : half;
   static_assert(is_power_of_two(vec) && half % vec == 0 && Spec::dim % vec == 0 && Spec::x_stride % vec == 0,
                 "vec: a power of two that divides rotary / 2, dim and x_stride");

@@ -62,7 +62,7 @@ TFCC_FN void softmax_in_passes(typename Spec::Out* out, idx row, idx cols, const
 }
 
 template <class Spec, class Value>
-TFCC_FN void softmax(typename Spec::Out* out, idx rows, idx cols, const Value& value) {
+TFCC_FN void softmax(typename Spec::Out* out, idx cols, const Value& value, idx rows) {
   static_assert(kIsReal<typename Spec::Out>, "Out: a real type");
   static_assert(Spec::registers >= 1 && Spec::registers <= 32, "registers: 1..32");
   using V = Compute<typename Spec::Out>;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Buckets of shapes: what each size is rounded up to, that every shape finds a bucket at least as large, and what keeps a plan without.
-#include "codegen/bucket_table.h"
+#include "codegen/plan/bucket_table.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "codegen/lower.h"
-#include "codegen/sizes.h"
+#include "codegen/plan/sizes.h"
 #include "ir/ir.h"
 #include "runtime/bucket_finder.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How integers are written for kernels: of 32 bits where indices are and that is enough, modulo 2^64 where data may wrap.
-#include "codegen/emit_expr.h"
+#include "codegen/emit/expr.h"
 
 #include <gtest/gtest.h>
 

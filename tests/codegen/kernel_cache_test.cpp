@@ -11,6 +11,8 @@
 #include <fstream>
 #include <thread>
 
+#include "codegen/templates.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -164,6 +166,22 @@ TEST(KernelKey, DependsOnEveryPart) {
   EXPECT_NE(base, kernel_key("cpu", "clang 19", "x86-64-v4", "texT"));
   EXPECT_NE(kernel_key("cpu", "ab", "c", ""), kernel_key("cpu", "a", "bc", "")) << "parts must not run together";
   EXPECT_EQ(base.hex().size(), 32u);
+}
+
+std::vector<std::string> included(std::string_view family, std::string_view source) {
+  std::vector<std::string> paths;
+  for (const TemplateFile* file : included_templates(family, source)) paths.emplace_back(file->path);
+  return paths;
+}
+
+// Editing one template must compile again what is made of it, and nothing else.
+TEST(KernelKey, DependsOnTheTemplatesThatTheSourceIncludes) {
+  using Paths = std::vector<std::string>;
+  EXPECT_EQ(included("cuda", "#include \"cuda/bias_gelu.cuh\"\n"), (Paths{"cuda/bias_gelu.cuh", "cuda/gelu.cuh", "cuda/prelude.cuh", "expr.h"}));
+  EXPECT_EQ(included("cpu", "#include \"cpu/rms_norm.h\"\n#include \"cpu/gelu.h\"\n"),
+            (Paths{"cpu/gelu.h", "cpu/layer_norm.h", "cpu/math.h", "cpu/prelude.h", "cpu/reduce.h", "cpu/rms_norm.h", "expr.h"}));
+  EXPECT_EQ(included("cuda", "extern \"C\" __global__ void k() {}"), Paths{});
+  EXPECT_NE(kernel_key("cuda", "", "", "#include \"cuda/gelu.cuh\"\n"), kernel_key("cuda", "", "", "#include \"cuda/rope.cuh\"\n"));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 
-#include "codegen/emit_expr.h"
+#include "codegen/emit/expr.h"
 #include "tests/codegen/cpu_kernel.h"
 #include "tests/ir/raw_expr.h"
 #include "tests/support/guarded.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What proofs took for granted of products of sizes becomes a condition of the run, unless a tensor bounds it.
-#include "codegen/size_limit.h"
+#include "codegen/plan/size_limit.h"
 
 #include <gtest/gtest.h>
 

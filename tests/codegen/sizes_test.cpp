@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "codegen/sizes.h"
+#include "codegen/plan/sizes.h"
 #include "ir/ir.h"
 
 namespace tfcc::codegen {

@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "codegen/emit_expr.h"
+#include "codegen/emit/expr.h"
 #include "tests/gpu/device.h"
 #include "tests/ir/raw_expr.h"
 

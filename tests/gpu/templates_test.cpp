@@ -158,7 +158,7 @@ TEST(Cumsum, EveryDirection) {
             }
             Launch launch{.source = fmt::format(R"(#include "cuda/cumsum.cuh"
 struct Spec {{ using In = {0}; using Out = {0}; static constexpr bool exclusive = {1}, reverse = {2}, contiguous = {3}; }};
-TFCC_KERNEL(128, kernel, const {0}* x, {0}* out) {{ cumsum<Spec>(out, x, n[0], n[1], n[2]); }}
+TFCC_KERNEL(128, kernel, const {0}* x, {0}* out) {{ cumsum<Spec>(out, x, n[1], n[2], n[0]); }}
 )", type, exclusive, reverse, inner == 1),
                           .grid = {ceil_div(outer * inner, inner == 1 ? 4 : 128), 1, 1},
                           .threads = 128,
@@ -190,7 +190,7 @@ void check_softmax(const std::string& type, int rows, int cols, int per_row, int
   Launch launch{.source = fmt::format(R"(#include "cuda/softmax.cuh"
 struct Spec {{ using Out = {0}; static constexpr int registers = {1}, threads_per_row = {2}, threads = {3}; static constexpr bool log = {4}; }};
 struct Value {{ const {0}* x; idx cols; TFCC_FN f32 operator()(idx row, idx col) const {{ return load(x, row * cols + col); }} }};
-TFCC_KERNEL({3}, kernel, const {0}* x, {0}* out) {{ softmax<Spec>(out, n[0], n[1], Value{{x, (idx)n[1]}}); }}
+TFCC_KERNEL({3}, kernel, const {0}* x, {0}* out) {{ softmax<Spec>(out, n[1], Value{{x, (idx)n[1]}}, n[0]); }}
 )", type, registers, per_row, threads, log),
                 .grid = {ceil_div(rows, threads / per_row) + 1, 1, 1},
                 .threads = unsigned(threads),
@@ -295,7 +295,7 @@ TEST(Gelu, BothFormsWithAndWithoutBias) {
         EXPECT_LE(relative_error(launch.outputs[0].values, biased), 1.5 * rounding(type));
         for (unsigned offset : {0u, 4u}) {
           launch.output_offset = offset;
-          launch.source = "#include \"cuda/gelu.cuh\"\n" + spec + head + "{ gelu<Spec>(out, x, n[0] * Spec::hidden - 1); }\n";
+          launch.source = "#include \"cuda/gelu.cuh\"\n" + spec + head + "{ gelu<Spec>(out, x, n[0] * Spec::hidden - 1, 1); }\n";
           HostTensor shorter{type, std::vector<double>(x.values.size() - 1)};
           launch.outputs = {shorter};
           run(launch);

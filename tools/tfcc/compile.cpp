@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "codegen/compile.h"
+#include "codegen/plan/print.h"
 #include "ir/ir.h"
 #include "runtime/timing_cache.h"
 #include "tools/tfcc/command.h"
@@ -97,11 +98,12 @@ Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& 
     const fs::path folder = fs::path(dir) / l.plan.name;
     std::error_code ec;
     fs::create_directories(folder, ec);
-    for (const codegen::KernelSource& k : l.kernels) {
-      const std::string path = (fs::path(dir) / runtime::source_file(l.plan, k.name)).string();
-      TFCC_TRY_VOID(plan_output("--dump-kernels", path));
-      TFCC_TRY_VOID(write_text(path, k.text));
-    }
+    const auto write = [&](const fs::path& path, const std::string& text) -> Result<void> {
+      TFCC_TRY_VOID(plan_output("--dump-kernels", path.string()));
+      return write_text(path.string(), text);
+    };
+    TFCC_TRY_VOID(write(folder / "plan.txt", codegen::print(l.plan)));
+    for (const codegen::KernelSource& k : l.kernels) TFCC_TRY_VOID(write(fs::path(dir) / runtime::source_file(l.plan, k.name), k.text));
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codegen/emit_expr.h"
+#include "codegen/emit/expr.h"
 
 #include <fmt/format.h>
 

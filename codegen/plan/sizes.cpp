@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codegen/sizes.h"
+#include "codegen/plan/sizes.h"
 
 #include <algorithm>
 

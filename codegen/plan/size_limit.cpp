@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codegen/size_limit.h"
+#include "codegen/plan/size_limit.h"
 
 #include <algorithm>
 

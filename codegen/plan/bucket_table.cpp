@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codegen/bucket_table.h"
+#include "codegen/plan/bucket_table.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "codegen/sizes.h"
+#include "codegen/plan/sizes.h"
 
 namespace tfcc::codegen {
 namespace {

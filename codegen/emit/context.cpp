@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/emit/context.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tfcc::codegen {
+namespace {
+
+bool written_in_place(const Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (!op || is_real_product(g, *op) || op->kind == OpKind::constant) return false;
+  return std::none_of(g.value(v).users.begin(), g.value(v).users.end(), [&](OpId u) { return is_real_product(g, g.op(u)); });
+}
+
+}  // namespace
+
+CallerMemory::CallerMemory(const Graph& graph, const Graph* other) : inputs_(graph.inputs()) {
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const ValueId v = graph.outputs[i].value;
+    // The same in both forms: where one of them has a product, the value must not be the caller's.
+    const bool in_place = written_in_place(graph, v) && (other == nullptr || (other->outputs[i].value == v && written_in_place(*other, v)));
+    outputs_.push_back(in_place ? std::optional(v) : std::nullopt);
+  }
+}
+
+std::optional<size_t> CallerMemory::input_of(ValueId v) const {
+  const auto it = std::find(inputs_.begin(), inputs_.end(), v);
+  return it == inputs_.end() ? std::nullopt : std::optional(static_cast<size_t>(it - inputs_.begin()));
+}
+
+std::optional<size_t> CallerMemory::output_of(ValueId v) const {
+  const auto it = std::find(outputs_.begin(), outputs_.end(), v);
+  return it == outputs_.end() ? std::nullopt : std::optional(static_cast<size_t>(it - outputs_.begin()));
+}
+
+std::string storage_type(DType t) { return t == DType::boolean ? "b8" : tfcc::to_string(t); }
+
+std::string index_name(int64_t k) { return fmt::format("i{}", k); }
+
+std::string index_parameters(size_t count) {
+  std::string s;
+  for (size_t k = 0; k < count; ++k) s += fmt::format("{}idx i{}", k ? ", " : "", k);
+  return s;
+}
+
+std::string EmitContext::storage(ValueId v) const { return storage_type(type(v).dtype); }
+
+ExprRef EmitContext::rows(ValueId v) const {
+  const auto& d = dims(v);
+  return d.empty() ? integer(1) : ir::element_count(pool(), std::vector<ExprRef>(d.begin(), d.end() - 1));
+}
+
+std::optional<int64_t> EmitContext::largest(ExprRef size) const {
+  if (auto n = ir::as_int(size)) return n;
+  if (bucket.longest && size == bucket.length) return bucket.longest;
+  if (size->kind == ir::ExprKind::symbol) return pool().range(size->name).max;
+  return std::nullopt;
+}
+
+bool EmitContext::any_of_callers(const std::vector<ValueId>& values) const {
+  return std::any_of(values.begin(), values.end(), [&](ValueId v) { return callers.has(v); });
+}
+
+Error EmitContext::unsupported(OpId o, const std::string& what) const {
+  const ir::Op& op = graph.op(o);
+  return {ErrorCode::unsupported, fmt::format("{} '{}': {}", ir::to_string(op.kind), graph.value(op.results[0]).name, what)};
+}
+
+std::optional<RowSlice> row_slice(const Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1 || g.is_output(v)) return std::nullopt;
+  for (OpId user : g.value(v).users) {
+    const ir::Op& reader = g.op(user);
+    if (reader.kind != OpKind::attention && reader.kind != OpKind::rope) return std::nullopt;
+    // Only as q, k or v, or as what is rotated: tables and what a score loads go through a plain pointer.
+    for (size_t i = reader.kind == OpKind::rope ? 1 : 3; i < reader.operands.size(); ++i) {
+      if (reader.operands[i] == v) return std::nullopt;
+    }
+  }
+  const ValueId base = op->operands[0];
+  const ir::Type &type = g.value(v).type, &wide = g.value(base).type;
+  ExprRef body = op->as<ir::PointwiseAttrs>().body;
+  const auto at = ir::indices_of(g.pool(), type.dims);
+  if (body->kind != ir::ExprKind::load || at.size() != 3 || body->args.size() != 3 || !g.def(base) || g.is_constant(base) ||
+      wide.dtype != type.dtype) {
+    return std::nullopt;
+  }
+  const bool same_rows = body->args[0] == at[0] && body->args[1] == at[1] && wide.dims[0] == type.dims[0] && wide.dims[1] == type.dims[1];
+  const auto offset = ir::as_int(ir::sub(body->args[2], at[2])), stride = ir::as_int(wide.dims[2]);
+  if (!same_rows || !offset || *offset < 0 || !stride) return std::nullopt;
+  return RowSlice{base, *offset, *stride};
+}
+
+}  // namespace tfcc::codegen

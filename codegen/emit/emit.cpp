@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codegen/emit/emit.h"
+
+#include <algorithm>
+
+namespace tfcc::codegen {
+
+Result<Emission> emit(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  if (std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return c.dims(v).size() > 8; })) {
+    return c.unsupported(o, "more than 8 dims are not supported");
+  }
+  switch (op.kind) {
+    case OpKind::constant: return Emission{};
+    case OpKind::pointwise: return row_slice(c.graph, op.results[0]) ? Emission{} : emit_pointwise(c, o);
+    case OpKind::reduce: return emit_reduce(c, o);
+    case OpKind::cumsum: return emit_cumsum(c, o);
+    case OpKind::matmul: return emit_matmul(c, o);
+    case OpKind::softmax: return emit_softmax(c, o);
+    case OpKind::layer_norm: return emit_layer_norm(c, o);
+    case OpKind::rms_norm: return emit_rms_norm(c, o);
+    case OpKind::residual_norm: return emit_residual_norm(c, o);
+    case OpKind::pointwise_norm: return emit_pointwise_norm(c, o);
+    case OpKind::gelu: return emit_gelu(c, o);
+    case OpKind::bias_gelu: return emit_bias_gelu(c, o);
+    case OpKind::rope: return emit_rope(c, o);
+    case OpKind::attention: return emit_attention(c, o);
+  }
+  return c.unsupported(o, "no kernel");
+}
+
+}  // namespace tfcc::codegen

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an emitter returns: the launches of an op as values. An emitter is a function of an op and where it is lowered; it changes
+// nothing, so that its result can be printed and compared. PlanBuilder makes a plan of it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "codegen/emit/stub.h"
+#include "ir/constant.h"
+
+namespace tfcc::codegen {
+
+/// How a kernel launch is sized. CUDA uses grid, threads and shared_bytes, the CPU work and grain.
+struct LaunchSize {
+  std::vector<ExprRef> grid;
+  uint32_t threads = 256;
+  uint32_t shared_bytes = 0;
+  ExprRef work = nullptr;
+  uint32_t grain = 1;
+};
+
+/// A constant in another layout, made by steps that `change` adds to its recipe. One buffer for each name of a layout.
+struct PackedWeight {
+  ValueId weight;
+  std::string layout;
+  std::function<void(ir::Constant&)> change;
+};
+
+/// A matrix that a kernel reads by TMA, in boxes.
+struct MatrixView {
+  ValueId value;
+  ExprRef rows, columns;
+  uint32_t box_rows, box_columns;
+};
+
+struct KernelLaunch {
+  std::string kernel;                // its name, unless a kernel with the same text has one: "layer_norm__f16_h768"
+  Stub stub;
+  LaunchSize size;
+  ExprRef flops = nullptr;
+  std::vector<PackedWeight> packed = {};
+  std::vector<MatrixView> maps = {};
+  std::vector<std::string> parts = {};  // what was fused into it, said beside the op
+};
+
+/// D = alpha A B + bias by the target's library.
+struct LibraryLaunch {
+  ValueId a, b, d;
+  std::optional<ValueId> bias;
+  ExprRef m, n, k, batch, stride_a, stride_b;
+  bool trans_a, trans_b;
+  double alpha;
+};
+
+/// A size that launches at the caps of a bucket must not find smaller than that of any run below them.
+struct Growth {
+  ExprRef size;
+  std::string what;                  // "the number of rows of product 'x'"
+};
+
+/// What was chosen and why, for `tfcc inspect --why`, and where that is decided.
+struct Reason {
+  std::string text;
+  const char* file = "";
+  int line = 0;
+};
+
+/// The launches of one op, in order.
+struct Emission {
+  std::vector<std::variant<KernelLaunch, LibraryLaunch>> launches;
+  std::vector<Growth> grows;
+  std::string no_buckets;            // why the plan has no buckets of shapes; empty: it may
+  std::optional<Reason> reason;
+
+  static Emission of(KernelLaunch launch) {
+    Emission e;
+    e.launches.emplace_back(std::move(launch));
+    return e;
+  }
+};
+
+/// One emitter per op. Errors: unsupported.
+Result<Emission> emit_pointwise(const EmitContext& context, OpId op);
+Result<Emission> emit_reduce(const EmitContext& context, OpId op);
+Result<Emission> emit_cumsum(const EmitContext& context, OpId op);
+Result<Emission> emit_matmul(const EmitContext& context, OpId op);
+Result<Emission> emit_softmax(const EmitContext& context, OpId op);
+Result<Emission> emit_layer_norm(const EmitContext& context, OpId op);
+Result<Emission> emit_rms_norm(const EmitContext& context, OpId op);
+Result<Emission> emit_residual_norm(const EmitContext& context, OpId op);
+Result<Emission> emit_pointwise_norm(const EmitContext& context, OpId op);
+Result<Emission> emit_gelu(const EmitContext& context, OpId op);
+Result<Emission> emit_bias_gelu(const EmitContext& context, OpId op);
+Result<Emission> emit_rope(const EmitContext& context, OpId op);
+Result<Emission> emit_attention(const EmitContext& context, OpId op);
+
+/// The emitter of the op's kind. A constant, and what its readers read in place, has no launch.
+Result<Emission> emit(const EmitContext& context, OpId op);
+
+}  // namespace tfcc::codegen

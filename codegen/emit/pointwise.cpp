@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// pointwise, reduce and cumsum: kernels generated from element expressions (templates/*/pointwise, reduce, cumsum).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/emit/emit.h"
+
+namespace tfcc::codegen {
+namespace {
+
+// Elements that one thread stores at once: the last dim must be a known multiple, the store at most 16 bytes.
+int64_t vector_width(const EmitContext& c, ValueId v) {
+  const auto& d = c.dims(v);
+  if (!c.cuda() || d.empty() || !c.known(d.back())) return 1;
+  const int64_t last = *c.known(d.back());
+  const int64_t widest = 16 / static_cast<int64_t>(size_of(c.type(v).dtype));
+  for (int64_t vec = std::min<int64_t>(widest, 8); vec > 1; vec /= 2) {
+    if (last % vec == 0) return vec;
+  }
+  return 1;
+}
+
+const char* reduce_op(ir::ReduceKind kind) {
+  static constexpr const char* kNames[] = {"Sum", "Mean", "Max", "Min", "Prod"};
+  return kNames[static_cast<int>(kind)];
+}
+
+// Does the reduction run across rows (the last output index is the fastest in memory), rather than along them?
+bool runs_across(ExprRef body, size_t rank) {
+  if (rank == 0) return false;
+  bool across = false, along = false;
+  ir::for_each_node(body, [&](ExprRef n) {
+    if (n->kind != ir::ExprKind::load || n->args.empty()) return;
+    const ExprRef last = n->args.back();
+    along |= last->kind == ir::ExprKind::index && last->value >= static_cast<int64_t>(rank);
+    across |= last->kind == ir::ExprKind::index && last->value == static_cast<int64_t>(rank) - 1;
+  });
+  return across && !along;
+}
+
+}  // namespace
+
+Result<Emission> emit_pointwise(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const ValueId y = op.results[0];
+  const size_t rank = c.dims(y).size();
+  ExprRef body = op.as<ir::PointwiseAttrs>().body;
+  const int64_t vec = vector_width(c, y);
+  Stub stub(c, "pointwise", o);
+  stub.functor("Body", index_parameters(rank), body, ir::scalar_of(c.type(y).dtype));
+  stub.type("Out", c.type(y).dtype);
+  stub.field("rank", static_cast<int64_t>(rank));
+  stub.field("vec", vec);
+  stub.call({stub.out(), stub.sizes(c.dims(y)), stub.object("Body")}, {});
+  LaunchSize size;
+  size.grid = {c.ceil_div(c.count(y), 256 * vec)};
+  size.work = c.rows(y);
+  size.grain = 8;
+  return Emission::of({fmt::format("pointwise__{}_r{}", c.storage(y), rank), std::move(stub), std::move(size),
+                      ir::mul(c.count(y), c.integer(static_cast<int64_t>(ir::node_count(body))))});
+}
+
+Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::ReduceAttrs>();
+  const ValueId y = op.results[0];
+  const size_t rank = c.dims(y).size(), reduced = attrs.extents.size();
+  const bool across = runs_across(attrs.body, rank);
+  ExprRef domain = ir::element_count(c.pool(), attrs.extents);
+  const int64_t per_row = across ? 1 : ir::prove_le(domain, c.integer(1024)) ? 32 : 256;
+  Stub stub(c, "reduce", o);
+  stub.functor("Value", index_parameters(rank + reduced), attrs.body, ir::scalar_of(c.type(y).dtype));
+  stub.type("Out", c.type(y).dtype);
+  stub.type("Op", reduce_op(attrs.kind));
+  stub.field("rank", static_cast<int64_t>(rank));
+  stub.field("reduce_rank", static_cast<int64_t>(reduced));
+  if (c.cuda()) {
+    stub.field("threads_per_row", per_row);
+    stub.field("threads", int64_t{256});
+  }
+  stub.field("across", across);
+  stub.call({stub.out(), stub.sizes(c.dims(y)), stub.sizes(attrs.extents), stub.object("Value")}, {});
+  LaunchSize size;
+  size.grid = {c.ceil_div(c.count(y), across ? 32 : 256 / per_row)};
+  size.work = across ? c.rows(y) : c.count(y);
+  size.grain = 4;
+  return Emission::of({fmt::format("reduce_{}__{}", ir::kReduceKindNames[static_cast<int>(attrs.kind)], c.storage(y)), std::move(stub), std::move(size),
+                      ir::mul(c.count(y), domain)});
+}
+
+Result<Emission> emit_cumsum(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::CumsumAttrs>();
+  const ValueId x = op.operands[0], y = op.results[0];
+  const auto& d = c.dims(y);
+  const auto part = [&](size_t a, size_t b) { return ir::element_count(c.pool(), std::vector<ExprRef>(d.begin() + a, d.begin() + b)); };
+  const auto axis = static_cast<size_t>(attrs.axis);
+  ExprRef outer = part(0, axis), length = d[axis], inner = part(axis + 1, d.size());
+  const bool contiguous = ir::is_int(inner, 1);
+  Stub stub(c, "cumsum", o);
+  stub.type("In", c.type(x).dtype);
+  stub.type("Out", c.type(y).dtype);
+  stub.field("exclusive", attrs.exclusive);
+  stub.field("reverse", attrs.reverse);
+  if (c.cuda()) stub.field("contiguous", contiguous);
+  stub.call({stub.out(), stub.in(x), stub.size(length), stub.size(inner)}, {outer});
+  LaunchSize size;
+  size.threads = 128;
+  size.grid = {c.ceil_div(ir::mul(outer, inner), contiguous ? 4 : 128)};
+  size.work = outer;
+  return Emission::of({fmt::format("cumsum__{}", c.storage(y)), std::move(stub), std::move(size), c.count(y)});
+}
+
+}  // namespace tfcc::codegen

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// matmul: described, then by the arm that is chosen for it.
+#include "codegen/matmul/matmul.h"
+
+namespace tfcc::codegen {
+namespace {
+
+Result<Emission> emit_arm(const EmitContext& c, OpId o, const MatmulDesc& desc, const MatmulConfig& config) {
+  switch (config.arm) {
+    case Arm::library: return emit_matmul_library(c, o, desc);
+    case Arm::panel: return emit_matmul_panel(c, o, desc, config);
+    case Arm::integer: return emit_matmul_integer(c, o, desc);
+    case Arm::wgmma: return emit_matmul_wgmma(c, o, desc, config);
+  }
+  return c.unsupported(o, "no arm of execution");
+}
+
+}  // namespace
+
+Result<Emission> emit_matmul(const EmitContext& c, OpId o) {
+  const MatmulDesc desc = describe(c.graph, o, c.bucket.most_tokens);
+  const MatmulConfig config = choose(desc, c.target);
+  TFCC_CHECK(takes(config.arm, desc.epilogue) && "legalise splits off what an arm does not take");
+  TFCC_TRY(Emission emission, emit_arm(c, o, desc, config));
+  emission.reason = Reason{"matmul " + print(desc) + "\n" + print(config), "codegen/matmul/choose.cpp", config.line};
+  return emission;
+}
+
+}  // namespace tfcc::codegen
