@@ -114,11 +114,33 @@ struct PointwiseNormAttrs {
   template <class V> void visit(V&& v) { v("body", body); v("eps", eps); v("has_beta", has_beta); v("kind", kind); }
 };
 
+/// row, cu, keys, order, seq, pos = pack(what live and kept load): the rows of [B,S] that are left without padding, sequence by
+/// sequence: those of which live(b,s) holds, in order, then those of which kept(b,s) alone holds. The last dim of pos, a size that
+/// this op makes, is their number.
+/// row i32[B,S]: the packed row of (b,s), -1 where there is none. cu i32[B + 1]: the first row of each sequence, then the number of all.
+/// keys i32[B]: live rows of each. order i32[B]: sequences, those with most rows first. seq, pos i32[T]: where a packed row comes from.
+struct PackAttrs {
+  ExprRef kept = nullptr;
+  ExprRef live = nullptr;
+  template <class V> void visit(V&& v) {
+    OptionalExpr optional{kept};
+    v("kept", optional); v("live", live);
+  }
+};
+
+/// Dims that an op may be without.
+struct OptionalDims {
+  std::vector<ExprRef>& dims;
+  bool has_value() const { return !dims.empty(); }
+};
+
 /// Index variables of an attention's score and visible, by what they count: b, h, i and j.
 enum AttentionIndex : int64_t { kBatch = 0, kHead = 1, kQuery = 2, kKey = 3 };
 
 /// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads / kv_heads).
 /// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and visible load (slot = operand).
+/// Packed: q [1,T,heads*d], k, v likewise, then cu, keys, order and pos of a pack, then loads; packed = [B,S] are the extents of the
+/// padded tensors. Keys of a sequence are its live rows. Indices stay positions in the padded tensor.
 /// Indices: AttentionIndex. param s is the dot product q.k in f32.
 /// visible: null, or the condition for key j to take part at all; a row without a visible key gives zeros.
 struct AttentionAttrs {
@@ -126,17 +148,21 @@ struct AttentionAttrs {
   int64_t heads = 1;
   bool key_padding = false;  // visible has a conjunct over (b, j) only: blocks of masked keys are skipped
   int64_t kv_heads = 1;
+  std::vector<ExprRef> packed;  // empty, or batch and length of the padded tensors
   ExprRef score = nullptr;
   ExprRef visible = nullptr;
   std::optional<int64_t> window_left;   // visible implies j >= i + (Sk - Sq) - window_left
   std::optional<int64_t> window_right;  // visible implies j <= i + (Sk - Sq) + window_right
   template <class V> void visit(V&& v) {
-    v("causal", causal); v("heads", heads); v("key_padding", key_padding); v("kv_heads", kv_heads);
+    OptionalDims dims{packed};
+    v("causal", causal); v("heads", heads); v("key_padding", key_padding); v("kv_heads", kv_heads); v("packed", dims);
     v("score", score); v("visible", visible); v("window_left", window_left); v("window_right", window_right);
   }
+  /// Operands before those that score and visible load: q, k, v, and if packed cu, keys, order, pos.
+  size_t own_operands() const { return packed.empty() ? 3 : 7; }
 };
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
-                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, AttentionAttrs>;
+                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, PackAttrs, AttentionAttrs>;
 
 }  // namespace tfcc::ir

@@ -137,7 +137,7 @@ struct BodyCollector {
 };
 
 size_t first_loaded(const Op& op) {
-  if (op.kind == OpKind::attention) return 3;
+  if (op.kind == OpKind::attention) return op.as<AttentionAttrs>().own_operands();
   if (op.kind == OpKind::matmul) return 2;
   return op.kind == OpKind::pointwise_norm ? 1 + op.as<PointwiseNormAttrs>().has_beta : 0;
 }
@@ -173,6 +173,14 @@ bool uses_index(ExprRef e, int64_t number) {
   bool found = false;
   for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::index && (number < 0 || n->value == number); });
   return found;
+}
+
+std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op) {
+  const auto& a = op.as<AttentionAttrs>();
+  ExprRef heads = graph.pool().integer(a.heads);
+  if (!a.packed.empty()) return {a.packed[0], heads, a.packed[1], a.packed[1]};
+  const auto &q = graph.value(op.operands[0]).type.dims, &k = graph.value(op.operands[1]).type.dims;
+  return {q[0], heads, q[1], k[1]};
 }
 
 std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) { return indices_of(graph.pool(), graph.value(v).type.dims); }

@@ -71,6 +71,9 @@ ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices, const 
 std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>& indices,
                                      const std::vector<ExprRef>& to, const std::vector<ExprRef>& from);
 
+/// Extents of the indices of an attention (AttentionIndex): batch, heads, queries, keys.
+std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op);
+
 /// A condition on the distance of key j (index variable kKey) from query i (kQuery) in an attention of these lengths:
 /// j >= i + keys - queries - size if `left`, else j <= i + keys - queries + size.
 struct Band {

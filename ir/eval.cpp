@@ -132,6 +132,7 @@ class Evaluator {
 
   Result<void> bind_symbols(const std::map<std::string, HostTensor>& inputs) {
     for (const SizeSymbol& s : graph_.symbols) {
+      if (s.made()) continue;  // by its op
       if (s.computed()) {
         TFCC_TRY_VOID(compute(s));
         continue;
@@ -167,7 +168,7 @@ class Evaluator {
   // What was simplified for a size from 1 on says nothing at 0.
   Result<void> outputs_with_elements() const {
     for (const SizeSymbol& s : graph_.symbols) {
-      if (s.computed() || symbols_.at(s.name) != 0 || graph_.pool().range(s.name).min == 0) continue;
+      if (!s.read() || symbols_.at(s.name) != 0 || graph_.pool().range(s.name).min == 0) continue;
       for (const Graph::Output& o : graph_.outputs) {
         const std::vector<int64_t> dims = dims_of(graph_.value(o.value).type);
         if (std::any_of(dims.begin(), dims.end(), [](int64_t d) { return d <= 0; })) continue;
@@ -192,6 +193,10 @@ class Evaluator {
     if (op.kind == OpKind::constant) return constant(op);
     OpRun run{op, symbol(), {}, {}, {}, {}};
     for (ValueId v : op.operands) run.operands.push_back(&values_[v.value]);
+    if (op.kind == OpKind::pack) {
+      const Dims& padded = graph_.value(op.results[0]).type.dims;
+      symbols_[graph_.value(op.results[5]).type.dims[0]->name] = count_packed(run, eval_size(padded[0], symbol()), eval_size(padded[1], symbol()));
+    }
     for (ValueId v : op.results) {
       const Type& type = graph_.value(v).type;
       run.results.push_back(empty_tensor(type.dtype, dims_of(type)));
@@ -231,6 +236,7 @@ class Evaluator {
     values_[v.value] = std::move(tensor);
   }
 
+  using Dims = std::vector<ExprRef>;
   const Graph& graph_;
   const EvalOptions& options_;
   std::map<std::string, HostTensor>* trace_;

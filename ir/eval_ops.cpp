@@ -346,6 +346,53 @@ void eval_rope(OpRun& run) {
   }
 }
 
+/// live and kept of every (b,s) in order.
+struct PackedFlags {
+  std::vector<char> live, kept;
+};
+
+PackedFlags packed_flags(OpRun& run, int64_t batch, int64_t length) {
+  const auto& a = run.op.as<PackAttrs>();
+  PackedFlags f;
+  const auto all = [&](ExprRef e) {
+    std::vector<char> out(static_cast<size_t>(batch * length));
+    for_each_block(run, e, {batch, length}, [&](int64_t first, size_t n, BlockResult block) {
+      for (size_t l = 0; l < n; ++l) out[static_cast<size_t>(first) + l] = block.ints[l] != 0;
+    });
+    return out;
+  };
+  f.live = all(a.live);
+  f.kept = a.kept ? all(a.kept) : std::vector<char>(f.live.size());
+  return f;
+}
+
+void eval_pack(OpRun& run) {
+  const int64_t batch = run.results[0].dims[0], length = run.results[0].dims[1];
+  const PackedFlags f = packed_flags(run, batch, length);
+  auto &row = run.results[0].ints, &cu = run.results[1].ints, &keys = run.results[2].ints, &order = run.results[3].ints;
+  auto &seq = run.results[4].ints, &pos = run.results[5].ints;
+  int64_t next = 0;
+  for (int64_t b = 0; b < batch; ++b) {
+    cu[static_cast<size_t>(b)] = next;
+    for (const bool live : {true, false}) {
+      for (int64_t s = 0; s < length; ++s) {
+        const auto at = static_cast<size_t>(b * length + s);
+        if (live) row[at] = -1;
+        if (live ? !f.live[at] : f.live[at] || !f.kept[at]) continue;
+        row[at] = next;
+        seq[static_cast<size_t>(next)] = b;
+        pos[static_cast<size_t>(next)] = s;
+        ++next;
+      }
+      if (live) keys[static_cast<size_t>(b)] = next - cu[static_cast<size_t>(b)];
+    }
+  }
+  cu[static_cast<size_t>(batch)] = next;
+  for (int64_t b = 0; b < batch; ++b) order[static_cast<size_t>(b)] = b;
+  const auto rows = [&](int64_t b) { return cu[static_cast<size_t>(b) + 1] - cu[static_cast<size_t>(b)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return rows(a) > rows(b); });
+}
+
 /// One query row of one head at a time: scores of all keys in blocks, softmax over the visible
 /// ones, weighted sum.
 class Attention {
@@ -359,13 +406,16 @@ class Attention {
         score_(attrs_.score, run.operands, run.symbol),
         visible_(attrs_.visible ? attrs_.visible : attrs_.score->pool->boolean(true), run.operands,
                  run.symbol),
-        odometer_({q_.dims[0], attrs_.heads, q_.dims[1], k_.dims[1]}),
-        weights_(static_cast<size_t>(k_.dims[1])) {}
+        at_(4, std::vector<int64_t>(kBlock)) {}
 
   void run() {
-    for (int64_t b = 0; b < q_.dims[0]; ++b) {
+    const bool packed = !attrs_.packed.empty();
+    const int64_t batch = packed ? run_.operands[4]->dims[0] : q_.dims[0];
+    for (int64_t b = 0; b < batch; ++b) {
+      const Sequence s = packed ? packed_sequence(b) : Sequence{b, b * q_.dims[1], q_.dims[1], b * k_.dims[1], k_.dims[1], nullptr};
+      weights_.resize(static_cast<size_t>(s.keys));
       for (int64_t h = 0; h < attrs_.heads; ++h) {
-        for (int64_t i = 0; i < q_.dims[1]; ++i) row(b, h, i);
+        for (int64_t i = 0; i < s.queries; ++i) row(s, h, i);
       }
     }
     collect(run_, score_);
@@ -373,33 +423,49 @@ class Attention {
   }
 
  private:
-  void row(int64_t b, int64_t h, int64_t i) {
-    const int64_t keys = k_.dims[1], group = h / (attrs_.heads / attrs_.kv_heads);
+  /// Rows of a sequence in q and k, and where they stand in the padded tensors: where they are, if positions is null.
+  struct Sequence {
+    int64_t number, first_query, queries, first_key, keys;
+    const int64_t* positions;
+    int64_t position(int64_t row) const { return positions ? positions[row] : row; }
+  };
+
+  Sequence packed_sequence(int64_t b) const {
+    const auto &cu = run_.operands[3]->ints, &keys = run_.operands[4]->ints, &pos = run_.operands[6]->ints;
+    const auto at = static_cast<size_t>(b);
+    return {b, cu[at], cu[at + 1] - cu[at], cu[at], keys[at], pos.data() + cu[at]};
+  }
+
+  void row(const Sequence& s, int64_t h, int64_t i) {
+    const int64_t keys = s.keys, group = h / (attrs_.heads / attrs_.kv_heads);
     const int64_t width = q_.dims[2] / attrs_.heads, out_width = v_.dims[2] / attrs_.kv_heads;
-    const double* query = q_.reals.data() + (b * q_.dims[1] + i) * q_.dims[2] + h * width;
+    const double* query = q_.reals.data() + (s.first_query + i) * q_.dims[2] + h * width;
     for (int64_t first = 0; first < keys; first += kBlock) {
       const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, keys - first));
       double dot[kBlock];
       for (size_t l = 0; l < n; ++l) {
         const double* key = k_.reals.data() +
-                            (b * keys + first + static_cast<int64_t>(l)) * k_.dims[2] +
+                            (s.first_key + first + static_cast<int64_t>(l)) * k_.dims[2] +
                             group * width;
+        at_[kBatch][l] = s.number;
+        at_[kHead][l] = h;
+        at_[kQuery][l] = s.position(i);
+        at_[kKey][l] = s.position(first + static_cast<int64_t>(l));
         dot[l] = 0;
         for (int64_t d = 0; d < width; ++d) dot[l] += query[d] * key[d];
       }
-      const auto& at = odometer_.take(n);
-      const BlockResult scores = score_.run(n, at, dot), visible = visible_.run(n, at, dot);
+      const BlockResult scores = score_.run(n, at_, dot), visible = visible_.run(n, at_, dot);
       for (size_t l = 0; l < n; ++l) {
         weights_[static_cast<size_t>(first) + l] = {scores.reals[l], visible.ints[l] != 0};
       }
     }
     soften();
-    double* out = run_.results[0].reals.data() + (b * q_.dims[1] + i) * attrs_.heads * out_width +
+    double* out = run_.results[0].reals.data() + (s.first_query + i) * attrs_.heads * out_width +
                   h * out_width;
     std::fill_n(out, out_width, 0.0);
     for (int64_t j = 0; j < keys; ++j) {
       const Weight& w = weights_[static_cast<size_t>(j)];
-      const double* value = v_.reals.data() + (b * keys + j) * v_.dims[2] + group * out_width;
+      const double* value = v_.reals.data() + (s.first_key + j) * v_.dims[2] + group * out_width;
       for (int64_t d = 0; w.visible && d < out_width; ++d) out[d] += w.value * value[d];
     }
   }
@@ -424,11 +490,18 @@ class Attention {
   const AttentionAttrs& attrs_;
   const HostTensor &q_, &k_, &v_;
   BlockProgram score_, visible_;
-  Odometer odometer_;
+  std::vector<std::vector<int64_t>> at_;  // of each index, the values of a block
   std::vector<Weight> weights_;
 };
 
 }  // namespace
+
+int64_t count_packed(OpRun& run, int64_t batch, int64_t length) {
+  const PackedFlags f = packed_flags(run, batch, length);
+  int64_t n = 0;
+  for (size_t i = 0; i < f.live.size(); ++i) n += f.live[i] || f.kept[i];
+  return n;
+}
 
 void eval_op(OpRun& run) {
   switch (run.op.kind) {
@@ -458,6 +531,8 @@ void eval_op(OpRun& run) {
       return eval_residual_norm(run);
     case OpKind::pointwise_norm:
       return eval_pointwise_norm(run);
+    case OpKind::pack:
+      return eval_pack(run);
     case OpKind::attention:
       return Attention(run).run();
   }

@@ -51,14 +51,18 @@ struct Op {
   template <class A> A& as() { return std::get<A>(attrs); }
 };
 
-/// A size known at run time. It is read off an axis of an input, or computed from sizes before it.
+/// A size known at run time. It is read off an axis of an input, computed from sizes before it, or made by an op, which then is
+/// known to be no larger than its bound.
 struct SizeSymbol {
   std::string name;
   uint32_t input = 0;
   uint32_t axis = 0;
   SizeRole role = SizeRole::none;
   ExprRef formula = nullptr;   // of a computed size; input and axis mean nothing then
+  ExprRef bound = nullptr;     // of a size that an op makes; input and axis mean nothing then
   bool computed() const { return formula != nullptr; }
+  bool made() const { return bound != nullptr; }
+  bool read() const { return !computed() && !made(); }
 };
 
 /// A condition on sizes checked at every run, with what the user is told when it fails.

@@ -112,10 +112,11 @@ class GraphParser : WordParser {
     return {};
   }
 
-  // What stands after the = of a symbol: the name of an input, or no name and a formula.
+  // What stands after the = of a symbol: the name of an input, or no name and a formula; after <= a bound.
   struct Source {
     std::string input;
     size_t at;
+    bool made;
   };
 
   Result<void> symbols(std::vector<Source>& sources) {
@@ -127,11 +128,12 @@ class GraphParser : WordParser {
       }
       TFCC_TRY(std::string name, plain_name("the name of a symbol"));
       if (symbol(name)) return lexer_.error_before(fmt::format("symbol {} is defined twice", name));
-      TFCC_TRY_VOID(lexer_.expect("="));
+      const bool made = lexer_.accept("<=");
+      if (!made) TFCC_TRY_VOID(lexer_.expect("="));
       const size_t at = lexer_.position();
       std::string input;
       uint32_t axis = 0;
-      if (lexer_.is("(")) {  // read by resolve(), when the ranges are known
+      if (made || lexer_.is("(")) {  // read by resolve(), when the ranges are known
         TFCC_TRY_VOID(lexer_.skip_brackets());
       } else {
         TFCC_TRY(input, plain_name("the name of an input, or a formula in brackets"));
@@ -149,7 +151,7 @@ class GraphParser : WordParser {
       ranges_.emplace_back(name, range);
       TFCC_TRY(SizeRole role, role_of_size());
       graph_.symbols.push_back({name, 0, axis, role});
-      sources.push_back({std::move(input), at});
+      sources.push_back({std::move(input), at, made});
     } while (lexer_.accept(","));
     return lexer_.expect(")");
   }
@@ -159,14 +161,15 @@ class GraphParser : WordParser {
     for (int i = 1; i < kSizeRoleCount; ++i) {
       if (lexer_.accept(to_string(static_cast<SizeRole>(i)))) return static_cast<SizeRole>(i);
     }
-    return unexpected("batch, length, tokens, past or context");
+    return unexpected("batch, length, tokens, past, context or packed");
   }
 
   Result<void> resolve(SizeSymbol& size, const Source& source) {
     if (source.input.empty()) {
       lexer_.seek(source.at);
-      TFCC_TRY(size.formula, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
-      return size.formula->type == Scalar::i64 ? Result<void>() : lexer_.error_before("a size must be an integer");
+      ExprRef& e = source.made ? size.bound : size.formula;
+      TFCC_TRY(e, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
+      return e->type == Scalar::i64 ? Result<void>() : lexer_.error_before("a size must be an integer");
     }
     const ValueId v = graph_.find_value(source.input);
     if (!v.valid() || size.axis >= graph_.value(v).type.rank()) {
@@ -395,6 +398,7 @@ class GraphParser : WordParser {
     return {};
   }
 
+  Result<void> read(const OpText& op, std::string_view key, OptionalDims& v) { return read(op, key, v.dims); }
   Result<void> read(const OpText& op, std::string_view key, OptionalExpr& e) { return read(op, key, e.expr); }
   /// (i,j,k) => expression
   Result<void> read(const OpText& op, std::string_view key, ExprRef& e) {
@@ -416,7 +420,7 @@ class GraphParser : WordParser {
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
       // Score, visible and epilogue have operands of their own, also for what is q, k, v or a factor at the same time.
-      const size_t own = op.kind == OpKind::attention ? 3 : op.kind == OpKind::matmul ? 2 : 0;
+      const size_t own = op.kind == OpKind::attention ? (op.fields.count("packed") ? 7 : 3) : op.kind == OpKind::matmul ? 2 : 0;
       const size_t first = std::min(own, op.operands.size());
       const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
       if (it == op.operands.end()) return std::nullopt;
@@ -461,7 +465,14 @@ class GraphParser : WordParser {
     lexer_.seek(back);
     const auto& q = graph_.value(op.operands[0]).type.dims;
     const auto& k = graph_.value(op.operands[1]).type.dims;
-    return std::vector<ExprRef>{q[0], graph_.pool().integer(count), q[1], k[1]};
+    ExprRef number = graph_.pool().integer(count);
+    const auto packed = op.fields.find("packed");
+    if (packed == op.fields.end()) return std::vector<ExprRef>{q[0], number, q[1], k[1]};
+    lexer_.seek(packed->second);
+    TFCC_TRY(std::vector<ExprRef> padded, sizes());
+    lexer_.seek(back);
+    if (padded.size() != 2) return lexer_.error("'packed' needs batch and length");
+    return std::vector<ExprRef>{padded[0], number, padded[1], padded[1]};
   }
 
   Graph graph_;

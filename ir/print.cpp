@@ -140,9 +140,9 @@ class Printer {
   std::string symbol(const SizeSymbol& s) const {
     const SymbolRange range = graph_.pool().range(s.name);
     const std::string source =
-        s.computed() ? fmt::format("({})", print(s.formula))
+        s.made() ? fmt::format("({})", print(s.bound)) : s.computed() ? fmt::format("({})", print(s.formula))
                      : fmt::format("{}.{}", symbol_name(graph_.value(graph_.inputs()[s.input]).name), s.axis);
-    return fmt::format("{} = {} in {}..{}{}{}", symbol_name(s.name), source, range.min,
+    return fmt::format("{} {} {} in {}..{}{}{}", symbol_name(s.name), s.made() ? "<=" : "=", source, range.min,
                        range.max ? fmt::format("{}", *range.max) : "",
                        s.role == SizeRole::none ? "" : " as ", s.role == SizeRole::none ? "" : to_string(s.role));
   }
@@ -198,6 +198,7 @@ class Printer {
     return "[" + out + "]";
   }
 
+  std::string text(const Op& op, std::string_view key, const OptionalDims& v) { return text(op, key, v.dims); }
   std::string text(const Op& op, std::string_view key, const OptionalExpr& e) { return text(op, key, e.expr); }
   std::string text(const Op& op, std::string_view key, ExprRef e) {
     if (!e) return "none";

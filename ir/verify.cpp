@@ -69,8 +69,9 @@ class Verifier {
       if (s.role != SizeRole::none && graph_.size_with(s.role) != &s) {
         error("G4", fmt::format("symbol '{}': two sizes are the {}", s.name, to_string(s.role)));
       }
-      if (s.computed()) {
-        formula(s, seen);
+      if (!s.read()) {
+        formula(s, s.made() ? s.bound : s.formula, seen);
+        if (s.made()) makers(s);
         continue;
       }
       const bool exists = s.input < graph_.inputs().size() &&
@@ -85,13 +86,40 @@ class Verifier {
     }
   }
 
+  // A size that an op makes has one such op; and what has dims of it comes from that op, so that it is computed later.
+  void makers(const SizeSymbol& size) {
+    ExprRef symbol = graph_.pool().symbol(size.name);
+    const auto has = [&](ValueId v) {
+      const auto& dims = graph_.value(v).type.dims;
+      return std::any_of(dims.begin(), dims.end(), [&](ExprRef d) {
+        bool found = false;
+        for_each_node(d, [&](ExprRef n) { found |= n == symbol; });
+        return found;
+      });
+    };
+    size_t packs = 0;
+    for (OpId o : graph_.order()) {
+      const Op& op = graph_.op(o);
+      if (std::none_of(op.results.begin(), op.results.end(), has)) continue;
+      if (op.kind == OpKind::pack) ++packs;
+      else if (std::none_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return from_pack(v) || has(v); }))
+        error("G8", place_of(graph_, op) + fmt::format("has dims of '{}' and reads nothing that does", size.name), o);
+    }
+    if (packs != 1) error("G8", fmt::format("symbol '{}': {} ops make it", size.name, packs));
+  }
+
+  bool from_pack(ValueId v) const {
+    const Op* op = graph_.def(v);
+    return op && op->kind == OpKind::pack;
+  }
+
   // A size is computed from sizes that are read and stand before it.
-  void formula(const SizeSymbol& size, const std::set<std::string>& before) {
+  void formula(const SizeSymbol& size, ExprRef formula, const std::set<std::string>& before) {
     std::vector<Violation> problems;
-    check_size(graph_, size.formula, Scalar::i64, "formula", problems);
+    check_size(graph_, formula, Scalar::i64, "formula", problems);
     report([&] { return fmt::format("symbol '{}': ", size.name); }, {}, problems);
     if (!problems.empty()) return;
-    for_each_node(size.formula, [&](ExprRef n) {
+    for_each_node(formula, [&](ExprRef n) {
       if (n->kind == ExprKind::symbol && !before.count(n->name)) {
         error("G4", fmt::format("symbol '{}': '{}' is no size of an input before it", size.name, n->name));
       }

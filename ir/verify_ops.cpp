@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ir/elements.h"
 #include "ir/ir.h"
 #include "ir/rules.h"
 
@@ -228,6 +229,35 @@ bool has_key_padding(ExprRef visible) {
   return std::any_of(visible->args.begin(), visible->args.end(), over_keys);
 }
 
+/// The operands of a packed attention: one batch of rows, and what pack says of them.
+bool check_packing(Rules r, const AttentionAttrs& a) {
+  if (!r.require(a.packed.size() == 2 && r.op.operands.size() >= a.own_operands(), "A8", "packed needs batch, length and four results of pack")) return false;
+  ExprPool& pool = r.graph.pool();
+  const Type& q = r.in(0);
+  ExprRef batch = a.packed[0];
+  const Dims wanted[] = {{add(batch, pool.integer(1))}, {batch}, {batch}, {q.dims[1]}};
+  for (size_t i = 0; i < 4; ++i) {
+    if (!r.require(r.in(3 + i) == Type{DType::i32, wanted[i]}, "A8", fmt::format("operand {} is {}, not a result of pack for these rows", 3 + i, to_string(r.in(3 + i))))) return false;
+  }
+  return r.require(is_int(q.dims[0], 1) && !a.key_padding, "A8", "packed rows have no batch of their own and no padding");
+}
+
+void check_pack(Rules r) {
+  const auto& a = r.op.as<PackAttrs>();
+  if (!r.require(r.op.results.size() == 6 && r.out().rank() == 2 && r.out(5).rank() == 1, "T1", "has six results, row of rank 2 and pos of rank 1")) return;
+  ExprPool& pool = r.graph.pool();
+  const Dims padded = r.out().dims;
+  ExprRef batch = padded[0], rows = r.out(5).dims[0];
+  const Dims wanted[] = {padded, {add(batch, pool.integer(1))}, {batch}, {batch}, {rows}, {rows}};
+  for (size_t i = 0; i < 6; ++i) {
+    r.require(r.out(i) == Type{DType::i32, wanted[i]}, "T1", fmt::format("result {} is {}", i, to_string(r.out(i))));
+  }
+  const auto it = std::find_if(r.graph.symbols.begin(), r.graph.symbols.end(), [&](const SizeSymbol& s) { return pool.symbol(s.name) == rows; });
+  r.require(it != r.graph.symbols.end() && it->made() && it->bound == mul(batch, padded[1]), "T2", "the number of rows is no size with the bound B*S that an op makes");
+  if (r.require(a.live && a.live->type == Scalar::boolean, "T3", "live is missing or not a condition")) check_expr(r.graph, r.op, a.live, {"live", padded, 0}, r.problems);
+  if (a.kept && r.require(a.kept->type == Scalar::boolean, "T3", "kept is not a condition")) check_expr(r.graph, r.op, a.kept, {"kept", padded, 0}, r.problems);
+}
+
 void check_attention(Rules r) {
   const auto& a = r.op.as<AttentionAttrs>();
   if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1,
@@ -240,7 +270,9 @@ void check_attention(Rules r) {
   if (!r.require(ranks && reals,
                  "A2", "q, k, v must be of rank 3 and of one type, f32, f16 or bf16"))
     return;
-  r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1],
+  const bool packed = !a.packed.empty();
+  if (packed && !check_packing(r, a)) return;
+  r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && (!packed || q.dims[1] == k.dims[1]),
             "A3", "batch or key counts differ");
   const auto q_width = as_int(q.dims[2]), k_width = as_int(k.dims[2]), v_width = as_int(v.dims[2]);
   const bool heads = a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0;
@@ -250,13 +282,13 @@ void check_attention(Rules r) {
   ExprRef width = r.graph.pool().integer(*v_width / a.kv_heads * a.heads);
   r.require(out.dims == Dims{q.dims[0], q.dims[1], width},
             "A5", "the result is not [B, Sq, heads * dv]");
-  const Dims extents = {q.dims[0], r.graph.pool().integer(a.heads), q.dims[1], k.dims[1]};
+  const Dims extents = attention_extents(r.graph, r.op);
   if (r.require(a.score && a.score->type == Scalar::f32, "A6", "the score is missing or not f32")) {
-    check_expr(r.graph, r.op, a.score, {"score", extents, 3, true}, r.problems);
+    check_expr(r.graph, r.op, a.score, {"score", extents, a.own_operands(), true}, r.problems);
   }
   if (a.visible &&
       r.require(a.visible->type == Scalar::boolean, "A6", "visible is not a condition")) {
-    check_expr(r.graph, r.op, a.visible, {"visible", extents, 3}, r.problems);
+    check_expr(r.graph, r.op, a.visible, {"visible", extents, a.own_operands()}, r.problems);
   }
   r.require(!a.causal || a.visible, "A7", "causal needs a visible that implies it");
   const bool windows = a.window_left || a.window_right;
@@ -297,6 +329,8 @@ void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems
       return check_rope(r);
     case OpKind::pointwise_norm:
       return check_pointwise_norm(r);
+    case OpKind::pack:
+      return check_pack(r);
     case OpKind::attention:
       return check_attention(r);
   }

@@ -86,6 +86,7 @@ struct KeyWriter {
     for (ExprRef e : list) key.push_back(reinterpret_cast<uintptr_t>(e));
   }
   void operator()(const char*, const ir::OptionalExpr& e) { (*this)("", e.expr); }
+  void operator()(const char*, const ir::OptionalDims& v) { (*this)("", v.dims); }
   void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
   void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
   void operator()(const char*, const std::optional<int64_t>& v) {

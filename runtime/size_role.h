@@ -17,13 +17,14 @@ enum class SizeRole : uint8_t {
   tokens = 3,    ///< tokens of all sequences: the rows of most products
   past = 4,      ///< tokens of a sequence that earlier runs left in a cache
   context = 5,   ///< tokens of a sequence that may be attended to, where no other size says how many
+  packed = 6,    ///< tokens that are left without padding: an op of the run counts them, and they are no more than `tokens`
 };
 
-inline constexpr int kSizeRoleCount = 6;
+inline constexpr int kSizeRoleCount = 7;
 
 /// The spelling of `.tfir`, of messages and of `inspect`.
 constexpr std::string_view to_string(SizeRole role) {
-  constexpr std::string_view kNames[kSizeRoleCount] = {"none", "batch", "length", "tokens", "past", "context"};
+  constexpr std::string_view kNames[kSizeRoleCount] = {"none", "batch", "length", "tokens", "past", "context", "packed"};
   return kNames[static_cast<int>(role)];
 }
 

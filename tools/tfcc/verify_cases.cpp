@@ -22,6 +22,7 @@ struct ExprVisitor {
     for (ir::ExprRef e : list) f(e);
   }
   void operator()(std::string_view name, const ir::OptionalExpr& e) { (*this)(name, e.expr); }
+  void operator()(std::string_view name, const ir::OptionalDims& v) { (*this)(name, v.dims); }
   template <class T>
   void operator()(std::string_view, const T&) {}
 };
@@ -131,7 +132,7 @@ class CaseMaker {
   Result<void> bind(const Size& size) {
     symbols_.clear();
     for (const ir::SizeSymbol& s : graph_.symbols) {
-      if (s.computed()) continue;
+      if (!s.read()) continue;
       const ir::SymbolRange range = graph_.pool().range(s.name);
       int64_t n = std::max(range.min, s.role == SizeRole::batch ? size.batch : size.length);
       symbols_[s.name] = range.max ? std::min(n, *range.max) : n;

@@ -24,6 +24,7 @@ struct AttributeKey {
     for (ExprRef e : list) words.push_back(reinterpret_cast<uintptr_t>(e));
   }
   void operator()(std::string_view, const ir::OptionalExpr& e) { (*this)("", e.expr); }
+  void operator()(std::string_view, const ir::OptionalDims& v) { (*this)("", v.dims); }
   void operator()(std::string_view, double v) { words.push_back(std::bit_cast<uint64_t>(v)); }
   void operator()(std::string_view, const std::optional<int64_t>& v) {
     words.push_back(v.has_value());
