@@ -61,7 +61,7 @@ struct Lengths {
 Lengths lengths_of(const Graph& graph, const TargetClass& target, const LowerOptions& options) {
   for (OpId o : graph.order()) {
     if (!target.cuda() || graph.op(o).kind != OpKind::attention) continue;
-    ExprRef queries = graph.value(graph.op(o).operands[0]).type.dims[1];
+    ExprRef queries = ir::attention_extents(graph, graph.op(o))[ir::kQuery];
     if (queries->kind != ir::ExprKind::symbol) continue;
     const std::optional<int64_t> most = graph.pool().range(queries->name).max;
     std::vector<int64_t> buckets = options.lengths.empty() ? std::vector<int64_t>{16, 32} : options.lengths;

@@ -68,6 +68,7 @@ void set(pb::Launch* to, const runtime::Launch& from) {
   set(to->mutable_flops(), from.flops);
   set(to->mutable_bytes(), from.bytes);
   to->set_why(from.why);
+  to->set_makes(from.makes);
 }
 
 void set(pb::Plan* to, const runtime::Plan& from) {
@@ -147,8 +148,9 @@ Result<void> set_interface(pb::Manifest& m, const ir::Graph& g, const LowerOptio
     x->set_name(s->name);
     x->set_max(range.max.value_or(0));
     x->set_role(static_cast<uint32_t>(s->role));
-    if (s->computed()) {
-      set(x->mutable_value(), size_program(s->formula, symbols));
+    if (!s->read()) {
+      set(x->mutable_value(), size_program(s->made() ? s->bound : s->formula, symbols));
+      x->set_made(s->made());
     } else {
       x->set_min(range.min);
       x->set_input(s->input);
@@ -241,15 +243,18 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
   return {};
 }
 
-bool has_maps(const std::vector<Lowered>& plans) {
+// What a reader must know of to run these plans.
+uint64_t features_of(const std::vector<Lowered>& plans) {
+  uint64_t features = 0;
   for (const Lowered& p : plans) {
     for (const runtime::Bucket& b : p.plan.buckets) {
       for (const runtime::Launch& l : b.launches) {
-        if (l.kernel && !l.kernel->maps.empty()) return true;
+        if (l.kernel && !l.kernel->maps.empty()) features |= runtime::kTensorMaps;
+        if (l.makes) features |= runtime::kMadeSizes;
       }
     }
   }
-  return false;
+  return features;
 }
 
 }  // namespace
@@ -274,7 +279,7 @@ Result<void> write_artifact(const std::string& path, const ir::Graph& graph, con
   }
   for (const pb::Weight& w : m.weights()) result.weight_bytes += w.size();
   const std::string bytes = m.SerializeAsString();
-  TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size())), has_maps(plans) ? runtime::kTensorMaps : 0));
+  TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size())), features_of(plans)));
   return {};
 }
 

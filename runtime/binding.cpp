@@ -243,6 +243,16 @@ Result<void> Binding::bind_caps(std::span<const int64_t> caps) {
   return bind_launches();
 }
 
+Result<void> Binding::bind_made(size_t first, size_t symbol, int64_t value) {
+  const int64_t bound = symbols_[symbol];
+  if (value < 0 || value > bound) return broken("size " + manifest_.symbols[symbol].name + " came out as " + std::to_string(value));
+  symbols_[symbol] = value;
+  Result<void> done;
+  for (size_t i = first; i < launch_count_ && done; ++i) done = bind_launch(*launches_[i].launch, launches_[i]);
+  symbols_[symbol] = bound;  // the shapes are still those bound
+  return done;
+}
+
 Result<void> Binding::bind_checks() {
   for (const auto* checks : {&manifest_.checks, &plan_.limits}) {
     for (const Check& c : *checks) {

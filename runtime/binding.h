@@ -78,6 +78,10 @@ class Binding {
   /// the checks of the model do not apply. Errors: shape.
   Result<void> bind_caps(std::span<const int64_t> caps);
 
+  /// Evaluates launches from `first` on with a size that a launch before them made, in place of its bound. Errors: shape; internal
+  /// if it is larger than its bound.
+  Result<void> bind_made(size_t first, size_t symbol, int64_t value);
+
   /// Forgets the symbols, so that the next bind_shapes() starts anew.
   void unbind() { bound_ = false; }
   bool has_launches() const { return launched_; }

@@ -103,8 +103,8 @@ Result<void> Executor::Impl::plain_ready(bool prepared) {
   return grow_arena(binding.arena_bytes(), prepared);
 }
 
-Result<void> Executor::Impl::prepare_products(Binding& of) {
-  for (BoundLaunch& l : of.launches()) {
+Result<void> Executor::Impl::prepare_products(Binding& of, size_t first) {
+  for (BoundLaunch& l : of.launches().subspan(first)) {
     if (!l.launch->gemm || l.skip) continue;
     auto handle = queue->prepare_gemm(l.gemm);
     if (!handle) {
@@ -242,10 +242,20 @@ Result<void> Executor::Impl::begin_run(void* stream) {
 }
 
 Result<void> Executor::Impl::issue_launches(void* stream, Binding& of) {
-  for (const BoundLaunch& l : of.launches()) {
-    if (!l.skip) TFCC_TRY_VOID(issue_launch(stream, of, l));
+  for (size_t i = 0; i < of.launches().size(); ++i) {
+    if (of.launches()[i].skip) continue;
+    TFCC_TRY_VOID(issue_launch(stream, of, of.launches()[i]));
+    TFCC_TRY_VOID(take_made_size(of, i));
   }
   return {};
+}
+
+// On a GPU the size stays there: kernels read it, and launches are for its bound.
+Result<void> Executor::Impl::take_made_size(Binding& of, size_t i) {
+  const uint32_t makes = of.launches()[i].launch->makes;
+  if (makes == 0 || !on_host()) return {};
+  TFCC_TRY_VOID(of.bind_made(i + 1, makes - 1, values[makes - 1]));
+  return prepare_products(of, i + 1);
 }
 
 Result<void> Executor::Impl::issue_launch(void* stream, const Binding& of, const BoundLaunch& l) {

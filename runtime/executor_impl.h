@@ -36,7 +36,8 @@ struct Executor::Impl {
   /// Chooses the captured launches for the sizes bound, or makes the plain ones ready.
   Result<void> make_ready(void* stream, bool prepared);
   Result<void> plain_ready(bool prepared);
-  Result<void> prepare_products(Binding& of);
+  /// From launch `first` on.
+  Result<void> prepare_products(Binding& of, size_t first = 0);
   Result<void> grow_arena(size_t bytes, bool prepared);
   Result<void> check_outputs() const;
   Result<void> own_memory();
@@ -46,6 +47,8 @@ struct Executor::Impl {
   Result<void> begin_run(void* stream);
   Result<void> issue_launches(void* stream, Binding& of);
   Result<void> issue_launch(void* stream, const Binding& of, const BoundLaunch& launch);
+  /// On the host: after launch `i` the sizes of those behind it follow from the size that it made, if it makes one.
+  Result<void> take_made_size(Binding& of, size_t i);
   Result<void> issue_kernel(void* stream, const Binding& of, const BoundLaunch& launch);
   Result<void> issue_gemm(void* stream, const Binding& of, const BoundLaunch& launch);
   Result<void> copy_inputs(void* stream);

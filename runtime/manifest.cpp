@@ -220,6 +220,7 @@ void field(const Field& f, Symbol& m, State& s) {
     case 8: return get(f, m.max_from, s);
     case 9: return get(f, m.typical, s);
     case 10: return get(f, m.role, s);
+    case 11: return get(f, m.made, s);
   }
 }
 
@@ -327,6 +328,7 @@ void field(const Field& f, Launch& m, State& s) {
     case 5: return get(f, m.flops, s);
     case 6: return get(f, m.bytes, s);
     case 7: return get(f, m.why, s);
+    case 8: return get(f, m.makes, s);
   }
 }
 

@@ -28,6 +28,7 @@ struct Symbol {
   std::string min_from = {}, max_from = {};        // options that set them
   int64_t typical = 0;
   SizeRole role = SizeRole::none;
+  bool made = false;
 
   bool derived() const { return !value.code.empty(); }
 };
@@ -127,6 +128,7 @@ struct Launch {
   SizeExpr flops;
   SizeExpr bytes;
   std::string why;                                 // how it was chosen, for `tfcc inspect --why`
+  uint32_t makes = 0;
 
   bool operator==(const Launch&) const = default;
 };

@@ -79,7 +79,8 @@ class Checker {
     size_t before = 0;
     for (const Symbol& s : m_.symbols) {
       if (!s.value.valid(before++)) return bad("symbol '" + s.name + "' has a broken value");
-      if (s.derived() && !is_product(s)) return bad("symbol '" + s.name + "' is not a product of different sizes of the inputs");
+      if (s.made && !s.derived()) return bad("symbol '" + s.name + "' is made by a launch and has no bound");
+      if (s.derived() && !s.made && !is_product(s)) return bad("symbol '" + s.name + "' is not a product of different sizes of the inputs");
       if (s.role != SizeRole::none && with_role(m_, s.role) != &s) return bad("two symbols have the role of '" + s.name + "'");
       if (s.min < 0 || s.max < 0 || s.typical < 0 || (s.max != 0 && s.max < s.min)) {
         return bad("symbol '" + s.name + "' has an empty range");
@@ -230,6 +231,8 @@ class Checker {
           return bad("launch '" + l.name + "' does nothing");
         if (!valid(l.flops) || !valid(l.bytes))
           return bad("launch '" + l.name + "' has broken sizes");
+        if (l.makes != 0 && (l.gemm || l.makes > m_.symbols.size() || !m_.symbols[l.makes - 1].made))
+          return bad("launch '" + l.name + "' makes no size");
         TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : gemm_launch(p, l));
       }
     }

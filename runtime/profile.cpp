@@ -21,10 +21,11 @@ Result<void> Executor::Impl::run_marked(std::vector<double>& ms) {
   TFCC_TRY_VOID(queue->close_gate(stream));
   auto issued = begin_run(stream);
   if (issued) issued = queue->mark(stream);
-  for (const BoundLaunch& l : binding.launches()) {
-    if (l.skip || !issued) continue;
-    issued = issue_launch(stream, binding, l);
+  for (size_t i = 0; i < binding.launches().size() && issued; ++i) {
+    if (binding.launches()[i].skip) continue;
+    issued = issue_launch(stream, binding, binding.launches()[i]);
     if (issued) issued = queue->mark(stream);
+    if (issued) issued = take_made_size(binding, i);
   }
   queue->open_gate();
   auto read = queue->marked(ms);

@@ -25,6 +25,7 @@ struct Description {
   ExprRef batch, queries, keys;
   std::optional<double> scale;                    // the score is a plain scale, which needs no functor
   ExprRef live = nullptr, rest = nullptr;         // conjuncts of visible over batch and key alone, and the others
+  bool packed = false;                            // rows are those that a pack left
   bool aligned = true;                            // rows of q, k, v and of the result begin at multiples of 16 bytes
 };
 
@@ -58,9 +59,10 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   const auto& attrs = op.as<ir::AttentionAttrs>();
   Description x;
   x.type = c.type(op.operands[0]).dtype;
-  x.batch = c.dims(op.operands[0])[0];
-  x.queries = c.dims(op.operands[0])[1];
-  x.keys = c.dims(op.operands[1])[1];
+  const auto extents = ir::attention_extents(c.graph, op);
+  x.batch = extents[ir::kBatch];
+  x.queries = extents[ir::kQuery];
+  x.keys = extents[ir::kKey];
   x.aligned = !c.callers.has(op.results[0]);
   const auto bytes = static_cast<int64_t>(size_of(x.type));
   for (size_t k = 0; k < 3; ++k) {
@@ -72,6 +74,7 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   }
   x.head = *c.known(c.dims(op.operands[0])[2]) / attrs.heads;
   x.v_head = *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
+  x.packed = !attrs.packed.empty();
   x.scale = plain_scale(attrs.score);
   split_visible(attrs, x);
   return x;
@@ -109,7 +112,7 @@ Tile choose(const EmitContext& c, const Description& x) {
 }
 
 std::string print(const EmitContext& c, const Description& x, const Tile& tile) {
-  return fmt::format("attention {} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}", tfcc::to_string(x.type), x.head, x.v_head,
+  return fmt::format("attention {}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}", tfcc::to_string(x.type), x.packed ? " of packed rows" : "", x.head, x.v_head,
                      x.scale ? "a plain scale" : "a score with a functor", x.rest ? ", a condition on queries and keys" : "", tile.block_m,
                      tile.block_n,
                      c.cuda() ? "as large as the shared memory of every GPU and the registers of functors allow, and no more rows than queries"
@@ -178,6 +181,10 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
   for (ExprRef size : {x.batch, x.queries, x.keys}) arguments.push_back(stub.size(size));
   arguments.insert(arguments.end(), functors.begin(), functors.end());
+  if (!attrs.packed.empty()) {
+    const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
+    arguments.push_back(fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6)));
+  }
   stub.call(std::move(arguments), {});
 
   LaunchSize size;

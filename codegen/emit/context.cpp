@@ -75,7 +75,7 @@ std::optional<RowSlice> row_slice(const Graph& g, ValueId v) {
     const ir::Op& reader = g.op(user);
     if (reader.kind != OpKind::attention && reader.kind != OpKind::rope) return std::nullopt;
     // Only as q, k or v, or as what is rotated: tables and what a score loads go through a plain pointer.
-    for (size_t i = reader.kind == OpKind::rope ? 1 : 3; i < reader.operands.size(); ++i) {
+    for (size_t i = reader.kind == OpKind::rope ? 1 : 3; i < reader.operands.size(); ++i) {  // packed: cu and others too
       if (reader.operands[i] == v) return std::nullopt;
     }
   }

@@ -24,6 +24,7 @@ Result<Emission> emit(const EmitContext& c, OpId o) {
     case OpKind::gelu: return emit_gelu(c, o);
     case OpKind::bias_gelu: return emit_bias_gelu(c, o);
     case OpKind::rope: return emit_rope(c, o);
+    case OpKind::pack: return emit_pack(c, o);
     case OpKind::attention: return emit_attention(c, o);
   }
   return c.unsupported(o, "no kernel");

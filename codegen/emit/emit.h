@@ -45,6 +45,7 @@ struct KernelLaunch {
   std::vector<PackedWeight> packed = {};
   std::vector<MatrixView> maps = {};
   std::vector<std::string> parts = {};  // what was fused into it, said beside the op
+  ExprRef makes = nullptr;           // the size that it writes for the launches after it
 };
 
 /// D = alpha A B + bias by the target's library.
@@ -96,6 +97,7 @@ Result<Emission> emit_pointwise_norm(const EmitContext& context, OpId op);
 Result<Emission> emit_gelu(const EmitContext& context, OpId op);
 Result<Emission> emit_bias_gelu(const EmitContext& context, OpId op);
 Result<Emission> emit_rope(const EmitContext& context, OpId op);
+Result<Emission> emit_pack(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
 /// The emitter of the op's kind. A constant, and what its readers read in place, has no launch.

@@ -186,6 +186,12 @@ std::string Stub::object(const std::string& functor) const {
 
 std::string Stub::late_size(ExprRef e) const { return fmt::format("[&] {{ return (idx)({}); }}", size(e)); }
 
+std::string Stub::address_of(ExprRef size) const {
+  const auto it = std::find(context_->symbols.begin(), context_->symbols.end(), size->name);
+  TFCC_CHECK(it != context_->symbols.end());
+  return fmt::format("(i64*)n + {}", it - context_->symbols.begin());
+}
+
 void Stub::call(std::vector<std::string> arguments, const std::vector<ExprRef>& rest) {
   if (cuda_) {
     for (ExprRef e : rest) arguments.push_back(size(e));

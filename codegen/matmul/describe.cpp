@@ -60,7 +60,8 @@ ExprRef beside(const Graph& g, const ir::Op& op, MatmulDesc& desc) {
 // The most rows of a product that has one for each token, or of a known number.
 std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
   if (auto n = ir::as_int(rows)) return n;
-  const ir::SizeSymbol* tokens = g.size_with(SizeRole::tokens);
+  const ir::SizeSymbol *tokens = g.size_with(SizeRole::tokens), *packed = g.size_with(SizeRole::packed);
+  if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
   if (!tokens || rows != (tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name))) return std::nullopt;
   return most_tokens ? std::optional(most_tokens) : g.pool().range(tokens->name).max;
 }

@@ -36,7 +36,8 @@ class Table {
     runtime::BucketTable table;
     for (const SizeSymbol* s : Sizes::told(graph_)) {
       runtime::SizeCaps caps;
-      if (s->role == SizeRole::batch && rows_of() != nullptr) caps.cap = most_rows();
+      if (s->made()) caps.cap = cap_of_bound(*s);
+      else if (s->role == SizeRole::batch && rows_of() != nullptr) caps.cap = most_rows();
       else caps.caps = caps_of(*s);
       table.sizes.push_back(std::move(caps));
     }
@@ -52,9 +53,18 @@ class Table {
       case SizeRole::past:
       case SizeRole::context: return steps(range, [](int64_t n) { return std::max<int64_t>(power_of_two(n), 16); });
       case SizeRole::batch:
+      case SizeRole::packed:
       case SizeRole::none: break;
     }
     return steps(range, [](int64_t n) { return n <= 16 ? n : eighth(n); });
+  }
+
+  // The bound of a size that an op makes, at the caps of the others.
+  runtime::SizeExpr cap_of_bound(const SizeSymbol& s) const {
+    Sizes sizes(graph_);
+    std::vector<std::string> values = sizes.names();                     // caps, then least values, which it needs none of
+    for (size_t i = 0, n = values.size(); i < n; ++i) values.push_back("the least " + values[i]);
+    return size_program(sizes.restate(s.bound), values);
   }
 
   // Those that the user named; what is longer is refused before a bucket is looked for.

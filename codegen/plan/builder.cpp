@@ -69,7 +69,8 @@ uint32_t PlanBuilder::buffer_of(const EmitContext& c, ValueId v) {
   } else {
     b.place = runtime::BufferClass::arena;  // the slot comes with place_buffers
   }
-  const uint32_t id = add_buffer(std::move(b), ir::mul(c.count(v), c.integer(static_cast<int64_t>(size_of(value.type.dtype)))));
+  ExprRef count = Sizes::at_bounds(c.graph, c.count(v));
+  const uint32_t id = add_buffer(std::move(b), ir::mul(count, c.integer(static_cast<int64_t>(size_of(value.type.dtype)))));
   buffer_of_value_[v.value] = id;
   return id;
 }
@@ -201,6 +202,7 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   std::vector<uint32_t> all = reads;
   all.insert(all.end(), writes.begin(), writes.end());
   out.bytes = encode(traffic(c, op.kind, all));
+  if (launch.makes) out.makes = static_cast<uint32_t>(std::find(symbols_.begin(), symbols_.end(), launch.makes->name) - symbols_.begin()) + 1;
   std::string key = out.name;
   add_launch(std::move(out), key, reads, writes);
 }

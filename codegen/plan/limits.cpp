@@ -31,7 +31,7 @@ bool fits_by_tokens(const Graph& graph, ExprRef count) {
 std::vector<ExprRef> largest_counts(const Graph& graph) {
   std::vector<ExprRef> counts;
   const auto add = [&](ir::ValueId v) {
-    ExprRef e = ir::element_count(graph.pool(), graph.value(v).type.dims);
+    ExprRef e = Sizes::at_bounds(graph, ir::element_count(graph.pool(), graph.value(v).type.dims));
     if (std::any_of(counts.begin(), counts.end(), [&](ExprRef have) { return ir::prove_le(e, have); })) return;
     std::erase_if(counts, [&](ExprRef have) { return ir::prove_le(have, e); });
     if (!ir::as_int(e)) counts.push_back(e);
@@ -64,7 +64,7 @@ std::vector<SizeLimit> cuda_limits(const Graph& graph) {
   }
   for (ir::OpId o : graph.order()) {
     if (graph.op(o).kind != ir::OpKind::attention) continue;
-    ExprRef batch = graph.value(graph.op(o).operands[0]).type.dims[0], most = pool.integer(65535);
+    ExprRef batch = ir::attention_extents(graph, graph.op(o))[ir::kBatch], most = pool.integer(65535);
     if (ir::prove_le(batch, most)) continue;
     limits.push_back({ir::sub(most, batch), fmt::format("{} must be at most 65535 on a GPU", ir::print(batch))});
     break;
@@ -76,7 +76,7 @@ JudgedShapes judged_shapes(const Graph& graph, const LowerOptions& options) {
   ExprPool& pool = graph.pool();
   JudgedShapes shapes;
   for (const ir::SizeSymbol& s : graph.symbols) {
-    if (s.computed()) continue;                    // buffers say what it is computed from
+    if (!s.read()) continue;                       // buffers say what it is computed from, or bounded by
     const bool rows = s.role == SizeRole::batch;
     const ir::SymbolRange r = pool.range(s.name);
     const int64_t usual = usual_size(pool, options, s), most = r.max.value_or(INT64_MAX);

@@ -54,7 +54,8 @@ std::string print(const runtime::Plan& plan) {
     for (const runtime::Check& c : b.limits) s += " " + c.message + ";";
     s += "\n";
     for (const runtime::Launch& l : b.launches) {
-      s += fmt::format("  {} = {}: {}\n", l.name, fmt::join(l.ops, "+"), l.kernel ? print(plan, *l.kernel) : print(*l.gemm));
+      s += fmt::format("  {} = {}: {}{}\n", l.name, fmt::join(l.ops, "+"), l.kernel ? print(plan, *l.kernel) : print(*l.gemm),
+                       l.makes ? fmt::format(" makes size {}", l.makes - 1) : "");
     }
   }
   if (!plan.no_bucket_table.empty()) s += fmt::format("no buckets of shapes: {}\n", plan.no_bucket_table);

@@ -141,6 +141,15 @@ std::vector<ExprRef> Sizes::factors(const ir::SizeSymbol& s) {
   return plain ? t.atoms : std::vector<ExprRef>{};
 }
 
+ExprRef Sizes::at_bounds(const ir::Graph& graph, ExprRef e) {
+  for (const ir::SizeSymbol& s : graph.symbols) {
+    if (!s.made()) continue;
+    ExprRef size = graph.pool().symbol(s.name);
+    e = ir::rewrite(e, [&](ExprRef n) { return n == size ? s.bound : nullptr; });
+  }
+  return e;
+}
+
 std::vector<const ir::SizeSymbol*> Sizes::told(const ir::Graph& graph) {
   std::vector<const ir::SizeSymbol*> out;
   for (const ir::SizeSymbol& s : graph.symbols) {

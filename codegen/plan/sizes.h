@@ -36,6 +36,8 @@ class Sizes {
   /// The program of a size that lives in pool().
   runtime::SizeExpr restated_program(ir::ExprRef e) const { return size_program(e, names_); }
 
+  /// e with the bound of each size that an op makes in its place: what the host knows, and what memory is planned for.
+  static ir::ExprRef at_bounds(const ir::Graph& graph, ir::ExprRef e);
   /// The symbols whose product this computed size is, where restate() uses it; empty for any other symbol.
   static std::vector<ir::ExprRef> factors(const ir::SizeSymbol& s);
   /// The symbols of a graph that the manifest has.

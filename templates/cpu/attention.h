@@ -142,55 +142,87 @@ TFCC_FN void attention_values(AttentionState<Spec>& s, int keys) {
   }
 }
 
+/// Where the rows of a sequence lie: all have as many, one sequence behind the other.
+struct PaddedRows {
+  static constexpr bool packed = false;
+  idx queries, keys;
+  TFCC_FN idx sequence(idx place) const { return place; }
+  TFCC_FN idx query_count(idx) const { return queries; }
+  TFCC_FN idx key_count(idx) const { return keys; }
+  TFCC_FN idx first_query(idx b) const { return b * queries; }
+  TFCC_FN idx first_key(idx b) const { return b * keys; }
+  TFCC_FN idx diagonal() const { return keys - queries; }
+  TFCC_FN idx position(idx, idx row) const { return row; }
+};
+/// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos` is where a row stood.
+struct PackedRows {
+  static constexpr bool packed = true;
+  const i32 *cu, *keys, *order, *pos;
+  TFCC_FN idx sequence(idx place) const { return order[place]; }
+  TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
+  TFCC_FN idx key_count(idx b) const { return keys[b]; }
+  TFCC_FN idx first_query(idx b) const { return cu[b]; }
+  TFCC_FN idx first_key(idx b) const { return cu[b]; }
+  TFCC_FN idx diagonal() const { return 0; }
+  TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
+};
+
 /// Spec: T, heads, kv_heads, head_dim, v_dim, q_stride, k_stride, v_stride, out_stride, block_m, block_n, causal,
-/// window_left, window_right (-1: none), scaled, score_scale.
-template <class Spec, class Score, class Visible, class Live>
+/// window_left, window_right (-1: none), scaled, score_scale. Work items are those of `queries` rows a sequence; where it has
+/// fewer, some are nothing.
+template <class Spec, class Score, class Visible, class Live, class Rows>
 TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q, const typename Spec::T* k,
-                       const typename Spec::T* v, [[maybe_unused]] idx batch, idx queries, idx keys,
-                       const Score& score, const Visible& visible, const Live& live, i64 begin, i64 end) {
+                       const typename Spec::T* v, [[maybe_unused]] idx batch, idx most_queries, [[maybe_unused]] idx most_keys,
+                       const Score& score, const Visible& visible, const Live& live, const Rows& place, i64 begin, i64 end) {
   using Tile = AttentionTile<Spec>;
   constexpr int m = Spec::block_m;
-  const idx blocks = (queries + m - 1) / m;
+  const idx blocks = (most_queries + m - 1) / m;
   AttentionState<Spec> s;
   for (i64 item = begin; item < end; ++item) {
     const idx i0 = item % blocks * m;
     const idx h = item / blocks % Spec::heads;
-    const idx b = item / blocks / Spec::heads;
+    const idx b = place.sequence(item / blocks / Spec::heads);
+    const idx queries = place.query_count(b), keys = place.key_count(b);
+    if (i0 >= queries) continue;
     const idx kv_head = h / (Spec::heads / Spec::kv_heads);
     const int rows = (int)imin(m, queries - i0);
     s.active = (rows + Tile::group - 1) / Tile::group * Tile::group;
-    const auto* from = q + (b * queries + i0) * Spec::q_stride + h * Tile::d;
+    const auto* from = q + (place.first_query(b) + i0) * Spec::q_stride + h * Tile::d;
     for (int c = 0; c < Tile::d; ++c) {
       for (int i = 0; i < m; ++i) s.q[c * m + i] = i < rows ? load(from, i * Spec::q_stride + c) : 0.0f;
     }
     for (int t = 0; t < Tile::dv * m; ++t) s.acc[t] = 0.0f;
     for (int i = 0; i < m; ++i) s.largest[i] = -kInf, s.sum[i] = 0.0f;
 
-    const idx diagonal = keys - queries;
+    const idx diagonal = place.diagonal();
     constexpr idx right = Spec::causal ? 0 : Spec::window_right, left = Spec::window_left;
-    const idx limit = right >= 0 ? imin(keys, i0 + rows + diagonal + right) : keys;
-    for (idx j = left >= 0 ? imax(0, i0 + diagonal - left) : 0; j < limit;) {
+    // Packing brings rows nearer to each other, so that a window of packed rows holds that of positions; rows behind the keys
+    // stand anywhere.
+    const bool in_order = !Rows::packed || i0 + rows <= keys;
+    const idx limit = right >= 0 && in_order ? imin(keys, i0 + rows + diagonal + right) : keys;
+    for (idx j = left >= 0 && in_order ? imax(0, i0 + diagonal - left) : 0; j < limit;) {
       int count = 0;
       for (; j < limit && count < Tile::block_n; ++j) {
         if (!live(b, j)) continue;
         s.key[count] = j;
-        s.k[count] = k + (b * keys + j) * Spec::k_stride + kv_head * Tile::d;
-        s.v[count] = v + (b * keys + j) * Spec::v_stride + kv_head * Tile::dv;
+        s.k[count] = k + (place.first_key(b) + j) * Spec::k_stride + kv_head * Tile::d;
+        s.v[count] = v + (place.first_key(b) + j) * Spec::v_stride + kv_head * Tile::dv;
         ++count;
       }
       if (count == 0) break;
       attention_products(s, count);
       for (int t = 0; t < count; ++t) {
-        const idx key = s.key[t];
+        const idx key = place.position(b, s.key[t]);
         f32* row = s.scores + t * m;
 #pragma clang loop vectorize(assume_safety)
         for (int i = 0; i < rows; ++i) {
           f32 x = row[i];
           if constexpr (Spec::scaled) x *= Spec::score_scale;
-          x = score(x, b, h, i0 + i, key);
-          bool shown = visible(b, h, i0 + i, key);
-          if constexpr (right >= 0) shown = shown && key <= i0 + i + diagonal + right;
-          if constexpr (left >= 0) shown = shown && key >= i0 + i + diagonal - left;
+          const idx query = place.position(b, i0 + i);
+          x = score(x, b, h, query, key);
+          bool shown = visible(b, h, query, key);
+          if constexpr (right >= 0) shown = shown && key <= query + diagonal + right;
+          if constexpr (left >= 0) shown = shown && key >= query + diagonal - left;
           row[i] = shown ? x : -kInf;
         }
         for (int i = rows; i < m; ++i) row[i] = -kInf;
@@ -198,10 +230,17 @@ TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T*
       attention_softmax(s, count);
       attention_values(s, count);
     }
-    auto* to = out + (b * queries + i0) * Spec::out_stride + h * Tile::dv;
+    auto* to = out + (place.first_query(b) + i0) * Spec::out_stride + h * Tile::dv;
     for (int i = 0; i < m; ++i) s.keep[i] = s.sum[i] == 0.0f ? 0.0f : 1.0f / s.sum[i];
     for (int i = 0; i < rows; ++i) {
       for (int c = 0; c < Tile::dv; ++c) store(to, i * Spec::out_stride + c, s.acc[c * m + i] * s.keep[i]);
     }
   }
+}
+
+template <class Spec, class Score, class Visible, class Live>
+TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q, const typename Spec::T* k,
+                       const typename Spec::T* v, idx batch, idx queries, idx keys, const Score& score,
+                       const Visible& visible, const Live& live, i64 begin, i64 end) {
+  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live, PaddedRows{queries, keys}, begin, end);
 }

@@ -4,6 +4,8 @@
 //
 // q [batch, queries, heads*head_dim], k [batch, keys, kv_heads*head_dim], v [batch, keys, kv_heads*v_dim], out like q
 // with v_dim; tokens are q_stride, k_stride, v_stride, out_stride elements apart.
+// With PackedRows the rows of a sequence are those that a pack left, sequences with most rows first; b, i and j are still those of
+// the padded tensors. Their grid is that of the padded queries.
 // A block owns block_m queries of one head of one sequence: grid {ceil(queries, block_m), heads, batch}. Key tiles
 // without a live key, past the causal limit or outside of the window, are neither read nor computed; dead keys are read as zeros.
 // Spec: T (f16, bf16, f32); heads, kv_heads, head_dim, v_dim, the four strides; block_m, block_n; aligned (the
@@ -15,15 +17,23 @@
 #include "cuda/attention_fma.cuh"
 #include "cuda/attention_mma.cuh"
 
-template <class Spec, class Score, class Visible, class Live>
+template <class Spec, class Score, class Visible, class Live, class Rows>
 TFCC_FN void attention(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
-                       const typename Spec::T* v, idx batch, idx queries, idx keys, const Score& score,
-                       const Visible& visible, const Live& live) {
-  if ((idx)blockIdx.z >= batch || (idx)blockIdx.x * Spec::block_m >= queries) return;
-  const AttentionBlock<Spec> block(queries, keys);
+                       const typename Spec::T* v, idx batch, idx, idx, const Score& score,
+                       const Visible& visible, const Live& live, const Rows& rows) {
+  if ((idx)blockIdx.z >= batch) return;
+  const AttentionBlock<Spec, Rows> block(rows);
+  if (block.first >= block.queries) return;
   if constexpr (AttentionShape<Spec>::tensor_cores) {
     attention_mma<Spec>(out, q, k, v, block, score, visible, live);
   } else {
     attention_fma<Spec>(out, q, k, v, block, score, visible, live);
   }
+}
+
+template <class Spec, class Score, class Visible, class Live>
+TFCC_FN void attention(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
+                       const typename Spec::T* v, idx batch, idx queries, idx keys, const Score& score,
+                       const Visible& visible, const Live& live) {
+  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live, PaddedRows{queries, keys});
 }

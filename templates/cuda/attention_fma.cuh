@@ -144,8 +144,8 @@ struct AttentionRows {
   }
 };
 
-template <class Spec, class Score, class Visible, class Live>
-TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, const AttentionBlock<Spec>& block,
+template <class Spec, class Block, class Score, class Visible, class Live>
+TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, const Block& block,
                            const Score& score, const Visible& visible, const Live& live) {
   using Shape = AttentionShape<Spec>;
   using Rows = AttentionRows<Spec>;
@@ -156,7 +156,7 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
   f32* const tile_v = tile_k + Shape::k_elements;
   f32* const tile_p = tile_v + Shape::v_elements;
 
-  const i64 first_key = (i64)block.b * block.keys;
+  const i64 first_key = block.rows.first_key(block.b);
   const f32* const head_k = k + first_key * Spec::k_stride + block.kv_head * Spec::head_dim;
   const f32* const head_v = v + first_key * Spec::v_stride + block.kv_head * Spec::v_dim;
   const auto copy_k = [&](idx tile, const KeyBits<block_n>& bits) {
@@ -168,7 +168,7 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
         tile_v, head_v + (i64)tile * block_n * Spec::v_stride, Spec::v_stride, bits);
   };
 
-  const i64 first_row = (i64)block.b * block.queries + block.first;
+  const i64 first_row = block.rows.first_query(block.b) + block.first;
   const int left = block.queries - block.first;
   copy_tile<typename Rows::QkRows, block_m, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::q_stride), threads>(
       tile_q, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride,

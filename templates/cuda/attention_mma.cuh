@@ -194,9 +194,9 @@ TFCC_FN void write_rows(typename Spec::T* out, const typename Spec::T* rows, int
   }
 }
 
-template <class Spec, class Score, class Visible, class Live>
+template <class Spec, class Block, class Score, class Visible, class Live>
 TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
-                           const typename Spec::T* v, const AttentionBlock<Spec>& block, const Score& score,
+                           const typename Spec::T* v, const Block& block, const Score& score,
                            const Visible& visible, const Live& live) {
   using T = typename Spec::T;
   using Shape = AttentionShape<Spec>;
@@ -207,7 +207,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
   T* const tiles_k = tile_q + Shape::q_elements;
   T* const tiles_v = tiles_k + 2 * Shape::k_elements;
 
-  const i64 first_key = (i64)block.b * block.keys;
+  const i64 first_key = block.rows.first_key(block.b);
   const T* const head_k = k + first_key * Spec::k_stride + block.kv_head * Spec::head_dim;
   const T* const head_v = v + first_key * Spec::v_stride + block.kv_head * Spec::v_dim;
   const auto copy_keys = [&](idx tile, int stage, const KeyBits<block_n>& bits) {
@@ -218,7 +218,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
         tiles_v + stage * Shape::v_elements, head_v + row * Spec::v_stride, Spec::v_stride, bits);
   };
 
-  const i64 first_row = (i64)block.b * block.queries + block.first;
+  const i64 first_row = block.rows.first_query(block.b) + block.first;
   const int left = block.queries - block.first;
   copy_tile<typename Warp::QkRows, block_m, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::q_stride), threads>(
       tile_q, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride,

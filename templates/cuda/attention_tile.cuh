@@ -145,22 +145,53 @@ TFCC_FN idx next_tile(idx tile, idx tiles, idx limit, idx b, const Live& live, K
   return tile;
 }
 
-/// What a block works on.
-template <class Spec>
+/// Where the rows of a sequence lie: all have as many, one sequence behind the other.
+struct PaddedRows {
+  static constexpr bool packed = false;
+  idx queries, keys;
+  TFCC_FN idx sequence(idx place) const { return place; }
+  TFCC_FN idx query_count(idx) const { return queries; }
+  TFCC_FN idx key_count(idx) const { return keys; }
+  TFCC_FN i64 first_query(idx b) const { return (i64)b * queries; }
+  TFCC_FN i64 first_key(idx b) const { return (i64)b * keys; }
+  TFCC_FN idx diagonal() const { return keys - queries; }
+  TFCC_FN idx position(idx, idx row) const { return row; }
+};
+/// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos` is where a row stood.
+struct PackedRows {
+  static constexpr bool packed = true;
+  const i32 *cu, *keys, *order, *pos;
+  TFCC_FN idx sequence(idx place) const { return order[place]; }
+  TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
+  TFCC_FN idx key_count(idx b) const { return keys[b]; }
+  TFCC_FN i64 first_query(idx b) const { return cu[b]; }
+  TFCC_FN i64 first_key(idx b) const { return cu[b]; }
+  TFCC_FN idx diagonal() const { return 0; }
+  TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
+};
+
+/// What a block works on. Rows are counted in their sequence; scores and conditions are told positions.
+template <class Spec, class Rows>
 struct AttentionBlock {
+  Rows rows;
   idx b, h, kv_head, first, queries, keys;
   idx limit;  // keys below it are seen by some query of the block
   idx first_tile, tiles;
   static constexpr int right = Spec::causal ? 0 : Spec::window_right, left = Spec::window_left;  // -1: no end
 
-  TFCC_FN AttentionBlock(idx queries_, idx keys_) : queries(queries_), keys(keys_) {
-    b = (idx)blockIdx.z;
+  TFCC_FN AttentionBlock(const Rows& rows_) : rows(rows_) {
+    b = rows.sequence((idx)blockIdx.z);
     h = (idx)blockIdx.y;
     kv_head = h / (Spec::heads / Spec::kv_heads);
     first = (idx)blockIdx.x * Spec::block_m;
+    queries = rows.query_count(b);
+    keys = rows.key_count(b);
+    // Packing brings rows nearer to each other, so that a window of packed rows holds that of positions; rows behind the keys stand
+    // anywhere.
+    const bool in_order = !Rows::packed || first + Spec::block_m <= keys;
     limit = keys;
-    if (right >= 0) limit = imax(0, imin(keys, imin(first + Spec::block_m, queries) + keys - queries + right));
-    first_tile = left < 0 ? 0 : imax(0, first + keys - queries - left) / Spec::block_n;
+    if (right >= 0 && in_order) limit = imax(0, imin(keys, imin(first + Spec::block_m, queries) + rows.diagonal() + right));
+    first_tile = left < 0 || !in_order ? 0 : imax(0, first + rows.diagonal() - left) / Spec::block_n;
     tiles = (limit + Spec::block_n - 1) / Spec::block_n;
   }
 
@@ -168,20 +199,22 @@ struct AttentionBlock {
   /// `bit` denies or that causality or a window hides.
   template <class Score, class Visible>
   TFCC_FN f32 masked(f32 s, idx i, idx j, bool bit, bool cut, const Score& score, const Visible& visible) const {
-    const idx row = imin(i, queries - 1), col = imin(j, keys - 1);
+    const idx row = rows.position(b, imin(i, queries - 1)), col = rows.position(b, imin(j, keys - 1));
     if constexpr (!Spec::scaled) s = score(s, b, h, row, col);
     if constexpr (!kSame<Visible, AllVisible>) s = visible(b, h, row, col) ? s : -kInf;
     if (cut) {
-      if (right >= 0) bit = bit && j <= i + keys - queries + right;
-      if (left >= 0) bit = bit && j >= i + keys - queries - left;
+      const idx to = Rows::packed ? row : i + rows.diagonal(), from = Rows::packed ? col : j;
+      if (right >= 0) bit = bit && from <= to + right;
+      if (left >= 0) bit = bit && from >= to - left;
       s = bit ? s : -kInf;
     }
     return s;
   }
-  /// Some key of the tile is hidden from some of the `rows` queries from `i` on, by `bits`, by causality or by a window.
+  /// Some key of the tile is hidden from some of the `count` queries from `i` on, by `bits`, by causality or by a window.
   template <class Bits>
-  TFCC_FN bool cuts(const Bits& bits, idx tile, idx i, int rows) const {
-    return !bits.all() || (right >= 0 && (tile + 1) * Spec::block_n - 1 > i + keys - queries + right) ||
-           (left >= 0 && tile * Spec::block_n < i + rows - 1 + keys - queries - left);
+  TFCC_FN bool cuts(const Bits& bits, idx tile, idx i, int count) const {
+    if (Rows::packed && (right >= 0 || left >= 0)) return true;
+    return !bits.all() || (right >= 0 && (tile + 1) * Spec::block_n - 1 > i + rows.diagonal() + right) ||
+           (left >= 0 && tile * Spec::block_n < i + count - 1 + rows.diagonal() - left);
   }
 };

@@ -64,6 +64,23 @@ Case make(const std::string& name, const Attention& a, std::vector<std::vector<i
           8e-4};
 }
 
+/// The same over rows that a pack left: gathered from x, attended to, and put back.
+Case make_packed(const std::string& name, const std::string& how, const std::string& operands = "", double live = 1) {
+  const std::string results = "i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]";
+  const std::string text =
+      "graph @packed(%x: f32[B,S,48], %mask: i64[B,S], %p: f32[S,S]) symbols(B = x.0 in 1.., S = x.1 in 1.., T <= (B*S) in 1.. as packed) {\n"
+      "  flag 0 \"a packed row lies outside\"\n"
+      "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {kept = (i,j) => j == 0, live = (i,j) => %mask[i,j] == 1} : " + results + "\n"
+      "  %h = pointwise(%x, %seq, %pos) {body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k] * 2.0} : f32[1,T,48]\n"
+      "  %q = pointwise(%h) {body = (i,j,k) => %h[i,j,k]} : f32[1,T,16]\n"
+      "  %k = pointwise(%h) {body = (i,j,k) => %h[i,j,k + 16]} : f32[1,T,16]\n"
+      "  %v = pointwise(%h) {body = (i,j,k) => %h[i,j,k + 32]} : f32[1,T,16]\n"
+      "  %a = attention(%q, %k, %v, %cu, %keys, %order, %pos" + operands + ") {heads = 2, key_padding = false, kv_heads = 2, packed = [B,S], " + how + "} : f32[1,T,16]\n"
+      "  %y = pointwise(%row, %a) {body = (i,j,k) => select(0 <= %row[i,j], %a[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,16]\n"
+      "  return y = %y, row = %row, cu = %cu, keys = %keys, order = %order\n}\n";
+  return {"attention_packed_" + name, text, {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {70, 2}}, {{"mask", {1 - live, 1}}, {"p", {-4, 4}}}, 3e-6, 8e-4};
+}
+
 }  // namespace
 
 std::vector<Case> attention_cases() {
@@ -148,6 +165,14 @@ std::vector<Case> attention_cases() {
   window.left = -1, window.causal = false, window.key_padding = false;
   window.visible = "%p[i,j] > 3.5", window.extra = ", %p";
   cases.push_back(make("rare_pairs", window, lengths(few)));
+
+  const std::string open = "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = none";
+  cases.push_back(make_packed("rows", open));
+  cases.push_back(make_packed("all_rows", open, "", 0));
+  cases.push_back(make_packed("rare_rows", open, "", 20));
+  cases.push_back(make_packed("score", "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0", ", %p"));
+  cases.push_back(make_packed("causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i"));
+  cases.push_back(make_packed("window", "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => i <= j + 5 and j <= i + 3, window_left = 5, window_right = 3"));
   return cases;
 }
 
