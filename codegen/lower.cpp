@@ -45,8 +45,9 @@ Forms forms_of(const Graph& graph, const TargetClass& target) {
   Graph any = few;
   legalise(any, target, 0);
   const auto differs = [&](OpId o) {
-    const auto arm = [&](int64_t most_tokens) { return choose(describe(few, o, most_tokens), target).arm; };
-    return few.op(o).kind == OpKind::matmul && arm(kFewRows) != arm(0);
+    if (few.op(o).kind != OpKind::matmul) return false;
+    const MatmulConfig of_few = choose(describe(few, o, kFewRows), target), of_any = choose(describe(few, o, 0), target);
+    return of_few.arm != of_any.arm || of_few.tile != of_any.tile;
   };
   const bool two = std::any_of(few.order().begin(), few.order().end(), differs);
   return {std::move(any), two ? std::optional(std::move(few)) : std::nullopt};

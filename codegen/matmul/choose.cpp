@@ -29,8 +29,14 @@ std::string no_panel(const MatmulDesc& x) {
 /// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
 /// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
 constexpr WgmmaTile kFewRowsTile = {64, 64, 8, 1};
+/// Rows that the run counts may be many: large tiles, and two blocks on a multiprocessor, one of which computes while the other begins or
+/// ends.
+constexpr WgmmaTile kCountedRowsTile = {128, 128, 3, 2};
 /// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to the library is faster.
 constexpr int64_t kLongestSum = 1024;
+
+bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewRows; }
+WgmmaTile wgmma_tile(const MatmulDesc& x) { return few_rows(x) ? kFewRowsTile : kCountedRowsTile; }
 
 /// Why warpgroups do not serve; empty if they do.
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
@@ -40,9 +46,9 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *n % 8 != 0 || *k % 8 != 0) return "n and k are no multiples of 8 known at compile time";
   if (*n < 64 || *k < 64) return "n or k is less than a tile";
-  if (!x.most_rows || *x.most_rows > kFewRows) return "the library is faster at many rows";
-  if (*k > kLongestSum) return "k is long, and the library splits it over blocks";
-  if (!target.has_wgmma || wgmma_shared_bytes(kFewRowsTile) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  if (!few_rows(x) && !x.made_rows) return "the library is faster at many rows";
+  if (few_rows(x) && *k > kLongestSum) return "k is long, and the library splits it over blocks";
+  if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tile(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
 }
 
@@ -81,10 +87,11 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
     const std::string why = no_wgmma(x, target);
     if (why.empty()) {
       c.arm = Arm::wgmma;
-      c.tile = kFewRowsTile;
+      c.tile = wgmma_tile(x);
       c.line = __LINE__;
-      c.reason = "the weight is asked for before the launches before it have ended, and the epilogue costs no launch";
-      c.rejected = {{Arm::library, "takes no epilogue but a bias, and waits for the launches before it"}};
+      c.reason = few_rows(x) ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
+                             : "it reads the number of rows where the run has counted them, and the epilogue costs no launch";
+      c.rejected = {{Arm::library, few_rows(x) ? "takes no epilogue but a bias, and waits for the launches before it" : "would compute as many rows as there are with padding"}};
       return c;
     }
     c.rejected = {{Arm::wgmma, why}};

@@ -96,6 +96,8 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens) {
     x.stride_a = pool.integer(0);
   }
   x.most_rows = largest_rows(g, x.m, most_tokens);
+  const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
+  x.made_rows = packed && x.m == pool.symbol(packed->name);
   ExprRef sum = ir::matmul_sum(pool, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
   if (!attrs.epilogue) {
     x.body = scaled;
@@ -112,9 +114,9 @@ std::string print(const MatmulDesc& x) {
   const auto matrix = [](ExprRef rows, ExprRef columns, bool transposed) {
     return transposed ? fmt::format("[{},{}]^T", ir::print(columns), ir::print(rows)) : fmt::format("[{},{}]", ir::print(rows), ir::print(columns));
   };
-  return fmt::format("{}{} {} x {}{} -> {}, epilogue {}", ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ", tfcc::to_string(x.a),
+  return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}", ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ", tfcc::to_string(x.a),
                      matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b), x.weight ? " of a weight" : "", tfcc::to_string(x.d),
-                     kEpilogueNames[static_cast<int>(x.epilogue)]);
+                     kEpilogueNames[static_cast<int>(x.epilogue)], x.made_rows ? ", rows that the run counts" : "");
 }
 
 std::vector<std::string> fused_parts(const MatmulDesc& x) {

@@ -29,6 +29,7 @@ struct MatmulDesc {
   bool trans_a = false, trans_b = false;           // stored [k, m], [n, k]
   bool weight = false;                             // B is a constant
   std::optional<int64_t> most_rows;                // of m in the bucket that is lowered
+  bool made_rows = false;                          // a launch of the run makes m: a library computes its bound
   double alpha = 1;
   Epilogue epilogue = Epilogue::none;
   /// beside or bias: the epilogue over index 0, the row of [m], and index 1, the column, with alpha in it; slots are operands.
@@ -57,6 +58,7 @@ inline constexpr int64_t kFewRows = 128;
 /// Of a block: rows and columns of the result, tiles of 64 of k that are under way at once; and blocks that share a multiprocessor.
 struct WgmmaTile {
   int block_m = 0, block_n = 0, stages = 0, resident = 1;
+  bool operator==(const WgmmaTile&) const = default;
 };
 
 struct MatmulConfig {

@@ -28,7 +28,7 @@ using nlohmann::json;
 struct Options {
   std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
-  bool passes_given = false;
+  bool passes_given = false, remove_padding = false;
   int threads = 0;
   SizeFlags sizes;
 };
@@ -76,7 +76,7 @@ void show(const frontend::ImportReport& import, const ir::Graph& graph, const st
   std::printf("imported %zu ONNX nodes, %zu of them shape and constant arithmetic that left no op (%zu such ops remain)\n", import.nodes,
               import.shape_nodes, import.shape_ops_left);
   for (const passes::PassReport& r : reports) {
-    const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 || r.pass.rfind("classify-", 0) == 0;
+    const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 || r.pass.rfind("classify-", 0) == 0 || r.pass.rfind("remove-", 0) == 0;
     if (!fusion || (r.rewrites == 0 && r.misses.empty())) continue;
     std::printf("  %-20s %4zu\n", r.pass.c_str(), r.rewrites);
     for (const passes::Miss& m : r.misses) std::printf("    not %s: %s\n", m.node.c_str(), m.reason.c_str());
@@ -88,7 +88,7 @@ void show(const frontend::ImportReport& import, const ir::Graph& graph, const st
 size_t count_strict_misses(const std::vector<passes::PassReport>& reports) {
   size_t n = 0;
   for (const passes::PassReport& r : reports) {
-    if (r.pass == "fuse-attention" || r.pass == "classify-mask" || r.pass.rfind("raise-", 0) == 0) n += r.misses.size();
+    if (r.pass == "remove-padding" || r.pass == "fuse-attention" || r.pass == "classify-mask" || r.pass.rfind("raise-", 0) == 0) n += r.misses.size();
   }
   return n;
 }
@@ -151,7 +151,8 @@ Result<void> compile_model(Options o) {
   if (!targets) return usage_error(targets.error().message);
   if (targets->empty()) return usage_error("--target names no target");
   TFCC_TRY_VOID(check_passes(split(o.passes)));
-  TFCC_TRY(const auto default_passes, default_passes_without(o.skip_passes));
+  TFCC_TRY(auto default_passes, default_passes_without(o.skip_passes));
+  if (o.remove_padding) default_passes.push_back("remove-padding");
 
   frontend::ImportReport import;
   TFCC_TRY(ir::Graph graph, load_graph(o.model, &import));
@@ -255,11 +256,12 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
   c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
+  c->add_flag("--remove-padding", o->remove_padding, "compute real tokens alone where attention proves which they are; outputs are 0 at padding")->excludes(passes);
   add_size_flags(*c, o->sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");
   c->add_option("--report", o->report, "write what was done as JSON");
-  c->add_flag("--strict", o->strict, "fail if an attention, norm or GELU was left unfused");
+  c->add_flag("--strict", o->strict, "fail if an attention, norm or GELU was left unfused, or padding was to be removed and was not");
   c->add_flag("--strip", o->strip, "leave IR, kernel sources and trace out of the file");
   add_threads(*c, o->threads, "threads that compile");
   c->add_option("--cache-dir", o->cache_dir, "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/padded_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tfcc::passes {
+namespace {
+
+constexpr int64_t kRow = 1;  // index of the token among those of a row's op, 0 is that of the sequence
+
+bool same_rows(const std::vector<ExprRef>& dims, const PaddedRows& rows) {
+  return dims.size() >= 2 && dims[0] == rows.batch && dims[1] == rows.length;
+}
+
+// A sum over tokens or a position found by one may depend on padding in ways that no row shows.
+bool counts_tokens(const Graph& g, ExprRef free) {
+  for (ValueId v : ir::loads_of(free)) {
+    const ir::Op* op = g.def(v);
+    if (!op || op->kind == OpKind::constant) continue;
+    if (op->kind != OpKind::pointwise) return true;
+    const Indices at = ir::indices_of(g, v);
+    if (counts_tokens(g, ir::element_of(g, v, at))) return true;
+  }
+  return false;
+}
+
+class Finder {
+ public:
+  Finder(const Graph& g, std::optional<PaddingKept>& kept) : g_(g), kept_(kept) {}
+
+  std::optional<PaddedRows> run() {
+    if (!find_attentions()) return std::nullopt;
+    for (OpId o : rows_.attentions) must_pack(g_.result(o));
+    find_sources();
+    for (uint32_t v : rows_.packed) note_readers(ValueId{v});
+    if (kept_) return std::nullopt;
+    return rows_;
+  }
+
+ private:
+  std::nullopt_t keep(OpId o, std::string reason) {
+    if (!kept_) kept_ = PaddingKept{o, std::move(reason)};
+    return std::nullopt;
+  }
+
+  // ---- attentions ----
+
+  bool find_attentions() {
+    for (OpId o : g_.order()) {
+      if (g_.op(o).kind != OpKind::attention || !g_.op(o).as<ir::AttentionAttrs>().key_padding) continue;
+      if (auto why = not_of_these_rows(o); !why.empty()) return keep(o, why), false;
+      rows_.attentions.push_back(o);
+    }
+    return !rows_.attentions.empty();
+  }
+
+  // Why an attention is not over the tokens of one padded batch, with one condition for all; the first says which.
+  std::string not_of_these_rows(OpId o) {
+    const ir::Op& op = g_.op(o);
+    const auto &q = g_.value(op.operands[0]).type.dims, &k = g_.value(op.operands[1]).type.dims;
+    if (q[1] != k[1]) return "queries and keys are different tokens";
+    const KeyCondition condition = key_condition(g_, o);
+    ExprRef s = g_.pool().index(kRow, q[1]);
+    ExprRef live = ir::substitute_indices(condition.keys, {nullptr, nullptr, nullptr, s});
+    if (rows_.attentions.empty()) {
+      if (counts_tokens(g_, live)) return "its keys are counted from other tokens, which may be queries although no keys";
+      rows_.batch = q[0];
+      rows_.length = q[1];
+      rows_.live = live;
+    } else if (live != rows_.live) {
+      return "another attention has another condition on keys";
+    }
+    ExprRef query = g_.pool().index(ir::kQuery, q[1]);
+    ExprRef self = condition.rest ? ir::substitute_indices(condition.rest, {nullptr, nullptr, nullptr, query}) : nullptr;
+    if (self && self->kind != ExprKind::btrue) return "a real token may not see itself";
+    return {};
+  }
+
+  bool attends(OpId o) const { return std::find(rows_.attentions.begin(), rows_.attentions.end(), o) != rows_.attentions.end(); }
+  bool is_packed(ValueId v) const { return rows_.packed.count(v.value) > 0; }
+
+  // ---- reads ----
+
+  bool at_own_rows(ExprRef load, const Indices& own) const { return load->args[0] == own[0] && load->args[1] == own[1]; }
+
+  // f of each load of v in the op's bodies, by operand slots.
+  template <class F>
+  bool all_loads(OpId o, ValueId v, F f) const {
+    ir::Op op = g_.op(o);
+    bool ok = true;
+    for (ExprRef* body : bodies_of(op)) {
+      ir::for_each_node(*body, [&](ExprRef n) {
+        if (n->kind == ExprKind::load && op.operands[static_cast<size_t>(n->value)] == v) ok = ok && f(n, *body);
+      });
+    }
+    return ok;
+  }
+
+  // Does the op compute rows of these tokens, each from v at the same row?
+  bool reads_rows(OpId o, ValueId v) const {
+    const ir::Op& op = g_.op(o);
+    if (!std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return same_rows(g_.value(r).type.dims, rows_); })) return false;
+    ir::Op copy = op;
+    const bool has_bodies = !bodies_of(copy).empty();
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const bool in_body = has_bodies && op.kind != OpKind::attention && i >= first_loaded(op);
+      if (op.operands[i] == v && !in_body && !is_row_operand(op, i)) return false;
+      if (op.operands[i] == v && !in_body && g_.value(v).type.rank() < 3) return false;  // its rows are sequences
+    }
+    if (op.kind == OpKind::attention && !attends(o)) return false;
+    const Indices own = ir::indices_of(g_, op.results[0]);
+    return all_loads(o, v, [&](ExprRef load, ExprRef) { return at_own_rows(load, own); });
+  }
+
+  static size_t first_loaded(const ir::Op& op) {
+    return op.kind == OpKind::matmul ? 2 : op.kind == OpKind::pointwise_norm ? 1 + op.as<ir::PointwiseNormAttrs>().has_beta : 0;
+  }
+
+  // One row of each sequence, at an index that follows from sizes and inputs.
+  bool reads_fixed_rows(OpId o, ValueId v) const {
+    if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
+    const Indices own = ir::indices_of(g_, g_.result(o));
+    return all_loads(o, v, [&](ExprRef load, ExprRef) {
+      if (own.empty() || load->args[0] != own[0]) return false;
+      bool other = false;
+      ir::for_each_node(load->args[1], [&](ExprRef n) {
+        const bool of_input = n->kind == ExprKind::load && !g_.def(g_.op(o).operands[static_cast<size_t>(n->value)]);
+        other |= (n->kind == ExprKind::index && n != own[0]) || (n->kind == ExprKind::load && !of_input);
+      });
+      return !other;
+    });
+  }
+
+  // Any rows, as a mean over real tokens does: what is computed with a row that is dropped does not depend on it.
+  bool reads_neutrally(OpId o, ValueId v) const {
+    if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
+    return all_loads(o, v, [&](ExprRef load, ExprRef body) { return !depends(at_dropped_row(o, body, load), v); });
+  }
+
+  // The body where the row of this load is dropped: where live(b, s) does not hold.
+  ExprRef at_dropped_row(OpId o, ExprRef body, ExprRef load) const {
+    const auto free_index = [&](size_t k) { return ir::free_expr(g_, o, load->args[k], {}); };
+    ExprRef dead = ir::substitute_indices(rows_.live, {free_index(0), free_index(1)});
+    ExprRef free = ir::free_expr(g_, o, body, {});
+    ExprRef subject = nullptr;                     // an integer that is 0 where dead holds not
+    if (dead->kind == ExprKind::bnot && dead->args[0]->kind == ExprKind::eq0) subject = dead->args[0]->args[0];
+    return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
+      if (n == dead) return g_.pool().boolean(false);
+      return n == subject ? g_.pool().integer(0) : nullptr;
+    });
+  }
+
+  // 0 * x is 0 here: what stands at a row that is dropped may be any number, but is one (docs/passes.md).
+  static bool depends(ExprRef e, ValueId v) {
+    if (loaded(e) == v) return true;
+    if (e->kind == ExprKind::fmul && std::any_of(e->args.begin(), e->args.end(), [](ExprRef a) { return ir::as_real(a) == 0.0; })) return false;
+    const auto below = [&](ExprRef a) { return depends(a, v); };
+    return std::any_of(e->args.begin(), e->args.end(), below) ||
+           std::any_of(e->terms.begin(), e->terms.end(), [&](const ir::Term& t) { return std::any_of(t.atoms.begin(), t.atoms.end(), below); });
+  }
+
+  bool read_from_outside(OpId o, ValueId v) const { return reads_fixed_rows(o, v) || reads_neutrally(o, v); }
+
+  // ---- the values ----
+
+  // What follows from attention is right at real tokens alone if only they are read: all of it is packed, or nothing.
+  void must_pack(ValueId v) {
+    if (!rows_.packed.insert(v.value).second) return;
+    for (OpId user : std::vector<OpId>(g_.value(v).users)) {
+      if (reads_rows(user, v)) {
+        for (ValueId r : g_.op(user).results) must_pack(r);
+      } else if (!read_from_outside(user, v)) {
+        keep(user, "it reads rows of other tokens, padding among them");
+      }
+    }
+  }
+
+  // What attention reads may be computed for real tokens too, where nobody else needs it elsewhere.
+  void find_sources() {
+    std::set<uint32_t> sources;
+    std::vector<ValueId> wanted;
+    for (uint32_t v : rows_.packed) wanted.push_back(ValueId{v});
+    while (!wanted.empty()) {
+      const ir::Op& op = *g_.def(wanted.back());
+      wanted.pop_back();
+      for (ValueId v : op.operands) {
+        if (!is_packed(v) && may_pack(v) && sources.insert(v.value).second) wanted.push_back(v);
+      }
+    }
+    rows_.packed.insert(sources.begin(), sources.end());
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (auto it = sources.begin(); it != sources.end();) {
+        if (stays(ValueId{*it})) { ++it; continue; }
+        rows_.packed.erase(*it);
+        it = sources.erase(it);
+        changed = true;
+      }
+    }
+  }
+
+  // Rows of these tokens, computed by an op on rows that depends on where it is.
+  bool may_pack(ValueId v) const {
+    const ir::Op* op = g_.def(v);
+    if (!op) return false;
+    if (!std::all_of(op->results.begin(), op->results.end(), [&](ValueId r) { return same_rows(g_.value(r).type.dims, rows_); })) return false;
+    ir::Op copy = *op;
+    const auto bodies = bodies_of(copy);
+    const auto uses_place = [](ExprRef* body) { return ir::uses_index(*body, 0) || ir::uses_index(*body, kRow); };
+    return is_row_operand(*op, 0) || std::any_of(bodies.begin(), bodies.end(), uses_place);
+  }
+
+  bool stays(ValueId v) const {
+    return std::all_of(g_.value(v).users.begin(), g_.value(v).users.end(), [&](OpId user) {
+      return (reads_rows(user, v) && std::all_of(g_.op(user).results.begin(), g_.op(user).results.end(), [&](ValueId r) { return is_packed(r); })) ||
+             read_from_outside(user, v);
+    });
+  }
+
+  void note_readers(ValueId v) {
+    for (OpId user : g_.value(v).users) {
+      if (reads_rows(user, v) && is_packed(g_.result(user))) continue;
+      const bool fixed = reads_fixed_rows(user, v);
+      rows_.readers.push_back({user, v, fixed ? OutsideRead::fixed : OutsideRead::neutral});
+      if (fixed) all_loads(user, v, [&](ExprRef load, ExprRef) { return keep_row(user, load->args[1]); });
+    }
+  }
+
+  bool keep_row(OpId reader, ExprRef at) {
+    ExprRef place = ir::free_expr(g_, reader, at, {});
+    ExprRef is_it = ir::eq(g_.pool().index(kRow, rows_.length), place);
+    rows_.kept = rows_.kept ? ir::logical_or(rows_.kept, is_it) : is_it;
+    return true;
+  }
+
+  const Graph& g_;
+  std::optional<PaddingKept>& kept_;
+  PaddedRows rows_;
+};
+
+}  // namespace
+
+std::vector<ExprRef*> bodies_of(ir::Op& op) {
+  switch (op.kind) {
+    case OpKind::pointwise: return {&op.as<ir::PointwiseAttrs>().body};
+    case OpKind::reduce: return {&op.as<ir::ReduceAttrs>().body};
+    case OpKind::pointwise_norm: return {&op.as<ir::PointwiseNormAttrs>().body};
+    case OpKind::matmul: {
+      auto& attrs = op.as<ir::MatmulAttrs>();
+      return attrs.epilogue ? std::vector<ExprRef*>{&attrs.epilogue} : std::vector<ExprRef*>{};
+    }
+    case OpKind::attention: {
+      auto& attrs = op.as<ir::AttentionAttrs>();
+      return attrs.visible ? std::vector<ExprRef*>{&attrs.score, &attrs.visible} : std::vector<ExprRef*>{&attrs.score};
+    }
+    default: return {};
+  }
+}
+
+bool is_row_operand(const ir::Op& op, size_t i) {
+  switch (op.kind) {
+    case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::gelu: case OpKind::bias_gelu: case OpKind::softmax: return i == 0;
+    case OpKind::matmul: return i == 0 && !op.as<ir::MatmulAttrs>().trans_a;
+    case OpKind::residual_norm: return i < 2;
+    case OpKind::rope: return i < 3;
+    case OpKind::attention: return i < 3;
+    default: return false;
+  }
+}
+
+KeyCondition key_condition(const Graph& g, OpId attention) {
+  KeyCondition c;
+  ExprRef visible = ir::free_expr(g, attention, g.op(attention).as<ir::AttentionAttrs>().visible, {});
+  const std::vector<ExprRef> conjuncts = visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
+  for (ExprRef e : conjuncts) {
+    const bool keys_alone = !ir::uses_index(e, ir::kHead) && !ir::uses_index(e, ir::kQuery);
+    ExprRef& part = keys_alone ? c.keys : c.rest;
+    part = part ? ir::logical_and(part, e) : e;
+  }
+  return c;
+}
+
+std::optional<PaddedRows> find_padded_rows(const Graph& g, std::optional<PaddingKept>& kept) { return Finder(g, kept).run(); }
+
+}  // namespace tfcc::passes

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// remove-padding: what attention over a padded batch and all that follows from it by rows is computed for real tokens alone.
+//   before: %h = pointwise_norm(@g, @b, %ids, ..) {body = (i,j,k) => @word[bounded(%ids[i,j], ..),k] + ..} : f32[B,S,64]
+//           %a = attention(%q, %k, %v, %mask) {key_padding = true, visible = (b,h,i,j) => 0 != %mask[b,j], ..} : f32[B,S,64]
+//           return last = %n
+//   after:  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {live = (i,j) => 0 != %mask[i,j]}
+//           %h = pointwise_norm(@g, @b, %ids, %seq, %pos, ..) {body = (i,j,k) => @word[bounded(%ids[%seq[j],%pos[j]], ..),k] + ..} : f32[1,T,64]
+//           %a = attention(%q, %k, %v, %cu, %keys, %order, %pos) {packed = [B,S], ..} : f32[1,T,64]
+//           return last, = 0 where a row is padding
+// Requires (passes/padded_rows.h): all attentions with padding are of the same tokens and have one condition on keys, which counts no
+// tokens; a real token sees itself; what follows from attention is read at its own row, at a row of each sequence that the inputs
+// name (that row is kept), by a sum that padding does not change, or as an output.
+#include <map>
+
+#include "passes/padded_rows.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+class Packer {
+ public:
+  Packer(Graph& g, const PaddedRows& rows) : g_(g), rows_(rows) {}
+
+  void run() {
+    add_pack();
+    for (OpId o : std::vector<OpId>(g_.order())) {
+      if (rows_.packed.count(g_.op(o).results.empty() ? UINT32_MAX : g_.result(o).value)) pack_op(o);
+    }
+    for (const PaddedRows::Reader& r : rows_.readers) rewrite_reader(r);
+    for (Graph::Output& output : g_.outputs) {
+      if (packed_.count(output.value.value)) output.value = unpacked(output.value);
+    }
+  }
+
+ private:
+  void add_pack() {
+    ExprPool& pool = g_.pool();
+    std::string name = "packed_tokens";
+    while (std::any_of(g_.symbols.begin(), g_.symbols.end(), [&](const ir::SizeSymbol& s) { return s.name == name; })) name += "_";
+    pool.set_range(name, {1, ir::kLargestSize});
+    total_ = pool.symbol(name);
+    ir::SizeSymbol symbol;
+    symbol.name = name;
+    symbol.role = SizeRole::packed;
+    symbol.bound = ir::mul(rows_.batch, rows_.length);
+    g_.symbols.push_back(symbol);
+    flag_ = static_cast<int64_t>(g_.flags.size());
+    g_.flags.push_back("a row without padding lies outside of its batch; report this model");
+    std::vector<ValueId> operands;
+    const auto free = ir::capture({rows_.kept, rows_.live}, operands);
+    const auto i32 = [](std::vector<ExprRef> dims) { return ir::Type{DType::i32, std::move(dims)}; };
+    ExprRef batch = rows_.batch;
+    const OpId pack = g_.add_op(OpKind::pack, operands, ir::PackAttrs{free[0], free[1]},
+                                {i32({batch, rows_.length}), i32({ir::add(batch, pool.integer(1))}), i32({batch}), i32({batch}), i32({total_}), i32({total_})},
+                                {"row", "cu", "keys", "order", "seq", "pos"});
+    for (size_t k = 0; k < 6; ++k) results_[k] = g_.result(pack, k);
+    ExprRef t = pool.index(1, total_);
+    seq_ = bounded_load(results_[4], {t}, batch);
+    pos_ = bounded_load(results_[5], {t}, rows_.length);
+  }
+
+  ExprRef bounded_load(ValueId v, Indices at, ExprRef extent) {
+    if (ir::is_int(extent, 1)) return g_.pool().integer(0);
+    return ir::bounded(ir::load_of(g_, v, std::move(at)), extent, flag_);
+  }
+
+  ir::Type packed_type(ValueId v) const {
+    ir::Type t = g_.value(v).type;
+    t.dims[0] = g_.pool().integer(1);
+    t.dims[1] = total_;
+    return t;
+  }
+
+  // A free expression over rows (b, s) of a padded tensor as one over packed rows, whose other indices are `own`.
+  ExprRef over_packed(ExprRef free, const Indices& own) {
+    Indices by = own;
+    by[0] = seq_;
+    by[1] = pos_;
+    return ir::rewrite(ir::substitute_indices(free, by), [&](ExprRef n) -> ExprRef {
+      const auto v = loaded(n);
+      const auto it = v ? packed_.find(v->value) : packed_.end();
+      if (it == packed_.end()) return nullptr;
+      if (n->args[0] != seq_ || n->args[1] != pos_) return nullptr;  // another row of a value that is padded too
+      Indices at = n->args;
+      at[0] = own[0];
+      at[1] = own[1];
+      return ir::load_of(g_, it->second, std::move(at));
+    });
+  }
+
+  // The value in packed rows: computed so, or gathered from the padded tensor (or from one that all sequences share).
+  ValueId packed_value(ValueId v) {
+    const auto it = packed_.find(v.value);
+    if (it != packed_.end()) return it->second;
+    const ir::Type type = packed_type(v);
+    const Indices own = ir::indices_of(g_.pool(), type.dims);
+    Indices at = own;
+    at[0] = ir::is_int(g_.value(v).type.dims[0], 1) ? g_.pool().integer(0) : seq_;
+    at[1] = pos_;
+    ir::Captured c = ir::capture(ir::load_of(g_, v, at));
+    const ValueId gathered = g_.add_pointwise(c.operands, c.body, type, g_.value(v).name + ".packed");
+    return packed_[v.value] = gathered;
+  }
+
+  void pack_op(OpId o) {
+    if (g_.op(o).kind == OpKind::attention) return pack_attention(o);
+    const ir::Op old = g_.op(o);
+    std::vector<ir::Type> types;
+    std::vector<std::string> names;
+    for (ValueId r : old.results) {
+      types.push_back(packed_type(r));
+      names.push_back(g_.value(r).name);
+    }
+    Indices own = ir::indices_of(g_.pool(), types[0].dims);
+    ir::Op op = old;
+    std::vector<ValueId> operands;
+    const std::vector<ExprRef*> bodies = bodies_of(op);
+    const size_t fixed = op.kind == OpKind::matmul ? 2 : op.kind == OpKind::pointwise_norm ? 1 + op.as<ir::PointwiseNormAttrs>().has_beta : bodies.empty() ? op.operands.size() : 0;
+    for (size_t i = 0; i < fixed; ++i) operands.push_back(is_row_operand(op, i) ? packed_value(op.operands[i]) : op.operands[i]);
+    std::vector<ExprRef> free;
+    for (ExprRef* body : bodies) free.push_back(over_packed(ir::free_expr(g_, o, *body, {}), own));
+    free = ir::capture(free, operands);
+    for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
+    const OpId made = g_.add_op(op.kind, operands, op.attrs, types, names, old.origin);
+    for (size_t k = 0; k < old.results.size(); ++k) packed_[old.results[k].value] = g_.result(made, k);
+  }
+
+  void pack_attention(OpId o) {
+    const ir::Op old = g_.op(o);
+    ir::AttentionAttrs attrs = old.as<ir::AttentionAttrs>();
+    std::vector<ValueId> operands;
+    for (size_t i = 0; i < 3; ++i) operands.push_back(packed_value(old.operands[i]));
+    for (size_t k : {1, 2, 3, 5}) operands.push_back(results_[k]);
+    const auto free = ir::capture({ir::free_expr(g_, o, attrs.score, {}), key_condition(g_, o).rest}, operands);
+    attrs.score = free[0];
+    attrs.visible = free[1];
+    attrs.key_padding = false;
+    attrs.packed = {rows_.batch, rows_.length};
+    const ValueId y = old.results[0];
+    packed_[y.value] = g_.add(OpKind::attention, operands, attrs, packed_type(y), g_.value(y).name, old.origin);
+  }
+
+  // The element of a packed value at a place in the padded tensor; 0 where its row was dropped, if it may be.
+  ExprRef padded_element(ValueId v, Indices at, bool there) {
+    ExprPool& pool = g_.pool();
+    ExprRef row = ir::load_of(g_, results_[0], {at[0], at[1]});
+    Indices to = at;
+    to[0] = pool.integer(0);
+    to[1] = ir::bounded(row, total_, flag_);
+    ExprRef element = ir::load_of(g_, packed_.at(v.value), to);
+    if (there) return element;
+    ExprRef none = ir::convert(pool.integer(0), element->type);
+    return ir::select(ir::le(pool.integer(0), row), element, none);
+  }
+
+  void rewrite_reader(const PaddedRows::Reader& r) {
+    ir::Op op = g_.op(r.op);
+    ExprRef& body = *bodies_of(op)[0];
+    ExprRef free = ir::rewrite(ir::free_expr(g_, r.op, body, {}), [&](ExprRef n) -> ExprRef {
+      if (loaded(n) != r.value) return nullptr;
+      return padded_element(r.value, n->args, r.read == OutsideRead::fixed);
+    });
+    std::vector<ValueId> operands;
+    body = ir::capture({free}, operands)[0];
+    g_.op(r.op).attrs = op.attrs;
+    g_.set_operands(r.op, operands);
+  }
+
+  ValueId unpacked(ValueId v) {
+    const auto it = unpacked_.find(v.value);
+    if (it != unpacked_.end()) return it->second;
+    const ir::Type type = g_.value(v).type;
+    ir::Captured c = ir::capture(padded_element(v, ir::indices_of(g_.pool(), type.dims), false));
+    return unpacked_[v.value] = g_.add_pointwise(c.operands, c.body, type, g_.value(v).name + ".padded");
+  }
+
+  Graph& g_;
+  const PaddedRows& rows_;
+  ExprRef total_ = nullptr, seq_ = nullptr, pos_ = nullptr;
+  int64_t flag_ = 0;
+  ValueId results_[6];
+  std::map<uint32_t, ValueId> packed_, unpacked_;  // by value of the padded graph
+};
+
+}  // namespace
+
+PassReport remove_padding(Graph& graph) {
+  PassReport report;
+  if (graph.size_with(SizeRole::packed)) return report;  // cost: packed before, its attentions know no padding
+  std::optional<PaddingKept> kept;
+  const auto rows = find_padded_rows(graph, kept);
+  if (kept) report.misses.push_back({label(graph, kept->node), kept->reason});
+  if (!rows) return report;
+  Packer(graph, *rows).run();
+  report.rewrites = rows->attentions.size();
+  return report;
+}
+
+}  // namespace tfcc::passes
