@@ -32,25 +32,38 @@ Result<void> check_sizes(const Graph& g) {
   return {};
 }
 
-// A plan may hold two forms of the graph: one for runs of any number of tokens, and one for few, where other arms execute products.
-// They share values, buffers and the arena: the first has the values of the other and more.
-struct Forms {
-  Graph any;
-  std::optional<Graph> few;
+// A form of the graph, for runs of at most so many tokens (0: any number), where other arms execute products than elsewhere.
+struct Form {
+  Graph graph;
+  int64_t most_tokens;
 };
 
-Forms forms_of(const Graph& graph, const TargetClass& target) {
-  Graph few = graph;
-  if (target.has_wgmma && few.size_with(SizeRole::tokens)) legalise(few, target, kFewRows);
-  Graph any = few;
-  legalise(any, target, 0);
-  const auto differs = [&](OpId o) {
-    if (few.op(o).kind != OpKind::matmul) return false;
-    const MatmulConfig of_few = choose(describe(few, o, kFewRows), target), of_any = choose(describe(few, o, 0), target);
-    return of_few.arm != of_any.arm || of_few.tile != of_any.tile;
-  };
-  const bool two = std::any_of(few.order().begin(), few.order().end(), differs);
-  return {std::move(any), two ? std::optional(std::move(few)) : std::nullopt};
+// How the products of a graph are executed.
+std::vector<std::pair<Arm, WgmmaTile>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
+  std::vector<std::pair<Arm, WgmmaTile>> all;
+  for (OpId o : graph.order()) {
+    if (graph.op(o).kind != OpKind::matmul) continue;
+    const MatmulConfig c = choose(describe(graph, o, most_tokens), target);
+    all.emplace_back(c.arm, c.tile);
+  }
+  return all;
+}
+
+// The forms share values, buffers and the arena: each is made of the one before it, by splitting more. So the last does by most
+// launches what the others do by fewer.
+std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
+  std::vector<int64_t> limits = {0};
+  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows, kLibraryRows};
+  else if (target.has_wgmma && graph.size_with(SizeRole::tokens)) limits = {kFewRows, 0};
+  std::vector<Form> forms;
+  for (int64_t limit : limits) {
+    Graph form = forms.empty() ? graph : forms.back().graph;
+    legalise(form, target, limit);
+    const bool same = !forms.empty() && choices(form, target, limit) == choices(form, target, forms.back().most_tokens);
+    if (!same) forms.push_back({std::move(form), limit});
+    else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
+  }
+  return forms;
 }
 
 // CUDA: the lengths up to which attention has a tile of its own, for the first whose queries are a size of the run; 0: any length.
@@ -110,20 +123,23 @@ Result<void> lower_bucket(PlanBuilder& plan, const EmitContext& context, bool fi
   return {};
 }
 
-Result<void> lower_forms(PlanBuilder& plan, const Forms& forms, const TargetClass& target, const LowerOptions& options) {
-  const Lengths lengths = lengths_of(forms.any, target, options);
-  const auto lower_form = [&](const Graph& graph, const Graph* other, int64_t most_tokens) -> Result<void> {
-    const CallerMemory callers(graph, other);
+Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms, const TargetClass& target, const LowerOptions& options) {
+  const Lengths lengths = lengths_of(forms.back().graph, target, options);
+  std::vector<const Graph*> graphs;
+  for (const Form& f : forms) graphs.push_back(&f.graph);
+  const CallerMemory callers(graphs);
+  std::vector<std::pair<int64_t, size_t>> places;  // most tokens of each bucket, any number last
+  for (size_t f = forms.size(); f-- > 0;) {
     for (int64_t longest : lengths.buckets) {
-      const EmitContext context{graph, target, callers, plan.symbols(), {most_tokens, lengths.size, longest}};
-      TFCC_TRY_VOID(lower_bucket(plan, context, most_tokens == 0));
+      const EmitContext context{forms[f].graph, target, callers, plan.symbols(), {forms[f].most_tokens, lengths.size, longest}};
+      places.emplace_back(forms[f].most_tokens ? forms[f].most_tokens : INT64_MAX, places.size());
+      TFCC_TRY_VOID(lower_bucket(plan, context, f + 1 == forms.size()));
     }
-    return {};
-  };
-  if (!forms.few) return lower_form(forms.any, nullptr, 0);
-  TFCC_TRY_VOID(lower_form(forms.any, &*forms.few, 0));
-  TFCC_TRY_VOID(lower_form(*forms.few, &forms.any, kFewRows));
-  plan.move_to_front(lengths.buckets.size());
+  }
+  std::stable_sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<size_t> order;
+  for (const auto& [most, place] : places) order.push_back(place);
+  plan.order_buckets(order);
   return {};
 }
 
@@ -131,12 +147,12 @@ Result<void> lower_forms(PlanBuilder& plan, const Forms& forms, const TargetClas
 
 Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
-  const Forms forms = forms_of(graph, target);
+  const std::vector<Form> forms = forms_of(graph, target);
   PlanBuilder plan(target, graph, weights, options.precision);
   TFCC_TRY_VOID(lower_forms(plan, forms, target, options));
   plan.place_buffers(judged_shapes(graph, options));
   if (!target.cuda()) return plan.finish();
-  for (const SizeLimit& l : cuda_limits(forms.any)) plan.limit({plan.encode(l.at_least_zero), false, l.message});
+  for (const SizeLimit& l : cuda_limits(forms.back().graph)) plan.limit({plan.encode(l.at_least_zero), false, l.message});
   const size_t sizes = plan.symbols().size();
   plan.add_bind(sizes + graph.inputs().size() + graph.outputs.size());
   if (sizes > runtime::kMaxBucketSizes) plan.no_buckets(fmt::format("the inputs have more than {} sizes", runtime::kMaxBucketSizes));

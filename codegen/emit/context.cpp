@@ -16,11 +16,11 @@ bool written_in_place(const Graph& g, ValueId v) {
 
 }  // namespace
 
-CallerMemory::CallerMemory(const Graph& graph, const Graph* other) : inputs_(graph.inputs()) {
-  for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    const ValueId v = graph.outputs[i].value;
-    // The same in both forms: where one of them has a product, the value must not be the caller's.
-    const bool in_place = written_in_place(graph, v) && (other == nullptr || (other->outputs[i].value == v && written_in_place(*other, v)));
+CallerMemory::CallerMemory(const std::vector<const Graph*>& forms) : inputs_(forms[0]->inputs()) {
+  for (size_t i = 0; i < forms[0]->outputs.size(); ++i) {
+    const ValueId v = forms[0]->outputs[i].value;
+    // Where one form has a product, the value must not be the caller's.
+    const bool in_place = std::all_of(forms.begin(), forms.end(), [&](const Graph* g) { return g->outputs[i].value == v && written_in_place(*g, v); });
     outputs_.push_back(in_place ? std::optional(v) : std::nullopt);
   }
 }

@@ -28,8 +28,8 @@ inline bool is_real_product(const Graph& graph, const ir::Op& op) {
 /// Which values lie in memory of the caller, who may have misaligned it: graph inputs, and outputs that are written in place.
 class CallerMemory {
  public:
-  /// Where a plan has two forms of a graph, `other` is the other one: a value lies in the same memory in both.
-  explicit CallerMemory(const Graph& graph, const Graph* other = nullptr);
+  /// Of all forms of a graph that a plan has: a value lies in the same memory in each.
+  explicit CallerMemory(const std::vector<const Graph*>& forms);
   /// The graph input that v is.
   std::optional<size_t> input_of(ValueId v) const;
   /// The graph output that v is written to in place, if it is: its op is a kernel, and no product reads it.

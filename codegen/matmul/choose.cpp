@@ -29,14 +29,19 @@ std::string no_panel(const MatmulDesc& x) {
 /// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
 /// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
 constexpr WgmmaTile kFewRowsTile = {64, 64, 8, 1};
-/// Rows that the run counts may be many: large tiles, and two blocks on a multiprocessor, one of which computes while the other begins or
-/// ends.
-constexpr WgmmaTile kCountedRowsTile = {128, 128, 3, 2};
+/// Rows that the run counts, by the most there may be: two blocks on a multiprocessor, one of which computes while the other begins or
+/// ends, and smaller tiles where large ones are too few. Of six tiles the fastest in BERT-base (docs/performance.md).
+constexpr WgmmaTile kCountedRowsTile = {128, 128, 3, 2}, kSomeCountedRowsTile = {128, 64, 4, 2};
 /// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to the library is faster.
 constexpr int64_t kLongestSum = 1024;
 
 bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewRows; }
-WgmmaTile wgmma_tile(const MatmulDesc& x) { return few_rows(x) ? kFewRowsTile : kCountedRowsTile; }
+/// The library is so much faster at these that it may compute padding too.
+bool counts_too_few(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kLibraryRows; }
+WgmmaTile wgmma_tile(const MatmulDesc& x) {
+  if (few_rows(x)) return kFewRowsTile;
+  return x.most_rows && *x.most_rows <= kSomeRows ? kSomeCountedRowsTile : kCountedRowsTile;
+}
 
 /// Why warpgroups do not serve; empty if they do.
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
@@ -47,6 +52,7 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (!n || !k || *n % 8 != 0 || *k % 8 != 0) return "n and k are no multiples of 8 known at compile time";
   if (*n < 64 || *k < 64) return "n or k is less than a tile";
   if (!few_rows(x) && !x.made_rows) return "the library is faster at many rows";
+  if (!few_rows(x) && counts_too_few(x)) return "the library is faster at so few rows, padding and all";
   if (few_rows(x) && *k > kLongestSum) return "k is long, and the library splits it over blocks";
   if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tile(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";

@@ -54,6 +54,8 @@ inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer", 
 
 /// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks for weights early, is for them.
 inline constexpr int64_t kFewRows = 128;
+/// Where the run counts the rows: up to so many a library computes all that there may be, and up to so many tiles are smaller.
+inline constexpr int64_t kLibraryRows = 1024, kSomeRows = 4096;
 
 /// Of a block: rows and columns of the result, tiles of 64 of k that are under way at once; and blocks that share a multiprocessor.
 struct WgmmaTile {

@@ -110,9 +110,10 @@ void PlanBuilder::begin_bucket(runtime::Bucket bucket, bool first_form) {
   first_form_ = first_form;
 }
 
-void PlanBuilder::move_to_front(size_t count) {
-  auto& buckets = out_.plan.buckets;
-  std::rotate(buckets.begin(), buckets.end() - static_cast<long>(count), buckets.end());
+void PlanBuilder::order_buckets(const std::vector<size_t>& order) {
+  std::vector<runtime::Bucket> ordered;
+  for (size_t i : order) ordered.push_back(std::move(out_.plan.buckets[i]));
+  out_.plan.buckets = std::move(ordered);
 }
 
 int PlanBuilder::place_of(const std::string& value) const {

@@ -32,8 +32,8 @@ class PlanBuilder {
   void add_output(const EmitContext& context, size_t output);
   /// Where the first form launches what computes this value; -1: nowhere.
   int place_of(const std::string& value) const;
-  /// Puts the last `count` buckets first: the first bucket whose limits hold is used.
-  void move_to_front(size_t count);
+  /// Puts the buckets into this order, given by their present places: the first whose limits hold is used.
+  void order_buckets(const std::vector<size_t>& order);
 
   /// A size as a program of the runtime.
   runtime::SizeExpr encode(ExprRef e);

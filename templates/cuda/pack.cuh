@@ -13,12 +13,21 @@ struct NoneKept { TFCC_FN bool operator()(idx, idx) const { return false; } };
 /// The live rows of 32 places of a sequence, and those that are kept though not live, as bits.
 struct PackedBits { u32 live, kept; };
 
+/// Chunks of 32 places whose elements are read at once: what follows needs all of them, and a read takes longer than all else.
+constexpr int kAtOnce = 8;
+
+/// Those of place s, s + 32, ... of a sequence, s being the lane's.
 template <class Spec, class Live, class Kept>
-TFCC_FN PackedBits packed_bits(idx b, idx s, idx length, const Live& live, const Kept& kept) {
-  const bool inside = s < length, lives = inside && live(b, s);
-  PackedBits bits{__ballot_sync(kAllLanes, lives), 0};
-  if constexpr (Spec::keeps) bits.kept = __ballot_sync(kAllLanes, inside && !lives && kept(b, s));
-  return bits;
+TFCC_FN void packed_bits(PackedBits (&bits)[kAtOnce], idx b, idx s, idx length, const Live& live, const Kept& kept) {
+  bool lives[kAtOnce];
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) lives[k] = s + k * kWarp < length && live(b, s + k * kWarp);
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) {
+    const idx at = s + k * kWarp;
+    bits[k] = {__ballot_sync(kAllLanes, lives[k]), 0};
+    if constexpr (Spec::keeps) bits[k].kept = __ballot_sync(kAllLanes, at < length && !lives[k] && kept(b, at));
+  }
 }
 
 template <class Spec, class Live, class Kept>
@@ -30,10 +39,14 @@ TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, 
   const u32 before = (1u << lane) - 1;
   for (idx b = warp; b < batch; b += warps) {
     int lives = 0, stays = 0;
-    for (idx s = lane; s - lane < length; s += kWarp) {
-      const PackedBits bits = packed_bits<Spec>(b, s, length, live, kept);
-      lives += __popc(bits.live);
-      stays += __popc(bits.kept);
+    for (idx first = 0; first < length; first += kAtOnce * kWarp) {
+      PackedBits bits[kAtOnce];
+      packed_bits<Spec>(bits, b, first + lane, length, live, kept);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        lives += __popc(bits[k].live);
+        stays += __popc(bits[k].kept);
+      }
     }
     if (lane == 0) {
       keys[b] = lives;
@@ -61,17 +74,22 @@ TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, 
   __syncthreads();
   for (idx b = warp; b < batch; b += warps) {
     i32 next_live = cu[b], next_kept = cu[b] + keys[b];
-    for (idx s = lane; s - lane < length; s += kWarp) {
-      const PackedBits bits = packed_bits<Spec>(b, s, length, live, kept);
-      const bool lives = bits.live >> lane & 1, stays = bits.kept >> lane & 1;
-      const i32 at = lives ? next_live + __popc(bits.live & before) : stays ? next_kept + __popc(bits.kept & before) : -1;
-      if (s < length) row[b * length + s] = at;
-      if (at >= 0) {
-        seq[at] = b;
-        pos[at] = s;
+    for (idx first = 0; first < length; first += kAtOnce * kWarp) {
+      PackedBits bits[kAtOnce];
+      packed_bits<Spec>(bits, b, first + lane, length, live, kept);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const idx s = first + k * kWarp + lane;
+        const bool lives = bits[k].live >> lane & 1, stays = bits[k].kept >> lane & 1;
+        const i32 at = lives ? next_live + __popc(bits[k].live & before) : stays ? next_kept + __popc(bits[k].kept & before) : -1;
+        if (s < length) row[b * length + s] = at;
+        if (at >= 0) {
+          seq[at] = b;
+          pos[at] = s;
+        }
+        next_live += __popc(bits[k].live);
+        next_kept += __popc(bits[k].kept);
       }
-      next_live += __popc(bits.live);
-      next_kept += __popc(bits.kept);
     }
   }
   for (idx b = threadIdx.x; b < batch; b += Spec::threads) {  // its place is the number of sequences before it
