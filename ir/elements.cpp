@@ -131,18 +131,41 @@ namespace {
 // The expressions among attributes that load operands.
 struct BodyCollector {
   std::vector<ExprRef*>& out;
-  void operator()(const char*, ExprRef& e) { out.push_back(&e); }
-  void operator()(const char*, OptionalExpr& e) { out.push_back(&e.expr); }
+  void operator()(const char*, ExprRef& e) { if (e) out.push_back(&e); }
+  void operator()(const char*, OptionalExpr& e) { (*this)("", e.expr); }
   template <class T> void operator()(const char*, T&) {}
 };
 
-size_t first_loaded(const Op& op) {
-  if (op.kind == OpKind::attention) return op.as<AttentionAttrs>().own_operands();
-  if (op.kind == OpKind::matmul) return 2;
-  return op.kind == OpKind::pointwise_norm ? 1 + op.as<PointwiseNormAttrs>().has_beta : 0;
+}  // namespace
+
+std::vector<ExprRef*> expressions_of(Op& op) {
+  std::vector<ExprRef*> found;
+  std::visit([&](auto& attrs) { attrs.visit(BodyCollector{found}); }, op.attrs);
+  return found;
 }
 
-}  // namespace
+size_t first_loaded(const Op& op) {
+  switch (op.kind) {
+    case OpKind::pointwise: case OpKind::reduce: case OpKind::pack: return 0;
+    case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
+    case OpKind::matmul: return 2;
+    case OpKind::pointwise_norm: return 1 + op.as<PointwiseNormAttrs>().has_beta;
+    default: return op.operands.size();
+  }
+}
+
+ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed, std::vector<ExprRef> indices, int64_t flag) {
+  ExprPool& pool = graph.pool();
+  ExprRef at = load_of(graph, row, {indices[0], indices[1]});
+  indices[0] = pool.integer(0);
+  indices[1] = bounded(at, graph.value(packed).type.dims[1], flag);
+  ExprRef element = load_of(graph, packed, std::move(indices));
+  // A select, which loads nothing where there is no row: of conditions too, in numbers, for `and` is not lazy.
+  const bool condition = element->type == Scalar::boolean;
+  if (condition) element = convert(element, Scalar::f32);
+  ExprRef found = select(le(pool.integer(0), at), element, convert(pool.integer(0), element->type));
+  return condition ? convert(found, Scalar::boolean) : found;
+}
 
 void merge_operands(Graph& graph, OpId o) {
   const std::vector<ValueId> old = graph.op(o).operands;
@@ -150,11 +173,10 @@ void merge_operands(Graph& graph, OpId o) {
   std::vector<ValueId> loaded(old.begin() + first, old.end());
   std::sort(loaded.begin(), loaded.end(), [](ValueId a, ValueId b) { return a.value < b.value; });
   if (std::adjacent_find(loaded.begin(), loaded.end()) == loaded.end()) return;
-  std::vector<ExprRef*> bodies;
-  std::visit([&](auto& attrs) { attrs.visit(BodyCollector{bodies}); }, graph.op(o).attrs);
+  const std::vector<ExprRef*> bodies = expressions_of(graph.op(o));
   if (bodies.empty()) return;
   std::vector<ExprRef> free;
-  for (ExprRef* e : bodies) free.push_back(*e ? free_expr(graph, o, *e, {}) : nullptr);
+  for (ExprRef* e : bodies) free.push_back(free_expr(graph, o, *e, {}));
   std::vector<ValueId> operands(old.begin(), old.begin() + first);
   free = capture(free, operands);
   for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];

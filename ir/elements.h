@@ -50,6 +50,11 @@ Captured capture(ExprRef free);
 /// The same for several expressions over one operand list; `operands` may hold leading operands that are not for loads.
 std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<ValueId>& operands);
 
+/// The expressions of an op that load operands (a body, an epilogue, a score), those that it has.
+std::vector<ExprRef*> expressions_of(Op& op);
+/// The first operand that these load: those before it are the op's own.
+size_t first_loaded(const Op& op);
+
 /// Of an op whose expressions load operands: a value that is listed twice (two became equal) is listed once.
 void merge_operands(Graph& graph, OpId o);
 
@@ -70,6 +75,10 @@ ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices, const 
 /// Groups of equal product are matched first, so that only real merges and splits make divisions.
 std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>& indices,
                                      const std::vector<ExprRef>& to, const std::vector<ExprRef>& from);
+
+/// The element at [b,s,..] of what a packed tensor [1,T,..] is without packing: that of row `row[b,s]`, or 0 where a pack left none.
+/// `row` is the first result of the pack. `flag` says that a row lies outside of its tensor.
+ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed, std::vector<ExprRef> indices, int64_t flag);
 
 /// Extents of the indices of an attention (AttentionIndex): batch, heads, queries, keys.
 std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op);

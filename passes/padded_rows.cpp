@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "passes/row_origins.h"
+#include "passes/row_ops.h"
+
 namespace tfcc::passes {
 namespace {
 
@@ -32,6 +35,9 @@ class Finder {
 
   std::optional<PaddedRows> run() {
     if (!find_attentions()) return std::nullopt;
+    for (ExprRef size : {rows_.batch, rows_.length}) {
+      if (!ir::prove_ge0(ir::sub(size, g_.pool().integer(1)))) return keep(rows_.attentions[0], fmt::format("its batch may have no token: {} may be 0", ir::print(size)));
+    }
     for (OpId o : rows_.attentions) must_pack(g_.result(o));
     find_sources();
     for (uint32_t v : rows_.packed) note_readers(ValueId{v});
@@ -60,8 +66,11 @@ class Finder {
   std::string not_of_these_rows(OpId o) {
     const ir::Op& op = g_.op(o);
     const auto &q = g_.value(op.operands[0]).type.dims, &k = g_.value(op.operands[1]).type.dims;
-    if (q[1] != k[1]) return "queries and keys are different tokens";
+    for (size_t i : {1, 2}) {
+      if (q[1] != k[1] || !origins_.are_same_tokens(op.operands[0], op.operands[i])) return "queries and keys are different tokens";
+    }
     const KeyCondition condition = key_condition(g_, o);
+    if (!condition.keys) return "its condition on keys is not one of padding";
     ExprRef s = g_.pool().index(kRow, q[1]);
     ExprRef live = ir::substitute_indices(condition.keys, {nullptr, nullptr, nullptr, s});
     if (rows_.attentions.empty()) {
@@ -69,6 +78,8 @@ class Finder {
       rows_.batch = q[0];
       rows_.length = q[1];
       rows_.live = live;
+    } else if (q[0] != rows_.batch || q[1] != rows_.length) {
+      return "another attention has another batch";
     } else if (live != rows_.live) {
       return "another attention has another condition on keys";
     }
@@ -83,14 +94,12 @@ class Finder {
 
   // ---- reads ----
 
-  bool at_own_rows(ExprRef load, const Indices& own) const { return load->args[0] == own[0] && load->args[1] == own[1]; }
-
   // f of each load of v in the op's bodies, by operand slots.
   template <class F>
   bool all_loads(OpId o, ValueId v, F f) const {
     ir::Op op = g_.op(o);
     bool ok = true;
-    for (ExprRef* body : bodies_of(op)) {
+    for (ExprRef* body : ir::expressions_of(op)) {
       ir::for_each_node(*body, [&](ExprRef n) {
         if (n->kind == ExprKind::load && op.operands[static_cast<size_t>(n->value)] == v) ok = ok && f(n, *body);
       });
@@ -98,24 +107,19 @@ class Finder {
     return ok;
   }
 
+  bool has_rows(const ir::Op& op) const {
+    return std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return same_rows(g_.value(r).type.dims, rows_); });
+  }
+
   // Does the op compute rows of these tokens, each from v at the same row?
   bool reads_rows(OpId o, ValueId v) const {
     const ir::Op& op = g_.op(o);
-    if (!std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return same_rows(g_.value(r).type.dims, rows_); })) return false;
-    ir::Op copy = op;
-    const bool has_bodies = !bodies_of(copy).empty();
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      const bool in_body = has_bodies && op.kind != OpKind::attention && i >= first_loaded(op);
-      if (op.operands[i] == v && !in_body && !is_row_operand(op, i)) return false;
-      if (op.operands[i] == v && !in_body && g_.value(v).type.rank() < 3) return false;  // its rows are sequences
+    if (!has_rows(op) || !(attends(o) || computes_rows(g_, op))) return false;
+    for (size_t i = 0; i < ir::first_loaded(op); ++i) {
+      if (op.operands[i] == v && !is_row_operand(op, i)) return false;
     }
-    if (op.kind == OpKind::attention && !attends(o)) return false;
     const Indices own = ir::indices_of(g_, op.results[0]);
-    return all_loads(o, v, [&](ExprRef load, ExprRef) { return at_own_rows(load, own); });
-  }
-
-  static size_t first_loaded(const ir::Op& op) {
-    return op.kind == OpKind::matmul ? 2 : op.kind == OpKind::pointwise_norm ? 1 + op.as<ir::PointwiseNormAttrs>().has_beta : 0;
+    return all_loads(o, v, [&](ExprRef load, ExprRef) { return op.kind != OpKind::attention && is_at_rows(load, own); });
   }
 
   // One row of each sequence, at an index that follows from sizes and inputs.
@@ -123,7 +127,7 @@ class Finder {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
     const Indices own = ir::indices_of(g_, g_.result(o));
     return all_loads(o, v, [&](ExprRef load, ExprRef) {
-      if (own.empty() || load->args[0] != own[0]) return false;
+      if (own.empty() || load->args[0] != own[0] || own[0] != g_.pool().index(0, rows_.batch)) return false;
       bool other = false;
       ir::for_each_node(load->args[1], [&](ExprRef n) {
         const bool of_input = n->kind == ExprKind::load && !g_.def(g_.op(o).operands[static_cast<size_t>(n->value)]);
@@ -142,14 +146,32 @@ class Finder {
   // The body where the row of this load is dropped: where live(b, s) does not hold.
   ExprRef at_dropped_row(OpId o, ExprRef body, ExprRef load) const {
     const auto free_index = [&](size_t k) { return ir::free_expr(g_, o, load->args[k], {}); };
-    ExprRef dead = ir::substitute_indices(rows_.live, {free_index(0), free_index(1)});
+    ExprRef live = ir::substitute_indices(rows_.live, {free_index(0), free_index(1)});
     ExprRef free = ir::free_expr(g_, o, body, {});
-    ExprRef subject = nullptr;                     // an integer that is 0 where dead holds not
-    if (dead->kind == ExprKind::bnot && dead->args[0]->kind == ExprKind::eq0) subject = dead->args[0]->args[0];
+    const std::vector<ExprRef> zeros = zero_where_false(live);
     return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
-      if (n == dead) return g_.pool().boolean(false);
-      return n == subject ? g_.pool().integer(0) : nullptr;
+      if (n == live) return g_.pool().boolean(false);
+      if (std::find(zeros.begin(), zeros.end(), n) == zeros.end()) return nullptr;
+      return ir::convert(g_.pool().integer(0), n->type);
     });
+  }
+
+  // What is 0 where a condition does not hold: m where it is m != 0; and m, which a flag says is 0 or 1, where it is bounded(m, 2, f) == 1.
+  static std::vector<ExprRef> zero_where_false(ExprRef condition) {
+    if (condition->kind == ExprKind::bnot) {
+      ExprRef equal = condition->args[0];
+      if (equal->kind == ExprKind::eq0) return {equal->args[0]};
+      if (equal->kind == ExprKind::feq && ir::as_real(equal->args[1]) == 0.0) return {equal->args[0]};
+    }
+    if (condition->kind != ExprKind::eq0) return {};
+    ExprRef difference = condition->args[0];
+    std::vector<ExprRef> found;
+    ir::for_each_node(difference, [&](ExprRef n) {
+      if (n->kind != ExprKind::bounded || !ir::is_int(n->args[1], 2)) return;
+      ExprRef off = ir::sub(n, n->pool->integer(1));
+      if (difference == off || difference == ir::mul(off, n->pool->integer(-1))) found = {n, n->args[0]};
+    });
+    return found;
   }
 
   // 0 * x is 0 here: what stands at a row that is dropped may be any number, but is one (docs/passes.md).
@@ -186,7 +208,11 @@ class Finder {
       const ir::Op& op = *g_.def(wanted.back());
       wanted.pop_back();
       for (ValueId v : op.operands) {
-        if (!is_packed(v) && may_pack(v) && sources.insert(v.value).second) wanted.push_back(v);
+        if (is_packed(v)) continue;                // cost: what follows from attention stays packed
+        if (!may_pack(v)) continue;
+        for (ValueId r : g_.def(v)->results) {
+          if (sources.insert(r.value).second) wanted.push_back(r);
+        }
       }
     }
     rows_.packed.insert(sources.begin(), sources.end());
@@ -201,19 +227,19 @@ class Finder {
     }
   }
 
-  // Rows of these tokens, computed by an op on rows that depends on where it is.
+  // Rows of these tokens, computed by an op on rows that depends on where it is. An attention that sees padding needs padding.
   bool may_pack(ValueId v) const {
     const ir::Op* op = g_.def(v);
-    if (!op) return false;
-    if (!std::all_of(op->results.begin(), op->results.end(), [&](ValueId r) { return same_rows(g_.value(r).type.dims, rows_); })) return false;
+    if (!op || !has_rows(*op) || !computes_rows(g_, *op)) return false;
     ir::Op copy = *op;
-    const auto bodies = bodies_of(copy);
+    const auto bodies = ir::expressions_of(copy);
     const auto uses_place = [](ExprRef* body) { return ir::uses_index(*body, 0) || ir::uses_index(*body, kRow); };
     return is_row_operand(*op, 0) || std::any_of(bodies.begin(), bodies.end(), uses_place);
   }
 
   bool stays(ValueId v) const {
-    return std::all_of(g_.value(v).users.begin(), g_.value(v).users.end(), [&](OpId user) {
+    const auto& results = g_.def(v)->results;
+    return std::all_of(results.begin(), results.end(), [&](ValueId r) { return is_packed(r); }) && std::all_of(g_.value(v).users.begin(), g_.value(v).users.end(), [&](OpId user) {
       return (reads_rows(user, v) && std::all_of(g_.op(user).results.begin(), g_.op(user).results.end(), [&](ValueId r) { return is_packed(r); })) ||
              read_from_outside(user, v);
     });
@@ -237,45 +263,21 @@ class Finder {
 
   const Graph& g_;
   std::optional<PaddingKept>& kept_;
+  const RowOrigins origins_{g_};
   PaddedRows rows_;
 };
 
 }  // namespace
 
-std::vector<ExprRef*> bodies_of(ir::Op& op) {
-  switch (op.kind) {
-    case OpKind::pointwise: return {&op.as<ir::PointwiseAttrs>().body};
-    case OpKind::reduce: return {&op.as<ir::ReduceAttrs>().body};
-    case OpKind::pointwise_norm: return {&op.as<ir::PointwiseNormAttrs>().body};
-    case OpKind::matmul: {
-      auto& attrs = op.as<ir::MatmulAttrs>();
-      return attrs.epilogue ? std::vector<ExprRef*>{&attrs.epilogue} : std::vector<ExprRef*>{};
-    }
-    case OpKind::attention: {
-      auto& attrs = op.as<ir::AttentionAttrs>();
-      return attrs.visible ? std::vector<ExprRef*>{&attrs.score, &attrs.visible} : std::vector<ExprRef*>{&attrs.score};
-    }
-    default: return {};
-  }
-}
-
-bool is_row_operand(const ir::Op& op, size_t i) {
-  switch (op.kind) {
-    case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::gelu: case OpKind::bias_gelu: case OpKind::softmax: return i == 0;
-    case OpKind::matmul: return i == 0 && !op.as<ir::MatmulAttrs>().trans_a;
-    case OpKind::residual_norm: return i < 2;
-    case OpKind::rope: return i < 3;
-    case OpKind::attention: return i < 3;
-    default: return false;
-  }
-}
-
 KeyCondition key_condition(const Graph& g, OpId attention) {
   KeyCondition c;
+  if (!g.op(attention).as<ir::AttentionAttrs>().visible) return c;
   ExprRef visible = ir::free_expr(g, attention, g.op(attention).as<ir::AttentionAttrs>().visible, {});
   const std::vector<ExprRef> conjuncts = visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
   for (ExprRef e : conjuncts) {
-    const bool keys_alone = !ir::uses_index(e, ir::kHead) && !ir::uses_index(e, ir::kQuery);
+    const std::vector<ValueId> loads = ir::loads_of(e);
+    const bool by_data = std::any_of(loads.begin(), loads.end(), [&](ValueId v) { return !g.is_constant(v); });
+    const bool keys_alone = by_data && !ir::uses_index(e, ir::kHead) && !ir::uses_index(e, ir::kQuery);
     ExprRef& part = keys_alone ? c.keys : c.rest;
     part = part ? ir::logical_and(part, e) : e;
   }

@@ -36,15 +36,11 @@ struct PaddingKept {
 /// Nothing, and nothing in `kept`, if no attention knows padding.
 std::optional<PaddedRows> find_padded_rows(const Graph& graph, std::optional<PaddingKept>& kept);
 
-/// The conjuncts of an attention's `visible` that depend on batch and key alone, and the others, free; null where there is none.
+/// The conjuncts of an attention's `visible` that data decides for batch and key alone, and the others, free; null where there is none.
+/// What positions alone say of a key (the first four, say) is no padding: such a key is a token whose row others may read.
 struct KeyCondition {
   ExprRef keys = nullptr, rest = nullptr;
 };
 KeyCondition key_condition(const Graph& graph, OpId attention);
-
-/// The expressions of an op over its rows (a body, an epilogue), as attributes.
-std::vector<ExprRef*> bodies_of(ir::Op& op);
-/// Whether the op reads operand i a row at a time, at the rows of its own result, and not by its body.
-bool is_row_operand(const ir::Op& op, size_t i);
 
 }  // namespace tfcc::passes

@@ -14,6 +14,7 @@
 
 #include "passes/padded_rows.h"
 #include "passes/passes.h"
+#include "passes/row_ops.h"
 
 namespace tfcc::passes {
 namespace {
@@ -29,7 +30,7 @@ class Packer {
     }
     for (const PaddedRows::Reader& r : rows_.readers) rewrite_reader(r);
     for (Graph::Output& output : g_.outputs) {
-      if (packed_.count(output.value.value)) output.value = unpacked(output.value);
+      if (rows_.packed.count(output.value.value)) output.value = unpacked(output.value);
     }
   }
 
@@ -81,8 +82,8 @@ class Packer {
       const auto v = loaded(n);
       const auto it = v ? packed_.find(v->value) : packed_.end();
       if (it == packed_.end()) return nullptr;
-      if (n->args[0] != seq_ || n->args[1] != pos_) return nullptr;  // another row of a value that is padded too
       Indices at = n->args;
+      if (at[0] != seq_ || at[1] != pos_) return rows_.packed.count(v->value) ? padded_element(*v, at, false) : nullptr;
       at[0] = own[0];
       at[1] = own[1];
       return ir::load_of(g_, it->second, std::move(at));
@@ -115,9 +116,8 @@ class Packer {
     Indices own = ir::indices_of(g_.pool(), types[0].dims);
     ir::Op op = old;
     std::vector<ValueId> operands;
-    const std::vector<ExprRef*> bodies = bodies_of(op);
-    const size_t fixed = op.kind == OpKind::matmul ? 2 : op.kind == OpKind::pointwise_norm ? 1 + op.as<ir::PointwiseNormAttrs>().has_beta : bodies.empty() ? op.operands.size() : 0;
-    for (size_t i = 0; i < fixed; ++i) operands.push_back(is_row_operand(op, i) ? packed_value(op.operands[i]) : op.operands[i]);
+    const std::vector<ExprRef*> bodies = ir::expressions_of(op);
+    for (size_t i = 0; i < ir::first_loaded(op); ++i) operands.push_back(is_row_operand(op, i) ? packed_value(op.operands[i]) : op.operands[i]);
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) free.push_back(over_packed(ir::free_expr(g_, o, *body, {}), own));
     free = ir::capture(free, operands);
@@ -141,22 +141,18 @@ class Packer {
     packed_[y.value] = g_.add(OpKind::attention, operands, attrs, packed_type(y), g_.value(y).name, old.origin);
   }
 
-  // The element of a packed value at a place in the padded tensor; 0 where its row was dropped, if it may be.
+  // The element of a packed value at a place in the padded tensor, whose row was dropped or is known to be there.
   ExprRef padded_element(ValueId v, Indices at, bool there) {
-    ExprPool& pool = g_.pool();
+    if (!there) return ir::padded_element(g_, results_[0], packed_.at(v.value), std::move(at), flag_);
     ExprRef row = ir::load_of(g_, results_[0], {at[0], at[1]});
-    Indices to = at;
-    to[0] = pool.integer(0);
-    to[1] = ir::bounded(row, total_, flag_);
-    ExprRef element = ir::load_of(g_, packed_.at(v.value), to);
-    if (there) return element;
-    ExprRef none = ir::convert(pool.integer(0), element->type);
-    return ir::select(ir::le(pool.integer(0), row), element, none);
+    at[0] = g_.pool().integer(0);
+    at[1] = ir::bounded(row, total_, flag_);
+    return ir::load_of(g_, packed_.at(v.value), std::move(at));
   }
 
   void rewrite_reader(const PaddedRows::Reader& r) {
     ir::Op op = g_.op(r.op);
-    ExprRef& body = *bodies_of(op)[0];
+    ExprRef& body = *ir::expressions_of(op)[0];
     ExprRef free = ir::rewrite(ir::free_expr(g_, r.op, body, {}), [&](ExprRef n) -> ExprRef {
       if (loaded(n) != r.value) return nullptr;
       return padded_element(r.value, n->args, r.read == OutsideRead::fixed);
