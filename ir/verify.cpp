@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "ir/elements.h"
 #include "ir/ir.h"
 #include "ir/lexer.h"
 #include "ir/rules.h"
@@ -27,6 +28,7 @@ class Verifier {
       std::vector<Violation> problems;
       check_size(graph_, check.condition, Scalar::boolean, "check", problems);  // G8
       report([] { return std::string(); }, {}, problems);
+      no_made_size(check.condition, "a check");
     }
     for (OpId o : graph_.order()) op(o);
     outputs();
@@ -57,7 +59,10 @@ class Verifier {
   }
 
   void inputs() {
-    for (ValueId v : graph_.inputs()) define(v);
+    for (ValueId v : graph_.inputs()) {
+      define(v);
+      for (ExprRef d : graph_.value(v).type.dims) no_made_size(d, "an input");
+    }
   }
 
   void symbols() {
@@ -86,31 +91,51 @@ class Verifier {
     }
   }
 
-  // A size that an op makes has one such op; and what has dims of it comes from that op, so that it is computed later.
+  // A size that an op makes has one such op; whatever names it reads what comes from that op, so that it is computed later.
   void makers(const SizeSymbol& size) {
     ExprRef symbol = graph_.pool().symbol(size.name);
-    const auto has = [&](ValueId v) {
-      const auto& dims = graph_.value(v).type.dims;
-      return std::any_of(dims.begin(), dims.end(), [&](ExprRef d) {
-        bool found = false;
-        for_each_node(d, [&](ExprRef n) { found |= n == symbol; });
-        return found;
-      });
-    };
+    std::vector<bool> later(graph_.value_count(), false);
     size_t packs = 0;
     for (OpId o : graph_.order()) {
       const Op& op = graph_.op(o);
-      if (std::none_of(op.results.begin(), op.results.end(), has)) continue;
-      if (op.kind == OpKind::pack) ++packs;
-      else if (std::none_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return from_pack(v) || has(v); }))
-        error("G8", place_of(graph_, op) + fmt::format("has dims of '{}' and reads nothing that does", size.name), o);
+      const bool dims = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return any_names(graph_.value(v).type.dims, symbol); });
+      const bool makes = op.kind == OpKind::pack && dims;
+      const bool reads = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return v.value < later.size() && later[v.value]; });
+      packs += makes;
+      if (makes || reads) {
+        for (ValueId v : op.results) later[v.value] = true;
+      }
+      if (makes ? names_inside(op, symbol) : !reads && (dims || names_inside(op, symbol)))
+        error("G8", place_of(graph_, op) + fmt::format("names '{}' and reads nothing that comes after its pack", size.name), o);
     }
     if (packs != 1) error("G8", fmt::format("symbol '{}': {} ops make it", size.name, packs));
   }
 
-  bool from_pack(ValueId v) const {
-    const Op* op = graph_.def(v);
-    return op && op->kind == OpKind::pack;
+  static bool names(ExprRef e, ExprRef symbol) {
+    bool found = false;
+    for_each_node(e, [&](ExprRef n) { found |= n == symbol; });
+    return found;
+  }
+  static bool any_names(const std::vector<ExprRef>& list, ExprRef symbol) {
+    return std::any_of(list.begin(), list.end(), [&](ExprRef e) { return e && names(e, symbol); });
+  }
+
+  // Among the attributes of the op, extents included.
+  static bool names_inside(const Op& op, ExprRef symbol) {
+    Op copy = op;
+    for (ExprRef* e : expressions_of(copy)) {
+      if (names(*e, symbol)) return true;
+    }
+    if (op.kind == OpKind::reduce) return any_names(op.as<ReduceAttrs>().extents, symbol);
+    return op.kind == OpKind::attention && any_names(op.as<AttentionAttrs>().packed, symbol);
+  }
+
+  // What is known before a run knows no size that an op of the run makes.
+  void no_made_size(ExprRef e, std::string_view what) {
+    if (!e) return;
+    for (const SizeSymbol& s : graph_.symbols) {
+      if (s.made() && names(e, graph_.pool().symbol(s.name))) error("G8", fmt::format("{} names '{}', which an op makes", what, s.name));
+    }
   }
 
   // A size is computed from sizes that are read and stand before it.
@@ -162,7 +187,9 @@ class Verifier {
         error("G3", fmt::format("two outputs are called '{}'", output.name));
       if (output.value.value >= defined_.size() || !defined_[output.value.value]) {
         error("G3", fmt::format("output '{}' is not computed", output.name));
+        continue;
       }
+      for (ExprRef d : graph_.value(output.value).type.dims) no_made_size(d, "an output");
     }
   }
 

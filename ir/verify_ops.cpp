@@ -32,10 +32,10 @@ struct Rules {
         op.operands.size() >= least && op.operands.size() <= most && op.results.size() == 1;
     return require(ok, label, fmt::format("has {} operands and {} results", op.operands.size(), op.results.size()));
   }
-  /// Operand i is a vector of reals over the last axis of operand 0.
+  /// Operand i is a vector of reals over the last axis of the result.
   void vector_operand(size_t i, std::string_view label) {
-    const bool ok = is_float(in(i).dtype) && in(i).dims == Dims{last(in(0))};
-    require(ok, label, fmt::format("operand {} is {}, not a vector of reals over {}", i, to_string(in(i)), print(last(in(0)))));
+    const bool ok = is_float(in(i).dtype) && in(i).dims == Dims{last(out())};
+    require(ok, label, fmt::format("operand {} is {}, not a vector of reals over {}", i, to_string(in(i)), print(last(out()))));
   }
 };
 

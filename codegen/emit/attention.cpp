@@ -40,7 +40,8 @@ std::optional<double> plain_scale(ExprRef score) {
   return std::nullopt;
 }
 
-// What causality and windows say the templates know by themselves. Tiles without a live key are skipped.
+// What causality and windows say the templates know by themselves. Tiles without a live key are skipped. Among packed rows a key has
+// a number and a position, and conditions are on positions: there none is told apart, for its keys are those that live(b, j) left.
 void split_visible(const ir::AttentionAttrs& attrs, Description& x) {
   ExprRef visible = attrs.visible;
   if (!visible) return;
@@ -48,7 +49,7 @@ void split_visible(const ir::AttentionAttrs& attrs, Description& x) {
   for (ExprRef c : conjuncts) {
     const auto band = ir::band_of(c, x.queries, x.keys);
     if (band && (band->left ? attrs.window_left == band->size : (attrs.causal ? 0 : attrs.window_right.value_or(-1)) == band->size)) continue;
-    const bool keys_alone = !ir::uses_index(c, ir::kHead) && !ir::uses_index(c, ir::kQuery);
+    const bool keys_alone = !x.packed && !ir::uses_index(c, ir::kHead) && !ir::uses_index(c, ir::kQuery);
     ExprRef& part = keys_alone ? x.live : x.rest;
     part = part ? ir::logical_and(part, c) : c;
   }

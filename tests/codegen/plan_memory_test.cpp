@@ -205,10 +205,12 @@ std::string random_products(uint32_t seed, bool packed = false) {
   }
   if (packed) {
     for (size_t at; (at = body.find(" : f16[B,S,64]\n")) != std::string::npos;) body.replace(at, type.size(), type);
+    for (int n : {count - 1, count / 2})
+      body += fmt::format("  %p{} = pointwise(%row, %v{}) {{body = (i,j,k) => select(0 <= %row[i,j], %v{}[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f16[B,S,64]\n", n, n, n);
   }
   return fmt::format("graph @random(%x: f32[B,S,64]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens{}) {{\n{}"
-                     "  return {} = %v{}, {} = %v{}\n}}\n", packed ? ", T <= (B*S) in 1.. as packed" : "", body, seed % 2 ? "last" : fmt::format("v{}", count - 1), count - 1,
-                     seed % 2 ? "other" : fmt::format("v{}", count / 2), count / 2);
+                     "  return {} = %{}{}, {} = %{}{}\n}}\n", packed ? ", T <= (B*S) in 1.. as packed" : "", body, seed % 2 ? "last" : fmt::format("v{}", count - 1), packed ? 'p' : 'v',
+                     count - 1, seed % 2 ? "other" : fmt::format("v{}", count / 2), packed ? 'p' : 'v', count / 2);
 }
 
 void forms_share_the_arena(bool packed, size_t least_buckets) {

@@ -15,6 +15,10 @@ using Tensors = std::map<std::string, HostTensor>;
 
 const std::string kHead = "graph @p(%m: i64[B,S], %x: f32[B,S,12]) symbols(B = m.0 in 1.. as batch, S = m.1 in 1.. as length, T <= (B*S) in 1.. as packed) {\n";
 const std::string kResults = " : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n";
+// No output has the size that a pack makes: rows are shown in 16 places, -1 where there is none.
+const std::string kShown =
+    "  %s = pointwise(%seq) {body = (i) => select(i < T, %seq[min(i, T - 1)], -1)} : i64[16]\n"
+    "  %p = pointwise(%pos) {body = (i) => select(i < T, %pos[min(i, T - 1)], -1)} : i64[16]\n";
 const std::string kPack = "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {live = (i,j) => %m[i,j] == 1}" + kResults;
 
 Graph graph_of(const std::string& text) {
@@ -36,8 +40,7 @@ void refused(const std::string& rule, const std::string& text) {
 TEST(Pack, NumbersLiveRowsThenKeptOnes) {
   const Graph g = graph_of(
       "graph @p(%m: i64[B,S]) symbols(B = m.0 in 1.., S = m.1 in 1.., T <= (B*S) in 1.. as packed) {\n"
-      "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {kept = (i,j) => j == 0, live = (i,j) => %m[i,j] == 1}" + kResults +
-      "  return row = %row, cu = %cu, keys = %keys, order = %order, seq = %seq, pos = %pos\n}\n");
+      "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {kept = (i,j) => j == 0, live = (i,j) => %m[i,j] == 1}" + kResults + kShown + "  return row = %row, cu = %cu, keys = %keys, order = %order, seq = %s, pos = %p\n}\n");
   const HostTensor m{DType::i64, {4, 4}, {}, {1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1, 1}};
   const auto out = eval(g, {{"m", m}});
   ASSERT_TRUE(out) << out.error().message;
@@ -46,15 +49,15 @@ TEST(Pack, NumbersLiveRowsThenKeptOnes) {
   EXPECT_EQ(out->at("cu").ints, (Ints{0, 2, 5, 6, 9}));
   EXPECT_EQ(out->at("keys").ints, (Ints{2, 2, 0, 3}));
   EXPECT_EQ(out->at("order").ints, (Ints{1, 3, 0, 2}));
-  EXPECT_EQ(out->at("seq").ints, (Ints{0, 0, 1, 1, 1, 2, 3, 3, 3}));
-  EXPECT_EQ(out->at("pos").ints, (Ints{0, 1, 2, 3, 0, 0, 0, 2, 3}));
+  EXPECT_EQ(out->at("seq").ints, (Ints{0, 0, 1, 1, 1, 2, 3, 3, 3, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(out->at("pos").ints, (Ints{0, 1, 2, 3, 0, 0, 0, 2, 3, -1, -1, -1, -1, -1, -1, -1}));
 }
 
 TEST(Pack, NothingLiveLeavesNoRow) {
-  const Graph g = graph_of("graph @p(%m: i64[B,S]) symbols(B = m.0 in 1.., S = m.1 in 1.., T <= (B*S) in 1.. as packed) {\n" + kPack + "  return seq = %seq, cu = %cu\n}\n");
+  const Graph g = graph_of("graph @p(%m: i64[B,S]) symbols(B = m.0 in 1.., S = m.1 in 1.., T <= (B*S) in 1.. as packed) {\n" + kPack + kShown + "  return seq = %s, cu = %cu\n}\n");
   const auto out = eval(g, {{"m", {DType::i64, {2, 2}, {}, {0, 0, 0, 0}}}});
   ASSERT_TRUE(out) << out.error().message;
-  EXPECT_EQ(out->at("seq").dims, std::vector<int64_t>{0});
+  EXPECT_EQ(out->at("seq").ints, std::vector<int64_t>(16, -1));
   EXPECT_EQ(out->at("cu").ints, (std::vector<int64_t>{0, 0, 0}));
 }
 
@@ -103,7 +106,7 @@ TEST(Pack, PackedAttentionIsAttentionOfLiveRows) {
 }
 
 TEST(Pack, RulesAreHeld) {
-  const std::string tail = "  return y = %seq\n}\n";
+  const std::string tail = "  return y = %cu\n}\n";
   const auto results = [&](const std::string& types) { return kHead + "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {live = (i,j) => %m[i,j] == 1} : " + types + "\n" + tail; };
   refused("T1", results("i32[B,S], i32[B], i32[B], i32[B], i32[T], i32[T]"));
   refused("T1", results("i32[B,S], i32[B + 1], i32[B], i64[B], i32[T], i32[T]"));
@@ -111,9 +114,21 @@ TEST(Pack, RulesAreHeld) {
   refused("T3", kHead + "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {live = (i,j) => %m[i,j]}" + kResults + tail);
   refused("T3", kHead + "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {kept = (i,j) => j, live = (i,j) => %m[i,j] == 1}" + kResults + tail);
   refused("G8", kHead + "  %y = pointwise(%m) {body = (i,j) => %m[i,j]} : i64[B,S]\n  return y = %y\n}\n");
-  refused("G8", kHead + kPack + "  %y = pointwise() {body = (i) => 1.0} : f32[T]\n  return y = %y, s = %seq\n}\n");
+  const std::string row = "  %r = pointwise(%row) {body = (i,j) => f32(%row[i,j])} : f32[B,S]\n";
+  graph_of(kHead + kPack + row + "  return y = %r\n}\n");
+  const std::string without = ", s = %cu\n}\n";
+  refused("G8", kHead + kPack + "  %t = pointwise() {body = (i) => 1.0} : f32[T]\n  %y = reduce(%t) {body = (i) => %t[i], extents = [T], kind = sum} : f32[]\n  return y = %y" + without);
+  refused("G8", kHead + kPack + "  %y = pointwise(%x) {body = (i) => %x[0,0,0] + f32(T)} : f32[B]\n  return y = %y" + without);
+  refused("G8", kHead + kPack + "  %y = reduce(%x) {body = (i,j) => %x[i,0,0], extents = [T], kind = sum} : f32[B]\n  return y = %y" + without);
+  graph_of(kHead + kPack + "  %y = pointwise(%keys) {body = (i) => f32(%keys[i]) + f32(T)} : f32[B]\n  return y = %y" + without);
+  graph_of(kHead + kPack + "  %k = pointwise(%keys) {body = (i) => %keys[i]} : i32[B]\n  %y = reduce(%k) {body = (i,j) => f32(%k[i]), extents = [T], kind = sum} : f32[B]\n  return y = %y" + without);
+  refused("G8", kHead + kPack + "  return y = %seq" + without);
+  refused("G8", kHead + "  check T <= 8, \"small\"\n" + kPack + row + "  return y = %r\n}\n");
+  refused("G8", "graph @p(%m: i64[B,S], %x: f32[B,S,T]) symbols(B = m.0 in 1.. as batch, S = m.1 in 1.. as length, T <= (B*S) in 1.. as packed) {\n" + kPack + row + "  return y = %r\n}\n");
+  refused("G8", kHead + "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {live = (i,j) => %m[i,j] <= T}" + kResults + row + "  return y = %r\n}\n");
   const std::string attend = kHead + kPack + "  %z = pointwise(%seq) {body = (i,j,k) => f32(%seq[j])} : f32[1,T,4]\n  %a = attention(%z, %z, %z, ";
-  const std::string attributes = ") {causal = false, heads = 1, key_padding = false, kv_heads = 1, packed = [B,S], score = (s,b,h,i,j) => s, visible = none} : f32[1,T,4]\n  return y = %a\n}\n";
+  const std::string attributes = ") {causal = false, heads = 1, key_padding = false, kv_heads = 1, packed = [B,S], score = (s,b,h,i,j) => s, visible = none} : f32[1,T,4]\n"
+                                 "  %y = reduce(%a) {body = (i,j) => %a[0,j,i], extents = [T], kind = sum} : f32[4]\n  return y = %y\n}\n";
   graph_of(attend + "%cu, %keys, %order, %pos" + attributes);
   refused("A8", attend + "%keys, %keys, %order, %pos" + attributes);
   refused("A8", attend + "%cu, %keys, %order, %row" + attributes);

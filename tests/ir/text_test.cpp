@@ -176,7 +176,7 @@ TEST(Text, ErrorsOfSymbols) {
     EXPECT_FALSE(g) << symbols;
     return g ? std::string() : g.error().message;
   };
-  EXPECT_EQ(error("B = x.0 in 1.. as rows, S = x.1 in 1.."), "t.tfir:1: expected batch, length, tokens, past or context, found 'rows'");
+  EXPECT_EQ(error("B = x.0 in 1.. as rows, S = x.1 in 1.."), "t.tfir:1: expected batch, length, tokens, past, context or packed, found 'rows'");
   EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B*R) in 1.."), "t.tfir:1: unknown name 'R'");
   EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B < S) in 1.."), "t.tfir:1: a size must be an integer");
   EXPECT_EQ(error("B = x.0 in 1.., S = y.1 in 1.."), "t.tfir:1: symbol S: no input y with axis 1");
