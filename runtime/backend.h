@@ -110,6 +110,8 @@ class Queue {
 
   /// Waits, copies the flags and clears them.
   virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;
+  /// Waits, and copies the sizes of the run: those that its launches made are what they made.
+  virtual Result<void> read_sizes(std::span<int64_t> sizes) = 0;
   /// What a kernel gets for graph input or output `i` in place of its address; null: the address
   /// itself.
   virtual void* io_slot(size_t i) const = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Validation of a manifest, once at load: after it, every index, offset and program can be used
 // without a look.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
@@ -39,6 +40,13 @@ class Checker {
 
   bool valid(const SizeExpr& e) const { return e.valid(m_.symbols.size()); }
 
+  /// Whether it names a size that a launch makes. Needs valid().
+  bool names_made(const SizeExpr& e) const {
+    bool found = false;
+    e.for_each_symbol([&](size_t k) { found |= m_.symbols[k].made; });
+    return found;
+  }
+
   bool valid(const std::vector<SizeExpr>& sizes, size_t most) const {
     if (sizes.size() > most) return false;
     for (const SizeExpr& e : sizes) {
@@ -66,6 +74,9 @@ class Checker {
       std::set<std::string> names;
       for (const TensorType& t : *tensors) {
         if (!valid(t.dims, kMaxRank)) return bad("'" + t.name + "' has broken dims");
+        for (const SizeExpr& d : t.dims) {
+          if (names_made(d)) return bad("'" + t.name + "' has a dim that a launch makes");
+        }
         if (!names.insert(t.name).second)
           return bad(std::string("two ") + (tensors == &m_.inputs ? "inputs" : "outputs") + " are named '" + t.name + "'");
       }
@@ -208,6 +219,28 @@ class Checker {
     return {};
   }
 
+  // Each size that launches make is made once in a bucket, before a launch has a size of it.
+  Result<void> made_sizes(const Bucket& bucket) const {
+    std::vector<bool> known;
+    for (const Symbol& s : m_.symbols) known.push_back(!s.made);
+    for (const Launch& l : bucket.launches) {
+      bool later = false;
+      const auto look = [&](const SizeExpr& e) { e.for_each_symbol([&](size_t k) { later |= !known[k]; }); };
+      if (l.kernel) {
+        for (const SizeExpr& e : l.kernel->grid) look(e);
+        look(l.kernel->work);
+      } else {
+        for (const SizeExpr* e : {&l.gemm->m, &l.gemm->n, &l.gemm->k, &l.gemm->batch}) look(*e);
+      }
+      if (later) return bad("launch '" + l.name + "' has a size that no launch before it makes");
+      if (l.makes == 0) continue;
+      if (known[l.makes - 1]) return bad("launch '" + l.name + "' makes a size again");
+      known[l.makes - 1] = true;
+    }
+    if (!bucket.launches.empty() && std::find(known.begin(), known.end(), false) != known.end()) return bad("bucket '" + bucket.name + "' has no launch that makes a size");
+    return {};
+  }
+
   Result<void> plan(const Plan& p) const {
     const bool cuda = p.family == Family::cuda;
     if (p.buckets.empty()) return bad("a plan without buckets");
@@ -235,6 +268,7 @@ class Checker {
           return bad("launch '" + l.name + "' makes no size");
         TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : gemm_launch(p, l));
       }
+      TFCC_TRY_VOID(made_sizes(bucket));
     }
     return {};
   }

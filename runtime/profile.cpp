@@ -152,17 +152,18 @@ DType precision_of(const Executor& executor) {
 Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm_up, int runs) {
   Executor::Impl& e = ExecutorAccess::of(executor);
   TFCC_TRY_VOID(e.ready_to_profile());
+  std::vector<std::vector<double>> taken(static_cast<size_t>(runs));
+  std::vector<double> ms;
+  for (int run = 0; run < warm_up + runs; ++run) TFCC_TRY_VOID(e.run_marked(run < warm_up ? ms : taken[static_cast<size_t>(run - warm_up)]));
+  TFCC_TRY_VOID(e.flag_error());
+  std::vector<int64_t> sizes(e.binding.symbols().size());
+  TFCC_TRY_VOID(e.queue->read_sizes(sizes));       // after the runs, which make some of them
   std::vector<LaunchProfile> out;
   for (const BoundLaunch& l : e.binding.launches()) {
-    if (!l.skip) out.push_back(describe(e, l, e.binding.symbols()));
+    if (l.skip) continue;
+    out.push_back(describe(e, l, sizes));
+    for (const auto& run : taken) out.back().ms.push_back(run[out.size() - 1]);
   }
-  std::vector<double> ms;
-  for (int run = 0; run < warm_up + runs; ++run) {
-    TFCC_TRY_VOID(e.run_marked(ms));
-    if (run < warm_up) continue;
-    for (size_t i = 0; i < out.size(); ++i) out[i].ms.push_back(ms[i]);
-  }
-  TFCC_TRY_VOID(e.flag_error());
   return out;
 }
 

@@ -195,6 +195,10 @@ class CudaQueue final : public Queue {
   }
 
   // The caller's stream is not kept: it may be gone by now.
+  Result<void> read_sizes(std::span<int64_t> sizes) override {
+    TFCC_TRY_VOID(copy_out(stream_, sizes.data(), reinterpret_cast<const void*>(block_), sizes.size_bytes()));
+    return wait();
+  }
   Result<void> take_flags(std::span<uint32_t> flags) override {
     Current current(cuda_, b_.context_);
     TFCC_CU(cuda_, "a kernel failed", synchronize(cuda_));

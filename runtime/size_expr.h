@@ -37,6 +37,15 @@ struct SizeExpr {
 
   /// True if the program is well formed and names symbols below `symbols` only.
   bool valid(size_t symbols) const;
+  /// f of the index of each symbol that it names. Needs valid().
+  template <class F> void for_each_symbol(F f) const {
+    for (size_t i = 0; i < code.size(); ++i) {
+      const auto c = static_cast<SizeCode>(code[i]);
+      if (c != SizeCode::push && c != SizeCode::symbol) continue;
+      ++i;
+      if (c == SizeCode::symbol) f(static_cast<size_t>(code[i]));
+    }
+  }
   /// The value, or nothing on overflow or division by zero in a branch that is used. Needs valid().
   std::optional<int64_t> evaluate(std::span<const int64_t> symbols) const;
   /// The constant, if no symbol is used.

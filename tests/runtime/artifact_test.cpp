@@ -256,6 +256,27 @@ TEST_F(ArtifactTest, refuses_other_versions_and_features) {
   EXPECT_NE(model.error().message.find("features 4"), std::string::npos);
 }
 
+TEST_F(ArtifactTest, checks_sizes_that_launches_make) {
+  auto load = [&](const std::function<void(pb::Manifest&)>& change) {
+    write_small_model(path_, [&](pb::Manifest& m) {
+      make_a_size(m);
+      if (change) change(m);
+    });
+    auto model = Model::load(path_, options_);
+    return model ? std::string("loaded") : model.error().message;
+  };
+  const auto launches = [](pb::Manifest& m) { return m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(); };
+  if (has_cpu_plugin()) EXPECT_EQ(load(nullptr), "loaded");
+  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->Mutable(0)->clear_makes(); }).find("bucket 'any' has no launch that makes a size"), std::string::npos);
+  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->Mutable(1)->set_makes(3); }).find("launch 'h' makes a size again"), std::string::npos);
+  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->SwapElements(0, 3); }).find("launch 'out' has a size that no launch before it makes"), std::string::npos);
+  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->Mutable(1)->set_makes(2); }).find("launch 'h' makes no size"), std::string::npos);
+  for (bool input : {true, false}) {
+    const std::string problem = load([&](pb::Manifest& m) { (input ? m.mutable_inputs(0) : m.mutable_outputs(0))->mutable_dims(1)->set_code(1, 2); });
+    EXPECT_NE(problem.find(input ? "'x' has a dim that a launch makes" : "'out' has a dim that a launch makes"), std::string::npos) << problem;
+  }
+}
+
 TEST_F(ArtifactTest, checks_tensor_maps) {
   // A map of the first launch, in a plan that is for a GPU.
   auto map = [](pb::Manifest& m) -> pb::TensorMap& {

@@ -119,6 +119,7 @@ void put(const Launch& l, pb::Launch* o) {
   put(l.flops, o->mutable_flops());
   put(l.bytes, o->mutable_bytes());
   o->set_why(l.why);
+  o->set_makes(l.makes);
 }
 void put(const Plan& p, pb::Plan* o) {
   o->set_family(std::string(to_string(p.family)));
@@ -180,6 +181,7 @@ pb::Manifest to_protobuf(const Manifest& m) {
     q->set_max_from(s.max_from);
     q->set_typical(s.typical);
     q->set_role(static_cast<uint32_t>(s.role));
+    q->set_made(s.made);
   }
   for (auto& t : m.inputs) put(t, o.add_inputs());
   for (auto& t : m.outputs) put(t, o.add_outputs());

@@ -67,6 +67,25 @@ TEST_F(ProfileTest, times_every_launch_and_disturbs_nothing) {
   expect_right(e, {2, 3});
 }
 
+TEST_F(ProfileTest, counts_the_size_that_a_launch_made) {
+  write_small_model(path_, [](pb::Manifest& m) {
+    make_a_size(m);
+    size(m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(3)->mutable_bytes(), {1, 2, 0, 8 * kO, 3});
+  });
+  Model model = *Model::load(path_, options_);
+  Executor e = *model.executor();
+  SmallCase c(4, 5);
+  ASSERT_TRUE(e.set("x", c.x_ref()));
+  ASSERT_TRUE(e.set("ids", c.ids_ref()));
+  for (const int warm_up : {0, 2}) {
+    auto all = runtime::profile_launches(e, warm_up, 3);
+    ASSERT_TRUE(all) << all.error().message;
+    ASSERT_EQ(all->size(), 4u);
+    EXPECT_EQ((*all)[3].bytes, 10 * 8 * kO);
+    EXPECT_EQ((*all)[3].ms.size(), 3u);
+  }
+}
+
 TEST_F(ProfileTest, needs_inputs_and_work) {
   Model model = *Model::load(path_, options_);
   Executor e = *model.executor();

@@ -48,7 +48,8 @@ inline constexpr const char* kKernels = R"(
   }
   extern "C" void add_one(const int64_t*, uint32_t*, void* const* a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) ((float*)a[1])[i] = ((const float*)a[0])[i] + 1;
-  })";
+  }
+  extern "C" void half(const int64_t* n, uint32_t*, void* const*, int64_t, int64_t) { ((int64_t*)n)[2] = n[0] * n[1] / 2; })";
 
 inline std::string temporary_path(const std::string& name) {
   return testing::TempDir() + "tfcc_" + std::to_string(getpid()) + "_" + name;
@@ -194,6 +195,28 @@ inline pb::Manifest small_manifest() {
   m.add_flags()->set_message("ids: a value lies outside [0, 5)");
   add_plan(m);
   return m;
+}
+
+/// Size 2, T <= B*S, which a launch before all others makes: half of the tokens. The last launch computes so many of its rows.
+inline void make_a_size(pb::Manifest& m) {
+  pb::Symbol* t = m.add_symbols();
+  t->set_name("half");
+  t->set_role(static_cast<uint32_t>(SizeRole::packed));
+  t->set_made(true);
+  size(t->mutable_value(), {1, 0, 1, 1, 3});
+  pb::Plan& plan = *m.mutable_plans(0);
+  plan.add_kernels()->set_name("half");
+  auto* launches = plan.mutable_buckets(0)->mutable_launches();
+  pb::KernelLaunch* last = launches->Mutable(launches->size() - 1)->mutable_kernel();
+  last->clear_work();
+  size(last->mutable_work(), {1, 2, 0, kO, 3});
+  pb::Launch* half = launches->Add();
+  half->set_name("half");
+  half->set_makes(3);
+  half->mutable_kernel()->set_kernel(2);
+  half->mutable_kernel()->set_grain(1);
+  size(half->mutable_kernel()->mutable_work(), {0, 1});
+  for (int i = launches->size() - 1; i > 0; --i) launches->SwapElements(i, i - 1);
 }
 
 inline std::vector<float> small_table() { return {0, 10, 20, 30, 40}; }
