@@ -49,7 +49,8 @@ Guilty searched(const ir::Graph& imported, const std::vector<Step>& steps, const
   ir::Graph last = imported;
   EXPECT_TRUE(run_steps(last, steps));
   const Difference d = ir::eval(last, inputs) ? difference_of(imported, last, inputs, target) : Difference{};
-  auto guilty = bisect({imported, steps, inputs, Defined(), "y", d, 1e-4}, target);
+  const Defined defined(inputs, false);
+  auto guilty = bisect({imported, steps, inputs, defined, "y", d, 1e-4}, target);
   EXPECT_TRUE(guilty) << (guilty ? "" : guilty.error().message);
   return *std::move(guilty);
 }
@@ -157,6 +158,18 @@ TEST(BisectKernels, FindsTheOpAndItsKernel) {
   const std::string text = report(g, target);
   EXPECT_EQ(text.find("the passes keep the meaning: the kernels of the altered target differ\nthe first op that differs: %h = matmul: "), 0u) << text;
   EXPECT_NE(text.find("ONNX node: node of h\nmade by: the import\nkernel: kernel_of_h\n"), std::string::npos) << text;
+}
+
+TEST(BisectKernels, FindsAnOpOverPackedRows) {
+  const ir::Graph graph = parsed(kPadded);
+  const Guilty g = searched(graph, steps_of({"remove-padding"}), wrong_target([](ir::Graph& x) { EXPECT_TRUE(add_to(x, "d.1", 0.02)); }));
+  EXPECT_EQ(g.pass, "");
+  ASSERT_TRUE(g.op);
+  EXPECT_EQ(g.op->value, "d.1");
+  EXPECT_EQ(g.op->kind, "matmul");
+  EXPECT_NEAR(g.op->difference->relative, 0.02, 1e-6);
+  EXPECT_EQ(g.op->makers, std::vector<std::string>{"remove-padding"});
+  EXPECT_TRUE(g.op->unknown.empty());
 }
 
 TEST(BisectKernels, NamesThePassesThatMadeAndChangedTheOp) {

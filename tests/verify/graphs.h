@@ -23,6 +23,18 @@ graph @mlp(%x: f32[B,S,8], %w1: f32[8,16], %b1: f32[16], %w2: f32[16,8], %g: f32
 }
 )";
 
+/// Attention over a padded batch, which remove-padding packs.
+inline constexpr const char* kPadded = R"(
+graph @padded(%x: f32[B,S,8], %mask: i64[B,S], %w: f32[8,8]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length) {
+  %h = pointwise(%x) {body = (i,j,k) => tanh(%x[i,j,k])} : f32[B,S,8]
+  %a = attention(%h, %h, %h, %mask) {causal = false, heads = 2, key_padding = true, kv_heads = 2, score = (s,b,h,i,j) => s * 0.5, visible = (b,h,i,j) => 0 != %mask[b,j]} : f32[B,S,8]
+  %d = matmul(%a, %w) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,8]
+  %m = pointwise(%d) {body = (i,j,k) => max(%d[i,j,k], 0.0)} : f32[B,S,8]
+  %y = pointwise(%m, %h) {body = (i,j,k) => %m[i,j,k] + %h[i,j,k]} : f32[B,S,8]
+  return y = %y
+}
+)";
+
 /// Every op comes from the node "node of NAME".
 inline ir::Graph parsed(const std::string& text) {
   auto graph = ir::parse(text);
@@ -32,7 +44,7 @@ inline ir::Graph parsed(const std::string& text) {
   return *std::move(graph);
 }
 
-/// Normal numbers for every input; B = 2, S = 3.
+/// Normal numbers for every input, and a mask that ends the second sequence; B = 2, S = 3.
 inline HostTensors random_tensors(const ir::Graph& graph) {
   std::mt19937_64 rng(1);
   std::normal_distribution<double> normal;
@@ -40,7 +52,11 @@ inline HostTensors random_tensors(const ir::Graph& graph) {
   for (ir::ValueId v : graph.inputs()) {
     ir::HostTensor& t = out[graph.value(v).name];
     for (ir::ExprRef d : graph.value(v).type.dims) t.dims.push_back(ir::eval_size(d, [](std::string_view s) { return s == "B" ? 2 : 3; }));
-    for (int64_t i = 0; i < t.element_count(); ++i) t.reals.push_back(static_cast<float>(normal(rng)));
+    t.dtype = graph.value(v).type.dtype;
+    for (int64_t i = 0; i < t.element_count(); ++i) {
+      if (is_float(t.dtype)) t.reals.push_back(static_cast<float>(normal(rng)));
+      else t.ints.push_back(i < 5);
+    }
   }
   return out;
 }

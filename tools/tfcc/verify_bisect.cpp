@@ -9,6 +9,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "ir/elements.h"
 #include "ir/lexer.h"
 #include "passes/passes.h"
 #include "tools/tfcc/verify_counterparts.h"
@@ -23,7 +24,7 @@ constexpr size_t kMostCompilations = 60;
 constexpr double kPassTolerance = 1e-6;  // a pass may round constants to f32
 constexpr size_t kLongestText = 400;
 
-/// A graph with more outputs, which keep single values.
+/// A graph with more outputs, which keep single values; packed rows among them in their padded places.
 class Probed {
  public:
   explicit Probed(const ir::Graph& graph) : graph_(graph) {}
@@ -33,15 +34,38 @@ class Probed {
       name_[v] = it->name;
       return;
     }
+    const ValueId shown = without_made_size(v);
     std::string name = graph_.value(v).name;
     while (std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&](const auto& o) { return o.name == name; })) name += ".kept";
-    graph_.outputs.push_back({name, v});
+    graph_.outputs.push_back({name, shown});
     name_[v] = name;
   }
   const ir::Graph& graph() const { return graph_; }
   const ir::HostTensor& of(const HostTensors& outputs, ValueId v) const { return outputs.at(name_.at(v)); }
 
  private:
+  // No output has a size that the run makes. Tensors of such a size are [T] or [1,T,..], of the rows of a pack.
+  ValueId without_made_size(ValueId v) {
+    const auto* size = graph_.size_with(SizeRole::packed);
+    if (!size) return v;
+    ir::Type type = graph_.value(v).type;
+    ir::ExprRef total = graph_.pool().symbol(size->name);
+    const auto at = std::find(type.dims.begin(), type.dims.end(), total);
+    if (at == type.dims.end()) return v;
+    const auto pack = std::find_if(graph_.order().begin(), graph_.order().end(), [&](ir::OpId o) { return graph_.op(o).kind == ir::OpKind::pack; });
+    const ValueId row = graph_.result(*pack);
+    if (type.rank() == 1) {
+      type.dims.insert(type.dims.begin(), graph_.pool().integer(1));
+      ir::Captured c = ir::capture(ir::load_of(graph_, v, {graph_.pool().index(1, total)}));
+      v = graph_.add_pointwise(c.operands, c.body, type, graph_.value(v).name + ".row");
+    }
+    const std::vector<ir::ExprRef> rows = graph_.value(row).type.dims;
+    std::copy(rows.begin(), rows.end(), type.dims.begin());
+    graph_.flags.push_back("a row outside of the packed ones");
+    ir::Captured c = ir::capture(ir::padded_element(graph_, row, v, ir::indices_of(graph_.pool(), type.dims), static_cast<int64_t>(graph_.flags.size()) - 1));
+    return graph_.add_pointwise(c.operands, c.body, type, graph_.value(v).name + ".padded");
+  }
+
   ir::Graph graph_;
   std::unordered_map<ValueId, std::string> name_;
 };
