@@ -214,6 +214,7 @@ inline void make_a_size(pb::Manifest& m) {
   half->set_name("half");
   half->set_makes(3);
   half->mutable_kernel()->set_kernel(2);
+  half->mutable_kernel()->add_args(5);
   half->mutable_kernel()->set_grain(1);
   size(half->mutable_kernel()->mutable_work(), {0, 1});
   for (int i = launches->size() - 1; i > 0; --i) launches->SwapElements(i, i - 1);
