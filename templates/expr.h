@@ -37,6 +37,27 @@ TFCC_REAL_2(fmod_, ::fmodf, ::fmod)
 #undef TFCC_REAL_1
 #undef TFCC_REAL_2
 
+/// 1 + erf(x) for results of 16 bits: within 1e-6 of it, at a third of the cost of ferf. 1 - erf(x) of x >= 0 by Abramowitz and
+/// Stegun, 7.1.28; what is small stays so, without cancellation.
+TFCC_FN f32 one_plus_erf_short(f32 x) {
+  const f32 a = ::fabsf(x);
+  f32 p = 0.0000430638f;
+  p = ::fmaf(p, a, 0.0002765672f);
+  p = ::fmaf(p, a, 0.0001520143f);
+  p = ::fmaf(p, a, 0.0092705272f);
+  p = ::fmaf(p, a, 0.0422820123f);
+  p = ::fmaf(p, a, 0.0705230784f);
+  p = ::fmaf(p, a, 1.0f);
+  for (int i = 0; i < 4; ++i) p *= p;
+  f32 rest;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(rest) : "f"(p));
+  return x < 0 ? rest : 2.0f - rest;
+}
+template <class Out, class V> TFCC_FN V one_plus_erf(V x) {
+  if constexpr (sizeof(Out) == 2 && kSame<V, f32>) return one_plus_erf_short(x);
+  else return (V)1 + ferf(x);
+}
+
 #else
 
 inline constexpr f32 kInf = math::kInf32;

@@ -182,7 +182,18 @@ class Emitter {
     return s + ")";
   }
 
+  // 1 + erf(x) of a GELU.
+  ExprRef erf_beside_one(ExprRef e) const {
+    if (e->kind != ExprKind::fadd || e->type != Scalar::f32) return nullptr;
+    for (size_t k : {0, 1}) {
+      ExprRef erf = e->args[1 - k];
+      if (ir::as_real(e->args[k]) == 1.0 && erf->kind == ExprKind::erf && !named_.count(erf)) return erf->args[0];
+    }
+    return nullptr;
+  }
+
   std::string write(ExprRef e) {
+    if (ExprRef x = names_.short_result ? erf_beside_one(e) : nullptr) return "one_plus_erf_short(" + at(x) + ")";
     if (const char* f = function_of(e->kind)) return call(f, e);
     const bool ordered = e->kind == ExprKind::flt || e->kind == ExprKind::fle;
     if (ordered && (ir::as_real(e->args[0]) || ir::as_real(e->args[1]))) return call(e->kind == ExprKind::flt ? "flt" : "fle", e);

@@ -19,6 +19,8 @@ struct CppNames {
   /// Indices and sizes have 32 bits (CUDA): other numbers made of them are widened unless they are proved to fit, or to
   /// lie below one of `counts`, the elements of tensors, which the runtime holds to 32 bits.
   bool narrow_indices = false;
+  /// The result is stored in 16 bits: 1 + erf(x) need not be right in the last bits of f32.
+  bool short_result = false;
   std::vector<ir::ExprRef> counts;
 };
 

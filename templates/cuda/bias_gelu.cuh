@@ -22,6 +22,6 @@ TFCC_FN void bias_gelu(typename Spec::Out* out, const typename Spec::In* x, cons
   load_pack(bias + first % Spec::hidden, b);
   V y[vec];
 #pragma unroll
-  for (int k = 0; k < vec; ++k) y[k] = gelu_of<Spec::tanh>((V)v[k] + (V)b[k]);
+  for (int k = 0; k < vec; ++k) y[k] = gelu_of<Spec::tanh, typename Spec::Out>((V)v[k] + (V)b[k]);
   store_pack(out + first, y);
 }

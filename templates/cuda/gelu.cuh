@@ -7,13 +7,13 @@
 #pragma once
 #include "cuda/prelude.cuh"
 
-template <bool tanh, class V>
+template <bool tanh, class Out, class V>
 TFCC_FN V gelu_of(V x) {
   if constexpr (tanh) {
     const V inner = (V)0.79788456080286535588 * (x + (V)0.044715 * x * x * x);
     return (V)0.5 * x * ((V)1 + ftanh(inner));
   } else {
-    return (V)0.5 * x * ((V)1 + ferf(x * (V)0.70710678118654752440));
+    return (V)0.5 * x * one_plus_erf<Out>(x * (V)0.70710678118654752440);
   }
 }
 
@@ -31,11 +31,11 @@ TFCC_FN void gelu(typename Spec::Out* out, const typename Spec::In* x, idx cols,
     V y[vec];
     load_pack(x + first, v);
 #pragma unroll
-    for (int k = 0; k < vec; ++k) y[k] = gelu_of<Spec::tanh>((V)v[k]);
+    for (int k = 0; k < vec; ++k) y[k] = gelu_of<Spec::tanh, typename Spec::Out>((V)v[k]);
     store_pack(out + first, y);
   } else {
     for (u32 e = first; e < first + vec && e < (u32)elements; ++e) {
-      store(out, (idx)e, gelu_of<Spec::tanh>((V)load(x, (idx)e)));
+      store(out, (idx)e, gelu_of<Spec::tanh, typename Spec::Out>((V)load(x, (idx)e)));
     }
   }
 }
