@@ -53,13 +53,13 @@ std::vector<std::pair<Arm, WgmmaTile>> choices(const Graph& graph, const TargetC
 // launches what the others do by fewer.
 std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
   std::vector<int64_t> limits = {0};
-  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows, kLibraryRows};
-  else if (target.has_wgmma && graph.size_with(SizeRole::tokens)) limits = {kFewRows, 0};
+  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kFewRows, kLibraryRows};
+  else if (target.has_wgmma && graph.size_with(SizeRole::tokens)) limits = {kFewRows, 0, kLibraryRows};
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
     legalise(form, target, limit);
-    const bool same = !forms.empty() && choices(form, target, limit) == choices(form, target, forms.back().most_tokens);
+    const bool same = !forms.empty() && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
   }

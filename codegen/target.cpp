@@ -8,7 +8,7 @@ const std::vector<TargetClass>& target_classes() {
       {"cpu", Family::cpu},
       // sm_80, sm_86, sm_89, PTX, and GPUs to come until they have kernels of their own: the shared memory of the smallest.
       {"sm_80", Family::cuda, 99 << 10},
-      {"sm_90a", Family::cuda, 227 << 10, true},
+      {"sm_90a", Family::cuda, 227 << 10, true, 132},
   };
   return kClasses;
 }

@@ -17,6 +17,7 @@ struct TargetClass {
   Family family = Family::cpu;
   uint32_t shared_bytes = 0;     // that a block may have on all of them
   bool has_wgmma = false;        // products of a warpgroup from shared memory, and TMA that fills it
+  int64_t processors = 0;        // multiprocessors of the largest, for blocks that take one tile after the other
 
   bool cuda() const { return family == Family::cuda; }
 };

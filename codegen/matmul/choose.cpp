@@ -28,19 +28,21 @@ std::string no_panel(const MatmulDesc& x) {
 
 /// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
 /// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
-constexpr WgmmaTile kFewRowsTile = {64, 64, 8, 1};
-/// Rows that the run counts, by the most there may be: two blocks on a multiprocessor, one of which computes while the other begins or
-/// ends, and smaller tiles where large ones are too few. Of six tiles the fastest in BERT-base (docs/performance.md).
-constexpr WgmmaTile kCountedRowsTile = {128, 128, 3, 2}, kSomeCountedRowsTile = {128, 64, 4, 2};
-/// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to the library is faster.
+constexpr WgmmaTile kFewRowsTile = {64, 64, 8};
+/// Large tiles ask for the fewest bytes, smaller ones leave fewer processors idle in the last round. Of nine the fastest in BERT-base
+/// (docs/performance.md).
+constexpr WgmmaTile kManyRowsTile = {128, 128, 6, 192, 5};
+/// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to the library is faster. And an epilogue
+/// of its own costs little beside them.
 constexpr int64_t kLongestSum = 1024;
 
 bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewRows; }
-/// The library is so much faster at these that it may compute padding too.
-bool counts_too_few(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kLibraryRows; }
+/// Where this arm pays at many rows: it leaves padding out, or saves the launch of an epilogue.
+bool pays_at_many(const MatmulDesc& x) {
+  return x.made_rows || ((x.token_rows || x.most_rows) && x.epilogue == Epilogue::beside && ir::as_int(x.k).value_or(0) <= kLongestSum);
+}
 WgmmaTile wgmma_tile(const MatmulDesc& x) {
-  if (few_rows(x)) return kFewRowsTile;
-  return x.most_rows && *x.most_rows <= kSomeRows ? kSomeCountedRowsTile : kCountedRowsTile;
+  return few_rows(x) ? kFewRowsTile : kManyRowsTile;
 }
 
 /// Why warpgroups do not serve; empty if they do.
@@ -51,8 +53,8 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *n % 8 != 0 || *k % 8 != 0) return "n and k are no multiples of 8 known at compile time";
   if (*n < 64 || *k < 64) return "n or k is less than a tile";
-  if (!few_rows(x) && !x.made_rows) return "the library is faster at many rows";
-  if (!few_rows(x) && counts_too_few(x)) return "the library is faster at so few rows, padding and all";
+  if (!few_rows(x) && !pays_at_many(x)) return "the library is faster at many rows";
+  if (!few_rows(x) && x.most_rows && *x.most_rows <= kLibraryRows) return "the library is faster at so few rows";
   if (few_rows(x) && *k > kLongestSum) return "k is long, and the library splits it over blocks";
   if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tile(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
@@ -95,9 +97,12 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
       c.arm = Arm::wgmma;
       c.tile = wgmma_tile(x);
       c.line = __LINE__;
-      c.reason = few_rows(x) ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
-                             : "it reads the number of rows where the run has counted them, and the epilogue costs no launch";
-      c.rejected = {{Arm::library, few_rows(x) ? "takes no epilogue but a bias, and waits for the launches before it" : "would compute as many rows as there are with padding"}};
+      c.reason = few_rows(x)   ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
+                 : x.made_rows ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
+                               : "the epilogue costs no launch";
+      c.rejected = {{Arm::library, x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
+                                   : few_rows(x)               ? "takes no epilogue but a bias, and waits for the launches before it"
+                                                               : "takes no epilogue but a bias"}};
       return c;
     }
     c.rejected = {{Arm::wgmma, why}};
@@ -109,7 +114,8 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
 
 std::string print(const MatmulConfig& c) {
   std::string s = std::string(kArmNames[static_cast<int>(c.arm)]);
-  if (c.tile.block_m) s += fmt::format(" of {} x {}, {} stages, {} blocks a multiprocessor", c.tile.block_m, c.tile.block_n, c.tile.stages, c.tile.resident);
+  if (c.tile.block_m) s += fmt::format(" of {} x {}, {} stages", c.tile.block_m, c.tile.block_n, c.tile.stages);
+  if (c.tile.wide_n) s += fmt::format(", or of {} x {}, {} stages, whichever takes fewer rounds", c.tile.block_m, c.tile.wide_n, c.tile.wide_stages);
   if (c.panel) s += fmt::format(" of {} columns", c.panel);
   s += ": " + c.reason;
   for (const auto& [arm, why] : c.rejected) s += fmt::format("\nnot {}: {}", kArmNames[static_cast<int>(arm)], why);

@@ -57,13 +57,18 @@ ExprRef beside(const Graph& g, const ir::Op& op, MatmulDesc& desc) {
   return ok ? body : nullptr;
 }
 
+bool is_token_count(const Graph& g, ExprRef rows) {
+  const ir::SizeSymbol* tokens = g.size_with(SizeRole::tokens);
+  return tokens && rows == (tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name));
+}
+
 // The most rows of a product that has one for each token, or of a known number.
 std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
   if (auto n = ir::as_int(rows)) return n;
-  const ir::SizeSymbol *tokens = g.size_with(SizeRole::tokens), *packed = g.size_with(SizeRole::packed);
+  const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
-  if (!tokens || rows != (tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name))) return std::nullopt;
-  return most_tokens ? std::optional(most_tokens) : g.pool().range(tokens->name).max;
+  if (!is_token_count(g, rows)) return std::nullopt;
+  return most_tokens ? std::optional(most_tokens) : g.pool().range(g.size_with(SizeRole::tokens)->name).max;
 }
 
 }  // namespace
@@ -96,6 +101,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens) {
     x.stride_a = pool.integer(0);
   }
   x.most_rows = largest_rows(g, x.m, most_tokens);
+  x.token_rows = is_token_count(g, x.m);
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   x.made_rows = packed && x.m == pool.symbol(packed->name);
   ExprRef sum = ir::matmul_sum(pool, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));

@@ -29,6 +29,7 @@ struct MatmulDesc {
   bool trans_a = false, trans_b = false;           // stored [k, m], [n, k]
   bool weight = false;                             // B is a constant
   std::optional<int64_t> most_rows;                // of m in the bucket that is lowered
+  bool token_rows = false;                         // m is the number of tokens: there are forms of the graph for few and for many
   bool made_rows = false;                          // a launch of the run makes m: a library computes its bound
   double alpha = 1;
   Epilogue epilogue = Epilogue::none;
@@ -54,12 +55,13 @@ inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer", 
 
 /// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks for weights early, is for them.
 inline constexpr int64_t kFewRows = 128;
-/// Where the run counts the rows: up to so many a library computes all that there may be, and up to so many tiles are smaller.
-inline constexpr int64_t kLibraryRows = 1024, kSomeRows = 4096;
+/// Beyond these a library is faster up to so many rows, also if it computes padding.
+inline constexpr int64_t kLibraryRows = 2048;
 
-/// Of a block: rows and columns of the result, tiles of 64 of k that are under way at once; and blocks that share a multiprocessor.
+/// Of a block: rows and columns of the result, tiles of 64 of k that are under way at once; and another width that the rows of a run
+/// may be better for, or 0.
 struct WgmmaTile {
-  int block_m = 0, block_n = 0, stages = 0, resident = 1;
+  int block_m = 0, block_n = 0, stages = 0, wide_n = 0, wide_stages = 0;
   bool operator==(const WgmmaTile&) const = default;
 };
 

@@ -79,45 +79,50 @@ template <int N> TFCC_FN void hold(f32 (&d)[N]) {
                ", add, 1, 1, 0, %" TRANS ";\n\t}"                                                                 \
                : __VA_ARGS__                                                                                       \
                : "l"(a), "l"(b), "r"((int)add), "n"((int)across))
-#define TFCC_REGISTERS_64 \
+#define TFCC_REGISTERS_0 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TFCC_SUMS_64 \
-      "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-#define TFCC_REGISTERS_128 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+#define TFCC_REGISTERS_1 \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TFCC_SUMS_128 \
-      "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
-      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
-      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define TFCC_REGISTERS_2 \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TFCC_REGISTERS_3 \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TFCC_SUMS_32(AT) \
+  "+f"(d[AT + 0]), "+f"(d[AT + 1]), "+f"(d[AT + 2]), "+f"(d[AT + 3]), "+f"(d[AT + 4]), "+f"(d[AT + 5]), "+f"(d[AT + 6]), "+f"(d[AT + 7]), \
+  "+f"(d[AT + 8]), "+f"(d[AT + 9]), "+f"(d[AT + 10]), "+f"(d[AT + 11]), "+f"(d[AT + 12]), "+f"(d[AT + 13]), "+f"(d[AT + 14]), "+f"(d[AT + 15]), \
+  "+f"(d[AT + 16]), "+f"(d[AT + 17]), "+f"(d[AT + 18]), "+f"(d[AT + 19]), "+f"(d[AT + 20]), "+f"(d[AT + 21]), "+f"(d[AT + 22]), "+f"(d[AT + 23]), \
+  "+f"(d[AT + 24]), "+f"(d[AT + 25]), "+f"(d[AT + 26]), "+f"(d[AT + 27]), "+f"(d[AT + 28]), "+f"(d[AT + 29]), "+f"(d[AT + 30]), "+f"(d[AT + 31])
 
 /// across: b lies in rows of k (rows_of_n), not in rows of n (rows_of_k).
 template <class T, int n, bool across>
 TFCC_FN void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
-  static_assert(n == 64 || n == 128, "n: 64 or 128");
-  constexpr bool half = kSame<T, f16>;
-  if constexpr (n == 64 && half) TFCC_WGMMA(64, "f16", TFCC_REGISTERS_64, "32", "33", "34", "35", TFCC_SUMS_64);
-  else if constexpr (n == 64) TFCC_WGMMA(64, "bf16", TFCC_REGISTERS_64, "32", "33", "34", "35", TFCC_SUMS_64);
-  else if constexpr (half) TFCC_WGMMA(128, "f16", TFCC_REGISTERS_128, "64", "65", "66", "67", TFCC_SUMS_128);
-  else TFCC_WGMMA(128, "bf16", TFCC_REGISTERS_128, "64", "65", "66", "67", TFCC_SUMS_128);
+  static_assert(n == 64 || n == 128 || n == 192 || n == 256, "n: 64, 128, 192 or 256");
+#define TFCC_WGMMA_OF(TYPE)                                                                                                              \
+  if constexpr (n == 64) TFCC_WGMMA(64, TYPE, TFCC_REGISTERS_0, "32", "33", "34", "35", TFCC_SUMS_32(0));                                \
+  else if constexpr (n == 128) TFCC_WGMMA(128, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1, "64", "65", "66", "67", TFCC_SUMS_32(0),    \
+                                          TFCC_SUMS_32(32));                                                                             \
+  else if constexpr (n == 192) TFCC_WGMMA(192, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1 ", " TFCC_REGISTERS_2, "96", "97", "98",     \
+                                          "99", TFCC_SUMS_32(0), TFCC_SUMS_32(32), TFCC_SUMS_32(64));                                    \
+  else TFCC_WGMMA(256, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1 ", " TFCC_REGISTERS_2 ", " TFCC_REGISTERS_3, "128", "129", "130",    \
+                  "131", TFCC_SUMS_32(0), TFCC_SUMS_32(32), TFCC_SUMS_32(64), TFCC_SUMS_32(96))
+  if constexpr (kSame<T, f16>) {
+    TFCC_WGMMA_OF("f16");
+  } else {
+    TFCC_WGMMA_OF("bf16");
+  }
+#undef TFCC_WGMMA_OF
 }
 
 #undef TFCC_WGMMA
-#undef TFCC_REGISTERS_64
-#undef TFCC_REGISTERS_128
-#undef TFCC_SUMS_64
-#undef TFCC_SUMS_128
+#undef TFCC_REGISTERS_0
+#undef TFCC_REGISTERS_1
+#undef TFCC_REGISTERS_2
+#undef TFCC_REGISTERS_3
+#undef TFCC_SUMS_32
 
 }  // namespace sm90
 

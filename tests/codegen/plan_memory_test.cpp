@@ -235,7 +235,7 @@ void forms_share_the_arena(bool packed, size_t least_buckets) {
 }
 
 TEST(PlanMemory, FormsOfAGraphShareTheArena) { forms_share_the_arena(false, 2); }
-TEST(PlanMemory, FormsOfPackedRowsShareTheArena) { forms_share_the_arena(true, 4); }
+TEST(PlanMemory, FormsOfPackedRowsShareTheArena) { forms_share_the_arena(true, 3); }
 
 // Graphs are captured at caps, where tokens is not batch times length: there too every buffer must
 // keep the bytes of each smaller run to itself.

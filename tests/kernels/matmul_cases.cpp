@@ -265,13 +265,29 @@ Case tiles() {
   }
   o.product("residual", "%h72_200, @w72_200, %r", "s + %r[i,j,k]", "f32[B,S,200]");
   return {"matmul_tiles", graph_text("%x: f32[B,S,72]", "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens", o.body, o.outputs),
-          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}, {1, 2500}}, {}, 1e-5, 9e-4};
+          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}, {1, 4500}}, {}, 1e-5, 9e-4};
+}
+
+// Rows that the run counts: as few as need their weights early, as many as a library takes, and more, for which blocks take one tile
+// after the other.
+Case packed_rows() {
+  const std::string body =
+      "  flag 0 \"a packed row lies outside\"\n  const @w : f32[72,1544] = random(1)\n  const @v : f32[1544,72] = random(2)\n  const @b : f32[1544] = random(3)\n"
+      "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {live = (i,j) => %mask[i,j] == 1} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
+      "  %h = pointwise(%x, %seq, %pos) {body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]} : f32[1,T,72]\n"
+      "  %u = matmul(%h, @w, @b) {alpha = 1.0, epilogue = (s,i,j,k) => 0.5 * (s + @b[k]) * (1.0 + erf((s + @b[k]) * 0.70710677)), trans_a = false, trans_b = false} : f32[1,T,1544]\n"
+      "  %d = matmul(%u, @v) {alpha = 0.125, trans_a = false, trans_b = false} : f32[1,T,72]\n"
+      "  %r = pointwise(%d, %h) {body = (i,j,k) => %d[i,j,k] + %h[i,j,k]} : f32[1,T,72]\n"
+      "  %p = pointwise(%row, %r) {body = (i,j,k) => select(0 <= %row[i,j], %r[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,72]\n"
+      "  %q = pointwise(%row, %u) {body = (i,j,k) => select(0 <= %row[i,j], %u[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,1544]\n";
+  const std::string sizes = "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens, T <= (B*S) in 1.. as packed";
+  return {"matmul_packed", graph_text("%x: f32[B,S,72], %mask: i64[B,S]", sizes, body, {"p", "q"}), {{1, 1}, {2, 60}, {3, 100}, {3, 750}, {33, 300}}, {{"mask", {0, 1}}}, 1e-5, 2e-3};
 }
 
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles()};
+  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles(), packed_rows()};
 }
 
 }  // namespace tfcc::test
