@@ -37,7 +37,7 @@ struct Value {
   Type type;
   OpId def;                    // invalid for graph inputs
   std::vector<OpId> users;     // one entry per use, in no order; graph outputs are not in it
-  ValueId heir;                // what replace_uses put in its place; invalid if nothing
+  ValueId heir;                // what a pass put in its place (replace_uses, set_heir); invalid if nothing
 };
 
 struct Op {
@@ -121,6 +121,8 @@ class Graph {
 
   /// Every use of `from` (outputs too) becomes `to`. Types must be equal.
   void replace_uses(ValueId from, ValueId to);
+  /// `to` stands for `from` from now on, in another layout; uses stay as they are.
+  void set_heir(ValueId from, ValueId to) { values_[from.value].heir = to; }
   void set_operands(OpId o, std::vector<ValueId> operands);
   void set_type(ValueId v, Type type) { values_[v.value].type = std::move(type); }
   void rename(ValueId v, std::string name);

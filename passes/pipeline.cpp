@@ -43,6 +43,7 @@ const std::vector<std::string>& default_pipeline() {
       "fuse-epilogue",               // after the merging of products, which takes those with a bias alone
       // Inlined views have become identities; q, k and v of one input may have become equal.
       "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
+      "remove-padding",              // last: all others know tokens as [B,S]
   };
   return kOrder;
 }

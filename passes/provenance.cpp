@@ -114,6 +114,7 @@ class Step {
     while (!open.empty()) {
       const OpId at = open.back();
       open.pop_back();
+      if (now_.op(at).kind == OpKind::pack) continue;  // it numbers rows for all
       if (is_new(at) && now_.op(at).kind != OpKind::pointwise) found.push_back(at);
       for (ValueId v : now_.op(at).operands) {
         const OpId def = now_.value(v).def;

@@ -66,6 +66,18 @@ class Packer {
     return ir::bounded(ir::load_of(g_, v, std::move(at)), extent, flag_);
   }
 
+  // Packed values take the names of those that they stand for, which nobody needs any more.
+  std::string name_of(ValueId v) {
+    std::string name = g_.value(v).name;
+    g_.rename(v, name + ".with_padding");
+    return name;
+  }
+
+  void stands_for(ValueId padded, ValueId packed) {
+    packed_[padded.value] = packed;
+    g_.set_heir(padded, packed);
+  }
+
   ir::Type packed_type(ValueId v) const {
     ir::Type t = g_.value(v).type;
     t.dims[0] = g_.pool().integer(1);
@@ -111,7 +123,7 @@ class Packer {
     std::vector<std::string> names;
     for (ValueId r : old.results) {
       types.push_back(packed_type(r));
-      names.push_back(g_.value(r).name);
+      names.push_back(name_of(r));
     }
     Indices own = ir::indices_of(g_.pool(), types[0].dims);
     ir::Op op = old;
@@ -123,7 +135,7 @@ class Packer {
     free = ir::capture(free, operands);
     for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
     const OpId made = g_.add_op(op.kind, operands, op.attrs, types, names, old.origin);
-    for (size_t k = 0; k < old.results.size(); ++k) packed_[old.results[k].value] = g_.result(made, k);
+    for (size_t k = 0; k < old.results.size(); ++k) stands_for(old.results[k], g_.result(made, k));
   }
 
   void pack_attention(OpId o) {
@@ -138,7 +150,7 @@ class Packer {
     attrs.key_padding = false;
     attrs.packed = {rows_.batch, rows_.length};
     const ValueId y = old.results[0];
-    packed_[y.value] = g_.add(OpKind::attention, operands, attrs, packed_type(y), g_.value(y).name, old.origin);
+    stands_for(y, g_.add(OpKind::attention, operands, attrs, packed_type(y), name_of(y), old.origin));
   }
 
   // The element of a packed value at a place in the padded tensor, whose row was dropped or is known to be there.
@@ -168,7 +180,7 @@ class Packer {
     if (it != unpacked_.end()) return it->second;
     const ir::Type type = g_.value(v).type;
     ir::Captured c = ir::capture(padded_element(v, ir::indices_of(g_.pool(), type.dims), false));
-    return unpacked_[v.value] = g_.add_pointwise(c.operands, c.body, type, g_.value(v).name + ".padded");
+    return unpacked_[v.value] = g_.add_pointwise(c.operands, c.body, type, g_.value(packed_.at(v.value)).name + ".padded");
   }
 
   Graph& g_;

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COLUMNS = ("attention", "norm", "gelu", "gated", "rope", "softmax", "squares")
+COLUMNS = ("attention", "norm", "gelu", "gated", "rope", "softmax", "squares", "packed")
 
 
 def ops(text, *names):
@@ -61,6 +61,7 @@ def count(tfcc, model):
     counts = {
         "attention": len(attentions), "norm": ops(raised, "layer_norm", "rms_norm"), "gelu": ops(raised, "gelu"), "gated": gated_blocks(final),
         "rope": ops(raised, "rope"), "softmax": ops(raised, "softmax"), "squares": len(plan["quadratic_buffers"]),
+        "packed": sum(" = attention(" in line and "packed = [" in line for line in dumps["remove-padding.tfir"].splitlines()),
     }
     masks = "/".join(dict.fromkeys(mask_of(line) for line in attentions)) or "none"
     layers = plan["buckets"][0].get("layers") or {}
@@ -75,7 +76,7 @@ def table():
         words = words.split()
         if not words or words[0].startswith("#"):
             continue
-        rows.append((words[0], dict(zip(COLUMNS, map(int, words[1:-1]))), words[-1], [r.strip() for r in reasons.split("|") if r.strip()]))
+        rows.append((words[0], {c: int(n) for c, n in zip(COLUMNS, words[1:-1]) if n != "-"}, words[-1], [r.strip() for r in reasons.split("|") if r.strip()]))
     return rows
 
 

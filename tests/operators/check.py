@@ -67,7 +67,7 @@ def call(*argv):
 def wrong_with(a, extra, model, runs, scratch):
     """What is wrong with a model, or None."""
     (scratch / "m.onnx").write_bytes(model)
-    problem = call(a.tfcc, "compile", scratch / "m.onnx", "-o", scratch / "m.tfcc", "--target", a.target, "-q", *extra)
+    problem = call(a.tfcc, "compile", scratch / "m.onnx", "-o", scratch / "m.tfcc", "--target", a.target, "-q", "--keep-padding", *extra)
     if problem:
         return problem
     for number, (inputs, outputs) in enumerate(runs):

@@ -28,7 +28,7 @@ using nlohmann::json;
 struct Options {
   std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
-  bool passes_given = false, remove_padding = false;
+  bool passes_given = false, keep_padding = false;
   int threads = 0;
   SizeFlags sizes;
 };
@@ -152,7 +152,7 @@ Result<void> compile_model(Options o) {
   if (targets->empty()) return usage_error("--target names no target");
   TFCC_TRY_VOID(check_passes(split(o.passes)));
   TFCC_TRY(auto default_passes, default_passes_without(o.skip_passes));
-  if (o.remove_padding) default_passes.push_back("remove-padding");
+  if (o.keep_padding) std::erase(default_passes, "remove-padding");
 
   frontend::ImportReport import;
   TFCC_TRY(ir::Graph graph, load_graph(o.model, &import));
@@ -256,7 +256,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
   c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
-  c->add_flag("--remove-padding", o->remove_padding, "compute real tokens alone where attention proves which they are; outputs are 0 at padding")->excludes(passes);
+  c->add_flag("--keep-padding", o->keep_padding, "compute padding too: by default real tokens alone are computed where attention proves which they are, and outputs are 0 at padding");
   add_size_flags(*c, o->sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");

@@ -60,7 +60,7 @@ class Listing {
   void show_symbol(const runtime::Manifest& m, const runtime::Symbol& s) {
     std::string range =
         s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
-    if (s.derived()) range = s.value.print() + (s.max ? fmt::format(", at most {}", s.max) : "");
+    if (s.derived()) range = (s.made ? "made by the run, at most " : "") + s.value.print() + (s.max && !s.made ? fmt::format(", at most {}", s.max) : "");
     if (!s.derived()) range += fmt::format(", axis {} of {}", s.axis, m.inputs[s.input].name);
     for (const std::string* from : {&s.min_from, &s.max_from}) {
       if (!from->empty()) range += fmt::format(" ({})", *from);

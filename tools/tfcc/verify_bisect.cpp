@@ -296,6 +296,12 @@ Result<Makers> run_steps(ir::Graph& graph, const std::vector<Step>& steps) {
     const ir::Graph before = graph;
     TFCC_TRY_VOID(steps[i].run(graph));
     makers.resize(graph.op_count());
+    for (uint32_t v = 0; v < before.value_count(); ++v) {  // what computes the same in another layout has the same makers, and one more
+      const ValueId heir = graph.value(ValueId{v}).heir;
+      if (!heir.valid() || graph.value(heir).type == before.value(ValueId{v}).type || !before.value(ValueId{v}).def.valid()) continue;
+      const ir::OpId made = graph.value(heir).def;
+      if (made.value >= before.op_count()) makers[made.value] = makers[before.value(ValueId{v}).def.value];
+    }
     for (ir::OpId o : graph.order()) {
       if (o.value >= before.op_count() || !same_computation(before.op(o), graph.op(o))) makers[o.value].push_back(i);
     }
