@@ -78,7 +78,7 @@ Lengths lengths_of(const Graph& graph, const TargetClass& target, const LowerOpt
     ExprRef queries = ir::attention_extents(graph, graph.op(o))[ir::kQuery];
     if (queries->kind != ir::ExprKind::symbol) continue;
     const std::optional<int64_t> most = graph.pool().range(queries->name).max;
-    std::vector<int64_t> buckets = options.lengths.empty() ? std::vector<int64_t>{16, 32} : options.lengths;
+    std::vector<int64_t> buckets = options.lengths.empty() ? attention_lengths(graph, o, target) : options.lengths;
     std::erase_if(buckets, [&](int64_t n) { return most && n >= *most; });  // would never be used
     buckets.push_back(0);
     return {queries, std::move(buckets)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention: describe() reads the op, choose() gives it a tile, and the stub prints score and conditions as functors.
-// templates/cuda/attention.cuh, templates/cpu/attention.h.
+// templates/cuda/attention.cuh, templates/cuda/attention_wgmma.cuh, templates/cpu/attention.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,6 +26,7 @@ struct Description {
   std::optional<double> scale;                    // the score is a plain scale, which needs no functor
   ExprRef live = nullptr, rest = nullptr;         // conjuncts of visible over batch and key alone, and the others
   bool packed = false;                            // rows are those that a pack left
+  bool positions = false;                         // and causality or a window asks where they stood
   bool aligned = true;                            // rows of q, k, v and of the result begin at multiples of 16 bytes
 };
 
@@ -76,6 +77,7 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.head = *c.known(c.dims(op.operands[0])[2]) / attrs.heads;
   x.v_head = *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
   x.packed = !attrs.packed.empty();
+  x.positions = x.packed && (attrs.causal || attrs.window_left || attrs.window_right);
   x.scale = plain_scale(attrs.score);
   split_visible(attrs, x);
   return x;
@@ -85,6 +87,7 @@ struct Tile {
   int64_t block_m, block_n;
   uint32_t threads = 0, shared_bytes = 0;
   int line = 0;                                   // where it was chosen
+  int resident = 0;                               // by warpgroups alone: blocks of a multiprocessor
 };
 
 int64_t round_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
@@ -98,37 +101,84 @@ Tile tile_of_f32(int64_t d, int64_t dv) {
   return {block_m, block_n, wide <= 128 ? 256u : 128u, static_cast<uint32_t>(bytes), __LINE__};
 }
 
+/// Keys of a tile of the mma.sync form, which the registers of functors make smaller.
+int64_t keys_of_tile(const Description& x) {
+  const int64_t wide = std::max(x.head, x.v_head);
+  if (!x.scale || x.rest) return wide <= 64 ? 64 : wide <= 128 ? 32 : 16;
+  return wide <= 128 ? 64 : 32;
+}
+
+/// Heads that warpgroups take.
+bool fits_warpgroups(DType type, int64_t head, int64_t v_head) {
+  const auto wide = [](int64_t d) { return d == 64 || d == 128; };
+  return (type == DType::f16 || type == DType::bf16) && wide(head) && wide(v_head);
+}
+
+/// Up to so many queries a block has no more rows than there are.
+constexpr int64_t kFewQueries[] = {16, 32};
+/// Keys of a tile of a warpgroup.
+constexpr int64_t kWarpgroupKeys = 64;
+/// Up to so many keys the mma.sync form is faster: it begins sooner. 6.0 and 7.2 us for 16 sequences of up to 128, 13.5 and 11.2 of up to 256.
+constexpr int64_t kFewKeys = 128;
+
+/// Why warpgroups do not serve; empty if they do. A sequence has the same bits in both forms if their tiles have as many keys, or if it
+/// fits into one.
+std::string no_warpgroups(const EmitContext& c, const Description& x) {
+  const auto at_most = [&](ExprRef size, int64_t most) { const auto n = c.largest(size); return n && *n <= most; };
+  if (!fits_warpgroups(x.type, x.head, x.v_head)) return "not of 16 bits, or heads are neither of 64 nor of 128";
+  if (!x.aligned) return "memory of the caller is read or written";
+  if (at_most(x.queries, kFewQueries[1])) return "few queries waste least in few rows";
+  if (at_most(x.keys, kFewKeys) && keys_of_tile(x) == kWarpgroupKeys) return "at so few keys it begins sooner";
+  if (!c.target.has_wgmma) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  return "";
+}
+
+// The more warpgroups a multiprocessor has, the more of their softmax runs beside products of others. What limits them are registers:
+// 96 of a thread for heads of 64, about 128 for heads of 128, and functors take more. With heads of 128 shared memory has no place for
+// four blocks, so two warpgroups share one's keys.
+Tile tile_of_warpgroups(const EmitContext& c, const Description& x) {
+  const bool functors = !x.scale || x.rest || x.positions, wide = std::max(x.head, x.v_head) > 64;
+  Tile t{64, kWarpgroupKeys, 128, 0, __LINE__};
+  t.resident = wide ? 2 : functors ? 3 : 5;
+  if (wide && !functors && c.largest(x.queries).value_or(INT64_MAX) > 64) t.block_m = 128, t.threads = 256;
+  t.shared_bytes = static_cast<uint32_t>(2 * t.block_m * x.head + 4 * t.block_n * (x.head + x.v_head) + 1024);
+  return t;
+}
+
 // The table of templates/README.md: at most 99 KiB of shared memory, so that one tile serves every GPU from sm_80 on.
 // Functors take registers, so they get smaller tiles; few queries waste least in few rows.
 Tile choose(const EmitContext& c, const Description& x) {
   if (!c.cuda()) return {32, 64, 0, 0, __LINE__};
   if (x.type == DType::f32) return tile_of_f32(x.head, x.v_head);
+  if (no_warpgroups(c, x).empty()) return tile_of_warpgroups(c, x);
   const auto padded = [](int64_t n) { return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8); };
-  const int64_t wide = std::max(x.head, x.v_head);
-  const int64_t queries = c.largest(x.queries).value_or(64), block_m = queries <= 16 ? 16 : queries <= 32 ? 32 : 64;
-  const bool functors = !x.scale || x.rest;
-  const int64_t block_n = functors ? (wide <= 64 ? 64 : wide <= 128 ? 32 : 16) : (wide <= 128 ? 64 : 32);
+  const int64_t queries = c.largest(x.queries).value_or(64), block_m = queries <= kFewQueries[0] ? 16 : queries <= kFewQueries[1] ? 32 : 64;
+  const int64_t block_n = keys_of_tile(x);
   const int64_t bytes = 2 * (block_m * std::max(padded(x.head), padded(x.v_head)) + 2 * block_n * (padded(x.head) + padded(x.v_head)));
   return {block_m, block_n, static_cast<uint32_t>(2 * block_m), static_cast<uint32_t>(bytes), __LINE__};
 }
 
 std::string print(const EmitContext& c, const Description& x, const Tile& tile) {
-  return fmt::format("attention {}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}", tfcc::to_string(x.type), x.packed ? " of packed rows" : "", x.head, x.v_head,
+  const std::string why = c.cuda() ? no_warpgroups(c, x) : "";
+  return fmt::format("attention {}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}", tfcc::to_string(x.type), x.packed ? " of packed rows" : "", x.head, x.v_head,
                      x.scale ? "a plain scale" : "a score with a functor", x.rest ? ", a condition on queries and keys" : "", tile.block_m,
                      tile.block_n,
-                     c.cuda() ? "as large as the shared memory of every GPU and the registers of functors allow, and no more rows than queries"
-                              : "what the caches hold");
+                     !c.cuda()     ? "what the caches hold"
+                     : tile.resident ? fmt::format("a warpgroup for 64 queries; {} such blocks share a multiprocessor", tile.resident)
+                                     : "as large as the shared memory of every GPU and the registers of functors allow, and no more rows than queries",
+                     why.empty() ? "" : "\nnot wgmma: " + why);
 }
 
 void add_spec(Stub& stub, const ir::AttentionAttrs& attrs, const Description& x, const Tile& tile) {
   stub.type("T", x.type);
-  for (const auto& [name, value] : {std::pair{"heads", attrs.heads}, {"kv_heads", attrs.kv_heads}, {"head_dim", x.head}, {"v_dim", x.v_head},
-                                    {"q_stride", x.parts[0].stride}, {"k_stride", x.parts[1].stride}, {"v_stride", x.parts[2].stride},
-                                    {"out_stride", x.v_head * attrs.heads}, {"block_m", tile.block_m}, {"block_n", tile.block_n},
+  const bool maps = tile.resident != 0;  // which know strides, but not where a slice begins
+  for (const auto& [name, value] : {std::pair{"heads", attrs.heads}, {"kv_heads", attrs.kv_heads}, {"head_dim", x.head}, {"v_dim", x.v_head}}) stub.field(name, value);
+  for (size_t k = 0; k < 3; ++k) stub.field(fmt::format("{}_{}", "qkv"[k], maps ? "offset" : "stride"), maps ? x.parts[k].offset : x.parts[k].stride);
+  for (const auto& [name, value] : {std::pair{"out_stride", x.v_head * attrs.heads}, {"block_m", tile.block_m}, {"block_n", tile.block_n},
                                     {"window_left", attrs.window_left.value_or(-1)}, {"window_right", attrs.window_right.value_or(-1)}}) {
     stub.field(name, value);
   }
-  stub.field("aligned", x.aligned);
+  if (!maps) stub.field("aligned", x.aligned);
   stub.field("causal", attrs.causal);
   stub.field("scaled", x.scale.has_value());
   stub.field_f32("score_scale", x.scale.value_or(1));
@@ -152,17 +202,39 @@ std::vector<std::string> add_functors(Stub& stub, const ir::AttentionAttrs& attr
   return objects;
 }
 
-std::vector<ValueId> values_read(const ir::Op& op, const Description& x) {
+// By pointers; `maps`: q, k and v are read by TMA.
+std::vector<ValueId> values_read(const ir::Op& op, const Description& x, bool maps) {
   std::vector<ValueId> reads;
   const auto read = [&](ValueId v) {
     if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
   };
-  for (const RowSlice& part : x.parts) read(part.base);
+  for (const RowSlice& part : x.parts) {
+    if (!maps) read(part.base);
+  }
   for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
   return reads;
 }
 
+// The map of a part among those of the launch; slices of one tensor share theirs.
+size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSlice& part, int64_t rows) {
+  const auto same = std::find_if(maps.begin(), maps.end(), [&](const MatrixView& m) { return m.value == part.base && m.box_rows == rows; });
+  if (same != maps.end()) return static_cast<size_t>(same - maps.begin());
+  const std::vector<ExprRef>& dims = c.dims(part.base);
+  maps.push_back({part.base, ir::mul(dims[0], dims[1]), c.integer(part.stride), static_cast<uint32_t>(rows), 64});
+  return maps.size() - 1;
+}
+
 }  // namespace
+
+std::vector<int64_t> attention_lengths(const Graph& graph, OpId o, const TargetClass& target) {
+  const ir::Op& op = graph.op(o);
+  const auto& attrs = op.as<ir::AttentionAttrs>();
+  const ir::Type &q = graph.value(op.operands[0]).type, &v = graph.value(op.operands[2]).type;
+  std::vector<int64_t> lengths(std::begin(kFewQueries), std::end(kFewQueries));
+  const auto width = ir::as_int(q.dims[2]), v_width = ir::as_int(v.dims[2]);
+  if (target.has_wgmma && width && v_width && fits_warpgroups(q.dtype, *width / attrs.heads, *v_width / attrs.kv_heads)) lengths.push_back(kFewKeys);
+  return lengths;
+}
 
 Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
@@ -171,21 +243,33 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   const Tile tile = choose(c, x);
   const Reason reason{print(c, x, tile), "codegen/emit/attention.cpp", tile.line};
 
-  Stub stub(c, "attention", op.operands, values_read(op, x), {op.results[0]});
+  const bool warpgroups = tile.resident != 0;
+  Stub stub(c, warpgroups ? "attention_wgmma" : "attention", op.operands, values_read(op, x, warpgroups), {op.results[0]});
   const std::vector<std::string> functors = add_functors(stub, attrs, x);
   add_spec(stub, attrs, x, tile);
   if (c.cuda()) {
-    stub.require(fmt::format("AttentionShape<Spec>::threads == {} && AttentionShape<Spec>::shared_bytes == {}", tile.threads, tile.shared_bytes),
-                 "the plan has other sizes");
+    const char* const shape = warpgroups ? "AttentionWgmmaShape" : "AttentionShape";
+    stub.require(fmt::format("{0}<Spec>::threads == {1} && {0}<Spec>::shared_bytes == {2}", shape, tile.threads, tile.shared_bytes), "the plan has other sizes");
   }
-  std::vector<std::string> arguments{stub.out()};
-  for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
-  for (ExprRef size : {x.batch, x.queries, x.keys}) arguments.push_back(stub.size(size));
-  arguments.insert(arguments.end(), functors.begin(), functors.end());
+  std::string rows;
   if (!attrs.packed.empty()) {
     const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
-    arguments.push_back(fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6)));
+    rows = fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6));
   }
+  std::vector<MatrixView> maps;
+  std::vector<std::string> arguments{stub.out()};
+  if (warpgroups) {
+    for (size_t k = 0; k < 3; ++k) arguments.push_back(fmt::format("m{}", add_map(c, maps, x.parts[k], k == 0 ? tile.block_m : tile.block_n)));
+    arguments.push_back(stub.late_size(x.batch));
+    if (rows.empty()) rows = fmt::format("PaddedRows{{(idx)({}), (idx)({})}}", stub.size(x.queries), stub.size(x.keys));
+    arguments.push_back(fmt::format("[&] {{ return {}; }}", rows));
+    stub.waits_itself(tile.resident, maps.size());
+  } else {
+    for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
+    for (ExprRef size : {x.batch, x.queries, x.keys}) arguments.push_back(stub.size(size));
+  }
+  arguments.insert(arguments.end(), functors.begin(), functors.end());
+  if (!warpgroups && !rows.empty()) arguments.push_back(rows);
   stub.call(std::move(arguments), {});
 
   LaunchSize size;
@@ -196,8 +280,8 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   size.work = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), blocks);
   ExprRef pairs = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.queries, x.keys));
   const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
-  Emission emission = Emission::of({fmt::format("attention__{}_d{}{}", storage_type(x.type), x.head, grouped), std::move(stub), std::move(size),
-                                   ir::mul(pairs, c.integer(2 * (x.head + x.v_head)))});
+  Emission emission = Emission::of({fmt::format("{}__{}_d{}{}", stub.function(), storage_type(x.type), x.head, grouped), std::move(stub), std::move(size),
+                                   ir::mul(pairs, c.integer(2 * (x.head + x.v_head))), {}, std::move(maps)});
   emission.reason = reason;
   return emission;
 }

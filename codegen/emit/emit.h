@@ -100,6 +100,9 @@ Result<Emission> emit_rope(const EmitContext& context, OpId op);
 Result<Emission> emit_pack(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
+/// CUDA: the lengths of sequences up to which an attention has a tile or a form of its own, rising.
+std::vector<int64_t> attention_lengths(const Graph& graph, OpId op, const TargetClass& target);
+
 /// The emitter of the op's kind. A constant, and what its readers read in place, has no launch.
 Result<Emission> emit(const EmitContext& context, OpId op);
 

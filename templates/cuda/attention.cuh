@@ -22,7 +22,7 @@ TFCC_FN void attention(typename Spec::T* out, const typename Spec::T* q, const t
                        const typename Spec::T* v, idx batch, idx, idx, const Score& score,
                        const Visible& visible, const Live& live, const Rows& rows) {
   if ((idx)blockIdx.z >= batch) return;
-  const AttentionBlock<Spec, Rows> block(rows);
+  const AttentionBlock<Spec, Rows> block(rows, (idx)blockIdx.x);
   if (block.first >= block.queries) return;
   if constexpr (AttentionShape<Spec>::tensor_cores) {
     attention_mma<Spec>(out, q, k, v, block, score, visible, live);

@@ -3,15 +3,7 @@
 //
 // A warp owns 16 queries; the block shares K and V tiles in two stages filled by cp.async, one barrier a tile.
 #pragma once
-#include "cuda/attention_tile.cuh"
-
-inline constexpr f32 kLog2E = 1.44269504088896340736f;
-
-TFCC_FN f32 exp2_fast(f32 x) {
-  f32 r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
-}
+#include "cuda/attention_softmax.cuh"
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 TFCC_FN void load_matrices(u32 (&r)[4], const void* row) {
@@ -49,14 +41,13 @@ struct AttentionWarp {
   static constexpr int block_n = Spec::block_n;
   static constexpr int k_steps = QkRows::width / 16, v_tiles = VRows::width / 8;
   static constexpr bool q_in_registers = k_steps <= 4;
-  static constexpr int reads_ahead = k_steps <= 4 ? 4 : 1;  // 8-key tiles whose functors may read at the same time
+  static constexpr int reads = k_steps <= 4 ? 16 : 4;  // elements whose functors may read at the same time
 
   const T* q;  // shared memory: this warp's 16 rows
   int lane = threadIdx.x % kWarp;
   u32 fragments[q_in_registers ? k_steps : 1][4];
   f32 o[v_tiles][4];
-  f32 top[2] = {-kInf, -kInf};  // of the scores so far, per row
-  f32 sum[2] = {0.0f, 0.0f};    // of this lane's columns
+  OnlineSoftmax<Spec> softmax;
 
   TFCC_FN AttentionWarp(const T* q_) : q(q_) {
 #pragma unroll
@@ -102,43 +93,6 @@ struct AttentionWarp {
     }
   }
 
-  /// s becomes exp(s - top); o and sum are rescaled to the new top.
-  TFCC_FN void soften(f32 (&s)[block_n / 8][4]) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      f32 larger = top[r];
-#pragma unroll
-      for (int t = 0; t < block_n / 8; ++t) larger = fmaxf(larger, fmaxf(s[t][2 * r], s[t][2 * r + 1]));
-      larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, 1));
-      larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, 2));
-      const f32 base = larger == -kInf ? 0.0f : larger;  // no visible key yet: all weights are 0
-      const f32 rescale = weight(top[r], base);
-      top[r] = larger;
-      f32 added = 0.0f;
-#pragma unroll
-      for (int t = 0; t < block_n / 8; ++t) {
-#pragma unroll
-        for (int c = 2 * r; c < 2 * r + 2; ++c) {
-          s[t][c] = weight(s[t][c], base);
-          added += s[t][c];
-        }
-      }
-      sum[r] = sum[r] * rescale + added;
-#pragma unroll
-      for (int t = 0; t < v_tiles; ++t) {
-        o[t][2 * r] *= rescale;
-        o[t][2 * r + 1] *= rescale;
-      }
-    }
-  }
-
-  /// exp of the difference of two scores. Printed scores may be near the largest float: subtract first.
-  static TFCC_FN f32 weight(f32 s, f32 base) {
-    constexpr f32 factor = (Spec::scaled ? Spec::score_scale : 1.0f) * kLog2E;
-    if constexpr (Spec::scaled) return exp2_fast(s * factor - base * factor);
-    else return exp2_fast((s - base) * factor);
-  }
-
   TFCC_FN void multiply_values(const f32 (&p)[block_n / 8][4], const T* v) {
     const int row = lane % 16, half = lane / 16;
 #pragma unroll
@@ -159,10 +113,7 @@ struct AttentionWarp {
   TFCC_FN void finish(T* rows) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      f32 total = sum[r];
-      total += __shfl_xor_sync(kAllLanes, total, 1);
-      total += __shfl_xor_sync(kAllLanes, total, 2);
-      const f32 scale = total == 0.0f ? 0.0f : 1.0f / total;
+      const f32 scale = softmax.scale(r);
 #pragma unroll
       for (int t = 0; t < v_tiles; ++t) {
         *(u32*)(rows + VRows::at(lane / 4 + 8 * r, t) + lane % 4 * 2) =
@@ -246,19 +197,9 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
     f32 s[block_n / 8][4];
     w.multiply_keys(s, tiles_k + stage * Shape::k_elements);
     const bool cut = block.cuts(bits, tile, warp_row, 16);
-    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) {
-#pragma unroll
-      for (int t = 0; t < block_n / 8; ++t) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int key = t * 8 + w.lane % 4 * 2 + c % 2;
-          const bool bit = (bits.word[t / 4] >> (key % kWarp)) & 1;
-          s[t][c] = block.masked(s[t][c], row + c / 2 * 8, tile * block_n + key, bit, cut, score, visible);
-        }
-        if (t % Warp::reads_ahead == Warp::reads_ahead - 1) __syncwarp();  // bounds reads in flight
-      }
-    }
-    w.soften(s);
+    constexpr int reads = Block::packed && Warp::reads > 8 ? 8 : Warp::reads;  // positions are read too
+    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<reads>(s, block, w.lane, row, tile, bits, cut, score, visible);
+    w.softmax.soften(s, w.o);
     w.multiply_values(s, tiles_v + stage * Shape::v_elements);
     tile = next;
     bits = next_bits;

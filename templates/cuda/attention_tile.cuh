@@ -129,14 +129,21 @@ struct KeyBits {
 /// finds out for itself: the reads are shared through L1, and no barrier is needed to agree.
 template <int block_n, class Live>
 TFCC_FN idx next_tile(idx tile, idx tiles, idx limit, idx b, const Live& live, KeyBits<block_n>& bits) {
+  if constexpr (kSame<Live, AllLive>) {
+#pragma unroll
+    for (int w = 0; w < KeyBits<block_n>::words; ++w) {
+      const idx left = limit - tile * block_n - w * kWarp;
+      bits.word[w] = left >= kWarp ? KeyBits<block_n>::full : left <= 0 ? 0 : KeyBits<block_n>::full & ((1u << left) - 1);
+    }
+    return tile < tiles ? tile : tiles;
+  }
   const int lane = threadIdx.x % kWarp;
   for (; tile < tiles; ++tile) {
     u32 any = 0;
 #pragma unroll
     for (int w = 0; w < KeyBits<block_n>::words; ++w) {
       const idx j = tile * block_n + w * kWarp + lane;
-      bool alive = lane < block_n && j < limit;
-      if constexpr (!kSame<Live, AllLive>) alive = alive && live(b, j);
+      const bool alive = lane < block_n && j < limit && live(b, j);
       bits.word[w] = __ballot_sync(kAllLanes, alive);
       any |= bits.word[w];
     }
@@ -173,17 +180,19 @@ struct PackedRows {
 /// What a block works on. Rows are counted in their sequence; scores and conditions are told positions.
 template <class Spec, class Rows>
 struct AttentionBlock {
+  static constexpr bool packed = Rows::packed;
   Rows rows;
   idx b, h, kv_head, first, queries, keys;
   idx limit;  // keys below it are seen by some query of the block
   idx first_tile, tiles;
   static constexpr int right = Spec::causal ? 0 : Spec::window_right, left = Spec::window_left;  // -1: no end
 
-  TFCC_FN AttentionBlock(const Rows& rows_) : rows(rows_) {
+  /// `place`: among the blocks of its sequence and head.
+  TFCC_FN AttentionBlock(const Rows& rows_, idx place) : rows(rows_) {
     b = rows.sequence((idx)blockIdx.z);
     h = (idx)blockIdx.y;
     kv_head = h / (Spec::heads / Spec::kv_heads);
-    first = (idx)blockIdx.x * Spec::block_m;
+    first = place * Spec::block_m;
     queries = rows.query_count(b);
     keys = rows.key_count(b);
     // Packing brings rows nearer to each other, so that a window of packed rows holds that of positions; rows behind the keys stand

@@ -43,21 +43,6 @@ template <class Spec> struct MatmulWgmmaShape {
 
 namespace matmul_wgmma_detail {
 
-/// Lane q of each four gives p[i] to lane i, and gets from lane i its p[q].
-TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const u32 got = __shfl_xor_sync(kAllLanes, odd ? p[i] : p[i + 1], 1);
-    (odd ? p[i] : p[i + 1]) = got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const u32 got = __shfl_xor_sync(kAllLanes, high ? p[i] : p[i + 2], 2);
-    (high ? p[i] : p[i + 2]) = got;
-  }
-}
-
 /// Stores the sums of a warpgroup, whose first row and column these are; `whole` if all of them lie in the result. All of the
 /// epilogue comes before the first store, so that what it loads is under way at once.
 template <int block_n, bool whole, class Out, class Epilogue>
@@ -79,7 +64,7 @@ TFCC_FN void store_sums(Out* out, f32 (&sums)[block_n / 2], idx first_row, idx f
         u32 p[4];
 #pragma unroll
         for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(sums[(j + q) * 4 + half * 2], sums[(j + q) * 4 + half * 2 + 1]);
-        exchange_in_fours(p);
+        sm90::exchange_in_fours(p);
         const idx c = first_column + (j + lane % 4) * 8;
         if (whole || (r < rows && c < columns)) *(uint4*)(out + r * columns + c) = make_uint4(p[0], p[1], p[2], p[3]);
       } else {
@@ -93,17 +78,6 @@ TFCC_FN void store_sums(Out* out, f32 (&sums)[block_n / 2], idx first_row, idx f
     }
   }
 }
-
-/// A place in the ring, and the parity of the phase in which the slot is used there.
-template <int stages> struct RingPlace {
-  int slot = 0;
-  u32 parity = 0;
-  TFCC_FN void next() {
-    if (++slot < stages) return;
-    slot = 0;
-    parity ^= 1;
-  }
-};
 
 /// What a block knows of its launch. Tiles are taken row by row, columns first, each block's gridDim.x after the one before.
 struct Place {
@@ -138,11 +112,10 @@ template <int block_m, int block_n, int stages, bool trans_b> struct Tiling : Wg
 
   /// By one thread: asks for all tiles of this block, whose first `early` parts of b were asked for before.
   TFCC_FN void ask(const TensorMap& a, const TensorMap& b, int early) const {
-    RingPlace<stages> ring;
-    bool used = false;  // the slots have been
+    sm90::RingPlace<stages> ring;
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
       for (int step = 0; step < steps; ++step) {
-        if (used) sm90::wait(&at.empty[ring.slot], ring.parity ^ 1);
+        sm90::wait(&at.empty[ring.slot], ring.parity ^ 1);  // the first time nobody has to release it
         if (early > 0) {
           --early;
           sm90::arrive_and_announce(&at.full[ring.slot], S::a_bytes);
@@ -152,7 +125,6 @@ template <int block_m, int block_n, int stages, bool trans_b> struct Tiling : Wg
         }
         sm90::copy_box(tile_a(ring.slot), a, (i32)row(tile), step * S::block_k, &at.full[ring.slot]);
         ring.next();
-        used = used || ring.slot == 0;
       }
     }
   }
@@ -160,21 +132,21 @@ template <int block_m, int block_n, int stages, bool trans_b> struct Tiling : Wg
   /// By warpgroup `group` of a block.
   template <class T, class Out, class Epilogue> TFCC_FN void multiply_tiles(Out* out, int group, const Epilogue& epilogue) const {
     using namespace sm90;
-    const u32 base_a = uniform(shared_address(tile_a(0)) + group * 64 * 128), base_b = uniform(shared_address(tile_b(0)));
-    RingPlace<stages> ring;
+    const u64 left = rows_of_k(uniform(shared_address(tile_a(0)) + group * 64 * 128));
+    const u32 first_b = uniform(shared_address(tile_b(0)));
+    const u64 right = trans_b ? rows_of_k(first_b) : rows_of_n(first_b, 64 * 128);
+    sm90::RingPlace<stages> ring;
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
       f32 sums[block_n / 2] = {};
       hold(sums);
       int before = 0;
       for (int step = 0; step < steps; ++step) {
-        const u32 offset = ring.slot * (S::a_bytes + S::b_bytes);
+        const u32 slot = ring.slot * (S::a_bytes + S::b_bytes);
         wait(&at.full[ring.slot], ring.parity);
         begin_products();
 #pragma unroll
         for (int p = 0; p < S::block_k / 16; ++p) {
-          const u64 left = rows_of_k(base_a + offset + p * 32);
-          const u64 right = trans_b ? rows_of_k(base_b + offset + p * 32) : rows_of_n(base_b + offset + p * 2048, 64 * 128);
-          multiply<T, block_n, !trans_b>(sums, left, right, step + p > 0);
+          multiply<T, block_n, !trans_b>(sums, advance(advance(left, slot), p * 32), advance(advance(right, slot), trans_b ? p * 32 : p * 2048), step + p > 0);
         }
         end_products();
         if (step > 0) {

@@ -36,6 +36,17 @@ TFCC_FN void wait(u64* b, u32 parity) {
       "ready:\n\t}" ::"r"(shared_address(b)), "r"(parity) : "memory");
 }
 
+/// A place in a ring of slots, and the parity of the phase in which the slot is used there.
+template <int stages> struct RingPlace {
+  int slot = 0;
+  u32 parity = 0;
+  TFCC_FN void next() {
+    if (++slot < stages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
 // ---- TMA ----
 
 TFCC_FN void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
@@ -58,6 +69,9 @@ TFCC_FN u64 rows_of_k(u32 address) { return (u64)0x40000040 << 32 | 1 << 16 | (a
 /// Rows of k, 64 elements of n each; groups of 8 rows lie 1024 bytes apart, the next 64 of n `apart` bytes. The next 16 of k are
 /// 2048 bytes on.
 TFCC_FN u64 rows_of_n(u32 address, u32 apart) { return (u64)0x40000040 << 32 | (apart >> 4) << 16 | (address & 0x3ffff) >> 4; }
+/// The descriptor of what lies so many bytes on. One instruction, where making another would take five that wait for each other: longer
+/// than a small product takes.
+TFCC_FN u64 advance(u64 descriptor, u32 bytes) { return (descriptor >> 32 << 32) | (u32)((u32)descriptor + (bytes >> 4)); }
 
 TFCC_FN void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 TFCC_FN void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -70,6 +84,30 @@ template <int N> TFCC_FN void hold(f32 (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
+/// The same for operands in registers.
+template <int N> TFCC_FN void hold(u32 (&a)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(a[i])::"memory");
+}
+/// What this thread wrote to shared memory is seen by TMA and products that come after it.
+TFCC_FN void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// All `threads` of barrier `id` (1 to 15; 0 is that of __syncthreads()) meet.
+template <int id> TFCC_FN void meet(int threads) { asm volatile("bar.sync %0, %1;" ::"n"(id), "r"(threads) : "memory"); }
+
+/// Lane q of each four gives p[i] to lane i, and gets from lane i its p[q]: pairs of sums become 16 bytes in a row.
+TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const u32 got = __shfl_xor_sync(kAllLanes, odd ? p[i] : p[i + 1], 1);
+    (odd ? p[i] : p[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const u32 got = __shfl_xor_sync(kAllLanes, high ? p[i] : p[i + 2], 2);
+    (high ? p[i] : p[i + 2]) = got;
+  }
+}
 
 // d[64, n] = a[64, 16] b[16, n] (+ d if `add`), f32 sums. Thread t of the group holds d[16 (t / 32) + (t % 32) / 4 + 8 h, 8 j + 2 (t % 4) + e]
 // in d[4 j + 2 h + e].
@@ -79,6 +117,11 @@ template <int N> TFCC_FN void hold(f32 (&d)[N]) {
                ", add, 1, 1, 0, %" TRANS ";\n\t}"                                                                 \
                : __VA_ARGS__                                                                                       \
                : "l"(a), "l"(b), "r"((int)add), "n"((int)across))
+#define TFCC_WGMMA_REGISTERS(N, TYPE, REGISTERS, A0, A1, A2, A3, B, TRANS, ...)                                   \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B \
+               ", 1, 1, 1, %" TRANS ";"                                                                           \
+               : __VA_ARGS__                                                                                       \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)across))
 #define TFCC_REGISTERS_0 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -117,6 +160,23 @@ TFCC_FN void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
 #undef TFCC_WGMMA_OF
 }
 
+/// The same with a in registers: those of a 16x16 tile of mma.sync for the 16 rows of each warp. They must be left alone until
+/// wait_for_products().
+template <class T, int n, bool across>
+TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
+  static_assert(n == 64 || n == 128, "n: 64 or 128");
+#define TFCC_WGMMA_OF(TYPE)                                                                                         \
+  if constexpr (n == 64) TFCC_WGMMA_REGISTERS(64, TYPE, TFCC_REGISTERS_0, "32", "33", "34", "35", "36", "37", TFCC_SUMS_32(0)); \
+  else TFCC_WGMMA_REGISTERS(128, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1, "64", "65", "66", "67", "68", "69", TFCC_SUMS_32(0), TFCC_SUMS_32(32))
+  if constexpr (kSame<T, f16>) {
+    TFCC_WGMMA_OF("f16");
+  } else {
+    TFCC_WGMMA_OF("bf16");
+  }
+#undef TFCC_WGMMA_OF
+}
+
+#undef TFCC_WGMMA_REGISTERS
 #undef TFCC_WGMMA
 #undef TFCC_REGISTERS_0
 #undef TFCC_REGISTERS_1

@@ -14,6 +14,7 @@ struct Attention {
   std::string score = "s * 0.25", visible = "none", extra = "";
   bool causal = false, key_padding = false, arena = true, cross = false;
   int left = -1, right = -1;
+  bool dead_infinite = false;  // keys and values where %mask is 0
 };
 
 std::string text_of(const Attention& a) {
@@ -24,7 +25,9 @@ std::string text_of(const Attention& a) {
     const char name = "qkv"[t];
     const std::string type = fmt::format("f32[B,{},{}]", t ? keys : "S", widths[t]);
     inputs += fmt::format("%{}: {}, ", name, type);
-    if (a.arena)
+    if (a.arena && t > 0 && a.dead_infinite)
+      body += fmt::format("  %{0}a = pointwise(%{0}, %mask) {{body = (i,j,k) => %{0}[i,j,k] / f32(%mask[i,j])}} : {1}\n", name, type);
+    else if (a.arena)
       body += fmt::format(
           "  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[i,j,k] * 2.0}} : {1}\n", name, type);
     operands += fmt::format("{}%{}{}", t ? ", " : "", name, a.arena ? "a" : "");
@@ -64,21 +67,57 @@ Case make(const std::string& name, const Attention& a, std::vector<std::vector<i
           8e-4};
 }
 
-/// The same over rows that a pack left: gathered from x, attended to, and put back.
-Case make_packed(const std::string& name, const std::string& how, const std::string& operands = "", double live = 1) {
-  const std::string results = "i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]";
-  const std::string text =
-      "graph @packed(%x: f32[B,S,48], %mask: i64[B,S], %p: f32[S,S]) symbols(B = x.0 in 1.., S = x.1 in 1.., T <= (B*S) in 1.. as packed) {\n"
+/// The same over rows that a pack left: gathered from x, attended to, and put back. A row of x is `factor` times what it is.
+Case make_packed(const std::string& name, const std::string& how, const std::string& operands = "", double live = 1, int d = 8,
+                 const std::string& factor = "2.0") {
+  const std::string text = fmt::format(
+      "graph @packed(%x: f32[B,S,{2}], %mask: i64[B,S], %p: f32[S,S]) symbols(B = x.0 in 1.., S = x.1 in 1.., T <= (B*S) in 1.. as packed) {{\n"
       "  flag 0 \"a packed row lies outside\"\n"
-      "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {kept = (i,j) => j == 0, live = (i,j) => %mask[i,j] == 1} : " + results + "\n"
-      "  %h = pointwise(%x, %seq, %pos) {body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k] * 2.0} : f32[1,T,48]\n"
-      "  %q = pointwise(%h) {body = (i,j,k) => %h[i,j,k]} : f32[1,T,16]\n"
-      "  %k = pointwise(%h) {body = (i,j,k) => %h[i,j,k + 16]} : f32[1,T,16]\n"
-      "  %v = pointwise(%h) {body = (i,j,k) => %h[i,j,k + 32]} : f32[1,T,16]\n"
-      "  %a = attention(%q, %k, %v, %cu, %keys, %order, %pos" + operands + ") {heads = 2, key_padding = false, kv_heads = 2, packed = [B,S], " + how + "} : f32[1,T,16]\n"
-      "  %y = pointwise(%row, %a) {body = (i,j,k) => select(0 <= %row[i,j], %a[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,16]\n"
-      "  return y = %y, row = %row, cu = %cu, keys = %keys, order = %order\n}\n";
-  return {"attention_packed_" + name, text, {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {70, 2}}, {{"mask", {1 - live, 1}}, {"p", {-4, 4}}}, 3e-6, 8e-4};
+      "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {{kept = (i,j) => j == 0, live = (i,j) => %mask[i,j] == 1}} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
+      "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k] * {3}}} : f32[1,T,{2}]\n"
+      "  %q = pointwise(%h) {{body = (i,j,k) => %h[i,j,k]}} : f32[1,T,{0}]\n"
+      "  %k = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + {0}]}} : f32[1,T,{0}]\n"
+      "  %v = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + {1}]}} : f32[1,T,{0}]\n"
+      "  %a = attention(%q, %k, %v, %cu, %keys, %order, %pos{4}) {{heads = 2, key_padding = false, kv_heads = 2, packed = [B,S], {5}}} : f32[1,T,{0}]\n"
+      "  %y = pointwise(%row, %a) {{body = (i,j,k) => select(0 <= %row[i,j], %a[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f32[B,S,{0}]\n"
+      "  return y = %y, row = %row, cu = %cu, keys = %keys, order = %order\n}}\n",
+      2 * d, 4 * d, 6 * d, factor, operands, how);
+  std::vector<std::vector<int64_t>> shapes = {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {70, 2}};
+  if (d >= 64) shapes = {{1, 1}, {3, 70}, {2, 130}, {2, 300}};
+  return {"attention_packed_" + name, text, shapes, {{"mask", {1 - live, 1}}, {"p", {-4, 4}}}, 3e-6, 8e-4};
+}
+
+/// What executes heads of 64 and 128 by warpgroups: the same questions, lengths around tiles of 64 keys and blocks of 128 queries.
+void add_warpgroups(std::vector<Case>& cases) {
+  const auto add = [&](const std::string& name, const Attention& a, std::vector<int64_t> list = {33, 64, 65, 129, 330}) {
+    cases.push_back(make("wide_" + name, a, lengths(list)));
+  };
+  Attention a;
+  a.d = a.dv = 64, a.score = "s * 0.125";
+  add("lengths", a, {33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 321, 385, 700});
+  Attention c = a;
+  c.visible = "j <= i", c.causal = true;
+  add("causal", c);
+  c.visible = "j <= i and i <= j + 70", c.left = 70;
+  add("causal_window", c);
+  Attention pad = a;
+  pad.visible = "%mask[b,j] == 1", pad.key_padding = true, pad.extra = ", %mask";
+  pad.heads = 4, pad.dead_infinite = true;
+  add("dead_infinite", pad);
+  cases.back().fills["mask"] = {-20, 1};
+  Attention score = a;
+  score.score = "s * 0.125 + %p[i,j] * f32(h + 1)", score.visible = "%p[i,j] < 3.0", score.extra = ", %p";
+  add("score", score);
+  score.d = score.dv = 128;
+  add("d128_score", score, {33, 130});
+  Attention mixed = a;
+  mixed.heads = 4, mixed.dv = 128;
+  add("v128", mixed, {33, 200});
+  mixed.d = 128, mixed.dv = 64, mixed.kv_heads = 1, mixed.visible = "j <= i", mixed.causal = true;
+  add("d128_v64_one_key_head", mixed, {33, 200});
+  Attention cross = a;
+  cross.cross = true;
+  cases.push_back(make("wide_cross", cross, {{1, 40, 1}, {2, 130, 65}, {1, 64, 300}}));
 }
 
 }  // namespace
@@ -173,6 +212,12 @@ std::vector<Case> attention_cases() {
   cases.push_back(make_packed("score", "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0", ", %p"));
   cases.push_back(make_packed("causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i"));
   cases.push_back(make_packed("window", "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => i <= j + 5 and j <= i + 3, window_left = 5, window_right = 3"));
+  add_warpgroups(cases);
+  cases.push_back(make_packed("wide", open, "", 1, 64));
+  cases.push_back(make_packed("wide_rare_rows", open, "", 20, 64));
+  cases.push_back(make_packed("wide_first_infinite", open, "", 1, 64, "2.0 / f32(%seq[j])"));
+  cases.push_back(make_packed("wide_score", "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0", ", %p", 1, 64));
+  cases.push_back(make_packed("wide_causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 64));
   return cases;
 }
 

@@ -27,6 +27,12 @@ INSTANTIATE_TEST_SUITE_P(Matmul, CpuKernelsOfWidth, testing::ValuesIn(matmul_cas
 INSTANTIATE_TEST_SUITE_P(Attention, CpuKernelsOfWidth, testing::ValuesIn(attention_cases()),
                          [](const auto& info) { return info.param.name; });
 
+TEST(CpuSequences, HaveTheSameBitsInEveryBatch) {
+  for (const Case& c : all_cases()) {
+    if (c.name.starts_with("attention_packed_wide") && !c.name.ends_with("infinite")) check_sequence_alone(c, {codegen::native_cpu_level(), Family::cpu});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, CpuKernels, testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.name; });
 

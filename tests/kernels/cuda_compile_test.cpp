@@ -16,7 +16,9 @@ class CudaCompile : public testing::TestWithParam<Case> {
 TEST_P(CudaCompile, F32) { compile_case(GetParam(), {"sm_90", Family::cuda}); }
 
 TEST_P(CudaCompile, F16) {
-  if (GetParam().f16) compile_case(GetParam(), {"sm_80", Family::cuda, true});
+  if (!GetParam().f16) return;
+  compile_case(GetParam(), {"sm_80", Family::cuda, true});
+  compile_case(GetParam(), {"sm_90", Family::cuda, true});
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, CudaCompile, testing::ValuesIn(all_cases()),

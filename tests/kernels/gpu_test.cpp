@@ -46,6 +46,13 @@ TEST_P(GpuKernels, F16) {
 // The driver compiles the PTX that every file carries for GPUs to come.
 TEST_P(GpuKernels, Ptx) { check_case(GetParam(), {"compute_80", Family::cuda}); }
 
+TEST(GpuSequences, HaveTheSameBitsInEveryBatch) {
+  if (device().empty()) GTEST_SKIP() << "no CUDA device";
+  for (const Case& c : all_cases()) {
+    if (c.name.starts_with("attention_packed_wide") && !c.name.ends_with("infinite")) check_sequence_alone(c, {device(), Family::cuda, true});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, GpuKernels, testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.name; });
 

@@ -329,6 +329,67 @@ void check_case(const Case& c, const Where& where) {
   for (const auto& shape : shapes) again.repeat(shape);
 }
 
+namespace {
+
+// Element k of row j of sequence `who` of an input of a packed case: sequence 0 is the same in every batch.
+float element(std::string_view name, int64_t who, int64_t j, int64_t k) {
+  if (name == "p") return static_cast<float>((j * 31 + k * 17) % 64) / 8.0f - 4.0f;
+  const auto n = static_cast<uint32_t>(who * 7919 + j * 769 + k) * 2654435761u;
+  return static_cast<float>(n >> 16) / 32768.0f - 1.0f;
+}
+
+// The rows of y that sequence 0, of so many live tokens, has in a batch of `batch` padded to `length`.
+std::vector<std::byte> first_sequence(const Model& model, Executor& executor, int64_t batch, int64_t length, int64_t live) {
+  std::map<std::string, std::vector<std::byte>> memory;
+  for (const TensorInfo& t : model.inputs()) {
+    std::vector<int64_t> dims = {length, length};  // p
+    if (t.name == "x") dims = {batch, length, t.dims[2].min};
+    if (t.name == "mask") dims = {batch, length};
+    const int64_t width = dims.back(), rows = dims.size() == 3 ? length : 1;
+    std::vector<std::byte>& bytes = memory[t.name];
+    bytes.resize(static_cast<size_t>(dims[0] * rows * width) * size_of(t.dtype));
+    for (int64_t i = 0; i < dims[0] * rows * width; ++i) {
+      const int64_t who = i / width / rows, j = i / width % rows, k = i % width;
+      const size_t at = static_cast<size_t>(i);
+      if (t.name == "mask") ir::write_int(t.dtype, bytes.data(), at, k < (who == 0 ? live : length - who));
+      else ir::write_real(t.dtype, bytes.data(), at, t.name == "p" ? element("p", 0, who, k) : element("x", who, j, k));
+    }
+    auto done = executor.set(t.name, {bytes.data(), t.dtype, dims});
+    EXPECT_TRUE(done) << done.error().message;
+  }
+  auto ran = executor.run();
+  EXPECT_TRUE(ran) << ran.error().message;
+  const auto y = executor.output("y");
+  EXPECT_TRUE(y);
+  if (!ran || !y) return {};
+  const auto* data = static_cast<const std::byte*>(y->data);
+  return {data, data + static_cast<size_t>(live * y->shape[2]) * size_of(y->dtype)};
+}
+
+}  // namespace
+
+void check_sequence_alone(const Case& c, const Where& where) {
+  SCOPED_TRACE(c.name + " " + where.target + (where.f16 ? " f16" : " f32"));
+  auto g = graph_of(c, where);
+  if (!g) return;
+  ScratchFile file;
+  if (!compile_graph(*g, where, file.path())) return;
+  LoadOptions options;
+  options.device = where.family == Family::cuda ? "cuda" : "cpu";
+  options.threads = 2;
+  auto model = Model::load(file.path(), options);
+  ASSERT_TRUE(model) << model.error().message;
+  auto executor = model->executor();
+  ASSERT_TRUE(executor) << executor.error().message;
+  // Lengths on both sides of where another form or tile begins.
+  for (int64_t live : {5, 16, 17, 33, 64, 65, 100, 128, 129, 200}) {
+    const auto alone = first_sequence(*model, *executor, 1, live, live);
+    for (int64_t length : {live + 1, live + 40, int64_t{300}}) {
+      EXPECT_EQ(first_sequence(*model, *executor, 3, length, live), alone) << live << " tokens among sequences of " << length;
+    }
+  }
+}
+
 void compile_case(const Case& c, const Where& where) {
   SCOPED_TRACE(where.target + (where.f16 ? " f16" : " f32"));
   auto g = graph_of(c, where);

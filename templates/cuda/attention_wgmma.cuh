@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention_wgmma: attention (cuda/attention.cuh has the formula) by warpgroups, on capability 9.0a.
+//
+// A block owns block_m queries of one head of one sequence, a warpgroup 64 of them. Scores, weights and results stay in registers:
+// S = Q K^T reads q and k from shared memory, O += P V takes P from registers. Keys and values pass through two slots each, which the
+// first thread has TMA fill: the next keys are asked for while the scores of these are computed, the next values while the results are.
+// A warp for that alone would cost registers. A warpgroup alone does one thing after the other; four or five on a multiprocessor, of
+// blocks that are in different places, run the softmax of one beside the products of others. Keys and head_dim are taken in the order of
+// the mma.sync form, in tiles of the same block_n: the results have the same bits.
+// A box of keys may reach into the rows of the next sequence, or past the last: scores there are -inf, and values of dead keys are set
+// to zero in shared memory, for 0 times NaN would be NaN.
+//
+// q, k and v are tensor maps of row-major 16-bit matrices in boxes of 64 columns, of block_m rows for q and block_n for k and v; heads of
+// q begin at column q_offset, and so on.
+// Spec: T (f16, bf16); heads, kv_heads, head_dim, v_dim (64, 128); q_offset, k_offset, v_offset, out_stride; block_m (64, 128);
+// block_n (64); causal; window_left, window_right (-1: none); scaled, score_scale.
+// Block: 2 block_m threads. Grid: {ceil(queries, block_m), heads, batch}. Shared: AttentionWgmmaShape<Spec>::shared_bytes.
+// Bound: 4 * queries * keys * head_dim FLOP a head; at head_dim 64 as many cycles of exp2.
+#pragma once
+#include "cuda/attention_softmax.cuh"
+#include "cuda/sm90.cuh"
+
+template <class Spec> struct AttentionWgmmaShape {
+  static constexpr int groups = Spec::block_m / 64, threads = groups * 128, slots = 2;
+  static constexpr int q_bytes = Spec::block_m * Spec::head_dim * 2;
+  static constexpr int k_bytes = Spec::block_n * Spec::head_dim * 2, v_bytes = Spec::block_n * Spec::v_dim * 2;
+  static constexpr int shared_bytes = q_bytes + slots * (k_bytes + v_bytes) + 1024;  // the tiles are aligned within it
+  static_assert(Spec::block_m == 64 || Spec::block_m == 128, "block_m: 64 or 128");
+  static_assert(Spec::block_n == 64, "block_n: 64");
+  static_assert((Spec::head_dim == 64 || Spec::head_dim == 128) && (Spec::v_dim == 64 || Spec::v_dim == 128), "head_dim, v_dim: 64 or 128");
+  static_assert(Spec::kv_heads >= 1 && Spec::heads % Spec::kv_heads == 0, "heads: a multiple of kv_heads");
+};
+
+#if __CUDA_ARCH__ >= 900
+
+namespace attention_wgmma_detail {
+
+/// Tiles of a block in shared memory, and the barriers of their arrival and their release.
+template <class Spec> struct Memory {
+  using S = AttentionWgmmaShape<Spec>;
+  struct Barriers { u64 q, k_full[S::slots], k_empty[S::slots], v_full[S::slots], v_empty[S::slots]; };
+  unsigned char* base;
+  Barriers* barriers;
+
+  TFCC_FN unsigned char* q() const { return base; }
+  TFCC_FN unsigned char* k(int slot) const { return base + S::q_bytes + slot * S::k_bytes; }
+  TFCC_FN unsigned char* v(int slot) const { return base + S::q_bytes + S::slots * S::k_bytes + slot * S::v_bytes; }
+
+  /// By one thread, for so many warpgroups that work.
+  TFCC_FN void init(int groups) const {
+    sm90::init_barrier(&barriers->q, 1);
+    for (int s = 0; s < S::slots; ++s) {
+      sm90::init_barrier(&barriers->k_full[s], 1);
+      sm90::init_barrier(&barriers->v_full[s], 1);
+      sm90::init_barrier(&barriers->k_empty[s], groups * 4);
+      sm90::init_barrier(&barriers->v_empty[s], groups * 4);
+    }
+    sm90::publish_barriers();
+  }
+};
+
+/// By one thread: a tile of `rows` rows and `columns` columns, 64 columns a box.
+template <int rows, int columns>
+TFCC_FN void ask_for_tile(unsigned char* to, const TensorMap& map, i64 row, int column, u64* full) {
+  sm90::arrive_and_announce(full, rows * columns * 2);
+#pragma unroll
+  for (int c = 0; c < columns; c += 64) sm90::copy_box(to + c * rows * 2, map, (i32)row, column + c, full);
+}
+
+using Ring = sm90::RingPlace<2>;
+
+/// What one thread asks TMA for.
+template <class Spec, class Block> struct Loader {
+  const Memory<Spec>& at;
+  const TensorMap &q, &k, &v;
+  const Block& block;
+
+  TFCC_FN void ask_for_queries() const {
+    ask_for_tile<Spec::block_m, Spec::head_dim>(at.q(), q, block.rows.first_query(block.b) + block.first,
+                                                Spec::q_offset + block.h * Spec::head_dim, &at.barriers->q);
+  }
+  /// When all have released the slot; the first time nobody has to.
+  TFCC_FN void ask_for_keys(idx tile, const Ring& to) const {
+    sm90::wait(&at.barriers->k_empty[to.slot], to.parity ^ 1);
+    ask_for_tile<Spec::block_n, Spec::head_dim>(at.k(to.slot), k, first_key(tile), Spec::k_offset + block.kv_head * Spec::head_dim, &at.barriers->k_full[to.slot]);
+  }
+  TFCC_FN void ask_for_values(idx tile, const Ring& to) const {
+    sm90::wait(&at.barriers->v_empty[to.slot], to.parity ^ 1);
+    ask_for_tile<Spec::block_n, Spec::v_dim>(at.v(to.slot), v, first_key(tile), Spec::v_offset + block.kv_head * Spec::v_dim, &at.barriers->v_full[to.slot]);
+  }
+  TFCC_FN i64 first_key(idx tile) const { return block.rows.first_key(block.b) + (i64)tile * Spec::block_n; }
+};
+
+/// One warpgroup: 64 queries.
+template <class Spec> struct Group {
+  using T = typename Spec::T;
+  static constexpr int n = Spec::block_n, d = Spec::head_dim, dv = Spec::v_dim;
+  int index;
+  f32 s[n / 8][4], o[dv / 8][4];
+  u32 p[n / 16][4];
+  OnlineSoftmax<Spec> softmax;
+
+  TFCC_FN Group(int index_) : index(index_) {
+#pragma unroll
+    for (int t = 0; t < dv / 8; ++t) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o[t][c] = 0.0f;
+    }
+  }
+  TFCC_FN f32 (&scores())[n / 2] { return *(f32(*)[n / 2])&s[0][0]; }
+  TFCC_FN f32 (&results())[dv / 2] { return *(f32(*)[dv / 2])&o[0][0]; }
+
+  /// s = q k^T. Parts of 64 columns are boxes.
+  TFCC_FN void begin_scores(u64 q, u64 k) {
+    sm90::begin_products();
+#pragma unroll
+    for (int e = 0; e < d; e += 16) {
+      const int part = e / 64, within = e % 64 * 2;
+      sm90::multiply<T, n, false>(scores(), sm90::advance(q, part * Spec::block_m * 128 + within), sm90::advance(k, part * n * 128 + within), e > 0);
+    }
+    sm90::end_products();
+  }
+  TFCC_FN void wait_for_scores() {
+    sm90::wait_for_products<0>();
+    sm90::hold(scores());
+  }
+  TFCC_FN void pack_weights() {
+#pragma unroll
+    for (int t = 0; t < n / 16; ++t) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) p[t][c] = pack2<T>(s[2 * t + c / 2][c % 2 * 2], s[2 * t + c / 2][c % 2 * 2 + 1]);
+    }
+  }
+  /// o += p v.
+  TFCC_FN void begin_results(u64 v) {
+    sm90::begin_products();
+#pragma unroll
+    for (int t = 0; t < n / 16; ++t) sm90::multiply<T, dv, true>(results(), p[t], sm90::advance(v, t * 2048));
+    sm90::end_products();
+  }
+  TFCC_FN void wait_for_results() {
+    sm90::wait_for_products<0>();
+    sm90::hold(results());
+#pragma unroll
+    for (int t = 0; t < n / 16; ++t) sm90::hold(p[t]);
+  }
+
+  /// Values of dead keys become 0; two threads of the group have a row.
+  TFCC_FN void clear_dead(unsigned char* v, const KeyBits<n>& bits) const {
+    const int thread = threadIdx.x % 128;
+#pragma unroll
+    for (int key = thread / 2; key < n; key += 64) {
+      if (bits(key)) continue;
+#pragma unroll
+      for (int c = 0; c < dv; c += 64) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) *(uint4*)(v + c * n * 2 + key * 128 + thread % 2 * 64 + e * 16) = make_uint4(0, 0, 0, 0);
+      }
+    }
+    sm90::publish_writes();
+    if (index == 0) sm90::meet<1>(128);
+    else sm90::meet<2>(128);
+  }
+
+  /// o / sum of the first `count` rows; rows without a visible key are 0.
+  TFCC_FN void store_results(T* out, int count) {
+    const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const f32 scale = softmax.scale(r);
+      const int row = first + 8 * r;
+#pragma unroll
+      for (int t = 0; t < dv / 8; t += 4) {
+        u32 pairs[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) pairs[q] = pack2<T>(o[t + q][2 * r] * scale, o[t + q][2 * r + 1] * scale);
+        sm90::exchange_in_fours(pairs);
+        if (row < count) *(uint4*)(out + (i64)row * Spec::out_stride + (t + lane % 4) * 8) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+    }
+  }
+};
+
+/// By warpgroup `index` of a block; one thread of the block `asks`.
+template <class Spec, class Block, class Score, class Visible, class Live>
+TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& block, int index, const Loader<Spec, Block>& loader, bool asks,
+                    const Score& score, const Visible& visible, const Live& live) {
+  using S = AttentionWgmmaShape<Spec>;
+  constexpr int n = Spec::block_n;
+  auto& barriers = *at.barriers;
+  const u64 q = sm90::rows_of_k(sm90::uniform(sm90::shared_address(at.q()) + index * 64 * 128));
+  const u64 k = sm90::rows_of_k(sm90::uniform(sm90::shared_address(at.k(0))));
+  const u64 v = sm90::rows_of_n(sm90::uniform(sm90::shared_address(at.v(0))), n * 128);
+  const bool releases = threadIdx.x % kWarp == 0;
+  const idx warp_row = block.first + index * 64 + threadIdx.x / kWarp % 4 * 16, row = warp_row + threadIdx.x % kWarp / 4;
+  Group<Spec> group(index);
+  KeyBits<n> bits;
+  idx tile = next_tile<n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
+  Ring ring;
+  if (asks) {
+    loader.ask_for_queries();
+    if (tile < block.tiles) loader.ask_for_keys(tile, ring);
+    if (tile < block.tiles) loader.ask_for_values(tile, ring);
+  }
+  __syncwarp();
+  sm90::wait(&barriers.q, 0);  // what TMA writes must be there before the block ends
+  if (tile < block.tiles) {
+    while (true) {
+      sm90::wait(&barriers.k_full[ring.slot], ring.parity);
+      group.begin_scores(q, sm90::advance(k, ring.slot * S::k_bytes));
+      KeyBits<n> next_bits;
+      const idx next = next_tile<n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
+      Ring ahead = ring;
+      ahead.next();
+      if (asks && next < block.tiles) loader.ask_for_keys(next, ahead);
+      __syncwarp();
+      group.wait_for_scores();
+      if (releases) sm90::arrive(&barriers.k_empty[ring.slot]);
+      const bool cut = block.cuts(bits, tile, warp_row, 16);
+      if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<16>(group.s, block, (int)threadIdx.x % kWarp, row, tile, bits, cut, score, visible);
+      group.softmax.soften(group.s, group.o);
+      group.pack_weights();
+      sm90::wait(&barriers.v_full[ring.slot], ring.parity);
+      if (!bits.all()) group.clear_dead(at.v(ring.slot), bits);
+      group.begin_results(sm90::advance(v, ring.slot * S::v_bytes));
+      if (next >= block.tiles) break;
+      if (asks) loader.ask_for_values(next, ahead);
+      __syncwarp();
+      group.wait_for_results();
+      if (releases) sm90::arrive(&barriers.v_empty[ring.slot]);
+      ring = ahead;
+      tile = next;
+      bits = next_bits;
+    }
+    group.wait_for_results();
+  }
+  group.store_results(out + (block.rows.first_query(block.b) + block.first + index * 64) * Spec::out_stride + block.h * Spec::v_dim,
+                      block.queries - block.first - index * 64);
+}
+
+}  // namespace attention_wgmma_detail
+
+/// batch() and rows() are read when the launches before this one have ended; rows() is a PaddedRows or PackedRows.
+template <class Spec, class Batch, class Rows, class Score, class Visible, class Live>
+TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const TensorMap& k, const TensorMap& v, const Batch& batch, const Rows& rows,
+                             const Score& score, const Visible& visible, const Live& live) {
+  using namespace attention_wgmma_detail;
+  using S = AttentionWgmmaShape<Spec>;
+  extern __shared__ unsigned char memory[];
+  __shared__ typename Memory<Spec>::Barriers barriers;
+  const Memory<Spec> at = {memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, &barriers};
+  const int group = (int)sm90::uniform(threadIdx.x / 128);
+  if (threadIdx.x == 0) {
+    sm90::prefetch_map(q);
+    sm90::prefetch_map(k);
+    sm90::prefetch_map(v);
+  }
+  wait_for_predecessor();
+  if ((idx)blockIdx.z >= batch()) return;
+  using Block = AttentionBlock<Spec, decltype(rows())>;
+  // Where later queries see more keys they come first, so that no long block is left for the end.
+  const Block block(rows(), (idx)(Block::right == 0 ? gridDim.x - 1 - blockIdx.x : blockIdx.x));
+  const int left = block.queries - block.first, groups = left <= 0 ? 0 : left <= 64 ? 1 : S::groups;
+  if (groups == 0) return;
+  if (threadIdx.x == 0) at.init(groups);
+  __syncthreads();
+  if (group >= groups) return;
+  const Loader<Spec, Block> loader{at, q, k, v, block};
+  attend(out, at, block, group, loader, threadIdx.x == 0, score, visible, live);
+}
+
+#endif
