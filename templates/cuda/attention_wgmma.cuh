@@ -16,6 +16,8 @@
 // block_n (64); causal; window_left, window_right (-1: none); scaled, score_scale.
 // Block: 2 block_m threads. Grid: {ceil(queries, block_m), heads, batch}. Shared: AttentionWgmmaShape<Spec>::shared_bytes.
 // Bound: 4 * queries * keys * head_dim FLOP a head; at head_dim 64 as many cycles of exp2.
+// Measured on an H200 (docs/performance.md), 12 heads of 64: 28.3 us for 16 sequences of 102 to 512 tokens (274 TFLOP/s, 35% of what
+// products of 8192 reach), 129.6 us at 16 x 1024 (398 TFLOP/s, 50%).
 #pragma once
 #include "cuda/attention_softmax.cuh"
 #include "cuda/sm90.cuh"
