@@ -31,7 +31,7 @@ struct SizeOption {
 struct LowerOptions {
   std::string precision = "f32";
   std::map<std::string, SizeOption> sizes;   // by name of the symbol
-  std::vector<int64_t> lengths;    // CUDA: a set of kernels and graphs up to each, ascending; none: 16, 32 and any
+  std::vector<int64_t> lengths;    // CUDA: a set of kernels and graphs up to each, ascending; none: attention_lengths() and any
 };
 
 struct Lowered {

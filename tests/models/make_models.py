@@ -211,8 +211,9 @@ MODELS = {
 }
 
 
-# Where rounding decides: another last bit before a quantisation can be another integer after it.
-ROUNDED = {"bert-fp16": {"fp32": 1e-2, "fp16": 1e-2}, "bert-quantised": {"fp32": 5e-3, "fp16": 2e-2}}
+# Where rounding decides: another last bit before a quantisation can be another integer after it. With every value of bert-quantised
+# rounded to f16 in numpy, its result moves by 1.1e-2 to 2.0e-2.
+ROUNDED = {"bert-fp16": {"fp32": 1e-2, "fp16": 1e-2}, "bert-quantised": {"fp32": 5e-3, "fp16": 3e-2}}
 
 
 # Of the inputs. A model that comes later gets a seed of its own, so that those of the others stay.
