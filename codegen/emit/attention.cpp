@@ -101,10 +101,13 @@ Tile tile_of_f32(int64_t d, int64_t dv) {
   return {block_m, block_n, wide <= 128 ? 256u : 128u, static_cast<uint32_t>(bytes), __LINE__};
 }
 
+/// What takes registers in the loop over scores: functors, and positions of packed rows.
+bool has_functors(const Description& x) { return !x.scale || x.rest || x.positions; }
+
 /// Keys of a tile of the mma.sync form, which the registers of functors make smaller.
 int64_t keys_of_tile(const Description& x) {
   const int64_t wide = std::max(x.head, x.v_head);
-  if (!x.scale || x.rest) return wide <= 64 ? 64 : wide <= 128 ? 32 : 16;
+  if (has_functors(x)) return wide <= 64 ? 64 : wide <= 128 ? 32 : 16;
   return wide <= 128 ? 64 : 32;
 }
 
@@ -135,9 +138,9 @@ std::string no_warpgroups(const EmitContext& c, const Description& x) {
 
 // The more warpgroups a multiprocessor has, the more of their softmax runs beside products of others. What limits them are registers:
 // 96 of a thread for heads of 64, about 128 for heads of 128, and functors take more. With heads of 128 shared memory has no place for
-// four blocks, so two warpgroups share one's keys.
+// four blocks, so two warpgroups share one's keys, unless even the search for live keys would spill.
 Tile tile_of_warpgroups(const EmitContext& c, const Description& x) {
-  const bool functors = !x.scale || x.rest || x.positions, wide = std::max(x.head, x.v_head) > 64;
+  const bool wide = std::max(x.head, x.v_head) > 64, functors = has_functors(x) || (wide && x.live);
   Tile t{64, kWarpgroupKeys, 128, 0, __LINE__};
   t.resident = wide ? 2 : functors ? 3 : 5;
   if (wide && !functors && c.largest(x.queries).value_or(INT64_MAX) > 64) t.block_m = 128, t.threads = 256;

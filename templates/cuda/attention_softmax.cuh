@@ -54,7 +54,7 @@ struct OnlineSoftmax {
       larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, 1));
       larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, 2));
       const f32 base = larger == -kInf ? 0.0f : larger;  // no visible key yet: all weights are 0
-      const f32 rescale = weight(top[r], base);
+      const f32 rescale = top[r] == larger ? 1.0f : weight(top[r], base);  // exactly 1, so that a hidden tile changes nothing
       top[r] = larger;
       f32 added = 0.0f;
 #pragma unroll

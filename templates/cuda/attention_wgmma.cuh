@@ -4,9 +4,9 @@
 // A block owns block_m queries of one head of one sequence, a warpgroup 64 of them. Scores, weights and results stay in registers:
 // S = Q K^T reads q and k from shared memory, O += P V takes P from registers. Keys and values pass through two slots each, which the
 // first thread has TMA fill: the next keys are asked for while the scores of these are computed, the next values while the results are.
-// A warp for that alone would cost registers. A warpgroup alone does one thing after the other; four or five on a multiprocessor, of
-// blocks that are in different places, run the softmax of one beside the products of others. Keys and head_dim are taken in the order of
-// the mma.sync form, in tiles of the same block_n: the results have the same bits.
+// A warp for that alone would cost registers. A warpgroup alone does one thing after the other; several on a multiprocessor (five with
+// heads of 64, three with functors; four or two with heads of 128), in different places, run the softmax of one beside the products of others. Keys and head_dim are taken in the order of
+// the mma.sync form, in tiles of the same block_n: the results have the same bits; tiles in which a row sees no key change none.
 // A box of keys may reach into the rows of the next sequence, or past the last: scores there are -inf, and values of dead keys are set
 // to zero in shared memory, for 0 times NaN would be NaN.
 //
@@ -114,6 +114,7 @@ template <class Spec> struct Group {
 
   /// s = q k^T. Parts of 64 columns are boxes.
   TFCC_FN void begin_scores(u64 q, u64 k) {
+    sm90::hold(scores());
     sm90::begin_products();
 #pragma unroll
     for (int e = 0; e < d; e += 16) {
@@ -135,6 +136,7 @@ template <class Spec> struct Group {
   }
   /// o += p v.
   TFCC_FN void begin_results(u64 v) {
+    hold_results();
     sm90::begin_products();
 #pragma unroll
     for (int t = 0; t < n / 16; ++t) sm90::multiply<T, dv, true>(results(), p[t], sm90::advance(v, t * 2048));
@@ -142,6 +144,10 @@ template <class Spec> struct Group {
   }
   TFCC_FN void wait_for_results() {
     sm90::wait_for_products<0>();
+    hold_results();
+  }
+  /// What wgmma reads and writes in registers is touched before and after, not beside.
+  TFCC_FN void hold_results() {
     sm90::hold(results());
 #pragma unroll
     for (int t = 0; t < n / 16; ++t) sm90::hold(p[t]);

@@ -83,33 +83,54 @@ Case make_packed(const std::string& name, const std::string& how, const std::str
       "  return y = %y, row = %row, cu = %cu, keys = %keys, order = %order\n}}\n",
       2 * d, 4 * d, 6 * d, factor, operands, how);
   std::vector<std::vector<int64_t>> shapes = {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {70, 2}};
-  if (d >= 64) shapes = {{1, 1}, {3, 70}, {2, 130}, {2, 300}};
+  if (d >= 64) shapes = {{1, 1}, {3, 70}, {2, 130}, {2, 300}, {3, 200}};
   return {"attention_packed_" + name, text, shapes, {{"mask", {1 - live, 1}}, {"p", {-4, 4}}}, 3e-6, 8e-4};
 }
 
-/// What executes heads of 64 and 128 by warpgroups: the same questions, lengths around tiles of 64 keys and blocks of 128 queries.
+/// What executes heads of 64 and 128 by warpgroups: the same questions, at lengths around tiles of 64 keys and blocks of 64 and 128 queries.
+/// A batch of at most 128 keys takes the mma.sync form, so `pairs` are batches of two with more.
 void add_warpgroups(std::vector<Case>& cases) {
   const auto add = [&](const std::string& name, const Attention& a, std::vector<int64_t> list = {33, 64, 65, 129, 330}) {
     cases.push_back(make("wide_" + name, a, lengths(list)));
   };
   Attention a;
   a.d = a.dv = 64, a.score = "s * 0.125";
+  const std::vector<std::vector<int64_t>> pairs = {{2, 150}, {2, 193}, {2, 300}};
+  const auto add_pairs = [&](const std::string& name, const Attention& x) { cases.push_back(make("wide_" + name + "_pairs", x, pairs)); };
   add("lengths", a, {33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 321, 385, 700});
   Attention c = a;
   c.visible = "j <= i", c.causal = true;
   add("causal", c);
   c.visible = "j <= i and i <= j + 70", c.left = 70;
   add("causal_window", c);
+  add_pairs("causal_window", c);
   Attention pad = a;
   pad.visible = "%mask[b,j] == 1", pad.key_padding = true, pad.extra = ", %mask";
   pad.heads = 4, pad.dead_infinite = true;
   add("dead_infinite", pad);
   cases.back().fills["mask"] = {-20, 1};
+  add_pairs("dead_infinite", pad);
+  cases.back().fills["mask"] = {-20, 1};
+  pad.d = pad.dv = 128, pad.kv_heads = 1;
+  add_pairs("d128_dead_infinite", pad);
+  cases.back().fills["mask"] = {-3, 1};
+  pad.visible = "j <= i and i <= j + 90 and %mask[b,j] == 1", pad.causal = true, pad.left = 90;
+  add_pairs("d128_dead_infinite_causal_window", pad);
+  cases.back().fills["mask"] = {0, 1};
+  pad.d = pad.dv = 64, pad.kv_heads = 2;
+  add_pairs("dead_infinite_causal_window", pad);
+  cases.back().fills["mask"] = {0, 1};
+  pad.visible = "j <= i and i <= j + 90 and %mask[b,j] == 1 and f32(%mask[b,j]) * 2.0 > %m[b,j]", pad.extra = ", %mask, %m";
+  add_pairs("long_condition", pad);
   Attention score = a;
   score.score = "s * 0.125 + %p[i,j] * f32(h + 1)", score.visible = "%p[i,j] < 3.0", score.extra = ", %p";
   add("score", score);
+  add_pairs("score", score);
   score.d = score.dv = 128;
   add("d128_score", score, {33, 130});
+  Attention d128 = a;
+  d128.d = d128.dv = 128;
+  add("d128", d128, {65, 127, 130, 191, 193, 256, 400});
   Attention mixed = a;
   mixed.heads = 4, mixed.dv = 128;
   add("v128", mixed, {33, 200});
@@ -215,9 +236,12 @@ std::vector<Case> attention_cases() {
   add_warpgroups(cases);
   cases.push_back(make_packed("wide", open, "", 1, 64));
   cases.push_back(make_packed("wide_rare_rows", open, "", 20, 64));
-  cases.push_back(make_packed("wide_first_infinite", open, "", 1, 64, "2.0 / f32(%seq[j])"));
+  cases.push_back(make_packed("wide_infinite", open, "", 1, 64, "2.0 / f32(1 - %seq[j])"));
   cases.push_back(make_packed("wide_score", "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0", ", %p", 1, 64));
   cases.push_back(make_packed("wide_causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 64));
+  cases.push_back(make_packed("wide_d128", open, "", 1, 128));
+  cases.push_back(make_packed("wide_d128_causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 128));
+  for (Case& x : cases) x.bf16 = x.name.find("wide") != std::string::npos;
   return cases;
 }
 

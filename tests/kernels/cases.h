@@ -28,6 +28,7 @@ struct Case {
   double tolerance = 2e-6;                 // relative L2 error of f32 results
   double tolerance_f16 = 4.5e-4;           // the same for results that were f16: two roundings
   bool f16 = true;                         // also run with f16 storage
+  bool bf16 = false;                       // and with bf16 storage
   bool widen_on_cpu = false;               // 16-bit products: the CPU has none
 };
 inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -44,5 +45,7 @@ std::vector<Case> row_cases();
 std::vector<Case> attention_cases();
 /// All of them.
 const std::vector<Case>& all_cases();
+/// Cases whose sequences have the same bits in every batch, by check_sequence_alone.
+bool same_bits_in_every_batch(const Case& c);
 
 }  // namespace tfcc::test

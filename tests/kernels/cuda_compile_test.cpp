@@ -17,8 +17,9 @@ TEST_P(CudaCompile, F32) { compile_case(GetParam(), {"sm_90", Family::cuda}); }
 
 TEST_P(CudaCompile, F16) {
   if (!GetParam().f16) return;
-  compile_case(GetParam(), {"sm_80", Family::cuda, true});
-  compile_case(GetParam(), {"sm_90", Family::cuda, true});
+  compile_case(GetParam(), {"sm_80", Family::cuda, DType::f16});
+  compile_case(GetParam(), {"sm_90", Family::cuda, DType::f16});
+  if (GetParam().bf16) compile_case(GetParam(), {"sm_90", Family::cuda, DType::bf16});
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, CudaCompile, testing::ValuesIn(all_cases()),

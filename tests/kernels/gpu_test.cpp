@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every case of the table on this machine's GPU: with code of its own in f32 and in f16, and with
+// Every case of the table on this machine's GPU: with code of its own in f32, f16 and bf16, and with
 // PTX alone. Skipped without a device.
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -40,7 +40,11 @@ class GpuKernels : public testing::TestWithParam<Case> {
 TEST_P(GpuKernels, F32) { check_case(GetParam(), {device(), Family::cuda}); }
 
 TEST_P(GpuKernels, F16) {
-  if (GetParam().f16) check_case(GetParam(), {device(), Family::cuda, true});
+  if (GetParam().f16) check_case(GetParam(), {device(), Family::cuda, DType::f16});
+}
+
+TEST_P(GpuKernels, Bf16) {
+  if (GetParam().bf16) check_case(GetParam(), {device(), Family::cuda, DType::bf16});
 }
 
 // The driver compiles the PTX that every file carries for GPUs to come.
@@ -49,7 +53,7 @@ TEST_P(GpuKernels, Ptx) { check_case(GetParam(), {"compute_80", Family::cuda}); 
 TEST(GpuSequences, HaveTheSameBitsInEveryBatch) {
   if (device().empty()) GTEST_SKIP() << "no CUDA device";
   for (const Case& c : all_cases()) {
-    if (c.name.starts_with("attention_packed_wide") && !c.name.ends_with("infinite")) check_sequence_alone(c, {device(), Family::cuda, true});
+    if (same_bits_in_every_batch(c)) check_sequence_alone(c, {device(), Family::cuda, DType::f16});
   }
 }
 

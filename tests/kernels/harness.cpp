@@ -162,7 +162,8 @@ void compare(const ir::HostTensor& got, const ir::HostTensor& want, double toler
 
 double tolerance_of(const Case& c, const Where& where, DType t) {
   const double own = t == DType::f16 ? 4.5e-4 : t == DType::bf16 ? 3.5e-3 : c.tolerance;
-  return where.f16 ? std::max(own, c.tolerance_f16) : own;
+  const double steps = where.storage == DType::bf16 ? 8 : 1;  // of bf16 in those of f16
+  return where.half() ? std::max(own, steps * c.tolerance_f16) : own;
 }
 
 // ---- compiling ----
@@ -178,9 +179,9 @@ std::optional<ir::Graph> graph_of(const Case& c, const Where& where) {
     return std::nullopt;
   }
   const bool widen = c.widen_on_cpu && where.family == Family::cpu;
-  if (where.f16 || widen) {
+  if (where.half() || widen) {
     if (auto done =
-            passes::run_passes(*g, {where.f16 ? "convert-precision-f16" : "convert-precision-f32"});
+            passes::run_passes(*g, {fmt::format("convert-precision-{}", to_string(where.storage))});
         !done) {
       ADD_FAILURE() << done.error().message;
       return std::nullopt;
@@ -196,7 +197,7 @@ std::optional<codegen::CompileResult> compile_graph(const ir::Graph& g, const Wh
   options.cache.dir =
       std::filesystem::temp_directory_path() / fmt::format("tfcc-kernel-tests-{}", getuid());
   codegen::PlanInput in{where.family, g, {}};
-  in.options.precision = where.f16 ? "f16" : "f32";
+  in.options.precision = to_string(where.storage);
   auto result = codegen::compile({in}, path, options);
   if (!result) {
     ADD_FAILURE() << result.error().message << "\n" << ir::print(g);
@@ -225,8 +226,8 @@ class Runner {
   void check(const std::vector<int64_t>& shape) {
     SCOPED_TRACE(fmt::format("{} at [{}]", case_.name, fmt::join(shape, ",")));
     Inputs in = make_inputs(case_, graph_, shape);
-    // With f16 storage the evaluator rounds where the plan does; what is left is arithmetic.
-    auto want = ir::eval(graph_, in.tensors, {.round_stores = where_.f16});
+    // With 16-bit storage the evaluator rounds where the plan does; what is left is arithmetic.
+    auto want = ir::eval(graph_, in.tensors, {.round_stores = where_.half()});
     ASSERT_TRUE(want) << want.error().message;
     set(in);
     run_and_compare(shape, *want);
@@ -300,7 +301,7 @@ ScratchFile::ScratchFile() {
 ScratchFile::~ScratchFile() { unlink(path_.c_str()); }
 
 void check_case(const Case& c, const Where& where) {
-  SCOPED_TRACE(where.target + (where.f16 ? " f16" : " f32"));
+  SCOPED_TRACE(fmt::format("{} {}", where.target, to_string(where.storage)));
   auto g = graph_of(c, where);
   if (!g) return;
   ScratchFile file;
@@ -338,8 +339,8 @@ float element(std::string_view name, int64_t who, int64_t j, int64_t k) {
   return static_cast<float>(n >> 16) / 32768.0f - 1.0f;
 }
 
-// The rows of y that sequence 0, of so many live tokens, has in a batch of `batch` padded to `length`.
-std::vector<std::byte> first_sequence(const Model& model, Executor& executor, int64_t batch, int64_t length, int64_t live) {
+// The rows of y that sequence 0, of so many live tokens, has at `place` of a batch of `batch` padded to `length`.
+std::vector<std::byte> results_of_sequence(const Model& model, Executor& executor, int64_t batch, int64_t length, int64_t live, int64_t place) {
   std::map<std::string, std::vector<std::byte>> memory;
   for (const TensorInfo& t : model.inputs()) {
     std::vector<int64_t> dims = {length, length};  // p
@@ -349,10 +350,11 @@ std::vector<std::byte> first_sequence(const Model& model, Executor& executor, in
     std::vector<std::byte>& bytes = memory[t.name];
     bytes.resize(static_cast<size_t>(dims[0] * rows * width) * size_of(t.dtype));
     for (int64_t i = 0; i < dims[0] * rows * width; ++i) {
-      const int64_t who = i / width / rows, j = i / width % rows, k = i % width;
+      const int64_t outer = i / width / rows, j = i / width % rows, k = i % width;
+      const int64_t who = outer == place ? 0 : outer == 0 ? place : outer;
       const size_t at = static_cast<size_t>(i);
       if (t.name == "mask") ir::write_int(t.dtype, bytes.data(), at, k < (who == 0 ? live : length - who));
-      else ir::write_real(t.dtype, bytes.data(), at, t.name == "p" ? element("p", 0, who, k) : element("x", who, j, k));
+      else ir::write_real(t.dtype, bytes.data(), at, t.name == "p" ? element("p", 0, outer, k) : element("x", who, j, k));
     }
     auto done = executor.set(t.name, {bytes.data(), t.dtype, dims});
     EXPECT_TRUE(done) << done.error().message;
@@ -362,14 +364,15 @@ std::vector<std::byte> first_sequence(const Model& model, Executor& executor, in
   const auto y = executor.output("y");
   EXPECT_TRUE(y);
   if (!ran || !y) return {};
-  const auto* data = static_cast<const std::byte*>(y->data);
-  return {data, data + static_cast<size_t>(live * y->shape[2]) * size_of(y->dtype)};
+  const size_t row = static_cast<size_t>(y->shape[2]) * size_of(y->dtype);
+  const auto* data = static_cast<const std::byte*>(y->data) + static_cast<size_t>(place * length) * row;
+  return {data, data + static_cast<size_t>(live) * row};
 }
 
 }  // namespace
 
 void check_sequence_alone(const Case& c, const Where& where) {
-  SCOPED_TRACE(c.name + " " + where.target + (where.f16 ? " f16" : " f32"));
+  SCOPED_TRACE(fmt::format("{} {} {}", c.name, where.target, to_string(where.storage)));
   auto g = graph_of(c, where);
   if (!g) return;
   ScratchFile file;
@@ -383,15 +386,17 @@ void check_sequence_alone(const Case& c, const Where& where) {
   ASSERT_TRUE(executor) << executor.error().message;
   // Lengths on both sides of where another form or tile begins.
   for (int64_t live : {5, 16, 17, 33, 64, 65, 100, 128, 129, 200}) {
-    const auto alone = first_sequence(*model, *executor, 1, live, live);
+    const auto alone = results_of_sequence(*model, *executor, 1, live, live, 0);
     for (int64_t length : {live + 1, live + 40, int64_t{300}}) {
-      EXPECT_EQ(first_sequence(*model, *executor, 3, length, live), alone) << live << " tokens among sequences of " << length;
+      for (int64_t place : {0, 2}) {
+        EXPECT_EQ(results_of_sequence(*model, *executor, 3, length, live, place), alone) << live << " tokens, sequence " << place << " of those of " << length;
+      }
     }
   }
 }
 
 void compile_case(const Case& c, const Where& where) {
-  SCOPED_TRACE(where.target + (where.f16 ? " f16" : " f32"));
+  SCOPED_TRACE(fmt::format("{} {}", where.target, to_string(where.storage)));
   auto g = graph_of(c, where);
   if (!g) return;
   ScratchFile file;

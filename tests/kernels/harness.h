@@ -18,7 +18,9 @@ namespace tfcc::test {
 struct Where {
   std::string target;  // "x86-64-v2", "sm_90", "compute_80"
   Family family = Family::cpu;
-  bool f16 = false;  // after convert-precision-f16
+  DType storage = DType::f32;  // f16, bf16: after convert-precision-f16, -bf16
+
+  bool half() const { return storage != DType::f32; }
 };
 
 /// A file that is gone with the object.
@@ -37,8 +39,8 @@ class ScratchFile {
 /// Compiles and runs `c` at all its shapes, up and down again on one executor, then on another one
 /// that must give the same bits; fails the test on any difference.
 void check_case(const Case& c, const Where& where);
-/// Runs a case over packed rows (inputs x, mask and p, output y) with one sequence, and with the same one among others that make the
-/// batch longer: its rows of y must have the same bits.
+/// Runs a case over packed rows (inputs x, mask and p, output y) with one sequence, and with the same one first and last among others
+/// that make the batch longer: its rows of y must have the same bits.
 void check_sequence_alone(const Case& c, const Where& where);
 /// Compiles alone: kernels that spill registers fail the test.
 void compile_case(const Case& c, const Where& where);

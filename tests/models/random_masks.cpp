@@ -94,18 +94,20 @@ bool run(const Model& model, Executor& e, const Inputs& in, Results* results, co
   return true;
 }
 
-/// The largest difference of results; results of padding may be zero instead.
+/// The largest difference of results, NaN where one is; results of padding may be zero instead.
 double difference(const Inputs& in, const std::vector<int64_t>& mask, const Results& packed, const Results& padded) {
   double most = 0;
   for (const auto& [name, result] : packed) {
     const auto& [shape, values] = result;
     const std::vector<float>& want = padded.at(name).second;
+    if (padded.at(name).first != shape || want.size() != values.size()) return INFINITY;
     const bool tokens = shape.size() == 3 && shape[1] == in.length;
     const size_t width = values.size() / (tokens ? mask.size() : static_cast<size_t>(in.batch));
     for (size_t i = 0; i < values.size(); ++i) {
       if (tokens && mask[i / width] == 0 && values[i] == 0) continue;
       const double d = std::fabs(static_cast<double>(values[i]) - want[i]);
-      most = d <= most ? most : d;  // NaN counts
+      if (std::isnan(d)) return d;
+      most = std::max(most, d);
     }
   }
   return most;
