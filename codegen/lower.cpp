@@ -39,12 +39,12 @@ struct Form {
 };
 
 // How the products of a graph are executed.
-std::vector<std::pair<Arm, WgmmaTile>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
-  std::vector<std::pair<Arm, WgmmaTile>> all;
+std::vector<std::tuple<Arm, std::vector<WgmmaTile>, bool>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
+  std::vector<std::tuple<Arm, std::vector<WgmmaTile>, bool>> all;
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::matmul) continue;
     const MatmulConfig c = choose(describe(graph, o, most_tokens), target);
-    all.emplace_back(c.arm, c.tile);
+    all.emplace_back(c.arm, c.tiles, c.early);
   }
   return all;
 }
@@ -53,8 +53,8 @@ std::vector<std::pair<Arm, WgmmaTile>> choices(const Graph& graph, const TargetC
 // launches what the others do by fewer.
 std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
   std::vector<int64_t> limits = {0};
-  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kFewRows, kLibraryRows};
-  else if (target.has_wgmma && graph.size_with(SizeRole::tokens)) limits = {kFewRows, 0, kLibraryRows};
+  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
+  else if (target.has_wgmma && graph.size_with(SizeRole::tokens)) limits = {kFewRows, 0};
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;

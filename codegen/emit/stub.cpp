@@ -187,6 +187,8 @@ std::string Stub::object(const std::string& functor) const {
 
 std::string Stub::late_size(ExprRef e) const { return fmt::format("[&] {{ return (idx)({}); }}", size(e)); }
 
+std::string Stub::early_size(ExprRef e) const { return fmt::format("[n = FreshSizes{{n}}] {{ return (idx)({}); }}", size(e)); }
+
 std::string Stub::address_of(ExprRef size) const {
   const auto it = std::find(context_->symbols.begin(), context_->symbols.end(), size->name);
   TFCC_CHECK(it != context_->symbols.end());

@@ -57,6 +57,8 @@ class Stub {
   std::string object(const std::string& functor) const;     // made of its members
   /// A functor without arguments that gives a size where the template asks for it: after its wait.
   std::string late_size(ExprRef e) const;
+  /// The same before it, for a template that asks while the launches before this one still run: past the caches that these share.
+  std::string early_size(ExprRef e) const;
   /// Where kernels find a size, for the one that makes it: "(i64*)n + 2".
   std::string address_of(ExprRef size) const;
   /// The call. The CPU has its range of work items in the place of `rest`, sizes that bound what a thread of CUDA does.

@@ -28,10 +28,11 @@ std::string no_panel(const MatmulDesc& x) {
 
 /// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
 /// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
-constexpr WgmmaTile kFewRowsTile = {64, 64, 8};
-/// Large tiles ask for the fewest bytes, smaller ones leave fewer processors idle in the last round. Of nine the fastest in BERT-base
-/// (docs/performance.md).
-constexpr WgmmaTile kManyRowsTile = {128, 128, 6, 192, 5};
+const std::vector<WgmmaTile> kFewRowsTiles = {{64, 64, 8}};
+/// Large tiles ask for the fewest bytes, smaller ones leave fewer processors idle in the last round: which is best changes with the rows
+/// (docs/performance.md), and Tiling::cost of the template decides when a run has them.
+const std::vector<WgmmaTile> kSomeRowsTiles = {{128, 128, 6}, {128, 64, 8}, {64, 64, 12}};
+const std::vector<WgmmaTile> kManyRowsTiles = {{128, 192, 5}, {128, 128, 6}, {128, 64, 8}};
 /// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to the library is faster. And an epilogue
 /// of its own costs little beside them.
 constexpr int64_t kLongestSum = 1024;
@@ -41,9 +42,9 @@ bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewR
 bool pays_at_many(const MatmulDesc& x) {
   return x.made_rows || ((x.token_rows || x.most_rows) && x.epilogue == Epilogue::beside && ir::as_int(x.k).value_or(0) <= kLongestSum);
 }
-WgmmaTile wgmma_tile(const MatmulDesc& x) {
-  return few_rows(x) ? kFewRowsTile : kManyRowsTile;
-}
+/// All launches around it are of ours: made rows are those of a chain of products that all are.
+bool some_rows(const MatmulDesc& x) { return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows; }
+const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) { return few_rows(x) ? kFewRowsTiles : some_rows(x) ? kSomeRowsTiles : kManyRowsTiles; }
 
 /// Why warpgroups do not serve; empty if they do.
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
@@ -54,9 +55,8 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (!n || !k || *n % 8 != 0 || *k % 8 != 0) return "n and k are no multiples of 8 known at compile time";
   if (*n < 64 || *k < 64) return "n or k is less than a tile";
   if (!few_rows(x) && !pays_at_many(x)) return "the library is faster at many rows";
-  if (!few_rows(x) && x.most_rows && *x.most_rows <= kLibraryRows) return "the library is faster at so few rows";
   if (few_rows(x) && *k > kLongestSum) return "k is long, and the library splits it over blocks";
-  if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tile(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tiles(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
 }
 
@@ -95,7 +95,8 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
     const std::string why = no_wgmma(x, target);
     if (why.empty()) {
       c.arm = Arm::wgmma;
-      c.tile = wgmma_tile(x);
+      c.tiles = wgmma_tiles(x);
+      c.early = few_rows(x) || some_rows(x);
       c.line = __LINE__;
       c.reason = few_rows(x)   ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
                  : x.made_rows ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
@@ -114,8 +115,10 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
 
 std::string print(const MatmulConfig& c) {
   std::string s = std::string(kArmNames[static_cast<int>(c.arm)]);
-  if (c.tile.block_m) s += fmt::format(" of {} x {}, {} stages", c.tile.block_m, c.tile.block_n, c.tile.stages);
-  if (c.tile.wide_n) s += fmt::format(", or of {} x {}, {} stages, whichever takes fewer rounds", c.tile.block_m, c.tile.wide_n, c.tile.wide_stages);
+  for (size_t i = 0; i < c.tiles.size(); ++i) {
+    s += fmt::format("{} of {} x {}, {} stages", i == 0 ? "" : ", or", c.tiles[i].block_m, c.tiles[i].block_n, c.tiles[i].stages);
+  }
+  if (c.tiles.size() > 1) s += ", whichever the rows of a run are best for";
   if (c.panel) s += fmt::format(" of {} columns", c.panel);
   s += ": " + c.reason;
   for (const auto& [arm, why] : c.rejected) s += fmt::format("\nnot {}: {}", kArmNames[static_cast<int>(arm)], why);

@@ -55,13 +55,12 @@ inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer", 
 
 /// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks for weights early, is for them.
 inline constexpr int64_t kFewRows = 128;
-/// Beyond these a library is faster up to so many rows, also if it computes padding.
-inline constexpr int64_t kLibraryRows = 2048;
+/// Of so many rows at most the kernel of ours asks for its weight before the launches before it have ended; beyond that it gains nothing.
+inline constexpr int64_t kSomeRows = 1024;
 
-/// Of a block: rows and columns of the result, tiles of 64 of k that are under way at once; and another width that the rows of a run
-/// may be better for, or 0.
+/// Of a block: rows and columns of the result, and parts of 64 of k that are under way at once.
 struct WgmmaTile {
-  int block_m = 0, block_n = 0, stages = 0, wide_n = 0, wide_stages = 0;
+  int block_m = 0, block_n = 0, stages = 0;
   bool operator==(const WgmmaTile&) const = default;
 };
 
@@ -71,7 +70,8 @@ struct MatmulConfig {
   int line = 0;                                         // of choose.cpp, where it was chosen
   std::vector<std::pair<Arm, std::string>> rejected;    // the others that were looked at, and why not
   int panel = 0;                                        // columns of a panel
-  WgmmaTile tile;
+  std::vector<WgmmaTile> tiles;                         // several: the rows of a run decide
+  bool early = false;                                   // wgmma: the weight is asked for before the launches before it have ended
 };
 
 /// The only place that decides. Depends on what is known at compile time alone.
@@ -81,8 +81,8 @@ bool takes(Arm arm, Epilogue epilogue);
 /// "panel of 48 columns: ...", then a line "not library: ..." for each that was rejected.
 std::string print(const MatmulConfig& config);
 
-/// Shared memory of a block with this tile, as MatmulWgmmaShape has it.
-uint32_t wgmma_shared_bytes(const WgmmaTile& tile);
+/// Shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it.
+uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles);
 
 /// One emitter per arm.
 Result<Emission> emit_matmul_library(const EmitContext& context, OpId product, const MatmulDesc& desc);

@@ -254,7 +254,7 @@ TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const Te
                              const Score& score, const Visible& visible, const Live& live) {
   using namespace attention_wgmma_detail;
   using S = AttentionWgmmaShape<Spec>;
-  extern __shared__ unsigned char memory[];
+  TFCC_DYNAMIC_SHARED(memory);
   __shared__ typename Memory<Spec>::Barriers barriers;
   const Memory<Spec> at = {memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, &barriers};
   const int group = (int)sm90::uniform(threadIdx.x / 128);

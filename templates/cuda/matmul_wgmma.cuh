@@ -3,16 +3,17 @@
 // on the other rows nor on the tile.
 //
 // a [rows, k], b [k, columns] or with trans_b [columns, k], out [rows, columns], all row-major of 16 bits; out may be f32.
-// A block computes tiles of block_m x block_n of out, one after the other. One warp asks TMA for tiles of 64 of p, `stages` ahead, also
-// while the end of a tile is computed; the others are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a
-// slot back when the next product has begun. What is asked for first are tiles of b, before the launches before this one have ended:
-// it is a weight, which nobody writes. With wide_n the width of tiles follows from the rows that the run has: the one whose rounds over
-// all blocks take the shorter time; then nothing is asked for early.
+// A block computes tiles of out, one after the other. One warp asks TMA for their parts of 64 of p, several ahead, also while the end of
+// a tile is computed; the others are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a slot back when the
+// next product has begun. If it is `early`, what is asked for first are parts of b, before the launches before this one have ended: it
+// is a weight, which nobody writes. Where a launch may choose among several tiles, the rows that the run has decide, by what each would
+// take (Tiling::cost).
 // The epilogue works in registers; four lanes exchange 16-bit pairs so that each stores 16 bytes.
 //
-// Spec: T (f16, bf16), Out; block_m (64, 128), block_n (64, 128, 192, 256), stages; wide_n (0: one width), wide_stages; trans_b.
-// columns and k are multiples of 8. Boxes of a have block_m rows, those of b 64 rows and columns.
-// Block: 2 block_m + 32 threads. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
+// Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages>, ..>: block_m 64 or 128, block_n 64, 128, 192 or 256;
+// early; trans_b.
+// columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b 64 rows and columns.
+// Block: Tiles::groups warpgroups and a warp. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
 // Bound: at few rows the bytes of b, and how long they take to arrive; else 2 rows columns k FLOP at the rate of dense tensor cores.
 // Measured on an H200 (docs/performance.md): in BERT-base at 128 tokens 6% of a run less than cuBLASLt and a GELU of its own; at 4202
 // tokens 0.92 to 1.0 of cuBLASLt's rate with the bias computed, and 41 us for `up` with its GELU, which takes cuBLASLt 34 without.
@@ -20,7 +21,8 @@
 #include "cuda/sm90.cuh"
 
 /// Tiles of block_m x block_n of the result, and a ring of so many of their parts of a and b.
-template <int block_m, int block_n, int stages> struct WgmmaTiles {
+template <int block_m_, int block_n_, int stages_> struct WgmmaTile {
+  static constexpr int block_m = block_m_, block_n = block_n_, stages = stages_;
   static constexpr int block_k = 64;                       // a row of 128 bytes
   static constexpr int a_bytes = block_m * block_k * 2, b_bytes = block_n * block_k * 2;
   static constexpr int ring_bytes = stages * (a_bytes + b_bytes);
@@ -29,53 +31,70 @@ template <int block_m, int block_n, int stages> struct WgmmaTiles {
   static_assert(stages >= 2, "stages: at least 2");
 };
 
+/// What a launch may choose from.
+template <class First, class... Rest> struct WgmmaTiles {
+  using Next = WgmmaTiles<Rest...>;
+  static TFCC_FN constexpr int larger(int a, int b) { return a > b ? a : b; }
+  static constexpr int count = 1 + sizeof...(Rest);
+  static constexpr int groups = larger(First::block_m / 64, Next::groups), stages = larger(First::stages, Next::stages);
+  static constexpr int ring_bytes = larger(First::ring_bytes, Next::ring_bytes);
+  static constexpr int box_m = First::block_m < Next::box_m ? First::block_m : Next::box_m;
+};
+template <class Only> struct WgmmaTiles<Only> {
+  static constexpr int count = 1, groups = Only::block_m / 64, stages = Only::stages, ring_bytes = Only::ring_bytes, box_m = Only::block_m;
+};
+
 template <class Spec> struct MatmulWgmmaShape {
-  static constexpr int groups = Spec::block_m / 64, threads = groups * 128 + 32;
-  static constexpr bool two_widths = Spec::wide_n > 0;
-  using Tiles = WgmmaTiles<Spec::block_m, Spec::block_n, Spec::stages>;
-  using WideTiles = WgmmaTiles<Spec::block_m, two_widths ? Spec::wide_n : Spec::block_n, two_widths ? Spec::wide_stages : Spec::stages>;
-  static constexpr int ring_bytes = Tiles::ring_bytes > WideTiles::ring_bytes ? Tiles::ring_bytes : WideTiles::ring_bytes;
-  static constexpr int shared_bytes = ring_bytes + 1024;   // the tiles are aligned within it
-  static constexpr int stages = Spec::stages > Spec::wide_stages ? Spec::stages : Spec::wide_stages;
+  using Tiles = typename Spec::Tiles;
+  static constexpr int groups = Tiles::groups, threads = groups * 128 + 32, stages = Tiles::stages;
+  static constexpr int shared_bytes = Tiles::ring_bytes + 1024;  // the tiles are aligned within it
 };
 
 #if __CUDA_ARCH__ >= 900
 
 namespace matmul_wgmma_detail {
 
-/// Stores the sums of a warpgroup, whose first row and column these are; `whole` if all of them lie in the result. All of the
-/// epilogue comes before the first store, so that what it loads is under way at once.
-template <int block_n, bool whole, class Out, class Epilogue>
-TFCC_FN void store_sums(Out* out, f32 (&sums)[block_n / 2], idx first_row, idx first_column, idx rows, idx columns,
-                        const Epilogue& epilogue) {
+/// Finishes and stores the sums of a warpgroup, whose first row and column these are. A loop over 64 columns, for which the sums move
+/// down: code for all of them would be longer than what the instruction caches hold. Beside the result it computes an element of the
+/// edge once more, which is not stored.
+template <int block_n, class Out, class Epilogue>
+TFCC_FN void store_sums(Out* out, f32 (&sums)[block_n / 2], idx first_row, idx first_column, idx rows, idx columns, const Epilogue& epilogue) {
+  constexpr int part = 64;
   const idx lane = threadIdx.x % kWarp;
-  const idx row = first_row + threadIdx.x / kWarp % 4 * 16 + lane / 4, column = first_column + lane % 4 * 2;
+  const idx row = first_row + threadIdx.x / kWarp % 4 * 16 + lane / 4;
+  const idx inside[2] = {row < rows ? row : rows - 1, row + 8 < rows ? row + 8 : rows - 1};
+#pragma unroll 1
+  for (idx first = first_column; first < first_column + block_n; first += part) {
 #pragma unroll
-  for (int i = 0; i < block_n / 2; ++i) {
-    const idx r = row + i % 4 / 2 * 8, c = column + i / 4 * 8 + i % 2;
-    if (whole || (r < rows && c < columns)) sums[i] = epilogue(sums[i], r, c);
-  }
+    for (int j = 0; j < part / 8; ++j) {
+      const idx group = first + j * 8, column = (group < columns ? group : columns - 8) + lane % 4 * 2;
 #pragma unroll
-  for (int j = 0; j < block_n / 8; j += 4) {
+      for (int i = 0; i < 4; ++i) sums[j * 4 + i] = epilogue(sums[j * 4 + i], inside[i / 2], column + i % 2);
+    }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const idx r = row + half * 8;
-      if constexpr (sizeof(Out) == 2) {
-        u32 p[4];
+    for (int j = 0; j < part / 8; j += 4) {
 #pragma unroll
-        for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(sums[(j + q) * 4 + half * 2], sums[(j + q) * 4 + half * 2 + 1]);
-        sm90::exchange_in_fours(p);
-        const idx c = first_column + (j + lane % 4) * 8;
-        if (whole || (r < rows && c < columns)) *(uint4*)(out + r * columns + c) = make_uint4(p[0], p[1], p[2], p[3]);
-      } else {
+      for (int half = 0; half < 2; ++half) {
+        const idx r = row + half * 8;
+        if constexpr (sizeof(Out) == 2) {
+          u32 p[4];
 #pragma unroll
-        for (int q = 0; q < 4; ++q) {
-          const f32 v[2] = {sums[(j + q) * 4 + half * 2], sums[(j + q) * 4 + half * 2 + 1]};
-          const idx c = column + (j + q) * 8;
-          if (whole || (r < rows && c < columns)) store_pack(out + r * columns + c, v);
+          for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(sums[(j + q) * 4 + half * 2], sums[(j + q) * 4 + half * 2 + 1]);
+          sm90::exchange_in_fours(p);
+          const idx c = first + (j + lane % 4) * 8;
+          if (r < rows && c < columns) *(uint4*)(out + r * columns + c) = make_uint4(p[0], p[1], p[2], p[3]);
+        } else {
+#pragma unroll
+          for (int q = 0; q < 4; ++q) {
+            const f32 v[2] = {sums[(j + q) * 4 + half * 2], sums[(j + q) * 4 + half * 2 + 1]};
+            const idx c = first + lane % 4 * 2 + (j + q) * 8;
+            if (r < rows && c < columns) store_pack(out + r * columns + c, v);
+          }
         }
       }
     }
+#pragma unroll
+    for (int i = part / 2; i < block_n / 2; ++i) sums[i - part / 2] = sums[i];
   }
 }
 
@@ -86,101 +105,167 @@ struct Place {
   idx rows, columns, k;
 };
 
-template <int block_m, int block_n, int stages, bool trans_b> struct Tiling : WgmmaTiles<block_m, block_n, stages> {
-  using S = WgmmaTiles<block_m, block_n, stages>;
+template <class Tile, class Spec> struct Tiling : Tile {
+  static constexpr int block_m = Tile::block_m, block_n = Tile::block_n, stages = Tile::stages, block_k = Tile::block_k;
+  static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes, box_m = Spec::Tiles::box_m;
+  static constexpr bool trans_b = Spec::trans_b;
   Place at;
   idx across;
   int steps;
-  TFCC_FN Tiling(const Place& place)
-      : at(place), across((place.columns + block_n - 1) / block_n), steps((int)((place.k + S::block_k - 1) / S::block_k)) {}
+  TFCC_FN Tiling(const Place& place) : at(place), across((place.columns + block_n - 1) / block_n), steps((int)((place.k + block_k - 1) / block_k)) {}
   TFCC_FN idx count() const { return (at.rows + block_m - 1) / block_m * across; }
   TFCC_FN idx row(idx tile) const { return tile / across * block_m; }
   TFCC_FN idx column(idx tile) const { return tile % across * block_n; }
-  TFCC_FN unsigned char* tile_a(int slot) const { return at.ring + slot * (S::a_bytes + S::b_bytes); }
-  TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + S::a_bytes; }
+  TFCC_FN unsigned char* tile_a(int slot) const { return at.ring + slot * (a_bytes + b_bytes); }
+  TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + a_bytes; }
+
+  /// Cycles that this tile would take, fitted to an H200 (docs/performance.md): rounds of tiles, each of steps and an end. A step takes
+  /// as long as its products and a little more, which a second warpgroup hides better.
+  TFCC_FN f32 cost(f32 part_of_blocks) const {
+    constexpr f32 products = block_m * block_n / 31.0f, step = products + (block_m == 128 ? 38 : 118), end = 345 + block_m * block_n / 15.0f;
+    return ceilf((f32)count() * part_of_blocks - 1e-4f) * (end + (f32)steps * step);
+  }
 
   TFCC_FN void ask_for_b(const TensorMap& b, idx first_column, int step, int slot) const {
-    if constexpr (trans_b) {
-      // Boxes have at most 64 rows where tiles of two widths read one map.
 #pragma unroll
-      for (int c = 0; c < block_n; c += 64) sm90::copy_box(tile_b(slot) + c * 128, b, (i32)first_column + c, step * S::block_k, &at.full[slot]);
-    } else {
-#pragma unroll
-      for (int c = 0; c < block_n; c += 64) sm90::copy_box(tile_b(slot) + c * 128, b, step * S::block_k, (i32)first_column + c, &at.full[slot]);
+    for (int c = 0; c < block_n; c += 64) {
+      const i32 column = (i32)first_column + c;
+      sm90::copy_box_once(tile_b(slot) + c * 128, b, trans_b ? column : step * block_k, trans_b ? step * block_k : column, &at.full[slot]);
     }
   }
 
-  /// By one thread: asks for all tiles of this block, whose first `early` parts of b were asked for before.
-  TFCC_FN void ask(const TensorMap& a, const TensorMap& b, int early) const {
+  TFCC_FN void ask_for_a(const TensorMap& a, idx first_row, int step, int slot) const {
+#pragma unroll
+    for (int m = 0; m < block_m; m += box_m) sm90::copy_box_once(tile_a(slot) + m * 128, a, (i32)first_row + m, step * block_k, &at.full[slot]);
+  }
+
+  /// By one warp: asks for all tiles of this block. If `early`, for the first parts of b before the launches before this one have ended.
+  template <bool early> TFCC_FN void ask(const TensorMap& a, const TensorMap& b) const {
+    if ((idx)blockIdx.x >= count()) return;
     sm90::RingPlace<stages> ring;
-    for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
-      for (int step = 0; step < steps; ++step) {
+    int step = 0;
+    if constexpr (early) {
+      step = steps < stages ? steps : stages;
+      for (int s = 0; s < step; ++s) {
+        sm90::arrive_and_announce_once(&at.full[s], a_bytes + b_bytes);
+        ask_for_b(b, column(blockIdx.x), s, s);
+      }
+      wait_for_predecessor();
+      for (int s = 0; s < step; ++s) ask_for_a(a, row(blockIdx.x), s, s);
+      if (step == stages) ring.parity = 1;
+      else ring.slot = step;
+    }
+    for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, step = 0) {
+      for (; step < steps; ++step) {
         sm90::wait(&at.empty[ring.slot], ring.parity ^ 1);  // the first time nobody has to release it
-        if (early > 0) {
-          --early;
-          sm90::arrive_and_announce(&at.full[ring.slot], S::a_bytes);
-        } else {
-          sm90::arrive_and_announce(&at.full[ring.slot], S::a_bytes + S::b_bytes);
-          ask_for_b(b, column(tile), step, ring.slot);
-        }
-        sm90::copy_box(tile_a(ring.slot), a, (i32)row(tile), step * S::block_k, &at.full[ring.slot]);
+        sm90::arrive_and_announce_once(&at.full[ring.slot], a_bytes + b_bytes);
+        ask_for_b(b, column(tile), step, ring.slot);
+        ask_for_a(a, row(tile), step, ring.slot);
         ring.next();
       }
     }
   }
 
-  /// By warpgroup `group` of a block.
-  template <class T, class Out, class Epilogue> TFCC_FN void multiply_tiles(Out* out, int group, const Epilogue& epilogue) const {
+  /// By warpgroup `group` of a block. One for whom the tile has no rows gives its slots back.
+  template <class Out, class Epilogue> TFCC_FN void multiply_tiles(Out* out, int group, const Epilogue& epilogue) const {
     using namespace sm90;
     const u64 left = rows_of_k(uniform(shared_address(tile_a(0)) + group * 64 * 128));
     const u32 first_b = uniform(shared_address(tile_b(0)));
     const u64 right = trans_b ? rows_of_k(first_b) : rows_of_n(first_b, 64 * 128);
+    const bool works = group * 64 < block_m, releases = threadIdx.x % kWarp == 0;
     sm90::RingPlace<stages> ring;
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
+      if (!works) {
+        for (int step = 0; step < steps; ++step) {
+          wait(&at.full[ring.slot], ring.parity);
+          if (releases) arrive(&at.empty[ring.slot]);
+          ring.next();
+        }
+        continue;
+      }
       f32 sums[block_n / 2] = {};
       hold(sums);
       int before = 0;
       for (int step = 0; step < steps; ++step) {
-        const u32 slot = ring.slot * (S::a_bytes + S::b_bytes);
+        const u32 slot = ring.slot * (a_bytes + b_bytes);
         wait(&at.full[ring.slot], ring.parity);
         begin_products();
 #pragma unroll
-        for (int p = 0; p < S::block_k / 16; ++p) {
-          multiply<T, block_n, !trans_b>(sums, advance(advance(left, slot), p * 32), advance(advance(right, slot), trans_b ? p * 32 : p * 2048), step + p > 0);
+        for (int p = 0; p < block_k / 16; ++p) {
+          multiply<typename Spec::T, block_n, !trans_b>(sums, advance(advance(left, slot), p * 32), advance(advance(right, slot), trans_b ? p * 32 : p * 2048), step + p > 0);
         }
         end_products();
         if (step > 0) {
           wait_for_products<1>();
-          if (threadIdx.x % kWarp == 0) arrive(&at.empty[before]);
+          if (releases) arrive(&at.empty[before]);
         }
         before = ring.slot;
         ring.next();
       }
       wait_for_products<0>();
-      if (threadIdx.x % kWarp == 0) arrive(&at.empty[before]);
+      if (releases) arrive(&at.empty[before]);
       hold(sums);
-      const idx r = row(tile) + group * 64, c = column(tile);
-      if (r + 64 <= at.rows && c + block_n <= at.columns) store_sums<block_n, true>(out, sums, r, c, at.rows, at.columns, epilogue);
-      else store_sums<block_n, false>(out, sums, r, c, at.rows, at.columns, epilogue);
+      store_sums<block_n>(out, sums, row(tile) + group * 64, column(tile), at.rows, at.columns, epilogue);
     }
   }
 };
 
+/// What warpgroups and the warp beside them do with a tiling (a generic lambda would be a host function to NVRTC).
+template <class Spec, class Epilogue> struct Multiply {
+  typename Spec::Out* out;
+  int group;
+  const Epilogue& epilogue;
+  template <class T> TFCC_FN void operator()(const T& tiling) const {
+    if constexpr (Spec::early) wait_for_predecessor();
+    tiling.multiply_tiles(out, group, epilogue);
+  }
+};
+template <class Spec> struct Ask {
+  const TensorMap &a, &b;
+  template <class T> TFCC_FN void operator()(const T& tiling) const { tiling.template ask<Spec::early>(a, b); }
+};
+
+/// The number of the cheapest of the tiles.
+template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const Place& place) {
+  if constexpr (sizeof...(Ts) == 1) return 0;
+  const f32 part = __frcp_rn((f32)gridDim.x);
+  const f32 costs[] = {Tiling<Ts, Spec>(place).cost(part)...};
+  int best = 0;
+  f32 least = costs[0];
+#pragma unroll
+  for (int i = 1; i < (int)sizeof...(Ts); ++i) {
+    if (costs[i] < least) least = costs[i], best = i;
+  }
+  return best;
+}
+
+/// f(tiling) of the tile of this number.
+template <class Spec, class First, class... Rest, class F>
+TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place& place, const F& f) {
+  if constexpr (sizeof...(Rest) > 0) {
+    if (number > 0) return with_tiling<Spec>(WgmmaTiles<Rest...>{}, number - 1, place, f);
+  }
+  f(Tiling<First, Spec>(place));
+}
+
 }  // namespace matmul_wgmma_detail
 
-/// rows() is read when the launches before this one have ended.
+/// rows() is read when the launches before this one have ended; if Spec::early before that, for none of them makes it (docs/kernel-abi.md).
 template <class Spec, class Rows, class Epilogue>
 TFCC_FN void matmul_wgmma(typename Spec::Out* out, const TensorMap& a, const TensorMap& b, const Rows& rows, idx columns, idx k,
                           const Epilogue& epilogue) {
   using namespace matmul_wgmma_detail;
-  using T = typename Spec::T;
   using S = MatmulWgmmaShape<Spec>;
-  using Narrow = Tiling<Spec::block_m, Spec::block_n, Spec::stages, Spec::trans_b>;
-  extern __shared__ unsigned char memory[];
+  using Tiles = typename Spec::Tiles;
+  TFCC_DYNAMIC_SHARED(memory);
   __shared__ u64 full[S::stages], empty[S::stages];
-  unsigned char* const ring = memory + (1024 - sm90::shared_address(memory) % 1024) % 1024;
+  if (threadIdx.x == 0) {
+    sm90::prefetch_map(a);
+    sm90::prefetch_map(b);
+  }
+  idx rows_now = 0;
+  if constexpr (Spec::early) rows_now = rows();
   const int warp = (int)sm90::uniform(threadIdx.x / kWarp);
-  const bool asks = warp == S::groups * 4;
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::stages; ++s) {
       sm90::init_barrier(&full[s], 1);
@@ -189,43 +274,14 @@ TFCC_FN void matmul_wgmma(typename Spec::Out* out, const TensorMap& a, const Ten
     sm90::publish_barriers();
   }
   __syncthreads();
-  if (asks && threadIdx.x % kWarp != 0) return;
-
-  if constexpr (S::two_widths) {
-    using Wide = Tiling<Spec::block_m, Spec::wide_n, Spec::wide_stages, Spec::trans_b>;
+  if constexpr (!Spec::early) {
     wait_for_predecessor();
-    const Place place = {ring, full, empty, rows(), columns, k};
-    const Narrow narrow(place);
-    const Wide wide(place);
-    // A round of tiles takes as long as they are wide.
-    const auto rounds = [](idx tiles) { return (tiles + (idx)gridDim.x - 1) / (idx)gridDim.x; };
-    if (rounds(wide.count()) * Spec::wide_n <= rounds(narrow.count()) * Spec::block_n) {
-      if (asks) wide.ask(a, b, 0);
-      else wide.template multiply_tiles<T>(out, warp / 4, epilogue);
-    } else {
-      if (asks) narrow.ask(a, b, 0);
-      else narrow.template multiply_tiles<T>(out, warp / 4, epilogue);
-    }
-  } else if (asks) {
-    sm90::prefetch_map(a);
-    const Narrow unknown({ring, full, empty, 0, columns, k});
-    const int early = unknown.steps < Spec::stages ? unknown.steps : Spec::stages;
-    for (int s = 0; s < early; ++s) {
-      sm90::announce(&full[s], S::Tiles::b_bytes);
-      unknown.ask_for_b(b, unknown.column(blockIdx.x), s, s);
-    }
-    wait_for_predecessor();
-    const Narrow tiling({ring, full, empty, rows(), columns, k});
-    if ((idx)blockIdx.x >= tiling.count()) {  // shared memory must stay until what was asked for is there
-      for (int s = 0; s < early; ++s) sm90::arrive(&full[s]);
-      for (int s = 0; s < early; ++s) sm90::wait(&full[s], 0);
-      return;
-    }
-    tiling.ask(a, b, early);
-  } else {
-    wait_for_predecessor();
-    Narrow({ring, full, empty, rows(), columns, k}).template multiply_tiles<T>(out, warp / 4, epilogue);
+    rows_now = rows();
   }
+  const Place place{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, full, empty, rows_now, columns, k};
+  const int number = cheapest<Spec>(Tiles{}, place);
+  if (warp < S::groups * 4) with_tiling<Spec>(Tiles{}, number, place, Multiply<Spec, Epilogue>{out, warp / 4, epilogue});
+  else with_tiling<Spec>(Tiles{}, number, place, Ask<Spec>{a, b});
 }
 
 #endif

@@ -27,6 +27,9 @@ struct bf16 { u16 bits; };
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME( \
       [[maybe_unused]] const i64* n, [[maybe_unused]] u32* flags, __VA_ARGS__)
 
+/// The launch's shared memory, which all kernels of a program share by one name.
+#define TFCC_DYNAMIC_SHARED(NAME) extern __shared__ unsigned char NAME[]
+
 inline constexpr int kWarp = 32;
 inline constexpr u32 kAllLanes = 0xffffffffu;
 
@@ -145,8 +148,8 @@ TFCC_FN bool pack_aligned(const T* p) { return ((u64)p & (N * sizeof(T) - 1)) ==
 // ---- before the launch before this one has ended ----
 //
 // A kernel of capability 9.0 and later may be started while its predecessor still runs (Kernel.starts_early). Until
-// wait_for_predecessor() it may touch constants alone: everything else, the sizes too, may not be written yet, and what
-// it would write may still be read.
+// wait_for_predecessor() it may touch constants alone: everything else may not be written yet, and what it would write may
+// still be read. Sizes may be read by FreshSizes where no launch before this one but those before its predecessor makes them.
 
 /// Asks for a constant that the kernel will read; block 0 does it for all.
 TFCC_FN void prefetch([[maybe_unused]] const void* p, [[maybe_unused]] u32 bytes) {
@@ -166,6 +169,16 @@ TFCC_FN void wait_for_predecessor() {
   asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+/// The sizes of the run, read where all multiprocessors see the same: a cache of this one may hold what was there before.
+struct FreshSizes {
+  const i64* n;
+  TFCC_FN i64 operator[](int i) const {
+    i64 v;
+    asm volatile("ld.relaxed.gpu.global.s64 %0, [%1];" : "=l"(v) : "l"(n + i) : "memory");
+    return v;
+  }
+};
 
 // ---- lists of sizes ----
 

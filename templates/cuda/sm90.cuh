@@ -22,9 +22,6 @@ TFCC_FN void init_barrier(u64* b, u32 arrivals) {
 /// After all init_barrier(), before TMA may see them; a __syncthreads() must follow.
 TFCC_FN void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 TFCC_FN void arrive(u64* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
-TFCC_FN void announce(u64* b, u32 bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
-}
 TFCC_FN void arrive_and_announce(u64* b, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
@@ -54,6 +51,21 @@ TFCC_FN void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensorm
 /// of a whole box.
 TFCC_FN void copy_box(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                   shared_address(to)),
+               "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// The same by all lanes of a warp at once, of which one does it. What they are given is the same in all, and the compiler sees that: a
+// thread alone would have to prove it by a loop around every instruction.
+
+TFCC_FN void arrive_and_announce_once(u64* b, u32 bytes) {
+  asm volatile("{\n\t.reg .pred one;\n\telect.sync _|one, 0xffffffff;\n\t@one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n\t}" ::"r"(
+                   shared_address(b)), "r"(bytes) : "memory");
+}
+TFCC_FN void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) {
+  asm volatile("{\n\t.reg .pred one;\n\telect.sync _|one, 0xffffffff;\n\t"
+               "@one cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n\t}" ::"r"(
                    shared_address(to)),
                "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
                : "memory");

@@ -87,22 +87,20 @@ std::vector<std::string> launches(const runtime::Bucket& b) {
   return out;
 }
 
-// The epilogue stays with the sum where the arm takes it, and is an op of its own where it does not: in one plan by the tokens of a run.
+// Few tokens and many have forms of their own in one plan: tiles for them, and arms.
 TEST(MatmulPlan, HasAFormForFewTokens) {
   WeightPool weights;
   const Lowered l = lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_90", weights);
   using Names = std::vector<std::string>;
-  ASSERT_EQ(l.plan.buckets.size(), 3u);
+  ASSERT_EQ(l.plan.buckets.size(), 2u);
   EXPECT_EQ(l.plan.buckets[0].name, "t128");
-  EXPECT_EQ(launches(l.plan.buckets[0]), (Names{"pointwise", "matmul+epilogue", "pointwise"}));
-  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->maps.size(), 2u);
-  EXPECT_EQ(l.plan.buckets[1].name, "t2048");
-  EXPECT_EQ(launches(l.plan.buckets[1]), (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
-  EXPECT_EQ(l.plan.buckets[2].name, "any");
-  EXPECT_EQ(launches(l.plan.buckets[2]), (Names{"pointwise", "matmul+epilogue", "pointwise"}));
-  // What all forms compute lies in one buffer.
-  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->args.back(), l.plan.buckets[1].launches[2].kernel->args.back());
-  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->args.back(), l.plan.buckets[2].launches[1].kernel->args.back());
+  EXPECT_EQ(l.plan.buckets[1].name, "any");
+  for (const runtime::Bucket& b : l.plan.buckets) {
+    EXPECT_EQ(launches(b), (Names{"pointwise", "matmul+epilogue", "pointwise"})) << b.name;
+    EXPECT_EQ(b.launches[1].kernel->maps.size(), 2u) << b.name;
+  }
+  // What both forms compute lies in one buffer.
+  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->args.back(), l.plan.buckets[1].launches[1].kernel->args.back());
   // A library's epilogue is a bias: many rows of such a product stay with it.
   EXPECT_EQ(lowered(product("f16", 64, 64, "s + @bias[k]", false, ", @bias"), "sm_90", weights).plan.buckets.size(), 2u);
   const Lowered old = lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_80", weights);

@@ -103,16 +103,17 @@ TEST_F(NvrtcTest, WaitsAndTriggers) {
 // Tiles that no plan has yet are compiled too, in both types and both orders of the weight.
 TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
   for (const char* type : {"f16", "bf16"}) {
-    struct Tile { int m, n, stages, wide_n, wide_stages; };
-    for (const auto& [m, n, stages, wide_n, wide_stages] : {Tile{64, 64, 8, 0, 0}, {64, 128, 3, 0, 0}, {128, 64, 4, 0, 0}, {128, 256, 4, 0, 0}, {128, 128, 6, 192, 5}}) {
-      const std::string text = "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) + "; using Out = " + type +
-                               "; static constexpr int block_m = " + std::to_string(m) + ", block_n = " + std::to_string(n) + ", stages = " + std::to_string(stages) + ", wide_n = " + std::to_string(wide_n) +
-                               ", wide_stages = " + std::to_string(wide_stages) + "; static constexpr bool trans_b = " + (m == n ? "true" : "false") + "; };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
-                               "TFCC_KERNEL_RESIDENT(" + std::to_string(2 * m + 32) + ", 1, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
+    struct Form { const char* tiles; int threads; bool trans_b; };
+    for (const auto& [tiles, threads, trans_b] : {Form{"WgmmaTile<64, 64, 8>", 160, true}, {"WgmmaTile<64, 128, 3>", 160, false}, {"WgmmaTile<128, 64, 4>", 288, false}, {"WgmmaTile<128, 256, 4>", 288, false},
+                                                  {"WgmmaTile<128, 192, 5>, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 192, 6>", 288, true}}) {
+      const std::string text = "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) + "; using Out = T; using Tiles = WgmmaTiles<" + tiles +
+                               ">; static constexpr bool early = true, trans_b = " + (trans_b ? "true" : "false") +
+                               "; };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
+                               "TFCC_KERNEL_RESIDENT(" + std::to_string(threads) + ", 1, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
                                "  matmul_wgmma<Spec>(a0, m0, m1, [&] { return (idx)n[0]; }, 768, 768, Plain{});\n}\n";
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
-      EXPECT_EQ(image->spill_bytes, 0) << m << " x " << n;
+      EXPECT_EQ(image->spill_bytes, 0) << tiles;
     }
   }
 }
