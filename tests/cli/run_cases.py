@@ -99,6 +99,8 @@ def make_fixtures(binary, folder, environment):
     np.save(folder / "ids_2x6.npy", np.ones((2, 6), np.int64))
     np.save(folder / "ids_200.npy", np.where(ids == 7, 200, ids))
     np.save(folder / "ids_negative.npy", np.where(ids == 7, -201, ids))
+    np.savez(folder / "cache.npz", x=np.ones((1, 3), np.float32), mask=np.ones((1, 10), np.float32))
+    np.savez_compressed(folder / "compressed.npz", x=np.ones((1, 3), np.float32))
     (folder / "ids_cut.npy").write_bytes((folder / "ids.npy").read_bytes()[:140])
     # Operators that do not exist, of the length of those that they replace.
     unknown = model.read_bytes().replace(b"\x22\x07Softmax", b"\x22\x07Hardest").replace(b"\x22\x03Erf", b"\x22\x03Elf")

@@ -134,13 +134,9 @@ nlohmann::json json_of(const BenchOptions& o, const Findings& f) {
 
 Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& f) {
   TFCC_TRY(auto shapes, parse_shapes(o.shapes));
-  NamedArrays given;
+  TFCC_TRY(NamedArrays given, read_inputs(o.npz, o.inputs));
   std::vector<std::string> names;
-  for (const std::string& text : o.inputs) {
-    TFCC_TRY(auto input, read_input(text));
-    names.push_back(input.first);
-    given.push_back(std::move(input));
-  }
+  for (const auto& [name, array] : given) names.push_back(name);
   TFCC_TRY(f.inputs, random_inputs(model.inputs(), shapes, o.seed, std::move(given)));
   TFCC_TRY(f.tokens, apply_lengths(o, names, f.inputs));
   return {};
@@ -188,8 +184,8 @@ void add_bench(CLI::App& app, Action& action) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App* c = app.add_subcommand("bench", "time a .tfcc file");
   c->add_option("model", o->model, "the .tfcc file")->required();
-  c->add_option("--shapes", o->shapes, "sizes of the made-up inputs: input_ids:8x128");
-  c->add_option("--input", o->inputs, "an input as name=file.npy; repeat for each; the others are made up");
+  c->add_option("--shapes", o->shapes, "sizes of the made-up inputs: batch_size=8,sequence_length=128, or input_ids:8x128; the others follow");
+  add_inputs(*c, o->npz, o->inputs, "; the others are made up");
   c->add_option("--lengths", o->lengths, "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
   c->add_option("--iterations", o->iterations, "least number of timed runs")->check(CLI::PositiveNumber);
   c->add_option("--warmUp", o->warm_up_ms, "warm-up in milliseconds")->check(CLI::NonNegativeNumber);

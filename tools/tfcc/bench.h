@@ -19,7 +19,7 @@ namespace tfcc::tools {
 using NamedArrays = std::vector<std::pair<std::string, Array>>;
 
 struct BenchOptions {
-  std::string model, shapes, lengths = "full", device = "auto", export_profile, html, timing_cache;
+  std::string model, npz, shapes, lengths = "full", device = "auto", export_profile, html, timing_cache;
   std::string peer, peer_model, peer_mode = "compile", python = "python3";
   std::vector<std::string> inputs;
   std::vector<double> percentiles = {90, 95, 99};

@@ -8,21 +8,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
 
 #include "runtime/tfcc.h"
 #include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> out;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) {
-    if (!part.empty()) out.push_back(part);
-  }
-  return out;
-}
 
 std::string detect_gpu() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -2,6 +2,7 @@
 // What the subcommands of `tfcc` share: registration, and how results and errors are shown.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -32,7 +33,15 @@ void add_tune(CLI::App& app, Action& action);
 inline Error usage_error(const std::string& message) { return {ErrorCode::invalid_argument, "usage: " + message}; }
 
 /// "a,b" as {"a", "b"}; empty text gives an empty list.
-std::vector<std::string> split(const std::string& text, char separator = ',');
+inline std::vector<std::string> split(const std::string& text, char separator = ',') {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    if (end > begin) out.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
 
 /// Compute capability of the first GPU as "sm_90", or empty if there is no driver or no GPU.
 std::string detect_gpu();

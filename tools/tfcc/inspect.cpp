@@ -28,8 +28,8 @@ Result<std::string> shown(const Options& o, const InspectedFile& f) {
 Result<void> inspect(const Options& o) {
   TFCC_TRY_VOID(plan_output("--html", o.html));
   TFCC_TRY(InspectedFile f, InspectedFile::open(o.file));
-  TFCC_TRY(NamedShapes shapes, parse_shapes(o.shapes));
-  TFCC_TRY_VOID(f.set_sizes(shapes));
+  TFCC_TRY(const WantedSizes wanted, parse_shapes(o.shapes));
+  TFCC_TRY_VOID(f.set_sizes(wanted));
   if (!o.html.empty()) {
     TFCC_TRY(const std::string page, inspect_page(f));
     return write_text(o.html, page);
@@ -53,7 +53,7 @@ void add_inspect(CLI::App& app, Action& action) {
   c->add_flag("--texts", o->texts, "the names of the texts in the file");
   c->add_option("--text", o->text, "print this text of the file alone");
   c->add_option("--why", o->why, "how the launches of this name, or with it in their names, were chosen");
-  c->add_option("--shapes", o->shapes, "sizes at which bytes and flops are given: input_ids:4x32");
+  c->add_option("--shapes", o->shapes, "sizes at which bytes and flops are given: input_ids:4x32 or batch_size=4");
   c->callback([o, &action] { action = [o] { return inspect(*o); }; });
 }
 

@@ -32,7 +32,7 @@ struct InspectedFile {
 
   /// Sets `sizes` from shapes of inputs; a symbol that none gives is 16 (the batch) or 128, within
   /// its range. Errors: invalid_argument (no such input), shape.
-  Result<void> set_sizes(const NamedShapes& shapes);
+  Result<void> set_sizes(const WantedSizes& wanted);
   /// The value at `sizes`, or nothing if it does not fit 64 bits.
   std::optional<int64_t> at(const runtime::SizeExpr& e) const { return e.evaluate(sizes); }
 

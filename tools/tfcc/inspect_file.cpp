@@ -51,35 +51,30 @@ Result<InspectedFile> InspectedFile::read(std::span<const std::byte> bytes, cons
   return f;
 }
 
-Result<void> InspectedFile::set_sizes(const NamedShapes& shapes) {
+Result<void> InspectedFile::set_sizes(const WantedSizes& wanted) {
   sizes.clear();
   for (const runtime::Symbol& s : manifest.symbols) {
     const int64_t usual = s.typical ? s.typical : s.role == SizeRole::batch ? kBatch : kLength;
-    const int64_t wanted = std::max(s.min, usual);
-    sizes.push_back(s.max > 0 ? std::min(wanted, s.max) : wanted);
+    const int64_t at_least = std::max(s.min, usual);
+    sizes.push_back(s.max > 0 ? std::min(at_least, s.max) : at_least);
   }
   within_tokens();
-  for (const auto& [name, shape] : shapes) {
-    const auto input = std::find_if(manifest.inputs.begin(), manifest.inputs.end(),
-                                    [&](const auto& i) { return i.name == name; });
-    if (input == manifest.inputs.end()) {
-      return Error{
-          ErrorCode::invalid_argument,
-          fmt::format("--shapes: the model has no input '{}'; `tfcc inspect {}` lists them", name,
-                      path)};
-    }
-    if (input->dims.size() != shape.size()) {
-      return Error{ErrorCode::shape, fmt::format("--shapes: '{}' has {} dims, not {}", name,
-                                                 input->dims.size(), shape.size())};
-    }
-    for (size_t k = 0; k < shape.size(); ++k) {
-      if (const auto s = input->dims[k].lone_symbol()) sizes[*s] = shape[k];
-      const auto c = input->dims[k].constant();
-      if (c && *c != shape[k]) {
-        return Error{ErrorCode::shape,
-                     fmt::format("--shapes: axis {} of '{}' is {}, not {}", k, name, *c, shape[k])};
+  std::vector<InputDims> inputs;
+  for (const auto& input : manifest.inputs) {
+    inputs.emplace_back(input.name, std::vector<std::string>());
+    for (const SizeExpr& d : input.dims) inputs.back().second.push_back(d.print());
+    const auto shape = wanted.shapes.find(input.name);
+    if (shape == wanted.shapes.end() || shape->second.size() != input.dims.size()) continue;
+    for (size_t k = 0; k < input.dims.size(); ++k) {
+      const auto c = input.dims[k].constant();
+      if (c && *c != shape->second[k]) {
+        return Error{ErrorCode::shape, fmt::format("--shapes: axis {} of '{}' is {}, not {}", k, input.name, *c, shape->second[k])};
       }
     }
+  }
+  TFCC_TRY(const SizesByName given, solve_sizes(inputs, wanted));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (const auto it = given.find(manifest.symbols[i].name); it != given.end()) sizes[i] = it->second;
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
     const runtime::Symbol& s = manifest.symbols[i];

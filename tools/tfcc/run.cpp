@@ -20,7 +20,7 @@ namespace tfcc::tools {
 namespace {
 
 struct Options {
-  std::string model, output, device = "auto", shapes;
+  std::string model, output, device = "auto", shapes, npz;
   std::vector<std::string> inputs;
   bool random = false, verify_weights = false;
   uint64_t seed = 1;
@@ -28,11 +28,7 @@ struct Options {
 };
 
 Result<std::vector<std::pair<std::string, Array>>> gather_inputs(const Options& o, const Model& model) {
-  std::vector<std::pair<std::string, Array>> out;
-  for (const std::string& text : o.inputs) {
-    TFCC_TRY(auto input, read_input(text));
-    out.push_back(std::move(input));
-  }
+  TFCC_TRY(auto out, read_inputs(o.npz, o.inputs));
   if (!o.random && o.shapes.empty()) return out;
   TFCC_TRY(auto shapes, parse_shapes(o.shapes));
   return random_inputs(model.inputs(), shapes, o.seed, std::move(out));
@@ -81,9 +77,9 @@ void add_run(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand("run", "run a .tfcc file once");
   c->add_option("model", o->model, "the .tfcc file")->required();
-  c->add_option("--input", o->inputs, "an input as name=file.npy; repeat for each");
+  add_inputs(*c, o->npz, o->inputs);
   c->add_flag("--random", o->random, "make up the inputs that are not given");
-  c->add_option("--shapes", o->shapes, "sizes of made-up inputs: input_ids:4x32,attention_mask:4x32; one is enough where sizes have names");
+  c->add_option("--shapes", o->shapes, "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32; the others follow");
   c->add_option("--seed", o->seed, "seed of made-up inputs");
   c->add_option("--output", o->output, "write all outputs to this .npz");
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");

@@ -70,9 +70,15 @@ class Resolver {
   template <class F>
   Result<void> shapes(const std::string& option, const std::string& text, F take) {
     if (text.empty()) return {};
-    TFCC_TRY(NamedShapes given, parse_shapes(text, option));
+    TFCC_TRY(WantedSizes given, parse_shapes(text, option));
     std::map<std::string, int64_t> seen;
-    for (const auto& [name, shape] : given) {
+    for (const auto& [name, n] : given.sizes) {
+      const auto size = std::find_if(graph_.symbols.begin(), graph_.symbols.end(), [&](const ir::SizeSymbol& s) { return s.name == name && s.read(); });
+      if (size == graph_.symbols.end()) return usage_error(fmt::format("{}: the model has no size '{}'", option, name));
+      seen.emplace(name, n);
+      TFCC_TRY_VOID(take(name, n, fmt::format("{} {}={}", option, name, n)));
+    }
+    for (const auto& [name, shape] : given.shapes) {
       const auto& inputs = graph_.inputs();
       const auto input = std::find_if(inputs.begin(), inputs.end(), [&](ir::ValueId v) { return graph_.value(v).name == name; });
       if (input == inputs.end()) return usage_error(fmt::format("{}: the model has no input '{}'", option, name));
@@ -188,7 +194,7 @@ void add_size_flags(CLI::App& command, SizeFlags& flags) {
   command.add_option("--seq-buckets", flags.seq_buckets, "lengths, such as 64,128,512: kernels and graphs are made for each; longer inputs are refused");
   command.add_option("--max-batch", flags.max_batch, "largest batch")->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
   command.add_option("--max-tokens", flags.max_tokens, "largest batch times length")->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
-  command.add_option("--minShapes", flags.min_shapes, "least sizes: input_ids:1x8; equal to --maxShapes: fixed sizes");
+  command.add_option("--minShapes", flags.min_shapes, "least sizes: input_ids:1x8 or batch_size=1; equal to --maxShapes: fixed sizes");
   command.add_option("--optShapes", flags.opt_shapes, "usual sizes: memory is planned for them");
   command.add_option("--maxShapes", flags.max_shapes, "largest sizes: input_ids:32x512");
 }

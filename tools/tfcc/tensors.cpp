@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -11,26 +12,11 @@
 #include "ir/constant.h"
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/dim_text.h"
+#include "tools/tfcc/npz.h"
 #include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
-
-Result<NamedShapes> parse_shapes(const std::string& text, const std::string& option) {
-  NamedShapes out;
-  for (const std::string& part : split(text)) {
-    const size_t at = part.rfind(':');
-    if (at == std::string::npos) return usage_error(fmt::format("{} takes name:4x32, not '{}'", option, part));
-    std::vector<int64_t> dims;
-    for (const std::string& d : split(part.substr(at + 1), 'x')) {
-      if (d.empty() || d.size() > 12 || d.find_first_not_of("0123456789") != std::string::npos) {
-        return usage_error(fmt::format("{}: '{}' is no size", option, d));
-      }
-      dims.push_back(std::stoll(d));
-    }
-    out[part.substr(0, at)] = dims;
-  }
-  return out;
-}
 
 namespace {
 
@@ -54,39 +40,12 @@ Result<void> check_memory(const TensorInfo& info, const std::vector<int64_t>& sh
   return taken;
 }
 
-Result<std::map<std::string, int64_t>> known_sizes(const std::vector<TensorInfo>& inputs, const NamedShapes& shapes) {
-  std::map<std::string, int64_t> sizes;
-  for (const auto& [name, shape] : shapes) {
-    auto it = std::find_if(inputs.begin(), inputs.end(), [&](const TensorInfo& i) { return i.name == name; });
-    if (it == inputs.end()) return Error{ErrorCode::invalid_argument, fmt::format("--shapes: the model has no input '{}'", name)};
-    if (it->dims.size() != shape.size()) {
-      return Error{ErrorCode::shape, fmt::format("--shapes: '{}' has {} dims, not {}", name, it->dims.size(), shape.size())};
-    }
-    for (size_t k = 0; k < shape.size(); ++k) sizes[it->dims[k].text] = shape[k];
-  }
-  return sizes;
-}
-
-using SizesByName = std::map<std::string, int64_t>;
-
-// A dim as an expression over names of sizes, each the number that `size` gives it, or a symbol; null if it is none.
-ir::ExprRef dim_expression(const std::string& text, ir::ExprPool& pool, const SizesByName& sizes) {
-  auto e = ir::parse_expr(
-      text, pool,
-      [&](std::string_view name) {
-        const auto it = sizes.find(std::string(name));
-        return it == sizes.end() ? pool.symbol(name) : pool.integer(it->second);
-      },
-      [](std::string_view) -> std::optional<std::pair<int64_t, DType>> { return std::nullopt; });
-  return e ? *e : nullptr;
-}
-
 // The size of a made-up dim: what is known of it, or what follows from what is known of others, or a usual one.
 int64_t size_of_dim(const DimInfo& d, size_t axis, const SizesByName& sizes) {
   if (d.min == d.max && d.max != 0) return d.min;
   if (const auto known = sizes.find(d.text); known != sizes.end()) return known->second;
   ir::ExprPool pool;
-  const ir::ExprRef e = dim_expression(d.text, pool, sizes);
+  const ir::ExprRef e = parse_dim(d.text, pool, sizes);
   if (const auto n = e ? ir::as_int(e) : std::nullopt; n && *n >= 0) return *n;
   const int64_t usual = axis == 0 ? 2 : 16;
   return std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min);
@@ -94,30 +53,54 @@ int64_t size_of_dim(const DimInfo& d, size_t axis, const SizesByName& sizes) {
 
 bool is_size_of_its_own(const DimInfo& d) {
   ir::ExprPool pool;
-  const ir::ExprRef e = dim_expression(d.text, pool, {});
+  const ir::ExprRef e = parse_dim(d.text, pool, {});
   return e != nullptr && e->kind == ir::ExprKind::symbol;
 }
 
 }  // namespace
 
-Result<std::pair<std::string, Array>> read_input(const std::string& text) {
-  const size_t at = text.find('=');
-  if (at == std::string::npos || at == 0) return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
-  TFCC_TRY_VOID(note_input(text.substr(at + 1)));
-  TFCC_TRY(Array a, read_npy(text.substr(at + 1)));
-  return std::pair{text.substr(0, at), std::move(a)};
+Result<std::vector<std::pair<std::string, Array>>> read_inputs(const std::string& npz, const std::vector<std::string>& texts) {
+  std::vector<std::pair<std::string, Array>> out;
+  for (const std::string& text : texts) {
+    const size_t at = text.find('=');
+    if (at == std::string::npos || at == 0) return usage_error(fmt::format("--input takes name=file.npy, not '{}'", text));
+    TFCC_TRY_VOID(note_input(text.substr(at + 1)));
+    TFCC_TRY(Array a, read_npy(text.substr(at + 1)));
+    out.emplace_back(text.substr(0, at), std::move(a));
+  }
+  if (npz.empty()) return out;
+  TFCC_TRY_VOID(note_input(npz));
+  TFCC_TRY(auto arrays, read_npz(npz));
+  for (auto& a : arrays) {
+    if (std::none_of(out.begin(), out.end(), [&](const auto& o) { return o.first == a.first; })) out.push_back(std::move(a));
+  }
+  return out;
 }
 
-Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vector<TensorInfo>& inputs, const NamedShapes& shapes, uint64_t seed,
+void add_inputs(CLI::App& command, std::string& npz, std::vector<std::string>& texts, const std::string& others) {
+  command.add_option("--input", texts, "an input as name=file.npy; repeat for each" + others);
+  command.add_option("--inputs", npz, "inputs by name in one .npz, as numpy.savez writes it");
+}
+
+Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vector<TensorInfo>& inputs, const WantedSizes& wanted, uint64_t seed,
                                                                  std::vector<std::pair<std::string, Array>> given) {
-  TFCC_TRY(auto sizes, known_sizes(inputs, shapes));
+  std::vector<InputDims> dims;
+  for (const TensorInfo& info : inputs) {
+    dims.emplace_back(info.name, std::vector<std::string>());
+    for (const DimInfo& d : info.dims) dims.back().second.push_back(d.text);
+  }
   auto given_for = [&](const TensorInfo& info) {
     return std::find_if(given.begin(), given.end(), [&](const auto& g) { return g.first == info.name; });
   };
+  TFCC_TRY(SizesByName sizes, solve_sizes(dims, wanted));
+  // What arrays say comes first. Where they disagree the executor tells, which names both.
+  WantedSizes of_arrays;
   for (const TensorInfo& info : inputs) {
-    auto it = given_for(info);
-    if (it == given.end() || it->second.shape.size() != info.dims.size()) continue;  // a wrong rank is for the executor to tell
-    for (size_t k = 0; k < info.dims.size(); ++k) sizes[info.dims[k].text] = it->second.shape[k];
+    const auto it = given_for(info);
+    if (it != given.end() && it->second.shape.size() == info.dims.size()) of_arrays.shapes[info.name] = it->second.shape;
+  }
+  if (auto solved = solve_sizes(dims, of_arrays)) {
+    for (const auto& [name, n] : *solved) sizes[name] = n;
   }
   // Sizes that stand alone first: others, such as the length of a mask over a cache and the new tokens, follow from them.
   for (const bool own : {true, false}) {

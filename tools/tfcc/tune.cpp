@@ -24,7 +24,7 @@ Result<void> tune(const Options& o) {
   if (detect_gpu().empty()) {
     return Error{ErrorCode::device, "tune: there is no GPU here, so nothing to measure; run it on the machine that will run the model"};
   }
-  TFCC_TRY(NamedShapes given, parse_shapes(o.shapes));
+  TFCC_TRY(WantedSizes given, parse_shapes(o.shapes));
   LoadOptions load;
   load.device = o.device;
   load.timing_cache = o.cache;
@@ -53,7 +53,7 @@ void add_tune(CLI::App& app, Action& action) {
   CLI::App* c = app.add_subcommand("tune", "measure the algorithms of a .tfcc file's matrix products on this GPU (docs/timing-cache.md)");
   c->add_option("model", o->model, "the .tfcc file")->required();
   c->add_option("--timing-cache,--timingCacheFile", o->cache, "where the fastest are kept; what it knows is not measured again")->required();
-  c->add_option("--shapes", o->shapes, "the largest sizes: input_ids:8x128; default: those that the file was compiled for");
+  c->add_option("--shapes", o->shapes, "the largest sizes: input_ids:8x128 or batch_size=8; default: those that the file was compiled for");
   c->add_option("--device", o->device, "cuda or cuda:N");
   c->callback([o, &action] { action = [o] { return tune(*o); }; });
 }

@@ -24,6 +24,7 @@ constexpr double kTolerance = 1e-4, kTolerance16 = 1e-2, kToleranceBf16 = 6e-2; 
 struct Options {
   std::string model, target, passes, skip_passes, shapes, against, python = "python3";
   std::vector<std::string> inputs;
+  std::string npz;
   bool fp16 = false, bf16 = false, passes_given = false;
   double tolerance = 0, largest = INFINITY;
   uint64_t seed = 1;
@@ -103,11 +104,8 @@ class Verifier {
   Result<std::vector<VerifyCase>> find_cases() const {
     CaseOptions options;
     options.seed = o_.seed;
-    TFCC_TRY(options.shapes, parse_shapes(o_.shapes));
-    for (const std::string& text : o_.inputs) {
-      TFCC_TRY(auto input, read_input(text));
-      options.given.push_back(std::move(input));
-    }
+    TFCC_TRY(options.wanted, parse_shapes(o_.shapes));
+    TFCC_TRY(options.given, read_inputs(o_.npz, o_.inputs));
     return make_cases(imported_, options);
   }
 
@@ -253,8 +251,8 @@ void add_verify(CLI::App& app, Action& action) {
   CLI::Option* passes =
       c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
   c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
-  c->add_option("--input", o->inputs, "an input as name=file.npy; repeat; the others are made up");
-  c->add_option("--shapes,--input-shapes", o->shapes, "sizes of made-up inputs: input_ids:4x32");
+  add_inputs(*c, o->npz, o->inputs, "; the others are made up");
+  c->add_option("--shapes,--input-shapes", o->shapes, "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32");
   c->add_option("--tolerance,--rtol", o->tolerance, "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
       ->check(CLI::PositiveNumber);
   c->add_option("--atol", o->largest, "also the largest absolute error of one element; default: any")->check(CLI::NonNegativeNumber);

@@ -137,23 +137,16 @@ class CaseMaker {
       int64_t n = std::max(range.min, s.role == SizeRole::batch ? size.batch : size.length);
       symbols_[s.name] = range.max ? std::min(n, *range.max) : n;
     }
-    NamedShapes shapes = options_.shapes;
-    for (const auto& [name, array] : options_.given) shapes[name] = array.shape;
-    for (const auto& [name, shape] : shapes) {
-      const ir::ValueId v = graph_.find_value(name);
-      if (!v.valid() || graph_.value(v).def.valid()) {
-        return Error{ErrorCode::invalid_argument, fmt::format("the model has no input '{}'", name)};
-      }
-      const auto& dims = graph_.value(v).type.dims;
-      if (dims.size() != shape.size()) {
-        return Error{ErrorCode::shape,
-                     fmt::format("'{}' has {} dims, not {}", name, dims.size(), shape.size())};
-      }
-      for (const auto& [symbol, unused] : std::map(symbols_)) {
-        for (size_t k = 0; k < dims.size(); ++k) {
-          if (dims[k] == graph_.pool().symbol(symbol)) symbols_[symbol] = shape[k];
-        }
-      }
+    WantedSizes wanted = options_.wanted;
+    for (const auto& [name, array] : options_.given) wanted.shapes[name] = array.shape;
+    std::vector<InputDims> inputs;
+    for (ir::ValueId v : graph_.inputs()) {
+      inputs.emplace_back(graph_.value(v).name, std::vector<std::string>());
+      for (ir::ExprRef d : graph_.value(v).type.dims) inputs.back().second.push_back(ir::print(d));
+    }
+    TFCC_TRY(const SizesByName sizes, solve_sizes(inputs, wanted));
+    for (auto& [name, n] : symbols_) {
+      if (const auto it = sizes.find(name); it != sizes.end()) n = it->second;
     }
     return {};
   }
@@ -292,7 +285,7 @@ Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOpt
                              {2, 1, MaskKind::full},        {1, 33, MaskKind::scattered}};
   if (!options.given.empty()) {
     sizes = {{2, 16, MaskKind::full}};
-  } else if (!options.shapes.empty()) {
+  } else if (!options.wanted.empty()) {
     sizes = {{2, 16, MaskKind::full},
              {2, 16, MaskKind::right_padded},
              {2, 16, MaskKind::left_padded},

@@ -43,7 +43,7 @@ struct VerifyCase {
 /// What a case is made from; arrays and shapes of the user take precedence.
 struct CaseOptions {
   std::vector<std::pair<std::string, Array>> given;  // by input name
-  NamedShapes shapes;
+  WantedSizes wanted;
   uint64_t seed = 1;
 };
 
