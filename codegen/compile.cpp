@@ -56,7 +56,30 @@ Result<void> add_levels(std::vector<TargetName>& out, const std::vector<std::str
   return {};
 }
 
+// What serves instead of a GPU's name that is none of ours: code of the same generation, or PTX, which the driver compiles.
+std::string way_out(const std::string& name) {
+  if (name.rfind("sm_", 0) != 0) return "";
+  const size_t digits = name.find_first_not_of("0123456789", 3);
+  const std::string number = name.substr(3, digits == std::string::npos ? digits : digits - 3);
+  if (number.size() < 2 || number.size() > 4) return "";
+  const int wanted = std::stoi(number);
+  if (wanted < 80) return "GPUs before sm_80 have not the instructions that its kernels use; ";
+  std::string best;
+  for (const std::string& g : cuda_architectures()) {
+    const int have = std::stoi(g.substr(3));
+    if (have / 10 == wanted / 10 && have <= wanted) best = g;
+  }
+  return best.empty() ? fmt::format("{} serves GPUs without code of their own; ", kPtx) : fmt::format("code for {} runs there; ", best);
+}
+
 }  // namespace
+
+std::vector<std::string> target_names() {
+  std::vector<std::string> names = {"cpu", "cuda"};
+  for (const std::string& g : cuda_architectures()) names.push_back(g);
+  for (const char* n : {kPtx, "x86-64-v2", "x86-64-v3", "x86-64-v4"}) names.push_back(n);
+  return names;
+}
 
 Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names, const std::vector<std::string>& levels) {
   std::vector<TargetName> out;
@@ -72,10 +95,7 @@ Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& na
     } else if (name == kPtx || std::find(gpus.begin(), gpus.end(), name) != gpus.end()) {
       add_target(out, name, Family::cuda);
     } else {
-      std::string list;
-      for (const std::string& g : gpus) list += g + ", ";
-      return Error{ErrorCode::invalid_argument,
-                   fmt::format("--target: there is no target '{}'; targets are cpu, cuda, {}{}, x86-64-v2, x86-64-v3, x86-64-v4", name, list, kPtx)};
+      return Error{ErrorCode::invalid_argument, fmt::format("--target: there is no target '{}'; {}targets are {}", name, way_out(name), fmt::join(target_names(), ", "))};
     }
   }
   const bool any_gpu = std::any_of(out.begin(), out.end(), [](const TargetName& t) { return t.family == Family::cuda; });

@@ -18,6 +18,9 @@ struct TargetName {
   Family family;
 };
 
+/// All names that parse_targets() knows.
+std::vector<std::string> target_names();
+
 /// Parses a list such as {"sm_90", "cpu", "cuda"}: "cpu" is what `cpu_levels` name, "cuda" every GPU tfcc knows, and any GPU
 /// brings PTX for GPUs to come. Errors: invalid_argument (unknown target, with the list).
 Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names,

@@ -167,12 +167,13 @@ Result<std::shared_ptr<const Model::Impl>> load_impl(std::shared_ptr<Model::Impl
     TFCC_TRY_VOID(verify_weights(impl->artifact, impl->manifest, impl->name));
   }
   TFCC_TRY(Choice choice, choose_target(impl->manifest, impl->options.device, impl->name));
+  if (!choice.note.empty() && impl->options.log) impl->options.log(choice.note);
   auto started = start(*impl, choice);
   // A GPU whose libraries are incomplete is no reason to fail where nobody asked for it by name.
   if (!started && choice.gpu >= 0 && impl->options.device == "auto") {
     if (const Target* cpu = best_for_cpu(impl->manifest)) {
       if (impl->options.log) impl->options.log(started.error().message + "; using the cpu");
-      started = start(*impl, {cpu, -1});
+      started = start(*impl, {cpu, -1, ""});
     }
   }
   if (!started) return started.error();

@@ -47,6 +47,7 @@ class MappedFile {
 struct Choice {
   const Target* target = nullptr;
   int gpu = -1;                          // -1: the CPU
+  std::string note;                      // for the log: why it is slower than it could be; empty if it is not
 };
 
 /// "sm_90" is {9, 0}, "compute_80" {8, 0, ptx}; an 'a' behind it binds the code to that very

@@ -91,6 +91,16 @@ Result<const Target*> for_cpu(const Manifest& m, const std::string& name) {
                                       (has_cpu ? "--cpu=all" : "--target cpu")};
 }
 
+// That this CPU could run better code than the file has, and how to get it; empty if it could not.
+std::string slower_than_could_be(const Target& t, const std::string& name) {
+  const auto level = std::find(kLevels.begin(), kLevels.end(), t.name);
+  for (size_t i = kLevels.size(); level != kLevels.end() && i-- > static_cast<size_t>(level - kLevels.begin()) + 1;) {
+    if (!cpu_supports(i)) continue;
+    return name + ": runs code for " + t.name + ", here is " + cpu_text() + ", for which better code can be made; compile with --cpu=native or --cpu=all";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::optional<CudaTarget> parse_cuda_target(const std::string& name) {
@@ -140,13 +150,13 @@ Result<Choice> choose_target(const Manifest& m, const std::string& device,
                              const std::string& name) {
   if (device == "cpu") {
     TFCC_TRY(const Target* t, for_cpu(m, name));
-    return Choice{t, -1};
+    return Choice{t, -1, slower_than_could_be(*t, name)};
   }
   if (device == "auto") {
     auto gpu = for_gpu(m, 0, name);
-    if (gpu) return Choice{*gpu, 0};
+    if (gpu) return Choice{*gpu, 0, ""};
     auto cpu = for_cpu(m, name);
-    if (cpu) return Choice{*cpu, -1};
+    if (cpu) return Choice{*cpu, -1, has_family(m, true) ? gpu.error().message + "; using the cpu" : slower_than_could_be(**cpu, name)};
     if (has_family(m, true)) {
       return Error{ErrorCode::device,
                    gpu.error().message + "; nor is there code for " + cpu_text()};
@@ -166,7 +176,7 @@ Result<Choice> choose_target(const Manifest& m, const std::string& device,
                  "device '" + device + "' is not known; use auto, cpu, cuda or cuda:N"};
   }
   TFCC_TRY(const Target* t, for_gpu(m, index, name));
-  return Choice{t, index};
+  return Choice{t, index, ""};
 }
 
 }  // namespace tfcc::runtime

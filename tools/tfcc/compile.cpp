@@ -138,6 +138,23 @@ Error about_model(Error e, const std::string& model) {
   return e;
 }
 
+// What was asked for in vain, or not asked for and likely wanted.
+std::string hint(const Options& o, const std::vector<codegen::TargetName>& targets, const std::vector<codegen::PlanInput>& inputs) {
+  const bool cuda = std::any_of(targets.begin(), targets.end(), [](const auto& t) { return t.family == Family::cuda; });
+  const bool narrow = o.fp16 || o.bf16;
+  if (narrow && !cuda) return fmt::format("note: --{} is for GPUs; the CPU computes in f32", o.fp16 ? "fp16" : "bf16");
+  if (narrow || !cuda) return "";
+  for (const codegen::PlanInput& in : inputs) {
+    if (in.family != Family::cuda) continue;
+    for (ir::OpId op : in.graph.order()) {
+      const ir::Op& x = in.graph.op(op);
+      if (x.kind != ir::OpKind::matmul || in.graph.value(x.results[0]).type.dtype != DType::f32) continue;
+      return fmt::format("note: its GPU code computes in f32; with --fp16 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off", o.model);
+    }
+  }
+  return "";
+}
+
 Result<void> compile_model(Options o) {
   const auto start = std::chrono::steady_clock::now();
   if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
@@ -147,7 +164,7 @@ Result<void> compile_model(Options o) {
   TFCC_TRY_VOID(plan_output("--report", o.report));
   if (!o.cpu.empty()) o.targets += o.targets.empty() ? "cpu" : ",cpu";
   if (o.targets.empty()) o.targets = default_target();
-  auto targets = codegen::parse_targets(split(o.targets), split(o.cpu.empty() ? "native,x86-64-v2" : o.cpu));
+  auto targets = codegen::parse_targets(split(o.targets), split(o.cpu.empty() ? "native,x86-64-v3,x86-64-v2" : o.cpu));
   if (!targets) return usage_error(targets.error().message);
   if (targets->empty()) return usage_error("--target names no target");
   TFCC_TRY_VOID(check_passes(split(o.passes)));
@@ -239,6 +256,7 @@ Result<void> compile_model(Options o) {
       std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.name.c_str(), l.plan.buckets.back().launches.size(), l.kernels.size(), l.plan.precision.c_str());
     }
     std::printf("wrote %s for %s: %.1f MB of weights, %.2f s\n", o.output.c_str(), names.c_str(), static_cast<double>(result.weight_bytes) / 1e6, seconds_since(start));
+    if (const std::string note = hint(o, *targets, inputs); !note.empty()) std::printf("%s\n", note.c_str());
   }
   return {};
 }
@@ -251,7 +269,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
   c->add_option("-o,--output", o->output, "the file to write; default: the model's name with .tfcc");
   c->add_option("--target", o->targets, "what to compile for: cpu, cuda, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120, x86-64-v2..v4; default: the GPU that is there, else cpu");
-  c->add_option("--cpu", o->cpu, "compile for these levels of CPU: native, x86-64-v2, x86-64-v3 (AVX2), x86-64-v4 (AVX-512), all, or a list; the best that a machine has is run. Default for the target cpu: native,x86-64-v2");
+  c->add_option("--cpu", o->cpu, "compile for these levels of CPU: native, x86-64-v2, x86-64-v3 (AVX2), x86-64-v4 (AVX-512), all, or a list; the best that a machine has is run. Default for the target cpu: native,x86-64-v3,x86-64-v2");
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);

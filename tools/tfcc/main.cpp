@@ -1,32 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `tfcc` command. Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failure, 2 wrong usage.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "frontend/onnx_reader.h"
 #include "tools/tfcc/command.h"
-
-namespace {
-
-// The parser names a missing command where a wrong one was given.
-std::string wrong_usage(const CLI::App& app, int argc, char** argv, const CLI::ParseError& e) {
-  std::string commands;
-  bool known = argc < 2 || argv[1][0] == '-';
-  for (const CLI::App* c : app.get_subcommands([](const CLI::App*) { return true; })) {
-    commands += (commands.empty() ? "" : ", ") + c->get_name();
-    known = known || c->get_name() == argv[1];
-  }
-  if (known) return e.what();
-  return "there is no command '" + std::string(argv[1]) + "'; commands are " + commands;
-}
-
-}  // namespace
+#include "tools/tfcc/usage.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"tfcc: an ahead-of-time compiler for transformers. ONNX in, one .tfcc file out."};
   app.name("tfcc");
-  app.set_version_flag("--version", "tfcc " TFCC_VERSION);
+  app.set_version_flag("--version", tfcc::tools::version_text);
   app.require_subcommand(1);
   tfcc::tools::Action action;
   tfcc::tools::add_compile(app, action);
@@ -37,11 +25,18 @@ int main(int argc, char** argv) {
   tfcc::tools::add_opt(app, action);
   tfcc::tools::add_tune(app, action);
   app.footer("Start with: tfcc compile model.onnx, then tfcc run model.tfcc --random");
+  // tfcc help, tfcc help COMMAND
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  std::reverse(words.begin(), words.end());  // as the parser takes them
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    std::fprintf(stderr, "tfcc: usage: %s; tfcc --help tells more\n", wrong_usage(app, argc, argv, e).c_str());
+    std::fprintf(stderr, "tfcc: usage: %s\n", tfcc::tools::wrong_usage(app, argc, argv, e).c_str());
     return 2;
   }
   try {
