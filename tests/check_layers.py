@@ -28,7 +28,7 @@ EXTERNAL = {
     "google/": {"frontend", "codegen", "tests"},
     "onnx/": {"frontend", "tests"},
     "clang/": {"codegen"}, "llvm/": {"codegen"}, "lld/": {"codegen"},
-    "nlohmann/": {"tools", "tests"}, "CLI/": {"tools"},
+    "nlohmann/": {"tools", "tests", "runtime/text"}, "CLI/": {"tools"}, "pcre2.h": {"runtime/text"}, "utf8proc.h": {"runtime/text"},
     "oneapi/": {"runtime/cpu"}, "omp.h": {"runtime/cpu"},
     "cuda": {"runtime", "tests"}, "cublas": {"runtime", "tests"}, "nvrtc": {"tests"},
     "gtest/": {"tests"}, "gmock/": {"tests"},
@@ -39,8 +39,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
 
 def place(path):
-    """Folder of a file, with runtime/cpu (the plug-in) apart."""
-    return "runtime/cpu" if path.parts[:2] == ("runtime", "cpu") else path.parts[0]
+    """Folder of a file; the libraries beside the runtime proper are apart."""
+    two = "/".join(path.parts[:2])
+    return two if two in ("runtime/cpu", "runtime/text") else path.parts[0]
 
 
 def check_own(path, folder, target):

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/text/charsmap.h"
+
+#include "runtime/text/unicode.h"
+
+namespace tfcc::text {
+namespace {
+
+Error bad(const std::string& why) { return {ErrorCode::bad_file, "the tokenizer's precompiled_charsmap " + why}; }
+
+uint32_t word_at(std::string_view bytes, size_t at) {
+  uint32_t value = 0;
+  for (size_t i = 4; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
+  return value;
+}
+
+int digit64(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+// A unit of Darts-clone: bit 31 marks a leaf, bit 8 says that a leaf hangs on it, bits 10 up are the offset (shifted by 8 if bit 9).
+bool has_leaf(uint32_t unit) { return unit >> 8 & 1; }
+uint32_t value_of(uint32_t unit) { return unit & 0x7fffffff; }
+uint32_t label_of(uint32_t unit) { return unit & (1u << 31 | 0xff); }
+uint32_t offset_of(uint32_t unit) { return unit >> 10 << ((unit & 1u << 9) >> 6); }
+
+}  // namespace
+
+Result<Charsmap> Charsmap::from_base64(std::string_view base64) {
+  std::string bytes;
+  uint32_t bits = 0;
+  int held = 0;
+  for (const char c : base64) {
+    if (c == '=') break;
+    const int d = digit64(c);
+    if (d < 0) return bad("is not base64");
+    bits = bits << 6 | static_cast<uint32_t>(d);
+    held += 6;
+    if (held < 8) continue;
+    held -= 8;
+    bytes += static_cast<char>(bits >> held & 0xff);
+  }
+  return from_bytes(bytes);
+}
+
+Result<Charsmap> Charsmap::from_bytes(std::string_view bytes) {
+  if (bytes.size() < 4) return bad("is too short");
+  const size_t size = word_at(bytes, 0);
+  if (size % 4 || size > bytes.size() - 4) return bad("has a trie larger than itself");
+  auto data = std::make_shared<Data>();
+  for (size_t at = 4; at < 4 + size; at += 4) data->units.push_back(word_at(bytes, at));
+  data->texts = bytes.substr(4 + size);
+  Charsmap out;
+  out.data_ = std::move(data);
+  return out;
+}
+
+// The shortest key that `key` starts with, as the reference takes it.
+std::optional<std::string_view> Charsmap::replacement(std::string_view key) const {
+  const std::vector<uint32_t>& units = data_->units;
+  if (units.empty()) return std::nullopt;
+  uint32_t at = offset_of(units[0]);
+  for (const char c : key) {
+    if (c == 0) return std::nullopt;
+    at ^= static_cast<unsigned char>(c);
+    if (at >= units.size() || label_of(units[at]) != static_cast<unsigned char>(c)) return std::nullopt;
+    const uint32_t unit = units[at];
+    at ^= offset_of(unit);
+    if (!has_leaf(unit)) continue;
+    if (at >= units.size()) return std::nullopt;
+    const size_t begin = value_of(units[at]);
+    if (begin >= data_->texts.size()) return std::nullopt;
+    const std::string_view text = std::string_view(data_->texts).substr(begin);
+    return text.substr(0, text.find('\0'));
+  }
+  return std::nullopt;
+}
+
+std::string Charsmap::apply(std::string_view text) const {
+  constexpr size_t kWhole = 6;
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = grapheme_end(text, at);
+    const std::string_view cluster = text.substr(at, end - at);
+    if (cluster.size() < kWhole) {
+      if (const auto whole = replacement(cluster)) {
+        out += *whole;
+        at = end;
+        continue;
+      }
+    }
+    while (at < end) {
+      const std::string_view character = text.substr(at, character_size(text[at]));
+      out += replacement(character).value_or(character);
+      at += character.size();
+    }
+  }
+  return valid_utf8(out);
+}
+
+}  // namespace tfcc::text

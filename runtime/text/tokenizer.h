@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to the ids that a model reads, and back, as the tokenizer.json beside a model of the Hugging Face hub says.
+//
+//     auto tokenizer = tfcc::text::Tokenizer::load("model/tokenizer.json");
+//     std::vector<int32_t> ids = *tokenizer->encode("Hello, world");
+//     tfcc::text::TextStream stream(*tokenizer);
+//     for (int32_t id : ids) std::cout << *stream.push(id);   // never half a character
+//
+// Models: BPE (of bytes, or with a fallback to bytes), Unigram, WordPiece, WordLevel; their normalizers,
+// pre-tokenizers, post-processors and decoders by name. What is not known is refused when the file is read.
+// Truncation and padding of the file are left to the caller. Immutable, and safe to share between threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/result.h"
+
+namespace tfcc::text {
+
+struct EncodeOptions {
+  bool special = true;  ///< with the tokens that the file puts around a text ([CLS], <s>)
+};
+
+class Tokenizer {
+ public:
+  /// A tokenizer.json, or the folder that holds one. Errors: io, bad_file (and where in it), unsupported (a part of unknown type).
+  static Result<Tokenizer> load(const std::string& path);
+  /// The same from the file's text; `name` is what messages call it.
+  static Result<Tokenizer> from_json(std::string_view json, const std::string& name);
+
+  /// What is no UTF-8 is read as U+FFFD. Errors: invalid_argument (a character without a token in a vocabulary that has none for what
+  /// it does not know, or a text that takes the tokenizer's patterns past their limits).
+  Result<std::vector<int32_t>> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  /// Valid UTF-8. Ids without a token are left out, special tokens as `special` says.
+  Result<std::string> decode(std::span<const int32_t> ids, bool special = false) const;
+
+  /// -1 if there is no such token.
+  int32_t id(std::string_view token) const;
+  /// Empty if no token has the id.
+  std::string_view token(int32_t id) const;
+  bool is_special(int32_t id) const;
+  /// One more than the largest id.
+  int32_t size() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::shared_ptr<const Impl> impl);
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// Text of ids that come one after another. What a call returns is never changed by a later one: bytes of an unfinished
+/// character, and spaces that a later token decides about, are held back.
+class TextStream {
+ public:
+  explicit TextStream(Tokenizer tokenizer, bool special = false) : tokenizer_(std::move(tokenizer)), special_(special) {}
+  /// The text that the id adds, perhaps none.
+  Result<std::string> push(int32_t id);
+  /// What was held back at the end.
+  Result<std::string> finish();
+
+ private:
+  Result<std::string> text_of(size_t begin) const;
+
+  Tokenizer tokenizer_;
+  bool special_;
+  std::vector<int32_t> ids_;
+  size_t before_ = 0, given_ = 0;  // ids_[before_, given_) are those whose text is out, as context of the next
+};
+
+}  // namespace tfcc::text

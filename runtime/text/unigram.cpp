@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "runtime/text/models.h"
+#include "runtime/text/trie.h"
+
+namespace tfcc::text {
+namespace {
+
+constexpr double kUnknownPenalty = 10;  // below the lowest score of a token
+
+class Unigram : public TokenModel {
+ public:
+  Unigram(Vocabulary vocabulary, std::vector<double> scores, int32_t unknown, bool byte_fallback)
+      : vocabulary_(std::move(vocabulary)), scores_(std::move(scores)), unknown_(unknown), byte_fallback_(byte_fallback), trie_(vocabulary_.tokens()) {
+    const double lowest = scores_.empty() ? 0 : *std::min_element(scores_.begin(), scores_.end());
+    unknown_score_ = lowest - kUnknownPenalty;
+  }
+
+  Result<void> append(std::string_view piece, std::vector<int32_t>& out) const override {
+    struct Best {
+      double score = 0;
+      int64_t start = -1;
+      int32_t id = 0;
+    };
+    std::vector<Best> best(piece.size() + 1);
+    for (size_t at = 0; at < piece.size();) {
+      const size_t size = std::min(character_size(piece[at]), piece.size() - at);
+      const double here = best[at].score;
+      bool alone = false;  // whether the character is a token
+      const auto offer = [&](size_t end, double score, int32_t id) {
+        Best& b = best[end];
+        if (b.start < 0 || score > b.score) b = {score, static_cast<int64_t>(at), id};
+      };
+      trie_.prefixes(piece.substr(at), [&](size_t n, int32_t id) {
+        offer(at + n, scores_[static_cast<size_t>(id)] + here, id);
+        alone |= n == size;
+      });
+      if (!alone) {
+        if (unknown_ < 0) return no_token_for(piece.substr(at, size));
+        offer(at + size, unknown_score_ + here, unknown_);
+      }
+      at += size;
+    }
+    std::vector<Range> parts;  // from the last to the first; neighbours that are unknown are one
+    std::vector<int32_t> ids;
+    for (size_t end = piece.size(); end > 0;) {
+      const Best& b = best[end];
+      const size_t start = static_cast<size_t>(b.start);
+      if (b.id == unknown_ && !ids.empty() && ids.back() == unknown_ && parts.back().begin == end) parts.back().begin = start;
+      else {
+        parts.push_back({start, end});
+        ids.push_back(b.id);
+      }
+      end = start;
+    }
+    for (size_t i = parts.size(); i-- > 0;) add(ids[i], piece.substr(parts[i].begin, parts[i].end - parts[i].begin), out);
+    return {};
+  }
+  const std::vector<std::string>& tokens() const override { return vocabulary_.tokens(); }
+
+ private:
+  void add(int32_t id, std::string_view text, std::vector<int32_t>& out) const {
+    if (id != unknown_) return out.push_back(id);
+    const int32_t known = vocabulary_.find(text);
+    if (known >= 0) return out.push_back(known);
+    const size_t before = out.size();
+    constexpr char kHex[] = "0123456789ABCDEF";
+    for (const char c : byte_fallback_ ? text : std::string_view()) {
+      const auto b = static_cast<unsigned char>(c);
+      const int32_t byte = vocabulary_.find(std::string("<0x") + kHex[b >> 4] + kHex[b & 15] + ">");
+      if (byte < 0) {
+        out.resize(before);
+        break;
+      }
+      out.push_back(byte);
+    }
+    if (out.size() == before) out.push_back(unknown_);
+  }
+
+  Vocabulary vocabulary_;
+  std::vector<double> scores_;
+  int32_t unknown_;
+  bool byte_fallback_;
+  Trie trie_;
+  double unknown_score_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TokenModel>> make_unigram(const Json& section) {
+  Vocabulary vocabulary;
+  std::vector<double> scores;
+  for (const Json& item : section.at("vocab")) {
+    const std::string token = item.at(0).get<std::string>();
+    TFCC_TRY_VOID(vocabulary.add(token, static_cast<int64_t>(scores.size())));
+    scores.push_back(item.at(1).get<double>());
+  }
+  const auto unknown = section.find("unk_id");
+  int64_t id = -1;
+  if (unknown != section.end() && !unknown->is_null()) {
+    id = unknown->get<int64_t>();
+    if (id < 0 || static_cast<size_t>(id) >= scores.size()) return Error{ErrorCode::bad_file, "unk_id is " + std::to_string(id) + ", which is no token"};
+  }
+  return std::unique_ptr<TokenModel>(
+      std::make_unique<Unigram>(std::move(vocabulary), std::move(scores), static_cast<int32_t>(id), section.value("byte_fallback", false)));
+}
+
+}  // namespace tfcc::text
