@@ -43,6 +43,7 @@ struct CompileOptions {
   std::string report;                            // JSON kept in the manifest
   bool strip = false;                            // leave IR, kernel sources and `texts` out
   std::vector<std::pair<std::string, std::string>> texts;  // more to keep for inspection: name and text
+  std::vector<std::pair<std::string, std::string>> attachments;  // files to keep with the model, whatever `strip` says: name and bytes
   std::string timings;                           // a timing cache to keep in the file (docs/timing-cache.md)
   int threads = 0;                               // 0: all cores
   KernelCacheOptions cache;

@@ -219,7 +219,7 @@ Result<void> write_code(ArtifactFile& file, pb::Manifest& m, const std::vector<T
 
 Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<Lowered>& plans, const std::vector<PlanInput>& inputs,
                          const CompileOptions& options) {
-  if (options.strip && options.timings.empty()) return {};
+  if (options.strip && options.timings.empty() && options.attachments.empty()) return {};
   TFCC_TRY_VOID(file.begin_section(SectionKind::text));
   auto add = [&](const std::string& name, const std::string& text) -> Result<void> {
     pb::Text* t = m.add_texts();
@@ -229,6 +229,7 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
     return file.write(std::as_bytes(std::span(text.data(), text.size())));
   };
   if (!options.timings.empty()) TFCC_TRY_VOID(add(runtime::kTimingText, options.timings));
+  for (const auto& [name, bytes] : options.attachments) TFCC_TRY_VOID(add(runtime::kAttachmentPrefix + name, bytes));
   if (!options.strip) {
     for (const auto& [name, text] : options.texts) TFCC_TRY_VOID(add(name, text));
   }

@@ -187,6 +187,9 @@ struct Target {
   uint32_t min_driver = 0;
 };
 
+/// Names of texts that are files kept with the model begin so.
+inline constexpr char kAttachmentPrefix[] = "files/";
+
 struct Text {
   std::string name;
   uint64_t offset = 0;

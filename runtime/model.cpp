@@ -222,6 +222,17 @@ Result<Model> Model::load(std::span<const std::byte> file, const LoadOptions& op
   return Model(std::move(loaded));
 }
 
+Result<std::string> Model::attachment(std::string_view name) const {
+  const runtime::Section* section = impl_->artifact.find(runtime::SectionKind::text);
+  for (const runtime::Text& t : impl_->manifest.texts) {
+    if (!section || !t.name.starts_with(runtime::kAttachmentPrefix) || t.name.substr(std::strlen(runtime::kAttachmentPrefix)) != name) continue;
+    TFCC_TRY_VOID(runtime::verify_section(impl_->artifact, *section, impl_->name));
+    const auto bytes = impl_->artifact.bytes(*section).subspan(t.offset, t.size);
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return Error{ErrorCode::invalid_argument, impl_->name + ": holds no file '" + std::string(name) + "'; `tfcc compile --tokenizer FOLDER` keeps a tokenizer's"};
+}
+
 const std::vector<TensorInfo>& Model::inputs() const { return impl_->inputs; }
 const std::vector<TensorInfo>& Model::outputs() const { return impl_->outputs; }
 const std::string& Model::target() const { return impl_->target->name; }

@@ -149,6 +149,12 @@ DType precision_of(const Executor& executor) {
   return type_of(ExecutorAccess::of(executor).model->plan->precision);
 }
 
+int64_t weight_bytes(const Executor& executor) {
+  uint64_t sum = 0;
+  for (const Weight& w : ExecutorAccess::of(executor).model->manifest.weights) sum += w.size;
+  return static_cast<int64_t>(sum);
+}
+
 Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm_up, int runs) {
   Executor::Impl& e = ExecutorAccess::of(executor);
   TFCC_TRY_VOID(e.ready_to_profile());

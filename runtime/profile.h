@@ -28,6 +28,9 @@ struct LaunchProfile {
 /// Arithmetic of the executor's plan.
 DType precision_of(const Executor& executor);
 
+/// Bytes of all weights of the executor's file.
+int64_t weight_bytes(const Executor& executor);
+
 /// Runs the executor's inputs `warm_up` + `runs` times by launches one by one, with a clock around
 /// each: events on a GPU, where the host has enqueued all of a run before it starts. Errors: as
 /// Executor::run(), and invalid_argument for an empty run.

@@ -114,6 +114,10 @@ class Model {
   /// What it runs on: "NVIDIA H200", "cpu".
   TFCC_API const std::string& device() const;
 
+  /// A file that was kept with the model (`tfcc compile --tokenizer`): "tokenizer.json". Errors: invalid_argument (the file holds none of
+  /// that name), bad_file (the checksum differs).
+  TFCC_API Result<std::string> attachment(std::string_view name) const;
+
   /// A new executor with its own arena. Errors: memory, device.
   TFCC_API Result<Executor> executor() const;
 

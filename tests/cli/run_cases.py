@@ -131,6 +131,17 @@ def make_fixtures(binary, folder, environment):
     (folder / "frames.tfir").write_text("graph @main(%x: f32[B,T,80]) symbols(B = x.0 in 1.., T = x.1 in 1..) {\n  %y = softmax(%x) : f32[B,T,80]\n  return y = %y\n}\n")
     (folder / "cache.tfir").write_text("graph @main(%mask: f32[B,P+S], %x: f32[B,S], %past: f32[B,2,P,4]) symbols(B = x.0 in 1.., S = x.1 in 1.., P = past.2 in 0..) {\n  %y = pointwise(%mask) {body = (i,j) => %mask[i,j] + 1.0} : f32[B,P+S]\n  return y = %y\n}\n")
     (folder / "image.tfir").write_text("graph @main(%x: f32[B,H,W,3]) symbols(B = x.0 in 1.., H = x.1 in 1.., W = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,H,W,3]\n  return y = %y\n}\n")
+    # Of the vocabulary of llama-past: the word w7 is the token 7.
+    tokenizer = {"model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(200)}, "unk_token": "w0"},
+                 "pre_tokenizer": {"type": "WhitespaceSplit"}}
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer" / "generation_config.json").write_text('{"eos_token_id": [159, 199]}')
+    (folder / "tokenizer" / "chat.json").write_text('{"default_system": "w1 ", "system": ["w2 ", " "], "user": ["", " "], "assistant": ["", " "], "answer": "w139"}')
+    (folder / "large_tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(201)}, "unk_token": "w0"}}))
+    (folder / "cut_tokenizer.json").write_text(json.dumps(tokenizer)[:1000])
+    (folder / "prompts.txt").write_text("w23 w185 w12 w15 w23 w56 w47 w139\n\nw23 w185 w12 w15 w23 w56 w47 w139\n")
+    (folder / "wrong_prompts.txt").write_text("5,6\n5,600\n")
     shutil.copytree(MODELS / "bert-external", folder / "external", ignore=shutil.ignore_patterns("cases"))
     (folder / "external" / "folder").mkdir(exist_ok=True)
     (folder / "bert_symlink.onnx").symlink_to("bert.onnx")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the models of this folder: small encoders with random weights, their inputs and expected outputs.
+"""Makes the models of this folder: small encoders and decoders with random weights, their inputs and expected outputs.
 
     make_models.py [NAME...]             write them (byte for byte the same each time)
     make_models.py --check [NAME...]     also run every case with onnxruntime and compare
@@ -163,6 +163,11 @@ def gpt2_weights(seed, layers=2, hidden=32, inner=64):
     return w
 
 
+def with_head(weights):
+    weights.add("lm_head.weight", (VOCABULARY, weights.hidden), 1.0)
+    return weights
+
+
 def half(weights):
     return {n: v.astype(np.float16) for n, v in weights.items()}
 
@@ -208,7 +213,14 @@ MODELS = {
     "gpt2": (lambda: decoder_forms.gpt2(gpt2_weights(14), 2, 4), EAGER_EXPORT,
              "Where(triangle sliced to the length, scores, lowest), then " + EAGER,
              "q, k and v sliced from one Gemm, learned positions, norms first, tanh GELU, no cache"),
+    "llama-past": (lambda: decoder_forms.llama_past(with_head(llama_weights(15)), 2, LLAMA), EAGER_EXPORT + ", as optimum writes it",
+                   "LessOrEqual of ranges, rows from the past on, And mask > Where(., 0, lowest)",
+                   "past keys and values in, present out; positions are an input; logits"),
+    "gpt2-past": (lambda: decoder_forms.gpt2_past(with_head(gpt2_weights(16)), 2, 4), EAGER_EXPORT + ", as optimum writes it",
+                  "Where(triangle sliced from the past to the total, scores, lowest), then " + EAGER,
+                  "past keys and values in, present out; positions are an input; logits"),
 }
+DECODERS = {"llama-past", "gpt2-past"}
 
 
 # Where rounding decides: another last bit before a quantisation can be another integer after it. With every value of bert-quantised
@@ -217,7 +229,7 @@ ROUNDED = {"bert-fp16": {"fp32": 1e-2, "fp16": 1e-2}, "bert-quantised": {"fp32":
 
 
 # Of the inputs. A model that comes later gets a seed of its own, so that those of the others stay.
-LATER = {"bert-quantised": 1100, "llama": 1012, "gpt2": 1013}
+LATER = {"bert-quantised": 1100, "llama": 1012, "gpt2": 1013, "llama-past": 1014, "gpt2-past": 1015}
 SEEDS = {name: 1000 + i for i, name in enumerate(sorted(set(MODELS) - set(LATER)))} | LATER
 
 
@@ -247,6 +259,41 @@ def feeds(name, model, seed):
         yield {i.name: given[i.name] for i in model.graph.input}, mask.astype(bool)
 
 
+def past_feeds(model, seed):
+    """The same masks over past and new tokens: half of the keys, rounded down, are past."""
+    random = np.random.RandomState(seed)
+    for mask in masks():
+        total = mask.shape[1]
+        past = total // 2
+        given = {"input_ids": random.randint(2, VOCABULARY, (mask.shape[0], total - past)).astype(np.int64), "attention_mask": mask,
+                 "position_ids": np.maximum(mask.cumsum(1) - 1, 0)[:, past:]}
+        for i in model.graph.input:
+            if i.name.startswith("past"):
+                dims = [d.dim_value for d in i.type.tensor_type.shape.dim]
+                values = random.randint(-4096, 4097, (mask.shape[0], dims[1], past, dims[3]))
+                given[i.name] = (values / 4096).astype(np.float32)
+        yield given, mask[:, past:].astype(bool)
+
+
+def greedy(model, prompt, count):
+    """Ids after the prompt, each the likeliest, in float64; and the smallest distance between the likeliest two."""
+    pasts = [i for i in model.graph.input if i.name.startswith("past")]
+    cache = {i.name: np.zeros([1] + [i.type.tensor_type.shape.dim[1].dim_value, 0, i.type.tensor_type.shape.dim[3].dim_value]) for i in pasts}
+    ids, out, margin = list(prompt), [], np.inf
+    for _ in range(count):
+        past = next(iter(cache.values())).shape[2]
+        feed = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, past + len(ids)), np.int64),
+                "position_ids": past + np.arange(len(ids))[None], **cache}
+        got = evaluate(model, feed)
+        last = got["logits"][0, -1]
+        first, second = np.sort(last)[:-3:-1]
+        margin = min(margin, first - second)
+        out.append(int(last.argmax()))
+        ids = out[-1:]
+        cache = {i.name: got[i.name.replace("past_key_values", "present")] for i in pasts}
+    return out, float(margin)
+
+
 def save(path, array):
     path.parent.mkdir(parents=True, exist_ok=True)
     np.save(path, np.ascontiguousarray(array))
@@ -271,7 +318,8 @@ def write(name):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     cases = []
-    for k, (inputs, valid) in enumerate(feeds(name, model, SEEDS[name])):
+    made = past_feeds(model, SEEDS[name]) if name in DECODERS else feeds(name, model, SEEDS[name])
+    for k, (inputs, valid) in enumerate(made):
         expected = {n: y.astype(np.float32) for n, y in evaluate(model, inputs).items()}
         for n, x in inputs.items():
             save(folder / f"cases/{k}/in/{n}.npy", x)
@@ -280,6 +328,10 @@ def write(name):
         save(folder / f"cases/{k}/valid.npy", valid)
         cases.append((inputs, valid, expected))
     (folder / "about.json").write_text(json.dumps(describe(name, graph, model, spelling, mask, note), indent=1) + "\n")
+    if name in DECODERS:
+        prompt = np.random.RandomState(SEEDS[name]).randint(2, VOCABULARY, 8).tolist()
+        tokens, margin = greedy(model, prompt, 24)
+        (folder / "generate.json").write_text(json.dumps({"prompt": prompt, "tokens": tokens, "min_margin": round(margin, 5)}) + "\n")
     if name == "bert-external":
         onnx.save_model(model, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data",
                         size_threshold=256)
@@ -295,7 +347,7 @@ def check(name, cases):
     worst = 0.0
     for inputs, valid, expected in cases:
         for n, got in zip(expected, session.run(list(expected), inputs)):
-            part = valid if got.ndim == 3 else valid.any(1)
+            part = valid if got.ndim == 3 else ... if n.startswith("present") else valid.any(1)
             want = expected[n].astype(np.float64)[part]
             worst = max(worst, float(np.linalg.norm(got[part] - want) / np.linalg.norm(want)))
     return worst

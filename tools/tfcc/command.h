@@ -27,6 +27,7 @@ void add_verify(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_opt(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
 
 /// A wrong command line that the parser could not see; main exits with 2.

@@ -6,12 +6,15 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "codegen/compile.h"
 #include "codegen/plan/print.h"
 #include "ir/ir.h"
+#include "runtime/text/tokenizer.h"
 #include "runtime/timing_cache.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/model_source.h"
@@ -26,7 +29,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
-  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes;
+  std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes, tokenizer;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
   bool passes_given = false, keep_padding = false;
   int threads = 0;
@@ -138,6 +141,22 @@ Error about_model(Error e, const std::string& model) {
   return e;
 }
 
+// The files of a tokenizer, which `tfcc generate` reads. It is read here too: a file that cannot be used is not kept.
+Result<std::vector<std::pair<std::string, std::string>>> tokenizer_files(const std::string& folder) {
+  std::vector<std::pair<std::string, std::string>> out;
+  if (folder.empty()) return out;
+  TFCC_TRY_VOID(text::Tokenizer::load(folder));
+  for (const char* name : {"tokenizer.json", "chat.json", "generation_config.json", "config.json"}) {
+    const fs::path path = fs::is_directory(folder) ? fs::path(folder) / name : fs::path(folder).parent_path() / name;
+    const fs::path file = name == std::string("tokenizer.json") && !fs::is_directory(folder) ? fs::path(folder) : path;
+    std::ifstream stream(file, std::ios::binary);
+    if (!stream) continue;
+    TFCC_TRY_VOID(note_input(file.string()));
+    out.emplace_back(name, std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>()));
+  }
+  return out;
+}
+
 // What was asked for in vain, or not asked for and likely wanted.
 std::string hint(const Options& o, const std::vector<codegen::TargetName>& targets, const std::vector<codegen::PlanInput>& inputs) {
   const bool cuda = std::any_of(targets.begin(), targets.end(), [](const auto& t) { return t.family == Family::cuda; });
@@ -160,6 +179,7 @@ Result<void> compile_model(Options o) {
   if (o.output.empty()) o.output = fs::path(o.model).replace_extension(".tfcc").string();
   TFCC_TRY_VOID(note_input(o.model));
   if (!o.timing_cache.empty()) TFCC_TRY_VOID(note_input(o.timing_cache));
+  TFCC_TRY(auto attachments, tokenizer_files(o.tokenizer));
   TFCC_TRY_VOID(plan_output("-o", o.output));
   TFCC_TRY_VOID(plan_output("--report", o.report));
   if (!o.cpu.empty()) o.targets += o.targets.empty() ? "cpu" : ",cpu";
@@ -224,6 +244,7 @@ Result<void> compile_model(Options o) {
   options.report = report.dump();
   options.strip = o.strip;
   if (!o.strip) options.texts = trace.texts();
+  options.attachments = std::move(attachments);
   TFCC_TRY(options.timings, timings_of(o.timing_cache));
   options.threads = o.threads;
   options.cache.dir = o.cache_dir;
@@ -279,6 +300,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");
   c->add_option("--report", o->report, "write what was done as JSON");
+  c->add_option("--tokenizer", o->tokenizer, "keep the tokenizer of this folder in the file: tokenizer.json and, if there, chat.json, generation_config.json, config.json");
   c->add_flag("--strict", o->strict, "fail if an attention, norm or GELU was left unfused, or padding was to be removed and was not");
   c->add_flag("--strip", o->strip, "leave IR, kernel sources and trace out of the file");
   add_threads(*c, o->threads, "threads that compile");

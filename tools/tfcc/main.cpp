@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   tfcc::tools::Action action;
   tfcc::tools::add_compile(app, action);
   tfcc::tools::add_run(app, action);
+  tfcc::tools::add_generate(app, action);
   tfcc::tools::add_verify(app, action);
   tfcc::tools::add_bench(app, action);
   tfcc::tools::add_inspect(app, action);

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "runtime/generate/engine.h"
+
+namespace tfcc::generate {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+float f16_value(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+  if (exponent == 0) return std::bit_cast<float>(sign | 0x3f800000) * static_cast<float>(fraction) * 0x1p-24f;
+  return std::bit_cast<float>(sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13);
+}
+
+float value_at(const void* data, DType type, size_t i) {
+  uint16_t half = 0;
+  if (type == DType::f32) return static_cast<const float*>(data)[i];
+  if (type == DType::f64) return static_cast<float>(static_cast<const double*>(data)[i]);
+  std::memcpy(&half, static_cast<const std::byte*>(data) + i * sizeof half, sizeof half);
+  return type == DType::f16 ? f16_value(half) : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+}
+
+// A whole number as a type of inputs.
+void append_number(int64_t value, DType type, Bytes& out) {
+  const size_t at = out.size();
+  out.resize(at + size_of(type));
+  const auto put = [&](auto x) { std::memcpy(out.data() + at, &x, sizeof x); };
+  switch (type) {
+    case DType::i64: return put(value);
+    case DType::i32: return put(static_cast<int32_t>(value));
+    case DType::f64: return put(static_cast<double>(value));
+    case DType::f32: return put(static_cast<float>(value));
+    case DType::i16: return put(static_cast<int16_t>(value));
+    case DType::f16: return put(static_cast<uint16_t>(value ? 0x3c00 : 0));   // masks alone: 0 or 1
+    case DType::bf16: return put(static_cast<uint16_t>(value ? 0x3f80 : 0));
+    default: return put(static_cast<uint8_t>(value));
+  }
+}
+
+class LiteralEngine : public Engine {
+ public:
+  LiteralEngine(Executor executor, Roles roles, int64_t max_context) : executor_(std::move(executor)), roles_(std::move(roles)), max_context_(max_context) {
+    name_ = roles_.caches.empty() ? "whole sequences" : "past and present";
+  }
+
+  std::unique_ptr<Sequence> start() override {
+    auto out = std::make_unique<Held>();
+    out->past.resize(roles_.caches.size());
+    out->present.resize(roles_.caches.size());
+    return out;
+  }
+
+  Result<std::span<float>> advance(Sequence& sequence, std::span<const int32_t> tokens) override {
+    Held& held = static_cast<Held&>(sequence);
+    if (roles_.caches.empty()) {  // nothing is kept but the tokens: all are computed again
+      held.tokens.insert(held.tokens.end(), tokens.begin(), tokens.end());
+      tokens = held.tokens;
+      held.length = 0;
+    }
+    const int64_t past = held.length, now = static_cast<int64_t>(tokens.size());
+    TFCC_TRY_VOID(make_room(past, now));
+    TFCC_TRY_VOID(give(ids_, roles_.ids, now, [&](int64_t i) { return tokens[static_cast<size_t>(i)]; }));
+    TFCC_TRY_VOID(give(mask_, roles_.mask, past + now, [](int64_t) { return 1; }));
+    TFCC_TRY_VOID(give(positions_, roles_.positions, now, [&](int64_t i) { return past + i; }));
+    TFCC_TRY_VOID(give(types_, roles_.types, now, [](int64_t) { return 0; }));
+    for (size_t i = 0; i < roles_.caches.size(); ++i) TFCC_TRY_VOID(give_cache(roles_.caches[i], held.past[i], held.present[i], past, past + now));
+    TFCC_TRY_VOID(executor_.run());
+    TFCC_TRY_VOID(executor_.status());
+    held.past.swap(held.present);
+    held.length = past + now;
+    held.bytes = 0;
+    for (size_t i = 0; i < held.past.size(); ++i) held.bytes += held.past[i].capacity() + held.present[i].capacity();
+    return last_logits(now);
+  }
+
+  const std::string& name() const override { return name_; }
+
+ private:
+  struct Held : Sequence {
+    std::vector<Bytes> past, present;
+    std::vector<int32_t> tokens;
+  };
+
+  // Memory for twice the tokens at a time, so that few steps move it.
+  Result<void> make_room(int64_t past, int64_t now) {
+    if (past + now <= room_past_ + room_now_ && now <= room_now_) return {};
+    const int64_t total = std::min(std::max<int64_t>(64, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(past + now)))), std::max(max_context_, past + now));
+    room_now_ = roles_.caches.empty() ? total : std::max(room_now_, now);
+    room_past_ = std::max(room_past_, total - room_now_);
+    Shapes shapes;
+    const auto table = [&](const TensorInfo& input, int64_t count) {
+      if (!input.name.empty()) shapes.emplace_back(input.name, std::vector<int64_t>{1, count});
+    };
+    for (const TensorInfo* input : {&roles_.ids, &roles_.positions, &roles_.types}) table(*input, room_now_);
+    table(roles_.mask, roles_.caches.empty() ? room_now_ : room_past_ + room_now_);
+    for (const Cache& cache : roles_.caches) shapes.emplace_back(cache.past.name, shape_of(cache, room_past_));
+    return executor_.prepare(shapes);
+  }
+
+  template <class F>
+  Result<void> give(Bytes& memory, const TensorInfo& input, int64_t count, F value) {
+    if (input.name.empty()) return {};
+    memory.clear();
+    for (int64_t i = 0; i < count; ++i) append_number(value(i), input.dtype, memory);
+    return executor_.set(input.name, {memory.data(), input.dtype, {1, count}, Place::host});
+  }
+
+  static std::vector<int64_t> shape_of(const Cache& cache, int64_t tokens) {
+    std::vector<int64_t> shape;
+    for (size_t k = 0; k < cache.past.dims.size(); ++k) shape.push_back(k == cache.batch_axis ? 1 : k == cache.past_axis ? tokens : cache.past.dims[k].max);
+    return shape;
+  }
+
+  static size_t bytes_of(const Cache& cache, int64_t tokens) {
+    size_t n = size_of(cache.past.dtype);
+    for (const int64_t d : shape_of(cache, tokens)) n *= static_cast<size_t>(d);
+    return n;
+  }
+
+  // The two change places after the run. They grow by half, so that few steps move them.
+  Result<void> give_cache(const Cache& cache, Bytes& past, Bytes& present, int64_t before, int64_t after) {
+    const size_t needed = bytes_of(cache, after);
+    if (past.empty()) past.resize(size_of(cache.past.dtype));  // an address for nothing
+    if (present.size() < needed) {
+      present = Bytes();
+      present.resize(needed + needed / 2);
+    }
+    TFCC_TRY_VOID(executor_.set(cache.past.name, {past.data(), cache.past.dtype, shape_of(cache, before), Place::host}));
+    return executor_.set(cache.present, {present.data(), cache.past.dtype, shape_of(cache, after), Place::host});
+  }
+
+  Result<std::span<float>> last_logits(int64_t rows) {
+    TFCC_TRY(const Tensor all, executor_.output(roles_.logits));
+    const auto width = static_cast<size_t>(roles_.vocabulary);
+    logits_.resize(width);
+    const size_t first = (static_cast<size_t>(rows) - 1) * width;
+    if (all.bytes < (first + width) * size_of(all.dtype))
+      return Error{ErrorCode::unsupported, "the output '" + roles_.logits + "' has not the logits of each token of the step"};
+    for (size_t i = 0; i < width; ++i) logits_[i] = value_at(all.data, all.dtype, first + i);
+    return std::span<float>(logits_);
+  }
+
+  Executor executor_;
+  Roles roles_;
+  int64_t max_context_, room_past_ = 0, room_now_ = 0;  // tokens that the arena holds
+  std::string name_;
+  Bytes ids_, mask_, positions_, types_;
+  std::vector<float> logits_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_literal_engine(const Model& model, Roles roles, int64_t max_context) {
+  TFCC_TRY(Executor executor, model.executor());
+  return std::unique_ptr<Engine>(std::make_unique<LiteralEngine>(std::move(executor), std::move(roles), max_context));
+}
+
+}  // namespace tfcc::generate

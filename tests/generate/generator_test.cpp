@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generator over decoders of tests/models, compiled for the CPU: every answer is that of the sequence alone.
+#include "runtime/generate.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+namespace tfcc {
+namespace {
+
+using namespace std::chrono_literals;
+using Ids = std::vector<int32_t>;
+
+struct Golden {
+  Ids prompt, tokens;
+};
+
+class GeneratorTest : public testing::Test {
+ protected:
+  static std::filesystem::path folder() { return std::filesystem::temp_directory_path() / ("tfcc-generator-" + std::to_string(getpid())); }
+
+  static Model load(const std::string& name) {
+    const std::string file = folder() / (name + ".tfcc"), model = TFCC_SOURCE_DIR "/tests/models/" + name + "/model.onnx";
+    if (!std::filesystem::exists(file)) {
+      std::filesystem::create_directories(folder());
+      const std::string command = TFCC_BINARY_DIR "/tfcc compile " + model + " -o " + file + " --target cpu --cpu native -q";
+      EXPECT_EQ(std::system(command.c_str()), 0);
+    }
+    LoadOptions options;
+    options.device = "cpu";
+    options.threads = 1;
+    auto out = Model::load(file, options);
+    EXPECT_TRUE(out) << out.error().message;
+    return *out;
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
+
+  static Golden golden(const std::string& name) {
+    std::ifstream stream(TFCC_SOURCE_DIR "/tests/models/" + name + "/generate.json");
+    const auto json = nlohmann::json::parse(stream);
+    return {json.at("prompt"), json.at("tokens")};
+  }
+
+  static Generator generator(const std::string& name, const GeneratorOptions& options = {}) {
+    auto out = Generator::make(load(name), options);
+    EXPECT_TRUE(out) << out.error().message;
+    return *std::move(out);
+  }
+
+  static Generated answer(Generator& g, const Ids& prompt, const GenerateOptions& options) {
+    const auto id = g.submit(prompt, options);
+    EXPECT_TRUE(id) << id.error().message;
+    auto out = g.wait(*id);
+    EXPECT_TRUE(out) << out.error().message;
+    return *out;
+  }
+};
+
+TEST_F(GeneratorTest, GivesWhatFloat64Gives) {
+  for (const std::string name : {"llama-past", "gpt2-past"})
+    for (const int64_t chunk : {1, 3, 7, 512}) {
+      const Golden want = golden(name);
+      Generator g = generator(name, {.prompt_chunk = chunk});
+      EXPECT_EQ(g.engine(), "past and present");
+      const Generated got = answer(g, want.prompt, {.max_tokens = static_cast<int64_t>(want.tokens.size())});
+      EXPECT_EQ(got.tokens, want.tokens) << name << " in chunks of " << chunk;
+      EXPECT_EQ(got.end, GenerateEnd::length);
+      EXPECT_GT(got.first_token_ms, 0);
+    }
+}
+
+TEST_F(GeneratorTest, EndsBeforeAStopId) {
+  const Golden want = golden("llama-past");
+  Generator g = generator("llama-past");
+  const Generated got = answer(g, want.prompt, {.max_tokens = 24, .stop_ids = {-1, want.tokens[4]}});
+  EXPECT_EQ(got.end, GenerateEnd::stop);
+  EXPECT_EQ(got.tokens, Ids(want.tokens.begin(), std::find(want.tokens.begin(), want.tokens.end(), want.tokens[4])));
+}
+
+TEST_F(GeneratorTest, EndsWhereTheContextEnds) {
+  const Golden want = golden("llama-past");
+  Generator g = generator("llama-past", {.max_context = 10});
+  EXPECT_EQ(g.max_context(), 10);
+  const Generated got = answer(g, want.prompt, {.max_tokens = 24});
+  EXPECT_EQ(got.end, GenerateEnd::context);
+  EXPECT_EQ(got.tokens, Ids(want.tokens.begin(), want.tokens.begin() + 3));  // the last needs no place
+  const Ids full(10, 7);
+  EXPECT_EQ(answer(g, full, {}).tokens.size(), 1u);
+  EXPECT_EQ(g.submit(Ids(11, 7)).error().message, "the prompt has 11 tokens, the context holds 10");
+}
+
+TEST_F(GeneratorTest, SaysWhatTheModelCannotReach) {
+  Generator g = generator("gpt2-past");  // 48 positions
+  const Generated got = answer(g, golden("gpt2-past").prompt, {.max_tokens = 100});
+  EXPECT_EQ(got.end, GenerateEnd::failed);
+  EXPECT_NE(got.error.message.find("position_ids"), std::string::npos) << got.error.message;
+  EXPECT_EQ(got.tokens.size(), 41u);
+  EXPECT_EQ(answer(g, golden("gpt2-past").prompt, {.max_tokens = 24}).tokens, golden("gpt2-past").tokens);  // others go on
+}
+
+TEST_F(GeneratorTest, RefusesBadRequests) {
+  Generator g = generator("llama-past");
+  EXPECT_EQ(g.submit({}).error().message, "the prompt is empty; it needs at least one token");
+  EXPECT_EQ(g.submit(Ids{1, 200}).error().message, "token 1 of the prompt is 200, outside the vocabulary [0, 200); is the tokenizer that of another model?");
+  EXPECT_FALSE(g.submit(Ids{-1}));
+  EXPECT_EQ(g.submit(Ids{1}, {.max_tokens = 0}).error().message, "max_tokens must be at least 1, got 0");
+  GenerateOptions hot;
+  hot.sampling.top_p = 3;
+  EXPECT_FALSE(g.submit(Ids{1}, hot));
+  EXPECT_EQ(g.wait(99).error().message, "there is no sequence 99, or its end was waited for");
+  EXPECT_FALSE(Generator::make(load("bert-eager")));  // its output of [B,S,32] is no logits
+  EXPECT_FALSE(Generator::make(load("llama-past"), {.max_sequences = 0}));
+}
+
+TEST_F(GeneratorTest, DeliversInOrder) {
+  const Golden want = golden("llama-past");
+  Generator g = generator("llama-past");
+  Ids seen;
+  GenerateOptions o{.max_tokens = 24};
+  o.on_token = [&](int32_t id) { seen.push_back(id); };
+  EXPECT_EQ(answer(g, want.prompt, o).tokens, want.tokens);
+  EXPECT_EQ(seen, want.tokens);
+}
+
+TEST_F(GeneratorTest, ACallbackThatThrowsEndsItsSequenceAlone) {
+  const Golden want = golden("llama-past");
+  Generator g = generator("llama-past");
+  GenerateOptions bad{.max_tokens = 200};
+  bad.on_token = [n = 0](int32_t) mutable {
+    if (++n == 3) throw std::runtime_error("enough");
+  };
+  const auto first = g.submit(want.prompt, bad);
+  const auto second = g.submit(want.prompt, {.max_tokens = 24});
+  const auto got = g.wait(*first);
+  EXPECT_EQ(got->end, GenerateEnd::failed);
+  EXPECT_EQ(got->error.message, "the callback threw: enough");
+  EXPECT_EQ(g.wait(*second)->tokens, want.tokens);
+}
+
+TEST_F(GeneratorTest, ACallbackThatBlocksHoldsBackItsSequenceAlone) {
+  const Golden want = golden("llama-past");
+  Generator g = generator("llama-past");
+  std::atomic<bool> open = false;
+  GenerateOptions slow{.max_tokens = 300};
+  slow.on_token = [&](int32_t) {
+    while (!open) std::this_thread::sleep_for(1ms);
+  };
+  const auto first = g.submit(want.prompt, slow);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);
+  EXPECT_LE(g.poll(*first)->tokens.size(), 64u);  // it does not run ahead of its reader without end
+  open = true;
+  EXPECT_EQ(g.wait(*first)->tokens.size(), 300u);
+}
+
+TEST_F(GeneratorTest, ACallbackMayCancelAndSubmit) {
+  const Golden want = golden("llama-past");
+  Generator g = generator("llama-past");
+  std::atomic<Generator::Id> own = 0, other = 0;
+  GenerateOptions o{.max_tokens = 500};
+  o.on_token = [&](int32_t) {
+    while (!own) std::this_thread::yield();
+    if (!other) other = *g.submit(want.prompt, {.max_tokens = 24});
+    EXPECT_FALSE(g.wait(own));
+    g.cancel(own);
+  };
+  own = *g.submit(want.prompt, o);
+  EXPECT_EQ(g.wait(own)->end, GenerateEnd::cancelled);
+  EXPECT_EQ(g.wait(other)->tokens, want.tokens);
+}
+
+TEST_F(GeneratorTest, CancelsBeforeTheFirstTokenAndAfterTheEnd) {
+  Generator g = generator("llama-past", {.max_sequences = 1});
+  const auto first = g.submit(Ids{5}, {.max_tokens = 2000});
+  const auto waiting = g.submit(Ids{6}, {.max_tokens = 2000});
+  g.cancel(*waiting);
+  EXPECT_EQ(g.wait(*waiting)->end, GenerateEnd::cancelled);
+  g.cancel(*first);
+  g.cancel(*first);
+  EXPECT_EQ(g.wait(*first)->end, GenerateEnd::cancelled);
+  g.cancel(*first);
+  g.cancel(12345);
+  EXPECT_EQ(g.stats().running, 0);
+}
+
+TEST_F(GeneratorTest, MayBeDestroyedWithWorkInFlight) {
+  for (int i = 0; i < 20; ++i) {
+    Generator g = generator("llama-past");
+    GenerateOptions o{.max_tokens = 10000};
+    o.on_token = [](int32_t) { std::this_thread::sleep_for(100us); };
+    for (int k = 0; k < 5; ++k) ASSERT_TRUE(g.submit(Ids{k}, o));
+    std::this_thread::sleep_for(std::chrono::microseconds(200 * i));
+  }
+}
+
+TEST_F(GeneratorTest, TwoShareAModel) {
+  const Golden want = golden("llama-past");
+  const Model model = load("llama-past");
+  Generator a = *Generator::make(model), b = *Generator::make(model);
+  const auto x = a.submit(want.prompt, {.max_tokens = 24}), y = b.submit(want.prompt, {.max_tokens = 24});
+  EXPECT_EQ(a.wait(*x)->tokens, want.tokens);
+  EXPECT_EQ(b.wait(*y)->tokens, want.tokens);
+}
+
+// What is generated for a prompt does not depend on what else is computed, in what chunks, or on who cancels meanwhile.
+TEST_F(GeneratorTest, RandomSchedules) {
+  std::mt19937 random(1);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  struct Request {
+    Ids prompt;
+    GenerateOptions options;
+    Ids alone;
+  };
+  std::vector<Request> requests(12);
+  Generator reference = generator("llama-past");
+  for (Request& r : requests) {
+    for (int i = 1 + below(40); i > 0; --i) r.prompt.push_back(below(200));
+    r.options.max_tokens = 1 + below(30);
+    r.options.sampling.temperature = below(2) ? 1.5f : 0;
+    r.options.sampling.seed = random();
+    r.alone = answer(reference, r.prompt, r.options).tokens;
+  }
+  for (int round = 0; round < 200; ++round) {
+    Generator g = generator("llama-past", {.max_sequences = 1 + below(5), .prompt_chunk = 1 + below(20)});
+    std::vector<std::pair<Generator::Id, const Request*>> ids;
+    std::set<Generator::Id> cancelled;
+    for (int i = 0; i < 10; ++i) {
+      const Request& r = requests[static_cast<size_t>(below(12))];
+      ids.emplace_back(*g.submit(r.prompt, r.options), &r);
+      if (below(5) == 0) {
+        cancelled.insert(ids[static_cast<size_t>(below(static_cast<int>(ids.size())))].first);
+        g.cancel(*cancelled.rbegin());
+      }
+    }
+    for (const auto& [id, r] : ids) {
+      const auto got = g.wait(id);
+      ASSERT_TRUE(got);
+      if (got->end == GenerateEnd::cancelled) {
+        EXPECT_TRUE(cancelled.contains(id));
+        EXPECT_TRUE(std::equal(got->tokens.begin(), got->tokens.end(), r->alone.begin()));
+      } else {
+        ASSERT_EQ(got->tokens, r->alone) << "round " << round;
+      }
+    }
+    EXPECT_EQ(g.stats().running + g.stats().waiting, 0);
+  }
+}
+
+}  // namespace
+}  // namespace tfcc
