@@ -67,8 +67,10 @@ std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_t
   if (auto n = ir::as_int(rows)) return n;
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
+  if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
   if (!is_token_count(g, rows)) return std::nullopt;
-  return most_tokens ? std::optional(most_tokens) : g.pool().range(g.size_with(SizeRole::tokens)->name).max;
+  const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
+  return most_tokens && most ? std::min(most_tokens, *most) : most_tokens ? std::optional(most_tokens) : most;
 }
 
 }  // namespace

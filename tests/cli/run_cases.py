@@ -94,6 +94,7 @@ def make_fixtures(binary, folder, environment):
     ids = np.arange(10, dtype=np.int64).reshape(2, 5)
     np.save(folder / "ids.npy", ids)
     np.save(folder / "ones.npy", np.ones_like(ids))
+    np.save(folder / "ids_f32.npy", ids.astype(np.float32))
     np.save(folder / "ids_i32.npy", ids.astype(np.int32))
     np.save(folder / "ids_rank1.npy", ids[0])
     np.save(folder / "ids_2x6.npy", np.ones((2, 6), np.int64))
@@ -130,6 +131,7 @@ def make_fixtures(binary, folder, environment):
     (folder / "speech.tfir").write_text("graph @main(%x: f32[B,16,T]) symbols(B = x.0 in 1.., T = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,16,T]\n  return y = %y\n}\n")
     (folder / "frames.tfir").write_text("graph @main(%x: f32[B,T,80]) symbols(B = x.0 in 1.., T = x.1 in 1..) {\n  %y = softmax(%x) : f32[B,T,80]\n  return y = %y\n}\n")
     (folder / "cache.tfir").write_text("graph @main(%mask: f32[B,P+S], %x: f32[B,S], %past: f32[B,2,P,4]) symbols(B = x.0 in 1.., S = x.1 in 1.., P = past.2 in 0..) {\n  %y = pointwise(%mask) {body = (i,j) => %mask[i,j] + 1.0} : f32[B,P+S]\n  return y = %y\n}\n")
+    (folder / "unnamed.tfir").write_text('graph @main(%x: f32["x.0","x.1"], %z: f32["seq-len"]) symbols("x.0" = x.0 in 1.., "x.1" = x.1 in 1.., "seq-len" = z.0 in 1..) {\n  %y = softmax(%x) : f32["x.0","x.1"]\n  return y = %y\n}\n')
     (folder / "image.tfir").write_text("graph @main(%x: f32[B,H,W,3]) symbols(B = x.0 in 1.., H = x.1 in 1.., W = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,H,W,3]\n  return y = %y\n}\n")
     # Of the vocabulary of llama-past: the word w7 is the token 7.
     tokenizer = {"model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(200)}, "unk_token": "w0"},

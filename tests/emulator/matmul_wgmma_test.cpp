@@ -79,7 +79,7 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
   for (size_t i = static_cast<size_t>(s.rows * s.columns); i < out.size(); ++i) ASSERT_EQ(value(out[i]), kUntouched) << "behind the last row";
 }
 
-const Shape kShapes[] = {{1, 64, 64, 1}, {63, 72, 72, 1}, {65, 64, 128, 2}, {50, 64, 1024, 1}, {100, 64, 200, 1}, {130, 136, 200, 1}, {129, 264, 832, 2}, {200, 392, 64, 3}, {300, 200, 136, 2}};
+const Shape kShapes[] = {{0, 64, 64, 1}, {64, 128, 512, 1}, {128, 192, 384, 2}, {1, 64, 64, 1}, {63, 72, 72, 1}, {65, 64, 128, 2}, {50, 64, 1024, 1}, {100, 64, 200, 1}, {130, 136, 200, 1}, {129, 264, 832, 2}, {200, 392, 64, 3}, {300, 200, 136, 2}};
 
 template <class Tiles> int chosen_of(Tiles tiles, const Shape& s) {
   int chosen = -1;

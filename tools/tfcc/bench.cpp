@@ -154,6 +154,7 @@ Result<void> bench(const BenchOptions& o) {
   load.threads = o.threads;
   load.graphs = !o.no_graph;
   load.timing_cache = o.timing_cache;
+  load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
   TFCC_TRY(Model model, Model::load(o.model, load));
   Findings f;
   TFCC_TRY_VOID(gather_inputs(o, model, f));

@@ -61,18 +61,15 @@ Result<void> InspectedFile::set_sizes(const WantedSizes& wanted) {
   within_tokens();
   std::vector<InputDims> inputs;
   for (const auto& input : manifest.inputs) {
-    inputs.emplace_back(input.name, std::vector<std::string>());
-    for (const SizeExpr& d : input.dims) inputs.back().second.push_back(d.print());
-    const auto shape = wanted.shapes.find(input.name);
-    if (shape == wanted.shapes.end() || shape->second.size() != input.dims.size()) continue;
-    for (size_t k = 0; k < input.dims.size(); ++k) {
-      const auto c = input.dims[k].constant();
-      if (c && *c != shape->second[k]) {
-        return Error{ErrorCode::shape, fmt::format("--shapes: axis {} of '{}' is {}, not {}", k, input.name, *c, shape->second[k])};
-      }
-    }
+    inputs.emplace_back(input.name, std::vector<WantedDim>());
+    for (const SizeExpr& d : input.dims) inputs.back().second.push_back(WantedDim::of(d.print()));
   }
-  TFCC_TRY(const SizesByName given, solve_sizes(inputs, wanted));
+  const auto usual = [&](const std::string& name) {
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (manifest.symbols[i].name == name) return sizes[i];
+    return kLength;
+  };
+  TFCC_TRY(const SizesByName given, solve_sizes(inputs, wanted, usual));
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (const auto it = given.find(manifest.symbols[i].name); it != given.end()) sizes[i] = it->second;
   }

@@ -30,7 +30,8 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "help") {
     words.erase(words.begin());
-    words.push_back("--help");
+    if (words.empty() || !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == words[0]; }).empty()) words.push_back("--help");
+    else ++argv, --argc;  // "tfcc help compil" says that there is no such command
   }
   std::reverse(words.begin(), words.end());  // as the parser takes them
   try {

@@ -71,6 +71,7 @@ class Resolver {
   Result<void> shapes(const std::string& option, const std::string& text, F take) {
     if (text.empty()) return {};
     TFCC_TRY(WantedSizes given, parse_shapes(text, option));
+    TFCC_TRY(const SizesByName solved, solve_sizes(input_dims(), given, {}, option));
     std::map<std::string, int64_t> seen;
     for (const auto& [name, n] : given.sizes) {
       const auto size = std::find_if(graph_.symbols.begin(), graph_.symbols.end(), [&](const ir::SizeSymbol& s) { return s.name == name && s.read(); });
@@ -98,7 +99,18 @@ class Resolver {
         if (added) TFCC_TRY_VOID(take(symbol, shape[axis], fmt::format("{} {}:{}", option, name, fmt::join(shape, "x"))));
       }
     }
+    for (const auto& [name, n] : solved)  // by sums of them
+      if (seen.emplace(name, n).second) TFCC_TRY_VOID(take(name, n, fmt::format("{} {}", option, text)));
     return {};
+  }
+
+  std::vector<InputDims> input_dims() const {
+    std::vector<InputDims> out;
+    for (ir::ValueId v : graph_.inputs()) {
+      out.emplace_back(graph_.value(v).name, std::vector<WantedDim>());
+      for (ir::ExprRef d : graph_.value(v).type.dims) out.back().second.push_back(WantedDim::of(ir::print(d)));
+    }
+    return out;
   }
 
   Result<void> max_batch() {

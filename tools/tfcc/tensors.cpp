@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "ir/constant.h"
@@ -40,21 +41,37 @@ Result<void> check_memory(const TensorInfo& info, const std::vector<int64_t>& sh
   return taken;
 }
 
-// The size of a made-up dim: what is known of it, or what follows from what is known of others, or a usual one.
-int64_t size_of_dim(const DimInfo& d, size_t axis, const SizesByName& sizes) {
-  if (d.min == d.max && d.max != 0) return d.min;
-  if (const auto known = sizes.find(d.text); known != sizes.end()) return known->second;
-  ir::ExprPool pool;
-  const ir::ExprRef e = parse_dim(d.text, pool, sizes);
-  if (const auto n = e ? ir::as_int(e) : std::nullopt; n && *n >= 0) return *n;
-  const int64_t usual = axis == 0 ? 2 : 16;
-  return std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min);
+// The runtime gives the name of a size that stands alone as it is, which may look like an expression ("seq-len"): it is one only
+// if all names in it are sizes.
+std::vector<InputDims> dims_of(const std::vector<TensorInfo>& inputs) {
+  const auto has_range = [](const DimInfo& d) { return d.min != 0 || d.max != 0; };  // expressions have none
+  std::set<std::string> alone;
+  for (const TensorInfo& info : inputs)
+    for (const DimInfo& d : info.dims)
+      if (const WantedDim dim = WantedDim::of(d.text); has_range(d) || !dim.size.empty()) alone.insert(has_range(d) ? d.text : dim.size);
+  std::vector<InputDims> out;
+  for (const TensorInfo& info : inputs) {
+    out.emplace_back(info.name, std::vector<WantedDim>());
+    for (const DimInfo& d : info.dims) {
+      const std::vector<std::string> names = sizes_in(d.text);
+      const bool sum = !has_range(d) && std::all_of(names.begin(), names.end(), [&](const std::string& n) { return alone.count(n) != 0; });
+      if (d.min == d.max && d.max != 0) out.back().second.push_back({d.max, "", d.text});
+      else out.back().second.push_back(sum ? WantedDim::of(d.text) : WantedDim::of_size(d.text));
+    }
+  }
+  return out;
 }
 
-bool is_size_of_its_own(const DimInfo& d) {
-  ir::ExprPool pool;
-  const ir::ExprRef e = parse_dim(d.text, pool, {});
-  return e != nullptr && e->kind == ir::ExprKind::symbol;
+// 2 for the first axis and 16 for others, within what the dim takes.
+int64_t usual_size(const std::vector<TensorInfo>& inputs, const std::vector<InputDims>& dims, const std::string& size) {
+  for (size_t i = 0; i < inputs.size(); ++i)
+    for (size_t k = 0; k < inputs[i].dims.size(); ++k) {
+      if (dims[i].second[k].size != size) continue;
+      const DimInfo& d = inputs[i].dims[k];
+      const int64_t usual = k == 0 ? 2 : 16;
+      return std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min);
+    }
+  return 16;
 }
 
 }  // namespace
@@ -84,33 +101,16 @@ void add_inputs(CLI::App& command, std::string& npz, std::vector<std::string>& t
 
 Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vector<TensorInfo>& inputs, const WantedSizes& wanted, uint64_t seed,
                                                                  std::vector<std::pair<std::string, Array>> given) {
-  std::vector<InputDims> dims;
-  for (const TensorInfo& info : inputs) {
-    dims.emplace_back(info.name, std::vector<std::string>());
-    for (const DimInfo& d : info.dims) dims.back().second.push_back(d.text);
-  }
+  const std::vector<InputDims> dims = dims_of(inputs);
   auto given_for = [&](const TensorInfo& info) {
     return std::find_if(given.begin(), given.end(), [&](const auto& g) { return g.first == info.name; });
   };
-  TFCC_TRY(SizesByName sizes, solve_sizes(dims, wanted));
-  // What arrays say comes first. Where they disagree the executor tells, which names both.
-  WantedSizes of_arrays;
+  WantedSizes all = wanted;
   for (const TensorInfo& info : inputs) {
     const auto it = given_for(info);
-    if (it != given.end() && it->second.shape.size() == info.dims.size()) of_arrays.shapes[info.name] = it->second.shape;
+    if (it != given.end()) all.arrays[info.name] = it->second.shape;
   }
-  if (auto solved = solve_sizes(dims, of_arrays)) {
-    for (const auto& [name, n] : *solved) sizes[name] = n;
-  }
-  // Sizes that stand alone first: others, such as the length of a mask over a cache and the new tokens, follow from them.
-  for (const bool own : {true, false}) {
-    for (const TensorInfo& info : inputs) {
-      if (given_for(info) != given.end()) continue;
-      for (size_t k = 0; k < info.dims.size(); ++k) {
-        if (is_size_of_its_own(info.dims[k]) == own) sizes.emplace(info.dims[k].text, size_of_dim(info.dims[k], k, sizes));
-      }
-    }
-  }
+  TFCC_TRY(const SizesByName sizes, solve_sizes(dims, all, [&](const std::string& size) { return usual_size(inputs, dims, size); }));
   std::mt19937_64 rng(seed);
   std::normal_distribution<double> normal;
   int64_t total = 0;
@@ -122,7 +122,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(const std::vect
       continue;
     }
     std::vector<int64_t> shape;
-    for (size_t k = 0; k < info.dims.size(); ++k) shape.push_back(size_of_dim(info.dims[k], k, sizes));
+    for (const WantedDim& d : dims[static_cast<size_t>(&info - inputs.data())].second) shape.push_back(std::max<int64_t>(0, d.value(sizes).value_or(0)));
     TFCC_TRY_VOID(check_memory(info, shape, total));
     Array a = make_array(info.dtype, shape);
     for (int64_t i = 0; i < a.count(); ++i) {

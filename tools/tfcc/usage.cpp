@@ -43,7 +43,9 @@ std::string unknown_option(const CLI::App& command, int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
     if (word == "--") return "";
-    if (word.size() > 1 && word[0] == '-' && !std::isdigit(static_cast<unsigned char>(word[1])) && !command.get_option_no_throw(word)) return word;
+    if (word.size() < 2 || word[0] != '-' || std::isdigit(static_cast<unsigned char>(word[1])) || word[1] == '.') continue;
+    // "-o" and its value may be one word
+    if (!command.get_option_no_throw(word) && (word[1] == '-' || !command.get_option_no_throw(word.substr(0, 2)))) return word;
   }
   return "";
 }

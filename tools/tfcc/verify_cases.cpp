@@ -138,13 +138,16 @@ class CaseMaker {
       symbols_[s.name] = range.max ? std::min(n, *range.max) : n;
     }
     WantedSizes wanted = options_.wanted;
-    for (const auto& [name, array] : options_.given) wanted.shapes[name] = array.shape;
+    for (const auto& [name, array] : options_.given) wanted.arrays[name] = array.shape;
     std::vector<InputDims> inputs;
     for (ir::ValueId v : graph_.inputs()) {
-      inputs.emplace_back(graph_.value(v).name, std::vector<std::string>());
-      for (ir::ExprRef d : graph_.value(v).type.dims) inputs.back().second.push_back(ir::print(d));
+      inputs.emplace_back(graph_.value(v).name, std::vector<WantedDim>());
+      for (ir::ExprRef d : graph_.value(v).type.dims) inputs.back().second.push_back(WantedDim::of(ir::print(d)));
     }
-    TFCC_TRY(const SizesByName sizes, solve_sizes(inputs, wanted));
+    TFCC_TRY(const SizesByName sizes, solve_sizes(inputs, wanted, [&](const std::string& name) {
+      const auto usual = symbols_.find(name);
+      return usual == symbols_.end() ? size.length : usual->second;
+    }));
     for (auto& [name, n] : symbols_) {
       if (const auto it = sizes.find(name); it != sizes.end()) n = it->second;
     }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
@@ -30,57 +29,72 @@ std::optional<int64_t> number(const std::string& text) {
 
 /// A dim of several sizes, and what it is wanted to be.
 struct Equation {
-  std::string dim;
-  int64_t value;
+  std::string option, input;
+  size_t axis;
+  WantedDim dim;
+  int64_t wanted;
 };
 
 class Resolver {
  public:
   Resolver(const std::vector<InputDims>& inputs, const std::string& option) : inputs_(inputs), option_(option) {
-    for (const auto& [name, dims] : inputs) {
-      for (const std::string& d : dims) {
-        for (const std::string& size : sizes_in(d)) known_.insert(size);
-      }
-    }
+    const auto learn = [&](const std::string& size) {
+      if (std::find(known_.begin(), known_.end(), size) == known_.end()) known_.push_back(size);
+    };
+    // Sizes that stand alone first: others, such as the length of a mask over a cache and the new tokens, follow from them.
+    for (const auto& [name, dims] : inputs)
+      for (const WantedDim& d : dims)
+        if (!d.size.empty()) learn(d.size);
+    for (const auto& [name, dims] : inputs)
+      for (const WantedDim& d : dims)
+        if (d.size.empty() && !d.fixed)
+          for (const std::string& size : sizes_in(d.text)) learn(size);
   }
 
-  Result<SizesByName> run(const WantedSizes& wanted) {
+  Result<SizesByName> run(const WantedSizes& wanted, const UsualSize& usual) {
     for (const auto& [name, n] : wanted.sizes) {
-      if (known_.count(name) == 0) {
-        return usage_error(fmt::format("{}: the model has no size '{}'; its sizes are {}", option_, name, list_of({known_.begin(), known_.end()})));
-      }
-      TFCC_TRY_VOID(set(name, n, ""));
+      if (std::find(known_.begin(), known_.end(), name) == known_.end())
+        return usage_error(fmt::format("{}: the model has no size '{}'; its sizes are {}", option_, name, list_of(known_)));
+      TFCC_TRY_VOID(set(option_, name, n, ""));
     }
-    for (const auto& [name, shape] : wanted.shapes) TFCC_TRY_VOID(add_shape(name, shape));
+    for (const auto& [name, shape] : wanted.shapes) TFCC_TRY_VOID(add_shape(option_, name, shape));
+    for (const auto& [name, shape] : wanted.arrays) TFCC_TRY_VOID(add_shape("--input", name, shape));
     while (solve_one()) {
     }
+    for (const std::string& size : known_) {
+      if (!usual || sizes_.count(size) != 0) continue;
+      sizes_.emplace(size, usual(size));
+      while (solve_one()) {
+      }
+    }
+    TFCC_TRY_VOID(check_equations());
     return std::move(sizes_);
   }
 
  private:
-  Result<void> set(const std::string& size, int64_t n, const std::string& input) {
+  Result<void> set(const std::string& option, const std::string& size, int64_t n, const std::string& input) {
     const auto [it, added] = sizes_.emplace(size, n);
-    if (!added && it->second != n) {
-      return Error{ErrorCode::shape, fmt::format("{}: {} is {} and, for input '{}', {}", option_, size, it->second, input, n)};
-    }
-    return {};
+    if (added || it->second == n) return {};
+    const std::string what = fmt::format("{}: {} is {} and, for input '{}', {}", option, size, it->second, input, n);
+    return option == option_ ? usage_error(what) : Error{ErrorCode::shape, what};  // a word of the command line, or a file
   }
 
-  Result<void> add_shape(const std::string& name, const std::vector<int64_t>& shape) {
+  Result<void> add_shape(const std::string& option, const std::string& name, const std::vector<int64_t>& shape) {
     const auto input = std::find_if(inputs_.begin(), inputs_.end(), [&](const InputDims& i) { return i.first == name; });
     if (input == inputs_.end()) {
       std::vector<std::string> names;
       for (const InputDims& i : inputs_) names.push_back(i.first);
-      return usage_error(fmt::format("{}: the model has no input '{}'; its inputs are {}", option_, name, list_of(names)));
+      return usage_error(fmt::format("{}: the model has no input '{}'; its inputs are {}", option, name, list_of(names)));
     }
-    const std::vector<std::string>& dims = input->second;
-    if (dims.size() != shape.size()) return Error{ErrorCode::shape, fmt::format("{}: '{}' has {} dims, not {}", option_, name, dims.size(), shape.size())};
+    const std::vector<WantedDim>& dims = input->second;
+    if (dims.size() != shape.size()) return Error{ErrorCode::shape, fmt::format("{}: '{}' has {} dims, not {}", option, name, dims.size(), shape.size())};
     for (size_t k = 0; k < shape.size(); ++k) {
-      if (known_.count(dims[k]) != 0) {
-        TFCC_TRY_VOID(set(dims[k], shape[k], name));
-      } else if (!number(dims[k])) {
-        equations_.push_back({dims[k], shape[k]});
-        sizes_[dims[k]] = shape[k];
+      if (dims[k].fixed && *dims[k].fixed != shape[k])
+        return usage_error(fmt::format("{}: axis {} of '{}' is always {}, not {}", option, k, name, *dims[k].fixed, shape[k]));
+      if (!dims[k].size.empty()) {
+        TFCC_TRY_VOID(set(option, dims[k].size, shape[k], name));
+      } else if (!dims[k].fixed) {
+        equations_.push_back({option, name, k, dims[k], shape[k]});
       }
     }
     return {};
@@ -90,21 +104,33 @@ class Resolver {
   bool solve_one() {
     for (const Equation& q : equations_) {
       ir::ExprPool pool;
-      const ir::ExprRef e = parse_dim(q.dim, pool, sizes_);
+      const ir::ExprRef e = parse_dim(q.dim.text, pool, sizes_);
       if (!e || e->kind != ir::ExprKind::poly || e->terms.size() != 1) continue;
       const ir::Term& term = e->terms[0];
       if (term.atoms.size() != 1 || term.atoms[0]->kind != ir::ExprKind::symbol || term.coefficient <= 0) continue;
-      const int64_t left = q.value - e->value;
-      if (left < 0 || left % term.coefficient != 0) continue;  // the run says what the dim must be
+      const int64_t left = q.wanted - e->value;
+      if (left < 0 || left % term.coefficient != 0) continue;
       sizes_.emplace(term.atoms[0]->name, left / term.coefficient);
       return true;
     }
     return false;
   }
 
+  Result<void> check_equations() const {
+    for (const Equation& q : equations_) {
+      const auto value = q.dim.value(sizes_);
+      if (!value || *value == q.wanted) continue;
+      std::vector<std::string> parts;
+      for (const std::string& size : sizes_in(q.dim.text)) parts.push_back(fmt::format("{} = {}", size, sizes_.at(size)));
+      return Error{ErrorCode::shape, fmt::format("{}: axis {} of '{}' is {}, which is {} and not {} where {}", q.option, q.axis, q.input, q.dim.text, *value,
+                                                 q.wanted, fmt::join(parts, ", "))};
+    }
+    return {};
+  }
+
   const std::vector<InputDims>& inputs_;
   const std::string& option_;
-  std::set<std::string> known_;
+  std::vector<std::string> known_;
   std::vector<Equation> equations_;
   SizesByName sizes_;
 };
@@ -129,14 +155,35 @@ Result<WantedSizes> parse_shapes(const std::string& text, const std::string& opt
       if (!n) return usage_error(fmt::format("{}: '{}' is no size", option, d));
       dims.push_back(*n);
     }
-    if (is_size && dims.size() == 1) out.sizes[part.substr(0, at)] = dims[0];
-    else out.shapes[part.substr(0, at)] = dims;
+    const std::string name = part.substr(0, at);
+    const bool twice = is_size ? !out.sizes.emplace(name, dims.empty() ? 0 : dims[0]).second : !out.shapes.emplace(name, dims).second;
+    if (twice) return usage_error(fmt::format("{}: '{}' is given twice", option, name));
   }
   return out;
 }
 
-Result<SizesByName> solve_sizes(const std::vector<InputDims>& inputs, const WantedSizes& wanted, const std::string& option) {
-  return Resolver(inputs, option).run(wanted);
+WantedDim WantedDim::of(const std::string& text) {
+  ir::ExprPool pool;
+  const ir::ExprRef e = parse_dim(text, pool, {});
+  if (!e) return of_size(text);  // a name that is no word of the language, such as "batch size"
+  if (const auto n = ir::as_int(e)) return {*n, "", text};
+  if (e->kind == ir::ExprKind::symbol) return of_size(e->name);
+  return {std::nullopt, "", text};
+}
+
+std::optional<int64_t> WantedDim::value(const SizesByName& sizes) const {
+  if (fixed) return fixed;
+  if (!size.empty()) {
+    const auto known = sizes.find(size);
+    return known == sizes.end() ? std::nullopt : std::optional(known->second);
+  }
+  ir::ExprPool pool;
+  const ir::ExprRef e = parse_dim(text, pool, sizes);
+  return e ? ir::as_int(e) : std::nullopt;
+}
+
+Result<SizesByName> solve_sizes(const std::vector<InputDims>& inputs, const WantedSizes& wanted, const UsualSize& usual, const std::string& option) {
+  return Resolver(inputs, option).run(wanted, usual);
 }
 
 }  // namespace tfcc::tools
