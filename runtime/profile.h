@@ -28,8 +28,9 @@ struct LaunchProfile {
 /// Arithmetic of the executor's plan.
 DType precision_of(const Executor& executor);
 
-/// Bytes of all weights of the executor's file.
-int64_t weight_bytes(const Executor& executor);
+/// Milliseconds that reading all weights of the executor's file once takes, by all its threads on the CPU (best of three), or at the rate
+/// of a copy on a GPU: what a step of one token takes at least. Errors: as measured_copy_rate().
+Result<double> weight_read_ms(Executor& executor);
 
 /// Runs the executor's inputs `warm_up` + `runs` times by launches one by one, with a clock around
 /// each: events on a GPU, where the host has enqueued all of a run before it starts. Errors: as

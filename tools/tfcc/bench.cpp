@@ -15,6 +15,7 @@
 #include "tools/tfcc/bench.h"
 #include "tools/tfcc/bench_peer.h"
 #include "tools/tfcc/bench_profile.h"
+#include "tools/tfcc/fold.h"
 #include "tools/tfcc/output_file.h"
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/tensors.h"
@@ -81,7 +82,9 @@ void print_series(const char* title, const Series& s, const std::vector<double>&
 
 std::string shapes_text(const NamedArrays& inputs) {
   std::string out;
-  for (const auto& [name, a] : inputs) out += fmt::format(", {} {}", name, fmt::join(a.shape, "x"));
+  std::vector<std::pair<std::string, std::string>> items;
+  for (const auto& [name, a] : inputs) items.emplace_back(name, fmt::format("{}", fmt::join(a.shape, "x")));
+  for (const Folded& f : fold(items)) out += fmt::format(", {} {}", f.name, items[f.first].second);
   return out;
 }
 

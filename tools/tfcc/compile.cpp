@@ -14,9 +14,11 @@
 #include "codegen/compile.h"
 #include "codegen/plan/print.h"
 #include "ir/ir.h"
+#include "passes/match.h"
 #include "runtime/text/tokenizer.h"
 #include "runtime/timing_cache.h"
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/fold.h"
 #include "tools/tfcc/model_source.h"
 #include "tools/tfcc/output_file.h"
 #include "tools/tfcc/size_options.h"
@@ -31,7 +33,7 @@ using nlohmann::json;
 struct Options {
   std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes, tokenizer;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
-  bool passes_given = false, keep_padding = false;
+  bool passes_given = false, keep_padding = false, verbose = false;
   int threads = 0;
   SizeFlags sizes;
 };
@@ -74,15 +76,35 @@ void add_plans(json& j, const codegen::CompileResult& result) {
   }
 }
 
-void show(const frontend::ImportReport& import, const ir::Graph& graph, const std::vector<passes::PassReport>& reports) {
+// A norm that fuse-residual-norm leaves may be taken by fuse-embedding: what is no more as a pass saw it is not missed.
+std::vector<passes::Miss> still_missed(const passes::PassReport& report, const ir::Graph& graph) {
+  std::vector<passes::Miss> out = report.misses;
+  if (report.pass != "fuse-residual-norm") return out;
+  for (ir::OpId o : graph.order()) {
+    if (graph.op(o).kind != ir::OpKind::pointwise_norm) continue;
+    std::erase_if(out, [&](const passes::Miss& m) { return m.node == passes::label(graph, o); });
+  }
+  return out;
+}
+
+void show(const frontend::ImportReport& import, const ir::Graph& graph, const std::vector<passes::PassReport>& reports, bool everything) {
   for (const std::string& w : import.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   std::printf("imported %zu ONNX nodes, %zu of them shape and constant arithmetic that left no op (%zu such ops remain)\n", import.nodes,
               import.shape_nodes, import.shape_ops_left);
   for (const passes::PassReport& r : reports) {
     const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 || r.pass.rfind("classify-", 0) == 0 || r.pass.rfind("remove-", 0) == 0;
-    if (!fusion || (r.rewrites == 0 && r.misses.empty())) continue;
+    const std::vector<passes::Miss> misses = still_missed(r, graph);
+    if (!fusion || (r.rewrites == 0 && misses.empty())) continue;
     std::printf("  %-20s %4zu\n", r.pass.c_str(), r.rewrites);
-    for (const passes::Miss& m : r.misses) std::printf("    not %s: %s\n", m.node.c_str(), m.reason.c_str());
+    std::vector<std::pair<std::string, std::string>> items;
+    for (const passes::Miss& m : misses) {
+      items.emplace_back(m.node, m.reason);
+      if (everything) std::printf("    not %s: %s\n", m.node.c_str(), m.reason.c_str());
+    }
+    if (everything) continue;
+    for (const Folded& f : fold(items)) {
+      std::printf("    not %s%s: %s\n", f.name.c_str(), f.count > 1 ? fmt::format(" ({} times)", f.count).c_str() : "", items[f.first].second.c_str());
+    }
   }
   std::printf("%zu ops after all passes\n", count_ops(graph));
 }
@@ -210,7 +232,7 @@ Result<void> compile_model(Options o) {
   passes::Provenance provenance(graph);
   TFCC_TRY(auto reports, passes::run_passes(graph, o.passes_given ? split(o.passes) : default_passes, after, &provenance));
   if (dump_error) return *dump_error;
-  if (!o.quiet) show(import, graph, reports);
+  if (!o.quiet) show(import, graph, reports, o.verbose);
   for (const std::string& note : sizes.notes) {
     if (!o.quiet) std::printf("%s\n", note.c_str());
   }
@@ -307,6 +329,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("--cache-dir", o->cache_dir, "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");
   c->add_option("--timing-cache,--timingCacheFile", o->timing_cache, "measured algorithms of products, from `tfcc tune`, to keep in the file");
   c->add_flag("--no-cache", o->no_cache, "compile every kernel again");
+  c->add_flag("-v,--verbose", o->verbose, "a line for each node that was not fused, also where layers say the same");
   c->add_flag("-q,--quiet", o->quiet, "print errors and warnings alone");
   c->callback([o, passes, &action] {
     o->passes_given = passes->count() > 0;

@@ -142,28 +142,44 @@ struct Session {
     if (!chat) return tokenizer->encode(prompt);
     return tokenizer->encode(chat->conversation(options.system, prompt), {.special = false});
   }
+};
 
-  /// One prompt; `show` gets the text as it comes.
-  Result<Generated> answer(const std::vector<int32_t>& prompt, const std::function<void(const std::string&)>& show) {
-    GenerateOptions o = options.generate;
-    o.stop_ids = end_ids;
-    Answer text(tokenizer, options.stops);
-    Generator::Id id = 0;
-    std::mutex started;  // held until the id is known
-    std::unique_lock starting(started);
-    o.on_token = [&](int32_t token) {
-      const std::lock_guard lock(started);
-      show(text.push(token));
-      if (text.stopped) generator.cancel(id);
+/// A prompt that is being answered. Text is shown as it comes, up to a stop string, which ends the sequence.
+class Request {
+ public:
+  using Show = std::function<void(const std::string&)>;
+
+  static Result<std::unique_ptr<Request>> start(const Session& session, const std::vector<int32_t>& prompt, Show show) {
+    std::unique_ptr<Request> out(new Request(session, std::move(show)));
+    GenerateOptions o = session.options.generate;
+    o.stop_ids = session.end_ids;
+    o.on_token = [request = out.get()](int32_t token) {
+      const std::lock_guard lock(request->started_);
+      request->show_(request->text_.push(token));
+      if (request->text_.stopped) request->generator_.cancel(request->id_);
     };
-    TFCC_TRY(id, generator.submit(prompt, o));
-    starting.unlock();
-    TFCC_TRY(Generated out, generator.wait(id));
-    show(text.finish());
-    if (text.stopped && out.end == GenerateEnd::cancelled) out.end = GenerateEnd::stop;
+    const std::lock_guard lock(out->started_);  // tokens come after the id is known
+    TFCC_TRY(out->id_, session.generator.submit(prompt, o));
+    return out;
+  }
+
+  /// Errors: what made the sequence fail.
+  Result<Generated> wait() {
+    TFCC_TRY(Generated out, generator_.wait(id_));
+    show_(text_.finish());
+    if (text_.stopped) out.end = GenerateEnd::stop;
     if (out.end == GenerateEnd::failed) return out.error;
     return out;
   }
+
+ private:
+  Request(const Session& session, Show show) : generator_(session.generator), text_(session.tokenizer, session.options.stops), show_(std::move(show)) {}
+
+  Generator& generator_;
+  Answer text_;
+  Show show_;
+  std::mutex started_;
+  Generator::Id id_ = 0;
 };
 
 std::string joined(const std::vector<int32_t>& ids) { return fmt::format("{}", fmt::join(ids, ",")); }
@@ -174,22 +190,20 @@ std::string speed_of(const Model& model, const Generated& g, size_t prompt) {
   if (g.tokens.size() < 2) return out;
   const double each = (g.total_ms - g.first_token_ms) / static_cast<double>(g.tokens.size() - 1);
   out += fmt::format(", then {:.1f} tokens/s ({:.1f} ms each", 1000 / each, each);
-  const auto executor = model.executor();
-  const auto rate = executor ? runtime::measured_copy_rate(const_cast<Executor&>(*executor)) : Result<double>(executor.error());
-  if (rate && *rate > 0) {
-    const double least = static_cast<double>(runtime::weight_bytes(*executor)) / *rate * 1000;
-    out += fmt::format("; reading the weights takes {:.1f}", least);
-  }
+  auto executor = model.executor();
+  const auto least = executor ? runtime::weight_read_ms(*executor) : Result<double>(executor.error());
+  if (least) out += fmt::format("; reading all weights once takes {:.1f}", *least);
   return out + ")";
 }
 
 Result<void> generate_one(Session& session, const Model& model, const std::vector<int32_t>& prompt) {
   const Options& o = session.options;
-  TFCC_TRY(const Generated g, session.answer(prompt, [&](const std::string& text) {
+  TFCC_TRY(const auto request, Request::start(session, prompt, [&](const std::string& text) {
     if (o.print_ids) return;
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }));
+  TFCC_TRY(const Generated g, request->wait());
   if (o.print_ids || !session.tokenizer) std::printf("%s", joined(g.tokens).c_str());
   std::printf("\n");
   std::fflush(stdout);
@@ -205,28 +219,25 @@ Result<void> generate_batch(Session& session) {
   std::vector<std::string> prompts;
   for (std::string line; std::getline(file, line);)
     if (!line.empty()) prompts.push_back(line);
-  std::vector<Result<Generator::Id>> ids;
-  GenerateOptions g = o.generate;
-  g.stop_ids = session.end_ids;
-  for (const std::string& prompt : prompts) {
-    const auto encoded = session.tokenizer ? session.ids_of(prompt) : parse_ids(prompt);
-    ids.push_back(encoded ? session.generator.submit(*encoded, g) : Result<Generator::Id>(encoded.error()));
-  }
   const auto start = std::chrono::steady_clock::now();
+  std::vector<Result<std::unique_ptr<Request>>> requests;
+  std::vector<std::string> texts(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto encoded = session.tokenizer ? session.ids_of(prompts[i]) : parse_ids(prompts[i]);
+    if (encoded) requests.push_back(Request::start(session, *encoded, [&text = texts[i]](const std::string& more) { text += more; }));
+    else requests.push_back(encoded.error());
+  }
   size_t tokens = 0, failed = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
+  for (size_t i = 0; i < requests.size(); ++i) {
     nlohmann::ordered_json line = {{"prompt", prompts[i]}};
-    const auto done = ids[i] ? session.generator.wait(*ids[i]) : Result<Generated>(ids[i].error());
-    if (done && done->end != GenerateEnd::failed) {
-      Answer text(session.tokenizer, o.stops);
-      std::string whole;
-      for (const int32_t id : done->tokens) whole += text.push(id);
-      if (session.tokenizer && !o.print_ids) line["text"] = whole + text.finish();
+    const auto done = requests[i] ? (*requests[i])->wait() : Result<Generated>(requests[i].error());
+    if (done) {
+      if (session.tokenizer && !o.print_ids) line["text"] = texts[i];
       line["ids"] = done->tokens;
-      line["end"] = text.stopped ? "stop" : to_string(done->end);
+      line["end"] = to_string(done->end);
       tokens += done->tokens.size();
     } else {
-      line["error"] = done ? done->error.message : done.error().message;
+      line["error"] = done.error().message;
       ++failed;
     }
     std::printf("%s\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "tools/tfcc/fold.h"
 #include "tools/tfcc/inspect.h"
 #include "tools/tfcc/inspect_page.h"
 
@@ -54,7 +55,17 @@ class Listing {
 
   void show_tensors(const char* title, const std::vector<runtime::TensorType>& list) {
     line("{}:", title);
-    for (const auto& t : list) line("  {} {}{}", t.name, to_string(t.dtype), dims_text(t.dims));
+    std::vector<std::pair<std::string, std::string>> items;
+    for (const auto& t : list) items.emplace_back(t.name, std::string(to_string(t.dtype)) + dims_text(t.dims));
+    for (const Folded& f : fold(items)) line("  {} {}{}", f.name, items[f.first].second, times(f.count));
+  }
+
+  static std::string times(size_t n) { return n > 1 ? fmt::format(" ({} times)", n) : ""; }
+
+  void show_messages(const char* what, const std::vector<std::string>& messages) {
+    std::vector<std::pair<std::string, std::string>> items;
+    for (const std::string& m : messages) items.emplace_back("", m);  // equal ones alone: numbers in them mean something
+    for (const Folded& f : fold(items)) line("{}: {}{}", what, items[f.first].second, times(f.count));
   }
 
   void show_symbol(const runtime::Manifest& m, const runtime::Symbol& s) {
@@ -87,8 +98,11 @@ class Listing {
     show_tensors("inputs", m.inputs);
     show_tensors("outputs", m.outputs);
     for (const runtime::Symbol& s : m.symbols) show_symbol(m, s);
-    for (const runtime::Check& c : m.checks) line("check: {}", c.message);
-    for (const runtime::Flag& c : m.flags) line("flag: {}", c.message);
+    std::vector<std::string> checks, flags;
+    for (const runtime::Check& c : m.checks) checks.push_back(c.message);
+    for (const runtime::Flag& c : m.flags) flags.push_back(c.message);
+    show_messages("check", checks);
+    show_messages("flag", flags);
     line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f_.weight_bytes())));
     line("targets:");
     for (const runtime::Target& t : m.targets) {
