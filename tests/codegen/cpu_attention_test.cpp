@@ -147,6 +147,35 @@ const std::vector<std::pair<int64_t, int64_t>> kEdges = {{1, 1}, {1, 33}, {31, 3
 
 class CpuAttention : public tfcc::test::CpuTargetTest {};
 
+/// Runs the last `rows` queries of the data alone.
+F last_rows(CpuKernels& kernels, const Variant& c, const Data& x, int64_t rows) {
+  const int64_t in = c.heads * c.head_dim + c.gap, out_width = c.heads * c.v_dim + c.gap;
+  F q(x.q.end() - rows * in, x.q.end()), out(static_cast<size_t>(rows * out_width), 77.0f);
+  Data d = x;
+  kernels.run("attention_0", {1, rows, x.keys}, {q.data(), d.k.data(), d.v.data(), out.data(), d.mask.data(), d.bias.data()},
+              c.heads * ((rows + c.block_m - 1) / c.block_m));
+  return out;
+}
+
+// Few queries take another form than many: it must add in the same order.
+TEST_F(CpuAttention, ARowHasTheBitsThatItHasAmongOthers) {
+  for (const std::string level : {"native", "x86-64-v3", "x86-64-v2"}) {
+    for (const int head : {8, 20, 64}) {
+      for (const bool causal : {false, true}) {
+        const Variant c{.heads = 4, .head_dim = head, .v_dim = head + 12, .block_n = 40, .causal = causal, .padding = true, .gap = 3};
+        CpuKernels kernels(stub(c), level);
+        const Data x = make_data(c, 1, 50, 170);
+        const F all = last_rows(kernels, c, x, 50);
+        for (const int64_t rows : {1, 2, 3, 7, 8, 9, 33}) {
+          const F got = last_rows(kernels, c, x, rows);
+          EXPECT_EQ(std::memcmp(got.data(), all.data() + all.size() - got.size(), got.size() * sizeof(float)), 0)
+              << level << ", heads of " << head << (causal ? ", causal, " : ", ") << rows << " rows";
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CpuAttention, Edges) { check({}, kEdges); }
 
 TEST_F(CpuAttention, EveryLevel) {
@@ -161,7 +190,7 @@ TEST_F(CpuAttention, Blocks) {
 }
 
 TEST_F(CpuAttention, HeadSizes) {
-  for (int d : {1, 3, 12, 24, 40, 64, 80, 128, 256}) check({.head_dim = d, .v_dim = d}, {{33, 35}});
+  for (int d : {1, 3, 12, 24, 40, 64, 80, 128, 256}) check({.head_dim = d, .v_dim = d}, {{33, 35}, {3, 35}});
   check({.head_dim = 24, .v_dim = 7}, kEdges);
   check({.head_dim = 5, .v_dim = 32}, kEdges);
 }

@@ -15,6 +15,7 @@
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/verify_cases.h"
 #include "tools/tfcc/verify_compare.h"
+#include "tools/tfcc/fold.h"
 
 namespace tfcc::tools {
 namespace {
@@ -166,8 +167,15 @@ Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, co
 void print_peer(const PeerReport& r) {
   std::printf("\nPeer: %s, %s; %zu rounds in alternation, %s\n", r.name.c_str(), r.model.c_str(), r.ratios.ms.size(),
               r.by_events ? "time between events on the GPU" : "time on the host");
-  for (const ComparedOutput& c : r.outputs)
-    std::printf("Output %s: relative L2 %.2e, max abs %.2e, allowed %.0e\n", c.name.c_str(), c.relative_l2, c.max_abs, r.tolerance);
+  // The worst of those that layers have in common.
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const ComparedOutput& c : r.outputs) names.emplace_back(c.name, "");
+  const std::vector<Folded> folded = fold(names);
+  for (const Folded& f : folded) {
+    double l2 = 0, most = 0;
+    for (size_t i : f.members) l2 = std::max(l2, r.outputs[i].relative_l2), most = std::max(most, r.outputs[i].max_abs);
+    std::printf("Output %s: relative L2 %.2e, max abs %.2e, allowed %.0e\n", f.name.c_str(), l2, most, r.tolerance);
+  }
   auto line = [](const char* title, const Series& s) {
     std::printf("%-16s median = %.4f ms, percentile(10%%) = %.4f ms, percentile(90%%) = %.4f ms, %zu runs\n", title, s.median(),
                 s.quantile(0.1), s.quantile(0.9), s.ms.size());

@@ -42,7 +42,7 @@ std::vector<Folded> fold(const std::vector<std::pair<std::string, std::string>>&
   }
   std::vector<Folded> out;
   for (const auto& [key, members] : groups) {
-    Folded f{"", members.front(), members.size()};
+    Folded f{"", members.front(), members.size(), members};
     for (size_t k = 0; k < key.first.size(); ++k) {
       if (k % 2 == 0) {
         f.name += key.first[k];

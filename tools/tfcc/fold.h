@@ -13,6 +13,7 @@ struct Folded {
   std::string name;    ///< "layers.0..31.key"; "*" where the numbers are no range
   size_t first = 0;    ///< the place of the first of them
   size_t count = 0;
+  std::vector<size_t> members = {};  ///< their places, ascending
 };
 
 /// `items`: a name, and what else has to be equal. In the order of the first of each.
