@@ -29,6 +29,9 @@ struct Tokenizer::Impl {
   std::unordered_map<std::string, int32_t> ids;
   std::unordered_set<std::string> special;
 
+  /// What is absent or of another type throws, as in parts.h.
+  static Result<std::shared_ptr<const Impl>> read(const Json& file);
+
   Result<void> encode_words(std::string_view text, bool first, std::vector<int32_t>& out) const {
     std::vector<Piece> pieces{{std::string(text), first}};
     if (pre_tokenizer) TFCC_TRY_VOID(pre_tokenizer->apply(pieces));
@@ -74,50 +77,78 @@ AddedToken read_added(const Json& item) {
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-Result<Tokenizer> Tokenizer::from_json(std::string_view json, const std::string& name) {
-  const auto read = [&]() -> Result<Tokenizer> {
-    const Json file = Json::parse(json);
-    auto impl = std::make_shared<Impl>();
-    TFCC_TRY(impl->model, make_model(file.at("model")));
-    if (const Json* s = section_of(file, "normalizer")) {
-      TFCC_TRY(impl->normalizer, make_normalizer(*s));
-    }
-    if (const Json* s = section_of(file, "pre_tokenizer")) {
-      TFCC_TRY(impl->pre_tokenizer, make_pre_tokenizer(*s));
-    }
-    if (const Json* s = section_of(file, "post_processor")) {
-      TFCC_TRY(impl->post_processor, make_post_processor(*s));
-    }
-    if (const Json* s = section_of(file, "decoder")) {
-      TFCC_TRY(impl->decoder, make_decoder(*s));
-    }
-    Vocabulary all;
-    for (size_t id = 0; const std::string& token : impl->model->tokens()) TFCC_TRY_VOID(all.add(token, static_cast<int64_t>(id++)));
-    if (const Json* added = section_of(file, "added_tokens"))
-      for (const Json& item : *added) {
-        AddedToken token = read_added(item);
-        TFCC_TRY_VOID(all.add(token.content, token.id));
-        if (token.special) impl->special.insert(token.content);
-        if (token.normalized && impl->normalizer) {
-          TFCC_TRY(token.content, impl->normalizer->apply(std::move(token.content)));
-        }
-        (token.normalized ? impl->normalized : impl->raw).add(std::move(token));
+Result<std::shared_ptr<const Tokenizer::Impl>> Tokenizer::Impl::read(const Json& file) {
+  auto impl = std::make_shared<Impl>();
+  TFCC_TRY(impl->model, make_model(file.at("model")));
+  if (const Json* s = section_of(file, "normalizer")) {
+    TFCC_TRY(impl->normalizer, make_normalizer(*s));
+  }
+  if (const Json* s = section_of(file, "pre_tokenizer")) {
+    TFCC_TRY(impl->pre_tokenizer, make_pre_tokenizer(*s));
+  }
+  if (const Json* s = section_of(file, "post_processor")) {
+    TFCC_TRY(impl->post_processor, make_post_processor(*s));
+  }
+  if (const Json* s = section_of(file, "decoder")) {
+    TFCC_TRY(impl->decoder, make_decoder(*s));
+  }
+  Vocabulary all;
+  for (size_t id = 0; const std::string& token : impl->model->tokens()) TFCC_TRY_VOID(all.add(token, static_cast<int64_t>(id++)));
+  if (const Json* added = section_of(file, "added_tokens")) {
+    for (const Json& item : *added) {
+      AddedToken token = read_added(item);
+      TFCC_TRY_VOID(all.add(token.content, token.id));
+      if (token.special) impl->special.insert(token.content);
+      if (token.normalized && impl->normalizer) {
+        TFCC_TRY(token.content, impl->normalizer->apply(std::move(token.content)));
       }
-    impl->tokens = all.tokens();
-    for (size_t id = 0; id < impl->tokens.size(); ++id)
-      if (!impl->tokens[id].empty()) impl->ids[impl->tokens[id]] = static_cast<int32_t>(id);
-    return Tokenizer(std::move(impl));
-  };
+      (token.normalized ? impl->normalized : impl->raw).add(std::move(token));
+    }
+  }
+  impl->tokens = all.tokens();
+  for (size_t id = 0; id < impl->tokens.size(); ++id)
+    if (!impl->tokens[id].empty()) impl->ids[impl->tokens[id]] = static_cast<int32_t>(id);
+  return std::shared_ptr<const Impl>(std::move(impl));
+}
+
+Result<Tokenizer> Tokenizer::from_json(std::string_view json, const std::string& name) {
   try {
-    Result<Tokenizer> out = read();
-    if (!out) return Error{out.error().code, name + ": " + out.error().message};
-    return out;
+    auto impl = Impl::read(Json::parse(json));
+    if (!impl) return Error{impl.error().code, name + ": " + impl.error().message};
+    return Tokenizer(*std::move(impl));
   } catch (const Json::exception& e) {
     return Error{ErrorCode::bad_file, name + ": not a tokenizer.json: " + e.what()};
   }
 }
 
+Result<Tokenizer> Tokenizer::bert(const std::vector<std::string>& tokens, bool lower_case, const std::string& name) {
+  Json vocabulary = Json::object();
+  for (size_t id = 0; id < tokens.size(); ++id) vocabulary[tokens[id]] = id;
+  for (const char* needed : {"[CLS]", "[SEP]", "[UNK]"})
+    if (!vocabulary.contains(needed)) return Error{ErrorCode::bad_file, name + ": no " + needed + " in it; a BERT vocab.txt (WordPiece) is needed"};
+  const auto with_id = [&](const char* token) { return Json::array({token, vocabulary[token]}); };
+  const Json file = {{"normalizer", {{"type", "BertNormalizer"}, {"lowercase", lower_case}}},
+                     {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                     {"model", {{"type", "WordPiece"}, {"vocab", vocabulary}}},
+                     {"post_processor", {{"type", "BertProcessing"}, {"cls", with_id("[CLS]")}, {"sep", with_id("[SEP]")}}},
+                     {"decoder", {{"type", "WordPiece"}}}};
+  TFCC_TRY(auto impl, Impl::read(file));
+  return Tokenizer(std::move(impl));
+}
+
+Result<Tokenizer> Tokenizer::load_bert(const std::string& path, bool lower_case) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error{ErrorCode::io, path + ": cannot open; give the vocab.txt that lies beside the model"};
+  std::vector<std::string> tokens;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    tokens.push_back(std::move(line));
+  }
+  return bert(tokens, lower_case, path);
+}
+
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
+  if (path.ends_with(".txt")) return load_bert(path, true);
   std::error_code ignored;
   const std::string file = std::filesystem::is_directory(path, ignored) ? path + "/tokenizer.json" : path;
   std::ifstream stream(file, std::ios::binary);
@@ -135,7 +166,13 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
     if (part.id >= 0) out.push_back(part.id);
     else TFCC_TRY_VOID(impl_->encode_other(std::string_view(valid).substr(part.range.begin, part.range.end - part.range.begin), part.range.begin == 0, out));
   }
-  if (options.special) out.insert(out.end(), impl_->post_processor.after.begin(), impl_->post_processor.after.end());
+  const std::vector<int32_t>& after = impl_->post_processor.after;
+  const size_t behind = options.special ? after.size() : 0;
+  if (options.max_tokens > 0 && out.size() + behind > options.max_tokens) {
+    const size_t before = options.special ? impl_->post_processor.before.size() : 0;
+    out.resize(std::min(out.size(), std::max(before, options.max_tokens - std::min(options.max_tokens, behind))));
+  }
+  if (options.special) out.insert(out.end(), after.begin(), after.end());
   return out;
 }
 

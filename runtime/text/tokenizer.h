@@ -23,13 +23,19 @@
 namespace tfcc::text {
 
 struct EncodeOptions {
-  bool special = true;  ///< with the tokens that the file puts around a text ([CLS], <s>)
+  bool special = true;    ///< with the tokens that the file puts around a text ([CLS], <s>)
+  size_t max_tokens = 0;  ///< most ids, those around the text among them: the text's last ones are left out; 0: no limit
 };
 
 class Tokenizer {
  public:
-  /// A tokenizer.json, or the folder that holds one. Errors: io, bad_file (and where in it), unsupported (a part of unknown type).
+  /// A tokenizer.json, the folder that holds one, or a BERT's vocab.txt (a token in each line; without case and accents).
+  /// Errors: io, bad_file (and where in it), unsupported (a part of unknown type).
   static Result<Tokenizer> load(const std::string& path);
+  /// A BERT's vocab.txt. Errors: io, bad_file ([CLS], [SEP] or [UNK] missing).
+  static Result<Tokenizer> load_bert(const std::string& path, bool lower_case);
+  /// The same from tokens in the order of their ids.
+  static Result<Tokenizer> bert(const std::vector<std::string>& tokens, bool lower_case, const std::string& name);
   /// The same from the file's text; `name` is what messages call it.
   static Result<Tokenizer> from_json(std::string_view json, const std::string& name);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tfcc-embed: sentences to embeddings with a compiled encoder, as a program of yours would do it.
-//     tfcc-embed model.tfcc vocab.txt "A sentence." "Another one."
+//     tfcc-embed model.tfcc vocab.txt "A sentence." "Another one."      (or the model's tokenizer.json)
 // Tokenises, pads to one batch, runs, takes the mean over real tokens, normalises, prints the similarities.
 #include <algorithm>
 #include <chrono>
@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/text/tokenizer.h"
 #include "runtime/tfcc.h"
 #include "tools/tfcc/npy.h"
 #include "tools/tfcc/output_file.h"
-#include "tools/tfcc/wordpiece.h"
 
 namespace {
 
@@ -24,10 +24,9 @@ using tfcc::Error;
 using tfcc::ErrorCode;
 using tfcc::Result;
 using tfcc::tools::Array;
-using tfcc::tools::TokenBatch;
 
 constexpr char kUsage[] =
-    "usage: tfcc-embed MODEL.tfcc VOCAB.txt [SENTENCE... | FILE] [options]\n"
+    "usage: tfcc-embed MODEL.tfcc VOCAB.txt|tokenizer.json [SENTENCE... | FILE] [options]\n"
     "\n"
     "Embeds sentences with a compiled BERT-like encoder and prints how similar they are.\n"
     "FILE holds one sentence a line. Without sentences a small built-in set is used.\n"
@@ -37,7 +36,7 @@ constexpr char kUsage[] =
     "  --threads N         CPU threads (default: one per physical core)\n"
     "  --runs N            timed runs, the median is printed (default 20)\n"
     "  --max-length N      cut sentences to N tokens (default: what the model takes, at most 512)\n"
-    "  --cased             the vocabulary keeps case and accents\n";
+    "  --cased             VOCAB.txt keeps case and accents\n";
 
 const std::vector<std::string> kSentences = {
     "A man is eating a plate of pasta.",
@@ -133,6 +132,33 @@ size_t max_length(const tfcc::Model& model, const Options& o) {
   for (const tfcc::TensorInfo& input : model.inputs())
     if (input.dims.size() == 2 && input.dims[1].max > 0) n = std::min(n, static_cast<size_t>(input.dims[1].max));
   return n;
+}
+
+/// Sentences as the inputs of an encoder: row-major [rows, columns], padded on the right.
+struct TokenBatch {
+  int64_t rows = 0, columns = 0;
+  std::vector<int64_t> ids, mask, types;
+};
+
+Result<TokenBatch> tokenize(const tfcc::text::Tokenizer& tokenizer, const std::vector<std::string>& texts, size_t max_tokens) {
+  std::vector<std::vector<int32_t>> rows;
+  size_t columns = 0;
+  for (const std::string& text : texts) {
+    TFCC_TRY(std::vector<int32_t> ids, tokenizer.encode(text, {.max_tokens = max_tokens}));
+    columns = std::max(columns, ids.size());
+    rows.push_back(std::move(ids));
+  }
+  const int32_t bert = tokenizer.id("[PAD]"), roberta = tokenizer.id("<pad>");
+  TokenBatch out{static_cast<int64_t>(rows.size()), static_cast<int64_t>(columns), {}, {}, {}};
+  out.ids.assign(rows.size() * columns, bert >= 0 ? bert : std::max(roberta, 0));
+  out.mask.assign(rows.size() * columns, 0);
+  out.types.assign(rows.size() * columns, 0);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const auto begin = static_cast<std::ptrdiff_t>(r * columns);
+    std::copy(rows[r].begin(), rows[r].end(), out.ids.begin() + begin);
+    std::fill_n(out.mask.begin() + begin, rows[r].size(), 1);
+  }
+  return out;
 }
 
 // Token numbers in the dtype that an input has.
@@ -236,12 +262,13 @@ Result<void> embed(const Options& o) {
   for (const std::string* read : {&o.model, &o.vocabulary}) TFCC_TRY_VOID(tfcc::tools::note_input(*read));
   TFCC_TRY_VOID(tfcc::tools::plan_output("--output", o.output));
   TFCC_TRY(const std::vector<std::string> texts, sentences(o));
-  TFCC_TRY(const auto tokenizer, tfcc::tools::WordPiece::load(o.vocabulary, {!o.cased}));
+  using tfcc::text::Tokenizer;
+  TFCC_TRY(const Tokenizer tokenizer, o.cased ? Tokenizer::load_bert(o.vocabulary, false) : Tokenizer::load(o.vocabulary));
   TFCC_TRY(const tfcc::Model model, tfcc::Model::load(o.model, o.load));
   TFCC_TRY(const std::string output, token_output(model));
   TFCC_TRY(tfcc::Executor executor, model.executor());
 
-  const TokenBatch batch = tokenizer.encode_batch(texts, max_length(model, o));
+  TFCC_TRY(const TokenBatch batch, tokenize(tokenizer, texts, max_length(model, o)));
   std::vector<Array> held;
   TFCC_TRY_VOID(set_inputs(executor, model, batch, held));
   TFCC_TRY_VOID(executor.run());

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // WordPiece against ids that Hugging Face's tokenizer gave for the same small vocabulary.
-#include "tools/tfcc/wordpiece.h"
-
 #include <gtest/gtest.h>
 
-#include "tools/tfcc/unicode.h"
+#include "runtime/text/tokenizer.h"
 
-namespace tfcc::tools {
+namespace tfcc::text {
 namespace {
 
 const std::vector<std::string> kVocabulary = {
@@ -18,11 +16,9 @@ const std::vector<std::string> kVocabulary = {
     // Hangul as the tokenizer sees it: decomposed
     "\u1112\u1161\u11ab\u1100\u116e\u11a8", "##\u110b\u1165"};
 
-WordPiece tokenizer(bool lower_case = true) {
-  return *WordPiece::from_tokens(kVocabulary, {lower_case}, "vocab.txt");
-}
+Tokenizer tokenizer(bool lower_case = true) { return *Tokenizer::bert(kVocabulary, lower_case, "vocab.txt"); }
 
-using Ids = std::vector<int64_t>;
+using Ids = std::vector<int32_t>;
 
 TEST(WordPieceTest, GivesTheReferenceIds) {
   const std::pair<std::string, Ids> cases[] = {
@@ -45,71 +41,41 @@ TEST(WordPieceTest, GivesTheReferenceIds) {
       {std::string("cat\0s \xef\xbf\xbd" "cat", 12), {2, 6, 16, 6, 3}},
       {std::string(101, 'a') + " a", {2, 1, 10, 3}},
   };
-  const WordPiece w = tokenizer();
-  for (const auto& [text, ids] : cases) EXPECT_EQ(w.encode(text), ids) << text;
+  const Tokenizer w = tokenizer();
+  for (const auto& [text, ids] : cases) EXPECT_EQ(*w.encode(text), ids) << text;
 }
 
 TEST(WordPieceTest, PiecesAreReadable) {
-  EXPECT_EQ(tokenizer().tokenize("Unaffable cats"), (std::vector<std::string>{"un", "##aff", "##able", "cat", "##s"}));
+  const Tokenizer w = tokenizer();
+  const Ids ids = *w.encode("Unaffable cats", {.special = false});
+  std::vector<std::string> pieces;
+  for (const int32_t id : ids) pieces.emplace_back(w.token(id));
+  EXPECT_EQ(pieces, (std::vector<std::string>{"un", "##aff", "##able", "cat", "##s"}));
+  EXPECT_EQ(*w.decode(ids), "unaffable cats");
 }
 
 TEST(WordPieceTest, CasedVocabularyKeepsCaseAndAccents) {
-  const WordPiece w = tokenizer(false);
-  EXPECT_EQ(w.encode("the Cat"), (Ids{2, 5, 1, 3}));
-  EXPECT_EQ(w.encode("cafe café"), (Ids{2, 34, 1, 3}));
+  const Tokenizer w = tokenizer(false);
+  EXPECT_EQ(*w.encode("the Cat"), (Ids{2, 5, 1, 3}));
+  EXPECT_EQ(*w.encode("cafe café"), (Ids{2, 34, 1, 3}));
 }
 
-TEST(WordPieceTest, CutsToTheMaximalLength) {
-  const WordPiece w = tokenizer();
-  EXPECT_EQ(w.encode("the cat sat on the mat", 5), (Ids{2, 5, 6, 7, 3}));
-  EXPECT_EQ(w.encode("the cat", 2), (Ids{2, 3}));
-  EXPECT_EQ(w.encode("the cat", 0), (Ids{2, 3}));
-}
-
-TEST(WordPieceTest, BatchIsPaddedOnTheRight) {
-  const std::vector<std::string> texts = {"cat", "the cat sat"};
-  const TokenBatch b = tokenizer().encode_batch(texts);
-  EXPECT_EQ(b.rows, 2);
-  EXPECT_EQ(b.columns, 5);
-  EXPECT_EQ(b.ids, (Ids{2, 6, 3, 0, 0, 2, 5, 6, 7, 3}));
-  EXPECT_EQ(b.mask, (Ids{1, 1, 1, 0, 0, 1, 1, 1, 1, 1}));
-  EXPECT_EQ(b.types, Ids(10, 0));
-  EXPECT_EQ(tokenizer().encode_batch({}).rows, 0);
+TEST(WordPieceTest, CutsToTheMostTokens) {
+  const Tokenizer w = tokenizer();
+  EXPECT_EQ(*w.encode("the cat sat on the mat", {.max_tokens = 5}), (Ids{2, 5, 6, 7, 3}));
+  EXPECT_EQ(*w.encode("the cat", {.max_tokens = 2}), (Ids{2, 3}));
+  EXPECT_EQ(*w.encode("the cat", {.max_tokens = 1}), (Ids{2, 3}));
+  EXPECT_EQ(*w.encode("the cat", {.special = false, .max_tokens = 1}), (Ids{5}));
+  EXPECT_EQ(*w.encode("the cat", {.max_tokens = 4}), (Ids{2, 5, 6, 3}));
 }
 
 TEST(WordPieceTest, VocabularyWithoutSpecialTokensIsRefused) {
-  const auto w = WordPiece::from_tokens({"[PAD]", "[UNK]", "[CLS]", "the"}, {}, "v.txt");
+  const auto w = Tokenizer::bert({"[PAD]", "[UNK]", "[CLS]", "the"}, true, "v.txt");
   ASSERT_FALSE(w);
   EXPECT_EQ(w.error().code, ErrorCode::bad_file);
   EXPECT_EQ(w.error().message, "v.txt: no [SEP] in it; a BERT vocab.txt (WordPiece) is needed");
-  EXPECT_FALSE(WordPiece::load("/no/such/vocab.txt"));
-}
-
-TEST(UnicodeTest, DecodesAndEncodes) {
-  const std::string text = "aé€😀";
-  std::string back;
-  for (char32_t c : decode_utf8(text)) append_utf8(c, back);
-  EXPECT_EQ(back, text);
-}
-
-TEST(UnicodeTest, MalformedBytesBecomeReplacements) {
-  for (const std::string bad : {"\xff", "\x80", "\xc0\x80", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82"})
-    for (char32_t c : decode_utf8(bad)) EXPECT_EQ(c, U'\xfffd') << bad.size();
-  EXPECT_EQ(decode_utf8("\xe2\x82" "a"), U"\xfffd" U"a");
-}
-
-TEST(UnicodeTest, FoldsCaseAndAccents) {
-  const auto fold = [](std::u32string_view text) {
-    std::u32string out;
-    for (char32_t c : text) append_folded(c, out);
-    return out;
-  };
-  EXPECT_EQ(fold(U"ÀÈÎÕÜÇÑ"), U"aeioucn");
-  EXPECT_EQ(fold(U"ŁØÐ"), U"łøð");  // no decomposition: the stroke is not a mark
-  EXPECT_EQ(fold(U"ǅЁЙ"), U"ǆеи");
-  EXPECT_EQ(fold(U"ĀāĂăȀȁ"), U"aaaaaa");
-  EXPECT_EQ(fold(U"ﬁ½™"), U"ﬁ½™");  // compatibility forms stay
+  EXPECT_FALSE(Tokenizer::load("/no/such/vocab.txt"));
 }
 
 }  // namespace
-}  // namespace tfcc::tools
+}  // namespace tfcc::text
