@@ -9,6 +9,7 @@ Builds tools/examples with find_package(tfcc), one example with pkg-config, and 
 compiled by the installed command for the cpu; with --no-cpu they are built and start, but have no model to run.
 """
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/models/bert-eager/model.onnx"
+DECODER = ROOT / "tests/models/llama-past"
 VERSION = r"\d+\.\d+\.\d+"
 
 
@@ -57,7 +59,7 @@ def check_exports(library):
 def check_headers(prefix, compiler, flags, folder):
     """Each public header compiles by itself, without warnings, with the standard library alone."""
     headers = sorted((prefix / "include/tfcc").rglob("*.h"))
-    if [h.name for h in headers] != ["dtype.h", "result.h", "tfcc.h", "tfcc_c.h"]:
+    if [h.name for h in headers] != ["dtype.h", "generate.h", "result.h", "tokenizer.h", "tfcc.h", "tfcc_c.h"]:
         fail(f"installed headers are {headers}")
     for header in headers:
         source = folder / "alone.cpp"
@@ -113,6 +115,14 @@ def check_installed(build, compiler, flags, c_flags, cpu):
             fail(f"one program, three builds, several results: {said}")
         expect(r"^cpu: f32, first value -?\d", said.pop(), "minimal")
         expect("100 requests on 4 threads", run(top / "build/serve_threads", model), "serve_threads")
+        decoder = DECODER / "model.onnx"
+        golden = json.loads((DECODER / "generate.json").read_text())
+        prompt = ",".join(map(str, golden["prompt"]))
+        run(prefix / "bin/tfcc", "compile", decoder, "-o", model, "--target", "cpu")
+        wanted = " ".join(map(str, golden["tokens"][:12])) + " \n"
+        said = run(top / "build/generate", model, prompt, prompt)
+        if said != 2 * wanted:
+            fail(f"generate: {said!r}, expected twice {wanted!r}")
     print("ok: installed, built by find_package and pkg-config, and run")
 
 

@@ -2,7 +2,9 @@
 # what find_package(tfcc) and pkg-config read. Tested by tests/package.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS tfcc EXPORT tfcc LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tfcc tfcc_generate tfcc_text EXPORT tfcc LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES runtime/generate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tfcc/runtime)
+install(FILES runtime/text/tokenizer.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tfcc/runtime/text)
 install(FILES runtime/tfcc.h runtime/tfcc_c.h runtime/result.h runtime/dtype.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tfcc/runtime)
 install(TARGETS tfcc_embed)
 if(TARGET tfcc_cpu)
