@@ -221,7 +221,7 @@ double read_ms(std::span<const std::byte> bytes, int threads) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<uint64_t> sum = 0;
   std::vector<std::thread> readers;
-  const size_t part = bytes.size() / static_cast<size_t>(threads);
+  const size_t part = bytes.size() / static_cast<size_t>(threads) / 64 * 64;
   for (int t = 0; t < threads; ++t) readers.emplace_back([&, t] { sum += sum_of(bytes.subspan(part * static_cast<size_t>(t), part)); });
   for (std::thread& t : readers) t.join();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
