@@ -9,6 +9,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -91,8 +92,9 @@ struct Generator::Impl {
       end_cancelled(lock);
       if (stopping && running.empty() && waiting.empty()) return;
       while (!waiting.empty() && static_cast<int64_t>(running.size()) < options.max_sequences) {
-        running.push_back(waiting.front());
+        const Entry s = waiting.front();
         waiting.pop_front();
+        if (admit(s)) running.push_back(s);
       }
       const auto next = std::find_if(running.begin(), running.end(), [](const Entry& s) { return !s->lags(); });
       if (next == running.end()) continue;
@@ -102,6 +104,17 @@ struct Generator::Impl {
       if (s->ended) end_state(lock, *s);
       else running.push_back(s);
       measure();
+    }
+  }
+
+  // The thread of its callback begins with a sequence's turn: those that wait have none.
+  bool admit(const Entry& s) {
+    try {
+      if (s->options.on_token) s->caller = std::thread([this, s] { call(s); });
+      return true;
+    } catch (const std::system_error& e) {
+      end(*s, GenerateEnd::failed, {ErrorCode::memory, std::string("no thread for the sequence's callback: ") + e.what()});
+      return false;
     }
   }
 
@@ -142,9 +155,13 @@ struct Generator::Impl {
     const Sampling sampling = s->options.sampling;
     lock.unlock();
     Result<int32_t> chosen = [&]() -> Result<int32_t> {
-      if (!s->state) s->state = engine->start();
-      TFCC_TRY(const std::span<float> logits, engine->advance(*s->state, tokens));
-      return chooses ? generate::sample(logits, history, sampling, history.size()) : Result<int32_t>(0);
+      try {
+        if (!s->state) s->state = engine->start();
+        TFCC_TRY(const std::span<float> logits, engine->advance(*s->state, tokens));
+        return chooses ? generate::sample(logits, history, sampling, history.size()) : Result<int32_t>(0);
+      } catch (const std::bad_alloc&) {  // keys and values may be gigabytes
+        return Error{ErrorCode::memory, "no memory for the keys and values of " + std::to_string(history.size()) + " tokens"};
+      }
     }();
     lock.lock();
     if (s->ended) return;
@@ -251,11 +268,15 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   TFCC_TRY(generate::Roles roles, generate::find_roles(model.inputs(), model.outputs(), options.roles));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  const int64_t allowed = roles.caches.empty() ? roles.ids.dims[1].max : 0;  // with a past, the graph itself tells what is too far
+  // The last token of a context needs no place in a past. Where no limit is known, the graph itself tells what is too far.
+  const generate::Cache* cache = roles.caches.empty() ? nullptr : &roles.caches[0];
+  const int64_t most_past = cache ? cache->past.dims[cache->past_axis].max : 0;
+  const int64_t allowed = cache ? (most_past > 0 ? most_past + 1 : 0) : roles.ids.dims[1].max;
   if (options.max_context < 0) TFCC_TRY_VOID(positive("max_context", options.max_context));
   if (options.max_context > 0 && allowed > 0 && options.max_context > allowed)
     return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) + ", the model takes at most " + std::to_string(allowed) + " tokens"};
   if (options.max_context == 0) impl->options.max_context = allowed > 0 ? std::min(allowed, kDefaultContext) : kDefaultContext;
+  if (const int64_t most = roles.ids.dims[1].max; cache && most > 0) impl->options.prompt_chunk = std::min(options.prompt_chunk, most);
   impl->vocabulary = roles.vocabulary;
   TFCC_TRY(impl->engine, generate::make_literal_engine(model, std::move(roles), impl->options.max_context));
   Impl* raw = impl.get();
@@ -271,11 +292,6 @@ Result<Generator::Id> Generator::submit(std::span<const int32_t> prompt, const G
   s->prompt_size = prompt.size();
   const std::lock_guard lock(impl_->mutex);
   if (impl_->stopping) return Error{ErrorCode::invalid_argument, "the generator is being destroyed"};
-  try {
-    if (options.on_token) s->caller = std::thread([impl = impl_.get(), s] { impl->call(s); });
-  } catch (const std::system_error& e) {
-    return Error{ErrorCode::memory, std::string("no thread for the sequence's callback: ") + e.what()};
-  }
   const Id id = impl_->next_id++;
   impl_->sequences[id] = s;
   impl_->waiting.push_back(s);

@@ -62,7 +62,7 @@ class LiteralEngine : public Engine {
       held.length = 0;
     }
     const int64_t past = held.length, now = static_cast<int64_t>(tokens.size());
-    TFCC_TRY_VOID(make_room(past, now));
+    make_room(past, now);
     TFCC_TRY_VOID(give(ids_, roles_.ids, now, [&](int64_t i) { return tokens[static_cast<size_t>(i)]; }));
     TFCC_TRY_VOID(give(mask_, roles_.mask, past + now, [](int64_t) { return 1; }));
     TFCC_TRY_VOID(give(positions_, roles_.positions, now, [&](int64_t i) { return past + i; }));
@@ -85,9 +85,9 @@ class LiteralEngine : public Engine {
     std::vector<int32_t> tokens;
   };
 
-  // Memory for twice the tokens at a time, so that few steps move it.
-  Result<void> make_room(int64_t past, int64_t now) {
-    if (past + now <= room_past_ + room_now_ && now <= room_now_) return {};
+  // Memory for twice the tokens at a time, so that few steps move it. Where the file does not take so many, steps get theirs one by one.
+  void make_room(int64_t past, int64_t now) {
+    if (past + now <= room_past_ + room_now_ && now <= room_now_) return;
     const int64_t total = std::min(std::max<int64_t>(64, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(past + now)))), std::max(max_context_, past + now));
     room_now_ = roles_.caches.empty() ? total : std::max(room_now_, now);
     room_past_ = std::max(room_past_, total - room_now_);
@@ -98,7 +98,7 @@ class LiteralEngine : public Engine {
     for (const TensorInfo* input : {&roles_.ids, &roles_.positions, &roles_.types}) table(*input, room_now_);
     table(roles_.mask, roles_.caches.empty() ? room_now_ : room_past_ + room_now_);
     for (const Cache& cache : roles_.caches) shapes.emplace_back(cache.past.name, shape_of(cache, room_past_));
-    return executor_.prepare(shapes);
+    (void)executor_.prepare(shapes);
   }
 
   template <class F>

@@ -106,7 +106,7 @@ class Finder {
   }
 
   Result<Cache> pair(const TensorInfo& past, const TensorInfo& present) const {
-    Cache out{past, present.name, 0, 0};
+    Cache out{past, present.name, SIZE_MAX, 0};
     const std::string& batch = roles_.ids.dims[0].text;
     std::optional<size_t> grows;
     for (size_t k = 0; k < past.dims.size(); ++k) {

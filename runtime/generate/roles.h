@@ -2,6 +2,7 @@
 // What the inputs and outputs of a decoder are for.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,7 +16,7 @@ namespace tfcc::generate {
 struct Cache {
   TensorInfo past;
   std::string present;
-  size_t batch_axis = 0, past_axis = 0;
+  size_t batch_axis = SIZE_MAX, past_axis = 0;  ///< no batch axis: it is fixed
 };
 
 /// Empty names: the graph has no such input.

@@ -15,7 +15,7 @@ namespace tfcc::text {
 class Vocabulary {
  public:
   /// Ids are not negative and at most this.
-  static constexpr int64_t kMaxId = (1 << 24) - 1;
+  static constexpr int64_t kMaxId = (1 << 21) - 1;
 
   /// A second token of one id or a second id of one token replaces the first. Errors: bad_file (the id is out of range).
   Result<void> add(std::string token, int64_t id) {

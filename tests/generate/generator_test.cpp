@@ -227,6 +227,18 @@ TEST_F(GeneratorTest, MayBeDestroyedWithWorkInFlight) {
   }
 }
 
+// Sequences that wait for their turn have no thread.
+TEST_F(GeneratorTest, TakesThousandsOfRequests) {
+  Generator g = generator("llama-past", {.max_sequences = 2});
+  std::vector<Generator::Id> ids;
+  std::atomic<int> tokens = 0;
+  GenerateOptions o{.max_tokens = 1};
+  o.on_token = [&](int32_t) { ++tokens; };
+  for (int i = 0; i < 5000; ++i) ids.push_back(*g.submit(Ids{i % 200}, o));
+  for (const auto id : ids) EXPECT_EQ(g.wait(id)->end, GenerateEnd::length);
+  EXPECT_EQ(tokens, 5000);
+}
+
 TEST_F(GeneratorTest, TwoShareAModel) {
   const Golden want = golden("llama-past");
   const Model model = load("llama-past");

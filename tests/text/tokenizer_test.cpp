@@ -83,7 +83,7 @@ TEST(Tokenizer, RefusesFilesThatDoNotFitTogether) {
   EXPECT_EQ(refusal(merge), "t.json: the merge of 'a' and 'c' is not of tokens of the vocabulary");
   Json id = bytes_and_merges();
   id["added_tokens"][0]["id"] = -7;
-  EXPECT_EQ(refusal(id), "t.json: the token '<end>' has the id -7, outside [0, 16777215]");
+  EXPECT_EQ(refusal(id), "t.json: the token '<end>' has the id -7, outside [0, 2097151]");
   Json deep = {{"type", "NFC"}};
   for (int i = 0; i < 40; ++i) deep = {{"type", "Sequence"}, {"normalizers", Json::array({deep})}};
   EXPECT_EQ(refusal(with(bytes_and_merges(), "normalizer", deep)), "t.json: normalizers are nested too deeply");
