@@ -3,6 +3,7 @@
 //   before: %m = mean(%x); %v = mean((%x - %m)^2); %y = (%x - %m) / sqrt(%v + eps) * @g + @b
 //   after:  %y = layer_norm(%x, @g, @b) {eps}
 // Requires: both means over the last axis, of the same %x; @g, @b rank 1 on it. A missing @g becomes ones.
+// In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value, and its result is rounded once.
 #include <algorithm>
 
 #include "passes/raise_norm.h"
@@ -39,7 +40,7 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
   if (!row_width(type)) return false;
   const Indices at = ir::indices_of(g, y);
   auto stop = [&](ValueId v) { return std::binary_search(candidates.begin(), candidates.end(), v); };
-  ExprRef e = expanded(g, y, at, stop, kNearby);
+  ExprRef e = rounded_once(expanded(g, y, at, stop, kNearby), type.dtype);
   for (const Affine& a : affine_forms(g, e, at)) {
     for (const Normalised& n : normalised_forms(a.core)) {
       auto c = centered(g, n.numerator, at);
@@ -49,8 +50,9 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
         report.misses.push_back({label(g, o), "the root is not over the variance of the same value"});
         continue;
       }
-      if (g.value(c->x).type != type) continue;
-      std::vector<ValueId> operands{c->x, gamma_or_ones(g, a, c->x)};
+      if (g.value(c->x).type.dims != type.dims) continue;
+      const ValueId source = before_widening(g, c->x);
+      std::vector<ValueId> operands{source, gamma_or_ones(g, a, source)};
       if (a.beta) operands.push_back(*a.beta);
       ValueId norm = g.add(OpKind::layer_norm, operands, ir::NormAttrs{n.root.eps}, type, g.value(y).name, g.op(o).origin);
       g.replace_uses(y, norm);

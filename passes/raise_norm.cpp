@@ -114,6 +114,21 @@ std::vector<Normalised> normalised_forms(ExprRef e) {
   return out;
 }
 
+ExprRef rounded_once(ExprRef e, DType result) {
+  if (result != DType::f16 && result != DType::bf16) return e;
+  const ExprKind cast = result == DType::f16 ? ExprKind::round_f16 : ExprKind::round_bf16;
+  return ir::rewrite(e, [&](ExprRef n) -> ExprRef { return n->kind == cast ? rounded_once(n->args[0], result) : nullptr; });
+}
+
+ValueId before_widening(const Graph& g, ValueId v) {
+  const ir::Op* op = g.def(v);
+  if (!op || op->kind != OpKind::pointwise || g.value(v).type.dtype != DType::f32) return v;
+  const auto source = loaded_at(ir::element_of(g, v, ir::indices_of(g, v)), ir::indices_of(g, v));
+  if (!source || g.value(*source).type.dims != g.value(v).type.dims) return v;
+  const DType type = g.value(*source).type.dtype;
+  return type == DType::f16 || type == DType::bf16 ? *source : v;
+}
+
 ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x) {
   if (a.gamma) return *a.gamma;
   const ir::Type& t = g.value(x).type;

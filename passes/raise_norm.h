@@ -41,6 +41,12 @@ struct Normalised {
 };
 std::vector<Normalised> normalised_forms(ExprRef e);
 
+/// The expression of a value of this type as f32 computes it, without casts to the type on the way: of a norm in f32 between casts of
+/// a 16-bit graph the result alone is rounded.
+ExprRef rounded_once(ExprRef e, DType result);
+/// What the f32 copy of a 16-bit value was made from; any other value is its own source.
+ValueId before_widening(const Graph& g, ValueId v);
+
 /// gamma, or a constant of ones if there was none.
 ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x);
 

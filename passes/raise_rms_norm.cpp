@@ -3,6 +3,7 @@
 //   before: %v = mean(%x * %x); %y = %x * (1 / sqrt(%v + eps)) * @g
 //   after:  %y = rms_norm(%x, @g) {eps}
 // Requires: the mean over the last axis, of the square of the same %x; @g rank 1 on it. A missing @g becomes ones.
+// In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value, and its result is rounded once.
 #include <algorithm>
 
 #include "passes/raise_norm.h"
@@ -23,18 +24,20 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
   const ir::Type type = g.value(y).type;
   if (!row_width(type)) return false;
   const Indices at = ir::indices_of(g, y);
-  ExprRef e = expanded(g, y, at, [&](ValueId v) { return std::binary_search(candidates.begin(), candidates.end(), v); }, kNearby);
+  const auto stop = [&](ValueId v) { return std::binary_search(candidates.begin(), candidates.end(), v); };
+  ExprRef e = rounded_once(expanded(g, y, at, stop, kNearby), type.dtype);
   for (const Affine& a : affine_forms(g, e, at)) {
     if (a.beta) continue;
     for (const Normalised& n : normalised_forms(a.core)) {
       auto x = loaded_at(n.numerator, at);
       auto statistic = row_statistic(g, n.root.statistic, at);
-      if (!x || !statistic || g.value(*x).type != type) continue;
+      if (!x || !statistic || g.value(*x).type.dims != type.dims) continue;
       if (!is_mean_square(g, *statistic, *x, at)) {
         report.misses.push_back({label(g, o), "the root is not over the mean square of the same value"});
         continue;
       }
-      ValueId norm = g.add(OpKind::rms_norm, {*x, gamma_or_ones(g, a, *x)}, ir::NormAttrs{n.root.eps}, type, g.value(y).name, g.op(o).origin);
+      const ValueId source = before_widening(g, *x);
+      ValueId norm = g.add(OpKind::rms_norm, {source, gamma_or_ones(g, a, source)}, ir::NormAttrs{n.root.eps}, type, g.value(y).name, g.op(o).origin);
       g.replace_uses(y, norm);
       return true;
     }
