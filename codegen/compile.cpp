@@ -120,31 +120,41 @@ std::vector<std::byte> with_header(const CudaImage& image) {
 
 class Builder {
  public:
-  Builder(const std::vector<PlanInput>& inputs, const CompileOptions& options)
-      : inputs_(inputs), options_(options), cache_(options.cache),
-        threads_(options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
+  Builder(std::vector<const PlanInput*> inputs, const CompileOptions& options, WeightPool& weights, CompileResult& result)
+      : options_(options), weights_(weights), result_(result), cache_(options.cache),
+        threads_(options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
+    program_.inputs = std::move(inputs);
+  }
 
-  Result<CompileResult> run(const std::string& path) {
+  // Plans first, so that the number of kernels is known.
+  Result<size_t> plan_all() {
     for (const TargetName& t : options_.targets) TFCC_TRY_VOID(plan(class_of(t.name)));
     name_plans();
-    for (const TargetName& t : options_.targets) total_ += kernels_of(t).size();
+    size_t kernels = 0;
+    for (const TargetName& t : options_.targets) kernels += kernels_of(t).size();
+    return kernels;
+  }
+
+  Result<BuiltProgram> compile_all(size_t& done, size_t total) {
+    done_ = done;
+    total_ = total;
     for (const TargetName& t : options_.targets) {
       TFCC_TRY_VOID(t.family == Family::cuda ? compile_cuda_target(t) : compile_cpu_target(t));
     }
-    TFCC_TRY_VOID(write_artifact(path, inputs_[0].graph, result_.plans, inputs_, code_, weights_, options_, result_));
-    return std::move(result_);
+    done = done_;
+    return std::move(program_);
   }
 
  private:
   // A plan for this class, or that of another class which came out the same.
   Result<void> plan(const TargetClass& target) {
     if (plans_.count(target.name)) return {};
-    const auto in = std::find_if(inputs_.begin(), inputs_.end(), [&](const PlanInput& i) { return i.family == target.family; });
-    TFCC_CHECK(in != inputs_.end() && "a target without a graph");
-    TFCC_TRY(Lowered lowered, lower(in->graph, target, weights_, in->options));
-    const auto same = std::find(result_.plans.begin(), result_.plans.end(), lowered);
-    plans_[target.name] = static_cast<size_t>(same - result_.plans.begin());
-    if (same == result_.plans.end()) result_.plans.push_back(std::move(lowered));
+    const auto in = std::find_if(program_.inputs.begin(), program_.inputs.end(), [&](const PlanInput* i) { return i->family == target.family; });
+    TFCC_CHECK(in != program_.inputs.end() && "a target without a graph");
+    TFCC_TRY(Lowered lowered, lower((*in)->graph, target, weights_, (*in)->options));
+    const auto same = std::find(program_.plans.begin(), program_.plans.end(), lowered);
+    plans_[target.name] = static_cast<size_t>(same - program_.plans.begin());
+    if (same == program_.plans.end()) program_.plans.push_back(std::move(lowered));
     return {};
   }
 
@@ -153,16 +163,17 @@ class Builder {
     for (const TargetClass& c : target_classes()) {
       const auto it = plans_.find(c.name);
       if (it == plans_.end()) continue;
-      runtime::Plan& p = result_.plans[it->second].plan;
+      runtime::Plan& p = program_.plans[it->second].plan;
       const bool alone = std::all_of(plans_.begin(), plans_.end(), [&](const auto& other) {
-        return other.second == it->second || result_.plans[other.second].plan.family != p.family;
+        return other.second == it->second || program_.plans[other.second].plan.family != p.family;
       });
       if (!alone && p.name == to_string(p.family)) p.name = c.name;
     }
+    for (Lowered& l : program_.plans) l.plan.name += program_.inputs[0]->generates ? ".generate" : "";
   }
 
   size_t plan_of(const TargetName& t) const { return plans_.at(class_of(t.name).name); }
-  const std::vector<KernelSource>& kernels_of(const TargetName& t) const { return result_.plans[plan_of(t)].kernels; }
+  const std::vector<KernelSource>& kernels_of(const TargetName& t) const { return program_.plans[plan_of(t)].kernels; }
 
   void step(const std::string& target, size_t kernels) {
     std::lock_guard lock(mutex_);
@@ -208,7 +219,7 @@ class Builder {
       TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, compiler_arch(t.name)));
       return with_header(image);
     }));
-    code_.push_back({t, plan_of(t), {}});
+    program_.code.push_back({t, plan_of(t), {}});
     for (size_t i = 0; i < units.size(); ++i) {
       auto& [bytes, cached] = compiled[i];
       CachedHeader h{};
@@ -216,7 +227,7 @@ class Builder {
       std::memcpy(&h, bytes.data(), sizeof h);
       bytes.erase(bytes.begin(), bytes.begin() + sizeof h);
       result_.kernels.push_back({units[i].source.name, t.name, h.registers, h.spill_bytes, cached});
-      code_.back().images.push_back(std::move(bytes));
+      program_.code.back().images.push_back(std::move(bytes));
     }
     return {};
   }
@@ -232,19 +243,18 @@ class Builder {
       objects.push_back(std::move(compiled[i].bytes));
     }
     TFCC_TRY(auto shared, link_cpu(objects, t.name));
-    code_.push_back({t, plan_of(t), {}});
-    code_.back().images.push_back(std::move(shared));
+    program_.code.push_back({t, plan_of(t), {}});
+    program_.code.back().images.push_back(std::move(shared));
     return {};
   }
 
-  const std::vector<PlanInput>& inputs_;
   const CompileOptions& options_;
+  WeightPool& weights_;
+  CompileResult& result_;
   KernelCache cache_;
   int threads_;
-  WeightPool weights_;
-  CompileResult result_;
+  BuiltProgram program_;
   std::map<std::string_view, size_t> plans_;           // of each class
-  std::vector<TargetCode> code_;
   std::mutex mutex_;
   size_t done_ = 0, total_ = 0;
 };
@@ -252,7 +262,28 @@ class Builder {
 }  // namespace
 
 Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path, const CompileOptions& options) {
-  return Builder(inputs, options).run(path);
+  WeightPool weights;
+  CompileResult result;
+  std::vector<std::unique_ptr<Builder>> builders;
+  size_t kernels = 0, done = 0;
+  for (const bool generates : {false, true}) {
+    std::vector<const PlanInput*> of_program;
+    for (const PlanInput& in : inputs) {
+      if (in.generates == generates) of_program.push_back(&in);
+    }
+    if (of_program.empty()) continue;
+    builders.push_back(std::make_unique<Builder>(std::move(of_program), options, weights, result));
+    TFCC_TRY(const size_t more, builders.back()->plan_all());
+    kernels += more;
+  }
+  std::vector<BuiltProgram> programs;
+  for (const auto& b : builders) {
+    TFCC_TRY(BuiltProgram program, b->compile_all(done, kernels));
+    programs.push_back(std::move(program));
+  }
+  TFCC_TRY_VOID(write_artifact(path, programs, weights, options, result));
+  for (BuiltProgram& p : programs) std::move(p.plans.begin(), p.plans.end(), std::back_inserter(result.plans));
+  return result;
 }
 
 }  // namespace tfcc::codegen

@@ -35,6 +35,7 @@ struct PlanInput {
   Family family;
   ir::Graph graph;
   LowerOptions options;
+  bool generates = false;                        // of the program for generation, which stands beside the graph as it was exported
 };
 
 struct CompileOptions {
@@ -44,6 +45,7 @@ struct CompileOptions {
   bool strip = false;                            // leave IR, kernel sources and `texts` out
   std::vector<std::pair<std::string, std::string>> texts;  // more to keep for inspection: name and text
   std::vector<std::pair<std::string, std::string>> attachments;  // files to keep with the model, whatever `strip` says: name and bytes
+  std::string no_generation;                     // why there is no program for generation
   std::string timings;                           // a timing cache to keep in the file (docs/timing-cache.md)
   int threads = 0;                               // 0: all cores
   KernelCacheOptions cache;
@@ -58,7 +60,7 @@ struct KernelResult {
 };
 
 struct CompileResult {
-  std::vector<Lowered> plans;                    // equal ones once, in the order of the targets
+  std::vector<Lowered> plans;                    // equal ones once, in the order of the targets; those for generation come last
   std::vector<KernelResult> kernels;
   uint64_t file_bytes = 0, weight_bytes = 0;
 };
@@ -66,14 +68,22 @@ struct CompileResult {
 /// Writes `path`; nothing is left behind on an error. Errors: unsupported, io, device (no NVRTC), memory, internal.
 Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path, const CompileOptions& options);
 
-/// The artifact alone, from what compile() made. Code in the order of the targets: images of each kernel, or one shared object.
+/// Code in the order of the targets: images of each kernel, or one shared object.
 struct TargetCode {
   TargetName target;
   size_t plan;
   std::vector<std::vector<std::byte>> images;
 };
-Result<void> write_artifact(const std::string& path, const ir::Graph& graph, const std::vector<Lowered>& plans,
-                            const std::vector<PlanInput>& inputs, const std::vector<TargetCode>& code, const WeightPool& weights,
+
+/// One use of a model, compiled: graphs of the same interface for each family, plans and code.
+struct BuiltProgram {
+  std::vector<const PlanInput*> inputs;
+  std::vector<Lowered> plans;
+  std::vector<TargetCode> code;
+};
+
+/// The artifact alone, from what compile() made: the first program is the file's, a second is for generation.
+Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs, const WeightPool& weights,
                             const CompileOptions& options, CompileResult& result);
 
 }  // namespace tfcc::codegen

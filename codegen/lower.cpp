@@ -52,14 +52,15 @@ std::vector<std::tuple<Arm, std::vector<WgmmaTile>, bool>> choices(const Graph& 
 // The forms share values, buffers and the arena: each is made of the one before it, by splitting more. So the last does by most
 // launches what the others do by fewer.
 std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
+  const bool decodes = target.cuda() && std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) { return decodes_few_tokens(graph, o); });
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
-  else if (target.has_wgmma && graph.size_with(SizeRole::tokens)) limits = {kFewRows, 0};
+  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
     legalise(form, target, limit);
-    const bool same = !forms.empty() && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
+    const bool same = !forms.empty() && !decodes && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
   }
@@ -119,7 +120,7 @@ Result<void> lower_bucket(PlanBuilder& plan, const EmitContext& context, bool fi
     TFCC_TRY(const Emission emission, emit(context, o));
     plan.add(context, o, emission);
   }
-  for (size_t i = 0; i < context.graph.outputs.size(); ++i) plan.add_output(context, i);
+  for (size_t i = 0; i < ir::plain_outputs(context.graph); ++i) plan.add_output(context, i);
   return {};
 }
 
@@ -154,7 +155,7 @@ Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool&
   if (!target.cuda()) return plan.finish();
   for (const SizeLimit& l : cuda_limits(forms.back().graph)) plan.limit({plan.encode(l.at_least_zero), false, l.message});
   const size_t sizes = plan.symbols().size();
-  plan.add_bind(sizes + graph.inputs().size() + graph.outputs.size());
+  plan.add_bind(sizes + graph.inputs().size() + ir::plain_outputs(graph));
   if (sizes > runtime::kMaxBucketSizes) plan.no_buckets(fmt::format("the inputs have more than {} sizes", runtime::kMaxBucketSizes));
   if (plan.may_have_buckets()) plan.set_bucket_table(bucket_table(graph, options.lengths));
   return plan.finish();

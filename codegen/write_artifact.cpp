@@ -3,10 +3,13 @@
 // text, then the manifest (runtime/manifest.proto) by libprotobuf.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "codegen/artifact_file.h"
 #include "codegen/compile.h"
 #include "codegen/plan/sizes.h"
 #include "codegen/plan/size_limit.h"
+#include "ir/elements.h"
 #include "ir/ir.h"
 #include "runtime/checksum.h"
 #include "runtime/manifest.pb.h"
@@ -117,7 +120,8 @@ void set(pb::Plan* to, const runtime::Plan& from) {
 }
 
 // A condition over sizes as checks of the runtime: conjunctions of p >= 0 and p == 0.
-Result<void> add_checks(pb::Manifest& m, ir::ExprRef condition, const std::string& message, const std::vector<std::string>& symbols) {
+template <class Interface>  // Manifest or Program
+Result<void> add_checks(Interface& m, ir::ExprRef condition, const std::string& message, const std::vector<std::string>& symbols) {
   using ir::ExprKind;
   if (condition->kind == ExprKind::btrue) return {};
   if (condition->kind == ExprKind::band) {
@@ -140,7 +144,8 @@ void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, c
   for (ir::ExprRef d : type.dims) set(to->add_dims(), size_program(d, symbols));
 }
 
-Result<void> set_interface(pb::Manifest& m, const ir::Graph& g, const LowerOptions& options) {
+template <class Interface>
+Result<void> set_interface(Interface& m, const ir::Graph& g, const LowerOptions& options) {
   const std::vector<std::string> symbols = Sizes(g).names();  // shapes and checks are over the graph's own expressions
   for (const ir::SizeSymbol* s : Sizes::told(g)) {
     const ir::SymbolRange range = g.pool().range(s->name);
@@ -162,8 +167,13 @@ Result<void> set_interface(pb::Manifest& m, const ir::Graph& g, const LowerOptio
     x->set_max_from(said->second.max_from);
     x->set_typical(said->second.typical);
   }
-  for (ir::ValueId v : g.inputs()) set_tensor(m.add_inputs(), g.value(v).name, g.value(v).type, symbols);
-  for (const ir::Graph::Output& o : g.outputs) set_tensor(m.add_outputs(), o.name, g.value(o.value).type, symbols);
+  const size_t outputs = ir::plain_outputs(g);
+  for (ir::ValueId v : g.inputs()) {
+    set_tensor(m.add_inputs(), g.value(v).name, g.value(v).type, symbols);
+    const bool is_state = std::any_of(g.outputs.begin() + static_cast<std::ptrdiff_t>(outputs), g.outputs.end(), [&](const auto& o) { return ir::state_before(g, o.value) == v; });
+    m.mutable_inputs(m.inputs_size() - 1)->set_state(is_state);
+  }
+  for (size_t i = 0; i < outputs; ++i) set_tensor(m.add_outputs(), g.outputs[i].name, g.value(g.outputs[i].value).type, symbols);
   for (const ir::SizeCheck& c : g.checks) TFCC_TRY_VOID(add_checks(m, c.condition, c.message, symbols));
   if (ir::ExprRef condition = sizes_fit(g)) {
     TFCC_TRY_VOID(add_checks(m, condition, "the sizes of the inputs are too large: an index made of them would not fit 64 bits; use smaller shapes", symbols));
@@ -199,7 +209,8 @@ Result<void> write_weights(ArtifactFile& file, pb::Manifest& m, const WeightPool
   return {};
 }
 
-Result<void> write_code(ArtifactFile& file, pb::Manifest& m, const std::vector<TargetCode>& code) {
+template <class Interface>
+Result<void> write_code(ArtifactFile& file, Interface& m, const std::vector<TargetCode>& code) {
   for (const TargetCode& c : code) {
     TFCC_TRY_VOID(file.begin_section(SectionKind::code));
     pb::Target* t = m.add_targets();
@@ -217,8 +228,7 @@ Result<void> write_code(ArtifactFile& file, pb::Manifest& m, const std::vector<T
   return {};
 }
 
-Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<Lowered>& plans, const std::vector<PlanInput>& inputs,
-                         const CompileOptions& options) {
+Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<BuiltProgram>& programs, const CompileOptions& options) {
   if (options.strip && options.timings.empty() && options.attachments.empty()) return {};
   TFCC_TRY_VOID(file.begin_section(SectionKind::text));
   auto add = [&](const std::string& name, const std::string& text) -> Result<void> {
@@ -232,13 +242,16 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
   for (const auto& [name, bytes] : options.attachments) TFCC_TRY_VOID(add(runtime::kAttachmentPrefix + name, bytes));
   if (!options.strip) {
     for (const auto& [name, text] : options.texts) TFCC_TRY_VOID(add(name, text));
-  }
-  for (size_t i = 0; i < plans.size() && !options.strip; ++i) {
-    const runtime::Plan& plan = plans[i].plan;
-    for (const KernelSource& k : plans[i].kernels) TFCC_TRY_VOID(add("kernels/" + runtime::source_file(plan, k.name), k.text));
-  }
-  for (size_t i = 0; i < inputs.size() && !options.strip; ++i) {
-    TFCC_TRY_VOID(add(fmt::format("ir/{}.tfir", to_string(inputs[i].family)), ir::print(inputs[i].graph)));
+    for (const BuiltProgram& program : programs) {
+      for (const Lowered& l : program.plans) {
+        for (const KernelSource& k : l.kernels) TFCC_TRY_VOID(add("kernels/" + runtime::source_file(l.plan, k.name), k.text));
+      }
+    }
+    for (const BuiltProgram& program : programs) {
+      for (const PlanInput* in : program.inputs) {
+        TFCC_TRY_VOID(add(fmt::format("ir/{}{}.tfir", to_string(in->family), in->generates ? ".generate" : ""), ir::print(in->graph)));
+      }
+    }
   }
   file.end_section();
   return {};
@@ -247,6 +260,9 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
 // What a reader must know of to run these plans.
 uint64_t features_of(const std::vector<Lowered>& plans) {
   uint64_t features = 0;
+  for (const Lowered& p : plans) {
+    for (const runtime::Buffer& b : p.plan.buffers) features |= b.place == runtime::BufferClass::state ? runtime::kStates : 0;
+  }
   for (const Lowered& p : plans) {
     for (const runtime::Bucket& b : p.plan.buckets) {
       for (const runtime::Launch& l : b.launches) {
@@ -260,27 +276,40 @@ uint64_t features_of(const std::vector<Lowered>& plans) {
 
 }  // namespace
 
-Result<void> write_artifact(const std::string& path, const ir::Graph& graph, const std::vector<Lowered>& plans,
-                            const std::vector<PlanInput>& inputs, const std::vector<TargetCode>& code, const WeightPool& weights,
+namespace {
+
+template <class Interface>
+Result<void> write_program(ArtifactFile& file, Interface& m, const BuiltProgram& program, const CompileOptions& options) {
+  TFCC_TRY_VOID(set_interface(m, program.inputs[0]->graph, program.inputs[0]->options));
+  TFCC_TRY_VOID(write_code(file, m, program.code));
+  for (const Lowered& p : program.plans) set(m.add_plans(), p.plan);
+  for (pb::Plan& p : *m.mutable_plans()) {
+    for (pb::Bucket& b : *p.mutable_buckets()) {
+      for (pb::Launch& l : *b.mutable_launches()) options.strip ? l.clear_why() : void();
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs, const WeightPool& weights,
                             const CompileOptions& options, CompileResult& result) {
   TFCC_TRY(ArtifactFile file, ArtifactFile::create(path));
   pb::Manifest m;
   m.set_producer("tfcc " TFCC_VERSION);
   m.set_model(options.model_name);
   m.set_report(options.report);
-  TFCC_TRY_VOID(set_interface(m, graph, inputs[0].options));
+  m.set_no_generation(options.no_generation);
   TFCC_TRY_VOID(write_weights(file, m, weights, options));
-  TFCC_TRY_VOID(write_code(file, m, code));
-  TFCC_TRY_VOID(write_texts(file, m, plans, inputs, options));
-  for (const Lowered& p : plans) set(m.add_plans(), p.plan);
-  for (pb::Plan& p : *m.mutable_plans()) {
-    for (pb::Bucket& b : *p.mutable_buckets()) {
-      for (pb::Launch& l : *b.mutable_launches()) options.strip ? l.clear_why() : void();
-    }
-  }
+  TFCC_TRY_VOID(write_program(file, m, programs[0], options));
+  if (programs.size() > 1) TFCC_TRY_VOID(write_program(file, *m.mutable_generation(), programs[1], options));
+  TFCC_TRY_VOID(write_texts(file, m, programs, options));
   for (const pb::Weight& w : m.weights()) result.weight_bytes += w.size();
+  uint64_t features = 0;
+  for (const BuiltProgram& p : programs) features |= features_of(p.plans);
   const std::string bytes = m.SerializeAsString();
-  TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size())), features_of(plans)));
+  TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size())), features));
   return {};
 }
 

@@ -97,6 +97,8 @@ struct ResidualNormAttrs {
 
 /// rope(x, cos, sin): x [B,S,heads*d], cos and sin [B or 1, S, rotary/2], or [.., rotary] where a pair's members differ.
 /// The first `rotary` channels of each head are rotated in pairs (e, e + rotary/2), or (2e, 2e + 1) if interleaved.
+/// keys', values', q' = rope_append(keys, values, k, v, slots, q, cos, sin): q' = rope(q, cos, sin), and kv_append of rope(k, cos, sin), whose
+/// heads are those of the cache, and of v.
 struct RopeAttrs {
   int64_t heads = 1;
   bool interleaved = false;
@@ -128,6 +130,13 @@ struct PackAttrs {
   }
 };
 
+/// keys', values' = kv_append(keys, values, k, v, slots): the pages of a cache with slot slots[t] replaced by row t of k and v, in place.
+/// keys [pages, kv_heads, page, d], values with dv, k [1, T, kv_heads*d], v with dv, slots i32[T]. Slot s is row s % page of page
+/// s / page; one outside of the pages keeps nothing.
+struct KvAppendAttrs {
+  template <class V> void visit(V&&) {}
+};
+
 /// Dims that an op may be without.
 struct OptionalDims {
   std::vector<ExprRef>& dims;
@@ -141,6 +150,8 @@ enum AttentionIndex : int64_t { kBatch = 0, kHead = 1, kQuery = 2, kKey = 3 };
 /// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and visible load (slot = operand).
 /// Packed: q [1,T,heads*d], k, v likewise, then cu, keys, order and pos of a pack, then loads; packed = [B,S] are the extents of the
 /// padded tensors. Keys of a sequence are its live rows. Indices stay positions in the padded tensor.
+/// Paged, which is packed too: k and v are states [pages, kv_heads, page, d or dv], and after pos comes a table i32[B, W] of the
+/// pages of each sequence: key j < keys[b] is row j % page of page table[b, j / page].
 /// Indices: AttentionIndex. param s is the dot product q.k in f32.
 /// visible: null, or the condition for key j to take part at all; a row without a visible key gives zeros.
 struct AttentionAttrs {
@@ -149,6 +160,7 @@ struct AttentionAttrs {
   bool key_padding = false;  // visible has a conjunct over (b, j) only: blocks of masked keys are skipped
   int64_t kv_heads = 1;
   std::vector<ExprRef> packed;  // empty, or batch and length of the padded tensors
+  std::optional<int64_t> page;  // packed too, where keys and values are pages of a cache: tokens of a page
   ExprRef score = nullptr;
   ExprRef visible = nullptr;
   std::optional<int64_t> window_left;   // visible implies j >= i + (Sk - Sq) - window_left
@@ -156,13 +168,13 @@ struct AttentionAttrs {
   template <class V> void visit(V&& v) {
     OptionalDims dims{packed};
     v("causal", causal); v("heads", heads); v("key_padding", key_padding); v("kv_heads", kv_heads); v("packed", dims);
-    v("score", score); v("visible", visible); v("window_left", window_left); v("window_right", window_right);
+    v("page", page); v("score", score); v("visible", visible); v("window_left", window_left); v("window_right", window_right);
   }
-  /// Operands before those that score and visible load: q, k, v, and if packed cu, keys, order, pos.
-  size_t own_operands() const { return packed.empty() ? 3 : 7; }
+  /// Operands before those that score and visible load: q, k, v, if packed cu, keys, order, pos, and if paged the table.
+  size_t own_operands() const { return packed.empty() ? 3 : page ? 8 : 7; }
 };
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
-                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, PackAttrs, AttentionAttrs>;
+                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, PackAttrs, KvAppendAttrs, AttentionAttrs>;
 
 }  // namespace tfcc::ir

@@ -197,6 +197,81 @@ bool uses_index(ExprRef e, int64_t number) {
   return found;
 }
 
+namespace {
+
+// Among attributes, each expression.
+struct Transfer {
+  ExprPool& pool;
+  void operator()(const char*, ExprRef& e) { if (e) e = transfer(e, pool); }
+  void operator()(const char*, std::vector<ExprRef>& list) { for (ExprRef& e : list) e = transfer(e, pool); }
+  void operator()(const char*, OptionalExpr& e) { (*this)("", e.expr); }
+  void operator()(const char*, OptionalDims& d) { (*this)("", d.dims); }
+  template <class T> void operator()(const char*, T&) {}
+};
+
+}  // namespace
+
+Graph with_own_pool(const Graph& graph) {
+  Graph out(graph.name);
+  ExprPool& pool = out.pool();
+  for (SizeSymbol s : graph.symbols) {
+    pool.set_range(s.name, graph.pool().range(s.name));
+    if (s.formula) s.formula = transfer(s.formula, pool);
+    if (s.bound) s.bound = transfer(s.bound, pool);
+    out.symbols.push_back(std::move(s));
+  }
+  const auto type_of = [&](ValueId v) {
+    Type t = graph.value(v).type;
+    for (ExprRef& d : t.dims) d = transfer(d, pool);
+    return t;
+  };
+  std::vector<ValueId> at(graph.value_count());
+  for (ValueId v : graph.inputs()) at[v.value] = out.add_input(graph.value(v).name, type_of(v));
+  for (OpId o : graph.order()) {
+    const Op& op = graph.op(o);
+    std::vector<ValueId> operands;
+    for (ValueId v : op.operands) operands.push_back(at[v.value]);
+    std::vector<Type> types;
+    std::vector<std::string> names;
+    for (ValueId v : op.results) {
+      types.push_back(type_of(v));
+      names.push_back(graph.value(v).name);
+    }
+    Attrs attrs = op.attrs;
+    std::visit([&](auto& a) { a.visit(Transfer{pool}); }, attrs);
+    const OpId made = out.add_op(op.kind, std::move(operands), std::move(attrs), std::move(types), std::move(names), op.origin);
+    for (size_t k = 0; k < op.results.size(); ++k) at[op.results[k].value] = out.result(made, k);
+  }
+  for (const SizeCheck& c : graph.checks) out.checks.push_back({transfer(c.condition, pool), c.message});
+  out.flags = graph.flags;
+  for (const Graph::Output& o : graph.outputs) out.outputs.push_back({o.name, at[o.value.value]});
+  return out;
+}
+
+bool appends(const Op& op) { return op.kind == OpKind::kv_append || op.kind == OpKind::rope_append; }
+
+bool is_state_before(const Graph& graph, ValueId v) {
+  return std::any_of(graph.value(v).users.begin(), graph.value(v).users.end(), [&](OpId u) {
+    const Op& op = graph.op(u);
+    return appends(op) && (op.operands[0] == v || op.operands[1] == v);
+  });
+}
+
+bool is_state(const Graph& graph, ValueId v) {
+  const Op* op = graph.def(v);
+  return op && appends(*op) && (op->results[0] == v || op->results[1] == v);
+}
+
+ValueId state_before(const Graph& graph, ValueId v) {
+  const Op& op = *graph.def(v);
+  return op.operands[op.results[0] == v ? 0 : 1];
+}
+
+size_t plain_outputs(const Graph& graph) {
+  const auto is_it = [&](const Graph::Output& o) { return is_state(graph, o.value); };
+  return static_cast<size_t>(std::find_if(graph.outputs.begin(), graph.outputs.end(), is_it) - graph.outputs.begin());
+}
+
 std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op) {
   const auto& a = op.as<AttentionAttrs>();
   ExprRef heads = graph.pool().integer(a.heads);

@@ -80,6 +80,20 @@ std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>&
 /// `row` is the first result of the pack. `flag` says that a row lies outside of its tensor.
 ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed, std::vector<ExprRef> indices, int64_t flag);
 
+/// The same graph over a pool of its own, which knows its symbols alone and nothing of what was proved before.
+Graph with_own_pool(const Graph& graph);
+
+/// Whether the op writes keys and values into a cache: kv_append or rope_append, whose first operands and results are the same.
+bool appends(const Op& op);
+/// Whether v is an input that is a cache: an op that appends has it as a state.
+bool is_state_before(const Graph& graph, ValueId v);
+/// Whether v is a cache after a run's new keys or values: a result of such an op, in the memory of its state.
+bool is_state(const Graph& graph, ValueId v);
+/// The input that is the state before it.
+ValueId state_before(const Graph& graph, ValueId v);
+/// Outputs that are no states; states come after them.
+size_t plain_outputs(const Graph& graph);
+
 /// Extents of the indices of an attention (AttentionIndex): batch, heads, queries, keys.
 std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op);
 

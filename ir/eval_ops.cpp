@@ -325,16 +325,15 @@ void eval_gelu(OpRun& run) {
   });
 }
 
-void eval_rope(OpRun& run) {
-  const auto& a = run.op.as<RopeAttrs>();
-  const HostTensor &x = *run.operands[0], &cos = *run.operands[1], &sin = *run.operands[2];
-  const int64_t tokens = x.dims[1], width = x.dims[2], d = width / a.heads, w = cos.dims[2];
+// The rows x [rows, heads * d] with the channels of each head rotated as `a` says.
+std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int64_t d, const HostTensor& cos, const HostTensor& sin) {
+  const int64_t tokens = x.dims[1], width = x.dims[2], w = cos.dims[2];
+  std::vector<double> out = x.reals;
   for (int64_t row = 0; row < x.dims[0] * tokens; ++row) {
     const int64_t table = (cos.dims[0] == 1 ? row % tokens : row) * w;
     for (int64_t k = 0; k < width; ++k) {
       const int64_t c = k % d, at = row * width + k;
-      double& y = run.results[0].reals[static_cast<size_t>(at)];
-      y = x.reals[static_cast<size_t>(at)];
+      double& y = out[static_cast<size_t>(at)];
       if (c >= a.rotary) continue;
       const int64_t half = a.rotary / 2;
       const bool first = a.interleaved ? c % 2 == 0 : c < half;
@@ -344,6 +343,13 @@ void eval_rope(OpRun& run) {
       y = y * cos.reals[t] + (first ? -other : other) * sin.reals[t];
     }
   }
+  return out;
+}
+
+void eval_rope(OpRun& run) {
+  const auto& a = run.op.as<RopeAttrs>();
+  const HostTensor& x = *run.operands[0];
+  run.results[0].reals = rotated(a, x, x.dims[2] / a.heads, *run.operands[1], *run.operands[2]);
 }
 
 /// live and kept of every (b,s) in order.
@@ -393,6 +399,32 @@ void eval_pack(OpRun& run) {
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return rows(a) > rows(b); });
 }
 
+void eval_append(OpRun& run) {
+  const bool rotates = run.op.kind == OpKind::rope_append;
+  HostTensor k = *run.operands[2];
+  if (rotates) {
+    const auto& a = run.op.as<RopeAttrs>();
+    const HostTensor &q = *run.operands[5], &cos = *run.operands[6], &sin = *run.operands[7];
+    const int64_t d = run.operands[0]->dims[3];
+    run.results[2].reals = rotated(a, q, d, cos, sin);
+    k.reals = rotated(a, k, d, cos, sin);
+  }
+  for (size_t i : {0, 1}) {
+    const HostTensor &state = *run.operands[i], &x = i == 0 ? k : *run.operands[3];
+    const int64_t heads = state.dims[1], page = state.dims[2], d = state.dims[3];
+    std::vector<double>& out = run.results[i].reals;
+    out = state.reals;
+    for (int64_t t = 0; t < x.dims[1]; ++t) {
+      const int64_t slot = run.operands[4]->ints[static_cast<size_t>(t)];
+      if (slot < 0 || slot >= state.dims[0] * page) continue;
+      for (int64_t h = 0; h < heads; ++h) {
+        const auto from = x.reals.begin() + (t * heads + h) * d;
+        std::copy(from, from + d, out.begin() + ((slot / page * heads + h) * page + slot % page) * d);
+      }
+    }
+  }
+}
+
 /// One query row of one head at a time: scores of all keys in blocks, softmax over the visible
 /// ones, weighted sum.
 class Attention {
@@ -436,21 +468,29 @@ class Attention {
     return {b, cu[at], cu[at + 1] - cu[at], cu[at], keys[at], pos.data() + cu[at]};
   }
 
+  /// The row of key j in k or v.
+  const double* key_row(const HostTensor& of, const Sequence& s, int64_t group, int64_t j, int64_t width) const {
+    if (!attrs_.page) return of.reals.data() + (s.first_key + j) * of.dims[2] + group * width;
+    const HostTensor& table = *run_.operands[7];
+    const int64_t entry = table.ints[static_cast<size_t>(s.number * table.dims[1] + j / *attrs_.page)];
+    const int64_t page = std::clamp<int64_t>(entry, 0, of.dims[0] - 1);  // as kernels do
+    return of.reals.data() + ((page * of.dims[1] + group) * *attrs_.page + j % *attrs_.page) * width;
+  }
+
   void row(const Sequence& s, int64_t h, int64_t i) {
     const int64_t keys = s.keys, group = h / (attrs_.heads / attrs_.kv_heads);
-    const int64_t width = q_.dims[2] / attrs_.heads, out_width = v_.dims[2] / attrs_.kv_heads;
+    const int64_t width = q_.dims[2] / attrs_.heads, out_width = attrs_.page ? v_.dims[3] : v_.dims[2] / attrs_.kv_heads;
     const double* query = q_.reals.data() + (s.first_query + i) * q_.dims[2] + h * width;
     for (int64_t first = 0; first < keys; first += kBlock) {
       const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, keys - first));
       double dot[kBlock];
       for (size_t l = 0; l < n; ++l) {
-        const double* key = k_.reals.data() +
-                            (s.first_key + first + static_cast<int64_t>(l)) * k_.dims[2] +
-                            group * width;
+        const int64_t j = first + static_cast<int64_t>(l);
+        const double* key = key_row(k_, s, group, j, width);
         at_[kBatch][l] = s.number;
         at_[kHead][l] = h;
         at_[kQuery][l] = s.position(i);
-        at_[kKey][l] = s.position(first + static_cast<int64_t>(l));
+        at_[kKey][l] = attrs_.page ? j : s.position(j);
         dot[l] = 0;
         for (int64_t d = 0; d < width; ++d) dot[l] += query[d] * key[d];
       }
@@ -465,7 +505,7 @@ class Attention {
     std::fill_n(out, out_width, 0.0);
     for (int64_t j = 0; j < keys; ++j) {
       const Weight& w = weights_[static_cast<size_t>(j)];
-      const double* value = v_.reals.data() + (s.first_key + j) * v_.dims[2] + group * out_width;
+      const double* value = key_row(v_, s, group, j, out_width);
       for (int64_t d = 0; w.visible && d < out_width; ++d) out[d] += w.value * value[d];
     }
   }
@@ -533,6 +573,9 @@ void eval_op(OpRun& run) {
       return eval_pointwise_norm(run);
     case OpKind::pack:
       return eval_pack(run);
+    case OpKind::kv_append:
+    case OpKind::rope_append:
+      return eval_append(run);
     case OpKind::attention:
       return Attention(run).run();
   }

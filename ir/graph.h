@@ -111,6 +111,8 @@ class Graph {
   ValueId result(OpId o, size_t i = 0) const { return op(o).results[i]; }
 
   ValueId add_input(std::string name, Type type);
+  /// The inputs from now on; those that are left out must have no users that stay. Symbols are the caller's to set.
+  void set_inputs(std::vector<ValueId> inputs) { inputs_ = std::move(inputs); }
   ValueId add_constant(std::string name, Constant constant);
   /// Appends an op; names are made unique by a suffix.
   OpId add_op(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::vector<Type> types,

@@ -420,7 +420,7 @@ class GraphParser : WordParser {
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
       // Score, visible and epilogue have operands of their own, also for what is q, k, v or a factor at the same time.
-      const size_t own = op.kind == OpKind::attention ? (op.fields.count("packed") ? 7 : 3) : op.kind == OpKind::matmul ? 2 : 0;
+      const size_t own = op.kind == OpKind::attention ? (op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3) : op.kind == OpKind::matmul ? 2 : 0;
       const size_t first = std::min(own, op.operands.size());
       const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
       if (it == op.operands.end()) return std::nullopt;
@@ -455,10 +455,10 @@ class GraphParser : WordParser {
 
   Result<std::vector<ExprRef>> attention_extents(const OpText& op) {
     const bool ok = op.operands.size() >= 3 && graph_.value(op.operands[0]).type.rank() == 3 &&
-                    graph_.value(op.operands[1]).type.rank() == 3;
+                    graph_.value(op.operands[1]).type.rank() == (op.fields.count("page") ? 4 : 3);
     const auto heads = op.fields.find("heads");
     if (!ok || heads == op.fields.end())
-      return lexer_.error("attention needs q, k and v of rank 3, and 'heads'");
+      return lexer_.error("attention needs q, k and v of rank 3 (pages of rank 4), and 'heads'");
     const size_t back = lexer_.position();
     lexer_.seek(heads->second);
     TFCC_TRY(int64_t count, integer("the number of heads"));

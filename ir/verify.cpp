@@ -18,7 +18,11 @@ namespace {
 
 class Verifier {
  public:
-  explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.value_count(), false) {}
+  explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.value_count(), false) {
+    for (const SizeSymbol& s : graph.symbols) {
+      if (s.made()) made_.push_back(&s);
+    }
+  }
 
   std::vector<Violation> run() {
     names_.reserve(graph_.value_count());
@@ -133,8 +137,8 @@ class Verifier {
   // What is known before a run knows no size that an op of the run makes.
   void no_made_size(ExprRef e, std::string_view what) {
     if (!e) return;
-    for (const SizeSymbol& s : graph_.symbols) {
-      if (s.made() && names(e, graph_.pool().symbol(s.name))) error("G8", fmt::format("{} names '{}', which an op makes", what, s.name));
+    for (const SizeSymbol* s : made_) {
+      if (names(e, graph_.pool().symbol(s->name))) error("G8", fmt::format("{} names '{}', which an op makes", what, s->name));
     }
   }
 
@@ -220,6 +224,7 @@ class Verifier {
   }
 
   const Graph& graph_;
+  std::vector<const SizeSymbol*> made_;  // the sizes that ops make: few, where sizes that are read may be thousands
   std::vector<bool> defined_;
   std::unordered_set<std::string_view> names_;  // of the graph's values
   std::vector<Violation> errors_;

@@ -176,21 +176,25 @@ void check_residual_norm(Rules r) {
   r.require(a.kind == NormKind::layer || !a.has_beta, "N4", "an rms norm has no beta");
 }
 
-void check_rope(Rules r) {
+// Operand `first` is rotated, by the two tables behind it.
+void check_rotation(Rules r, size_t first) {
   const auto& a = r.op.as<RopeAttrs>();
-  if (!r.counts(3, 3, "O1") || !keeps_shape(r, "O2")) return;
-  const int64_t width = r.in(0).rank() == 3 ? as_int(r.in(0).dims[2]).value_or(-1) : -1;
+  const auto& x = r.in(first).dims;
+  const int64_t width = x.size() == 3 ? as_int(x[2]).value_or(-1) : -1;
   if (!r.require(width >= 0 && a.heads > 0 && width % a.heads == 0, "O2", "x is not [B, S, heads * d]")) return;
   const bool fits = a.rotary > 0 && a.rotary % 2 == 0 && a.rotary <= width / a.heads;
   if (!r.require(fits, "O3", "rotary is odd or larger than a head")) return;
-  const auto& x = r.in(0).dims;
-  for (size_t i = 1; i < 3; ++i) {
+  for (size_t i = first + 1; i < first + 3; ++i) {
     const auto& t = r.in(i).dims;
     const bool shape = t.size() == 3 && (t[0] == x[0] || is_int(t[0], 1)) && t[1] == x[1] &&
                        (is_int(t[2], a.rotary) || is_int(t[2], a.rotary / 2));
-    r.require(shape && is_float(r.in(i).dtype) && t == r.in(1).dims,
+    r.require(shape && is_float(r.in(i).dtype) && t == r.in(first + 1).dims,
               "O4", "cos and sin are not real tables of [B, S, rotary / 2] or [B, S, rotary]");
   }
+}
+
+void check_rope(Rules r) {
+  if (r.counts(3, 3, "O1") && keeps_shape(r, "O2")) check_rotation(r, 0);
 }
 
 void check_pointwise_norm(Rules r) {
@@ -229,9 +233,42 @@ bool has_key_padding(ExprRef visible) {
   return std::any_of(visible->args.begin(), visible->args.end(), over_keys);
 }
 
+/// The slots of a cache: pages of so many tokens, [pages, heads, page, d] with all but the number of pages known.
+bool is_pool(const Type& t) {
+  return t.rank() == 4 && is_float(t.dtype) && t.dtype != DType::f64 &&
+         std::all_of(t.dims.begin() + 1, t.dims.end(), [](ExprRef d) { return as_int(d).value_or(0) > 0; });
+}
+
+void check_append(Rules r) {
+  const bool rotates = r.op.kind == OpKind::rope_append;
+  if (!r.require(r.op.operands.size() == (rotates ? 8 : 5) && r.op.results.size() == (rotates ? 3 : 2), "V1",
+                 "needs two states, rows for each, slots, and two results; to rotate, q, cos, sin and a result more")) return;
+  for (size_t i : {0, 1}) {
+    const Type &state = r.in(i), &x = r.in(2 + i);
+    if (!r.require(is_pool(state) && r.out(i) == state, "V2", "a state is not f32, f16 or bf16 [pages, heads, page, d], or its result is of another type")) return;
+    ExprRef width = mul(state.dims[1], state.dims[3]);
+    const bool rows = x.dtype == state.dtype && x.rank() == 3 && is_int(x.dims[0], 1) && x.dims[2] == width;
+    r.require(rows && r.in(4) == Type{DType::i32, {x.dims[1]}}, "V3", "rows are not [1, T, heads * d] in the type of their state, or slots not i32[T]");
+    const ValueId before = r.op.operands[i];
+    r.require(!r.graph.def(before) && r.graph.use_count(before) == 1, "V4", "a state is no input of the graph, or is read elsewhere too");
+    const auto out = std::find_if(r.graph.outputs.begin(), r.graph.outputs.end(), [&](const Graph::Output& o) { return o.value == r.op.results[i]; });
+    const bool named = out != r.graph.outputs.end() && out->name == r.graph.value(before).name;
+    r.require(named && std::all_of(out, r.graph.outputs.end(), [&](const Graph::Output& o) { return is_state(r.graph, o.value); }), "V4",
+              "a new state is no output with the name of the state, behind the outputs that are none");
+  }
+  const Type &keys = r.in(0), &values = r.in(1);
+  r.require(keys.dtype == values.dtype && std::equal(keys.dims.begin(), keys.dims.end() - 1, values.dims.begin()), "V2", "keys and values differ in more than the size of a head");
+  if (!rotates) return;
+  check_rotation(r, 5);
+  const Type& q = r.in(5);
+  const bool beside = q.rank() == 3 && q == r.out(2) && q.dtype == keys.dtype && is_int(q.dims[0], 1) && q.dims[1] == r.in(2).dims[1];
+  r.require(beside && as_int(q.dims[2]) == r.op.as<RopeAttrs>().heads * *as_int(keys.dims[3]), "V5",
+            "q and its result are not [1, T, heads * d] in the type of the keys and with their d");
+}
+
 /// The operands of a packed attention: one batch of rows, and what pack says of them.
 bool check_packing(Rules r, const AttentionAttrs& a) {
-  if (!r.require(a.packed.size() == 2 && r.op.operands.size() >= a.own_operands(), "A8", "packed needs batch, length and four results of pack")) return false;
+  if (!r.require(a.packed.size() == 2 && r.op.operands.size() >= a.own_operands(), "A8", "packed needs batch, length and four results of pack, and pages a table")) return false;
   ExprPool& pool = r.graph.pool();
   const Type& q = r.in(0);
   ExprRef batch = a.packed[0];
@@ -240,6 +277,18 @@ bool check_packing(Rules r, const AttentionAttrs& a) {
     if (!r.require(r.in(3 + i) == Type{DType::i32, wanted[i]}, "A8", fmt::format("operand {} is {}, not a result of pack for these rows", 3 + i, to_string(r.in(3 + i))))) return false;
   }
   return r.require(is_int(q.dims[0], 1) && !a.key_padding, "A8", "packed rows have no batch of their own and no padding");
+}
+
+/// The widths of the rows of k and v, and whether the operands of an attention over pages fit each other.
+bool check_pages(Rules r, const AttentionAttrs& a, Dims& widths) {
+  const Type &k = r.in(1), &v = r.in(2), &table = r.in(7);
+  if (!r.require(!a.packed.empty() && is_pool(k) && is_pool(v), "A9", "k and v are no states of pages, or the queries are not packed")) return false;
+  ExprRef kv_heads = r.graph.pool().integer(a.kv_heads), page = r.graph.pool().integer(*a.page);
+  r.require(k.dims[0] == v.dims[0] && k.dims[1] == kv_heads && v.dims[1] == kv_heads && k.dims[2] == page && v.dims[2] == page, "A9",
+            "k and v have not kv_heads heads in pages of this size, one as many as the other");
+  const bool is_table = table.dtype == DType::i32 && table.rank() == 2 && table.dims[0] == a.packed[0] && mul(table.dims[1], page) == a.packed[1];
+  widths = {mul(k.dims[1], k.dims[3]), mul(v.dims[1], v.dims[3])};
+  return r.require(is_table, "A9", "the table is not i32[B, W], where W pages are the length");
 }
 
 void check_pack(Rules r) {
@@ -264,17 +313,23 @@ void check_attention(Rules r) {
                  "A1", "needs q, k, v and one result"))
     return;
   const Type &q = r.in(0), &k = r.in(1), &v = r.in(2), &out = r.out();
-  const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3 && out.rank() == 3;
+  const size_t kv_rank = a.page ? 4 : 3;
+  const bool ranks = q.rank() == 3 && k.rank() == kv_rank && v.rank() == kv_rank && out.rank() == 3;
   const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype &&
                      q.dtype == v.dtype && is_float(out.dtype);
   if (!r.require(ranks && reals,
-                 "A2", "q, k, v must be of rank 3 and of one type, f32, f16 or bf16"))
+                 "A2", "q, k, v must be of rank 3 (pages of rank 4) and of one type, f32, f16 or bf16"))
     return;
   const bool packed = !a.packed.empty();
   if (packed && !check_packing(r, a)) return;
-  r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && (!packed || q.dims[1] == k.dims[1]),
-            "A3", "batch or key counts differ");
-  const auto q_width = as_int(q.dims[2]), k_width = as_int(k.dims[2]), v_width = as_int(v.dims[2]);
+  Dims rows = {k.dims[2], v.dims[2]};  // widths
+  if (a.page) {
+    if (!check_pages(r, a, rows)) return;
+  } else {
+    r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && (!packed || q.dims[1] == k.dims[1]),
+              "A3", "batch or key counts differ");
+  }
+  const auto q_width = as_int(q.dims[2]), k_width = as_int(rows[0]), v_width = as_int(rows[1]);
   const bool heads = a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0;
   const bool widths = heads && q_width && k_width && v_width && *q_width % a.heads == 0 &&
                       *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
@@ -331,6 +386,9 @@ void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems
       return check_pointwise_norm(r);
     case OpKind::pack:
       return check_pack(r);
+    case OpKind::kv_append:
+    case OpKind::rope_append:
+      return check_append(r);
     case OpKind::attention:
       return check_attention(r);
   }

@@ -9,7 +9,7 @@
 // Angles (what sin and cos are taken of) and tables of a rotary embedding stay f32.
 // What is rounded to integers next (quantised) stays f32, with all that it is computed from up to the products; masks written
 // as numbers beyond f16 stay within its range.
-// Graph inputs and outputs keep their types. Expressions are not touched: they compute in f32, so a score's constants are never
+// Graph inputs and outputs keep their types, but caches, which only attention reads. Expressions are not touched: they compute in f32, so a score's constants are never
 // narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
 #include <ranges>
@@ -77,6 +77,10 @@ bool has_angles(const ir::Op& op) {
   return found;
 }
 
+bool rotates(const ir::Op& op) { return op.kind == OpKind::rope || op.kind == OpKind::rope_append; }
+// The first of the two tables of such an op, which are its last operands.
+size_t first_table(const ir::Op& op) { return op.operands.size() - 2; }
+
 // What sines and cosines are taken of, and the tables that rotate: an angle of thousands has no fraction left in 16 bits.
 // Every reader of such a value must be one that may read several types.
 std::set<ValueId> angles(const Graph& g) {
@@ -84,7 +88,7 @@ std::set<ValueId> angles(const Graph& g) {
   const auto may_stay = [&](ValueId v) {
     return std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& op = g.op(u);
-      const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce || (op.kind == OpKind::rope && op.operands[0] != v);
+      const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce || (rotates(op) && std::find(op.operands.begin(), op.operands.end(), v) - op.operands.begin() >= static_cast<ptrdiff_t>(first_table(op)));
       return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
     });
   };
@@ -92,8 +96,8 @@ std::set<ValueId> angles(const Graph& g) {
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     const ir::Op& op = g.op(*it);
     const bool kept = std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
-    if (!kept && !has_angles(op) && op.kind != OpKind::rope) continue;
-    for (size_t i = op.kind == OpKind::rope ? 1 : 0; i < op.operands.size(); ++i) {
+    if (!kept && !has_angles(op) && !rotates(op)) continue;
+    for (size_t i = rotates(op) ? first_table(op) : 0; i < op.operands.size(); ++i) {
       if (may_stay(op.operands[i])) keep.insert(op.operands[i]);
     }
   }
@@ -216,11 +220,15 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   for (ValueId v : graph.inputs()) {
     if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
     const std::vector<OpId> users = graph.value(v).users;
+    if (ir::is_state_before(graph, v)) {  // a cache holds what attention reads
+      graph.set_type(v, {to, graph.value(v).type.dims});
+      continue;
+    }
     read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)), users);
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     ir::Graph::Output& out = graph.outputs[i];
-    if (graph.value(out.value).type.dtype == declared[i]) continue;
+    if (graph.value(out.value).type.dtype == declared[i] || ir::is_state(graph, out.value)) continue;
     const ir::Op* op = graph.def(out.value);
     const bool own = stores_any_type(*op) && op->results[0] == out.value && graph.use_count(out.value) == 1;
     if (own) graph.set_type(out.value, {declared[i], graph.value(out.value).type.dims});

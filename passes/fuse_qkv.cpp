@@ -4,7 +4,7 @@
 //   before: %q = matmul(%x, @wq, @bq) {epilogue = (s,i,j,k) => s + @bq[k]}; %k = ..; %v = ..; %ctx = attention(%q, %k, %v)
 //   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), @b) {epilogue = (s,i,j,k) => s + @b[k]}, @b = concat(0, @bq, @bk, @bv); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
 // Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and every product is read by this
-// attention alone, as q, k or v, or by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
+// attention alone, as q, k or v (or by the cache that it reads), or by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
 #include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -67,6 +67,17 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   };
   std::vector<ValueId> operands(g.op(o).operands.begin(), g.op(o).operands.begin() + 3);
   std::vector<OpId> readers(3, o);
+  if (ir::is_state(g, operands[1]) && g.value(operands[1]).def == g.value(operands[2]).def) {  // new keys and values go to a cache
+    const OpId append = g.value(operands[1]).def;
+    const ir::Op& op = g.op(append);
+    if (op.kind == OpKind::rope_append && g.value(operands[0]).def == append) {  // and q is rotated by the way
+      readers[0] = append;
+      operands[0] = op.operands[5];
+    }
+    readers[1] = readers[2] = append;
+    operands[1] = op.operands[2];
+    operands[2] = op.operands[3];
+  }
   for (size_t i = 0; i < 3; ++i) {
     const ir::Op* op = g.def(operands[i]);
     if (!op || op->kind != OpKind::rope) continue;

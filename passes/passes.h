@@ -39,6 +39,10 @@ const PassInfo* find_pass(std::string_view name);
 /// The optimisations in their order; pipeline.cpp says why.
 const std::vector<std::string>& default_pipeline();
 
+/// The pass before which a graph is lifted for generation, and what then runs in its place and after it, of these passes.
+inline constexpr std::string_view kLiftedBefore = "fuse-qkv";
+std::vector<std::string> generation_passes(const std::vector<std::string>& passes);
+
 /// Runs passes by name, verifying the graph after each; a pass whose result breaks a rule is undone and reported as a miss.
 /// `after` sees the graph after each pass (for --dump-ir); `provenance`, if given, is kept up to date.
 /// Errors: invalid_argument (unknown pass, with the list).

@@ -2,6 +2,8 @@
 // The one list that orders the passes, and the loop that runs and verifies them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ir/elements.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
@@ -46,6 +48,15 @@ const std::vector<std::string>& default_pipeline() {
       "remove-padding",              // last: all others know tokens as [B,S]
   };
   return kOrder;
+}
+
+std::vector<std::string> generation_passes(const std::vector<std::string>& passes) {
+  const auto at = std::find(passes.begin(), passes.end(), kLiftedBefore);
+  std::vector<std::string> rest = {"lift-kv-cache", "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
+                                   "fuse-rope-append"};  // when the tables of q and k are one
+  rest.insert(rest.end(), at, passes.end());
+  std::erase(rest, "remove-padding");  // tokens of any sequences have none
+  return rest;
 }
 
 Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,

@@ -126,6 +126,11 @@ class Backend {
   virtual const std::string& device_name() const = 0;
   /// True if kernels work on host memory.
   virtual bool on_host() const = 0;
+  /// Memory of the device for a caller, aligned to 256 bytes. Errors: memory.
+  virtual Result<void*> allocate(size_t bytes) const = 0;
+  virtual void release(void* memory) const = 0;
+  /// Memory that is free there now; 0: not known.
+  virtual size_t free_bytes() const = 0;
   /// Address of the weights section as kernels see it.
   virtual const std::byte* weights() const = 0;
   virtual Result<std::unique_ptr<Queue>> queue() const = 0;
@@ -142,6 +147,7 @@ struct BackendSource {
   const Target& target;
   const LoadOptions& options;
   const std::string& name;               // of the file, for messages
+  const class Backend* weights_of = nullptr;  // on the same device, which has the weights already and lives longer; or null
 };
 
 /// Errors: device (plug-in missing, code refused), bad_file (kernel missing), io.

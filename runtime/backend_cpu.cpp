@@ -197,6 +197,16 @@ class CpuBackend final : public Backend {
 
   const std::string& device_name() const override { return name_; }
   bool on_host() const override { return true; }
+  Result<void*> allocate(size_t bytes) const override {
+    const size_t rounded = (std::max<size_t>(bytes, 1) + 255) / 256 * 256;
+    if (void* p = rounded >= bytes ? std::aligned_alloc(256, rounded) : nullptr) return p;
+    return Error{ErrorCode::memory, name_ + ": no memory for " + std::to_string(bytes) + " bytes; ask for less"};
+  }
+  void release(void* memory) const override { std::free(memory); }
+  size_t free_bytes() const override {
+    const long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(size) : 0;
+  }
   const std::byte* weights() const override { return weights_; }
   Result<std::unique_ptr<Queue>> queue() const override;
 
@@ -205,6 +215,10 @@ class CpuBackend final : public Backend {
 
   // In place where they are aligned, which a mapped file is; memory from a caller may not be.
   Result<void> take_weights(const BackendSource& s) {
+    if (s.weights_of) {
+      weights_ = s.weights_of->weights();
+      return {};
+    }
     const Section* section = s.artifact.find(SectionKind::weights);
     if (section == nullptr) return {};
     auto bytes = s.artifact.bytes(*section);

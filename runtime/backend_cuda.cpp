@@ -60,7 +60,7 @@ CudaBackend::~CudaBackend() {
     Current current(cuda_, context_);
     synchronize(cuda_);
     for (CUmodule m : modules_) cuda_.cuModuleUnload(m);
-    if (weights_ != 0) cuda_.cuMemFree(weights_);
+    if (weights_ != 0 && owns_weights_) cuda_.cuMemFree(weights_);
   }
   cuda_.cuDevicePrimaryCtxRelease(device_);
 }
@@ -77,7 +77,31 @@ Result<void> CudaBackend::check_memory(CUdeviceptr* p, size_t bytes,
                                       " free; use smaller shapes or free the GPU"};
 }
 
+Result<void*> CudaBackend::allocate(size_t bytes) const {
+  Current current(cuda_, context_);
+  CUdeviceptr p = 0;
+  TFCC_TRY_VOID(check_memory(&p, std::max<size_t>(bytes, 1), "memory of the caller's"));
+  return reinterpret_cast<void*>(p);
+}
+
+void CudaBackend::release(void* memory) const {
+  Current current(cuda_, context_);
+  synchronize(cuda_);
+  cuda_.cuMemFree(reinterpret_cast<CUdeviceptr>(memory));
+}
+
+size_t CudaBackend::free_bytes() const {
+  Current current(cuda_, context_);
+  size_t free_bytes = 0, total = 0;
+  return cuda_.cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
+}
+
 Result<void> CudaBackend::upload_weights(const BackendSource& s) {
+  if (s.weights_of) {
+    owns_weights_ = false;
+    weights_ = reinterpret_cast<CUdeviceptr>(s.weights_of->weights());
+    return {};
+  }
   const Section* section = s.artifact.find(SectionKind::weights);
   if (section == nullptr || section->size == 0) return {};
   TFCC_TRY_VOID(check_memory(&weights_, section->size, "the weights"));

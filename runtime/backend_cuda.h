@@ -17,6 +17,9 @@ class CudaBackend final : public Backend {
 
   const std::string& device_name() const override { return name_; }
   bool on_host() const override { return false; }
+  Result<void*> allocate(size_t bytes) const override;
+  void release(void* memory) const override;
+  size_t free_bytes() const override;
   const std::byte* weights() const override { return reinterpret_cast<const std::byte*>(weights_); }
   Result<std::unique_ptr<Queue>> queue() const override;
   uint64_t modules_loaded() const override { return modules_.size(); }
@@ -39,6 +42,7 @@ class CudaBackend final : public Backend {
   CUcontext context_ = nullptr;
   std::string name_;
   CUdeviceptr weights_ = 0;
+  bool owns_weights_ = true;
   std::vector<CUmodule> modules_;
   std::vector<CUfunction> kernels_;
   TimingCache timing_cache_;

@@ -318,7 +318,7 @@ Result<void> Binding::bind_buffers() {
     };
     size_t room = b.place == BufferClass::arena      ? room_[i]
                   : b.place == BufferClass::constant ? manifest_.weights[b.index].size
-                  : b.place == BufferClass::input
+                  : b.place == BufferClass::input || b.place == BufferClass::state
                       ? io_bytes(inputs_[b.index], manifest_.inputs[b.index].dtype)
                       : io_bytes(outputs_[b.index], manifest_.outputs[b.index].dtype);
     if (static_cast<size_t>(count) * size_of(b.dtype) > room) {

@@ -276,6 +276,11 @@ Result<void> Executor::Impl::copy_inputs(void* stream) {
 }
 
 Result<void> Executor::Impl::copy_outputs(void* stream) {
+  for (size_t i = 0; i < model->manifest.inputs.size() && !on_host(); ++i) {
+    const Port& p = ports[i];
+    const size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
+    if (p.type->state && p.ref.place == Place::host && bytes > 0) TFCC_TRY_VOID(queue->copy_out(stream, p.ref.data, addresses[i], bytes));
+  }
   for (size_t i = model->manifest.inputs.size(); i < ports.size(); ++i) {
     Port& p = ports[i];
     bool on_device = p.is_set && p.ref.place == Place::device;
@@ -344,6 +349,10 @@ Result<void> Executor::Impl::set(std::string_view name, const TensorRef& tensor)
     return Error{
         ErrorCode::invalid_argument,
         role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
+  }
+  constexpr uintptr_t kStateAlignment = 16;
+  if (p->type->state && tensor.place == Place::device && reinterpret_cast<uintptr_t>(tensor.data) % kStateAlignment != 0) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": its memory, which runs change in place, is not aligned to 16 bytes"};
   }
   p->ref = tensor;
   p->is_set = true;

@@ -67,8 +67,11 @@ struct Generated {
 
 struct GeneratorOptions {
   int64_t max_context = 0;        ///< most tokens of a prompt and its answer; 0: what the file allows, at most kDefaultContext
-  int64_t max_sequences = 16;     ///< computed in turns; others wait, first come first served
-  int64_t prompt_chunk = 512;     ///< most tokens of a prompt that are computed before others have their turn
+  int64_t max_sequences = 16;     ///< computed at a time; others wait, first come first served
+  int64_t prompt_chunk = 512;     ///< most tokens of prompts in a step, which others wait for
+  size_t cache_bytes = 0;         ///< for keys and values; 0: for max_sequences of max_context, as far as half of the free memory goes
+  bool prefix_sharing = true;     ///< prompts that begin as an earlier one are computed from where they differ
+  bool literal = false;           ///< run the graph as it was exported, though the file has a program for generation
   /// What an input or output is, where its name and shape do not tell: {"tokens_in", "ids"}. Positions are ids, mask, positions, types,
   /// logits, and for a present the name of its past.
   std::vector<std::pair<std::string, std::string>> roles = {};
@@ -78,6 +81,9 @@ struct GeneratorStats {
   int64_t waiting = 0, running = 0;      ///< sequences now
   int64_t prompt_tokens = 0, tokens = 0; ///< computed since it was made
   size_t cache_bytes = 0;                ///< keys and values held now
+  int64_t pages = 0, pages_held = 0;     ///< of the cache; 0 where there are none
+  int64_t shared_tokens = 0;             ///< of prompts that were not computed, as they began as others did
+  int64_t preempted = 0;                 ///< sequences that gave their pages to older ones and began again
 };
 
 inline constexpr int64_t kDefaultContext = 4096;
@@ -105,7 +111,7 @@ class Generator {
   GeneratorStats stats() const;
   int64_t max_context() const;
   int64_t vocabulary_size() const;
-  /// How steps are computed: "past and present" or "whole sequences".
+  /// How steps are computed: "pages", many sequences at a time; or "past and present" or "whole sequences", one.
   const std::string& engine() const;
 
  private:

@@ -229,6 +229,7 @@ void field(const Field& f, TensorType& m, State& s) {
     case 1: return get(f, m.name, s);
     case 2: return get(f, m.dtype, s);
     case 3: return get(f, m.dims, s);
+    case 4: return get(f, m.state, s);
   }
 }
 
@@ -394,20 +395,28 @@ void field(const Field& f, Text& m, State& s) {
   }
 }
 
-void field(const Field& f, Manifest& m, State& s) {
+void field(const Field& f, Program& m, State& s) {
   switch (f.number) {
-    case 1: return get(f, m.producer, s);
-    case 2: return get(f, m.model, s);
     case 3: return get(f, m.symbols, s);
     case 4: return get(f, m.inputs, s);
     case 5: return get(f, m.outputs, s);
     case 6: return get(f, m.checks, s);
     case 7: return get(f, m.flags, s);
-    case 8: return get(f, m.weights, s);
     case 9: return get(f, m.plans, s);
     case 10: return get(f, m.targets, s);
+  }
+}
+
+void field(const Field& f, Manifest& m, State& s) {
+  field(f, static_cast<Program&>(m), s);
+  switch (f.number) {
+    case 1: return get(f, m.producer, s);
+    case 2: return get(f, m.model, s);
+    case 8: return get(f, m.weights, s);
     case 11: return get(f, m.texts, s);
     case 12: return get(f, m.report, s);
+    case 13: return get(f, m.generation, s);
+    case 14: return get(f, m.no_generation, s);
   }
 }
 
@@ -422,14 +431,30 @@ std::string source_file(const Plan& plan, const std::string& kernel) {
   return plan.name + "/" + kernel + (plan.family == Family::cuda ? ".cu" : ".cpp");
 }
 
+Manifest generation_of(const Manifest& file) {
+  Manifest m;
+  static_cast<Program&>(m) = file.generation.at(0);
+  m.producer = file.producer;
+  m.model = file.model;
+  m.weights = file.weights;
+  m.texts = file.texts;
+  m.report = file.report;
+  return m;
+}
+
 Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name) {
   State state;
   Manifest manifest;
   Reader in(bytes, state);
   for (Field f; in.next(f);) field(f, manifest, state);
-  for (Plan& p : manifest.plans) {
-    if (p.name.empty()) p.name = to_string(p.family);
-  }
+  const auto name_plans = [](Program& program) {
+    for (Plan& p : program.plans) {
+      if (p.name.empty()) p.name = to_string(p.family);
+    }
+  };
+  name_plans(manifest);
+  for (Program& program : manifest.generation) name_plans(program);
+  if (manifest.generation.size() > 1) state.wrong = "two programs for generation";
   if (state.wrong == nullptr) return manifest;
   return Error{ErrorCode::bad_file, name + ": damaged manifest: it has " + state.wrong +
                                         "; compile or copy the file again"};

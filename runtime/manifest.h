@@ -37,6 +37,7 @@ struct TensorType {
   std::string name;
   DType dtype = DType::f32;
   std::vector<SizeExpr> dims;
+  bool state = false;          // an input that a run changes
 };
 
 struct Check {
@@ -196,20 +197,30 @@ struct Text {
   uint64_t size = 0;
 };
 
-struct Manifest {
-  std::string producer;
-  std::string model;
+/// One use of a model: what goes in and out, and the plans that compute it.
+struct Program {
   std::vector<Symbol> symbols;
   std::vector<TensorType> inputs;
   std::vector<TensorType> outputs;
   std::vector<Check> checks;
   std::vector<Flag> flags;
-  std::vector<Weight> weights;
   std::vector<Plan> plans;
   std::vector<Target> targets;
+};
+
+/// The program that is the graph as it was exported, what all programs share, and another for generation.
+struct Manifest : Program {
+  std::string producer;
+  std::string model;
+  std::vector<Weight> weights;
   std::vector<Text> texts;
   std::string report;
+  std::vector<Program> generation;                 // one, or none
+  std::string no_generation;                       // why
 };
+
+/// The manifest of a file that had its program of generation alone.
+Manifest generation_of(const Manifest& file);
 
 /// Caps that a plan may name for one size.
 inline constexpr size_t kMaxCaps = 1024;

@@ -155,7 +155,10 @@ class Checker {
       case BufferClass::output: bound = m_.outputs.size(); break;
       case BufferClass::arena: bound = p.slots.size(); break;
       case BufferClass::constant: bound = m_.weights.size(); break;
-      case BufferClass::state: break;              // no file of this version has state
+      case BufferClass::state:
+        bound = m_.inputs.size();
+        if (b.index < bound && !m_.inputs[b.index].state) return bad("buffer '" + b.name + "' changes an input that is no state");
+        break;
     }
     if (b.index >= bound) return bad("buffer '" + b.name + "' has no storage");
     if (!valid(b.dims, kMaxRank)) return bad("buffer '" + b.name + "' has broken dims");
@@ -189,8 +192,8 @@ class Checker {
     const GemmLaunch& g = *l.gemm;
     for (uint32_t b : {g.a, g.b, g.d, g.has_bias ? g.bias : g.d}) {
       if (b >= p.buffers.size()) return bad("product '" + l.name + "' has a missing buffer");
-      bool io =
-          p.buffers[b].place == BufferClass::input || p.buffers[b].place == BufferClass::output;
+      const BufferClass place = p.buffers[b].place;
+      const bool io = place == BufferClass::input || place == BufferClass::output || place == BufferClass::state;
       if (io && p.family == Family::cuda)
         return bad("product '" + l.name + "' uses a graph input or output");
     }
@@ -323,7 +326,9 @@ class Checker {
 
 Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact,
                             const std::string& name) {
-  return Checker(manifest, artifact, name).all();
+  TFCC_TRY_VOID(Checker(manifest, artifact, name).all());
+  if (manifest.generation.empty()) return {};
+  return Checker(generation_of(manifest), artifact, name).all();
 }
 
 }  // namespace tfcc::runtime

@@ -120,6 +120,7 @@ std::vector<TensorInfo> describe(const Manifest& m, const std::vector<TensorType
     TensorInfo& info = infos.emplace_back();
     info.name = t.name;
     info.dtype = t.dtype;
+    info.state = t.state;
     for (const SizeExpr& dim : t.dims) info.dims.push_back(describe(m, dim));
   }
   return infos;
@@ -138,12 +139,13 @@ Result<void> verify_weights(const Artifact& a, const Manifest& m, const std::str
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const Model::Impl& impl, int gpu) {
-  BackendSource source{impl.artifact, impl.manifest, *impl.target, impl.options, impl.name};
+  BackendSource source{impl.artifact, impl.manifest, *impl.target, impl.options, impl.name, impl.file ? impl.file->backend.get() : nullptr};
   return gpu < 0 ? make_cpu_backend(source) : make_cuda_backend(source, gpu);
 }
 
 // The chosen target's code is verified before anything maps it executable.
 Result<void> start(Model::Impl& impl, const Choice& choice) {
+  impl.choice = choice;
   impl.target = choice.target;
   impl.plan = &impl.manifest.plans[choice.target->plan];
   TFCC_TRY_VOID(
@@ -231,6 +233,55 @@ Result<std::string> Model::attachment(std::string_view name) const {
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   return Error{ErrorCode::invalid_argument, impl_->name + ": holds no file '" + std::string(name) + "'; `tfcc compile --tokenizer FOLDER` keeps a tokenizer's"};
+}
+
+struct Memory::Impl {
+  ~Impl() {
+    if (model->here()) model->backend->release(data);  // else the driver knows nothing of it in this process
+  }
+  std::shared_ptr<const Model::Impl> model;
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+Memory::Memory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Memory::Memory(Memory&&) noexcept = default;
+Memory& Memory::operator=(Memory&&) noexcept = default;
+Memory::~Memory() = default;
+void* Memory::data() const { return impl_->data; }
+size_t Memory::bytes() const { return impl_->bytes; }
+Place Memory::place() const { return impl_->model->backend->on_host() ? Place::host : Place::device; }
+
+Result<Memory> Model::allocate(size_t bytes) const {
+  TFCC_TRY_VOID(impl_->here());
+  auto memory = std::make_unique<Memory::Impl>();
+  memory->model = impl_;
+  TFCC_TRY(memory->data, impl_->backend->allocate(bytes));
+  memory->bytes = bytes;
+  return Memory(std::move(memory));
+}
+
+size_t Model::free_bytes() const { return impl_->here() ? impl_->backend->free_bytes() : 0; }
+
+Result<Model> Model::generation() const {
+  const runtime::Manifest& m = impl_->manifest;
+  if (m.generation.empty()) {
+    const std::string why = m.no_generation.empty() ? "" : ": " + m.no_generation;
+    return Error{ErrorCode::unsupported, impl_->name + ": has no program for generation" + why};
+  }
+  auto impl = std::make_shared<Impl>();
+  impl->name = impl_->name;
+  impl->options = impl_->options;
+  impl->file = impl_;
+  impl->artifact = impl_->artifact;
+  impl->manifest = runtime::generation_of(m);
+  const auto& targets = impl->manifest.targets;
+  const auto same = std::find_if(targets.begin(), targets.end(), [&](const runtime::Target& t) { return t.name == impl_->target->name; });
+  if (same == targets.end()) return Error{ErrorCode::bad_file, impl_->name + ": the program for generation has no code for " + impl_->target->name + "; compile it again"};
+  TFCC_TRY_VOID(runtime::start(*impl, {&*same, impl_->choice.gpu, ""}));
+  impl->inputs = runtime::describe(impl->manifest, impl->manifest.inputs);
+  impl->outputs = runtime::describe(impl->manifest, impl->manifest.outputs);
+  return Model(std::move(impl));
 }
 
 const std::vector<TensorInfo>& Model::inputs() const { return impl_->inputs; }

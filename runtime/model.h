@@ -83,9 +83,11 @@ struct Model::Impl {
   LoadOptions options;
   const pid_t process = getpid();
   mutable std::atomic<size_t> graph_bytes{0};      // of the captured graphs of all executors
+  std::shared_ptr<const Impl> file;      // of a program for generation: what it is a part of; null: this is the file
   runtime::MappedFile map;               // empty if loaded from the caller's memory
   runtime::Artifact artifact;
   runtime::Manifest manifest;
+  runtime::Choice choice;
   const runtime::Target* target = nullptr;
   const runtime::Plan* plan = nullptr;
   std::vector<TensorInfo> inputs;

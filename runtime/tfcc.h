@@ -42,6 +42,7 @@ struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
   std::vector<DimInfo> dims;
+  bool state = false;           ///< an input that a run changes in place: a cache. Device memory of it is aligned to 16 bytes
 };
 
 /// Where a tensor's memory is.
@@ -97,6 +98,24 @@ struct ExecutorStats {
 class Executor;
 struct ExecutorAccess;
 
+/// Memory on a model's device, aligned to 256 bytes; what is in it at first is not said. Given back with the object.
+class Memory {
+ public:
+  TFCC_API Memory(Memory&&) noexcept;
+  TFCC_API Memory& operator=(Memory&&) noexcept;
+  TFCC_API ~Memory();
+  /// An address of `place`, for Executor::set().
+  TFCC_API void* data() const;
+  TFCC_API size_t bytes() const;
+  TFCC_API Place place() const;
+
+ private:
+  friend class Model;
+  struct Impl;
+  explicit Memory(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
 /// A loaded file: weights and code of one target, mapped or on the device. Cheap to copy, safe to share.
 class Model {
  public:
@@ -117,6 +136,15 @@ class Model {
   /// A file that was kept with the model (`tfcc compile --tokenizer`): "tokenizer.json". Errors: invalid_argument (the file holds none of
   /// that name), bad_file (the checksum differs).
   TFCC_API Result<std::string> attachment(std::string_view name) const;
+
+  /// The other program of a decoder's file, on the same device and with the same weights: a step over tokens of any sequences, with
+  /// keys and values in pages (docs/generate.md; Generator runs it). Errors: unsupported (there is none, and why), bad_file, memory, device.
+  TFCC_API Result<Model> generation() const;
+
+  /// Memory for inputs that runs change, as caches are. Errors: memory, device.
+  TFCC_API Result<Memory> allocate(size_t bytes) const;
+  /// Bytes that are free on the device now; 0 where that is not known.
+  TFCC_API size_t free_bytes() const;
 
   /// A new executor with its own arena. Errors: memory, device.
   TFCC_API Result<Executor> executor() const;

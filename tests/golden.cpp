@@ -134,14 +134,20 @@ bool at_padding(const HostTensor& output, const std::map<std::string, HostTensor
 }
 
 // Optimised and original graph give the same numbers, to the precision that the passes keep; 0 at padding that was removed.
-void check_meaning(const std::string& where, const Graph& before, const Graph& after, double tolerance) {
+// With `rounded_once` a 16-bit result may be the neighbour of what it was: a cast on the way to it is left out.
+void check_meaning(const std::string& where, const Graph& before, const Graph& after, double tolerance, bool rounded_once) {
   const bool no_padding = after.size_with(tfcc::SizeRole::packed) != nullptr;
+  // A decoder that was lifted has other inputs: tests/passes/lift_kv_cache_test.cpp compares the two step by step.
+  const auto has = [&](const tfcc::ir::Graph& g, const std::string& name) { return std::any_of(g.inputs().begin(), g.inputs().end(), [&](auto v) { return g.value(v).name == name; }); };
+  if (has(after, "slots") && !has(before, "slots")) return;
   const auto inputs = sample_inputs(before);
   const auto a = tfcc::ir::eval(before, inputs), b = tfcc::ir::eval(after, inputs);
   if (!a) return;  // a constant in a file that is not there
   if (!b) return fail(where, "the result cannot be evaluated: " + b.error().message);
   for (const auto& [name, x] : *a) {
     const HostTensor& y = b->at(name);
+    if (rounded_once && x.dtype == tfcc::DType::f16) tolerance = std::max(tolerance, std::ldexp(1.0, -10));
+    if (rounded_once && x.dtype == tfcc::DType::bf16) tolerance = std::max(tolerance, std::ldexp(1.0, -7));
     bool same = x.dims == y.dims && x.dtype == y.dtype && x.ints.size() == y.ints.size();
     for (size_t i = 0; same && i < x.ints.size(); ++i) same = (no_padding && y.ints[i] == 0 && at_padding(x, inputs, i)) || x.ints[i] == y.ints[i];
     for (size_t i = 0; same && i < x.reals.size(); ++i) {
@@ -161,7 +167,8 @@ std::string run_case(const std::string& where, const Case& c, const std::vector<
   auto reports = tfcc::passes::run_passes(*after, passes);
   if (!reports) return fail(where, reports.error().message), c.expected;
   const std::string& last = passes.back();  // f16 graphs: constants of a GELU, rounding of probabilities
-  check_meaning(where, *before, *after, last.ends_with("bf16") ? 8e-2 : last.starts_with("convert-precision") ? 1e-2 : last == "raise-gelu" || last == "fuse-attention" ? 1e-3 : 1e-5);
+  check_meaning(where, *before, *after, last.ends_with("bf16") ? 8e-2 : last.starts_with("convert-precision") ? 1e-2 : last == "raise-gelu" || last == "fuse-attention" ? 1e-3 : 1e-5,
+                last == "raise-layer-norm" || last == "raise-rms-norm");
   std::string text = print(*after);
   if (text == print(*before)) text = "unchanged\n";
   size_t rewrites = 0;

@@ -22,10 +22,12 @@ struct Description {
   DType type = DType::f32;
   int64_t head = 0, v_head = 0;                   // sizes of a head
   std::array<RowSlice, 3> parts;                  // q, k, v: tensors of their own, or slices of one that are read in place
-  ExprRef batch, queries, keys;
+  ExprRef batch, queries, keys;                   // extents of indices
+  ExprRef most_queries;                           // rows of a sequence
   std::optional<double> scale;                    // the score is a plain scale, which needs no functor
   ExprRef live = nullptr, rest = nullptr;         // conjuncts of visible over batch and key alone, and the others
   bool packed = false;                            // rows are those that a pack left
+  int64_t page = 0;                               // keys and values are in pages of so many tokens; 0: as q is
   bool positions = false;                         // and causality or a window asks where they stood
   bool aligned = true;                            // rows of q, k, v and of the result begin at multiples of 16 bytes
 };
@@ -65,18 +67,25 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.batch = extents[ir::kBatch];
   x.queries = extents[ir::kQuery];
   x.keys = extents[ir::kKey];
+  x.most_queries = attrs.page ? c.dims(op.operands[0])[1] : x.queries;  // no sequence has more than all have together
   x.aligned = !c.callers.has(op.results[0]);
   const auto bytes = static_cast<int64_t>(size_of(x.type));
   for (size_t k = 0; k < 3; ++k) {
     const ValueId v = op.operands[k];
+    if (attrs.page && k > 0) {  // a state, which the runtime has at an aligned address
+      x.parts[k] = {v, 0, *c.known(c.dims(v)[3])};
+      x.aligned &= x.parts[k].stride * bytes % 16 == 0;
+      continue;
+    }
     const auto width = c.known(c.dims(v)[2]);
     if (!width || *width == 0) return c.unsupported(o, "head sizes are not known at compile time");
     x.parts[k] = row_slice(c.graph, v).value_or(RowSlice{v, 0, *width});
     x.aligned &= !c.callers.has(x.parts[k].base) && x.parts[k].offset * bytes % 16 == 0 && x.parts[k].stride * bytes % 16 == 0;
   }
   x.head = *c.known(c.dims(op.operands[0])[2]) / attrs.heads;
-  x.v_head = *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
+  x.v_head = attrs.page ? x.parts[2].stride : *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
   x.packed = !attrs.packed.empty();
+  x.page = attrs.page.value_or(0);
   x.positions = x.packed && (attrs.causal || attrs.window_left || attrs.window_right);
   x.scale = plain_scale(attrs.score);
   split_visible(attrs, x);
@@ -88,7 +97,14 @@ struct Tile {
   uint32_t threads = 0, shared_bytes = 0;
   int line = 0;                                   // where it was chosen
   int resident = 0;                               // by warpgroups alone: blocks of a multiprocessor
+  int64_t warps = 0;                              // for few queries over pages: warps that share the keys of a sequence
 };
+
+/// Keys over pages that are summed by themselves before they are added to the others: the same for every number of queries, or tokens
+/// would depend on how a prompt was cut. A multiple of every tile. 128 keys of all heads keep a small model's multiprocessors busy.
+constexpr int64_t kSpanKeys = 128;
+/// Tiles of a warp that are on their way.
+constexpr int64_t kDecodeStages = 2;
 
 int64_t round_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
 
@@ -130,7 +146,8 @@ std::string no_warpgroups(const EmitContext& c, const Description& x) {
   const auto at_most = [&](ExprRef size, int64_t most) { const auto n = c.largest(size); return n && *n <= most; };
   if (!fits_warpgroups(x.type, x.head, x.v_head)) return "not of 16 bits, or heads are neither of 64 nor of 128";
   if (!x.aligned) return "memory of the caller is read or written";
-  if (at_most(x.queries, kFewQueries[1])) return "few queries waste least in few rows";
+  if (x.page) return "keys are in the pages of a cache";
+  if (at_most(x.most_queries, kFewQueries[1])) return "few queries waste least in few rows";
   if (at_most(x.keys, kFewKeys) && keys_of_tile(x) == kWarpgroupKeys) return "at so few keys it begins sooner";
   if (!c.target.has_wgmma) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
@@ -143,8 +160,20 @@ Tile tile_of_warpgroups(const EmitContext& c, const Description& x) {
   const bool wide = std::max(x.head, x.v_head) > 64, functors = has_functors(x) || (wide && x.live);
   Tile t{64, kWarpgroupKeys, 128, 0, __LINE__};
   t.resident = wide ? 2 : functors ? 3 : 5;
-  if (wide && !functors && c.largest(x.queries).value_or(INT64_MAX) > 64) t.block_m = 128, t.threads = 256;
+  if (wide && !functors && c.largest(x.most_queries).value_or(INT64_MAX) > 64) t.block_m = 128, t.threads = 256;
   t.shared_bytes = static_cast<uint32_t>(2 * t.block_m * x.head + 4 * t.block_n * (x.head + x.v_head) + 1024);
+  return t;
+}
+
+// Few queries over pages: the warps of a block share the keys of 16 rows. Four have the bandwidth of a multiprocessor on their way, where
+// shared memory has place for them.
+Tile tile_of_decode(const EmitContext& c, const Description& x) {
+  Tile t{16, keys_of_tile(x), 0, 0, __LINE__};
+  t.warps = c.target.has_wgmma ? 4 : 2;
+  t.threads = static_cast<uint32_t>(32 * t.warps);
+  const auto padded = [](int64_t n) { return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8); };
+  const int64_t ring = kDecodeStages * t.block_n * (padded(x.head) + padded(x.v_head)), part = 16 * (round_up(x.v_head, 32) + 8 + 5);
+  t.shared_bytes = static_cast<uint32_t>(2 * (16 * padded(x.head) + t.warps * ring) + 4 * t.warps * part);
   return t;
 }
 
@@ -154,8 +183,9 @@ Tile choose(const EmitContext& c, const Description& x) {
   if (!c.cuda()) return {32, 64, 0, 0, __LINE__};
   if (x.type == DType::f32) return tile_of_f32(x.head, x.v_head);
   if (no_warpgroups(c, x).empty()) return tile_of_warpgroups(c, x);
+  if (x.page && c.bucket.most_tokens) return tile_of_decode(c, x);
   const auto padded = [](int64_t n) { return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8); };
-  const int64_t queries = c.largest(x.queries).value_or(64), block_m = queries <= kFewQueries[0] ? 16 : queries <= kFewQueries[1] ? 32 : 64;
+  const int64_t queries = c.largest(x.most_queries).value_or(64), block_m = queries <= kFewQueries[0] ? 16 : queries <= kFewQueries[1] ? 32 : 64;
   const int64_t block_n = keys_of_tile(x);
   const int64_t bytes = 2 * (block_m * std::max(padded(x.head), padded(x.v_head)) + 2 * block_n * (padded(x.head) + padded(x.v_head)));
   return {block_m, block_n, static_cast<uint32_t>(2 * block_m), static_cast<uint32_t>(bytes), __LINE__};
@@ -163,9 +193,10 @@ Tile choose(const EmitContext& c, const Description& x) {
 
 std::string print(const EmitContext& c, const Description& x, const Tile& tile) {
   const std::string why = c.cuda() ? no_warpgroups(c, x) : "";
-  return fmt::format("attention {}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}", tfcc::to_string(x.type), x.packed ? " of packed rows" : "", x.head, x.v_head,
+  return fmt::format("attention {}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}", tfcc::to_string(x.type), x.page ? " over pages of a cache" : x.packed ? " of packed rows" : "", x.head, x.v_head,
                      x.scale ? "a plain scale" : "a score with a functor", x.rest ? ", a condition on queries and keys" : "", tile.block_m,
                      tile.block_n,
+                     tile.warps ? fmt::format("{} warps share the keys of a sequence, {} at a time", tile.warps, kSpanKeys) :
                      !c.cuda()     ? "what the caches hold"
                      : tile.resident ? fmt::format("a warpgroup for 64 queries; {} such blocks share a multiprocessor", tile.resident)
                                      : "as large as the shared memory of every GPU and the registers of functors allow, and no more rows than queries",
@@ -182,6 +213,8 @@ void add_spec(Stub& stub, const ir::AttentionAttrs& attrs, const Description& x,
     stub.field(name, value);
   }
   if (!maps) stub.field("aligned", x.aligned);
+  if (x.page && size_of(x.type) == 2) stub.field("span", kSpanKeys);
+  if (tile.warps) stub.field("warps", tile.warps), stub.field("stages", kDecodeStages);
   stub.field("causal", attrs.causal);
   stub.field("scaled", x.scale.has_value());
   stub.field_f32("score_scale", x.scale.value_or(1));
@@ -229,6 +262,11 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
 
 }  // namespace
 
+bool decodes_few_tokens(const Graph& graph, OpId o) {
+  const ir::Op& op = graph.op(o);
+  return op.kind == OpKind::attention && op.as<ir::AttentionAttrs>().page && size_of(graph.value(op.operands[0]).type.dtype) == 2;
+}
+
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId o, const TargetClass& target) {
   const ir::Op& op = graph.op(o);
   const auto& attrs = op.as<ir::AttentionAttrs>();
@@ -247,17 +285,23 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   const Reason reason{print(c, x, tile), "codegen/emit/attention.cpp", tile.line};
 
   const bool warpgroups = tile.resident != 0;
-  Stub stub(c, warpgroups ? "attention_wgmma" : "attention", op.operands, values_read(op, x, warpgroups), {op.results[0]});
+  const bool decodes = tile.warps != 0;
+  Stub stub(c, warpgroups ? "attention_wgmma" : decodes ? "attention_decode" : "attention", op.operands, values_read(op, x, warpgroups), {op.results[0]});
   const std::vector<std::string> functors = add_functors(stub, attrs, x);
   add_spec(stub, attrs, x, tile);
   if (c.cuda()) {
-    const char* const shape = warpgroups ? "AttentionWgmmaShape" : "AttentionShape";
+    const char* const shape = warpgroups ? "AttentionWgmmaShape" : decodes ? "DecodeShape" : "AttentionShape";
     stub.require(fmt::format("{0}<Spec>::threads == {1} && {0}<Spec>::shared_bytes == {2}", shape, tile.threads, tile.shared_bytes), "the plan has other sizes");
   }
   std::string rows;
   if (!attrs.packed.empty()) {
     const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
     rows = fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6));
+    if (attrs.page) {
+      ExprRef most = c.dims(op.operands[7])[1], pages = c.dims(op.operands[1])[0];
+      rows = fmt::format("PagedRows<{}, {}>{{{}, {}, {}, {}, {}, (idx)({}), (idx)({})}}", *attrs.page, attrs.kv_heads, in(3), in(4), in(5), in(6), in(7),
+                         stub.size(most), stub.size(pages));
+    }
   }
   std::vector<MatrixView> maps;
   std::vector<std::string> arguments{stub.out()};
@@ -269,7 +313,8 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
     stub.waits_itself(tile.resident, maps.size());
   } else {
     for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
-    for (ExprRef size : {x.batch, x.queries, x.keys}) arguments.push_back(stub.size(size));
+    arguments.push_back(stub.size(x.batch));
+    if (!decodes) arguments.insert(arguments.end(), {stub.size(x.most_queries), stub.size(x.keys)});
   }
   arguments.insert(arguments.end(), functors.begin(), functors.end());
   if (!warpgroups && !rows.empty()) arguments.push_back(rows);
@@ -278,10 +323,14 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   LaunchSize size;
   size.threads = tile.threads;
   size.shared_bytes = tile.shared_bytes;
-  ExprRef blocks = c.ceil_div(x.queries, tile.block_m);
+  ExprRef blocks = c.ceil_div(x.most_queries, tile.block_m);
   size.grid = {blocks, c.integer(attrs.heads), x.batch};
   size.work = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), blocks);
-  ExprRef pairs = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.queries, x.keys));
+  if (decodes) {  // a sequence's rows are those of its heads that share keys; its last tile may not be full
+    ExprRef rows_of_heads = ir::mul(x.most_queries, c.integer(attrs.heads / attrs.kv_heads));
+    size.grid = {ir::add(c.ceil_div(rows_of_heads, 16), x.batch), c.integer(attrs.kv_heads)};
+  }
+  ExprRef pairs = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.most_queries, x.keys));
   const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
   Emission emission = Emission::of({fmt::format("{}__{}_d{}{}", stub.function(), storage_type(x.type), x.head, grouped), std::move(stub), std::move(size),
                                    ir::mul(pairs, c.integer(2 * (x.head + x.v_head))), {}, std::move(maps)});

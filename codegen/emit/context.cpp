@@ -17,7 +17,11 @@ bool written_in_place(const Graph& g, ValueId v) {
 }  // namespace
 
 CallerMemory::CallerMemory(const std::vector<const Graph*>& forms) : inputs_(forms[0]->inputs()) {
-  for (size_t i = 0; i < forms[0]->outputs.size(); ++i) {
+  for (size_t i = ir::plain_outputs(*forms[0]); i < forms[0]->outputs.size(); ++i) {
+    const ValueId v = forms[0]->outputs[i].value;
+    states_.emplace_back(v, *input_of(ir::state_before(*forms[0], v)));
+  }
+  for (size_t i = 0; i < ir::plain_outputs(*forms[0]); ++i) {
     const ValueId v = forms[0]->outputs[i].value;
     // Where one form has a product, the value must not be the caller's.
     const bool in_place = std::all_of(forms.begin(), forms.end(), [&](const Graph* g) { return g->outputs[i].value == v && written_in_place(*g, v); });
@@ -33,6 +37,11 @@ std::optional<size_t> CallerMemory::input_of(ValueId v) const {
 std::optional<size_t> CallerMemory::output_of(ValueId v) const {
   const auto it = std::find(outputs_.begin(), outputs_.end(), v);
   return it == outputs_.end() ? std::nullopt : std::optional(static_cast<size_t>(it - outputs_.begin()));
+}
+
+std::optional<size_t> CallerMemory::state_of(ValueId v) const {
+  const auto it = std::find_if(states_.begin(), states_.end(), [&](const auto& s) { return s.first == v; });
+  return it == states_.end() ? std::nullopt : std::optional(it->second);
 }
 
 std::string storage_type(DType t) { return t == DType::boolean ? "b8" : tfcc::to_string(t); }
@@ -73,10 +82,17 @@ std::optional<RowSlice> row_slice(const Graph& g, ValueId v) {
   if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1 || g.is_output(v)) return std::nullopt;
   for (OpId user : g.value(v).users) {
     const ir::Op& reader = g.op(user);
-    if (reader.kind != OpKind::attention && reader.kind != OpKind::rope) return std::nullopt;
     // Only as q, k or v, or as what is rotated: tables and what a score loads go through a plain pointer.
-    for (size_t i = reader.kind == OpKind::rope ? 1 : 3; i < reader.operands.size(); ++i) {  // packed: cu and others too
-      if (reader.operands[i] == v) return std::nullopt;
+    std::vector<size_t> in_place;
+    switch (reader.kind) {
+      case OpKind::attention: in_place = {0, 1, 2}; break;
+      case OpKind::rope: in_place = {0}; break;
+      case OpKind::kv_append: in_place = {2, 3}; break;
+      case OpKind::rope_append: in_place = {2, 3, 5}; break;
+      default: return std::nullopt;
+    }
+    for (size_t i = 0; i < reader.operands.size(); ++i) {
+      if (reader.operands[i] == v && std::find(in_place.begin(), in_place.end(), i) == in_place.end()) return std::nullopt;
     }
   }
   const ValueId base = op->operands[0];

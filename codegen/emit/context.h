@@ -34,11 +34,14 @@ class CallerMemory {
   std::optional<size_t> input_of(ValueId v) const;
   /// The graph output that v is written to in place, if it is: its op is a kernel, and no product reads it.
   std::optional<size_t> output_of(ValueId v) const;
-  bool has(ValueId v) const { return input_of(v) || output_of(v); }
+  /// The graph input in whose memory v, a cache after its new rows, is. It is aligned to 16 bytes.
+  std::optional<size_t> state_of(ValueId v) const;
+  bool has(ValueId v) const { return input_of(v) || output_of(v) || state_of(v); }
 
  private:
   std::vector<ValueId> inputs_;
   std::vector<std::optional<ValueId>> outputs_;
+  std::vector<std::pair<ValueId, size_t>> states_;
 };
 
 /// The runs that a bucket is for.

@@ -98,8 +98,11 @@ Result<Emission> emit_gelu(const EmitContext& context, OpId op);
 Result<Emission> emit_bias_gelu(const EmitContext& context, OpId op);
 Result<Emission> emit_rope(const EmitContext& context, OpId op);
 Result<Emission> emit_pack(const EmitContext& context, OpId op);
+Result<Emission> emit_append(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
+/// CUDA: whether an attention has another form in a bucket of few tokens.
+bool decodes_few_tokens(const Graph& graph, OpId op);
 /// CUDA: the lengths of sequences up to which an attention has a tile or a form of its own, rising.
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId op, const TargetClass& target);
 

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "codegen/plan/sizes.h"
+#include "ir/elements.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -30,7 +31,7 @@ std::vector<int64_t> steps(ir::SymbolRange range, Next next) {
 class Table {
  public:
   Table(const ir::Graph& graph, const std::vector<int64_t>& lengths)
-      : graph_(graph), lengths_(lengths), cached_(graph.size_with(SizeRole::past) != nullptr) {}
+      : graph_(graph), lengths_(lengths), cached_(graph.size_with(SizeRole::past) != nullptr || ir::plain_outputs(graph) < graph.outputs.size()) {}
 
   runtime::BucketTable run() const {
     runtime::BucketTable table;
@@ -102,7 +103,7 @@ class Table {
 
   const ir::Graph& graph_;
   const std::vector<int64_t>& lengths_;
-  const bool cached_;        // there is a past: runs of few tokens
+  const bool cached_;        // there is a past, or a cache: runs of few tokens
 };
 
 }  // namespace

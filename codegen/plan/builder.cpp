@@ -60,6 +60,9 @@ uint32_t PlanBuilder::buffer_of(const EmitContext& c, ValueId v) {
   if (const auto input = c.callers.input_of(v)) {
     b.place = runtime::BufferClass::input;
     b.index = static_cast<uint32_t>(*input);
+  } else if (const auto state = c.callers.state_of(v)) {
+    b.place = runtime::BufferClass::state;
+    b.index = static_cast<uint32_t>(*state);
   } else if (const ir::Constant* constant = c.graph.constant(v)) {
     b.place = runtime::BufferClass::constant;
     b.index = weights_.add(value.name, *constant);
@@ -90,9 +93,14 @@ uint32_t PlanBuilder::packed(const EmitContext& c, const PackedWeight& w) {
 }
 
 // Each operand read once and each result written once; a table is not read further than what is gathered from it, a weight is.
-ExprRef PlanBuilder::traffic(const EmitContext& c, OpKind op, const std::vector<uint32_t>& buffers) const {
+ExprRef PlanBuilder::traffic(const EmitContext& c, OpKind op, const std::vector<uint32_t>& all) const {
   const auto is_constant = [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::constant; };
   ExprRef largest = c.integer(0), sum = c.integer(0);
+  std::vector<uint32_t> buffers = all;
+  if (op == OpKind::kv_append || op == OpKind::rope_append) {  // of the pages it writes what it reads
+    std::erase_if(buffers, [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::state; });
+    for (size_t i = 0, n = buffers.size(); i < n; ++i) buffers.push_back(buffers[i]);
+  }
   for (uint32_t b : buffers) {
     if (!is_constant(b)) largest = ir::max(largest, buffers_[b].bytes);
   }

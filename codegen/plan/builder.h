@@ -64,7 +64,7 @@ class PlanBuilder {
   uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
   uint32_t kernel_of(const EmitContext& context, const KernelLaunch& launch, bool starts_early);
   runtime::KernelLaunch sized(const std::string& launch, uint32_t kernel, std::vector<uint32_t> args, const LaunchSize& size);
-  ExprRef traffic(const EmitContext& context, OpKind op, const std::vector<uint32_t>& buffers) const;
+  ExprRef traffic(const EmitContext& context, OpKind op, const std::vector<uint32_t>& all) const;
   void grows(ExprRef size, const std::string& what);
 
   const TargetClass& target_;

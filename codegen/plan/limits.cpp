@@ -27,7 +27,7 @@ bool fits_by_tokens(const Graph& graph, ExprRef count) {
   return number && *number <= INT32_MAX / most;
 }
 
-// Elements of inputs and results, without those that are never more than others.
+// Elements of inputs and results, without those that are never more than others. Caches, which may be larger, are indexed by pages.
 std::vector<ExprRef> largest_counts(const Graph& graph) {
   std::vector<ExprRef> counts;
   const auto add = [&](ir::ValueId v) {
@@ -38,9 +38,13 @@ std::vector<ExprRef> largest_counts(const Graph& graph) {
   };
   for (ir::OpId o : graph.order()) {
     if (graph.op(o).kind == ir::OpKind::constant) continue;
-    for (ir::ValueId v : graph.op(o).results) add(v);
+    for (ir::ValueId v : graph.op(o).results) {
+      if (!ir::is_state(graph, v)) add(v);
+    }
   }
-  for (ir::ValueId v : graph.inputs()) add(v);
+  for (ir::ValueId v : graph.inputs()) {
+    if (!ir::is_state_before(graph, v)) add(v);
+  }
   return counts;
 }
 

@@ -38,6 +38,7 @@ struct Sequence {
   GenerateOptions options;
   std::vector<int32_t> tokens;       // of the prompt and the answer
   size_t prompt_size = 0, computed = 0, delivered = 0;
+  uint64_t number = 0;               // in the order of submission
   Generated result;                  // its tokens are filled in on request
   Clock::time_point submitted = Clock::now();
   bool cancelled = false, waited_for = false, ended = false;
@@ -91,28 +92,33 @@ struct Generator::Impl {
       changed.wait(lock, [&] { return stopping || has_work(); });
       end_cancelled(lock);
       if (stopping && running.empty() && waiting.empty()) return;
-      while (!waiting.empty() && static_cast<int64_t>(running.size()) < options.max_sequences) {
+      while (may_admit()) {
         const Entry s = waiting.front();
         waiting.pop_front();
         if (admit(s)) running.push_back(s);
       }
-      const auto next = std::find_if(running.begin(), running.end(), [](const Entry& s) { return !s->lags(); });
-      if (next == running.end()) continue;
-      const Entry s = *next;
-      running.erase(next);
-      step(lock, s);
-      if (s->ended) end_state(lock, *s);
-      else running.push_back(s);
+      step(lock);
       measure();
     }
   }
 
-  // The thread of its callback begins with a sequence's turn: those that wait have none.
+  // One that runs alone is tried in any case.
+  bool may_admit() const {
+    if (waiting.empty() || static_cast<int64_t>(running.size()) >= options.max_sequences) return false;
+    return running.empty() || engine->has_place(static_cast<int64_t>(waiting.front()->tokens.size()) + 1);
+  }
+
+  // The thread of its callback begins with a sequence's first turn: those that wait have none. Where it begins: what was computed
+  // before, as others began so, is not computed again.
   bool admit(const Entry& s) {
     try {
-      if (s->options.on_token) s->caller = std::thread([this, s] { call(s); });
+      s->state = engine->start(s->tokens);
+      s->computed = static_cast<size_t>(s->state->length);
+      engine->reserve(*s->state, static_cast<int64_t>(s->tokens.size()));
+      if (s->options.on_token && !s->caller.joinable()) s->caller = std::thread([this, s] { call(s); });
       return true;
     } catch (const std::system_error& e) {
+      s->state.reset();
       end(*s, GenerateEnd::failed, {ErrorCode::memory, std::string("no thread for the sequence's callback: ") + e.what()});
       return false;
     }
@@ -120,7 +126,7 @@ struct Generator::Impl {
 
   bool has_work() const {
     const auto wants = [](const Entry& s) { return s->cancelled || !s->lags(); };
-    return (!waiting.empty() && static_cast<int64_t>(running.size()) < options.max_sequences) || std::any_of(running.begin(), running.end(), wants) ||
+    return may_admit() || std::any_of(running.begin(), running.end(), wants) ||
            std::any_of(waiting.begin(), waiting.end(), [](const Entry& s) { return s->cancelled; });
   }
 
@@ -146,29 +152,107 @@ struct Generator::Impl {
     lock.lock();
   }
 
-  // A chunk of the prompt, or the next token. The lock is open while the model runs.
-  void step(std::unique_lock<std::mutex>& lock, const Entry& s) {
-    const size_t size = std::min(s->tokens.size() - s->computed, static_cast<size_t>(options.prompt_chunk));
-    const std::vector<int32_t> tokens(s->tokens.begin() + static_cast<std::ptrdiff_t>(s->computed), s->tokens.begin() + static_cast<std::ptrdiff_t>(s->computed + size));
-    const std::vector<int32_t> history = s->tokens;
-    const bool chooses = s->computed + size == s->tokens.size();
-    const Sampling sampling = s->options.sampling;
+  // What a sequence has in a step, apart from what others may change meanwhile.
+  struct Part {
+    Entry s;
+    std::vector<int32_t> tokens, history;
+    Sampling sampling;
+    Result<int32_t> chosen = 0;
+  };
+
+  // The next token of each sequence that has one, then pieces of prompts, the oldest first. The lock is open while the model runs.
+  void step(std::unique_lock<std::mutex>& lock) {
+    std::vector<Part> parts;
+    int64_t left = options.prompt_chunk;
+    const auto add = [&](const Entry& s) {
+      const auto open = static_cast<int64_t>(s->tokens.size() - s->computed);
+      const bool prompt = open > 1;
+      const auto size = static_cast<size_t>(std::min(open, prompt ? left : int64_t{1}));
+      if (s->lags() || size == 0 || parts.size() == engine->most_at_once()) return;
+      if (prompt) left -= static_cast<int64_t>(size);
+      const auto first = s->tokens.begin() + static_cast<std::ptrdiff_t>(s->computed);
+      Part& part = parts.emplace_back();
+      part.s = s;
+      part.tokens.assign(first, first + static_cast<std::ptrdiff_t>(size));
+      if (s->computed + size == s->tokens.size()) part.history = s->tokens;
+      part.sampling = s->options.sampling;
+    };
+    const auto has_one = [](const Entry& s) { return s->tokens.size() - s->computed == 1; };
+    if (engine->most_at_once() == 1) {
+      for (const Entry& s : running) add(s);  // in turns: those that had one stand last
+    } else {
+      for (const Entry& s : running) has_one(s) ? add(s) : void();
+      std::vector<Entry> prompts;
+      for (const Entry& s : running) has_one(s) ? void() : prompts.push_back(s);
+      std::sort(prompts.begin(), prompts.end(), [](const Entry& a, const Entry& b) { return a->number < b->number; });
+      for (const Entry& s : prompts) add(s);
+    }
+    reserve(parts);
+    if (parts.empty()) return;
     lock.unlock();
-    Result<int32_t> chosen = [&]() -> Result<int32_t> {
-      try {
-        if (!s->state) s->state = engine->start();
-        TFCC_TRY(const std::span<float> logits, engine->advance(*s->state, tokens));
-        return chooses ? generate::sample(logits, history, sampling, history.size()) : Result<int32_t>(0);
-      } catch (const std::bad_alloc&) {  // keys and values may be gigabytes
-        return Error{ErrorCode::memory, "no memory for the keys and values of " + std::to_string(history.size()) + " tokens"};
-      }
-    }();
+    compute(parts);
     lock.lock();
-    if (s->ended) return;
-    if (!chosen) return end(*s, GenerateEnd::failed, chosen.error());
-    (s->computed < s->prompt_size ? counts.prompt_tokens : counts.tokens) += static_cast<int64_t>(size);
-    s->computed += size;
-    if (chooses && !s->cancelled) take(*s, *chosen);
+    for (Part& part : parts) {
+      running.erase(std::find(running.begin(), running.end(), part.s));
+      apply(part);
+      if (part.s->ended) end_state(lock, *part.s);
+      else running.push_back(part.s);
+    }
+  }
+
+  // Place for what each is about to compute. Where there is none, the youngest of all gives its own back and begins again later.
+  void reserve(std::vector<Part>& parts) {
+    for (size_t i = 0; i < parts.size();) {
+      const Entry s = parts[i].s;
+      const auto tokens = static_cast<int64_t>(s->computed + parts[i].tokens.size());
+      if (engine->reserve(*s->state, tokens)) {
+        ++i;
+        continue;
+      }
+      const auto youngest = std::max_element(running.begin(), running.end(), [](const Entry& a, const Entry& b) { return a->number < b->number; });
+      const Entry loser = *youngest;
+      const bool alone = running.size() == 1;
+      running.erase(youngest);
+      const auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.s == loser; });
+      if (part != parts.end()) {
+        if (part - parts.begin() < static_cast<std::ptrdiff_t>(i)) --i;
+        parts.erase(part);
+      }
+      loser->state.reset();
+      loser->computed = 0;
+      if (alone) {
+        end(*loser, GenerateEnd::failed, {ErrorCode::memory, "the cache has place for " + std::to_string(engine->most_tokens()) + " tokens, the sequence has come to " + std::to_string(tokens) + "; make it with more cache_bytes"});
+        continue;
+      }
+      ++counts.preempted;
+      waiting.push_front(loser);
+    }
+  }
+
+  void compute(std::vector<Part>& parts) const {
+    const auto fail = [&](const Error& e) {
+      for (Part& p : parts) p.chosen = e;
+    };
+    try {
+      std::vector<Engine::Work> works;
+      for (Part& p : parts) works.push_back({p.s->state.get(), p.tokens, !p.history.empty(), {}});
+      if (auto done = engine->step(works); !done) return fail(done.error());
+      for (size_t i = 0; i < parts.size(); ++i) {
+        Part& p = parts[i];
+        if (!p.history.empty()) p.chosen = generate::sample(works[i].logits, p.history, p.sampling, p.history.size());
+      }
+    } catch (const std::bad_alloc&) {  // keys and values may be gigabytes
+      fail({ErrorCode::memory, "no memory for the keys and values of a step"});
+    }
+  }
+
+  void apply(const Part& part) {
+    Sequence& s = *part.s;
+    if (s.ended) return;
+    if (!part.chosen) return end(s, GenerateEnd::failed, part.chosen.error());
+    (s.computed < s.prompt_size ? counts.prompt_tokens : counts.tokens) += static_cast<int64_t>(part.tokens.size());
+    s.computed += part.tokens.size();
+    if (!part.history.empty() && !s.cancelled) take(s, *part.chosen);
   }
 
   void take(Sequence& s, int32_t id) {
@@ -194,6 +278,9 @@ struct Generator::Impl {
     counts.cache_bytes = 0;
     for (const Entry& s : running)
       if (s->state) counts.cache_bytes += s->state->bytes;
+    counts.pages = engine->pages();
+    counts.pages_held = engine->pages_held();
+    counts.shared_tokens = engine->shared_tokens();
   }
 
   // ---- a sequence's thread
@@ -265,20 +352,29 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   };
   TFCC_TRY_VOID(positive("max_sequences", options.max_sequences));
   TFCC_TRY_VOID(positive("prompt_chunk", options.prompt_chunk));
-  TFCC_TRY(generate::Roles roles, generate::find_roles(model.inputs(), model.outputs(), options.roles));
+  if (options.max_context < 0) TFCC_TRY_VOID(positive("max_context", options.max_context));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  // Roles are those of the graph as it was exported, which also knows how long a context may be.
+  TFCC_TRY(generate::Roles roles, generate::find_roles(model.inputs(), model.outputs(), options.roles));
   // The last token of a context needs no place in a past. Where no limit is known, the graph itself tells what is too far.
   const generate::Cache* cache = roles.caches.empty() ? nullptr : &roles.caches[0];
   const int64_t most_past = cache ? cache->past.dims[cache->past_axis].max : 0;
   const int64_t allowed = cache ? (most_past > 0 ? most_past + 1 : 0) : roles.ids.dims[1].max;
-  if (options.max_context < 0) TFCC_TRY_VOID(positive("max_context", options.max_context));
   if (options.max_context > 0 && allowed > 0 && options.max_context > allowed)
     return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) + ", the model takes at most " + std::to_string(allowed) + " tokens"};
   if (options.max_context == 0) impl->options.max_context = allowed > 0 ? std::min(allowed, kDefaultContext) : kDefaultContext;
-  if (const int64_t most = roles.ids.dims[1].max; cache && most > 0) impl->options.prompt_chunk = std::min(options.prompt_chunk, most);
   impl->vocabulary = roles.vocabulary;
-  TFCC_TRY(impl->engine, generate::make_literal_engine(model, std::move(roles), impl->options.max_context));
+  auto generation = options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
+  if (generation) {
+    const generate::PagedOptions paged{impl->options.max_context, options.max_sequences, options.prompt_chunk + options.max_sequences, options.cache_bytes, options.prefix_sharing};
+    TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));
+  } else if (generation.error().code != ErrorCode::unsupported) {
+    return generation.error();
+  } else {
+    if (const int64_t most = roles.ids.dims[1].max; cache && most > 0) impl->options.prompt_chunk = std::min(options.prompt_chunk, most);
+    TFCC_TRY(impl->engine, generate::make_literal_engine(model, std::move(roles), impl->options.max_context));
+  }
   Impl* raw = impl.get();
   impl->computing = std::thread([raw] { raw->compute(); });
   return Generator(std::move(impl));
@@ -293,6 +389,7 @@ Result<Generator::Id> Generator::submit(std::span<const int32_t> prompt, const G
   const std::lock_guard lock(impl_->mutex);
   if (impl_->stopping) return Error{ErrorCode::invalid_argument, "the generator is being destroyed"};
   const Id id = impl_->next_id++;
+  s->number = id;
   impl_->sequences[id] = s;
   impl_->waiting.push_back(s);
   impl_->changed.notify_all();

@@ -1,45 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "runtime/generate/engine.h"
+#include "runtime/generate/numbers.h"
 
 namespace tfcc::generate {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-float f16_value(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
-  if (exponent == 0) return std::bit_cast<float>(sign | 0x3f800000) * static_cast<float>(fraction) * 0x1p-24f;
-  return std::bit_cast<float>(sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13);
-}
-
-float value_at(const void* data, DType type, size_t i) {
-  uint16_t half = 0;
-  if (type == DType::f32) return static_cast<const float*>(data)[i];
-  if (type == DType::f64) return static_cast<float>(static_cast<const double*>(data)[i]);
-  std::memcpy(&half, static_cast<const std::byte*>(data) + i * sizeof half, sizeof half);
-  return type == DType::f16 ? f16_value(half) : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
-}
-
-// A whole number as a type of inputs.
-void append_number(int64_t value, DType type, Bytes& out) {
-  const size_t at = out.size();
-  out.resize(at + size_of(type));
-  const auto put = [&](auto x) { std::memcpy(out.data() + at, &x, sizeof x); };
-  switch (type) {
-    case DType::i64: return put(value);
-    case DType::i32: return put(static_cast<int32_t>(value));
-    case DType::f64: return put(static_cast<double>(value));
-    case DType::f32: return put(static_cast<float>(value));
-    case DType::i16: return put(static_cast<int16_t>(value));
-    case DType::f16: return put(static_cast<uint16_t>(value ? 0x3c00 : 0));   // masks alone: 0 or 1
-    case DType::bf16: return put(static_cast<uint16_t>(value ? 0x3f80 : 0));
-    default: return put(static_cast<uint8_t>(value));
-  }
-}
 
 class LiteralEngine : public Engine {
  public:
@@ -47,14 +14,29 @@ class LiteralEngine : public Engine {
     name_ = roles_.caches.empty() ? "whole sequences" : "past and present";
   }
 
-  std::unique_ptr<Sequence> start() override {
+  std::unique_ptr<Sequence> start(std::span<const int32_t>) override {
     auto out = std::make_unique<Held>();
     out->past.resize(roles_.caches.size());
     out->present.resize(roles_.caches.size());
     return out;
   }
 
-  Result<std::span<float>> advance(Sequence& sequence, std::span<const int32_t> tokens) override {
+  bool has_place(int64_t) const override { return true; }
+  bool reserve(Sequence&, int64_t) override { return true; }
+  size_t most_at_once() const override { return 1; }
+  int64_t most_tokens() const override { return INT64_MAX; }
+
+  Result<void> step(std::span<Work> works) override {
+    for (Work& w : works) {
+      TFCC_TRY(w.logits, advance(*w.sequence, w.tokens));
+    }
+    return {};
+  }
+
+  const std::string& name() const override { return name_; }
+
+ private:
+  Result<std::span<float>> advance(Sequence& sequence, std::span<const int32_t> tokens) {
     Held& held = static_cast<Held&>(sequence);
     if (roles_.caches.empty()) {  // nothing is kept but the tokens: all are computed again
       held.tokens.insert(held.tokens.end(), tokens.begin(), tokens.end());
@@ -77,9 +59,6 @@ class LiteralEngine : public Engine {
     return last_logits(now);
   }
 
-  const std::string& name() const override { return name_; }
-
- private:
   struct Held : Sequence {
     std::vector<Bytes> past, present;
     std::vector<int32_t> tokens;
@@ -140,7 +119,7 @@ class LiteralEngine : public Engine {
     const size_t first = (static_cast<size_t>(rows) - 1) * width;
     if (all.bytes < (first + width) * size_of(all.dtype))
       return Error{ErrorCode::unsupported, "the output '" + roles_.logits + "' has not the logits of each token of the step"};
-    for (size_t i = 0; i < width; ++i) logits_[i] = value_at(all.data, all.dtype, first + i);
+    numbers_from(all.data, all.dtype, first, logits_);
     return std::span<float>(logits_);
   }
 

@@ -329,9 +329,14 @@ struct PaddedRows {
   TFCC_FN idx query_count(idx) const { return queries; }
   TFCC_FN idx key_count(idx) const { return keys; }
   TFCC_FN idx first_query(idx b) const { return b * queries; }
-  TFCC_FN idx first_key(idx b) const { return b * keys; }
-  TFCC_FN idx diagonal() const { return keys - queries; }
+  /// Where the row of key j of a key head begins, of `width` elements; tokens are `stride` apart.
+  TFCC_FN idx key_row(idx b, idx head, idx j, idx stride, idx width) const { return (b * keys + j) * stride + head * width; }
   TFCC_FN idx position(idx, idx row) const { return row; }
+  TFCC_FN idx key_position(idx, idx j) const { return j; }
+  /// The keys that rows [first, last] may see, if a row sees those from `left` before its place to `right` behind it (-1: all).
+  TFCC_FN idx keys_end(idx, idx, idx last, idx right) const { return right >= 0 ? imin(keys, last + 1 + keys - queries + right) : keys; }
+  TFCC_FN idx keys_begin(idx, idx first, idx, idx left) const { return left >= 0 ? imax(0, first + keys - queries - left) : 0; }
+  TFCC_FN idx diagonal() const { return keys - queries; }
 };
 /// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos` is where a row stood.
 struct PackedRows {
@@ -341,9 +346,36 @@ struct PackedRows {
   TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
   TFCC_FN idx key_count(idx b) const { return keys[b]; }
   TFCC_FN idx first_query(idx b) const { return cu[b]; }
-  TFCC_FN idx first_key(idx b) const { return cu[b]; }
-  TFCC_FN idx diagonal() const { return 0; }
+  TFCC_FN idx key_row(idx b, idx head, idx j, idx stride, idx width) const { return (cu[b] + j) * stride + head * width; }
   TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
+  TFCC_FN idx key_position(idx b, idx j) const { return pos[cu[b] + j]; }
+  // Packing brings rows nearer to each other, so that a window of packed rows holds that of positions; rows behind the keys
+  // stand anywhere.
+  TFCC_FN idx keys_end(idx b, idx, idx last, idx right) const { return right >= 0 && last < keys[b] ? imin(keys[b], last + 1 + right) : keys[b]; }
+  TFCC_FN idx keys_begin(idx b, idx first, idx last, idx left) const { return left >= 0 && last < keys[b] ? imax(0, first - left) : 0; }
+  TFCC_FN idx diagonal() const { return 0; }
+};
+/// Queries as PackedRows, their positions rising in a sequence; keys in pages of a cache [pages, heads, page, width], where key j has
+/// position j. `table` has `most` pages for each sequence.
+template <int page, int heads> struct PagedRows {
+  static constexpr bool packed = true;
+  const i32 *cu, *keys, *order, *pos, *table;
+  idx most, pages;
+  TFCC_FN idx sequence(idx place) const { return order[place]; }
+  TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
+  TFCC_FN idx key_count(idx b) const { return imin(keys[b], most * page); }
+  TFCC_FN idx first_query(idx b) const { return cu[b]; }
+  TFCC_FN idx key_row(idx b, idx head, idx j, idx, idx width) const {
+    const idx at = imax(0, imin((idx)table[b * most + j / page], pages - 1));
+    return ((at * heads + head) * page + j % page) * width;
+  }
+  TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
+  TFCC_FN idx key_position(idx, idx j) const { return j; }
+  TFCC_FN idx keys_end(idx b, idx, idx last, idx right) const {
+    return right >= 0 ? imax(0, imin(key_count(b), position(b, last) + 1 + right)) : key_count(b);
+  }
+  TFCC_FN idx keys_begin(idx b, idx first, idx, idx left) const { return left >= 0 ? imax(0, position(b, first) - left) : 0; }
+  TFCC_FN idx diagonal() const { return 0; }
 };
 
 /// The block of `rows` queries from i0 on of head h of sequence b.
@@ -351,27 +383,24 @@ template <class Spec, class Queries, class Score, class Visible, class Live, cla
 TFCC_FN void attend(Queries& s, typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
                     const Score& score, const Visible& visible, const Live& live, const Rows& place, idx b, idx h, idx i0, int rows) {
   using Tile = AttentionTile<Spec>;
-  const idx keys = place.key_count(b), kv_head = h / (Spec::heads / Spec::kv_heads);
+  const idx kv_head = h / (Spec::heads / Spec::kv_heads);
   s.begin(q + (place.first_query(b) + i0) * Spec::q_stride + h * Tile::d, rows);
   const idx diagonal = place.diagonal();
   constexpr idx right = Spec::causal ? 0 : Spec::window_right, left = Spec::window_left;
-  // Packing brings rows nearer to each other, so that a window of packed rows holds that of positions; rows behind the keys
-  // stand anywhere.
-  const bool in_order = !Rows::packed || i0 + rows <= keys;
-  const idx limit = right >= 0 && in_order ? imin(keys, i0 + rows + diagonal + right) : keys;
-  for (idx j = left >= 0 && in_order ? imax(0, i0 + diagonal - left) : 0; j < limit;) {
+  const idx limit = place.keys_end(b, i0, i0 + rows - 1, right);
+  for (idx j = place.keys_begin(b, i0, i0 + rows - 1, left); j < limit;) {
     int count = 0;
     for (; j < limit && count < Tile::block_n; ++j) {
       if (!live(b, j)) continue;
       s.key[count] = j;
-      s.k[count] = k + (place.first_key(b) + j) * Spec::k_stride + kv_head * Tile::d;
-      s.v[count] = v + (place.first_key(b) + j) * Spec::v_stride + kv_head * Tile::dv;
+      s.k[count] = k + place.key_row(b, kv_head, j, Spec::k_stride, Tile::d);
+      s.v[count] = v + place.key_row(b, kv_head, j, Spec::v_stride, Tile::dv);
       ++count;
     }
     if (count == 0) break;
     attention_products(s, count);
     s.change_scores(count, [&](f32 x, int i, int t) {
-      const idx key = place.position(b, s.key[t]), query = place.position(b, i0 + i);
+      const idx key = place.key_position(b, s.key[t]), query = place.position(b, i0 + i);
       if constexpr (Spec::scaled) x *= Spec::score_scale;
       x = score(x, b, h, query, key);
       bool shown = visible(b, h, query, key);

@@ -6,6 +6,8 @@
 // with v_dim; tokens are q_stride, k_stride, v_stride, out_stride elements apart.
 // With PackedRows the rows of a sequence are those that a pack left, sequences with most rows first; b, i and j are still those of
 // the padded tensors. Their grid is that of the padded queries.
+// With PagedRows keys and values are pages of a cache; the grid is that of all queries for each sequence, and 16-bit keys are summed in
+// spans of Spec::span, so that attention_decode.cuh, which shares them out, has the same bits.
 // A block owns block_m queries of one head of one sequence: grid {ceil(queries, block_m), heads, batch}. Key tiles
 // without a live key, past the causal limit or outside of the window, are neither read nor computed; dead keys are read as zeros.
 // Spec: T (f16, bf16, f32); heads, kv_heads, head_dim, v_dim, the four strides; block_m, block_n; aligned (the

@@ -156,16 +156,14 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
   f32* const tile_v = tile_k + Shape::k_elements;
   f32* const tile_p = tile_v + Shape::v_elements;
 
-  const i64 first_key = block.rows.first_key(block.b);
-  const f32* const head_k = k + first_key * Spec::k_stride + block.kv_head * Spec::head_dim;
-  const f32* const head_v = v + first_key * Spec::v_stride + block.kv_head * Spec::v_dim;
+  const auto row = [&](idx tile, int stride, int width) { return block.rows.key_row(block.b, block.kv_head, tile * block_n, stride, width); };
   const auto copy_k = [&](idx tile, const KeyBits<block_n>& bits) {
     copy_tile<typename Rows::QkRows, block_n, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::k_stride), threads>(
-        tile_k, head_k + (i64)tile * block_n * Spec::k_stride, Spec::k_stride, bits);
+        tile_k, k + row(tile, Spec::k_stride, Spec::head_dim), Spec::k_stride, bits);
   };
   const auto copy_v = [&](idx tile, const KeyBits<block_n>& bits) {
     copy_tile<typename Rows::VRows, block_n, Spec::v_dim, Shape::chunked(Spec::v_dim, Spec::v_stride), threads>(
-        tile_v, head_v + (i64)tile * block_n * Spec::v_stride, Spec::v_stride, bits);
+        tile_v, v + row(tile, Spec::v_stride, Spec::v_dim), Spec::v_stride, bits);
   };
 
   const i64 first_row = block.rows.first_query(block.b) + block.first;

@@ -49,12 +49,25 @@ struct AttentionWarp {
   f32 o[v_tiles][4];
   OnlineSoftmax<Spec> softmax;
 
-  TFCC_FN AttentionWarp(const T* q_) : q(q_) {
+  TFCC_FN AttentionWarp(const T* q_) : q(q_) { begin(); }
+
+  /// As if no key had been seen.
+  TFCC_FN void begin() {
+    softmax = {};
 #pragma unroll
     for (int t = 0; t < v_tiles; ++t) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) o[t][k] = 0.0f;
     }
+  }
+  /// Of row r: adds the span that ends here.
+  TFCC_FN void end_span(int r, SpanSum<Spec, 2 * v_tiles, 1>& spans) const {
+    spans.add(softmax.top[r], [&](int) { return softmax.sum[r]; }, [&](int x) { return o[x / 2][2 * r + x % 2]; });
+  }
+  TFCC_FN void take(int r, const SpanSum<Spec, 2 * v_tiles, 1>& spans) {
+    softmax.sum[r] = spans.sum[0];
+#pragma unroll
+    for (int x = 0; x < 2 * v_tiles; ++x) o[x / 2][2 * r + x % 2] = spans.o[x];
   }
 
   TFCC_FN void load_query(u32 (&a)[4], int step) const {
@@ -158,15 +171,12 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
   T* const tiles_k = tile_q + Shape::q_elements;
   T* const tiles_v = tiles_k + 2 * Shape::k_elements;
 
-  const i64 first_key = block.rows.first_key(block.b);
-  const T* const head_k = k + first_key * Spec::k_stride + block.kv_head * Spec::head_dim;
-  const T* const head_v = v + first_key * Spec::v_stride + block.kv_head * Spec::v_dim;
   const auto copy_keys = [&](idx tile, int stage, const KeyBits<block_n>& bits) {
-    const i64 row = (i64)tile * block_n;
+    const auto row = [&](int stride, int width) { return block.rows.key_row(block.b, block.kv_head, tile * block_n, stride, width); };
     copy_tile<typename Warp::QkRows, block_n, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::k_stride), threads>(
-        tiles_k + stage * Shape::k_elements, head_k + row * Spec::k_stride, Spec::k_stride, bits);
+        tiles_k + stage * Shape::k_elements, k + row(Spec::k_stride, Spec::head_dim), Spec::k_stride, bits);
     copy_tile<typename Warp::VRows, block_n, Spec::v_dim, Shape::chunked(Spec::v_dim, Spec::v_stride), threads>(
-        tiles_v + stage * Shape::v_elements, head_v + row * Spec::v_stride, Spec::v_stride, bits);
+        tiles_v + stage * Shape::v_elements, v + row(Spec::v_stride, Spec::v_dim), Spec::v_stride, bits);
   };
 
   const i64 first_row = block.rows.first_query(block.b) + block.first;
@@ -185,6 +195,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
   Warp w(tile_q + warp * 16 * Warp::QkRows::stride);
   w.load_queries();
   const idx warp_row = block.first + warp * 16, row = warp_row + w.lane / 4;
+  SpanSum<Spec, 2 * Warp::v_tiles, 1> spans[2];
   for (int stage = 0; tile < block.tiles; stage ^= 1) {
     // Behind this barrier the tile is complete and nobody reads the other stage any more.
     wait_copies<0>();
@@ -201,8 +212,20 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
     if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<reads>(s, block, w.lane, row, tile, bits, cut, score, visible);
     w.softmax.soften(s, w.o);
     w.multiply_values(s, tiles_v + stage * Shape::v_elements);
+    if constexpr (Block::paged) {
+      constexpr idx of_span = Spec::span / block_n;
+      if (next >= block.tiles || next / of_span != tile / of_span) {
+        w.end_span(0, spans[0]);
+        w.end_span(1, spans[1]);
+        w.begin();
+      }
+    }
     tile = next;
     bits = next_bits;
+  }
+  if constexpr (Block::paged) {
+    w.take(0, spans[0]);
+    w.take(1, spans[1]);
   }
 
   __syncthreads();  // rows of the result may be longer than those of q and reach into a neighbour's

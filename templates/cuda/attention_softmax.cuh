@@ -82,3 +82,31 @@ struct OnlineSoftmax {
     return total == 0.0f ? 0.0f : 1.0f / total;
   }
 };
+
+/// Over pages of a cache the keys of a row are summed in spans of Spec::span keys, each as if there were no other, which are then added in
+/// their order: so that the forms of attention which share out the spans and those which walk through them have the same bits. This is the
+/// sum of the spans so far, for `columns` columns of one row and `lanes` parts of its sum of weights. A span without a visible key, whose
+/// top is -inf and whose results are 0, changes nothing.
+template <class Spec, int columns, int lanes>
+struct SpanSum {
+  f32 o[columns], sum[lanes], top = -kInf;
+
+  TFCC_FN SpanSum() {
+#pragma unroll
+    for (int x = 0; x < columns; ++x) o[x] = 0.0f;
+#pragma unroll
+    for (int x = 0; x < lanes; ++x) sum[x] = 0.0f;
+  }
+  /// The order of operations is spelled out: it must not be the compiler's choice in each form.
+  template <class Sums, class Results>
+  TFCC_FN void add(f32 other, const Sums& sums, const Results& results) {
+    const f32 larger = fmaxf(top, other), base = larger == -kInf ? 0.0f : larger;
+    const f32 mine = top == larger ? 1.0f : OnlineSoftmax<Spec>::weight(top, base);
+    const f32 others = other == larger ? 1.0f : OnlineSoftmax<Spec>::weight(other, base);
+    top = larger;
+#pragma unroll
+    for (int x = 0; x < lanes; ++x) sum[x] = __fmaf_rn(sums(x), others, __fmul_rn(sum[x], mine));
+#pragma unroll
+    for (int x = 0; x < columns; ++x) o[x] = __fmaf_rn(results(x), others, __fmul_rn(o[x], mine));
+  }
+};

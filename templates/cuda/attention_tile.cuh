@@ -27,9 +27,18 @@ struct PlainRows {
   static TFCC_FN int at(int row, int c) { return row * stride + c * chunk; }
 };
 
+/// Rows of 16-byte chunks: cp.async may copy them.
+template <class Spec>
+struct AttentionChunks {
+  static TFCC_FN constexpr bool chunked(int columns, int stride) {
+    constexpr int size = (int)sizeof(typename Spec::T);
+    return Spec::aligned && columns * size % 16 == 0 && stride * size % 16 == 0;
+  }
+};
+
 /// What codegen needs for the launch, and the layout of shared memory.
 template <class Spec>
-struct AttentionShape {
+struct AttentionShape : AttentionChunks<Spec> {
   using T = typename Spec::T;
   static constexpr bool tensor_cores = sizeof(T) == 2;
   static constexpr int block_m = Spec::block_m, block_n = Spec::block_n;
@@ -43,11 +52,6 @@ struct AttentionShape {
   static constexpr int p_elements = tensor_cores ? 0 : block_m * (block_n + 4);
   static constexpr int stages = tensor_cores ? 2 : 1;
   static constexpr int shared_bytes = (int)sizeof(T) * (q_elements + stages * (k_elements + v_elements) + p_elements);
-
-  /// Rows of 16-byte chunks: cp.async may copy them.
-  static TFCC_FN constexpr bool chunked(int columns, int stride) {
-    return Spec::aligned && columns * sizeof(T) % 16 == 0 && stride * sizeof(T) % 16 == 0;
-  }
 
   static_assert(kSame<T, f16> || kSame<T, bf16> || kSame<T, f32>, "T: f16, bf16 or f32");
   static_assert(Spec::head_dim >= 1 && Spec::head_dim <= 256 && Spec::v_dim >= 1 && Spec::v_dim <= 256,
@@ -72,15 +76,15 @@ TFCC_FN void copy_async(void* to, const void* from, bool valid) {
 TFCC_FN void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> TFCC_FN void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
 
-/// Copies `rows` rows of `columns` elements to shared memory by all threads; zeros for rows that `valid` denies and for
+/// Copies `rows` rows of `columns` elements to shared memory by all threads, or by those of which `thread` is one; zeros for rows that `valid` denies and for
 /// columns up to Rows::width. Complete after commit_copies, wait_copies and a barrier.
 template <class Rows, int rows, int columns, bool chunked, int threads, class T, class Valid>
-TFCC_FN void copy_tile(T* to, const T* from, i64 stride, const Valid& valid) {
+TFCC_FN void copy_tile(T* to, const T* from, i64 stride, const Valid& valid, int thread = (int)threadIdx.x) {
   constexpr int per_row = Rows::width / Rows::chunk;
   constexpr int total = rows * per_row, steps = ceil_div(total, threads);
 #pragma unroll (steps > 8 ? 4 : steps)
   for (int first = 0; first < total; first += threads) {
-    const int e = first + (int)threadIdx.x;
+    const int e = first + thread;
     if (total % threads != 0 && e >= total) break;
     const int row = e / per_row, c = e % per_row;
     const bool live = valid(row);
@@ -154,33 +158,58 @@ TFCC_FN idx next_tile(idx tile, idx tiles, idx limit, idx b, const Live& live, K
 
 /// Where the rows of a sequence lie: all have as many, one sequence behind the other.
 struct PaddedRows {
-  static constexpr bool packed = false;
+  static constexpr bool packed = false, paged = false;
   idx queries, keys;
   TFCC_FN idx sequence(idx place) const { return place; }
   TFCC_FN idx query_count(idx) const { return queries; }
   TFCC_FN idx key_count(idx) const { return keys; }
   TFCC_FN i64 first_query(idx b) const { return (i64)b * queries; }
   TFCC_FN i64 first_key(idx b) const { return (i64)b * keys; }
+  /// Where the row of key j of a key head begins, of `width` elements; tokens are `stride` apart.
+  TFCC_FN i64 key_row(idx b, idx head, idx j, int stride, int width) const { return (first_key(b) + j) * stride + head * width; }
   TFCC_FN idx diagonal() const { return keys - queries; }
   TFCC_FN idx position(idx, idx row) const { return row; }
+  TFCC_FN idx key_position(idx, idx j) const { return j; }
 };
 /// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos` is where a row stood.
 struct PackedRows {
-  static constexpr bool packed = true;
+  static constexpr bool packed = true, paged = false;
   const i32 *cu, *keys, *order, *pos;
   TFCC_FN idx sequence(idx place) const { return order[place]; }
   TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
   TFCC_FN idx key_count(idx b) const { return keys[b]; }
   TFCC_FN i64 first_query(idx b) const { return cu[b]; }
   TFCC_FN i64 first_key(idx b) const { return cu[b]; }
+  TFCC_FN i64 key_row(idx b, idx head, idx j, int stride, int width) const { return (first_key(b) + j) * stride + head * width; }
   TFCC_FN idx diagonal() const { return 0; }
   TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
+  TFCC_FN idx key_position(idx b, idx j) const { return position(b, j); }
+};
+/// Queries as PackedRows, their positions rising in a sequence; keys in pages of a cache [pages, heads, page, width], where key j has
+/// position j. `table` has `most` pages for each sequence. Keys of one tile lie in one page.
+template <int page, int heads>
+struct PagedRows {
+  static constexpr bool packed = true, paged = true;
+  static constexpr int page_size = page;
+  const i32 *cu, *keys, *order, *pos, *table;
+  idx most, pages;
+  TFCC_FN idx sequence(idx place) const { return order[place]; }
+  TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
+  TFCC_FN idx key_count(idx b) const { return imin(keys[b], most * page); }
+  TFCC_FN i64 first_query(idx b) const { return cu[b]; }
+  TFCC_FN i64 key_row(idx b, idx head, idx j, int, int width) const {
+    const i64 at = imax(0, imin(table[(i64)b * most + j / page], pages - 1));
+    return ((at * heads + head) * page + j % page) * width;
+  }
+  TFCC_FN idx diagonal() const { return 0; }
+  TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
+  TFCC_FN idx key_position(idx, idx j) const { return j; }
 };
 
 /// What a block works on. Rows are counted in their sequence; scores and conditions are told positions.
 template <class Spec, class Rows>
 struct AttentionBlock {
-  static constexpr bool packed = Rows::packed;
+  static constexpr bool packed = Rows::packed, paged = Rows::paged;
   Rows rows;
   idx b, h, kv_head, first, queries, keys;
   idx limit;  // keys below it are seen by some query of the block
@@ -195,6 +224,14 @@ struct AttentionBlock {
     first = place * Spec::block_m;
     queries = rows.query_count(b);
     keys = rows.key_count(b);
+    if constexpr (Rows::paged) {
+      static_assert(Rows::page_size % Spec::block_n == 0, "the keys of a tile lie in one page");
+      const idx last = imin(first + Spec::block_m, queries) - 1;
+      limit = right < 0 || first >= queries ? keys : imax(0, imin(keys, rows.position(b, last) + 1 + right));
+      first_tile = left < 0 || first >= queries ? 0 : imax(0, rows.position(b, first) - left) / Spec::block_n;
+      tiles = (limit + Spec::block_n - 1) / Spec::block_n;
+      return;
+    }
     // Packing brings rows nearer to each other, so that a window of packed rows holds that of positions; rows behind the keys stand
     // anywhere.
     const bool in_order = !Rows::packed || first + Spec::block_m <= keys;
@@ -208,7 +245,7 @@ struct AttentionBlock {
   /// `bit` denies or that causality or a window hides.
   template <class Score, class Visible>
   TFCC_FN f32 masked(f32 s, idx i, idx j, bool bit, bool cut, const Score& score, const Visible& visible) const {
-    const idx row = rows.position(b, imin(i, queries - 1)), col = rows.position(b, imin(j, keys - 1));
+    const idx row = rows.position(b, imin(i, queries - 1)), col = rows.key_position(b, imin(j, keys - 1));
     if constexpr (!Spec::scaled) s = score(s, b, h, row, col);
     if constexpr (!kSame<Visible, AllVisible>) s = visible(b, h, row, col) ? s : -kInf;
     if (cut) {
@@ -222,6 +259,10 @@ struct AttentionBlock {
   /// Some key of the tile is hidden from some of the `count` queries from `i` on, by `bits`, by causality or by a window.
   template <class Bits>
   TFCC_FN bool cuts(const Bits& bits, idx tile, idx i, int count) const {
+    if constexpr (Rows::paged) {  // positions rise
+      const idx lowest = rows.position(b, imin(i, queries - 1)), highest = rows.position(b, imin(i + count, queries) - 1);
+      return !bits.all() || (right >= 0 && (tile + 1) * Spec::block_n - 1 > lowest + right) || (left >= 0 && tile * Spec::block_n < highest - left);
+    }
     if (Rows::packed && (right >= 0 || left >= 0)) return true;
     return !bits.all() || (right >= 0 && (tile + 1) * Spec::block_n - 1 > i + rows.diagonal() + right) ||
            (left >= 0 && tile * Spec::block_n < i + count - 1 + rows.diagonal() - left);

@@ -9,32 +9,31 @@
 #pragma once
 #include "cuda/prelude.cuh"
 
+/// What a thread has of a head: rotary / 2 / vec units that turn vec pairs each, then (dim - rotary) / vec that copy vec channels.
 template <class Spec>
-TFCC_FN void rope(typename Spec::T* out, const typename Spec::T* x, const typename Spec::Table* cos,
-                  const typename Spec::Table* sin, idx tables, idx rows) {
-  constexpr int vec = Spec::vec, half = Spec::rotary / 2, width = Spec::wide ? Spec::rotary : half;
-  static_assert(is_power_of_two(vec) && half % vec == 0 && Spec::dim % vec == 0 && Spec::x_stride % vec == 0,
-                "vec: a power of two that divides rotary / 2, dim and x_stride");
-  static_assert(vec * sizeof(typename Spec::T) <= 16, "vec: at most 16 bytes of T");
-  constexpr u32 turns = half / vec, units = turns + (Spec::dim - Spec::rotary) / vec;
-  const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
-  const u32 row = at / (units * Spec::heads), head = at / units % Spec::heads, unit = at % units;
-  if (row >= (u32)rows) return;
-  const auto* from = x + (i64)row * Spec::x_stride + head * Spec::dim;
-  auto* to = out + (i64)row * (Spec::heads * Spec::dim) + head * Spec::dim;
+inline constexpr u32 kRopeUnits = (Spec::rotary / 2 + Spec::dim - Spec::rotary) / Spec::vec;
+/// Values of a table for one token.
+template <class Spec>
+inline constexpr int kTableWidth = Spec::wide ? Spec::rotary : Spec::rotary / 2;
+
+/// One unit of a head. Spec: dim, rotary, vec, interleaved, wide; c and s are the token's tables.
+template <class Spec, class T, class Table>
+TFCC_FN void rotate_unit(T* to, const T* from, const Table* c, const Table* s, u32 unit) {
+  constexpr int vec = Spec::vec, half = Spec::rotary / 2;
+  constexpr u32 turns = half / vec;
+  static_assert(is_power_of_two(vec) && half % vec == 0 && Spec::dim % vec == 0, "vec: a power of two that divides rotary / 2 and dim");
+  static_assert(vec * sizeof(T) <= 16, "vec: at most 16 bytes of T");
   f32 a[vec], b[vec];
   if (unit >= turns) {
-    const int c = Spec::rotary + (unit - turns) * vec;
-    load_pack(from + c, a);
-    store_pack(to + c, a);
+    const int e = Spec::rotary + (unit - turns) * vec;
+    load_pack(from + e, a);
+    store_pack(to + e, a);
     return;
   }
   const int pair = unit * vec;
   const int first = Spec::interleaved ? 2 * pair : pair, second = Spec::interleaved ? first + vec : first + half;
   load_pack(from + first, a);
   load_pack(from + second, b);
-  const auto* c = cos + (i64)(row % (u32)tables) * width;
-  const auto* s = sin + (i64)(row % (u32)tables) * width;
   // Interleaved pairs lie beside each other: 2 * vec channels in two packs.
   if constexpr (Spec::interleaved) {
     f32 both[2 * vec];
@@ -66,4 +65,17 @@ TFCC_FN void rope(typename Spec::T* out, const typename Spec::T* x, const typena
   }
   store_pack(to + first, a);
   store_pack(to + second, b);
+}
+
+template <class Spec>
+TFCC_FN void rope(typename Spec::T* out, const typename Spec::T* x, const typename Spec::Table* cos,
+                  const typename Spec::Table* sin, idx tables, idx rows) {
+  static_assert(Spec::x_stride % Spec::vec == 0, "vec divides x_stride");
+  constexpr u32 units = kRopeUnits<Spec>;
+  const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+  const u32 row = at / (units * Spec::heads), head = at / units % Spec::heads;
+  if (row >= (u32)rows) return;
+  const i64 table = (i64)(row % (u32)tables) * kTableWidth<Spec>;
+  rotate_unit<Spec>(out + (i64)row * (Spec::heads * Spec::dim) + head * Spec::dim, x + (i64)row * Spec::x_stride + head * Spec::dim,
+                    cos + table, sin + table, at % units);
 }

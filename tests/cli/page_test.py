@@ -82,8 +82,8 @@ class Tester:
         done = subprocess.run([self.binary, "compile", model, "-o", "probe.tfcc", "--target", target, "-q"], cwd=self.folder, capture_output=True)
         return done.returncode == 0
 
-    def page(self, file):
-        self.tfcc("inspect", file, "--html=page.html")
+    def page(self, file, *flags):
+        self.tfcc("inspect", file, *flags, "--html=page.html")
         text = (self.folder / "page.html").read_text(encoding="utf-8")
         return Page(text), text
 
@@ -102,8 +102,9 @@ class Tester:
         self.expect(where, "imports of the style", "@import" in text or "url(" in text, False)
         self.expect(where, "control characters", [c for c in text if ord(c) < 32 and c not in "\n\t"], [])
 
-    def check_counts(self, where, file, page):
-        j = json.loads(self.tfcc("inspect", file, "--json"))
+    def check_counts(self, where, file, flags, page):
+        j = json.loads(self.tfcc("inspect", file, *flags, "--json"))
+        sources = tuple(f"kernels/{p['name']}/" for p in j["plans"])
         plans, texts = j["plans"], [t["name"] for t in j["texts"]]
         counts = {
             "tr.input": len(j["inputs"]), "tr.output": len(j["outputs"]), "tr.symbol": len(j["symbols"]), "tr.target": len(j["targets"]),
@@ -112,7 +113,7 @@ class Tester:
             "tr.pass-run": len(j["report"]["passes"]), "li.miss": sum(len(p["misses"]) for p in j["report"]["passes"]),
             "tr.launch": sum(len(b["launches"]) for p in plans for b in p["buckets"]),
             "tr.bucket": sum(len(p["buckets"]) for p in plans if len(p["buckets"]) > 1),
-            "details.kernel": sum(len(p["kernels"]) for p in plans), "pre.source": sum(t.startswith("kernels/") for t in texts),
+            "details.kernel": sum(len(p["kernels"]) for p in plans), "pre.source": sum(t.startswith(sources) for t in texts),
             "g.buffer": sum(b["class"] == "arena" for p in plans for b in p["buffers"]), "svg.memory": len(plans),
         }
         if "trace.json" in texts:
@@ -126,10 +127,13 @@ class Tester:
         for what, wanted in counts.items():
             self.expect(where, what, page.classes[what], wanted)
 
-    def check(self, file):
-        page, text = self.page(file)
-        self.check_closed(file, page, text)
-        self.check_counts(file, file, page)
+    def check(self, file, *flags):
+        where = " ".join((file, *flags))
+        page, text = self.page(file, *flags)
+        self.check_closed(where, page, text)
+        self.check_counts(where, file, flags, page)
+        if not flags and json.loads(self.tfcc("inspect", file, "--json"))["generates"]:
+            self.check(file, "--generation")
         return page, text
 
 

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <random>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -96,7 +97,11 @@ class Mutator {
     for (const Message* m : parts) {
       if (m != to && m->GetDescriptor() == to->GetDescriptor()) alike.push_back(m);
     }
-    if (!alike.empty()) to->CopyFrom(*alike[below(alike.size())]);
+    if (alike.empty()) return;
+    // By way of a copy of its own: a graph may be a part of the graph that it replaces, which CopyFrom() ends the program for.
+    const std::unique_ptr<Message> part(to->New());
+    part->CopyFrom(*alike[below(alike.size())]);
+    to->CopyFrom(*part);
   }
 
   // Clears a field or takes a list's element away, or doubles it, or swaps two.

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+
+#include "runtime/generate/numbers.h"
 
 namespace tfcc::generate {
 namespace {
@@ -94,6 +97,35 @@ TEST(Sampler, RefusesWhatIsOutOfRange) {
   EXPECT_EQ(message([](Sampling& s) { s.top_p = 0; }), "top_p must be more than 0 and at most 1, got 0.000000");
   EXPECT_EQ(message([](Sampling& s) { s.min_p = 2; }), "min_p must be from 0 to 1, got 2.000000");
   EXPECT_EQ(message([](Sampling& s) { s.repetition_penalty = 0; }), "repetition_penalty must be more than 0, got 0.000000");
+}
+
+TEST(Sampler, FindsTheBestOfManyWhereverItIs) {
+  for (const size_t count : {1, 15, 16, 17, 100})
+    for (size_t at = 0; at < count; ++at) {
+      std::vector<float> logits(count, -3);
+      logits[at] = 2;
+      if (at + 1 < count) logits[count - 1] = 2;
+      EXPECT_EQ(chosen(logits), static_cast<int32_t>(at)) << count;
+    }
+}
+
+TEST(Numbers, AreThoseOfTheirTypes) {
+  const std::pair<uint16_t, float> halves[] = {{0x0000, 0.0f}, {0x8000, -0.0f}, {0x0001, 0x1p-24f}, {0x83ff, -0x3ffp-24f}, {0x0400, 0x1p-14f}, {0x3c00, 1.0f}, {0xc500, -5.0f},
+                                               {0x7bff, 65504.0f}, {0x7c00, INFINITY}, {0xfc00, -INFINITY}};
+  std::vector<uint16_t> bits(100, 0x3c00);
+  for (const auto& h : halves) bits.push_back(h.first);
+  bits.push_back(0x7e01);
+  std::vector<float> got(bits.size() - 100);
+  numbers_from(bits.data(), DType::f16, 100, got);
+  for (size_t i = 0; i < std::size(halves); ++i) EXPECT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(halves[i].second)) << i;
+  EXPECT_TRUE(std::isnan(got.back()));
+  const uint16_t wide[] = {0x3f80, 0xc0a0};
+  numbers_from(wide, DType::bf16, 0, std::span(got).first(2));
+  EXPECT_EQ(got[0], 1.0f);
+  EXPECT_EQ(got[1], -5.0f);
+  const double reals[] = {0.5, -2};
+  numbers_from(reals, DType::f64, 1, std::span(got).first(1));
+  EXPECT_EQ(got[0], -2.0f);
 }
 
 }  // namespace

@@ -68,6 +68,33 @@ Case make(const std::string& name, const Attention& a, std::vector<std::vector<i
 }
 
 /// The same over rows that a pack left: gathered from x, attended to, and put back. A row of x is `factor` times what it is.
+// Sequence b has `past + b` tokens in the cache and S new ones; its pages lie anywhere, every other one is nobody's. Everything that a
+// scheduler would compute follows from sizes; what the cache holds is random.
+Case make_paged(const std::string& name, const std::string& how, int past, int d = 8, int dv = 8, int heads = 4, int kv_heads = 2, int page = 64, bool f32_alone = false) {
+  const std::string text = fmt::format(
+      "graph @paged(%x: f32[B,S,{q}], %k: f32[B,S,{kw}], %v: f32[B,S,{vw}], %kc: f32[P,{kv},{page},{d}], %vc: f32[P,{kv},{page},{dv}]) symbols(B = x.0 in 1.., S = x.1 in 1.., P = kc.0 in 1.., tokens = (B*S) in 1.. as tokens) {{\n"
+      "  %cu = pointwise() {{body = (i) => i*S}} : i32[B + 1]\n"
+      "  %n = pointwise() {{body = (i) => {past} + i + S}} : i32[B]\n"
+      "  %order = pointwise() {{body = (i) => B - 1 - i}} : i32[B]\n"
+      "  %pos = pointwise() {{body = (i) => {past} + i / S + i % S}} : i32[B*S]\n"
+      "  %table = pointwise() {{body = (i,j) => (7*(i + B*j) + 3) % P}} : i32[B,({past} + B + S) / {page} + 1]\n"
+      "  %slots = pointwise() {{body = (i) => (7*(i / S + B*(({past} + i / S + i % S) / {page})) + 3) % P * {page} + ({past} + i / S + i % S) % {page}}} : i32[B*S]\n"
+      "  %q1 = pointwise(%x) {{body = (i,j,k) => %x[j / S,j % S,k] * 2.0}} : f32[1,B*S,{q}]\n"
+      "  %k1 = pointwise(%k) {{body = (i,j,k) => %k[j / S,j % S,k] * 2.0}} : f32[1,B*S,{kw}]\n"
+      "  %v1 = pointwise(%v) {{body = (i,j,k) => %v[j / S,j % S,k] * 2.0}} : f32[1,B*S,{vw}]\n"
+      "  %keys, %values = kv_append(%kc, %vc, %k1, %v1, %slots) : f32[P,{kv},{page},{d}], f32[P,{kv},{page},{dv}]\n"
+      "  %a = attention(%q1, %keys, %values, %cu, %n, %order, %pos, %table) {{heads = {h}, key_padding = false, kv_heads = {kv}, packed = [B,{page}*(({past} + B + S) / {page} + 1)], page = {page}, {how}}} : f32[1,B*S,{ow}]\n"
+      "  %y = pointwise(%a) {{body = (i,j,k) => %a[0,S*i + j,k] * 2.0}} : f32[B,S,{ow}]\n"
+      "  return y = %y, kc = %keys, vc = %values\n}}\n",
+      fmt::arg("q", heads * d), fmt::arg("kw", kv_heads * d), fmt::arg("vw", kv_heads * dv), fmt::arg("ow", heads * dv), fmt::arg("d", d), fmt::arg("dv", dv), fmt::arg("h", heads),
+      fmt::arg("kv", kv_heads), fmt::arg("page", page), fmt::arg("past", past), fmt::arg("how", how));
+  // Pages enough, and a number that 7 does not divide, so that all in use are different.
+  Case c{"attention_paged_" + name, text, {{1, 1, 29}, {3, 1, 29}, {2, 17, 29}, {1, 130, 29}, {5, 9, 62}}, {}, 3e-6, 8e-4};
+  c.f16 = !f32_alone;
+  c.bf16 = !f32_alone;
+  return c;
+}
+
 Case make_packed(const std::string& name, const std::string& how, const std::string& operands = "", double live = 1, int d = 8,
                  const std::string& factor = "2.0") {
   const std::string text = fmt::format(
@@ -227,6 +254,17 @@ std::vector<Case> attention_cases() {
   cases.push_back(make("rare_pairs", window, lengths(few)));
 
   const std::string open = "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = none";
+  const char* const steps = "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i";
+  cases.push_back(make_paged("first", steps, 0));
+  cases.push_back(make_paged("later", steps, 200));
+  cases.push_back(make_paged("page_end", steps, 63, 64, 64));
+  cases.push_back(make_paged("wide", steps, 100, 128, 128, 4, 1));
+  cases.push_back(make_paged("spans", steps, 560, 64, 64, 8, 2));
+  cases.push_back(make_paged("one_head", steps, 300, 16, 16, 20, 1));
+  cases.push_back(make_paged("all_seen", "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = none", 140));
+  cases.push_back(make_paged("odd", steps, 70, 20, 12, 3, 3));
+  cases.push_back(make_paged("score", "causal = true, score = (s,b,h,i,j) => s * 0.25 - f32(i - j) * 0.125, visible = (b,h,i,j) => j <= i", 100));
+  cases.push_back(make_paged("window", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i and i <= j + 70, window_left = 70", 150));
   cases.push_back(make_packed("rows", open));
   cases.push_back(make_packed("all_rows", open, "", 0));
   cases.push_back(make_packed("rare_rows", open, "", 20));

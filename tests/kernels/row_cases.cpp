@@ -3,6 +3,8 @@
 // memory.
 #include <fmt/format.h>
 
+#include <ranges>
+
 #include "tests/kernels/cases.h"
 
 namespace tfcc::test {
@@ -162,6 +164,39 @@ Case ropes(int heads, int dim, int rotary) {
   return {fmt::format("ropes_{}x{}_{}", heads, dim, rotary), graph_text(inputs, kSymbols, body, outputs), kRows, {}, 2e-6, 2e-3};
 }
 
+// Keys and queries that lie in the caller's memory, in a tensor of their own and in one with values; whole, in pairs, in part.
+Case rope_appends(int heads, int kv_heads, int d, int dv, int rotary) {
+  const int q = heads * d, k = kv_heads * d, v = kv_heads * dv;
+  const std::string cache = fmt::format("f32[P,{},4,{}]", kv_heads, d), values = fmt::format("f32[P,{},4,{}]", kv_heads, dv);
+  std::string inputs = fmt::format("%x: f32[B,S,{}], %c: f32[1,B*S,{}], %n: f32[1,B*S,{}]", q + k + v, rotary / 2, rotary / 2);
+  std::string body = fmt::format(
+      "  %slots = pointwise() {{body = (i) => select(i % 5 == 3, -1, (7*i + 2) % P*4 + i / P % 4)}} : i32[B*S]\n"
+      "  %w = pointwise(%x) {{body = (i,j,k) => %x[j / S,j % S,k] * 2.0}} : f32[1,B*S,{0}]\n"
+      "  %cw = pointwise(%c) {{body = (i,j,k) => %c[0,j,k % {1}]}} : f32[1,B*S,{2}]\n"
+      "  %nw = pointwise(%n) {{body = (i,j,k) => %n[0,j,k % {1}]}} : f32[1,B*S,{2}]\n",
+      q + k + v, rotary / 2, rotary);
+  std::vector<std::string> outputs, states;
+  for (const char* part : {"q", "k", "v"}) {
+    const int width = *part == 'q' ? q : *part == 'k' ? k : v, from = *part == 'q' ? 0 : *part == 'k' ? q : q + k;
+    body += fmt::format("  %{0}s = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {1}]}} : f32[1,B*S,{2}]\n"
+                        "  %{0}o = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {1}] * 0.5}} : f32[1,B*S,{2}]\n", part, from, width);
+  }
+  for (const char* interleaved : {"false", "true"}) {
+    for (const char* from : {"s", "o"}) {
+      const std::string name = fmt::format("y{}", outputs.size());
+      inputs += fmt::format(", %{0}k: {1}, %{0}v: {2}", name, cache, values);
+      body += fmt::format("  %{0}k2, %{0}v2, %{0}a = rope_append(%{0}k, %{0}v, %k{1}, %v{1}, %slots, %q{1}, {2}) {{heads = {3}, interleaved = {4}, rotary = {5}}} : {6}, {7}, f32[1,B*S,{8}]\n"
+                          "  %{0} = pointwise(%{0}a) {{body = (i,j,k) => %{0}a[i,j,k] * 2.0}} : f32[1,B*S,{8}]\n",
+                          name, from, *from == 's' ? "%c, %n" : "%cw, %nw", heads, interleaved, rotary, cache, values, q);
+      outputs.push_back(name);
+      states.push_back(fmt::format("{0}k = %{0}k2, {0}v = %{0}v2", name));
+    }
+  }
+  const std::string text = fmt::format("graph @appends({}) symbols(B = x.0 in 1.., S = x.1 in 1.., P = y0k.0 in 1..) {{\n{}  return {}, {}\n}}\n", inputs, body,
+                                       fmt::join(outputs | std::views::transform([](const std::string& o) { return o + " = %" + o; }), ", "), fmt::join(states, ", "));
+  return {fmt::format("rope_appends_{}x{}_{}_{}", heads, d, dv, rotary), text, {{1, 1, 3}, {1, 5, 6}, {3, 20, 31}}, {}, 2e-6, 2e-3};
+}
+
 Case gelu_of_any_size() {
   return {
       "gelu_any_size",
@@ -260,6 +295,9 @@ std::vector<Case> row_cases() {
   cases.push_back(ropes(2, 16, 16));
   cases.push_back(ropes(3, 64, 32));
   cases.push_back(ropes(1, 10, 6));
+  cases.push_back(rope_appends(4, 2, 16, 16, 16));
+  cases.push_back(rope_appends(8, 1, 64, 32, 32));
+  cases.push_back(rope_appends(1, 1, 10, 3, 6));
   cases.push_back(softmaxes());
   cases.push_back(softmaxes_of_known_length());
   cases.push_back(types());

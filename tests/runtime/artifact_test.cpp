@@ -248,12 +248,12 @@ TEST_F(ArtifactTest, refuses_other_versions_and_features) {
   expect_error_or_right_answer(bytes, "minor 7");
   EXPECT_TRUE(Model::load(bytes, options_));
 
-  h.features = 4;
+  h.features = 8;
   h.checksum = runtime::header_checksum(h, table);
   std::memcpy(bytes.data(), &h, sizeof h);
   model = Model::load(bytes, options_);
   ASSERT_FALSE(model);
-  EXPECT_NE(model.error().message.find("features 4"), std::string::npos);
+  EXPECT_NE(model.error().message.find("features 8"), std::string::npos);
 }
 
 TEST_F(ArtifactTest, checks_sizes_that_launches_make) {
@@ -334,7 +334,8 @@ TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   expect_message([&](auto& m) { plan(m).clear_buckets(); }, "without buckets");
   expect_message([&](auto& m) { plan(m).mutable_buffers(5)->set_index(2); }, "has no storage");
   expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE); },
-                 "has no storage");
+                 "changes an input that is no state");
+  expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE), plan(m).mutable_buffers(2)->set_index(9); }, "has no storage");
   expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_kernel(2); }, "has no kernel");
   expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_args(0, 8); },
                  "missing buffer");

@@ -79,6 +79,7 @@ void put(const TensorType& t, pb::Tensor* o) {
   o->set_name(t.name);
   o->set_dtype(static_cast<uint32_t>(t.dtype));
   for (auto& d : t.dims) put(d, o->add_dims());
+  o->set_state(t.state);
 }
 void put(const Launch& l, pb::Launch* o) {
   o->set_name(l.name);
@@ -165,10 +166,8 @@ void put(const Plan& p, pb::Plan* o) {
   }
   o->set_no_bucket_table(p.no_bucket_table);
 }
-pb::Manifest to_protobuf(const Manifest& m) {
-  pb::Manifest o;
-  o.set_producer(m.producer);
-  o.set_model(m.model);
+template <class Message>  // pb::Manifest or pb::Program
+void put_program(const Program& m, Message& o) {
   for (auto& s : m.symbols) {
     auto* q = o.add_symbols();
     q->set_name(s.name);
@@ -187,16 +186,6 @@ pb::Manifest to_protobuf(const Manifest& m) {
   for (auto& t : m.outputs) put(t, o.add_outputs());
   for (auto& c : m.checks) put(c, o.add_checks());
   for (auto& f : m.flags) o.add_flags()->set_message(f.message);
-  for (auto& w : m.weights) {
-    auto* q = o.add_weights();
-    q->set_name(w.name);
-    q->set_dtype(static_cast<uint32_t>(w.dtype));
-    for (int64_t d : w.shape) q->add_shape(d);
-    q->set_layout(w.layout);
-    q->set_offset(w.offset);
-    q->set_size(w.size);
-    q->set_checksum(w.checksum);
-  }
   for (auto& p : m.plans) put(p, o.add_plans());
   for (auto& t : m.targets) {
     auto* q = o.add_targets();
@@ -210,6 +199,22 @@ pb::Manifest to_protobuf(const Manifest& m) {
     }
     q->set_min_driver(t.min_driver);
   }
+}
+pb::Manifest to_protobuf(const Manifest& m) {
+  pb::Manifest o;
+  o.set_producer(m.producer);
+  o.set_model(m.model);
+  put_program(m, o);
+  for (auto& w : m.weights) {
+    auto* q = o.add_weights();
+    q->set_name(w.name);
+    q->set_dtype(static_cast<uint32_t>(w.dtype));
+    for (int64_t d : w.shape) q->add_shape(d);
+    q->set_layout(w.layout);
+    q->set_offset(w.offset);
+    q->set_size(w.size);
+    q->set_checksum(w.checksum);
+  }
   for (auto& t : m.texts) {
     auto* q = o.add_texts();
     q->set_name(t.name);
@@ -217,6 +222,8 @@ pb::Manifest to_protobuf(const Manifest& m) {
     q->set_size(t.size);
   }
   o.set_report(m.report);
+  for (const Program& p : m.generation) put_program(p, *o.mutable_generation());
+  o.set_no_generation(m.no_generation);
   return o;
 }
 
@@ -229,9 +236,13 @@ TEST(Manifest, agrees_with_libprotobuf) {
   for (int round = 0; round < 200; ++round) {
     pb::Manifest m;
     fill(m, rng);
-    for (pb::Plan& p : *m.mutable_plans()) {
-      p.set_family(rng() % 2 ? "cuda" : "cpu");
-      if (p.name().empty()) p.set_name("named after its family otherwise");
+    auto* const generation = m.has_generation() ? m.mutable_generation()->mutable_plans() : nullptr;
+    for (auto* plans : {m.mutable_plans(), generation}) {
+      for (int i = 0; plans && i < plans->size(); ++i) {
+        pb::Plan& p = *plans->Mutable(i);
+        p.set_family(rng() % 2 ? "cuda" : "cpu");
+        if (p.name().empty()) p.set_name("named after its family otherwise");
+      }
     }
     std::string bytes = m.SerializeAsString();
     auto ours = read(bytes);

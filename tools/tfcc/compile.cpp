@@ -33,7 +33,7 @@ using nlohmann::json;
 struct Options {
   std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes, tokenizer;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
-  bool passes_given = false, keep_padding = false, verbose = false;
+  bool passes_given = false, keep_padding = false, verbose = false, literal_only = false;
   int threads = 0;
   SizeFlags sizes;
 };
@@ -222,9 +222,14 @@ Result<void> compile_model(Options o) {
   int number = 0;
   if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o, number++, "import", graph));
   std::optional<Error> dump_error;
+  std::string dump_prefix, before;
+  std::optional<ir::Graph> lifted;  // what the passes before fuse-qkv made, then its form for generation
+  const auto kept_before = std::find(default_passes.begin(), default_passes.end(), passes::kLiftedBefore);
+  if (kept_before != default_passes.begin() && kept_before != default_passes.end()) before = *std::prev(kept_before);
   auto after = [&](const passes::PassReport& r, const ir::Graph& g) {
+    if (r.pass == before && !lifted && !o.passes_given) lifted = g;
     if (o.dump_ir.empty() || dump_error) return;
-    auto written = dump_graph(o, number++, r.pass, g);
+    auto written = dump_graph(o, number++, dump_prefix + r.pass, g);
     if (!written) dump_error = written.error();
   };
   const size_t imported_ops = count_ops(graph);
@@ -240,24 +245,44 @@ Result<void> compile_model(Options o) {
     return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusions did not happen; the lines marked 'not' say which and why", o.model, n)};
   }
 
+  std::string no_generation = o.literal_only ? "it was compiled with --literal-only" : o.passes_given ? "its passes were chosen by hand" : "";
+  if (lifted && no_generation.empty()) {
+    dump_prefix = "generate-";
+    TFCC_TRY(const auto lifting, passes::run_passes(*lifted, {"lift-kv-cache"}, after));
+    if (lifting[0].rewrites == 0) {
+      no_generation = lifting[0].misses.empty() ? "it has no attention" : fmt::format("{}: {}", lifting[0].misses[0].node, lifting[0].misses[0].reason);
+      lifted.reset();
+    } else {
+      std::vector<std::string> rest = passes::generation_passes(default_passes);
+      rest.erase(rest.begin());
+      TFCC_TRY([[maybe_unused]] const auto done, passes::run_passes(*lifted, rest, after));
+      if (!o.quiet) std::printf("  %-20s %4zu\n", "lift-kv-cache", lifting[0].rewrites);
+    }
+    if (dump_error) return *dump_error;
+  } else {
+    lifted.reset();
+  }
+
   std::vector<codegen::PlanInput> inputs;
-  for (const Family family : {Family::cuda, Family::cpu}) {
-    const bool wanted = std::any_of(targets->begin(), targets->end(), [&](const auto& t) { return t.family == family; });
-    if (!wanted) continue;
-    codegen::PlanInput in{family, graph, {}};
-    passes::Provenance sources = provenance;
-    sizes.give(in.options);
-    if ((o.fp16 || o.bf16) && family == Family::cuda) {
-      in.options.precision = o.fp16 ? "f16" : "bf16";
-      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + in.options.precision}, after, &sources));
-      if (dump_error) return *dump_error;
+  for (const bool generates : {false, true}) {
+    if (generates && !lifted) continue;
+    dump_prefix = generates ? "generate-" : "";
+    for (const Family family : {Family::cuda, Family::cpu}) {
+      const bool wanted = std::any_of(targets->begin(), targets->end(), [&](const auto& t) { return t.family == family; });
+      if (!wanted) continue;
+      codegen::PlanInput in{family, generates ? *lifted : graph, {}, generates};
+      passes::Provenance sources = provenance;
+      passes::Provenance* const kept = generates ? nullptr : &sources;
+      if (!generates) sizes.give(in.options);
+      std::string precision = family == Family::cpu ? "f32" : "";  // the products of a CPU are f32
+      if ((o.fp16 || o.bf16) && family == Family::cuda) precision = in.options.precision = o.fp16 ? "f16" : "bf16";
+      if (!precision.empty()) {
+        TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + precision}, after, kept));
+        if (dump_error) return *dump_error;
+      }
+      if (!generates) trace.add_graph(std::string(to_string(family)), in.graph, sources);
+      inputs.push_back(std::move(in));
     }
-    if (family == Family::cpu) {  // its products are f32
-      TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-f32"}, after, &sources));
-      if (dump_error) return *dump_error;
-    }
-    trace.add_graph(std::string(to_string(family)), in.graph, sources);
-    inputs.push_back(std::move(in));
   }
   json report = report_of(o, import, imported_ops, reports);
   codegen::CompileOptions options;
@@ -267,6 +292,7 @@ Result<void> compile_model(Options o) {
   options.strip = o.strip;
   if (!o.strip) options.texts = trace.texts();
   options.attachments = std::move(attachments);
+  options.no_generation = no_generation;
   TFCC_TRY(options.timings, timings_of(o.timing_cache));
   options.threads = o.threads;
   options.cache.dir = o.cache_dir;
@@ -318,6 +344,7 @@ void add_compile(CLI::App& app, Action& action) {
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
   c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
   c->add_flag("--keep-padding", o->keep_padding, "compute padding too: by default real tokens alone are computed where attention proves which they are, and outputs are 0 at padding");
+  c->add_flag("--literal-only", o->literal_only, "leave out the program for generation, which a decoder's file has beside its graph as it was exported (see docs/generate.md)");
   add_size_flags(*c, o->sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");

@@ -28,6 +28,7 @@ struct Options {
   std::vector<int32_t> stop_ids;
   bool chat = false, print_ids = false, quiet = false;
   int threads = 0;
+  double cache_mib = 0;
   GenerateOptions generate;
   GeneratorOptions generator;
 };
@@ -190,9 +191,10 @@ std::string speed_of(const Model& model, const Generated& g, size_t prompt) {
   if (g.tokens.size() < 2) return out;
   const double each = (g.total_ms - g.first_token_ms) / static_cast<double>(g.tokens.size() - 1);
   out += fmt::format(", then {:.1f} tokens/s ({:.1f} ms each", 1000 / each, each);
-  auto executor = model.executor();
+  const auto generation = model.generation();
+  auto executor = generation ? generation->executor() : model.executor();
   const auto least = executor ? runtime::weight_read_ms(*executor) : Result<double>(executor.error());
-  if (least) out += fmt::format("; reading all weights once takes {:.1f}", *least);
+  if (least) out += fmt::format("; reading the weights of its products once takes {:.1f}", *least);
   return out + ")";
 }
 
@@ -244,7 +246,13 @@ Result<void> generate_batch(Session& session) {
     std::fflush(stdout);
   }
   const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!o.quiet) std::fprintf(stderr, "%zu prompts, %zu tokens in %.2f s: %.1f tokens/s\n", prompts.size(), tokens, s, static_cast<double>(tokens) / s);
+  const GeneratorStats stats = session.generator.stats();
+  if (!o.quiet) {
+    std::fprintf(stderr, "%zu prompts, %zu tokens in %.2f s: %.1f tokens/s", prompts.size(), tokens, s, static_cast<double>(tokens) / s);
+    if (stats.shared_tokens > 0) std::fprintf(stderr, "; %lld tokens of prompts were those of others", static_cast<long long>(stats.shared_tokens));
+    if (stats.preempted > 0) std::fprintf(stderr, "; %lld times a sequence began again, as the cache was full", static_cast<long long>(stats.preempted));
+    std::fprintf(stderr, "\n");
+  }
   if (failed) return Error{ErrorCode::invalid_argument, fmt::format("{}: {} of {} prompts have no answer; their lines say why", o.batch, failed, prompts.size())};
   return {};
 }
@@ -264,6 +272,8 @@ Result<void> run_generate(Options o) {
     if (at == role.npos) return usage_error(fmt::format("--role '{}' is not NAME=ROLE", role));
     o.generator.roles.emplace_back(role.substr(0, at), role.substr(at + 1));
   }
+  o.generator.cache_bytes = static_cast<size_t>(o.cache_mib * 1048576);
+  if (o.batch.empty()) o.generator.max_sequences = 1;
   TFCC_TRY(const std::vector<int32_t> given, parse_ids(o.prompt_ids));
   LoadOptions load;
   load.device = o.device;
@@ -320,6 +330,9 @@ void add_generate(CLI::App& app, Action& action) {
   c->add_option("--repetition-penalty", s.repetition_penalty, "above 1: tokens that were there are less likely")->capture_default_str();
   c->add_option("--seed", s.seed, "of the random choice")->capture_default_str();
   c->add_option("--max-context", o->generator.max_context, "most tokens of prompt and answer; default: what the model takes, at most 4096");
+  c->add_option("--max-sequences", o->generator.max_sequences, "prompts of --batch that are computed at a time")->capture_default_str();
+  c->add_option("--cache", o->cache_mib, "memory for keys and values, in MiB; default: for all of these, as far as half of what is free goes")->check(CLI::NonNegativeNumber);
+  c->add_flag("--literal", o->generator.literal, "run the graph as it was exported, a sequence at a time, though the file has a program for generation");
   c->add_option("--role", o->roles, "what an input or output is: NAME=ids|mask|positions|types|logits, or PRESENT=PAST");
   c->add_flag("--print-ids", o->print_ids, "write the new ids in place of text, with commas");
   c->add_option("--device", o->device, "auto, cpu, cuda, cuda:1")->capture_default_str();

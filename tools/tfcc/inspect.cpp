@@ -15,7 +15,7 @@ namespace {
 
 struct Options {
   std::string file, shapes, text, html, why;
-  bool json = false, ir = false, kernels = false, launches = false, texts = false;
+  bool json = false, ir = false, kernels = false, launches = false, texts = false, generation = false;
 };
 
 Result<std::string> shown(const Options& o, const InspectedFile& f) {
@@ -28,6 +28,7 @@ Result<std::string> shown(const Options& o, const InspectedFile& f) {
 Result<void> inspect(const Options& o) {
   TFCC_TRY_VOID(plan_output("--html", o.html));
   TFCC_TRY(InspectedFile f, InspectedFile::open(o.file));
+  if (o.generation) TFCC_TRY_VOID(f.show_generation());
   TFCC_TRY(const WantedSizes wanted, parse_shapes(o.shapes));
   TFCC_TRY_VOID(f.set_sizes(wanted));
   if (!o.html.empty()) {
@@ -47,6 +48,7 @@ void add_inspect(CLI::App& app, Action& action) {
   c->add_option("file", o->file, "the .tfcc file")->required();
   c->add_flag("--json", o->json, "everything as JSON (docs/inspect-json.md)");
   c->add_option("--html", o->html, "write a page to read: graph before and after, kernels with source, launches, memory over time");
+  c->add_flag("--generation", o->generation, "the program for generation in place of the graph as it was exported (docs/generate.md)");
   c->add_flag("--launches", o->launches, "every launch with its kernel, flops and bytes");
   c->add_flag("--kernels", o->kernels, "every kernel");
   c->add_flag("--ir", o->ir, "the graphs that the plans were made from");

@@ -30,6 +30,9 @@ struct InspectedFile {
   /// The same of a file in memory, which must stay there. `path` is its name in messages.
   static Result<InspectedFile> read(std::span<const std::byte> bytes, const std::string& path);
 
+  /// Shows the program for generation from now on, not the graph as it was exported. Errors: unsupported (why there is none).
+  Result<void> show_generation();
+
   /// Sets `sizes` from shapes of inputs; a symbol that none gives is 16 (the batch) or 128, within
   /// its range. Errors: invalid_argument (no such input), shape.
   Result<void> set_sizes(const WantedSizes& wanted);

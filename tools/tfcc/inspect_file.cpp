@@ -51,6 +51,15 @@ Result<InspectedFile> InspectedFile::read(std::span<const std::byte> bytes, cons
   return f;
 }
 
+Result<void> InspectedFile::show_generation() {
+  if (manifest.generation.empty()) {
+    const std::string why = manifest.no_generation.empty() ? "" : ": " + manifest.no_generation;
+    return Error{ErrorCode::unsupported, path + ": has no program for generation" + why};
+  }
+  manifest = runtime::generation_of(manifest);
+  return {};
+}
+
 Result<void> InspectedFile::set_sizes(const WantedSizes& wanted) {
   sizes.clear();
   for (const runtime::Symbol& s : manifest.symbols) {

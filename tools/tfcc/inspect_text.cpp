@@ -103,6 +103,8 @@ class Listing {
     for (const runtime::Flag& c : m.flags) flags.push_back(c.message);
     show_messages("check", checks);
     show_messages("flag", flags);
+    for (const runtime::Program& p : m.generation) line("generation: {} plans of its own; --generation shows them", p.plans.size());
+    if (!m.no_generation.empty()) line("generation: none: {}", m.no_generation);
     line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f_.weight_bytes())));
     line("targets:");
     for (const runtime::Target& t : m.targets) {

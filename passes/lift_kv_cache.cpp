@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: Apache-2.0
+// lift-kv-cache: a decoder over a padded batch, with or without a past, becomes one over tokens of any sequences, with a cache in pages.
+//   before: @main(%ids: i64[B,S], %mask: i64[B,P + S], %positions: i64[B,S], %past.k: f32[B,2,P,16], ..)
+//           %k = pointwise(%past.k, %new) {body = (i,j,k) => select(j + 1 <= P, %past.k[i,k / 16,j,k % 16], %new[i,j - P,k])} : f32[B,P + S,32]
+//           %a = attention(%q, %k, %v, %mask) {causal = true, visible = (b,h,i,j) => j <= i + P and 0 != %mask[b,j], ..} : f32[B,S,64]
+//           return logits = %y, present.k = ..
+//   after:  @main(%ids: i64[1,T], %positions: i32[T], %slots: i32[T], %context: i32[N], .., %cache.0.keys: f32[C,2,64,16], ..)
+//           %keys, %values = kv_append(%cache.0.keys, %cache.0.values, %new, %new_v, %slots)
+//           %a = attention(%q, %keys, %values, %first, %context, %order, %positions, %table) {page = 64, visible = (b,h,i,j) => j <= i, ..} : f32[1,T,64]
+//           return logits = %y, cache.0.keys = %keys, ..                  the rows %wanted[r] alone
+//
+// Proved by substitution, for each attention and then for the graph; with the inputs as a generator gives them, mask = 1, positions = P + s,
+// token types = 0, and all lengths P + S:
+//   1. Element (b,j,c) of the keys is, for j < P, one element of a graph input, and for j = P + i something of row i alone, without P.
+//   2. An output is the same function in the layout of that input: what a step appends is what later steps read. So for the values.
+//   3. With i := q - P neither B, S nor P is left in score and visible: they speak of absolute positions alone. So in every op on rows.
+//   4. A query sees no key behind it, and everything from ids to logits is row by row but attention. So what a token's row is
+//      depends on the tokens before it alone, and steps of any size are the whole.
+// Rows of logits are computed for the tokens that are asked for; so is all between the last attention and them.
+// Runs after fuse-pointwise, when keys and values are one expression, and before fuse-qkv, for which a past stands in the way.
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "passes/passes.h"
+#include "passes/row_ops.h"
+
+namespace tfcc::passes {
+namespace {
+
+constexpr int64_t kPage = 64;  // tokens
+constexpr std::string_view kBefore = ".before";  // behind the names of values whose lifted forms have them now
+
+struct Inputs {
+  ValueId ids, mask, positions, types;
+};
+
+/// Keys or values of an attention.
+struct Appended {
+  ValueId past;                  // invalid: there is none
+  ExprRef old = nullptr;         // element (b, j, c) for j < P: a load of past
+  ExprRef rows = nullptr;        // element (b, i, c) of the new ones: a load of a row of i, or an expression of one
+};
+
+struct Layer {
+  OpId attention;
+  Appended keys, values;
+};
+
+class Lifter {
+ public:
+  Lifter(Graph& g, PassReport& report) : g_(g), pool_(g.pool()), report_(report) {}
+
+  bool run() {
+    if (g_.size_with(SizeRole::packed)) return false;  // cost: packed before
+    if (!find_attentions() || !find_inputs() || !find_sizes()) return false;
+    make_inputs();
+    for (OpId o : attentions_) {
+      if (!find_layer(o)) return false;
+    }
+    if (!match_outputs()) return false;
+    find_wanted();
+    for (OpId o : std::vector<OpId>(g_.order())) lift(o);
+    return finish();
+  }
+
+ private:
+  bool miss(OpId o, std::string reason) { return miss(label(g_, o), std::move(reason)); }
+  bool miss(std::string what, std::string reason) {
+    report_.misses.push_back({std::move(what), std::move(reason)});
+    return false;
+  }
+
+  // ---- what the graph is given ----
+
+  bool find_attentions() {
+    for (OpId o : g_.order()) {
+      if (g_.op(o).kind == OpKind::attention) attentions_.push_back(o);
+    }
+    return !attentions_.empty();
+  }
+
+  static bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
+
+  bool find_inputs() {
+    for (ValueId v : g_.inputs()) {
+      const ir::Value& in = g_.value(v);
+      if (in.type.rank() != 2) continue;
+      const bool whole = in.type.dtype == DType::i64 || in.type.dtype == DType::i32;
+      ValueId* place = has(in.name, "mask")                     ? &in_.mask
+                       : whole && has(in.name, "token_type")    ? &in_.types
+                       : whole && has(in.name, "position")      ? &in_.positions
+                       : whole && (has(in.name, "ids") || has(in.name, "tokens") || !in_.ids.valid()) ? &in_.ids
+                                                                : nullptr;
+      if (!place || place->valid()) return miss(in.name, "its role in a decoder is not clear");
+      *place = v;
+    }
+    return in_.ids.valid() || miss(g_.name, "there is no input of token ids, whole numbers of [batch, length]");
+  }
+
+  bool find_sizes() {
+    batch_ = g_.value(in_.ids).type.dims[0];
+    length_ = g_.value(in_.ids).type.dims[1];
+    const ir::SizeSymbol* past = g_.size_with(SizeRole::past);
+    past_ = past ? pool_.symbol(past->name) : pool_.integer(0);
+    // A graph may read the length of past and new tokens off its mask.
+    if (const ir::SizeSymbol* total = g_.size_with(SizeRole::context)) total_ = pool_.symbol(total->name);
+    if (length_->kind != ExprKind::symbol) return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
+    b_ = pool_.index(0, batch_);
+    s_ = pool_.index(1, length_);
+    return true;
+  }
+
+  ExprRef add_size(std::string name, uint32_t axis, SizeRole role) {
+    const auto taken = [&] { return std::any_of(g_.symbols.begin(), g_.symbols.end(), [&](const auto& s) { return s.name == name; }); };
+    while (taken()) name += "_";
+    pool_.set_range(name, {1, ir::kLargestSize});
+    ir::SizeSymbol symbol;
+    symbol.name = name;
+    symbol.input = static_cast<uint32_t>(made_.size());  // the next one
+    symbol.axis = axis;
+    symbol.role = role;
+    symbols_.push_back(symbol);
+    return pool_.symbol(name);
+  }
+
+  ValueId add_input(const std::string& name, DType dtype, std::vector<ExprRef> dims) {
+    if (const ValueId holder = g_.find_value(name); holder.valid()) g_.rename(holder, name + std::string(kBefore));
+    made_.push_back(g_.add_input(name, {dtype, std::move(dims)}));
+    return made(made_.back());
+  }
+
+  void make_inputs() {
+    tokens_ = add_size("step_tokens", 1, SizeRole::tokens);
+    new_ids_ = add_input("ids", g_.value(in_.ids).type.dtype, {pool_.integer(1), tokens_});
+    positions_ = add_input("positions", DType::i32, {tokens_});
+    slots_ = add_input("slots", DType::i32, {tokens_});
+    sequences_ = add_size("sequences", 0, SizeRole::batch);
+    context_ = add_input("context", DType::i32, {sequences_});
+    first_ = add_input("first", DType::i32, {ir::add(sequences_, pool_.integer(1))});
+    order_ = add_input("order", DType::i32, {sequences_});
+    ExprRef pages = add_size("context_pages", 1, SizeRole::none);
+    table_ = add_input("table", DType::i32, {sequences_, pages});
+    rows_ = add_size("wanted_rows", 0, SizeRole::none);
+    wanted_ = add_input("wanted", DType::i32, {rows_});
+    cache_pages_ = add_size("cache_pages", 0, SizeRole::none);  // of the first cache, which comes next
+    longest_ = ir::mul(pages, pool_.integer(kPage));
+    flag_ = static_cast<int64_t>(g_.flags.size());
+    g_.flags.push_back("positions: a token lies outside of what the model has a position for");
+    wanted_flag_ = static_cast<int64_t>(g_.flags.size());
+    g_.flags.push_back("wanted: a row lies outside of the tokens");
+  }
+
+  // ---- expressions ----
+
+  /// Computed from constants alone, as weights that are kept in few bits are.
+  bool is_fixed(ValueId v) const {
+    const auto known = fixed_.find(v.value);
+    if (known != fixed_.end()) return known->second;
+    const ir::Op* op = g_.def(v);
+    const bool no_size = std::all_of(g_.value(v).type.dims.begin(), g_.value(v).type.dims.end(), [](ExprRef d) { return ir::as_int(d).has_value(); });
+    const bool fixed = op && no_size && (op->kind == OpKind::constant || !op->operands.empty()) &&
+                       std::all_of(op->operands.begin(), op->operands.end(), [&](ValueId x) { return is_fixed(x); });
+    return fixed_[v.value] = fixed;
+  }
+
+  /// Where rows of an op are: at index 1 of T, or of those that are wanted.
+  struct Row {
+    ExprRef token = nullptr;     // among all
+    ExprRef own = nullptr;       // among the rows of the op
+    ExprRef place = nullptr;     // position - P, what stands for s
+    bool wanted = false;
+  };
+
+  Row row_of(bool wanted) const {
+    Row row;
+    row.wanted = wanted;
+    row.own = pool_.index(1, wanted ? rows_ : tokens_);
+    row.token = wanted ? ir::bounded(ir::load_of(g_, wanted_, {row.own}), tokens_, wanted_flag_) : row.own;
+    row.place = ir::sub(ir::load_of(g_, positions_, {row.token}), past_);
+    return row;
+  }
+
+  // A free expression with the inputs as a generator gives them. `row`, if given, stands for s. What it does not know stays.
+  ExprRef given(ExprRef e, const Row* row) {
+    return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+      if (n == total_) return ir::add(past_, length_);
+      if (n == s_ && row) return row->place;
+      return n->kind == ExprKind::load ? given_load(n, row) : nullptr;
+    });
+  }
+
+  ExprRef given_load(ExprRef n, const Row* row) {
+    const ValueId v = *loaded(n);
+    if (is_made_.count(v.value) || is_fixed(v)) return nullptr;
+    if (v == in_.mask) return ir::convert(pool_.integer(1), n->type);
+    if (v == in_.types) return ir::convert(pool_.integer(0), n->type);
+    if (v == in_.positions) return ir::convert(ir::add(past_, n->args[1]), n->type);
+    if (row && is_own_row(n, *row)) {
+      if (v == in_.ids) return ir::load_of(g_, new_ids_, {pool_.integer(0), row->token});
+      if (const auto it = lifted_.find(v.value); it != lifted_.end()) {
+        Indices at = n->args;
+        at[0] = pool_.integer(0);
+        at[1] = is_wanted(v) ? row->own : row->token;
+        return ir::load_of(g_, it->second, std::move(at));
+      }
+    }
+    return of_sizes(v, n, row);
+  }
+
+  bool is_own_row(ExprRef load, const Row& row) const {
+    const auto& at = load->args;
+    return at.size() >= 2 && (at[0] == b_ || (ir::is_int(at[0], 0) && ir::is_int(g_.value(*loaded(load)).type.dims[0], 1))) && at[1] == row.place;
+  }
+
+  // The element of a value that follows from sizes and positions alone: masks, lengths counted from them, position ids.
+  ExprRef of_sizes(ValueId v, ExprRef load, const Row* row) {
+    const ir::Op* op = g_.def(v);
+    if (!op || deep_ > 64) return nullptr;
+    const auto memo = of_sizes_.find({load, row ? row->own : nullptr});
+    if (memo != of_sizes_.end()) return memo->second;
+    ++deep_;
+    ExprRef e = nullptr;
+    if (op->kind == OpKind::pointwise) e = given(ir::element_of(g_, v, load->args), row);
+    if (op->kind == OpKind::reduce) e = reduced(g_.value(v).def, load->args, row);
+    if (op->kind == OpKind::cumsum) e = summed(*op, load->args, row);
+    --deep_;
+    if (e && unknown(e).valid()) e = nullptr;
+    return of_sizes_[{load, row ? row->own : nullptr}] = e;
+  }
+
+  // A reduction over what is the same everywhere.
+  ExprRef reduced(OpId o, const Indices& at, const Row* row) {
+    const auto& attrs = g_.op(o).as<ir::ReduceAttrs>();
+    ExprRef each = given(ir::free_expr(g_, o, attrs.body, at), row);
+    for (size_t k = 0; k < attrs.extents.size(); ++k) {
+      if (ir::uses_index(each, static_cast<int64_t>(at.size() + k))) return nullptr;
+    }
+    if (attrs.kind == ir::ReduceKind::prod || (attrs.kind == ir::ReduceKind::sum && each->type != Scalar::i64)) return nullptr;
+    if (attrs.kind == ir::ReduceKind::sum) {
+      for (ExprRef n : attrs.extents) each = ir::mul(each, given(n, row));
+    }
+    return each;
+  }
+
+  // cumsum of c: c (k + 1), c k without the element itself, c (n - k) from the end.
+  ExprRef summed(const ir::Op& op, const Indices& at, const Row* row) {
+    const auto& attrs = op.as<ir::CumsumAttrs>();
+    ExprRef each = given(ir::load_of(g_, op.operands[0], at), row);
+    if (each->type != Scalar::i64 || !ir::as_int(each)) return nullptr;
+    const auto axis = static_cast<size_t>(attrs.axis);
+    ExprRef k = at[axis], one = pool_.integer(1);
+    if (attrs.reverse) k = ir::sub(ir::sub(given(g_.value(op.operands[0]).type.dims[axis], row), one), k);
+    return ir::mul(each, attrs.exclusive ? k : ir::add(k, one));
+  }
+
+  // A value that a lifted expression may not read; invalid if there is none.
+  ValueId unknown(ExprRef e) const {
+    for (ValueId v : ir::loads_of(e)) {
+      if (!is_made_.count(v.value) && !is_fixed(v)) return v;
+    }
+    return {};
+  }
+
+  // Why an expression does not speak of absolute positions alone; empty if it does.
+  std::string left_over(ExprRef e) const {
+    if (const ValueId v = unknown(e); v.valid()) return fmt::format("it reads '{}' at other tokens, or in a way that is not known", name_before(v));
+    std::string found;
+    ir::for_each_node(e, [&](ExprRef n) {
+      for (ExprRef size : {batch_, length_, past_, total_}) {
+        if (size && n == size && n->kind == ExprKind::symbol) found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
+      }
+      if (n == b_) found = "it differs by the place of a sequence in the batch";
+    });
+    return found;
+  }
+
+  // Loads at positions that the graph had proved, by its sizes, to be inside.
+  ExprRef guarded(ExprRef e) {
+    return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+      if (n->kind != ExprKind::load) return nullptr;
+      const auto& dims = g_.value(*loaded(n)).type.dims;
+      Indices at = n->args;
+      for (size_t k = 0; k < at.size(); ++k) {
+        if (!ir::prove_in(at[k], dims[k])) at[k] = ir::bounded(at[k], dims[k], flag_);
+      }
+      return at == n->args ? nullptr : ir::load_of(g_, *loaded(n), std::move(at));
+    });
+  }
+
+  // ---- attentions ----
+
+  bool is_rows(ValueId v) const {
+    const auto& d = g_.value(v).type.dims;
+    return d.size() >= 2 && d[1] == length_ && (d[0] == batch_ || ir::is_int(d[0], 1));
+  }
+
+  // Element (b, j, c) of keys, values or what becomes of them, from past and rows.
+  ExprRef from_rows(ValueId v, const Indices& at) const {
+    return ir::expand(g_, ir::load_of(g_, v, at), [&](ValueId x) { return !is_rows(x); });
+  }
+
+  bool find_layer(OpId o) {
+    const ir::Op& op = g_.op(o);
+    if (op.as<ir::AttentionAttrs>().packed.size() > 0) return miss(o, "it is packed already");
+    Layer layer{o, {}, {}};
+    return find_appended(o, op.operands[1], layer.keys) && find_appended(o, op.operands[2], layer.values) && (layers_.push_back(layer), true);
+  }
+
+  bool find_appended(OpId o, ValueId v, Appended& out) {
+    const auto& dims = g_.value(v).type.dims;
+    ExprRef c = pool_.index(2, dims[2]);
+    if (is_rows(v)) {
+      out.rows = ir::load_of(g_, v, {b_, s_, c});
+      return true;
+    }
+    if (given(dims[1], nullptr) != ir::add(past_, length_)) return miss(o, fmt::format("its keys are {}, not those of the past and the new ones", ir::print(dims[1])));
+    ExprRef j = pool_.index(1, past_);
+    out.old = given(from_rows(v, {b_, j, c}), nullptr);
+    const auto past = loaded(out.old);
+    if (!past || g_.def(*past)) return miss(o, "what it reads of the past is no element of an input");
+    out.past = *past;
+    out.rows = given(from_rows(v, {b_, ir::add(past_, s_), c}), nullptr);
+    for (ValueId x : ir::loads_of(out.rows)) {
+      if (!is_rows(x) && !is_fixed(x)) return miss(o, fmt::format("its new keys and values read '{}'", g_.value(x).name));
+    }
+    return true;
+  }
+
+  // An output that is past and new rows in the layout of the past.
+  bool is_present(const Graph::Output& output, const Appended& a) {
+    if (!a.past.valid() || g_.value(output.value).type.rank() != g_.value(a.past).type.rank()) return false;
+    const ir::Op* op = g_.def(output.value);
+    if (!op || std::find(op->operands.begin(), op->operands.end(), a.past) == op->operands.end()) return false;
+    const Indices at = a.old->args;
+    ExprRef j = pool_.index(1, past_);
+    Indices later = at;
+    for (ExprRef& x : later) x = ir::rewrite(x, [&](ExprRef n) -> ExprRef { return n == j ? ir::add(past_, s_) : nullptr; });
+    return given(from_rows(output.value, at), nullptr) == a.old && given(from_rows(output.value, later), nullptr) == a.rows;
+  }
+
+  bool match_outputs() {
+    std::vector<bool> taken(g_.outputs.size());
+    for (const Layer& layer : layers_) {
+      for (const Appended* a : {&layer.keys, &layer.values}) {
+        if (!a->past.valid()) continue;
+        size_t i = 0;
+        while (i < taken.size() && (taken[i] || !is_present(g_.outputs[i], *a))) ++i;
+        if (i == taken.size()) return miss(layer.attention, fmt::format("no output is '{}' with the new rows behind it", g_.value(a->past).name));
+        taken[i] = true;
+      }
+    }
+    for (size_t i = 0; i < taken.size(); ++i) {
+      if (taken[i]) continue;
+      const Graph::Output& o = g_.outputs[i];
+      const ir::Type& type = g_.value(o.value).type;
+      const bool rows = is_rows(o.value) && type.rank() == 3 && is_float(type.dtype) && ir::as_int(type.dims[2]);
+      if (!rows || logits_.valid()) return miss(o.name, rows ? "there are two outputs for each token" : "the output is neither logits nor a past with new rows");
+      logits_ = o.value;
+    }
+    return logits_.valid() || miss(g_.name, "no output has logits for each token");
+  }
+
+  // ---- rows ----
+
+  bool is_row_op(OpId o) const {
+    const ir::Op& op = g_.op(o);
+    return computes_rows(g_, op) && std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return is_rows(r); });
+  }
+
+  bool is_wanted(ValueId v) const { return wanted_values_.count(v.value) > 0; }
+
+  // What leads to logits alone is computed for the rows that are wanted.
+  void find_wanted() {
+    std::vector<OpId> order = g_.order();
+    for (size_t i = order.size(); i-- > 0;) {
+      const ir::Op& op = g_.op(order[i]);
+      if (op.kind == OpKind::constant || op.kind == OpKind::attention || !is_row_op(order[i])) continue;
+      const bool only = std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) {
+        const auto& users = g_.value(r).users;
+        const bool read = r == logits_ || !users.empty();
+        return read && (!g_.is_output(r) || r == logits_) && std::all_of(users.begin(), users.end(), [&](OpId u) { return is_wanted(g_.result(u)); });
+      });
+      if (!only) continue;
+      for (ValueId r : op.results) wanted_values_.insert(r.value);
+    }
+  }
+
+  ir::Type row_type(ValueId v, bool wanted) const {
+    ir::Type t = g_.value(v).type;
+    t.dims[0] = pool_.integer(1);
+    t.dims[1] = wanted ? rows_ : tokens_;
+    return t;
+  }
+
+  // The rows of v for an op; invalid, with the reason kept, if they are not known.
+  ValueId rows_of(ValueId v, bool wanted) {
+    const auto it = lifted_.find(v.value);
+    if (it == lifted_.end()) return {};
+    if (!wanted || is_wanted(v)) return it->second;
+    auto [chosen, added] = chosen_.emplace(v.value, ValueId{});
+    if (!added) return chosen->second;
+    const ir::Type type = row_type(v, true);
+    Indices at = ir::indices_of(pool_, type.dims);
+    at[0] = pool_.integer(0);
+    at[1] = row_of(true).token;
+    ir::Captured c = ir::capture(ir::load_of(g_, it->second, at));
+    return chosen->second = made(g_.add_pointwise(c.operands, c.body, type, name_before(v) + ".wanted"));
+  }
+
+  // As the graph before had it.
+  std::string name_before(ValueId v) const {
+    const std::string& name = g_.value(v).name;
+    return lifted_.count(v.value) && name.ends_with(kBefore) ? name.substr(0, name.size() - kBefore.size()) : name;
+  }
+
+  ValueId made(ValueId v) {
+    is_made_.insert(v.value);
+    return v;
+  }
+
+  void lift(OpId o) {
+    if (g_.op(o).kind == OpKind::constant) return;
+    if (g_.op(o).kind == OpKind::attention) return lift_attention(o);
+    if (!is_row_op(o)) return;
+    const ir::Op old = g_.op(o);
+    const bool wanted = is_wanted(old.results[0]);
+    const Row row = row_of(wanted);
+    ir::Op op = old;
+    std::vector<ValueId> operands;
+    for (size_t i = 0; i < ir::first_loaded(op); ++i) {
+      const ValueId v = is_row_operand(op, i) ? rows_of(op.operands[i], wanted) : op.operands[i];
+      if (!v.valid() || (!is_row_operand(op, i) && !is_fixed(v))) return not_lifted(old, fmt::format("its operand '{}' is no row of the same token", name_before(op.operands[i])));
+      operands.push_back(v);
+    }
+    const std::vector<ExprRef*> bodies = ir::expressions_of(op);
+    std::vector<ExprRef> free;
+    for (ExprRef* body : bodies) {
+      ExprRef e = given(given(ir::free_expr(g_, o, *body, {}), nullptr), &row);  // first with s, whose range is known
+      if (const std::string why = left_over(e); !why.empty()) return not_lifted(old, why);
+      free.push_back(guarded(e));
+    }
+    if (op.kind == OpKind::reduce && std::any_of(op.as<ir::ReduceAttrs>().extents.begin(), op.as<ir::ReduceAttrs>().extents.end(), [](ExprRef n) { return !ir::as_int(n); }))
+      return not_lifted(old, "it sums over tokens");
+    free = ir::capture(free, operands);
+    for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
+    std::vector<ir::Type> types;
+    std::vector<std::string> names;
+    for (ValueId r : old.results) {
+      types.push_back(row_type(r, wanted));
+      names.push_back(take_name(r));
+    }
+    const OpId lifted = g_.add_op(op.kind, operands, op.attrs, types, names, old.origin);
+    for (size_t k = 0; k < old.results.size(); ++k) stands_for(old.results[k], g_.result(lifted, k));
+  }
+
+  std::string take_name(ValueId v) {
+    std::string name = g_.value(v).name;
+    g_.rename(v, name + std::string(kBefore));
+    return name;
+  }
+
+  void stands_for(ValueId before, ValueId after) {
+    lifted_[before.value] = made(after);
+    g_.set_heir(before, after);
+  }
+
+  void not_lifted(const ir::Op& op, std::string why) {
+    for (ValueId r : op.results) why_.emplace(r.value, Miss{op.origin.empty() ? g_.value(r).name : op.origin, why});
+  }
+
+  // New keys or values as rows [1, T, width].
+  ValueId new_rows(OpId attention, const Appended& a, ValueId like, const std::string& name) {
+    if (const auto v = loaded(a.rows); v && a.rows->args == Indices{b_, s_, pool_.index(2, g_.value(like).type.dims[2])}) return rows_of(*v, false);
+    const Row row = row_of(false);
+    ExprRef e = given(a.rows, &row);
+    if (const std::string why = left_over(e); !why.empty()) return not_lifted(g_.op(attention), "its new keys: " + why), ValueId{};
+    ir::Type type = row_type(like, false);
+    ir::Captured c = ir::capture(guarded(e));
+    return made(g_.add_pointwise(c.operands, c.body, type, name));
+  }
+
+  ValueId add_cache(const std::string& name, ValueId like, int64_t heads) {
+    const ir::Type& type = g_.value(like).type;
+    const int64_t width = *ir::as_int(type.dims[2]);
+    return add_input(name, type.dtype, {cache_pages_, pool_.integer(heads), pool_.integer(kPage), pool_.integer(width / heads)});
+  }
+
+  void lift_attention(OpId o) {
+    const Layer& layer = *std::find_if(layers_.begin(), layers_.end(), [&](const Layer& l) { return l.attention == o; });
+    const ir::Op old = g_.op(o);
+    ir::AttentionAttrs attrs = old.as<ir::AttentionAttrs>();
+    const ValueId q = rows_of(old.operands[0], false);
+    if (!q.valid()) return not_lifted(old, "its queries are no rows of tokens");
+    const std::string base = g_.value(old.results[0]).name;
+    const ValueId k = new_rows(o, layer.keys, old.operands[1], base + ".k.new"), v = new_rows(o, layer.values, old.operands[2], base + ".v.new");
+    if (!k.valid() || !v.valid()) return not_lifted(old, "its keys and values are no rows of tokens");
+    ExprRef score = nullptr, visible = nullptr;
+    if (std::string why = over_positions(o, attrs.score, score); !why.empty()) return not_lifted(old, "its score: " + why);
+    if (!attrs.visible) return not_lifted(old, "a token sees those behind it");
+    if (std::string why = over_positions(o, attrs.visible, visible); !why.empty()) return not_lifted(old, "what it sees: " + why);
+    // Causality and windows again, of absolute positions.
+    attrs.causal = attrs.key_padding = false;
+    attrs.window_left = attrs.window_right = std::nullopt;
+    const std::vector<ExprRef> conjuncts = visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
+    for (ExprRef x : conjuncts) {
+      const auto band = ir::band_of(inside(x), longest_, longest_);
+      if (band && !band->left && band->size == 0) attrs.causal = true;
+      if (band && band->left) attrs.window_left = std::min(attrs.window_left.value_or(INT64_MAX), band->size);
+    }
+    if (!attrs.causal) return not_lifted(old, "a token sees those behind it");
+    const std::string number = std::to_string(states_.size() / 2);
+    const ValueId keys = add_cache("cache." + number + ".keys", old.operands[1], attrs.kv_heads);
+    const ValueId values = add_cache("cache." + number + ".values", old.operands[2], attrs.kv_heads);
+    const OpId append = g_.add_op(OpKind::kv_append, {keys, values, k, v, slots_}, ir::KvAppendAttrs{}, {g_.value(keys).type, g_.value(values).type}, {base + ".keys", base + ".values"}, old.origin);
+    for (size_t i : {0, 1}) states_.push_back({g_.value(g_.op(append).operands[i]).name, made(g_.result(append, i))});
+    std::vector<ValueId> operands = {q, g_.result(append, 0), g_.result(append, 1), first_, context_, order_, positions_, table_};
+    const auto free = ir::capture({guarded(score), guarded(visible)}, operands);
+    attrs.score = free[0];
+    attrs.visible = free[1];
+    attrs.packed = {sequences_, longest_};
+    attrs.page = kPage;
+    ir::Type type = row_type(old.results[0], false);
+    stands_for(old.results[0], g_.add(OpKind::attention, operands, attrs, type, take_name(old.results[0]), old.origin));
+  }
+
+  // Score or visible with absolute positions for i and j. They are what they were at i + P, and keys run from 0 to P + S.
+  std::string over_positions(OpId o, ExprRef e, ExprRef& out) {
+    const std::vector<ExprRef> extents = ir::attention_extents(g_, g_.op(o));
+    ExprRef all = ir::add(past_, length_), i = pool_.index(ir::kQuery, extents[ir::kQuery]), j = pool_.index(ir::kKey, all);
+    ExprRef free = ir::rewrite(ir::free_expr(g_, o, e, {}), [&](ExprRef n) -> ExprRef { return n->kind == ExprKind::index && n->value == ir::kKey ? j : nullptr; });
+    free = given(free, nullptr);
+    out = ir::rewrite(free, [&](ExprRef n) -> ExprRef {
+      if (n == i) return ir::sub(pool_.index(ir::kQuery, longest_), past_);
+      return n == j ? pool_.index(ir::kKey, longest_) : nullptr;
+    });
+    return left_over(out);
+  }
+
+  // What an expression is where no flag is raised: a triangle read at positions that a table may be too short for is a triangle.
+  ExprRef inside(ExprRef e) const {
+    return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+      if (n->kind == ExprKind::bounded) return n->args[0];
+      if (n->kind != ExprKind::load) return nullptr;
+      const ir::Constant* constant = g_.constant(*loaded(n));
+      return constant ? ir::constant_element(pool_, *constant, n->args) : nullptr;
+    });
+  }
+
+  // ---- the graph ----
+
+  bool finish() {
+    const auto it = lifted_.find(logits_.value);
+    if (it == lifted_.end()) return miss_of(logits_);
+    const auto name = std::find_if(g_.outputs.begin(), g_.outputs.end(), [&](const auto& o) { return o.value == logits_; })->name;
+    ValueId logits = it->second;
+    if (!is_wanted(logits_)) logits = rows_of(logits_, true);
+    g_.outputs = {{name, logits}};
+    for (const auto& state : states_) g_.outputs.push_back(state);
+    g_.symbols = symbols_;
+    g_.checks.clear();
+    g_.set_inputs(made_);
+    return true;
+  }
+
+  // Of what leads to v, the first that could not be lifted.
+  bool miss_of(ValueId v) {
+    std::set<uint32_t> ancestors;
+    std::vector<ValueId> todo{v};
+    while (!todo.empty()) {
+      const ValueId x = todo.back();
+      todo.pop_back();
+      if (lifted_.count(x.value) || !ancestors.insert(x.value).second) continue;
+      if (const ir::Op* op = g_.def(x)) todo.insert(todo.end(), op->operands.begin(), op->operands.end());
+    }
+    for (OpId o : g_.order()) {
+      const auto why = why_.find(g_.result(o).value);
+      if (why != why_.end() && ancestors.count(g_.result(o).value)) return miss(why->second.node, why->second.reason);
+    }
+    return miss(g_.name, "logits are not computed row by row");
+  }
+
+  Graph& g_;
+  ExprPool& pool_;
+  PassReport& report_;
+  Inputs in_;
+  std::vector<OpId> attentions_;
+  std::vector<Layer> layers_;
+  ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr, s_ = nullptr;
+  ValueId logits_;
+  // Of the lifted graph.
+  std::vector<ir::SizeSymbol> symbols_;
+  std::vector<ValueId> made_;                         // its inputs
+  ExprRef tokens_ = nullptr, sequences_ = nullptr, rows_ = nullptr, cache_pages_ = nullptr, longest_ = nullptr;
+  ValueId new_ids_, positions_, slots_, context_, first_, order_, table_, wanted_;
+  int64_t flag_ = 0, wanted_flag_ = 0;
+  std::set<uint32_t> is_made_, wanted_values_;
+  std::map<uint32_t, ValueId> lifted_, chosen_;       // by value of the graph before
+  std::map<std::pair<ExprRef, ExprRef>, ExprRef> of_sizes_;
+  std::map<uint32_t, Miss> why_;
+  mutable std::map<uint32_t, bool> fixed_;
+  std::vector<Graph::Output> states_;
+  int deep_ = 0;
+};
+
+}  // namespace
+
+PassReport lift_kv_cache(Graph& graph) {
+  PassReport report;
+  Graph attempt = graph;
+  if (!Lifter(attempt, report).run()) return report;
+  for (ir::OpId o : attempt.order()) report.rewrites += attempt.op(o).kind == OpKind::kv_append;
+  attempt.clean();
+  graph = ir::with_own_pool(attempt);  // which has the sizes of the new inputs alone
+  return report;
+}
+
+}  // namespace tfcc::passes
