@@ -53,6 +53,48 @@ Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::stri
   return tokens;
 }
 
+// A step of the program for generation (docs/generate.md): every sequence has as many tokens and keys, its pages lie apart. The caches
+// are made up like any input.
+NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
+  const auto info = [&](const std::string& name) {
+    return *std::find_if(generation.inputs().begin(), generation.inputs().end(), [&](const TensorInfo& t) { return t.name == name; });
+  };
+  const auto state = std::find_if(generation.inputs().begin(), generation.inputs().end(), [](const TensorInfo& t) { return t.state; });
+  const int64_t page = state->dims[2].max, n = o.batch, each = o.decode ? 1 : o.prefill, keys = o.decode ? o.context + 1 : o.prefill;
+  const int64_t width = (keys + page - 1) / page, vocabulary = generation.outputs()[0].dims.back().max;
+  std::mt19937_64 rng(o.seed);
+  const auto page_of = [&](int64_t b, int64_t k) { return b + k * n; };
+  NamedArrays out;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, auto value) {
+    Array a = make_array(info(name).dtype, std::move(shape));
+    for (int64_t i = 0; i < a.count(); ++i) ir::write_int(a.dtype, a.bytes.data(), i, value(i));
+    out.emplace_back(name, std::move(a));
+  };
+  const auto place = [&](int64_t t) { return keys - each + t % each; };
+  add("ids", {1, n * each}, [&](int64_t) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(vocabulary)); });
+  add("positions", {n * each}, place);
+  add("slots", {n * each}, [&](int64_t t) { return page_of(t / each, place(t) / page) * page + place(t) % page; });
+  add("context", {n}, [&](int64_t) { return keys; });
+  add("first", {n + 1}, [&](int64_t b) { return b * each; });
+  add("order", {n}, [](int64_t b) { return b; });
+  add("table", {n, width}, [&](int64_t i) { return page_of(i / width, i % width); });
+  add("wanted", {n}, [&](int64_t b) { return (b + 1) * each - 1; });
+  for (const TensorInfo& t : generation.inputs()) {
+    if (!t.state) continue;
+    std::vector<int64_t> shape{n * width};
+    for (size_t k = 1; k < t.dims.size(); ++k) shape.push_back(t.dims[k].max);
+    Array a = make_array(t.dtype, std::move(shape));
+    std::uniform_real_distribution<double> uniform(-1, 1);
+    constexpr int64_t kPeriod = 65521;                  // gigabytes of random numbers would take minutes
+    for (int64_t i = 0; i < a.count(); ++i) {
+      if (i < kPeriod) ir::write_real(t.dtype, a.bytes.data(), static_cast<size_t>(i), uniform(rng));
+      else std::copy_n(a.bytes.begin() + (i - kPeriod) * static_cast<int64_t>(size_of(t.dtype)), size_of(t.dtype), a.bytes.begin() + i * static_cast<int64_t>(size_of(t.dtype)));
+    }
+    out.emplace_back(t.name, std::move(a));
+  }
+  return out;
+}
+
 // Runs until warm-up time is over, then until both the iterations and the duration are done.
 Result<Measured> measure(const BenchOptions& o, Subject& subject) {
   Stage stage("timed runs");
@@ -136,6 +178,11 @@ nlohmann::json json_of(const BenchOptions& o, const Findings& f) {
 }
 
 Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& f) {
+  if (o.steps()) {
+    f.inputs = step_inputs(o, model);
+    f.tokens = o.batch * (o.decode ? 1 : o.prefill);
+    return {};
+  }
   TFCC_TRY(auto shapes, parse_shapes(o.shapes));
   TFCC_TRY(NamedArrays given, read_inputs(o.npz, o.inputs));
   std::vector<std::string> names;
@@ -146,6 +193,9 @@ Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& 
 }
 
 Result<void> bench(const BenchOptions& o) {
+  if (o.steps() && (o.decode == (o.prefill > 0) || !o.shapes.empty() || !o.npz.empty() || !o.inputs.empty() || !o.peer.empty())) {
+    return usage_error("bench times one of --decode and --prefill, without inputs of yours and without a peer");
+  }
   const auto environment = environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
   for (const std::string* read : {&o.model, &o.timing_cache, &o.peer_model}) {
     if (!read->empty()) TFCC_TRY_VOID(note_input(*read));
@@ -159,6 +209,9 @@ Result<void> bench(const BenchOptions& o) {
   load.timing_cache = o.timing_cache;
   load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
   TFCC_TRY(Model model, Model::load(o.model, load));
+  if (o.steps()) {
+    TFCC_TRY(model, model.generation());
+  }
   Findings f;
   TFCC_TRY_VOID(gather_inputs(o, model, f));
   f.device = model.device();
@@ -190,6 +243,10 @@ void add_bench(CLI::App& app, Action& action) {
   c->add_option("model", o->model, "the .tfcc file")->required();
   c->add_option("--shapes", o->shapes, "sizes of the made-up inputs: batch_size=8,sequence_length=128, or input_ids:8x128; the others follow");
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
+  c->add_flag("--decode", o->decode, "a step of generation: the next token of each of --batch sequences after --context tokens");
+  c->add_option("--prefill", o->prefill, "a step of generation: the first so many tokens of each of --batch sequences")->check(CLI::PositiveNumber);
+  c->add_option("--batch", o->batch, "sequences of --decode and --prefill")->check(CLI::PositiveNumber)->capture_default_str();
+  c->add_option("--context", o->context, "tokens before that of --decode")->check(CLI::PositiveNumber)->capture_default_str();
   c->add_option("--lengths", o->lengths, "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
   c->add_option("--iterations", o->iterations, "least number of timed runs")->check(CLI::PositiveNumber);
   c->add_option("--warmUp", o->warm_up_ms, "warm-up in milliseconds")->check(CLI::NonNegativeNumber);

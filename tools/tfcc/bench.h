@@ -27,6 +27,9 @@ struct BenchOptions {
   double warm_up_ms = 200, duration_s = 3, tolerance = 0;
   uint64_t seed = 1;
   bool json = false, no_graph = false, dump_profile = false;
+  bool decode = false;                                 // a step of the program for generation: a token of each sequence
+  int64_t prefill = 0, batch = 1, context = 512;       // so many of each, or after so many
+  bool steps() const { return decode || prefill > 0; }
 };
 
 using Clock = std::chrono::steady_clock;
