@@ -53,7 +53,7 @@ class Lifter {
   Lifter(Graph& g, PassReport& report) : g_(g), pool_(g.pool()), report_(report) {}
 
   bool run() {
-    if (g_.size_with(SizeRole::packed)) return false;  // cost: packed before
+    if (g_.size_with(SizeRole::packed)) return false;  // rows of a packed batch are no tokens in order
     if (!find_attentions() || !find_inputs() || !find_sizes()) return false;
     make_inputs();
     for (OpId o : attentions_) {
@@ -193,7 +193,7 @@ class Lifter {
 
   ExprRef given_load(ExprRef n, const Row* row) {
     const ValueId v = *loaded(n);
-    if (is_made_.count(v.value) || is_fixed(v)) return nullptr;
+    if (is_fixed(v)) return nullptr;
     if (v == in_.mask) return ir::convert(pool_.integer(1), n->type);
     if (v == in_.types) return ir::convert(pool_.integer(0), n->type);
     if (v == in_.positions) return ir::convert(ir::add(past_, n->args[1]), n->type);
@@ -217,7 +217,8 @@ class Lifter {
   // The element of a value that follows from sizes and positions alone: masks, lengths counted from them, position ids.
   ExprRef of_sizes(ValueId v, ExprRef load, const Row* row) {
     const ir::Op* op = g_.def(v);
-    if (!op || deep_ > 64) return nullptr;
+    if (!op) return nullptr;
+    if (deep_ > 64) return nullptr;  // cost: no chain of operations on sizes is as long
     const auto memo = of_sizes_.find({load, row ? row->own : nullptr});
     if (memo != of_sizes_.end()) return memo->second;
     ++deep_;
@@ -248,7 +249,7 @@ class Lifter {
   ExprRef summed(const ir::Op& op, const Indices& at, const Row* row) {
     const auto& attrs = op.as<ir::CumsumAttrs>();
     ExprRef each = given(ir::load_of(g_, op.operands[0], at), row);
-    if (each->type != Scalar::i64 || !ir::as_int(each)) return nullptr;
+    if (!ir::as_int(each)) return nullptr;
     const auto axis = static_cast<size_t>(attrs.axis);
     ExprRef k = at[axis], one = pool_.integer(1);
     if (attrs.reverse) k = ir::sub(ir::sub(given(g_.value(op.operands[0]).type.dims[axis], row), one), k);
@@ -303,7 +304,6 @@ class Lifter {
 
   bool find_layer(OpId o) {
     const ir::Op& op = g_.op(o);
-    if (op.as<ir::AttentionAttrs>().packed.size() > 0) return miss(o, "it is packed already");
     Layer layer{o, {}, {}};
     return find_appended(o, op.operands[1], layer.keys) && find_appended(o, op.operands[2], layer.values) && (layers_.push_back(layer), true);
   }
@@ -330,9 +330,10 @@ class Lifter {
 
   // An output that is past and new rows in the layout of the past.
   bool is_present(const Graph::Output& output, const Appended& a) {
-    if (!a.past.valid() || g_.value(output.value).type.rank() != g_.value(a.past).type.rank()) return false;
+    if (g_.value(output.value).type.rank() != g_.value(a.past).type.rank()) return false;  // cost: loads of other ranks differ
     const ir::Op* op = g_.def(output.value);
-    if (!op || std::find(op->operands.begin(), op->operands.end(), a.past) == op->operands.end()) return false;
+    if (!op) return false;
+    if (std::find(op->operands.begin(), op->operands.end(), a.past) == op->operands.end()) return false;  // cost: its elements would be others
     const Indices at = a.old->args;
     ExprRef j = pool_.index(1, past_);
     Indices later = at;
@@ -342,6 +343,7 @@ class Lifter {
 
   bool match_outputs() {
     std::vector<bool> taken(g_.outputs.size());
+    std::map<uint32_t, size_t> presents;  // by past
     for (const Layer& layer : layers_) {
       for (const Appended* a : {&layer.keys, &layer.values}) {
         if (!a->past.valid()) continue;
@@ -349,7 +351,15 @@ class Lifter {
         while (i < taken.size() && (taken[i] || !is_present(g_.outputs[i], *a))) ++i;
         if (i == taken.size()) return miss(layer.attention, fmt::format("no output is '{}' with the new rows behind it", g_.value(a->past).name));
         taken[i] = true;
+        presents[a->past.value] = i;
       }
+    }
+    size_t last = 0;
+    for (ValueId v : g_.inputs()) {
+      const auto present = presents.find(v.value);
+      if (present == presents.end()) continue;
+      if (present->second < last) return miss(g_.outputs[present->second].name, fmt::format("it is '{}' with new rows, but comes in another order", g_.value(v).name));
+      last = present->second;
     }
     for (size_t i = 0; i < taken.size(); ++i) {
       if (taken[i]) continue;
@@ -376,11 +386,10 @@ class Lifter {
     std::vector<OpId> order = g_.order();
     for (size_t i = order.size(); i-- > 0;) {
       const ir::Op& op = g_.op(order[i]);
-      if (op.kind == OpKind::constant || op.kind == OpKind::attention || !is_row_op(order[i])) continue;
+      if (!is_row_op(order[i])) continue;
       const bool only = std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) {
         const auto& users = g_.value(r).users;
-        const bool read = r == logits_ || !users.empty();
-        return read && (!g_.is_output(r) || r == logits_) && std::all_of(users.begin(), users.end(), [&](OpId u) { return is_wanted(g_.result(u)); });
+        return std::all_of(users.begin(), users.end(), [&](OpId u) { return is_wanted(g_.result(u)); });
       });
       if (!only) continue;
       for (ValueId r : op.results) wanted_values_.insert(r.value);
@@ -421,7 +430,6 @@ class Lifter {
   }
 
   void lift(OpId o) {
-    if (g_.op(o).kind == OpKind::constant) return;
     if (g_.op(o).kind == OpKind::attention) return lift_attention(o);
     if (!is_row_op(o)) return;
     const ir::Op old = g_.op(o);
@@ -472,7 +480,8 @@ class Lifter {
 
   // New keys or values as rows [1, T, width].
   ValueId new_rows(OpId attention, const Appended& a, ValueId like, const std::string& name) {
-    if (const auto v = loaded(a.rows); v && a.rows->args == Indices{b_, s_, pool_.index(2, g_.value(like).type.dims[2])}) return rows_of(*v, false);
+    // Of reals with these arguments: a load.
+    if (a.rows->args == Indices{b_, s_, pool_.index(2, g_.value(like).type.dims[2])}) return rows_of(*loaded(a.rows), false);
     const Row row = row_of(false);
     ExprRef e = given(a.rows, &row);
     if (const std::string why = left_over(e); !why.empty()) return not_lifted(g_.op(attention), "its new keys: " + why), ValueId{};
@@ -571,7 +580,8 @@ class Lifter {
     while (!todo.empty()) {
       const ValueId x = todo.back();
       todo.pop_back();
-      if (lifted_.count(x.value) || !ancestors.insert(x.value).second) continue;
+      if (lifted_.count(x.value)) continue;  // cost: nor is anything before it in why_
+      if (!ancestors.insert(x.value).second) continue;  // cost: seen before
       if (const ir::Op* op = g_.def(x)) todo.insert(todo.end(), op->operands.begin(), op->operands.end());
     }
     for (OpId o : g_.order()) {
