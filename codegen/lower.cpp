@@ -39,12 +39,12 @@ struct Form {
 };
 
 // How the products of a graph are executed.
-std::vector<std::tuple<Arm, std::vector<WgmmaTile>, bool>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
-  std::vector<std::tuple<Arm, std::vector<WgmmaTile>, bool>> all;
+std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
+  std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> all;
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::matmul) continue;
     const MatmulConfig c = choose(describe(graph, o, most_tokens), target);
-    all.emplace_back(c.arm, c.tiles, c.early);
+    all.emplace_back(c.arm, c.tiles, c.stream, c.early);
   }
   return all;
 }
@@ -56,11 +56,13 @@ std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
   else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
+  if (target.has_wgmma && decodes) limits.insert(limits.begin(), kStreamRows);
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
     legalise(form, target, limit);
-    const bool same = !forms.empty() && !decodes && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
+    const bool attends_alike = forms.empty() || !decodes || (limit == 0) == (forms.back().most_tokens == 0);
+    const bool same = !forms.empty() && attends_alike && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
   }

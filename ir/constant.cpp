@@ -109,6 +109,17 @@ void transpose_elements(const std::byte* in, std::byte* out, const std::vector<i
                         const std::vector<int64_t>& strides) {
   const size_t rank = dims.size();
   const int64_t inner = dims[rank - 1], stride = strides[rank - 1];
+  if (rank == 2 && strides[0] == 1) {  // a matrix, in blocks whose lines a cache holds
+    constexpr int64_t kBlock = 64;
+    for (int64_t i0 = 0; i0 < dims[0]; i0 += kBlock) {
+      for (int64_t j0 = 0; j0 < inner; j0 += kBlock) {
+        for (int64_t i = i0; i < std::min(dims[0], i0 + kBlock); ++i) {
+          for (int64_t j = j0; j < std::min(inner, j0 + kBlock); ++j) store<T>(out, i * inner + j, load<T>(in, i + j * stride));
+        }
+      }
+    }
+    return;
+  }
   std::vector<int64_t> at(rank, 0);
   for (int64_t done = 0, total = product(dims), base = 0; done < total; done += inner) {
     if (stride == 1) {

@@ -366,7 +366,7 @@ Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map, Bound
   if (!rows || !columns || *rows < 0 || *columns < 0) return overflow("a map of '" + launch.name + "'");
   const int64_t sizes[] = {*rows, *columns};
   const auto elements = checked_product(sizes);
-  if (!elements || *elements > elements_[map.buffer] || *columns % 8 != 0) {
+  if (!elements || *elements > elements_[map.buffer] || *columns % (map.box_columns > 64 ? 64 : 8) != 0) {
     return broken("a map of '" + launch.name + "' reaches outside its buffer");
   }
   bound.skip |= *elements == 0;

@@ -184,7 +184,8 @@ class Checker {
     if (b.place != BufferClass::arena && b.place != BufferClass::constant) return bad("launch '" + l.name + "' maps a graph input or output");
     if (size_of(b.dtype) != 2) return bad("launch '" + l.name + "' maps elements that have not 16 bits");
     if (map.rows.code.empty() || map.columns.code.empty() || !valid(map.rows) || !valid(map.columns)) return bad("launch '" + l.name + "' has a map of broken sizes");
-    if (map.box_rows == 0 || map.box_rows > 256 || map.box_columns == 0 || map.box_columns > 64) return bad("launch '" + l.name + "' has a map with a broken box");
+    const bool deep = map.box_columns % 64 == 0 && map.box_columns <= 512;
+    if (map.box_rows == 0 || map.box_rows > 256 || map.box_columns == 0 || (map.box_columns > 64 && !deep)) return bad("launch '" + l.name + "' has a map with a broken box");
     return {};
   }
 

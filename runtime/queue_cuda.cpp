@@ -226,11 +226,14 @@ class CudaQueue final : public Queue {
     if (cuda_.cuTensorMapEncodeTiled == nullptr) {
       return Error{ErrorCode::device, "the NVIDIA driver is older than CUDA 12.0, which kernels for this GPU need; update it"};
     }
-    const cuuint64_t dims[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows)};
-    const cuuint64_t strides[] = {static_cast<cuuint64_t>(m.columns) * size_of(m.dtype)};
-    const cuuint32_t box[] = {m.box_columns, m.box_rows}, steps[] = {1, 1};
+    // A deep box is one of three axes: 64 columns, rows, parts of 64 columns.
+    const bool deep = m.box_columns > 64;
+    const cuuint64_t row = static_cast<cuuint64_t>(m.columns) * size_of(m.dtype), part = 64 * size_of(m.dtype);
+    const cuuint64_t dims[] = {static_cast<cuuint64_t>(deep ? 64 : m.columns), static_cast<cuuint64_t>(m.rows), static_cast<cuuint64_t>(m.columns / 64)};
+    const cuuint64_t strides[] = {row, part};
+    const cuuint32_t box[] = {deep ? 64 : m.box_columns, m.box_rows, m.box_columns / 64}, steps[] = {1, 1, 1};
     const CUresult code = cuda_.cuTensorMapEncodeTiled(
-        &map, m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, m.address, dims, strides, box,
+        &map, m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, deep ? 3 : 2, m.address, dims, strides, box,
         steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code == CUDA_SUCCESS) return {};
     return failure(cuda_, "a tensor map", code);

@@ -23,6 +23,11 @@ step() {
   say "   done in $((SECONDS - start)) s"
 }
 
+# use_python_with_numpy: Debian's python3, for which tools/setup installs numpy, where another one in PATH stands before it without.
+use_python_with_numpy() {
+  if ! python3 -c 'import numpy' 2> /dev/null && /usr/bin/python3 -c 'import numpy' 2> /dev/null; then PATH=/usr/bin:$PATH; fi
+}
+
 # have_gpu: is an NVIDIA GPU usable here?
 have_gpu() {
   if command -v nvidia-smi > /dev/null 2>&1; then

@@ -7,8 +7,9 @@
 #include "codegen/emit/emit.h"
 
 namespace tfcc::codegen {
+namespace {
 
-Result<Emission> emit_append(const EmitContext& c, OpId o) {
+Emission append(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const bool rotates = op.kind == OpKind::rope_append;
   const std::vector<ExprRef>& state = c.dims(op.results[0]);
@@ -63,5 +64,10 @@ Result<Emission> emit_append(const EmitContext& c, OpId o) {
   ExprRef flops = rotates ? ir::mul(rows, c.integer(3 * (rope.heads + kv_heads) * rope.rotary)) : c.integer(0);
   return Emission::of({fmt::format("{}__{}_d{}{}", stub.function(), c.storage(op.results[0]), d, rope.interleaved ? "_pairs" : ""), std::move(stub), std::move(size), flops});
 }
+
+}  // namespace
+
+Result<Emission> emit_kv_append(const EmitContext& c, OpId o) { return append(c, o); }
+Result<Emission> emit_rope_append(const EmitContext& c, OpId o) { return append(c, o); }
 
 }  // namespace tfcc::codegen

@@ -25,7 +25,8 @@ Result<Emission> emit(const EmitContext& c, OpId o) {
     case OpKind::bias_gelu: return emit_bias_gelu(c, o);
     case OpKind::rope: return emit_rope(c, o);
     case OpKind::pack: return emit_pack(c, o);
-    case OpKind::kv_append: case OpKind::rope_append: return emit_append(c, o);
+    case OpKind::kv_append: return emit_kv_append(c, o);
+    case OpKind::rope_append: return emit_rope_append(c, o);
     case OpKind::attention: return emit_attention(c, o);
   }
   return c.unsupported(o, "no kernel");

@@ -98,7 +98,8 @@ Result<Emission> emit_gelu(const EmitContext& context, OpId op);
 Result<Emission> emit_bias_gelu(const EmitContext& context, OpId op);
 Result<Emission> emit_rope(const EmitContext& context, OpId op);
 Result<Emission> emit_pack(const EmitContext& context, OpId op);
-Result<Emission> emit_append(const EmitContext& context, OpId op);
+Result<Emission> emit_kv_append(const EmitContext& context, OpId op);
+Result<Emission> emit_rope_append(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
 /// CUDA: whether an attention has another form in a bucket of few tokens.

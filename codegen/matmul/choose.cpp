@@ -46,14 +46,30 @@ bool pays_at_many(const MatmulDesc& x) {
 bool some_rows(const MatmulDesc& x) { return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows; }
 const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) { return few_rows(x) ? kFewRowsTiles : some_rows(x) ? kSomeRowsTiles : kManyRowsTiles; }
 
-/// Why warpgroups do not serve; empty if they do.
-std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
+/// Why no kernel of ours for 16 bits serves; empty if they may.
+std::string no_16_bits(const MatmulDesc& x) {
   const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
   if ((x.a != DType::f16 && x.a != DType::bf16) || x.b != x.a || (x.d != x.a && x.d != DType::f32)) return "not of 16 bits, or stored in the other type of 16 bits";
   if (!x.weight) return "B is no weight, which could be asked for early";
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *n % 8 != 0 || *k % 8 != 0) return "n and k are no multiples of 8 known at compile time";
   if (*n < 64 || *k < 64) return "n or k is less than a tile";
+  return "";
+}
+
+bool fewest_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kStreamRows; }
+/// Why the weight does not stream past the rows; empty if it does. Only where the rows are few is anything said.
+std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
+  if (const std::string why = no_16_bits(x); !why.empty()) return why;
+  if (!x.trans_b || *ir::as_int(x.k) % 64 != 0) return "the weight is not stored by columns of a multiple of 64";
+  if (!target.has_wgmma || stream_shared_bytes(stream_tile(*ir::as_int(x.n), target.processors)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last, as below
+  return "";
+}
+
+/// Why warpgroups do not serve; empty if they do.
+std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
+  if (const std::string why = no_16_bits(x); !why.empty()) return why;
+  const auto k = ir::as_int(x.k);
   if (!few_rows(x) && !pays_at_many(x)) return "the library is faster at many rows";
   if (few_rows(x) && *k > kLongestSum) return "k is long, and the library splits it over blocks";
   if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tiles(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
@@ -67,7 +83,7 @@ bool takes(Arm arm, Epilogue epilogue) {
     case Arm::library: return epilogue == Epilogue::none || epilogue == Epilogue::bias;
     case Arm::panel: return epilogue != Epilogue::other;
     case Arm::integer: return epilogue == Epilogue::none;
-    case Arm::wgmma: return epilogue != Epilogue::other;
+    case Arm::wgmma: case Arm::stream: return epilogue != Epilogue::other;
   }
   return false;
 }
@@ -92,6 +108,18 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
     }
     c.rejected = {{Arm::panel, why}};
   } else {
+    if (fewest_rows(x)) {
+      const std::string why = no_stream(x, target);
+      if (why.empty()) {
+        c.arm = Arm::stream;
+        c.stream = stream_tile(*ir::as_int(x.n), target.processors);
+        c.line = __LINE__;
+        c.reason = "the weight is asked for before the launches before it have ended, a few columns by each multiprocessor";
+        c.rejected = {{Arm::wgmma, "its tiles of 64 rows and columns are too few for all multiprocessors"}, {Arm::library, "waits for the launches before it, and may split sums"}};
+        return c;
+      }
+      c.rejected = {{Arm::stream, why}};
+    }
     const std::string why = no_wgmma(x, target);
     if (why.empty()) {
       c.arm = Arm::wgmma;
@@ -101,12 +129,12 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
       c.reason = few_rows(x)   ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
                  : x.made_rows ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
                                : "the epilogue costs no launch";
-      c.rejected = {{Arm::library, x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
+      c.rejected.push_back({Arm::library, x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
                                    : few_rows(x)               ? "takes no epilogue but a bias, and waits for the launches before it"
-                                                               : "takes no epilogue but a bias"}};
+                                                               : "takes no epilogue but a bias"});
       return c;
     }
-    c.rejected = {{Arm::wgmma, why}};
+    c.rejected.push_back({Arm::wgmma, why});
   }
   c.reason = "no kernel of ours takes this product";
   c.line = __LINE__;
@@ -119,6 +147,7 @@ std::string print(const MatmulConfig& c) {
     s += fmt::format("{} of {} x {}, {} stages", i == 0 ? "" : ", or", c.tiles[i].block_m, c.tiles[i].block_n, c.tiles[i].stages);
   }
   if (c.tiles.size() > 1) s += ", whichever the rows of a run are best for";
+  if (c.stream.block_n) s += fmt::format(" of {} columns, {} of k at a time, {} stages", c.stream.block_n, c.stream.block_k, c.stream.stages);
   if (c.panel) s += fmt::format(" of {} columns", c.panel);
   s += ": " + c.reason;
   for (const auto& [arm, why] : c.rejected) s += fmt::format("\nnot {}: {}", kArmNames[static_cast<int>(arm)], why);

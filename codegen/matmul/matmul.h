@@ -50,11 +50,16 @@ enum class Arm : uint8_t {
   panel,    // CPU, a packed weight (templates/cpu/matmul_panel.h)
   integer,  // exact, of any integers (templates/*/matmul)
   wgmma,    // a warpgroup's products of 16 bits (templates/cuda/matmul_wgmma.cuh)
+  stream,   // the same for the fewest rows, past which a weight streams (templates/cuda/matmul_stream.cuh)
 };
-inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer", "wgmma"};
+inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer", "wgmma", "stream"};
 
 /// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks for weights early, is for them.
 inline constexpr int64_t kFewRows = 128;
+/// The stream arm takes no more rows: a step of generation has one for each sequence.
+inline constexpr int64_t kStreamRows = 16;
+/// Bytes of its ring: two fit a multiprocessor, whose weights arrive while the launch before computes.
+inline constexpr int kStreamRing = 96 << 10;
 /// Of so many rows at most the kernel of ours asks for its weight before the launches before it have ended; beyond that it gains nothing.
 inline constexpr int64_t kSomeRows = 1024;
 
@@ -64,6 +69,12 @@ struct WgmmaTile {
   bool operator==(const WgmmaTile&) const = default;
 };
 
+/// Of a block: rows of the weight, and parts of so many of k that are under way at once.
+struct StreamTile {
+  int block_n = 0, block_k = 0, stages = 0;
+  bool operator==(const StreamTile&) const = default;
+};
+
 struct MatmulConfig {
   Arm arm = Arm::library;
   std::string reason;                                   // why this arm
@@ -71,6 +82,7 @@ struct MatmulConfig {
   std::vector<std::pair<Arm, std::string>> rejected;    // the others that were looked at, and why not
   int panel = 0;                                        // columns of a panel
   std::vector<WgmmaTile> tiles;                         // several: the rows of a run decide
+  StreamTile stream;
   bool early = false;                                   // wgmma: the weight is asked for before the launches before it have ended
 };
 
@@ -84,11 +96,16 @@ std::string print(const MatmulConfig& config);
 /// Shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it.
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles);
 
+/// The tile by which the multiprocessor with most to do has least, and its shared memory, as MatmulStreamShape has it.
+StreamTile stream_tile(int64_t n, int64_t processors);
+uint32_t stream_shared_bytes(const StreamTile& tile);
+
 /// One emitter per arm.
 Result<Emission> emit_matmul_library(const EmitContext& context, OpId product, const MatmulDesc& desc);
 Result<Emission> emit_matmul_panel(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 Result<Emission> emit_matmul_integer(const EmitContext& context, OpId product, const MatmulDesc& desc);
 Result<Emission> emit_matmul_wgmma(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
+Result<Emission> emit_matmul_stream(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 
 /// Adds the functor `Epilogue` to a kernel, called with the sum, its row and its column. Without an epilogue it returns the sum.
 void add_epilogue(Stub& stub, const MatmulDesc& desc);

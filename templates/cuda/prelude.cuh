@@ -170,6 +170,13 @@ TFCC_FN void wait_for_predecessor() {
 #endif
 }
 
+/// The launch after this one may be started as soon as all blocks of this one have come here, for what it does before its own wait.
+TFCC_FN void let_successor_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// The sizes of the run, read where all multiprocessors see the same: a cache of this one may hold what was there before.
 struct FreshSizes {
   const i64* n;

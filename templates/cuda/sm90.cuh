@@ -70,14 +70,22 @@ TFCC_FN void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, 
                "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
                : "memory");
 }
+/// A box of several parts of 64 columns, from a part on, which come one behind the other: rows of part, rows of part + 1, ..
+TFCC_FN void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) {
+  asm volatile("{\n\t.reg .pred one;\n\telect.sync _|one, 0xffffffff;\n\t"
+               "@one cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];\n\t}" ::"r"(
+                   shared_address(to)),
+               "l"(&map), "r"(0), "r"(row), "r"(part), "r"(shared_address(barrier))
+               : "memory");
+}
 
 // ---- products of a warpgroup ----
 
 /// The part of a descriptor that the compiler must know to be the same in all lanes: a shuffle tells it.
 TFCC_FN u32 uniform(u32 v) { return __shfl_sync(kAllLanes, v, 0); }
-/// Rows of the operand's m or n, 64 elements of k each (a row of 128 bytes); groups of 8 rows lie 1024 bytes apart.
+/// Rows of the operand's m or n, 64 elements of k each (a row of 128 bytes); groups of 8 rows lie `apart` bytes apart.
 /// The next 16 of k are 32 bytes on.
-TFCC_FN u64 rows_of_k(u32 address) { return (u64)0x40000040 << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }
+TFCC_FN u64 rows_of_k(u32 address, u32 apart = 1024) { return (u64)(0x40000000 | apart >> 4) << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }
 /// Rows of k, 64 elements of n each; groups of 8 rows lie 1024 bytes apart, the next 64 of n `apart` bytes. The next 16 of k are
 /// 2048 bytes on.
 TFCC_FN u64 rows_of_n(u32 address, u32 apart) { return (u64)0x40000040 << 32 | (apart >> 4) << 16 | (address & 0x3ffff) >> 4; }
@@ -146,6 +154,7 @@ TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
 #define TFCC_REGISTERS_3 \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TFCC_SUMS_4(AT) "+f"(d[AT + 0]), "+f"(d[AT + 1]), "+f"(d[AT + 2]), "+f"(d[AT + 3])
 #define TFCC_SUMS_32(AT) \
   "+f"(d[AT + 0]), "+f"(d[AT + 1]), "+f"(d[AT + 2]), "+f"(d[AT + 3]), "+f"(d[AT + 4]), "+f"(d[AT + 5]), "+f"(d[AT + 6]), "+f"(d[AT + 7]), \
   "+f"(d[AT + 8]), "+f"(d[AT + 9]), "+f"(d[AT + 10]), "+f"(d[AT + 11]), "+f"(d[AT + 12]), "+f"(d[AT + 13]), "+f"(d[AT + 14]), "+f"(d[AT + 15]), \
@@ -155,9 +164,11 @@ TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
 /// across: b lies in rows of k (rows_of_n), not in rows of n (rows_of_k).
 template <class T, int n, bool across>
 TFCC_FN void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
-  static_assert(n == 64 || n == 128 || n == 192 || n == 256, "n: 64, 128, 192 or 256");
+  static_assert(n == 8 || n == 16 || n == 64 || n == 128 || n == 192 || n == 256, "n: 8, 16, 64, 128, 192 or 256");
 #define TFCC_WGMMA_OF(TYPE)                                                                                                              \
-  if constexpr (n == 64) TFCC_WGMMA(64, TYPE, TFCC_REGISTERS_0, "32", "33", "34", "35", TFCC_SUMS_32(0));                                \
+  if constexpr (n == 8) TFCC_WGMMA(8, TYPE, "%0, %1, %2, %3", "4", "5", "6", "7", TFCC_SUMS_4(0));                                       \
+  else if constexpr (n == 16) TFCC_WGMMA(16, TYPE, "%0, %1, %2, %3, %4, %5, %6, %7", "8", "9", "10", "11", TFCC_SUMS_4(0), TFCC_SUMS_4(4)); \
+  else if constexpr (n == 64) TFCC_WGMMA(64, TYPE, TFCC_REGISTERS_0, "32", "33", "34", "35", TFCC_SUMS_32(0));                                \
   else if constexpr (n == 128) TFCC_WGMMA(128, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1, "64", "65", "66", "67", TFCC_SUMS_32(0),    \
                                           TFCC_SUMS_32(32));                                                                             \
   else if constexpr (n == 192) TFCC_WGMMA(192, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1 ", " TFCC_REGISTERS_2, "96", "97", "98",     \
@@ -194,6 +205,7 @@ TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
 #undef TFCC_REGISTERS_1
 #undef TFCC_REGISTERS_2
 #undef TFCC_REGISTERS_3
+#undef TFCC_SUMS_4
 #undef TFCC_SUMS_32
 
 }  // namespace sm90

@@ -69,6 +69,21 @@ TEST(Matmul, ChoosesByTargetTypeAndRows) {
   EXPECT_EQ(chosen(product("f16", 64, 56), "sm_90", 128).arm, Arm::library);
 }
 
+// By columns, so that what a multiprocessor takes are whole lines; as many of them that none has much more than the others.
+TEST(Matmul, StreamsWeightsPastTheFewestRows) {
+  const auto by_columns = [](const char* type, int k, int n) { return product(type, k, n, "", true); };
+  EXPECT_EQ(chosen(by_columns("f16", 2048, 2048), "sm_90", 16).arm, Arm::stream);
+  EXPECT_EQ(chosen(by_columns("bf16", 64, 64), "sm_90", 16).arm, Arm::stream);
+  EXPECT_EQ(chosen(by_columns("f16", 2048, 2048), "sm_90", 17).arm, Arm::library);
+  EXPECT_EQ(chosen(by_columns("f16", 2048, 2048), "sm_80", 16).arm, Arm::library);
+  EXPECT_EQ(chosen(by_columns("f16", 2056, 2048), "sm_90", 16).arm, Arm::library);
+  EXPECT_EQ(chosen(by_columns("f32", 64, 64), "sm_90", 16).arm, Arm::library);
+  EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 16).arm, Arm::wgmma) << "by rows";
+  for (const auto& [n, block_n, block_k, stages] : {std::tuple{64, 16, 256, 6}, {2048, 16, 256, 6}, {2560, 24, 256, 4}, {4096, 32, 256, 4}, {11264, 48, 128, 6}, {12288, 48, 128, 6}, {22016, 56, 128, 5}, {32000, 64, 128, 4}}) {
+    EXPECT_EQ(stream_tile(n, 132), (StreamTile{block_n, block_k, stages})) << n;
+  }
+}
+
 TEST(Matmul, SaysWhy) {
   EXPECT_EQ(print(chosen(product("f32", 32, 40), "x86-64-v3")), "library: no kernel of ours takes this product\nnot panel: n is no multiple of 16");
   EXPECT_EQ(print(chosen(product("f16", 64, 64), "sm_80", 128)), "library: no kernel of ours takes this product\nnot wgmma: the GPU has no products of warpgroups");

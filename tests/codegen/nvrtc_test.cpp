@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA compiler without a GPU: code comes out, logs are read, errors say what to do. Skipped without NVRTC.
+#include "codegen/matmul/matmul.h"
 #include "codegen/nvrtc.h"
 
 #include <gtest/gtest.h>
@@ -114,6 +115,24 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tiles;
+    }
+  }
+}
+
+// And every tile past which a weight may stream.
+TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
+  for (const char* type : {"f16", "bf16"}) {
+    for (const int64_t n : {2048, 2560, 4096, 5280, 6336, 7392, 8448}) {
+      const StreamTile tile = stream_tile(n, 132);
+      const std::string text = "#include \"cuda/matmul_stream.cuh\"\nstruct Spec { using T = " + std::string(type) + "; using Out = f32; static constexpr int block_n = " + std::to_string(tile.block_n) +
+                               ", block_k = " + std::to_string(tile.block_k) + ", stages = " + std::to_string(tile.stages) +
+                               "; };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
+                               "static_assert(MatmulStreamShape<Spec>::shared_bytes == " + std::to_string(stream_shared_bytes(tile)) + ");\n"
+                               "TFCC_KERNEL_RESIDENT(160, 1, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
+                               "  matmul_stream<Spec>(a0, m0, m1, [&] { return (idx)n[0]; }, 768, 768, Plain{});\n}\n";
+      auto image = compile_cuda("tile", text, "sm_90a");
+      ASSERT_TRUE(image) << image.error().message;
+      EXPECT_EQ(image->spill_bytes, 0) << tile.block_n;
     }
   }
 }

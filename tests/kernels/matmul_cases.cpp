@@ -268,6 +268,22 @@ Case tiles() {
           {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}, {1, 4500}}, {}, 1e-5, 9e-4};
 }
 
+// At most 16 rows, past which the weight streams: tiles of several sizes, the last not full; sums whose last part is not; one round and more.
+Case streams() {
+  Ops o;
+  o.body = "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 64]} : f32[B,S,72]\n";
+  for (auto [k, n] : {std::pair{64, 64}, {128, 72}, {320, 136}, {1024, 200}, {128, 2560}, {192, 6200}, {128, 8440}, {64, 9000}}) {
+    const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
+    o.body += fmt::format("  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+                          "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{1}]\n", id, k, n);
+    o.matmul("plain" + id, fmt::format("%h{0}, @t{0}", id), type, 1, false, true);
+    o.product("relu" + id, fmt::format("%h{0}, @t{0}, @b{0}", id), fmt::format("max(s + @b{}[k], 0.0)", id), type, 0.5, false, true);
+  }
+  o.product("residual", "%h128_72, @t128_72, %r", "s + %r[i,j,k]", "f32[B,S,72]", 1, false, true);
+  return {"matmul_streams", graph_text("%x: f32[B,S,64]", "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens", o.body, o.outputs),
+          {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}}, {}, 1e-5, 9e-4};
+}
+
 // Rows that the run counts: as few as need their weights early, as many as a library takes, and more, for which blocks take one tile
 // after the other.
 Case packed_rows() {
@@ -287,7 +303,7 @@ Case packed_rows() {
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles(), packed_rows()};
+  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles(), streams(), packed_rows()};
 }
 
 }  // namespace tfcc::test

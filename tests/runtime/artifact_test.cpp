@@ -307,7 +307,7 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
   expect_message([&](auto& m) { map(m).clear_rows(); }, "a map of broken sizes");
   expect_message([&](auto& m) { map(m).mutable_columns()->add_code(3); }, "a map of broken sizes");
   for (uint32_t n : {0, 257}) expect_message([&](auto& m) { map(m).set_box_rows(n); }, "broken box");
-  for (uint32_t n : {0, 65}) expect_message([&](auto& m) { map(m).set_box_columns(n); }, "broken box");
+  for (uint32_t n : {0, 65, 96, 576}) expect_message([&](auto& m) { map(m).set_box_columns(n); }, "broken box");
 }
 
 TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {

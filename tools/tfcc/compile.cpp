@@ -280,6 +280,10 @@ Result<void> compile_model(Options o) {
         TFCC_TRY([[maybe_unused]] auto converted, passes::run_passes(in.graph, {"convert-precision-" + precision}, after, kept));
         if (dump_error) return *dump_error;
       }
+      if (lifted && family == Family::cuda) {  // a step of generation reads few columns at a time
+        TFCC_TRY([[maybe_unused]] auto transposed, passes::run_passes(in.graph, {"transpose-weights"}, after, kept));
+        if (dump_error) return *dump_error;
+      }
       if (!generates) trace.add_graph(std::string(to_string(family)), in.graph, sources);
       inputs.push_back(std::move(in));
     }
