@@ -67,6 +67,7 @@ void set(pb::Launch* to, const runtime::Launch& from) {
     g->set_trans_a(from.gemm->trans_a);
     g->set_trans_b(from.gemm->trans_b);
     g->set_alpha(from.gemm->alpha);
+    g->set_in_order(from.gemm->in_order);
   }
   set(to->mutable_flops(), from.flops);
   set(to->mutable_bytes(), from.bytes);

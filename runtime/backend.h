@@ -25,7 +25,7 @@ namespace tfcc::runtime {
 /// manifest.proto.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0, batch = 1, stride_a = 0, stride_b = 0;
-  bool trans_a = false, trans_b = false, has_bias = false;
+  bool trans_a = false, trans_b = false, has_bias = false, in_order = false;
   float alpha = 1;
   DType a = DType::f32, b = DType::f32, d = DType::f32, bias = DType::f32;
 
@@ -69,6 +69,10 @@ class Queue {
   /// Gives it back, after work that may use it. Null is allowed.
   virtual void release(void* memory) = 0;
 
+  /// Memory of the host that the device reads and writes by itself; null where there is none: any memory serves then.
+  virtual void* allocate_host(size_t /*bytes*/) { return nullptr; }
+  virtual void release_host(void*) {}
+
   /// Makes a product ready; the handle stays valid until the next trim(). Errors: unsupported,
   /// device.
   virtual Result<size_t> prepare_gemm(const GemmShape& shape) = 0;
@@ -108,6 +112,8 @@ class Queue {
   /// A copy within the device, by all its threads.
   virtual Result<void> copy(void* stream, void* to, const void* from, size_t bytes) = 0;
 
+  /// Copies the flags when the work enqueued so far is done: take_flags() has them after wait() without waiting for more.
+  virtual Result<void> copy_flags() { return {}; }
   /// Waits, copies the flags and clears them.
   virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;
   /// Waits, and copies the sizes of the run: those that its launches made are what they made.

@@ -399,6 +399,7 @@ Result<void> Binding::bind_gemm(const Launch& launch, BoundLaunch& bound) const 
   s.trans_a = g.trans_a;
   s.trans_b = g.trans_b;
   s.has_bias = g.has_bias;
+  s.in_order = g.in_order;
   s.alpha = g.alpha;
   s.a = plan_.buffers[g.a].dtype;
   s.b = plan_.buffers[g.b].dtype;

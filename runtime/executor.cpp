@@ -17,11 +17,14 @@ inline namespace v1 {
 Executor::Impl::~Impl() {
   if (!queue) return;
   if (!model->here()) {                  // the driver knows nothing of it in this process
+    for (Port& p : ports) (void)p.host.data.release();
     (void)queue.release();
     return;
   }
   drop_graphs();
   for (Port& p : ports) queue->release(p.device.data);
+  queue->release(staging.device);
+  queue->release_host(staging.host);
   queue->release(arena.data);
 }
 
@@ -153,16 +156,39 @@ Result<void> Executor::Impl::check_outputs() const {
   return {};
 }
 
-// What run() needs beside the arena: copies on the device, and host memory for outputs without any.
+// What run() needs beside the arena: copies on the device, and host memory for outputs without any. Small inputs share the memory that
+// is copied at once, as far as it goes.
 Result<void> Executor::Impl::own_memory() {
+  TFCC_TRY_VOID(make_staging());
+  staging.used = 0;
   for (size_t i = 0; i < ports.size(); ++i) {
     Port& p = ports[i];
     bool on_device = p.is_set && p.ref.place == Place::device;
     size_t bytes = p.is_input ? (p.is_set ? bytes_of(p.ref.shape, p.type->dtype) : 0)
                               : bytes_of(output_shape(p), p.type->dtype);
-    if (!on_host() && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type));
+    p.staged.reset();
+    if (staging.host != nullptr && p.is_input && !p.type->state && !on_device && bytes <= kStagingBytes - staging.used) {
+      p.staged = staging.used;
+      staging.used = std::min(kStagingBytes, (staging.used + bytes + 255) / 256 * 256);
+    } else if (!on_host() && !on_device) {
+      TFCC_TRY_VOID(grow_device(p, bytes));
+    }
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, *queue));
   }
+  return {};
+}
+
+Result<void> Executor::Impl::make_staging() {
+  if (on_host() || staging.host != nullptr) return {};
+  void* const host = queue->allocate_host(kStagingBytes);
+  if (host == nullptr) return {};
+  auto device = queue->allocate(kStagingBytes, "the inputs");
+  if (!device) {
+    queue->release_host(host);
+    return device.error();
+  }
+  staging.host = host;
+  staging.device = *device;
   return {};
 }
 
@@ -186,6 +212,7 @@ Result<void> Executor::Impl::choose_addresses(bool own_stream) {
                        "host memory"};
     }
     addresses[i] = on_device   ? p.ref.data
+                   : p.staged   ? static_cast<std::byte*>(staging.device) + *p.staged
                    : !on_host() ? p.device.data
                    : p.is_set  ? p.ref.data
                                : p.host.data.get();
@@ -270,9 +297,10 @@ Result<void> Executor::Impl::copy_inputs(void* stream) {
     const Port& p = ports[i];
     size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
     if (p.ref.place == Place::device || bytes == 0) continue;
-    TFCC_TRY_VOID(queue->copy_in(stream, addresses[i], p.ref.data, bytes));
+    if (p.staged) std::memcpy(static_cast<std::byte*>(staging.host) + *p.staged, p.ref.data, bytes);
+    else TFCC_TRY_VOID(queue->copy_in(stream, addresses[i], p.ref.data, bytes));
   }
-  return {};
+  return staging.used > 0 ? queue->copy_in(stream, staging.device, staging.host, staging.used) : Result<void>();
 }
 
 Result<void> Executor::Impl::copy_outputs(void* stream) {
@@ -395,6 +423,7 @@ Result<void> Executor::Impl::run() {
   TFCC_TRY_VOID(copy_inputs(stream));
   TFCC_TRY_VOID(issue(stream));
   TFCC_TRY_VOID(copy_outputs(stream));
+  TFCC_TRY_VOID(queue->copy_flags());
   TFCC_TRY_VOID(queue->wait());
   if (on_host()) TFCC_TRY_VOID(flag_error());
   ran = true;

@@ -42,6 +42,7 @@ struct Executor::Impl {
   Result<void> check_outputs() const;
   Result<void> own_memory();
   Result<void> grow_device(Port& p, size_t bytes);
+  Result<void> make_staging();
   Result<void> choose_addresses(bool own_stream);
   Result<void> issue(void* stream);
   Result<void> begin_run(void* stream);
@@ -103,6 +104,9 @@ struct Executor::Impl {
   void* graph = nullptr;                 // for the sizes bound; null: plain, or not known yet
   uint64_t modules_before = 0;
   ExecutorStats counted;                 // by the call under way, read by any thread: atomically
+  /// CUDA: inputs that go to the device in one copy.
+  static constexpr size_t kStagingBytes = size_t{256} << 10;
+  struct { void* host = nullptr; void* device = nullptr; size_t used = 0; } staging;
   Grown arena;
   std::atomic<size_t> arena_held{0};     // arena.bytes, for any thread
   std::vector<int64_t> values;           // symbols, then addresses of the ports

@@ -103,9 +103,9 @@ Result<void> Executor::Impl::prepare_ports(std::span<const int64_t> wanted) {
     const size_t bytes = bytes_of(shape, p.type->dtype);
     const bool on_device = p.is_set && p.ref.place == Place::device;
     if (!on_host() && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type));
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, *queue));
   }
-  return {};
+  return make_staging();
 }
 
 Result<void> Executor::Impl::prepare_symbols(std::span<const int64_t> wanted) {

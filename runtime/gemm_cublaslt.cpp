@@ -173,6 +173,7 @@ Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(
     lt_.cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
+  if (s.in_order) set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});  // parts of a split sum would be reduced
   // Weights start at multiples of 64; the library's own assumption is 256.
   auto align = static_cast<uint32_t>(kWeightAlignment);
   for (auto attribute :

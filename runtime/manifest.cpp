@@ -317,6 +317,7 @@ void field(const Field& f, GemmLaunch& m, State& s) {
     case 12: return get(f, m.trans_a, s);
     case 13: return get(f, m.trans_b, s);
     case 14: return get(f, m.alpha, s);
+    case 15: return get(f, m.in_order, s);
   }
 }
 

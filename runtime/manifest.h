@@ -117,6 +117,7 @@ struct GemmLaunch {
   bool trans_a = false;
   bool trans_b = false;
   float alpha = 0;
+  bool in_order = false;
 
   bool operator==(const GemmLaunch&) const = default;
 };

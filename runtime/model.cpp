@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/generation.h"
+
 namespace tfcc {
 namespace runtime {
 
@@ -278,9 +280,12 @@ Result<Model> Model::generation() const {
   const auto& targets = impl->manifest.targets;
   const auto same = std::find_if(targets.begin(), targets.end(), [&](const runtime::Target& t) { return t.name == impl_->target->name; });
   if (same == targets.end()) return Error{ErrorCode::bad_file, impl_->name + ": the program for generation has no code for " + impl_->target->name + "; compile it again"};
-  TFCC_TRY_VOID(runtime::start(*impl, {&*same, impl_->choice.gpu, ""}));
   impl->inputs = runtime::describe(impl->manifest, impl->manifest.inputs);
   impl->outputs = runtime::describe(impl->manifest, impl->manifest.outputs);
+  if (const std::string why = runtime::no_generation_program(impl->inputs, impl->outputs); !why.empty()) {
+    return Error{ErrorCode::bad_file, impl_->name + ": the program for generation is not one of this version, " + why + "; compile the model again"};
+  }
+  TFCC_TRY_VOID(runtime::start(*impl, {&*same, impl_->choice.gpu, ""}));
   return Model(std::move(impl));
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/manifest.h"
@@ -19,16 +20,20 @@ struct Grown {
   size_t bytes = 0;
 };
 
-/// Memory of the host that only grows.
+class Queue;
+
+struct HostDeleter {
+  Queue* queue = nullptr;                // null: of the heap
+  void operator()(void* p) const;
+};
+
+/// Memory of the host that only grows: of the queue, for copies of a size that it is worth it, or any.
 struct HostMemory {
-  struct Deleter {
-    void operator()(void* p) const { std::free(p); }
-  };
-  std::unique_ptr<void, Deleter> data;
+  std::unique_ptr<void, HostDeleter> data;
   size_t bytes = 0;
 
   /// Errors: memory, naming the output it is for.
-  Result<void> grow(size_t size, const TensorType& output);
+  Result<void> grow(size_t size, const TensorType& output, Queue& queue);
 };
 
 /// One input or output.
@@ -38,6 +43,7 @@ struct Port {
   bool is_set = false;
   TensorRef ref;                         // what the caller gave
   Grown device;                          // CUDA, run(): our copy there
+  std::optional<size_t> staged;          // or its place in the memory that is copied there at once
   HostMemory host;                       // output that the caller gave no memory for
   Tensor result;                         // output of the last run()
 };

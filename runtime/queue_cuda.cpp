@@ -25,6 +25,7 @@ class CudaQueue final : public Queue {
     for (CUdeviceptr p : {block_, workspace_}) {
       if (p != 0) cuda_.cuMemFree(p);
     }
+    if (flags_here_ != nullptr) cuda_.cuMemFreeHost(flags_here_);
     if (stream_ != nullptr) cuda_.cuStreamDestroy(stream_);
   }
 
@@ -38,7 +39,18 @@ class CudaQueue final : public Queue {
     TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(block_, 0, bytes));
     // The memset is on the null stream, which a non-blocking stream does not wait for.
     TFCC_CU(cuda_, "clear the flags", synchronize(cuda_));
+    flags_here_ = static_cast<uint32_t*>(host_memory(std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t)));
     return {};
+  }
+
+  void* allocate_host(size_t bytes) override {
+    Current current(cuda_, b_.context_);
+    return host_memory(bytes);
+  }
+  void release_host(void* memory) override {
+    if (memory == nullptr) return;
+    Current current(cuda_, b_.context_);
+    cuda_.cuMemFreeHost(memory);
   }
 
   Result<void*> allocate(size_t bytes, const char* what) override {
@@ -77,6 +89,8 @@ class CudaQueue final : public Queue {
   // call.
   Result<void> begin(void* stream, std::span<const int64_t> values) override {
     Current current(cuda_, b_.context_);
+    flags_copied_ = false;
+    callers_ |= stream != stream_;
     void* params[] = {const_cast<int64_t*>(values.data()), &block_};
     return start_kernel(stream, b_.plan_->bind, {1, 1, 1}, params);
   }
@@ -199,7 +213,20 @@ class CudaQueue final : public Queue {
     TFCC_TRY_VOID(copy_out(stream_, sizes.data(), reinterpret_cast<const void*>(block_), sizes.size_bytes()));
     return wait();
   }
+  // What a caller's stream runs, as a graph of its own too, may raise flags at any time: only runs on ours are known to be all.
+  Result<void> copy_flags() override {
+    Current current(cuda_, b_.context_);
+    if (flags_here_ == nullptr || callers_) return {};
+    if (b_.flags_ > 0) TFCC_CU(cuda_, "read the flags", cuda_.cuMemcpyDtoHAsync(flags_here_, block_ + block_bytes(), b_.flags_ * sizeof(uint32_t), stream_));
+    flags_copied_ = true;
+    return {};
+  }
   Result<void> take_flags(std::span<uint32_t> flags) override {
+    if (flags_copied_ && !callers_) {
+      std::copy_n(flags_here_, flags.size(), flags.begin());
+      if (std::all_of(flags.begin(), flags.end(), [](uint32_t f) { return f == 0; })) return {};
+      flags_copied_ = false;
+    }
     Current current(cuda_, b_.context_);
     TFCC_CU(cuda_, "a kernel failed", synchronize(cuda_));
     if (flags.empty()) return {};
@@ -216,6 +243,10 @@ class CudaQueue final : public Queue {
   void* own_stream() const override { return stream_; }
 
  private:
+  void* host_memory(size_t bytes) const {
+    void* p = nullptr;
+    return cuda_.cuMemAllocHost(&p, bytes) == CUDA_SUCCESS ? p : nullptr;
+  }
   Result<void> make_timer() {
     if (timer_ != nullptr) return {};
     TFCC_TRY(timer_, CudaTimer::make());
@@ -267,6 +298,9 @@ class CudaQueue final : public Queue {
   CUstream stream_ = nullptr;
   CUdeviceptr block_ = 0;
   CUdeviceptr workspace_ = 0;
+  uint32_t* flags_here_ = nullptr;              // a copy in memory of the host
+  bool flags_copied_ = false;                   // since the last run began
+  bool callers_ = false;                        // a run was enqueued on a caller's stream
   std::atomic<uint64_t> allocations_{0};        // read by any thread
   std::unique_lock<std::mutex> capturing_;         // held from begin_capture() to end_capture()
   std::unique_ptr<CublasLtGemms> gemms_;

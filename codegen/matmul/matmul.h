@@ -59,7 +59,7 @@ inline constexpr int64_t kFewRows = 128;
 /// The stream arm takes no more rows: a step of generation has one for each sequence.
 inline constexpr int64_t kStreamRows = 16;
 /// Bytes of its ring: two fit a multiprocessor, whose weights arrive while the launch before computes.
-inline constexpr int kStreamRing = 96 << 10;
+inline constexpr int kStreamRing = 112 << 10;
 /// Of so many rows at most the kernel of ours asks for its weight before the launches before it have ended; beyond that it gains nothing.
 inline constexpr int64_t kSomeRows = 1024;
 

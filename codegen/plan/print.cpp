@@ -32,6 +32,7 @@ std::string print(const runtime::GemmLaunch& g) {
   std::string s = fmt::format("{} = {} {} {}{}", g.d, g.alpha, g.a, g.trans_a ? "^T " : "", g.b);
   if (g.trans_b) s += "^T";
   if (g.has_bias) s += fmt::format(" + {}", g.bias);
+  if (g.in_order) s += " in order";
   return s + fmt::format(" of m = {}, n = {}, k = {}, {} times, strides {} and {}", g.m.print(), g.n.print(), g.k.print(), g.batch.print(),
                          g.stride_a.print(), g.stride_b.print());
 }

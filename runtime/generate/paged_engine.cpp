@@ -191,8 +191,6 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation, const
   for (const TensorInfo& in : generation.inputs()) {
     if (in.state) states.push_back(in);
   }
-  if (!ids || states.empty() || generation.outputs().size() != 1 || generation.outputs()[0].dims.size() != 3)
-    return Error{ErrorCode::bad_file, "the program for generation is not one of this version; compile the model again"};
   const int64_t page = states[0].dims[2].max, width = (options.max_context + page - 1) / page;
   size_t page_bytes = 0;
   for (const TensorInfo& s : states) page_bytes += PagedEngine::bytes_of(s, 1);
@@ -203,7 +201,7 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation, const
     pages = most == 0 ? wanted : std::min(wanted, most);
   }
   pages = std::min(pages, wanted);         // more could not be used
-  if (pages == 0) {
+  if (pages == 0 || pages > (size_t{1} << 62) / page_bytes) {
     return Error{ErrorCode::memory, "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for a page, which takes " + std::to_string(page_bytes) +
                                         "; " + std::to_string(page_bytes * wanted) + " bytes are for " + std::to_string(options.max_sequences) + " sequences of " +
                                         std::to_string(options.max_context) + " tokens"};

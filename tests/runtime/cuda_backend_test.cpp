@@ -42,6 +42,42 @@ void run_and_enqueue(const Model& model) {
   EXPECT_EQ(e.stats().graph_runs, 5u) << "nothing runs for an empty batch";
 }
 
+// run() brings the flags along: status() has them, once, and what other streams raise later too.
+void flags_of_runs(const Model& model) {
+  Executor e = *model.executor();
+  SmallCase good(2, 3), bad(2, 3);
+  bad.ids[1] = 77;
+  const auto run = [&](SmallCase& c) {
+    ASSERT_TRUE(e.set("x", c.x_ref()));
+    ASSERT_TRUE(e.set("ids", c.ids_ref()));
+    ASSERT_TRUE(e.run());
+  };
+  run(good);
+  EXPECT_TRUE(e.status());
+  run(bad);
+  EXPECT_FALSE(e.status());
+  EXPECT_TRUE(e.status()) << "flags are cleared when they are read";
+  run(bad);
+  run(good);
+  EXPECT_FALSE(e.status()) << "nobody asked after the first";
+  run(good);
+  EXPECT_TRUE(e.status());
+
+  std::vector<float> out(bad.expected.size());
+  TensorRef refs[] = {bad.x_ref(), bad.ids_ref(), {out.data(), DType::f32, {2, 3, kO}}};
+  const char* names[] = {"x", "ids", "out"};
+  for (int i = 0; i < 3; ++i) {
+    refs[i].place = Place::device;
+    ASSERT_TRUE(e.set(names[i], refs[i]));
+  }
+  ASSERT_TRUE(e.enqueue(nullptr));
+  EXPECT_FALSE(e.status());
+  ASSERT_TRUE(e.enqueue(nullptr));
+  for (const char* name : names) ASSERT_TRUE(e.clear(name));
+  run(good);
+  EXPECT_FALSE(e.status()) << "what the caller's stream raised before";
+}
+
 // Small integers: exact in any order.
 void expect_product(runtime::Queue& q, runtime::GemmShape s) {
   auto numbers = [](int64_t count, int seed) {
@@ -96,6 +132,10 @@ void products_of_every_form(const std::string& path) {
       }
     }
   }
+}
+
+TEST_F(CudaBackendTest, flags_of_runs) {
+  EXPECT_EXIT(in_child([&] { flags_of_runs(load()); }), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(CudaBackendTest, runs_and_enqueues) {

@@ -116,6 +116,7 @@ void put(const Launch& l, pb::Launch* o) {
     g->set_trans_a(l.gemm->trans_a);
     g->set_trans_b(l.gemm->trans_b);
     g->set_alpha(l.gemm->alpha);
+    g->set_in_order(l.gemm->in_order);
   }
   put(l.flops, o->mutable_flops());
   put(l.bytes, o->mutable_bytes());

@@ -36,13 +36,14 @@ TEST(TimingCache, a_key_holds_all_that_matters) {
   EXPECT_NE(key, TimingCache::key("NVIDIA H100", 130200, s));
   EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130100, s));
   EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130200, product(64)));
-  GemmShape changed[6] = {s, s, s, s, s, s};
+  GemmShape changed[7] = {s, s, s, s, s, s, s};
   changed[0].trans_b = true;
   changed[1].has_bias = false;
   changed[2].a = DType::f16;
   changed[3].batch = 2, changed[3].stride_a = 128 * 3072;
   changed[4].trans_a = true;
   changed[5].bias = DType::f16;
+  changed[6].in_order = true;
   for (const GemmShape& c : changed) EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130200, c));
 }
 

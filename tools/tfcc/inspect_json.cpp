@@ -177,7 +177,8 @@ class Writer {
                       {"batch", size(g.batch)},
                       {"trans_a", g.trans_a},
                       {"trans_b", g.trans_b},
-                      {"alpha", g.alpha}};
+                      {"alpha", g.alpha},
+                      {"in_order", g.in_order}};
     }
     return j;
   }

@@ -141,6 +141,14 @@ int cuMemFree_v2(Address p) {
   sizes.erase(p);
   return std::free(reinterpret_cast<void*>(p)), 0;
 }
+int cuMemAllocHost_v2(void** p, size_t n) {
+  if (pushed == 0) return 201;
+  return *p = std::malloc(n), 0;
+}
+int cuMemFreeHost(void* p) {
+  if (pushed == 0) return 201;
+  return std::free(p), 0;
+}
 int cuMemcpyHtoD_v2(Address to, const void* from, size_t n) {
   return std::memcpy(reinterpret_cast<void*>(to), from, n), 0;
 }

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program for generation takes and gives: docs/generate.md, "The program itself".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/tfcc.h"
+
+namespace tfcc::runtime {
+
+/// Why these are no inputs and outputs of a program for generation, whose schedulers index dims by what they are; empty if they are.
+std::string no_generation_program(const std::vector<TensorInfo>& inputs, const std::vector<TensorInfo>& outputs);
+
+}  // namespace tfcc::runtime

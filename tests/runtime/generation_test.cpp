@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file may say anything of its program for generation: what schedulers rely on is looked at when it is opened.
+#include "runtime/generation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace tfcc::runtime {
+namespace {
+
+struct Ports {
+  std::vector<TensorInfo> inputs, outputs;
+  TensorInfo& operator[](const std::string& name) {
+    return *std::find_if(inputs.begin(), inputs.end(), [&](const TensorInfo& t) { return t.name == name; });
+  }
+};
+
+DimInfo any(const char* name) { return {name, 1, 0}; }
+DimInfo is(int64_t n) { return {std::to_string(n), n, n}; }
+
+Ports good() {
+  Ports p;
+  p.inputs = {{"ids", DType::i64, {is(1), any("T")}}};
+  for (const char* name : {"positions", "slots", "context", "first", "order"}) p.inputs.push_back({name, DType::i32, {any("T")}});
+  p.inputs.push_back({"table", DType::i32, {any("N"), any("W")}});
+  p.inputs.push_back({"wanted", DType::i32, {any("R")}});
+  for (const char* name : {"cache.0.keys", "cache.0.values"}) p.inputs.push_back({name, DType::f16, {any("C"), is(2), is(64), is(16)}, true});
+  p.outputs = {{"logits", DType::f32, {is(1), any("R"), is(100)}}};
+  return p;
+}
+
+std::string after(const std::function<void(Ports&)>& change) {
+  Ports p = good();
+  change(p);
+  return no_generation_program(p.inputs, p.outputs);
+}
+
+TEST(Generation, IsOneOfThisVersion) {
+  EXPECT_EQ(after([](Ports&) {}), "");
+  EXPECT_EQ(after([](Ports& p) { p["ids"].dtype = DType::i32; }), "");
+}
+
+TEST(Generation, SaysWhatIsWrong) {
+  for (const char* name : {"ids", "positions", "slots", "context", "first", "order", "table", "wanted"}) {
+    const std::string what = std::string("its input '") + name + "'";
+    EXPECT_EQ(after([&](Ports& p) { p[name].name = "x"; }), what + " is missing");
+    EXPECT_EQ(after([&](Ports& p) { p[name].dims.push_back(is(1)); }), what + " has other dims");
+    EXPECT_EQ(after([&](Ports& p) { p[name].dims.clear(); }), what + " has other dims");
+    EXPECT_EQ(after([&](Ports& p) { p[name].state = true; }), what + " has other dims");
+    EXPECT_EQ(after([&](Ports& p) { p[name].dtype = DType::f32; }), what + " has another type");
+  }
+  EXPECT_EQ(after([](Ports& p) { p["positions"].dtype = DType::i64; }), "its input 'positions' has another type");
+  const std::string keys = "its cache 'cache.0.keys' has other dims", values = "its cache 'cache.0.values' has other dims";
+  EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].dims.pop_back(); }), keys);
+  for (size_t k : {1, 2, 3}) {
+    for (int64_t n : {int64_t{0}, int64_t{-1}, int64_t{1} << 25}) EXPECT_EQ(after([&](Ports& p) { p["cache.0.keys"].dims[k] = is(n); }), keys);
+    EXPECT_EQ(after([&](Ports& p) { p["cache.0.keys"].dims[k] = any("X"); }), keys);
+  }
+  EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].dims[1] = p["cache.0.keys"].dims[3] = is(1 << 20); }), keys);
+  EXPECT_EQ(after([](Ports& p) { p["cache.0.values"].dims[2] = is(32); }), values) << "pages of one length";
+  EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].state = p["cache.0.values"].state = false; }), "it has no cache");
+  const std::string output = "its output is not the logits of a vocabulary";
+  EXPECT_EQ(after([](Ports& p) { p.outputs.clear(); }), output);
+  EXPECT_EQ(after([](Ports& p) { p.outputs.push_back(p.outputs[0]); }), output);
+  EXPECT_EQ(after([](Ports& p) { p.outputs[0].dims.pop_back(); }), output);
+  EXPECT_EQ(after([](Ports& p) { p.outputs[0].dims[2] = any("V"); }), output);
+  EXPECT_EQ(after([](Ports& p) { p.outputs[0].dtype = DType::i64; }), output);
+}
+
+}  // namespace
+}  // namespace tfcc::runtime
