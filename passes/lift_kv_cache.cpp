@@ -568,7 +568,7 @@ class Lifter {
     g_.outputs = {{name, logits}};
     for (const auto& state : states_) g_.outputs.push_back(state);
     g_.symbols = symbols_;
-    g_.checks.clear();
+    g_.checks = {{ir::le(rows_, tokens_), fmt::format("{} must be at most {}", ir::print(rows_), ir::print(tokens_))}};  // few tokens have few rows of logits
     g_.set_inputs(made_);
     return true;
   }

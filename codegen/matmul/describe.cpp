@@ -62,13 +62,21 @@ bool is_token_count(const Graph& g, ExprRef rows) {
   return tokens && rows == (tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name));
 }
 
+// A check of the graph says that there are at most as many rows as tokens.
+bool bounded_by_tokens(const Graph& g, ExprRef rows) {
+  const ir::SizeSymbol* tokens = g.size_with(SizeRole::tokens);
+  if (!tokens) return false;
+  ExprRef bounded = ir::le(rows, tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name));
+  return std::any_of(g.checks.begin(), g.checks.end(), [&](const ir::SizeCheck& c) { return c.condition == bounded; });
+}
+
 // The most rows of a product that has one for each token, or of a known number.
 std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_tokens) {
   if (auto n = ir::as_int(rows)) return n;
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   if (packed && rows == g.pool().symbol(packed->name)) rows = packed->bound;
   if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
-  if (!is_token_count(g, rows)) return std::nullopt;
+  if (!is_token_count(g, rows) && !bounded_by_tokens(g, rows)) return std::nullopt;
   const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
   return most_tokens && most ? std::min(most_tokens, *most) : most_tokens ? std::optional(most_tokens) : most;
 }
@@ -96,6 +104,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens) {
   x.trans_b = attrs.trans_b;
   x.weight = g.is_constant(b);
   x.alpha = attrs.alpha;
+  x.in_order = ir::plain_outputs(g) < g.outputs.size();
   const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) == std::vector<ExprRef>(dd.begin(), dd.end() - 2);
   if (ir::is_int(x.stride_b, 0) && !attrs.trans_a && same_rows) {  // one weight for all: the batch is more rows
     x.m = ir::mul(x.batch, x.m);
@@ -124,7 +133,7 @@ std::string print(const MatmulDesc& x) {
   };
   return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}", ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ", tfcc::to_string(x.a),
                      matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b), x.weight ? " of a weight" : "", tfcc::to_string(x.d),
-                     kEpilogueNames[static_cast<int>(x.epilogue)], x.made_rows ? ", rows that the run counts" : "");
+                     kEpilogueNames[static_cast<int>(x.epilogue)], x.made_rows ? ", rows that the run counts" : x.in_order ? ", sums in order" : "");
 }
 
 std::vector<std::string> fused_parts(const MatmulDesc& x) {

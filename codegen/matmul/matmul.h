@@ -31,6 +31,7 @@ struct MatmulDesc {
   std::optional<int64_t> most_rows;                // of m in the bucket that is lowered
   bool token_rows = false;                         // m is the number of tokens: there are forms of the graph for few and for many
   bool made_rows = false;                          // a launch of the run makes m: a library computes its bound
+  bool in_order = false;                           // a step of generation: a token's bits are the same beside any others
   double alpha = 1;
   Epilogue epilogue = Epilogue::none;
   /// beside or bias: the epilogue over index 0, the row of [m], and index 1, the column, with alpha in it; slots are operands.

@@ -233,7 +233,7 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
   g.trans_a = launch.trans_a;
   g.trans_b = launch.trans_b;
   g.alpha = static_cast<float>(launch.alpha);
-  g.in_order = ir::plain_outputs(c.graph) < c.graph.outputs.size();  // steps of generation: a token's bits are the same beside any others
+  g.in_order = launch.in_order;
   runtime::Launch out;
   out.name = c.graph.value(launch.d).name;
   out.ops = {std::string(ir::to_string(c.graph.op(o).kind))};

@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
         ++equal;
         continue;
       }
+      std::fprintf(stderr, "in chunks of %zu%s the logits have other bits\n", chunk, company ? " with another" : "");
       double square = 0, error = 0;
       for (size_t i = 0; i < whole.size(); ++i) square += double(whole[i]) * whole[i], error += (double(got[i]) - whole[i]) * (double(got[i]) - whole[i]);
       if (error <= kTolerance * kTolerance * square) continue;
