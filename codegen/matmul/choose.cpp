@@ -70,7 +70,7 @@ std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
   const auto k = ir::as_int(x.k);
-  if (!few_rows(x) && !pays_at_many(x)) return "the library is faster at many rows";
+  if (!few_rows(x) && !pays_at_many(x) && !x.in_order) return "the library is faster at many rows";
   if (few_rows(x) && *k > kLongestSum && !x.in_order) return "k is long, and the library splits it over blocks";
   if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tiles(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
