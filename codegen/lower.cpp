@@ -56,12 +56,13 @@ std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
   else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
-  if (target.has_wgmma && decodes) limits.insert(limits.begin(), kStreamRows);
+  if (target.has_wgmma && decodes) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
     legalise(form, target, limit);
-    const bool attends_alike = forms.empty() || !decodes || (limit == 0) == (forms.back().most_tokens == 0);
+    const auto attention_of = [](int64_t n) { return n == 0 ? 0 : n <= kFewestTokens ? 1 : 2; };
+    const bool attends_alike = forms.empty() || !decodes || attention_of(limit) == attention_of(forms.back().most_tokens);
     const bool same = !forms.empty() && attends_alike && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;

@@ -27,6 +27,7 @@ struct Description {
   std::optional<double> scale;                    // the score is a plain scale, which needs no functor
   ExprRef live = nullptr, rest = nullptr;         // conjuncts of visible over batch and key alone, and the others
   bool packed = false;                            // rows are those that a pack left
+  int64_t kv_heads = 0;
   int64_t page = 0;                               // keys and values are in pages of so many tokens; 0: as q is
   bool positions = false;                         // and causality or a window asks where they stood
   bool aligned = true;                            // rows of q, k, v and of the result begin at multiples of 16 bytes
@@ -86,6 +87,7 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.v_head = attrs.page ? x.parts[2].stride : *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
   x.packed = !attrs.packed.empty();
   x.page = attrs.page.value_or(0);
+  x.kv_heads = attrs.kv_heads;
   x.positions = x.packed && (attrs.causal || attrs.window_left || attrs.window_right);
   x.scale = plain_scale(attrs.score);
   split_visible(attrs, x);
@@ -97,6 +99,7 @@ struct Tile {
   uint32_t threads = 0, shared_bytes = 0;
   int line = 0;                                   // where it was chosen
   int resident = 0;                               // by warpgroups alone: blocks of a multiprocessor
+  int64_t cluster = 1;                            // and blocks
   int64_t warps = 0;                              // for few queries over pages: warps that share the keys of a sequence
 };
 
@@ -170,6 +173,7 @@ Tile tile_of_warpgroups(const EmitContext& c, const Description& x) {
 Tile tile_of_decode(const EmitContext& c, const Description& x) {
   Tile t{16, keys_of_tile(x), 0, 0, __LINE__};
   t.warps = c.target.has_wgmma ? 4 : 2;
+  if (c.target.has_wgmma && c.bucket.most_tokens <= kFewestTokens) t.cluster = x.kv_heads <= 8 ? 8 : x.kv_heads <= 32 ? 4 : 2;
   t.threads = static_cast<uint32_t>(32 * t.warps);
   const auto padded = [](int64_t n) { return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8); };
   const int64_t ring = kDecodeStages * t.block_n * (padded(x.head) + padded(x.v_head)), part = 16 * (round_up(x.v_head, 32) + 8 + 5);
@@ -196,7 +200,7 @@ std::string print(const EmitContext& c, const Description& x, const Tile& tile) 
   return fmt::format("attention {}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}", tfcc::to_string(x.type), x.page ? " over pages of a cache" : x.packed ? " of packed rows" : "", x.head, x.v_head,
                      x.scale ? "a plain scale" : "a score with a functor", x.rest ? ", a condition on queries and keys" : "", tile.block_m,
                      tile.block_n,
-                     tile.warps ? fmt::format("{} warps share the keys of a sequence, {} at a time", tile.warps, kSpanKeys) :
+                     tile.warps ? fmt::format("{} warps{} share the keys of a sequence, {} at a time", tile.warps, tile.cluster > 1 ? fmt::format(" of each of {} blocks", tile.cluster) : "", kSpanKeys) :
                      !c.cuda()     ? "what the caches hold"
                      : tile.resident ? fmt::format("a warpgroup for 64 queries; {} such blocks share a multiprocessor", tile.resident)
                                      : "as large as the shared memory of every GPU and the registers of functors allow, and no more rows than queries",
@@ -214,7 +218,7 @@ void add_spec(Stub& stub, const ir::AttentionAttrs& attrs, const Description& x,
   }
   if (!maps) stub.field("aligned", x.aligned);
   if (x.page && size_of(x.type) == 2) stub.field("span", kSpanKeys);
-  if (tile.warps) stub.field("warps", tile.warps), stub.field("stages", kDecodeStages);
+  if (tile.warps) stub.field("warps", tile.warps), stub.field("stages", kDecodeStages), stub.field("cluster", tile.cluster);
   stub.field("causal", attrs.causal);
   stub.field("scaled", x.scale.has_value());
   stub.field_f32("score_scale", x.scale.value_or(1));
@@ -319,6 +323,7 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   arguments.insert(arguments.end(), functors.begin(), functors.end());
   if (!warpgroups && !rows.empty()) arguments.push_back(rows);
   stub.call(std::move(arguments), {});
+  stub.cluster(static_cast<int>(tile.cluster));
 
   LaunchSize size;
   size.threads = tile.threads;
@@ -329,6 +334,7 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   if (decodes) {  // a sequence's rows are those of its heads that share keys; its last tile may not be full
     ExprRef rows_of_heads = ir::mul(x.most_queries, c.integer(attrs.heads / attrs.kv_heads));
     size.grid = {ir::add(c.ceil_div(rows_of_heads, 16), x.batch), c.integer(attrs.kv_heads)};
+    if (tile.cluster > 1) size.grid.push_back(c.integer(tile.cluster));
   }
   ExprRef pairs = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.most_queries, x.keys));
   const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);

@@ -104,6 +104,8 @@ Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
 /// CUDA: whether an attention has another form in a bucket of few tokens.
 bool decodes_few_tokens(const Graph& graph, OpId op);
+/// Of so many tokens at most several blocks share the keys of a sequence, on GPUs that have clusters: there are too few blocks otherwise.
+inline constexpr int64_t kFewestTokens = 2;
 /// CUDA: the lengths of sequences up to which an attention has a tile or a form of its own, rising.
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId op, const TargetClass& target);
 

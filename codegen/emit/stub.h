@@ -66,6 +66,9 @@ class Stub {
   /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a multiprocessor, and it has tensor maps m0, m1, ...
   void waits_itself(int blocks, size_t maps);
 
+  /// CUDA: so many blocks along z, all that there are, are a cluster.
+  void cluster(int blocks) { cluster_ = blocks; }
+
   const std::string& function() const { return function_; }
   const std::vector<ValueId>& reads() const { return reads_; }
   const std::vector<ValueId>& writes() const { return writes_; }
@@ -97,6 +100,7 @@ class Stub {
   std::vector<std::pair<std::string, std::string>> constants_;  // a C++ type and "hidden = 768, vec = 8"
   std::map<std::string, std::vector<size_t>> members_;    // arguments that each functor holds
   int resident_ = 0;                                      // 0: the stub waits
+  int cluster_ = 1;
   size_t maps_ = 0;
 };
 

@@ -5,11 +5,14 @@
 // kv_head * group + r % group, with group = heads / kv_heads. A block owns 16 rows of one key head of one sequence; its warps take spans
 // of Spec::span keys in turn, each with a ring of `stages` tiles of its own, and after every round the spans are merged in their order,
 // as attention merges them (SpanSum).
-// Grid {row tiles, kv_heads}; row tiles of all sequences together, ceil(queries * group / 16) + sequences at least: a block looks for its
-// sequence in `cu`. Spec: as for attention, without block_m; warps, stages, span. Threads and dynamic shared memory: DecodeShape<Spec>.
+// With Spec::cluster > 1 as many blocks share the spans of long sequences: block r of a cluster takes spans r, r + cluster, .., and merges
+// a part of the columns of all. Where one block's warps are enough for the spans, the others leave.
+// Grid {row tiles, kv_heads, cluster}; row tiles of all sequences together, ceil(queries * group / 16) + sequences at least: a block looks for its
+// sequence in `cu`. Spec: as for attention, without block_m; warps, stages, span, cluster. Threads and dynamic shared memory: DecodeShape<Spec>.
 // Bound: bytes of the keys and values that are seen, each read once.
 #pragma once
 #include "cuda/attention_mma.cuh"
+#include "cuda/sm90.cuh"
 
 template <class Spec>
 struct DecodeShape {
@@ -93,18 +96,18 @@ struct DecodeBlock {
   }
 };
 
-/// The tiles of one warp: those of spans warp, warp + warps, ..
+/// The tiles of one warp: those of spans first, first + apart, ..
 template <class Spec>
 struct WarpTiles {
   static constexpr idx of_span = Spec::span / Spec::block_n;
-  idx tile, tiles;
-  TFCC_FN WarpTiles(idx first_tile, idx tiles_, idx warp) : tiles(tiles_) {
-    const idx span = first_tile / of_span + warp;
+  idx tile, tiles, apart;
+  TFCC_FN WarpTiles(idx first_tile, idx tiles_, idx first, idx apart_) : tiles(tiles_), apart(apart_) {
+    const idx span = first_tile / of_span + first;
     tile = imax(span * of_span, first_tile);
   }
   TFCC_FN bool more() const { return tile < tiles; }
   TFCC_FN bool last_of_span() const { return tile + 1 >= tiles || (tile + 1) % of_span == 0; }
-  TFCC_FN void next() { tile = (tile + 1) % of_span == 0 ? tile + 1 + (Spec::warps - 1) * of_span : tile + 1; }
+  TFCC_FN void next() { tile = (tile + 1) % of_span == 0 ? tile + 1 + (apart - 1) * of_span : tile + 1; }
 };
 
 template <class Spec, class Score, class Visible, class Live, class Rows>
@@ -115,7 +118,7 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
   using Shape = DecodeShape<Spec>;
   using Warp = AttentionWarp<Spec>;
   using Aligned = AttentionChunks<Spec>;
-  constexpr int block_n = Spec::block_n, group = Spec::heads / Spec::kv_heads, stages = Spec::stages, warps = Spec::warps;
+  constexpr int block_n = Spec::block_n, group = Spec::heads / Spec::kv_heads, stages = Spec::stages, warps = Spec::warps, cluster = Spec::cluster;
   extern __shared__ uint4 tfcc_shared[];
   T* const tile_q = (T*)tfcc_shared;
   T* const rings = tile_q + Shape::q_elements;
@@ -123,6 +126,11 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
 
   const DecodeBlock<Spec, Rows> block(rows, (idx)blockIdx.x, sequences);
   if (block.b < 0) return;
+  const idx first_span = block.first_tile / WarpTiles<Spec>::of_span, spans = (block.tiles + WarpTiles<Spec>::of_span - 1) / WarpTiles<Spec>::of_span;
+  const int rank = cluster > 1 ? blockIdx.z : 0;
+  const bool spread = cluster > 1 && spans - first_span > warps;  // the same in all blocks of a cluster
+  if (!spread && rank > 0) return;
+  const int at_once = spread ? warps * cluster : warps;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   T* const ring = rings + warp * stages * (Shape::k_elements + Shape::v_elements);
   const auto tile_k = [&](int stage) { return ring + stage * (Shape::k_elements + Shape::v_elements); };
@@ -160,7 +168,7 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
     *(uint4*)(tile_q + Shape::QkRows::at(r, c)) = u.word;
   }
 
-  WarpTiles<Spec> ahead(block.first_tile, block.tiles, warp), own = ahead;
+  WarpTiles<Spec> ahead(block.first_tile, block.tiles, spread ? warp * cluster + rank : warp, at_once), own = ahead;
   const auto copy_next = [&](int stage) {
     if (ahead.more()) copy_keys(ahead.tile, stage, bits_of(ahead.tile)), ahead.next();
     commit_copies();
@@ -169,13 +177,26 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
   for (int s = 0; s < stages; ++s) copy_next(s);
   __syncthreads();
 
-  // A thread merges every eighth column of one row, of those that the warps bring to `parts`.
-  constexpr int row_threads = Shape::threads / 16, columns = ceil_div(Spec::v_dim, row_threads);
-  const int row = threadIdx.x / row_threads, column = threadIdx.x % row_threads;
+  // A thread merges every eighth column of one row, or of this block's part of it, of those that the warps bring to `parts`.
+  constexpr int row_threads = Shape::threads / 16, columns = ceil_div(Spec::v_dim, row_threads), slice = ceil_div(Spec::v_dim, cluster);
+  const int row = threadIdx.x / row_threads, column = threadIdx.x % row_threads + (spread ? rank * slice : 0);
+  const int end = spread ? imin(Spec::v_dim, (rank + 1) * slice) : Spec::v_dim;
   SpanSum<Spec, columns, 4> sum;
   int stage = 0;
-  const idx spans = (block.tiles + WarpTiles<Spec>::of_span - 1) / WarpTiles<Spec>::of_span;
-  for (idx from = block.first_tile / WarpTiles<Spec>::of_span; from < spans; from += warps) {
+  const auto meet = [&] {
+#if __CUDA_ARCH__ >= 900
+    if (spread) return sm90::meet_cluster();
+#endif
+    __syncthreads();
+  };
+  // What the warp that had the p-th span of a round left.
+  const auto part_of = [&](int p) -> const f32* {
+#if __CUDA_ARCH__ >= 900
+    if (spread) return sm90::of_block(parts + p / cluster * Shape::part_floats, p % cluster);
+#endif
+    return parts + p * Shape::part_floats;
+  };
+  for (idx from = first_span; from < spans; from += at_once) {
     if (own.more()) {
       Warp w(tile_q);
       w.load_queries();
@@ -213,16 +234,16 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
         if (lane % 4 == 0) of_row[4] = w.softmax.top[half];
       }
     }
-    __syncthreads();
+    meet();
     if (row < count) {
-      for (int p = 0; p < warps && from + p < spans; ++p) {
-        const f32* const part = parts + p * Shape::part_floats;
+      for (int p = 0; p < at_once && from + p < spans; ++p) {
+        const f32* const part = part_of(p);
         const f32* const of_row = part + 16 * Shape::part_stride + row * 5;
         sum.add(of_row[4], [&](int x) { return of_row[x]; },
-                [&](int x) { return column + x * row_threads < Spec::v_dim ? part[row * Shape::part_stride + column + x * row_threads] : 0.0f; });
+                [&](int x) { return column + x * row_threads < end ? part[row * Shape::part_stride + column + x * row_threads] : 0.0f; });
       }
     }
-    if (from + warps < spans) __syncthreads();
+    if (spread || from + at_once < spans) meet();  // a block that ends takes its shared memory along
   }
   if (row >= count) return;
   const f32 total = (sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]), scale = total == 0.0f ? 0.0f : 1.0f / total;
@@ -231,6 +252,6 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
 #pragma unroll
   for (int x = 0; x < columns; ++x) {
     const int c = column + x * row_threads;
-    if (c < Spec::v_dim) store(to, c, sum.o[x] * scale);
+    if (c < end) store(to, c, sum.o[x] * scale);
   }
 }

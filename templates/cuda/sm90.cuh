@@ -44,6 +44,17 @@ template <int stages> struct RingPlace {
   }
 };
 
+// ---- clusters ----
+
+/// What lies at p in block `rank` of the cluster.
+template <class T> TFCC_FN const T* of_block(const T* p, u32 rank) {
+  u64 there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"((u64)p), "r"(rank));
+  return (const T*)there;
+}
+/// All threads of the cluster meet; each sees what the others wrote before.
+TFCC_FN void meet_cluster() { asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory"); }
+
 // ---- TMA ----
 
 TFCC_FN void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
