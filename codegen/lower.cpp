@@ -49,6 +49,15 @@ std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(c
   return all;
 }
 
+// How its attentions are, where they have forms for few tokens.
+std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
+  std::vector<int64_t> all;
+  for (OpId o : graph.order()) {
+    if (decodes_few_tokens(graph, o)) all.push_back(decode_blocks(graph, o, target, most_tokens));
+  }
+  return all;
+}
+
 // The forms share values, buffers and the arena: each is made of the one before it, by splitting more. So the last does by most
 // launches what the others do by fewer.
 std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
@@ -61,9 +70,7 @@ std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
     legalise(form, target, limit);
-    const auto attention_of = [](int64_t n) { return n == 0 ? 0 : n <= kFewestTokens ? 1 : 2; };
-    const bool attends_alike = forms.empty() || !decodes || attention_of(limit) == attention_of(forms.back().most_tokens);
-    const bool same = !forms.empty() && attends_alike && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
+    const bool same = !forms.empty() && attentions(form, target, limit) == attentions(form, target, forms.back().most_tokens) && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
   }

@@ -168,12 +168,18 @@ Tile tile_of_warpgroups(const EmitContext& c, const Description& x) {
   return t;
 }
 
+// A cluster begins when all of its blocks can, each in most of a multiprocessor: with 32 key heads that kept the next launch from asking
+// for its weight, and a step of LLaMA-2-7B's shape took 4.27 ms instead of 4.02.
+int64_t blocks_of_few(const TargetClass& target, int64_t kv_heads) {
+  return !target.has_wgmma || kv_heads > 16 ? 1 : kv_heads > 8 ? 4 : 8;
+}
+
 // Few queries over pages: the warps of a block share the keys of 16 rows. Four have the bandwidth of a multiprocessor on their way, where
 // shared memory has place for them.
 Tile tile_of_decode(const EmitContext& c, const Description& x) {
   Tile t{16, keys_of_tile(x), 0, 0, __LINE__};
   t.warps = c.target.has_wgmma ? 4 : 2;
-  if (c.target.has_wgmma && c.bucket.most_tokens <= kFewestTokens) t.cluster = x.kv_heads <= 8 ? 8 : x.kv_heads <= 32 ? 4 : 2;
+  if (c.bucket.most_tokens <= kFewestTokens) t.cluster = blocks_of_few(c.target, x.kv_heads);
   t.threads = static_cast<uint32_t>(32 * t.warps);
   const auto padded = [](int64_t n) { return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8); };
   const int64_t ring = kDecodeStages * t.block_n * (padded(x.head) + padded(x.v_head)), part = 16 * (round_up(x.v_head, 32) + 8 + 5);
@@ -269,6 +275,11 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
 bool decodes_few_tokens(const Graph& graph, OpId o) {
   const ir::Op& op = graph.op(o);
   return op.kind == OpKind::attention && op.as<ir::AttentionAttrs>().page && size_of(graph.value(op.operands[0]).type.dtype) == 2;
+}
+
+int64_t decode_blocks(const Graph& graph, OpId o, const TargetClass& target, int64_t most_tokens) {
+  if (most_tokens == 0) return 0;
+  return most_tokens <= kFewestTokens ? blocks_of_few(target, graph.op(o).as<ir::AttentionAttrs>().kv_heads) : 1;
 }
 
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId o, const TargetClass& target) {

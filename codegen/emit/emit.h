@@ -104,8 +104,10 @@ Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
 /// CUDA: whether an attention has another form in a bucket of few tokens.
 bool decodes_few_tokens(const Graph& graph, OpId op);
-/// Of so many tokens at most several blocks share the keys of a sequence, on GPUs that have clusters: there are too few blocks otherwise.
+/// Of so many tokens at most several blocks may share the keys of a sequence.
 inline constexpr int64_t kFewestTokens = 2;
+/// How many do in a bucket of at most `most_tokens` tokens, by an attention that decodes them; 0: any number of tokens, which it does not.
+int64_t decode_blocks(const Graph& graph, OpId op, const TargetClass& target, int64_t most_tokens);
 /// CUDA: the lengths of sequences up to which an attention has a tile or a form of its own, rising.
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId op, const TargetClass& target);
 
