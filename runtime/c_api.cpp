@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C API over the C++ one: handles, status codes, and the message of the thread's last failure.
+#include "runtime/c_api.h"
+
 #include <algorithm>
-#include <cstring>
 #include <map>
-#include <new>
 
 #include "runtime/one_call.h"
-#include "runtime/tfcc.h"
-#include "runtime/tfcc_c.h"
-
-struct tfcc_model {
-  tfcc::Model model;
-  std::vector<std::vector<tfcc_dim_info>> dims;  // of the inputs, then of the outputs
-};
 
 struct tfcc_executor {
   tfcc::Executor executor;
@@ -20,43 +13,38 @@ struct tfcc_executor {
   tfcc::runtime::InUse in_use;           // the shapes, by tfcc_executor_output
 };
 
+namespace tfcc::c_api {
 namespace {
-
-using tfcc::DType;
-using tfcc::ErrorCode;
-
-static_assert(TFCC_INVALID_ARGUMENT == static_cast<int>(ErrorCode::invalid_argument) + 1);
-static_assert(TFCC_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
-static_assert(TFCC_F32 == static_cast<int>(DType::f32) && TFCC_BOOL == static_cast<int>(DType::boolean));
 
 thread_local std::string last_error;
 
-tfcc_status failed(const tfcc::Error& error) {
+}  // namespace
+
+tfcc_status failed(const Error& error) {
   last_error = error.message;
   return static_cast<tfcc_status>(static_cast<int>(error.code) + 1);
 }
 
 tfcc_status misused(const char* what) { return failed({ErrorCode::invalid_argument, what}); }
 
-// No exception crosses the boundary: memory may run out in any of the calls.
-template <class Body>
-tfcc_status guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return failed({ErrorCode::memory, "out of memory"});
-  } catch (...) {
-    return failed({ErrorCode::internal, "an exception left the runtime"});
-  }
-}
+}  // namespace tfcc::c_api
+
+namespace {
+
+using tfcc::DType;
+using tfcc::ErrorCode;
+using tfcc::c_api::failed;
+using tfcc::c_api::guarded;
+using tfcc::c_api::misused;
+
+static_assert(TFCC_INVALID_ARGUMENT == static_cast<int>(ErrorCode::invalid_argument) + 1);
+static_assert(TFCC_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
+static_assert(TFCC_F32 == static_cast<int>(DType::f32) && TFCC_BOOL == static_cast<int>(DType::boolean));
 
 tfcc_status finished(const tfcc::Result<void>& done) { return done ? TFCC_OK : failed(done.error()); }
 
 tfcc::LoadOptions options_of(const tfcc_load_options* given) {
-  tfcc_load_options all;
-  tfcc_load_options_init(&all);
-  // A caller built against an older header gives fewer members; the rest keep their defaults.
-  if (given != nullptr) std::memcpy(&all, given, std::min(given->struct_size, sizeof all));
+  const tfcc_load_options all = tfcc::c_api::given(given, tfcc_load_options_init);
   tfcc::LoadOptions o;
   if (all.device != nullptr) o.device = all.device;
   o.threads = all.threads;
@@ -129,7 +117,7 @@ extern "C" {
 
 const char* tfcc_version(void) { return TFCC_VERSION; }
 
-const char* tfcc_last_error(void) { return last_error.c_str(); }
+const char* tfcc_last_error(void) { return tfcc::c_api::last_error.c_str(); }
 
 const char* tfcc_status_name(tfcc_status status) {
   if (status == TFCC_OK) return "ok";

@@ -175,6 +175,90 @@ TFCC_C_API tfcc_status tfcc_executor_get_stats(const tfcc_executor* executor, tf
 /** Bytes of the arena held now. */
 TFCC_C_API size_t tfcc_executor_arena_bytes(const tfcc_executor* executor);
 
+/* ---- text generation with a decoder: tfcc::Generator of generate.h ---- */
+
+/** Answers many prompts at once, each as if it were alone. Its functions may be called by any thread, but for
+ * tfcc_generator_free(), which no other call may overlap. Keeps its model alive. */
+typedef struct tfcc_generator tfcc_generator;
+
+/** Begin with tfcc_generator_options_init(): later versions may add members at the end. */
+typedef struct {
+  size_t struct_size;     /**< set by tfcc_generator_options_init() */
+  int64_t max_context;    /**< most tokens of a prompt and its answer; 0: what the file allows, at most 4096 */
+  int64_t max_sequences;  /**< computed at a time (16); others wait, first come first served */
+  int64_t prompt_chunk;   /**< most tokens of prompts in a step (512), which others wait for */
+  uint64_t cache_bytes;   /**< for keys and values; 0: for max_sequences of max_context, as far as half of the free memory goes */
+  int prefix_sharing;     /**< prompts that begin as an earlier one are computed from where they differ (1) */
+  int literal;            /**< run the graph as it was exported, though the file has a program for generation (0) */
+} tfcc_generator_options;
+
+/** What is asked for with a prompt, and how tokens are chosen. Begin with tfcc_generate_options_init(), which makes it greedy. */
+typedef struct {
+  size_t struct_size;       /**< set by tfcc_generate_options_init() */
+  int64_t max_tokens;       /**< of the answer (256) */
+  size_t stop_count;        /**< the answer ends before one of so many ids */
+  const int32_t* stop_ids;
+  float repetition_penalty; /**< 1: none */
+  float temperature;        /**< 0: the likeliest token, and the members below do nothing */
+  int32_t top_k;            /**< 0: all */
+  float top_p;              /**< 1: all */
+  float min_p;              /**< 0: all */
+  uint64_t seed;
+  /** Called for each token, in order, by a thread of this sequence; what it returns but 0 cancels the sequence. It may call any function
+   * of the generator but tfcc_generator_wait() for its own sequence and tfcc_generator_free(). NULL: nobody. */
+  int (*on_token)(int32_t id, void* user);
+  void* user;
+} tfcc_generate_options;
+
+/** Why an answer ended; the numbers never change. */
+typedef enum TFCC_INT {
+  TFCC_RUNNING = 0,
+  TFCC_END_STOP = 1,      /**< at one of the stop ids */
+  TFCC_END_LENGTH = 2,    /**< after max_tokens */
+  TFCC_END_CONTEXT = 3,   /**< no place is left in the context */
+  TFCC_END_CANCELLED = 4,
+  TFCC_END_FAILED = 5     /**< `error` says why */
+} tfcc_generate_end;
+
+/** What has been generated for a prompt; give it back with tfcc_generated_free(). */
+typedef struct {
+  const int32_t* tokens;
+  size_t count;
+  tfcc_generate_end end;
+  const char* error;      /**< "" unless it failed */
+  double first_token_ms;  /**< from submit to the first token, and to the end */
+  double total_ms;
+} tfcc_generated;
+
+/** The fields of tfcc::GeneratorStats. */
+typedef struct {
+  int64_t waiting, running;
+  int64_t prompt_tokens, tokens;
+  uint64_t cache_bytes;
+  int64_t pages, pages_held, shared_tokens, preempted;
+} tfcc_generator_stats;
+
+TFCC_C_API void tfcc_generator_options_init(tfcc_generator_options* options);
+TFCC_C_API void tfcc_generate_options_init(tfcc_generate_options* options);
+/** `options` may be NULL. Errors: unsupported (the model is no decoder, or an input has no role), invalid_argument, memory, device. */
+TFCC_C_API tfcc_status tfcc_generator_create(const tfcc_model* model, const tfcc_generator_options* options, tfcc_generator** generator);
+/** Cancels what is under way, and returns when no callback runs any more. */
+TFCC_C_API void tfcc_generator_free(tfcc_generator* generator);
+/** Asks for an answer to `count` ids, which are copied; `options` may be NULL. Returns at once, with the sequence's number.
+ * Errors: invalid_argument (an empty prompt, an id outside the vocabulary, options out of range), shape (longer than the context). */
+TFCC_C_API tfcc_status tfcc_generator_submit(tfcc_generator* generator, const int32_t* prompt, size_t count, const tfcc_generate_options* options,
+                                             uint64_t* id);
+/** What there is so far. Errors: invalid_argument (no such sequence, or its end was waited for). */
+TFCC_C_API tfcc_status tfcc_generator_poll(const tfcc_generator* generator, uint64_t id, tfcc_generated** generated);
+/** Waits for the end, and forgets the sequence. Errors: as tfcc_generator_poll(). A sequence that failed is no error of the call. */
+TFCC_C_API tfcc_status tfcc_generator_wait(tfcc_generator* generator, uint64_t id, tfcc_generated** generated);
+/** Ends a sequence soon. One that has ended or is not known stays as it is. */
+TFCC_C_API tfcc_status tfcc_generator_cancel(tfcc_generator* generator, uint64_t id);
+TFCC_C_API void tfcc_generated_free(tfcc_generated* generated);
+TFCC_C_API tfcc_status tfcc_generator_get_stats(const tfcc_generator* generator, tfcc_generator_stats* stats);
+TFCC_C_API int64_t tfcc_generator_max_context(const tfcc_generator* generator);
+TFCC_C_API int64_t tfcc_generator_vocabulary_size(const tfcc_generator* generator);
+
 #ifdef __cplusplus
 }
 #endif

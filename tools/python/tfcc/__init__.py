@@ -7,13 +7,17 @@
     out = model.run({"input_ids": ids, "attention_mask": mask})
     out["last_hidden_state"]                             # a numpy array; a torch tensor if the inputs are torch tensors
 
+    generator = tfcc.load("llama.tfcc").generator()      # a decoder: answers many prompts at once
+    for token in generator.stream([1, 2, 3]): ...
+
 Inputs are numpy arrays or anything with `__dlpack__` (torch, cupy, jax): dense memory of the right type is read in
 place, on the CPU and on the GPU. Every failure is a `tfcc.Error` whose text names the thing, the place and the way out.
 Needs numpy and tfcc's shared library.
 """
 from tfcc._command import compile
+from tfcc._generator import Generated, Generator
 from tfcc._library import Error, library_path, version
 from tfcc._runtime import Dim, Executor, Model, TensorInfo, load
 
-__all__ = ["Dim", "Error", "Executor", "Model", "TensorInfo", "compile", "library_path", "load", "version"]
+__all__ = ["Dim", "Error", "Executor", "Generated", "Generator", "Model", "TensorInfo", "compile", "library_path", "load", "version"]
 __version__ = "0.1.0"

@@ -4,7 +4,7 @@ import ctypes
 import ctypes.util
 import functools
 import os
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 SONAME = "libtfcc.so.0"
@@ -44,6 +44,30 @@ class ExecutorStats(Structure):
                 ("graphs_made", "device_allocations", "modules_loaded", "plain_runs", "graph_runs")]
 
 
+class GeneratorOptions(Structure):
+    _fields_ = [("struct_size", c_size_t), ("max_context", c_int64), ("max_sequences", c_int64), ("prompt_chunk", c_int64),
+                ("cache_bytes", c_uint64), ("prefix_sharing", c_int), ("literal", c_int)]
+
+
+OnToken = ctypes.CFUNCTYPE(c_int, c_int32, c_void_p)
+
+
+class GenerateOptions(Structure):
+    _fields_ = [("struct_size", c_size_t), ("max_tokens", c_int64), ("stop_count", c_size_t), ("stop_ids", POINTER(c_int32)),
+                ("repetition_penalty", c_float), ("temperature", c_float), ("top_k", c_int32), ("top_p", c_float), ("min_p", c_float),
+                ("seed", c_uint64), ("on_token", OnToken), ("user", c_void_p)]
+
+
+class Generated(Structure):
+    _fields_ = [("tokens", POINTER(c_int32)), ("count", c_size_t), ("end", c_int), ("error", c_char_p),
+                ("first_token_ms", c_double), ("total_ms", c_double)]
+
+
+class GeneratorStats(Structure):
+    _fields_ = [("waiting", c_int64), ("running", c_int64), ("prompt_tokens", c_int64), ("tokens", c_int64), ("cache_bytes", c_uint64),
+                ("pages", c_int64), ("pages_held", c_int64), ("shared_tokens", c_int64), ("preempted", c_int64)]
+
+
 # name -> (result, arguments); a function whose result is a status raises.
 _STATUS = object()
 _FUNCTIONS = {
@@ -73,6 +97,18 @@ _FUNCTIONS = {
     "tfcc_executor_status": (_STATUS, [c_void_p]),
     "tfcc_executor_get_stats": (_STATUS, [c_void_p, POINTER(ExecutorStats)]),
     "tfcc_executor_arena_bytes": (c_size_t, [c_void_p]),
+    "tfcc_generator_options_init": (None, [POINTER(GeneratorOptions)]),
+    "tfcc_generate_options_init": (None, [POINTER(GenerateOptions)]),
+    "tfcc_generator_create": (_STATUS, [c_void_p, POINTER(GeneratorOptions), POINTER(c_void_p)]),
+    "tfcc_generator_free": (None, [c_void_p]),
+    "tfcc_generator_submit": (_STATUS, [c_void_p, POINTER(c_int32), c_size_t, POINTER(GenerateOptions), POINTER(c_uint64)]),
+    "tfcc_generator_poll": (_STATUS, [c_void_p, c_uint64, POINTER(POINTER(Generated))]),
+    "tfcc_generator_wait": (_STATUS, [c_void_p, c_uint64, POINTER(POINTER(Generated))]),
+    "tfcc_generator_cancel": (_STATUS, [c_void_p, c_uint64]),
+    "tfcc_generated_free": (None, [POINTER(Generated)]),
+    "tfcc_generator_get_stats": (_STATUS, [c_void_p, POINTER(GeneratorStats)]),
+    "tfcc_generator_max_context": (c_int64, [c_void_p]),
+    "tfcc_generator_vocabulary_size": (c_int64, [c_void_p]),
 }
 
 

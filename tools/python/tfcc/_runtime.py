@@ -143,6 +143,12 @@ class Model:
         """What it runs on: "NVIDIA H200", "cpu"."""
         return self._library.tfcc_model_device(self._handle).decode()
 
+    def generator(self, **options):
+        """A `tfcc.Generator` of this decoder: max_context, max_sequences (16), prompt_chunk (512), cache_bytes (0: what is free),
+        prefix_sharing (True), literal (False)."""
+        from tfcc._generator import Generator
+        return Generator(self, **options)
+
     def executor(self):
         """A new Executor with its own workspace: one per thread and stream."""
         return Executor(self)
