@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "runtime/backend_cuda.h"
 #include "runtime/cuda_context.h"
@@ -89,7 +90,7 @@ class CudaQueue final : public Queue {
   // call.
   Result<void> begin(void* stream, std::span<const int64_t> values) override {
     Current current(cuda_, b_.context_);
-    flags_copied_ = false;
+    flags_copied_ = flags_pending_ = false;
     callers_ |= stream != stream_;
     void* params[] = {const_cast<int64_t*>(values.data()), &block_};
     return start_kernel(stream, b_.plan_->bind, {1, 1, 1}, params);
@@ -130,7 +131,9 @@ class CudaQueue final : public Queue {
   }
   Result<void> wait() override {
     Current current(cuda_, b_.context_);
+    const bool copied = std::exchange(flags_pending_, false);
     TFCC_CU(cuda_, "a kernel failed", cuda_.cuStreamSynchronize(stream_));
+    flags_copied_ = copied;
     return {};
   }
 
@@ -218,7 +221,7 @@ class CudaQueue final : public Queue {
     Current current(cuda_, b_.context_);
     if (flags_here_ == nullptr || callers_) return {};
     if (b_.flags_ > 0) TFCC_CU(cuda_, "read the flags", cuda_.cuMemcpyDtoHAsync(flags_here_, block_ + block_bytes(), b_.flags_ * sizeof(uint32_t), stream_));
-    flags_copied_ = true;
+    flags_pending_ = true;
     return {};
   }
   Result<void> take_flags(std::span<uint32_t> flags) override {
@@ -299,7 +302,7 @@ class CudaQueue final : public Queue {
   CUdeviceptr block_ = 0;
   CUdeviceptr workspace_ = 0;
   uint32_t* flags_here_ = nullptr;              // a copy in memory of the host
-  bool flags_copied_ = false;                   // since the last run began
+  bool flags_pending_ = false, flags_copied_ = false;  // since the last run began: asked for, there
   bool callers_ = false;                        // a run was enqueued on a caller's stream
   std::atomic<uint64_t> allocations_{0};        // read by any thread
   std::unique_lock<std::mutex> capturing_;         // held from begin_capture() to end_capture()

@@ -106,6 +106,9 @@ struct Tile {
 /// Keys over pages that are summed by themselves before they are added to the others: the same for every number of queries, or tokens
 /// would depend on how a prompt was cut. A multiple of every tile. 128 keys of all heads keep a small model's multiprocessors busy.
 constexpr int64_t kSpanKeys = 128;
+/// Wider heads have no registers for the sum of a span beside that of the others: their keys are one sum, in one form for all tokens.
+constexpr int64_t kWidestOfSpans = 128;
+bool has_spans(DType type, int64_t head, int64_t v_head) { return size_of(type) == 2 && std::max(head, v_head) <= kWidestOfSpans; }
 /// Tiles of a warp that are on their way.
 constexpr int64_t kDecodeStages = 2;
 
@@ -180,9 +183,9 @@ Tile tile_of_decode(const EmitContext& c, const Description& x) {
   Tile t{16, keys_of_tile(x), 0, 0, __LINE__};
   t.warps = c.target.has_wgmma ? 4 : 2;
   if (c.bucket.most_tokens <= kFewestTokens) t.cluster = blocks_of_few(c.target, x.kv_heads);
-  t.threads = static_cast<uint32_t>(32 * t.warps);
   const auto padded = [](int64_t n) { return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8); };
   const int64_t ring = kDecodeStages * t.block_n * (padded(x.head) + padded(x.v_head)), part = 16 * (round_up(x.v_head, 32) + 8 + 5);
+  t.threads = static_cast<uint32_t>(32 * t.warps);
   t.shared_bytes = static_cast<uint32_t>(2 * (16 * padded(x.head) + t.warps * ring) + 4 * t.warps * part);
   return t;
 }
@@ -193,7 +196,7 @@ Tile choose(const EmitContext& c, const Description& x) {
   if (!c.cuda()) return {32, 64, 0, 0, __LINE__};
   if (x.type == DType::f32) return tile_of_f32(x.head, x.v_head);
   if (no_warpgroups(c, x).empty()) return tile_of_warpgroups(c, x);
-  if (x.page && c.bucket.most_tokens) return tile_of_decode(c, x);
+  if (x.page && c.bucket.most_tokens && has_spans(x.type, x.head, x.v_head)) return tile_of_decode(c, x);
   const auto padded = [](int64_t n) { return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8); };
   const int64_t queries = c.largest(x.most_queries).value_or(64), block_m = queries <= kFewQueries[0] ? 16 : queries <= kFewQueries[1] ? 32 : 64;
   const int64_t block_n = keys_of_tile(x);
@@ -223,7 +226,7 @@ void add_spec(Stub& stub, const ir::AttentionAttrs& attrs, const Description& x,
     stub.field(name, value);
   }
   if (!maps) stub.field("aligned", x.aligned);
-  if (x.page && size_of(x.type) == 2) stub.field("span", kSpanKeys);
+  if (x.page && size_of(x.type) == 2) stub.field("span", has_spans(x.type, x.head, x.v_head) ? kSpanKeys : 0);
   if (tile.warps) stub.field("warps", tile.warps), stub.field("stages", kDecodeStages), stub.field("cluster", tile.cluster);
   stub.field("causal", attrs.causal);
   stub.field("scaled", x.scale.has_value());
@@ -278,8 +281,12 @@ bool decodes_few_tokens(const Graph& graph, OpId o) {
 }
 
 int64_t decode_blocks(const Graph& graph, OpId o, const TargetClass& target, int64_t most_tokens) {
-  if (most_tokens == 0) return 0;
-  return most_tokens <= kFewestTokens ? blocks_of_few(target, graph.op(o).as<ir::AttentionAttrs>().kv_heads) : 1;
+  const ir::Op& op = graph.op(o);
+  const auto& attrs = op.as<ir::AttentionAttrs>();
+  const ir::Type &q = graph.value(op.operands[0]).type, &y = graph.value(op.results[0]).type;
+  const auto of_head = [&](const ir::Type& t) { return ir::as_int(t.dims[2]).value_or(0) / attrs.heads; };
+  if (most_tokens == 0 || !has_spans(q.dtype, of_head(q), of_head(y))) return 0;
+  return most_tokens <= kFewestTokens ? blocks_of_few(target, attrs.kv_heads) : 1;
 }
 
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId o, const TargetClass& target) {

@@ -102,7 +102,7 @@ Result<Emission> emit_kv_append(const EmitContext& context, OpId op);
 Result<Emission> emit_rope_append(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
-/// CUDA: whether an attention has another form in a bucket of few tokens.
+/// CUDA: whether an attention over pages may have another form in a bucket of few tokens (decode_blocks).
 bool decodes_few_tokens(const Graph& graph, OpId op);
 /// Of so many tokens at most several blocks may share the keys of a sequence.
 inline constexpr int64_t kFewestTokens = 2;

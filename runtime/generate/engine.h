@@ -34,7 +34,8 @@ class Engine {
   virtual bool has_place(int64_t tokens) const = 0;
   /// Makes place for so many tokens of a sequence; false if there is none until others give theirs back.
   virtual bool reserve(Sequence& sequence, int64_t tokens) = 0;
-  /// Computes the next tokens of different sequences with place, at most most_at_once() of them. After an error they are of no more use.
+  /// Computes the next tokens of different sequences with place, at most most_at_once() of them. After an error nothing has changed:
+  /// they may be computed again, by themselves.
   /// Errors: those of Executor::run().
   virtual Result<void> step(std::span<Work> works) = 0;
   virtual size_t most_at_once() const = 0;

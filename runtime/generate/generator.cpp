@@ -121,6 +121,10 @@ struct Generator::Impl {
       s->state.reset();
       end(*s, GenerateEnd::failed, {ErrorCode::memory, std::string("no thread for the sequence's callback: ") + e.what()});
       return false;
+    } catch (const std::bad_alloc&) {
+      s->state.reset();
+      end(*s, GenerateEnd::failed, {ErrorCode::memory, "no memory for the sequence"});
+      return false;
     }
   }
 
@@ -229,6 +233,16 @@ struct Generator::Impl {
     }
   }
 
+  // What one of them does wrong, a position past a table's end say, is no reason to end the others.
+  void compute_alone(std::vector<Part>& parts) const {
+    for (Part& p : parts) {
+      std::vector<Part> one(1);
+      std::swap(one[0], p);
+      compute(one);
+      std::swap(one[0], p);
+    }
+  }
+
   void compute(std::vector<Part>& parts) const {
     const auto fail = [&](const Error& e) {
       for (Part& p : parts) p.chosen = e;
@@ -236,7 +250,9 @@ struct Generator::Impl {
     try {
       std::vector<Engine::Work> works;
       for (Part& p : parts) works.push_back({p.s->state.get(), p.tokens, !p.history.empty(), {}});
-      if (auto done = engine->step(works); !done) return fail(done.error());
+      auto done = engine->step(works);
+      if (!done && works.size() > 1) return compute_alone(parts);
+      if (!done) return fail(done.error());
       for (size_t i = 0; i < parts.size(); ++i) {
         Part& p = parts[i];
         if (!p.history.empty()) p.chosen = generate::sample(works[i].logits, p.history, p.sampling, p.history.size());
@@ -353,6 +369,9 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   TFCC_TRY_VOID(positive("max_sequences", options.max_sequences));
   TFCC_TRY_VOID(positive("prompt_chunk", options.prompt_chunk));
   if (options.max_context < 0) TFCC_TRY_VOID(positive("max_context", options.max_context));
+  constexpr int64_t kMostSequences = 65535, kMostContext = int64_t{1} << 30;
+  if (options.max_sequences > kMostSequences) return Error{ErrorCode::invalid_argument, "max_sequences must be at most " + std::to_string(kMostSequences) + ", got " + std::to_string(options.max_sequences)};
+  if (options.max_context > kMostContext) return Error{ErrorCode::invalid_argument, "max_context must be at most " + std::to_string(kMostContext) + ", got " + std::to_string(options.max_context)};
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   // Roles are those of the graph as it was exported, which also knows how long a context may be.
@@ -364,15 +383,16 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   if (options.max_context > 0 && allowed > 0 && options.max_context > allowed)
     return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) + ", the model takes at most " + std::to_string(allowed) + " tokens"};
   if (options.max_context == 0) impl->options.max_context = allowed > 0 ? std::min(allowed, kDefaultContext) : kDefaultContext;
+  impl->options.prompt_chunk = std::min(options.prompt_chunk, options.max_sequences * impl->options.max_context);  // that many there are
   impl->vocabulary = roles.vocabulary;
   auto generation = options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
   if (generation) {
-    const generate::PagedOptions paged{impl->options.max_context, options.max_sequences, options.prompt_chunk + options.max_sequences, options.cache_bytes, options.prefix_sharing};
+    const generate::PagedOptions paged{impl->options.max_context, options.max_sequences, impl->options.prompt_chunk + options.max_sequences, options.cache_bytes, options.prefix_sharing};
     TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));
   } else if (generation.error().code != ErrorCode::unsupported) {
     return generation.error();
   } else {
-    if (const int64_t most = roles.ids.dims[1].max; cache && most > 0) impl->options.prompt_chunk = std::min(options.prompt_chunk, most);
+    if (const int64_t most = roles.ids.dims[1].max; cache && most > 0) impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most);
     TFCC_TRY(impl->engine, generate::make_literal_engine(model, std::move(roles), impl->options.max_context));
   }
   Impl* raw = impl.get();

@@ -200,7 +200,7 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation, const
     const auto most = static_cast<size_t>(static_cast<double>(generation.free_bytes()) * kShareOfFree) / page_bytes;
     pages = most == 0 ? wanted : std::min(wanted, most);
   }
-  pages = std::min(pages, wanted);         // more could not be used
+  pages = std::min({pages, wanted, static_cast<size_t>(INT32_MAX / page)});  // more could not be used, or would have slots that are no i32
   if (pages == 0 || pages > (size_t{1} << 62) / page_bytes) {
     return Error{ErrorCode::memory, "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for a page, which takes " + std::to_string(page_bytes) +
                                         "; " + std::to_string(page_bytes * wanted) + " bytes are for " + std::to_string(options.max_sequences) + " sequences of " +

@@ -75,6 +75,7 @@ struct DecodeBlock {
     limit = right < 0 ? keys : imax(0, imin(keys, highest + 1 + right));
     first_tile = left < 0 ? 0 : imax(0, lowest - left) / Spec::block_n;
     tiles = (limit + Spec::block_n - 1) / Spec::block_n;
+    if (first_tile >= tiles) tiles = 0;  // a window behind all keys
   }
 
   template <class Score, class Visible>

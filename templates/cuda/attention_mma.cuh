@@ -195,6 +195,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
   Warp w(tile_q + warp * 16 * Warp::QkRows::stride);
   w.load_queries();
   const idx warp_row = block.first + warp * 16, row = warp_row + w.lane / 4;
+  constexpr bool by_spans = SpanKeys<Spec, Block::paged>::value > 0;
   SpanSum<Spec, 2 * Warp::v_tiles, 1> spans[2];
   for (int stage = 0; tile < block.tiles; stage ^= 1) {
     // Behind this barrier the tile is complete and nobody reads the other stage any more.
@@ -212,8 +213,8 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
     if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<reads>(s, block, w.lane, row, tile, bits, cut, score, visible);
     w.softmax.soften(s, w.o);
     w.multiply_values(s, tiles_v + stage * Shape::v_elements);
-    if constexpr (Block::paged) {
-      constexpr idx of_span = Spec::span / block_n;
+    if constexpr (by_spans) {
+      constexpr idx of_span = SpanKeys<Spec, Block::paged>::value / block_n;
       if (next >= block.tiles || next / of_span != tile / of_span) {
         w.end_span(0, spans[0]);
         w.end_span(1, spans[1]);
@@ -223,7 +224,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
     tile = next;
     bits = next_bits;
   }
-  if constexpr (Block::paged) {
+  if constexpr (by_spans) {
     w.take(0, spans[0]);
     w.take(1, spans[1]);
   }

@@ -83,6 +83,10 @@ struct OnlineSoftmax {
   }
 };
 
+/// Keys over pages that are summed by themselves, Spec::span; 0: all are one sum, over pages too where two sums have no place in registers.
+template <class Spec, bool paged> struct SpanKeys { static constexpr int value = 0; };
+template <class Spec> struct SpanKeys<Spec, true> { static constexpr int value = Spec::span; };
+
 /// Over pages of a cache the keys of a row are summed in spans of Spec::span keys, each as if there were no other, which are then added in
 /// their order: so that the forms of attention which share out the spans and those which walk through them have the same bits. This is the
 /// sum of the spans so far, for `columns` columns of one row and `lanes` parts of its sum of weights. A span without a visible key, whose

@@ -19,7 +19,9 @@ template <class Spec> struct MatmulStreamShape {
   static constexpr int most_rows = 16, threads = 128 + 32, parts = Spec::block_k / 64;
   static constexpr int b_bytes = Spec::block_n * Spec::block_k * 2, a_bytes = most_rows * Spec::block_k * 2, slot_bytes = b_bytes + a_bytes;
   static constexpr int read_behind = (64 - Spec::block_n) * 128 - a_bytes;  // of the last slot
-  static constexpr int shared_bytes = Spec::stages * slot_bytes + (read_behind > 0 ? read_behind : 0) + 1024;  // the tiles are aligned within it
+  static constexpr int ring_bytes = Spec::stages * slot_bytes + (read_behind > 0 ? read_behind : 0), barrier_bytes = 2 * Spec::stages * 8;
+  static constexpr int shared_bytes = ring_bytes + 1024;  // the tiles are aligned within it; the barriers stand before or behind them
+  static_assert(barrier_bytes <= 512, "the barriers fit where the alignment leaves more");
   static_assert(Spec::block_n % 8 == 0 && Spec::block_n >= 16 && Spec::block_n <= 64, "block_n: a multiple of 8 of 16 to 64");
   static_assert(Spec::block_k % 64 == 0 && Spec::block_k <= 512, "block_k: a multiple of 64");
   static_assert(Spec::stages >= 2, "stages: at least 2");
@@ -120,8 +122,12 @@ template <class Spec> struct Stream {
 template <class Spec, class Rows, class Epilogue>
 TFCC_FN void matmul_stream(typename Spec::Out* out, const TensorMap& a, const TensorMap& b, const Rows& rows, idx columns, idx k, const Epilogue& epilogue) {
   using Shape = MatmulStreamShape<Spec>;
+  // Nothing else is shared: two blocks of 112 KiB and these fill a multiprocessor to the last byte.
   TFCC_DYNAMIC_SHARED(memory);
-  __shared__ u64 full[Spec::stages], empty[Spec::stages];
+  const u32 before = (1024 - sm90::shared_address(memory) % 1024) % 1024;
+  unsigned char* const ring = memory + before;
+  u64* const full = (u64*)(before >= 512 ? memory : ring + Shape::ring_bytes);
+  u64* const empty = full + Spec::stages;
   let_successor_start();
   if (threadIdx.x == 0) {
     sm90::prefetch_map(a);
@@ -134,7 +140,7 @@ TFCC_FN void matmul_stream(typename Spec::Out* out, const TensorMap& a, const Te
   }
   __syncthreads();
   const idx now = rows();
-  const matmul_stream_detail::Stream<Spec> stream{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, full, empty, now, columns,
+  const matmul_stream_detail::Stream<Spec> stream{ring, full, empty, now, columns,
                                                   (int)((k + Spec::block_k - 1) / Spec::block_k), (int)((columns + Spec::block_n - 1) / Spec::block_n), now > 8};
   if (sm90::uniform(threadIdx.x / kWarp) == 4) {
     stream.ask(a, b);

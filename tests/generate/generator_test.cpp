@@ -156,6 +156,16 @@ TEST_F(GeneratorTest, SaysWhatTheModelCannotReach) {
   EXPECT_EQ(answer(g, golden("gpt2-past").prompt, {.max_tokens = 24}).tokens, golden("gpt2-past").tokens);  // others go on
 }
 
+TEST_F(GeneratorTest, TakesOptionsOfAnySize) {
+  const Model model = load("llama-past");
+  const auto refused = [&](const GeneratorOptions& o) { return Generator::make(model, o).error().message; };
+  EXPECT_EQ(refused({.max_sequences = INT64_MAX}), "max_sequences must be at most 65535, got 9223372036854775807");
+  EXPECT_EQ(refused({.max_context = INT64_MAX}), "max_context must be at most 1073741824, got 9223372036854775807");
+  const Golden want = golden("llama-past");
+  Generator g = generator("llama-past", {.max_context = 64, .prompt_chunk = INT64_MAX});
+  EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);
+}
+
 TEST_F(GeneratorTest, RefusesBadRequests) {
   Generator g = generator("llama-past");
   EXPECT_EQ(g.submit({}).error().message, "the prompt is empty; it needs at least one token");

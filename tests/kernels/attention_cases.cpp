@@ -263,6 +263,7 @@ std::vector<Case> attention_cases() {
   cases.push_back(make_paged("long", steps, 1500, 64, 64, 8, 2));
   cases.push_back(make_paged("long_window", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i and i <= j + 900, window_left = 900", 2500, 16, 24, 4, 4));
   for (size_t i : {1, 2}) cases[cases.size() - i].shapes = {{1, 1, 44}, {1, 2, 44}, {2, 1, 85}, {3, 1, 128}};
+  cases.push_back(make_paged("widest", steps, 200, 256, 256, 4, 2));
   cases.push_back(make_paged("one_head", steps, 300, 16, 16, 20, 1));
   cases.push_back(make_paged("all_seen", "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = none", 140));
   cases.push_back(make_paged("odd", steps, 70, 20, 12, 3, 3));

@@ -222,12 +222,13 @@ Result<void> compile_model(Options o) {
   int number = 0;
   if (!o.dump_ir.empty()) TFCC_TRY_VOID(dump_graph(o, number++, "import", graph));
   std::optional<Error> dump_error;
-  std::string dump_prefix, before;
+  std::string dump_prefix;
   std::optional<ir::Graph> lifted;  // what the passes before fuse-qkv made, then its form for generation
   const auto kept_before = std::find(default_passes.begin(), default_passes.end(), passes::kLiftedBefore);
-  if (kept_before != default_passes.begin() && kept_before != default_passes.end()) before = *std::prev(kept_before);
+  const bool lifts = !o.passes_given && kept_before != default_passes.begin() && kept_before != default_passes.end();
+  auto passes_before = lifts ? kept_before - default_passes.begin() : 0;
   auto after = [&](const passes::PassReport& r, const ir::Graph& g) {
-    if (r.pass == before && !lifted && !o.passes_given) lifted = g;
+    if (lifts && --passes_before == 0) lifted = g;
     if (o.dump_ir.empty() || dump_error) return;
     auto written = dump_graph(o, number++, dump_prefix + r.pass, g);
     if (!written) dump_error = written.error();
@@ -245,7 +246,8 @@ Result<void> compile_model(Options o) {
     return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusions did not happen; the lines marked 'not' say which and why", o.model, n)};
   }
 
-  std::string no_generation = o.literal_only ? "it was compiled with --literal-only" : o.passes_given ? "its passes were chosen by hand" : "";
+  std::string no_generation = o.literal_only ? "it was compiled with --literal-only" : o.passes_given ? "its passes were chosen by hand"
+                              : !lifts         ? fmt::format("it is made before {}, which was left out", passes::kLiftedBefore) : "";
   if (lifted && no_generation.empty()) {
     dump_prefix = "generate-";
     TFCC_TRY(const auto lifting, passes::run_passes(*lifted, {"lift-kv-cache"}, after));

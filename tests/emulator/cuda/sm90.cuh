@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What templates/cuda/matmul_wgmma.cuh uses of cuda/prelude.cuh and cuda/sm90.cuh, for the CPU: names, layouts and the meaning of each
+// What templates/cuda/matmul_wgmma.cuh and matmul_stream.cuh use of cuda/prelude.cuh and cuda/sm90.cuh, for the CPU: names, layouts and the meaning of each
 // function are those of the real headers. Elements of 16 bits are whole numbers here, so that sums are exact.
 #pragma once
 
@@ -49,10 +49,12 @@ template <class T> u32 pack2(f32 lo, f32 hi) {
   const auto bits = [](f32 v) { return static_cast<u32>(static_cast<uint16_t>(static_cast<int16_t>(v))); };
   return bits(lo) | bits(hi) << 16;
 }
+inline void store(f16* p, idx i, f32 v) { p[i].whole = static_cast<int16_t>(v); }
+inline void store(f32* p, idx i, f32 v) { p[i] = v; }
 template <int N> void store_pack(f32* p, const f32 (&v)[N]) { std::memcpy(p, v, sizeof v); }
 
 /// A matrix of f16 in memory of the host; the real one is opaque.
-struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; };
+struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; int parts = 1; };
 
 namespace emulated {
 
@@ -95,15 +97,17 @@ inline u32 address_in(u64 descriptor) { return static_cast<u32>(descriptor & 0x3
 
 inline void compute(const Product& p) {
   const int lane = simt().lane(), warp = simt().warp() % 4;
+  const auto groups_apart = [](u64 descriptor) { return static_cast<u32>(descriptor >> 32 & 0x3fff) << 4; };
   const u32 a = address_in(p.a), b = address_in(p.b), apart = static_cast<u32>(p.b >> 16 & 0x3fff) << 4;
+  const auto row_of_k = [&](u64 descriptor, u32 i) { return i / 8 * groups_apart(descriptor) + i % 8 * 128; };
   for (int j = 0; j < p.n / 8; ++j) {
     for (int h = 0; h < 2; ++h) {
       for (int e = 0; e < 2; ++e) {
         const u32 row = static_cast<u32>(16 * warp + lane / 4 + 8 * h), column = static_cast<u32>(8 * j + 2 * (lane % 4) + e);
         f32 sum = p.add ? p.d[4 * j + 2 * h + e] : 0.0f;
         for (u32 k = 0; k < 16; ++k) {
-          const u32 at = p.across ? column / 64 * apart + k * 128 + column % 64 * 2 : column * 128 + k * 2;
-          sum += element(a + row * 128 + k * 2) * element(b + at);
+          const u32 at = p.across ? column / 64 * apart + k * 128 + column % 64 * 2 : row_of_k(p.b, column) + k * 2;
+          sum += element(a + row_of_k(p.a, row) + k * 2) * element(b + at);
         }
         p.d[4 * j + 2 * h + e] = sum;
       }
@@ -113,6 +117,7 @@ inline void compute(const Product& p) {
 
 }  // namespace emulated
 
+inline void let_successor_start() {}
 inline void wait_for_predecessor() { emulated::state.waited[simt().thread()] = true; }
 
 namespace sm90 {
@@ -146,20 +151,24 @@ template <int stages> struct RingPlace {
 };
 
 inline void prefetch_map(const TensorMap&) {}
-inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) {
+/// `parts` boxes of 64 columns, one behind the other.
+inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int parts, u64* barrier) {
   const u64 asked = reinterpret_cast<uintptr_t>(to) * 31 + static_cast<u64>(row) * 1000003 + static_cast<u64>(column) * 7919 + reinterpret_cast<uintptr_t>(barrier);
   if (!same_in_all(asked)) return;
   if (!map.weight && !emulated::state.waited[simt().thread()]) simt().fail("what a launch before writes is read before it has ended");
   const u32 at = shared_address(to);
-  const u32 bytes = static_cast<u32>(map.box_rows) * 128;
+  const u32 bytes = static_cast<u32>(map.box_rows * parts) * 128;
   if (at % 1024 != 0 || at + bytes > static_cast<u32>(kSharedBytes)) simt().fail("a box lies at " + std::to_string(at));
   const TensorMap from = map;
   simt().later([=] {
-    for (int r = 0; r < from.box_rows; ++r) {
-      for (int c = 0; c < 64; ++c) {
-        const bool inside = row + r < from.rows && column + c < from.columns;
-        const f16 e = inside ? from.data[(row + r) * from.columns + column + c] : f16{0};
-        std::memcpy(shared_memory + emulated::swizzled(at + static_cast<u32>(r * 128 + c * 2)), &e, 2);
+    for (int p = 0; p < parts; ++p) {
+      for (int r = 0; r < from.box_rows; ++r) {
+        for (int c = 0; c < 64; ++c) {
+          const i64 x = column + p * 64 + c;
+          const bool inside = row + r < from.rows && x < from.columns;
+          const f16 e = inside ? from.data[(row + r) * from.columns + x] : f16{0};
+          std::memcpy(shared_memory + emulated::swizzled(at + static_cast<u32>((p * from.box_rows + r) * 128 + c * 2)), &e, 2);
+        }
       }
     }
     emulated::Barrier& x = emulated::state.barriers.at(barrier);
@@ -167,9 +176,11 @@ inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u
     emulated::advance_phase(x);
   });
 }
+inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) { copy_boxes(to, map, row, column, 1, barrier); }
+inline void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) { copy_boxes(to, map, row, part * 64, map.parts, barrier); }
 
 inline u32 uniform(u32 v) { return static_cast<u32>(simt().shuffle(v, 0)); }
-inline u64 rows_of_k(u32 address) { return (u64)0x40000040 << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }
+inline u64 rows_of_k(u32 address, u32 apart = 1024) { return (u64)(0x40000000 | apart >> 4) << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }
 inline u64 rows_of_n(u32 address, u32 apart) { return (u64)0x40000040 << 32 | (apart >> 4) << 16 | (address & 0x3ffff) >> 4; }
 inline u64 advance(u64 descriptor, u32 bytes) { return (descriptor >> 32 << 32) | (u32)((u32)descriptor + (bytes >> 4)); }
 
