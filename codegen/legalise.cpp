@@ -131,7 +131,7 @@ void copy_bias(Graph& g, OpId o) {
 
 }  // namespace
 
-void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens) {
+void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
   for (OpId o : std::vector<OpId>(graph.order())) {
     if (!is_real_product(graph, graph.op(o))) continue;
     if (graph.value(graph.result(o)).type.dtype == DType::f64) {
@@ -140,7 +140,7 @@ void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens) {
     }
     const OpId product = through_f32(graph, o);
     legalise_operands(graph, product);
-    const MatmulDesc desc = describe(graph, product, most_tokens);
+    const MatmulDesc desc = describe(graph, product, most_tokens, any_order);
     const Arm arm = choose(desc, target).arm;
     if (arm == Arm::library) copy_bias(graph, product);
     if (!takes(arm, desc.epilogue)) split_epilogue(graph, product);

@@ -39,11 +39,11 @@ struct Form {
 };
 
 // How the products of a graph are executed.
-std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
+std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
   std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> all;
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::matmul) continue;
-    const MatmulConfig c = choose(describe(graph, o, most_tokens), target);
+    const MatmulConfig c = choose(describe(graph, o, most_tokens, any_order), target);
     all.emplace_back(c.arm, c.tiles, c.stream, c.early);
   }
   return all;
@@ -60,7 +60,7 @@ std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target, i
 
 // The forms share values, buffers and the arena: each is made of the one before it, by splitting more. So the last does by most
 // launches what the others do by fewer.
-std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
+std::vector<Form> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
   const bool decodes = target.cuda() && std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) { return decodes_few_tokens(graph, o); });
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
@@ -69,8 +69,9 @@ std::vector<Form> forms_of(const Graph& graph, const TargetClass& target) {
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
-    legalise(form, target, limit);
-    const bool same = !forms.empty() && attentions(form, target, limit) == attentions(form, target, forms.back().most_tokens) && choices(form, target, limit) == choices(forms.back().graph, target, forms.back().most_tokens);
+    legalise(form, target, limit, any_order);
+    const bool same = !forms.empty() && attentions(form, target, limit) == attentions(form, target, forms.back().most_tokens) &&
+                      choices(form, target, limit, any_order) == choices(forms.back().graph, target, forms.back().most_tokens, any_order);
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
   }
@@ -142,7 +143,7 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms, cons
   std::vector<std::pair<int64_t, size_t>> places;  // most tokens of each bucket, any number last
   for (size_t f = forms.size(); f-- > 0;) {
     for (int64_t longest : lengths.buckets) {
-      const EmitContext context{forms[f].graph, target, callers, plan.symbols(), {forms[f].most_tokens, lengths.size, longest}};
+      const EmitContext context{forms[f].graph, target, callers, plan.symbols(), {forms[f].most_tokens, lengths.size, longest, options.batch_variance}};
       places.emplace_back(forms[f].most_tokens ? forms[f].most_tokens : INT64_MAX, places.size());
       TFCC_TRY_VOID(lower_bucket(plan, context, f + 1 == forms.size()));
     }
@@ -158,7 +159,7 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms, cons
 
 Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
-  const std::vector<Form> forms = forms_of(graph, target);
+  const std::vector<Form> forms = forms_of(graph, target, options.batch_variance);
   PlanBuilder plan(target, graph, weights, options.precision);
   TFCC_TRY_VOID(lower_forms(plan, forms, target, options));
   plan.place_buffers(judged_shapes(graph, options));

@@ -49,6 +49,7 @@ struct BucketLimits {
   int64_t most_tokens = 0;   // 0: any number
   ExprRef length = nullptr;  // the size that is at most `longest`
   int64_t longest = 0;       // 0: any
+  bool any_order = false;    // steps of generation: sums may have another order for other numbers of tokens
 };
 
 struct EmitContext {

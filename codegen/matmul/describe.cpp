@@ -83,7 +83,7 @@ std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_t
 
 }  // namespace
 
-MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens) {
+MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_order) {
   const ir::Op& op = g.op(product);
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const ValueId a = op.operands[0], b = op.operands[1], d = op.results[0];
@@ -104,7 +104,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens) {
   x.trans_b = attrs.trans_b;
   x.weight = g.is_constant(b);
   x.alpha = attrs.alpha;
-  x.in_order = ir::plain_outputs(g) < g.outputs.size();
+  x.in_order = !any_order && ir::plain_outputs(g) < g.outputs.size();
   const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) == std::vector<ExprRef>(dd.begin(), dd.end() - 2);
   if (ir::is_int(x.stride_b, 0) && !attrs.trans_a && same_rows) {  // one weight for all: the batch is more rows
     x.m = ir::mul(x.batch, x.m);

@@ -19,7 +19,7 @@ Result<Emission> emit_arm(const EmitContext& c, OpId o, const MatmulDesc& desc, 
 }  // namespace
 
 Result<Emission> emit_matmul(const EmitContext& c, OpId o) {
-  const MatmulDesc desc = describe(c.graph, o, c.bucket.most_tokens);
+  const MatmulDesc desc = describe(c.graph, o, c.bucket.most_tokens, c.bucket.any_order);
   const MatmulConfig config = choose(desc, c.target);
   TFCC_CHECK(takes(config.arm, desc.epilogue) && "legalise splits off what an arm does not take");
   TFCC_TRY(Emission emission, emit_arm(c, o, desc, config));

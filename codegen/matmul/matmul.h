@@ -40,8 +40,8 @@ struct MatmulDesc {
   std::vector<std::vector<ExprRef>> operand_dims;
 };
 
-/// Runs have at most `most_tokens` tokens; 0: any number.
-MatmulDesc describe(const Graph& graph, OpId product, int64_t most_tokens);
+/// Runs have at most `most_tokens` tokens; 0: any number. `any_order`: steps of generation may have other bits in other batches.
+MatmulDesc describe(const Graph& graph, OpId product, int64_t most_tokens, bool any_order = false);
 /// "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue bias"
 std::string print(const MatmulDesc& desc);
 

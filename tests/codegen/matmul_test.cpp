@@ -84,6 +84,28 @@ TEST(Matmul, StreamsWeightsPastTheFewestRows) {
   }
 }
 
+// Steps of generation: kernels of ours for any number of rows, unless bits may differ.
+TEST(Matmul, ComputesGenerationInOrder) {
+  const auto arms = [](const char* target, int64_t most_tokens, bool any_order) {
+    const ir::Graph g = parsed(R"(graph @g(%x: f16[1,T,2048], %v: f16[1,T,64], %slots: i32[T], %kc: f16[P,1,64,64], %vc: f16[P,1,64,64]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {
+  const @w : f16[64,2048] = f32[64,2048] random(1) |> cast(f16)
+  %h = pointwise(%x) {body = (i,j,k) => %x[0,j,k] * 2.0} : f16[1,T,2048]
+  %y = matmul(%h, @w) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,64]
+  %keys, %values = kv_append(%kc, %vc, %y, %v, %slots) : f16[P,1,64,64], f16[P,1,64,64]
+  %z = pointwise(%y) {body = (i,j,k) => %y[0,j,k] * 2.0} : f16[1,T,64]
+  return z = %z, kc = %keys, vc = %values
+})");
+    return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, any_order), class_of(target)).arm;
+  };
+  EXPECT_EQ(arms("sm_90", 16, false), Arm::stream);
+  EXPECT_EQ(arms("sm_90", 128, false), Arm::wgmma);
+  EXPECT_EQ(arms("sm_90", 0, false), Arm::wgmma);
+  EXPECT_EQ(arms("sm_90", 16, true), Arm::stream);
+  EXPECT_EQ(arms("sm_90", 128, true), Arm::library);
+  EXPECT_EQ(arms("sm_90", 0, true), Arm::library);
+  EXPECT_EQ(arms("sm_80", 0, false), Arm::library);
+}
+
 TEST(Matmul, SaysWhy) {
   EXPECT_EQ(print(chosen(product("f32", 32, 40), "x86-64-v3")), "library: no kernel of ours takes this product\nnot panel: n is no multiple of 16");
   EXPECT_EQ(print(chosen(product("f16", 64, 64), "sm_80", 128)), "library: no kernel of ours takes this product\nnot wgmma: the GPU has no products of warpgroups");

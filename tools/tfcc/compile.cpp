@@ -33,7 +33,7 @@ using nlohmann::json;
 struct Options {
   std::string model, output, targets, passes, dump_ir, dump_kernels, report, cache_dir, cpu, timing_cache, skip_passes, tokenizer;
   bool fp16 = false, bf16 = false, strict = false, strip = false, no_cache = false, quiet = false;
-  bool passes_given = false, keep_padding = false, verbose = false, literal_only = false;
+  bool passes_given = false, keep_padding = false, verbose = false, literal_only = false, batch_variance = false;
   int threads = 0;
   SizeFlags sizes;
 };
@@ -276,6 +276,7 @@ Result<void> compile_model(Options o) {
       passes::Provenance sources = provenance;
       passes::Provenance* const kept = generates ? nullptr : &sources;
       if (!generates) sizes.give(in.options);
+      in.options.batch_variance = o.batch_variance;
       std::string precision = family == Family::cpu ? "f32" : "";  // the products of a CPU are f32
       if ((o.fp16 || o.bf16) && family == Family::cuda) precision = in.options.precision = o.fp16 ? "f16" : "bf16";
       if (!precision.empty()) {
@@ -350,6 +351,7 @@ void add_compile(CLI::App& app, Action& action) {
   CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
   c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
   c->add_flag("--keep-padding", o->keep_padding, "compute padding too: by default real tokens alone are computed where attention proves which they are, and outputs are 0 at padding");
+  c->add_flag("--allow-batch-variance", o->batch_variance, "let a library compute products of many rows of generation: faster prompts on Hopper GPUs, but logits have other bits beside other sequences and in other chunks");
   c->add_flag("--literal-only", o->literal_only, "leave out the program for generation, which a decoder's file has beside its graph as it was exported (see docs/generate.md)");
   add_size_flags(*c, o->sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
