@@ -62,7 +62,7 @@ struct KernelResult {
 struct CompileResult {
   std::vector<Lowered> plans;                    // equal ones once, in the order of the targets; those for generation come last
   std::vector<KernelResult> kernels;
-  uint64_t file_bytes = 0, weight_bytes = 0;
+  uint64_t weight_bytes = 0;
 };
 
 /// Writes `path`; nothing is left behind on an error. Errors: unsupported, io, device (no NVRTC), memory, internal.

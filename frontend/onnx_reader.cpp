@@ -103,8 +103,8 @@ ValueInfo value_info_of(const onnx::ValueInfoProto& proto) {
 // Fills one Model; its methods return the reason alone, read() adds the path.
 class Reader {
  public:
-  Reader(const std::string& path, FileRef file) : file_(std::move(file)), external_(path) {
-    model_.path = path;
+  Reader(const std::string& name, FileRef file, ExternalFiles external) : file_(std::move(file)), external_(std::move(external)) {
+    model_.path = name;
     bytes_ = bytes_of(*file_);
   }
 
@@ -440,21 +440,34 @@ Result<ir::Constant> constant_of(const Node& node) {
   return error(ErrorCode::bad_file, "it has no value; export the model again");
 }
 
-Result<Model> read_onnx(const std::string& path) {
+namespace {
+
+Result<Model> read_mapped(const std::string& name, Result<FileRef> file, ExternalFiles external) {
   const auto named = [&](ErrorCode code, std::string_view reason) {
-    return Error{code, fmt::format("{}: {}", escaped(path), reason)};
+    return Error{code, fmt::format("{}: {}", escaped(name), reason)};
   };
   try {
-    Result<FileRef> file = map_file(path);
     if (!file) return named(file.error().code, file.error().message);
     if ((*file)->size == 0) return named(ErrorCode::bad_file, "is empty; export the model again");
-    Result<Model> model = Reader(path, *std::move(file)).read();
+    Result<Model> model = Reader(name, *std::move(file), std::move(external)).read();
     if (!model) return named(model.error().code, model.error().message);
     return model;
   } catch (const std::bad_alloc&) {
     return named(ErrorCode::memory,
                  "not enough memory to read it; free some or use a larger machine");
   } catch (const std::exception& e) { return named(ErrorCode::internal, e.what()); }
+}
+
+}  // namespace
+
+Result<Model> read_onnx(const std::string& path) { return read_mapped(path, map_file(path), ExternalFiles(path)); }
+
+Result<Model> read_onnx(const std::string& name, std::span<const std::byte> bytes) {
+  auto file = std::make_shared<ir::SourceFile>();
+  file->name = name;
+  file->data = bytes.data();
+  file->size = bytes.size();
+  return read_mapped(name, FileRef(std::move(file)), {});
 }
 
 }  // namespace tfcc::frontend

@@ -4,10 +4,12 @@
 // means, and nothing a file contains can do worse than an error.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -125,6 +127,8 @@ struct Model {
 /// Reads a model. The result keeps the files it points into mapped; they must not shrink while it
 /// lives. Errors: io, bad_file, unsupported, memory; the message starts with the path.
 Result<Model> read_onnx(const std::string& path);
+/// The same of a model in memory, which must stay there while the result lives; messages call it `name`. It has no external data.
+Result<Model> read_onnx(const std::string& name, std::span<const std::byte> bytes);
 
 /// The value of a node of type Constant. Errors: unsupported, bad_file, without the path of the
 /// model.

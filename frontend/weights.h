@@ -32,6 +32,8 @@ class ExternalFiles {
  public:
   /// `model_path`: the file whose folder bounds the locations.
   explicit ExternalFiles(const std::string& model_path);
+  /// Those of a model in memory: it has no folder, and so no files.
+  ExternalFiles() = default;
 
   /// The file at `location`, mapped once. Errors: io, bad_file; the reason alone.
   Result<FileRef> open(const std::string& location);
@@ -39,7 +41,7 @@ class ExternalFiles {
   std::vector<std::string> names() const;
 
  private:
-  std::string folder_;
+  std::string folder_;                   // empty: none
   std::map<std::string, FileRef, std::less<>> files_;
 };
 

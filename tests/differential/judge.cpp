@@ -23,7 +23,7 @@
 #include "passes/passes.h"
 #include "runtime/tfcc.h"
 #include "tests/support/guarded.h"
-#include "tools/tfcc/npz.h"
+#include "tools/support/npz.h"
 #include "tools/tfcc/verify_cases.h"
 
 namespace {

@@ -19,7 +19,7 @@ class TestGenerator(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
-        path = tfcc.compile(FOLDER / "model.onnx", Path(cls.temporary.name) / "m.tfcc", "--target", "cpu")
+        path = tfcc.compile(FOLDER / "model.onnx", Path(cls.temporary.name) / "m.tfcc", targets="cpu")
         cls.model = tfcc.load(path, device="cpu", threads=1)
         golden = json.loads((FOLDER / "generate.json").read_text())
         cls.prompt, cls.tokens = golden["prompt"], tuple(golden["tokens"])

@@ -43,7 +43,7 @@ class TestTfcc(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
-        cls.path = tfcc.compile(FOLDER / "model.onnx", Path(cls.temporary.name) / "m.tfcc", "--target", "cpu")
+        cls.path = tfcc.compile(FOLDER / "model.onnx", Path(cls.temporary.name) / "m.tfcc", targets="cpu")
         cls.model = tfcc.load(cls.path, device="cpu", threads=2)
 
     @classmethod
@@ -298,6 +298,38 @@ class TestTfcc(unittest.TestCase):
             self.model.executor().run({})
         with self.assertRaisesRegex(tfcc.Error, "none.onnx"):
             tfcc.compile("none.onnx")
+
+    def test_compile_of_bytes_and_its_report(self):
+        data, stages = (FOLDER / "model.onnx").read_bytes(), []
+        done = tfcc.compile(data, Path(self.temporary.name) / "bytes.tfcc", targets=["cpu"], max_shapes={"input_ids": (8, 16)},
+                            progress=lambda stage, k, n: stages.append((stage, k <= n)))
+        self.assertTrue(stages and all(ok for _, ok in stages))
+        self.assertEqual(os.fspath(done), str(done.path))
+        self.assertEqual(done.report["plans"][0]["family"], "cpu")
+        self.assertGreater(done.fusions["fuse-attention"], 0)
+        self.assertIn("fuse-attention", str(done))
+        self.assertIn("<table>", done._repr_html_())
+        inputs, want = case()
+        self.assert_right(done.load(device="cpu").run(inputs), want)
+        with self.assertRaisesRegex(tfcc.Error, "batch_size is 9, .*--maxShapes"):
+            done.load(device="cpu").run({n: np.concatenate([a] * 9) for n, a in inputs.items()})
+        loose = tfcc.compile(FOLDER / "model.onnx", Path(self.temporary.name) / "loose.tfcc", targets="x86-64-v2", passes=[])
+        self.assertEqual((loose.fusions, loose.missed), ({}, []))
+        self.assertEqual(tfcc.compile(data, targets="x86-64-v2", strip=True).path.suffix, ".tfcc")
+
+    def test_wrong_compilations(self):
+        for options, code, text in (
+                ({"targets": "sm_75"}, "invalid_argument", "no target 'sm_75'"), ({"targets": 3}, "invalid_argument", "targets is"),
+                ({"fp16": True, "bf16": True}, "invalid_argument", "exclude each other"), ({"max_batch": 0}, "invalid_argument", "max_batch is 0"),
+                ({"min_shapes": [1]}, "invalid_argument", "min_shapes is"), ({"passes": ["nothing"]}, "invalid_argument", "nothing"),
+                ({"threads": -1}, "invalid_argument", "threads is -1"), ({"output": FOLDER / "model.onnx"}, "invalid_argument", "which is read")):
+            with self.assertRaisesRegex(tfcc.Error, text) as caught:
+                tfcc.compile(FOLDER / "model.onnx", **{"output": Path(self.temporary.name) / "wrong.tfcc", **options})
+            self.assertEqual(caught.exception.code, code)
+        with self.assertRaisesRegex(tfcc.Error, "model.onnx: ") as caught:
+            tfcc.compile(b"no model")
+        self.assertEqual(caught.exception.code, "bad_file")
+        self.assertFalse((Path(self.temporary.name) / "wrong.tfcc").exists())
 
     def test_library_that_is_not_there(self):
         code = "import tfcc, sys\ntry: tfcc.version()\nexcept tfcc.Error as e: sys.exit(0 if 'TFCC_LIBRARY' in str(e) else 3)\nsys.exit(4)"

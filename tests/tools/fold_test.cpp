@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/tfcc/fold.h"
+#include "tools/support/fold.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // .npy and .npz: round trips of every dtype, files that must be refused, and NumPy as the judge where it is installed.
-#include "tools/tfcc/npy.h"
+#include "tools/support/npy.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <fstream>
 #include <set>
 
-#include "tools/tfcc/npz.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/support/npz.h"
+#include "tools/support/output_file.h"
 
 namespace tfcc::tools {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // No output takes the place of an input or of another output, by whatever name the two go.
-#include "tools/tfcc/output_file.h"
+#include "tools/support/output_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -24,10 +24,10 @@ class OutputFileTest : public testing::Test {
     std::ofstream(dir_ + "model") << "precious";
     fs::create_symlink("model", dir_ + "symlink");
     fs::create_hard_link(dir_ + "model", dir_ + "hardlink");
-    forget_files();
+    process_files().forget();
   }
   void TearDown() override {
-    forget_files();
+    process_files().forget();
     fs::remove_all(dir_);
   }
 

@@ -14,8 +14,8 @@
 
 #include "runtime/text/tokenizer.h"
 #include "runtime/tfcc.h"
-#include "tools/tfcc/npy.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/support/npy.h"
+#include "tools/support/output_file.h"
 
 namespace {
 

@@ -15,8 +15,8 @@
 #include "tools/tfcc/bench.h"
 #include "tools/tfcc/bench_peer.h"
 #include "tools/tfcc/bench_profile.h"
-#include "tools/tfcc/fold.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/support/fold.h"
+#include "tools/support/output_file.h"
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/tensors.h"
 

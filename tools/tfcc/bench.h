@@ -12,7 +12,7 @@
 #include "runtime/tfcc.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/device_memory.h"
-#include "tools/tfcc/npy.h"
+#include "tools/support/npy.h"
 
 namespace tfcc::tools {
 

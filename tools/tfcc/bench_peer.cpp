@@ -15,7 +15,7 @@
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/verify_cases.h"
 #include "tools/tfcc/verify_compare.h"
-#include "tools/tfcc/fold.h"
+#include "tools/support/fold.h"
 
 namespace tfcc::tools {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/tfcc/command.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,22 +9,8 @@
 #include <cstdlib>
 
 #include "runtime/tfcc.h"
-#include "tools/tfcc/output_file.h"
 
 namespace tfcc::tools {
-
-std::string detect_gpu() {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!driver) return "";
-  auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-  auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
-  auto attribute = reinterpret_cast<int (*)(int*, int, int)>(dlsym(driver, "cuDeviceGetAttribute"));
-  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
-  int devices = 0, major = 0, minor = 0;
-  const bool found = init && count && attribute && init(0) == 0 && count(&devices) == 0 && devices > 0 &&
-                     attribute(&major, kMajor, 0) == 0 && attribute(&minor, kMinor, 0) == 0;
-  return found ? "sm_" + std::to_string(major * 10 + minor) : "";
-}
 
 void add_threads(CLI::App& command, int& threads, const std::string& help) {
   const std::string most = std::to_string(kMaxThreads);
@@ -36,12 +21,6 @@ void add_threads(CLI::App& command, int& threads, const std::string& help) {
     return "'" + (text.size() > 20 ? text.substr(0, 20) + "..." : text) + "' is no number of threads from 0 (one per core) to " + most;
   };
   command.add_option("--threads", threads, help + ", at most " + most + "; 0, the default: one per core")->check(CLI::Validator(check, ""));
-}
-
-Result<void> write_text(const std::string& path, const std::string& text) {
-  TFCC_TRY(OutputFile file, OutputFile::create(path));
-  TFCC_TRY_VOID(file.write(text.data(), text.size()));
-  return file.commit();
 }
 
 namespace {

@@ -2,7 +2,6 @@
 // What the subcommands of `tfcc` share: registration, and how results and errors are shown.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,6 +9,8 @@
 #include "ir/graph.h"
 #include "passes/passes.h"
 #include "runtime/result.h"
+#include "tools/support/output_file.h"
+#include "tools/support/usage.h"
 
 namespace CLI {
 class App;
@@ -30,28 +31,8 @@ void add_bench(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
 
-/// A wrong command line that the parser could not see; main exits with 2.
-inline Error usage_error(const std::string& message) { return {ErrorCode::invalid_argument, "usage: " + message}; }
-
-/// "a,b" as {"a", "b"}; empty text gives an empty list.
-inline std::vector<std::string> split(const std::string& text, char separator = ',') {
-  std::vector<std::string> out;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    if (end > begin) out.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return out;
-}
-
-/// Compute capability of the first GPU as "sm_90", or empty if there is no driver or no GPU.
-std::string detect_gpu();
-
 /// Adds --threads: 0 (the default) to kMaxThreads of runtime/tfcc.h.
 void add_threads(CLI::App& command, int& threads, const std::string& help);
-
-/// Writes a whole text file through a temporary one. Errors: io.
-Result<void> write_text(const std::string& path, const std::string& text);
 
 /// A line on stderr that replaces itself on a terminal; silent otherwise, and for anything under a second.
 class Progress {

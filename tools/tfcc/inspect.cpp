@@ -8,7 +8,7 @@
 
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/inspect_page.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/support/output_file.h"
 
 namespace tfcc::tools {
 namespace {

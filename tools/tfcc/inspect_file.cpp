@@ -7,7 +7,7 @@
 
 #include "runtime/binding.h"
 #include "tools/tfcc/inspect.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/support/output_file.h"
 
 namespace tfcc::tools {
 

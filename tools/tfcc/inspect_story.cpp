@@ -8,7 +8,7 @@
 
 #include "ir/ir.h"
 #include "tools/tfcc/html.h"
-#include "tools/tfcc/trace.h"
+#include "tools/compiler/trace.h"
 
 namespace tfcc::tools {
 namespace {
@@ -98,12 +98,12 @@ class Reader {
   Reader(const InspectedFile& file, const runtime::Plan& plan) : file_(file), plan_(plan), bucket_(shown_bucket(file, plan)) {}
 
   Result<Story> read() {
-    TFCC_TRY(s_.imported, graph(kImportText, s_.before));
+    TFCC_TRY(s_.imported, graph(compiler::kImportText, s_.before));
     TFCC_TRY(s_.final, graph(fmt::format("ir/{}.tfir", to_string(plan_.family)), s_.after));
-    TFCC_TRY(const std::string text, file_.text(kTraceText));
+    TFCC_TRY(const std::string text, file_.text(compiler::kTraceText));
     const json trace = shallow_json(text);
     if (!read_nodes(trace) || !read_sources(trace)) {
-      return Error{ErrorCode::bad_file, fmt::format("{}: text '{}' does not fit the graphs", file_.path, kTraceText)};
+      return Error{ErrorCode::bad_file, fmt::format("{}: text '{}' does not fit the graphs", file_.path, compiler::kTraceText)};
     }
     find_launches();
     find_parts();

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "tools/tfcc/fold.h"
+#include "tools/support/fold.h"
 #include "tools/tfcc/inspect.h"
 #include "tools/tfcc/inspect_page.h"
 

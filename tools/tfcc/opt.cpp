@@ -7,8 +7,8 @@
 
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
-#include "tools/tfcc/model_source.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/compiler/model_source.h"
+#include "tools/support/output_file.h"
 
 namespace tfcc::tools {
 namespace {
@@ -32,9 +32,9 @@ Result<void> optimise(const Options& o) {
   }
   if (o.model.empty()) return usage_error("opt needs a graph: tfcc opt in.tfir --passes=NAME,NAME");
   const std::vector<std::string> names = o.defaults ? passes::default_pipeline() : split(o.passes);
-  TFCC_TRY_VOID(check_passes(names));
+  TFCC_TRY_VOID(compiler::check_passes(names));
   TFCC_TRY_VOID(plan_output("-o", o.output));
-  TFCC_TRY(ir::Graph graph, load_graph(o.model));
+  TFCC_TRY(ir::Graph graph, compiler::load_graph({o.model}, process_files()));
   TFCC_TRY(auto reports, passes::run_passes(graph, names));
   for (const passes::PassReport& r : reports) {
     if (o.quiet) break;
@@ -45,7 +45,7 @@ Result<void> optimise(const Options& o) {
   }
   if (!o.output.empty()) {
     const std::string folder = std::filesystem::path(o.output).parent_path().string();
-    return write_text(o.output, print_for_folder(graph, o.model, folder));
+    return write_text(o.output, compiler::print_for_folder(graph, o.model, folder));
   }
   const std::string text = ir::print(graph);
   std::fwrite(text.data(), 1, text.size(), stdout);  // main looks whether it arrived

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "runtime/result.h"
-#include "tools/tfcc/npy.h"
+#include "tools/support/npy.h"
 
 namespace tfcc::tools {
 

@@ -12,8 +12,8 @@
 
 #include "runtime/tfcc.h"
 #include "tools/tfcc/command.h"
-#include "tools/tfcc/npz.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/support/npz.h"
+#include "tools/support/output_file.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {

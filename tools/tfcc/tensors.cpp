@@ -13,9 +13,9 @@
 #include "ir/constant.h"
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
-#include "tools/tfcc/dim_text.h"
-#include "tools/tfcc/npz.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/support/dim_text.h"
+#include "tools/support/npz.h"
+#include "tools/support/output_file.h"
 
 namespace tfcc::tools {
 

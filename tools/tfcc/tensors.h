@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/tfcc.h"
-#include "tools/tfcc/npy.h"
-#include "tools/tfcc/wanted_sizes.h"
+#include "tools/support/npy.h"
+#include "tools/support/wanted_sizes.h"
 
 namespace CLI {
 class App;

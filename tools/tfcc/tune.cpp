@@ -8,7 +8,8 @@
 
 #include "runtime/timing_cache.h"
 #include "tools/tfcc/command.h"
-#include "tools/tfcc/output_file.h"
+#include "tools/compiler/model_source.h"
+#include "tools/support/output_file.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -21,7 +22,7 @@ struct Options {
 Result<void> tune(const Options& o) {
   TFCC_TRY_VOID(note_input(o.model));
   TFCC_TRY_VOID(plan_output("--timing-cache", o.cache));
-  if (detect_gpu().empty()) {
+  if (compiler::detect_gpu().empty()) {
     return Error{ErrorCode::device, "tune: there is no GPU here, so nothing to measure; run it on the machine that will run the model"};
   }
   TFCC_TRY(WantedSizes given, parse_shapes(o.shapes));

@@ -11,7 +11,7 @@
 
 #include "frontend/onnx_reader.h"
 #include "tools/tfcc/command.h"
-#include "tools/tfcc/model_source.h"
+#include "tools/compiler/model_source.h"
 #include "tools/tfcc/verify_against.h"
 #include "tools/tfcc/verify_bisect.h"
 #include "tools/tfcc/verify_target.h"
@@ -86,7 +86,7 @@ class Verifier {
 
  private:
   Result<void> optimise() {
-    TFCC_TRY(std::vector<std::string> names, default_passes_without(o_.skip_passes));
+    TFCC_TRY(std::vector<std::string> names, compiler::default_passes_without(split(o_.skip_passes)));
     if (o_.passes_given) names = split(o_.passes);
     if (compiling_.target.family == Family::cpu) {
       names.push_back("convert-precision-f32");  // its products are f32
@@ -229,13 +229,13 @@ class Verifier {
 };
 
 Result<void> verify(Options o) {
-  if (o.target.empty()) o.target = default_target();
+  if (o.target.empty()) o.target = compiler::default_target();
   auto targets = codegen::parse_targets(split(o.target));
   if (!targets) return usage_error(targets.error().message);
   if (targets->empty() || split(o.target).size() > 1)
     return usage_error("verify takes one --target");
-  TFCC_TRY_VOID(check_passes(split(o.passes)));
-  TFCC_TRY(ir::Graph graph, load_graph(o.model));
+  TFCC_TRY_VOID(compiler::check_passes(split(o.passes)));
+  TFCC_TRY(ir::Graph graph, compiler::load_graph({o.model}, process_files()));
   return Verifier(o, targets->front(), std::move(graph)).run();
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs transformers that tfcc compiled ahead of time.
+"""Compiles transformers ahead of time and runs them.
 
     import tfcc
-    tfcc.compile("model.onnx", "model.tfcc")             # calls the command; or do it once, in a shell
+    tfcc.compile("model.onnx", "model.tfcc", targets="cpu,sm_90", fp16=True)
     model = tfcc.load("model.tfcc")                      # immutable, may be shared between threads
     out = model.run({"input_ids": ids, "attention_mask": mask})
     out["last_hidden_state"]                             # a numpy array; a torch tensor if the inputs are torch tensors
@@ -14,10 +14,10 @@ Inputs are numpy arrays or anything with `__dlpack__` (torch, cupy, jax): dense 
 place, on the CPU and on the GPU. Every failure is a `tfcc.Error` whose text names the thing, the place and the way out.
 Needs numpy and tfcc's shared library.
 """
-from tfcc._command import compile
+from tfcc._compiler import Compiled, compile
 from tfcc._generator import Generated, Generator
 from tfcc._library import Error, library_path, version
 from tfcc._runtime import Dim, Executor, Model, TensorInfo, load
 
-__all__ = ["Dim", "Error", "Executor", "Generated", "Generator", "Model", "TensorInfo", "compile", "library_path", "load", "version"]
+__all__ = ["Compiled", "Dim", "Error", "Executor", "Generated", "Generator", "Model", "TensorInfo", "compile", "library_path", "load", "version"]
 __version__ = "0.1.0"

@@ -8,7 +8,7 @@ from typing import NamedTuple, Tuple
 
 from tfcc import _library
 from tfcc._library import Error, library
-from tfcc._runtime import _whole
+from tfcc._library import whole
 
 _ENDS = ("running", "stop", "length", "context", "cancelled", "failed")
 
@@ -33,10 +33,10 @@ class Generator:
     def __init__(self, model, max_context=0, max_sequences=16, prompt_chunk=512, cache_bytes=0, prefix_sharing=True, literal=False):
         options = _library.GeneratorOptions()
         library().tfcc_generator_options_init(byref(options))
-        options.max_context = _whole("max_context", max_context, 0, 2**62)
-        options.max_sequences = _whole("max_sequences", max_sequences, 1, 2**62)
-        options.prompt_chunk = _whole("prompt_chunk", prompt_chunk, 1, 2**62)
-        options.cache_bytes = _whole("cache_bytes", cache_bytes, 0, 2**62)
+        options.max_context = whole("max_context", max_context, 0, 2**62)
+        options.max_sequences = whole("max_sequences", max_sequences, 1, 2**62)
+        options.prompt_chunk = whole("prompt_chunk", prompt_chunk, 1, 2**62)
+        options.cache_bytes = whole("cache_bytes", cache_bytes, 0, 2**62)
         options.prefix_sharing, options.literal = bool(prefix_sharing), bool(literal)
         handle = c_void_p()
         library().tfcc_generator_create(model._handle, byref(options), byref(handle))
@@ -53,15 +53,15 @@ class Generator:
                               top_p, of those at least min_p as likely as the first; the same for the same seed
         on_token              called with each id by a thread of the sequence; what it raises cancels the sequence, and wait() raises it
         """
-        ids = (c_int32 * len(prompt))(*(_whole("an id of the prompt", i, -2**31, 2**31 - 1) for i in prompt))
-        stops = (c_int32 * len(stop_ids))(*(_whole("a stop id", i, -2**31, 2**31 - 1) for i in stop_ids))
+        ids = (c_int32 * len(prompt))(*(whole("an id of the prompt", i, -2**31, 2**31 - 1) for i in prompt))
+        stops = (c_int32 * len(stop_ids))(*(whole("a stop id", i, -2**31, 2**31 - 1) for i in stop_ids))
         o = _library.GenerateOptions()
         library().tfcc_generate_options_init(byref(o))
-        o.max_tokens = _whole("max_tokens", max_tokens, 0, 2**62)
+        o.max_tokens = whole("max_tokens", max_tokens, 0, 2**62)
         o.stop_count, o.stop_ids = len(stop_ids), stops
         o.repetition_penalty, o.temperature, o.top_p, o.min_p = repetition_penalty, temperature, top_p, min_p
-        o.top_k = _whole("top_k", top_k, 0, 2**31 - 1)
-        o.seed = _whole("seed", seed, 0, 2**64 - 1)
+        o.top_k = whole("top_k", top_k, 0, 2**31 - 1)
+        o.seed = whole("seed", seed, 0, 2**64 - 1)
         raised = []
         if on_token is not None:
             def call(token, _):
@@ -80,7 +80,7 @@ class Generator:
 
     def _result(self, function, id):
         generated = POINTER(_library.Generated)()
-        function(self._handle, _whole("id", id, 0, 2**64 - 1), byref(generated))
+        function(self._handle, whole("id", id, 0, 2**64 - 1), byref(generated))
         g = generated.contents
         out, error = Generated(tuple(g.tokens[:g.count]), _ENDS[g.end], g.first_token_ms, g.total_ms), g.error
         library().tfcc_generated_free(generated)
@@ -103,7 +103,7 @@ class Generator:
 
     def cancel(self, id):
         """Ends a sequence soon."""
-        library().tfcc_generator_cancel(self._handle, _whole("id", id, 0, 2**64 - 1))
+        library().tfcc_generator_cancel(self._handle, whole("id", id, 0, 2**64 - 1))
 
     def generate(self, prompt, **options):
         """The answer to one prompt; options as for submit()."""

@@ -10,6 +10,10 @@ from pathlib import Path
 SONAME = "libtfcc.so.0"
 
 
+# By number, as tfcc_status of tfcc_c.h.
+STATUS_NAMES = ("ok", "invalid_argument", "unsupported", "bad_file", "shape", "device", "memory", "io", "internal")
+
+
 class Error(RuntimeError):
     """A failure of tfcc. `code` is its kind: "invalid_argument", "shape", "bad_file", "device", "memory", "io", ..."""
 
@@ -123,6 +127,26 @@ def _candidates():
     return [str(p) for p in beside if p.exists()] + [SONAME] + [p for p in [ctypes.util.find_library("tfcc")] if p]
 
 
+def open_library(candidates, functions, missing):
+    """The first of the candidates that can be opened, its functions declared; where none can, an Error that says `missing`."""
+    failures = []
+    for candidate in candidates:
+        try:
+            lib = ctypes.CDLL(candidate)
+        except OSError as e:
+            failures.append(str(e))
+            continue
+        lib.path = candidate
+        for name, (result, arguments) in functions.items():
+            function = getattr(lib, name)
+            function.argtypes = arguments
+            function.restype = c_int if result is _STATUS else result
+            if result is _STATUS:
+                function.errcheck = lambda status, f, _: _check(lib, f, status)
+        return lib
+    raise Error("io", f"{missing} ({'; '.join(failures)})")
+
+
 def _check(library, function, status):
     if status != 0:
         raise Error(library.tfcc_status_name(status).decode(), library.tfcc_last_error().decode(errors="replace"))
@@ -131,23 +155,16 @@ def _check(library, function, status):
 @functools.lru_cache(maxsize=None)
 def library():
     """The library, opened on first use."""
-    failures = []
-    for candidate in _candidates():
-        try:
-            lib = ctypes.CDLL(candidate)
-        except OSError as e:
-            failures.append(str(e))
-            continue
-        lib.path = candidate
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(lib, name)
-            function.argtypes = arguments
-            function.restype = c_int if result is _STATUS else result
-            if result is _STATUS:
-                function.errcheck = lambda status, f, _: _check(lib, f, status)
-        return lib
-    raise Error("io", f"{SONAME} was not found ({'; '.join(failures)}); install tfcc (cmake --install), "
-                      "add its lib folder to LD_LIBRARY_PATH, or name the file in TFCC_LIBRARY")
+    return open_library(_candidates(), _FUNCTIONS, f"{SONAME} was not found; install tfcc (cmake --install), add its lib folder to "
+                        "LD_LIBRARY_PATH, or name the file in TFCC_LIBRARY")
+
+
+def whole(name, value, least, most):
+    """An integer option within its range; ctypes would cut off what is too large."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= value.__index__() <= most:
+        shown = repr(value) if len(repr(value)) <= 24 else repr(value)[:20] + "..."
+        raise Error("invalid_argument", f"{name} is {shown}, must be an integer from {least} to {most}")
+    return value.__index__()
 
 
 def library_path():

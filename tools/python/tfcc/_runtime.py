@@ -59,14 +59,6 @@ def load(path, device="auto", threads=0, verify_weights=False, graphs=True, log=
     return Model(path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors)
 
 
-def _whole(name, value, least, most):
-    """An integer option within its range; ctypes would cut off what is too large."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= value.__index__() <= most:
-        shown = repr(value) if len(repr(value)) <= 24 else repr(value)[:20] + "..."
-        raise Error("invalid_argument", f"{name} is {shown}, must be an integer from {least} to {most}")
-    return value.__index__()
-
-
 class _Pool:
     """The executors of Model.run(): one for each call at the same time, at most `most`; further calls wait for one."""
 
@@ -103,11 +95,11 @@ class Model:
         options = _library.LoadOptions()
         lib.tfcc_load_options_init(byref(options))
         options.device = _c_name(device)
-        options.threads = _whole("threads", threads, -2**31, 2**31 - 1)  # the library names its own limits
+        options.threads = _library.whole("threads", threads, -2**31, 2**31 - 1)  # the library names its own limits
         options.verify_weights, options.graphs, options.in_memory = bool(verify_weights), bool(graphs), bool(in_memory)
         if cache_bytes is not None:
-            options.cache_bytes = _whole("cache_bytes", cache_bytes, 0, 2**63 - 1)
-        most = _whole("executors", executors, 1, 4096) if executors is not None else min(32, os.cpu_count() or 1)
+            options.cache_bytes = _library.whole("cache_bytes", cache_bytes, 0, 2**63 - 1)
+        most = _library.whole("executors", executors, 1, 4096) if executors is not None else min(32, os.cpu_count() or 1)
         if log is not None:
             options.log = self._log = _library.Log(lambda line, _: log(line.decode(errors="replace")))
         if isinstance(path, (bytes, bytearray, memoryview)):

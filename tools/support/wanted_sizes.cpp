@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/tfcc/wanted_sizes.h"
+#include "tools/support/wanted_sizes.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,7 @@
 
 #include "ir/ir.h"
 #include "tools/tfcc/command.h"
-#include "tools/tfcc/dim_text.h"
+#include "tools/support/dim_text.h"
 
 namespace tfcc::tools {
 namespace {

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/tfcc/size_options.h"
+#include "tools/compiler/sizes.h"
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "ir/ir.h"
 #include "runtime/manifest.h"
-#include "tools/tfcc/command.h"
-#include "tools/tfcc/tensors.h"
+#include "tools/support/usage.h"
+#include "tools/support/wanted_sizes.h"
 
-namespace tfcc::tools {
+namespace tfcc::compiler {
 namespace {
+
+using namespace tools;  // sizes as users write them
 
 class Resolver {
  public:
-  Resolver(const SizeFlags& flags, const ir::Graph& graph) : flags_(flags), graph_(graph) {}
+  Resolver(const SizeOptions& given, const ir::Graph& graph) : given_(given), graph_(graph) {}
 
   Result<ResolvedSizes> run() {
-    TFCC_TRY_VOID(shapes("--minShapes", flags_.min_shapes, [this](const std::string& s, int64_t n, const std::string& from) { return at_least(s, n, from); }));
-    TFCC_TRY_VOID(shapes("--maxShapes", flags_.max_shapes, [this](const std::string& s, int64_t n, const std::string& from) { return at_most(s, n, from); }));
-    if (flags_.max_batch) TFCC_TRY_VOID(max_batch());
-    if (!flags_.seq_buckets.empty()) TFCC_TRY_VOID(seq_buckets());
-    if (flags_.max_tokens) TFCC_TRY_VOID(max_tokens());
-    TFCC_TRY_VOID(shapes("--optShapes", flags_.opt_shapes, [this](const std::string& s, int64_t n, const std::string& from) { return typical(s, n, from); }));
+    TFCC_TRY_VOID(shapes("--minShapes", given_.min_shapes, [this](const std::string& s, int64_t n, const std::string& from) { return at_least(s, n, from); }));
+    TFCC_TRY_VOID(shapes("--maxShapes", given_.max_shapes, [this](const std::string& s, int64_t n, const std::string& from) { return at_most(s, n, from); }));
+    if (given_.max_batch) TFCC_TRY_VOID(max_batch());
+    if (!given_.seq_buckets.empty()) TFCC_TRY_VOID(seq_buckets());
+    if (given_.max_tokens) TFCC_TRY_VOID(max_tokens());
+    TFCC_TRY_VOID(shapes("--optShapes", given_.opt_shapes, [this](const std::string& s, int64_t n, const std::string& from) { return typical(s, n, from); }));
     TFCC_TRY_VOID(settle());
     return std::move(out_);
   }
@@ -116,13 +117,13 @@ class Resolver {
   Result<void> max_batch() {
     const ir::SizeSymbol* batch = graph_.size_with(SizeRole::batch);
     if (!batch) return usage_error("--max-batch: no input of the model has a batch that varies");
-    return at_most(batch->name, flags_.max_batch, fmt::format("--max-batch {}", flags_.max_batch));
+    return at_most(batch->name, given_.max_batch, fmt::format("--max-batch {}", given_.max_batch));
   }
 
   Result<void> seq_buckets() {
     const ir::SizeSymbol* length = graph_.size_with(SizeRole::length);
     if (!length) return usage_error("--seq-buckets: no input of the model has a length that varies");
-    for (const std::string& word : split(flags_.seq_buckets)) {
+    for (const std::string& word : split(given_.seq_buckets)) {
       if (word.size() > 9 || word.find_first_not_of("0123456789") != std::string::npos || std::stoll(word) < 1) {
         return usage_error(fmt::format("--seq-buckets takes lengths such as 64,128,512, not '{}'", word));
       }
@@ -134,12 +135,12 @@ class Resolver {
     if (out_.lengths.size() > runtime::kMaxLengths) {
       return usage_error(fmt::format("--seq-buckets takes at most {} lengths, not {}", runtime::kMaxLengths, out_.lengths.size()));
     }
-    return at_most(length->name, out_.lengths.back(), "--seq-buckets " + flags_.seq_buckets);
+    return at_most(length->name, out_.lengths.back(), "--seq-buckets " + given_.seq_buckets);
   }
 
   // The number of tokens, and each size that it is made of: as much as is left where the others are least.
   Result<void> max_tokens() {
-    const std::string from = fmt::format("--max-tokens {}", flags_.max_tokens);
+    const std::string from = fmt::format("--max-tokens {}", given_.max_tokens);
     if (graph_.symbols.empty()) return usage_error("--max-tokens: all sizes of the model are fixed");
     const ir::SizeSymbol *tokens = graph_.size_with(SizeRole::tokens), *length = graph_.size_with(SizeRole::length);
     if (!tokens && !length) {
@@ -147,19 +148,19 @@ class Resolver {
                          "[batch, channels, length]; bound its sizes with --max-batch or --maxShapes");
     }
     if (!tokens) {
-      TFCC_TRY_VOID(at_most_of(length->name, flags_.max_tokens, 1, from));
+      TFCC_TRY_VOID(at_most_of(length->name, given_.max_tokens, 1, from));
       out_.notes.push_back(fmt::format("{}: {} is at most {}", from, length->name, *range(length->name).max));
       return {};
     }
-    if (!tokens->computed()) return at_most(tokens->name, flags_.max_tokens, from);
+    if (!tokens->computed()) return at_most(tokens->name, given_.max_tokens, from);
     const std::vector<std::string> parts = symbols_of(tokens->formula);
     if (parts.size() > 1) {
-      out_.notes.push_back(fmt::format("{}: {} is at most {}", from, ir::print(tokens->formula), flags_.max_tokens));
-      TFCC_TRY_VOID(at_most(tokens->name, flags_.max_tokens, from));
+      out_.notes.push_back(fmt::format("{}: {} is at most {}", from, ir::print(tokens->formula), given_.max_tokens));
+      TFCC_TRY_VOID(at_most(tokens->name, given_.max_tokens, from));
     }
     for (const std::string& part : parts) {
       const int64_t each = ir::eval_size(tokens->formula, [&](std::string_view n) { return n == part ? 1 : range(std::string(n)).min; });
-      TFCC_TRY_VOID(at_most_of(part, flags_.max_tokens, each, from));
+      TFCC_TRY_VOID(at_most_of(part, given_.max_tokens, each, from));
     }
     if (parts.size() == 1) out_.notes.push_back(fmt::format("{}: {} is at most {}", from, parts[0], *range(parts[0]).max));
     return {};
@@ -195,25 +196,19 @@ class Resolver {
     return {};
   }
 
-  const SizeFlags& flags_;
+  const SizeOptions& given_;
   const ir::Graph& graph_;
   ResolvedSizes out_;
 };
 
 }  // namespace
 
-void add_size_flags(CLI::App& command, SizeFlags& flags) {
-  command.add_option("--seq-buckets", flags.seq_buckets, "lengths, such as 64,128,512: kernels and graphs are made for each; longer inputs are refused");
-  command.add_option("--max-batch", flags.max_batch, "largest batch")->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
-  command.add_option("--max-tokens", flags.max_tokens, "largest batch times length")->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
-  command.add_option("--minShapes", flags.min_shapes, "least sizes: input_ids:1x8 or batch_size=1; equal to --maxShapes: fixed sizes");
-  command.add_option("--optShapes", flags.opt_shapes, "usual sizes: memory is planned for them");
-  command.add_option("--maxShapes", flags.max_shapes, "largest sizes: input_ids:32x512");
+Result<ResolvedSizes> resolve_sizes(const SizeOptions& given, const ir::Graph& graph) {
+  if (!given.any()) return ResolvedSizes{};
+  for (const auto& [option, n] : {std::pair("--max-batch", given.max_batch), std::pair("--max-tokens", given.max_tokens)}) {
+    if (n < 0 || n > kMostOfSize) return usage_error(fmt::format("{}: {} is not in [1 - {}]", option, n, kMostOfSize));
+  }
+  return Resolver(given, graph).run();
 }
 
-Result<ResolvedSizes> resolve_sizes(const SizeFlags& flags, const ir::Graph& graph) {
-  if (!flags.any()) return ResolvedSizes{};
-  return Resolver(flags, graph).run();
-}
-
-}  // namespace tfcc::tools
+}  // namespace tfcc::compiler

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/tfcc/dim_text.h"
+#include "tools/support/dim_text.h"
 
 #include "ir/ir.h"
 

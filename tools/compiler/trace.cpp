@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/tfcc/trace.h"
+#include "tools/compiler/trace.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "ir/ir.h"
 
-namespace tfcc::tools {
+namespace tfcc::compiler {
 namespace {
 
 using nlohmann::json;
@@ -70,4 +70,4 @@ std::vector<std::pair<std::string, std::string>> Trace::texts() const {
   return {{kImportText, ir::print(imported_)}, {kTraceText, text}};
 }
 
-}  // namespace tfcc::tools
+}  // namespace tfcc::compiler

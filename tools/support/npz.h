@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/tfcc/npy.h"
+#include "tools/support/npy.h"
 
 namespace tfcc::tools {
 

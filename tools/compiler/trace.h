@@ -10,7 +10,7 @@
 #include "frontend/import.h"
 #include "passes/passes.h"
 
-namespace tfcc::tools {
+namespace tfcc::compiler {
 
 inline constexpr const char* kImportText = "ir/import.tfir";
 inline constexpr const char* kTraceText = "trace.json";
@@ -35,4 +35,4 @@ class Trace {
   std::vector<Final> finals_;
 };
 
-}  // namespace tfcc::tools
+}  // namespace tfcc::compiler

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // .npy reading and writing. The header is a Python dict literal; only the three keys that NumPy writes are accepted.
-#include "tools/tfcc/npy.h"
+#include "tools/support/npy.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <optional>
 #include <string_view>
 
-#include "tools/tfcc/output_file.h"
+#include "tools/support/output_file.h"
 
 namespace tfcc::tools {
 namespace {

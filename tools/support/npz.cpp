@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // .npz: local headers and data, then the central directory and its end records (PKWARE APPNOTE 4.3).
 // Sizes are known before a member is written, so no data descriptors are needed.
-#include "tools/tfcc/npz.h"
+#include "tools/support/npz.h"
 
 #include <array>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <set>
 #include <string_view>
 
-#include "tools/tfcc/output_file.h"
+#include "tools/support/output_file.h"
 
 namespace tfcc::tools {
 namespace {

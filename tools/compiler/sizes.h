@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user promises of sizes on the command line of `tfcc compile`, and what it means for the symbols of a graph.
+// What a user promises of sizes, and what it means for the symbols of a graph.
 #pragma once
 
 #include <optional>
@@ -9,24 +9,20 @@
 #include "codegen/lower.h"
 #include "frontend/import.h"
 
-namespace CLI {
-class App;
-}
+namespace tfcc::compiler {
 
-namespace tfcc::tools {
+/// The largest that max_batch and max_tokens may be.
+inline constexpr int64_t kMostOfSize = int64_t{1} << 31;
 
-/// The options as given; 0 and empty: not given.
-struct SizeFlags {
+/// The options as given; 0 and empty: not given. Shapes are "input_ids:8x128,attention_mask:8x128" or "batch_size=8", buckets "64,128,512".
+struct SizeOptions {
   std::string min_shapes, opt_shapes, max_shapes, seq_buckets;
   int64_t max_batch = 0, max_tokens = 0;
 
   bool any() const { return max_batch || max_tokens || !(min_shapes + opt_shapes + max_shapes + seq_buckets).empty(); }
 };
 
-/// Declares --seq-buckets, --max-batch, --max-tokens, --minShapes, --optShapes and --maxShapes.
-void add_size_flags(CLI::App& command, SizeFlags& flags);
-
-/// The flags in terms of symbols.
+/// The options in terms of symbols.
 struct ResolvedSizes {
   frontend::SizeRanges ranges;
   std::map<std::string, codegen::SizeOption> options;
@@ -36,8 +32,8 @@ struct ResolvedSizes {
   void give(codegen::LowerOptions& to) const { to.sizes = options, to.lengths = lengths; }
 };
 
-/// Reads the flags against a graph that was imported without them. Errors: invalid_argument (a form, or an input that is
+/// Reads the options against a graph that was imported without them. Errors: invalid_argument (a form, or an input that is
 /// not there), shape (a range that is empty or that the model does not allow), both with the name of the option.
-Result<ResolvedSizes> resolve_sizes(const SizeFlags& flags, const ir::Graph& graph);
+Result<ResolvedSizes> resolve_sizes(const SizeOptions& options, const ir::Graph& graph);
 
-}  // namespace tfcc::tools
+}  // namespace tfcc::compiler

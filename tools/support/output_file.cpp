@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that the process reads and writes, and OutputFile: plain file descriptors, so that every failure of the disk is seen and named.
-#include "tools/tfcc/output_file.h"
+#include "tools/support/output_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -45,49 +45,62 @@ Identity identity_of(const std::string& path) {
   return id;
 }
 
-struct KnownFile {
+}  // namespace
+
+struct Files::Known {
   Identity identity;
   std::string path, option;              // option: empty for an input
 };
 
-std::vector<KnownFile>& known_files() {
-  static std::vector<KnownFile> files;
-  return files;
-}
+namespace {
 
 // What keeps a file from being written by `option`: another that is the same.
-Result<void> check_free(const std::string& option, const std::string& path, const Identity& id, bool inputs_alone) {
-  for (const KnownFile& f : known_files()) {
-    if (!f.identity.is(id) || (inputs_alone && !f.option.empty())) continue;
-    const std::string role = f.option.empty() ? ", which is read" : ", which " + f.option + " writes";
-    const std::string same = f.path == path ? " is the file" : " is the file " + f.path;
-    return Error{ErrorCode::invalid_argument, (option.empty() ? "" : option + ": ") + path + same + role + "; give another file name"};
-  }
-  return {};
+Error taken(const std::string& option, const std::string& path, const std::string& other, const std::string& other_option) {
+  const std::string role = other_option.empty() ? ", which is read" : ", which " + other_option + " writes";
+  const std::string same = other == path ? " is the file" : " is the file " + other;
+  return {ErrorCode::invalid_argument, (option.empty() ? "" : option + ": ") + path + same + role + "; give another file name"};
 }
 
 }  // namespace
 
-Result<void> note_input(const std::string& path) {
+Files::Files() = default;
+Files::~Files() = default;
+
+Result<void> Files::note_input(const std::string& path) {
   const Identity id = identity_of(path);
-  for (const KnownFile& f : known_files()) {
+  for (const Known& f : known_) {
     if (f.option.empty() || !f.identity.is(id)) continue;
     const std::string same = f.path == path ? " is the file" : " is the file " + path;
     return Error{ErrorCode::invalid_argument, f.option + ": " + f.path + same + ", which is read; give another file name"};
   }
-  known_files().push_back({id, path, {}});
+  known_.push_back({id, path, {}});
   return {};
 }
 
-Result<void> plan_output(const std::string& option, const std::string& path) {
+Result<void> Files::plan_output(const std::string& option, const std::string& path) {
   if (path.empty()) return {};
   const Identity id = identity_of(path);
-  TFCC_TRY_VOID(check_free(option, path, id, false));
-  known_files().push_back({id, path, option});
+  for (const Known& f : known_) {
+    if (f.identity.is(id)) return taken(option, path, f.path, f.option);
+  }
+  known_.push_back({id, path, option});
   return {};
 }
 
-void forget_files() { known_files().clear(); }
+Result<void> Files::check_output(const std::string& path) const {
+  const Identity id = identity_of(path);
+  for (const Known& f : known_) {
+    if (f.option.empty() && f.identity.is(id)) return taken("", path, f.path, "");
+  }
+  return {};
+}
+
+void Files::forget() { known_.clear(); }
+
+Files& process_files() {
+  static Files files;
+  return files;
+}
 
 OutputFile::OutputFile(std::string path, std::string temporary, int fd)
     : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
@@ -108,12 +121,12 @@ Error OutputFile::failure(const char* what) const {
   return {ErrorCode::io, path_ + ": " + what + ": " + std::strerror(errno) + way_out};
 }
 
-Result<OutputFile> OutputFile::create(const std::string& path) {
+Result<OutputFile> OutputFile::create(const std::string& path, const Files& files) {
   struct stat info {};
   const bool exists = ::stat(path.c_str(), &info) == 0;
   if (exists && S_ISDIR(info.st_mode))
     return Error{ErrorCode::io, path + ": cannot write: is a directory; give a file name"};
-  TFCC_TRY_VOID(check_free("", path, identity_of(path), true));
+  TFCC_TRY_VOID(files.check_output(path));
   const bool in_place = exists && !S_ISREG(info.st_mode);
   std::string temporary;
   int fd = in_place ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC) : -1;
@@ -148,6 +161,12 @@ Result<void> OutputFile::commit() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failure("cannot rename into place");
   temporary_.clear();
   return {};
+}
+
+Result<void> write_text(const std::string& path, const std::string& text, const Files& files) {
+  TFCC_TRY(OutputFile file, OutputFile::create(path, files));
+  TFCC_TRY_VOID(file.write(text.data(), text.size()));
+  return file.commit();
 }
 
 }  // namespace tfcc::tools

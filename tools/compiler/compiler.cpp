@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/compiler/compiler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "passes/match.h"
+#include "runtime/text/tokenizer.h"
+#include "runtime/tfcc.h"
+#include "runtime/timing_cache.h"
+#include "tools/compiler/report.h"
+#include "tools/compiler/trace.h"
+#include "tools/support/usage.h"
+
+namespace tfcc::compiler {
+namespace {
+
+namespace fs = std::filesystem;
+using tools::Files, tools::usage_error;
+
+// What a timing cache holds, in the form that is kept. Products are measured by `tfcc tune`, which needs a GPU.
+Result<std::string> timings_of(const std::string& path, Files& files) {
+  if (path.empty()) return std::string();
+  TFCC_TRY_VOID(files.note_input(path));
+  runtime::TimingCache cache;
+  TFCC_TRY_VOID(cache.load(path));
+  if (cache.size() == 0) {
+    return Error{ErrorCode::io, path + ": holds no timings; `tfcc tune` measures them, on a machine with a GPU"};
+  }
+  return cache.text();
+}
+
+// The files of a tokenizer, which `tfcc generate` reads. It is read here too: a file that cannot be used is not kept.
+Result<std::vector<std::pair<std::string, std::string>>> tokenizer_files(const std::string& folder, Files& files) {
+  std::vector<std::pair<std::string, std::string>> out;
+  if (folder.empty()) return out;
+  TFCC_TRY_VOID(text::Tokenizer::load(folder));
+  for (const char* name : {"tokenizer.json", "chat.json", "generation_config.json", "config.json"}) {
+    const fs::path path = fs::is_directory(folder) ? fs::path(folder) / name : fs::path(folder).parent_path() / name;
+    const fs::path file = name == std::string("tokenizer.json") && !fs::is_directory(folder) ? fs::path(folder) : path;
+    std::ifstream stream(file, std::ios::binary);
+    if (!stream) continue;
+    TFCC_TRY_VOID(files.note_input(file.string()));
+    out.emplace_back(name, std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>()));
+  }
+  return out;
+}
+
+// What code generation says of an op, with the model that the op is of.
+Error about_model(Error e, const std::string& model) {
+  const bool of_model = e.code == ErrorCode::unsupported || e.code == ErrorCode::shape || e.code == ErrorCode::internal;
+  if (of_model && !e.message.starts_with(model)) e.message = model + ": " + e.message;
+  return e;
+}
+
+bool has_family(const std::vector<codegen::TargetName>& targets, Family family) {
+  return std::any_of(targets.begin(), targets.end(), [&](const auto& t) { return t.family == family; });
+}
+
+Result<std::vector<codegen::TargetName>> targets_of(const Options& o) {
+  const std::vector<std::string> levels = o.cpu_levels.empty() ? std::vector<std::string>{"native", "x86-64-v3", "x86-64-v2"} : o.cpu_levels;
+  auto targets = codegen::parse_targets(o.targets ? *o.targets : std::vector<std::string>{default_target()}, levels);
+  if (!targets) return usage_error(targets.error().message);
+  if (targets->empty()) return usage_error("--target names no target");
+  return targets;
+}
+
+// The way of one model through the passes.
+class Pipeline {
+ public:
+  Pipeline(const Source& source, const Options& options, Files& files) : options_(options), files_(files) { out_.source = source; }
+
+  Result<Optimised> run() {
+    TFCC_TRY_VOID(check_options());
+    TFCC_TRY(out_.timings, timings_of(options_.timing_cache, files_));
+    TFCC_TRY(out_.attachments, tokenizer_files(options_.tokenizer, files_));
+    TFCC_TRY(out_.targets, targets_of(options_));
+    TFCC_TRY_VOID(check_passes(options_.passes.value_or(std::vector<std::string>())));
+    TFCC_TRY(default_passes_, default_passes_without(options_.skip_passes));
+    if (options_.keep_padding) std::erase(default_passes_, "remove-padding");
+    plan_lifting();
+    TFCC_TRY_VOID(import());
+    Trace trace(out_.graph, out_.import);
+    passes::Provenance provenance(out_.graph);
+    TFCC_TRY(out_.passes, run_passes(out_.graph, options_.passes.value_or(default_passes_), "", &provenance));
+    TFCC_TRY_VOID(lift());
+    TFCC_TRY_VOID(make_inputs(trace, provenance));
+    if (!options_.strip) out_.texts = trace.texts();
+    return std::move(out_);
+  }
+
+ private:
+  Result<void> check_options() const {
+    if (options_.threads < 0 || options_.threads > kMaxThreads) {
+      return usage_error(fmt::format("--threads: {} is no number of threads from 0 (one per core) to {}", options_.threads, kMaxThreads));
+    }
+    const std::string& p = options_.precision;
+    if (!p.empty() && p != "f16" && p != "bf16") return usage_error(fmt::format("the precision is f16 or bf16, not '{}'", p));
+    return {};
+  }
+
+  Result<void> see(const std::string& step, const ir::Graph& graph) const {
+    return options_.on_graph ? options_.on_graph(step, graph) : Result<void>();
+  }
+
+  Result<void> import() {
+    TFCC_TRY(out_.graph, load_graph(out_.source, files_, &out_.import));
+    TFCC_TRY(sizes_, resolve_sizes(options_.sizes, out_.graph));
+    if (!sizes_.ranges.empty()) {
+      TFCC_TRY(out_.graph, load_graph(out_.source, files_, &out_.import, sizes_.ranges));
+    }
+    out_.notes = sizes_.notes;
+    out_.imported_ops = count_ops(out_.graph);
+    return see("import", out_.graph);
+  }
+
+  // Whether the graph is kept for generation on its way through the passes, and if not why.
+  void plan_lifting() {
+    const auto kept = std::find(default_passes_.begin(), default_passes_.end(), passes::kLiftedBefore);
+    const bool can = kept != default_passes_.begin() && kept != default_passes_.end();
+    if (options_.literal_only) out_.no_generation = "it was compiled with --literal-only";
+    else if (options_.passes) out_.no_generation = "its passes were chosen by hand";
+    else if (!can) out_.no_generation = fmt::format("it is made before {}, which was left out", passes::kLiftedBefore);
+    else before_lifting_ = kept - default_passes_.begin();
+  }
+
+  // Passes by name; the graph as it was before `kLiftedBefore` is kept for generation.
+  Result<std::vector<passes::PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names, const std::string& prefix,
+                                                     passes::Provenance* provenance) {
+    Result<void> seen;
+    auto left = before_lifting_;
+    auto after = [&](const passes::PassReport& r, const ir::Graph& g) {
+      if (&graph == &out_.graph && left > 0 && --left == 0) lifted_ = g;
+      if (seen) seen = see(prefix + r.pass, g);
+    };
+    TFCC_TRY(auto reports, passes::run_passes(graph, names, after, provenance));
+    TFCC_TRY_VOID(std::move(seen));
+    return reports;
+  }
+
+  // The program for generation, from the graph as it was kept.
+  Result<void> lift() {
+    if (!lifted_) return {};
+    const std::string prefix = "generate-";
+    TFCC_TRY(const auto lifting, run_passes(*lifted_, {"lift-kv-cache"}, prefix, nullptr));
+    out_.lifted = lifting[0].rewrites;
+    if (out_.lifted == 0) {
+      out_.no_generation = lifting[0].misses.empty() ? "it has no attention" : fmt::format("{}: {}", lifting[0].misses[0].node, lifting[0].misses[0].reason);
+      lifted_.reset();
+      return {};
+    }
+    std::vector<std::string> rest = passes::generation_passes(default_passes_);
+    rest.erase(rest.begin());
+    TFCC_TRY([[maybe_unused]] const auto done, run_passes(*lifted_, rest, prefix, nullptr));
+    return {};
+  }
+
+  Result<void> make_inputs(Trace& trace, const passes::Provenance& provenance) {
+    for (const bool generates : {false, true}) {
+      if (generates && !lifted_) continue;
+      for (const Family family : {Family::cuda, Family::cpu}) {
+        if (!has_family(out_.targets, family)) continue;
+        passes::Provenance sources = provenance;
+        TFCC_TRY(codegen::PlanInput in, make_input(family, generates, generates ? nullptr : &sources));
+        if (!generates) trace.add_graph(std::string(to_string(family)), in.graph, sources);
+        out_.inputs.push_back(std::move(in));
+      }
+    }
+    return {};
+  }
+
+  // The graph as a family of targets computes it.
+  Result<codegen::PlanInput> make_input(Family family, bool generates, passes::Provenance* sources) {
+    codegen::PlanInput in{family, generates ? *lifted_ : out_.graph, {}, generates};
+    if (!generates) sizes_.give(in.options);
+    in.options.batch_variance = options_.batch_variance;
+    std::vector<std::string> conversions;
+    if (family == Family::cpu) {
+      conversions.push_back("convert-precision-f32");  // the products of a CPU are f32
+    } else if (!options_.precision.empty()) {
+      in.options.precision = options_.precision;
+      conversions.push_back("convert-precision-" + options_.precision);
+    }
+    if (lifted_ && family == Family::cuda) conversions.push_back("transpose-weights");  // a step of generation reads few columns at a time
+    TFCC_TRY([[maybe_unused]] auto converted, run_passes(in.graph, conversions, generates ? "generate-" : "", sources));
+    return in;
+  }
+
+  const Options& options_;
+  Files& files_;
+  Optimised out_;
+  std::vector<std::string> default_passes_;
+  ResolvedSizes sizes_;
+  std::ptrdiff_t before_lifting_ = 0;    // passes before the graph is kept; 0: it is not
+  std::optional<ir::Graph> lifted_;      // what they made, then its form for generation
+};
+
+}  // namespace
+
+Result<Optimised> optimise(const Source& source, const Options& options, Files& files) { return Pipeline(source, options, files).run(); }
+
+Result<codegen::CompileResult> write_code(const Optimised& optimised, const std::string& output, const Options& o) {
+  codegen::CompileOptions options;
+  options.targets = optimised.targets;
+  options.model_name = optimised.source.name();
+  options.report = report_of(optimised).dump();
+  options.strip = o.strip;
+  options.texts = optimised.texts;
+  options.attachments = optimised.attachments;
+  options.no_generation = optimised.no_generation;
+  options.timings = optimised.timings;
+  options.threads = o.threads;
+  options.cache = o.cache;
+  options.progress = o.progress;
+  auto code = codegen::compile(optimised.inputs, output, options);
+  if (!code) return about_model(code.error(), optimised.source.path);
+  return code;
+}
+
+Result<void> check_strict(const Optimised& optimised) {
+  const auto insists_on = [](const std::string& pass) { return pass == "fuse-attention" || pass == "classify-mask" || pass.starts_with("raise-"); };
+  for (const std::string& pass : passes::default_pipeline()) {
+    const auto ran = [&](const passes::PassReport& r) { return r.pass == pass; };
+    if (insists_on(pass) && std::none_of(optimised.passes.begin(), optimised.passes.end(), ran)) {
+      return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} did not run; leave --skip-passes and --passes out", optimised.source.path, pass)};
+    }
+  }
+  size_t n = 0;
+  std::string first;
+  for (const passes::PassReport& r : optimised.passes) {
+    if (r.misses.empty() || (r.pass != "remove-padding" && !insists_on(r.pass))) continue;
+    if (n == 0) first = fmt::format("{}: {}: {}", r.pass, r.misses[0].node, r.misses[0].reason);
+    n += r.misses.size();
+  }
+  if (n == 0) return {};
+  return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusion{} did not happen; the first: {}", optimised.source.path, n, n == 1 ? "" : "s", first)};
+}
+
+Result<Compiled> compile(const Source& source, const std::string& output, const Options& options, Files& files) {
+  TFCC_TRY_VOID(files.plan_output("output", output));
+  TFCC_TRY(Optimised optimised, optimise(source, options, files));
+  if (options.strict) TFCC_TRY_VOID(check_strict(optimised));
+  TFCC_TRY(codegen::CompileResult code, write_code(optimised, output, options));
+  return Compiled{std::move(optimised), std::move(code)};
+}
+
+size_t count_ops(const ir::Graph& graph) {
+  size_t ops = 0;
+  for (ir::OpId o : graph.order()) ops += graph.op(o).kind != ir::OpKind::constant;
+  return ops;
+}
+
+std::vector<passes::Miss> still_missed(const passes::PassReport& report, const ir::Graph& graph) {
+  std::vector<passes::Miss> out = report.misses;
+  if (report.pass != "fuse-residual-norm") return out;
+  for (ir::OpId o : graph.order()) {
+    if (graph.op(o).kind != ir::OpKind::pointwise_norm) continue;
+    std::erase_if(out, [&](const passes::Miss& m) { return m.node == passes::label(graph, o); });
+  }
+  return out;
+}
+
+std::string advice(const Optimised& optimised, const Options& o) {
+  const bool cuda = has_family(optimised.targets, Family::cuda);
+  if (!o.precision.empty() && !cuda) return fmt::format("--{} is for GPUs; the CPU computes in f32", o.precision == "f16" ? "fp16" : "bf16");
+  if (!o.precision.empty() || !cuda) return "";
+  for (const codegen::PlanInput& in : optimised.inputs) {
+    if (in.family != Family::cuda) continue;
+    for (ir::OpId op : in.graph.order()) {
+      const ir::Op& x = in.graph.op(op);
+      if (x.kind != ir::OpKind::matmul || in.graph.value(x.results[0]).type.dtype != DType::f32) continue;
+      return fmt::format("its GPU code computes in f32; with --fp16 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off", optimised.source.path);
+    }
+  }
+  return "";
+}
+
+}  // namespace tfcc::compiler

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/compiler/model_source.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "codegen/compile.h"
+#include "frontend/size_roles.h"
+#include "ir/ir.h"
+#include "passes/passes.h"
+#include "tools/support/npy.h"
+#include "tools/support/usage.h"
+
+namespace tfcc::compiler {
+namespace {
+
+namespace fs = std::filesystem;
+using tools::Files, tools::usage_error;
+using FileRef = std::shared_ptr<const ir::SourceFile>;
+
+// Calls f for the file of each constant that has one; what it returns takes the place.
+template <class F>
+void for_each_file(ir::Graph& graph, F f) {
+  std::map<std::string, FileRef> made;
+  for (ir::OpId o : graph.order()) {
+    if (graph.op(o).kind != ir::OpKind::constant) continue;
+    FileRef& file = graph.op(o).as<ir::ConstantAttrs>().constant.file;
+    if (!file) continue;
+    FileRef& once = made[file->name];
+    if (!once) once = f(file);
+    file = once;
+  }
+}
+
+// A file that lies beside the graph, under the name that the graph has for it.
+Result<FileRef> file_beside(const FileRef& file, const fs::path& folder, Files& files) {
+  std::error_code failed;
+  for (const fs::path& read : {fs::path(file->name), folder / file->name}) {
+    if (fs::exists(read, failed)) TFCC_TRY_VOID(files.note_input(read.string()));
+  }
+  auto mapped = ir::map_source_file((folder / file->name).string());
+  if (!mapped) return file;
+  auto renamed = std::make_shared<ir::SourceFile>(**mapped);
+  renamed->name = file->name;
+  return FileRef(std::move(renamed));
+}
+
+Result<ir::Graph> parse_graph(const std::string& path, Files& files, const frontend::SizeRanges& ranges) {
+  TFCC_TRY_VOID(files.note_input(path));
+  TFCC_TRY(std::vector<std::byte> bytes, tools::read_file(path));
+  TFCC_TRY(ir::Graph graph,
+           ir::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+  Result<void> noted;
+  for_each_file(graph, [&](const FileRef& f) {
+    auto beside = file_beside(f, fs::path(path).parent_path(), files);
+    if (!beside && noted) noted = beside.error();
+    return beside ? *std::move(beside) : f;
+  });
+  TFCC_TRY_VOID(std::move(noted));
+  if (const auto broken = ir::verify(graph); !broken.empty()) {  // what passes and code generation rely on
+    return Error{ErrorCode::bad_file,
+                 fmt::format("{}: {}{}", path, to_string(broken[0]),
+                             broken.size() > 1 ? fmt::format(" (and {} more)", broken.size() - 1) : "")};
+  }
+  const auto& sizes = graph.symbols;
+  const bool told = std::any_of(sizes.begin(), sizes.end(), [](const ir::SizeSymbol& s) { return s.role != SizeRole::none; });
+  if (!told) frontend::tell_roles(graph, ranges);
+  for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
+  return graph;
+}
+
+}  // namespace
+
+std::string Source::name() const { return fs::path(path).filename().string(); }
+
+Result<ir::Graph> load_graph(const Source& source, Files& files, frontend::ImportReport* report,
+                             const frontend::SizeRanges& ranges) {
+  if (source.in_memory()) {
+    TFCC_TRY(const frontend::Model model, frontend::read_onnx(source.path, source.bytes));
+    return frontend::import_onnx(model, report, ranges);
+  }
+  const std::string& path = source.path;
+  if (fs::path(path).extension() == ".tfir") return parse_graph(path, files, ranges);
+  TFCC_TRY_VOID(files.note_input(path));
+  TFCC_TRY(const frontend::Model model, frontend::read_onnx(path));
+  for (const std::string& file : model.data_files) TFCC_TRY_VOID(files.note_input((fs::path(path).parent_path() / file).string()));
+  return frontend::import_onnx(model, report, ranges);
+}
+
+std::string print_for_folder(const ir::Graph& graph, const std::string& model,
+                             const std::string& folder) {
+  ir::Graph copy = graph;
+  for_each_file(copy, [&](const FileRef& f) -> FileRef {
+    std::error_code failed;
+    const fs::path name = fs::path(model).parent_path() / f->name;
+    const fs::path relative = fs::relative(name, folder.empty() ? "." : folder, failed);
+    if (failed || relative.empty() || !fs::exists(name, failed)) return f;
+    auto renamed = std::make_shared<ir::SourceFile>(*f);
+    renamed->name = relative.string();
+    return renamed;
+  });
+  return ir::print(copy);
+}
+
+OnGraph dump_graphs(const std::string& folder, const std::string& model, Files& files) {
+  if (folder.empty()) return {};
+  return [=, &files, number = 0](const std::string& step, const ir::Graph& graph) mutable -> Result<void> {
+    std::error_code ec;
+    fs::create_directories(folder, ec);
+    const std::string path = (fs::path(folder) / fmt::format("{:02}-{}.tfir", number++, step)).string();
+    TFCC_TRY_VOID(files.plan_output("--dump-ir", path));
+    return tools::write_text(path, print_for_folder(graph, model, folder), files);
+  };
+}
+
+Result<void> check_passes(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (passes::find_pass(name)) continue;
+    ir::Graph none;
+    return usage_error(passes::run_passes(none, {name}).error().message);
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> default_passes_without(const std::vector<std::string>& skipped) {
+  TFCC_TRY_VOID(check_passes(skipped));
+  std::vector<std::string> names = passes::default_pipeline();
+  for (const std::string& name : skipped) {
+    if (std::erase(names, name) == 0) return usage_error(fmt::format("--skip-passes: '{}' is not a default pass", name));
+  }
+  return names;
+}
+
+std::string detect_gpu() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!driver) return "";
+  auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  auto count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
+  auto attribute = reinterpret_cast<int (*)(int*, int, int)>(dlsym(driver, "cuDeviceGetAttribute"));
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+  int devices = 0, major = 0, minor = 0;
+  const bool found = init && count && attribute && init(0) == 0 && count(&devices) == 0 && devices > 0 &&
+                     attribute(&major, kMajor, 0) == 0 && attribute(&minor, kMinor, 0) == 0;
+  return found ? "sm_" + std::to_string(major * 10 + minor) : "";
+}
+
+std::string default_target() {
+  const std::string gpu = detect_gpu();
+  if (gpu.empty()) return "cpu";
+  const auto& known = codegen::cuda_architectures();
+  return std::find(known.begin(), known.end(), gpu) != known.end() ? gpu : "compute_80";
+}
+
+}  // namespace tfcc::compiler
