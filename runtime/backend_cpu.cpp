@@ -63,8 +63,8 @@ Result<const TfccCpuApi*> open_plugin() {
   std::string exe = folder_of_executable();
   std::string error;
   for (const std::string& path :
-       {own + kPlugin, own + "../lib/" + kPlugin, exe + kPlugin, exe + "../lib/" + kPlugin,
-        std::string(kPlugin)}) {
+       {own + kPlugin, own + "tfcc/" + kPlugin, own + "../lib/tfcc/" + kPlugin, exe + kPlugin, exe + "../lib/tfcc/" + kPlugin,
+        exe + "../lib/" + kPlugin, std::string(kPlugin)}) {
     bool plain_name = path.find('/') == std::string::npos;
     if (!plain_name && access(path.c_str(), F_OK) != 0) continue;
     void* library = open_library(path);

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,18 @@ def expect(pattern, text, what):
         fail(f"{what}: no match for {pattern} in\n{text}")
 
 
+def check_compiler_exports(library):
+    """libtfcc_compiler.so exports the functions of tfcc_compiler.h, and nothing of tfcc's or of what it links."""
+    symbols = run("nm", "-DC", "--defined-only", library)
+    declared = set(re.findall(r"\b(tfcc_\w+)\(", (ROOT / "tools/compiler/tfcc_compiler.h").read_text()))
+    exported = set(re.findall(r" T (\w+)$", symbols, re.MULTILINE)) - {"_init", "_fini"}
+    if exported != declared:
+        fail(f"{library.name}: declared in tfcc_compiler.h or exported, but not both: {sorted(exported ^ declared)}")
+    for word in ("tfcc::", "google::protobuf", "onnx::", "lld::"):
+        if re.search(rf" [TWV] .*\b{word}", symbols):
+            fail(f"{library.name} exports names of {word}")
+
+
 def check_exports(library):
     """libtfcc.so exports the functions of tfcc.h and tfcc_c.h, and nothing else of tfcc's."""
     symbols = run("nm", "-DC", "--defined-only", library)
@@ -59,15 +72,15 @@ def check_exports(library):
 def check_headers(prefix, compiler, flags, folder):
     """Each public header compiles by itself, without warnings, with the standard library alone."""
     headers = sorted((prefix / "include/tfcc").rglob("*.h"))
-    if [h.name for h in headers] != ["dtype.h", "generate.h", "result.h", "tokenizer.h", "tfcc.h", "tfcc_c.h"]:
+    if [h.name for h in headers] != ["tfcc_compiler.h", "dtype.h", "generate.h", "result.h", "tokenizer.h", "tfcc.h", "tfcc_c.h"]:
         fail(f"installed headers are {headers}")
     for header in headers:
         source = folder / "alone.cpp"
         source.write_text(f'#include "{header.relative_to(prefix / "include/tfcc")}"\n')
         run(compiler, *flags, "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only",
             "-I", prefix / "include/tfcc", source)
-    run(compiler, "-x", "c", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only",
-        prefix / "include/tfcc/runtime/tfcc_c.h")
+    for name in ("runtime/tfcc_c.h", "compiler/tfcc_compiler.h"):
+        run(compiler, "-x", "c", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", prefix / "include/tfcc" / name)
 
 
 def build_with_cmake(prefix, compiler, flags, c_flags, folder):
@@ -97,6 +110,8 @@ def check_installed(build, compiler, flags, c_flags, cpu):
         library, = prefix.rglob("libtfcc.so")
         expect(rf"SONAME.*\[libtfcc\.so\.\d+\]", run("readelf", "-d", library), "soname")
         check_exports(library)
+        library, = prefix.rglob("libtfcc_compiler.so")
+        check_compiler_exports(library)
         check_headers(prefix, compiler, flags, top)
         build_with_cmake(prefix, compiler, flags, c_flags, top / "build")
         build_with_pkg_config(prefix, compiler, flags, top / "minimal")
@@ -110,6 +125,10 @@ def check_installed(build, compiler, flags, c_flags, cpu):
             return
         model = top / "model.tfcc"
         run(prefix / "bin/tfcc", "compile", MODEL, "-o", model, "--target", "cpu")
+        compiled = top / "by-c.tfcc"
+        expect(r"^wrote .*by-c\.tfcc: \d+ kernels", run(top / "build/compile_c", MODEL, compiled), "compile_c")
+        if compiled.read_bytes() != model.read_bytes():
+            fail("the C API and the command compile one model to different files")
         said = {run(program, model) for program in programs}
         if len(said) != 1:
             fail(f"one program, three builds, several results: {said}")
@@ -126,19 +145,42 @@ def check_installed(build, compiler, flags, c_flags, cpu):
     print("ok: installed, built by find_package and pkg-config, and run")
 
 
+# Package -> files that it holds, words of Depends that it has and has not.
+PACKAGES = {
+    "libtfcc0": (["lib/libtfcc.so.0", "lib/tfcc/libtfcc_cpu.so"], ["libc6 ("], ["llvm", "protobuf", "fmt"]),
+    "libtfcc-dev": (["include/tfcc/runtime/tfcc.h", "include/tfcc/compiler/tfcc_compiler.h", "lib/libtfcc.so", "lib/cmake/tfcc/tfcc-config.cmake",
+                     "lib/pkgconfig/tfcc.pc", "share/doc/libtfcc-dev/examples/minimal.cpp"], ["libtfcc0 (="], []),
+    "libtfcc-compiler0": (["lib/libtfcc_compiler.so.0"], ["libc6 ("], ["libtfcc0"]),
+    "tfcc": (["bin/tfcc", "bin/tfcc-embed", "share/doc/tfcc/README.md", "share/doc/tfcc/docs/api.md"], ["libtfcc0 (="], []),
+    "python3-tfcc": (["lib/python3/dist-packages/tfcc/__init__.py", "lib/python3/dist-packages/tfcc/py.typed"], ["python3-numpy", "libtfcc0 (="], []),
+}
+
+
 def check_deb(build):
     with tempfile.TemporaryDirectory() as temporary:
         run("cpack", "--config", build / "CPackConfig.cmake", "-B", temporary, cwd=build)
-        package, = Path(temporary).glob("*.deb")
-        expect(rf"^tfcc_{VERSION}_\w+\.deb$", package.name, "name of the package")
-        content = run("dpkg-deb", "--contents", package)
-        files = ["bin/tfcc", "bin/tfcc-embed", "include/tfcc/runtime/tfcc.h"]
-        for name in files:
-            expect(rf" \./usr/{name}\n", content, package.name)
-        for name in ("libtfcc.so", r"cmake/tfcc/tfcc-config.cmake", "pkgconfig/tfcc.pc"):
-            expect(rf" \./usr/lib\S*/{name}( ->.*)?\n", content, package.name)
-        expect(r"libc6 \(", run("dpkg-deb", "--field", package, "Depends"), "dependencies")
-        print(f"ok: {package.name}, {package.stat().st_size >> 10} KB")
+        made = {p.name.split("_")[0]: p for p in Path(temporary).glob("*.deb")}
+        if set(made) != set(PACKAGES):
+            fail(f"packages {sorted(made)}, expected {sorted(PACKAGES)}")
+        for name, (files, depends, not_depends) in PACKAGES.items():
+            package = made[name]
+            expect(rf"^{name}_{VERSION}_(amd64|all)\.deb$", package.name, "name of the package")
+            content = run("dpkg-deb", "--contents", package)
+            if not list(build.rglob("libtfcc_cpu.so")):
+                files = [f for f in files if "libtfcc_cpu" not in f]
+            for file in [*files, f"share/doc/{name}/copyright", f"share/doc/{name}/changelog.gz"]:
+                folder, _, rest = file.partition("/")
+                expect(rf" \./usr/{folder}/(\S*/)?{re.escape(rest)}( ->.*)?\n", content, package.name)
+            said = run("dpkg-deb", "--field", package, "Depends")
+            for word in depends:
+                expect(re.escape(word), said, f"dependencies of {name}")
+            for word in not_depends:
+                if word in said:
+                    fail(f"{name} depends on {word}: {said}")
+        lintian = shutil.which("lintian")
+        if lintian:
+            run(lintian, "--allow-root", "--fail-on", "error", *made.values())
+        print(f"ok: {', '.join(f'{n} {p.stat().st_size >> 10} KB' for n, p in sorted(made.items()))}{'' if lintian else '; no lintian here'}")
 
 
 def main():

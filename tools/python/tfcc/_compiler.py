@@ -51,6 +51,7 @@ def _candidates():
 @functools.lru_cache(maxsize=None)
 def library():
     """The compiler's library, opened on first use."""
+    _library.open_cuda("libnvrtc.so")
     return open_library(_candidates(), _FUNCTIONS, f"{SONAME} was not found; pip install tfcc[compile], or install tfcc (cmake --install) and "
                         "add its lib folder to LD_LIBRARY_PATH, or name the file in TFCC_COMPILER")
 

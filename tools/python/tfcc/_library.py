@@ -127,6 +127,38 @@ def _candidates():
     return [str(p) for p in beside if p.exists()] + [SONAME] + [p for p in [ctypes.util.find_library("tfcc")] if p]
 
 
+def cuda_folders():
+    """Folders of CUDA libraries among Python's packages: what `pip install tfcc[cuda]` brings, and torch does."""
+    import importlib.util
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return []
+    roots = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    return sorted({f for r in roots for f in r.glob("*/lib") if any(f.glob("libnvrtc.so.*")) or any(f.glob("libcublasLt.so.*"))})
+
+
+@functools.lru_cache(maxsize=None)
+def open_cuda(name):
+    """Opens "libnvrtc.so" or "libcublasLt.so" of those folders, once: a library that asks for it by name then finds it."""
+    for folder in cuda_folders():
+        for version in ("13", "12"):
+            if (folder / f"{name}.{version}").exists():
+                try:
+                    return ctypes.CDLL(str(folder / f"{name}.{version}"))
+                except OSError:
+                    continue  # who needs it says so
+    return None
+
+
+def have_driver():
+    """Whether there is a driver for NVIDIA's GPUs: without one nothing of CUDA is worth its loading."""
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1"))
+    except OSError:
+        return False
+
+
 def open_library(candidates, functions, missing):
     """The first of the candidates that can be opened, its functions declared; where none can, an Error that says `missing`."""
     failures = []
@@ -155,6 +187,8 @@ def _check(library, function, status):
 @functools.lru_cache(maxsize=None)
 def library():
     """The library, opened on first use."""
+    if have_driver():
+        open_cuda("libcublasLt.so")
     return open_library(_candidates(), _FUNCTIONS, f"{SONAME} was not found; install tfcc (cmake --install), add its lib folder to "
                         "LD_LIBRARY_PATH, or name the file in TFCC_LIBRARY")
 

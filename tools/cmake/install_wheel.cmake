@@ -1,0 +1,18 @@
+# Copies `binaries`, stripped, and the libraries that they need, under the names by which they are opened. Runs at install time.
+file(MAKE_DIRECTORY ${CMAKE_INSTALL_PREFIX})
+foreach(file IN LISTS binaries)
+  get_filename_component(name ${file} NAME)
+  set(copy ${CMAKE_INSTALL_PREFIX}/${name})
+  file(COPY_FILE ${file} ${copy})
+  execute_process(COMMAND ${strip} ${copy} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${binaries} RESOLVED_DEPENDENCIES_VAR needed UNRESOLVED_DEPENDENCIES_VAR missing
+  PRE_EXCLUDE_REGEXES "^(ld-linux|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\\+\\+)[-.]" "^libtfcc")
+if(missing)
+  message(FATAL_ERROR "the wheel needs ${missing}, which the loader does not find")
+endif()
+foreach(file IN LISTS needed)
+  get_filename_component(name ${file} NAME)
+  file(REAL_PATH ${file} real)
+  file(COPY_FILE ${real} ${CMAKE_INSTALL_PREFIX}/${name})
+endforeach()
