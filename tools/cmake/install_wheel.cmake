@@ -11,8 +11,11 @@ file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${binaries} RESOLVED_DEPENDENCIES_VAR ne
 if(missing)
   message(FATAL_ERROR "the wheel needs ${missing}, which the loader does not find")
 endif()
+# Some, as libLLVM, say where they look for what they need, and nothing else counts then.
+find_program(patchelf patchelf REQUIRED)
 foreach(file IN LISTS needed)
   get_filename_component(name ${file} NAME)
   file(REAL_PATH ${file} real)
   file(COPY_FILE ${real} ${CMAKE_INSTALL_PREFIX}/${name})
+  execute_process(COMMAND ${patchelf} --set-rpath $ORIGIN ${CMAKE_INSTALL_PREFIX}/${name} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()
