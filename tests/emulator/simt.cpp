@@ -87,7 +87,7 @@ void Simt::meet(int barrier, int count) {
   yield_until([&m, generation] { return m.generation != generation; });
 }
 
-unsigned long long Simt::shuffle(unsigned long long value, int from) {
+const unsigned long long* Simt::exchange(unsigned long long value) {
   Exchange& e = exchanges_[warp()];
   const long generation = e.generation;
   e.values[generation % 2][lane()] = value;
@@ -97,7 +97,14 @@ unsigned long long Simt::shuffle(unsigned long long value, int from) {
   } else {
     yield_until([&e, generation] { return e.generation != generation; });
   }
-  return e.values[generation % 2][from];
+  return e.values[generation % 2];
+}
+
+unsigned Simt::ballot(bool vote) {
+  const unsigned long long* votes = exchange(vote);
+  unsigned bits = 0;
+  for (int lane = 0; lane < 32; ++lane) bits |= static_cast<unsigned>(votes[lane]) << lane;
+  return bits;
 }
 
 }  // namespace tfcc::test

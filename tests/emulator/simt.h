@@ -42,7 +42,9 @@ class Simt {
   /// All `count` callers of the barrier of this number meet.
   void meet(int barrier, int count);
   /// What lane `from` of the warp gives here; all 32 lanes must come.
-  unsigned long long shuffle(unsigned long long value, int from);
+  unsigned long long shuffle(unsigned long long value, int from) { return exchange(value)[from]; }
+  /// What each lane of the warp votes here, as bits; all 32 lanes must come.
+  unsigned ballot(bool vote);
   /// At a random later time.
   void later(std::function<void()> work) { pending_.push_back(std::move(work)); }
 
@@ -57,6 +59,7 @@ class Simt {
   struct Exchange { int arrived = 0; long generation = 0; unsigned long long values[2][32]; };
 
   static void start();
+  const unsigned long long* exchange(unsigned long long value);  // of all lanes, until the exchange after the next
   bool step();
 
   static inline Simt* current_ = nullptr;
