@@ -32,7 +32,7 @@ StreamTile stream_tile(int64_t n, int64_t processors) {
 
 uint32_t stream_shared_bytes(const StreamTile& t) {
   const int read_behind = (64 - t.block_n) * 128 - static_cast<int>(kStreamRows) * t.block_k * 2;
-  return static_cast<uint32_t>(t.stages * slot_bytes(t) + std::max(read_behind, 0) + 1024);
+  return static_cast<uint32_t>(t.stages * slot_bytes(t) + std::max(read_behind, 0) + 2048);
 }
 
 Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDesc& x, const MatmulConfig& config) {

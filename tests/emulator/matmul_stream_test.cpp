@@ -80,10 +80,9 @@ template <int BlockN, int BlockK, int Stages> void check_all() {
   }
 }
 
-// Two blocks and what the driver keeps of each fit the 228 KiB of a multiprocessor.
+// A block with a whole ring of 112 KiB has a multiprocessor of 228 KiB to itself; the driver keeps 1 KiB of each block.
 template <int BlockN, int BlockK, int Stages> constexpr bool fits_twice = 2 * (MatmulStreamShape<SpecOf<f16, BlockN, BlockK, Stages>>::shared_bytes + 1024) <= 228 << 10;
-static_assert(fits_twice<16, 256, 7> && fits_twice<24, 256, 5> && fits_twice<32, 256, 4> && fits_twice<40, 256, 4> && fits_twice<48, 128, 7> &&
-              fits_twice<56, 128, 6> && fits_twice<64, 128, 5>);
+static_assert(!fits_twice<16, 256, 7> && !fits_twice<40, 256, 4> && !fits_twice<48, 128, 7>);
 
 TEST(EmulatedMatmulStream, Tiles16) { check_all<16, 256, 7>(); }
 TEST(EmulatedMatmulStream, Tiles24) { check_all<24, 256, 5>(); }
