@@ -7,6 +7,10 @@
     out = model.run({"input_ids": ids, "attention_mask": mask})
     out["last_hidden_state"]                             # a numpy array; a torch tensor if the inputs are torch tensors
 
+    encoder = tfcc.SentenceEncoder("all-MiniLM-L6-v2")   # a folder of sentence-transformers: encoder.encode(["A sentence."])
+    model = tfcc.from_pretrained("bert-base-uncased")    # a folder of the Hugging Face hub
+    model = tfcc.from_torch(module, {"x": example})      # a torch module
+
     generator = tfcc.load("llama.tfcc").generator()      # a decoder: answers many prompts at once
     for token in generator.stream([1, 2, 3]): ...
 
@@ -15,9 +19,12 @@ place, on the CPU and on the GPU. Every failure is a `tfcc.Error` whose text nam
 Needs numpy and tfcc's shared library.
 """
 from tfcc._compiler import Compiled, compile
+from tfcc._export import from_pretrained, from_torch
 from tfcc._generator import Generated, Generator
 from tfcc._library import Error, library_path, version
 from tfcc._runtime import Dim, Executor, Model, TensorInfo, load
+from tfcc._sentences import SentenceEncoder
 
-__all__ = ["Compiled", "Dim", "Error", "Executor", "Generated", "Generator", "Model", "TensorInfo", "compile", "library_path", "load", "version"]
+__all__ = ["Compiled", "Dim", "Error", "Executor", "Generated", "Generator", "Model", "SentenceEncoder", "TensorInfo", "compile",
+           "from_pretrained", "from_torch", "library_path", "load", "version"]
 __version__ = "0.1.0"
