@@ -122,6 +122,10 @@ TEST_F(CompilerTest, AModelInMemoryHasNoDataFiles) {
   EXPECT_NE(std::string(tfcc_compile_last_error()).find("which was given as bytes; give the path of the model"), std::string::npos) << tfcc_compile_last_error();
   EXPECT_EQ(tfcc_compile_memory(model.data(), 0, "m", path("m.tfcc").c_str(), &c_, nullptr), TFCC_BAD_FILE);
   EXPECT_EQ(tfcc_compile_memory(nullptr, 100, "m", path("m.tfcc").c_str(), &c_, nullptr), TFCC_BAD_FILE);
+  const std::string whole = bytes_of(kModel);
+  const std::string dumps = path("ir");
+  c_.dump_ir = dumps.c_str();
+  EXPECT_EQ(tfcc_compile_memory(whole.data(), whole.size(), "m", path("m.tfcc").c_str(), &c_, nullptr), TFCC_INVALID_ARGUMENT);
   EXPECT_TRUE(files().empty());
 }
 
@@ -140,6 +144,7 @@ TEST_F(CompilerTest, WrongOptionsAreNamed) {
   with([](auto& o) { o.threads = -1; }, "--threads: -1");
   with([](auto& o) { o.max_batch = -3; }, "--max-batch: -3");
   with([](auto& o) { o.max_shapes = "ids:1x8"; }, "ids");
+  with([](auto& o) { o.struct_size = 0; }, "tfcc_compile_options_init()");
   c_ = plain;
   expect_refused("", out, TFCC_INVALID_ARGUMENT, "NULL or empty");
   EXPECT_EQ(tfcc_compile(kModel.c_str(), nullptr, &c_, nullptr), TFCC_INVALID_ARGUMENT);

@@ -46,7 +46,7 @@ def expect(pattern, text, what):
 def check_compiler_exports(library):
     """libtfcc_compiler.so exports the functions of tfcc_compiler.h, and nothing of tfcc's or of what it links."""
     symbols = run("nm", "-DC", "--defined-only", library)
-    declared = set(re.findall(r"\b(tfcc_\w+)\(", (ROOT / "tools/compiler/tfcc_compiler.h").read_text()))
+    declared = set(re.findall(r"^TFCC_COMPILER_API .*?\b(tfcc_\w+)\(", (ROOT / "tools/compiler/tfcc_compiler.h").read_text(), re.MULTILINE))
     exported = set(re.findall(r" T (\w+)$", symbols, re.MULTILINE)) - {"_init", "_fini"}
     if exported != declared:
         fail(f"{library.name}: declared in tfcc_compiler.h or exported, but not both: {sorted(exported ^ declared)}")
@@ -151,7 +151,8 @@ PACKAGES = {
     "libtfcc-dev": (["include/tfcc/runtime/tfcc.h", "include/tfcc/compiler/tfcc_compiler.h", "lib/libtfcc.so", "lib/cmake/tfcc/tfcc-config.cmake",
                      "lib/pkgconfig/tfcc.pc", "share/doc/libtfcc-dev/examples/minimal.cpp"], ["libtfcc0 (="], []),
     "libtfcc-compiler0": (["lib/libtfcc_compiler.so.0"], ["libc6 ("], ["libtfcc0"]),
-    "tfcc": (["bin/tfcc", "bin/tfcc-embed", "share/doc/tfcc/README.md", "share/doc/tfcc/docs/api.md"], ["libtfcc0 (="], []),
+    "tfcc": (["bin/tfcc", "bin/tfcc-embed", "share/doc/tfcc/README.md", "share/doc/tfcc/docs/api.md",
+              "share/bash-completion/completions/tfcc"], ["libtfcc0 (="], []),
     "python3-tfcc": (["lib/python3/dist-packages/tfcc/__init__.py", "lib/python3/dist-packages/tfcc/py.typed"], ["python3-numpy", "libtfcc0 (="], []),
 }
 

@@ -79,7 +79,11 @@ class TestWithoutTorch(Folder):
 
     def test_folders_that_are_none(self):
         self.refused("there is no config.json", "io", tfcc.from_pretrained, self.folder)
+        self.refused("there is no such folder; download", "io", tfcc.SentenceEncoder, self.folder / "no-model")
+        self.write("config.json", {})
         self.refused("no tokenizer.json|needs the package tokenizers", "io", tfcc.SentenceEncoder, self.folder)
+        self.refused("from_pretrained.. has no option 'target' .did you mean targets", "invalid_argument", tfcc.from_pretrained, self.folder, target="cpu")
+        self.refused("from_torch.. has no option 'pass'", "invalid_argument", tfcc.from_torch, None, (), **{"pass": 1})
 
     def test_a_ready_graph_is_taken_as_it_is_and_kept(self):
         model = Path(__file__).resolve().parents[1] / "models/bert-eager/model.onnx"
@@ -120,8 +124,9 @@ class TestTorch(Folder):
                 return self.norm(x + self.down(torch.nn.functional.gelu(self.up(x))))
 
         block = Block().train()
+        block.norm.eval()
         model = tfcc.from_torch(block, torch.randn(2, 5, 16), targets="cpu", device="cpu")
-        self.assertTrue(block.training)  # as it was
+        self.assertEqual([m.training for m in (block, block.up, block.norm)], [True, True, False])  # as they were
         self.assertEqual([d.text for d in model.inputs[0].dims], ["batch_size", "sequence_length", "16"])
         x = torch.randn(3, 9, 16)
         got = next(iter(model.run({model.inputs[0].name: x}).values()))
@@ -167,6 +172,14 @@ class TestPretrained(Folder):
         model = transformers.BertModel(self.small())
         model.save_pretrained(self.folder / "encoder")
         self.compare(tfcc.from_pretrained(self.folder / "encoder", targets="cpu", device="cpu"), model, "last_hidden_state", 0)
+        model = transformers.BertForMaskedLM(self.small())
+        model.save_pretrained(self.folder / "masked")
+        self.compare(tfcc.from_pretrained(self.folder / "masked", targets="cpu", device="cpu"), transformers.BertModel.from_pretrained(self.folder / "masked"),
+                     "last_hidden_state", 0)
+        model = transformers.BertForQuestionAnswering(self.small())
+        model.save_pretrained(self.folder / "answers")
+        loaded = tfcc.from_pretrained(self.folder / "answers", targets="cpu", device="cpu")
+        self.assertEqual([o.name for o in loaded.outputs], ["start_logits", "end_logits"])
         model = transformers.BertForSequenceClassification(self.small(num_labels=3))
         model.save_pretrained(self.folder / "classifier")
         self.compare(tfcc.from_pretrained(self.folder / "classifier", targets="cpu", device="cpu"), model, "logits", 0)
@@ -185,7 +198,7 @@ class TestPretrained(Folder):
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
         tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
         fast = transformers.BertTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
-        sentences = ["a man is eating food", "the sky", "", "deep learning " * 40] * 3
+        sentences = ["a man is eating food", "the sky", "", " deep learning " * 40] * 3
         for mode in ("mean", "cls", "max"):
             folder = self.folder / mode
             fast.save_pretrained(folder)

@@ -315,21 +315,42 @@ class TestTfcc(unittest.TestCase):
             done.load(device="cpu").run({n: np.concatenate([a] * 9) for n, a in inputs.items()})
         loose = tfcc.compile(FOLDER / "model.onnx", Path(self.temporary.name) / "loose.tfcc", targets="x86-64-v2", passes=[])
         self.assertEqual((loose.fusions, loose.missed), ({}, []))
-        self.assertEqual(tfcc.compile(data, targets="x86-64-v2", strip=True).path.suffix, ".tfcc")
+        kept = tfcc.compile(data, targets="x86-64-v2", strip=True, passes=(p for p in ["raise-gelu"]))  # an iterator is read once
+        self.assertEqual((kept.path.suffix, list(kept.fusions)), (".tfcc", ["raise-gelu"]))
+        os.unlink(kept)
 
     def test_wrong_compilations(self):
         for options, code, text in (
                 ({"targets": "sm_75"}, "invalid_argument", "no target 'sm_75'"), ({"targets": 3}, "invalid_argument", "targets is"),
                 ({"fp16": True, "bf16": True}, "invalid_argument", "exclude each other"), ({"max_batch": 0}, "invalid_argument", "max_batch is 0"),
                 ({"min_shapes": [1]}, "invalid_argument", "min_shapes is"), ({"passes": ["nothing"]}, "invalid_argument", "nothing"),
-                ({"threads": -1}, "invalid_argument", "threads is -1"), ({"output": FOLDER / "model.onnx"}, "invalid_argument", "which is read")):
+                ({"threads": -1}, "invalid_argument", "threads is -1"), ({"fp16": "no"}, "invalid_argument", "fp16 is 'no'"),
+                ({"tokenizer": 3}, "invalid_argument", "tokenizer is 3"), ({"cache_dir": "a\0b"}, "invalid_argument", "holds a NUL"),
+                ({"min_shapes": {"x": 1.5}}, "invalid_argument", "no integer"), ({"seq_buckets": b"16"}, "invalid_argument", "seq_buckets is"), ({"output": FOLDER / "model.onnx"}, "invalid_argument", "which is read")):
             with self.assertRaisesRegex(tfcc.Error, text) as caught:
                 tfcc.compile(FOLDER / "model.onnx", **{"output": Path(self.temporary.name) / "wrong.tfcc", **options})
             self.assertEqual(caught.exception.code, code)
+        before = set(Path(tempfile.gettempdir()).glob("model-*.tfcc"))
         with self.assertRaisesRegex(tfcc.Error, "model.onnx: ") as caught:
             tfcc.compile(b"no model")
+        with self.assertRaises(tfcc.Error):
+            tfcc.compile(b"no model", max_batch=0)
+        self.assertEqual(set(Path(tempfile.gettempdir()).glob("model-*.tfcc")), before)
+        with self.assertRaisesRegex(tfcc.Error, "the model is a path, bytes"):
+            tfcc.compile(None)
         self.assertEqual(caught.exception.code, "bad_file")
         self.assertFalse((Path(self.temporary.name) / "wrong.tfcc").exists())
+
+    def test_narrower_integers_where_they_are_allowed(self):
+        inputs, want = case()
+        wide = tfcc.load(self.path, device="cpu", widen=True)
+        narrow = {n: a.astype(np.int32) if a.dtype == np.int64 else a for n, a in inputs.items()}
+        self.assertTrue(any(a.dtype == np.int32 for a in narrow.values()))
+        self.assert_right(wide.run(narrow), want)
+        self.assert_right(wide.run(inputs), want)
+        for wrong in (np.uint64, np.float32):  # values may be lost, or are no integers
+            with self.assertRaisesRegex(tfcc.Error, "'input_ids'|must be i64"):
+                wide.run({**inputs, "input_ids": inputs["input_ids"].astype(wrong)})
 
     def test_library_that_is_not_there(self):
         code = "import tfcc, sys\ntry: tfcc.version()\nexcept tfcc.Error as e: sys.exit(0 if 'TFCC_LIBRARY' in str(e) else 3)\nsys.exit(4)"

@@ -40,7 +40,14 @@ string(REGEX REPLACE "/$" "" prefix_of_pkgconfig "${prefix_of_pkgconfig}")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/tfcc.pc.in ${CMAKE_BINARY_DIR}/tfcc.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/tfcc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# Manual pages, from what the commands say of their options.
+# What the command says of its options: completion for the shell, manual pages.
+if(TARGET tfcc_cli)
+  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/completion/tfcc DEPENDS tfcc_cli VERBATIM
+    COMMAND ${CMAKE_COMMAND} -E make_directory completion
+    COMMAND ./tfcc completion > completion/tfcc WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  add_custom_target(completion ALL DEPENDS ${CMAKE_BINARY_DIR}/completion/tfcc)
+  install(FILES ${CMAKE_BINARY_DIR}/completion/tfcc DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT commands)
+endif()
 find_program(HELP2MAN help2man)
 if(HELP2MAN AND TARGET tfcc_cli)
   set(pages "")

@@ -69,6 +69,9 @@ void say(const tfcc_compile_options& c, const std::string& line) {
 Result<std::string> compile(const compiler::Source& source, const char* output, const tfcc_compile_options& given) {
   tfcc::tools::Files files;
   compiler::Options options = options_of(given);
+  if (given.dump_ir && source.in_memory()) {
+    return Error{ErrorCode::invalid_argument, "graphs of a model in memory cannot be dumped: they would name a file of weights that is not there; give the path of the model"};
+  }
   options.on_graph = compiler::dump_graphs(text(given.dump_ir), source.path, files);
   TFCC_TRY(const compiler::Compiled done, compiler::compile(source, output, options, files));
   for (const std::string& line : done.optimised.import.warnings) say(given, line);
@@ -86,6 +89,7 @@ int guarded(const compiler::Source& source, const char* output, const tfcc_compi
     if (source.path.empty() || !output || !*output) return failed({ErrorCode::invalid_argument, "a model and an output are needed, of which one is NULL or empty"});
     tfcc_compile_options all;
     tfcc_compile_options_init(&all);
+    if (options && options->struct_size < sizeof all.struct_size) return failed({ErrorCode::invalid_argument, "the options were not begun with tfcc_compile_options_init()"});
     if (options) std::memcpy(&all, options, std::min(options->struct_size, sizeof all));
     const Result<std::string> done = compile(source, output, all);
     if (!done) return failed(done.error());
@@ -102,12 +106,6 @@ int guarded(const compiler::Source& source, const char* output, const tfcc_compi
 }  // namespace
 
 extern "C" {
-
-void tfcc_compile_options_init(tfcc_compile_options* options) {
-  if (!options) return;
-  std::memset(options, 0, sizeof *options);
-  options->struct_size = sizeof *options;
-}
 
 int tfcc_compile(const char* model, const char* output, const tfcc_compile_options* options, char** report) {
   return guarded({text(model)}, output, options, report);

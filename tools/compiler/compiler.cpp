@@ -208,7 +208,7 @@ Result<codegen::CompileResult> write_code(const Optimised& optimised, const std:
   codegen::CompileOptions options;
   options.targets = optimised.targets;
   options.model_name = optimised.source.name();
-  options.report = report_of(optimised).dump();
+  options.report = report_of(optimised).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   options.strip = o.strip;
   options.texts = optimised.texts;
   options.attachments = optimised.attachments;

@@ -29,7 +29,7 @@ json report_of(const Optimised& o) {
   j["passes"] = json::array();
   for (const passes::PassReport& r : o.passes) {
     json misses = json::array();
-    for (const passes::Miss& m : r.misses) misses.push_back({{"node", m.node}, {"reason", m.reason}});
+    for (const passes::Miss& m : still_missed(r, o.graph)) misses.push_back({{"node", m.node}, {"reason", m.reason}});
     j["passes"].push_back({{"name", r.pass}, {"rewrites", r.rewrites}, {"ops", r.ops}, {"misses", misses}});
   }
   return j;

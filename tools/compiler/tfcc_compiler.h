@@ -14,6 +14,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__GNUC__)
 #define TFCC_COMPILER_API __attribute__((visibility("default")))
@@ -58,7 +59,11 @@ typedef struct {
   void* user;
 } tfcc_compile_options;
 
-TFCC_COMPILER_API void tfcc_compile_options_init(tfcc_compile_options* options);
+/** All options left out. Not a function of the library, so that it writes what this header declares and no more. */
+static inline void tfcc_compile_options_init(tfcc_compile_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
 
 /** Compiles the model in a file, .onnx or .tfir, and writes `output`, whole or not at all. Returns 0 or a tfcc_status (tfcc_c.h):
  * invalid_argument (options, or an output that is an input), unsupported, bad_file, shape, device (no NVRTC), memory, io, internal.

@@ -30,6 +30,7 @@ void add_opt(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
+void add_completion(CLI::App& app, Action& action);
 
 /// Adds --threads: 0 (the default) to kMaxThreads of runtime/tfcc.h.
 void add_threads(CLI::App& command, int& threads, const std::string& help);

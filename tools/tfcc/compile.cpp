@@ -21,6 +21,7 @@ namespace tfcc::tools {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 // What the parser fills, beside the compiler's own options: lists are texts with commas here.
 struct CommandLine {
@@ -31,7 +32,6 @@ struct CommandLine {
 
 void show(const compiler::Optimised& done, bool everything) {
   const frontend::ImportReport& import = done.import;
-  for (const std::string& w : import.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   std::printf("imported %zu ONNX nodes, %zu of them shape and constant arithmetic that left no op (%zu such ops remain)\n", import.nodes,
               import.shape_nodes, import.shape_ops_left);
   for (const passes::PassReport& r : done.passes) {
@@ -120,7 +120,7 @@ Result<void> compile_model(CommandLine c) {
   progress.reset();
   if (!code) return code.error();
   if (report) {
-    const std::string text = compiler::report_of(optimised, *code).dump(1) + "\n";
+    const std::string text = compiler::report_of(optimised, *code).dump(1, ' ', false, json::error_handler_t::replace) + "\n";
     TFCC_TRY_VOID(report->write(text.data(), text.size()));
     TFCC_TRY_VOID(report->commit());
   }

@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   tfcc::tools::add_inspect(app, action);
   tfcc::tools::add_opt(app, action);
   tfcc::tools::add_tune(app, action);
+  tfcc::tools::add_completion(app, action);
   app.footer("Start with: tfcc compile model.onnx, then tfcc run model.tfcc --random");
   // tfcc help, tfcc help COMMAND
   std::vector<std::string> words(argv + 1, argv + argc);
@@ -50,7 +51,7 @@ int main(int argc, char** argv) {
     if (result) return 0;
     const std::string message = tfcc::frontend::escaped_lines(result.error().message);
     std::fprintf(stderr, "tfcc: %s\n", message.c_str());
-    return message.rfind("usage: ", 0) == 0 ? 2 : 1;
+    return tfcc::tools::is_usage(result.error()) ? 2 : 1;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "tfcc: out of memory\n");
   } catch (const std::exception& e) {

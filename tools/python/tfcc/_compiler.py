@@ -29,7 +29,6 @@ class _Options(Structure):
 
 
 _FUNCTIONS = {
-    "tfcc_compile_options_init": (None, [POINTER(_Options)]),
     "tfcc_compile": (c_int, [c_char_p, c_char_p, POINTER(_Options), POINTER(c_void_p)]),
     "tfcc_compile_memory": (c_int, [c_char_p, c_size_t, c_char_p, c_char_p, POINTER(_Options), POINTER(c_void_p)]),
     "tfcc_compile_free": (None, [c_void_p]),
@@ -60,9 +59,10 @@ def _words(name, value):
     """A list of names as the library takes it."""
     if value is None or isinstance(value, str):
         return value
-    if not hasattr(value, "__iter__") or not all(isinstance(v, (str, int)) for v in value):
+    words = list(value) if hasattr(value, "__iter__") and not isinstance(value, (bytes, bytearray)) else [None]
+    if not all(isinstance(v, (str, int)) for v in words):
         raise Error("invalid_argument", f"{name} is a text with commas or a list of names, not {value!r}")
-    return ",".join(str(v) for v in value)
+    return ",".join(str(v) for v in words)
 
 
 def _shapes(name, value):
@@ -71,11 +71,26 @@ def _shapes(name, value):
         return value
     if not hasattr(value, "items"):
         raise Error("invalid_argument", f"{name} is a text such as 'input_ids:1x8,batch_size=4' or a dict, not {value!r}")
-    return ",".join(f"{k}={v}" if hasattr(v, "__index__") else f"{k}:{'x'.join(str(n) for n in v)}" for k, v in value.items())
+    if not all(isinstance(v, int) or hasattr(v, "__iter__") for v in value.values()):
+        raise Error("invalid_argument", f"{name} holds a size that is no integer: {value!r}")
+    return ",".join(f"{k}={v}" if isinstance(v, int) else f"{k}:{'x'.join(str(int(n)) for n in v)}" for k, v in value.items())
 
 
-def _text(value):
-    return None if value is None else os.fsencode(value)
+def _text(name, value):
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise Error("invalid_argument", f"{name} is {value!r}, must be a text or a path")
+    encoded = os.fsencode(value)
+    if b"\0" in encoded:
+        raise Error("invalid_argument", f"{name} is {value!r}, which holds a NUL")
+    return encoded
+
+
+def _flag(name, value):
+    if not isinstance(value, bool):
+        raise Error("invalid_argument", f"{name} is {value!r}, must be True or False")
+    return value
 
 
 def _model(model):
@@ -84,6 +99,8 @@ def _model(model):
         return "model.onnx", bytes(model)
     if hasattr(model, "SerializeToString"):  # onnx.ModelProto
         return "model.onnx", model.SerializeToString()
+    if not isinstance(model, (str, os.PathLike)):
+        raise Error("invalid_argument", f"the model is a path, bytes or an onnx.ModelProto, not {model!r}")
     return os.fspath(model), None
 
 
@@ -123,6 +140,8 @@ class Compiled(os.PathLike):
     def _rows(self):
         plans = self.report["plans"]
         yield "file", str(self.path)
+        for note in self.notes:
+            yield "note", note
         yield "ops", f"{self.report['import']['nodes']} ONNX nodes, {self.report['passes'][-1]['ops'] if self.report['passes'] else self.report['import']['ops']} ops after all passes"
         for plan in plans:
             yield f"plan {plan['name']}", f"{len(plan['launches'])} launches, {plan['precision']}"
@@ -165,31 +184,25 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
     The others are the options of `tfcc compile` of their name. Any number of threads may compile; Python's lock is released meanwhile.
     Raises tfcc.Error, whose text is one line; a failure leaves no file behind.
     """
-    if fp16 and bf16:
+    if all([_flag("fp16", fp16), _flag("bf16", bf16)]):
         raise Error("invalid_argument", "fp16 and bf16 exclude each other")
     name, data = _model(model)
-    temporary = output is None and data is not None
-    if temporary:
-        handle, output = tempfile.mkstemp(suffix=".tfcc", prefix="model-")
-        os.close(handle)
-    elif output is None:
-        output = Path(name).with_suffix(".tfcc")
     lib = library()
     options = _Options()
-    lib.tfcc_compile_options_init(byref(options))
+    options.struct_size = ctypes.sizeof(options)
     texts = {"targets": _words("targets", targets), "cpu": _words("cpu", cpu), "precision": "f16" if fp16 else "bf16" if bf16 else None,
              "passes": _words("passes", passes), "skip_passes": _words("skip_passes", skip_passes),
              "min_shapes": _shapes("min_shapes", min_shapes), "opt_shapes": _shapes("opt_shapes", opt_shapes),
              "max_shapes": _shapes("max_shapes", max_shapes), "seq_buckets": _words("seq_buckets", seq_buckets),
              "tokenizer": tokenizer, "timing_cache": timing_cache, "cache_dir": cache_dir, "dump_ir": dump_ir}
     for key, value in texts.items():
-        setattr(options, key, _text(value))
+        setattr(options, key, _text(key, value))
     for key, value in {"max_batch": max_batch, "max_tokens": max_tokens}.items():
         setattr(options, key, 0 if value is None else _library.whole(key, value, 1, 2**31))
     options.threads = _library.whole("threads", threads, 0, 4096)
     for key, value in {"no_cache": no_cache, "keep_padding": keep_padding, "allow_batch_variance": allow_batch_variance,
                        "literal_only": literal_only, "strict": strict, "strip": strip}.items():
-        setattr(options, key, bool(value))
+        setattr(options, key, _flag(key, value))
     notes = []
 
     def say(line, _):
@@ -200,15 +213,24 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
     options.log = _Log(say)
     if progress is not None:
         options.progress = _Progress(lambda stage, done, total, _: progress(stage.decode(), done, total))
+    temporary = output is None and data is not None
+    if temporary:
+        handle, output = tempfile.mkstemp(suffix=".tfcc", prefix="model-")
+        os.close(handle)
+    elif output is None:
+        output = Path(name).with_suffix(".tfcc")
     text = c_void_p()
-    if data is None:
-        status = lib.tfcc_compile(_text(name), _text(output), byref(options), byref(text))
-    else:
-        status = lib.tfcc_compile_memory(data, len(data), _text(name), _text(output), byref(options), byref(text))
-    if status != 0:
+    try:
+        if data is None:
+            status = lib.tfcc_compile(_text("the model", name), _text("output", output), byref(options), byref(text))
+        else:
+            status = lib.tfcc_compile_memory(data, len(data), _text("the model", name), _text("output", output), byref(options), byref(text))
+        if status != 0:
+            raise Error(_library.STATUS_NAMES[status], lib.tfcc_compile_last_error().decode(errors="replace"))
+    except BaseException:
         if temporary:
             os.unlink(output)
-        raise Error(_library.STATUS_NAMES[status], lib.tfcc_compile_last_error().decode(errors="replace"))
+        raise
     try:
         report = json.loads(ctypes.string_at(text.value))
     finally:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """From torch and from folders of the Hugging Face hub to compiled models. Torch and transformers are imported when they are needed."""
+import difflib
 import hashlib
 import inspect
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
 from tfcc._compiler import compile
-from tfcc._library import Error, version
+from tfcc._library import Error, default_target, version
 
-# What a folder of weights may be called, best first.
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-_LOAD_OPTIONS = ("device", "verify_weights", "graphs", "in_memory", "cache_bytes", "executors")
+_LOAD_OPTIONS = ("device", "verify_weights", "graphs", "in_memory", "cache_bytes", "executors", "widen")
 
 
 def _need(package, what):
@@ -46,7 +46,21 @@ def _dynamic_shapes(examples, dynamic):
     return {n: dict(dynamic.get(n) or {}) for n in examples}
 
 
-def _split(options):
+def _first_line(e):
+    """The reason of an exception of torch or transformers in a line: of what caused it, without colours."""
+    while e.__cause__ is not None:
+        e = e.__cause__
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", x).strip() for x in str(e).splitlines()]
+    return next((x for x in lines if x), type(e).__name__)
+
+
+def _split(options, where):
+    """The options of load(), taken out of `options`; the rest must be of compile(). An export may take long: what is wrong is said before."""
+    known = [*inspect.signature(compile).parameters][2:] + list(_LOAD_OPTIONS)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise Error("invalid_argument", f"{where}() has no option '{name}'{f' (did you mean {near[0]}?)' if near else ''}")
     load = {k: options.pop(k) for k in _LOAD_OPTIONS if k in options}
     if "threads" in options:
         load["threads"] = options["threads"]
@@ -65,7 +79,7 @@ def export(module, example_inputs, path, *, dynamic=True, output_names=None, ops
         return named.setdefault(name, torch.export.Dim(name)) if hasattr(torch.export, "Dim") else name
 
     shapes = {n: {k: dim(v) for k, v in axes.items()} for n, axes in shapes.items()}
-    training = module.training
+    modes = [(m, m.training) for m in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
@@ -75,9 +89,10 @@ def export(module, example_inputs, path, *, dynamic=True, output_names=None, ops
     except Error:
         raise
     except Exception as e:  # of torch: its text is long, its first line says what
-        raise Error("unsupported", f"torch.onnx.export failed: {(str(e).strip() or type(e).__name__).splitlines()[0]}") from e
+        raise Error("unsupported", f"torch.onnx.export failed: {_first_line(e)}") from e
     finally:
-        module.train(training)
+        for m, training in modes:
+            m.training = training
     return Path(path)
 
 
@@ -95,12 +110,20 @@ def from_torch(module, example_inputs, output=None, *, dynamic=True, output_name
     output_names    names of the outputs
     options         of tfcc.compile() and tfcc.load(): targets, fp16, max_shapes, device, threads, ...
     """
-    load = _split(options)
+    load = _split(options, "from_torch")
     with tempfile.TemporaryDirectory(prefix="tfcc-") as folder:
         onnx = export(module, example_inputs, Path(folder) / "model.onnx", dynamic=dynamic, output_names=output_names, opset=opset)
         if output is None:
             load["in_memory"] = True  # the file goes with the folder
         return compile(onnx, output or Path(folder) / "model.tfcc", **options).load(**load)
+
+
+def need_folder(folder):
+    """Errors: a folder that is not there, or without a model's configuration."""
+    if not folder.is_dir():
+        raise Error("io", f"{folder}: there is no such folder; download the model first, for example with `hf download NAME --local-dir {folder.name}`")
+    if not (folder / "config.json").is_file():
+        raise Error("io", f"{folder}: there is no config.json; give the folder that a model of the hub was downloaded to")
 
 
 def read_json(path, missing=None):
@@ -172,14 +195,16 @@ def _export_pretrained(folder, path, opset):
     if config.get("is_encoder_decoder") or architecture.endswith("ForCausalLM") or architecture.endswith("LMHeadModel"):
         raise Error("unsupported", f"{folder}: {architecture or 'its model'} generates text; export it with a past "
                                    "(optimum-cli export onnx --task text-generation-with-past) and compile that (docs/generate.md)")
-    kind = getattr(transformers, architecture, None) if mode is None and "For" in architecture else None
+    # What is trained on the side has a head that nobody asks for: the tokens are wanted.
+    head = "For" in architecture and not architecture.endswith(("ForMaskedLM", "ForPreTraining"))
+    kind = getattr(transformers, architecture, None) if mode is None and head else None
     try:
         model = (kind or transformers.AutoModel).from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
     except Exception as e:  # of transformers: missing files, unknown architectures
-        raise Error("bad_file", f"{folder}: transformers does not load it: {(str(e).strip() or type(e).__name__).splitlines()[0]}") from e
+        raise Error("bad_file", f"{folder}: transformers does not load it: {_first_line(e)}") from e
     model.config.use_cache = False
     model.config.return_dict = False
-    names = ["last_hidden_state"] if kind is None else ["logits"]
+    names = ["last_hidden_state"] if kind is None else ["start_logits", "end_logits"] if architecture.endswith("ForQuestionAnswering") else ["logits"]
     if mode is not None:
         model, names = _pooled(torch, model, mode, normalize), ["sentence_embedding"]
     parameters = inspect.signature((model.model if mode is not None else model).forward).parameters
@@ -188,11 +213,11 @@ def _export_pretrained(folder, path, opset):
     examples = {n: ids.clone() for n in ("input_ids", "attention_mask")}
     if types:
         examples["token_type_ids"] = torch.zeros(2, 12, dtype=torch.int64)
-    return export(model if mode is not None else _Outputs(torch, model), examples, path, output_names=names, opset=opset)
+    return export(model if mode is not None else _first_outputs(torch, model, len(names)), examples, path, output_names=names, opset=opset)
 
 
-def _Outputs(torch, model):
-    """A model whose first output alone is wanted; parameters by name, as the exporter needs them."""
+def _first_outputs(torch, model, count):
+    """A model of which the first outputs are wanted; parameters by name, as the exporter needs them."""
     class First(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -200,15 +225,17 @@ def _Outputs(torch, model):
 
         def forward(self, input_ids, attention_mask, token_type_ids=None):
             types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-            return self.model(input_ids=input_ids, attention_mask=attention_mask, **types)[0]
+            out = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+            return out[0] if count == 1 else tuple(out[:count])
 
     return First()
 
 
 def _kept(folder, options, opset):
-    """Where the compiled form of a folder is kept: a name that changes with its files, the options and the compiler."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and (p.suffix in (".json", ".onnx", ".data") or p.name in _WEIGHTS or p.suffix == ".safetensors"))
+    """Where the compiled form of a folder is kept: a name that changes with its files, the options, the GPU of the machine if no target is named, and tfcc's version."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in (".json", ".onnx", ".data", ".bin", ".safetensors"))
     state = [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    options = {**options, "targets": options.get("targets") or default_target()}
     key = hashlib.sha256(repr((str(folder.resolve()), state, sorted((k, repr(v)) for k, v in options.items()), opset, version())).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfcc" / "models"
     return cache / f"{folder.resolve().name}-{key.hexdigest()[:16]}.tfcc"
@@ -226,9 +253,8 @@ def from_pretrained(folder, output=None, *, opset=20, log=None, **options):
     """
     from tfcc._runtime import load as load_file
     folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise Error("io", f"{folder}: there is no config.json; give the folder that a model of the hub was downloaded to")
-    load = _split(options)
+    need_folder(folder)
+    load = _split(options, "from_pretrained")
     progress = {k: options.pop(k) for k in ("progress",) if k in options}
     path = Path(output) if output is not None else _kept(folder, options, opset)
     if output is None and path.is_file():

@@ -151,6 +151,21 @@ def open_cuda(name):
     return None
 
 
+def default_target():
+    """What is compiled for when no target is named, as `tfcc compile` has it: the first GPU, else "cpu"."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "cpu"
+    count, major, minor = c_int(), c_int(), c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or count.value < 1:
+        return "cpu"
+    for value, attribute in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0):
+            return "cpu"
+    return f"sm_{major.value * 10 + minor.value}"
+
+
 def have_driver():
     """Whether there is a driver for NVIDIA's GPUs: without one nothing of CUDA is worth its loading."""
     try:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfcc import _library
 from tfcc._library import Error, library
-from tfcc._tensors import NAMES, TORCH, bind, is_torch, to_numpy
+from tfcc._tensors import NAMES, TORCH, bind, is_torch, to_numpy, widened
 
 
 class Dim(NamedTuple):
@@ -43,7 +43,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def load(path, device="auto", threads=0, verify_weights=False, graphs=True, log=None, in_memory=False, cache_bytes=None,
-         executors=None):
+         executors=None, widen=False):
     """Loads a .tfcc file.
 
     path            a path, or the file as bytes
@@ -54,9 +54,10 @@ def load(path, device="auto", threads=0, verify_weights=False, graphs=True, log=
     log             called with each line that the library has to say, by any thread that uses the model
     in_memory       read the file into memory in place of mapping it: it may be changed afterwards
     cache_bytes     most memory for what executors keep of shapes seen before, all of the model together; None: 64 MiB
+    widen           take integers of a narrower type than an input has (int32 ids where int64 is wanted), by a copy
     executors       most executors that Model.run() makes, one for each call at the same time; None: one per CPU, at most 32
     """
-    return Model(path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors)
+    return Model(path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors, widen)
 
 
 class _Pool:
@@ -89,7 +90,7 @@ class _Pool:
 class Model:
     """A loaded file: weights and code of one target. Immutable; any number of threads may share it and call run()."""
 
-    def __init__(self, path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors):
+    def __init__(self, path, device, threads, verify_weights, graphs, log, in_memory, cache_bytes, executors, widen=False):
         self._handle = c_void_p()
         lib = self._library = library()
         options = _library.LoadOptions()
@@ -109,6 +110,7 @@ class Model:
             lib.tfcc_model_load(_c_name(path), byref(options), byref(self._handle))
         self.inputs = self._describe(lib.tfcc_model_input_count, lib.tfcc_model_input)
         self.outputs = self._describe(lib.tfcc_model_output_count, lib.tfcc_model_output)
+        self._widen = {i.name: i.dtype for i in self.inputs} if widen else {}
         self._pool = _Pool(self, most)
         _models.add(self)
 
@@ -213,7 +215,7 @@ class Executor:
 
         With torch tensors on the GPU nothing is copied and nothing waits: the launches go to torch's current stream.
         """
-        inputs = inputs or {}
+        inputs = {n: widened(v, self.model._widen.get(n)) for n, v in (inputs or {}).items()}
         self._forget(b.name for b in self._last)
         self._last = []
         stream = _torch_stream(inputs.values())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfcc._export import _need, from_pretrained, pooling_of, read_json
+from tfcc._export import _need, from_pretrained, need_folder, pooling_of, read_json
 from tfcc._library import Error
 
 
@@ -24,6 +24,7 @@ class SentenceEncoder:
 
     def __init__(self, folder, *, max_seq_length=None, **options):
         folder = Path(folder)
+        need_folder(folder)
         tokenizers = _need("tokenizers", "SentenceEncoder")
         if not (folder / "tokenizer.json").is_file():
             raise Error("io", f"{folder}: there is no tokenizer.json; save the tokenizer as a fast one (AutoTokenizer...save_pretrained)")
@@ -46,6 +47,7 @@ class SentenceEncoder:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.max_seq_length)
         self._pad = config.get("pad_token_id") or 0
+        self._lower = bool(read_json(folder / "sentence_bert_config.json", {}).get("do_lower_case"))
 
     @property
     def embedding_dimension(self):
@@ -63,7 +65,13 @@ class SentenceEncoder:
             return self.encode([sentences], batch_size, False, normalize_embeddings, convert_to_tensor, prompt)[0]
         if not isinstance(batch_size, int) or batch_size < 1:
             raise Error("invalid_argument", f"batch_size is {batch_size!r}, must be an integer from 1")
-        texts = [(self.prompt if prompt is None else prompt) + s for s in sentences]
+        sentences = list(sentences)
+        for s in sentences:
+            if not isinstance(s, str):
+                raise Error("invalid_argument", f"a sentence is {s!r}, must be a text")
+        texts = [((self.prompt if prompt is None else prompt) + s).strip() for s in sentences]
+        if self._lower:
+            texts = [s.lower() for s in texts]
         encoded = self._tokenizer.encode_batch(texts)
         order = sorted(range(len(texts)), key=lambda i: -len(encoded[i].ids))
         out = np.empty((len(texts), self.embedding_dimension), np.float32)

@@ -95,6 +95,21 @@ def bind(name, value, stream=0, writable=False):
     return _from_dlpack(name, value, stream)
 
 
+def widened(value, dtype):
+    """An array or torch tensor of integers as the wider integers that an input has, `dtype`; anything else as it is."""
+    if dtype not in ("i64", "i32", "i16"):
+        return value
+    if is_torch(value):
+        import torch
+        to = getattr(torch, TORCH[NAMES.index(dtype)])
+        whole = not value.dtype.is_floating_point and not value.dtype.is_complex
+        return value.to(to) if whole and value.dtype != to and torch.can_cast(value.dtype, to) and value.element_size() < to.itemsize else value
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
+        to = np.dtype(NUMPY[NAMES.index(dtype)])
+        return value.astype(to) if value.dtype != to and np.can_cast(value.dtype, to, "safe") else value
+    return value
+
+
 def to_numpy(tensor):
     """A copy of a host tensor of the C API."""
     shape = [tensor.shape[k] for k in range(tensor.rank)]
