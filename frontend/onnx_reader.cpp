@@ -39,6 +39,10 @@ std::string_view bytes_of(const ir::SourceFile& file) {
 std::string guess_kind(std::string_view bytes) {
   if (bytes.starts_with("PK\x03\x04"))
     return "a zip archive, not an ONNX model; unpack it or export to ONNX";
+  if (bytes.starts_with("TFCC"))
+    return "a .tfcc file, which is compiled already; give the ONNX model, or run this one with `tfcc run`";
+  if (bytes.starts_with("GGUF"))
+    return "a GGUF file, which holds weights and no graph; export the model to ONNX";
   if (bytes.starts_with("version https://git-lfs"))
     return "a Git LFS pointer; fetch the model with 'git lfs pull'";
   const std::string_view head = bytes.substr(0, 256);

@@ -244,14 +244,14 @@ void add_bench(CLI::App& app, Action& action) {
   c->add_option("--shapes", o->shapes, "sizes of the made-up inputs: batch_size=8,sequence_length=128, or input_ids:8x128; the others follow");
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
   c->add_flag("--decode", o->decode, "a step of generation: the next token of each of --batch sequences after --context tokens");
-  c->add_option("--prefill", o->prefill, "a step of generation: the first so many tokens of each of --batch sequences")->check(CLI::PositiveNumber);
-  c->add_option("--batch", o->batch, "sequences of --decode and --prefill")->check(CLI::PositiveNumber)->capture_default_str();
-  c->add_option("--context", o->context, "tokens before that of --decode")->check(CLI::PositiveNumber)->capture_default_str();
+  c->add_option("--prefill", o->prefill, "a step of generation: the first so many tokens of each of --batch sequences")->check(positive());
+  c->add_option("--batch", o->batch, "sequences of --decode and --prefill")->check(positive())->capture_default_str();
+  c->add_option("--context", o->context, "tokens before that of --decode")->check(positive())->capture_default_str();
   c->add_option("--lengths", o->lengths, "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
-  c->add_option("--iterations", o->iterations, "least number of timed runs")->check(CLI::PositiveNumber);
-  c->add_option("--warmUp", o->warm_up_ms, "warm-up in milliseconds")->check(CLI::NonNegativeNumber);
+  c->add_option("--iterations", o->iterations, "least number of timed runs")->check(positive());
+  c->add_option("--warmUp", o->warm_up_ms, "warm-up in milliseconds")->check(not_negative());
   c->add_option("--duration", o->duration_s, "least seconds of timed runs, and of the rounds against a peer")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   c->add_option("--percentile", o->percentiles, "percentiles to print: 90,95,99")->delimiter(',')->check(CLI::Range(0.0, 100.0));
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
   add_threads(*c, o->threads, "CPU threads, of a peer too");
@@ -269,7 +269,7 @@ void add_bench(CLI::App& app, Action& action) {
   c->add_option("--peer-mode", o->peer_mode, "torch: compile (torch.compile) or eager")->check(CLI::IsMember({"compile", "eager"}));
   c->add_option("--rounds", o->rounds, "rounds against the peer")->check(CLI::Range(5, 1000));
   c->add_option("--tolerance", o->tolerance, "most relative L2 between outputs; default 1e-3, 2e-2 in fp16, 6e-2 in bf16")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   c->add_option("--python", o->python, "the Python that has the peer's package; default: python3");
   c->callback([o, &action] { action = [o] { return bench(*o); }; });
 }

@@ -5,12 +5,36 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "runtime/tfcc.h"
 
 namespace tfcc::tools {
+
+namespace {
+
+CLI::Validator number(const std::string& name, const std::string& what, bool (*good)(double)) {
+  return CLI::Validator([what, good](std::string& text) -> std::string {
+    char* end = nullptr;
+    const double n = std::strtod(text.c_str(), &end);
+    if (!text.empty() && *end == 0 && std::isfinite(n) && good(n)) return "";
+    return "'" + (text.size() > 20 ? text.substr(0, 20) + "..." : text) + "' is no number " + what;
+  }, name);
+}
+
+}  // namespace
+
+const CLI::Validator& not_negative() {
+  static const CLI::Validator check = number("NONNEGATIVE", "from 0", [](double n) { return n >= 0; });
+  return check;
+}
+
+const CLI::Validator& positive() {
+  static const CLI::Validator check = number("POSITIVE", "above 0", [](double n) { return n > 0; });
+  return check;
+}
 
 void add_threads(CLI::App& command, int& threads, const std::string& help) {
   const std::string most = std::to_string(kMaxThreads);

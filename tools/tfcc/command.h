@@ -14,7 +14,8 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace tfcc::tools {
 
@@ -31,6 +32,10 @@ void add_bench(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
+
+/// Checks of numbers that say in words what is wrong; CLI11's own print the whole range of a double.
+const CLI::Validator& not_negative();
+const CLI::Validator& positive();
 
 /// Adds --threads: 0 (the default) to kMaxThreads of runtime/tfcc.h.
 void add_threads(CLI::App& command, int& threads, const std::string& help);

@@ -331,7 +331,7 @@ void add_generate(CLI::App& app, Action& action) {
   c->add_option("--seed", s.seed, "of the random choice")->capture_default_str();
   c->add_option("--max-context", o->generator.max_context, "most tokens of prompt and answer; default: what the model takes, at most 4096");
   c->add_option("--max-sequences", o->generator.max_sequences, "prompts of --batch that are computed at a time")->capture_default_str();
-  c->add_option("--cache", o->cache_mib, "memory for keys and values, in MiB; default: for all of these, as far as half of what is free goes")->check(CLI::NonNegativeNumber);
+  c->add_option("--cache", o->cache_mib, "memory for keys and values, in MiB; default: for all of these, as far as half of what is free goes")->check(not_negative());
   c->add_flag("--literal", o->generator.literal, "run the graph as it was exported, a sequence at a time, though the file has a program for generation");
   c->add_option("--role", o->roles, "what an input or output is: NAME=ids|mask|positions|types|logits, or PRESENT=PAST");
   c->add_flag("--print-ids", o->print_ids, "write the new ids in place of text, with commas");

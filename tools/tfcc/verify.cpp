@@ -254,8 +254,8 @@ void add_verify(CLI::App& app, Action& action) {
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
   c->add_option("--shapes,--input-shapes", o->shapes, "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32");
   c->add_option("--tolerance,--rtol", o->tolerance, "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
-      ->check(CLI::PositiveNumber);
-  c->add_option("--atol", o->largest, "also the largest absolute error of one element; default: any")->check(CLI::NonNegativeNumber);
+      ->check(positive());
+  c->add_option("--atol", o->largest, "also the largest absolute error of one element; default: any")->check(not_negative());
   c->add_option("--seed", o->seed, "seed of made-up inputs");
   c->add_option("--against", o->against, "compare with this as well, on the same inputs: onnxruntime");
   c->add_option("--python", o->python, "the Python that has the package of --against; default: python3");
