@@ -155,6 +155,11 @@ def pooling_of(folder):
     return on[0], "Normalize" in kinds
 
 
+def _call(model, input_ids, attention_mask, token_type_ids):
+    types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+    return model(input_ids=input_ids, attention_mask=attention_mask, **types)
+
+
 def _pooled(torch, model, mode, normalize):
     """The model with its pooling inside, so that the graph ends in one vector a sentence."""
     class Sentence(torch.nn.Module):
@@ -163,8 +168,7 @@ def _pooled(torch, model, mode, normalize):
             self.model = model
 
         def forward(self, input_ids, attention_mask, token_type_ids=None):
-            types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-            hidden = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)[0]
+            hidden = _call(self.model, input_ids, attention_mask, token_type_ids)[0]
             mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
             if mode == "mean":
                 out = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
@@ -224,8 +228,7 @@ def _first_outputs(torch, model, count):
             self.model = model
 
         def forward(self, input_ids, attention_mask, token_type_ids=None):
-            types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-            out = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+            out = _call(self.model, input_ids, attention_mask, token_type_ids)
             return out[0] if count == 1 else tuple(out[:count])
 
     return First()
