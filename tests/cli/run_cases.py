@@ -107,6 +107,8 @@ def make_fixtures(binary, folder, environment):
     unknown = model.read_bytes().replace(b"\x22\x07Softmax", b"\x22\x07Hardest").replace(b"\x22\x03Erf", b"\x22\x03Elf")
     (folder / "unknown_operators.onnx").write_bytes(unknown)
     shutil.copy(model, folder / "bert.onnx")
+    # It ends in its opset, 17.
+    (folder / "opset_of_the_future.onnx").write_bytes(model.read_bytes()[:-1] + bytes([99]))
     for package in ("onnxruntime", "torch"):
         if subprocess.run(["python3", "-c", f"import {package}"], capture_output=True).returncode == 0:
             able.add(package)
