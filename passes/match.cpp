@@ -89,9 +89,9 @@ struct KeyWriter {
   void operator()(const char*, const ir::OptionalDims& v) { (*this)("", v.dims); }
   void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
   void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
-  void operator()(const char*, const std::optional<int64_t>& v) {
+  template <class T> void operator()(const char*, const std::optional<T>& v) {
     key.push_back(v.has_value());
-    key.push_back(static_cast<uint64_t>(v.value_or(0)));
+    (*this)("", v.value_or(T{}));
   }
   void operator()(const char*, bool v) { key.push_back(v); }
   template <class E> requires std::is_enum_v<E>

@@ -2,10 +2,10 @@
 #include "tools/tfcc/verify_counterparts.h"
 
 #include <algorithm>
-#include <bit>
 #include <cctype>
 #include <string>
-#include <type_traits>
+
+#include "passes/match.h"
 
 namespace tfcc::tools {
 namespace {
@@ -14,34 +14,6 @@ using ir::ExprRef;
 using ir::Graph;
 using ir::OpId;
 using ir::ValueId;
-
-// Equal expressions are one pointer.
-struct AttributeKey {
-  std::vector<uint64_t> words;
-  void operator()(std::string_view, ExprRef e) { words.push_back(reinterpret_cast<uintptr_t>(e)); }
-  void operator()(std::string_view, const std::vector<ExprRef>& list) {
-    words.push_back(list.size());
-    for (ExprRef e : list) words.push_back(reinterpret_cast<uintptr_t>(e));
-  }
-  void operator()(std::string_view, const ir::OptionalExpr& e) { (*this)("", e.expr); }
-  void operator()(std::string_view, const ir::OptionalDims& v) { (*this)("", v.dims); }
-  void operator()(std::string_view, double v) { words.push_back(std::bit_cast<uint64_t>(v)); }
-  void operator()(std::string_view, const std::optional<int64_t>& v) {
-    words.push_back(v.has_value());
-    words.push_back(static_cast<uint64_t>(v.value_or(0)));
-  }
-  template <class T>
-    requires std::is_enum_v<T> || std::is_integral_v<T>
-  void operator()(std::string_view, T v) {
-    words.push_back(static_cast<uint64_t>(v));
-  }
-};
-
-std::vector<uint64_t> key_of(ir::Attrs attrs) {
-  AttributeKey key;
-  std::visit([&](auto& a) { a.visit(key); }, attrs);
-  return key.words;
-}
 
 // "Mul_1.2.1" was named after "Mul_1" or "Mul_1.2".
 bool strip_suffix(std::string& name) {
@@ -103,7 +75,7 @@ class Pairing {
 }  // namespace
 
 bool same_computation(const ir::Op& a, const ir::Op& b) {
-  return a.kind == b.kind && a.attrs.index() == b.attrs.index() && key_of(a.attrs) == key_of(b.attrs);
+  return a.kind == b.kind && a.attrs.index() == b.attrs.index() && passes::attributes_key(a) == passes::attributes_key(b);
 }
 
 Counterparts counterparts(const Graph& before, const Graph& after) { return Pairing(before, after).run(); }
