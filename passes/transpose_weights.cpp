@@ -3,7 +3,7 @@
 //   before: const @w : f16[K,N] = ..;                  %y = matmul(%x, @w) {trans_b = false}
 //   after:  const @w : f16[N,K] = .. |> transpose(1,0); %y = matmul(%x, @w) {trans_b = true}
 // A weight that is the transpose of something becomes that, so that a head tied to its embedding is the embedding.
-// For both programs of a decoder's file, which share their weights; a product of many rows takes either order. Runs after: convert-precision.
+// For every CUDA plan; a product of many rows takes either order. Runs after: convert-precision.
 #include <algorithm>
 
 #include "passes/match.h"

@@ -186,7 +186,7 @@ class Pipeline {
       in.options.precision = options_.precision;
       conversions.push_back("convert-precision-" + options_.precision);
     }
-    if (lifted_ && family == Family::cuda) conversions.push_back("transpose-weights");  // a step of generation reads few columns at a time
+    if (family == Family::cuda) conversions.push_back("transpose-weights");  // products of few rows take few columns at a time
     TFCC_TRY([[maybe_unused]] auto converted, run_passes(in.graph, conversions, generates ? "generate-" : "", sources));
     return in;
   }
