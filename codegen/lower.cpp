@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "codegen/emit/emit.h"
+#include "codegen/fold_norm.h"
 #include "codegen/legalise.h"
 #include "codegen/matmul/matmul.h"
 #include "codegen/plan/bucket_table.h"
@@ -58,14 +59,27 @@ std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target, i
   return all;
 }
 
-// The forms share values, buffers and the arena: each is made of the one before it, by splitting more. So the last does by most
-// launches what the others do by fewer.
-std::vector<Form> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
+// The form for few tokens whose norms are parts of products, if it has any. Of a graph of fixed sizes it is the only one.
+Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target, bool any_order) {
+  if (!target.has_wgmma) return std::optional<Form>();
+  Form form{graph, graph.size_with(SizeRole::tokens) ? kFewRows : 0};
+  TFCC_TRY(const int norms, fold_norms(form.graph, target, form.most_tokens, any_order));
+  if (norms == 0) return std::optional<Form>();
+  legalise(form.graph, target, form.most_tokens, any_order);
+  return std::optional(std::move(form));
+}
+
+// The forms share the values of a name, their buffers and the arena. But for the first, which may have its norms folded, each is made of
+// the one before it, by splitting more. So the last does by most launches what the others do by fewer.
+Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
   const bool decodes = target.cuda() && std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) { return decodes_few_tokens(graph, o); });
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
   else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
   if (target.has_wgmma && decodes) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
+  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target, any_order));
+  if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
+  if (folded) std::erase(limits, kFewRows);
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
@@ -75,6 +89,7 @@ std::vector<Form> forms_of(const Graph& graph, const TargetClass& target, bool a
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
   }
+  if (folded) forms.insert(forms.begin(), *std::move(folded));
   return forms;
 }
 
@@ -159,7 +174,7 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms, cons
 
 Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
-  const std::vector<Form> forms = forms_of(graph, target, options.batch_variance);
+  TFCC_TRY(const std::vector<Form> forms, forms_of(graph, target, options.batch_variance));
   PlanBuilder plan(target, graph, weights, options.precision);
   TFCC_TRY_VOID(lower_forms(plan, forms, target, options));
   plan.place_buffers(judged_shapes(graph, options));

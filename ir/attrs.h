@@ -48,18 +48,30 @@ struct OptionalExpr {
   bool has_value() const { return expr != nullptr; }
 };
 
+enum class NormKind : uint8_t { layer, rms };
+inline constexpr std::string_view kNormKindNames[] = {"layer", "rms"};
+
+/// Moments of a row are kept for so many columns at a time: their mean, and the sum of the squares of what they differ from it by.
+inline constexpr int64_t kMomentColumns = 32;
+
 /// result[.., i, j] = epilogue(s, .., i, j) with s = alpha * sum over k of a[.., i, k] b[.., k, j], not rounded before the epilogue.
 /// a: [..., m, k] ([..., k, m] if trans_a); b likewise; leading dims broadcast as in ONNX MatMul.
 /// Operands: a, b, then what the epilogue loads (slot = operand). Indices: the dims of the result. param s has the scalar type
 /// of the result. No epilogue: the result is s.
+/// A norm between two products may be a part of both. The one before it has `scaled`, and two or three results: scaled(v, .., i, j)
+/// with v = epilogue(s, .., i, j), the moments f32[n / 32, .., m, 2] of v, and v itself. One after it has `norm` and `eps`: its last
+/// operand has the moments of m rows, of which the epilogue has params mean (0 for rms) and rstd beside s.
 struct MatmulAttrs {
   double alpha = 1;
   ExprRef epilogue = nullptr;
+  std::optional<double> eps;
+  std::optional<NormKind> norm;
+  ExprRef scaled = nullptr;
   bool trans_a = false;
   bool trans_b = false;
   template <class V> void visit(V&& v) {
-    OptionalExpr optional{epilogue};
-    v("alpha", alpha); v("epilogue", optional); v("trans_a", trans_a); v("trans_b", trans_b);
+    OptionalExpr after{epilogue}, stored{scaled};
+    v("alpha", alpha); v("epilogue", after); v("eps", eps); v("norm", norm); v("scaled", stored); v("trans_a", trans_a); v("trans_b", trans_b);
   }
 };
 
@@ -81,9 +93,6 @@ struct GeluAttrs {
   GeluKind approx = GeluKind::erf;
   template <class V> void visit(V&& v) { v("approx", approx); }
 };
-
-enum class NormKind : uint8_t { layer, rms };
-inline constexpr std::string_view kNormKindNames[] = {"layer", "rms"};
 
 /// sum = x + residual (+ bias); y = norm(sum). Operands: x, residual, gamma, then beta if has_beta, bias if has_bias.
 /// Results: y, and sum if two results are declared.

@@ -83,11 +83,11 @@ BlockProgram::BlockProgram(ExprRef e, std::vector<const HostTensor*> operands,
 }
 
 BlockResult BlockProgram::run(size_t n, std::span<const std::vector<int64_t>> indices,
-                              const double* param) {
+                              const BlockParams& params) {
   marks_.clear();
   for (const Step& s : steps_) {
     if (s.uniform && uniform_done_) continue;
-    compute(s, s.uniform ? kBlock : n, indices, param);
+    compute(s, s.uniform ? kBlock : n, indices, params);
   }
   uniform_done_ = true;
   if (!marks_.empty()) blame(n);
@@ -98,7 +98,7 @@ BlockResult BlockProgram::run(size_t n, std::span<const std::vector<int64_t>> in
 void BlockProgram::mark(const Step& s, size_t lane) { marks_.emplace_back(reg_of(s), lane); }
 
 void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<int64_t>> indices,
-                           const double* param) {
+                           const BlockParams& params) {
   ExprRef e = s.node;
   const size_t reg = reg_of(s);
   int64_t* io = ints(reg);
@@ -118,7 +118,7 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
     case ExprKind::load:
       return load(s, n);
     case ExprKind::param:
-      std::copy_n(param, n, ro);
+      std::copy_n(e->name == "mean" ? params.mean : e->name == "rstd" ? params.rstd : params.s, n, ro);
       return;
     case ExprKind::floordiv:
       return zip(io, ia(0), ia(1), n, floor_div);

@@ -16,6 +16,13 @@ inline constexpr size_t kBlock = 256;
 
 using SymbolValue = std::function<int64_t(std::string_view)>;
 
+/// The parameters of each lane, by name: s of an epilogue or score, mean and rstd of the row that it stands in.
+struct BlockParams {
+  const double* s = nullptr;
+  const double* mean = nullptr;
+  const double* rstd = nullptr;
+};
+
 /// Elements computed for a block: one of the two, by the expression's type.
 struct BlockResult {
   const int64_t* ints = nullptr;
@@ -27,9 +34,9 @@ class BlockProgram {
  public:
   BlockProgram(ExprRef e, std::vector<const HostTensor*> operands, const SymbolValue& symbol);
 
-  /// Lanes 0..n-1; indices[k][lane] is index variable k, param[lane] the parameter s. Valid until
+  /// Lanes 0..n-1; indices[k][lane] is index variable k. Valid until
   /// the next run. Loads out of range and bounded() count only where no lazy select skips them.
-  BlockResult run(size_t n, std::span<const std::vector<int64_t>> indices, const double* param);
+  BlockResult run(size_t n, std::span<const std::vector<int64_t>> indices, const BlockParams& params);
 
   /// Flags raised so far, ascending; and whether an element outside a tensor was asked for, with
   /// the words for it.
@@ -44,7 +51,7 @@ class BlockProgram {
   };
 
   void compute(const Step& s, size_t n, std::span<const std::vector<int64_t>> indices,
-               const double* param);
+               const BlockParams& params);
   void load(const Step& s, size_t n);
   void bounded(const Step& s, size_t n);
   void poly(const Step& s, size_t n);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace tfcc::ir {
 namespace {
@@ -44,14 +45,15 @@ void collect(OpRun& run, const BlockProgram& program) {
   if (run.problem.empty()) run.problem = program.problem();
 }
 
-/// Calls f(first, n, block) for all elements of `body` over `dims`; `param` has the parameter s of each.
+/// Calls f(first, n, block) for all elements of `body` over `dims`; `params` have the parameters of each.
 template <class F>
-void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f, const double* param = nullptr) {
+void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f, const BlockParams& params = {}) {
   BlockProgram program(body, run.operands, run.symbol);
   Odometer odometer(std::move(dims));
   for (int64_t first = 0; first < odometer.total(); first += kBlock) {
     const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, odometer.total() - first));
-    f(first, n, program.run(n, odometer.take(n), param ? param + first : nullptr));
+    const auto from = [&](const double* p) { return p ? p + first : nullptr; };
+    f(first, n, program.run(n, odometer.take(n), {from(params.s), from(params.mean), from(params.rstd)}));
   }
   collect(run, program);
 }
@@ -232,15 +234,58 @@ void eval_product(OpRun& run, std::vector<T> HostTensor::*values, F multiply_one
   }
 }
 
+/// Of every kMomentColumns elements of each row their mean, and the sum of the squares of what they differ from it by: [columns / 32, rows, 2].
+std::vector<double> moments_of(const std::vector<double>& v, size_t columns) {
+  const size_t groups = columns / kMomentColumns, rows = v.size() / columns;
+  std::vector<double> moments(groups * rows * 2);
+  for (size_t i = 0; i < rows * groups; ++i) {
+    const auto at = v.begin() + static_cast<std::ptrdiff_t>(i * kMomentColumns), end = at + kMomentColumns;
+    const double mean = std::accumulate(at, end, 0.0) / kMomentColumns;
+    double* of = moments.data() + (i % groups * rows + i / groups) * 2;
+    of[0] = mean;
+    of[1] = std::accumulate(at, end, 0.0, [&](double sum, double x) { return sum + (x - mean) * (x - mean); });
+  }
+  return moments;
+}
+
+/// Of each row, for each of `columns` elements that stand in it: what its moments say.
+struct RowStatistics {
+  std::vector<double> mean, rstd;
+};
+RowStatistics row_statistics(const HostTensor& moments, NormKind kind, double eps, int64_t columns) {
+  RowStatistics all;
+  const auto groups = static_cast<size_t>(moments.dims[0]);
+  const size_t rows = groups == 0 ? 0 : moments.reals.size() / 2 / groups;
+  const double width = static_cast<double>(groups * kMomentColumns);
+  for (size_t row = 0; row < rows; ++row) {
+    double mean = 0, squares = 0;
+    const auto number = [&](size_t g, size_t which) { return moments.reals[(g * rows + row) * 2 + which]; };
+    for (size_t g = 0; g < groups; ++g) mean += number(g, 0) / static_cast<double>(groups);
+    if (kind == NormKind::rms) mean = 0;
+    for (size_t g = 0; g < groups; ++g) squares += number(g, 1) + kMomentColumns * (number(g, 0) - mean) * (number(g, 0) - mean);
+    all.mean.insert(all.mean.end(), static_cast<size_t>(columns), mean);
+    all.rstd.insert(all.rstd.end(), static_cast<size_t>(columns), 1 / std::sqrt(squares / width + eps));
+  }
+  return all;
+}
+
 void eval_matmul(OpRun& run) {
   HostTensor& out = run.results[0];
   if (!is_float(out.dtype)) return eval_product(run, &HostTensor::ints, multiply_integers);
   eval_product(run, &HostTensor::reals, multiply);
-  if (ExprRef epilogue = run.op.as<MatmulAttrs>().epilogue) {
-    for_each_block(run, epilogue, out.dims, [&](int64_t first, size_t n, BlockResult block) {
+  const auto& attrs = run.op.as<MatmulAttrs>();
+  const auto apply = [&](ExprRef e, BlockParams params) {
+    params.s = out.reals.data();
+    for_each_block(run, e, out.dims, [&](int64_t first, size_t n, BlockResult block) {
       std::copy_n(block.reals, n, out.reals.begin() + first);
-    }, out.reals.data());
-  }
+    }, params);
+  };
+  const RowStatistics of_rows = attrs.norm ? row_statistics(*run.operands.back(), *attrs.norm, *attrs.eps, out.dims.back()) : RowStatistics();
+  if (attrs.epilogue) apply(attrs.epilogue, {nullptr, of_rows.mean.data(), of_rows.rstd.data()});
+  if (!attrs.scaled) return;
+  run.results[1].reals = moments_of(out.reals, static_cast<size_t>(out.dims.back()));
+  if (run.results.size() > 2) run.results[2].reals = out.reals;
+  apply(attrs.scaled, {});
 }
 
 /// Calls f(in, out, width) for each row of operand 0 and result `r`.
@@ -494,7 +539,7 @@ class Attention {
         dot[l] = 0;
         for (int64_t d = 0; d < width; ++d) dot[l] += query[d] * key[d];
       }
-      const BlockResult scores = score_.run(n, at_, dot), visible = visible_.run(n, at_, dot);
+      const BlockResult scores = score_.run(n, at_, {dot}), visible = visible_.run(n, at_, {dot});
       for (size_t l = 0; l < n; ++l) {
         weights_[static_cast<size_t>(first) + l] = {scores.reals[l], visible.ints[l] != 0};
       }

@@ -123,6 +123,14 @@ OpId Graph::add_op(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std:
   return id;
 }
 
+ValueId Graph::insert_result(OpId o, size_t at, Type type, std::string name) {
+  const ValueId v{static_cast<uint32_t>(values_.size())};
+  values_.push_back({unique_name(std::move(name), v), std::move(type), o, {}, {}});
+  auto& results = op(o).results;
+  results.insert(results.begin() + static_cast<std::ptrdiff_t>(at), v);
+  return v;
+}
+
 ValueId Graph::add(OpKind kind, std::vector<ValueId> operands, Attrs attrs, Type type,
                    std::string value_name, std::string origin) {
   std::vector<Type> types;

@@ -117,6 +117,8 @@ class Graph {
   /// Appends an op; names are made unique by a suffix.
   OpId add_op(OpKind kind, std::vector<ValueId> operands, Attrs attrs, std::vector<Type> types,
               std::vector<std::string> names, std::string origin = {});
+  /// Gives an op one more result, before its result `at`.
+  ValueId insert_result(OpId o, size_t at, Type type, std::string name);
   /// Convenience for one result.
   ValueId add(OpKind kind, std::vector<ValueId> operands, Attrs attrs, Type type, std::string name, std::string origin = {});
   ValueId add_pointwise(std::vector<ValueId> operands, ExprRef body, Type type, std::string name, std::string origin = {});

@@ -16,7 +16,7 @@ ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRe
 }
 
 ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
-  return rewrite(epilogue, [&](ExprRef n) { return n->kind == ExprKind::param ? sum : nullptr; });
+  return rewrite(epilogue, [&](ExprRef n) { return n->kind == ExprKind::param && n->name == "s" ? sum : nullptr; });
 }
 
 ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed, const std::vector<ExprRef>& at, ExprRef row, ExprRef column) {

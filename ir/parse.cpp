@@ -365,10 +365,7 @@ class GraphParser : WordParser {
     TFCC_TRY(v, integer("an integer"));
     return {};
   }
-  Result<void> read(const OpText&, std::string_view, std::optional<int64_t>& v) {
-    TFCC_TRY(v, integer("an integer"));
-    return {};
-  }
+  template <class T> Result<void> read(const OpText& op, std::string_view key, std::optional<T>& v) { return read(op, key, v.emplace()); }
   Result<void> read(const OpText&, std::string_view, double& v) {
     TFCC_TRY(v, real());
     return {};
@@ -441,14 +438,18 @@ class GraphParser : WordParser {
       extents = op.types[0].dims;
       extents.insert(extents.end(), op.extents.begin(), op.extents.end());
     }
-    const size_t before = key == "score" || key == "epilogue" ? 1 : 0;
-    if (parameters.size() != extents.size() + before) {
+    std::vector<std::string> before;
+    if (key == "score" || key == "epilogue" || key == "scaled") before = {"s"};
+    if (key == "epilogue" && op.fields.count("norm")) before = {"s", "mean", "rstd"};
+    if (parameters.size() != extents.size() + before.size()) {
       return lexer_.error_before(fmt::format("'{}' has {} parameters, {} expected", key,
-                                             parameters.size(), extents.size() + before));
+                                             parameters.size(), extents.size() + before.size()));
     }
-    if (before) scope[parameters[0]] = graph_.pool().param("s", key == "score" ? Scalar::f32 : scalar_of(op.types[0].dtype));
+    for (size_t k = 0; k < before.size(); ++k) {
+      scope[parameters[k]] = graph_.pool().param(before[k], key == "score" ? Scalar::f32 : scalar_of(op.types[0].dtype));
+    }
     for (size_t k = 0; k < extents.size(); ++k) {
-      scope[parameters[k + before]] = graph_.pool().index(static_cast<int64_t>(k), extents[k]);
+      scope[parameters[k + before.size()]] = graph_.pool().index(static_cast<int64_t>(k), extents[k]);
     }
     return {};
   }

@@ -180,8 +180,8 @@ class Printer {
 
   std::string text(const Op&, std::string_view, bool v) { return v ? "true" : "false"; }
   std::string text(const Op&, std::string_view, int64_t v) { return fmt::format("{}", v); }
-  std::string text(const Op&, std::string_view, const std::optional<int64_t>& v) { return fmt::format("{}", *v); }
   std::string text(const Op&, std::string_view, double v) { return real_text(v); }
+  template <class T> std::string text(const Op& op, std::string_view key, const std::optional<T>& v) { return text(op, key, *v); }
   std::string text(const Op&, std::string_view, ReduceKind v) {
     return std::string(kReduceKindNames[static_cast<int>(v)]);
   }
@@ -213,7 +213,7 @@ class Printer {
       names.index = index_name;
       size_t count = graph_.value(op.results[0]).type.rank();
       if (op.kind == OpKind::reduce) count += op.as<ReduceAttrs>().extents.size();
-      if (op.kind == OpKind::matmul) parameters = "s";
+      if (op.kind == OpKind::matmul) parameters = key == "epilogue" && op.as<MatmulAttrs>().norm ? "s,mean,rstd" : "s";
       for (size_t k = 0; k < count; ++k)
         parameters += (parameters.empty() ? "" : ",") + index_name(static_cast<int64_t>(k));
     }

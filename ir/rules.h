@@ -10,13 +10,12 @@
 
 namespace tfcc::ir {
 
-/// Where an expression stands: what its index variables range over, and whether it may use the
-/// parameter s.
+/// Where an expression stands: what its index variables range over, and which parameters it may use.
 struct ExprPlace {
   std::string_view attribute;
   std::vector<ExprRef> extents;  // of index variable k
   size_t first_slot = 0;         // operands before it are not for loads
-  bool has_param = false;
+  std::vector<std::string_view> params = {};
 };
 
 /// E1 to E6: an expression of `op`.

@@ -90,7 +90,7 @@ class ExprChecker {
         }
         break;
       case ExprKind::param:  // E5
-        if (!place_.has_param || n->name != "s")
+        if (std::find(place_.params.begin(), place_.params.end(), n->name) == place_.params.end())
           problem("E5", fmt::format("unknown parameter '{}'", n->name));
         break;
       case ExprKind::bounded:  // G7
@@ -194,7 +194,7 @@ std::string body_problem(const Graph& graph, ExprRef free, const std::vector<Exp
   const Captured c = capture(free);
   Op op{OpKind::pointwise, c.operands, {}, {}, {}};
   std::vector<Violation> problems;
-  check_expr(graph, op, c.body, {"body", extents, 0, has_param}, problems);
+  check_expr(graph, op, c.body, {"body", extents, 0, has_param ? std::vector<std::string_view>{"s"} : std::vector<std::string_view>{}}, problems);
   return problems.empty() ? "" : to_string(problems[0]);
 }
 

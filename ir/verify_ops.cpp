@@ -109,17 +109,46 @@ bool broadcasts(const Dims& a, const Dims& b, const Dims& out) {
   return true;
 }
 
+/// What a product has of the norms before and after it.
+void check_norms_of_matmul(Rules& r) {
+  const auto& attrs = r.op.as<MatmulAttrs>();
+  const Type& out = r.out();
+  const Dims rows(out.dims.begin(), out.dims.end() - 1);
+  const auto moments = [&](const Type& t, ExprRef groups) {
+    Dims dims = {groups};
+    dims.insert(dims.end(), rows.begin(), rows.end());
+    dims.push_back(r.graph.pool().integer(2));
+    return t.dtype == DType::f32 && t.dims == dims;
+  };
+  if (attrs.scaled) {
+    const auto columns = as_int(out.dims.back());
+    const bool whole = columns && *columns % kMomentColumns == 0;
+    r.require(whole && moments(r.out(1), r.graph.pool().integer(*columns / kMomentColumns)) && (r.op.results.size() == 2 || r.out(2) == out),
+              "C9", fmt::format("the results after the first are not the moments of each {} columns, and what has the type of the first", kMomentColumns));
+    r.require(attrs.scaled->type == scalar_of(out.dtype), "C7", "the type of scaled is not that of the result");
+    check_expr(r.graph, r.op, attrs.scaled, {"scaled", out.dims, 2, {"s"}}, r.problems);
+  }
+  if (attrs.norm) {
+    const Type& of = r.in(r.op.operands.size() - 1);
+    r.require(of.rank() == rows.size() + 2 && moments(of, of.dims[0]), "C10", "the last operand does not have the moments of the rows");
+  }
+}
+
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
-  if (!r.require(r.op.results.size() == 1 && r.op.operands.size() >= 2 && (r.op.operands.size() == 2 || attrs.epilogue), "C1",
-                 "has two factors, one result, and more operands only for an epilogue"))
+  const size_t results = r.op.results.size(), operands = r.op.operands.size();
+  if (!r.require((attrs.scaled ? results == 2 || results == 3 : results == 1) && operands >= 2 && (operands == 2 || attrs.epilogue || attrs.scaled), "C1",
+                 "has two factors, one result, and more of either only for an epilogue or a norm"))
+    return;
+  if (!r.require(attrs.norm.has_value() == attrs.eps.has_value() && (!attrs.norm || (attrs.epilogue && operands > 2)), "C10",
+                 "norm, eps, an epilogue and moments go together"))
     return;
   const Type &a = r.in(0), &b = r.in(1), &out = r.out();
   const bool reals = is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype);
   const bool integers = is_integer(a.dtype) && is_integer(b.dtype) &&
                         (out.dtype == DType::i32 || out.dtype == DType::i64);
   r.require(reals || integers, "C2", "operands must be reals of one type, or integers");
-  r.require(!integers || (attrs.alpha == 1 && !attrs.epilogue),
+  r.require(!integers || (attrs.alpha == 1 && !attrs.epilogue && !attrs.scaled),
             "C8", "a product of integers has no alpha and no epilogue");
   if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2,
                  "C3", "ranks must be at least 2"))
@@ -135,8 +164,10 @@ void check_matmul(Rules r) {
             "C6", "leading dims do not broadcast to the result's");
   if (reals && attrs.epilogue) {
     r.require(attrs.epilogue->type == scalar_of(out.dtype), "C7", "the type of the epilogue is not that of the result");
-    check_expr(r.graph, r.op, attrs.epilogue, {"epilogue", out.dims, 2, true}, r.problems);
+    const std::vector<std::string_view> params = attrs.norm ? std::vector<std::string_view>{"s", "mean", "rstd"} : std::vector<std::string_view>{"s"};
+    check_expr(r.graph, r.op, attrs.epilogue, {"epilogue", out.dims, 2, params}, r.problems);
   }
+  if (reals) check_norms_of_matmul(r);
 }
 
 /// Rules shared by ops that keep the shape of operand 0: reals, rank at least 1, same dims.
@@ -339,7 +370,7 @@ void check_attention(Rules r) {
             "A5", "the result is not [B, Sq, heads * dv]");
   const Dims extents = attention_extents(r.graph, r.op);
   if (r.require(a.score && a.score->type == Scalar::f32, "A6", "the score is missing or not f32")) {
-    check_expr(r.graph, r.op, a.score, {"score", extents, a.own_operands(), true}, r.problems);
+    check_expr(r.graph, r.op, a.score, {"score", extents, a.own_operands(), {"s"}}, r.problems);
   }
   if (a.visible &&
       r.require(a.visible->type == Scalar::boolean, "A6", "visible is not a condition")) {

@@ -29,22 +29,33 @@ std::string no_panel(const MatmulDesc& x) {
 /// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
 /// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
 const std::vector<WgmmaTile> kFewRowsTiles = {{64, 64, 8}};
+/// Where B is stored by columns, half of them: products of few columns are in twice the blocks.
+const std::vector<WgmmaTile> kFewRowsTilesOfColumns = {{64, 64, 8}, {64, 32, 12}};
 /// Large tiles ask for the fewest bytes, smaller ones leave fewer processors idle in the last round: which is best changes with the rows
 /// (docs/performance.md), and Tiling::cost of the template decides when a run has them.
 const std::vector<WgmmaTile> kSomeRowsTiles = {{128, 128, 6}, {128, 64, 8}, {64, 64, 12}};
 const std::vector<WgmmaTile> kManyRowsTiles = {{128, 192, 5}, {128, 128, 6}, {128, 64, 8}};
+/// Fewer parts under way where a tile of what stands beside the sums takes their memory.
+const std::vector<WgmmaTile> kSomeRowsTilesBeside = {{128, 128, 5}, {128, 64, 8}, {64, 64, 12}};
+const std::vector<WgmmaTile> kManyRowsTilesBeside = {{128, 192, 4}, {128, 128, 5}, {128, 64, 8}};
 /// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to the library is faster. And an epilogue
 /// of its own costs little beside them.
 constexpr int64_t kLongestSum = 1024;
 
 bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewRows; }
+/// A norm is a part of the product, which saves its launch.
+bool norms(const MatmulDesc& x) { return x.norm || x.scaled; }
 /// Where this arm pays at many rows: it leaves padding out, or saves the launch of an epilogue.
 bool pays_at_many(const MatmulDesc& x) {
   return x.made_rows || ((x.token_rows || x.most_rows) && x.epilogue == Epilogue::beside && ir::as_int(x.k).value_or(0) <= kLongestSum);
 }
 /// All launches around it are of ours: made rows are those of a chain of products that all are.
 bool some_rows(const MatmulDesc& x) { return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows; }
-const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) { return few_rows(x) ? kFewRowsTiles : some_rows(x) ? kSomeRowsTiles : kManyRowsTiles; }
+const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) {
+  if (few_rows(x)) return x.trans_b ? kFewRowsTilesOfColumns : kFewRowsTiles;
+  if (some_rows(x)) return x.reads_matrix ? kSomeRowsTilesBeside : kSomeRowsTiles;
+  return x.reads_matrix ? kManyRowsTilesBeside : kManyRowsTiles;
+}
 
 /// Why no kernel of ours for 16 bits serves; empty if they may.
 std::string no_16_bits(const MatmulDesc& x) {
@@ -70,9 +81,10 @@ std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
   const auto k = ir::as_int(x.k);
+  if (!few_rows(x) && norms(x)) return "at many rows a norm costs the ends of tiles as much as a launch";
   if (!few_rows(x) && !pays_at_many(x) && !x.in_order) return "the library is faster at many rows";
-  if (few_rows(x) && *k > kLongestSum && !x.in_order) return "k is long, and the library splits it over blocks";
-  if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tiles(x)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  if (few_rows(x) && *k > kLongestSum && !x.in_order && !norms(x)) return "k is long, and the library splits it over blocks";
+  if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tiles(x), x.reads_matrix) + kWgmmaEndBytes > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
 }
 
@@ -109,7 +121,7 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
     c.rejected = {{Arm::panel, why}};
   } else {
     if (fewest_rows(x)) {
-      const std::string why = no_stream(x, target);
+      const std::string why = norms(x) ? "it takes no norm" : no_stream(x, target);
       if (why.empty()) {
         c.arm = Arm::stream;
         c.stream = stream_tile(*ir::as_int(x.n), target.processors);

@@ -22,21 +22,20 @@ bool computes_with_indices(ExprRef e) {
   return std::any_of(e->args.begin(), e->args.end(), computes_with_indices) || std::any_of(e->terms.begin(), e->terms.end(), in_term);
 }
 
-// The epilogue over rows and columns of [batch * m, n], or null if it reads anything but what stands beside the sum.
-ExprRef beside(const Graph& g, const ir::Op& op, MatmulDesc& desc) {
+// An epilogue over rows and columns of [batch * m, n], or null if it reads anything but what stands beside the sum.
+ExprRef beside(const Graph& g, const ir::Op& op, ExprRef epilogue, MatmulDesc& desc) {
   ir::ExprPool& pool = g.pool();
   const ir::Type& type = g.value(op.results[0]).type;
   const auto own = ir::indices_of(pool, type.dims);
   ExprRef rows = ir::mul(desc.batch, desc.m);
   ExprRef row = pool.index(0, rows), column = pool.index(1, desc.n);
-  desc.operand_dims.assign(op.operands.size(), {});
-  ExprRef epilogue = op.as<ir::MatmulAttrs>().epilogue;
   bool ok = !computes_with_indices(epilogue);
   ExprRef body = ir::rewrite(epilogue, [&](ExprRef n) -> ExprRef {
     if (n->kind != ir::ExprKind::load) return nullptr;
-    const auto& dims = g.value(op.operands[static_cast<size_t>(n->value)]).type.dims;
+    const auto& [dtype, dims] = g.value(op.operands[static_cast<size_t>(n->value)]).type;
     std::vector<ExprRef> to, at;
     if (n->args == own && dims == type.dims) {
+      desc.reads_matrix |= dtype == desc.a;
       to = {rows, desc.n};
       at = {row, column};
     } else if (n->args.size() == 1 && n->args[0] == own.back() && dims[0] == type.dims.back()) {
@@ -116,11 +115,14 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   x.made_rows = packed && x.m == pool.symbol(packed->name);
   ExprRef sum = ir::matmul_sum(pool, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
+  x.norm = attrs.norm;
+  x.operand_dims.assign(op.operands.size(), {});
+  if (attrs.scaled) x.scaled = beside(g, op, attrs.scaled, x);
   if (!attrs.epilogue) {
     x.body = scaled;
     return x;
   }
-  x.body = beside(g, op, x);
+  x.body = beside(g, op, attrs.epilogue, x);
   x.epilogue = x.body ? Epilogue::beside : Epilogue::other;
   if (x.body) x.body = ir::with_sum(x.body, scaled);
   if (const auto bias = ir::bias_of(g, op); bias && g.value(*bias).type.dtype == x.d) x.epilogue = Epilogue::bias;
@@ -131,18 +133,22 @@ std::string print(const MatmulDesc& x) {
   const auto matrix = [](ExprRef rows, ExprRef columns, bool transposed) {
     return transposed ? fmt::format("[{},{}]^T", ir::print(columns), ir::print(rows)) : fmt::format("[{},{}]", ir::print(rows), ir::print(columns));
   };
-  return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}", ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ", tfcc::to_string(x.a),
+  return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}{}{}", ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ", tfcc::to_string(x.a),
                      matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b), x.weight ? " of a weight" : "", tfcc::to_string(x.d),
-                     kEpilogueNames[static_cast<int>(x.epilogue)], x.made_rows ? ", rows that the run counts" : x.in_order ? ", sums in order" : "");
+                     kEpilogueNames[static_cast<int>(x.epilogue)], x.norm ? ", of normalised rows" : "", x.scaled ? ", and moments of rows" : "", x.made_rows ? ", rows that the run counts" : x.in_order ? ", sums in order" : "");
 }
 
 std::vector<std::string> fused_parts(const MatmulDesc& x) {
-  return x.epilogue == Epilogue::beside ? std::vector<std::string>{"epilogue"} : std::vector<std::string>{};
+  std::vector<std::string> parts;
+  if (x.epilogue == Epilogue::beside) parts.emplace_back("epilogue");
+  if (x.norm) parts.emplace_back("norm");
+  if (x.scaled) parts.emplace_back("moments");
+  return parts;
 }
 
-void add_epilogue(Stub& stub, const MatmulDesc& desc) {
-  const std::string scalar = desc.body->type == Scalar::f64 ? "f64" : "f32";
-  stub.functor("Epilogue", scalar + " s, [[maybe_unused]] idx row, [[maybe_unused]] idx column", desc.body, desc.body->type,
+void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body, const std::string& name, const std::string& params) {
+  const std::string sum = body->type == Scalar::f64 ? "f64 s" : "f32 s";
+  stub.functor(name, (params.empty() ? sum : params) + ", [[maybe_unused]] idx row, [[maybe_unused]] idx column", body, body->type,
                [](int64_t k) { return std::string(k == 0 ? "row" : "column"); },
                [&](int64_t slot) { return desc.operand_dims[static_cast<size_t>(slot)]; });
 }
@@ -157,7 +163,7 @@ std::vector<ValueId> beside_operands(const ir::Op& product) {
 
 Stub product_stub(const EmitContext& c, OpId product, const std::string& function, std::vector<ValueId> reads) {
   const ir::Op& op = c.graph.op(product);
-  return {c, function, op.operands, std::move(reads), {op.results[0]}};
+  return {c, function, op.operands, std::move(reads), op.results};
 }
 
 void note_rows(const EmitContext& c, const std::string& name, const MatmulDesc& x, Emission& emission) {

@@ -38,6 +38,10 @@ struct MatmulDesc {
   ExprRef body = nullptr;
   /// The dims in which body indexes each operand.
   std::vector<std::vector<ExprRef>> operand_dims;
+  /// Norms before and after it that are parts of it (ir/attrs.h): of the rows of A, and what is stored instead of what its epilogue gives.
+  std::optional<ir::NormKind> norm;
+  ExprRef scaled = nullptr;
+  bool reads_matrix = false;                       // body reads what stands at (row, column) of a matrix like A
 };
 
 /// Runs have at most `most_tokens` tokens; 0: any number. `any_order`: steps of generation may have other bits in other batches.
@@ -94,8 +98,10 @@ bool takes(Arm arm, Epilogue epilogue);
 /// "panel of 48 columns: ...", then a line "not library: ..." for each that was rejected.
 std::string print(const MatmulConfig& config);
 
-/// Shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it.
-uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles);
+/// Shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it, and at most as much more for the ends of tiles;
+/// `beside`: with what stands beside the sums.
+uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside);
+inline constexpr uint32_t kWgmmaEndBytes = 8 << 10;
 
 /// The tile by which the multiprocessor with most to do has least, and its shared memory, as MatmulStreamShape has it.
 StreamTile stream_tile(int64_t n, int64_t processors);
@@ -108,8 +114,8 @@ Result<Emission> emit_matmul_integer(const EmitContext& context, OpId product, c
 Result<Emission> emit_matmul_wgmma(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 Result<Emission> emit_matmul_stream(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 
-/// Adds the functor `Epilogue` to a kernel, called with the sum, its row and its column. Without an epilogue it returns the sum.
-void add_epilogue(Stub& stub, const MatmulDesc& desc);
+/// Adds the functor `name` to a kernel, called with `params`, by default the sum, and then its row and its column.
+void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body, const std::string& name = "Epilogue", const std::string& params = "");
 /// What stands beside the sum, each value once.
 std::vector<ValueId> beside_operands(const ir::Op& product);
 /// The stub of a kernel that reads `reads` and computes the product's result: loads of its epilogue have operands of the product.

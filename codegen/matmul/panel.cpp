@@ -33,7 +33,7 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
   std::erase(reads, a);
   reads.insert(reads.begin(), a);
   Stub stub = product_stub(c, o, "matmul_panel", std::move(reads));
-  add_epilogue(stub, x);
+  add_epilogue(stub, x, x.body);
   stub.field("n", n);
   stub.field("k", k);
   stub.field("panel", panel);

@@ -45,7 +45,7 @@ Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDe
   size.grid = {ir::min(c.ceil_div(x.n, tile.block_n), c.integer(c.target.processors))};
 
   Stub stub = product_stub(c, o, "matmul_stream", beside_operands(op));
-  add_epilogue(stub, x);
+  add_epilogue(stub, x, x.body);
   stub.type("T", x.a);
   stub.type("Out", c.type(y).dtype);
   stub.field("block_n", int64_t{tile.block_n});

@@ -50,9 +50,9 @@ uint32_t PlanBuilder::add_buffer(runtime::Buffer buffer, ExprRef bytes) {
 }
 
 uint32_t PlanBuilder::buffer_of(const EmitContext& c, ValueId v) {
-  const auto it = buffer_of_value_.find(v.value);
-  if (it != buffer_of_value_.end()) return it->second;
   const ir::Value& value = c.graph.value(v);
+  const auto it = buffer_of_value_.find(value.name);
+  if (it != buffer_of_value_.end()) return it->second;
   runtime::Buffer b;
   b.name = value.name;
   b.dtype = value.type.dtype;
@@ -74,7 +74,7 @@ uint32_t PlanBuilder::buffer_of(const EmitContext& c, ValueId v) {
   }
   ExprRef count = Sizes::at_bounds(c.graph, c.count(v));
   const uint32_t id = add_buffer(std::move(b), ir::mul(count, c.integer(static_cast<int64_t>(size_of(value.type.dtype)))));
-  buffer_of_value_[v.value] = id;
+  buffer_of_value_[value.name] = id;
   return id;
 }
 

@@ -4,21 +4,21 @@
 //
 // a [rows, k], b [k, columns] or with trans_b [columns, k], out [rows, columns], all row-major of 16 bits; out may be f32.
 // A block computes tiles of out, one after the other. One warp asks TMA for their parts of 64 of p, several ahead, also while the end of
-// a tile is computed; the others are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a slot back when the
-// next product has begun. If it is `early`, what is asked for first are parts of b, before the launches before this one have ended: it
+// a tile is computed; two prepare that end; the others are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a
+// slot back when the next product has begun. If it is `early`, what is asked for first are parts of b, before the launches before this one have ended: it
 // is a weight, which nobody writes. Where a launch may choose among several tiles, the rows that the run has decide, by what each would
 // take (Tiling::cost).
-// The epilogue works in registers; four lanes exchange 16-bit pairs so that each stores 16 bytes.
+// The epilogue, and norms before and after the product, are those of cuda/matmul_end.cuh.
 //
-// Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages>, ..>: block_m 64 or 128, block_n 64, 128, 192 or 256;
-// early; trans_b.
-// columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b 64 rows and columns.
-// Block: Tiles::groups warpgroups and a warp. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
+// Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages>, ..>: block_m 64 or 128, block_n 32 (with trans_b),
+// 64, 128, 192 or 256; early; trans_b; what cuda/matmul_end.cuh has.
+// columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b Tiles::box_n and 64 columns, or without trans_b 64 and 64.
+// Block: Tiles::groups warpgroups, a warp that asks, and two that prepare. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
 // Bound: at few rows the bytes of b, and how long they take to arrive; else 2 rows columns k FLOP at the rate of dense tensor cores.
 // Measured on an H200 (docs/performance.md): in BERT-base at 128 tokens 6% of a run less than cuBLASLt and a GELU of its own; at 4202
 // tokens 0.92 to 1.0 of cuBLASLt's rate with the bias computed, and 41 us for `up` with its GELU, which takes cuBLASLt 34 without.
 #pragma once
-#include "cuda/sm90.cuh"
+#include "cuda/matmul_end.cuh"
 
 /// Tiles of block_m x block_n of the result, and a ring of so many of their parts of a and b.
 template <int block_m_, int block_n_, int stages_> struct WgmmaTile {
@@ -26,8 +26,9 @@ template <int block_m_, int block_n_, int stages_> struct WgmmaTile {
   static constexpr int block_k = 64;                       // a row of 128 bytes
   static constexpr int a_bytes = block_m * block_k * 2, b_bytes = block_n * block_k * 2;
   static constexpr int ring_bytes = stages * (a_bytes + b_bytes);
+  template <class Spec> static constexpr int bytes = ring_bytes + end_bytes<Spec>(block_m, block_n);
   static_assert(block_m == 64 || block_m == 128, "block_m: 64 or 128");
-  static_assert(block_n % 64 == 0 && block_n > 0 && block_n <= 256, "block_n: 64, 128, 192 or 256");
+  static_assert(block_n == 32 || (block_n % 64 == 0 && block_n > 0 && block_n <= 256), "block_n: 32, 64, 128, 192 or 256");
   static_assert(stages >= 2, "stages: at least 2");
 };
 
@@ -36,86 +37,50 @@ template <class First, class... Rest> struct WgmmaTiles {
   using Next = WgmmaTiles<Rest...>;
   static TFCC_FN constexpr int larger(int a, int b) { return a > b ? a : b; }
   static constexpr int count = 1 + sizeof...(Rest);
+  static constexpr int block_n = larger(First::block_n, Next::block_n);
   static constexpr int groups = larger(First::block_m / 64, Next::groups), stages = larger(First::stages, Next::stages);
-  static constexpr int ring_bytes = larger(First::ring_bytes, Next::ring_bytes);
+  template <class Spec> static constexpr int bytes = larger(First::template bytes<Spec>, Next::template bytes<Spec>);
   static constexpr int box_m = First::block_m < Next::box_m ? First::block_m : Next::box_m;
+  static constexpr int box_n = Next::box_n < 64 || First::block_n < 64 ? 32 : 64;
 };
 template <class Only> struct WgmmaTiles<Only> {
-  static constexpr int count = 1, groups = Only::block_m / 64, stages = Only::stages, ring_bytes = Only::ring_bytes, box_m = Only::block_m;
+  static constexpr int count = 1, groups = Only::block_m / 64, stages = Only::stages, box_m = Only::block_m;
+  template <class Spec> static constexpr int bytes = Only::template bytes<Spec>;
+  static constexpr int block_n = Only::block_n, box_n = Only::block_n < 64 ? 32 : 64;
 };
 
 template <class Spec> struct MatmulWgmmaShape {
   using Tiles = typename Spec::Tiles;
-  static constexpr int groups = Tiles::groups, threads = groups * 128 + 32, stages = Tiles::stages;
-  static constexpr int shared_bytes = Tiles::ring_bytes + 1024;  // the tiles are aligned within it
+  static constexpr int groups = Tiles::groups, threads = groups * 128 + 32 + kPreparing, stages = Tiles::stages;
+  static constexpr int shared_bytes = Tiles::template bytes<Spec> + 1024;  // the tiles are aligned within it
 };
 
 #if __CUDA_ARCH__ >= 900
 
 namespace matmul_wgmma_detail {
 
-/// Finishes and stores the sums of a warpgroup, whose first row and column these are. A loop over 64 columns, for which the sums move
-/// down: code for all of them would be longer than what the instruction caches hold. Beside the result it computes an element of the
-/// edge once more, which is not stored.
-template <int block_n, class Out, class Epilogue>
-TFCC_FN void store_sums(Out* out, f32 (&sums)[block_n / 2], idx first_row, idx first_column, idx rows, idx columns, const Epilogue& epilogue) {
-  constexpr int part = 64;
-  const idx lane = threadIdx.x % kWarp;
-  const idx row = first_row + threadIdx.x / kWarp % 4 * 16 + lane / 4;
-  const idx inside[2] = {row < rows ? row : rows - 1, row + 8 < rows ? row + 8 : rows - 1};
-#pragma unroll 1
-  for (idx first = first_column; first < first_column + block_n; first += part) {
-#pragma unroll
-    for (int j = 0; j < part / 8; ++j) {
-      const idx group = first + j * 8, column = (group < columns ? group : columns - 8) + lane % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[j * 4 + i] = epilogue(sums[j * 4 + i], inside[i / 2], column + i % 2);
-    }
-#pragma unroll
-    for (int j = 0; j < part / 8; j += 4) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const idx r = row + half * 8;
-        if constexpr (sizeof(Out) == 2) {
-          u32 p[4];
-#pragma unroll
-          for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(sums[(j + q) * 4 + half * 2], sums[(j + q) * 4 + half * 2 + 1]);
-          sm90::exchange_in_fours(p);
-          const idx c = first + (j + lane % 4) * 8;
-          if (r < rows && c < columns) *(uint4*)(out + r * columns + c) = make_uint4(p[0], p[1], p[2], p[3]);
-        } else {
-#pragma unroll
-          for (int q = 0; q < 4; ++q) {
-            const f32 v[2] = {sums[(j + q) * 4 + half * 2], sums[(j + q) * 4 + half * 2 + 1]};
-            const idx c = first + lane % 4 * 2 + (j + q) * 8;
-            if (r < rows && c < columns) store_pack(out + r * columns + c, v);
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int i = part / 2; i < block_n / 2; ++i) sums[i - part / 2] = sums[i];
-  }
-}
-
 /// What a block knows of its launch. Tiles are taken row by row, columns first, each block's gridDim.x after the one before.
-struct Place {
+template <class Spec> struct Place {
   unsigned char* ring;
   u64 *full, *empty;
   idx rows, columns, k;
+  EndMemory<Spec, Spec::Tiles::groups * 64, Spec::Tiles::block_n>* memory;
 };
 
 template <class Tile, class Spec> struct Tiling : Tile {
   static constexpr int block_m = Tile::block_m, block_n = Tile::block_n, stages = Tile::stages, block_k = Tile::block_k;
-  static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes, box_m = Spec::Tiles::box_m;
+  static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes, ring_bytes = Tile::ring_bytes, box_m = Spec::Tiles::box_m, box_n = Spec::Tiles::box_n;
   static constexpr bool trans_b = Spec::trans_b;
-  Place at;
+  static_assert(trans_b || block_n % 64 == 0, "block_n: a multiple of 64 without trans_b");
+  using Memory = EndMemory<Spec, Spec::Tiles::groups * 64, Spec::Tiles::block_n>;
+  Place<Spec> at;
   idx across;
   int steps;
-  TFCC_FN Tiling(const Place& place) : at(place), across((place.columns + block_n - 1) / block_n), steps((int)((place.k + block_k - 1) / block_k)) {}
+  TFCC_FN Tiling(const Place<Spec>& place) : at(place), across((place.columns + block_n - 1) / block_n), steps((int)((place.k + block_k - 1) / block_k)) {}
   TFCC_FN idx count() const { return (at.rows + block_m - 1) / block_m * across; }
   TFCC_FN idx row(idx tile) const { return tile / across * block_m; }
   TFCC_FN idx column(idx tile) const { return tile % across * block_n; }
+  TFCC_FN unsigned char* beside() const { return at.ring + ring_bytes; }
   TFCC_FN unsigned char* tile_a(int slot) const { return at.ring + slot * (a_bytes + b_bytes); }
   TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + a_bytes; }
 
@@ -128,7 +93,7 @@ template <class Tile, class Spec> struct Tiling : Tile {
 
   TFCC_FN void ask_for_b(const TensorMap& b, idx first_column, int step, int slot) const {
 #pragma unroll
-    for (int c = 0; c < block_n; c += 64) {
+    for (int c = 0; c < block_n; c += box_n) {
       const i32 column = (i32)first_column + c;
       sm90::copy_box_once(tile_b(slot) + c * 128, b, trans_b ? column : step * block_k, trans_b ? step * block_k : column, &at.full[slot]);
     }
@@ -166,21 +131,39 @@ template <class Tile, class Spec> struct Tiling : Tile {
     }
   }
 
+  /// By the warps that prepare the ends of all tiles of this block. If `early`, the vectors along the columns of the first before the
+  /// launches before this one have ended: they are constants.
+  template <bool early, class End> TFCC_FN void prepare(const End& end, int thread) const {
+    u32 parity = 1;  // the first time nobody has to use what was there before
+    for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, parity ^= 1) {
+      sm90::wait(&at.memory->empty, parity);
+      end.columns.template copy<block_n>(at.memory->columns, column(tile), at.columns, thread);
+      if constexpr (early) wait_for_predecessor();
+      prepare_end<block_m, block_n, Spec>(end, beside(), *at.memory, at.rows, at.columns, row(tile), column(tile), thread);
+      sm90::arrive(&at.memory->full);
+    }
+  }
+
   /// By warpgroup `group` of a block. One for whom the tile has no rows gives its slots back.
-  template <class Out, class Epilogue> TFCC_FN void multiply_tiles(Out* out, int group, const Epilogue& epilogue) const {
+  template <class End> TFCC_FN void multiply_tiles(int group, const End& end) const {
     using namespace sm90;
     const u64 left = rows_of_k(uniform(shared_address(tile_a(0)) + group * 64 * 128));
     const u32 first_b = uniform(shared_address(tile_b(0)));
     const u64 right = trans_b ? rows_of_k(first_b) : rows_of_n(first_b, 64 * 128);
     const bool works = group * 64 < block_m, releases = threadIdx.x % kWarp == 0;
     sm90::RingPlace<stages> ring;
+    u32 end_parity = 1;
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
+      end_parity ^= 1;
       if (!works) {
         for (int step = 0; step < steps; ++step) {
           wait(&at.full[ring.slot], ring.parity);
           if (releases) arrive(&at.empty[ring.slot]);
           ring.next();
         }
+        wait(&at.memory->full, end_parity);
+        __syncwarp();
+        if (releases) arrive(&at.memory->empty);
         continue;
       }
       f32 sums[block_n / 2] = {};
@@ -205,19 +188,28 @@ template <class Tile, class Spec> struct Tiling : Tile {
       wait_for_products<0>();
       if (releases) arrive(&at.empty[before]);
       hold(sums);
-      store_sums<block_n>(out, sums, row(tile) + group * 64, column(tile), at.rows, at.columns, epilogue);
+      wait(&at.memory->full, end_parity);
+      EndOfTile<block_n, Spec, End, Memory>(end, beside(), *at.memory, group, at.rows, at.columns, row(tile), column(tile)).finish(sums);
+      __syncwarp();  // all lanes have read what was prepared
+      if (releases) arrive(&at.memory->empty);
     }
   }
 };
 
 /// What warpgroups and the warp beside them do with a tiling (a generic lambda would be a host function to NVRTC).
-template <class Spec, class Epilogue> struct Multiply {
-  typename Spec::Out* out;
+template <class Spec, class End> struct Multiply {
   int group;
-  const Epilogue& epilogue;
+  const End& end;
   template <class T> TFCC_FN void operator()(const T& tiling) const {
     if constexpr (Spec::early) wait_for_predecessor();
-    tiling.multiply_tiles(out, group, epilogue);
+    tiling.multiply_tiles(group, end);
+  }
+};
+template <class Spec, class End> struct Prepare {
+  int thread;
+  const End& end;
+  template <class T> TFCC_FN void operator()(const T& tiling) const {
+    tiling.template prepare<Spec::early>(end, thread);
   }
 };
 template <class Spec> struct Ask {
@@ -226,7 +218,7 @@ template <class Spec> struct Ask {
 };
 
 /// The number of the cheapest of the tiles.
-template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const Place& place) {
+template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const Place<Spec>& place) {
   if constexpr (sizeof...(Ts) == 1) return 0;
   const f32 part = __frcp_rn((f32)gridDim.x);
   const f32 costs[] = {Tiling<Ts, Spec>(place).cost(part)...};
@@ -241,7 +233,7 @@ template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const
 
 /// f(tiling) of the tile of this number.
 template <class Spec, class First, class... Rest, class F>
-TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place& place, const F& f) {
+TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place<Spec>& place, const F& f) {
   if constexpr (sizeof...(Rest) > 0) {
     if (number > 0) return with_tiling<Spec>(WgmmaTiles<Rest...>{}, number - 1, place, f);
   }
@@ -251,14 +243,15 @@ TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place& pl
 }  // namespace matmul_wgmma_detail
 
 /// rows() is read when the launches before this one have ended; if Spec::early before that, for none of them makes it (docs/kernel-abi.md).
-template <class Spec, class Rows, class Epilogue>
-TFCC_FN void matmul_wgmma(typename Spec::Out* out, const TensorMap& a, const TensorMap& b, const Rows& rows, idx columns, idx k,
-                          const Epilogue& epilogue) {
+template <class Spec, class Rows, class End>
+TFCC_FN void matmul_wgmma(const TensorMap& a, const TensorMap& b, const Rows& rows, idx columns, idx k, const End& end) {
   using namespace matmul_wgmma_detail;
   using S = MatmulWgmmaShape<Spec>;
   using Tiles = typename Spec::Tiles;
   TFCC_DYNAMIC_SHARED(memory);
   __shared__ u64 full[S::stages], empty[S::stages];
+  __shared__ EndMemory<Spec, S::groups * 64, Tiles::block_n> end_memory;
+  static_assert(sizeof full + sizeof empty + sizeof end_memory + S::shared_bytes <= 227 << 10, "more shared memory than a block can have");
   if (threadIdx.x == 0) {
     sm90::prefetch_map(a);
     sm90::prefetch_map(b);
@@ -271,6 +264,8 @@ TFCC_FN void matmul_wgmma(typename Spec::Out* out, const TensorMap& a, const Ten
       sm90::init_barrier(&full[s], 1);
       sm90::init_barrier(&empty[s], S::groups * 4);
     }
+    sm90::init_barrier(&end_memory.full, kPreparing);
+    sm90::init_barrier(&end_memory.empty, S::groups * 4);
     sm90::publish_barriers();
   }
   __syncthreads();
@@ -278,10 +273,11 @@ TFCC_FN void matmul_wgmma(typename Spec::Out* out, const TensorMap& a, const Ten
     wait_for_predecessor();
     rows_now = rows();
   }
-  const Place place{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, full, empty, rows_now, columns, k};
+  const Place<Spec> place{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, full, empty, rows_now, columns, k, &end_memory};
   const int number = cheapest<Spec>(Tiles{}, place);
-  if (warp < S::groups * 4) with_tiling<Spec>(Tiles{}, number, place, Multiply<Spec, Epilogue>{out, warp / 4, epilogue});
-  else with_tiling<Spec>(Tiles{}, number, place, Ask<Spec>{a, b});
+  if (warp < S::groups * 4) with_tiling<Spec>(Tiles{}, number, place, Multiply<Spec, End>{warp / 4, end});
+  else if (warp == S::groups * 4) with_tiling<Spec>(Tiles{}, number, place, Ask<Spec>{a, b});
+  else with_tiling<Spec>(Tiles{}, number, place, Prepare<Spec, End>{(int)threadIdx.x - (S::groups * 128 + 32), end});
 }
 
 #endif

@@ -89,6 +89,12 @@ template <> TFCC_FN u32 pack2<bf16>(f32 lo, f32 hi) {
   return r;
 }
 
+/// Both elements of such a register.
+template <class T> TFCC_FN void unpack2(u32 pair, f32& lo, f32& hi) {
+  if constexpr (kSame<T, f16>) lo = f16_to_f32((u16)pair), hi = f16_to_f32((u16)(pair >> 16));
+  else lo = bf16_to_f32((u16)pair), hi = bf16_to_f32((u16)(pair >> 16));
+}
+
 // ---- elements ----
 
 TFCC_FN f32 to_compute(f16 x) { return f16_to_f32(x.bits); }

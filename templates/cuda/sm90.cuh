@@ -90,6 +90,14 @@ TFCC_FN void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 par
                : "memory");
 }
 
+// ---- other copies ----
+
+/// 16 bytes to shared memory, which are there after wait_for_copies() of this thread.
+TFCC_FN void copy_16_bytes(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+TFCC_FN void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // ---- products of a warpgroup ----
 
 /// The part of a descriptor that the compiler must know to be the same in all lanes: a shuffle tells it.
@@ -165,6 +173,7 @@ TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
 #define TFCC_REGISTERS_3 \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define TFCC_SUMS_16(AT) TFCC_SUMS_4(AT), TFCC_SUMS_4(AT + 4), TFCC_SUMS_4(AT + 8), TFCC_SUMS_4(AT + 12)
 #define TFCC_SUMS_4(AT) "+f"(d[AT + 0]), "+f"(d[AT + 1]), "+f"(d[AT + 2]), "+f"(d[AT + 3])
 #define TFCC_SUMS_32(AT) \
   "+f"(d[AT + 0]), "+f"(d[AT + 1]), "+f"(d[AT + 2]), "+f"(d[AT + 3]), "+f"(d[AT + 4]), "+f"(d[AT + 5]), "+f"(d[AT + 6]), "+f"(d[AT + 7]), \
@@ -175,10 +184,11 @@ TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
 /// across: b lies in rows of k (rows_of_n), not in rows of n (rows_of_k).
 template <class T, int n, bool across>
 TFCC_FN void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
-  static_assert(n == 8 || n == 16 || n == 64 || n == 128 || n == 192 || n == 256, "n: 8, 16, 64, 128, 192 or 256");
+  static_assert(n == 8 || n == 16 || n == 32 || n == 64 || n == 128 || n == 192 || n == 256, "n: 8, 16, 32, 64, 128, 192 or 256");
 #define TFCC_WGMMA_OF(TYPE)                                                                                                              \
   if constexpr (n == 8) TFCC_WGMMA(8, TYPE, "%0, %1, %2, %3", "4", "5", "6", "7", TFCC_SUMS_4(0));                                       \
   else if constexpr (n == 16) TFCC_WGMMA(16, TYPE, "%0, %1, %2, %3, %4, %5, %6, %7", "8", "9", "10", "11", TFCC_SUMS_4(0), TFCC_SUMS_4(4)); \
+  else if constexpr (n == 32) TFCC_WGMMA(32, TYPE, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "16", "17", "18", "19", TFCC_SUMS_16(0)); \
   else if constexpr (n == 64) TFCC_WGMMA(64, TYPE, TFCC_REGISTERS_0, "32", "33", "34", "35", TFCC_SUMS_32(0));                                \
   else if constexpr (n == 128) TFCC_WGMMA(128, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1, "64", "65", "66", "67", TFCC_SUMS_32(0),    \
                                           TFCC_SUMS_32(32));                                                                             \
@@ -217,6 +227,7 @@ TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
 #undef TFCC_REGISTERS_2
 #undef TFCC_REGISTERS_3
 #undef TFCC_SUMS_4
+#undef TFCC_SUMS_16
 #undef TFCC_SUMS_32
 
 }  // namespace sm90

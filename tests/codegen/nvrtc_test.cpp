@@ -101,17 +101,21 @@ TEST_F(NvrtcTest, WaitsAndTriggers) {
   EXPECT_LT(trigger, store);
 }
 
-// Tiles that no plan has yet are compiled too, in both types and both orders of the weight.
+// Tiles that no plan has yet are compiled too, in both types and both orders of the weight, with norms and without.
 TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
   for (const char* type : {"f16", "bf16"}) {
-    struct Form { const char* tiles; int threads; bool trans_b; };
-    for (const auto& [tiles, threads, trans_b] : {Form{"WgmmaTile<64, 64, 8>", 160, true}, {"WgmmaTile<64, 128, 3>", 160, false}, {"WgmmaTile<128, 64, 4>", 288, false}, {"WgmmaTile<128, 256, 4>", 288, false},
-                                                  {"WgmmaTile<128, 192, 5>, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 192, 6>", 288, true}}) {
+    struct Form { const char* tiles; int threads; bool trans_b, norms; };
+    for (const auto& [tiles, threads, trans_b, norms] :
+         {Form{"WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>", 224, true, true}, {"WgmmaTile<64, 128, 3>", 224, false, false}, {"WgmmaTile<128, 64, 4>", 352, false, true}, {"WgmmaTile<128, 256, 4>", 352, false, false},
+          {"WgmmaTile<128, 192, 4>, WgmmaTile<128, 128, 5>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 192, 6>", 352, true, true}}) {
+      const std::string n = norms ? "1" : "0";
       const std::string text = "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) + "; using Out = T; using Tiles = WgmmaTiles<" + tiles +
-                               ">; static constexpr bool early = true, trans_b = " + (trans_b ? "true" : "false") +
-                               "; };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
-                               "TFCC_KERNEL_RESIDENT(" + std::to_string(threads) + ", 1, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
-                               "  matmul_wgmma<Spec>(a0, m0, m1, [&] { return (idx)n[0]; }, 768, 768, Plain{});\n}\n";
+                               ">; using Columns = ColumnValues<T, f32, T, f32>; static constexpr bool early = true, trans_b = " + (trans_b ? "true" : "false") +
+                               ", moments = " + n + ", sum = " + n + ", beside = " + n + "; static constexpr int norm = " + n + ", norm_groups = 32; static constexpr f32 eps = 1e-5f; };\n"
+                               "struct All { TFCC_FN f32 operator()(f32 s, f32 mean, f32 rstd, f32 beside, f32 c0, f32 c1, f32 c2, f32 c3, idx, idx) const { return rstd * (s - mean * c0) + c1 + beside * c2 + c3; } };\n"
+                               "struct Scaled { TFCC_FN f32 operator()(f32 v, f32 c0, f32, f32, f32, idx, idx) const { return v * c0; } };\n"
+                               "TFCC_KERNEL_RESIDENT(" + std::to_string(threads) + ", 1, tile, const Spec::T* a0, const f32* a1, Spec::Out* a2, f32* a3, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
+                               "  matmul_wgmma<Spec>(m0, m1, [&] { return (idx)n[0]; }, 768, 768, MatmulEnd<Spec, All, Scaled>{a2, All{}, {a0, {a1, {a0, {a1, {}}}}}, Scaled{}, a3, a2, a1, a0});\n}\n";
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tiles;

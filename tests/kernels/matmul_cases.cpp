@@ -300,10 +300,43 @@ Case packed_rows() {
   return {"matmul_packed", graph_text("%x: f32[B,S,72], %mask: i64[B,S]", sizes, body, {"p", "q"}), {{1, 1}, {2, 60}, {3, 100}, {3, 750}, {33, 300}}, {{"mask", {0, 1}}}, 1e-5, 2e-3};
 }
 
+// Norms between products: of the sum with what the norm before gives, as encoders have them, or of a sum that is read too, as decoders do.
+// In 16 bits on Hopper they are parts of the products, but for the last, whose reader is none.
+Case norms_between(bool sums, bool rms, bool transposed) {
+  Ops o;
+  o.body = "  %h0 = pointwise(%x) {body = (i,j,k) => 0.5 * %x[i,j,k]} : f32[B,S,256]\n";
+  const auto product = [&](const std::string& name, const std::string& of, int k, int n, const std::string& epilogue) {
+    o.body += fmt::format("  const @w_{0} : f32[{1},{2}] = random({3})\n  const @b_{0} : f32[{4}] = random({4})\n", name, transposed ? n : k, transposed ? k : n, k + n, n);
+    o.product(name, epilogue.empty() ? fmt::format("%{}, @w_{}", of, name) : fmt::format("%{}, @w_{}, @b_{}", of, name, name), epilogue, fmt::format("f32[B,S,{}]", n), 16, false, transposed);
+    o.outputs.pop_back();
+  };
+  const auto norm = [&](const std::string& name, const std::string& product, const std::string& residual) {
+    o.body += fmt::format("  const @g_{0} : f32[256] = random({1})\n  const @c_{0} : f32[256] = random({2})\n  const @d_{0} : f32[256] = random({3})\n", name, name[1], name[1] + 10, name[1] + 20);
+    o.body += fmt::format("  %{0}{1} = residual_norm(%{2}, %{3}, @g_{0}{4}, @d_{0}) {{eps = 1e-05, has_beta = {5}, has_bias = true, kind = {6}}} : f32[B,S,256]{7}\n", name,
+                          sums ? fmt::format(", %sum{}", name) : "", residual, product, rms ? "" : fmt::format(", @c_{}", name), !rms, rms ? "rms" : "layer", sums ? ", f32[B,S,256]" : "");
+  };
+  product("context", "h0", 256, 256, "");
+  norm("h1", "context", "h0");
+  product("up", "h1", 256, 384, "tanh(s + @b_up[k])");
+  product("down", "up", 384, 256, "s + @b_down[k]");
+  norm("h2", "down", sums ? "sumh1" : "h1");
+  product("next", "h2", 256, 768, "s + @b_next[k]");
+  product("also", "h2", 256, 64, "s * s + @b_also[k]");
+  product("back", "next", 768, 256, "");
+  norm("h3", "back", sums ? "sumh2" : "h2");
+  for (const auto& [name, n] : {std::pair{"next", 768}, {"also", 64}, {"h3", 256}}) {
+    o.body += fmt::format("  %{0}_out = pointwise(%{0}) {{body = (i,j,k) => 2.0 * %{0}[i,j,k]}} : f32[B,S,{1}]\n", name, n);
+    o.outputs.push_back(fmt::format("{}_out", name));
+  }
+  return {fmt::format("norms_between_products{}{}{}", sums ? "_sums" : "", rms ? "_rms" : "", transposed ? "_transposed" : ""),
+          graph_text("%x: f32[B,S,256]", "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens", o.body, o.outputs),
+          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {1, 700}, {1, 1500}}, {}, 1e-5, 4e-3};
+}
+
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles(), streams(), packed_rows()};
+  return {norms_between(false, false, false), norms_between(false, false, true), norms_between(true, false, true), norms_between(true, true, false), norms_between(false, true, true), panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles(), streams(), packed_rows()};
 }
 
 }  // namespace tfcc::test

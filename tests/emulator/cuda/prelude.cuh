@@ -6,11 +6,7 @@
 
 #include "cuda/sm90.cuh"
 
-inline constexpr u32 kAllLanes = 0xffffffffu;
-
 inline int __popc(u32 x) { return std::popcount(x); }
-inline int __shfl_sync(u32, int value, int from) { return static_cast<int>(simt().shuffle(static_cast<u32>(value), from)); }
-inline int __shfl_xor_sync(u32, int value, int mask) { return __shfl_sync(kAllLanes, value, simt().lane() ^ mask); }
 inline int __shfl_up_sync(u32, int value, int step) { return __shfl_sync(kAllLanes, value, simt().lane() < step ? simt().lane() : simt().lane() - step); }
 inline u32 __ballot_sync(u32, bool vote) { return simt().ballot(vote); }
 inline void atomicAdd(int* at, int value) { *at += value; }

@@ -3,6 +3,7 @@
 // function are those of the real headers. Elements of 16 bits are whole numbers here, so that sums are exact.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -45,6 +46,18 @@ inline f32 __frcp_rn(f32 x) { return 1.0f / x; }
 inline constexpr int kSharedBytes = 227 << 10;
 alignas(16) inline unsigned char shared_memory[kSharedBytes];
 
+inline constexpr u32 kAllLanes = 0xffffffffu;
+inline int __shfl_sync(u32, int value, int from) { return static_cast<int>(simt().shuffle(static_cast<u32>(value), from)); }
+inline int __shfl_xor_sync(u32, int value, int mask) { return __shfl_sync(kAllLanes, value, simt().lane() ^ mask); }
+inline f32 __shfl_sync(u32, f32 value, int from) { return std::bit_cast<f32>(__shfl_sync(kAllLanes, std::bit_cast<int>(value), from)); }
+inline f32 __shfl_xor_sync(u32, f32 value, int mask) { return __shfl_sync(kAllLanes, value, simt().lane() ^ mask); }
+inline void __syncwarp() { simt().shuffle(0, 0); }
+inline f32 rsqrtf(f32 x) { return 1 / std::sqrt(x); }
+
+template <class T> void unpack2(u32 pair, f32& lo, f32& hi) {
+  lo = static_cast<int16_t>(static_cast<uint16_t>(pair));
+  hi = static_cast<int16_t>(static_cast<uint16_t>(pair >> 16));
+}
 template <class T> u32 pack2(f32 lo, f32 hi) {
   const auto bits = [](f32 v) { return static_cast<u32>(static_cast<uint16_t>(static_cast<int16_t>(v))); };
   return bits(lo) | bits(hi) << 16;
@@ -52,6 +65,8 @@ template <class T> u32 pack2(f32 lo, f32 hi) {
 inline void store(f16* p, idx i, f32 v) { p[i].whole = static_cast<int16_t>(v); }
 inline void store(f32* p, idx i, f32 v) { p[i] = v; }
 template <int N> void store_pack(f32* p, const f32 (&v)[N]) { std::memcpy(p, v, sizeof v); }
+template <int N> void load_pack(const f32* p, f32 (&v)[N]) { std::memcpy(v, p, sizeof v); }
+template <int N> void load_pack(const f16* p, f32 (&v)[N]) { for (int i = 0; i < N; ++i) v[i] = p[i].whole; }
 
 /// A matrix of f16 in memory of the host; the real one is opaque.
 struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; int parts = 1; };
@@ -178,6 +193,9 @@ inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int 
 }
 inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) { copy_boxes(to, map, row, column, 1, barrier); }
 inline void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) { copy_boxes(to, map, row, part * 64, map.parts, barrier); }
+
+inline void copy_16_bytes(void* to, const void* from) { std::memcpy(to, from, 16); }
+inline void wait_for_copies() {}
 
 inline u32 uniform(u32 v) { return static_cast<u32>(simt().shuffle(v, 0)); }
 inline u64 rows_of_k(u32 address, u32 apart = 1024) { return (u64)(0x40000000 | apart >> 4) << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }

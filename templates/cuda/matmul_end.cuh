@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// Building block of matmul_wgmma: what a warpgroup does with the sums of its rows of a tile.
+//
+//   v[i, j] = epilogue(sum, mean[i], rstd[i], beside[i, j], c0[j], .., c3[j], i, j)
+//   out[i, j] = scaled(v, c0[j], .., c3[j], i, j)
+//
+// A norm between two products is a part of both. The product before it stores v times gamma, and the moments of v: of every 32 columns
+// their mean, and the sum of the squares of what they differ from it by. The product after it has the moments of its rows, and so, for
+// layer norm with c = sum over k of gamma[k] b[k, j], the epilogue rstd (s - mean c[j]) + ..: the norm's own product by linearity. Means
+// of 32 are merged as Chan, Golub and LeVeque do (1983), so a mean of 1000 costs the variance no digits; always 32 columns and in one
+// order, so the bits do not depend on the tile.
+//
+// What comes from memory takes a microsecond, behind all that TMA has asked for, and warpgroups have no time to wait or to compute anything
+// while their products run. So two warps beside them prepare the end of each tile in shared memory: what stands beside the sums, the
+// vectors along the columns, mean and rstd of the rows.
+// Four lanes have two rows of a part of 32 columns; they exchange 16-bit pairs so that each stores 16 bytes.
+// Spec: T, Out; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
+// whether v is stored too; beside, whether the epilogue is given a matrix of T [rows, columns]; Columns, a ColumnValues<T..> of the
+// vectors along the columns that it is given, at most four.
+// Shared memory: if there is something beside, end_bytes(block_m, block_n) of the dynamic memory; and EndMemory.
+#pragma once
+#include "cuda/sm90.cuh"
+
+/// Threads that prepare the ends of tiles.
+inline constexpr int kPreparing = 64;
+/// Bytes of a row of what stands beside the sums: four lanes of eight rows meet no bank twice.
+TFCC_FN constexpr int end_pitch(int block_n) { return block_n * 2 + 16; }
+/// Of the dynamic shared memory.
+template <class Spec> TFCC_FN constexpr int end_bytes(int block_m, int block_n) { return Spec::beside ? block_m * end_pitch(block_n) : 0; }
+
+#if __CUDA_ARCH__ >= 900
+
+/// v is stored as it is.
+struct AsItIs {
+  TFCC_FN f32 operator()(f32 v, f32, f32, f32, f32, idx, idx) const { return v; }
+};
+
+/// Vectors along the columns, of which a tile's are copied to shared memory. `bytes` of a column.
+template <class... Ts> struct ColumnValues {
+  static constexpr int bytes = 0;
+  template <int width> TFCC_FN void copy(unsigned char*, idx, idx, int) const {}
+  template <int width> static TFCC_FN void load(const unsigned char*, idx, f32 (*)[2]) {}
+};
+template <class First, class... Rest> struct ColumnValues<First, Rest...> {
+  static_assert(sizeof...(Rest) < 4, "Columns: at most four");
+  static constexpr int bytes = sizeof(First) + ColumnValues<Rest...>::bytes;
+  const First* vector;
+  ColumnValues<Rest...> rest;
+  /// By kPreparing threads: `width` columns from the first on, as far as there are.
+  template <int width> TFCC_FN void copy(unsigned char* to, idx first, idx columns, int thread) const {
+    constexpr int chunk = 16 / sizeof(First);
+    for (idx c = thread * chunk; c < width; c += kPreparing * chunk) {
+      if (first + c < columns) sm90::copy_16_bytes(to + c * sizeof(First), vector + first + c);
+    }
+    rest.template copy<width>(to + width * sizeof(First), first, columns, thread);
+  }
+  /// Two of them, from column `at` of the tile on.
+  template <int width> static TFCC_FN void load(const unsigned char* from, idx at, f32 (*to)[2]) {
+    load_pack((const First*)from + at, *to);
+    ColumnValues<Rest...>::template load<width>(from + width * sizeof(First), at, to + 1);
+  }
+};
+
+/// The result of a product and what it is made of beside the sums.
+template <class Spec, class Epilogue, class Scaled = AsItIs> struct MatmulEnd {
+  typename Spec::Out* out;
+  Epilogue epilogue;
+  typename Spec::Columns columns = {};
+  Scaled scaled = {};
+  f32* moments = nullptr;                             // of v, [columns / 32, rows, 2]
+  typename Spec::Out* sum = nullptr;                  // v itself
+  const f32* of_rows = nullptr;                       // moments of the rows of a, [norm_groups, rows, 2]
+  const typename Spec::T* beside = nullptr;
+};
+
+/// What is prepared for the end of a tile beside that, and barriers: `full` when it is there, `empty` when it has been used.
+template <class Spec, int block_m, int block_n> struct alignas(16) EndMemory {
+  unsigned char columns[block_n * Spec::Columns::bytes + 16];
+  f32 mean[block_m], rstd[block_m];
+  u64 full, empty;
+};
+
+namespace matmul_end_detail {
+
+inline constexpr int kGroup = 32;
+
+/// Of each four lanes the first two get the sum of s[0] over the four, the others that of s[1]. In one order.
+TFCC_FN f32 sum_in_fours(const f32 (&s)[2]) {
+  const bool high = threadIdx.x & 2;
+  const f32 two = (high ? s[1] : s[0]) + __shfl_xor_sync(kAllLanes, high ? s[0] : s[1], 2);
+  return two + __shfl_xor_sync(kAllLanes, two, 1);
+}
+
+/// Mean and rstd of `count` rows.
+template <class Spec, int count> TFCC_FN void row_statistics(const f32* moments, idx rows, const idx (&of)[count], f32 (&mean)[count], f32 (&rstd)[count]) {
+  constexpr int groups = Spec::norm_groups;
+  constexpr bool held = groups * count <= 64;  // in registers; else they are read twice
+  f32 asked[held ? groups : 1][count][2];
+  if constexpr (held) {
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+#pragma unroll
+      for (int r = 0; r < count; ++r) load_pack(moments + ((i64)g * rows + of[r]) * 2, asked[g][r]);
+    }
+  }
+  const auto number = [&](int g, int r, int which) {
+    if constexpr (held) return asked[g][r][which];
+    else return moments[((i64)g * rows + of[r]) * 2 + which];
+  };
+#pragma unroll
+  for (int r = 0; r < count; ++r) {
+    f32 all = 0, squares = 0;
+#pragma unroll(held ? groups : 8)
+    for (int g = 0; g < groups; ++g) all += number(g, r, 0);
+    mean[r] = Spec::norm == 1 ? all * (1.0f / groups) : 0.0f;
+#pragma unroll(held ? groups : 8)
+    for (int g = 0; g < groups; ++g) {
+      const f32 apart = number(g, r, 0) - mean[r];
+      squares += number(g, r, 1) + kGroup * apart * apart;
+    }
+    rstd[r] = rsqrtf(squares * (1.0f / (groups * kGroup)) + Spec::eps);  // within 2 units of the last place
+  }
+}
+
+}  // namespace matmul_end_detail
+
+/// By thread `thread` of kPreparing: what the end of the tile from this row and column on needs, beside the vectors along its columns. What
+/// lies behind the last row is that of the last. The launches before this one have ended.
+template <int block_m, int block_n, class Spec, class End, class Memory>
+TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, idx rows, idx columns, idx first_row, idx first_column, int thread) {
+  if constexpr (Spec::beside) {
+    constexpr int chunks = block_n / 8;
+#pragma unroll 8
+    for (int i = thread; i < block_m * chunks; i += kPreparing) {
+      const int r = i / chunks, c = i % chunks * 8;
+      const idx row = first_row + r < rows ? first_row + r : rows - 1;
+      if (first_column + c < columns) sm90::copy_16_bytes(tile + r * end_pitch(block_n) + c * 2, end.beside + (i64)row * columns + first_column + c);
+    }
+  }
+  if constexpr (Spec::norm != 0) {
+    constexpr int count = block_m / kPreparing;
+    idx of[count];
+    f32 mean[count], rstd[count];
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const idx row = first_row + thread + i * kPreparing;
+      of[i] = row < rows ? row : rows - 1;
+    }
+    matmul_end_detail::row_statistics<Spec, count>(end.of_rows, rows, of, mean, rstd);
+#pragma unroll
+    for (int i = 0; i < count; ++i) memory.mean[thread + i * kPreparing] = mean[i], memory.rstd[thread + i * kPreparing] = rstd[i];
+  }
+  sm90::wait_for_copies();
+}
+
+/// The end of one tile for a thread of a warpgroup, when its sums are there and what prepare_end() does. A loop over parts of the columns,
+/// for which the sums move down: code for all of them would be longer than what the instruction caches hold. Beyond the last column it
+/// computes an element of the edge once more, which is not stored.
+template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
+  static constexpr int part = block_n % 64 == 0 ? 64 : 32, kGroup = matmul_end_detail::kGroup, pitch = end_pitch(block_n);
+  using Out = typename Spec::Out;
+  using T = typename Spec::T;
+  const End& end;
+  const unsigned char* tile;                                 // what stands beside the sums, of the group's rows
+  const Memory& memory;
+  int group;
+  idx rows, columns, first_row, first, lane, local;          // local: the first of the two rows of a thread, in the group
+
+  TFCC_FN EndOfTile(const End& e, const unsigned char* beside, const Memory& m, int group_, idx rows_, idx columns_, idx row, idx column)
+      : end(e), tile(beside + group_ * 64 * pitch), memory(m), group(group_), rows(rows_), columns(columns_), first_row(row + group_ * 64), first(column),
+        lane(threadIdx.x % kWarp), local(threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4) {}
+
+  TFCC_FN idx inside(idx row) const { return row < rows ? row : rows - 1; }
+
+  // In a group of columns v[q * 4 + half * 2 + e] is the value in row local + half * 8 and column q * 8 + lane % 4 * 2 + e.
+
+  /// The pair q of a row of what stands beside the sums.
+  TFCC_FN u32 pair(int half, int q, idx from) const { return *(const u32*)(tile + (local + half * 8) * pitch + (from - first + q * 8 + lane % 4 * 2) * 2); }
+
+  TFCC_FN void store_moments(const f32 (&v)[16], idx from) const {
+    using namespace matmul_end_detail;
+    f32 all[2] = {}, squares[2] = {};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) all[i / 2 % 2] += v[i];
+    const f32 mean = sum_in_fours(all) * (1.0f / kGroup);
+    const f32 means_of[2] = {__shfl_sync(kAllLanes, mean, lane / 4 * 4), __shfl_sync(kAllLanes, mean, lane / 4 * 4 + 2)};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const f32 apart = v[i] - means_of[i / 2 % 2];
+      squares[i / 2 % 2] += apart * apart;
+    }
+    const f32 m[2] = {mean, sum_in_fours(squares)};
+    const idx r = first_row + local + (lane % 4 < 2 ? 0 : 8);
+    if (r < rows && from < columns && lane % 2 == 0) store_pack(end.moments + ((i64)(from / kGroup) * rows + r) * 2, m);
+  }
+
+  TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const idx r = first_row + local + half * 8;
+      if constexpr (sizeof(Out) == 2) {
+        u32 p[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(v[q * 4 + half * 2], v[q * 4 + half * 2 + 1]);
+        sm90::exchange_in_fours(p);
+        const idx c = from + lane % 4 * 8;
+        if (r < rows && c < columns) *(uint4*)(to + r * columns + c) = make_uint4(p[0], p[1], p[2], p[3]);
+      } else {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          const f32 two[2] = {v[q * 4 + half * 2], v[q * 4 + half * 2 + 1]};
+          const idx c = from + lane % 4 * 2 + q * 8;
+          if (r < rows && c < columns) store_pack(to + r * columns + c, two);
+        }
+      }
+    }
+  }
+
+  /// v[i] = f(i, row 0 or 1, values of its column, row, column).
+  template <class F> TFCC_FN void each(f32 (&v)[16], idx from, const F& f) const {
+    const idx of_half[2] = {inside(first_row + local), inside(first_row + local + 8)};
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const idx c = from + q * 8, column = (c < columns ? c : columns - 8) + lane % 4 * 2;
+      f32 of_columns[4][2] = {};
+      Spec::Columns::template load<block_n>(memory.columns, column - first, of_columns);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const f32 of_column[4] = {of_columns[0][i % 2], of_columns[1][i % 2], of_columns[2][i % 2], of_columns[3][i % 2]};
+        v[q * 4 + i] = f(q * 4 + i, i / 2, of_column, of_half[i / 2], column + i % 2);
+      }
+    }
+  }
+
+  TFCC_FN void finish(f32 (&v)[16], idx from, const f32 (&mean)[2], const f32 (&rstd)[2]) const {
+    f32 beside[Spec::beside ? 16 : 1] = {};
+    if constexpr (Spec::beside) {
+#pragma unroll
+      for (int i = 0; i < 16; i += 2) unpack2<T>(pair(i / 2 % 2, i / 4, from), beside[i], beside[i + 1]);
+    }
+    each(v, from, [&](int i, int half, const f32 (&of)[4], idx r, idx c) {
+      return end.epilogue(v[i], mean[half], rstd[half], beside[Spec::beside ? i : 0], of[0], of[1], of[2], of[3], r, c);
+    });
+    if constexpr (Spec::moments) store_moments(v, from);
+    if constexpr (Spec::sum) store_group(end.sum, v, from);
+    if constexpr (Spec::moments) each(v, from, [&](int i, int, const f32 (&of)[4], idx r, idx c) { return end.scaled(v[i], of[0], of[1], of[2], of[3], r, c); });
+    store_group(end.out, v, from);
+  }
+
+  TFCC_FN void finish(f32 (&sums)[block_n / 2]) const {
+    f32 mean[2] = {}, rstd[2] = {};
+    if constexpr (Spec::norm != 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) mean[half] = memory.mean[group * 64 + local + half * 8], rstd[half] = memory.rstd[group * 64 + local + half * 8];
+    }
+#pragma unroll 1
+    for (idx from = first; from < first + block_n; from += part) {
+#pragma unroll
+      for (int g = 0; g < part / kGroup; ++g) {
+        f32 v[16];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) v[i] = sums[g * 16 + i];
+        finish(v, from + g * kGroup, mean, rstd);
+      }
+#pragma unroll
+      for (int i = part / 2; i < block_n / 2; ++i) sums[i - part / 2] = sums[i];
+    }
+  }
+};
+
+#endif

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// codegen/fold_norm: what a graph means does not change, by the evaluator's definition of both; and every condition has its miss.
+#include "codegen/fold_norm.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "codegen/matmul/matmul.h"
+#include "ir/ir.h"
+
+namespace tfcc::codegen {
+namespace {
+
+struct Texts {
+  std::string beta = ", @c1", has_beta = "true", kind = "layer", up = "tanh(s + @b_up[j])";
+  std::string gamma = "f16[256] = f32[256] random(3) |> cast(f16)";
+  std::string second = "%h2 = residual_norm(%h1, %d, @g2, @c1) {eps = 1e-05, has_beta = true, has_bias = false, kind = layer} : f16[S,256]";
+  std::string more = "", outputs = "q = %out";
+  int width = 256;
+};
+
+// A norm after a sum with an input, one after a sum with what the first gives, and a product of what the second gives.
+ir::Graph graph_of(const Texts& t) {
+  const std::string text = fmt::format(
+      "graph @main(%x: f16[S,{0}], %r: f16[S,{0}]) symbols(S = x.0 in 1.. as tokens) {{\n"
+      "  const @w : f16[{0},{0}] = f32[{0},{0}] random(1) |> cast(f16)\n  const @w_up : f16[384,{0}] = f32[384,{0}] random(2) |> cast(f16)\n"
+      "  const @w_down : f16[384,{0}] = f32[384,{0}] random(7) |> cast(f16)\n  const @w_q : f16[{0},128] = f32[{0},128] random(8) |> cast(f16)\n"
+      "  const @g1 : {1}\n  const @g2 : f16[{0}] = f32[{0}] random(4) |> cast(f16)\n  const @c1 : f16[{0}] = f32[{0}] random(5) |> cast(f16)\n"
+      "  const @d1 : f16[{0}] = f32[{0}] random(6) |> cast(f16)\n  const @b_up : f16[384] = f32[384] random(9) |> cast(f16)\n"
+      "  %a = pointwise(%x) {{body = (i,j) => %x[i,j] * 4.0}} : f16[S,{0}]\n"
+      "  %p = matmul(%a, @w) {{alpha = 8.0, trans_a = false, trans_b = false}} : f16[S,{0}]\n"
+      "  %h1 = residual_norm(%r, %p, @g1{2}, @d1) {{eps = 1e-05, has_beta = {3}, has_bias = true, kind = {4}}} : f16[S,{0}]\n"
+      "  %u = matmul(%h1, @w_up, @b_up) {{alpha = 2.0, epilogue = (s,i,j) => {5}, trans_a = false, trans_b = true}} : f16[S,384]\n"
+      "  %d = matmul(%u, @w_down) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,{0}]\n  {6}\n{7}"
+      "  %q = matmul(%h2, @w_q) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,128]\n"
+      "  %out = pointwise(%q) {{body = (i,j) => %q[i,j] + 0.0}} : f32[S,128]\n  return {8}\n}}\n",
+      t.width, t.gamma, t.beta, t.has_beta, t.kind, t.up, t.second, t.more, t.outputs);
+  auto graph = ir::parse(text);
+  EXPECT_TRUE(graph) << (graph ? "" : graph.error().message) << "\n" << text;
+  return *std::move(graph);
+}
+
+const TargetClass& hopper() {
+  for (const TargetClass& c : target_classes()) {
+    if (c.has_wgmma) return c;
+  }
+  ADD_FAILURE() << "no class of GPU has products of warpgroups";
+  return target_classes().front();
+}
+
+ir::HostTensor values(int64_t rows, int64_t columns, double mean) {
+  ir::HostTensor t;
+  t.dtype = DType::f16;
+  t.dims = {rows, columns};
+  for (int64_t i = 0; i < rows * columns; ++i) t.reals.push_back(mean + std::sin(static_cast<double>(i * i % 1013)));
+  return t;
+}
+
+int folded(ir::Graph& g, int64_t most_tokens = kFewRows, const TargetClass& target = hopper()) {
+  const auto n = fold_norms(g, target, most_tokens);
+  EXPECT_TRUE(n);
+    for (const ir::Violation& v : ir::verify(g)) ADD_FAILURE() << v.rule << ": " << v.text << "\n" << ir::print(g);
+  return n ? *n : -1;
+}
+
+void expect_same(const Texts& t, int norms, double mean = 0.5) {
+  const ir::Graph before = graph_of(t);
+  ir::Graph after = graph_of(t);
+  ASSERT_EQ(folded(after), norms) << ir::print(after);
+  const auto reparsed = ir::parse(ir::print(after));
+  ASSERT_TRUE(reparsed) << reparsed.error().message << "\n" << ir::print(after);
+  EXPECT_EQ(ir::print(*reparsed), ir::print(after));
+  const std::map<std::string, ir::HostTensor> inputs = {{"x", values(3, t.width, 0)}, {"r", values(3, t.width, mean)}};
+  const auto want = ir::eval(before, inputs), got = ir::eval(after, inputs);
+  ASSERT_TRUE(want && got);
+  double square = 0, apart = 0;
+  for (size_t i = 0; i < want->at("q").reals.size(); ++i) {
+    square += std::pow(want->at("q").reals[i], 2);
+    apart += std::pow(want->at("q").reals[i] - got->at("q").reals[i], 2);
+  }
+  // Sums over the columns of weights are constants of f32.
+  EXPECT_LT(std::sqrt(apart / square), 1e-5) << ir::print(after);
+}
+
+TEST(FoldNorm, MeansTheSame) {
+  expect_same({}, 2);
+  expect_same({.beta = "", .has_beta = "false", .kind = "rms"}, 2);
+  expect_same({.beta = "", .has_beta = "false"}, 2);
+  expect_same({.up = "s * s + @b_up[j]"}, 2);   // no function of s + b alone
+  expect_same({.up = "s + s + @b_up[j]"}, 2);
+  expect_same({}, 2, 1000);                     // a mean far from 0
+}
+
+TEST(FoldNorm, NormOfAPlainSumThatIsReadToo) {
+  Texts t;
+  t.second = "%h2, %s2 = residual_norm(%a, %d, @g2, @c1) {eps = 1e-05, has_beta = true, has_bias = false, kind = layer} : f16[S,256], f16[S,256]";
+  t.outputs = "q = %out, s = %s2";
+  expect_same(t, 2);
+}
+
+TEST(FoldNorm, TheLastNormIsReadByNoProduct) {
+  Texts t;
+  t.outputs = "q = %h2";
+  ir::Graph g = graph_of(t);
+  EXPECT_EQ(folded(g), 1);  // the first; the sum before the second is its product's
+  const auto second = std::find_if(g.order().begin(), g.order().end(), [&](ir::OpId o) { return g.op(o).kind == ir::OpKind::layer_norm; });
+  ASSERT_NE(second, g.order().end()) << ir::print(g);
+  expect_same(t, 1);
+}
+
+TEST(FoldNorm, WhatOthersReadStays) {
+  Texts t;
+  t.more = "  %other = pointwise(%h1) {body = (i,j) => %h1[i,0]} : f16[S,256]\n";
+  t.outputs = "q = %out, o = %other";
+  ir::Graph g = graph_of(t);
+  EXPECT_EQ(folded(g), 1);  // the second
+  t.more = "";
+  t.outputs = "q = %out, o = %h1";
+  g = graph_of(t);
+  EXPECT_EQ(folded(g), 1);
+  t.outputs = "q = %out, o = %p";  // a product for two
+  g = graph_of(t);
+  EXPECT_EQ(folded(g), 1);
+}
+
+TEST(FoldNorm, GammaInRangeAlone) {
+  const auto with = [](double largest) {
+    Texts t;
+    t.gamma = "f16[256] = [";
+    for (int i = 0; i < 255; ++i) t.gamma += "1.0, ";
+    t.gamma += fmt::format("{:#}]", largest);
+    return graph_of(t);
+  };
+  ir::Graph g = with(-64);
+  EXPECT_EQ(folded(g), 2);
+  g = with(-65);
+  EXPECT_EQ(folded(g), 1);
+}
+
+TEST(FoldNorm, FewRowsOfHopperAlone) {
+  ir::Graph g = graph_of({});
+  EXPECT_EQ(folded(g, 0), 0);
+  EXPECT_EQ(folded(g, kSomeRows), 0);
+  for (const TargetClass& c : target_classes()) {
+    if (!c.has_wgmma) EXPECT_EQ(folded(g, kFewRows, c), 0) << c.name;
+  }
+  EXPECT_EQ(folded(g), 2);
+  EXPECT_EQ(folded(g), 0);  // once
+}
+
+}  // namespace
+}  // namespace tfcc::codegen
