@@ -8,6 +8,7 @@
 // or not the norm after it is folded. Values keep their names, so that forms of a graph with and without share their buffers.
 // Assumes nothing of the values: moments of 32 columns are merged with their means. What is stored, v * gamma, has the range of v times
 // that of gamma, so a gamma beyond kLargestGamma is left alone.
+// Not in a step of generation: a norm that is not rounded before the product gives other bits, and a token's are the same in any chunk.
 // Read by anything else, the norm stays. Only where the chosen arm of every product around it takes it (codegen/matmul/choose.cpp): on
 // Hopper, for few rows. At many rows a norm costs the ends of products as much as a launch of its own (docs/performance.md).
 #include "codegen/fold_norm.h"
@@ -89,8 +90,7 @@ Result<ColumnSums> column_sums(const Graph& g, ValueId weight, bool trans_b, con
 
 class FoldNorms {
  public:
-  FoldNorms(Graph& g, const TargetClass& target, int64_t most_tokens, bool any_order)
-      : g_(g), target_(target), most_tokens_(most_tokens), any_order_(any_order) {
+  FoldNorms(Graph& g, const TargetClass& target, int64_t most_tokens) : g_(g), target_(target), most_tokens_(most_tokens) {
     for (size_t i = 0; i < g.order().size(); ++i) place_[g.order()[i]] = i;
   }
 
@@ -136,8 +136,8 @@ class FoldNorms {
   bool takes_norm(OpId o) const {
     const ir::Op& op = g_.op(o);
     if (op.kind != OpKind::matmul || op.as<ir::MatmulAttrs>().norm || op.as<ir::MatmulAttrs>().scaled || type(op.operands[0]).rank() != type(op.results[0]).rank()) return false;
-    MatmulDesc x = describe(g_, o, most_tokens_, any_order_);
-    if (x.epilogue == Epilogue::other || choose(x, target_).arm == Arm::stream) return false;
+    MatmulDesc x = describe(g_, o, most_tokens_);
+    if (x.epilogue == Epilogue::other || x.in_order || choose(x, target_).arm == Arm::stream) return false;
     x.epilogue = Epilogue::beside;
     x.norm = ir::NormKind::layer;
     x.scaled = x.body;
@@ -176,7 +176,7 @@ class FoldNorms {
       return std::nullopt;
     }
     const ir::Type& t = type(op.results[0]);
-    if (type(product) != t || (n.residual && type(*n.residual) != t) || !ir::as_int(t.dims.back()) || *ir::as_int(t.dims.back()) % ir::kMomentColumns != 0) return std::nullopt;
+    if (type(product).dims != t.dims || (n.residual && type(*n.residual) != type(product)) || !ir::as_int(t.dims.back()) || *ir::as_int(t.dims.back()) % ir::kMomentColumns != 0) return std::nullopt;
     if (!is_vector(n.gamma, t.dims.back()) || (n.beta && !is_vector(*n.beta, t.dims.back()))) return std::nullopt;
     const auto p = product_of(product);
     if (!p) return std::nullopt;
@@ -190,7 +190,7 @@ class FoldNorms {
     const ValueId h = g_.result(n.op);
     const auto& users = g_.value(h).users;
     const bool reads = std::all_of(users.begin(), users.end(), [&](OpId u) { return reads_rows(u, h) || adds(u, h); });
-    if (!reads || users.empty() || g_.is_output(h)) return false;
+    if (!reads || users.empty() || g_.is_output(h) || type(h) != type(g_.result(n.product))) return false;
     const auto gamma = numbers(g_, n.gamma);
     return gamma && std::all_of(gamma->begin(), gamma->end(), [](double x) { return std::abs(x) <= kLargestGamma; });
   }
@@ -376,7 +376,6 @@ class FoldNorms {
   Graph& g_;
   const TargetClass& target_;
   const int64_t most_tokens_;
-  const bool any_order_;
   std::map<OpId, size_t> place_;
   std::map<OpId, Norm> norms_;              // by the product before it
   std::map<ValueId, OpId> norm_values_;     // a norm's result, and that product
@@ -386,8 +385,8 @@ class FoldNorms {
 
 }  // namespace
 
-Result<int> fold_norms(Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
-  return target.has_wgmma ? FoldNorms(graph, target, most_tokens, any_order).run() : Result<int>(0);
+Result<int> fold_norms(Graph& graph, const TargetClass& target, int64_t most_tokens) {
+  return target.has_wgmma ? FoldNorms(graph, target, most_tokens).run() : Result<int>(0);
 }
 
 }  // namespace tfcc::codegen

@@ -60,12 +60,12 @@ std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target, i
 }
 
 // The form for few tokens whose norms are parts of products, if it has any. Of a graph of fixed sizes it is the only one.
-Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target, bool any_order) {
+Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target) {
   if (!target.has_wgmma) return std::optional<Form>();
   Form form{graph, graph.size_with(SizeRole::tokens) ? kFewRows : 0};
-  TFCC_TRY(const int norms, fold_norms(form.graph, target, form.most_tokens, any_order));
+  TFCC_TRY(const int norms, fold_norms(form.graph, target, form.most_tokens));
   if (norms == 0) return std::optional<Form>();
-  legalise(form.graph, target, form.most_tokens, any_order);
+  legalise(form.graph, target, form.most_tokens);
   return std::optional(std::move(form));
 }
 
@@ -77,7 +77,7 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
   else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
   if (target.has_wgmma && decodes) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
-  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target, any_order));
+  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target));
   if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
   if (folded) std::erase(limits, kFewRows);
   std::vector<Form> forms;

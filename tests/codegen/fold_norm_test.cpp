@@ -18,7 +18,7 @@ struct Texts {
   std::string beta = ", @c1", has_beta = "true", kind = "layer", up = "tanh(s + @b_up[j])";
   std::string gamma = "f16[256] = f32[256] random(3) |> cast(f16)";
   std::string second = "%h2 = residual_norm(%h1, %d, @g2, @c1) {eps = 1e-05, has_beta = true, has_bias = false, kind = layer} : f16[S,256]";
-  std::string more = "", outputs = "q = %out";
+  std::string more = "", reads = "%h2", outputs = "q = %out";
   int width = 256;
 };
 
@@ -35,9 +35,9 @@ ir::Graph graph_of(const Texts& t) {
       "  %h1 = residual_norm(%r, %p, @g1{2}, @d1) {{eps = 1e-05, has_beta = {3}, has_bias = true, kind = {4}}} : f16[S,{0}]\n"
       "  %u = matmul(%h1, @w_up, @b_up) {{alpha = 2.0, epilogue = (s,i,j) => {5}, trans_a = false, trans_b = true}} : f16[S,384]\n"
       "  %d = matmul(%u, @w_down) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,{0}]\n  {6}\n{7}"
-      "  %q = matmul(%h2, @w_q) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,128]\n"
+      "  %q = matmul({9}, @w_q) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,128]\n"
       "  %out = pointwise(%q) {{body = (i,j) => %q[i,j] + 0.0}} : f32[S,128]\n  return {8}\n}}\n",
-      t.width, t.gamma, t.beta, t.has_beta, t.kind, t.up, t.second, t.more, t.outputs);
+      t.width, t.gamma, t.beta, t.has_beta, t.kind, t.up, t.second, t.more, t.outputs, t.reads);
   auto graph = ir::parse(text);
   EXPECT_TRUE(graph) << (graph ? "" : graph.error().message) << "\n" << text;
   return *std::move(graph);
@@ -111,6 +111,15 @@ TEST(FoldNorm, TheLastNormIsReadByNoProduct) {
   expect_same(t, 1);
 }
 
+TEST(FoldNorm, TheLastNormIsStoredInAnotherType) {
+  Texts t;
+  t.second = "%h2 = residual_norm(%h1, %d, @g2, @c1) {eps = 1e-05, has_beta = true, has_bias = false, kind = layer} : f32[S,256]";
+  t.more = "  %n = pointwise(%h2) {body = (i,j) => %h2[i,j]} : f16[S,256]\n";
+  t.reads = "%n";
+  t.outputs = "q = %h2";
+  expect_same(t, 1);
+}
+
 TEST(FoldNorm, WhatOthersReadStays) {
   Texts t;
   t.more = "  %other = pointwise(%h1) {body = (i,j) => %h1[i,0]} : f16[S,256]\n";
@@ -149,6 +158,25 @@ TEST(FoldNorm, FewRowsOfHopperAlone) {
   }
   EXPECT_EQ(folded(g), 2);
   EXPECT_EQ(folded(g), 0);  // once
+}
+
+// A token's bits are those that it has in any chunk, whatever form of the graph the chunk is for.
+TEST(FoldNorm, NotInAStepOfGeneration) {
+  const auto graph = [](const std::string& outputs) {
+    auto g = ir::parse("graph @main(%x: f16[1,T,64], %slots: i32[T], %kc: f16[P,2,64,16], %vc: f16[P,2,64,16]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {\n"
+                       "  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n  const @u : f16[128,64] = f32[128,64] random(2) |> cast(f16)\n  const @g : f16[64] = f32[64] random(3) |> cast(f16)\n"
+                       "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 2.0} : f16[1,T,64]\n  %p = matmul(%a, @w) {alpha = 1.0, trans_a = false, trans_b = false} : f16[1,T,64]\n"
+                       "  %h = rms_norm(%p, @g) {eps = 1e-05} : f16[1,T,64]\n  %qkv = matmul(%h, @u) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,128]\n"
+                       "  %k = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 64]} : f16[1,T,32]\n  %v = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 96]} : f16[1,T,32]\n"
+                       "  %keys, %values = kv_append(%kc, %vc, %k, %v, %slots) : f16[P,2,64,16], f16[P,2,64,16]\n  return " + outputs + "\n}\n");
+    EXPECT_TRUE(g) << (g ? "" : g.error().message);
+    return *std::move(g);
+  };
+  ir::Graph step = graph("y = %qkv, kc = %keys, vc = %values");
+  EXPECT_EQ(folded(step), 0);
+  ir::Graph alone = graph("y = %k");
+  alone.clean();
+  EXPECT_EQ(folded(alone), 1);
 }
 
 }  // namespace
