@@ -6,8 +6,8 @@
 //   with c = sum over k of gamma[k] u[k, j] and d = sum over k of beta[k] u[k, j], by linearity of the product.
 // A residual norm that adds %h to a product has rstd * (%h - mean * gamma) + beta in its place: that product takes the sum too, whether
 // or not the norm after it is folded. Values keep their names, so that forms of a graph with and without share their buffers.
-// Assumes nothing of the values: moments of 32 columns are merged with their means. What is stored, v * gamma, has the range of v times
-// that of gamma, so a gamma beyond kLargestGamma is left alone.
+// Assumes nothing of the values but that the sum itself is in the range of 16 bits: moments of 32 columns are merged with their means, and
+// gamma is divided by the power of two that makes its largest 1 at most, by which rstd is multiplied: what is stored is no larger than v.
 // Not in a step of generation: a norm that is not rounded before the product gives other bits, and a token's are the same in any chunk.
 // Read by anything else, the norm stays. Only where the chosen arm of every product around it takes it (codegen/matmul/choose.cpp): on
 // Hopper, for few rows. At many rows a norm costs the ends of products as much as a launch of its own (docs/performance.md).
@@ -17,6 +17,7 @@
 #include <cmath>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "codegen/matmul/matmul.h"
 #include "codegen/parallel.h"
@@ -28,7 +29,6 @@ namespace {
 
 using Dims = std::vector<ExprRef>;
 
-constexpr double kLargestGamma = 64;
 /// The norm after a product: out = norm(v), v = product (+ bias) (+ residual).
 struct Norm {
   OpId op, product;
@@ -37,6 +37,7 @@ struct Norm {
   ValueId gamma;
   std::optional<ValueId> beta, residual, bias;
   bool folded = false;
+  double scale = 1;  // of rstd, if folded: gamma has been divided by it
 };
 
 /// A norm that is a part of the product before it, for its readers: what it gave is times gamma, and not normalised.
@@ -75,15 +76,18 @@ Result<ColumnSums> column_sums(const Graph& g, ValueId weight, bool trans_b, con
     TFCC_TRY(beta, numbers(g, *norm.beta));
   }
   TFCC_TRY(const std::vector<std::byte> bytes, ir::materialize(*g.constant(weight)));
-  const std::vector<float> value = all_values(g.value(weight).type.dtype);
+  static const std::vector<float> f16 = all_values(DType::f16), bf16 = all_values(DType::bf16);
+  const std::vector<float>& value = g.value(weight).type.dtype == DType::f16 ? f16 : bf16;
   const size_t k = gamma.size(), n = bytes.size() / 2 / k;
   const auto* w = reinterpret_cast<const uint16_t*>(bytes.data());
   ColumnSums sums{std::vector<double>(n), std::vector<double>(norm.beta ? n : 0)};
-  for (size_t i = 0; i < k * n; ++i) {  // as the weight lies
-    const size_t row = trans_b ? i % k : i / n, column = trans_b ? i / k : i % n;
-    const double x = value[w[i]];
-    sums.gamma[column] += gamma[row] * x;
-    if (norm.beta) sums.beta[column] += beta[row] * x;
+  for (size_t i = 0; i < (trans_b ? n : k); ++i) {  // as the weight lies
+    for (size_t j = 0; j < (trans_b ? k : n); ++j) {
+      const size_t row = trans_b ? j : i, column = trans_b ? i : j;
+      const double x = value[*w++];
+      sums.gamma[column] += gamma[row] * x;
+      if (norm.beta) sums.beta[column] += beta[row] * x;
+    }
   }
   return sums;
 }
@@ -107,6 +111,9 @@ class FoldNorms {
         const Norm* residual = n.residual ? folded_norm(*n.residual) : nullptr;
         if (rows && residual && rows != residual) norms_.at(residual->product).folded = false, again = true;
       }
+    }
+    for (auto& [product, n] : norms_) {
+      if (n.folded) TFCC_TRY_VOID(scale_gamma(n));
     }
     TFCC_TRY_VOID(sum_columns());
     int count = 0;
@@ -176,6 +183,8 @@ class FoldNorms {
       return std::nullopt;
     }
     const ir::Type& t = type(op.results[0]);
+    // A caller's memory is not known to an early product before the launches before it have ended.
+    if ((n.residual && !g_.def(*n.residual)) || (n.bias && !g_.def(*n.bias))) return std::nullopt;
     if (type(product).dims != t.dims || (n.residual && type(*n.residual) != type(product)) || !ir::as_int(t.dims.back()) || *ir::as_int(t.dims.back()) % ir::kMomentColumns != 0) return std::nullopt;
     if (!is_vector(n.gamma, t.dims.back()) || (n.beta && !is_vector(*n.beta, t.dims.back()))) return std::nullopt;
     const auto p = product_of(product);
@@ -192,7 +201,7 @@ class FoldNorms {
     const bool reads = std::all_of(users.begin(), users.end(), [&](OpId u) { return reads_rows(u, h) || adds(u, h); });
     if (!reads || users.empty() || g_.is_output(h) || type(h) != type(g_.result(n.product))) return false;
     const auto gamma = numbers(g_, n.gamma);
-    return gamma && std::all_of(gamma->begin(), gamma->end(), [](double x) { return std::abs(x) <= kLargestGamma; });
+    return gamma && std::all_of(gamma->begin(), gamma->end(), [](double x) { return std::isfinite(x); });
   }
   bool reads_rows(OpId u, ValueId h) const {
     const auto& operands = g_.op(u).operands;
@@ -204,6 +213,18 @@ class FoldNorms {
   }
 
   // ---- weights ----
+
+  /// The largest of gamma becomes 1 at most, and more than a half.
+  Result<void> scale_gamma(Norm& n) {
+    TFCC_TRY(std::vector<double> gamma, numbers(g_, n.gamma));
+    double largest = 0;
+    for (double x : gamma) largest = std::max(largest, std::abs(x));
+    if (largest == 0 || (largest <= 1 && largest > 0.5)) return {};
+    n.scale = std::exp2(std::ceil(std::log2(largest)));
+    for (double& x : gamma) x /= n.scale;
+    n.gamma = vector(g_.value(n.gamma).name + ".scaled", gamma);
+    return {};
+  }
 
   Result<void> sum_columns() {
     std::vector<std::pair<OpId, const Norm*>> readers;
@@ -234,6 +255,7 @@ class FoldNorms {
 
   ExprRef element(ValueId v, const std::vector<ExprRef>& at) const { return ir::convert(ir::load_of(g_, v, at), Scalar::f32); }
   ExprRef param(const char* name) const { return pool().param(name, Scalar::f32); }
+  ExprRef rstd(const Norm& n) const { return n.scale == 1 ? param("rstd") : ir::mul(param("rstd"), pool().real(n.scale, Scalar::f32)); }
 
   /// The vector of constants b of an epilogue that is a function of s + b[j].
   std::optional<ValueId> added_vector(OpId o, ExprRef epilogue, ExprRef column) const {
@@ -255,14 +277,14 @@ class FoldNorms {
 
   /// The epilogue of a product of normalised rows, over the sum of those that are not.
   Result<ExprRef> of_rows(OpId o, const Norm& n, ExprRef epilogue, ExprRef column) {
-    if (n.kind == ir::NormKind::rms) return ir::with_sum(epilogue, ir::mul(param("rstd"), param("s")));
+    if (n.kind == ir::NormKind::rms) return ir::with_sum(epilogue, ir::mul(rstd(n), param("s")));
     ColumnSums& sums = sums_.at(o);
     const double alpha = g_.op(o).as<ir::MatmulAttrs>().alpha;
     for (auto* v : {&sums.gamma, &sums.beta}) {
       for (double& x : *v) x *= alpha;
     }
     const std::string& name = g_.value(g_.result(o)).name;
-    ExprRef s = ir::mul(param("rstd"), ir::sub(param("s"), ir::mul(param("mean"), element(vector(name + ".gamma", sums.gamma), {column}))));
+    ExprRef s = ir::mul(rstd(n), ir::sub(param("s"), ir::mul(param("mean"), element(vector(name + ".gamma", sums.gamma), {column}))));
     if (!n.beta) return ir::with_sum(epilogue, s);
     const auto bias = added_vector(o, epilogue, column);
     if (bias) TFCC_TRY_VOID(add_to(sums.beta, *bias));
@@ -283,7 +305,7 @@ class FoldNorms {
   ExprRef normalised(const Folded& f, const std::vector<ExprRef>& at) const {
     ExprRef x = element(f.scaled, at);
     if (f.norm.kind == ir::NormKind::layer) x = ir::sub(x, ir::mul(param("mean"), element(f.norm.gamma, {at.back()})));
-    return ir::mul(param("rstd"), x);
+    return ir::mul(rstd(f.norm), x);
   }
   const Folded* folded(ValueId v) const {
     const auto it = folded_.find(v);

@@ -62,24 +62,17 @@ std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target, i
 // The form for few tokens whose norms are parts of products, if it has any. Of a graph of fixed sizes it is the only one.
 Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target) {
   if (!target.has_wgmma) return std::optional<Form>();
-  Form form{graph, graph.size_with(SizeRole::tokens) ? kFewRows : 0};
+  const ir::SizeSymbol* tokens = graph.size_with(SizeRole::tokens);
+  const std::optional<int64_t> most = tokens ? graph.pool().range(tokens->name).max : std::nullopt;
+  Form form{graph, tokens && most.value_or(INT64_MAX) > kFewRows ? kFewRows : 0};
   TFCC_TRY(const int norms, fold_norms(form.graph, target, form.most_tokens));
   if (norms == 0) return std::optional<Form>();
   legalise(form.graph, target, form.most_tokens);
   return std::optional(std::move(form));
 }
 
-// The forms share the values of a name, their buffers and the arena. But for the first, which may have its norms folded, each is made of
-// the one before it, by splitting more. So the last does by most launches what the others do by fewer.
-Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
-  const bool decodes = target.cuda() && std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) { return decodes_few_tokens(graph, o); });
-  std::vector<int64_t> limits = {0};
-  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
-  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
-  if (target.has_wgmma && decodes) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
-  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target));
-  if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
-  if (folded) std::erase(limits, kFewRows);
+// A form for runs of at most each of these numbers of tokens, each made of the one before; equal ones are one.
+std::vector<Form> split_forms(const Graph& graph, const TargetClass& target, const std::vector<int64_t>& limits, bool any_order) {
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
@@ -89,8 +82,36 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
   }
-  if (folded) forms.insert(forms.begin(), *std::move(folded));
   return forms;
+}
+
+// Whether `other` launches what has this form's names.
+bool has_launches_of(const Graph& other, const Graph& form) {
+  return std::all_of(form.order().begin(), form.order().end(), [&](OpId o) {
+    return form.op(o).kind == OpKind::constant || other.find_value(form.value(form.result(o)).name).valid();
+  });
+}
+
+// The forms share the values of a name, their buffers and the arena. But for the first, which may have its norms folded, each is made of
+// the one before it, by splitting more. So the last does by most launches what the others do by fewer: norms are folded only where it does.
+Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
+  const bool decodes = target.cuda() && std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) { return decodes_few_tokens(graph, o); });
+  std::vector<int64_t> limits = {0};
+  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
+  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
+  if (target.has_wgmma && decodes) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
+  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target));
+  if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
+  std::vector<int64_t> others = limits;
+  std::erase(others, kFewRows);
+  if (folded) {
+    std::vector<Form> forms = split_forms(graph, target, others, any_order);
+    if (has_launches_of(forms.back().graph, folded->graph)) {
+      forms.insert(forms.begin(), *std::move(folded));
+      return forms;
+    }
+  }
+  return split_forms(graph, target, limits, any_order);
 }
 
 // CUDA: the lengths up to which attention has a tile of its own, for the first whose queries are a size of the run; 0: any length.

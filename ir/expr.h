@@ -27,7 +27,7 @@ enum class ExprKind : uint8_t {
   index,     // value() = number, args[0] = extent; ranges over [0, extent-1]
   symbol,    // name(): a size of an input, known at run time
   load,      // value() = slot, args = indices: one element of operand `slot`; any scalar type
-  param,     // name(): a scalar given by the context (the dot product `s` of an attention score)
+  param,     // name(): a scalar given by the context (the dot product `s` of an attention score, the sum of a product)
   floordiv,  // rounds to minus infinity; divisor > 0
   imin, imax, iabs,
   bounded,   // bounded(e, n): e if 0 <= e < n, else clamped, and flag value() is raised

@@ -22,6 +22,10 @@ Result<Emission> emit_matmul(const EmitContext& c, OpId o) {
   const MatmulDesc desc = describe(c.graph, o, c.bucket.most_tokens, c.bucket.any_order);
   const MatmulConfig config = choose(desc, c.target);
   TFCC_CHECK(takes(config.arm, desc.epilogue) && "legalise splits off what an arm does not take");
+  const auto& attrs = c.graph.op(o).as<ir::MatmulAttrs>();
+  if ((attrs.norm || attrs.scaled) && (config.arm != Arm::wgmma || desc.epilogue == Epilogue::other || (attrs.scaled && !desc.scaled))) {
+    return c.unsupported(o, "only products of warpgroups have norms");
+  }
   TFCC_TRY(Emission emission, emit_arm(c, o, desc, config));
   emission.reason = Reason{"matmul " + print(desc) + "\n" + print(config), "codegen/matmul/choose.cpp", config.line};
   return emission;

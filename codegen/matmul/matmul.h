@@ -98,9 +98,9 @@ bool takes(Arm arm, Epilogue epilogue);
 /// "panel of 48 columns: ...", then a line "not library: ..." for each that was rejected.
 std::string print(const MatmulConfig& config);
 
-/// Shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it, and at most as much more for the ends of tiles;
-/// `beside`: with what stands beside the sums.
+/// Dynamic shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it; `beside`: with what stands beside the sums.
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside);
+/// The most that the kernel has beside that, for the ends of tiles.
 inline constexpr uint32_t kWgmmaEndBytes = 8 << 10;
 
 /// The tile by which the multiprocessor with most to do has least, and its shared memory, as MatmulStreamShape has it.

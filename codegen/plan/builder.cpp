@@ -79,7 +79,7 @@ uint32_t PlanBuilder::buffer_of(const EmitContext& c, ValueId v) {
 }
 
 uint32_t PlanBuilder::packed(const EmitContext& c, const PackedWeight& w) {
-  auto [it, added] = packed_.emplace(std::pair(w.weight.value, w.layout), 0);
+  auto [it, added] = packed_.emplace(std::pair(c.graph.value(w.weight).name, w.layout), 0);
   if (!added) return it->second;
   ir::Constant constant = *c.graph.constant(w.weight);
   w.change(constant);

@@ -76,7 +76,7 @@ class PlanBuilder {
   std::vector<std::string> symbols_;
   std::vector<Placed> buffers_;                                      // one for each of the plan's
   std::map<std::string, uint32_t> buffer_of_value_;                  // by name, which a value has in every form of a graph
-  std::map<std::pair<uint32_t, std::string>, uint32_t> packed_;      // weight, layout -> buffer
+  std::map<std::pair<std::string, std::string>, uint32_t> packed_;   // weight, layout -> buffer
   std::map<size_t, uint32_t> output_copies_;                         // output -> buffer of its copy
   std::map<std::string, uint32_t> kernel_by_text_;
   std::map<std::string, int> kernel_names_;
