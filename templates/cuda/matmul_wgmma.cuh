@@ -15,8 +15,8 @@
 // columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b Tiles::box_n and 64 columns, or without trans_b 64 and 64.
 // Block: Tiles::groups warpgroups, a warp that asks, and two that prepare. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
 // Bound: at few rows the bytes of b, and how long they take to arrive; else 2 rows columns k FLOP at the rate of dense tensor cores.
-// Measured on an H200 (docs/performance.md): BERT-base at 128 tokens in 291 us, where cuBLASLt and launches for norms and GELU took 404; at
-// 4433 rows, each launch timed alone, 434 TFLOP/s for `up` with its GELU, 544 for `down`, 507 for qkv.
+// Measured on an H200 (docs/performance.md): BERT-base at 128 tokens in 291 us, where cuBLASLt and launches for norms and GELU took 404 another day;
+// at 4433 rows, each launch timed alone, 434 TFLOP/s for `up` with its GELU, 544 for `down`, 507 for qkv.
 #pragma once
 #include "cuda/matmul_end.cuh"
 
