@@ -183,7 +183,36 @@ struct AttentionAttrs {
   size_t own_operands() const { return packed.empty() ? 3 : page ? 8 : 7; }
 };
 
+/// Index variables of the expressions of a linear attention: batch, head, token, channel of a head.
+enum LinearAttentionIndex : int64_t { kOfBatch = 0, kOfHead = 1, kOfToken = 2, kOfChannel = 3 };
+
+/// y[b,i,h*dv+m] = epilogue(s, z, b, h, i, m) with s = sum_j w(i,j) v[b,j,g*dv+m], z = sum_j w(i,j), g = h / (heads / kv_heads) and
+/// w(i,j) = sum_e q'[b,i,h,e] k'[b,j,g,e] * exp(sum of decay(b,h,t) for j < t <= i), over visible j, with `causal` those of j <= i.
+/// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what the expressions load (slot = operand).
+/// q' = q_map(q, b, h, i, e), k' = k_map(k, b, g, j, e): element expressions with the element as param s; without one the element.
+/// No epilogue: y is s. decay (causal alone): the logarithm of what older sums are multiplied by at token t; none: 1.
+/// Packed: as in AttentionAttrs, with cu, keys, order and pos behind v.
+struct LinearAttentionAttrs {
+  bool causal = false;
+  ExprRef decay = nullptr;
+  ExprRef epilogue = nullptr;
+  int64_t heads = 1;
+  ExprRef k_map = nullptr;
+  int64_t kv_heads = 1;
+  std::vector<ExprRef> packed;
+  ExprRef q_map = nullptr;
+  ExprRef visible = nullptr;
+  template <class V> void visit(V&& v) {
+    OptionalDims dims{packed};
+    OptionalExpr decays{decay}, after{epilogue}, key{k_map}, query{q_map}, shown{visible};
+    v("causal", causal); v("decay", decays); v("epilogue", after); v("heads", heads); v("k_map", key); v("kv_heads", kv_heads);
+    v("packed", dims); v("q_map", query); v("visible", shown);
+  }
+  /// Operands before those that expressions load: q, k, v, and if packed cu, keys, order, pos.
+  size_t own_operands() const { return packed.empty() ? 3 : 7; }
+};
+
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
-                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, PackAttrs, KvAppendAttrs, AttentionAttrs>;
+                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, PackAttrs, KvAppendAttrs, LinearAttentionAttrs, AttentionAttrs>;
 
 }  // namespace tfcc::ir

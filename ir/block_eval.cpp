@@ -118,7 +118,7 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
     case ExprKind::load:
       return load(s, n);
     case ExprKind::param:
-      std::copy_n(e->name == "mean" ? params.mean : e->name == "rstd" ? params.rstd : params.s, n, ro);
+      std::copy_n(e->name == "mean" ? params.mean : e->name == "rstd" ? params.rstd : e->name == "z" ? params.z : params.s, n, ro);
       return;
     case ExprKind::floordiv:
       return zip(io, ia(0), ia(1), n, floor_div);

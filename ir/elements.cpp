@@ -148,6 +148,7 @@ size_t first_loaded(const Op& op) {
   switch (op.kind) {
     case OpKind::pointwise: case OpKind::reduce: case OpKind::pack: return 0;
     case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
+    case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
     case OpKind::matmul: return 2;
     case OpKind::pointwise_norm: return 1 + op.as<PointwiseNormAttrs>().has_beta;
     default: return op.operands.size();
@@ -278,6 +279,20 @@ std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op) {
   if (!a.packed.empty()) return {a.packed[0], heads, a.packed[1], a.packed[1]};
   const auto &q = graph.value(op.operands[0]).type.dims, &k = graph.value(op.operands[1]).type.dims;
   return {q[0], heads, q[1], k[1]};
+}
+
+std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op, std::string_view key) {
+  const auto& a = op.as<LinearAttentionAttrs>();
+  ExprPool& pool = graph.pool();
+  const auto dims = [&](size_t i) { return graph.value(op.operands[i]).type.dims; };
+  const auto width = [&](ExprRef all, int64_t heads) { return div(all, pool.integer(heads)); };
+  const bool of_query = key == "q_map" || key == "epilogue", of_key = key == "k_map" || key == "visible";
+  std::vector<ExprRef> extents = {dims(0)[0], pool.integer(of_key ? a.kv_heads : a.heads), dims(of_query ? 0 : 1)[1]};
+  if (!a.packed.empty()) extents[0] = a.packed[0], extents[2] = a.packed[1];
+  if (key == "q_map") extents.push_back(width(dims(0)[2], a.heads));
+  if (key == "k_map") extents.push_back(width(dims(1)[2], a.kv_heads));
+  if (key == "epilogue") extents.push_back(width(dims(2)[2], a.kv_heads));
+  return extents;
 }
 
 std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) { return indices_of(graph.pool(), graph.value(v).type.dims); }

@@ -97,6 +97,10 @@ size_t plain_outputs(const Graph& graph);
 /// Extents of the indices of an attention (AttentionIndex): batch, heads, queries, keys.
 std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op);
 
+/// Extents of the indices (LinearAttentionIndex) of an expression of a linear attention, "q_map" or another. visible and decay have no
+/// channel; k_map and visible have heads of keys.
+std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op, std::string_view key);
+
 /// A condition on the distance of key j (index variable kKey) from query i (kQuery) in an attention of these lengths:
 /// j >= i + keys - queries - size if `left`, else j <= i + keys - queries + size.
 struct Band {

@@ -40,11 +40,6 @@ class Odometer {
   int64_t total_ = 1;
 };
 
-void collect(OpRun& run, const BlockProgram& program) {
-  run.flags.insert(program.flags().begin(), program.flags().end());
-  if (run.problem.empty()) run.problem = program.problem();
-}
-
 /// Calls f(first, n, block) for all elements of `body` over `dims`; `params` have the parameters of each.
 template <class F>
 void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f, const BlockParams& params = {}) {
@@ -581,6 +576,11 @@ class Attention {
 
 }  // namespace
 
+void collect(OpRun& run, const BlockProgram& program) {
+  run.flags.insert(program.flags().begin(), program.flags().end());
+  if (run.problem.empty()) run.problem = program.problem();
+}
+
 int64_t count_packed(OpRun& run, int64_t batch, int64_t length) {
   const PackedFlags f = packed_flags(run, batch, length);
   int64_t n = 0;
@@ -621,6 +621,8 @@ void eval_op(OpRun& run) {
     case OpKind::kv_append:
     case OpKind::rope_append:
       return eval_append(run);
+    case OpKind::linear_attention:
+      return eval_linear_attention(run);
     case OpKind::attention:
       return Attention(run).run();
   }

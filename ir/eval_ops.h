@@ -26,6 +26,11 @@ int64_t count_packed(OpRun& run, int64_t batch, int64_t length);
 /// Runs any op but a constant.
 void eval_op(OpRun& run);
 
+/// Takes note of what a program that has run met.
+void collect(OpRun& run, const BlockProgram& program);
+
+void eval_linear_attention(OpRun& run);
+
 /// c[m,n] = alpha * a[m,k] * b[k,n], row-major.
 void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k,
               double alpha);

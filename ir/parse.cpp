@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "ir/elements.h"
 #include "ir/ir.h"
 #include "ir/lexer.h"
 #include "ir/parse_words.h"
@@ -417,7 +418,7 @@ class GraphParser : WordParser {
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
       // Score, visible and epilogue have operands of their own, also for what is q, k, v or a factor at the same time.
-      const size_t own = op.kind == OpKind::attention ? (op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3) : op.kind == OpKind::matmul ? 2 : 0;
+      const size_t own = op.kind == OpKind::attention || op.kind == OpKind::linear_attention ? (op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3) : op.kind == OpKind::matmul ? 2 : 0;
       const size_t first = std::min(own, op.operands.size());
       const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
       if (it == op.operands.end()) return std::nullopt;
@@ -434,19 +435,23 @@ class GraphParser : WordParser {
     std::vector<ExprRef> extents;
     if (op.kind == OpKind::attention) {
       TFCC_TRY(extents, attention_extents(op));
+    } else if (op.kind == OpKind::linear_attention) {
+      TFCC_TRY(extents, linear_extents(op, key));
     } else {
       extents = op.types[0].dims;
       extents.insert(extents.end(), op.extents.begin(), op.extents.end());
     }
     std::vector<std::string> before;
-    if (key == "score" || key == "epilogue" || key == "scaled") before = {"s"};
+    const bool linear = op.kind == OpKind::linear_attention;
+    if (key == "score" || key == "epilogue" || key == "scaled" || key == "q_map" || key == "k_map") before = {"s"};
+    if (key == "epilogue" && linear) before = {"s", "z"};
     if (key == "epilogue" && op.fields.count("norm")) before = {"s", "mean", "rstd"};
     if (parameters.size() != extents.size() + before.size()) {
       return lexer_.error_before(fmt::format("'{}' has {} parameters, {} expected", key,
                                              parameters.size(), extents.size() + before.size()));
     }
     for (size_t k = 0; k < before.size(); ++k) {
-      scope[parameters[k]] = graph_.pool().param(before[k], key == "score" ? Scalar::f32 : scalar_of(op.types[0].dtype));
+      scope[parameters[k]] = graph_.pool().param(before[k], key == "score" || linear ? Scalar::f32 : scalar_of(op.types[0].dtype));
     }
     for (size_t k = 0; k < extents.size(); ++k) {
       scope[parameters[k + before.size()]] = graph_.pool().index(static_cast<int64_t>(k), extents[k]);
@@ -474,6 +479,26 @@ class GraphParser : WordParser {
     lexer_.seek(back);
     if (padded.size() != 2) return lexer_.error("'packed' needs batch and length");
     return std::vector<ExprRef>{padded[0], number, padded[1], padded[1]};
+  }
+
+  /// The extents of an expression of a linear attention; other attributes may stand behind it in the text.
+  Result<std::vector<ExprRef>> linear_extents(const OpText& op, std::string_view key) {
+    const bool ranks = op.operands.size() >= 3 && std::all_of(op.operands.begin(), op.operands.begin() + 3, [&](ValueId v) { return graph_.value(v).type.rank() == 3; });
+    if (!ranks || !op.fields.count("heads") || !op.fields.count("kv_heads")) return lexer_.error("linear_attention needs q, k and v of rank 3, 'heads' and 'kv_heads'");
+    LinearAttentionAttrs attrs;
+    const size_t back = lexer_.position();
+    for (const auto& [name, count] : {std::pair{"heads", &attrs.heads}, {"kv_heads", &attrs.kv_heads}}) {
+      lexer_.seek(op.fields.find(name)->second);
+      TFCC_TRY(*count, integer("the number of heads"));
+      if (*count <= 0) return lexer_.error("the number of heads is not positive");
+    }
+    if (const auto packed = op.fields.find("packed"); packed != op.fields.end()) {
+      lexer_.seek(packed->second);
+      TFCC_TRY(attrs.packed, sizes());
+      if (attrs.packed.size() != 2) return lexer_.error("'packed' needs batch and length");
+    }
+    lexer_.seek(back);
+    return linear_attention_extents(graph_, Op{OpKind::linear_attention, op.operands, {}, attrs, {}}, key);
   }
 
   Graph graph_;

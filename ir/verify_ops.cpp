@@ -298,16 +298,16 @@ void check_append(Rules r) {
 }
 
 /// The operands of a packed attention: one batch of rows, and what pack says of them.
-bool check_packing(Rules r, const AttentionAttrs& a) {
-  if (!r.require(a.packed.size() == 2 && r.op.operands.size() >= a.own_operands(), "A8", "packed needs batch, length and four results of pack, and pages a table")) return false;
+template <class A> bool check_packing(Rules r, const A& a, std::string_view rule) {
+  if (!r.require(a.packed.size() == 2 && r.op.operands.size() >= a.own_operands(), rule, "packed needs batch, length and four results of pack, and pages a table")) return false;
   ExprPool& pool = r.graph.pool();
   const Type& q = r.in(0);
   ExprRef batch = a.packed[0];
   const Dims wanted[] = {{add(batch, pool.integer(1))}, {batch}, {batch}, {q.dims[1]}};
   for (size_t i = 0; i < 4; ++i) {
-    if (!r.require(r.in(3 + i) == Type{DType::i32, wanted[i]}, "A8", fmt::format("operand {} is {}, not a result of pack for these rows", 3 + i, to_string(r.in(3 + i))))) return false;
+    if (!r.require(r.in(3 + i) == Type{DType::i32, wanted[i]}, rule, fmt::format("operand {} is {}, not a result of pack for these rows", 3 + i, to_string(r.in(3 + i))))) return false;
   }
-  return r.require(is_int(q.dims[0], 1) && !a.key_padding, "A8", "packed rows have no batch of their own and no padding");
+  return r.require(is_int(q.dims[0], 1), rule, "packed rows have no batch of their own");
 }
 
 /// The widths of the rows of k and v, and whether the operands of an attention over pages fit each other.
@@ -352,7 +352,7 @@ void check_attention(Rules r) {
                  "A2", "q, k, v must be of rank 3 (pages of rank 4) and of one type, f32, f16 or bf16"))
     return;
   const bool packed = !a.packed.empty();
-  if (packed && !check_packing(r, a)) return;
+  if (packed && !(check_packing(r, a, "A8") && r.require(!a.key_padding, "A8", "packed rows have no padding"))) return;
   Dims rows = {k.dims[2], v.dims[2]};  // widths
   if (a.page) {
     if (!check_pages(r, a, rows)) return;
@@ -382,6 +382,35 @@ void check_attention(Rules r) {
             "A7", "a window is negative or has no visible that implies it");
   r.require(!a.key_padding || (a.visible && has_key_padding(a.visible)),
             "A7", "key_padding needs a conjunct of visible over b and j alone");
+}
+
+void check_linear_attention(Rules r) {
+  const auto& a = r.op.as<LinearAttentionAttrs>();
+  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "F1", "needs q, k, v and one result")) return;
+  const Type &q = r.in(0), &k = r.in(1), &v = r.in(2), &out = r.out();
+  const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3 && out.rank() == 3;
+  const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype && q.dtype == v.dtype && is_float(out.dtype) && out.dtype != DType::f64;
+  if (!r.require(ranks && reals, "F2", "q, k, v must be of rank 3 and of one type, f32, f16 or bf16")) return;
+  if (!a.packed.empty() && !check_packing(r, a, "F7")) return;
+  const bool one_length = q.dims[1] == k.dims[1] || (!a.causal && a.packed.empty());
+  if (!r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && one_length, "F3", "batches or lengths differ")) return;
+  const auto q_width = as_int(q.dims[2]), k_width = as_int(k.dims[2]), v_width = as_int(v.dims[2]);
+  const bool heads = a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0;
+  const bool widths = heads && q_width && k_width && v_width && *q_width % a.heads == 0 && *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
+  if (!r.require(widths, "F4", "heads, kv_heads and the widths of q, k, v do not fit")) return;
+  r.require(out.dims == Dims{q.dims[0], q.dims[1], r.graph.pool().integer(*v_width / a.kv_heads * a.heads)}, "F4", "the result is not [B, Sq, heads * dv]");
+  const auto check = [&](std::string_view key, ExprRef e, Scalar type, std::vector<std::string_view> params) {
+    if (!e || !r.require(e->type == type, "F5", fmt::format("{} is not {}", key, type == Scalar::f32 ? "f32" : "a condition"))) return;
+    check_expr(r.graph, r.op, e, {key, linear_attention_extents(r.graph, r.op, key), a.own_operands(), std::move(params)}, r.problems);
+  };
+  check("q_map", a.q_map, Scalar::f32, {"s"});
+  check("k_map", a.k_map, Scalar::f32, {"s"});
+  check("visible", a.visible, Scalar::boolean, {});
+  check("decay", a.decay, Scalar::f32, {});
+  check("epilogue", a.epilogue, Scalar::f32, {"s", "z"});
+  r.require(!a.visible || !uses_index(a.visible, kOfHead), "F5", "visible depends on the head");
+  r.require(!a.decay || (a.causal && a.packed.empty()), "F6", "a decay needs causal, and every token, so that it is not packed");
+  r.require(a.packed.empty() || !a.visible, "F7", "packed rows are visible");
 }
 
 }  // namespace
@@ -420,6 +449,8 @@ void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems
     case OpKind::kv_append:
     case OpKind::rope_append:
       return check_append(r);
+    case OpKind::linear_attention:
+      return check_linear_attention(r);
     case OpKind::attention:
       return check_attention(r);
   }

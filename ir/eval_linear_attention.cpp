@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The evaluator's linear attention: sums run over the tokens in order, in float64; with `causal` a query follows the key of its token.
+#include <cmath>
+
+#include "ir/elements.h"
+#include "ir/eval_ops.h"
+
+namespace tfcc::ir {
+namespace {
+
+class LinearAttention {
+ public:
+  explicit LinearAttention(OpRun& run) : run_(run), attrs_(run.op.as<LinearAttentionAttrs>()), at_(4, std::vector<int64_t>(kBlock)) {}
+
+  void run() {
+    const bool packed = !attrs_.packed.empty();
+    const int64_t heads = attrs_.heads, group = heads / attrs_.kv_heads;
+    const int64_t batch = packed ? run_.operands[4]->dims[0] : q().dims[0];
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t h = 0; h < heads; ++h) sequence(packed ? packed_rows(b) : Rows{b * q().dims[1], q().dims[1], b * k().dims[1], k().dims[1], nullptr}, b, h, h / group);
+    }
+    for (const Body* body : {&q_map_, &k_map_, &visible_, &decay_, &epilogue_}) {
+      if (body->program) collect(run_, *body->program);
+    }
+  }
+
+ private:
+  struct Body {
+    std::optional<BlockProgram> program;
+    Body(ExprRef e, OpRun& run) {
+      if (e) program.emplace(e, run.operands, run.symbol);
+    }
+  };
+  /// Rows of a sequence in q and in k, and the tokens that they stand for: their numbers if `positions` is null.
+  struct Rows {
+    int64_t first_query, queries, first_key, keys;
+    const int64_t* positions;
+    int64_t token(int64_t row) const { return positions ? positions[row] : row; }
+  };
+
+  const HostTensor& q() const { return *run_.operands[0]; }
+  const HostTensor& k() const { return *run_.operands[1]; }
+  const HostTensor& v() const { return *run_.operands[2]; }
+
+  Rows packed_rows(int64_t b) const {
+    const auto &cu = run_.operands[3]->ints, &keys = run_.operands[4]->ints, &pos = run_.operands[6]->ints;
+    const auto at = static_cast<size_t>(b);
+    return {cu[at], cu[at + 1] - cu[at], cu[at], keys[at], pos.data() + cu[at]};
+  }
+
+  /// `body` of `n` channels of a token; what it is without one is `otherwise`.
+  std::vector<double> channels(Body& body, int64_t b, int64_t h, int64_t t, int64_t n, const double* s, const double* z) {
+    std::vector<double> out(s, s + n);
+    if (!body.program) return out;
+    for (int64_t first = 0; first < n; first += kBlock) {
+      const auto count = static_cast<size_t>(std::min<int64_t>(kBlock, n - first));
+      for (size_t l = 0; l < count; ++l) at_[kOfBatch][l] = b, at_[kOfHead][l] = h, at_[kOfToken][l] = t, at_[kOfChannel][l] = first + static_cast<int64_t>(l);
+      const double* r = body.program->run(count, at_, {.s = s + first, .z = z ? z + first : nullptr}).reals;
+      std::copy(r, r + count, out.begin() + first);
+    }
+    return out;
+  }
+
+  BlockResult of_token(Body& body, int64_t b, int64_t h, int64_t t) {
+    at_[kOfBatch][0] = b, at_[kOfHead][0] = h, at_[kOfToken][0] = t;
+    return body.program->run(1, at_, {});
+  }
+
+  void sequence(const Rows& rows, int64_t b, int64_t h, int64_t g) {
+    const int64_t d = q().dims[2] / attrs_.heads, dv = v().dims[2] / attrs_.kv_heads;
+    std::vector<double> state(static_cast<size_t>(d * dv)), keys(static_cast<size_t>(d));
+    const auto add_key = [&](int64_t j) {
+      const int64_t t = rows.token(j), row = rows.first_key + j;
+      if (decay_.program) {
+        const double factor = std::exp(of_token(decay_, b, h, t).reals[0]);
+        for (double& x : state) x *= factor;
+        for (double& x : keys) x *= factor;
+      }
+      if (visible_.program && of_token(visible_, b, g, t).ints[0] == 0) return;
+      const std::vector<double> key = channels(k_map_, b, g, t, d, k().reals.data() + row * k().dims[2] + g * d, nullptr);
+      const double* value = v().reals.data() + row * v().dims[2] + g * dv;
+      for (int64_t e = 0; e < d; ++e) {
+        keys[static_cast<size_t>(e)] += key[static_cast<size_t>(e)];
+        for (int64_t m = 0; m < dv; ++m) state[static_cast<size_t>(e * dv + m)] += key[static_cast<size_t>(e)] * value[m];
+      }
+    };
+    const auto query = [&](int64_t i) {
+      const int64_t t = rows.token(i), row = rows.first_query + i;
+      const std::vector<double> features = channels(q_map_, b, h, t, d, q().reals.data() + row * q().dims[2] + h * d, nullptr);
+      std::vector<double> s(static_cast<size_t>(dv)), z(static_cast<size_t>(dv));
+      double all = 0;
+      for (int64_t e = 0; e < d; ++e) {
+        const double f = features[static_cast<size_t>(e)];
+        all += f * keys[static_cast<size_t>(e)];
+        for (int64_t m = 0; m < dv; ++m) s[static_cast<size_t>(m)] += f * state[static_cast<size_t>(e * dv + m)];
+      }
+      std::fill(z.begin(), z.end(), all);
+      const std::vector<double> y = channels(epilogue_, b, h, t, dv, s.data(), z.data());
+      std::copy(y.begin(), y.end(), run_.results[0].reals.begin() + row * attrs_.heads * dv + h * dv);
+    };
+    for (int64_t j = 0; j < rows.keys; ++j) {
+      add_key(j);
+      if (attrs_.causal && j < rows.queries) query(j);
+    }
+    for (int64_t i = attrs_.causal ? rows.keys : 0; i < rows.queries; ++i) query(i);
+  }
+
+  OpRun& run_;
+  const LinearAttentionAttrs& attrs_;
+  Body q_map_{attrs_.q_map, run_}, k_map_{attrs_.k_map, run_}, visible_{attrs_.visible, run_}, decay_{attrs_.decay, run_}, epilogue_{attrs_.epilogue, run_};
+  std::vector<std::vector<int64_t>> at_;
+};
+
+}  // namespace
+
+void eval_linear_attention(OpRun& run) { LinearAttention(run).run(); }
+
+}  // namespace tfcc::ir
