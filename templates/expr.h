@@ -53,6 +53,17 @@ TFCC_FN f32 one_plus_erf_short(f32 x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(rest) : "f"(p));
   return x < 0 ? rest : 2.0f - rest;
 }
+/// e^x and a / b for what is rounded to 16 bits next: 2 units of the last place, and as many more as x has of its own; e^x below 2^-126 is 0.
+TFCC_FN f32 fexp_short(f32 x) {
+  f32 r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.44269504088896340736f));
+  return r;
+}
+TFCC_FN f32 fdiv_short(f32 a, f32 b) {
+  f32 r;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
 template <class Out, class V> TFCC_FN V one_plus_erf(V x) {
   if constexpr (sizeof(Out) == 2 && kSame<V, f32>) return one_plus_erf_short(x);
   else return (V)1 + ferf(x);

@@ -27,6 +27,7 @@ Result<Emission> emit(const EmitContext& c, OpId o) {
     case OpKind::pack: return emit_pack(c, o);
     case OpKind::kv_append: return emit_kv_append(c, o);
     case OpKind::rope_append: return emit_rope_append(c, o);
+    case OpKind::linear_attention: return emit_linear_attention(c, o);
     case OpKind::attention: return emit_attention(c, o);
   }
   return c.unsupported(o, "no kernel");

@@ -100,6 +100,7 @@ Result<Emission> emit_rope(const EmitContext& context, OpId op);
 Result<Emission> emit_pack(const EmitContext& context, OpId op);
 Result<Emission> emit_kv_append(const EmitContext& context, OpId op);
 Result<Emission> emit_rope_append(const EmitContext& context, OpId op);
+Result<Emission> emit_linear_attention(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
 /// CUDA: whether an attention over pages may have another form in a bucket of few tokens (decode_blocks).

@@ -21,6 +21,9 @@ struct CppNames {
   bool narrow_indices = false;
   /// The result is stored in 16 bits: 1 + erf(x) need not be right in the last bits of f32.
   bool short_result = false;
+  /// And so for what is evaluated for each feature of a kernel that tensor cores wait for: e^x and quotients within a few units of the last
+  /// place, comparisons without the test for NaN that ptxas needs after |x| and squares.
+  bool fast = false;
   std::vector<ir::ExprRef> counts;
 };
 

@@ -98,6 +98,7 @@ CppNames Stub::names(const Index& index) const {
   n.pointer = [this](int64_t slot) { return fmt::format("a{}", position(slots_[static_cast<size_t>(slot)])); };
   n.dims = [this](int64_t slot) { return context_->dims(slots_[static_cast<size_t>(slot)]); };
   n.narrow_indices = cuda_;
+  n.fast = fast_;
   n.short_result = cuda_ && std::all_of(writes_.begin(), writes_.end(), [&](ValueId v) { return c.type(v).dtype == DType::f16 || c.type(v).dtype == DType::bf16; });
   for (const auto* list : {&slots_, &writes_}) {
     for (ValueId v : *list) n.counts.push_back(c.count(v));

@@ -44,6 +44,8 @@ class Stub {
   /// dims(slot) are the dims that a load's indices are for, if not the operand's own.
   void functor(const std::string& name, const std::string& params, ExprRef body, Scalar result, const Index& index = index_name,
                const std::function<std::vector<ExprRef>(int64_t)>& dims = {});
+  /// Functors from here on compute for tensor cores (CppNames::fast).
+  void compute_fast() { fast_ = cuda_; }
   /// The same in two steps, for templates that walk rows: called with the row's indices i0, i1, ... it computes what all of the row
   /// shares, and returns the function of index i`column`.
   void row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result);
@@ -99,6 +101,7 @@ class Stub {
   std::vector<std::string> types_;
   std::vector<std::pair<std::string, std::string>> constants_;  // a C++ type and "hidden = 768, vec = 8"
   std::map<std::string, std::vector<size_t>> members_;    // arguments that each functor holds
+  bool fast_ = false;
   int resident_ = 0;                                      // 0: the stub waits
   int cluster_ = 1;
   size_t maps_ = 0;

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear_attention: describe() reads the op, choose() gives it a tile, and the stub prints maps, conditions, decay and epilogue as functors.
+// templates/cuda/linear_attention.cuh, templates/cpu/linear_attention.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "codegen/emit/emit.h"
+
+namespace tfcc::codegen {
+namespace {
+
+std::string index_of_token(int64_t k) {
+  static constexpr const char* kNames[] = {"b", "h", "t", "c"};
+  return kNames[k];
+}
+
+/// What the templates are told of a linear attention.
+struct Description {
+  DType type = DType::f32, out = DType::f32;
+  int64_t head = 0, v_head = 0;
+  std::array<RowSlice, 3> parts;     // q, k, v: tensors of their own, or slices of one that are read in place
+  ExprRef batch, queries, keys;
+  bool aligned = true;               // rows of q, k and v begin at multiples of 16 bytes
+  bool normalises = false;           // the epilogue asks for z
+};
+
+Result<Description> describe(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  Description x;
+  x.type = c.type(op.operands[0]).dtype;
+  x.out = c.type(op.results[0]).dtype;
+  const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"), of_key = ir::linear_attention_extents(c.graph, op, "k_map");
+  x.batch = of_query[0];
+  x.queries = of_query[2];
+  x.keys = of_key[2];
+  const auto bytes = static_cast<int64_t>(size_of(x.type));
+  for (size_t k = 0; k < 3; ++k) {
+    const ValueId v = op.operands[k];
+    const auto width = c.known(c.dims(v)[2]);
+    if (!width || *width == 0) return c.unsupported(o, "head sizes are not known at compile time");
+    x.parts[k] = row_slice(c.graph, v).value_or(RowSlice{v, 0, *width});
+    x.aligned &= !c.callers.has(x.parts[k].base) && x.parts[k].offset * bytes % 16 == 0 && x.parts[k].stride * bytes % 16 == 0;
+  }
+  x.head = *c.known(c.dims(op.operands[0])[2]) / attrs.heads;
+  x.v_head = *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
+  x.aligned &= x.head * bytes % 16 == 0 && x.v_head * bytes % 16 == 0;
+  if (attrs.epilogue) ir::for_each_node(attrs.epilogue, [&](ExprRef n) { x.normalises |= n->kind == ir::ExprKind::param && n->name == "z"; });
+  return x;
+}
+
+struct Tile {
+  int64_t columns;               // channels of v of a block
+  uint32_t threads = 0, shared_bytes = 0;
+  int line = 0;                                  // where it was chosen
+  int64_t stages = 0;                            // CUDA, tensor cores: chunks on their way or in use; 0: FMA units
+  int64_t chunk = 0;                             // CUDA, FMA units: tokens
+};
+
+int64_t round_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
+/// Blocks of at most `most` channels, all of one width, a multiple of `step`.
+int64_t even_columns(int64_t all, int64_t most, int64_t step) {
+  const int64_t blocks = (all + most - 1) / most;
+  return round_up((all + blocks - 1) / blocks, step);
+}
+
+/// As LinearMmaShape counts them.
+uint32_t mma_bytes(int64_t d, int64_t columns, int64_t stages) {
+  const auto stride = [](int64_t n) { return n + (n % 64 == 0 ? 0 : 8); };
+  const int64_t stage = 64 * (2 * stride(d) + stride(columns));
+  return static_cast<uint32_t>(2 * (stages * stage + d * stride(columns) + d * 8) + 4 * (stages * 64 + 8));
+}
+uint32_t fma_bytes(int64_t d, int64_t columns, int64_t chunk) {
+  return static_cast<uint32_t>(4 * (2 * chunk * (d + 4) + chunk * columns + d * columns + chunk * (chunk + 1) + 2 * d + 2 * chunk));
+}
+
+// A thread has registers for 64 numbers of the state. The next chunk is on its way while one is used where shared memory has place for both.
+Tile choose(const EmitContext& c, const Description& x) {
+  if (!c.cuda()) return {std::min<int64_t>(64, round_up(x.v_head, 16)), 0, 0, __LINE__};
+  const auto most = static_cast<uint32_t>(c.target.shared_bytes);
+  if (size_of(x.type) == 2) {
+    const int64_t d = round_up(x.head, 64);
+    for (int64_t width = d <= 128 ? 128 : 32; width >= 32; width /= 2) {
+      const int64_t columns = even_columns(x.v_head, width, 32);
+      for (int64_t stages : {2, 1}) {
+        if (const uint32_t bytes = mma_bytes(d, columns, stages); bytes <= most) return {columns, 256, bytes, __LINE__, stages, 0};
+      }
+    }
+  }
+  const int64_t d = round_up(x.head, 16);
+  const int64_t chunk = d <= 128 ? 32 : 16, columns = even_columns(x.v_head, d <= 64 ? 64 : d <= 128 ? 32 : d <= 256 ? 16 : 8, 4);
+  return {columns, 256, fma_bytes(d, columns, chunk), __LINE__, 0, chunk};
+}
+
+// The expressions as functors, or as what says that there is none.
+std::vector<std::string> add_functors(Stub& stub, const ir::LinearAttentionAttrs& attrs) {
+  std::vector<std::string> objects;
+  const auto add = [&](const char* name, const char* params, ExprRef body, Scalar type, const char* none) {
+    if (body) stub.functor(name, params, body, type, index_of_token);
+    objects.push_back(body ? stub.object(name) : none);
+  };
+  add("QMap", "f32 s, idx b, idx h, idx t, idx c", attrs.q_map, Scalar::f32, "SameElement{}");
+  add("KMap", "f32 s, idx b, idx h, idx t, idx c", attrs.k_map, Scalar::f32, "SameElement{}");
+  add("Shown", "idx b, idx h, idx t", attrs.visible, Scalar::boolean, "AllTokens{}");
+  add("Decay", "idx b, idx h, idx t", attrs.decay, Scalar::f32, "NoDecay{}");
+  add("Epilogue", "f32 s, f32 z, idx b, idx h, idx t, idx c", attrs.epilogue, Scalar::f32, "SumAlone{}");
+  return objects;
+}
+
+}  // namespace
+
+Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  TFCC_TRY(const Description x, describe(c, o));
+  const Tile tile = choose(c, x);
+
+  std::vector<ValueId> reads;
+  const auto read = [&](ValueId v) {
+    if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
+  };
+  for (const RowSlice& part : x.parts) read(part.base);
+  for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
+  Stub stub(c, "linear_attention", op.operands, reads, {op.results[0]});
+  if (tile.stages > 0) stub.compute_fast();
+  const std::vector<std::string> functors = add_functors(stub, attrs);
+  stub.type("T", x.type);
+  stub.type("Out", x.out);
+  for (const auto& [name, value] : {std::pair{"heads", attrs.heads}, {"kv_heads", attrs.kv_heads}, {"head_dim", x.head}, {"v_dim", x.v_head}, {"q_stride", x.parts[0].stride},
+                                    {"k_stride", x.parts[1].stride}, {"v_stride", x.parts[2].stride}, {"out_stride", x.v_head * attrs.heads}, {"columns", tile.columns}}) {
+    stub.field(name, value);
+  }
+  for (const auto& [name, value] : {std::pair{"causal", attrs.causal}, {"decays", attrs.decay != nullptr}, {"normalises", x.normalises}}) stub.field(name, value);
+  if (c.cuda()) {
+    stub.field("aligned", x.aligned);
+    stub.field("tensor_cores", tile.stages > 0);
+    if (tile.stages > 0) stub.field("stages", tile.stages);
+    else stub.field("chunk", tile.chunk);
+    stub.require(fmt::format("LinearShape<Spec>::threads == {} && LinearShape<Spec>::shared_bytes == {}", tile.threads, tile.shared_bytes), "the plan has other sizes");
+  }
+
+  std::vector<std::string> arguments{stub.out()};
+  for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
+  arguments.push_back(stub.size(x.batch));
+  arguments.insert(arguments.end(), functors.begin(), functors.end());
+  const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
+  arguments.push_back(attrs.packed.empty() ? fmt::format("PaddedRows{{(idx)({}), (idx)({})}}", stub.size(x.queries), stub.size(x.keys))
+                                           : fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6)));
+  stub.call(std::move(arguments), {});
+
+  LaunchSize size;
+  size.threads = tile.threads;
+  size.shared_bytes = tile.shared_bytes;
+  ExprRef blocks = c.integer((x.v_head + tile.columns - 1) / tile.columns), heads = c.integer(attrs.heads);
+  size.grid = {blocks, heads, x.batch};
+  size.work = ir::mul(ir::mul(x.batch, heads), blocks);
+  ExprRef tokens = ir::mul(ir::mul(x.batch, heads), ir::add(x.queries, x.keys));
+  const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
+  Emission emission = Emission::of({fmt::format("linear_attention__{}_d{}{}", storage_type(x.type), x.head, grouped), std::move(stub), std::move(size),
+                                    ir::mul(tokens, c.integer(2 * x.head * x.v_head))});
+  emission.reason = Reason{fmt::format("linear_attention {}{} of heads of {} and {}\nblocks of {} channels of v", tfcc::to_string(x.type), attrs.packed.empty() ? "" : " of packed rows",
+                                       x.head, x.v_head, tile.columns),
+                           "codegen/emit/linear_attention.cpp", tile.line};
+  return emission;
+}
+
+}  // namespace tfcc::codegen

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear_attention: sizes of heads and channels, lengths around chunks, maps, masks, decays, normalisers, packed rows.
+#include <fmt/format.h>
+
+#include "tests/kernels/cases.h"
+
+namespace tfcc::test {
+namespace {
+
+struct Linear {
+  int heads = 2, kv_heads = 2, d = 16, dv = 16;
+  std::string how = "causal = true";  // attributes before heads, then those behind
+  std::string maps = "", visible = "", extra = "";
+  bool arena = true, cross = false;
+};
+
+const std::string kElu = "(s,b,h,t,c) => select(s < 0.0, exp(s), s + 1.0)";
+const std::string kNormal = "epilogue = (s,z,b,h,t,c) => s / (z + 1e-06)";
+
+Case make(const std::string& name, const Linear& a, std::vector<std::vector<int64_t>> shapes) {
+  const std::string keys = a.cross ? "T" : "S";
+  const int widths[] = {a.heads * a.d, a.kv_heads * a.d, a.kv_heads * a.dv};
+  std::string inputs, body, operands;
+  for (int t = 0; t < 3; ++t) {
+    const char n = "qkv"[t];
+    const std::string type = fmt::format("f32[B,{},{}]", t ? keys : "S", widths[t]);
+    inputs += fmt::format("%{}: {}, ", n, type);
+    if (a.arena) body += fmt::format("  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[i,j,k] * 0.5}} : {1}\n", n, type);
+    operands += fmt::format("{}%{}{}", t ? ", " : "", n, a.arena ? "a" : "");
+  }
+  body += fmt::format("  %y = linear_attention({}{}) {{{}, heads = {}{}, kv_heads = {}{}{}}} : f32[B,S,{}]\n", operands, a.extra, a.how, a.heads,
+                      a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads, a.maps.empty() ? "" : ", q_map = " + a.maps,
+                      a.visible.empty() ? "" : ", visible = (b,h,t) => " + a.visible, a.heads * a.dv);
+  if (a.arena) body += fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] * 2.0}} : f32[B,S,{}]\n", a.heads * a.dv);
+  const std::string rest = fmt::format("%mask: i64[B,{0}], %g: f32[B,{0},{1}], %r: f32[B,S]", keys, a.heads);
+  Case c{"linear_attention_" + name,
+         graph_text(inputs + rest, std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""), body, {a.arena ? "w" : "y"}),
+         std::move(shapes),
+         {{"mask", {0, 1}}, {"g", {-0.2, 0}}},
+         3e-6,
+         1.2e-3};
+  c.bf16 = true;
+  return c;
+}
+
+/// Rows that a pack left, gathered from x and put back.
+Case make_packed(const std::string& name, const std::string& how, const std::string& tail, const std::string& kept, double live = 1) {
+  const std::string text = fmt::format(
+      "graph @packed(%x: f32[B,S,96], %mask: i64[B,S]) symbols(B = x.0 in 1.., S = x.1 in 1.., T <= (B*S) in 1.. as packed) {{\n"
+      "  flag 0 \"a packed row lies outside\"\n"
+      "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {{{2}live = (i,j) => %mask[i,j] == 1}} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
+      "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k] * 0.5}} : f32[1,T,96]\n"
+      "  %q = pointwise(%h) {{body = (i,j,k) => %h[i,j,k]}} : f32[1,T,32]\n"
+      "  %k = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + 32]}} : f32[1,T,32]\n"
+      "  %v = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + 64]}} : f32[1,T,32]\n"
+      "  %a = linear_attention(%q, %k, %v, %cu, %keys, %order, %pos) {{{0}, heads = 2, k_map = {3}, kv_heads = 2, packed = [B,S], q_map = {3}{1}}} : f32[1,T,32]\n"
+      "  %y = pointwise(%row, %a) {{body = (i,j,k) => select(0 <= %row[i,j], %a[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f32[B,S,32]\n"
+      "  return y = %y, row = %row\n}}\n",
+      how, tail, kept, kElu);
+  Case c{"linear_attention_packed_" + name, text, {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {3, 200}}, {{"mask", {1 - live, 1}}}, 3e-6, 1.2e-3};
+  c.bf16 = true;
+  return c;
+}
+
+}  // namespace
+
+std::vector<Case> linear_attention_cases() {
+  std::vector<Case> cases;
+  const std::vector<std::vector<int64_t>> lengths = {{1, 1}, {2, 15}, {1, 16}, {2, 63}, {1, 64}, {3, 65}, {1, 130}, {1, 300}};
+  const auto add = [&](const std::string& name, const Linear& a, std::vector<std::vector<int64_t>> shapes = {{2, 1}, {2, 64}, {1, 100}, {1, 200}}) { cases.push_back(make(name, a, std::move(shapes))); };
+  Linear a;
+  add("lengths", a, lengths);
+  a.maps = kElu, a.how = "causal = true, " + kNormal;
+  add("elu_normalised", a, lengths);
+  Linear caller = a;
+  caller.arena = false;
+  add("memory_of_the_caller", caller);
+  Linear all = a;
+  all.how = "causal = false, " + kNormal;
+  add("all_tokens", all, lengths);
+  all.visible = "%mask[b,t] == 1", all.extra = ", %mask";
+  add("padding", all, lengths);
+  all.cross = true;
+  add("cross", all, {{1, 1, 1}, {2, 65, 3}, {2, 7, 130}, {1, 64, 64}});
+  Linear hidden = a;
+  hidden.visible = "%mask[b,t] == 1", hidden.extra = ", %mask";
+  add("padding_causal", hidden, lengths);
+  Linear gated = a;
+  gated.maps = "", gated.how = "causal = true, decay = (b,h,t) => %g[b,t,h]", gated.extra = ", %g";
+  add("decay_by_token", gated, lengths);
+  gated.how = "causal = true, decay = (b,h,t) => f32(h) * -0.125 - 0.01, epilogue = (s,z,b,h,t,c) => s / max(abs(z), 1.0)", gated.extra = "";
+  add("decay_by_head", gated, lengths);
+  Linear shared = a;
+  shared.heads = 4, shared.kv_heads = 2;
+  add("heads_share_keys", shared);
+  Linear row = a;
+  row.how = "causal = true, epilogue = (s,z,b,h,t,c) => s * %r[b,t] + f32(c) * 0.01 + f32(h)", row.extra = ", %r";
+  add("epilogue_of_places", row);
+  for (const auto& [d, dv] : std::vector<std::pair<int, int>>{{64, 64}, {128, 128}, {64, 128}, {128, 64}, {32, 80}, {20, 12}, {7, 5}, {96, 160}, {256, 256}, {256, 40}, {512, 64}}) {
+    Linear x = a;
+    x.d = d, x.dv = dv;
+    add(fmt::format("sizes_{}_{}", d, dv), x, {{1, 1}, {2, 65}, {1, 150}});
+  }
+  Linear wide = gated;
+  wide.d = wide.dv = 128;
+  add("wide_decay", wide);
+  cases.push_back(make_packed("all_tokens", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, "));
+  cases.push_back(make_packed("causal", "causal = true, " + kNormal, "", ""));
+  cases.push_back(make_packed("few", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, ", 9));
+  return cases;
+}
+
+}  // namespace tfcc::test
