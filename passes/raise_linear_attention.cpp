@@ -181,7 +181,8 @@ class Fuser {
     }
     keys_ = index_extent(v_, kJ);
     ExprRef size = index_extent(q_, kE);
-    if (q_.empty() || k_.empty() || v_.empty() || !keys_ || !size) return false;  // cost: a factor that is one number for all
+    if (q_.empty() || v_.empty() || !keys_ || !size) return false;  // cost: a factor that is one number for all
+    if (!index_extent(k_, kE)) return miss("the key does not depend on a feature");
     for (const auto* list : {&q_, &k_, &v_}) {
       if (!computed(*list)) return false;  // cost: a weight, which is no token's
     }

@@ -16,6 +16,9 @@ std::string index_of_token(int64_t k) {
   return kNames[k];
 }
 
+/// Tiles of wider heads have no place in shared memory; raise-linear-attention makes none.
+constexpr int64_t kLargestHead = 512;
+
 /// What the templates are told of a linear attention.
 struct Description {
   DType type = DType::f32, out = DType::f32;
@@ -46,6 +49,7 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   }
   x.head = *c.known(c.dims(op.operands[0])[2]) / attrs.heads;
   x.v_head = *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
+  if (x.head > kLargestHead) return c.unsupported(o, fmt::format("heads of {} are over {}", x.head, kLargestHead));
   x.aligned &= x.head * bytes % 16 == 0 && x.v_head * bytes % 16 == 0;
   if (attrs.epilogue) ir::for_each_node(attrs.epilogue, [&](ExprRef n) { x.normalises |= n->kind == ir::ExprKind::param && n->name == "z"; });
   return x;

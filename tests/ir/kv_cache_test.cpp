@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "ir/ir.h"
+#include "tests/ir/graph_of.h"
 
 namespace tfcc::ir {
 namespace {
@@ -32,15 +32,6 @@ const char kWhole[] =
     "  %y = attention(%q, %k, %v) {causal = true, heads = 4, key_padding = false, kv_heads = 2, score = (s,b,h,i,j) => s * 0.5 - f32(i - j) * 0.125, "
     "visible = (b,h,i,j) => j <= i} : f32[1,S,8]\n"
     "  return y = %y\n}\n";
-
-Graph graph_of(const std::string& text) {
-  auto g = parse(text);
-  EXPECT_TRUE(g) << g.error().message << "\n" << text;
-  if (!g) return Graph();
-  for (const Violation& problem : verify(*g)) ADD_FAILURE() << to_string(problem) << "\n" << text;
-  EXPECT_EQ(print(*g), print(*parse(print(*g))));
-  return *std::move(g);
-}
 
 HostTensor random_rows(std::mt19937& random, int64_t rows, int64_t width) {
   HostTensor t{DType::f32, {1, rows, width}, {}, {}};

@@ -8,21 +8,12 @@
 #include <limits>
 #include <random>
 
-#include "ir/ir.h"
+#include "tests/ir/graph_of.h"
 
 namespace tfcc::ir {
 namespace {
 
 constexpr int kHeads = 4, kKvHeads = 2, kD = 3, kDv = 2;
-
-Graph graph_of(const std::string& text) {
-  auto g = parse(text);
-  EXPECT_TRUE(g) << g.error().message << "\n" << text;
-  if (!g) return Graph();
-  for (const Violation& problem : verify(*g)) ADD_FAILURE() << to_string(problem) << "\n" << text;
-  EXPECT_EQ(print(*g), print(*parse(print(*g))));
-  return *std::move(g);
-}
 
 HostTensor random_tensor(std::mt19937& random, std::vector<int64_t> dims) {
   HostTensor t{DType::f32, std::move(dims), {}, {}};
@@ -110,7 +101,7 @@ TEST(LinearAttention, PackedRowsAreThePaddedOnes) {
     const auto a = eval(padded, in);
     ASSERT_TRUE(a && b);
     for (size_t i = 0; i < 21 * 8; ++i) {
-      if (in["m"].ints[i / 8]) EXPECT_NEAR(a->at("y").reals[i], b->at("y").reals[i], 1e-12) << i;
+      if (in["m"].ints[i / 8]) { EXPECT_NEAR(a->at("y").reals[i], b->at("y").reals[i], 1e-12) << i; }
     }
   }
 }

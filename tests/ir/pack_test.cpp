@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-#include "ir/ir.h"
+#include "tests/ir/graph_of.h"
 
 namespace tfcc::ir {
 namespace {
@@ -20,15 +20,6 @@ const std::string kShown =
     "  %s = pointwise(%seq) {body = (i) => select(i < T, %seq[min(i, T - 1)], -1)} : i64[16]\n"
     "  %p = pointwise(%pos) {body = (i) => select(i < T, %pos[min(i, T - 1)], -1)} : i64[16]\n";
 const std::string kPack = "  %row, %cu, %keys, %order, %seq, %pos = pack(%m) {live = (i,j) => %m[i,j] == 1}" + kResults;
-
-Graph graph_of(const std::string& text) {
-  auto g = parse(text);
-  EXPECT_TRUE(g) << g.error().message << "\n" << text;
-  if (!g) return Graph();
-  for (const Violation& problem : verify(*g)) ADD_FAILURE() << to_string(problem) << "\n" << text;
-  EXPECT_EQ(print(*g), print(*parse(print(*g))));
-  return *std::move(g);
-}
 
 void refused(const std::string& rule, const std::string& text) {
   auto g = parse(text);
