@@ -170,6 +170,13 @@ class Emitter {
     return it->second;
   }
 
+  // Reads nothing and reports nothing: both sides of a select may be computed.
+  bool computes_alone(ExprRef e) {
+    bool reports = false;
+    ir::for_each_node(e, [&](ExprRef n) { reports |= n->kind == ExprKind::bounded; });
+    return !reports && !has_load(e);
+  }
+
   std::string call(const char* name, ExprRef e) {
     std::string s = std::string(name) + "(";
     for (size_t i = 0; i < e->args.size(); ++i) s += (i ? ", " : "") + at(e->args[i]);
@@ -214,7 +221,9 @@ class Emitter {
       case ExprKind::floordiv: return call("floordiv", e);
       case ExprKind::bounded:
         return "bounded(" + at(e->args[0]) + ", " + at(e->args[1]) + ", flags + " + std::to_string(e->value) + ")";
-      case ExprKind::select: return "(" + at(e->args[0]) + " ? " + at(e->args[1]) + " : " + at(e->args[2]) + ")";
+      case ExprKind::select:
+        if (names_.fast && e->type == Scalar::f32 && computes_alone(e)) return call("either", e);
+        return "(" + at(e->args[0]) + " ? " + at(e->args[1]) + " : " + at(e->args[2]) + ")";
       case ExprKind::btrue: return "true";
       case ExprKind::bfalse: return "false";
       case ExprKind::ge0: {

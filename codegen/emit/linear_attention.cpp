@@ -2,9 +2,11 @@
 // linear_attention: describe() reads the op, choose() gives it a tile, and the stub prints maps, conditions, decay and epilogue as functors.
 // templates/cuda/linear_attention.cuh, templates/cpu/linear_attention.h.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "codegen/emit/emit.h"
 
@@ -27,6 +29,8 @@ struct Description {
   ExprRef batch, queries, keys;
   bool aligned = true;               // rows of q, k and v begin at multiples of 16 bytes
   bool normalises = false;           // the epilogue asks for z
+  bool causal = false, decays = false, maps = false;
+  int64_t heads = 0;
 };
 
 Result<Description> describe(const EmitContext& c, OpId o) {
@@ -36,6 +40,10 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.type = c.type(op.operands[0]).dtype;
   x.out = c.type(op.results[0]).dtype;
   const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"), of_key = ir::linear_attention_extents(c.graph, op, "k_map");
+  x.causal = attrs.causal;
+  x.decays = attrs.decay != nullptr;
+  x.maps = attrs.q_map || attrs.k_map;
+  x.heads = attrs.heads;
   x.batch = of_query[0];
   x.queries = of_query[2];
   x.keys = of_key[2];
@@ -61,6 +69,8 @@ struct Tile {
   int line = 0;                                  // where it was chosen
   int64_t stages = 0;                            // CUDA, tensor cores: chunks on their way or in use; 0: FMA units
   int64_t chunk = 0;                             // CUDA, FMA units: tokens
+  bool warpgroups = false;                       // CUDA: products of warpgroups, of what TMA brings
+  int64_t cluster = 1, shared = 0;               // those: blocks that share a sequence, where there are at most so many heads of sequences
 };
 
 int64_t round_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
@@ -80,11 +90,41 @@ uint32_t fma_bytes(int64_t d, int64_t columns, int64_t chunk) {
   return static_cast<uint32_t>(4 * (2 * chunk * (d + 4) + chunk * columns + d * columns + chunk * (chunk + 1) + 2 * d + 2 * chunk));
 }
 
+/// As LinearWgmmaShape counts them.
+uint32_t wgmma_bytes(int64_t d, int64_t columns, int64_t stages, int64_t cluster) {
+  const int64_t slice = cluster > 1 ? (d * columns + d) / cluster : 0, floats = slice + stages * 64 + 4 * (d > 64 ? 2 : 1) + 2 + 2 + 2 * d;
+  return static_cast<uint32_t>(1024 + stages * 2 * 64 * (2 * d + columns) + 2 * (2 * d * columns + 2 * d * 8) + 4 * floats);
+}
+
+/// Tokens whose keys are summed by themselves (LinearWgmmaShape::span), and the blocks that take such spans of one sequence at the same time.
+constexpr int64_t kSpan = 512, kCluster = 8;
+
+// Where heads alone do not fill the GPU, the blocks of a cluster share a sequence, if it may be longer than one span. That takes half as much work
+// again, and clusters fit where their graphics processing cluster has multiprocessors left: 15 of 8 on an H200 with 132. Three rounds of them
+// are still faster than one block a sequence. Narrower blocks make more clusters of few heads.
+std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x) {
+  const int64_t d = x.head, rooms = c.target.processors / kCluster - 1;
+  if (!c.target.has_wgmma || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) || x.v_head % 64 != 0) return {};
+  const bool few_registers = x.decays && (d == 64 || x.maps);
+  const bool narrow = d > 128 || few_registers || x.v_head == 64 || x.heads * (x.v_head / 64) <= rooms;
+  const int64_t columns = narrow ? 64 : 128, blocks = (x.v_head + columns - 1) / columns, shared = 3 * rooms / blocks;
+  const auto longest = c.largest(x.causal ? x.queries : x.keys);
+  const bool shares = x.heads <= shared && !(longest && *longest <= kSpan);
+  for (int64_t cluster : {shares ? kCluster : 1, int64_t{1}}) {
+    for (int64_t stages = 6; stages >= 2; --stages) {
+      const uint32_t bytes = wgmma_bytes(d, columns, stages, cluster);
+      if (bytes <= c.target.shared_bytes) return Tile{columns, 512, bytes, __LINE__, stages, 0, true, cluster, shared};
+    }
+  }
+  return {};
+}
+
 // A thread has registers for 64 numbers of the state. The next chunk is on its way while one is used where shared memory has place for both.
 Tile choose(const EmitContext& c, const Description& x) {
   if (!c.cuda()) return {std::min<int64_t>(64, round_up(x.v_head, 16)), 0, 0, __LINE__};
   const auto most = static_cast<uint32_t>(c.target.shared_bytes);
   if (size_of(x.type) == 2) {
+    if (const auto tile = choose_warpgroups(c, x)) return *tile;
     const int64_t d = round_up(x.head, 64);
     for (int64_t width = d <= 128 ? 128 : 32; width >= 32; width /= 2) {
       const int64_t columns = even_columns(x.v_head, width, 32);
@@ -113,6 +153,15 @@ std::vector<std::string> add_functors(Stub& stub, const ir::LinearAttentionAttrs
   return objects;
 }
 
+// The map of a part among those of the launch; slices of one tensor share theirs.
+size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSlice& part) {
+  const auto same = std::find_if(maps.begin(), maps.end(), [&](const MatrixView& m) { return m.value == part.base; });
+  if (same != maps.end()) return static_cast<size_t>(same - maps.begin());
+  const std::vector<ExprRef>& dims = c.dims(part.base);
+  maps.push_back({part.base, ir::mul(dims[0], dims[1]), c.integer(part.stride), 64, 64});
+  return maps.size() - 1;
+}
+
 }  // namespace
 
 Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
@@ -125,7 +174,9 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   const auto read = [&](ValueId v) {
     if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
   };
-  for (const RowSlice& part : x.parts) read(part.base);
+  for (const RowSlice& part : x.parts) {
+    if (!tile.warpgroups) read(part.base);
+  }
   for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
   Stub stub(c, "linear_attention", op.operands, reads, {op.results[0]});
   if (tile.stages > 0) stub.compute_fast();
@@ -136,34 +187,50 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
                                     {"k_stride", x.parts[1].stride}, {"v_stride", x.parts[2].stride}, {"out_stride", x.v_head * attrs.heads}, {"columns", tile.columns}}) {
     stub.field(name, value);
   }
-  for (const auto& [name, value] : {std::pair{"causal", attrs.causal}, {"decays", attrs.decay != nullptr}, {"normalises", x.normalises}}) stub.field(name, value);
+  for (const auto& [name, value] : {std::pair{"causal", attrs.causal}, {"decays", x.decays}, {"normalises", x.normalises}}) stub.field(name, value);
   if (c.cuda()) {
     stub.field("aligned", x.aligned);
+    stub.field("warpgroups", tile.warpgroups);
     stub.field("tensor_cores", tile.stages > 0);
+    if (tile.warpgroups) {
+      stub.field("cluster", tile.cluster);
+      stub.field("shared", tile.shared);
+      for (size_t k = 0; k < 3; ++k) stub.field(fmt::format("{}_offset", "qkv"[k]), x.parts[k].offset);
+    }
     if (tile.stages > 0) stub.field("stages", tile.stages);
     else stub.field("chunk", tile.chunk);
     stub.require(fmt::format("LinearShape<Spec>::threads == {} && LinearShape<Spec>::shared_bytes == {}", tile.threads, tile.shared_bytes), "the plan has other sizes");
   }
 
-  std::vector<std::string> arguments{stub.out()};
-  for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
+  std::vector<std::string> arguments{stub.out()}, parts;
+  std::vector<MatrixView> maps;
+  for (const RowSlice& part : x.parts) parts.push_back(tile.warpgroups ? fmt::format("m{}", add_map(c, maps, part)) : stub.in(part.base, part.offset));
+  stub.maps(maps.size());
+  if (c.cuda()) parts = {fmt::format("{}{{{}}}", tile.warpgroups ? "RowMaps" : "RowPointers<Spec::T>", fmt::join(parts, ", "))};
+  arguments.insert(arguments.end(), parts.begin(), parts.end());
   arguments.push_back(stub.size(x.batch));
   arguments.insert(arguments.end(), functors.begin(), functors.end());
   const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
   arguments.push_back(attrs.packed.empty() ? fmt::format("PaddedRows{{(idx)({}), (idx)({})}}", stub.size(x.queries), stub.size(x.keys))
                                            : fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6)));
   stub.call(std::move(arguments), {});
+  stub.cluster(static_cast<int>(tile.cluster));
 
   LaunchSize size;
   size.threads = tile.threads;
   size.shared_bytes = tile.shared_bytes;
   ExprRef blocks = c.integer((x.v_head + tile.columns - 1) / tile.columns), heads = c.integer(attrs.heads);
   size.grid = {blocks, heads, x.batch};
+  if (tile.cluster > 1) {
+    ExprRef all = ir::mul(x.batch, heads), whole = c.integer(tile.cluster);
+    ExprRef shared = ir::mul(ir::min(all, c.integer(tile.shared)), whole);
+    size.grid = {blocks, c.integer(1), ir::mul(c.ceil_div(ir::max(all, shared), tile.cluster), whole)};
+  }
   size.work = ir::mul(ir::mul(x.batch, heads), blocks);
   ExprRef tokens = ir::mul(ir::mul(x.batch, heads), ir::add(x.queries, x.keys));
   const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
   Emission emission = Emission::of({fmt::format("linear_attention__{}_d{}{}", storage_type(x.type), x.head, grouped), std::move(stub), std::move(size),
-                                    ir::mul(tokens, c.integer(2 * x.head * x.v_head))});
+                                    ir::mul(tokens, c.integer(2 * x.head * x.v_head)), {}, std::move(maps)});
   emission.reason = Reason{fmt::format("linear_attention {}{} of heads of {} and {}\nblocks of {} channels of v", tfcc::to_string(x.type), attrs.packed.empty() ? "" : " of packed rows",
                                        x.head, x.v_head, tile.columns),
                            "codegen/emit/linear_attention.cpp", tile.line};

@@ -68,6 +68,8 @@ class Stub {
   /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a multiprocessor, and it has tensor maps m0, m1, ...
   void waits_itself(int blocks, size_t maps);
 
+  /// CUDA: it has tensor maps m0, m1, ...
+  void maps(size_t count) { maps_ = count; }
   /// CUDA: so many blocks along z, all that there are, are a cluster.
   void cluster(int blocks) { cluster_ = blocks; }
 

@@ -2,6 +2,11 @@
 // Building blocks of linear_attention: what a block works on, and tiles of tokens in shared memory under their maps.
 #pragma once
 #include "cuda/attention_tile.cuh"
+#include "cuda/sm90.cuh"
+
+/// Where q, k and v lie: their first elements, or their tensor maps in boxes of 64 rows and 64 columns.
+template <class T> struct RowPointers { const T *q, *k, *v; };
+struct RowMaps { const TensorMap &q, &k, &v; };
 
 /// No map, all tokens visible, nothing decays, the result is the sum.
 struct SameElement { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
@@ -25,10 +30,11 @@ struct LinearHead {
   idx b, h, g, first;      // first: channel of v
   idx queries, keys;
 
-  TFCC_FN LinearHead(const Rows& rows_, const QMap& q, const KMap& k, const Shown& s, const Decay& d, const Epilogue& e)
+  /// `place` of the sequence among those of the batch.
+  TFCC_FN LinearHead(idx place, idx h_, const Rows& rows_, const QMap& q, const KMap& k, const Shown& s, const Decay& d, const Epilogue& e)
       : rows(rows_), q_map(q), k_map(k), shown(s), decay_of(d), epilogue_of(e) {
-    b = rows.sequence((idx)blockIdx.z);
-    h = (idx)blockIdx.y;
+    b = rows.sequence(place);
+    h = h_;
     g = h / (Spec::heads / Spec::kv_heads);
     first = (idx)blockIdx.x * Spec::columns;
     queries = rows.query_count(b);

@@ -33,10 +33,23 @@ TFCC_FN void wait(u64* b, u32 parity) {
       "ready:\n\t}" ::"r"(shared_address(b)), "r"(parity) : "memory");
 }
 
+/// Whether the phase has ended.
+TFCC_FN bool ended(u64* b, u32 parity) {
+  u32 done;
+  asm volatile("{\n\t.reg .pred done;\n\tmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\tselp.u32 %0, 1, 0, done;\n\t}"
+               : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
+  return done != 0;
+}
+
 /// A place in a ring of slots, and the parity of the phase in which the slot is used there.
 template <int stages> struct RingPlace {
   int slot = 0;
   u32 parity = 0;
+  /// The place `count` places on.
+  TFCC_FN RingPlace ahead(int count) const {
+    const int to = slot + count;
+    return {to % stages, parity ^ (u32)(to / stages & 1)};
+  }
   TFCC_FN void next() {
     if (++slot < stages) return;
     slot = 0;
@@ -98,6 +111,21 @@ TFCC_FN void copy_16_bytes(void* to, const void* from) {
 }
 TFCC_FN void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+/// Four 8x8 tiles of 16-bit elements from the registers that mma.sync has sums in (packed in pairs): lanes 8 m .. 8 m + 7 give the rows of tile m.
+TFCC_FN void store_matrices(void* row, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+/// 16 bytes of shared memory, asked for here and not where they are needed first.
+TFCC_FN uint4 load_16_bytes(const void* from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(shared_address(from)) : "memory");
+  return v;
+}
+/// 16 bytes to memory of the device.
+TFCC_FN void store_16_bytes(void* to, uint4 v) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 // ---- products of a warpgroup ----
 
 /// The part of a descriptor that the compiler must know to be the same in all lanes: a shuffle tells it.
@@ -130,6 +158,9 @@ template <int N> TFCC_FN void hold(u32 (&a)[N]) {
 }
 /// What this thread wrote to shared memory is seen by TMA and products that come after it.
 TFCC_FN void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// The registers that each thread of a warpgroup has from here on, a multiple of 8. All warpgroups of a block together have those of the launch.
+template <int count> TFCC_FN void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
+template <int count> TFCC_FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
 /// All `threads` of barrier `id` (1 to 15; 0 is that of __syncthreads()) meet.
 template <int id> TFCC_FN void meet(int threads) { asm volatile("bar.sync %0, %1;" ::"n"(id), "r"(threads) : "memory"); }
 

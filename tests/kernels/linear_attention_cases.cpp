@@ -104,6 +104,23 @@ std::vector<Case> linear_attention_cases() {
   Linear wide = gated;
   wide.d = wide.dv = 128;
   add("wide_decay", wide);
+  // Several spans of a sequence, by one block or by a cluster.
+  const std::vector<std::vector<int64_t>> spans = {{1, 512}, {1, 513}, {2, 1100}, {1, 4096}, {1, 4097}, {1, 9300}, {40, 1100}};
+  add("spans", a, spans);
+  add("spans_decay", gated, spans);
+  Linear by_token = gated;
+  by_token.how = "causal = true, decay = (b,h,t) => %g[b,t,h]", by_token.extra = ", %g";
+  add("spans_decay_by_token", by_token, spans);
+  Linear every = all;
+  every.cross = false;
+  add("spans_all_tokens", every, spans);
+  Linear wide_spans = a;
+  wide_spans.d = wide_spans.dv = 128;
+  add("spans_wide", wide_spans, {{1, 4700}, {34, 600}});
+  wide_spans.heads = wide_spans.kv_heads = 8;
+  add("spans_wide_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
+  wide_spans.d = 64;
+  add("spans_64_128_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
   cases.push_back(make_packed("all_tokens", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, "));
   cases.push_back(make_packed("causal", "causal = true, " + kNormal, "", ""));
   cases.push_back(make_packed("few", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, ", 9));
