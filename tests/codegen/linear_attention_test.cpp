@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention: heads that no tile holds are refused in one line.
+// linear_attention: heads that no tile holds are refused in one line; a running sum over tokens x features is no memory.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "codegen/lower.h"
 #include "ir/ir.h"
+#include "passes/passes.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -26,6 +27,41 @@ TEST(LinearAttention, HeadsThatNoTileHoldsAreRefused) {
     const auto widest = lowered(512, target);  // values of any width are taken by blocks
     ASSERT_TRUE(widest) << widest.error().message;
     for (const runtime::Kernel& kernel : widest->plan.kernels) EXPECT_LE(kernel.shared_bytes, class_of(target).shared_bytes) << target;
+  }
+}
+
+int64_t arena_bytes(const runtime::Plan& plan, int64_t length) {
+  const std::vector<int64_t> sizes{1, length, length};
+  int64_t bytes = 0;
+  for (const runtime::SizeExpr& slot : plan.slots) bytes += slot.evaluate(sizes).value_or(1LL << 60);
+  return bytes;
+}
+
+// The sums k v^T of all tokens would be 64 * 64 numbers a token and head.
+TEST(LinearAttention, MemoryGrowsWithTokensAndNotWithFeaturesSquared) {
+  constexpr int64_t heads = 8, size = 64;
+  const auto text = fmt::format(
+      "graph @g(%x: f32[B,S,{0},{1}]) symbols(B = x.0 in 1.., S = x.1 in 1..) {{\n"
+      "  %q = pointwise(%x) {{body = (i,j,k,l) => max(%x[i,j,k,l], 0.0)}} : f32[B,S,{0},{1}]\n"
+      "  %k = pointwise(%x) {{body = (i,j,k,l) => exp(%x[i,j,k,l])}} : f32[B,S,{0},{1}]\n"
+      "  %v = pointwise(%x) {{body = (i,j,k,l) => %x[i,j,k,{1} - 1 - l] * 0.5}} : f32[B,S,{0},{1}]\n"
+      "  %kv = pointwise(%k, %v) {{body = (i,j,k,l,m) => %k[i,j,k,l] * %v[i,j,k,m]}} : f32[B,S,{0},{1},{1}]\n"
+      "  %s = cumsum(%kv) {{axis = 1, exclusive = false, reverse = false}} : f32[B,S,{0},{1},{1}]\n"
+      "  %q5 = pointwise(%q) {{body = (i,j,k,l,m) => %q[i,j,k,m]}} : f32[B,S,{0},1,{1}]\n"
+      "  %o = matmul(%q5, %s) {{alpha = 1.0, trans_a = false, trans_b = false}} : f32[B,S,{0},1,{1}]\n"
+      "  %y = pointwise(%o) {{body = (i,j,k,l) => %o[i,j,k,0,l] + 1.0}} : f32[B,S,{0},{1}]\n  return y = %y\n}}\n", heads, size);
+  for (const char* target : {"cpu", "sm_80", "sm_90"}) {
+    auto graph = ir::parse(text);
+    ASSERT_TRUE(graph) << graph.error().message;
+    const auto report = passes::run_passes(*graph, passes::default_pipeline());
+    ASSERT_TRUE(report) << report.error().message;
+    WeightPool weights;
+    const auto lowered = lower(*graph, class_of(target), weights);
+    ASSERT_TRUE(lowered) << lowered.error().message;
+    for (int64_t length : {1, 64, 4096, 65536}) {
+      const int64_t token = heads * (2 * size + 2 * size) * 4;  // q, k, v and the result
+      EXPECT_LE(arena_bytes(lowered->plan, length), 2 * length * token + 8192) << target << " at " << length;
+    }
   }
 }
 

@@ -13,7 +13,7 @@ torch and onnx, and `--lengths 1,63,64,65` if other cases are wanted. Weights ar
   chunks           (d) chunks of 64 with a running state by CumSum over chunks
   retnet           (e) a constant decay for each head: powers of gamma under the triangle
   gated            (e) a decay for each token: exp of differences of a cumulative sum
-A name ends in -ts14, -ts17 (torch.onnx's TorchScript exporter at that opset) or -dynamo18, -dynamo20, -dynamo23.
+A name may end in -ts14, -ts17 (torch.onnx's TorchScript exporter at that opset) or -dynamo18, -dynamo20, -dynamo23.
 """
 import json
 import sys
@@ -187,8 +187,8 @@ def main():
         at = words.index("--lengths")
         lengths = [int(n) for n in words[at + 1].split(",")]
         del words[at:at + 2]
-    folder, wanted = Path(words[0]), words[1:] or [f"{n}-{e}" for n in FORMS for e in EXPORTERS]
-    for one in wanted:
+    folder, wanted = Path(words[0]), words[1:] or list(FORMS)
+    for one in (n for w in wanted for n in ([w] if "-" in w else [f"{w}-{e}" for e in EXPORTERS])):
         name, exporter = one.rsplit("-", 1)
         export(name, exporter, folder / one, lengths)
         print(one, flush=True)
