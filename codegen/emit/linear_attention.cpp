@@ -28,8 +28,10 @@ struct Description {
   std::array<RowSlice, 3> parts;     // q, k, v: tensors of their own, or slices of one that are read in place
   ExprRef batch, queries, keys;
   bool aligned = true;               // rows of q, k and v begin at multiples of 16 bytes
+  bool out_aligned = true;           // and those of the result
   bool normalises = false;           // the epilogue asks for z
   bool causal = false, decays = false, maps = false;
+  bool plain = false;                // every head has its own keys, all of them visible, in padded rows
   int64_t heads = 0;
 };
 
@@ -43,6 +45,8 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.causal = attrs.causal;
   x.decays = attrs.decay != nullptr;
   x.maps = attrs.q_map || attrs.k_map;
+  x.plain = attrs.kv_heads == attrs.heads && !attrs.visible && attrs.packed.empty();
+  x.out_aligned = !c.callers.has(op.results[0]);
   x.heads = attrs.heads;
   x.batch = of_query[0];
   x.queries = of_query[2];
@@ -98,15 +102,18 @@ uint32_t wgmma_bytes(int64_t d, int64_t columns, int64_t stages, int64_t cluster
 
 /// Tokens whose keys are summed by themselves (LinearWgmmaShape::span), and the blocks that take such spans of one sequence at the same time.
 constexpr int64_t kSpan = 512, kCluster = 8;
+/// A grid has fewer than 65536 blocks along z; more are further rows of it, in whole clusters (kClusteredRow in cuda/linear_attention.cuh).
+constexpr int64_t kMostClustered = 65528;
 
 // Where heads alone do not fill the GPU, the blocks of a cluster share a sequence, if it may be longer than one span. That takes half as much work
 // again, and clusters fit where their graphics processing cluster has multiprocessors left: 15 of 8 on an H200 with 132. Three rounds of them
-// are still faster than one block a sequence. Narrower blocks make more clusters of few heads.
+// are still faster than one block a sequence. Narrower blocks make more clusters of few heads. What is not causal, fades, hides keys or
+// shares them, and packed rows, are left to mma.sync: by warpgroups no GPU has been compared with the reference on them.
 std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x) {
   const int64_t d = x.head, rooms = c.target.processors / kCluster - 1;
-  if (!c.target.has_wgmma || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) || x.v_head % 64 != 0) return {};
-  const bool few_registers = x.decays && (d == 64 || x.maps);
-  const bool narrow = d > 128 || few_registers || x.v_head == 64 || x.heads * (x.v_head / 64) <= rooms;
+  if (!c.target.has_wgmma || !x.causal || x.decays || !x.plain || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) || x.v_head % 64 != 0) return {};
+  const bool few_registers = !x.out_aligned || (x.decays && (d == 64 || x.maps));
+  const bool narrow = d > 128 || few_registers || x.v_head % 128 != 0 || x.heads * (x.v_head / 64) <= rooms;
   const int64_t columns = narrow ? 64 : 128, blocks = (x.v_head + columns - 1) / columns, shared = 3 * rooms / blocks;
   const auto longest = c.largest(x.causal ? x.queries : x.keys);
   const bool shares = x.heads <= shared && !(longest && *longest <= kSpan);
@@ -189,7 +196,7 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   }
   for (const auto& [name, value] : {std::pair{"causal", attrs.causal}, {"decays", x.decays}, {"normalises", x.normalises}}) stub.field(name, value);
   if (c.cuda()) {
-    stub.field("aligned", x.aligned);
+    stub.field("aligned", x.aligned && x.out_aligned);
     stub.field("warpgroups", tile.warpgroups);
     stub.field("tensor_cores", tile.stages > 0);
     if (tile.warpgroups) {
@@ -223,8 +230,8 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   size.grid = {blocks, heads, x.batch};
   if (tile.cluster > 1) {
     ExprRef all = ir::mul(x.batch, heads), whole = c.integer(tile.cluster);
-    ExprRef shared = ir::mul(ir::min(all, c.integer(tile.shared)), whole);
-    size.grid = {blocks, c.integer(1), ir::mul(c.ceil_div(ir::max(all, shared), tile.cluster), whole)};
+    ExprRef shared = ir::mul(ir::min(all, c.integer(tile.shared)), whole), z = ir::mul(c.ceil_div(ir::max(all, shared), tile.cluster), whole);
+    size.grid = {blocks, c.ceil_div(z, kMostClustered), ir::min(z, c.integer(kMostClustered))};
   }
   size.work = ir::mul(ir::mul(x.batch, heads), blocks);
   ExprRef tokens = ir::mul(ir::mul(x.batch, heads), ir::add(x.queries, x.keys));

@@ -38,8 +38,8 @@ struct Loader {
       for (int first = 0; first < S::chunk; first += 16) f(row + first, part * 64 + c * 8, place + part * (Tile::part_bytes / 2) + first * 64, first / 16);
     }
   }
-  /// Elements become map(element, row, column) in the rows up to `last` that `there` admits; others stay as they are, and no map reads at their
-  /// places. Several pieces are on their way at once, as registers allow.
+  /// Elements become map(element, row, column) in the rows up to `last` that `there` admits; others stay as they are, and what the
+  /// map makes of them is dropped: it is asked at places up to `last` alone. Several pieces are on their way at once, as registers allow.
   template <class There, class Map> static TFCC_FN void map_tile(T* tile, idx last, const There& there, const Map& map) {
     constexpr int several = S::d == 64 ? 4 : S::d == 128 ? 2 : 1;
     uint4 piece[several];
@@ -111,7 +111,7 @@ struct Loader {
     }
     if constexpr (Head::maps_k && part != Part::queries) {
       const u64 bits = live(from);
-      map_tile(at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); }, [&](f32 x, int row, int e) { return head.key(x, from + row, e); });
+      if (bits != 0) map_tile(at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); }, [&](f32 x, int row, int e) { return head.key(x, from + row, e); });
     }
     if (Spec::decays && threadIdx.x < kWarp) grow(from, slot);
   }

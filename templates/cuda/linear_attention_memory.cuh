@@ -17,7 +17,7 @@ struct LinearWgmmaShape {
   static constexpr int chunk = 64, span = 512, threads = 512, copies = 2;
   static constexpr int d = Spec::head_dim, columns = Spec::columns, stages = Spec::stages;
   static constexpr int state_groups = d > 64 ? 2 : 1, result_groups = 3 - state_groups, m_tiles = d / 64 / state_groups;
-  /// Registers of a thread: 512 for one of each warpgroup.
+  /// Registers of a thread. Four threads, one of each warpgroup, have 512 together.
   static constexpr int loader_registers = state_groups == 1 ? 80 : columns == 64 ? 40 : 64, result_registers = state_groups == 1 || columns == 64 ? 136 : 128;
   static constexpr int state_registers = (512 - loader_registers - result_groups * result_registers) / state_groups;
   using QkTile = SwizzledRows<d, chunk>;

@@ -133,7 +133,12 @@ struct Results {
       sm90::wait_for_products<0>();
       hold_products();
     }
-    if constexpr (sizeof(Out) == 2 && Spec::aligned && Spec::v_dim % 8 == 0) store_rows(from, at.q(slot));
+    if constexpr (sizeof(Out) == 2 && Spec::aligned && Spec::v_dim % 8 == 0) {
+      if (group == 0) sm90::meet<2>(128);
+      else sm90::meet<3>(128);  // all warps have done with q
+      store_rows(from, at.q(slot));
+      sm90::publish_writes();   // the next chunk comes there
+    }
     arrive_as_warp(&at.barriers->empty[slot]);
     if constexpr (sizeof(Out) != 2 || !Spec::aligned || Spec::v_dim % 8 != 0) store_elements(from);
   }
@@ -141,7 +146,7 @@ struct Results {
   TFCC_FN f32 result(idx from, f32 z, int t, int h, int e) const {
     return head.result(o[t][2 * h + e], z, imin(from + row(h), head.queries - 1), imin(t * 8 + lane % 4 * 2 + e, head.columns() - 1));
   }
-  /// Whole rows: a warp's 16, 64 columns at a time, pass through its rows of q, which nobody else reads.
+  /// Whole rows: a warp's 16, 64 columns at a time, pass through its rows of q.
   TFCC_FN void store_rows(idx from, T* q) const {
     const f32 z[2] = {sum_of_weights(0), sum_of_weights(1)};
     Out* const rows = (Out*)q;

@@ -3,7 +3,7 @@
 //
 // Four warpgroups, which pass chunks of 64 tokens on through a ring of slots. One has TMA bring them, sets tokens that are no keys to zero, and
 // applies the maps. One, or two where heads are wide, keep the state: its sum over the span in registers, where wgmma adds k'^T v to it, and
-// beside it the state before the span. Before each chunk they write a 16-bit copy of the state to shared memory. The others answer the
+// beside it the state before the span. They write a 16-bit copy of the state to shared memory, before each chunk if it is causal, else once. The others answer the
 // queries: o = q' copy, then o += (q' k'^T, where j <= i) v; two of them take turns.
 //
 // A span is 512 tokens: its sum starts from zero, for tensor cores cut off what they add to a large accumulator. With cluster > 1 the blocks

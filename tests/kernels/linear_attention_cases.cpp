@@ -11,7 +11,7 @@ struct Linear {
   int heads = 2, kv_heads = 2, d = 16, dv = 16;
   std::string how = "causal = true";  // attributes before heads, then those behind
   std::string maps = "", visible = "", extra = "";
-  bool arena = true, cross = false;
+  bool arena = true, cross = false, out_to_caller = false;
 };
 
 const std::string kElu = "(s,b,h,t,c) => select(s < 0.0, exp(s), s + 1.0)";
@@ -31,10 +31,11 @@ Case make(const std::string& name, const Linear& a, std::vector<std::vector<int6
   body += fmt::format("  %y = linear_attention({}{}) {{{}, heads = {}{}, kv_heads = {}{}{}}} : f32[B,S,{}]\n", operands, a.extra, a.how, a.heads,
                       a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads, a.maps.empty() ? "" : ", q_map = " + a.maps,
                       a.visible.empty() ? "" : ", visible = (b,h,t) => " + a.visible, a.heads * a.dv);
-  if (a.arena) body += fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] * 2.0}} : f32[B,S,{}]\n", a.heads * a.dv);
+  const bool reads_result = a.arena && !a.out_to_caller;
+  if (reads_result) body += fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] * 2.0}} : f32[B,S,{}]\n", a.heads * a.dv);
   const std::string rest = fmt::format("%mask: i64[B,{0}], %g: f32[B,{0},{1}], %r: f32[B,S]", keys, a.heads);
   Case c{"linear_attention_" + name,
-         graph_text(inputs + rest, std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""), body, {a.arena ? "w" : "y"}),
+         graph_text(inputs + rest, std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""), body, {reads_result ? "w" : "y"}),
          std::move(shapes),
          {{"mask", {0, 1}}, {"g", {-0.2, 0}}},
          3e-6,
@@ -121,6 +122,29 @@ std::vector<Case> linear_attention_cases() {
   add("spans_wide_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
   wide_spans.d = 64;
   add("spans_64_128_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
+  // Heads that warpgroups take: without maps, with a result in the caller's memory, and what goes elsewhere today.
+  const auto of_64 = [](Linear x) { x.d = x.dv = 64; return x; };
+  const std::vector<std::vector<int64_t>> few = {{1, 64}, {2, 130}, {1, 1100}};
+  Linear bare = of_64(Linear{});
+  add("64_bare", bare, few);
+  bare.heads = bare.kv_heads = 47;
+  add("64_of_47_heads", bare, {{1, 600}});
+  Linear sums = of_64(a);
+  sums.out_to_caller = true;
+  add("64_result_of_the_caller", sums, few);
+  sums.heads = sums.kv_heads = 16, sums.d = sums.dv = 128;
+  add("128_result_of_the_caller", sums, {{1, 65}, {1, 600}});
+  Linear uneven = of_64(a);
+  uneven.d = 128, uneven.dv = 192;
+  add("sizes_128_192", uneven, {{1, 65}, {1, 600}});
+  add("64_all_tokens", of_64(every), few);
+  Linear crossed = of_64(every);
+  crossed.cross = true;
+  add("64_cross", crossed, {{1, 1, 1}, {2, 65, 3}, {1, 130, 1100}});
+  add("64_padding", of_64(hidden), few);
+  add("64_heads_share_keys", of_64(shared), few);
+  add("64_decay", of_64(gated), few);
+  add("64_decay_by_token", of_64(by_token), few);
   cases.push_back(make_packed("all_tokens", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, "));
   cases.push_back(make_packed("causal", "causal = true, " + kNormal, "", ""));
   cases.push_back(make_packed("few", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, ", 9));
