@@ -46,7 +46,6 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.decays = attrs.decay != nullptr;
   x.maps = attrs.q_map || attrs.k_map;
   x.plain = attrs.kv_heads == attrs.heads && !attrs.visible && attrs.packed.empty();
-  x.out_aligned = !c.callers.has(op.results[0]);
   x.heads = attrs.heads;
   x.batch = of_query[0];
   x.queries = of_query[2];
@@ -63,6 +62,7 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.v_head = *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
   if (x.head > kLargestHead) return c.unsupported(o, fmt::format("heads of {} are over {}", x.head, kLargestHead));
   x.aligned &= x.head * bytes % 16 == 0 && x.v_head * bytes % 16 == 0;
+  x.out_aligned = !c.callers.has(op.results[0]) && x.v_head * static_cast<int64_t>(size_of(x.out)) % 16 == 0;
   if (attrs.epilogue) ir::for_each_node(attrs.epilogue, [&](ExprRef n) { x.normalises |= n->kind == ir::ExprKind::param && n->name == "z"; });
   return x;
 }
@@ -196,7 +196,8 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   }
   for (const auto& [name, value] : {std::pair{"causal", attrs.causal}, {"decays", x.decays}, {"normalises", x.normalises}}) stub.field(name, value);
   if (c.cuda()) {
-    stub.field("aligned", x.aligned && x.out_aligned);
+    stub.field("aligned", x.aligned);
+    stub.field("out_aligned", x.out_aligned);
     stub.field("warpgroups", tile.warpgroups);
     stub.field("tensor_cores", tile.stages > 0);
     if (tile.warpgroups) {

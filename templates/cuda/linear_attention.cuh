@@ -8,7 +8,7 @@
 // sequences; grid {ceil(v_dim, columns), ceil(z, kClusteredRow), min(z, kClusteredRow)}, z the blocks of all heads of sequences in whole clusters. A block walks through the tokens in
 // chunks and keeps the state, sum of k' v^T [head_dim, columns], in f32: a query sees earlier chunks by q' S, its own by a triangle of weights.
 // Nothing of tokens x tokens or tokens x features is ever in memory. Tokens that are not visible are read as zeros.
-// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns; aligned (rows begin at 16 bytes); causal;
+// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns; aligned, out_aligned (rows of q, k and v, of out begin at 16 bytes); causal;
 // decays (there is a decay), normalises (the epilogue asks for z); warpgroups (16 bits, 9.0a, by RowMaps) with stages, cluster,
 // shared, and q_offset, k_offset, v_offset, the columns where heads begin; or tensor_cores
 // (16 bits) with stages, or chunk. Threads and dynamic shared memory: LinearShape<Spec>.

@@ -327,7 +327,7 @@ struct LinearChunks {
       for (int t = 0; t < Warp::n_tiles; ++t) {
         const int m = w.channel(t, 0);
         const f32 y[2] = {head.result(w.o[t][2 * r], z, i, m), head.result(w.o[t][2 * r + 1], z, i, m + 1)};
-        if (Spec::aligned && Spec::v_dim % 2 == 0) {
+        if (Spec::out_aligned && Spec::v_dim % 2 == 0) {
           if (m < columns) store_pack<2>(to + m, y);
         } else {
           if (m < columns) ::store(to, m, y[0]);

@@ -133,14 +133,15 @@ struct Results {
       sm90::wait_for_products<0>();
       hold_products();
     }
-    if constexpr (sizeof(Out) == 2 && Spec::aligned && Spec::v_dim % 8 == 0) {
+    constexpr bool rows = sizeof(Out) == 2 && Spec::out_aligned;
+    if constexpr (rows) {
       if (group == 0) sm90::meet<2>(128);
       else sm90::meet<3>(128);  // all warps have done with q
       store_rows(from, at.q(slot));
       sm90::publish_writes();   // the next chunk comes there
     }
     arrive_as_warp(&at.barriers->empty[slot]);
-    if constexpr (sizeof(Out) != 2 || !Spec::aligned || Spec::v_dim % 8 != 0) store_elements(from);
+    if constexpr (!rows) store_elements(from);
   }
   TFCC_FN f32 sum_of_weights(int h) const { return Spec::normalises ? __shfl_sync(kAllLanes, weights[2 * h] + weights[2 * h + 1], lane & ~3) : 0.0f; }
   TFCC_FN f32 result(idx from, f32 z, int t, int h, int e) const {
