@@ -113,19 +113,7 @@ struct Loader {
       const u64 bits = live(from);
       if (bits != 0) map_tile(at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); }, [&](f32 x, int row, int e) { return head.key(x, from + row, e); });
     }
-    if (Spec::decays && threadIdx.x < kWarp) grow(from, slot);
-  }
-  TFCC_FN void grow(idx from, int slot) const {
-    const int lane = threadIdx.x;
-    const f32 a = head.decay(from + 2 * lane), b = head.decay(from + 2 * lane + 1);
-    f32 sum = a + b;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const f32 before = __shfl_up_sync(kAllLanes, sum, step);
-      if (lane >= step) sum += before;
-    }
-    at.grown(slot)[2 * lane] = sum - b;
-    at.grown(slot)[2 * lane + 1] = sum;
+    if (Spec::decays && threadIdx.x < kWarp) sum_decays(head, from, at.grown(slot));
   }
   template <Part part> TFCC_FN void bring(idx from, idx last) {
     idx next = from;  // to ask for

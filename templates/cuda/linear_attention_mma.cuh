@@ -144,15 +144,7 @@ struct LinearWarp {
   template <class Fade>
   TFCC_FN void load_keys(u32 (&a)[4], const T* k, int m, int step, const Fade& fade) const {
     load_matrices_transposed(a, k + QkTile::at(step * 16 + lane % 8 + lane / 16 * 8, (group * m_tiles + m) * 2 + lane / 8 % 2));
-    if constexpr (Spec::decays) {
-#pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const int j = step * 16 + lane % 4 * 2 + x / 2 * 8;
-        f32 low, high;
-        unpack2<T>(a[x], low, high);
-        a[x] = pack2<T>(low * fade(j), high * fade(j + 1));
-      }
-    }
+    if constexpr (Spec::decays) fade_keys<T>(a, step * 16 + lane % 4 * 2, fade);
   }
 
   /// The chunk becomes part of the state. `fade(j)`: what is left of token j at the end of the chunk; `keep`: of what was before.
@@ -302,17 +294,7 @@ struct LinearChunks {
   }
   /// grown[j]: the sum of the decays of tokens up to j of the chunk.
   TFCC_FN void grow(idx from, int stage) const {
-    if (threadIdx.x >= kWarp) return;
-    const int lane = threadIdx.x;
-    const f32 a = head.decay(from + 2 * lane), b = head.decay(from + 2 * lane + 1);
-    f32 sum = a + b;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const f32 before = __shfl_up_sync(kAllLanes, sum, step);
-      if (lane >= step) sum += before;
-    }
-    grown[stage * chunk + 2 * lane] = sum - b;
-    grown[stage * chunk + 2 * lane + 1] = sum;
+    if (threadIdx.x < kWarp) sum_decays(head, from, grown + stage * chunk);
   }
 
   TFCC_FN void store(typename Spec::Out* out, const Warp& w, idx from) const {

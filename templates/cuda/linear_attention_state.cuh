@@ -58,15 +58,7 @@ struct State {
   template <class Fade>
   TFCC_FN void load_keys(u32 (&a)[4], const T* k, int m, int step, const Fade& fade) const {
     load_matrices_transposed(a, k + S::QkTile::at(step * 16 + lane % 8 + lane / 16 * 8, (first + m * 64) / 8 + lane / 8 % 2));
-    if constexpr (Spec::decays) {
-#pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const int j = step * 16 + lane % 4 * 2 + x / 2 * 8;
-        f32 low, high;
-        unpack2<T>(a[x], low, high);
-        a[x] = pack2<T>(low * fade(j), high * fade(j + 1));
-      }
-    }
+    if constexpr (Spec::decays) fade_keys<T>(a, step * 16 + lane % 4 * 2, fade);
   }
   /// The chunk at the ring's place becomes part of the sum.
   TFCC_FN void add_chunk() {

@@ -49,6 +49,30 @@ struct LinearHead {
   TFCC_FN int columns() const { return (int)imin(Spec::columns, Spec::v_dim - first); }
 };
 
+/// By one warp: to[j] becomes the sum of the decays of tokens up to j, of the 64 from `from` on.
+template <class Head> TFCC_FN void sum_decays(const Head& head, idx from, f32* to) {
+  const int lane = threadIdx.x % kWarp;
+  const f32 a = head.decay(from + 2 * lane), b = head.decay(from + 2 * lane + 1);
+  f32 sum = a + b;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const f32 before = __shfl_up_sync(kAllLanes, sum, step);
+    if (lane >= step) sum += before;
+  }
+  to[2 * lane] = sum - b;
+  to[2 * lane + 1] = sum;
+}
+
+/// Keys as an operand of mma.sync or wgmma, features by 16 tokens of which this lane has j, j + 1, j + 8 and j + 9, times fade(token).
+template <class T, class Fade> TFCC_FN void fade_keys(u32 (&a)[4], int j, const Fade& fade) {
+#pragma unroll
+  for (int x = 0; x < 4; ++x) {
+    f32 low, high;
+    unpack2<T>(a[x], low, high);
+    a[x] = pack2<T>(low * fade(j + x / 2 * 8), high * fade(j + x / 2 * 8 + 1));
+  }
+}
+
 /// Rows [from, from + rows) of a tensor to shared memory by all threads: `columns` elements of each, zeros behind them and for rows that
 /// `live` denies. Complete after commit_copies, wait_copies and a barrier.
 template <class Tile, int rows, int threads, bool chunked, class T, class Live>
