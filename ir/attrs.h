@@ -192,6 +192,10 @@ enum LinearAttentionIndex : int64_t { kOfBatch = 0, kOfHead = 1, kOfToken = 2, k
 /// q' = q_map(q, b, h, i, e), k' = k_map(k, b, g, j, e): element expressions with the element as param s; without one the element.
 /// No epilogue: y is s. decay (causal alone): the logarithm of what older sums are multiplied by at token t; none: 1.
 /// Packed: as in AttentionAttrs, with cu, keys, order and pos behind v.
+///
+/// y, state' = linear_attention_step(q, k, v, first, from, to, state, loads..): rows first[n] .. first[n + 1] of q, k, v [1,T,..] go on with
+/// the state from[n] and leave the state to[n], in place. b is 0 and t a row. state f32 [C, kv_heads, dv, d], or dv + 1 where the epilogue
+/// uses z: row m < dv of a head is the sum of k' v[m], row dv that of k'.
 struct LinearAttentionAttrs {
   bool causal = false;
   ExprRef decay = nullptr;

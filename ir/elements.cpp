@@ -149,6 +149,7 @@ size_t first_loaded(const Op& op) {
     case OpKind::pointwise: case OpKind::reduce: case OpKind::pack: return 0;
     case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
     case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
+    case OpKind::linear_attention_step: return 7;
     case OpKind::matmul: return 2;
     case OpKind::pointwise_norm: return 1 + op.as<PointwiseNormAttrs>().has_beta;
     default: return op.operands.size();
@@ -249,23 +250,30 @@ Graph with_own_pool(const Graph& graph) {
   return out;
 }
 
-bool appends(const Op& op) { return op.kind == OpKind::kv_append || op.kind == OpKind::rope_append; }
+std::span<const StateOf> states_of(const Op& op) {
+  static constexpr StateOf kCache[] = {{0, 0}, {1, 1}}, kSums[] = {{6, 1}};
+  switch (op.kind) {
+    case OpKind::kv_append: case OpKind::rope_append: return kCache;
+    case OpKind::linear_attention_step: return kSums;
+    default: return {};
+  }
+}
 
 bool is_state_before(const Graph& graph, ValueId v) {
   return std::any_of(graph.value(v).users.begin(), graph.value(v).users.end(), [&](OpId u) {
-    const Op& op = graph.op(u);
-    return appends(op) && (op.operands[0] == v || op.operands[1] == v);
+    const auto states = states_of(graph.op(u));
+    return std::any_of(states.begin(), states.end(), [&](StateOf s) { return graph.op(u).operands[s.operand] == v; });
   });
 }
 
-bool is_state(const Graph& graph, ValueId v) {
-  const Op* op = graph.def(v);
-  return op && appends(*op) && (op->results[0] == v || op->results[1] == v);
-}
+bool is_state(const Graph& graph, ValueId v) { return graph.def(v) && state_before(graph, v).valid(); }
 
 ValueId state_before(const Graph& graph, ValueId v) {
   const Op& op = *graph.def(v);
-  return op.operands[op.results[0] == v ? 0 : 1];
+  for (StateOf s : states_of(op)) {
+    if (op.results[s.result] == v) return op.operands[s.operand];
+  }
+  return {};
 }
 
 size_t plain_outputs(const Graph& graph) {
@@ -293,6 +301,12 @@ std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op, 
   if (key == "k_map") extents.push_back(width(dims(1)[2], a.kv_heads));
   if (key == "epilogue") extents.push_back(width(dims(2)[2], a.kv_heads));
   return extents;
+}
+
+bool normalises(const LinearAttentionAttrs& attrs) {
+  bool found = false;
+  if (attrs.epilogue) for_each_node(attrs.epilogue, [&](ExprRef n) { found |= n->kind == ExprKind::param && n->name == "z"; });
+  return found;
 }
 
 std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) { return indices_of(graph.pool(), graph.value(v).type.dims); }

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ir/graph.h"
@@ -83,13 +84,17 @@ ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed, std::vec
 /// The same graph over a pool of its own, which knows its symbols alone and nothing of what was proved before.
 Graph with_own_pool(const Graph& graph);
 
-/// Whether the op writes keys and values into a cache: kv_append or rope_append, whose first operands and results are the same.
-bool appends(const Op& op);
-/// Whether v is an input that is a cache: an op that appends has it as a state.
+/// An operand that is a state, an input of the graph that the op changes in place, and the result that it becomes.
+struct StateOf {
+  size_t operand, result;
+};
+/// Of kv_append and rope_append the pages of a cache, of linear_attention_step the sums; of other ops none.
+std::span<const StateOf> states_of(const Op& op);
+/// Whether v is an input that is a state of an op.
 bool is_state_before(const Graph& graph, ValueId v);
-/// Whether v is a cache after a run's new keys or values: a result of such an op, in the memory of its state.
+/// Whether v is a state after a run: a result of such an op, in the memory of the state before.
 bool is_state(const Graph& graph, ValueId v);
-/// The input that is the state before it.
+/// The input that is the state before it; invalid if v is none.
 ValueId state_before(const Graph& graph, ValueId v);
 /// Outputs that are no states; states come after them.
 size_t plain_outputs(const Graph& graph);
@@ -100,6 +105,8 @@ std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op);
 /// Extents of the indices (LinearAttentionIndex) of an expression of a linear attention, "q_map" or another. visible and decay have no
 /// channel; k_map and visible have heads of keys.
 std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op, std::string_view key);
+/// Whether its epilogue uses z, the sum of weights.
+bool normalises(const LinearAttentionAttrs& attrs);
 
 /// A condition on the distance of key j (index variable kKey) from query i (kQuery) in an attention of these lengths:
 /// j >= i + keys - queries - size if `left`, else j <= i + keys - queries + size.

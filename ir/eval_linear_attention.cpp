@@ -19,9 +19,15 @@ class LinearAttention {
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t h = 0; h < heads; ++h) sequence(packed ? packed_rows(b) : Rows{b * q().dims[1], q().dims[1], b * k().dims[1], k().dims[1], nullptr}, b, h, h / group);
     }
-    for (const Body* body : {&q_map_, &k_map_, &visible_, &decay_, &epilogue_}) {
-      if (body->program) collect(run_, *body->program);
+    collect_all();
+  }
+
+  void run_step() {
+    run_.results[1].reals = run_.operands[6]->reals;
+    for (int64_t n = 0; n < run_.operands[4]->dims[0]; ++n) {
+      for (int64_t h = 0; h < attrs_.heads; ++h) go_on(n, h);
     }
+    collect_all();
   }
 
  private:
@@ -37,6 +43,12 @@ class LinearAttention {
     const int64_t* positions;
     int64_t token(int64_t row) const { return positions ? positions[row] : row; }
   };
+
+  void collect_all() {
+    for (const Body* body : {&q_map_, &k_map_, &visible_, &decay_, &epilogue_}) {
+      if (body->program) collect(run_, *body->program);
+    }
+  }
 
   const HostTensor& q() const { return *run_.operands[0]; }
   const HostTensor& k() const { return *run_.operands[1]; }
@@ -66,43 +78,76 @@ class LinearAttention {
     return body.program->run(1, at_, {});
   }
 
+  /// The sums of a head: keys times values [d, dv], and keys [d].
+  struct Sums {
+    std::vector<double> products, keys;
+  };
+
+  int64_t d() const { return q().dims[2] / attrs_.heads; }
+  int64_t dv() const { return v().dims[2] / attrs_.kv_heads; }
+  Sums no_sums() const { return {std::vector<double>(static_cast<size_t>(d() * dv())), std::vector<double>(static_cast<size_t>(d()))}; }
+
+  // Token t, whose key is row `row`, joins the sums.
+  void add_key(Sums& sums, int64_t b, int64_t h, int64_t g, int64_t t, int64_t row) {
+    if (decay_.program) {
+      const double factor = std::exp(of_token(decay_, b, h, t).reals[0]);
+      for (double& x : sums.products) x *= factor;
+      for (double& x : sums.keys) x *= factor;
+    }
+    if (visible_.program && of_token(visible_, b, g, t).ints[0] == 0) return;
+    const std::vector<double> key = channels(k_map_, b, g, t, d(), k().reals.data() + row * k().dims[2] + g * d(), nullptr);
+    const double* value = v().reals.data() + row * v().dims[2] + g * dv();
+    for (int64_t e = 0; e < d(); ++e) {
+      sums.keys[static_cast<size_t>(e)] += key[static_cast<size_t>(e)];
+      for (int64_t m = 0; m < dv(); ++m) sums.products[static_cast<size_t>(e * dv() + m)] += key[static_cast<size_t>(e)] * value[m];
+    }
+  }
+
+  // What token t, whose query is row `row`, sees of the sums.
+  void answer(const Sums& sums, int64_t b, int64_t h, int64_t t, int64_t row) {
+    const std::vector<double> features = channels(q_map_, b, h, t, d(), q().reals.data() + row * q().dims[2] + h * d(), nullptr);
+    std::vector<double> s(static_cast<size_t>(dv())), z(static_cast<size_t>(dv()));
+    double all = 0;
+    for (int64_t e = 0; e < d(); ++e) {
+      const double f = features[static_cast<size_t>(e)];
+      all += f * sums.keys[static_cast<size_t>(e)];
+      for (int64_t m = 0; m < dv(); ++m) s[static_cast<size_t>(m)] += f * sums.products[static_cast<size_t>(e * dv() + m)];
+    }
+    std::fill(z.begin(), z.end(), all);
+    const std::vector<double> y = channels(epilogue_, b, h, t, dv(), s.data(), z.data());
+    std::copy(y.begin(), y.end(), run_.results[0].reals.begin() + row * attrs_.heads * dv() + h * dv());
+  }
+
   void sequence(const Rows& rows, int64_t b, int64_t h, int64_t g) {
-    const int64_t d = q().dims[2] / attrs_.heads, dv = v().dims[2] / attrs_.kv_heads;
-    std::vector<double> state(static_cast<size_t>(d * dv)), keys(static_cast<size_t>(d));
-    const auto add_key = [&](int64_t j) {
-      const int64_t t = rows.token(j), row = rows.first_key + j;
-      if (decay_.program) {
-        const double factor = std::exp(of_token(decay_, b, h, t).reals[0]);
-        for (double& x : state) x *= factor;
-        for (double& x : keys) x *= factor;
-      }
-      if (visible_.program && of_token(visible_, b, g, t).ints[0] == 0) return;
-      const std::vector<double> key = channels(k_map_, b, g, t, d, k().reals.data() + row * k().dims[2] + g * d, nullptr);
-      const double* value = v().reals.data() + row * v().dims[2] + g * dv;
-      for (int64_t e = 0; e < d; ++e) {
-        keys[static_cast<size_t>(e)] += key[static_cast<size_t>(e)];
-        for (int64_t m = 0; m < dv; ++m) state[static_cast<size_t>(e * dv + m)] += key[static_cast<size_t>(e)] * value[m];
-      }
-    };
-    const auto query = [&](int64_t i) {
-      const int64_t t = rows.token(i), row = rows.first_query + i;
-      const std::vector<double> features = channels(q_map_, b, h, t, d, q().reals.data() + row * q().dims[2] + h * d, nullptr);
-      std::vector<double> s(static_cast<size_t>(dv)), z(static_cast<size_t>(dv));
-      double all = 0;
-      for (int64_t e = 0; e < d; ++e) {
-        const double f = features[static_cast<size_t>(e)];
-        all += f * keys[static_cast<size_t>(e)];
-        for (int64_t m = 0; m < dv; ++m) s[static_cast<size_t>(m)] += f * state[static_cast<size_t>(e * dv + m)];
-      }
-      std::fill(z.begin(), z.end(), all);
-      const std::vector<double> y = channels(epilogue_, b, h, t, dv, s.data(), z.data());
-      std::copy(y.begin(), y.end(), run_.results[0].reals.begin() + row * attrs_.heads * dv + h * dv);
-    };
+    Sums sums = no_sums();
+    const auto query = [&](int64_t i) { answer(sums, b, h, rows.token(i), rows.first_query + i); };
     for (int64_t j = 0; j < rows.keys; ++j) {
-      add_key(j);
+      add_key(sums, b, h, g, rows.token(j), rows.first_key + j);
       if (attrs_.causal && j < rows.queries) query(j);
     }
     for (int64_t i = attrs_.causal ? rows.keys : 0; i < rows.queries; ++i) query(i);
+  }
+
+  // Head h of the sequence at `n` goes on. Heads with the same keys have the same sums, which the first of them leaves.
+  void go_on(int64_t n, int64_t h) {
+    const auto at = static_cast<size_t>(n);
+    const HostTensor& before = *run_.operands[6];
+    const int64_t g = h / (attrs_.heads / attrs_.kv_heads), slots = before.dims[0], rows = before.dims[2], from = run_.operands[4]->ints[at], to = run_.operands[5]->ints[at];
+    Sums sums = no_sums();
+    // f of each number of a slot and its place in the sums, where row dv is that of the keys.
+    const auto each = [&](int64_t slot, auto f) {
+      for (int64_t m = 0; m < rows; ++m) {
+        for (int64_t e = 0; e < d(); ++e) {
+          f(static_cast<size_t>(((slot * attrs_.kv_heads + g) * rows + m) * d() + e), m < dv() ? sums.products[static_cast<size_t>(e * dv() + m)] : sums.keys[static_cast<size_t>(e)]);
+        }
+      }
+    };
+    if (from >= 0 && from < slots) each(from, [&](size_t i, double& x) { x = before.reals[i]; });
+    for (int64_t t = run_.operands[3]->ints[at]; t < run_.operands[3]->ints[at + 1]; ++t) {
+      add_key(sums, 0, h, g, t, t);
+      answer(sums, 0, h, t, t);
+    }
+    if (to >= 0 && to < slots && h % (attrs_.heads / attrs_.kv_heads) == 0) each(to, [&](size_t i, double& x) { run_.results[1].reals[i] = x; });
   }
 
   OpRun& run_;
@@ -114,5 +159,6 @@ class LinearAttention {
 }  // namespace
 
 void eval_linear_attention(OpRun& run) { LinearAttention(run).run(); }
+void eval_linear_attention_step(OpRun& run) { LinearAttention(run).run_step(); }
 
 }  // namespace tfcc::ir

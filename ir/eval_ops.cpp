@@ -623,6 +623,8 @@ void eval_op(OpRun& run) {
       return eval_append(run);
     case OpKind::linear_attention:
       return eval_linear_attention(run);
+    case OpKind::linear_attention_step:
+      return eval_linear_attention_step(run);
     case OpKind::attention:
       return Attention(run).run();
   }

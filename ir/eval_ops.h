@@ -30,6 +30,7 @@ void eval_op(OpRun& run);
 void collect(OpRun& run, const BlockProgram& program);
 
 void eval_linear_attention(OpRun& run);
+void eval_linear_attention_step(OpRun& run);
 
 /// c[m,n] = alpha * a[m,k] * b[k,n], row-major.
 void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k,

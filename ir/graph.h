@@ -21,6 +21,8 @@ enum class OpKind : uint8_t {
 #undef TFCC_OP
 };
 std::string_view to_string(OpKind kind);
+/// linear_attention or its step: their expressions have the same indices and parameters.
+constexpr bool is_linear(OpKind kind) { return kind == OpKind::linear_attention || kind == OpKind::linear_attention_step; }
 
 /// Element type and dims; a dim is an i64 expression over symbols.
 struct Type {

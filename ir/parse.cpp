@@ -418,14 +418,22 @@ class GraphParser : WordParser {
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
       // Score, visible and epilogue have operands of their own, also for what is q, k, v or a factor at the same time.
-      const size_t own = op.kind == OpKind::attention || op.kind == OpKind::linear_attention ? (op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3) : op.kind == OpKind::matmul ? 2 : 0;
-      const size_t first = std::min(own, op.operands.size());
+      const size_t first = std::min(own_operands(op), op.operands.size());
       const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
       if (it == op.operands.end()) return std::nullopt;
       return std::pair(it - op.operands.begin(), graph_.value(v).type.dtype);
     };
     TFCC_TRY(e, parse_expr(lexer_, graph_.pool(), name, slot));
     return {};
+  }
+
+  static size_t own_operands(const OpText& op) {
+    switch (op.kind) {
+      case OpKind::matmul: return 2;
+      case OpKind::linear_attention_step: return 7;
+      case OpKind::attention: case OpKind::linear_attention: return op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3;
+      default: return 0;
+    }
   }
 
   /// Gives the parameters of a body their meaning: index variables over the dims they run over.
@@ -435,14 +443,14 @@ class GraphParser : WordParser {
     std::vector<ExprRef> extents;
     if (op.kind == OpKind::attention) {
       TFCC_TRY(extents, attention_extents(op));
-    } else if (op.kind == OpKind::linear_attention) {
+    } else if (is_linear(op.kind)) {
       TFCC_TRY(extents, linear_extents(op, key));
     } else {
       extents = op.types[0].dims;
       extents.insert(extents.end(), op.extents.begin(), op.extents.end());
     }
     std::vector<std::string> before;
-    const bool linear = op.kind == OpKind::linear_attention;
+    const bool linear = is_linear(op.kind);
     if (key == "score" || key == "epilogue" || key == "scaled" || key == "q_map" || key == "k_map") before = {"s"};
     if (key == "epilogue" && linear) before = {"s", "z"};
     if (key == "epilogue" && op.fields.count("norm")) before = {"s", "mean", "rstd"};
@@ -484,7 +492,7 @@ class GraphParser : WordParser {
   /// The extents of an expression of a linear attention; other attributes may stand behind it in the text.
   Result<std::vector<ExprRef>> linear_extents(const OpText& op, std::string_view key) {
     const bool ranks = op.operands.size() >= 3 && std::all_of(op.operands.begin(), op.operands.begin() + 3, [&](ValueId v) { return graph_.value(v).type.rank() == 3; });
-    if (!ranks || !op.fields.count("heads") || !op.fields.count("kv_heads")) return lexer_.error("linear_attention needs q, k and v of rank 3, 'heads' and 'kv_heads'");
+    if (!ranks || !op.fields.count("heads") || !op.fields.count("kv_heads")) return lexer_.error(fmt::format("{} needs q, k and v of rank 3, 'heads' and 'kv_heads'", to_string(op.kind)));
     LinearAttentionAttrs attrs;
     const size_t back = lexer_.position();
     for (const auto& [name, count] : {std::pair{"heads", &attrs.heads}, {"kv_heads", &attrs.kv_heads}}) {
@@ -498,7 +506,7 @@ class GraphParser : WordParser {
       if (attrs.packed.size() != 2) return lexer_.error("'packed' needs batch and length");
     }
     lexer_.seek(back);
-    return linear_attention_extents(graph_, Op{OpKind::linear_attention, op.operands, {}, attrs, {}}, key);
+    return linear_attention_extents(graph_, Op{op.kind, op.operands, {}, attrs, {}}, key);
   }
 
   Graph graph_;

@@ -209,7 +209,7 @@ class Printer {
       static constexpr std::string_view kIndices[] = {"b", "h", "i", "j"};
       names.index = [](int64_t k) { return std::string(kIndices[k]); };
       parameters = key == "score" ? "s,b,h,i,j" : "b,h,i,j";
-    } else if (op.kind == OpKind::linear_attention) {
+    } else if (is_linear(op.kind)) {
       static constexpr std::string_view kIndices[] = {"b", "h", "t", "c"};
       names.index = [](int64_t k) { return std::string(kIndices[k]); };
       parameters = key == "epilogue" ? "s,z,b,h,t,c" : key == "q_map" || key == "k_map" ? "s,b,h,t,c" : "b,h,t";

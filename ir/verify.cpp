@@ -131,7 +131,7 @@ class Verifier {
       if (names(*e, symbol)) return true;
     }
     if (op.kind == OpKind::reduce) return any_names(op.as<ReduceAttrs>().extents, symbol);
-    if (op.kind == OpKind::linear_attention) return any_names(op.as<LinearAttentionAttrs>().packed, symbol);
+    if (is_linear(op.kind)) return any_names(op.as<LinearAttentionAttrs>().packed, symbol);
     return op.kind == OpKind::attention && any_names(op.as<AttentionAttrs>().packed, symbol);
   }
 

@@ -270,6 +270,17 @@ bool is_pool(const Type& t) {
          std::all_of(t.dims.begin() + 1, t.dims.end(), [](ExprRef d) { return as_int(d).value_or(0) > 0; });
 }
 
+void check_states(Rules r) {
+  for (const StateOf s : states_of(r.op)) {
+    const ValueId before = r.op.operands[s.operand];
+    r.require(!r.graph.def(before) && r.graph.use_count(before) == 1, "V4", "a state is no input of the graph, or is read elsewhere too");
+    const auto out = std::find_if(r.graph.outputs.begin(), r.graph.outputs.end(), [&](const Graph::Output& o) { return o.value == r.op.results[s.result]; });
+    const bool named = out != r.graph.outputs.end() && out->name == r.graph.value(before).name;
+    r.require(named && std::all_of(out, r.graph.outputs.end(), [&](const Graph::Output& o) { return is_state(r.graph, o.value); }), "V4",
+              "a new state is no output with the name of the state, behind the outputs that are none");
+  }
+}
+
 void check_append(Rules r) {
   const bool rotates = r.op.kind == OpKind::rope_append;
   if (!r.require(r.op.operands.size() == (rotates ? 8 : 5) && r.op.results.size() == (rotates ? 3 : 2), "V1",
@@ -280,13 +291,8 @@ void check_append(Rules r) {
     ExprRef width = mul(state.dims[1], state.dims[3]);
     const bool rows = x.dtype == state.dtype && x.rank() == 3 && is_int(x.dims[0], 1) && x.dims[2] == width;
     r.require(rows && r.in(4) == Type{DType::i32, {x.dims[1]}}, "V3", "rows are not [1, T, heads * d] in the type of their state, or slots not i32[T]");
-    const ValueId before = r.op.operands[i];
-    r.require(!r.graph.def(before) && r.graph.use_count(before) == 1, "V4", "a state is no input of the graph, or is read elsewhere too");
-    const auto out = std::find_if(r.graph.outputs.begin(), r.graph.outputs.end(), [&](const Graph::Output& o) { return o.value == r.op.results[i]; });
-    const bool named = out != r.graph.outputs.end() && out->name == r.graph.value(before).name;
-    r.require(named && std::all_of(out, r.graph.outputs.end(), [&](const Graph::Output& o) { return is_state(r.graph, o.value); }), "V4",
-              "a new state is no output with the name of the state, behind the outputs that are none");
   }
+  check_states(r);
   const Type &keys = r.in(0), &values = r.in(1);
   r.require(keys.dtype == values.dtype && std::equal(keys.dims.begin(), keys.dims.end() - 1, values.dims.begin()), "V2", "keys and values differ in more than the size of a head");
   if (!rotates) return;
@@ -384,24 +390,24 @@ void check_attention(Rules r) {
             "A7", "key_padding needs a conjunct of visible over b and j alone");
 }
 
-void check_linear_attention(Rules r) {
+/// q, k, v, the result and the expressions of a linear attention or its step; false if they do not fit each other.
+bool check_linear(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
-  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "F1", "needs q, k, v and one result")) return;
   const Type &q = r.in(0), &k = r.in(1), &v = r.in(2), &out = r.out();
   const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3 && out.rank() == 3;
   const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype && q.dtype == v.dtype && is_float(out.dtype) && out.dtype != DType::f64;
-  if (!r.require(ranks && reals, "F2", "q, k, v must be of rank 3 and of one type, f32, f16 or bf16")) return;
-  if (!a.packed.empty() && !check_packing(r, a, "F7")) return;
+  if (!r.require(ranks && reals, "F2", "q, k, v must be of rank 3 and of one type, f32, f16 or bf16")) return false;
+  if (!a.packed.empty() && !check_packing(r, a, "F7")) return false;
   const bool one_length = q.dims[1] == k.dims[1] || (!a.causal && a.packed.empty());
-  if (!r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && one_length, "F3", "batches or lengths differ")) return;
+  if (!r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && one_length, "F3", "batches or lengths differ")) return false;
   const auto q_width = as_int(q.dims[2]), k_width = as_int(k.dims[2]), v_width = as_int(v.dims[2]);
   const bool heads = a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0;
   const bool widths = heads && q_width && k_width && v_width && *q_width % a.heads == 0 && *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
-  if (!r.require(widths, "F4", "heads, kv_heads and the widths of q, k, v do not fit")) return;
+  if (!r.require(widths, "F4", "heads, kv_heads and the widths of q, k, v do not fit")) return false;
   r.require(out.dims == Dims{q.dims[0], q.dims[1], r.graph.pool().integer(*v_width / a.kv_heads * a.heads)}, "F4", "the result is not [B, Sq, heads * dv]");
   const auto check = [&](std::string_view key, ExprRef e, Scalar type, std::vector<std::string_view> params) {
     if (!e || !r.require(e->type == type, "F5", fmt::format("{} is not {}", key, type == Scalar::f32 ? "f32" : "a condition"))) return;
-    check_expr(r.graph, r.op, e, {key, linear_attention_extents(r.graph, r.op, key), a.own_operands(), std::move(params)}, r.problems);
+    check_expr(r.graph, r.op, e, {key, linear_attention_extents(r.graph, r.op, key), first_loaded(r.op), std::move(params)}, r.problems);
   };
   check("q_map", a.q_map, Scalar::f32, {"s"});
   check("k_map", a.k_map, Scalar::f32, {"s"});
@@ -410,7 +416,29 @@ void check_linear_attention(Rules r) {
   check("epilogue", a.epilogue, Scalar::f32, {"s", "z"});
   r.require(!a.visible || !uses_index(a.visible, kOfHead), "F5", "visible depends on the head");
   r.require(!a.decay || (a.causal && a.packed.empty()), "F6", "a decay needs causal, and every token, so that it is not packed");
+  return true;
+}
+
+void check_linear_attention(Rules r) {
+  const auto& a = r.op.as<LinearAttentionAttrs>();
+  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "F1", "needs q, k, v and one result") || !check_linear(r)) return;
   r.require(a.packed.empty() || !a.visible, "F7", "packed rows are visible");
+}
+
+void check_linear_attention_step(Rules r) {
+  const auto& a = r.op.as<LinearAttentionAttrs>();
+  if (!r.require(r.op.operands.size() >= 7 && r.op.results.size() == 2, "S1", "needs q, k, v, first, from, to, a state and two results") || !check_linear(r)) return;
+  ExprPool& pool = r.graph.pool();
+  const Type &first = r.in(3), &from = r.in(4), &to = r.in(5), &state = r.in(6);
+  r.require(a.causal && a.packed.empty() && !a.visible && is_int(r.in(0).dims[0], 1), "S2", "it is causal, every row is seen, and rows are [1, T, ..]");
+  r.require(from.dtype == DType::i32 && from.rank() == 1 && to == from && first == Type{DType::i32, {add(from.dims[0], pool.integer(1))}}, "S3",
+            "first, from and to are not i32[N + 1], i32[N] and i32[N]");
+  const auto number = [&](int64_t n) { return pool.integer(n); };
+  const int64_t d = *as_int(r.in(1).dims[2]) / a.kv_heads, dv = *as_int(r.in(2).dims[2]) / a.kv_heads;
+  const bool sums = state.dtype == DType::f32 && state.rank() == 4 && state.dims[1] == number(a.kv_heads) && state.dims[2] == number(dv + normalises(a)) && state.dims[3] == number(d);
+  r.require(sums && r.out(1) == state, "S4", "the state is not f32 [C, kv_heads, dv, d], with dv + 1 where the epilogue uses z, or its result is of another type");
+  r.require(!a.decay || a.heads == a.kv_heads || !uses_index(a.decay, kOfHead), "S5", "heads that share keys decay apart");
+  check_states(r);
 }
 
 }  // namespace
@@ -451,6 +479,8 @@ void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems
       return check_append(r);
     case OpKind::linear_attention:
       return check_linear_attention(r);
+    case OpKind::linear_attention_step:
+      return check_linear_attention_step(r);
     case OpKind::attention:
       return check_attention(r);
   }

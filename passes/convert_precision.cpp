@@ -67,6 +67,13 @@ bool stays_single(const Graph& g, ValueId v) {
   return (one_value || vector || from_integer) && read_by_expressions(g, v);
 }
 
+// The sums of a linear attention grow with the tokens: they are f32 in every program.
+bool is_sums(const Graph& g, ValueId v) {
+  const auto steps = [&](OpId o) { return g.op(o).kind == OpKind::linear_attention_step; };
+  if (ir::is_state_before(g, v)) return std::ranges::any_of(g.value(v).users, steps);
+  return g.def(v) && ir::is_state(g, v) && steps(g.value(v).def);
+}
+
 bool has_angles(const ir::Op& op) {
   bool found = false;
   const auto look = [&](ExprRef body) {
@@ -210,7 +217,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     }
     for (ValueId v : op.results) {
       if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
-      if (narrows && stays_single(graph, v)) continue;
+      if ((narrows && stays_single(graph, v)) || is_sums(graph, v)) continue;
       graph.set_type(v, {to, graph.value(v).type.dims});
       if (to == DType::f16) keep_in_range(graph, v);
       ++report.rewrites;
@@ -220,6 +227,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   for (ValueId v : graph.inputs()) {
     if (!from(graph.value(v).type.dtype) || keep.count(v)) continue;
     const std::vector<OpId> users = graph.value(v).users;
+    if (is_sums(graph, v)) continue;
     if (ir::is_state_before(graph, v)) {  // a cache holds what attention reads
       graph.set_type(v, {to, graph.value(v).type.dims});
       continue;

@@ -128,7 +128,7 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
 PassReport fuse_qkv(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind == OpKind::attention || graph.op(o).kind == OpKind::linear_attention) report.rewrites += fuse(graph, o, report);
+    if (graph.op(o).kind == OpKind::attention || ir::is_linear(graph.op(o).kind)) report.rewrites += fuse(graph, o, report);
   }
   return report;
 }

@@ -16,6 +16,10 @@
 //   3. With i := q - P neither B, S nor P is left in score and visible: they speak of absolute positions alone. So in every op on rows.
 //   4. A query sees no key behind it, and everything from ids to logits is row by row but attention. So what a token's row is
 //      depends on the tokens before it alone, and steps of any size are the whole.
+// A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in slot %state_from[n] (none: -1) and leaves
+// its own in %state_to[n]. Its expressions are over rows, as those of all else.
+//   before: %a = linear_attention(%q, %k, %v, ..) {causal = true, ..} : f32[B,S,64]
+//   after:  %a, %sums = linear_attention_step(%q, %k, %v, %first, %state_from, %state_to, %state.0, ..) {..} : f32[1,T,64], f32[C,4,16,16]
 // Rows of logits are computed for the tokens that are asked for; so is all between the last attention and them.
 // Runs after fuse-pointwise, when keys and values are one expression, and before fuse-qkv, for which a past stands in the way.
 #include <fmt/format.h>
@@ -77,8 +81,9 @@ class Lifter {
   bool find_attentions() {
     for (OpId o : g_.order()) {
       if (g_.op(o).kind == OpKind::attention) attentions_.push_back(o);
+      if (g_.op(o).kind == OpKind::linear_attention) sums_ = true;
     }
-    return !attentions_.empty();
+    return !attentions_.empty() || sums_;
   }
 
   static bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
@@ -135,17 +140,22 @@ class Lifter {
     tokens_ = add_size("step_tokens", 1, SizeRole::tokens);
     new_ids_ = add_input("ids", g_.value(in_.ids).type.dtype, {pool_.integer(1), tokens_});
     positions_ = add_input("positions", DType::i32, {tokens_});
-    slots_ = add_input("slots", DType::i32, {tokens_});
+    if (!attentions_.empty()) slots_ = add_input("slots", DType::i32, {tokens_});
     sequences_ = add_size("sequences", 0, SizeRole::batch);
     context_ = add_input("context", DType::i32, {sequences_});
     first_ = add_input("first", DType::i32, {ir::add(sequences_, pool_.integer(1))});
-    order_ = add_input("order", DType::i32, {sequences_});
-    ExprRef pages = add_size("context_pages", 1, SizeRole::none);
-    table_ = add_input("table", DType::i32, {sequences_, pages});
+    if (!attentions_.empty()) {
+      order_ = add_input("order", DType::i32, {sequences_});
+      ExprRef pages = add_size("context_pages", 1, SizeRole::none);
+      table_ = add_input("table", DType::i32, {sequences_, pages});
+      longest_ = ir::mul(pages, pool_.integer(kPage));
+    }
+    if (sums_) {
+      state_from_ = add_input("state_from", DType::i32, {sequences_});
+      state_to_ = add_input("state_to", DType::i32, {sequences_});
+    }
     rows_ = add_size("wanted_rows", 0, SizeRole::none);
     wanted_ = add_input("wanted", DType::i32, {rows_});
-    cache_pages_ = add_size("cache_pages", 0, SizeRole::none);  // of the first cache, which comes next
-    longest_ = ir::mul(pages, pool_.integer(kPage));
     flag_ = static_cast<int64_t>(g_.flags.size());
     g_.flags.push_back("positions: a token lies outside of what the model has a position for");
     wanted_flag_ = static_cast<int64_t>(g_.flags.size());
@@ -431,6 +441,7 @@ class Lifter {
 
   void lift(OpId o) {
     if (g_.op(o).kind == OpKind::attention) return lift_attention(o);
+    if (g_.op(o).kind == OpKind::linear_attention) return lift_sums(o);
     if (!is_row_op(o)) return;
     const ir::Op old = g_.op(o);
     const bool wanted = is_wanted(old.results[0]);
@@ -493,6 +504,7 @@ class Lifter {
   ValueId add_cache(const std::string& name, ValueId like, int64_t heads) {
     const ir::Type& type = g_.value(like).type;
     const int64_t width = *ir::as_int(type.dims[2]);
+    if (!cache_pages_) cache_pages_ = add_size("cache_pages", 0, SizeRole::none);
     return add_input(name, type.dtype, {cache_pages_, pool_.integer(heads), pool_.integer(kPage), pool_.integer(width / heads)});
   }
 
@@ -519,7 +531,7 @@ class Lifter {
       if (band && band->left) attrs.window_left = std::min(attrs.window_left.value_or(INT64_MAX), band->size);
     }
     if (!attrs.causal) return not_lifted(old, "a token sees those behind it");
-    const std::string number = std::to_string(states_.size() / 2);
+    const std::string number = std::to_string(caches_++);
     const ValueId keys = add_cache("cache." + number + ".keys", old.operands[1], attrs.kv_heads);
     const ValueId values = add_cache("cache." + number + ".values", old.operands[2], attrs.kv_heads);
     const OpId append = g_.add_op(OpKind::kv_append, {keys, values, k, v, slots_}, ir::KvAppendAttrs{}, {g_.value(keys).type, g_.value(values).type}, {base + ".keys", base + ".values"}, old.origin);
@@ -532,6 +544,53 @@ class Lifter {
     attrs.page = kPage;
     ir::Type type = row_type(old.results[0], false);
     stands_for(old.results[0], g_.add(OpKind::attention, operands, attrs, type, take_name(old.results[0]), old.origin));
+  }
+
+  // A linear attention whose tokens go on with the sums of those before them.
+  void lift_sums(OpId o) {
+    const ir::Op old = g_.op(o);
+    ir::LinearAttentionAttrs attrs = old.as<ir::LinearAttentionAttrs>();
+    if (!attrs.causal) return not_lifted(old, "a token sees those behind it");
+    std::vector<ValueId> operands;
+    for (size_t i = 0; i < 3; ++i) {
+      operands.push_back(rows_of(old.operands[i], false));
+      if (!operands.back().valid()) return not_lifted(old, fmt::format("its operand '{}' is no row of the same token", name_before(old.operands[i])));
+    }
+    const std::vector<ExprRef*> bodies = {&attrs.q_map, &attrs.k_map, &attrs.decay, &attrs.epilogue, &attrs.visible};
+    std::vector<ExprRef> free;
+    for (ExprRef* body : bodies) {
+      free.push_back(nullptr);
+      if (std::string why = over_rows(o, *body, free.back()); !why.empty()) return not_lifted(old, why);
+    }
+    const auto is_same = [](ExprRef e) { return e && e->kind == ExprKind::param && e->name == "s"; };
+    for (ExprRef& e : free) {
+      if (is_same(e)) e = nullptr;  // a map that hid padding
+    }
+    if (free.back() && free.back()->kind != ExprKind::btrue) return not_lifted(old, "which tokens it sees is no padding");
+    free.back() = nullptr;
+    if (free[2] && attrs.heads != attrs.kv_heads && ir::uses_index(free[2], ir::kOfHead)) return not_lifted(old, "heads that share keys decay apart");
+    const int64_t rows = *ir::as_int(g_.value(old.operands[2]).type.dims[2]) / attrs.kv_heads + ir::normalises(attrs), d = *ir::as_int(g_.value(old.operands[1]).type.dims[2]) / attrs.kv_heads;
+    if (!state_slots_) state_slots_ = add_size("state_slots", 0, SizeRole::none);
+    const ValueId state = add_input("state." + std::to_string(states_.size() - 2 * caches_), DType::f32, {state_slots_, pool_.integer(attrs.kv_heads), pool_.integer(rows), pool_.integer(d)});
+    operands.insert(operands.end(), {first_, state_from_, state_to_, state});
+    free = ir::capture(free, operands);
+    for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
+    const std::string base = g_.value(old.results[0]).name;
+    const OpId step = g_.add_op(OpKind::linear_attention_step, operands, attrs, {row_type(old.results[0], false), g_.value(state).type}, {take_name(old.results[0]), base + ".sums"}, old.origin);
+    states_.push_back({g_.value(state).name, made(g_.result(step, 1))});
+    stands_for(old.results[0], g_.result(step));
+  }
+
+  // An expression of a linear attention where its tokens are those of the run.
+  std::string over_rows(OpId o, ExprRef e, ExprRef& out) {
+    if (!e) return {};
+    const Row row = row_of(false);
+    ExprRef t = pool_.index(ir::kOfToken, length_), own = pool_.index(ir::kOfToken, tokens_);
+    ExprRef free = ir::rewrite(ir::free_expr(g_, o, e, {}), [&](ExprRef n) { return n == t ? s_ : nullptr; });
+    free = given(given(free, nullptr), &row);
+    if (std::string why = left_over(free); !why.empty()) return why;
+    out = ir::rewrite(guarded(free), [&](ExprRef n) { return n == row.own ? own : nullptr; });
+    return {};
   }
 
   // Score or visible with absolute positions for i and j. They are what they were at i + P, and keys run from 0 to P + S.
@@ -597,13 +656,15 @@ class Lifter {
   Inputs in_;
   std::vector<OpId> attentions_;
   std::vector<Layer> layers_;
+  bool sums_ = false;                                 // there are linear attentions
+  size_t caches_ = 0;                                 // made so far
   ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr, s_ = nullptr;
   ValueId logits_;
   // Of the lifted graph.
   std::vector<ir::SizeSymbol> symbols_;
   std::vector<ValueId> made_;                         // its inputs
-  ExprRef tokens_ = nullptr, sequences_ = nullptr, rows_ = nullptr, cache_pages_ = nullptr, longest_ = nullptr;
-  ValueId new_ids_, positions_, slots_, context_, first_, order_, table_, wanted_;
+  ExprRef tokens_ = nullptr, sequences_ = nullptr, rows_ = nullptr, cache_pages_ = nullptr, state_slots_ = nullptr, longest_ = nullptr;
+  ValueId new_ids_, positions_, slots_, context_, first_, order_, table_, state_from_, state_to_, wanted_;
   int64_t flag_ = 0, wanted_flag_ = 0;
   std::set<uint32_t> is_made_, wanted_values_;
   std::map<uint32_t, ValueId> lifted_, chosen_;       // by value of the graph before
@@ -620,7 +681,7 @@ PassReport lift_kv_cache(Graph& graph) {
   PassReport report;
   Graph attempt = graph;
   if (!Lifter(attempt, report).run()) return report;
-  for (ir::OpId o : attempt.order()) report.rewrites += attempt.op(o).kind == OpKind::kv_append;
+  for (ir::OpId o : attempt.order()) report.rewrites += !ir::states_of(attempt.op(o)).empty();
   attempt.clean();
   graph = ir::with_own_pool(attempt);  // which has the sizes of the new inputs alone
   return report;

@@ -109,9 +109,23 @@ bool is_minus_infinity(ExprRef e) {
   return c && *c < -1e30;  // whose exp is 0 too
 }
 
+// A weight, perhaps kept in few bits.
+bool is_weight(const Graph& g, ValueId v) {
+  if (g.is_constant(v)) return true;
+  const ir::Op* op = g.def(v);
+  return op && op->kind == OpKind::pointwise && !op->operands.empty() && std::ranges::all_of(op->operands, [&](ValueId x) { return is_weight(g, x); });
+}
+
+// q, k and v themselves, where they have no bias: a token times a weight.
+bool is_projection(const Graph& g, ExprRef e) {
+  const auto v = loaded(e);
+  const ir::Op* op = v ? g.def(*v) : nullptr;
+  return op && op->kind == OpKind::matmul && (is_weight(g, op->operands[0]) || is_weight(g, op->operands[1]));
+}
+
 // Whether this load may be the sum inside: one of both x and something else.
 bool sums_inside(const Graph& g, ExprRef e, int64_t x, int64_t inside) {
-  if (!uses(e, x)) return false;  // cost: such a sum is a factor of the row
+  if (!uses(e, x) || is_projection(g, e)) return false;
   ExprRef end = nullptr;
   return summand(g, e, inside) || running_summand(g, e, inside, &end, true);
 }

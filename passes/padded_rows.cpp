@@ -41,6 +41,7 @@ class Finder {
     for (OpId o : rows_.attentions) must_pack(g_.result(o));
     find_sources();
     for (uint32_t v : rows_.packed) note_readers(ValueId{v});
+    if (rows_.kept && causal_sums_) keep(*causal_sums_, "a row of padding is needed, which would see the tokens behind it");
     if (kept_) return std::nullopt;
     return rows_;
   }
@@ -55,11 +56,16 @@ class Finder {
 
   bool find_attentions() {
     for (OpId o : g_.order()) {
-      if (g_.op(o).kind != OpKind::attention || !g_.op(o).as<ir::AttentionAttrs>().key_padding) continue;
+      if (!hides_keys(g_.op(o))) continue;
       if (auto why = not_of_these_rows(o); !why.empty()) return keep(o, why), false;
       rows_.attentions.push_back(o);
     }
     return !rows_.attentions.empty();
+  }
+
+  static bool hides_keys(const ir::Op& op) {
+    if (op.kind == OpKind::attention) return op.as<ir::AttentionAttrs>().key_padding;
+    return op.kind == OpKind::linear_attention && op.as<ir::LinearAttentionAttrs>().visible;
   }
 
   // Why an attention is not over the tokens of one padded batch, with one condition for all; the first says which.
@@ -73,6 +79,13 @@ class Finder {
     if (!condition.keys) return "its condition on keys is not one of padding";
     ExprRef s = g_.pool().index(kRow, q[1]);
     ExprRef live = ir::substitute_indices(condition.keys, {nullptr, nullptr, nullptr, s});
+    if (op.kind == OpKind::linear_attention) {
+      const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+      if (attrs.decay) return "it decays at padding too";
+      if (condition.rest) return "its condition on keys is more than one of padding";
+      live = ir::substitute_indices(condition.keys, {nullptr, nullptr, s});
+      if (attrs.causal && !causal_sums_) causal_sums_ = o;
+    }
     if (rows_.attentions.empty()) {
       if (counts_tokens(g_, live)) return "its keys are counted from other tokens, which may be queries although no keys";
       rows_.batch = q[0];
@@ -119,7 +132,7 @@ class Finder {
       if (op.operands[i] == v && !is_row_operand(op, i)) return false;
     }
     const Indices own = ir::indices_of(g_, op.results[0]);
-    return all_loads(o, v, [&](ExprRef load, ExprRef) { return op.kind != OpKind::attention && is_at_rows(load, own); });
+    return all_loads(o, v, [&](ExprRef load, ExprRef) { return !attends(o) && is_at_rows(load, own); });
   }
 
   // One row of each sequence, at an index that follows from sizes and inputs.
@@ -265,19 +278,23 @@ class Finder {
   std::optional<PaddingKept>& kept_;
   const RowOrigins origins_{g_};
   PaddedRows rows_;
+  std::optional<OpId> causal_sums_;  // a linear attention that is causal: packed, rows that are kept stand behind all of its tokens
 };
 
 }  // namespace
 
 KeyCondition key_condition(const Graph& g, OpId attention) {
   KeyCondition c;
-  if (!g.op(attention).as<ir::AttentionAttrs>().visible) return c;
-  ExprRef visible = ir::free_expr(g, attention, g.op(attention).as<ir::AttentionAttrs>().visible, {});
+  const ir::Op& op = g.op(attention);
+  const bool linear = op.kind == OpKind::linear_attention;  // whose index of a token is that of a key
+  ExprRef body = linear ? op.as<ir::LinearAttentionAttrs>().visible : op.as<ir::AttentionAttrs>().visible;
+  if (!body) return c;
+  ExprRef visible = ir::free_expr(g, attention, body, {});
   const std::vector<ExprRef> conjuncts = visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
   for (ExprRef e : conjuncts) {
     const std::vector<ValueId> loads = ir::loads_of(e);
     const bool by_data = std::any_of(loads.begin(), loads.end(), [&](ValueId v) { return !g.is_constant(v); });
-    const bool keys_alone = by_data && !ir::uses_index(e, ir::kHead) && !ir::uses_index(e, ir::kQuery);
+    const bool keys_alone = by_data && !ir::uses_index(e, ir::kHead) && (linear || !ir::uses_index(e, ir::kQuery));
     ExprRef& part = keys_alone ? c.keys : c.rest;
     part = part ? ir::logical_and(part, e) : e;
   }

@@ -118,7 +118,7 @@ class Walk {
       case OpKind::matmul: return visit_matmul(o, at);
       case OpKind::attention: return visit_attention(o);
       case OpKind::linear_attention: return problem("a linear attention reads the result");
-      case OpKind::pack: case OpKind::kv_append: case OpKind::rope_append: return;  // come after the masks are classified
+      case OpKind::pack: case OpKind::kv_append: case OpKind::rope_append: case OpKind::linear_attention_step: return;  // come after the masks are classified
       case OpKind::pointwise_norm:
         read(ir::free_expr(g_, o, op.as<ir::PointwiseNormAttrs>().body, along(at, rank_ - 1)));
         return visit_row_op(op, at, 1 + op.as<ir::PointwiseNormAttrs>().has_beta);

@@ -117,7 +117,7 @@ class Packer {
   }
 
   void pack_op(OpId o) {
-    if (g_.op(o).kind == OpKind::attention) return pack_attention(o);
+    if (g_.op(o).kind == OpKind::attention || g_.op(o).kind == OpKind::linear_attention) return pack_attention(o);
     const ir::Op old = g_.op(o);
     std::vector<ir::Type> types;
     std::vector<std::string> names;
@@ -140,17 +140,30 @@ class Packer {
 
   void pack_attention(OpId o) {
     const ir::Op old = g_.op(o);
-    ir::AttentionAttrs attrs = old.as<ir::AttentionAttrs>();
+    ir::Op op = old;
     std::vector<ValueId> operands;
     for (size_t i = 0; i < 3; ++i) operands.push_back(packed_value(old.operands[i]));
     for (size_t k : {1, 2, 3, 5}) operands.push_back(results_[k]);
-    const auto free = ir::capture({ir::free_expr(g_, o, attrs.score, {}), key_condition(g_, o).rest}, operands);
-    attrs.score = free[0];
-    attrs.visible = free[1];
-    attrs.key_padding = false;
-    attrs.packed = {rows_.batch, rows_.length};
+    ExprRef* const visible = pack_attrs(op.attrs);
+    const std::vector<ExprRef*> bodies = ir::expressions_of(op);
+    std::vector<ExprRef> free;
+    for (ExprRef* body : bodies) free.push_back(body == visible ? key_condition(g_, o).rest : ir::free_expr(g_, o, *body, {}));
+    free = ir::capture(free, operands);
+    for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
     const ValueId y = old.results[0];
-    stands_for(y, g_.add(OpKind::attention, operands, attrs, packed_type(y), name_of(y), old.origin));
+    stands_for(y, g_.add(op.kind, operands, op.attrs, packed_type(y), name_of(y), old.origin));
+  }
+
+  // The attributes but for `visible`, which is returned.
+  ExprRef* pack_attrs(ir::Attrs& attrs) const {
+    const auto pack = [&](auto& a) {
+      a.packed = {rows_.batch, rows_.length};
+      return &a.visible;
+    };
+    if (auto* sums = std::get_if<ir::LinearAttentionAttrs>(&attrs)) return pack(*sums);
+    auto& a = std::get<ir::AttentionAttrs>(attrs);
+    a.key_padding = false;
+    return pack(a);
   }
 
   // The element of a packed value at a place in the padded tensor, whose row was dropped or is known to be there.

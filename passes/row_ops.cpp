@@ -11,7 +11,7 @@ bool is_row_operand(const ir::Op& op, size_t i) {
     case OpKind::matmul: return i == 0;
     case OpKind::residual_norm: return i < 2;
     case OpKind::rope: return i < 3;
-    case OpKind::attention: return i < 3;
+    case OpKind::attention: case OpKind::linear_attention: return i < 3;
     default: return false;
   }
 }

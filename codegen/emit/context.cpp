@@ -85,7 +85,7 @@ std::optional<RowSlice> row_slice(const Graph& g, ValueId v) {
     // Only as q, k or v, or as what is rotated: tables and what a score loads go through a plain pointer.
     std::vector<size_t> in_place;
     switch (reader.kind) {
-      case OpKind::attention: case OpKind::linear_attention: in_place = {0, 1, 2}; break;
+      case OpKind::attention: case OpKind::linear_attention: case OpKind::linear_attention_step: in_place = {0, 1, 2}; break;
       case OpKind::rope: in_place = {0}; break;
       case OpKind::kv_append: in_place = {2, 3}; break;
       case OpKind::rope_append: in_place = {2, 3, 5}; break;

@@ -28,6 +28,7 @@ Result<Emission> emit(const EmitContext& c, OpId o) {
     case OpKind::kv_append: return emit_kv_append(c, o);
     case OpKind::rope_append: return emit_rope_append(c, o);
     case OpKind::linear_attention: return emit_linear_attention(c, o);
+    case OpKind::linear_attention_step: return emit_linear_attention_step(c, o);
     case OpKind::attention: return emit_attention(c, o);
   }
   return c.unsupported(o, "no kernel");

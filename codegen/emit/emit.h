@@ -45,6 +45,7 @@ struct KernelLaunch {
   std::vector<PackedWeight> packed = {};
   std::vector<MatrixView> maps = {};
   std::vector<std::string> parts = {};  // what was fused into it, said beside the op
+  ExprRef of_states = nullptr;       // bytes of its states that it reads and writes, if not all of their buffers
   ExprRef makes = nullptr;           // the size that it writes for the launches after it
 };
 
@@ -101,6 +102,7 @@ Result<Emission> emit_pack(const EmitContext& context, OpId op);
 Result<Emission> emit_kv_append(const EmitContext& context, OpId op);
 Result<Emission> emit_rope_append(const EmitContext& context, OpId op);
 Result<Emission> emit_linear_attention(const EmitContext& context, OpId op);
+Result<Emission> emit_linear_attention_step(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
 /// CUDA: whether an attention over pages may have another form in a bucket of few tokens (decode_blocks).

@@ -9,14 +9,10 @@
 #include <optional>
 
 #include "codegen/emit/emit.h"
+#include "codegen/emit/linear_functors.h"
 
 namespace tfcc::codegen {
 namespace {
-
-std::string index_of_token(int64_t k) {
-  static constexpr const char* kNames[] = {"b", "h", "t", "c"};
-  return kNames[k];
-}
 
 /// Tiles of wider heads have no place in shared memory; raise-linear-attention makes none.
 constexpr int64_t kLargestHead = 512;
@@ -63,7 +59,7 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   if (x.head > kLargestHead) return c.unsupported(o, fmt::format("heads of {} are over {}", x.head, kLargestHead));
   x.aligned &= x.head * bytes % 16 == 0 && x.v_head * bytes % 16 == 0;
   x.out_aligned = !c.callers.has(op.results[0]) && x.v_head * static_cast<int64_t>(size_of(x.out)) % 16 == 0;
-  if (attrs.epilogue) ir::for_each_node(attrs.epilogue, [&](ExprRef n) { x.normalises |= n->kind == ir::ExprKind::param && n->name == "z"; });
+  x.normalises = ir::normalises(attrs);
   return x;
 }
 
@@ -111,7 +107,7 @@ constexpr int64_t kMostClustered = 65528;
 // shares them, and packed rows, are left to mma.sync: by warpgroups no GPU has been compared with the reference on them.
 std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x) {
   const int64_t d = x.head, rooms = c.target.processors / kCluster - 1;
-  if (!c.target.has_wgmma || !x.causal || x.decays || !x.plain || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) || x.v_head % 64 != 0) return {};
+  if (!c.target.has_wgmma || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) || x.v_head % 64 != 0) return {};
   const bool few_registers = !x.out_aligned || (x.decays && (d == 64 || x.maps));
   const bool narrow = d > 128 || few_registers || x.v_head % 128 != 0 || x.heads * (x.v_head / 64) <= rooms;
   const int64_t columns = narrow ? 64 : 128, blocks = (x.v_head + columns - 1) / columns, shared = 3 * rooms / blocks;
@@ -145,21 +141,6 @@ Tile choose(const EmitContext& c, const Description& x) {
   return {columns, 256, fma_bytes(d, columns, chunk), __LINE__, 0, chunk};
 }
 
-// The expressions as functors, or as what says that there is none.
-std::vector<std::string> add_functors(Stub& stub, const ir::LinearAttentionAttrs& attrs) {
-  std::vector<std::string> objects;
-  const auto add = [&](const char* name, const char* params, ExprRef body, Scalar type, const char* none) {
-    if (body) stub.functor(name, params, body, type, index_of_token);
-    objects.push_back(body ? stub.object(name) : none);
-  };
-  add("QMap", "f32 s, idx b, idx h, idx t, idx c", attrs.q_map, Scalar::f32, "SameElement{}");
-  add("KMap", "f32 s, idx b, idx h, idx t, idx c", attrs.k_map, Scalar::f32, "SameElement{}");
-  add("Shown", "idx b, idx h, idx t", attrs.visible, Scalar::boolean, "AllTokens{}");
-  add("Decay", "idx b, idx h, idx t", attrs.decay, Scalar::f32, "NoDecay{}");
-  add("Epilogue", "f32 s, f32 z, idx b, idx h, idx t, idx c", attrs.epilogue, Scalar::f32, "SumAlone{}");
-  return objects;
-}
-
 // The map of a part among those of the launch; slices of one tensor share theirs.
 size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSlice& part) {
   const auto same = std::find_if(maps.begin(), maps.end(), [&](const MatrixView& m) { return m.value == part.base; });
@@ -187,7 +168,7 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
   Stub stub(c, "linear_attention", op.operands, reads, {op.results[0]});
   if (tile.stages > 0) stub.compute_fast();
-  const std::vector<std::string> functors = add_functors(stub, attrs);
+  const std::vector<std::string> functors = linear_functors(stub, attrs);
   stub.type("T", x.type);
   stub.type("Out", x.out);
   for (const auto& [name, value] : {std::pair{"heads", attrs.heads}, {"kv_heads", attrs.kv_heads}, {"head_dim", x.head}, {"v_dim", x.v_head}, {"q_stride", x.parts[0].stride},

@@ -207,6 +207,7 @@ void Stub::call(std::vector<std::string> arguments, const std::vector<ExprRef>& 
 
 void Stub::waits_itself(int blocks, size_t maps) {
   resident_ = blocks;
+  waits_itself_ = true;
   maps_ = maps;
 }
 
@@ -235,7 +236,7 @@ std::string Stub::print(const std::string& name, uint32_t threads) const {
                            : cluster_ > 1 ? fmt::format("TFCC_KERNEL_CLUSTER({}, {}, {}{})", threads, cluster_, name, parameters())
                                      : fmt::format("TFCC_KERNEL({}, {}{})", threads, name, parameters());
   return fmt::format("#include \"cuda/{}.cuh\"\n{}{} {{\n  {}{}{}\n}}\n", function_, types, head, prefetches_,
-                     resident_ ? "" : "wait_for_predecessor();\n  ", call_);
+                     waits_itself_ ? "" : "wait_for_predecessor();\n  ", call_);
 }
 
 std::string bind_source(const std::string& name, size_t values) {

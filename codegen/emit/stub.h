@@ -68,6 +68,8 @@ class Stub {
   /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a multiprocessor, and it has tensor maps m0, m1, ...
   void waits_itself(int blocks, size_t maps);
 
+  /// CUDA: `blocks` of it share a multiprocessor.
+  void resident(int blocks) { resident_ = blocks; }
   /// CUDA: it has tensor maps m0, m1, ...
   void maps(size_t count) { maps_ = count; }
   /// CUDA: so many blocks along z, all that there are, are a cluster.
@@ -104,7 +106,8 @@ class Stub {
   std::vector<std::pair<std::string, std::string>> constants_;  // a C++ type and "hidden = 768, vec = 8"
   std::map<std::string, std::vector<size_t>> members_;    // arguments that each functor holds
   bool fast_ = false;
-  int resident_ = 0;                                      // 0: the stub waits
+  int resident_ = 0;                                      // 0: any number
+  bool waits_itself_ = false;
   int cluster_ = 1;
   size_t maps_ = 0;
 };

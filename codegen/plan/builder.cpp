@@ -210,7 +210,9 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   out.flops = encode(launch.flops);
   std::vector<uint32_t> all = reads;
   all.insert(all.end(), writes.begin(), writes.end());
-  out.bytes = encode(traffic(c, op.kind, all));
+  if (launch.of_states) std::erase_if(all, [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::state; });
+  const ExprRef bytes = traffic(c, op.kind, all);
+  out.bytes = encode(launch.of_states ? ir::add(bytes, launch.of_states) : bytes);
   if (launch.makes) out.makes = static_cast<uint32_t>(std::find(symbols_.begin(), symbols_.end(), launch.makes->name) - symbols_.begin()) + 1;
   std::string key = out.name;
   add_launch(std::move(out), key, reads, writes);

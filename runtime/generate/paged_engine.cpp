@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of the program that lift-kv-cache made (passes/lift_kv_cache.cpp): a token has a position and a slot of the cache, a sequence a
-// number of keys and a table of pages.
+// number of keys and a table of pages. Where the program has sums of linear attentions, a sequence has two slots of them: a step reads one
+// and writes the other, so that a step that failed has changed nothing.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
+#include "runtime/generation.h"
 #include "runtime/generate/engine.h"
 #include "runtime/generate/numbers.h"
 #include "runtime/generate/pages.h"
@@ -14,32 +16,44 @@ namespace {
 
 constexpr double kShareOfFree = 0.5;   // of the memory that is free, for a cache of no size given
 
+/// Bytes of so many pages or slots of a state, up to where the next state may begin.
+size_t bytes_of(const TensorInfo& state, int64_t count) {
+  size_t n = size_of(state.dtype) * static_cast<size_t>(count);
+  for (size_t k = 1; k < state.dims.size(); ++k) n *= static_cast<size_t>(state.dims[k].max);
+  return (n + 255) / 256 * 256;
+}
+
+/// What there is place for.
+struct Room {
+  int64_t page = 0, pages = 0;          // 0: the program has no cache
+  int64_t table_width = 0;
+  int64_t pairs = 0;                    // of slots; 0: the program has no sums
+  int64_t count(const TensorInfo& state) const { return runtime::is_cache(state) ? pages : 2 * pairs; }
+};
+
 class PagedEngine : public Engine {
  public:
-  PagedEngine(Executor executor, Memory memory, std::vector<TensorInfo> states, const TensorInfo& ids, TensorInfo logits, int64_t page, int64_t pages,
-              int64_t table_width, const PagedOptions& options)
-      : executor_(std::move(executor)), memory_(std::move(memory)), states_(std::move(states)), ids_type_(ids.dtype), logits_(std::move(logits)), page_(page),
-        table_width_(table_width), options_(options), pool_(pages) {}
+  PagedEngine(Executor executor, Memory memory, std::vector<TensorInfo> states, const TensorInfo& ids, TensorInfo logits, const Room& room, const PagedOptions& options)
+      : executor_(std::move(executor)), memory_(std::move(memory)), states_(std::move(states)), ids_type_(ids.dtype), logits_(std::move(logits)), room_(room), page_(room.page),
+        options_(options), pool_(room.pages) {
+    for (int64_t i = room.pairs; i-- > 0;) pairs_.push_back(static_cast<int32_t>(2 * i));
+    for (const TensorInfo& s : states_) (runtime::is_cache(s) ? page_bytes_ : pair_bytes_) += bytes_of(s, runtime::is_cache(s) ? 1 : 2);
+    if (sums()) options_.prefix_sharing = false;  // sums of a prefix are not kept
+  }
 
   Result<void> prepare() {
     size_t offset = 0;
     for (const TensorInfo& s : states_) {
       const std::vector<int64_t> shape = shape_of(s);
       TFCC_TRY_VOID(executor_.set(s.name, {static_cast<std::byte*>(memory_.data()) + offset, s.dtype, shape, memory_.place()}));
-      offset += bytes_of(s, pool_.count());
+      offset += bytes_of(s, room_.count(s));
     }
     const auto tokens = options_.most_tokens, sequences = options_.max_sequences;
-    Shapes shapes = {{"ids", {1, tokens}}, {"positions", {tokens}}, {"slots", {tokens}}, {"context", {sequences}}, {"first", {sequences + 1}}, {"order", {sequences}},
-                     {"table", {sequences, table_width_}}, {"wanted", {sequences}}};
+    Shapes shapes = {{"ids", {1, tokens}}, {"positions", {tokens}}, {"context", {sequences}}, {"first", {sequences + 1}}, {"wanted", {sequences}}};
+    if (cached()) shapes.insert(shapes.end(), {{"slots", {tokens}}, {"order", {sequences}}, {"table", {sequences, room_.table_width}}});
+    if (sums()) shapes.insert(shapes.end(), {{"state_from", {sequences}}, {"state_to", {sequences}}});
     for (const TensorInfo& s : states_) shapes.emplace_back(s.name, shape_of(s));
     return executor_.prepare(shapes);
-  }
-
-  /// Bytes of a state of so many pages, up to where the next may begin.
-  static size_t bytes_of(const TensorInfo& state, int64_t pages) {
-    size_t n = size_of(state.dtype) * static_cast<size_t>(pages);
-    for (size_t k = 1; k < state.dims.size(); ++k) n *= static_cast<size_t>(state.dims[k].max);
-    return (n + 255) / 256 * 256;
   }
 
   std::unique_ptr<Engine::Sequence> start(std::span<const int32_t> tokens) override {
@@ -57,25 +71,32 @@ class PagedEngine : public Engine {
     return out;
   }
 
-  bool has_place(int64_t tokens) const override { return (tokens + page_ - 1) / page_ <= pool_.count() - pool_.held(); }
+  bool has_place(int64_t tokens) const override {
+    return (!cached() || (tokens + page_ - 1) / page_ <= pool_.count() - pool_.held()) && (!sums() || !pairs_.empty());
+  }
 
   bool reserve(Engine::Sequence& sequence, int64_t tokens) override {
     auto& held = static_cast<Held&>(sequence);
-    while (static_cast<int64_t>(held.pages.size()) * page_ < tokens) {
+    if (sums() && held.slot < 0) {
+      if (pairs_.empty()) return false;
+      held.pair = held.slot = pairs_.back();
+      pairs_.pop_back();
+    }
+    while (static_cast<int64_t>(held.pages.size()) * page_ < (cached() ? tokens : 0)) {
       const auto page = pool_.take();
       if (!page) return false;
       held.pages.push_back(*page);
     }
-    held.bytes = held.pages.size() * page_bytes();
+    held.bytes = held.pages.size() * page_bytes_ + (sums() ? pair_bytes_ : 0);
     return true;
   }
 
   Result<void> step(std::span<Work> works) override {
     const auto count = static_cast<int64_t>(works.size());
     ids_.clear();
-    for (auto* list : {&positions_, &slots_, &context_, &order_, &wanted_}) list->clear();
+    for (auto* list : {&positions_, &slots_, &context_, &order_, &from_, &to_, &wanted_}) list->clear();
     first_.assign(1, 0);
-    table_.assign(static_cast<size_t>(count * table_width_), 0);
+    table_.assign(static_cast<size_t>(count * room_.table_width), 0);
     for (int64_t i = 0; i < count; ++i) {
       const Work& w = works[static_cast<size_t>(i)];
       auto& held = static_cast<Held&>(*w.sequence);
@@ -83,11 +104,13 @@ class PagedEngine : public Engine {
         const int64_t at = held.length + static_cast<int64_t>(t);
         append_number(w.tokens[t], ids_type_, ids_);
         positions_.push_back(static_cast<int32_t>(at));
-        slots_.push_back(static_cast<int32_t>(held.pages[static_cast<size_t>(at / page_)] * page_ + at % page_));
+        if (cached()) slots_.push_back(static_cast<int32_t>(held.pages[static_cast<size_t>(at / page_)] * page_ + at % page_));
       }
-      std::copy(held.pages.begin(), held.pages.end(), table_.begin() + i * table_width_);
+      std::copy(held.pages.begin(), held.pages.end(), table_.begin() + i * room_.table_width);
       context_.push_back(static_cast<int32_t>(held.length + static_cast<int64_t>(w.tokens.size())));
-      first_.push_back(static_cast<int32_t>(slots_.size()));
+      from_.push_back(held.length == 0 ? -1 : held.slot);
+      to_.push_back(held.other());
+      first_.push_back(static_cast<int32_t>(positions_.size()));
       if (w.wants_logits) wanted_.push_back(first_.back() - 1);
     }
     const size_t rows = wanted_.size();
@@ -96,14 +119,20 @@ class PagedEngine : public Engine {
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return works[static_cast<size_t>(a)].tokens.size() > works[static_cast<size_t>(b)].tokens.size(); });
 
-    const auto tokens = static_cast<int64_t>(slots_.size());
+    const auto tokens = static_cast<int64_t>(positions_.size());
     TFCC_TRY_VOID(executor_.set("ids", {ids_.data(), ids_type_, {1, tokens}, Place::host}));
     TFCC_TRY_VOID(give("positions", positions_, {tokens}));
-    TFCC_TRY_VOID(give("slots", slots_, {tokens}));
     TFCC_TRY_VOID(give("context", context_, {count}));
     TFCC_TRY_VOID(give("first", first_, {count + 1}));
-    TFCC_TRY_VOID(give("order", order_, {count}));
-    TFCC_TRY_VOID(give("table", table_, {count, table_width_}));
+    if (cached()) {
+      TFCC_TRY_VOID(give("slots", slots_, {tokens}));
+      TFCC_TRY_VOID(give("order", order_, {count}));
+      TFCC_TRY_VOID(give("table", table_, {count, room_.table_width}));
+    }
+    if (sums()) {
+      TFCC_TRY_VOID(give("state_from", from_, {count}));
+      TFCC_TRY_VOID(give("state_to", to_, {count}));
+    }
     TFCC_TRY_VOID(give("wanted", wanted_, {static_cast<int64_t>(wanted_.size())}));
     TFCC_TRY_VOID(executor_.run());
     TFCC_TRY_VOID(executor_.status());
@@ -112,7 +141,7 @@ class PagedEngine : public Engine {
   }
 
   size_t most_at_once() const override { return static_cast<size_t>(options_.max_sequences); }
-  int64_t most_tokens() const override { return pool_.count() * page_; }
+  int64_t most_tokens() const override { return cached() ? pool_.count() * page_ : options_.max_context; }
   int64_t pages() const override { return pool_.count(); }
   int64_t pages_held() const override { return pool_.held(); }
   int64_t shared_tokens() const override { return shared_; }
@@ -123,18 +152,22 @@ class PagedEngine : public Engine {
     explicit Held(PagedEngine& of) : engine(of) {}
     ~Held() override {
       for (size_t i = pages.size(); i-- > 0;) engine.pool_.release(pages[i]);  // the last first: it is of least use to others
+      if (pair >= 0) engine.pairs_.push_back(pair);
     }
+    int32_t other() const { return 2 * pair + 1 - slot; }
     PagedEngine& engine;
     std::vector<int32_t> pages, tokens;
+    int32_t pair = -1, slot = -1;  // the first of its two slots, and the one with its sums
   };
 
   std::vector<int64_t> shape_of(const TensorInfo& s) const {
-    std::vector<int64_t> shape{pool_.count()};
+    std::vector<int64_t> shape{room_.count(s)};
     for (size_t k = 1; k < s.dims.size(); ++k) shape.push_back(s.dims[k].max);
     return shape;
   }
 
-  size_t page_bytes() const { return memory_.bytes() / static_cast<size_t>(pool_.count()); }
+  bool cached() const { return room_.pages > 0; }
+  bool sums() const { return room_.pairs > 0; }
 
   Result<void> give(const char* name, std::vector<int32_t>& values, std::vector<int64_t> shape) {
     return executor_.set(name, {values.data(), DType::i32, std::move(shape), Place::host});
@@ -145,7 +178,9 @@ class PagedEngine : public Engine {
     const size_t before = held.tokens.size(), page = static_cast<size_t>(page_);
     held.tokens.insert(held.tokens.end(), tokens.begin(), tokens.end());
     held.length = static_cast<int64_t>(held.tokens.size());
-    for (size_t i = before / page; options_.prefix_sharing && (i + 1) * page <= held.tokens.size(); ++i) {
+    if (sums()) held.slot = held.other();
+    if (!options_.prefix_sharing) return;
+    for (size_t i = before / page; (i + 1) * page <= held.tokens.size(); ++i) {
       pool_.publish(held.pages[i], i == 0 ? -1 : held.pages[i - 1], std::span(held.tokens).subspan(i * page, page));
     }
   }
@@ -167,18 +202,57 @@ class PagedEngine : public Engine {
   std::vector<TensorInfo> states_;
   DType ids_type_;
   TensorInfo logits_;
-  int64_t page_, table_width_, shared_ = 0;
+  Room room_;
+  int64_t page_, shared_ = 0;
+  size_t page_bytes_ = 0, pair_bytes_ = 0;
   PagedOptions options_;
   Pages pool_;
+  std::vector<int32_t> pairs_;  // of slots that no sequence has, by the first of each
   std::string name_ = "pages";
   Bytes ids_;
-  std::vector<int32_t> positions_, slots_, context_, first_, order_, table_, wanted_;
+  std::vector<int32_t> positions_, slots_, context_, first_, order_, table_, from_, to_, wanted_;
   std::vector<float> logits_out_;
 };
 
 const TensorInfo* find(const std::vector<TensorInfo>& infos, const char* name) {
   const auto it = std::find_if(infos.begin(), infos.end(), [&](const TensorInfo& i) { return i.name == name; });
   return it == infos.end() ? nullptr : &*it;
+}
+
+// Sums take at most half where there is a cache too, as its pages decide how many sequences of what length there may be.
+Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free, const PagedOptions& options) {
+  Room room;
+  size_t page_bytes = 0, pair_bytes = 0;
+  for (const TensorInfo& s : states) {
+    const bool cache = runtime::is_cache(s);
+    (cache ? page_bytes : pair_bytes) += bytes_of(s, cache ? 1 : 2);
+    if (cache) room.page = s.dims[2].max;
+  }
+  const auto no_place = [&](const char* what, size_t each, size_t wanted) {
+    return Error{ErrorCode::memory, "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for " + what + ", which takes " + std::to_string(each) + "; " +
+                                        std::to_string(each * wanted) + " bytes are for " + std::to_string(options.max_sequences) + " sequences of " + std::to_string(options.max_context) + " tokens"};
+  };
+  // Of so many bytes, if they are known.
+  const auto most = [](size_t bytes, size_t each, size_t wanted) { return std::min(wanted, bytes / each); };
+  size_t bytes = options.cache_bytes != 0 ? options.cache_bytes : static_cast<size_t>(static_cast<double>(free) * kShareOfFree);
+  if (pair_bytes > 0) {
+    const auto wanted = static_cast<size_t>(options.max_sequences);
+    size_t pairs = most(page_bytes > 0 ? bytes / 2 : bytes, pair_bytes, wanted);
+    if (options.cache_bytes == 0 && pairs == 0) pairs = wanted;
+    if (pairs == 0 || pairs > (size_t{1} << 62) / pair_bytes) return no_place("the sums of a sequence", pair_bytes, wanted);
+    room.pairs = static_cast<int64_t>(pairs);
+    bytes -= std::min(bytes, pairs * pair_bytes);
+  }
+  if (page_bytes > 0) {
+    room.table_width = (options.max_context + room.page - 1) / room.page;
+    const auto wanted = static_cast<size_t>(options.max_sequences * room.table_width);
+    size_t pages = options.cache_bytes != 0 ? bytes / page_bytes : most(bytes, page_bytes, wanted);
+    if (options.cache_bytes == 0 && pages == 0) pages = wanted;
+    pages = std::min({pages, wanted, static_cast<size_t>(INT32_MAX / room.page)});  // more could not be used, or would have slots that are no i32
+    if (pages == 0 || pages > (size_t{1} << 62) / page_bytes) return no_place("a page", page_bytes, wanted);
+    room.pages = static_cast<int64_t>(pages);
+  }
+  return room;
 }
 
 }  // namespace
@@ -191,26 +265,12 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation, const
   for (const TensorInfo& in : generation.inputs()) {
     if (in.state) states.push_back(in);
   }
-  const int64_t page = states[0].dims[2].max, width = (options.max_context + page - 1) / page;
-  size_t page_bytes = 0;
-  for (const TensorInfo& s : states) page_bytes += PagedEngine::bytes_of(s, 1);
-  const auto wanted = static_cast<size_t>(options.max_sequences * width);
-  size_t pages = options.cache_bytes / page_bytes;
-  if (options.cache_bytes == 0) {
-    const auto most = static_cast<size_t>(static_cast<double>(generation.free_bytes()) * kShareOfFree) / page_bytes;
-    pages = most == 0 ? wanted : std::min(wanted, most);
-  }
-  pages = std::min({pages, wanted, static_cast<size_t>(INT32_MAX / page)});  // more could not be used, or would have slots that are no i32
-  if (pages == 0 || pages > (size_t{1} << 62) / page_bytes) {
-    return Error{ErrorCode::memory, "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for a page, which takes " + std::to_string(page_bytes) +
-                                        "; " + std::to_string(page_bytes * wanted) + " bytes are for " + std::to_string(options.max_sequences) + " sequences of " +
-                                        std::to_string(options.max_context) + " tokens"};
-  }
+  TFCC_TRY(const Room room, make_room(states, options.cache_bytes != 0 ? 0 : generation.free_bytes(), options));
   size_t bytes = 0;
-  for (const TensorInfo& s : states) bytes += PagedEngine::bytes_of(s, static_cast<int64_t>(pages));
+  for (const TensorInfo& s : states) bytes += bytes_of(s, room.count(s));
   TFCC_TRY(Memory memory, generation.allocate(bytes));
   TFCC_TRY(Executor executor, generation.executor());
-  auto engine = std::make_unique<PagedEngine>(std::move(executor), std::move(memory), std::move(states), *ids, generation.outputs()[0], page, static_cast<int64_t>(pages), width, options);
+  auto engine = std::make_unique<PagedEngine>(std::move(executor), std::move(memory), std::move(states), *ids, generation.outputs()[0], room, options);
   TFCC_TRY_VOID(engine->prepare());
   return std::unique_ptr<Engine>(std::move(engine));
 }

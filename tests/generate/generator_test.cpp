@@ -79,12 +79,13 @@ class GeneratorTest : public testing::Test {
 };
 
 TEST_F(GeneratorTest, GivesWhatFloat64Gives) {
-  for (const std::string name : {"llama-past", "gpt2-past"})
+  for (const std::string name : {"llama-past", "gpt2-past", "linear-decoder", "linear-hybrid"})
     for (const int64_t chunk : {1, 3, 7, 512})
       for (const bool literal : {false, true}) {
         const Golden want = golden(name);
         Generator g = generator(name, {.prompt_chunk = chunk, .literal = literal});
-        EXPECT_EQ(g.engine(), literal || name == "gpt2-past" ? "past and present" : "pages");  // gpt2-past is not lifted
+        const bool lifted = !literal && name != "gpt2-past";
+        EXPECT_EQ(g.engine(), lifted ? "pages" : name.starts_with("linear") ? "whole sequences" : "past and present");
         const Generated got = answer(g, want.prompt, {.max_tokens = 24});
         EXPECT_EQ(got.tokens, want.tokens) << name << " in chunks of " << chunk << (literal ? ", literal" : "");
         EXPECT_EQ(got.end, GenerateEnd::length);
@@ -95,7 +96,7 @@ TEST_F(GeneratorTest, GivesWhatFloat64Gives) {
 // On the CPU products add in the order of k and attention in that of keys, for one row as for many: neither chunks nor others in the
 // batch change a bit.
 TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
-  for (const std::string name : {"llama-past", "gpt2-past", "llama", "gpt2"}) {
+  for (const std::string name : {"llama-past", "gpt2-past", "llama", "gpt2", "linear-decoder", "linear-hybrid"}) {
     const Model model = load(name);
     Ids prompt, other;
     for (int i = 0; i < 40; ++i) prompt.push_back(i * 37 % 200), other.push_back(i * 17 % 200);
@@ -282,62 +283,83 @@ TEST_F(GeneratorTest, TwoShareAModel) {
 }
 
 // What is generated for a prompt does not depend on what else is computed, in what chunks, or on who cancels meanwhile.
-TEST_F(GeneratorTest, RandomSchedules) {
-  std::mt19937 random(1);
-  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  struct Request {
-    Ids prompt;
-    GenerateOptions options;
-    Ids alone;
-  };
-  std::vector<Request> requests(12);
-  Generator reference = generator("llama-past");
-  const size_t page = page_bytes(load("llama-past"));
-  Ids shared;
-  for (int i = 0; i < 90; ++i) shared.push_back(i * 31 % 200);
-  for (Request& r : requests) {
-    if (below(3) == 0) r.prompt.assign(shared.begin(), shared.begin() + 60 + below(30));  // some begin alike
-    for (int i = 1 + below(r.prompt.empty() ? 60 : 8); i > 0; --i) r.prompt.push_back(below(200));
-    r.options.max_tokens = 1 + below(30);
-    r.options.sampling.temperature = below(2) ? 1.5f : 0;
-    r.options.sampling.seed = random();
-    r.alone = answer(reference, r.prompt, r.options).tokens;
-  }
+struct Schedules {
   int64_t preempted = 0, shared_tokens = 0;
-  for (int round = 0; round < 200; ++round) {
-    // Pools of two pages have place for one sequence; in all others the youngest may have to begin again.
-    const size_t pages = round % 3 == 0 ? 2 : 2 + static_cast<size_t>(below(8));
-    Generator g = generator("llama-past", {.max_sequences = 1 + below(5), .prompt_chunk = 1 + below(20), .cache_bytes = round % 5 == 4 ? 0 : pages * page,
-                                           .prefix_sharing = round % 2 == 0, .literal = round % 10 == 9});
-    std::vector<std::pair<Generator::Id, const Request*>> ids;
-    std::set<Generator::Id> cancelled;
-    for (int i = 0; i < 10; ++i) {
-      const Request& r = requests[static_cast<size_t>(below(12))];
-      ids.emplace_back(*g.submit(r.prompt, r.options), &r);
-      if (below(5) == 0) {
-        cancelled.insert(ids[static_cast<size_t>(below(static_cast<int>(ids.size())))].first);
-        g.cancel(*cancelled.rbegin());
-      }
+};
+
+class ScheduleTest : public GeneratorTest {
+ protected:
+  /// `unit`: bytes for each page of a cache of random size.
+  static Schedules random_schedules(const std::string& name, size_t unit, int rounds) {
+    std::mt19937 random(1);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    struct Request {
+      Ids prompt;
+      GenerateOptions options;
+      Ids alone;
+    };
+    std::vector<Request> requests(12);
+    Generator reference = generator(name);
+    Ids shared;
+    for (int i = 0; i < 90; ++i) shared.push_back(i * 31 % 200);
+    for (Request& r : requests) {
+      if (below(3) == 0) r.prompt.assign(shared.begin(), shared.begin() + 60 + below(30));  // some begin alike
+      for (int i = 1 + below(r.prompt.empty() ? 60 : 8); i > 0; --i) r.prompt.push_back(below(200));
+      r.options.max_tokens = 1 + below(30);
+      r.options.sampling.temperature = below(2) ? 1.5f : 0;
+      r.options.sampling.seed = random();
+      r.alone = answer(reference, r.prompt, r.options).tokens;
     }
-    for (const auto& [id, r] : ids) {
-      const auto got = g.wait(id);
-      ASSERT_TRUE(got);
-      if (got->end == GenerateEnd::cancelled) {
-        EXPECT_TRUE(cancelled.contains(id));
-        EXPECT_TRUE(std::equal(got->tokens.begin(), got->tokens.end(), r->alone.begin()));
-      } else {
-        ASSERT_EQ(got->tokens, r->alone) << "round " << round;
+    Schedules out;
+    for (int round = 0; round < rounds; ++round) {
+      // Pools of two pages have place for one sequence; in all others the youngest may have to begin again.
+      const size_t pages = round % 3 == 0 ? 2 : 2 + static_cast<size_t>(below(8));
+      Generator g = generator(name, {.max_sequences = 1 + below(5), .prompt_chunk = 1 + below(20), .cache_bytes = round % 5 == 4 ? 0 : pages * unit,
+                                             .prefix_sharing = round % 2 == 0, .literal = round % 10 == 9 && name == "llama-past"});
+      std::vector<std::pair<Generator::Id, const Request*>> ids;
+      std::set<Generator::Id> cancelled;
+      for (int i = 0; i < 10; ++i) {
+        const Request& r = requests[static_cast<size_t>(below(12))];
+        ids.emplace_back(*g.submit(r.prompt, r.options), &r);
+        if (below(5) == 0) {
+          cancelled.insert(ids[static_cast<size_t>(below(static_cast<int>(ids.size())))].first);
+          g.cancel(*cancelled.rbegin());
+        }
       }
+      for (const auto& [id, r] : ids) {
+        const auto got = g.wait(id);
+        if (!got) return ADD_FAILURE() << got.error().message, out;
+        if (got->end == GenerateEnd::cancelled) {
+          EXPECT_TRUE(cancelled.contains(id));
+          EXPECT_TRUE(std::equal(got->tokens.begin(), got->tokens.end(), r->alone.begin()));
+        } else {
+          EXPECT_EQ(got->tokens, r->alone) << "round " << round;
+        }
+      }
+      EXPECT_EQ(g.stats().running + g.stats().waiting, 0);
+      for (int i = 0; i < 1000 && g.stats().pages_held > 0; ++i) std::this_thread::sleep_for(1ms);  // they come back right after the end
+      EXPECT_EQ(g.stats().pages_held, 0) << "round " << round;
+      out.preempted += g.stats().preempted;
+      out.shared_tokens += g.stats().shared_tokens;
     }
-    EXPECT_EQ(g.stats().running + g.stats().waiting, 0);
-    for (int i = 0; i < 1000 && g.stats().pages_held > 0; ++i) std::this_thread::sleep_for(1ms);  // they come back right after the end
-    EXPECT_EQ(g.stats().pages_held, 0) << "round " << round;
-    preempted += g.stats().preempted;
-    shared_tokens += g.stats().shared_tokens;
+    return out;
   }
-  EXPECT_GT(preempted, 0);
-  EXPECT_GT(shared_tokens, 0);
+};
+
+TEST_F(ScheduleTest, OfPages) {
+  const Schedules done = random_schedules("llama-past", page_bytes(load("llama-past")), 200);
+  EXPECT_GT(done.preempted, 0);
+  EXPECT_GT(done.shared_tokens, 0);
 }
+
+// Two slots of sums a sequence beside its pages: half of the cache each. Prefixes are not shared.
+TEST_F(ScheduleTest, OfPagesAndSums) {
+  const Schedules done = random_schedules("linear-hybrid", 2 * page_bytes(load("linear-hybrid")), 60);
+  EXPECT_GT(done.preempted, 0);
+  EXPECT_EQ(done.shared_tokens, 0);
+}
+
+TEST_F(ScheduleTest, OfSumsAlone) { random_schedules("linear-decoder", 2 * page_bytes(load("linear-decoder")), 60); }
 
 TEST_F(GeneratorTest, SaysThatTheCacheIsTooSmall) {
   const Golden want = golden("llama-past");
@@ -351,6 +373,18 @@ TEST_F(GeneratorTest, SaysThatTheCacheIsTooSmall) {
   EXPECT_EQ(got.tokens.size(), 64 - want.prompt.size() + 1);
   EXPECT_EQ(answer(g, Ids(80, 3), {}).error.code, ErrorCode::memory);
   EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);  // others go on
+}
+
+TEST_F(GeneratorTest, SaysThatSumsHaveNoPlace) {
+  const Model model = load("linear-decoder");
+  const size_t pair = 2 * page_bytes(model);
+  EXPECT_NE(Generator::make(model, {.cache_bytes = pair - 1}).error().message.find("has no place for the sums of a sequence, which takes"), std::string::npos);
+  Generator g = generator("linear-decoder", {.max_sequences = 3, .cache_bytes = 1000 * pair});
+  const Golden want = golden("linear-decoder");
+  const auto a = *g.submit(want.prompt, {.max_tokens = 24}), b = *g.submit(want.prompt, {.max_tokens = 500});
+  EXPECT_EQ(g.wait(a)->tokens, want.tokens);
+  EXPECT_EQ(g.wait(b)->tokens.size(), 500u);
+  EXPECT_EQ(g.stats().pages, 0);
 }
 
 TEST_F(GeneratorTest, SequencesInABatchAreAsAlone) {

@@ -106,6 +106,85 @@ TEST(LinearAttention, PackedRowsAreThePaddedOnes) {
   }
 }
 
+constexpr int kSlots = 5;
+
+std::string step_text(const std::string& attributes = "causal = true, epilogue = (s,z,b,h,t,c) => s / (z + 1.0), heads = 4, kv_heads = 2", const std::string& loads = ", %a",
+                      const std::string& returned = "y = %y, s = %sums") {
+  return "graph @g(%q: f32[1,T,12], %k: f32[1,T,6], %v: f32[1,T,4], %first: i32[N + 1], %from: i32[N], %to: i32[N], %s: f32[C,2,3,3], %a: f32[1,T,4]) "
+         "symbols(T = q.1 in 1.., N = from.0 in 1.., C = s.0 in 1..) {\n"
+         "  %y, %sums = linear_attention_step(%q, %k, %v, %first, %from, %to, %s" + loads + ") {" + attributes + "} : f32[1,T,8], f32[C,2,3,3]\n  return " + returned + "\n}\n";
+}
+
+HostTensor numbers(std::vector<int64_t> values) { return {DType::i32, {static_cast<int64_t>(values.size())}, {}, std::move(values)}; }
+
+// Steps of two sequences, of any sizes, are linear_attention of each as a whole. A sequence alternates between two slots; slot 4 is nobody's.
+TEST(LinearAttention, StepsAreTheWhole) {
+  const std::string how = "k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0)";
+  for (const bool decays : {false, true}) {
+    const std::string decay = decays ? ", decay = (b,h,t) => %a[b,t,0]" : "", begin = "causal = true" + decay + ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0) + f32(c), heads = 4, ";
+    const Graph whole = graph_of(text_of(begin + how, decays ? ", %a" : "")), step = graph_of(step_text(begin + how, decays ? ", %a" : ""));
+    std::mt19937 random(5);
+    std::map<std::string, HostTensor> in;
+    for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}}) in[name] = random_tensor(random, {2, 9, width});
+    in["m"] = {DType::i64, {2, 9}, {}, std::vector<int64_t>(18, 1)};
+    const auto want = eval(whole, in);
+    ASSERT_TRUE(want) << want.error().message;
+    HostTensor state = random_tensor(random, {kSlots, 2, 3, 3});
+    const HostTensor before = state;
+    int64_t done[] = {0, 0}, round = 0;
+    for (const auto& [a, b] : {std::pair{2, 3}, {1, 1}, {0, 4}, {6, 1}}) {
+      std::map<std::string, HostTensor> now;
+      for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}}) {
+        HostTensor& t = now[name] = {DType::f32, {1, a + b, width}, {}, {}};
+        for (const auto& [n, count] : {std::pair{0, a}, {1, b}}) {
+          const auto from = in[name].reals.begin() + (n * 9 + done[n]) * width;
+          t.reals.insert(t.reals.end(), from, from + count * width);
+        }
+      }
+      now["first"] = numbers({0, a, a + b});
+      now["from"] = round == 0 ? numbers({-1, kSlots}) : numbers({2 * (1 - round % 2), 2 * (1 - round % 2) + 1});
+      now["to"] = numbers({2 * (round % 2), 2 * (round % 2) + 1});
+      now["s"] = state;
+      const auto out = eval(step, now);
+      ASSERT_TRUE(out) << out.error().message;
+      for (int64_t x = 0; x < (a + b) * 8; ++x) {
+        const int64_t n = x / 8 < a ? 0 : 1, row = n == 0 ? x / 8 : x / 8 - a;
+        EXPECT_NEAR(out->at("y").reals[static_cast<size_t>(x)], want->at("y").reals[static_cast<size_t>((n * 9 + done[n] + row) * 8 + x % 8)], 1e-12) << x;
+      }
+      state = out->at("s");
+      done[0] += a, done[1] += b, ++round;
+    }
+    EXPECT_TRUE(std::equal(before.reals.begin() + 4 * 18, before.reals.end(), state.reals.begin() + 4 * 18));
+  }
+}
+
+void step_refused(const std::string& rule, const std::string& text) {
+  auto g = parse(text);
+  ASSERT_TRUE(g) << g.error().message << "\n" << text;
+  const auto problems = verify(*g);
+  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(), [&](const Violation& v) { return v.rule == rule; })) << rule << "\n" << text;
+}
+
+TEST(LinearAttention, RulesOfAStepAreChecked) {
+  const std::string normal = ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0), heads = 4, kv_heads = 2";
+  const auto with = [](std::string from, std::string to) {
+    std::string text = step_text();
+    for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+    return text;
+  };
+  graph_of(step_text());
+  step_refused("S1", with("%to, %s, %a)", "%to)"));
+  step_refused("S2", step_text("causal = false" + normal));
+  step_refused("S2", step_text("causal = true" + normal + ", visible = (b,h,t) => t == 0"));
+  step_refused("S3", with("%from: i32[N]", "%from: i64[N]"));
+  step_refused("S3", with("%first: i32[N + 1]", "%first: i32[N]"));
+  step_refused("S4", step_text("causal = true, heads = 4, kv_heads = 2"));
+  step_refused("S4", with("f32[C,2,3,3]", "f16[C,2,3,3]"));
+  step_refused("S5", step_text("causal = true, decay = (b,h,t) => %a[b,t,h]" + normal));
+  step_refused("V4", step_text("causal = true" + normal, ", %a", "y = %y, r = %sums"));
+  step_refused("V4", step_text("causal = true" + normal, ", %s"));
+}
+
 void refused(const std::string& rule, const std::string& attributes, const std::string& loads = "", const std::string& from = "", const std::string& to = "") {
   std::string text = text_of(attributes, loads);
   if (!from.empty()) text.replace(text.find(from), from.size(), to);

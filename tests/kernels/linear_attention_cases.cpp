@@ -63,6 +63,37 @@ Case make_packed(const std::string& name, const std::string& how, const std::str
   return c;
 }
 
+/// Rows of sequences that go on with what slots of a state hold: of uneven numbers, some with no state before them, some that keep none.
+Case make_step(const std::string& name, const Linear& a, std::vector<std::vector<int64_t>> shapes) {
+  const bool sums = a.how.find("(z") != a.how.npos;
+  const std::string state = fmt::format("f32[P,{},{},{}]", a.kv_heads, a.dv + sums, a.d);
+  std::string body =
+      "  %first = pointwise() {body = (i) => select(i == B, B*S, i*S - i*7 % S)} : i32[B + 1]\n"
+      "  %from = pointwise() {body = (i) => select(i % 3 == 2, -1, 2*i)} : i32[B]\n"
+      "  %to = pointwise() {body = (i) => select(i % 4 == 3, P, 2*i + 1)} : i32[B]\n";
+  const int widths[] = {a.heads * a.d, a.kv_heads * a.d, a.kv_heads * a.dv};
+  std::string inputs, operands;
+  for (int t = 0; t < 3; ++t) {
+    const char n = "qkv"[t];
+    inputs += fmt::format("%{}: f32[B,S,{}], ", n, widths[t]);
+    body += fmt::format("  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[j / S,j % S,k] * 0.5}} : f32[1,B*S,{1}]\n", n, widths[t]);
+    operands += fmt::format("%{}a, ", n);
+  }
+  const std::string y = fmt::format("f32[1,B*S,{}]", a.heads * a.dv);
+  body += fmt::format("  %y1, %sums = linear_attention_step({}%first, %from, %to, %s{}) {{{}, heads = {}{}, kv_heads = {}{}}} : {}, {}\n", operands, a.extra, a.how, a.heads,
+                      a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads, a.maps.empty() ? "" : ", q_map = " + a.maps, y, state);
+  body += fmt::format("  %y = pointwise(%y1) {{body = (i,j,k) => %y1[i,j,k] * 2.0}} : {}\n", y);
+  Case c{"linear_attention_step_" + name,
+         fmt::format("graph @steps({}%s: {}, %g: f32[1,B*S,{}]) symbols(B = q.0 in 1.., S = q.1 in 1.., P = s.0 in 1.., tokens = (B*S) in 1.. as tokens) {{\n{}  return y = %y, s = %sums\n}}\n",
+                     inputs, state, a.heads, body),
+         std::move(shapes),
+         {{"g", {-0.2, 0}}},
+         3e-6,
+         1.2e-3};
+  c.bf16 = true;
+  return c;
+}
+
 }  // namespace
 
 std::vector<Case> linear_attention_cases() {
@@ -148,6 +179,25 @@ std::vector<Case> linear_attention_cases() {
   cases.push_back(make_packed("all_tokens", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, "));
   cases.push_back(make_packed("causal", "causal = true, " + kNormal, "", ""));
   cases.push_back(make_packed("few", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, ", 9));
+  // Batch, tokens, slots.
+  const std::vector<std::vector<int64_t>> steps = {{1, 1, 2}, {5, 1, 11}, {3, 7, 6}, {4, 33, 8}, {1, 200, 2}, {70, 2, 140}};
+  const auto add_step = [&](const std::string& name, const Linear& x) { cases.push_back(make_step(name, x, steps)); };
+  add_step("sums", Linear{});
+  Linear kept = a;  // what a state holds may sum to nothing
+  kept.how = "causal = true, epilogue = (s,z,b,h,t,c) => s / max(abs(z), 1.0)";
+  add_step("elu_normalised", kept);
+  add_step("decay_by_head", gated);
+  Linear faded = by_token;
+  faded.how = "causal = true, decay = (b,h,t) => %g[b,t,h]";
+  add_step("decay_by_token", faded);
+  Linear grouped = kept;
+  grouped.heads = 4, grouped.kv_heads = 2;
+  add_step("heads_share_keys", grouped);
+  for (const auto& [d, dv] : std::vector<std::pair<int, int>>{{64, 64}, {128, 160}, {256, 40}, {512, 24}, {20, 12}, {7, 5}}) {
+    Linear x = kept;
+    x.d = d, x.dv = dv;
+    add_step(fmt::format("sizes_{}_{}", d, dv), x);
+  }
   return cases;
 }
 

@@ -22,6 +22,7 @@ sys.path.insert(0, str(HERE.parent.parent / "tools"))
 import bert_graph  # noqa: E402
 import decoder_forms  # noqa: E402
 import dynamo_forms  # noqa: E402
+import linear_forms  # noqa: E402
 import torchscript_forms  # noqa: E402
 from onnx_numpy import evaluate  # noqa: E402
 from quantised_form import Quantised  # noqa: E402
@@ -131,10 +132,13 @@ def t5_weights(seed, layers=2, hidden=32, inner=48):
 LLAMA = {"heads": 4, "kv_heads": 2, "size": 8}
 
 
-def llama_weights(seed, layers=2, hidden=32, inner=48):
+LINEAR = {"heads": 4, "kv_heads": 4, "size": 8}
+
+
+def llama_weights(seed, layers=2, hidden=32, inner=48, config=LLAMA):
     w = Weights(seed, hidden, inner)
     w.add("embed_tokens.weight", (VOCABULARY, hidden), 1.0)
-    kv = LLAMA["kv_heads"] * LLAMA["size"]
+    kv = config["kv_heads"] * config["size"]
     for i in range(layers):
         name = f"layers.{i}"
         for part, n, gain in (("q_proj", hidden, 1.6), ("k_proj", kv, 1.6), ("v_proj", kv, 1.0), ("o_proj", hidden, 1.0)):
@@ -160,6 +164,13 @@ def gpt2_weights(seed, layers=2, hidden=32, inner=64):
         w.norm(name + ".ln_1")
         w.norm(name + ".ln_2")
     w.norm("ln_f")
+    return w
+
+
+def linear_weights(seed, layers):
+    w = with_head(llama_weights(seed, layers, config=LINEAR))
+    for i in range(layers):
+        w.add(f"layers.{i}.self_attn.gate_proj.weight", (LINEAR["heads"], w.hidden), 1 / np.sqrt(w.hidden))
     return w
 
 
@@ -219,8 +230,13 @@ MODELS = {
     "gpt2-past": (lambda: decoder_forms.gpt2_past(with_head(gpt2_weights(16)), 2, 4), EAGER_EXPORT + ", as optimum writes it",
                   "Where(triangle sliced from the past to the total, scores, lowest), then " + EAGER,
                   "past keys and values in, present out; positions are an input; logits"),
+    "linear-decoder": (lambda: linear_forms.decoder(linear_weights(17, 2), ["sum", "head"], LINEAR), "TorchScript, linear attention",
+                       "times the keys", "no softmax: a running sum of keys times values and a normaliser; a decay for each head; logits"),
+    "linear-hybrid": (lambda: linear_forms.decoder(linear_weights(18, 3), ["token", "softmax", "sum"], LINEAR), "TorchScript, linear and eager attention",
+                      "times the keys; LessOrEqual of ranges And mask > Where(., 0, lowest)", "a decay for each token, softmax attention, a running sum; logits"),
 }
-DECODERS = {"llama-past", "gpt2-past"}
+PAST = {"llama-past", "gpt2-past"}
+DECODERS = PAST | {"linear-decoder", "linear-hybrid"}
 
 
 # Where rounding decides: another last bit before a quantisation can be another integer after it. With every value of bert-quantised
@@ -229,7 +245,7 @@ ROUNDED = {"bert-fp16": {"fp32": 1e-2, "fp16": 1e-2}, "bert-quantised": {"fp32":
 
 
 # Of the inputs. A model that comes later gets a seed of its own, so that those of the others stay.
-LATER = {"bert-quantised": 1100, "llama": 1012, "gpt2": 1013, "llama-past": 1014, "gpt2-past": 1015}
+LATER = {"bert-quantised": 1100, "llama": 1012, "gpt2": 1013, "llama-past": 1014, "gpt2-past": 1015, "linear-decoder": 1016, "linear-hybrid": 1017}
 SEEDS = {name: 1000 + i for i, name in enumerate(sorted(set(MODELS) - set(LATER)))} | LATER
 
 
@@ -281,15 +297,16 @@ def greedy(model, prompt, count):
     cache = {i.name: np.zeros([1] + [i.type.tensor_type.shape.dim[1].dim_value, 0, i.type.tensor_type.shape.dim[3].dim_value]) for i in pasts}
     ids, out, margin = list(prompt), [], np.inf
     for _ in range(count):
-        past = next(iter(cache.values())).shape[2]
-        feed = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, past + len(ids)), np.int64),
-                "position_ids": past + np.arange(len(ids))[None], **cache}
+        past = next(iter(cache.values())).shape[2] if pasts else 0
+        feed = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, past + len(ids)), np.int64)}
+        if pasts:
+            feed |= {"position_ids": past + np.arange(len(ids))[None], **cache}
         got = evaluate(model, feed)
         last = got["logits"][0, -1]
         first, second = np.sort(last)[:-3:-1]
         margin = min(margin, first - second)
         out.append(int(last.argmax()))
-        ids = out[-1:]
+        ids = out[-1:] if pasts else ids + out[-1:]
         cache = {i.name: got[i.name.replace("past_key_values", "present")] for i in pasts}
     return out, float(margin)
 
@@ -318,7 +335,7 @@ def write(name):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     cases = []
-    made = past_feeds(model, SEEDS[name]) if name in DECODERS else feeds(name, model, SEEDS[name])
+    made = past_feeds(model, SEEDS[name]) if name in PAST else feeds(name, model, SEEDS[name])
     for k, (inputs, valid) in enumerate(made):
         expected = {n: y.astype(np.float32) for n, y in evaluate(model, inputs).items()}
         for n, x in inputs.items():

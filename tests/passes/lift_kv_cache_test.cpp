@@ -18,7 +18,7 @@ using Ints = std::vector<int64_t>;
 
 // The graph of this name in lift_kv_cache.tfir, before the pass.
 ir::Graph graph_of(const std::string& name) {
-  std::ifstream stream(TFCC_SOURCE_DIR "/tests/passes/lift_kv_cache.tfir");
+  std::ifstream stream(TFCC_SOURCE_DIR "/tests/passes/lift_kv_cache" + std::string(name.starts_with("lifts_sums") ? "_sums" : "") + ".tfir");
   std::stringstream all;
   all << stream.rdbuf();
   const std::string text = all.str();
@@ -58,8 +58,8 @@ std::vector<double> in_steps(const ir::Graph& g, const Ints& ids, int64_t chunk)
   Tensors states;
   for (ir::ValueId v : g.inputs()) {
     const ir::Value& value = g.value(v);
-    if (!value.name.starts_with("cache.")) continue;
-    const auto dims = dims_of(g, v, {{"cache_pages", 8}});
+    if (!value.name.starts_with("cache.") && !value.name.starts_with("state.")) continue;
+    const auto dims = dims_of(g, v, {{"cache_pages", 8}, {"state_slots", 3}});
     states[value.name] = {value.type.dtype, dims, std::vector<double>(static_cast<size_t>(dims[0] * dims[1] * dims[2] * dims[3]), std::nan("")), {}};
   }
   std::vector<double> logits;
@@ -79,6 +79,9 @@ std::vector<double> in_steps(const ir::Graph& g, const Ints& ids, int64_t chunk)
     in["first"] = ints(DType::i32, {2}, {0, n});
     in["order"] = ints(DType::i32, {1}, {0});
     in["table"] = ints(DType::i32, {1, 3}, pages);
+    in["state_from"] = ints(DType::i32, {1}, {at == 0 ? -1 : 1 + at / chunk % 2});
+    in["state_to"] = ints(DType::i32, {1}, {2 - at / chunk % 2});
+    std::erase_if(in, [&](const auto& x) { return !g.find_value(x.first).valid(); });
     in["wanted"] = ints(DType::i32, {n}, wanted);
     const auto out = ir::eval(g, in);
     EXPECT_TRUE(out) << out.error().message;
@@ -96,7 +99,7 @@ void steps_are_the_whole(const std::string& name, size_t length) {
     const std::vector<std::string> passes = all_passes ? generation_passes(default_pipeline()) : std::vector<std::string>{"lift-kv-cache"};
     const auto reports = run_passes(lifted, passes);
     ASSERT_TRUE(reports);
-    ASSERT_EQ((*reports)[0].rewrites, 1u) << name;
+    ASSERT_EQ((*reports)[0].rewrites, name == "lifts_sums_and_a_cache" ? 2u : 1u) << name;
     for (const auto& problem : ir::verify(lifted)) ADD_FAILURE() << to_string(problem);
     std::mt19937 random(1);
     Ints ids;
@@ -113,6 +116,9 @@ void steps_are_the_whole(const std::string& name, size_t length) {
 TEST(LiftKvCache, StepsAreTheWhole) {
   steps_are_the_whole("lifts_a_past", 70);
   steps_are_the_whole("lifts_whole_sequences", 32);
+  steps_are_the_whole("lifts_sums", 70);
+  steps_are_the_whole("lifts_sums_and_a_cache", 70);
+  steps_are_the_whole("lifts_sums_that_decay_together", 20);
 }
 
 TEST(LiftKvCache, SaysWhatIsPastTheEndOfATable) {

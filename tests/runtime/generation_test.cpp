@@ -61,12 +61,34 @@ TEST(Generation, SaysWhatIsWrong) {
   EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].dims[1] = p["cache.0.keys"].dims[3] = is(1 << 20); }), keys);
   EXPECT_EQ(after([](Ports& p) { p["cache.0.values"].dims[2] = is(32); }), values) << "pages of one length";
   EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].state = p["cache.0.values"].state = false; }), "it has no cache");
+  EXPECT_EQ(after([](Ports& p) { p.inputs.push_back({"state_from", DType::i32, {any("N")}}); }), "its input 'state_from' is of a state that it has not");
   const std::string output = "its output is not the logits of a vocabulary";
   EXPECT_EQ(after([](Ports& p) { p.outputs.clear(); }), output);
   EXPECT_EQ(after([](Ports& p) { p.outputs.push_back(p.outputs[0]); }), output);
   EXPECT_EQ(after([](Ports& p) { p.outputs[0].dims.pop_back(); }), output);
   EXPECT_EQ(after([](Ports& p) { p.outputs[0].dims[2] = any("V"); }), output);
   EXPECT_EQ(after([](Ports& p) { p.outputs[0].dtype = DType::i64; }), output);
+}
+
+// A program whose attentions are all linear: sums and no cache.
+TEST(Generation, HasSumsOrACacheOrBoth) {
+  const auto with_sums = [](Ports& p) {
+    for (const char* name : {"state_from", "state_to"}) p.inputs.push_back({name, DType::i32, {any("N")}});
+    p.inputs.push_back({"state.0", DType::f32, {any("C"), is(4), is(17), is(16)}, true});
+  };
+  const auto alone = [&](Ports& p) {
+    with_sums(p);
+    std::erase_if(p.inputs, [](const TensorInfo& t) { return t.name.starts_with("cache.") || t.name == "slots" || t.name == "order" || t.name == "table"; });
+  };
+  EXPECT_EQ(after(with_sums), "");
+  EXPECT_EQ(after(alone), "");
+  const auto then = [&](const std::function<void(Ports&)>& change) { return after([&](Ports& p) { alone(p), change(p); }); };
+  EXPECT_EQ(then([](Ports& p) { p["state.0"].dims[3] = any("X"); }), "its state 'state.0' has other dims");
+  EXPECT_EQ(then([](Ports& p) { p["state.0"].dims.pop_back(); }), "its state 'state.0' has other dims");
+  EXPECT_EQ(then([](Ports& p) { p.inputs.push_back({"more", DType::f32, {any("C"), is(4), is(17), is(16)}, true}); }), "its state 'more' has other dims");
+  EXPECT_EQ(then([](Ports& p) { p["state_to"].name = "x"; }), "its input 'state_to' is missing");
+  EXPECT_EQ(then([](Ports& p) { p["state_from"].dtype = DType::i64; }), "its input 'state_from' has another type");
+  EXPECT_EQ(then([](Ports& p) { p.inputs.push_back({"table", DType::i32, {any("N"), any("W")}}); }), "its input 'table' is of a state that it has not");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "ir/constant.h"
+#include "runtime/generation.h"
 #include "tools/tfcc/bench.h"
 #include "tools/tfcc/bench_peer.h"
 #include "tools/tfcc/bench_profile.h"
@@ -53,14 +54,16 @@ Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::stri
   return tokens;
 }
 
-// A step of the program for generation (docs/generate.md): every sequence has as many tokens and keys, its pages lie apart. The caches
-// are made up like any input.
+// A step of the program for generation (docs/generate.md): every sequence has as many tokens and keys, its pages lie apart; slots of sums
+// that are read lie before those that are written. What states hold is made up like any input.
 NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   const auto info = [&](const std::string& name) {
     return *std::find_if(generation.inputs().begin(), generation.inputs().end(), [&](const TensorInfo& t) { return t.name == name; });
   };
-  const auto state = std::find_if(generation.inputs().begin(), generation.inputs().end(), [](const TensorInfo& t) { return t.state; });
-  const int64_t page = state->dims[2].max, n = o.batch, each = o.decode ? 1 : o.prefill, keys = o.decode ? o.context + 1 : o.prefill;
+  const auto cache = std::find_if(generation.inputs().begin(), generation.inputs().end(), [](const TensorInfo& t) { return t.state && runtime::is_cache(t); });
+  const bool cached = cache != generation.inputs().end();
+  const bool sums = std::any_of(generation.inputs().begin(), generation.inputs().end(), [](const TensorInfo& t) { return t.state && runtime::is_sums(t); });
+  const int64_t page = cached ? cache->dims[2].max : 1, n = o.batch, each = o.decode ? 1 : o.prefill, keys = o.decode ? o.context + 1 : o.prefill;
   const int64_t width = (keys + page - 1) / page, vocabulary = generation.outputs()[0].dims.back().max;
   std::mt19937_64 rng(o.seed);
   const auto page_of = [&](int64_t b, int64_t k) { return b + k * n; };
@@ -73,15 +76,17 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   const auto place = [&](int64_t t) { return keys - each + t % each; };
   add("ids", {1, n * each}, [&](int64_t) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(vocabulary)); });
   add("positions", {n * each}, place);
-  add("slots", {n * each}, [&](int64_t t) { return page_of(t / each, place(t) / page) * page + place(t) % page; });
+  if (cached) add("slots", {n * each}, [&](int64_t t) { return page_of(t / each, place(t) / page) * page + place(t) % page; });
   add("context", {n}, [&](int64_t) { return keys; });
   add("first", {n + 1}, [&](int64_t b) { return b * each; });
-  add("order", {n}, [](int64_t b) { return b; });
-  add("table", {n, width}, [&](int64_t i) { return page_of(i / width, i % width); });
+  if (cached) add("order", {n}, [](int64_t b) { return b; });
+  if (sums) add("state_from", {n}, [&](int64_t b) { return o.decode ? b : -1; });
+  if (sums) add("state_to", {n}, [&](int64_t b) { return n + b; });
+  if (cached) add("table", {n, width}, [&](int64_t i) { return page_of(i / width, i % width); });
   add("wanted", {n}, [&](int64_t b) { return (b + 1) * each - 1; });
   for (const TensorInfo& t : generation.inputs()) {
     if (!t.state) continue;
-    std::vector<int64_t> shape{n * width};
+    std::vector<int64_t> shape{runtime::is_cache(t) ? n * width : 2 * n};
     for (size_t k = 1; k < t.dims.size(); ++k) shape.push_back(t.dims[k].max);
     Array a = make_array(t.dtype, std::move(shape));
     std::uniform_real_distribution<double> uniform(-1, 1);

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear_attention_step: q, k and v are read in place where they are slices of a wider product. templates/*/linear_attention_step.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/emit/emit.h"
+#include "codegen/emit/linear_functors.h"
+
+namespace tfcc::codegen {
+namespace {
+
+constexpr int64_t kLargestHead = 512;
+constexpr int64_t kSharedFloats = 6144;  // of a block of CUDA, for the tokens on their way
+
+struct StepTile {
+  int64_t columns = 0, tokens = 1, parts = 1;   // channels of v of a block; CUDA: tokens at a time, threads that hold rows of the state together
+  uint32_t threads = 0, shared_bytes = 0;
+  int resident = 1;                             // blocks that share a multiprocessor
+};
+
+// As LinearStepShape counts them. Blocks of few threads: a prompt of one sequence should be on many multiprocessors.
+StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group) {
+  if (!c.cuda()) return {std::min<int64_t>(64, dv)};
+  StepTile tile;
+  while (tile.parts * 4 < d && tile.parts < 32) tile.parts *= 2;
+  const int64_t width = (d + 4 * tile.parts - 1) / (4 * tile.parts) * 4 * tile.parts;
+  tile.columns = std::min((dv + 3) / 4 * 4, std::max<int64_t>(16, 256 / tile.parts));
+  const int64_t floats = width * (1 + group) + tile.columns + 4 + group * (tile.columns + 4);
+  for (tile.tokens = 32; tile.tokens > 1 && tile.tokens * floats > kSharedFloats;) tile.tokens /= 2;
+  tile.threads = static_cast<uint32_t>((tile.columns / 4 * tile.parts + 31) / 32 * 32);
+  tile.shared_bytes = static_cast<uint32_t>(4 * tile.tokens * floats);
+  tile.resident = static_cast<int>((width > 4 * tile.parts ? 512 : 768) * 4 * tile.parts / width / tile.threads);
+  tile.resident = std::max(1, std::min(tile.resident, 16));
+  return tile;
+}
+
+}  // namespace
+
+Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  const bool normalises = ir::normalises(attrs);
+  const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"), of_result = ir::linear_attention_extents(c.graph, op, "epilogue");
+  const int64_t d = *c.known(of_query[3]), dv = *c.known(of_result[3]), group = attrs.heads / attrs.kv_heads;
+  if (d > kLargestHead) return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
+  const StepTile tile = choose_step(c, d, dv, group);
+  if (tile.shared_bytes > c.target.shared_bytes && c.cuda()) return c.unsupported(o, fmt::format("{} heads of {} share a key, which are too many", group, d));
+
+  std::vector<RowSlice> parts;
+  const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
+  bool aligned = d * bytes % 16 == 0 && dv * bytes % 16 == 0;
+  std::vector<ValueId> reads;
+  const auto read = [&](ValueId v) {
+    if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
+  };
+  for (size_t i = 0; i < 3; ++i) {
+    const ValueId v = op.operands[i];
+    parts.push_back(row_slice(c.graph, v).value_or(RowSlice{v, 0, *c.known(c.dims(v)[2])}));
+    read(parts.back().base);
+    aligned &= !c.callers.has(parts.back().base) && parts.back().offset * bytes % 16 == 0 && parts.back().stride * bytes % 16 == 0;
+  }
+  for (size_t i = 3; i < op.operands.size(); ++i) {
+    if (i != 6) read(op.operands[i]);
+  }
+  Stub stub(c, "linear_attention_step", op.operands, reads, op.results);
+  const std::vector<std::string> functors = linear_functors(stub, attrs);
+  stub.type("T", c.type(op.operands[0]).dtype);
+  stub.type("Out", c.type(op.results[0]).dtype);
+  for (const auto& [name, value] : {std::pair{"heads", attrs.heads}, {"kv_heads", attrs.kv_heads}, {"head_dim", d}, {"v_dim", dv}, {"q_stride", parts[0].stride},
+                                    {"k_stride", parts[1].stride}, {"v_stride", parts[2].stride}, {"out_stride", dv * attrs.heads}, {"columns", tile.columns}}) {
+    stub.field(name, value);
+  }
+  stub.field("decays", attrs.decay != nullptr);
+  stub.field("normalises", normalises);
+  if (c.cuda()) {
+    stub.field("aligned", aligned);
+    stub.field("parts", tile.parts);
+    stub.field("tokens", tile.tokens);
+    stub.require(fmt::format("LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}", tile.threads, tile.shared_bytes), "the plan has other sizes");
+  }
+  ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0], rows = c.dims(op.operands[0])[1];
+  std::vector<std::string> arguments{stub.out(0), stub.out(1)};
+  for (const RowSlice& part : parts) arguments.push_back(stub.in(part.base, part.offset));
+  for (size_t i : {3, 4, 5}) arguments.push_back(stub.in(op.operands[i]));
+  if (c.cuda()) arguments.push_back(stub.size(sequences));
+  arguments.push_back(stub.size(slots));
+  for (size_t i : {0, 1, 3, 4}) arguments.push_back(functors[i]);
+  stub.call(std::move(arguments), {});
+  if (c.cuda()) stub.resident(tile.resident);
+
+  LaunchSize size;
+  size.threads = tile.threads;
+  size.shared_bytes = tile.shared_bytes;
+  ExprRef blocks = c.integer((dv + tile.columns - 1) / tile.columns), kv_heads = c.integer(attrs.kv_heads);
+  size.grid = {blocks, kv_heads, sequences};
+  size.work = ir::mul(ir::mul(sequences, kv_heads), blocks);
+  KernelLaunch launch{fmt::format("linear_attention_step__{}_d{}", c.storage(op.operands[0]), d), std::move(stub), std::move(size), ir::mul(rows, c.integer(4 * attrs.heads * d * dv))};
+  launch.of_states = ir::mul(sequences, c.integer(2 * 4 * attrs.kv_heads * (dv + normalises) * d));
+  return Emission::of(std::move(launch));
+}
+
+}  // namespace tfcc::codegen
