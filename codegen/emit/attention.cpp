@@ -277,11 +277,13 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
 
 bool decodes_few_tokens(const Graph& graph, OpId o) {
   const ir::Op& op = graph.op(o);
+  if (op.kind == OpKind::linear_attention_step) return true;
   return op.kind == OpKind::attention && op.as<ir::AttentionAttrs>().page && size_of(graph.value(op.operands[0]).type.dtype) == 2;
 }
 
 int64_t decode_blocks(const Graph& graph, OpId o, const TargetClass& target, int64_t most_tokens) {
   const ir::Op& op = graph.op(o);
+  if (op.kind == OpKind::linear_attention_step) return most_tokens == 0 ? 0 : 1;
   const auto& attrs = op.as<ir::AttentionAttrs>();
   const ir::Type &q = graph.value(op.operands[0]).type, &y = graph.value(op.results[0]).type;
   const auto of_head = [&](const ir::Type& t) { return ir::as_int(t.dims[2]).value_or(0) / attrs.heads; };

@@ -105,11 +105,12 @@ Result<Emission> emit_linear_attention(const EmitContext& context, OpId op);
 Result<Emission> emit_linear_attention_step(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
-/// CUDA: whether an attention over pages may have another form in a bucket of few tokens (decode_blocks).
+/// CUDA: whether an attention over pages, or a step of a linear one, may have another form in a bucket of few tokens (decode_blocks).
 bool decodes_few_tokens(const Graph& graph, OpId op);
 /// Of so many tokens at most several blocks may share the keys of a sequence.
 inline constexpr int64_t kFewestTokens = 2;
 /// How many do in a bucket of at most `most_tokens` tokens, by an attention that decodes them; 0: any number of tokens, which it does not.
+/// 1 for a step of a linear attention, which has a tile of its own there.
 int64_t decode_blocks(const Graph& graph, OpId op, const TargetClass& target, int64_t most_tokens);
 /// CUDA: the lengths of sequences up to which an attention has a tile or a form of its own, rising.
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId op, const TargetClass& target);

@@ -11,27 +11,33 @@ namespace tfcc::codegen {
 namespace {
 
 constexpr int64_t kLargestHead = 512;
-constexpr int64_t kSharedFloats = 6144;  // of a block of CUDA, for the tokens on their way
+constexpr int64_t kSharedFloats = 4096;  // of a block of CUDA, for the tokens on their way
 
 struct StepTile {
-  int64_t columns = 0, tokens = 1, parts = 1;   // channels of v of a block; CUDA: tokens at a time, threads that hold rows of the state together
+  int64_t columns = 0, tokens = 1;              // channels of v of a block; CUDA: tokens at a time
+  int64_t parts = 1, rows = 4, together = 1;    // CUDA: threads that hold rows of the state together, rows that each holds, tokens of one sum over parts
   uint32_t threads = 0, shared_bytes = 0;
   int resident = 1;                             // blocks that share a multiprocessor
 };
 
-// As LinearStepShape counts them. Blocks of few threads: a prompt of one sequence should be on many multiprocessors.
-StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group) {
+// As LinearStepShape counts them. What counts where sequences have a token each is how much of their states is on its way at a time: registers
+// of as many threads as there are. A prompt's tokens follow each other, in few rows of many small blocks and several at once, so that one does
+// not wait for the sum of the other. Neither changes a bit.
+StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group, int64_t bytes) {
   if (!c.cuda()) return {std::min<int64_t>(64, dv)};
   StepTile tile;
   while (tile.parts * 4 < d && tile.parts < 32) tile.parts *= 2;
   const int64_t width = (d + 4 * tile.parts - 1) / (4 * tile.parts) * 4 * tile.parts;
-  tile.columns = std::min((dv + 3) / 4 * 4, std::max<int64_t>(16, 256 / tile.parts));
-  const int64_t floats = width * (1 + group) + tile.columns + 4 + group * (tile.columns + 4);
-  for (tile.tokens = 32; tile.tokens > 1 && tile.tokens * floats > kSharedFloats;) tile.tokens /= 2;
-  tile.threads = static_cast<uint32_t>((tile.columns / 4 * tile.parts + 31) / 32 * 32);
+  const bool few = c.bucket.most_tokens > 0, wide = width > 4 * tile.parts;
+  tile.rows = few && !wide ? 8 : 4;
+  tile.together = few || wide || group > 1 ? 1 : 4;
+  tile.columns = std::min((dv + tile.rows - 1) / tile.rows * tile.rows, tile.rows * std::max<int64_t>(2, 64 / tile.parts));
+  tile.threads = static_cast<uint32_t>((tile.columns / tile.rows * tile.parts + 31) / 32 * 32);
+  const int64_t elements = width * (1 + group) + tile.columns, floats = elements + 4 + group * (tile.columns + 4);
+  const auto fits = [&] { return tile.tokens * floats <= kSharedFloats && tile.tokens * elements * bytes <= 160 * tile.threads; };
+  for (tile.tokens = few ? 4 : 16; tile.tokens > tile.together && !fits();) tile.tokens /= 2;
   tile.shared_bytes = static_cast<uint32_t>(4 * tile.tokens * floats);
-  tile.resident = static_cast<int>((width > 4 * tile.parts ? 512 : 768) * 4 * tile.parts / width / tile.threads);
-  tile.resident = std::max(1, std::min(tile.resident, 16));
+  tile.resident = static_cast<int>(std::max<int64_t>(1, (bytes == 2 ? 512 : 384) * 4 * tile.parts / width / tile.threads));
   return tile;
 }
 
@@ -44,11 +50,11 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"), of_result = ir::linear_attention_extents(c.graph, op, "epilogue");
   const int64_t d = *c.known(of_query[3]), dv = *c.known(of_result[3]), group = attrs.heads / attrs.kv_heads;
   if (d > kLargestHead) return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
-  const StepTile tile = choose_step(c, d, dv, group);
+  const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
+  const StepTile tile = choose_step(c, d, dv, group, bytes);
   if (tile.shared_bytes > c.target.shared_bytes && c.cuda()) return c.unsupported(o, fmt::format("{} heads of {} share a key, which are too many", group, d));
 
   std::vector<RowSlice> parts;
-  const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
   bool aligned = d * bytes % 16 == 0 && dv * bytes % 16 == 0;
   std::vector<ValueId> reads;
   const auto read = [&](ValueId v) {
@@ -76,6 +82,8 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   if (c.cuda()) {
     stub.field("aligned", aligned);
     stub.field("parts", tile.parts);
+    stub.field("rows", tile.rows);
+    stub.field("together", tile.together);
     stub.field("tokens", tile.tokens);
     stub.require(fmt::format("LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}", tile.threads, tile.shared_bytes), "the plan has other sizes");
   }

@@ -5,9 +5,9 @@
 // (ir/ops.md). Tokens follow each other one by one, so that a sequence has the same bits in runs of any sizes.
 //
 // A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv, columns), kv_heads, sequences}. `parts` threads
-// hold four rows of the state, of each the quads part, part + parts, ..; the first warp holds the sum of keys too, which the first block
-// leaves. q', k' and v of `tokens` tokens are in shared memory, and what they see, before the epilogue. No slot of `to` is one of `from`.
-// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns, parts, tokens; aligned (rows of q, k and v
+// hold kRows rows of the state, of each the quads part, part + parts, ..; the first warp holds the sum of keys too, which the first block
+// leaves. What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in shared memory, and what they see, before the epilogue. No slot of `to` is one of `from`.
+// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns, parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; aligned (rows of q, k and v
 // begin at 16 bytes, heads are multiples of them); decays, normalises (the epilogue asks for z). Threads and dynamic shared memory:
 // LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens the FMA units, 4 d dv FLOP a head.
@@ -16,31 +16,46 @@
 
 template <class Spec>
 struct LinearStepShape {
-  static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
-  static constexpr int group = Spec::heads / Spec::kv_heads, threads = round_up(columns / 4 * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
+    static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
+  static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows, kTokens = group == 1 ? Spec::together : 1, threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
   static constexpr int shared_bytes = 4 * tokens * (width * (1 + group) + columns + 4 + group * seen_stride);
   static constexpr int vec = Spec::aligned ? 16 / (int)sizeof(typename Spec::T) : 1;  // elements of q, k and v that are read at a time
   static constexpr i64 state_rows = Spec::v_dim + Spec::normalises;
-  static_assert(is_power_of_two(parts) && parts <= kWarp && columns % 4 == 0, "parts: a power of two; columns: a multiple of 4");
+  static_assert(is_power_of_two(parts) && parts <= kWarp && columns % kRows == 0 && kRows % 4 == 0, "parts: a power of two; columns: a multiple of rows");
 };
 
-/// What a thread holds: four rows of the state, and of the sum of keys, at its quads.
+/// x[i] becomes the sum over `lanes` neighbouring lanes of value first_of_sums(lane) + i; count / lanes of them, or one, are left of count.
+template <int count, int lanes>
+TFCC_FN void sum_over_lanes(f32* x, int lane) {
+  if constexpr (lanes > 1 && count > 1) {
+    constexpr int half = count / 2, step = lanes / 2;
+    const bool upper = lane & step;
+#pragma unroll
+    for (int i = 0; i < half; ++i) x[i] = (upper ? x[half + i] : x[i]) + __shfl_xor_sync(kAllLanes, upper ? x[i] : x[half + i], step);
+    sum_over_lanes<half, step>(x, lane);
+  } else if constexpr (lanes > 1) {
+#pragma unroll
+    for (int step = lanes / 2; step > 0; step /= 2) x[0] += __shfl_xor_sync(kAllLanes, x[0], step);
+  }
+}
+
+/// What a thread holds: kRows rows of the state, and of the sum of keys, at its quads.
 template <class Spec>
 struct LinearStepRows {
   using Shape = LinearStepShape<Spec>;
-  static constexpr int n = 4 * Shape::quads, d = Shape::d;
-  f32 s[4][n], z[n];
-  int row, part;   // row: the first of four in the block
+  static constexpr int n = 4 * Shape::quads, d = Shape::d, kRows = Shape::kRows, kTokens = Shape::kTokens;
+  f32 s[kRows][n], z[n];
+  int row, part;   // row: the first of its own in the block
   idx first;       // channel of v of the block
   bool sums;       // in the first warp, where there is a sum of keys
 
   TFCC_FN LinearStepRows(idx first_) : first(first_) {
-    row = (int)threadIdx.x / Shape::parts * 4, part = (int)threadIdx.x % Shape::parts;
+    row = (int)threadIdx.x / Shape::parts * kRows, part = (int)threadIdx.x % Shape::parts;
     sums = Spec::normalises && threadIdx.x < kWarp;
 #pragma unroll
     for (int x = 0; x < n; ++x) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r) s[r][x] = 0.0f;
+      for (int r = 0; r < kRows; ++r) s[r][x] = 0.0f;
       z[x] = 0.0f;
     }
   }
@@ -81,14 +96,14 @@ struct LinearStepRows {
   /// `slot`: of this head.
   TFCC_FN void take(const f32* slot) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       if (has(r)) take_row(slot + (i64)(first + row + r) * d, s[r]);
     }
     if (sums) take_row(slot + (i64)Spec::v_dim * d, z);
   }
   TFCC_FN void leave(f32* slot) const {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       if (has(r)) leave_row(slot + (i64)(first + row + r) * d, s[r]);
     }
     if (sums && row == 0 && first == 0) leave_row(slot + (i64)Spec::v_dim * d, z);
@@ -103,14 +118,13 @@ struct LinearStepRows {
   }
   /// s = keep s + v key^T, z = keep z + key
   TFCC_FN void add(const f32* key, f32 keep, const f32* values) {
-    f32 k[n];
+    f32 k[n], v[kRows];
     load_quads(key, k);
-    const float4 v4 = *(const float4*)(values + (row < Shape::columns ? row : 0));
-    const f32 v[] = {v4.x, v4.y, v4.z, v4.w};
+    load_pack(values + (row < Shape::columns ? row : 0), v);
 #pragma unroll
     for (int x = 0; x < n; ++x) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r) s[r][x] = fmaf(k[x], v[r], Spec::decays ? s[r][x] * keep : s[r][x]);
+      for (int r = 0; r < kRows; ++r) s[r][x] = fmaf(k[x], v[r], Spec::decays ? s[r][x] * keep : s[r][x]);
     }
     if (!sums) return;
 #pragma unroll
@@ -123,53 +137,76 @@ struct LinearStepRows {
     for (int x = 0; x < n; ++x) sum = fmaf(a[x], b[x], sum);
     return sum;
   }
-  /// What a query sees: to[row] of the block, and to[columns] the sum of weights.
-  TFCC_FN void see(const f32* query, f32* to) const {
-    constexpr int parts = Shape::parts;
-    f32 q[n];
-    load_quads(query, q);
-    f32 a[4];
+  /// `there` tokens join, kTokens at most; to[row] of each becomes what its query sees, and to[columns] the sum of weights.
+  TFCC_FN void step(int there, const f32* keys, const f32* keeps, const f32* values, const f32* queries, f32* to) {
+    constexpr int group = Shape::group;
+    f32 a[kTokens * kRows], w[kTokens];
+#pragma unroll (group <= 4 ? group : 1)
+    for (int h = 0; h < group; ++h) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) a[r] = dot(q, s[r]);
-    if constexpr (parts >= 4) {
-      // Half of the threads go on with two of the rows, a quarter with one.
-      const bool upper = part & (parts / 2), odd = part & (parts / 4);
-      f32 x[2];
+      for (int t = 0; t < kTokens; ++t) {
+        if (h == 0 && t < there) add(keys + t * Shape::width, Spec::decays ? keeps[4 * t] : 1.0f, values + t * Shape::columns);
+        f32 q[n];
+        load_quads(queries + ((t < there ? t : 0) * group + h) * Shape::width, q);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) x[r] = (upper ? a[2 + r] : a[r]) + __shfl_xor_sync(kAllLanes, upper ? a[r] : a[2 + r], parts / 2);
-      f32 y = (odd ? x[1] : x[0]) + __shfl_xor_sync(kAllLanes, odd ? x[0] : x[1], parts / 4);
-#pragma unroll
-      for (int step = parts / 8; step > 0; step /= 2) y += __shfl_xor_sync(kAllLanes, y, step);
-      if (part % (parts / 4) == 0 && row < Shape::columns) to[row + part / (parts / 4)] = y;
-    } else {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const f32 y = reduce_lanes<parts>(a[r], Add{});
-        if (part == 0 && row < Shape::columns) to[row + r] = y;
+        for (int r = 0; r < kRows; ++r) a[t * kRows + r] = dot(q, s[r]);
+        w[t] = sums ? dot(q, z) : 0.0f;
       }
+      put<kRows>(a, there, row < Shape::columns, to + h * Shape::seen_stride + row);
+      if (sums) put<1>(w, there, row == 0, to + h * Shape::seen_stride + Shape::columns);
     }
-    if (!sums) return;
-    const f32 y = reduce_lanes<parts>(dot(q, z), Add{});
-    if (threadIdx.x == 0) to[Shape::columns] = y;
+  }
+  /// x: of kTokens tokens `rows` values, whose sums over the parts go where they belong.
+  template <int rows> static TFCC_FN void put(f32* x, int there, bool writes, f32* to) {
+    constexpr int parts = Shape::parts, count = kTokens * rows, left = count > parts ? count / parts : 1, lanes = count > parts ? 1 : parts / count;
+    const int part = (int)threadIdx.x % parts;
+    sum_over_lanes<count, parts>(x, part);
+#pragma unroll
+    for (int i = 0; i < left; ++i) {
+      const int v = part / lanes * left + i, t = v / rows;
+      if (writes && part % lanes == 0 && t < there) to[t * Shape::group * Shape::seen_stride + v % rows] = x[i];
+    }
   }
 };
 
-/// to(row, c, map(element, row, c)) for each of `rows` x `width` elements, 0 in columns from `there` on; row r begins at from(r).
-template <class Shape, int width, int most, class From, class Map, class To>
-TFCC_FN void stage_tokens(int rows, int there, const From& from, const Map& map, const To& to) {
-  constexpr int vec = width % Shape::vec == 0 ? Shape::vec : 1, units = width / vec, steps = ceil_div(most * units, Shape::threads);
-#pragma unroll (steps > 8 ? 4 : steps)
-  for (int step = 0; step < steps; ++step) {
-    const int x = (int)threadIdx.x + step * Shape::threads, r = x / units, c = x % units * vec;
-    if (r >= rows) break;
-    f32 y[vec];
-#pragma unroll
-    for (int k = 0; k < vec; ++k) y[k] = 0.0f;
-    if (c < there) load_pack<vec>(from(r) + c, y);
-#pragma unroll
-    for (int k = 0; k < vec; ++k) to(r, c + k, c + k < there ? map(y[k], r, c + k) : 0.0f);
+/// `most` rows of `width` elements on their way to shared memory: this thread's pieces, loaded all at once where they are few.
+template <class Shape, class T, int width, int most>
+struct StepTokens {
+  static constexpr int vec = width % Shape::vec == 0 ? Shape::vec : 1, units = width / vec, steps = ceil_div(most * units, Shape::threads);
+  static constexpr bool ahead = steps <= 12;
+  union Piece {
+    uint4 word;
+    T e[vec];
+    TFCC_FN Piece() {}
+  };
+  Piece pieces[ahead ? steps : 1];
+
+  static TFCC_FN int row(int step) { return ((int)threadIdx.x + step * Shape::threads) / units; }
+  static TFCC_FN int column(int step) { return ((int)threadIdx.x + step * Shape::threads) % units * vec; }
+  static TFCC_FN void fetch(Piece& p, const T* from) {
+    if constexpr (vec * sizeof(T) == 16) p.word = *(const uint4*)from;
+    else p.e[0] = *from;
   }
-}
+  /// Row r begins at from(r); elements from `there` on are not read.
+  template <class From> TFCC_FN void load_rows(int rows, int there, const From& from) {
+#pragma unroll
+    for (int step = 0; ahead && step < steps; ++step) {
+      if (row(step) < rows && column(step) < there) fetch(pieces[step], from(row(step)) + column(step));
+    }
+  }
+  /// to[r * width + c] becomes map(element, r, c), 0 from `there` on.
+  template <class From, class Map> TFCC_FN void put(int rows, int there, const From& from, const Map& map, f32* to) {
+#pragma unroll (ahead ? steps : 1)
+    for (int step = 0; step < steps; ++step) {
+      const int r = row(step), c = column(step);
+      if (r >= rows) break;
+      Piece& p = pieces[ahead ? step : 0];
+      if (!ahead && c < there) fetch(p, from(r) + c);
+#pragma unroll
+      for (int k = 0; k < vec; ++k) to[r * width + c + k] = c + k < there ? map(load(p.e, k), r, c + k) : 0.0f;
+    }
+  }
+};
 
 template <class Spec, class QMap, class KMap, class Decay, class Epilogue>
 TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
@@ -194,23 +231,26 @@ TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const ty
 #pragma unroll 1
   for (idx t0 = first_row[n]; t0 < end; t0 += tokens) {
     const int there = (int)imin(tokens, end - t0);
-    stage_tokens<Shape, width, tokens * group>(there * group, d, [&](int r) { return q + (i64)(t0 + r / group) * Spec::q_stride + (g * group + r % group) * d; },
-                                               [&](f32 x, int r, int e) { return q_map(x, 0, g * group + r % group, t0 + r / group, e); },
-                                               [&](int r, int e, f32 y) { queries[r * width + e] = y; });
-    stage_tokens<Shape, width, tokens>(there, d, [&](int r) { return k + (i64)(t0 + r) * Spec::k_stride + g * d; }, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); },
-                                       [&](int r, int e, f32 y) { keys[r * width + e] = y; });
-    stage_tokens<Shape, columns, tokens>(there, most, [&](int r) { return v + (i64)(t0 + r) * Spec::v_stride + g * Spec::v_dim + first; }, [](f32 x, int, int) { return x; },
-                                         [&](int r, int m, f32 y) { values[r * columns + m] = y; });
+    const auto query = [&](int r) { return q + (i64)(t0 + r / group) * Spec::q_stride + (g * group + r % group) * d; };
+    const auto key = [&](int r) { return k + (i64)(t0 + r) * Spec::k_stride + g * d; };
+    const auto value = [&](int r) { return v + (i64)(t0 + r) * Spec::v_stride + g * Spec::v_dim + first; };
+    StepTokens<Shape, typename Spec::T, width, tokens * group> of_q;
+    StepTokens<Shape, typename Spec::T, width, tokens> of_k;
+    StepTokens<Shape, typename Spec::T, columns, tokens> of_v;
+    of_k.load_rows(there, d, key);
+    of_v.load_rows(there, most, value);
+    of_q.load_rows(there * group, d, query);
+    of_k.put(there, d, key, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
+    of_v.put(there, most, value, [](f32 x, int, int) { return x; }, values);
+    of_q.put(there * group, d, query, [&](f32 x, int r, int e) { return q_map(x, 0, g * group + r % group, t0 + r / group, e); }, queries);
     for (int j = threadIdx.x; Spec::decays && j < there; j += threads) keeps[4 * j] = expf(decay(0, g * group, t0 + j));
     __syncthreads();
-#pragma unroll 2
-    for (int j = 0; j < there; ++j) {
-      held.add(keys + j * width, Spec::decays ? keeps[4 * j] : 1.0f, values + j * columns);
-#pragma unroll (group <= 4 ? group : 1)
-      for (int h = 0; h < group; ++h) held.see(queries + (j * group + h) * width, seen + (j * group + h) * Shape::seen_stride);
+#pragma unroll 1
+    for (int j = 0; j < there; j += Shape::kTokens) {
+      held.step((int)imin(Shape::kTokens, there - j), keys + j * width, keeps + 4 * j, values + j * columns, queries + j * group * width, seen + j * group * Shape::seen_stride);
     }
     __syncthreads();
-#pragma unroll 1
+#pragma unroll 4
     for (int x = threadIdx.x; x < there * group * columns; x += threads) {
       const int j = x / (group * columns), h = x / columns % group, m = x % columns;
       if (m >= most) continue;

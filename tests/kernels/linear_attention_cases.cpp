@@ -44,21 +44,23 @@ Case make(const std::string& name, const Linear& a, std::vector<std::vector<int6
   return c;
 }
 
-/// Rows that a pack left, gathered from x and put back.
-Case make_packed(const std::string& name, const std::string& how, const std::string& tail, const std::string& kept, double live = 1) {
+/// Rows that a pack left, gathered from x and put back; two heads of d.
+Case make_packed(const std::string& name, const std::string& how, const std::string& tail, const std::string& kept, double live = 1, int d = 16) {
   const std::string text = fmt::format(
-      "graph @packed(%x: f32[B,S,96], %mask: i64[B,S]) symbols(B = x.0 in 1.., S = x.1 in 1.., T <= (B*S) in 1.. as packed) {{\n"
+      "graph @packed(%x: f32[B,S,{6}], %mask: i64[B,S]) symbols(B = x.0 in 1.., S = x.1 in 1.., T <= (B*S) in 1.. as packed) {{\n"
       "  flag 0 \"a packed row lies outside\"\n"
       "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {{{2}live = (i,j) => %mask[i,j] == 1}} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
-      "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k] * 0.5}} : f32[1,T,96]\n"
-      "  %q = pointwise(%h) {{body = (i,j,k) => %h[i,j,k]}} : f32[1,T,32]\n"
-      "  %k = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + 32]}} : f32[1,T,32]\n"
-      "  %v = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + 64]}} : f32[1,T,32]\n"
-      "  %a = linear_attention(%q, %k, %v, %cu, %keys, %order, %pos) {{{0}, heads = 2, k_map = {3}, kv_heads = 2, packed = [B,S], q_map = {3}{1}}} : f32[1,T,32]\n"
-      "  %y = pointwise(%row, %a) {{body = (i,j,k) => select(0 <= %row[i,j], %a[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f32[B,S,32]\n"
+      "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k] * 0.5}} : f32[1,T,{6}]\n"
+      "  %q = pointwise(%h) {{body = (i,j,k) => %h[i,j,k]}} : f32[1,T,{4}]\n"
+      "  %k = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + {4}]}} : f32[1,T,{4}]\n"
+      "  %v = pointwise(%h) {{body = (i,j,k) => %h[i,j,k + {5}]}} : f32[1,T,{4}]\n"
+      "  %a = linear_attention(%q, %k, %v, %cu, %keys, %order, %pos) {{{0}, heads = 2, k_map = {3}, kv_heads = 2, packed = [B,S], q_map = {3}{1}}} : f32[1,T,{4}]\n"
+      "  %y = pointwise(%row, %a) {{body = (i,j,k) => select(0 <= %row[i,j], %a[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f32[B,S,{4}]\n"
       "  return y = %y, row = %row\n}}\n",
-      how, tail, kept, kElu);
-  Case c{"linear_attention_packed_" + name, text, {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {3, 200}}, {{"mask", {1 - live, 1}}}, 3e-6, 1.2e-3};
+      how, tail, kept, kElu, 2 * d, 4 * d, 6 * d);
+  std::vector<std::vector<int64_t>> shapes = {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {3, 200}};
+  if (d >= 64) shapes = {{1, 1}, {3, 33}, {3, 200}, {2, 1300}};
+  Case c{"linear_attention_packed_" + name, text, shapes, {{"mask", {1 - live, 1}}}, 3e-6, 1.2e-3};
   c.bf16 = true;
   return c;
 }
@@ -179,6 +181,9 @@ std::vector<Case> linear_attention_cases() {
   cases.push_back(make_packed("all_tokens", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, "));
   cases.push_back(make_packed("causal", "causal = true, " + kNormal, "", ""));
   cases.push_back(make_packed("few", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, ", 9));
+  cases.push_back(make_packed("64_all_tokens", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, ", 1, 64));
+  cases.push_back(make_packed("64_causal", "causal = true, " + kNormal, "", "", 1, 64));
+  cases.push_back(make_packed("128_causal", "causal = true", "", "", 1, 128));
   // Batch, tokens, slots.
   const std::vector<std::vector<int64_t>> steps = {{1, 1, 2}, {5, 1, 11}, {3, 7, 6}, {4, 33, 8}, {1, 200, 2}, {70, 2, 140}};
   const auto add_step = [&](const std::string& name, const Linear& x) { cases.push_back(make_step(name, x, steps)); };
