@@ -67,11 +67,11 @@ bool stays_single(const Graph& g, ValueId v) {
   return (one_value || vector || from_integer) && read_by_expressions(g, v);
 }
 
-// The sums of a linear attention grow with the tokens: they are f32 in every program.
+// The sums of a linear attention grow with the tokens: they are f32 in every program, before a step and after it.
 bool is_sums(const Graph& g, ValueId v) {
-  const auto steps = [&](OpId o) { return g.op(o).kind == OpKind::linear_attention_step; };
-  if (ir::is_state_before(g, v)) return std::ranges::any_of(g.value(v).users, steps);
-  return g.def(v) && ir::is_state(g, v) && steps(g.value(v).def);
+  const ir::Op* op = g.def(v);
+  if (op) return op->kind == OpKind::linear_attention_step && op->results[1] == v;
+  return std::ranges::any_of(g.value(v).users, [&](OpId u) { return g.op(u).kind == OpKind::linear_attention_step && g.op(u).operands[6] == v; });
 }
 
 bool has_angles(const ir::Op& op) {

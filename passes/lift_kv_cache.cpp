@@ -562,10 +562,8 @@ class Lifter {
       free.push_back(nullptr);
       if (std::string why = over_rows(o, *body, free.back()); !why.empty()) return not_lifted(old, why);
     }
-    const auto is_same = [](ExprRef e) { return e && e->kind == ExprKind::param && e->name == "s"; };
-    for (ExprRef& e : free) {
-      if (is_same(e)) e = nullptr;  // a map that hid padding
-    }
+    // A map that hid padding alone is none.
+    std::replace(free.begin(), free.end(), pool_.param("s", Scalar::f32), ExprRef{nullptr});
     if (free.back() && free.back()->kind != ExprKind::btrue) return not_lifted(old, "which tokens it sees is no padding");
     free.back() = nullptr;
     if (free[2] && attrs.heads != attrs.kv_heads && ir::uses_index(free[2], ir::kOfHead)) return not_lifted(old, "heads that share keys decay apart");

@@ -113,7 +113,8 @@ bool is_minus_infinity(ExprRef e) {
 bool is_weight(const Graph& g, ValueId v) {
   if (g.is_constant(v)) return true;
   const ir::Op* op = g.def(v);
-  return op && op->kind == OpKind::pointwise && !op->operands.empty() && std::ranges::all_of(op->operands, [&](ValueId x) { return is_weight(g, x); });
+  if (!op || op->operands.empty()) return false;  // cost: what follows from sizes alone is no token's
+  return std::ranges::all_of(op->operands, [&](ValueId x) { return is_weight(g, x); });
 }
 
 // q, k and v themselves, where they have no bias: a token times a weight.
@@ -125,7 +126,8 @@ bool is_projection(const Graph& g, ExprRef e) {
 
 // Whether this load may be the sum inside: one of both x and something else.
 bool sums_inside(const Graph& g, ExprRef e, int64_t x, int64_t inside) {
-  if (!uses(e, x) || is_projection(g, e)) return false;
+  if (!uses(e, x)) return false;  // cost: such a sum is a factor of the row
+  if (is_projection(g, e)) return false;
   ExprRef end = nullptr;
   return summand(g, e, inside) || running_summand(g, e, inside, &end, true);
 }

@@ -69,8 +69,8 @@ struct GeneratorOptions {
   int64_t max_context = 0;        ///< most tokens of a prompt and its answer; 0: what the file allows, at most kDefaultContext
   int64_t max_sequences = 16;     ///< computed at a time; others wait, first come first served
   int64_t prompt_chunk = 512;     ///< most tokens of prompts in a step, which others wait for
-  size_t cache_bytes = 0;         ///< for keys and values; 0: for max_sequences of max_context, as far as half of the free memory goes
-  bool prefix_sharing = true;     ///< prompts that begin as an earlier one are computed from where they differ
+  size_t cache_bytes = 0;         ///< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes
+  bool prefix_sharing = true;     ///< prompts that begin as an earlier one are computed from where they differ; not with linear attention
   bool literal = false;           ///< run the graph as it was exported, though the file has a program for generation
   /// What an input or output is, where its name and shape do not tell: {"tokens_in", "ids"}. Positions are ids, mask, positions, types,
   /// logits, and for a present the name of its past.

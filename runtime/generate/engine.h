@@ -59,7 +59,8 @@ struct PagedOptions {
   bool prefix_sharing = true;
 };
 
-/// Runs the program for generation: tokens of many sequences in one step, keys and values in pages that stay on the device.
+/// Runs the program for generation: tokens of many sequences in one step, keys and values in pages, and sums of linear attention in slots,
+/// that stay on the device. With sums prefixes are not shared.
 /// Errors: memory (a cache of that size cannot be had, or has no place for one sequence), and those of Model::executor().
 Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation, const PagedOptions& options);
 /// The size of the vocabulary of such a program.

@@ -119,6 +119,7 @@ TEST(LiftKvCache, StepsAreTheWhole) {
   steps_are_the_whole("lifts_sums", 70);
   steps_are_the_whole("lifts_sums_and_a_cache", 70);
   steps_are_the_whole("lifts_sums_that_decay_together", 20);
+  steps_are_the_whole("lifts_sums_of_shared_keys", 20);
 }
 
 TEST(LiftKvCache, SaysWhatIsPastTheEndOfATable) {
