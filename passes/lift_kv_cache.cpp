@@ -27,6 +27,7 @@
 #include <map>
 #include <set>
 
+#include "passes/given_inputs.h"
 #include "passes/passes.h"
 #include "passes/row_ops.h"
 
@@ -34,11 +35,6 @@ namespace tfcc::passes {
 namespace {
 
 constexpr int64_t kPage = 64;  // tokens
-constexpr std::string_view kBefore = ".before";  // behind the names of values whose lifted forms have them now
-
-struct Inputs {
-  ValueId ids, mask, positions, types;
-};
 
 /// Keys or values of an attention.
 struct Appended {
@@ -52,9 +48,9 @@ struct Layer {
   Appended keys, values;
 };
 
-class Lifter {
+class Lifter : GivenInputs {
  public:
-  Lifter(Graph& g, PassReport& report) : g_(g), pool_(g.pool()), report_(report) {}
+  Lifter(Graph& g, PassReport& report) : GivenInputs(g), report_(report) {}
 
   bool run() {
     if (g_.size_with(SizeRole::packed)) return false;  // rows of a packed batch are no tokens in order
@@ -162,144 +158,6 @@ class Lifter {
     g_.flags.push_back("wanted: a row lies outside of the tokens");
   }
 
-  // ---- expressions ----
-
-  /// Computed from constants alone, as weights that are kept in few bits are.
-  bool is_fixed(ValueId v) const {
-    const auto known = fixed_.find(v.value);
-    if (known != fixed_.end()) return known->second;
-    const ir::Op* op = g_.def(v);
-    const bool no_size = std::all_of(g_.value(v).type.dims.begin(), g_.value(v).type.dims.end(), [](ExprRef d) { return ir::as_int(d).has_value(); });
-    const bool fixed = op && no_size && (op->kind == OpKind::constant || !op->operands.empty()) &&
-                       std::all_of(op->operands.begin(), op->operands.end(), [&](ValueId x) { return is_fixed(x); });
-    return fixed_[v.value] = fixed;
-  }
-
-  /// Where rows of an op are: at index 1 of T, or of those that are wanted.
-  struct Row {
-    ExprRef token = nullptr;     // among all
-    ExprRef own = nullptr;       // among the rows of the op
-    ExprRef place = nullptr;     // position - P, what stands for s
-    bool wanted = false;
-  };
-
-  Row row_of(bool wanted) const {
-    Row row;
-    row.wanted = wanted;
-    row.own = pool_.index(1, wanted ? rows_ : tokens_);
-    row.token = wanted ? ir::bounded(ir::load_of(g_, wanted_, {row.own}), tokens_, wanted_flag_) : row.own;
-    row.place = ir::sub(ir::load_of(g_, positions_, {row.token}), past_);
-    return row;
-  }
-
-  // A free expression with the inputs as a generator gives them. `row`, if given, stands for s. What it does not know stays.
-  ExprRef given(ExprRef e, const Row* row) {
-    return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-      if (n == total_) return ir::add(past_, length_);
-      if (n == s_ && row) return row->place;
-      return n->kind == ExprKind::load ? given_load(n, row) : nullptr;
-    });
-  }
-
-  ExprRef given_load(ExprRef n, const Row* row) {
-    const ValueId v = *loaded(n);
-    if (is_fixed(v)) return nullptr;
-    if (v == in_.mask) return ir::convert(pool_.integer(1), n->type);
-    if (v == in_.types) return ir::convert(pool_.integer(0), n->type);
-    if (v == in_.positions) return ir::convert(ir::add(past_, n->args[1]), n->type);
-    if (row && is_own_row(n, *row)) {
-      if (v == in_.ids) return ir::load_of(g_, new_ids_, {pool_.integer(0), row->token});
-      if (const auto it = lifted_.find(v.value); it != lifted_.end()) {
-        Indices at = n->args;
-        at[0] = pool_.integer(0);
-        at[1] = is_wanted(v) ? row->own : row->token;
-        return ir::load_of(g_, it->second, std::move(at));
-      }
-    }
-    return of_sizes(v, n, row);
-  }
-
-  bool is_own_row(ExprRef load, const Row& row) const {
-    const auto& at = load->args;
-    return at.size() >= 2 && (at[0] == b_ || (ir::is_int(at[0], 0) && ir::is_int(g_.value(*loaded(load)).type.dims[0], 1))) && at[1] == row.place;
-  }
-
-  // The element of a value that follows from sizes and positions alone: masks, lengths counted from them, position ids.
-  ExprRef of_sizes(ValueId v, ExprRef load, const Row* row) {
-    const ir::Op* op = g_.def(v);
-    if (!op) return nullptr;
-    if (deep_ > 64) return nullptr;  // cost: no chain of operations on sizes is as long
-    const auto memo = of_sizes_.find({load, row ? row->own : nullptr});
-    if (memo != of_sizes_.end()) return memo->second;
-    ++deep_;
-    ExprRef e = nullptr;
-    if (op->kind == OpKind::pointwise) e = given(ir::element_of(g_, v, load->args), row);
-    if (op->kind == OpKind::reduce) e = reduced(g_.value(v).def, load->args, row);
-    if (op->kind == OpKind::cumsum) e = summed(*op, load->args, row);
-    --deep_;
-    if (e && unknown(e).valid()) e = nullptr;
-    return of_sizes_[{load, row ? row->own : nullptr}] = e;
-  }
-
-  // A reduction over what is the same everywhere.
-  ExprRef reduced(OpId o, const Indices& at, const Row* row) {
-    const auto& attrs = g_.op(o).as<ir::ReduceAttrs>();
-    ExprRef each = given(ir::free_expr(g_, o, attrs.body, at), row);
-    for (size_t k = 0; k < attrs.extents.size(); ++k) {
-      if (ir::uses_index(each, static_cast<int64_t>(at.size() + k))) return nullptr;
-    }
-    if (attrs.kind == ir::ReduceKind::prod || (attrs.kind == ir::ReduceKind::sum && each->type != Scalar::i64)) return nullptr;
-    if (attrs.kind == ir::ReduceKind::sum) {
-      for (ExprRef n : attrs.extents) each = ir::mul(each, given(n, row));
-    }
-    return each;
-  }
-
-  // cumsum of c: c (k + 1), c k without the element itself, c (n - k) from the end.
-  ExprRef summed(const ir::Op& op, const Indices& at, const Row* row) {
-    const auto& attrs = op.as<ir::CumsumAttrs>();
-    ExprRef each = given(ir::load_of(g_, op.operands[0], at), row);
-    if (!ir::as_int(each)) return nullptr;
-    const auto axis = static_cast<size_t>(attrs.axis);
-    ExprRef k = at[axis], one = pool_.integer(1);
-    if (attrs.reverse) k = ir::sub(ir::sub(given(g_.value(op.operands[0]).type.dims[axis], row), one), k);
-    return ir::mul(each, attrs.exclusive ? k : ir::add(k, one));
-  }
-
-  // A value that a lifted expression may not read; invalid if there is none.
-  ValueId unknown(ExprRef e) const {
-    for (ValueId v : ir::loads_of(e)) {
-      if (!is_made_.count(v.value) && !is_fixed(v)) return v;
-    }
-    return {};
-  }
-
-  // Why an expression does not speak of absolute positions alone; empty if it does.
-  std::string left_over(ExprRef e) const {
-    if (const ValueId v = unknown(e); v.valid()) return fmt::format("it reads '{}' at other tokens, or in a way that is not known", name_before(v));
-    std::string found;
-    ir::for_each_node(e, [&](ExprRef n) {
-      for (ExprRef size : {batch_, length_, past_, total_}) {
-        if (size && n == size && n->kind == ExprKind::symbol) found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
-      }
-      if (n == b_) found = "it differs by the place of a sequence in the batch";
-    });
-    return found;
-  }
-
-  // Loads at positions that the graph had proved, by its sizes, to be inside.
-  ExprRef guarded(ExprRef e) {
-    return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-      if (n->kind != ExprKind::load) return nullptr;
-      const auto& dims = g_.value(*loaded(n)).type.dims;
-      Indices at = n->args;
-      for (size_t k = 0; k < at.size(); ++k) {
-        if (!ir::prove_in(at[k], dims[k])) at[k] = ir::bounded(at[k], dims[k], flag_);
-      }
-      return at == n->args ? nullptr : ir::load_of(g_, *loaded(n), std::move(at));
-    });
-  }
-
   // ---- attentions ----
 
   bool is_rows(ValueId v) const {
@@ -389,8 +247,6 @@ class Lifter {
     return computes_rows(g_, op) && std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return is_rows(r); });
   }
 
-  bool is_wanted(ValueId v) const { return wanted_values_.count(v.value) > 0; }
-
   // What leads to logits alone is computed for the rows that are wanted.
   void find_wanted() {
     std::vector<OpId> order = g_.order();
@@ -426,17 +282,6 @@ class Lifter {
     at[1] = row_of(true).token;
     ir::Captured c = ir::capture(ir::load_of(g_, it->second, at));
     return chosen->second = made(g_.add_pointwise(c.operands, c.body, type, name_before(v) + ".wanted"));
-  }
-
-  // As the graph before had it.
-  std::string name_before(ValueId v) const {
-    const std::string& name = g_.value(v).name;
-    return lifted_.count(v.value) && name.ends_with(kBefore) ? name.substr(0, name.size() - kBefore.size()) : name;
-  }
-
-  ValueId made(ValueId v) {
-    is_made_.insert(v.value);
-    return v;
   }
 
   void lift(OpId o) {
@@ -648,29 +493,20 @@ class Lifter {
     return miss(g_.name, "logits are not computed row by row");
   }
 
-  Graph& g_;
-  ExprPool& pool_;
   PassReport& report_;
-  Inputs in_;
   std::vector<OpId> attentions_;
   std::vector<Layer> layers_;
   bool sums_ = false;                                 // there are linear attentions
   size_t caches_ = 0;                                 // made so far
-  ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr, s_ = nullptr;
   ValueId logits_;
   // Of the lifted graph.
   std::vector<ir::SizeSymbol> symbols_;
   std::vector<ValueId> made_;                         // its inputs
-  ExprRef tokens_ = nullptr, sequences_ = nullptr, rows_ = nullptr, cache_pages_ = nullptr, state_slots_ = nullptr, longest_ = nullptr;
-  ValueId new_ids_, positions_, slots_, context_, first_, order_, table_, state_from_, state_to_, wanted_;
-  int64_t flag_ = 0, wanted_flag_ = 0;
-  std::set<uint32_t> is_made_, wanted_values_;
-  std::map<uint32_t, ValueId> lifted_, chosen_;       // by value of the graph before
-  std::map<std::pair<ExprRef, ExprRef>, ExprRef> of_sizes_;
+  ExprRef sequences_ = nullptr, cache_pages_ = nullptr, state_slots_ = nullptr, longest_ = nullptr;
+  ValueId slots_, context_, first_, order_, table_, state_from_, state_to_;
+  std::map<uint32_t, ValueId> chosen_;                // rows that are wanted of a value of the graph before
   std::map<uint32_t, Miss> why_;
-  mutable std::map<uint32_t, bool> fixed_;
   std::vector<Graph::Output> states_;
-  int deep_ = 0;
 };
 
 }  // namespace
