@@ -4,7 +4,7 @@
 
     fusions.py TFCC [--folder DIR] [--only NAME...] [--print]
 
-fusions.txt holds, by name of the folder, how many attentions, norms, GELUs, gated blocks and rotary embeddings a model has and
+fusions.txt holds, by name of the folder, how many attentions (with a softmax and without), norms, GELUs, gated blocks and rotary embeddings a model has and
 what its masks are. Counted is what the passes found; a part that is not found must have its reason there, and that reason must
 be a miss of the report. Softmax ops and buffers of S*S elements are what is left of attentions. --print shows the counts alone.
 Exit status 0 only if all models are as the table says.
@@ -56,12 +56,12 @@ def count(tfcc, model):
         file = json.loads(subprocess.run([tfcc, "inspect", scratch / "m.tfcc", "--json"], check=True, capture_output=True).stdout)
     # Later passes take GELUs and norms into larger ops.
     raised, final = dumps["classify-mask.tfir"], dumps["fuse-qkv.tfir"]
-    attentions = [line for line in raised.splitlines() if " = attention(" in line]
+    attentions = [line for line in dumps["raise-linear-attention.tfir"].splitlines() if re.search(r" = (linear_)?attention\(", line)]
     plan = file["plans"][0]
     counts = {
         "attention": len(attentions), "norm": ops(raised, "layer_norm", "rms_norm"), "gelu": ops(raised, "gelu"), "gated": gated_blocks(final),
         "rope": ops(raised, "rope"), "softmax": ops(raised, "softmax"), "squares": len(plan["quadratic_buffers"]),
-        "packed": sum(" = attention(" in line and "packed = [" in line for line in dumps["remove-padding.tfir"].splitlines()),
+        "packed": sum("attention(" in line and "packed = [" in line for line in dumps["remove-padding.tfir"].splitlines()),
     }
     masks = "/".join(dict.fromkeys(mask_of(line) for line in attentions)) or "none"
     layers = plan["buckets"][0].get("layers") or {}
