@@ -99,7 +99,7 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
   else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
-  if (target.has_wgmma && decodes) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
+  if (target.has_wgmma && decodes && graph.size_with(SizeRole::tokens)) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
   TFCC_TRY(std::optional<Form> folded, folded_form(graph, target));
   if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
   std::vector<int64_t> others = limits;

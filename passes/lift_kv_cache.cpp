@@ -396,6 +396,7 @@ class Lifter : GivenInputs {
     const ir::Op old = g_.op(o);
     ir::LinearAttentionAttrs attrs = old.as<ir::LinearAttentionAttrs>();
     if (!attrs.causal) return not_lifted(old, "a token sees those behind it");
+    if (!ir::is_int(past_, 0)) return not_lifted(old, "its sums leave the past out");
     std::vector<ValueId> operands;
     for (size_t i = 0; i < 3; ++i) {
       operands.push_back(rows_of(old.operands[i], false));
@@ -412,6 +413,7 @@ class Lifter : GivenInputs {
     if (free.back() && free.back()->kind != ExprKind::btrue) return not_lifted(old, "which tokens it sees is no padding");
     free.back() = nullptr;
     if (free[2] && attrs.heads != attrs.kv_heads && ir::uses_index(free[2], ir::kOfHead)) return not_lifted(old, "heads that share keys decay apart");
+    attrs.epilogue = free[3];  // which may ask for less than it did
     const int64_t rows = *ir::as_int(g_.value(old.operands[2]).type.dims[2]) / attrs.kv_heads + ir::normalises(attrs), d = *ir::as_int(g_.value(old.operands[1]).type.dims[2]) / attrs.kv_heads;
     if (!state_slots_) state_slots_ = add_size("state_slots", 0, SizeRole::none);
     const ValueId state = add_input("state." + std::to_string(states_.size() - 2 * caches_), DType::f32, {state_slots_, pool_.integer(attrs.kv_heads), pool_.integer(rows), pool_.integer(d)});

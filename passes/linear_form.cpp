@@ -110,11 +110,12 @@ bool is_minus_infinity(ExprRef e) {
 }
 
 // A weight, perhaps kept in few bits.
-bool is_weight(const Graph& g, ValueId v) {
+bool is_weight(const Graph& g, ValueId v, int steps = 6) {
   if (g.is_constant(v)) return true;
+  if (steps == 0) return false;  // cost: no weight is unpacked in as many steps
   const ir::Op* op = g.def(v);
   if (!op || op->operands.empty()) return false;  // cost: what follows from sizes alone is no token's
-  return std::ranges::all_of(op->operands, [&](ValueId x) { return is_weight(g, x); });
+  return std::ranges::all_of(op->operands, [&](ValueId x) { return is_weight(g, x, steps - 1); });
 }
 
 // q, k and v themselves, where they have no bias: a token times a weight.

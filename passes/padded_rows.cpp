@@ -56,16 +56,37 @@ class Finder {
 
   bool find_attentions() {
     for (OpId o : g_.order()) {
-      if (!hides_keys(g_.op(o))) continue;
+      if (!hides_keys(o)) continue;
       if (auto why = not_of_these_rows(o); !why.empty()) return keep(o, why), false;
       rows_.attentions.push_back(o);
     }
+    if (rows_.attentions.empty() && unpacked_sums_) kept_ = unpacked_sums_;
     return !rows_.attentions.empty();
   }
 
-  static bool hides_keys(const ir::Op& op) {
+  // A linear attention that cannot be packed is one that sees padding: it is not, nor what it reads, whatever others do.
+  bool hides_keys(OpId o) {
+    const ir::Op& op = g_.op(o);
     if (op.kind == OpKind::attention) return op.as<ir::AttentionAttrs>().key_padding;
-    return op.kind == OpKind::linear_attention && op.as<ir::LinearAttentionAttrs>().visible;
+    if (op.kind != OpKind::linear_attention || !op.as<ir::LinearAttentionAttrs>().visible) return false;
+    const std::string why = why_sums_need_padding(o);
+    if (!why.empty() && !unpacked_sums_) unpacked_sums_ = {o, why};
+    return why.empty();
+  }
+
+  std::string why_sums_need_padding(OpId o) const {
+    if (g_.op(o).as<ir::LinearAttentionAttrs>().decay) return "it decays at padding too";
+    const KeyCondition condition = key_condition(g_, o);
+    if (!condition.keys) return "its condition on keys is not one of padding";
+    if (condition.rest) return "its condition on keys is more than one of padding";
+    if (compares_reals(condition.keys)) return "its condition on keys compares reals, which may be weights of tokens";
+    return "";
+  }
+
+  static bool compares_reals(ExprRef e) {
+    bool found = false;
+    ir::for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::feq || n->kind == ExprKind::flt || n->kind == ExprKind::fle; });
+    return found;
   }
 
   // Why an attention is not over the tokens of one padded batch, with one condition for all; the first says which.
@@ -80,11 +101,8 @@ class Finder {
     ExprRef s = g_.pool().index(kRow, q[1]);
     ExprRef live = ir::substitute_indices(condition.keys, {nullptr, nullptr, nullptr, s});
     if (op.kind == OpKind::linear_attention) {
-      const auto& attrs = op.as<ir::LinearAttentionAttrs>();
-      if (attrs.decay) return "it decays at padding too";
-      if (condition.rest) return "its condition on keys is more than one of padding";
       live = ir::substitute_indices(condition.keys, {nullptr, nullptr, s});
-      if (attrs.causal && !causal_sums_) causal_sums_ = o;
+      if (op.as<ir::LinearAttentionAttrs>().causal && !causal_sums_) causal_sums_ = o;
     }
     if (rows_.attentions.empty()) {
       if (counts_tokens(g_, live)) return "its keys are counted from other tokens, which may be queries although no keys";
@@ -278,6 +296,7 @@ class Finder {
   std::optional<PaddingKept>& kept_;
   const RowOrigins origins_{g_};
   PaddedRows rows_;
+  std::optional<PaddingKept> unpacked_sums_;  // the first
   std::optional<OpId> causal_sums_;  // a linear attention that is causal: packed, rows that are kept stand behind all of its tokens
 };
 

@@ -236,11 +236,18 @@ class Fuser {
     return miss("so few tokens are less work as products of tokens and tokens");
   }
 
-  // A factor of the key that is one number for a token hides it where it is 0.
+  // A mask that the graph is given, as integers or reals; what the graph computes of its tokens is a gate, which is 0 by chance.
+  bool is_given_mask(ExprRef f) const {
+    const std::vector<ValueId> loads = ir::loads_of(f);
+    return (f->kind == ExprKind::load || f->kind == ExprKind::i2f) && std::ranges::none_of(loads, [&](ValueId v) { return g_.def(v); });
+  }
+
+  // A factor of the key that is a mask hides a token where it is 0.
   bool find_visible() {
     std::erase_if(k_, [&](ExprRef f) {
       if (uses(f, kE) || uses(f, kH) || !ir::has_loads(f)) return false;
       const bool truth = f->kind == ExprKind::select && ir::as_real(f->args[1]) == 1.0 && ir::as_real(f->args[2]) == 0.0;
+      if (!truth && !is_given_mask(f)) return false;
       ExprRef shown = truth ? f->args[0] : ir::logical_not(ir::eq(f, pool().real(0)));
       visible_ = visible_ ? ir::logical_and(visible_, shown) : shown;
       return truth;

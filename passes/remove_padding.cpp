@@ -7,6 +7,7 @@
 //           %h = pointwise_norm(@g, @b, %ids, %seq, %pos, ..) {body = (i,j,k) => @word[bounded(%ids[%seq[j],%pos[j]], ..),k] + ..} : f32[1,T,64]
 //           %a = attention(%q, %k, %v, %cu, %keys, %order, %pos) {packed = [B,S], ..} : f32[1,T,64]
 //           return last, = 0 where a row is padding
+// So a linear_attention whose `visible` is a condition of integers, without a decay.
 // Requires (passes/padded_rows.h): all attentions with padding are of the same tokens and have one condition on keys, which counts no
 // tokens; a real token sees itself; what follows from attention is read at its own row, at a row of each sequence that the inputs
 // name (that row is kept), by a sum that padding does not change, or as an output.

@@ -80,10 +80,10 @@ struct GeneratorOptions {
 struct GeneratorStats {
   int64_t waiting = 0, running = 0;      ///< sequences now
   int64_t prompt_tokens = 0, tokens = 0; ///< computed since it was made
-  size_t cache_bytes = 0;                ///< keys and values held now
+  size_t cache_bytes = 0;                ///< keys, values and sums held now
   int64_t pages = 0, pages_held = 0;     ///< of the cache; 0 where there are none
   int64_t shared_tokens = 0;             ///< of prompts that were not computed, as they began as others did
-  int64_t preempted = 0;                 ///< sequences that gave their pages to older ones and began again
+  int64_t preempted = 0;                 ///< sequences that gave their memory to older ones and began again
 };
 
 inline constexpr int64_t kDefaultContext = 4096;

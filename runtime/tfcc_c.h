@@ -187,8 +187,8 @@ typedef struct {
   int64_t max_context;    /**< most tokens of a prompt and its answer; 0: what the file allows, at most 4096 */
   int64_t max_sequences;  /**< computed at a time (16); others wait, first come first served */
   int64_t prompt_chunk;   /**< most tokens of prompts in a step (512), which others wait for */
-  uint64_t cache_bytes;   /**< for keys and values; 0: for max_sequences of max_context, as far as half of the free memory goes */
-  int prefix_sharing;     /**< prompts that begin as an earlier one are computed from where they differ (1) */
+  uint64_t cache_bytes;   /**< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes */
+  int prefix_sharing;     /**< prompts that begin as an earlier one are computed from where they differ (1); not with linear attention */
   int literal;            /**< run the graph as it was exported, though the file has a program for generation (0) */
 } tfcc_generator_options;
 

@@ -27,7 +27,6 @@ struct Description {
   bool out_aligned = true;           // and those of the result
   bool normalises = false;           // the epilogue asks for z
   bool causal = false, decays = false, maps = false;
-  bool plain = false;                // every head has its own keys, all of them visible, in padded rows
   int64_t heads = 0;
 };
 
@@ -41,7 +40,6 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.causal = attrs.causal;
   x.decays = attrs.decay != nullptr;
   x.maps = attrs.q_map || attrs.k_map;
-  x.plain = attrs.kv_heads == attrs.heads && !attrs.visible && attrs.packed.empty();
   x.heads = attrs.heads;
   x.batch = of_query[0];
   x.queries = of_query[2];
@@ -103,8 +101,7 @@ constexpr int64_t kMostClustered = 65528;
 
 // Where heads alone do not fill the GPU, the blocks of a cluster share a sequence, if it may be longer than one span. That takes half as much work
 // again, and clusters fit where their graphics processing cluster has multiprocessors left: 15 of 8 on an H200 with 132. Three rounds of them
-// are still faster than one block a sequence. Narrower blocks make more clusters of few heads. What is not causal, fades, hides keys or
-// shares them, and packed rows, are left to mma.sync: by warpgroups no GPU has been compared with the reference on them.
+// are still faster than one block a sequence. Narrower blocks make more clusters of few heads.
 std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x) {
   const int64_t d = x.head, rooms = c.target.processors / kCluster - 1;
   if (!c.target.has_wgmma || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) || x.v_head % 64 != 0) return {};

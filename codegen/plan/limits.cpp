@@ -67,8 +67,12 @@ std::vector<SizeLimit> cuda_limits(const Graph& graph) {
                       fmt::format("{} elements are more than the 2147483647 that the CUDA kernels can index; use a smaller batch", ir::print(e))});
   }
   for (ir::OpId o : graph.order()) {
-    if (graph.op(o).kind != ir::OpKind::attention) continue;
-    ExprRef batch = ir::attention_extents(graph, graph.op(o))[ir::kBatch], most = pool.integer(65535);
+    const ir::Op& op = graph.op(o);
+    ExprRef batch = op.kind == ir::OpKind::attention               ? ir::attention_extents(graph, op)[ir::kBatch]
+                    : op.kind == ir::OpKind::linear_attention_step ? graph.value(op.operands[4]).type.dims[0]
+                                                                   : nullptr;
+    ExprRef most = pool.integer(65535);
+    if (!batch) continue;
     if (ir::prove_le(batch, most)) continue;
     limits.push_back({ir::sub(most, batch), fmt::format("{} must be at most 65535 on a GPU", ir::print(batch))});
     break;

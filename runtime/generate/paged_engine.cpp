@@ -219,7 +219,7 @@ const TensorInfo* find(const std::vector<TensorInfo>& infos, const char* name) {
   return it == infos.end() ? nullptr : &*it;
 }
 
-// Sums take at most half where there is a cache too, as its pages decide how many sequences of what length there may be.
+// Sums take at most half where there is a cache too, but for those of one sequence: its pages decide how many sequences of what length there may be.
 Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free, const PagedOptions& options) {
   Room room;
   size_t page_bytes = 0, pair_bytes = 0;
@@ -228,28 +228,28 @@ Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free, const
     (cache ? page_bytes : pair_bytes) += bytes_of(s, cache ? 1 : 2);
     if (cache) room.page = s.dims[2].max;
   }
-  const auto no_place = [&](const char* what, size_t each, size_t wanted) {
-    return Error{ErrorCode::memory, "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for " + what + ", which takes " + std::to_string(each) + "; " +
-                                        std::to_string(each * wanted) + " bytes are for " + std::to_string(options.max_sequences) + " sequences of " + std::to_string(options.max_context) + " tokens"};
+  room.table_width = page_bytes > 0 ? (options.max_context + room.page - 1) / room.page : 0;
+  const auto sequences = static_cast<size_t>(options.max_sequences), wanted = sequences * static_cast<size_t>(room.table_width);
+  const auto no_place = [&](const std::string& what) {
+    return Error{ErrorCode::memory, "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for " + what + "; " + std::to_string(page_bytes * wanted + pair_bytes * sequences) +
+                                        " bytes are for " + std::to_string(options.max_sequences) + " sequences of " + std::to_string(options.max_context) + " tokens"};
   };
-  // Of so many bytes, if they are known.
-  const auto most = [](size_t bytes, size_t each, size_t wanted) { return std::min(wanted, bytes / each); };
-  size_t bytes = options.cache_bytes != 0 ? options.cache_bytes : static_cast<size_t>(static_cast<double>(free) * kShareOfFree);
+  constexpr size_t kMost = size_t{1} << 62;
+  const bool given = options.cache_bytes != 0;
+  size_t bytes = given ? options.cache_bytes : static_cast<size_t>(static_cast<double>(free) * kShareOfFree);
   if (pair_bytes > 0) {
-    const auto wanted = static_cast<size_t>(options.max_sequences);
-    size_t pairs = most(page_bytes > 0 ? bytes / 2 : bytes, pair_bytes, wanted);
-    if (options.cache_bytes == 0 && pairs == 0) pairs = wanted;
-    if (pairs == 0 || pairs > (size_t{1} << 62) / pair_bytes) return no_place("the sums of a sequence", pair_bytes, wanted);
+    size_t pairs = std::min(sequences, (page_bytes > 0 ? bytes / 2 : bytes) / pair_bytes);
+    if (pairs == 0 && bytes >= pair_bytes + page_bytes) pairs = 1;
+    if (pairs == 0 && !given) pairs = sequences;  // it is not known what is free
+    if (pairs == 0 || pairs > kMost / pair_bytes) return no_place("the sums of a sequence, which take " + std::to_string(pair_bytes));
     room.pairs = static_cast<int64_t>(pairs);
     bytes -= std::min(bytes, pairs * pair_bytes);
   }
   if (page_bytes > 0) {
-    room.table_width = (options.max_context + room.page - 1) / room.page;
-    const auto wanted = static_cast<size_t>(options.max_sequences * room.table_width);
-    size_t pages = options.cache_bytes != 0 ? bytes / page_bytes : most(bytes, page_bytes, wanted);
-    if (options.cache_bytes == 0 && pages == 0) pages = wanted;
+    size_t pages = bytes / page_bytes;
+    if (pages == 0 && !given) pages = wanted;
     pages = std::min({pages, wanted, static_cast<size_t>(INT32_MAX / room.page)});  // more could not be used, or would have slots that are no i32
-    if (pages == 0 || pages > (size_t{1} << 62) / page_bytes) return no_place("a page", page_bytes, wanted);
+    if (pages == 0 || pages > kMost / page_bytes) return no_place("a page, which takes " + std::to_string(page_bytes) + (pair_bytes > 0 ? " beside the sums of a sequence, which take " + std::to_string(pair_bytes) : ""));
     room.pages = static_cast<int64_t>(pages);
   }
   return room;

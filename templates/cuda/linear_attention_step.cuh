@@ -16,7 +16,7 @@
 
 template <class Spec>
 struct LinearStepShape {
-    static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
+  static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
   static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows, kTokens = group == 1 ? Spec::together : 1, threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
   static constexpr int shared_bytes = 4 * tokens * (width * (1 + group) + columns + 4 + group * seen_stride);
   static constexpr int vec = Spec::aligned ? 16 / (int)sizeof(typename Spec::T) : 1;  // elements of q, k and v that are read at a time
@@ -24,7 +24,8 @@ struct LinearStepShape {
   static_assert(is_power_of_two(parts) && parts <= kWarp && columns % kRows == 0 && kRows % 4 == 0, "parts: a power of two; columns: a multiple of rows");
 };
 
-/// x[i] becomes the sum over `lanes` neighbouring lanes of value first_of_sums(lane) + i; count / lanes of them, or one, are left of count.
+/// `lanes` neighbouring lanes have `count` values each, and exchange halves until each has the sum over all of its own: x[i] becomes that of value
+/// lane * count / lanes + i, rounded down. Of fewer values than lanes, lanes / count neighbours have the same one.
 template <int count, int lanes>
 TFCC_FN void sum_over_lanes(f32* x, int lane) {
   if constexpr (lanes > 1 && count > 1) {

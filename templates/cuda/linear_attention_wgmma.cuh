@@ -13,8 +13,8 @@
 // f16 has no range for sums over many tokens: copies are scaled by a power of two. The copy of the sum of keys, which gives z, is two
 // numbers, high and low.
 //
-// Measured on an H200 (docs/performance.md), bf16: 8192 tokens of 132 heads of 64 141 us, 92% of the time that the bytes take; of 8 heads, by
-// clusters, 27 us, 29%. A chunk of heads of 64 takes 1,340 cycles where memory does not bound it: all warps of a scheduler together.
+// Measured on an H200 (docs/performance.md), bf16: 8192 tokens of 132 heads of 64 141 us, 93% of the time that the bytes take; of 8 heads, by
+// clusters, 29 us, 28%. A chunk of heads of 64 takes 1,340 cycles where memory does not bound it: all warps of a scheduler together.
 #pragma once
 #include "cuda/linear_attention_loader.cuh"
 #include "cuda/linear_attention_results.cuh"

@@ -24,7 +24,7 @@ def main():
     capability = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True).stdout.split()
     same = ["same"] if capability and capability[0] == "9.0" else []
     with tempfile.TemporaryDirectory() as folder:
-        for name, length in ("llama", 700), ("llama-past", 700):
+        for name, length in ("llama", 700), ("llama-past", 700), ("linear-decoder", 700), ("linear-hybrid", 700):
             file = Path(folder) / "m.tfcc"
             subprocess.run([tfcc, "compile", MODELS / name / "model.onnx", "-o", file, "--fp16", "-q"], check=True)
             subprocess.run([check, file, str(length), *same], check=True)

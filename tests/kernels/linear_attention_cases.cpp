@@ -82,6 +82,7 @@ Case make_step(const std::string& name, const Linear& a, std::vector<std::vector
     operands += fmt::format("%{}a, ", n);
   }
   const std::string y = fmt::format("f32[1,B*S,{}]", a.heads * a.dv);
+  body += "  %r1 = pointwise(%g) {body = (i,j) => %g[0,j,0]} : f32[1,B*S]\n";
   body += fmt::format("  %y1, %sums = linear_attention_step({}%first, %from, %to, %s{}) {{{}, heads = {}{}, kv_heads = {}{}}} : {}, {}\n", operands, a.extra, a.how, a.heads,
                       a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads, a.maps.empty() ? "" : ", q_map = " + a.maps, y, state);
   body += fmt::format("  %y = pointwise(%y1) {{body = (i,j,k) => %y1[i,j,k] * 2.0}} : {}\n", y);
@@ -155,7 +156,7 @@ std::vector<Case> linear_attention_cases() {
   add("spans_wide_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
   wide_spans.d = 64;
   add("spans_64_128_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
-  // Heads that warpgroups take: without maps, with a result in the caller's memory, and what goes elsewhere today.
+  // Heads that warpgroups take: without maps, with a result in the caller's memory, over all tokens, with hidden and shared keys, and with a decay.
   const auto of_64 = [](Linear x) { x.d = x.dv = 64; return x; };
   const std::vector<std::vector<int64_t>> few = {{1, 64}, {2, 130}, {1, 1100}};
   Linear bare = of_64(Linear{});
@@ -178,6 +179,12 @@ std::vector<Case> linear_attention_cases() {
   add("64_heads_share_keys", of_64(shared), few);
   add("64_decay", of_64(gated), few);
   add("64_decay_by_token", of_64(by_token), few);
+  const auto of = [](Linear x, int heads, int d, int dv) { x.heads = x.kv_heads = heads, x.d = d, x.dv = dv; return x; };
+  add("128_all_tokens", of(every, 2, 128, 128), few);
+  add("256_all_tokens", of(every, 2, 256, 64), {{1, 64}, {1, 600}});
+  add("128_decay", of(by_token, 2, 128, 128), {{1, 600}, {1, 2100}});
+  add("64_128_decay_of_8_heads", of(by_token, 8, 64, 128), {{1, 600}, {1, 2100}});
+  add("128_decay_of_16_heads", of(gated, 16, 128, 128), {{1, 600}, {3, 1100}});
   cases.push_back(make_packed("all_tokens", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, "));
   cases.push_back(make_packed("causal", "causal = true, " + kNormal, "", ""));
   cases.push_back(make_packed("few", "causal = false, " + kNormal, "", "kept = (i,j) => j == 0, ", 9));
@@ -198,6 +205,9 @@ std::vector<Case> linear_attention_cases() {
   Linear grouped = kept;
   grouped.heads = 4, grouped.kv_heads = 2;
   add_step("heads_share_keys", grouped);
+  grouped.how = "causal = true, decay = (b,h,t) => %r1[0,t] - 1.0";
+  grouped.extra = ", %r1";
+  add_step("heads_share_keys_and_a_decay", grouped);
   for (const auto& [d, dv] : std::vector<std::pair<int, int>>{{64, 64}, {128, 160}, {256, 40}, {512, 24}, {20, 12}, {7, 5}}) {
     Linear x = kept;
     x.d = d, x.dv = dv;
