@@ -37,7 +37,8 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
   const auto fits = [&] { return tile.tokens * floats <= kSharedFloats && tile.tokens * elements * bytes <= 160 * tile.threads; };
   for (tile.tokens = few ? 4 : 16; tile.tokens > tile.together && !fits();) tile.tokens /= 2;
   tile.shared_bytes = static_cast<uint32_t>(4 * tile.tokens * floats);
-  tile.resident = static_cast<int>(std::max<int64_t>(1, (bytes == 2 ? 512 : 384) * 4 * tile.parts / width / tile.threads));
+  const int64_t resident_threads = bytes == 4 ? 256 : few ? 512 : 384;  // 255, 128 or 168 registers each
+  tile.resident = static_cast<int>(std::max<int64_t>(1, resident_threads * 4 * tile.parts / width / tile.threads));
   return tile;
 }
 
