@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host references of the ops, one function each. Straight from the formulas of ir/ops.md.
-#include "ir/eval_ops.h"
+#include "ir/eval_blocks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,47 +11,6 @@ namespace tfcc::ir {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-/// Walks a box of dims in row-major order, a block of lanes at a time.
-class Odometer {
- public:
-  explicit Odometer(std::vector<int64_t> dims)
-      : dims_(std::move(dims)), at_(dims_.size(), 0), lanes_(dims_.size()) {
-    for (auto& l : lanes_) l.resize(kBlock);
-    for (int64_t d : dims_) total_ *= d;
-  }
-  int64_t total() const { return total_; }
-
-  /// The next n positions; lane k of dim d is result[d][k].
-  const std::vector<std::vector<int64_t>>& take(size_t n) {
-    for (size_t lane = 0; lane < n; ++lane) {
-      for (size_t d = 0; d < dims_.size(); ++d) lanes_[d][lane] = at_[d];
-      for (size_t d = dims_.size(); d-- > 0;) {
-        if (++at_[d] < dims_[d]) break;
-        at_[d] = 0;
-      }
-    }
-    return lanes_;
-  }
-
- private:
-  std::vector<int64_t> dims_, at_;
-  std::vector<std::vector<int64_t>> lanes_;
-  int64_t total_ = 1;
-};
-
-/// Calls f(first, n, block) for all elements of `body` over `dims`; `params` have the parameters of each.
-template <class F>
-void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f, const BlockParams& params = {}) {
-  BlockProgram program(body, run.operands, run.symbol);
-  Odometer odometer(std::move(dims));
-  for (int64_t first = 0; first < odometer.total(); first += kBlock) {
-    const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, odometer.total() - first));
-    const auto from = [&](const double* p) { return p ? p + first : nullptr; };
-    f(first, n, program.run(n, odometer.take(n), {from(params.s), from(params.mean), from(params.rstd)}));
-  }
-  collect(run, program);
-}
 
 void eval_pointwise(OpRun& run) {
   HostTensor& out = run.results[0];
@@ -78,16 +37,6 @@ T start_of(ReduceKind kind) {
     default:
       return 0;
   }
-}
-
-// Integers wrap like the machine's; C++ would call that undefined for signed types.
-double plus(double a, double b) { return a + b; }
-double times(double a, double b) { return a * b; }
-int64_t plus(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-}
-int64_t times(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
 template <class T>
@@ -163,124 +112,6 @@ void eval_cumsum(OpRun& run) {
   } else {
     cumsum_into(a, in.dims, in.ints, out.ints);
   }
-}
-
-/// Offset, in matrices, of the matrix that output batch `at` reads from a tensor with these dims.
-int64_t batch_offset(const std::vector<int64_t>& dims, const std::vector<int64_t>& out_dims,
-                     int64_t at) {
-  int64_t offset = 0, stride = 1;
-  for (size_t k = 3; k <= out_dims.size(); ++k) {
-    const int64_t i = at % out_dims[out_dims.size() - k];
-    at /= out_dims[out_dims.size() - k];
-    if (k > dims.size()) continue;
-    const int64_t d = dims[dims.size() - k];
-    if (d != 1) offset += i * stride;
-    stride *= d;
-  }
-  return offset;
-}
-
-/// The matrix as [rows, columns], transposed into `buffer` if it lies the other way.
-template <class T>
-const T* oriented(const T* data, bool transposed, int64_t rows, int64_t columns,
-                  std::vector<T>& buffer) {
-  if (!transposed) return data;
-  buffer.resize(static_cast<size_t>(rows * columns));
-  for (int64_t c = 0; c < columns; ++c) {
-    for (int64_t r = 0; r < rows; ++r)
-      buffer[static_cast<size_t>(r * columns + c)] = data[c * rows + r];
-  }
-  return buffer.data();
-}
-
-/// Integers: exact modulo 2^64; the store keeps the low bits.
-void multiply_integers(const int64_t* a, const int64_t* b, int64_t* c, int64_t m, int64_t n,
-                       int64_t k, double) {
-  std::fill_n(c, m * n, 0);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t p = 0; p < k; ++p) {
-      for (int64_t j = 0; j < n; ++j)
-        c[i * n + j] = plus(c[i * n + j], times(a[i * k + p], b[p * n + j]));
-    }
-  }
-}
-
-/// Every matrix of the batch, by `multiply_one`; `values` says which values of a tensor take part.
-template <class T, class F>
-void eval_product(OpRun& run, std::vector<T> HostTensor::*values, F multiply_one) {
-  const auto& attrs = run.op.as<MatmulAttrs>();
-  const HostTensor &a = *run.operands[0], &b = *run.operands[1];
-  HostTensor& out = run.results[0];
-  const int64_t m = out.dims[out.dims.size() - 2], n = out.dims.back();
-  const int64_t k = a.dims[a.dims.size() - (attrs.trans_a ? 2 : 1)];
-  int64_t batches = 1;
-  for (size_t d = 0; d + 2 < out.dims.size(); ++d) batches *= out.dims[d];
-  std::vector<T> a_buffer, b_buffer;
-  const T* right = nullptr;
-  int64_t right_at = -1;
-  for (int64_t z = 0; z < batches; ++z) {
-    const T* left = oriented((a.*values).data() + batch_offset(a.dims, out.dims, z) * m * k,
-                             attrs.trans_a, m, k, a_buffer);
-    if (const int64_t at = batch_offset(b.dims, out.dims, z); at != right_at) {
-      right = oriented((b.*values).data() + at * k * n, attrs.trans_b, k, n, b_buffer);
-      right_at = at;
-    }
-    multiply_one(left, right, (out.*values).data() + z * m * n, m, n, k, attrs.alpha);
-  }
-}
-
-/// Of every kMomentColumns elements of each row their mean, and the sum of the squares of what they differ from it by: [columns / 32, rows, 2].
-std::vector<double> moments_of(const std::vector<double>& v, size_t columns) {
-  const size_t groups = columns / kMomentColumns, rows = v.size() / columns;
-  std::vector<double> moments(groups * rows * 2);
-  for (size_t i = 0; i < rows * groups; ++i) {
-    const auto at = v.begin() + static_cast<std::ptrdiff_t>(i * kMomentColumns), end = at + kMomentColumns;
-    const double mean = std::accumulate(at, end, 0.0) / kMomentColumns;
-    double* of = moments.data() + (i % groups * rows + i / groups) * 2;
-    of[0] = mean;
-    of[1] = std::accumulate(at, end, 0.0, [&](double sum, double x) { return sum + (x - mean) * (x - mean); });
-  }
-  return moments;
-}
-
-/// Of each row, for each of `columns` elements that stand in it: what its moments say.
-struct RowStatistics {
-  std::vector<double> mean, rstd;
-};
-RowStatistics row_statistics(const HostTensor& moments, NormKind kind, double eps, int64_t columns) {
-  RowStatistics all;
-  const auto groups = static_cast<size_t>(moments.dims[0]);
-  const size_t rows = groups == 0 ? 0 : moments.reals.size() / 2 / groups;
-  const double width = static_cast<double>(groups * kMomentColumns);
-  for (size_t row = 0; row < rows; ++row) {
-    double mean = 0, squares = 0;
-    const auto number = [&](size_t g, size_t which) { return moments.reals[(g * rows + row) * 2 + which]; };
-    for (size_t g = 0; g < groups; ++g) mean += number(g, 0) / static_cast<double>(groups);
-    if (kind == NormKind::rms) mean = 0;
-    for (size_t g = 0; g < groups; ++g) squares += number(g, 1) + kMomentColumns * (number(g, 0) - mean) * (number(g, 0) - mean);
-    all.mean.insert(all.mean.end(), static_cast<size_t>(columns), mean);
-    all.rstd.insert(all.rstd.end(), static_cast<size_t>(columns), 1 / std::sqrt(squares / width + eps));
-  }
-  return all;
-}
-
-void eval_matmul(OpRun& run) {
-  HostTensor& out = run.results[0];
-  if (!is_float(out.dtype)) return eval_product(run, &HostTensor::ints, multiply_integers);
-  eval_product(run, &HostTensor::reals, multiply);
-  const auto& attrs = run.op.as<MatmulAttrs>();
-  const auto apply = [&](ExprRef e, BlockParams params) {
-    params.s = out.reals.data();
-    for_each_block(run, e, out.dims, [&](int64_t first, size_t n, BlockResult block) {
-      std::copy_n(block.reals, n, out.reals.begin() + first);
-    }, params);
-  };
-  const RowStatistics of_rows = attrs.norm ? row_statistics(*run.operands.back(), *attrs.norm, *attrs.eps, out.dims.back()) : RowStatistics();
-  if (attrs.epilogue) apply(attrs.epilogue, {nullptr, of_rows.mean.data(), of_rows.rstd.data()});
-  if (!attrs.scaled) return;
-  run.results[1].reals = moments_of(out.reals, static_cast<size_t>(out.dims.back()));
-  if (run.results.size() > 2) run.results[2].reals = out.reals;
-  apply(attrs.scaled, {});
 }
 
 /// Calls f(in, out, width) for each row of operand 0 and result `r`.
@@ -465,115 +296,6 @@ void eval_append(OpRun& run) {
   }
 }
 
-/// One query row of one head at a time: scores of all keys in blocks, softmax over the visible
-/// ones, weighted sum.
-class Attention {
- public:
-  explicit Attention(OpRun& run)
-      : run_(run),
-        attrs_(run.op.as<AttentionAttrs>()),
-        q_(*run.operands[0]),
-        k_(*run.operands[1]),
-        v_(*run.operands[2]),
-        score_(attrs_.score, run.operands, run.symbol),
-        visible_(attrs_.visible ? attrs_.visible : attrs_.score->pool->boolean(true), run.operands,
-                 run.symbol),
-        at_(4, std::vector<int64_t>(kBlock)) {}
-
-  void run() {
-    const bool packed = !attrs_.packed.empty();
-    const int64_t batch = packed ? run_.operands[4]->dims[0] : q_.dims[0];
-    for (int64_t b = 0; b < batch; ++b) {
-      const Sequence s = packed ? packed_sequence(b) : Sequence{b, b * q_.dims[1], q_.dims[1], b * k_.dims[1], k_.dims[1], nullptr};
-      weights_.resize(static_cast<size_t>(s.keys));
-      for (int64_t h = 0; h < attrs_.heads; ++h) {
-        for (int64_t i = 0; i < s.queries; ++i) row(s, h, i);
-      }
-    }
-    collect(run_, score_);
-    collect(run_, visible_);
-  }
-
- private:
-  /// Rows of a sequence in q and k, and where they stand in the padded tensors: where they are, if positions is null.
-  struct Sequence {
-    int64_t number, first_query, queries, first_key, keys;
-    const int64_t* positions;
-    int64_t position(int64_t row) const { return positions ? positions[row] : row; }
-  };
-
-  Sequence packed_sequence(int64_t b) const {
-    const auto &cu = run_.operands[3]->ints, &keys = run_.operands[4]->ints, &pos = run_.operands[6]->ints;
-    const auto at = static_cast<size_t>(b);
-    return {b, cu[at], cu[at + 1] - cu[at], cu[at], keys[at], pos.data() + cu[at]};
-  }
-
-  /// The row of key j in k or v.
-  const double* key_row(const HostTensor& of, const Sequence& s, int64_t group, int64_t j, int64_t width) const {
-    if (!attrs_.page) return of.reals.data() + (s.first_key + j) * of.dims[2] + group * width;
-    const HostTensor& table = *run_.operands[7];
-    const int64_t entry = table.ints[static_cast<size_t>(s.number * table.dims[1] + j / *attrs_.page)];
-    const int64_t page = std::clamp<int64_t>(entry, 0, of.dims[0] - 1);  // as kernels do
-    return of.reals.data() + ((page * of.dims[1] + group) * *attrs_.page + j % *attrs_.page) * width;
-  }
-
-  void row(const Sequence& s, int64_t h, int64_t i) {
-    const int64_t keys = s.keys, group = h / (attrs_.heads / attrs_.kv_heads);
-    const int64_t width = q_.dims[2] / attrs_.heads, out_width = attrs_.page ? v_.dims[3] : v_.dims[2] / attrs_.kv_heads;
-    const double* query = q_.reals.data() + (s.first_query + i) * q_.dims[2] + h * width;
-    for (int64_t first = 0; first < keys; first += kBlock) {
-      const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, keys - first));
-      double dot[kBlock];
-      for (size_t l = 0; l < n; ++l) {
-        const int64_t j = first + static_cast<int64_t>(l);
-        const double* key = key_row(k_, s, group, j, width);
-        at_[kBatch][l] = s.number;
-        at_[kHead][l] = h;
-        at_[kQuery][l] = s.position(i);
-        at_[kKey][l] = attrs_.page ? j : s.position(j);
-        dot[l] = 0;
-        for (int64_t d = 0; d < width; ++d) dot[l] += query[d] * key[d];
-      }
-      const BlockResult scores = score_.run(n, at_, {dot}), visible = visible_.run(n, at_, {dot});
-      for (size_t l = 0; l < n; ++l) {
-        weights_[static_cast<size_t>(first) + l] = {scores.reals[l], visible.ints[l] != 0};
-      }
-    }
-    soften();
-    double* out = run_.results[0].reals.data() + (s.first_query + i) * attrs_.heads * out_width +
-                  h * out_width;
-    std::fill_n(out, out_width, 0.0);
-    for (int64_t j = 0; j < keys; ++j) {
-      const Weight& w = weights_[static_cast<size_t>(j)];
-      const double* value = key_row(v_, s, group, j, out_width);
-      for (int64_t d = 0; w.visible && d < out_width; ++d) out[d] += w.value * value[d];
-    }
-  }
-
-  void soften() {
-    double top = -kInf, sum = 0;
-    for (const Weight& w : weights_) {
-      if (w.visible) top = reduce_step(ReduceKind::max, top, w.value);
-    }
-    if (top == -kInf) top = 0;  // no key, or none above -inf: all weights are 0, as in the kernels
-    for (Weight& w : weights_) {
-      if (w.visible) sum += w.value = std::exp(w.value - top);
-    }
-    for (Weight& w : weights_) w.value = sum == 0 ? 0 : w.value / sum;
-  }
-
-  struct Weight {
-    double value;
-    bool visible;
-  };
-  OpRun& run_;
-  const AttentionAttrs& attrs_;
-  const HostTensor &q_, &k_, &v_;
-  BlockProgram score_, visible_;
-  std::vector<std::vector<int64_t>> at_;  // of each index, the values of a block
-  std::vector<Weight> weights_;
-};
-
 }  // namespace
 
 void collect(OpRun& run, const BlockProgram& program) {
@@ -626,7 +348,7 @@ void eval_op(OpRun& run) {
     case OpKind::linear_attention_step:
       return eval_linear_attention_step(run);
     case OpKind::attention:
-      return Attention(run).run();
+      return eval_attention(run);
   }
 }
 

@@ -29,6 +29,8 @@ void eval_op(OpRun& run);
 /// Takes note of what a program that has run met.
 void collect(OpRun& run, const BlockProgram& program);
 
+void eval_matmul(OpRun& run);
+void eval_attention(OpRun& run);
 void eval_linear_attention(OpRun& run);
 void eval_linear_attention_step(OpRun& run);
 
