@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/text/charsmap.h"
 
+#include <algorithm>
+
 #include "runtime/text/unicode.h"
 
 namespace tfcc::text {
@@ -58,25 +60,49 @@ Result<Charsmap> Charsmap::from_bytes(std::string_view bytes) {
   return out;
 }
 
-// The shortest key that `key` starts with, as the reference takes it.
-std::optional<std::string_view> Charsmap::replacement(std::string_view key) const {
+template <class F> void Charsmap::each_prefix(std::string_view text, const F& f) const {
   const std::vector<uint32_t>& units = data_->units;
-  if (units.empty()) return std::nullopt;
+  if (units.empty()) return;
   uint32_t at = offset_of(units[0]);
-  for (const char c : key) {
-    if (c == 0) return std::nullopt;
+  for (size_t size = 1; size <= text.size(); ++size) {
+    const char c = text[size - 1];
+    if (c == 0) return;
     at ^= static_cast<unsigned char>(c);
-    if (at >= units.size() || label_of(units[at]) != static_cast<unsigned char>(c)) return std::nullopt;
+    if (at >= units.size() || label_of(units[at]) != static_cast<unsigned char>(c)) return;
     const uint32_t unit = units[at];
     at ^= offset_of(unit);
     if (!has_leaf(unit)) continue;
-    if (at >= units.size()) return std::nullopt;
+    if (at >= units.size()) return;
     const size_t begin = value_of(units[at]);
-    if (begin >= data_->texts.size()) return std::nullopt;
-    const std::string_view text = std::string_view(data_->texts).substr(begin);
-    return text.substr(0, text.find('\0'));
+    if (begin >= data_->texts.size()) return;
+    const std::string_view found = std::string_view(data_->texts).substr(begin);
+    if (!f(size, found.substr(0, found.find('\0')))) return;
   }
-  return std::nullopt;
+}
+
+// The shortest key that `key` starts with, as the reference takes it.
+std::optional<std::string_view> Charsmap::replacement(std::string_view key) const {
+  std::optional<std::string_view> out;
+  each_prefix(key, [&](size_t, std::string_view found) {
+    out = found;
+    return false;
+  });
+  return out;
+}
+
+std::string Charsmap::apply_longest(std::string_view text) const {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    size_t size = std::min(character_size(text[at]), text.size() - at);
+    std::string_view found = text.substr(at, size);
+    each_prefix(text.substr(at), [&](size_t n, std::string_view by) {
+      size = n, found = by;
+      return true;
+    });
+    out += found;
+    at += size;
+  }
+  return valid_utf8(out);
 }
 
 std::string Charsmap::apply(std::string_view text) const {

@@ -20,10 +20,14 @@ class Charsmap {
   static Result<Charsmap> from_base64(std::string_view base64);
   static Result<Charsmap> from_bytes(std::string_view bytes);
 
-  /// Each grapheme cluster of fewer than 6 bytes, or else each character, replaced where the trie has it.
+  /// Each grapheme cluster of fewer than 6 bytes, or else each character, replaced where the trie has it: as the package tokenizers does.
   std::string apply(std::string_view text) const;
+  /// The longest text that the trie has, from each place on, as SentencePiece does.
+  std::string apply_longest(std::string_view text) const;
 
  private:
+  /// f(bytes of a key that `text` begins with, its replacement), from the shortest on, as long as f returns true.
+  template <class F> void each_prefix(std::string_view text, const F& f) const;
   std::optional<std::string_view> replacement(std::string_view key) const;
 
   struct Data {

@@ -126,7 +126,8 @@ Result<Step> step_of(const std::string& type, const Json& section) {
   }
   if (type == "Precompiled") {
     TFCC_TRY(const Charsmap map, Charsmap::from_base64(section.at("precompiled_charsmap").get<std::string>()));
-    return Step([map](std::string text) { return map.apply(text); });
+    const bool longest = section.value("longest_prefix", false);  // of a SentencePiece model
+    return Step([map, longest](std::string text) { return longest ? map.apply_longest(text) : map.apply(text); });
   }
   return unknown_type("normalizer", type);
 }

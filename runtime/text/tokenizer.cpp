@@ -13,6 +13,7 @@
 
 #include "runtime/text/added_tokens.h"
 #include "runtime/text/parts.h"
+#include "runtime/text/sentencepiece.h"
 #include "runtime/text/unicode.h"
 #include "runtime/text/vocabulary.h"
 
@@ -99,7 +100,7 @@ Result<std::shared_ptr<const Tokenizer::Impl>> Tokenizer::Impl::read(const Json&
       AddedToken token = read_added(item);
       TFCC_TRY_VOID(all.add(token.content, token.id));
       if (token.special) impl->special.insert(token.content);
-      if (token.normalized && impl->normalizer) {
+      if (token.normalized && impl->normalizer && !item.value("content_is_normalized", false)) {
         TFCC_TRY(token.content, impl->normalizer->apply(std::move(token.content)));
       }
       (token.normalized ? impl->normalized : impl->raw).add(std::move(token));
@@ -119,6 +120,14 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view json, const std::string&
   } catch (const Json::exception& e) {
     return Error{ErrorCode::bad_file, name + ": not a tokenizer.json: " + e.what()};
   }
+}
+
+Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view model, const std::string& name) {
+  const auto file = read_sentencepiece(model);
+  if (!file) return Error{file.error().code, name + ": " + file.error().message};
+  auto impl = Impl::read(*file);
+  if (!impl) return Error{impl.error().code, name + ": " + impl.error().message};
+  return Tokenizer(*std::move(impl));
 }
 
 Result<Tokenizer> Tokenizer::bert(const std::vector<std::string>& tokens, bool lower_case, const std::string& name) {
@@ -150,12 +159,17 @@ Result<Tokenizer> Tokenizer::load_bert(const std::string& path, bool lower_case)
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
   if (path.ends_with(".txt")) return load_bert(path, true);
   std::error_code ignored;
-  const std::string file = std::filesystem::is_directory(path, ignored) ? path + "/tokenizer.json" : path;
+  std::string file = path;
+  if (std::filesystem::is_directory(path, ignored)) {
+    const std::string model = path + "/tokenizer.model";
+    file = path + "/tokenizer.json";
+    if (!std::filesystem::exists(file, ignored) && std::filesystem::exists(model, ignored)) file = model;
+  }
   std::ifstream stream(file, std::ios::binary);
   if (!stream) return Error{ErrorCode::io, file + ": cannot open the tokenizer: " + std::strerror(errno)};
   const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
   if (stream.bad()) return Error{ErrorCode::io, file + ": cannot read the tokenizer"};
-  return from_json(text, file);
+  return file.ends_with(".model") ? from_sentencepiece(text, file) : from_json(text, file);
 }
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {

@@ -29,7 +29,8 @@ struct EncodeOptions {
 
 class Tokenizer {
  public:
-  /// A tokenizer.json, the folder that holds one, or a BERT's vocab.txt (a token in each line; without case and accents).
+  /// A tokenizer.json, a SentencePiece .model, the folder that holds one (tokenizer.json, else tokenizer.model), or a BERT's vocab.txt (a
+  /// token in each line; without case and accents).
   /// Errors: io, bad_file (and where in it), unsupported (a part of unknown type).
   static Result<Tokenizer> load(const std::string& path);
   /// A BERT's vocab.txt. Errors: io, bad_file ([CLS], [SEP] or [UNK] missing).
@@ -38,6 +39,9 @@ class Tokenizer {
   static Result<Tokenizer> bert(const std::vector<std::string>& tokens, bool lower_case, const std::string& name);
   /// The same from the file's text; `name` is what messages call it.
   static Result<Tokenizer> from_json(std::string_view json, const std::string& name);
+  /// A SentencePiece .model, of BPE or Unigram. Its control pieces are special tokens. Around a text stands the piece that begins one, or, where
+  /// it has none, the one that ends it. Errors: bad_file, unsupported.
+  static Result<Tokenizer> from_sentencepiece(std::string_view model, const std::string& name);
 
   /// What is no UTF-8 is read as U+FFFD. Errors: invalid_argument (a character without a token in a vocabulary that has none for what
   /// it does not know, or a text that takes the tokenizer's patterns past their limits).

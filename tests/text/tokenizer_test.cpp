@@ -100,6 +100,7 @@ TEST(Tokenizer, SaysWhatHasNoToken) {
 // Every file that a user could hold is refused or works; none crashes.
 TEST(Tokenizer, SurvivesCutAndChangedFiles) {
   for (const auto& entry : std::filesystem::directory_iterator(TFCC_SOURCE_DIR "/tests/text/data")) {
+    if (entry.path().filename().string().starts_with("sentencepiece")) continue;
     std::ifstream stream(entry.path());
     const std::string whole = Json::parse(stream).at("tokenizer").dump();
     for (size_t size = 0; size < whole.size(); size += 1000)
@@ -128,6 +129,66 @@ TEST(Tokenizer, EndsOnLongTextsWithoutSpaces) {
   const Tokenizer t = made(bytes_and_merges());
   const auto ids = t.encode(std::string(1 << 20, 'a') + std::string(1 << 20, 'b'));
   EXPECT_EQ(ids->size(), (size_t{2} << 20) - 1);
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+const std::string kPieces = TFCC_SOURCE_DIR "/tests/text/data/sentencepiece-bpe.model";
+
+TEST(SentencePiece, IsReadAsAFileAndInAFolder) {
+  const auto file = Tokenizer::load(kPieces);
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(file->token(1), "<s>");
+  EXPECT_TRUE(file->is_special(2));
+  EXPECT_EQ(*file->decode(*file->encode("two  spaces, \u2615")), "two  spaces, \u2615");
+  EXPECT_EQ(file->encode("a")->front(), 1);
+  EXPECT_EQ(file->encode("a", {.special = false})->front(), file->encode("a")->at(1));
+  const auto folder = std::filesystem::temp_directory_path() / "tfcc-sentencepiece";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(kPieces, folder / "tokenizer.model", std::filesystem::copy_options::overwrite_existing);
+  const auto in_folder = Tokenizer::load(folder);
+  ASSERT_TRUE(in_folder) << in_folder.error().message;
+  EXPECT_EQ(*in_folder->encode("hello world"), *file->encode("hello world"));
+  std::filesystem::remove_all(folder);
+}
+
+// Whatever is cut off or altered: an error, or a tokenizer that works.
+TEST(SentencePiece, BrokenFiles) {
+  const std::string whole = bytes_of(kPieces);
+  ASSERT_GT(whole.size(), 1000u);
+  const auto works = [](const std::string& bytes) {
+    const auto t = Tokenizer::from_sentencepiece(bytes, "m.model");
+    const auto ids = t ? t->encode("hello \u2615") : Result<Ids>(t.error());
+    EXPECT_TRUE(!ids || t->decode(*ids));
+    EXPECT_TRUE(t || t.error().message.starts_with("m.model: "));
+    return static_cast<bool>(t);
+  };
+  for (size_t size = 0; size < whole.size(); size += 61) works(whole.substr(0, size));
+  for (size_t at = 0; at < whole.size(); at += 37) {
+    std::string altered = whole;
+    altered[at] = static_cast<char>(altered[at] ^ 0x15);
+    works(altered);
+  }
+  EXPECT_FALSE(works(whole.substr(0, whole.size() - 1)));
+  EXPECT_EQ(Tokenizer::from_sentencepiece("", "m").error().message, "m: not a SentencePiece model, or a part of one");
+}
+
+TEST(SentencePiece, RefusesWhatItDoesNotRead) {
+  // A piece <unk> of type unknown, then the trainer's fields.
+  const std::string unknown("\x0a\x09\x0a\x05<unk>\x18\x02", 11);
+  const auto refusal = [&](const std::string& more) {
+    const auto t = Tokenizer::from_sentencepiece(more, "m");
+    return t ? "accepted" : t.error().message;
+  };
+  EXPECT_EQ(refusal(unknown + std::string("\x12\x02\x18\x02", 4)), "accepted");
+  EXPECT_EQ(refusal(unknown + std::string("\x12\x02\x18\x03", 4)), "m: its pieces are whole words or characters; BPE and Unigram are supported");
+  EXPECT_EQ(refusal(unknown + std::string("\x12\x03\xc0\x01\x01", 5)), "m: it puts white space behind words, which is not supported");
+  EXPECT_EQ(refusal(std::string("\x0a\x03\x0a\x01" "a", 5)), "m: the SentencePiece model has no piece for what it does not know");
+  EXPECT_EQ(refusal(unknown + std::string("\x0a\x08\x0a\x01" "a\x15\x00\x00\xc0\x7f", 10)), "m: the score of 'a' is no number");
+  EXPECT_EQ(refusal(unknown + std::string("\x0a\x03\x0a\x01\xff", 5)), "m: a piece is empty or no UTF-8");
 }
 
 TEST(TextStream, HoldsBackHalfCharacters) {

@@ -40,9 +40,12 @@ Result<std::vector<std::pair<std::string, std::string>>> tokenizer_files(const s
   std::vector<std::pair<std::string, std::string>> out;
   if (folder.empty()) return out;
   TFCC_TRY_VOID(text::Tokenizer::load(folder));
-  for (const char* name : {"tokenizer.json", "chat.json", "generation_config.json", "config.json"}) {
-    const fs::path path = fs::is_directory(folder) ? fs::path(folder) / name : fs::path(folder).parent_path() / name;
-    const fs::path file = name == std::string("tokenizer.json") && !fs::is_directory(folder) ? fs::path(folder) : path;
+  // One of the first two, or the file that is named.
+  const bool is_folder = fs::is_directory(folder), pieces = is_folder ? !fs::exists(fs::path(folder) / "tokenizer.json") : folder.ends_with(".model");
+  const std::string own = pieces ? "tokenizer.model" : "tokenizer.json";
+  for (const std::string& name : {own, std::string("chat.json"), std::string("generation_config.json"), std::string("config.json")}) {
+    const fs::path path = is_folder ? fs::path(folder) / name : fs::path(folder).parent_path() / name;
+    const fs::path file = name == own && !is_folder ? fs::path(folder) : path;
     std::ifstream stream(file, std::ios::binary);
     if (!stream) continue;
     TFCC_TRY_VOID(files.note_input(file.string()));

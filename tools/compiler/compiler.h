@@ -36,7 +36,7 @@ struct Options {
   bool literal_only = false;             ///< leave out the program for generation
   bool strict = false;                   ///< a fusion that did not happen is an error
   bool strip = false;                    ///< leave IR, sources and trace out of the file
-  std::string tokenizer;                 ///< a folder, or its tokenizer.json, to keep in the file; empty: none
+  std::string tokenizer;                 ///< a folder, or its tokenizer.json or tokenizer.model, to keep in the file; empty: none
   std::string timing_cache;              ///< a file of `tfcc tune` to keep in the file; empty: none
   int threads = 0;                       ///< that compile kernels; 0: one per core
   codegen::KernelCacheOptions cache;

@@ -161,7 +161,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");
   c->add_option("--report", o->report, "write what was done as JSON");
-  c->add_option("--tokenizer", o->options.tokenizer, "keep the tokenizer of this folder in the file: tokenizer.json and, if there, chat.json, generation_config.json, config.json");
+  c->add_option("--tokenizer", o->options.tokenizer, "keep the tokenizer of this folder in the file: tokenizer.json or else tokenizer.model and, if there, chat.json, generation_config.json, config.json");
   c->add_flag("--strict", o->options.strict, "fail if an attention, norm or GELU was left unfused, or padding was to be removed and was not");
   c->add_flag("--strip", o->options.strip, "leave IR, kernel sources and trace out of the file");
   add_threads(*c, o->options.threads, "threads that compile");

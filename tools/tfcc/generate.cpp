@@ -48,11 +48,11 @@ class TokenizerFiles {
   }
 
   Result<text::Tokenizer> tokenizer() const {
-    const auto json = read("tokenizer.json");
-    if (!json && folder_.empty())
-      return Error{ErrorCode::invalid_argument, json.error().message + "; or give --tokenizer FOLDER here, or ids with --prompt-ids"};
-    if (!json) return json.error();
-    return text::Tokenizer::from_json(*json, folder_.empty() ? "tokenizer.json" : folder_);
+    if (!folder_.empty()) return text::Tokenizer::load(folder_);
+    if (const auto json = read("tokenizer.json")) return text::Tokenizer::from_json(*json, "tokenizer.json");
+    const auto pieces = read("tokenizer.model");
+    if (!pieces) return Error{ErrorCode::invalid_argument, read("tokenizer.json").error().message + "; or give --tokenizer FOLDER here, or ids with --prompt-ids"};
+    return text::Tokenizer::from_sentencepiece(*pieces, "tokenizer.model");
   }
 
   // What ends an answer, as generation_config.json or config.json say: one id or several.
@@ -319,7 +319,7 @@ void add_generate(CLI::App& app, Action& action) {
   c->add_option("--batch", o->batch, "a file with a prompt in each line, answered at the same time; a JSON line for each");
   c->add_flag("--chat", o->chat, "put the prompt into the model's chat template (chat.json beside the tokenizer)");
   c->add_option("--system", o->system, "the system message of --chat");
-  c->add_option("--tokenizer", o->tokenizer, "the folder with tokenizer.json; default: what `tfcc compile --tokenizer` kept in the file");
+  c->add_option("--tokenizer", o->tokenizer, "the folder with tokenizer.json or tokenizer.model; default: what `tfcc compile --tokenizer` kept in the file");
   c->add_option("-n,--max-tokens", o->generate.max_tokens, "most tokens of an answer")->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->capture_default_str();
   c->add_option("--stop", o->stops, "end before this text; may be given several times");
   c->add_option("--stop-ids", o->stop_ids, "end at these ids, beside the tokenizer's")->delimiter(',');
