@@ -20,7 +20,6 @@ bool GivenInputs::is_fixed(ValueId v) const {
 
 GivenInputs::Row GivenInputs::row_of(bool wanted) const {
   Row row;
-  row.wanted = wanted;
   row.own = pool_.index(1, wanted ? rows_ : tokens_);
   row.token = wanted ? ir::bounded(ir::load_of(g_, wanted_, {row.own}), tokens_, wanted_flag_) : row.own;
   row.place = ir::sub(ir::load_of(g_, positions_, {row.token}), past_);

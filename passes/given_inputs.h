@@ -23,7 +23,6 @@ class GivenInputs {
     ExprRef token = nullptr;     // among all
     ExprRef own = nullptr;       // among the rows of the op
     ExprRef place = nullptr;     // position - P, what stands for s
-    bool wanted = false;
   };
   Row row_of(bool wanted) const;
 

@@ -480,13 +480,13 @@ class Lifter : GivenInputs {
   // Of what leads to v, the first that could not be lifted.
   bool miss_of(ValueId v) {
     std::set<uint32_t> ancestors;
-    std::vector<ValueId> todo{v};
-    while (!todo.empty()) {
-      const ValueId x = todo.back();
-      todo.pop_back();
+    std::vector<ValueId> worklist{v};
+    while (!worklist.empty()) {
+      const ValueId x = worklist.back();
+      worklist.pop_back();
       if (lifted_.count(x.value)) continue;  // cost: nor is anything before it in why_
       if (!ancestors.insert(x.value).second) continue;  // cost: seen before
-      if (const ir::Op* op = g_.def(x)) todo.insert(todo.end(), op->operands.begin(), op->operands.end());
+      if (const ir::Op* op = g_.def(x)) worklist.insert(worklist.end(), op->operands.begin(), op->operands.end());
     }
     for (OpId o : g_.order()) {
       const auto why = why_.find(g_.result(o).value);

@@ -6,10 +6,11 @@
 //
 // A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv, columns), kv_heads, sequences}. `parts` threads
 // hold kRows rows of the state, of each the quads part, part + parts, ..; the first warp holds the sum of keys too, which the first block
-// leaves. What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in shared memory, and what they see, before the epilogue. No slot of `to` is one of `from`.
-// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns, parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; aligned (rows of q, k and v
-// begin at 16 bytes, heads are multiples of them); decays, normalises (the epilogue asks for z). Threads and dynamic shared memory:
-// LinearStepShape<Spec>.
+// leaves. What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in shared memory, and what they
+// see, before the epilogue. No slot of `to` is one of `from`.
+// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns, parts, rows (kRows), together (kTokens, 1
+// where heads share keys), tokens; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
+// epilogue asks for z). Threads and dynamic shared memory: LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens the FMA units, 4 d dv FLOP a head.
 #pragma once
 #include "cuda/linear_attention_tile.cuh"
@@ -17,7 +18,8 @@
 template <class Spec>
 struct LinearStepShape {
   static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
-  static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows, kTokens = group == 1 ? Spec::together : 1, threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
+  static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows, kTokens = group == 1 ? Spec::together : 1;
+  static constexpr int threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
   static constexpr int shared_bytes = 4 * tokens * (width * (1 + group) + columns + 4 + group * seen_stride);
   static constexpr int vec = Spec::aligned ? 16 / (int)sizeof(typename Spec::T) : 1;  // elements of q, k and v that are read at a time
   static constexpr i64 state_rows = Spec::v_dim + Spec::normalises;
