@@ -107,6 +107,7 @@ void set(pb::Plan* to, const runtime::Plan& from) {
   to->set_has_bind(from.has_bind);
   to->set_bind(from.bind);
   to->set_precision(from.precision);
+  to->set_counters(from.counters);
   if (from.bucket_table) {
     for (const runtime::SizeCaps& caps : from.bucket_table->sizes) {
       pb::SizeCaps* x = to->mutable_bucket_table()->add_sizes();
@@ -262,6 +263,7 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
 uint64_t features_of(const std::vector<Lowered>& plans) {
   uint64_t features = 0;
   for (const Lowered& p : plans) {
+    if (p.plan.counters > 0) features |= runtime::kCounters;
     for (const runtime::Buffer& b : p.plan.buffers) features |= b.place == runtime::BufferClass::state ? runtime::kStates : 0;
   }
   for (const Lowered& p : plans) {

@@ -195,15 +195,13 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const BackendSource& s, int i
   TFCC_CU(*cuda, "find the GPU", cuda->cuDeviceGet(&backend->device_, index));
   TFCC_CU(*cuda, "start the GPU",
           cuda->cuDevicePrimaryCtxRetain(&backend->context_, backend->device_));
+  int processors = 0;
+  TFCC_CU(*cuda, "ask the GPU",
+          cuda->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, backend->device_));
+  backend->processors_ = static_cast<uint32_t>(processors);
   // Kernels that start early can wait in code for capability 9.0 and later. A grid that fills the GPU gains nothing: its
   // blocks only stand in the way of what still runs.
-  if (capability(s.target.name) >= 90) {
-    int processors = 0;
-    TFCC_CU(*cuda, "ask the GPU",
-            cuda->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                       backend->device_));
-    backend->early_blocks_ = 2 * processors;
-  }
+  if (capability(s.target.name) >= 90) backend->early_blocks_ = int64_t{2} * processors;
   Current current(*cuda, backend->context_);
   TFCC_TRY_VOID(backend->load_timings(s));
   TFCC_TRY_VOID(backend->load_kernels(s));

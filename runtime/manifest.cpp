@@ -368,6 +368,7 @@ void field(const Field& f, Plan& m, State& s) {
     case 12: return get(f, m.bucket_table.emplace(), s);
     case 13: return get(f, m.no_bucket_table, s);
     case 14: return get(f, m.name, s);
+    case 15: return get(f, m.counters, s);
   }
 }
 

@@ -172,6 +172,7 @@ struct Plan {
   std::vector<Check> limits;
   std::optional<BucketTable> bucket_table;
   std::string no_bucket_table;
+  uint32_t counters = 0;                           // CUDA: behind the flags: multiprocessors, then zeros between launches
 
   bool operator==(const Plan&) const = default;
 };

@@ -13,6 +13,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr size_t kMaxRank = 16;
+constexpr uint32_t kMaxCounters = 1u << 16;
 constexpr size_t kMaxPlans = 16;                    // one per family; a reader goes over the symbols once for each
 constexpr int64_t kMaxSize = int64_t{1} << 56;      // keeps byte counts far from overflow
 
@@ -250,6 +251,7 @@ class Checker {
     if (p.buckets.empty()) return bad("a plan without buckets");
     if (!valid(p.slots, p.slots.size())) return bad("a slot has a broken size");
     if (!valid(p.limits) || !valid(p.live_bytes)) return bad("a plan has broken limits");
+    if (p.counters > kMaxCounters) return bad("a plan has too many counters");
     if (p.bucket_table) TFCC_TRY_VOID(bucket_table(*p.bucket_table));
     std::set<std::string_view> names;
     for (const Kernel& k : p.kernels) {

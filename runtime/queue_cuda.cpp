@@ -30,14 +30,17 @@ class CudaQueue final : public Queue {
     if (stream_ != nullptr) cuda_.cuStreamDestroy(stream_);
   }
 
-  // One small allocation: the block of sizes and pointers, then the flags.
+  // One small allocation: the block of sizes and pointers, then the flags, then the counters.
   Result<void> start() {
     Current current(cuda_, b_.context_);
     TFCC_CU(cuda_, "a stream", cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
-    size_t bytes = block_bytes() + std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t);
+    size_t bytes = block_bytes() + std::max<size_t>(b_.flags_ + b_.plan_->counters, 1) * sizeof(uint32_t);
     TFCC_TRY_VOID(b_.check_memory(&block_, bytes, "the sizes"));
     ++allocations_;
     TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(block_, 0, bytes));
+    if (b_.plan_->counters > 0) {
+      TFCC_CU(cuda_, "set the counters", cuda_.cuMemsetD32(block_ + block_bytes() + b_.flags_ * sizeof(uint32_t), b_.processors_, 1));
+    }
     // The memset is on the null stream, which a non-blocking stream does not wait for.
     TFCC_CU(cuda_, "clear the flags", synchronize(cuda_));
     flags_here_ = static_cast<uint32_t*>(host_memory(std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t)));

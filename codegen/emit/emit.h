@@ -37,6 +37,12 @@ struct MatrixView {
   uint32_t box_rows, box_columns;
 };
 
+/// Memory of a launch alone.
+struct Scratch {
+  DType dtype;
+  ExprRef count;
+};
+
 struct KernelLaunch {
   std::string kernel;                // its name, unless a kernel with the same text has one: "layer_norm__f16_h768"
   Stub stub;
@@ -47,6 +53,8 @@ struct KernelLaunch {
   std::vector<std::string> parts = {};  // what was fused into it, said beside the op
   ExprRef of_states = nullptr;       // bytes of its states that it reads and writes, if not all of their buffers
   ExprRef makes = nullptr;           // the size that it writes for the launches after it
+  std::optional<Scratch> scratch = {};  // Stub::scratch()
+  uint32_t counters = 0;             // so many of Stub::counters()
 };
 
 /// D = alpha A B + bias by the target's library.

@@ -68,7 +68,8 @@ struct Tile {
   int64_t stages = 0;                            // CUDA, tensor cores: chunks on their way or in use; 0: FMA units
   int64_t chunk = 0;                             // CUDA, FMA units: tokens
   bool warpgroups = false;                       // CUDA: products of warpgroups, of what TMA brings
-  int64_t cluster = 1, shared = 0;               // those: blocks that share a sequence, where there are at most so many heads of sequences
+  bool pairs = false;                            // those: two blocks, a cluster, have half of the features each
+  int64_t sharing = 0;                           // those: so many blocks may share sequences where these are few; 0: none do
 };
 
 int64_t round_up(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
@@ -89,32 +90,28 @@ uint32_t fma_bytes(int64_t d, int64_t columns, int64_t chunk) {
 }
 
 /// As LinearWgmmaShape counts them.
-uint32_t wgmma_bytes(int64_t d, int64_t columns, int64_t stages, int64_t cluster) {
-  const int64_t slice = cluster > 1 ? (d * columns + d) / cluster : 0, floats = slice + stages * 64 + 4 * (d > 64 ? 2 : 1) + 2 + 2 + 2 * d;
+uint32_t wgmma_bytes(int64_t d, int64_t columns, int64_t stages) {
+  const int64_t floats = stages * 64 + 4 * (d > 64 ? 2 : 1) + 2 + 2 * d;
   return static_cast<uint32_t>(1024 + stages * 2 * 64 * (2 * d + columns) + 2 * (2 * d * columns + 2 * d * 8) + 4 * floats);
 }
 
-/// Tokens whose keys are summed by themselves (LinearWgmmaShape::span), and the blocks that take such spans of one sequence at the same time.
-constexpr int64_t kSpan = 512, kCluster = 8;
-/// A grid has fewer than 65536 blocks along z; more are further rows of it, in whole clusters (kClusteredRow in cuda/linear_attention.cuh).
-constexpr int64_t kMostClustered = 65528;
+/// Tokens whose keys are summed by themselves (LinearWgmmaShape::span).
+constexpr int64_t kSpan = 512;
 
-// Where heads alone do not fill the GPU, the blocks of a cluster share a sequence, if it may be longer than one span. That takes half as much work
-// again, and clusters fit where their graphics processing cluster has multiprocessors left: 15 of 8 on an H200 with 132. Three rounds of them
-// are still faster than one block a sequence. Narrower blocks make more clusters of few heads.
+// Where heads alone do not fill the GPU, blocks share a sequence, if it may be longer than one span. That takes half as much work again.
+// Of few heads narrower blocks fill more of it, at a length of 16 spans.
 std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x) {
-  const int64_t d = x.head, rooms = c.target.processors / kCluster - 1;
+  const bool pairs = x.head == 512;
+  const int64_t d = pairs ? x.head / 2 : x.head;
   if (!c.target.has_wgmma || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) || x.v_head % 64 != 0) return {};
   const bool few_registers = !x.out_aligned || (x.decays && (d == 64 || x.maps));
-  const bool narrow = d > 128 || few_registers || x.v_head % 128 != 0 || x.heads * (x.v_head / 64) <= rooms;
-  const int64_t columns = narrow ? 64 : 128, blocks = (x.v_head + columns - 1) / columns, shared = 3 * rooms / blocks;
+  const bool narrow = d > 128 || few_registers || x.v_head % 128 != 0 || x.heads * (x.v_head / 64) * 16 <= c.target.processors;
+  const int64_t columns = narrow ? 64 : 128, blocks = x.heads * ((x.v_head + columns - 1) / columns);
   const auto longest = c.largest(x.causal ? x.queries : x.keys);
-  const bool shares = x.heads <= shared && !(longest && *longest <= kSpan);
-  for (int64_t cluster : {shares ? kCluster : 1, int64_t{1}}) {
-    for (int64_t stages = 6; stages >= 2; --stages) {
-      const uint32_t bytes = wgmma_bytes(d, columns, stages, cluster);
-      if (bytes <= c.target.shared_bytes) return Tile{columns, 512, bytes, __LINE__, stages, 0, true, cluster, shared};
-    }
+  const bool shares = !pairs && 2 * blocks <= c.target.processors && !(longest && *longest <= kSpan);
+  for (int64_t stages = 6; stages >= 2; --stages) {
+    const uint32_t bytes = wgmma_bytes(d, columns, stages);
+    if (bytes <= c.target.shared_bytes) return Tile{columns, 512, bytes, __LINE__, stages, 0, true, pairs, shares ? c.target.processors : 0};
   }
   return {};
 }
@@ -179,8 +176,8 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
     stub.field("warpgroups", tile.warpgroups);
     stub.field("tensor_cores", tile.stages > 0);
     if (tile.warpgroups) {
-      stub.field("cluster", tile.cluster);
-      stub.field("shared", tile.shared);
+      stub.field("pairs", tile.pairs);
+      stub.field("sharing", tile.sharing);
       for (size_t k = 0; k < 3; ++k) stub.field(fmt::format("{}_offset", "qkv"[k]), x.parts[k].offset);
     }
     if (tile.stages > 0) stub.field("stages", tile.stages);
@@ -192,6 +189,10 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   std::vector<MatrixView> maps;
   for (const RowSlice& part : x.parts) parts.push_back(tile.warpgroups ? fmt::format("m{}", add_map(c, maps, part)) : stub.in(part.base, part.offset));
   stub.maps(maps.size());
+  if (tile.warpgroups) {
+    parts.push_back(tile.sharing ? stub.scratch("f32") : "nullptr");
+    parts.push_back(tile.sharing ? stub.counters() : "nullptr");
+  }
   if (c.cuda()) parts = {fmt::format("{}{{{}}}", tile.warpgroups ? "RowMaps" : "RowPointers<Spec::T>", fmt::join(parts, ", "))};
   arguments.insert(arguments.end(), parts.begin(), parts.end());
   arguments.push_back(stub.size(x.batch));
@@ -200,23 +201,25 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   arguments.push_back(attrs.packed.empty() ? fmt::format("PaddedRows{{(idx)({}), (idx)({})}}", stub.size(x.queries), stub.size(x.keys))
                                            : fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6)));
   stub.call(std::move(arguments), {});
-  stub.cluster(static_cast<int>(tile.cluster));
 
   LaunchSize size;
   size.threads = tile.threads;
   size.shared_bytes = tile.shared_bytes;
   ExprRef blocks = c.integer((x.v_head + tile.columns - 1) / tile.columns), heads = c.integer(attrs.heads);
   size.grid = {blocks, heads, x.batch};
-  if (tile.cluster > 1) {
-    ExprRef all = ir::mul(x.batch, heads), whole = c.integer(tile.cluster);
-    ExprRef shared = ir::mul(ir::min(all, c.integer(tile.shared)), whole), z = ir::mul(c.ceil_div(ir::max(all, shared), tile.cluster), whole);
-    size.grid = {blocks, c.ceil_div(z, kMostClustered), ir::min(z, c.integer(kMostClustered))};
-  }
+  if (tile.pairs) stub.cluster(2);
+  if (tile.warpgroups) size.grid = {ir::max(ir::mul(ir::mul(x.batch, heads), blocks), c.integer(tile.sharing))};
+  if (tile.pairs) size.grid.insert(size.grid.end(), {c.integer(1), c.integer(2)});
   size.work = ir::mul(ir::mul(x.batch, heads), blocks);
   ExprRef tokens = ir::mul(ir::mul(x.batch, heads), ir::add(x.queries, x.keys));
   const std::string grouped = attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
   Emission emission = Emission::of({fmt::format("linear_attention__{}_d{}{}", storage_type(x.type), x.head, grouped), std::move(stub), std::move(size),
                                     ir::mul(tokens, c.integer(2 * x.head * x.v_head)), {}, std::move(maps)});
+  if (tile.sharing) {  // slots of teams of at least two blocks, with one more each: LinearWgmmaShape::slot_numbers
+    auto& launch = std::get<KernelLaunch>(emission.launches[0]);
+    launch.scratch = Scratch{DType::f32, c.integer(tile.sharing * 3 / 2 * (x.head * tile.columns + (x.normalises ? x.head : 0) + 4))};
+    launch.counters = static_cast<uint32_t>(1 + tile.sharing / 2);
+  }
   emission.reason = Reason{fmt::format("linear_attention {}{} of heads of {} and {}\nblocks of {} channels of v", tfcc::to_string(x.type), attrs.packed.empty() ? "" : " of packed rows",
                                        x.head, x.v_head, tile.columns),
                            "codegen/emit/linear_attention.cpp", tile.line};

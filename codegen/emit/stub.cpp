@@ -196,6 +196,13 @@ std::string Stub::address_of(ExprRef size) const {
   return fmt::format("(i64*)n + {}", it - context_->symbols.begin());
 }
 
+std::string Stub::scratch(const std::string& type) {
+  scratch_ = type;
+  return fmt::format("a{}", arguments_.size());
+}
+
+std::string Stub::counters() const { return fmt::format("flags + {}", context_->graph.flags.size()); }
+
 void Stub::call(std::vector<std::string> arguments, const std::vector<ExprRef>& rest) {
   if (cuda_) {
     for (ExprRef e : rest) arguments.push_back(size(e));
@@ -219,6 +226,7 @@ std::string Stub::parameters() const {
     const Argument& a = arguments_[k];
     s += fmt::format(", {}{}* {}a{}", a.written ? "" : "const ", a.type, a.callers ? "const* " : "", k);
   }
+  if (!scratch_.empty()) s += fmt::format(", {}* a{}", scratch_, arguments_.size());
   for (size_t k = 0; k < maps_; ++k) s += fmt::format(", const __grid_constant__ TensorMap m{}", k);
   return s;
 }

@@ -63,6 +63,10 @@ class Stub {
   std::string early_size(ExprRef e) const;
   /// Where kernels find a size, for the one that makes it: "(i64*)n + 2".
   std::string address_of(ExprRef size) const;
+  /// CUDA: memory of the launch alone, behind reads and writes; it holds anything before.
+  std::string scratch(const std::string& type);
+  /// CUDA: the number of multiprocessors, then numbers by which blocks of a launch meet. These are zero before it, and it leaves them so.
+  std::string counters() const;
   /// The call. The CPU has its range of work items in the place of `rest`, sizes that bound what a thread of CUDA does.
   void call(std::vector<std::string> arguments, const std::vector<ExprRef>& rest);
   /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a multiprocessor, and it has tensor maps m0, m1, ...
@@ -110,6 +114,7 @@ class Stub {
   bool waits_itself_ = false;
   int cluster_ = 1;
   size_t maps_ = 0;
+  std::string scratch_;                                   // its type, if there is any
 };
 
 /// The text of the kernel that writes sizes and the caller's pointers, `values` together, into the device block.

@@ -92,6 +92,17 @@ uint32_t PlanBuilder::packed(const EmitContext& c, const PackedWeight& w) {
   return it->second = add_buffer(std::move(b), c.integer(constant.element_count() * static_cast<int64_t>(size_of(b.dtype))));
 }
 
+uint32_t PlanBuilder::scratch_of(const EmitContext& c, const std::string& launch, const Scratch& scratch) {
+  auto [it, added] = scratch_.emplace(launch, 0);
+  if (!added) return it->second;
+  runtime::Buffer b;
+  b.name = launch + ".scratch";
+  b.dtype = scratch.dtype;
+  b.dims = {encode(scratch.count)};
+  b.place = runtime::BufferClass::arena;
+  return it->second = add_buffer(std::move(b), ir::mul(Sizes::at_bounds(c.graph, scratch.count), c.integer(static_cast<int64_t>(size_of(scratch.dtype)))));
+}
+
 // Each operand read once and each result written once; a table is not read further than what is gathered from it, a weight is.
 ExprRef PlanBuilder::traffic(const EmitContext& c, OpKind op, const std::vector<uint32_t>& all) const {
   const auto is_constant = [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::constant; };
@@ -199,6 +210,8 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
     reads.push_back(packed(c, w));
     args.push_back(reads.back());
   }
+  if (launch.scratch) args.push_back(scratch_of(c, out.name, *launch.scratch));
+  out_.plan.counters = std::max(out_.plan.counters, launch.counters);
   const uint32_t kernel = kernel_of(c, launch, true);
   std::vector<runtime::TensorMap> maps;
   for (const MatrixView& m : launch.maps) {
@@ -215,6 +228,7 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   out.bytes = encode(launch.of_states ? ir::add(bytes, launch.of_states) : bytes);
   if (launch.makes) out.makes = static_cast<uint32_t>(std::find(symbols_.begin(), symbols_.end(), launch.makes->name) - symbols_.begin()) + 1;
   std::string key = out.name;
+  if (launch.scratch) writes.push_back(scratch_of(c, key, *launch.scratch));
   add_launch(std::move(out), key, reads, writes);
 }
 

@@ -61,6 +61,8 @@ class PlanBuilder {
   void add_launch(runtime::Launch launch, const std::string& key, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
   uint32_t buffer_of(const EmitContext& context, ValueId v);
   uint32_t packed(const EmitContext& context, const PackedWeight& weight);
+  /// Of the launch of this name.
+  uint32_t scratch_of(const EmitContext& context, const std::string& launch, const Scratch& scratch);
   uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
   uint32_t kernel_of(const EmitContext& context, const KernelLaunch& launch, bool starts_early);
   runtime::KernelLaunch sized(const std::string& launch, uint32_t kernel, std::vector<uint32_t> args, const LaunchSize& size);
@@ -77,6 +79,7 @@ class PlanBuilder {
   std::vector<Placed> buffers_;                                      // one for each of the plan's
   std::map<std::string, uint32_t> buffer_of_value_;                  // by name, which a value has in every form of a graph
   std::map<std::pair<std::string, std::string>, uint32_t> packed_;   // weight, layout -> buffer
+  std::map<std::string, uint32_t> scratch_;                          // by launch
   std::map<size_t, uint32_t> output_copies_;                         // output -> buffer of its copy
   std::map<std::string, uint32_t> kernel_by_text_;
   std::map<std::string, int> kernel_names_;

@@ -44,6 +44,7 @@ std::string print(const runtime::Plan& plan) {
   for (size_t i = 0; i < plan.buffers.size(); ++i) s += print(i, plan.buffers[i]);
   for (size_t i = 0; i < plan.slots.size(); ++i) s += fmt::format("slot {}: {} bytes\n", i, plan.slots[i].print());
   s += fmt::format("live: {} bytes\n", plan.live_bytes.print());
+  if (plan.counters) s += fmt::format("counters: {}\n", plan.counters);
   for (const runtime::Check& c : plan.limits) s += fmt::format("limit: {}\n", c.message);
   for (const runtime::Kernel& k : plan.kernels) {
     s += fmt::format("kernel {} of {}", k.name, k.op);

@@ -71,10 +71,10 @@ struct Loader {
   template <Part part> TFCC_FN void ask_for_chunk(idx from, int slot) const {
     u64* const landed = &at.barriers->landed[slot];
     sm90::arrive_and_announce_once(landed, 2 * ((part != Part::keys ? Tile::elements : 0) + (part != Part::queries ? Tile::elements + S::VTile::elements : 0)));
-    if constexpr (part != Part::keys) ask_for_boxes<Tile>(at.q(slot), source.q, head.rows.first_query(head.b) + from, Spec::q_offset + head.h * Spec::head_dim, landed);
+    if constexpr (part != Part::keys) ask_for_boxes<Tile>(at.q(slot), source.q, head.rows.first_query(head.b) + from, Spec::q_offset + head.h * Spec::head_dim + first_feature<Spec>(), landed);
     if constexpr (part != Part::queries) {
       const i64 row = head.rows.first_key(head.b) + from;
-      ask_for_boxes<Tile>(at.k(slot), source.k, row, Spec::k_offset + head.g * Spec::head_dim, landed);
+      ask_for_boxes<Tile>(at.k(slot), source.k, row, Spec::k_offset + head.g * Spec::head_dim + first_feature<Spec>(), landed);
       ask_for_boxes<typename S::VTile>(at.v(slot), source.v, row, Spec::v_offset + head.g * Spec::v_dim + head.first, landed);
     }
   }
@@ -107,11 +107,11 @@ struct Loader {
   }
   template <Part part> TFCC_FN void map(idx from, int slot) const {
     if constexpr (Head::maps_q && part != Part::keys) {
-      map_tile(at.q(slot), head.queries - 1 - from, [&](int row) { return from + row < head.queries; }, [&](f32 x, int row, int e) { return head.query(x, from + row, e); });
+      map_tile(at.q(slot), head.queries - 1 - from, [&](int row) { return from + row < head.queries; }, [&](f32 x, int row, int e) { return head.query(x, from + row, first_feature<Spec>() + e); });
     }
     if constexpr (Head::maps_k && part != Part::queries) {
       const u64 bits = live(from);
-      if (bits != 0) map_tile(at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); }, [&](f32 x, int row, int e) { return head.key(x, from + row, e); });
+      if (bits != 0) map_tile(at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); }, [&](f32 x, int row, int e) { return head.key(x, from + row, first_feature<Spec>() + e); });
     }
     if (Spec::decays && threadIdx.x < kWarp) sum_decays(head, from, at.grown(slot));
   }
@@ -129,9 +129,8 @@ struct Loader {
   }
   TFCC_FN void add(idx first, idx last) { bring<Part::keys>(first, last); }
   TFCC_FN void answer(idx first, idx last) { bring<Spec::causal ? Part::both : Part::queries>(first, last); }
-  TFCC_FN void show() const {}
-  TFCC_FN void take() const {}
-  TFCC_FN void gather() const {}
+  TFCC_FN void show(f32*) const {}
+  TFCC_FN void take(const f32*) const {}
   TFCC_FN void end_span() const {}
 };
 

@@ -14,14 +14,15 @@ struct Results {
   using S = LinearWgmmaShape<Spec>;
   using T = typename Spec::T;
   using Out = typename Spec::Out;
-  static constexpr int n = S::columns;
+  static constexpr int n = S::columns, kept = n / S::halves;  // channels of v; those whose results the block stores
   static constexpr bool adds = true;
   const Memory<Spec>& at;
   const Head& head;
   Out* out;
   int group, lane, warp_row;
-  f32 s[8][4], o[n / 8][4], weights[4];
+  f32 s[8][4], o[n / 8][4], weights[4], sums[kept / 8][4];  // sums: of both halves of a pair
   u32 p[4][4];
+  u32 given = 0;                        // parity of what the pair gives each other
   sm90::RingPlace<S::stages> ring;
   sm90::RingPlace<S::copies> copies;
 
@@ -69,6 +70,9 @@ struct Results {
     sm90::hold(weights);
     const f32 unscale = kSame<T, f16> ? at.unscale()[slot] : 1.0f;
     arrive_as_warp(&at.barriers->copy_empty[slot]);
+    if constexpr (Spec::pairs) {
+      if (lane == 0) sm90::arrive_at(&at.barriers->room, half<Spec>() ^ 1);  // this warp has done with q
+    }
     if constexpr (!kSame<T, f16> && !Spec::decays) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -133,6 +137,7 @@ struct Results {
       sm90::wait_for_products<0>();
       hold_products();
     }
+    if constexpr (Spec::pairs) add_halves(slot);
     constexpr bool rows = sizeof(Out) == 2 && Spec::out_aligned;
     if constexpr (rows) {
       if (group == 0) sm90::meet<2>(128);
@@ -143,31 +148,67 @@ struct Results {
     arrive_as_warp(&at.barriers->empty[slot]);
     if constexpr (!rows) store_elements(from);
   }
+  /// The results become those of all features: of the first 32 channels in the first block of the pair, of the others in the second. What one block
+  /// gives the other lies where its queries were.
+  TFCC_FN void add_halves(int slot) {
+    constexpr int tiles = kept / 8;
+    const int other = half<Spec>() ^ 1;
+    f32* const here = (f32*)(at.q(slot) + S::QkTile::part_bytes / 2) + threadIdx.x % 128;  // behind the place of store_rows()
+    f32* const there = const_cast<f32*>(sm90::of_block(here, other));
+    sm90::wait_for_cluster(&at.barriers->room, given);
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        there[(t * 4 + c) * 128] = other ? o[tiles + t][c] : o[t][c];
+        sums[t][c] = other ? o[t][c] : o[tiles + t][c];
+      }
+    }
+    if constexpr (Spec::normalises) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) there[(tiles * 4 + c) * 128] = weights[c];
+    }
+    __syncwarp();
+    if (lane == 0) sm90::arrive_at(&at.barriers->given, other);
+    sm90::wait_for_cluster(&at.barriers->given, given);
+#pragma unroll
+    for (int t = 0; t < tiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sums[t][c] += here[(t * 4 + c) * 128];
+    }
+    if constexpr (Spec::normalises) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) weights[c] += here[(tiles * 4 + c) * 128];
+    }
+    given ^= 1;
+  }
   TFCC_FN f32 sum_of_weights(int h) const { return Spec::normalises ? __shfl_sync(kAllLanes, weights[2 * h] + weights[2 * h + 1], lane & ~3) : 0.0f; }
   TFCC_FN f32 result(idx from, f32 z, int t, int h, int e) const {
-    return head.result(o[t][2 * h + e], z, imin(from + row(h), head.queries - 1), imin(t * 8 + lane % 4 * 2 + e, head.columns() - 1));
+    return head.result((Spec::pairs ? sums : o)[t][2 * h + e], z, imin(from + row(h), head.queries - 1), imin(first_kept() + t * 8 + lane % 4 * 2 + e, head.columns() - 1));
   }
+  TFCC_FN int first_kept() const { return half<Spec>() * kept; }
   /// Whole rows: a warp's 16, 64 columns at a time, pass through its rows of q.
   TFCC_FN void store_rows(idx from, T* q) const {
     const f32 z[2] = {sum_of_weights(0), sum_of_weights(1)};
     Out* const rows = (Out*)q;
+    constexpr int width = kept < 64 ? kept : 64, pieces = width / 8, at_once = kWarp / pieces;  // of 16 bytes of a row; rows of a warp's access
 #pragma unroll
-    for (int part = 0; part < n; part += 64) {
+    for (int part = 0; part < kept; part += 64) {
       if (part > 0) __syncwarp();
 #pragma unroll
-      for (int t = part / 8; t < part / 8 + 8; t += 2) {
+      for (int t = part / 8; t < part / 8 + pieces; t += 2) {
         const auto pair = [&](int x) { return pack2<Out>(result(from, z[x % 2], t + x / 2, x % 2, 0), result(from, z[x % 2], t + x / 2, x % 2, 1)); };
         const u32 tiles[4] = {pair(0), pair(1), pair(2), pair(3)};
         sm90::store_matrices(rows + S::QkTile::at(warp_row + lane % 16, t % 8 + lane / 16), tiles);
       }
       __syncwarp();
-      const int m = part + lane % 8 * 8;
-      uint4 v[4];
+      const int m = first_kept() + part + lane % pieces * 8;
+      uint4 v[16 / at_once];
 #pragma unroll
-      for (int x = 0; x < 4; ++x) v[x] = sm90::load_16_bytes(rows + S::QkTile::at(warp_row + 4 * x + lane / 8, lane % 8));
+      for (int x = 0; x < 16 / at_once; ++x) v[x] = sm90::load_16_bytes(rows + S::QkTile::at(warp_row + at_once * x + lane / pieces, lane % pieces));
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const idx i = from + warp_row + 4 * x + lane / 8;
+      for (int x = 0; x < 16 / at_once; ++x) {
+        const idx i = from + warp_row + at_once * x + lane / pieces;
         if (i < head.queries && m < head.columns()) sm90::store_16_bytes(out + (i64)i * Spec::out_stride + m, v[x]);
       }
     }
@@ -178,10 +219,10 @@ struct Results {
       const f32 z = sum_of_weights(h);
       const idx i = from + row(h);
 #pragma unroll
-      for (int t = 0; t < n / 8; ++t) {
+      for (int t = 0; t < kept / 8; ++t) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const int m = t * 8 + lane % 4 * 2 + e;
+          const int m = first_kept() + t * 8 + lane % 4 * 2 + e;
           if (i < head.queries && m < head.columns()) ::store(out + (i64)i * Spec::out_stride, m, result(from, z, t, h, e));
         }
       }
@@ -209,9 +250,8 @@ struct Results {
       if (Spec::causal) copies.next();
     });
   }
-  TFCC_FN void show() const {}
-  TFCC_FN void take() const {}
-  TFCC_FN void gather() const {}
+  TFCC_FN void show(f32*) const {}
+  TFCC_FN void take(const f32*) const {}
   TFCC_FN void end_span() const {}
 };
 

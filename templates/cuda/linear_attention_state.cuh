@@ -187,28 +187,19 @@ struct State {
     });
     decays = 0.0f;
   }
-  TFCC_FN void show() {
+  /// The sum of the span, to memory of the GPU, and what the span leaves of the state before it.
+  TFCC_FN void show(f32* slot) {
     refresh();
-    for_each([&](f32, f32 now, int e) { at.sums()[e] = now; });
-    if (threadIdx.x % 128 == 0) *at.faded() = left<Spec>(decays);
+    for_each([&](f32, f32 now, int e) { slot[e] = now; });
+    if (Spec::decays && threadIdx.x % 128 == 0) slot[S::numbers] = left<Spec>(decays);
   }
-  TFCC_FN void take() {
+  /// A state, as other blocks wrote it.
+  TFCC_FN void take(const f32* slot) {
     refresh();
     for_each([&](f32& b, f32& now, int e) {
-      b = at.sums()[e];
+      b = __ldcg(slot + e);
       now = 0.0f;
     });
-    decays = 0.0f;
-  }
-  /// The state behind all rounds.
-  TFCC_FN void gather() {
-    if constexpr (Spec::cluster > 1) {
-      refresh();
-      for_each([&](f32& b, f32& now, int e) {
-        b = sm90::of_block(at.carry(), e / S::slice)[e % S::slice];
-        now = 0.0f;
-      });
-    }
     decays = 0.0f;
   }
 };

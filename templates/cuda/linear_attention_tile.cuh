@@ -4,9 +4,14 @@
 #include "cuda/attention_tile.cuh"
 #include "cuda/sm90.cuh"
 
-/// Where q, k and v lie: their first elements, or their tensor maps in boxes of 64 rows and 64 columns.
+/// Where q, k and v lie: their first elements, or their tensor maps in boxes of 64 rows and 64 columns. With these is memory for the states
+/// of blocks that share a sequence, and the number of multiprocessors with the counters by which they meet; null where none do.
 template <class T> struct RowPointers { const T *q, *k, *v; };
-struct RowMaps { const TensorMap &q, &k, &v; };
+struct RowMaps {
+  const TensorMap &q, &k, &v;
+  f32* states;
+  u32* counters;
+};
 
 /// No map, all tokens visible, nothing decays, the result is the sum.
 struct SameElement { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
@@ -30,13 +35,13 @@ struct LinearHead {
   idx b, h, g, first;      // first: channel of v
   idx queries, keys;
 
-  /// `place` of the sequence among those of the batch.
-  TFCC_FN LinearHead(idx place, idx h_, const Rows& rows_, const QMap& q, const KMap& k, const Shown& s, const Decay& d, const Epilogue& e)
+  /// `place` of the sequence among those of the batch, `part` of its channels.
+  TFCC_FN LinearHead(idx place, idx h_, idx part, const Rows& rows_, const QMap& q, const KMap& k, const Shown& s, const Decay& d, const Epilogue& e)
       : rows(rows_), q_map(q), k_map(k), shown(s), decay_of(d), epilogue_of(e) {
     b = rows.sequence(place);
     h = h_;
     g = h / (Spec::heads / Spec::kv_heads);
-    first = (idx)blockIdx.x * Spec::columns;
+    first = part * Spec::columns;
     queries = rows.query_count(b);
     keys = rows.key_count(b);
   }

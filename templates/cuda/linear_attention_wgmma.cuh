@@ -6,10 +6,10 @@
 // beside it the state before the span. They write a 16-bit copy of the state to shared memory, before each chunk if it is causal, else once. The others answer the
 // queries: o = q' copy, then o += (q' k'^T, where j <= i) v; two of them take turns.
 //
-// A span is 512 tokens: its sum starts from zero, for tensor cores cut off what they add to a large accumulator. With cluster > 1 the blocks
-// of a cluster may take spans of one sequence at the same time. Each sums the keys of its own, all together turn the sums into the
+// A span is 512 tokens: its sum starts from zero, for tensor cores cut off what they add to a large accumulator. Where heads do not fill
+// the GPU, blocks of a team take spans of one sequence at the same time. Each sums the keys of its own, all together turn the sums into the
 // states before each span, a part of the numbers each, in the order of the spans; then each answers its queries. So the bits do not depend
-// on how many blocks share a sequence.
+// on how many blocks share a sequence. They meet by a counter.
 // f16 has no range for sums over many tokens: copies are scaled by a power of two. The copy of the sum of keys, which gives z, is two
 // numbers, high and low.
 //
@@ -28,86 +28,102 @@ namespace linear_wgmma_detail {
 template <class Spec, class Head>
 struct Block {
   using S = LinearWgmmaShape<Spec>;
-  const Memory<Spec> at;
+  static constexpr int sharers = S::threads - 128;  // threads: all but the loader's
   const Head& head;
-  int blocks, rank;  // that share the sequence: one, or the cluster
+  const RowMaps& source;
+  idx team;            // number of the team
+  int most;            // blocks of a team
+  int blocks, rank;    // that share the sequence
 
   TFCC_FN idx keys() const { return Spec::causal ? head.queries : head.keys; }
+  /// By rank: the sum of its span, which becomes the state before it; then the state behind the round.
+  TFCC_FN f32* slot(int r) const { return source.states + ((i64)team * (most + 1) + r) * S::slot_numbers; }
+  TFCC_FN u32* counter() const { return source.counters + 1 + team; }
 
-  template <class Role> TFCC_FN void run(Role& role) const {
-    const idx all = keys();
-    for (idx round = 0; round < all; round += blocks * S::span) {
-      const idx first = imin(round + rank * S::span, all), last = imin(first + S::span, all);
-      if (!Spec::causal || blocks > 1) role.add(first, last);
-      if constexpr (Spec::cluster > 1) {
-        if (blocks > 1) share(role, round);
+  template <class Role> TFCC_FN void run(Role& role) {
+        const idx all = keys(), step = blocks * S::span;
+    // Who meets goes all rounds, also those in which the block has no tokens.
+    for (idx from = rank * S::span; from < (Role::adds ? all + rank * S::span : all); from += step) {
+      const idx first = imin(from, all), last = imin(first + S::span, all);
+      if (!Spec::causal || step > S::span) role.add(first, Spec::causal && last == all ? first : last);  // nothing comes after the last span
+      if constexpr (Spec::sharing > 0 && Role::adds) {
+        if (blocks > 1) share(role, from / step);
       }
       if constexpr (Spec::causal) role.answer(first, last);
       role.end_span();
     }
-    if constexpr (Spec::causal) return;
-    if constexpr (Spec::cluster > 1) {
-      if (blocks > 1) {
-        role.gather();
-        sm90::meet_cluster();
-      }
+    if constexpr (Spec::sharing > 0 && Role::adds) {
+      if (blocks > 1 && threadIdx.x == 128) sm90::leave_blocks(counter(), blocks, 2 * ((all + step - 1) / step));
+      if (blocks > 1 && !Spec::causal) role.take(slot(blocks));
     }
+    if constexpr (Spec::causal) return;
     const idx part = (head.queries + blocks * S::chunk - 1) / (blocks * S::chunk) * S::chunk, first = imin(rank * part, head.queries);
     role.answer(first, imin(first + part, head.queries));
   }
 
-  /// The sums of the cluster's spans become the states before them.
-  template <class Role> TFCC_FN void share(Role& role, idx round) const {
-    __syncthreads();  // nobody reads chunks any more
-    role.show();
-    sm90::meet_cluster();
+  TFCC_FN void meet(int times) const {
+    sm90::meet<4>(sharers);
+    if (threadIdx.x == 128) sm90::meet_blocks(counter(), blocks, times);
+    sm90::meet<4>(sharers);
+  }
+  /// The sums of the team's spans become the states before them.
+  template <class Role> TFCC_FN void share(Role& role, int round) const {
+    role.show(slot(rank));
+    meet(2 * round + 1);
+    sum_slices(round > 0);
+    meet(2 * round + 2);
+    role.take(slot(rank));
+  }
+  /// This block's part of the numbers, of all spans.
+  TFCC_FN void sum_slices(bool goes_on) const {
+    constexpr int at_once = Spec::decays ? 8 : 16;  // as registers allow
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));  // worked out again, as in State::refresh()
-    for (int e = (thread - 128) * 4; Role::adds && e < S::slice; e += (S::threads - 128) * 4) {  // the loader has few registers
-      float4 state = round > 0 ? *(const float4*)(at.carry() + e) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const int part = (S::numbers / 4 + blocks - 1) / blocks, last = (int)imin((rank + 1) * part, S::numbers / 4);
+    for (int e = rank * part + thread - 128; e < last; e += sharers) {
+      const auto number = [&](int r) { return (float4*)slot(r) + e; };
+      float4 state = goes_on ? __ldcg(number(blocks)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
+      for (int r0 = 0; r0 < blocks; r0 += at_once) {
+        float4 sum[at_once];
 #pragma unroll
-      for (int r0 = 0; r0 < Spec::cluster; r0 += 4) {
-        float4 sum[4];
-        f32 f[4];
+        for (int r = 0; r < at_once; ++r) sum[r] = __ldcg(number((int)imin(r0 + r, blocks - 1)));
 #pragma unroll
-        for (int r = 0; r < 4; ++r) {
-          sum[r] = *(const float4*)(sm90::of_block(at.sums(), r0 + r) + rank * S::slice + e);
-          f[r] = Spec::decays ? *sm90::of_block(at.faded(), r0 + r) : 1.0f;
-        }
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-          *(float4*)const_cast<f32*>(sm90::of_block(at.sums(), r0 + r) + rank * S::slice + e) = state;
-          state.x = state.x * f[r] + sum[r].x;
-          state.y = state.y * f[r] + sum[r].y;
-          state.z = state.z * f[r] + sum[r].z;
-          state.w = state.w * f[r] + sum[r].w;
+        for (int r = 0; r < at_once; ++r) {
+          if (r0 + r >= blocks) break;
+          const f32 f = Spec::decays ? __ldcg(slot(r0 + r) + S::numbers) : 1.0f;
+          *number(r0 + r) = state;
+          state.x = state.x * f + sum[r].x;
+          state.y = state.y * f + sum[r].y;
+          state.z = state.z * f + sum[r].z;
+          state.w = state.w * f + sum[r].w;
         }
       }
-      *(float4*)(at.carry() + e) = state;
+      *number(blocks) = state;
     }
-    sm90::meet_cluster();
-    role.take();
-    sm90::publish_writes();  // chunks come where the sums were
-    __syncthreads();
   }
 };
 
 }  // namespace linear_wgmma_detail
 
+/// By block `rank` of team number `team`, which are `most` blocks: those that a sequence of one span has no work for end at once.
 template <class Spec, class Head>
-TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& source, const Head& head, int blocks) {
+TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& source, const Head& head, idx team, int most, int rank) {
   using namespace linear_wgmma_detail;
   using S = LinearWgmmaShape<Spec>;
-  if (blocks > 1 && (Spec::causal ? head.queries : head.keys) <= S::span) {  // one span has nothing to share
-    if (blockIdx.z % Spec::cluster > 0) return;
-    blocks = 1;
+  int blocks = 1;
+  if (Spec::sharing > 0 && most > 1) {
+    const idx spans = ((Spec::causal ? head.queries : head.keys) + S::span - 1) / S::span, rounds = (spans + most - 1) / most;
+    blocks = spans > 1 ? (int)((spans + rounds - 1) / rounds) : 1;
+    if (rank >= blocks) return;
   }
   TFCC_DYNAMIC_SHARED(memory);
   __shared__ typename Memory<Spec>::Barriers barriers;
   const Memory<Spec> at = {memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, &barriers};
-  const Block<Spec, Head> block = {at, head, blocks, blocks > 1 ? (int)(blockIdx.z % Spec::cluster) : 0};
+  Block<Spec, Head> block = {head, source, team, most, blocks, rank};
   if (threadIdx.x == 0) at.init();
-  __syncthreads();
+  if constexpr (Spec::pairs) sm90::meet_cluster();
+  else __syncthreads();
   const int group = (int)sm90::uniform(threadIdx.x / 128);
   if (group == 0) {
     sm90::give_registers<S::loader_registers>();
@@ -123,6 +139,7 @@ TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& sour
     State<Spec> state(at, group - 1 - S::result_groups);
     block.run(state);
   }
+  if constexpr (Spec::pairs) sm90::meet_cluster();  // the other block may still write to this one
 }
 
 #endif

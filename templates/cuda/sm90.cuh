@@ -65,8 +65,37 @@ template <class T> TFCC_FN const T* of_block(const T* p, u32 rank) {
   asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"((u64)p), "r"(rank));
   return (const T*)there;
 }
+/// Arrives at the barrier of block `rank` of the cluster that lies where b is here: there, who waits by wait_for_cluster() sees what was written before.
+TFCC_FN void arrive_at(u64* b, u32 rank) {
+  asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\tmbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(shared_address(b)), "r"(rank)
+               : "memory");
+}
+TFCC_FN void wait_for_cluster(u64* b, u32 parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "again:\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n\t@done bra ready;\n\tbra again;\n"
+      "ready:\n\t}" ::"r"(shared_address(b)), "r"(parity) : "memory");
+}
 /// All threads of the cluster meet; each sees what the others wrote before.
 TFCC_FN void meet_cluster() { asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory"); }
+
+// ---- blocks of a launch that meet ----
+
+/// `blocks` neighbouring blocks of a grid meet by a counter, zero before the first time, now for the `times`-th. One thread of each block calls; what
+/// is to be seen by others lies behind a barrier of its block, and is read past the first level of the cache.
+/// Assumes that blocks begin in the order of their numbers, and that of all grids with the same priority one at a time has blocks that have not
+/// begun. Then at most `blocks` - 1 blocks of each of the six priorities wait for some that have not, and others end:
+/// teams of at most an eighth of the multiprocessors always come to meet.
+TFCC_FN void meet_blocks(u32* counter, u32 blocks, u32 times) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+  u32 seen;
+  do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  while (seen < times * blocks);
+}
+/// After the last of `times` times; the last block that leaves sets the counter to zero.
+TFCC_FN void leave_blocks(u32* counter, u32 blocks, u32 times) {
+  if (atomicAdd(counter, 1) == times * blocks + blocks - 1) *counter = 0;
+}
 
 // ---- TMA ----
 

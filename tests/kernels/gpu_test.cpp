@@ -57,6 +57,15 @@ TEST(GpuSequences, HaveTheSameBitsInEveryBatch) {
   }
 }
 
+// Their blocks wait for each other, on streams that have the GPU at the same time.
+TEST(GpuSequences, AreSharedByBlocksOfManyStreams) {
+  if (device().empty()) GTEST_SKIP() << "no CUDA device";
+  for (const Case& c : all_cases()) {
+    if (c.name == "linear_attention_spans_64_of_8_heads") return check_at_once(c, {device(), Family::cuda, DType::bf16}, {1, 8192});
+  }
+  FAIL() << "no such case";
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, GpuKernels, testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.name; });
 

@@ -139,7 +139,7 @@ std::vector<Case> linear_attention_cases() {
   Linear wide = gated;
   wide.d = wide.dv = 128;
   add("wide_decay", wide);
-  // Several spans of a sequence, by one block or by a cluster.
+  // Several spans of a sequence, by one block or by several.
   const std::vector<std::vector<int64_t>> spans = {{1, 512}, {1, 513}, {2, 1100}, {1, 4096}, {1, 4097}, {1, 9300}, {40, 1100}};
   add("spans", a, spans);
   add("spans_decay", gated, spans);
@@ -156,6 +156,8 @@ std::vector<Case> linear_attention_cases() {
   add("spans_wide_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
   wide_spans.d = 64;
   add("spans_64_128_of_8_heads", wide_spans, {{1, 1100}, {6, 520}});
+  wide_spans.dv = 64;
+  add("spans_64_of_8_heads", wide_spans, {{1, 1100}, {2, 2000}});
   // Heads that warpgroups take: without maps, with a result in the caller's memory, over all tokens, with hidden and shared keys, and with a decay.
   const auto of_64 = [](Linear x) { x.d = x.dv = 64; return x; };
   const std::vector<std::vector<int64_t>> few = {{1, 64}, {2, 130}, {1, 1100}};
@@ -182,6 +184,11 @@ std::vector<Case> linear_attention_cases() {
   const auto of = [](Linear x, int heads, int d, int dv) { x.heads = x.kv_heads = heads, x.d = d, x.dv = dv; return x; };
   add("128_all_tokens", of(every, 2, 128, 128), few);
   add("256_all_tokens", of(every, 2, 256, 64), {{1, 64}, {1, 600}});
+  add("512_all_tokens", of(every, 1, 512, 64), {{1, 64}, {2, 600}});
+  Linear widest = of(sums, 2, 512, 128);
+  add("512_result_of_the_caller", widest, {{1, 65}, {1, 600}});
+  add("512_padding", of(hidden, 2, 512, 64), few);
+  add("512_bare", of(Linear{}, 2, 512, 64), few);
   add("128_decay", of(by_token, 2, 128, 128), {{1, 600}, {1, 2100}});
   add("64_128_decay_of_8_heads", of(by_token, 8, 64, 128), {{1, 600}, {1, 2100}});
   add("128_decay_of_16_heads", of(gated, 16, 128, 128), {{1, 600}, {3, 1100}});

@@ -155,6 +155,7 @@ void put(const Plan& p, pb::Plan* o) {
   o->set_has_bind(p.has_bind);
   o->set_bind(p.bind);
   o->set_precision(p.precision);
+  o->set_counters(p.counters);
   put(p.live_bytes, o->mutable_live_bytes());
   for (auto& c : p.limits) put(c, o->add_limits());
   if (p.bucket_table) {

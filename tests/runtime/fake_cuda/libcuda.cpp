@@ -4,6 +4,7 @@
 // stream that is captured records its work with the values of that moment; a graph repeats it.
 #include <cstdint>
 #include <cstdlib>
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -164,6 +165,7 @@ int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t n, void*) {
 int cuMemsetD8_v2(Address p, unsigned char v, size_t n) {
   return std::memset(reinterpret_cast<void*>(p), v, n), 0;
 }
+int cuMemsetD32_v2(Address p, unsigned v, size_t n) { return std::fill_n(reinterpret_cast<unsigned*>(p), n, v), 0; }
 int cuMemsetD8Async(Address p, unsigned char v, size_t n, void*) { return cuMemsetD8_v2(p, v, n); }
 int cuStreamCreate(void** s, unsigned) { return *s = std::malloc(1), 0; }
 int cuStreamDestroy_v2(void* s) { return std::free(s), 0; }
