@@ -162,6 +162,7 @@ Result<void> set_interface(Interface& m, const ir::Graph& g, const LowerOptions&
       x->set_min(range.min);
       x->set_input(s->input);
       x->set_axis(s->axis);
+      if (s->multiple > 1) x->set_multiple(s->multiple);
     }
     const auto said = options.sizes.find(s->name);
     if (said == options.sizes.end()) continue;
@@ -311,6 +312,9 @@ Result<void> write_artifact(const std::string& path, const std::vector<BuiltProg
   for (const pb::Weight& w : m.weights()) result.weight_bytes += w.size();
   uint64_t features = 0;
   for (const BuiltProgram& p : programs) features |= features_of(p.plans);
+  for (const auto* symbols : {&m.symbols(), &m.generation().symbols()}) {
+    for (const pb::Symbol& s : *symbols) features |= s.multiple() > 1 ? runtime::kMultiples : 0;
+  }
   const std::string bytes = m.SerializeAsString();
   TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size())), features));
   return {};

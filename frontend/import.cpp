@@ -6,7 +6,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "frontend/empty_sizes.h"
@@ -96,6 +99,29 @@ ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, 
   return e && (*e)->type == Scalar::i64 ? *e : nullptr;
 }
 
+/// A size that an axis of an input is, once or more often.
+struct AxisSize {
+  std::string symbol;
+  int64_t times = 1;
+};
+
+// "64*chunks", as exporters name an axis that is a multiple of a size; or an axis that the graph cuts into such parts.
+AxisSize axis_size(const Facts& facts, const std::string& name) {
+  int64_t times = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), times);
+  const std::string rest(end, name.data() + name.size());
+  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  if (error == std::errc() && times > 0 && times <= ir::kLargestSize && rest.size() > 1 && rest[0] == '*' && !std::isdigit(static_cast<unsigned char>(rest[1])) &&
+      std::all_of(rest.begin() + 1, rest.end(), plain)) {
+    AxisSize size = axis_size(facts, resolved_size(facts, rest.substr(1)));
+    return {size.symbol, size.times * times};
+  }
+  const auto known = facts.multiple.find(name);
+  if (known == facts.multiple.end()) return {name};
+  const AxisSize part = axis_size(facts, fmt::format("{}_by_{}", name, known->second));
+  return {part.symbol, part.times * known->second};
+}
+
 // Ranges stand before any expression over the symbols is built. A size is at least 1 unless something says otherwise.
 std::set<std::string> declare_ranges(Importer& im, const Facts& facts, const std::set<std::string>& may_be_zero) {
   std::set<std::string> names;
@@ -104,10 +130,16 @@ std::set<std::string> declare_ranges(Importer& im, const Facts& facts, const std
       if (in.dims[axis].value) continue;
       std::string name = symbol_name(in, axis);
       name = resolved_size(facts, name);
-      auto min = facts.min.find(name), max = facts.max.find(name);
-      const int64_t least = min != facts.min.end() ? min->second : may_be_zero.count(name) ? 0 : 1;
-      im.pool().set_range(name, {least, max != facts.max.end() ? std::optional(max->second) : std::nullopt});
-      names.insert(name);
+      const AxisSize size = axis_size(facts, name);
+      ir::SymbolRange range{may_be_zero.count(size.symbol) ? 0 : 1, std::nullopt};
+      for (const auto& [n, times] : {std::pair(size.symbol, int64_t{1}), std::pair(name, size.times)}) {
+        auto min = facts.min.find(n), max = facts.max.find(n);
+        if (min != facts.min.end()) range.min = times == 1 ? min->second : std::max(range.min, (min->second + times - 1) / times);
+        if (max != facts.max.end()) range.max = std::min(range.max.value_or(INT64_MAX), max->second / times);
+        if (times == size.times) break;
+      }
+      im.pool().set_range(size.symbol, range);
+      names.insert(size.symbol);
     }
   }
   return names;
@@ -142,10 +174,12 @@ Result<void> declare_inputs(Importer& im, const Facts& facts, const std::set<std
         dims.push_back(other);
         continue;
       }
-      if (seen.insert(name).second) {
-        im.graph.symbols.push_back({name, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
+      const AxisSize size = axis_size(facts, name);
+      if (seen.insert(size.symbol).second) {
+        im.graph.symbols.push_back({size.symbol, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
+        im.graph.symbols.back().multiple = size.times;
       }
-      dims.push_back(im.pool().symbol(name));
+      dims.push_back(ir::mul(im.integer(size.times), im.pool().symbol(size.symbol)));
     }
     if (in.name.empty()) return im.fail(ErrorCode::bad_file, "an input has no name");
     if (im.values.count(in.name)) return im.fail(ErrorCode::bad_file, fmt::format("input '{}' is declared twice", escaped(in.name)));
@@ -207,6 +241,10 @@ void merge(Facts& into, const Facts& from) {
   into.alias.insert(from.alias.begin(), from.alias.end());
   into.fixed.insert(from.fixed.begin(), from.fixed.end());
   into.equal.insert(from.equal.begin(), from.equal.end());
+  for (const auto& [k, v] : from.multiple) {
+    auto [it, added] = into.multiple.emplace(k, v);
+    it->second = std::lcm(it->second, v);
+  }
 }
 
 // What is wrong with a size that would have to be larger than it may be; empty if there is none.
@@ -407,6 +445,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
       for (const auto& [size, value] : facts.fixed) {
         if (auto why = facts.reason.find(size); why != facts.reason.end()) report->warnings.push_back(why->second);
       }
+      for (const auto& [size, parts] : facts.multiple) report->warnings.push_back(fmt::format("{} is always a multiple of {}: {}", size, parts, facts.reason.at(size)));
       report->shape_ops_left = count_shape_ops(im.graph);
       size_t kept = 0;
       for (ir::OpId o : im.graph.order()) kept += im.graph.op(o).kind != ir::OpKind::constant;

@@ -97,6 +97,7 @@ Result<void> import_reshape(Importer& im) {
         bounded = im.require_ge0(ir::sub(e->args[limit], e->args[1 - limit]), "a table is shorter");
       });
       TFCC_TRY_VOID(std::move(bounded));
+      im.expect_multiple(product(im, from), product(im, to));
       return im.fail(ErrorCode::shape, fmt::format("{} elements do not split by {}", ir::print(product(im, from)),
                                                    ir::print(product(im, to))));
     }

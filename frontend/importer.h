@@ -33,6 +33,7 @@ struct Facts {
   std::map<std::string, std::string> alias;      // symbol is the same size as the other
   std::map<std::string, int64_t> fixed;          // symbol == value
   std::map<std::string, std::string> equal;      // symbol is this expression over other symbols
+  std::map<std::string, int64_t> multiple;       // symbol is a multiple of it
   bool operator==(const Facts&) const = default;
 };
 
@@ -87,6 +88,9 @@ class Importer {
   Result<Dims> broadcast(const Dims& a, const Dims& b);
   /// Two sizes that must be equal: a fact, a check, or an error. Returns the one to use.
   Result<ExprRef> unify(ExprRef a, ExprRef b, const std::string& what);
+  /// A product of sizes that the graph cuts into parts of `divisor` elements: the one size that is left over is a multiple of what is missing,
+  /// which the next round knows.
+  void expect_multiple(ExprRef product, ExprRef divisor);
   /// `e` must be non-negative in every run; a fact or a check.
   Result<void> require_ge0(ExprRef e, const std::string& what);
   /// A gather index into [0, n): negative ones wrap; proved, made a fact, or clamped with a flag.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "ir/ir.h"
@@ -20,6 +21,16 @@ ExprRef without_common_sizes(Importer& im, ExprRef difference) {
     if (std::optional<ExprRef> q = ir::exact_div(difference, atom)) return without_common_sizes(im, *q);
   }
   return difference;
+}
+
+constexpr int64_t kMostParts = 1 << 16;  // elements of a part that an axis is cut into
+
+// A product of sizes as a number and atoms; a number of 0 if it is none.
+std::pair<int64_t, std::vector<ExprRef>> size_product(ExprRef e) {
+  if (const auto n = ir::as_int(e)) return {*n, {}};
+  if (e->kind == ir::ExprKind::symbol) return {1, {e}};
+  if (e->kind != ir::ExprKind::poly || e->value != 0 || e->terms.size() != 1) return {0, {}};
+  return {e->terms[0].coefficient, e->terms[0].atoms};
 }
 
 // The size and the value that `difference` = 0 gives it, for c * S + k.
@@ -79,6 +90,21 @@ bool Importer::equal_to_sum(ExprRef symbol, ExprRef sum) {
   ir::for_each_node(sum, [&](ExprRef n) { free = free && n != symbol && n->kind != ir::ExprKind::index; });
   if (free) found.equal[symbol->name] = ir::print(sum);
   return free;
+}
+
+void Importer::expect_multiple(ExprRef product, ExprRef divisor) {
+  auto [have, atoms] = size_product(product);
+  const auto [want, by] = size_product(divisor);
+  if (have <= 0 || want <= 0) return;
+  for (ExprRef atom : by) {
+    const auto it = std::find(atoms.begin(), atoms.end(), atom);
+    if (it == atoms.end()) return;
+    atoms.erase(it);
+  }
+  const int64_t left = want / std::gcd(have, want);
+  if (left <= 1 || left > kMostParts || atoms.size() != 1 || atoms[0]->kind != ir::ExprKind::symbol) return;
+  found.multiple[atoms[0]->name] = left;
+  found.reason[atoms[0]->name] = fmt::format("node '{}' cuts it into parts", escaped(node->name.empty() ? node->outputs[0] : node->name));
 }
 
 Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {

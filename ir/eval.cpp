@@ -138,7 +138,10 @@ class Evaluator {
         continue;
       }
       const std::string& input = graph_.value(graph_.inputs()[s.input]).name;
-      const int64_t size = inputs.at(input).dims[s.axis];
+      const int64_t dim = inputs.at(input).dims[s.axis], size = dim / s.multiple;
+      if (dim % s.multiple != 0) {
+        return Error{ErrorCode::shape, fmt::format("input '{}': size {} of axis {} is no multiple of {}", input, dim, s.axis, s.multiple)};
+      }
       const SymbolRange range = graph_.pool().range(s.name);
       // An empty batch or sequence is legal whatever the smallest size is, if it leaves nothing to
       // compute; outputs_with_elements() asks.

@@ -62,6 +62,7 @@ struct SizeSymbol {
   SizeRole role = SizeRole::none;
   ExprRef formula = nullptr;   // of a computed size; input and axis mean nothing then
   ExprRef bound = nullptr;     // of a size that an op makes; input and axis mean nothing then
+  int64_t multiple = 1;        // of a size that is read: the axis is so many times the size
   bool computed() const { return formula != nullptr; }
   bool made() const { return bound != nullptr; }
   bool read() const { return !computed() && !made(); }

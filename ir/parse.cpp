@@ -134,12 +134,17 @@ class GraphParser : WordParser {
       const size_t at = lexer_.position();
       std::string input;
       uint32_t axis = 0;
+      int64_t multiple = 1;
       if (made || lexer_.is("(")) {  // read by resolve(), when the ranges are known
         TFCC_TRY_VOID(lexer_.skip_brackets());
       } else {
         TFCC_TRY(input, plain_name("the name of an input, or a formula in brackets"));
         TFCC_TRY_VOID(lexer_.expect("."));
         TFCC_TRY(axis, integer<uint32_t>("an axis"));
+        if (lexer_.accept("/")) {
+          TFCC_TRY(multiple, integer("how many times the size the axis is"));
+          if (multiple < 1 || multiple > kLargestSize) return lexer_.error_before("an axis is at least once the size");
+        }
       }
       TFCC_TRY_VOID(lexer_.expect("in"));
       SymbolRange range;
@@ -152,6 +157,7 @@ class GraphParser : WordParser {
       ranges_.emplace_back(name, range);
       TFCC_TRY(SizeRole role, role_of_size());
       graph_.symbols.push_back({name, 0, axis, role});
+      graph_.symbols.back().multiple = multiple;
       sources.push_back({std::move(input), at, made});
     } while (lexer_.accept(","));
     return lexer_.expect(")");

@@ -141,7 +141,7 @@ class Printer {
     const SymbolRange range = graph_.pool().range(s.name);
     const std::string source =
         s.made() ? fmt::format("({})", print(s.bound)) : s.computed() ? fmt::format("({})", print(s.formula))
-                     : fmt::format("{}.{}", symbol_name(graph_.value(graph_.inputs()[s.input]).name), s.axis);
+                     : fmt::format("{}.{}{}", symbol_name(graph_.value(graph_.inputs()[s.input]).name), s.axis, s.multiple == 1 ? "" : fmt::format(" / {}", s.multiple));
     return fmt::format("{} {} {} in {}..{}{}{}", symbol_name(s.name), s.made() ? "<=" : "=", source, range.min,
                        range.max ? fmt::format("{}", *range.max) : "",
                        s.role == SizeRole::none ? "" : " as ", s.role == SizeRole::none ? "" : to_string(s.role));

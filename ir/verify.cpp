@@ -87,10 +87,10 @@ class Verifier {
                           s.axis < graph_.value(graph_.inputs()[s.input]).type.rank();
       if (!exists) {
         error("G4", fmt::format("symbol '{}': input {} has no axis {}", s.name, s.input, s.axis));
-      } else if (graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] !=
-                 graph_.pool().symbol(s.name)) {
-        error("G4", fmt::format("symbol '{}': axis {} of input {} is not that symbol", s.name,
-                          s.axis, s.input));
+      } else if (s.multiple < 1 || graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] !=
+                                       mul(graph_.pool().integer(s.multiple), graph_.pool().symbol(s.name))) {
+        error("G4", fmt::format("symbol '{}': axis {} of input {} is not {}that symbol", s.name, s.axis, s.input,
+                                s.multiple == 1 ? "" : fmt::format("{} times ", s.multiple)));
       }
     }
   }

@@ -13,6 +13,7 @@
 
 #include "ir/ir.h"
 #include "passes/heads.h"
+#include "passes/join_chunks.h"
 #include "passes/linear_form.h"
 #include "passes/passes.h"
 
@@ -519,6 +520,17 @@ class Fuser {
 
 PassReport raise_linear_attention(Graph& graph) {
   PassReport report;
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    auto joined = join_chunks(graph, o);
+    if (!joined || !Fuser(joined->graph, joined->root, report).run()) continue;  // cost: chunks stay as they are
+    joined->graph.clean();
+    if (joined->graph.use_count(joined->weights) > 0) {
+      report.misses.push_back({label(graph, o), "the sum of the weights of a chunk is used otherwise than to divide by it"});
+      continue;
+    }
+    ++report.rewrites;
+    graph = std::move(joined->graph);
+  }
   for (OpId o : std::vector<OpId>(graph.order())) {
     const OpKind kind = graph.op(o).kind;
     if ((kind != OpKind::matmul && kind != OpKind::reduce) || graph.use_count(graph.result(o)) == 0) continue;  // cost: no sum

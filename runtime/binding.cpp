@@ -43,10 +43,10 @@ Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
   }
   if (s.derived()) return Error{ErrorCode::shape, s.value.print() + " is " + std::to_string(value) + ", must be at most " + std::to_string(s.max)};
   return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " +
-                                     std::to_string(s.axis) + " (" + s.name + ") is " +
-                                     std::to_string(value) + ", must be at " +
-                                     (below ? "least " + std::to_string(s.min)
-                                            : "most " + std::to_string(s.max)) +
+                                     std::to_string(s.axis) + " (" + (s.times() > 1 ? std::to_string(s.times()) + "*" : "") + s.name + ") is " +
+                                     std::to_string(value * s.times()) + ", must be at " +
+                                     (below ? "least " + std::to_string(s.min * s.times())
+                                            : "most " + std::to_string(s.max * s.times())) +
                                      "; use another shape or compile with other limits"};
 }
 
@@ -106,11 +106,14 @@ Result<void> read_symbols(const Manifest& m, std::span<const Shape* const> shape
   symbols.resize(m.symbols.size());
   for (size_t i = 0; i < symbols.size(); ++i) {
     if (m.symbols[i].derived()) continue;
-    symbols[i] = (*shapes[m.symbols[i].input])[m.symbols[i].axis];
-    if (symbols[i] > kLargestSize) {
-      return Error{ErrorCode::shape, "input '" + m.inputs[m.symbols[i].input].name + "': dim " + std::to_string(m.symbols[i].axis) +
-                                         " is " + std::to_string(symbols[i]) + ", must be at most " + std::to_string(kLargestSize)};
-    }
+    const Symbol& s = m.symbols[i];
+    const int64_t dim = (*shapes[s.input])[s.axis];
+    const auto refused = [&](const std::string& why) {
+      return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " + std::to_string(s.axis) + " is " + std::to_string(dim) + ", must be " + why};
+    };
+    if (dim > kLargestSize) return refused("at most " + std::to_string(kLargestSize));
+    if (dim % s.times() != 0) return refused("a multiple of " + std::to_string(s.times()));
+    symbols[i] = dim / s.times();
     TFCC_TRY_VOID(check_range(m, m.symbols[i], symbols[i]));
   }
   if (!derive_symbols(m, symbols)) return overflow("the inputs");

@@ -221,6 +221,7 @@ void field(const Field& f, Symbol& m, State& s) {
     case 9: return get(f, m.typical, s);
     case 10: return get(f, m.role, s);
     case 11: return get(f, m.made, s);
+    case 12: return get(f, m.multiple, s);
   }
 }
 

@@ -29,8 +29,10 @@ struct Symbol {
   int64_t typical = 0;
   SizeRole role = SizeRole::none;
   bool made = false;
+  int64_t multiple = 0;                            // the axis is so many times the size; 0: once
 
   bool derived() const { return !value.code.empty(); }
+  int64_t times() const { return multiple > 1 ? multiple : 1; }
 };
 
 struct TensorType {

@@ -13,6 +13,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr size_t kMaxRank = 16;
+constexpr int64_t kMaxMultiple = int64_t{1} << 30;
 constexpr uint32_t kMaxCounters = 1u << 16;
 constexpr size_t kMaxPlans = 16;                    // one per family; a reader goes over the symbols once for each
 constexpr int64_t kMaxSize = int64_t{1} << 56;      // keeps byte counts far from overflow
@@ -97,6 +98,7 @@ class Checker {
       if (s.min < 0 || s.max < 0 || s.typical < 0 || (s.max != 0 && s.max < s.min)) {
         return bad("symbol '" + s.name + "' has an empty range");
       }
+      if (s.multiple < 0 || s.multiple > kMaxMultiple) return bad("symbol '" + s.name + "' has a broken multiple");
       if (s.derived()) continue;
       if (s.input >= m_.inputs.size() || s.axis >= m_.inputs[s.input].dims.size()) {
         return bad("symbol '" + s.name + "' comes from no input");

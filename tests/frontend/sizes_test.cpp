@@ -47,6 +47,15 @@ TEST_F(Sizes, a_name_that_is_a_sum_of_others_is_that_sum) {
   EXPECT_EQ(last_size({"past", "new", "new + 1"}), "new + 1");
 }
 
+TEST_F(Sizes, a_name_may_be_a_multiple_of_a_size) {
+  EXPECT_EQ(last_size({"a", "b", "64*chunks"}), "64*chunks");
+  EXPECT_EQ(last_size({"chunks", "b", "64*chunks"}), "64*chunks");
+  EXPECT_EQ(last_size({"2*chunks", "b", "64*chunks"}), "64*chunks");
+  EXPECT_EQ(last_size({"a", "b", "64*2"}), "\"64*2\"");
+  EXPECT_EQ(last_size({"a", "b", "0*chunks"}), "\"0*chunks\"");
+  EXPECT_EQ(last_size({"a", "b", "64*chunks + 1"}), "\"64*chunks + 1\"");
+}
+
 TEST_F(Sizes, any_other_name_is_a_size_of_its_own) {
   EXPECT_EQ(last_size({"past", "new", "past + old"}), "\"past + old\"");
   EXPECT_EQ(last_size({"past", "new", "past+new"}), "\"past+new\"");

@@ -507,6 +507,20 @@ TEST(Eval, InputsAreChecked) {
             "input 'x': size 9 of axis 0 (B) lies outside 1..8");
 }
 
+TEST(Eval, AnAxisIsAMultipleOfASize) {
+  const Graph g = graph_of(R"(graph @chunks(%x: f32[B,4*N]) symbols(B = x.0 in 1.., N = x.1 / 4 in 1..) {
+    %y = pointwise(%x) {body = (i,j,k) => %x[i,4*j + k]} : f32[B,N,4]
+    return y = %y
+  })");
+  EXPECT_EQ(print(g), print(graph_of(print(g).c_str())));
+  const auto y = eval(g, {{"x", reals({1, 8}, {0, 1, 2, 3, 4, 5, 6, 7})}});
+  ASSERT_TRUE(y) << y.error().message;
+  EXPECT_EQ(y->at("y").dims, (std::vector<int64_t>{1, 2, 4}));
+  const auto odd = eval(g, {{"x", reals({1, 7}, {0, 1, 2, 3, 4, 5, 6})}});
+  ASSERT_FALSE(odd);
+  EXPECT_EQ(odd.error().message, "input 'x': size 7 of axis 1 is no multiple of 4");
+}
+
 TEST(Eval, ALayerOfBertBaseTakesSeconds) {
   const Graph g = graph_of(R"(graph @layer(%x: f32[1,32,768]) {
     const @w : f32[768,768] = random(1)

@@ -57,6 +57,20 @@ TEST_F(VerifyGraph, Symbols) {
   expect("G5");
 }
 
+TEST_F(VerifyGraph, MultiplesOfASize) {
+  const ExprRef n = g.pool().symbol("N");
+  g.add_input("z", {DType::f32, {mul(g.pool().integer(4), n)}});
+  SizeSymbol parts{"N", 1, 0};
+  g.symbols = {parts};
+  expect("G4");
+  parts.multiple = 4;
+  g.symbols = {parts};
+  EXPECT_TRUE(verify(g).empty());
+  parts.multiple = 0;
+  g.symbols = {parts};
+  expect("G4");
+}
+
 TEST_F(VerifyGraph, RolesAndComputedSizes) {
   const ExprRef n = g.pool().symbol("N"), m = g.pool().symbol("M");
   g.add_input("z", {DType::f32, {n, m}});

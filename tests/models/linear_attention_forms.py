@@ -10,7 +10,8 @@ torch and onnx, and `--lengths 1,63,64,65` if other cases are wanted. Weights ar
   quadratic        (b) (q k^T under a triangle) v, rows divided by their sum
   quadratic_plain  (b) without a normaliser
   full_mask        (c) all tokens, two products, padding times k
-  chunks           (d) chunks of 64 with a running state by CumSum over chunks
+  chunks           (d) chunks of 64 with a running state by CumSum over chunks, less the chunk itself
+  chunks_einsum    (d) the same by einsum, moved on by a chunk; elu(x) + 1 and a normaliser
   retnet           (e) a constant decay for each head: powers of gamma under the triangle
   gated            (e) a decay for each token: exp of differences of a cumulative sum
 A name may end in -ts14, -ts17 (torch.onnx's TorchScript exporter at that opset) or -dynamo18, -dynamo20, -dynamo23.
@@ -99,6 +100,18 @@ class Chunks(Block):
         return (within + q @ before).reshape(n, HEADS, -1, SIZE).transpose(1, 2)
 
 
+class ChunksEinsum(Block):
+    def attend(self, q, k, v):
+        q, k, v = (t.unflatten(1, (-1, 64)) for t in (features(q), features(k), v))
+        mask = torch.ones(64, 64, dtype=torch.bool).tril()
+        weights = torch.einsum("bnche,bnshe->bnhcs", q, k).masked_fill(~mask, 0)
+        state, z = torch.einsum("bnshe,bnshm->bnhem", k, v).cumsum(1), k.sum(2).cumsum(1)
+        state, z = (torch.nn.functional.pad(t, (0, 0) * (t.dim() - 2) + (1, 0))[:, :-1] for t in (state, z))
+        y = torch.einsum("bnhcs,bnshm->bnchm", weights, v) + torch.einsum("bnche,bnhem->bnchm", q, state)
+        z = weights.sum(-1).transpose(2, 3) + torch.einsum("bnche,bnhe->bnch", q, z)
+        return (y / (z.unsqueeze(-1) + 1e-6)).flatten(1, 2)
+
+
 class Retnet(Block):
     def __init__(self):
         super().__init__()
@@ -133,7 +146,8 @@ class Gated(Block):
 
 
 FORMS = {"cumsum_einsum": CumsumEinsum, "cumsum_mul": CumsumMul, "quadratic": Quadratic, "quadratic_plain": QuadraticPlain,
-         "full_mask": FullMask, "chunks": Chunks, "retnet": Retnet, "gated": Gated}
+         "full_mask": FullMask, "chunks": Chunks, "chunks_einsum": ChunksEinsum,
+         "retnet": Retnet, "gated": Gated}
 EXPORTERS = ["ts14", "ts17", "dynamo18", "dynamo20", "dynamo23"]
 
 
@@ -159,7 +173,7 @@ def export(name, exporter, folder, lengths):
         torch.onnx.export(module, example, path, input_names=names, output_names=["y"], dynamic_axes=axes, opset_version=opset, dynamo=False)
     else:
         batch, sequence = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("sequence", min=2, max=1 << 20)
-        if name == "chunks":
+        if name.startswith("chunks"):
             sequence = 64 * torch.export.Dim("chunks", min=1, max=1 << 14)
         shapes = tuple({0: batch, 1: sequence} for _ in names)
         torch.onnx.export(module, example, path, input_names=names, output_names=["y"], dynamic_shapes=shapes, opset_version=opset, dynamo=True)
@@ -168,7 +182,7 @@ def export(name, exporter, folder, lengths):
     (folder / "about.json").write_text(json.dumps(about, indent=1) + "\n")
     module = module.double()
     for case, tokens in enumerate(lengths):
-        tokens = -(-tokens // 64) * 64 if name == "chunks" else tokens
+        tokens = -(-tokens // 64) * 64 if name.startswith("chunks") else tokens
         inputs = arguments(FORMS[name], 1 + case % 3, tokens, 2 + case)
         with torch.no_grad():
             y = module(*(i.double() for i in inputs))

@@ -203,6 +203,25 @@ TEST(Binding, sizes_have_a_bound) {
   EXPECT_NE(larger.error().message.find("is 1073741825, must be at most 1073741824"), std::string::npos) << larger.error().message;
 }
 
+TEST(Binding, an_axis_is_a_multiple_of_a_size) {
+  Manifest m = read();
+  m.symbols[0].multiple = 4;
+  m.symbols[0].max = 3;
+  std::vector<int64_t> symbols;
+  const auto read_batch = [&](int64_t batch) {
+    Shape x = {batch, 5, kC}, ids = {batch, 5};
+    for (auto& in : m.inputs) in.dims[0] = SizeExpr{{static_cast<int64_t>(SizeCode::symbol), 0, static_cast<int64_t>(SizeCode::push), 4, static_cast<int64_t>(SizeCode::mul)}, "4*batch_size"};
+    return read_symbols(m, std::vector<const Shape*>{&x, &ids}, symbols);
+  };
+  ASSERT_TRUE(read_batch(8));
+  EXPECT_EQ(symbols[0], 2);
+  const auto between = read_batch(9), above = read_batch(16);
+  ASSERT_FALSE(between);
+  ASSERT_FALSE(above);
+  EXPECT_NE(between.error().message.find("dim 0 is 9, must be a multiple of 4"), std::string::npos) << between.error().message;
+  EXPECT_NE(above.error().message.find("(4*batch_size) is 16, must be at most 12"), std::string::npos) << above.error().message;
+}
+
 TEST(Binding, sizes_that_overflow_are_errors) {
   Manifest m = read([](pb::Plan& p) { size(p.mutable_slots(0), {0, int64_t{1} << 50, 3}); });
   Binding b(m, m.plans[0]);

@@ -183,6 +183,7 @@ void put_program(const Program& m, Message& o) {
     q->set_typical(s.typical);
     q->set_role(static_cast<uint32_t>(s.role));
     q->set_made(s.made);
+    q->set_multiple(s.multiple);
   }
   for (auto& t : m.inputs) put(t, o.add_inputs());
   for (auto& t : m.outputs) put(t, o.add_outputs());

@@ -69,6 +69,7 @@ class Writer {
                    {"role", s.role == SizeRole::none ? json() : json(to_string(s.role))},
                    {"input", s.derived() ? json() : json(manifest_.inputs[s.input].name)},
                    {"axis", s.derived() ? json() : json(s.axis)},
+                   {"multiple", s.times()},
                    {"made", s.made},
                    {"value", file_.sizes[i]}});
     }

@@ -107,7 +107,7 @@ class Page {
     s += "<div><h3>Sizes</h3><table>\n";
     for (size_t i = 0; i < m_.symbols.size(); ++i) {
       const runtime::Symbol& symbol = m_.symbols[i];
-      std::string what = symbol.derived() ? (symbol.made ? "made by the run, at most " : "= ") + symbol.value.print() : fmt::format("axis {} of {}", symbol.axis, m_.inputs[symbol.input].name);
+      std::string what = symbol.derived() ? (symbol.made ? "made by the run, at most " : "= ") + symbol.value.print() : fmt::format("axis {} of {}{}", symbol.axis, m_.inputs[symbol.input].name, symbol.times() > 1 ? fmt::format(" / {}", symbol.times()) : "");
       const std::string range = symbol.max ? fmt::format("{} to {}", symbol.min, symbol.max) : fmt::format("{} or more", symbol.min);
       for (const std::string* from : {&symbol.min_from, &symbol.max_from}) what += from->empty() ? "" : " (" + *from + ")";
       s += fmt::format("<tr class=symbol><td>{}<td>{}<td>{}</tr>\n", html::code(html::shortened(symbol.name, kLongestName)), symbol.derived() ? "" : range,

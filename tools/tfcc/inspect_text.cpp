@@ -72,7 +72,7 @@ class Listing {
     std::string range =
         s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
     if (s.derived()) range = (s.made ? "made by the run, at most " : "") + s.value.print() + (s.max && !s.made ? fmt::format(", at most {}", s.max) : "");
-    if (!s.derived()) range += fmt::format(", axis {} of {}", s.axis, m.inputs[s.input].name);
+    if (!s.derived()) range += fmt::format(", axis {} of {}{}", s.axis, m.inputs[s.input].name, s.times() > 1 ? fmt::format(" / {}", s.times()) : "");
     for (const std::string* from : {&s.min_from, &s.max_from}) {
       if (!from->empty()) range += fmt::format(" ({})", *from);
     }
