@@ -18,12 +18,13 @@ struct StepTile {
   int64_t parts = 1, rows = 4, together = 1;    // CUDA: threads that hold rows of the state together, rows that each holds, tokens of one sum over parts
   uint32_t threads = 0, shared_bytes = 0;
   int resident = 1;                             // blocks that share a multiprocessor
+  bool ahead = false;                           // CUDA: as many blocks as there are at a time, the next state on its way
 };
 
 // As LinearStepShape counts them. What counts where sequences have a token each is how much of their states is on its way at a time: registers
 // of as many threads as there are. A prompt's tokens follow each other, in few rows of many small blocks and several at once, so that one does
 // not wait for the sum of the other. Neither changes a bit.
-StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group, int64_t bytes) {
+StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group, int64_t bytes, bool normalises) {
   if (!c.cuda()) return {std::min<int64_t>(64, dv)};
   StepTile tile;
   while (tile.parts * 4 < d && tile.parts < 32) tile.parts *= 2;
@@ -37,6 +38,8 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
   const auto fits = [&] { return tile.tokens * floats <= kSharedFloats && tile.tokens * elements * bytes <= 160 * tile.threads; };
   for (tile.tokens = few ? 4 : 16; tile.tokens > tile.together && !fits();) tile.tokens /= 2;
   tile.shared_bytes = static_cast<uint32_t>(4 * tile.tokens * floats);
+  tile.ahead = few && d % 4 == 0 && c.target.processors > 0;
+  if (tile.ahead) tile.shared_bytes += static_cast<uint32_t>(2 * 16 * width / (4 * tile.parts) * (tile.rows + normalises) * tile.threads);
   const int64_t resident_threads = bytes == 4 ? 256 : few ? 512 : 384;  // 255, 128 or 168 registers each
   tile.resident = static_cast<int>(std::max<int64_t>(1, resident_threads * 4 * tile.parts / width / tile.threads));
   return tile;
@@ -52,7 +55,7 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   const int64_t d = *c.known(of_query[3]), dv = *c.known(of_result[3]), group = attrs.heads / attrs.kv_heads;
   if (d > kLargestHead) return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
   const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
-  const StepTile tile = choose_step(c, d, dv, group, bytes);
+  const StepTile tile = choose_step(c, d, dv, group, bytes, normalises);
   if (tile.shared_bytes > c.target.shared_bytes && c.cuda()) return c.unsupported(o, fmt::format("{} heads of {} share a key, which are too many", group, d));
 
   std::vector<RowSlice> parts;
@@ -86,6 +89,7 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
     stub.field("rows", tile.rows);
     stub.field("together", tile.together);
     stub.field("tokens", tile.tokens);
+    stub.field("ahead", tile.ahead);
     stub.require(fmt::format("LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}", tile.threads, tile.shared_bytes), "the plan has other sizes");
   }
   ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0], rows = c.dims(op.operands[0])[1];
@@ -104,6 +108,7 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   ExprRef blocks = c.integer((dv + tile.columns - 1) / tile.columns), kv_heads = c.integer(attrs.kv_heads);
   size.grid = {blocks, kv_heads, sequences};
   size.work = ir::mul(ir::mul(sequences, kv_heads), blocks);
+  if (tile.ahead) size.grid = {ir::min(size.work, c.integer(c.target.processors * tile.resident))};
   KernelLaunch launch{fmt::format("linear_attention_step__{}_d{}", c.storage(op.operands[0]), d), std::move(stub), std::move(size), ir::mul(rows, c.integer(4 * attrs.heads * d * dv))};
   launch.of_states = ir::mul(sequences, c.integer(2 * 4 * attrs.kv_heads * (dv + normalises) * d));
   return Emission::of(std::move(launch));

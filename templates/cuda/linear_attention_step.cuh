@@ -4,12 +4,13 @@
 // nowhere). Row m of a head is the sum of k' v[m], row dv that of k'. At token t: S = exp(decay(t)) S + k' v^T, out = epilogue(q' S, q' z)
 // (ir/ops.md). Tokens follow each other one by one, so that a sequence has the same bits in runs of any sizes.
 //
-// A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv, columns), kv_heads, sequences}. `parts` threads
+// A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv, columns), kv_heads, sequences}; with ahead any number
+// of blocks take these one after the other, the next one's state on its way. `parts` threads
 // hold kRows rows of the state, of each the quads part, part + parts, ..; the first warp holds the sum of keys too, which the first block
 // leaves. What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in shared memory, and what they
 // see, before the epilogue. No slot of `to` is one of `from`.
 // Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns, parts, rows (kRows), together (kTokens, 1
-// where heads share keys), tokens; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
+// where heads share keys), tokens; ahead; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
 // epilogue asks for z). Threads and dynamic shared memory: LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens the FMA units, 4 d dv FLOP a head.
 #pragma once
@@ -20,9 +21,11 @@ struct LinearStepShape {
   static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
   static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows, kTokens = group == 1 ? Spec::together : 1;
   static constexpr int threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
-  static constexpr int shared_bytes = 4 * tokens * (width * (1 + group) + columns + 4 + group * seen_stride);
+  static constexpr int pieces = quads * (kRows + Spec::normalises);  // of 16 bytes, that a thread holds of a state
+  static constexpr int shared_bytes = 4 * tokens * (width * (1 + group) + columns + 4 + group * seen_stride) + (Spec::ahead ? 2 * pieces * 16 * threads : 0);
   static constexpr int vec = Spec::aligned ? 16 / (int)sizeof(typename Spec::T) : 1;  // elements of q, k and v that are read at a time
   static constexpr i64 state_rows = Spec::v_dim + Spec::normalises;
+  static_assert(!Spec::ahead || d % 4 == 0, "ahead: rows of a state are copied in pieces of 16 bytes");
   static_assert(is_power_of_two(parts) && parts <= kWarp && columns % kRows == 0 && kRows % 4 == 0, "parts: a power of two; columns: a multiple of rows");
 };
 
@@ -95,6 +98,28 @@ struct LinearStepRows {
         }
       }
     }
+  }
+  /// Calls f(place in a row, row of the state, number of this thread's piece) for what it holds of a state, the sum of keys last.
+  template <class F> TFCC_FN void for_each_piece(const F& f) const {
+#pragma unroll
+    for (int r = 0; r < kRows + Spec::normalises; ++r) {
+      if (r < kRows ? !has(r) : !sums) continue;
+#pragma unroll
+      for (int u = 0; u < Shape::quads; ++u) {
+        if (d == Shape::width || place(u) < d) f(place(u), r < kRows ? (i64)(first + row + r) : (i64)Spec::v_dim, r * Shape::quads + u);
+      }
+    }
+  }
+  /// The same as take(), through this thread's pieces of shared memory.
+  TFCC_FN void fetch(const f32* slot, float4* to) const {
+    for_each_piece([&](int e, i64 r, int x) { copy_async(to + x * Shape::threads + threadIdx.x, slot + r * d + e, true); });
+  }
+  TFCC_FN void take_fetched(const float4* from) {
+    for_each_piece([&](int, i64, int x) {
+      const float4 y = from[x * Shape::threads + threadIdx.x];
+      f32* const to = (x < kRows * Shape::quads ? s[x / Shape::quads] : z) + 4 * (x % Shape::quads);
+      to[0] = y.x, to[1] = y.y, to[2] = y.z, to[3] = y.w;
+    });
   }
   /// `slot`: of this head.
   TFCC_FN void take(const f32* slot) {
@@ -223,44 +248,77 @@ TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const ty
   f32* const values = keys + tokens * width;              // [tokens, columns]
   f32* const keeps = values + tokens * columns;           // [tokens, 4], the first of four
   f32* const seen = keeps + tokens * 4;                   // [tokens, group, seen_stride]
-  const idx n = (idx)blockIdx.z, g = (idx)blockIdx.y, first = (idx)blockIdx.x * columns;
-  if (n >= sequences) return;
-  const int most = (int)imin(columns, Spec::v_dim - first);
-  const auto slot = [&](idx at) { return state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d; };
-  LinearStepRows<Spec> held(first);
-  if (const idx at = from[n]; at >= 0 && at < slots) held.take(slot(at));
-
-  const idx end = first_row[n + 1];
+  const auto slot = [&](idx at, idx g) { return state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d; };
+  const auto there_is = [&](idx at) { return at >= 0 && at < slots; };
+  struct Sequence { idx begin, end, from, to; };  // its rows and slots
+  const auto sequence = [&](idx n) { return Sequence{first_row[n], first_row[n + 1], from[n], to[n]}; };
+  const auto go_on = [&](const Sequence& at, idx g, idx first, LinearStepRows<Spec>& held) {
+    const int most = (int)imin(columns, Spec::v_dim - first);
 #pragma unroll 1
-  for (idx t0 = first_row[n]; t0 < end; t0 += tokens) {
-    const int there = (int)imin(tokens, end - t0);
-    const auto query = [&](int r) { return q + (i64)(t0 + r / group) * Spec::q_stride + (g * group + r % group) * d; };
-    const auto key = [&](int r) { return k + (i64)(t0 + r) * Spec::k_stride + g * d; };
-    const auto value = [&](int r) { return v + (i64)(t0 + r) * Spec::v_stride + g * Spec::v_dim + first; };
-    StepTokens<Shape, typename Spec::T, width, tokens * group> of_q;
-    StepTokens<Shape, typename Spec::T, width, tokens> of_k;
-    StepTokens<Shape, typename Spec::T, columns, tokens> of_v;
-    of_k.load_rows(there, d, key);
-    of_v.load_rows(there, most, value);
-    of_q.load_rows(there * group, d, query);
-    of_k.put(there, d, key, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
-    of_v.put(there, most, value, [](f32 x, int, int) { return x; }, values);
-    of_q.put(there * group, d, query, [&](f32 x, int r, int e) { return q_map(x, 0, g * group + r % group, t0 + r / group, e); }, queries);
-    for (int j = threadIdx.x; Spec::decays && j < there; j += threads) keeps[4 * j] = expf(decay(0, g * group, t0 + j));
-    __syncthreads();
+    for (idx t0 = at.begin; t0 < at.end; t0 += tokens) {
+      const int there = (int)imin(tokens, at.end - t0);
+      const auto query = [&](int r) { return q + (i64)(t0 + r / group) * Spec::q_stride + (g * group + r % group) * d; };
+      const auto key = [&](int r) { return k + (i64)(t0 + r) * Spec::k_stride + g * d; };
+      const auto value = [&](int r) { return v + (i64)(t0 + r) * Spec::v_stride + g * Spec::v_dim + first; };
+      StepTokens<Shape, typename Spec::T, width, tokens * group> of_q;
+      StepTokens<Shape, typename Spec::T, width, tokens> of_k;
+      StepTokens<Shape, typename Spec::T, columns, tokens> of_v;
+      of_k.load_rows(there, d, key);
+      of_v.load_rows(there, most, value);
+      of_q.load_rows(there * group, d, query);
+      of_k.put(there, d, key, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
+      of_v.put(there, most, value, [](f32 x, int, int) { return x; }, values);
+      of_q.put(there * group, d, query, [&](f32 x, int r, int e) { return q_map(x, 0, g * group + r % group, t0 + r / group, e); }, queries);
+      for (int j = threadIdx.x; Spec::decays && j < there; j += threads) keeps[4 * j] = expf(decay(0, g * group, t0 + j));
+      __syncthreads();
 #pragma unroll 1
-    for (int j = 0; j < there; j += Shape::kTokens) {
-      held.step((int)imin(Shape::kTokens, there - j), keys + j * width, keeps + 4 * j, values + j * columns, queries + j * group * width, seen + j * group * Shape::seen_stride);
-    }
-    __syncthreads();
+      for (int j = 0; j < there; j += Shape::kTokens) {
+        held.step((int)imin(Shape::kTokens, there - j), keys + j * width, keeps + 4 * j, values + j * columns, queries + j * group * width, seen + j * group * Shape::seen_stride);
+      }
+      __syncthreads();
 #pragma unroll 4
-    for (int x = threadIdx.x; x < there * group * columns; x += threads) {
-      const int j = x / (group * columns), h = x / columns % group, m = x % columns;
-      if (m >= most) continue;
-      const f32* const of = seen + (j * group + h) * Shape::seen_stride;
-      const idx t = t0 + j, head = g * group + h;
-      store(out + (i64)t * Spec::out_stride + head * Spec::v_dim + first, m, epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, 0, head, t, first + m));
+      for (int x = threadIdx.x; x < there * group * columns; x += threads) {
+        const int j = x / (group * columns), h = x / columns % group, m = x % columns;
+        if (m >= most) continue;
+        const f32* const of = seen + (j * group + h) * Shape::seen_stride;
+        const idx t = t0 + j, head = g * group + h;
+        store(out + (i64)t * Spec::out_stride + head * Spec::v_dim + first, m, epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, 0, head, t, first + m));
+      }
     }
+    if (there_is(at.to)) held.leave(slot(at.to, g));
+  };
+  constexpr idx blocks = ceil_div(Spec::v_dim, columns), of_sequence = blocks * Spec::kv_heads;
+  if constexpr (Spec::ahead) {
+    float4* const fetched = (float4*)(seen + tokens * group * Shape::seen_stride);
+    const idx tiles = sequences * of_sequence;
+    const auto channel = [&](idx tile) { return tile % blocks * columns; };
+    const auto head = [&](idx tile) { return tile / blocks % Spec::kv_heads; };
+    const auto fetch = [&](idx tile, idx at, int buffer) {
+      if (there_is(at)) LinearStepRows<Spec>(channel(tile)).fetch(slot(at, head(tile)), fetched + buffer * Shape::pieces * threads);
+      commit_copies();
+    };
+    // Where the tile after the next one has its rows and its state is asked for before it is needed.
+    const auto of_tile = [&](idx tile) { return tile < tiles ? sequence(tile / of_sequence) : Sequence{0, 0, -1, -1}; };
+    const idx step = (idx)gridDim.x;
+    idx tile = (idx)blockIdx.x;
+    Sequence now = of_tile(tile), next = of_tile(tile + step);
+    fetch(tile, now.from, 0);
+#pragma unroll 1
+    for (int buffer = 0; tile < tiles; tile += step, buffer ^= 1) {
+      const Sequence later = of_tile(tile + 2 * step);
+      fetch(tile + step, next.from, buffer ^ 1);
+      LinearStepRows<Spec> held(channel(tile));
+      wait_copies<1>();
+      if (there_is(now.from)) held.take_fetched(fetched + buffer * Shape::pieces * threads);
+      go_on(now, head(tile), channel(tile), held);
+      now = next, next = later;
+    }
+  } else {
+    const idx n = (idx)blockIdx.z, g = (idx)blockIdx.y, first = (idx)blockIdx.x * columns;
+    if (n >= sequences) return;
+    const Sequence at = sequence(n);
+    LinearStepRows<Spec> held(first);
+    if (there_is(at.from)) held.take(slot(at.from, g));
+    go_on(at, g, first, held);
   }
-  if (const idx at = to[n]; at >= 0 && at < slots) held.leave(slot(at));
 }

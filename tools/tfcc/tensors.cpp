@@ -48,7 +48,11 @@ std::vector<InputDims> dims_of(const std::vector<TensorInfo>& inputs) {
   std::set<std::string> alone;
   for (const TensorInfo& info : inputs)
     for (const DimInfo& d : info.dims)
-      if (const WantedDim dim = WantedDim::of(d.text); has_range(d) || !dim.size.empty()) alone.insert(has_range(d) ? d.text : dim.size);
+      if (const WantedDim dim = WantedDim::of(d.text); has_range(d) || !dim.size.empty()) {
+        alone.insert(has_range(d) ? d.text : dim.size);
+      } else if (const size_t at = d.text.find('*'); at != std::string::npos && at == d.text.find_first_not_of("0123456789")) {
+        for (const std::string& part : sizes_in(d.text)) alone.insert(part);  // 64*chunks
+      }
   std::vector<InputDims> out;
   for (const TensorInfo& info : inputs) {
     out.emplace_back(info.name, std::vector<WantedDim>());
