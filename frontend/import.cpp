@@ -84,21 +84,6 @@ Result<void> check_operators(const Model& model) {
                                                    model.path, list)};
 }
 
-// What a size is in terms of others: learnt from the graph, or said by a name like "past_sequence_length + sequence_length".
-// Null if it is a size of its own. The runtime compares it with the input's shape like any known size.
-ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, const std::set<std::string>& names) {
-  auto known = facts.equal.find(name);
-  if (known == facts.equal.end() && name.find(" + ") == std::string::npos) return nullptr;
-  auto own = [&](std::string_view part) -> ExprRef {
-    const std::string n(part);
-    const bool single = n != name && names.count(n) && !facts.equal.count(n) && !facts.alias.count(n) && !facts.fixed.count(n);
-    return single && n.find(" + ") == std::string::npos ? im.pool().symbol(n) : nullptr;
-  };
-  auto e = ir::parse_expr(known == facts.equal.end() ? name : known->second, im.pool(), own,
-                          [](std::string_view) -> std::optional<std::pair<int64_t, DType>> { return std::nullopt; });
-  return e && (*e)->type == Scalar::i64 ? *e : nullptr;
-}
-
 /// A size that an axis of an input is, once or more often.
 struct AxisSize {
   std::string symbol;
@@ -118,8 +103,26 @@ AxisSize axis_size(const Facts& facts, const std::string& name) {
   }
   const auto known = facts.multiple.find(name);
   if (known == facts.multiple.end()) return {name};
-  const AxisSize part = axis_size(facts, fmt::format("{}_by_{}", name, known->second));
+  std::string of_part = fmt::format("{}_by_{}", name, known->second);
+  while (facts.axes.count(of_part)) of_part += "_";
+  const AxisSize part = axis_size(facts, of_part);
   return {part.symbol, part.times * known->second};
+}
+
+// What a size is in terms of others: learnt from the graph, or said by a name like "past_sequence_length + sequence_length".
+// Null if it is a size of its own. The runtime compares it with the input's shape like any known size.
+ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, const std::set<std::string>& names) {
+  auto known = facts.equal.find(name);
+  if (known == facts.equal.end() && name.find(" + ") == std::string::npos) return nullptr;
+  auto own = [&](std::string_view part) -> ExprRef {
+    const std::string n(part);
+    const bool single = n != name && names.count(n) && !facts.equal.count(n) && !facts.alias.count(n) && !facts.fixed.count(n);
+    const AxisSize size = axis_size(facts, n);
+    return single && n.find(" + ") == std::string::npos ? ir::mul(im.integer(size.times), im.pool().symbol(size.symbol)) : nullptr;
+  };
+  auto e = ir::parse_expr(known == facts.equal.end() ? name : known->second, im.pool(), own,
+                          [](std::string_view) -> std::optional<std::pair<int64_t, DType>> { return std::nullopt; });
+  return e && (*e)->type == Scalar::i64 ? *e : nullptr;
 }
 
 // Ranges stand before any expression over the symbols is built. A size is at least 1 unless something says otherwise.
@@ -138,8 +141,13 @@ std::set<std::string> declare_ranges(Importer& im, const Facts& facts, const std
         if (max != facts.max.end()) range.max = std::min(range.max.value_or(INT64_MAX), max->second / times);
         if (times == size.times) break;
       }
+      if (names.count(size.symbol)) {  // an axis before has it too
+        const ir::SymbolRange before = im.pool().range(size.symbol);
+        range.min = std::max(range.min, before.min);
+        if (before.max) range.max = std::min(range.max.value_or(INT64_MAX), *before.max);
+      }
       im.pool().set_range(size.symbol, range);
-      names.insert(size.symbol);
+      names.insert({name, size.symbol});
     }
   }
   return names;
@@ -175,6 +183,10 @@ Result<void> declare_inputs(Importer& im, const Facts& facts, const std::set<std
         continue;
       }
       const AxisSize size = axis_size(facts, name);
+      if (auto fixed = facts.fixed.find(size.symbol); fixed != facts.fixed.end()) {
+        dims.push_back(im.integer(size.times * fixed->second));
+        continue;
+      }
       if (seen.insert(size.symbol).second) {
         im.graph.symbols.push_back({size.symbol, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
         im.graph.symbols.back().multiple = size.times;
@@ -414,6 +426,9 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
   }
   TFCC_TRY_VOID(check_operators(model));
   Facts facts = facts_of(ranges);
+  for (const ValueInfo& in : model.inputs) {
+    for (size_t axis = 0; axis < in.dims.size(); ++axis) facts.axes.insert(symbol_name(in, axis));
+  }
   EmptySizes empty;
   for (int round = 0; round < kRounds; ++round) {
     Importer im(model, facts);

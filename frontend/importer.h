@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +35,7 @@ struct Facts {
   std::map<std::string, int64_t> fixed;          // symbol == value
   std::map<std::string, std::string> equal;      // symbol is this expression over other symbols
   std::map<std::string, int64_t> multiple;       // symbol is a multiple of it
+  std::set<std::string> axes;                    // names that axes of inputs have
   bool operator==(const Facts&) const = default;
 };
 

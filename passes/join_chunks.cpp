@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMostSteps = 8;  // from a sum in chunks to one by token
 constexpr int64_t kKey = 100, kFeature = 101, kEarlier = 102;  // numbers of what is summed: a token of the chunk, a feature, a chunk
+constexpr int64_t kStray = 103;
 
 ExprRef element(const Graph& g, ValueId v) {
   return expanded(g, v, ir::indices_of(g, v), [&](ValueId x) { return is_biased_product(g, x); });
@@ -45,7 +46,7 @@ class Matcher {
   std::optional<Chunked> match(ValueId sum) const {
     if (g_.value(sum).type.rank() < 3) return std::nullopt;  // cost: no place for a chunk and a token
     ExprRef e = element(g_, sum);
-    if (e->kind != ExprKind::fadd) return std::nullopt;
+    if (e->kind != ExprKind::fadd) return std::nullopt;  // cost: its body is a sum
     for (size_t i : {0, 1}) {
       std::optional<Chunked> found = within(e->args[i]);
       if (found && across(e->args[1 - i], *found)) return found;
@@ -59,7 +60,8 @@ class Matcher {
     ExprRef p = summand(g_, load, kKey);
     if (!p) return std::nullopt;
     const LinearForm f = linear_form(g_, p, kKey, kFeature);
-    if (!f.problem.empty() || f.state || f.conditions.size() != 1 || !f.exponents.empty() || !f.rows.empty() || !f.row_divisors.empty()) return std::nullopt;
+    if (!f.problem.empty() || f.state) return std::nullopt;  // cost: such factors are not those of a triangle
+    if (f.conditions.size() != 1 || !f.exponents.empty() || !f.rows.empty() || !f.row_divisors.empty()) return std::nullopt;
     Chunked c;
     c.scale = f.scale;
     c.q = sorted(f.q);
@@ -67,7 +69,7 @@ class Matcher {
     c.v = sorted(f.inside);
     ExprRef condition = over_integers(f.conditions[0]);
     for (ExprRef i : indices_in(condition)) {
-      if (i->value == kKey) continue;
+      if (i->value == kKey) continue;  // cost: no key is at most itself in a condition that is left
       const ExprRef key = g_.pool().index(kKey, i->args[0]);
       if (condition == ir::le(key, i)) c.place = i;
     }
@@ -91,6 +93,7 @@ class Matcher {
     for (size_t i = 0; i < parts.up.size(); ++i) {
       ExprRef chunk = nullptr, earlier = sum_before(parts.up[i], chunk);
       if (!earlier) continue;
+      if (ir::uses_index(earlier, chunk->value)) return false;  // what is summed is another for each chunk that asks
       std::vector<ExprRef> q = parts.up;
       q.erase(q.begin() + static_cast<ptrdiff_t>(i));
       ExprRef own = summand(g_, at_index(earlier, kEarlier, chunk), kKey);
@@ -145,12 +148,14 @@ class Joiner {
   ValueId weights() const { return weights_; }
 
   // The sum as one over tokens.
-  OpId join(ValueId y) {
+  std::optional<OpId> join(ValueId y) {
     const ir::Type type = g_.value(y).type;
     const std::string base = g_.value(y).name;
     const std::optional<ExprRef> channel = channel_of(type.dims.size());
+    ExprRef of_q = extent(c_.q, kFeature);
+    if (!channel || !of_q || c_.k.empty()) return std::nullopt;
     lead_ = leading(type.dims, c_, channel);
-    ExprRef e = g_.pool().index(kFeature, extent(c_.q, kFeature));
+    ExprRef e = g_.pool().index(kFeature, of_q);
     const ValueId q = by_token(product_of(c_.q), c_.place, e, type.dtype, base + ".q"), k = by_token(product_of(c_.k), key(), e, type.dtype, base + ".k");
     std::vector<ExprRef> dims = lead_extents();
     dims.insert(dims.end(), {tokens_, tokens_});
@@ -164,6 +169,7 @@ class Joiner {
     const ValueId values = by_token(product_of(c_.v), key(), *channel, type.dtype, base + ".v");
     dims.back() = (*channel)->args[0];
     const ValueId o = g_.add(OpKind::matmul, {weights_, values}, ir::MatmulAttrs{}, {type.dtype, dims}, base + ".joined", origin_);
+    if (stray_) return std::nullopt;  // cost: such an index has no place in an op either
     sum_ = o;
     view_ = replace(y, o, c_, lead_, channel);
     return g_.value(o).def;
@@ -193,7 +199,8 @@ class Joiner {
     const ir::Type type = g_.value(z).type;
     const std::string base = g_.value(z).name;
     Indices own = leading(type.dims, of, std::nullopt);
-    if (of.scale != c_.scale || own.size() != lead_.size()) return;
+    if (own.size() != lead_.size()) return;  // cost: sums over other dims have other factors
+    if (of.scale != c_.scale) return;
     std::sort(own.begin(), own.end());
     while (!same_weights(of, own)) {
       if (!std::next_permutation(own.begin(), own.end())) return;
@@ -221,7 +228,8 @@ class Joiner {
       for (ExprRef& e : list) e = ir::substitute_indices(e, by);
       return sorted(list);
     };
-    return same && here(of.q) == c_.q && here(of.k) == c_.k;
+    if (!same) return false;  // cost: indices of other extents make other factors
+    return here(of.q) == c_.q && here(of.k) == c_.k;
   }
   ExprRef key() const { return g_.pool().index(kKey, c_.place->args[0]); }
   static ExprRef extent(const std::vector<ExprRef>& factors, int64_t number) {
@@ -233,15 +241,15 @@ class Joiner {
     }
     return found;
   }
-  // The index of the value that v depends on, beside those of the chunk and of the sum.
+  // The one index that v alone depends on, beside those of the chunk and of the sum.
   std::optional<ExprRef> channel_of(size_t rank) const {
-    std::set<int64_t> own, others;
+    std::set<int64_t> own, others{c_.chunk->value};
     for (ExprRef f : c_.v) own.merge(numbers_of(f));
-    for (ExprRef f : c_.q) others.merge(numbers_of(f));
-    for (int64_t n = static_cast<int64_t>(rank); n-- > 0;) {
-      if (own.count(n) && !others.count(n) && n != c_.chunk->value) return g_.pool().index(n, extent(c_.v, n));
+    for (const auto* list : {&c_.q, &c_.k}) {
+      for (ExprRef f : *list) others.merge(numbers_of(f));
     }
-    return std::nullopt;
+    std::erase_if(own, [&](int64_t n) { return others.count(n) || n >= static_cast<int64_t>(rank); });
+    return own.size() == 1 ? std::optional(g_.pool().index(*own.begin(), extent(c_.v, *own.begin()))) : std::nullopt;
   }
   Indices leading(const std::vector<ExprRef>& dims, const Chunked& of, const std::optional<ExprRef>& channel) const {
     Indices lead;
@@ -261,12 +269,15 @@ class Joiner {
     dims.insert(dims.end(), {tokens_, column->args[0]});
     const Indices at = ir::indices_of(g_.pool(), dims);
     std::vector<ExprRef> by(static_cast<size_t>(kEarlier) + 1, nullptr);
+    for (int64_t n : numbers_of(e)) by[static_cast<size_t>(n)] = g_.pool().index(kStray, tokens_);  // a key that depends on the place of the query
     for (size_t d = 0; d < lead_.size(); ++d) by[static_cast<size_t>(lead_[d]->value)] = at[d];
     ExprRef token = at[lead_.size()], size = g_.pool().integer(size_);
     by[static_cast<size_t>(c_.chunk->value)] = ir::div(token, size);
     by[static_cast<size_t>(place->value)] = ir::mod(token, size);
     by[static_cast<size_t>(column->value)] = at.back();
-    ir::Captured body = ir::capture(ir::substitute_indices(e, by));
+    e = ir::substitute_indices(e, by);
+    stray_ |= ir::uses_index(e, kStray);
+    ir::Captured body = ir::capture(e);
     return g_.add_pointwise(body.operands, body.body, {dtype, dims}, name, origin_);
   }
   ValueId replace(ValueId y, ValueId o, const Chunked& of, Indices at, const std::optional<ExprRef>& channel) {
@@ -286,24 +297,29 @@ class Joiner {
   ExprRef tokens_ = nullptr;
   Indices lead_;
   ValueId weights_, sum_, view_;
+  bool stray_ = false;           // an index has no place in what is laid out by tokens
 };
 
+// A sum of two that something reads.
 bool adds(const Graph& g, OpId o) {
   const ir::Op& op = g.op(o);
-  return op.kind == OpKind::pointwise && op.as<ir::PointwiseAttrs>().body->kind == ExprKind::fadd && g.use_count(op.results[0]) > 0;
+  if (op.kind != OpKind::pointwise || g.use_count(op.results[0]) == 0) return false;  // cost: nothing else is a sum
+  return op.as<ir::PointwiseAttrs>().body->kind == ExprKind::fadd;                    // cost: the matcher asks again, of what it reads too
 }
 
 }  // namespace
 
 std::optional<JoinedChunks> join_chunks(const Graph& graph, OpId add) {
-  if (!adds(graph, add)) return std::nullopt;
+  if (!adds(graph, add)) return std::nullopt;  // cost: the matcher refuses it
   const std::optional<Chunked> sum = Matcher(graph).match(graph.result(add));
-  if (!sum || sum->v.empty()) return std::nullopt;
+  if (!sum) return std::nullopt;
   JoinedChunks joined{graph, {}, {}};
   Joiner joiner(joined.graph, *sum, add);
-  joined.root = joiner.join(graph.result(add));
+  const std::optional<OpId> root = joiner.join(graph.result(add));
+  if (!root) return std::nullopt;
+  joined.root = *root;
   for (OpId o : graph.order()) {
-    if (o == add || !adds(graph, o)) continue;
+    if (!adds(graph, o)) continue;  // cost: the matcher refuses it
     const auto weights = Matcher(graph).match(graph.result(o));
     if (weights && weights->v.empty()) joiner.join_weights(graph.result(o), *weights);
   }

@@ -522,7 +522,8 @@ PassReport raise_linear_attention(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
     auto joined = join_chunks(graph, o);
-    if (!joined || !Fuser(joined->graph, joined->root, report).run()) continue;  // cost: chunks stay as they are
+    PassReport of_joined;
+    if (!joined || !Fuser(joined->graph, joined->root, of_joined).run()) continue;  // cost: chunks stay as they are
     joined->graph.clean();
     if (joined->graph.use_count(joined->weights) > 0) {
       report.misses.push_back({label(graph, o), "the sum of the weights of a chunk is used otherwise than to divide by it"});

@@ -38,7 +38,8 @@ Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
   bool above = s.max != 0 && value > s.max;
   if (!below && !above) return {};
   if (const std::string& from = below ? s.min_from : s.max_from; !from.empty()) {
-    return Error{ErrorCode::shape, (s.derived() ? s.value.print() : s.name) + " is " + std::to_string(value) +
+    const std::string axis = s.times() > 1 ? std::to_string(s.times()) + "*" + s.name : s.name;
+    return Error{ErrorCode::shape, (s.derived() ? s.value.print() : axis) + " is " + std::to_string(value * s.times()) +
                                        ", but the file was compiled with " + from};
   }
   if (s.derived()) return Error{ErrorCode::shape, s.value.print() + " is " + std::to_string(value) + ", must be at most " + std::to_string(s.max)};

@@ -143,11 +143,12 @@ struct Results {
       if (group == 0) sm90::meet<2>(128);
       else sm90::meet<3>(128);  // all warps have done with q
       store_rows(from, at.q(slot));
-      sm90::publish_writes();   // the next chunk comes there
     }
+    if constexpr (rows || Spec::pairs) sm90::publish_writes();  // the next chunk comes there
     arrive_as_warp(&at.barriers->empty[slot]);
     if constexpr (!rows) store_elements(from);
   }
+  /// Each half has weighed its keys in 16 bits, which in f16 have less range than the sum of both may need (docs/numerics.md).
   /// The results become those of all features: of the first 32 channels in the first block of the pair, of the others in the second. What one block
   /// gives the other lies where its queries were.
   TFCC_FN void add_halves(int slot) {

@@ -13,8 +13,8 @@
 // f16 has no range for sums over many tokens: copies are scaled by a power of two. The copy of the sum of keys, which gives z, is two
 // numbers, high and low.
 //
-// Measured on an H200 (docs/performance.md), bf16: 8192 tokens of 132 heads of 64 141 us, 93% of the time that the bytes take; of 8 heads, by
-// clusters, 29 us, 28%. A chunk of heads of 64 takes 1,340 cycles where memory does not bound it: all warps of a scheduler together.
+// Measured on an H200 (docs/performance.md), bf16: 8192 tokens of 132 heads of 64 140 us, 93% of the time that the bytes take; of 8 heads, by
+// teams, 20 us, 39%. A chunk of heads of 64 takes 1,340 cycles where memory does not bound it: all warps of a scheduler together.
 #pragma once
 #include "cuda/linear_attention_loader.cuh"
 #include "cuda/linear_attention_results.cuh"
@@ -41,7 +41,7 @@ struct Block {
   TFCC_FN u32* counter() const { return source.counters + 1 + team; }
 
   template <class Role> TFCC_FN void run(Role& role) {
-        const idx all = keys(), step = blocks * S::span;
+    const idx all = keys(), step = blocks * S::span;
     // Who meets goes all rounds, also those in which the block has no tokens.
     for (idx from = rank * S::span; from < (Role::adds ? all + rank * S::span : all); from += step) {
       const idx first = imin(from, all), last = imin(first + S::span, all);
@@ -106,7 +106,7 @@ struct Block {
 
 }  // namespace linear_wgmma_detail
 
-/// By block `rank` of team number `team`, which are `most` blocks: those that a sequence of one span has no work for end at once.
+/// By block `rank` of team number `team`, which are `most` blocks: those that the sequence has no span for end at once.
 template <class Spec, class Head>
 TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& source, const Head& head, idx team, int most, int rank) {
   using namespace linear_wgmma_detail;

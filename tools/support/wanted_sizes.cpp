@@ -61,6 +61,7 @@ class Resolver {
     for (const auto& [name, shape] : wanted.arrays) TFCC_TRY_VOID(add_shape("--input", name, shape));
     while (solve_one()) {
     }
+    TFCC_TRY_VOID(check_multiples());
     for (const std::string& size : known_) {
       if (!usual || sizes_.count(size) != 0) continue;
       sizes_.emplace(size, usual(size));
@@ -114,6 +115,18 @@ class Resolver {
       return true;
     }
     return false;
+  }
+
+  // An axis that is a multiple of a size has no other lengths.
+  Result<void> check_multiples() const {
+    for (const Equation& q : equations_) {
+      ir::ExprPool pool;
+      const ir::ExprRef e = parse_dim(q.dim.text, pool, sizes_);
+      if (!e || e->kind != ir::ExprKind::poly || e->terms.size() != 1 || e->terms[0].atoms.size() != 1 || e->terms[0].coefficient <= 1) continue;
+      if ((q.wanted - e->value) % e->terms[0].coefficient == 0) continue;
+      return Error{ErrorCode::shape, fmt::format("{}: axis {} of '{}' is {}, which is never {}", q.option, q.axis, q.input, q.dim.text, q.wanted)};
+    }
+    return {};
   }
 
   Result<void> check_equations() const {
