@@ -133,6 +133,10 @@ def make_fixtures(binary, folder, environment):
     (folder / "speech.tfir").write_text("graph @main(%x: f32[B,16,T]) symbols(B = x.0 in 1.., T = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,16,T]\n  return y = %y\n}\n")
     (folder / "frames.tfir").write_text("graph @main(%x: f32[B,T,80]) symbols(B = x.0 in 1.., T = x.1 in 1..) {\n  %y = softmax(%x) : f32[B,T,80]\n  return y = %y\n}\n")
     (folder / "chunks.tfir").write_text("graph @main(%x: f32[B,64*N]) symbols(B = x.0 in 1.., N = x.1 / 64 in 1..) {\n  %y = pointwise(%x) {body = (i,j,k) => %x[i,64*j + k] + 1.0} : f32[B,N,64]\n  return y = %y\n}\n")
+    (folder / "joined").mkdir()  # what passes/join_chunks.tfir has before the pass
+    for part in (Path(__file__).resolve().parent.parent / "passes" / "join_chunks.tfir").read_text().split("\n// ----")[:-1]:
+        graph = part[part.rindex("\ngraph @") + 1:]
+        (folder / "joined" / (graph[len("graph @"):graph.index("(")] + ".tfir")).write_text(graph + "\n")
     (folder / "cache.tfir").write_text("graph @main(%mask: f32[B,P+S], %x: f32[B,S], %past: f32[B,2,P,4]) symbols(B = x.0 in 1.., S = x.1 in 1.., P = past.2 in 0..) {\n  %y = pointwise(%mask) {body = (i,j) => %mask[i,j] + 1.0} : f32[B,P+S]\n  return y = %y\n}\n")
     (folder / "unnamed.tfir").write_text('graph @main(%x: f32["x.0","x.1"], %z: f32["seq-len"]) symbols("x.0" = x.0 in 1.., "x.1" = x.1 in 1.., "seq-len" = z.0 in 1..) {\n  %y = softmax(%x) : f32["x.0","x.1"]\n  return y = %y\n}\n')
     (folder / "image.tfir").write_text("graph @main(%x: f32[B,H,W,3]) symbols(B = x.0 in 1.., H = x.1 in 1.., W = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,H,W,3]\n  return y = %y\n}\n")
