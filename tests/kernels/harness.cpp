@@ -315,16 +315,24 @@ ScratchFile::ScratchFile() {
 
 ScratchFile::~ScratchFile() { unlink(path_.c_str()); }
 
+namespace {
+
+Result<Model> loaded(const ScratchFile& file, const Where& where, int threads) {
+  LoadOptions options;
+  options.device = where.family == Family::cuda ? "cuda" : "cpu";
+  options.threads = threads;
+  return Model::load(file.path(), options);
+}
+
+}  // namespace
+
 void check_case(const Case& c, const Where& where) {
   SCOPED_TRACE(fmt::format("{} {}", where.target, to_string(where.storage)));
   auto g = graph_of(c, where);
   if (!g) return;
   ScratchFile file;
   if (!compile_graph(*g, where, file.path())) return;
-  LoadOptions options;
-  options.device = where.family == Family::cuda ? "cuda" : "cpu";
-  options.threads = 3;
-  auto model = Model::load(file.path(), options);
+  auto model = loaded(file, where, 3);
   ASSERT_TRUE(model) << model.error().message;
   ASSERT_EQ(model->target(), where.target);
   auto executor = model->executor();
@@ -392,10 +400,7 @@ void check_sequence_alone(const Case& c, const Where& where) {
   if (!g) return;
   ScratchFile file;
   if (!compile_graph(*g, where, file.path())) return;
-  LoadOptions options;
-  options.device = where.family == Family::cuda ? "cuda" : "cpu";
-  options.threads = 2;
-  auto model = Model::load(file.path(), options);
+  auto model = loaded(file, where, 2);
   ASSERT_TRUE(model) << model.error().message;
   auto executor = model->executor();
   ASSERT_TRUE(executor) << executor.error().message;
@@ -415,9 +420,7 @@ void check_at_once(const Case& c, const Where& where, const std::vector<int64_t>
   if (!g) return;
   ScratchFile file;
   if (!compile_graph(*g, where, file.path())) return;
-  LoadOptions options;
-  options.device = where.family == Family::cuda ? "cuda" : "cpu";
-  auto model = Model::load(file.path(), options);
+  auto model = loaded(file, where, 2);
   ASSERT_TRUE(model) << model.error().message;
   Seen alone;
   std::vector<std::thread> threads;
