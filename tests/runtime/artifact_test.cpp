@@ -248,12 +248,12 @@ TEST_F(ArtifactTest, refuses_other_versions_and_features) {
   expect_error_or_right_answer(bytes, "minor 7");
   EXPECT_TRUE(Model::load(bytes, options_));
 
-  h.features = kKnownFeatures + 1;
+  h.features = runtime::kKnownFeatures + 1;
   h.checksum = runtime::header_checksum(h, table);
   std::memcpy(bytes.data(), &h, sizeof h);
   model = Model::load(bytes, options_);
   ASSERT_FALSE(model);
-  EXPECT_NE(model.error().message.find("features " + std::to_string(kKnownFeatures + 1)), std::string::npos);
+  EXPECT_NE(model.error().message.find("features " + std::to_string(runtime::kKnownFeatures + 1)), std::string::npos);
 }
 
 TEST_F(ArtifactTest, checks_sizes_that_launches_make) {
