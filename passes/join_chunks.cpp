@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostSteps = 8;  // from a sum in chunks to one by token
 constexpr int64_t kKey = 100, kFeature = 101, kEarlier = 102;  // numbers of what is summed: a token of the chunk, a feature, a chunk
-constexpr int64_t kStray = 103;
+constexpr int64_t kStray = 103;  // of an index that has no place by token
 
 ExprRef element(const Graph& g, ValueId v) {
   return expanded(g, v, ir::indices_of(g, v), [&](ValueId x) { return is_biased_product(g, x); });
