@@ -4,7 +4,7 @@
 //   products that read a graph input (on CUDA they take no caller's memory): a copy goes in front
 //   products whose result has 16 bits and another type than the factors: stored in f32 first, no library has them
 //   products of f64: a reduction, for there is no library product of that type on both targets
-//   epilogues that the chosen arm does not take (codegen/matmul): an op of their own, of the sum as it is stored
+//   epilogues that the chosen arm does not take (codegen/matmul): an op of their own, of the sum as it is stored, which of integers is an i32
 #include "codegen/legalise.h"
 
 #include "codegen/matmul/matmul.h"
@@ -91,7 +91,7 @@ std::optional<std::pair<std::optional<ValueId>, ir::GeluKind>> as_gelu(const Gra
   const ir::Type& type = g.value(y).type;
   ExprRef epilogue = ir::free_epilogue(g, o, ir::indices_of(g, y));
   for (const ir::GeluKind kind : {ir::GeluKind::erf, ir::GeluKind::tanh}) {
-    if (epilogue == ir::gelu_of(ir::matmul_sum(g.pool(), type.dtype), kind)) return std::pair(std::optional<ValueId>(), kind);
+    if (epilogue == ir::gelu_of(ir::matmul_sum(g.pool(), type.dtype, type.dtype), kind)) return std::pair(std::optional<ValueId>(), kind);
     if (g.op(o).operands.size() != 3) continue;
     const ValueId bias = g.op(o).operands[2];
     if (g.value(bias).type.dims != Dims{type.dims.back()} || !is_float(g.value(bias).type.dtype)) continue;
@@ -104,10 +104,12 @@ std::optional<std::pair<std::optional<ValueId>, ir::GeluKind>> as_gelu(const Gra
 void split_epilogue(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId y = op.results[0];
-  const auto gelu = as_gelu(g, o);
+  const bool integers = !is_real_product(g, op);
+  const auto gelu = integers ? std::nullopt : as_gelu(g, o);
   const auto at = ir::indices_of(g, y);
   ExprRef epilogue = ir::free_epilogue(g, o, at);
-  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], op.as<ir::MatmulAttrs>(), nullptr, g.value(y).type, g.value(y).name + ".sum", op.origin);
+  const ir::Type type = integers ? ir::Type{DType::i32, g.value(y).type.dims} : g.value(y).type;
+  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], op.as<ir::MatmulAttrs>(), nullptr, type, g.value(y).name + ".sum", op.origin);
   ir::Op& rest = g.op(o);
   if (gelu) {
     rest.kind = gelu->first ? OpKind::bias_gelu : OpKind::gelu;
@@ -133,7 +135,12 @@ void copy_bias(Graph& g, OpId o) {
 
 void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (!is_real_product(graph, graph.op(o))) continue;
+    if (graph.op(o).kind != OpKind::matmul) continue;
+    if (!is_real_product(graph, graph.op(o))) {
+      const MatmulDesc desc = describe(graph, o, most_tokens, any_order);
+      if (!takes(choose(desc, target).arm, desc.epilogue)) split_epilogue(graph, o);
+      continue;
+    }
     if (graph.value(graph.result(o)).type.dtype == DType::f64) {
       as_reduction(graph, o);
       continue;

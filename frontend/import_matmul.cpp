@@ -13,6 +13,7 @@ struct Matrices {
   ValueId a, b;
   bool row = false, column = false;
   Dims out;    // of the product of the matrices
+  int64_t below = 0;  // by how much the elements of b are less than what the graph has
 };
 
 Result<Matrices> matrices(Importer& im, ValueId a, ValueId b) {
@@ -26,6 +27,15 @@ Result<Matrices> matrices(Importer& im, ValueId a, ValueId b) {
   TFCC_TRY(m.out, im.broadcast(Dims(da.begin(), da.end() - 2), Dims(db.begin(), db.end() - 2)));
   m.out.push_back(da[da.size() - 2]);
   m.out.push_back(db.back());
+  return m;
+}
+
+// The same of bytes. A weight of unsigned ones becomes one of signed ones, which is what CPUs multiply by (VNNI).
+Result<Matrices> matrices_of_bytes(Importer& im, ValueId a, ValueId b) {
+  TFCC_TRY(Matrices m, matrices(im, a, b));
+  if (!im.graph.is_constant(m.b) || im.type(m.b).dtype != DType::u8) return m;
+  m.below = 128;
+  m.b = im.pointwise(ir::sub(im.element(m.b, im.index_vars(im.dims(m.b))), im.integer(m.below)), DType::i8, im.dims(m.b), ".signed");
   return m;
 }
 
@@ -101,16 +111,18 @@ Result<ZeroPoints> zero_points(Importer& im, size_t a_input, size_t b_input) {
 Result<ExprRef> integer_product(Importer& im, const Matrices& m, ValueId whole, const ZeroPoints& zeros, const Indices& at) {
   ExprRef sum = ir::load_of(im.graph, whole, at);
   ExprRef za = im.integer(0), zb = im.integer(0);
+  const DType type_of_b = m.below ? DType::u8 : im.type(m.b).dtype;
   for (const bool of_a : {true, false}) {
     const std::optional<ValueId> given = of_a ? zeros.a : zeros.b;
     if (!given) continue;
     const ValueId zero = *given;
     TFCC_TRY_VOID(check_parameter(im, zero, m, of_a, of_a ? "the zero point of A" : "the zero point of B"));
-    if (im.type(zero).dtype != im.type(of_a ? m.a : m.b).dtype) {
+    if (im.type(zero).dtype != (of_a ? im.type(m.a).dtype : type_of_b)) {
       return im.fail(ErrorCode::bad_file, "a zero point has another type than its matrix");
     }
     (of_a ? za : zb) = operand_parameter(im, zero, at, of_a);
   }
+  zb = ir::sub(zb, im.integer(m.below));
   auto of_sum = [&](ValueId v, bool rows) {
     Indices own = at;
     own.erase(own.end() - (rows ? 1 : 2));
@@ -154,7 +166,7 @@ Result<void> import_matmul_integer(Importer& im) {
   TFCC_TRY(ValueId a, im.input(0));
   TFCC_TRY(ValueId b, im.input(1));
   TFCC_TRY_VOID(check_bytes(im, a, b));
-  TFCC_TRY(Matrices m, matrices(im, a, b));
+  TFCC_TRY(Matrices m, matrices_of_bytes(im, a, b));
   const Indices at = im.index_vars(m.out);
   const ValueId whole = product(im, m, DType::i32, ".product");
   TFCC_TRY(ZeroPoints zeros, zero_points(im, 2, 3));
@@ -173,7 +185,7 @@ Result<void> import_qlinear_matmul(Importer& im) {
   TFCC_TRY(ValueId y_scale, im.input(6));
   TFCC_TRY(ValueId y_zero, im.input(7));
   TFCC_TRY_VOID(check_bytes(im, a, b));
-  TFCC_TRY(Matrices m, matrices(im, a, b));
+  TFCC_TRY(Matrices m, matrices_of_bytes(im, a, b));
   const std::optional<ElementType> to = element_type(im.onnx_type(y_zero));
   if (!to || !to->is_integer()) return im.fail(ErrorCode::unsupported, "the result is of no integer type that tfcc has");
   for (ValueId v : {a_scale, b_scale, y_scale}) {
@@ -205,7 +217,7 @@ Result<void> check_scales(Importer& im, const Matrices& m, ValueId a_scale, Valu
 // The integer product of a and b as reals: times both scales, plus the bias of input `bias`.
 Result<void> define_scaled(Importer& im, ValueId a, ValueId b, const ZeroPoints& zeros, ValueId a_scale, ValueId b_scale, size_t bias) {
   TFCC_TRY_VOID(check_bytes(im, a, b));
-  TFCC_TRY(Matrices m, matrices(im, a, b));
+  TFCC_TRY(Matrices m, matrices_of_bytes(im, a, b));
   TFCC_TRY_VOID(check_scales(im, m, a_scale, b_scale));
   const Indices at = im.index_vars(m.out);
   TFCC_TRY(ExprRef sum, integer_product(im, m, product(im, m, DType::i32, ".product"), zeros, at));
@@ -254,7 +266,7 @@ Result<void> import_microsoft_qgemm(Importer& im) {
   if (im.rank(a) != 2 || im.rank(b) != 2) return im.fail(ErrorCode::shape, "needs two matrices");
   if (im.attr_int("transA", 0) != 0) a = transpose(im, a, {1, 0}, ".a");
   if (im.attr_int("transB", 0) != 0) b = transpose(im, b, {1, 0}, ".b");
-  TFCC_TRY(Matrices m, matrices(im, a, b));
+  TFCC_TRY(Matrices m, matrices_of_bytes(im, a, b));
   TFCC_TRY_VOID(check_scales(im, m, a_scale, b_scale));
   const Indices at = im.index_vars(m.out);
   TFCC_TRY(ZeroPoints zeros, zero_points(im, 2, 5));

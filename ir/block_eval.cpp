@@ -118,7 +118,8 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
     case ExprKind::load:
       return load(s, n);
     case ExprKind::param:
-      std::copy_n(e->name == "mean" ? params.mean : e->name == "rstd" ? params.rstd : e->name == "z" ? params.z : params.s, n, ro);
+      if (e->type == Scalar::i64) std::copy_n(params.s, n, io);  // an i32, which a double holds
+      else std::copy_n(e->name == "mean" ? params.mean : e->name == "rstd" ? params.rstd : e->name == "z" ? params.z : params.s, n, ro);
       return;
     case ExprKind::floordiv:
       return zip(io, ia(0), ia(1), n, floor_div);

@@ -183,6 +183,15 @@ std::vector<std::byte> cast(const std::vector<std::byte>& in, DType from, DType 
   return out;
 }
 
+/// Integers plus a number, modulo what the new type holds.
+std::vector<std::byte> add(const std::vector<std::byte>& in, DType from, int64_t number, DType to) {
+  const size_t n = in.size() / size_of(from);
+  std::vector<std::byte> out(n * size_of(to));
+  for (size_t i = 0; i < n; ++i)
+    write_int(to, out.data(), i, static_cast<int64_t>(static_cast<uint64_t>(read_int(from, in.data(), i)) + static_cast<uint64_t>(number)));
+  return out;
+}
+
 Result<std::vector<std::byte>> make_bytes(const Constant& c);
 
 /// Parts are made one at a time and copied into their places.
@@ -247,6 +256,10 @@ Result<std::vector<std::byte>> make_bytes(const Constant& c) {
       case ConstantStep::Kind::reshape:
         dims = step.numbers;
         break;
+      case ConstantStep::Kind::add:
+        bytes = add(bytes, dtype, step.numbers[0], step.dtype);
+        dtype = step.dtype;
+        break;
     }
   }
   return bytes;
@@ -257,7 +270,7 @@ Result<std::vector<std::byte>> make_bytes(const Constant& c) {
 DType Constant::result_dtype() const {
   DType t = dtype;
   for (const ConstantStep& step : steps) {
-    if (step.kind == ConstantStep::Kind::cast) t = step.dtype;
+    if (step.kind == ConstantStep::Kind::cast || step.kind == ConstantStep::Kind::add) t = step.dtype;
   }
   return t;
 }

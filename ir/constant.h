@@ -24,9 +24,9 @@ struct SourceFile {
 
 /// One step of a recipe, applied to the row-major tensor before it.
 struct ConstantStep {
-  enum class Kind { transpose, cast, reshape } kind;
-  std::vector<int64_t> numbers;  // transpose: the permutation; reshape: the new dims
-  DType dtype = DType::f32;      // cast: the new type
+  enum class Kind { transpose, cast, reshape, add } kind;
+  std::vector<int64_t> numbers;  // transpose: the permutation; reshape: the new dims; add: what is added to each integer
+  DType dtype = DType::f32;      // cast, add: the new type
 };
 
 /// A constant tensor: a source and the steps that follow.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The evaluator's matmul: products of batches, norms that are parts of them, epilogues.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -112,7 +113,14 @@ RowStatistics row_statistics(const HostTensor& moments, NormKind kind, double ep
 void eval_matmul(OpRun& run) {
   HostTensor& out = run.results[0];
   if (!is_float(out.dtype)) return eval_product(run, &HostTensor::ints, multiply_integers);
-  eval_product(run, &HostTensor::reals, multiply);
+  if (is_integer(run.operands[0]->dtype)) {
+    out.ints.resize(out.reals.size());
+    eval_product(run, &HostTensor::ints, multiply_integers);
+    std::transform(out.ints.begin(), out.ints.end(), out.reals.begin(), [](int64_t x) { return static_cast<int32_t>(x); });
+    out.ints.clear();
+  } else {
+    eval_product(run, &HostTensor::reals, multiply);
+  }
   const auto& attrs = run.op.as<MatmulAttrs>();
   const auto apply = [&](ExprRef e, BlockParams params) {
     params.s = out.reals.data();

@@ -7,12 +7,13 @@
 
 namespace tfcc::ir {
 
-ExprRef matmul_sum(ExprPool& pool, DType result) { return pool.param("s", scalar_of(result)); }
+ExprRef matmul_sum(ExprPool& pool, DType factor, DType result) { return pool.param("s", is_float(factor) ? scalar_of(result) : Scalar::i64); }
 
 ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRef>& at) {
   const Op& op = graph.op(product);
   ExprRef body = op.as<MatmulAttrs>().epilogue;
-  return body ? free_expr(graph, product, body, at) : matmul_sum(graph.pool(), graph.value(op.results[0]).type.dtype);
+  if (body) return free_expr(graph, product, body, at);
+  return matmul_sum(graph.pool(), graph.value(op.operands[0]).type.dtype, graph.value(op.results[0]).type.dtype);
 }
 
 ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
@@ -32,25 +33,25 @@ ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed, cons
 ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue, const Type& type, std::string_view name,
                    std::string_view origin) {
   std::vector<ValueId> operands{a, b};
-  attrs.epilogue = epilogue == matmul_sum(graph.pool(), type.dtype) ? nullptr : epilogue;
+  attrs.epilogue = epilogue == matmul_sum(graph.pool(), graph.value(a).type.dtype, type.dtype) ? nullptr : epilogue;
   attrs.epilogue = capture({attrs.epilogue}, operands)[0];
   return graph.add(OpKind::matmul, operands, attrs, type, std::string(name), std::string(origin));
 }
 
 ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueId> bias) {
   if (!bias) return nullptr;
-  ExprRef sum = matmul_sum(graph.pool(), type.dtype);
+  ExprRef sum = matmul_sum(graph.pool(), type.dtype, type.dtype);
   return add(sum, convert(load_of(graph, *bias, {indices_of(graph.pool(), type.dims).back()}), sum->type));
 }
 
 std::optional<ValueId> bias_of(const Graph& graph, const Op& product) {
   ExprRef body = product.as<MatmulAttrs>().epilogue;
-  if (!body || product.operands.size() != 3 || !is_float(graph.value(product.results[0]).type.dtype)) return std::nullopt;
+  if (!body || product.operands.size() != 3 || !is_float(graph.value(product.operands[0]).type.dtype)) return std::nullopt;
   const Type& type = graph.value(product.results[0]).type;
   const ValueId bias = product.operands[2];
   const Type& own = graph.value(bias).type;
   if (!is_float(own.dtype) || own.dims != std::vector<ExprRef>{type.dims.back()}) return std::nullopt;
-  ExprRef sum = matmul_sum(graph.pool(), type.dtype);
+  ExprRef sum = matmul_sum(graph.pool(), type.dtype, type.dtype);
   ExprRef load = convert(graph.pool().load(2, own.dtype, {indices_of(graph.pool(), type.dims).back()}), sum->type);
   return body == add(sum, load) ? std::optional(bias) : std::nullopt;  // sums are written in one order
 }

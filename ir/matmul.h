@@ -9,8 +9,8 @@
 
 namespace tfcc::ir {
 
-/// What an epilogue calls s: alpha times the sum over k, in the scalar type of a result of this dtype.
-ExprRef matmul_sum(ExprPool& pool, DType result);
+/// What an epilogue calls s: alpha times the sum over k, in the scalar type of the result; of integers the sum as an i32 has it.
+ExprRef matmul_sum(ExprPool& pool, DType factor, DType result);
 
 /// The epilogue of a product (s where it has none) as a free expression, index variable k replaced by at[k].
 ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRef>& at);

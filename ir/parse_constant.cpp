@@ -179,8 +179,17 @@ class ConstantParser : WordParser {
       TFCC_TRY(step.numbers, integers("(", ")"));
       if (count_of(step.numbers) != count_of(c.dims))
         return lexer_.error_before("reshape changes the number of elements");
+    } else if (lexer_.accept("add")) {
+      step.kind = ConstantStep::Kind::add;
+      TFCC_TRY_VOID(lexer_.expect("("));
+      TFCC_TRY(const int64_t number, integer("an integer"));
+      step.numbers = {number};
+      TFCC_TRY_VOID(lexer_.expect(","));
+      TFCC_TRY(step.dtype, dtype());
+      if (!is_integer(step.dtype) || !is_integer(c.result_dtype())) return lexer_.error_before("add is for integers");
+      TFCC_TRY_VOID(lexer_.expect(")"));
     } else {
-      return unexpected("cast, transpose or reshape");
+      return unexpected("cast, transpose, reshape or add");
     }
     c.steps.push_back(std::move(step));
     return {};

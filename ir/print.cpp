@@ -88,6 +88,9 @@ std::string constant_text(const Constant& c) {
       case ConstantStep::Kind::reshape:
         out += fmt::format(" |> reshape({})", numbers_text(step.numbers));
         break;
+      case ConstantStep::Kind::add:
+        out += fmt::format(" |> add({}, {})", step.numbers[0], tfcc::to_string(step.dtype));
+        break;
       case ConstantStep::Kind::cast:
         out += fmt::format(" |> cast({})", tfcc::to_string(step.dtype));
         break;

@@ -2,6 +2,8 @@
 #include "ir/range.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 
 namespace tfcc::ir {
@@ -106,6 +108,35 @@ Interval range_of_type(DType t) {
   }
 }
 
+struct RealInterval {
+  double lo = -std::numeric_limits<double>::infinity(), hi = std::numeric_limits<double>::infinity();
+};
+
+// Of a real where it is a number: what clamps by literals leave.
+RealInterval real_range(ExprRef e) {
+  if (const auto value = as_real(e)) {  // as written, or as f32 has it
+    const double stored = e->type == Scalar::f32 ? static_cast<float>(*value) : *value;
+    return std::isnan(*value) ? RealInterval{} : RealInterval{std::min(*value, stored), std::max(*value, stored)};
+  }
+  if (e->kind == ExprKind::rint || e->kind == ExprKind::floor || e->kind == ExprKind::ceil) {
+    const RealInterval a = real_range(e->args[0]);
+    return {std::floor(a.lo), std::ceil(a.hi)};
+  }
+  if (e->kind != ExprKind::fmin && e->kind != ExprKind::fmax) return {};
+  const RealInterval a = real_range(e->args[0]), b = real_range(e->args[1]);
+  if (e->kind == ExprKind::fmin) return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
+  return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
+}
+
+// Truncated; what is no number becomes 0.
+Interval range_of_truncated(RealInterval r) {
+  constexpr double kExact = 9007199254740992;  // 2^53
+  Interval i;
+  if (r.lo > -kExact) i.lo = static_cast<int64_t>(std::min(std::trunc(r.lo), 0.0));
+  if (r.hi < kExact) i.hi = static_cast<int64_t>(std::max(std::trunc(r.hi), 0.0));
+  return i;
+}
+
 Interval computed_range(ExprRef e) {
   auto arg = [&](size_t i) { return range_of(e->args[i]); };
   switch (e->kind) {
@@ -141,6 +172,8 @@ Interval computed_range(ExprRef e) {
       if (a.lo < 0 && b.lo < 0) return {};
       return {0, std::min(a.lo < 0 ? INT64_MAX : a.hi, b.lo < 0 ? INT64_MAX : b.hi)};
     }
+    case ExprKind::param: return e->type == Scalar::i64 ? range_of_type(DType::i32) : Interval{};  // a sum of products of integers (ir/matmul.h)
+    case ExprKind::f2i: return range_of_truncated(real_range(e->args[0]));
     case ExprKind::wrap: {
       const Interval a = arg(0), bits = range_of_bits(e->value);
       return a.inside(bits.lo, bits.hi) ? a : bits;

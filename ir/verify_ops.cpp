@@ -114,10 +114,9 @@ void check_matmul(Rules r) {
   const Type &a = r.in(0), &b = r.in(1), &out = r.out();
   const bool reals = is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype);
   const bool integers = is_integer(a.dtype) && is_integer(b.dtype) &&
-                        (out.dtype == DType::i32 || out.dtype == DType::i64);
-  r.require(reals || integers, "C2", "operands must be reals of one type, or integers");
-  r.require(!integers || (attrs.alpha == 1 && !attrs.epilogue && !attrs.scaled),
-            "C8", "a product of integers has no alpha and no epilogue");
+                        (attrs.epilogue ? is_float(out.dtype) : out.dtype == DType::i32 || out.dtype == DType::i64);
+  r.require(reals || integers, "C2", "operands must be reals of one type, or integers whose result is one, or real by an epilogue");
+  r.require(!integers || (attrs.alpha == 1 && !attrs.norm && !attrs.scaled), "C8", "a product of integers has no alpha and no norm");
   if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2,
                  "C3", "ranks must be at least 2"))
     return;
@@ -130,7 +129,7 @@ void check_matmul(Rules r) {
             "C5", "the result is not [..., m, n]");
   r.require(broadcasts(a.dims, b.dims, out.dims),
             "C6", "leading dims do not broadcast to the result's");
-  if (reals && attrs.epilogue) {
+  if ((reals || integers) && attrs.epilogue) {
     r.require(attrs.epilogue->type == scalar_of(out.dtype), "C7", "the type of the epilogue is not that of the result");
     const std::vector<std::string_view> params = attrs.norm ? std::vector<std::string_view>{"s", "mean", "rstd"} : std::vector<std::string_view>{"s"};
     check_expr(r.graph, r.op, attrs.epilogue, {"epilogue", out.dims, 2, params}, r.problems);

@@ -39,9 +39,13 @@ void read_instead(Graph& g, ValueId from, ValueId to, std::vector<OpId> users) {
 
 void read_instead(Graph& g, ValueId from, ValueId to) { read_instead(g, from, to, g.value(from).users); }
 
+// A product of integers, which an epilogue made real.
+bool multiplies_integers(const Graph& g, const ir::Op& op) { return op.kind == OpKind::matmul && is_integer(g.value(op.operands[0]).type.dtype); }
+
 // Its first result may have another type than what it reads: no conversion is needed after it.
-bool stores_any_type(const ir::Op& op) {
+bool stores_any_type(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
+    case OpKind::matmul: return multiplies_integers(g, op);
     case OpKind::pointwise: case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::residual_norm: case OpKind::pointwise_norm: return true;
     default: return false;
   }
@@ -50,11 +54,11 @@ bool stores_any_type(const ir::Op& op) {
 bool is_narrow(DType t) { return t == DType::f16 || t == DType::bf16; }
 bool is_single(DType t) { return t == DType::f32; }
 
-// Only pointwise ops and reductions take any mixture of types, and compute in f32.
+// Only pointwise ops and reductions take any mixture of types, and compute in f32; so do the epilogues of integers.
 bool read_by_expressions(const Graph& g, ValueId v) {
   const auto& users = g.value(v).users;
   return std::all_of(users.begin(), users.end(), [&](OpId u) {
-    return g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce;
+    return g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce || multiplies_integers(g, g.op(u));
   });
 }
 
@@ -113,9 +117,9 @@ std::set<ValueId> angles(const Graph& g) {
 
 // Reads v inside a rounding to integers, as a quantisation does.
 bool rounds(const ir::Op& op, ValueId v) {
-  if (op.kind != OpKind::pointwise) return false;
+  ExprRef body = op.kind == OpKind::pointwise ? op.as<ir::PointwiseAttrs>().body : op.kind == OpKind::matmul ? op.as<ir::MatmulAttrs>().epilogue : nullptr;
   bool found = false;
-  ir::for_each_node(op.as<ir::PointwiseAttrs>().body, [&](ExprRef n) {
+  if (body) ir::for_each_node(body, [&](ExprRef n) {
     if (n->kind != ExprKind::rint) return;
     ir::for_each_node(n, [&](ExprRef inner) { found |= inner->kind == ExprKind::load && op.operands[static_cast<size_t>(inner->value)] == v; });
   });
@@ -132,7 +136,7 @@ bool is_bias(const Graph& g, const ir::Op& product, ValueId v) { return ir::bias
 bool may_stay_single(const Graph& g, ValueId v) {
   const OpId def = g.value(v).def;
   const ir::Op* op = g.def(v);
-  if (!op || stores_any_type(*op) || op->kind == OpKind::reduce || op->kind == OpKind::constant) return true;
+  if (!op || stores_any_type(g, *op) || op->kind == OpKind::reduce || op->kind == OpKind::constant) return true;
   const bool product = op->kind == OpKind::matmul;
   if (!product && op->kind != OpKind::softmax && op->kind != OpKind::gelu && op->kind != OpKind::bias_gelu) return false;
   return std::ranges::all_of(op->operands, [&](ValueId x) {
@@ -238,7 +242,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     ir::Graph::Output& out = graph.outputs[i];
     if (graph.value(out.value).type.dtype == declared[i] || ir::is_state(graph, out.value)) continue;
     const ir::Op* op = graph.def(out.value);
-    const bool own = stores_any_type(*op) && op->results[0] == out.value && graph.use_count(out.value) == 1;
+    const bool own = stores_any_type(graph, *op) && op->results[0] == out.value && graph.use_count(out.value) == 1;
     if (own) graph.set_type(out.value, {declared[i], graph.value(out.value).type.dims});
     else out.value = converted(graph, out.value, declared[i], graph.value(out.value).name + "." + to_string(declared[i]));
   }

@@ -6,6 +6,9 @@
 // A sum over an integer constant, read at plain indices, is folded whatever its size: the column sums of a quantised weight.
 //   before: const @w : i8[2,2] = [1, 2, 3, 4]     %s = reduce(@w) {body = (i,j) => @w[j,i], extents = [2], kind = sum} : i32[2]
 //   after:  const @s : i32[2] = [4, 6]
+// So is an integer constant plus a number, by a step of its recipe: what is multiplied of an unsigned weight.
+//   before: const @w : u8[2,2] = [..]             %s = pointwise(@w) {body = (i,j) => @w[i,j] - 128} : i8[2,2]
+//   after:  const @s : i8[2,2] = [..] |> add(-128, i8)
 #include "ir/ir.h"
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -155,12 +158,27 @@ bool fold_sum(Graph& g, OpId o) {
   return true;
 }
 
+bool fold_number(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const ValueId y = op.results[0];
+  const ExprRef body = op.as<ir::PointwiseAttrs>().body;
+  if (op.operands.size() != 1 || body->kind != ir::ExprKind::poly || body->terms.size() != 1) return false;
+  const ir::Term& term = body->terms[0];
+  const bool plain = term.coefficient == 1 && term.atoms.size() == 1 && term.atoms[0]->kind == ir::ExprKind::load && term.atoms[0]->args == ir::indices_of(g, y);
+  const ir::Constant* c = g.constant(op.operands[0]);
+  if (!plain || !c || !is_integer(g.value(y).type.dtype)) return false;
+  ir::Constant sum = *c;
+  sum.steps.push_back({ir::ConstantStep::Kind::add, {body->value}, g.value(y).type.dtype});
+  g.replace_uses(y, g.add_constant(g.value(y).name, sum));
+  return true;
+}
+
 }  // namespace
 
 PassReport fold_constants(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind == OpKind::pointwise) report.rewrites += fold(graph, o);
+    if (graph.op(o).kind == OpKind::pointwise) report.rewrites += fold(graph, o) || fold_number(graph, o);
     if (graph.op(o).kind == OpKind::reduce) report.rewrites += fold_sum(graph, o);
   }
   return report;

@@ -233,6 +233,10 @@ TFCC_FN idx bounded(i64 e, N n, u32* flag) {
   return e < 0 || n <= 0 ? 0 : (idx)(n - 1);
 }
 
+/// Truncates what an i32 holds; NaN is 0.
+template <class T>
+TFCC_FN i64 f2i_small(T x) { return x == x ? (i64)(i32)x : 0; }
+
 /// Truncates; saturates at the ends of i64; NaN is 0.
 template <class T>
 TFCC_FN i64 f2i(T x) {

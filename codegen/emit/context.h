@@ -22,7 +22,7 @@ using ir::ValueId;
 
 /// A product of reals: a library may compute it, so it touches no memory of the caller.
 inline bool is_real_product(const Graph& graph, const ir::Op& op) {
-  return op.kind == OpKind::matmul && is_float(graph.value(op.results[0]).type.dtype);
+  return op.kind == OpKind::matmul && is_float(graph.value(op.operands[0]).type.dtype);
 }
 
 /// Which values lie in memory of the caller, who may have misaligned it: graph inputs, and outputs that are written in place.

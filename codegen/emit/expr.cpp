@@ -203,6 +203,7 @@ class Emitter {
     if (ExprRef x = names_.short_result ? erf_beside_one(e) : nullptr) return "one_plus_erf_short(" + at(x) + ")";
     if (names_.fast && e->type == Scalar::f32 && e->kind == ExprKind::exp) return call("fexp_short", e);
     if (names_.fast && e->type == Scalar::f32 && e->kind == ExprKind::fdiv) return call("fdiv_short", e);
+    if (e->kind == ExprKind::f2i && ir::range_of(e).inside(INT32_MIN, INT32_MAX)) return call("f2i_small", e);
     if (const char* f = function_of(e->kind)) return call(f, e);
     const bool ordered = e->kind == ExprKind::flt || e->kind == ExprKind::fle;
     if (ordered && !names_.fast && (ir::as_real(e->args[0]) || ir::as_real(e->args[1]))) return call(e->kind == ExprKind::flt ? "flt" : "fle", e);

@@ -26,6 +26,17 @@ std::string no_panel(const MatmulDesc& x) {
   return "";
 }
 
+/// Why the packed panels of bytes do not serve; empty if they do.
+std::string no_bytes(const MatmulDesc& x) {
+  const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
+  if ((x.a != DType::u8 && x.a != DType::i8) || x.b != DType::i8) return "not bytes by signed bytes";
+  if (!x.weight) return "B is no weight, which could be packed";
+  if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
+  if (!n || !k || *k == 0 || *k % 4 != 0) return "k is no multiple of 4 known at compile time";
+  if (panel_of(*n) == 0) return "n is no multiple of 16";
+  return x.epilogue == Epilogue::other ? "the epilogue reads what does not stand beside the sum" : "";
+}
+
 /// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
 /// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
 const std::vector<WgmmaTile> kFewRowsTiles = {{64, 64, 8}};
@@ -93,7 +104,7 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
 bool takes(Arm arm, Epilogue epilogue) {
   switch (arm) {
     case Arm::library: return epilogue == Epilogue::none || epilogue == Epilogue::bias;
-    case Arm::panel: return epilogue != Epilogue::other;
+    case Arm::panel: case Arm::bytes: return epilogue != Epilogue::other;
     case Arm::integer: return epilogue == Epilogue::none;
     case Arm::wgmma: case Arm::stream: return epilogue != Epilogue::other;
   }
@@ -102,10 +113,20 @@ bool takes(Arm arm, Epilogue epilogue) {
 
 MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
   MatmulConfig c;
-  if (!is_float(x.d)) {
+  if (!is_float(x.a)) {
+    const std::string why = target.cuda() ? "" : no_bytes(x);
+    if (!target.cuda() && why.empty()) {
+      c.arm = Arm::bytes;
+      c.panel = panel_of(*ir::as_int(x.n));
+      c.line = __LINE__;
+      c.reason = "four products a lane where the CPU has VNNI, two elsewhere, of a weight that is packed when the model is compiled";
+      c.rejected = {{Arm::integer, "reads both factors by their own indices"}};
+      return c;
+    }
     c.arm = Arm::integer;
     c.reason = "products of integers are exact";
     c.line = __LINE__;
+    if (!target.cuda()) c.rejected = {{Arm::bytes, why}};
     return c;
   }
   if (!target.cuda()) {

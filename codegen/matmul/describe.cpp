@@ -41,6 +41,9 @@ ExprRef beside(const Graph& g, const ir::Op& op, ExprRef epilogue, MatmulDesc& d
     } else if (n->args.size() == 1 && n->args[0] == own.back() && dims[0] == type.dims.back()) {
       to = {desc.n};
       at = {column};
+    } else if (!is_float(desc.a) && n->args == std::vector<ExprRef>(own.begin(), own.end() - 1) && dims == std::vector<ExprRef>(type.dims.begin(), type.dims.end() - 1)) {
+      to = {rows};
+      at = {row};
     } else if (std::none_of(n->args.begin(), n->args.end(), [](ExprRef i) { return !ir::as_int(i); })) {
       to = dims;
       at = n->args;
@@ -114,7 +117,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.token_rows = is_token_count(g, x.m);
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   x.made_rows = packed && x.m == pool.symbol(packed->name);
-  ExprRef sum = ir::matmul_sum(pool, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
+  ExprRef sum = ir::matmul_sum(pool, x.a, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
   x.norm = attrs.norm;
   x.operand_dims.assign(op.operands.size(), {});
   if (attrs.scaled) x.scaled = beside(g, op, attrs.scaled, x);
@@ -147,7 +150,7 @@ std::vector<std::string> fused_parts(const MatmulDesc& x) {
 }
 
 void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body, const std::string& name, const std::string& params) {
-  const std::string sum = body->type == Scalar::f64 ? "f64 s" : "f32 s";
+  const std::string sum = is_integer(desc.a) ? "i64 s" : body->type == Scalar::f64 ? "f64 s" : "f32 s";
   stub.functor(name, (params.empty() ? sum : params) + ", [[maybe_unused]] idx row, [[maybe_unused]] idx column", body, body->type,
                [](int64_t k) { return std::string(k == 0 ? "row" : "column"); },
                [&](int64_t slot) { return desc.operand_dims[static_cast<size_t>(slot)]; });

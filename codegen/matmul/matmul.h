@@ -16,7 +16,7 @@ namespace tfcc::codegen {
 enum class Epilogue : uint8_t {
   none,
   bias,    // s + bias[j], a bias of the result's type
-  beside,  // an expression over s and elements that stand beside it: at (i, j), along j, or single values
+  beside,  // an expression over s and elements that stand beside it: at (i, j), along j, single values; beside integers also along i
   other,   // elements of other rows or columns, or the indices themselves
 };
 inline constexpr std::string_view kEpilogueNames[] = {"none", "bias", "beside", "other"};
@@ -53,11 +53,12 @@ std::string print(const MatmulDesc& desc);
 enum class Arm : uint8_t {
   library,  // cuBLASLt, oneDNN; epilogue: a bias
   panel,    // CPU, a packed weight (templates/cpu/matmul_panel.h)
+  bytes,    // CPU, bytes by a packed weight (templates/cpu/matmul_bytes.h)
   integer,  // exact, of any integers (templates/*/matmul)
   wgmma,    // a warpgroup's products of 16 bits (templates/cuda/matmul_wgmma.cuh)
   stream,   // the same for the fewest rows, past which a weight streams (templates/cuda/matmul_stream.cuh)
 };
-inline constexpr std::string_view kArmNames[] = {"library", "panel", "integer", "wgmma", "stream"};
+inline constexpr std::string_view kArmNames[] = {"library", "panel", "bytes", "integer", "wgmma", "stream"};
 
 /// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks for weights early, is for them.
 inline constexpr int64_t kFewRows = 128;
@@ -110,6 +111,7 @@ uint32_t stream_shared_bytes(const StreamTile& tile);
 /// One emitter per arm.
 Result<Emission> emit_matmul_library(const EmitContext& context, OpId product, const MatmulDesc& desc);
 Result<Emission> emit_matmul_panel(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
+Result<Emission> emit_matmul_bytes(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 Result<Emission> emit_matmul_integer(const EmitContext& context, OpId product, const MatmulDesc& desc);
 Result<Emission> emit_matmul_wgmma(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
 Result<Emission> emit_matmul_stream(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);

@@ -114,7 +114,11 @@ TFCC_FN void store(f16* p, idx i, f32 v) { p[i].bits = f32_to_f16(v); }
 TFCC_FN void store(bf16* p, idx i, f32 v) { p[i].bits = f32_to_bf16(v); }
 TFCC_FN void store(f64* p, idx i, f64 v) { p[i] = v; }
 TFCC_FN void store(f32* p, idx i, f32 v) { p[i] = v; }
-TFCC_FN void store(b8* p, idx i, bool v) { ((u8*)p)[i] = v; }
+/// A byte as it is stored: no other type's memory, which for a char Clang has to assume of every size that a loop reads.
+enum class StoredByte : u8 {};
+TFCC_FN void store(b8* p, idx i, bool v) { ((StoredByte*)p)[i] = (StoredByte)v; }
+TFCC_FN void store(u8* p, idx i, i64 v) { ((StoredByte*)p)[i] = (StoredByte)v; }
+TFCC_FN void store(i8* p, idx i, i64 v) { ((StoredByte*)p)[i] = (StoredByte)v; }
 template <class T>
 TFCC_FN void store(T* p, idx i, i64 v) { p[i] = (T)v; }
 

@@ -55,12 +55,14 @@ struct Min {
 template <class Op, class T, class F>
 TFCC_FN T reduce_lanes(idx count, const F& f) {
   constexpr int kWidth = 32;
-  T lane[kWidth];
-  for (int k = 0; k < kWidth; ++k) lane[k] = Op::template start<T>;
+  T whole[kWidth];  // stays in registers, which what a variable indexes does not
+  for (int k = 0; k < kWidth; ++k) whole[k] = Op::template start<T>;
   idx j = 0;
   for (; j + kWidth <= count; j += kWidth) {
-    for (int k = 0; k < kWidth; ++k) lane[k] = Op::step(lane[k], (T)f(j + k));
+    for (int k = 0; k < kWidth; ++k) whole[k] = Op::step(whole[k], (T)f(j + k));
   }
+  T lane[kWidth];
+  for (int k = 0; k < kWidth; ++k) lane[k] = whole[k];
   for (int k = 0; j + k < count; ++k) lane[k] = Op::step(lane[k], (T)f(j + k));
   for (int half = kWidth / 2; half > 0; half /= 2) {
     for (int k = 0; k < half; ++k) lane[k] = Op::step(lane[k], lane[k + half]);

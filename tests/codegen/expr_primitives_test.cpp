@@ -24,6 +24,7 @@ TFCC_KERNEL(integers) {
   }
 }
 TFCC_KERNEL(to_integer) { for (i64 i = begin; i < end; ++i) ((i64*)a[1])[i] = f2i(((const f64*)a[0])[i]); }
+TFCC_KERNEL(to_small_integer) { for (i64 i = begin; i < end; ++i) ((i64*)a[1])[i] = f2i_small(((const f32*)a[0])[i]); }
 TFCC_KERNEL(to_integer32) { for (i64 i = begin; i < end; ++i) ((i64*)a[1])[i] = f2i(((const f32*)a[0])[i]); }
 TFCC_KERNEL(reals) {
   const f32* x = (const f32*)a[0]; const f32* y = (const f32*)a[1]; f32* o = (f32*)a[2];
@@ -125,6 +126,10 @@ TEST_F(ExprPrimitives, FloatToInteger) {
   want[3] = static_cast<int64_t>(1e18f);
   kernels().run("to_integer32", {}, {x32.data(), got.data()}, static_cast<int64_t>(x.size()));
   EXPECT_EQ(got, want);
+  const std::vector<float> small = {0, -0.75f, 255.5f, -128, 2147483520.0f, -2147483648.0f, NAN};
+  std::vector<int64_t> of_small(small.size());
+  kernels().run("to_small_integer", {}, {small.data(), of_small.data()}, static_cast<int64_t>(small.size()));
+  EXPECT_EQ(of_small, (std::vector<int64_t>{0, 0, 255, -128, 2147483520, -2147483648, 0}));
 }
 
 TEST_F(ExprPrimitives, RealsPropagateNan) {

@@ -102,6 +102,19 @@ TEST(Constant, StepsApplyInOrder) {
   EXPECT_EQ(reals_of(DType::f16, *bytes), (std::vector<double>{0, 3, 1, 4, 2, 1.0}));
 }
 
+TEST(Constant, AddsANumberToIntegersModuloTheirBits) {
+  Constant c = constant_from_bytes(DType::u8, {4}, bytes_of(DType::u8, {0, 1, 128, 255}));
+  c.steps.push_back({ConstantStep::Kind::add, {-128}, DType::i8});
+  EXPECT_EQ(c.result_dtype(), DType::i8);
+  auto bytes = materialize(c);
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(reals_of(DType::i8, *bytes), (std::vector<double>{-128, -127, 0, 127}));
+  c.steps.push_back({ConstantStep::Kind::add, {INT64_MAX}, DType::i16});
+  bytes = materialize(c);
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(reals_of(DType::i16, *bytes), (std::vector<double>{-129, -128, -1, 126}));
+}
+
 TEST(Constant, TransposesAnyRank) {
   std::vector<double> values(2 * 3 * 4 * 5);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);

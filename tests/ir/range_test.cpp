@@ -2,6 +2,8 @@
 // What may be proved of integers that wrap: bounds of values, comparisons of the ends of 64 bits, indices from data.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "ir/ir.h"
 #include "ir/range.h"
 
@@ -27,6 +29,28 @@ class RangeTest : public ::testing::Test {
 };
 
 constexpr int64_t kLeast = INT64_MIN, kMost = INT64_MAX;
+
+TEST_F(RangeTest, ClampsBoundWhatIsTruncated) {
+  ExprRef x = pool.load(0, DType::f32, {});
+  const auto real = [&](double v) { return pool.real(v); };
+  const auto expect = [&](ExprRef e, int64_t lo, int64_t hi) {
+    const Interval i = range_of(convert(e, Scalar::i64));
+    EXPECT_EQ(i.lo, lo) << print(e);
+    EXPECT_EQ(i.hi, hi) << print(e);
+  };
+  const auto clamped = [&](double lo, double hi) { return min(max(x, real(lo)), real(hi)); };
+  expect(clamped(0, 255), 0, 255);
+  expect(unary(ExprKind::rint, clamped(-128, 127)), -128, 127);
+  expect(unary(ExprKind::ceil, clamped(0.5, 7.5)), 0, 8);
+  expect(clamped(5, 9), 0, 9);    // what is no number becomes 0
+  expect(clamped(-9, -5), -9, 0);
+  expect(min(x, real(3)), kLeast, 3);
+  expect(max(x, real(-3)), -3, kMost);
+  expect(x, kLeast, kMost);
+  expect(clamped(0, 2147483647), 0, 2147483648);  // which f32 has instead
+  expect(max(x, real(NAN)), kLeast, kMost);
+  expect(clamped(-1e300, 1e300), kLeast, kMost);
+}
 
 TEST_F(RangeTest, LoadsHaveTheRangeOfTheirType) {
   const auto expect = [&](DType t, int64_t lo, int64_t hi) {

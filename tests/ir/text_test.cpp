@@ -22,6 +22,7 @@ constexpr const char* kCanonical =
   const @w.t : f16[64,64] = file("no such file.onnx", f32[64,64], 1234) |> transpose(1,0) |> cast(f16)
   %d = pointwise(@w.t) {body = (i,j) => @w.t[i,j]} : f32[64,64]
   const @b : f32[64] = f64[2,32] random(9) |> reshape(64) |> cast(f32)
+  const @below : i8[2] = f32[2] random(9) |> cast(u8) |> add(-128, i8)
   %m = matmul(%x, %d, @b) {alpha = 0.5, epilogue = (s,i,j,k) => @b[k] + s, trans_a = false, trans_b = true} : f32[B,S,64]
   const @one : f32[64] = base64("AACAPwAAgD8AAIA/AACAPwAAgD8AAIA/AACAPwAAgD8AAIA/AACAPwAAgD8AAIA/AACAPwAAgD8AAIA/AACAPw==")
   const @eps : f32[] = [1e-05]

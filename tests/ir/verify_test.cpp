@@ -152,8 +152,10 @@ TEST(Verify, MatmulOfIntegers) {
            "%y = matmul(%column, @w) {alpha = 1.0, trans_a = false, trans_b = false} : i32[B,4]");
   refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : i8[B,B]");
   refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : f32[B,B]");
+  accepted("%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => f32(s) * 0.5, trans_a = false, trans_b = true} : f32[B,B]");
+  refused("C7", "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : f32[B,B]");
+  refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : i64[B,B]");
   refused("C8", "%y = matmul(%k, %k) {alpha = 2.0, trans_a = false, trans_b = true} : i64[B,B]");
-  refused("C8", "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : i64[B,B]");
 }
 
 TEST(Verify, RowOps) {

@@ -203,6 +203,34 @@ Case edges() {
           9e-4};
 }
 
+// Bytes by a weight of bytes, whole ranges of both: panels of each width, every count of rows up to a tile and past a block; with an
+// epilogue of what may stand beside such a sum, where the sum is stored first (k is no multiple of 4), and where it is stored alone.
+Case bytes() {
+  Ops o;
+  const auto weight = [](int64_t rows, int64_t columns) {
+    std::string list;
+    for (int64_t i = 0; i < rows * columns; ++i) list += fmt::format("{}{}", i ? ", " : "", (i * 7919 + i / 13 * 104729 + 77) % 256 - 128);
+    return fmt::format("i8[{},{}] = [{}]", rows, columns, list);
+  };
+  for (auto [k, n] : {std::pair{4, 16}, {20, 32}, {132, 48}, {36, 64}, {8, 192}, {1028, 16}, {7, 16}}) {
+    const std::string id = fmt::format("{}_{}", k, n);
+    o.body += fmt::format("  const @w{0} : {3}\n  const @t{0} : {4}\n  const @b{0} : f32[{2}] = random(3)\n"
+                          "  %u{0} = pointwise(%u) {{body = (i,j) => %u[i,j]}} : u8[N,{1}]\n  %v{0} = pointwise(%v) {{body = (i,j) => %v[i,j]}} : i8[N,{1}]\n"
+                          "  %r{0} = pointwise(%x) {{body = (i,j) => %x[i,j]}} : f32[N,{2}]\n",
+                          id, k, n, weight(k, n), weight(n, k));
+    o.matmul("sum" + id, fmt::format("%u{0}, @w{0}", id), fmt::format("i32[N,{}]", n));
+    o.matmul("signed" + id, fmt::format("%v{0}, @t{0}", id), fmt::format("i32[N,{}]", n), 1, false, true);
+    o.product("all" + id, fmt::format("%u{0}, @t{0}, %rows, %scale, @b{0}, %r{0}", id),
+              fmt::format("max(f32(s - 3 * %rows[i]) * %scale[], 0.0) + @b{0}[j] + %r{0}[i,j]", id), fmt::format("f32[N,{}]", n), 1, false, true);
+    o.product("other" + id, fmt::format("%v{0}, @w{0}", id), "f32(s * (j + 1))", fmt::format("f32[N,{}]", n));
+  }
+  Case c{"matmul_bytes", graph_text("%u: u8[N,1028], %v: i8[N,1028], %rows: i32[N], %scale: f32[], %x: f32[N,192]", "N = u.0 in 1..", o.body, o.outputs),
+         {{1}, {2}, {3}, {4}, {5}, {6}, {7}, {11}, {12}, {13}, {127}, {129}, {300}},
+         {{"u", {0, 255}}, {"v", {-128, 127}}}};
+  c.f16 = false;
+  return c;
+}
+
 // Weights whose columns fill vectors: panels of each width, one and several, sums in one and in two parts, every count of rows up
 // to a tile and past a block; with what may follow a product, and what must not be taken into it.
 Case panels() {
@@ -336,7 +364,7 @@ Case norms_between(bool sums, bool rms, bool transposed) {
 }  // namespace
 
 std::vector<Case> matmul_cases() {
-  return {norms_between(false, false, false), norms_between(false, false, true), norms_between(true, false, true), norms_between(true, true, false), norms_between(false, true, true), panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), edges(), tiles(), streams(), packed_rows()};
+  return {norms_between(false, false, false), norms_between(false, false, true), norms_between(true, false, true), norms_between(true, true, false), norms_between(false, true, true), panels(), epilogues(), weights(), batched(), broadcast(), of_16_bits(), doubles(), integers(), integer_tiles(), bytes(), edges(), tiles(), streams(), packed_rows()};
 }
 
 }  // namespace tfcc::test
