@@ -133,6 +133,11 @@ def make_fixtures(binary, folder, environment):
     (folder / "speech.tfir").write_text("graph @main(%x: f32[B,16,T]) symbols(B = x.0 in 1.., T = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,16,T]\n  return y = %y\n}\n")
     (folder / "frames.tfir").write_text("graph @main(%x: f32[B,T,80]) symbols(B = x.0 in 1.., T = x.1 in 1..) {\n  %y = softmax(%x) : f32[B,T,80]\n  return y = %y\n}\n")
     (folder / "chunks.tfir").write_text("graph @main(%x: f32[B,64*N]) symbols(B = x.0 in 1.., N = x.1 / 64 in 1..) {\n  %y = pointwise(%x) {body = (i,j,k) => %x[i,64*j + k] + 1.0} : f32[B,N,64]\n  return y = %y\n}\n")
+    # What float64 and f32 round to other integers: by one, and by four.
+    np.save(folder / "near_one.npy", np.array([1, 1.5, 2, 2.5], np.float32))
+    for name, less in (("step", "1e-9"), ("steps", "4e-9")):
+        body = f"i64(rint((%x[i] + {less}) * 1e9 - %x[i] * 1e9)) + i64(%x[i] * 200.0)"
+        (folder / f"{name}.tfir").write_text(f"graph @main(%x: f32[4]) {{\n  %q = pointwise(%x) {{body = (i) => {body}}} : i32[4]\n  return q = %q\n}}\n")
     (folder / "joined").mkdir()  # what passes/join_chunks.tfir has before the pass
     for part in (Path(__file__).resolve().parent.parent / "passes" / "join_chunks.tfir").read_text().split("\n// ----")[:-1]:
         graph = part[part.rindex("\ngraph @") + 1:]

@@ -182,7 +182,7 @@ class Verifier {
 
   // An op that rounds, of operands that are right, whose integers differ by one.
   bool is_step(const Guilty& g) const {
-    if (!g.pass.empty() || !g.op || !g.op->narrowed || !g.op->difference || g.op->operands.value_or(1) > kTolerance) return false;
+    if (!g.pass.empty() || !g.op || !g.op->narrowed || !g.op->difference || !g.op->unknown.empty() || g.op->operands.value_or(0) > kTolerance) return false;
     return rounds(optimised_.op(g.op->op)) && (!is_integer(g.op->dtype) || g.op->difference->max_abs <= 1);
   }
 
