@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 
 #include "frontend/onnx_reader.h"
+#include "runtime/artifact.h"
+#include "runtime/profile.h"
 #include "tools/tfcc/command.h"
 #include "tools/compiler/model_source.h"
 #include "tools/tfcc/verify_against.h"
@@ -24,7 +27,7 @@ constexpr double kTolerance = 1e-4, kTolerance16 = 1e-2, kToleranceBf16 = 6e-2; 
 constexpr double kToleranceOfSteps = 5e-2;
 
 struct Options {
-  std::string model, target, passes, skip_passes, shapes, against, python = "python3";
+  std::string model, original, target, passes, skip_passes, shapes, against, python = "python3";
   std::vector<std::string> inputs;
   std::string npz;
   bool fp16 = false, bf16 = false, passes_given = false;
@@ -64,6 +67,12 @@ int64_t elements(const HostTensors& tensors) {
 
 class Verifier {
  public:
+  /// A file that is compiled already, beside the graph that it was compiled from.
+  Verifier(const Options& o, CompiledGraph file, DType precision, ir::Graph imported)
+      : o_(o), imported_(std::move(imported)), precision_(precision), file_(std::move(file)) {
+    compiling_.target.name = file_->model().target();
+  }
+
   Verifier(const Options& o, const codegen::TargetName& target, ir::Graph imported)
       : o_(o), imported_(std::move(imported)), optimised_(imported_) {
     compiling_.target = target;
@@ -79,22 +88,31 @@ class Verifier {
     TFCC_TRY(cases_, find_cases());
     std::optional<Against> against;
     if (!o_.against.empty()) {
-      TFCC_TRY(Against peer, Against::start({o_.against, o_.model, o_.python, o_.threads, environment}, cases_.front().inputs));
+      TFCC_TRY(Against peer, Against::start({o_.against, graph_path(), o_.python, o_.threads, environment}, cases_.front().inputs));
       against.emplace(std::move(peer));
     }
-    TFCC_TRY(CompiledGraph compiled, CompiledGraph::make(optimised_, compiling_));
+    if (!file_) {
+      TFCC_TRY(CompiledGraph compiled, CompiledGraph::make(optimised_, compiling_));
+      file_.emplace(std::move(compiled));
+    }
     for (size_t i = 0; i < cases_.size(); ++i) {
-      TFCC_TRY(HostTensors got, compiled.run(cases_[i].inputs));
+      TFCC_TRY(HostTensors got, file_->run(cases_[i].inputs));
       compare_with_reference(i, got);
       if (against) TFCC_TRY_VOID(compare_with_peer(i, got, *against));
     }
-    if (!failed_.empty()) explain_target();
+    if (!failed_.empty() && o_.original.empty()) explain_target();
     if (failed_.empty() && !parted_.empty()) explain_peer(*against);
     return verdict(against);
   }
 
  private:
+  const std::string& graph_path() const { return o_.original.empty() ? o_.model : o_.original; }
+
   Result<void> optimise() {
+    if (file_) {
+      set_tolerance();
+      return {};
+    }
     TFCC_TRY(std::vector<std::string> names, compiler::default_passes_without(split(o_.skip_passes)));
     if (o_.passes_given) names = split(o_.passes);
     if (compiling_.target.family == Family::cpu) {
@@ -105,11 +123,15 @@ class Verifier {
     }
     TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, names));
     steps_ = steps_of(names);
-    auto has = [&](DType t) { return has_values_of(optimised_, t) || has_values_of(imported_, t); };
+    set_tolerance();
+    return {};
+  }
+
+  void set_tolerance() {
+    auto has = [&](DType t) { return t == precision_ || has_values_of(optimised_, t) || has_values_of(imported_, t); };
     const auto& ops = imported_.order();
     has_steps_ = o_.tolerance == 0 && std::any_of(ops.begin(), ops.end(), [&](ir::OpId op) { return rounds(imported_.op(op)); });
     tolerance_ = o_.tolerance > 0 ? o_.tolerance : has(DType::bf16) ? kToleranceBf16 : has(DType::f16) ? kTolerance16 : kTolerance;
-    return {};
   }
 
   Result<std::vector<VerifyCase>> find_cases() const {
@@ -133,7 +155,8 @@ class Verifier {
   void compare_with_reference(size_t i, const HostTensors& got) {
     const VerifyCase& c = cases_[i];
     for (const ir::Graph::Output& output : imported_.outputs) {
-      const Difference d = compare(got.at(output.name), c.expected.at(output.name), c.defined);
+      const auto own = got.find(output.name);
+      const Difference d = own == got.end() ? Difference{INFINITY, INFINITY, "there is no such output"} : compare(own->second, c.expected.at(output.name), c.defined);
       std::printf("%-4s  %s: %s: %s%s\n", within(d) ? "ok" : within_steps(d) ? "step" : "FAIL", c.title.c_str(), output.name.c_str(), to_string(d).c_str(),
                   d.problem.empty() ? (", " + allowed()).c_str() : "");
       if (!within(d)) failed_.push_back({i, output.name, d});
@@ -207,8 +230,8 @@ class Verifier {
 
   // "/encoder/Add_3 (Add)", where the model tells.
   std::string with_operator(const std::string& node) const {
-    if (node.empty() || o_.model.ends_with(".tfir")) return node;
-    auto model = frontend::read_onnx(o_.model);
+    if (node.empty() || graph_path().ends_with(".tfir")) return node;
+    auto model = frontend::read_onnx(graph_path());
     if (!model) return node;
     for (const frontend::Node& n : model->nodes) {
       if (n.name == node || (!n.outputs.empty() && n.outputs[0] == node)) return node + " (" + n.op_type + ")";
@@ -233,6 +256,14 @@ class Verifier {
                   o_.model.c_str(), target.c_str(), cases_.size(), count_cases(failed_), step_->value.c_str(), step_->node.c_str());
       return {};
     }
+    if (!failed_.empty() && !o_.original.empty()) {
+      const bool steps = std::ranges::all_of(failed_, [&](const Failed& f) { return within_steps(f.difference); });
+      const std::string search = fmt::format("tfcc verify {} --target {}{}", o_.original, target, precision_ == DType::f16 ? " --fp16" : precision_ == DType::bf16 ? " --bf16" : "");
+      if (!steps) return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases differ from {} on {}; `{}` searches for where that begins", o_.model, count_cases(failed_), cases_.size(), o_.original, target, search)};
+      std::printf("%s: right on %s in %zu cases; in %zu of them by no more than a value between two steps of a quantisation changes: `%s` tells whether it begins with one\n", o_.model.c_str(),
+                  target.c_str(), cases_.size(), count_cases(failed_), search.c_str());
+      return {};
+    }
     if (!failed_.empty()) {
       return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases differ on {}; the lines above say where, please report it with the model",
                                                     o_.model, count_cases(failed_), cases_.size(), target)};
@@ -252,6 +283,8 @@ class Verifier {
   std::vector<Step> steps_;
   std::vector<VerifyCase> cases_;
   std::vector<Failed> failed_, parted_;  // from float64, from the peer alone
+  DType precision_ = DType::f32;
+  std::optional<CompiledGraph> file_;
   double tolerance_ = kTolerance;
   bool has_steps_ = false;
   std::optional<WrongOp> step_;
@@ -259,7 +292,45 @@ class Verifier {
   SearchProgress progress_;
 };
 
+bool is_compiled(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  char magic[sizeof runtime::kMagic] = {};
+  return in.read(magic, sizeof magic) && std::equal(std::begin(magic), std::end(magic), runtime::kMagic);
+}
+
+// The sizes that a file takes, by the names of its graph's.
+frontend::SizeRanges sizes_of(const Model& model) {
+  frontend::SizeRanges ranges;
+  for (const TensorInfo& info : model.inputs()) {
+    for (const DimInfo& d : info.dims) {
+      const bool name = !d.text.empty() && std::ranges::all_of(d.text, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; }) && !std::isdigit(static_cast<unsigned char>(d.text[0]));
+      if (name) ranges[d.text] = {d.min, d.max ? std::optional(d.max) : std::nullopt};
+    }
+  }
+  return ranges;
+}
+
+Result<void> verify_file(Options o) {
+  if (o.original.empty()) return usage_error(fmt::format("{} is compiled already; --model=FILE.onnx names the model that it is compared with", o.model));
+  if (o.fp16 || o.bf16 || o.passes_given || !o.skip_passes.empty()) return usage_error("--fp16, --bf16, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
+  const std::string device = o.target.empty() ? "auto" : o.target == "cpu" ? "cpu" : "cuda";
+  TFCC_TRY(CompiledGraph file, CompiledGraph::load(o.model, device, o.threads));
+  TFCC_TRY(ir::Graph graph, compiler::load_graph({o.original}, process_files(), nullptr, sizes_of(file.model())));
+  const auto other = [&](const std::string& what) { return Error{ErrorCode::invalid_argument, fmt::format("{} was not compiled from {}, which has no {}", o.model, o.original, what)}; };
+  for (const TensorInfo& info : file.model().inputs()) {
+    if (std::ranges::none_of(graph.inputs(), [&](ir::ValueId v) { return graph.value(v).name == info.name; })) return other(fmt::format("input '{}'", info.name));
+  }
+  for (const TensorInfo& info : file.model().outputs()) {
+    if (std::ranges::none_of(graph.outputs, [&](const ir::Graph::Output& out) { return out.name == info.name; })) return other(fmt::format("output '{}'", info.name));
+  }
+  TFCC_TRY(const Executor executor, file.model().executor());
+  const DType precision = runtime::precision_of(executor);
+  return Verifier(o, std::move(file), precision, std::move(graph)).run();
+}
+
 Result<void> verify(Options o) {
+  if (is_compiled(o.model)) return verify_file(std::move(o));
+  if (!o.original.empty()) return usage_error(fmt::format("--model is for a .tfcc file, and {} is none", o.model));
   if (o.target.empty()) o.target = compiler::default_target();
   auto targets = codegen::parse_targets(split(o.target));
   if (!targets) return usage_error(targets.error().message);
@@ -275,7 +346,8 @@ Result<void> verify(Options o) {
 void add_verify(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand("verify", "compare a compiled model with its graph in float64");
-  c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
+  c->add_option("model", o->model, "the model: .onnx or .tfir; or a .tfcc file, with --model")->required();
+  c->add_option("--model", o->original, "the .onnx or .tfir that the .tfcc file was compiled from");
   c->add_option("--target", o->target, "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "as compile --fp16");
   c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);

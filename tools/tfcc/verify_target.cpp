@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -58,6 +59,15 @@ Result<CompiledGraph> CompiledGraph::make(const ir::Graph& graph, const TargetOp
   LoadOptions load;
   load.device = o.target.family == Family::cpu ? "cpu" : "cuda";
   load.threads = o.threads;
+  TFCC_TRY(Model model, Model::load(file, load));
+  return CompiledGraph(std::move(model));
+}
+
+Result<CompiledGraph> CompiledGraph::load(const std::string& file, const std::string& device, int threads) {
+  LoadOptions load;
+  load.device = device;
+  load.threads = threads;
+  load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
   TFCC_TRY(Model model, Model::load(file, load));
   return CompiledGraph(std::move(model));
 }

@@ -18,6 +18,9 @@ class CompiledGraph {
  public:
   /// Errors: those of codegen::compile and Model::load.
   static Result<CompiledGraph> make(const ir::Graph& graph, const TargetOptions& options);
+  /// A compiled file as it is. `device` and `threads` as LoadOptions has them. Errors: those of Model::load.
+  static Result<CompiledGraph> load(const std::string& file, const std::string& device, int threads);
+  const Model& model() const { return model_; }
   /// The outputs by name. Errors: those of the executor, a raised flag.
   Result<HostTensors> run(const HostTensors& inputs) const;
 
