@@ -28,6 +28,10 @@ std::string body_problem(const Graph& graph, ExprRef free, const std::vector<Exp
 
 /// The text form (.tfir). parse(print(g)) equals g, and printing parsed canonical text gives that text back.
 std::string print(const Graph& graph);
+/// What the text form has of an op's attributes, in its order: "epilogue", "(s,i,j) => %b[j] + s".
+std::vector<std::pair<std::string, std::string>> attribute_texts(const Graph& graph, const Op& op);
+/// How the text form writes a constant: its source and steps.
+std::string recipe_text(const Constant& constant);
 /// Errors: bad_file with "name:line: reason".
 Result<Graph> parse(std::string_view text, const std::string& name = "<text>");
 /// A scalar expression; `index` and `slot` resolve names to index variables and operand slots (null: unknown name).

@@ -119,6 +119,20 @@ class Printer {
     return out_ + "\n}\n";
   }
 
+  std::vector<std::pair<std::string, std::string>> attribute_texts(const Op& op) {
+    Attrs attrs = op.attrs;  // visit() names fields for reading and writing alike, so it needs
+                             // something mutable
+    std::vector<std::pair<std::string, std::string>> out;
+    const auto field = [&](std::string_view key, auto& value) {
+      if constexpr (requires { value.has_value(); }) {
+        if (!value.has_value()) return;
+      }
+      out.emplace_back(key, text(op, key, value));
+    };
+    std::visit([&](auto& a) { a.visit(field); }, attrs);
+    return out;
+  }
+
  private:
   std::string name(ValueId v) const {
     return (graph_.is_constant(v) ? "@" : "%") + value_name(graph_.value(v).name);
@@ -168,16 +182,8 @@ class Printer {
   }
 
   std::string attributes(const Op& op) {
-    Attrs attrs = op.attrs;  // visit() names fields for reading and writing alike, so it needs
-                             // something mutable
     std::string out;
-    const auto field = [&](std::string_view key, auto& value) {
-      if constexpr (requires { value.has_value(); }) {
-        if (!value.has_value()) return;
-      }
-      out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, text(op, key, value));
-    };
-    std::visit([&](auto& a) { a.visit(field); }, attrs);
+    for (const auto& [key, text] : attribute_texts(op)) out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, text);
     return out.empty() ? "" : " {" + out + "}";
   }
 
@@ -234,5 +240,9 @@ class Printer {
 }  // namespace
 
 std::string print(const Graph& graph) { return Printer(graph).run(); }
+
+std::vector<std::pair<std::string, std::string>> attribute_texts(const Graph& graph, const Op& op) { return Printer(graph).attribute_texts(op); }
+
+std::string recipe_text(const Constant& constant) { return constant_text(constant); }
 
 }  // namespace tfcc::ir

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/inspect_onnx.h"
 #include "tools/tfcc/inspect_page.h"
 #include "tools/support/output_file.h"
 
@@ -14,7 +15,7 @@ namespace tfcc::tools {
 namespace {
 
 struct Options {
-  std::string file, shapes, text, html, why;
+  std::string file, shapes, text, html, onnx, why;
   bool json = false, ir = false, kernels = false, launches = false, texts = false, generation = false;
 };
 
@@ -27,14 +28,20 @@ Result<std::string> shown(const Options& o, const InspectedFile& f) {
 
 Result<void> inspect(const Options& o) {
   TFCC_TRY_VOID(plan_output("--html", o.html));
+  TFCC_TRY_VOID(plan_output("--onnx", o.onnx));
   TFCC_TRY(InspectedFile f, InspectedFile::open(o.file));
   if (o.generation) TFCC_TRY_VOID(f.show_generation());
   TFCC_TRY(const WantedSizes wanted, parse_shapes(o.shapes));
   TFCC_TRY_VOID(f.set_sizes(wanted));
+  if (!o.onnx.empty()) {
+    TFCC_TRY(const std::string model, inspect_onnx(f));
+    TFCC_TRY_VOID(write_text(o.onnx, model));
+  }
   if (!o.html.empty()) {
     TFCC_TRY(const std::string page, inspect_page(f));
-    return write_text(o.html, page);
+    TFCC_TRY_VOID(write_text(o.html, page));
   }
+  if (!o.html.empty() || !o.onnx.empty()) return {};
   TFCC_TRY(const std::string text, shown(o, f));
   std::fwrite(text.data(), 1, text.size(), stdout);  // main looks whether it arrived
   return {};
@@ -48,6 +55,7 @@ void add_inspect(CLI::App& app, Action& action) {
   c->add_option("file", o->file, "the .tfcc file")->required();
   c->add_flag("--json", o->json, "everything as JSON (docs/inspect-json.md)");
   c->add_option("--html", o->html, "write a page to read: graph before and after, kernels with source, launches, memory over time");
+  c->add_option("--onnx", o->onnx, "write the graph that was compiled as ONNX, ops in the domain tfcc: for viewers of ONNX");
   c->add_flag("--generation", o->generation, "the program for generation in place of the graph as it was exported (docs/generate.md)");
   c->add_flag("--launches", o->launches, "every launch with its kernel, flops and bytes");
   c->add_flag("--kernels", o->kernels, "every kernel");

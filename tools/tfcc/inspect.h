@@ -23,6 +23,7 @@ struct InspectedFile {
   runtime::MappedFile map;
   runtime::Artifact artifact;
   runtime::Manifest manifest;
+  bool generation = false;     // the program for generation is shown
   std::vector<int64_t> sizes;  // of the symbols, at which bytes and flops are given
 
   /// Reads header, table and manifest. Errors: io, bad_file, unsupported.

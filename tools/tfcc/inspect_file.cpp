@@ -57,6 +57,7 @@ Result<void> InspectedFile::show_generation() {
     return Error{ErrorCode::unsupported, path + ": has no program for generation" + why};
   }
   manifest = runtime::generation_of(manifest);
+  generation = true;
   return {};
 }
 
