@@ -181,7 +181,7 @@ def listing(folder):
             if not p.is_dir() or p.is_symlink()}
 
 
-def check(command, done):
+def check(command, done, folder):
     """Compares what a command did with what the case says."""
     if done.returncode != command["exit"]:
         raise Failure(f"exit status {done.returncode}, expected {command['exit']}: {done.stderr.strip()}")
@@ -197,7 +197,7 @@ def check(command, done):
     if command["stderr"] and not re.search(command["stderr"], done.stderr):
         raise Failure(f"stderr has no match for /{command['stderr']}/:\n{done.stderr}")
     for expression in command["check"]:
-        if not eval(expression, {"j": json.loads(done.stdout)}):
+        if not eval(expression, {"j": json.loads(done.stdout), "load": lambda name: json.loads((folder / name).read_text())}):
             raise Failure(f"not true: {expression}")
 
 
@@ -213,7 +213,7 @@ def run_case(binary, case, fixtures, environment):
         for command in commands:
             done = tfcc(binary, shlex.split(command["run"]), folder, environment, command["limit"], command["to"])
             try:
-                check(command, done)
+                check(command, done, folder)
             except Failure as e:
                 raise Failure(f"tfcc {command['run']}\n      {e}")
         after = listing(folder)

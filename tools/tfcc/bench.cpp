@@ -207,6 +207,7 @@ Result<void> bench(const BenchOptions& o) {
   }
   TFCC_TRY_VOID(plan_output("--exportProfile", o.export_profile));
   TFCC_TRY_VOID(plan_output("--html", o.html));
+  TFCC_TRY_VOID(plan_output("--trace", o.trace));
   LoadOptions load;
   load.device = o.device;
   load.threads = o.threads;
@@ -227,14 +228,13 @@ Result<void> bench(const BenchOptions& o) {
   if (!o.peer.empty()) {
     TFCC_TRY(f.peer, compare_with_peer(subject, o, model, f.inputs, environment));
   }
-  if (o.dump_profile || !o.export_profile.empty() || !o.html.empty()) {
+  if (o.dump_profile || !o.export_profile.empty() || !o.html.empty() || !o.trace.empty()) {
     TFCC_TRY(f.profile, profile(subject, o, f.run_ms()));
   }
   if (!o.export_profile.empty()) TFCC_TRY_VOID(write_text(o.export_profile, json_of(*f.profile).dump(1) + "\n"));
-  if (!o.html.empty()) {
-    TFCC_TRY_VOID(
-        write_text(o.html, roofline_page(*f.profile, fmt::format("{} on {} ({}){}", o.model, f.device, f.target, shapes_text(f.inputs)))));
-  }
+  const std::string title = fmt::format("{} on {} ({}){}", o.model, f.device, f.target, shapes_text(f.inputs));
+  if (!o.html.empty()) TFCC_TRY_VOID(write_text(o.html, roofline_page(*f.profile, title)));
+  if (!o.trace.empty()) TFCC_TRY_VOID(write_text(o.trace, trace_of(f.times, *f.profile, title).dump() + "\n"));
   if (o.json) std::printf("%s\n", json_of(o, f).dump(1).c_str());
   else print(o, f);
   return {};
@@ -266,6 +266,7 @@ void add_bench(CLI::App& app, Action& action) {
   c->add_flag("--json", o->json, "print JSON (docs/bench.md)");
   c->add_flag("--dumpProfile", o->dump_profile, "time, rate and share of this machine's limit of every launch, in runs of their own");
   c->add_option("--exportProfile", o->export_profile, "write the profile to this file as JSON");
+  c->add_option("--trace", o->trace, "write timed runs and launches to this file, for chrome://tracing and Perfetto");
   c->add_option("--html", o->html, "write the profile to this file as a roofline page");
   c->add_option("--peer", o->peer, "also run onnxruntime or torch, in alternation on the same inputs")
       ->check(CLI::IsMember({"onnxruntime", "torch"}));

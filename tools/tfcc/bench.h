@@ -19,7 +19,7 @@ namespace tfcc::tools {
 using NamedArrays = std::vector<std::pair<std::string, Array>>;
 
 struct BenchOptions {
-  std::string model, npz, shapes, lengths = "full", device = "auto", export_profile, html, timing_cache;
+  std::string model, npz, shapes, lengths = "full", device = "auto", export_profile, html, trace, timing_cache;
   std::string peer, peer_model, peer_mode = "compile", python = "python3";
   std::vector<std::string> inputs;
   std::vector<double> percentiles = {90, 95, 99};
@@ -47,6 +47,8 @@ nlohmann::json json_of(const Series& s);
 
 struct Measured {
   Series latency, enqueue, gpu;  // the last two on a GPU alone
+  std::vector<double> started_ms;  // of each run, since the first began
+  Clock::time_point begin = Clock::now();
   size_t queries = 0;
   double seconds = 0;
 };

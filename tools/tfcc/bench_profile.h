@@ -49,6 +49,9 @@ nlohmann::json json_of(const ProfileReport& report);
 /// One self-contained page: every group as a point under the machine's roof, and the table. `title` names model and shapes.
 std::string roofline_page(const ProfileReport& report, const std::string& title);
 
+/// The timed runs, and the launches of one run of the profile end to end, in Chrome's trace event format (chrome://tracing, Perfetto).
+nlohmann::json trace_of(const Measured& times, const ProfileReport& report, const std::string& title);
+
 /// "1.23 T" for 1.23e12: four characters and a prefix.
 std::string with_prefix(double value);
 /// "product f32 1024x1536x384", "attention".

@@ -64,6 +64,8 @@ Result<void> Subject::place_on(Device device, NamedArrays& inputs) {
 
 Result<void> Subject::once(Measured& to) {
   const auto t = Clock::now();
+  if (to.started_ms.empty()) to.begin = t;
+  to.started_ms.push_back(std::chrono::duration<double, std::milli>(t - to.begin).count());
   if (on_host()) {
     TFCC_TRY_VOID(executor_.run());
     to.latency.ms.push_back(ms_since(t));
