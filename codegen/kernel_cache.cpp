@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // KernelCache: entries are files DIR/kernels/<key>, written to a temporary name beside it and renamed, so that a reader
-// sees a whole entry or none. Layout: 8 bytes of magic, u64 size, u64 checksum, the bytes.
+// sees a whole entry or none. Layout: 8 bytes of magic, u64 size of the content, u64 size of the kernel, u64 checksum of both, the content
+// that was compiled, which a reader compares, and the kernel.
 #include "codegen/kernel_cache.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -22,10 +26,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kMagic[8] = {'t', 'f', 'c', 'c', 'k', 'c', '0', '1'};
+constexpr char kMagic[8] = {'t', 'f', 'c', 'c', 'k', 'c', '0', '2'};
 
 struct Header {
   char magic[8];
+  uint64_t content_size;
   uint64_t size;
   uint64_t checksum;
 };
@@ -37,26 +42,16 @@ std::string default_dir() {
   return {};
 }
 
-/// FNV-1a with 128 bits; parts are told apart by their lengths.
-class Fnv128 {
- public:
-  void add(std::string_view part) {
-    uint64_t length = part.size();
-    bytes(&length, sizeof length);
-    bytes(part.data(), part.size());
-  }
-  CacheKey key() const { return {{static_cast<uint64_t>(state_ >> 64), static_cast<uint64_t>(state_)}}; }
+/// Appends a part with its length, which tells parts apart.
+void add_part(std::string& to, std::string_view part) {
+  to += std::to_string(part.size()) + ":";
+  to += part;
+}
 
- private:
-  __extension__ using u128 = unsigned __int128;
-
-  void bytes(const void* data, size_t size) {
-    constexpr u128 kPrime = (u128{1} << 88) + 0x13b;
-    auto* p = static_cast<const unsigned char*>(data);
-    for (size_t i = 0; i < size; ++i) state_ = (state_ ^ p[i]) * kPrime;
-  }
-  u128 state_ = (u128{0x6c62272e07bb0142} << 64) | 0x62b821756295c58d;
-};
+std::array<uint64_t, 2> hash_of(std::string_view text) {
+  const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
+  return {h.high64, h.low64};
+}
 
 bool write_all(int fd, const void* data, size_t size) {
   auto* p = static_cast<const char*>(data);
@@ -78,6 +73,13 @@ bool read_all(int fd, void* data, size_t size) {
   return true;
 }
 
+uint64_t checksum(std::string_view content, std::span<const std::byte> bytes) {
+  runtime::Checksum sum;
+  sum.update(content.data(), content.size());
+  sum.update(bytes.data(), bytes.size());
+  return sum.value();
+}
+
 /// No entry is larger, whatever its header says; nor is memory asked for it.
 constexpr uint64_t kLargestEntry = uint64_t{1} << 30;
 
@@ -89,13 +91,16 @@ constexpr unsigned kPruneInterval = 64;
 std::string CacheKey::hex() const { return fmt::format("{:016x}{:016x}", bits[0], bits[1]); }
 
 CacheKey kernel_key(std::string_view family, std::string_view compiler, std::string_view arch, std::string_view source) {
-  Fnv128 hash;
-  for (std::string_view part : {std::string_view(TFCC_VERSION), family, compiler, arch, source}) hash.add(part);
+  std::string templates;
   for (const TemplateFile* file : included_templates(family, source)) {
-    hash.add(file->path);
-    hash.add(file->text);
+    add_part(templates, file->path);
+    add_part(templates, file->text);
   }
-  return hash.key();
+  CacheKey key{hash_of(templates), {}};
+  for (std::string_view part : {std::string_view(TFCC_VERSION), family, compiler, arch, source}) add_part(key.content, part);
+  add_part(key.content, key.hex());
+  key.bits = hash_of(key.content);
+  return key;
 }
 
 KernelCache::KernelCache(KernelCacheOptions options) : max_bytes_(options.max_bytes) {
@@ -117,14 +122,16 @@ std::optional<std::vector<std::byte>> KernelCache::get(const CacheKey& key) cons
   Header header{};
   bool good = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && read_all(fd, &header, sizeof header);
   good = good && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.size <= std::max(max_bytes_, kLargestEntry) &&
-         header.size == static_cast<uint64_t>(info.st_size) - sizeof header;
+         header.content_size <= kLargestEntry && header.content_size + header.size == static_cast<uint64_t>(info.st_size) - sizeof header;
+  std::string content(good ? header.content_size : 0, ' ');
   std::vector<std::byte> bytes(good ? header.size : 0);
-  good = good && read_all(fd, bytes.data(), bytes.size()) && runtime::checksum(bytes) == header.checksum;
+  good = good && read_all(fd, content.data(), content.size()) && read_all(fd, bytes.data(), bytes.size()) && checksum(content, bytes) == header.checksum;
   close(fd);
   if (!good) {
     unlink(path(key).c_str());
     return std::nullopt;
   }
+  if (content != key.content) return std::nullopt;  // of the same hash
   utimensat(AT_FDCWD, path(key).c_str(), nullptr, 0);  // used just now: the last to be removed
   return bytes;
 }
@@ -136,9 +143,10 @@ void KernelCache::put(const CacheKey& key, std::span<const std::byte> bytes) con
   if (fd < 0) return;
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.content_size = key.content.size();
   header.size = bytes.size();
-  header.checksum = runtime::checksum(bytes);
-  bool ok = write_all(fd, &header, sizeof header) && write_all(fd, bytes.data(), bytes.size());
+  header.checksum = checksum(key.content, bytes);
+  bool ok = write_all(fd, &header, sizeof header) && write_all(fd, key.content.data(), key.content.size()) && write_all(fd, bytes.data(), bytes.size());
   ok = close(fd) == 0 && ok;
   if (!ok || rename(temporary.c_str(), path(key).c_str()) != 0) {
     unlink(temporary.c_str());

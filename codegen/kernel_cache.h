@@ -20,9 +20,11 @@ struct KernelCacheOptions {
   uint64_t max_bytes = uint64_t{1} << 30;  ///< beyond it the oldest entries are removed
 };
 
-/// 128 bits that stand for the content a kernel is compiled from.
+/// What a kernel is compiled from, but for the texts of templates, of which there is a hash; and 128 bits of a hash of all that, by which
+/// its entry is found.
 struct CacheKey {
   std::array<uint64_t, 2> bits{};
+  std::string content;
   std::string hex() const;
   bool operator==(const CacheKey&) const = default;
 };
@@ -36,7 +38,7 @@ class KernelCache {
  public:
   explicit KernelCache(KernelCacheOptions options = {});
 
-  /// The bytes stored under a key. A damaged entry, and what is no file, is removed and not found.
+  /// The bytes stored under a key. A damaged entry, and what is no file, is removed and not found; an entry of another content is not found.
   std::optional<std::vector<std::byte>> get(const CacheKey& key) const;
 
   /// Stores bytes under a key; what cannot be written is not stored.

@@ -15,7 +15,7 @@
 namespace tfcc::runtime {
 
 inline constexpr char kMagic[4] = {'T', 'F', 'C', 'C'};
-inline constexpr uint16_t kMajorVersion = 1;
+inline constexpr uint16_t kMajorVersion = 2;
 inline constexpr uint16_t kMinorVersion = 0;
 inline constexpr uint64_t kTensorMaps = 1;          // launches with KernelLaunch.maps, which a reader must not skip
 inline constexpr uint64_t kMadeSizes = 2;           // launches that make sizes (Launch.makes), by which later ones are sized

@@ -3,6 +3,8 @@
 // On shapes seen last time, or prepared, a run allocates nothing.
 #include "runtime/executor_impl.h"
 
+#include <cstring>
+
 namespace tfcc {
 
 using runtime::Buffer;

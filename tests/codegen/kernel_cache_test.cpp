@@ -32,7 +32,7 @@ class KernelCacheTest : public ::testing::Test {
     for (size_t i = 0; i < size; ++i) b[i] = static_cast<std::byte>((i * 31 + static_cast<size_t>(seed) * 7) & 255);
     return b;
   }
-  static CacheKey key(int k) { return {{static_cast<uint64_t>(k), 5}}; }
+  static CacheKey key(int k) { return {{static_cast<uint64_t>(k), 5}, "kernel " + std::to_string(k)}; }
   std::string entry(int k) const { return dir_ + "/kernels/" + key(k).hex(); }
   KernelCache open(uint64_t max_bytes = 1 << 30) const { return KernelCache({dir_, true, max_bytes}); }
 
@@ -50,8 +50,19 @@ TEST_F(KernelCacheTest, FindsWhatAnotherPutThere) {
   EXPECT_FALSE(open().get(key(3)));
 }
 
+TEST_F(KernelCacheTest, AnotherContentOfTheSameHashIsNotFound) {
+  CacheKey other = key(1);
+  other.content = "kernel l";
+  open().put(key(1), bytes(10, 1));
+  EXPECT_FALSE(open().get(other));
+  EXPECT_TRUE(open().get(key(1)));
+  open().put(other, bytes(10, 2));
+  EXPECT_EQ(*open().get(other), bytes(10, 2));
+  EXPECT_FALSE(open().get(key(1)));
+}
+
 TEST_F(KernelCacheTest, EveryDamagedByteIsNoticedAndTheEntryRemoved) {
-  const size_t size = 24 + 40;
+  const size_t size = 32 + 8 + 40;
   for (size_t at = 0; at < size; ++at) {
     open().put(key(1), bytes(40, 1));
     std::fstream f(entry(1), std::ios::in | std::ios::out | std::ios::binary);
@@ -66,7 +77,7 @@ TEST_F(KernelCacheTest, EveryDamagedByteIsNoticedAndTheEntryRemoved) {
 }
 
 TEST_F(KernelCacheTest, TruncatedEntries) {
-  for (size_t size : {0, 10, 23, 24, 63}) {
+  for (size_t size : {0, 10, 31, 32, 39, 40, 79}) {
     open().put(key(1), bytes(40, 1));
     fs::resize_file(entry(1), size);
     EXPECT_FALSE(open().get(key(1))) << size;
@@ -151,8 +162,8 @@ TEST_F(KernelCacheTest, NoMemoryIsAskedForWhatAHeaderPromises) {
   open().put(key(1), bytes(10, 1));
   fs::resize_file(entry(1), uint64_t{1} << 40);  // a file with a hole
   std::fstream file(entry(1), std::ios::binary | std::ios::in | std::ios::out);
-  const uint64_t size = (uint64_t{1} << 40) - 24;
-  file.seekp(8).write(reinterpret_cast<const char*>(&size), sizeof size);
+  const uint64_t size = (uint64_t{1} << 40) - 40;
+  file.seekp(16).write(reinterpret_cast<const char*>(&size), sizeof size);
   file.close();
   EXPECT_FALSE(open().get(key(1)));
 }
@@ -166,6 +177,7 @@ TEST(KernelKey, DependsOnEveryPart) {
   EXPECT_NE(base, kernel_key("cpu", "clang 19", "x86-64-v4", "texT"));
   EXPECT_NE(kernel_key("cpu", "ab", "c", ""), kernel_key("cpu", "a", "bc", "")) << "parts must not run together";
   EXPECT_EQ(base.hex().size(), 32u);
+  for (const char* part : {"cpu", "clang 19", "x86-64-v4", "text"}) EXPECT_NE(base.content.find(part), std::string::npos);
 }
 
 std::vector<std::string> included(std::string_view family, std::string_view source) {
