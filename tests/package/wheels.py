@@ -75,6 +75,7 @@ def main():
         run(user / "bin/pip", "install", "-q", "--no-index", "--no-deps", "--find-links", wheels, "tfcc", "tfcc-compiler", env=clean)
         python = user / "bin/python3"
         print(run(python, "-c", USE, MODEL, top / "m.tfcc", env=clean, cwd=top).strip())
+        print(run(python, "-c", "import sys, tfcc; print(tfcc.verify(sys.argv[1], sys.argv[2])); print(tfcc.inspect(sys.argv[2]))", MODEL, top / "m.tfcc", env=clean, cwd=top).strip())
         command = user / "bin/tfcc"
         run(command, "compile", MODEL, "-o", top / "n.tfcc", "--target", "cpu", "-q", env=clean, cwd=top)
         if (top / "m.tfcc").read_bytes() != (top / "n.tfcc").read_bytes():

@@ -352,6 +352,47 @@ class TestTfcc(unittest.TestCase):
             with self.assertRaisesRegex(tfcc.Error, "'input_ids'|must be i64"):
                 wide.run({**inputs, "input_ids": inputs["input_ids"].astype(wrong)})
 
+    def test_verify(self):
+        found = tfcc.verify(FOLDER / "model.onnx", self.path)
+        self.assertTrue(found)
+        self.assertEqual({o["state"] for o in found.outputs}, {"ok"})
+        self.assertIn("right on x86-64", str(found))
+        self.assertIn("<table>", found._repr_html_())
+        inputs, _ = case()
+        given = tfcc.verify((FOLDER / "model.onnx").read_bytes(), target="cpu", inputs=inputs, tolerance=1e-9)
+        self.assertFalse(given)
+        self.assertEqual(given.cases, 1)
+        self.assertIn("1 of 1 cases differ", given.problem)
+        self.assertIn("first op that differs", given.explanation)
+        self.assertIn("fail", str(given))
+        for wrong in ({"target": "sm_1"}, {"shapes": {"nobody": 3}}, {"compiled": FOLDER / "model.onnx"}, {"fp16": 1}):
+            with self.assertRaises(tfcc.Error) as caught:
+                tfcc.verify(FOLDER / "model.onnx", **wrong)
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_inspect(self):
+        file = tfcc.inspect(self.path, shapes={"batch_size": 4})
+        self.assertEqual([t["name"] for t in file.inputs], [i.name for i in self.model.inputs])
+        self.assertIn("attention", {k["op"] for k in file.plans[0]["kernels"]})
+        self.assertIn("attention(", file.text("ir/cpu.tfir"))
+        self.assertIn("plan cpu", file._repr_html_())
+        folder = Path(self.temporary.name)
+        self.assertTrue(file.page(folder / "page.html").read_text().startswith("<!doctype html>"))
+        self.assertIn(b"attention", file.onnx(folder / "fused.onnx").read_bytes())
+        with self.assertRaises(AttributeError):
+            file.nobody
+        for name in ("nowhere.tfcc", FOLDER / "model.onnx"):
+            with self.assertRaisesRegex(tfcc.Error, Path(name).name):
+                tfcc.inspect(name)
+
+    def test_command_that_is_not_there(self):
+        code = "import tfcc, sys\ntry: tfcc.inspect('x')\nexcept tfcc.Error as e: sys.exit(0 if 'TFCC_COMMAND' in str(e) else 3)\nsys.exit(4)"
+        import subprocess
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(Path(tfcc.__file__).parent, Path(folder) / "tfcc")
+            env = {k: v for k, v in os.environ.items() if k not in ("TFCC_COMMAND", "PATH")} | {"PYTHONPATH": folder, "PATH": folder}
+            self.assertEqual(subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode, 0)
+
     def test_library_that_is_not_there(self):
         code = "import tfcc, sys\ntry: tfcc.version()\nexcept tfcc.Error as e: sys.exit(0 if 'TFCC_LIBRARY' in str(e) else 3)\nsys.exit(4)"
         import subprocess

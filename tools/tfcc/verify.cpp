@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "frontend/onnx_reader.h"
 #include "runtime/artifact.h"
@@ -30,7 +31,7 @@ struct Options {
   std::string model, original, target, passes, skip_passes, shapes, against, python = "python3";
   std::vector<std::string> inputs;
   std::string npz;
-  bool fp16 = false, bf16 = false, passes_given = false;
+  bool fp16 = false, bf16 = false, passes_given = false, json = false;
   double tolerance = 0, largest = INFINITY;
   uint64_t seed = 1;
   int threads = 0;
@@ -102,7 +103,9 @@ class Verifier {
     }
     if (!failed_.empty() && o_.original.empty()) explain_target();
     if (failed_.empty() && !parted_.empty()) explain_peer(*against);
-    return verdict(against);
+    Result<void> right = verdict(against);
+    if (o_.json) print_json(right);
+    return right;
   }
 
  private:
@@ -151,17 +154,34 @@ class Verifier {
     return fmt::format("tolerance {:.0e}{}", tolerance_, std::isfinite(o_.largest) ? fmt::format(" and {:.0e} absolute", o_.largest) : "");
   }
 
+  // What people read; with --json nothing.
+  template <class... T>
+  [[gnu::always_inline]] void say(const char* format, T... parts) const {
+    if (o_.json) return;
+    std::printf(format, parts...);
+    std::fflush(stdout);
+  }
+
+  // The same for --json.
+  void note(size_t i, const std::string& output, const Difference& d, const char* state, const std::string& against = "") {
+    nlohmann::json j = {{"case", cases_[i].title}, {"output", output}, {"state", state}, {"max_abs", nullptr}, {"relative", nullptr}, {"problem", nullptr}, {"against", nullptr}};
+    if (d.problem.empty()) j.update({{"max_abs", d.max_abs}, {"relative", d.relative}});
+    else j["problem"] = d.problem;
+    if (!against.empty()) j["against"] = against;
+    outputs_.push_back(std::move(j));
+  }
+
   // A line per output.
   void compare_with_reference(size_t i, const HostTensors& got) {
     const VerifyCase& c = cases_[i];
     for (const ir::Graph::Output& output : imported_.outputs) {
       const auto own = got.find(output.name);
       const Difference d = own == got.end() ? Difference{INFINITY, INFINITY, "there is no such output"} : compare(own->second, c.expected.at(output.name), c.defined);
-      std::printf("%-4s  %s: %s: %s%s\n", within(d) ? "ok" : within_steps(d) ? "step" : "FAIL", c.title.c_str(), output.name.c_str(), to_string(d).c_str(),
+      say("%-4s  %s: %s: %s%s\n", within(d) ? "ok" : within_steps(d) ? "step" : "FAIL", c.title.c_str(), output.name.c_str(), to_string(d).c_str(),
                   d.problem.empty() ? (", " + allowed()).c_str() : "");
+      note(i, output.name, d, within(d) ? "ok" : within_steps(d) ? "step" : "fail");
       if (!within(d)) failed_.push_back({i, output.name, d});
     }
-    std::fflush(stdout);
   }
 
   Result<void> compare_with_peer(size_t i, const HostTensors& got, Against& against) {
@@ -172,12 +192,12 @@ class Verifier {
       if (it == theirs.end()) return Error{ErrorCode::invalid_argument, fmt::format("{} gives no output '{}'", against.name(), output.name)};
       const Difference d = compare(got.at(output.name), it->second, c.defined);
       const Difference exact = compare(it->second, c.expected.at(output.name), c.defined);
-      std::printf("%-4s  %s: %s: against %s: %s%s; its own from float64: %s\n", within(d) ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(),
+      say("%-4s  %s: %s: against %s: %s%s; its own from float64: %s\n", within(d) ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(),
                   against.name().c_str(), to_string(d).c_str(), d.problem.empty() ? (", " + allowed()).c_str() : "",
                   exact.problem.empty() ? fmt::format("{:.1e}", exact.relative).c_str() : exact.problem.c_str());
+      note(i, output.name, d, within(d) ? "ok" : "fail", against.name());
       if (!within(d)) parted_.push_back({i, output.name, exact});
     }
-    std::fflush(stdout);
     return {};
   }
 
@@ -239,8 +259,9 @@ class Verifier {
     return node;
   }
 
-  static void print_indented(const std::string& text) {
-    for (const std::string& line : split(text, '\n')) std::printf("      %s\n", line.c_str());
+  void print_indented(const std::string& text) {
+    explanation_ += text;
+    for (const std::string& line : split(text, '\n')) say("      %s\n", line.c_str());
   }
 
   static size_t count_cases(const std::vector<Failed>& failed) {
@@ -252,7 +273,7 @@ class Verifier {
   Result<void> verdict(const std::optional<Against>& against) const {
     const std::string& target = compiling_.target.name;
     if (step_) {
-      std::printf("%s: right on %s in %zu cases; in %zu of them a value between two steps was rounded to the other one, which is as right: first in %%%s (%s)\n",
+      say("%s: right on %s in %zu cases; in %zu of them a value between two steps was rounded to the other one, which is as right: first in %%%s (%s)\n",
                   o_.model.c_str(), target.c_str(), cases_.size(), count_cases(failed_), step_->value.c_str(), step_->node.c_str());
       return {};
     }
@@ -260,7 +281,7 @@ class Verifier {
       const bool steps = std::ranges::all_of(failed_, [&](const Failed& f) { return within_steps(f.difference); });
       const std::string search = fmt::format("tfcc verify {} --target {}{}", o_.original, target, precision_ == DType::f16 ? " --fp16" : precision_ == DType::bf16 ? " --bf16" : "");
       if (!steps) return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases differ from {} on {}; `{}` searches for where that begins", o_.model, count_cases(failed_), cases_.size(), o_.original, target, search)};
-      std::printf("%s: right on %s in %zu cases; in %zu of them by no more than a value between two steps of a quantisation changes: `%s` tells whether it begins with one\n", o_.model.c_str(),
+      say("%s: right on %s in %zu cases; in %zu of them by no more than a value between two steps of a quantisation changes: `%s` tells whether it begins with one\n", o_.model.c_str(),
                   target.c_str(), cases_.size(), count_cases(failed_), search.c_str());
       return {};
     }
@@ -272,9 +293,17 @@ class Verifier {
       return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases are right in float64 and differ from {}; the lines above say where",
                                                     o_.model, count_cases(parted_), cases_.size(), against->name())};
     }
-    std::printf("%s: right on %s in %zu cases%s\n", o_.model.c_str(), target.c_str(), cases_.size(),
+    say("%s: right on %s in %zu cases%s\n", o_.model.c_str(), target.c_str(), cases_.size(),
                 against ? (", as " + against->name() + " is").c_str() : "");
     return {};
+  }
+
+  void print_json(const Result<void>& right) const {
+    nlohmann::json j = {{"schema", 1}, {"model", o_.model}, {"target", compiling_.target.name}, {"right", bool(right)}, {"cases", cases_.size()}, {"tolerance", tolerance_}, {"outputs", outputs_},
+                        {"explanation", nullptr}, {"step", nullptr}};
+    if (!explanation_.empty()) j["explanation"] = explanation_;
+    if (step_) j["step"] = {{"value", step_->value}, {"node", step_->node}};
+    std::printf("%s\n", j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   }
 
   const Options& o_;
@@ -288,6 +317,8 @@ class Verifier {
   double tolerance_ = kTolerance;
   bool has_steps_ = false;
   std::optional<WrongOp> step_;
+  nlohmann::json outputs_ = nlohmann::json::array();
+  std::string explanation_;
   std::optional<Progress> line_;
   SearchProgress progress_;
 };
@@ -359,6 +390,7 @@ void add_verify(CLI::App& app, Action& action) {
   c->add_option("--tolerance,--rtol", o->tolerance, "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
       ->check(positive());
   c->add_option("--atol", o->largest, "also the largest absolute error of one element; default: any")->check(not_negative());
+  c->add_flag("--json", o->json, "the result as one JSON object (docs/verify.md)");
   c->add_option("--seed", o->seed, "seed of made-up inputs");
   c->add_option("--against", o->against, "compare with this as well, on the same inputs: onnxruntime");
   c->add_option("--python", o->python, "the Python that has the package of --against; default: python3");
