@@ -34,8 +34,14 @@ class Page(HTMLParser):
         self.close()
         self.problems += [f"<{tag}> is not closed" for tag in self.open]
 
+    goes_on = False
+
     def handle_starttag(self, tag, attributes):
         self.tags[tag] += 1
+        if tag == "wbr":  # where a name may be broken: its text goes on
+            self.goes_on = True
+            return
+        self.goes_on = False
         if tag not in MAY_STAND_OPEN and not self.get_starttag_text().endswith("/>"):
             self.open.append(tag)
         for key, value in attributes:
@@ -52,6 +58,7 @@ class Page(HTMLParser):
         self.handle_starttag(tag, attributes)
 
     def handle_endtag(self, tag):
+        self.goes_on = False
         if tag in MAY_STAND_OPEN:
             return
         if not self.open or self.open.pop() != tag:
@@ -59,7 +66,11 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         if not self.open or self.open[-1] not in ("script", "style"):
-            self.text.append(data)
+            if self.goes_on and self.text:
+                self.text[-1] += data
+            else:
+                self.text.append(data)
+        self.goes_on = False
 
 
 class Tester:

@@ -43,6 +43,26 @@
     });
   });
 
+  // A drawing is as wide as it is and scrolls; or it is as wide as the page, or larger.
+  all(".pair > div, .scroll").forEach((frame) => {
+    const svg = frame.querySelector("svg");
+    if (!svg) return;
+    const natural = svg.width.baseVal.value;
+    const bar = document.createElement("div");
+    const set = (width) => { svg.style.width = Math.min(Math.max(width, natural / 8), natural * 4) + "px"; };
+    const now = () => svg.getBoundingClientRect().width || natural;
+    bar.className = "zoom";
+    [["\u2212", "smaller", () => set(now() / 1.25)], ["+", "larger", () => set(now() * 1.25)], ["fit", "as wide as the page", () => set(frame.clientWidth)],
+     ["1:1", "as it was drawn", () => set(natural)]].forEach(([text, title, action]) => {
+      const b = document.createElement("button");
+      b.textContent = text;
+      b.title = title;
+      b.addEventListener("click", action);
+      bar.append(b);
+    });
+    frame.prepend(bar);
+  });
+
   const fold = document.getElementById("fold");
   fold.hidden = false;
   fold.addEventListener("click", () => {

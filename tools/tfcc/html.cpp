@@ -118,7 +118,14 @@ std::string bytes(std::optional<int64_t> n) {
 
 std::string count(std::optional<int64_t> n) { return n ? with_unit(static_cast<double>(*n), "") : "-"; }
 
-std::string code(std::string_view text) { return "<code>" + escaped(text) + "</code>"; }
+std::string code(std::string_view text) {
+  std::string out = "<code>";
+  for (const char c : escaped(text)) {
+    out += c;
+    if (c == '.' || c == '/' || c == '_' || c == ',') out += "<wbr>";
+  }
+  return out + "</code>";
+}
 
 std::string highlighted(std::string_view source) {
   std::string out;

@@ -17,7 +17,7 @@ std::string shortened(std::string_view text, size_t limit);
 std::string bytes(std::optional<int64_t> n);
 /// "1.2 G", for FLOP and elements.
 std::string count(std::optional<int64_t> n);
-/// "f32[batch_size,128]" and the like come in one piece: `<code>` around escaped text.
+/// `<code>` around escaped text, which may be broken between the parts of a name and between dims, and nowhere else.
 std::string code(std::string_view text);
 /// C++ or CUDA source, escaped, with spans around comments, words, numbers and strings.
 std::string highlighted(std::string_view source);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tools/support/fold.h"
 #include "tools/tfcc/html.h"
 
 namespace tfcc::tools {
@@ -94,12 +95,17 @@ class Page {
   }
 
   static std::string tensors(const char* title, const std::vector<runtime::TensorType>& list, const char* row) {
-    std::string s = fmt::format("<div><h3>{}</h3><table>\n", title);
+    std::string s = fmt::format("<div><h3>{}</h3>", title), rows;
+    std::vector<std::pair<std::string, std::string>> items;
     for (const runtime::TensorType& t : list) {
-      s += fmt::format("<tr class={}><td>{}<td>{}</tr>\n", row, html::code(html::shortened(t.name, kLongestName)),
-                       html::code(std::string(to_string(t.dtype)) + dims_text(t.dims)));
+      items.emplace_back(t.name, std::string(to_string(t.dtype)) + dims_text(t.dims));
+      rows += fmt::format("<tr class={}><td>{}<td>{}</tr>\n", row, html::code(html::shortened(t.name, kLongestName)), html::code(items.back().second));
     }
-    return s + "</table></div>\n";
+    constexpr size_t kManyTensors = 8;
+    if (list.size() <= kManyTensors) return s + "<table>\n" + rows + "</table></div>\n";
+    s += "<table>\n";  // of a cache that has tensors of every layer a line
+    for (const Folded& f : fold(items)) s += fmt::format("<tr><td>{}<td>{}</tr>\n", html::code(html::shortened(f.name, kLongestName)), html::code(items[f.first].second));
+    return s + fmt::format("</table><details><summary>all {}</summary><table>\n{}</table></details></div>\n", list.size(), rows);
   }
 
   std::string interface() const {
@@ -140,7 +146,7 @@ class Page {
     std::string s = "<h2 id=passes>Passes</h2>\n<p class=soft>In the order in which they ran. A miss is something that a pass looked at and left alone, with the reason; it costs speed, never the result.</p>\n";
     if (!report_.is_object() || !report_.contains("passes") || !report_["passes"].is_array()) return s + "<p class=note>The file holds no report of its passes.</p>\n";
     const size_t all = std::max<size_t>(number(report_, "import", "ops"), 1);
-    s += "<div class=card><table><tr><th>pass<th class=r>rewrites<th class=r>ops after<th><th>misses</tr>\n";
+    s += "<div class=\"card scroll\"><table class=passes><tr><th>pass<th class=r>rewrites<th class=r>ops after<th><th>misses</tr>\n";
     for (const json& p : report_["passes"]) {
       const size_t rewrites = number(p, "rewrites"), ops = number(p, "ops");
       s += fmt::format("<tr class=\"pass-run{}\"><td>{}<td class=r>{}<td class=r>{}<td><span class=share style=\"width:{:.0f}px\"></span><td>{}</tr>\n", rewrites ? "" : " soft",
