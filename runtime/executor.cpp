@@ -257,8 +257,28 @@ Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of,
   return queue->gemm(stream, l.handle, {address(of, g.a), address(of, g.b), bias, address(of, g.d)});
 }
 
+namespace {
+
+class Range {
+ public:
+  Range(const RangeHooks& hooks, const std::string& name) : hooks_(hooks) {
+    if (hooks_.push) hooks_.push(name.c_str());
+  }
+  ~Range() {
+    if (hooks_.pop) hooks_.pop();
+  }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  const RangeHooks& hooks_;
+};
+
+}  // namespace
+
 Result<void> Executor::Impl::issue(void* stream) {
   if (binding.empty()) return {};  // no output has elements
+  const Range range(model->options.ranges, model->manifest.model);
   TFCC_TRY_VOID(begin_run(stream));
   count(graph != nullptr ? counted.graph_runs : counted.plain_runs);
   return graph != nullptr ? queue->replay(stream, graph) : issue_launches(stream, binding);
@@ -288,6 +308,7 @@ Result<void> Executor::Impl::take_made_size(Binding& of, size_t i) {
 }
 
 Result<void> Executor::Impl::issue_launch(void* stream, const Binding& of, const BoundLaunch& l) {
+  const Range range(model->options.ranges, l.launch->name);
   auto done = l.launch->gemm ? issue_gemm(stream, of, l) : issue_kernel(stream, of, l);
   if (done) return {};
   return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};

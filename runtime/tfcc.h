@@ -70,6 +70,12 @@ using LogSink = std::function<void(std::string_view line)>;
 /// The most threads that a run may have.
 inline constexpr int kMaxThreads = 4096;
 
+/// What a profiler calls a range: push() opens one on the calling thread, pop() closes the last. runtime/nvtx.h has those of NVTX.
+struct RangeHooks {
+  void (*push)(const char* name) = nullptr;
+  void (*pop)() = nullptr;
+};
+
 struct LoadOptions {
   std::string device = "auto";     // "auto" (a GPU that the file has code for, else cpu), "cpu", "cuda", "cuda:1"
   int threads = 0;                 // CPU: threads of a run, at most kMaxThreads; 0 is one per physical core
@@ -78,6 +84,7 @@ struct LoadOptions {
   std::string timing_cache;        // CUDA: a file of measured algorithms of products (docs/timing-cache.md); it may be absent
   bool tune = false;               // CUDA: prepare() times products that it lacks, and writes it
   bool graphs = true;              // CUDA: replay captured launches; false: launch one by one (needs less memory)
+  RangeHooks ranges;               // around each run, and in it around each launch, as the host enqueues them: captured ones once
   LogSink log;                     // may be called by any thread that uses the model
   bool in_memory = false;          // read the file into memory in place of mapping it: it may change afterwards
   size_t cache_bytes = size_t{64} << 20;   // most memory for what executors keep of shapes seen before, all of a model together

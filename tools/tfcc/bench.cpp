@@ -19,6 +19,7 @@
 #include "tools/support/fold.h"
 #include "tools/support/output_file.h"
 #include "tools/tfcc/peer.h"
+#include "tools/tfcc/ranges.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -149,6 +150,9 @@ struct Findings {
   double run_ms() const { return times.gpu.ms.empty() ? times.latency.median() : times.gpu.median(); }
 };
 
+// Names of files need not be UTF-8.
+std::string dumped(const nlohmann::json& j, int indent) { return j.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace); }
+
 void print(const BenchOptions& o, const Findings& f) {
   std::printf("%s on %s (%s)%s, lengths %s%s\n", o.model.c_str(), f.device.c_str(), f.target.c_str(), shapes_text(f.inputs).c_str(),
               o.lengths.c_str(), f.tokens ? fmt::format(" ({} tokens)", f.tokens).c_str() : "");
@@ -212,6 +216,7 @@ Result<void> bench(const BenchOptions& o) {
   load.device = o.device;
   load.threads = o.threads;
   load.graphs = !o.no_graph;
+  load.ranges = profiler_ranges();
   load.timing_cache = o.timing_cache;
   load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
   TFCC_TRY(Model model, Model::load(o.model, load));
@@ -231,11 +236,11 @@ Result<void> bench(const BenchOptions& o) {
   if (o.dump_profile || !o.export_profile.empty() || !o.html.empty() || !o.trace.empty()) {
     TFCC_TRY(f.profile, profile(subject, o, f.run_ms()));
   }
-  if (!o.export_profile.empty()) TFCC_TRY_VOID(write_text(o.export_profile, json_of(*f.profile).dump(1) + "\n"));
+  if (!o.export_profile.empty()) TFCC_TRY_VOID(write_text(o.export_profile, dumped(json_of(*f.profile), 1) + "\n"));
   const std::string title = fmt::format("{} on {} ({}){}", o.model, f.device, f.target, shapes_text(f.inputs));
   if (!o.html.empty()) TFCC_TRY_VOID(write_text(o.html, roofline_page(*f.profile, title)));
-  if (!o.trace.empty()) TFCC_TRY_VOID(write_text(o.trace, trace_of(f.times, *f.profile, title).dump() + "\n"));
-  if (o.json) std::printf("%s\n", json_of(o, f).dump(1).c_str());
+  if (!o.trace.empty()) TFCC_TRY_VOID(write_text(o.trace, dumped(trace_of(f.times, *f.profile, title), -1) + "\n"));
+  if (o.json) std::printf("%s\n", dumped(json_of(o, f), 1).c_str());
   else print(o, f);
   return {};
 }

@@ -18,6 +18,7 @@
 #include "runtime/text/tokenizer.h"
 #include "tools/tfcc/chat.h"
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/ranges.h"
 
 namespace tfcc::tools {
 namespace {
@@ -276,6 +277,7 @@ Result<void> run_generate(Options o) {
   if (o.batch.empty()) o.generator.max_sequences = 1;
   TFCC_TRY(const std::vector<int32_t> given, parse_ids(o.prompt_ids));
   LoadOptions load;
+  load.ranges = profiler_ranges();
   load.device = o.device;
   load.threads = o.threads;
   load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };

@@ -14,6 +14,7 @@
 #include "tools/tfcc/command.h"
 #include "tools/support/npz.h"
 #include "tools/support/output_file.h"
+#include "tools/tfcc/ranges.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -49,6 +50,7 @@ Result<void> run_model(const Options& o) {
   load.threads = o.threads;
   load.verify_weights = o.verify_weights;
   load.graphs = false;  // one run is over before a capture pays
+  load.ranges = profiler_ranges();
   load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
   TFCC_TRY_VOID(note_input(o.model));
   TFCC_TRY_VOID(plan_output("--output", o.output));
