@@ -122,7 +122,8 @@ std::optional<std::vector<std::byte>> KernelCache::get(const CacheKey& key) cons
   Header header{};
   bool good = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && read_all(fd, &header, sizeof header);
   good = good && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.size <= std::max(max_bytes_, kLargestEntry) &&
-         header.content_size <= kLargestEntry && header.content_size + header.size == static_cast<uint64_t>(info.st_size) - sizeof header;
+         header.content_size <= static_cast<uint64_t>(info.st_size) - sizeof header &&
+         header.size == static_cast<uint64_t>(info.st_size) - sizeof header - header.content_size;
   std::string content(good ? header.content_size : 0, ' ');
   std::vector<std::byte> bytes(good ? header.size : 0);
   good = good && read_all(fd, content.data(), content.size()) && read_all(fd, bytes.data(), bytes.size()) && checksum(content, bytes) == header.checksum;

@@ -57,7 +57,7 @@ inline constexpr int64_t kMomentColumns = 32;
 /// result[.., i, j] = epilogue(s, .., i, j) with s = alpha * sum over k of a[.., i, k] b[.., k, j], not rounded before the epilogue.
 /// a: [..., m, k] ([..., k, m] if trans_a); b likewise; leading dims broadcast as in ONNX MatMul.
 /// Operands: a, b, then what the epilogue loads (slot = operand). Indices: the dims of the result. param s has the scalar type
-/// of the result. No epilogue: the result is s.
+/// of the result, of integers i64. No epilogue: the result is s.
 /// A norm between two products may be a part of both. The one before it has `scaled`, and two or three results: scaled(v, .., i, j)
 /// with v = epilogue(s, .., i, j), the moments f32[n / 32, .., m, 2] of v, and v itself. One after it has `norm` and `eps`: its last
 /// operand has the moments of m rows, of which the epilogue has params mean (0 for rms) and rstd beside s.

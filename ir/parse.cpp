@@ -465,7 +465,7 @@ class GraphParser : WordParser {
                                              parameters.size(), extents.size() + before.size()));
     }
     for (size_t k = 0; k < before.size(); ++k) {
-      scope[parameters[k]] = graph_.pool().param(before[k], key == "score" || linear ? Scalar::f32 : before[k] == "s" && is_integer(graph_.value(op.operands[0]).type.dtype) ? Scalar::i64 : scalar_of(op.types[0].dtype));
+      scope[parameters[k]] = graph_.pool().param(before[k], key == "score" || linear ? Scalar::f32 : before[k] == "s" && !op.operands.empty() && is_integer(graph_.value(op.operands[0]).type.dtype) ? Scalar::i64 : scalar_of(op.types[0].dtype));
     }
     for (size_t k = 0; k < extents.size(); ++k) {
       scope[parameters[k + before.size()]] = graph_.pool().index(static_cast<int64_t>(k), extents[k]);

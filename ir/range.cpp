@@ -172,7 +172,6 @@ Interval computed_range(ExprRef e) {
       if (a.lo < 0 && b.lo < 0) return {};
       return {0, std::min(a.lo < 0 ? INT64_MAX : a.hi, b.lo < 0 ? INT64_MAX : b.hi)};
     }
-    case ExprKind::param: return e->type == Scalar::i64 ? range_of_type(DType::i32) : Interval{};  // a sum of products of integers (ir/matmul.h)
     case ExprKind::f2i: return range_of_truncated(real_range(e->args[0]));
     case ExprKind::wrap: {
       const Interval a = arg(0), bits = range_of_bits(e->value);

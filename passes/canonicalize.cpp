@@ -151,7 +151,7 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   ExprRef sum = ir::mul(ir::factor_element(g, op.operands[0], attrs.trans_a, at, at[rank - 2], zero),
                         ir::factor_element(g, op.operands[1], attrs.trans_b, at, zero, at[rank - 1]));
   if (attrs.alpha != 1) sum = ir::mul(sum, g.pool().real(attrs.alpha, sum->type));
-  if (attrs.epilogue) sum = ir::convert(sum, ir::scalar_of(type.dtype));
+  if (attrs.epilogue) sum = sum->type == Scalar::i64 ? ir::wrap(sum, 32, true) : ir::convert(sum, ir::scalar_of(type.dtype));
   ir::Captured c = ir::capture(ir::with_sum(ir::free_epilogue(g, o, at), sum));
   g.replace_uses(op.results[0], g.add_pointwise(c.operands, c.body, type, g.value(op.results[0]).name, op.origin));
   return true;

@@ -30,6 +30,7 @@ std::string no_panel(const MatmulDesc& x) {
 std::string no_bytes(const MatmulDesc& x) {
   const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
   if ((x.a != DType::u8 && x.a != DType::i8) || x.b != DType::i8) return "not bytes by signed bytes";
+  if (x.d == DType::i64) return "the sum has 64 bits";
   if (!x.weight) return "B is no weight, which could be packed";
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *k == 0 || *k % 4 != 0) return "k is no multiple of 4 known at compile time";

@@ -55,7 +55,7 @@ __attribute__((noinline)) void sums_by_pairs(i32* out, const typename Spec::A* a
     for (int k = 0; k < Spec::k / 4; ++k) {
       Pairs y[vectors][2];
       for (int v = 0; v < vectors; ++v) {
-        const Lanes four = *(const UnalignedLanes*)(b + (k * Spec::panel + c + v * kLanes) * 4);
+        const Lanes four = *(const UnalignedLanes*)(b + ((i64)k * Spec::panel + c + v * kLanes) * 4);
         y[v][0] = even<i8>(four);
         y[v][1] = odd<i8>(four);
       }
@@ -82,7 +82,7 @@ __attribute__((noinline, target("avx512vnni"))) void sums_by_fours(i32* out, con
   for (int k = 0; k < Spec::k / 4; ++k) {
     Lanes y[vectors];
     for (int v = 0; v < vectors; ++v) {
-      y[v] = *(const UnalignedLanes*)(b + (k * Spec::panel + v * kLanes) * 4);
+      y[v] = *(const UnalignedLanes*)(b + ((i64)k * Spec::panel + v * kLanes) * 4);
       if constexpr (is_signed) shift[v] = (Lanes)__builtin_ia32_vpdpbusd512(shift[v], sign, y[v]);
     }
     for (int r = 0; r < kRows; ++r) {

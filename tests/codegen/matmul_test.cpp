@@ -69,6 +69,24 @@ TEST(Matmul, ChoosesByTargetTypeAndRows) {
   EXPECT_EQ(chosen(product("f16", 64, 56), "sm_90", 128).arm, Arm::library);
 }
 
+TEST(Matmul, TakesBytesOfWeightsWhoseSumHas32Bits) {
+  const auto bytes = [](const char* a, const char* b, const char* d, int k, int n) {
+    const ir::Graph g = parsed(fmt::format(R"(graph @g(%a: {}[N,{}], %x: {}[{},{}]) symbols(N = a.0 in 1..) {{
+  const @w : {}[{},{}] = f32[{},{}] random(1) |> cast({})
+  %y = matmul(%a, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : {}[N,{}]
+  return y = %y
+}})", a, k, b, k, n, b, k, n, k, n, b, d, n));
+    return choose(described(g), class_of("x86-64-v3")).arm;
+  };
+  EXPECT_EQ(bytes("u8", "i8", "i32", 64, 48), Arm::bytes);
+  EXPECT_EQ(bytes("i8", "i8", "i32", 64, 48), Arm::bytes);
+  EXPECT_EQ(bytes("u8", "i8", "i64", 64, 48), Arm::integer);
+  EXPECT_EQ(bytes("u8", "u8", "i32", 64, 48), Arm::integer);
+  EXPECT_EQ(bytes("i16", "i8", "i32", 64, 48), Arm::integer);
+  EXPECT_EQ(bytes("u8", "i8", "i32", 66, 48), Arm::integer);
+  EXPECT_EQ(bytes("u8", "i8", "i32", 64, 40), Arm::integer);
+}
+
 // By columns, so that what a multiprocessor takes are whole lines; as many of them that none has much more than the others.
 TEST(Matmul, StreamsWeightsPastTheFewestRows) {
   const auto by_columns = [](const char* type, int k, int n) { return product(type, k, n, "", true); };

@@ -171,6 +171,13 @@ TEST(Text, ErrorsNameTheLine) {
   EXPECT_EQ(error("check 1, \"x\""), "t.tfir:2: a check must be a condition");
 }
 
+TEST(Text, AProductWithoutFactorsIsRead) {
+  const auto g = parse("graph @g(%x: f32[2,2]) {\n  %y = matmul() {alpha = 1.0, epilogue = (s,i,j) => s, trans_a = false, trans_b = false} : f32[2,2]\n  return y = %y\n}\n");
+  ASSERT_TRUE(g) << g.error().message;
+  ASSERT_FALSE(verify(*g).empty());
+  EXPECT_EQ(verify(*g)[0].rule, "C1");
+}
+
 TEST(Text, ErrorsOfSymbols) {
   const auto error = [](std::string_view symbols) {
     const auto g = parse(fmt::format("graph @g(%x: f32[B,S]) symbols({}) {{\n  return y = %x\n}}\n", symbols), "t.tfir");

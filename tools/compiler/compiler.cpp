@@ -276,7 +276,7 @@ std::string advice(const Optimised& optimised, const Options& o) {
     if (in.family != Family::cuda) continue;
     for (ir::OpId op : in.graph.order()) {
       const ir::Op& x = in.graph.op(op);
-      if (x.kind != ir::OpKind::matmul || in.graph.value(x.results[0]).type.dtype != DType::f32) continue;
+      if (x.kind != ir::OpKind::matmul || in.graph.value(x.operands[0]).type.dtype != DType::f32) continue;
       return fmt::format("its GPU code computes in f32; with --fp16 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off", optimised.source.path);
     }
   }

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <onnx/onnx.pb.h>
 
+#include <algorithm>
+
 #include "frontend/element_types.h"
 #include "ir/ir.h"
 
@@ -101,7 +103,7 @@ class Writer {
     const ir::Value& v = graph_.value(output.value);
     if (v.name == output.name) return set_type(*out_->add_output(), v.name, v.type);
     std::string name = output.name;
-    while (graph_.find_value(name).value < graph_.value_count()) name += ".after";
+    while (graph_.find_value(name).value < graph_.value_count() || std::ranges::count(graph_.outputs, name, &ir::Graph::Output::name) > (name == output.name)) name += ".after";
     set_type(*out_->add_output(), name, v.type);
     onnx::NodeProto& n = *out_->add_node();
     n.set_op_type("Identity");
