@@ -139,6 +139,7 @@ class Verifier {
     const auto& ops = imported_.order();
     has_steps_ = o_.tolerance == 0 && std::any_of(ops.begin(), ops.end(), [&](ir::OpId op) { return rounds(imported_.op(op)); });
     tolerance_ = o_.tolerance > 0 ? o_.tolerance : has(DType::bf16) ? kToleranceBf16 : has(DType::f16) ? kTolerance16 : kTolerance;
+    if (has_steps_ && (has(DType::f16) || has(DType::bf16))) tolerance_ = std::max(tolerance_, kToleranceOfSteps);  // 16 bits move many values to another step
   }
 
   Result<std::vector<VerifyCase>> find_cases() const {

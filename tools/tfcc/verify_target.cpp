@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 
 namespace tfcc::tools {
 namespace {
@@ -67,8 +68,12 @@ Result<CompiledGraph> CompiledGraph::load(const std::string& file, const std::st
   LoadOptions load;
   load.device = device;
   load.threads = threads;
-  load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
+  const auto loading = std::make_shared<bool>(true);  // what is said of runs is of no interest
+  load.log = [loading](std::string_view line) {
+    if (*loading) std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  };
   TFCC_TRY(Model model, Model::load(file, load));
+  *loading = false;
   return CompiledGraph(std::move(model));
 }
 
