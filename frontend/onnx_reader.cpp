@@ -16,10 +16,12 @@
 #include "frontend/node_order.h"
 #include "frontend/strip_weights.h"
 #include "frontend/weights.h"
-#include "frontend/wire_format.h"
+#include "runtime/wire.h"
 
 namespace tfcc::frontend {
 namespace {
+
+using runtime::Wire, runtime::WireField, runtime::WireReader;
 
 // Newer files are read with a warning: what they use may still be what we know.
 constexpr int64_t kNewestOpset = 25;
@@ -160,7 +162,7 @@ class Reader {
     WireReader reader(bytes_);
     std::string version;
     while (reader.next()) {
-      const Field& f = reader.field();
+      const WireField& f = reader.field();
       if (f.is(1, Wire::varint)) model_.ir_version = static_cast<int64_t>(f.value);
       if (f.is(2, Wire::bytes)) model_.producer = f.payload;
       if (f.is(3, Wire::bytes)) version = f.payload;
@@ -185,7 +187,7 @@ class Reader {
     Function function;
     WireReader reader(bytes);
     while (reader.next()) {
-      const Field& f = reader.field();
+      const WireField& f = reader.field();
       if (f.is(1, Wire::bytes)) function.name = f.payload;
       if (f.is(4, Wire::bytes)) function.inputs.emplace_back(f.payload);
       if (f.is(5, Wire::bytes)) function.outputs.emplace_back(f.payload);
@@ -217,7 +219,7 @@ class Reader {
     Body body;
     WireReader reader(bytes);
     while (reader.next()) {
-      const Field& f = reader.field();
+      const WireField& f = reader.field();
       if (f.is(1, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, body.nodes, depth)); }
       if (f.is(5, Wire::bytes)) { TFCC_TRY_VOID(read_initializer_of(f.payload, body)); }
       if (f.is(12, Wire::bytes)) {
@@ -250,7 +252,7 @@ class Reader {
     has_graph_ = true;
     WireReader reader(bytes);
     while (reader.next()) {
-      const Field& f = reader.field();
+      const WireField& f = reader.field();
       if (f.is(1, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, model_.nodes, 0)); }
       if (f.is(2, Wire::bytes)) model_.graph_name = f.payload;
       if (f.is(5, Wire::bytes)) { TFCC_TRY_VOID(read_initializer(f.payload)); }

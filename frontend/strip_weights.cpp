@@ -7,10 +7,12 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "frontend/wire_format.h"
+#include "runtime/wire.h"
 
 namespace tfcc::frontend {
 namespace {
+
+using runtime::Wire, runtime::WireField, runtime::WireReader;
 
 // Field numbers of onnx.proto.
 constexpr uint32_t kNodeAttribute = 5;
@@ -29,6 +31,17 @@ bool contains(std::initializer_list<uint32_t> numbers, uint32_t number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
 }
 
+void put_varint(std::string& message, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
+  message.push_back(static_cast<char>(value));
+}
+
+void put_bytes(std::string& message, uint32_t number, std::string_view payload) {
+  put_varint(message, uint64_t{number} << 3 | static_cast<uint64_t>(Wire::bytes));
+  put_varint(message, payload.size());
+  message.append(payload);
+}
+
 std::string encode_span(std::string_view file, std::string_view part) {
   const Span span{part.empty() ? 0 : static_cast<uint64_t>(part.data() - file.data()), part.size()};
   std::string bytes(sizeof span, '\0');
@@ -43,7 +56,7 @@ uint32_t packed_field(std::string_view message) {
   int floats = 0, doubles = 0;
   bool elsewhere = false;
   for (WireReader reader(message); reader.next();) {
-    const Field& f = reader.field();
+    const WireField& f = reader.field();
     // An unpacked value counts twice: it rules the field out.
     if (f.number == kTensorFloats) floats += f.wire == Wire::bytes ? 1 : 2;
     if (f.number == kTensorDoubles) doubles += f.wire == Wire::bytes ? 1 : 2;
@@ -63,7 +76,7 @@ std::optional<std::string> strip_attribute(std::string_view file, std::string_vi
   std::string out;
   WireReader reader(message);
   while (reader.next()) {
-    const Field& f = reader.field();
+    const WireField& f = reader.field();
     if (f.is(kAttributeTensor, Wire::bytes)) {
       const std::optional<std::string> tensor = strip_tensor(file, f.payload);
       if (!tensor) return std::nullopt;
@@ -84,7 +97,7 @@ std::optional<std::string> strip_tensor(std::string_view file, std::string_view 
   std::string out;
   WireReader reader(message);
   while (reader.next()) {
-    const Field& f = reader.field();
+    const WireField& f = reader.field();
     if (f.is(kTensorRaw, Wire::bytes) || f.is(packed, Wire::bytes)) {
       put_bytes(out, kTensorRaw, encode_span(file, f.payload));
     } else if (contains(kTensorKept, f.number)) {
@@ -99,7 +112,7 @@ std::optional<std::string> strip_node(std::string_view file, std::string_view me
   int attributes = 0;
   WireReader reader(message);
   while (reader.next()) {
-    const Field& f = reader.field();
+    const WireField& f = reader.field();
     if (f.is(kNodeAttribute, Wire::bytes)) {
       if (++attributes > kMaxAttributes) return std::nullopt;
       const std::optional<std::string> attribute = strip_attribute(file, f.payload);

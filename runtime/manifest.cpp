@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bounded reader of Protobuf's wire format for the one schema of runtime/manifest.proto. Nesting
+// The one schema of runtime/manifest.proto, read field by field (runtime/wire.h). Nesting
 // is as deep as the schema, so there is no recursion to limit; the number of messages is limited,
 // strings and arrays are bounded by the bytes they come from.
 #include "runtime/manifest.h"
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <string_view>
+
+#include "runtime/wire.h"
 
 namespace tfcc::runtime {
 namespace {
-
-enum class Wire : uint8_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
 // What every nested reader shares: the budget of messages and the first thing that was wrong.
 struct State {
@@ -19,72 +19,15 @@ struct State {
   const char* wrong = nullptr;
 };
 
-// One field as it lies in the file: its number, type and either a number or a span.
-struct Field {
-  uint32_t number = 0;
-  Wire wire = Wire::varint;
-  uint64_t value = 0;
-  std::span<const std::byte> bytes;
-};
+using Field = WireField;
 
-class Reader {
- public:
-  Reader(std::span<const std::byte> bytes, State& state) : rest_(bytes), state_(state) {}
-
-  // The next field, or false at the end or after an error.
-  bool next(Field& f) {
-    if (state_.wrong != nullptr || rest_.empty()) return false;
-    uint64_t tag = 0;
-    if (!varint(tag)) return false;
-    if (tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF) return fail("a field without number");
-    f.number = static_cast<uint32_t>(tag >> 3);
-    f.wire = static_cast<Wire>(tag & 7);
-    switch (f.wire) {
-      case Wire::varint: return varint(f.value);
-      case Wire::fixed64: return fixed(f.value, 8);
-      case Wire::fixed32: return fixed(f.value, 4);
-      case Wire::bytes: break;
-      default: return fail("an unknown wire type");
-    }
-    uint64_t size = 0;
-    if (!varint(size)) return false;
-    if (size > rest_.size()) return fail("a field longer than its message");
-    f.bytes = rest_.first(size);
-    rest_ = rest_.subspan(size);
-    return true;
-  }
-
-  bool varint(uint64_t& value) {
-    value = 0;
-    for (unsigned shift = 0; shift < 64; shift += 7) {
-      if (rest_.empty()) return fail("a number that is cut off");
-      auto byte = static_cast<uint64_t>(rest_.front());
-      rest_ = rest_.subspan(1);
-      value |= (byte & 0x7F) << shift;
-      if ((byte & 0x80) == 0) return true;
-    }
-    return fail("a number of more than ten bytes");
-  }
-
-  bool at_end() const { return rest_.empty() || state_.wrong != nullptr; }
-
- private:
-  bool fail(const char* what) {
-    state_.wrong = what;
-    return false;
-  }
-
-  bool fixed(uint64_t& value, size_t size) {
-    if (rest_.size() < size) return fail("a number that is cut off");
-    value = 0;
-    std::memcpy(&value, rest_.data(), size);
-    rest_ = rest_.subspan(size);
-    return true;
-  }
-
-  std::span<const std::byte> rest_;
-  State& state_;
-};
+// All fields of a message.
+template <class F>
+void for_each_field(std::string_view bytes, State& s, const F& use) {
+  WireReader in(bytes);
+  while (!s.wrong && in.next()) use(in.field());
+  if (!s.wrong) s.wrong = in.wrong();
+}
 
 bool expect(const Field& f, Wire wire, State& s) {
   if (f.wire == wire) return true;
@@ -96,7 +39,7 @@ bool expect(const Field& f, Wire wire, State& s) {
 // does.
 void get(const Field& f, std::string& out, State& s) {
   if (expect(f, Wire::bytes, s)) {
-    out.assign(reinterpret_cast<const char*>(f.bytes.data()), f.bytes.size());
+    out.assign(f.payload);
   }
 }
 void get(const Field& f, bool& out, State& s) {
@@ -152,8 +95,8 @@ void get_packed(const Field& f, std::vector<T>& out, State& s, Convert convert) 
     return;
   }
   if (!expect(f, Wire::bytes, s)) return;
-  Reader in(f.bytes, s);
-  for (uint64_t v = 0; !in.at_end() && in.varint(v);) out.push_back(convert(v));
+  std::string_view run = f.payload;
+  for (uint64_t v = 0; !run.empty() && !s.wrong && take_varint(run, v, s.wrong);) out.push_back(convert(v));
 }
 void get(const Field& f, std::vector<uint32_t>& out, State& s) {
   get_packed(f, out, s, [](uint64_t v) { return static_cast<uint32_t>(v); });
@@ -193,8 +136,7 @@ template <IsMessage Message>
 void get(const Field& f, Message& out, State& s) {
   if (!expect(f, Wire::bytes, s)) return;
   if (++s.messages > kMaxManifestMessages) s.wrong = "too many messages";
-  Reader in(f.bytes, s);
-  for (Field inner; in.next(inner);) field(inner, out, s);
+  for_each_field(f.payload, s, [&](const Field& inner) { field(inner, out, s); });
 }
 template <IsMessage Message>
 void get(const Field& f, std::vector<Message>& out, State& s) {
@@ -448,8 +390,7 @@ Manifest generation_of(const Manifest& file) {
 Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name) {
   State state;
   Manifest manifest;
-  Reader in(bytes, state);
-  for (Field f; in.next(f);) field(f, manifest, state);
+  for_each_field({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, state, [&](const Field& f) { field(f, manifest, state); });
   const auto name_plans = [](Program& program) {
     for (Plan& p : program.plans) {
       if (p.name.empty()) p.name = to_string(p.family);

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 FOLDERS = ("frontend", "ir", "passes", "codegen", "templates", "runtime", "tools", "tests")
-SHARED = {"runtime/result.h", "runtime/dtype.h", "runtime/size_role.h"}  # header-only, for everybody
+SHARED = {"runtime/result.h", "runtime/dtype.h", "runtime/size_role.h", "runtime/wire.h"}  # header-only, for everybody
 
 # Folder -> folders it may include, beside itself and SHARED.
 MAY_USE = {
@@ -26,7 +26,7 @@ MAY_USE = {
 EXTERNAL = {
     "fmt/": {"frontend", "ir", "passes", "codegen", "tools", "tests"},
     "google/": {"frontend", "codegen", "tests"},
-    "onnx/": {"frontend", "tests"},
+    "onnx/": {"frontend", "tools", "tests"}, "xxhash.h": {"runtime", "codegen"}, "nvtx3/": {"runtime", "tests"},
     "clang/": {"codegen"}, "llvm/": {"codegen"}, "lld/": {"codegen"},
     "nlohmann/": {"tools", "tests", "runtime/text"}, "CLI/": {"tools"}, "pcre2.h": {"runtime/text"}, "utf8proc.h": {"runtime/text"},
     "oneapi/": {"runtime/cpu"}, "omp.h": {"runtime/cpu"},
