@@ -143,6 +143,7 @@ def make_fixtures(binary, folder, environment):
         graph = part[part.rindex("\ngraph @") + 1:]
         (folder / "joined" / (graph[len("graph @"):graph.index("(")] + ".tfir")).write_text(graph + "\n")
     (folder / "cache.tfir").write_text("graph @main(%mask: f32[B,P+S], %x: f32[B,S], %past: f32[B,2,P,4]) symbols(B = x.0 in 1.., S = x.1 in 1.., P = past.2 in 0..) {\n  %y = pointwise(%mask) {body = (i,j) => %mask[i,j] + 1.0} : f32[B,P+S]\n  return y = %y\n}\n")
+    (folder / "total.tfir").write_text("graph @main(%mask: f32[B,total_sequence_length], %past: f32[B,2,past_sequence_length,4], %x: f32[B,sequence_length]) symbols(B = mask.0 in 1.., past_sequence_length = past.2 in 0.., sequence_length = x.1 in 1.., total_sequence_length = mask.1 in 1..) {\n  check total_sequence_length == past_sequence_length + sequence_length, \"the mask has another length\"\n  %y = pointwise(%mask) {body = (i,j) => %mask[i,j] + 1.0} : f32[B,total_sequence_length]\n  return y = %y\n}\n")
     (folder / "unnamed.tfir").write_text('graph @main(%x: f32["x.0","x.1"], %z: f32["seq-len"]) symbols("x.0" = x.0 in 1.., "x.1" = x.1 in 1.., "seq-len" = z.0 in 1..) {\n  %y = softmax(%x) : f32["x.0","x.1"]\n  return y = %y\n}\n')
     (folder / "image.tfir").write_text("graph @main(%x: f32[B,H,W,3]) symbols(B = x.0 in 1.., H = x.1 in 1.., W = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,H,W,3]\n  return y = %y\n}\n")
     # Of the vocabulary of llama-past: the word w7 is the token 7.

@@ -352,6 +352,16 @@ class TestTfcc(unittest.TestCase):
             with self.assertRaisesRegex(tfcc.Error, "'input_ids'|must be i64"):
                 wide.run({**inputs, "input_ids": inputs["input_ids"].astype(wrong)})
 
+    def test_outputs_by_name(self):
+        inputs, want = case()
+        name = self.model.outputs[0].name
+        self.assert_right(self.model.run(inputs, outputs=[name]), {name: want[name]})
+        self.assertEqual(self.model.run(inputs, outputs=()), {})
+        with self.assertRaisesRegex(tfcc.Error, "no output 'nobody'; its outputs are"):
+            self.model.run(inputs, outputs=["nobody"])
+        with self.assertRaisesRegex(tfcc.Error, "a dict of arrays by name, not ndarray"):
+            self.model.run(inputs["input_ids"])
+
     def test_verify(self):
         found = tfcc.verify(FOLDER / "model.onnx", self.path)
         self.assertTrue(found)

@@ -241,7 +241,8 @@ Result<void> check_strict(const Optimised& optimised) {
     n += r.misses.size();
   }
   if (n == 0) return {};
-  return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusion{} did not happen; the first: {}", optimised.source.path, n, n == 1 ? "" : "s", first)};
+  return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusion{} did not happen; the first: {}{}", optimised.source.path, n, n == 1 ? "" : "s", first,
+                                                       first.starts_with("remove-padding") ? "; --keep-padding does without" : "")};
 }
 
 Result<Compiled> compile(const Source& source, const std::string& output, const Options& options, Files& files) {

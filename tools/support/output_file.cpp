@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,11 @@ Result<void> Files::plan_output(const std::string& option, const std::string& pa
   const Identity id = identity_of(path);
   for (const Known& f : known_) {
     if (f.identity.is(id)) return taken(option, path, f.path, f.option);
+  }
+  std::error_code none;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder, none)) {
+    return Error{ErrorCode::io, path + ": cannot write here: No such file or directory; make the folder " + folder.string()};
   }
   known_.push_back({id, path, option});
   return {};

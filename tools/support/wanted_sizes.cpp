@@ -62,9 +62,10 @@ class Resolver {
     while (solve_one()) {
     }
     TFCC_TRY_VOID(check_multiples());
+    std::stable_partition(known_.begin(), known_.end(), [](const std::string& size) { return !has_word(size, "total"); });
     for (const std::string& size : known_) {
       if (!usual || sizes_.count(size) != 0) continue;
-      sizes_.emplace(size, usual(size));
+      sizes_.emplace(size, total_of(size).value_or(usual(size)));
       while (solve_one()) {
       }
     }
@@ -73,6 +74,21 @@ class Resolver {
   }
 
  private:
+  static bool has_word(const std::string& size, const char* word) { return size.find(word) != std::string::npos; }
+
+  // An exporter that gives the mask over a cache an axis of its own, total_sequence_length, means past and new tokens.
+  std::optional<int64_t> total_of(const std::string& size) const {
+    if (!has_word(size, "total") || !has_word(size, "seq")) return std::nullopt;
+    int64_t sum = 0;
+    int past = 0, length = 0;
+    for (const auto& [name, n] : sizes_) {
+      if (has_word(name, "total") || !has_word(name, "seq")) continue;
+      ++(has_word(name, "past") ? past : length);
+      sum += n;
+    }
+    return past == 1 && length == 1 ? std::optional(sum) : std::nullopt;
+  }
+
   Result<void> set(const std::string& option, const std::string& size, int64_t n, const std::string& input) {
     const auto [it, added] = sizes_.emplace(size, n);
     if (added || it->second == n) return {};

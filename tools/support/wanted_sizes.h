@@ -47,7 +47,8 @@ using InputDims = std::pair<std::string, std::vector<WantedDim>>;
 using UsualSize = std::function<int64_t(const std::string& size)>;
 
 /// The sizes that `wanted` gives: those named, those of dims that are a size alone, and those that a dim of several leaves one choice for
-/// (128 = past_sequence_length + 1). With `usual`, all others too: one takes its usual value, then what follows from it is solved, and so on.
+/// (128 = past_sequence_length + 1). With `usual`, all others too: one takes its usual value, then what follows from it is solved, and so on;
+/// total_sequence_length is the sum of past_sequence_length and sequence_length, where there are one of either.
 /// Errors: invalid_argument (no such input or size, with a list of those there are; a size with two values; a fixed dim that is
 /// to be another), shape (another number of dims, an array of other sizes, a dim that its sizes do not give).
 Result<SizesByName> solve_sizes(const std::vector<InputDims>& inputs, const WantedSizes& wanted, const UsualSize& usual = {},

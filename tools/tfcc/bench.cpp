@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -209,6 +210,9 @@ Result<void> bench(const BenchOptions& o) {
   for (const std::string* read : {&o.model, &o.timing_cache, &o.peer_model}) {
     if (!read->empty()) TFCC_TRY_VOID(note_input(*read));
   }
+  const std::string beside = std::filesystem::path(o.model).replace_extension(".onnx").string();  // what a peer reads if nothing else is named
+  std::error_code none;
+  if (!o.peer.empty() && std::filesystem::exists(beside, none)) TFCC_TRY_VOID(note_input(beside));
   TFCC_TRY_VOID(plan_output("--exportProfile", o.export_profile));
   TFCC_TRY_VOID(plan_output("--html", o.html));
   TFCC_TRY_VOID(plan_output("--trace", o.trace));

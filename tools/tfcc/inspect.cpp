@@ -2,8 +2,11 @@
 // tfcc inspect: what a .tfcc file holds, from its header and manifest; nothing of it is executed.
 #include "tools/tfcc/inspect.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "tools/tfcc/command.h"
@@ -34,8 +37,14 @@ Result<void> inspect(const Options& o) {
   TFCC_TRY(const WantedSizes wanted, parse_shapes(o.shapes));
   TFCC_TRY_VOID(f.set_sizes(wanted));
   if (!o.onnx.empty()) {
-    TFCC_TRY(const std::string model, inspect_onnx(f));
-    TFCC_TRY_VOID(write_text(o.onnx, model));
+    TFCC_TRY(const OnnxView view, inspect_onnx(f));
+    for (const std::string& weights : view.weights) {  // beside the model, as it is meant to lie, it must not replace what it reads
+      const std::filesystem::path beside = std::filesystem::path(o.onnx).parent_path() / weights;
+      std::error_code none;
+      if (!std::filesystem::equivalent(beside, o.onnx, none)) continue;
+      return Error{ErrorCode::invalid_argument, fmt::format("--onnx: {} holds the weights that the graph refers to; give another file name", o.onnx)};
+    }
+    TFCC_TRY_VOID(write_text(o.onnx, view.bytes));
   }
   if (!o.html.empty()) {
     TFCC_TRY(const std::string page, inspect_page(f));

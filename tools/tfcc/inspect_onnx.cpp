@@ -117,12 +117,19 @@ class Writer {
 
 }  // namespace
 
-Result<std::string> inspect_onnx(const InspectedFile& file) {
+Result<OnnxView> inspect_onnx(const InspectedFile& file) {
   if (file.manifest.plans.empty()) return Error{ErrorCode::bad_file, file.path + ": there is no plan"};
   const std::string name = fmt::format("ir/{}{}.tfir", to_string(file.manifest.plans[0].family), file.generation ? ".generate" : "");
   TFCC_TRY(const std::string text, file.text(name));
   TFCC_TRY(const ir::Graph graph, ir::parse(text, name));
-  return Writer(graph).run().SerializeAsString();
+  const onnx::ModelProto model = Writer(graph).run();
+  OnnxView view{model.SerializeAsString(), {}};
+  for (const onnx::TensorProto& t : model.graph().initializer()) {
+    for (const auto& e : t.external_data()) {
+      if (e.key() == "location" && std::ranges::count(view.weights, e.value()) == 0) view.weights.push_back(e.value());
+    }
+  }
+  return view;
 }
 
 }  // namespace tfcc::tools

@@ -10,6 +10,10 @@ namespace tfcc::tools {
 /// symbolic dims. A weight that lies in the model's file as it is read refers to it as external data; of one that is changed first a
 /// node `constant` has the recipe. The plan is the first of the file.
 /// Errors: invalid_argument (a file without texts), bad_file (no plan, or a text that makes no sense).
-Result<std::string> inspect_onnx(const InspectedFile& file);
+struct OnnxView {
+  std::string bytes;
+  std::vector<std::string> weights;  ///< files that it refers to, as the model names them
+};
+Result<OnnxView> inspect_onnx(const InspectedFile& file);
 
 }  // namespace tfcc::tools

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "runtime/artifact.h"
 #include "runtime/profile.h"
 #include "tools/tfcc/command.h"
+#include "tools/tfcc/inspect.h"
 #include "tools/compiler/model_source.h"
 #include "tools/tfcc/verify_against.h"
 #include "tools/tfcc/verify_bisect.h"
@@ -404,6 +406,9 @@ Result<void> verify_file(Options o) {
   if (!o.target.empty() && o.target != "cpu" && o.target != "cuda" && o.target != running) {
     return Error{ErrorCode::unsupported, fmt::format("{}: what runs here of its code is {}, not {}", o.model, running, o.target)};
   }
+  TFCC_TRY(const InspectedFile inside, InspectedFile::open(o.model));
+  const std::string& source = inside.manifest.model;
+  if (!source.empty() && source != std::filesystem::path(o.original).filename()) std::fprintf(stderr, "%s: was compiled from %s\n", o.model.c_str(), source.c_str());
   TFCC_TRY(const auto targets, codegen::parse_targets({running}));
   TFCC_TRY(ir::Graph graph, compiler::load_graph({o.original}, process_files(), nullptr, sizes_of(file.model())));
   TFCC_TRY_VOID(check_interface(o, file.model(), graph));

@@ -210,11 +210,19 @@ class Executor:
 
         inputs   {name: numpy array, torch tensor or any other with __dlpack__, of the input's own type}. They are those of
                  this run alone: an input that is left out is an error, unless set() gave it.
-        outputs  {name: array to write to}, optional. The others are new: torch tensors on the inputs' device if an input is
+        outputs  {name: array to write to}, optional; or a list of names, which are all that is returned. The others are new: torch tensors on the inputs' device if an input is
                  a torch tensor, else numpy arrays (bf16 as uint16, the bits).
 
         With torch tensors on the GPU nothing is copied and nothing waits: the launches go to torch's current stream.
         """
+        if inputs is not None and not hasattr(inputs, "items"):
+            raise Error("invalid_argument", f"inputs are a dict of arrays by name, not {type(inputs).__name__}")
+        wanted = None
+        if outputs is not None and not hasattr(outputs, "items"):
+            wanted, outputs = list(outputs), None
+            unknown = [n for n in wanted if n not in [o.name for o in self.model.outputs]]
+            if unknown:
+                raise Error("invalid_argument", f"the model has no output {unknown[0]!r}; its outputs are {', '.join(o.name for o in self.model.outputs)}")
         inputs = {n: widened(v, self.model._widen.get(n)) for n, v in (inputs or {}).items()}
         self._forget(b.name for b in self._last)
         self._last = []
@@ -244,7 +252,7 @@ class Executor:
                     results[o.name] = self._output(o.name)
         finally:
             self._forget(given)
-        return {o.name: results[o.name] for o in self.model.outputs}
+        return {name: results[name] for name in (wanted if wanted is not None else [o.name for o in self.model.outputs])}
 
     __call__ = run
 
