@@ -254,7 +254,8 @@ Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
   TFCC_TRY_VOID(require_ge0(ir::sub(n, integer(1)), fmt::format("{} must be at least 1: it is indexed", ir::print(n))));
   std::vector<ValueId> sources = ir::loads_of(ir::expand(graph, e, [](ValueId) { return true; }));
   std::string name = sources.empty() ? "index of " + value_name(0) : graph.value(sources[0]).name;
-  std::string message = fmt::format("{}: a value lies outside [0, {})", name, ir::print(n));
+  const std::string bound = ir::print(n), least = bound.find_first_of(" +*/") == bound.npos ? "-" + bound : "-(" + bound + ")";  // those below 0 count from the end
+  std::string message = fmt::format("{}: a value lies outside [{}, {})", name, least, bound);
   auto it = std::find(graph.flags.begin(), graph.flags.end(), message);
   const int64_t flag = it - graph.flags.begin();
   if (it == graph.flags.end()) graph.flags.push_back(message);

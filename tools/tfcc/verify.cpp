@@ -306,8 +306,10 @@ class Verifier {
   Result<void> verdict(const std::optional<Against>& against) const {
     const std::string& target = compiling_.target.name;
     if (step_) {
-      say("%s: right on %s in %zu cases; in %zu of them a value between two steps was rounded to the other one, which is as right: first in %%%s (%s)\n",
-                  o_.model.c_str(), target.c_str(), cases_.size(), count_cases(failed_), step_->value.c_str(), step_->node.c_str());
+      say("%s: right on %s in %zu cases; in %zu of them a value between two steps was rounded to the other one, which is as right\n", o_.model.c_str(), target.c_str(), cases_.size(),
+          count_cases(failed_));
+      say("      first in %%%s\n", step_->value.c_str());
+      if (!step_->node.empty()) say("      ONNX node: %s\n", step_->node.c_str());
       return {};
     }
     if (!failed_.empty() && !o_.original.empty()) {
