@@ -40,7 +40,10 @@ void read_instead(Graph& g, ValueId from, ValueId to, std::vector<OpId> users) {
 void read_instead(Graph& g, ValueId from, ValueId to) { read_instead(g, from, to, g.value(from).users); }
 
 // A product of integers, which an epilogue made real.
-bool multiplies_integers(const Graph& g, const ir::Op& op) { return op.kind == OpKind::matmul && is_integer(g.value(op.operands[0]).type.dtype); }
+bool multiplies_integers(const Graph& g, const ir::Op& op) {
+  if (op.kind != OpKind::matmul) return false;  // cost: other ops whose first operand is an integer compute in f32 anyway
+  return is_integer(g.value(op.operands[0]).type.dtype);
+}
 
 // Its first result may have another type than what it reads: no conversion is needed after it.
 bool stores_any_type(const Graph& g, const ir::Op& op) {

@@ -162,11 +162,12 @@ bool fold_number(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId y = op.results[0];
   const ExprRef body = op.as<ir::PointwiseAttrs>().body;
-  if (op.operands.size() != 1 || body->kind != ir::ExprKind::poly || body->terms.size() != 1) return false;
+  if (body->terms.size() != 1) return false;  // no sum, or of several
   const ir::Term& term = body->terms[0];
   const bool plain = term.coefficient == 1 && term.atoms.size() == 1 && term.atoms[0]->kind == ir::ExprKind::load && term.atoms[0]->args == ir::indices_of(g, y);
-  const ir::Constant* c = g.constant(op.operands[0]);
-  if (!plain || !c || !is_integer(g.value(y).type.dtype) || g.value(op.operands[0]).type.dims != g.value(y).type.dims) return false;
+  if (!plain) return false;
+  const ir::Constant* c = g.constant(op.operands[0]);  // what is loaded is the only operand
+  if (!c || g.value(op.operands[0]).type.dims != g.value(y).type.dims) return false;
   ir::Constant sum = *c;
   sum.steps.push_back({ir::ConstantStep::Kind::add, {body->value}, g.value(y).type.dtype});
   g.replace_uses(y, g.add_constant(g.value(y).name, sum));
