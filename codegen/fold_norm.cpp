@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fold-norm: a norm between two products, and the sum before it, become parts of the products, so that they have no launch.
-//   before: %p = matmul(%a, @w);  %h = residual_norm(%p, %r, @gamma, @beta);  %q = matmul(%h, @u) {epilogue = (s,..) => E(s)}
+//   before: %p = matmul(%a, @w);  %h = norm(@gamma, @beta, %p, %r) {body = (..) => %p[..] + %r[..]};  %q = matmul(%h, @u) {epilogue = (s,..) => E(s)}
 //   after:  %h, %m = matmul(%a, @w, %r, @gamma) {epilogue = (s,..) => s + %r[..], scaled = (s,..,j) => s * @gamma[j]}
 //           %q = matmul(%h, @u, @c, @d, %m) {norm, epilogue = (s,mean,rstd,..,j) => E(rstd * (s - mean * @c[j]) + @d[j])}
 //   with c = sum over k of gamma[k] u[k, j] and d = sum over k of beta[k] u[k, j], by linearity of the product.
@@ -23,6 +23,7 @@
 #include "codegen/parallel.h"
 #include "ir/constant.h"
 #include "ir/matmul.h"
+#include "ir/norm.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -163,22 +164,20 @@ class FoldNorms {
     Norm n{};
     n.op = o;
     ValueId product{};
-    if (op.kind == OpKind::layer_norm || op.kind == OpKind::rms_norm) {
-      product = op.operands[0];
-      n.kind = op.kind == OpKind::rms_norm ? ir::NormKind::rms : ir::NormKind::layer;
-      n.eps = op.as<ir::NormAttrs>().eps;
-      n.gamma = op.operands[1];
-      if (op.operands.size() > 2) n.beta = op.operands[2];
-    } else if (op.kind == OpKind::residual_norm && op.operands[0] != op.operands[1]) {
-      const auto& attrs = op.as<ir::ResidualNormAttrs>();
-      const bool second = place(op.operands[1]) > place(op.operands[0]);  // the later of two: the other is there when it runs
-      product = op.operands[second];
-      n.residual = op.operands[!second];
-      n.kind = attrs.kind;
-      n.eps = attrs.eps;
-      n.gamma = op.operands[2];
-      if (attrs.has_beta) n.beta = op.operands[3];
-      if (attrs.has_bias) n.bias = op.operands[attrs.has_beta ? 4 : 3];
+    if (op.kind != OpKind::norm) return std::nullopt;
+    const ir::NormOf norm = ir::norm_of(op);
+    n.kind = norm.kind;
+    n.eps = norm.eps;
+    n.gamma = norm.gamma;
+    n.beta = norm.beta;
+    const auto sum = ir::normed_sum(g_, o);
+    if (const auto value = ir::normed_value(g_, o); value && op.results.size() == 1) {
+      product = *value;
+    } else if (sum && sum->x != sum->residual) {
+      const bool second = place(sum->residual) > place(sum->x);  // the later of two: the other is there when it runs
+      product = second ? sum->residual : sum->x;
+      n.residual = second ? sum->x : sum->residual;
+      n.bias = sum->bias;
     } else {
       return std::nullopt;
     }
@@ -390,9 +389,9 @@ class FoldNorms {
 
   /// The norm of a sum that the product before it has made.
   void norm_of_sum(ValueId v, const Norm& after) {
-    std::vector<ValueId> operands = {v, after.gamma};
-    if (after.beta) operands.push_back(*after.beta);
-    become(after.op, after.kind == ir::NormKind::rms ? OpKind::rms_norm : OpKind::layer_norm, ir::NormAttrs{after.eps}, std::move(operands));
+    const auto at = ir::indices_of(g_, g_.result(after.op));
+    ir::NormParts parts = ir::norm_parts({after.kind, after.eps, after.gamma, after.beta}, element(v, at));
+    become(after.op, OpKind::norm, std::move(parts.attrs), std::move(parts.operands));
   }
 
   Graph& g_;

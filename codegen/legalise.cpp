@@ -85,42 +85,20 @@ OpId through_f32(Graph& g, OpId o) {
   return g.value(wide).def;
 }
 
-// The bias and the kind of a GELU that the epilogue is, which have kernels of their own.
-std::optional<std::pair<std::optional<ValueId>, ir::GeluKind>> as_gelu(const Graph& g, OpId o) {
-  const ValueId y = g.result(o);
-  const ir::Type& type = g.value(y).type;
-  ExprRef epilogue = ir::free_epilogue(g, o, ir::indices_of(g, y));
-  for (const ir::GeluKind kind : {ir::GeluKind::erf, ir::GeluKind::tanh}) {
-    if (epilogue == ir::gelu_of(ir::matmul_sum(g.pool(), type.dtype, type.dtype), kind)) return std::pair(std::optional<ValueId>(), kind);
-    if (g.op(o).operands.size() != 3) continue;
-    const ValueId bias = g.op(o).operands[2];
-    if (g.value(bias).type.dims != Dims{type.dims.back()} || !is_float(g.value(bias).type.dtype)) continue;
-    if (epilogue == ir::gelu_of(ir::bias_epilogue(g, type, bias), kind)) return std::pair(std::optional(bias), kind);
-  }
-  return std::nullopt;
-}
-
 // The value stays, so that forms of a graph in which it is computed at once, and in two ops, share its buffer.
 void split_epilogue(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId y = op.results[0];
   const bool integers = !is_real_product(g, op);
-  const auto gelu = integers ? std::nullopt : as_gelu(g, o);
   const auto at = ir::indices_of(g, y);
   ExprRef epilogue = ir::free_epilogue(g, o, at);
   const ir::Type type = integers ? ir::Type{DType::i32, g.value(y).type.dims} : g.value(y).type;
   const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], op.as<ir::MatmulAttrs>(), nullptr, type, g.value(y).name + ".sum", op.origin);
   ir::Op& rest = g.op(o);
-  if (gelu) {
-    rest.kind = gelu->first ? OpKind::bias_gelu : OpKind::gelu;
-    rest.attrs = ir::GeluAttrs{gelu->second};
-    g.set_operands(o, gelu->first ? std::vector<ValueId>{sum, *gelu->first} : std::vector<ValueId>{sum});
-  } else {
-    ir::Captured c = ir::capture(ir::with_sum(epilogue, ir::load_of(g, sum, at)));
-    rest.kind = OpKind::pointwise;
-    rest.attrs = ir::PointwiseAttrs{c.body};
-    g.set_operands(o, c.operands);
-  }
+  ir::Captured c = ir::capture(ir::with_sum(epilogue, ir::load_of(g, sum, at)));
+  rest.kind = OpKind::pointwise;
+  rest.attrs = ir::PointwiseAttrs{c.body};
+  g.set_operands(o, c.operands);
 }
 
 // A bias is an operand of the library then: no caller's memory either.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "frontend/elementwise.h"
+#include "ir/gelu.h"
 
 namespace tfcc::frontend {
 
@@ -221,14 +222,7 @@ Result<void> import_gelu(Importer& im) {
     return im.fail(ErrorCode::unsupported, fmt::format("approximate = \"{}\" is not supported", escaped(approximate)));
   }
   const ir::GeluKind kind = approximate == "tanh" ? ir::GeluKind::tanh : ir::GeluKind::erf;
-  if (im.rank(x) > 0) {
-    im.define(0, im.graph.add(ir::OpKind::gelu, {x}, ir::GeluAttrs{kind}, im.type(x), im.value_name(0), im.node->name));
-    return {};
-  }
-  const Type vector{im.type(x).dtype, {im.integer(1)}};
-  const ValueId in = reshape(im, x, vector.dims, ".in");
-  const ValueId y = im.graph.add(ir::OpKind::gelu, {in}, ir::GeluAttrs{kind}, vector, im.value_name(0) + ".vector", im.node->name);
-  im.define(0, im.element(y, {im.integer(0)}), vector.dtype, {});
+  im.define(0, ir::gelu_of(im.element(x, im.index_vars(im.dims(x))), kind), im.type(x).dtype, im.dims(x));
   return {};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementwise operators of com.microsoft: the GELU family.
 #include "frontend/importer.h"
+#include "ir/gelu.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -16,7 +17,7 @@ Result<void> gelu_of(Importer& im, ir::GeluKind kind) {
     const Indices at = im.index_vars(dims);
     x = im.pointwise(ir::add(im.element(x, at), im.broadcast_element(bias, at)), im.type(x).dtype, dims, ".biased");
   }
-  im.define(0, im.graph.add(ir::OpKind::gelu, {x}, ir::GeluAttrs{kind}, im.type(x), im.value_name(0), im.node->name));
+  im.define(0, ir::gelu_of(im.element(x, im.index_vars(im.dims(x))), kind), im.type(x).dtype, im.dims(x));
   return {};
 }
 

@@ -70,7 +70,7 @@ ExprRef past_of(Importer& im, const Queries& s, ExprRef b) {
 Result<ValueId> normed(Importer& im, ValueId x, size_t weight_input, const char* suffix) {
   if (!im.has_input(weight_input)) return x;
   TFCC_TRY(ValueId w, im.input(weight_input));
-  return norm_op(im, ir::OpKind::rms_norm, x, w, std::nullopt, im.attr_float("qk_norm_epsilon", 1e-6f), im.value_name(0) + suffix);
+  return norm_op(im, ir::NormKind::rms, x, w, std::nullopt, im.attr_float("qk_norm_epsilon", 1e-6f), im.value_name(0) + suffix);
 }
 
 Result<ValueId> turned(Importer& im, const Queries& s, ValueId x, const char* suffix) {

@@ -49,7 +49,7 @@ Result<void> import_microsoft_skip_layer_normalization(Importer& im) {
   std::optional<ValueId> beta;
   if (im.has_input(3)) { TFCC_TRY(beta, im.input(3)); }
   const float eps = im.attr_float("epsilon", 1e-12f);
-  TFCC_TRY(ValueId y, norm_op(im, ir::OpKind::layer_norm, sum, gamma, beta, eps, im.value_name(0)));
+  TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::layer, sum, gamma, beta, eps, im.value_name(0)));
   im.define(0, y);
   define_statistics(im, sum, eps, true);
   return {};
@@ -60,7 +60,7 @@ Result<void> import_microsoft_skip_simplified_layer_normalization(Importer& im) 
   TFCC_TRY(ValueId sum, residual_sum(im, 3));
   TFCC_TRY(ValueId gamma, im.input(2));
   const float eps = im.attr_float("epsilon", 1e-12f);
-  TFCC_TRY(ValueId y, norm_op(im, ir::OpKind::rms_norm, sum, gamma, std::nullopt, eps, im.value_name(0)));
+  TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::rms, sum, gamma, std::nullopt, eps, im.value_name(0)));
   im.define(0, y);
   define_statistics(im, sum, eps, false);
   return {};
@@ -123,7 +123,7 @@ Result<void> import_microsoft_embed_layer_normalization(Importer& im) {
     e = ir::add(e, s);
   }
   const ValueId sum = im.pointwise(e, im.type(words).dtype, dims, ".sum");
-  TFCC_TRY(ValueId y, norm_op(im, ir::OpKind::layer_norm, sum, gamma, beta, im.attr_float("epsilon", 1e-12f), im.value_name(0)));
+  TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::layer, sum, gamma, beta, im.attr_float("epsilon", 1e-12f), im.value_name(0)));
   im.define(0, y);
   im.define(2, sum);
   return define_mask_index(im, {dims[0]}, im.type(ids).dtype);

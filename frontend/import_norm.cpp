@@ -6,6 +6,7 @@
 
 #include "frontend/elementwise.h"
 #include "frontend/norm.h"
+#include "ir/norm.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -79,7 +80,7 @@ ValueId standardised(Importer& im, ValueId rows, double eps) {
   }
   const ExprRef one = im.pool().real(1, ir::scalar_of(type.dtype));
   ValueId gamma = im.pointwise(one, type.dtype, {type.dims.back()}, ".ones");
-  return im.graph.add(ir::OpKind::layer_norm, {rows, gamma}, ir::NormAttrs{eps}, type, im.value_name(0) + ".rows", im.node->name);
+  return ir::add_norm(im.graph, {ir::NormKind::layer, eps, gamma, std::nullopt}, rows, type, im.value_name(0) + ".rows", im.node->name);
 }
 
 // A layer norm whose scale or bias has axes outside the normalised ones: rows alone, then both as they broadcast to all of x.
@@ -148,20 +149,16 @@ Result<void> import_layer_normalization(Importer& im) {
     return v && im.rank(*v) > normalised.size();
   };
   if (beyond(1) || beyond(2)) return scaled_in_place(im, x, axis);
-  std::vector<ValueId> operands{merge_from(im, x, axis, ".merged")};
-  TFCC_TRY(ValueId gamma, parameter(im, 1, normalised, whole));
-  operands.push_back(gamma);
+  const ValueId rows = merge_from(im, x, axis, ".merged");
+  ir::NormOf norm{.kind = ir::NormKind::layer, .eps = im.attr_float("epsilon", 1e-5f), .gamma = {}, .beta = {}};
+  TFCC_TRY(norm.gamma, parameter(im, 1, normalised, whole));
   if (im.has_input(2)) {
-    TFCC_TRY(ValueId beta, parameter(im, 2, normalised, whole));
-    operands.push_back(beta);
+    TFCC_TRY(norm.beta, parameter(im, 2, normalised, whole));
   }
-  const Type type = im.type(operands[0]);
   const bool merged = axis + 1 != d.size();
-  const double eps = im.attr_float("epsilon", 1e-5f);
-  ValueId y = im.graph.add(ir::OpKind::layer_norm, operands, ir::NormAttrs{eps}, type,
-                           im.value_name(0) + (merged ? ".rows" : ""), im.node->name);
+  const ValueId y = ir::add_norm(im.graph, norm, rows, im.type(rows), im.value_name(0) + (merged ? ".rows" : ""), im.node->name);
   im.define(0, merged ? reshape(im, y, d, "") : y);
-  define_statistics(im, operands[0], d, axis, eps);
+  define_statistics(im, rows, d, axis, norm.eps);
   return {};
 }
 

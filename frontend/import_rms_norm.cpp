@@ -52,7 +52,7 @@ Result<void> import_rms_normalization(Importer& im) {
       return {};
     }
   }
-  TFCC_TRY(ValueId y, norm_op(im, ir::OpKind::rms_norm, rows, merged(im, scale, 0, ".scale"), std::nullopt, eps,
+  TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::rms, rows, merged(im, scale, 0, ".scale"), std::nullopt, eps,
                               im.value_name(0) + (is_merged ? ".normed" : "")));
   im.define(0, is_merged ? reshape(im, y, d, "") : y);
   return {};

@@ -2,6 +2,8 @@
 // Normalisation over the last axis: one op, and its statistics where a graph asks for them.
 #include "frontend/norm.h"
 
+#include "ir/norm.h"
+
 #include <fmt/format.h>
 
 #include <functional>
@@ -42,7 +44,7 @@ RowStatistics row_statistics(Importer& im, ValueId x, float eps, bool centred) {
   return s;
 }
 
-Result<ValueId> norm_op(Importer& im, ir::OpKind kind, ValueId x, ValueId gamma, std::optional<ValueId> beta, float eps, std::string name) {
+Result<ValueId> norm_op(Importer& im, ir::NormKind kind, ValueId x, ValueId gamma, std::optional<ValueId> beta, float eps, std::string name) {
   if (!is_float(im.type(x).dtype) || im.rank(x) == 0) return im.fail(ErrorCode::bad_file, "the input must be of floats and no scalar");
   std::vector<ValueId> operands{x, gamma};
   if (beta) operands.push_back(*beta);
@@ -52,7 +54,7 @@ Result<ValueId> norm_op(Importer& im, ir::OpKind kind, ValueId x, ValueId gamma,
     if (im.rank(operands[i]) != 1 || !is_float(im.type(operands[i]).dtype)) return im.fail(ErrorCode::shape, text);
     TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(x).back(), im.dims(operands[i])[0], text));
   }
-  return im.graph.add(kind, operands, ir::NormAttrs{eps}, im.type(x), std::move(name), im.node->name);
+  return ir::add_norm(im.graph, {kind, eps, gamma, beta}, x, im.type(x), std::move(name), im.node->name);
 }
 
 bool wants_output(const Importer& im, size_t i) { return i < im.node->outputs.size() && !im.node->outputs[i].empty(); }

@@ -13,8 +13,8 @@ struct RowStatistics {
 };
 RowStatistics row_statistics(Importer& im, ValueId x, float eps, bool centred);
 
-/// layer_norm or rms_norm of x over its last axis as an op. Errors: shape, if gamma or beta is no vector of that axis.
-Result<ValueId> norm_op(Importer& im, ir::OpKind kind, ValueId x, ValueId gamma, std::optional<ValueId> beta, float eps, std::string name);
+/// A layer or RMS norm of x over its last axis as an op. Errors: shape, if gamma or beta is no vector of that axis.
+Result<ValueId> norm_op(Importer& im, ir::NormKind kind, ValueId x, ValueId gamma, std::optional<ValueId> beta, float eps, std::string name);
 
 /// Whether the node's output i is wanted.
 bool wants_output(const Importer& im, size_t i);

@@ -79,29 +79,15 @@ struct SoftmaxAttrs {
   template <class V> void visit(V&&) {}
 };
 
-/// layer_norm(x, gamma, beta?), rms_norm(x, gamma). Statistics over the last axis.
+/// x[i...] = body(i...); y = norm(x) over the last axis: (x - mean) / sqrt(variance + eps) * gamma + beta, or of kind rms
+/// x / sqrt(mean of squares + eps) * gamma. Operands: gamma, then beta if has_beta, then what body loads (slot = operand).
+/// Results: y, and x if two results are declared.
 struct NormAttrs {
-  double eps = 0;
-  template <class V> void visit(V&& v) { v("eps", eps); }
-};
-
-enum class GeluKind : uint8_t { erf, tanh };
-inline constexpr std::string_view kGeluKindNames[] = {"erf", "tanh"};
-
-/// gelu(x); bias_gelu(x, bias).
-struct GeluAttrs {
-  GeluKind approx = GeluKind::erf;
-  template <class V> void visit(V&& v) { v("approx", approx); }
-};
-
-/// sum = x + residual (+ bias); y = norm(sum). Operands: x, residual, gamma, then beta if has_beta, bias if has_bias.
-/// Results: y, and sum if two results are declared.
-struct ResidualNormAttrs {
+  ExprRef body = nullptr;
   double eps = 0;
   bool has_beta = false;
-  bool has_bias = false;
   NormKind kind = NormKind::layer;
-  template <class V> void visit(V&& v) { v("eps", eps); v("has_beta", has_beta); v("has_bias", has_bias); v("kind", kind); }
+  template <class V> void visit(V&& v) { v("body", body); v("eps", eps); v("has_beta", has_beta); v("kind", kind); }
 };
 
 /// rope(x, cos, sin): x [B,S,heads*d], cos and sin [B or 1, S, rotary/2], or [.., rotary] where a pair's members differ.
@@ -113,16 +99,6 @@ struct RopeAttrs {
   bool interleaved = false;
   int64_t rotary = 0;
   template <class V> void visit(V&& v) { v("heads", heads); v("interleaved", interleaved); v("rotary", rotary); }
-};
-
-/// x[i...] = body(i...); y = norm(x). Operands: gamma, then beta if has_beta, then what body loads (slot = operand).
-/// Results: y, and x if two results are declared.
-struct PointwiseNormAttrs {
-  ExprRef body = nullptr;
-  double eps = 0;
-  bool has_beta = false;
-  NormKind kind = NormKind::layer;
-  template <class V> void visit(V&& v) { v("body", body); v("eps", eps); v("has_beta", has_beta); v("kind", kind); }
 };
 
 /// row, cu, keys, order, seq, pos = pack(what live and kept load): the rows of [B,S] that are left without padding, sequence by
@@ -217,6 +193,6 @@ struct LinearAttentionAttrs {
 };
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
-                           GeluAttrs, ResidualNormAttrs, RopeAttrs, PointwiseNormAttrs, PackAttrs, KvAppendAttrs, LinearAttentionAttrs, AttentionAttrs>;
+                           RopeAttrs, PackAttrs, KvAppendAttrs, LinearAttentionAttrs, AttentionAttrs>;
 
 }  // namespace tfcc::ir

@@ -8,15 +8,6 @@
 
 namespace tfcc::ir {
 
-ExprRef gelu_of(ExprRef x, GeluKind kind) {
-  ExprPool& pool = *x->pool;
-  auto c = [&](double v) { return pool.real(v, x->type); };
-  ExprRef inner = kind == GeluKind::erf
-                      ? unary(ExprKind::erf, mul(x, c(std::sqrt(0.5))))
-                      : unary(ExprKind::tanh, mul(c(std::sqrt(2 / M_PI)), add(x, mul(mul(mul(c(0.044715), x), x), x))));
-  return mul(mul(c(0.5), x), add(c(1), inner));
-}
-
 ExprRef load_of(const Graph& graph, ValueId v, std::vector<ExprRef> indices) {
   return graph.pool().load(v.value, graph.value(v).type.dtype, std::move(indices));
 }
@@ -32,21 +23,12 @@ ExprRef free_expr(const Graph& graph, OpId o, ExprRef expr, const std::vector<Ex
 
 bool has_elements(const Graph& graph, ValueId v) {
   const Op* op = graph.def(v);
-  return op && (op->kind == OpKind::pointwise || op->kind == OpKind::gelu || op->kind == OpKind::bias_gelu);
+  return op && op->kind == OpKind::pointwise;
 }
 
 ExprRef element_of(const Graph& graph, ValueId v, const std::vector<ExprRef>& indices) {
-  const Op& op = *graph.def(v);
-  const OpId o = graph.value(v).def;
-  switch (op.kind) {
-    case OpKind::pointwise: return free_expr(graph, o, op.as<PointwiseAttrs>().body, indices);
-    case OpKind::gelu: return gelu_of(load_of(graph, op.operands[0], indices), op.as<GeluAttrs>().approx);
-    case OpKind::bias_gelu: {
-      ExprRef x = load_of(graph, op.operands[0], indices);
-      return gelu_of(add(x, load_of(graph, op.operands[1], {indices.back()})), op.as<GeluAttrs>().approx);
-    }
-    default: TFCC_CHECK(false && "value has no elements");
-  }
+  TFCC_CHECK(has_elements(graph, v));
+  return free_expr(graph, graph.value(v).def, graph.def(v)->as<PointwiseAttrs>().body, indices);
 }
 
 namespace {
@@ -151,7 +133,7 @@ size_t first_loaded(const Op& op) {
     case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
     case OpKind::linear_attention_step: return 7;
     case OpKind::matmul: return 2;
-    case OpKind::pointwise_norm: return 1 + op.as<PointwiseNormAttrs>().has_beta;
+    case OpKind::norm: return 1 + op.as<NormAttrs>().has_beta;
     default: return op.operands.size();
   }
 }

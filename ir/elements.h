@@ -20,10 +20,7 @@ ExprRef load_of(const Graph& graph, ValueId v, std::vector<ExprRef> indices);
 /// An expression of op `o` (its body, its score) as a free expression, index variable k replaced by indices[k] where given.
 ExprRef free_expr(const Graph& graph, OpId o, ExprRef expr, const std::vector<ExprRef>& indices);
 
-/// GELU spelled out: x/2 (1 + erf(x / sqrt 2)), or x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-ExprRef gelu_of(ExprRef x, GeluKind kind);
-
-/// True if v is computed element by element from its operands: pointwise, gelu, bias_gelu.
+/// True if v is computed element by element from its operands.
 bool has_elements(const Graph& graph, ValueId v);
 
 /// The element of v at these indices by one step of its definition (free); needs has_elements(v).

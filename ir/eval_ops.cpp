@@ -142,33 +142,8 @@ void norm_row(const double* x, double* y, size_t n, NormKind kind, double eps, c
   for (size_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * gamma[i] + (beta ? beta[i] : 0);
 }
 
-void eval_norm(OpRun& run, NormKind kind) {
-  const double* gamma = run.operands[1]->reals.data();
-  const double* beta = run.operands.size() > 2 ? run.operands[2]->reals.data() : nullptr;
-  const double eps = run.op.as<NormAttrs>().eps;
-  for_each_row(run, [&](const double* x, double* y, size_t n) {
-    norm_row(x, y, n, kind, eps, gamma, beta);
-  });
-}
-
-void eval_residual_norm(OpRun& run) {
-  const auto& a = run.op.as<ResidualNormAttrs>();
-  HostTensor sum = *run.operands[0];
-  const double* bias = a.has_bias ? run.operands.back()->reals.data() : nullptr;
-  const auto width = static_cast<size_t>(sum.dims.back());
-  for (size_t i = 0; i < sum.reals.size(); ++i)
-    sum.reals[i] += run.operands[1]->reals[i] + (bias ? bias[i % width] : 0);
-  const double* gamma = run.operands[2]->reals.data();
-  const double* beta = a.has_beta ? run.operands[3]->reals.data() : nullptr;
-  for (size_t at = 0; width > 0 && at < sum.reals.size(); at += width) {
-    norm_row(sum.reals.data() + at, run.results[0].reals.data() + at, width, a.kind, a.eps, gamma,
-             beta);
-  }
-  if (run.results.size() > 1) run.results[1].reals = std::move(sum.reals);
-}
-
-void eval_pointwise_norm(OpRun& run) {
-  const auto& a = run.op.as<PointwiseNormAttrs>();
+void eval_norm(OpRun& run) {
+  const auto& a = run.op.as<NormAttrs>();
   HostTensor x = run.results[0];
   for_each_block(run, a.body, x.dims, [&](int64_t first, size_t n, BlockResult block) {
     std::copy_n(block.reals, n, x.reals.begin() + first);
@@ -181,19 +156,6 @@ void eval_pointwise_norm(OpRun& run) {
              beta);
   }
   if (run.results.size() > 1) run.results[1].reals = std::move(x.reals);
-}
-
-double gelu(GeluKind kind, double x) {
-  if (kind == GeluKind::erf) return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-
-void eval_gelu(OpRun& run) {
-  const GeluKind kind = run.op.as<GeluAttrs>().approx;
-  const double* bias = run.operands.size() > 1 ? run.operands[1]->reals.data() : nullptr;
-  for_each_row(run, [&](const double* x, double* y, size_t n) {
-    for (size_t i = 0; i < n; ++i) y[i] = gelu(kind, bias ? x[i] + bias[i] : x[i]);
-  });
 }
 
 // The rows x [rows, heads * d] with the channels of each head rotated as `a` says.
@@ -325,19 +287,10 @@ void eval_op(OpRun& run) {
       return eval_matmul(run);
     case OpKind::softmax:
       return for_each_row(run, softmax_row);
-    case OpKind::layer_norm:
-      return eval_norm(run, NormKind::layer);
-    case OpKind::rms_norm:
-      return eval_norm(run, NormKind::rms);
-    case OpKind::gelu:
-    case OpKind::bias_gelu:
-      return eval_gelu(run);
+    case OpKind::norm:
+      return eval_norm(run);
     case OpKind::rope:
       return eval_rope(run);
-    case OpKind::residual_norm:
-      return eval_residual_norm(run);
-    case OpKind::pointwise_norm:
-      return eval_pointwise_norm(run);
     case OpKind::pack:
       return eval_pack(run);
     case OpKind::kv_append:

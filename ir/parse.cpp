@@ -380,9 +380,6 @@ class GraphParser : WordParser {
   Result<void> read(const OpText&, std::string_view key, ReduceKind& v) {
     return choice(key, kReduceKindNames, v);
   }
-  Result<void> read(const OpText&, std::string_view key, GeluKind& v) {
-    return choice(key, kGeluKindNames, v);
-  }
   Result<void> read(const OpText&, std::string_view key, NormKind& v) {
     return choice(key, kNormKindNames, v);
   }
@@ -423,11 +420,11 @@ class GraphParser : WordParser {
     };
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
-      // Score, visible and epilogue have operands of their own, also for what is q, k, v or a factor at the same time.
-      const size_t first = std::min(own_operands(op), op.operands.size());
-      const auto it = std::find(op.operands.begin() + first, op.operands.end(), v);
-      if (it == op.operands.end()) return std::nullopt;
-      return std::pair(it - op.operands.begin(), graph_.value(v).type.dtype);
+      // What expressions load stands behind an op's own operands, also where it is one of them: a factor, a beta.
+      const auto it = std::find(op.operands.rbegin(), op.operands.rend(), v);
+      const auto at = op.operands.rend() - it - 1;
+      if (at < static_cast<std::ptrdiff_t>(own_operands(op))) return std::nullopt;
+      return std::pair(at, graph_.value(v).type.dtype);
     };
     TFCC_TRY(e, parse_expr(lexer_, graph_.pool(), name, slot));
     return {};

@@ -194,9 +194,6 @@ class Printer {
   std::string text(const Op&, std::string_view, ReduceKind v) {
     return std::string(kReduceKindNames[static_cast<int>(v)]);
   }
-  std::string text(const Op&, std::string_view, GeluKind v) {
-    return std::string(kGeluKindNames[static_cast<int>(v)]);
-  }
   std::string text(const Op&, std::string_view, NormKind v) {
     return std::string(kNormKindNames[static_cast<int>(v)]);
   }

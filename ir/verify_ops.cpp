@@ -148,32 +148,6 @@ void check_softmax(Rules r) {
   if (r.counts(1, 1, "S1")) keeps_shape(r, "S2");
 }
 
-void check_norm(Rules r, size_t most) {
-  if (!r.counts(2, most, "L1") || !keeps_shape(r, "L2")) return;
-  for (size_t i = 1; i < r.op.operands.size(); ++i) r.vector_operand(i, "L3");
-}
-
-void check_gelu(Rules r, bool bias) {
-  if (!r.counts(bias ? 2 : 1, bias ? 2 : 1, "B1") || !keeps_shape(r, "B2")) return;
-  if (bias) r.vector_operand(1, "B3");
-}
-
-void check_residual_norm(Rules r) {
-  const auto& a = r.op.as<ResidualNormAttrs>();
-  const bool ok = r.op.operands.size() == 3u + a.has_beta + a.has_bias &&
-                  (r.op.results.size() == 1 || r.op.results.size() == 2);
-  if (!r.require(ok, "N1", "the number of operands or results does not match its attributes"))
-    return;
-  if (!keeps_shape(r, "N2")) return;
-  r.require(is_float(r.in(1).dtype) && r.in(1).dims == r.in(0).dims,
-            "N2", "x and residual differ in shape");
-  if (r.op.results.size() == 2)
-    r.require(is_float(r.out(1).dtype) && r.out(1).dims == r.in(0).dims,
-              "N2", "the sum has another shape");
-  for (size_t i = 2; i < r.op.operands.size(); ++i) r.vector_operand(i, "N3");
-  r.require(a.kind == NormKind::layer || !a.has_beta, "N4", "an rms norm has no beta");
-}
-
 }  // namespace
 
 // Operand `first` is rotated, by the two tables behind it.
@@ -199,25 +173,25 @@ void check_rope(Rules r) {
   if (r.counts(3, 3, "O1") && keeps_shape(r, "O2")) check_rotation(r, 0);
 }
 
-void check_pointwise_norm(Rules r) {
-  const auto& a = r.op.as<PointwiseNormAttrs>();
+void check_norm(Rules r) {
+  const auto& a = r.op.as<NormAttrs>();
   const bool ok = r.op.operands.size() >= 1u + a.has_beta &&
                   (r.op.results.size() == 1 || r.op.results.size() == 2);
-  if (!r.require(ok, "W1", "the number of operands or results does not match its attributes"))
+  if (!r.require(ok, "N1", "the number of operands or results does not match its attributes"))
     return;
   bool wide = false;
   for (size_t i = 0; i < r.op.results.size(); ++i) {
     const Type& t = r.out(i);
     wide = wide || t.dtype == DType::f64;
     if (!r.require(is_float(t.dtype) && t.rank() >= 1 && t.dims == r.out().dims,
-                   "W2", "the results must be reals of one shape"))
+                   "N2", "the results must be reals of one shape"))
       return;
   }
-  for (size_t i = 0; i < 1u + a.has_beta; ++i) r.vector_operand(i, "W3");
-  r.require(a.kind == NormKind::layer || !a.has_beta, "W4", "an rms norm has no beta");
-  if (!r.require(a.body, "W2", "a body is missing")) return;
+  for (size_t i = 0; i < 1u + a.has_beta; ++i) r.vector_operand(i, "N3");
+  r.require(a.kind == NormKind::layer || !a.has_beta, "N4", "an rms norm has no beta");
+  if (!r.require(a.body, "N2", "a body is missing")) return;
   r.require(a.body->type == (wide ? Scalar::f64 : Scalar::f32),
-            "W2", "the body has another scalar type than the results");
+            "N2", "the body has another scalar type than the results");
   check_expr(r.graph, r.op, a.body, {"body", r.out().dims, 1u + a.has_beta}, r.problems);
 }
 
@@ -238,20 +212,10 @@ void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems
       return check_matmul(r);
     case OpKind::softmax:
       return check_softmax(r);
-    case OpKind::layer_norm:
-      return check_norm(r, 3);
-    case OpKind::rms_norm:
-      return check_norm(r, 2);
-    case OpKind::gelu:
-      return check_gelu(r, false);
-    case OpKind::bias_gelu:
-      return check_gelu(r, true);
-    case OpKind::residual_norm:
-      return check_residual_norm(r);
     case OpKind::rope:
       return check_rope(r);
-    case OpKind::pointwise_norm:
-      return check_pointwise_norm(r);
+    case OpKind::norm:
+      return check_norm(r);
     case OpKind::pack:
       return check_pack(r);
     case OpKind::kv_append:

@@ -49,7 +49,7 @@ bool multiplies_integers(const Graph& g, const ir::Op& op) {
 bool stores_any_type(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
     case OpKind::matmul: return multiplies_integers(g, op);
-    case OpKind::pointwise: case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::residual_norm: case OpKind::pointwise_norm: return true;
+    case OpKind::pointwise: case OpKind::norm: return true;
     default: return false;
   }
 }
@@ -134,14 +134,14 @@ bool rounds(const ir::Op& op, ValueId v) {
 bool is_factor(const ir::Op& op, ValueId v) { return op.kind == OpKind::matmul && (op.operands[0] == v || op.operands[1] == v); }
 bool is_bias(const Graph& g, const ir::Op& product, ValueId v) { return ir::bias_of(g, product) == v; }
 
-// May v be f32 while products and attentions read 16 bits? A bias has the type of the result; softmax and
-// GELU have one type for what they read and write.
+// May v be f32 while products and attentions read 16 bits? A bias has the type of the result; softmax has
+// one type for what it reads and writes.
 bool may_stay_single(const Graph& g, ValueId v) {
   const OpId def = g.value(v).def;
   const ir::Op* op = g.def(v);
   if (!op || stores_any_type(g, *op) || op->kind == OpKind::reduce || op->kind == OpKind::constant) return true;
   const bool product = op->kind == OpKind::matmul;
-  if (!product && op->kind != OpKind::softmax && op->kind != OpKind::gelu && op->kind != OpKind::bias_gelu) return false;
+  if (!product && op->kind != OpKind::softmax) return false;
   return std::ranges::all_of(op->operands, [&](ValueId x) {
     if (product && !is_bias(g, *op, x)) return true;
     const bool free = std::ranges::all_of(g.value(x).users, [&](OpId u) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // fuse-embedding: a norm computes the elementwise expression that it reads, above all the sum of embeddings at the start of a model.
 //   before: %e = pointwise(%ids, @word, @position) {body = (i,j,k) => @word[bounded(%ids[i,j], 200, 0),k] + @position[j,k]} : f32[B,S,64]
-//           %y = layer_norm(%e, @g, @b) {eps}
-//   after:  %y = pointwise_norm(@g, @b, %ids, @word, @position) {body = ..., eps, has_beta = true, kind = layer} : f32[B,S,64]
-//   with other uses of %e:  %y, %e = pointwise_norm(...)
+//           %y = norm(@g, @b, %e) {body = (i,j,k) => %e[i,j,k], eps, has_beta = true, kind = layer} : f32[B,S,64]
+//   after:  %y = norm(@g, @b, %ids, @word, @position) {body = (i,j,k) => @word[bounded(%ids[i,j], 200, 0),k] + @position[j,k], ..}
+//   with other uses of %e:  %y, %e = norm(...)
 // Requires: %e is no f64; its body reads along the rows, is small and has no costly function, because a row may be computed
 // three times; the body does not load gamma or beta.
 #include <algorithm>
 
+#include "ir/norm.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -52,10 +53,11 @@ const char* obstacle(ExprRef body, ExprRef last) {
 PassReport fuse_embedding(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    const OpKind kind = graph.op(o).kind;
-    if (kind != OpKind::layer_norm && kind != OpKind::rms_norm) continue;
-    const std::vector<ValueId> operands = graph.op(o).operands;
-    const ValueId e = operands[0], y = graph.result(o);
+    if (graph.op(o).kind != OpKind::norm || graph.op(o).results.size() > 1) continue;
+    const auto of = ir::normed_value(graph, o);
+    if (!of) continue;
+    const ValueId e = *of, y = graph.result(o);
+    const ir::NormOf norm = ir::norm_of(graph.op(o));
     const ir::Op* producer = graph.def(e);
     if (!producer || producer->kind != OpKind::pointwise) continue;
     const Indices at = ir::indices_of(graph, e);
@@ -64,16 +66,10 @@ PassReport fuse_embedding(Graph& graph) {
     const char* reason = obstacle(free, at.back());
     if (reason) { miss(reason); continue; }
     const std::vector<ValueId> loaded = ir::loads_of(free);
-    const bool weights_loaded = std::any_of(operands.begin() + 1, operands.end(), [&](ValueId w) {
-      return std::find(loaded.begin(), loaded.end(), w) != loaded.end();
-    });
+    const auto loads = [&](std::optional<ValueId> w) { return w && std::find(loaded.begin(), loaded.end(), *w) != loaded.end(); };
+    const bool weights_loaded = loads(norm.gamma) || loads(norm.beta);
     if (weights_loaded) { miss("the norm's argument loads gamma or beta"); continue; }
-    ir::PointwiseNormAttrs attrs;
-    attrs.eps = graph.op(o).as<ir::NormAttrs>().eps;
-    attrs.kind = kind == OpKind::layer_norm ? ir::NormKind::layer : ir::NormKind::rms;
-    attrs.has_beta = operands.size() > 2;
-    std::vector<ValueId> fused(operands.begin() + 1, operands.end());
-    attrs.body = ir::capture({free}, fused)[0];
+    ir::NormParts parts = ir::norm_parts(norm, free);
     std::vector<ir::Type> types{graph.value(y).type};
     std::vector<std::string> names{graph.value(y).name};
     const bool keep = graph.use_count(e) > 1;
@@ -81,7 +77,7 @@ PassReport fuse_embedding(Graph& graph) {
       types.push_back(graph.value(e).type);
       names.push_back(graph.value(e).name);
     }
-    const OpId f = graph.add_op(OpKind::pointwise_norm, fused, attrs, types, names, graph.op(o).origin);
+    const OpId f = graph.add_op(OpKind::norm, std::move(parts.operands), std::move(parts.attrs), types, names, graph.op(o).origin);
     graph.replace_uses(y, graph.result(f, 0));
     if (keep) graph.replace_uses(e, graph.result(f, 1));
     ++report.rewrites;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/gelu.h"
 #include "ir/ir.h"
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -38,8 +39,9 @@ bool may_inline(const Graph& g, ValueId v, ValueId reader) {
   if (is_view(g, v)) return true;
   if (!one_user(g, v)) return false;
   const ir::Op& op = *g.def(v);
-  if (op.kind != OpKind::pointwise) return g.value(v).type.dims == g.value(reader).type.dims;
-  return g.value(v).type.dims == g.value(reader).type.dims || ir::node_count(op.as<ir::PointwiseAttrs>().body) <= kCheapBody;
+  if (g.value(v).type.dims == g.value(reader).type.dims) return true;
+  ExprRef body = op.as<ir::PointwiseAttrs>().body;
+  return ir::node_count(body) <= kCheapBody && !ir::as_gelu(body);
 }
 
 ExprRef* body_of(ir::Op& op) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/keep_rows.h"
 #include "ir/matmul.h"
+#include "ir/norm.h"
 
 #include <algorithm>
 #include <numeric>
@@ -83,27 +84,26 @@ ir::Type wide_type(const Graph& g, ValueId v, const Rows& rows) {
 
 bool is_row_op(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
-    case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::gelu: return true;
+    case OpKind::norm: return op.results.size() == 1;
     case OpKind::matmul:
       return !op.as<ir::MatmulAttrs>().trans_a && g.value(op.operands[1]).type.rank() == 2 && ir::has_plain_epilogue(g, op);
     default: return false;
   }
 }
 
-// An op on each row of its first operand.
+// An op on each row of a value.
 bool keep_in_row_op(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
-  const auto rows = rows_of(g, op.operands[0]);
+  const auto x = op.kind == OpKind::norm ? ir::normed_value(g, o) : std::optional(op.operands[0]);
+  const auto rows = x ? rows_of(g, *x) : std::nullopt;
   if (!rows) return false;
-  std::vector<ValueId> operands = op.operands;
-  operands[0] = rows->x;
   const ValueId v = op.results[0];
   const ir::Type type = wide_type(g, v, *rows);
   if (op.kind == OpKind::matmul) {
     ExprRef epilogue = ir::bias_epilogue(g, type, ir::bias_of(g, op));
-    view_instead(g, v, ir::add_matmul(g, operands[0], operands[1], op.as<ir::MatmulAttrs>(), epilogue, type, g.value(v).name, op.origin), *rows);
+    view_instead(g, v, ir::add_matmul(g, rows->x, op.operands[1], op.as<ir::MatmulAttrs>(), epilogue, type, g.value(v).name, op.origin), *rows);
   } else {
-    view_instead(g, v, g.add(op.kind, operands, op.attrs, type, g.value(v).name, op.origin), *rows);
+    view_instead(g, v, ir::add_norm(g, ir::norm_of(op), rows->x, type, g.value(v).name, op.origin), *rows);
   }
   return true;
 }

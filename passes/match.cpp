@@ -39,9 +39,11 @@ ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::fu
   return ir::expand(graph, ir::load_of(graph, v, at), inlined, reach);
 }
 
-ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at) {
+ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at) {
   return ir::expand(graph, ir::load_of(graph, v, at), [&](ValueId x) {
-    return graph.def(x)->kind == OpKind::pointwise && (x == v || graph.use_count(x) == 1);
+    if (!ir::has_elements(graph, x)) return false;  // cost: expand() asks of values with elements alone
+    const ExprKind kind = graph.def(x)->as<ir::PointwiseAttrs>().body->kind;
+    return x == v || (graph.use_count(x) == 1 && (kind == ExprKind::fadd || kind == ExprKind::load));
   });
 }
 

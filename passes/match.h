@@ -45,8 +45,8 @@ bool is_biased_product(const Graph& graph, ValueId v);
 /// Far enough for a norm, a GELU or a softmax, whose parts are a few ops away; these are looked for at every op.
 inline constexpr ir::Reach kNearby{24, 64};
 
-/// One producer at a time, through single-use pointwise ops alone: what a fusion may swallow.
-ExprRef expanded_single_use(const Graph& graph, ValueId v, const Indices& at);
+/// The element of a sum with the sums and views that it alone reads inlined: what a fusion may swallow.
+ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at);
 
 /// The product of constant factors of e, and what is left.
 double peel_scale(ExprRef& e);

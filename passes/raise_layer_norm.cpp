@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // raise-layer-norm: ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add as one op.
 //   before: %m = mean(%x); %v = mean((%x - %m)^2); %y = (%x - %m) / sqrt(%v + eps) * @g + @b
-//   after:  %y = layer_norm(%x, @g, @b) {eps}
+//   after:  %y = norm(@g, @b, %x) {body = (i,j,k) => %x[i,j,k], eps, has_beta, kind = layer}
 // Requires: both means over the last axis, of the same %x; @g, @b rank 1 on it. A missing @g becomes ones.
 // In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value, and its result is rounded once.
 #include <algorithm>
 
+#include "ir/norm.h"
 #include "passes/raise_norm.h"
 
 namespace tfcc::passes {
@@ -52,10 +53,8 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
       }
       if (g.value(c->x).type.dims != type.dims) continue;
       const ValueId source = before_widening(g, c->x);
-      std::vector<ValueId> operands{source, gamma_or_ones(g, a, source)};
-      if (a.beta) operands.push_back(*a.beta);
-      ValueId norm = g.add(OpKind::layer_norm, operands, ir::NormAttrs{n.root.eps}, type, g.value(y).name, g.op(o).origin);
-      g.replace_uses(y, norm);
+      const ir::NormOf norm{ir::NormKind::layer, n.root.eps, gamma_or_ones(g, a, source), a.beta};
+      g.replace_uses(y, ir::add_norm(g, norm, source, type, g.value(y).name, g.op(o).origin));
       return true;
     }
   }

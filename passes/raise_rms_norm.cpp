@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // raise-rms-norm: Pow, ReduceMean, Add, Sqrt, Div or Reciprocal, Mul, Mul as one op.
 //   before: %v = mean(%x * %x); %y = %x * (1 / sqrt(%v + eps)) * @g
-//   after:  %y = rms_norm(%x, @g) {eps}
+//   after:  %y = norm(@g, %x) {body = (i,j,k) => %x[i,j,k], eps, kind = rms}
 // Requires: the mean over the last axis, of the square of the same %x; @g rank 1 on it. A missing @g becomes ones.
 // In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value, and its result is rounded once.
 #include <algorithm>
 
+#include "ir/norm.h"
 #include "passes/raise_norm.h"
 
 namespace tfcc::passes {
@@ -37,8 +38,8 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
         continue;
       }
       const ValueId source = before_widening(g, *x);
-      ValueId norm = g.add(OpKind::rms_norm, {source, gamma_or_ones(g, a, source)}, ir::NormAttrs{n.root.eps}, type, g.value(y).name, g.op(o).origin);
-      g.replace_uses(y, norm);
+      const ir::NormOf norm{ir::NormKind::rms, n.root.eps, gamma_or_ones(g, a, source), std::nullopt};
+      g.replace_uses(y, ir::add_norm(g, norm, source, type, g.value(y).name, g.op(o).origin));
       return true;
     }
   }

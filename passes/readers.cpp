@@ -112,17 +112,16 @@ class Walk {
     switch (op.kind) {
       case OpKind::constant: return;
       case OpKind::pointwise: return read(ir::free_expr(g_, o, op.as<ir::PointwiseAttrs>().body, at));
-      case OpKind::gelu: case OpKind::bias_gelu: return read(ir::element_of(g_, op.results[0], at));
       case OpKind::reduce: return visit_reduce(o, at);
       case OpKind::cumsum: return read(ir::load_of(g_, op.operands[0], along(at, op.as<ir::CumsumAttrs>().axis)));
       case OpKind::matmul: return visit_matmul(o, at);
       case OpKind::attention: return visit_attention(o);
       case OpKind::linear_attention: return problem("a linear attention reads the result");
       case OpKind::pack: case OpKind::kv_append: case OpKind::rope_append: case OpKind::linear_attention_step: return;  // come after the masks are classified
-      case OpKind::pointwise_norm:
-        read(ir::free_expr(g_, o, op.as<ir::PointwiseNormAttrs>().body, along(at, rank_ - 1)));
-        return visit_row_op(op, at, 1 + op.as<ir::PointwiseNormAttrs>().has_beta);
-      case OpKind::softmax: case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::residual_norm: case OpKind::rope:
+      case OpKind::norm:
+        read(ir::free_expr(g_, o, op.as<ir::NormAttrs>().body, along(at, rank_ - 1)));
+        return visit_row_op(op, at, ir::first_loaded(op));
+      case OpKind::softmax: case OpKind::rope:
         return visit_row_op(op, at, op.operands.size());
     }
   }

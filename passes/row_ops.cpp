@@ -7,9 +7,7 @@ namespace tfcc::passes {
 
 bool is_row_operand(const ir::Op& op, size_t i) {
   switch (op.kind) {
-    case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::gelu: case OpKind::bias_gelu: case OpKind::softmax: return i == 0;
-    case OpKind::matmul: return i == 0;
-    case OpKind::residual_norm: return i < 2;
+    case OpKind::softmax: case OpKind::matmul: return i == 0;
     case OpKind::rope: return i < 3;
     case OpKind::attention: case OpKind::linear_attention: return i < 3;
     default: return false;
@@ -24,9 +22,8 @@ bool is_at_rows(ExprRef load, const Indices& own) {
 bool computes_rows(const Graph& graph, const ir::Op& op) {
   const auto rank = [&](ValueId v) { return graph.value(v).type.rank(); };
   switch (op.kind) {
-    case OpKind::pointwise: case OpKind::reduce: case OpKind::gelu: return rank(op.results[0]) >= 2;
-    case OpKind::layer_norm: case OpKind::rms_norm: case OpKind::bias_gelu: case OpKind::softmax: case OpKind::residual_norm:
-    case OpKind::pointwise_norm: case OpKind::rope:
+    case OpKind::pointwise: case OpKind::reduce: return rank(op.results[0]) >= 2;
+    case OpKind::norm: case OpKind::softmax: case OpKind::rope:
       return rank(op.results[0]) >= 3;             // of two axes the last is that of the tokens
     case OpKind::matmul: {
       const auto& b = graph.value(op.operands[1]).type.dims;

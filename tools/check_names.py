@@ -4,8 +4,8 @@
 
     check_names.py [ROOT]        ROOT is the repository; default: the one this file lies in
 
-Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name
-for both targets, a test of that template and a graph in tests/emit. Each pass of passes/passes.def needs a file that shows "before:" and
+Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name,
+or of each of its forms, for both targets, a test of that template and a graph in tests/emit. Each pass of passes/passes.def needs a file that shows "before:" and
 "after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/importers*.def
 needs its function. Relative links in documents must lead somewhere.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 
 # Ops without a template: constants are data.
 NO_TEMPLATE = {"constant"}
+# Ops whose kernels are several templates, by what their bodies are; others have one of their own name.
+FORMS = {"norm": {"layer_norm", "rms_norm", "residual_norm", "pointwise_norm"}, "pointwise": {"pointwise", "gelu", "bias_gelu"}}
 # Templates that are no op: what kernels share, and the kernel that binds sizes and pointers.
 BUILDING_BLOCKS = {"cuda": {"prelude", "reduce", "norm", "bind", "attention_tile", "attention_softmax", "attention_mma", "attention_fma", "attention_wgmma", "attention_decode", "sm90", "matmul_end", "matmul_wgmma", "matmul_stream", "linear_attention_tile", "linear_attention_mma", "linear_attention_fma", "linear_attention_wgmma", "linear_attention_memory", "linear_attention_loader", "linear_attention_state", "linear_attention_results"},
                    "cpu": {"prelude", "reduce", "math", "matmul_panel", "matmul_bytes"}}
@@ -51,18 +53,19 @@ def check_ops(root, wrong):
             continue
         if op not in emitters:
             wrong.append(f"{op}: no emit_{op} in codegen")
-        for name in (f"templates/cuda/{op}.cuh", f"templates/cpu/{op}.h"):
-            if not (root / name).exists():
-                wrong.append(f"{op}: no {name}")
+        for form in FORMS.get(op, {op}):
+            for name in (f"templates/cuda/{form}.cuh", f"templates/cpu/{form}.h"):
+                if not (root / name).exists():
+                    wrong.append(f"{op}: no {name}")
+            if form not in tested_kernels:
+                wrong.append(f"{form}: no test of its kernels in tests/codegen or tests/gpu")
         if op not in emitted:
             wrong.append(f"{op}: no graph in tests/emit")
-        if op not in tested_kernels:
-            wrong.append(f"{op}: no test of its kernels in tests/codegen or tests/gpu")
     for op in sorted(emitters - set(ops)):
         wrong.append(f"emit_{op}: no such op in ir/ops.def")
     for target, suffix in (("cuda", ".cuh"), ("cpu", ".h")):
         for path in sorted((root / "templates" / target).glob("*" + suffix)):
-            if path.stem not in ops and path.stem not in BUILDING_BLOCKS[target]:
+            if path.stem not in set(ops).union(*FORMS.values(), BUILDING_BLOCKS[target]):
                 wrong.append(f"templates/{target}/{path.name}: no op and no building block of that name")
     return len(ops)
 

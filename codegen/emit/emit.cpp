@@ -17,12 +17,7 @@ Result<Emission> emit(const EmitContext& c, OpId o) {
     case OpKind::cumsum: return emit_cumsum(c, o);
     case OpKind::matmul: return emit_matmul(c, o);
     case OpKind::softmax: return emit_softmax(c, o);
-    case OpKind::layer_norm: return emit_layer_norm(c, o);
-    case OpKind::rms_norm: return emit_rms_norm(c, o);
-    case OpKind::residual_norm: return emit_residual_norm(c, o);
-    case OpKind::pointwise_norm: return emit_pointwise_norm(c, o);
-    case OpKind::gelu: return emit_gelu(c, o);
-    case OpKind::bias_gelu: return emit_bias_gelu(c, o);
+    case OpKind::norm: return emit_norm(c, o);
     case OpKind::rope: return emit_rope(c, o);
     case OpKind::pack: return emit_pack(c, o);
     case OpKind::kv_append: return emit_kv_append(c, o);

@@ -99,12 +99,7 @@ Result<Emission> emit_reduce(const EmitContext& context, OpId op);
 Result<Emission> emit_cumsum(const EmitContext& context, OpId op);
 Result<Emission> emit_matmul(const EmitContext& context, OpId op);
 Result<Emission> emit_softmax(const EmitContext& context, OpId op);
-Result<Emission> emit_layer_norm(const EmitContext& context, OpId op);
-Result<Emission> emit_rms_norm(const EmitContext& context, OpId op);
-Result<Emission> emit_residual_norm(const EmitContext& context, OpId op);
-Result<Emission> emit_pointwise_norm(const EmitContext& context, OpId op);
-Result<Emission> emit_gelu(const EmitContext& context, OpId op);
-Result<Emission> emit_bias_gelu(const EmitContext& context, OpId op);
+Result<Emission> emit_norm(const EmitContext& context, OpId op);
 Result<Emission> emit_rope(const EmitContext& context, OpId op);
 Result<Emission> emit_pack(const EmitContext& context, OpId op);
 Result<Emission> emit_kv_append(const EmitContext& context, OpId op);
@@ -112,6 +107,9 @@ Result<Emission> emit_rope_append(const EmitContext& context, OpId op);
 Result<Emission> emit_linear_attention(const EmitContext& context, OpId op);
 Result<Emission> emit_linear_attention_step(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
+
+/// The kernel of an elementwise op that is a GELU, of a value or of a value and a bias; nothing for any other.
+std::optional<Emission> gelu_kernel(const EmitContext& context, OpId op);
 
 /// CUDA: whether an attention over pages, or a step of a linear one, may have another form in a bucket of few tokens (decode_blocks).
 bool decodes_few_tokens(const Graph& graph, OpId op);

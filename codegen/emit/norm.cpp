@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax, layer_norm, rms_norm, residual_norm and pointwise_norm: one row at a time, statistics in f32.
+// softmax and norm: one row at a time, statistics in f32. A norm has a kernel by what its body is: a value (templates layer_norm and
+// rms_norm), a sum of two (residual_norm), anything else (pointwise_norm).
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "codegen/emit/emit.h"
+#include "ir/norm.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -60,9 +62,6 @@ Result<int64_t> hidden_of(const EmitContext& c, OpId o) {
   return *hidden;
 }
 
-// The pointer to an operand that may be left out.
-std::string optional_in(const Stub& stub, const ir::Op& op, bool there, size_t i) { return there ? stub.in(op.operands[i]) : "nullptr"; }
-
 // "layer_norm__f16_h768": what each norm's launch has in common.
 Emission row_launch(const EmitContext& c, const ir::Op& op, Stub stub, DType type, int64_t hidden, const RowKernel& k, int64_t flops) {
   const ValueId y = op.results[0];
@@ -95,85 +94,93 @@ Result<Emission> emit_softmax(const EmitContext& c, OpId o) {
   return Emission::of({fmt::format("softmax__{}", c.storage(y)), std::move(stub), row_size(c, y, k), ir::mul(c.count(y), c.integer(5))});
 }
 
-Result<Emission> emit_layer_norm(const EmitContext& c, OpId o) {
-  const ir::Op& op = c.graph.op(o);
-  const ValueId x = op.operands[0], gamma = op.operands[1], y = op.results[0];
-  const bool has_beta = op.operands.size() > 2;
-  TFCC_TRY(const int64_t hidden, hidden_of(c, o));
-  const RowKernel k = row_kernel(c, op.operands, c.type(x).dtype, hidden);
-  Stub stub(c, "layer_norm", o);
-  stub.type("In", c.type(x).dtype);
-  stub.type("Weight", c.type(gamma).dtype);
-  stub.type("Out", c.type(y).dtype);
-  add_row(stub, c, hidden, k);
-  stub.field("has_beta", has_beta);
-  stub.field_f32("eps", op.as<ir::NormAttrs>().eps);
-  stub.call({stub.out(), stub.in(x), stub.in(gamma), optional_in(stub, op, has_beta, 2)}, {c.rows(y)});
-  return row_launch(c, op, std::move(stub), c.type(x).dtype, hidden, k, 8);
+namespace {
+
+// What the forms of a norm have in common: weights, statistics, launch.
+struct NormLaunch {
+  const EmitContext& c;
+  const ir::Op& op;
+  ir::NormOf norm;
+  int64_t hidden;
+
+  ValueId y() const { return op.results[0]; }
+  bool has_sum() const { return op.results.size() > 1; }
+  Stub begin(const char* form, OpId o, DType in) const {
+    Stub stub(c, form, o);
+    stub.type("In", in);
+    stub.type("Weight", c.type(norm.gamma).dtype);
+    stub.type("Out", c.type(y()).dtype);
+    return stub;
+  }
+  std::string beta(const Stub& stub) const { return norm.beta ? stub.in(*norm.beta) : "nullptr"; }
+};
+
+// The norm of a value.
+Result<Emission> plain_norm(const NormLaunch& n, OpId o, ValueId x) {
+  const EmitContext& c = n.c;
+  const bool rms = n.norm.kind == ir::NormKind::rms;
+  const DType in = c.type(x).dtype;
+  const RowKernel k = row_kernel(c, n.op.operands, in, n.hidden);
+  Stub stub = n.begin(rms ? "rms_norm" : "layer_norm", o, in);
+  add_row(stub, c, n.hidden, k);
+  if (!rms) stub.field("has_beta", n.norm.beta.has_value());
+  stub.field_f32("eps", n.norm.eps);
+  if (rms) stub.call({stub.out(), stub.in(x), stub.in(n.norm.gamma)}, {c.rows(n.y())});
+  else stub.call({stub.out(), stub.in(x), stub.in(n.norm.gamma), n.beta(stub)}, {c.rows(n.y())});
+  return row_launch(c, n.op, std::move(stub), in, n.hidden, k, rms ? 6 : 8);
 }
 
-Result<Emission> emit_rms_norm(const EmitContext& c, OpId o) {
-  const ir::Op& op = c.graph.op(o);
-  const ValueId x = op.operands[0], gamma = op.operands[1], y = op.results[0];
-  TFCC_TRY(const int64_t hidden, hidden_of(c, o));
-  const RowKernel k = row_kernel(c, op.operands, c.type(x).dtype, hidden);
-  Stub stub(c, "rms_norm", o);
-  stub.type("In", c.type(x).dtype);
-  stub.type("Weight", c.type(gamma).dtype);
-  stub.type("Out", c.type(y).dtype);
-  add_row(stub, c, hidden, k);
-  stub.field_f32("eps", op.as<ir::NormAttrs>().eps);
-  stub.call({stub.out(), stub.in(x), stub.in(gamma)}, {c.rows(y)});
-  return row_launch(c, op, std::move(stub), c.type(x).dtype, hidden, k, 6);
+// The norm of a sum of two values, with a bias, and the sum where it is wanted.
+Result<Emission> residual_norm(const NormLaunch& n, OpId o, const ir::NormedSum& sum) {
+  const EmitContext& c = n.c;
+  const DType in = c.type(sum.x).dtype;
+  const RowKernel k = row_kernel(c, n.op.operands, in, n.hidden);
+  Stub stub = n.begin("residual_norm", o, in);
+  add_row(stub, c, n.hidden, k);
+  stub.field("rms", n.norm.kind == ir::NormKind::rms);
+  stub.field("has_beta", n.norm.beta.has_value());
+  stub.field("has_bias", sum.bias.has_value());
+  stub.field("has_sum", n.has_sum());
+  stub.field_f32("eps", n.norm.eps);
+  stub.call({stub.out(), n.has_sum() ? stub.out(1) : "nullptr", stub.in(sum.x), stub.in(sum.residual), stub.in(n.norm.gamma), n.beta(stub),
+             sum.bias ? stub.in(*sum.bias) : "nullptr"}, {c.rows(n.y())});
+  return row_launch(c, n.op, std::move(stub), in, n.hidden, k, 10);
 }
 
-Result<Emission> emit_residual_norm(const EmitContext& c, OpId o) {
-  const ir::Op& op = c.graph.op(o);
-  const auto& attrs = op.as<ir::ResidualNormAttrs>();
-  const ValueId x = op.operands[0], r = op.operands[1], gamma = op.operands[2], y = op.results[0];
-  TFCC_TRY(const int64_t hidden, hidden_of(c, o));
-  const bool has_sum = op.results.size() > 1;
-  const RowKernel k = row_kernel(c, op.operands, c.type(x).dtype, hidden);
-  Stub stub(c, "residual_norm", o);
-  stub.type("In", c.type(x).dtype);
-  stub.type("Weight", c.type(gamma).dtype);
-  stub.type("Out", c.type(y).dtype);
-  add_row(stub, c, hidden, k);
-  stub.field("rms", attrs.kind == ir::NormKind::rms);
-  stub.field("has_beta", attrs.has_beta);
-  stub.field("has_bias", attrs.has_bias);
-  stub.field("has_sum", has_sum);
-  stub.field_f32("eps", attrs.eps);
-  stub.call({stub.out(), has_sum ? stub.out(1) : "nullptr", stub.in(x), stub.in(r), stub.in(gamma), optional_in(stub, op, attrs.has_beta, 3),
-             optional_in(stub, op, attrs.has_bias, attrs.has_beta ? 4 : 3)}, {c.rows(y)});
-  return row_launch(c, op, std::move(stub), c.type(x).dtype, hidden, k, 10);
-}
-
-Result<Emission> emit_pointwise_norm(const EmitContext& c, OpId o) {
-  const ir::Op& op = c.graph.op(o);
-  const auto& attrs = op.as<ir::PointwiseNormAttrs>();
-  const ValueId gamma = op.operands[0], y = op.results[0];
-  TFCC_TRY(const int64_t hidden, hidden_of(c, o));
-  const bool has_sum = op.results.size() > 1;
-  const DType sum = c.type(op.results.back()).dtype;       // the type that the body stands for
-  const std::vector<ValueId> weights(op.operands.begin(), op.operands.begin() + (attrs.has_beta ? 2 : 1));
-  const RowKernel k = row_kernel(c, weights, sum, hidden);
-  const auto rank = static_cast<int64_t>(c.dims(y).size());
+// The norm of any expression, and its value where it is wanted.
+Result<Emission> pointwise_norm(const NormLaunch& n, OpId o) {
+  const EmitContext& c = n.c;
+  ExprRef body = n.op.as<ir::NormAttrs>().body;
+  const auto& dims = c.dims(n.y());
+  const DType value = c.type(n.op.results.back()).dtype;  // the type that the body stands for
+  const std::vector<ValueId> weights(n.op.operands.begin(), n.op.operands.begin() + ir::first_loaded(n.op));
+  const RowKernel k = row_kernel(c, weights, value, n.hidden);
+  const auto rank = static_cast<int64_t>(dims.size());
   Stub stub(c, "pointwise_norm", o);
-  stub.row_functor("Value", attrs.body, rank - 1, attrs.body->type);
-  stub.type("In", sum);
-  stub.type("Weight", c.type(gamma).dtype);
-  stub.type("Out", c.type(y).dtype);
+  stub.row_functor("Value", body, rank - 1, body->type);
+  stub.type("In", value);
+  stub.type("Weight", c.type(n.norm.gamma).dtype);
+  stub.type("Out", c.type(n.y()).dtype);
   stub.field("rank", rank);
-  add_row(stub, c, hidden, k);
-  stub.field("rms", attrs.kind == ir::NormKind::rms);
-  stub.field("has_beta", attrs.has_beta);
-  stub.field("has_sum", has_sum);
-  stub.field_f32("eps", attrs.eps);
-  const std::vector<ExprRef> outer(c.dims(y).begin(), c.dims(y).end() - 1);
-  stub.call({stub.out(), has_sum ? stub.out(1) : "nullptr", stub.sizes(outer), stub.object("Value"), stub.in(gamma),
-             optional_in(stub, op, attrs.has_beta, 1)}, {});
-  return row_launch(c, op, std::move(stub), c.type(y).dtype, hidden, k, static_cast<int64_t>(ir::node_count(attrs.body)) + 8);
+  add_row(stub, c, n.hidden, k);
+  stub.field("rms", n.norm.kind == ir::NormKind::rms);
+  stub.field("has_beta", n.norm.beta.has_value());
+  stub.field("has_sum", n.has_sum());
+  stub.field_f32("eps", n.norm.eps);
+  const std::vector<ExprRef> outer(dims.begin(), dims.end() - 1);
+  stub.call({stub.out(), n.has_sum() ? stub.out(1) : "nullptr", stub.sizes(outer), stub.object("Value"), stub.in(n.norm.gamma), n.beta(stub)}, {});
+  return row_launch(c, n.op, std::move(stub), c.type(n.y()).dtype, n.hidden, k, static_cast<int64_t>(ir::node_count(body)) + 8);
+}
+
+}  // namespace
+
+Result<Emission> emit_norm(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  TFCC_TRY(const int64_t hidden, hidden_of(c, o));
+  const NormLaunch n{c, op, ir::norm_of(op), hidden};
+  if (const auto x = ir::normed_value(c.graph, o); x && !n.has_sum()) return plain_norm(n, o, *x);
+  if (const auto sum = ir::normed_sum(c.graph, o)) return residual_norm(n, o, *sum);
+  return pointwise_norm(n, o);
 }
 
 }  // namespace tfcc::codegen

@@ -42,6 +42,7 @@ bool runs_across(ExprRef body, size_t rank) {
 }  // namespace
 
 Result<Emission> emit_pointwise(const EmitContext& c, OpId o) {
+  if (auto gelu = gelu_kernel(c, o)) return *std::move(gelu);
   const ir::Op& op = c.graph.op(o);
   const ValueId y = op.results[0];
   const size_t rank = c.dims(y).size();

@@ -13,6 +13,7 @@
 #include "codegen/plan/weights.h"
 #include "ir/constant.h"
 #include "ir/ir.h"
+#include "ir/norm.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 struct Texts {
   std::string beta = ", @c1", has_beta = "true", kind = "layer", up = "tanh(s + @b_up[j])";
   std::string gamma = "f16[256] = f32[256] random(3) |> cast(f16)";
-  std::string second = "%h2 = residual_norm(%h1, %d, @g2, @c1) {eps = 1e-05, has_beta = true, has_bias = false, kind = layer} : f16[S,256]";
+  std::string second = "%h2 = norm(@g2, @c1, %h1, %d) {body = (i,j) => %h1[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f16[S,256]";
   std::string residual = "%c", more = "", reads = "%h2", outputs = "q = %out";
   int width = 256;
 };
@@ -35,7 +36,7 @@ ir::Graph graph_of(const Texts& t) {
       "  const @d1 : f16[{0}] = f32[{0}] random(6) |> cast(f16)\n  const @b_up : f16[384] = f32[384] random(9) |> cast(f16)\n"
       "  %c = pointwise(%r) {{body = (i,j) => %r[i,j] + 0.0}} : f16[S,{0}]\n  %a = pointwise(%x) {{body = (i,j) => %x[i,j] * 4.0}} : f16[S,{0}]\n"
       "  %p = matmul(%a, @w) {{alpha = 8.0, trans_a = false, trans_b = false}} : f16[S,{0}]\n"
-      "  %h1 = residual_norm({10}, %p, @g1{2}, @d1) {{eps = 1e-05, has_beta = {3}, has_bias = true, kind = {4}}} : f16[S,{0}]\n"
+      "  %h1 = norm(@g1{2}, {10}, %p, @d1) {{body = (i,j) => {10}[i,j] + %p[i,j] + @d1[j], eps = 1e-05, has_beta = {3}, kind = {4}}} : f16[S,{0}]\n"
       "  %u = matmul(%h1, @w_up, @b_up) {{alpha = 2.0, epilogue = (s,i,j) => {5}, trans_a = false, trans_b = true}} : f16[S,384]\n"
       "  %d = matmul(%u, @w_down) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,{0}]\n  {6}\n{7}"
       "  %q = matmul({9}, @w_q) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,128]\n"
@@ -99,7 +100,7 @@ TEST(FoldNorm, MeansTheSame) {
 
 TEST(FoldNorm, NormOfAPlainSumThatIsReadToo) {
   Texts t;
-  t.second = "%h2, %s2 = residual_norm(%a, %d, @g2, @c1) {eps = 1e-05, has_beta = true, has_bias = false, kind = layer} : f16[S,256], f16[S,256]";
+  t.second = "%h2, %s2 = norm(@g2, @c1, %a, %d) {body = (i,j) => %a[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f16[S,256], f16[S,256]";
   t.outputs = "q = %out, s = %s2";
   expect_same(t, 2);
 }
@@ -109,14 +110,14 @@ TEST(FoldNorm, TheLastNormIsReadByNoProduct) {
   t.outputs = "q = %h2";
   ir::Graph g = graph_of(t);
   EXPECT_EQ(folded(g), 1);  // the first; the sum before the second is its product's
-  const auto second = std::find_if(g.order().begin(), g.order().end(), [&](ir::OpId o) { return g.op(o).kind == ir::OpKind::layer_norm; });
+  const auto second = std::find_if(g.order().begin(), g.order().end(), [&](ir::OpId o) { return g.op(o).kind == ir::OpKind::norm && ir::normed_value(g, o); });
   ASSERT_NE(second, g.order().end()) << ir::print(g);
   expect_same(t, 1);
 }
 
 TEST(FoldNorm, TheLastNormIsStoredInAnotherType) {
   Texts t;
-  t.second = "%h2 = residual_norm(%h1, %d, @g2, @c1) {eps = 1e-05, has_beta = true, has_bias = false, kind = layer} : f32[S,256]";
+  t.second = "%h2 = norm(@g2, @c1, %h1, %d) {body = (i,j) => %h1[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f32[S,256]";
   t.more = "  %n = pointwise(%h2) {body = (i,j) => %h2[i,j]} : f16[S,256]\n";
   t.reads = "%n";
   t.outputs = "q = %h2";
@@ -182,7 +183,7 @@ TEST(FoldNorm, NotInAStepOfGeneration) {
     auto g = ir::parse("graph @main(%x: f16[1,T,64], %slots: i32[T], %kc: f16[P,2,64,16], %vc: f16[P,2,64,16]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {\n"
                        "  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n  const @u : f16[128,64] = f32[128,64] random(2) |> cast(f16)\n  const @g : f16[64] = f32[64] random(3) |> cast(f16)\n"
                        "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 2.0} : f16[1,T,64]\n  %p = matmul(%a, @w) {alpha = 1.0, trans_a = false, trans_b = false} : f16[1,T,64]\n"
-                       "  %h = rms_norm(%p, @g) {eps = 1e-05} : f16[1,T,64]\n  %qkv = matmul(%h, @u) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,128]\n"
+                       "  %h = norm(@g, %p) {body = (i,j,k) => %p[i,j,k], eps = 1e-05, has_beta = false, kind = rms} : f16[1,T,64]\n  %qkv = matmul(%h, @u) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,128]\n"
                        "  %k = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 64]} : f16[1,T,32]\n  %v = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 96]} : f16[1,T,32]\n"
                        "  %keys, %values = kv_append(%kc, %vc, %k, %v, %slots) : f16[P,2,64,16], f16[P,2,64,16]\n  return " + outputs + "\n}\n");
     EXPECT_TRUE(g) << (g ? "" : g.error().message);
@@ -205,7 +206,7 @@ TEST(FoldNorm, WhereTheOtherFormsHaveAllLaunches) {
         "  const @v : f16[1536,256] = f32[1536,256] random(3) |> cast(f16)\n  const @g : f16[256] = f32[256] random(4) |> cast(f16)\n"
         "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {{live = (i,j) => %mask[i,j] == 1}} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
         "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]}} : f16[1,T,256]\n"
-        "  %p = matmul(%h, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[1,T,256]\n  %n = rms_norm(%p, @g) {{eps = 1e-05}} : f16[1,T,256]\n"
+        "  %p = matmul(%h, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[1,T,256]\n  %n = norm(@g, %p) {{body = (i,j,k) => %p[i,j,k], eps = 1e-05, has_beta = false, kind = rms}} : f16[1,T,256]\n"
         "  %y = matmul(%n, @u) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[1,T,1536]\n  {}\n"
         "  %o = pointwise(%row, %z) {{body = (i,j,k) => select(0 <= %row[i,j], %z[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f16[B,S,256]\n  return o = %o\n}}\n", last));
     EXPECT_TRUE(g) << (g ? "" : g.error().message);

@@ -19,7 +19,9 @@
 
 #include "codegen/compile.h"
 #include "frontend/import.h"
+#include "ir/gelu.h"
 #include "ir/ir.h"
+#include "ir/norm.h"
 #include "passes/passes.h"
 #include "runtime/tfcc.h"
 #include "tests/support/guarded.h"
@@ -49,7 +51,8 @@ Result<void> write(const std::string& path, const Arrays& arrays) {
   return tfcc::tools::write_npz(path, views);
 }
 
-// "attention:1 masked:1 matmul:4": the ops of a graph by kind; "masked" are attentions with a condition for keys.
+// "attention:1 masked:1 matmul:4": the ops of a graph by kind; "masked" are attentions with a condition for keys, "residual" norms of a
+// sum, "gelu" elementwise ops and epilogues that are one.
 std::string contents(const Graph& graph) {
   std::map<std::string, int> counts;
   for (tfcc::ir::OpId o : graph.order()) {
@@ -57,6 +60,10 @@ std::string contents(const Graph& graph) {
     if (op.kind == tfcc::ir::OpKind::constant) continue;
     ++counts[std::string(tfcc::ir::to_string(op.kind))];
     if (op.kind == tfcc::ir::OpKind::attention && op.as<tfcc::ir::AttentionAttrs>().visible) ++counts["masked"];
+    if (op.kind == tfcc::ir::OpKind::norm && tfcc::ir::normed_sum(graph, o)) ++counts["residual"];
+    tfcc::ir::ExprRef body = op.kind == tfcc::ir::OpKind::pointwise ? op.as<tfcc::ir::PointwiseAttrs>().body
+                             : op.kind == tfcc::ir::OpKind::matmul  ? op.as<tfcc::ir::MatmulAttrs>().epilogue : nullptr;
+    if (body && tfcc::ir::as_gelu(body)) ++counts["gelu"];
   }
   std::string text;
   for (const auto& [kind, count] : counts) text += fmt::format(" {}:{}", kind, count);

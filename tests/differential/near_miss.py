@@ -264,10 +264,10 @@ def embedding(g, c):
     return c(lambda: y, lambda: g.op("Add", y, s))()
 
 
-PATTERNS = {"layer norm": (layer_norm, ("layer_norm", "residual_norm", "pointwise_norm")), "rms norm": (rms_norm, ("rms_norm", "residual_norm", "pointwise_norm")),
-            "gelu erf": (gelu_erf, ("gelu", "bias_gelu")), "gelu tanh": (gelu_tanh, ("gelu", "bias_gelu")), "softmax": (softmax, ("softmax",)), "rope": (rope, ("rope",)),
-            "gated mlp": (gated_mlp, ("fuse-gated-mlp",)), "residual norm": (residual_norm, ("residual_norm",)), "bias gelu": (bias_gelu, ("bias_gelu",)),
-            "qkv": (qkv, ("fuse-qkv", "attention")), "embedding": (embedding, ("pointwise_norm",))}
+PATTERNS = {"layer norm": (layer_norm, ("norm",)), "rms norm": (rms_norm, ("norm",)),
+            "gelu erf": (gelu_erf, ("gelu",)), "gelu tanh": (gelu_tanh, ("gelu",)), "softmax": (softmax, ("softmax",)), "rope": (rope, ("rope",)),
+            "gated mlp": (gated_mlp, ("fuse-gated-mlp",)), "residual norm": (residual_norm, ("residual",)), "bias gelu": (bias_gelu, ("gelu",)),
+            "qkv": (qkv, ("fuse-qkv", "attention")), "embedding": (embedding, ("fuse-embedding",))}
 
 
 def build(name, changed, square, seed, passes):

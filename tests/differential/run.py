@@ -151,7 +151,7 @@ def report(kind, tally, checker, seconds):
         print(f"  wrong {len(numbers)} times, first --from {numbers[0]}: {text}")
 
 
-REPORTED = {"attention", "masked", "layer_norm", "rms_norm", "gelu", "softmax", "rope", "residual_norm", "bias_gelu", "pointwise_norm", "fuse-gated-mlp",
+REPORTED = {"attention", "masked", "norm", "residual", "gelu", "softmax", "rope", "fuse-gated-mlp",
             "fuse-qkv", "fuse-embedding", "classify-mask", "fuse-pointwise"}
 
 

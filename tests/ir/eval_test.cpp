@@ -300,12 +300,12 @@ TEST(Eval, SoftmaxAndNorms) {
   const double s = std::sqrt(3.5 + 0.5), r = std::sqrt(12.5 + 0.5);
   const char* head = "graph @g(%x: f32[1,4], %g: f32[4], %b: f32[4]) {";
   expect_near(
-      run(fmt::format("{} %y = layer_norm(%x, %g, %b) {{eps = 0.5}} : f32[1,4] return y = %y }}",
+      run(fmt::format("{} %y = norm(%g, %b, %x) {{body = (i,j) => %x[i,j], eps = 0.5, has_beta = true, kind = layer}} : f32[1,4] return y = %y }}",
                       head),
           z),
       {-2 / s, -2 / s, 10, 3 / s});
   expect_near(
-      run(fmt::format("{} %y = rms_norm(%x, %g) {{eps = 0.5}} : f32[1,4] return y = %y }}", head),
+      run(fmt::format("{} %y = norm(%g, %x) {{body = (i,j) => %x[i,j], eps = 0.5, has_beta = false, kind = rms}} : f32[1,4] return y = %y }}", head),
           z),
       {1 / r, 4 / r, 3 / r, 6 / r});
 }
@@ -318,8 +318,8 @@ TEST(Eval, ResidualNormIsNormOfTheSum) {
                       {"c", reals({4}, {0, 1, 1, 1})}};
   const std::string text =
       R"(graph @g(%x: f32[1,4], %r: f32[1,4], %g: f32[4], %b: f32[4], %c: f32[4]) {
-    %z, %s = residual_norm(%x, %r, %g, %b, %c) {eps = 0.5, has_beta = true, has_bias = true, kind = layer} : f32[1,4], f32[1,4]
-    %n = layer_norm(%s, %g, %b) {eps = 0.5} : f32[1,4]
+    %z, %s = norm(%g, %b, %x, %r, %c) {body = (i,j) => %x[i,j] + %r[i,j] + %c[j], eps = 0.5, has_beta = true, kind = layer} : f32[1,4], f32[1,4]
+    %n = norm(%g, %b, %s) {body = (i,j) => %s[i,j], eps = 0.5, has_beta = true, kind = layer} : f32[1,4]
     %y = pointwise(%z, %n) {body = (i,j) => %z[0,j] - %n[0,j]} : f32[1,4]
     return y = %y, s = %s
   })";
@@ -334,11 +334,11 @@ TEST(Eval, PointwiseNormIsNormOfTheExpression) {
                       {"g", reals({4}, {1, 2, 1, 1})},
                       {"b", reals({4}, {0, 0, 10, 0})}};
   const std::string text = R"(graph @g(%x: f32[2,4], %g: f32[4], %b: f32[4]) {
-    %z, %s = pointwise_norm(%g, %b, %x) {body = (i,j) => %x[i,j] * 2.0, eps = 0.5, has_beta = true, kind = layer} : f32[2,4], f32[2,4]
-    %n = layer_norm(%s, %g, %b) {eps = 0.5} : f32[2,4]
+    %z, %s = norm(%g, %b, %x) {body = (i,j) => %x[i,j] * 2.0, eps = 0.5, has_beta = true, kind = layer} : f32[2,4], f32[2,4]
+    %n = norm(%g, %b, %s) {body = (i,j) => %s[i,j], eps = 0.5, has_beta = true, kind = layer} : f32[2,4]
     %y = pointwise(%z, %n) {body = (i,j) => %z[i,j] - %n[i,j]} : f32[2,4]
-    %r = pointwise_norm(%g, %x) {body = (i,j) => %x[i,j], eps = 0.5, has_beta = false, kind = rms} : f32[2,4]
-    %q = rms_norm(%x, %g) {eps = 0.5} : f32[2,4]
+    %r = norm(%g, %x) {body = (i,j) => %x[i,j], eps = 0.5, has_beta = false, kind = rms} : f32[2,4]
+    %q = norm(%g, %x) {body = (i,j) => %x[i,j], eps = 0.5, has_beta = false, kind = rms} : f32[2,4]
     %d = pointwise(%r, %q) {body = (i,j) => %r[i,j] - %q[i,j]} : f32[2,4]
     return y = %y, s = %s, d = %d
   })";
@@ -347,21 +347,6 @@ TEST(Eval, PointwiseNormIsNormOfTheExpression) {
   expect_near(out->at("s"), {2, 0, 2, 4, 10, 12, 14, 18});
   expect_near(out->at("y"), {0, 0, 0, 0, 0, 0, 0, 0});
   expect_near(out->at("d"), {0, 0, 0, 0, 0, 0, 0, 0});
-}
-
-TEST(Eval, Gelu) {
-  const Tensors in = {{"x", reals({3}, {-1, 0, 2})}, {"b", reals({3}, {2, 0, -1})}};
-  const char* head = "graph @g(%x: f32[3], %b: f32[3]) {";
-  expect_near(
-      run(fmt::format("{} %y = gelu(%x) {{approx = erf}} : f32[3] return y = %y }}", head), in),
-      {-0.158655253931457, 0, 1.954499736103642}, 1e-12);
-  expect_near(
-      run(fmt::format("{} %y = gelu(%x) {{approx = tanh}} : f32[3] return y = %y }}", head), in),
-      {-0.158808009, 0, 1.954597694}, 1e-8);
-  expect_near(
-      run(fmt::format("{} %y = bias_gelu(%x, %b) {{approx = erf}} : f32[3] return y = %y }}", head),
-          in),
-      {0.841344746068543, 0, 0.841344746068543}, 1e-12);
 }
 
 TEST(Eval, Rope) {

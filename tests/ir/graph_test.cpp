@@ -118,7 +118,7 @@ TEST_F(GraphTest, ConstantsKnowTheirType) {
   EXPECT_TRUE(g.is_constant(v));
   EXPECT_EQ(to_string(g.value(v).type), "f16[2]");
   EXPECT_EQ(g.constant(g.add_input("x", vec)), nullptr);
-  EXPECT_EQ(to_string(OpKind::residual_norm), "residual_norm");
+  EXPECT_EQ(to_string(OpKind::rope_append), "rope_append");
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ constexpr const char* kCanonical =
   const @flags : bool[2] = [true, false]
   const @ints : i8[3] = [-128, 0, 127]
   const @none : f32[0] = []
-  %h, %sum = residual_norm(%m, %x, @one, @b, @b) {eps = 1e-12, has_beta = true, has_bias = true, kind = layer} : f32[B,S,64], f32[B,S,64]
-  %e, %esum = pointwise_norm(@one, @b, @table, %input_ids) {body = (i,j,k) => @table[bounded(%input_ids[i,j], 4, 0),k] * 2.0, eps = 1e-12, has_beta = true, kind = layer} : f32[B,S,64], f32[B,S,64]
+  %h, %sum = norm(@one, @b, %m, %x, @b) {body = (i,j,k) => @b[k] + (%m[i,j,k] + %x[i,j,k]), eps = 1e-12, has_beta = true, kind = layer} : f32[B,S,64], f32[B,S,64]
+  %e, %esum = norm(@one, @b, @table, %input_ids) {body = (i,j,k) => @table[bounded(%input_ids[i,j], 4, 0),k] * 2.0, eps = 1e-12, has_beta = true, kind = layer} : f32[B,S,64], f32[B,S,64]
   %ctx = attention(%h, %h, %h, %mask) {causal = false, heads = 4, key_padding = true, kv_heads = 4, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => %mask[b,j] == 1} : f32[B,S,64]
   %free = attention(%h, %h, %h) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s, visible = none} : f32[B,S,64]
   %near = attention(%h, %h, %h) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s, visible = (b,h,i,j) => j <= i + 2 and i <= j + 3, window_left = 3, window_right = 2} : f32[B,S,64]
@@ -39,10 +39,10 @@ constexpr const char* kCanonical =
   %r = reduce(%ctx) {body = (i,j,k) => %ctx[i,j,k], extents = [64], kind = mean} : f32[B,S]
   %c = cumsum(%r) {axis = 1, exclusive = false, reverse = true} : f32[B,S]
   %p = softmax(%c) : f32[B,S]
-  %n = layer_norm(%ctx, @one) {eps = 0.001} : f32[B,S,64]
-  %q = rms_norm(%n, @one) {eps = 0.0} : f32[B,S,64]
-  %g = gelu(%q) {approx = tanh} : f32[B,S,64]
-  %"g/2" = bias_gelu(%g, @b) {approx = erf} : f32[B,S,64]
+  %n = norm(@one, %ctx) {body = (i,j,k) => %ctx[i,j,k], eps = 0.001, has_beta = false, kind = layer} : f32[B,S,64]
+  %q = norm(@one, %n) {body = (i,j,k) => %n[i,j,k], eps = 0.0, has_beta = false, kind = rms} : f32[B,S,64]
+  %g = pointwise(%q) {body = (i,j,k) => (1.0 + tanh(0.7978846 * (%q[i,j,k] + %q[i,j,k] * (%q[i,j,k] * (%q[i,j,k] * 0.044715))))) * (%q[i,j,k] * 0.5)} : f32[B,S,64]
+  %"g/2" = pointwise(%g, @b) {body = (i,j,k) => let t0 = %g[i,j,k] + @b[k] in (1.0 + erf(0.70710677 * t0)) * (0.5 * t0)} : f32[B,S,64]
   return "last.hidden" = %"g/2", p = %p, w = @w.t, turned = %turned
 }
 )tfir";
@@ -147,9 +147,10 @@ TEST(Text, ErrorsNameTheLine) {
   EXPECT_EQ(error("%y = softmax(%z) : f32[4]"), "t.tfir:2: %z is not defined before this use");
   EXPECT_EQ(error("%x = softmax(%x) : f32[4]"), "t.tfir:2: %x is defined twice");
   EXPECT_EQ(error("%y = softmax(@x) : f32[4]"), "t.tfir:2: @x is not defined before this use");
-  EXPECT_EQ(error("%y = gelu(%x) : f32[4]"), "t.tfir:2: gelu: attribute 'approx' is missing");
-  EXPECT_EQ(error("%y = gelu(%x) {approx = best} : f32[4]"),
-            "t.tfir:2: expected erf, tanh for 'approx', found 'best'");
+  EXPECT_EQ(error("%y = norm(%x, %x) {body = (i) => %x[i], eps = 0.1, has_beta = false} : f32[4]"),
+            "t.tfir:2: norm: attribute 'kind' is missing");
+  EXPECT_EQ(error("%y = norm(%x, %x) {body = (i) => %x[i], eps = 0.1, has_beta = false, kind = best} : f32[4]"),
+            "t.tfir:2: expected layer, rms for 'kind', found 'best'");
   EXPECT_EQ(error("%y = softmax(%x) {axis = 1} : f32[4]"),
             "t.tfir:2: softmax: 1 attributes given, it has 0");
   EXPECT_EQ(error("%y = softmax(%x) : f32[K]"), "t.tfir:2: unknown name 'K'");

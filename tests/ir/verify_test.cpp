@@ -162,17 +162,6 @@ TEST(Verify, RowOps) {
   accepted("%y = softmax(%x) : f16[B,S,8]");
   refused("S1", "%y = softmax(%x, %x) : f32[B,S,8]");
   refused("S2", "%y = softmax(%x) : f32[S,B,8]");
-  accepted("%y = layer_norm(%x, %v) {eps = 1e-05} : f32[B,S,8]");
-  accepted("%y = layer_norm(%h, %v, %v) {eps = 1e-05} : f16[B,S,8]");
-  refused("L1", "%y = rms_norm(%x, %v, %v) {eps = 1e-05} : f32[B,S,8]");
-  refused("L2", "%y = rms_norm(%x, %v) {eps = 1e-05} : f32[B,8]");
-  refused("L3", "%y = rms_norm(%x, %x) {eps = 1e-05} : f32[B,S,8]");
-  accepted("%y = gelu(%x) {approx = erf} : f32[B,S,8]");
-  refused("B1", "%y = gelu(%x, %v) {approx = erf} : f32[B,S,8]");
-  refused("B2", "%y = gelu(%k) {approx = erf} : f32[B,S]");
-  accepted("%y = bias_gelu(%x, %v) {approx = erf} : f32[B,S,8]");
-  refused("B1", "%y = bias_gelu(%x) {approx = erf} : f32[B,S,8]");
-  refused("B3", "%y = bias_gelu(%x, %x) {approx = erf} : f32[B,S,8]");
 }
 
 TEST(Verify, Rope) {
@@ -195,51 +184,26 @@ TEST(Verify, Rope) {
   }
 }
 
-TEST(Verify, ResidualNorm) {
-  const char* t = "f32[B,S,8]";
-  accepted(
-      fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = false, has_bias = false, "
-                  "kind = rms}} : {}",
-                  t));
-  accepted(
-      fmt::format("%y, %s = residual_norm(%x, %h, %v, %v, %v) {{eps = 0.1, has_beta = true, "
-                  "has_bias = true, kind = layer}} : {}, {}",
-                  t, t));
-  refused("N1", fmt::format("%y = residual_norm(%x, %h, %v) {{eps = 0.1, has_beta = true, has_bias "
-                            "= false, kind = layer}} : {}",
-                            t));
-  refused("N2", fmt::format("%y = residual_norm(%x, %v, %v) {{eps = 0.1, has_beta = false, "
-                            "has_bias = false, kind = layer}} : {}",
-                            t));
-  refused("N2", fmt::format("%y, %s = residual_norm(%x, %x, %v) {{eps = 0.1, has_beta = false, "
-                            "has_bias = false, kind = layer}} : {}, f32[8]",
-                            t));
-  refused("N3", fmt::format("%y = residual_norm(%x, %x, %x) {{eps = 0.1, has_beta = false, "
-                            "has_bias = false, kind = layer}} : {}",
-                            t));
-  refused("N4", fmt::format("%y = residual_norm(%x, %x, %v, %v) {{eps = 0.1, has_beta = true, "
-                            "has_bias = false, kind = rms}} : {}",
-                            t));
-}
-
-std::string pointwise_norm(const std::string& operands, const std::string& body, bool beta,
-                           const char* kind, const std::string& types, const char* names = "%y") {
+std::string norm(const std::string& operands, const std::string& body, bool beta,
+                 const char* kind, const std::string& types, const char* names = "%y") {
   return fmt::format(
-      "{} = pointwise_norm({}) {{body = (i,j,k) => {}, eps = 0.1, has_beta = {}, kind = {}}} : {}",
+      "{} = norm({}) {{body = (i,j,k) => {}, eps = 0.1, has_beta = {}, kind = {}}} : {}",
       names, operands, body, beta, kind, types);
 }
 
-TEST(Verify, PointwiseNorm) {
+TEST(Verify, Norm) {
   const std::string t = "f32[B,S,8]", x = "%x[i,j,k] * 2.0";
-  accepted(pointwise_norm("%v, %x", x, false, "rms", t));
-  accepted(pointwise_norm("%v, %v, %x", x, true, "layer", t + ", " + t, "%y, %s"));
-  refused("W1", pointwise_norm("%v", "1.0", true, "layer", t));
-  refused("W2", pointwise_norm("%v, %x", x, false, "layer", t + ", f32[B,S]", "%y, %s"));
-  refused("W2", pointwise_norm("%v, %x", x, false, "layer", "i64[B,S,8]"));
-  refused("W2", pointwise_norm("%v, %x", x, false, "layer", "f64[B,S,8]"));
-  refused("W3", pointwise_norm("%x", "1.0", false, "layer", t));
-  refused("W4", pointwise_norm("%v, %v, %x", x, true, "rms", t));
-  refused("E3", pointwise_norm("%v, %x", "%v[k]", false, "layer", t));
+  accepted(norm("%v, %x", x, false, "rms", t));
+  accepted(norm("%v, %x", "%x[i,j,k]", false, "layer", t));
+  accepted(norm("%v, %x, %h, %v", "%x[i,j,k] + %h[i,j,k] + %v[k]", false, "rms", "f16[B,S,8]"));
+  accepted(norm("%v, %v, %x", x, true, "layer", t + ", " + t, "%y, %s"));
+  refused("N1", norm("%v", "1.0", true, "layer", t));
+  refused("N2", norm("%v, %x", x, false, "layer", t + ", f32[B,S]", "%y, %s"));
+  refused("N2", norm("%v, %x", x, false, "layer", "i64[B,S,8]"));
+  refused("N2", norm("%v, %x", x, false, "layer", "f64[B,S,8]"));
+  refused("N3", norm("%x", "1.0", false, "layer", t));
+  refused("N4", norm("%v, %v, %x", x, true, "rms", t));
+  refused("E3", norm("%v, %x", "%v[k]", false, "layer", t));
 }
 
 std::string attention(const std::string& operands, const std::string& attributes,

@@ -53,11 +53,11 @@ std::string layer() {
   }
   body += "  %ctx = attention(%q, %k, %v) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s * 0.25, visible = none} : f32[B,S,64]\n"
           "  %out = matmul(%ctx, @wo) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,64]\n"
-          "  %n = residual_norm(%out, %x, @g) {eps = 1e-05, has_beta = false, has_bias = false, kind = layer} : f32[B,S,64]\n"
+          "  %n = norm(@g, %out, %x) {body = (i,j,k) => %out[i,j,k] + %x[i,j,k], eps = 1e-05, has_beta = false, kind = layer} : f32[B,S,64]\n"
           "  %up = matmul(%n, @wu) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,256]\n"
-          "  %gelu = bias_gelu(%up, @bu) {approx = erf} : f32[B,S,256]\n"
+          "  %gelu = pointwise(%up, @bu) {body = (i,j,k) => 0.5 * (%up[i,j,k] + @bu[k]) * (1.0 + erf((%up[i,j,k] + @bu[k]) * 0.7071067811865476))} : f32[B,S,256]\n"
           "  %down = matmul(%gelu, @wd) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,64]\n"
-          "  %y = residual_norm(%down, %n, @g) {eps = 1e-05, has_beta = false, has_bias = false, kind = layer} : f32[B,S,64]\n";
+          "  %y = norm(@g, %down, %n) {body = (i,j,k) => %down[i,j,k] + %n[i,j,k], eps = 1e-05, has_beta = false, kind = layer} : f32[B,S,64]\n";
   return graph_text("%x: f32[B,S,64]", "B = x.0 in 1.., S = x.1 in 1..", body, {"y"});
 }
 

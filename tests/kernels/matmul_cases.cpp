@@ -340,7 +340,7 @@ Case norms_between(bool sums, bool rms, bool transposed) {
   };
   const auto norm = [&](const std::string& name, const std::string& product, const std::string& residual) {
     o.body += fmt::format("  const @g_{0} : f32[256] = random({1})\n  const @c_{0} : f32[256] = random({2})\n  const @d_{0} : f32[256] = random({3})\n", name, name[1], name[1] + 10, name[1] + 20);
-    o.body += fmt::format("  %{0}{1} = residual_norm(%{2}, %{3}, @g_{0}{4}, @d_{0}) {{eps = 1e-05, has_beta = {5}, has_bias = true, kind = {6}}} : f32[B,S,256]{7}\n", name,
+    o.body += fmt::format("  %{0}{1} = norm(@g_{0}{4}, %{2}, %{3}, @d_{0}) {{body = (i,j,k) => %{2}[i,j,k] + %{3}[i,j,k] + @d_{0}[k], eps = 1e-05, has_beta = {5}, kind = {6}}} : f32[B,S,256]{7}\n", name,
                           sums ? fmt::format(", %sum{}", name) : "", residual, product, rms ? "" : fmt::format(", @c_{}", name), !rms, rms ? "rms" : "layer", sums ? ", f32[B,S,256]" : "");
   };
   product("context", "h0", 256, 256, "");

@@ -12,6 +12,12 @@ namespace {
 
 const char* const kSymbols = "B = x.0 in 1.., S = x.1 in 1..";
 
+/// GELU of an element, as text.
+std::string gelu(const std::string& x, bool tanh) {
+  if (tanh) return fmt::format("0.5 * {0} * (1.0 + tanh(0.7978845608028654 * ({0} + 0.044715 * {0} * {0} * {0})))", x);
+  return fmt::format("0.5 * {0} * (1.0 + erf({0} * 0.7071067811865476))", x);
+}
+
 /// A graph over x: f32[B,S,hidden] and its copies in the arena.
 struct Rows {
   int hidden;
@@ -49,11 +55,14 @@ const std::vector<std::vector<int64_t>> kRows = {{1, 1}, {1, 3}, {2, 4}, {3, 11}
 
 Case norms(int hidden, double mean) {
   Rows r(hidden);
-  r.add("layer", "layer_norm", "%x, @gamma, @beta", "eps = 1e-12");
-  r.add("layer_plain", "layer_norm", "%x, @gamma", "eps = 0.001");
-  r.add_inside("layer_inside", "layer_norm", "%a, @gamma, @beta", "eps = 1e-05");
-  r.add("rms", "rms_norm", "%x, @gamma", "eps = 1e-06");
-  r.add_inside("rms_inside", "rms_norm", "%a, @gamma", "eps = 1e-06");
+  const auto of = [](const char* x, const char* eps, bool beta, const char* kind) {
+    return fmt::format("body = (i,j,k) => {}[i,j,k], eps = {}, has_beta = {}, kind = {}", x, eps, beta, kind);
+  };
+  r.add("layer", "norm", "@gamma, @beta, %x", of("%x", "1e-12", true, "layer"));
+  r.add("layer_plain", "norm", "@gamma, %x", of("%x", "0.001", false, "layer"));
+  r.add_inside("layer_inside", "norm", "@gamma, @beta, %a", of("%a", "1e-05", true, "layer"));
+  r.add("rms", "norm", "@gamma, %x", of("%x", "1e-06", false, "rms"));
+  r.add_inside("rms_inside", "norm", "@gamma, %a", of("%a", "1e-06", false, "rms"));
   Case c{fmt::format("norms_{}{}", hidden, mean != 0 ? "_mean1000" : ""),
          r.text(),
          kRows,
@@ -72,18 +81,20 @@ Case residual_norms(int hidden, bool all) {
         if (!all && (!bias || (!beta && kind[0] == 'l'))) continue;
         const std::string name =
             fmt::format("{}{}{}", kind, beta ? "_beta" : "", bias ? "_bias" : "");
-        const std::string attributes =
-            fmt::format("eps = 1e-05, has_beta = {}, has_bias = {}, kind = {}", beta, bias, kind);
-        const std::string weights =
-            fmt::format("@gamma{}{}", beta ? ", @beta" : "", bias ? ", @bias" : "");
-        r.add(name, "residual_norm", "%x, %r, " + weights, attributes);
-        r.body +=
-            fmt::format("  %{0}_y, %{0}_sum = residual_norm(%a, %{0}, {1}) {{{2}}} : {3}, {3}\n",
-                        name, weights, attributes, r.type());
+        const auto operands = [&](const std::string& x, const std::string& residual) {
+          return fmt::format("@gamma{}, {}, {}{}", beta ? ", @beta" : "", x, residual, bias ? ", @bias" : "");
+        };
+        const auto attributes = [&](const std::string& x, const std::string& residual) {
+          return fmt::format("body = (i,j,k) => {}[i,j,k] + {}[i,j,k]{}, eps = 1e-05, has_beta = {}, kind = {}", x, residual,
+                             bias ? " + @bias[k]" : "", beta, kind);
+        };
+        r.add(name, "norm", operands("%x", "%r"), attributes("%x", "%r"));
+        r.body += fmt::format("  %{0}_y, %{0}_sum = norm({1}) {{{2}}} : {3}, {3}\n", name, operands("%a", "%" + name),
+                              attributes("%a", "%" + name), r.type());
         r.outputs.push_back(name + "_y");
         r.outputs.push_back(name + "_sum");
-        r.add_inside(name + "_inside", "residual_norm", "%a, %" + name + "_sum, " + weights,
-                     attributes);
+        const std::string sum = "%" + name + "_sum";
+        r.add_inside(name + "_inside", "norm", operands("%a", sum), attributes("%a", sum));
       }
     }
   }
@@ -103,7 +114,7 @@ Case pointwise_norms(int hidden) {
   const auto add = [&](const std::string& names, const std::string& operands,
                        const std::string& what, bool beta, const char* kind, const std::string& types) {
     body += fmt::format(
-        "  {} = pointwise_norm(@gamma{}, {}) {{body = {}, eps = 1e-05, has_beta = {}, kind = {}}} : {}\n",
+        "  {} = norm(@gamma{}, {}) {{body = {}, eps = 1e-05, has_beta = {}, kind = {}}} : {}\n",
         names, beta ? ", @beta" : "", operands, what, beta, kind, types);
   };
   add("%layer", "%ids, @word, @position", sum, true, "layer", t);
@@ -126,12 +137,13 @@ Case pointwise_norms(int hidden) {
 
 Case gelus(int hidden) {
   Rows r(hidden);
-  for (const char* kind : {"erf", "tanh"}) {
-    const std::string k = kind;
-    r.add("gelu_" + k, "gelu", "%x", "approx = " + k);
-    r.add_inside("gelu_inside_" + k, "gelu", "%a", "approx = " + k);
-    r.add("bias_gelu_" + k, "bias_gelu", "%x, @bias", "approx = " + k);
-    r.add_inside("bias_gelu_inside_" + k, "bias_gelu", "%a, @bias", "approx = " + k);
+  for (const bool tanh : {false, true}) {
+    const std::string k = tanh ? "tanh" : "erf";
+    const auto body = [&](const std::string& x) { return "body = (i,j,k) => " + gelu(x, tanh); };
+    r.add("gelu_" + k, "pointwise", "%x", body("%x[i,j,k]"));
+    r.add_inside("gelu_inside_" + k, "pointwise", "%a", body("%a[i,j,k]"));
+    r.add("bias_gelu_" + k, "pointwise", "%x, @bias", body("(%x[i,j,k] + @bias[k])"));
+    r.add_inside("bias_gelu_inside_" + k, "pointwise", "%a, @bias", body("(%a[i,j,k] + @bias[k])"));
   }
   Case c{fmt::format("gelus_{}", hidden), r.text(), {{1, 1}, {2, 5}, {3, 33}}, {{"x", {-6, 6}}}};
   c.tolerance = 1e-5;  // 1 + erf(x) cancels for negative x
@@ -202,8 +214,9 @@ Case gelu_of_any_size() {
       "gelu_any_size",
       graph_text(
           "%x: f32[B,S]", kSymbols,
-          "  %a = pointwise(%x) {body = (i,j) => %x[i,j] - 0.5} : f32[B,S]\n"
-          "  %y = gelu(%a) {approx = erf} : f32[B,S]\n  %z = gelu(%y) {approx = tanh} : f32[B,S]\n",
+          fmt::format("  %a = pointwise(%x) {{body = (i,j) => %x[i,j] - 0.5}} : f32[B,S]\n"
+                      "  %y = pointwise(%a) {{body = (i,j) => {}}} : f32[B,S]\n  %z = pointwise(%y) {{body = (i,j) => {}}} : f32[B,S]\n",
+                      gelu("%a[i,j]", false), gelu("%y[i,j]", true)),
           {"y", "z"}),
       {{1, 1}, {3, 7}, {2, 129}},
       {{"x", {-6, 6}}},
@@ -267,12 +280,12 @@ Case types() {
       body += fmt::format("  %{} = {} : {}[N,48]\n", outputs.back(), rest, t);
     };
     add("softmax", fmt::format("softmax({})", x));
-    add("layer", fmt::format("layer_norm({}, @g_{}, @b_{}) {{eps = 1e-05}}", x, t, t));
-    add("rms", fmt::format("rms_norm({}, @g_{}) {{eps = 1e-05}}", x, t));
-    add("gelu", fmt::format("gelu({}) {{approx = erf}}", x));
-    add("bias_gelu", fmt::format("bias_gelu({}, @b_{}) {{approx = tanh}}", x, t));
-    add("residual", fmt::format("residual_norm({0}, %gelu_{1}, @g_{1}, @b_{1}) {{eps = 1e-05, "
-                                "has_beta = true, has_bias = false, kind = layer}}",
+    add("layer", fmt::format("norm(@g_{1}, @b_{1}, {0}) {{body = (i,j) => {0}[i,j], eps = 1e-05, has_beta = true, kind = layer}}", x, t));
+    add("rms", fmt::format("norm(@g_{1}, {0}) {{body = (i,j) => {0}[i,j], eps = 1e-05, has_beta = false, kind = rms}}", x, t));
+    add("gelu", fmt::format("pointwise({0}) {{body = (i,j) => {1}}}", x, gelu(x + "[i,j]", false)));
+    add("bias_gelu", fmt::format("pointwise({0}, @b_{1}) {{body = (i,j) => {2}}}", x, t, gelu(fmt::format("({0}[i,j] + @b_{1}[j])", x, t), true)));
+    add("residual", fmt::format("norm(@g_{1}, @b_{1}, {0}, %gelu_{1}) {{body = (i,j) => {0}[i,j] + %gelu_{1}[i,j], eps = 1e-05, "
+                                "has_beta = true, kind = layer}}",
                                 x, t));
   }
   Case c{"rows_16_bit",

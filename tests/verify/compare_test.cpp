@@ -76,8 +76,8 @@ TEST(Counterparts, AreFoundByNameByReaderByOutputAndByStem) {
   const ir::ValueId y = replace("y", "other_y"), n = replace("n", "other_n");
   const ir::ValueId a = after.find_value("a"), o = after.find_value("o");
   after.op(after.value(o).def).as<ir::MatmulAttrs>().alpha = 2;      // its operands prove nothing any more
-  const ir::ValueId stem = after.add(ir::OpKind::gelu, {after.find_value("hb")}, ir::GeluAttrs{}, after.value(a).type, "a");
-  const ir::ValueId fresh = after.add(ir::OpKind::gelu, {stem}, ir::GeluAttrs{}, after.value(a).type, "fresh");
+  const ir::ValueId stem = after.add(ir::OpKind::softmax, {after.find_value("hb")}, ir::SoftmaxAttrs{}, after.value(a).type, "a");
+  const ir::ValueId fresh = after.add(ir::OpKind::softmax, {stem}, ir::SoftmaxAttrs{}, after.value(a).type, "fresh");
   after.set_operands(after.value(o).def, {fresh, after.find_value("w2")});
   after.clean();
   ASSERT_EQ(after.value(stem).name, "a.1");

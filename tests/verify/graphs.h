@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "ir/gelu.h"
 #include "ir/ir.h"
 #include "tools/tfcc/verify_bisect.h"
 
@@ -13,10 +14,10 @@ namespace tfcc::tools {
 
 inline constexpr const char* kMlp = R"(
 graph @mlp(%x: f32[B,S,8], %w1: f32[8,16], %b1: f32[16], %w2: f32[16,8], %g: f32[8], %e: f32[8]) symbols(B = x.0 in 1.., S = x.1 in 1..) {
-  %n = layer_norm(%x, %g, %e) {eps = 1e-05} : f32[B,S,8]
+  %n = norm(%g, %e, %x) {body = (i,j,k) => %x[i,j,k], eps = 1e-05, has_beta = true, kind = layer} : f32[B,S,8]
   %h = matmul(%n, %w1) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,16]
   %hb = pointwise(%h, %b1) {body = (i,j,k) => %h[i,j,k] + %b1[k]} : f32[B,S,16]
-  %a = gelu(%hb) {approx = erf} : f32[B,S,16]
+  %a = pointwise(%hb) {body = (i,j,k) => 0.5 * %hb[i,j,k] * (1.0 + erf(%hb[i,j,k] * 0.7071067811865476))} : f32[B,S,16]
   %o = matmul(%a, %w2) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,8]
   %y = pointwise(%x, %o) {body = (i,j,k) => %x[i,j,k] + %o[i,j,k]} : f32[B,S,8]
   return y = %y
@@ -73,10 +74,18 @@ inline bool add_to(ir::Graph& graph, const std::string& value, double by) {
     body = ir::add(body, graph.pool().real(by));
   } else if (op.kind == ir::OpKind::matmul) {
     op.as<ir::MatmulAttrs>().alpha *= 1 + by;
-  } else if (op.kind == ir::OpKind::layer_norm) {
+  } else if (op.kind == ir::OpKind::norm) {
     op.as<ir::NormAttrs>().eps += by;
   }
   return true;
+}
+
+/// An elementwise op that is a GELU is one of this kind from here on.
+inline void become_gelu(ir::Op& op, ir::GeluKind kind) {
+  if (op.kind != ir::OpKind::pointwise) return;
+  ir::ExprRef& body = op.as<ir::PointwiseAttrs>().body;
+  const auto gelu = ir::as_gelu(body);
+  if (gelu) body = ir::gelu_of(gelu->x, kind);
 }
 
 /// What the failing output differs by when `target` runs `graph`.

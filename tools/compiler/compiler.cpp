@@ -263,7 +263,7 @@ std::vector<passes::Miss> still_missed(const passes::PassReport& report, const i
   std::vector<passes::Miss> out = report.misses;
   if (report.pass != "fuse-residual-norm") return out;
   for (ir::OpId o : graph.order()) {
-    if (graph.op(o).kind != ir::OpKind::pointwise_norm) continue;
+    if (graph.op(o).kind != ir::OpKind::norm) continue;
     std::erase_if(out, [&](const passes::Miss& m) { return m.node == passes::label(graph, o); });
   }
   return out;

@@ -204,10 +204,8 @@ class Page {
 }  // namespace
 
 std::string op_class(std::string_view op) {
-  if (op.ends_with("_norm")) return "k-norm";
-  if (op.ends_with("gelu")) return "k-gelu";
   if (op == "reduce" || op == "cumsum") return "k-reduce";
-  for (const char* own : {"attention", "matmul", "pointwise", "softmax", "rope"}) {
+  for (const char* own : {"attention", "matmul", "norm", "pointwise", "softmax", "rope"}) {
     if (op == own) return fmt::format("k-{}", own);
   }
   return "k-other";
