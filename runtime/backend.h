@@ -3,8 +3,10 @@
 // matrix product. backend_cpu.cpp and backend_cuda.cpp implement it; nothing else in the runtime
 // knows which target runs.
 //
-//     Backend   code and weights of one loaded model on one device, shared by its executors
-//     Queue     what one executor needs: arena, flags, its own order of work
+//     Backend    code and weights of one loaded model on one device, shared by its executors
+//     Queue      what one executor needs: arena, flags, its own order of work
+//     Recorder   launches of a queue, captured once and replayed
+//     Stopwatch  the time that work of a queue takes
 #pragma once
 
 #include <array>
@@ -58,6 +60,37 @@ struct KernelCall {
   std::span<const MappedMatrix> maps = {};         // CUDA
 };
 
+/// Launches of a queue between begin() and end() are recorded, not run. The graph that comes out can be
+/// replayed on any stream, one run at a time, as long as the memory that the launches were given stays.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  /// Whether the caller is recording this stream.
+  virtual bool is_capturing(void* stream) const = 0;
+  /// Begins on the queue's own stream. Errors: device.
+  virtual Result<void> begin() = 0;
+  /// Errors: device; the stream is free after them too.
+  virtual Result<void*> end() = 0;
+  virtual Result<void> replay(void* stream, void* graph) = 0;
+  /// A graph in flight is freed when it is done.
+  virtual void drop(void* graph) = 0;
+};
+
+/// Profiles (profile.h) of a queue.
+class Stopwatch {
+ public:
+  virtual ~Stopwatch() = default;
+  /// A point of time after the work enqueued so far.
+  virtual Result<void> mark(void* stream) = 0;
+  /// The milliseconds from each point to the next; waits and forgets them.
+  virtual Result<void> marked(std::vector<double>& ms) = 0;
+  /// Work that follows does not start before open_gate(). Where the host runs the work itself there is no gate.
+  virtual Result<void> close_gate(void* /*stream*/) { return {}; }
+  virtual void open_gate() {}
+  /// A copy within the device, by all its threads: what memory allows.
+  virtual Result<void> copy(void* stream, void* to, const void* from, size_t bytes) = 0;
+};
+
 /// The order of work of one executor. `stream` is the caller's CUstream, or own_stream(); ignored
 /// on the CPU.
 class Queue {
@@ -88,29 +121,12 @@ class Queue {
   virtual Result<void> copy_out(void* stream, void* to, const void* from, size_t bytes) = 0;
   virtual Result<void> wait() = 0;
 
-  /// Launches between begin_capture() and end_capture() on own_stream() are recorded, not run. The
-  /// graph that comes out can be replayed on any stream, one run at a time, as long as the memory
-  /// that the launches were given stays. Queues that cannot capture implement none of this.
-  virtual bool can_capture() const { return false; }
-  /// Whether the caller is recording this stream.
-  virtual bool is_capturing(void*) const { return false; }
-  virtual Result<void> begin_capture() { return {}; }
-  virtual Result<void*> end_capture() { return nullptr; }
-  virtual Result<void> replay(void* /*stream*/, void* /*graph*/) { return {}; }
-  virtual void drop_graph(void*) {}
+  /// Null where launches cannot be captured.
+  virtual Recorder* recorder() { return nullptr; }
+  virtual Stopwatch& stopwatch() = 0;
 
   /// Device allocations made so far.
   virtual uint64_t allocations() const { return 0; }
-
-  /// Profiles (profile.h): a point of time after the work enqueued so far, and the milliseconds from
-  /// each point to the next; marked() waits and forgets them. Work behind a closed gate does not
-  /// start before open_gate().
-  virtual Result<void> mark(void* stream) = 0;
-  virtual Result<void> marked(std::vector<double>& ms) = 0;
-  virtual Result<void> close_gate(void* /*stream*/) { return {}; }
-  virtual void open_gate() {}
-  /// A copy within the device, by all its threads.
-  virtual Result<void> copy(void* stream, void* to, const void* from, size_t bytes) = 0;
 
   /// Copies the flags when the work enqueued so far is done: take_flags() has them after wait() without waiting for more.
   virtual Result<void> copy_flags() { return {}; }

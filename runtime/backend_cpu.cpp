@@ -248,10 +248,46 @@ class CpuBackend final : public Backend {
   std::unique_ptr<std::byte, AlignedDelete> copy_;
 };
 
+// Time on the host's clock: a CPU's work is done when its launch returns.
+class CpuStopwatch final : public Stopwatch {
+ public:
+  CpuStopwatch(const TfccCpuApi& api, void* pool) : api_(api), pool_(pool) {}
+
+  Result<void> mark(void*) override {
+    marks_.push_back(std::chrono::steady_clock::now());
+    return {};
+  }
+  Result<void> marked(std::vector<double>& ms) override {
+    ms.clear();
+    for (size_t i = 1; i < marks_.size(); ++i) {
+      ms.push_back(std::chrono::duration<double, std::milli>(marks_[i] - marks_[i - 1]).count());
+    }
+    marks_.clear();
+    return {};
+  }
+  Result<void> copy(void*, void* to, const void* from, size_t bytes) override {
+    struct Context {
+      std::byte* to;
+      const std::byte* from;
+    } context = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from)};
+    auto range = [](void* p, int64_t begin, int64_t end) {
+      auto& c = *static_cast<Context*>(p);
+      std::memcpy(c.to + begin, c.from + begin, static_cast<size_t>(end - begin));
+    };
+    api_.parallel_for(pool_, static_cast<int64_t>(bytes), 4096, range, &context);
+    return {};
+  }
+
+ private:
+  const TfccCpuApi& api_;
+  void* pool_;
+  std::vector<std::chrono::steady_clock::time_point> marks_;
+};
+
 class CpuQueue final : public Queue {
  public:
   CpuQueue(const CpuBackend& backend, void* pool)
-      : backend_(backend), api_(*backend.api_), pool_(pool), flags_(backend.flag_count_) {}
+      : backend_(backend), api_(*backend.api_), pool_(pool), flags_(backend.flag_count_), stopwatch_(api_, pool) {}
   ~CpuQueue() override {
     CpuQueue::trim();
     api_.destroy(pool_);
@@ -328,30 +364,7 @@ class CpuQueue final : public Queue {
   }
   Result<void> wait() override { return {}; }
 
-  Result<void> mark(void*) override {
-    marks_.push_back(std::chrono::steady_clock::now());
-    return {};
-  }
-  Result<void> marked(std::vector<double>& ms) override {
-    ms.clear();
-    for (size_t i = 1; i < marks_.size(); ++i) {
-      ms.push_back(std::chrono::duration<double, std::milli>(marks_[i] - marks_[i - 1]).count());
-    }
-    marks_.clear();
-    return {};
-  }
-  Result<void> copy(void*, void* to, const void* from, size_t bytes) override {
-    struct Context {
-      std::byte* to;
-      const std::byte* from;
-    } context = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from)};
-    auto range = [](void* p, int64_t begin, int64_t end) {
-      auto& c = *static_cast<Context*>(p);
-      std::memcpy(c.to + begin, c.from + begin, static_cast<size_t>(end - begin));
-    };
-    api_.parallel_for(pool_, static_cast<int64_t>(bytes), 4096, range, &context);
-    return {};
-  }
+  Stopwatch& stopwatch() override { return stopwatch_; }
 
   Result<void> read_sizes(std::span<int64_t> sizes) override {
     std::copy_n(values_, sizes.size(), sizes.begin());
@@ -373,7 +386,7 @@ class CpuQueue final : public Queue {
   const int64_t* values_ = nullptr;
   std::vector<void*> gemms_;
   std::map<GemmShape, size_t> gemm_index_;
-  std::vector<std::chrono::steady_clock::time_point> marks_;
+  CpuStopwatch stopwatch_;
 };
 
 Result<std::unique_ptr<Queue>> CpuBackend::queue() const {

@@ -281,7 +281,7 @@ Result<void> Executor::Impl::issue(void* stream) {
   const Range range(model->options.ranges, model->manifest.model);
   TFCC_TRY_VOID(begin_run(stream));
   count(graph != nullptr ? counted.graph_runs : counted.plain_runs);
-  return graph != nullptr ? queue->replay(stream, graph) : issue_launches(stream, binding);
+  return graph != nullptr ? queue->recorder()->replay(stream, graph) : issue_launches(stream, binding);
 }
 
 Result<void> Executor::Impl::begin_run(void* stream) {

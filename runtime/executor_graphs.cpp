@@ -15,8 +15,8 @@ constexpr size_t kLaunchBytes = 1024;    // of a captured launch on the device: 
 }  // namespace
 
 bool Executor::Impl::captures(void* stream) const {
-  return model->options.graphs && buckets.possible() && queue->can_capture() &&
-         !queue->is_capturing(stream);
+  return model->options.graphs && buckets.possible() && queue->recorder() != nullptr &&
+         !queue->recorder()->is_capturing(stream);
 }
 
 Result<void*> Executor::Impl::graph_for(std::span<const int64_t> wanted, bool prepared) {
@@ -44,9 +44,9 @@ Result<void*> Executor::Impl::capture(const std::vector<int64_t>& sizes) {
   auto ready = caps_binding.bind_caps(sizes);
   if (ready) ready = prepare_products(caps_binding);
   if (!ready) return graphs[sizes] = nullptr;
-  TFCC_TRY_VOID(queue->begin_capture());
+  TFCC_TRY_VOID(queue->recorder()->begin());
   auto issued = issue_launches(queue->own_stream(), caps_binding);
-  auto made = queue->end_capture();                // also after an error: it frees the stream
+  auto made = queue->recorder()->end();                // also after an error: it frees the stream
   if (!issued) return issued.error();
   if (!made) return made.error();
   count(counted.graphs_made);
@@ -99,7 +99,7 @@ std::vector<std::vector<int64_t>> Executor::Impl::drop_graphs() {
   std::vector<std::vector<int64_t>> captured;
   for (const auto& [sizes, made] : graphs) {
     if (made == nullptr) continue;
-    queue->drop_graph(made);
+    queue->recorder()->drop(made);
     captured.push_back(sizes);
   }
   graphs.clear();

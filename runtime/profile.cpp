@@ -24,17 +24,18 @@ struct ExecutorAccess {
 // As run(), with marks around the launches.
 Result<void> Executor::Impl::run_marked(std::vector<double>& ms) {
   void* stream = queue->own_stream();
-  TFCC_TRY_VOID(queue->close_gate(stream));
+  runtime::Stopwatch& stopwatch = queue->stopwatch();
+  TFCC_TRY_VOID(stopwatch.close_gate(stream));
   auto issued = begin_run(stream);
-  if (issued) issued = queue->mark(stream);
+  if (issued) issued = stopwatch.mark(stream);
   for (size_t i = 0; i < binding.launches().size() && issued; ++i) {
     if (binding.launches()[i].skip) continue;
     issued = issue_launch(stream, binding, binding.launches()[i]);
-    if (issued) issued = queue->mark(stream);
+    if (issued) issued = stopwatch.mark(stream);
     if (issued) issued = take_made_size(binding, i);
   }
-  queue->open_gate();
-  auto read = queue->marked(ms);
+  stopwatch.open_gate();
+  auto read = stopwatch.marked(ms);
   return issued ? read : issued;
 }
 
@@ -134,15 +135,16 @@ class Scratch {
 template <class F>
 Result<double> least_ms(Queue& queue, F once) {
   void* stream = queue.own_stream();
+  Stopwatch& stopwatch = queue.stopwatch();
   TFCC_TRY_VOID(once(stream));
   TFCC_TRY_VOID(queue.wait());
   double best = 0, spent = 0;
   std::vector<double> ms;
   for (int i = 0; i < 3 || (spent < kLimitMs && i < 200); ++i) {
-    TFCC_TRY_VOID(queue.mark(stream));
+    TFCC_TRY_VOID(stopwatch.mark(stream));
     TFCC_TRY_VOID(once(stream));
-    TFCC_TRY_VOID(queue.mark(stream));
-    TFCC_TRY_VOID(queue.marked(ms));
+    TFCC_TRY_VOID(stopwatch.mark(stream));
+    TFCC_TRY_VOID(stopwatch.marked(ms));
     spent += ms[0];
     best = i == 0 ? ms[0] : std::min(best, ms[0]);
   }
@@ -277,7 +279,7 @@ Result<double> measured_copy_rate(Executor& executor) {
   TFCC_TRY(void* to, scratch.get(bytes));
   TFCC_TRY_VOID(queue.copy_in(queue.own_stream(), from, host.data(), bytes));
   TFCC_TRY(double ms, least_ms(queue, [&](void* stream) {
-    return queue.copy(stream, to, from, bytes);
+    return queue.stopwatch().copy(stream, to, from, bytes);
   }));
   return 2 * static_cast<double>(bytes) / (ms / 1000);
 }

@@ -14,15 +14,118 @@ namespace tfcc::runtime {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;         // of cuBLASLt, per executor
 
+// CUDA graphs, captured on the queue's own stream.
+class CudaRecorder final : public Recorder {
+ public:
+  CudaRecorder(const CudaDriver& cuda, CUcontext context, const CUstream& stream) : cuda_(cuda), context_(context), stream_(stream) {}
+
+  bool is_capturing(void* stream) const override {
+    Current current(cuda_, context_);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult code = cuda_.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+    return code != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+  }
+
+  // Relaxed: a kernel of the library may be loaded by its first launch, which other modes refuse.
+  Result<void> begin() override {
+    Current current(cuda_, context_);
+    std::unique_lock lock(capture_mutex());
+    TFCC_CU(cuda_, "start of a capture",
+            cuda_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED));
+    capturing_ = std::move(lock);
+    return {};
+  }
+
+  Result<void*> end() override {
+    Current current(cuda_, context_);
+    CUgraph graph = nullptr;
+    CUgraphExec made = nullptr;
+    CUresult code = cuda_.cuStreamEndCapture(stream_, &graph);
+    capturing_ = {};
+    TFCC_CU(cuda_, "end of a capture", code);
+    code = cuda_.cuGraphInstantiateWithFlags(&made, graph, 0);
+    cuda_.cuGraphDestroy(graph);
+    TFCC_CU(cuda_, "a graph", code);
+    if (const CUresult upload = cuda_.cuGraphUpload(made, stream_); upload != CUDA_SUCCESS) {
+      cuda_.cuGraphExecDestroy(made);
+      return failure(cuda_, "upload of a graph", upload);
+    }
+    return static_cast<void*>(made);
+  }
+
+  Result<void> replay(void* stream, void* graph) override {
+    Current current(cuda_, context_);
+    TFCC_CU(cuda_, "launch of a graph",
+            cuda_.cuGraphLaunch(static_cast<CUgraphExec>(graph), static_cast<CUstream>(stream)));
+    return {};
+  }
+
+  // A graph in flight is freed when it is done.
+  void drop(void* graph) override {
+    Current current(cuda_, context_);
+    cuda_.cuGraphExecDestroy(static_cast<CUgraphExec>(graph));
+  }
+
+ private:
+  const CudaDriver& cuda_;
+  CUcontext context_;
+  const CUstream& stream_;                       // of the queue, made after this
+  std::unique_lock<std::mutex> capturing_;       // held from begin() to end()
+};
+
+// Events of the stream that is timed.
+class CudaStopwatch final : public Stopwatch {
+ public:
+  CudaStopwatch(const CudaDriver& cuda, CUcontext context) : cuda_(cuda), context_(context) {}
+  ~CudaStopwatch() override {
+    Current current(cuda_, context_);
+  }
+
+  Result<void> mark(void* stream) override {
+    Current current(cuda_, context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->mark(static_cast<CUstream>(stream));
+  }
+  Result<void> marked(std::vector<double>& ms) override {
+    Current current(cuda_, context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->marked(ms);
+  }
+  Result<void> close_gate(void* stream) override {
+    Current current(cuda_, context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->close_gate(static_cast<CUstream>(stream));
+  }
+  void open_gate() override {
+    if (timer_ != nullptr) timer_->open_gate();
+  }
+  Result<void> copy(void* stream, void* to, const void* from, size_t bytes) override {
+    Current current(cuda_, context_);
+    TFCC_TRY_VOID(make_timer());
+    return timer_->copy(address(to), address(from), bytes, static_cast<CUstream>(stream));
+  }
+
+ private:
+  Result<void> make_timer() {
+    if (timer_ != nullptr) return {};
+    TFCC_TRY(timer_, CudaTimer::make());
+    return {};
+  }
+
+  const CudaDriver& cuda_;
+  CUcontext context_;
+  std::unique_ptr<CudaTimer> timer_;             // made by the first profile
+};
+
 class CudaQueue final : public Queue {
  public:
-  explicit CudaQueue(const CudaBackend& backend) : b_(backend), cuda_(backend.cuda_) {}
+  explicit CudaQueue(const CudaBackend& backend)
+      : b_(backend), cuda_(backend.cuda_), recorder_(cuda_, backend.context_, stream_), stopwatch_(cuda_, backend.context_) {}
 
   ~CudaQueue() override {
     Current current(cuda_, b_.context_);
     synchronize(cuda_);
     gemms_.reset();
-    timer_.reset();
     for (CUdeviceptr p : {block_, workspace_}) {
       if (p != 0) cuda_.cuMemFree(p);
     }
@@ -140,79 +243,10 @@ class CudaQueue final : public Queue {
     return {};
   }
 
-  bool can_capture() const override { return true; }
-  bool is_capturing(void* stream) const override {
-    Current current(cuda_, b_.context_);
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    const CUresult code = cuda_.cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-    return code != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-  }
-
-  // Relaxed: a kernel of the library may be loaded by its first launch, which other modes refuse.
-  Result<void> begin_capture() override {
-    Current current(cuda_, b_.context_);
-    std::unique_lock lock(capture_mutex());
-    TFCC_CU(cuda_, "start of a capture",
-            cuda_.cuStreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_RELAXED));
-    capturing_ = std::move(lock);
-    return {};
-  }
-
-  Result<void*> end_capture() override {
-    Current current(cuda_, b_.context_);
-    CUgraph graph = nullptr;
-    CUgraphExec made = nullptr;
-    CUresult code = cuda_.cuStreamEndCapture(stream_, &graph);
-    capturing_ = {};
-    TFCC_CU(cuda_, "end of a capture", code);
-    code = cuda_.cuGraphInstantiateWithFlags(&made, graph, 0);
-    cuda_.cuGraphDestroy(graph);
-    TFCC_CU(cuda_, "a graph", code);
-    if (const CUresult upload = cuda_.cuGraphUpload(made, stream_); upload != CUDA_SUCCESS) {
-      cuda_.cuGraphExecDestroy(made);
-      return failure(cuda_, "upload of a graph", upload);
-    }
-    return static_cast<void*>(made);
-  }
-
-  Result<void> replay(void* stream, void* graph) override {
-    Current current(cuda_, b_.context_);
-    TFCC_CU(cuda_, "launch of a graph",
-            cuda_.cuGraphLaunch(static_cast<CUgraphExec>(graph), static_cast<CUstream>(stream)));
-    return {};
-  }
-
-  // A graph in flight is freed when it is done.
-  void drop_graph(void* graph) override {
-    Current current(cuda_, b_.context_);
-    cuda_.cuGraphExecDestroy(static_cast<CUgraphExec>(graph));
-  }
+  Recorder* recorder() override { return &recorder_; }
+  Stopwatch& stopwatch() override { return stopwatch_; }
 
   uint64_t allocations() const override { return allocations_; }
-
-  Result<void> mark(void* stream) override {
-    Current current(cuda_, b_.context_);
-    TFCC_TRY_VOID(make_timer());
-    return timer_->mark(static_cast<CUstream>(stream));
-  }
-  Result<void> marked(std::vector<double>& ms) override {
-    Current current(cuda_, b_.context_);
-    TFCC_TRY_VOID(make_timer());
-    return timer_->marked(ms);
-  }
-  Result<void> close_gate(void* stream) override {
-    Current current(cuda_, b_.context_);
-    TFCC_TRY_VOID(make_timer());
-    return timer_->close_gate(static_cast<CUstream>(stream));
-  }
-  void open_gate() override {
-    if (timer_ != nullptr) timer_->open_gate();
-  }
-  Result<void> copy(void* stream, void* to, const void* from, size_t bytes) override {
-    Current current(cuda_, b_.context_);
-    TFCC_TRY_VOID(make_timer());
-    return timer_->copy(address(to), address(from), bytes, static_cast<CUstream>(stream));
-  }
 
   // The caller's stream is not kept: it may be gone by now.
   Result<void> read_sizes(std::span<int64_t> sizes) override {
@@ -252,11 +286,6 @@ class CudaQueue final : public Queue {
   void* host_memory(size_t bytes) const {
     void* p = nullptr;
     return cuda_.cuMemAllocHost(&p, bytes) == CUDA_SUCCESS ? p : nullptr;
-  }
-  Result<void> make_timer() {
-    if (timer_ != nullptr) return {};
-    TFCC_TRY(timer_, CudaTimer::make());
-    return {};
   }
   // Rows one behind the other; boxes with the swizzle that products of a warpgroup read.
   Result<void> encode(const MappedMatrix& m, CUtensorMap& map) const {
@@ -308,9 +337,9 @@ class CudaQueue final : public Queue {
   bool flags_pending_ = false, flags_copied_ = false;  // since the last run began: asked for, there
   bool callers_ = false;                        // a run was enqueued on a caller's stream
   std::atomic<uint64_t> allocations_{0};        // read by any thread
-  std::unique_lock<std::mutex> capturing_;         // held from begin_capture() to end_capture()
   std::unique_ptr<CublasLtGemms> gemms_;
-  std::unique_ptr<CudaTimer> timer_;               // made by the first profile
+  CudaRecorder recorder_;
+  CudaStopwatch stopwatch_;
   std::vector<void*> params_;
   std::vector<CUtensorMap> maps_;
 };
