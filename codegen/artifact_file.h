@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/artifact.h"
+#include "runtime/core/artifact.h"
 #include "runtime/result.h"
 
 namespace tfcc {

@@ -19,7 +19,7 @@
 #include <filesystem>
 
 #include "codegen/templates.h"
-#include "runtime/checksum.h"
+#include "runtime/core/checksum.h"
 
 namespace tfcc::codegen {
 namespace {

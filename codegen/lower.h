@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// IR to plan: one launch per op, a buffer per value, kernels as source text. The plan is data (runtime/manifest.h); the
+// IR to plan: one launch per op, a buffer per value, kernels as source text. The plan is data (runtime/core/manifest.h); the
 // two families differ in templates and in how a launch is sized, not in structure.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "codegen/plan/weights.h"
 #include "codegen/target.h"
 #include "ir/graph.h"
-#include "runtime/manifest.h"
+#include "runtime/core/manifest.h"
 
 namespace tfcc::codegen {
 

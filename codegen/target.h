@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/family.h"
+#include "runtime/core/family.h"
 
 namespace tfcc::codegen {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only writer of .tfcc files: weights are made from their recipes one tensor at a time and streamed out, then code and
-// text, then the manifest (runtime/manifest.proto) by libprotobuf.
+// text, then the manifest (runtime/core/manifest.proto) by libprotobuf.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 #include "codegen/plan/size_limit.h"
 #include "ir/elements.h"
 #include "ir/ir.h"
-#include "runtime/checksum.h"
-#include "runtime/manifest.pb.h"
-#include "runtime/timing_cache.h"
+#include "runtime/core/checksum.h"
+#include "runtime/core/manifest.pb.h"
+#include "runtime/cuda/timing_cache.h"
 
 namespace tfcc::codegen {
 namespace {

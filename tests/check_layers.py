@@ -52,7 +52,7 @@ def check_own(path, folder, target):
     if first not in FOLDERS:
         return "" if folder == "tests" or external_ok(folder, target) else "not a path from the repository's root"
     own = folder.split("/")[0]
-    if target == "runtime/manifest.pb.h":
+    if target == "runtime/core/manifest.pb.h":
         return "" if folder in ("codegen", "tests") else "only the writer and tests use Protobuf's manifest"
     if first == own or target in SHARED or first in MAY_USE[own]:
         return ""

@@ -14,7 +14,7 @@
 
 #include "codegen/lower.h"
 #include "codegen/plan/print.h"
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
 

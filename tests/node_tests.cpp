@@ -11,8 +11,8 @@
 #include <map>
 #include <optional>
 
-#include "frontend/import.h"
-#include "frontend/onnx_reader.h"
+#include "frontend/import/import.h"
+#include "frontend/onnx/onnx_reader.h"
 #include "ir/ir.h"
 
 namespace {

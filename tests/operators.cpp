@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
 

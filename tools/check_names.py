@@ -6,7 +6,7 @@
 
 Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name,
 or of each of its forms, for both targets, a test of that template and a graph in tests/emit. Each pass of passes/passes.def needs a file that shows "before:" and
-"after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/importers*.def
+"after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/import/importers*.def
 needs its function. Relative links in documents must lead somewhere.
 """
 import re
@@ -90,16 +90,16 @@ def check_passes(root, wrong):
 
 
 def check_importers(root, wrong):
-    count, code = 0, words(root, "frontend/*.cpp")
+    count, code = 0, words(root, "frontend/**/*.cpp")
     for name in ("importers.def", "importers_microsoft.def"):
-        table = re.findall(r"^TFCC_IMPORT\((\w+), (\w+),", (root / "frontend" / name).read_text(), re.M)
+        table = re.findall(r"^TFCC_IMPORT\((\w+), (\w+),", (root / "frontend/import" / name).read_text(), re.M)
         if not table:
-            wrong.append(f"frontend/{name}: no TFCC_IMPORT line")
+            wrong.append(f"frontend/import/{name}: no TFCC_IMPORT line")
         for op, function in table:
             if function not in code:
                 wrong.append(f"{op}: no {function} in frontend")
         if [op for op, _ in table] != sorted(op for op, _ in table):
-            wrong.append(f"frontend/{name}: not in alphabetical order")
+            wrong.append(f"frontend/import/{name}: not in alphabetical order")
         count += len(table)
     return count
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each size of a run is rounded up to, so that runs share captured launches (runtime/bucket_finder.h looks it up).
+// What each size of a run is rounded up to, so that runs share captured launches (runtime/core/bucket_finder.h looks it up).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "ir/graph.h"
-#include "runtime/manifest.h"
+#include "runtime/core/manifest.h"
 
 namespace tfcc::codegen {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "runtime/size_expr.h"
+#include "runtime/core/size_expr.h"
 
 namespace tfcc::codegen {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The generator's part of the C API.
-#include "runtime/c_api.h"
+#include "runtime/core/c_api.h"
 
 #include <future>
 

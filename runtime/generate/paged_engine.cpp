@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "runtime/generation.h"
+#include "runtime/core/generation.h"
 #include "runtime/generate/engine.h"
 #include "runtime/generate/numbers.h"
 #include "runtime/generate/pages.h"

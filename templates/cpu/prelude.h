@@ -150,7 +150,7 @@ TFCC_FN void unravel(idx linear, const Dims<M>& dims, idx* i) {
   }
 }
 
-/// A size by its program (runtime/size_expr.h): at most 64 values at once. What the result depends on does not overflow, as the
+/// A size by its program (runtime/core/size_expr.h): at most 64 values at once. What the result depends on does not overflow, as the
 /// run has found out before.
 inline __attribute__((noinline)) i64 size_program(const i64* n, const i64* code, i64 count) {
   i64 stack[64];

@@ -5,7 +5,7 @@
 #pragma once
 #include "cuda/prelude.cuh"
 
-/// A tensor map, made by the host (TensorMap in runtime/manifest.proto); a kernel takes it as a __grid_constant__ parameter.
+/// A tensor map, made by the host (TensorMap in runtime/core/manifest.proto); a kernel takes it as a __grid_constant__ parameter.
 struct alignas(64) TensorMap { u64 words[16]; };
 
 #if __CUDA_ARCH__ >= 900

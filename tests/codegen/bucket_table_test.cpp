@@ -9,7 +9,7 @@
 #include "codegen/lower.h"
 #include "codegen/plan/sizes.h"
 #include "ir/ir.h"
-#include "runtime/bucket_finder.h"
+#include "runtime/core/bucket_finder.h"
 
 namespace tfcc::codegen {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "runtime/size_expr.h"
+#include "runtime/core/size_expr.h"
 #include "tests/codegen/cpu_kernel.h"
 
 namespace {

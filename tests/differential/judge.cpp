@@ -18,7 +18,7 @@
 #include <sstream>
 
 #include "codegen/compile.h"
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/gelu.h"
 #include "ir/ir.h"
 #include "ir/norm.h"

@@ -11,7 +11,7 @@
 #include <limits>
 #include <random>
 
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/ir.h"
 
 namespace tfcc::frontend {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/onnx_reader.h"
+#include "frontend/onnx/onnx_reader.h"
 
 namespace tfcc::frontend {
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 
 namespace tfcc::frontend {
 namespace {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "frontend/element_types.h"
-#include "frontend/import.h"
+#include "frontend/onnx/element_types.h"
+#include "frontend/import/import.h"
 #include "ir/ir.h"
 #include "tests/frontend/onnx_fixture.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Roles of sizes, told from the types of inputs.
-#include "frontend/size_roles.h"
+#include "frontend/import/size_roles.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // Sizes of inputs that are no sizes of their own: a name that is a sum of others.
 #include <gtest/gtest.h>
 
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/ir.h"
 #include "onnx_fixture.h"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/binding.h"
-#include "runtime/bucket_finder.h"
-#include "runtime/model.h"
+#include "runtime/core/binding.h"
+#include "runtime/core/bucket_finder.h"
+#include "runtime/core/model.h"
 #include "tests/fuzz/artifact_input.h"
 #include "tools/tfcc/inspect.h"
 #include "tools/tfcc/inspect_page.h"

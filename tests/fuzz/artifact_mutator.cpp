@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/manifest.pb.h"
+#include "runtime/core/manifest.pb.h"
 #include "tests/fuzz/artifact_input.h"
 #include "tests/fuzz/message_mutator.h"
 

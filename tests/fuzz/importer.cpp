@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/ir.h"
 
 namespace {

@@ -112,8 +112,8 @@ def main():
     if len(sys.argv) > 3 and sys.argv[3]:
         artifacts(out / "artifact", sys.argv[3])
 
-    operators = re.findall(r"TFCC_IMPORT\((\w+)", "".join(p.read_text() for p in ROOT.glob("frontend/importers*.def")))
-    attributes = re.findall(r'"([a-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("frontend/*.cpp")))
+    operators = re.findall(r"TFCC_IMPORT\((\w+)", "".join(p.read_text() for p in ROOT.glob("frontend/import/importers*.def")))
+    attributes = re.findall(r'"([a-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("frontend/**/*.cpp")))
     dictionary(out / "importer.dict", {*operators, *attributes, "com.microsoft", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01"})
     words = Counter(re.findall(r"[A-Za-z_][\w.]*|[<>=]=|->", "".join(p.read_text() for p in TESTS.glob("passes/*.tfir"))))
     dictionary(out / "graph_text.dict", {w for w, n in words.items() if n > 20} | {"9223372036854775807", "-9223372036854775808"})

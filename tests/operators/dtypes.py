@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator of frontend/importers*.def in every element type, against the table dtypes.txt. Needs no ONNX package and no GPU.
+"""Every operator of frontend/import/importers*.def in every element type, against the table dtypes.txt. Needs no ONNX package and no GPU.
 
     dtypes.py TFCC ONNX_FROM_TEXT [--target cpu] [--only OPERATOR ...] [--types TYPE ...] [--write]
 
@@ -158,9 +158,9 @@ SHARED = {"zero0": scalar("zero0", 0), "six0": scalar("six0", 6), "one0": scalar
 
 
 def operators():
-    """The names of frontend/importers*.def, with the domain where it is not ONNX's own."""
+    """The names of frontend/import/importers*.def, with the domain where it is not ONNX's own."""
     for file, domain in (("importers.def", ""), ("importers_microsoft.def", "com.microsoft.")):
-        for name in re.findall(r"^TFCC_IMPORT\((\w+),", (ROOT / "frontend" / file).read_text(), re.M):
+        for name in re.findall(r"^TFCC_IMPORT\((\w+),", (ROOT / "frontend/import" / file).read_text(), re.M):
             yield domain + name
 
 

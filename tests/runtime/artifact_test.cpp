@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The container: checksum, layout, damage of every kind, and files that promise what they do not
 // hold.
-#include "runtime/artifact.h"
+#include "runtime/core/artifact.h"
 
 #include <sys/resource.h>
 
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "runtime/manifest.h"
+#include "runtime/core/manifest.h"
 #include "tests/runtime/small_model.h"
 
 namespace tfcc {

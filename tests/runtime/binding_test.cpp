@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes of launches for given symbols: slots, work, and the form a product takes.
-#include "runtime/binding.h"
+#include "runtime/core/binding.h"
 
 #include "tests/runtime/small_model.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend on a driver and a cuBLASLt made of host code (fake_cuda/): what it passes to
 // them, in which order, and that all is given back. The GPU tests show that the real ones agree.
-#include "runtime/backend.h"
+#include "runtime/core/backend.h"
 #include "tests/runtime/fake_cuda.h"
 
 namespace tfcc {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "runtime/backend.h"
+#include "runtime/core/backend.h"
 #include "tests/runtime/small_model.h"
 
 namespace tfcc::testing_support {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file may say anything of its program for generation: what schedulers rely on is looked at when it is opened.
-#include "runtime/generation.h"
+#include "runtime/core/generation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bounded reader agrees with libprotobuf on random manifests, skips what it does not know, and
 // refuses the rest.
-#include "runtime/manifest.h"
+#include "runtime/core/manifest.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>

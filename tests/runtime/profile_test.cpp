@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profiles of a run: a time, FLOP and bytes for each launch at the sizes of the inputs, limits of the
 // machine, and an executor that computes as before afterwards.
-#include "runtime/profile.h"
+#include "runtime/core/profile.h"
 
 #include "tests/runtime/fake_cuda.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Size programs: values, floors, overflow, laziness of select, and validation of bad programs.
-#include "runtime/size_expr.h"
+#include "runtime/core/size_expr.h"
 
 #include <gtest/gtest.h>
 

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "codegen/artifact_file.h"
-#include "runtime/manifest.pb.h"
-#include "runtime/size_expr.h"
+#include "runtime/core/manifest.pb.h"
+#include "runtime/core/size_expr.h"
 #include "runtime/size_role.h"
 #include "runtime/tfcc.h"
 

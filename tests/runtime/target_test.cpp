@@ -2,7 +2,7 @@
 // Choice of the target: names, which code runs on which GPU, drivers that are too old.
 #include <gtest/gtest.h>
 
-#include "runtime/model.h"
+#include "runtime/core/model.h"
 
 namespace tfcc::runtime {
 namespace {

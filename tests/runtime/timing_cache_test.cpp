@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timing cache as text, and what products make of it on the fake driver and cuBLASLt.
-#include "runtime/timing_cache.h"
+#include "runtime/cuda/timing_cache.h"
 
 #include <gtest/gtest.h>
 

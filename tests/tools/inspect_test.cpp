@@ -9,7 +9,7 @@
 #include <functional>
 #include <random>
 
-#include "runtime/manifest.pb.h"
+#include "runtime/core/manifest.pb.h"
 #include "tools/tfcc/inspect_page.h"
 
 namespace tfcc::tools {

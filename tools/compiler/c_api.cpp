@@ -9,7 +9,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
-#include "frontend/onnx_reader.h"
+#include "frontend/onnx/onnx_reader.h"
 #include "runtime/tfcc_c.h"
 #include "tools/compiler/compiler.h"
 #include "tools/compiler/report.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "codegen/compile.h"
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/graph.h"
 #include "passes/passes.h"
 #include "tools/compiler/model_source.h"

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "codegen/compile.h"
-#include "frontend/size_roles.h"
+#include "frontend/import/size_roles.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
 #include "tools/support/npy.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "ir/graph.h"
 #include "tools/support/output_file.h"
 

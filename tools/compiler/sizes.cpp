@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "ir/ir.h"
-#include "runtime/manifest.h"
+#include "runtime/core/manifest.h"
 #include "tools/support/usage.h"
 #include "tools/support/wanted_sizes.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codegen/lower.h"
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 
 namespace tfcc::compiler {
 

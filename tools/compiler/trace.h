@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codegen/compile.h"
-#include "frontend/import.h"
+#include "frontend/import/import.h"
 #include "passes/passes.h"
 
 namespace tfcc::compiler {

@@ -13,7 +13,7 @@
 #include <random>
 
 #include "ir/constant.h"
-#include "runtime/generation.h"
+#include "runtime/core/generation.h"
 #include "tools/tfcc/bench.h"
 #include "tools/tfcc/bench_peer.h"
 #include "tools/tfcc/bench_profile.h"

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "runtime/cpu/physical_cores.h"
-#include "runtime/profile.h"
+#include "runtime/core/profile.h"
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/verify_cases.h"
 #include "tools/tfcc/verify_compare.h"

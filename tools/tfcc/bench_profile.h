@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/profile.h"
+#include "runtime/core/profile.h"
 #include "tools/tfcc/bench.h"
 
 namespace tfcc::tools {

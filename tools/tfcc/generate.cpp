@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/generate.h"
-#include "runtime/profile.h"
+#include "runtime/core/profile.h"
 #include "runtime/text/tokenizer.h"
 #include "tools/tfcc/chat.h"
 #include "tools/tfcc/command.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/manifest.h"
-#include "runtime/model.h"
+#include "runtime/core/manifest.h"
+#include "runtime/core/model.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {

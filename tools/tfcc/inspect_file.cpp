@@ -5,7 +5,7 @@
 #include <array>
 #include <unordered_map>
 
-#include "runtime/binding.h"
+#include "runtime/core/binding.h"
 #include "tools/tfcc/inspect.h"
 #include "tools/support/output_file.h"
 

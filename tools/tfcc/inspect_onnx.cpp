@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "frontend/element_types.h"
+#include "frontend/onnx/element_types.h"
 #include "ir/ir.h"
 
 namespace tfcc::tools {

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "codegen/templates.h"
-#include "runtime/binding.h"
+#include "runtime/core/binding.h"
 #include "tools/tfcc/html.h"
 #include "tools/tfcc/inspect_page.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/onnx_reader.h"
+#include "frontend/onnx/onnx_reader.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/usage.h"
 

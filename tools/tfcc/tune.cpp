@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "runtime/timing_cache.h"
+#include "runtime/cuda/timing_cache.h"
 #include "tools/tfcc/command.h"
 #include "tools/compiler/model_source.h"
 #include "tools/support/output_file.h"

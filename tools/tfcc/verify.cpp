@@ -13,9 +13,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "frontend/onnx_reader.h"
-#include "runtime/artifact.h"
-#include "runtime/profile.h"
+#include "frontend/onnx/onnx_reader.h"
+#include "runtime/core/artifact.h"
+#include "runtime/core/profile.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/inspect.h"
 #include "tools/compiler/model_source.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "frontend/onnx_reader.h"
+#include "frontend/onnx/onnx_reader.h"
 #include "tools/tfcc/command.h"
 
 namespace tfcc::tools {

@@ -1,0 +1,547 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor: the tensors of one caller, the arena, and the walk over the launches of the bound plan.
+// On shapes seen last time, or prepared, a run allocates nothing.
+#include "runtime/core/executor_impl.h"
+
+#include <cstring>
+
+namespace tfcc {
+
+using runtime::Buffer;
+using runtime::BufferClass;
+using runtime::TensorType;
+using runtime::bytes_of;
+using runtime::check_shape;
+using runtime::role;
+
+inline namespace v1 {
+
+Executor::Impl::~Impl() {
+  if (!queue) return;
+  if (!model->here()) {                  // the driver knows nothing of it in this process
+    for (Port& p : ports) (void)p.host.data.release();
+    (void)queue.release();
+    return;
+  }
+  drop_graphs();
+  for (Port& p : ports) queue->release(p.device.data);
+  queue->release(staging.device);
+  queue->release_host(staging.host);
+  queue->release(arena.data);
+}
+
+// An input and an output may share a name; inputs come first.
+Port* Executor::Impl::find(std::string_view name, bool output_only) {
+  for (Port& p : ports) {
+    if (p.type->name == name && !(output_only && p.is_input)) return &p;
+  }
+  return nullptr;
+}
+
+Result<Port*> Executor::Impl::require(std::string_view name, bool output_only) {
+  if (Port* found = find(name, output_only)) return found;
+  std::string known[2];
+  for (const Port& p : ports) {
+    std::string& list = known[p.is_input ? 0 : 1];
+    list += (list.empty() ? "" : ", ") + p.type->name;
+  }
+  std::string message = output_only ? "no output is named '" : "no input or output is named '";
+  message += std::string(name) + "'; ";
+  if (!output_only) message += "inputs: " + known[0] + "; ";
+  return Error{ErrorCode::invalid_argument, message + "outputs: " + known[1]};
+}
+
+Result<void> Executor::Impl::symbols_of_set(std::vector<int64_t>& out) const {
+  for (const Port& p : ports) {
+    if (!p.is_input || p.is_set) continue;
+    return Error{ErrorCode::invalid_argument, role(p) + " is not set; give it with set()"};
+  }
+  return runtime::read_symbols(model->manifest, shapes, out);
+}
+
+Result<void> Executor::Impl::symbols_for(const Shapes& given, std::vector<int64_t>& out) const {
+  std::vector<const Shape*> found(model->manifest.inputs.size(), nullptr);
+  for (const auto& [name, shape] : given) {
+    size_t i = 0;
+    while (i < found.size() && ports[i].type->name != name) ++i;
+    if (i == found.size()) {
+      return Error{ErrorCode::invalid_argument,
+                   "no input is named '" + name + "'; see Model::inputs()"};
+    }
+    TFCC_TRY_VOID(check_shape(ports[i], shape));
+    found[i] = &shape;
+  }
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] != nullptr) continue;
+    return Error{ErrorCode::invalid_argument, role(ports[i]) + " has no shape; name every input"};
+  }
+  return runtime::read_symbols(model->manifest, found, out);
+}
+
+// Shapes and buffers for new symbols; nothing to do if they are those of the last run.
+Result<void> Executor::Impl::bind(std::span<const int64_t> wanted) {
+  if (binding.bound_to(wanted)) return {};
+  graph = nullptr;
+  return binding.bind_shapes(wanted);
+}
+
+Result<void> Executor::Impl::make_ready(void* stream, bool prepared) {
+  if (binding.empty()) return {};
+  if (!captures(stream)) {
+    graph = nullptr;
+  } else if (graph == nullptr) {
+    TFCC_TRY(graph, graph_for(binding.symbols(), prepared));
+  }
+  return graph != nullptr ? Result<void>() : plain_ready(prepared);
+}
+
+Result<void> Executor::Impl::plain_ready(bool prepared) {
+  if (!binding.has_launches()) {
+    queue->trim();
+    auto done = binding.bind_launches();
+    if (done) done = prepare_products(binding);
+    if (!done) {
+      binding.unbind();
+      return done;
+    }
+  }
+  return grow_arena(binding.arena_bytes(), prepared);
+}
+
+Result<void> Executor::Impl::prepare_products(Binding& of, size_t first) {
+  for (BoundLaunch& l : of.launches().subspan(first)) {
+    if (!l.launch->gemm || l.skip) continue;
+    auto handle = queue->prepare_gemm(l.gemm);
+    if (!handle) {
+      return Error{handle.error().code,
+                   "product '" + l.launch->name + "': " + handle.error().message};
+    }
+    l.handle = *handle;
+  }
+  return {};
+}
+
+// Captured launches hold addresses of the arena: they are captured again when it moves.
+Result<void> Executor::Impl::grow_arena(size_t bytes, bool prepared) {
+  if (bytes <= arena.bytes) return {};
+  const auto captured = drop_graphs();
+  queue->release(arena.data);
+  size_t before = arena.bytes;
+  arena = {};
+  arena_held.store(0, std::memory_order_relaxed);
+  TFCC_TRY(arena.data, queue->allocate(bytes, "the arena"));
+  arena.bytes = bytes;
+  arena_held.store(bytes, std::memory_order_relaxed);
+  if (!prepared && before > 0 && model->options.log) {
+    model->options.log(model->name + ": arena grew to " + std::to_string(bytes) + " bytes for " +
+                       runtime::print_symbols(model->manifest, binding.symbols()) +
+                       "; prepare() the largest shapes first");
+  }
+  for (const auto& b : captured) {
+    auto again = capture(b);
+    if (!again && prepared) return again.error();  // otherwise when it is needed
+  }
+  return {};
+}
+
+// Memory given for an output must have the shape that comes out.
+Result<void> Executor::Impl::check_outputs() const {
+  for (const Port& p : ports) {
+    if (p.is_input || !p.is_set || p.ref.shape == output_shape(p)) continue;
+    std::string got, want;
+    for (int64_t d : p.ref.shape) got += (got.empty() ? "" : ", ") + std::to_string(d);
+    for (int64_t d : output_shape(p)) want += (want.empty() ? "" : ", ") + std::to_string(d);
+    return Error{ErrorCode::shape, role(p) + ": shape is [" + got + "], must be [" + want +
+                                       "] for " +
+                                       runtime::print_symbols(model->manifest, binding.symbols())};
+  }
+  return {};
+}
+
+// What run() needs beside the arena: copies on the device, and host memory for outputs without any. Small inputs share the memory that
+// is copied at once, as far as it goes.
+Result<void> Executor::Impl::own_memory() {
+  TFCC_TRY_VOID(make_staging());
+  staging.used = 0;
+  for (size_t i = 0; i < ports.size(); ++i) {
+    Port& p = ports[i];
+    bool on_device = p.is_set && p.ref.place == Place::device;
+    size_t bytes = p.is_input ? (p.is_set ? bytes_of(p.ref.shape, p.type->dtype) : 0)
+                              : bytes_of(output_shape(p), p.type->dtype);
+    p.staged.reset();
+    if (staging.host != nullptr && p.is_input && !p.type->state && !on_device && bytes <= kStagingBytes - staging.used) {
+      p.staged = staging.used;
+      staging.used = std::min(kStagingBytes, (staging.used + bytes + 255) / 256 * 256);
+    } else if (!on_host() && !on_device) {
+      TFCC_TRY_VOID(grow_device(p, bytes));
+    }
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, *queue));
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::make_staging() {
+  if (on_host() || staging.host != nullptr) return {};
+  void* const host = queue->allocate_host(kStagingBytes);
+  if (host == nullptr) return {};
+  auto device = queue->allocate(kStagingBytes, "the inputs");
+  if (!device) {
+    queue->release_host(host);
+    return device.error();
+  }
+  staging.host = host;
+  staging.device = *device;
+  return {};
+}
+
+Result<void> Executor::Impl::grow_device(Port& p, size_t bytes) {
+  if (bytes <= p.device.bytes) return {};
+  queue->release(p.device.data);
+  p.device = {};
+  TFCC_TRY(p.device.data, queue->allocate(bytes, p.type->name.c_str()));
+  p.device.bytes = bytes;
+  return {};
+}
+
+Result<void> Executor::Impl::choose_addresses(bool own_stream) {
+  for (size_t i = 0; i < ports.size(); ++i) {
+    Port& p = ports[i];
+    bool on_device = p.is_set && p.ref.place == Place::device;
+    if (!own_stream && !on_device) {
+      return Error{ErrorCode::invalid_argument,
+                   role(p) + (p.is_set ? " is in host memory" : " is not set") +
+                       "; enqueue() takes device memory for every input and output, run() takes "
+                       "host memory"};
+    }
+    addresses[i] = on_device   ? p.ref.data
+                   : p.staged   ? static_cast<std::byte*>(staging.device) + *p.staged
+                   : !on_host() ? p.device.data
+                   : p.is_set  ? p.ref.data
+                               : p.host.data.get();
+  }
+  return {};
+}
+
+void* Executor::Impl::address(const Binding& of, uint32_t index) const {
+  const Buffer& b = model->plan->buffers[index];
+  switch (b.place) {
+    case BufferClass::arena:
+      return static_cast<std::byte*>(arena.data) + of.offset(index);
+    case BufferClass::constant:
+      return const_cast<std::byte*>(model->backend->weights() +
+                                    model->manifest.weights[b.index].offset);
+    default: break;
+  }
+  size_t port = b.index + (b.place == BufferClass::output ? model->manifest.inputs.size() : 0);
+  void* slot = queue->io_slot(port);
+  return slot != nullptr ? slot : addresses[port];
+}
+
+Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of,
+                                          const BoundLaunch& l) {
+  const runtime::KernelLaunch& k = *l.launch->kernel;
+  args.clear();
+  for (uint32_t buffer : k.args) args.push_back(address(of, buffer));
+  maps.clear();
+  for (size_t i = 0; i < l.maps.size(); ++i) {
+    const runtime::BoundMap& m = l.maps[i];
+    maps.push_back({address(of, m.buffer), model->plan->buffers[m.buffer].dtype, m.rows, m.columns, k.maps[i].box_rows, k.maps[i].box_columns});
+  }
+  return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain, maps});
+}
+
+Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of,
+                                        const BoundLaunch& l) {
+  const runtime::GemmLaunch& g = *l.launch->gemm;
+  void* bias = g.has_bias ? address(of, g.bias) : nullptr;
+  return queue->gemm(stream, l.handle, {address(of, g.a), address(of, g.b), bias, address(of, g.d)});
+}
+
+namespace {
+
+class Range {
+ public:
+  Range(const RangeHooks& hooks, const std::string& name) : hooks_(hooks) {
+    if (hooks_.push) hooks_.push(name.c_str());
+  }
+  ~Range() {
+    if (hooks_.pop) hooks_.pop();
+  }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  const RangeHooks& hooks_;
+};
+
+}  // namespace
+
+Result<void> Executor::Impl::issue(void* stream) {
+  if (binding.empty()) return {};  // no output has elements
+  const Range range(model->options.ranges, model->manifest.model);
+  TFCC_TRY_VOID(begin_run(stream));
+  count(graph != nullptr ? counted.graph_runs : counted.plain_runs);
+  return graph != nullptr ? queue->recorder()->replay(stream, graph) : issue_launches(stream, binding);
+}
+
+Result<void> Executor::Impl::begin_run(void* stream) {
+  values.assign(binding.symbols().begin(), binding.symbols().end());
+  for (void* p : addresses) values.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(p)));
+  return queue->begin(stream, values);
+}
+
+Result<void> Executor::Impl::issue_launches(void* stream, Binding& of) {
+  for (size_t i = 0; i < of.launches().size(); ++i) {
+    if (of.launches()[i].skip) continue;
+    TFCC_TRY_VOID(issue_launch(stream, of, of.launches()[i]));
+    TFCC_TRY_VOID(take_made_size(of, i));
+  }
+  return {};
+}
+
+// On a GPU the size stays there: kernels read it, and launches are for its bound.
+Result<void> Executor::Impl::take_made_size(Binding& of, size_t i) {
+  const uint32_t makes = of.launches()[i].launch->makes;
+  if (makes == 0 || !on_host()) return {};
+  TFCC_TRY_VOID(of.bind_made(i + 1, makes - 1, values[makes - 1]));
+  return prepare_products(of, i + 1);
+}
+
+Result<void> Executor::Impl::issue_launch(void* stream, const Binding& of, const BoundLaunch& l) {
+  const Range range(model->options.ranges, l.launch->name);
+  auto done = l.launch->gemm ? issue_gemm(stream, of, l) : issue_kernel(stream, of, l);
+  if (done) return {};
+  return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};
+}
+
+Result<void> Executor::Impl::copy_inputs(void* stream) {
+  if (on_host()) return {};
+  for (size_t i = 0; i < model->manifest.inputs.size(); ++i) {
+    const Port& p = ports[i];
+    size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
+    if (p.ref.place == Place::device || bytes == 0) continue;
+    if (p.staged) std::memcpy(static_cast<std::byte*>(staging.host) + *p.staged, p.ref.data, bytes);
+    else TFCC_TRY_VOID(queue->copy_in(stream, addresses[i], p.ref.data, bytes));
+  }
+  return staging.used > 0 ? queue->copy_in(stream, staging.device, staging.host, staging.used) : Result<void>();
+}
+
+Result<void> Executor::Impl::copy_outputs(void* stream) {
+  for (size_t i = 0; i < model->manifest.inputs.size() && !on_host(); ++i) {
+    const Port& p = ports[i];
+    const size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
+    if (p.type->state && p.ref.place == Place::host && bytes > 0) TFCC_TRY_VOID(queue->copy_out(stream, p.ref.data, addresses[i], bytes));
+  }
+  for (size_t i = model->manifest.inputs.size(); i < ports.size(); ++i) {
+    Port& p = ports[i];
+    bool on_device = p.is_set && p.ref.place == Place::device;
+    const Shape& shape = output_shape(p);
+    size_t bytes = bytes_of(shape, p.type->dtype);
+    void* to = on_device ? nullptr : p.is_set ? p.ref.data : p.host.data.get();
+    if (!on_host() && !on_device && bytes > 0) {
+      TFCC_TRY_VOID(queue->copy_out(stream, to, addresses[i], bytes));
+    }
+    p.result.data = to;
+    p.result.dtype = p.type->dtype;
+    p.result.shape = shape;
+    p.result.bytes = bytes;
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::flag_error() {
+  TFCC_TRY_VOID(queue->take_flags(flags));  // even if there are none: it reports failed kernels
+  std::string message;
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i] != 0) message += (message.empty() ? "" : "; ") + model->manifest.flags[i].message;
+  }
+  if (message.empty()) return {};
+  return Error{ErrorCode::invalid_argument, message};
+}
+
+Result<Executor> Model::executor() const {
+  TFCC_TRY_VOID(impl_->here());
+  auto impl = std::make_unique<Executor::Impl>(impl_);
+  TFCC_TRY(impl->queue, impl_->backend->queue());
+  impl->modules_before = impl_->backend->modules_loaded();
+  for (const TensorType& t : impl_->manifest.inputs) {
+    impl->ports.emplace_back().type = &t;
+  }
+  for (const TensorType& t : impl_->manifest.outputs) {
+    Port& p = impl->ports.emplace_back();
+    p.type = &t;
+    p.is_input = false;
+  }
+  for (size_t i = 0; i < impl_->manifest.inputs.size(); ++i) {
+    impl->shapes.push_back(&impl->ports[i].ref.shape);
+  }
+  impl->addresses.resize(impl->ports.size());
+  impl->flags.resize(impl_->manifest.flags.size());
+  impl->values.reserve(impl_->manifest.symbols.size() + impl->ports.size());
+  return Executor(std::move(impl));
+}
+
+Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Executor::Executor(Executor&&) noexcept = default;
+Executor& Executor::operator=(Executor&&) noexcept = default;
+Executor::~Executor() = default;
+
+Result<void> Executor::Impl::set(std::string_view name, const TensorRef& tensor) {
+  TFCC_TRY(Port* p, require(name, false));
+  if (tensor.dtype != p->type->dtype) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": dtype is " + to_string(tensor.dtype) +
+                                                  ", must be " + to_string(p->type->dtype)};
+  }
+  TFCC_TRY_VOID(check_shape(*p, tensor.shape));
+  if (tensor.data == nullptr && bytes_of(tensor.shape, tensor.dtype) > 0) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": data is null"};
+  }
+  if (tensor.place == Place::device && on_host()) {
+    return Error{
+        ErrorCode::invalid_argument,
+        role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
+  }
+  constexpr uintptr_t kStateAlignment = 16;
+  if (p->type->state && tensor.place == Place::device && reinterpret_cast<uintptr_t>(tensor.data) % kStateAlignment != 0) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": its memory, which runs change in place, is not aligned to 16 bytes"};
+  }
+  p->ref = tensor;
+  p->is_set = true;
+  // An output of this name is the same tensor: in device memory it stays where it is.
+  Port* same = p->is_input && tensor.place == Place::device ? find(name, true) : nullptr;
+  if (same != nullptr) {
+    same->ref = tensor;
+    same->is_set = true;
+  }
+  return {};
+}
+
+Result<void> Executor::Impl::clear(std::string_view name) {
+  TFCC_TRY(Port* p, require(name, false));
+  for (Port* each : {p, find(name, true)}) {
+    if (each == nullptr) continue;
+    each->ref = {};
+    each->is_set = false;
+  }
+  return {};
+}
+
+// Reads what never changes: any thread may ask.
+Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
+  std::vector<int64_t> symbols;
+  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
+  if (runtime::is_empty_run(impl_->model->manifest, symbols)) return size_t{0};
+  return runtime::arena_size(*impl_->model->plan, symbols);
+}
+
+Result<void> Executor::Impl::run() {
+  ran = false;
+  TFCC_TRY_VOID(symbols_of_set(symbols));
+  TFCC_TRY_VOID(bind(symbols));
+  TFCC_TRY_VOID(check_outputs());
+  void* stream = queue->own_stream();
+  TFCC_TRY_VOID(make_ready(stream, false));
+  TFCC_TRY_VOID(own_memory());
+  TFCC_TRY_VOID(choose_addresses(true));
+  TFCC_TRY_VOID(copy_inputs(stream));
+  TFCC_TRY_VOID(issue(stream));
+  TFCC_TRY_VOID(copy_outputs(stream));
+  TFCC_TRY_VOID(queue->copy_flags());
+  TFCC_TRY_VOID(queue->wait());
+  if (on_host()) TFCC_TRY_VOID(flag_error());
+  ran = true;
+  return {};
+}
+
+Result<void> Executor::Impl::enqueue(void* stream) {
+  if (on_host()) {
+    return Error{ErrorCode::unsupported,
+                 "enqueue() needs a GPU, this model runs on the cpu; call run()"};
+  }
+  ran = false;
+  TFCC_TRY_VOID(symbols_of_set(symbols));
+  TFCC_TRY_VOID(bind(symbols));
+  TFCC_TRY_VOID(check_outputs());
+  TFCC_TRY_VOID(choose_addresses(false));
+  TFCC_TRY_VOID(make_ready(stream, false));
+  return issue(stream);
+}
+
+Result<Shape> Executor::Impl::shape_of_output(std::string_view name) {
+  TFCC_TRY(const Port* p, require(name, true));
+  std::vector<int64_t> of_inputs;
+  TFCC_TRY_VOID(symbols_of_set(of_inputs));
+  Shape shape;
+  TFCC_TRY_VOID(runtime::evaluate_dims(*p->type, of_inputs, shape));
+  return shape;
+}
+
+Result<Tensor> Executor::Impl::output(std::string_view name) {
+  TFCC_TRY(const Port* p, require(name, true));
+  if (!ran) {
+    return Error{ErrorCode::invalid_argument, role(*p) + ": there is no result; call run() first"};
+  }
+  if (p->result.data == nullptr && p->result.bytes > 0) {
+    return Error{ErrorCode::invalid_argument,
+                 role(*p) + " was written to the device memory that set() named; read it there"};
+  }
+  return p->result;
+}
+
+// The public calls: each holds the executor, so that a second one at the same time is an error.
+namespace {
+
+template <class Body>
+auto held(Executor::Impl& e, const Body& body) -> decltype(body()) {
+  runtime::OneCall call(e.in_use);
+  TFCC_TRY_VOID(call.error());
+  TFCC_TRY_VOID(e.model->here());
+  return body();
+}
+
+}  // namespace
+
+Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
+  return held(*impl_, [&] { return impl_->set(name, tensor); });
+}
+Result<void> Executor::clear(std::string_view name) {
+  return held(*impl_, [&] { return impl_->clear(name); });
+}
+Result<void> Executor::prepare(const Shapes& shapes) {
+  return held(*impl_, [&] { return impl_->prepare(shapes); });
+}
+Result<void> Executor::prepare_all(const Shapes& largest) {
+  return held(*impl_, [&] { return impl_->prepare_all(largest); });
+}
+Result<void> Executor::run() {
+  return held(*impl_, [&] { return impl_->run(); });
+}
+Result<void> Executor::enqueue(void* stream) {
+  return held(*impl_, [&] { return impl_->enqueue(stream); });
+}
+Result<std::vector<int64_t>> Executor::output_shape(std::string_view name) const {
+  return held(*impl_, [&] { return impl_->shape_of_output(name); });
+}
+Result<Tensor> Executor::output(std::string_view name) const {
+  return held(*impl_, [&] { return impl_->output(name); });
+}
+Result<void> Executor::status() {
+  return held(*impl_, [&] { return impl_->flag_error(); });
+}
+
+ExecutorStats Executor::stats() const {
+  auto read = [](uint64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_relaxed); };
+  ExecutorStats& c = impl_->counted;
+  ExecutorStats s;
+  s.graphs_made = read(c.graphs_made);
+  s.plain_runs = read(c.plain_runs);
+  s.graph_runs = read(c.graph_runs);
+  s.device_allocations = impl_->queue->allocations();
+  s.modules_loaded = impl_->model->backend->modules_loaded() - impl_->modules_before;
+  return s;
+}
+
+size_t Executor::arena_bytes() const { return impl_->arena_held.load(std::memory_order_relaxed); }
+
+}  // namespace v1
+}  // namespace tfcc

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executor::prepare and prepare_all: everything that runs of certain shapes, or of all, will need.
+#include <algorithm>
+
+#include "runtime/core/executor_impl.h"
+
+namespace tfcc {
+
+using runtime::Symbol;
+using runtime::bytes_of;
+
+inline namespace v1 {
+namespace {
+
+// The sizes at which every symbol is as large as the file says, each by itself.
+Result<std::vector<int64_t>> largest_sizes(const runtime::Manifest& m) {
+  std::vector<int64_t> sizes;
+  for (const Symbol& s : m.symbols) {
+    if (!s.derived() && s.max == 0) {
+      return Error{ErrorCode::invalid_argument,
+                   "the file names no largest " + s.name +
+                       "; give prepare_all() shapes, or compile with --max-batch, --max-tokens, "
+                       "--seq-buckets or --maxShapes"};
+    }
+    sizes.push_back(s.max);
+  }
+  return sizes;
+}
+
+// Where a file was compiled for so many tokens: the sizes that they are the product of, batch first. None: any rows of any length go.
+struct Tokens {
+  size_t batch;
+  std::vector<size_t> others;
+  const Symbol* tokens;
+};
+std::optional<Tokens> tokens_of(const runtime::Manifest& m) {
+  const Symbol* batch = with_role(m, SizeRole::batch);
+  const Symbol* tokens = with_role(m, SizeRole::tokens);
+  if (batch == nullptr || tokens == nullptr || !tokens->derived() || tokens->max == 0) return std::nullopt;
+  Tokens t{static_cast<size_t>(batch - m.symbols.data()), {}, tokens};
+  bool of_batch = false;
+  for (size_t i = 0; i < m.symbols.size(); ++i) {
+    std::vector<int64_t> ones(m.symbols.size(), 1);
+    ones[i] = 2;
+    if (m.symbols[i].derived() || tokens->value.evaluate(ones) != 2) continue;   // no factor
+    if (i == t.batch) of_batch = true;
+    else t.others.push_back(i);
+  }
+  return of_batch ? std::optional(t) : std::nullopt;
+}
+
+int64_t least(const Symbol& s) { return std::max<int64_t>(s.min, 1); }
+
+// How many rows of these sizes leave the tokens within what the file takes; at least one.
+int64_t rows_within(const Tokens& t, std::vector<int64_t> sizes) {
+  sizes[t.batch] = 1;
+  return std::max<int64_t>(t.tokens->max / std::max<int64_t>(t.tokens->value.evaluate(sizes).value_or(t.tokens->max), 1), 1);
+}
+
+// Of these sizes those that a run may have: a file that was compiled for so many tokens takes many rows, or rows that are long in one
+// size, not both.
+std::vector<std::vector<int64_t>> corners(const runtime::Manifest& m, const std::vector<int64_t>& largest) {
+  const auto t = tokens_of(m);
+  if (!t) return {largest};
+  std::vector<int64_t> many = largest;
+  for (size_t i : t->others) many[i] = std::min(least(m.symbols[i]), largest[i]);
+  std::vector<std::vector<int64_t>> all = {many};
+  for (size_t i : t->others) {
+    all.push_back(many);
+    all.back()[i] = std::min(largest[i], std::max(t->tokens->max, least(m.symbols[i])));
+  }
+  for (auto& sizes : all) {
+    const int64_t most = largest[t->batch];
+    sizes[t->batch] = std::clamp(rows_within(*t, sizes), std::min(m.symbols[t->batch].min, most), most);
+  }
+  return all;
+}
+
+// Sizes at which tensors are as large as in any run of so many tokens: as many rows as there may be, and for each of the other sizes
+// tokens for all of them, rounded up.
+std::vector<std::vector<int64_t>> widest(const runtime::Manifest& m, const std::vector<int64_t>& largest) {
+  const auto t = tokens_of(m);
+  if (!t) return {largest};
+  std::vector<std::vector<int64_t>> all;
+  for (size_t i : t->others) {
+    std::vector<int64_t> sizes = largest;
+    for (size_t other : t->others) sizes[other] = std::min(least(m.symbols[other]), largest[other]);
+    sizes[i] = 1;
+    const int64_t each = std::max<int64_t>(t->tokens->value.evaluate(sizes).value_or(t->tokens->max), 1);
+    sizes[i] = std::min(largest[i], (t->tokens->max + each - 1) / each);
+    all.push_back(std::move(sizes));
+  }
+  return all;
+}
+
+}  // namespace
+
+// What run() needs beside the arena, before any tensor is set.
+Result<void> Executor::Impl::prepare_ports(std::span<const int64_t> wanted) {
+  Shape shape;
+  for (Port& p : ports) {
+    TFCC_TRY_VOID(runtime::evaluate_dims(*p.type, wanted, shape));
+    const size_t bytes = bytes_of(shape, p.type->dtype);
+    const bool on_device = p.is_set && p.ref.place == Place::device;
+    if (!on_host() && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, *queue));
+  }
+  return make_staging();
+}
+
+Result<void> Executor::Impl::prepare_symbols(std::span<const int64_t> wanted) {
+  TFCC_TRY_VOID(bind(wanted));
+  TFCC_TRY_VOID(make_ready(queue->own_stream(), true));
+  // Also for a run on a stream that is being captured.
+  if (!binding.empty()) TFCC_TRY_VOID(plain_ready(true));
+  return prepare_ports(wanted);
+}
+
+Result<void> Executor::Impl::prepare(const Shapes& shapes) {
+  std::vector<int64_t> sizes;
+  TFCC_TRY_VOID(symbols_for(shapes, sizes));
+  TFCC_TRY_VOID(prepare_symbols(sizes));
+  return model->backend->save_timings();
+}
+
+Result<void> Executor::Impl::prepare_all(const Shapes& shapes) {
+  const runtime::Manifest& m = model->manifest;
+  std::vector<int64_t> largest;
+  std::vector<std::vector<int64_t>> prepared;
+  if (shapes.empty() && !m.inputs.empty()) {
+    TFCC_TRY(largest, largest_sizes(m));
+    prepared = corners(m, largest);
+    for (std::vector<int64_t>& of_ports : widest(m, largest)) {
+      if (runtime::derive_symbols(m, of_ports)) TFCC_TRY_VOID(prepare_ports(of_ports));
+    }
+    for (auto& sizes : prepared) {
+      if (runtime::derive_symbols(m, sizes)) continue;
+      return Error{ErrorCode::shape, "the largest sizes of the file overflow; give prepare_all() shapes"};
+    }
+  } else {
+    TFCC_TRY_VOID(symbols_for(shapes, largest));
+    prepared = {largest};
+  }
+  if (captures(queue->own_stream())) {
+    for (const auto& sizes : prepared) {  // what is computed of sizes is as large as at one of the corners
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        if (m.symbols[i].derived()) largest[i] = std::max(largest[i], sizes[i]);
+      }
+    }
+    TFCC_TRY_VOID(capture_all(largest, prepared));
+  }
+  for (const auto& sizes : prepared) TFCC_TRY_VOID(prepare_symbols(sizes));
+  return model->backend->save_timings();
+}
+
+}  // namespace v1
+}  // namespace tfcc

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest of a .tfcc file in memory: plain structs that mirror runtime/core/manifest.proto field by
+// field, and the bounded reader that fills them. Used by the runtime and by `tfcc inspect`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/artifact.h"
+#include "runtime/dtype.h"
+#include "runtime/core/family.h"
+#include "runtime/result.h"
+#include "runtime/core/size_expr.h"
+#include "runtime/size_role.h"
+
+namespace tfcc::runtime {
+
+struct Symbol {
+  std::string name;
+  int64_t min = 0;
+  int64_t max = 0;
+  uint32_t input = 0;
+  uint32_t axis = 0;
+  SizeExpr value;                                  // of a derived symbol
+  std::string min_from = {}, max_from = {};        // options that set them
+  int64_t typical = 0;
+  SizeRole role = SizeRole::none;
+  bool made = false;
+  int64_t multiple = 0;                            // the axis is so many times the size; 0: once
+
+  bool derived() const { return !value.code.empty(); }
+  int64_t times() const { return multiple > 1 ? multiple : 1; }
+};
+
+struct TensorType {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<SizeExpr> dims;
+  bool state = false;          // an input that a run changes
+};
+
+struct Check {
+  SizeExpr value;
+  bool equal = false;
+  std::string message;
+
+  bool operator==(const Check&) const = default;
+};
+
+struct Flag {
+  std::string message;
+};
+
+struct Weight {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::string layout;
+  uint64_t offset = 0;
+  uint64_t size = 0;
+  uint64_t checksum = 0;
+};
+
+enum class BufferClass : uint8_t { input = 0, output = 1, arena = 2, constant = 3, state = 4 };
+
+struct Buffer {
+  BufferClass place = BufferClass::input;
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<SizeExpr> dims;
+  uint32_t index = 0;
+  SizeExpr offset = {};                            // in the slot
+  uint32_t first_use = 0;
+  uint32_t last_use = 0;
+
+  bool operator==(const Buffer&) const = default;
+};
+
+struct Kernel {
+  std::string name;
+  std::string op;
+  uint32_t threads = 0;
+  uint32_t shared_bytes = 0;
+  bool starts_early = false;
+
+  bool operator==(const Kernel&) const = default;
+};
+
+struct TensorMap {
+  uint32_t buffer = 0;
+  SizeExpr rows, columns;
+  uint32_t box_rows = 0;
+  uint32_t box_columns = 0;
+
+  bool operator==(const TensorMap&) const = default;
+};
+
+struct KernelLaunch {
+  uint32_t kernel = 0;
+  std::vector<uint32_t> args;
+  std::vector<SizeExpr> grid;
+  SizeExpr work;
+  uint32_t grain = 0;
+  std::vector<TensorMap> maps;
+
+  bool operator==(const KernelLaunch&) const = default;
+};
+
+struct GemmLaunch {
+  uint32_t a = 0;
+  uint32_t b = 0;
+  uint32_t d = 0;
+  bool has_bias = false;
+  uint32_t bias = 0;
+  SizeExpr m, n, k, batch, stride_a, stride_b;
+  bool trans_a = false;
+  bool trans_b = false;
+  float alpha = 0;
+  bool in_order = false;
+
+  bool operator==(const GemmLaunch&) const = default;
+};
+
+struct Launch {
+  std::string name;
+  std::vector<std::string> ops;
+  std::optional<KernelLaunch> kernel;              // exactly one of the two after validation
+  std::optional<GemmLaunch> gemm;
+  SizeExpr flops;
+  SizeExpr bytes;
+  std::string why;                                 // how it was chosen, for `tfcc inspect --why`
+  uint32_t makes = 0;
+
+  bool operator==(const Launch&) const = default;
+};
+
+struct Bucket {
+  std::string name;
+  std::vector<Check> limits;
+  std::vector<Launch> launches;
+
+  bool operator==(const Bucket&) const = default;
+};
+
+/// How a size is rounded up to the cap of its bucket.
+struct SizeCaps {
+  std::vector<int64_t> caps;   // ascending; a size has the first that is not smaller
+  SizeExpr cap;                // where there are none: a program over the caps of all sizes, then the least value of each
+
+  bool operator==(const SizeCaps&) const = default;
+};
+
+/// Which runs share the launches captured at the caps of their sizes. One entry per symbol.
+struct BucketTable {
+  std::vector<SizeCaps> sizes;
+
+  bool operator==(const BucketTable&) const = default;
+};
+
+struct Plan {
+  Family family = Family::cpu;
+  std::string name;                                // what dumps and reports call it: "cpu", "cuda", "sm_90a"
+  std::vector<Buffer> buffers;
+  std::vector<SizeExpr> slots;
+  std::vector<Bucket> buckets;
+  std::vector<Kernel> kernels;
+  bool has_bind = false;
+  uint32_t bind = 0;
+  std::string precision;
+  SizeExpr live_bytes;
+  std::vector<Check> limits;
+  std::optional<BucketTable> bucket_table;
+  std::string no_bucket_table;
+  uint32_t counters = 0;                           // CUDA: behind the flags: multiprocessors, then zeros between launches
+
+  bool operator==(const Plan&) const = default;
+};
+
+struct Image {
+  uint64_t offset = 0;
+  uint64_t size = 0;
+};
+
+struct Target {
+  std::string name;
+  uint32_t plan = 0;
+  uint32_t section = 0;
+  std::vector<Image> images;
+  uint32_t min_driver = 0;
+};
+
+/// Names of texts that are files kept with the model begin so.
+inline constexpr char kAttachmentPrefix[] = "files/";
+
+struct Text {
+  std::string name;
+  uint64_t offset = 0;
+  uint64_t size = 0;
+};
+
+/// One use of a model: what goes in and out, and the plans that compute it.
+struct Program {
+  std::vector<Symbol> symbols;
+  std::vector<TensorType> inputs;
+  std::vector<TensorType> outputs;
+  std::vector<Check> checks;
+  std::vector<Flag> flags;
+  std::vector<Plan> plans;
+  std::vector<Target> targets;
+};
+
+/// The program that is the graph as it was exported, what all programs share, and another for generation.
+struct Manifest : Program {
+  std::string producer;
+  std::string model;
+  std::vector<Weight> weights;
+  std::vector<Text> texts;
+  std::string report;
+  std::vector<Program> generation;                 // one, or none
+  std::string no_generation;                       // why
+};
+
+/// The manifest of a file that had its program of generation alone.
+Manifest generation_of(const Manifest& file);
+
+/// Caps that a plan may name for one size.
+inline constexpr size_t kMaxCaps = 1024;
+/// Sizes of a file with a bucket table, and codes of the program of a cap: looking buckets up stays quick whoever wrote the file.
+inline constexpr size_t kMaxBucketSizes = 64, kMaxCapCodes = 256;
+/// Lengths that a user may name, each with graphs of its own.
+inline constexpr size_t kMaxLengths = 64;
+/// No size has a larger cap: CUDA kernels index with 32 bits.
+inline constexpr int64_t kLargestCap = int64_t{1} << 31;
+
+/// Messages that one manifest may hold, all kinds together: bounds the memory a small file can
+/// claim.
+inline constexpr size_t kMaxManifestMessages = size_t{1} << 20;
+
+/// What dumps and the file call the source of a kernel: "cuda/layer_norm__f16_h768.cu".
+std::string source_file(const Plan& plan, const std::string& kernel);
+
+/// The symbol with this role, or null.
+const Symbol* with_role(const Manifest& manifest, SizeRole role);
+
+/// Reads the wire format. Unknown fields are skipped. `name` starts every message.
+/// Errors: bad_file (broken encoding, wrong wire type, unknown dtype or class, too many messages).
+Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name);
+
+/// Checks every index, offset and size program against the rest of the manifest and the file, so
+/// that nothing later can reach outside. Errors: bad_file.
+Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact,
+                            const std::string& name);
+
+}  // namespace tfcc::runtime
