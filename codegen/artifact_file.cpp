@@ -28,8 +28,7 @@ void use_default_mode(int fd) {
 }
 
 // Calls write or pwrite until all bytes are out.
-template <class Write>
-int write_all(const void* data, size_t size, Write write_some) {
+template <class Write> int write_all(const void* data, size_t size, Write write_some) {
   auto* p = static_cast<const char*>(data);
   while (size > 0) {
     ssize_t n = write_some(p, std::min<size_t>(size, 1u << 30));
@@ -49,7 +48,8 @@ Result<ArtifactFile> ArtifactFile::create(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     const char* what = S_ISDIR(info.st_mode) ? "a folder" : "no regular file";
-    return Error{ErrorCode::io, path + ": cannot write here: it is " + what + "; give a file name with -o"};
+    return Error{ErrorCode::io,
+                 path + ": cannot write here: it is " + what + "; give a file name with -o"};
   }
   std::string temporary = path + ".XXXXXX";
   int fd = mkostemp(temporary.data(), O_CLOEXEC);
@@ -67,8 +67,13 @@ ArtifactFile::ArtifactFile(std::string path, std::string temporary, int fd)
     : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
 
 ArtifactFile::ArtifactFile(ArtifactFile&& other) noexcept
-    : path_(std::move(other.path_)), temporary_(std::move(other.temporary_)), fd_(other.fd_),
-      position_(other.position_), start_(other.start_), open_(other.open_), sum_(other.sum_),
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      fd_(other.fd_),
+      position_(other.position_),
+      start_(other.start_),
+      open_(other.open_),
+      sum_(other.sum_),
       sections_(std::move(other.sections_)) {
   other.fd_ = -1;
 }

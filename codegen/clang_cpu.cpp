@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU compiler: Clang and lld as libraries. The only file that includes their headers; LLVM has no RTTI, so it is
-// compiled without as well (codegen/CMakeLists.txt).
+// The CPU compiler: Clang and lld as libraries. The only file that includes their headers; LLVM has
+// no RTTI, so it is compiled without as well (codegen/CMakeLists.txt).
 #include "codegen/clang_cpu.h"
 
 #include <clang/Basic/Diagnostic.h>
@@ -32,15 +32,37 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRoot = "/tfcc/";
 
-/// What every unit is compiled with, apart from the level. Integers of a graph wrap, as the evaluator's do: -fwrapv.
-constexpr const char* kFlags[] = {
-    "-triple", "x86_64-unknown-linux-gnu", "-emit-obj", "-O3", "-std=c++20", "-x", "c++",
-    "-mrelocation-model", "pic", "-pic-level", "2", "-fvisibility=hidden",
-    "-vectorize-loops", "-vectorize-slp", "-ffp-contract=on", "-mprefer-vector-width=512",
-    "-nostdsysteminc", "-nobuiltininc", "-ffreestanding", "-fno-builtin", "-fno-rtti",
-    "-fno-threadsafe-statics", "-fwrapv", "-mframe-pointer=none", "-I", kRoot};
+/// What every unit is compiled with, apart from the level. Integers of a graph wrap, as the
+/// evaluator's do: -fwrapv.
+constexpr const char* kFlags[] = {"-triple",
+                                  "x86_64-unknown-linux-gnu",
+                                  "-emit-obj",
+                                  "-O3",
+                                  "-std=c++20",
+                                  "-x",
+                                  "c++",
+                                  "-mrelocation-model",
+                                  "pic",
+                                  "-pic-level",
+                                  "2",
+                                  "-fvisibility=hidden",
+                                  "-vectorize-loops",
+                                  "-vectorize-slp",
+                                  "-ffp-contract=on",
+                                  "-mprefer-vector-width=512",
+                                  "-nostdsysteminc",
+                                  "-nobuiltininc",
+                                  "-ffreestanding",
+                                  "-fno-builtin",
+                                  "-fno-rtti",
+                                  "-fno-threadsafe-statics",
+                                  "-fwrapv",
+                                  "-mframe-pointer=none",
+                                  "-I",
+                                  kRoot};
 
-/// Calls that the code generator makes on its own for large copies; -fno-builtin keeps these from calling themselves.
+/// Calls that the code generator makes on its own for large copies; -fno-builtin keeps these from
+/// calling themselves.
 constexpr const char* kMemoryUnit = R"(
 using size = unsigned long;
 extern "C" void* memcpy(void* to, const void* from, size n) {
@@ -61,7 +83,8 @@ extern "C" void* memset(void* to, int value, size n) {
 /// Keeps the first error with its place.
 class FirstError : public clang::DiagnosticConsumer {
  public:
-  void HandleDiagnostic(clang::DiagnosticsEngine::Level level, const clang::Diagnostic& info) override {
+  void HandleDiagnostic(clang::DiagnosticsEngine::Level level,
+                        const clang::Diagnostic& info) override {
     DiagnosticConsumer::HandleDiagnostic(level, info);
     if (level < clang::DiagnosticsEngine::Error || !text.empty()) return;
     llvm::SmallString<256> message;
@@ -101,7 +124,8 @@ Result<std::string> resolve_level(const std::string& level) {
                "no CPU level '" + level + "'; use x86-64-v2, x86-64-v3, x86-64-v4 or native"};
 }
 
-llvm::IntrusiveRefCntPtr<llvm::vfs::InMemoryFileSystem> file_system(const std::string& path, const std::string& text) {
+llvm::IntrusiveRefCntPtr<llvm::vfs::InMemoryFileSystem> file_system(const std::string& path,
+                                                                    const std::string& text) {
   auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
   for (const TemplateFile* file : included_templates("cpu", text)) {
     llvm::StringRef bytes(file->text.data(), file->text.size());
@@ -124,7 +148,8 @@ class TempDir {
     std::error_code ec;
     std::string path = (fs::temp_directory_path(ec) / "tfcc-XXXXXX").string();
     if (ec || !mkdtemp(path.data())) {
-      return Error{ErrorCode::io, "cannot make a directory for the linker: " + path + "; set TMPDIR to a writable one"};
+      return Error{ErrorCode::io, "cannot make a directory for the linker: " + path +
+                                      "; set TMPDIR to a writable one"};
     }
     return TempDir(path);
   }
@@ -145,7 +170,9 @@ Result<void> write_file(const std::string& path, const std::vector<std::byte>& b
   std::FILE* f = std::fopen(path.c_str(), "wb");
   bool ok = f && std::fwrite(bytes.data(), 1, bytes.size(), f) == bytes.size();
   if (f && std::fclose(f) != 0) ok = false;
-  if (!ok) return Error{ErrorCode::io, path + ": cannot write an object for the linker; is the disk full?"};
+  if (!ok)
+    return Error{ErrorCode::io,
+                 path + ": cannot write an object for the linker; is the disk full?"};
   return {};
 }
 
@@ -186,8 +213,8 @@ Result<std::vector<std::byte>> run(Compilation& c, const CpuSource& unit, const 
 Result<std::vector<std::byte>> compile_cpu_object(const CpuSource& unit, const std::string& level) {
   initialize_target();
   TFCC_TRY(std::string cpu, resolve_level(level));
-  // Where memory runs out an exception goes through LLVM, which is not made for it: what it leaves half-made cannot be
-  // destroyed, and stays.
+  // Where memory runs out an exception goes through LLVM, which is not made for it: what it leaves
+  // half-made cannot be destroyed, and stays.
   auto* compilation = new Compilation;
   auto object = run(*compilation, unit, cpu);
   delete compilation;
@@ -200,12 +227,14 @@ namespace {
 bool copies_memory(const std::vector<std::byte>& object) {
   const std::string_view bytes(reinterpret_cast<const char*>(object.data()), object.size());
   constexpr std::array<std::string_view, 3> kFunctions = {{"memcpy", "memmove", "memset"}};
-  return std::any_of(kFunctions.begin(), kFunctions.end(), [&](std::string_view f) { return bytes.find(f) != bytes.npos; });
+  return std::any_of(kFunctions.begin(), kFunctions.end(),
+                     [&](std::string_view f) { return bytes.find(f) != bytes.npos; });
 }
 
 }  // namespace
 
-Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>& objects, const std::string& level) {
+Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>& objects,
+                                        const std::string& level) {
   TFCC_TRY(TempDir dir, TempDir::create());
   std::vector<std::string> inputs;
   const auto add = [&](const std::vector<std::byte>& object) {
@@ -218,8 +247,18 @@ Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>
     TFCC_TRY_VOID(add(memory));
   }
   std::string output = dir.file("kernels.so");
-  std::vector<const char*> args = {"ld.lld", "-shared", "--no-undefined", "-nostdlib", "--gc-sections", "--strip-all",
-                                   "--build-id=none", "-z", "noexecstack", "--threads=1", "-o", output.c_str()};
+  std::vector<const char*> args = {"ld.lld",
+                                   "-shared",
+                                   "--no-undefined",
+                                   "-nostdlib",
+                                   "--gc-sections",
+                                   "--strip-all",
+                                   "--build-id=none",
+                                   "-z",
+                                   "noexecstack",
+                                   "--threads=1",
+                                   "-o",
+                                   output.c_str()};
   for (const std::string& input : inputs) args.push_back(input.c_str());
 
   static std::mutex one_at_a_time;  // lld keeps its state in globals
@@ -231,8 +270,11 @@ Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>
   lld::Result result = lld::lldMain(args, out, err, {{lld::Gnu, &lld::elf::link}});
   usable = result.canRunAgain;
   if (result.retCode != 0) return internal("kernels do not link: " + first_line(err.str()));
-  auto file = llvm::MemoryBuffer::getFile(output, /*IsText=*/false, /*RequiresNullTerminator=*/false);
-  if (!file) return Error{ErrorCode::io, output + ": cannot read the linked kernels: " + file.getError().message()};
+  auto file =
+      llvm::MemoryBuffer::getFile(output, /*IsText=*/false, /*RequiresNullTerminator=*/false);
+  if (!file)
+    return Error{ErrorCode::io,
+                 output + ": cannot read the linked kernels: " + file.getError().message()};
   return to_bytes((*file)->getBuffer());
 }
 

@@ -20,9 +20,10 @@ struct CpuSource {
 /// The object file of one unit for `level`: x86-64-v2, x86-64-v3, x86-64-v4 or native.
 Result<std::vector<std::byte>> compile_cpu_object(const CpuSource& unit, const std::string& level);
 
-/// The shared object of such objects, without an undefined symbol: what Clang calls for large copies is added where an object
-/// needs it, for `level`.
-Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>& objects, const std::string& level);
+/// The shared object of such objects, without an undefined symbol: what Clang calls for large
+/// copies is added where an object needs it, for `level`.
+Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>& objects,
+                                        const std::string& level);
 
 /// "clang 19.1.7" and the flags that every unit gets, for cache keys; empty without TFCC_CPU.
 std::string cpu_compiler_version();

@@ -18,7 +18,8 @@
 namespace tfcc::codegen {
 
 const std::vector<std::string>& cuda_architectures() {
-  static const std::vector<std::string> kNames = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"};
+  static const std::vector<std::string> kNames = {"sm_80", "sm_86",  "sm_89",
+                                                  "sm_90", "sm_100", "sm_120"};
   return kNames;
 }
 
@@ -32,7 +33,8 @@ namespace {
 constexpr const char* kPtx = "compute_80";
 
 void add_target(std::vector<TargetName>& out, const std::string& name, Family family) {
-  const bool known = std::any_of(out.begin(), out.end(), [&](const TargetName& t) { return t.name == name; });
+  const bool known =
+      std::any_of(out.begin(), out.end(), [&](const TargetName& t) { return t.name == name; });
   if (!known) out.push_back({name, family});
 }
 
@@ -50,13 +52,15 @@ Result<void> add_levels(std::vector<TargetName>& out, const std::vector<std::str
       add_target(out, name == "native" ? native_cpu_level() : name, Family::cpu);
     } else {
       return Error{ErrorCode::invalid_argument,
-                   fmt::format("--cpu: there is no level '{}'; levels are native, all, {}", name, fmt::join(cpu_levels(), ", "))};
+                   fmt::format("--cpu: there is no level '{}'; levels are native, all, {}", name,
+                               fmt::join(cpu_levels(), ", "))};
     }
   }
   return {};
 }
 
-// What serves instead of a GPU's name that is none of ours: code of the same generation, or PTX, which the driver compiles.
+// What serves instead of a GPU's name that is none of ours: code of the same generation, or PTX,
+// which the driver compiles.
 std::string way_out(const std::string& name) {
   if (name.rfind("sm_", 0) != 0) return "";
   const size_t digits = name.find_first_not_of("0123456789", 3);
@@ -69,7 +73,8 @@ std::string way_out(const std::string& name) {
     const int have = std::stoi(g.substr(3));
     if (have / 10 == wanted / 10 && have <= wanted) best = g;
   }
-  return best.empty() ? fmt::format("{} serves GPUs without code of their own; ", kPtx) : fmt::format("code for {} runs there; ", best);
+  return best.empty() ? fmt::format("{} serves GPUs without code of their own; ", kPtx)
+                      : fmt::format("code for {} runs there; ", best);
 }
 
 }  // namespace
@@ -81,7 +86,8 @@ std::vector<std::string> target_names() {
   return names;
 }
 
-Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names, const std::vector<std::string>& levels) {
+Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names,
+                                              const std::vector<std::string>& levels) {
   std::vector<TargetName> out;
   const auto& gpus = cuda_architectures();
   for (std::string name : names) {
@@ -95,10 +101,13 @@ Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& na
     } else if (name == kPtx || std::find(gpus.begin(), gpus.end(), name) != gpus.end()) {
       add_target(out, name, Family::cuda);
     } else {
-      return Error{ErrorCode::invalid_argument, fmt::format("--target: there is no target '{}'; {}targets are {}", name, way_out(name), fmt::join(target_names(), ", "))};
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("--target: there is no target '{}'; {}targets are {}", name,
+                               way_out(name), fmt::join(target_names(), ", "))};
     }
   }
-  const bool any_gpu = std::any_of(out.begin(), out.end(), [](const TargetName& t) { return t.family == Family::cuda; });
+  const bool any_gpu = std::any_of(out.begin(), out.end(),
+                                   [](const TargetName& t) { return t.family == Family::cuda; });
   if (any_gpu) add_target(out, kPtx, Family::cuda);
   return out;
 }
@@ -120,9 +129,15 @@ std::vector<std::byte> with_header(const CudaImage& image) {
 
 class Builder {
  public:
-  Builder(std::vector<const PlanInput*> inputs, const CompileOptions& options, WeightPool& weights, CompileResult& result)
-      : options_(options), weights_(weights), result_(result), cache_(options.cache),
-        threads_(options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
+  Builder(std::vector<const PlanInput*> inputs, const CompileOptions& options, WeightPool& weights,
+          CompileResult& result)
+      : options_(options),
+        weights_(weights),
+        result_(result),
+        cache_(options.cache),
+        threads_(options.threads > 0
+                     ? options.threads
+                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
     program_.inputs = std::move(inputs);
   }
 
@@ -149,7 +164,8 @@ class Builder {
   // A plan for this class, or that of another class which came out the same.
   Result<void> plan(const TargetClass& target) {
     if (plans_.count(target.name)) return {};
-    const auto in = std::find_if(program_.inputs.begin(), program_.inputs.end(), [&](const PlanInput* i) { return i->family == target.family; });
+    const auto in = std::find_if(program_.inputs.begin(), program_.inputs.end(),
+                                 [&](const PlanInput* i) { return i->family == target.family; });
     TFCC_CHECK(in != program_.inputs.end() && "a target without a graph");
     TFCC_TRY(Lowered lowered, lower((*in)->graph, target, weights_, (*in)->options));
     const auto same = std::find(program_.plans.begin(), program_.plans.end(), lowered);
@@ -169,11 +185,14 @@ class Builder {
       });
       if (!alone && p.name == to_string(p.family)) p.name = c.name;
     }
-    for (Lowered& l : program_.plans) l.plan.name += program_.inputs[0]->generates ? ".generate" : "";
+    for (Lowered& l : program_.plans)
+      l.plan.name += program_.inputs[0]->generates ? ".generate" : "";
   }
 
   size_t plan_of(const TargetName& t) const { return plans_.at(class_of(t.name).name); }
-  const std::vector<KernelSource>& kernels_of(const TargetName& t) const { return program_.plans[plan_of(t)].kernels; }
+  const std::vector<KernelSource>& kernels_of(const TargetName& t) const {
+    return program_.plans[plan_of(t)].kernels;
+  }
 
   void step(const std::string& target, size_t kernels) {
     std::lock_guard lock(mutex_);
@@ -188,12 +207,14 @@ class Builder {
 
   // Compiles or finds every unit of a target; the first error wins.
   template <class F>
-  Result<std::vector<Compiled>> each_unit(const TargetName& t, const std::string& compiler, const std::vector<Unit>& units, F compile_one) {
+  Result<std::vector<Compiled>> each_unit(const TargetName& t, const std::string& compiler,
+                                          const std::vector<Unit>& units, F compile_one) {
     std::vector<Compiled> out(units.size());
     std::optional<Error> error;
     parallel_for(units.size(), threads_, [&](size_t i) {
       const KernelSource& source = units[i].source;
-      const CacheKey key = kernel_key(std::string(to_string(t.family)), compiler, compiler_arch(t.name), source.text);
+      const CacheKey key = kernel_key(std::string(to_string(t.family)), compiler,
+                                      compiler_arch(t.name), source.text);
       if (auto hit = cache_.get(key)) {
         out[i] = {std::move(*hit), true};
       } else {
@@ -215,15 +236,18 @@ class Builder {
   Result<void> compile_cuda_target(const TargetName& t) {
     TFCC_TRY(std::string compiler, cuda_compiler_version());
     const std::vector<Unit> units = units_of(kernels_of(t));
-    TFCC_TRY(auto compiled, each_unit(t, compiler, units, [&](const KernelSource& k) -> Result<std::vector<std::byte>> {
-      TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, compiler_arch(t.name)));
-      return with_header(image);
-    }));
+    TFCC_TRY(
+        auto compiled,
+        each_unit(t, compiler, units, [&](const KernelSource& k) -> Result<std::vector<std::byte>> {
+          TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, compiler_arch(t.name)));
+          return with_header(image);
+        }));
     program_.code.push_back({t, plan_of(t), {}});
     for (size_t i = 0; i < units.size(); ++i) {
       auto& [bytes, cached] = compiled[i];
       CachedHeader h{};
-      if (bytes.size() < sizeof h) return Error{ErrorCode::internal, "kernel cache: an entry is too short"};
+      if (bytes.size() < sizeof h)
+        return Error{ErrorCode::internal, "kernel cache: an entry is too short"};
       std::memcpy(&h, bytes.data(), sizeof h);
       bytes.erase(bytes.begin(), bytes.begin() + sizeof h);
       result_.kernels.push_back({units[i].source.name, t.name, h.registers, h.spill_bytes, cached});
@@ -235,11 +259,12 @@ class Builder {
   Result<void> compile_cpu_target(const TargetName& t) {
     const std::vector<Unit> units = cpu_units(kernels_of(t));
     TFCC_TRY(auto compiled, each_unit(t, cpu_compiler_version(), units, [&](const KernelSource& k) {
-      return compile_cpu_object({k.name, k.text}, t.name);
-    }));
+               return compile_cpu_object({k.name, k.text}, t.name);
+             }));
     std::vector<std::vector<std::byte>> objects;
     for (size_t i = 0; i < units.size(); ++i) {
-      for (const std::string& name : units[i].kernels) result_.kernels.push_back({name, t.name, 0, 0, compiled[i].cached});
+      for (const std::string& name : units[i].kernels)
+        result_.kernels.push_back({name, t.name, 0, 0, compiled[i].cached});
       objects.push_back(std::move(compiled[i].bytes));
     }
     TFCC_TRY(auto shared, link_cpu(objects, t.name));
@@ -254,14 +279,15 @@ class Builder {
   KernelCache cache_;
   int threads_;
   BuiltProgram program_;
-  std::map<std::string_view, size_t> plans_;           // of each class
+  std::map<std::string_view, size_t> plans_;  // of each class
   std::mutex mutex_;
   size_t done_ = 0, total_ = 0;
 };
 
 }  // namespace
 
-Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path, const CompileOptions& options) {
+Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path,
+                              const CompileOptions& options) {
   WeightPool weights;
   CompileResult result;
   std::vector<std::unique_ptr<Builder>> builders;
@@ -282,7 +308,8 @@ Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::s
     programs.push_back(std::move(program));
   }
   TFCC_TRY_VOID(write_artifact(path, programs, weights, options, result));
-  for (BuiltProgram& p : programs) std::move(p.plans.begin(), p.plans.end(), std::back_inserter(result.plans));
+  for (BuiltProgram& p : programs)
+    std::move(p.plans.begin(), p.plans.end(), std::back_inserter(result.plans));
   return result;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From graphs to a .tfcc file: lowers each graph to a plan, compiles its kernels for every target, writes the artifact.
+// From graphs to a .tfcc file: lowers each graph to a plan, compiles its kernels for every target,
+// writes the artifact.
 #pragma once
 
 #include <functional>
@@ -21,33 +22,39 @@ struct TargetName {
 /// All names that parse_targets() knows.
 std::vector<std::string> target_names();
 
-/// Parses a list such as {"sm_90", "cpu", "cuda"}: "cpu" is what `cpu_levels` name, "cuda" every GPU tfcc knows, and any GPU
-/// brings PTX for GPUs to come. Errors: invalid_argument (unknown target, with the list).
+/// Parses a list such as {"sm_90", "cpu", "cuda"}: "cpu" is what `cpu_levels` name, "cuda" every
+/// GPU tfcc knows, and any GPU brings PTX for GPUs to come. Errors: invalid_argument (unknown
+/// target, with the list).
 Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& names,
-                                              const std::vector<std::string>& cpu_levels = {"native", "x86-64-v2"});
+                                              const std::vector<std::string>& cpu_levels = {
+                                                  "native", "x86-64-v2"});
 /// The levels of CPU with code of their own, lowest first.
 const std::vector<std::string>& cpu_levels();
 /// The GPUs with code of their own.
 const std::vector<std::string>& cuda_architectures();
 
-/// A graph, after passes, for one family; each class of its targets gets a plan of it, or shares one that is the same.
+/// A graph, after passes, for one family; each class of its targets gets a plan of it, or shares
+/// one that is the same.
 struct PlanInput {
   Family family;
   ir::Graph graph;
   LowerOptions options;
-  bool generates = false;                        // of the program for generation, which stands beside the graph as it was exported
+  bool generates =
+      false;  // of the program for generation, which stands beside the graph as it was exported
 };
 
 struct CompileOptions {
   std::vector<TargetName> targets;
-  std::string model_name;                        // for inspection
-  std::string report;                            // JSON kept in the manifest
-  bool strip = false;                            // leave IR, kernel sources and `texts` out
-  std::vector<std::pair<std::string, std::string>> texts;  // more to keep for inspection: name and text
-  std::vector<std::pair<std::string, std::string>> attachments;  // files to keep with the model, whatever `strip` says: name and bytes
-  std::string no_generation;                     // why there is no program for generation
-  std::string timings;                           // a timing cache to keep in the file (docs/timing-cache.md)
-  int threads = 0;                               // 0: all cores
+  std::string model_name;  // for inspection
+  std::string report;      // JSON kept in the manifest
+  bool strip = false;      // leave IR, kernel sources and `texts` out
+  std::vector<std::pair<std::string, std::string>>
+      texts;  // more to keep for inspection: name and text
+  std::vector<std::pair<std::string, std::string>>
+      attachments;            // files to keep with the model, whatever `strip` says: name and bytes
+  std::string no_generation;  // why there is no program for generation
+  std::string timings;        // a timing cache to keep in the file (docs/timing-cache.md)
+  int threads = 0;            // 0: all cores
   KernelCacheOptions cache;
   std::function<void(const std::string& stage, size_t done, size_t total)> progress;
 };
@@ -60,13 +67,16 @@ struct KernelResult {
 };
 
 struct CompileResult {
-  std::vector<Lowered> plans;                    // equal ones once, in the order of the targets; those for generation come last
+  std::vector<Lowered>
+      plans;  // equal ones once, in the order of the targets; those for generation come last
   std::vector<KernelResult> kernels;
   uint64_t weight_bytes = 0;
 };
 
-/// Writes `path`; nothing is left behind on an error. Errors: unsupported, io, device (no NVRTC), memory, internal.
-Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path, const CompileOptions& options);
+/// Writes `path`; nothing is left behind on an error. Errors: unsupported, io, device (no NVRTC),
+/// memory, internal.
+Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path,
+                              const CompileOptions& options);
 
 /// Code in the order of the targets: images of each kernel, or one shared object.
 struct TargetCode {
@@ -82,8 +92,10 @@ struct BuiltProgram {
   std::vector<TargetCode> code;
 };
 
-/// The artifact alone, from what compile() made: the first program is the file's, a second is for generation.
-Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs, const WeightPool& weights,
-                            const CompileOptions& options, CompileResult& result);
+/// The artifact alone, from what compile() made: the first program is the file's, a second is for
+/// generation.
+Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs,
+                            const WeightPool& weights, const CompileOptions& options,
+                            CompileResult& result);
 
 }  // namespace tfcc::codegen

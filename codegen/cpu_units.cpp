@@ -11,7 +11,8 @@
 namespace tfcc::codegen {
 namespace {
 
-// A kernel's names but its own are local to its unit; in one unit with others each has a namespace. Includes come first.
+// A kernel's names but its own are local to its unit; in one unit with others each has a namespace.
+// Includes come first.
 Unit joined(std::span<const KernelSource> kernels) {
   Unit unit;
   std::set<std::string, std::less<>> included;

@@ -17,8 +17,9 @@ struct Unit {
 /// A unit per kernel.
 std::vector<Unit> units_of(const std::vector<KernelSource>& kernels);
 
-/// For Clang, which takes longer to start and to read the templates than for a short kernel: up to 64 kernels have a unit each;
-/// of n more, n / 32 share one, at most 16. It depends on the kernels alone, so that the file does not depend on the machine.
+/// For Clang, which takes longer to start and to read the templates than for a short kernel: up to
+/// 64 kernels have a unit each; of n more, n / 32 share one, at most 16. It depends on the kernels
+/// alone, so that the file does not depend on the machine.
 std::vector<Unit> cpu_units(const std::vector<KernelSource>& kernels);
 
 }  // namespace tfcc::codegen

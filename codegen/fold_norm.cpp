@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// fold-norm: a norm between two products, and the sum before it, become parts of the products, so that they have no launch.
+// fold-norm: a norm between two products, and the sum before it, become parts of the products, so
+// that they have no launch.
 //   before: %p = matmul(%a, @w);  %h = norm(@gamma, @beta, %p, %r) {body = (..) => %p[..] + %r[..]};  %q = matmul(%h, @u) {epilogue = (s,..) => E(s)}
 //   after:  %h, %m = matmul(%a, @w, %r, @gamma) {epilogue = (s,..) => s + %r[..], scaled = (s,..,j) => s * @gamma[j]}
 //           %q = matmul(%h, @u, @c, @d, %m) {norm, epilogue = (s,mean,rstd,..,j) => E(rstd * (s - mean * @c[j]) + @d[j])}
 //   with c = sum over k of gamma[k] u[k, j] and d = sum over k of beta[k] u[k, j], by linearity of the product.
-// A residual norm that adds %h to a product has rstd * (%h - mean * gamma) + beta in its place: that product takes the sum too, whether
-// or not the norm after it is folded. Values keep their names, so that forms of a graph with and without share their buffers.
-// Assumes nothing of the values but that the sum itself is in the range of 16 bits: moments of 32 columns are merged with their means, and
-// gamma is divided by the power of two that makes its largest 1 at most, by which rstd is multiplied: what is stored is no larger than v.
-// Not in a step of generation: a norm that is not rounded before the product gives other bits, and a token's are the same in any chunk.
-// Read by anything else, the norm stays. Only where the chosen arm of every product around it takes it (codegen/matmul/choose.cpp): on
-// Hopper, for few rows. At many rows a norm costs the ends of products as much as a launch of its own (docs/performance.md).
+// A residual norm that adds %h to a product has rstd * (%h - mean * gamma) + beta in its place:
+// that product takes the sum too, whether or not the norm after it is folded. Values keep their
+// names, so that forms of a graph with and without share their buffers.
+// Assumes nothing of the values but that the sum itself is in the range of 16 bits: moments of 32
+// columns are merged with their means, and gamma is divided by the power of two that makes its
+// largest 1 at most, by which rstd is multiplied: what is stored is no larger than v.
+// Not in a step of generation: a norm that is not rounded before the product gives other bits, and
+// a token's are the same in any chunk.
+// Read by anything else, the norm stays. Only where the chosen arm of every product around it takes
+// it (codegen/matmul/choose.cpp): on Hopper, for few rows. At many rows a norm costs the ends of
+// products as much as a launch of its own (docs/performance.md).
 #include "codegen/fold_norm.h"
 
 #include <algorithm>
@@ -41,7 +46,8 @@ struct Norm {
   double scale = 1;  // of rstd, if folded: gamma has been divided by it
 };
 
-/// A norm that is a part of the product before it, for its readers: what it gave is times gamma, and not normalised.
+/// A norm that is a part of the product before it, for its readers: what it gave is times gamma,
+/// and not normalised.
 struct Folded {
   ValueId scaled, moments;
   Norm norm;
@@ -65,7 +71,8 @@ std::vector<float> all_values(DType type) {
   std::vector<float> values(1 << 16);
   for (size_t i = 0; i < values.size(); ++i) {
     const auto bits = static_cast<uint16_t>(i);
-    values[i] = static_cast<float>(ir::read_real(type, reinterpret_cast<const std::byte*>(&bits), 0));
+    values[i] =
+        static_cast<float>(ir::read_real(type, reinterpret_cast<const std::byte*>(&bits), 0));
   }
   return values;
 }
@@ -95,7 +102,8 @@ Result<ColumnSums> column_sums(const Graph& g, ValueId weight, bool trans_b, con
 
 class FoldNorms {
  public:
-  FoldNorms(Graph& g, const TargetClass& target, int64_t most_tokens) : g_(g), target_(target), most_tokens_(most_tokens) {
+  FoldNorms(Graph& g, const TargetClass& target, int64_t most_tokens)
+      : g_(g), target_(target), most_tokens_(most_tokens) {
     for (size_t i = 0; i < g.order().size(); ++i) place_[g.order()[i]] = i;
   }
 
@@ -110,7 +118,8 @@ class FoldNorms {
       for (auto& [product, n] : norms_) {
         const Norm* rows = folded_norm(g_.op(product).operands[0]);
         const Norm* residual = n.residual ? folded_norm(*n.residual) : nullptr;
-        if (rows && residual && rows != residual) norms_.at(residual->product).folded = false, again = true;
+        if (rows && residual && rows != residual)
+          norms_.at(residual->product).folded = false, again = true;
       }
     }
     for (auto& [product, n] : norms_) {
@@ -134,18 +143,25 @@ class FoldNorms {
   const ir::Type& type(ValueId v) const { return g_.value(v).type; }
   const Norm* folded_norm(ValueId v) const {
     const auto it = norm_values_.find(v);
-    return it != norm_values_.end() && norms_.at(it->second).folded ? &norms_.at(it->second) : nullptr;
+    return it != norm_values_.end() && norms_.at(it->second).folded ? &norms_.at(it->second)
+                                                                    : nullptr;
   }
-  bool is_vector(ValueId v, ExprRef n) const { return g_.is_constant(v) && type(v).dims == Dims{n} && is_float(type(v).dtype); }
+  bool is_vector(ValueId v, ExprRef n) const {
+    return g_.is_constant(v) && type(v).dims == Dims{n} && is_float(type(v).dtype);
+  }
 
   // ---- which norms ----
 
   /// A product of rows of 16 bits by a weight, whose arm would take a norm.
   bool takes_norm(OpId o) const {
     const ir::Op& op = g_.op(o);
-    if (op.kind != OpKind::matmul || op.as<ir::MatmulAttrs>().norm || op.as<ir::MatmulAttrs>().scaled || type(op.operands[0]).rank() != type(op.results[0]).rank()) return false;
+    if (op.kind != OpKind::matmul || op.as<ir::MatmulAttrs>().norm ||
+        op.as<ir::MatmulAttrs>().scaled ||
+        type(op.operands[0]).rank() != type(op.results[0]).rank())
+      return false;
     MatmulDesc x = describe(g_, o, most_tokens_);
-    if (x.epilogue == Epilogue::other || x.in_order || choose(x, target_).arm == Arm::stream) return false;
+    if (x.epilogue == Epilogue::other || x.in_order || choose(x, target_).arm == Arm::stream)
+      return false;
     x.epilogue = Epilogue::beside;
     x.norm = ir::NormKind::layer;
     x.scaled = x.body;
@@ -155,7 +171,8 @@ class FoldNorms {
   /// The product that makes v, for one reader.
   std::optional<OpId> product_of(ValueId v) const {
     const ir::Value& value = g_.value(v);
-    if (!g_.def(v) || g_.is_output(v) || value.users.size() != 1 || !takes_norm(value.def)) return std::nullopt;
+    if (!g_.def(v) || g_.is_output(v) || value.users.size() != 1 || !takes_norm(value.def))
+      return std::nullopt;
     return value.def;
   }
 
@@ -174,7 +191,8 @@ class FoldNorms {
     if (const auto value = ir::normed_value(g_, o); value && op.results.size() == 1) {
       product = *value;
     } else if (sum && sum->x != sum->residual) {
-      const bool second = place(sum->residual) > place(sum->x);  // the later of two: the other is there when it runs
+      const bool second = place(sum->residual) >
+                          place(sum->x);  // the later of two: the other is there when it runs
       product = second ? sum->residual : sum->x;
       n.residual = second ? sum->x : sum->residual;
       n.bias = sum->bias;
@@ -184,8 +202,11 @@ class FoldNorms {
     const ir::Type& t = type(op.results[0]);
     // A caller's memory is not known to an early product before the launches before it have ended.
     if ((n.residual && !g_.def(*n.residual)) || (n.bias && !g_.def(*n.bias))) return std::nullopt;
-    if (type(product).dims != t.dims || (n.residual && type(*n.residual) != type(product)) || !ir::as_int(t.dims.back()) || *ir::as_int(t.dims.back()) % ir::kMomentColumns != 0) return std::nullopt;
-    if (!is_vector(n.gamma, t.dims.back()) || (n.beta && !is_vector(*n.beta, t.dims.back()))) return std::nullopt;
+    if (type(product).dims != t.dims || (n.residual && type(*n.residual) != type(product)) ||
+        !ir::as_int(t.dims.back()) || *ir::as_int(t.dims.back()) % ir::kMomentColumns != 0)
+      return std::nullopt;
+    if (!is_vector(n.gamma, t.dims.back()) || (n.beta && !is_vector(*n.beta, t.dims.back())))
+      return std::nullopt;
     const auto p = product_of(product);
     if (!p) return std::nullopt;
     n.product = *p;
@@ -197,18 +218,23 @@ class FoldNorms {
   bool is_foldable(const Norm& n) const {
     const ValueId h = g_.result(n.op);
     const auto& users = g_.value(h).users;
-    const bool reads = std::all_of(users.begin(), users.end(), [&](OpId u) { return reads_rows(u, h) || adds(u, h); });
-    if (!reads || users.empty() || g_.is_output(h) || type(h) != type(g_.result(n.product))) return false;
+    const bool reads = std::all_of(users.begin(), users.end(),
+                                   [&](OpId u) { return reads_rows(u, h) || adds(u, h); });
+    if (!reads || users.empty() || g_.is_output(h) || type(h) != type(g_.result(n.product)))
+      return false;
     const auto gamma = numbers(g_, n.gamma);
-    return gamma && std::all_of(gamma->begin(), gamma->end(), [](double x) { return std::isfinite(x); });
+    return gamma &&
+           std::all_of(gamma->begin(), gamma->end(), [](double x) { return std::isfinite(x); });
   }
   bool reads_rows(OpId u, ValueId h) const {
     const auto& operands = g_.op(u).operands;
-    return operands[0] == h && std::count(operands.begin(), operands.end(), h) == 1 && takes_norm(u);
+    return operands[0] == h && std::count(operands.begin(), operands.end(), h) == 1 &&
+           takes_norm(u);
   }
   bool adds(OpId u, ValueId h) const {
     const auto it = norm_values_.find(g_.result(u));
-    return it != norm_values_.end() && norms_.at(it->second).residual == h && g_.op(u).results.size() == 1;
+    return it != norm_values_.end() && norms_.at(it->second).residual == h &&
+           g_.op(u).results.size() == 1;
   }
 
   // ---- weights ----
@@ -233,10 +259,13 @@ class FoldNorms {
       if (n && n->kind == ir::NormKind::layer) readers.emplace_back(o, n);
     }
     std::vector<std::optional<Result<ColumnSums>>> sums(readers.size());
-    parallel_for(readers.size(), static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), [&](size_t i) {
-      const ir::Op& op = g_.op(readers[i].first);
-      sums[i] = column_sums(g_, op.operands[1], op.as<ir::MatmulAttrs>().trans_b, *readers[i].second);
-    });
+    parallel_for(
+        readers.size(), static_cast<int>(std::max(1u, std::thread::hardware_concurrency())),
+        [&](size_t i) {
+          const ir::Op& op = g_.op(readers[i].first);
+          sums[i] =
+              column_sums(g_, op.operands[1], op.as<ir::MatmulAttrs>().trans_b, *readers[i].second);
+        });
     for (size_t i = 0; i < readers.size(); ++i) {
       if (!*sums[i]) return sums[i]->error();
       sums_.emplace(readers[i].first, *std::move(*sums[i]));
@@ -246,15 +275,22 @@ class FoldNorms {
 
   ValueId vector(const std::string& name, const std::vector<double>& values) {
     std::vector<std::byte> bytes(values.size() * sizeof(float));
-    for (size_t i = 0; i < values.size(); ++i) ir::write_real(DType::f32, bytes.data(), i, values[i]);
-    return g_.add_constant(name, ir::constant_from_bytes(DType::f32, {static_cast<int64_t>(values.size())}, std::move(bytes)));
+    for (size_t i = 0; i < values.size(); ++i)
+      ir::write_real(DType::f32, bytes.data(), i, values[i]);
+    return g_.add_constant(
+        name, ir::constant_from_bytes(DType::f32, {static_cast<int64_t>(values.size())},
+                                      std::move(bytes)));
   }
 
   // ---- the products ----
 
-  ExprRef element(ValueId v, const std::vector<ExprRef>& at) const { return ir::convert(ir::load_of(g_, v, at), Scalar::f32); }
+  ExprRef element(ValueId v, const std::vector<ExprRef>& at) const {
+    return ir::convert(ir::load_of(g_, v, at), Scalar::f32);
+  }
   ExprRef param(const char* name) const { return pool().param(name, Scalar::f32); }
-  ExprRef rstd(const Norm& n) const { return n.scale == 1 ? param("rstd") : ir::mul(param("rstd"), pool().real(n.scale, Scalar::f32)); }
+  ExprRef rstd(const Norm& n) const {
+    return n.scale == 1 ? param("rstd") : ir::mul(param("rstd"), pool().real(n.scale, Scalar::f32));
+  }
 
   /// The vector of constants b of an epilogue that is a function of s + b[j].
   std::optional<ValueId> added_vector(OpId o, ExprRef epilogue, ExprRef column) const {
@@ -267,7 +303,8 @@ class FoldNorms {
       ir::for_each_node(epilogue, [&](ExprRef n) {
         found |= n == both;
         alone |= n != both && n != b && std::any_of(n->args.begin(), n->args.end(), is_part);
-        for (const ir::Term& t : n->terms) alone |= n != both && std::any_of(t.atoms.begin(), t.atoms.end(), is_part);
+        for (const ir::Term& t : n->terms)
+          alone |= n != both && std::any_of(t.atoms.begin(), t.atoms.end(), is_part);
       });
       if (found && !alone) return operands[i];
     }
@@ -283,7 +320,10 @@ class FoldNorms {
       for (double& x : *v) x *= alpha;
     }
     const std::string& name = g_.value(g_.result(o)).name;
-    ExprRef s = ir::mul(rstd(n), ir::sub(param("s"), ir::mul(param("mean"), element(vector(name + ".gamma", sums.gamma), {column}))));
+    ExprRef s = ir::mul(
+        rstd(n),
+        ir::sub(param("s"),
+                ir::mul(param("mean"), element(vector(name + ".gamma", sums.gamma), {column}))));
     if (!n.beta) return ir::with_sum(epilogue, s);
     const auto bias = added_vector(o, epilogue, column);
     if (bias) TFCC_TRY_VOID(add_to(sums.beta, *bias));
@@ -291,7 +331,8 @@ class FoldNorms {
     if (!bias) return ir::with_sum(epilogue, ir::add(s, beta));
     return ir::rewrite(epilogue, [&](ExprRef e) -> ExprRef {
       if (e->kind == ir::ExprKind::param && e->name == "s") return s;
-      return e->kind == ir::ExprKind::load && e == ir::load_of(g_, *bias, {column}) ? beta : nullptr;
+      return e->kind == ir::ExprKind::load && e == ir::load_of(g_, *bias, {column}) ? beta
+                                                                                    : nullptr;
     });
   }
   Result<void> add_to(std::vector<double>& values, ValueId other) const {
@@ -303,7 +344,8 @@ class FoldNorms {
   /// An element of what a folded norm gives, without its beta.
   ExprRef normalised(const Folded& f, const std::vector<ExprRef>& at) const {
     ExprRef x = element(f.scaled, at);
-    if (f.norm.kind == ir::NormKind::layer) x = ir::sub(x, ir::mul(param("mean"), element(f.norm.gamma, {at.back()})));
+    if (f.norm.kind == ir::NormKind::layer)
+      x = ir::sub(x, ir::mul(param("mean"), element(f.norm.gamma, {at.back()})));
     return ir::mul(rstd(f.norm), x);
   }
   const Folded* folded(ValueId v) const {
@@ -338,7 +380,8 @@ class FoldNorms {
   }
 
   /// What is added to a product before the norm after it; null: nothing.
-  Result<ExprRef> added_after(const Norm& after, const Folded* residual, const std::vector<ExprRef>& at) {
+  Result<ExprRef> added_after(const Norm& after, const Folded* residual,
+                              const std::vector<ExprRef>& at) {
     std::optional<ValueId> bias = after.bias, beta;
     if (residual) beta = residual->norm.beta;
     if (bias && beta && is_vector(*bias, at.back()->args[0])) {  // one vector for both
@@ -376,21 +419,27 @@ class FoldNorms {
     g_.set_operands(o, std::move(operands));
   }
 
-  /// The norm after a product becomes that product: the sum times gamma, and the moments of its rows.
+  /// The norm after a product becomes that product: the sum times gamma, and the moments of its
+  /// rows.
   void fold(const ir::Op& old, const Folded* norm, ExprRef v, const Norm& after) {
     const ValueId h = g_.result(after.op);
     const ir::Type t = type(h);
     Dims moments = {pool().integer(*ir::as_int(t.dims.back()) / ir::kMomentColumns)};
     moments.insert(moments.end(), t.dims.begin(), t.dims.end() - 1);
     moments.push_back(pool().integer(2));
-    product(after.op, old, norm, v, ir::mul(param("s"), element(after.gamma, {ir::indices_of(g_, h).back()})));
-    folded_.emplace(h, Folded{h, g_.insert_result(after.op, 1, {DType::f32, moments}, g_.value(h).name + ".moments"), after});
+    product(after.op, old, norm, v,
+            ir::mul(param("s"), element(after.gamma, {ir::indices_of(g_, h).back()})));
+    folded_.emplace(h, Folded{h,
+                              g_.insert_result(after.op, 1, {DType::f32, moments},
+                                               g_.value(h).name + ".moments"),
+                              after});
   }
 
   /// The norm of a sum that the product before it has made.
   void norm_of_sum(ValueId v, const Norm& after) {
     const auto at = ir::indices_of(g_, g_.result(after.op));
-    ir::NormParts parts = ir::norm_parts({after.kind, after.eps, after.gamma, after.beta}, element(v, at));
+    ir::NormParts parts =
+        ir::norm_parts({after.kind, after.eps, after.gamma, after.beta}, element(v, at));
     become(after.op, OpKind::norm, std::move(parts.attrs), std::move(parts.operands));
   }
 
@@ -398,10 +447,10 @@ class FoldNorms {
   const TargetClass& target_;
   const int64_t most_tokens_;
   std::map<OpId, size_t> place_;
-  std::map<OpId, Norm> norms_;              // by the product before it
-  std::map<ValueId, OpId> norm_values_;     // a norm's result, and that product
-  std::map<OpId, ColumnSums> sums_;         // of the weights of readers
-  std::map<ValueId, Folded> folded_;        // by the norm's result
+  std::map<OpId, Norm> norms_;           // by the product before it
+  std::map<ValueId, OpId> norm_values_;  // a norm's result, and that product
+  std::map<OpId, ColumnSums> sums_;      // of the weights of readers
+  std::map<ValueId, Folded> folded_;     // by the norm's result
 };
 
 }  // namespace

@@ -10,8 +10,9 @@
 
 namespace tfcc::codegen {
 
-/// Where every product around a norm is executed by an arm that takes norms, for runs of at most so many tokens (0: any number), the norm
-/// becomes a part of them (ir/ops.md, matmul). Returns how many did. Errors: those of reading weights.
+/// Where every product around a norm is executed by an arm that takes norms, for runs of at most so
+/// many tokens (0: any number), the norm becomes a part of them (ir/ops.md, matmul). Returns how
+/// many did. Errors: those of reading weights.
 Result<int> fold_norms(ir::Graph& graph, const TargetClass& target, int64_t most_tokens);
 
 }  // namespace tfcc::codegen

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// KernelCache: entries are files DIR/kernels/<key>, written to a temporary name beside it and renamed, so that a reader
-// sees a whole entry or none. Layout: 8 bytes of magic, u64 size of the content, u64 size of the kernel, u64 checksum of both, the content
-// that was compiled, which a reader compares, and the kernel.
+// KernelCache: entries are files DIR/kernels/<key>, written to a temporary name beside it and
+// renamed, so that a reader sees a whole entry or none. Layout: 8 bytes of magic, u64 size of the
+// content, u64 size of the kernel, u64 checksum of both, the content that was compiled, which a
+// reader compares, and the kernel.
 #include "codegen/kernel_cache.h"
 
 #define XXH_INLINE_ALL
@@ -37,8 +38,10 @@ struct Header {
 
 std::string default_dir() {
   // The XDG specification: a path that is not absolute is invalid and ignored.
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache == '/') return std::string(cache) + "/tfcc";
-  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/tfcc";
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache == '/')
+    return std::string(cache) + "/tfcc";
+  if (const char* home = std::getenv("HOME"); home && *home)
+    return std::string(home) + "/.cache/tfcc";
   return {};
 }
 
@@ -90,14 +93,16 @@ constexpr unsigned kPruneInterval = 64;
 
 std::string CacheKey::hex() const { return fmt::format("{:016x}{:016x}", bits[0], bits[1]); }
 
-CacheKey kernel_key(std::string_view family, std::string_view compiler, std::string_view arch, std::string_view source) {
+CacheKey kernel_key(std::string_view family, std::string_view compiler, std::string_view arch,
+                    std::string_view source) {
   std::string templates;
   for (const TemplateFile* file : included_templates(family, source)) {
     add_part(templates, file->path);
     add_part(templates, file->text);
   }
   CacheKey key{hash_of(templates), {}};
-  for (std::string_view part : {std::string_view(TFCC_VERSION), family, compiler, arch, source}) add_part(key.content, part);
+  for (std::string_view part : {std::string_view(TFCC_VERSION), family, compiler, arch, source})
+    add_part(key.content, part);
   add_part(key.content, key.hex());
   key.bits = hash_of(key.content);
   return key;
@@ -116,23 +121,28 @@ std::string KernelCache::path(const CacheKey& key) const { return dir_ + "/" + k
 
 std::optional<std::vector<std::byte>> KernelCache::get(const CacheKey& key) const {
   if (dir_.empty()) return std::nullopt;
-  const int fd = ::open(path(key).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
+  const int fd =
+      ::open(path(key).c_str(),
+             O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
   if (fd < 0) return std::nullopt;
   struct stat info {};
   Header header{};
-  bool good = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && read_all(fd, &header, sizeof header);
-  good = good && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 && header.size <= std::max(max_bytes_, kLargestEntry) &&
+  bool good =
+      fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && read_all(fd, &header, sizeof header);
+  good = good && std::memcmp(header.magic, kMagic, sizeof kMagic) == 0 &&
+         header.size <= std::max(max_bytes_, kLargestEntry) &&
          header.content_size <= static_cast<uint64_t>(info.st_size) - sizeof header &&
          header.size == static_cast<uint64_t>(info.st_size) - sizeof header - header.content_size;
   std::string content(good ? header.content_size : 0, ' ');
   std::vector<std::byte> bytes(good ? header.size : 0);
-  good = good && read_all(fd, content.data(), content.size()) && read_all(fd, bytes.data(), bytes.size()) && checksum(content, bytes) == header.checksum;
+  good = good && read_all(fd, content.data(), content.size()) &&
+         read_all(fd, bytes.data(), bytes.size()) && checksum(content, bytes) == header.checksum;
   close(fd);
   if (!good) {
     unlink(path(key).c_str());
     return std::nullopt;
   }
-  if (content != key.content) return std::nullopt;  // of the same hash
+  if (content != key.content) return std::nullopt;     // of the same hash
   utimensat(AT_FDCWD, path(key).c_str(), nullptr, 0);  // used just now: the last to be removed
   return bytes;
 }
@@ -147,7 +157,9 @@ void KernelCache::put(const CacheKey& key, std::span<const std::byte> bytes) con
   header.content_size = key.content.size();
   header.size = bytes.size();
   header.checksum = checksum(key.content, bytes);
-  bool ok = write_all(fd, &header, sizeof header) && write_all(fd, key.content.data(), key.content.size()) && write_all(fd, bytes.data(), bytes.size());
+  bool ok = write_all(fd, &header, sizeof header) &&
+            write_all(fd, key.content.data(), key.content.size()) &&
+            write_all(fd, bytes.data(), bytes.size());
   ok = close(fd) == 0 && ok;
   if (!ok || rename(temporary.c_str(), path(key).c_str()) != 0) {
     unlink(temporary.c_str());
@@ -175,9 +187,11 @@ void KernelCache::prune() const {
     total += size;
   }
   if (total <= max_bytes_) return;
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.time < b.time; });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.time < b.time; });
   for (const Entry& entry : entries) {
-    if (total <= max_bytes_ - max_bytes_ / 8) break;  // some room, so that not every put has to look
+    if (total <= max_bytes_ - max_bytes_ / 8)
+      break;  // some room, so that not every put has to look
     std::error_code gone;
     fs::remove(entry.path, gone);
     total -= entry.size;

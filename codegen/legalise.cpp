@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// legalise: what no launch can do as it is becomes ops that can. Runs before lowering, on every target.
+// legalise: what no launch can do as it is becomes ops that can. Runs before lowering, on every
+// target.
 //   products whose leading dims broadcast on both sides: the operand is expanded by a pointwise op
 //   products that read a graph input (on CUDA they take no caller's memory): a copy goes in front
 //   products whose result has 16 bits and another type than the factors: stored in f32 first, no library has them
@@ -27,7 +28,8 @@ ValueId expanded_to(Graph& g, ValueId v, const Dims& lead) {
   const auto at = ir::indices_of(g.pool(), dims);
   std::vector<ExprRef> own;
   const size_t skip = dims.size() - t.dims.size();
-  for (size_t k = 0; k < t.dims.size(); ++k) own.push_back(ir::is_int(t.dims[k], 1) ? g.pool().integer(0) : at[skip + k]);
+  for (size_t k = 0; k < t.dims.size(); ++k)
+    own.push_back(ir::is_int(t.dims[k], 1) ? g.pool().integer(0) : at[skip + k]);
   ir::Captured c = ir::capture(ir::load_of(g, v, own));
   return g.add_pointwise(c.operands, c.body, {t.dtype, dims}, g.value(v).name + ".expanded");
 }
@@ -66,26 +68,30 @@ void as_reduction(Graph& g, OpId o) {
   ir::ReduceAttrs reduce;
   reduce.body = c.body;
   reduce.extents = {extent};
-  ValueId sum = g.add(OpKind::reduce, c.operands, reduce, t, g.value(op.results[0]).name + ".sum", op.origin);
+  ValueId sum =
+      g.add(OpKind::reduce, c.operands, reduce, t, g.value(op.results[0]).name + ".sum", op.origin);
   ExprRef e = ir::mul(ir::load_of(g, sum, at), g.pool().real(attrs.alpha, ir::scalar_of(t.dtype)));
   ir::Captured y = ir::capture(ir::with_sum(ir::free_epilogue(g, o, at), e));
-  g.replace_uses(op.results[0], g.add_pointwise(y.operands, y.body, t, g.value(op.results[0]).name, op.origin));
+  g.replace_uses(op.results[0],
+                 g.add_pointwise(y.operands, y.body, t, g.value(op.results[0]).name, op.origin));
 }
 
-// A result of 16 bits of factors that have another type: the product is stored in f32, whatever its epilogue, and narrowed after it.
-// Returns the product.
+// A result of 16 bits of factors that have another type: the product is stored in f32, whatever its
+// epilogue, and narrowed after it. Returns the product.
 OpId through_f32(Graph& g, OpId o) {
   const ValueId y = g.result(o);
   const ir::Type t = g.value(y).type;
   if (t.dtype == g.value(g.op(o).operands[0]).type.dtype || t.dtype == DType::f32) return o;
   const ir::Op op = g.op(o);
-  const ValueId wide = g.add(OpKind::matmul, op.operands, op.attrs, {DType::f32, t.dims}, g.value(y).name + ".f32", op.origin);
+  const ValueId wide = g.add(OpKind::matmul, op.operands, op.attrs, {DType::f32, t.dims},
+                             g.value(y).name + ".f32", op.origin);
   ir::Captured c = ir::capture(ir::load_of(g, wide, ir::indices_of(g, wide)));
   g.replace_uses(y, g.add_pointwise(c.operands, c.body, t, g.value(y).name + ".narrow", op.origin));
   return g.value(wide).def;
 }
 
-// The value stays, so that forms of a graph in which it is computed at once, and in two ops, share its buffer.
+// The value stays, so that forms of a graph in which it is computed at once, and in two ops, share
+// its buffer.
 void split_epilogue(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId y = op.results[0];
@@ -93,7 +99,8 @@ void split_epilogue(Graph& g, OpId o) {
   const auto at = ir::indices_of(g, y);
   ExprRef epilogue = ir::free_epilogue(g, o, at);
   const ir::Type type = integers ? ir::Type{DType::i32, g.value(y).type.dims} : g.value(y).type;
-  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], op.as<ir::MatmulAttrs>(), nullptr, type, g.value(y).name + ".sum", op.origin);
+  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], op.as<ir::MatmulAttrs>(),
+                                     nullptr, type, g.value(y).name + ".sum", op.origin);
   ir::Op& rest = g.op(o);
   ir::Captured c = ir::capture(ir::with_sum(epilogue, ir::load_of(g, sum, at)));
   rest.kind = OpKind::pointwise;
@@ -106,7 +113,9 @@ void copy_bias(Graph& g, OpId o) {
   const auto bias = ir::bias_of(g, g.op(o));
   if (!bias || g.def(*bias)) return;
   ir::Captured c = ir::capture(ir::load_of(g, *bias, ir::indices_of(g, *bias)));
-  set_operand(g, o, 2, g.add_pointwise(c.operands, c.body, g.value(*bias).type, g.value(*bias).name + ".copy"));
+  set_operand(
+      g, o, 2,
+      g.add_pointwise(c.operands, c.body, g.value(*bias).type, g.value(*bias).name + ".copy"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk from ops to launches: the forms of a graph, the buckets of each, an emission for every op.
+// The walk from ops to launches: the forms of a graph, the buckets of each, an emission for every
+// op.
 #include "codegen/lower.h"
 
 #include <fmt/format.h>
@@ -22,7 +23,10 @@ Result<void> check_sizes(const Graph& g) {
   auto check = [&](ExprRef e, const std::string& of) -> Result<void> {
     const std::string why = why_no_program(e);
     if (why.empty()) return {};
-    return Error{ErrorCode::unsupported, fmt::format("a size of '{}' {}: it cannot be computed at run time; fix that dim at export", of, why)};
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("a size of '{}' {}: it cannot be computed at run time; fix that dim at export",
+                    of, why)};
   };
   for (OpId o : g.order()) {
     for (ValueId v : g.op(o).results) {
@@ -33,14 +37,16 @@ Result<void> check_sizes(const Graph& g) {
   return {};
 }
 
-// A form of the graph, for runs of at most so many tokens (0: any number), where other arms execute products than elsewhere.
+// A form of the graph, for runs of at most so many tokens (0: any number), where other arms execute
+// products than elsewhere.
 struct Form {
   Graph graph;
   int64_t most_tokens;
 };
 
 // How the products of a graph are executed.
-std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
+std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(
+    const Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
   std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> all;
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::matmul) continue;
@@ -51,7 +57,8 @@ std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(c
 }
 
 // How its attentions are, where they have forms for few tokens.
-std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target, int64_t most_tokens) {
+std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target,
+                                int64_t most_tokens) {
   std::vector<int64_t> all;
   for (OpId o : graph.order()) {
     if (decodes_few_tokens(graph, o)) all.push_back(decode_blocks(graph, o, target, most_tokens));
@@ -59,7 +66,8 @@ std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target, i
   return all;
 }
 
-// The form for few tokens whose norms are parts of products, if it has any. Of a graph of fixed sizes it is the only one.
+// The form for few tokens whose norms are parts of products, if it has any. Of a graph of fixed
+// sizes it is the only one.
 Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target) {
   if (!target.has_wgmma) return std::optional<Form>();
   const ir::SizeSymbol* tokens = graph.size_with(SizeRole::tokens);
@@ -71,16 +79,22 @@ Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& t
   return std::optional(std::move(form));
 }
 
-// A form for runs of at most each of these numbers of tokens, each made of the one before; equal ones are one.
-std::vector<Form> split_forms(const Graph& graph, const TargetClass& target, const std::vector<int64_t>& limits, bool any_order) {
+// A form for runs of at most each of these numbers of tokens, each made of the one before; equal
+// ones are one.
+std::vector<Form> split_forms(const Graph& graph, const TargetClass& target,
+                              const std::vector<int64_t>& limits, bool any_order) {
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
     legalise(form, target, limit, any_order);
-    const bool same = !forms.empty() && attentions(form, target, limit) == attentions(form, target, forms.back().most_tokens) &&
-                      choices(form, target, limit, any_order) == choices(forms.back().graph, target, forms.back().most_tokens, any_order);
+    const bool same =
+        !forms.empty() &&
+        attentions(form, target, limit) == attentions(form, target, forms.back().most_tokens) &&
+        choices(form, target, limit, any_order) ==
+            choices(forms.back().graph, target, forms.back().most_tokens, any_order);
     if (!same) forms.push_back({std::move(form), limit});
-    else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit)) forms.back().most_tokens = limit;
+    else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit))
+      forms.back().most_tokens = limit;
   }
   return forms;
 }
@@ -88,18 +102,24 @@ std::vector<Form> split_forms(const Graph& graph, const TargetClass& target, con
 // Whether `other` launches what has this form's names.
 bool has_launches_of(const Graph& other, const Graph& form) {
   return std::all_of(form.order().begin(), form.order().end(), [&](OpId o) {
-    return form.op(o).kind == OpKind::constant || other.find_value(form.value(form.result(o)).name).valid();
+    return form.op(o).kind == OpKind::constant ||
+           other.find_value(form.value(form.result(o)).name).valid();
   });
 }
 
-// The forms share the values of a name, their buffers and the arena. But for the first, which may have its norms folded, each is made of
-// the one before it, by splitting more. So the last does by most launches what the others do by fewer: norms are folded only where it does.
+// The forms share the values of a name, their buffers and the arena. But for the first, which may
+// have its norms folded, each is made of the one before it, by splitting more. So the last does by
+// most launches what the others do by fewer: norms are folded only where it does.
 Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
-  const bool decodes = target.cuda() && std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) { return decodes_few_tokens(graph, o); });
+  const bool decodes =
+      target.cuda() && std::any_of(graph.order().begin(), graph.order().end(),
+                                   [&](OpId o) { return decodes_few_tokens(graph, o); });
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
-  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes)) limits = {kFewRows, 0};
-  if (target.has_wgmma && decodes && graph.size_with(SizeRole::tokens)) limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
+  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes))
+    limits = {kFewRows, 0};
+  if (target.has_wgmma && decodes && graph.size_with(SizeRole::tokens))
+    limits.insert(limits.begin(), {kFewestTokens, kStreamRows});
   TFCC_TRY(std::optional<Form> folded, folded_form(graph, target));
   if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
   std::vector<int64_t> others = limits;
@@ -114,7 +134,8 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
   return split_forms(graph, target, limits, any_order);
 }
 
-// CUDA: the lengths up to which attention has a tile of its own, for the first whose queries are a size of the run; 0: any length.
+// CUDA: the lengths up to which attention has a tile of its own, for the first whose queries are a
+// size of the run; 0: any length.
 struct Lengths {
   ExprRef size = nullptr;
   std::vector<int64_t> buckets = {0};
@@ -126,7 +147,8 @@ Lengths lengths_of(const Graph& graph, const TargetClass& target, const LowerOpt
     ExprRef queries = ir::attention_extents(graph, graph.op(o))[ir::kQuery];
     if (queries->kind != ir::ExprKind::symbol) continue;
     const std::optional<int64_t> most = graph.pool().range(queries->name).max;
-    std::vector<int64_t> buckets = options.lengths.empty() ? attention_lengths(graph, o, target) : options.lengths;
+    std::vector<int64_t> buckets =
+        options.lengths.empty() ? attention_lengths(graph, o, target) : options.lengths;
     std::erase_if(buckets, [&](int64_t n) { return most && n >= *most; });  // would never be used
     buckets.push_back(0);
     return {queries, std::move(buckets)};
@@ -135,7 +157,8 @@ Lengths lengths_of(const Graph& graph, const TargetClass& target, const LowerOpt
 }
 
 runtime::Check at_most(PlanBuilder& plan, ExprPool& pool, ExprRef size, int64_t most) {
-  return {plan.encode(ir::sub(pool.integer(most), size)), false, fmt::format("{} must be at most {}", ir::print(size), most)};
+  return {plan.encode(ir::sub(pool.integer(most), size)), false,
+          fmt::format("{} must be at most {}", ir::print(size), most)};
 }
 
 runtime::Bucket bucket_of(PlanBuilder& plan, const Graph& graph, const BucketLimits& limits) {
@@ -144,19 +167,24 @@ runtime::Bucket bucket_of(PlanBuilder& plan, const Graph& graph, const BucketLim
   if (limits.most_tokens) {
     const ir::SizeSymbol& tokens = *graph.size_with(SizeRole::tokens);
     ExprRef size = tokens.computed() ? tokens.formula : graph.pool().symbol(tokens.name);
-    bucket.name = limits.longest ? fmt::format("s{}.t{}", limits.longest, limits.most_tokens) : fmt::format("t{}", limits.most_tokens);
+    bucket.name = limits.longest ? fmt::format("s{}.t{}", limits.longest, limits.most_tokens)
+                                 : fmt::format("t{}", limits.most_tokens);
     bucket.limits.push_back(at_most(plan, graph.pool(), size, limits.most_tokens));
   }
-  if (limits.longest) bucket.limits.push_back(at_most(plan, graph.pool(), limits.length, limits.longest));
+  if (limits.longest)
+    bucket.limits.push_back(at_most(plan, graph.pool(), limits.length, limits.longest));
   return bucket;
 }
 
-// What a form computes at once lies where the first form does the last part of it. So a form runs in the order of the first, or
-// what is dead in one when something is written might be alive in the other.
+// What a form computes at once lies where the first form does the last part of it. So a form runs
+// in the order of the first, or what is dead in one when something is written might be alive in the
+// other.
 std::vector<OpId> launch_order(const Graph& graph, const PlanBuilder& plan, bool first_form) {
   std::vector<OpId> order = graph.order();
   if (first_form) return order;
-  const auto place = [&](OpId o) { return plan.place_of(graph.value(graph.op(o).results[0]).name); };
+  const auto place = [&](OpId o) {
+    return plan.place_of(graph.value(graph.op(o).results[0]).name);
+  };
   std::stable_sort(order.begin(), order.end(), [&](OpId a, OpId b) { return place(a) < place(b); });
   return order;
 }
@@ -171,7 +199,8 @@ Result<void> lower_bucket(PlanBuilder& plan, const EmitContext& context, bool fi
   return {};
 }
 
-Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms, const TargetClass& target, const LowerOptions& options) {
+Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms,
+                         const TargetClass& target, const LowerOptions& options) {
   const Lengths lengths = lengths_of(forms.back().graph, target, options);
   std::vector<const Graph*> graphs;
   for (const Form& f : forms) graphs.push_back(&f.graph);
@@ -179,12 +208,18 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms, cons
   std::vector<std::pair<int64_t, size_t>> places;  // most tokens of each bucket, any number last
   for (size_t f = forms.size(); f-- > 0;) {
     for (int64_t longest : lengths.buckets) {
-      const EmitContext context{forms[f].graph, target, callers, plan.symbols(), {forms[f].most_tokens, lengths.size, longest, options.batch_variance}};
+      const EmitContext context{
+          forms[f].graph,
+          target,
+          callers,
+          plan.symbols(),
+          {forms[f].most_tokens, lengths.size, longest, options.batch_variance}};
       places.emplace_back(forms[f].most_tokens ? forms[f].most_tokens : INT64_MAX, places.size());
       TFCC_TRY_VOID(lower_bucket(plan, context, f + 1 == forms.size()));
     }
   }
-  std::stable_sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(places.begin(), places.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<size_t> order;
   for (const auto& [most, place] : places) order.push_back(place);
   plan.order_buckets(order);
@@ -193,17 +228,20 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms, cons
 
 }  // namespace
 
-Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options) {
+Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights,
+                      const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
   TFCC_TRY(const std::vector<Form> forms, forms_of(graph, target, options.batch_variance));
   PlanBuilder plan(target, graph, weights, options.precision);
   TFCC_TRY_VOID(lower_forms(plan, forms, target, options));
   plan.place_buffers(judged_shapes(graph, options));
   if (!target.cuda()) return plan.finish();
-  for (const SizeLimit& l : cuda_limits(forms.back().graph)) plan.limit({plan.encode(l.at_least_zero), false, l.message});
+  for (const SizeLimit& l : cuda_limits(forms.back().graph))
+    plan.limit({plan.encode(l.at_least_zero), false, l.message});
   const size_t sizes = plan.symbols().size();
   plan.add_bind(sizes + graph.inputs().size() + ir::plain_outputs(graph));
-  if (sizes > runtime::kMaxBucketSizes) plan.no_buckets(fmt::format("the inputs have more than {} sizes", runtime::kMaxBucketSizes));
+  if (sizes > runtime::kMaxBucketSizes)
+    plan.no_buckets(fmt::format("the inputs have more than {} sizes", runtime::kMaxBucketSizes));
   if (plan.may_have_buckets()) plan.set_bucket_table(bucket_table(graph, options.lengths));
   return plan.finish();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// IR to plan: one launch per op, a buffer per value, kernels as source text. The plan is data (runtime/core/manifest.h); the
-// two families differ in templates and in how a launch is sized, not in structure.
+// IR to plan: one launch per op, a buffer per value, kernels as source text. The plan is data
+// (runtime/core/manifest.h); the two families differ in templates and in how a launch is sized, not
+// in structure.
 #pragma once
 
 #include <map>
@@ -29,10 +30,12 @@ struct SizeOption {
 };
 
 struct LowerOptions {
-  bool batch_variance = false;     // generation: a library may compute products of many rows, in an order of its own
+  bool batch_variance =
+      false;  // generation: a library may compute products of many rows, in an order of its own
   std::string precision = "f32";
-  std::map<std::string, SizeOption> sizes;   // by name of the symbol
-  std::vector<int64_t> lengths;    // CUDA: a set of kernels and graphs up to each, ascending; none: attention_lengths() and any
+  std::map<std::string, SizeOption> sizes;  // by name of the symbol
+  std::vector<int64_t>
+      lengths;  // CUDA: a set of kernels and graphs up to each, ascending; none: attention_lengths() and any
 };
 
 struct Lowered {
@@ -43,6 +46,7 @@ struct Lowered {
 };
 
 /// Errors: unsupported (an op that the family has no kernel for), internal.
-Result<Lowered> lower(const ir::Graph& graph, const TargetClass& target, WeightPool& weights, const LowerOptions& options = {});
+Result<Lowered> lower(const ir::Graph& graph, const TargetClass& target, WeightPool& weights,
+                      const LowerOptions& options = {});
 
 }  // namespace tfcc::codegen

@@ -6,14 +6,20 @@ namespace tfcc::codegen {
 namespace {
 
 Error unavailable() {
-  return {ErrorCode::unsupported,
-          "this build has no CPU target; configure with -DTFCC_CPU=ON (needs LLVM 19 with clang-cpp and lld)"};
+  return {
+      ErrorCode::unsupported,
+      "this build has no CPU target; configure with -DTFCC_CPU=ON (needs LLVM 19 with clang-cpp and lld)"};
 }
 
 }  // namespace
 
-Result<std::vector<std::byte>> compile_cpu_object(const CpuSource&, const std::string&) { return unavailable(); }
-Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>&, const std::string&) { return unavailable(); }
+Result<std::vector<std::byte>> compile_cpu_object(const CpuSource&, const std::string&) {
+  return unavailable();
+}
+Result<std::vector<std::byte>> link_cpu(const std::vector<std::vector<std::byte>>&,
+                                        const std::string&) {
+  return unavailable();
+}
 std::string cpu_compiler_version() { return {}; }
 std::string native_cpu_level() { return {}; }
 

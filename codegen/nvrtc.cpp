@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// compile_cuda: NVRTC through a table of functions found at run time, so that tfcc starts without CUDA installed.
+// compile_cuda: NVRTC through a table of functions found at run time, so that tfcc starts without
+// CUDA installed.
 #include "codegen/nvrtc.h"
 
 #include <dlfcn.h>
@@ -22,7 +23,8 @@ using Status = int;  // 0 is success
 /// NVRTC's C interface, declared by us: it has not changed since CUDA 11.1.
 struct Nvrtc {
   Status (*version)(int* major, int* minor);
-  Status (*create)(Program*, const char* source, const char* name, int headers, const char* const* texts, const char* const* paths);
+  Status (*create)(Program*, const char* source, const char* name, int headers,
+                   const char* const* texts, const char* const* paths);
   Status (*destroy)(Program*);
   Status (*compile)(Program, int options, const char* const*);
   Status (*log_size)(Program, size_t*);
@@ -36,23 +38,24 @@ struct Nvrtc {
   int minor = 0;
 };
 
-template <class F>
-bool find(void* library, const char* name, F*& f) {
+template <class F> bool find(void* library, const char* name, F*& f) {
   f = reinterpret_cast<F*>(dlsym(library, name));
   return f != nullptr;
 }
 
 Error missing(const std::string& why) {
   return {ErrorCode::device,
-          "NVRTC is missing (" + why + "); install the CUDA toolkit 12.8 or newer, or `pip install nvidia-cuda-nvrtc` "
-          "and put its lib folder into LD_LIBRARY_PATH"};
+          "NVRTC is missing (" + why +
+              "); install the CUDA toolkit 12.8 or newer, or `pip install nvidia-cuda-nvrtc` "
+              "and put its lib folder into LD_LIBRARY_PATH"};
 }
 
 void* open_library() {
   const char* names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
   for (const char* folder : {"", "/usr/local/cuda/lib64/"}) {
     for (const char* name : names) {
-      if (void* library = dlopen((std::string(folder) + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+      if (void* library = dlopen((std::string(folder) + name).c_str(), RTLD_NOW | RTLD_LOCAL))
+        return library;
     }
   }
   return nullptr;
@@ -60,15 +63,21 @@ void* open_library() {
 
 Result<Nvrtc> load() {
   void* library = open_library();
-  if (!library) return missing("no libnvrtc.so.13 or libnvrtc.so.12 on the library path or in /usr/local/cuda/lib64");
+  if (!library)
+    return missing(
+        "no libnvrtc.so.13 or libnvrtc.so.12 on the library path or in /usr/local/cuda/lib64");
   Nvrtc n;
-  bool ok = find(library, "nvrtcVersion", n.version) && find(library, "nvrtcCreateProgram", n.create) &&
-            find(library, "nvrtcDestroyProgram", n.destroy) && find(library, "nvrtcCompileProgram", n.compile) &&
-            find(library, "nvrtcGetProgramLogSize", n.log_size) && find(library, "nvrtcGetProgramLog", n.log) &&
-            find(library, "nvrtcGetCUBINSize", n.cubin_size) && find(library, "nvrtcGetCUBIN", n.cubin) &&
-            find(library, "nvrtcGetPTXSize", n.ptx_size) && find(library, "nvrtcGetPTX", n.ptx) &&
-            find(library, "nvrtcGetErrorString", n.error_string);
-  if (!ok || n.version(&n.major, &n.minor) != 0) return missing("the libnvrtc that was found lacks functions");
+  bool ok =
+      find(library, "nvrtcVersion", n.version) && find(library, "nvrtcCreateProgram", n.create) &&
+      find(library, "nvrtcDestroyProgram", n.destroy) &&
+      find(library, "nvrtcCompileProgram", n.compile) &&
+      find(library, "nvrtcGetProgramLogSize", n.log_size) &&
+      find(library, "nvrtcGetProgramLog", n.log) &&
+      find(library, "nvrtcGetCUBINSize", n.cubin_size) && find(library, "nvrtcGetCUBIN", n.cubin) &&
+      find(library, "nvrtcGetPTXSize", n.ptx_size) && find(library, "nvrtcGetPTX", n.ptx) &&
+      find(library, "nvrtcGetErrorString", n.error_string);
+  if (!ok || n.version(&n.major, &n.minor) != 0)
+    return missing("the libnvrtc that was found lacks functions");
   return n;
 }
 
@@ -107,16 +116,22 @@ std::string line_with(const std::string& log, std::string_view what) {
 /// ptxas advice C75xx: an instruction was ignored or serialised, and the result is wrong or slow.
 bool has_advice(const std::string& log) {
   for (size_t at = log.find("C75"); at != std::string::npos; at = log.find("C75", at + 1)) {
-    auto digit = [&](size_t k) { return at + k < log.size() && log[at + k] >= '0' && log[at + k] <= '9'; };
+    auto digit = [&](size_t k) {
+      return at + k < log.size() && log[at + k] >= '0' && log[at + k] <= '9';
+    };
     if (digit(3) && digit(4)) return true;
   }
   return false;
 }
 
-Error failure(const Nvrtc& n, const std::string& name, const std::string& arch, Status status, const std::string& log) {
+Error failure(const Nvrtc& n, const std::string& name, const std::string& arch, Status status,
+              const std::string& log) {
   if (log.find("--gpu-architecture") != std::string::npos) {
-    return {ErrorCode::unsupported, fmt::format("NVRTC {}.{} cannot compile for {}; name a target it knows or install a newer "
-                                                "CUDA toolkit", n.major, n.minor, arch)};
+    return {
+        ErrorCode::unsupported,
+        fmt::format("NVRTC {}.{} cannot compile for {}; name a target it knows or install a newer "
+                    "CUDA toolkit",
+                    n.major, n.minor, arch)};
   }
   std::string why = log.empty() ? n.error_string(status) : line_with(log, "error");
   return {ErrorCode::internal, "kernel " + name + " does not compile for " + arch + ": " + why};
@@ -142,12 +157,14 @@ void read_ptxas_log(const std::string& log, CudaImage& image) {
   }
 }
 
-Result<CudaImage> compile_cuda(const std::string& name, const std::string& source, const std::string& arch) {
+Result<CudaImage> compile_cuda(const std::string& name, const std::string& source,
+                               const std::string& arch) {
   if (!nvrtc()) return nvrtc().error();
   const Nvrtc& n = *nvrtc();
   bool binary = arch.starts_with("sm_");
   if (!binary && !arch.starts_with("compute_")) {
-    return Error{ErrorCode::invalid_argument, "no CUDA architecture '" + arch + "'; write sm_90 or compute_80"};
+    return Error{ErrorCode::invalid_argument,
+                 "no CUDA architecture '" + arch + "'; write sm_90 or compute_80"};
   }
   std::vector<std::string> paths;
   std::vector<const char*> texts, path_pointers;
@@ -158,8 +175,8 @@ Result<CudaImage> compile_cuda(const std::string& name, const std::string& sourc
   for (const std::string& path : paths) path_pointers.push_back(path.c_str());
 
   Guard guard{n};
-  Status status = n.create(&guard.program, source.c_str(), (name + ".cu").c_str(), static_cast<int>(texts.size()),
-                           texts.data(), path_pointers.data());
+  Status status = n.create(&guard.program, source.c_str(), (name + ".cu").c_str(),
+                           static_cast<int>(texts.size()), texts.data(), path_pointers.data());
   if (status != 0) return failure(n, name, arch, status, {});
   std::string gpu = "--gpu-architecture=" + arch;
   std::vector<const char*> options(std::begin(kFlags), std::end(kFlags));
@@ -169,14 +186,16 @@ Result<CudaImage> compile_cuda(const std::string& name, const std::string& sourc
   image.log = get_log(n, guard.program);
   if (status != 0) return failure(n, name, arch, status, image.log);
   if (has_advice(image.log)) {
-    return Error{ErrorCode::internal, "kernel " + name + " for " + arch + ": " + line_with(image.log, "C75")};
+    return Error{ErrorCode::internal,
+                 "kernel " + name + " for " + arch + ": " + line_with(image.log, "C75")};
   }
   size_t size = 0;
   status = binary ? n.cubin_size(guard.program, &size) : n.ptx_size(guard.program, &size);
   image.bytes.resize(size);
   char* bytes = reinterpret_cast<char*>(image.bytes.data());
   if (status == 0) status = binary ? n.cubin(guard.program, bytes) : n.ptx(guard.program, bytes);
-  if (status != 0 || size == 0) return failure(n, name, arch, status, "error: NVRTC returned no code");
+  if (status != 0 || size == 0)
+    return failure(n, name, arch, status, "error: NVRTC returned no code");
   read_ptxas_log(image.log, image);
   return image;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA compiler: kernel source to a cubin or PTX by NVRTC, which is opened when first needed. No GPU, driver or
-// CUDA header is needed. Called by codegen for every kernel of every CUDA target; safe from several threads.
+// The CUDA compiler: kernel source to a cubin or PTX by NVRTC, which is opened when first needed.
+// No GPU, driver or CUDA header is needed. Called by codegen for every kernel of every CUDA target;
+// safe from several threads.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +20,17 @@ struct CudaImage {
   std::string log;               ///< what the compiler and ptxas said
 };
 
-/// Compiles one unit, which may include templates by path ("cuda/layer_norm.cuh"), for an arch: "sm_90" gives a cubin,
-/// "compute_80" PTX. `name` is used in messages.
-Result<CudaImage> compile_cuda(const std::string& name, const std::string& source, const std::string& arch);
+/// Compiles one unit, which may include templates by path ("cuda/layer_norm.cuh"), for an arch:
+/// "sm_90" gives a cubin, "compute_80" PTX. `name` is used in messages.
+Result<CudaImage> compile_cuda(const std::string& name, const std::string& source,
+                               const std::string& arch);
 
-/// "nvrtc 13.0" and the flags that every unit gets, for cache keys; an error that says how to get NVRTC if it is missing.
+/// "nvrtc 13.0" and the flags that every unit gets, for cache keys; an error that says how to get
+/// NVRTC if it is missing.
 Result<std::string> cuda_compiler_version();
 
-/// What ptxas -v says in a log; the largest register count and the sum of spills. Exposed for tests.
+/// What ptxas -v says in a log; the largest register count and the sum of spills. Exposed for
+/// tests.
 void read_ptxas_log(const std::string& log, CudaImage& image);
 
 }  // namespace tfcc::codegen

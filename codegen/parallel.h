@@ -14,10 +14,10 @@
 
 namespace tfcc::codegen {
 
-/// Calls fn(0) ... fn(count-1), each once, on up to `threads` threads (the caller's is one): on those that the system gives. If
-/// a call throws, no other begins, and the first exception is the caller's.
-template <class F>
-void parallel_for(size_t count, int threads, const F& fn) {
+/// Calls fn(0) ... fn(count-1), each once, on up to `threads` threads (the caller's is one): on
+/// those that the system gives. If a call throws, no other begins, and the first exception is the
+/// caller's.
+template <class F> void parallel_for(size_t count, int threads, const F& fn) {
   std::atomic<size_t> next{0};
   std::exception_ptr failure;
   std::mutex failing;
@@ -36,8 +36,7 @@ void parallel_for(size_t count, int threads, const F& fn) {
     helpers.reserve(wanted > 0 ? wanted - 1 : 0);
     while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
   } catch (const std::system_error&) {
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
   work();
   for (std::thread& t : helpers) t.join();
   if (failure) std::rethrow_exception(failure);

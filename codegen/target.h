@@ -11,13 +11,15 @@
 
 namespace tfcc::codegen {
 
-/// Machines that share one plan: the same kernels, launches and tiles. Code is still compiled for each of them.
+/// Machines that share one plan: the same kernels, launches and tiles. Code is still compiled for
+/// each of them.
 struct TargetClass {
-  std::string_view name;         // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a"
+  std::string_view name;  // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a"
   Family family = Family::cpu;
-  uint32_t shared_bytes = 0;     // that a block may have on all of them
-  bool has_wgmma = false;        // products of a warpgroup from shared memory, and TMA that fills it
-  int64_t processors = 0;        // multiprocessors of the largest, for blocks that take one tile after the other
+  uint32_t shared_bytes = 0;  // that a block may have on all of them
+  bool has_wgmma = false;     // products of a warpgroup from shared memory, and TMA that fills it
+  int64_t processors =
+      0;  // multiprocessors of the largest, for blocks that take one tile after the other
 
   bool cuda() const { return family == Family::cuda; }
 };
@@ -25,9 +27,11 @@ struct TargetClass {
 /// All classes: the CPU, then GPUs by capability.
 const std::vector<TargetClass>& target_classes();
 const TargetClass& cpu_class();
-/// The class of a target ("sm_86", "compute_80", "x86-64-v3"); the CPU's for any name that is no GPU's.
+/// The class of a target ("sm_86", "compute_80", "x86-64-v3"); the CPU's for any name that is no
+/// GPU's.
 const TargetClass& class_of(std::string_view target);
-/// What the CUDA compiler is told to make code for: "sm_90a" for sm_90, whose own instructions need it; else the target's name.
+/// What the CUDA compiler is told to make code for: "sm_90a" for sm_90, whose own instructions need
+/// it; else the target's name.
 std::string compiler_arch(std::string_view target);
 
 }  // namespace tfcc::codegen

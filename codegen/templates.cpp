@@ -19,19 +19,24 @@ std::vector<std::string_view> included(std::string_view text) {
 
 }  // namespace
 
-std::vector<const TemplateFile*> included_templates(std::string_view family, std::string_view source) {
+std::vector<const TemplateFile*> included_templates(std::string_view family,
+                                                    std::string_view source) {
   std::vector<const TemplateFile*> files;
   std::vector<std::string_view> wanted = included(source);
   while (!wanted.empty()) {
     const std::string_view path = wanted.back();
     wanted.pop_back();
     const auto all = template_files();
-    const auto it = std::find_if(all.begin(), all.end(), [&](const TemplateFile& f) { return f.path == path; });
-    if (it == all.end() || !belongs_to(*it, family) || std::find(files.begin(), files.end(), &*it) != files.end()) continue;
+    const auto it =
+        std::find_if(all.begin(), all.end(), [&](const TemplateFile& f) { return f.path == path; });
+    if (it == all.end() || !belongs_to(*it, family) ||
+        std::find(files.begin(), files.end(), &*it) != files.end())
+      continue;
     files.push_back(&*it);
     for (std::string_view further : included(it->text)) wanted.push_back(further);
   }
-  std::sort(files.begin(), files.end(), [](const TemplateFile* a, const TemplateFile* b) { return a->path < b->path; });
+  std::sort(files.begin(), files.end(),
+            [](const TemplateFile* a, const TemplateFile* b) { return a->path < b->path; });
   return files;
 }
 

@@ -17,14 +17,16 @@ struct TemplateFile {
 /// All templates, sorted by path.
 std::span<const TemplateFile> template_files();
 
-/// The part of the templates that can matter to kernels of a family ("cpu" or "cuda"): its folder and the shared files.
+/// The part of the templates that can matter to kernels of a family ("cpu" or "cuda"): its folder
+/// and the shared files.
 inline bool belongs_to(const TemplateFile& file, std::string_view family) {
   size_t slash = file.path.find('/');
   return slash == std::string_view::npos || file.path.substr(0, slash) == family;
 }
 
-/// The templates of a family that a source includes, and those that they include, sorted by path. Compilers are given no others, so
-/// that what a kernel is compiled from is known.
-std::vector<const TemplateFile*> included_templates(std::string_view family, std::string_view source);
+/// The templates of a family that a source includes, and those that they include, sorted by path.
+/// Compilers are given no others, so that what a kernel is compiled from is known.
+std::vector<const TemplateFile*> included_templates(std::string_view family,
+                                                    std::string_view source);
 
 }  // namespace tfcc::codegen

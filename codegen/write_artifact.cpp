@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only writer of .tfcc files: weights are made from their recipes one tensor at a time and streamed out, then code and
-// text, then the manifest (runtime/core/manifest.proto) by libprotobuf.
+// The only writer of .tfcc files: weights are made from their recipes one tensor at a time and
+// streamed out, then code and text, then the manifest (runtime/core/manifest.proto) by libprotobuf.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -114,7 +114,7 @@ void set(pb::Plan* to, const runtime::Plan& from) {
       x->mutable_caps()->Add(caps.caps.begin(), caps.caps.end());
       set(x->mutable_cap(), caps.cap);
     }
-    to->mutable_bucket_table();      // present, also for a graph without sizes
+    to->mutable_bucket_table();  // present, also for a graph without sizes
   }
   to->set_no_bucket_table(from.no_bucket_table);
   set(to->mutable_live_bytes(), from.live_bytes);
@@ -123,7 +123,8 @@ void set(pb::Plan* to, const runtime::Plan& from) {
 
 // A condition over sizes as checks of the runtime: conjunctions of p >= 0 and p == 0.
 template <class Interface>  // Manifest or Program
-Result<void> add_checks(Interface& m, ir::ExprRef condition, const std::string& message, const std::vector<std::string>& symbols) {
+Result<void> add_checks(Interface& m, ir::ExprRef condition, const std::string& message,
+                        const std::vector<std::string>& symbols) {
   using ir::ExprKind;
   if (condition->kind == ExprKind::btrue) return {};
   if (condition->kind == ExprKind::band) {
@@ -131,7 +132,9 @@ Result<void> add_checks(Interface& m, ir::ExprRef condition, const std::string& 
     return {};
   }
   if (condition->kind != ExprKind::ge0 && condition->kind != ExprKind::eq0) {
-    return Error{ErrorCode::unsupported, fmt::format("the size condition '{}' cannot be checked at run time", ir::print(condition))};
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("the size condition '{}' cannot be checked at run time", ir::print(condition))};
   }
   pb::Check* c = m.add_checks();
   set(c->mutable_value(), size_program(condition->args[0], symbols));
@@ -140,7 +143,8 @@ Result<void> add_checks(Interface& m, ir::ExprRef condition, const std::string& 
   return {};
 }
 
-void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, const std::vector<std::string>& symbols) {
+void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type,
+                const std::vector<std::string>& symbols) {
   to->set_name(name);
   to->set_dtype(static_cast<uint32_t>(type.dtype));
   for (ir::ExprRef d : type.dims) set(to->add_dims(), size_program(d, symbols));
@@ -148,7 +152,8 @@ void set_tensor(pb::Tensor* to, const std::string& name, const ir::Type& type, c
 
 template <class Interface>
 Result<void> set_interface(Interface& m, const ir::Graph& g, const LowerOptions& options) {
-  const std::vector<std::string> symbols = Sizes(g).names();  // shapes and checks are over the graph's own expressions
+  const std::vector<std::string> symbols =
+      Sizes(g).names();  // shapes and checks are over the graph's own expressions
   for (const ir::SizeSymbol* s : Sizes::told(g)) {
     const ir::SymbolRange range = g.pool().range(s->name);
     pb::Symbol* x = m.add_symbols();
@@ -173,13 +178,20 @@ Result<void> set_interface(Interface& m, const ir::Graph& g, const LowerOptions&
   const size_t outputs = ir::plain_outputs(g);
   for (ir::ValueId v : g.inputs()) {
     set_tensor(m.add_inputs(), g.value(v).name, g.value(v).type, symbols);
-    const bool is_state = std::any_of(g.outputs.begin() + static_cast<std::ptrdiff_t>(outputs), g.outputs.end(), [&](const auto& o) { return ir::state_before(g, o.value) == v; });
+    const bool is_state =
+        std::any_of(g.outputs.begin() + static_cast<std::ptrdiff_t>(outputs), g.outputs.end(),
+                    [&](const auto& o) { return ir::state_before(g, o.value) == v; });
     m.mutable_inputs(m.inputs_size() - 1)->set_state(is_state);
   }
-  for (size_t i = 0; i < outputs; ++i) set_tensor(m.add_outputs(), g.outputs[i].name, g.value(g.outputs[i].value).type, symbols);
-  for (const ir::SizeCheck& c : g.checks) TFCC_TRY_VOID(add_checks(m, c.condition, c.message, symbols));
+  for (size_t i = 0; i < outputs; ++i)
+    set_tensor(m.add_outputs(), g.outputs[i].name, g.value(g.outputs[i].value).type, symbols);
+  for (const ir::SizeCheck& c : g.checks)
+    TFCC_TRY_VOID(add_checks(m, c.condition, c.message, symbols));
   if (ir::ExprRef condition = sizes_fit(g)) {
-    TFCC_TRY_VOID(add_checks(m, condition, "the sizes of the inputs are too large: an index made of them would not fit 64 bits; use smaller shapes", symbols));
+    TFCC_TRY_VOID(add_checks(
+        m, condition,
+        "the sizes of the inputs are too large: an index made of them would not fit 64 bits; use smaller shapes",
+        symbols));
   }
   for (const std::string& f : g.flags) m.add_flags()->set_message(f);
   return {};
@@ -191,7 +203,8 @@ uint64_t checksum(std::span<const std::byte> bytes) {
   return sum.value();
 }
 
-Result<void> write_weights(ArtifactFile& file, pb::Manifest& m, const WeightPool& weights, const CompileOptions& options) {
+Result<void> write_weights(ArtifactFile& file, pb::Manifest& m, const WeightPool& weights,
+                           const CompileOptions& options) {
   if (weights.entries().empty()) return {};
   TFCC_TRY_VOID(file.begin_section(SectionKind::weights));
   size_t done = 0;
@@ -231,7 +244,8 @@ Result<void> write_code(ArtifactFile& file, Interface& m, const std::vector<Targ
   return {};
 }
 
-Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<BuiltProgram>& programs, const CompileOptions& options) {
+Result<void> write_texts(ArtifactFile& file, pb::Manifest& m,
+                         const std::vector<BuiltProgram>& programs, const CompileOptions& options) {
   if (options.strip && options.timings.empty() && options.attachments.empty()) return {};
   TFCC_TRY_VOID(file.begin_section(SectionKind::text));
   auto add = [&](const std::string& name, const std::string& text) -> Result<void> {
@@ -242,17 +256,21 @@ Result<void> write_texts(ArtifactFile& file, pb::Manifest& m, const std::vector<
     return file.write(std::as_bytes(std::span(text.data(), text.size())));
   };
   if (!options.timings.empty()) TFCC_TRY_VOID(add(runtime::kTimingText, options.timings));
-  for (const auto& [name, bytes] : options.attachments) TFCC_TRY_VOID(add(runtime::kAttachmentPrefix + name, bytes));
+  for (const auto& [name, bytes] : options.attachments)
+    TFCC_TRY_VOID(add(runtime::kAttachmentPrefix + name, bytes));
   if (!options.strip) {
     for (const auto& [name, text] : options.texts) TFCC_TRY_VOID(add(name, text));
     for (const BuiltProgram& program : programs) {
       for (const Lowered& l : program.plans) {
-        for (const KernelSource& k : l.kernels) TFCC_TRY_VOID(add("kernels/" + runtime::source_file(l.plan, k.name), k.text));
+        for (const KernelSource& k : l.kernels)
+          TFCC_TRY_VOID(add("kernels/" + runtime::source_file(l.plan, k.name), k.text));
       }
     }
     for (const BuiltProgram& program : programs) {
       for (const PlanInput* in : program.inputs) {
-        TFCC_TRY_VOID(add(fmt::format("ir/{}{}.tfir", to_string(in->family), in->generates ? ".generate" : ""), ir::print(in->graph)));
+        TFCC_TRY_VOID(add(
+            fmt::format("ir/{}{}.tfir", to_string(in->family), in->generates ? ".generate" : ""),
+            ir::print(in->graph)));
       }
     }
   }
@@ -265,7 +283,8 @@ uint64_t features_of(const std::vector<Lowered>& plans) {
   uint64_t features = 0;
   for (const Lowered& p : plans) {
     if (p.plan.counters > 0) features |= runtime::kCounters;
-    for (const runtime::Buffer& b : p.plan.buffers) features |= b.place == runtime::BufferClass::state ? runtime::kStates : 0;
+    for (const runtime::Buffer& b : p.plan.buffers)
+      features |= b.place == runtime::BufferClass::state ? runtime::kStates : 0;
   }
   for (const Lowered& p : plans) {
     for (const runtime::Bucket& b : p.plan.buckets) {
@@ -283,7 +302,8 @@ uint64_t features_of(const std::vector<Lowered>& plans) {
 namespace {
 
 template <class Interface>
-Result<void> write_program(ArtifactFile& file, Interface& m, const BuiltProgram& program, const CompileOptions& options) {
+Result<void> write_program(ArtifactFile& file, Interface& m, const BuiltProgram& program,
+                           const CompileOptions& options) {
   TFCC_TRY_VOID(set_interface(m, program.inputs[0]->graph, program.inputs[0]->options));
   TFCC_TRY_VOID(write_code(file, m, program.code));
   for (const Lowered& p : program.plans) set(m.add_plans(), p.plan);
@@ -297,8 +317,9 @@ Result<void> write_program(ArtifactFile& file, Interface& m, const BuiltProgram&
 
 }  // namespace
 
-Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs, const WeightPool& weights,
-                            const CompileOptions& options, CompileResult& result) {
+Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs,
+                            const WeightPool& weights, const CompileOptions& options,
+                            CompileResult& result) {
   TFCC_TRY(ArtifactFile file, ArtifactFile::create(path));
   pb::Manifest m;
   m.set_producer("tfcc " TFCC_VERSION);
@@ -307,7 +328,8 @@ Result<void> write_artifact(const std::string& path, const std::vector<BuiltProg
   m.set_no_generation(options.no_generation);
   TFCC_TRY_VOID(write_weights(file, m, weights, options));
   TFCC_TRY_VOID(write_program(file, m, programs[0], options));
-  if (programs.size() > 1) TFCC_TRY_VOID(write_program(file, *m.mutable_generation(), programs[1], options));
+  if (programs.size() > 1)
+    TFCC_TRY_VOID(write_program(file, *m.mutable_generation(), programs[1], options));
   TFCC_TRY_VOID(write_texts(file, m, programs, options));
   for (const pb::Weight& w : m.weights()) result.weight_bytes += w.size();
   uint64_t features = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes of each op: plain structs. An optional one that is not set is not written. visit() names every field once, sorted by key; the printer, the parser,
-// the verifier's expression walk and equality are all written on top of it.
+// Attributes of each op: plain structs. An optional one that is not set is not written. visit()
+// names every field once, sorted by key; the printer, the parser, the verifier's expression walk
+// and equality are all written on top of it.
 #pragma once
 
 #include <optional>
@@ -27,22 +28,32 @@ struct PointwiseAttrs {
 enum class ReduceKind : uint8_t { sum, mean, max, min, prod };
 inline constexpr std::string_view kReduceKindNames[] = {"sum", "mean", "max", "min", "prod"};
 
-/// result[i...] = kind over r... of body(i..., r...); reduction index k is number rank+k over extents[k].
+/// result[i...] = kind over r... of body(i..., r...); reduction index k is number rank+k over
+/// extents[k].
 struct ReduceAttrs {
   ExprRef body = nullptr;
   std::vector<ExprRef> extents;
   ReduceKind kind = ReduceKind::sum;
-  template <class V> void visit(V&& v) { v("body", body); v("extents", extents); v("kind", kind); }
+  template <class V> void visit(V&& v) {
+    v("body", body);
+    v("extents", extents);
+    v("kind", kind);
+  }
 };
 
 struct CumsumAttrs {
   int64_t axis = 0;
   bool exclusive = false;
   bool reverse = false;
-  template <class V> void visit(V&& v) { v("axis", axis); v("exclusive", exclusive); v("reverse", reverse); }
+  template <class V> void visit(V&& v) {
+    v("axis", axis);
+    v("exclusive", exclusive);
+    v("reverse", reverse);
+  }
 };
 
-/// An expression that an op may be without; visit() names it so, for an ExprRef alone says that the op needs it.
+/// An expression that an op may be without; visit() names it so, for an ExprRef alone says that the
+/// op needs it.
 struct OptionalExpr {
   ExprRef& expr;
   bool has_value() const { return expr != nullptr; }
@@ -51,16 +62,19 @@ struct OptionalExpr {
 enum class NormKind : uint8_t { layer, rms };
 inline constexpr std::string_view kNormKindNames[] = {"layer", "rms"};
 
-/// Moments of a row are kept for so many columns at a time: their mean, and the sum of the squares of what they differ from it by.
+/// Moments of a row are kept for so many columns at a time: their mean, and the sum of the squares
+/// of what they differ from it by.
 inline constexpr int64_t kMomentColumns = 32;
 
-/// result[.., i, j] = epilogue(s, .., i, j) with s = alpha * sum over k of a[.., i, k] b[.., k, j], not rounded before the epilogue.
-/// a: [..., m, k] ([..., k, m] if trans_a); b likewise; leading dims broadcast as in ONNX MatMul.
-/// Operands: a, b, then what the epilogue loads (slot = operand). Indices: the dims of the result. param s has the scalar type
-/// of the result, of integers i64. No epilogue: the result is s.
-/// A norm between two products may be a part of both. The one before it has `scaled`, and two or three results: scaled(v, .., i, j)
-/// with v = epilogue(s, .., i, j), the moments f32[n / 32, .., m, 2] of v, and v itself. One after it has `norm` and `eps`: its last
-/// operand has the moments of m rows, of which the epilogue has params mean (0 for rms) and rstd beside s.
+/// result[.., i, j] = epilogue(s, .., i, j) with s = alpha * sum over k of a[.., i, k] b[.., k, j],
+/// not rounded before the epilogue. a: [..., m, k] ([..., k, m] if trans_a); b likewise; leading
+/// dims broadcast as in ONNX MatMul.
+/// Operands: a, b, then what the epilogue loads (slot = operand). Indices: the dims of the result.
+/// param s has the scalar type of the result, of integers i64. No epilogue: the result is s. A norm
+/// between two products may be a part of both. The one before it has `scaled`, and two or three
+/// results: scaled(v, .., i, j) with v = epilogue(s, .., i, j), the moments f32[n / 32, .., m, 2]
+/// of v, and v itself. One after it has `norm` and `eps`: its last operand has the moments of m
+/// rows, of which the epilogue has params mean (0 for rms) and rstd beside s.
 struct MatmulAttrs {
   double alpha = 1;
   ExprRef epilogue = nullptr;
@@ -71,7 +85,13 @@ struct MatmulAttrs {
   bool trans_b = false;
   template <class V> void visit(V&& v) {
     OptionalExpr after{epilogue}, stored{scaled};
-    v("alpha", alpha); v("epilogue", after); v("eps", eps); v("norm", norm); v("scaled", stored); v("trans_a", trans_a); v("trans_b", trans_b);
+    v("alpha", alpha);
+    v("epilogue", after);
+    v("eps", eps);
+    v("norm", norm);
+    v("scaled", stored);
+    v("trans_a", trans_a);
+    v("trans_b", trans_b);
   }
 };
 
@@ -79,45 +99,59 @@ struct SoftmaxAttrs {
   template <class V> void visit(V&&) {}
 };
 
-/// x[i...] = body(i...); y = norm(x) over the last axis: (x - mean) / sqrt(variance + eps) * gamma + beta, or of kind rms
-/// x / sqrt(mean of squares + eps) * gamma. Operands: gamma, then beta if has_beta, then what body loads (slot = operand).
+/// x[i...] = body(i...); y = norm(x) over the last axis: (x - mean) / sqrt(variance + eps) * gamma
+/// + beta, or of kind rms x / sqrt(mean of squares + eps) * gamma. Operands: gamma, then beta if
+/// has_beta, then what body loads (slot = operand).
 /// Results: y, and x if two results are declared.
 struct NormAttrs {
   ExprRef body = nullptr;
   double eps = 0;
   bool has_beta = false;
   NormKind kind = NormKind::layer;
-  template <class V> void visit(V&& v) { v("body", body); v("eps", eps); v("has_beta", has_beta); v("kind", kind); }
+  template <class V> void visit(V&& v) {
+    v("body", body);
+    v("eps", eps);
+    v("has_beta", has_beta);
+    v("kind", kind);
+  }
 };
 
-/// rope(x, cos, sin): x [B,S,heads*d], cos and sin [B or 1, S, rotary/2], or [.., rotary] where a pair's members differ.
-/// The first `rotary` channels of each head are rotated in pairs (e, e + rotary/2), or (2e, 2e + 1) if interleaved.
-/// keys', values', q' = rope_append(keys, values, k, v, slots, q, cos, sin): q' = rope(q, cos, sin), and kv_append of rope(k, cos, sin), whose
-/// heads are those of the cache, and of v.
+/// rope(x, cos, sin): x [B,S,heads*d], cos and sin [B or 1, S, rotary/2], or [.., rotary] where a
+/// pair's members differ. The first `rotary` channels of each head are rotated in pairs (e, e +
+/// rotary/2), or (2e, 2e + 1) if interleaved. keys', values', q' = rope_append(keys, values, k, v,
+/// slots, q, cos, sin): q' = rope(q, cos, sin), and kv_append of rope(k, cos, sin), whose heads are
+/// those of the cache, and of v.
 struct RopeAttrs {
   int64_t heads = 1;
   bool interleaved = false;
   int64_t rotary = 0;
-  template <class V> void visit(V&& v) { v("heads", heads); v("interleaved", interleaved); v("rotary", rotary); }
+  template <class V> void visit(V&& v) {
+    v("heads", heads);
+    v("interleaved", interleaved);
+    v("rotary", rotary);
+  }
 };
 
-/// row, cu, keys, order, seq, pos = pack(what live and kept load): the rows of [B,S] that are left without padding, sequence by
-/// sequence: those of which live(b,s) holds, in order, then those of which kept(b,s) alone holds. The last dim of pos, a size that
-/// this op makes, is their number.
-/// row i32[B,S]: the packed row of (b,s), -1 where there is none. cu i32[B + 1]: the first row of each sequence, then the number of all.
-/// keys i32[B]: live rows of each. order i32[B]: sequences, those with most rows first. seq, pos i32[T]: where a packed row comes from.
+/// row, cu, keys, order, seq, pos = pack(what live and kept load): the rows of [B,S] that are left
+/// without padding, sequence by sequence: those of which live(b,s) holds, in order, then those of
+/// which kept(b,s) alone holds. The last dim of pos, a size that this op makes, is their number.
+/// row i32[B,S]: the packed row of (b,s), -1 where there is none. cu i32[B + 1]: the first row of
+/// each sequence, then the number of all. keys i32[B]: live rows of each. order i32[B]: sequences,
+/// those with most rows first. seq, pos i32[T]: where a packed row comes from.
 struct PackAttrs {
   ExprRef kept = nullptr;
   ExprRef live = nullptr;
   template <class V> void visit(V&& v) {
     OptionalExpr optional{kept};
-    v("kept", optional); v("live", live);
+    v("kept", optional);
+    v("live", live);
   }
 };
 
-/// keys', values' = kv_append(keys, values, k, v, slots): the pages of a cache with slot slots[t] replaced by row t of k and v, in place.
-/// keys [pages, kv_heads, page, d], values with dv, k [1, T, kv_heads*d], v with dv, slots i32[T]. Slot s is row s % page of page
-/// s / page; one outside of the pages keeps nothing.
+/// keys', values' = kv_append(keys, values, k, v, slots): the pages of a cache with slot slots[t]
+/// replaced by row t of k and v, in place. keys [pages, kv_heads, page, d], values with dv, k [1,
+/// T, kv_heads*d], v with dv, slots i32[T]. Slot s is row s % page of page s / page; one outside of
+/// the pages keeps nothing.
 struct KvAppendAttrs {
   template <class V> void visit(V&&) {}
 };
@@ -131,47 +165,65 @@ struct OptionalDims {
 /// Index variables of an attention's score and visible, by what they count: b, h, i and j.
 enum AttentionIndex : int64_t { kBatch = 0, kHead = 1, kQuery = 2, kKey = 3 };
 
-/// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads / kv_heads).
-/// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and visible load (slot = operand).
-/// Packed: q [1,T,heads*d], k, v likewise, then cu, keys, order and pos of a pack, then loads; packed = [B,S] are the extents of the
-/// padded tensors. Keys of a sequence are its live rows. Indices stay positions in the padded tensor.
-/// Paged, which is packed too: k and v are states [pages, kv_heads, page, d or dv], and after pos comes a table i32[B, W] of the
-/// pages of each sequence: key j < keys[b] is row j % page of page table[b, j / page].
-/// Indices: AttentionIndex. param s is the dot product q.k in f32.
-/// visible: null, or the condition for key j to take part at all; a row without a visible key gives zeros.
+/// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads /
+/// kv_heads).
+/// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what score and
+/// visible load (slot = operand).
+/// Packed: q [1,T,heads*d], k, v likewise, then cu, keys, order and pos of a pack, then loads;
+/// packed = [B,S] are the extents of the padded tensors. Keys of a sequence are its live rows.
+/// Indices stay positions in the padded tensor. Paged, which is packed too: k and v are states
+/// [pages, kv_heads, page, d or dv], and after pos comes a table i32[B, W] of the pages of each
+/// sequence: key j < keys[b] is row j % page of page table[b, j / page].
+/// Indices: AttentionIndex. param s is the dot product q.k in f32. visible: null, or the condition
+/// for key j to take part at all; a row without a visible key gives zeros.
 struct AttentionAttrs {
-  bool causal = false;       // visible implies j <= i + (Sk - Sq): blocks past the diagonal are skipped
+  bool causal = false;  // visible implies j <= i + (Sk - Sq): blocks past the diagonal are skipped
   int64_t heads = 1;
-  bool key_padding = false;  // visible has a conjunct over (b, j) only: blocks of masked keys are skipped
+  bool key_padding =
+      false;  // visible has a conjunct over (b, j) only: blocks of masked keys are skipped
   int64_t kv_heads = 1;
   std::vector<ExprRef> packed;  // empty, or batch and length of the padded tensors
-  std::optional<int64_t> page;  // packed too, where keys and values are pages of a cache: tokens of a page
+  std::optional<int64_t>
+      page;  // packed too, where keys and values are pages of a cache: tokens of a page
   ExprRef score = nullptr;
   ExprRef visible = nullptr;
   std::optional<int64_t> window_left;   // visible implies j >= i + (Sk - Sq) - window_left
   std::optional<int64_t> window_right;  // visible implies j <= i + (Sk - Sq) + window_right
   template <class V> void visit(V&& v) {
     OptionalDims dims{packed};
-    v("causal", causal); v("heads", heads); v("key_padding", key_padding); v("kv_heads", kv_heads); v("packed", dims);
-    v("page", page); v("score", score); v("visible", visible); v("window_left", window_left); v("window_right", window_right);
+    v("causal", causal);
+    v("heads", heads);
+    v("key_padding", key_padding);
+    v("kv_heads", kv_heads);
+    v("packed", dims);
+    v("page", page);
+    v("score", score);
+    v("visible", visible);
+    v("window_left", window_left);
+    v("window_right", window_right);
   }
-  /// Operands before those that score and visible load: q, k, v, if packed cu, keys, order, pos, and if paged the table.
+  /// Operands before those that score and visible load: q, k, v, if packed cu, keys, order, pos,
+  /// and if paged the table.
   size_t own_operands() const { return packed.empty() ? 3 : page ? 8 : 7; }
 };
 
 /// Index variables of the expressions of a linear attention: batch, head, token, channel of a head.
 enum LinearAttentionIndex : int64_t { kOfBatch = 0, kOfHead = 1, kOfToken = 2, kOfChannel = 3 };
 
-/// y[b,i,h*dv+m] = epilogue(s, z, b, h, i, m) with s = sum_j w(i,j) v[b,j,g*dv+m], z = sum_j w(i,j), g = h / (heads / kv_heads) and
-/// w(i,j) = sum_e q'[b,i,h,e] k'[b,j,g,e] * exp(sum of decay(b,h,t) for j < t <= i), over visible j, with `causal` those of j <= i.
-/// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what the expressions load (slot = operand).
-/// q' = q_map(q, b, h, i, e), k' = k_map(k, b, g, j, e): element expressions with the element as param s; without one the element.
-/// No epilogue: y is s. decay (causal alone): the logarithm of what older sums are multiplied by at token t; none: 1.
+/// y[b,i,h*dv+m] = epilogue(s, z, b, h, i, m) with s = sum_j w(i,j) v[b,j,g*dv+m], z = sum_j
+/// w(i,j), g = h / (heads / kv_heads) and w(i,j) = sum_e q'[b,i,h,e] k'[b,j,g,e] * exp(sum of
+/// decay(b,h,t) for j < t <= i), over visible j, with `causal` those of j <= i.
+/// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what the expressions
+/// load (slot = operand). q' = q_map(q, b, h, i, e), k' = k_map(k, b, g, j, e): element expressions
+/// with the element as param s; without one the element.
+/// No epilogue: y is s. decay (causal alone): the logarithm of what older sums are multiplied by at
+/// token t; none: 1.
 /// Packed: as in AttentionAttrs, with cu, keys, order and pos behind v.
 ///
-/// y, state' = linear_attention_step(q, k, v, first, from, to, state, loads..): rows first[n] .. first[n + 1] of q, k, v [1,T,..] go on with
-/// the state from[n] and leave the state to[n], in place. b is 0 and t a row. state f32 [C, kv_heads, dv, d], or dv + 1 where the epilogue
-/// uses z: row m < dv of a head is the sum of k' v[m], row dv that of k'.
+/// y, state' = linear_attention_step(q, k, v, first, from, to, state, loads..): rows first[n] ..
+/// first[n + 1] of q, k, v [1,T,..] go on with the state from[n] and leave the state to[n], in
+/// place. b is 0 and t a row. state f32 [C, kv_heads, dv, d], or dv + 1 where the epilogue uses z:
+/// row m < dv of a head is the sum of k' v[m], row dv that of k'.
 struct LinearAttentionAttrs {
   bool causal = false;
   ExprRef decay = nullptr;
@@ -185,14 +237,22 @@ struct LinearAttentionAttrs {
   template <class V> void visit(V&& v) {
     OptionalDims dims{packed};
     OptionalExpr decays{decay}, after{epilogue}, key{k_map}, query{q_map}, shown{visible};
-    v("causal", causal); v("decay", decays); v("epilogue", after); v("heads", heads); v("k_map", key); v("kv_heads", kv_heads);
-    v("packed", dims); v("q_map", query); v("visible", shown);
+    v("causal", causal);
+    v("decay", decays);
+    v("epilogue", after);
+    v("heads", heads);
+    v("k_map", key);
+    v("kv_heads", kv_heads);
+    v("packed", dims);
+    v("q_map", query);
+    v("visible", shown);
   }
   /// Operands before those that expressions load: q, k, v, and if packed cu, keys, order, pos.
   size_t own_operands() const { return packed.empty() ? 3 : 7; }
 };
 
-using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs, SoftmaxAttrs, NormAttrs,
-                           RopeAttrs, PackAttrs, KvAppendAttrs, LinearAttentionAttrs, AttentionAttrs>;
+using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs,
+                           SoftmaxAttrs, NormAttrs, RopeAttrs, PackAttrs, KvAppendAttrs,
+                           LinearAttentionAttrs, AttentionAttrs>;
 
 }  // namespace tfcc::ir

@@ -17,8 +17,7 @@ namespace {
 bool is_real(ExprRef e) { return e->type == Scalar::f32 || e->type == Scalar::f64; }
 uint64_t u(int64_t v) { return static_cast<uint64_t>(v); }
 
-template <class To, class From, class F>
-void map(To* out, const From* a, size_t n, F f) {
+template <class To, class From, class F> void map(To* out, const From* a, size_t n, F f) {
   for (size_t l = 0; l < n; ++l) out[l] = static_cast<To>(f(a[l]));
 }
 
@@ -45,10 +44,8 @@ bool decides(ExprKind kind) {
     case ExprKind::feq:
     case ExprKind::floor:
     case ExprKind::ceil:
-    case ExprKind::rint:
-      return true;
-    default:
-      return false;
+    case ExprKind::rint: return true;
+    default: return false;
   }
 }
 
@@ -107,54 +104,42 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
   const auto ra = [&](size_t k) { return reals(s.args[k]); };
   if (decides(e->kind) && e->args[0]->type == Scalar::f32) return decide(s, n);
   switch (e->kind) {
-    case ExprKind::poly:
-      return poly(s, n);
-    case ExprKind::index:
-      std::copy_n(indices[static_cast<size_t>(e->value)].data(), n, io);
-      return;
-    case ExprKind::symbol:
-      std::fill_n(io, n, symbol_(e->name));
-      return;
-    case ExprKind::load:
-      return load(s, n);
+    case ExprKind::poly: return poly(s, n);
+    case ExprKind::index: std::copy_n(indices[static_cast<size_t>(e->value)].data(), n, io); return;
+    case ExprKind::symbol: std::fill_n(io, n, symbol_(e->name)); return;
+    case ExprKind::load: return load(s, n);
     case ExprKind::param:
       if (e->type == Scalar::i64) std::copy_n(params.s, n, io);  // an i32, which a double holds
-      else std::copy_n(e->name == "mean" ? params.mean : e->name == "rstd" ? params.rstd : e->name == "z" ? params.z : params.s, n, ro);
+      else
+        std::copy_n(e->name == "mean"   ? params.mean
+                    : e->name == "rstd" ? params.rstd
+                    : e->name == "z"    ? params.z
+                                        : params.s,
+                    n, ro);
       return;
-    case ExprKind::floordiv:
-      return zip(io, ia(0), ia(1), n, floor_div);
+    case ExprKind::floordiv: return zip(io, ia(0), ia(1), n, floor_div);
     case ExprKind::imin:
       return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::min(a, b); });
     case ExprKind::imax:
       return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::max(a, b); });
     case ExprKind::bitand_:
       return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return a & b; });
-    case ExprKind::wrap:
-      return map(io, ia(0), n, [e](int64_t a) { return low_bits(a, e->value); });
+    case ExprKind::wrap: return map(io, ia(0), n, [e](int64_t a) { return low_bits(a, e->value); });
     case ExprKind::iabs:
       return map(io, ia(0), n, [](int64_t a) { return a < 0 ? 0 - u(a) : u(a); });
-    case ExprKind::bounded:
-      return bounded(s, n);
-    case ExprKind::f2i:
-      return map(io, ra(0), n, truncate);
+    case ExprKind::bounded: return bounded(s, n);
+    case ExprKind::f2i: return map(io, ra(0), n, truncate);
     case ExprKind::select:
       for (size_t l = 0; l < n; ++l) {
         io[l] = ia(0)[l] ? ia(1)[l] : ia(2)[l];
         ro[l] = ia(0)[l] ? ra(1)[l] : ra(2)[l];
       }
       return;
-    case ExprKind::btrue:
-      std::fill_n(io, n, 1);
-      return;
-    case ExprKind::bfalse:
-      std::fill_n(io, n, 0);
-      return;
-    case ExprKind::ge0:
-      return at_least(s, n);
-    case ExprKind::eq0:
-      return map(io, ia(0), n, [](int64_t a) { return a == 0; });
-    case ExprKind::bnot:
-      return map(io, ia(0), n, [](int64_t a) { return a == 0; });
+    case ExprKind::btrue: std::fill_n(io, n, 1); return;
+    case ExprKind::bfalse: std::fill_n(io, n, 0); return;
+    case ExprKind::ge0: return at_least(s, n);
+    case ExprKind::eq0: return map(io, ia(0), n, [](int64_t a) { return a == 0; });
+    case ExprKind::bnot: return map(io, ia(0), n, [](int64_t a) { return a == 0; });
     case ExprKind::band:
     case ExprKind::bor:
       std::copy_n(ia(0), n, io);
@@ -165,22 +150,13 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
           zip(io, io, ia(k), n, [](int64_t a, int64_t b) { return a | b; });
       }
       return;
-    case ExprKind::flt:
-      return zip(io, ra(0), ra(1), n, [](double a, double b) { return a < b; });
-    case ExprKind::fle:
-      return zip(io, ra(0), ra(1), n, [](double a, double b) { return a <= b; });
-    case ExprKind::feq:
-      return zip(io, ra(0), ra(1), n, [](double a, double b) { return a == b; });
-    case ExprKind::isnan:
-      return map(io, ra(0), n, [](double a) { return std::isnan(a); });
-    case ExprKind::fconst:
-      std::fill_n(ro, n, e->real);
-      return;
-    case ExprKind::i2f:
-      return map(ro, ia(0), n, [](int64_t a) { return a; });
-    case ExprKind::f2f:
-      std::copy_n(ra(0), n, ro);
-      return;
+    case ExprKind::flt: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a < b; });
+    case ExprKind::fle: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a <= b; });
+    case ExprKind::feq: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a == b; });
+    case ExprKind::isnan: return map(io, ra(0), n, [](double a) { return std::isnan(a); });
+    case ExprKind::fconst: std::fill_n(ro, n, e->real); return;
+    case ExprKind::i2f: return map(ro, ia(0), n, [](int64_t a) { return a; });
+    case ExprKind::f2f: std::copy_n(ra(0), n, ro); return;
     case ExprKind::fadd:
     case ExprKind::fsub:
     case ExprKind::fmul:
@@ -188,10 +164,8 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
     case ExprKind::fpow:
     case ExprKind::fmin:
     case ExprKind::fmax:
-    case ExprKind::fmod:
-      return real_binary(s, n);
-    default:
-      return real_unary(s, n);
+    case ExprKind::fmod: return real_binary(s, n);
+    default: return real_unary(s, n);
   }
 }
 
@@ -202,16 +176,11 @@ void BlockProgram::decide(const Step& s, size_t n) {
   int64_t* io = ints(reg_of(s));
   const ExprKind kind = s.node->kind;
   switch (kind) {
-    case ExprKind::f2i:
-      return map(io, a, n, truncate);
-    case ExprKind::flt:
-      return zip(io, a, b, n, [](double x, double y) { return x < y; });
-    case ExprKind::fle:
-      return zip(io, a, b, n, [](double x, double y) { return x <= y; });
-    case ExprKind::feq:
-      return zip(io, a, b, n, [](double x, double y) { return x == y; });
-    default:
-      return map(reals(reg_of(s)), a, n, [kind](double x) { return fold_unary(kind, x); });
+    case ExprKind::f2i: return map(io, a, n, truncate);
+    case ExprKind::flt: return zip(io, a, b, n, [](double x, double y) { return x < y; });
+    case ExprKind::fle: return zip(io, a, b, n, [](double x, double y) { return x <= y; });
+    case ExprKind::feq: return zip(io, a, b, n, [](double x, double y) { return x == y; });
+    default: return map(reals(reg_of(s)), a, n, [kind](double x) { return fold_unary(kind, x); });
   }
 }
 
@@ -296,14 +265,10 @@ void BlockProgram::real_binary(const Step& s, size_t n) {
   double* out = reals(reg_of(s));
   const double *a = reals(s.args[0]), *b = reals(s.args[1]);
   switch (s.node->kind) {
-    case ExprKind::fadd:
-      return zip(out, a, b, n, [](double x, double y) { return x + y; });
-    case ExprKind::fsub:
-      return zip(out, a, b, n, [](double x, double y) { return x - y; });
-    case ExprKind::fmul:
-      return zip(out, a, b, n, [](double x, double y) { return x * y; });
-    case ExprKind::fdiv:
-      return zip(out, a, b, n, [](double x, double y) { return x / y; });
+    case ExprKind::fadd: return zip(out, a, b, n, [](double x, double y) { return x + y; });
+    case ExprKind::fsub: return zip(out, a, b, n, [](double x, double y) { return x - y; });
+    case ExprKind::fmul: return zip(out, a, b, n, [](double x, double y) { return x * y; });
+    case ExprKind::fdiv: return zip(out, a, b, n, [](double x, double y) { return x / y; });
     default: {
       const ExprKind kind = s.node->kind;
       return zip(out, a, b, n, [kind](double x, double y) { return fold_binary(kind, x, y); });

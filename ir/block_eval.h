@@ -16,7 +16,8 @@ inline constexpr size_t kBlock = 256;
 
 using SymbolValue = std::function<int64_t(std::string_view)>;
 
-/// The parameters of each lane, by name: s of an epilogue or score, mean and rstd of the row that it stands in, z of a linear attention.
+/// The parameters of each lane, by name: s of an epilogue or score, mean and rstd of the row that
+/// it stands in, z of a linear attention.
 struct BlockParams {
   const double* s = nullptr;
   const double* mean = nullptr;
@@ -37,7 +38,8 @@ class BlockProgram {
 
   /// Lanes 0..n-1; indices[k][lane] is index variable k. Valid until
   /// the next run. Loads out of range and bounded() count only where no lazy select skips them.
-  BlockResult run(size_t n, std::span<const std::vector<int64_t>> indices, const BlockParams& params);
+  BlockResult run(size_t n, std::span<const std::vector<int64_t>> indices,
+                  const BlockParams& params);
 
   /// Flags raised so far, ascending; and whether an element outside a tensor was asked for, with
   /// the words for it.

@@ -20,8 +20,7 @@ namespace {
 
 /// Rounds to a 16-bit float of `Mantissa` stored bits, straight from double so that nothing is
 /// rounded twice.
-template <int Mantissa>
-uint16_t to_small_float(double v) {
+template <int Mantissa> uint16_t to_small_float(double v) {
   constexpr int kExponentBits = 15 - Mantissa;
   constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
   constexpr uint16_t kInf = static_cast<uint16_t>(((1 << kExponentBits) - 1) << Mantissa);
@@ -43,8 +42,7 @@ uint16_t to_small_float(double v) {
       sign | ((rounded >> kShift) - (static_cast<uint64_t>(1023 - kBias) << Mantissa)));
 }
 
-template <int Mantissa>
-double from_small_float(uint16_t h) {
+template <int Mantissa> double from_small_float(uint16_t h) {
   constexpr int kExponentBits = 15 - Mantissa;
   constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
   const int exponent = h >> Mantissa & ((1 << kExponentBits) - 1);
@@ -61,15 +59,13 @@ double from_small_float(uint16_t h) {
   return h >> 15 ? -v : v;
 }
 
-template <class T>
-T load(const std::byte* data, size_t i) {
+template <class T> T load(const std::byte* data, size_t i) {
   T v;
   std::memcpy(&v, data + i * sizeof(T), sizeof(T));
   return v;
 }
 
-template <class T>
-void store(std::byte* data, size_t i, T v) {
+template <class T> void store(std::byte* data, size_t i, T v) {
   std::memcpy(data + i * sizeof(T), &v, sizeof(T));
 }
 
@@ -114,7 +110,8 @@ void transpose_elements(const std::byte* in, std::byte* out, const std::vector<i
     for (int64_t i0 = 0; i0 < dims[0]; i0 += kBlock) {
       for (int64_t j0 = 0; j0 < inner; j0 += kBlock) {
         for (int64_t i = i0; i < std::min(dims[0], i0 + kBlock); ++i) {
-          for (int64_t j = j0; j < std::min(inner, j0 + kBlock); ++j) store<T>(out, i * inner + j, load<T>(in, i + j * stride));
+          for (int64_t j = j0; j < std::min(inner, j0 + kBlock); ++j)
+            store<T>(out, i * inner + j, load<T>(in, i + j * stride));
         }
       }
     }
@@ -123,7 +120,8 @@ void transpose_elements(const std::byte* in, std::byte* out, const std::vector<i
   std::vector<int64_t> at(rank, 0);
   for (int64_t done = 0, total = product(dims), base = 0; done < total; done += inner) {
     if (stride == 1) {
-      std::memcpy(out + done * sizeof(T), in + base * sizeof(T), static_cast<size_t>(inner) * sizeof(T));
+      std::memcpy(out + done * sizeof(T), in + base * sizeof(T),
+                  static_cast<size_t>(inner) * sizeof(T));
     } else {
       for (int64_t i = 0; i < inner; ++i) store<T>(out, done + i, load<T>(in, base + i * stride));
     }
@@ -152,18 +150,10 @@ std::vector<std::byte> transpose(const std::vector<std::byte>& in, DType dtype,
   std::vector<std::byte> out(in.size());
   const auto to_dims = permuted(dims, permutation), to_strides = permuted(strides, permutation);
   switch (size_of(dtype)) {
-    case 1:
-      transpose_elements<uint8_t>(in.data(), out.data(), to_dims, to_strides);
-      break;
-    case 2:
-      transpose_elements<uint16_t>(in.data(), out.data(), to_dims, to_strides);
-      break;
-    case 4:
-      transpose_elements<uint32_t>(in.data(), out.data(), to_dims, to_strides);
-      break;
-    default:
-      transpose_elements<uint64_t>(in.data(), out.data(), to_dims, to_strides);
-      break;
+    case 1: transpose_elements<uint8_t>(in.data(), out.data(), to_dims, to_strides); break;
+    case 2: transpose_elements<uint16_t>(in.data(), out.data(), to_dims, to_strides); break;
+    case 4: transpose_elements<uint32_t>(in.data(), out.data(), to_dims, to_strides); break;
+    default: transpose_elements<uint64_t>(in.data(), out.data(), to_dims, to_strides); break;
   }
   return out;
 }
@@ -188,7 +178,9 @@ std::vector<std::byte> add(const std::vector<std::byte>& in, DType from, int64_t
   const size_t n = in.size() / size_of(from);
   std::vector<std::byte> out(n * size_of(to));
   for (size_t i = 0; i < n; ++i)
-    write_int(to, out.data(), i, static_cast<int64_t>(static_cast<uint64_t>(read_int(from, in.data(), i)) + static_cast<uint64_t>(number)));
+    write_int(to, out.data(), i,
+              static_cast<int64_t>(static_cast<uint64_t>(read_int(from, in.data(), i)) +
+                                   static_cast<uint64_t>(number)));
   return out;
 }
 
@@ -253,9 +245,7 @@ Result<std::vector<std::byte>> make_bytes(const Constant& c) {
         bytes = cast(bytes, dtype, step.dtype);
         dtype = step.dtype;
         break;
-      case ConstantStep::Kind::reshape:
-        dims = step.numbers;
-        break;
+      case ConstantStep::Kind::reshape: dims = step.numbers; break;
       case ConstantStep::Kind::add:
         bytes = add(bytes, dtype, step.numbers[0], step.dtype);
         dtype = step.dtype;
@@ -270,7 +260,8 @@ Result<std::vector<std::byte>> make_bytes(const Constant& c) {
 DType Constant::result_dtype() const {
   DType t = dtype;
   for (const ConstantStep& step : steps) {
-    if (step.kind == ConstantStep::Kind::cast || step.kind == ConstantStep::Kind::add) t = step.dtype;
+    if (step.kind == ConstantStep::Kind::cast || step.kind == ConstantStep::Kind::add)
+      t = step.dtype;
   }
   return t;
 }
@@ -309,8 +300,9 @@ Constant concat_constants(std::vector<Constant> parts, int64_t axis) {
 }
 
 std::string recipe_key(const Constant& c, size_t most_compared) {
-  std::string key = fmt::format("{}:{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
-                                static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed, c.axis);
+  std::string key = fmt::format(
+      "{}:{}:{}:{}:{}:{}", static_cast<int>(c.source), static_cast<int>(c.dtype),
+      static_cast<const void*>(c.file ? c.file->data : nullptr), c.offset, c.seed, c.axis);
   for (int64_t d : c.dims) key += fmt::format(",{}", d);
   for (const Constant& part : c.parts) key += fmt::format("({})", recipe_key(part, most_compared));
   for (const ConstantStep& s : c.steps) {
@@ -318,7 +310,8 @@ std::string recipe_key(const Constant& c, size_t most_compared) {
     for (int64_t n : s.numbers) key += fmt::format(",{}", n);
   }
   if (!c.bytes) return key;
-  if (c.bytes->size() > most_compared) return key + fmt::format("@{}", static_cast<const void*>(c.bytes.get()));
+  if (c.bytes->size() > most_compared)
+    return key + fmt::format("@{}", static_cast<const void*>(c.bytes.get()));
   key += fmt::format("#{}:", c.bytes->size());
   return key.append(reinterpret_cast<const char*>(c.bytes->data()), c.bytes->size());
 }
@@ -333,7 +326,8 @@ Result<std::vector<std::byte>> materialize(const Constant& c) {
 }
 
 Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a fifo is refused, not waited for
+  const int fd =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a fifo is refused, not waited for
   if (fd < 0)
     return Error{ErrorCode::io,
                  fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
@@ -357,84 +351,46 @@ Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& pat
 
 double read_real(DType dtype, const std::byte* data, size_t i) {
   switch (dtype) {
-    case DType::f32:
-      return load<float>(data, i);
-    case DType::f16:
-      return from_small_float<10>(load<uint16_t>(data, i));
-    case DType::bf16:
-      return from_small_float<7>(load<uint16_t>(data, i));
-    case DType::f64:
-      return load<double>(data, i);
-    default:
-      return static_cast<double>(read_int(dtype, data, i));
+    case DType::f32: return load<float>(data, i);
+    case DType::f16: return from_small_float<10>(load<uint16_t>(data, i));
+    case DType::bf16: return from_small_float<7>(load<uint16_t>(data, i));
+    case DType::f64: return load<double>(data, i);
+    default: return static_cast<double>(read_int(dtype, data, i));
   }
 }
 
 int64_t read_int(DType dtype, const std::byte* data, size_t i) {
   switch (dtype) {
-    case DType::i64:
-      return load<int64_t>(data, i);
-    case DType::i32:
-      return load<int32_t>(data, i);
-    case DType::i16:
-      return load<int16_t>(data, i);
-    case DType::i8:
-      return load<int8_t>(data, i);
-    case DType::u8:
-      return load<uint8_t>(data, i);
-    case DType::boolean:
-      return load<uint8_t>(data, i) != 0;
-    default:
-      return truncate(read_real(dtype, data, i));
+    case DType::i64: return load<int64_t>(data, i);
+    case DType::i32: return load<int32_t>(data, i);
+    case DType::i16: return load<int16_t>(data, i);
+    case DType::i8: return load<int8_t>(data, i);
+    case DType::u8: return load<uint8_t>(data, i);
+    case DType::boolean: return load<uint8_t>(data, i) != 0;
+    default: return truncate(read_real(dtype, data, i));
   }
 }
 
 void write_real(DType dtype, std::byte* data, size_t i, double v) {
   switch (dtype) {
-    case DType::f32:
-      store(data, i, static_cast<float>(v));
-      break;
-    case DType::f16:
-      store(data, i, to_small_float<10>(v));
-      break;
-    case DType::bf16:
-      store(data, i, to_small_float<7>(v));
-      break;
-    case DType::f64:
-      store(data, i, v);
-      break;
-    case DType::boolean:
-      store<uint8_t>(data, i, v != 0);
-      break;
-    default:
-      write_int(dtype, data, i, truncate(v));
-      break;
+    case DType::f32: store(data, i, static_cast<float>(v)); break;
+    case DType::f16: store(data, i, to_small_float<10>(v)); break;
+    case DType::bf16: store(data, i, to_small_float<7>(v)); break;
+    case DType::f64: store(data, i, v); break;
+    case DType::boolean: store<uint8_t>(data, i, v != 0); break;
+    default: write_int(dtype, data, i, truncate(v)); break;
   }
 }
 
 void write_int(DType dtype, std::byte* data, size_t i, int64_t v) {
   switch (dtype) {
-    case DType::i64:
-      store(data, i, v);
-      break;
-    case DType::i32:
-      store(data, i, static_cast<int32_t>(v));
-      break;
-    case DType::i16:
-      store(data, i, static_cast<int16_t>(v));
-      break;
-    case DType::i8:
-      store(data, i, static_cast<int8_t>(v));
-      break;
-    case DType::u8:
-      store(data, i, static_cast<uint8_t>(v));
-      break;
-    case DType::boolean:
-      store<uint8_t>(data, i, v != 0);
-      break;
-    default:
-      write_real(dtype, data, i, static_cast<double>(v));
-      break;
+    case DType::i64: store(data, i, v); break;
+    case DType::i32: store(data, i, static_cast<int32_t>(v)); break;
+    case DType::i16: store(data, i, static_cast<int16_t>(v)); break;
+    case DType::i8: store(data, i, static_cast<int8_t>(v)); break;
+    case DType::u8: store(data, i, static_cast<uint8_t>(v)); break;
+    case DType::boolean: store<uint8_t>(data, i, v != 0); break;
+    default: write_real(dtype, data, i, static_cast<double>(v)); break;
   }
 }
 

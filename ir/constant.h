@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants are recipes: where the bytes come from and what is done to them. Passes extend the recipe; only the
-// artifact writer and the evaluator make the bytes, one tensor at a time (materialize).
+// Constants are recipes: where the bytes come from and what is done to them. Passes extend the
+// recipe; only the artifact writer and the evaluator make the bytes, one tensor at a time
+// (materialize).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace tfcc::ir {
 
 /// A file that constants point into, mapped read-only for as long as anyone refers to it.
 struct SourceFile {
-  std::string name;                    // as written in the text form
+  std::string name;  // as written in the text form
   const std::byte* data = nullptr;
   uint64_t size = 0;
   std::shared_ptr<const void> mapping;  // keeps `data` alive
@@ -25,21 +26,22 @@ struct SourceFile {
 /// One step of a recipe, applied to the row-major tensor before it.
 struct ConstantStep {
   enum class Kind { transpose, cast, reshape, add } kind;
-  std::vector<int64_t> numbers;  // transpose: the permutation; reshape: the new dims; add: what is added to each integer
-  DType dtype = DType::f32;      // cast, add: the new type
+  std::vector<int64_t>
+      numbers;  // transpose: the permutation; reshape: the new dims; add: what is added to each integer
+  DType dtype = DType::f32;  // cast, add: the new type
 };
 
 /// A constant tensor: a source and the steps that follow.
 struct Constant {
   enum class Source { bytes, file, random, concat } source = Source::bytes;
-  DType dtype = DType::f32;            // of the source
-  std::vector<int64_t> dims;           // of the source
+  DType dtype = DType::f32;                             // of the source
+  std::vector<int64_t> dims;                            // of the source
   std::shared_ptr<const std::vector<std::byte>> bytes;  // Source::bytes, little-endian, row-major
   std::shared_ptr<const SourceFile> file;               // Source::file
   uint64_t offset = 0;                                  // Source::file
   uint64_t seed = 0;                                    // Source::random: normal, deviation 0.02
-  int64_t axis = 0;                                     // Source::concat: where parts follow each other
-  std::vector<Constant> parts;                          // Source::concat: recipes of one type
+  int64_t axis = 0;             // Source::concat: where parts follow each other
+  std::vector<Constant> parts;  // Source::concat: recipes of one type
   std::vector<ConstantStep> steps;
 
   /// Type and dims after all steps.
@@ -51,14 +53,16 @@ struct Constant {
 /// A constant from values in memory.
 Constant constant_from_bytes(DType dtype, std::vector<int64_t> dims, std::vector<std::byte> bytes);
 
-/// Constants of one type joined along an axis. Needs: at least one part, equal dtypes and dims but for the axis.
+/// Constants of one type joined along an axis. Needs: at least one part, equal dtypes and dims but
+/// for the axis.
 Constant concat_constants(std::vector<Constant> parts, int64_t axis);
 
-/// A text that two recipes share only if they give the same bytes: what their sources and steps are. Bytes of more than
-/// `most_compared` are the same if they are one object.
+/// A text that two recipes share only if they give the same bytes: what their sources and steps
+/// are. Bytes of more than `most_compared` are the same if they are one object.
 std::string recipe_key(const Constant& c, size_t most_compared = SIZE_MAX);
 
-/// The bytes after all steps. Errors: memory; io or bad_file if the source file is absent or too short.
+/// The bytes after all steps. Errors: memory; io or bad_file if the source file is absent or too
+/// short.
 Result<std::vector<std::byte>> materialize(const Constant& c);
 
 /// Maps a file read-only. Errors: io.

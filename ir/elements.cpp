@@ -15,8 +15,10 @@ ExprRef load_of(const Graph& graph, ValueId v, std::vector<ExprRef> indices) {
 ExprRef free_expr(const Graph& graph, OpId o, ExprRef expr, const std::vector<ExprRef>& indices) {
   const Op& op = graph.op(o);
   return rewrite(expr, [&](ExprRef n) -> ExprRef {
-    if (n->kind == ExprKind::load) return n->pool->load(op.operands[n->value].value, n->dtype, n->args);
-    if (n->kind == ExprKind::index && static_cast<size_t>(n->value) < indices.size()) return indices[n->value];
+    if (n->kind == ExprKind::load)
+      return n->pool->load(op.operands[n->value].value, n->dtype, n->args);
+    if (n->kind == ExprKind::index && static_cast<size_t>(n->value) < indices.size())
+      return indices[n->value];
     return n->has_load || n->has_index ? nullptr : n;
   });
 }
@@ -33,14 +35,17 @@ ExprRef element_of(const Graph& graph, ValueId v, const std::vector<ExprRef>& in
 
 namespace {
 
-// A definition is expanded once per load. The reach keeps the cost of a chain of a hundred thousand ops at its length, not its
-// square, and the stack shallow.
+// A definition is expanded once per load. The reach keeps the cost of a chain of a hundred thousand
+// ops at its length, not its square, and the stack shallow.
 class Expander {
  public:
-  Expander(const Graph& graph, const InlinePolicy& inline_it, Reach reach) : graph_(graph), inline_it_(inline_it), reach_(reach) {}
+  Expander(const Graph& graph, const InlinePolicy& inline_it, Reach reach)
+      : graph_(graph), inline_it_(inline_it), reach_(reach) {}
 
   ExprRef run(ExprRef e) {
-    return rewrite(e, [this](ExprRef n) -> ExprRef { return n->kind == ExprKind::load ? inlined(n) : n->has_load ? nullptr : n; });
+    return rewrite(e, [this](ExprRef n) -> ExprRef {
+      return n->kind == ExprKind::load ? inlined(n) : n->has_load ? nullptr : n;
+    });
   }
 
  private:
@@ -84,7 +89,9 @@ std::vector<ValueId> loads_of(ExprRef free) {
 std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<ValueId>& operands) {
   std::vector<ExprRef> bodies;
   const size_t fixed = operands.size();
-  const auto find = [&](ValueId v) { return std::find(operands.begin() + fixed, operands.end(), v); };
+  const auto find = [&](ValueId v) {
+    return std::find(operands.begin() + fixed, operands.end(), v);
+  };
   for (ExprRef e : free) {
     if (!e) {
       bodies.push_back(nullptr);
@@ -113,7 +120,9 @@ namespace {
 // The expressions among attributes that load operands.
 struct BodyCollector {
   std::vector<ExprRef*>& out;
-  void operator()(const char*, ExprRef& e) { if (e) out.push_back(&e); }
+  void operator()(const char*, ExprRef& e) {
+    if (e) out.push_back(&e);
+  }
   void operator()(const char*, OptionalExpr& e) { (*this)("", e.expr); }
   template <class T> void operator()(const char*, T&) {}
 };
@@ -128,7 +137,9 @@ std::vector<ExprRef*> expressions_of(Op& op) {
 
 size_t first_loaded(const Op& op) {
   switch (op.kind) {
-    case OpKind::pointwise: case OpKind::reduce: case OpKind::pack: return 0;
+    case OpKind::pointwise:
+    case OpKind::reduce:
+    case OpKind::pack: return 0;
     case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
     case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
     case OpKind::linear_attention_step: return 7;
@@ -138,13 +149,15 @@ size_t first_loaded(const Op& op) {
   }
 }
 
-ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed, std::vector<ExprRef> indices, int64_t flag) {
+ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed,
+                       std::vector<ExprRef> indices, int64_t flag) {
   ExprPool& pool = graph.pool();
   ExprRef at = load_of(graph, row, {indices[0], indices[1]});
   indices[0] = pool.integer(0);
   indices[1] = bounded(at, graph.value(packed).type.dims[1], flag);
   ExprRef element = load_of(graph, packed, std::move(indices));
-  // A select, which loads nothing where there is no row: of conditions too, in numbers, for `and` is not lazy.
+  // A select, which loads nothing where there is no row: of conditions too, in numbers, for `and`
+  // is not lazy.
   const bool condition = element->type == Scalar::boolean;
   if (condition) element = convert(element, Scalar::f32);
   ExprRef found = select(le(pool.integer(0), at), element, convert(pool.integer(0), element->type));
@@ -171,13 +184,16 @@ bool has_loads(ExprRef e) { return e->has_load; }
 
 bool has_reals(ExprRef e) {
   bool found = false;
-  for_each_node(e, [&](ExprRef n) { found = found || n->type == Scalar::f32 || n->type == Scalar::f64; });
+  for_each_node(
+      e, [&](ExprRef n) { found = found || n->type == Scalar::f32 || n->type == Scalar::f64; });
   return found;
 }
 
 bool uses_index(ExprRef e, int64_t number) {
   bool found = false;
-  for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::index && (number < 0 || n->value == number); });
+  for_each_node(e, [&](ExprRef n) {
+    found |= n->kind == ExprKind::index && (number < 0 || n->value == number);
+  });
   return found;
 }
 
@@ -186,8 +202,12 @@ namespace {
 // Among attributes, each expression.
 struct Transfer {
   ExprPool& pool;
-  void operator()(const char*, ExprRef& e) { if (e) e = transfer(e, pool); }
-  void operator()(const char*, std::vector<ExprRef>& list) { for (ExprRef& e : list) e = transfer(e, pool); }
+  void operator()(const char*, ExprRef& e) {
+    if (e) e = transfer(e, pool);
+  }
+  void operator()(const char*, std::vector<ExprRef>& list) {
+    for (ExprRef& e : list) e = transfer(e, pool);
+  }
   void operator()(const char*, OptionalExpr& e) { (*this)("", e.expr); }
   void operator()(const char*, OptionalDims& d) { (*this)("", d.dims); }
   template <class T> void operator()(const char*, T&) {}
@@ -223,10 +243,12 @@ Graph with_own_pool(const Graph& graph) {
     }
     Attrs attrs = op.attrs;
     std::visit([&](auto& a) { a.visit(Transfer{pool}); }, attrs);
-    const OpId made = out.add_op(op.kind, std::move(operands), std::move(attrs), std::move(types), std::move(names), op.origin);
+    const OpId made = out.add_op(op.kind, std::move(operands), std::move(attrs), std::move(types),
+                                 std::move(names), op.origin);
     for (size_t k = 0; k < op.results.size(); ++k) at[op.results[k].value] = out.result(made, k);
   }
-  for (const SizeCheck& c : graph.checks) out.checks.push_back({transfer(c.condition, pool), c.message});
+  for (const SizeCheck& c : graph.checks)
+    out.checks.push_back({transfer(c.condition, pool), c.message});
   out.flags = graph.flags;
   for (const Graph::Output& o : graph.outputs) out.outputs.push_back({o.name, at[o.value.value]});
   return out;
@@ -235,7 +257,8 @@ Graph with_own_pool(const Graph& graph) {
 std::span<const StateOf> states_of(const Op& op) {
   static constexpr StateOf kCache[] = {{0, 0}, {1, 1}}, kSums[] = {{6, 1}};
   switch (op.kind) {
-    case OpKind::kv_append: case OpKind::rope_append: return kCache;
+    case OpKind::kv_append:
+    case OpKind::rope_append: return kCache;
     case OpKind::linear_attention_step: return kSums;
     default: return {};
   }
@@ -244,11 +267,14 @@ std::span<const StateOf> states_of(const Op& op) {
 bool is_state_before(const Graph& graph, ValueId v) {
   return std::any_of(graph.value(v).users.begin(), graph.value(v).users.end(), [&](OpId u) {
     const auto states = states_of(graph.op(u));
-    return std::any_of(states.begin(), states.end(), [&](StateOf s) { return graph.op(u).operands[s.operand] == v; });
+    return std::any_of(states.begin(), states.end(),
+                       [&](StateOf s) { return graph.op(u).operands[s.operand] == v; });
   });
 }
 
-bool is_state(const Graph& graph, ValueId v) { return graph.def(v) && state_before(graph, v).valid(); }
+bool is_state(const Graph& graph, ValueId v) {
+  return graph.def(v) && state_before(graph, v).valid();
+}
 
 ValueId state_before(const Graph& graph, ValueId v) {
   const Op& op = *graph.def(v);
@@ -260,7 +286,8 @@ ValueId state_before(const Graph& graph, ValueId v) {
 
 size_t plain_outputs(const Graph& graph) {
   const auto is_it = [&](const Graph::Output& o) { return is_state(graph, o.value); };
-  return static_cast<size_t>(std::find_if(graph.outputs.begin(), graph.outputs.end(), is_it) - graph.outputs.begin());
+  return static_cast<size_t>(std::find_if(graph.outputs.begin(), graph.outputs.end(), is_it) -
+                             graph.outputs.begin());
 }
 
 std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op) {
@@ -271,13 +298,16 @@ std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op) {
   return {q[0], heads, q[1], k[1]};
 }
 
-std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op, std::string_view key) {
+std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op,
+                                              std::string_view key) {
   const auto& a = op.as<LinearAttentionAttrs>();
   ExprPool& pool = graph.pool();
   const auto dims = [&](size_t i) { return graph.value(op.operands[i]).type.dims; };
   const auto width = [&](ExprRef all, int64_t heads) { return div(all, pool.integer(heads)); };
-  const bool of_query = key == "q_map" || key == "epilogue", of_key = key == "k_map" || key == "visible";
-  std::vector<ExprRef> extents = {dims(0)[0], pool.integer(of_key ? a.kv_heads : a.heads), dims(of_query ? 0 : 1)[1]};
+  const bool of_query = key == "q_map" || key == "epilogue",
+             of_key = key == "k_map" || key == "visible";
+  std::vector<ExprRef> extents = {dims(0)[0], pool.integer(of_key ? a.kv_heads : a.heads),
+                                  dims(of_query ? 0 : 1)[1]};
   if (!a.packed.empty()) extents[0] = a.packed[0], extents[2] = a.packed[1];
   if (key == "q_map") extents.push_back(width(dims(0)[2], a.heads));
   if (key == "k_map") extents.push_back(width(dims(1)[2], a.kv_heads));
@@ -287,13 +317,18 @@ std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op, 
 
 bool normalises(const LinearAttentionAttrs& attrs) {
   bool found = false;
-  if (attrs.epilogue) for_each_node(attrs.epilogue, [&](ExprRef n) { found |= n->kind == ExprKind::param && n->name == "z"; });
+  if (attrs.epilogue)
+    for_each_node(attrs.epilogue,
+                  [&](ExprRef n) { found |= n->kind == ExprKind::param && n->name == "z"; });
   return found;
 }
 
-std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) { return indices_of(graph.pool(), graph.value(v).type.dims); }
+std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) {
+  return indices_of(graph.pool(), graph.value(v).type.dims);
+}
 
-ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices, const std::vector<ExprRef>& dims) {
+ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices,
+                     const std::vector<ExprRef>& dims) {
   ExprRef position = pool.integer(0);
   for (size_t k = 0; k < dims.size(); ++k) position = add(mul(position, dims[k]), indices[k]);
   return position;
@@ -308,7 +343,8 @@ ExprRef product(ExprPool& pool, const std::vector<ExprRef>& dims, size_t first, 
 }
 
 // Ends [i, j) of the next groups of equal product in a and b.
-void next_group(ExprPool& pool, const std::vector<ExprRef>& a, const std::vector<ExprRef>& b, size_t& i, size_t& j) {
+void next_group(ExprPool& pool, const std::vector<ExprRef>& a, const std::vector<ExprRef>& b,
+                size_t& i, size_t& j) {
   ExprRef pa = pool.integer(1), pb = pool.integer(1);
   const size_t i0 = i, j0 = j;
   auto take_a = [&] { pa = mul(pa, a[i++]); };
@@ -327,7 +363,8 @@ void next_group(ExprPool& pool, const std::vector<ExprRef>& a, const std::vector
 }  // namespace
 
 std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>& indices,
-                                     const std::vector<ExprRef>& to, const std::vector<ExprRef>& from) {
+                                     const std::vector<ExprRef>& to,
+                                     const std::vector<ExprRef>& from) {
   // Dims of 1 carry no index; what is left is matched group by group.
   std::vector<ExprRef> to_dims, to_index, from_dims;
   std::vector<size_t> from_axis;
@@ -360,7 +397,8 @@ std::optional<Band> band_of(ExprRef condition, ExprRef queries, ExprRef keys) {
   if (condition->kind != ExprKind::ge0) return std::nullopt;
   ExprPool& pool = *condition->pool;
   const std::vector<ExprRef> at = indices_of(pool, {queries, queries, queries, keys});
-  ExprRef ahead = add(sub(at[2], at[3]), sub(keys, queries));  // j <= i + keys - queries exactly if this is >= 0
+  ExprRef ahead = add(sub(at[2], at[3]),
+                      sub(keys, queries));  // j <= i + keys - queries exactly if this is >= 0
   if (auto n = as_int(sub(condition->args[0], ahead)); n && *n >= 0) return Band{false, *n};
   if (auto n = as_int(add(condition->args[0], ahead)); n && *n >= 0) return Band{true, *n};
   return std::nullopt;
@@ -376,7 +414,8 @@ struct Values {
 };
 
 ExprRef literal(ExprPool& pool, const Values& v, int64_t i) {
-  if (is_float(v.dtype)) return pool.real(read_real(v.dtype, v.bytes.data(), i), scalar_of(v.dtype));
+  if (is_float(v.dtype))
+    return pool.real(read_real(v.dtype, v.bytes.data(), i), scalar_of(v.dtype));
   if (v.dtype == DType::boolean) return pool.boolean(read_int(v.dtype, v.bytes.data(), i) != 0);
   return pool.integer(read_int(v.dtype, v.bytes.data(), i));
 }
@@ -417,7 +456,8 @@ ExprRef affine(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indi
   return e;
 }
 
-// Two values that depend on the distance of the last index from the one before it alone: a tril, or a window around the diagonal.
+// Two values that depend on the distance of the last index from the one before it alone: a tril, or
+// a window around the diagonal.
 ExprRef band(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indices) {
   const size_t rank = v.dims.size();
   if (rank < 2) return nullptr;
@@ -425,10 +465,12 @@ ExprRef band(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indice
   if (rows < 2 || columns < 2 || v.count != rows * columns) return nullptr;
   const size_t n = size_of(v.dtype);
   auto same = [&](int64_t a, int64_t b) {
-    return std::equal(v.bytes.begin() + a * n, v.bytes.begin() + (a + 1) * n, v.bytes.begin() + b * n);
+    return std::equal(v.bytes.begin() + a * n, v.bytes.begin() + (a + 1) * n,
+                      v.bytes.begin() + b * n);
   };
   auto at_distance = [&](int64_t t) { return t < 0 ? -t * columns : t; };
-  // Where the value along the first column upwards and the first row changes: at most twice, and back to what it was.
+  // Where the value along the first column upwards and the first row changes: at most twice, and
+  // back to what it was.
   std::vector<int64_t> changes;
   for (int64_t t = 2 - rows; t < columns; ++t) {
     if (!same(at_distance(t - 1), at_distance(t))) changes.push_back(t);
@@ -442,13 +484,17 @@ ExprRef band(ExprPool& pool, const Values& v, const std::vector<ExprRef>& indice
   }
   ExprRef row = indices[rank - 2], column = indices[rank - 1];
   auto from = [&](int64_t t) { return le(add(row, pool.integer(t)), column); };
-  if (changes.size() == 1) return select(logical_not(from(changes[0])), literal(pool, v, outside), literal(pool, v, inside));
-  return select(logical_and(from(changes[0]), logical_not(from(changes[1]))), literal(pool, v, inside), literal(pool, v, outside));
+  if (changes.size() == 1)
+    return select(logical_not(from(changes[0])), literal(pool, v, outside),
+                  literal(pool, v, inside));
+  return select(logical_and(from(changes[0]), logical_not(from(changes[1]))),
+                literal(pool, v, inside), literal(pool, v, outside));
 }
 
 }  // namespace
 
-ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices, int64_t largest) {
+ExprRef constant_element(ExprPool& pool, const Constant& c, const std::vector<ExprRef>& indices,
+                         int64_t largest) {
   Values v{c.result_dtype(), c.result_dims(), {}, c.element_count()};
   if (v.count == 0 || v.count * static_cast<int64_t>(size_of(v.dtype)) > largest) return nullptr;
   if (c.source == Constant::Source::random || c.source == Constant::Source::concat) return nullptr;

@@ -140,7 +140,9 @@ class Evaluator {
       const std::string& input = graph_.value(graph_.inputs()[s.input]).name;
       const int64_t dim = inputs.at(input).dims[s.axis], size = dim / s.multiple;
       if (dim % s.multiple != 0) {
-        return Error{ErrorCode::shape, fmt::format("input '{}': size {} of axis {} is no multiple of {}", input, dim, s.axis, s.multiple)};
+        return Error{ErrorCode::shape,
+                     fmt::format("input '{}': size {} of axis {} is no multiple of {}", input, dim,
+                                 s.axis, s.multiple)};
       }
       const SymbolRange range = graph_.pool().range(s.name);
       // An empty batch or sequence is legal whatever the smallest size is, if it leaves nothing to
@@ -162,7 +164,8 @@ class Evaluator {
     const int64_t size = eval_expr(s.formula, env).i;
     const auto most = graph_.pool().range(s.name).max;
     if (most && size > *most) {
-      return Error{ErrorCode::shape, fmt::format("{} is {}, must be at most {}", print(s.formula), size, *most)};
+      return Error{ErrorCode::shape,
+                   fmt::format("{} is {}, must be at most {}", print(s.formula), size, *most)};
     }
     symbols_[s.name] = size;
     return {};
@@ -175,9 +178,10 @@ class Evaluator {
       for (const Graph::Output& o : graph_.outputs) {
         const std::vector<int64_t> dims = dims_of(graph_.value(o.value).type);
         if (std::any_of(dims.begin(), dims.end(), [](int64_t d) { return d <= 0; })) continue;
-        return Error{ErrorCode::shape,
-                     fmt::format("input '{}': dim {} ({}) is 0, which leaves output '{}' with elements",
-                                 graph_.value(graph_.inputs()[s.input]).name, s.axis, s.name, o.name)};
+        return Error{
+            ErrorCode::shape,
+            fmt::format("input '{}': dim {} ({}) is 0, which leaves output '{}' with elements",
+                        graph_.value(graph_.inputs()[s.input]).name, s.axis, s.name, o.name)};
       }
     }
     return {};
@@ -198,7 +202,8 @@ class Evaluator {
     for (ValueId v : op.operands) run.operands.push_back(&values_[v.value]);
     if (op.kind == OpKind::pack) {
       const Dims& padded = graph_.value(op.results[0]).type.dims;
-      symbols_[graph_.value(op.results[5]).type.dims[0]->name] = count_packed(run, eval_size(padded[0], symbol()), eval_size(padded[1], symbol()));
+      symbols_[graph_.value(op.results[5]).type.dims[0]->name] =
+          count_packed(run, eval_size(padded[0], symbol()), eval_size(padded[1], symbol()));
     }
     for (ValueId v : op.results) {
       const Type& type = graph_.value(v).type;

@@ -29,7 +29,9 @@ class Attention {
     const bool packed = !attrs_.packed.empty();
     const int64_t batch = packed ? run_.operands[4]->dims[0] : q_.dims[0];
     for (int64_t b = 0; b < batch; ++b) {
-      const Sequence s = packed ? packed_sequence(b) : Sequence{b, b * q_.dims[1], q_.dims[1], b * k_.dims[1], k_.dims[1], nullptr};
+      const Sequence s =
+          packed ? packed_sequence(b)
+                 : Sequence{b, b * q_.dims[1], q_.dims[1], b * k_.dims[1], k_.dims[1], nullptr};
       weights_.resize(static_cast<size_t>(s.keys));
       for (int64_t h = 0; h < attrs_.heads; ++h) {
         for (int64_t i = 0; i < s.queries; ++i) row(s, h, i);
@@ -40,7 +42,8 @@ class Attention {
   }
 
  private:
-  /// Rows of a sequence in q and k, and where they stand in the padded tensors: where they are, if positions is null.
+  /// Rows of a sequence in q and k, and where they stand in the padded tensors: where they are, if
+  /// positions is null.
   struct Sequence {
     int64_t number, first_query, queries, first_key, keys;
     const int64_t* positions;
@@ -48,23 +51,28 @@ class Attention {
   };
 
   Sequence packed_sequence(int64_t b) const {
-    const auto &cu = run_.operands[3]->ints, &keys = run_.operands[4]->ints, &pos = run_.operands[6]->ints;
+    const auto &cu = run_.operands[3]->ints, &keys = run_.operands[4]->ints,
+               &pos = run_.operands[6]->ints;
     const auto at = static_cast<size_t>(b);
     return {b, cu[at], cu[at + 1] - cu[at], cu[at], keys[at], pos.data() + cu[at]};
   }
 
   /// The row of key j in k or v.
-  const double* key_row(const HostTensor& of, const Sequence& s, int64_t group, int64_t j, int64_t width) const {
+  const double* key_row(const HostTensor& of, const Sequence& s, int64_t group, int64_t j,
+                        int64_t width) const {
     if (!attrs_.page) return of.reals.data() + (s.first_key + j) * of.dims[2] + group * width;
     const HostTensor& table = *run_.operands[7];
-    const int64_t entry = table.ints[static_cast<size_t>(s.number * table.dims[1] + j / *attrs_.page)];
+    const int64_t entry =
+        table.ints[static_cast<size_t>(s.number * table.dims[1] + j / *attrs_.page)];
     const int64_t page = std::clamp<int64_t>(entry, 0, of.dims[0] - 1);  // as kernels do
-    return of.reals.data() + ((page * of.dims[1] + group) * *attrs_.page + j % *attrs_.page) * width;
+    return of.reals.data() +
+           ((page * of.dims[1] + group) * *attrs_.page + j % *attrs_.page) * width;
   }
 
   void row(const Sequence& s, int64_t h, int64_t i) {
     const int64_t keys = s.keys, group = h / (attrs_.heads / attrs_.kv_heads);
-    const int64_t width = q_.dims[2] / attrs_.heads, out_width = attrs_.page ? v_.dims[3] : v_.dims[2] / attrs_.kv_heads;
+    const int64_t width = q_.dims[2] / attrs_.heads,
+                  out_width = attrs_.page ? v_.dims[3] : v_.dims[2] / attrs_.kv_heads;
     const double* query = q_.reals.data() + (s.first_query + i) * q_.dims[2] + h * width;
     for (int64_t first = 0; first < keys; first += kBlock) {
       const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, keys - first));

@@ -38,15 +38,18 @@ class Odometer {
   int64_t total_ = 1;
 };
 
-/// Calls f(first, n, block) for all elements of `body` over `dims`; `params` have the parameters of each.
+/// Calls f(first, n, block) for all elements of `body` over `dims`; `params` have the parameters of
+/// each.
 template <class F>
-void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f, const BlockParams& params = {}) {
+void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f,
+                    const BlockParams& params = {}) {
   BlockProgram program(body, run.operands, run.symbol);
   Odometer odometer(std::move(dims));
   for (int64_t first = 0; first < odometer.total(); first += kBlock) {
     const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, odometer.total() - first));
     const auto from = [&](const double* p) { return p ? p + first : nullptr; };
-    f(first, n, program.run(n, odometer.take(n), {from(params.s), from(params.mean), from(params.rstd)}));
+    f(first, n,
+      program.run(n, odometer.take(n), {from(params.s), from(params.mean), from(params.rstd)}));
   }
   collect(run, program);
 }

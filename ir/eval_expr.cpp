@@ -58,62 +58,34 @@ class Interpreter {
   ScalarValue compute(ExprRef e) {
     const auto& a = e->args;
     switch (e->kind) {
-      case ExprKind::poly:
-        return of(poly(e));
-      case ExprKind::index:
-        return of(env_.indices[static_cast<size_t>(e->value)]);
-      case ExprKind::symbol:
-        return of(env_.symbol(e->name));
-      case ExprKind::load:
-        return load(e);
-      case ExprKind::param:
-        return param(e);
-      case ExprKind::floordiv:
-        return of(floor_div(i(a[0]), i(a[1])));
-      case ExprKind::imin:
-        return of(std::min(i(a[0]), i(a[1])));
-      case ExprKind::imax:
-        return of(std::max(i(a[0]), i(a[1])));
-      case ExprKind::bitand_:
-        return of(i(a[0]) & i(a[1]));
-      case ExprKind::wrap:
-        return of(low_bits(i(a[0]), e->value));
-      case ExprKind::iabs:
-        return of(i(a[0]) < 0 ? wrap_mul(i(a[0]), -1) : i(a[0]));
-      case ExprKind::bounded:
-        return of(bounded(e));
-      case ExprKind::f2i:
-        return of(truncate(decided(a[0])));
-      case ExprKind::select:
-        return at(i(a[0]) ? a[1] : a[2]);
-      case ExprKind::btrue:
-        return of(1);
-      case ExprKind::bfalse:
-        return of(0);
-      case ExprKind::ge0:
-        return of(at_least(e));
-      case ExprKind::eq0:
-        return of(i(a[0]) == 0);
-      case ExprKind::band:
-        return of(junction(e, false));
-      case ExprKind::bor:
-        return of(junction(e, true));
-      case ExprKind::bnot:
-        return of(!i(a[0]));
-      case ExprKind::flt:
-        return of(decided(a[0]) < decided(a[1]));
-      case ExprKind::fle:
-        return of(decided(a[0]) <= decided(a[1]));
-      case ExprKind::feq:
-        return of(decided(a[0]) == decided(a[1]));
-      case ExprKind::isnan:
-        return of(std::isnan(r(a[0])));
-      case ExprKind::fconst:
-        return {0, e->real};
-      case ExprKind::i2f:
-        return real(e, static_cast<double>(i(a[0])));
-      case ExprKind::f2f:
-        return real(e, r(a[0]));
+      case ExprKind::poly: return of(poly(e));
+      case ExprKind::index: return of(env_.indices[static_cast<size_t>(e->value)]);
+      case ExprKind::symbol: return of(env_.symbol(e->name));
+      case ExprKind::load: return load(e);
+      case ExprKind::param: return param(e);
+      case ExprKind::floordiv: return of(floor_div(i(a[0]), i(a[1])));
+      case ExprKind::imin: return of(std::min(i(a[0]), i(a[1])));
+      case ExprKind::imax: return of(std::max(i(a[0]), i(a[1])));
+      case ExprKind::bitand_: return of(i(a[0]) & i(a[1]));
+      case ExprKind::wrap: return of(low_bits(i(a[0]), e->value));
+      case ExprKind::iabs: return of(i(a[0]) < 0 ? wrap_mul(i(a[0]), -1) : i(a[0]));
+      case ExprKind::bounded: return of(bounded(e));
+      case ExprKind::f2i: return of(truncate(decided(a[0])));
+      case ExprKind::select: return at(i(a[0]) ? a[1] : a[2]);
+      case ExprKind::btrue: return of(1);
+      case ExprKind::bfalse: return of(0);
+      case ExprKind::ge0: return of(at_least(e));
+      case ExprKind::eq0: return of(i(a[0]) == 0);
+      case ExprKind::band: return of(junction(e, false));
+      case ExprKind::bor: return of(junction(e, true));
+      case ExprKind::bnot: return of(!i(a[0]));
+      case ExprKind::flt: return of(decided(a[0]) < decided(a[1]));
+      case ExprKind::fle: return of(decided(a[0]) <= decided(a[1]));
+      case ExprKind::feq: return of(decided(a[0]) == decided(a[1]));
+      case ExprKind::isnan: return of(std::isnan(r(a[0])));
+      case ExprKind::fconst: return {0, e->real};
+      case ExprKind::i2f: return real(e, static_cast<double>(i(a[0])));
+      case ExprKind::f2f: return real(e, r(a[0]));
       case ExprKind::fadd:
       case ExprKind::fsub:
       case ExprKind::fmul:
@@ -121,14 +93,11 @@ class Interpreter {
       case ExprKind::fpow:
       case ExprKind::fmin:
       case ExprKind::fmax:
-      case ExprKind::fmod:
-        return real(e, fold_binary(e->kind, r(a[0]), r(a[1])));
+      case ExprKind::fmod: return real(e, fold_binary(e->kind, r(a[0]), r(a[1])));
       case ExprKind::floor:
       case ExprKind::ceil:
-      case ExprKind::rint:
-        return real(e, fold_unary(e->kind, decided(a[0])));
-      default:
-        return real(e, fold_unary(e->kind, r(a[0])));
+      case ExprKind::rint: return real(e, fold_unary(e->kind, decided(a[0])));
+      default: return real(e, fold_unary(e->kind, r(a[0])));
     }
   }
 

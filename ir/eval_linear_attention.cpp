@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluator's linear attention: sums run over the tokens in order, in float64; with `causal` a query follows the key of its token.
+// The evaluator's linear attention: sums run over the tokens in order, in float64; with `causal` a
+// query follows the key of its token.
 #include <cmath>
 
 #include "ir/elements.h"
@@ -10,14 +11,20 @@ namespace {
 
 class LinearAttention {
  public:
-  explicit LinearAttention(OpRun& run) : run_(run), attrs_(run.op.as<LinearAttentionAttrs>()), at_(4, std::vector<int64_t>(kBlock)) {}
+  explicit LinearAttention(OpRun& run)
+      : run_(run),
+        attrs_(run.op.as<LinearAttentionAttrs>()),
+        at_(4, std::vector<int64_t>(kBlock)) {}
 
   void run() {
     const bool packed = !attrs_.packed.empty();
     const int64_t heads = attrs_.heads, group = heads / attrs_.kv_heads;
     const int64_t batch = packed ? run_.operands[4]->dims[0] : q().dims[0];
     for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t h = 0; h < heads; ++h) sequence(packed ? packed_rows(b) : Rows{b * q().dims[1], q().dims[1], b * k().dims[1], k().dims[1], nullptr}, b, h, h / group);
+      for (int64_t h = 0; h < heads; ++h)
+        sequence(packed ? packed_rows(b)
+                        : Rows{b * q().dims[1], q().dims[1], b * k().dims[1], k().dims[1], nullptr},
+                 b, h, h / group);
     }
     collect_all();
   }
@@ -37,7 +44,8 @@ class LinearAttention {
       if (e) program.emplace(e, run.operands, run.symbol);
     }
   };
-  /// Rows of a sequence in q and in k, and the tokens that they stand for: their numbers if `positions` is null.
+  /// Rows of a sequence in q and in k, and the tokens that they stand for: their numbers if
+  /// `positions` is null.
   struct Rows {
     int64_t first_query, queries, first_key, keys;
     const int64_t* positions;
@@ -55,19 +63,24 @@ class LinearAttention {
   const HostTensor& v() const { return *run_.operands[2]; }
 
   Rows packed_rows(int64_t b) const {
-    const auto &cu = run_.operands[3]->ints, &keys = run_.operands[4]->ints, &pos = run_.operands[6]->ints;
+    const auto &cu = run_.operands[3]->ints, &keys = run_.operands[4]->ints,
+               &pos = run_.operands[6]->ints;
     const auto at = static_cast<size_t>(b);
     return {cu[at], cu[at + 1] - cu[at], cu[at], keys[at], pos.data() + cu[at]};
   }
 
   /// `body` of `n` channels of a token; what it is without one is `otherwise`.
-  std::vector<double> channels(Body& body, int64_t b, int64_t h, int64_t t, int64_t n, const double* s, const double* z) {
+  std::vector<double> channels(Body& body, int64_t b, int64_t h, int64_t t, int64_t n,
+                               const double* s, const double* z) {
     std::vector<double> out(s, s + n);
     if (!body.program) return out;
     for (int64_t first = 0; first < n; first += kBlock) {
       const auto count = static_cast<size_t>(std::min<int64_t>(kBlock, n - first));
-      for (size_t l = 0; l < count; ++l) at_[kOfBatch][l] = b, at_[kOfHead][l] = h, at_[kOfToken][l] = t, at_[kOfChannel][l] = first + static_cast<int64_t>(l);
-      const double* r = body.program->run(count, at_, {.s = s + first, .z = z ? z + first : nullptr}).reals;
+      for (size_t l = 0; l < count; ++l)
+        at_[kOfBatch][l] = b, at_[kOfHead][l] = h, at_[kOfToken][l] = t,
+        at_[kOfChannel][l] = first + static_cast<int64_t>(l);
+      const double* r =
+          body.program->run(count, at_, {.s = s + first, .z = z ? z + first : nullptr}).reals;
       std::copy(r, r + count, out.begin() + first);
     }
     return out;
@@ -85,7 +98,10 @@ class LinearAttention {
 
   int64_t d() const { return q().dims[2] / attrs_.heads; }
   int64_t dv() const { return v().dims[2] / attrs_.kv_heads; }
-  Sums no_sums() const { return {std::vector<double>(static_cast<size_t>(d() * dv())), std::vector<double>(static_cast<size_t>(d()))}; }
+  Sums no_sums() const {
+    return {std::vector<double>(static_cast<size_t>(d() * dv())),
+            std::vector<double>(static_cast<size_t>(d()))};
+  }
 
   // Token t, whose key is row `row`, joins the sums.
   void add_key(Sums& sums, int64_t b, int64_t h, int64_t g, int64_t t, int64_t row) {
@@ -95,27 +111,32 @@ class LinearAttention {
       for (double& x : sums.keys) x *= factor;
     }
     if (visible_.program && of_token(visible_, b, g, t).ints[0] == 0) return;
-    const std::vector<double> key = channels(k_map_, b, g, t, d(), k().reals.data() + row * k().dims[2] + g * d(), nullptr);
+    const std::vector<double> key =
+        channels(k_map_, b, g, t, d(), k().reals.data() + row * k().dims[2] + g * d(), nullptr);
     const double* value = v().reals.data() + row * v().dims[2] + g * dv();
     for (int64_t e = 0; e < d(); ++e) {
       sums.keys[static_cast<size_t>(e)] += key[static_cast<size_t>(e)];
-      for (int64_t m = 0; m < dv(); ++m) sums.products[static_cast<size_t>(e * dv() + m)] += key[static_cast<size_t>(e)] * value[m];
+      for (int64_t m = 0; m < dv(); ++m)
+        sums.products[static_cast<size_t>(e * dv() + m)] += key[static_cast<size_t>(e)] * value[m];
     }
   }
 
   // What token t, whose query is row `row`, sees of the sums.
   void answer(const Sums& sums, int64_t b, int64_t h, int64_t t, int64_t row) {
-    const std::vector<double> features = channels(q_map_, b, h, t, d(), q().reals.data() + row * q().dims[2] + h * d(), nullptr);
+    const std::vector<double> features =
+        channels(q_map_, b, h, t, d(), q().reals.data() + row * q().dims[2] + h * d(), nullptr);
     std::vector<double> s(static_cast<size_t>(dv())), z(static_cast<size_t>(dv()));
     double all = 0;
     for (int64_t e = 0; e < d(); ++e) {
       const double f = features[static_cast<size_t>(e)];
       all += f * sums.keys[static_cast<size_t>(e)];
-      for (int64_t m = 0; m < dv(); ++m) s[static_cast<size_t>(m)] += f * sums.products[static_cast<size_t>(e * dv() + m)];
+      for (int64_t m = 0; m < dv(); ++m)
+        s[static_cast<size_t>(m)] += f * sums.products[static_cast<size_t>(e * dv() + m)];
     }
     std::fill(z.begin(), z.end(), all);
     const std::vector<double> y = channels(epilogue_, b, h, t, dv(), s.data(), z.data());
-    std::copy(y.begin(), y.end(), run_.results[0].reals.begin() + row * attrs_.heads * dv() + h * dv());
+    std::copy(y.begin(), y.end(),
+              run_.results[0].reals.begin() + row * attrs_.heads * dv() + h * dv());
   }
 
   void sequence(const Rows& rows, int64_t b, int64_t h, int64_t g) {
@@ -128,17 +149,22 @@ class LinearAttention {
     for (int64_t i = attrs_.causal ? rows.keys : 0; i < rows.queries; ++i) query(i);
   }
 
-  // Head h of the sequence at `n` goes on. Heads with the same keys have the same sums, which the first of them leaves.
+  // Head h of the sequence at `n` goes on. Heads with the same keys have the same sums, which the
+  // first of them leaves.
   void go_on(int64_t n, int64_t h) {
     const auto at = static_cast<size_t>(n);
     const HostTensor& before = *run_.operands[6];
-    const int64_t g = h / (attrs_.heads / attrs_.kv_heads), slots = before.dims[0], rows = before.dims[2], from = run_.operands[4]->ints[at], to = run_.operands[5]->ints[at];
+    const int64_t g = h / (attrs_.heads / attrs_.kv_heads), slots = before.dims[0],
+                  rows = before.dims[2], from = run_.operands[4]->ints[at],
+                  to = run_.operands[5]->ints[at];
     Sums sums = no_sums();
     // f of each number of a slot and its place in the sums, where row dv is that of the keys.
     const auto each = [&](int64_t slot, auto f) {
       for (int64_t m = 0; m < rows; ++m) {
         for (int64_t e = 0; e < d(); ++e) {
-          f(static_cast<size_t>(((slot * attrs_.kv_heads + g) * rows + m) * d() + e), m < dv() ? sums.products[static_cast<size_t>(e * dv() + m)] : sums.keys[static_cast<size_t>(e)]);
+          f(static_cast<size_t>(((slot * attrs_.kv_heads + g) * rows + m) * d() + e),
+            m < dv() ? sums.products[static_cast<size_t>(e * dv() + m)]
+                     : sums.keys[static_cast<size_t>(e)]);
         }
       }
     };
@@ -147,12 +173,14 @@ class LinearAttention {
       add_key(sums, 0, h, g, t, t);
       answer(sums, 0, h, t, t);
     }
-    if (to >= 0 && to < slots && h % (attrs_.heads / attrs_.kv_heads) == 0) each(to, [&](size_t i, double& x) { run_.results[1].reals[i] = x; });
+    if (to >= 0 && to < slots && h % (attrs_.heads / attrs_.kv_heads) == 0)
+      each(to, [&](size_t i, double& x) { run_.results[1].reals[i] = x; });
   }
 
   OpRun& run_;
   const LinearAttentionAttrs& attrs_;
-  Body q_map_{attrs_.q_map, run_}, k_map_{attrs_.k_map, run_}, visible_{attrs_.visible, run_}, decay_{attrs_.decay, run_}, epilogue_{attrs_.epilogue, run_};
+  Body q_map_{attrs_.q_map, run_}, k_map_{attrs_.k_map, run_}, visible_{attrs_.visible, run_},
+      decay_{attrs_.decay, run_}, epilogue_{attrs_.epilogue, run_};
   std::vector<std::vector<int64_t>> at_;
 };
 

@@ -24,32 +24,22 @@ void eval_pointwise(OpRun& run) {
                  });
 }
 
-template <class T>
-T start_of(ReduceKind kind) {
+template <class T> T start_of(ReduceKind kind) {
   using Limits = std::numeric_limits<T>;
   switch (kind) {
-    case ReduceKind::max:
-      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    case ReduceKind::min:
-      return Limits::has_infinity ? Limits::infinity() : Limits::max();
-    case ReduceKind::prod:
-      return 1;
-    default:
-      return 0;
+    case ReduceKind::max: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceKind::min: return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceKind::prod: return 1;
+    default: return 0;
   }
 }
 
-template <class T>
-T reduce_step(ReduceKind kind, T sum, T v) {
+template <class T> T reduce_step(ReduceKind kind, T sum, T v) {
   switch (kind) {
-    case ReduceKind::max:
-      return v != v || v > sum ? v : sum;  // NaN wins
-    case ReduceKind::min:
-      return v != v || v < sum ? v : sum;
-    case ReduceKind::prod:
-      return times(sum, v);
-    default:
-      return plus(sum, v);
+    case ReduceKind::max: return v != v || v > sum ? v : sum;  // NaN wins
+    case ReduceKind::min: return v != v || v < sum ? v : sum;
+    case ReduceKind::prod: return times(sum, v);
+    default: return plus(sum, v);
   }
 }
 
@@ -115,8 +105,7 @@ void eval_cumsum(OpRun& run) {
 }
 
 /// Calls f(in, out, width) for each row of operand 0 and result `r`.
-template <class F>
-void for_each_row(OpRun& run, F f, size_t r = 0) {
+template <class F> void for_each_row(OpRun& run, F f, size_t r = 0) {
   const HostTensor& x = *run.operands[0];
   const auto width = static_cast<size_t>(x.dims.back());
   for (size_t at = 0; width > 0 && at < x.reals.size(); at += width)
@@ -159,7 +148,8 @@ void eval_norm(OpRun& run) {
 }
 
 // The rows x [rows, heads * d] with the channels of each head rotated as `a` says.
-std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int64_t d, const HostTensor& cos, const HostTensor& sin) {
+std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int64_t d,
+                            const HostTensor& cos, const HostTensor& sin) {
   const int64_t tokens = x.dims[1], width = x.dims[2], w = cos.dims[2];
   std::vector<double> out = x.reals;
   for (int64_t row = 0; row < x.dims[0] * tokens; ++row) {
@@ -208,7 +198,8 @@ PackedFlags packed_flags(OpRun& run, int64_t batch, int64_t length) {
 void eval_pack(OpRun& run) {
   const int64_t batch = run.results[0].dims[0], length = run.results[0].dims[1];
   const PackedFlags f = packed_flags(run, batch, length);
-  auto &row = run.results[0].ints, &cu = run.results[1].ints, &keys = run.results[2].ints, &order = run.results[3].ints;
+  auto &row = run.results[0].ints, &cu = run.results[1].ints, &keys = run.results[2].ints,
+       &order = run.results[3].ints;
   auto &seq = run.results[4].ints, &pos = run.results[5].ints;
   int64_t next = 0;
   for (int64_t b = 0; b < batch; ++b) {
@@ -228,8 +219,11 @@ void eval_pack(OpRun& run) {
   }
   cu[static_cast<size_t>(batch)] = next;
   for (int64_t b = 0; b < batch; ++b) order[static_cast<size_t>(b)] = b;
-  const auto rows = [&](int64_t b) { return cu[static_cast<size_t>(b) + 1] - cu[static_cast<size_t>(b)]; };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return rows(a) > rows(b); });
+  const auto rows = [&](int64_t b) {
+    return cu[static_cast<size_t>(b) + 1] - cu[static_cast<size_t>(b)];
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return rows(a) > rows(b); });
 }
 
 void eval_append(OpRun& run) {
@@ -252,7 +246,8 @@ void eval_append(OpRun& run) {
       if (slot < 0 || slot >= state.dims[0] * page) continue;
       for (int64_t h = 0; h < heads; ++h) {
         const auto from = x.reals.begin() + (t * heads + h) * d;
-        std::copy(from, from + d, out.begin() + ((slot / page * heads + h) * page + slot % page) * d);
+        std::copy(from, from + d,
+                  out.begin() + ((slot / page * heads + h) * page + slot % page) * d);
       }
     }
   }
@@ -274,34 +269,20 @@ int64_t count_packed(OpRun& run, int64_t batch, int64_t length) {
 
 void eval_op(OpRun& run) {
   switch (run.op.kind) {
-    case OpKind::constant:
-      TFCC_CHECK(false && "constants are materialized");
-      return;
-    case OpKind::pointwise:
-      return eval_pointwise(run);
-    case OpKind::reduce:
-      return eval_reduce(run);
-    case OpKind::cumsum:
-      return eval_cumsum(run);
-    case OpKind::matmul:
-      return eval_matmul(run);
-    case OpKind::softmax:
-      return for_each_row(run, softmax_row);
-    case OpKind::norm:
-      return eval_norm(run);
-    case OpKind::rope:
-      return eval_rope(run);
-    case OpKind::pack:
-      return eval_pack(run);
+    case OpKind::constant: TFCC_CHECK(false && "constants are materialized"); return;
+    case OpKind::pointwise: return eval_pointwise(run);
+    case OpKind::reduce: return eval_reduce(run);
+    case OpKind::cumsum: return eval_cumsum(run);
+    case OpKind::matmul: return eval_matmul(run);
+    case OpKind::softmax: return for_each_row(run, softmax_row);
+    case OpKind::norm: return eval_norm(run);
+    case OpKind::rope: return eval_rope(run);
+    case OpKind::pack: return eval_pack(run);
     case OpKind::kv_append:
-    case OpKind::rope_append:
-      return eval_append(run);
-    case OpKind::linear_attention:
-      return eval_linear_attention(run);
-    case OpKind::linear_attention_step:
-      return eval_linear_attention_step(run);
-    case OpKind::attention:
-      return eval_attention(run);
+    case OpKind::rope_append: return eval_append(run);
+    case OpKind::linear_attention: return eval_linear_attention(run);
+    case OpKind::linear_attention_step: return eval_linear_attention_step(run);
+    case OpKind::attention: return eval_attention(run);
   }
 }
 

@@ -20,7 +20,8 @@ struct OpRun {
   std::string problem;      // an element outside a tensor was asked for
 };
 
-/// The rows that a pack of [batch, length] leaves: the size that it makes. Its results have their dims only then.
+/// The rows that a pack of [batch, length] leaves: the size that it makes. Its results have their
+/// dims only then.
 int64_t count_packed(OpRun& run, int64_t batch, int64_t length);
 
 /// Runs any op but a constant.

@@ -73,16 +73,19 @@ void eval_product(OpRun& run, std::vector<T> HostTensor::*values, F multiply_one
   }
 }
 
-/// Of every kMomentColumns elements of each row their mean, and the sum of the squares of what they differ from it by: [columns / 32, rows, 2].
+/// Of every kMomentColumns elements of each row their mean, and the sum of the squares of what they
+/// differ from it by: [columns / 32, rows, 2].
 std::vector<double> moments_of(const std::vector<double>& v, size_t columns) {
   const size_t groups = columns / kMomentColumns, rows = v.size() / columns;
   std::vector<double> moments(groups * rows * 2);
   for (size_t i = 0; i < rows * groups; ++i) {
-    const auto at = v.begin() + static_cast<std::ptrdiff_t>(i * kMomentColumns), end = at + kMomentColumns;
+    const auto at = v.begin() + static_cast<std::ptrdiff_t>(i * kMomentColumns),
+               end = at + kMomentColumns;
     const double mean = std::accumulate(at, end, 0.0) / kMomentColumns;
     double* of = moments.data() + (i % groups * rows + i / groups) * 2;
     of[0] = mean;
-    of[1] = std::accumulate(at, end, 0.0, [&](double sum, double x) { return sum + (x - mean) * (x - mean); });
+    of[1] = std::accumulate(at, end, 0.0,
+                            [&](double sum, double x) { return sum + (x - mean) * (x - mean); });
   }
   return moments;
 }
@@ -91,19 +94,24 @@ std::vector<double> moments_of(const std::vector<double>& v, size_t columns) {
 struct RowStatistics {
   std::vector<double> mean, rstd;
 };
-RowStatistics row_statistics(const HostTensor& moments, NormKind kind, double eps, int64_t columns) {
+RowStatistics row_statistics(const HostTensor& moments, NormKind kind, double eps,
+                             int64_t columns) {
   RowStatistics all;
   const auto groups = static_cast<size_t>(moments.dims[0]);
   const size_t rows = groups == 0 ? 0 : moments.reals.size() / 2 / groups;
   const double width = static_cast<double>(groups * kMomentColumns);
   for (size_t row = 0; row < rows; ++row) {
     double mean = 0, squares = 0;
-    const auto number = [&](size_t g, size_t which) { return moments.reals[(g * rows + row) * 2 + which]; };
+    const auto number = [&](size_t g, size_t which) {
+      return moments.reals[(g * rows + row) * 2 + which];
+    };
     for (size_t g = 0; g < groups; ++g) mean += number(g, 0) / static_cast<double>(groups);
     if (kind == NormKind::rms) mean = 0;
-    for (size_t g = 0; g < groups; ++g) squares += number(g, 1) + kMomentColumns * (number(g, 0) - mean) * (number(g, 0) - mean);
+    for (size_t g = 0; g < groups; ++g)
+      squares += number(g, 1) + kMomentColumns * (number(g, 0) - mean) * (number(g, 0) - mean);
     all.mean.insert(all.mean.end(), static_cast<size_t>(columns), mean);
-    all.rstd.insert(all.rstd.end(), static_cast<size_t>(columns), 1 / std::sqrt(squares / width + eps));
+    all.rstd.insert(all.rstd.end(), static_cast<size_t>(columns),
+                    1 / std::sqrt(squares / width + eps));
   }
   return all;
 }
@@ -116,7 +124,8 @@ void eval_matmul(OpRun& run) {
   if (is_integer(run.operands[0]->dtype)) {
     out.ints.resize(out.reals.size());
     eval_product(run, &HostTensor::ints, multiply_integers);
-    std::transform(out.ints.begin(), out.ints.end(), out.reals.begin(), [](int64_t x) { return static_cast<int32_t>(x); });
+    std::transform(out.ints.begin(), out.ints.end(), out.reals.begin(),
+                   [](int64_t x) { return static_cast<int32_t>(x); });
     out.ints.clear();
   } else {
     eval_product(run, &HostTensor::reals, multiply);
@@ -124,11 +133,16 @@ void eval_matmul(OpRun& run) {
   const auto& attrs = run.op.as<MatmulAttrs>();
   const auto apply = [&](ExprRef e, BlockParams params) {
     params.s = out.reals.data();
-    for_each_block(run, e, out.dims, [&](int64_t first, size_t n, BlockResult block) {
-      std::copy_n(block.reals, n, out.reals.begin() + first);
-    }, params);
+    for_each_block(
+        run, e, out.dims,
+        [&](int64_t first, size_t n, BlockResult block) {
+          std::copy_n(block.reals, n, out.reals.begin() + first);
+        },
+        params);
   };
-  const RowStatistics of_rows = attrs.norm ? row_statistics(*run.operands.back(), *attrs.norm, *attrs.eps, out.dims.back()) : RowStatistics();
+  const RowStatistics of_rows =
+      attrs.norm ? row_statistics(*run.operands.back(), *attrs.norm, *attrs.eps, out.dims.back())
+                 : RowStatistics();
   if (attrs.epilogue) apply(attrs.epilogue, {nullptr, of_rows.mean.data(), of_rows.rstd.data()});
   if (!attrs.scaled) return;
   run.results[1].reals = moments_of(out.reals, static_cast<size_t>(out.dims.back()));

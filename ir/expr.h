@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element expressions: the one scalar language of tfcc, for dims, indices, masks, scores and kernel bodies.
-// docs/expressions.md is the contract (types, semantics, text form).
+// Element expressions: the one scalar language of tfcc, for dims, indices, masks, scores and kernel
+// bodies. docs/expressions.md is the contract (types, semantics, text form).
 //
-// Nodes are hash-consed in an ExprPool: two expressions that are built equal are the same pointer. Every builder
-// below simplifies as it builds, so there is no separate "simplify" step. Integers are canonical polynomials.
+// Nodes are hash-consed in an ExprPool: two expressions that are built equal are the same pointer.
+// Every builder below simplifies as it builds, so there is no separate "simplify" step. Integers
+// are canonical polynomials.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +24,60 @@ enum class Scalar : uint8_t { i64, f32, f64, boolean };
 /// What a node computes. Semantics in docs/expressions.md.
 enum class ExprKind : uint8_t {
   // integers
-  poly,      // terms() : sum of coefficient * product of atoms; constants are polys too
-  index,     // value() = number, args[0] = extent; ranges over [0, extent-1]
-  symbol,    // name(): a size of an input, known at run time
-  load,      // value() = slot, args = indices: one element of operand `slot`; any scalar type
-  param,     // name(): a scalar given by the context (the dot product `s` of an attention score, the sum of a product)
+  poly,    // terms() : sum of coefficient * product of atoms; constants are polys too
+  index,   // value() = number, args[0] = extent; ranges over [0, extent-1]
+  symbol,  // name(): a size of an input, known at run time
+  load,    // value() = slot, args = indices: one element of operand `slot`; any scalar type
+  param,  // name(): a scalar given by the context (the dot product `s` of an attention score, the sum of a product)
   floordiv,  // rounds to minus infinity; divisor > 0
-  imin, imax, iabs,
-  bounded,   // bounded(e, n): e if 0 <= e < n, else clamped, and flag value() is raised
-  f2i,       // truncates; saturates at the ends of i64, NaN is 0
-  select,    // select(c, a, b): lazy; any scalar type
+  imin,
+  imax,
+  iabs,
+  bounded,  // bounded(e, n): e if 0 <= e < n, else clamped, and flag value() is raised
+  f2i,      // truncates; saturates at the ends of i64, NaN is 0
+  select,   // select(c, a, b): lazy; any scalar type
   // booleans
-  btrue, bfalse,
-  ge0, eq0,  // of an i64
-  band, bor, bnot,
-  flt, fle, feq, isnan,
+  btrue,
+  bfalse,
+  ge0,
+  eq0,  // of an i64
+  band,
+  bor,
+  bnot,
+  flt,
+  fle,
+  feq,
+  isnan,
   // reals
-  fconst,    // real()
-  fadd, fsub, fmul, fdiv, fpow, fmin, fmax, fmod,
-  fneg, fabs, exp, log, sqrt, erf, tanh, sin, cos, floor, ceil, rint, sign,
-  i2f, f2f,  // to type()
-  round_f16, round_bf16,  // a Cast of the graph to 16 bits: value rounded, type unchanged
+  fconst,  // real()
+  fadd,
+  fsub,
+  fmul,
+  fdiv,
+  fpow,
+  fmin,
+  fmax,
+  fmod,
+  fneg,
+  fabs,
+  exp,
+  log,
+  sqrt,
+  erf,
+  tanh,
+  sin,
+  cos,
+  floor,
+  ceil,
+  rint,
+  sign,
+  i2f,
+  f2f,  // to type()
+  round_f16,
+  round_bf16,  // a Cast of the graph to 16 bits: value rounded, type unchanged
   atan,
-  bitand_,   // of two i64, in two's complement
-  wrap,      // the low bits of an i64 as an integer of value() bits, unsigned if value() is negative
+  bitand_,  // of two i64, in two's complement
+  wrap,     // the low bits of an i64 as an integer of value() bits, unsigned if value() is negative
 };
 
 /// The scalar type in which an element of this type computes: i64, f32, f64 or boolean.
@@ -67,16 +98,17 @@ struct Term {
 struct Node {
   ExprKind kind;
   Scalar type;
-  uint32_t depth;            // 1 + the largest depth of args
-  uint64_t hash;             // of the structure, the same in every process
+  uint32_t depth;  // 1 + the largest depth of args
+  uint64_t hash;   // of the structure, the same in every process
   ExprPool* pool;
   std::vector<ExprRef> args;
-  int64_t value = 0;         // index number, load slot, flag, poly constant, bits of a wrap
-  double real = 0;           // fconst
-  std::string name;          // symbol, param
-  std::vector<Term> terms;   // poly, without the constant
-  DType dtype = DType::i64;  // load: of the tensor's elements, the reals but f64 as f32; it bounds the value
-  bool has_load = false;     // itself or below; a walk that looks for loads alone need not go further
+  int64_t value = 0;        // index number, load slot, flag, poly constant, bits of a wrap
+  double real = 0;          // fconst
+  std::string name;         // symbol, param
+  std::vector<Term> terms;  // poly, without the constant
+  DType dtype =
+      DType::i64;  // load: of the tensor's elements, the reals but f64 as f32; it bounds the value
+  bool has_load = false;  // itself or below; a walk that looks for loads alone need not go further
   bool has_index = false;
 };
 
@@ -84,7 +116,9 @@ struct Node {
 std::optional<int64_t> as_int(ExprRef e);
 /// Value of a constant real, if it is one.
 std::optional<double> as_real(ExprRef e);
-inline bool is_int(ExprRef e, int64_t v) { return e->kind == ExprKind::poly && e->terms.empty() && e->value == v; }
+inline bool is_int(ExprRef e, int64_t v) {
+  return e->kind == ExprKind::poly && e->terms.empty() && e->value == v;
+}
 
 /// No size of an input is larger; the runtime refuses a run with one that is.
 inline constexpr int64_t kLargestSize = int64_t{1} << 30;
@@ -110,7 +144,8 @@ class ExprPool {
   ExprRef index(int64_t number, ExprRef extent);
   ExprRef symbol(std::string_view name);
   ExprRef param(std::string_view name, Scalar type);
-  /// An element of a tensor of this type, which bounds the value; with a scalar alone an integer may be any of 64 bits.
+  /// An element of a tensor of this type, which bounds the value; with a scalar alone an integer
+  /// may be any of 64 bits.
   ExprRef load(int64_t slot, DType dtype, std::vector<ExprRef> indices);
   ExprRef load(int64_t slot, Scalar type, std::vector<ExprRef> indices);
 
@@ -120,8 +155,8 @@ class ExprPool {
 
   /// Internal: the unique node with these fields.
   ExprRef intern(Node&& node);
-  /// Internal: what was found out with the ranges as they are, since the same is asked again and again: whether the prover
-  /// proved e >= 0, and what a / b simplifies to (null: not known).
+  /// Internal: what was found out with the ranges as they are, since the same is asked again and
+  /// again: whether the prover proved e >= 0, and what a / b simplifies to (null: not known).
   std::optional<bool> proof(ExprRef e) const;
   void keep_proof(ExprRef e, bool proved);
   ExprRef quotient(ExprRef a, ExprRef b) const;
@@ -129,14 +164,16 @@ class ExprPool {
   /// Internal: ir/range.cpp's results, until a range changes.
   struct Known;
   Known& known();
-  /// Sums of products of sizes that proofs took to fit 64 bits (ir/range.h). A run must check the sum that
-  /// assumed_sizes() makes of them.
+  /// Sums of products of sizes that proofs took to fit 64 bits (ir/range.h). A run must check the
+  /// sum that assumed_sizes() makes of them.
   void assume_size(ExprRef magnitude);
   const std::vector<ExprRef>& assumed() const;
-  /// Set when an integer did not fit 64 bits, or a product had too many terms or factors; the importer turns it into an error.
+  /// Set when an integer did not fit 64 bits, or a product had too many terms or factors; the
+  /// importer turns it into an error.
   bool overflowed = false;
-  /// Set when a builder got operands of the wrong types; it returned some value of the type it should have. The importer
-  /// turns it into an error, and the verifier into a broken rule, so that no such graph is used.
+  /// Set when a builder got operands of the wrong types; it returned some value of the type it
+  /// should have. The importer turns it into an error, and the verifier into a broken rule, so that
+  /// no such graph is used.
   bool ill_typed = false;
 
  private:
@@ -157,11 +194,13 @@ ExprRef min(ExprRef a, ExprRef b);
 ExprRef max(ExprRef a, ExprRef b);
 ExprRef abs(ExprRef a);
 ExprRef pow(ExprRef a, ExprRef b);
-/// e modulo 2^bits, as a signed or an unsigned integer of so many bits (2 to 32): what a cast to it keeps.
+/// e modulo 2^bits, as a signed or an unsigned integer of so many bits (2 to 32): what a cast to it
+/// keeps.
 ExprRef wrap(ExprRef e, int bits, bool is_signed);
 /// The bits that both integers have.
 ExprRef bit_and(ExprRef a, ExprRef b);
-/// Any real unary kind: exp, log, sqrt, erf, tanh, sin, cos, atan, floor, ceil, rint, sign, round_f16, round_bf16.
+/// Any real unary kind: exp, log, sqrt, erf, tanh, sin, cos, atan, floor, ceil, rint, sign,
+/// round_f16, round_bf16.
 ExprRef unary(ExprKind kind, ExprRef a);
 /// e if 0 <= e < n by proof, else a node that clamps and raises flag `flag`.
 ExprRef bounded(ExprRef e, ExprRef n, int64_t flag);
@@ -177,9 +216,10 @@ ExprRef is_nan(ExprRef a);
 ExprRef convert(ExprRef a, Scalar to);
 
 // ---- proofs ----
-// They speak of what a machine computes, which wraps at 64 bits: loads have the full range of their type, and a sum
-// or product that may leave 64 bits is nothing but an integer. `assume` lists polynomials whose mathematical value is
-// known to be >= 0. Never true without proof; each gives up after a bounded number of steps.
+// They speak of what a machine computes, which wraps at 64 bits: loads have the full range of their
+// type, and a sum or product that may leave 64 bits is nothing but an integer. `assume` lists
+// polynomials whose mathematical value is known to be >= 0. Never true without proof; each gives up
+// after a bounded number of steps.
 
 /// True if p >= 0 for every value of its indices, symbols and loads.
 bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume = {});
@@ -193,11 +233,13 @@ bool never_decreases(ExprRef e);
 std::optional<ExprRef> exact_div(ExprRef a, ExprRef b);
 
 // ---- traversal ----
-/// Rebuilds e bottom-up (and so simplifies again); `leaf` may replace an index, symbol, param, load (its indices
-/// already rewritten) or any other node by returning non-null. `pool` is where the result lives.
+/// Rebuilds e bottom-up (and so simplifies again); `leaf` may replace an index, symbol, param, load
+/// (its indices already rewritten) or any other node by returning non-null. `pool` is where the
+/// result lives.
 using Rewrite = std::function<ExprRef(ExprRef)>;
 ExprRef rewrite(ExprRef e, const Rewrite& leaf);
-/// The same expression in another pool. `replacement` may give what stands there in place of a node; symbols keep their names.
+/// The same expression in another pool. `replacement` may give what stands there in place of a
+/// node; symbols keep their names.
 ExprRef transfer(ExprRef e, ExprPool& pool, const Rewrite& replacement = {});
 /// Calls f once for every distinct node, children first.
 void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builders of reals, select and conversions, and the dispatch of the typed arithmetic. Every rule here is exact
-// on the values it rewrites; reals are never reassociated, and 0 * x is never folded.
+// Builders of reals, select and conversions, and the dispatch of the typed arithmetic. Every rule
+// here is exact on the values it rewrites; reals are never reassociated, and 0 * x is never folded.
 #include <algorithm>
 #include <cmath>
 
@@ -23,7 +23,8 @@ namespace {
 // Is |c| a power of two, so that x / c == x * (1 / c) exactly?
 bool is_power_of_two(double c) {
   int exponent;
-  return std::isfinite(c) && c != 0 && std::fabs(std::frexp(c, &exponent)) == 0.5 && exponent > -100 && exponent < 100;
+  return std::isfinite(c) && c != 0 && std::fabs(std::frexp(c, &exponent)) == 0.5 &&
+         exponent > -100 && exponent < 100;
 }
 
 }  // namespace
@@ -59,7 +60,8 @@ ExprRef real_binary(ExprKind kind, ExprRef a, ExprRef b) {
       break;
     case ExprKind::fdiv:
       if (is_real(b, 1)) return a;
-      if (vb && is_power_of_two(*vb)) return real_binary(ExprKind::fmul, a, a->pool->real(1 / *vb, a->type));
+      if (vb && is_power_of_two(*vb))
+        return real_binary(ExprKind::fmul, a, a->pool->real(1 / *vb, a->type));
       break;
     case ExprKind::fpow:
       if (is_real(b, 1)) return a;
@@ -70,10 +72,10 @@ ExprRef real_binary(ExprKind kind, ExprRef a, ExprRef b) {
     case ExprKind::fmax:
       if (a == b) return a;
       break;
-    default:
-      break;
+    default: break;
   }
-  const bool commutes = kind == ExprKind::fadd || kind == ExprKind::fmul || kind == ExprKind::fmin || kind == ExprKind::fmax;
+  const bool commutes = kind == ExprKind::fadd || kind == ExprKind::fmul ||
+                        kind == ExprKind::fmin || kind == ExprKind::fmax;
   if (commutes && compare(a, b) > 0) std::swap(a, b);
   return make_node(kind, a->type, {a, b});
 }
@@ -119,8 +121,9 @@ double fold_unary(ExprKind kind, double a) {
 double round_to_f16(double v) {
   if (!std::isfinite(v) || v == 0) return v;
   int e;
-  std::frexp(v, &e);                                  // v = m * 2^e, 0.5 <= |m| < 1
-  const int shift = std::max(e, -13) - 11;            // 11 significant bits; subnormals share the exponent -14
+  std::frexp(v, &e);  // v = m * 2^e, 0.5 <= |m| < 1
+  const int shift =
+      std::max(e, -13) - 11;  // 11 significant bits; subnormals share the exponent -14
   const double scaled = std::nearbyint(std::ldexp(v, -shift));
   const double r = std::ldexp(scaled, shift);
   return std::fabs(r) > 65504 ? std::copysign(INFINITY, v) : r;
@@ -135,18 +138,30 @@ double round_to_bf16(double v) {
   return std::fabs(r) > 3.3895313892515355e38 ? std::copysign(INFINITY, v) : r;
 }
 
-ExprRef add(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fadd, a, b) : int_add(a, b); }
-ExprRef sub(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fsub, a, b) : int_sub(a, b); }
-ExprRef mul(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fmul, a, b) : int_mul(a, b); }
-ExprRef div(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fdiv, a, b) : int_div(a, b); }
+ExprRef add(ExprRef a, ExprRef b) {
+  return is_real_type(a->type) ? real_binary(ExprKind::fadd, a, b) : int_add(a, b);
+}
+ExprRef sub(ExprRef a, ExprRef b) {
+  return is_real_type(a->type) ? real_binary(ExprKind::fsub, a, b) : int_sub(a, b);
+}
+ExprRef mul(ExprRef a, ExprRef b) {
+  return is_real_type(a->type) ? real_binary(ExprKind::fmul, a, b) : int_mul(a, b);
+}
+ExprRef div(ExprRef a, ExprRef b) {
+  return is_real_type(a->type) ? real_binary(ExprKind::fdiv, a, b) : int_div(a, b);
+}
 
 ExprRef mod(ExprRef a, ExprRef b) {
   if (is_real_type(a->type)) return real_binary(ExprKind::fmod, a, b);
   return sub(a, mul(b, div(a, b)));
 }
 
-ExprRef min(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fmin, a, b) : int_min(a, b); }
-ExprRef max(ExprRef a, ExprRef b) { return is_real_type(a->type) ? real_binary(ExprKind::fmax, a, b) : int_max(a, b); }
+ExprRef min(ExprRef a, ExprRef b) {
+  return is_real_type(a->type) ? real_binary(ExprKind::fmin, a, b) : int_min(a, b);
+}
+ExprRef max(ExprRef a, ExprRef b) {
+  return is_real_type(a->type) ? real_binary(ExprKind::fmax, a, b) : int_max(a, b);
+}
 ExprRef pow(ExprRef a, ExprRef b) { return real_binary(ExprKind::fpow, a, b); }
 
 ExprRef bit_and(ExprRef a, ExprRef b) {
@@ -167,7 +182,8 @@ ExprRef wrap(ExprRef e, int bits, bool is_signed) {
     const int64_t low = *v & (size - 1);
     return e->pool->integer(low >= least + size ? low - size : low);
   }
-  if (e->kind == ExprKind::wrap && std::abs(e->value) >= bits) return wrap(e->args[0], bits, is_signed);
+  if (e->kind == ExprKind::wrap && std::abs(e->value) >= bits)
+    return wrap(e->args[0], bits, is_signed);
   if (e->kind == ExprKind::select && as_int(e->args[1]) && as_int(e->args[2])) {
     return select(e->args[0], wrap(e->args[1], bits, is_signed), wrap(e->args[2], bits, is_signed));
   }
@@ -179,15 +195,19 @@ ExprRef wrap(ExprRef e, int bits, bool is_signed) {
   return e->pool->intern(std::move(n));
 }
 
-ExprRef neg(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fneg, a) : from_poly(*a->pool, scale(to_poly(a), -1)); }
+ExprRef neg(ExprRef a) {
+  return is_real_type(a->type) ? unary(ExprKind::fneg, a)
+                               : from_poly(*a->pool, scale(to_poly(a), -1));
+}
 ExprRef abs(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fabs, a) : int_abs(a); }
 
 ExprRef unary(ExprKind kind, ExprRef a) {
   if (!is_real_type(a->type)) return ill_typed(*a->pool, a->type);
   if (auto v = as_real(a)) return a->pool->real(fold_unary(kind, *v), a->type);
   if (kind == ExprKind::fneg && a->kind == ExprKind::fneg) return a->args[0];
-  const bool idempotent = kind == ExprKind::fabs || kind == ExprKind::floor || kind == ExprKind::ceil ||
-                          kind == ExprKind::rint || kind == ExprKind::round_f16 || kind == ExprKind::round_bf16;
+  const bool idempotent = kind == ExprKind::fabs || kind == ExprKind::floor ||
+                          kind == ExprKind::ceil || kind == ExprKind::rint ||
+                          kind == ExprKind::round_f16 || kind == ExprKind::round_bf16;
   if (idempotent && a->kind == kind) return a;
   return make_node(kind, a->type, {a});
 }
@@ -201,7 +221,8 @@ ExprRef select(ExprRef c, ExprRef a, ExprRef b) {
   if (b->kind == ExprKind::select && b->args[0] == c) return select(c, a, b->args[2]);
   if (a->type == Scalar::boolean) {
     if (is_bool(a, true)) return logical_or(c, b);
-    if (is_bool(a, false)) return is_bool(b, true) ? logical_not(c) : logical_and(logical_not(c), b);
+    if (is_bool(a, false))
+      return is_bool(b, true) ? logical_not(c) : logical_and(logical_not(c), b);
     if (is_bool(b, false)) return logical_and(c, a);
     if (is_bool(b, true)) return logical_or(logical_not(c), a);
   }
@@ -212,7 +233,8 @@ ExprRef convert(ExprRef a, Scalar to) {
   if (a->type == to) return a;
   ExprPool& pool = *a->pool;
   if (to == Scalar::boolean) {
-    return a->type == Scalar::i64 ? logical_not(eq(a, pool.integer(0))) : logical_not(eq(a, pool.real(0, a->type)));
+    return a->type == Scalar::i64 ? logical_not(eq(a, pool.integer(0)))
+                                  : logical_not(eq(a, pool.real(0, a->type)));
   }
   if (a->type == Scalar::boolean) {
     if (to == Scalar::i64) return select(a, pool.integer(1), pool.integer(0));
@@ -240,7 +262,8 @@ ExprRef convert(ExprRef a, Scalar to) {
     return make_node(ExprKind::f2i, Scalar::i64, {a});
   }
   if (auto v = as_real(a)) return pool.real(*v, to);
-  if (a->kind == ExprKind::f2f && a->type == Scalar::f64 && a->args[0]->type == to) return a->args[0];
+  if (a->kind == ExprKind::f2f && a->type == Scalar::f64 && a->args[0]->type == to)
+    return a->args[0];
   return make_node(ExprKind::f2f, to, {a});
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builders of booleans: comparisons of integers and of reals, and what joins them. Every rule here is exact on the values it
-// rewrites.
+// Builders of booleans: comparisons of integers and of reals, and what joins them. Every rule here
+// is exact on the values it rewrites.
 #include <cmath>
 #include <numeric>
 
@@ -12,9 +12,9 @@
 namespace tfcc::ir {
 namespace {
 
-// k * select(c, a, b) + m with constants a, b, m: the comparison moves into the arms, where it folds.
-template <class F>
-ExprRef through_select(ExprRef p, F compare_with) {
+// k * select(c, a, b) + m with constants a, b, m: the comparison moves into the arms, where it
+// folds.
+template <class F> ExprRef through_select(ExprRef p, F compare_with) {
   const Poly poly = to_poly(p);
   if (poly.terms.size() != 1 || poly.terms[0].atoms.size() != 1) return nullptr;
   ExprRef s = poly.terms[0].atoms[0];
@@ -26,7 +26,8 @@ ExprRef through_select(ExprRef p, F compare_with) {
       return nullptr;
     }
   }
-  return select(s->args[0], compare_with(p->pool->integer(arms[0])), compare_with(p->pool->integer(arms[1])));
+  return select(s->args[0], compare_with(p->pool->integer(arms[0])),
+                compare_with(p->pool->integer(arms[1])));
 }
 
 int64_t content(const Poly& p) {
@@ -39,18 +40,20 @@ int64_t content(const Poly& p) {
 
 int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) != (b < 0))); }
 
-// Can p >= 0 be evaluated: as large side >= small side, and as it is where sizes and indices alone are in it?
-bool is_comparable(ExprRef p) {
-  return (p->has_load || fits(p)) && sides_fit(p);
-}
+// Can p >= 0 be evaluated: as large side >= small side, and as it is where sizes and indices alone
+// are in it?
+bool is_comparable(ExprRef p) { return (p->has_load || fits(p)) && sides_fit(p); }
 
-// x / c <= n is x <= n c + c - 1, and x / c >= n is x >= n c: the bound that a guarded load needs. Null for another polynomial.
+// x / c <= n is x <= n c + c - 1, and x / c >= n is x >= n c: the bound that a guarded load needs.
+// Null for another polynomial.
 ExprRef without_division(ExprRef p) {
   const Poly poly = to_poly(p);
   if (poly.terms.size() != 1 || poly.terms[0].atoms.size() != 1) return nullptr;
   const int64_t sign = poly.terms[0].coefficient;
   ExprRef atom = poly.terms[0].atoms[0];
-  if (atom->kind != ExprKind::floordiv || (sign != 1 && sign != -1) || !as_int(atom->args[1]) || !fits(atom->args[0])) return nullptr;
+  if (atom->kind != ExprKind::floordiv || (sign != 1 && sign != -1) || !as_int(atom->args[1]) ||
+      !fits(atom->args[0]))
+    return nullptr;
   const int64_t c = *as_int(atom->args[1]);
   if (c < 1) return nullptr;
   const Attempt attempt;
@@ -98,22 +101,28 @@ ExprRef eq0(ExprRef p) {
   for (Term& t : poly.terms) t.coefficient /= g;
   poly.constant /= g;
   // p and -p are one condition: the sign that makes the first number which has one positive.
-  const auto first = std::find_if(poly.terms.begin(), poly.terms.end(), [](const Term& t) { return t.coefficient != INT64_MIN; });
+  const auto first = std::find_if(poly.terms.begin(), poly.terms.end(),
+                                  [](const Term& t) { return t.coefficient != INT64_MIN; });
   if (first != poly.terms.end() && first->coefficient < 0) {
-    const auto negated = [](int64_t v) { return static_cast<int64_t>(0 - static_cast<uint64_t>(v)); };
+    const auto negated = [](int64_t v) {
+      return static_cast<int64_t>(0 - static_cast<uint64_t>(v));
+    };
     for (Term& t : poly.terms) t.coefficient = negated(t.coefficient);
     poly.constant = negated(poly.constant);
   }
   p = from_poly(pool, poly);
-  if (whole && (always_above(poly, 1, pool) || always_above(poly, -1, pool))) return pool.boolean(false);
+  if (whole && (always_above(poly, 1, pool) || always_above(poly, -1, pool)))
+    return pool.boolean(false);
   return make_node(ExprKind::eq0, Scalar::boolean, {p});
 }
 
-// n-ary and/or: flattened, sorted, without repetition; all operands may be evaluated, so guards of loads stay selects.
+// n-ary and/or: flattened, sorted, without repetition; all operands may be evaluated, so guards of
+// loads stay selects.
 ExprRef junction(ExprKind kind, ExprRef a, ExprRef b) {
   const bool is_and = kind == ExprKind::band;
   std::vector<ExprRef> args;
-  if (a->type != Scalar::boolean || b->type != Scalar::boolean) return ill_typed(*a->pool, Scalar::boolean);
+  if (a->type != Scalar::boolean || b->type != Scalar::boolean)
+    return ill_typed(*a->pool, Scalar::boolean);
   for (ExprRef e : {a, b}) {
     if (is_bool(e, !is_and)) return e;
     if (is_bool(e, is_and)) continue;
@@ -124,7 +133,8 @@ ExprRef junction(ExprKind kind, ExprRef a, ExprRef b) {
   args.erase(std::unique(args.begin(), args.end()), args.end());
   if (args.empty()) return a->pool->boolean(is_and);
   for (ExprRef e : args) {
-    if (std::find(args.begin(), args.end(), logical_not(e)) != args.end()) return a->pool->boolean(!is_and);
+    if (std::find(args.begin(), args.end(), logical_not(e)) != args.end())
+      return a->pool->boolean(!is_and);
   }
   if (args.size() == 1) return args[0];
   return make_node(kind, Scalar::boolean, std::move(args));
@@ -157,15 +167,17 @@ ExprRef compare_integer(ExprKind kind, ExprRef a, ExprRef b) {
   if (auto c = as_real(b)) {
     if (ExprRef p = exact_integer(a, *c)) {
       const bool whole = std::floor(*c) == *c;
-      if (kind == ExprKind::feq) return whole ? eq(p, pool.integer(static_cast<int64_t>(*c))) : pool.boolean(false);
+      if (kind == ExprKind::feq)
+        return whole ? eq(p, pool.integer(static_cast<int64_t>(*c))) : pool.boolean(false);
       ExprRef limit = pool.integer(static_cast<int64_t>(std::floor(*c)));
-      return kind == ExprKind::flt && whole ? lt(p, limit) : le(p, limit);      // p < 2.5 means p <= 2
+      return kind == ExprKind::flt && whole ? lt(p, limit) : le(p, limit);  // p < 2.5 means p <= 2
     }
   }
   if (auto c = as_real(a)) {
     if (ExprRef p = exact_integer(b, *c)) {
       const bool whole = std::floor(*c) == *c;
-      if (kind == ExprKind::feq) return whole ? eq(p, pool.integer(static_cast<int64_t>(*c))) : pool.boolean(false);
+      if (kind == ExprKind::feq)
+        return whole ? eq(p, pool.integer(static_cast<int64_t>(*c))) : pool.boolean(false);
       ExprRef limit = pool.integer(static_cast<int64_t>(std::ceil(*c)));
       return kind == ExprKind::flt && whole ? lt(limit, p) : le(limit, p);
     }
@@ -178,13 +190,16 @@ ExprRef real_compare(ExprKind kind, ExprRef a, ExprRef b) {
   if (a->type != b->type) return ill_typed(pool, Scalar::boolean);
   const auto va = as_real(a), vb = as_real(b);
   if (va && vb) {
-    return pool.boolean(kind == ExprKind::flt ? *va < *vb : kind == ExprKind::fle ? *va <= *vb : *va == *vb);
+    return pool.boolean(kind == ExprKind::flt   ? *va < *vb
+                        : kind == ExprKind::fle ? *va <= *vb
+                                                : *va == *vb);
   }
   if (ExprRef folded = compare_arms(kind, a, b)) return folded;
   if (ExprRef folded = compare_integer(kind, a, b)) return folded;
   if (kind == ExprKind::feq) {
     // x - y == 0 exactly when x == y, for finite numbers; c - i2f(p) is finite.
-    if (is_real(b, 0) && a->kind == ExprKind::fsub && (as_real(a->args[0]) || as_real(a->args[1]))) {
+    if (is_real(b, 0) && a->kind == ExprKind::fsub &&
+        (as_real(a->args[0]) || as_real(a->args[1]))) {
       return real_compare(kind, a->args[0], a->args[1]);
     }
     if (compare(a, b) > 0) std::swap(a, b);
@@ -246,7 +261,8 @@ ExprRef le(ExprRef a, ExprRef b) {
 
 ExprRef eq(ExprRef a, ExprRef b) {
   if (is_real_type(a->type)) return real_compare(ExprKind::feq, a, b);
-  if (a->type == Scalar::boolean) return logical_or(logical_and(a, b), logical_and(logical_not(a), logical_not(b)));
+  if (a->type == Scalar::boolean)
+    return logical_or(logical_and(a, b), logical_and(logical_not(a), logical_not(b)));
   return eq0(sub(a, b));
 }
 

@@ -13,15 +13,16 @@
 namespace tfcc::ir {
 namespace {
 
-// Past these no size of a model goes; without them 50 squarings of a size would have 2^50 factors, and a graph of products of
-// sums would take minutes.
+// Past these no size of a model goes; without them 50 squarings of a size would have 2^50 factors,
+// and a graph of products of sums would take minutes.
 constexpr size_t kMostFactors = 64, kMostTerms = 256;
 // Tries at a simplification that each cost as much as the expression is long.
 constexpr int kAttempts = 64;
 
 bool less_atom(ExprRef a, ExprRef b) { return compare(a, b) < 0; }
 
-// Graded lexicographic order: larger degree first, then more of the smaller atom. A monomial order, as division needs.
+// Graded lexicographic order: larger degree first, then more of the smaller atom. A monomial order,
+// as division needs.
 int order(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
   if (a.size() != b.size()) return a.size() > b.size() ? -1 : 1;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -30,8 +31,9 @@ int order(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
   return 0;
 }
 
-// A number of a sum that does not fit is noted. Where data is in the sum, what is left modulo 2^64 is what a machine
-// computes; among sizes alone it is a fact about the model, which the pool remembers and the importer says.
+// A number of a sum that does not fit is noted. Where data is in the sum, what is left modulo 2^64
+// is what a machine computes; among sizes alone it is a fact about the model, which the pool
+// remembers and the importer says.
 int64_t narrow(__int128 v, bool& overflow) {
   overflow |= v > INT64_MAX || v < INT64_MIN;
   return static_cast<int64_t>(static_cast<uint64_t>(v));
@@ -56,7 +58,8 @@ Term common_factor(const Term& a, const Term& b) {
   Term g;
   const bool fits = a.coefficient != INT64_MIN && b.coefficient != INT64_MIN;
   g.coefficient = fits ? std::gcd(a.coefficient, b.coefficient) : 1;
-  std::set_intersection(a.atoms.begin(), a.atoms.end(), b.atoms.begin(), b.atoms.end(), std::back_inserter(g.atoms), less_atom);
+  std::set_intersection(a.atoms.begin(), a.atoms.end(), b.atoms.begin(), b.atoms.end(),
+                        std::back_inserter(g.atoms), less_atom);
   return g;
 }
 
@@ -79,11 +82,13 @@ bool take_overflow() {
 void note_overflow() { g_overflow = true; }
 
 void normalise(Poly& p) {
-  std::sort(p.terms.begin(), p.terms.end(), [](const Term& a, const Term& b) { return order(a.atoms, b.atoms) < 0; });
+  std::sort(p.terms.begin(), p.terms.end(),
+            [](const Term& a, const Term& b) { return order(a.atoms, b.atoms) < 0; });
   std::vector<Term> merged;
   for (Term& t : p.terms) {
     if (!merged.empty() && merged.back().atoms == t.atoms) {
-      merged.back().coefficient = narrow(static_cast<__int128>(merged.back().coefficient) + t.coefficient, g_overflow);
+      merged.back().coefficient =
+          narrow(static_cast<__int128>(merged.back().coefficient) + t.coefficient, g_overflow);
     } else {
       merged.push_back(std::move(t));
     }
@@ -115,7 +120,8 @@ ExprRef from_poly(ExprPool& pool, Poly p) {
   }
   if (std::exchange(g_overflow, false) && !has_load(p)) pool.overflowed = true;
   if (p.terms.empty()) return pool.integer(p.constant);
-  if (p.constant == 0 && p.terms.size() == 1 && p.terms[0].coefficient == 1 && p.terms[0].atoms.size() == 1) {
+  if (p.constant == 0 && p.terms.size() == 1 && p.terms[0].coefficient == 1 &&
+      p.terms[0].atoms.size() == 1) {
     return p.terms[0].atoms[0];
   }
   Node n{};
@@ -130,18 +136,22 @@ ExprRef from_poly(ExprPool& pool, Poly p) {
 Poly add(const Poly& a, const Poly& b, int64_t scale_b) {
   Poly r;
   r.terms.reserve(a.terms.size() + b.terms.size());
-  auto scaled = [&](const Term& t) { return narrow(static_cast<__int128>(t.coefficient) * scale_b, g_overflow); };
+  auto scaled = [&](const Term& t) {
+    return narrow(static_cast<__int128>(t.coefficient) * scale_b, g_overflow);
+  };
   auto x = a.terms.begin();
   for (const Term& y : b.terms) {
     int c = -1;
     for (; x != a.terms.end() && (c = order(x->atoms, y.atoms)) < 0; ++x) r.terms.push_back(*x);
     const bool same = x != a.terms.end() && c == 0;
-    const int64_t sum = same ? narrow(static_cast<__int128>(x->coefficient) + scaled(y), g_overflow) : scaled(y);
+    const int64_t sum =
+        same ? narrow(static_cast<__int128>(x->coefficient) + scaled(y), g_overflow) : scaled(y);
     if (sum != 0) r.terms.push_back({y.atoms, sum});
     if (same) ++x;
   }
   r.terms.insert(r.terms.end(), x, a.terms.end());
-  r.constant = narrow(static_cast<__int128>(a.constant) + static_cast<__int128>(b.constant) * scale_b, g_overflow);
+  r.constant = narrow(
+      static_cast<__int128>(a.constant) + static_cast<__int128>(b.constant) * scale_b, g_overflow);
   return r;
 }
 
@@ -177,20 +187,25 @@ Poly multiply(const Poly& a, const Poly& b) {
     r.terms.push_back(std::move(t));
   };
   for (const Term& s : a.terms) {
-    for (const Term& t : b.terms) push(s.atoms, t.atoms, static_cast<__int128>(s.coefficient) * t.coefficient);
+    for (const Term& t : b.terms)
+      push(s.atoms, t.atoms, static_cast<__int128>(s.coefficient) * t.coefficient);
     if (b.constant) push(s.atoms, {}, static_cast<__int128>(s.coefficient) * b.constant);
   }
   if (a.constant) {
-    for (const Term& t : b.terms) push({}, t.atoms, static_cast<__int128>(t.coefficient) * a.constant);
+    for (const Term& t : b.terms)
+      push({}, t.atoms, static_cast<__int128>(t.coefficient) * a.constant);
   }
   normalise(r);
   return r;
 }
 
 bool divide_term(const Term& t, const Term& divisor, Term& quotient) {
-  if (divisor.coefficient == 0 || (divisor.coefficient == -1 && t.coefficient == INT64_MIN)) return false;
+  if (divisor.coefficient == 0 || (divisor.coefficient == -1 && t.coefficient == INT64_MIN))
+    return false;
   if (t.coefficient % divisor.coefficient != 0) return false;
-  if (!std::includes(t.atoms.begin(), t.atoms.end(), divisor.atoms.begin(), divisor.atoms.end(), less_atom)) return false;
+  if (!std::includes(t.atoms.begin(), t.atoms.end(), divisor.atoms.begin(), divisor.atoms.end(),
+                     less_atom))
+    return false;
   quotient.coefficient = t.coefficient / divisor.coefficient;
   quotient.atoms.clear();
   std::set_difference(t.atoms.begin(), t.atoms.end(), divisor.atoms.begin(), divisor.atoms.end(),
@@ -224,7 +239,8 @@ struct Halves {
   bool fit(ExprPool& pool) const { return fits(large, pool) && fits(small, pool); }
 };
 
-// With the constant where it is not negative, and on the other side. Empty if a number has no magnitude.
+// With the constant where it is not negative, and on the other side. Empty if a number has no
+// magnitude.
 std::optional<std::pair<Halves, Halves>> halves(ExprRef p) {
   Halves first;
   const Poly all = to_poly(p);
@@ -309,7 +325,8 @@ ExprRef binary_int(ExprKind kind, ExprRef a, ExprRef b) {
   return a->pool->intern(std::move(n));
 }
 
-// The same by a divisor of several terms (b*P + b*S + j by P + S): whole multiples of it, as long as each leaves fewer terms.
+// The same by a divisor of several terms (b*P + b*S + j by P + S): whole multiples of it, as long
+// as each leaves fewer terms.
 void divide_by_sum(const Poly& divisor, Poly& quotient, Poly& rest) {
   const Term& lead = divisor.terms.front();
   int attempts = kAttempts;
@@ -333,7 +350,8 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
     quotient.constant = floor_div(a.constant, divisor.constant);
     // Not the difference: the multiple below INT64_MIN / 5 does not fit.
     rest.constant = divisor.constant == -1 ? 0 : a.constant % divisor.constant;
-    if (rest.constant != 0 && (rest.constant < 0) != (divisor.constant < 0)) rest.constant += divisor.constant;
+    if (rest.constant != 0 && (rest.constant < 0) != (divisor.constant < 0))
+      rest.constant += divisor.constant;
   } else {
     rest.constant = a.constant;
   }
@@ -341,7 +359,9 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
   for (const Term& t : a.terms) {
     Term q;
     if ((divisor.terms.size() + (divisor.constant != 0) == 1) && divide_term(t, lead, q)) {
-      if (q.atoms.empty()) quotient.constant = narrow(static_cast<__int128>(quotient.constant) + q.coefficient, g_overflow);
+      if (q.atoms.empty())
+        quotient.constant =
+            narrow(static_cast<__int128>(quotient.constant) + q.coefficient, g_overflow);
       else quotient.terms.push_back(std::move(q));
     } else {
       rest.terms.push_back(t);
@@ -351,7 +371,8 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
   if (divisor.terms.size() > 1) divide_by_sum(divisor, quotient, rest);
 }
 
-// floor((g*x + y) / (g*d)) = floor(x / d) when 0 <= y < g: finds such a g among the common factors of terms and divisor.
+// floor((g*x + y) / (g*d)) = floor(x / d) when 0 <= y < g: finds such a g among the common factors
+// of terms and divisor.
 ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
   if (divisor.terms.size() + (divisor.constant != 0) != 1) return nullptr;
   const Term d = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
@@ -359,7 +380,9 @@ ExprRef reduce_by_factor(ExprPool& pool, const Poly& a, const Poly& divisor) {
   for (const Term& t : a.terms) {
     const Term g = common_factor(t, d);
     if (is_unit(g) || g.coefficient <= 0) continue;
-    const bool again = std::any_of(tried.begin(), tried.end(), [&](const Term& o) { return o.coefficient == g.coefficient && o.atoms == g.atoms; });
+    const bool again = std::any_of(tried.begin(), tried.end(), [&](const Term& o) {
+      return o.coefficient == g.coefficient && o.atoms == g.atoms;
+    });
     if (again || tried.size() == kAttempts) continue;
     tried.push_back(g);
     Poly x, y;
@@ -384,13 +407,15 @@ ExprRef simplified_floordiv(ExprRef a, ExprRef b) {
   Poly quotient, rest;
   const Poly divisor = to_poly(b);
   divide_terms(to_poly(a), divisor, quotient, rest);
-  if (attempt.lost() || !fits(rest, pool) || !fits(quotient, pool)) return binary_int(ExprKind::floordiv, a, b);
+  if (attempt.lost() || !fits(rest, pool) || !fits(quotient, pool))
+    return binary_int(ExprKind::floordiv, a, b);
   ExprRef r = from_poly(pool, rest), q = from_poly(pool, quotient);
   if (prove_in(r, b)) return q;
   if (ExprRef reduced = reduce_by_factor(pool, rest, divisor)) return add(q, reduced);
   if (r->kind == ExprKind::floordiv && fits(r->args[0]) && range_of(r->args[1]).lo >= 1) {
     const Poly both = multiply(to_poly(r->args[1]), divisor);
-    if (!attempt.lost() && fits(both, pool)) return add(q, floordiv(r->args[0], from_poly(pool, both)));
+    if (!attempt.lost() && fits(both, pool))
+      return add(q, floordiv(r->args[0], from_poly(pool, both)));
   }
   return add(q, binary_int(ExprKind::floordiv, r, b));
 }
@@ -419,14 +444,19 @@ ExprRef min_or_max(ExprKind kind, ExprRef a, ExprRef b) {
 }  // namespace
 
 ExprRef int_add(ExprRef a, ExprRef b) { return from_poly(*a->pool, add(to_poly(a), to_poly(b))); }
-ExprRef int_sub(ExprRef a, ExprRef b) { return from_poly(*a->pool, add(to_poly(a), to_poly(b), -1)); }
-ExprRef int_mul(ExprRef a, ExprRef b) { return from_poly(*a->pool, multiply(to_poly(a), to_poly(b))); }
+ExprRef int_sub(ExprRef a, ExprRef b) {
+  return from_poly(*a->pool, add(to_poly(a), to_poly(b), -1));
+}
+ExprRef int_mul(ExprRef a, ExprRef b) {
+  return from_poly(*a->pool, multiply(to_poly(a), to_poly(b)));
+}
 ExprRef int_div(ExprRef a, ExprRef b) { return floordiv(a, b); }
 ExprRef int_min(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imin, a, b); }
 ExprRef int_max(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imax, a, b); }
 
 ExprRef int_abs(ExprRef a) {
-  if (const auto v = as_int(a)) return a->pool->integer(*v < 0 ? static_cast<int64_t>(0 - static_cast<uint64_t>(*v)) : *v);
+  if (const auto v = as_int(a))
+    return a->pool->integer(*v < 0 ? static_cast<int64_t>(0 - static_cast<uint64_t>(*v)) : *v);
   if (prove_ge0(a)) return a;
   if (prove_le(a, a->pool->integer(0)) && range_of(a).lo > INT64_MIN) return neg(a);
   // |-x| and |x| are one node: the sign whose first term is positive.

@@ -18,7 +18,8 @@ struct Poly {
 
 /// The polynomial of any i64 expression; an atom is 1 * itself.
 Poly to_poly(ExprRef e);
-/// Notes in the pool that operands were of the wrong types; returns a zero of `type`, so that building goes on.
+/// Notes in the pool that operands were of the wrong types; returns a zero of `type`, so that
+/// building goes on.
 ExprRef ill_typed(ExprPool& pool, Scalar type);
 /// The canonical node: a constant, an atom alone, or a poly.
 ExprRef from_poly(ExprPool& pool, Poly p);
@@ -34,17 +35,20 @@ void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r);
 /// Sorts terms, merges equal monomials, drops zeros.
 void normalise(Poly& p);
 
-/// p >= 0 as it is evaluated: the sum of the terms above zero is at least that of those below without their signs. The constant
-/// is on the side where it is not negative, unless a side would wrap with it there and neither does with it on the other.
+/// p >= 0 as it is evaluated: the sum of the terms above zero is at least that of those below
+/// without their signs. The constant is on the side where it is not negative, unless a side would
+/// wrap with it there and neither does with it on the other.
 std::pair<ExprRef, ExprRef> sides(ExprRef p);
 /// Does neither of them wrap?
 bool sides_fit(ExprRef p);
 
-/// i64(real) in integers, or null: for sums, products and at most one division of sizes, with floor, ceil or neither, as long as
-/// what is added and multiplied stays below 2^24 (where reals are exact).
+/// i64(real) in integers, or null: for sums, products and at most one division of sizes, with
+/// floor, ceil or neither, as long as what is added and multiplied stays below 2^24 (where reals
+/// are exact).
 ExprRef whole_of(ExprRef real);
 
-/// Whether an integer overflowed since the last call; clears it. The prover takes an overflow for "not proved".
+/// Whether an integer overflowed since the last call; clears it. The prover takes an overflow for
+/// "not proved".
 bool take_overflow();
 void note_overflow();
 
@@ -64,10 +68,12 @@ class Attempt {
   bool before_;
 };
 
-/// True if the mathematical value of p, over what its atoms evaluate to, is proved to be >= 0; p itself may wrap.
+/// True if the mathematical value of p, over what its atoms evaluate to, is proved to be >= 0; p
+/// itself may wrap.
 bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume = {});
 
-/// A poly written with modulo again: p = rest + sum factor * (dividend mod divisor). For print and emission.
+/// A poly written with modulo again: p = rest + sum factor * (dividend mod divisor). For print and
+/// emission.
 struct ModPart {
   Term factor;
   ExprRef dividend;
@@ -79,7 +85,8 @@ std::vector<ModPart> extract_mods(Poly& p);
 inline int64_t low_bits(int64_t v, int64_t bits) {
   const int unused = static_cast<int>(64 - (bits < 0 ? -bits : bits));
   const uint64_t shifted = static_cast<uint64_t>(v) << unused;
-  return bits < 0 ? static_cast<int64_t>(shifted >> unused) : static_cast<int64_t>(shifted) >> unused;
+  return bits < 0 ? static_cast<int64_t>(shifted >> unused)
+                  : static_cast<int64_t>(shifted) >> unused;
 }
 
 /// Evaluates a unary or binary real operation on numbers, in double.

@@ -49,15 +49,12 @@ bool same_terms(const std::vector<Term>& a, const std::vector<Term>& b) {
 
 // Reals are equal when their bits are, so that 0.0 and -0.0 stay apart and NaN equals itself.
 bool same_node(const Node& a, const Node& b) {
-  return a.kind == b.kind && a.type == b.type && a.value == b.value &&
-         a.dtype == b.dtype && std::bit_cast<uint64_t>(a.real) == std::bit_cast<uint64_t>(b.real) && a.name == b.name && a.args == b.args &&
-         same_terms(a.terms, b.terms);
+  return a.kind == b.kind && a.type == b.type && a.value == b.value && a.dtype == b.dtype &&
+         std::bit_cast<uint64_t>(a.real) == std::bit_cast<uint64_t>(b.real) && a.name == b.name &&
+         a.args == b.args && same_terms(a.terms, b.terms);
 }
 
-template <class T>
-int three_way(const T& a, const T& b) {
-  return a < b ? -1 : (b < a ? 1 : 0);
-}
+template <class T> int three_way(const T& a, const T& b) { return a < b ? -1 : (b < a ? 1 : 0); }
 
 int compare_lists(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
   if (int c = three_way(a.size(), b.size())) return c;
@@ -76,7 +73,8 @@ int compare(ExprRef a, ExprRef b) {
   if (int c = three_way(a->type, b->type)) return c;
   if (int c = three_way(a->dtype, b->dtype)) return c;
   if (int c = a->name.compare(b->name)) return c < 0 ? -1 : 1;
-  if (int c = three_way(std::bit_cast<uint64_t>(a->real), std::bit_cast<uint64_t>(b->real))) return c;
+  if (int c = three_way(std::bit_cast<uint64_t>(a->real), std::bit_cast<uint64_t>(b->real)))
+    return c;
   if (int c = compare_lists(a->args, b->args)) return c;
   if (int c = three_way(a->terms.size(), b->terms.size())) return c;
   for (size_t i = 0; i < a->terms.size(); ++i) {
@@ -88,13 +86,16 @@ int compare(ExprRef a, ExprRef b) {
 
 namespace {
 struct PairHash {
-  size_t operator()(const std::pair<ExprRef, ExprRef>& p) const { return mix(p.first->hash, p.second->hash); }
+  size_t operator()(const std::pair<ExprRef, ExprRef>& p) const {
+    return mix(p.first->hash, p.second->hash);
+  }
 };
 }  // namespace
 
 struct ExprPool::Impl {
   std::deque<Node> nodes;
-  // Open addressing; the number of slots is a power of two, and at most two thirds of them are taken.
+  // Open addressing; the number of slots is a power of two, and at most two thirds of them are
+  // taken.
   struct Slot {
     uint64_t hash = 0;
     ExprRef node = nullptr;
@@ -178,7 +179,9 @@ ExprRef ExprPool::real(double v, Scalar type) {
   return intern(std::move(n));
 }
 
-ExprRef ExprPool::boolean(bool v) { return intern(make(v ? ExprKind::btrue : ExprKind::bfalse, Scalar::boolean)); }
+ExprRef ExprPool::boolean(bool v) {
+  return intern(make(v ? ExprKind::btrue : ExprKind::bfalse, Scalar::boolean));
+}
 
 ExprRef ExprPool::index(int64_t number, ExprRef extent) {
   if (is_int(extent, 1)) return integer(0);
@@ -251,7 +254,9 @@ void ExprPool::assume_size(ExprRef magnitude) {
 
 const std::vector<ExprRef>& ExprPool::assumed() const { return impl_->assumed; }
 
-void ExprPool::keep_quotient(ExprRef a, ExprRef b, ExprRef result) { impl_->quotients.emplace(std::pair(a, b), result); }
+void ExprPool::keep_quotient(ExprRef a, ExprRef b, ExprRef result) {
+  impl_->quotients.emplace(std::pair(a, b), result);
+}
 
 std::optional<int64_t> as_int(ExprRef e) {
   if (e->kind == ExprKind::poly && e->terms.empty()) return e->value;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of an expression, on one line; ir/README.md has the grammar. Subexpressions used more than once are named by let.
+// Text of an expression, on one line; ir/README.md has the grammar. Subexpressions used more than
+// once are named by let.
 #include <charconv>
 #include <cmath>
 #include <unordered_map>
@@ -70,8 +71,12 @@ class Printer {
 
   static bool worth_naming(ExprRef n) {
     switch (n->kind) {
-      case ExprKind::index: case ExprKind::symbol: case ExprKind::param: case ExprKind::fconst:
-      case ExprKind::btrue: case ExprKind::bfalse: return false;
+      case ExprKind::index:
+      case ExprKind::symbol:
+      case ExprKind::param:
+      case ExprKind::fconst:
+      case ExprKind::btrue:
+      case ExprKind::bfalse: return false;
       case ExprKind::poly: return n->depth > 3;
       case ExprKind::load: return n->depth > 4;
       default: return n->depth > 3;
@@ -85,7 +90,9 @@ class Printer {
     return own < level ? "(" + text + ")" : text;
   }
 
-  std::string binary(ExprRef a, const char* op, ExprRef b, int level) { return at(a, level) + op + at(b, level + 1); }
+  std::string binary(ExprRef a, const char* op, ExprRef b, int level) {
+    return at(a, level) + op + at(b, level + 1);
+  }
 
   std::string call(const char* name, std::initializer_list<ExprRef> args) {
     std::string s = std::string(name) + "(";
@@ -109,30 +116,42 @@ class Printer {
     const auto& a = e->args;
     switch (e->kind) {
       case ExprKind::poly: return write_poly(to_poly(e));
-      case ExprKind::index: return {names_.index ? names_.index(e->value) : "i" + std::to_string(e->value), kAtom};
-      case ExprKind::symbol: case ExprKind::param: return {quoted(e->name), kAtom};
+      case ExprKind::index:
+        return {names_.index ? names_.index(e->value) : "i" + std::to_string(e->value), kAtom};
+      case ExprKind::symbol:
+      case ExprKind::param: return {quoted(e->name), kAtom};
       case ExprKind::load: return {write_load(e), kAtom};
       case ExprKind::floordiv: return {binary(a[0], " / ", a[1], kProduct), kProduct};
-      case ExprKind::imin: case ExprKind::fmin: return {call("min", {a[0], a[1]}), kAtom};
-      case ExprKind::imax: case ExprKind::fmax: return {call("max", {a[0], a[1]}), kAtom};
-      case ExprKind::iabs: case ExprKind::fabs: return {call("abs", {a[0]}), kAtom};
+      case ExprKind::imin:
+      case ExprKind::fmin: return {call("min", {a[0], a[1]}), kAtom};
+      case ExprKind::imax:
+      case ExprKind::fmax: return {call("max", {a[0], a[1]}), kAtom};
+      case ExprKind::iabs:
+      case ExprKind::fabs: return {call("abs", {a[0]}), kAtom};
       case ExprKind::bounded:
-        return {"bounded(" + at(a[0], kOr) + ", " + at(a[1], kOr) + ", " + std::to_string(e->value) + ")", kAtom};
+        return {"bounded(" + at(a[0], kOr) + ", " + at(a[1], kOr) + ", " +
+                    std::to_string(e->value) + ")",
+                kAtom};
       case ExprKind::f2i: return {call("i64", {a[0]}), kAtom};
-      case ExprKind::i2f: case ExprKind::f2f: return {call(e->type == Scalar::f32 ? "f32" : "f64", {a[0]}), kAtom};
+      case ExprKind::i2f:
+      case ExprKind::f2f: return {call(e->type == Scalar::f32 ? "f32" : "f64", {a[0]}), kAtom};
       case ExprKind::select: return {call("select", {a[0], a[1], a[2]}), kAtom};
       case ExprKind::btrue: return {"true", kAtom};
       case ExprKind::bfalse: return {"false", kAtom};
       case ExprKind::ge0: return {comparison(a[0], " <= "), kCompare};
       case ExprKind::eq0: return {comparison(a[0], " == "), kCompare};
       case ExprKind::bnot:
-        if (a[0]->kind == ExprKind::eq0 && !shared_.count(a[0])) return {comparison(a[0]->args[0], " != "), kCompare};
+        if (a[0]->kind == ExprKind::eq0 && !shared_.count(a[0]))
+          return {comparison(a[0]->args[0], " != "), kCompare};
         return {"not " + at(a[0], kNot + 1), kNot};
       case ExprKind::band: return {joined(e, " and ", kAnd), kAnd};
       case ExprKind::bor: return {joined(e, " or ", kOr), kOr};
-      case ExprKind::flt: return {at(a[0], kCompare + 1) + " < " + at(a[1], kCompare + 1), kCompare};
-      case ExprKind::fle: return {at(a[0], kCompare + 1) + " <= " + at(a[1], kCompare + 1), kCompare};
-      case ExprKind::feq: return {at(a[0], kCompare + 1) + " == " + at(a[1], kCompare + 1), kCompare};
+      case ExprKind::flt:
+        return {at(a[0], kCompare + 1) + " < " + at(a[1], kCompare + 1), kCompare};
+      case ExprKind::fle:
+        return {at(a[0], kCompare + 1) + " <= " + at(a[1], kCompare + 1), kCompare};
+      case ExprKind::feq:
+        return {at(a[0], kCompare + 1) + " == " + at(a[1], kCompare + 1), kCompare};
       case ExprKind::isnan: return {call("isnan", {a[0]}), kAtom};
       case ExprKind::fconst: {
         std::string s = real_text(e->real, e->type);
@@ -154,7 +173,10 @@ class Printer {
       case ExprKind::cos: return {call("cos", {a[0]}), kAtom};
       case ExprKind::atan: return {call("atan", {a[0]}), kAtom};
       case ExprKind::bitand_: return {call("bitand", {a[0], a[1]}), kAtom};
-      case ExprKind::wrap: return {call(((e->value > 0 ? "i" : "u") + std::to_string(std::abs(e->value))).c_str(), {a[0]}), kAtom};
+      case ExprKind::wrap:
+        return {
+            call(((e->value > 0 ? "i" : "u") + std::to_string(std::abs(e->value))).c_str(), {a[0]}),
+            kAtom};
       case ExprKind::floor: return {call("floor", {a[0]}), kAtom};
       case ExprKind::ceil: return {call("ceil", {a[0]}), kAtom};
       case ExprKind::rint: return {call("rint", {a[0]}), kAtom};
@@ -172,7 +194,8 @@ class Printer {
     return s + "]";
   }
 
-  // Numbers below zero are written with a minus in front of their magnitude, but for the smallest, which has none.
+  // Numbers below zero are written with a minus in front of their magnitude, but for the smallest,
+  // which has none.
   static bool is_negated(int64_t k) { return k < 0 && k != INT64_MIN; }
   static int64_t magnitude(int64_t k) { return is_negated(k) ? -k : k; }
 
@@ -222,14 +245,16 @@ class Printer {
       const bool alone = k == 1 && t.atoms.size() == 1;
       // A lone atom keeps its own level; as a summand it must bind tighter than a sum.
       std::string text = alone ? at(t.atoms[0], kProduct) : product(k, t.atoms);
-      const bool quotient = alone && !shared_.count(t.atoms[0]) && t.atoms[0]->kind == ExprKind::floordiv;
+      const bool quotient =
+          alone && !shared_.count(t.atoms[0]) && t.atoms[0]->kind == ExprKind::floordiv;
       append(text, is_negated(t.coefficient), quotient ? kQuotient : alone ? kAtom : kProduct);
     }
     for (const ModPart& m : mods) {
       std::string text = at(m.dividend, kProduct + 1) + " % " + at(m.divisor, kProduct + 1);
       const int64_t k = magnitude(m.factor.coefficient);
       if (k != 1 || !m.factor.atoms.empty()) text = product(k, m.factor.atoms) + "*(" + text + ")";
-      append(text, is_negated(m.factor.coefficient), k == 1 && m.factor.atoms.empty() ? kQuotient : kProduct);
+      append(text, is_negated(m.factor.coefficient),
+             k == 1 && m.factor.atoms.empty() ? kQuotient : kProduct);
     }
     if (p.constant != 0 || s.empty()) {
       const int64_t k = p.constant;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walking and rebuilding expressions. Rebuilding goes through the builders, so the result is simplified again.
+// Walking and rebuilding expressions. Rebuilding goes through the builders, so the result is
+// simplified again.
 #include <algorithm>
 
 #include "ir/expr_poly.h"
@@ -46,21 +47,25 @@ class Rewriter {
       case ExprKind::btrue: return pool_.boolean(true);
       case ExprKind::bfalse: return pool_.boolean(false);
       case ExprKind::floordiv: return div(arg(0), arg(1));
-      case ExprKind::imin: case ExprKind::fmin: return min(arg(0), arg(1));
+      case ExprKind::imin:
+      case ExprKind::fmin: return min(arg(0), arg(1));
       case ExprKind::bitand_: return bit_and(arg(0), arg(1));
       case ExprKind::wrap: return wrap(arg(0), static_cast<int>(std::abs(e->value)), e->value > 0);
-      case ExprKind::imax: case ExprKind::fmax: return max(arg(0), arg(1));
+      case ExprKind::imax:
+      case ExprKind::fmax: return max(arg(0), arg(1));
       case ExprKind::iabs: return abs(arg(0));
       case ExprKind::bounded: return bounded(arg(0), arg(1), e->value);
       case ExprKind::f2i: return convert(arg(0), Scalar::i64);
-      case ExprKind::i2f: case ExprKind::f2f: return convert(arg(0), e->type);
+      case ExprKind::i2f:
+      case ExprKind::f2f: return convert(arg(0), e->type);
       case ExprKind::select: return rebuild_select(e);
       case ExprKind::ge0: {
         const auto [large, small] = sides(e->args[0]);
         return le(run(small), run(large));
       }
       case ExprKind::eq0: return eq(arg(0), pool_.integer(0));
-      case ExprKind::band: case ExprKind::bor: return rebuild_junction(e);
+      case ExprKind::band:
+      case ExprKind::bor: return rebuild_junction(e);
       case ExprKind::bnot: return logical_not(arg(0));
       case ExprKind::flt: return lt(arg(0), arg(1));
       case ExprKind::fle: return le(arg(0), arg(1));
@@ -89,7 +94,8 @@ class Rewriter {
   ExprRef rebuild_junction(ExprRef e) {
     ExprRef r = run(e->args[0]);
     for (size_t i = 1; i < e->args.size(); ++i) {
-      r = e->kind == ExprKind::band ? logical_and(r, run(e->args[i])) : logical_or(r, run(e->args[i]));
+      r = e->kind == ExprKind::band ? logical_and(r, run(e->args[i]))
+                                    : logical_or(r, run(e->args[i]));
     }
     return r;
   }
@@ -115,8 +121,7 @@ class Rewriter {
   PointerMap<Node, ExprRef> memo_;
 };
 
-template <class F>
-void children(ExprRef e, F f) {
+template <class F> void children(ExprRef e, F f) {
   for (ExprRef a : e->args) f(a);
   for (const Term& t : e->terms) {
     for (ExprRef a : t.atoms) f(a);
@@ -127,7 +132,9 @@ void children(ExprRef e, F f) {
 
 ExprRef rewrite(ExprRef e, const Rewrite& leaf) { return Rewriter(*e->pool, leaf).run(e); }
 
-ExprRef transfer(ExprRef e, ExprPool& pool, const Rewrite& replacement) { return Rewriter(pool, replacement).run(e); }
+ExprRef transfer(ExprRef e, ExprPool& pool, const Rewrite& replacement) {
+  return Rewriter(pool, replacement).run(e);
+}
 
 void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f) {
   PointerSet<Node> seen;
@@ -145,7 +152,8 @@ void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f) {
     children(n, [&](ExprRef c) {
       if (!seen.contains(c)) stack.push_back({c, false});
     });
-    std::reverse(stack.begin() + static_cast<long>(first), stack.end());  // the first child is looked at first
+    std::reverse(stack.begin() + static_cast<long>(first),
+                 stack.end());  // the first child is looked at first
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integers that exporters compute by way of reals, Cast(Floor(Cast(S) * 0.5)): the same in integers, so that sizes stay sizes.
+// Integers that exporters compute by way of reals, Cast(Floor(Cast(S) * 0.5)): the same in
+// integers, so that sizes stay sizes.
 #include <cmath>
 #include <optional>
 
@@ -19,7 +20,8 @@ std::optional<Ratio> ratio_of(ExprPool& pool, double v) {
   for (int places = 0; places <= 10; ++places) {
     const double scaled = std::ldexp(v, places);
     if (std::fabs(scaled) > 1 << 24) return std::nullopt;
-    if (scaled == std::floor(scaled)) return Ratio{pool.integer(static_cast<int64_t>(scaled)), pool.integer(int64_t{1} << places)};
+    if (scaled == std::floor(scaled))
+      return Ratio{pool.integer(static_cast<int64_t>(scaled)), pool.integer(int64_t{1} << places)};
   }
   return std::nullopt;
 }
@@ -69,7 +71,8 @@ std::optional<Ratio> exact(ExprRef e) {
   }
 }
 
-// The same, or one division of such: the quotient of integers below 2^24 is never rounded across an integer.
+// The same, or one division of such: the quotient of integers below 2^24 is never rounded across an
+// integer.
 std::optional<Ratio> quotient(ExprRef e) {
   if (e->kind == ExprKind::f2f) return quotient(e->args[0]);
   if (e->kind == ExprKind::fneg) {

@@ -11,7 +11,8 @@ ExprRef gelu_of(ExprRef x, GeluKind kind) {
   auto c = [&](double v) { return pool.real(v, x->type); };
   ExprRef inner = kind == GeluKind::erf
                       ? unary(ExprKind::erf, mul(x, c(std::sqrt(0.5))))
-                      : unary(ExprKind::tanh, mul(c(std::sqrt(2 / M_PI)), add(x, mul(mul(mul(c(0.044715), x), x), x))));
+                      : unary(ExprKind::tanh, mul(c(std::sqrt(2 / M_PI)),
+                                                  add(x, mul(mul(mul(c(0.044715), x), x), x))));
   return mul(mul(c(0.5), x), add(c(1), inner));
 }
 

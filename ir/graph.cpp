@@ -62,7 +62,8 @@ bool Graph::is_output(ValueId v) const {
 }
 
 const SizeSymbol* Graph::size_with(SizeRole role) const {
-  const auto it = std::find_if(symbols.begin(), symbols.end(), [role](const SizeSymbol& s) { return s.role == role; });
+  const auto it = std::find_if(symbols.begin(), symbols.end(),
+                               [role](const SizeSymbol& s) { return s.role == role; });
   return it == symbols.end() ? nullptr : &*it;
 }
 

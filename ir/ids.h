@@ -7,8 +7,7 @@
 
 namespace tfcc::ir {
 
-template <class Tag>
-struct Id {
+template <class Tag> struct Id {
   uint32_t value = UINT32_MAX;
   bool valid() const { return value != UINT32_MAX; }
   auto operator<=>(const Id&) const = default;
@@ -19,7 +18,6 @@ using ValueId = Id<struct ValueTag>;
 
 }  // namespace tfcc::ir
 
-template <class Tag>
-struct std::hash<tfcc::ir::Id<Tag>> {
+template <class Tag> struct std::hash<tfcc::ir::Id<Tag>> {
   size_t operator()(tfcc::ir::Id<Tag> id) const { return id.value; }
 };

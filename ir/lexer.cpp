@@ -195,16 +195,13 @@ Error Lexer::error_before(std::string_view reason) const {
 std::string Lexer::found() const {
   const Token& token = peek();
   switch (token.kind) {
-    case TokenKind::end:
-      return "the end of the text";
-    case TokenKind::string:
-      return "a string";
+    case TokenKind::end: return "the end of the text";
+    case TokenKind::string: return "a string";
     case TokenKind::value:
       return "%" + value_name(token.quoted ? unquote(token.text) : std::string(token.text));
     case TokenKind::constant:
       return "@" + value_name(token.quoted ? unquote(token.text) : std::string(token.text));
-    default:
-      return fmt::format("'{}'", token.text);
+    default: return fmt::format("'{}'", token.text);
   }
 }
 
@@ -216,21 +213,14 @@ std::string unquote(std::string_view s) {
       continue;
     }
     switch (s[++i]) {
-      case 'n':
-        out += '\n';
-        break;
-      case 't':
-        out += '\t';
-        break;
-      case 'r':
-        out += '\r';
-        break;
+      case 'n': out += '\n'; break;
+      case 't': out += '\t'; break;
+      case 'r': out += '\r'; break;
       case 'x':
         if (i + 2 < s.size()) out += static_cast<char>(hex(s[i + 1]) * 16 + hex(s[i + 2]));
         i += 2;
         break;
-      default:
-        out += s[i];
+      default: out += s[i];
     }
   }
   return out;
@@ -240,21 +230,11 @@ std::string quote(std::string_view s) {
   std::string out = "\"";
   for (char c : s) {
     switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
+      case '"': out += "\\\""; break;
+      case '\\': out += "\\\\"; break;
+      case '\n': out += "\\n"; break;
+      case '\t': out += "\\t"; break;
+      case '\r': out += "\\r"; break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
@@ -285,10 +265,10 @@ std::string index_name(int64_t number) {
 
 bool is_reserved_name(std::string_view name) {
   static constexpr std::string_view kWords[] = {
-      "abs", "and",  "atan",  "bf16", "bitand", "bool", "bounded", "ceil", "cos",  "erf",
-      "exp", "f16",  "f32",   "f64",  "false",  "floor", "fmod",   "i64",  "in",   "inf",
-      "infd", "isnan", "let", "log",  "max",    "min",  "nan",     "nand", "not",  "or",
-      "pow", "rint", "select", "sign", "sin",   "sqrt", "tanh",    "true"};
+      "abs",  "and",   "atan",   "bf16", "bitand", "bool",  "bounded", "ceil", "cos", "erf",
+      "exp",  "f16",   "f32",    "f64",  "false",  "floor", "fmod",    "i64",  "in",  "inf",
+      "infd", "isnan", "let",    "log",  "max",    "min",   "nan",     "nand", "not", "or",
+      "pow",  "rint",  "select", "sign", "sin",    "sqrt",  "tanh",    "true"};
   if (std::find(std::begin(kWords), std::end(kWords), name) != std::end(kWords)) return true;
   if (name.empty()) return false;
   if (name.size() == 1) return name[0] >= 'a' && name[0] <= 'z';

@@ -7,33 +7,42 @@
 
 namespace tfcc::ir {
 
-ExprRef matmul_sum(ExprPool& pool, DType factor, DType result) { return pool.param("s", is_float(factor) ? scalar_of(result) : Scalar::i64); }
+ExprRef matmul_sum(ExprPool& pool, DType factor, DType result) {
+  return pool.param("s", is_float(factor) ? scalar_of(result) : Scalar::i64);
+}
 
 ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRef>& at) {
   const Op& op = graph.op(product);
   ExprRef body = op.as<MatmulAttrs>().epilogue;
   if (body) return free_expr(graph, product, body, at);
-  return matmul_sum(graph.pool(), graph.value(op.operands[0]).type.dtype, graph.value(op.results[0]).type.dtype);
+  return matmul_sum(graph.pool(), graph.value(op.operands[0]).type.dtype,
+                    graph.value(op.results[0]).type.dtype);
 }
 
 ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
-  return rewrite(epilogue, [&](ExprRef n) { return n->kind == ExprKind::param && n->name == "s" ? sum : nullptr; });
+  return rewrite(epilogue, [&](ExprRef n) {
+    return n->kind == ExprKind::param && n->name == "s" ? sum : nullptr;
+  });
 }
 
-ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed, const std::vector<ExprRef>& at, ExprRef row, ExprRef column) {
+ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed,
+                       const std::vector<ExprRef>& at, ExprRef row, ExprRef column) {
   const auto& dims = graph.value(factor).type.dims;
   std::vector<ExprRef> own;
   const size_t skip = at.size() - dims.size();
-  for (size_t k = 0; k + 2 < dims.size(); ++k) own.push_back(is_int(dims[k], 1) ? graph.pool().integer(0) : at[skip + k]);
+  for (size_t k = 0; k + 2 < dims.size(); ++k)
+    own.push_back(is_int(dims[k], 1) ? graph.pool().integer(0) : at[skip + k]);
   if (transposed) std::swap(row, column);
   own.insert(own.end(), {row, column});
   return load_of(graph, factor, own);
 }
 
-ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue, const Type& type, std::string_view name,
-                   std::string_view origin) {
+ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue,
+                   const Type& type, std::string_view name, std::string_view origin) {
   std::vector<ValueId> operands{a, b};
-  attrs.epilogue = epilogue == matmul_sum(graph.pool(), graph.value(a).type.dtype, type.dtype) ? nullptr : epilogue;
+  attrs.epilogue = epilogue == matmul_sum(graph.pool(), graph.value(a).type.dtype, type.dtype)
+                       ? nullptr
+                       : epilogue;
   attrs.epilogue = capture({attrs.epilogue}, operands)[0];
   return graph.add(OpKind::matmul, operands, attrs, type, std::string(name), std::string(origin));
 }
@@ -41,19 +50,25 @@ ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRe
 ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueId> bias) {
   if (!bias) return nullptr;
   ExprRef sum = matmul_sum(graph.pool(), type.dtype, type.dtype);
-  return add(sum, convert(load_of(graph, *bias, {indices_of(graph.pool(), type.dims).back()}), sum->type));
+  return add(
+      sum, convert(load_of(graph, *bias, {indices_of(graph.pool(), type.dims).back()}), sum->type));
 }
 
 std::optional<ValueId> bias_of(const Graph& graph, const Op& product) {
   ExprRef body = product.as<MatmulAttrs>().epilogue;
-  if (!body || product.operands.size() != 3 || !is_float(graph.value(product.operands[0]).type.dtype)) return std::nullopt;
+  if (!body || product.operands.size() != 3 ||
+      !is_float(graph.value(product.operands[0]).type.dtype))
+    return std::nullopt;
   const Type& type = graph.value(product.results[0]).type;
   const ValueId bias = product.operands[2];
   const Type& own = graph.value(bias).type;
-  if (!is_float(own.dtype) || own.dims != std::vector<ExprRef>{type.dims.back()}) return std::nullopt;
+  if (!is_float(own.dtype) || own.dims != std::vector<ExprRef>{type.dims.back()})
+    return std::nullopt;
   ExprRef sum = matmul_sum(graph.pool(), type.dtype, type.dtype);
-  ExprRef load = convert(graph.pool().load(2, own.dtype, {indices_of(graph.pool(), type.dims).back()}), sum->type);
-  return body == add(sum, load) ? std::optional(bias) : std::nullopt;  // sums are written in one order
+  ExprRef load = convert(
+      graph.pool().load(2, own.dtype, {indices_of(graph.pool(), type.dims).back()}), sum->type);
+  return body == add(sum, load) ? std::optional(bias)
+                                : std::nullopt;  // sums are written in one order
 }
 
 bool has_plain_epilogue(const Graph& graph, const Op& product) {

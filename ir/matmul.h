@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix product in words that import, passes and codegen share: its sum, its factors and its epilogue as element expressions.
+// The matrix product in words that import, passes and codegen share: its sum, its factors and its
+// epilogue as element expressions.
 #pragma once
 
 #include <optional>
@@ -9,22 +10,27 @@
 
 namespace tfcc::ir {
 
-/// What an epilogue calls s: alpha times the sum over k, in the scalar type of the result; of integers the sum as an i32 has it.
+/// What an epilogue calls s: alpha times the sum over k, in the scalar type of the result; of
+/// integers the sum as an i32 has it.
 ExprRef matmul_sum(ExprPool& pool, DType factor, DType result);
 
-/// The epilogue of a product (s where it has none) as a free expression, index variable k replaced by at[k].
+/// The epilogue of a product (s where it has none) as a free expression, index variable k replaced
+/// by at[k].
 ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRef>& at);
 
 /// The same expression with `sum` in the place of s.
 ExprRef with_sum(ExprRef epilogue, ExprRef sum);
 
-/// Element (row, column) of a factor [..., rows, columns], or with `transposed` [..., columns, rows], free; `at` are the indices
-/// of the result, to whose leading dims those of the factor broadcast.
-ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed, const std::vector<ExprRef>& at, ExprRef row, ExprRef column);
+/// Element (row, column) of a factor [..., rows, columns], or with `transposed` [..., columns,
+/// rows], free; `at` are the indices of the result, to whose leading dims those of the factor
+/// broadcast.
+ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed,
+                       const std::vector<ExprRef>& at, ExprRef row, ExprRef column);
 
-/// Adds a product whose epilogue is this free expression over matmul_sum() and index variables of `type`'s dims; null: none.
-ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue, const Type& type, std::string_view name,
-                   std::string_view origin = "");
+/// Adds a product whose epilogue is this free expression over matmul_sum() and index variables of
+/// `type`'s dims; null: none.
+ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue,
+                   const Type& type, std::string_view name, std::string_view origin = "");
 
 /// s + bias[j] for a product of this type; null without a bias.
 ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueId> bias);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes that grow with what they are made of: first by form, which needs no arithmetic, then by the difference of two sums.
+// Sizes that grow with what they are made of: first by form, which needs no arithmetic, then by the
+// difference of two sums.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -14,7 +15,9 @@ bool grows_by_form(ExprRef e) {
     case ExprKind::symbol: return true;
     case ExprKind::poly:
       return std::all_of(e->terms.begin(), e->terms.end(), [](const Term& t) {
-        return t.coefficient > 0 && std::all_of(t.atoms.begin(), t.atoms.end(), [](ExprRef a) { return never_decreases(a) && prove_ge0(a); });
+        return t.coefficient > 0 && std::all_of(t.atoms.begin(), t.atoms.end(), [](ExprRef a) {
+                 return never_decreases(a) && prove_ge0(a);
+               });
       });
     case ExprKind::floordiv: {
       const auto divisor = as_int(e->args[1]);
@@ -33,10 +36,13 @@ bool grows_by_difference(ExprRef e) {
   for_each_node(e, [&](ExprRef n) {
     if (n->kind == ExprKind::symbol) names.insert(n->name);
   });
-  // No model has a size of this name: of such a symbol it is known that it is at least 1, the least that a size grows by.
+  // No model has a size of this name: of such a symbol it is known that it is at least 1, the least
+  // that a size grows by.
   ExprRef more = e->pool->symbol("\x01");
   return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-    ExprRef grown = rewrite(e, [&](ExprRef n) { return n->kind == ExprKind::symbol && n->name == name ? add(n, more) : nullptr; });
+    ExprRef grown = rewrite(e, [&](ExprRef n) {
+      return n->kind == ExprKind::symbol && n->name == name ? add(n, more) : nullptr;
+    });
     return prove_le(e, grown);
   });
 }

@@ -9,19 +9,23 @@ namespace {
 using Indices = std::vector<ExprRef>;
 
 // The value of these dims that e loads at exactly these indices.
-std::optional<ValueId> value_at(const Graph& graph, ExprRef e, const Indices& at, const Indices& dims) {
+std::optional<ValueId> value_at(const Graph& graph, ExprRef e, const Indices& at,
+                                const Indices& dims) {
   if (e->kind != ExprKind::load || e->args != at) return std::nullopt;
   const ValueId v{static_cast<uint32_t>(e->value)};
   return graph.value(v).type.dims == dims ? std::optional(v) : std::nullopt;
 }
 
-ExprRef in_reals(const Graph& graph, ValueId v, Indices at, Scalar type) { return convert(load_of(graph, v, std::move(at)), type); }
+ExprRef in_reals(const Graph& graph, ValueId v, Indices at, Scalar type) {
+  return convert(load_of(graph, v, std::move(at)), type);
+}
 
 }  // namespace
 
 NormOf norm_of(const Op& op) {
   const auto& attrs = op.as<NormAttrs>();
-  return {attrs.kind, attrs.eps, op.operands[0], attrs.has_beta ? std::optional(op.operands[1]) : std::nullopt};
+  return {attrs.kind, attrs.eps, op.operands[0],
+          attrs.has_beta ? std::optional(op.operands[1]) : std::nullopt};
 }
 
 ExprRef normed(const Graph& graph, OpId o) {
@@ -44,7 +48,8 @@ std::optional<NormedSum> normed_sum(const Graph& graph, OpId o) {
     bias = value_at(graph, sum->args[i], {at.back()}, {dims.back()});
     if (bias && sum->args[1 - i]->kind == ExprKind::fadd) sum = sum->args[1 - i];
   }
-  const auto x = value_at(graph, sum->args[0], at, dims), residual = value_at(graph, sum->args[1], at, dims);
+  const auto x = value_at(graph, sum->args[0], at, dims),
+             residual = value_at(graph, sum->args[1], at, dims);
   if (!x || !residual || graph.value(*x).type != graph.value(*residual).type) return std::nullopt;
   return NormedSum{*x, *residual, bias};
 }
@@ -66,9 +71,12 @@ NormParts norm_parts(const NormOf& norm, ExprRef free) {
   return parts;
 }
 
-ValueId add_norm(Graph& graph, const NormOf& norm, ValueId x, const Type& type, std::string name, std::string origin) {
-  NormParts parts = norm_parts(norm, convert(load_of(graph, x, indices_of(graph.pool(), type.dims)), scalar_of(type.dtype)));
-  return graph.add(OpKind::norm, std::move(parts.operands), std::move(parts.attrs), type, std::move(name), std::move(origin));
+ValueId add_norm(Graph& graph, const NormOf& norm, ValueId x, const Type& type, std::string name,
+                 std::string origin) {
+  NormParts parts = norm_parts(
+      norm, convert(load_of(graph, x, indices_of(graph.pool(), type.dims)), scalar_of(type.dtype)));
+  return graph.add(OpKind::norm, std::move(parts.operands), std::move(parts.attrs), type,
+                   std::move(name), std::move(origin));
 }
 
 }  // namespace tfcc::ir

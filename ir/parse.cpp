@@ -113,7 +113,8 @@ class GraphParser : WordParser {
     return {};
   }
 
-  // What stands after the = of a symbol: the name of an input, or no name and a formula; after <= a bound.
+  // What stands after the = of a symbol: the name of an input, or no name and a formula; after <= a
+  // bound.
   struct Source {
     std::string input;
     size_t at;
@@ -143,7 +144,8 @@ class GraphParser : WordParser {
         TFCC_TRY(axis, integer<uint32_t>("an axis"));
         if (lexer_.accept("/")) {
           TFCC_TRY(multiple, integer("how many times the size the axis is"));
-          if (multiple < 1 || multiple > kLargestSize) return lexer_.error_before("an axis is at least once the size");
+          if (multiple < 1 || multiple > kLargestSize)
+            return lexer_.error_before("an axis is at least once the size");
         }
       }
       TFCC_TRY_VOID(lexer_.expect("in"));
@@ -175,14 +177,17 @@ class GraphParser : WordParser {
     if (source.input.empty()) {
       lexer_.seek(source.at);
       ExprRef& e = source.made ? size.bound : size.formula;
-      TFCC_TRY(e, parse_expr(lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
-      return e->type == Scalar::i64 ? Result<void>() : lexer_.error_before("a size must be an integer");
+      TFCC_TRY(
+          e, parse_expr(
+                 lexer_, graph_.pool(), [this](std::string_view n) { return symbol(n); }, nullptr));
+      return e->type == Scalar::i64 ? Result<void>()
+                                    : lexer_.error_before("a size must be an integer");
     }
     const ValueId v = graph_.find_value(source.input);
     if (!v.valid() || size.axis >= graph_.value(v).type.rank()) {
       lexer_.seek(source.at);
-      return lexer_.error(fmt::format("symbol {}: no input {} with axis {}", size.name,
-                                      source.input, size.axis));
+      return lexer_.error(
+          fmt::format("symbol {}: no input {} with axis {}", size.name, source.input, size.axis));
     }
     size.input = v.value;  // inputs are the first values
     return {};
@@ -372,7 +377,10 @@ class GraphParser : WordParser {
     TFCC_TRY(v, integer("an integer"));
     return {};
   }
-  template <class T> Result<void> read(const OpText& op, std::string_view key, std::optional<T>& v) { return read(op, key, v.emplace()); }
+  template <class T>
+  Result<void> read(const OpText& op, std::string_view key, std::optional<T>& v) {
+    return read(op, key, v.emplace());
+  }
   Result<void> read(const OpText&, std::string_view, double& v) {
     TFCC_TRY(v, real());
     return {};
@@ -399,8 +407,12 @@ class GraphParser : WordParser {
     return {};
   }
 
-  Result<void> read(const OpText& op, std::string_view key, OptionalDims& v) { return read(op, key, v.dims); }
-  Result<void> read(const OpText& op, std::string_view key, OptionalExpr& e) { return read(op, key, e.expr); }
+  Result<void> read(const OpText& op, std::string_view key, OptionalDims& v) {
+    return read(op, key, v.dims);
+  }
+  Result<void> read(const OpText& op, std::string_view key, OptionalExpr& e) {
+    return read(op, key, e.expr);
+  }
   /// (i,j,k) => expression
   Result<void> read(const OpText& op, std::string_view key, ExprRef& e) {
     if (lexer_.accept("none")) return {};
@@ -420,7 +432,8 @@ class GraphParser : WordParser {
     };
     const auto slot = [&](std::string_view n) -> std::optional<std::pair<int64_t, DType>> {
       const ValueId v = graph_.find_value(n);
-      // What expressions load stands behind an op's own operands, also where it is one of them: a factor, a beta.
+      // What expressions load stands behind an op's own operands, also where it is one of them: a
+      // factor, a beta.
       const auto it = std::find(op.operands.rbegin(), op.operands.rend(), v);
       const auto at = op.operands.rend() - it - 1;
       if (at < static_cast<std::ptrdiff_t>(own_operands(op))) return std::nullopt;
@@ -434,7 +447,9 @@ class GraphParser : WordParser {
     switch (op.kind) {
       case OpKind::matmul: return 2;
       case OpKind::linear_attention_step: return 7;
-      case OpKind::attention: case OpKind::linear_attention: return op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3;
+      case OpKind::attention:
+      case OpKind::linear_attention:
+        return op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3;
       default: return 0;
     }
   }
@@ -454,7 +469,8 @@ class GraphParser : WordParser {
     }
     std::vector<std::string> before;
     const bool linear = is_linear(op.kind);
-    if (key == "score" || key == "epilogue" || key == "scaled" || key == "q_map" || key == "k_map") before = {"s"};
+    if (key == "score" || key == "epilogue" || key == "scaled" || key == "q_map" || key == "k_map")
+      before = {"s"};
     if (key == "epilogue" && linear) before = {"s", "z"};
     if (key == "epilogue" && op.fields.count("norm")) before = {"s", "mean", "rstd"};
     if (parameters.size() != extents.size() + before.size()) {
@@ -462,10 +478,16 @@ class GraphParser : WordParser {
                                              parameters.size(), extents.size() + before.size()));
     }
     for (size_t k = 0; k < before.size(); ++k) {
-      scope[parameters[k]] = graph_.pool().param(before[k], key == "score" || linear ? Scalar::f32 : before[k] == "s" && !op.operands.empty() && is_integer(graph_.value(op.operands[0]).type.dtype) ? Scalar::i64 : scalar_of(op.types[0].dtype));
+      scope[parameters[k]] =
+          graph_.pool().param(before[k], key == "score" || linear ? Scalar::f32
+                                         : before[k] == "s" && !op.operands.empty() &&
+                                                 is_integer(graph_.value(op.operands[0]).type.dtype)
+                                             ? Scalar::i64
+                                             : scalar_of(op.types[0].dtype));
     }
     for (size_t k = 0; k < extents.size(); ++k) {
-      scope[parameters[k + before.size()]] = graph_.pool().index(static_cast<int64_t>(k), extents[k]);
+      scope[parameters[k + before.size()]] =
+          graph_.pool().index(static_cast<int64_t>(k), extents[k]);
     }
     return {};
   }
@@ -492,13 +514,19 @@ class GraphParser : WordParser {
     return std::vector<ExprRef>{padded[0], number, padded[1], padded[1]};
   }
 
-  /// The extents of an expression of a linear attention; other attributes may stand behind it in the text.
+  /// The extents of an expression of a linear attention; other attributes may stand behind it in
+  /// the text.
   Result<std::vector<ExprRef>> linear_extents(const OpText& op, std::string_view key) {
-    const bool ranks = op.operands.size() >= 3 && std::all_of(op.operands.begin(), op.operands.begin() + 3, [&](ValueId v) { return graph_.value(v).type.rank() == 3; });
-    if (!ranks || !op.fields.count("heads") || !op.fields.count("kv_heads")) return lexer_.error(fmt::format("{} needs q, k and v of rank 3, 'heads' and 'kv_heads'", to_string(op.kind)));
+    const bool ranks = op.operands.size() >= 3 &&
+                       std::all_of(op.operands.begin(), op.operands.begin() + 3,
+                                   [&](ValueId v) { return graph_.value(v).type.rank() == 3; });
+    if (!ranks || !op.fields.count("heads") || !op.fields.count("kv_heads"))
+      return lexer_.error(
+          fmt::format("{} needs q, k and v of rank 3, 'heads' and 'kv_heads'", to_string(op.kind)));
     LinearAttentionAttrs attrs;
     const size_t back = lexer_.position();
-    for (const auto& [name, count] : {std::pair{"heads", &attrs.heads}, {"kv_heads", &attrs.kv_heads}}) {
+    for (const auto& [name, count] :
+         {std::pair{"heads", &attrs.heads}, {"kv_heads", &attrs.kv_heads}}) {
       lexer_.seek(op.fields.find(name)->second);
       TFCC_TRY(*count, integer("the number of heads"));
       if (*count <= 0) return lexer_.error("the number of heads is not positive");

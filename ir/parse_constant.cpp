@@ -79,8 +79,7 @@ class ConstantParser : WordParser {
   }
 
   Result<void> own_source(Constant& c) {
-    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random") &&
-        !lexer_.is("concat"))
+    if (!lexer_.is("[") && !lexer_.is("base64") && !lexer_.is("random") && !lexer_.is("concat"))
       TFCC_TRY_VOID(source_type(c));
     const auto count = count_of(c.dims);
     if (!count) return lexer_.error_before("the dims of the constant are too large");
@@ -119,8 +118,8 @@ class ConstantParser : WordParser {
       if (!count_of(dims)) return lexer_.error_before("the dims of the constant are too large");
       TFCC_TRY(Constant part, parse_constant(lexer_, t, dims, files_));
       std::vector<int64_t> expected = c.dims;
-      const bool fits = axis >= 0 && axis < static_cast<int64_t>(dims.size()) &&
-                        dims.size() == expected.size();
+      const bool fits =
+          axis >= 0 && axis < static_cast<int64_t>(dims.size()) && dims.size() == expected.size();
       if (fits) expected[axis] = dims[axis];
       if (!fits || dims != expected || t != c.dtype)
         return lexer_.error_before("a part of concat does not fit the others");
@@ -186,7 +185,8 @@ class ConstantParser : WordParser {
       step.numbers = {number};
       TFCC_TRY_VOID(lexer_.expect(","));
       TFCC_TRY(step.dtype, dtype());
-      if (!is_integer(step.dtype) || !is_integer(c.result_dtype())) return lexer_.error_before("add is for integers");
+      if (!is_integer(step.dtype) || !is_integer(c.result_dtype()))
+        return lexer_.error_before("add is for integers");
       TFCC_TRY_VOID(lexer_.expect(")"));
     } else {
       return unexpected("cast, transpose, reshape or add");

@@ -33,10 +33,10 @@ struct UnaryFunction {
   ExprKind kind;
 };
 constexpr UnaryFunction kUnaryFunctions[] = {
-    {"exp", ExprKind::exp},        {"log", ExprKind::log},     {"sqrt", ExprKind::sqrt},
-    {"erf", ExprKind::erf},        {"tanh", ExprKind::tanh},   {"sin", ExprKind::sin},
-    {"cos", ExprKind::cos},        {"floor", ExprKind::floor}, {"ceil", ExprKind::ceil},
-    {"rint", ExprKind::rint},      {"sign", ExprKind::sign},   {"f16", ExprKind::round_f16},
+    {"exp", ExprKind::exp},         {"log", ExprKind::log},     {"sqrt", ExprKind::sqrt},
+    {"erf", ExprKind::erf},         {"tanh", ExprKind::tanh},   {"sin", ExprKind::sin},
+    {"cos", ExprKind::cos},         {"floor", ExprKind::floor}, {"ceil", ExprKind::ceil},
+    {"rint", ExprKind::rint},       {"sign", ExprKind::sign},   {"f16", ExprKind::round_f16},
     {"bf16", ExprKind::round_bf16}, {"atan", ExprKind::atan}};
 
 std::string_view spelled(Scalar t) {
@@ -173,17 +173,12 @@ class ExprParser {
     const Token token = lexer_.peek();
     switch (token.kind) {
       case TokenKind::integer:
-      case TokenKind::real:
-        return number(false);
+      case TokenKind::real: return number(false);
       case TokenKind::value:
-      case TokenKind::constant:
-        return load();
-      case TokenKind::string:
-        return named(unquote(token.text));
-      case TokenKind::word:
-        return word();
-      default:
-        break;
+      case TokenKind::constant: return load();
+      case TokenKind::string: return named(unquote(token.text));
+      case TokenKind::word: return word();
+      default: break;
     }
     if (!lexer_.accept("("))
       return lexer_.error(fmt::format("expected an expression, found {}", lexer_.found()));

@@ -32,8 +32,7 @@ class WordParser {
   Result<DType> dtype();
   Result<std::vector<int64_t>> integers(std::string_view open, std::string_view close);
 
-  template <class T = int64_t>
-  Result<T> integer(std::string_view what) {
+  template <class T = int64_t> Result<T> integer(std::string_view what) {
     std::string text = lexer_.accept("-") ? "-" : "";
     if (lexer_.peek().kind != TokenKind::integer) return unexpected(what);
     text += lexer_.peek().text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets and maps of nodes, for walks over expressions: one block of memory, the first few entries without any. A walk
-// over a body of ten nodes makes one of these, and a graph has many bodies.
+// Sets and maps of nodes, for walks over expressions: one block of memory, the first few entries
+// without any. A walk over a body of ten nodes makes one of these, and a graph has many bodies.
 #pragma once
 
 #include <bit>
@@ -9,10 +9,9 @@
 
 namespace tfcc::ir {
 
-/// Distinct pointers to things of type T, each with a V. Nothing is ever removed. References to values hold until the next
-/// insertion.
-template <class T, class V>
-class PointerMap {
+/// Distinct pointers to things of type T, each with a V. Nothing is ever removed. References to
+/// values hold until the next insertion.
+template <class T, class V> class PointerMap {
  public:
   /// The value of `key`, or null if there is none.
   V* find(const T* key) {
@@ -28,7 +27,8 @@ class PointerMap {
   bool contains(const T* key) { return find(key) != nullptr; }
   size_t size() const { return size_; }
 
-  /// Adds `value` for `key`, which must not be null; false, and nothing is changed, if there is one.
+  /// Adds `value` for `key`, which must not be null; false, and nothing is changed, if there is
+  /// one.
   bool insert(const T* key, V value = {}) {
     if (slots_.empty()) {
       if (find(key)) return false;
@@ -79,7 +79,6 @@ class PointerMap {
 };
 
 struct Nothing {};
-template <class T>
-using PointerSet = PointerMap<T, Nothing>;
+template <class T> using PointerSet = PointerMap<T, Nothing>;
 
 }  // namespace tfcc::ir

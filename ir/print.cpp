@@ -13,8 +13,7 @@ namespace {
 constexpr int64_t kMaxInlineElements = 64;
 
 /// Shortest digits that read back to the same number, always recognisable as a real.
-template <class T>
-std::string real_text(T v) {
+template <class T> std::string real_text(T v) {
   if (std::isnan(v)) return "nan";
   if (std::isinf(v)) return v < 0 ? "-inf" : "inf";
   std::string s = fmt::format("{}", v);
@@ -157,11 +156,15 @@ class Printer {
   std::string symbol(const SizeSymbol& s) const {
     const SymbolRange range = graph_.pool().range(s.name);
     const std::string source =
-        s.made() ? fmt::format("({})", print(s.bound)) : s.computed() ? fmt::format("({})", print(s.formula))
-                     : fmt::format("{}.{}{}", symbol_name(graph_.value(graph_.inputs()[s.input]).name), s.axis, s.multiple == 1 ? "" : fmt::format(" / {}", s.multiple));
-    return fmt::format("{} {} {} in {}..{}{}{}", symbol_name(s.name), s.made() ? "<=" : "=", source, range.min,
-                       range.max ? fmt::format("{}", *range.max) : "",
-                       s.role == SizeRole::none ? "" : " as ", s.role == SizeRole::none ? "" : to_string(s.role));
+        s.made() ? fmt::format("({})", print(s.bound))
+        : s.computed()
+            ? fmt::format("({})", print(s.formula))
+            : fmt::format("{}.{}{}", symbol_name(graph_.value(graph_.inputs()[s.input]).name),
+                          s.axis, s.multiple == 1 ? "" : fmt::format(" / {}", s.multiple));
+    return fmt::format("{} {} {} in {}..{}{}{}", symbol_name(s.name), s.made() ? "<=" : "=", source,
+                       range.min, range.max ? fmt::format("{}", *range.max) : "",
+                       s.role == SizeRole::none ? "" : " as ",
+                       s.role == SizeRole::none ? "" : to_string(s.role));
   }
 
   void op(const Op& op) {
@@ -183,14 +186,18 @@ class Printer {
 
   std::string attributes(const Op& op) {
     std::string out;
-    for (const auto& [key, text] : attribute_texts(op)) out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, text);
+    for (const auto& [key, text] : attribute_texts(op))
+      out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", key, text);
     return out.empty() ? "" : " {" + out + "}";
   }
 
   std::string text(const Op&, std::string_view, bool v) { return v ? "true" : "false"; }
   std::string text(const Op&, std::string_view, int64_t v) { return fmt::format("{}", v); }
   std::string text(const Op&, std::string_view, double v) { return real_text(v); }
-  template <class T> std::string text(const Op& op, std::string_view key, const std::optional<T>& v) { return text(op, key, *v); }
+  template <class T>
+  std::string text(const Op& op, std::string_view key, const std::optional<T>& v) {
+    return text(op, key, *v);
+  }
   std::string text(const Op&, std::string_view, ReduceKind v) {
     return std::string(kReduceKindNames[static_cast<int>(v)]);
   }
@@ -204,8 +211,12 @@ class Printer {
     return "[" + out + "]";
   }
 
-  std::string text(const Op& op, std::string_view key, const OptionalDims& v) { return text(op, key, v.dims); }
-  std::string text(const Op& op, std::string_view key, const OptionalExpr& e) { return text(op, key, e.expr); }
+  std::string text(const Op& op, std::string_view key, const OptionalDims& v) {
+    return text(op, key, v.dims);
+  }
+  std::string text(const Op& op, std::string_view key, const OptionalExpr& e) {
+    return text(op, key, e.expr);
+  }
   std::string text(const Op& op, std::string_view key, ExprRef e) {
     if (!e) return "none";
     PrintNames names;
@@ -218,12 +229,15 @@ class Printer {
     } else if (is_linear(op.kind)) {
       static constexpr std::string_view kIndices[] = {"b", "h", "t", "c"};
       names.index = [](int64_t k) { return std::string(kIndices[k]); };
-      parameters = key == "epilogue" ? "s,z,b,h,t,c" : key == "q_map" || key == "k_map" ? "s,b,h,t,c" : "b,h,t";
+      parameters = key == "epilogue"                  ? "s,z,b,h,t,c"
+                   : key == "q_map" || key == "k_map" ? "s,b,h,t,c"
+                                                      : "b,h,t";
     } else {
       names.index = index_name;
       size_t count = graph_.value(op.results[0]).type.rank();
       if (op.kind == OpKind::reduce) count += op.as<ReduceAttrs>().extents.size();
-      if (op.kind == OpKind::matmul) parameters = key == "epilogue" && op.as<MatmulAttrs>().norm ? "s,mean,rstd" : "s";
+      if (op.kind == OpKind::matmul)
+        parameters = key == "epilogue" && op.as<MatmulAttrs>().norm ? "s,mean,rstd" : "s";
       for (size_t k = 0; k < count; ++k)
         parameters += (parameters.empty() ? "" : ",") + index_name(static_cast<int64_t>(k));
     }
@@ -238,7 +252,9 @@ class Printer {
 
 std::string print(const Graph& graph) { return Printer(graph).run(); }
 
-std::vector<std::pair<std::string, std::string>> attribute_texts(const Graph& graph, const Op& op) { return Printer(graph).attribute_texts(op); }
+std::vector<std::pair<std::string, std::string>> attribute_texts(const Graph& graph, const Op& op) {
+  return Printer(graph).attribute_texts(op);
+}
 
 std::string recipe_text(const Constant& constant) { return constant_text(constant); }
 

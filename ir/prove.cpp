@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prover of p >= 0: replaces one atom at a time by the bound that the sign of its coefficient asks for. Deepest
-// atoms go first (a floordiv before the index inside it, an index before the symbols of its extent). It has a step
-// budget, because min and max split into cases; running out means "not proved", never "false".
-// The claim is one about mathematical integers, of which the atoms are those that a machine computes. What defines an
-// atom (floor(a / d) <= a / d) may be used where its arguments cannot wrap; elsewhere the atom has its range and no more.
+// The prover of p >= 0: replaces one atom at a time by the bound that the sign of its coefficient
+// asks for. Deepest atoms go first (a floordiv before the index inside it, an index before the
+// symbols of its extent). It has a step budget, because min and max split into cases; running out
+// means "not proved", never "false". The claim is one about mathematical integers, of which the
+// atoms are those that a machine computes. What defines an atom (floor(a / d) <= a / d) may be used
+// where its arguments cannot wrap; elsewhere the atom has its range and no more.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -28,10 +29,15 @@ struct Prover {
     const Poly p = reduced(claim);
     std::vector<ExprRef> atoms;
     for (const Term& t : p.terms) atoms.insert(atoms.end(), t.atoms.begin(), t.atoms.end());
-    // Terms of one atom each are in the order of compare(): a sort by depth is all that most claims need.
-    const auto before = [](ExprRef a, ExprRef b) { return a->depth != b->depth ? a->depth > b->depth : compare(a, b) < 0; };
-    std::stable_sort(atoms.begin(), atoms.end(), [](ExprRef a, ExprRef b) { return a->depth > b->depth; });
-    if (!std::is_sorted(atoms.begin(), atoms.end(), before)) std::sort(atoms.begin(), atoms.end(), before);
+    // Terms of one atom each are in the order of compare(): a sort by depth is all that most claims
+    // need.
+    const auto before = [](ExprRef a, ExprRef b) {
+      return a->depth != b->depth ? a->depth > b->depth : compare(a, b) < 0;
+    };
+    std::stable_sort(atoms.begin(), atoms.end(),
+                     [](ExprRef a, ExprRef b) { return a->depth > b->depth; });
+    if (!std::is_sorted(atoms.begin(), atoms.end(), before))
+      std::sort(atoms.begin(), atoms.end(), before);
     atoms.erase(std::unique(atoms.begin(), atoms.end()), atoms.end());
     for (ExprRef x : atoms) {
       if (auto same = without_floor(x, p)) return ge0(*same);
@@ -47,8 +53,8 @@ struct Prover {
     return false;
   }
 
-  // Divided by what all coefficients share: over integers 48 - 16*f >= -15 and 3 - f >= 0 are one claim, and with a coefficient
-  // of 1 the floor in f costs nothing.
+  // Divided by what all coefficients share: over integers 48 - 16*f >= -15 and 3 - f >= 0 are one
+  // claim, and with a coefficient of 1 the floor in f costs nothing.
   static Poly reduced(Poly p) {
     int64_t g = 0;
     for (const Term& t : p.terms) {
@@ -69,7 +75,9 @@ struct Prover {
   }
 
   // Is x*q + r >= 0, with x at its lower bound (low) or its upper bound?
-  bool at(const Poly& bound, const Poly& q, const Poly& r) { return ge0(add(multiply(q, bound), r)); }
+  bool at(const Poly& bound, const Poly& q, const Poly& r) {
+    return ge0(add(multiply(q, bound), r));
+  }
 
   // An argument as a bound: itself, or where it may wrap the end of its range.
   static Poly bound_of(ExprRef a, bool low) {
@@ -90,7 +98,9 @@ struct Prover {
       case ExprKind::bounded: {  // 0 where n is
         if (low) return ge0(r);
         ExprRef n = x->args[1];
-        return fits(n) ? at(add(to_poly(n), Poly{{}, 1}, -1), q, r) && (range_of(n).lo >= 1 || ge0(r)) : at_range(x, q, r, low);
+        return fits(n)
+                   ? at(add(to_poly(n), Poly{{}, 1}, -1), q, r) && (range_of(n).lo >= 1 || ge0(r))
+                   : at_range(x, q, r, low);
       }
       case ExprKind::symbol: {
         const SymbolRange range = pool.range(x->name);
@@ -100,14 +110,16 @@ struct Prover {
       case ExprKind::floordiv: return eliminate_floordiv(x, q, r, low);
       case ExprKind::imin:
       case ExprKind::imax: {
-        // min is below both and equals one of them: as a lower bound both must do, as an upper bound either does.
+        // min is below both and equals one of them: as a lower bound both must do, as an upper
+        // bound either does.
         const bool both = (x->kind == ExprKind::imin) == low;
         const bool first = at(bound_of(x->args[0], low), q, r);
         if (first != both) return first;
         return at(bound_of(x->args[1], low), q, r);
       }
       case ExprKind::iabs: {
-        if (!fits(x->args[0]) || range_of(x->args[0]).lo == INT64_MIN) return at_range(x, q, r, low);
+        if (!fits(x->args[0]) || range_of(x->args[0]).lo == INT64_MIN)
+          return at_range(x, q, r, low);
         if (low && ge0(r)) return true;
         const Poly a = to_poly(x->args[0]);
         const bool first = at(a, q, r);
@@ -115,15 +127,15 @@ struct Prover {
       }
       case ExprKind::select:
         return at(bound_of(x->args[1], low), q, r) && at(bound_of(x->args[2], low), q, r);
-      default:
-        return at_range(x, q, r, low);
+      default: return at_range(x, q, r, low);
     }
   }
 
-  // f + r >= 0 is a + d*r >= 0, and r - f >= 0 is a <= d*r + d - 1, for f = floor(a/d), d > 0: an equal claim, so that nothing
-  // else needs to be tried.
+  // f + r >= 0 is a + d*r >= 0, and r - f >= 0 is a <= d*r + d - 1, for f = floor(a/d), d > 0: an
+  // equal claim, so that nothing else needs to be tried.
   std::optional<Poly> without_floor(ExprRef x, const Poly& p) {
-    if (x->kind != ExprKind::floordiv || !fits(x->args[0]) || !fits(x->args[1])) return std::nullopt;
+    if (x->kind != ExprKind::floordiv || !fits(x->args[0]) || !fits(x->args[1]))
+      return std::nullopt;
     Poly q, r;
     split_by_atom(p, x, q, r);
     if (!q.is_constant() || (q.constant != 1 && q.constant != -1)) return std::nullopt;
@@ -181,7 +193,9 @@ std::vector<int64_t> multiples(const Poly& claim, const Poly& assumption) {
   std::vector<int64_t> out{1};
   for (const Term& t : claim.terms) {
     for (const Term& a : assumption.terms) {
-      if (a.atoms != t.atoms || (a.coefficient == -1 && t.coefficient == INT64_MIN) || t.coefficient % a.coefficient != 0) continue;
+      if (a.atoms != t.atoms || (a.coefficient == -1 && t.coefficient == INT64_MIN) ||
+          t.coefficient % a.coefficient != 0)
+        continue;
       const int64_t m = t.coefficient / a.coefficient;
       if (m > 1 && std::find(out.begin(), out.end(), m) == out.end()) out.push_back(m);
     }
@@ -217,7 +231,8 @@ bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
       const Poly one = add(poly, first, -m);
       if (attempt(one)) break;
       // Two assumptions together, for a guard on each side.
-      for (size_t j = i + 1; j < assume.size() && !found; ++j) attempt(add(one, to_poly(assume[j]), -1));
+      for (size_t j = i + 1; j < assume.size() && !found; ++j)
+        attempt(add(one, to_poly(assume[j]), -1));
       if (found) break;
     }
   }

@@ -29,7 +29,8 @@ Wide product(Wide a, Wide b) {
 }
 
 WideInterval product(WideInterval a, WideInterval b) {
-  const Wide corners[] = {product(a.lo, b.lo), product(a.lo, b.hi), product(a.hi, b.lo), product(a.hi, b.hi)};
+  const Wide corners[] = {product(a.lo, b.lo), product(a.lo, b.hi), product(a.hi, b.lo),
+                          product(a.hi, b.hi)};
   return {*std::min_element(corners, corners + 4), *std::max_element(corners, corners + 4)};
 }
 
@@ -55,12 +56,15 @@ WideInterval range_of_poly(const Poly& p) {
 
 bool is_int64(const WideInterval& w) { return w.lo >= INT64_MIN && w.hi <= INT64_MAX; }
 
-Interval narrowed(const WideInterval& w) { return {static_cast<int64_t>(w.lo), static_cast<int64_t>(w.hi)}; }
+Interval narrowed(const WideInterval& w) {
+  return {static_cast<int64_t>(w.lo), static_cast<int64_t>(w.hi)};
+}
 
 // The part of w that a machine holds; all integers if there is none.
 Interval machine_part(const WideInterval& w) {
   if (w.lo > INT64_MAX || w.hi < INT64_MIN) return {};
-  return {static_cast<int64_t>(std::max<Wide>(w.lo, INT64_MIN)), static_cast<int64_t>(std::min<Wide>(w.hi, INT64_MAX))};
+  return {static_cast<int64_t>(std::max<Wide>(w.lo, INT64_MIN)),
+          static_cast<int64_t>(std::min<Wide>(w.hi, INT64_MAX))};
 }
 
 // x - n * floor(x / n) is what a modulo leaves, in [0, n - 1], whatever x wraps to.
@@ -90,7 +94,8 @@ int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 Interval range_of_quotient(ExprRef e) {
   const Interval a = range_of(e->args[0]), b = range_of(e->args[1]);
   if (b.lo < 1) return {};
-  return {std::min(floor_div(a.lo, b.lo), floor_div(a.lo, b.hi)), std::max(floor_div(a.hi, b.lo), floor_div(a.hi, b.hi))};
+  return {std::min(floor_div(a.lo, b.lo), floor_div(a.lo, b.hi)),
+          std::max(floor_div(a.hi, b.lo), floor_div(a.hi, b.hi))};
 }
 
 Interval range_of_bits(int64_t bits) {
@@ -109,14 +114,16 @@ Interval range_of_type(DType t) {
 }
 
 struct RealInterval {
-  double lo = -std::numeric_limits<double>::infinity(), hi = std::numeric_limits<double>::infinity();
+  double lo = -std::numeric_limits<double>::infinity(),
+         hi = std::numeric_limits<double>::infinity();
 };
 
 // Of a real where it is a number: what clamps by literals leave.
 RealInterval real_range(ExprRef e) {
   if (const auto value = as_real(e)) {  // as written, or as f32 has it
     const double stored = e->type == Scalar::f32 ? static_cast<float>(*value) : *value;
-    return std::isnan(*value) ? RealInterval{} : RealInterval{std::min(*value, stored), std::max(*value, stored)};
+    return std::isnan(*value) ? RealInterval{}
+                              : RealInterval{std::min(*value, stored), std::max(*value, stored)};
   }
   if (e->kind == ExprKind::rint || e->kind == ExprKind::floor || e->kind == ExprKind::ceil) {
     const RealInterval a = real_range(e->args[0]);
@@ -182,7 +189,8 @@ Interval computed_range(ExprRef e) {
 }
 
 Poly absolute(Poly p) {
-  for (Term& t : p.terms) t.coefficient = t.coefficient == INT64_MIN ? INT64_MAX : std::abs(t.coefficient);
+  for (Term& t : p.terms)
+    t.coefficient = t.coefficient == INT64_MIN ? INT64_MAX : std::abs(t.coefficient);
   p.constant = p.constant == INT64_MIN ? INT64_MAX : std::abs(p.constant);
   return p;
 }
@@ -215,7 +223,8 @@ ExprRef computed_magnitude(ExprRef e) {
   if (e->kind == ExprKind::poly) return magnitude_of_poly(e);
   const Interval range = range_of(e);
   const bool bounded = range.inside(-kSmallBound, kSmallBound);
-  ExprRef bound = bounded ? e->pool->integer(std::max(std::abs(range.lo), std::abs(range.hi))) : nullptr;
+  ExprRef bound =
+      bounded ? e->pool->integer(std::max(std::abs(range.lo), std::abs(range.hi))) : nullptr;
   if (bounded && range.inside(-kUsualSize, kUsualSize)) return bound;
   ExprRef sizes = nullptr;
   switch (e->kind) {
@@ -240,7 +249,8 @@ Wide usual(ExprRef magnitude) {
   Wide sum = p.constant;
   for (const Term& t : p.terms) {
     Wide v = t.coefficient;
-    for (ExprRef a : t.atoms) v = product(v, std::min(range_of(a).hi, std::max(range_of(a).lo, kUsualSize)));
+    for (ExprRef a : t.atoms)
+      v = product(v, std::min(range_of(a).hi, std::max(range_of(a).lo, kUsualSize)));
     sum = clipped(sum + v);
   }
   return sum;
@@ -274,7 +284,9 @@ ExprRef magnitude(ExprRef e) {
   return m;
 }
 
-bool fits(const Poly& p, ExprPool& pool) { return is_int64(range_of_poly(p)) || fits_usually(p, pool); }
+bool fits(const Poly& p, ExprPool& pool) {
+  return is_int64(range_of_poly(p)) || fits_usually(p, pool);
+}
 
 bool fits(ExprRef e) {
   if (e->kind != ExprKind::poly) return true;  // an atom is what it evaluates to
@@ -297,7 +309,8 @@ ExprRef assumed_sizes(ExprPool& pool) {
     const Poly p = to_poly(m);
     all.constant = std::max(all.constant, p.constant);
     for (const Term& t : p.terms) {
-      auto same = std::find_if(all.terms.begin(), all.terms.end(), [&](const Term& o) { return o.atoms == t.atoms; });
+      auto same = std::find_if(all.terms.begin(), all.terms.end(),
+                               [&](const Term& o) { return o.atoms == t.atoms; });
       if (same == all.terms.end()) all.terms.push_back(t);
       else same->coefficient = std::max(same->coefficient, t.coefficient);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of ir/ops.md as functions; internal to the verifier. Each adds its violations, without the op and its place.
+// The rules of ir/ops.md as functions; internal to the verifier. Each adds its violations, without
+// the op and its place.
 #pragma once
 
 #include <string>
@@ -10,7 +11,8 @@
 
 namespace tfcc::ir {
 
-/// Where an expression stands: what its index variables range over, and which parameters it may use.
+/// Where an expression stands: what its index variables range over, and which parameters it may
+/// use.
 struct ExprPlace {
   std::string_view attribute;
   std::vector<ExprRef> extents;  // of index variable k

@@ -37,12 +37,15 @@ class Verifier {
     for (OpId o : graph_.order()) op(o);
     outputs();
     uses();
-    if (graph_.pool().ill_typed) error("E7", "an expression was built from operands of the wrong types");
+    if (graph_.pool().ill_typed)
+      error("E7", "an expression was built from operands of the wrong types");
     return std::move(errors_);
   }
 
  private:
-  void error(std::string_view rule, std::string text, OpId op = {}) { errors_.push_back({rule, op, std::move(text)}); }
+  void error(std::string_view rule, std::string text, OpId op = {}) {
+    errors_.push_back({rule, op, std::move(text)});
+  }
 
   // Places are words for messages: made for those alone.
   template <class Place>
@@ -87,30 +90,40 @@ class Verifier {
                           s.axis < graph_.value(graph_.inputs()[s.input]).type.rank();
       if (!exists) {
         error("G4", fmt::format("symbol '{}': input {} has no axis {}", s.name, s.input, s.axis));
-      } else if (s.multiple < 1 || graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] !=
-                                       mul(graph_.pool().integer(s.multiple), graph_.pool().symbol(s.name))) {
-        error("G4", fmt::format("symbol '{}': axis {} of input {} is not {}that symbol", s.name, s.axis, s.input,
-                                s.multiple == 1 ? "" : fmt::format("{} times ", s.multiple)));
+      } else if (s.multiple < 1 ||
+                 graph_.value(graph_.inputs()[s.input]).type.dims[s.axis] !=
+                     mul(graph_.pool().integer(s.multiple), graph_.pool().symbol(s.name))) {
+        error("G4",
+              fmt::format("symbol '{}': axis {} of input {} is not {}that symbol", s.name, s.axis,
+                          s.input, s.multiple == 1 ? "" : fmt::format("{} times ", s.multiple)));
       }
     }
   }
 
-  // A size that an op makes has one such op; whatever names it reads what comes from that op, so that it is computed later.
+  // A size that an op makes has one such op; whatever names it reads what comes from that op, so
+  // that it is computed later.
   void makers(const SizeSymbol& size) {
     ExprRef symbol = graph_.pool().symbol(size.name);
     std::vector<bool> later(graph_.value_count(), false);
     size_t packs = 0;
     for (OpId o : graph_.order()) {
       const Op& op = graph_.op(o);
-      const bool dims = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return any_names(graph_.value(v).type.dims, symbol); });
+      const bool dims = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) {
+        return any_names(graph_.value(v).type.dims, symbol);
+      });
       const bool makes = op.kind == OpKind::pack && dims;
-      const bool reads = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return v.value < later.size() && later[v.value]; });
+      const bool reads = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) {
+        return v.value < later.size() && later[v.value];
+      });
       packs += makes;
       if (makes || reads) {
         for (ValueId v : op.results) later[v.value] = true;
       }
       if (makes ? names_inside(op, symbol) : !reads && (dims || names_inside(op, symbol)))
-        error("G8", place_of(graph_, op) + fmt::format("names '{}' and reads nothing that comes after its pack", size.name), o);
+        error("G8",
+              place_of(graph_, op) +
+                  fmt::format("names '{}' and reads nothing that comes after its pack", size.name),
+              o);
     }
     if (packs != 1) error("G8", fmt::format("symbol '{}': {} ops make it", size.name, packs));
   }
@@ -139,7 +152,8 @@ class Verifier {
   void no_made_size(ExprRef e, std::string_view what) {
     if (!e) return;
     for (const SizeSymbol* s : made_) {
-      if (names(e, graph_.pool().symbol(s->name))) error("G8", fmt::format("{} names '{}', which an op makes", what, s->name));
+      if (names(e, graph_.pool().symbol(s->name)))
+        error("G8", fmt::format("{} names '{}', which an op makes", what, s->name));
     }
   }
 
@@ -151,7 +165,8 @@ class Verifier {
     if (!problems.empty()) return;
     for_each_node(formula, [&](ExprRef n) {
       if (n->kind == ExprKind::symbol && !before.count(n->name)) {
-        error("G4", fmt::format("symbol '{}': '{}' is no size of an input before it", size.name, n->name));
+        error("G4", fmt::format("symbol '{}': '{}' is no size of an input before it", size.name,
+                                n->name));
       }
     });
   }
@@ -169,8 +184,10 @@ class Verifier {
     for (ValueId v : op.operands) {
       if (v.value >= defined_.size()) return error("G1", place() + "an operand does not exist", o);
       if (!defined_[v.value]) {  // G1
-        error("G1", fmt::format("{}operand %{} is not defined before this use", place(),
-                          value_name(graph_.value(v).name)), o);
+        error("G1",
+              fmt::format("{}operand %{} is not defined before this use", place(),
+                          value_name(graph_.value(v).name)),
+              o);
       }
     }
     const size_t before = errors_.size();
@@ -214,18 +231,20 @@ class Verifier {
     std::vector<size_t> next = first;
     for_each_use([&](ValueId v, OpId o) { users[next[v.value]++] = o; });
     for (uint32_t v = 0; v < graph_.value_count(); ++v) {  // G6
-      const auto begin = users.begin() + static_cast<long>(first[v]), end = users.begin() + static_cast<long>(first[v + 1]);
+      const auto begin = users.begin() + static_cast<long>(first[v]),
+                 end = users.begin() + static_cast<long>(first[v + 1]);
       kept = graph_.value(ValueId{v}).users;
       std::sort(kept.begin(), kept.end());
       std::sort(begin, end);
       if (!std::equal(kept.begin(), kept.end(), begin, end))
         error("G6", fmt::format("the use list of %{} is out of date",
-                          value_name(graph_.value(ValueId{v}).name)));
+                                value_name(graph_.value(ValueId{v}).name)));
     }
   }
 
   const Graph& graph_;
-  std::vector<const SizeSymbol*> made_;  // the sizes that ops make: few, where sizes that are read may be thousands
+  std::vector<const SizeSymbol*>
+      made_;  // the sizes that ops make: few, where sizes that are read may be thousands
   std::vector<bool> defined_;
   std::unordered_set<std::string_view> names_;  // of the graph's values
   std::vector<Violation> errors_;

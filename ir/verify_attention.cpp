@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of what attends: packing, caches, attention with a softmax and without; labelled as in ir/ops.md.
+// Rules of what attends: packing, caches, attention with a softmax and without; labelled as in
+// ir/ops.md.
 #include "ir/verify_rules.h"
 
 #include <algorithm>
@@ -22,20 +23,28 @@ bool has_key_padding(ExprRef visible) {
   return std::any_of(visible->args.begin(), visible->args.end(), over_keys);
 }
 
-/// The slots of a cache: pages of so many tokens, [pages, heads, page, d] with all but the number of pages known.
+/// The slots of a cache: pages of so many tokens, [pages, heads, page, d] with all but the number
+/// of pages known.
 bool is_pool(const Type& t) {
   return t.rank() == 4 && is_float(t.dtype) && t.dtype != DType::f64 &&
-         std::all_of(t.dims.begin() + 1, t.dims.end(), [](ExprRef d) { return as_int(d).value_or(0) > 0; });
+         std::all_of(t.dims.begin() + 1, t.dims.end(),
+                     [](ExprRef d) { return as_int(d).value_or(0) > 0; });
 }
 
 void check_states(Rules r) {
   for (const StateOf s : states_of(r.op)) {
     const ValueId before = r.op.operands[s.operand];
-    r.require(!r.graph.def(before) && r.graph.use_count(before) == 1, "V4", "a state is no input of the graph, or is read elsewhere too");
-    const auto out = std::find_if(r.graph.outputs.begin(), r.graph.outputs.end(), [&](const Graph::Output& o) { return o.value == r.op.results[s.result]; });
+    r.require(!r.graph.def(before) && r.graph.use_count(before) == 1, "V4",
+              "a state is no input of the graph, or is read elsewhere too");
+    const auto out =
+        std::find_if(r.graph.outputs.begin(), r.graph.outputs.end(),
+                     [&](const Graph::Output& o) { return o.value == r.op.results[s.result]; });
     const bool named = out != r.graph.outputs.end() && out->name == r.graph.value(before).name;
-    r.require(named && std::all_of(out, r.graph.outputs.end(), [&](const Graph::Output& o) { return is_state(r.graph, o.value); }), "V4",
-              "a new state is no output with the name of the state, behind the outputs that are none");
+    r.require(
+        named && std::all_of(out, r.graph.outputs.end(),
+                             [&](const Graph::Output& o) { return is_state(r.graph, o.value); }),
+        "V4",
+        "a new state is no output with the name of the state, behind the outputs that are none");
   }
 }
 
@@ -43,22 +52,33 @@ void check_states(Rules r) {
 
 void check_append(Rules r) {
   const bool rotates = r.op.kind == OpKind::rope_append;
-  if (!r.require(r.op.operands.size() == (rotates ? 8 : 5) && r.op.results.size() == (rotates ? 3 : 2), "V1",
-                 "needs two states, rows for each, slots, and two results; to rotate, q, cos, sin and a result more")) return;
+  if (!r.require(
+          r.op.operands.size() == (rotates ? 8 : 5) && r.op.results.size() == (rotates ? 3 : 2),
+          "V1",
+          "needs two states, rows for each, slots, and two results; to rotate, q, cos, sin and a result more"))
+    return;
   for (size_t i : {0, 1}) {
     const Type &state = r.in(i), &x = r.in(2 + i);
-    if (!r.require(is_pool(state) && r.out(i) == state, "V2", "a state is not f32, f16 or bf16 [pages, heads, page, d], or its result is of another type")) return;
+    if (!r.require(
+            is_pool(state) && r.out(i) == state, "V2",
+            "a state is not f32, f16 or bf16 [pages, heads, page, d], or its result is of another type"))
+      return;
     ExprRef width = mul(state.dims[1], state.dims[3]);
-    const bool rows = x.dtype == state.dtype && x.rank() == 3 && is_int(x.dims[0], 1) && x.dims[2] == width;
-    r.require(rows && r.in(4) == Type{DType::i32, {x.dims[1]}}, "V3", "rows are not [1, T, heads * d] in the type of their state, or slots not i32[T]");
+    const bool rows =
+        x.dtype == state.dtype && x.rank() == 3 && is_int(x.dims[0], 1) && x.dims[2] == width;
+    r.require(rows && r.in(4) == Type{DType::i32, {x.dims[1]}}, "V3",
+              "rows are not [1, T, heads * d] in the type of their state, or slots not i32[T]");
   }
   check_states(r);
   const Type &keys = r.in(0), &values = r.in(1);
-  r.require(keys.dtype == values.dtype && std::equal(keys.dims.begin(), keys.dims.end() - 1, values.dims.begin()), "V2", "keys and values differ in more than the size of a head");
+  r.require(keys.dtype == values.dtype &&
+                std::equal(keys.dims.begin(), keys.dims.end() - 1, values.dims.begin()),
+            "V2", "keys and values differ in more than the size of a head");
   if (!rotates) return;
   check_rotation(r, 5);
   const Type& q = r.in(5);
-  const bool beside = q.rank() == 3 && q == r.out(2) && q.dtype == keys.dtype && is_int(q.dims[0], 1) && q.dims[1] == r.in(2).dims[1];
+  const bool beside = q.rank() == 3 && q == r.out(2) && q.dtype == keys.dtype &&
+                      is_int(q.dims[0], 1) && q.dims[1] == r.in(2).dims[1];
   r.require(beside && as_int(q.dims[2]) == r.op.as<RopeAttrs>().heads * *as_int(keys.dims[3]), "V5",
             "q and its result are not [1, T, heads * d] in the type of the keys and with their d");
 }
@@ -67,25 +87,36 @@ namespace {
 
 /// The operands of a packed attention: one batch of rows, and what pack says of them.
 template <class A> bool check_packing(Rules r, const A& a, std::string_view rule) {
-  if (!r.require(a.packed.size() == 2 && r.op.operands.size() >= a.own_operands(), rule, "packed needs batch, length and four results of pack, and pages a table")) return false;
+  if (!r.require(a.packed.size() == 2 && r.op.operands.size() >= a.own_operands(), rule,
+                 "packed needs batch, length and four results of pack, and pages a table"))
+    return false;
   ExprPool& pool = r.graph.pool();
   const Type& q = r.in(0);
   ExprRef batch = a.packed[0];
   const Dims wanted[] = {{add(batch, pool.integer(1))}, {batch}, {batch}, {q.dims[1]}};
   for (size_t i = 0; i < 4; ++i) {
-    if (!r.require(r.in(3 + i) == Type{DType::i32, wanted[i]}, rule, fmt::format("operand {} is {}, not a result of pack for these rows", 3 + i, to_string(r.in(3 + i))))) return false;
+    if (!r.require(r.in(3 + i) == Type{DType::i32, wanted[i]}, rule,
+                   fmt::format("operand {} is {}, not a result of pack for these rows", 3 + i,
+                               to_string(r.in(3 + i)))))
+      return false;
   }
   return r.require(is_int(q.dims[0], 1), rule, "packed rows have no batch of their own");
 }
 
-/// The widths of the rows of k and v, and whether the operands of an attention over pages fit each other.
+/// The widths of the rows of k and v, and whether the operands of an attention over pages fit each
+/// other.
 bool check_pages(Rules r, const AttentionAttrs& a, Dims& widths) {
   const Type &k = r.in(1), &v = r.in(2), &table = r.in(7);
-  if (!r.require(!a.packed.empty() && is_pool(k) && is_pool(v), "A9", "k and v are no states of pages, or the queries are not packed")) return false;
+  if (!r.require(!a.packed.empty() && is_pool(k) && is_pool(v), "A9",
+                 "k and v are no states of pages, or the queries are not packed"))
+    return false;
   ExprRef kv_heads = r.graph.pool().integer(a.kv_heads), page = r.graph.pool().integer(*a.page);
-  r.require(k.dims[0] == v.dims[0] && k.dims[1] == kv_heads && v.dims[1] == kv_heads && k.dims[2] == page && v.dims[2] == page, "A9",
+  r.require(k.dims[0] == v.dims[0] && k.dims[1] == kv_heads && v.dims[1] == kv_heads &&
+                k.dims[2] == page && v.dims[2] == page,
+            "A9",
             "k and v have not kv_heads heads in pages of this size, one as many as the other");
-  const bool is_table = table.dtype == DType::i32 && table.rank() == 2 && table.dims[0] == a.packed[0] && mul(table.dims[1], page) == a.packed[1];
+  const bool is_table = table.dtype == DType::i32 && table.rank() == 2 &&
+                        table.dims[0] == a.packed[0] && mul(table.dims[1], page) == a.packed[1];
   widths = {mul(k.dims[1], k.dims[3]), mul(v.dims[1], v.dims[3])};
   return r.require(is_table, "A9", "the table is not i32[B, W], where W pages are the length");
 }
@@ -94,40 +125,51 @@ bool check_pages(Rules r, const AttentionAttrs& a, Dims& widths) {
 
 void check_pack(Rules r) {
   const auto& a = r.op.as<PackAttrs>();
-  if (!r.require(r.op.results.size() == 6 && r.out().rank() == 2 && r.out(5).rank() == 1, "T1", "has six results, row of rank 2 and pos of rank 1")) return;
+  if (!r.require(r.op.results.size() == 6 && r.out().rank() == 2 && r.out(5).rank() == 1, "T1",
+                 "has six results, row of rank 2 and pos of rank 1"))
+    return;
   ExprPool& pool = r.graph.pool();
   const Dims padded = r.out().dims;
   ExprRef batch = padded[0], rows = r.out(5).dims[0];
   const Dims wanted[] = {padded, {add(batch, pool.integer(1))}, {batch}, {batch}, {rows}, {rows}};
   for (size_t i = 0; i < 6; ++i) {
-    r.require(r.out(i) == Type{DType::i32, wanted[i]}, "T1", fmt::format("result {} is {}", i, to_string(r.out(i))));
+    r.require(r.out(i) == Type{DType::i32, wanted[i]}, "T1",
+              fmt::format("result {} is {}", i, to_string(r.out(i))));
   }
-  const auto it = std::find_if(r.graph.symbols.begin(), r.graph.symbols.end(), [&](const SizeSymbol& s) { return pool.symbol(s.name) == rows; });
-  r.require(it != r.graph.symbols.end() && it->made() && it->bound == mul(batch, padded[1]), "T2", "the number of rows is no size with the bound B*S that an op makes");
-  if (r.require(a.live && a.live->type == Scalar::boolean, "T3", "live is missing or not a condition")) check_expr(r.graph, r.op, a.live, {"live", padded, 0}, r.problems);
-  if (a.kept && r.require(a.kept->type == Scalar::boolean, "T3", "kept is not a condition")) check_expr(r.graph, r.op, a.kept, {"kept", padded, 0}, r.problems);
+  const auto it = std::find_if(r.graph.symbols.begin(), r.graph.symbols.end(),
+                               [&](const SizeSymbol& s) { return pool.symbol(s.name) == rows; });
+  r.require(it != r.graph.symbols.end() && it->made() && it->bound == mul(batch, padded[1]), "T2",
+            "the number of rows is no size with the bound B*S that an op makes");
+  if (r.require(a.live && a.live->type == Scalar::boolean, "T3",
+                "live is missing or not a condition"))
+    check_expr(r.graph, r.op, a.live, {"live", padded, 0}, r.problems);
+  if (a.kept && r.require(a.kept->type == Scalar::boolean, "T3", "kept is not a condition"))
+    check_expr(r.graph, r.op, a.kept, {"kept", padded, 0}, r.problems);
 }
 
 void check_attention(Rules r) {
   const auto& a = r.op.as<AttentionAttrs>();
-  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1,
-                 "A1", "needs q, k, v and one result"))
+  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "A1",
+                 "needs q, k, v and one result"))
     return;
   const Type &q = r.in(0), &k = r.in(1), &v = r.in(2), &out = r.out();
   const size_t kv_rank = a.page ? 4 : 3;
   const bool ranks = q.rank() == 3 && k.rank() == kv_rank && v.rank() == kv_rank && out.rank() == 3;
   const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype &&
                      q.dtype == v.dtype && is_float(out.dtype);
-  if (!r.require(ranks && reals,
-                 "A2", "q, k, v must be of rank 3 (pages of rank 4) and of one type, f32, f16 or bf16"))
+  if (!r.require(ranks && reals, "A2",
+                 "q, k, v must be of rank 3 (pages of rank 4) and of one type, f32, f16 or bf16"))
     return;
   const bool packed = !a.packed.empty();
-  if (packed && !(check_packing(r, a, "A8") && r.require(!a.key_padding, "A8", "packed rows have no padding"))) return;
+  if (packed && !(check_packing(r, a, "A8") &&
+                  r.require(!a.key_padding, "A8", "packed rows have no padding")))
+    return;
   Dims rows = {k.dims[2], v.dims[2]};  // widths
   if (a.page) {
     if (!check_pages(r, a, rows)) return;
   } else {
-    r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && (!packed || q.dims[1] == k.dims[1]),
+    r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] &&
+                  (!packed || q.dims[1] == k.dims[1]),
               "A3", "batch or key counts differ");
   }
   const auto q_width = as_int(q.dims[2]), k_width = as_int(rows[0]), v_width = as_int(rows[1]);
@@ -136,8 +178,8 @@ void check_attention(Rules r) {
                       *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
   if (!r.require(widths, "A4", "heads, kv_heads and the widths of q, k, v do not fit")) return;
   ExprRef width = r.graph.pool().integer(*v_width / a.kv_heads * a.heads);
-  r.require(out.dims == Dims{q.dims[0], q.dims[1], width},
-            "A5", "the result is not [B, Sq, heads * dv]");
+  r.require(out.dims == Dims{q.dims[0], q.dims[1], width}, "A5",
+            "the result is not [B, Sq, heads * dv]");
   const Dims extents = attention_extents(r.graph, r.op);
   if (r.require(a.score && a.score->type == Scalar::f32, "A6", "the score is missing or not f32")) {
     check_expr(r.graph, r.op, a.score, {"score", extents, a.own_operands(), {"s"}}, r.problems);
@@ -148,32 +190,51 @@ void check_attention(Rules r) {
   }
   r.require(!a.causal || a.visible, "A7", "causal needs a visible that implies it");
   const bool windows = a.window_left || a.window_right;
-  r.require(!windows || (a.visible && a.window_left.value_or(0) >= 0 && a.window_right.value_or(0) >= 0),
-            "A7", "a window is negative or has no visible that implies it");
-  r.require(!a.key_padding || (a.visible && has_key_padding(a.visible)),
-            "A7", "key_padding needs a conjunct of visible over b and j alone");
+  r.require(
+      !windows || (a.visible && a.window_left.value_or(0) >= 0 && a.window_right.value_or(0) >= 0),
+      "A7", "a window is negative or has no visible that implies it");
+  r.require(!a.key_padding || (a.visible && has_key_padding(a.visible)), "A7",
+            "key_padding needs a conjunct of visible over b and j alone");
 }
 
 namespace {
 
-/// q, k, v, the result and the expressions of a linear attention or its step; false if they do not fit each other.
+/// q, k, v, the result and the expressions of a linear attention or its step; false if they do not
+/// fit each other.
 bool check_linear(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
   const Type &q = r.in(0), &k = r.in(1), &v = r.in(2), &out = r.out();
   const bool ranks = q.rank() == 3 && k.rank() == 3 && v.rank() == 3 && out.rank() == 3;
-  const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype && q.dtype == v.dtype && is_float(out.dtype) && out.dtype != DType::f64;
-  if (!r.require(ranks && reals, "F2", "q, k, v must be of rank 3 and of one type, f32, f16 or bf16")) return false;
+  const bool reals = is_float(q.dtype) && q.dtype != DType::f64 && q.dtype == k.dtype &&
+                     q.dtype == v.dtype && is_float(out.dtype) && out.dtype != DType::f64;
+  if (!r.require(ranks && reals, "F2",
+                 "q, k, v must be of rank 3 and of one type, f32, f16 or bf16"))
+    return false;
   if (!a.packed.empty() && !check_packing(r, a, "F7")) return false;
   const bool one_length = q.dims[1] == k.dims[1] || (!a.causal && a.packed.empty());
-  if (!r.require(q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && one_length, "F3", "batches or lengths differ")) return false;
+  if (!r.require(
+          q.dims[0] == k.dims[0] && q.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && one_length,
+          "F3", "batches or lengths differ"))
+    return false;
   const auto q_width = as_int(q.dims[2]), k_width = as_int(k.dims[2]), v_width = as_int(v.dims[2]);
   const bool heads = a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0;
-  const bool widths = heads && q_width && k_width && v_width && *q_width % a.heads == 0 && *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
-  if (!r.require(widths, "F4", "heads, kv_heads and the widths of q, k, v do not fit")) return false;
-  r.require(out.dims == Dims{q.dims[0], q.dims[1], r.graph.pool().integer(*v_width / a.kv_heads * a.heads)}, "F4", "the result is not [B, Sq, heads * dv]");
-  const auto check = [&](std::string_view key, ExprRef e, Scalar type, std::vector<std::string_view> params) {
-    if (!e || !r.require(e->type == type, "F5", fmt::format("{} is not {}", key, type == Scalar::f32 ? "f32" : "a condition"))) return;
-    check_expr(r.graph, r.op, e, {key, linear_attention_extents(r.graph, r.op, key), first_loaded(r.op), std::move(params)}, r.problems);
+  const bool widths = heads && q_width && k_width && v_width && *q_width % a.heads == 0 &&
+                      *q_width / a.heads * a.kv_heads == *k_width && *v_width % a.kv_heads == 0;
+  if (!r.require(widths, "F4", "heads, kv_heads and the widths of q, k, v do not fit"))
+    return false;
+  r.require(out.dims ==
+                Dims{q.dims[0], q.dims[1], r.graph.pool().integer(*v_width / a.kv_heads * a.heads)},
+            "F4", "the result is not [B, Sq, heads * dv]");
+  const auto check = [&](std::string_view key, ExprRef e, Scalar type,
+                         std::vector<std::string_view> params) {
+    if (!e ||
+        !r.require(e->type == type, "F5",
+                   fmt::format("{} is not {}", key, type == Scalar::f32 ? "f32" : "a condition")))
+      return;
+    check_expr(
+        r.graph, r.op, e,
+        {key, linear_attention_extents(r.graph, r.op, key), first_loaded(r.op), std::move(params)},
+        r.problems);
   };
   check("q_map", a.q_map, Scalar::f32, {"s"});
   check("k_map", a.k_map, Scalar::f32, {"s"});
@@ -181,7 +242,8 @@ bool check_linear(Rules r) {
   check("decay", a.decay, Scalar::f32, {});
   check("epilogue", a.epilogue, Scalar::f32, {"s", "z"});
   r.require(!a.visible || !uses_index(a.visible, kOfHead), "F5", "visible depends on the head");
-  r.require(!a.decay || (a.causal && a.packed.empty()), "F6", "a decay needs causal, and every token, so that it is not packed");
+  r.require(!a.decay || (a.causal && a.packed.empty()), "F6",
+            "a decay needs causal, and every token, so that it is not packed");
   return true;
 }
 
@@ -189,23 +251,37 @@ bool check_linear(Rules r) {
 
 void check_linear_attention(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
-  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "F1", "needs q, k, v and one result") || !check_linear(r)) return;
+  if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "F1",
+                 "needs q, k, v and one result") ||
+      !check_linear(r))
+    return;
   r.require(a.packed.empty() || !a.visible, "F7", "packed rows are visible");
 }
 
 void check_linear_attention_step(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
-  if (!r.require(r.op.operands.size() >= 7 && r.op.results.size() == 2, "S1", "needs q, k, v, first, from, to, a state and two results") || !check_linear(r)) return;
+  if (!r.require(r.op.operands.size() >= 7 && r.op.results.size() == 2, "S1",
+                 "needs q, k, v, first, from, to, a state and two results") ||
+      !check_linear(r))
+    return;
   ExprPool& pool = r.graph.pool();
   const Type &first = r.in(3), &from = r.in(4), &to = r.in(5), &state = r.in(6);
-  r.require(a.causal && a.packed.empty() && !a.visible && is_int(r.in(0).dims[0], 1), "S2", "it is causal, every row is seen, and rows are [1, T, ..]");
-  r.require(from.dtype == DType::i32 && from.rank() == 1 && to == from && first == Type{DType::i32, {add(from.dims[0], pool.integer(1))}}, "S3",
-            "first, from and to are not i32[N + 1], i32[N] and i32[N]");
+  r.require(a.causal && a.packed.empty() && !a.visible && is_int(r.in(0).dims[0], 1), "S2",
+            "it is causal, every row is seen, and rows are [1, T, ..]");
+  r.require(from.dtype == DType::i32 && from.rank() == 1 && to == from &&
+                first == Type{DType::i32, {add(from.dims[0], pool.integer(1))}},
+            "S3", "first, from and to are not i32[N + 1], i32[N] and i32[N]");
   const auto number = [&](int64_t n) { return pool.integer(n); };
-  const int64_t d = *as_int(r.in(1).dims[2]) / a.kv_heads, dv = *as_int(r.in(2).dims[2]) / a.kv_heads;
-  const bool sums = state.dtype == DType::f32 && state.rank() == 4 && state.dims[1] == number(a.kv_heads) && state.dims[2] == number(dv + normalises(a)) && state.dims[3] == number(d);
-  r.require(sums && r.out(1) == state, "S4", "the state is not f32 [C, kv_heads, dv, d], with dv + 1 where the epilogue uses z, or its result is of another type");
-  r.require(!a.decay || a.heads == a.kv_heads || !uses_index(a.decay, kOfHead), "S5", "heads that share keys decay apart");
+  const int64_t d = *as_int(r.in(1).dims[2]) / a.kv_heads,
+                dv = *as_int(r.in(2).dims[2]) / a.kv_heads;
+  const bool sums = state.dtype == DType::f32 && state.rank() == 4 &&
+                    state.dims[1] == number(a.kv_heads) &&
+                    state.dims[2] == number(dv + normalises(a)) && state.dims[3] == number(d);
+  r.require(
+      sums && r.out(1) == state, "S4",
+      "the state is not f32 [C, kv_heads, dv, d], with dv + 1 where the epilogue uses z, or its result is of another type");
+  r.require(!a.decay || a.heads == a.kv_heads || !uses_index(a.decay, kOfHead), "S5",
+            "heads that share keys decay apart");
   check_states(r);
 }
 

@@ -17,16 +17,17 @@
 namespace tfcc::ir {
 namespace {
 
-// Expressions are over sizes that are read; what is computed of them is for codegen and the runtime alone.
+// Expressions are over sizes that are read; what is computed of them is for codegen and the runtime
+// alone.
 bool reads_symbol(const Graph& graph, std::string_view name) {
-  return std::any_of(graph.symbols.begin(), graph.symbols.end(), [&](const SizeSymbol& s) { return !s.computed() && s.name == name; });
+  return std::any_of(graph.symbols.begin(), graph.symbols.end(),
+                     [&](const SizeSymbol& s) { return !s.computed() && s.name == name; });
 }
 
 constexpr int kGuardSteps =
     20000;  // a load may be reached on many paths; beyond this it counts as not proved
 
-template <class F>
-void for_each_child(ExprRef n, F f) {
+template <class F> void for_each_child(ExprRef n, F f) {
   for (ExprRef a : n->args) f(a);
   for (const Term& t : n->terms) {
     for (ExprRef a : t.atoms) f(a);
@@ -36,8 +37,7 @@ void for_each_child(ExprRef n, F f) {
 void assume(ExprRef c, bool truth, std::vector<ExprRef>& out) {
   ExprPool& pool = *c->pool;
   switch (c->kind) {
-    case ExprKind::bnot:
-      return assume(c->args[0], !truth, out);
+    case ExprKind::bnot: return assume(c->args[0], !truth, out);
     case ExprKind::ge0:
       out.push_back(truth ? c->args[0] : sub(pool.integer(-1), c->args[0]));
       return;
@@ -51,8 +51,7 @@ void assume(ExprRef c, bool truth, std::vector<ExprRef>& out) {
       if (truth != (c->kind == ExprKind::band)) return;
       for (ExprRef a : c->args) assume(a, truth, out);
       return;
-    default:
-      return;
+    default: return;
   }
 }
 
@@ -81,7 +80,7 @@ class ExprChecker {
           problem("E2", fmt::format("index variable {} of {}", n->value, place_.extents.size()));
         } else if (n->args[0] != place_.extents[n->value]) {
           problem("E2", fmt::format("index variable {} ranges over {}, not {}", n->value,
-                              print(n->args[0]), print(place_.extents[n->value])));
+                                    print(n->args[0]), print(place_.extents[n->value])));
         }
         break;
       case ExprKind::symbol:  // E5
@@ -98,11 +97,8 @@ class ExprChecker {
           problem("G7", fmt::format("flag {} has no message", n->value));
         }
         break;
-      case ExprKind::load:
-        load(n);
-        break;
-      default:
-        break;
+      case ExprKind::load: load(n); break;
+      default: break;
     }
   }
 
@@ -114,7 +110,7 @@ class ExprChecker {
     const Value& v = graph_.value(op_.operands[n->value]);
     if (n->args.size() != v.type.rank()) {  // E3
       problem("E3", fmt::format("load of %{} with {} indices, its rank is {}", value_name(v.name),
-                          n->args.size(), v.type.rank()));
+                                n->args.size(), v.type.rank()));
     } else if (n->type != scalar_of(v.type.dtype) ||
                (n->type == Scalar::i64 && n->dtype != v.type.dtype)) {
       problem("E3", fmt::format("load of %{} in another type than its own", value_name(v.name)));
@@ -155,7 +151,7 @@ class ExprChecker {
       pending_.erase(n);
       const Value& v = graph_.value(op_.operands[n->value]);
       problem("E4", fmt::format("load {} may leave %{} : {}; guard it with a select or bounded()",
-                          print(n), value_name(v.name), to_string(v.type)));
+                                print(n), value_name(v.name), to_string(v.type)));
     }
     if (n->kind != ExprKind::select) {
       for_each_child(n, [&](ExprRef c) { guarded(c, assumed); });
@@ -182,33 +178,42 @@ class ExprChecker {
 void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
                 std::vector<Violation>& problems) {
   for (size_t a = place.first_slot; a < op.operands.size(); ++a) {  // E6
-    if (std::find(op.operands.begin() + place.first_slot, op.operands.begin() + a, op.operands[a]) !=
-        op.operands.begin() + a) {
-      problems.push_back({"E6", {}, fmt::format("operand %{} is given twice", value_name(graph.value(op.operands[a]).name))});
+    if (std::find(op.operands.begin() + place.first_slot, op.operands.begin() + a,
+                  op.operands[a]) != op.operands.begin() + a) {
+      problems.push_back({"E6",
+                          {},
+                          fmt::format("operand %{} is given twice",
+                                      value_name(graph.value(op.operands[a]).name))});
     }
   }
   ExprChecker(graph, op, place, problems).run(e);
 }
 
-std::string body_problem(const Graph& graph, ExprRef free, const std::vector<ExprRef>& extents, bool has_param) {
+std::string body_problem(const Graph& graph, ExprRef free, const std::vector<ExprRef>& extents,
+                         bool has_param) {
   const Captured c = capture(free);
   Op op{OpKind::pointwise, c.operands, {}, {}, {}};
   std::vector<Violation> problems;
-  check_expr(graph, op, c.body, {"body", extents, 0, has_param ? std::vector<std::string_view>{"s"} : std::vector<std::string_view>{}}, problems);
+  check_expr(graph, op, c.body,
+             {"body", extents, 0,
+              has_param ? std::vector<std::string_view>{"s"} : std::vector<std::string_view>{}},
+             problems);
   return problems.empty() ? "" : to_string(problems[0]);
 }
 
 void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,
                 std::vector<Violation>& problems) {
   if (!e || e->type != type || e->pool != &graph.pool()) {
-    return problems.push_back({"G5", {}, fmt::format("{}: missing, of a wrong type or of another pool", what)});
+    return problems.push_back(
+        {"G5", {}, fmt::format("{}: missing, of a wrong type or of another pool", what)});
   }
   for_each_node(e, [&](ExprRef n) {
     const bool foreign =
         n->kind == ExprKind::index || n->kind == ExprKind::load || n->kind == ExprKind::param;
     const bool unknown = n->kind == ExprKind::symbol && !reads_symbol(graph, n->name);
     if (foreign || unknown)
-      problems.push_back({"G5", {}, fmt::format("{}: {} is not over the symbols of the graph", what, print(e))});
+      problems.push_back(
+          {"G5", {}, fmt::format("{}: {} is not over the symbols of the graph", what, print(e))});
   });
 }
 

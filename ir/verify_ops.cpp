@@ -8,8 +8,8 @@ namespace tfcc::ir {
 namespace {
 
 void check_constant(Rules r) {
-  if (!r.require(r.op.operands.empty() && r.op.results.size() == 1,
-                 "K1", "has one result and no operand"))
+  if (!r.require(r.op.operands.empty() && r.op.results.size() == 1, "K1",
+                 "has one result and no operand"))
     return;
   const Constant& c = r.op.as<ConstantAttrs>().constant;
   Dims dims;
@@ -20,12 +20,8 @@ void check_constant(Rules r) {
     case Constant::Source::bytes:
       r.require(c.bytes && c.bytes->size() == size, "K3", "has not the bytes of its type");
       break;
-    case Constant::Source::file:
-      r.require(c.file != nullptr, "K3", "names no file");
-      break;
-    case Constant::Source::concat:
-      r.require(!c.parts.empty(), "K3", "joins nothing");
-      break;
+    case Constant::Source::file: r.require(c.file != nullptr, "K3", "names no file"); break;
+    case Constant::Source::concat: r.require(!c.parts.empty(), "K3", "joins nothing"); break;
     case Constant::Source::random:
       r.require(is_float(c.dtype), "K3", "only reals can be random");
       break;
@@ -35,18 +31,18 @@ void check_constant(Rules r) {
 void check_pointwise(Rules r) {
   ExprRef body = r.op.as<PointwiseAttrs>().body;
   if (!r.require(r.op.results.size() == 1 && body, "P1", "has one result and a body")) return;
-  r.require(body->type == scalar_of(r.out().dtype),
-            "P2", "the type of the body is not that of the result");
+  r.require(body->type == scalar_of(r.out().dtype), "P2",
+            "the type of the body is not that of the result");
   check_expr(r.graph, r.op, body, {"body", r.out().dims}, r.problems);
 }
 
 void check_reduce(Rules r) {
   const auto& a = r.op.as<ReduceAttrs>();
-  if (!r.require(r.op.results.size() == 1 && a.body && !a.extents.empty(),
-                 "R1", "has one result, a body and extents"))
+  if (!r.require(r.op.results.size() == 1 && a.body && !a.extents.empty(), "R1",
+                 "has one result, a body and extents"))
     return;
-  r.require(a.body->type == scalar_of(r.out().dtype) && a.body->type != Scalar::boolean,
-            "R2", "the type of the body is not that of the result, or boolean");
+  r.require(a.body->type == scalar_of(r.out().dtype) && a.body->type != Scalar::boolean, "R2",
+            "the type of the body is not that of the result, or boolean");
   r.require(a.kind != ReduceKind::mean || is_float(r.out().dtype), "R3", "a mean needs reals");
   Dims extents = r.out().dims;
   for (ExprRef e : a.extents) {
@@ -59,8 +55,8 @@ void check_reduce(Rules r) {
 void check_cumsum(Rules r) {
   if (!r.counts(1, 1, "U1")) return;
   const int64_t axis = r.op.as<CumsumAttrs>().axis;
-  r.require(r.in(0) == r.out() && r.out().dtype != DType::boolean,
-            "U2", "operand and result differ, or are boolean");
+  r.require(r.in(0) == r.out() && r.out().dtype != DType::boolean, "U2",
+            "operand and result differ, or are boolean");
   r.require(axis >= 0 && axis < static_cast<int64_t>(r.out().rank()), "U3", "no such axis");
 }
 
@@ -91,47 +87,64 @@ void check_norms_of_matmul(Rules& r) {
   if (attrs.scaled) {
     const auto columns = as_int(out.dims.back());
     const bool whole = columns && *columns % kMomentColumns == 0;
-    r.require(whole && moments(r.out(1), r.graph.pool().integer(*columns / kMomentColumns)) && (r.op.results.size() == 2 || r.out(2) == out),
-              "C9", fmt::format("the results after the first are not the moments of each {} columns, and what has the type of the first", kMomentColumns));
-    r.require(attrs.scaled->type == scalar_of(out.dtype), "C7", "the type of scaled is not that of the result");
+    r.require(
+        whole && moments(r.out(1), r.graph.pool().integer(*columns / kMomentColumns)) &&
+            (r.op.results.size() == 2 || r.out(2) == out),
+        "C9",
+        fmt::format(
+            "the results after the first are not the moments of each {} columns, and what has the type of the first",
+            kMomentColumns));
+    r.require(attrs.scaled->type == scalar_of(out.dtype), "C7",
+              "the type of scaled is not that of the result");
     check_expr(r.graph, r.op, attrs.scaled, {"scaled", out.dims, 2, {"s"}}, r.problems);
   }
   if (attrs.norm) {
     const Type& of = r.in(r.op.operands.size() - 1);
-    r.require(of.rank() == rows.size() + 2 && moments(of, of.dims[0]), "C10", "the last operand does not have the moments of the rows");
+    r.require(of.rank() == rows.size() + 2 && moments(of, of.dims[0]), "C10",
+              "the last operand does not have the moments of the rows");
   }
 }
 
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();
-  if (!r.require((attrs.scaled ? results == 2 || results == 3 : results == 1) && operands >= 2 && (operands == 2 || attrs.epilogue || attrs.scaled), "C1",
+  if (!r.require((attrs.scaled ? results == 2 || results == 3 : results == 1) && operands >= 2 &&
+                     (operands == 2 || attrs.epilogue || attrs.scaled),
+                 "C1",
                  "has two factors, one result, and more of either only for an epilogue or a norm"))
     return;
-  if (!r.require(attrs.norm.has_value() == attrs.eps.has_value() && (!attrs.norm || (attrs.epilogue && operands > 2)), "C10",
-                 "norm, eps, an epilogue and moments go together"))
+  if (!r.require(attrs.norm.has_value() == attrs.eps.has_value() &&
+                     (!attrs.norm || (attrs.epilogue && operands > 2)),
+                 "C10", "norm, eps, an epilogue and moments go together"))
     return;
   const Type &a = r.in(0), &b = r.in(1), &out = r.out();
   const bool reals = is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype);
-  const bool integers = is_integer(a.dtype) && is_integer(b.dtype) &&
-                        (attrs.epilogue ? is_float(out.dtype) : out.dtype == DType::i32 || out.dtype == DType::i64);
-  r.require(reals || integers, "C2", "operands must be reals of one type, or integers whose result is one, or real by an epilogue");
-  r.require(!integers || (attrs.alpha == 1 && !attrs.norm && !attrs.scaled), "C8", "a product of integers has no alpha and no norm");
-  if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2,
-                 "C3", "ranks must be at least 2"))
+  const bool integers =
+      is_integer(a.dtype) && is_integer(b.dtype) &&
+      (attrs.epilogue ? is_float(out.dtype) : out.dtype == DType::i32 || out.dtype == DType::i64);
+  r.require(
+      reals || integers, "C2",
+      "operands must be reals of one type, or integers whose result is one, or real by an epilogue");
+  r.require(!integers || (attrs.alpha == 1 && !attrs.norm && !attrs.scaled), "C8",
+            "a product of integers has no alpha and no norm");
+  if (!r.require(a.rank() >= 2 && b.rank() >= 2 && out.rank() >= 2, "C3",
+                 "ranks must be at least 2"))
     return;
   ExprRef m = a.dims[a.rank() - (attrs.trans_a ? 1 : 2)],
           ka = a.dims[a.rank() - (attrs.trans_a ? 2 : 1)];
   ExprRef n = b.dims[b.rank() - (attrs.trans_b ? 2 : 1)],
           kb = b.dims[b.rank() - (attrs.trans_b ? 1 : 2)];
   r.require(ka == kb, "C4", fmt::format("inner dims {} and {} differ", print(ka), print(kb)));
-  r.require(out.dims[out.rank() - 2] == m && out.dims.back() == n,
-            "C5", "the result is not [..., m, n]");
-  r.require(broadcasts(a.dims, b.dims, out.dims),
-            "C6", "leading dims do not broadcast to the result's");
+  r.require(out.dims[out.rank() - 2] == m && out.dims.back() == n, "C5",
+            "the result is not [..., m, n]");
+  r.require(broadcasts(a.dims, b.dims, out.dims), "C6",
+            "leading dims do not broadcast to the result's");
   if ((reals || integers) && attrs.epilogue) {
-    r.require(attrs.epilogue->type == scalar_of(out.dtype), "C7", "the type of the epilogue is not that of the result");
-    const std::vector<std::string_view> params = attrs.norm ? std::vector<std::string_view>{"s", "mean", "rstd"} : std::vector<std::string_view>{"s"};
+    r.require(attrs.epilogue->type == scalar_of(out.dtype), "C7",
+              "the type of the epilogue is not that of the result");
+    const std::vector<std::string_view> params =
+        attrs.norm ? std::vector<std::string_view>{"s", "mean", "rstd"}
+                   : std::vector<std::string_view>{"s"};
     check_expr(r.graph, r.op, attrs.epilogue, {"epilogue", out.dims, 2, params}, r.problems);
   }
   if (reals) check_norms_of_matmul(r);
@@ -155,15 +168,17 @@ void check_rotation(Rules r, size_t first) {
   const auto& a = r.op.as<RopeAttrs>();
   const auto& x = r.in(first).dims;
   const int64_t width = x.size() == 3 ? as_int(x[2]).value_or(-1) : -1;
-  if (!r.require(width >= 0 && a.heads > 0 && width % a.heads == 0, "O2", "x is not [B, S, heads * d]")) return;
+  if (!r.require(width >= 0 && a.heads > 0 && width % a.heads == 0, "O2",
+                 "x is not [B, S, heads * d]"))
+    return;
   const bool fits = a.rotary > 0 && a.rotary % 2 == 0 && a.rotary <= width / a.heads;
   if (!r.require(fits, "O3", "rotary is odd or larger than a head")) return;
   for (size_t i = first + 1; i < first + 3; ++i) {
     const auto& t = r.in(i).dims;
     const bool shape = t.size() == 3 && (t[0] == x[0] || is_int(t[0], 1)) && t[1] == x[1] &&
                        (is_int(t[2], a.rotary) || is_int(t[2], a.rotary / 2));
-    r.require(shape && is_float(r.in(i).dtype) && t == r.in(first + 1).dims,
-              "O4", "cos and sin are not real tables of [B, S, rotary / 2] or [B, S, rotary]");
+    r.require(shape && is_float(r.in(i).dtype) && t == r.in(first + 1).dims, "O4",
+              "cos and sin are not real tables of [B, S, rotary / 2] or [B, S, rotary]");
   }
 }
 
@@ -183,15 +198,15 @@ void check_norm(Rules r) {
   for (size_t i = 0; i < r.op.results.size(); ++i) {
     const Type& t = r.out(i);
     wide = wide || t.dtype == DType::f64;
-    if (!r.require(is_float(t.dtype) && t.rank() >= 1 && t.dims == r.out().dims,
-                   "N2", "the results must be reals of one shape"))
+    if (!r.require(is_float(t.dtype) && t.rank() >= 1 && t.dims == r.out().dims, "N2",
+                   "the results must be reals of one shape"))
       return;
   }
   for (size_t i = 0; i < 1u + a.has_beta; ++i) r.vector_operand(i, "N3");
   r.require(a.kind == NormKind::layer || !a.has_beta, "N4", "an rms norm has no beta");
   if (!r.require(a.body, "N2", "a body is missing")) return;
-  r.require(a.body->type == (wide ? Scalar::f64 : Scalar::f32),
-            "N2", "the body has another scalar type than the results");
+  r.require(a.body->type == (wide ? Scalar::f64 : Scalar::f32), "N2",
+            "the body has another scalar type than the results");
   check_expr(r.graph, r.op, a.body, {"body", r.out().dims, 1u + a.has_beta}, r.problems);
 }
 
@@ -200,33 +215,20 @@ void check_norm(Rules r) {
 void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems) {
   Rules r{graph, op, problems};
   switch (op.kind) {
-    case OpKind::constant:
-      return check_constant(r);
-    case OpKind::pointwise:
-      return check_pointwise(r);
-    case OpKind::reduce:
-      return check_reduce(r);
-    case OpKind::cumsum:
-      return check_cumsum(r);
-    case OpKind::matmul:
-      return check_matmul(r);
-    case OpKind::softmax:
-      return check_softmax(r);
-    case OpKind::rope:
-      return check_rope(r);
-    case OpKind::norm:
-      return check_norm(r);
-    case OpKind::pack:
-      return check_pack(r);
+    case OpKind::constant: return check_constant(r);
+    case OpKind::pointwise: return check_pointwise(r);
+    case OpKind::reduce: return check_reduce(r);
+    case OpKind::cumsum: return check_cumsum(r);
+    case OpKind::matmul: return check_matmul(r);
+    case OpKind::softmax: return check_softmax(r);
+    case OpKind::rope: return check_rope(r);
+    case OpKind::norm: return check_norm(r);
+    case OpKind::pack: return check_pack(r);
     case OpKind::kv_append:
-    case OpKind::rope_append:
-      return check_append(r);
-    case OpKind::linear_attention:
-      return check_linear_attention(r);
-    case OpKind::linear_attention_step:
-      return check_linear_attention_step(r);
-    case OpKind::attention:
-      return check_attention(r);
+    case OpKind::rope_append: return check_append(r);
+    case OpKind::linear_attention: return check_linear_attention(r);
+    case OpKind::linear_attention_step: return check_linear_attention_step(r);
+    case OpKind::attention: return check_attention(r);
   }
 }
 

@@ -33,12 +33,16 @@ struct Rules {
   bool counts(size_t least, size_t most, std::string_view label) {
     const bool ok =
         op.operands.size() >= least && op.operands.size() <= most && op.results.size() == 1;
-    return require(ok, label, fmt::format("has {} operands and {} results", op.operands.size(), op.results.size()));
+    return require(
+        ok, label,
+        fmt::format("has {} operands and {} results", op.operands.size(), op.results.size()));
   }
   /// Operand i is a vector of reals over the last axis of the result.
   void vector_operand(size_t i, std::string_view label) {
     const bool ok = is_float(in(i).dtype) && in(i).dims == Dims{last(out())};
-    require(ok, label, fmt::format("operand {} is {}, not a vector of reals over {}", i, to_string(in(i)), print(last(out()))));
+    require(ok, label,
+            fmt::format("operand {} is {}, not a vector of reals over {}", i, to_string(in(i)),
+                        print(last(out()))));
   }
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// canonicalize: drops ops that change nothing, extends the recipes of constants, and moves transposes into products.
+// canonicalize: drops ops that change nothing, extends the recipes of constants, and moves
+// transposes into products.
 //   before: %y = pointwise(%x) {body = (i,j) => %x[i,j]} : f32[B,64]                     (used by %z)
 //   after:  %z reads %x
 //   before: %t = pointwise(@w) {body = (i,j) => @w[j,i]} : f32[64,32]
@@ -19,7 +20,8 @@
 namespace tfcc::passes {
 namespace {
 
-// The operand and axis permutation of a body that is one load with permuted indices: result index perm[k] at axis k.
+// The operand and axis permutation of a body that is one load with permuted indices: result index
+// perm[k] at axis k.
 struct Permutation {
   ValueId source;
   std::vector<int64_t> axis;  // axis[k] = number of the result index used at source axis k
@@ -29,7 +31,8 @@ std::optional<Permutation> as_permutation(const Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
   if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1) return std::nullopt;
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
-  if (body->kind != ExprKind::load || body->args.size() != g.value(v).type.rank()) return std::nullopt;
+  if (body->kind != ExprKind::load || body->args.size() != g.value(v).type.rank())
+    return std::nullopt;
   const auto& dims = g.value(v).type.dims;
   const auto& source = g.value(op->operands[0]).type.dims;
   Permutation p{op->operands[0], {}};
@@ -92,14 +95,16 @@ bool extend_recipe(Graph& g, ValueId v) {
   const ir::Type type = g.value(v).type;
   ir::Constant extended = *c;
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
-  if (is_cast_to(body, type.dtype) && body->args[0]->kind == ExprKind::load && body->args[0]->args == ir::indices_of(g, v)) {
+  if (is_cast_to(body, type.dtype) && body->args[0]->kind == ExprKind::load &&
+      body->args[0]->args == ir::indices_of(g, v)) {
     extended.steps.push_back({ir::ConstantStep::Kind::cast, {}, type.dtype});
   } else if (auto p = as_permutation(g, v); p && g.value(p->source).type.dtype == type.dtype) {
     // The recipe's permutation names, for each result axis, the source axis it comes from.
     std::vector<int64_t> perm(p->axis.size());
     for (size_t k = 0; k < perm.size(); ++k) perm[p->axis[k]] = static_cast<int64_t>(k);
     extended.steps.push_back({ir::ConstantStep::Kind::transpose, perm, type.dtype});
-  } else if (g.value(op->operands[0]).type.dtype == type.dtype && same_order(g, v, op->operands[0])) {
+  } else if (g.value(op->operands[0]).type.dtype == type.dtype &&
+             same_order(g, v, op->operands[0])) {
     std::vector<int64_t> dims;
     for (ExprRef d : type.dims) {
       auto n = ir::as_int(d);
@@ -127,18 +132,21 @@ bool absorb_transposes(Graph& g, OpId o) {
   for (size_t i = 0; i < 2; ++i) {
     const ValueId v = g.op(o).operands[i];
     auto p = as_permutation(g, v);
-    if (!p || !swaps_last_two(*p) || g.value(p->source).type.dtype != g.value(v).type.dtype) continue;
+    if (!p || !swaps_last_two(*p) || g.value(p->source).type.dtype != g.value(v).type.dtype)
+      continue;
     std::vector<ValueId> operands = g.op(o).operands;
     operands[i] = p->source;
     g.set_operands(o, operands);
-    bool& flag = i == 0 ? g.op(o).as<ir::MatmulAttrs>().trans_a : g.op(o).as<ir::MatmulAttrs>().trans_b;
+    bool& flag =
+        i == 0 ? g.op(o).as<ir::MatmulAttrs>().trans_a : g.op(o).as<ir::MatmulAttrs>().trans_b;
     flag = !flag;
     changed = true;
   }
   return changed;
 }
 
-// A product over one k: an elementwise op. Rotary angles are made so, and must not be rounded as a product's operands are.
+// A product over one k: an elementwise op. Rotary angles are made so, and must not be rounded as a
+// product's operands are.
 bool drop_sum_over_one(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const auto& attrs = op.as<ir::MatmulAttrs>();
@@ -148,12 +156,16 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   const Indices at = ir::indices_of(g, op.results[0]);
   const size_t rank = at.size();
   ExprRef zero = g.pool().integer(0);
-  ExprRef sum = ir::mul(ir::factor_element(g, op.operands[0], attrs.trans_a, at, at[rank - 2], zero),
-                        ir::factor_element(g, op.operands[1], attrs.trans_b, at, zero, at[rank - 1]));
+  ExprRef sum =
+      ir::mul(ir::factor_element(g, op.operands[0], attrs.trans_a, at, at[rank - 2], zero),
+              ir::factor_element(g, op.operands[1], attrs.trans_b, at, zero, at[rank - 1]));
   if (attrs.alpha != 1) sum = ir::mul(sum, g.pool().real(attrs.alpha, sum->type));
-  if (attrs.epilogue) sum = sum->type == Scalar::i64 ? ir::wrap(sum, 32, true) : ir::convert(sum, ir::scalar_of(type.dtype));
+  if (attrs.epilogue)
+    sum = sum->type == Scalar::i64 ? ir::wrap(sum, 32, true)
+                                   : ir::convert(sum, ir::scalar_of(type.dtype));
   ir::Captured c = ir::capture(ir::with_sum(ir::free_epilogue(g, o, at), sum));
-  g.replace_uses(op.results[0], g.add_pointwise(c.operands, c.body, type, g.value(op.results[0]).name, op.origin));
+  g.replace_uses(op.results[0],
+                 g.add_pointwise(c.operands, c.body, type, g.value(op.results[0]).name, op.origin));
   return true;
 }
 
@@ -168,7 +180,8 @@ PassReport canonicalize(Graph& graph) {
       continue;
     }
     const ir::Op& op = graph.op(o);
-    if (op.kind == OpKind::matmul) report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
+    if (op.kind == OpKind::matmul)
+      report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];
     report.rewrites += drop_identity(graph, v) || extend_recipe(graph, v);

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// classify-mask: splits the score of an attention into the condition for a key to take part and the score of those that do.
+// classify-mask: splits the score of an attention into the condition for a key to take part and the
+// score of those that do.
 //   before: attention(...) {score = (s,b,h,i,j) => s * 0.125 + (1.0 - f32(%mask[b,j])) * -3.4028235e+38}
 //   after:  attention(...) {key_padding = true, score = (s,b,h,i,j) => s * 0.125, visible = (b,h,i,j) => %mask[b,j] == 1}
-// By substitution, never by form: pick a control (the condition of a real-valued select, or an input mask used as a number),
-// put in both of its values, fold, and repeat while a large constant is left. A case is masked if its upper bound lies 104 below
-// the lower bound of a live one (exp(-104) is 0 in f32), assuming |score| < 1000 before the mask (docs/numerics.md).
-// Conditions that all live cases share are classified (key-padding, causal, window); what else tells cases apart stays an
-// expression of `visible`.
-// Requires: one live score; each row of a token that is no padding is proved to see a key (a row without one is 0 in the op, and
-// an average in the graph); a sequence of padding alone and the row of a padded query, which may see none, are read for nothing
-// else (passes/readers.h). Where the row of the first token is read by itself, the kernel checks that this token is no padding. Where masked scores are -inf, a row without a key is 0 with the mask in the score too.
+// By substitution, never by form: pick a control (the condition of a real-valued select, or an
+// input mask used as a number), put in both of its values, fold, and repeat while a large constant
+// is left. A case is masked if its upper bound lies 104 below the lower bound of a live one
+// (exp(-104) is 0 in f32), assuming |score| < 1000 before the mask (docs/numerics.md). Conditions
+// that all live cases share are classified (key-padding, causal, window); what else tells cases
+// apart stays an expression of `visible`.
+// Requires: one live score; each row of a token that is no padding is proved to see a key (a row
+// without one is 0 in the op, and an average in the graph); a sequence of padding alone and the row
+// of a padded query, which may see none, are read for nothing else (passes/readers.h). Where the
+// row of the first token is read by itself, the kernel checks that this token is no padding. Where
+// masked scores are -inf, a row without a key is 0 with the mask in the score too.
 #include "ir/ir.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
@@ -30,19 +34,22 @@ class Classifier {
   std::optional<MaskFacts> find() {
     const auto& attrs = g_.op(o_).as<ir::AttentionAttrs>();
     if (attrs.visible) return std::nullopt;
-    ExprRef score = cases_.prepared(attrs.score, [this](const std::string& message) { return flag_of(message); });
+    ExprRef score = cases_.prepared(
+        attrs.score, [this](const std::string& message) { return flag_of(message); });
     if (!cases_.may_mask(score)) return std::nullopt;
     const auto cases = cases_.split(score);
     if (!cases) return miss("the score has more than ten conditions");
     for (const Case& c : *cases) {
       (cases_.may_mask(c.score) ? masked_ : live_).push_back(c);
     }
-    if (live_.empty() || masked_.empty()) return miss("the mask is no choice between live and masked scores");
+    if (live_.empty() || masked_.empty())
+      return miss("the mask is no choice between live and masked scores");
     double lowest = INFINITY;
     for (const Case& c : live_) lowest = std::min(lowest, bounds(c.score).low);
     lowest = std::max(lowest, -kScoreBound);  // assumed of all of a live score
     for (const Case& c : masked_) {
-      if (!(upper_bound(c.score, live_[0].score) + kMaskMargin <= lowest)) return miss("a masked score is not far enough below the others");
+      if (!(upper_bound(c.score, live_[0].score) + kMaskMargin <= lowest))
+        return miss("a masked score is not far enough below the others");
     }
     for (const Case& c : live_) {
       if (c.score != live_[0].score) return miss("live scores differ in more than the mask");
@@ -52,7 +59,8 @@ class Classifier {
 
   /// Puts the mask in, unless what is undefined then is read.
   bool apply(const MaskFacts& facts, const Readers& readers) {
-    const bool keep_queries = !readers.empty() && !facts.without_keys;  // then the row is 0, as it is in the graph
+    const bool keep_queries =
+        !readers.empty() && !facts.without_keys;  // then the row is 0, as it is in the graph
     if (!readers.problem.empty() && !keep_queries) return miss(readers.problem), false;
     const size_t flags = g_.flags.size();
     ExprRef rest = remaining([&](const Choice& c) { return literal(c); });
@@ -86,7 +94,8 @@ class Classifier {
     ExprPool& pool = g_.pool();
     ExprRef n = c.control.node;
     if (n->type == Scalar::boolean) return c.value ? n : ir::logical_not(n);
-    return n->type == Scalar::i64 ? ir::eq(n, pool.integer(c.value)) : ir::eq(n, pool.real(c.value, n->type));
+    return n->type == Scalar::i64 ? ir::eq(n, pool.integer(c.value))
+                                  : ir::eq(n, pool.real(c.value, n->type));
   }
 
   int64_t flag_of(const std::string& message) {
@@ -99,14 +108,19 @@ class Classifier {
   // The same for the kernel, which flags a mask taken as a number that is anything else.
   ExprRef literal(const Choice& c) {
     ExprPool& pool = g_.pool();
-    if (c.control.node->type == Scalar::boolean) return c.value ? c.control.node : ir::logical_not(c.control.node);
-    const std::string message = g_.value(g_.op(o_).operands[c.control.node->value]).name +
-                                ": a mask value is neither 0 nor 1; compile with --skip-passes=classify-mask if it is no mask";
+    if (c.control.node->type == Scalar::boolean)
+      return c.value ? c.control.node : ir::logical_not(c.control.node);
+    const std::string message =
+        g_.value(g_.op(o_).operands[c.control.node->value]).name +
+        ": a mask value is neither 0 nor 1; compile with --skip-passes=classify-mask if it is no mask";
     const int64_t flag = flag_of(message);
     ExprRef number = c.control.node;
     if (number->type != Scalar::i64) {
-      auto is = [&](double v) { return ir::eq(c.control.node, pool.real(v, c.control.node->type)); };
-      number = ir::select(is(1), pool.integer(1), ir::select(is(0), pool.integer(0), pool.integer(2)));
+      auto is = [&](double v) {
+        return ir::eq(c.control.node, pool.real(v, c.control.node->type));
+      };
+      number =
+          ir::select(is(1), pool.integer(1), ir::select(is(0), pool.integer(0), pool.integer(2)));
     }
     return ir::eq(ir::bounded(number, pool.integer(2), flag), pool.integer(c.value));
   }
@@ -115,20 +129,27 @@ class Classifier {
   ExprRef first_is_visible(const MaskFacts& facts, const std::string& reader) {
     ExprPool& pool = g_.pool();
     ExprRef first = ir::substitute_indices(facts.own_key, {nullptr, nullptr, pool.integer(0)});
-    first = ir::min(first, ir::sub(keys(), pool.integer(1)));  // there is one wherever there is a key of index 3
+    first = ir::min(
+        first,
+        ir::sub(keys(), pool.integer(1)));  // there is one wherever there is a key of index 3
     ExprRef visible = pool.boolean(true), first_visible = visible;
     for (const Choice& c : keys_) {
       if (!is_of_key(c)) continue;
       visible = ir::logical_and(visible, literal(c));
-      first_visible = ir::logical_and(first_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, first}));
+      first_visible = ir::logical_and(
+          first_visible, ir::substitute_indices(literal(c), {nullptr, nullptr, nullptr, first}));
     }
-    const int64_t flag = flag_of("the first token of a sequence is padding, and " + reader +
-                                 " reads it by itself; pad on the right, or compile with --skip-passes=classify-mask");
+    const int64_t flag = flag_of(
+        "the first token of a sequence is padding, and " + reader +
+        " reads it by itself; pad on the right, or compile with --skip-passes=classify-mask");
     ExprRef wrong = ir::logical_and(visible, ir::logical_not(first_visible));
-    return ir::eq(ir::bounded(ir::select(wrong, pool.integer(2), pool.integer(0)), pool.integer(2), flag), pool.integer(0));
+    return ir::eq(
+        ir::bounded(ir::select(wrong, pool.integer(2), pool.integer(0)), pool.integer(2), flag),
+        pool.integer(0));
   }
 
-  // Is this condition on a key one on the key alone: data, not positions, and the same for all queries and heads?
+  // Is this condition on a key one on the key alone: data, not positions, and the same for all
+  // queries and heads?
   static bool is_of_key(const Choice& c) {
     ExprRef n = c.control.node;
     return ir::has_loads(n) && !ir::uses_index(n, ir::kHead) && !ir::uses_index(n, ir::kQuery);
@@ -143,17 +164,22 @@ class Classifier {
   bool repeats_key_condition(const Choice& c) {
     if (queries() != keys()) return false;
     return std::any_of(keys_.begin(), keys_.end(), [&](const Choice& other) {
-      return is_of_key(other) && with_indices(other, {nullptr, nullptr, nullptr, at()[ir::kQuery]}) == c;
+      return is_of_key(other) &&
+             with_indices(other, {nullptr, nullptr, nullptr, at()[ir::kQuery]}) == c;
     });
   }
 
-  // What the live cases say beyond the choices that all of them share; null if these tell live from masked by themselves.
+  // What the live cases say beyond the choices that all of them share; null if these tell live from
+  // masked by themselves.
   ExprRef remaining(const std::function<ExprRef(const Choice&)>& condition) {
     auto is_shared = [&](const Choice& o, bool value) {
-      return std::any_of(shared_.begin(), shared_.end(), [&](const Choice& c) { return c.control == o.control && c.value == value; });
+      return std::any_of(shared_.begin(), shared_.end(), [&](const Choice& c) {
+        return c.control == o.control && c.value == value;
+      });
     };
     const bool conjunction = std::all_of(masked_.begin(), masked_.end(), [&](const Case& m) {
-      return std::any_of(m.choices.begin(), m.choices.end(), [&](const Choice& o) { return is_shared(o, !o.value); });
+      return std::any_of(m.choices.begin(), m.choices.end(),
+                         [&](const Choice& o) { return is_shared(o, !o.value); });
     });
     if (conjunction) return nullptr;
     ExprRef any = g_.pool().boolean(false);
@@ -167,10 +193,13 @@ class Classifier {
     return any;
   }
 
-  // Choices that all live cases share become conjuncts; every masked case must contradict one of them, or the rest.
+  // Choices that all live cases share become conjuncts; every masked case must contradict one of
+  // them, or the rest.
   std::optional<MaskFacts> sort_conditions() {
     for (const Choice& c : live_[0].choices) {
-      auto agrees = [&](const Case& other) { return std::find(other.choices.begin(), other.choices.end(), c) != other.choices.end(); };
+      auto agrees = [&](const Case& other) {
+        return std::find(other.choices.begin(), other.choices.end(), c) != other.choices.end();
+      };
       if (std::all_of(live_.begin(), live_.end(), agrees)) shared_.push_back(c);
     }
     for (const Choice& c : shared_) {
@@ -186,30 +215,37 @@ class Classifier {
     return facts(rest);
   }
 
-  // Which rows see a key for certain. A masked score of -inf makes a row without one NaN, which is 0 in the op, as it is after the
-  // guard that fuse-attention takes in.
+  // Which rows see a key for certain. A masked score of -inf makes a row without one NaN, which is
+  // 0 in the op, as it is after the guard that fuse-attention takes in.
   std::optional<MaskFacts> facts(ExprRef rest) {
     MaskFacts f{o_, {}, rest ? rest : g_.pool().boolean(true), own_key(), false, false};
     for (const Choice& c : keys_) {
       if (is_of_key(c)) f.keys.push_back(c);
       else f.beyond = ir::logical_and(f.beyond, meaning(c));
     }
-    const bool infinite = std::all_of(masked_.begin(), masked_.end(), [](const Case& c) { return bounds(c.score).high == -INFINITY; });
+    const bool infinite = std::all_of(masked_.begin(), masked_.end(), [](const Case& c) {
+      return bounds(c.score).high == -INFINITY;
+    });
     const bool by_keys = f.beyond->kind == ExprKind::btrue;
-    if (!infinite && !by_keys && !sees_key(f)) return miss("a row that is no padding may see no key");
+    if (!infinite && !by_keys && !sees_key(f))
+      return miss("a row that is no padding may see no key");
     f.without_keys = !infinite && !f.keys.empty();
     f.padded_rows = !queries_.empty() || (f.without_keys && !by_keys);
     for (const Choice& c : queries_) f.beyond = ir::logical_and(f.beyond, meaning(c));
     for (Choice& c : f.keys) c.control.node = ir::free_expr(g_, o_, c.control.node, {});
-    std::sort(f.keys.begin(), f.keys.end(), [](const Choice& a, const Choice& b) { return ir::compare(a.control.node, b.control.node) < 0; });
+    std::sort(f.keys.begin(), f.keys.end(), [](const Choice& a, const Choice& b) {
+      return ir::compare(a.control.node, b.control.node) < 0;
+    });
     f.beyond = ir::free_expr(g_, o_, f.beyond, {});
     return f;
   }
 
-  // One key for each row, at which what is beyond the conditions on keys holds; it is the query's own token if there are such.
+  // One key for each row, at which what is beyond the conditions on keys holds; it is the query's
+  // own token if there are such.
   bool sees_key(const MaskFacts& f) {
     ExprPool& pool = g_.pool();
-    ExprRef zero = pool.integer(0), last = ir::sub(keys(), pool.integer(1)), any = pool.boolean(false);
+    ExprRef zero = pool.integer(0), last = ir::sub(keys(), pool.integer(1)),
+            any = pool.boolean(false);
     std::vector<ExprRef> candidates;
     if (f.own_key) candidates.push_back(f.own_key);
     if (f.keys.empty()) candidates.insert(candidates.end(), {zero, ir::min(at()[2], last), last});
@@ -224,10 +260,12 @@ class Classifier {
     return any->kind == ExprKind::btrue;
   }
 
-  // The key that is query i's own token: i, behind the keys of a cache. Null if lengths differ in another way.
+  // The key that is query i's own token: i, behind the keys of a cache. Null if lengths differ in
+  // another way.
   ExprRef own_key() {
     ExprRef key = ir::add(at()[2], ir::sub(keys(), queries()));
-    const bool exists = ir::prove_le(g_.pool().integer(0), key) && ir::prove_le(ir::add(key, g_.pool().integer(1)), keys());
+    const bool exists = ir::prove_le(g_.pool().integer(0), key) &&
+                        ir::prove_le(ir::add(key, g_.pool().integer(1)), keys());
     return exists ? key : nullptr;
   }
 
@@ -241,17 +279,20 @@ class Classifier {
   // What a conjunct lets kernels skip.
   void add_condition(ExprRef l, ir::AttentionAttrs& attrs) {
     attrs.visible = ir::logical_and(attrs.visible, l);
-    attrs.key_padding |= ir::has_loads(l) && !ir::uses_index(l, ir::kHead) && !ir::uses_index(l, ir::kQuery) && ir::uses_index(l, ir::kKey);
+    attrs.key_padding |= ir::has_loads(l) && !ir::uses_index(l, ir::kHead) &&
+                         !ir::uses_index(l, ir::kQuery) && ir::uses_index(l, ir::kKey);
     const auto band = ir::band_of(l, queries(), keys());
     if (!band) return;
-    if (band->left) attrs.window_left = std::min(band->size, attrs.window_left.value_or(band->size));
+    if (band->left)
+      attrs.window_left = std::min(band->size, attrs.window_left.value_or(band->size));
     else if (band->size == 0) attrs.causal = true;
     else attrs.window_right = std::min(band->size, attrs.window_right.value_or(band->size));
   }
 
   std::string problem_of(const ir::AttentionAttrs& attrs) {
     ExprRef batch = g_.value(g_.op(o_).operands[0]).type.dims[0];
-    return ir::body_problem(g_, ir::free_expr(g_, o_, attrs.visible, {}), {batch, g_.pool().integer(attrs.heads), queries(), keys()});
+    return ir::body_problem(g_, ir::free_expr(g_, o_, attrs.visible, {}),
+                            {batch, g_.pool().integer(attrs.heads), queries(), keys()});
   }
 
   void drop_unused_operands() {
@@ -270,10 +311,12 @@ class Classifier {
   PassReport& report_;
   MaskCases cases_;
   std::vector<Case> live_, masked_;
-  std::vector<Choice> shared_, keys_, queries_;  // of all live cases; those with a key in them; those on padded queries
+  std::vector<Choice> shared_, keys_,
+      queries_;  // of all live cases; those with a key in them; those on padded queries
 };
 
-// Attentions with the same padding are followed together; only where somebody reads what they leave undefined, each by itself.
+// Attentions with the same padding are followed together; only where somebody reads what they leave
+// undefined, each by itself.
 std::map<OpId, Readers> readers(const Graph& graph, const std::map<OpId, MaskFacts>& facts) {
   std::vector<std::vector<const MaskFacts*>> groups;
   for (const auto& [o, f] : facts) {
@@ -291,7 +334,8 @@ std::map<OpId, Readers> readers(const Graph& graph, const std::map<OpId, MaskFac
   for (const auto& group : groups) {
     const Readers together = readers_of_undefined(graph, group, facts);
     for (const MaskFacts* f : group) {
-      found[f->attention] = together.problem.empty() ? together : readers_of_undefined(graph, {f}, facts);
+      found[f->attention] =
+          together.problem.empty() ? together : readers_of_undefined(graph, {f}, facts);
     }
   }
   return found;

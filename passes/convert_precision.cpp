@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// convert-precision-f16: f32 tensors inside the graph are stored as f16, and products multiply f16 with f32 accumulation.
+// convert-precision-f16: f32 tensors inside the graph are stored as f16, and products multiply f16
+// with f32 accumulation.
 //   before: %h = matmul(%x, @w) : f32[B,S,64]
 //   after:  const @w.f16 : f16[64,64] = ... |> cast(f16);  %h = matmul(%x.f16, @w.f16) : f16[B,S,64]
-// convert-precision-bf16: the same with bf16.
-// convert-precision-f32: the other way round, 16-bit tensors are stored as f32, for a target without 16-bit products.
-// What only element expressions read and that gains nothing from 16 bits stays f32: single values, constant vectors (scales of
-// quantised tensors), and integers turned into reals, which 16 bits cannot hold past 2048.
-// Angles (what sin and cos are taken of) and tables of a rotary embedding stay f32.
-// What is rounded to integers next (quantised) stays f32, with all that it is computed from up to the products; masks written
-// as numbers beyond f16 stay within its range.
-// Graph inputs and outputs keep their types, but caches, which only attention reads. Expressions are not touched: they compute in f32, so a score's constants are never
-// narrowed. Integers, booleans and f64 stay.
+// convert-precision-bf16: the same with bf16. convert-precision-f32: the other way round, 16-bit
+// tensors are stored as f32, for a target without 16-bit products. What only element expressions
+// read and that gains nothing from 16 bits stays f32: single values, constant vectors (scales of
+// quantised tensors), and integers turned into reals, which 16 bits cannot hold past 2048. Angles
+// (what sin and cos are taken of) and tables of a rotary embedding stay f32. What is rounded to
+// integers next (quantised) stays f32, with all that it is computed from up to the products; masks
+// written as numbers beyond f16 stay within its range. Graph inputs and outputs keep their types,
+// but caches, which only attention reads. Expressions are not touched: they compute in f32, so a
+// score's constants are never narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
 #include <ranges>
 #include <set>
@@ -37,11 +38,14 @@ void read_instead(Graph& g, ValueId from, ValueId to, std::vector<OpId> users) {
   }
 }
 
-void read_instead(Graph& g, ValueId from, ValueId to) { read_instead(g, from, to, g.value(from).users); }
+void read_instead(Graph& g, ValueId from, ValueId to) {
+  read_instead(g, from, to, g.value(from).users);
+}
 
 // A product of integers, which an epilogue made real.
 bool multiplies_integers(const Graph& g, const ir::Op& op) {
-  if (op.kind != OpKind::matmul) return false;  // cost: other ops whose first operand is an integer compute in f32 anyway
+  if (op.kind != OpKind::matmul)
+    return false;  // cost: other ops whose first operand is an integer compute in f32 anyway
   return is_integer(g.value(op.operands[0]).type.dtype);
 }
 
@@ -49,7 +53,8 @@ bool multiplies_integers(const Graph& g, const ir::Op& op) {
 bool stores_any_type(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
     case OpKind::matmul: return multiplies_integers(g, op);
-    case OpKind::pointwise: case OpKind::norm: return true;
+    case OpKind::pointwise:
+    case OpKind::norm: return true;
     default: return false;
   }
 }
@@ -57,11 +62,13 @@ bool stores_any_type(const Graph& g, const ir::Op& op) {
 bool is_narrow(DType t) { return t == DType::f16 || t == DType::bf16; }
 bool is_single(DType t) { return t == DType::f32; }
 
-// Only pointwise ops and reductions take any mixture of types, and compute in f32; so do the epilogues of integers.
+// Only pointwise ops and reductions take any mixture of types, and compute in f32; so do the
+// epilogues of integers.
 bool read_by_expressions(const Graph& g, ValueId v) {
   const auto& users = g.value(v).users;
   return std::all_of(users.begin(), users.end(), [&](OpId u) {
-    return g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce || multiplies_integers(g, g.op(u));
+    return g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce ||
+           multiplies_integers(g, g.op(u));
   });
 }
 
@@ -70,21 +77,26 @@ bool stays_single(const Graph& g, ValueId v) {
   const auto& dims = g.value(v).type.dims;
   const bool one_value = ir::is_int(ir::element_count(g.pool(), dims), 1);
   const bool vector = op.kind == OpKind::constant && dims.size() == 1;
-  const bool from_integer = op.kind == OpKind::pointwise && op.as<ir::PointwiseAttrs>().body->kind == ir::ExprKind::i2f;
+  const bool from_integer =
+      op.kind == OpKind::pointwise && op.as<ir::PointwiseAttrs>().body->kind == ir::ExprKind::i2f;
   return (one_value || vector || from_integer) && read_by_expressions(g, v);
 }
 
-// The sums of a linear attention grow with the tokens: they are f32 in every program, before a step and after it.
+// The sums of a linear attention grow with the tokens: they are f32 in every program, before a step
+// and after it.
 bool is_sums(const Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
   if (op) return op->kind == OpKind::linear_attention_step && op->results[1] == v;
-  return std::ranges::any_of(g.value(v).users, [&](OpId u) { return g.op(u).kind == OpKind::linear_attention_step && g.op(u).operands[6] == v; });
+  return std::ranges::any_of(g.value(v).users, [&](OpId u) {
+    return g.op(u).kind == OpKind::linear_attention_step && g.op(u).operands[6] == v;
+  });
 }
 
 bool has_angles(const ir::Op& op) {
   bool found = false;
   const auto look = [&](ExprRef body) {
-    ir::for_each_node(body, [&](ExprRef n) { found |= n->kind == ExprKind::sin || n->kind == ExprKind::cos; });
+    ir::for_each_node(
+        body, [&](ExprRef n) { found |= n->kind == ExprKind::sin || n->kind == ExprKind::cos; });
   };
   if (op.kind == OpKind::pointwise) look(op.as<ir::PointwiseAttrs>().body);
   if (op.kind == OpKind::reduce) look(op.as<ir::ReduceAttrs>().body);
@@ -95,14 +107,17 @@ bool rotates(const ir::Op& op) { return op.kind == OpKind::rope || op.kind == Op
 // The first of the two tables of such an op, which are its last operands.
 size_t first_table(const ir::Op& op) { return op.operands.size() - 2; }
 
-// What sines and cosines are taken of, and the tables that rotate: an angle of thousands has no fraction left in 16 bits.
-// Every reader of such a value must be one that may read several types.
+// What sines and cosines are taken of, and the tables that rotate: an angle of thousands has no
+// fraction left in 16 bits. Every reader of such a value must be one that may read several types.
 std::set<ValueId> angles(const Graph& g) {
   std::set<ValueId> keep;
   const auto may_stay = [&](ValueId v) {
     return std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& op = g.op(u);
-      const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce || (rotates(op) && std::find(op.operands.begin(), op.operands.end(), v) - op.operands.begin() >= static_cast<ptrdiff_t>(first_table(op)));
+      const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce ||
+                         (rotates(op) && std::find(op.operands.begin(), op.operands.end(), v) -
+                                                 op.operands.begin() >=
+                                             static_cast<ptrdiff_t>(first_table(op)));
       return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
     });
   };
@@ -120,26 +135,37 @@ std::set<ValueId> angles(const Graph& g) {
 
 // Reads v inside a rounding to integers, as a quantisation does.
 bool rounds(const ir::Op& op, ValueId v) {
-  ExprRef body = op.kind == OpKind::pointwise ? op.as<ir::PointwiseAttrs>().body : op.kind == OpKind::matmul ? op.as<ir::MatmulAttrs>().epilogue : nullptr;
+  ExprRef body = op.kind == OpKind::pointwise ? op.as<ir::PointwiseAttrs>().body
+                 : op.kind == OpKind::matmul  ? op.as<ir::MatmulAttrs>().epilogue
+                                              : nullptr;
   bool found = false;
-  if (body) ir::for_each_node(body, [&](ExprRef n) {
-    if (n->kind != ExprKind::rint) return;
-    ir::for_each_node(n, [&](ExprRef inner) { found |= inner->kind == ExprKind::load && op.operands[static_cast<size_t>(inner->value)] == v; });
-  });
+  if (body)
+    ir::for_each_node(body, [&](ExprRef n) {
+      if (n->kind != ExprKind::rint) return;
+      ir::for_each_node(n, [&](ExprRef inner) {
+        found |=
+            inner->kind == ExprKind::load && op.operands[static_cast<size_t>(inner->value)] == v;
+      });
+    });
   return found;
 }
 
-// What a product multiplies: of one 16-bit type. What its epilogue loads may have any type, but for a bias alone, which libraries
-// want in the type of the result.
-bool is_factor(const ir::Op& op, ValueId v) { return op.kind == OpKind::matmul && (op.operands[0] == v || op.operands[1] == v); }
-bool is_bias(const Graph& g, const ir::Op& product, ValueId v) { return ir::bias_of(g, product) == v; }
+// What a product multiplies: of one 16-bit type. What its epilogue loads may have any type, but for
+// a bias alone, which libraries want in the type of the result.
+bool is_factor(const ir::Op& op, ValueId v) {
+  return op.kind == OpKind::matmul && (op.operands[0] == v || op.operands[1] == v);
+}
+bool is_bias(const Graph& g, const ir::Op& product, ValueId v) {
+  return ir::bias_of(g, product) == v;
+}
 
-// May v be f32 while products and attentions read 16 bits? A bias has the type of the result; softmax has
-// one type for what it reads and writes.
+// May v be f32 while products and attentions read 16 bits? A bias has the type of the result;
+// softmax has one type for what it reads and writes.
 bool may_stay_single(const Graph& g, ValueId v) {
   const OpId def = g.value(v).def;
   const ir::Op* op = g.def(v);
-  if (!op || stores_any_type(g, *op) || op->kind == OpKind::reduce || op->kind == OpKind::constant) return true;
+  if (!op || stores_any_type(g, *op) || op->kind == OpKind::reduce || op->kind == OpKind::constant)
+    return true;
   const bool product = op->kind == OpKind::matmul;
   if (!product && op->kind != OpKind::softmax) return false;
   return std::ranges::all_of(op->operands, [&](ValueId x) {
@@ -151,8 +177,9 @@ bool may_stay_single(const Graph& g, ValueId v) {
   });
 }
 
-// What is rounded to integers next: half of a unit of 16 bits decides for another integer, and a whole step of the
-// quantisation is far more. Such values, and what they are computed from up to the products, stay f32.
+// What is rounded to integers next: half of a unit of 16 bits decides for another integer, and a
+// whole step of the quantisation is far more. Such values, and what they are computed from up to
+// the products, stay f32.
 std::set<ValueId> rounded(const Graph& g) {
   std::set<ValueId> keep;
   const auto look = [&](ValueId v) {
@@ -163,7 +190,9 @@ std::set<ValueId> rounded(const Graph& g) {
       const ir::Op& user = g.op(u);
       const bool factor = is_factor(user, v) || user.kind == OpKind::attention;
       const bool beside_sum = user.kind == OpKind::matmul && !factor && !is_bias(g, user, v);
-      const bool goes_on = !factor && std::ranges::all_of(user.results, [&](ValueId r) { return keep.count(r) > 0; });
+      const bool goes_on = !factor && std::ranges::all_of(user.results, [&](ValueId r) {
+        return keep.count(r) > 0;
+      });
       any |= goes_on || rounds(user, v);
       return goes_on || beside_sum || user.kind == OpKind::pointwise || user.kind == OpKind::reduce;
     });
@@ -174,14 +203,16 @@ std::set<ValueId> rounded(const Graph& g) {
   return keep;
 }
 
-// Masks are written as numbers that f16 does not have (finfo.min of f32), which would be stored as infinity; a row of
-// nothing else would then be NaN. Half of the largest f16 lies as far below every score, and two masks can be added.
+// Masks are written as numbers that f16 does not have (finfo.min of f32), which would be stored as
+// infinity; a row of nothing else would then be NaN. Half of the largest f16 lies as far below
+// every score, and two masks can be added.
 constexpr double kLargestF16 = 65504;
 
 bool leaves_range(ExprRef body) {
   bool found = false;
   ir::for_each_node(body, [&](ExprRef n) {
-    found |= n->kind == ExprKind::fconst && std::isfinite(n->real) && std::abs(n->real) > kLargestF16;
+    found |=
+        n->kind == ExprKind::fconst && std::isfinite(n->real) && std::abs(n->real) > kLargestF16;
   });
   return found;
 }
@@ -191,14 +222,18 @@ void keep_in_range(Graph& g, ValueId v) {
   ir::Op* op = &g.op(g.value(v).def);
   if (op->kind == OpKind::matmul && op->as<ir::MatmulAttrs>().epilogue) {
     ExprRef& e = op->as<ir::MatmulAttrs>().epilogue;
-    if (leaves_range(e)) e = ir::min(ir::max(e, g.pool().real(-kLargestF16 / 2, e->type)), g.pool().real(kLargestF16 / 2, e->type));
+    if (leaves_range(e))
+      e = ir::min(ir::max(e, g.pool().real(-kLargestF16 / 2, e->type)),
+                  g.pool().real(kLargestF16 / 2, e->type));
     return;
   }
   if (op->kind != OpKind::pointwise || !leaves_range(op->as<ir::PointwiseAttrs>().body)) return;
   const ExprRef e = ir::element_of(g, v, ir::indices_of(g, v));
   const auto limit = [&](double x) { return g.pool().real(x, e->type); };
-  ir::Captured c = ir::capture(ir::min(ir::max(e, limit(-kLargestF16 / 2)), limit(kLargestF16 / 2)));
-  g.replace_uses(v, g.add_pointwise(c.operands, c.body, g.value(v).type, g.value(v).name, op->origin));
+  ir::Captured c =
+      ir::capture(ir::min(ir::max(e, limit(-kLargestF16 / 2)), limit(kLargestF16 / 2)));
+  g.replace_uses(v,
+                 g.add_pointwise(c.operands, c.body, g.value(v).type, g.value(v).name, op->origin));
 }
 
 PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
@@ -209,13 +244,16 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
     keep.merge(rounded(graph));
   }
   std::vector<DType> declared;
-  for (const ir::Graph::Output& out : graph.outputs) declared.push_back(graph.value(out.value).type.dtype);
+  for (const ir::Graph::Output& out : graph.outputs)
+    declared.push_back(graph.value(out.value).type.dtype);
   const bool narrows = size_of(to) < size_of(DType::f32);
   for (OpId o : std::vector<OpId>(graph.order())) {
     const ir::Op op = graph.op(o);
     if (op.kind == OpKind::constant) {
       ir::Constant c = op.as<ir::ConstantAttrs>().constant;
-      if (!from(c.result_dtype()) || graph.value(op.results[0]).users.empty() || keep.count(op.results[0])) continue;
+      if (!from(c.result_dtype()) || graph.value(op.results[0]).users.empty() ||
+          keep.count(op.results[0]))
+        continue;
       if (narrows && stays_single(graph, op.results[0])) continue;
       c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
       read_instead(graph, op.results[0], graph.add_constant(graph.value(op.results[0]).name, c));
@@ -239,23 +277,34 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
       graph.set_type(v, {to, graph.value(v).type.dims});
       continue;
     }
-    read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)), users);
+    read_instead(graph, v, converted(graph, v, to, graph.value(v).name + "." + to_string(to)),
+                 users);
   }
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     ir::Graph::Output& out = graph.outputs[i];
-    if (graph.value(out.value).type.dtype == declared[i] || ir::is_state(graph, out.value)) continue;
+    if (graph.value(out.value).type.dtype == declared[i] || ir::is_state(graph, out.value))
+      continue;
     const ir::Op* op = graph.def(out.value);
-    const bool own = stores_any_type(graph, *op) && op->results[0] == out.value && graph.use_count(out.value) == 1;
+    const bool own = stores_any_type(graph, *op) && op->results[0] == out.value &&
+                     graph.use_count(out.value) == 1;
     if (own) graph.set_type(out.value, {declared[i], graph.value(out.value).type.dims});
-    else out.value = converted(graph, out.value, declared[i], graph.value(out.value).name + "." + to_string(declared[i]));
+    else
+      out.value = converted(graph, out.value, declared[i],
+                            graph.value(out.value).name + "." + to_string(declared[i]));
   }
   return report;
 }
 
 }  // namespace
 
-PassReport convert_precision_f16(Graph& graph) { return convert_precision(graph, is_single, DType::f16); }
-PassReport convert_precision_bf16(Graph& graph) { return convert_precision(graph, is_single, DType::bf16); }
-PassReport convert_precision_f32(Graph& graph) { return convert_precision(graph, is_narrow, DType::f32); }
+PassReport convert_precision_f16(Graph& graph) {
+  return convert_precision(graph, is_single, DType::f16);
+}
+PassReport convert_precision_bf16(Graph& graph) {
+  return convert_precision(graph, is_single, DType::bf16);
+}
+PassReport convert_precision_f32(Graph& graph) {
+  return convert_precision(graph, is_narrow, DType::f32);
+}
 
 }  // namespace tfcc::passes

@@ -26,7 +26,8 @@ Key key_of(const Graph& g, OpId o) {
     for (ExprRef d : t.dims) key.push_back(reinterpret_cast<uintptr_t>(d));
   }
   if (op.kind == OpKind::constant) {
-    for (char c : ir::recipe_key(op.as<ir::ConstantAttrs>().constant, kLargestCompared)) key.push_back(static_cast<uint64_t>(c));
+    for (char c : ir::recipe_key(op.as<ir::ConstantAttrs>().constant, kLargestCompared))
+      key.push_back(static_cast<uint64_t>(c));
   } else {
     const Key attrs = attributes_key(op);
     key.insert(key.end(), attrs.begin(), attrs.end());
@@ -42,7 +43,8 @@ PassReport eliminate_common_ops(Graph& graph) {
   for (OpId o : std::vector<OpId>(graph.order())) {
     auto [it, added] = first.emplace(key_of(graph, o), o);
     if (added) continue;
-    for (size_t i = 0; i < graph.op(o).results.size(); ++i) graph.replace_uses(graph.result(o, i), graph.result(it->second, i));
+    for (size_t i = 0; i < graph.op(o).results.size(); ++i)
+      graph.replace_uses(graph.result(o, i), graph.result(it->second, i));
     ++report.rewrites;
   }
   return report;

@@ -2,11 +2,13 @@
 // fold-constants: a small op whose operands are all constants becomes a constant.
 //   before: const @a : f32[2] = [1.0, 2.0]        %y = pointwise(@a) {body = (i) => @a[i] * 2.0} : f32[2]
 //   after:  const @y : f32[2] = [2.0, 4.0]
-// Requires: every operand constant and at most 64 KiB; the result's dims known and at most 64 KiB; no size in the body.
-// A sum over an integer constant, read at plain indices, is folded whatever its size: the column sums of a quantised weight.
+// Requires: every operand constant and at most 64 KiB; the result's dims known and at most 64 KiB;
+// no size in the body. A sum over an integer constant, read at plain indices, is folded whatever
+// its size: the column sums of a quantised weight.
 //   before: const @w : i8[2,2] = [1, 2, 3, 4]     %s = reduce(@w) {body = (i,j) => @w[j,i], extents = [2], kind = sum} : i32[2]
 //   after:  const @s : i32[2] = [4, 6]
-// So is an integer constant plus a number, by a step of its recipe: what is multiplied of an unsigned weight.
+// So is an integer constant plus a number, by a step of its recipe: what is multiplied of an
+// unsigned weight.
 //   before: const @w : u8[2,2] = [..]             %s = pointwise(@w) {body = (i,j) => @w[i,j] - 128} : i8[2,2]
 //   after:  const @s : i8[2,2] = [..] |> add(-128, i8)
 #include "ir/ir.h"
@@ -36,8 +38,11 @@ std::optional<std::vector<std::vector<std::byte>>> operand_bytes(const Graph& g,
   std::vector<std::vector<std::byte>> out;
   for (ValueId v : op.operands) {
     const ir::Constant* c = g.constant(v);
-    if (!c || c->source == ir::Constant::Source::random || c->source == ir::Constant::Source::concat) return std::nullopt;
-    if (!known_dims(g.value(v).type)) return std::nullopt;  // cost: large operands of a small result
+    if (!c || c->source == ir::Constant::Source::random ||
+        c->source == ir::Constant::Source::concat)
+      return std::nullopt;
+    if (!known_dims(g.value(v).type))
+      return std::nullopt;  // cost: large operands of a small result
     auto bytes = ir::materialize(*c);
     if (!bytes) return std::nullopt;
     out.push_back(*std::move(bytes));
@@ -67,7 +72,8 @@ bool fold(Graph& g, OpId o) {
   auto dims = known_dims(type);
   if (!dims) return false;
   const ExprRef body = op.as<ir::PointwiseAttrs>().body;
-  if (reads_a_size(body)) return false;  // a row of a table picked by a size: known when the model runs
+  if (reads_a_size(body))
+    return false;  // a row of a table picked by a size: known when the model runs
   auto operands = operand_bytes(g, op);
   if (!operands) return false;
   int64_t count = 1;
@@ -93,7 +99,8 @@ bool fold(Graph& g, OpId o) {
     else ir::write_int(type.dtype, bytes.data(), p, v.i);
   }
   if (flagged) return false;
-  ValueId c = g.add_constant(g.value(result).name, ir::constant_from_bytes(type.dtype, *dims, std::move(bytes)));
+  ValueId c = g.add_constant(g.value(result).name,
+                             ir::constant_from_bytes(type.dtype, *dims, std::move(bytes)));
   g.replace_uses(result, c);
   return true;
 }
@@ -104,7 +111,8 @@ struct Walk {
   int64_t start = 0;
 };
 
-std::optional<Walk> walk_of(ExprRef load, const std::vector<int64_t>& dims, const std::vector<ExprRef>& extents) {
+std::optional<Walk> walk_of(ExprRef load, const std::vector<int64_t>& dims,
+                            const std::vector<ExprRef>& extents) {
   Walk w{{}, std::vector<int64_t>(extents.size(), 0), 0};
   for (ExprRef e : extents) {
     auto n = ir::as_int(e);
@@ -125,7 +133,8 @@ std::optional<Walk> walk_of(ExprRef load, const std::vector<int64_t>& dims, cons
 template <class F>
 void for_each_position(const Walk& w, size_t from, int64_t position, const F& f) {
   if (from == w.extents.size()) return f(position);
-  for (int64_t i = 0; i < w.extents[from]; ++i) for_each_position(w, from + 1, position + i * w.strides[from], f);
+  for (int64_t i = 0; i < w.extents[from]; ++i)
+    for_each_position(w, from + 1, position + i * w.strides[from], f);
 }
 
 bool fold_sum(Graph& g, OpId o) {
@@ -151,10 +160,14 @@ bool fold_sum(Graph& g, OpId o) {
       sum += static_cast<uint64_t>(ir::read_int(from, values->data(), static_cast<size_t>(p)));
     });
     sums.resize(sums.size() + size_of(type.dtype));
-    ir::write_int(type.dtype, sums.data(), sums.size() / size_of(type.dtype) - 1, static_cast<int64_t>(sum));
+    ir::write_int(type.dtype, sums.data(), sums.size() / size_of(type.dtype) - 1,
+                  static_cast<int64_t>(sum));
   });
-  const std::vector<int64_t> dims(walk->extents.begin(), walk->extents.begin() + static_cast<long>(type.rank()));
-  g.replace_uses(op.results[0], g.add_constant(g.value(op.results[0]).name, ir::constant_from_bytes(type.dtype, dims, std::move(sums))));
+  const std::vector<int64_t> dims(walk->extents.begin(),
+                                  walk->extents.begin() + static_cast<long>(type.rank()));
+  g.replace_uses(op.results[0],
+                 g.add_constant(g.value(op.results[0]).name,
+                                ir::constant_from_bytes(type.dtype, dims, std::move(sums))));
   return true;
 }
 
@@ -164,7 +177,9 @@ bool fold_number(Graph& g, OpId o) {
   const ExprRef body = op.as<ir::PointwiseAttrs>().body;
   if (body->terms.size() != 1) return false;  // no sum, or of several
   const ir::Term& term = body->terms[0];
-  const bool plain = term.coefficient == 1 && term.atoms.size() == 1 && term.atoms[0]->kind == ir::ExprKind::load && term.atoms[0]->args == ir::indices_of(g, y);
+  const bool plain = term.coefficient == 1 && term.atoms.size() == 1 &&
+                     term.atoms[0]->kind == ir::ExprKind::load &&
+                     term.atoms[0]->args == ir::indices_of(g, y);
   if (!plain) return false;
   const ir::Constant* c = g.constant(op.operands[0]);  // what is loaded is the only operand
   if (!c || g.value(op.operands[0]).type.dims != g.value(y).type.dims) return false;
@@ -179,7 +194,8 @@ bool fold_number(Graph& g, OpId o) {
 PassReport fold_constants(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind == OpKind::pointwise) report.rewrites += fold(graph, o) || fold_number(graph, o);
+    if (graph.op(o).kind == OpKind::pointwise)
+      report.rewrites += fold(graph, o) || fold_number(graph, o);
     if (graph.op(o).kind == OpKind::reduce) report.rewrites += fold_sum(graph, o);
   }
   return report;

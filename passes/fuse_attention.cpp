@@ -2,10 +2,12 @@
 // fuse-attention: the two products, everything elementwise between them and the softmax as one op.
 //   before: %s = matmul(%q, %k) {trans_b = true}; %m = pointwise(%s, %mask) {...}; %p = softmax(%m); %o = matmul(%p, %v)
 //   after:  %ctx = attention(%q2, %k2, %v2, %mask) {heads, score = (s,b,h,i,j) => ...}; %o = a view of %ctx
-// q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else one pointwise op each.
-// Scales on q, k or the product move into the score. A guard that turns NaN into 0 after the softmax is dropped: a row without
-// a visible key is 0 in the op. k and v that several heads share (GQA through Expand and Reshape: h / group) are not repeated.
-// Requires: the score reads the product at its own row and column alone; probabilities and scores have no other use.
+// q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else
+// one pointwise op each. Scales on q, k or the product move into the score. A guard that turns NaN
+// into 0 after the softmax is dropped: a row without a visible key is 0 in the op. k and v that
+// several heads share (GQA through Expand and Reshape: h / group) are not repeated.
+// Requires: the score reads the product at its own row and column alone; probabilities and scores
+// have no other use.
 #include <algorithm>
 
 #include "passes/heads.h"
@@ -20,16 +22,20 @@ struct Match {
   ExprRef load = nullptr;          // of the product, in raw_score
   ExprRef raw_score = nullptr;     // free, over (b,h,i,j)
   ExprRef score = nullptr;         // the same with param s for the scaled product
-  ExprRef q = nullptr, k = nullptr, v = nullptr;  // free elements at (b,h,i,d), (b,h,j,d), (b,h,j,d)
+  ExprRef q = nullptr, k = nullptr,
+          v = nullptr;  // free elements at (b,h,i,d), (b,h,j,d), (b,h,j,d)
   TokenMajor operands[3];
 };
 
 class Fuser {
  public:
-  Fuser(Graph& g, OpId softmax, PassReport& report) : g_(g), report_(report) { m_.softmax = softmax; }
+  Fuser(Graph& g, OpId softmax, PassReport& report) : g_(g), report_(report) {
+    m_.softmax = softmax;
+  }
 
   bool run() {
-    if (!find_heads() || !find_score() || !find_context() || !find_operands() || !lay_out()) return false;
+    if (!find_heads() || !find_score() || !find_context() || !find_operands() || !lay_out())
+      return false;
     rewrite();
     return true;
   }
@@ -43,7 +49,9 @@ class Fuser {
     return false;
   }
 
-  static std::vector<ExprRef> leading(const std::vector<ExprRef>& dims) { return {dims.begin(), dims.end() - 2}; }
+  static std::vector<ExprRef> leading(const std::vector<ExprRef>& dims) {
+    return {dims.begin(), dims.end() - 2};
+  }
 
   // Indices of the matrix (b, h) in a tensor with these leading dims.
   Indices matrix(const std::vector<ExprRef>& dims) {
@@ -62,13 +70,15 @@ class Fuser {
       among.push_back(expanded(g_, x, ir::indices_of(g_, x)));
       for (ValueId v : ir::loads_of(among[0])) {
         const ir::Op* op = g_.def(v);
-        if (op && op->kind == OpKind::matmul) among.push_back(expanded(g_, op->operands[0], ir::indices_of(g_, op->operands[0])));
+        if (op && op->kind == OpKind::matmul)
+          among.push_back(expanded(g_, op->operands[0], ir::indices_of(g_, op->operands[0])));
       }
     }
     const auto d = head_dims(g_, leading(dims), among);
     if (!d) return miss("the number of heads is not known at compile time");
     d_ = *d;
-    at_ = ir::indices_of(pool(), {d_.batch, pool().integer(d_.heads), dims[dims.size() - 2], dims.back()});
+    at_ = ir::indices_of(pool(),
+                         {d_.batch, pool().integer(d_.heads), dims[dims.size() - 2], dims.back()});
     return true;
   }
 
@@ -78,7 +88,8 @@ class Fuser {
     return at;
   }
 
-  // A product that the softmax's argument reads at the softmax's own row and column, and nowhere else.
+  // A product that the softmax's argument reads at the softmax's own row and column, and nowhere
+  // else.
   bool find_score() {
     const ValueId x = g_.op(m_.softmax).operands[0];
     m_.raw_score = expanded(g_, x, with_matrix(type(x).dims, at_[2], at_[3]));
@@ -96,7 +107,8 @@ class Fuser {
     }
     if (!m_.load) return miss("the score reads a product at other indices than its own");
     m_.product = g_.value(value_of(m_.load)).def;
-    if (g_.op(m_.product).as<ir::MatmulAttrs>().epilogue) return miss("the product of q and k has a bias");
+    if (g_.op(m_.product).as<ir::MatmulAttrs>().epilogue)
+      return miss("the product of q and k has a bias");
     return true;
   }
 
@@ -109,9 +121,11 @@ class Fuser {
   // Is e the probability at these indices, perhaps rounded, perhaps with NaN turned into 0?
   static bool is_probability(ExprRef e, ExprRef p) {
     if (e == p) return true;
-    if (e->kind == ExprKind::round_f16 || e->kind == ExprKind::round_bf16) return is_probability(e->args[0], p);
-    return e->kind == ExprKind::select && e->args[0]->kind == ExprKind::isnan && is_probability(e->args[0]->args[0], p) &&
-           is_probability(e->args[2], p) && ir::as_real(e->args[1]) == 0.0;
+    if (e->kind == ExprKind::round_f16 || e->kind == ExprKind::round_bf16)
+      return is_probability(e->args[0], p);
+    return e->kind == ExprKind::select && e->args[0]->kind == ExprKind::isnan &&
+           is_probability(e->args[0]->args[0], p) && is_probability(e->args[2], p) &&
+           ir::as_real(e->args[1]) == 0.0;
   }
 
   // IsNaN and Where are two ops: the guard is the one that reads the other.
@@ -144,7 +158,8 @@ class Fuser {
       for (OpId u : users) {
         if (u != next && !only_for(u, next)) return miss("the probabilities have another use");
       }
-      if (g_.op(next).kind != OpKind::pointwise) return miss("the probabilities are not multiplied by values");
+      if (g_.op(next).kind != OpKind::pointwise)
+        return miss("the probabilities are not multiplied by values");
       p = g_.result(next);
     }
     return miss("the probabilities are not multiplied by values");
@@ -157,7 +172,8 @@ class Fuser {
     const auto& dims = type(op.operands[0]).dims;
     const auto& out = type(op.results[0]).dims;
     ExprRef matrices = ir::mul(d_.batch, pool().integer(d_.heads));
-    if (ir::element_count(pool(), leading(dims)) != matrices || ir::element_count(pool(), leading(out)) != matrices) {
+    if (ir::element_count(pool(), leading(dims)) != matrices ||
+        ir::element_count(pool(), leading(out)) != matrices) {
       return miss("the product with v has other leading dims than the scores");
     }
     const auto& scores = type(probabilities).dims;
@@ -165,18 +181,22 @@ class Fuser {
     if (!is_probability(expanded(g_, op.operands[0], with_matrix(dims, at_[2], at_[3])), p)) {
       return miss("the probabilities are changed before the product with v");
     }
-    if (attrs.alpha != 1 || attrs.epilogue) return miss("the product with v is scaled, transposed or has a bias");
+    if (attrs.alpha != 1 || attrs.epilogue)
+      return miss("the product with v is scaled, transposed or has a bias");
     m_.context = context;
     return true;
   }
 
-  // The element of operand i of a product, whose leading dims have these indices, at (row, column) of the untransposed operand.
-  ExprRef operand(OpId product, size_t i, bool swap, const Indices& lead, ExprRef row, ExprRef column) {
+  // The element of operand i of a product, whose leading dims have these indices, at (row, column)
+  // of the untransposed operand.
+  ExprRef operand(OpId product, size_t i, bool swap, const Indices& lead, ExprRef row,
+                  ExprRef column) {
     const ValueId v = g_.op(product).operands[i];
     const auto& dims = type(v).dims;
     const size_t rank = dims.size(), skip = lead.size() - (rank - 2);
     Indices at;
-    for (size_t k = 0; k + 2 < rank; ++k) at.push_back(ir::is_int(dims[k], 1) ? pool().integer(0) : lead[skip + k]);
+    for (size_t k = 0; k + 2 < rank; ++k)
+      at.push_back(ir::is_int(dims[k], 1) ? pool().integer(0) : lead[skip + k]);
     if (swap) std::swap(row, column);
     at.insert(at.end(), {row, column});
     return expanded(g_, v, at, [&](ValueId x) { return is_biased_product(g_, x); });
@@ -189,20 +209,29 @@ class Fuser {
     ExprRef size = qk.trans_a ? dq[dq.size() - 2] : dq.back();
     const auto& pv = g_.op(m_.context).as<ir::MatmulAttrs>();
     const auto& out = type(g_.op(m_.context).results[0]).dims;
-    if (!ir::as_int(size) || !ir::as_int(out.back())) return miss("the head size is not known at compile time");
-    if (*ir::as_int(size) > kLargestHead || *ir::as_int(out.back()) > kLargestHead) return miss("the head size is over 256");
-    if (m_.load->type != Scalar::f32) return miss("the scores are " + ir::to_string(type(g_.result(m_.product))) + "; the op computes in f32");
-    if (type(g_.op(m_.context).operands[1]).dtype != type(product.operands[0]).dtype) return miss("q and v have different types");
+    if (!ir::as_int(size) || !ir::as_int(out.back()))
+      return miss("the head size is not known at compile time");
+    if (*ir::as_int(size) > kLargestHead || *ir::as_int(out.back()) > kLargestHead)
+      return miss("the head size is over 256");
+    if (m_.load->type != Scalar::f32)
+      return miss("the scores are " + ir::to_string(type(g_.result(m_.product))) +
+                  "; the op computes in f32");
+    if (type(g_.op(m_.context).operands[1]).dtype != type(product.operands[0]).dtype)
+      return miss("q and v have different types");
     const Indices lead(m_.load->args.begin(), m_.load->args.end() - 2);
-    ExprRef d = ir::indices_of(pool(), {size, size, size, size})[3], dv = ir::indices_of(pool(), {size, size, size, out.back()})[3];
+    ExprRef d = ir::indices_of(pool(), {size, size, size, size})[3],
+            dv = ir::indices_of(pool(), {size, size, size, out.back()})[3];
     m_.q = operand(m_.product, 0, qk.trans_a, lead, at_[2], d);
-    m_.k = operand(m_.product, 1, !qk.trans_b, lead, key(), d);  // stored [.., j, d] with trans_b, else [.., d, j]
+    m_.k = operand(m_.product, 1, !qk.trans_b, lead, key(),
+                   d);  // stored [.., j, d] with trans_b, else [.., d, j]
     m_.v = operand(m_.context, 1, pv.trans_b, matrix(leading(out)), key(), dv);
     const double scale = qk.alpha * peel_scale(m_.q) * peel_scale(m_.k);
     ExprRef s = pool().param("s", Scalar::f32);
     ExprRef scaled = scale == 1 ? s : ir::mul(s, pool().real(scale));
-    m_.score = ir::rewrite(m_.raw_score, [&](ExprRef n) { return n == m_.load ? scaled : nullptr; });
-    if (m_.score->type != Scalar::f32) return miss("the score is not f32");  // cost: nor are v or the probabilities then
+    m_.score =
+        ir::rewrite(m_.raw_score, [&](ExprRef n) { return n == m_.load ? scaled : nullptr; });
+    if (m_.score->type != Scalar::f32)
+      return miss("the score is not f32");  // cost: nor are v or the probabilities then
     sizes_ = {size, out.back()};
     return true;
   }
@@ -219,7 +248,8 @@ class Fuser {
   ExprRef shared(ExprRef e, int64_t group) {
     ExprRef h = ir::indices_of(pool(), {d_.batch, pool().integer(d_.heads / group)})[1];
     ExprRef member = pool().index(4, pool().integer(group));
-    ExprRef r = ir::substitute_indices(e, {nullptr, ir::add(ir::mul(h, pool().integer(group)), member)});
+    ExprRef r =
+        ir::substitute_indices(e, {nullptr, ir::add(ir::mul(h, pool().integer(group)), member)});
     return ir::uses_index(r, 4) ? nullptr : r;
   }
 
@@ -246,10 +276,13 @@ class Fuser {
     m_.operands[2] = token_major(g_, m_.v, {d_.batch, kv_heads, keys(), sizes_[1]}, dtype);
     for (const TokenMajor& t : m_.operands) {
       const std::string problem = t.existing ? "" : ir::body_problem(g_, t.body, t.type.dims);
-      if (!problem.empty()) return miss("q, k or v by token: " + problem);  // cost: the verifier would undo the pass
+      if (!problem.empty())
+        return miss("q, k or v by token: " + problem);  // cost: the verifier would undo the pass
     }
-    const std::string problem = ir::body_problem(g_, m_.score, {d_.batch, heads, queries(), keys()}, true);
-    if (!problem.empty()) return miss("the score: " + problem);  // cost: the verifier would undo the pass
+    const std::string problem =
+        ir::body_problem(g_, m_.score, {d_.batch, heads, queries(), keys()}, true);
+    if (!problem.empty())
+      return miss("the score: " + problem);  // cost: the verifier would undo the pass
     return true;
   }
 
@@ -259,7 +292,8 @@ class Fuser {
     const std::string base = g_.value(out).name, origin = g_.op(m_.softmax).origin;
     static constexpr const char* kNames[] = {".q", ".k", ".v"};
     std::vector<ValueId> operands;
-    for (size_t i = 0; i < 3; ++i) operands.push_back(add_token_major(g_, m_.operands[i], base + kNames[i], origin));
+    for (size_t i = 0; i < 3; ++i)
+      operands.push_back(add_token_major(g_, m_.operands[i], base + kNames[i], origin));
     ir::AttentionAttrs attrs;
     attrs.heads = d_.heads;
     attrs.kv_heads = kv_heads_;
@@ -269,10 +303,13 @@ class Fuser {
     const ValueId ctx = g_.add(OpKind::attention, operands, attrs, t, base + ".ctx", origin);
     // Back to the layout that the readers of the product with v expect.
     const Indices at = ir::indices_of(pool(), out_type.dims);
-    const Indices pair = ir::reshape_indices(pool(), {at.begin(), at.end() - 2}, leading(out_type.dims), {d_.batch, heads});
-    ExprRef element = ir::load_of(g_, ctx, {pair[0], at[at.size() - 2], ir::add(ir::mul(pair[1], sizes_[1]), at.back())});
+    const Indices pair = ir::reshape_indices(pool(), {at.begin(), at.end() - 2},
+                                             leading(out_type.dims), {d_.batch, heads});
+    ExprRef element = ir::load_of(
+        g_, ctx, {pair[0], at[at.size() - 2], ir::add(ir::mul(pair[1], sizes_[1]), at.back())});
     ir::Captured c = ir::capture(element);
-    g_.replace_uses(out, g_.add_pointwise(c.operands, c.body, out_type, base, g_.op(m_.context).origin));
+    g_.replace_uses(out,
+                    g_.add_pointwise(c.operands, c.body, out_type, base, g_.op(m_.context).origin));
   }
 
   static constexpr int64_t kLargestHead = 256;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-bias-gelu: one op for a bias add and the GELU after it. With GELU(x) for its expression (ir/gelu.h):
+// fuse-bias-gelu: one op for a bias add and the GELU after it. With GELU(x) for its expression
+// (ir/gelu.h):
 //   before: %h = pointwise(%m, @b) {body = (i,j,k) => %m[i,j,k] + @b[k]}; %y = pointwise(%h) {body = (i,j,k) => GELU(%h[i,j,k])}
 //   after:  %y = pointwise(%m, @b) {body = (i,j,k) => GELU(%m[i,j,k] + @b[k])}
 // Requires: %h has one use; @b is rank 1 on the last axis; %m has the type of %h.
@@ -17,7 +18,8 @@ PassReport fuse_bias_gelu(Graph& graph) {
     const Indices at = ir::indices_of(graph, y);
     const auto gelu = ir::as_gelu(ir::element_of(graph, y, at));
     const auto read = gelu ? loaded_at(gelu->x, at) : std::nullopt;
-    if (!read || !ir::has_elements(graph, *read) || graph.value(*read).type != graph.value(y).type) continue;
+    if (!read || !ir::has_elements(graph, *read) || graph.value(*read).type != graph.value(y).type)
+      continue;
     const ValueId h = *read;
     auto miss = [&](const char* reason) { report.misses.push_back({label(graph, o), reason}); };
     ExprRef e = ir::element_of(graph, h, at);
@@ -25,11 +27,21 @@ PassReport fuse_bias_gelu(Graph& graph) {
     const bool bias_first = loaded_along_last(graph, e->args[0], at).has_value();
     auto bias = loaded_along_last(graph, e->args[bias_first ? 0 : 1], at);
     auto x = loaded_at(e->args[bias_first ? 1 : 0], at);
-    if (!bias) { miss("the addend is no bias on the last axis"); continue; }
-    if (!x || graph.value(*x).type != graph.value(h).type) { miss("the other addend is not read as it is"); continue; }
-    if (graph.use_count(h) != 1) { miss("the sum has another use"); continue; }
+    if (!bias) {
+      miss("the addend is no bias on the last axis");
+      continue;
+    }
+    if (!x || graph.value(*x).type != graph.value(h).type) {
+      miss("the other addend is not read as it is");
+      continue;
+    }
+    if (graph.use_count(h) != 1) {
+      miss("the sum has another use");
+      continue;
+    }
     ir::Captured c = ir::capture(ir::gelu_of(e, gelu->kind));
-    graph.replace_uses(y, graph.add_pointwise(c.operands, c.body, graph.value(y).type, graph.value(y).name, graph.op(o).origin));
+    graph.replace_uses(y, graph.add_pointwise(c.operands, c.body, graph.value(y).type,
+                                              graph.value(y).name, graph.op(o).origin));
     ++report.rewrites;
   }
   return report;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-embedding: a norm computes the elementwise expression that it reads, above all the sum of embeddings at the start of a model.
+// fuse-embedding: a norm computes the elementwise expression that it reads, above all the sum of
+// embeddings at the start of a model.
 //   before: %e = pointwise(%ids, @word, @position) {body = (i,j,k) => @word[bounded(%ids[i,j], 200, 0),k] + @position[j,k]} : f32[B,S,64]
 //           %y = norm(@g, @b, %e) {body = (i,j,k) => %e[i,j,k], eps, has_beta = true, kind = layer} : f32[B,S,64]
 //   after:  %y = norm(@g, @b, %ids, @word, @position) {body = (i,j,k) => @word[bounded(%ids[i,j], 200, 0),k] + @position[j,k], ..}
 //   with other uses of %e:  %y, %e = norm(...)
-// Requires: %e is no f64; its body reads along the rows, is small and has no costly function, because a row may be computed
-// three times; the body does not load gamma or beta.
+// Requires: %e is no f64; its body reads along the rows, is small and has no costly function,
+// because a row may be computed three times; the body does not load gamma or beta.
 #include <algorithm>
 
 #include "ir/norm.h"
@@ -19,8 +20,16 @@ constexpr size_t kLargestBody = 96;
 
 bool is_costly(ExprRef n) {
   switch (n->kind) {
-    case ExprKind::exp: case ExprKind::log: case ExprKind::erf: case ExprKind::tanh: case ExprKind::sin: case ExprKind::cos:
-    case ExprKind::fpow: case ExprKind::fmod: case ExprKind::fdiv: case ExprKind::sqrt: return true;
+    case ExprKind::exp:
+    case ExprKind::log:
+    case ExprKind::erf:
+    case ExprKind::tanh:
+    case ExprKind::sin:
+    case ExprKind::cos:
+    case ExprKind::fpow:
+    case ExprKind::fmod:
+    case ExprKind::fdiv:
+    case ExprKind::sqrt: return true;
     default: return false;
   }
 }
@@ -29,7 +38,8 @@ bool is_costly(ExprRef n) {
 bool reads_along_rows(ExprRef load, ExprRef last) {
   for (size_t d = 0; d < load->args.size(); ++d) {
     if (!ir::uses_index(load->args[d], last->value)) continue;
-    if (d + 1 != load->args.size() || ir::uses_index(ir::sub(load->args[d], last), last->value)) return false;
+    if (d + 1 != load->args.size() || ir::uses_index(ir::sub(load->args[d], last), last->value))
+      return false;
   }
   return true;
 }
@@ -42,7 +52,8 @@ const char* obstacle(ExprRef body, ExprRef last) {
   ir::for_each_node(body, [&](ExprRef n) {
     costly |= is_costly(n);
     // A row of one element has no index variable.
-    along &= n->kind != ExprKind::load || last->kind != ExprKind::index || reads_along_rows(n, last);
+    along &=
+        n->kind != ExprKind::load || last->kind != ExprKind::index || reads_along_rows(n, last);
   });
   if (costly) return "the norm's argument has a costly function";
   return along ? nullptr : "the norm's argument does not read along its rows";
@@ -64,11 +75,19 @@ PassReport fuse_embedding(Graph& graph) {
     const ExprRef free = ir::element_of(graph, e, at);
     auto miss = [&](const char* reason) { report.misses.push_back({label(graph, o), reason}); };
     const char* reason = obstacle(free, at.back());
-    if (reason) { miss(reason); continue; }
+    if (reason) {
+      miss(reason);
+      continue;
+    }
     const std::vector<ValueId> loaded = ir::loads_of(free);
-    const auto loads = [&](std::optional<ValueId> w) { return w && std::find(loaded.begin(), loaded.end(), *w) != loaded.end(); };
+    const auto loads = [&](std::optional<ValueId> w) {
+      return w && std::find(loaded.begin(), loaded.end(), *w) != loaded.end();
+    };
     const bool weights_loaded = loads(norm.gamma) || loads(norm.beta);
-    if (weights_loaded) { miss("the norm's argument loads gamma or beta"); continue; }
+    if (weights_loaded) {
+      miss("the norm's argument loads gamma or beta");
+      continue;
+    }
     ir::NormParts parts = ir::norm_parts(norm, free);
     std::vector<ir::Type> types{graph.value(y).type};
     std::vector<std::string> names{graph.value(y).name};
@@ -77,7 +96,8 @@ PassReport fuse_embedding(Graph& graph) {
       types.push_back(graph.value(e).type);
       names.push_back(graph.value(e).name);
     }
-    const OpId f = graph.add_op(OpKind::norm, std::move(parts.operands), std::move(parts.attrs), types, names, graph.op(o).origin);
+    const OpId f = graph.add_op(OpKind::norm, std::move(parts.operands), std::move(parts.attrs),
+                                types, names, graph.op(o).origin);
     graph.replace_uses(y, graph.result(f, 0));
     if (keep) graph.replace_uses(e, graph.result(f, 1));
     ++report.rewrites;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-epilogue: the elementwise op after a product becomes the product's epilogue: GELU with its bias, another activation, a scale,
-// a residual, a cast.
+// fuse-epilogue: the elementwise op after a product becomes the product's epilogue: GELU with its
+// bias, another activation, a scale, a residual, a cast.
 //   before: %m = matmul(%x, @w, @b) {epilogue = (s,i,j,k) => s + @b[k]}; %y = pointwise(%m) {body = (i,j,k) => max(%m[i,j,k], 0.0)}
 //   after:  %y = matmul(%x, @w, @b) {epilogue = (s,i,j,k) => max(s + @b[k], 0.0)}
-// Requires: %m is read by this op alone, at its own place and once in all dims of it; %y is real; what else the op loads it
-// loads at its own place, along the last axis, or as one value, beside integers also for its row, so that an arm of execution has it at hand with the sum; %y has
-// the type of %m, or a wider one: where the epilogue is split off again, the sum is stored in it; %m of integers is an i32, and exact in any case;
-// the epilogue stays within 64 nodes.
-// Runs after: fuse-gated-mlp and fuse-qkv, which merge products that have a bias alone; fuse-residual-norm, which takes sums to a norm.
+// Requires: %m is read by this op alone, at its own place and once in all dims of it; %y is real;
+// what else the op loads it loads at its own place, along the last axis, or as one value, beside
+// integers also for its row, so that an arm of execution has it at hand with the sum; %y has the
+// type of %m, or a wider one: where the epilogue is split off again, the sum is stored in it; %m of
+// integers is an i32, and exact in any case; the epilogue stays within 64 nodes.
+// Runs after: fuse-gated-mlp and fuse-qkv, which merge products that have a bias alone;
+// fuse-residual-norm, which takes sums to a norm.
 #include <algorithm>
 
 #include "ir/matmul.h"
@@ -19,8 +21,10 @@ namespace {
 
 constexpr size_t kLargestEpilogue = 64;
 
-// The product that the op reads at its own place, if it may take the op's body; else why not, where there is a product at all.
-std::optional<ValueId> product_of(const Graph& g, OpId o, ExprRef body, bool& integers, std::string& reason) {
+// The product that the op reads at its own place, if it may take the op's body; else why not, where
+// there is a product at all.
+std::optional<ValueId> product_of(const Graph& g, OpId o, ExprRef body, bool& integers,
+                                  std::string& reason) {
   const ValueId y = g.result(o);
   std::optional<ValueId> found;
   for (ValueId v : g.op(o).operands) {
@@ -44,13 +48,17 @@ std::optional<ValueId> product_of(const Graph& g, OpId o, ExprRef body, bool& in
     const auto v = loaded(n);
     if (!v) return;
     const bool one_value = std::ranges::none_of(n->args, [](ExprRef i) { return !ir::as_int(i); });
-    ok &= v == found ? n->args == at : n->args == at ? g.value(*v).type.dims == g.value(y).type.dims : one_value || loaded_along_last(g, n, at).has_value() || (integers && n->args == row && g.value(*v).type.dims == rows);
+    ok &= v == found      ? n->args == at
+          : n->args == at ? g.value(*v).type.dims == g.value(y).type.dims
+                          : one_value || loaded_along_last(g, n, at).has_value() ||
+                                (integers && n->args == row && g.value(*v).type.dims == rows);
   });
   if (ok && integers && g.value(*found).type.dtype != DType::i32) {
     reason = "the sum is an i64";
     return std::nullopt;
   }
-  rounds &= !integers;  // what is rounded beside an exact sum is not narrowed either (convert-precision)
+  rounds &=
+      !integers;  // what is rounded beside an exact sum is not narrowed either (convert-precision)
   if (ok && rounds) reason = "the op rounds to integers, and what it rounds keeps its own type";
   if (ok && !rounds) return found;
   if (ok) return std::nullopt;
@@ -81,16 +89,20 @@ PassReport fuse_epilogue(Graph& graph) {
     const ir::Op product = *graph.def(*m);
     ExprRef before = ir::free_epilogue(graph, graph.value(*m).def, at);
     if (!integers && before->type != ir::scalar_of(type.dtype)) continue;  // f64
-    if (!integers && graph.value(*m).type.dtype != type.dtype && size_of(type.dtype) <= size_of(graph.value(*m).type.dtype)) {
-      report.misses.push_back({label(graph, o), "the result has another type, which may not hold the sum"});
+    if (!integers && graph.value(*m).type.dtype != type.dtype &&
+        size_of(type.dtype) <= size_of(graph.value(*m).type.dtype)) {
+      report.misses.push_back(
+          {label(graph, o), "the result has another type, which may not hold the sum"});
       continue;
     }
-    ExprRef epilogue = ir::rewrite(body, [&](ExprRef n) { return loaded(n) == m ? before : nullptr; });
+    ExprRef epilogue =
+        ir::rewrite(body, [&](ExprRef n) { return loaded(n) == m ? before : nullptr; });
     if (ir::node_count(epilogue) > kLargestEpilogue) {
       report.misses.push_back({label(graph, o), "the epilogue would be too large an expression"});
       continue;
     }
-    graph.replace_uses(y, ir::add_matmul(graph, product.operands[0], product.operands[1], product.as<ir::MatmulAttrs>(), epilogue, type,
+    graph.replace_uses(y, ir::add_matmul(graph, product.operands[0], product.operands[1],
+                                         product.as<ir::MatmulAttrs>(), epilogue, type,
                                          graph.value(y).name, product.origin));
     ++report.rewrites;
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-gated-mlp: the gate and up products of a gated feed-forward block become one product; activation * up reads both halves
-// of its result in one kernel.
+// fuse-gated-mlp: the gate and up products of a gated feed-forward block become one product;
+// activation * up reads both halves of its result in one kernel.
 //   before: %g = matmul(%x, @wg); %u = matmul(%x, @wu); %y = pointwise(%g, %u) {body = (i,j,k) => silu(%g[i,j,k]) * %u[i,j,k]}
 //   after:  %gu = matmul(%x, concat(1, @wg, @wu)); %y = pointwise(%gu) {body = (i,j,k) => silu(%gu[i,j,k]) * %gu[i,j,k + 256]}
-// Requires: weights are constants of rank 2, the attributes agree, both or none have a bias, and one elementwise op alone
-// reads both products. Runs after: fuse-pointwise.
+// Requires: weights are constants of rank 2, the attributes agree, both or none have a bias, and
+// one elementwise op alone reads both products. Runs after: fuse-pointwise.
 #include <algorithm>
 
 #include "ir/matmul.h"
@@ -22,7 +22,8 @@ std::optional<OpId> mergeable(const Graph& g, OpId reader, ValueId v, std::strin
     reason = "gate or up has another use";
     return std::nullopt;
   }
-  if (!g.constant(op.operands[1]) || g.value(op.operands[1]).type.rank() != 2 || op.as<ir::MatmulAttrs>().trans_a) {
+  if (!g.constant(op.operands[1]) || g.value(op.operands[1]).type.rank() != 2 ||
+      op.as<ir::MatmulAttrs>().trans_a) {
     reason = "a weight is no constant matrix";
     return std::nullopt;
   }
@@ -78,23 +79,32 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   for (ValueId v : pair) {
     const auto p = mergeable(g, o, v, reason);
     if (!p) return miss(reason);
-    if (!reads_at_own_place(g, o, body, v)) return miss("gate or up is not read at the op's own place");
+    if (!reads_at_own_place(g, o, body, v))
+      return miss("gate or up is not read at the op's own place");
     products.push_back(g.op(*p));
   }
-  if (!agree(g, products[0], products[1])) return miss("the products differ in size, bias or attributes");
+  if (!agree(g, products[0], products[1]))
+    return miss("the products differ in size, bias or attributes");
 
   const auto attrs = products[0].as<ir::MatmulAttrs>();
   const std::string base = g.value(g.result(o)).name;
-  const std::vector<ir::Constant> weights{*g.constant(products[0].operands[1]), *g.constant(products[1].operands[1])};
-  const ValueId weight = g.add_constant(base + ".gated.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
+  const std::vector<ir::Constant> weights{*g.constant(products[0].operands[1]),
+                                          *g.constant(products[1].operands[1])};
+  const ValueId weight =
+      g.add_constant(base + ".gated.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
   std::optional<ValueId> bias;
   if (products[0].operands.size() > 2) {
-    bias = g.add_constant(base + ".gated.bias", ir::concat_constants({*g.constant(products[0].operands[2]), *g.constant(products[1].operands[2])}, 0));
+    bias = g.add_constant(
+        base + ".gated.bias",
+        ir::concat_constants(
+            {*g.constant(products[0].operands[2]), *g.constant(products[1].operands[2])}, 0));
   }
   ir::Type type = g.value(pair[0]).type;
   ExprRef width = type.dims.back();
   type.dims.back() = ir::add(width, width);
-  const ValueId both = ir::add_matmul(g, products[0].operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type, base + ".gated", products[0].origin);
+  const ValueId both =
+      ir::add_matmul(g, products[0].operands[0], weight, attrs, ir::bias_epilogue(g, type, bias),
+                     type, base + ".gated", products[0].origin);
   ExprRef merged = ir::rewrite(ir::free_expr(g, o, body, {}), [&](ExprRef n) -> ExprRef {
     const auto v = loaded(n);
     if (!v || (*v != pair[0] && *v != pair[1])) return nullptr;
@@ -113,7 +123,8 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
 PassReport fuse_gated_mlp(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind == OpKind::pointwise && graph.use_count(graph.result(o)) > 0) report.rewrites += fuse(graph, o, report);
+    if (graph.op(o).kind == OpKind::pointwise && graph.use_count(graph.result(o)) > 0)
+      report.rewrites += fuse(graph, o, report);
   }
   return report;
 }

@@ -22,15 +22,18 @@ PassReport fuse_linear_bias(Graph& graph) {
     auto m = loaded_at(e->args[bias_first ? 1 : 0], at);
     if (!bias || !m || graph.value(*m).type != graph.value(y).type) continue;
     const ir::Op* product = graph.def(*m);
-    if (!product || product->kind != OpKind::matmul || product->as<ir::MatmulAttrs>().epilogue) continue;
+    if (!product || product->kind != OpKind::matmul || product->as<ir::MatmulAttrs>().epilogue)
+      continue;
     if (graph.value(*bias).type.dtype != graph.value(y).type.dtype) continue;
     if (graph.use_count(*m) != 1) {
       report.misses.push_back({label(graph, o), "the product has another use"});
       continue;
     }
     const ir::Type type = graph.value(y).type;
-    graph.replace_uses(y, ir::add_matmul(graph, product->operands[0], product->operands[1], product->as<ir::MatmulAttrs>(),
-                                         ir::bias_epilogue(graph, type, bias), type, graph.value(y).name, product->origin));
+    graph.replace_uses(
+        y, ir::add_matmul(graph, product->operands[0], product->operands[1],
+                          product->as<ir::MatmulAttrs>(), ir::bias_epilogue(graph, type, bias),
+                          type, graph.value(y).name, product->origin));
     ++report.rewrites;
   }
   return report;

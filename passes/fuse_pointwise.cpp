@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-pointwise: inlines elementwise ops and views into the pointwise and reduce ops that read them.
+// fuse-pointwise: inlines elementwise ops and views into the pointwise and reduce ops that read
+// them.
 //   before: %a = pointwise(%x) {body = (i) => %x[i] * 2.0}; %y = pointwise(%a) {body = (i) => exp(%a[i])}
 //   after:  %y = pointwise(%x) {body = (i) => exp(%x[i] * 2.0)}
-// Requires: the producer has one user, or is a mere view; it is not larger work than its reader repeats cheaply; the body
-// stays within 256 nodes.
+// Requires: the producer has one user, or is a mere view; it is not larger work than its reader
+// repeats cheaply; the body stays within 256 nodes.
 #include <algorithm>
 #include <set>
 
@@ -59,8 +60,8 @@ std::vector<ExprRef> extents_of(const Graph& g, OpId o) {
   return dims;
 }
 
-// The producers that fuse() takes one after the other, where nothing else can come between: each is the only value with
-// elements that the one before it reads, and nobody else reads it.
+// The producers that fuse() takes one after the other, where nothing else can come between: each is
+// the only value with elements that the one before it reads, and nobody else reads it.
 std::vector<ValueId> chain_of(const Graph& g, OpId o, const std::vector<ValueId>& refused) {
   std::vector<ValueId> chain;
   for (OpId at = o; chain.size() < kLargestBody;) {
@@ -70,7 +71,8 @@ std::vector<ValueId> chain_of(const Graph& g, OpId o, const std::vector<ValueId>
       if (next.valid()) return chain;         // cost: fuse() takes these one at a time
       next = v;
     }
-    if (!next.valid() || std::find(refused.begin(), refused.end(), next) != refused.end()) return chain;
+    if (!next.valid() || std::find(refused.begin(), refused.end(), next) != refused.end())
+      return chain;
     if (!one_user(g, next) || !may_inline(g, next, g.result(o))) return chain;
     chain.push_back(next);
     at = g.value(next).def;
@@ -79,14 +81,16 @@ std::vector<ValueId> chain_of(const Graph& g, OpId o, const std::vector<ValueId>
 }
 
 // `free` with the first `length` of a chain inlined.
-ExprRef inlined_chain(const Graph& g, ExprRef free, const std::vector<ValueId>& chain, size_t length) {
+ExprRef inlined_chain(const Graph& g, ExprRef free, const std::vector<ValueId>& chain,
+                      size_t length) {
   const auto end = chain.begin() + static_cast<long>(length);
   const std::set<ValueId> taken(chain.begin(), end);
   return ir::expand(g, free, [&](ValueId v) { return taken.count(v) > 0; }, {length, SIZE_MAX});
 }
 
-// The longest part of the chain from its reader on that a body has room for, inlined at once: one at a time, the body would be
-// written as often as it has ops. What is left, and what the verifier would refuse, is for fuse() to look at.
+// The longest part of the chain from its reader on that a body has room for, inlined at once: one
+// at a time, the body would be written as often as it has ops. What is left, and what the verifier
+// would refuse, is for fuse() to look at.
 size_t inline_chain(Graph& g, OpId o, ExprRef& free, const std::vector<ValueId>& refused) {
   const std::vector<ValueId> chain = chain_of(g, o, refused);
   if (chain.size() < 2) return 0;  // cost: fuse() inlines it
@@ -102,19 +106,24 @@ size_t inline_chain(Graph& g, OpId o, ExprRef& free, const std::vector<ValueId>&
       fits = next;
       best = e;
     }
-    // As many as there is room for if all are of the average size; then the places next to it, or the middle.
-    const size_t grown = nodes > before ? next * (kLargestBody - std::min(before, kLargestBody)) / (nodes - before) : chain.size();
+    // As many as there is room for if all are of the average size; then the places next to it, or
+    // the middle.
+    const size_t grown =
+        nodes > before ? next * (kLargestBody - std::min(before, kLargestBody)) / (nodes - before)
+                       : chain.size();
     const size_t middle = fits + (too_many - fits) / 2;
     next = grown > fits && grown < too_many ? grown : grown == fits ? fits + 1 : middle;
   }
   if (fits == 0 || !ir::body_problem(g, best, extents_of(g, o)).empty()) return 0;
   free = best;
   g.set_operands(o, ir::loads_of(free));
-  for (size_t k = 0; k < fits && g.use_count(chain[k]) == 0; ++k) g.set_operands(g.value(chain[k]).def, {});
+  for (size_t k = 0; k < fits && g.use_count(chain[k]) == 0; ++k)
+    g.set_operands(g.value(chain[k]).def, {});
   return fits;
 }
 
-// Inlines producers one at a time while the body stays small; true if any was. The body is free until the end.
+// Inlines producers one at a time while the body stays small; true if any was. The body is free
+// until the end.
 bool fuse(Graph& g, OpId o, PassReport& report) {
   const ValueId reader = g.result(o);
   ExprRef free = ir::free_expr(g, o, *body_of(g.op(o)), {});
@@ -124,7 +133,8 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     changed |= inline_chain(g, o, free, refused) > 0;
     ValueId pick;
     for (ValueId v : g.op(o).operands) {
-      if (std::find(refused.begin(), refused.end(), v) == refused.end() && may_inline(g, v, reader)) pick = v;
+      if (std::find(refused.begin(), refused.end(), v) == refused.end() && may_inline(g, v, reader))
+        pick = v;
     }
     if (!pick.valid()) break;
     ExprRef inlined = ir::rewrite(free, [&](ExprRef n) -> ExprRef {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-qkv: the products that make q, k and v of one input become one product; q, k and v are slices of its result, which the
-// attention kernels read in place.
+// fuse-qkv: the products that make q, k and v of one input become one product; q, k and v are
+// slices of its result, which the attention kernels read in place.
 //   before: %q = matmul(%x, @wq, @bq) {epilogue = (s,i,j,k) => s + @bq[k]}; %k = ..; %v = ..; %ctx = attention(%q, %k, %v)
 //   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), @b) {epilogue = (s,i,j,k) => s + @b[k]}, @b = concat(0, @bq, @bk, @bv); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
-// Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and every product is read by this
-// attention alone, as q, k or v (or by the cache that it reads), or by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
+// Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and
+// every product is read by this attention alone, as q, k or v (or by the cache that it reads), or
+// by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
 #include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
@@ -44,7 +45,8 @@ std::optional<OpId> mergeable(const Graph& g, OpId reader, ValueId v, std::strin
 bool agree(const Graph& g, OpId a, OpId b) {
   const ir::Op &x = g.op(a), &y = g.op(b);
   const auto &p = x.as<ir::MatmulAttrs>(), &q = y.as<ir::MatmulAttrs>();
-  return x.operands[0] == y.operands[0] && x.operands.size() == y.operands.size() && p.alpha == q.alpha && p.trans_b == q.trans_b &&
+  return x.operands[0] == y.operands[0] && x.operands.size() == y.operands.size() &&
+         p.alpha == q.alpha && p.trans_b == q.trans_b &&
          g.value(x.operands.back()).type.dtype == g.value(y.operands.back()).type.dtype;
 }
 
@@ -53,7 +55,8 @@ bool are_pieces(const Graph& g, const std::vector<ValueId>& operands) {
   std::vector<ValueId> sources;
   for (ValueId v : operands) {
     const ir::Op* op = g.def(v);
-    if (op && op->kind == OpKind::pointwise && op->operands.size() == 1) sources.push_back(op->operands[0]);
+    if (op && op->kind == OpKind::pointwise && op->operands.size() == 1)
+      sources.push_back(op->operands[0]);
   }
   if (sources.size() != 3 || sources[0] != sources[1] || sources[1] != sources[2]) return false;
   const ir::Op* product = g.def(sources[0]);
@@ -67,10 +70,12 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   };
   std::vector<ValueId> operands(g.op(o).operands.begin(), g.op(o).operands.begin() + 3);
   std::vector<OpId> readers(3, o);
-  if (ir::is_state(g, operands[1]) && g.value(operands[1]).def == g.value(operands[2]).def) {  // new keys and values go to a cache
+  if (ir::is_state(g, operands[1]) &&
+      g.value(operands[1]).def == g.value(operands[2]).def) {  // new keys and values go to a cache
     const OpId append = g.value(operands[1]).def;
     const ir::Op& op = g.op(append);
-    if (op.kind == OpKind::rope_append && g.value(operands[0]).def == append) {  // and q is rotated by the way
+    if (op.kind == OpKind::rope_append &&
+        g.value(operands[0]).def == append) {  // and q is rotated by the way
       readers[0] = append;
       operands[0] = op.operands[5];
     }
@@ -85,13 +90,15 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     operands[i] = op->operands[0];
   }
   if (are_pieces(g, operands)) return false;
-  if (operands[0] == operands[1] || operands[1] == operands[2] || operands[0] == operands[2]) return miss("q, k and v are not three tensors");
+  if (operands[0] == operands[1] || operands[1] == operands[2] || operands[0] == operands[2])
+    return miss("q, k and v are not three tensors");
   std::vector<OpId> products;
   std::string reason;
   for (size_t i = 0; i < 3; ++i) {
     auto p = mergeable(g, readers[i], operands[i], reason);
     if (!p) return miss(reason);
-    if (!products.empty() && !agree(g, products[0], *p)) return miss("the products differ in input, bias or attributes");
+    if (!products.empty() && !agree(g, products[0], *p))
+      return miss("the products differ in input, bias or attributes");
     products.push_back(*p);
   }
 
@@ -107,18 +114,23 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     width = ir::add(width, g.value(g.result(p)).type.dims.back());
   }
   const std::string base = g.value(g.result(o)).name;
-  const ValueId weight = g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
+  const ValueId weight =
+      g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
   std::optional<ValueId> bias;
   if (!biases.empty()) bias = g.add_constant(base + ".qkv.bias", ir::concat_constants(biases, 0));
   ir::Type type = g.value(first.results[0]).type;
   type.dims.back() = width;
-  const ValueId qkv = ir::add_matmul(g, first.operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type, base + ".qkv", first.origin);
+  const ValueId qkv =
+      ir::add_matmul(g, first.operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type,
+                     base + ".qkv", first.origin);
   for (size_t i = 0; i < 3; ++i) {
     const ir::Type part = g.value(operands[i]).type;
     Indices at = ir::indices_of(g.pool(), part.dims);
     at.back() = ir::add(at.back(), starts[i]);
     ir::Captured c = ir::capture(ir::load_of(g, qkv, at));
-    g.replace_uses(operands[i], g.add_pointwise(c.operands, c.body, part, g.value(operands[i]).name + ".slice", first.origin));
+    g.replace_uses(operands[i],
+                   g.add_pointwise(c.operands, c.body, part, g.value(operands[i]).name + ".slice",
+                                   first.origin));
   }
   return true;
 }
@@ -128,7 +140,8 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
 PassReport fuse_qkv(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind == OpKind::attention || ir::is_linear(graph.op(o).kind)) report.rewrites += fuse(graph, o, report);
+    if (graph.op(o).kind == OpKind::attention || ir::is_linear(graph.op(o).kind))
+      report.rewrites += fuse(graph, o, report);
   }
   return report;
 }

@@ -11,7 +11,8 @@
 namespace tfcc::passes {
 namespace {
 
-std::optional<ir::NormedSum> as_sum(const Graph& g, ValueId s, const Indices& at, std::string& reason) {
+std::optional<ir::NormedSum> as_sum(const Graph& g, ValueId s, const Indices& at,
+                                    std::string& reason) {
   std::vector<ValueId> terms;  // of the full type
   std::optional<ValueId> bias;
   for (ExprRef e : summands(expanded_sum(g, s, at))) {
@@ -46,13 +47,15 @@ PassReport fuse_residual_norm(Graph& graph) {
       report.misses.push_back({label(graph, o), reason});
       continue;
     }
-    ir::NormParts parts = ir::norm_parts(ir::norm_of(graph.op(o)), ir::sum_before_norm(graph, *sum, ir::indices_of(graph, y)));
+    ir::NormParts parts = ir::norm_parts(
+        ir::norm_of(graph.op(o)), ir::sum_before_norm(graph, *sum, ir::indices_of(graph, y)));
     const ir::Type type = graph.value(y).type;
     const bool keep_sum = graph.use_count(s) > 1;
     std::vector<ir::Type> types(keep_sum ? 2 : 1, type);
     std::vector<std::string> names{graph.value(y).name};
     if (keep_sum) names.push_back(graph.value(s).name);
-    const OpId f = graph.add_op(OpKind::norm, std::move(parts.operands), std::move(parts.attrs), types, names, graph.op(o).origin);
+    const OpId f = graph.add_op(OpKind::norm, std::move(parts.operands), std::move(parts.attrs),
+                                types, names, graph.op(o).origin);
     graph.replace_uses(y, graph.result(f, 0));
     if (keep_sum) graph.replace_uses(s, graph.result(f, 1));
     ++report.rewrites;

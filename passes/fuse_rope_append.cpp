@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-rope-append: the rotary embedding of q and k and the append of k and v to a cache as one op, which is one launch.
+// fuse-rope-append: the rotary embedding of q and k and the append of k and v to a cache as one op,
+// which is one launch.
 //   before: %q2 = rope(%q, %cos, %sin); %k2 = rope(%k, %cos, %sin); %keys, %values = kv_append(%kc, %vc, %k2, %v, %slots);
 //           %y = attention(%q2, %keys, %values, ..)
 //   after:  %keys, %values, %q2 = rope_append(%kc, %vc, %k, %v, %slots, %q, %cos, %sin); %y = attention(%q2, %keys, %values, ..)
-// Requires: the same tables and attributes but for the number of heads, which are heads of the cache's size; nobody else reads %k2, and one attention alone reads the cache and
-// %q2, so that %q2 does not follow from the cache. Runs after: lift-kv-cache. Runs before: fuse-qkv, which looks through either form.
+// Requires: the same tables and attributes but for the number of heads, which are heads of the
+// cache's size; nobody else reads %k2, and one attention alone reads the cache and %q2, so that %q2
+// does not follow from the cache. Runs after: lift-kv-cache. Runs before: fuse-qkv, which looks
+// through either form.
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -39,9 +42,12 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   if (!q) return miss("the queries are not rotated for one op alone");
   const auto &of_k = k->as<ir::RopeAttrs>(), &of_q = q->as<ir::RopeAttrs>();
   const bool same_tables = q->operands[1] == k->operands[1] && q->operands[2] == k->operands[2];
-  if (!same_tables || of_q.interleaved != of_k.interleaved || of_q.rotary != of_k.rotary) return miss("queries and keys are rotated differently");
-  ExprRef heads = g.value(append.operands[0]).type.dims[1], size = g.value(append.operands[0]).type.dims[3];
-  if (!ir::is_int(heads, of_k.heads) || g.value(rotated).type.dims[2] != ir::mul(size, g.pool().integer(of_q.heads))) {
+  if (!same_tables || of_q.interleaved != of_k.interleaved || of_q.rotary != of_k.rotary)
+    return miss("queries and keys are rotated differently");
+  ExprRef heads = g.value(append.operands[0]).type.dims[1],
+          size = g.value(append.operands[0]).type.dims[3];
+  if (!ir::is_int(heads, of_k.heads) ||
+      g.value(rotated).type.dims[2] != ir::mul(size, g.pool().integer(of_q.heads))) {
     return miss("the heads that are rotated are not those of the cache");
   }
 

@@ -12,21 +12,25 @@ bool GivenInputs::is_fixed(ValueId v) const {
   const auto known = fixed_.find(v.value);
   if (known != fixed_.end()) return known->second;
   const ir::Op* op = g_.def(v);
-  const bool no_size = std::all_of(g_.value(v).type.dims.begin(), g_.value(v).type.dims.end(), [](ExprRef d) { return ir::as_int(d).has_value(); });
-  const bool fixed = op && no_size && (op->kind == OpKind::constant || !op->operands.empty()) &&
-                     std::all_of(op->operands.begin(), op->operands.end(), [&](ValueId x) { return is_fixed(x); });
+  const bool no_size = std::all_of(g_.value(v).type.dims.begin(), g_.value(v).type.dims.end(),
+                                   [](ExprRef d) { return ir::as_int(d).has_value(); });
+  const bool fixed =
+      op && no_size && (op->kind == OpKind::constant || !op->operands.empty()) &&
+      std::all_of(op->operands.begin(), op->operands.end(), [&](ValueId x) { return is_fixed(x); });
   return fixed_[v.value] = fixed;
 }
 
 GivenInputs::Row GivenInputs::row_of(bool wanted) const {
   Row row;
   row.own = pool_.index(1, wanted ? rows_ : tokens_);
-  row.token = wanted ? ir::bounded(ir::load_of(g_, wanted_, {row.own}), tokens_, wanted_flag_) : row.own;
+  row.token =
+      wanted ? ir::bounded(ir::load_of(g_, wanted_, {row.own}), tokens_, wanted_flag_) : row.own;
   row.place = ir::sub(ir::load_of(g_, positions_, {row.token}), past_);
   return row;
 }
 
-// A free expression with the inputs as a generator gives them. `row`, if given, stands for s. What it does not know stays.
+// A free expression with the inputs as a generator gives them. `row`, if given, stands for s. What
+// it does not know stays.
 ExprRef GivenInputs::given(ExprRef e, const Row* row) {
   return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
     if (n == total_) return ir::add(past_, length_);
@@ -55,10 +59,14 @@ ExprRef GivenInputs::given_load(ExprRef n, const Row* row) {
 
 bool GivenInputs::is_own_row(ExprRef load, const Row& row) const {
   const auto& at = load->args;
-  return at.size() >= 2 && (at[0] == b_ || (ir::is_int(at[0], 0) && ir::is_int(g_.value(*loaded(load)).type.dims[0], 1))) && at[1] == row.place;
+  return at.size() >= 2 &&
+         (at[0] == b_ ||
+          (ir::is_int(at[0], 0) && ir::is_int(g_.value(*loaded(load)).type.dims[0], 1))) &&
+         at[1] == row.place;
 }
 
-// The element of a value that follows from sizes and positions alone: masks, lengths counted from them, position ids.
+// The element of a value that follows from sizes and positions alone: masks, lengths counted from
+// them, position ids.
 ExprRef GivenInputs::of_sizes(ValueId v, ExprRef load, const Row* row) {
   const ir::Op* op = g_.def(v);
   if (!op) return nullptr;
@@ -82,7 +90,9 @@ ExprRef GivenInputs::reduced(OpId o, const Indices& at, const Row* row) {
   for (size_t k = 0; k < attrs.extents.size(); ++k) {
     if (ir::uses_index(each, static_cast<int64_t>(at.size() + k))) return nullptr;
   }
-  if (attrs.kind == ir::ReduceKind::prod || (attrs.kind == ir::ReduceKind::sum && each->type != Scalar::i64)) return nullptr;
+  if (attrs.kind == ir::ReduceKind::prod ||
+      (attrs.kind == ir::ReduceKind::sum && each->type != Scalar::i64))
+    return nullptr;
   if (attrs.kind == ir::ReduceKind::sum) {
     for (ExprRef n : attrs.extents) each = ir::mul(each, given(n, row));
   }
@@ -96,7 +106,8 @@ ExprRef GivenInputs::summed(const ir::Op& op, const Indices& at, const Row* row)
   if (!ir::as_int(each)) return nullptr;
   const auto axis = static_cast<size_t>(attrs.axis);
   ExprRef k = at[axis], one = pool_.integer(1);
-  if (attrs.reverse) k = ir::sub(ir::sub(given(g_.value(op.operands[0]).type.dims[axis], row), one), k);
+  if (attrs.reverse)
+    k = ir::sub(ir::sub(given(g_.value(op.operands[0]).type.dims[axis], row), one), k);
   return ir::mul(each, attrs.exclusive ? k : ir::add(k, one));
 }
 
@@ -110,11 +121,14 @@ ValueId GivenInputs::unknown(ExprRef e) const {
 
 // Why an expression does not speak of absolute positions alone; empty if it does.
 std::string GivenInputs::left_over(ExprRef e) const {
-  if (const ValueId v = unknown(e); v.valid()) return fmt::format("it reads '{}' at other tokens, or in a way that is not known", name_before(v));
+  if (const ValueId v = unknown(e); v.valid())
+    return fmt::format("it reads '{}' at other tokens, or in a way that is not known",
+                       name_before(v));
   std::string found;
   ir::for_each_node(e, [&](ExprRef n) {
     for (ExprRef size : {batch_, length_, past_, total_}) {
-      if (size && n == size && n->kind == ExprKind::symbol) found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
+      if (size && n == size && n->kind == ExprKind::symbol)
+        found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
     }
     if (n == b_) found = "it differs by the place of a sequence in the batch";
   });
@@ -137,7 +151,9 @@ ExprRef GivenInputs::guarded(ExprRef e) {
 // As the graph before had it.
 std::string GivenInputs::name_before(ValueId v) const {
   const std::string& name = g_.value(v).name;
-  return lifted_.count(v.value) && name.ends_with(kBefore) ? name.substr(0, name.size() - kBefore.size()) : name;
+  return lifted_.count(v.value) && name.ends_with(kBefore)
+             ? name.substr(0, name.size() - kBefore.size())
+             : name;
 }
 
 }  // namespace tfcc::passes

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lift-kv-cache substitutes: expressions of a decoder with its inputs as a generator gives them, for a row of any sequence.
+// What lift-kv-cache substitutes: expressions of a decoder with its inputs as a generator gives
+// them, for a row of any sequence.
 #pragma once
 
 #include <map>
@@ -13,20 +14,22 @@ namespace tfcc::passes {
 /// Behind the names of values whose lifted forms have them now.
 inline constexpr std::string_view kBefore = ".before";
 
-/// The inputs of a decoder, those of the lifted graph, and the values of both. mask = 1, positions = P + s, token types = 0, lengths P + S.
+/// The inputs of a decoder, those of the lifted graph, and the values of both. mask = 1, positions
+/// = P + s, token types = 0, lengths P + S.
 class GivenInputs {
  protected:
   explicit GivenInputs(Graph& g) : g_(g), pool_(g.pool()) {}
 
   /// Where rows of an op are: at index 1 of T, or of those that are wanted.
   struct Row {
-    ExprRef token = nullptr;     // among all
-    ExprRef own = nullptr;       // among the rows of the op
-    ExprRef place = nullptr;     // position - P, what stands for s
+    ExprRef token = nullptr;  // among all
+    ExprRef own = nullptr;    // among the rows of the op
+    ExprRef place = nullptr;  // position - P, what stands for s
   };
   Row row_of(bool wanted) const;
 
-  /// A free expression with the inputs as they are given. `row`, if any, stands for s. What it does not know stays.
+  /// A free expression with the inputs as they are given. `row`, if any, stands for s. What it does
+  /// not know stays.
   ExprRef given(ExprRef e, const Row* row);
   /// A value that a lifted expression may not read; invalid if there is none.
   ValueId unknown(ExprRef e) const;
@@ -48,15 +51,18 @@ class GivenInputs {
   Graph& g_;
   ExprPool& pool_;
   // Of the graph before.
-  struct { ValueId ids, mask, positions, types; } in_;
-  ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr, s_ = nullptr;
-  std::set<uint32_t> wanted_values_;                  // that lead to logits alone
+  struct {
+    ValueId ids, mask, positions, types;
+  } in_;
+  ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr,
+          s_ = nullptr;
+  std::set<uint32_t> wanted_values_;  // that lead to logits alone
   // Of the lifted graph.
   ExprRef tokens_ = nullptr, rows_ = nullptr;
   ValueId new_ids_, positions_, wanted_;
   int64_t flag_ = 0, wanted_flag_ = 0;
   std::set<uint32_t> is_made_;
-  std::map<uint32_t, ValueId> lifted_;                // by value of the graph before
+  std::map<uint32_t, ValueId> lifted_;  // by value of the graph before
 
  private:
   ExprRef given_load(ExprRef n, const Row* row);

@@ -2,7 +2,8 @@
 //   before: %y[b,h,n,c,m] = %within + %across, within = (q k^T where s <= c) v over the tokens s of chunk n, across = q (the sum of k^T v
 //           over the chunks before n: a running sum less its own chunk, an exclusive one, or one moved on by a chunk)
 //   after:  %w = q k^T where j <= t, %o = matmul(%w, %v) over all tokens; y[b,h,n,c,m] = o[b,h,64*n + c,m]
-// Requires: both have the same queries, keys and values, chunks are of a known number of tokens and follow each other.
+// Requires: both have the same queries, keys and values, chunks are of a known number of tokens and
+// follow each other.
 #include "passes/join_chunks.h"
 
 #include <algorithm>
@@ -14,7 +15,9 @@ namespace tfcc::passes {
 namespace {
 
 constexpr int kMostSteps = 8;  // from a sum in chunks to one by token
-constexpr int64_t kKey = 100, kFeature = 101, kEarlier = 102;  // numbers of what is summed: a token of the chunk, a feature, a chunk
+constexpr int64_t kKey = 100, kFeature = 101,
+                  kEarlier =
+                      102;  // numbers of what is summed: a token of the chunk, a feature, a chunk
 constexpr int64_t kStray = 103;  // of an index that has no place by token
 
 ExprRef element(const Graph& g, ValueId v) {
@@ -35,8 +38,9 @@ ExprRef at_index(ExprRef e, int64_t number, ExprRef by) {
 /// A sum over the tokens up to one, in chunks.
 struct Chunked {
   double scale = 1;
-  std::vector<ExprRef> q, k, v;                  // factors over the dims of the value, kKey and kFeature; v is empty for a sum of weights
-  ExprRef chunk = nullptr, place = nullptr;      // index variables: of the chunk, of the token in it
+  std::vector<ExprRef> q, k,
+      v;  // factors over the dims of the value, kKey and kFeature; v is empty for a sum of weights
+  ExprRef chunk = nullptr, place = nullptr;  // index variables: of the chunk, of the token in it
 };
 
 class Matcher {
@@ -44,7 +48,8 @@ class Matcher {
   explicit Matcher(const Graph& g) : g_(g) {}
 
   std::optional<Chunked> match(ValueId sum) const {
-    if (g_.value(sum).type.rank() < 3) return std::nullopt;  // cost: no place for a chunk and a token
+    if (g_.value(sum).type.rank() < 3)
+      return std::nullopt;  // cost: no place for a chunk and a token
     ExprRef e = element(g_, sum);
     if (e->kind != ExprKind::fadd) return std::nullopt;  // cost: its body is a sum
     for (size_t i : {0, 1}) {
@@ -60,8 +65,11 @@ class Matcher {
     ExprRef p = summand(g_, load, kKey);
     if (!p) return std::nullopt;
     const LinearForm f = linear_form(g_, p, kKey, kFeature);
-    if (!f.problem.empty() || f.state) return std::nullopt;  // cost: such factors are not those of a triangle
-    if (f.conditions.size() != 1 || !f.exponents.empty() || !f.rows.empty() || !f.row_divisors.empty()) return std::nullopt;
+    if (!f.problem.empty() || f.state)
+      return std::nullopt;  // cost: such factors are not those of a triangle
+    if (f.conditions.size() != 1 || !f.exponents.empty() || !f.rows.empty() ||
+        !f.row_divisors.empty())
+      return std::nullopt;
     Chunked c;
     c.scale = f.scale;
     c.q = sorted(f.q);
@@ -93,7 +101,8 @@ class Matcher {
     for (size_t i = 0; i < parts.up.size(); ++i) {
       ExprRef chunk = nullptr, earlier = sum_before(parts.up[i], chunk);
       if (!earlier) continue;
-      if (ir::uses_index(earlier, chunk->value)) return false;  // what is summed is another for each chunk that asks
+      if (ir::uses_index(earlier, chunk->value))
+        return false;  // what is summed is another for each chunk that asks
       std::vector<ExprRef> q = parts.up;
       q.erase(q.begin() + static_cast<ptrdiff_t>(i));
       ExprRef own = summand(g_, at_index(earlier, kEarlier, chunk), kKey);
@@ -102,18 +111,22 @@ class Matcher {
       std::vector<ExprRef> keys = c.k;
       keys.insert(keys.end(), c.v.begin(), c.v.end());
       c.chunk = chunk;
-      return inner.down.empty() && parts.scale * inner.scale == c.scale && sorted(q) == c.q && sorted(inner.up) == sorted(keys) && chunk != c.place;
+      return inner.down.empty() && parts.scale * inner.scale == c.scale && sorted(q) == c.q &&
+             sorted(inner.up) == sorted(keys) && chunk != c.place;
     }
     return false;
   }
 
-  // What the sum over the chunks before `chunk` adds up, as a load at chunk number kEarlier; null if it is none.
+  // What the sum over the chunks before `chunk` adds up, as a load at chunk number kEarlier; null
+  // if it is none.
   ExprRef sum_before(ExprRef e, ExprRef& chunk) const {
     ExprRef end = nullptr;
     if (e->kind == ExprKind::fsub) {  // up to the chunk, less it
       ExprRef each = running_summand(g_, e->args[0], kEarlier, &end);
       chunk = end;
-      return each && end->kind == ExprKind::index && at_index(each, kEarlier, end) == e->args[1] ? each : nullptr;
+      return each && end->kind == ExprKind::index && at_index(each, kEarlier, end) == e->args[1]
+                 ? each
+                 : nullptr;
     }
     if (e->kind == ExprKind::select) {  // up to the chunk before, and nothing before the first
       const bool zero_first = ir::as_real(e->args[1]) == 0.0;
@@ -121,7 +134,8 @@ class Matcher {
       ExprRef each = running_summand(g_, e->args[zero_first ? 2 : 1], kEarlier, &end);
       ExprRef there = zero_first ? ir::logical_not(e->args[0]) : e->args[0];
       for (ExprRef i : each ? indices_in(end) : std::vector<ExprRef>{}) {
-        if (end != ir::sub(i, g_.pool().integer(1)) || there != ir::le(g_.pool().integer(1), i)) continue;
+        if (end != ir::sub(i, g_.pool().integer(1)) || there != ir::le(g_.pool().integer(1), i))
+          continue;
         chunk = i;
         return each;
       }
@@ -129,7 +143,9 @@ class Matcher {
     }
     const auto v = loaded(e);  // an exclusive one
     const ir::Op* op = v ? g_.def(*v) : nullptr;
-    if (!op || op->kind != OpKind::cumsum || !op->as<ir::CumsumAttrs>().exclusive || op->as<ir::CumsumAttrs>().reverse) return nullptr;
+    if (!op || op->kind != OpKind::cumsum || !op->as<ir::CumsumAttrs>().exclusive ||
+        op->as<ir::CumsumAttrs>().reverse)
+      return nullptr;
     ExprRef each = running_summand(g_, e, kEarlier, &end, true);
     chunk = end;
     return each && end->kind == ExprKind::index ? each : nullptr;
@@ -140,7 +156,8 @@ class Matcher {
 
 class Joiner {
  public:
-  Joiner(Graph& g, const Chunked& c, OpId add) : g_(g), c_(c), origin_(g.op(add).origin), size_(*ir::as_int(c.place->args[0])) {
+  Joiner(Graph& g, const Chunked& c, OpId add)
+      : g_(g), c_(c), origin_(g.op(add).origin), size_(*ir::as_int(c.place->args[0])) {
     tokens_ = ir::mul(c.chunk->args[0], g.pool().integer(size_));
   }
 
@@ -156,19 +173,24 @@ class Joiner {
     if (!channel || !of_q || c_.k.empty()) return std::nullopt;
     lead_ = leading(type.dims, c_, channel);
     ExprRef e = g_.pool().index(kFeature, of_q);
-    const ValueId q = by_token(product_of(c_.q), c_.place, e, type.dtype, base + ".q"), k = by_token(product_of(c_.k), key(), e, type.dtype, base + ".k");
+    const ValueId q = by_token(product_of(c_.q), c_.place, e, type.dtype, base + ".q"),
+                  k = by_token(product_of(c_.k), key(), e, type.dtype, base + ".k");
     std::vector<ExprRef> dims = lead_extents();
     dims.insert(dims.end(), {tokens_, tokens_});
     ir::MatmulAttrs scores;
     scores.alpha = c_.scale;
     scores.trans_b = true;
-    const ValueId s = g_.add(OpKind::matmul, {q, k}, scores, {type.dtype, dims}, base + ".scores", origin_);
+    const ValueId s =
+        g_.add(OpKind::matmul, {q, k}, scores, {type.dtype, dims}, base + ".scores", origin_);
     const Indices at = ir::indices_of(g_.pool(), dims);
-    ir::Captured shown = ir::capture(ir::select(ir::le(at.back(), at[at.size() - 2]), ir::load_of(g_, s, at), g_.pool().real(0)));
-    weights_ = g_.add_pointwise(shown.operands, shown.body, {type.dtype, dims}, base + ".weights", origin_);
+    ir::Captured shown = ir::capture(ir::select(ir::le(at.back(), at[at.size() - 2]),
+                                                ir::load_of(g_, s, at), g_.pool().real(0)));
+    weights_ = g_.add_pointwise(shown.operands, shown.body, {type.dtype, dims}, base + ".weights",
+                                origin_);
     const ValueId values = by_token(product_of(c_.v), key(), *channel, type.dtype, base + ".v");
     dims.back() = (*channel)->args[0];
-    const ValueId o = g_.add(OpKind::matmul, {weights_, values}, ir::MatmulAttrs{}, {type.dtype, dims}, base + ".joined", origin_);
+    const ValueId o = g_.add(OpKind::matmul, {weights_, values}, ir::MatmulAttrs{},
+                             {type.dtype, dims}, base + ".joined", origin_);
     if (stray_) return std::nullopt;  // cost: such an index has no place in an op either
     sum_ = o;
     view_ = replace(y, o, c_, lead_, channel);
@@ -178,18 +200,23 @@ class Joiner {
   // What is made of the sum in chunks until tokens follow each other again is made of it at once.
   void leave_chunks() {
     ValueId v = view_;
-    for (int steps = 0; steps < kMostSteps && g_.value(v).users.size() == 1 && !g_.is_output(v); ++steps) {
+    for (int steps = 0; steps < kMostSteps && g_.value(v).users.size() == 1 && !g_.is_output(v);
+         ++steps) {
       const OpId user = g_.value(v).users[0];
       if (g_.op(user).kind != OpKind::pointwise) return;  // cost: the sum stays in chunks
       v = g_.result(user);
       ExprRef e = element(g_, v);
       bool plain = true;
       ir::for_each_node(e, [&](ExprRef n) {
-        if (loaded(n) == sum_) plain = plain && std::ranges::all_of(n->args, [](ExprRef i) { return i->kind == ExprKind::index || ir::as_int(i); });
+        if (loaded(n) == sum_)
+          plain = plain && std::ranges::all_of(n->args, [](ExprRef i) {
+                    return i->kind == ExprKind::index || ir::as_int(i);
+                  });
       });
       if (!plain) continue;
       ir::Captured body = ir::capture(e);
-      g_.replace_uses(v, g_.add_pointwise(body.operands, body.body, g_.value(v).type, g_.value(v).name, g_.op(user).origin));
+      g_.replace_uses(v, g_.add_pointwise(body.operands, body.body, g_.value(v).type,
+                                          g_.value(v).name, g_.op(user).origin));
       return;
     }
   }
@@ -210,7 +237,9 @@ class Joiner {
     Indices at = ir::indices_of(g_.pool(), dims);
     at.push_back(g_.pool().index(static_cast<int64_t>(at.size()), tokens_));
     ir::Captured weight = ir::capture(ir::load_of(g_, weights_, at));
-    const ValueId sums = g_.add(OpKind::reduce, weight.operands, ir::ReduceAttrs{weight.body, {tokens_}, ir::ReduceKind::sum}, {type.dtype, dims}, base + ".joined", origin_);
+    const ValueId sums = g_.add(OpKind::reduce, weight.operands,
+                                ir::ReduceAttrs{weight.body, {tokens_}, ir::ReduceKind::sum},
+                                {type.dtype, dims}, base + ".joined", origin_);
     replace(z, sums, of, own, std::nullopt);
   }
 
@@ -248,13 +277,19 @@ class Joiner {
     for (const auto* list : {&c_.q, &c_.k}) {
       for (ExprRef f : *list) others.merge(numbers_of(f));
     }
-    std::erase_if(own, [&](int64_t n) { return others.count(n) || n >= static_cast<int64_t>(rank); });
-    return own.size() == 1 ? std::optional(g_.pool().index(*own.begin(), extent(c_.v, *own.begin()))) : std::nullopt;
+    std::erase_if(own,
+                  [&](int64_t n) { return others.count(n) || n >= static_cast<int64_t>(rank); });
+    return own.size() == 1
+               ? std::optional(g_.pool().index(*own.begin(), extent(c_.v, *own.begin())))
+               : std::nullopt;
   }
-  Indices leading(const std::vector<ExprRef>& dims, const Chunked& of, const std::optional<ExprRef>& channel) const {
+  Indices leading(const std::vector<ExprRef>& dims, const Chunked& of,
+                  const std::optional<ExprRef>& channel) const {
     Indices lead;
     for (ExprRef i : ir::indices_of(g_.pool(), dims)) {
-      if (i != of.chunk && i != of.place && i != channel && i->kind == ExprKind::index && !ir::is_int(i->args[0], 1)) lead.push_back(i);
+      if (i != of.chunk && i != of.place && i != channel && i->kind == ExprKind::index &&
+          !ir::is_int(i->args[0], 1))
+        lead.push_back(i);
     }
     return lead;
   }
@@ -269,7 +304,9 @@ class Joiner {
     dims.insert(dims.end(), {tokens_, column->args[0]});
     const Indices at = ir::indices_of(g_.pool(), dims);
     std::vector<ExprRef> by(static_cast<size_t>(kEarlier) + 1, nullptr);
-    for (int64_t n : numbers_of(e)) by[static_cast<size_t>(n)] = g_.pool().index(kStray, tokens_);  // a key that depends on the place of the query
+    for (int64_t n : numbers_of(e))
+      by[static_cast<size_t>(n)] =
+          g_.pool().index(kStray, tokens_);  // a key that depends on the place of the query
     for (size_t d = 0; d < lead_.size(); ++d) by[static_cast<size_t>(lead_[d]->value)] = at[d];
     ExprRef token = at[lead_.size()], size = g_.pool().integer(size_);
     by[static_cast<size_t>(c_.chunk->value)] = ir::div(token, size);
@@ -280,12 +317,14 @@ class Joiner {
     ir::Captured body = ir::capture(e);
     return g_.add_pointwise(body.operands, body.body, {dtype, dims}, name, origin_);
   }
-  ValueId replace(ValueId y, ValueId o, const Chunked& of, Indices at, const std::optional<ExprRef>& channel) {
+  ValueId replace(ValueId y, ValueId o, const Chunked& of, Indices at,
+                  const std::optional<ExprRef>& channel) {
     const ir::Type type = g_.value(y).type;
     at.push_back(ir::add(ir::mul(of.chunk, g_.pool().integer(size_)), of.place));
     if (channel) at.push_back(*channel);
     ir::Captured view = ir::capture(ir::load_of(g_, o, at));
-    const ValueId there = g_.add_pointwise(view.operands, view.body, type, g_.value(y).name, g_.op(g_.value(y).def).origin);
+    const ValueId there = g_.add_pointwise(view.operands, view.body, type, g_.value(y).name,
+                                           g_.op(g_.value(y).def).origin);
     g_.replace_uses(y, there);
     return there;
   }
@@ -297,14 +336,16 @@ class Joiner {
   ExprRef tokens_ = nullptr;
   Indices lead_;
   ValueId weights_, sum_, view_;
-  bool stray_ = false;           // an index has no place in what is laid out by tokens
+  bool stray_ = false;  // an index has no place in what is laid out by tokens
 };
 
 // A sum of two that something reads.
 bool adds(const Graph& g, OpId o) {
   const ir::Op& op = g.op(o);
-  if (op.kind != OpKind::pointwise || g.use_count(op.results[0]) == 0) return false;  // cost: nothing else is a sum
-  return op.as<ir::PointwiseAttrs>().body->kind == ExprKind::fadd;                    // cost: the matcher asks again, of what it reads too
+  if (op.kind != OpKind::pointwise || g.use_count(op.results[0]) == 0)
+    return false;  // cost: nothing else is a sum
+  return op.as<ir::PointwiseAttrs>().body->kind ==
+         ExprKind::fadd;  // cost: the matcher asks again, of what it reads too
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace tfcc::passes {
 namespace {
 
 constexpr size_t kLongestChain = 8;  // of views
-constexpr size_t kLargestRank = 5;  // of the tensor: all orders of its leading axes are tried
+constexpr size_t kLargestRank = 5;   // of the tensor: all orders of its leading axes are tried
 
 // v[i.., c] = x[j.., c], where j are i in a tensor whose leading axes are those of x in this order.
 struct Rows {
@@ -25,21 +25,27 @@ std::vector<ExprRef> ordered(const std::vector<ExprRef>& dims, const std::vector
 }
 
 // Indices into a tensor with the leading dims of x, of the row of v (with dims `to`) at `own`.
-Indices row_of_x(const Graph& g, const Rows& rows, const Indices& own, const std::vector<ExprRef>& to) {
+Indices row_of_x(const Graph& g, const Rows& rows, const Indices& own,
+                 const std::vector<ExprRef>& to) {
   const auto& from = g.value(rows.x).type.dims;
-  const Indices in_order = ir::reshape_indices(g.pool(), {own.begin(), own.end() - 1}, {to.begin(), to.end() - 1}, ordered(from, rows.order));
+  const Indices in_order =
+      ir::reshape_indices(g.pool(), {own.begin(), own.end() - 1}, {to.begin(), to.end() - 1},
+                          ordered(from, rows.order));
   Indices at(from.size(), own.back());
   for (size_t k = 0; k < in_order.size(); ++k) at[rows.order[k]] = in_order[k];
   return at;
 }
 
-// The rows that `e`, a load of x at the place of v's row `own`, lists or exchanges; nothing if x has them as v does.
+// The rows that `e`, a load of x at the place of v's row `own`, lists or exchanges; nothing if x
+// has them as v does.
 std::optional<Rows> match_rows(const Graph& g, ExprRef e, const Indices& own, const ir::Type& to) {
   const ValueId x = *loaded(e);
   const ir::Type& from = g.value(x).type;
   if (from.rank() < to.rank() || from.dtype != to.dtype) return std::nullopt;
-  if (to.rank() < 2 || from.rank() > kLargestRank || from.dims.back() != to.dims.back()) return std::nullopt;  // cost: no such rows
-  if (ir::element_count(g.pool(), from.dims) != ir::element_count(g.pool(), to.dims)) return std::nullopt;
+  if (to.rank() < 2 || from.rank() > kLargestRank || from.dims.back() != to.dims.back())
+    return std::nullopt;  // cost: no such rows
+  if (ir::element_count(g.pool(), from.dims) != ir::element_count(g.pool(), to.dims))
+    return std::nullopt;
   Rows rows{x, std::vector<size_t>(from.rank() - 1)};
   std::iota(rows.order.begin(), rows.order.end(), 0);
   do {
@@ -86,7 +92,8 @@ bool is_row_op(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
     case OpKind::norm: return op.results.size() == 1;
     case OpKind::matmul:
-      return !op.as<ir::MatmulAttrs>().trans_a && g.value(op.operands[1]).type.rank() == 2 && ir::has_plain_epilogue(g, op);
+      return !op.as<ir::MatmulAttrs>().trans_a && g.value(op.operands[1]).type.rank() == 2 &&
+             ir::has_plain_epilogue(g, op);
     default: return false;
   }
 }
@@ -101,9 +108,13 @@ bool keep_in_row_op(Graph& g, OpId o) {
   const ir::Type type = wide_type(g, v, *rows);
   if (op.kind == OpKind::matmul) {
     ExprRef epilogue = ir::bias_epilogue(g, type, ir::bias_of(g, op));
-    view_instead(g, v, ir::add_matmul(g, rows->x, op.operands[1], op.as<ir::MatmulAttrs>(), epilogue, type, g.value(v).name, op.origin), *rows);
+    view_instead(g, v,
+                 ir::add_matmul(g, rows->x, op.operands[1], op.as<ir::MatmulAttrs>(), epilogue,
+                                type, g.value(v).name, op.origin),
+                 *rows);
   } else {
-    view_instead(g, v, ir::add_norm(g, ir::norm_of(op), rows->x, type, g.value(v).name, op.origin), *rows);
+    view_instead(g, v, ir::add_norm(g, ir::norm_of(op), rows->x, type, g.value(v).name, op.origin),
+                 *rows);
   }
   return true;
 }
@@ -114,10 +125,12 @@ bool same_leading(const ir::Type& a, const ir::Type& b) {
 
 // A norm that is still in pieces needs its argument in one form: what a reduction reads stays.
 bool is_reduced(const Graph& g, ValueId v) {
-  return std::ranges::any_of(g.value(v).users, [&](OpId u) { return g.op(u).kind == OpKind::reduce; });
+  return std::ranges::any_of(g.value(v).users,
+                             [&](OpId u) { return g.op(u).kind == OpKind::reduce; });
 }
 
-// An elementwise op of such views, all of one kind, read at its own place, and of what depends on the last axis alone.
+// An elementwise op of such views, all of one kind, read at its own place, and of what depends on
+// the last axis alone.
 bool keep_in_elementwise(Graph& g, OpId o) {
   const ValueId v = g.result(o);
   const ir::Type type = g.value(v).type;
@@ -155,7 +168,8 @@ bool keep_in_elementwise(Graph& g, OpId o) {
     return it == read.end() ? nullptr : ir::load_of(g, it->second.x, at);
   });
   ir::Captured c = ir::capture(element);
-  view_instead(g, v, g.add_pointwise(c.operands, c.body, wide, g.value(v).name, g.op(o).origin), read[0].second);
+  view_instead(g, v, g.add_pointwise(c.operands, c.body, wide, g.value(v).name, g.op(o).origin),
+               read[0].second);
   return true;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of canonicalize: products, norms and elementwise ops on rows that were listed along one axis, or whose leading axes were
-// exchanged, work on the tensor as it was; the view moves behind them.
+// Part of canonicalize: products, norms and elementwise ops on rows that were listed along one
+// axis, or whose leading axes were exchanged, work on the tensor as it was; the view moves behind
+// them.
 #pragma once
 
 #include "passes/match.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lift-kv-cache: a decoder over a padded batch, with or without a past, becomes one over tokens of any sequences, with a cache in pages.
+// lift-kv-cache: a decoder over a padded batch, with or without a past, becomes one over tokens of
+// any sequences, with a cache in pages.
 //   before: @main(%ids: i64[B,S], %mask: i64[B,P + S], %positions: i64[B,S], %past.k: f32[B,2,P,16], ..)
 //           %k = pointwise(%past.k, %new) {body = (i,j,k) => select(j + 1 <= P, %past.k[i,k / 16,j,k % 16], %new[i,j - P,k])} : f32[B,P + S,32]
 //           %a = attention(%q, %k, %v, %mask) {causal = true, visible = (b,h,i,j) => j <= i + P and 0 != %mask[b,j], ..} : f32[B,S,64]
@@ -9,19 +10,21 @@
 //           %a = attention(%q, %keys, %values, %first, %context, %order, %positions, %table) {page = 64, visible = (b,h,i,j) => j <= i, ..} : f32[1,T,64]
 //           return logits = %y, cache.0.keys = %keys, ..                  the rows %wanted[r] alone
 //
-// Proved by substitution, for each attention and then for the graph; with the inputs as a generator gives them, mask = 1, positions = P + s,
-// token types = 0, and all lengths P + S:
+// Proved by substitution, for each attention and then for the graph; with the inputs as a generator
+// gives them, mask = 1, positions = P + s, token types = 0, and all lengths P + S:
 //   1. Element (b,j,c) of the keys is, for j < P, one element of a graph input, and for j = P + i something of row i alone, without P.
 //   2. An output is the same function in the layout of that input: what a step appends is what later steps read. So for the values.
 //   3. With i := q - P neither B, S nor P is left in score and visible: they speak of absolute positions alone. So in every op on rows.
 //   4. A query sees no key behind it, and everything from ids to logits is row by row but attention. So what a token's row is
 //      depends on the tokens before it alone, and steps of any size are the whole.
-// A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in slot %state_from[n] (none: -1) and leaves
-// its own in %state_to[n]. Its expressions are over rows, as those of all else.
+// A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
+// slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
+// as those of all else.
 //   before: %a = linear_attention(%q, %k, %v, ..) {causal = true, ..} : f32[B,S,64]
 //   after:  %a, %sums = linear_attention_step(%q, %k, %v, %first, %state_from, %state_to, %state.0, ..) {..} : f32[1,T,64], f32[C,4,16,16]
-// Rows of logits are computed for the tokens that are asked for; so is all between the last attention and them.
-// Runs after fuse-pointwise, when keys and values are one expression, and before fuse-qkv, for which a past stands in the way.
+// Rows of logits are computed for the tokens that are asked for; so is all between the last
+// attention and them. Runs after fuse-pointwise, when keys and values are one expression, and
+// before fuse-qkv, for which a past stands in the way.
 #include <fmt/format.h>
 
 #include <map>
@@ -38,9 +41,10 @@ constexpr int64_t kPage = 64;  // tokens
 
 /// Keys or values of an attention.
 struct Appended {
-  ValueId past;                  // invalid: there is none
-  ExprRef old = nullptr;         // element (b, j, c) for j < P: a load of past
-  ExprRef rows = nullptr;        // element (b, i, c) of the new ones: a load of a row of i, or an expression of one
+  ValueId past;           // invalid: there is none
+  ExprRef old = nullptr;  // element (b, j, c) for j < P: a load of past
+  ExprRef rows =
+      nullptr;  // element (b, i, c) of the new ones: a load of a row of i, or an expression of one
 };
 
 struct Layer {
@@ -53,7 +57,8 @@ class Lifter : GivenInputs {
   Lifter(Graph& g, PassReport& report) : GivenInputs(g), report_(report) {}
 
   bool run() {
-    if (g_.size_with(SizeRole::packed)) return false;  // rows of a packed batch are no tokens in order
+    if (g_.size_with(SizeRole::packed))
+      return false;  // rows of a packed batch are no tokens in order
     if (!find_attentions() || !find_inputs() || !find_sizes()) return false;
     make_inputs();
     for (OpId o : attentions_) {
@@ -82,22 +87,26 @@ class Lifter : GivenInputs {
     return !attentions_.empty() || sums_;
   }
 
-  static bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
+  static bool has(const std::string& name, const char* part) {
+    return name.find(part) != name.npos;
+  }
 
   bool find_inputs() {
     for (ValueId v : g_.inputs()) {
       const ir::Value& in = g_.value(v);
       if (in.type.rank() != 2) continue;
       const bool whole = in.type.dtype == DType::i64 || in.type.dtype == DType::i32;
-      ValueId* place = has(in.name, "mask")                     ? &in_.mask
-                       : whole && has(in.name, "token_type")    ? &in_.types
-                       : whole && has(in.name, "position")      ? &in_.positions
-                       : whole && (has(in.name, "ids") || has(in.name, "tokens") || !in_.ids.valid()) ? &in_.ids
-                                                                : nullptr;
+      ValueId* place =
+          has(in.name, "mask")                  ? &in_.mask
+          : whole && has(in.name, "token_type") ? &in_.types
+          : whole && has(in.name, "position")   ? &in_.positions
+          : whole && (has(in.name, "ids") || has(in.name, "tokens") || !in_.ids.valid()) ? &in_.ids
+                                                                                         : nullptr;
       if (!place || place->valid()) return miss(in.name, "its role in a decoder is not clear");
       *place = v;
     }
-    return in_.ids.valid() || miss(g_.name, "there is no input of token ids, whole numbers of [batch, length]");
+    return in_.ids.valid() ||
+           miss(g_.name, "there is no input of token ids, whole numbers of [batch, length]");
   }
 
   bool find_sizes() {
@@ -106,15 +115,20 @@ class Lifter : GivenInputs {
     const ir::SizeSymbol* past = g_.size_with(SizeRole::past);
     past_ = past ? pool_.symbol(past->name) : pool_.integer(0);
     // A graph may read the length of past and new tokens off its mask.
-    if (const ir::SizeSymbol* total = g_.size_with(SizeRole::context)) total_ = pool_.symbol(total->name);
-    if (length_->kind != ExprKind::symbol) return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
+    if (const ir::SizeSymbol* total = g_.size_with(SizeRole::context))
+      total_ = pool_.symbol(total->name);
+    if (length_->kind != ExprKind::symbol)
+      return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
     b_ = pool_.index(0, batch_);
     s_ = pool_.index(1, length_);
     return true;
   }
 
   ExprRef add_size(std::string name, uint32_t axis, SizeRole role) {
-    const auto taken = [&] { return std::any_of(g_.symbols.begin(), g_.symbols.end(), [&](const auto& s) { return s.name == name; }); };
+    const auto taken = [&] {
+      return std::any_of(g_.symbols.begin(), g_.symbols.end(),
+                         [&](const auto& s) { return s.name == name; });
+    };
     while (taken()) name += "_";
     pool_.set_range(name, {1, ir::kLargestSize});
     ir::SizeSymbol symbol;
@@ -127,7 +141,8 @@ class Lifter : GivenInputs {
   }
 
   ValueId add_input(const std::string& name, DType dtype, std::vector<ExprRef> dims) {
-    if (const ValueId holder = g_.find_value(name); holder.valid()) g_.rename(holder, name + std::string(kBefore));
+    if (const ValueId holder = g_.find_value(name); holder.valid())
+      g_.rename(holder, name + std::string(kBefore));
     made_.push_back(g_.add_input(name, {dtype, std::move(dims)}));
     return made(made_.back());
   }
@@ -173,7 +188,8 @@ class Lifter : GivenInputs {
   bool find_layer(OpId o) {
     const ir::Op& op = g_.op(o);
     Layer layer{o, {}, {}};
-    return find_appended(o, op.operands[1], layer.keys) && find_appended(o, op.operands[2], layer.values) && (layers_.push_back(layer), true);
+    return find_appended(o, op.operands[1], layer.keys) &&
+           find_appended(o, op.operands[2], layer.values) && (layers_.push_back(layer), true);
   }
 
   bool find_appended(OpId o, ValueId v, Appended& out) {
@@ -183,30 +199,39 @@ class Lifter : GivenInputs {
       out.rows = ir::load_of(g_, v, {b_, s_, c});
       return true;
     }
-    if (given(dims[1], nullptr) != ir::add(past_, length_)) return miss(o, fmt::format("its keys are {}, not those of the past and the new ones", ir::print(dims[1])));
+    if (given(dims[1], nullptr) != ir::add(past_, length_))
+      return miss(o, fmt::format("its keys are {}, not those of the past and the new ones",
+                                 ir::print(dims[1])));
     ExprRef j = pool_.index(1, past_);
     out.old = given(from_rows(v, {b_, j, c}), nullptr);
     const auto past = loaded(out.old);
-    if (!past || g_.def(*past)) return miss(o, "what it reads of the past is no element of an input");
+    if (!past || g_.def(*past))
+      return miss(o, "what it reads of the past is no element of an input");
     out.past = *past;
     out.rows = given(from_rows(v, {b_, ir::add(past_, s_), c}), nullptr);
     for (ValueId x : ir::loads_of(out.rows)) {
-      if (!is_rows(x) && !is_fixed(x)) return miss(o, fmt::format("its new keys and values read '{}'", g_.value(x).name));
+      if (!is_rows(x) && !is_fixed(x))
+        return miss(o, fmt::format("its new keys and values read '{}'", g_.value(x).name));
     }
     return true;
   }
 
   // An output that is past and new rows in the layout of the past.
   bool is_present(const Graph::Output& output, const Appended& a) {
-    if (g_.value(output.value).type.rank() != g_.value(a.past).type.rank()) return false;  // cost: loads of other ranks differ
+    if (g_.value(output.value).type.rank() != g_.value(a.past).type.rank())
+      return false;  // cost: loads of other ranks differ
     const ir::Op* op = g_.def(output.value);
     if (!op) return false;
-    if (std::find(op->operands.begin(), op->operands.end(), a.past) == op->operands.end()) return false;  // cost: its elements would be others
+    if (std::find(op->operands.begin(), op->operands.end(), a.past) == op->operands.end())
+      return false;  // cost: its elements would be others
     const Indices at = a.old->args;
     ExprRef j = pool_.index(1, past_);
     Indices later = at;
-    for (ExprRef& x : later) x = ir::rewrite(x, [&](ExprRef n) -> ExprRef { return n == j ? ir::add(past_, s_) : nullptr; });
-    return given(from_rows(output.value, at), nullptr) == a.old && given(from_rows(output.value, later), nullptr) == a.rows;
+    for (ExprRef& x : later)
+      x = ir::rewrite(x,
+                      [&](ExprRef n) -> ExprRef { return n == j ? ir::add(past_, s_) : nullptr; });
+    return given(from_rows(output.value, at), nullptr) == a.old &&
+           given(from_rows(output.value, later), nullptr) == a.rows;
   }
 
   bool match_outputs() {
@@ -217,7 +242,9 @@ class Lifter : GivenInputs {
         if (!a->past.valid()) continue;
         size_t i = 0;
         while (i < taken.size() && (taken[i] || !is_present(g_.outputs[i], *a))) ++i;
-        if (i == taken.size()) return miss(layer.attention, fmt::format("no output is '{}' with the new rows behind it", g_.value(a->past).name));
+        if (i == taken.size())
+          return miss(layer.attention, fmt::format("no output is '{}' with the new rows behind it",
+                                                   g_.value(a->past).name));
         taken[i] = true;
         presents[a->past.value] = i;
       }
@@ -226,15 +253,21 @@ class Lifter : GivenInputs {
     for (ValueId v : g_.inputs()) {
       const auto present = presents.find(v.value);
       if (present == presents.end()) continue;
-      if (present->second < last) return miss(g_.outputs[present->second].name, fmt::format("it is '{}' with new rows, but comes in another order", g_.value(v).name));
+      if (present->second < last)
+        return miss(
+            g_.outputs[present->second].name,
+            fmt::format("it is '{}' with new rows, but comes in another order", g_.value(v).name));
       last = present->second;
     }
     for (size_t i = 0; i < taken.size(); ++i) {
       if (taken[i]) continue;
       const Graph::Output& o = g_.outputs[i];
       const ir::Type& type = g_.value(o.value).type;
-      const bool rows = is_rows(o.value) && type.rank() == 3 && is_float(type.dtype) && ir::as_int(type.dims[2]);
-      if (!rows || logits_.valid()) return miss(o.name, rows ? "there are two outputs for each token" : "the output is neither logits nor a past with new rows");
+      const bool rows =
+          is_rows(o.value) && type.rank() == 3 && is_float(type.dtype) && ir::as_int(type.dims[2]);
+      if (!rows || logits_.valid())
+        return miss(o.name, rows ? "there are two outputs for each token"
+                                 : "the output is neither logits nor a past with new rows");
       logits_ = o.value;
     }
     return logits_.valid() || miss(g_.name, "no output has logits for each token");
@@ -244,7 +277,8 @@ class Lifter : GivenInputs {
 
   bool is_row_op(OpId o) const {
     const ir::Op& op = g_.op(o);
-    return computes_rows(g_, op) && std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return is_rows(r); });
+    return computes_rows(g_, op) &&
+           std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return is_rows(r); });
   }
 
   // What leads to logits alone is computed for the rows that are wanted.
@@ -255,7 +289,8 @@ class Lifter : GivenInputs {
       if (!is_row_op(order[i])) continue;
       const bool only = std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) {
         const auto& users = g_.value(r).users;
-        return std::all_of(users.begin(), users.end(), [&](OpId u) { return is_wanted(g_.result(u)); });
+        return std::all_of(users.begin(), users.end(),
+                           [&](OpId u) { return is_wanted(g_.result(u)); });
       });
       if (!only) continue;
       for (ValueId r : op.results) wanted_values_.insert(r.value);
@@ -281,7 +316,8 @@ class Lifter : GivenInputs {
     at[0] = pool_.integer(0);
     at[1] = row_of(true).token;
     ir::Captured c = ir::capture(ir::load_of(g_, it->second, at));
-    return chosen->second = made(g_.add_pointwise(c.operands, c.body, type, name_before(v) + ".wanted"));
+    return chosen->second =
+               made(g_.add_pointwise(c.operands, c.body, type, name_before(v) + ".wanted"));
   }
 
   void lift(OpId o) {
@@ -295,17 +331,22 @@ class Lifter : GivenInputs {
     std::vector<ValueId> operands;
     for (size_t i = 0; i < ir::first_loaded(op); ++i) {
       const ValueId v = is_row_operand(op, i) ? rows_of(op.operands[i], wanted) : op.operands[i];
-      if (!v.valid() || (!is_row_operand(op, i) && !is_fixed(v))) return not_lifted(old, fmt::format("its operand '{}' is no row of the same token", name_before(op.operands[i])));
+      if (!v.valid() || (!is_row_operand(op, i) && !is_fixed(v)))
+        return not_lifted(old, fmt::format("its operand '{}' is no row of the same token",
+                                           name_before(op.operands[i])));
       operands.push_back(v);
     }
     const std::vector<ExprRef*> bodies = ir::expressions_of(op);
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) {
-      ExprRef e = given(given(ir::free_expr(g_, o, *body, {}), nullptr), &row);  // first with s, whose range is known
+      ExprRef e = given(given(ir::free_expr(g_, o, *body, {}), nullptr),
+                        &row);  // first with s, whose range is known
       if (const std::string why = left_over(e); !why.empty()) return not_lifted(old, why);
       free.push_back(guarded(e));
     }
-    if (op.kind == OpKind::reduce && std::any_of(op.as<ir::ReduceAttrs>().extents.begin(), op.as<ir::ReduceAttrs>().extents.end(), [](ExprRef n) { return !ir::as_int(n); }))
+    if (op.kind == OpKind::reduce && std::any_of(op.as<ir::ReduceAttrs>().extents.begin(),
+                                                 op.as<ir::ReduceAttrs>().extents.end(),
+                                                 [](ExprRef n) { return !ir::as_int(n); }))
       return not_lifted(old, "it sums over tokens");
     free = ir::capture(free, operands);
     for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
@@ -316,7 +357,8 @@ class Lifter : GivenInputs {
       names.push_back(take_name(r));
     }
     const OpId lifted = g_.add_op(op.kind, operands, op.attrs, types, names, old.origin);
-    for (size_t k = 0; k < old.results.size(); ++k) stands_for(old.results[k], g_.result(lifted, k));
+    for (size_t k = 0; k < old.results.size(); ++k)
+      stands_for(old.results[k], g_.result(lifted, k));
   }
 
   std::string take_name(ValueId v) {
@@ -331,16 +373,19 @@ class Lifter : GivenInputs {
   }
 
   void not_lifted(const ir::Op& op, std::string why) {
-    for (ValueId r : op.results) why_.emplace(r.value, Miss{op.origin.empty() ? g_.value(r).name : op.origin, why});
+    for (ValueId r : op.results)
+      why_.emplace(r.value, Miss{op.origin.empty() ? g_.value(r).name : op.origin, why});
   }
 
   // New keys or values as rows [1, T, width].
   ValueId new_rows(OpId attention, const Appended& a, ValueId like, const std::string& name) {
     // Of reals with these arguments: a load.
-    if (a.rows->args == Indices{b_, s_, pool_.index(2, g_.value(like).type.dims[2])}) return rows_of(*loaded(a.rows), false);
+    if (a.rows->args == Indices{b_, s_, pool_.index(2, g_.value(like).type.dims[2])})
+      return rows_of(*loaded(a.rows), false);
     const Row row = row_of(false);
     ExprRef e = given(a.rows, &row);
-    if (const std::string why = left_over(e); !why.empty()) return not_lifted(g_.op(attention), "its new keys: " + why), ValueId{};
+    if (const std::string why = left_over(e); !why.empty())
+      return not_lifted(g_.op(attention), "its new keys: " + why), ValueId{};
     ir::Type type = row_type(like, false);
     ir::Captured c = ir::capture(guarded(e));
     return made(g_.add_pointwise(c.operands, c.body, type, name));
@@ -350,45 +395,61 @@ class Lifter : GivenInputs {
     const ir::Type& type = g_.value(like).type;
     const int64_t width = *ir::as_int(type.dims[2]);
     if (!cache_pages_) cache_pages_ = add_size("cache_pages", 0, SizeRole::none);
-    return add_input(name, type.dtype, {cache_pages_, pool_.integer(heads), pool_.integer(kPage), pool_.integer(width / heads)});
+    return add_input(
+        name, type.dtype,
+        {cache_pages_, pool_.integer(heads), pool_.integer(kPage), pool_.integer(width / heads)});
   }
 
   void lift_attention(OpId o) {
-    const Layer& layer = *std::find_if(layers_.begin(), layers_.end(), [&](const Layer& l) { return l.attention == o; });
+    const Layer& layer = *std::find_if(layers_.begin(), layers_.end(),
+                                       [&](const Layer& l) { return l.attention == o; });
     const ir::Op old = g_.op(o);
     ir::AttentionAttrs attrs = old.as<ir::AttentionAttrs>();
     const ValueId q = rows_of(old.operands[0], false);
     if (!q.valid()) return not_lifted(old, "its queries are no rows of tokens");
     const std::string base = g_.value(old.results[0]).name;
-    const ValueId k = new_rows(o, layer.keys, old.operands[1], base + ".k.new"), v = new_rows(o, layer.values, old.operands[2], base + ".v.new");
-    if (!k.valid() || !v.valid()) return not_lifted(old, "its keys and values are no rows of tokens");
+    const ValueId k = new_rows(o, layer.keys, old.operands[1], base + ".k.new"),
+                  v = new_rows(o, layer.values, old.operands[2], base + ".v.new");
+    if (!k.valid() || !v.valid())
+      return not_lifted(old, "its keys and values are no rows of tokens");
     ExprRef score = nullptr, visible = nullptr;
-    if (std::string why = over_positions(o, attrs.score, score); !why.empty()) return not_lifted(old, "its score: " + why);
+    if (std::string why = over_positions(o, attrs.score, score); !why.empty())
+      return not_lifted(old, "its score: " + why);
     if (!attrs.visible) return not_lifted(old, "a token sees those behind it");
-    if (std::string why = over_positions(o, attrs.visible, visible); !why.empty()) return not_lifted(old, "what it sees: " + why);
+    if (std::string why = over_positions(o, attrs.visible, visible); !why.empty())
+      return not_lifted(old, "what it sees: " + why);
     // Causality and windows again, of absolute positions.
     attrs.causal = attrs.key_padding = false;
     attrs.window_left = attrs.window_right = std::nullopt;
-    const std::vector<ExprRef> conjuncts = visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
+    const std::vector<ExprRef> conjuncts =
+        visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
     for (ExprRef x : conjuncts) {
       const auto band = ir::band_of(inside(x), longest_, longest_);
       if (band && !band->left && band->size == 0) attrs.causal = true;
-      if (band && band->left) attrs.window_left = std::min(attrs.window_left.value_or(INT64_MAX), band->size);
+      if (band && band->left)
+        attrs.window_left = std::min(attrs.window_left.value_or(INT64_MAX), band->size);
     }
     if (!attrs.causal) return not_lifted(old, "a token sees those behind it");
     const std::string number = std::to_string(caches_++);
     const ValueId keys = add_cache("cache." + number + ".keys", old.operands[1], attrs.kv_heads);
-    const ValueId values = add_cache("cache." + number + ".values", old.operands[2], attrs.kv_heads);
-    const OpId append = g_.add_op(OpKind::kv_append, {keys, values, k, v, slots_}, ir::KvAppendAttrs{}, {g_.value(keys).type, g_.value(values).type}, {base + ".keys", base + ".values"}, old.origin);
-    for (size_t i : {0, 1}) states_.push_back({g_.value(g_.op(append).operands[i]).name, made(g_.result(append, i))});
-    std::vector<ValueId> operands = {q, g_.result(append, 0), g_.result(append, 1), first_, context_, order_, positions_, table_};
+    const ValueId values =
+        add_cache("cache." + number + ".values", old.operands[2], attrs.kv_heads);
+    const OpId append = g_.add_op(OpKind::kv_append, {keys, values, k, v, slots_},
+                                  ir::KvAppendAttrs{}, {g_.value(keys).type, g_.value(values).type},
+                                  {base + ".keys", base + ".values"}, old.origin);
+    for (size_t i : {0, 1})
+      states_.push_back({g_.value(g_.op(append).operands[i]).name, made(g_.result(append, i))});
+    std::vector<ValueId> operands = {
+        q,     g_.result(append, 0), g_.result(append, 1), first_, context_, order_, positions_,
+        table_};
     const auto free = ir::capture({guarded(score), guarded(visible)}, operands);
     attrs.score = free[0];
     attrs.visible = free[1];
     attrs.packed = {sequences_, longest_};
     attrs.page = kPage;
     ir::Type type = row_type(old.results[0], false);
-    stands_for(old.results[0], g_.add(OpKind::attention, operands, attrs, type, take_name(old.results[0]), old.origin));
+    stands_for(old.results[0], g_.add(OpKind::attention, operands, attrs, type,
+                                      take_name(old.results[0]), old.origin));
   }
 
   // A linear attention whose tokens go on with the sums of those before them.
@@ -400,28 +461,40 @@ class Lifter : GivenInputs {
     std::vector<ValueId> operands;
     for (size_t i = 0; i < 3; ++i) {
       operands.push_back(rows_of(old.operands[i], false));
-      if (!operands.back().valid()) return not_lifted(old, fmt::format("its operand '{}' is no row of the same token", name_before(old.operands[i])));
+      if (!operands.back().valid())
+        return not_lifted(old, fmt::format("its operand '{}' is no row of the same token",
+                                           name_before(old.operands[i])));
     }
-    const std::vector<ExprRef*> bodies = {&attrs.q_map, &attrs.k_map, &attrs.decay, &attrs.epilogue, &attrs.visible};
+    const std::vector<ExprRef*> bodies = {&attrs.q_map, &attrs.k_map, &attrs.decay, &attrs.epilogue,
+                                          &attrs.visible};
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) {
       free.push_back(nullptr);
-      if (std::string why = over_rows(o, *body, free.back()); !why.empty()) return not_lifted(old, why);
+      if (std::string why = over_rows(o, *body, free.back()); !why.empty())
+        return not_lifted(old, why);
     }
     // A map that hid padding alone is none.
     std::replace(free.begin(), free.end(), pool_.param("s", Scalar::f32), ExprRef{nullptr});
-    if (free.back() && free.back()->kind != ExprKind::btrue) return not_lifted(old, "which tokens it sees is no padding");
+    if (free.back() && free.back()->kind != ExprKind::btrue)
+      return not_lifted(old, "which tokens it sees is no padding");
     free.back() = nullptr;
-    if (free[2] && attrs.heads != attrs.kv_heads && ir::uses_index(free[2], ir::kOfHead)) return not_lifted(old, "heads that share keys decay apart");
+    if (free[2] && attrs.heads != attrs.kv_heads && ir::uses_index(free[2], ir::kOfHead))
+      return not_lifted(old, "heads that share keys decay apart");
     attrs.epilogue = free[3];  // which may ask for less than it did
-    const int64_t rows = *ir::as_int(g_.value(old.operands[2]).type.dims[2]) / attrs.kv_heads + ir::normalises(attrs), d = *ir::as_int(g_.value(old.operands[1]).type.dims[2]) / attrs.kv_heads;
+    const int64_t rows = *ir::as_int(g_.value(old.operands[2]).type.dims[2]) / attrs.kv_heads +
+                         ir::normalises(attrs),
+                  d = *ir::as_int(g_.value(old.operands[1]).type.dims[2]) / attrs.kv_heads;
     if (!state_slots_) state_slots_ = add_size("state_slots", 0, SizeRole::none);
-    const ValueId state = add_input("state." + std::to_string(states_.size() - 2 * caches_), DType::f32, {state_slots_, pool_.integer(attrs.kv_heads), pool_.integer(rows), pool_.integer(d)});
+    const ValueId state = add_input(
+        "state." + std::to_string(states_.size() - 2 * caches_), DType::f32,
+        {state_slots_, pool_.integer(attrs.kv_heads), pool_.integer(rows), pool_.integer(d)});
     operands.insert(operands.end(), {first_, state_from_, state_to_, state});
     free = ir::capture(free, operands);
     for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
     const std::string base = g_.value(old.results[0]).name;
-    const OpId step = g_.add_op(OpKind::linear_attention_step, operands, attrs, {row_type(old.results[0], false), g_.value(state).type}, {take_name(old.results[0]), base + ".sums"}, old.origin);
+    const OpId step = g_.add_op(OpKind::linear_attention_step, operands, attrs,
+                                {row_type(old.results[0], false), g_.value(state).type},
+                                {take_name(old.results[0]), base + ".sums"}, old.origin);
     states_.push_back({g_.value(state).name, made(g_.result(step, 1))});
     stands_for(old.results[0], g_.result(step));
   }
@@ -431,18 +504,23 @@ class Lifter : GivenInputs {
     if (!e) return {};
     const Row row = row_of(false);
     ExprRef t = pool_.index(ir::kOfToken, length_), own = pool_.index(ir::kOfToken, tokens_);
-    ExprRef free = ir::rewrite(ir::free_expr(g_, o, e, {}), [&](ExprRef n) { return n == t ? s_ : nullptr; });
+    ExprRef free =
+        ir::rewrite(ir::free_expr(g_, o, e, {}), [&](ExprRef n) { return n == t ? s_ : nullptr; });
     free = given(given(free, nullptr), &row);
     if (std::string why = left_over(free); !why.empty()) return why;
     out = ir::rewrite(guarded(free), [&](ExprRef n) { return n == row.own ? own : nullptr; });
     return {};
   }
 
-  // Score or visible with absolute positions for i and j. They are what they were at i + P, and keys run from 0 to P + S.
+  // Score or visible with absolute positions for i and j. They are what they were at i + P, and
+  // keys run from 0 to P + S.
   std::string over_positions(OpId o, ExprRef e, ExprRef& out) {
     const std::vector<ExprRef> extents = ir::attention_extents(g_, g_.op(o));
-    ExprRef all = ir::add(past_, length_), i = pool_.index(ir::kQuery, extents[ir::kQuery]), j = pool_.index(ir::kKey, all);
-    ExprRef free = ir::rewrite(ir::free_expr(g_, o, e, {}), [&](ExprRef n) -> ExprRef { return n->kind == ExprKind::index && n->value == ir::kKey ? j : nullptr; });
+    ExprRef all = ir::add(past_, length_), i = pool_.index(ir::kQuery, extents[ir::kQuery]),
+            j = pool_.index(ir::kKey, all);
+    ExprRef free = ir::rewrite(ir::free_expr(g_, o, e, {}), [&](ExprRef n) -> ExprRef {
+      return n->kind == ExprKind::index && n->value == ir::kKey ? j : nullptr;
+    });
     free = given(free, nullptr);
     out = ir::rewrite(free, [&](ExprRef n) -> ExprRef {
       if (n == i) return ir::sub(pool_.index(ir::kQuery, longest_), past_);
@@ -451,7 +529,8 @@ class Lifter : GivenInputs {
     return left_over(out);
   }
 
-  // What an expression is where no flag is raised: a triangle read at positions that a table may be too short for is a triangle.
+  // What an expression is where no flag is raised: a triangle read at positions that a table may be
+  // too short for is a triangle.
   ExprRef inside(ExprRef e) const {
     return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
       if (n->kind == ExprKind::bounded) return n->args[0];
@@ -466,13 +545,17 @@ class Lifter : GivenInputs {
   bool finish() {
     const auto it = lifted_.find(logits_.value);
     if (it == lifted_.end()) return miss_of(logits_);
-    const auto name = std::find_if(g_.outputs.begin(), g_.outputs.end(), [&](const auto& o) { return o.value == logits_; })->name;
+    const auto name = std::find_if(g_.outputs.begin(), g_.outputs.end(), [&](const auto& o) {
+                        return o.value == logits_;
+                      })->name;
     ValueId logits = it->second;
     if (!is_wanted(logits_)) logits = rows_of(logits_, true);
     g_.outputs = {{name, logits}};
     for (const auto& state : states_) g_.outputs.push_back(state);
     g_.symbols = symbols_;
-    g_.checks = {{ir::le(rows_, tokens_), fmt::format("{} must be at most {}", ir::print(rows_), ir::print(tokens_))}};  // few tokens have few rows of logits
+    g_.checks = {{ir::le(rows_, tokens_),
+                  fmt::format("{} must be at most {}", ir::print(rows_),
+                              ir::print(tokens_))}};  // few tokens have few rows of logits
     g_.set_inputs(made_);
     return true;
   }
@@ -484,13 +567,15 @@ class Lifter : GivenInputs {
     while (!worklist.empty()) {
       const ValueId x = worklist.back();
       worklist.pop_back();
-      if (lifted_.count(x.value)) continue;  // cost: nor is anything before it in why_
+      if (lifted_.count(x.value)) continue;             // cost: nor is anything before it in why_
       if (!ancestors.insert(x.value).second) continue;  // cost: seen before
-      if (const ir::Op* op = g_.def(x)) worklist.insert(worklist.end(), op->operands.begin(), op->operands.end());
+      if (const ir::Op* op = g_.def(x))
+        worklist.insert(worklist.end(), op->operands.begin(), op->operands.end());
     }
     for (OpId o : g_.order()) {
       const auto why = why_.find(g_.result(o).value);
-      if (why != why_.end() && ancestors.count(g_.result(o).value)) return miss(why->second.node, why->second.reason);
+      if (why != why_.end() && ancestors.count(g_.result(o).value))
+        return miss(why->second.node, why->second.reason);
     }
     return miss(g_.name, "logits are not computed row by row");
   }
@@ -498,15 +583,15 @@ class Lifter : GivenInputs {
   PassReport& report_;
   std::vector<OpId> attentions_;
   std::vector<Layer> layers_;
-  bool sums_ = false;                                 // there are linear attentions
-  size_t caches_ = 0;                                 // made so far
+  bool sums_ = false;  // there are linear attentions
+  size_t caches_ = 0;  // made so far
   ValueId logits_;
   // Of the lifted graph.
   std::vector<ir::SizeSymbol> symbols_;
-  std::vector<ValueId> made_;                         // its inputs
+  std::vector<ValueId> made_;  // its inputs
   ExprRef sequences_ = nullptr, cache_pages_ = nullptr, state_slots_ = nullptr, longest_ = nullptr;
   ValueId slots_, context_, first_, order_, table_, state_from_, state_to_;
-  std::map<uint32_t, ValueId> chosen_;                // rows that are wanted of a value of the graph before
+  std::map<uint32_t, ValueId> chosen_;  // rows that are wanted of a value of the graph before
   std::map<uint32_t, Miss> why_;
   std::vector<Graph::Output> states_;
 };

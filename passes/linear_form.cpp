@@ -23,12 +23,15 @@ ExprRef element(const Graph& g, ValueId v, const Indices& at) {
   return expanded(g, v, at, [&](ValueId x) { return is_biased_product(g, x); });
 }
 
-// Operand i of a product at (row, column) of what it multiplies, its leading dims those of the result.
-ExprRef operand_at(const Graph& g, const ir::Op& product, size_t i, bool swap, const Indices& lead, ExprRef row, ExprRef column) {
+// Operand i of a product at (row, column) of what it multiplies, its leading dims those of the
+// result.
+ExprRef operand_at(const Graph& g, const ir::Op& product, size_t i, bool swap, const Indices& lead,
+                   ExprRef row, ExprRef column) {
   const auto& dims = g.value(product.operands[i]).type.dims;
   const size_t skip = lead.size() - (dims.size() - 2);
   Indices at;
-  for (size_t k = 0; k + 2 < dims.size(); ++k) at.push_back(ir::is_int(dims[k], 1) ? g.pool().integer(0) : lead[skip + k]);
+  for (size_t k = 0; k + 2 < dims.size(); ++k)
+    at.push_back(ir::is_int(dims[k], 1) ? g.pool().integer(0) : lead[skip + k]);
   if (swap) std::swap(row, column);
   at.insert(at.end(), {row, column});
   return element(g, product.operands[i], at);
@@ -45,7 +48,8 @@ ExprRef summand(const Graph& g, ExprRef load, int64_t number) {
     if (a.kind != ir::ReduceKind::sum || a.extents.size() != 1) return nullptr;
     Indices at = load->args;
     at.push_back(g.pool().index(number, a.extents[0]));
-    return ir::expand(g, ir::free_expr(g, g.value(*v).def, a.body, at), [&](ValueId x) { return !is_biased_product(g, x); });
+    return ir::expand(g, ir::free_expr(g, g.value(*v).def, a.body, at),
+                      [&](ValueId x) { return !is_biased_product(g, x); });
   }
   if (op->kind != OpKind::matmul || load->type != Scalar::f32) return nullptr;
   const auto& a = op->as<ir::MatmulAttrs>();
@@ -54,11 +58,13 @@ ExprRef summand(const Graph& g, ExprRef load, int64_t number) {
   const size_t r = load->args.size();
   const Indices lead(load->args.begin(), load->args.end() - 2);
   ExprRef x = g.pool().index(number, a.trans_a ? left.dims[left.rank() - 2] : left.dims.back());
-  ExprRef p = ir::mul(operand_at(g, *op, 0, a.trans_a, lead, load->args[r - 2], x), operand_at(g, *op, 1, a.trans_b, lead, x, load->args[r - 1]));
+  ExprRef p = ir::mul(operand_at(g, *op, 0, a.trans_a, lead, load->args[r - 2], x),
+                      operand_at(g, *op, 1, a.trans_b, lead, x, load->args[r - 1]));
   return a.alpha == 1 ? p : ir::mul(p, g.pool().real(a.alpha));
 }
 
-ExprRef running_summand(const Graph& g, ExprRef load, int64_t number, ExprRef* end, bool any_direction) {
+ExprRef running_summand(const Graph& g, ExprRef load, int64_t number, ExprRef* end,
+                        bool any_direction) {
   const auto v = loaded(load);
   const ir::Op* op = v ? g.def(*v) : nullptr;
   if (!op || op->kind != OpKind::cumsum || load->type != Scalar::f32) return nullptr;
@@ -114,7 +120,8 @@ bool is_weight(const Graph& g, ValueId v, int steps = 6) {
   if (g.is_constant(v)) return true;
   if (steps == 0) return false;  // cost: no weight is unpacked in as many steps
   const ir::Op* op = g.def(v);
-  if (!op || op->operands.empty()) return false;  // cost: what follows from sizes alone is no token's
+  if (!op || op->operands.empty())
+    return false;  // cost: what follows from sizes alone is no token's
   return std::ranges::all_of(op->operands, [&](ValueId x) { return is_weight(g, x, steps - 1); });
 }
 
@@ -122,7 +129,8 @@ bool is_weight(const Graph& g, ValueId v, int steps = 6) {
 bool is_projection(const Graph& g, ExprRef e) {
   const auto v = loaded(e);
   const ir::Op* op = v ? g.def(*v) : nullptr;
-  return op && op->kind == OpKind::matmul && (is_weight(g, op->operands[0]) || is_weight(g, op->operands[1]));
+  return op && op->kind == OpKind::matmul &&
+         (is_weight(g, op->operands[0]) || is_weight(g, op->operands[1]));
 }
 
 // Whether this load may be the sum inside: one of both x and something else.
@@ -162,7 +170,8 @@ class FormReader {
   void take_factor(ExprRef e) {
     if (!uses(e, x_)) {
       f_.rows.push_back(e);
-    } else if (e->kind == ExprKind::select && (is_zero(e->args[1]) || is_zero(e->args[2])) && is_of_weights(e)) {
+    } else if (e->kind == ExprKind::select && (is_zero(e->args[1]) || is_zero(e->args[2])) &&
+               is_of_weights(e)) {
       const bool hides = is_zero(e->args[1]);
       f_.conditions.push_back(hides ? ir::logical_not(e->args[0]) : e->args[0]);
       take(e->args[hides ? 2 : 1]);
@@ -177,7 +186,8 @@ class FormReader {
     }
   }
 
-  // A condition on weights is one on places, or it shows the sum inside, or 1; others belong to features.
+  // A condition on weights is one on places, or it shows the sum inside, or 1; others belong to
+  // features.
   bool is_of_weights(ExprRef e) const {
     bool found = !ir::has_loads(e->args[0]) || (ir::as_real(e->args[1]) && ir::as_real(e->args[2]));
     ir::for_each_node(e, [&](ExprRef n) { found = found || sums_inside(g_, n, x_, inside_); });
@@ -185,7 +195,8 @@ class FormReader {
   }
 
   void take_exponent(ExprRef e) {
-    if (e->kind == ExprKind::select && (is_minus_infinity(e->args[1]) || is_minus_infinity(e->args[2]))) {
+    if (e->kind == ExprKind::select &&
+        (is_minus_infinity(e->args[1]) || is_minus_infinity(e->args[2]))) {
       const bool hides = is_minus_infinity(e->args[1]);
       f_.conditions.push_back(hides ? ir::logical_not(e->args[0]) : e->args[0]);
       e = e->args[hides ? 2 : 1];
@@ -193,11 +204,13 @@ class FormReader {
     f_.exponents.push_back(e);
   }
 
-  // A state is a running sum, or a sum inside of which one factor alone depends on x: with q and k both do.
+  // A state is a running sum, or a sum inside of which one factor alone depends on x: with q and k
+  // both do.
   void look_inside() {
     ExprRef sum = running_summand(g_, f_.inner, inside_, &f_.end, true);
     f_.running = sum != nullptr;
-    if (sum && !running_summand(g_, f_.inner, inside_, &f_.end)) fail("the running sum leaves its own token out, or runs from the end");
+    if (sum && !running_summand(g_, f_.inner, inside_, &f_.end))
+      fail("the running sum leaves its own token out, or runs from the end");
     if (!sum) sum = summand(g_, f_.inner, inside_);
     Factors parts = factors_of(sum);
     if (!parts.down.empty()) return fail("what is summed inside is divided");
@@ -224,7 +237,9 @@ class FormReader {
 
 }  // namespace
 
-LinearForm linear_form(const Graph& g, ExprRef product, int64_t x, int64_t inside) { return FormReader(g, x, inside).read(product); }
+LinearForm linear_form(const Graph& g, ExprRef product, int64_t x, int64_t inside) {
+  return FormReader(g, x, inside).read(product);
+}
 
 namespace {
 
@@ -233,7 +248,9 @@ bool is_index(ExprRef e) { return e->kind == ExprKind::i2f; }
 // a and b of a comparison of a with b, both integers, or nothing.
 std::optional<std::pair<ExprRef, ExprRef>> compared(ExprRef a, ExprRef b) {
   if (is_index(a) && is_index(b)) return std::pair(a->args[0], b->args[0]);
-  const auto difference = [](ExprRef e) { return e->kind == ExprKind::fsub && is_index(e->args[0]) && is_index(e->args[1]); };
+  const auto difference = [](ExprRef e) {
+    return e->kind == ExprKind::fsub && is_index(e->args[0]) && is_index(e->args[1]);
+  };
   if (difference(a) && is_zero(b)) return std::pair(a->args[0]->args[0], a->args[1]->args[0]);
   if (difference(b) && is_zero(a)) return std::pair(b->args[1]->args[0], b->args[0]->args[0]);
   return std::nullopt;
@@ -251,13 +268,15 @@ ExprRef over_integers(ExprRef c) {
   if (c->kind != ExprKind::flt && c->kind != ExprKind::fle) return c;
   const auto pair = compared(c->args[0], c->args[1]);
   if (!pair) return c;
-  return c->kind == ExprKind::flt ? ir::lt(pair->first, pair->second) : ir::le(pair->first, pair->second);
+  return c->kind == ExprKind::flt ? ir::lt(pair->first, pair->second)
+                                  : ir::le(pair->first, pair->second);
 }
 
 ExprRef decay_of(const Graph& g, ExprRef exponent, ExprRef t, ExprRef j) {
   const auto is_distance = [&](ExprRef e) {
     if (e->kind == ExprKind::i2f) return e->args[0] == ir::sub(t, j);
-    return e->kind == ExprKind::fsub && e->args[0] == ir::convert(t, Scalar::f32) && e->args[1] == ir::convert(j, Scalar::f32);
+    return e->kind == ExprKind::fsub && e->args[0] == ir::convert(t, Scalar::f32) &&
+           e->args[1] == ir::convert(j, Scalar::f32);
   };
   Factors parts = factors_of(exponent);
   if (!parts.down.empty()) return nullptr;

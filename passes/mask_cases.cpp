@@ -14,7 +14,8 @@ namespace tfcc::passes {
 namespace {
 
 constexpr size_t kControls = 10;
-constexpr int64_t kLargestBand = int64_t{64} << 20;  // bytes of a constant mask: that of 4096 tokens in f32
+constexpr int64_t kLargestBand = int64_t{64}
+                                 << 20;  // bytes of a constant mask: that of 4096 tokens in f32
 
 bool is_real(ExprRef e) { return e->type == Scalar::f32 || e->type == Scalar::f64; }
 
@@ -24,23 +25,28 @@ struct Held {
   std::function<ExprRef(ExprRef mask, int64_t limit)> below;
 };
 
-// A product is 0 where a factor is. It may be 0 elsewhere too, as 2^32 * 2^32, but not if the factors are masks of few bits.
+// A product is 0 where a factor is. It may be 0 elsewhere too, as 2^32 * 2^32, but not if the
+// factors are masks of few bits.
 ExprRef zero_factors(ExprRef c, const Held& held) {
   ExprRef p = c->args[0];
   ExprPool& pool = *c->pool;
   const int64_t bits = p->kind == ExprKind::wrap ? p->value : 64;
   if (p->kind == ExprKind::wrap) p = p->args[0];
-  if (bits < 32 || p->kind != ExprKind::poly || p->terms.size() != 1 || p->value != 0 || p->terms[0].coefficient != 1) return c;
+  if (bits < 32 || p->kind != ExprKind::poly || p->terms.size() != 1 || p->value != 0 ||
+      p->terms[0].coefficient != 1)
+    return c;
   const std::vector<ExprRef>& atoms = p->terms[0].atoms;
   const bool exact = bits == 64 && ir::fits(p);
   if (!exact && !std::all_of(atoms.begin(), atoms.end(), held.is_mask)) return c;
   const int64_t limit = int64_t{1} << ((bits - 1) / static_cast<int64_t>(atoms.size()));
   ExprRef any = pool.boolean(false);
-  for (ExprRef atom : atoms) any = ir::logical_or(any, ir::eq(exact ? atom : held.below(atom, limit), pool.integer(0)));
+  for (ExprRef atom : atoms)
+    any = ir::logical_or(any, ir::eq(exact ? atom : held.below(atom, limit), pool.integer(0)));
   return any;
 }
 
-// A comparison of integers that says two things as two: |i - j| <= 4, %m[i] * %m[j] == 0. Else the condition itself.
+// A comparison of integers that says two things as two: |i - j| <= 4, %m[i] * %m[j] == 0. Else the
+// condition itself.
 ExprRef spelled_out(ExprRef c, const Held& held) {
   if (c->kind != ExprKind::ge0 && c->kind != ExprKind::eq0) return c;
   ExprRef p = c->args[0];
@@ -53,7 +59,8 @@ ExprRef spelled_out(ExprRef c, const Held& held) {
     ExprRef above = ir::add(rest, x), below = ir::sub(rest, x);
     const bool apart = ir::fits(above) && ir::fits(below);
     if (!apart) continue;  // what may wrap is one condition
-    ExprRef plus = spelled_out(ir::le(pool.integer(0), above), held), minus = spelled_out(ir::le(pool.integer(0), below), held);
+    ExprRef plus = spelled_out(ir::le(pool.integer(0), above), held),
+            minus = spelled_out(ir::le(pool.integer(0), below), held);
     return t.coefficient < 0 ? ir::logical_and(plus, minus) : ir::logical_or(plus, minus);
   }
   return c;
@@ -84,8 +91,9 @@ ExprRef with_simple_conditions(ExprRef score, const Held& held) {
   });
 }
 
-// How a number that is 0 or 1 enters a score: as a factor (1), not at all (0), or in a way that says it is something else, like
-// an id or a position (2): in a power, a remainder, a minimum, or in a difference from the same input at another place.
+// How a number that is 0 or 1 enters a score: as a factor (1), not at all (0), or in a way that
+// says it is something else, like an id or a position (2): in a power, a remainder, a minimum, or
+// in a difference from the same input at another place.
 class Degree {
  public:
   explicit Degree(ExprRef mask) : mask_(mask) {}
@@ -103,17 +111,24 @@ class Degree {
     if (e == mask_) return 1;
     switch (e->kind) {
       case ExprKind::poly: return of_polynomial(e);
-      case ExprKind::i2f: case ExprKind::f2f: case ExprKind::fneg: case ExprKind::log: case ExprKind::round_f16: case ExprKind::round_bf16:
-        return of(e->args[0]);
+      case ExprKind::i2f:
+      case ExprKind::f2f:
+      case ExprKind::fneg:
+      case ExprKind::log:
+      case ExprKind::round_f16:
+      case ExprKind::round_bf16: return of(e->args[0]);
       case ExprKind::fmul: return std::min(of(e->args[0]) + of(e->args[1]), 2);
       case ExprKind::fdiv: return of(e->args[1]) ? 2 : of(e->args[0]);
       case ExprKind::select: return std::max(of(e->args[1]), of(e->args[2]));
-      case ExprKind::fadd: case ExprKind::fsub:
-        return is_compared(e) ? 2 : std::max(of(e->args[0]), of(e->args[1]));
-      case ExprKind::fmin: case ExprKind::fmax: {
-        // A clip to small numbers makes its own 0 and 1; penalties are clipped to large ones, and masks joined with others.
+      case ExprKind::fadd:
+      case ExprKind::fsub: return is_compared(e) ? 2 : std::max(of(e->args[0]), of(e->args[1]));
+      case ExprKind::fmin:
+      case ExprKind::fmax: {
+        // A clip to small numbers makes its own 0 and 1; penalties are clipped to large ones, and
+        // masks joined with others.
         const bool clips = is_small(e->args[0]) || is_small(e->args[1]);
-        return occurs(e) && (clips || is_compared(e)) ? 2 : std::max(of(e->args[0]), of(e->args[1]));
+        return occurs(e) && (clips || is_compared(e)) ? 2
+                                                      : std::max(of(e->args[0]), of(e->args[1]));
       }
       default: return occurs(e) ? 2 : 0;
     }
@@ -139,7 +154,9 @@ class Degree {
     for (size_t k = 0; k < 2; ++k) {
       if (of(e->args[k]) == 0) continue;  // cost: then nothing of it is in the other
       bool found = false;
-      for_each_part(e->args[1 - k], [&](ExprRef n) { found |= n->kind == ExprKind::load && n->value == mask_->value && n != mask_; });
+      for_each_part(e->args[1 - k], [&](ExprRef n) {
+        found |= n->kind == ExprKind::load && n->value == mask_->value && n != mask_;
+      });
       if (found) return true;
     }
     return false;
@@ -155,15 +172,17 @@ class Degree {
   std::unordered_map<ExprRef, int> known_;
 };
 
-// A converted integer that is proved to be 0 or 1 is a condition: clip(ids, 0, 1), a product of comparisons. A remainder is not
-// taken for one: it says nothing of padding, and where no id is odd the sequence would count as padded throughout.
+// A converted integer that is proved to be 0 or 1 is a condition: clip(ids, 0, 1), a product of
+// comparisons. A remainder is not taken for one: it says nothing of padding, and where no id is odd
+// the sequence would count as padded throughout.
 ExprRef as_condition(ExprRef n) {
   if (n->kind != ExprKind::i2f) return nullptr;
   ExprPool& pool = *n->pool;
   ExprRef x = n->args[0], one = pool.integer(1), zero = pool.integer(0);
   bool divides = false;
   ir::for_each_node(x, [&](ExprRef m) { divides |= m->kind == ExprKind::floordiv; });
-  if (divides || !ir::has_loads(x) || !ir::prove_le(zero, x) || !ir::prove_le(x, one)) return nullptr;
+  if (divides || !ir::has_loads(x) || !ir::prove_le(zero, x) || !ir::prove_le(x, one))
+    return nullptr;
   return ir::select(ir::le(one, x), pool.real(1, n->type), pool.real(0, n->type));
 }
 
@@ -183,7 +202,8 @@ ExprRef decide(ExprRef e, const Control& c, bool value) {
   }
   return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
     if (n == c.node && n->type == Scalar::boolean) return pool.boolean(value);
-    if (n == c.node) return n->type == Scalar::i64 ? pool.integer(value) : pool.real(value, n->type);
+    if (n == c.node)
+      return n->type == Scalar::i64 ? pool.integer(value) : pool.real(value, n->type);
     return n == known ? is : nullptr;
   });
 }
@@ -199,7 +219,8 @@ bool MaskCases::is_mask_load(ExprRef load) const {
     if (i->kind != ExprKind::index || i->value < 2) return false;
     ++positions;
   }
-  return positions == 1 && load->args[0]->kind == ExprKind::index && load->args[0]->value == ir::kBatch;
+  return positions == 1 && load->args[0]->kind == ExprKind::index &&
+         load->args[0]->value == ir::kBatch;
 }
 
 bool MaskCases::may_mask(ExprRef score) const {
@@ -216,8 +237,13 @@ bool MaskCases::may_mask(ExprRef score) const {
 ExprRef MaskCases::real_mask(ExprRef e) const {
   if (e->kind == ExprKind::load) return e->type != Scalar::i64 && is_mask_load(e) ? e : nullptr;
   switch (e->kind) {
-    case ExprKind::fadd: case ExprKind::fsub: case ExprKind::fmul: case ExprKind::fdiv: case ExprKind::fneg: case ExprKind::f2f: case ExprKind::log:
-      break;
+    case ExprKind::fadd:
+    case ExprKind::fsub:
+    case ExprKind::fmul:
+    case ExprKind::fdiv:
+    case ExprKind::fneg:
+    case ExprKind::f2f:
+    case ExprKind::log: break;
     default: return nullptr;
   }
   for (ExprRef a : e->args) {
@@ -227,11 +253,15 @@ ExprRef MaskCases::real_mask(ExprRef e) const {
   return nullptr;
 }
 
-// The contract of a mask that is computed with is that it is 0 or 1; a number used in another way is no such mask.
-bool MaskCases::is_indicator(ExprRef load) const { return is_mask_load(load) && Degree(load).of(whole_) <= 1; }
+// The contract of a mask that is computed with is that it is 0 or 1; a number used in another way
+// is no such mask.
+bool MaskCases::is_indicator(ExprRef load) const {
+  return is_mask_load(load) && Degree(load).of(whole_) <= 1;
+}
 
 std::optional<Control> MaskCases::find_control(ExprRef e) const {
-  std::unordered_set<ExprRef> compared;  // a number in a comparison need not be 0 or 1: the comparison is the control
+  std::unordered_set<ExprRef>
+      compared;  // a number in a comparison need not be 0 or 1: the comparison is the control
   for_each_part(e, [&](ExprRef n) {
     if (n->kind != ExprKind::flt && n->kind != ExprKind::fle && n->kind != ExprKind::feq) return;
     for (ExprRef a : n->args) compared.insert(a);
@@ -241,9 +271,11 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
   for_each_part(e, [&](ExprRef n) {
     if (found) return;
     if (n->kind == ExprKind::select && is_real(n)) {
-      // A conjunction is decided one literal at a time, so that each can be classified by its indices.
+      // A conjunction is decided one literal at a time, so that each can be classified by its
+      // indices.
       ExprRef c = n->args[0];
-      while (c->kind == ExprKind::band || c->kind == ExprKind::bor || c->kind == ExprKind::bnot) c = c->args[0];
+      while (c->kind == ExprKind::band || c->kind == ExprKind::bor || c->kind == ExprKind::bnot)
+        c = c->args[0];
       found = Control{c};
     } else if (n->kind == ExprKind::i2f && !compared.count(n)) {
       ir::for_each_node(n->args[0], [&](ExprRef m) {
@@ -252,7 +284,8 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
     }
   });
   if (found) return found;
-  // A real mask is one where a large constant is multiplied by what it makes; what is only added is a bias.
+  // A real mask is one where a large constant is multiplied by what it makes; what is only added is
+  // a bias.
   ir::for_each_node(e, [&](ExprRef n) {
     if (found) return;  // cost: any of them will do
     if (n->kind != ExprKind::log && (n->kind != ExprKind::fmul || !may_mask(n))) return;
@@ -261,19 +294,23 @@ std::optional<Control> MaskCases::find_control(ExprRef e) const {
   return found;
 }
 
-// A triangle or a band that the graph holds as a constant becomes the condition that it is; conditions come in simple parts.
-ExprRef MaskCases::prepared(ExprRef score, const std::function<int64_t(const std::string&)>& flag_of) const {
+// A triangle or a band that the graph holds as a constant becomes the condition that it is;
+// conditions come in simple parts.
+ExprRef MaskCases::prepared(ExprRef score,
+                            const std::function<int64_t(const std::string&)>& flag_of) const {
   Held held;
   held.is_mask = [&](ExprRef e) { return is_mask_load(e); };
   held.below = [&](ExprRef mask, int64_t limit) {
     ExprPool& pool = *mask->pool;
-    const std::string message = fmt::format("{}: a mask value is {} or more, or as far below 0; compile with --skip-passes=classify-mask if it is no mask",
-                                            graph_.value(operands_[mask->value]).name, limit);
+    const std::string message = fmt::format(
+        "{}: a mask value is {} or more, or as far below 0; compile with --skip-passes=classify-mask if it is no mask",
+        graph_.value(operands_[mask->value]).name, limit);
     return ir::bounded(ir::abs(mask), pool.integer(limit), flag_of(message));
   };
   score = ir::rewrite(score, [&](ExprRef n) -> ExprRef {
     if (n->kind != ExprKind::load) return nullptr;
-    if (!ir::uses_index(n, ir::kQuery) || !ir::uses_index(n, ir::kKey)) return nullptr;  // cost: no triangle
+    if (!ir::uses_index(n, ir::kQuery) || !ir::uses_index(n, ir::kKey))
+      return nullptr;  // cost: no triangle
     const ir::Constant* c = graph_.constant(operands_[n->value]);
     return c ? ir::constant_element(*n->pool, *c, n->args, kLargestBand) : nullptr;
   });

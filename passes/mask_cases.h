@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cases of a masked score, for classify-mask: a decision is picked, both of its outcomes are put into the score and folded,
-// and so on while something is left that may hide a key.
+// The cases of a masked score, for classify-mask: a decision is picked, both of its outcomes are
+// put into the score and folded, and so on while something is left that may hide a key.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,8 @@ struct Case {
 class MaskCases {
  public:
   /// Of an attention's score.
-  MaskCases(const Graph& graph, OpId attention) : graph_(graph), operands_(graph.op(attention).operands) {}
+  MaskCases(const Graph& graph, OpId attention)
+      : graph_(graph), operands_(graph.op(attention).operands) {}
 
   /// The score with its conditions and constant masks spelled out, as the functions below want it.
   /// `flag_of` numbers a flag of the graph by its message.

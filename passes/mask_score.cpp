@@ -28,7 +28,8 @@ Interval bounds(ExprRef e) {
   if (auto c = ir::as_real(e)) return {*c, *c};
   auto a = [&](size_t i) { return bounds(e->args[i]); };
   switch (e->kind) {
-    case ExprKind::param: case ExprKind::load: return {-kScoreBound, kScoreBound};
+    case ExprKind::param:
+    case ExprKind::load: return {-kScoreBound, kScoreBound};
     case ExprKind::fadd: return {a(0).low + a(1).low, a(0).high + a(1).high};
     case ExprKind::fsub: return {a(0).low - a(1).high, a(0).high - a(1).low};
     case ExprKind::fneg: return {-a(0).high, -a(0).low};
@@ -45,9 +46,11 @@ Interval bounds(ExprRef e) {
     case ExprKind::fmin: return {std::min(a(0).low, a(1).low), std::min(a(0).high, a(1).high)};
     case ExprKind::fmax: return {std::max(a(0).low, a(1).low), std::max(a(0).high, a(1).high)};
     case ExprKind::select: return {std::min(a(1).low, a(2).low), std::max(a(1).high, a(2).high)};
-    case ExprKind::tanh: case ExprKind::erf: return {-1, 1};
+    case ExprKind::tanh:
+    case ExprKind::erf: return {-1, 1};
     case ExprKind::f2f: return a(0);
-    case ExprKind::round_f16: case ExprKind::round_bf16: return times(a(0), {0.99, 1.01});
+    case ExprKind::round_f16:
+    case ExprKind::round_bf16: return times(a(0), {0.99, 1.01});
     case ExprKind::i2f: return {-0x1p63, 0x1p63};  // any integer: slopes of ALiBi times positions
     default: return kAny;
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores and masks as numbers, for classify-mask: what is large enough to hide a key, and bounds of what a score may be.
+// Scores and masks as numbers, for classify-mask: what is large enough to hide a key, and bounds of
+// what a score may be.
 #pragma once
 
 #include "passes/match.h"
@@ -22,7 +23,8 @@ bool has_large_constant(ExprRef e);
 /// Without clamps that no score reaches: max(s, -5e4).
 ExprRef without_idle_clamps(ExprRef e);
 
-/// Upper bound of a masked score, given a live one: what both add (a bias by distance) is part of the live score's bound.
+/// Upper bound of a masked score, given a live one: what both add (a bias by distance) is part of
+/// the live score's bound.
 double upper_bound(ExprRef masked, ExprRef live);
 
 }  // namespace tfcc::passes

@@ -29,21 +29,27 @@ std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const In
   const auto v = loaded(e);
   if (!v || e->args.size() != 1 || at.empty() || e->args[0] != at.back()) return std::nullopt;
   // An axis of size 1 has no index variable.
-  ExprRef extent = at.back()->kind == ExprKind::index ? at.back()->args[0] : graph.pool().integer(1);
+  ExprRef extent =
+      at.back()->kind == ExprKind::index ? at.back()->args[0] : graph.pool().integer(1);
   if (graph.value(*v).type.dims[0] != extent) return std::nullopt;
   return v;
 }
 
-ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop, ir::Reach reach) {
-  const auto inlined = [&](ValueId x) { return graph.def(x)->kind == OpKind::pointwise && !(stop && stop(x)); };
+ExprRef expanded(const Graph& graph, ValueId v, const Indices& at,
+                 const std::function<bool(ValueId)>& stop, ir::Reach reach) {
+  const auto inlined = [&](ValueId x) {
+    return graph.def(x)->kind == OpKind::pointwise && !(stop && stop(x));
+  };
   return ir::expand(graph, ir::load_of(graph, v, at), inlined, reach);
 }
 
 ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at) {
   return ir::expand(graph, ir::load_of(graph, v, at), [&](ValueId x) {
-    if (!ir::has_elements(graph, x)) return false;  // cost: expand() asks of values with elements alone
+    if (!ir::has_elements(graph, x))
+      return false;  // cost: expand() asks of values with elements alone
     const ExprKind kind = graph.def(x)->as<ir::PointwiseAttrs>().body->kind;
-    return x == v || (graph.use_count(x) == 1 && (kind == ExprKind::fadd || kind == ExprKind::load));
+    return x == v ||
+           (graph.use_count(x) == 1 && (kind == ExprKind::fadd || kind == ExprKind::load));
   });
 }
 
@@ -54,7 +60,8 @@ bool is_biased_product(const Graph& graph, ValueId v) {
   for (size_t i : {0, 1}) {
     const auto product = loaded_at(terms[i], at);
     const ir::Op* def = product ? graph.def(*product) : nullptr;
-    if (def && def->kind == OpKind::matmul && loaded_along_last(graph, terms[1 - i], at)) return true;
+    if (def && def->kind == OpKind::matmul && loaded_along_last(graph, terms[1 - i], at))
+      return true;
   }
   return false;
 }
@@ -82,21 +89,28 @@ namespace {
 
 struct KeyWriter {
   std::vector<uint64_t>& key;
-  void operator()(const char*, ExprRef e) { key.push_back(reinterpret_cast<uintptr_t>(e)); }  // hash-consed
+  void operator()(const char*, ExprRef e) {
+    key.push_back(reinterpret_cast<uintptr_t>(e));
+  }  // hash-consed
   void operator()(const char*, const std::vector<ExprRef>& list) {
     key.push_back(list.size());
     for (ExprRef e : list) key.push_back(reinterpret_cast<uintptr_t>(e));
   }
   void operator()(const char*, const ir::OptionalExpr& e) { (*this)("", e.expr); }
   void operator()(const char*, const ir::OptionalDims& v) { (*this)("", v.dims); }
-  void operator()(const char*, double v) { uint64_t bits; __builtin_memcpy(&bits, &v, 8); key.push_back(bits); }
+  void operator()(const char*, double v) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &v, 8);
+    key.push_back(bits);
+  }
   void operator()(const char*, int64_t v) { key.push_back(static_cast<uint64_t>(v)); }
   template <class T> void operator()(const char*, const std::optional<T>& v) {
     key.push_back(v.has_value());
     (*this)("", v.value_or(T{}));
   }
   void operator()(const char*, bool v) { key.push_back(v); }
-  template <class E> requires std::is_enum_v<E>
+  template <class E>
+  requires std::is_enum_v<E>
   void operator()(const char*, E v) { key.push_back(static_cast<uint64_t>(v)); }
 };
 

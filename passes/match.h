@@ -22,8 +22,16 @@ using Indices = std::vector<ExprRef>;
 
 /// The summands of a real sum, the factors of a real product, in any association.
 void flatten(ExprKind kind, ExprRef e, std::vector<ExprRef>& out);
-inline std::vector<ExprRef> summands(ExprRef e) { std::vector<ExprRef> v; flatten(ExprKind::fadd, e, v); return v; }
-inline std::vector<ExprRef> factors(ExprRef e) { std::vector<ExprRef> v; flatten(ExprKind::fmul, e, v); return v; }
+inline std::vector<ExprRef> summands(ExprRef e) {
+  std::vector<ExprRef> v;
+  flatten(ExprKind::fadd, e, v);
+  return v;
+}
+inline std::vector<ExprRef> factors(ExprRef e) {
+  std::vector<ExprRef> v;
+  flatten(ExprKind::fmul, e, v);
+  return v;
+}
 
 /// A real constant within `relative` of v (constants pass through f32 and f16 on their way).
 bool near(ExprRef e, double v, double relative = 1e-3);
@@ -32,20 +40,26 @@ bool near(ExprRef e, double v, double relative = 1e-3);
 std::optional<ValueId> loaded(ExprRef e);
 /// The value loaded at exactly these indices, if e is such a load.
 std::optional<ValueId> loaded_at(ExprRef e, const Indices& at);
-/// The rank-1 value loaded at the last of these indices (a bias, a gamma), with as many elements as that index has.
+/// The rank-1 value loaded at the last of these indices (a bias, a gamma), with as many elements as
+/// that index has.
 std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const Indices& at);
 
-/// The element of v at its own indices with all elementwise producers inlined, except where `stop` says so.
-ExprRef expanded(const Graph& graph, ValueId v, const Indices& at, const std::function<bool(ValueId)>& stop = {}, ir::Reach reach = {});
+/// The element of v at its own indices with all elementwise producers inlined, except where `stop`
+/// says so.
+ExprRef expanded(const Graph& graph, ValueId v, const Indices& at,
+                 const std::function<bool(ValueId)>& stop = {}, ir::Reach reach = {});
 
-/// Is this pointwise value a product and a vector along its last axis, still an op of its own? fuse-linear-bias wants it
-/// whole, so that a pass which reads it in pieces (q, k and v of one product) stops there.
+/// Is this pointwise value a product and a vector along its last axis, still an op of its own?
+/// fuse-linear-bias wants it whole, so that a pass which reads it in pieces (q, k and v of one
+/// product) stops there.
 bool is_biased_product(const Graph& graph, ValueId v);
 
-/// Far enough for a norm, a GELU or a softmax, whose parts are a few ops away; these are looked for at every op.
+/// Far enough for a norm, a GELU or a softmax, whose parts are a few ops away; these are looked for
+/// at every op.
 inline constexpr ir::Reach kNearby{24, 64};
 
-/// The element of a sum with the sums and views that it alone reads inlined: what a fusion may swallow.
+/// The element of a sum with the sums and views that it alone reads inlined: what a fusion may
+/// swallow.
 ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at);
 
 /// The product of constant factors of e, and what is left.

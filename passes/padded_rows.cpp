@@ -11,7 +11,8 @@
 namespace tfcc::passes {
 namespace {
 
-constexpr int64_t kRow = 1;  // index of the token among those of a row's op, 0 is that of the sequence
+constexpr int64_t kRow =
+    1;  // index of the token among those of a row's op, 0 is that of the sequence
 
 bool same_rows(const std::vector<ExprRef>& dims, const PaddedRows& rows) {
   return dims.size() >= 2 && dims[0] == rows.batch && dims[1] == rows.length;
@@ -36,12 +37,15 @@ class Finder {
   std::optional<PaddedRows> run() {
     if (!find_attentions()) return std::nullopt;
     for (ExprRef size : {rows_.batch, rows_.length}) {
-      if (!ir::prove_ge0(ir::sub(size, g_.pool().integer(1)))) return keep(rows_.attentions[0], fmt::format("its batch may have no token: {} may be 0", ir::print(size)));
+      if (!ir::prove_ge0(ir::sub(size, g_.pool().integer(1))))
+        return keep(rows_.attentions[0],
+                    fmt::format("its batch may have no token: {} may be 0", ir::print(size)));
     }
     for (OpId o : rows_.attentions) must_pack(g_.result(o));
     find_sources();
     for (uint32_t v : rows_.packed) note_readers(ValueId{v});
-    if (rows_.kept && causal_sums_) keep(*causal_sums_, "a row of padding is needed, which would see the tokens behind it");
+    if (rows_.kept && causal_sums_)
+      keep(*causal_sums_, "a row of padding is needed, which would see the tokens behind it");
     if (kept_) return std::nullopt;
     return rows_;
   }
@@ -64,11 +68,13 @@ class Finder {
     return !rows_.attentions.empty();
   }
 
-  // A linear attention that cannot be packed is one that sees padding: it is not, nor what it reads, whatever others do.
+  // A linear attention that cannot be packed is one that sees padding: it is not, nor what it
+  // reads, whatever others do.
   bool hides_keys(OpId o) {
     const ir::Op& op = g_.op(o);
     if (op.kind == OpKind::attention) return op.as<ir::AttentionAttrs>().key_padding;
-    if (op.kind != OpKind::linear_attention || !op.as<ir::LinearAttentionAttrs>().visible) return false;
+    if (op.kind != OpKind::linear_attention || !op.as<ir::LinearAttentionAttrs>().visible)
+      return false;
     const std::string why = why_sums_need_padding(o);
     if (!why.empty() && !unpacked_sums_) unpacked_sums_ = {o, why};
     return why.empty();
@@ -79,22 +85,27 @@ class Finder {
     const KeyCondition condition = key_condition(g_, o);
     if (!condition.keys) return "its condition on keys is not one of padding";
     if (condition.rest) return "its condition on keys is more than one of padding";
-    if (compares_reals(condition.keys)) return "its condition on keys compares reals, which may be weights of tokens";
+    if (compares_reals(condition.keys))
+      return "its condition on keys compares reals, which may be weights of tokens";
     return "";
   }
 
   static bool compares_reals(ExprRef e) {
     bool found = false;
-    ir::for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::feq || n->kind == ExprKind::flt || n->kind == ExprKind::fle; });
+    ir::for_each_node(e, [&](ExprRef n) {
+      found |= n->kind == ExprKind::feq || n->kind == ExprKind::flt || n->kind == ExprKind::fle;
+    });
     return found;
   }
 
-  // Why an attention is not over the tokens of one padded batch, with one condition for all; the first says which.
+  // Why an attention is not over the tokens of one padded batch, with one condition for all; the
+  // first says which.
   std::string not_of_these_rows(OpId o) {
     const ir::Op& op = g_.op(o);
     const auto &q = g_.value(op.operands[0]).type.dims, &k = g_.value(op.operands[1]).type.dims;
     for (size_t i : {1, 2}) {
-      if (q[1] != k[1] || !origins_.are_same_tokens(op.operands[0], op.operands[i])) return "queries and keys are different tokens";
+      if (q[1] != k[1] || !origins_.are_same_tokens(op.operands[0], op.operands[i]))
+        return "queries and keys are different tokens";
     }
     const KeyCondition condition = key_condition(g_, o);
     if (!condition.keys) return "its condition on keys is not one of padding";
@@ -105,7 +116,8 @@ class Finder {
       if (op.as<ir::LinearAttentionAttrs>().causal && !causal_sums_) causal_sums_ = o;
     }
     if (rows_.attentions.empty()) {
-      if (counts_tokens(g_, live)) return "its keys are counted from other tokens, which may be queries although no keys";
+      if (counts_tokens(g_, live))
+        return "its keys are counted from other tokens, which may be queries although no keys";
       rows_.batch = q[0];
       rows_.length = q[1];
       rows_.live = live;
@@ -115,31 +127,36 @@ class Finder {
       return "another attention has another condition on keys";
     }
     ExprRef query = g_.pool().index(ir::kQuery, q[1]);
-    ExprRef self = condition.rest ? ir::substitute_indices(condition.rest, {nullptr, nullptr, nullptr, query}) : nullptr;
+    ExprRef self = condition.rest
+                       ? ir::substitute_indices(condition.rest, {nullptr, nullptr, nullptr, query})
+                       : nullptr;
     if (self && self->kind != ExprKind::btrue) return "a real token may not see itself";
     return {};
   }
 
-  bool attends(OpId o) const { return std::find(rows_.attentions.begin(), rows_.attentions.end(), o) != rows_.attentions.end(); }
+  bool attends(OpId o) const {
+    return std::find(rows_.attentions.begin(), rows_.attentions.end(), o) != rows_.attentions.end();
+  }
   bool is_packed(ValueId v) const { return rows_.packed.count(v.value) > 0; }
 
   // ---- reads ----
 
   // f of each load of v in the op's bodies, by operand slots.
-  template <class F>
-  bool all_loads(OpId o, ValueId v, F f) const {
+  template <class F> bool all_loads(OpId o, ValueId v, F f) const {
     ir::Op op = g_.op(o);
     bool ok = true;
     for (ExprRef* body : ir::expressions_of(op)) {
       ir::for_each_node(*body, [&](ExprRef n) {
-        if (n->kind == ExprKind::load && op.operands[static_cast<size_t>(n->value)] == v) ok = ok && f(n, *body);
+        if (n->kind == ExprKind::load && op.operands[static_cast<size_t>(n->value)] == v)
+          ok = ok && f(n, *body);
       });
     }
     return ok;
   }
 
   bool has_rows(const ir::Op& op) const {
-    return std::all_of(op.results.begin(), op.results.end(), [&](ValueId r) { return same_rows(g_.value(r).type.dims, rows_); });
+    return std::all_of(op.results.begin(), op.results.end(),
+                       [&](ValueId r) { return same_rows(g_.value(r).type.dims, rows_); });
   }
 
   // Does the op compute rows of these tokens, each from v at the same row?
@@ -150,7 +167,8 @@ class Finder {
       if (op.operands[i] == v && !is_row_operand(op, i)) return false;
     }
     const Indices own = ir::indices_of(g_, op.results[0]);
-    return all_loads(o, v, [&](ExprRef load, ExprRef) { return !attends(o) && is_at_rows(load, own); });
+    return all_loads(o, v,
+                     [&](ExprRef load, ExprRef) { return !attends(o) && is_at_rows(load, own); });
   }
 
   // One row of each sequence, at an index that follows from sizes and inputs.
@@ -158,20 +176,26 @@ class Finder {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
     const Indices own = ir::indices_of(g_, g_.result(o));
     return all_loads(o, v, [&](ExprRef load, ExprRef) {
-      if (own.empty() || load->args[0] != own[0] || own[0] != g_.pool().index(0, rows_.batch)) return false;
+      if (own.empty() || load->args[0] != own[0] || own[0] != g_.pool().index(0, rows_.batch))
+        return false;
       bool other = false;
       ir::for_each_node(load->args[1], [&](ExprRef n) {
-        const bool of_input = n->kind == ExprKind::load && !g_.def(g_.op(o).operands[static_cast<size_t>(n->value)]);
-        other |= (n->kind == ExprKind::index && n != own[0]) || (n->kind == ExprKind::load && !of_input);
+        const bool of_input =
+            n->kind == ExprKind::load && !g_.def(g_.op(o).operands[static_cast<size_t>(n->value)]);
+        other |=
+            (n->kind == ExprKind::index && n != own[0]) || (n->kind == ExprKind::load && !of_input);
       });
       return !other;
     });
   }
 
-  // Any rows, as a mean over real tokens does: what is computed with a row that is dropped does not depend on it.
+  // Any rows, as a mean over real tokens does: what is computed with a row that is dropped does not
+  // depend on it.
   bool reads_neutrally(OpId o, ValueId v) const {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
-    return all_loads(o, v, [&](ExprRef load, ExprRef body) { return !depends(at_dropped_row(o, body, load), v); });
+    return all_loads(o, v, [&](ExprRef load, ExprRef body) {
+      return !depends(at_dropped_row(o, body, load), v);
+    });
   }
 
   // The body where the row of this load is dropped: where live(b, s) does not hold.
@@ -187,12 +211,14 @@ class Finder {
     });
   }
 
-  // What is 0 where a condition does not hold: m where it is m != 0; and m, which a flag says is 0 or 1, where it is bounded(m, 2, f) == 1.
+  // What is 0 where a condition does not hold: m where it is m != 0; and m, which a flag says is 0
+  // or 1, where it is bounded(m, 2, f) == 1.
   static std::vector<ExprRef> zero_where_false(ExprRef condition) {
     if (condition->kind == ExprKind::bnot) {
       ExprRef equal = condition->args[0];
       if (equal->kind == ExprKind::eq0) return {equal->args[0]};
-      if (equal->kind == ExprKind::feq && ir::as_real(equal->args[1]) == 0.0) return {equal->args[0]};
+      if (equal->kind == ExprKind::feq && ir::as_real(equal->args[1]) == 0.0)
+        return {equal->args[0]};
     }
     if (condition->kind != ExprKind::eq0) return {};
     ExprRef difference = condition->args[0];
@@ -200,25 +226,34 @@ class Finder {
     ir::for_each_node(difference, [&](ExprRef n) {
       if (n->kind != ExprKind::bounded || !ir::is_int(n->args[1], 2)) return;
       ExprRef off = ir::sub(n, n->pool->integer(1));
-      if (difference == off || difference == ir::mul(off, n->pool->integer(-1))) found = {n, n->args[0]};
+      if (difference == off || difference == ir::mul(off, n->pool->integer(-1)))
+        found = {n, n->args[0]};
     });
     return found;
   }
 
-  // 0 * x is 0 here: what stands at a row that is dropped may be any number, but is one (docs/passes.md).
+  // 0 * x is 0 here: what stands at a row that is dropped may be any number, but is one
+  // (docs/passes.md).
   static bool depends(ExprRef e, ValueId v) {
     if (loaded(e) == v) return true;
-    if (e->kind == ExprKind::fmul && std::any_of(e->args.begin(), e->args.end(), [](ExprRef a) { return ir::as_real(a) == 0.0; })) return false;
+    if (e->kind == ExprKind::fmul && std::any_of(e->args.begin(), e->args.end(),
+                                                 [](ExprRef a) { return ir::as_real(a) == 0.0; }))
+      return false;
     const auto below = [&](ExprRef a) { return depends(a, v); };
     return std::any_of(e->args.begin(), e->args.end(), below) ||
-           std::any_of(e->terms.begin(), e->terms.end(), [&](const ir::Term& t) { return std::any_of(t.atoms.begin(), t.atoms.end(), below); });
+           std::any_of(e->terms.begin(), e->terms.end(), [&](const ir::Term& t) {
+             return std::any_of(t.atoms.begin(), t.atoms.end(), below);
+           });
   }
 
-  bool read_from_outside(OpId o, ValueId v) const { return reads_fixed_rows(o, v) || reads_neutrally(o, v); }
+  bool read_from_outside(OpId o, ValueId v) const {
+    return reads_fixed_rows(o, v) || reads_neutrally(o, v);
+  }
 
   // ---- the values ----
 
-  // What follows from attention is right at real tokens alone if only they are read: all of it is packed, or nothing.
+  // What follows from attention is right at real tokens alone if only they are read: all of it is
+  // packed, or nothing.
   void must_pack(ValueId v) {
     if (!rows_.packed.insert(v.value).second) return;
     for (OpId user : std::vector<OpId>(g_.value(v).users)) {
@@ -239,7 +274,7 @@ class Finder {
       const ir::Op& op = *g_.def(wanted.back());
       wanted.pop_back();
       for (ValueId v : op.operands) {
-        if (is_packed(v)) continue;                // cost: what follows from attention stays packed
+        if (is_packed(v)) continue;  // cost: what follows from attention stays packed
         if (!may_pack(v)) continue;
         for (ValueId r : g_.def(v)->results) {
           if (sources.insert(r.value).second) wanted.push_back(r);
@@ -250,7 +285,10 @@ class Finder {
     for (bool changed = true; changed;) {
       changed = false;
       for (auto it = sources.begin(); it != sources.end();) {
-        if (stays(ValueId{*it})) { ++it; continue; }
+        if (stays(ValueId{*it})) {
+          ++it;
+          continue;
+        }
         rows_.packed.erase(*it);
         it = sources.erase(it);
         changed = true;
@@ -258,22 +296,28 @@ class Finder {
     }
   }
 
-  // Rows of these tokens, computed by an op on rows that depends on where it is. An attention that sees padding needs padding.
+  // Rows of these tokens, computed by an op on rows that depends on where it is. An attention that
+  // sees padding needs padding.
   bool may_pack(ValueId v) const {
     const ir::Op* op = g_.def(v);
     if (!op || !has_rows(*op) || !computes_rows(g_, *op)) return false;
     ir::Op copy = *op;
     const auto bodies = ir::expressions_of(copy);
-    const auto uses_place = [](ExprRef* body) { return ir::uses_index(*body, 0) || ir::uses_index(*body, kRow); };
+    const auto uses_place = [](ExprRef* body) {
+      return ir::uses_index(*body, 0) || ir::uses_index(*body, kRow);
+    };
     return is_row_operand(*op, 0) || std::any_of(bodies.begin(), bodies.end(), uses_place);
   }
 
   bool stays(ValueId v) const {
     const auto& results = g_.def(v)->results;
-    return std::all_of(results.begin(), results.end(), [&](ValueId r) { return is_packed(r); }) && std::all_of(g_.value(v).users.begin(), g_.value(v).users.end(), [&](OpId user) {
-      return (reads_rows(user, v) && std::all_of(g_.op(user).results.begin(), g_.op(user).results.end(), [&](ValueId r) { return is_packed(r); })) ||
-             read_from_outside(user, v);
-    });
+    return std::all_of(results.begin(), results.end(), [&](ValueId r) { return is_packed(r); }) &&
+           std::all_of(g_.value(v).users.begin(), g_.value(v).users.end(), [&](OpId user) {
+             return (reads_rows(user, v) &&
+                     std::all_of(g_.op(user).results.begin(), g_.op(user).results.end(),
+                                 [&](ValueId r) { return is_packed(r); })) ||
+                    read_from_outside(user, v);
+           });
   }
 
   void note_readers(ValueId v) {
@@ -281,7 +325,8 @@ class Finder {
       if (reads_rows(user, v) && is_packed(g_.result(user))) continue;
       const bool fixed = reads_fixed_rows(user, v);
       rows_.readers.push_back({user, v, fixed ? OutsideRead::fixed : OutsideRead::neutral});
-      if (fixed) all_loads(user, v, [&](ExprRef load, ExprRef) { return keep_row(user, load->args[1]); });
+      if (fixed)
+        all_loads(user, v, [&](ExprRef load, ExprRef) { return keep_row(user, load->args[1]); });
     }
   }
 
@@ -297,7 +342,8 @@ class Finder {
   const RowOrigins origins_{g_};
   PaddedRows rows_;
   std::optional<PaddingKept> unpacked_sums_;  // the first
-  std::optional<OpId> causal_sums_;  // a linear attention that is causal: packed, rows that are kept stand behind all of its tokens
+  std::optional<OpId>
+      causal_sums_;  // a linear attention that is causal: packed, rows that are kept stand behind all of its tokens
 };
 
 }  // namespace
@@ -305,21 +351,28 @@ class Finder {
 KeyCondition key_condition(const Graph& g, OpId attention) {
   KeyCondition c;
   const ir::Op& op = g.op(attention);
-  const bool linear = op.kind == OpKind::linear_attention;  // whose index of a token is that of a key
-  ExprRef body = linear ? op.as<ir::LinearAttentionAttrs>().visible : op.as<ir::AttentionAttrs>().visible;
+  const bool linear =
+      op.kind == OpKind::linear_attention;  // whose index of a token is that of a key
+  ExprRef body =
+      linear ? op.as<ir::LinearAttentionAttrs>().visible : op.as<ir::AttentionAttrs>().visible;
   if (!body) return c;
   ExprRef visible = ir::free_expr(g, attention, body, {});
-  const std::vector<ExprRef> conjuncts = visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
+  const std::vector<ExprRef> conjuncts =
+      visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
   for (ExprRef e : conjuncts) {
     const std::vector<ValueId> loads = ir::loads_of(e);
-    const bool by_data = std::any_of(loads.begin(), loads.end(), [&](ValueId v) { return !g.is_constant(v); });
-    const bool keys_alone = by_data && !ir::uses_index(e, ir::kHead) && (linear || !ir::uses_index(e, ir::kQuery));
+    const bool by_data =
+        std::any_of(loads.begin(), loads.end(), [&](ValueId v) { return !g.is_constant(v); });
+    const bool keys_alone =
+        by_data && !ir::uses_index(e, ir::kHead) && (linear || !ir::uses_index(e, ir::kQuery));
     ExprRef& part = keys_alone ? c.keys : c.rest;
     part = part ? ir::logical_and(part, e) : e;
   }
   return c;
 }
 
-std::optional<PaddedRows> find_padded_rows(const Graph& g, std::optional<PaddingKept>& kept) { return Finder(g, kept).run(); }
+std::optional<PaddedRows> find_padded_rows(const Graph& g, std::optional<PaddingKept>& kept) {
+  return Finder(g, kept).run();
+}
 
 }  // namespace tfcc::passes

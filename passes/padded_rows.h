@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which values of a graph are needed at real tokens alone: what remove-padding may compute without padding, proved from the graph.
+// Which values of a graph are needed at real tokens alone: what remove-padding may compute without
+// padding, proved from the graph.
 #pragma once
 
 #include <optional>
@@ -19,11 +20,16 @@ enum class OutsideRead : uint8_t {
 
 struct PaddedRows {
   ExprRef batch = nullptr, length = nullptr;
-  /// Over index 0 and 1, (b, s), free: whether the token is attended to, and whether its row is read from outside (or null).
+  /// Over index 0 and 1, (b, s), free: whether the token is attended to, and whether its row is
+  /// read from outside (or null).
   ExprRef live = nullptr, kept = nullptr;
-  std::vector<OpId> attentions;                    // of these tokens, all with this condition
-  std::set<uint32_t> packed;                       // values that are computed for live and kept rows alone
-  struct Reader { OpId op; ValueId value; OutsideRead read; };
+  std::vector<OpId> attentions;  // of these tokens, all with this condition
+  std::set<uint32_t> packed;     // values that are computed for live and kept rows alone
+  struct Reader {
+    OpId op;
+    ValueId value;
+    OutsideRead read;
+  };
   std::vector<Reader> readers;
 };
 
@@ -36,8 +42,9 @@ struct PaddingKept {
 /// Nothing, and nothing in `kept`, if no attention knows padding.
 std::optional<PaddedRows> find_padded_rows(const Graph& graph, std::optional<PaddingKept>& kept);
 
-/// The conjuncts of an attention's `visible` that data decides for batch and key alone, and the others, free; null where there is none.
-/// What positions alone say of a key (the first four, say) is no padding: such a key is a token whose row others may read.
+/// The conjuncts of an attention's `visible` that data decides for batch and key alone, and the
+/// others, free; null where there is none. What positions alone say of a key (the first four, say)
+/// is no padding: such a key is a token whose row others may read.
 struct KeyCondition {
   ExprRef keys = nullptr, rest = nullptr;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes: graph to graph, one file each. An optimisation cannot fail: it rewrites or leaves alone, and reports both.
+// The passes: graph to graph, one file each. An optimisation cannot fail: it rewrites or leaves
+// alone, and reports both.
 #pragma once
 
 #include <functional>
@@ -18,9 +19,9 @@ struct Miss {
 };
 
 struct PassReport {
-  std::string pass;              // as on the command line
+  std::string pass;  // as on the command line
   size_t rewrites = 0;
-  size_t ops = 0;                // in the graph after it, constants not counted
+  size_t ops = 0;  // in the graph after it, constants not counted
   std::vector<Miss> misses;
 };
 
@@ -39,15 +40,18 @@ const PassInfo* find_pass(std::string_view name);
 /// The optimisations in their order; pipeline.cpp says why.
 const std::vector<std::string>& default_pipeline();
 
-/// The pass before which a graph is lifted for generation, and what then runs in its place and after it, of these passes.
+/// The pass before which a graph is lifted for generation, and what then runs in its place and
+/// after it, of these passes.
 inline constexpr std::string_view kLiftedBefore = "fuse-qkv";
 std::vector<std::string> generation_passes(const std::vector<std::string>& passes);
 
-/// Runs passes by name, verifying the graph after each; a pass whose result breaks a rule is undone and reported as a miss.
-/// `after` sees the graph after each pass (for --dump-ir); `provenance`, if given, is kept up to date.
+/// Runs passes by name, verifying the graph after each; a pass whose result breaks a rule is undone
+/// and reported as a miss. `after` sees the graph after each pass (for --dump-ir); `provenance`, if
+/// given, is kept up to date.
 /// Errors: invalid_argument (unknown pass, with the list).
-Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,
-                                           const std::function<void(const PassReport&, const ir::Graph&)>& after = {},
-                                           Provenance* provenance = nullptr);
+Result<std::vector<PassReport>> run_passes(
+    ir::Graph& graph, const std::vector<std::string>& names,
+    const std::function<void(const PassReport&, const ir::Graph&)>& after = {},
+    Provenance* provenance = nullptr);
 
 }  // namespace tfcc::passes

@@ -28,64 +28,73 @@ const PassInfo* find_pass(std::string_view name) {
 
 const std::vector<std::string>& default_pipeline() {
   static const std::vector<std::string> kOrder = {
-      "quantize-linear",             // before fold-constants, which would make reals of the integers
+      "quantize-linear",  // before fold-constants, which would make reals of the integers
       "fold-constants", "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
-      // Norms before GELU and attention: they read the smallest expressions while every ONNX op is still its own.
+      // Norms before GELU and attention: they read the smallest expressions while every ONNX op is
+      // still its own.
       "raise-layer-norm", "raise-rms-norm", "raise-gelu", "raise-softmax",
-      "raise-rope",                  // before fuse-attention, which would take rotation and cache for one expression
+      "raise-rope",  // before fuse-attention, which would take rotation and cache for one expression
       "fuse-attention",
-      "classify-mask",               // needs the score of fuse-attention
-      "raise-linear-attention",      // after fuse-attention, so that what is left of products of products is no softmax's
-      // Named fusions before fuse-pointwise, which would swallow their adds; linear-bias takes the biases that are left.
-      "fuse-bias-gelu", "fuse-residual-norm", "fuse-linear-bias",
-      "fuse-pointwise",
-      "canonicalize",
-      "fuse-embedding",              // what a norm reads is one expression by now
-      "fuse-gated-mlp",              // after fuse-pointwise: activation and product are one op then
-      "fuse-qkv",                    // after all views are gone, so that q, k and v are products where they can be
-      "fuse-epilogue",               // after the merging of products, which takes those with a bias alone
+      "classify-mask",  // needs the score of fuse-attention
+      "raise-linear-attention",  // after fuse-attention, so that what is left of products of products is no softmax's
+      // Named fusions before fuse-pointwise, which would swallow their adds; linear-bias takes the
+      // biases that are left.
+      "fuse-bias-gelu", "fuse-residual-norm", "fuse-linear-bias", "fuse-pointwise", "canonicalize",
+      "fuse-embedding",  // what a norm reads is one expression by now
+      "fuse-gated-mlp",  // after fuse-pointwise: activation and product are one op then
+      "fuse-qkv",  // after all views are gone, so that q, k and v are products where they can be
+      "fuse-epilogue",  // after the merging of products, which takes those with a bias alone
       // Inlined views have become identities; q, k and v of one input may have become equal.
       "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
-      "remove-padding",              // last: all others know tokens as [B,S]
+      "remove-padding",  // last: all others know tokens as [B,S]
   };
   return kOrder;
 }
 
 std::vector<std::string> generation_passes(const std::vector<std::string>& passes) {
   const auto at = std::find(passes.begin(), passes.end(), kLiftedBefore);
-  std::vector<std::string> rest = {"lift-kv-cache", "canonicalize", "eliminate-common-ops", "eliminate-dead-ops",
+  std::vector<std::string> rest = {"lift-kv-cache", "canonicalize", "eliminate-common-ops",
+                                   "eliminate-dead-ops",
                                    "fuse-rope-append"};  // when the tables of q and k are one
   rest.insert(rest.end(), at, passes.end());
   std::erase(rest, "remove-padding");  // tokens of any sequences have none
   return rest;
 }
 
-Result<std::vector<PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names,
-                                           const std::function<void(const PassReport&, const ir::Graph&)>& after, Provenance* provenance) {
+Result<std::vector<PassReport>> run_passes(
+    ir::Graph& graph, const std::vector<std::string>& names,
+    const std::function<void(const PassReport&, const ir::Graph&)>& after, Provenance* provenance) {
   std::vector<PassReport> reports;
   for (const std::string& name : names) {
     const PassInfo* pass = find_pass(name);
     if (!pass) {
       std::string list;
-      for (const PassInfo& p : all_passes()) list += (list.empty() ? "" : ", ") + std::string(p.name);
-      return Error{ErrorCode::invalid_argument, fmt::format("--passes: there is no pass '{}'; passes are {}", name, list)};
+      for (const PassInfo& p : all_passes())
+        list += (list.empty() ? "" : ", ") + std::string(p.name);
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("--passes: there is no pass '{}'; passes are {}", name, list)};
     }
     ir::Graph before = graph;
     graph.pool().overflowed = false;
     reports.push_back(pass->run(graph));
     reports.back().pass = name;
-    for (ir::OpId o : graph.order()) ir::merge_operands(graph, o);  // two operands may have become one value
+    for (ir::OpId o : graph.order())
+      ir::merge_operands(graph, o);  // two operands may have become one value
     graph.clean();
     std::vector<std::string> broken;
     for (const ir::Violation& v : ir::verify(graph)) broken.push_back(to_string(v));
-    // What overflowed may be an attempt that came to nothing; where something was rewritten, it may be in the graph.
-    if (graph.pool().overflowed && reports.back().rewrites > 0) broken.push_back("an integer does not fit 64 bits, or is too large an expression");
+    // What overflowed may be an attempt that came to nothing; where something was rewritten, it may
+    // be in the graph.
+    if (graph.pool().overflowed && reports.back().rewrites > 0)
+      broken.push_back("an integer does not fit 64 bits, or is too large an expression");
     graph.pool().ill_typed = graph.pool().overflowed = false;
     if (!broken.empty()) {
       // An optimisation is never a requirement: what it cannot prove right is left alone, and said.
       graph = std::move(before);
       reports.back().rewrites = 0;
-      reports.back().misses.push_back({graph.name, fmt::format("the whole pass is left alone, its result breaks a rule: {}", broken[0])});
+      reports.back().misses.push_back(
+          {graph.name,
+           fmt::format("the whole pass is left alone, its result breaks a rule: {}", broken[0])});
     } else if (provenance) {
       provenance->update(name, before, graph);
     }

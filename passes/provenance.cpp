@@ -13,7 +13,8 @@ namespace {
 /// One pass: the graph before and after it, and who took over what.
 class Step {
  public:
-  Step(const Graph& before, const Graph& now) : before_(before), now_(now), live_(now.op_count()), is_heir_(now.value_count()) {
+  Step(const Graph& before, const Graph& now)
+      : before_(before), now_(now), live_(now.op_count()), is_heir_(now.value_count()) {
     for (OpId o : now.order()) live_[o.value] = now.op(o).kind != OpKind::constant;
     for (size_t v = 0; v < before.value_count(); ++v) {
       const ValueId id{static_cast<uint32_t>(v)};
@@ -27,11 +28,13 @@ class Step {
   /// Whether an op that was there before computes in another way now.
   bool changed(OpId o) const {
     const ir::Op &a = before_.op(o), &b = now_.op(o);
-    if (a.operands.size() != b.operands.size() || attributes_key(a) != attributes_key(b)) return true;
+    if (a.operands.size() != b.operands.size() || attributes_key(a) != attributes_key(b))
+      return true;
     for (size_t i = 0; i < a.operands.size(); ++i) {
       if (heir(a.operands[i]) != b.operands[i]) return true;
     }
-    return std::any_of(b.results.begin(), b.results.end(), [&](ValueId v) { return before_.value(v).type != now_.value(v).type; });
+    return std::any_of(b.results.begin(), b.results.end(),
+                       [&](ValueId v) { return before_.value(v).type != now_.value(v).type; });
   }
 
   /// For each op that is gone, the live ops that took it over.
@@ -81,16 +84,20 @@ class Step {
     return all.size() > kMostLeaves ? Leaves() : Leaves(std::move(all));
   }
 
-  // The op that prepares one operand of `owner`, if a pass made such a one and it alone reads all of these leaves: a bias
-  // and a view of q belong there, not to the attention.
+  // The op that prepares one operand of `owner`, if a pass made such a one and it alone reads all
+  // of these leaves: a bias and a view of q belong there, not to the attention.
   OpId side_of(OpId owner, const Leaves& leaves) const {
     if (!leaves || leaves->empty() || !is_new(owner)) return owner;
     OpId side = owner;
     for (ValueId v : now_.op(owner).operands) {
       const OpId def = now_.value(v).def;
-      if (!def.valid() || !is_new(def) || is_heir_[v.value] || now_.op(def).kind != OpKind::pointwise || def == side) continue;
+      if (!def.valid() || !is_new(def) || is_heir_[v.value] ||
+          now_.op(def).kind != OpKind::pointwise || def == side)
+        continue;
       const auto& reads = now_.op(def).operands;
-      const bool all = std::all_of(leaves->begin(), leaves->end(), [&](ValueId l) { return std::find(reads.begin(), reads.end(), l) != reads.end(); });
+      const bool all = std::all_of(leaves->begin(), leaves->end(), [&](ValueId l) {
+        return std::find(reads.begin(), reads.end(), l) != reads.end();
+      });
       if (!all) continue;
       if (side != owner) return owner;
       side = def;
@@ -99,14 +106,18 @@ class Step {
   }
 
   ValueId heir(ValueId v) const {
-    for (size_t steps = 0; steps < now_.value_count() && now_.value(v).heir.valid(); ++steps) v = now_.value(v).heir;
+    for (size_t steps = 0; steps < now_.value_count() && now_.value(v).heir.valid(); ++steps)
+      v = now_.value(v).heir;
     return v;
   }
 
-  static void add(std::vector<OpId>& to, const std::vector<OpId>& from) { to.insert(to.end(), from.begin(), from.end()); }
+  static void add(std::vector<OpId>& to, const std::vector<OpId>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  }
 
-  // The op that does the work where an op stands now: passes put views around a new op, so the new ops behind it that
-  // are no views come first, then the op itself. Stops at what took the place of something else.
+  // The op that does the work where an op stands now: passes put views around a new op, so the new
+  // ops behind it that are no views come first, then the op itself. Stops at what took the place of
+  // something else.
   std::vector<OpId> behind(OpId o) const {
     if (!o.valid() || !live_[o.value]) return {};
     std::vector<OpId> open{o}, found;
@@ -118,7 +129,9 @@ class Step {
       if (is_new(at) && now_.op(at).kind != OpKind::pointwise) found.push_back(at);
       for (ValueId v : now_.op(at).operands) {
         const OpId def = now_.value(v).def;
-        if (!def.valid() || !is_new(def) || !live_[def.value] || is_heir_[v.value] || !seen.insert(def).second) continue;
+        if (!def.valid() || !is_new(def) || !live_[def.value] || is_heir_[v.value] ||
+            !seen.insert(def).second)
+          continue;
         open.push_back(def);
       }
     }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// raise-gelu: the erf or tanh form of GELU, spelled out in any association and over many ops, as one body in one spelling.
+// raise-gelu: the erf or tanh form of GELU, spelled out in any association and over many ops, as
+// one body in one spelling.
 //   before: %y = 0.5 * %x * (1 + erf(%x / sqrt(2)))         or 0.5 * %x * (1 + tanh(0.79788 * (%x + 0.044715 * %x^3)))
 //   after:  %y = pointwise(%x) {body = (i) => 0.5 * %x[i] * (1 + erf(%x[i] * 0.70711))}, spelled as ir/gelu.h does it
-// Requires: constants within 1e-3 of the exact ones (a graph converted to fp16 rounds them); one %x in all places.
+// Requires: constants within 1e-3 of the exact ones (a graph converted to fp16 rounds them); one %x
+// in all places.
 #include <algorithm>
 
 #include "ir/gelu.h"
@@ -47,7 +49,9 @@ ExprRef factored_cubic(ExprRef e) {
     if (f[i]->kind != ExprKind::fadd) continue;
     for (size_t k : {0, 1}) {
       const auto [third, square] = without_constants(f[i]->args[1 - k]);
-      if (near(f[i]->args[k], 1, 0) && close(third, 0.044715) && square == std::vector<ExprRef>(2, x)) return x;
+      if (near(f[i]->args[k], 1, 0) && close(third, 0.044715) &&
+          square == std::vector<ExprRef>(2, x))
+        return x;
     }
   }
   return nullptr;
@@ -66,7 +70,8 @@ std::optional<Inner> inner_of(ExprRef e) {
   for (size_t i : {0, 1}) {
     ExprRef x = sum->args[i];
     const auto [k, cube] = without_constants(sum->args[1 - i]);
-    if (close(k, 0.044715) && cube == std::vector<ExprRef>(3, x)) return Inner{x, ir::GeluKind::tanh};
+    if (close(k, 0.044715) && cube == std::vector<ExprRef>(3, x))
+      return Inner{x, ir::GeluKind::tanh};
   }
   return std::nullopt;
 }
@@ -95,8 +100,9 @@ bool is_product(const ir::Op& op) {
   return kind == ExprKind::fmul || kind == ExprKind::fdiv;
 }
 
-// A value that already computes x at these indices, searched backwards from y. A part of a wider tensor is none: there the
-// elementwise op that reads it (the gated product of ModernBERT) computes the GELU as well.
+// A value that already computes x at these indices, searched backwards from y. A part of a wider
+// tensor is none: there the elementwise op that reads it (the gated product of ModernBERT) computes
+// the GELU as well.
 std::optional<ValueId> find_value(const Graph& g, ValueId y, ExprRef x, const Indices& at) {
   if (auto v = loaded_at(x, at); v && g.value(*v).type == g.value(y).type) return v;
   std::vector<ValueId> queue{y};
@@ -125,11 +131,14 @@ PassReport raise_gelu(Graph& graph) {
     if (!inner || ir::as_gelu(ir::element_of(graph, y, at))) continue;
     auto x = find_value(graph, y, inner->x, at);
     if (!x) {
-      report.misses.push_back({label(graph, *it), "the argument of the GELU is no tensor of its own"});
+      report.misses.push_back(
+          {label(graph, *it), "the argument of the GELU is no tensor of its own"});
       continue;
     }
-    ir::Captured c = ir::capture(ir::gelu_of(ir::convert(ir::load_of(graph, *x, at), inner->x->type), inner->kind));
-    graph.replace_uses(y, graph.add_pointwise(c.operands, c.body, graph.value(y).type, graph.value(y).name, graph.op(*it).origin));
+    ir::Captured c = ir::capture(
+        ir::gelu_of(ir::convert(ir::load_of(graph, *x, at), inner->x->type), inner->kind));
+    graph.replace_uses(y, graph.add_pointwise(c.operands, c.body, graph.value(y).type,
+                                              graph.value(y).name, graph.op(*it).origin));
     ++report.rewrites;
   }
   return report;

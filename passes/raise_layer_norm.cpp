@@ -2,8 +2,9 @@
 // raise-layer-norm: ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add as one op.
 //   before: %m = mean(%x); %v = mean((%x - %m)^2); %y = (%x - %m) / sqrt(%v + eps) * @g + @b
 //   after:  %y = norm(@g, @b, %x) {body = (i,j,k) => %x[i,j,k], eps, has_beta, kind = layer}
-// Requires: both means over the last axis, of the same %x; @g, @b rank 1 on it. A missing @g becomes ones.
-// In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value, and its result is rounded once.
+// Requires: both means over the last axis, of the same %x; @g, @b rank 1 on it. A missing @g
+// becomes ones. In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value,
+// and its result is rounded once.
 #include <algorithm>
 
 #include "ir/norm.h"
@@ -40,7 +41,9 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
   const ir::Type type = g.value(y).type;
   if (!row_width(type)) return false;
   const Indices at = ir::indices_of(g, y);
-  auto stop = [&](ValueId v) { return std::binary_search(candidates.begin(), candidates.end(), v); };
+  auto stop = [&](ValueId v) {
+    return std::binary_search(candidates.begin(), candidates.end(), v);
+  };
   ExprRef e = rounded_once(expanded(g, y, at, stop, kNearby), type.dtype);
   for (const Affine& a : affine_forms(g, e, at)) {
     for (const Normalised& n : normalised_forms(a.core)) {
@@ -48,7 +51,8 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
       if (!c) continue;
       auto variance = row_statistic(g, n.root.statistic, at);
       if (!variance || !is_variance(g, *variance, c->x, n.numerator, at)) {
-        report.misses.push_back({label(g, o), "the root is not over the variance of the same value"});
+        report.misses.push_back(
+            {label(g, o), "the root is not over the variance of the same value"});
         continue;
       }
       if (g.value(c->x).type.dims != type.dims) continue;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// raise-linear-attention: attention without a softmax as one op that never holds a product of tokens and tokens, or a state for each token.
+// raise-linear-attention: attention without a softmax as one op that never holds a product of
+// tokens and tokens, or a state for each token.
 //   before: %s = cumsum(%kv) {axis = 1}; %o = matmul(%q, %s); %z = matmul(%q, %cumsum_of_k); %y = pointwise(%o, %z) {.. / (.. + 1e-6)}
 //           with %kv = k'[b,t,h,e] * v[b,t,h,m]; or %o = matmul(%w, %v) with %w = select(j <= i, matmul(q', k'), 0), perhaps times a decay;
 //           or %o = matmul(%q, matmul(k'^T, %v)), which sees all tokens
 //   after:  %ctx = linear_attention(%q2, %k2, %v2, ..) {causal, heads, q_map, k_map, decay, visible, epilogue = (s,z,b,h,t,c) => s / (z + 1e-6)}
-// q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else one pointwise op each. A feature map is
-// the expression of one element of it. The normaliser is what divides by the sum of the weights of a row, wherever it stands.
-// Requires: sums run from the first token on; what is multiplied depends on a query, a key or a value alone; a decay is of tokens.
-// Assumes: 0 times an element of k or v that a mask hides is 0, so that hidden tokens need not be read; a mask that compares indices as
-// f32 means the integers, of which f32 has all below 2^24.
+// q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else
+// one pointwise op each. A feature map is the expression of one element of it. The normaliser is
+// what divides by the sum of the weights of a row, wherever it stands.
+// Requires: sums run from the first token on; what is multiplied depends on a query, a key or a
+// value alone; a decay is of tokens.
+// Assumes: 0 times an element of k or v that a mask hides is 0, so that hidden tokens need not be
+// read; a mask that compares indices as f32 means the integers, of which f32 has all below 2^24.
 #include <algorithm>
 
 #include "ir/ir.h"
@@ -27,7 +30,8 @@ enum class Role : uint8_t { lead, token, channel, unit };
 
 class Fuser {
  public:
-  Fuser(Graph& g, OpId root, PassReport& report) : g_(g), root_(root), value_(g.result(root)), report_(report) {}
+  Fuser(Graph& g, OpId root, PassReport& report)
+      : g_(g), root_(root), value_(g.result(root)), report_(report) {}
 
   bool run() {
     const ExprRef element = ir::load_of(g_, value_, ir::indices_of(g_, value_));
@@ -92,13 +96,16 @@ class Fuser {
     if (token < 0 || channel < 0) return false;  // cost: another product of products
     roles_.clear();
     for (size_t d = 0; d < at.size(); ++d) {
-      roles_.push_back(static_cast<int64_t>(d) == token ? Role::token : static_cast<int64_t>(d) == channel ? Role::channel
-                       : ir::is_int(type(value_).dims[d], 1) ? Role::unit : Role::lead);
+      roles_.push_back(static_cast<int64_t>(d) == token      ? Role::token
+                       : static_cast<int64_t>(d) == channel  ? Role::channel
+                       : ir::is_int(type(value_).dims[d], 1) ? Role::unit
+                                                             : Role::lead);
     }
     return true;
   }
 
-  // With heads that share keys a head is not in the state either; then the token is the dim that no constant bounds.
+  // With heads that share keys a head is not in the state either; then the token is the dim that no
+  // constant bounds.
   int64_t query_token(const std::set<int64_t>& of_q, const std::set<int64_t>& of_state) const {
     int64_t found = only_in(of_q, of_state);
     if (found >= 0) return found;
@@ -119,7 +126,9 @@ class Fuser {
       if (roles_[d] == Role::channel) v_size_ = dims[d];
     }
     const auto heads = head_dims(g_, lead, {});
-    if (!heads) return miss("the number of heads is not known at compile time, or the sum runs along another axis than the tokens");
+    if (!heads)
+      return miss(
+          "the number of heads is not known at compile time, or the sum runs along another axis than the tokens");
     heads_ = *heads;
     return true;
   }
@@ -132,10 +141,15 @@ class Fuser {
     }
     ExprRef heads = pool().integer(heads_.heads);
     const Indices base = ir::indices_of(pool(), {heads_.batch, heads, tokens_, v_size_});
-    const Indices leading = ir::reshape_indices(pool(), {base[kB], base[kH]}, {heads_.batch, heads}, lead);
+    const Indices leading =
+        ir::reshape_indices(pool(), {base[kB], base[kH]}, {heads_.batch, heads}, lead);
     Indices at;
     size_t next = 0;
-    for (Role r : roles) at.push_back(r == Role::lead ? leading[next++] : r == Role::token ? base[kT] : r == Role::channel ? base[kC] : pool().integer(0));
+    for (Role r : roles)
+      at.push_back(r == Role::lead      ? leading[next++]
+                   : r == Role::token   ? base[kT]
+                   : r == Role::channel ? base[kC]
+                                        : pool().integer(0));
     return at;
   }
 
@@ -170,19 +184,25 @@ class Fuser {
     if (!f.state) k_ = f.k;
     for (ExprRef x : f.inside) {
       if (uses(x, kC)) v_.push_back(x);
-      else if (uses(x, kT) && !f.state) return miss("a weight depends on query and key otherwise than by a decay");
+      else if (uses(x, kT) && !f.state)
+        return miss("a weight depends on query and key otherwise than by a decay");
       else k_.push_back(x);
     }
-    for (const auto& [list, wrong, what] : {std::tuple{&q_, int64_t{kC}, "the query depends on a channel of the values"}, {&q_, int64_t{kJ}, "the query depends on the key"},
-                                            {&k_, int64_t{kT}, "the key depends on the query"}, {&k_, int64_t{kC}, "the key depends on a channel of the values"},
-                                            {&v_, int64_t{kT}, "the value depends on the query"}, {&v_, int64_t{kE}, "the value depends on a feature"}}) {
+    for (const auto& [list, wrong, what] :
+         {std::tuple{&q_, int64_t{kC}, "the query depends on a channel of the values"},
+          {&q_, int64_t{kJ}, "the query depends on the key"},
+          {&k_, int64_t{kT}, "the key depends on the query"},
+          {&k_, int64_t{kC}, "the key depends on a channel of the values"},
+          {&v_, int64_t{kT}, "the value depends on the query"},
+          {&v_, int64_t{kE}, "the value depends on a feature"}}) {
       for (ExprRef x : *list) {
         if (uses(x, wrong)) return miss(what);
       }
     }
     keys_ = index_extent(v_, kJ);
     ExprRef size = index_extent(q_, kE);
-    if (q_.empty() || v_.empty() || !keys_ || !size) return false;  // cost: a factor that is one number for all
+    if (q_.empty() || v_.empty() || !keys_ || !size)
+      return false;  // cost: a factor that is one number for all
     if (!index_extent(k_, kE)) return miss("the key does not depend on a feature");
     for (const auto* list : {&q_, &k_, &v_}) {
       if (!computed(*list)) return false;  // cost: a weight, which is no token's
@@ -190,7 +210,8 @@ class Fuser {
     j_ = pool().index(kJ, keys_);
     size_ = size;
     if (!ir::as_int(size_) || !ir::as_int(v_size_)) return false;  // cost: a product of tokens
-    if (*ir::as_int(size_) > kLargestHead || *ir::as_int(v_size_) > kLargestHead) return miss("the head size is over 512");
+    if (*ir::as_int(size_) > kLargestHead || *ir::as_int(v_size_) > kLargestHead)
+      return miss("the head size is over 512");
     causal_ = f.state && f.running;
     for (ExprRef c : f.conditions) {
       if (!take_condition(over_integers(c))) return false;
@@ -209,7 +230,8 @@ class Fuser {
   }
 
   bool take_condition(ExprRef c) {
-    if (c->kind == ExprKind::band) return std::ranges::all_of(c->args, [&](ExprRef a) { return take_condition(a); });
+    if (c->kind == ExprKind::band)
+      return std::ranges::all_of(c->args, [&](ExprRef a) { return take_condition(a); });
     if (c == ir::le(j_, t_) && keys_ == tokens_) {
       causal_ = true;
       return true;
@@ -230,24 +252,31 @@ class Fuser {
     return true;
   }
 
-  // With few tokens the product of tokens and tokens is less work than states; then the graph is left as it is.
+  // With few tokens the product of tokens and tokens is less work than states; then the graph is
+  // left as it is.
   bool worth_it() {
     const auto n = ir::as_int(tokens_);
-    if (form_.state || !n || *n * (*ir::as_int(size_) + *ir::as_int(v_size_)) >= 2 * *ir::as_int(size_) * *ir::as_int(v_size_)) return true;
+    if (form_.state || !n ||
+        *n * (*ir::as_int(size_) + *ir::as_int(v_size_)) >=
+            2 * *ir::as_int(size_) * *ir::as_int(v_size_))
+      return true;
     return miss("so few tokens are less work as products of tokens and tokens");
   }
 
-  // A mask that the graph is given, as integers or reals; what the graph computes of its tokens is a gate, which is 0 by chance.
+  // A mask that the graph is given, as integers or reals; what the graph computes of its tokens is
+  // a gate, which is 0 by chance.
   bool is_given_mask(ExprRef f) const {
     const std::vector<ValueId> loads = ir::loads_of(f);
-    return (f->kind == ExprKind::load || f->kind == ExprKind::i2f) && std::ranges::none_of(loads, [&](ValueId v) { return g_.def(v); });
+    return (f->kind == ExprKind::load || f->kind == ExprKind::i2f) &&
+           std::ranges::none_of(loads, [&](ValueId v) { return g_.def(v); });
   }
 
   // A factor of the key that is a mask hides a token where it is 0.
   bool find_visible() {
     std::erase_if(k_, [&](ExprRef f) {
       if (uses(f, kE) || uses(f, kH) || !ir::has_loads(f)) return false;
-      const bool truth = f->kind == ExprKind::select && ir::as_real(f->args[1]) == 1.0 && ir::as_real(f->args[2]) == 0.0;
+      const bool truth = f->kind == ExprKind::select && ir::as_real(f->args[1]) == 1.0 &&
+                         ir::as_real(f->args[2]) == 0.0;
       if (!truth && !is_given_mask(f)) return false;
       ExprRef shown = truth ? f->args[0] : ir::logical_not(ir::eq(f, pool().real(0)));
       visible_ = visible_ ? ir::logical_and(visible_, shown) : shown;
@@ -255,7 +284,9 @@ class Fuser {
     });
     // Where a condition chooses between a key and 0, it is the same.
     for (ExprRef& f : k_) {
-      if (f->kind != ExprKind::select || ir::as_real(f->args[2]) != 0.0 || uses(f->args[0], kE) || uses(f->args[0], kH)) continue;
+      if (f->kind != ExprKind::select || ir::as_real(f->args[2]) != 0.0 || uses(f->args[0], kE) ||
+          uses(f->args[0], kH))
+        continue;
       visible_ = visible_ ? ir::logical_and(visible_, f->args[0]) : f->args[0];
       f = f->args[1];
     }
@@ -276,7 +307,9 @@ class Fuser {
       ExprRef p = summand(g_, load, kJ);
       if (!p) return std::nullopt;
       LinearForm z = linear_form(g_, p, kJ, kE);
-      const bool same = z.problem.empty() && z.inner == form_.inner && z.conditions == form_.conditions && z.exponents == form_.exponents && z.rows.empty() && z.row_divisors.empty();
+      const bool same = z.problem.empty() && z.inner == form_.inner &&
+                        z.conditions == form_.conditions && z.exponents == form_.exponents &&
+                        z.rows.empty() && z.row_divisors.empty();
       std::vector<ExprRef> keys = form_.inside;
       std::erase_if(keys, [&](ExprRef f) { return uses(f, kC); });
       return same && sorted(z.inside) == sorted(keys) ? std::optional(z.scale) : std::nullopt;
@@ -287,14 +320,19 @@ class Fuser {
     std::vector<ExprRef> keys = form_.inside;
     std::erase_if(keys, [&](ExprRef f) { return uses(f, kC); });
     for (size_t i = 0; i < parts.up.size(); ++i) {
-      ExprRef end = nullptr, inside = parts.up[i]->kind == ExprKind::load ? running_summand(g_, parts.up[i], kJ, &end) : nullptr;
+      ExprRef end = nullptr, inside = parts.up[i]->kind == ExprKind::load
+                                          ? running_summand(g_, parts.up[i], kJ, &end)
+                                          : nullptr;
       if ((end == t_) != form_.running) continue;
-      if (!form_.running) inside = parts.up[i]->kind == ExprKind::load ? summand(g_, parts.up[i], kJ) : nullptr;
+      if (!form_.running)
+        inside = parts.up[i]->kind == ExprKind::load ? summand(g_, parts.up[i], kJ) : nullptr;
       if (!inside) continue;
       const Factors key = factors_of(inside);
       std::vector<ExprRef> rest = parts.up;
       rest.erase(rest.begin() + static_cast<ptrdiff_t>(i));
-      if (key.down.empty() && parts.down.empty() && sorted(key.up) == sorted(keys) && sorted(rest) == sorted(form_.q)) return parts.scale * key.scale;
+      if (key.down.empty() && parts.down.empty() && sorted(key.up) == sorted(keys) &&
+          sorted(rest) == sorted(form_.q))
+        return parts.scale * key.scale;
     }
     return std::nullopt;
   }
@@ -310,7 +348,8 @@ class Fuser {
     });
   }
 
-  // The value and what follows it at its own places: views, then the op that divides by the sum of weights.
+  // The value and what follows it at its own places: views, then the op that divides by the sum of
+  // weights.
   bool find_normaliser() {
     ExprRef s = pool().param("s", Scalar::f32);
     sum_ = scale_ == 1 ? s : ir::mul(s, pool().real(scale_));
@@ -340,8 +379,10 @@ class Fuser {
     });
     if (reads != 1) return false;
     for (size_t d = 0; d < read->args.size(); ++d) {
-      const auto own = std::find(plain.begin(), plain.end(), read->args[d]);  // another expression leaves the role out
-      if (own != plain.end() && roles_[d] != Role::unit) roles[static_cast<size_t>(own - plain.begin())] = roles_[d];
+      const auto own = std::find(plain.begin(), plain.end(),
+                                 read->args[d]);  // another expression leaves the role out
+      if (own != plain.end() && roles_[d] != Role::unit)
+        roles[static_cast<size_t>(own - plain.begin())] = roles_[d];
     }
     for (size_t d = 0; d < plain.size(); ++d) {
       if (roles[d] == Role::unit && !ir::is_int(type(y).dims[d], 1)) return false;
@@ -372,8 +413,10 @@ class Fuser {
     ExprRef map = nullptr;  // of an element, over b, h, t, c with param s; null: the element
   };
 
-  // An operand over heads, tokens and channels of these extents and numbers: a tensor of the graph under a map, or the value itself.
-  Operand operand(ExprRef e, int64_t token, int64_t channel, const std::vector<ExprRef>& extents, DType dtype, bool may_map) {
+  // An operand over heads, tokens and channels of these extents and numbers: a tensor of the graph
+  // under a map, or the value itself.
+  Operand operand(ExprRef e, int64_t token, int64_t channel, const std::vector<ExprRef>& extents,
+                  DType dtype, bool may_map) {
     Indices by(6, nullptr);
     const Indices own = ir::indices_of(pool(), extents);
     by[static_cast<size_t>(token)] = own[kT];
@@ -396,7 +439,8 @@ class Fuser {
     return {token_major(g_, e, extents, dtype), nullptr};
   }
 
-  // elu(x) + 1 as exporters spell it has e^x - 1 by a tanh, so that small x keep their digits; with 1 added it is e^x again.
+  // elu(x) + 1 as exporters spell it has e^x - 1 by a tanh, so that small x keep their digits; with
+  // 1 added it is e^x again.
   ExprRef simpler(ExprRef map) const {
     return ir::rewrite(map, [&](ExprRef n) -> ExprRef {
       if (n->kind != ExprKind::fadd) return nullptr;
@@ -405,7 +449,8 @@ class Fuser {
         if (ir::as_real(n->args[i]) != 1.0 || elu->kind != ExprKind::select) continue;
         ExprRef x = elu->args[2], t = ir::unary(ExprKind::tanh, ir::mul(x, pool().real(0.5)));
         ExprRef less_one = ir::div(ir::mul(pool().real(2), t), ir::sub(pool().real(1), t));
-        if (elu->args[1] == less_one) return ir::select(elu->args[0], ir::unary(ExprKind::exp, x), ir::add(x, n->args[i]));
+        if (elu->args[1] == less_one)
+          return ir::select(elu->args[0], ir::unary(ExprKind::exp, x), ir::add(x, n->args[i]));
       }
       return nullptr;
     });
@@ -416,7 +461,8 @@ class Fuser {
     if (!e) return e;
     ExprRef h = ir::indices_of(pool(), {heads_.batch, pool().integer(heads_.heads / group)})[kH];
     ExprRef member = pool().index(kFresh, pool().integer(group));
-    ExprRef r = ir::substitute_indices(e, {nullptr, ir::add(ir::mul(h, pool().integer(group)), member)});
+    ExprRef r =
+        ir::substitute_indices(e, {nullptr, ir::add(ir::mul(h, pool().integer(group)), member)});
     return ir::uses_index(r, kFresh) ? nullptr : r;
   }
 
@@ -441,7 +487,8 @@ class Fuser {
       DType found = DType::f32;
       ir::for_each_node(e, [&](ExprRef n) {
         const auto x = ir::uses_index(n, channel) ? loaded(n) : std::nullopt;
-        if (x && !g_.is_constant(*x) && is_float(type(*x).dtype) && type(*x).dtype != DType::f64) found = type(*x).dtype;
+        if (x && !g_.is_constant(*x) && is_float(type(*x).dtype) && type(*x).dtype != DType::f64)
+          found = type(*x).dtype;
       });
       return found;
     };
@@ -452,19 +499,26 @@ class Fuser {
     operands_[1] = operand(k, kJ, kE, {heads_.batch, kv_heads, keys_, size_}, t, dtype(k, kE) == t);
     operands_[2] = operand(v, kJ, kC, {heads_.batch, kv_heads, keys_, v_size_}, t, false);
     for (const Operand& x : operands_) {
-      const std::string problem = x.tensor.existing ? "" : ir::body_problem(g_, x.tensor.body, x.tensor.type.dims);
-      if (!problem.empty()) return miss("q, k or v by token: " + problem);  // cost: the verifier would undo the pass
+      const std::string problem =
+          x.tensor.existing ? "" : ir::body_problem(g_, x.tensor.body, x.tensor.type.dims);
+      if (!problem.empty())
+        return miss("q, k or v by token: " + problem);  // cost: the verifier would undo the pass
     }
-    if (visible_) visible_ = ir::substitute_indices(visible_, {nullptr, nullptr, nullptr, nullptr, nullptr, ir::indices_of(pool(), {heads_.batch, kv_heads, keys_})[kT]});
+    if (visible_)
+      visible_ = ir::substitute_indices(
+          visible_, {nullptr, nullptr, nullptr, nullptr, nullptr,
+                     ir::indices_of(pool(), {heads_.batch, kv_heads, keys_})[kT]});
     return true;
   }
 
   void rewrite() {
     const ir::Type out_type = type(result_);
-    const std::string base = g_.value(result_).name, origin = g_.op(root_).origin, result_origin = g_.op(g_.value(result_).def).origin;
+    const std::string base = g_.value(result_).name, origin = g_.op(root_).origin,
+                      result_origin = g_.op(g_.value(result_).def).origin;
     static constexpr const char* kNames[] = {".q", ".k", ".v"};
     std::vector<ValueId> operands;
-    for (size_t i = 0; i < 3; ++i) operands.push_back(add_token_major(g_, operands_[i].tensor, base + kNames[i], origin));
+    for (size_t i = 0; i < 3; ++i)
+      operands.push_back(add_token_major(g_, operands_[i].tensor, base + kNames[i], origin));
     ir::LinearAttentionAttrs attrs;
     attrs.causal = causal_;
     attrs.heads = heads_.heads;
@@ -476,7 +530,8 @@ class Fuser {
       places.push_back(&place);
     };
     add(attrs.decay, decay_);
-    if (epilogue_->kind != ExprKind::param || epilogue_->name != "s") add(attrs.epilogue, epilogue_);
+    if (epilogue_->kind != ExprKind::param || epilogue_->name != "s")
+      add(attrs.epilogue, epilogue_);
     add(attrs.k_map, operands_[1].map);
     add(attrs.q_map, operands_[0].map);
     add(attrs.visible, visible_);
@@ -495,7 +550,8 @@ class Fuser {
       if (roles_[d] == Role::channel) channel = at[d];
     }
     const Indices pair = ir::reshape_indices(pool(), lead, lead_dims, {heads_.batch, heads});
-    ir::Captured c = ir::capture(ir::load_of(g_, ctx, {pair[0], token, ir::add(ir::mul(pair[1], v_size_), channel)}));
+    ir::Captured c = ir::capture(
+        ir::load_of(g_, ctx, {pair[0], token, ir::add(ir::mul(pair[1], v_size_), channel)}));
     g_.replace_uses(result_, g_.add_pointwise(c.operands, c.body, out_type, base, result_origin));
   }
 
@@ -503,9 +559,10 @@ class Fuser {
   OpId root_;
   ValueId value_, result_;
   PassReport& report_;
-  std::vector<Role> roles_;      // of result_
+  std::vector<Role> roles_;  // of result_
   HeadDims heads_;
-  ExprRef tokens_ = nullptr, keys_ = nullptr, size_ = nullptr, v_size_ = nullptr, t_ = nullptr, j_ = nullptr;
+  ExprRef tokens_ = nullptr, keys_ = nullptr, size_ = nullptr, v_size_ = nullptr, t_ = nullptr,
+          j_ = nullptr;
   Indices at_;
   LinearForm form_;
   double scale_ = 1;
@@ -523,10 +580,13 @@ PassReport raise_linear_attention(Graph& graph) {
   for (OpId o : std::vector<OpId>(graph.order())) {
     auto joined = join_chunks(graph, o);
     PassReport of_joined;
-    if (!joined || !Fuser(joined->graph, joined->root, of_joined).run()) continue;  // cost: chunks stay as they are
+    if (!joined || !Fuser(joined->graph, joined->root, of_joined).run())
+      continue;  // cost: chunks stay as they are
     joined->graph.clean();
     if (joined->graph.use_count(joined->weights) > 0) {
-      report.misses.push_back({label(graph, o), "the sum of the weights of a chunk is used otherwise than to divide by it"});
+      report.misses.push_back(
+          {label(graph, o),
+           "the sum of the weights of a chunk is used otherwise than to divide by it"});
       continue;
     }
     ++report.rewrites;
@@ -534,7 +594,8 @@ PassReport raise_linear_attention(Graph& graph) {
   }
   for (OpId o : std::vector<OpId>(graph.order())) {
     const OpKind kind = graph.op(o).kind;
-    if ((kind != OpKind::matmul && kind != OpKind::reduce) || graph.use_count(graph.result(o)) == 0) continue;  // cost: no sum
+    if ((kind != OpKind::matmul && kind != OpKind::reduce) || graph.use_count(graph.result(o)) == 0)
+      continue;  // cost: no sum
     if (!Fuser(graph, o, report).run()) continue;
     ++report.rewrites;
     graph.clean();

@@ -52,8 +52,10 @@ std::vector<ValueId> normalised_candidates(const Graph& g, bool squares) {
   std::vector<ValueId> out;
   for (OpId o : g.order()) {
     const ir::Op& op = g.op(o);
-    if (op.kind != OpKind::reduce || op.as<ir::ReduceAttrs>().kind != ir::ReduceKind::mean) continue;
-    if (auto x = averaged(g, ir::free_expr(g, o, op.as<ir::ReduceAttrs>().body, {}), squares)) out.push_back(*x);
+    if (op.kind != OpKind::reduce || op.as<ir::ReduceAttrs>().kind != ir::ReduceKind::mean)
+      continue;
+    if (auto x = averaged(g, ir::free_expr(g, o, op.as<ir::ReduceAttrs>().body, {}), squares))
+      out.push_back(*x);
   }
   std::sort(out.begin(), out.end());  // the passes search in it
   return out;
@@ -65,9 +67,11 @@ std::vector<Affine> affine_forms(const Graph& g, ExprRef e, const Indices& at) {
     out.push_back({x, std::nullopt, beta});
     if (x->kind != ExprKind::fmul) return;
     for (size_t i : {0, 1}) {
-      if (auto gamma = loaded_along_last(g, x->args[i], at)) out.push_back({x->args[1 - i], gamma, beta});
+      if (auto gamma = loaded_along_last(g, x->args[i], at))
+        out.push_back({x->args[1 - i], gamma, beta});
     }
-    // (numerator * gamma) / root and gamma * (x * (1 / root)) associate differently: gather the factors.
+    // (numerator * gamma) / root and gamma * (x * (1 / root)) associate differently: gather the
+    // factors.
     std::vector<ExprRef> f = factors(x);
     for (size_t i = 0; i < f.size(); ++i) {
       auto gamma = loaded_along_last(g, f[i], at);
@@ -117,7 +121,9 @@ std::vector<Normalised> normalised_forms(ExprRef e) {
 ExprRef rounded_once(ExprRef e, DType result) {
   if (result != DType::f16 && result != DType::bf16) return e;
   const ExprKind cast = result == DType::f16 ? ExprKind::round_f16 : ExprKind::round_bf16;
-  return ir::rewrite(e, [&](ExprRef n) -> ExprRef { return n->kind == cast ? rounded_once(n->args[0], result) : nullptr; });
+  return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+    return n->kind == cast ? rounded_once(n->args[0], result) : nullptr;
+  });
 }
 
 ValueId before_widening(const Graph& g, ValueId v) {
@@ -135,7 +141,8 @@ ValueId gamma_or_ones(Graph& g, const Affine& a, ValueId x) {
   const int64_t n = *ir::as_int(t.dims.back());
   std::vector<std::byte> bytes(n * size_of(t.dtype));
   for (int64_t i = 0; i < n; ++i) ir::write_real(t.dtype, bytes.data(), i, 1);
-  return g.add_constant(g.value(x).name + ".ones", ir::constant_from_bytes(t.dtype, {n}, std::move(bytes)));
+  return g.add_constant(g.value(x).name + ".ones",
+                        ir::constant_from_bytes(t.dtype, {n}, std::move(bytes)));
 }
 
 namespace {
@@ -143,13 +150,15 @@ namespace {
 // For each op, whether its element, expanded as far as a norm reaches, may load a reduction.
 std::vector<bool> reduction_is_near(const Graph& g) {
   constexpr size_t kFar = SIZE_MAX / 2;
-  std::vector<size_t> steps(g.op_count(), kFar);  // elements inlined until the load of a reduction appears
+  std::vector<size_t> steps(g.op_count(),
+                            kFar);  // elements inlined until the load of a reduction appears
   std::vector<bool> reaches(g.op_count());
   for (OpId o : g.order()) {
     const ir::Op& op = g.op(o);
     if (op.kind == OpKind::reduce) steps[o.value] = 0;
     for (ValueId v : op.operands) {
-      if (op.kind != OpKind::pointwise || !g.def(v)) continue;  // cost: what is no element is not expanded
+      if (op.kind != OpKind::pointwise || !g.def(v))
+        continue;  // cost: what is no element is not expanded
       steps[o.value] = std::min(steps[o.value], steps[g.value(v).def.value] + 1);
     }
     reaches[o.value] = steps[o.value] <= kNearby.depth;
@@ -163,9 +172,11 @@ PassReport raise_norms(Graph& g, bool squares, RaiseNorm raise) {
   PassReport report;
   const std::vector<ValueId> candidates = normalised_candidates(g, squares);
   const std::vector<OpId> order = g.order();
-  const std::vector<bool> may_be_norm = reduction_is_near(g);  // of what is above an op, which stays as it is until its turn
+  const std::vector<bool> may_be_norm =
+      reduction_is_near(g);  // of what is above an op, which stays as it is until its turn
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (!may_be_norm[it->value] || g.use_count(g.result(*it)) == 0) continue;  // cost: a norm has a mean of its row
+    if (!may_be_norm[it->value] || g.use_count(g.result(*it)) == 0)
+      continue;  // cost: a norm has a mean of its row
     if (raise(g, *it, candidates, report)) {
       ++report.rewrites;
       g.clean();

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// raise-rope: a spelled-out rotary embedding as one op on the tokens' rows, its angles as tables that all layers share.
+// raise-rope: a spelled-out rotary embedding as one op on the tokens' rows, its angles as tables
+// that all layers share.
 //   before: %y = pointwise(%x, %cos, %sin) {body = (b,h,s,d) => %x[b,h,s,d] * %cos[b,0,s,d] +
 //             select(d <= 3, -%x[b,h,s,d + 4], %x[b,h,s,d - 4]) * %sin[b,0,s,d]} : f32[B,2,S,8]
 //   after:  %r = rope(%x2, %cos2, %sin2) {heads = 2, interleaved = false, rotary = 8} : f32[B,S,16]; %y = a view of %r
-// By substitution: the element is looked at in the first and in the second member of a pair (d and d + half, or 2e and 2e + 1),
-// where conditions fold and a rotation is x*c - y*s and y*c + x*s. Channels past the rotary ones must be x itself.
+// By substitution: the element is looked at in the first and in the second member of a pair (d and
+// d + half, or 2e and 2e + 1), where conditions fold and a rotation is x*c - y*s and y*c + x*s.
+// Channels past the rotary ones must be x itself.
 // Requires: rank 4 with known heads; angles that do not depend on the head.
 #include <algorithm>
 
@@ -68,7 +70,7 @@ struct Rotation {
   int64_t rotary = 0;
   ExprRef x = nullptr;  // over (b, h, s, d)
   ExprRef cos[2] = {}, sin[2] = {};
-  double scale = 1;     // of all of the result
+  double scale = 1;  // of all of the result
 };
 
 class Raiser {
@@ -82,9 +84,11 @@ class Raiser {
     const auto size = ir::as_int(dims[3]);
     const ExprKind kind = g_.def(v_)->as<ir::PointwiseAttrs>().body->kind;
     const bool sum = kind == ExprKind::fadd || kind == ExprKind::fsub || kind == ExprKind::select;
-    if (!size || *size % 2 != 0 || *size > kLargestHead || !sum) return false;  // cost: no such element is a rotation
+    if (!size || *size % 2 != 0 || *size > kLargestHead || !sum)
+      return false;  // cost: no such element is a rotation
     size_ = *size;
-    e_ = expanded(g_, v_, ir::indices_of(g_, v_), [&](ValueId x) { return is_biased_product(g_, x); });
+    e_ = expanded(g_, v_, ir::indices_of(g_, v_),
+                  [&](ValueId x) { return is_biased_product(g_, x); });
     for (int64_t rotary : candidates()) {
       for (bool interleaved : {false, true}) {
         if (rotation(interleaved, rotary)) return raise();
@@ -99,21 +103,25 @@ class Raiser {
   ExprRef integer(int64_t n) { return pool().integer(n); }
   // Index variable 3 over n channels or pairs; a single one is 0.
   ExprRef channel(int64_t n) { return n == 1 ? integer(0) : pool().index(3, integer(n)); }
-  static ExprRef at_channel(ExprRef e, ExprRef d) { return ir::substitute_indices(e, {nullptr, nullptr, nullptr, d}); }
+  static ExprRef at_channel(ExprRef e, ExprRef d) {
+    return ir::substitute_indices(e, {nullptr, nullptr, nullptr, d});
+  }
 
   bool miss(const std::string& reason) {
     report_.misses.push_back({label(g_, g_.value(v_).def), reason});
     return false;
   }
 
-  // How many channels may be rotated: all of them, or what a condition on the channel says, as a whole or as a half.
+  // How many channels may be rotated: all of them, or what a condition on the channel says, as a
+  // whole or as a half.
   std::vector<int64_t> candidates() {
     std::vector<int64_t> out{size_};
     ir::for_each_node(e_, [&](ExprRef n) {
       if (n->kind != ExprKind::ge0) return;
       ExprRef p = n->args[0];
       int64_t k = 0;
-      if (p->kind == ExprKind::poly && p->terms.size() == 1 && p->terms[0].atoms == std::vector<ExprRef>{channel(size_)}) {
+      if (p->kind == ExprKind::poly && p->terms.size() == 1 &&
+          p->terms[0].atoms == std::vector<ExprRef>{channel(size_)}) {
         k = p->terms[0].coefficient == 1 ? -p->value : p->value + 1;
       }
       for (int64_t r : {k, 2 * k}) {
@@ -127,7 +135,8 @@ class Raiser {
 
   ExprRef member(bool interleaved, int64_t rotary, int which) {
     ExprRef e = channel(rotary / 2);
-    return interleaved ? ir::add(ir::mul(integer(2), e), integer(which)) : ir::add(e, integer(which * (rotary / 2)));
+    return interleaved ? ir::add(ir::mul(integer(2), e), integer(which))
+                       : ir::add(e, integer(which * (rotary / 2)));
   }
 
   // first = x*c - y*s, second = y*c + x*s, with the sign of s free.
@@ -142,7 +151,11 @@ class Raiser {
         for (ExprRef y : first[1 - t].factors) {
           for (int u = 0; u < 2; ++u) {
             const Product &xc = first[t], &ys = first[1 - t], &yc = second[u], &xs = second[1 - u];
-            Rotation r{interleaved, rotary, nullptr, {quotient(xc, x), quotient(yc, y)}, {quotient(ys, y), quotient(xs, x)}};
+            Rotation r{interleaved,
+                       rotary,
+                       nullptr,
+                       {quotient(xc, x), quotient(yc, y)},
+                       {quotient(ys, y), quotient(xs, x)}};
             if (!r.cos[0] || !r.cos[1] || !r.sin[0] || !r.sin[1]) continue;
             if (xc.negative || yc.negative || ys.negative == xs.negative) continue;
             r.x = whole(interleaved, rotary, x);
@@ -191,44 +204,60 @@ class Raiser {
   }
 
   // The table of the members' values over (b, s, pair), or over (b, s, channel) where they differ.
-  ExprRef table(const ExprRef (&values)[2], ExprRef batch, ExprRef tokens, bool wide, ir::Type& type) {
-    type = {DType::f32, {uses(0) ? batch : integer(1), tokens, integer(wide ? r_.rotary : r_.rotary / 2)}};
+  ExprRef table(const ExprRef (&values)[2], ExprRef batch, ExprRef tokens, bool wide,
+                ir::Type& type) {
+    type = {DType::f32,
+            {uses(0) ? batch : integer(1), tokens, integer(wide ? r_.rotary : r_.rotary / 2)}};
     const Indices at = ir::indices_of(pool(), type.dims);
-    auto by_pair = [&](ExprRef e, ExprRef pair) { return ir::substitute_indices(e, {at[0], nullptr, at[1], pair}); };
+    auto by_pair = [&](ExprRef e, ExprRef pair) {
+      return ir::substitute_indices(e, {at[0], nullptr, at[1], pair});
+    };
     if (!wide) return by_pair(values[0], at[2]);
     ExprRef half = integer(r_.rotary / 2), two = integer(2);
     if (r_.interleaved) {
       ExprRef pair = ir::div(at[2], two);
-      return ir::select(ir::eq(ir::mod(at[2], two), integer(0)), by_pair(values[0], pair), by_pair(values[1], pair));
+      return ir::select(ir::eq(ir::mod(at[2], two), integer(0)), by_pair(values[0], pair),
+                        by_pair(values[1], pair));
     }
-    return ir::select(ir::lt(at[2], half), by_pair(values[0], at[2]), by_pair(values[1], ir::sub(at[2], half)));
+    return ir::select(ir::lt(at[2], half), by_pair(values[0], at[2]),
+                      by_pair(values[1], ir::sub(at[2], half)));
   }
 
   bool raise() {
     const auto dims = type().dims;
     const bool heads_first = !uses(1) && ir::as_int(dims[1]);
-    if (!heads_first && (uses(2) || !ir::as_int(dims[2]))) return miss("the angles depend on the head, or the number of heads is not known");
+    if (!heads_first && (uses(2) || !ir::as_int(dims[2])))
+      return miss("the angles depend on the head, or the number of heads is not known");
     if (!heads_first) {
-      const Indices swapped{nullptr, ir::indices_of(pool(), {dims[0], dims[0], dims[1]})[2], ir::indices_of(pool(), {dims[0], dims[2]})[1]};
-      for (ExprRef* e : {&r_.x, &r_.cos[0], &r_.cos[1], &r_.sin[0], &r_.sin[1]}) *e = ir::substitute_indices(*e, swapped);
+      const Indices swapped{nullptr, ir::indices_of(pool(), {dims[0], dims[0], dims[1]})[2],
+                            ir::indices_of(pool(), {dims[0], dims[2]})[1]};
+      for (ExprRef* e : {&r_.x, &r_.cos[0], &r_.cos[1], &r_.sin[0], &r_.sin[1]})
+        *e = ir::substitute_indices(*e, swapped);
     }
     ExprRef heads = dims[heads_first ? 1 : 2], tokens = dims[heads_first ? 2 : 1];
     const TokenMajor x = token_major(g_, r_.x, {dims[0], heads, tokens, dims[3]}, type().dtype);
     const bool wide = r_.cos[0] != r_.cos[1] || r_.sin[0] != r_.sin[1];
     ir::Type tables;
-    ExprRef cos = table(r_.cos, dims[0], tokens, wide, tables), sin = table(r_.sin, dims[0], tokens, wide, tables);
-    for (const auto& [body, extents] : {std::pair{x.body, x.type.dims}, {cos, tables.dims}, {sin, tables.dims}}) {
+    ExprRef cos = table(r_.cos, dims[0], tokens, wide, tables),
+            sin = table(r_.sin, dims[0], tokens, wide, tables);
+    for (const auto& [body, extents] :
+         {std::pair{x.body, x.type.dims}, {cos, tables.dims}, {sin, tables.dims}}) {
       const std::string problem = ir::body_problem(g_, body, extents);
-      if (!problem.empty()) return miss("x or the angles by token: " + problem);  // cost: the verifier would undo the pass
+      if (!problem.empty())
+        return miss("x or the angles by token: " +
+                    problem);  // cost: the verifier would undo the pass
     }
     rewrite(x, cos, sin, tables, heads_first);
     return true;
   }
 
-  void rewrite(const TokenMajor& x, ExprRef cos, ExprRef sin, const ir::Type& tables, bool heads_first) {
+  void rewrite(const TokenMajor& x, ExprRef cos, ExprRef sin, const ir::Type& tables,
+               bool heads_first) {
     const std::string base = g_.value(v_).name, origin = g_.op(g_.value(v_).def).origin;
     auto value_of = [&](ExprRef body, const char* suffix) {
-      if (auto v = loaded_at(body, ir::indices_of(pool(), tables.dims)); v && g_.value(*v).type == tables) return *v;
+      if (auto v = loaded_at(body, ir::indices_of(pool(), tables.dims));
+          v && g_.value(*v).type == tables)
+        return *v;
       ir::Captured c = ir::capture(body);
       return g_.add_pointwise(c.operands, c.body, tables, base + suffix, origin);
     };
@@ -237,7 +266,8 @@ class Raiser {
     attrs.heads = *ir::as_int(to.dims[heads_first ? 1 : 2]);
     attrs.interleaved = r_.interleaved;
     attrs.rotary = r_.rotary;
-    const std::vector<ValueId> operands{add_token_major(g_, x, base + ".x", origin), value_of(cos, ".cos"), value_of(sin, ".sin")};
+    const std::vector<ValueId> operands{add_token_major(g_, x, base + ".x", origin),
+                                        value_of(cos, ".cos"), value_of(sin, ".sin")};
     const ValueId y = g_.add(OpKind::rope, operands, attrs, x.type, base + ".rope", origin);
     const Indices at = ir::indices_of(pool(), to.dims);
     ExprRef h = at[heads_first ? 1 : 2], s = at[heads_first ? 2 : 1];
@@ -262,7 +292,8 @@ PassReport raise_rope(Graph& graph) {
   PassReport report;
   std::vector<OpId> order = graph.order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    if (graph.op(*it).kind != OpKind::pointwise || graph.use_count(graph.result(*it)) == 0) continue;
+    if (graph.op(*it).kind != OpKind::pointwise || graph.use_count(graph.result(*it)) == 0)
+      continue;
     report.rewrites += Raiser(graph, graph.result(*it), report).run();
   }
   return report;

@@ -10,11 +10,13 @@
 namespace tfcc::passes {
 namespace {
 
-std::optional<ExprRef> reduced_body(const Graph& g, ExprRef load, ir::ReduceKind kind, const Indices& at) {
+std::optional<ExprRef> reduced_body(const Graph& g, ExprRef load, ir::ReduceKind kind,
+                                    const Indices& at) {
   auto v = row_statistic(g, load, at);
   if (!v) return std::nullopt;
   const auto& attrs = g.def(*v)->as<ir::ReduceAttrs>();
-  if (attrs.kind != kind || attrs.extents.size() != 1 || attrs.extents[0] != at.back()->args[0]) return std::nullopt;
+  if (attrs.kind != kind || attrs.extents.size() != 1 || attrs.extents[0] != at.back()->args[0])
+    return std::nullopt;
   Indices full = load->args;
   full.push_back(at.back());
   return ir::free_expr(g, g.value(*v).def, attrs.body, full);
@@ -55,10 +57,14 @@ PassReport raise_softmax(Graph& graph) {
     const ir::Type type = graph.value(y).type;
     const Indices at = ir::indices_of(graph, y);
     if (at.empty() || at.back()->kind != ExprKind::index) continue;
-    ExprRef e = expanded(graph, y, at, [&](ValueId v) { return std::find(stops.begin(), stops.end(), v) != stops.end(); }, kNearby);
+    ExprRef e = expanded(
+        graph, y, at,
+        [&](ValueId v) { return std::find(stops.begin(), stops.end(), v) != stops.end(); },
+        kNearby);
     auto x = match(graph, e, at);
     if (!x || graph.value(*x).type != type) continue;
-    graph.replace_uses(y, graph.add(OpKind::softmax, {*x}, ir::SoftmaxAttrs{}, type, graph.value(y).name, graph.op(o).origin));
+    graph.replace_uses(y, graph.add(OpKind::softmax, {*x}, ir::SoftmaxAttrs{}, type,
+                                    graph.value(y).name, graph.op(o).origin));
     ++report.rewrites;
   }
   return report;

@@ -10,14 +10,17 @@
 namespace tfcc::passes {
 namespace {
 
-// Which row of the attentions' results an element of a value reads, over the value's index variables.
+// Which row of the attentions' results an element of a value reads, over the value's index
+// variables.
 struct Rows {
   ExprRef batch;
   ExprRef token;  // null: several tokens of that sequence
-  bool padded;    // the row of a padded query is undefined; else only those of a sequence without keys
+  bool
+      padded;  // the row of a padded query is undefined; else only those of a sequence without keys
 };
 
-// What of an expression the loads of certain rows decide. A product with 0 depends on nothing: rows are finite.
+// What of an expression the loads of certain rows decide. A product with 0 depends on nothing: rows
+// are finite.
 class Dependence {
  public:
   explicit Dependence(const std::function<bool(ExprRef)>& is_row) : is_row_(is_row) {}
@@ -26,7 +29,9 @@ class Dependence {
     if (auto it = known_.find(e); it != known_.end()) return it->second;  // cost: computed once
     std::vector<ExprRef> parts = e->args;
     for (const ir::Term& t : e->terms) parts.insert(parts.end(), t.atoms.begin(), t.atoms.end());
-    const bool depends = !is_zero(e) && (is_row_(e) || std::any_of(parts.begin(), parts.end(), [&](ExprRef a) { return of(a); }));
+    const bool depends =
+        !is_zero(e) &&
+        (is_row_(e) || std::any_of(parts.begin(), parts.end(), [&](ExprRef a) { return of(a); }));
     known_.emplace(e, depends);
     return depends;
   }
@@ -42,8 +47,8 @@ class Dependence {
   std::unordered_map<ExprRef, bool> known_;
 };
 
-// Is e an axis of a value that has it as its index, or as part of a merged one: r / n, r mod n? With a length, an index that
-// counts as many from 0.
+// Is e an axis of a value that has it as its index, or as part of a merged one: r / n, r mod n?
+// With a length, an index that counts as many from 0.
 bool is_axis(ExprRef e, ExprRef length = nullptr) {
   if (e->kind == ExprKind::index) return true;
   if (e->kind == ExprKind::floordiv) return !length && is_axis(e->args[0]);
@@ -58,7 +63,8 @@ bool is_axis(ExprRef e, ExprRef length = nullptr) {
 
 class Walk {
  public:
-  Walk(const Graph& g, const std::vector<const MaskFacts*>& undefined, const std::map<OpId, MaskFacts>& all)
+  Walk(const Graph& g, const std::vector<const MaskFacts*>& undefined,
+       const std::map<OpId, MaskFacts>& all)
       : g_(g), origins_(undefined), all_(all), first_(*undefined[0]) {}
 
   Readers run() {
@@ -87,42 +93,57 @@ class Walk {
   static ValueId value_of(ExprRef load) { return ValueId{static_cast<uint32_t>(load->value)}; }
   bool is_row(ExprRef n) const { return n->kind == ExprKind::load && is_undefined(value_of(n)); }
   bool is_origin(OpId o) const {
-    return std::any_of(origins_.begin(), origins_.end(), [&](const MaskFacts* f) { return f->attention == o; });
+    return std::any_of(origins_.begin(), origins_.end(),
+                       [&](const MaskFacts* f) { return f->attention == o; });
   }
 
   void problem(const std::string& text) {
     if (found_readers_.problem.empty()) found_readers_.problem = text;
   }
-  void mixes_batch() { problem(is_reduction_ ? "a reduction over the batch reads the result" : "a row of the batch is read for another one by " + reader_); }
+  void mixes_batch() {
+    problem(is_reduction_ ? "a reduction over the batch reads the result"
+                          : "a row of the batch is read for another one by " + reader_);
+  }
 
   // An index of a sum, or of whatever reads several elements: it is none of the result's.
   ExprRef many(ExprRef extent) { return pool().index(kMany + next_many_++, extent); }
   bool uses_many(ExprRef e) const {
     bool found = false;
-    ir::for_each_node(e, [&](ExprRef n) { found |= n->kind == ExprKind::index && n->value >= static_cast<int64_t>(rank_); });
+    ir::for_each_node(e, [&](ExprRef n) {
+      found |= n->kind == ExprKind::index && n->value >= static_cast<int64_t>(rank_);
+    });
     return found;
   }
 
-  // What the results of an op read, as free expressions over their indices and over those of what it sums.
+  // What the results of an op read, as free expressions over their indices and over those of what
+  // it sums.
   void visit(OpId o) {
     const ir::Op& op = g_.op(o);
-    if (std::none_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return is_undefined(v); }) && !is_origin(o)) return;  // cost: reads nothing undefined
+    if (std::none_of(op.operands.begin(), op.operands.end(),
+                     [&](ValueId v) { return is_undefined(v); }) &&
+        !is_origin(o))
+      return;  // cost: reads nothing undefined
     rank_ = g_.value(op.results[0]).type.rank();
     const Indices at = ir::indices_of(g_, op.results[0]);
     switch (op.kind) {
       case OpKind::constant: return;
-      case OpKind::pointwise: return read(ir::free_expr(g_, o, op.as<ir::PointwiseAttrs>().body, at));
+      case OpKind::pointwise:
+        return read(ir::free_expr(g_, o, op.as<ir::PointwiseAttrs>().body, at));
       case OpKind::reduce: return visit_reduce(o, at);
-      case OpKind::cumsum: return read(ir::load_of(g_, op.operands[0], along(at, op.as<ir::CumsumAttrs>().axis)));
+      case OpKind::cumsum:
+        return read(ir::load_of(g_, op.operands[0], along(at, op.as<ir::CumsumAttrs>().axis)));
       case OpKind::matmul: return visit_matmul(o, at);
       case OpKind::attention: return visit_attention(o);
       case OpKind::linear_attention: return problem("a linear attention reads the result");
-      case OpKind::pack: case OpKind::kv_append: case OpKind::rope_append: case OpKind::linear_attention_step: return;  // come after the masks are classified
+      case OpKind::pack:
+      case OpKind::kv_append:
+      case OpKind::rope_append:
+      case OpKind::linear_attention_step: return;  // come after the masks are classified
       case OpKind::norm:
         read(ir::free_expr(g_, o, op.as<ir::NormAttrs>().body, along(at, rank_ - 1)));
         return visit_row_op(op, at, ir::first_loaded(op));
-      case OpKind::softmax: case OpKind::rope:
-        return visit_row_op(op, at, op.operands.size());
+      case OpKind::softmax:
+      case OpKind::rope: return visit_row_op(op, at, op.operands.size());
     }
   }
 
@@ -131,7 +152,8 @@ class Walk {
     return at;
   }
 
-  // Softmax, norms and rope: operands have the axes of the result, or the last one alone, and all of that is read.
+  // Softmax, norms and rope: operands have the axes of the result, or the last one alone, and all
+  // of that is read.
   void visit_row_op(const ir::Op& op, const Indices& at, size_t operands) {
     const Indices row = along(at, rank_ - 1);
     for (size_t i = 0; i < operands; ++i) {
@@ -163,7 +185,8 @@ class Walk {
   // The rows that an element with these indices reads.
   Rows rows_of(ExprRef load) const {
     const Rows& r = rows_.at(value_of(load).value);
-    return {ir::substitute_indices(r.batch, load->args), r.token ? ir::substitute_indices(r.token, load->args) : nullptr, r.padded};
+    return {ir::substitute_indices(r.batch, load->args),
+            r.token ? ir::substitute_indices(r.token, load->args) : nullptr, r.padded};
   }
 
   void read(ExprRef e) {
@@ -179,22 +202,28 @@ class Walk {
   bool is_selected(ExprRef e, const std::vector<Rows>& rows) {
     const Rows& r = rows[0];
     const std::vector<ValueId> loads = ir::loads_of(e);
-    if (std::all_of(loads.begin(), loads.end(), [&](ValueId v) { return is_undefined(v) || g_.is_constant(v); })) return false;  // cost: no mask
+    if (std::all_of(loads.begin(), loads.end(),
+                    [&](ValueId v) { return is_undefined(v) || g_.is_constant(v); }))
+      return false;  // cost: no mask
     if (!r.token) return false;
     for (const Rows& other : rows) {
       if (other.batch != r.batch || other.token != r.token) return false;
     }
     const std::function<bool(ExprRef)> row = [&](ExprRef n) { return is_row(n); };
-    e = ir::expand(g_, e, [&](ValueId v) { return !is_undefined(v); }, kNearby);
+    e = ir::expand(
+        g_, e, [&](ValueId v) { return !is_undefined(v); }, kNearby);
     const std::vector<Choice> keys = keys_of(r);
-    return std::all_of(keys.begin(), keys.end(), [&](const Choice& c) { return !Dependence(row).of(decide(e, c.control, !c.value)); });
+    return std::all_of(keys.begin(), keys.end(), [&](const Choice& c) {
+      return !Dependence(row).of(decide(e, c.control, !c.value));
+    });
   }
 
   // The conditions for a row to be that of a token which is no padding.
   std::vector<Choice> keys_of(const Rows& r) const {
     std::vector<Choice> keys = first_.keys;
     ExprRef key = ir::substitute_indices(first_.own_key, {nullptr, nullptr, r.token});
-    for (Choice& c : keys) c.control.node = ir::substitute_indices(c.control.node, {r.batch, nullptr, nullptr, key});
+    for (Choice& c : keys)
+      c.control.node = ir::substitute_indices(c.control.node, {r.batch, nullptr, nullptr, key});
     return keys;
   }
 
@@ -206,7 +235,8 @@ class Walk {
     if (!found_) found_ = r;
     if (found_->batch != r.batch) mixes_batch();
     found_->padded |= r.padded;
-    if (!r.token) return;  // undefined in a sequence without keys alone: there no token of it is real
+    if (!r.token)
+      return;  // undefined in a sequence without keys alone: there no token of it is real
     if (!found_->token) found_->token = r.token;
     if (found_->token != r.token) read_several_tokens(*found_);
   }
@@ -216,12 +246,13 @@ class Walk {
     if (r.padded) problem("rows of padded tokens are read by " + reader_);
   }
 
-  // A token that sees every key that is no padding is undefined in a sequence of padding alone. The first one (CLS) may be told to
-  // be no padding where it does not.
+  // A token that sees every key that is no padding is undefined in a sequence of padding alone. The
+  // first one (CLS) may be told to be no padding where it does not.
   void read_one_token(Rows& r) {
     auto sees_all = [&](const auto& entry) {
       const MaskFacts& f = entry.second;
-      return !f.padded_rows || ir::substitute_indices(f.beyond, {nullptr, nullptr, r.token})->kind == ExprKind::btrue;
+      return !f.padded_rows ||
+             ir::substitute_indices(f.beyond, {nullptr, nullptr, r.token})->kind == ExprKind::btrue;
     };
     if (std::all_of(all_.begin(), all_.end(), sees_all)) r.padded = false;
     if (r.padded && ir::is_int(r.token, 0)) {
@@ -231,14 +262,18 @@ class Walk {
     read_several_tokens(r);
   }
 
-  // A row of the result is undefined where its query is, and where it sees no key; keys that are hidden are not read.
+  // A row of the result is undefined where its query is, and where it sees no key; keys that are
+  // hidden are not read.
   void visit_attention(OpId o) {
     const ir::Op& op = g_.op(o);
     const auto& q = dims(op.operands[0]);
-    ExprRef b = pool().index(0, q[0]), i = pool().index(1, q[1]), j = pool().index(ir::kKey, dims(op.operands[1])[1]);
+    ExprRef b = pool().index(0, q[0]), i = pool().index(1, q[1]),
+            j = pool().index(ir::kKey, dims(op.operands[1])[1]);
     const Indices at{b, many(pool().integer(op.as<ir::AttentionAttrs>().heads)), i, j};
     std::vector<ExprRef> loads;
-    for (size_t k = 0; k < 3; ++k) loads.push_back(ir::load_of(g_, op.operands[k], {b, k == 0 ? i : j, many(dims(op.operands[k])[2])}));
+    for (size_t k = 0; k < 3; ++k)
+      loads.push_back(
+          ir::load_of(g_, op.operands[k], {b, k == 0 ? i : j, many(dims(op.operands[k])[2])}));
     for (ExprRef e : {op.as<ir::AttentionAttrs>().score, op.as<ir::AttentionAttrs>().visible}) {
       if (e) ir::for_each_node(ir::free_expr(g_, o, e, at), [&](ExprRef n) { loads.push_back(n); });
     }
@@ -251,10 +286,12 @@ class Walk {
   // Of a key (index kKey is its number) or of a query.
   void read_of_attention(OpId o, Rows r, ExprRef query) {
     const auto it = all_.find(o);
-    if (it == all_.end() || !r.token || !ir::uses_index(r.token, ir::kKey) || !hides(it->second, r)) return add(r);
+    if (it == all_.end() || !r.token || !ir::uses_index(r.token, ir::kKey) || !hides(it->second, r))
+      return add(r);
     const MaskFacts& facts = it->second;
     r.padded &= facts.padded_rows;
-    ExprRef key = facts.own_key ? ir::substitute_indices(facts.own_key, {nullptr, nullptr, query}) : nullptr;
+    ExprRef key =
+        facts.own_key ? ir::substitute_indices(facts.own_key, {nullptr, nullptr, query}) : nullptr;
     r.token = key ? ir::substitute_indices(r.token, {nullptr, nullptr, nullptr, key}) : nullptr;
     add(r);
   }
@@ -262,16 +299,21 @@ class Walk {
   // Does the mask hide the keys that come from rows of padding, and for certain no others?
   bool hides(const MaskFacts& facts, const Rows& r) const {
     const std::vector<Choice> keys = keys_of(r);
-    auto is_asked = [&](const Choice& c) { return std::find(facts.keys.begin(), facts.keys.end(), c) != facts.keys.end(); };
+    auto is_asked = [&](const Choice& c) {
+      return std::find(facts.keys.begin(), facts.keys.end(), c) != facts.keys.end();
+    };
     return keys.size() == facts.keys.size() && std::all_of(keys.begin(), keys.end(), is_asked);
   }
 
-  // Rows of an output may be undefined at their own place: that of their sequence, and of their token or its key in a cache.
+  // Rows of an output may be undefined at their own place: that of their sequence, and of their
+  // token or its key in a cache.
   void put_out(Rows r) {
     const auto& q = dims(g_.op(first_.attention).operands[0]);
     if (!ir::is_int(q[0], 1) && !is_axis(r.batch)) mixes_batch();
     if (!r.padded) return;  // cost: then any place will do
-    const bool in_place = is_axis(r.token, q[1]) || is_axis(ir::substitute_indices(first_.own_key, {nullptr, nullptr, r.token}), q[1]);
+    const bool in_place =
+        is_axis(r.token, q[1]) ||
+        is_axis(ir::substitute_indices(first_.own_key, {nullptr, nullptr, r.token}), q[1]);
     if (!in_place) read_several_tokens(r);
   }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who reads rows that a pass leaves undefined, for classify-mask. An attention that hides keys may differ from the graph in
-// the rows of a sequence without any key and, with some masks, in those of padded queries. This follows such rows through the
-// graph, op by op: each element of a value reads one row (a sequence and a token of it) of the attentions' results, or several.
+// Who reads rows that a pass leaves undefined, for classify-mask. An attention that hides keys may
+// differ from the graph in the rows of a sequence without any key and, with some masks, in those of
+// padded queries. This follows such rows through the graph, op by op: each element of a value reads
+// one row (a sequence and a token of it) of the attentions' results, or several.
 #pragma once
 
 #include <map>
@@ -11,21 +12,25 @@
 
 namespace tfcc::passes {
 
-/// The mask of an attention as conditions, all free. A key takes part where `keys` and `beyond` hold, and no other key is read by
-/// a row whose own key is visible, or that may be undefined in no other way than is said here.
+/// The mask of an attention as conditions, all free. A key takes part where `keys` and `beyond`
+/// hold, and no other key is read by a row whose own key is visible, or that may be undefined in no
+/// other way than is said here.
 struct MaskFacts {
   OpId attention;
-  std::vector<Choice> keys;    // conditions on the key alone, over b = index 0 and j = index 3
-  ExprRef beyond = nullptr;    // all others, over b, h, i, j = indices 0 to 3
-  ExprRef own_key = nullptr;   // the key that is query i's own token, over index 2; null if there is none
-  bool without_keys = false;   // rows of a sequence without any key are undefined
-  bool padded_rows = false;    // rows of queries whose own key is hidden are undefined too
+  std::vector<Choice> keys;  // conditions on the key alone, over b = index 0 and j = index 3
+  ExprRef beyond = nullptr;  // all others, over b, h, i, j = indices 0 to 3
+  ExprRef own_key =
+      nullptr;  // the key that is query i's own token, over index 2; null if there is none
+  bool without_keys = false;  // rows of a sequence without any key are undefined
+  bool padded_rows = false;   // rows of queries whose own key is hidden are undefined too
 };
 
 /// Who reads rows that attentions leave undefined.
 struct Readers {
-  std::string problem;  // what reads such a row for another one, or for an output at another place than its own; empty: nothing
-  std::string first;    // what reads the row of the first token by itself: that token may not be padding. Empty: nothing
+  std::string
+      problem;  // what reads such a row for another one, or for an output at another place than its own; empty: nothing
+  std::string
+      first;  // what reads the row of the first token by itself: that token may not be padding. Empty: nothing
   bool empty() const { return problem.empty() && first.empty(); }
 };
 

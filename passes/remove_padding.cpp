@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// remove-padding: what attention over a padded batch and all that follows from it by rows is computed for real tokens alone.
+// remove-padding: what attention over a padded batch and all that follows from it by rows is
+// computed for real tokens alone.
 //   before: %h = pointwise_norm(@g, @b, %ids, ..) {body = (i,j,k) => @word[bounded(%ids[i,j], ..),k] + ..} : f32[B,S,64]
 //           %a = attention(%q, %k, %v, %mask) {key_padding = true, visible = (b,h,i,j) => 0 != %mask[b,j], ..} : f32[B,S,64]
 //           return last = %n
@@ -7,10 +8,11 @@
 //           %h = pointwise_norm(@g, @b, %ids, %seq, %pos, ..) {body = (i,j,k) => @word[bounded(%ids[%seq[j],%pos[j]], ..),k] + ..} : f32[1,T,64]
 //           %a = attention(%q, %k, %v, %cu, %keys, %order, %pos) {packed = [B,S], ..} : f32[1,T,64]
 //           return last, = 0 where a row is padding
-// So a linear_attention whose `visible` is a condition of integers, without a decay.
-// Requires (passes/padded_rows.h): all attentions with padding are of the same tokens and have one condition on keys, which counts no
-// tokens; a real token sees itself; what follows from attention is read at its own row, at a row of each sequence that the inputs
-// name (that row is kept), by a sum that padding does not change, or as an output.
+// So a linear_attention whose `visible` is a condition of integers, without a decay. Requires
+// (passes/padded_rows.h): all attentions with padding are of the same tokens and have one condition
+// on keys, which counts no tokens; a real token sees itself; what follows from attention is read at
+// its own row, at a row of each sequence that the inputs name (that row is kept), by a sum that
+// padding does not change, or as an output.
 #include <map>
 
 #include "passes/padded_rows.h"
@@ -27,7 +29,8 @@ class Packer {
   void run() {
     add_pack();
     for (OpId o : std::vector<OpId>(g_.order())) {
-      if (rows_.packed.count(g_.op(o).results.empty() ? UINT32_MAX : g_.result(o).value)) pack_op(o);
+      if (rows_.packed.count(g_.op(o).results.empty() ? UINT32_MAX : g_.result(o).value))
+        pack_op(o);
     }
     for (const PaddedRows::Reader& r : rows_.readers) rewrite_reader(r);
     for (Graph::Output& output : g_.outputs) {
@@ -39,7 +42,9 @@ class Packer {
   void add_pack() {
     ExprPool& pool = g_.pool();
     std::string name = "packed_tokens";
-    while (std::any_of(g_.symbols.begin(), g_.symbols.end(), [&](const ir::SizeSymbol& s) { return s.name == name; })) name += "_";
+    while (std::any_of(g_.symbols.begin(), g_.symbols.end(),
+                       [&](const ir::SizeSymbol& s) { return s.name == name; }))
+      name += "_";
     pool.set_range(name, {1, ir::kLargestSize});
     total_ = pool.symbol(name);
     ir::SizeSymbol symbol;
@@ -51,10 +56,13 @@ class Packer {
     g_.flags.push_back("a row without padding lies outside of its batch; report this model");
     std::vector<ValueId> operands;
     const auto free = ir::capture({rows_.kept, rows_.live}, operands);
-    const auto i32 = [](std::vector<ExprRef> dims) { return ir::Type{DType::i32, std::move(dims)}; };
+    const auto i32 = [](std::vector<ExprRef> dims) {
+      return ir::Type{DType::i32, std::move(dims)};
+    };
     ExprRef batch = rows_.batch;
     const OpId pack = g_.add_op(OpKind::pack, operands, ir::PackAttrs{free[0], free[1]},
-                                {i32({batch, rows_.length}), i32({ir::add(batch, pool.integer(1))}), i32({batch}), i32({batch}), i32({total_}), i32({total_})},
+                                {i32({batch, rows_.length}), i32({ir::add(batch, pool.integer(1))}),
+                                 i32({batch}), i32({batch}), i32({total_}), i32({total_})},
                                 {"row", "cu", "keys", "order", "seq", "pos"});
     for (size_t k = 0; k < 6; ++k) results_[k] = g_.result(pack, k);
     ExprRef t = pool.index(1, total_);
@@ -86,7 +94,8 @@ class Packer {
     return t;
   }
 
-  // A free expression over rows (b, s) of a padded tensor as one over packed rows, whose other indices are `own`.
+  // A free expression over rows (b, s) of a padded tensor as one over packed rows, whose other
+  // indices are `own`.
   ExprRef over_packed(ExprRef free, const Indices& own) {
     Indices by = own;
     by[0] = seq_;
@@ -96,14 +105,16 @@ class Packer {
       const auto it = v ? packed_.find(v->value) : packed_.end();
       if (it == packed_.end()) return nullptr;
       Indices at = n->args;
-      if (at[0] != seq_ || at[1] != pos_) return rows_.packed.count(v->value) ? padded_element(*v, at, false) : nullptr;
+      if (at[0] != seq_ || at[1] != pos_)
+        return rows_.packed.count(v->value) ? padded_element(*v, at, false) : nullptr;
       at[0] = own[0];
       at[1] = own[1];
       return ir::load_of(g_, it->second, std::move(at));
     });
   }
 
-  // The value in packed rows: computed so, or gathered from the padded tensor (or from one that all sequences share).
+  // The value in packed rows: computed so, or gathered from the padded tensor (or from one that all
+  // sequences share).
   ValueId packed_value(ValueId v) {
     const auto it = packed_.find(v.value);
     if (it != packed_.end()) return it->second;
@@ -113,12 +124,14 @@ class Packer {
     at[0] = ir::is_int(g_.value(v).type.dims[0], 1) ? g_.pool().integer(0) : seq_;
     at[1] = pos_;
     ir::Captured c = ir::capture(ir::load_of(g_, v, at));
-    const ValueId gathered = g_.add_pointwise(c.operands, c.body, type, g_.value(v).name + ".packed");
+    const ValueId gathered =
+        g_.add_pointwise(c.operands, c.body, type, g_.value(v).name + ".packed");
     return packed_[v.value] = gathered;
   }
 
   void pack_op(OpId o) {
-    if (g_.op(o).kind == OpKind::attention || g_.op(o).kind == OpKind::linear_attention) return pack_attention(o);
+    if (g_.op(o).kind == OpKind::attention || g_.op(o).kind == OpKind::linear_attention)
+      return pack_attention(o);
     const ir::Op old = g_.op(o);
     std::vector<ir::Type> types;
     std::vector<std::string> names;
@@ -130,7 +143,8 @@ class Packer {
     ir::Op op = old;
     std::vector<ValueId> operands;
     const std::vector<ExprRef*> bodies = ir::expressions_of(op);
-    for (size_t i = 0; i < ir::first_loaded(op); ++i) operands.push_back(is_row_operand(op, i) ? packed_value(op.operands[i]) : op.operands[i]);
+    for (size_t i = 0; i < ir::first_loaded(op); ++i)
+      operands.push_back(is_row_operand(op, i) ? packed_value(op.operands[i]) : op.operands[i]);
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) free.push_back(over_packed(ir::free_expr(g_, o, *body, {}), own));
     free = ir::capture(free, operands);
@@ -148,7 +162,8 @@ class Packer {
     ExprRef* const visible = pack_attrs(op.attrs);
     const std::vector<ExprRef*> bodies = ir::expressions_of(op);
     std::vector<ExprRef> free;
-    for (ExprRef* body : bodies) free.push_back(body == visible ? key_condition(g_, o).rest : ir::free_expr(g_, o, *body, {}));
+    for (ExprRef* body : bodies)
+      free.push_back(body == visible ? key_condition(g_, o).rest : ir::free_expr(g_, o, *body, {}));
     free = ir::capture(free, operands);
     for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
     const ValueId y = old.results[0];
@@ -167,9 +182,11 @@ class Packer {
     return pack(a);
   }
 
-  // The element of a packed value at a place in the padded tensor, whose row was dropped or is known to be there.
+  // The element of a packed value at a place in the padded tensor, whose row was dropped or is
+  // known to be there.
   ExprRef padded_element(ValueId v, Indices at, bool there) {
-    if (!there) return ir::padded_element(g_, results_[0], packed_.at(v.value), std::move(at), flag_);
+    if (!there)
+      return ir::padded_element(g_, results_[0], packed_.at(v.value), std::move(at), flag_);
     ExprRef row = ir::load_of(g_, results_[0], {at[0], at[1]});
     at[0] = g_.pool().integer(0);
     at[1] = ir::bounded(row, total_, flag_);
@@ -194,7 +211,8 @@ class Packer {
     if (it != unpacked_.end()) return it->second;
     const ir::Type type = g_.value(v).type;
     ir::Captured c = ir::capture(padded_element(v, ir::indices_of(g_.pool(), type.dims), false));
-    return unpacked_[v.value] = g_.add_pointwise(c.operands, c.body, type, g_.value(packed_.at(v.value)).name + ".padded");
+    return unpacked_[v.value] = g_.add_pointwise(c.operands, c.body, type,
+                                                 g_.value(packed_.at(v.value)).name + ".padded");
   }
 
   Graph& g_;
@@ -209,7 +227,8 @@ class Packer {
 
 PassReport remove_padding(Graph& graph) {
   PassReport report;
-  if (graph.size_with(SizeRole::packed)) return report;  // cost: packed before, its attentions know no padding
+  if (graph.size_with(SizeRole::packed))
+    return report;  // cost: packed before, its attentions know no padding
   std::optional<PaddingKept> kept;
   const auto rows = find_padded_rows(graph, kept);
   if (kept) report.misses.push_back({label(graph, kept->node), kept->reason});

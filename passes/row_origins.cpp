@@ -20,7 +20,7 @@ RowOrigins::RowOrigins(const Graph& graph) : graph_(graph) {
 }
 
 bool RowOrigins::are_same_tokens(ValueId queries, ValueId keys) const {
-  const std::set<uint32_t> &q = origins_.at(queries.value), &k = origins_.at(keys.value);
+  const std::set<uint32_t>&q = origins_.at(queries.value), &k = origins_.at(keys.value);
   return !k.empty() && std::includes(q.begin(), q.end(), k.begin(), k.end());
 }
 
@@ -32,7 +32,7 @@ std::set<uint32_t> RowOrigins::origins_of(OpId o, ValueId v) const {
     if (it != origins_.end()) found.insert(it->second.begin(), it->second.end());
   };
   if (op.kind == OpKind::attention) {
-    add(op.operands[0]);                           // keys and values are read at all rows
+    add(op.operands[0]);  // keys and values are read at all rows
   } else if (computes_rows(graph_, op)) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (is_row_operand(op, i)) add(op.operands[i]);
@@ -41,11 +41,13 @@ std::set<uint32_t> RowOrigins::origins_of(OpId o, ValueId v) const {
     ir::Op copy = op;
     for (ExprRef* body : ir::expressions_of(copy)) {
       ir::for_each_node(*body, [&](ExprRef n) {
-        if (n->kind == ExprKind::load && is_at_rows(n, own)) add(op.operands[static_cast<size_t>(n->value)]);
+        if (n->kind == ExprKind::load && is_at_rows(n, own))
+          add(op.operands[static_cast<size_t>(n->value)]);
       });
     }
   }
-  const bool from_constants = std::all_of(op.operands.begin(), op.operands.end(), [&](ValueId x) { return graph_.is_constant(x); });
+  const bool from_constants = std::all_of(op.operands.begin(), op.operands.end(),
+                                          [&](ValueId x) { return graph_.is_constant(x); });
   if (found.empty() && !from_constants) found.insert(v.value);
   return found;
 }

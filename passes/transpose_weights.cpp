@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// transpose-weights: 16-bit weights of products are stored column by column, so that a kernel that takes a few columns reads whole lines.
+// transpose-weights: 16-bit weights of products are stored column by column, so that a kernel that
+// takes a few columns reads whole lines.
 //   before: const @w : f16[K,N] = ..;                  %y = matmul(%x, @w) {trans_b = false}
 //   after:  const @w : f16[N,K] = .. |> transpose(1,0); %y = matmul(%x, @w) {trans_b = true}
-// A weight that is the transpose of something becomes that, so that a head tied to its embedding is the embedding.
-// For every CUDA plan; a product of many rows takes either order. Runs after: convert-precision.
+// A weight that is the transpose of something becomes that, so that a head tied to its embedding is
+// the embedding. For every CUDA plan; a product of many rows takes either order. Runs after:
+// convert-precision.
 #include <algorithm>
 
 #include "passes/match.h"
@@ -14,7 +16,9 @@ namespace {
 
 bool is_right_factor(const Graph& g, OpId o, ValueId w) {
   const ir::Op& op = g.op(o);
-  return op.kind == OpKind::matmul && op.operands[1] == w && std::count(op.operands.begin(), op.operands.end(), w) == 1 && !op.as<ir::MatmulAttrs>().trans_b;
+  return op.kind == OpKind::matmul && op.operands[1] == w &&
+         std::count(op.operands.begin(), op.operands.end(), w) == 1 &&
+         !op.as<ir::MatmulAttrs>().trans_b;
 }
 
 const std::vector<int64_t> kExchange = {1, 0};
@@ -22,8 +26,12 @@ const std::vector<int64_t> kExchange = {1, 0};
 // The recipe of the transpose: casts do not mind the order.
 ir::Constant transposed(ir::Constant c) {
   auto& steps = c.steps;
-  const auto last = std::find_if(steps.rbegin(), steps.rend(), [](const ir::ConstantStep& s) { return s.kind != ir::ConstantStep::Kind::cast; });
-  if (last != steps.rend() && last->kind == ir::ConstantStep::Kind::transpose && last->numbers == kExchange) steps.erase(std::next(last).base());
+  const auto last = std::find_if(steps.rbegin(), steps.rend(), [](const ir::ConstantStep& s) {
+    return s.kind != ir::ConstantStep::Kind::cast;
+  });
+  if (last != steps.rend() && last->kind == ir::ConstantStep::Kind::transpose &&
+      last->numbers == kExchange)
+    steps.erase(std::next(last).base());
   else steps.push_back({ir::ConstantStep::Kind::transpose, kExchange, c.result_dtype()});
   return c;
 }
@@ -38,7 +46,9 @@ PassReport transpose_weights(Graph& graph) {
     const ir::Value& v = graph.value(w);
     if (v.type.rank() != 2 || (v.type.dtype != DType::f16 && v.type.dtype != DType::bf16)) continue;
     const std::vector<OpId> users = v.users;
-    if (graph.is_output(w) || !std::all_of(users.begin(), users.end(), [&](OpId u) { return is_right_factor(graph, u, w); })) continue;
+    if (graph.is_output(w) || !std::all_of(users.begin(), users.end(),
+                                           [&](OpId u) { return is_right_factor(graph, u, w); }))
+      continue;
     const ValueId turned = graph.add_constant(v.name, transposed(*graph.constant(w)));
     for (OpId u : users) {
       std::vector<ValueId> operands = graph.op(u).operands;

@@ -9,7 +9,18 @@ namespace tfcc {
 inline namespace v1 {
 
 /// Element type. The numbers are those of the artifact and never change.
-enum class DType : uint8_t { f32 = 0, f16 = 1, bf16 = 2, f64 = 3, i64 = 4, i32 = 5, i16 = 6, i8 = 7, u8 = 8, boolean = 9 };
+enum class DType : uint8_t {
+  f32 = 0,
+  f16 = 1,
+  bf16 = 2,
+  f64 = 3,
+  i64 = 4,
+  i32 = 5,
+  i16 = 6,
+  i8 = 7,
+  u8 = 8,
+  boolean = 9
+};
 
 inline constexpr int kDTypeCount = 10;
 
@@ -21,7 +32,8 @@ constexpr size_t size_of(DType t) {
 
 /// The spelling of `.tfir`, of messages and of `inspect`.
 constexpr const char* to_string(DType t) {
-  constexpr const char* kNames[kDTypeCount] = {"f32", "f16", "bf16", "f64", "i64", "i32", "i16", "i8", "u8", "bool"};
+  constexpr const char* kNames[kDTypeCount] = {"f32", "f16", "bf16", "f64", "i64",
+                                               "i32", "i16", "i8",   "u8",  "bool"};
   return kNames[static_cast<int>(t)];
 }
 

@@ -9,7 +9,8 @@
 //     auto id = *generator.submit(prompt_ids, options);
 //     tfcc::Generated answer = *generator.wait(id);
 //
-// Ids in and out; runtime/text/tokenizer.h turns text into ids. A library of its own (tfcc_generate) over the runtime.
+// Ids in and out; runtime/text/tokenizer.h turns text into ids. A library of its own
+// (tfcc_generate) over the runtime.
 #pragma once
 
 #include <cstdint>
@@ -26,33 +27,36 @@
 namespace tfcc {
 inline namespace v1 {
 
-/// How a token is chosen from the logits. The defaults take the likeliest, of equal ones that of the lowest id.
-/// Applied in the order of the members. The choice at a position depends on logits, seed and position alone.
+/// How a token is chosen from the logits. The defaults take the likeliest, of equal ones that of
+/// the lowest id. Applied in the order of the members. The choice at a position depends on logits,
+/// seed and position alone.
 struct Sampling {
-  float repetition_penalty = 1;  ///< logits of tokens that were there: divided by it if positive, else multiplied (Keskar et al., 2019)
-  float temperature = 0;         ///< logits are divided by it; 0 is greedy, and the members below do nothing
-  int32_t top_k = 0;             ///< the k likeliest; 0 is all
-  float top_p = 1;               ///< the fewest tokens whose probabilities reach p (Holtzman et al., 2020)
-  float min_p = 0;               ///< tokens of at least this share of the largest probability
+  float repetition_penalty =
+      1;  ///< logits of tokens that were there: divided by it if positive, else multiplied (Keskar et al., 2019)
+  float temperature =
+      0;              ///< logits are divided by it; 0 is greedy, and the members below do nothing
+  int32_t top_k = 0;  ///< the k likeliest; 0 is all
+  float top_p = 1;    ///< the fewest tokens whose probabilities reach p (Holtzman et al., 2020)
+  float min_p = 0;    ///< tokens of at least this share of the largest probability
   uint64_t seed = 0;
 };
 
 struct GenerateOptions {
   int64_t max_tokens = 256;
-  std::vector<int32_t> stop_ids = {};            ///< the answer ends before one of these
+  std::vector<int32_t> stop_ids = {};  ///< the answer ends before one of these
   Sampling sampling = {};
-  /// Called for each token, in order, from a thread of this sequence. While it blocks, its sequence alone waits. What it throws
-  /// ends its sequence as failed. It may submit and cancel.
+  /// Called for each token, in order, from a thread of this sequence. While it blocks, its sequence
+  /// alone waits. What it throws ends its sequence as failed. It may submit and cancel.
   std::function<void(int32_t)> on_token = {};
 };
 
 enum class GenerateEnd {
   running,
-  stop,       ///< at one of stop_ids
-  length,     ///< after max_tokens
-  context,    ///< no place is left in the context
+  stop,     ///< at one of stop_ids
+  length,   ///< after max_tokens
+  context,  ///< no place is left in the context
   cancelled,
-  failed,     ///< Generated::error says why
+  failed,  ///< Generated::error says why
 };
 const char* to_string(GenerateEnd end);
 
@@ -66,52 +70,61 @@ struct Generated {
 };
 
 struct GeneratorOptions {
-  int64_t max_context = 0;        ///< most tokens of a prompt and its answer; 0: what the file allows, at most kDefaultContext
-  int64_t max_sequences = 16;     ///< computed at a time; others wait, first come first served
-  int64_t prompt_chunk = 512;     ///< most tokens of prompts in a step, which others wait for
-  size_t cache_bytes = 0;         ///< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes
-  bool prefix_sharing = true;     ///< prompts that begin as an earlier one are computed from where they differ; not with linear attention
-  bool literal = false;           ///< run the graph as it was exported, though the file has a program for generation
-  /// What an input or output is, where its name and shape do not tell: {"tokens_in", "ids"}. Positions are ids, mask, positions, types,
-  /// logits, and for a present the name of its past.
+  int64_t max_context =
+      0;  ///< most tokens of a prompt and its answer; 0: what the file allows, at most kDefaultContext
+  int64_t max_sequences = 16;  ///< computed at a time; others wait, first come first served
+  int64_t prompt_chunk = 512;  ///< most tokens of prompts in a step, which others wait for
+  size_t cache_bytes =
+      0;  ///< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes
+  bool prefix_sharing =
+      true;  ///< prompts that begin as an earlier one are computed from where they differ; not with linear attention
+  bool literal =
+      false;  ///< run the graph as it was exported, though the file has a program for generation
+  /// What an input or output is, where its name and shape do not tell: {"tokens_in", "ids"}.
+  /// Positions are ids, mask, positions, types, logits, and for a present the name of its past.
   std::vector<std::pair<std::string, std::string>> roles = {};
 };
 
 struct GeneratorStats {
-  int64_t waiting = 0, running = 0;      ///< sequences now
-  int64_t prompt_tokens = 0, tokens = 0; ///< computed since it was made
-  size_t cache_bytes = 0;                ///< keys, values and sums held now
-  int64_t pages = 0, pages_held = 0;     ///< of the cache; 0 where there are none
-  int64_t shared_tokens = 0;             ///< of prompts that were not computed, as they began as others did
-  int64_t preempted = 0;                 ///< sequences that gave their memory to older ones and began again
+  int64_t waiting = 0, running = 0;       ///< sequences now
+  int64_t prompt_tokens = 0, tokens = 0;  ///< computed since it was made
+  size_t cache_bytes = 0;                 ///< keys, values and sums held now
+  int64_t pages = 0, pages_held = 0;      ///< of the cache; 0 where there are none
+  int64_t shared_tokens = 0;  ///< of prompts that were not computed, as they began as others did
+  int64_t preempted = 0;      ///< sequences that gave their memory to older ones and began again
 };
 
 inline constexpr int64_t kDefaultContext = 4096;
 
-/// Safe to use from any thread. The destructor cancels what is under way and returns when no callback runs any more.
+/// Safe to use from any thread. The destructor cancels what is under way and returns when no
+/// callback runs any more.
 class Generator {
  public:
   using Id = uint64_t;
 
-  /// Errors: unsupported (the model is no decoder, or an input has no role: the message names it), memory, device.
+  /// Errors: unsupported (the model is no decoder, or an input has no role: the message names it),
+  /// memory, device.
   static Result<Generator> make(const Model& model, const GeneratorOptions& options = {});
   Generator(Generator&&) noexcept;
   Generator& operator=(Generator&&) noexcept;
   ~Generator();
 
-  /// Errors: invalid_argument (an empty prompt, an id outside the vocabulary, options out of range), shape (a prompt longer than the context).
+  /// Errors: invalid_argument (an empty prompt, an id outside the vocabulary, options out of
+  /// range), shape (a prompt longer than the context).
   Result<Id> submit(std::span<const int32_t> prompt, const GenerateOptions& options = {});
   /// What there is so far. Errors: invalid_argument (no such sequence, or wait() has returned it).
   Result<Generated> poll(Id id) const;
   /// Waits for the end, and forgets the sequence. Not from its own callback. Errors: as poll().
   Result<Generated> wait(Id id);
-  /// Ends a sequence soon; no more tokens are delivered. A sequence that has ended or is not known stays as it is.
+  /// Ends a sequence soon; no more tokens are delivered. A sequence that has ended or is not known
+  /// stays as it is.
   void cancel(Id id);
 
   GeneratorStats stats() const;
   int64_t max_context() const;
   int64_t vocabulary_size() const;
-  /// How steps are computed: "pages", many sequences at a time; or "past and present" or "whole sequences", one.
+  /// How steps are computed: "pages", many sequences at a time; or "past and present" or "whole
+  /// sequences", one.
   const std::string& engine() const;
 
  private:

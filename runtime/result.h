@@ -42,11 +42,10 @@ struct Error {
 };
 
 /// Either a value or an Error. Test with `if (!r)`, then read `*r` or `r.error()`.
-template <class T>
-class [[nodiscard]] Result {
+template <class T> class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}               // NOLINT: implicit on purpose
-  Result(Error error) : error_(std::move(error)) {}           // NOLINT
+  Result(T value) : value_(std::move(value)) {}      // NOLINT: implicit on purpose
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT
   explicit operator bool() const { return value_.has_value(); }
   T& operator*() & { return *value_; }
   const T& operator*() const& { return *value_; }
@@ -61,11 +60,10 @@ class [[nodiscard]] Result {
 };
 
 /// Success without a value, or an Error. `return {};` is success.
-template <>
-class [[nodiscard]] Result<void> {
+template <> class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error) : error_(std::move(error)) {}           // NOLINT
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT
   explicit operator bool() const { return !error_.has_value(); }
   const Error& error() const { return *error_; }
 
@@ -80,10 +78,11 @@ class [[nodiscard]] Result<void> {
 #define TFCC_CONCAT(a, b) TFCC_CONCAT_(a, b)
 
 /// `TFCC_TRY(auto x, expr)`: binds the value of a Result or returns its error.
-#define TFCC_TRY(declaration, ...) TFCC_TRY_(TFCC_CONCAT(tfcc_result_, __COUNTER__), declaration, __VA_ARGS__)
-#define TFCC_TRY_(tmp, declaration, ...)     \
-  auto tmp = (__VA_ARGS__);                  \
-  if (!tmp) return tmp.error();              \
+#define TFCC_TRY(declaration, ...) \
+  TFCC_TRY_(TFCC_CONCAT(tfcc_result_, __COUNTER__), declaration, __VA_ARGS__)
+#define TFCC_TRY_(tmp, declaration, ...) \
+  auto tmp = (__VA_ARGS__);              \
+  if (!tmp) return tmp.error();          \
   declaration = *std::move(tmp)
 
 /// `TFCC_TRY_VOID(expr)`: returns the error of a Result<void>, if any.
@@ -91,10 +90,10 @@ class [[nodiscard]] Result<void> {
   if (auto tfcc_void_ = (__VA_ARGS__); !tfcc_void_) return tfcc_void_.error()
 
 /// An invariant of tfcc itself. Never for what a file or a caller can cause.
-#define TFCC_CHECK(condition)                                                                 \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
+#define TFCC_CHECK(condition)                                                                    \
+  do {                                                                                           \
+    if (!(condition)) {                                                                          \
       std::fprintf(stderr, "tfcc: internal error: %s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                           \
-    }                                                                                         \
+      std::abort();                                                                              \
+    }                                                                                            \
   } while (0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ API of the tfcc runtime: load a .tfcc file, make an executor, run it. Needs the standard library alone.
+// The C++ API of the tfcc runtime: load a .tfcc file, make an executor, run it. Needs the standard
+// library alone.
 //
 //     auto model = tfcc::Model::load("model.tfcc");                       // immutable, shared between threads
 //     auto executor = model->executor();                                  // one per thread and stream
@@ -8,7 +9,8 @@
 //     executor->run();                                                    // host memory in and out
 //     tfcc::Tensor out = *executor->output("last_hidden_state");
 //
-// No function throws or prints. Every failure is an Error: what it is about, where, and the way out.
+// No function throws or prints. Every failure is an Error: what it is about, where, and the way
+// out.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +34,9 @@ inline namespace v1 {
 
 /// One dim of an input or output: a number, or a range with the expression that gives it.
 struct DimInfo {
-  std::string text;      // "768", "batch_size", "batch_size*12"
-  int64_t min = 0;       // smallest and largest size accepted; equal if fixed
-  int64_t max = 0;       // 0: no limit
+  std::string text;  // "768", "batch_size", "batch_size*12"
+  int64_t min = 0;   // smallest and largest size accepted; equal if fixed
+  int64_t max = 0;   // 0: no limit
 };
 
 /// Name, type and dims of a graph input or output.
@@ -42,7 +44,8 @@ struct TensorInfo {
   std::string name;
   DType dtype = DType::f32;
   std::vector<DimInfo> dims;
-  bool state = false;           ///< an input that a run changes in place: a cache. Device memory of it is aligned to 16 bytes
+  bool state =
+      false;  ///< an input that a run changes in place: a cache. Device memory of it is aligned to 16 bytes
 };
 
 /// Where a tensor's memory is.
@@ -70,24 +73,32 @@ using LogSink = std::function<void(std::string_view line)>;
 /// The most threads that a run may have.
 inline constexpr int kMaxThreads = 4096;
 
-/// What a profiler calls a range: push() opens one on the calling thread, pop() closes the last. runtime/nvtx.h has those of NVTX.
+/// What a profiler calls a range: push() opens one on the calling thread, pop() closes the last.
+/// runtime/nvtx.h has those of NVTX.
 struct RangeHooks {
   void (*push)(const char* name) = nullptr;
   void (*pop)() = nullptr;
 };
 
 struct LoadOptions {
-  std::string device = "auto";     // "auto" (a GPU that the file has code for, else cpu), "cpu", "cuda", "cuda:1"
-  int threads = 0;                 // CPU: threads of a run, at most kMaxThreads; 0 is one per physical core
-  bool verify_weights = false;     // also check the checksums of all weights
-  std::string code_dir;            // CPU: where to put the code if memory files may not be executed
-  std::string timing_cache;        // CUDA: a file of measured algorithms of products (docs/timing-cache.md); it may be absent
-  bool tune = false;               // CUDA: prepare() times products that it lacks, and writes it
-  bool graphs = true;              // CUDA: replay captured launches; false: launch one by one (needs less memory)
-  RangeHooks ranges;               // around each run, and in it around each launch, as the host enqueues them: captured ones once
-  LogSink log;                     // may be called by any thread that uses the model
-  bool in_memory = false;          // read the file into memory in place of mapping it: it may change afterwards
-  size_t cache_bytes = size_t{64} << 20;   // most memory for what executors keep of shapes seen before, all of a model together
+  std::string device =
+      "auto";       // "auto" (a GPU that the file has code for, else cpu), "cpu", "cuda", "cuda:1"
+  int threads = 0;  // CPU: threads of a run, at most kMaxThreads; 0 is one per physical core
+  bool verify_weights = false;  // also check the checksums of all weights
+  std::string code_dir;         // CPU: where to put the code if memory files may not be executed
+  std::string
+      timing_cache;  // CUDA: a file of measured algorithms of products (docs/timing-cache.md); it may be absent
+  bool tune = false;  // CUDA: prepare() times products that it lacks, and writes it
+  bool graphs =
+      true;  // CUDA: replay captured launches; false: launch one by one (needs less memory)
+  RangeHooks
+      ranges;  // around each run, and in it around each launch, as the host enqueues them: captured ones once
+  LogSink log;  // may be called by any thread that uses the model
+  bool in_memory =
+      false;  // read the file into memory in place of mapping it: it may change afterwards
+  size_t cache_bytes =
+      size_t{64}
+      << 20;  // most memory for what executors keep of shapes seen before, all of a model together
 };
 
 /// Sizes for Executor::prepare, by input name.
@@ -95,17 +106,18 @@ using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
 /// What an executor has done since it was made.
 struct ExecutorStats {
-  uint64_t graphs_made = 0;          // CUDA graphs captured, again after the arena moved
-  uint64_t device_allocations = 0;   // of GPU memory
-  uint64_t modules_loaded = 0;       // pieces of GPU code loaded
-  uint64_t plain_runs = 0;           // runs by launches one by one
-  uint64_t graph_runs = 0;           // runs by a captured graph
+  uint64_t graphs_made = 0;         // CUDA graphs captured, again after the arena moved
+  uint64_t device_allocations = 0;  // of GPU memory
+  uint64_t modules_loaded = 0;      // pieces of GPU code loaded
+  uint64_t plain_runs = 0;          // runs by launches one by one
+  uint64_t graph_runs = 0;          // runs by a captured graph
 };
 
 class Executor;
 struct ExecutorAccess;
 
-/// Memory on a model's device, aligned to 256 bytes; what is in it at first is not said. Given back with the object.
+/// Memory on a model's device, aligned to 256 bytes; what is in it at first is not said. Given back
+/// with the object.
 class Memory {
  public:
   TFCC_API Memory(Memory&&) noexcept;
@@ -123,15 +135,20 @@ class Memory {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A loaded file: weights and code of one target, mapped or on the device. Cheap to copy, safe to share.
+/// A loaded file: weights and code of one target, mapped or on the device. Cheap to copy, safe to
+/// share.
 class Model {
  public:
-  /// Loads a file, verifies header, manifest and code, and uploads the weights. On the CPU the weights stay in the mapped
-  /// file, which must not be changed in place while the model lives (replacing or removing it is fine), or `in_memory`.
-  /// Errors: invalid_argument (options), io, bad_file, device (no usable target or driver, and what would help), memory.
+  /// Loads a file, verifies header, manifest and code, and uploads the weights. On the CPU the
+  /// weights stay in the mapped file, which must not be changed in place while the model lives
+  /// (replacing or removing it is fine), or `in_memory`.
+  /// Errors: invalid_argument (options), io, bad_file, device (no usable target or driver, and what
+  /// would help), memory.
   TFCC_API static Result<Model> load(const std::string& path, const LoadOptions& options = {});
-  /// The same from memory, which must stay valid as long as the model; with `in_memory` it is copied.
-  TFCC_API static Result<Model> load(std::span<const std::byte> file, const LoadOptions& options = {});
+  /// The same from memory, which must stay valid as long as the model; with `in_memory` it is
+  /// copied.
+  TFCC_API static Result<Model> load(std::span<const std::byte> file,
+                                     const LoadOptions& options = {});
 
   TFCC_API const std::vector<TensorInfo>& inputs() const;
   TFCC_API const std::vector<TensorInfo>& outputs() const;
@@ -140,12 +157,13 @@ class Model {
   /// What it runs on: "NVIDIA H200", "cpu".
   TFCC_API const std::string& device() const;
 
-  /// A file that was kept with the model (`tfcc compile --tokenizer`): "tokenizer.json". Errors: invalid_argument (the file holds none of
-  /// that name), bad_file (the checksum differs).
+  /// A file that was kept with the model (`tfcc compile --tokenizer`): "tokenizer.json". Errors:
+  /// invalid_argument (the file holds none of that name), bad_file (the checksum differs).
   TFCC_API Result<std::string> attachment(std::string_view name) const;
 
-  /// The other program of a decoder's file, on the same device and with the same weights: a step over tokens of any sequences, with
-  /// keys and values in pages (docs/generate.md; Generator runs it). Errors: unsupported (there is none, and why), bad_file, memory, device.
+  /// The other program of a decoder's file, on the same device and with the same weights: a step
+  /// over tokens of any sequences, with keys and values in pages (docs/generate.md; Generator runs
+  /// it). Errors: unsupported (there is none, and why), bad_file, memory, device.
   TFCC_API Result<Model> generation() const;
 
   /// Memory for inputs that runs change, as caches are. Errors: memory, device.
@@ -163,16 +181,18 @@ class Model {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Runs a model. One executor per thread (and stream): while one call is under way, a second to the same executor is an
-/// error (invalid_argument) and does nothing. workspace_bytes(), stats() and arena_bytes() may be called at any time.
+/// Runs a model. One executor per thread (and stream): while one call is under way, a second to the
+/// same executor is an error (invalid_argument) and does nothing. workspace_bytes(), stats() and
+/// arena_bytes() may be called at any time.
 class Executor {
  public:
   TFCC_API Executor(Executor&&) noexcept;
   TFCC_API Executor& operator=(Executor&&) noexcept;
   TFCC_API ~Executor();
 
-  /// Gives an input, or the memory an output is written to (optional for run()). Keeps the pointer, copies nothing.
-  /// Where an output is an input, as some graphs have it, the name means the input; on the device both are this memory.
+  /// Gives an input, or the memory an output is written to (optional for run()). Keeps the pointer,
+  /// copies nothing. Where an output is an input, as some graphs have it, the name means the input;
+  /// on the device both are this memory.
   /// Errors: invalid_argument (unknown name, wrong dtype), shape (wrong rank or fixed dim).
   TFCC_API Result<void> set(std::string_view name, const TensorRef& tensor);
   /// Forgets the memory given for an input or output. Errors: invalid_argument (unknown name).
@@ -181,19 +201,21 @@ class Executor {
   /// Makes everything ready for these shapes, so that a run with them allocates nothing.
   /// Errors: invalid_argument, shape, memory.
   TFCC_API Result<void> prepare(const Shapes& shapes);
-  /// The same for these shapes and all smaller ones: on CUDA captures the launches of every bucket of shapes, so that
-  /// later runs, of any shape, allocate and capture nothing. A bucket is some 100 KB on the device. No shapes: the
-  /// largest that the file was compiled for (--max-batch, --max-tokens, --seq-buckets, --maxShapes).
+  /// The same for these shapes and all smaller ones: on CUDA captures the launches of every bucket
+  /// of shapes, so that later runs, of any shape, allocate and capture nothing. A bucket is some
+  /// 100 KB on the device. No shapes: the largest that the file was compiled for (--max-batch,
+  /// --max-tokens, --seq-buckets, --maxShapes).
   TFCC_API Result<void> prepare_all(const Shapes& largest = {});
   /// Arena bytes that these shapes need; captured launches use those of the bucket's largest shape.
   TFCC_API Result<size_t> workspace_bytes(const Shapes& shapes) const;
 
-  /// Host tensors in and out; returns when the results are there. Errors: invalid_argument (missing input, value out of
-  /// range), shape, memory, device.
+  /// Host tensors in and out; returns when the results are there. Errors: invalid_argument (missing
+  /// input, value out of range), shape, memory, device.
   TFCC_API Result<void> run();
 
-  /// Launches on the caller's stream (a CUstream or cudaStream_t) with device memory set for every input and output, and
-  /// returns at once. Afterwards output shapes are known. Errors: as run(); unsupported on the CPU.
+  /// Launches on the caller's stream (a CUstream or cudaStream_t) with device memory set for every
+  /// input and output, and returns at once. Afterwards output shapes are known. Errors: as run();
+  /// unsupported on the CPU.
   TFCC_API Result<void> enqueue(void* stream);
 
   /// Shape of an output for the inputs set so far.
@@ -201,7 +223,8 @@ class Executor {
   /// An output of the last run(), in host memory.
   TFCC_API Result<Tensor> output(std::string_view name) const;
 
-  /// What the kernels flagged since the last call, e.g. ids that were clamped; waits for the device.
+  /// What the kernels flagged since the last call, e.g. ids that were clamped; waits for the
+  /// device.
   TFCC_API Result<void> status();
 
   /// Counters, for tests and monitoring.

@@ -97,16 +97,19 @@ typedef struct {
 
 /** Options of loading. Begin with tfcc_load_options_init(): later versions may add members at the end. */
 typedef struct {
-  size_t struct_size;   /**< set by tfcc_load_options_init() */
-  const char* device;   /**< "auto", "cpu", "cuda", "cuda:1" */
-  int threads;          /**< CPU: threads of a run, at most 4096; 0 is one per physical core */
-  int verify_weights;   /**< also check the checksums of all weights */
-  int graphs;           /**< CUDA: replay captured launches (the default, 1) */
-  const char* code_dir; /**< CPU: where to put the code if memory files may not be executed; NULL: the default */
-  void (*log)(const char* line, void* user); /**< receives what the library would otherwise print; NULL: nobody */
+  size_t struct_size; /**< set by tfcc_load_options_init() */
+  const char* device; /**< "auto", "cpu", "cuda", "cuda:1" */
+  int threads;        /**< CPU: threads of a run, at most 4096; 0 is one per physical core */
+  int verify_weights; /**< also check the checksums of all weights */
+  int graphs;         /**< CUDA: replay captured launches (the default, 1) */
+  const char*
+      code_dir; /**< CPU: where to put the code if memory files may not be executed; NULL: the default */
+  void (*log)(const char* line,
+              void* user); /**< receives what the library would otherwise print; NULL: nobody */
   void* log_user;
-  int in_memory;        /**< read the file into memory in place of mapping it: it may change afterwards */
-  uint64_t cache_bytes; /**< most memory for what executors keep of shapes seen before, all of a model together */
+  int in_memory; /**< read the file into memory in place of mapping it: it may change afterwards */
+  uint64_t
+      cache_bytes; /**< most memory for what executors keep of shapes seen before, all of a model together */
 } tfcc_load_options;
 
 /** What an executor has done since it was made; the fields of tfcc::ExecutorStats. */
@@ -133,15 +136,19 @@ TFCC_C_API void tfcc_load_options_init(tfcc_load_options* options);
 /** Loads a file; `options` may be NULL. On the CPU the weights stay in the mapped file, which must not be changed in place
  * while the model lives (replacing or removing it is fine), or `in_memory`. Errors: invalid_argument (options), io, bad_file,
  * device, memory. */
-TFCC_C_API tfcc_status tfcc_model_load(const char* path, const tfcc_load_options* options, tfcc_model** model);
+TFCC_C_API tfcc_status tfcc_model_load(const char* path, const tfcc_load_options* options,
+                                       tfcc_model** model);
 /** The same from memory, which must stay valid as long as the model and its executors. */
-TFCC_C_API tfcc_status tfcc_model_load_memory(const void* file, size_t bytes, const tfcc_load_options* options, tfcc_model** model);
+TFCC_C_API tfcc_status tfcc_model_load_memory(const void* file, size_t bytes,
+                                              const tfcc_load_options* options, tfcc_model** model);
 TFCC_C_API void tfcc_model_free(tfcc_model* model);
 TFCC_C_API size_t tfcc_model_input_count(const tfcc_model* model);
 TFCC_C_API size_t tfcc_model_output_count(const tfcc_model* model);
 /** Errors: invalid_argument (no such index). */
-TFCC_C_API tfcc_status tfcc_model_input(const tfcc_model* model, size_t index, tfcc_tensor_info* info);
-TFCC_C_API tfcc_status tfcc_model_output(const tfcc_model* model, size_t index, tfcc_tensor_info* info);
+TFCC_C_API tfcc_status tfcc_model_input(const tfcc_model* model, size_t index,
+                                        tfcc_tensor_info* info);
+TFCC_C_API tfcc_status tfcc_model_output(const tfcc_model* model, size_t index,
+                                         tfcc_tensor_info* info);
 /** Name of the target that runs: "sm_90", "x86-64-v3". */
 TFCC_C_API const char* tfcc_model_target(const tfcc_model* model);
 /** What it runs on: "NVIDIA H200", "cpu". */
@@ -152,26 +159,33 @@ TFCC_C_API tfcc_status tfcc_executor_create(const tfcc_model* model, tfcc_execut
 TFCC_C_API void tfcc_executor_free(tfcc_executor* executor);
 /** Gives an input, or the memory an output is written to (optional for tfcc_executor_run). Keeps the data pointer until the
  * next set of that name; the shape is copied. Errors: invalid_argument (unknown name, wrong dtype), shape. */
-TFCC_C_API tfcc_status tfcc_executor_set(tfcc_executor* executor, const char* name, const tfcc_tensor* tensor);
+TFCC_C_API tfcc_status tfcc_executor_set(tfcc_executor* executor, const char* name,
+                                         const tfcc_tensor* tensor);
 /** Forgets the memory given for an input or output. Errors: invalid_argument (unknown name). */
 TFCC_C_API tfcc_status tfcc_executor_clear(tfcc_executor* executor, const char* name);
 /** Makes everything ready for these shapes of the inputs `names`; of the tensors rank and shape alone are read.
  * Errors: invalid_argument, shape, memory. */
-TFCC_C_API tfcc_status tfcc_executor_prepare(tfcc_executor* executor, size_t count, const char* const* names, const tfcc_tensor* shapes);
+TFCC_C_API tfcc_status tfcc_executor_prepare(tfcc_executor* executor, size_t count,
+                                             const char* const* names, const tfcc_tensor* shapes);
 /** The same for these shapes and all smaller ones. */
-TFCC_C_API tfcc_status tfcc_executor_prepare_all(tfcc_executor* executor, size_t count, const char* const* names, const tfcc_tensor* largest);
+TFCC_C_API tfcc_status tfcc_executor_prepare_all(tfcc_executor* executor, size_t count,
+                                                 const char* const* names,
+                                                 const tfcc_tensor* largest);
 /** Host tensors in and out; returns when the results are there. Errors: invalid_argument, shape, memory, device. */
 TFCC_C_API tfcc_status tfcc_executor_run(tfcc_executor* executor);
 /** Launches on the caller's stream (a CUstream or cudaStream_t) with device memory set for every input and output, and
  * returns at once. Errors: as tfcc_executor_run; unsupported on the CPU. */
 TFCC_C_API tfcc_status tfcc_executor_enqueue(tfcc_executor* executor, void* stream);
 /** Rank and sizes of an output for the inputs set so far: writes at most `capacity` sizes. */
-TFCC_C_API tfcc_status tfcc_executor_output_shape(const tfcc_executor* executor, const char* name, size_t capacity, int64_t* shape, size_t* rank);
+TFCC_C_API tfcc_status tfcc_executor_output_shape(const tfcc_executor* executor, const char* name,
+                                                  size_t capacity, int64_t* shape, size_t* rank);
 /** An output of the last tfcc_executor_run, in host memory; data and shape are valid until the executor's next run. */
-TFCC_C_API tfcc_status tfcc_executor_output(tfcc_executor* executor, const char* name, tfcc_tensor* tensor);
+TFCC_C_API tfcc_status tfcc_executor_output(tfcc_executor* executor, const char* name,
+                                            tfcc_tensor* tensor);
 /** What the kernels flagged since the last call, e.g. ids that were clamped; waits for the device. */
 TFCC_C_API tfcc_status tfcc_executor_status(tfcc_executor* executor);
-TFCC_C_API tfcc_status tfcc_executor_get_stats(const tfcc_executor* executor, tfcc_executor_stats* stats);
+TFCC_C_API tfcc_status tfcc_executor_get_stats(const tfcc_executor* executor,
+                                               tfcc_executor_stats* stats);
 /** Bytes of the arena held now. */
 TFCC_C_API size_t tfcc_executor_arena_bytes(const tfcc_executor* executor);
 
@@ -183,20 +197,22 @@ typedef struct tfcc_generator tfcc_generator;
 
 /** Begin with tfcc_generator_options_init(): later versions may add members at the end. */
 typedef struct {
-  size_t struct_size;     /**< set by tfcc_generator_options_init() */
-  int64_t max_context;    /**< most tokens of a prompt and its answer; 0: what the file allows, at most 4096 */
-  int64_t max_sequences;  /**< computed at a time (16); others wait, first come first served */
-  int64_t prompt_chunk;   /**< most tokens of prompts in a step (512), which others wait for */
-  uint64_t cache_bytes;   /**< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes */
-  int prefix_sharing;     /**< prompts that begin as an earlier one are computed from where they differ (1); not with linear attention */
-  int literal;            /**< run the graph as it was exported, though the file has a program for generation (0) */
+  size_t struct_size; /**< set by tfcc_generator_options_init() */
+  int64_t
+      max_context; /**< most tokens of a prompt and its answer; 0: what the file allows, at most 4096 */
+  int64_t max_sequences; /**< computed at a time (16); others wait, first come first served */
+  int64_t prompt_chunk;  /**< most tokens of prompts in a step (512), which others wait for */
+  uint64_t
+      cache_bytes; /**< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes */
+  int prefix_sharing; /**< prompts that begin as an earlier one are computed from where they differ (1); not with linear attention */
+  int literal; /**< run the graph as it was exported, though the file has a program for generation (0) */
 } tfcc_generator_options;
 
 /** What is asked for with a prompt, and how tokens are chosen. Begin with tfcc_generate_options_init(), which makes it greedy. */
 typedef struct {
-  size_t struct_size;       /**< set by tfcc_generate_options_init() */
-  int64_t max_tokens;       /**< of the answer (256) */
-  size_t stop_count;        /**< the answer ends before one of so many ids */
+  size_t struct_size; /**< set by tfcc_generate_options_init() */
+  int64_t max_tokens; /**< of the answer (256) */
+  size_t stop_count;  /**< the answer ends before one of so many ids */
   const int32_t* stop_ids;
   float repetition_penalty; /**< 1: none */
   float temperature;        /**< 0: the likeliest token, and the members below do nothing */
@@ -213,11 +229,11 @@ typedef struct {
 /** Why an answer ended; the numbers never change. */
 typedef enum TFCC_INT {
   TFCC_RUNNING = 0,
-  TFCC_END_STOP = 1,      /**< at one of the stop ids */
-  TFCC_END_LENGTH = 2,    /**< after max_tokens */
-  TFCC_END_CONTEXT = 3,   /**< no place is left in the context */
+  TFCC_END_STOP = 1,    /**< at one of the stop ids */
+  TFCC_END_LENGTH = 2,  /**< after max_tokens */
+  TFCC_END_CONTEXT = 3, /**< no place is left in the context */
   TFCC_END_CANCELLED = 4,
-  TFCC_END_FAILED = 5     /**< `error` says why */
+  TFCC_END_FAILED = 5 /**< `error` says why */
 } tfcc_generate_end;
 
 /** What has been generated for a prompt; give it back with tfcc_generated_free(). */
@@ -225,8 +241,8 @@ typedef struct {
   const int32_t* tokens;
   size_t count;
   tfcc_generate_end end;
-  const char* error;      /**< "" unless it failed */
-  double first_token_ms;  /**< from submit to the first token, and to the end */
+  const char* error;     /**< "" unless it failed */
+  double first_token_ms; /**< from submit to the first token, and to the end */
   double total_ms;
 } tfcc_generated;
 
@@ -241,21 +257,27 @@ typedef struct {
 TFCC_C_API void tfcc_generator_options_init(tfcc_generator_options* options);
 TFCC_C_API void tfcc_generate_options_init(tfcc_generate_options* options);
 /** `options` may be NULL. Errors: unsupported (the model is no decoder, or an input has no role), invalid_argument, memory, device. */
-TFCC_C_API tfcc_status tfcc_generator_create(const tfcc_model* model, const tfcc_generator_options* options, tfcc_generator** generator);
+TFCC_C_API tfcc_status tfcc_generator_create(const tfcc_model* model,
+                                             const tfcc_generator_options* options,
+                                             tfcc_generator** generator);
 /** Cancels what is under way, and returns when no callback runs any more. */
 TFCC_C_API void tfcc_generator_free(tfcc_generator* generator);
 /** Asks for an answer to `count` ids, which are copied; `options` may be NULL. Returns at once, with the sequence's number.
  * Errors: invalid_argument (an empty prompt, an id outside the vocabulary, options out of range), shape (longer than the context). */
-TFCC_C_API tfcc_status tfcc_generator_submit(tfcc_generator* generator, const int32_t* prompt, size_t count, const tfcc_generate_options* options,
+TFCC_C_API tfcc_status tfcc_generator_submit(tfcc_generator* generator, const int32_t* prompt,
+                                             size_t count, const tfcc_generate_options* options,
                                              uint64_t* id);
 /** What there is so far. Errors: invalid_argument (no such sequence, or its end was waited for). */
-TFCC_C_API tfcc_status tfcc_generator_poll(const tfcc_generator* generator, uint64_t id, tfcc_generated** generated);
+TFCC_C_API tfcc_status tfcc_generator_poll(const tfcc_generator* generator, uint64_t id,
+                                           tfcc_generated** generated);
 /** Waits for the end, and forgets the sequence. Errors: as tfcc_generator_poll(). A sequence that failed is no error of the call. */
-TFCC_C_API tfcc_status tfcc_generator_wait(tfcc_generator* generator, uint64_t id, tfcc_generated** generated);
+TFCC_C_API tfcc_status tfcc_generator_wait(tfcc_generator* generator, uint64_t id,
+                                           tfcc_generated** generated);
 /** Ends a sequence soon. One that has ended or is not known stays as it is. */
 TFCC_C_API tfcc_status tfcc_generator_cancel(tfcc_generator* generator, uint64_t id);
 TFCC_C_API void tfcc_generated_free(tfcc_generated* generated);
-TFCC_C_API tfcc_status tfcc_generator_get_stats(const tfcc_generator* generator, tfcc_generator_stats* stats);
+TFCC_C_API tfcc_status tfcc_generator_get_stats(const tfcc_generator* generator,
+                                                tfcc_generator_stats* stats);
 TFCC_C_API int64_t tfcc_generator_max_context(const tfcc_generator* generator);
 TFCC_C_API int64_t tfcc_generator_vocabulary_size(const tfcc_generator* generator);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protobuf's wire format, read field by field from memory without copying: what the runtime reads a manifest with, and the frontend a model
-// of any size before Protobuf sees a part of it. tag = number * 8 + encoding; varints are 7 bits a byte, low bits first. Every length is
-// checked against the bytes that are there. (protozero's lengths have 32 bits; a model's graph may be larger.)
+// Protobuf's wire format, read field by field from memory without copying: what the runtime reads a
+// manifest with, and the frontend a model of any size before Protobuf sees a part of it. tag =
+// number * 8 + encoding; varints are 7 bits a byte, low bits first. Every length is checked against
+// the bytes that are there. (protozero's lengths have 32 bits; a model's graph may be larger.)
 #pragma once
 
 #include <bit>
@@ -25,7 +26,8 @@ struct WireField {
   bool is(uint32_t n, Wire w) const { return number == n && wire == w; }
 };
 
-/// Takes the first number off a packed run of them; false if it is no number, with `wrong` saying why.
+/// Takes the first number off a packed run of them; false if it is no number, with `wrong` saying
+/// why.
 inline bool take_varint(std::string_view& run, uint64_t& value, const char*& wrong) {
   value = 0;
   for (unsigned shift = 0; shift < 70; shift += 7) {
@@ -42,7 +44,8 @@ inline bool take_varint(std::string_view& run, uint64_t& value, const char*& wro
   return false;
 }
 
-/// Iterates over the fields of one message: `while (reader.next()) use(reader.field());`, then test broken().
+/// Iterates over the fields of one message: `while (reader.next()) use(reader.field());`, then test
+/// broken().
 class WireReader {
  public:
   explicit WireReader(std::string_view message) : message_(message), rest_(message) {}
@@ -62,7 +65,8 @@ class WireReader {
       case Wire::varint:
         if (!take_varint(rest_, field_.value, wrong_)) return false;
         break;
-      case Wire::fixed64: case Wire::fixed32:
+      case Wire::fixed64:
+      case Wire::fixed32:
         size = field_.wire == Wire::fixed64 ? 8 : 4;
         if (size > rest_.size()) return fail("a number that is cut off");
         static_assert(std::endian::native == std::endian::little);

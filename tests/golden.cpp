@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs golden files: `golden FILE...`; TFCC_BLESS=1 rewrites what they expect. tests/README.md has both formats.
+// Runs golden files: `golden FILE...`; TFCC_BLESS=1 rewrites what they expect. tests/README.md has
+// both formats.
 //   passes/NAME.tfir       input graphs and what passes make of them, checked by running both in float64 as well
 //   import/NAME.onnxtxt    models in ONNX's own text form, and NAME.tfir, the graphs they become
 //   emit/NAME.tfir         graphs, and NAME.txt, their plan and the text of their kernels for every class of target
@@ -48,7 +49,8 @@ struct Case {
 
 std::string strip_comment(const std::string& line) { return line.substr(0, line.find("//")); }
 
-// A graph ends with a line "}"; "// ----", the expectation and its misses follow. False if the file has another form.
+// A graph ends with a line "}"; "// ----", the expectation and its misses follow. False if the file
+// has another form.
 bool split_cases(const std::string& text, std::vector<Case>& cases) {
   std::istringstream in(text);
   std::string line;
@@ -85,16 +87,21 @@ bool split_cases(const std::string& text, std::vector<Case>& cases) {
       return false;
     }
   }
-  // A comment that no graph follows, as the line RUN, is a case without input: it joins the next one.
+  // A comment that no graph follows, as the line RUN, is a case without input: it joins the next
+  // one.
   for (size_t i = 0; i + 1 < cases.size();) {
-    if (!cases[i].input.empty()) { ++i; continue; }
+    if (!cases[i].input.empty()) {
+      ++i;
+      continue;
+    }
     cases[i + 1].comment = cases[i].comment + cases[i + 1].comment;
     cases.erase(cases.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return !cases.empty();
 }
 
-// Inputs that every case can take: integers are 0 or 1, and 1 where the last index is 0, so that a mask hides no whole row.
+// Inputs that every case can take: integers are 0 or 1, and 1 where the last index is 0, so that a
+// mask hides no whole row.
 std::map<std::string, HostTensor> sample_inputs(const Graph& g) {
   std::mt19937 random(1);
   std::map<std::string, int64_t> sizes;
@@ -108,7 +115,8 @@ std::map<std::string, HostTensor> sample_inputs(const Graph& g) {
     HostTensor t;
     t.dtype = g.value(v).type.dtype;
     for (auto d : g.value(v).type.dims) {
-      t.dims.push_back(tfcc::ir::eval_size(d, [&](std::string_view s) { return sizes[std::string(s)]; }));
+      t.dims.push_back(
+          tfcc::ir::eval_size(d, [&](std::string_view s) { return sizes[std::string(s)]; }));
     }
     const bool mask = g.value(v).name.ends_with("mask");
     const int64_t row = t.dims.empty() || t.dims.size() == 1 ? 1 : t.dims.back();
@@ -123,44 +131,60 @@ std::map<std::string, HostTensor> sample_inputs(const Graph& g) {
 }
 
 // Whether element i of an output [B,S,..] is at padding, where the input "mask" is 0.
-bool at_padding(const HostTensor& output, const std::map<std::string, HostTensor>& inputs, size_t i) {
+bool at_padding(const HostTensor& output, const std::map<std::string, HostTensor>& inputs,
+                size_t i) {
   const auto mask = inputs.find("mask");
   if (mask == inputs.end() || output.dims.size() < 2) return false;
   const std::vector<int64_t> rows(output.dims.begin(), output.dims.begin() + 2);
   if (mask->second.dims != rows) return false;
   const size_t tokens = static_cast<size_t>(mask->second.element_count());
-  const size_t token = i / (static_cast<size_t>(output.element_count()) / std::max<size_t>(tokens, 1));
-  return mask->second.reals.empty() ? mask->second.ints[token] == 0 : mask->second.reals[token] == 0;
+  const size_t token =
+      i / (static_cast<size_t>(output.element_count()) / std::max<size_t>(tokens, 1));
+  return mask->second.reals.empty() ? mask->second.ints[token] == 0
+                                    : mask->second.reals[token] == 0;
 }
 
-// Optimised and original graph give the same numbers, to the precision that the passes keep; 0 at padding that was removed.
-// With `rounded_once` a 16-bit result may be the neighbour of what it was: a cast on the way to it is left out.
-void check_meaning(const std::string& where, const Graph& before, const Graph& after, double tolerance, bool rounded_once) {
+// Optimised and original graph give the same numbers, to the precision that the passes keep; 0 at
+// padding that was removed. With `rounded_once` a 16-bit result may be the neighbour of what it
+// was: a cast on the way to it is left out.
+void check_meaning(const std::string& where, const Graph& before, const Graph& after,
+                   double tolerance, bool rounded_once) {
   const bool no_padding = after.size_with(tfcc::SizeRole::packed) != nullptr;
-  // A decoder that was lifted has other inputs: tests/passes/lift_kv_cache_test.cpp compares the two step by step.
-  const auto has = [&](const tfcc::ir::Graph& g, const std::string& name) { return std::any_of(g.inputs().begin(), g.inputs().end(), [&](auto v) { return g.value(v).name == name; }); };
+  // A decoder that was lifted has other inputs: tests/passes/lift_kv_cache_test.cpp compares the
+  // two step by step.
+  const auto has = [&](const tfcc::ir::Graph& g, const std::string& name) {
+    return std::any_of(g.inputs().begin(), g.inputs().end(),
+                       [&](auto v) { return g.value(v).name == name; });
+  };
   if (has(after, "wanted") && !has(before, "wanted")) return;
   const auto inputs = sample_inputs(before);
   auto inputs_after = inputs;
-  for (auto v : after.inputs()) inputs_after[after.value(v).name].dtype = after.value(v).type.dtype;  // a cache in 16 bits
+  for (auto v : after.inputs())
+    inputs_after[after.value(v).name].dtype = after.value(v).type.dtype;  // a cache in 16 bits
   const auto a = tfcc::ir::eval(before, inputs), b = tfcc::ir::eval(after, inputs_after);
   if (!a) return;  // a constant in a file that is not there
   if (!b) return fail(where, "the result cannot be evaluated: " + b.error().message);
   for (const auto& [name, x] : *a) {
     const HostTensor& y = b->at(name);
-    if (rounded_once && x.dtype == tfcc::DType::f16) tolerance = std::max(tolerance, std::ldexp(1.0, -10));
-    if (rounded_once && x.dtype == tfcc::DType::bf16) tolerance = std::max(tolerance, std::ldexp(1.0, -7));
-    bool same = x.dims == y.dims && (x.dtype == y.dtype || inputs_after.count(name)) && x.ints.size() == y.ints.size();
-    for (size_t i = 0; same && i < x.ints.size(); ++i) same = (no_padding && y.ints[i] == 0 && at_padding(x, inputs, i)) || x.ints[i] == y.ints[i];
+    if (rounded_once && x.dtype == tfcc::DType::f16)
+      tolerance = std::max(tolerance, std::ldexp(1.0, -10));
+    if (rounded_once && x.dtype == tfcc::DType::bf16)
+      tolerance = std::max(tolerance, std::ldexp(1.0, -7));
+    bool same = x.dims == y.dims && (x.dtype == y.dtype || inputs_after.count(name)) &&
+                x.ints.size() == y.ints.size();
+    for (size_t i = 0; same && i < x.ints.size(); ++i)
+      same = (no_padding && y.ints[i] == 0 && at_padding(x, inputs, i)) || x.ints[i] == y.ints[i];
     for (size_t i = 0; same && i < x.reals.size(); ++i) {
       const double p = x.reals[i], q = y.reals[i];
-      same = (no_padding && q == 0 && at_padding(x, inputs, i)) || p == q || (std::isnan(p) && std::isnan(q)) || std::fabs(p - q) <= tolerance * (1 + std::fabs(p));
+      same = (no_padding && q == 0 && at_padding(x, inputs, i)) || p == q ||
+             (std::isnan(p) && std::isnan(q)) || std::fabs(p - q) <= tolerance * (1 + std::fabs(p));
     }
     if (!same) fail(where, fmt::format("output {} is not what the input graph computes", name));
   }
 }
 
-std::string run_case(const std::string& where, const Case& c, const std::vector<std::string>& passes) {
+std::string run_case(const std::string& where, const Case& c,
+                     const std::vector<std::string>& passes) {
   auto before = tfcc::ir::parse(c.input, where);
   if (!before) return fail(where, before.error().message), c.expected;
   const auto broken = verify(*before);
@@ -168,14 +192,20 @@ std::string run_case(const std::string& where, const Case& c, const std::vector<
   auto after = tfcc::ir::parse(c.input, where);
   auto reports = tfcc::passes::run_passes(*after, passes);
   if (!reports) return fail(where, reports.error().message), c.expected;
-  const std::string& last = passes.back();  // f16 graphs: constants of a GELU, rounding of probabilities
-  check_meaning(where, *before, *after, last.ends_with("bf16") ? 8e-2 : last.starts_with("convert-precision") ? 1e-2 : last == "raise-gelu" || last == "fuse-attention" ? 1e-3 : 1e-5,
+  const std::string& last =
+      passes.back();  // f16 graphs: constants of a GELU, rounding of probabilities
+  check_meaning(where, *before, *after,
+                last.ends_with("bf16")                             ? 8e-2
+                : last.starts_with("convert-precision")            ? 1e-2
+                : last == "raise-gelu" || last == "fuse-attention" ? 1e-3
+                                                                   : 1e-5,
                 last == "raise-layer-norm" || last == "raise-rms-norm");
   std::string text = print(*after);
   if (text == print(*before)) text = "unchanged\n";
   size_t rewrites = 0;
   for (const auto& r : *reports) rewrites += r.rewrites;
-  if (rewrites != (text == "unchanged\n" ? 0 : 1)) text += fmt::format("// rewrites: {}\n", rewrites);
+  if (rewrites != (text == "unchanged\n" ? 0 : 1))
+    text += fmt::format("// rewrites: {}\n", rewrites);
   for (const auto& r : *reports) {
     for (const auto& m : r.misses) text += fmt::format("// miss: {}: {}\n", m.node, m.reason);
   }
@@ -185,14 +215,17 @@ std::string run_case(const std::string& where, const Case& c, const std::vector<
 void run_passes_file(const fs::path& path) {
   const std::string text = read(path), kRun = "// RUN: opt ";
   std::vector<Case> cases;
-  if (!text.starts_with(kRun) || !split_cases(text, cases)) return fail(path, "not a golden file; see tests/README.md");
+  if (!text.starts_with(kRun) || !split_cases(text, cases))
+    return fail(path, "not a golden file; see tests/README.md");
   std::vector<std::string> passes;
   std::istringstream list(text.substr(kRun.size(), text.find('\n') - kRun.size()));
   for (std::string name; std::getline(list, name, ',');) passes.push_back(name);
   std::string blessed;
   for (const Case& c : cases) {
-    const std::string where = fmt::format("{}:{}", path.string(), c.line), got = run_case(where, c, passes);
-    if (got != c.expected && !blessing()) fail(where, fmt::format("expected:\n{}got:\n{}", c.expected, got));
+    const std::string where = fmt::format("{}:{}", path.string(), c.line),
+                      got = run_case(where, c, passes);
+    if (got != c.expected && !blessing())
+      fail(where, fmt::format("expected:\n{}got:\n{}", c.expected, got));
     blessed += (blessed.empty() ? "" : "\n") + c.comment + c.input + "// ----\n" + got;
   }
   if (blessing()) std::ofstream(path) << blessed;
@@ -206,7 +239,8 @@ std::string import_text(const std::string& name, const std::string& bytes) {
   std::string out = "// " + name + "\n";
   auto model = tfcc::frontend::read_onnx(file);
   tfcc::frontend::ImportReport report;
-  auto graph = model ? tfcc::frontend::import_onnx(*model, &report) : tfcc::Result<Graph>(model.error());
+  auto graph =
+      model ? tfcc::frontend::import_onnx(*model, &report) : tfcc::Result<Graph>(model.error());
   fs::remove(file);
   if (!graph) return out + "// error: " + graph.error().message + "\n";
   if (report.shape_ops_left) out += fmt::format("// shape ops left: {}\n", report.shape_ops_left);
@@ -216,12 +250,14 @@ std::string import_text(const std::string& name, const std::string& bytes) {
 // The models of a file, made by the program beside this one: name, size and bytes of each.
 void run_import_file(const fs::path& path, const fs::path& converter) {
   const fs::path binary = fs::absolute(path.filename()).concat(".bin");
-  if (std::system(fmt::format("'{}' '{}' '{}'", converter.string(), path.string(), binary.string()).c_str()) != 0) {
+  if (std::system(fmt::format("'{}' '{}' '{}'", converter.string(), path.string(), binary.string())
+                      .c_str()) != 0) {
     return fail(path, "not a file of models; see above");
   }
   std::istringstream in(read(binary));
   fs::remove(binary);
-  std::string got = "// Imported from " + path.filename().string() + "; TFCC_BLESS=1 rewrites this file.\n";
+  std::string got =
+      "// Imported from " + path.filename().string() + "; TFCC_BLESS=1 rewrites this file.\n";
   std::string name;
   for (size_t size; in >> name >> size;) {
     in.ignore(1);
@@ -246,7 +282,8 @@ std::string emit_text(const std::string& where, const std::string& text) {
     tfcc::codegen::WeightPool weights;
     auto lowered = tfcc::codegen::lower(*graph, target, weights);
     if (!lowered) return "error: " + lowered.error().message + "\n";
-    if (!plans.empty() && plans.back().second == *lowered) plans.back().first += fmt::format(", {}", target.name);
+    if (!plans.empty() && plans.back().second == *lowered)
+      plans.back().first += fmt::format(", {}", target.name);
     else plans.emplace_back(target.name, *std::move(lowered));
   }
   std::string out;
@@ -258,7 +295,9 @@ std::string emit_text(const std::string& where, const std::string& text) {
 }
 
 void run_emit_file(const fs::path& path) {
-  std::string got = "Emitted from " + path.filename().string() + "; TFCC_BLESS=1 rewrites this file.\n", graph;
+  std::string got = "Emitted from " + path.filename().string() +
+                    "; TFCC_BLESS=1 rewrites this file.\n",
+              graph;
   std::istringstream in(read(path));
   for (std::string line; std::getline(in, line);) {
     if (strip_comment(line).empty() && graph.empty()) continue;
@@ -277,7 +316,8 @@ void run_emit_file(const fs::path& path) {
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const fs::path path = fs::absolute(argv[i]);
-    if (path.extension() == ".onnxtxt") run_import_file(path, fs::absolute(argv[0]).parent_path() / "onnx_from_text");
+    if (path.extension() == ".onnxtxt")
+      run_import_file(path, fs::absolute(argv[0]).parent_path() / "onnx_from_text");
     else if (path.parent_path().filename() == "emit") run_emit_file(path);
     else run_passes_file(path);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// onnx_from_text IN OUT: models in ONNX's text form to binary ones, each as its graph's name, its size and its bytes.
-// A program of its own, since libonnx and the importer each bring the schema. A model begins with a line "<ir_version".
+// onnx_from_text IN OUT: models in ONNX's text form to binary ones, each as its graph's name, its
+// size and its bytes. A program of its own, since libonnx and the importer each bring the schema. A
+// model begins with a line "<ir_version".
 #include <onnx/defs/parser.h>
 
 #include <fstream>

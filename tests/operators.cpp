@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs files of models with numbers: `operators FILE...`. tests/operators/README.md has the format. Each model is imported and
-// evaluated in float64, as imported and after all passes, and must give what the file expects.
+// Runs files of models with numbers: `operators FILE...`. tests/operators/README.md has the format.
+// Each model is imported and evaluated in float64, as imported and after all passes, and must give
+// what the file expects.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -50,7 +51,8 @@ bool parse_values(const std::string& line, Values& v) {
   std::string word, type, dims;
   if (!(in >> word >> v.name >> type >> dims)) return false;
   int number = 0;
-  while (number < tfcc::kDTypeCount && tfcc::to_string(static_cast<tfcc::DType>(number)) != type) ++number;
+  while (number < tfcc::kDTypeCount && tfcc::to_string(static_cast<tfcc::DType>(number)) != type)
+    ++number;
   if (number == tfcc::kDTypeCount) return false;
   const auto dtype = v.tensor.dtype = static_cast<tfcc::DType>(number);
   std::istringstream sizes(dims);
@@ -72,7 +74,8 @@ std::vector<Expected> read_expected(const fs::path& path) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("<ir_version")) models.emplace_back();
-    if (line.starts_with(kRefused) && !models.empty()) models.back().refused = line.substr(kRefused.size());
+    if (line.starts_with(kRefused) && !models.empty())
+      models.back().refused = line.substr(kRefused.size());
     const bool input = line.starts_with("#in "), output = line.starts_with("#out ");
     if (!input && !output) continue;
     Values v;
@@ -88,15 +91,19 @@ std::vector<Expected> read_expected(const fs::path& path) {
 }
 
 void compare(const std::string& where, const HostTensor& got, const Values& want) {
-  if (got.dims != want.tensor.dims || got.dtype != want.tensor.dtype) return fail(where, want.name + " has another type or shape");
+  if (got.dims != want.tensor.dims || got.dtype != want.tensor.dtype)
+    return fail(where, want.name + " has another type or shape");
   for (size_t i = 0; i < want.ignored.size(); ++i) {
     if (want.ignored[i]) continue;
     if (!is_float(got.dtype)) {
-      if (got.ints[i] != want.tensor.ints[i]) return fail(where, fmt::format("{}[{}] is {}, not {}", want.name, i, got.ints[i], want.tensor.ints[i]));
+      if (got.ints[i] != want.tensor.ints[i])
+        return fail(where, fmt::format("{}[{}] is {}, not {}", want.name, i, got.ints[i],
+                                       want.tensor.ints[i]));
       continue;
     }
     const double x = got.reals[i], y = want.tensor.reals[i];
-    const bool same = x == y || (std::isnan(x) && std::isnan(y)) || std::fabs(x - y) <= kTolerance * (1 + std::fabs(y));
+    const bool same = x == y || (std::isnan(x) && std::isnan(y)) ||
+                      std::fabs(x - y) <= kTolerance * (1 + std::fabs(y));
     if (!same) return fail(where, fmt::format("{}[{}] is {}, not {}", want.name, i, x, y));
   }
 }
@@ -121,13 +128,16 @@ void check(const std::string& where, const Graph& graph, const std::vector<Run>&
 
 void run_model(const std::string& where, const std::string& bytes, const Expected& expected) {
   const std::vector<Run>& runs = expected.runs;
-  const std::string file = fs::path(where).filename().string() + ".onnx";  // in the working folder: messages name it
+  const std::string file =
+      fs::path(where).filename().string() + ".onnx";  // in the working folder: messages name it
   std::ofstream(file, std::ios::binary) << bytes;
   auto model = tfcc::frontend::read_onnx(file);
-  auto graph = model ? tfcc::frontend::import_onnx(*model, nullptr) : tfcc::Result<Graph>(model.error());
+  auto graph =
+      model ? tfcc::frontend::import_onnx(*model, nullptr) : tfcc::Result<Graph>(model.error());
   if (!expected.refused.empty()) {
     if (graph) fail(where, "is taken; should be refused: " + expected.refused);
-    else if (!graph.error().message.ends_with(expected.refused)) fail(where, graph.error().message + "; should end: " + expected.refused);
+    else if (!graph.error().message.ends_with(expected.refused))
+      fail(where, graph.error().message + "; should end: " + expected.refused);
   } else if (!graph) {
     fail(where, graph.error().message);
   } else if (runs.empty()) {
@@ -142,7 +152,8 @@ void run_model(const std::string& where, const std::string& bytes, const Expecte
     if (!reports) return fail(where, reports.error().message);
     for (const auto& r : *reports) {
       for (const auto& m : r.misses) {
-        if (m.reason.find("breaks a rule") != std::string::npos) fail(where, r.pass + ": " + m.reason);
+        if (m.reason.find("breaks a rule") != std::string::npos)
+          fail(where, r.pass + ": " + m.reason);
       }
     }
     check(where + " after all passes", *graph, runs);
@@ -152,7 +163,8 @@ void run_model(const std::string& where, const std::string& bytes, const Expecte
 
 void run_file(const fs::path& path, const fs::path& converter) {
   const fs::path binary = fs::absolute(path.filename()).concat(".values.bin");
-  if (std::system(fmt::format("'{}' '{}' '{}'", converter.string(), path.string(), binary.string()).c_str()) != 0) {
+  if (std::system(fmt::format("'{}' '{}' '{}'", converter.string(), path.string(), binary.string())
+                      .c_str()) != 0) {
     return fail(path, "not a file of models; see above");
   }
   std::ostringstream all;
@@ -166,7 +178,8 @@ void run_file(const fs::path& path, const fs::path& converter) {
     in.ignore(1);
     std::string bytes(size, '\0');
     in.read(bytes.data(), static_cast<std::streamsize>(size));
-    if (number < expected.size()) run_model(path.stem().string() + ":" + name, bytes, expected[number]);
+    if (number < expected.size())
+      run_model(path.stem().string() + ":" + name, bytes, expected[number]);
   }
   if (number == 0 || number != expected.size()) fail(path, "models and values do not go together");
 }
@@ -174,6 +187,7 @@ void run_file(const fs::path& path, const fs::path& converter) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) run_file(fs::absolute(argv[i]), fs::absolute(argv[0]).parent_path() / "onnx_from_text");
+  for (int i = 1; i < argc; ++i)
+    run_file(fs::absolute(argv[i]), fs::absolute(argv[0]).parent_path() / "onnx_from_text");
   return failures ? 1 : 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kv_append and rope_append: q, k and v are read in place where they are slices of a wider product. templates/*/kv_append, rope_append.
+// kv_append and rope_append: q, k and v are read in place where they are slices of a wider product.
+// templates/*/kv_append, rope_append.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,9 +14,12 @@ Emission append(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const bool rotates = op.kind == OpKind::rope_append;
   const std::vector<ExprRef>& state = c.dims(op.results[0]);
-  const int64_t kv_heads = *c.known(state[1]), page = *c.known(state[2]), d = *c.known(state[3]), dv = *c.known(c.dims(op.results[1])[3]);
+  const int64_t kv_heads = *c.known(state[1]), page = *c.known(state[2]), d = *c.known(state[3]),
+                dv = *c.known(c.dims(op.results[1])[3]);
   const ir::RopeAttrs rope = rotates ? op.as<ir::RopeAttrs>() : ir::RopeAttrs{};
-  const auto part = [&](size_t i, int64_t width) { return row_slice(c.graph, op.operands[i]).value_or(RowSlice{op.operands[i], 0, width}); };
+  const auto part = [&](size_t i, int64_t width) {
+    return row_slice(c.graph, op.operands[i]).value_or(RowSlice{op.operands[i], 0, width});
+  };
   std::vector<RowSlice> parts{part(2, kv_heads * d), part(3, kv_heads * dv)};
   if (rotates) parts.push_back(part(5, rope.heads * d));
   std::vector<ValueId> reads;
@@ -23,7 +27,9 @@ Emission append(const EmitContext& c, OpId o) {
     if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
   };
   for (const RowSlice& p : parts) read(p.base);
-  const bool aligned = !c.any_of_callers(reads) && !(rotates && (c.callers.has(op.results[2]) || c.any_of_callers({op.operands[6], op.operands[7]})));
+  const bool aligned = !c.any_of_callers(reads) &&
+                       !(rotates && (c.callers.has(op.results[2]) ||
+                                     c.any_of_callers({op.operands[6], op.operands[7]})));
   int64_t vec = aligned ? 16 / static_cast<int64_t>(size_of(c.type(op.operands[2]).dtype)) : 1;
   std::vector<int64_t> divided{d, dv, rope.rotary / 2};
   for (const RowSlice& p : parts) divided.insert(divided.end(), {p.stride, p.offset});
@@ -37,12 +43,20 @@ Emission append(const EmitContext& c, OpId o) {
   stub.type("T", c.type(op.results[0]).dtype);
   if (rotates) {
     stub.type("Table", c.type(op.operands[6]).dtype);
-    for (const auto& [name, value] : {std::pair{"heads", rope.heads}, {"kv_heads", kv_heads}, {"page", page}, {"dim", d}, {"dv", dv}, {"rotary", rope.rotary},
-                                      {"q_stride", parts[2].stride}}) stub.field(name, value);
+    for (const auto& [name, value] : {std::pair{"heads", rope.heads},
+                                      {"kv_heads", kv_heads},
+                                      {"page", page},
+                                      {"dim", d},
+                                      {"dv", dv},
+                                      {"rotary", rope.rotary},
+                                      {"q_stride", parts[2].stride}})
+      stub.field(name, value);
     stub.field("interleaved", rope.interleaved);
     stub.field("wide", ir::is_int(c.dims(op.operands[6])[2], rope.rotary));
   } else {
-    for (const auto& [name, value] : {std::pair{"heads", kv_heads}, {"page", page}, {"d", d}, {"dv", dv}}) stub.field(name, value);
+    for (const auto& [name, value] :
+         {std::pair{"heads", kv_heads}, {"page", page}, {"d", d}, {"dv", dv}})
+      stub.field(name, value);
   }
   stub.field("k_stride", parts[0].stride);
   stub.field("v_stride", parts[1].stride);
@@ -52,17 +66,27 @@ Emission append(const EmitContext& c, OpId o) {
   std::vector<std::string> arguments{stub.out(0), stub.out(1)};
   if (rotates) arguments.push_back(stub.out(2));
   arguments.insert(arguments.end(), {in(parts[0]), in(parts[1]), stub.in(op.operands[4])});
-  if (rotates) arguments.insert(arguments.end(), {in(parts[2]), stub.in(op.operands[6]), stub.in(op.operands[7]), stub.size(c.dims(op.operands[6])[1])});
+  if (rotates)
+    arguments.insert(arguments.end(),
+                     {in(parts[2]), stub.in(op.operands[6]), stub.in(op.operands[7]),
+                      stub.size(c.dims(op.operands[6])[1])});
   arguments.push_back(stub.size(state[0]));
   stub.call(std::move(arguments), {rows});
 
-  const int64_t of_head = (d - rope.rotary / 2) / vec;  // a pair is one unit; without rotation all is copied
+  const int64_t of_head =
+      (d - rope.rotary / 2) / vec;  // a pair is one unit; without rotation all is copied
   LaunchSize size;
-  size.grid = {c.ceil_div(ir::mul(rows, c.integer((rope.rotary ? rope.heads + kv_heads : kv_heads) * of_head + kv_heads * dv / vec)), 256)};
+  size.grid = {c.ceil_div(
+      ir::mul(rows, c.integer((rope.rotary ? rope.heads + kv_heads : kv_heads) * of_head +
+                              kv_heads * dv / vec)),
+      256)};
   size.work = rows;
   size.grain = 4;
-  ExprRef flops = rotates ? ir::mul(rows, c.integer(3 * (rope.heads + kv_heads) * rope.rotary)) : c.integer(0);
-  return Emission::of({fmt::format("{}__{}_d{}{}", stub.function(), c.storage(op.results[0]), d, rope.interleaved ? "_pairs" : ""), std::move(stub), std::move(size), flops});
+  ExprRef flops =
+      rotates ? ir::mul(rows, c.integer(3 * (rope.heads + kv_heads) * rope.rotary)) : c.integer(0);
+  return Emission::of({fmt::format("{}__{}_d{}{}", stub.function(), c.storage(op.results[0]), d,
+                                   rope.interleaved ? "_pairs" : ""),
+                       std::move(stub), std::move(size), flops});
 }
 
 }  // namespace

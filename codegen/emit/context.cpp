@@ -11,7 +11,8 @@ namespace {
 bool written_in_place(const Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
   if (!op || is_real_product(g, *op) || op->kind == OpKind::constant) return false;
-  return std::none_of(g.value(v).users.begin(), g.value(v).users.end(), [&](OpId u) { return is_real_product(g, g.op(u)); });
+  return std::none_of(g.value(v).users.begin(), g.value(v).users.end(),
+                      [&](OpId u) { return is_real_product(g, g.op(u)); });
 }
 
 }  // namespace
@@ -24,23 +25,28 @@ CallerMemory::CallerMemory(const std::vector<const Graph*>& forms) : inputs_(for
   for (size_t i = 0; i < ir::plain_outputs(*forms[0]); ++i) {
     const ValueId v = forms[0]->outputs[i].value;
     // Where one form has a product, the value must not be the caller's.
-    const bool in_place = std::all_of(forms.begin(), forms.end(), [&](const Graph* g) { return g->outputs[i].value == v && written_in_place(*g, v); });
+    const bool in_place = std::all_of(forms.begin(), forms.end(), [&](const Graph* g) {
+      return g->outputs[i].value == v && written_in_place(*g, v);
+    });
     outputs_.push_back(in_place ? std::optional(v) : std::nullopt);
   }
 }
 
 std::optional<size_t> CallerMemory::input_of(ValueId v) const {
   const auto it = std::find(inputs_.begin(), inputs_.end(), v);
-  return it == inputs_.end() ? std::nullopt : std::optional(static_cast<size_t>(it - inputs_.begin()));
+  return it == inputs_.end() ? std::nullopt
+                             : std::optional(static_cast<size_t>(it - inputs_.begin()));
 }
 
 std::optional<size_t> CallerMemory::output_of(ValueId v) const {
   const auto it = std::find(outputs_.begin(), outputs_.end(), v);
-  return it == outputs_.end() ? std::nullopt : std::optional(static_cast<size_t>(it - outputs_.begin()));
+  return it == outputs_.end() ? std::nullopt
+                              : std::optional(static_cast<size_t>(it - outputs_.begin()));
 }
 
 std::optional<size_t> CallerMemory::state_of(ValueId v) const {
-  const auto it = std::find_if(states_.begin(), states_.end(), [&](const auto& s) { return s.first == v; });
+  const auto it =
+      std::find_if(states_.begin(), states_.end(), [&](const auto& s) { return s.first == v; });
   return it == states_.end() ? std::nullopt : std::optional(it->second);
 }
 
@@ -58,7 +64,8 @@ std::string EmitContext::storage(ValueId v) const { return storage_type(type(v).
 
 ExprRef EmitContext::rows(ValueId v) const {
   const auto& d = dims(v);
-  return d.empty() ? integer(1) : ir::element_count(pool(), std::vector<ExprRef>(d.begin(), d.end() - 1));
+  return d.empty() ? integer(1)
+                   : ir::element_count(pool(), std::vector<ExprRef>(d.begin(), d.end() - 1));
 }
 
 std::optional<int64_t> EmitContext::largest(ExprRef size) const {
@@ -74,36 +81,44 @@ bool EmitContext::any_of_callers(const std::vector<ValueId>& values) const {
 
 Error EmitContext::unsupported(OpId o, const std::string& what) const {
   const ir::Op& op = graph.op(o);
-  return {ErrorCode::unsupported, fmt::format("{} '{}': {}", ir::to_string(op.kind), graph.value(op.results[0]).name, what)};
+  return {ErrorCode::unsupported, fmt::format("{} '{}': {}", ir::to_string(op.kind),
+                                              graph.value(op.results[0]).name, what)};
 }
 
 std::optional<RowSlice> row_slice(const Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
-  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1 || g.is_output(v)) return std::nullopt;
+  if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1 || g.is_output(v))
+    return std::nullopt;
   for (OpId user : g.value(v).users) {
     const ir::Op& reader = g.op(user);
-    // Only as q, k or v, or as what is rotated: tables and what a score loads go through a plain pointer.
+    // Only as q, k or v, or as what is rotated: tables and what a score loads go through a plain
+    // pointer.
     std::vector<size_t> in_place;
     switch (reader.kind) {
-      case OpKind::attention: case OpKind::linear_attention: case OpKind::linear_attention_step: in_place = {0, 1, 2}; break;
+      case OpKind::attention:
+      case OpKind::linear_attention:
+      case OpKind::linear_attention_step: in_place = {0, 1, 2}; break;
       case OpKind::rope: in_place = {0}; break;
       case OpKind::kv_append: in_place = {2, 3}; break;
       case OpKind::rope_append: in_place = {2, 3, 5}; break;
       default: return std::nullopt;
     }
     for (size_t i = 0; i < reader.operands.size(); ++i) {
-      if (reader.operands[i] == v && std::find(in_place.begin(), in_place.end(), i) == in_place.end()) return std::nullopt;
+      if (reader.operands[i] == v &&
+          std::find(in_place.begin(), in_place.end(), i) == in_place.end())
+        return std::nullopt;
     }
   }
   const ValueId base = op->operands[0];
   const ir::Type &type = g.value(v).type, &wide = g.value(base).type;
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
   const auto at = ir::indices_of(g.pool(), type.dims);
-  if (body->kind != ir::ExprKind::load || at.size() != 3 || body->args.size() != 3 || !g.def(base) || g.is_constant(base) ||
-      wide.dtype != type.dtype) {
+  if (body->kind != ir::ExprKind::load || at.size() != 3 || body->args.size() != 3 ||
+      !g.def(base) || g.is_constant(base) || wide.dtype != type.dtype) {
     return std::nullopt;
   }
-  const bool same_rows = body->args[0] == at[0] && body->args[1] == at[1] && wide.dims[0] == type.dims[0] && wide.dims[1] == type.dims[1];
+  const bool same_rows = body->args[0] == at[0] && body->args[1] == at[1] &&
+                         wide.dims[0] == type.dims[0] && wide.dims[1] == type.dims[1];
   const auto offset = ir::as_int(ir::sub(body->args[2], at[2])), stride = ir::as_int(wide.dims[2]);
   if (!same_rows || !offset || *offset < 0 || !stride) return std::nullopt;
   return RowSlice{base, *offset, *stride};

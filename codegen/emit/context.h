@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an emitter may know beside its op: the graph, the target class, the bucket, and which values are memory of the caller.
+// What an emitter may know beside its op: the graph, the target class, the bucket, and which values
+// are memory of the caller.
 #pragma once
 
 #include <optional>
@@ -25,14 +26,16 @@ inline bool is_real_product(const Graph& graph, const ir::Op& op) {
   return op.kind == OpKind::matmul && is_float(graph.value(op.operands[0]).type.dtype);
 }
 
-/// Which values lie in memory of the caller, who may have misaligned it: graph inputs, and outputs that are written in place.
+/// Which values lie in memory of the caller, who may have misaligned it: graph inputs, and outputs
+/// that are written in place.
 class CallerMemory {
  public:
   /// Of all forms of a graph that a plan has: a value lies in the same memory in each.
   explicit CallerMemory(const std::vector<const Graph*>& forms);
   /// The graph input that v is.
   std::optional<size_t> input_of(ValueId v) const;
-  /// The graph output that v is written to in place, if it is: its op is a kernel, and no product reads it.
+  /// The graph output that v is written to in place, if it is: its op is a kernel, and no product
+  /// reads it.
   std::optional<size_t> output_of(ValueId v) const;
   /// The graph input in whose memory v, a cache after its new rows, is. It is aligned to 16 bytes.
   std::optional<size_t> state_of(ValueId v) const;
@@ -49,7 +52,8 @@ struct BucketLimits {
   int64_t most_tokens = 0;   // 0: any number
   ExprRef length = nullptr;  // the size that is at most `longest`
   int64_t longest = 0;       // 0: any
-  bool any_order = false;    // steps of generation: sums may have another order for other numbers of tokens
+  bool any_order =
+      false;  // steps of generation: sums may have another order for other numbers of tokens
 };
 
 struct EmitContext {
@@ -68,7 +72,9 @@ struct EmitContext {
   /// The C++ type of its elements in memory: "f16", "b8".
   std::string storage(ValueId v) const;
   std::optional<int64_t> known(ExprRef e) const { return ir::as_int(e); }
-  ExprRef ceil_div(ExprRef a, int64_t b) const { return ir::div(ir::add(a, integer(b - 1)), integer(b)); }
+  ExprRef ceil_div(ExprRef a, int64_t b) const {
+    return ir::div(ir::add(a, integer(b - 1)), integer(b));
+  }
   ExprRef count(ValueId v) const { return ir::element_count(pool(), dims(v)); }
   /// Elements of all dims but the last.
   ExprRef rows(ValueId v) const;
@@ -85,12 +91,14 @@ std::string storage_type(DType t);
 std::string index_parameters(size_t count);
 std::string index_name(int64_t k);
 
-/// A tensor read in place as part of a wider one with the same rows: the attention templates take a stride and an offset.
+/// A tensor read in place as part of a wider one with the same rows: the attention templates take a
+/// stride and an offset.
 struct RowSlice {
   ValueId base;
   int64_t offset = 0, stride = 0;  // elements
 };
-/// The slice that v is, if every reader of v can read it in place; then v has no launch and no buffer of its own.
+/// The slice that v is, if every reader of v can read it in place; then v has no launch and no
+/// buffer of its own.
 std::optional<RowSlice> row_slice(const Graph& graph, ValueId v);
 
 }  // namespace tfcc::codegen

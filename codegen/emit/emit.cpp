@@ -7,12 +7,14 @@ namespace tfcc::codegen {
 
 Result<Emission> emit(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
-  if (std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return c.dims(v).size() > 8; })) {
+  if (std::any_of(op.results.begin(), op.results.end(),
+                  [&](ValueId v) { return c.dims(v).size() > 8; })) {
     return c.unsupported(o, "more than 8 dims are not supported");
   }
   switch (op.kind) {
     case OpKind::constant: return Emission{};
-    case OpKind::pointwise: return row_slice(c.graph, op.results[0]) ? Emission{} : emit_pointwise(c, o);
+    case OpKind::pointwise:
+      return row_slice(c.graph, op.results[0]) ? Emission{} : emit_pointwise(c, o);
     case OpKind::reduce: return emit_reduce(c, o);
     case OpKind::cumsum: return emit_cumsum(c, o);
     case OpKind::matmul: return emit_matmul(c, o);

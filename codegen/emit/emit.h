@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an emitter returns: the launches of an op as values. An emitter is a function of an op and where it is lowered; it changes
-// nothing, so that its result can be printed and compared. PlanBuilder makes a plan of it.
+// What an emitter returns: the launches of an op as values. An emitter is a function of an op and
+// where it is lowered; it changes nothing, so that its result can be printed and compared.
+// PlanBuilder makes a plan of it.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,8 @@ struct LaunchSize {
   uint32_t grain = 1;
 };
 
-/// A constant in another layout, made by steps that `change` adds to its recipe. One buffer for each name of a layout.
+/// A constant in another layout, made by steps that `change` adds to its recipe. One buffer for
+/// each name of a layout.
 struct PackedWeight {
   ValueId weight;
   std::string layout;
@@ -44,17 +46,19 @@ struct Scratch {
 };
 
 struct KernelLaunch {
-  std::string kernel;                // its name, unless a kernel with the same text has one: "layer_norm__f16_h768"
+  std::string
+      kernel;  // its name, unless a kernel with the same text has one: "layer_norm__f16_h768"
   Stub stub;
   LaunchSize size;
   ExprRef flops = nullptr;
   std::vector<PackedWeight> packed = {};
   std::vector<MatrixView> maps = {};
   std::vector<std::string> parts = {};  // what was fused into it, said beside the op
-  ExprRef of_states = nullptr;       // bytes of its states that it reads and writes, if not all of their buffers
-  ExprRef makes = nullptr;           // the size that it writes for the launches after it
+  ExprRef of_states =
+      nullptr;  // bytes of its states that it reads and writes, if not all of their buffers
+  ExprRef makes = nullptr;              // the size that it writes for the launches after it
   std::optional<Scratch> scratch = {};  // Stub::scratch()
-  uint32_t counters = 0;             // so many of Stub::counters()
+  uint32_t counters = 0;                // so many of Stub::counters()
 };
 
 /// D = alpha A B + bias by the target's library.
@@ -66,10 +70,11 @@ struct LibraryLaunch {
   double alpha;
 };
 
-/// A size that launches at the caps of a bucket must not find smaller than that of any run below them.
+/// A size that launches at the caps of a bucket must not find smaller than that of any run below
+/// them.
 struct Growth {
   ExprRef size;
-  std::string what;                  // "the number of rows of product 'x'"
+  std::string what;  // "the number of rows of product 'x'"
 };
 
 /// What was chosen and why, for `tfcc inspect --why`, and where that is decided.
@@ -83,7 +88,7 @@ struct Reason {
 struct Emission {
   std::vector<std::variant<KernelLaunch, LibraryLaunch>> launches;
   std::vector<Growth> grows;
-  std::string no_buckets;            // why the plan has no buckets of shapes; empty: it may
+  std::string no_buckets;  // why the plan has no buckets of shapes; empty: it may
   std::optional<Reason> reason;
 
   static Emission of(KernelLaunch launch) {
@@ -108,15 +113,18 @@ Result<Emission> emit_linear_attention(const EmitContext& context, OpId op);
 Result<Emission> emit_linear_attention_step(const EmitContext& context, OpId op);
 Result<Emission> emit_attention(const EmitContext& context, OpId op);
 
-/// The kernel of an elementwise op that is a GELU, of a value or of a value and a bias; nothing for any other.
+/// The kernel of an elementwise op that is a GELU, of a value or of a value and a bias; nothing for
+/// any other.
 std::optional<Emission> gelu_kernel(const EmitContext& context, OpId op);
 
-/// CUDA: whether an attention over pages, or a step of a linear one, may have another form in a bucket of few tokens (decode_blocks).
+/// CUDA: whether an attention over pages, or a step of a linear one, may have another form in a
+/// bucket of few tokens (decode_blocks).
 bool decodes_few_tokens(const Graph& graph, OpId op);
 /// Of so many tokens at most several blocks may share the keys of a sequence.
 inline constexpr int64_t kFewestTokens = 2;
-/// How many do in a bucket of at most `most_tokens` tokens, by an attention that decodes them; 0: any number of tokens, which it does not.
-/// 1 for a step of a linear attention, which has a tile of its own there.
+/// How many do in a bucket of at most `most_tokens` tokens, by an attention that decodes them; 0:
+/// any number of tokens, which it does not. 1 for a step of a linear attention, which has a tile of
+/// its own there.
 int64_t decode_blocks(const Graph& graph, OpId op, const TargetClass& target, int64_t most_tokens);
 /// CUDA: the lengths of sequences up to which an attention has a tile or a form of its own, rising.
 std::vector<int64_t> attention_lengths(const Graph& graph, OpId op, const TargetClass& target);

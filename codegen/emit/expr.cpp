@@ -20,7 +20,8 @@ using ir::ExprRef;
 using ir::Scalar;
 
 std::string integer(int64_t v) {
-  if (v >= INT32_MIN && v <= INT32_MAX) return v < 0 ? "(" + std::to_string(v) + ")" : std::to_string(v);
+  if (v >= INT32_MIN && v <= INT32_MAX)
+    return v < 0 ? "(" + std::to_string(v) + ")" : std::to_string(v);
   if (v == INT64_MIN) return "(-9223372036854775807LL - 1)";
   return "((i64)" + std::to_string(v) + "LL)";
 }
@@ -30,7 +31,8 @@ std::string real(double v, Scalar type) {
   if (std::isnan(v)) return twice ? "((f64)kNan)" : "kNan";
   if (std::isinf(v)) return std::string(v < 0 ? "(-" : "(") + (twice ? "(f64)kInf)" : "kInf)");
   char buffer[64];
-  auto end = twice ? std::to_chars(buffer, buffer + 64, v).ptr : std::to_chars(buffer, buffer + 64, static_cast<float>(v)).ptr;
+  auto end = twice ? std::to_chars(buffer, buffer + 64, v).ptr
+                   : std::to_chars(buffer, buffer + 64, static_cast<float>(v)).ptr;
   std::string s(buffer, end);
   if (s.find_first_of(".e") == std::string::npos) s += ".0";
   if (!twice) s += "f";
@@ -102,7 +104,8 @@ class Emitter {
     return out + "return " + at(e) + ";";
   }
 
-  /// Names the largest parts that load, are evaluated in every case and do not use that index; returns their statements.
+  /// Names the largest parts that load, are evaluated in every case and do not use that index;
+  /// returns their statements.
   std::string hoist(ExprRef e, int64_t column) {
     if (named_.count(e) || !ir::has_loads(e)) return {};
     if (!ir::uses_index(e, column)) {
@@ -110,7 +113,8 @@ class Emitter {
       named_[e] = "r" + std::to_string(named_.size());
       return "const auto " + named_[e] + " = " + text + "; ";
     }
-    const bool lazy = e->kind == ExprKind::select || e->kind == ExprKind::band || e->kind == ExprKind::bor;
+    const bool lazy =
+        e->kind == ExprKind::select || e->kind == ExprKind::band || e->kind == ExprKind::bor;
     if (lazy) return hoist(e->args[0], column);
     std::string out;
     children(e, [&](ExprRef c) { out += hoist(c, column); });
@@ -125,19 +129,24 @@ class Emitter {
  private:
   static bool is_leaf(ExprRef n) {
     switch (n->kind) {
-      case ExprKind::index: case ExprKind::symbol: case ExprKind::param: case ExprKind::fconst:
-      case ExprKind::btrue: case ExprKind::bfalse: return true;
+      case ExprKind::index:
+      case ExprKind::symbol:
+      case ExprKind::param:
+      case ExprKind::fconst:
+      case ExprKind::btrue:
+      case ExprKind::bfalse: return true;
       case ExprKind::poly: return n->terms.empty();
       default: return false;
     }
   }
 
   // p >= 0 of data is written as a comparison of two sides, whose difference may not fit.
-  static bool has_sides(ExprRef n) { return n->kind == ExprKind::ge0 && n->has_load && n->args[0]->kind == ExprKind::poly; }
+  static bool has_sides(ExprRef n) {
+    return n->kind == ExprKind::ge0 && n->has_load && n->args[0]->kind == ExprKind::poly;
+  }
 
   // Extents of indices are types' business, not part of what is computed.
-  template <class F>
-  static void children(ExprRef n, F f) {
+  template <class F> static void children(ExprRef n, F f) {
     if (n->kind == ExprKind::index) return;
     if (has_sides(n)) n = n->args[0];
     for (ExprRef a : n->args) f(a);
@@ -156,7 +165,8 @@ class Emitter {
   void mark_unconditional(ExprRef e) {
     if (!unconditional_.insert(e).second) return;
     if (e->kind == ExprKind::select) return mark_unconditional(e->args[0]);
-    if (e->kind == ExprKind::band || e->kind == ExprKind::bor) return mark_unconditional(e->args[0]);
+    if (e->kind == ExprKind::band || e->kind == ExprKind::bor)
+      return mark_unconditional(e->args[0]);
     children(e, [&](ExprRef c) { mark_unconditional(c); });
   }
 
@@ -194,19 +204,25 @@ class Emitter {
     if (e->kind != ExprKind::fadd || e->type != Scalar::f32) return nullptr;
     for (size_t k : {0, 1}) {
       ExprRef erf = e->args[1 - k];
-      if (ir::as_real(e->args[k]) == 1.0 && erf->kind == ExprKind::erf && !named_.count(erf)) return erf->args[0];
+      if (ir::as_real(e->args[k]) == 1.0 && erf->kind == ExprKind::erf && !named_.count(erf))
+        return erf->args[0];
     }
     return nullptr;
   }
 
   std::string write(ExprRef e) {
-    if (ExprRef x = names_.short_result ? erf_beside_one(e) : nullptr) return "one_plus_erf_short(" + at(x) + ")";
-    if (names_.fast && e->type == Scalar::f32 && e->kind == ExprKind::exp) return call("fexp_short", e);
-    if (names_.fast && e->type == Scalar::f32 && e->kind == ExprKind::fdiv) return call("fdiv_short", e);
-    if (e->kind == ExprKind::f2i && ir::range_of(e).inside(INT32_MIN, INT32_MAX)) return call("f2i_small", e);
+    if (ExprRef x = names_.short_result ? erf_beside_one(e) : nullptr)
+      return "one_plus_erf_short(" + at(x) + ")";
+    if (names_.fast && e->type == Scalar::f32 && e->kind == ExprKind::exp)
+      return call("fexp_short", e);
+    if (names_.fast && e->type == Scalar::f32 && e->kind == ExprKind::fdiv)
+      return call("fdiv_short", e);
+    if (e->kind == ExprKind::f2i && ir::range_of(e).inside(INT32_MIN, INT32_MAX))
+      return call("f2i_small", e);
     if (const char* f = function_of(e->kind)) return call(f, e);
     const bool ordered = e->kind == ExprKind::flt || e->kind == ExprKind::fle;
-    if (ordered && !names_.fast && (ir::as_real(e->args[0]) || ir::as_real(e->args[1]))) return call(e->kind == ExprKind::flt ? "flt" : "fle", e);
+    if (ordered && !names_.fast && (ir::as_real(e->args[0]) || ir::as_real(e->args[1])))
+      return call(e->kind == ExprKind::flt ? "flt" : "fle", e);
     if (const char* op = operator_of(e->kind)) return joined(op, e);
     switch (e->kind) {
       case ExprKind::poly: return poly(e, width_of(e));
@@ -217,11 +233,13 @@ class Emitter {
         const std::vector<ExprRef> dims = names_.dims(e->value);
         ExprRef position = ir::linear_index(*e->pool, e->args, dims);
         const bool plain = position->kind == ExprKind::poly && !named_.count(position);
-        return "load(" + names_.pointer(e->value) + ", " + (plain ? poly(position, Width::index) : at(position)) + ")";
+        return "load(" + names_.pointer(e->value) + ", " +
+               (plain ? poly(position, Width::index) : at(position)) + ")";
       }
       case ExprKind::floordiv: return call("floordiv", e);
       case ExprKind::bounded:
-        return "bounded(" + at(e->args[0]) + ", " + at(e->args[1]) + ", flags + " + std::to_string(e->value) + ")";
+        return "bounded(" + at(e->args[0]) + ", " + at(e->args[1]) + ", flags + " +
+               std::to_string(e->value) + ")";
       case ExprKind::select:
         if (names_.fast && e->type == Scalar::f32 && computes_alone(e)) return call("either", e);
         return "(" + at(e->args[0]) + " ? " + at(e->args[1]) + " : " + at(e->args[2]) + ")";
@@ -233,22 +251,27 @@ class Emitter {
         return "(" + at(large) + " >= " + at(small) + ")";
       }
       case ExprKind::wrap:
-        return fmt::format("{}<{}>({})", e->value > 0 ? "wrap_signed" : "wrap_unsigned", std::abs(e->value), at(e->args[0]));
+        return fmt::format("{}<{}>({})", e->value > 0 ? "wrap_signed" : "wrap_unsigned",
+                           std::abs(e->value), at(e->args[0]));
       case ExprKind::eq0: return "(" + at(e->args[0]) + " == 0)";
       case ExprKind::bnot: return "!" + at(e->args[0]);
       case ExprKind::fconst: return real(e->real, e->type);
       case ExprKind::fneg: return "(-" + at(e->args[0]) + ")";
-      case ExprKind::i2f: case ExprKind::f2f: return std::string(e->type == Scalar::f64 ? "(f64)(" : "(f32)(") + at(e->args[0]) + ")";
+      case ExprKind::i2f:
+      case ExprKind::f2f:
+        return std::string(e->type == Scalar::f64 ? "(f64)(" : "(f32)(") + at(e->args[0]) + ")";
       default: return "?";
     }
   }
 
-  // How a sum of products is computed: as its parts come (of 32 bits where indices are), widened to 64, or modulo 2^64
-  // where it may wrap, which C++ leaves open for signed integers.
+  // How a sum of products is computed: as its parts come (of 32 bits where indices are), widened to
+  // 64, or modulo 2^64 where it may wrap, which C++ leaves open for signed integers.
   enum class Width { index, wide, wrapping };
 
-  // Every product and every sum of some of them lies between these: x + 4 - 5 may fit where x + 4 does not.
-  static bool parts_lie_within(const ir::Poly& p, ir::ExprPool& pool, int64_t lowest, int64_t highest) {
+  // Every product and every sum of some of them lies between these: x + 4 - 5 may fit where x + 4
+  // does not.
+  static bool parts_lie_within(const ir::Poly& p, ir::ExprPool& pool, int64_t lowest,
+                               int64_t highest) {
     __int128 least = std::min<int64_t>(p.constant, 0), most = std::max<int64_t>(p.constant, 0);
     for (const ir::Term& t : p.terms) {
       ExprRef product = ir::from_poly(pool, {{t}, 0});
@@ -264,8 +287,11 @@ class Emitter {
     if (!ir::fits(e)) return Width::wrapping;
     const ir::Poly p = ir::to_poly(e);
     if (e->has_load && !parts_lie_within(p, *e->pool, INT64_MIN, INT64_MAX)) return Width::wrapping;
-    if (!names_.narrow_indices || p.terms.empty() || parts_lie_within(p, *e->pool, INT32_MIN, INT32_MAX)) return Width::index;
-    const bool counted = std::any_of(names_.counts.begin(), names_.counts.end(), [&](ExprRef n) { return ir::prove_in(e, n); });
+    if (!names_.narrow_indices || p.terms.empty() ||
+        parts_lie_within(p, *e->pool, INT32_MIN, INT32_MAX))
+      return Width::index;
+    const bool counted = std::any_of(names_.counts.begin(), names_.counts.end(),
+                                     [&](ExprRef n) { return ir::prove_in(e, n); });
     return counted ? Width::index : Width::wide;
   }
 
@@ -289,7 +315,8 @@ class Emitter {
     };
     for (const ir::Term& t : p.terms) product(t.coefficient, t.atoms, "");
     for (const ir::ModPart& m : mods) {
-      product(m.factor.coefficient, m.factor.atoms, "floormod(" + at(m.dividend) + ", " + at(m.divisor) + ")");
+      product(m.factor.coefficient, m.factor.atoms,
+              "floormod(" + at(m.dividend) + ", " + at(m.divisor) + ")");
     }
     if (p.constant != 0 || s.empty()) {
       const bool minus = p.constant < 0 && p.constant != INT64_MIN && !s.empty();
@@ -299,7 +326,8 @@ class Emitter {
     // A negative number alone: -n[0], -i0.
     const bool negation = p.terms.size() + mods.size() == 1 && p.constant == 0 && s[0] == '-';
     if (negation && width != Width::wrapping) return "ineg(" + s.substr(1) + ")";
-    const bool one = p.terms.size() + mods.size() + (p.constant != 0) <= 1 && s.find_first_of(" -") == std::string::npos;
+    const bool one = p.terms.size() + mods.size() + (p.constant != 0) <= 1 &&
+                     s.find_first_of(" -") == std::string::npos;
     if (width == Width::wrapping) return "(i64)(" + s + ")";
     return one ? s : "(" + s + ")";
   }

@@ -12,26 +12,29 @@ namespace tfcc::codegen {
 
 /// How the parts of an expression are spelled.
 struct CppNames {
-  std::function<std::string(int64_t)> index;                       // index variable k
-  std::function<std::string(const std::string&)> symbol;           // a size
-  std::function<std::string(int64_t slot)> pointer;                // operand of a load
-  std::function<std::vector<ir::ExprRef>(int64_t slot)> dims;      // its dims
-  /// Indices and sizes have 32 bits (CUDA): other numbers made of them are widened unless they are proved to fit, or to
-  /// lie below one of `counts`, the elements of tensors, which the runtime holds to 32 bits.
+  std::function<std::string(int64_t)> index;                   // index variable k
+  std::function<std::string(const std::string&)> symbol;       // a size
+  std::function<std::string(int64_t slot)> pointer;            // operand of a load
+  std::function<std::vector<ir::ExprRef>(int64_t slot)> dims;  // its dims
+  /// Indices and sizes have 32 bits (CUDA): other numbers made of them are widened unless they are
+  /// proved to fit, or to lie below one of `counts`, the elements of tensors, which the runtime
+  /// holds to 32 bits.
   bool narrow_indices = false;
   /// The result is stored in 16 bits: 1 + erf(x) need not be right in the last bits of f32.
   bool short_result = false;
-  /// And so for what is evaluated for each feature of a kernel that tensor cores wait for: e^x and quotients within a few units of the last
-  /// place, comparisons without the test for NaN that ptxas needs after |x| and squares.
+  /// And so for what is evaluated for each feature of a kernel that tensor cores wait for: e^x and
+  /// quotients within a few units of the last place, comparisons without the test for NaN that
+  /// ptxas needs after |x| and squares.
   bool fast = false;
   std::vector<ir::ExprRef> counts;
 };
 
-/// The statements of a function body that returns e: shared parts as `const auto t0 = ...;`, then `return ...;`. A part
-/// that loads is only shared if it is evaluated in every case, because select is lazy.
+/// The statements of a function body that returns e: shared parts as `const auto t0 = ...;`, then
+/// `return ...;`. A part that loads is only shared if it is evaluated in every case, because select
+/// is lazy.
 std::string cpp_body(ir::ExprRef e, const CppNames& names);
-/// The same in two parts: what does not depend on index variable `column`, as statements that are run once for a row, and the
-/// body of a function of the column.
+/// The same in two parts: what does not depend on index variable `column`, as statements that are
+/// run once for a row, and the body of a function of the column.
 struct CppRowBody {
   std::string row, column;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementwise ops that are a GELU, of a value or of a value and a bias: kernels of their own (templates/*/gelu, bias_gelu).
+// Elementwise ops that are a GELU, of a value or of a value and a bias: kernels of their own
+// (templates/*/gelu, bias_gelu).
 #include <fmt/format.h>
 
 #include "codegen/emit/emit.h"
@@ -33,7 +34,9 @@ struct GeluOp {
   std::optional<ValueId> bias;
 };
 
-std::optional<ValueId> operand_at(const EmitContext& c, const ir::Op& op, ExprRef e, const std::vector<ExprRef>& at, const std::vector<ExprRef>& dims) {
+std::optional<ValueId> operand_at(const EmitContext& c, const ir::Op& op, ExprRef e,
+                                  const std::vector<ExprRef>& at,
+                                  const std::vector<ExprRef>& dims) {
   if (e->kind != ir::ExprKind::load || e->args != at) return std::nullopt;
   const ValueId v = op.operands[static_cast<size_t>(e->value)];
   return c.dims(v) == dims && is_float(c.type(v).dtype) ? std::optional(v) : std::nullopt;
@@ -45,8 +48,10 @@ std::optional<GeluOp> gelu_op(const EmitContext& c, const ir::Op& op) {
   const auto gelu = ir::as_gelu(op.as<ir::PointwiseAttrs>().body);
   if (!gelu) return std::nullopt;
   const std::vector<ExprRef> at = ir::indices_of(c.graph, y);
-  if (const auto x = operand_at(c, op, gelu->x, at, dims)) return GeluOp{gelu->kind, *x, std::nullopt};
-  if (gelu->x->kind != ir::ExprKind::fadd || dims.empty() || !c.known(dims.back())) return std::nullopt;
+  if (const auto x = operand_at(c, op, gelu->x, at, dims))
+    return GeluOp{gelu->kind, *x, std::nullopt};
+  if (gelu->x->kind != ir::ExprKind::fadd || dims.empty() || !c.known(dims.back()))
+    return std::nullopt;
   for (size_t i : {0, 1}) {
     const auto x = operand_at(c, op, gelu->x->args[i], at, dims);
     const auto bias = operand_at(c, op, gelu->x->args[1 - i], {at.back()}, {dims.back()});
@@ -73,10 +78,12 @@ std::optional<Emission> gelu_kernel(const EmitContext& c, OpId o) {
   if (gelu->bias) stub.field("hidden", *hidden);
   stub.field("vec", vec);
   stub.field("tanh", gelu->kind == ir::GeluKind::tanh);
-  stub.call({stub.out(), stub.in(gelu->x), gelu->bias ? stub.in(*gelu->bias) : stub.size(columns)}, {c.rows(y)});
+  stub.call({stub.out(), stub.in(gelu->x), gelu->bias ? stub.in(*gelu->bias) : stub.size(columns)},
+            {c.rows(y)});
   std::string name = fmt::format("{}__{}", stub.function(), c.storage(gelu->x));
   if (gelu->bias) name += fmt::format("_h{}", *hidden);
-  return Emission::of({std::move(name), std::move(stub), size_of_rows(c, y, vec), ir::mul(c.count(y), c.integer(kFlopsPerElement))});
+  return Emission::of({std::move(name), std::move(stub), size_of_rows(c, y, vec),
+                       ir::mul(c.count(y), c.integer(kFlopsPerElement))});
 }
 
 }  // namespace tfcc::codegen

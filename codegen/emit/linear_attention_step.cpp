@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention_step: q, k and v are read in place where they are slices of a wider product. templates/*/linear_attention_step.
+// linear_attention_step: q, k and v are read in place where they are slices of a wider product.
+// templates/*/linear_attention_step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,17 +15,23 @@ constexpr int64_t kLargestHead = 512;
 constexpr int64_t kSharedFloats = 4096;  // of a block of CUDA, for the tokens on their way
 
 struct StepTile {
-  int64_t columns = 0, tokens = 1;              // channels of v of a block; CUDA: tokens at a time
-  int64_t parts = 1, rows = 4, together = 1;    // CUDA: threads that hold rows of the state together, rows that each holds, tokens of one sum over parts
+  int64_t columns = 0, tokens = 1;  // channels of v of a block; CUDA: tokens at a time
+  int64_t
+      parts = 1,
+      rows = 4,
+      together =
+          1;  // CUDA: threads that hold rows of the state together, rows that each holds, tokens of one sum over parts
   uint32_t threads = 0, shared_bytes = 0;
-  int resident = 1;                             // blocks that share a multiprocessor
-  bool ahead = false;                           // CUDA: as many blocks as there are at a time, the next state on its way
+  int resident = 1;    // blocks that share a multiprocessor
+  bool ahead = false;  // CUDA: as many blocks as there are at a time, the next state on its way
 };
 
-// As LinearStepShape counts them. What counts where sequences have a token each is how much of their states is on its way at a time: registers
-// of as many threads as there are. A prompt's tokens follow each other, in few rows of many small blocks and several at once, so that one does
+// As LinearStepShape counts them. What counts where sequences have a token each is how much of
+// their states is on its way at a time: registers of as many threads as there are. A prompt's
+// tokens follow each other, in few rows of many small blocks and several at once, so that one does
 // not wait for the sum of the other. Neither changes a bit.
-StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group, int64_t bytes, bool normalises) {
+StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group, int64_t bytes,
+                     bool normalises) {
   if (!c.cuda()) return {std::min<int64_t>(64, dv)};
   StepTile tile;
   while (tile.parts * 4 < d && tile.parts < 32) tile.parts *= 2;
@@ -32,16 +39,26 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
   const bool few = c.bucket.most_tokens > 0, wide = width > 4 * tile.parts;
   tile.rows = few && !wide ? 8 : 4;
   tile.together = few || wide || group > 1 ? 1 : 4;
-  tile.columns = std::min((dv + tile.rows - 1) / tile.rows * tile.rows, tile.rows * std::max<int64_t>(2, 64 / tile.parts));
+  tile.columns = std::min((dv + tile.rows - 1) / tile.rows * tile.rows,
+                          tile.rows * std::max<int64_t>(2, 64 / tile.parts));
   tile.threads = static_cast<uint32_t>((tile.columns / tile.rows * tile.parts + 31) / 32 * 32);
-  const int64_t elements = width * (1 + group) + tile.columns, floats = elements + 4 + group * (tile.columns + 4);
-  const auto fits = [&] { return tile.tokens * floats <= kSharedFloats && tile.tokens * elements * bytes <= 160 * tile.threads; };
+  const int64_t elements = width * (1 + group) + tile.columns,
+                floats = elements + 4 + group * (tile.columns + 4);
+  const auto fits = [&] {
+    return tile.tokens * floats <= kSharedFloats &&
+           tile.tokens * elements * bytes <= 160 * tile.threads;
+  };
   for (tile.tokens = few ? 4 : 16; tile.tokens > tile.together && !fits();) tile.tokens /= 2;
   tile.shared_bytes = static_cast<uint32_t>(4 * tile.tokens * floats);
   tile.ahead = few && d % 4 == 0 && c.target.processors > 0;
-  if (tile.ahead) tile.shared_bytes += static_cast<uint32_t>(2 * 16 * width / (4 * tile.parts) * (tile.rows + normalises) * tile.threads);
-  const int64_t resident_threads = bytes == 4 ? 256 : few ? 512 : 384;  // 255, 128 or 168 registers each
-  tile.resident = static_cast<int>(std::max<int64_t>(1, resident_threads * 4 * tile.parts / width / tile.threads));
+  if (tile.ahead)
+    tile.shared_bytes += static_cast<uint32_t>(2 * 16 * width / (4 * tile.parts) *
+                                               (tile.rows + normalises) * tile.threads);
+  const int64_t resident_threads = bytes == 4 ? 256
+                                   : few      ? 512
+                                              : 384;  // 255, 128 or 168 registers each
+  tile.resident = static_cast<int>(
+      std::max<int64_t>(1, resident_threads * 4 * tile.parts / width / tile.threads));
   return tile;
 }
 
@@ -51,12 +68,17 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const auto& attrs = op.as<ir::LinearAttentionAttrs>();
   const bool normalises = ir::normalises(attrs);
-  const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"), of_result = ir::linear_attention_extents(c.graph, op, "epilogue");
-  const int64_t d = *c.known(of_query[3]), dv = *c.known(of_result[3]), group = attrs.heads / attrs.kv_heads;
-  if (d > kLargestHead) return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
+  const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"),
+             of_result = ir::linear_attention_extents(c.graph, op, "epilogue");
+  const int64_t d = *c.known(of_query[3]), dv = *c.known(of_result[3]),
+                group = attrs.heads / attrs.kv_heads;
+  if (d > kLargestHead)
+    return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
   const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
   const StepTile tile = choose_step(c, d, dv, group, bytes, normalises);
-  if (tile.shared_bytes > c.target.shared_bytes && c.cuda()) return c.unsupported(o, fmt::format("{} heads of {} share a key, which are too many", group, d));
+  if (tile.shared_bytes > c.target.shared_bytes && c.cuda())
+    return c.unsupported(o,
+                         fmt::format("{} heads of {} share a key, which are too many", group, d));
 
   std::vector<RowSlice> parts;
   bool aligned = d * bytes % 16 == 0 && dv * bytes % 16 == 0;
@@ -68,7 +90,8 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
     const ValueId v = op.operands[i];
     parts.push_back(row_slice(c.graph, v).value_or(RowSlice{v, 0, *c.known(c.dims(v)[2])}));
     read(parts.back().base);
-    aligned &= !c.callers.has(parts.back().base) && parts.back().offset * bytes % 16 == 0 && parts.back().stride * bytes % 16 == 0;
+    aligned &= !c.callers.has(parts.back().base) && parts.back().offset * bytes % 16 == 0 &&
+               parts.back().stride * bytes % 16 == 0;
   }
   for (size_t i = 3; i < op.operands.size(); ++i) {
     if (i != 6) read(op.operands[i]);
@@ -77,8 +100,15 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   const std::vector<std::string> functors = linear_functors(stub, attrs);
   stub.type("T", c.type(op.operands[0]).dtype);
   stub.type("Out", c.type(op.results[0]).dtype);
-  for (const auto& [name, value] : {std::pair{"heads", attrs.heads}, {"kv_heads", attrs.kv_heads}, {"head_dim", d}, {"v_dim", dv}, {"q_stride", parts[0].stride},
-                                    {"k_stride", parts[1].stride}, {"v_stride", parts[2].stride}, {"out_stride", dv * attrs.heads}, {"columns", tile.columns}}) {
+  for (const auto& [name, value] : {std::pair{"heads", attrs.heads},
+                                    {"kv_heads", attrs.kv_heads},
+                                    {"head_dim", d},
+                                    {"v_dim", dv},
+                                    {"q_stride", parts[0].stride},
+                                    {"k_stride", parts[1].stride},
+                                    {"v_stride", parts[2].stride},
+                                    {"out_stride", dv * attrs.heads},
+                                    {"columns", tile.columns}}) {
     stub.field(name, value);
   }
   stub.field("decays", attrs.decay != nullptr);
@@ -90,9 +120,14 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
     stub.field("together", tile.together);
     stub.field("tokens", tile.tokens);
     stub.field("ahead", tile.ahead);
-    stub.require(fmt::format("LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}", tile.threads, tile.shared_bytes), "the plan has other sizes");
+    stub.require(
+        fmt::format(
+            "LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}",
+            tile.threads, tile.shared_bytes),
+        "the plan has other sizes");
   }
-  ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0], rows = c.dims(op.operands[0])[1];
+  ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0],
+          rows = c.dims(op.operands[0])[1];
   std::vector<std::string> arguments{stub.out(0), stub.out(1)};
   for (const RowSlice& part : parts) arguments.push_back(stub.in(part.base, part.offset));
   for (size_t i : {3, 4, 5}) arguments.push_back(stub.in(op.operands[i]));
@@ -105,11 +140,14 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   LaunchSize size;
   size.threads = tile.threads;
   size.shared_bytes = tile.shared_bytes;
-  ExprRef blocks = c.integer((dv + tile.columns - 1) / tile.columns), kv_heads = c.integer(attrs.kv_heads);
+  ExprRef blocks = c.integer((dv + tile.columns - 1) / tile.columns),
+          kv_heads = c.integer(attrs.kv_heads);
   size.grid = {blocks, kv_heads, sequences};
   size.work = ir::mul(ir::mul(sequences, kv_heads), blocks);
   if (tile.ahead) size.grid = {ir::min(size.work, c.integer(c.target.processors * tile.resident))};
-  KernelLaunch launch{fmt::format("linear_attention_step__{}_d{}", c.storage(op.operands[0]), d), std::move(stub), std::move(size), ir::mul(rows, c.integer(4 * attrs.heads * d * dv))};
+  KernelLaunch launch{fmt::format("linear_attention_step__{}_d{}", c.storage(op.operands[0]), d),
+                      std::move(stub), std::move(size),
+                      ir::mul(rows, c.integer(4 * attrs.heads * d * dv))};
   launch.of_states = ir::mul(sequences, c.integer(2 * 4 * attrs.kv_heads * (dv + normalises) * d));
   return Emission::of(std::move(launch));
 }

@@ -13,7 +13,8 @@ std::string index_of_token(int64_t k) {
 
 std::vector<std::string> linear_functors(Stub& stub, const ir::LinearAttentionAttrs& attrs) {
   std::vector<std::string> objects;
-  const auto add = [&](const char* name, const char* params, ExprRef body, Scalar type, const char* none) {
+  const auto add = [&](const char* name, const char* params, ExprRef body, Scalar type,
+                       const char* none) {
     if (body) stub.functor(name, params, body, type, index_of_token);
     objects.push_back(body ? stub.object(name) : none);
   };
@@ -21,7 +22,8 @@ std::vector<std::string> linear_functors(Stub& stub, const ir::LinearAttentionAt
   add("KMap", "f32 s, idx b, idx h, idx t, idx c", attrs.k_map, Scalar::f32, "SameElement{}");
   add("Shown", "idx b, idx h, idx t", attrs.visible, Scalar::boolean, "AllTokens{}");
   add("Decay", "idx b, idx h, idx t", attrs.decay, Scalar::f32, "NoDecay{}");
-  add("Epilogue", "f32 s, f32 z, idx b, idx h, idx t, idx c", attrs.epilogue, Scalar::f32, "SumAlone{}");
+  add("Epilogue", "f32 s, f32 z, idx b, idx h, idx t, idx c", attrs.epilogue, Scalar::f32,
+      "SumAlone{}");
   return objects;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The expressions of a linear attention, or of its step, as the functors that the templates are given.
+// The expressions of a linear attention, or of its step, as the functors that the templates are
+// given.
 #pragma once
 
 #include <string>
@@ -9,7 +10,8 @@
 
 namespace tfcc::codegen {
 
-/// q_map, k_map, visible, decay and epilogue in this order: an object of a functor each, or of what says that there is none.
+/// q_map, k_map, visible, decay and epilogue in this order: an object of a functor each, or of what
+/// says that there is none.
 std::vector<std::string> linear_functors(Stub& stub, const ir::LinearAttentionAttrs& attrs);
 
 }  // namespace tfcc::codegen

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax and norm: one row at a time, statistics in f32. A norm has a kernel by what its body is: a value (templates layer_norm and
-// rms_norm), a sum of two (residual_norm), anything else (pointwise_norm).
+// softmax and norm: one row at a time, statistics in f32. A norm has a kernel by what its body is:
+// a value (templates layer_norm and rms_norm), a sum of two (residual_norm), anything else
+// (pointwise_norm).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,16 +17,19 @@ struct RowKernel {
   int64_t vec, per_row, threads;
 };
 
-// Widest power-of-two pack of at most 16 bytes that divides the row; 1 where it would be read from the caller's memory, which may be
-// misaligned. Templates look at the alignment of what they write themselves.
-int64_t row_vector(const EmitContext& c, const std::vector<ValueId>& read, DType type, int64_t hidden) {
+// Widest power-of-two pack of at most 16 bytes that divides the row; 1 where it would be read from
+// the caller's memory, which may be misaligned. Templates look at the alignment of what they write
+// themselves.
+int64_t row_vector(const EmitContext& c, const std::vector<ValueId>& read, DType type,
+                   int64_t hidden) {
   if (c.any_of_callers(read)) return 1;
   auto vec = static_cast<int64_t>(16 / size_of(type));
   while (hidden % vec != 0) vec /= 2;
   return std::max<int64_t>(vec, 1);
 }
 
-// Threads that share a row: a warp while a lane holds at most 32 values, then more (templates/README.md).
+// Threads that share a row: a warp while a lane holds at most 32 values, then more
+// (templates/README.md).
 int64_t threads_per_row(int64_t hidden, int64_t vec) {
   for (int64_t t = 32; t < 1024; t *= 2) {
     if ((hidden + t * vec - 1) / (t * vec) * vec <= 32) return t;
@@ -33,7 +37,8 @@ int64_t threads_per_row(int64_t hidden, int64_t vec) {
   return 1024;
 }
 
-RowKernel row_kernel(const EmitContext& c, const std::vector<ValueId>& read, DType type, int64_t hidden) {
+RowKernel row_kernel(const EmitContext& c, const std::vector<ValueId>& read, DType type,
+                     int64_t hidden) {
   const int64_t vec = row_vector(c, read, type, hidden), per_row = threads_per_row(hidden, vec);
   return {vec, per_row, per_row == 32 ? 128 : per_row};
 }
@@ -58,15 +63,18 @@ void add_row(Stub& stub, const EmitContext& c, int64_t hidden, const RowKernel& 
 Result<int64_t> hidden_of(const EmitContext& c, OpId o) {
   const auto hidden = c.known(c.dims(c.graph.op(o).results[0]).back());
   if (!hidden) return c.unsupported(o, "the normalised axis has no size known at compile time");
-  if (*hidden > 65536 && c.cuda()) return c.unsupported(o, "rows of more than 65536 elements are not supported on CUDA");
+  if (*hidden > 65536 && c.cuda())
+    return c.unsupported(o, "rows of more than 65536 elements are not supported on CUDA");
   return *hidden;
 }
 
 // "layer_norm__f16_h768": what each norm's launch has in common.
-Emission row_launch(const EmitContext& c, const ir::Op& op, Stub stub, DType type, int64_t hidden, const RowKernel& k, int64_t flops) {
+Emission row_launch(const EmitContext& c, const ir::Op& op, Stub stub, DType type, int64_t hidden,
+                    const RowKernel& k, int64_t flops) {
   const ValueId y = op.results[0];
   std::string name = fmt::format("{}__{}_h{}", stub.function(), storage_type(type), hidden);
-  return Emission::of({std::move(name), std::move(stub), row_size(c, y, k), ir::mul(c.count(y), c.integer(flops))});
+  return Emission::of(
+      {std::move(name), std::move(stub), row_size(c, y, k), ir::mul(c.count(y), c.integer(flops))});
 }
 
 }  // namespace
@@ -80,9 +88,14 @@ Result<Emission> emit_softmax(const EmitContext& c, OpId o) {
   const bool wide = known && *known > 1024;
   const RowKernel k = wide ? RowKernel{1, 256, 256} : RowKernel{1, 32, 128};
   Stub stub(c, "softmax", o);
-  ExprRef element = c.pool().load(0, c.type(x).dtype, {c.pool().index(0, rows), c.pool().index(1, columns)});
-  stub.functor("Value", "idx row, idx column", element, element->type, [](int64_t i) { return std::string(i == 0 ? "row" : "column"); },
-               [&](int64_t) { return std::vector<ExprRef>{rows, columns}; });
+  ExprRef element =
+      c.pool().load(0, c.type(x).dtype, {c.pool().index(0, rows), c.pool().index(1, columns)});
+  stub.functor(
+      "Value", "idx row, idx column", element, element->type,
+      [](int64_t i) { return std::string(i == 0 ? "row" : "column"); },
+      [&](int64_t) {
+        return std::vector<ExprRef>{rows, columns};
+      });
   stub.type("Out", c.type(y).dtype);
   if (c.cuda()) {
     stub.field("registers", wide ? 16 : known ? std::max<int64_t>(1, (*known + 31) / 32) : 8);
@@ -91,7 +104,8 @@ Result<Emission> emit_softmax(const EmitContext& c, OpId o) {
   }
   stub.field("log", false);
   stub.call({stub.out(), stub.size(columns), stub.object("Value")}, {rows});
-  return Emission::of({fmt::format("softmax__{}", c.storage(y)), std::move(stub), row_size(c, y, k), ir::mul(c.count(y), c.integer(5))});
+  return Emission::of({fmt::format("softmax__{}", c.storage(y)), std::move(stub), row_size(c, y, k),
+                       ir::mul(c.count(y), c.integer(5))});
 }
 
 namespace {
@@ -142,8 +156,10 @@ Result<Emission> residual_norm(const NormLaunch& n, OpId o, const ir::NormedSum&
   stub.field("has_bias", sum.bias.has_value());
   stub.field("has_sum", n.has_sum());
   stub.field_f32("eps", n.norm.eps);
-  stub.call({stub.out(), n.has_sum() ? stub.out(1) : "nullptr", stub.in(sum.x), stub.in(sum.residual), stub.in(n.norm.gamma), n.beta(stub),
-             sum.bias ? stub.in(*sum.bias) : "nullptr"}, {c.rows(n.y())});
+  stub.call(
+      {stub.out(), n.has_sum() ? stub.out(1) : "nullptr", stub.in(sum.x), stub.in(sum.residual),
+       stub.in(n.norm.gamma), n.beta(stub), sum.bias ? stub.in(*sum.bias) : "nullptr"},
+      {c.rows(n.y())});
   return row_launch(c, n.op, std::move(stub), in, n.hidden, k, 10);
 }
 
@@ -153,7 +169,8 @@ Result<Emission> pointwise_norm(const NormLaunch& n, OpId o) {
   ExprRef body = n.op.as<ir::NormAttrs>().body;
   const auto& dims = c.dims(n.y());
   const DType value = c.type(n.op.results.back()).dtype;  // the type that the body stands for
-  const std::vector<ValueId> weights(n.op.operands.begin(), n.op.operands.begin() + ir::first_loaded(n.op));
+  const std::vector<ValueId> weights(n.op.operands.begin(),
+                                     n.op.operands.begin() + ir::first_loaded(n.op));
   const RowKernel k = row_kernel(c, weights, value, n.hidden);
   const auto rank = static_cast<int64_t>(dims.size());
   Stub stub(c, "pointwise_norm", o);
@@ -168,8 +185,11 @@ Result<Emission> pointwise_norm(const NormLaunch& n, OpId o) {
   stub.field("has_sum", n.has_sum());
   stub.field_f32("eps", n.norm.eps);
   const std::vector<ExprRef> outer(dims.begin(), dims.end() - 1);
-  stub.call({stub.out(), n.has_sum() ? stub.out(1) : "nullptr", stub.sizes(outer), stub.object("Value"), stub.in(n.norm.gamma), n.beta(stub)}, {});
-  return row_launch(c, n.op, std::move(stub), c.type(n.y()).dtype, n.hidden, k, static_cast<int64_t>(ir::node_count(body)) + 8);
+  stub.call({stub.out(), n.has_sum() ? stub.out(1) : "nullptr", stub.sizes(outer),
+             stub.object("Value"), stub.in(n.norm.gamma), n.beta(stub)},
+            {});
+  return row_launch(c, n.op, std::move(stub), c.type(n.y()).dtype, n.hidden, k,
+                    static_cast<int64_t>(ir::node_count(body)) + 8);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// pack: live and kept as functors, and the size that it makes where kernels find it. templates/*/pack.
+// pack: live and kept as functors, and the size that it makes where kernels find it.
+// templates/*/pack.
 #include "codegen/emit/emit.h"
 
 namespace tfcc::codegen {
@@ -17,8 +18,9 @@ Result<Emission> emit_pack(const EmitContext& c, OpId o) {
   if (c.cuda()) stub.field("threads", int64_t{kThreads});
   std::vector<std::string> arguments;
   for (size_t k = 0; k < op.results.size(); ++k) arguments.push_back(stub.out(k));
-  arguments.insert(arguments.end(), {stub.address_of(rows), stub.size(padded[0]), stub.size(padded[1]), stub.object("Live"),
-                                     attrs.kept ? stub.object("Kept") : "NoneKept{}"});
+  arguments.insert(arguments.end(),
+                   {stub.address_of(rows), stub.size(padded[0]), stub.size(padded[1]),
+                    stub.object("Live"), attrs.kept ? stub.object("Kept") : "NoneKept{}"});
   stub.call(std::move(arguments), {});
   LaunchSize size;
   size.threads = kThreads;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// pointwise, reduce and cumsum: kernels generated from element expressions (templates/*/pointwise, reduce, cumsum).
+// pointwise, reduce and cumsum: kernels generated from element expressions (templates/*/pointwise,
+// reduce, cumsum).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace tfcc::codegen {
 namespace {
 
-// Elements that one thread stores at once: the last dim must be a known multiple, the store at most 16 bytes.
+// Elements that one thread stores at once: the last dim must be a known multiple, the store at most
+// 16 bytes.
 int64_t vector_width(const EmitContext& c, ValueId v) {
   const auto& d = c.dims(v);
   if (!c.cuda() || d.empty() || !c.known(d.back())) return 1;
@@ -26,7 +28,8 @@ const char* reduce_op(ir::ReduceKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-// Does the reduction run across rows (the last output index is the fastest in memory), rather than along them?
+// Does the reduction run across rows (the last output index is the fastest in memory), rather than
+// along them?
 bool runs_across(ExprRef body, size_t rank) {
   if (rank == 0) return false;
   bool across = false, along = false;
@@ -58,8 +61,9 @@ Result<Emission> emit_pointwise(const EmitContext& c, OpId o) {
   size.grid = {c.ceil_div(c.count(y), 256 * vec)};
   size.work = c.rows(y);
   size.grain = 8;
-  return Emission::of({fmt::format("pointwise__{}_r{}", c.storage(y), rank), std::move(stub), std::move(size),
-                      ir::mul(c.count(y), c.integer(static_cast<int64_t>(ir::node_count(body))))});
+  return Emission::of({fmt::format("pointwise__{}_r{}", c.storage(y), rank), std::move(stub),
+                       std::move(size),
+                       ir::mul(c.count(y), c.integer(static_cast<int64_t>(ir::node_count(body))))});
 }
 
 Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
@@ -71,7 +75,8 @@ Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
   ExprRef domain = ir::element_count(c.pool(), attrs.extents);
   const int64_t per_row = across ? 1 : ir::prove_le(domain, c.integer(1024)) ? 32 : 256;
   Stub stub(c, "reduce", o);
-  stub.functor("Value", index_parameters(rank + reduced), attrs.body, ir::scalar_of(c.type(y).dtype));
+  stub.functor("Value", index_parameters(rank + reduced), attrs.body,
+               ir::scalar_of(c.type(y).dtype));
   stub.type("Out", c.type(y).dtype);
   stub.type("Op", reduce_op(attrs.kind));
   stub.field("rank", static_cast<int64_t>(rank));
@@ -81,13 +86,16 @@ Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
     stub.field("threads", int64_t{256});
   }
   stub.field("across", across);
-  stub.call({stub.out(), stub.sizes(c.dims(y)), stub.sizes(attrs.extents), stub.object("Value")}, {});
+  stub.call({stub.out(), stub.sizes(c.dims(y)), stub.sizes(attrs.extents), stub.object("Value")},
+            {});
   LaunchSize size;
   size.grid = {c.ceil_div(c.count(y), across ? 32 : 256 / per_row)};
   size.work = across ? c.rows(y) : c.count(y);
   size.grain = 4;
-  return Emission::of({fmt::format("reduce_{}__{}", ir::kReduceKindNames[static_cast<int>(attrs.kind)], c.storage(y)), std::move(stub), std::move(size),
-                      ir::mul(c.count(y), domain)});
+  return Emission::of(
+      {fmt::format("reduce_{}__{}", ir::kReduceKindNames[static_cast<int>(attrs.kind)],
+                   c.storage(y)),
+       std::move(stub), std::move(size), ir::mul(c.count(y), domain)});
 }
 
 Result<Emission> emit_cumsum(const EmitContext& c, OpId o) {
@@ -95,7 +103,9 @@ Result<Emission> emit_cumsum(const EmitContext& c, OpId o) {
   const auto& attrs = op.as<ir::CumsumAttrs>();
   const ValueId x = op.operands[0], y = op.results[0];
   const auto& d = c.dims(y);
-  const auto part = [&](size_t a, size_t b) { return ir::element_count(c.pool(), std::vector<ExprRef>(d.begin() + a, d.begin() + b)); };
+  const auto part = [&](size_t a, size_t b) {
+    return ir::element_count(c.pool(), std::vector<ExprRef>(d.begin() + a, d.begin() + b));
+  };
   const auto axis = static_cast<size_t>(attrs.axis);
   ExprRef outer = part(0, axis), length = d[axis], inner = part(axis + 1, d.size());
   const bool contiguous = ir::is_int(inner, 1);
@@ -110,7 +120,8 @@ Result<Emission> emit_cumsum(const EmitContext& c, OpId o) {
   size.threads = 128;
   size.grid = {c.ceil_div(ir::mul(outer, inner), contiguous ? 4 : 128)};
   size.work = outer;
-  return Emission::of({fmt::format("cumsum__{}", c.storage(y)), std::move(stub), std::move(size), c.count(y)});
+  return Emission::of(
+      {fmt::format("cumsum__{}", c.storage(y)), std::move(stub), std::move(size), c.count(y)});
 }
 
 }  // namespace tfcc::codegen

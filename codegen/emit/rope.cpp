@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rope: x is read in place where it is a slice of a wider product. templates/cuda/rope.cuh, templates/cpu/rope.h.
+// rope: x is read in place where it is a slice of a wider product. templates/cuda/rope.cuh,
+// templates/cpu/rope.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,14 +13,18 @@ Result<Emission> emit_rope(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const auto& attrs = op.as<ir::RopeAttrs>();
   const ValueId x = op.operands[0], cos = op.operands[1], sin = op.operands[2], y = op.results[0];
-  const int64_t width = c.known(c.dims(x)[2]).value_or(0), dim = width / attrs.heads, half = attrs.rotary / 2;
+  const int64_t width = c.known(c.dims(x)[2]).value_or(0), dim = width / attrs.heads,
+                half = attrs.rotary / 2;
   const RowSlice part = row_slice(c.graph, x).value_or(RowSlice{x, 0, width});
   std::vector<ValueId> reads{part.base};
   for (ValueId v : {cos, sin}) {
     if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
   }
-  int64_t vec = c.any_of_callers(reads) || c.callers.has(y) ? 1 : 16 / static_cast<int64_t>(size_of(c.type(x).dtype));
-  while (half % vec != 0 || dim % vec != 0 || part.stride % vec != 0 || part.offset % vec != 0) vec /= 2;
+  int64_t vec = c.any_of_callers(reads) || c.callers.has(y)
+                    ? 1
+                    : 16 / static_cast<int64_t>(size_of(c.type(x).dtype));
+  while (half % vec != 0 || dim % vec != 0 || part.stride % vec != 0 || part.offset % vec != 0)
+    vec /= 2;
   ExprRef rows = c.rows(y), tables = ir::is_int(c.dims(cos)[0], 1) ? c.dims(cos)[1] : rows;
   Stub stub(c, "rope", op.operands, reads, {y});
   stub.type("T", c.type(x).dtype);
@@ -31,13 +36,17 @@ Result<Emission> emit_rope(const EmitContext& c, OpId o) {
   stub.field("vec", vec);
   stub.field("interleaved", attrs.interleaved);
   stub.field("wide", ir::is_int(c.dims(cos)[2], attrs.rotary));
-  stub.call({stub.out(), stub.in(part.base, part.offset), stub.in(cos), stub.in(sin), stub.size(tables)}, {rows});
+  stub.call(
+      {stub.out(), stub.in(part.base, part.offset), stub.in(cos), stub.in(sin), stub.size(tables)},
+      {rows});
   LaunchSize size;
-  size.grid = {c.ceil_div(ir::mul(rows, c.integer(attrs.heads * (half + dim - attrs.rotary) / vec)), 256)};
+  size.grid = {
+      c.ceil_div(ir::mul(rows, c.integer(attrs.heads * (half + dim - attrs.rotary) / vec)), 256)};
   size.work = rows;
   size.grain = 4;
-  return Emission::of({fmt::format("rope__{}_d{}{}", c.storage(x), dim, attrs.interleaved ? "_pairs" : ""), std::move(stub), std::move(size),
-                      ir::mul(c.count(y), c.integer(3))});
+  return Emission::of(
+      {fmt::format("rope__{}_d{}{}", c.storage(x), dim, attrs.interleaved ? "_pairs" : ""),
+       std::move(stub), std::move(size), ir::mul(c.count(y), c.integer(3))});
 }
 
 }  // namespace tfcc::codegen

@@ -32,29 +32,40 @@ std::string prefetch_constants(const EmitContext& c, const std::vector<ValueId>&
   for (size_t k = 0; k < reads.size(); ++k) {
     const auto count = c.known(c.count(reads[k]));
     const int64_t bytes = count.value_or(0) * static_cast<int64_t>(size_of(c.type(reads[k]).dtype));
-    if (count && c.graph.is_constant(reads[k]) && bytes <= kLargest) text += fmt::format("prefetch(a{}, {});\n  ", k, bytes);
+    if (count && c.graph.is_constant(reads[k]) && bytes <= kLargest)
+      text += fmt::format("prefetch(a{}, {});\n  ", k, bytes);
   }
   return text;
 }
 
 }  // namespace
 
-Stub::Stub(const EmitContext& context, std::string function, const std::vector<ValueId>& slots, std::vector<ValueId> reads, std::vector<ValueId> writes)
-    : context_(&context), cuda_(context.cuda()), function_(std::move(function)), slots_(slots), reads_(std::move(reads)), writes_(std::move(writes)) {
-  for (ValueId v : reads_) arguments_.push_back({context.storage(v), false, context.callers.has(v)});
-  for (ValueId v : writes_) arguments_.push_back({context.storage(v), true, context.callers.has(v)});
+Stub::Stub(const EmitContext& context, std::string function, const std::vector<ValueId>& slots,
+           std::vector<ValueId> reads, std::vector<ValueId> writes)
+    : context_(&context),
+      cuda_(context.cuda()),
+      function_(std::move(function)),
+      slots_(slots),
+      reads_(std::move(reads)),
+      writes_(std::move(writes)) {
+  for (ValueId v : reads_)
+    arguments_.push_back({context.storage(v), false, context.callers.has(v)});
+  for (ValueId v : writes_)
+    arguments_.push_back({context.storage(v), true, context.callers.has(v)});
   prefetches_ = prefetch_constants(context, reads_);
 }
 
 Stub::Stub(const EmitContext& context, std::string function, OpId op)
-    : Stub(context, std::move(function), context.graph.op(op).operands, each_once(context.graph.op(op).operands), context.graph.op(op).results) {}
+    : Stub(context, std::move(function), context.graph.op(op).operands,
+           each_once(context.graph.op(op).operands), context.graph.op(op).results) {}
 
 Stub Stub::copy(const EmitContext& context, ValueId v) {
   Stub stub(context, "pointwise", {v}, {v}, {});
   stub.arguments_.push_back({context.storage(v), true, true});
   ExprRef count = context.count(v);
   ExprRef element = context.pool().load(0, context.type(v).dtype, {context.pool().index(0, count)});
-  stub.functor("Body", index_parameters(1), element, element->type, index_name, [&](int64_t) { return std::vector<ExprRef>{count}; });
+  stub.functor("Body", index_parameters(1), element, element->type, index_name,
+               [&](int64_t) { return std::vector<ExprRef>{count}; });
   stub.type("Out", context.type(v).dtype);
   stub.field("rank", int64_t{1});
   stub.field("vec", int64_t{1});
@@ -64,7 +75,9 @@ Stub Stub::copy(const EmitContext& context, ValueId v) {
 
 // ---- Spec ----
 
-void Stub::type(const std::string& name, const std::string& cpp) { types_.push_back(fmt::format("using {} = {};", name, cpp)); }
+void Stub::type(const std::string& name, const std::string& cpp) {
+  types_.push_back(fmt::format("using {} = {};", name, cpp));
+}
 
 void Stub::constant(const std::string& type, const std::string& name, const std::string& value) {
   if (constants_.empty() || constants_.back().first != type) constants_.emplace_back(type, "");
@@ -72,8 +85,12 @@ void Stub::constant(const std::string& type, const std::string& name, const std:
   list += fmt::format("{}{} = {}", list.empty() ? "" : ", ", name, value);
 }
 
-void Stub::field(const std::string& name, int64_t value) { constant("int", name, std::to_string(value)); }
-void Stub::field(const std::string& name, bool value) { constant("bool", name, value ? "true" : "false"); }
+void Stub::field(const std::string& name, int64_t value) {
+  constant("int", name, std::to_string(value));
+}
+void Stub::field(const std::string& name, bool value) {
+  constant("bool", name, value ? "true" : "false");
+}
 
 void Stub::field_f32(const std::string& name, double value) {
   char buffer[64];
@@ -92,14 +109,19 @@ CppNames Stub::names(const Index& index) const {
   CppNames n;
   n.index = index;
   n.symbol = [this](const std::string& s) {
-    const auto i = std::find(context_->symbols.begin(), context_->symbols.end(), s) - context_->symbols.begin();
+    const auto i = std::find(context_->symbols.begin(), context_->symbols.end(), s) -
+                   context_->symbols.begin();
     return cuda_ ? fmt::format("(idx)n[{}]", i) : fmt::format("n[{}]", i);
   };
-  n.pointer = [this](int64_t slot) { return fmt::format("a{}", position(slots_[static_cast<size_t>(slot)])); };
+  n.pointer = [this](int64_t slot) {
+    return fmt::format("a{}", position(slots_[static_cast<size_t>(slot)]));
+  };
   n.dims = [this](int64_t slot) { return context_->dims(slots_[static_cast<size_t>(slot)]); };
   n.narrow_indices = cuda_;
   n.fast = fast_;
-  n.short_result = cuda_ && std::all_of(writes_.begin(), writes_.end(), [&](ValueId v) { return c.type(v).dtype == DType::f16 || c.type(v).dtype == DType::bf16; });
+  n.short_result = cuda_ && std::all_of(writes_.begin(), writes_.end(), [&](ValueId v) {
+                     return c.type(v).dtype == DType::f16 || c.type(v).dtype == DType::bf16;
+                   });
   for (const auto* list : {&slots_, &writes_}) {
     for (ValueId v : *list) n.counts.push_back(c.count(v));
   }
@@ -110,7 +132,8 @@ std::string Stub::members(const std::string& name, ExprRef body) {
   std::string text = fmt::format("struct {} {{\n  const i64* n; u32* flags;", name);
   std::vector<size_t> used;
   ir::for_each_node(body, [&](ExprRef n) {
-    if (n->kind == ir::ExprKind::load) used.push_back(position(slots_[static_cast<size_t>(n->value)]));
+    if (n->kind == ir::ExprKind::load)
+      used.push_back(position(slots_[static_cast<size_t>(n->value)]));
   });
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
@@ -119,21 +142,25 @@ std::string Stub::members(const std::string& name, ExprRef body) {
   return text + "\n";
 }
 
-void Stub::functor(const std::string& name, const std::string& params, ExprRef body, Scalar result, const Index& index,
-                   const std::function<std::vector<ExprRef>(int64_t)>& dims) {
+void Stub::functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
+                   const Index& index, const std::function<std::vector<ExprRef>(int64_t)>& dims) {
   CppNames n = names(index);
   if (dims) n.dims = dims;
-  functors_ += members(name, body) +
-               fmt::format("  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n", cpp_type(result), params, cpp_body(body, n));
+  functors_ +=
+      members(name, body) + fmt::format("  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n",
+                                        cpp_type(result), params, cpp_body(body, n));
 }
 
 void Stub::row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result) {
   const CppRowBody parts = cpp_row_body(body, column, names(index_name));
   std::string params;
-  for (int64_t k = 0; k < column; ++k) params += fmt::format("{}[[maybe_unused]] idx i{}", k ? ", " : "", k);
-  functors_ += members(name, body) +
-               fmt::format("  TFCC_FN auto operator()({}) const {{\n    {}\n    return [=, *this]([[maybe_unused]] idx i{}) -> {} {{ {} }};\n  }}\n}};\n",
-                           params, parts.row, column, cpp_type(result), parts.column);
+  for (int64_t k = 0; k < column; ++k)
+    params += fmt::format("{}[[maybe_unused]] idx i{}", k ? ", " : "", k);
+  functors_ +=
+      members(name, body) +
+      fmt::format(
+          "  TFCC_FN auto operator()({}) const {{\n    {}\n    return [=, *this]([[maybe_unused]] idx i{}) -> {} {{ {} }};\n  }}\n}};\n",
+          params, parts.row, column, cpp_type(result), parts.column);
 }
 
 // ---- arguments ----
@@ -158,20 +185,25 @@ std::string Stub::in(ValueId v, int64_t offset) const {
 std::string Stub::out(size_t k) const { return pointer(reads_.size() + k); }
 
 std::string Stub::packed(const std::string& type, size_t k) const {
-  return cuda_ ? fmt::format("a{}", arguments_.size() + k) : fmt::format("(const {}*)a[{}]", type, arguments_.size() + k);
+  return cuda_ ? fmt::format("a{}", arguments_.size() + k)
+               : fmt::format("(const {}*)a[{}]", type, arguments_.size() + k);
 }
 
 std::string Stub::size(ExprRef e) const {
   const std::vector<std::string>& symbols = context_->symbols;
   CppNames n;
-  n.symbol = [&](const std::string& s) { return fmt::format("n[{}]", std::find(symbols.begin(), symbols.end(), s) - symbols.begin()); };
-  // A sum of hundreds of sizes is a program, as the plan has it: Clang takes far longer over such a text than over the rest of
-  // the kernel. No size of a model is that long.
+  n.symbol = [&](const std::string& s) {
+    return fmt::format("n[{}]", std::find(symbols.begin(), symbols.end(), s) - symbols.begin());
+  };
+  // A sum of hundreds of sizes is a program, as the plan has it: Clang takes far longer over such a
+  // text than over the rest of the kernel. No size of a model is that long.
   constexpr size_t kLongSize = 64;
   if (cuda_ || ir::node_count(e) <= kLongSize) return cpp_expr(e, n);
   const runtime::SizeExpr program = size_program(e, symbols);
   if (!program.valid(symbols.size())) return cpp_expr(e, n);
-  return fmt::format("([&] {{ static constexpr i64 p[] = {{{}}}; return size_program(n, p, {}); }}())", fmt::join(program.code, ","), program.code.size());
+  return fmt::format(
+      "([&] {{ static constexpr i64 p[] = {{{}}}; return size_program(n, p, {}); }}())",
+      fmt::join(program.code, ","), program.code.size());
 }
 
 std::string Stub::sizes(const std::vector<ExprRef>& dims) const {
@@ -186,9 +218,13 @@ std::string Stub::object(const std::string& functor) const {
   return s + "}";
 }
 
-std::string Stub::late_size(ExprRef e) const { return fmt::format("[&] {{ return (idx)({}); }}", size(e)); }
+std::string Stub::late_size(ExprRef e) const {
+  return fmt::format("[&] {{ return (idx)({}); }}", size(e));
+}
 
-std::string Stub::early_size(ExprRef e) const { return fmt::format("[n = FreshSizes{{n}}] {{ return (idx)({}); }}", size(e)); }
+std::string Stub::early_size(ExprRef e) const {
+  return fmt::format("[n = FreshSizes{{n}}] {{ return (idx)({}); }}", size(e));
+}
 
 std::string Stub::address_of(ExprRef size) const {
   const auto it = std::find(context_->symbols.begin(), context_->symbols.end(), size->name);
@@ -201,7 +237,9 @@ std::string Stub::scratch(const std::string& type) {
   return fmt::format("a{}", arguments_.size());
 }
 
-std::string Stub::counters() const { return fmt::format("flags + {}", context_->graph.flags.size()); }
+std::string Stub::counters() const {
+  return fmt::format("flags + {}", context_->graph.flags.size());
+}
 
 void Stub::call(std::vector<std::string> arguments, const std::vector<ExprRef>& rest) {
   if (cuda_) {
@@ -224,7 +262,8 @@ std::string Stub::parameters() const {
   std::string s;
   for (size_t k = 0; k < arguments_.size(); ++k) {
     const Argument& a = arguments_[k];
-    s += fmt::format(", {}{}* {}a{}", a.written ? "" : "const ", a.type, a.callers ? "const* " : "", k);
+    s += fmt::format(", {}{}* {}a{}", a.written ? "" : "const ", a.type, a.callers ? "const* " : "",
+                     k);
   }
   if (!scratch_.empty()) s += fmt::format(", {}* a{}", scratch_, arguments_.size());
   for (size_t k = 0; k < maps_; ++k) s += fmt::format(", const __grid_constant__ TensorMap m{}", k);
@@ -234,17 +273,23 @@ std::string Stub::parameters() const {
 std::string Stub::print(const std::string& name, uint32_t threads) const {
   std::string spec = "struct Spec {\n";
   for (const std::string& t : types_) spec += "  " + t + "\n";
-  for (const auto& [type, list] : constants_) spec += fmt::format("  static constexpr {} {};\n", type, list);
+  for (const auto& [type, list] : constants_)
+    spec += fmt::format("  static constexpr {} {};\n", type, list);
   spec += "};\n";
   const std::string types = functors_ + spec + conditions_;
   if (!cuda_) {  // what is local to a kernel is local to its unit: all are linked together
-    return fmt::format("#include \"cpu/{}.h\"\nnamespace {{\n{}}}  // namespace\nTFCC_KERNEL({}) {{\n  {}\n}}\n", function_, types, name, call_);
+    return fmt::format(
+        "#include \"cpu/{}.h\"\nnamespace {{\n{}}}  // namespace\nTFCC_KERNEL({}) {{\n  {}\n}}\n",
+        function_, types, name, call_);
   }
-  const std::string head = resident_ ? fmt::format("TFCC_KERNEL_RESIDENT({}, {}, {}{})", threads, resident_, name, parameters())
-                           : cluster_ > 1 ? fmt::format("TFCC_KERNEL_CLUSTER({}, {}, {}{})", threads, cluster_, name, parameters())
-                                     : fmt::format("TFCC_KERNEL({}, {}{})", threads, name, parameters());
-  return fmt::format("#include \"cuda/{}.cuh\"\n{}{} {{\n  {}{}{}\n}}\n", function_, types, head, prefetches_,
-                     waits_itself_ ? "" : "wait_for_predecessor();\n  ", call_);
+  const std::string head =
+      resident_ ? fmt::format("TFCC_KERNEL_RESIDENT({}, {}, {}{})", threads, resident_, name,
+                              parameters())
+      : cluster_ > 1
+          ? fmt::format("TFCC_KERNEL_CLUSTER({}, {}, {}{})", threads, cluster_, name, parameters())
+          : fmt::format("TFCC_KERNEL({}, {}{})", threads, name, parameters());
+  return fmt::format("#include \"cuda/{}.cuh\"\n{}{} {{\n  {}{}{}\n}}\n", function_, types, head,
+                     prefetches_, waits_itself_ ? "" : "wait_for_predecessor();\n  ", call_);
 }
 
 std::string bind_source(const std::string& name, size_t values) {

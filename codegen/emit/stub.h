@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The source of one kernel as a value: a template, its Spec, the functors it is given, and the call. This file and stub.cpp are
-// the only place that knows how CUDA and the CPU spell a kernel.
+// The source of one kernel as a value: a template, its Spec, the functors it is given, and the
+// call. This file and stub.cpp are the only place that knows how CUDA and the CPU spell a kernel.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@
 
 namespace tfcc::codegen {
 
-/// Arguments of a kernel are the values it reads, then those it writes. An emitter adds to a stub; print() gives its text:
+/// Arguments of a kernel are the values it reads, then those it writes. An emitter adds to a stub;
+/// print() gives its text:
 ///
 ///     #include "cuda/layer_norm.cuh"       the template, from the name
 ///     struct Epilogue { .. };              functors
@@ -21,12 +22,15 @@ namespace tfcc::codegen {
 ///     TFCC_KERNEL(128, NAME, ..) { layer_norm<Spec>(..); }
 class Stub {
  public:
-  /// Calls `function`, which the template of that name defines. Loads of functors have operands of `slots`; each value of `reads`
-  /// stands there once. `context` is used while functors and arguments are added, not later.
-  Stub(const EmitContext& context, std::string function, const std::vector<ValueId>& slots, std::vector<ValueId> reads, std::vector<ValueId> writes);
+  /// Calls `function`, which the template of that name defines. Loads of functors have operands of
+  /// `slots`; each value of `reads` stands there once. `context` is used while functors and
+  /// arguments are added, not later.
+  Stub(const EmitContext& context, std::string function, const std::vector<ValueId>& slots,
+       std::vector<ValueId> reads, std::vector<ValueId> writes);
   /// Of an op: its operands are slots and, each once, what is read.
   Stub(const EmitContext& context, std::string function, OpId op);
-  /// A copy of v, which is one argument for what is read and one for the copy, in memory of the caller.
+  /// A copy of v, which is one argument for what is read and one for the copy, in memory of the
+  /// caller.
   static Stub copy(const EmitContext& context, ValueId v);
 
   // ---- Spec, in this order ----
@@ -40,36 +44,43 @@ class Stub {
 
   // ---- functors ----
   using Index = std::function<std::string(int64_t)>;
-  /// A functor type `name` with call parameters `params` ("idx i0, idx i1") that computes `body`; index k is spelled index(k), and
-  /// dims(slot) are the dims that a load's indices are for, if not the operand's own.
-  void functor(const std::string& name, const std::string& params, ExprRef body, Scalar result, const Index& index = index_name,
+  /// A functor type `name` with call parameters `params` ("idx i0, idx i1") that computes `body`;
+  /// index k is spelled index(k), and dims(slot) are the dims that a load's indices are for, if not
+  /// the operand's own.
+  void functor(const std::string& name, const std::string& params, ExprRef body, Scalar result,
+               const Index& index = index_name,
                const std::function<std::vector<ExprRef>(int64_t)>& dims = {});
   /// Functors from here on compute for tensor cores (CppNames::fast).
   void compute_fast() { fast_ = cuda_; }
-  /// The same in two steps, for templates that walk rows: called with the row's indices i0, i1, ... it computes what all of the row
-  /// shares, and returns the function of index i`column`.
+  /// The same in two steps, for templates that walk rows: called with the row's indices i0, i1, ...
+  /// it computes what all of the row shares, and returns the function of index i`column`.
   void row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result);
 
   // ---- arguments of the call ----
-  std::string in(ValueId v, int64_t offset = 0) const;      // a typed pointer
-  std::string out(size_t k = 0) const;                      // to result k
-  std::string packed(const std::string& type, size_t k) const;  // to the k-th buffer after the arguments
+  std::string in(ValueId v, int64_t offset = 0) const;  // a typed pointer
+  std::string out(size_t k = 0) const;                  // to result k
+  std::string packed(const std::string& type,
+                     size_t k) const;  // to the k-th buffer after the arguments
   std::string size(ExprRef e) const;
   std::string sizes(const std::vector<ExprRef>& dims) const;
-  std::string object(const std::string& functor) const;     // made of its members
+  std::string object(const std::string& functor) const;  // made of its members
   /// A functor without arguments that gives a size where the template asks for it: after its wait.
   std::string late_size(ExprRef e) const;
-  /// The same before it, for a template that asks while the launches before this one still run: past the caches that these share.
+  /// The same before it, for a template that asks while the launches before this one still run:
+  /// past the caches that these share.
   std::string early_size(ExprRef e) const;
   /// Where kernels find a size, for the one that makes it: "(i64*)n + 2".
   std::string address_of(ExprRef size) const;
   /// CUDA: memory of the launch alone, behind reads and writes; it holds anything before.
   std::string scratch(const std::string& type);
-  /// CUDA: the number of multiprocessors, then numbers by which blocks of a launch meet. These are zero before it, and it leaves them so.
+  /// CUDA: the number of multiprocessors, then numbers by which blocks of a launch meet. These are
+  /// zero before it, and it leaves them so.
   std::string counters() const;
-  /// The call. The CPU has its range of work items in the place of `rest`, sizes that bound what a thread of CUDA does.
+  /// The call. The CPU has its range of work items in the place of `rest`, sizes that bound what a
+  /// thread of CUDA does.
   void call(std::vector<std::string> arguments, const std::vector<ExprRef>& rest);
-  /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a multiprocessor, and it has tensor maps m0, m1, ...
+  /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a
+  /// multiprocessor, and it has tensor maps m0, m1, ...
   void waits_itself(int blocks, size_t maps);
 
   /// CUDA: `blocks` of it share a multiprocessor.
@@ -104,20 +115,22 @@ class Stub {
   std::string function_;
   std::vector<ValueId> slots_, reads_, writes_;
   std::vector<Argument> arguments_;
-  std::string prefetches_;                                // CUDA: of constants, before the wait
+  std::string prefetches_;  // CUDA: of constants, before the wait
   std::string functors_, conditions_, call_;
   std::vector<std::string> types_;
-  std::vector<std::pair<std::string, std::string>> constants_;  // a C++ type and "hidden = 768, vec = 8"
-  std::map<std::string, std::vector<size_t>> members_;    // arguments that each functor holds
+  std::vector<std::pair<std::string, std::string>>
+      constants_;                                       // a C++ type and "hidden = 768, vec = 8"
+  std::map<std::string, std::vector<size_t>> members_;  // arguments that each functor holds
   bool fast_ = false;
-  int resident_ = 0;                                      // 0: any number
+  int resident_ = 0;  // 0: any number
   bool waits_itself_ = false;
   int cluster_ = 1;
   size_t maps_ = 0;
-  std::string scratch_;                                   // its type, if there is any
+  std::string scratch_;  // its type, if there is any
 };
 
-/// The text of the kernel that writes sizes and the caller's pointers, `values` together, into the device block.
+/// The text of the kernel that writes sizes and the caller's pointers, `values` together, into the
+/// device block.
 std::string bind_source(const std::string& name, size_t values);
 
 }  // namespace tfcc::codegen

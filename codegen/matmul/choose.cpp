@@ -29,29 +29,32 @@ std::string no_panel(const MatmulDesc& x) {
 /// Why the packed panels of bytes do not serve; empty if they do.
 std::string no_bytes(const MatmulDesc& x) {
   const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
-  if ((x.a != DType::u8 && x.a != DType::i8) || x.b != DType::i8) return "not bytes by signed bytes";
+  if ((x.a != DType::u8 && x.a != DType::i8) || x.b != DType::i8)
+    return "not bytes by signed bytes";
   if (x.d == DType::i64) return "the sum has 64 bits";
   if (!x.weight) return "B is no weight, which could be packed";
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *k == 0 || *k % 4 != 0) return "k is no multiple of 4 known at compile time";
   if (panel_of(*n) == 0) return "n is no multiple of 16";
-  return x.epilogue == Epilogue::other ? "the epilogue reads what does not stand beside the sum" : "";
+  return x.epilogue == Epilogue::other ? "the epilogue reads what does not stand beside the sum"
+                                       : "";
 }
 
-/// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12 and 13 stages 8 is the fastest in
-/// BERT-base at 16, 64 and 128 tokens (docs/performance.md).
+/// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12
+/// and 13 stages 8 is the fastest in BERT-base at 16, 64 and 128 tokens (docs/performance.md).
 const std::vector<WgmmaTile> kFewRowsTiles = {{64, 64, 8}};
 /// Where B is stored by columns, half of them: products of few columns are in twice the blocks.
 const std::vector<WgmmaTile> kFewRowsTilesOfColumns = {{64, 64, 8}, {64, 32, 12}};
-/// Large tiles ask for the fewest bytes, smaller ones leave fewer processors idle in the last round: which is best changes with the rows
-/// (docs/performance.md), and Tiling::cost of the template decides when a run has them.
+/// Large tiles ask for the fewest bytes, smaller ones leave fewer processors idle in the last
+/// round: which is best changes with the rows (docs/performance.md), and Tiling::cost of the
+/// template decides when a run has them.
 const std::vector<WgmmaTile> kSomeRowsTiles = {{128, 128, 6}, {128, 64, 8}, {64, 64, 12}};
 const std::vector<WgmmaTile> kManyRowsTiles = {{128, 192, 5}, {128, 128, 6}, {128, 64, 8}};
 /// Fewer parts under way where a tile of what stands beside the sums takes their memory.
 const std::vector<WgmmaTile> kSomeRowsTilesBeside = {{128, 128, 5}, {128, 64, 8}, {64, 64, 12}};
 const std::vector<WgmmaTile> kManyRowsTilesBeside = {{128, 192, 4}, {128, 128, 5}, {128, 64, 8}};
-/// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to the library is faster. And an epilogue
-/// of its own costs little beside them.
+/// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to
+/// the library is faster. And an epilogue of its own costs little beside them.
 constexpr int64_t kLongestSum = 1024;
 
 bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewRows; }
@@ -59,10 +62,13 @@ bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewR
 bool norms(const MatmulDesc& x) { return x.norm || x.scaled; }
 /// Where this arm pays at many rows: it leaves padding out, or saves the launch of an epilogue.
 bool pays_at_many(const MatmulDesc& x) {
-  return x.made_rows || ((x.token_rows || x.most_rows) && x.epilogue == Epilogue::beside && ir::as_int(x.k).value_or(0) <= kLongestSum);
+  return x.made_rows || ((x.token_rows || x.most_rows) && x.epilogue == Epilogue::beside &&
+                         ir::as_int(x.k).value_or(0) <= kLongestSum);
 }
 /// All launches around it are of ours: made rows are those of a chain of products that all are.
-bool some_rows(const MatmulDesc& x) { return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows; }
+bool some_rows(const MatmulDesc& x) {
+  return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows;
+}
 const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) {
   if (few_rows(x)) return x.trans_b ? kFewRowsTilesOfColumns : kFewRowsTiles;
   if (some_rows(x)) return x.reads_matrix ? kSomeRowsTilesBeside : kSomeRowsTiles;
@@ -72,20 +78,26 @@ const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) {
 /// Why no kernel of ours for 16 bits serves; empty if they may.
 std::string no_16_bits(const MatmulDesc& x) {
   const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
-  if ((x.a != DType::f16 && x.a != DType::bf16) || x.b != x.a || (x.d != x.a && x.d != DType::f32)) return "not of 16 bits, or stored in the other type of 16 bits";
+  if ((x.a != DType::f16 && x.a != DType::bf16) || x.b != x.a || (x.d != x.a && x.d != DType::f32))
+    return "not of 16 bits, or stored in the other type of 16 bits";
   if (!x.weight) return "B is no weight, which could be asked for early";
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
-  if (!n || !k || *n % 8 != 0 || *k % 8 != 0) return "n and k are no multiples of 8 known at compile time";
+  if (!n || !k || *n % 8 != 0 || *k % 8 != 0)
+    return "n and k are no multiples of 8 known at compile time";
   if (*n < 64 || *k < 64) return "n or k is less than a tile";
   return "";
 }
 
 bool fewest_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kStreamRows; }
-/// Why the weight does not stream past the rows; empty if it does. Only where the rows are few is anything said.
+/// Why the weight does not stream past the rows; empty if it does. Only where the rows are few is
+/// anything said.
 std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
-  if (!x.trans_b || *ir::as_int(x.k) % 64 != 0) return "the weight is not stored by columns of a multiple of 64";
-  if (!target.has_wgmma || stream_shared_bytes(stream_tile(*ir::as_int(x.n), target.processors)) > target.shared_bytes) return "the GPU has no products of warpgroups";  // last, as below
+  if (!x.trans_b || *ir::as_int(x.k) % 64 != 0)
+    return "the weight is not stored by columns of a multiple of 64";
+  if (!target.has_wgmma ||
+      stream_shared_bytes(stream_tile(*ir::as_int(x.n), target.processors)) > target.shared_bytes)
+    return "the GPU has no products of warpgroups";  // last, as below
   return "";
 }
 
@@ -93,10 +105,14 @@ std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
   const auto k = ir::as_int(x.k);
-  if (!few_rows(x) && norms(x)) return "at many rows a norm costs the ends of tiles as much as a launch";
+  if (!few_rows(x) && norms(x))
+    return "at many rows a norm costs the ends of tiles as much as a launch";
   if (!few_rows(x) && !pays_at_many(x) && !x.in_order) return "the library is faster at many rows";
-  if (few_rows(x) && *k > kLongestSum && !x.in_order && !norms(x)) return "k is long, and the library splits it over blocks";
-  if (!target.has_wgmma || wgmma_shared_bytes(wgmma_tiles(x), x.reads_matrix) + kWgmmaEndBytes > target.shared_bytes) return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  if (few_rows(x) && *k > kLongestSum && !x.in_order && !norms(x))
+    return "k is long, and the library splits it over blocks";
+  if (!target.has_wgmma ||
+      wgmma_shared_bytes(wgmma_tiles(x), x.reads_matrix) + kWgmmaEndBytes > target.shared_bytes)
+    return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
 }
 
@@ -105,9 +121,11 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
 bool takes(Arm arm, Epilogue epilogue) {
   switch (arm) {
     case Arm::library: return epilogue == Epilogue::none || epilogue == Epilogue::bias;
-    case Arm::panel: case Arm::bytes: return epilogue != Epilogue::other;
+    case Arm::panel:
+    case Arm::bytes: return epilogue != Epilogue::other;
     case Arm::integer: return epilogue == Epilogue::none;
-    case Arm::wgmma: case Arm::stream: return epilogue != Epilogue::other;
+    case Arm::wgmma:
+    case Arm::stream: return epilogue != Epilogue::other;
   }
   return false;
 }
@@ -120,7 +138,8 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
       c.arm = Arm::bytes;
       c.panel = panel_of(*ir::as_int(x.n));
       c.line = __LINE__;
-      c.reason = "four products a lane where the CPU has VNNI, two elsewhere, of a weight that is packed when the model is compiled";
+      c.reason =
+          "four products a lane where the CPU has VNNI, two elsewhere, of a weight that is packed when the model is compiled";
       c.rejected = {{Arm::integer, "reads both factors by their own indices"}};
       return c;
     }
@@ -137,7 +156,8 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
       c.panel = panel_of(*ir::as_int(x.n));
       c.line = __LINE__;
       c.reason = "a weight is packed when the model is compiled";
-      c.rejected = {{Arm::library, "reads the weight as it lies, and takes no epilogue but a bias"}};
+      c.rejected = {
+          {Arm::library, "reads the weight as it lies, and takes no epilogue but a bias"}};
       return c;
     }
     c.rejected = {{Arm::panel, why}};
@@ -148,8 +168,11 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
         c.arm = Arm::stream;
         c.stream = stream_tile(*ir::as_int(x.n), target.processors);
         c.line = __LINE__;
-        c.reason = "the weight is asked for before the launches before it have ended, a few columns by each multiprocessor";
-        c.rejected = {{Arm::wgmma, "its tiles of 64 rows and columns are too few for all multiprocessors"}, {Arm::library, "waits for the launches before it, and may split sums"}};
+        c.reason =
+            "the weight is asked for before the launches before it have ended, a few columns by each multiprocessor";
+        c.rejected = {
+            {Arm::wgmma, "its tiles of 64 rows and columns are too few for all multiprocessors"},
+            {Arm::library, "waits for the launches before it, and may split sums"}};
         return c;
       }
       c.rejected = {{Arm::stream, why}};
@@ -160,12 +183,17 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
       c.tiles = wgmma_tiles(x);
       c.early = few_rows(x) || some_rows(x);
       c.line = __LINE__;
-      c.reason = few_rows(x)   ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
-                 : x.made_rows ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
-                               : "the epilogue costs no launch";
-      c.rejected.push_back({Arm::library, x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
-                                   : few_rows(x)               ? "takes no epilogue but a bias, and waits for the launches before it"
-                                                               : "takes no epilogue but a bias"});
+      c.reason =
+          few_rows(x)
+              ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
+          : x.made_rows
+              ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
+              : "the epilogue costs no launch";
+      c.rejected.push_back(
+          {Arm::library,
+           x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
+           : few_rows(x) ? "takes no epilogue but a bias, and waits for the launches before it"
+                         : "takes no epilogue but a bias"});
       return c;
     }
     c.rejected.push_back({Arm::wgmma, why});
@@ -178,13 +206,17 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
 std::string print(const MatmulConfig& c) {
   std::string s = std::string(kArmNames[static_cast<int>(c.arm)]);
   for (size_t i = 0; i < c.tiles.size(); ++i) {
-    s += fmt::format("{} of {} x {}, {} stages", i == 0 ? "" : ", or", c.tiles[i].block_m, c.tiles[i].block_n, c.tiles[i].stages);
+    s += fmt::format("{} of {} x {}, {} stages", i == 0 ? "" : ", or", c.tiles[i].block_m,
+                     c.tiles[i].block_n, c.tiles[i].stages);
   }
   if (c.tiles.size() > 1) s += ", whichever the rows of a run are best for";
-  if (c.stream.block_n) s += fmt::format(" of {} columns, {} of k at a time, {} stages", c.stream.block_n, c.stream.block_k, c.stream.stages);
+  if (c.stream.block_n)
+    s += fmt::format(" of {} columns, {} of k at a time, {} stages", c.stream.block_n,
+                     c.stream.block_k, c.stream.stages);
   if (c.panel) s += fmt::format(" of {} columns", c.panel);
   s += ": " + c.reason;
-  for (const auto& [arm, why] : c.rejected) s += fmt::format("\nnot {}: {}", kArmNames[static_cast<int>(arm)], why);
+  for (const auto& [arm, why] : c.rejected)
+    s += fmt::format("\nnot {}: {}", kArmNames[static_cast<int>(arm)], why);
   return s;
 }
 

@@ -18,11 +18,15 @@ ExprRef matrices(const Graph& g, ValueId v) {
 bool computes_with_indices(ExprRef e) {
   if (e->kind == ir::ExprKind::load || !e->has_index) return false;
   if (e->kind == ir::ExprKind::index) return true;
-  const auto in_term = [](const ir::Term& t) { return std::any_of(t.atoms.begin(), t.atoms.end(), computes_with_indices); };
-  return std::any_of(e->args.begin(), e->args.end(), computes_with_indices) || std::any_of(e->terms.begin(), e->terms.end(), in_term);
+  const auto in_term = [](const ir::Term& t) {
+    return std::any_of(t.atoms.begin(), t.atoms.end(), computes_with_indices);
+  };
+  return std::any_of(e->args.begin(), e->args.end(), computes_with_indices) ||
+         std::any_of(e->terms.begin(), e->terms.end(), in_term);
 }
 
-// An epilogue over rows and columns of [batch * m, n], or null if it reads anything but what stands beside the sum.
+// An epilogue over rows and columns of [batch * m, n], or null if it reads anything but what stands
+// beside the sum.
 ExprRef beside(const Graph& g, const ir::Op& op, ExprRef epilogue, MatmulDesc& desc) {
   ir::ExprPool& pool = g.pool();
   const ir::Type& type = g.value(op.results[0]).type;
@@ -41,10 +45,12 @@ ExprRef beside(const Graph& g, const ir::Op& op, ExprRef epilogue, MatmulDesc& d
     } else if (n->args.size() == 1 && n->args[0] == own.back() && dims[0] == type.dims.back()) {
       to = {desc.n};
       at = {column};
-    } else if (!is_float(desc.a) && n->args == std::vector<ExprRef>(own.begin(), own.end() - 1) && dims == std::vector<ExprRef>(type.dims.begin(), type.dims.end() - 1)) {
+    } else if (!is_float(desc.a) && n->args == std::vector<ExprRef>(own.begin(), own.end() - 1) &&
+               dims == std::vector<ExprRef>(type.dims.begin(), type.dims.end() - 1)) {
       to = {rows};
       at = {row};
-    } else if (std::none_of(n->args.begin(), n->args.end(), [](ExprRef i) { return !ir::as_int(i); })) {
+    } else if (std::none_of(n->args.begin(), n->args.end(),
+                            [](ExprRef i) { return !ir::as_int(i); })) {
       to = dims;
       at = n->args;
     } else {
@@ -68,8 +74,10 @@ bool is_token_count(const Graph& g, ExprRef rows) {
 bool bounded_by_tokens(const Graph& g, ExprRef rows) {
   const ir::SizeSymbol* tokens = g.size_with(SizeRole::tokens);
   if (!tokens) return false;
-  ExprRef bounded = ir::le(rows, tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name));
-  return std::any_of(g.checks.begin(), g.checks.end(), [&](const ir::SizeCheck& c) { return c.condition == bounded; });
+  ExprRef bounded =
+      ir::le(rows, tokens->computed() ? tokens->formula : g.pool().symbol(tokens->name));
+  return std::any_of(g.checks.begin(), g.checks.end(),
+                     [&](const ir::SizeCheck& c) { return c.condition == bounded; });
 }
 
 // The most rows of a product that has one for each token, or of a known number.
@@ -80,7 +88,9 @@ std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_t
   if (auto n = ir::as_int(rows)) return n;  // packed rows of a fixed shape
   if (!is_token_count(g, rows) && !bounded_by_tokens(g, rows)) return std::nullopt;
   const std::optional<int64_t> most = g.pool().range(g.size_with(SizeRole::tokens)->name).max;
-  return most_tokens && most ? std::min(most_tokens, *most) : most_tokens ? std::optional(most_tokens) : most;
+  return most_tokens && most ? std::min(most_tokens, *most)
+         : most_tokens       ? std::optional(most_tokens)
+                             : most;
 }
 
 }  // namespace
@@ -107,8 +117,10 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.weight = g.is_constant(b);
   x.alpha = attrs.alpha;
   x.in_order = !any_order && ir::plain_outputs(g) < g.outputs.size();
-  const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) == std::vector<ExprRef>(dd.begin(), dd.end() - 2);
-  if (ir::is_int(x.stride_b, 0) && !attrs.trans_a && same_rows) {  // one weight for all: the batch is more rows
+  const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) ==
+                         std::vector<ExprRef>(dd.begin(), dd.end() - 2);
+  if (ir::is_int(x.stride_b, 0) && !attrs.trans_a &&
+      same_rows) {  // one weight for all: the batch is more rows
     x.m = ir::mul(x.batch, x.m);
     x.batch = pool.integer(1);
     x.stride_a = pool.integer(0);
@@ -117,7 +129,8 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.token_rows = is_token_count(g, x.m);
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
   x.made_rows = packed && x.m == pool.symbol(packed->name);
-  ExprRef sum = ir::matmul_sum(pool, x.a, x.d), scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
+  ExprRef sum = ir::matmul_sum(pool, x.a, x.d),
+          scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
   x.norm = attrs.norm;
   x.operand_dims.assign(op.operands.size(), {});
   if (attrs.scaled) x.scaled = beside(g, op, attrs.scaled, x);
@@ -128,17 +141,25 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.body = beside(g, op, attrs.epilogue, x);
   x.epilogue = x.body ? Epilogue::beside : Epilogue::other;
   if (x.body) x.body = ir::with_sum(x.body, scaled);
-  if (const auto bias = ir::bias_of(g, op); bias && g.value(*bias).type.dtype == x.d) x.epilogue = Epilogue::bias;
+  if (const auto bias = ir::bias_of(g, op); bias && g.value(*bias).type.dtype == x.d)
+    x.epilogue = Epilogue::bias;
   return x;
 }
 
 std::string print(const MatmulDesc& x) {
   const auto matrix = [](ExprRef rows, ExprRef columns, bool transposed) {
-    return transposed ? fmt::format("[{},{}]^T", ir::print(columns), ir::print(rows)) : fmt::format("[{},{}]", ir::print(rows), ir::print(columns));
+    return transposed ? fmt::format("[{},{}]^T", ir::print(columns), ir::print(rows))
+                      : fmt::format("[{},{}]", ir::print(rows), ir::print(columns));
   };
-  return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}{}{}", ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ", tfcc::to_string(x.a),
-                     matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b), x.weight ? " of a weight" : "", tfcc::to_string(x.d),
-                     kEpilogueNames[static_cast<int>(x.epilogue)], x.norm ? ", of normalised rows" : "", x.scaled ? ", and moments of rows" : "", x.made_rows ? ", rows that the run counts" : x.in_order ? ", sums in order" : "");
+  return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}{}{}",
+                     ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ",
+                     tfcc::to_string(x.a), matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b),
+                     x.weight ? " of a weight" : "", tfcc::to_string(x.d),
+                     kEpilogueNames[static_cast<int>(x.epilogue)],
+                     x.norm ? ", of normalised rows" : "", x.scaled ? ", and moments of rows" : "",
+                     x.made_rows  ? ", rows that the run counts"
+                     : x.in_order ? ", sums in order"
+                                  : "");
 }
 
 std::vector<std::string> fused_parts(const MatmulDesc& x) {
@@ -149,34 +170,46 @@ std::vector<std::string> fused_parts(const MatmulDesc& x) {
   return parts;
 }
 
-void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body, const std::string& name, const std::string& params) {
-  const std::string sum = is_integer(desc.a) ? "i64 s" : body->type == Scalar::f64 ? "f64 s" : "f32 s";
-  stub.functor(name, (params.empty() ? sum : params) + ", [[maybe_unused]] idx row, [[maybe_unused]] idx column", body, body->type,
-               [](int64_t k) { return std::string(k == 0 ? "row" : "column"); },
-               [&](int64_t slot) { return desc.operand_dims[static_cast<size_t>(slot)]; });
+void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body, const std::string& name,
+                  const std::string& params) {
+  const std::string sum = is_integer(desc.a)          ? "i64 s"
+                          : body->type == Scalar::f64 ? "f64 s"
+                                                      : "f32 s";
+  stub.functor(
+      name,
+      (params.empty() ? sum : params) + ", [[maybe_unused]] idx row, [[maybe_unused]] idx column",
+      body, body->type, [](int64_t k) { return std::string(k == 0 ? "row" : "column"); },
+      [&](int64_t slot) { return desc.operand_dims[static_cast<size_t>(slot)]; });
 }
 
 std::vector<ValueId> beside_operands(const ir::Op& product) {
   std::vector<ValueId> values;
   for (size_t i = 2; i < product.operands.size(); ++i) {
-    if (std::find(values.begin(), values.end(), product.operands[i]) == values.end()) values.push_back(product.operands[i]);
+    if (std::find(values.begin(), values.end(), product.operands[i]) == values.end())
+      values.push_back(product.operands[i]);
   }
   return values;
 }
 
-Stub product_stub(const EmitContext& c, OpId product, const std::string& function, std::vector<ValueId> reads) {
+Stub product_stub(const EmitContext& c, OpId product, const std::string& function,
+                  std::vector<ValueId> reads) {
   const ir::Op& op = c.graph.op(product);
   return {c, function, op.operands, std::move(reads), op.results};
 }
 
-void note_rows(const EmitContext& c, const std::string& name, const MatmulDesc& x, Emission& emission) {
+void note_rows(const EmitContext& c, const std::string& name, const MatmulDesc& x,
+               Emission& emission) {
   for (ExprRef e : {x.n, x.k, x.batch, x.stride_a, x.stride_b}) {
     if (c.known(e)) continue;
-    emission.no_buckets = fmt::format("product '{}' has a size other than its rows, {}, that depends on the shapes", name, ir::print(e));
+    emission.no_buckets =
+        fmt::format("product '{}' has a size other than its rows, {}, that depends on the shapes",
+                    name, ir::print(e));
     return;
   }
   if (c.known(x.m)) return;
-  if (x.trans_a || !ir::is_int(x.batch, 1)) emission.no_buckets = fmt::format("product '{}' has rows that do not lie one behind the other", name);
+  if (x.trans_a || !ir::is_int(x.batch, 1))
+    emission.no_buckets =
+        fmt::format("product '{}' has rows that do not lie one behind the other", name);
   else emission.grows.push_back({x.m, "the number of rows of product '" + name + "'"});
 }
 

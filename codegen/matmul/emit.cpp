@@ -5,7 +5,8 @@
 namespace tfcc::codegen {
 namespace {
 
-Result<Emission> emit_arm(const EmitContext& c, OpId o, const MatmulDesc& desc, const MatmulConfig& config) {
+Result<Emission> emit_arm(const EmitContext& c, OpId o, const MatmulDesc& desc,
+                          const MatmulConfig& config) {
   switch (config.arm) {
     case Arm::library: return emit_matmul_library(c, o, desc);
     case Arm::panel: return emit_matmul_panel(c, o, desc, config);
@@ -24,11 +25,14 @@ Result<Emission> emit_matmul(const EmitContext& c, OpId o) {
   const MatmulConfig config = choose(desc, c.target);
   TFCC_CHECK(takes(config.arm, desc.epilogue) && "legalise splits off what an arm does not take");
   const auto& attrs = c.graph.op(o).as<ir::MatmulAttrs>();
-  if ((attrs.norm || attrs.scaled) && (config.arm != Arm::wgmma || desc.epilogue == Epilogue::other || (attrs.scaled && !desc.scaled))) {
+  if ((attrs.norm || attrs.scaled) &&
+      (config.arm != Arm::wgmma || desc.epilogue == Epilogue::other ||
+       (attrs.scaled && !desc.scaled))) {
     return c.unsupported(o, "only products of warpgroups have norms");
   }
   TFCC_TRY(Emission emission, emit_arm(c, o, desc, config));
-  emission.reason = Reason{"matmul " + print(desc) + "\n" + print(config), "codegen/matmul/choose.cpp", config.line};
+  emission.reason = Reason{"matmul " + print(desc) + "\n" + print(config),
+                           "codegen/matmul/choose.cpp", config.line};
   return emission;
 }
 

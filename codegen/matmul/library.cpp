@@ -7,16 +7,18 @@
 namespace tfcc::codegen {
 namespace {
 
-// What a product is for k = 0, where the runtime leaves the library's launch out: zeros, or the bias. A launch of no work for any
-// other k.
+// What a product is for k = 0, where the runtime leaves the library's launch out: zeros, or the
+// bias. A launch of no work for any other k.
 KernelLaunch sum_over_nothing(const EmitContext& c, OpId o, const MatmulDesc& x) {
   const ir::Op& op = c.graph.op(o);
   const ValueId y = op.results[0];
   const Scalar type = ir::scalar_of(x.d);
   const bool has_bias = x.epilogue == Epilogue::bias;
   const auto at = ir::indices_of(c.pool(), c.dims(y));
-  Stub stub = product_stub(c, o, "pointwise", has_bias ? std::vector<ValueId>{op.operands[2]} : std::vector<ValueId>{});
-  stub.functor("Body", index_parameters(at.size()), has_bias ? c.pool().load(2, type, {at.back()}) : c.pool().real(0, type), type);
+  Stub stub = product_stub(
+      c, o, "pointwise", has_bias ? std::vector<ValueId>{op.operands[2]} : std::vector<ValueId>{});
+  stub.functor("Body", index_parameters(at.size()),
+               has_bias ? c.pool().load(2, type, {at.back()}) : c.pool().real(0, type), type);
   stub.type("Out", c.type(y).dtype);
   stub.field("rank", static_cast<int64_t>(at.size()));
   stub.field("vec", int64_t{1});
@@ -26,7 +28,8 @@ KernelLaunch sum_over_nothing(const EmitContext& c, OpId o, const MatmulDesc& x)
   size.grid = {ir::mul(c.ceil_div(c.count(y), 256), nothing)};
   size.work = ir::mul(c.rows(y), nothing);
   size.grain = 8;
-  return {fmt::format("sum_over_nothing__{}_r{}", c.storage(y), at.size()), std::move(stub), std::move(size), ir::mul(c.count(y), nothing)};
+  return {fmt::format("sum_over_nothing__{}_r{}", c.storage(y), at.size()), std::move(stub),
+          std::move(size), ir::mul(c.count(y), nothing)};
 }
 
 }  // namespace
@@ -38,9 +41,12 @@ Result<Emission> emit_matmul_library(const EmitContext& c, OpId o, const MatmulD
   const bool in_order = x.in_order && c.target.has_wgmma;
   Emission emission;
   note_rows(c, c.graph.value(op.results[0]).name, x, emission);
-  emission.launches.emplace_back(LibraryLaunch{op.operands[0], op.operands[1], op.results[0], has_bias ? std::optional(op.operands[2]) : std::nullopt,
-                                               x.m, x.n, x.k, x.batch, x.stride_a, x.stride_b, x.trans_a, x.trans_b, in_order, x.alpha});
-  if (!ir::prove_ge0(ir::sub(x.k, c.integer(1)))) emission.launches.emplace_back(sum_over_nothing(c, o, x));
+  emission.launches.emplace_back(
+      LibraryLaunch{op.operands[0], op.operands[1], op.results[0],
+                    has_bias ? std::optional(op.operands[2]) : std::nullopt, x.m, x.n, x.k, x.batch,
+                    x.stride_a, x.stride_b, x.trans_a, x.trans_b, in_order, x.alpha});
+  if (!ir::prove_ge0(ir::sub(x.k, c.integer(1))))
+    emission.launches.emplace_back(sum_over_nothing(c, o, x));
   return emission;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a matrix product is executed: describe() -> MatmulDesc -> choose() -> MatmulConfig -> one emitter per arm.
-// What decides for an arm, and for its tile, is choose.cpp alone.
+// How a matrix product is executed: describe() -> MatmulDesc -> choose() -> MatmulConfig -> one
+// emitter per arm. What decides for an arm, and for its tile, is choose.cpp alone.
 #pragma once
 
 #include <optional>
@@ -21,30 +21,36 @@ enum class Epilogue : uint8_t {
 };
 inline constexpr std::string_view kEpilogueNames[] = {"none", "bias", "beside", "other"};
 
-/// D[m,n] = epilogue(alpha A[m,k] B[k,n]), `batch` times. Where all share B, their rows are rows of one product.
+/// D[m,n] = epilogue(alpha A[m,k] B[k,n]), `batch` times. Where all share B, their rows are rows of
+/// one product.
 struct MatmulDesc {
   DType a = DType::f32, b = DType::f32, d = DType::f32;
   ExprRef batch = nullptr, m = nullptr, n = nullptr, k = nullptr;
-  ExprRef stride_a = nullptr, stride_b = nullptr;  // elements from one product to the next; 0: shared
-  bool trans_a = false, trans_b = false;           // stored [k, m], [n, k]
-  bool weight = false;                             // B is a constant
-  std::optional<int64_t> most_rows;                // of m in the bucket that is lowered
-  bool token_rows = false;                         // m is the number of tokens: there are forms of the graph for few and for many
-  bool made_rows = false;                          // a launch of the run makes m: a library computes its bound
-  bool in_order = false;                           // a step of generation: a token's bits are the same beside any others
+  ExprRef stride_a = nullptr,
+          stride_b = nullptr;             // elements from one product to the next; 0: shared
+  bool trans_a = false, trans_b = false;  // stored [k, m], [n, k]
+  bool weight = false;                    // B is a constant
+  std::optional<int64_t> most_rows;       // of m in the bucket that is lowered
+  bool token_rows =
+      false;  // m is the number of tokens: there are forms of the graph for few and for many
+  bool made_rows = false;  // a launch of the run makes m: a library computes its bound
+  bool in_order = false;   // a step of generation: a token's bits are the same beside any others
   double alpha = 1;
   Epilogue epilogue = Epilogue::none;
-  /// beside or bias: the epilogue over index 0, the row of [m], and index 1, the column, with alpha in it; slots are operands.
+  /// beside or bias: the epilogue over index 0, the row of [m], and index 1, the column, with alpha
+  /// in it; slots are operands.
   ExprRef body = nullptr;
   /// The dims in which body indexes each operand.
   std::vector<std::vector<ExprRef>> operand_dims;
-  /// Norms before and after it that are parts of it (ir/attrs.h): of the rows of A, and what is stored instead of what its epilogue gives.
+  /// Norms before and after it that are parts of it (ir/attrs.h): of the rows of A, and what is
+  /// stored instead of what its epilogue gives.
   std::optional<ir::NormKind> norm;
   ExprRef scaled = nullptr;
-  bool reads_matrix = false;                       // body reads what stands at (row, column) of a matrix like A
+  bool reads_matrix = false;  // body reads what stands at (row, column) of a matrix like A
 };
 
-/// Runs have at most `most_tokens` tokens; 0: any number. `any_order`: steps of generation may have other bits in other batches.
+/// Runs have at most `most_tokens` tokens; 0: any number. `any_order`: steps of generation may have
+/// other bits in other batches.
 MatmulDesc describe(const Graph& graph, OpId product, int64_t most_tokens, bool any_order = false);
 /// "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue bias"
 std::string print(const MatmulDesc& desc);
@@ -56,17 +62,21 @@ enum class Arm : uint8_t {
   bytes,    // CPU, bytes by a packed weight (templates/cpu/matmul_bytes.h)
   integer,  // exact, of any integers (templates/*/matmul)
   wgmma,    // a warpgroup's products of 16 bits (templates/cuda/matmul_wgmma.cuh)
-  stream,   // the same for the fewest rows, past which a weight streams (templates/cuda/matmul_stream.cuh)
+  stream,  // the same for the fewest rows, past which a weight streams (templates/cuda/matmul_stream.cuh)
 };
-inline constexpr std::string_view kArmNames[] = {"library", "panel", "bytes", "integer", "wgmma", "stream"};
+inline constexpr std::string_view kArmNames[] = {"library", "panel", "bytes",
+                                                 "integer", "wgmma", "stream"};
 
-/// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks for weights early, is for them.
+/// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks
+/// for weights early, is for them.
 inline constexpr int64_t kFewRows = 128;
 /// The stream arm takes no more rows: a step of generation has one for each sequence.
 inline constexpr int64_t kStreamRows = 16;
-/// Bytes of its ring: two fit a multiprocessor, whose weights arrive while the launch before computes.
+/// Bytes of its ring: two fit a multiprocessor, whose weights arrive while the launch before
+/// computes.
 inline constexpr int kStreamRing = 112 << 10;
-/// Of so many rows at most the kernel of ours asks for its weight before the launches before it have ended; beyond that it gains nothing.
+/// Of so many rows at most the kernel of ours asks for its weight before the launches before it
+/// have ended; beyond that it gains nothing.
 inline constexpr int64_t kSomeRows = 1024;
 
 /// Of a block: rows and columns of the result, and parts of 64 of k that are under way at once.
@@ -83,13 +93,13 @@ struct StreamTile {
 
 struct MatmulConfig {
   Arm arm = Arm::library;
-  std::string reason;                                   // why this arm
-  int line = 0;                                         // of choose.cpp, where it was chosen
-  std::vector<std::pair<Arm, std::string>> rejected;    // the others that were looked at, and why not
-  int panel = 0;                                        // columns of a panel
-  std::vector<WgmmaTile> tiles;                         // several: the rows of a run decide
+  std::string reason;                                 // why this arm
+  int line = 0;                                       // of choose.cpp, where it was chosen
+  std::vector<std::pair<Arm, std::string>> rejected;  // the others that were looked at, and why not
+  int panel = 0;                                      // columns of a panel
+  std::vector<WgmmaTile> tiles;                       // several: the rows of a run decide
   StreamTile stream;
-  bool early = false;                                   // wgmma: the weight is asked for before the launches before it have ended
+  bool early = false;  // wgmma: the weight is asked for before the launches before it have ended
 };
 
 /// The only place that decides. Depends on what is known at compile time alone.
@@ -99,35 +109,49 @@ bool takes(Arm arm, Epilogue epilogue);
 /// "panel of 48 columns: ...", then a line "not library: ..." for each that was rejected.
 std::string print(const MatmulConfig& config);
 
-/// Dynamic shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it; `beside`: with what stands beside the sums.
+/// Dynamic shared memory of a block with the largest of these tiles, as MatmulWgmmaShape has it;
+/// `beside`: with what stands beside the sums.
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside);
 /// The most that the kernel has beside that, for the ends of tiles.
 inline constexpr uint32_t kWgmmaEndBytes = 8 << 10;
 
-/// The tile by which the multiprocessor with most to do has least, and its shared memory, as MatmulStreamShape has it.
+/// The tile by which the multiprocessor with most to do has least, and its shared memory, as
+/// MatmulStreamShape has it.
 StreamTile stream_tile(int64_t n, int64_t processors);
 uint32_t stream_shared_bytes(const StreamTile& tile);
 
 /// One emitter per arm.
-Result<Emission> emit_matmul_library(const EmitContext& context, OpId product, const MatmulDesc& desc);
-Result<Emission> emit_matmul_panel(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
-Result<Emission> emit_matmul_bytes(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
-Result<Emission> emit_matmul_integer(const EmitContext& context, OpId product, const MatmulDesc& desc);
-Result<Emission> emit_matmul_wgmma(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
-Result<Emission> emit_matmul_stream(const EmitContext& context, OpId product, const MatmulDesc& desc, const MatmulConfig& config);
+Result<Emission> emit_matmul_library(const EmitContext& context, OpId product,
+                                     const MatmulDesc& desc);
+Result<Emission> emit_matmul_panel(const EmitContext& context, OpId product, const MatmulDesc& desc,
+                                   const MatmulConfig& config);
+Result<Emission> emit_matmul_bytes(const EmitContext& context, OpId product, const MatmulDesc& desc,
+                                   const MatmulConfig& config);
+Result<Emission> emit_matmul_integer(const EmitContext& context, OpId product,
+                                     const MatmulDesc& desc);
+Result<Emission> emit_matmul_wgmma(const EmitContext& context, OpId product, const MatmulDesc& desc,
+                                   const MatmulConfig& config);
+Result<Emission> emit_matmul_stream(const EmitContext& context, OpId product,
+                                    const MatmulDesc& desc, const MatmulConfig& config);
 
-/// Adds the functor `name` to a kernel, called with `params`, by default the sum, and then its row and its column.
-void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body, const std::string& name = "Epilogue", const std::string& params = "");
+/// Adds the functor `name` to a kernel, called with `params`, by default the sum, and then its row
+/// and its column.
+void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body,
+                  const std::string& name = "Epilogue", const std::string& params = "");
 /// What stands beside the sum, each value once.
 std::vector<ValueId> beside_operands(const ir::Op& product);
-/// The stub of a kernel that reads `reads` and computes the product's result: loads of its epilogue have operands of the product.
-Stub product_stub(const EmitContext& context, OpId product, const std::string& function, std::vector<ValueId> reads);
+/// The stub of a kernel that reads `reads` and computes the product's result: loads of its epilogue
+/// have operands of the product.
+Stub product_stub(const EmitContext& context, OpId product, const std::string& function,
+                  std::vector<ValueId> reads);
 
-/// What a launch says of an epilogue beside "matmul": nothing for a bias, which every product may have.
+/// What a launch says of an epilogue beside "matmul": nothing for a bias, which every product may
+/// have.
 std::vector<std::string> fused_parts(const MatmulDesc& desc);
 
-/// At the caps of a bucket a product computes more rows than a run has, from what lies behind the last; nobody reads them.
-/// Takes note where that would be wrong.
-void note_rows(const EmitContext& context, const std::string& name, const MatmulDesc& desc, Emission& emission);
+/// At the caps of a bucket a product computes more rows than a run has, from what lies behind the
+/// last; nobody reads them. Takes note where that would be wrong.
+void note_rows(const EmitContext& context, const std::string& name, const MatmulDesc& desc,
+               Emission& emission);
 
 }  // namespace tfcc::codegen

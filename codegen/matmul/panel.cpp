@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by a weight on the CPU (templates/cpu/matmul_panel.h): the weight is packed by its recipe, so that the file holds it
-// once and in the layout that is read, and the epilogue is applied before a result leaves the cache.
+// Products by a weight on the CPU (templates/cpu/matmul_panel.h): the weight is packed by its
+// recipe, so that the file holds it once and in the layout that is read, and the epilogue is
+// applied before a result leaves the cache.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,22 +11,28 @@
 namespace tfcc::codegen {
 namespace {
 
-constexpr int64_t kBlockRows = 128;    // as in the template
+constexpr int64_t kBlockRows = 128;      // as in the template
 constexpr int64_t kItemFlops = 4 << 20;  // what makes a work item worth a thread
 
 // [n / panel, k, panel]
 PackedWeight packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool transposed) {
   return {v, fmt::format("panel{}{}", panel, transposed ? "t" : ""), [=](ir::Constant& c) {
-    using Kind = ir::ConstantStep::Kind;
-    const std::vector<int64_t> split = transposed ? std::vector<int64_t>{n / panel, panel, k} : std::vector<int64_t>{k, n / panel, panel};
-    c.steps.push_back({Kind::reshape, split, {}});
-    c.steps.push_back({Kind::transpose, transposed ? std::vector<int64_t>{0, 2, 1} : std::vector<int64_t>{1, 0, 2}, {}});
-  }};
+            using Kind = ir::ConstantStep::Kind;
+            const std::vector<int64_t> split = transposed
+                                                   ? std::vector<int64_t>{n / panel, panel, k}
+                                                   : std::vector<int64_t>{k, n / panel, panel};
+            c.steps.push_back({Kind::reshape, split, {}});
+            c.steps.push_back(
+                {Kind::transpose,
+                 transposed ? std::vector<int64_t>{0, 2, 1} : std::vector<int64_t>{1, 0, 2},
+                 {}});
+          }};
 }
 
 }  // namespace
 
-Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDesc& x, const MatmulConfig& config) {
+Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDesc& x,
+                                   const MatmulConfig& config) {
   const ir::Op& op = c.graph.op(o);
   const ValueId a = op.operands[0];
   const int64_t n = *c.known(x.n), k = *c.known(x.k), panel = config.panel;
@@ -37,12 +44,19 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
   stub.field("n", n);
   stub.field("k", k);
   stub.field("panel", panel);
-  stub.call({stub.out(), stub.in(a), stub.packed("f32", 0), stub.size(x.m), stub.object("Epilogue")}, {});
+  stub.call(
+      {stub.out(), stub.in(a), stub.packed("f32", 0), stub.size(x.m), stub.object("Epilogue")}, {});
   LaunchSize size;
   size.work = ir::mul(c.ceil_div(x.m, kBlockRows), c.integer(n / panel));
-  size.grain = static_cast<uint32_t>(std::max<int64_t>(1, kItemFlops / (2 * kBlockRows * panel * k)));
-  return Emission::of({fmt::format("matmul_panel__f32_{}x{}", k, n), std::move(stub), std::move(size), ir::mul(c.integer(2 * n * k), x.m),
-                      {packed_weight(op.operands[1], n, k, panel, x.trans_b)}, {}, fused_parts(x)});
+  size.grain =
+      static_cast<uint32_t>(std::max<int64_t>(1, kItemFlops / (2 * kBlockRows * panel * k)));
+  return Emission::of({fmt::format("matmul_panel__f32_{}x{}", k, n),
+                       std::move(stub),
+                       std::move(size),
+                       ir::mul(c.integer(2 * n * k), x.m),
+                       {packed_weight(op.operands[1], n, k, panel, x.trans_b)},
+                       {},
+                       fused_parts(x)});
 }
 
 }  // namespace tfcc::codegen

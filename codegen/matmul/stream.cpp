@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of few rows, past which the weight streams (templates/cuda/matmul_stream.cuh), on GPUs that have products of warpgroups.
+// Products of few rows, past which the weight streams (templates/cuda/matmul_stream.cuh), on GPUs
+// that have products of warpgroups.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,9 @@
 namespace tfcc::codegen {
 namespace {
 
-constexpr int slot_bytes(const StreamTile& t) { return (t.block_n + static_cast<int>(kStreamRows)) * t.block_k * 2; }
+constexpr int slot_bytes(const StreamTile& t) {
+  return (t.block_n + static_cast<int>(kStreamRows)) * t.block_k * 2;
+}
 
 }  // namespace
 
@@ -17,7 +20,8 @@ StreamTile stream_tile(int64_t n, int64_t processors) {
   StreamTile best;
   int64_t least = 0;
   for (const int block_n : {64, 56, 48, 40, 32, 24, 16}) {
-    const int64_t tiles = (n + block_n - 1) / block_n, rows = (tiles + processors - 1) / processors * block_n;
+    const int64_t tiles = (n + block_n - 1) / block_n,
+                  rows = (tiles + processors - 1) / processors * block_n;
     if (best.block_n != 0 && rows >= least) continue;
     least = rows;
     best.block_n = block_n;
@@ -35,7 +39,8 @@ uint32_t stream_shared_bytes(const StreamTile& t) {
   return static_cast<uint32_t>(t.stages * slot_bytes(t) + std::max(read_behind, 0) + 2048);
 }
 
-Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDesc& x, const MatmulConfig& config) {
+Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDesc& x,
+                                    const MatmulConfig& config) {
   const ir::Op& op = c.graph.op(o);
   const ValueId a = op.operands[0], b = op.operands[1], y = op.results[0];
   const StreamTile& tile = config.stream;
@@ -51,15 +56,25 @@ Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDe
   stub.field("block_n", int64_t{tile.block_n});
   stub.field("block_k", int64_t{tile.block_k});
   stub.field("stages", int64_t{tile.stages});
-  stub.require(fmt::format("MatmulStreamShape<Spec>::threads == {} && MatmulStreamShape<Spec>::shared_bytes == {}", size.threads, size.shared_bytes),
-               "the plan has other sizes");
+  stub.require(
+      fmt::format(
+          "MatmulStreamShape<Spec>::threads == {} && MatmulStreamShape<Spec>::shared_bytes == {}",
+          size.threads, size.shared_bytes),
+      "the plan has other sizes");
   stub.waits_itself(1, 2);
-  stub.call({stub.out(), "m0", "m1", stub.early_size(x.m), stub.size(x.n), stub.size(x.k), stub.object("Epilogue")}, {});
+  stub.call({stub.out(), "m0", "m1", stub.early_size(x.m), stub.size(x.n), stub.size(x.k),
+             stub.object("Epilogue")},
+            {});
 
   const auto box = [](int n) { return static_cast<uint32_t>(n); };
-  Emission emission = Emission::of({fmt::format("matmul_stream__{}_{}x{}", storage_type(x.a), tile.block_n, tile.block_k), std::move(stub), std::move(size),
-                                   ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)), {},
-                                   {{a, x.m, x.k, 8, box(tile.block_k)}, {b, x.n, x.k, box(tile.block_n), box(tile.block_k)}}, fused_parts(x)});
+  Emission emission = Emission::of(
+      {fmt::format("matmul_stream__{}_{}x{}", storage_type(x.a), tile.block_n, tile.block_k),
+       std::move(stub),
+       std::move(size),
+       ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)),
+       {},
+       {{a, x.m, x.k, 8, box(tile.block_k)}, {b, x.n, x.k, box(tile.block_n), box(tile.block_k)}},
+       fused_parts(x)});
   note_rows(c, c.graph.value(y).name, x, emission);
   return emission;
 }

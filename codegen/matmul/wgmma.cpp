@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of 16-bit operands by warpgroups (templates/cuda/matmul_wgmma.cuh), on GPUs that have them.
+// Products of 16-bit operands by warpgroups (templates/cuda/matmul_wgmma.cuh), on GPUs that have
+// them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace tfcc::codegen {
 namespace {
 
-/// What the template reads for the epilogue: at most so many matrices like A, and vectors along the columns.
+/// What the template reads for the epilogue: at most so many matrices like A, and vectors along the
+/// columns.
 constexpr size_t kBeside = 1, kColumns = 4;
 
 /// Loads that the template does.
@@ -17,11 +19,16 @@ struct Taken {
   std::vector<ValueId> beside, columns;
 };
 
-bool is_index(ExprRef e, int64_t number) { return e->kind == ir::ExprKind::index && e->value == number; }
+bool is_index(ExprRef e, int64_t number) {
+  return e->kind == ir::ExprKind::index && e->value == number;
+}
 
-/// The body with elements at (row, column) of matrices as the parameter beside, and those along the columns of constant vectors as c0, ...
-ExprRef take_loads(const EmitContext& c, const ir::Op& op, const MatmulDesc& x, ExprRef body, Taken& taken) {
-  const auto place = [](std::vector<ValueId>& all, size_t most, ValueId v) -> std::optional<size_t> {
+/// The body with elements at (row, column) of matrices as the parameter beside, and those along the
+/// columns of constant vectors as c0, ...
+ExprRef take_loads(const EmitContext& c, const ir::Op& op, const MatmulDesc& x, ExprRef body,
+                   Taken& taken) {
+  const auto place = [](std::vector<ValueId>& all, size_t most,
+                        ValueId v) -> std::optional<size_t> {
     const auto at = std::find(all.begin(), all.end(), v);
     if (at != all.end()) return static_cast<size_t>(at - all.begin());
     if (all.size() == most) return std::nullopt;
@@ -33,23 +40,30 @@ ExprRef take_loads(const EmitContext& c, const ir::Op& op, const MatmulDesc& x, 
     const ValueId v = op.operands[static_cast<size_t>(n->value)];
     if (c.any_of_callers({v})) return nullptr;  // may lie anywhere
     std::optional<size_t> at;
-    const bool matrix = n->args.size() == 2 && is_index(n->args[0], 0) && is_index(n->args[1], 1) && c.type(v).dtype == x.a;
+    const bool matrix = n->args.size() == 2 && is_index(n->args[0], 0) && is_index(n->args[1], 1) &&
+                        c.type(v).dtype == x.a;
     if (matrix) at = place(taken.beside, kBeside, v);
-    else if (n->args.size() == 1 && is_index(n->args[0], 1) && c.graph.is_constant(v)) at = place(taken.columns, kColumns, v);
+    else if (n->args.size() == 1 && is_index(n->args[0], 1) && c.graph.is_constant(v))
+      at = place(taken.columns, kColumns, v);
     return at ? c.pool().param(matrix ? "beside" : fmt::format("c{}", *at), n->type) : nullptr;
   });
 }
 
 /// The launch's MatmulEnd: the result and what it is made of beside the sums.
-std::string add_end(const EmitContext& c, Stub& stub, const ir::Op& op, const MatmulDesc& x, Taken& taken) {
-  const std::string vectors = ", [[maybe_unused]] f32 c0, [[maybe_unused]] f32 c1, [[maybe_unused]] f32 c2, [[maybe_unused]] f32 c3";
+std::string add_end(const EmitContext& c, Stub& stub, const ir::Op& op, const MatmulDesc& x,
+                    Taken& taken) {
+  const std::string vectors =
+      ", [[maybe_unused]] f32 c0, [[maybe_unused]] f32 c1, [[maybe_unused]] f32 c2, [[maybe_unused]] f32 c3";
   std::string params = "f32 s";
-  for (const char* p : {"mean", "rstd", "beside"}) params += fmt::format(", [[maybe_unused]] f32 {}", p);
+  for (const char* p : {"mean", "rstd", "beside"})
+    params += fmt::format(", [[maybe_unused]] f32 {}", p);
   add_epilogue(stub, x, take_loads(c, op, x, x.body, taken), "Epilogue", params + vectors);
-  if (x.scaled) add_epilogue(stub, x, take_loads(c, op, x, x.scaled, taken), "Scaled", "f32 s" + vectors);
+  if (x.scaled)
+    add_epilogue(stub, x, take_loads(c, op, x, x.scaled, taken), "Scaled", "f32 s" + vectors);
   std::string types, columns = "{}";
   for (ValueId v : taken.columns) types += (types.empty() ? "" : ", ") + c.storage(v);
-  for (size_t k = taken.columns.size(); k-- > 0;) columns = fmt::format("{{{}, {}}}", stub.in(taken.columns[k]), columns);
+  for (size_t k = taken.columns.size(); k-- > 0;)
+    columns = fmt::format("{{{}, {}}}", stub.in(taken.columns[k]), columns);
   stub.type("Columns", "ColumnValues<" + types + ">");
   stub.field("norm", int64_t{x.norm ? *x.norm == ir::NormKind::layer ? 1 : 2 : 0});
   if (x.norm) {
@@ -59,10 +73,14 @@ std::string add_end(const EmitContext& c, Stub& stub, const ir::Op& op, const Ma
   stub.field("moments", x.scaled != nullptr);
   stub.field("sum", op.results.size() > 2);
   stub.field("beside", !taken.beside.empty());
-  std::string end = fmt::format("MatmulEnd<Spec, Epilogue{}>{{{}, {}, {}", x.scaled ? ", Scaled" : "", stub.out(), stub.object("Epilogue"), columns);
+  std::string end =
+      fmt::format("MatmulEnd<Spec, Epilogue{}>{{{}, {}, {}", x.scaled ? ", Scaled" : "", stub.out(),
+                  stub.object("Epilogue"), columns);
   if (x.scaled || x.norm || !taken.beside.empty()) {
-    end += fmt::format(", {}, {}, {}, {}", x.scaled ? stub.object("Scaled") : "{}", x.scaled ? stub.out(1) : "nullptr",
-                       op.results.size() > 2 ? stub.out(2) : "nullptr", x.norm ? stub.in(op.operands.back()) : "nullptr");
+    end += fmt::format(", {}, {}, {}, {}", x.scaled ? stub.object("Scaled") : "{}",
+                       x.scaled ? stub.out(1) : "nullptr",
+                       op.results.size() > 2 ? stub.out(2) : "nullptr",
+                       x.norm ? stub.in(op.operands.back()) : "nullptr");
     for (ValueId v : taken.beside) end += ", " + stub.in(v);
   }
   return end + "}";
@@ -72,11 +90,14 @@ std::string add_end(const EmitContext& c, Stub& stub, const ir::Op& op, const Ma
 
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside) {
   int bytes = 0;
-  for (const WgmmaTile& t : tiles) bytes = std::max(bytes, t.stages * (t.block_m + t.block_n) * 128 + (beside ? t.block_m * (t.block_n * 2 + 16) : 0));
+  for (const WgmmaTile& t : tiles)
+    bytes = std::max(bytes, t.stages * (t.block_m + t.block_n) * 128 +
+                                (beside ? t.block_m * (t.block_n * 2 + 16) : 0));
   return static_cast<uint32_t>(bytes + 1024);
 }
 
-Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDesc& x, const MatmulConfig& config) {
+Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDesc& x,
+                                   const MatmulConfig& config) {
   const ir::Op& op = c.graph.op(o);
   const ValueId a = op.operands[0], b = op.operands[1], y = op.results[0];
   const std::vector<WgmmaTile>& tiles = config.tiles;
@@ -87,11 +108,16 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
     smallest.block_m = std::min(smallest.block_m, t.block_m);
     smallest.block_n = std::min(smallest.block_n, t.block_n);
     groups = std::max(groups, t.block_m / 64);
-    list += fmt::format("{}WgmmaTile<{}, {}, {}>", list.empty() ? "" : ", ", t.block_m, t.block_n, t.stages);
+    list += fmt::format("{}WgmmaTile<{}, {}, {}>", list.empty() ? "" : ", ", t.block_m, t.block_n,
+                        t.stages);
   }
   LaunchSize size;
-  size.threads = static_cast<uint32_t>(128 * groups + 96);  // warps beside the groups ask for operands, and prepare the ends of tiles
-  size.grid = {ir::min(ir::mul(c.ceil_div(x.n, smallest.block_n), c.ceil_div(x.m, smallest.block_m)), c.integer(c.target.processors))};
+  size.threads = static_cast<uint32_t>(
+      128 * groups +
+      96);  // warps beside the groups ask for operands, and prepare the ends of tiles
+  size.grid = {
+      ir::min(ir::mul(c.ceil_div(x.n, smallest.block_n), c.ceil_div(x.m, smallest.block_m)),
+              c.integer(c.target.processors))};
 
   Stub stub = product_stub(c, o, "matmul_wgmma", beside_operands(op));
   stub.type("T", x.a);
@@ -102,16 +128,28 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   Taken taken;
   const std::string end = add_end(c, stub, op, x, taken);
   size.shared_bytes = wgmma_shared_bytes(tiles, !taken.beside.empty());
-  stub.require(fmt::format("MatmulWgmmaShape<Spec>::threads == {} && MatmulWgmmaShape<Spec>::shared_bytes == {}", size.threads, size.shared_bytes),
-               "the plan has other sizes");
+  stub.require(
+      fmt::format(
+          "MatmulWgmmaShape<Spec>::threads == {} && MatmulWgmmaShape<Spec>::shared_bytes == {}",
+          size.threads, size.shared_bytes),
+      "the plan has other sizes");
   stub.waits_itself(1, 2);
-  stub.call({"m0", "m1", config.early ? stub.early_size(x.m) : stub.late_size(x.m), stub.size(x.n), stub.size(x.k), end}, {});
+  stub.call({"m0", "m1", config.early ? stub.early_size(x.m) : stub.late_size(x.m), stub.size(x.n),
+             stub.size(x.k), end},
+            {});
 
   const auto box = [](int n) { return static_cast<uint32_t>(n); };
-  const MatrixView weight = x.trans_b ? MatrixView{b, x.n, x.k, box(std::min(smallest.block_n, 64)), 64} : MatrixView{b, x.k, x.n, 64, 64};
-  Emission emission = Emission::of({fmt::format("matmul_wgmma__{}_{}x{}", storage_type(x.a), tiles.front().block_m, tiles.front().block_n), std::move(stub), std::move(size),
-                                   ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)), {},
-                                   {{a, x.m, x.k, box(smallest.block_m), 64}, weight}, fused_parts(x)});
+  const MatrixView weight = x.trans_b
+                                ? MatrixView{b, x.n, x.k, box(std::min(smallest.block_n, 64)), 64}
+                                : MatrixView{b, x.k, x.n, 64, 64};
+  Emission emission = Emission::of({fmt::format("matmul_wgmma__{}_{}x{}", storage_type(x.a),
+                                                tiles.front().block_m, tiles.front().block_n),
+                                    std::move(stub),
+                                    std::move(size),
+                                    ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)),
+                                    {},
+                                    {{a, x.m, x.k, box(smallest.block_m), 64}, weight},
+                                    fused_parts(x)});
   note_rows(c, c.graph.value(y).name, x, emission);
   return emission;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each size of a run is rounded up to, so that runs share captured launches (runtime/core/bucket_finder.h looks it up).
+// What each size of a run is rounded up to, so that runs share captured launches
+// (runtime/core/bucket_finder.h looks it up).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,9 @@ namespace tfcc::codegen {
 /// | past, context | a power of two from 16 |
 /// | none | itself up to 16, then an eighth of the next power of two |
 ///
-/// No cap is larger than the range of the symbol allows. A size that may be 0 has 0 as a cap of its own, unless lengths are named; a run
-/// with a length of 0 has no cap for its batch, and so no bucket.
+/// No cap is larger than the range of the symbol allows. A size that may be 0 has 0 as a cap of its
+/// own, unless lengths are named; a run with a length of 0 has no cap for its batch, and so no
+/// bucket.
 runtime::BucketTable bucket_table(const ir::Graph& graph, const std::vector<int64_t>& lengths);
 
 }  // namespace tfcc::codegen

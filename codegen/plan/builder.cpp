@@ -7,17 +7,31 @@
 
 namespace tfcc::codegen {
 
-PlanBuilder::PlanBuilder(const TargetClass& target, const Graph& graph, WeightPool& weights, const std::string& precision)
-    : target_(target), pool_(graph.pool()), graph_name_(graph.name), weights_(weights), sizes_(graph), symbols_(sizes_.names()) {
+PlanBuilder::PlanBuilder(const TargetClass& target, const Graph& graph, WeightPool& weights,
+                         const std::string& precision)
+    : target_(target),
+      pool_(graph.pool()),
+      graph_name_(graph.name),
+      weights_(weights),
+      sizes_(graph),
+      symbols_(sizes_.names()) {
   out_.plan.family = target.family;
   out_.plan.name = to_string(target.family);
   out_.plan.precision = precision;
 }
 
 Result<Lowered> PlanBuilder::finish() {
-  if (misplaced_) return Error{ErrorCode::internal, "a launch for few tokens has no place among those for any number; report this model"};
-  if (too_deep_) return Error{ErrorCode::unsupported, "a size is too deep an expression to be computed at run time; fix more dims at export"};
-  if (pool_.ill_typed) return Error{ErrorCode::internal, "an expression was built from operands of the wrong types while lowering"};
+  if (misplaced_)
+    return Error{
+        ErrorCode::internal,
+        "a launch for few tokens has no place among those for any number; report this model"};
+  if (too_deep_)
+    return Error{
+        ErrorCode::unsupported,
+        "a size is too deep an expression to be computed at run time; fix more dims at export"};
+  if (pool_.ill_typed)
+    return Error{ErrorCode::internal,
+                 "an expression was built from operands of the wrong types while lowering"};
   return std::move(out_);
 }
 
@@ -37,7 +51,9 @@ void PlanBuilder::grows(ExprRef e, const std::string& what) {
   if (!target_.cuda() || !may_have_buckets()) return;
   ExprRef size = sizes_.restate(e);
   if (growing_.count(size)) return;
-  if (!ir::never_decreases(size)) return no_buckets(fmt::format("{} is {}, which may shrink when a size grows", what, ir::print(size)));
+  if (!ir::never_decreases(size))
+    return no_buckets(
+        fmt::format("{} is {}, which may shrink when a size grows", what, ir::print(size)));
   growing_.insert(size);
 }
 
@@ -73,7 +89,8 @@ uint32_t PlanBuilder::buffer_of(const EmitContext& c, ValueId v) {
     b.place = runtime::BufferClass::arena;  // the slot comes with place_buffers
   }
   ExprRef count = Sizes::at_bounds(c.graph, c.count(v));
-  const uint32_t id = add_buffer(std::move(b), ir::mul(count, c.integer(static_cast<int64_t>(size_of(value.type.dtype)))));
+  const uint32_t id = add_buffer(
+      std::move(b), ir::mul(count, c.integer(static_cast<int64_t>(size_of(value.type.dtype)))));
   buffer_of_value_[value.name] = id;
   return id;
 }
@@ -89,10 +106,12 @@ uint32_t PlanBuilder::packed(const EmitContext& c, const PackedWeight& w) {
   for (int64_t d : constant.result_dims()) b.dims.push_back(encode(c.integer(d)));
   b.place = runtime::BufferClass::constant;
   b.index = weights_.add(b.name, constant);
-  return it->second = add_buffer(std::move(b), c.integer(constant.element_count() * static_cast<int64_t>(size_of(b.dtype))));
+  return it->second = add_buffer(std::move(b), c.integer(constant.element_count() *
+                                                         static_cast<int64_t>(size_of(b.dtype))));
 }
 
-uint32_t PlanBuilder::scratch_of(const EmitContext& c, const std::string& launch, const Scratch& scratch) {
+uint32_t PlanBuilder::scratch_of(const EmitContext& c, const std::string& launch,
+                                 const Scratch& scratch) {
   auto [it, added] = scratch_.emplace(launch, 0);
   if (!added) return it->second;
   runtime::Buffer b;
@@ -100,16 +119,25 @@ uint32_t PlanBuilder::scratch_of(const EmitContext& c, const std::string& launch
   b.dtype = scratch.dtype;
   b.dims = {encode(scratch.count)};
   b.place = runtime::BufferClass::arena;
-  return it->second = add_buffer(std::move(b), ir::mul(Sizes::at_bounds(c.graph, scratch.count), c.integer(static_cast<int64_t>(size_of(scratch.dtype)))));
+  return it->second = add_buffer(std::move(b),
+                                 ir::mul(Sizes::at_bounds(c.graph, scratch.count),
+                                         c.integer(static_cast<int64_t>(size_of(scratch.dtype)))));
 }
 
-// Each operand read once and each result written once; a table is not read further than what is gathered from it, a weight is.
-ExprRef PlanBuilder::traffic(const EmitContext& c, OpKind op, const std::vector<uint32_t>& all) const {
-  const auto is_constant = [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::constant; };
+// Each operand read once and each result written once; a table is not read further than what is
+// gathered from it, a weight is.
+ExprRef PlanBuilder::traffic(const EmitContext& c, OpKind op,
+                             const std::vector<uint32_t>& all) const {
+  const auto is_constant = [&](uint32_t b) {
+    return out_.plan.buffers[b].place == runtime::BufferClass::constant;
+  };
   ExprRef largest = c.integer(0), sum = c.integer(0);
   std::vector<uint32_t> buffers = all;
-  if (op == OpKind::kv_append || op == OpKind::rope_append) {  // of the pages it writes what it reads
-    std::erase_if(buffers, [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::state; });
+  if (op == OpKind::kv_append ||
+      op == OpKind::rope_append) {  // of the pages it writes what it reads
+    std::erase_if(buffers, [&](uint32_t b) {
+      return out_.plan.buffers[b].place == runtime::BufferClass::state;
+    });
     for (size_t i = 0, n = buffers.size(); i < n; ++i) buffers.push_back(buffers[i]);
   }
   for (uint32_t b : buffers) {
@@ -140,13 +168,16 @@ int PlanBuilder::place_of(const std::string& value) const {
   return it == place_of_.end() ? -1 : it->second;
 }
 
-void PlanBuilder::add_launch(runtime::Launch launch, const std::string& key, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes) {
+void PlanBuilder::add_launch(runtime::Launch launch, const std::string& key,
+                             const std::vector<uint32_t>& reads,
+                             const std::vector<uint32_t>& writes) {
   auto& launches = out_.plan.buckets.back().launches;
   int position = static_cast<int>(launches.size());
   if (first_form_) place_of_.emplace(key, position);
   else position = place_of(key);
   misplaced_ |= position < 0;
-  for (uint32_t b : writes) buffers_[b].first = buffers_[b].first < 0 ? position : std::min(buffers_[b].first, position);
+  for (uint32_t b : writes)
+    buffers_[b].first = buffers_[b].first < 0 ? position : std::min(buffers_[b].first, position);
   for (const auto* list : {&reads, &writes}) {
     for (uint32_t b : *list) buffers_[b].last = std::max(buffers_[b].last, position);
   }
@@ -163,7 +194,8 @@ void PlanBuilder::add(const EmitContext& c, OpId op, const Emission& emission) {
   }
   auto& launches = out_.plan.buckets.back().launches;
   for (size_t i = first; i < launches.size() && emission.reason; ++i) {
-    launches[i].why = fmt::format("{}\ndecided at {}:{}", emission.reason->text, emission.reason->file, emission.reason->line);
+    launches[i].why = fmt::format("{}\ndecided at {}:{}", emission.reason->text,
+                                  emission.reason->file, emission.reason->line);
   }
 }
 
@@ -173,13 +205,17 @@ uint32_t PlanBuilder::kernel_of(const EmitContext& c, const KernelLaunch& k, boo
   if (!added) return it->second;
   const int number = kernel_names_[k.kernel]++;
   const std::string name = number == 0 ? k.kernel : fmt::format("{}_{}", k.kernel, number);
-  out_.kernels.push_back({name, fmt::format("// {} of graph {}\n", k.stub.function(), c.graph.name) + k.stub.print(name, k.size.threads)});
+  out_.kernels.push_back(
+      {name, fmt::format("// {} of graph {}\n", k.stub.function(), c.graph.name) +
+                 k.stub.print(name, k.size.threads)});
   const bool cuda = target_.cuda();
-  out_.plan.kernels.push_back({name, k.stub.function(), cuda ? k.size.threads : 0, cuda ? k.size.shared_bytes : 0, cuda && starts_early});
+  out_.plan.kernels.push_back({name, k.stub.function(), cuda ? k.size.threads : 0,
+                               cuda ? k.size.shared_bytes : 0, cuda && starts_early});
   return it->second;
 }
 
-runtime::KernelLaunch PlanBuilder::sized(const std::string& launch, uint32_t kernel, std::vector<uint32_t> args, const LaunchSize& size) {
+runtime::KernelLaunch PlanBuilder::sized(const std::string& launch, uint32_t kernel,
+                                         std::vector<uint32_t> args, const LaunchSize& size) {
   runtime::KernelLaunch k;
   k.kernel = kernel;
   k.args = std::move(args);
@@ -223,10 +259,16 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   out.flops = encode(launch.flops);
   std::vector<uint32_t> all = reads;
   all.insert(all.end(), writes.begin(), writes.end());
-  if (launch.of_states) std::erase_if(all, [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::state; });
+  if (launch.of_states)
+    std::erase_if(
+        all, [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::state; });
   const ExprRef bytes = traffic(c, op.kind, all);
   out.bytes = encode(launch.of_states ? ir::add(bytes, launch.of_states) : bytes);
-  if (launch.makes) out.makes = static_cast<uint32_t>(std::find(symbols_.begin(), symbols_.end(), launch.makes->name) - symbols_.begin()) + 1;
+  if (launch.makes)
+    out.makes =
+        static_cast<uint32_t>(std::find(symbols_.begin(), symbols_.end(), launch.makes->name) -
+                              symbols_.begin()) +
+        1;
   std::string key = out.name;
   if (launch.scratch) writes.push_back(scratch_of(c, key, *launch.scratch));
   add_launch(std::move(out), key, reads, writes);
@@ -253,7 +295,8 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
   runtime::Launch out;
   out.name = c.graph.value(launch.d).name;
   out.ops = {std::string(ir::to_string(c.graph.op(o).kind))};
-  out.flops = encode(ir::mul(ir::mul(c.integer(2), launch.batch), ir::mul(ir::mul(launch.m, launch.n), launch.k)));
+  out.flops = encode(
+      ir::mul(ir::mul(c.integer(2), launch.batch), ir::mul(ir::mul(launch.m, launch.n), launch.k)));
   std::vector<uint32_t> all = reads;
   all.push_back(g.d);
   out.bytes = encode(traffic(c, OpKind::matmul, all));
@@ -266,7 +309,9 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
 void PlanBuilder::add_output(const EmitContext& c, size_t output) {
   const ValueId v = c.graph.outputs[output].value;
   const uint32_t from = buffer_of(c, v);
-  if (const runtime::Buffer& b = out_.plan.buffers[from]; b.place == runtime::BufferClass::output && b.index == output) return;
+  if (const runtime::Buffer& b = out_.plan.buffers[from];
+      b.place == runtime::BufferClass::output && b.index == output)
+    return;
   auto [it, added] = output_copies_.emplace(output, 0);
   if (added) {
     runtime::Buffer b = out_.plan.buffers[from];
@@ -295,7 +340,8 @@ void PlanBuilder::add_bind(size_t values) {
   const std::string name = "tfcc_bind";
   out_.plan.has_bind = true;
   out_.plan.bind = static_cast<uint32_t>(out_.plan.kernels.size());
-  out_.kernels.push_back({name, fmt::format("// bind of graph {}\n", graph_name_) + bind_source(name, values)});
+  out_.kernels.push_back(
+      {name, fmt::format("// bind of graph {}\n", graph_name_) + bind_source(name, values)});
   out_.plan.kernels.push_back({name, "bind", 128, 0});
 }
 
@@ -317,7 +363,8 @@ void PlanBuilder::place_buffers(const JudgedShapes& shapes) {
   }
   const auto short_enough = [&](ExprRef offset, ExprRef total) {
     const runtime::SizeExpr program = sizes_.restated_program(offset);
-    return program.code.size() <= kLongestOffset && program.valid(symbols_.size()) && sizes_.restated_program(total).valid(symbols_.size());
+    return program.code.size() <= kLongestOffset && program.valid(symbols_.size()) &&
+           sizes_.restated_program(total).valid(symbols_.size());
   };
   const ArenaLayout layout = plan_memory(arena, shapes, pool_, sizes_.pool(), short_enough);
   out_.plan.live_bytes = encode(layout.live_bytes);

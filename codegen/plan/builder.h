@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan that emissions become: buffers, kernels with their texts once, launches, lifetimes, sizes as programs.
+// The plan that emissions become: buffers, kernels with their texts once, launches, lifetimes,
+// sizes as programs.
 #pragma once
 
 #include <map>
@@ -18,13 +19,15 @@ namespace tfcc::codegen {
 
 class PlanBuilder {
  public:
-  PlanBuilder(const TargetClass& target, const Graph& graph, WeightPool& weights, const std::string& precision);
+  PlanBuilder(const TargetClass& target, const Graph& graph, WeightPool& weights,
+              const std::string& precision);
 
   /// The sizes that kernels find in n[...].
   const std::vector<std::string>& symbols() const { return symbols_; }
 
-  /// Starts a bucket, to which launches are then added. Lifetimes are counted in launches of the first form of a graph: one that
-  /// does the same in fewer launches does it where the first form does the last of them.
+  /// Starts a bucket, to which launches are then added. Lifetimes are counted in launches of the
+  /// first form of a graph: one that does the same in fewer launches does it where the first form
+  /// does the last of them.
   void begin_bucket(runtime::Bucket bucket, bool first_form);
   /// Adds the launches of an op.
   void add(const EmitContext& context, OpId op, const Emission& emission);
@@ -32,7 +35,8 @@ class PlanBuilder {
   void add_output(const EmitContext& context, size_t output);
   /// Where the first form launches what computes this value; -1: nowhere.
   int place_of(const std::string& value) const;
-  /// Puts the buckets into this order, given by their present places: the first whose limits hold is used.
+  /// Puts the buckets into this order, given by their present places: the first whose limits hold
+  /// is used.
   void order_buckets(const std::vector<size_t>& order);
 
   /// A size as a program of the runtime.
@@ -53,19 +57,23 @@ class PlanBuilder {
  private:
   struct Placed {
     ExprRef bytes;
-    int first = -1, last = -1;   // launches that write it first and use it last
+    int first = -1, last = -1;  // launches that write it first and use it last
   };
   void add_kernel(const EmitContext& context, OpId op, const KernelLaunch& launch);
   void add_library(const EmitContext& context, OpId op, const LibraryLaunch& launch);
-  /// `key` tells a copy to an output, which may have the name of a value, from the launch that computes that value.
-  void add_launch(runtime::Launch launch, const std::string& key, const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
+  /// `key` tells a copy to an output, which may have the name of a value, from the launch that
+  /// computes that value.
+  void add_launch(runtime::Launch launch, const std::string& key,
+                  const std::vector<uint32_t>& reads, const std::vector<uint32_t>& writes);
   uint32_t buffer_of(const EmitContext& context, ValueId v);
   uint32_t packed(const EmitContext& context, const PackedWeight& weight);
   /// Of the launch of this name.
-  uint32_t scratch_of(const EmitContext& context, const std::string& launch, const Scratch& scratch);
+  uint32_t scratch_of(const EmitContext& context, const std::string& launch,
+                      const Scratch& scratch);
   uint32_t add_buffer(runtime::Buffer buffer, ExprRef bytes);
   uint32_t kernel_of(const EmitContext& context, const KernelLaunch& launch, bool starts_early);
-  runtime::KernelLaunch sized(const std::string& launch, uint32_t kernel, std::vector<uint32_t> args, const LaunchSize& size);
+  runtime::KernelLaunch sized(const std::string& launch, uint32_t kernel,
+                              std::vector<uint32_t> args, const LaunchSize& size);
   ExprRef traffic(const EmitContext& context, OpKind op, const std::vector<uint32_t>& all) const;
   void grows(ExprRef size, const std::string& what);
 
@@ -76,18 +84,19 @@ class PlanBuilder {
   Lowered out_;
   Sizes sizes_;
   std::vector<std::string> symbols_;
-  std::vector<Placed> buffers_;                                      // one for each of the plan's
-  std::map<std::string, uint32_t> buffer_of_value_;                  // by name, which a value has in every form of a graph
-  std::map<std::pair<std::string, std::string>, uint32_t> packed_;   // weight, layout -> buffer
-  std::map<std::string, uint32_t> scratch_;                          // by launch
-  std::map<size_t, uint32_t> output_copies_;                         // output -> buffer of its copy
+  std::vector<Placed> buffers_;  // one for each of the plan's
+  std::map<std::string, uint32_t>
+      buffer_of_value_;  // by name, which a value has in every form of a graph
+  std::map<std::pair<std::string, std::string>, uint32_t> packed_;  // weight, layout -> buffer
+  std::map<std::string, uint32_t> scratch_;                         // by launch
+  std::map<size_t, uint32_t> output_copies_;                        // output -> buffer of its copy
   std::map<std::string, uint32_t> kernel_by_text_;
   std::map<std::string, int> kernel_names_;
-  std::map<std::string, int> place_of_;                              // of each launch of the first form
-  std::set<ExprRef> growing_;                                        // restated, and proved to grow
+  std::map<std::string, int> place_of_;  // of each launch of the first form
+  std::set<ExprRef> growing_;            // restated, and proved to grow
   bool first_form_ = true;
-  bool misplaced_ = false;                                           // a launch of another form is none of the first
-  bool too_deep_ = false;                                            // a program needs more than the runtime's stack
+  bool misplaced_ = false;  // a launch of another form is none of the first
+  bool too_deep_ = false;   // a program needs more than the runtime's stack
 };
 
 }  // namespace tfcc::codegen

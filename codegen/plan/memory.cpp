@@ -12,19 +12,21 @@ namespace {
 
 using ir::ExprPool;
 using ir::ExprRef;
-using Bytes = std::array<int64_t, std::tuple_size_v<JudgedShapes>>;   // at each of the shapes that a layout is judged by
+using Bytes = std::array<
+    int64_t, std::tuple_size_v<JudgedShapes>>;  // at each of the shapes that a layout is judged by
 constexpr int64_t kAlignment = 256;
 
 struct Item {
   size_t buffer;
-  int first, last;             // launches
-  Bytes bytes;                 // rounded up
+  int first, last;  // launches
+  Bytes bytes;      // rounded up
 };
 
 bool meet(const Item& a, const Item& b) { return a.first <= b.last && b.first <= a.last; }
 
-// For each item those that lie below it in memory and live at the same time. An item begins where the last of them ends,
-// whatever their sizes are: what lies below what is chosen at one shape and holds at all.
+// For each item those that lie below it in memory and live at the same time. An item begins where
+// the last of them ends, whatever their sizes are: what lies below what is chosen at one shape and
+// holds at all.
 using Below = std::vector<std::vector<size_t>>;
 
 // One item after the other at the lowest place where it fits at the usual shape.
@@ -32,7 +34,7 @@ Below place(const std::vector<Item>& items, const std::vector<size_t>& order) {
   Below below(items.size());
   std::vector<int64_t> at(items.size(), -1);
   for (size_t x : order) {
-    std::vector<size_t> others;                    // placed, alive with x, from low to high
+    std::vector<size_t> others;  // placed, alive with x, from low to high
     for (size_t y = 0; y < items.size(); ++y) {
       if (at[y] >= 0 && meet(items[x], items[y])) others.push_back(y);
     }
@@ -78,12 +80,14 @@ double worst_ratio(const std::vector<Item>& items, const Below& below, const Byt
       end[x] = offset + items[x].bytes[shape];
       total = std::max(total, end[x]);
     }
-    worst = std::max(worst, static_cast<double>(total) / static_cast<double>(std::max<int64_t>(live[shape], 1)));
+    worst = std::max(
+        worst, static_cast<double>(total) / static_cast<double>(std::max<int64_t>(live[shape], 1)));
   }
   return worst;
 }
 
-// In the order of launches, by size, by duration and by both: whichever needs least at its worst shape.
+// In the order of launches, by size, by duration and by both: whichever needs least at its worst
+// shape.
 Below best_place(const std::vector<Item>& items, const Bytes& live) {
   std::vector<size_t> order(items.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -91,7 +95,8 @@ Below best_place(const std::vector<Item>& items, const Bytes& live) {
   double least = worst_ratio(items, best, live);
   auto try_by = [&](auto key) {
     std::vector<size_t> sorted = order;
-    std::stable_sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) { return key(items[a]) > key(items[b]); });
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](size_t a, size_t b) { return key(items[a]) > key(items[b]); });
     Below other = place(items, sorted);
     const double ratio = worst_ratio(items, other, live);
     if (ratio < least) best = std::move(other), least = ratio;
@@ -116,16 +121,19 @@ std::vector<Item> items_of(const std::vector<ArenaBuffer>& buffers, const Judged
   for (size_t b = 0; b < buffers.size(); ++b) {
     Item item{b, buffers[b].first, buffers[b].last, {}};
     for (size_t i = 0; i < shapes.size(); ++i) {
-      const int64_t bytes = ir::eval_size(buffers[b].bytes, [&](std::string_view s) { return shapes[i].find(s)->second; });
+      const int64_t bytes = ir::eval_size(
+          buffers[b].bytes, [&](std::string_view s) { return shapes[i].find(s)->second; });
       item.bytes[i] = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
     items.push_back(item);
   }
-  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.first < b.first; });
+  std::stable_sort(items.begin(), items.end(),
+                   [](const Item& a, const Item& b) { return a.first < b.first; });
   return items;
 }
 
-// The most bytes that are alive at once at each shape, and the launch with the most at the usual one.
+// The most bytes that are alive at once at each shape, and the launch with the most at the usual
+// one.
 struct Peak {
   Bytes live{};
   int launch = 0;
@@ -138,7 +146,8 @@ Peak peak_of(const std::vector<Item>& items) {
   for (int t = 0; t <= last; ++t) {
     Bytes now{};
     for (const Item& it : items) {
-      for (size_t i = 0; i < now.size() && it.first <= t && t <= it.last; ++i) now[i] += it.bytes[i];
+      for (size_t i = 0; i < now.size() && it.first <= t && t <= it.last; ++i)
+        now[i] += it.bytes[i];
     }
     if (now[0] > peak.live[0]) peak.launch = t;
     for (size_t i = 0; i < now.size(); ++i) peak.live[i] = std::max(peak.live[i], now[i]);
@@ -148,13 +157,15 @@ Peak peak_of(const std::vector<Item>& items) {
 
 }  // namespace
 
-ArenaLayout plan_memory(const std::vector<ArenaBuffer>& buffers, const JudgedShapes& shapes, ExprPool& graph_pool, ExprPool& pool,
+ArenaLayout plan_memory(const std::vector<ArenaBuffer>& buffers, const JudgedShapes& shapes,
+                        ExprPool& graph_pool, ExprPool& pool,
                         const std::function<bool(ExprRef, ExprRef)>& short_enough) {
   const std::vector<Item> items = items_of(buffers, shapes);
   const Peak peak = peak_of(items);
   ArenaLayout layout{std::vector<ExprRef>(buffers.size()), pool.integer(0), graph_pool.integer(0)};
   for (const Item& it : items) {  // its launch names the expression of the peak
-    if (it.first <= peak.launch && peak.launch <= it.last) layout.live_bytes = ir::add(layout.live_bytes, buffers[it.buffer].bytes);
+    if (it.first <= peak.launch && peak.launch <= it.last)
+      layout.live_bytes = ir::add(layout.live_bytes, buffers[it.buffer].bytes);
   }
   if (items.empty()) return layout;
   const Below below = best_place(items, peak.live);

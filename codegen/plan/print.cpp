@@ -15,17 +15,22 @@ std::string print(const std::vector<runtime::SizeExpr>& sizes) {
 
 std::string print(size_t number, const runtime::Buffer& b) {
   static constexpr const char* kPlaces[] = {"input", "output", "arena", "constant", "state"};
-  std::string s = fmt::format("buffer {}: {} {} {}{}", number, kPlaces[static_cast<int>(b.place)], b.name, tfcc::to_string(b.dtype), print(b.dims));
+  std::string s = fmt::format("buffer {}: {} {} {}{}", number, kPlaces[static_cast<int>(b.place)],
+                              b.name, tfcc::to_string(b.dtype), print(b.dims));
   if (b.place != runtime::BufferClass::arena) return s + fmt::format(", number {}\n", b.index);
-  return s + fmt::format(" at {} in slot {}, launches {} to {}\n", b.offset.code.empty() ? "0" : b.offset.print(), b.index, b.first_use, b.last_use);
+  return s + fmt::format(" at {} in slot {}, launches {} to {}\n",
+                         b.offset.code.empty() ? "0" : b.offset.print(), b.index, b.first_use,
+                         b.last_use);
 }
 
 std::string print(const runtime::Plan& plan, const runtime::KernelLaunch& k) {
   std::string s = fmt::format("{}({})", plan.kernels[k.kernel].name, fmt::join(k.args, ", "));
   for (const runtime::TensorMap& m : k.maps) {
-    s += fmt::format(" map of {} [{},{}] in boxes of {} x {}", m.buffer, m.rows.print(), m.columns.print(), m.box_rows, m.box_columns);
+    s += fmt::format(" map of {} [{},{}] in boxes of {} x {}", m.buffer, m.rows.print(),
+                     m.columns.print(), m.box_rows, m.box_columns);
   }
-  return s + (plan.family == Family::cuda ? " grid " + print(k.grid) : fmt::format(" work {} by {}", k.work.print(), k.grain));
+  return s + (plan.family == Family::cuda ? " grid " + print(k.grid)
+                                          : fmt::format(" work {} by {}", k.work.print(), k.grain));
 }
 
 std::string print(const runtime::GemmLaunch& g) {
@@ -33,8 +38,9 @@ std::string print(const runtime::GemmLaunch& g) {
   if (g.trans_b) s += "^T";
   if (g.has_bias) s += fmt::format(" + {}", g.bias);
   if (g.in_order) s += " in order";
-  return s + fmt::format(" of m = {}, n = {}, k = {}, {} times, strides {} and {}", g.m.print(), g.n.print(), g.k.print(), g.batch.print(),
-                         g.stride_a.print(), g.stride_b.print());
+  return s + fmt::format(" of m = {}, n = {}, k = {}, {} times, strides {} and {}", g.m.print(),
+                         g.n.print(), g.k.print(), g.batch.print(), g.stride_a.print(),
+                         g.stride_b.print());
 }
 
 }  // namespace
@@ -42,13 +48,16 @@ std::string print(const runtime::GemmLaunch& g) {
 std::string print(const runtime::Plan& plan) {
   std::string s = fmt::format("plan {} {}\n", plan.name, plan.precision);
   for (size_t i = 0; i < plan.buffers.size(); ++i) s += print(i, plan.buffers[i]);
-  for (size_t i = 0; i < plan.slots.size(); ++i) s += fmt::format("slot {}: {} bytes\n", i, plan.slots[i].print());
+  for (size_t i = 0; i < plan.slots.size(); ++i)
+    s += fmt::format("slot {}: {} bytes\n", i, plan.slots[i].print());
   s += fmt::format("live: {} bytes\n", plan.live_bytes.print());
   if (plan.counters) s += fmt::format("counters: {}\n", plan.counters);
   for (const runtime::Check& c : plan.limits) s += fmt::format("limit: {}\n", c.message);
   for (const runtime::Kernel& k : plan.kernels) {
     s += fmt::format("kernel {} of {}", k.name, k.op);
-    if (k.threads) s += fmt::format(", {} threads, {} bytes shared{}", k.threads, k.shared_bytes, k.starts_early ? ", starts early" : "");
+    if (k.threads)
+      s += fmt::format(", {} threads, {} bytes shared{}", k.threads, k.shared_bytes,
+                       k.starts_early ? ", starts early" : "");
     s += "\n";
   }
   for (const runtime::Bucket& b : plan.buckets) {
@@ -56,11 +65,13 @@ std::string print(const runtime::Plan& plan) {
     for (const runtime::Check& c : b.limits) s += " " + c.message + ";";
     s += "\n";
     for (const runtime::Launch& l : b.launches) {
-      s += fmt::format("  {} = {}: {}{}\n", l.name, fmt::join(l.ops, "+"), l.kernel ? print(plan, *l.kernel) : print(*l.gemm),
+      s += fmt::format("  {} = {}: {}{}\n", l.name, fmt::join(l.ops, "+"),
+                       l.kernel ? print(plan, *l.kernel) : print(*l.gemm),
                        l.makes ? fmt::format(" makes size {}", l.makes - 1) : "");
     }
   }
-  if (!plan.no_bucket_table.empty()) s += fmt::format("no buckets of shapes: {}\n", plan.no_bucket_table);
+  if (!plan.no_bucket_table.empty())
+    s += fmt::format("no buckets of shapes: {}\n", plan.no_bucket_table);
   return s;
 }
 

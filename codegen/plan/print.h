@@ -8,7 +8,8 @@
 
 namespace tfcc::codegen {
 
-/// One line per buffer, kernel and launch: place, sizes and programs by their text, what a launch reads and writes by buffer number.
+/// One line per buffer, kernel and launch: place, sizes and programs by their text, what a launch
+/// reads and writes by buffer number.
 ///
 ///     plan cuda f16
 ///     buffer 2: arena y f16[B,S,768] at 0 in slot 0, launches 3 to 5

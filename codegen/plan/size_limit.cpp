@@ -10,7 +10,8 @@ namespace {
 
 using ir::ExprRef;
 
-constexpr int64_t kRoom = int64_t{1} << 61;  // the other half is for the products that tensors bound
+constexpr int64_t kRoom = int64_t{1}
+                          << 61;  // the other half is for the products that tensors bound
 
 bool before(ExprRef a, ExprRef b) { return ir::compare(a, b) < 0; }
 
@@ -29,12 +30,16 @@ std::vector<ir::Poly> counts(const ir::Graph& g) {
   return out;
 }
 
-// A product of the sizes in `t` is at most one of those in `whole`: what else is in it is at least 1.
+// A product of the sizes in `t` is at most one of those in `whole`: what else is in it is at least
+// 1.
 bool covers(const ir::Term& whole, const ir::Term& t) {
   if (whole.coefficient < t.coefficient) return false;
-  if (!std::includes(whole.atoms.begin(), whole.atoms.end(), t.atoms.begin(), t.atoms.end(), before)) return false;
+  if (!std::includes(whole.atoms.begin(), whole.atoms.end(), t.atoms.begin(), t.atoms.end(),
+                     before))
+    return false;
   std::vector<ExprRef> rest;
-  std::set_difference(whole.atoms.begin(), whole.atoms.end(), t.atoms.begin(), t.atoms.end(), std::back_inserter(rest), before);
+  std::set_difference(whole.atoms.begin(), whole.atoms.end(), t.atoms.begin(), t.atoms.end(),
+                      std::back_inserter(rest), before);
   return std::all_of(rest.begin(), rest.end(), [](ExprRef a) { return ir::range_of(a).lo >= 1; });
 }
 
@@ -46,8 +51,11 @@ ExprRef sizes_fit(const ir::Graph& graph) {
   const std::vector<ir::Poly> tensors = counts(graph);
   auto counted = [&](const ir::Term& t) {
     return std::any_of(tensors.begin(), tensors.end(), [&](const ir::Poly& n) {
-      const bool sum = std::all_of(n.terms.begin(), n.terms.end(), [](const ir::Term& x) { return x.coefficient > 0; }) && n.constant >= 0;
-      return sum && std::any_of(n.terms.begin(), n.terms.end(), [&](const ir::Term& x) { return covers(x, t); });
+      const bool sum = std::all_of(n.terms.begin(), n.terms.end(),
+                                   [](const ir::Term& x) { return x.coefficient > 0; }) &&
+                       n.constant >= 0;
+      return sum && std::any_of(n.terms.begin(), n.terms.end(),
+                                [&](const ir::Term& x) { return covers(x, t); });
     });
   };
   std::vector<ir::Term> left;

@@ -22,13 +22,17 @@ void encode(const ir::Term& t, const Names& symbols, std::vector<int64_t>& code)
     if (i > 0) code.push_back(static_cast<int64_t>(SizeCode::mul));
   }
   if (t.coefficient == 1) return;
-  code.insert(code.end(), {static_cast<int64_t>(SizeCode::push), t.coefficient, static_cast<int64_t>(SizeCode::mul)});
+  code.insert(code.end(), {static_cast<int64_t>(SizeCode::push), t.coefficient,
+                           static_cast<int64_t>(SizeCode::mul)});
 }
 
 // A number that is >= 0 where the condition holds.
 void encode_condition(ExprRef c, const Names& symbols, std::vector<int64_t>& code) {
   auto emit = [&](SizeCode s) { code.push_back(static_cast<int64_t>(s)); };
-  auto push = [&](int64_t v) { emit(SizeCode::push); code.push_back(v); };
+  auto push = [&](int64_t v) {
+    emit(SizeCode::push);
+    code.push_back(v);
+  };
   switch (c->kind) {
     case ExprKind::btrue: return push(0);
     case ExprKind::bfalse: return push(-1);
@@ -55,7 +59,10 @@ void encode_condition(ExprRef c, const Names& symbols, std::vector<int64_t>& cod
 
 void encode(ExprRef e, const Names& symbols, std::vector<int64_t>& code) {
   auto emit = [&](SizeCode c) { code.push_back(static_cast<int64_t>(c)); };
-  auto push = [&](int64_t v) { emit(SizeCode::push); code.push_back(v); };
+  auto push = [&](int64_t v) {
+    emit(SizeCode::push);
+    code.push_back(v);
+  };
   auto binary = [&](SizeCode c) {
     encode(e->args[0], symbols, code);
     encode(e->args[1], symbols, code);
@@ -86,9 +93,7 @@ void encode(ExprRef e, const Names& symbols, std::vector<int64_t>& code) {
     case ExprKind::floordiv: return binary(SizeCode::floordiv);
     case ExprKind::imin: return binary(SizeCode::min);
     case ExprKind::imax: return binary(SizeCode::max);
-    case ExprKind::iabs:
-      encode(e->args[0], symbols, code);
-      return emit(SizeCode::abs);
+    case ExprKind::iabs: encode(e->args[0], symbols, code); return emit(SizeCode::abs);
     case ExprKind::select: {
       ExprRef c = e->args[0];
       const bool negated = c->kind == ExprKind::bnot;
@@ -105,13 +110,24 @@ void encode(ExprRef e, const Names& symbols, std::vector<int64_t>& code) {
 }  // namespace
 
 std::string why_no_program(ExprRef e) {
-  constexpr size_t kLargest = 4096;  // a program has no variables: what is used twice is there twice
+  constexpr size_t kLargest =
+      4096;  // a program has no variables: what is used twice is there twice
   std::string why;
   ir::for_each_node(e, [&](ExprRef n) {
     switch (n->kind) {
-      case ExprKind::poly: case ExprKind::symbol: case ExprKind::floordiv: case ExprKind::imin: case ExprKind::imax: case ExprKind::iabs:
-      case ExprKind::btrue: case ExprKind::bfalse: case ExprKind::ge0: case ExprKind::eq0: case ExprKind::band: case ExprKind::bor: case ExprKind::bnot:
-        return;
+      case ExprKind::poly:
+      case ExprKind::symbol:
+      case ExprKind::floordiv:
+      case ExprKind::imin:
+      case ExprKind::imax:
+      case ExprKind::iabs:
+      case ExprKind::btrue:
+      case ExprKind::bfalse:
+      case ExprKind::ge0:
+      case ExprKind::eq0:
+      case ExprKind::band:
+      case ExprKind::bor:
+      case ExprKind::bnot: return;
       case ExprKind::select:
         if (n->type != ir::Scalar::i64) why = "goes through floating point";
         return;
@@ -133,10 +149,13 @@ runtime::SizeExpr size_program(ExprRef e, const Names& symbols) {
 }
 
 std::vector<ExprRef> Sizes::factors(const ir::SizeSymbol& s) {
-  if (!s.computed() || s.formula->kind != ExprKind::poly || s.formula->value != 0 || s.formula->terms.size() != 1) return {};
+  if (!s.computed() || s.formula->kind != ExprKind::poly || s.formula->value != 0 ||
+      s.formula->terms.size() != 1)
+    return {};
   const ir::Term& t = s.formula->terms[0];
   const bool plain = t.coefficient == 1 && t.atoms.size() > 1 &&
-                     std::all_of(t.atoms.begin(), t.atoms.end(), [](ExprRef a) { return a->kind == ExprKind::symbol; }) &&
+                     std::all_of(t.atoms.begin(), t.atoms.end(),
+                                 [](ExprRef a) { return a->kind == ExprKind::symbol; }) &&
                      std::adjacent_find(t.atoms.begin(), t.atoms.end()) == t.atoms.end();
   return plain ? t.atoms : std::vector<ExprRef>{};
 }
@@ -175,7 +194,9 @@ Sizes::Sizes(const ir::Graph& graph) : pool_(graph.pool_ptr()) {
 ExprRef Sizes::restate(ExprRef e) {
   if (e->pool == pool_.get()) return e;
   if (const auto known = restated_.find(e); known != restated_.end()) return known->second;
-  ExprRef r = ir::transfer(e, *pool_, [this](ExprRef n) { return n->kind == ExprKind::poly && !n->terms.empty() ? restate_sum(n) : nullptr; });
+  ExprRef r = ir::transfer(e, *pool_, [this](ExprRef n) {
+    return n->kind == ExprKind::poly && !n->terms.empty() ? restate_sum(n) : nullptr;
+  });
   restated_.emplace(e, r);
   return r;
 }
@@ -187,7 +208,9 @@ ExprRef Sizes::restate_sum(ExprRef e) {
     std::vector<ExprRef> left = t.atoms;
     ExprRef product = pool_->integer(t.coefficient);
     for (const Product& p : products_) {
-      const auto in = [&](ExprRef f) { return std::find(left.begin(), left.end(), f) != left.end(); };
+      const auto in = [&](ExprRef f) {
+        return std::find(left.begin(), left.end(), f) != left.end();
+      };
       while (std::all_of(p.factors.begin(), p.factors.end(), in)) {
         for (ExprRef f : p.factors) left.erase(std::find(left.begin(), left.end(), f));
         product = ir::mul(product, pool_->symbol(p.name));

@@ -13,7 +13,10 @@ namespace tfcc::codegen {
 class WeightPool {
  public:
   uint32_t add(const std::string& name, const ir::Constant& constant);
-  struct Entry { std::string name; ir::Constant constant; };
+  struct Entry {
+    std::string name;
+    ir::Constant constant;
+  };
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:

@@ -25,8 +25,8 @@ std::string symbol_name(const ValueInfo& input, size_t axis) {
 
 namespace {
 
-constexpr size_t kMostTried = 16;      // one at a time; each is an import
-constexpr int64_t kUsualSize = 64;     // of the sizes that are not 0
+constexpr size_t kMostTried = 16;   // one at a time; each is an import
+constexpr int64_t kUsualSize = 64;  // of the sizes that are not 0
 
 // Whether some output has elements when `empty` is 0 and no other size is.
 bool leaves_elements(const Graph& g, const std::string& empty) {
@@ -37,7 +37,8 @@ bool leaves_elements(const Graph& g, const std::string& empty) {
   };
   return std::any_of(g.outputs.begin(), g.outputs.end(), [&](const Graph::Output& out) {
     const Dims& dims = g.value(out.value).type.dims;
-    return std::all_of(dims.begin(), dims.end(), [&](ExprRef d) { return ir::eval_size(d, size) > 0; });
+    return std::all_of(dims.begin(), dims.end(),
+                       [&](ExprRef d) { return ir::eval_size(d, size) > 0; });
   });
 }
 
@@ -53,10 +54,12 @@ std::set<std::string> token_sizes(const Model& model, const Facts& facts) {
   return names;
 }
 
-// Whether a shape may be decided by a comparison of sizes, which min >= 1 may have decided for 0 too: Max(S, 1) is S then.
+// Whether a shape may be decided by a comparison of sizes, which min >= 1 may have decided for 0
+// too: Max(S, 1) is S then.
 bool decides(const std::vector<Node>& nodes) {
-  static constexpr std::array<std::string_view, 17> kDeciding = {"Abs",  "Clip", "Equal", "Greater", "GreaterOrEqual", "If",   "Less", "LessOrEqual", "Max",
-                                                                 "Min",  "Mod",  "Not",   "Relu",    "ReduceMax",      "Sign", "TopK", "Where"};
+  static constexpr std::array<std::string_view, 17> kDeciding = {
+      "Abs", "Clip", "Equal", "Greater", "GreaterOrEqual", "If",   "Less", "LessOrEqual", "Max",
+      "Min", "Mod",  "Not",   "Relu",    "ReduceMax",      "Sign", "TopK", "Where"};
   return std::any_of(nodes.begin(), nodes.end(), [](const Node& n) {
     return std::find(kDeciding.begin(), kDeciding.end(), n.op_type) != kDeciding.end();
   });
@@ -111,7 +114,8 @@ bool EmptySizes::retreat(Facts& facts) {
   facts = settled_;
   if (!one_by_one_) {
     one_by_one_ = true;
-    if (allowed_.size() > 1 && allowed_.size() <= kMostTried) waiting_.assign(allowed_.rbegin(), allowed_.rend());
+    if (allowed_.size() > 1 && allowed_.size() <= kMostTried)
+      waiting_.assign(allowed_.rbegin(), allowed_.rend());
   }
   allowed_ = kept_;
   if (!waiting_.empty()) {

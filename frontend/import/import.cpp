@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver: declares inputs and initializers, walks the nodes in order, and repeats the walk while it learns facts about
-// sizes (S <= 128 from a position table) that make the next walk simpler.
+// The driver: declares inputs and initializers, walks the nodes in order, and repeats the walk
+// while it learns facts about sizes (S <= 128 from a position table) that make the next walk
+// simpler.
 #include "frontend/import/import.h"
 
 #include <fmt/format.h>
@@ -32,7 +33,8 @@ using Registry = std::map<std::pair<std::string_view, std::string_view>, Registe
 
 const Registry& registry() {
   static const Registry kTable = {
-#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) {{"", #name}, {function, min_opset, max_opset, dtypes, notes}},
+#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) \
+  {{"", #name}, {function, min_opset, max_opset, dtypes, notes}},
 #include "frontend/import/importers.def"
 #undef TFCC_IMPORT
 #define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) \
@@ -69,19 +71,24 @@ Result<void> check_operators(const Model& model) {
     const int64_t opset = opset_of(model, n);
     if (lookup(n, opset)) continue;
     std::string key = (n.domain.empty() ? "" : n.domain + ".") + n.op_type;
-    if (const Registered* r = known(n)) key += fmt::format(" of opset {} (from {} on)", opset, r->min_opset);
+    if (const Registered* r = known(n))
+      key += fmt::format(" of opset {} (from {} on)", opset, r->min_opset);
     missing[key].push_back(n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name);
   }
   if (missing.empty()) return {};
   std::string list;
   for (const auto& [op, nodes] : missing) {
     list += (list.empty() ? "" : "; ") + escaped(op) + " (";
-    for (size_t i = 0; i < nodes.size() && i < kNamesPerOperator; ++i) list += (i ? ", " : "") + escaped(nodes[i]);
-    if (nodes.size() > kNamesPerOperator) list += fmt::format(", and {} more", nodes.size() - kNamesPerOperator);
+    for (size_t i = 0; i < nodes.size() && i < kNamesPerOperator; ++i)
+      list += (i ? ", " : "") + escaped(nodes[i]);
+    if (nodes.size() > kNamesPerOperator)
+      list += fmt::format(", and {} more", nodes.size() - kNamesPerOperator);
     list += ")";
   }
-  return Error{ErrorCode::unsupported, fmt::format("{}: unsupported operators: {}; docs/operators.md lists what is supported",
-                                                   model.path, list)};
+  return Error{
+      ErrorCode::unsupported,
+      fmt::format("{}: unsupported operators: {}; docs/operators.md lists what is supported",
+                  model.path, list)};
 }
 
 /// A size that an axis of an input is, once or more often.
@@ -90,13 +97,15 @@ struct AxisSize {
   int64_t times = 1;
 };
 
-// "64*chunks", as exporters name an axis that is a multiple of a size; or an axis that the graph cuts into such parts.
+// "64*chunks", as exporters name an axis that is a multiple of a size; or an axis that the graph
+// cuts into such parts.
 AxisSize axis_size(const Facts& facts, const std::string& name) {
   int64_t times = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), times);
   const std::string rest(end, name.data() + name.size());
   const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
-  if (error == std::errc() && times > 0 && times <= ir::kLargestSize && rest.size() > 1 && rest[0] == '*' && !std::isdigit(static_cast<unsigned char>(rest[1])) &&
+  if (error == std::errc() && times > 0 && times <= ir::kLargestSize && rest.size() > 1 &&
+      rest[0] == '*' && !std::isdigit(static_cast<unsigned char>(rest[1])) &&
       std::all_of(rest.begin() + 1, rest.end(), plain)) {
     AxisSize size = axis_size(facts, resolved_size(facts, rest.substr(1)));
     return {size.symbol, size.times * times};
@@ -109,24 +118,32 @@ AxisSize axis_size(const Facts& facts, const std::string& name) {
   return {part.symbol, part.times * known->second};
 }
 
-// What a size is in terms of others: learnt from the graph, or said by a name like "past_sequence_length + sequence_length".
-// Null if it is a size of its own. The runtime compares it with the input's shape like any known size.
-ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name, const std::set<std::string>& names) {
+// What a size is in terms of others: learnt from the graph, or said by a name like
+// "past_sequence_length + sequence_length". Null if it is a size of its own. The runtime compares
+// it with the input's shape like any known size.
+ExprRef derived_size(Importer& im, const Facts& facts, const std::string& name,
+                     const std::set<std::string>& names) {
   auto known = facts.equal.find(name);
   if (known == facts.equal.end() && name.find(" + ") == std::string::npos) return nullptr;
   auto own = [&](std::string_view part) -> ExprRef {
     const std::string n(part);
-    const bool single = n != name && names.count(n) && !facts.equal.count(n) && !facts.alias.count(n) && !facts.fixed.count(n);
+    const bool single = n != name && names.count(n) && !facts.equal.count(n) &&
+                        !facts.alias.count(n) && !facts.fixed.count(n);
     const AxisSize size = axis_size(facts, n);
-    return single && n.find(" + ") == std::string::npos ? ir::mul(im.integer(size.times), im.pool().symbol(size.symbol)) : nullptr;
+    return single && n.find(" + ") == std::string::npos
+               ? ir::mul(im.integer(size.times), im.pool().symbol(size.symbol))
+               : nullptr;
   };
-  auto e = ir::parse_expr(known == facts.equal.end() ? name : known->second, im.pool(), own,
-                          [](std::string_view) -> std::optional<std::pair<int64_t, DType>> { return std::nullopt; });
+  auto e = ir::parse_expr(
+      known == facts.equal.end() ? name : known->second, im.pool(), own,
+      [](std::string_view) -> std::optional<std::pair<int64_t, DType>> { return std::nullopt; });
   return e && (*e)->type == Scalar::i64 ? *e : nullptr;
 }
 
-// Ranges stand before any expression over the symbols is built. A size is at least 1 unless something says otherwise.
-std::set<std::string> declare_ranges(Importer& im, const Facts& facts, const std::set<std::string>& may_be_zero) {
+// Ranges stand before any expression over the symbols is built. A size is at least 1 unless
+// something says otherwise.
+std::set<std::string> declare_ranges(Importer& im, const Facts& facts,
+                                     const std::set<std::string>& may_be_zero) {
   std::set<std::string> names;
   for (const ValueInfo& in : im.model().inputs) {
     for (size_t axis = 0; axis < in.dims.size(); ++axis) {
@@ -135,10 +152,14 @@ std::set<std::string> declare_ranges(Importer& im, const Facts& facts, const std
       name = resolved_size(facts, name);
       const AxisSize size = axis_size(facts, name);
       ir::SymbolRange range{may_be_zero.count(size.symbol) ? 0 : 1, std::nullopt};
-      for (const auto& [n, times] : {std::pair(size.symbol, int64_t{1}), std::pair(name, size.times)}) {
+      for (const auto& [n, times] :
+           {std::pair(size.symbol, int64_t{1}), std::pair(name, size.times)}) {
         auto min = facts.min.find(n), max = facts.max.find(n);
-        if (min != facts.min.end()) range.min = times == 1 ? min->second : std::max(range.min, (min->second + times - 1) / times);
-        if (max != facts.max.end()) range.max = std::min(range.max.value_or(INT64_MAX), max->second / times);
+        if (min != facts.min.end())
+          range.min =
+              times == 1 ? min->second : std::max(range.min, (min->second + times - 1) / times);
+        if (max != facts.max.end())
+          range.max = std::min(range.max.value_or(INT64_MAX), max->second / times);
         if (times == size.times) break;
       }
       if (names.count(size.symbol)) {  // an axis before has it too
@@ -153,22 +174,29 @@ std::set<std::string> declare_ranges(Importer& im, const Facts& facts, const std
   return names;
 }
 
-Result<void> declare_inputs(Importer& im, const Facts& facts, const std::set<std::string>& may_be_zero) {
+Result<void> declare_inputs(Importer& im, const Facts& facts,
+                            const std::set<std::string>& may_be_zero) {
   const std::set<std::string> names = declare_ranges(im, facts, may_be_zero);
   std::set<std::string> seen;
   for (const ValueInfo& in : im.model().inputs) {
     if (!in.is_tensor || !in.dtype) {
-      return im.fail(ErrorCode::unsupported, fmt::format("input '{}' has type {}, which is not supported", escaped(in.name),
-                                                         in.is_tensor ? onnx_type_name(in.onnx_type) : "that is no tensor"));
+      return im.fail(
+          ErrorCode::unsupported,
+          fmt::format("input '{}' has type {}, which is not supported", escaped(in.name),
+                      in.is_tensor ? onnx_type_name(in.onnx_type) : "that is no tensor"));
     }
     if (!in.has_shape) {
-      return im.fail(ErrorCode::unsupported, fmt::format("input '{}' has no shape; export the model with named dynamic axes",
-                                                         escaped(in.name)));
+      return im.fail(
+          ErrorCode::unsupported,
+          fmt::format("input '{}' has no shape; export the model with named dynamic axes",
+                      escaped(in.name)));
     }
     Dims dims;
     for (size_t axis = 0; axis < in.dims.size(); ++axis) {
       if (in.dims[axis].value) {
-        if (*in.dims[axis].value < 0) return im.fail(ErrorCode::bad_file, fmt::format("input '{}' has a negative size", escaped(in.name)));
+        if (*in.dims[axis].value < 0)
+          return im.fail(ErrorCode::bad_file,
+                         fmt::format("input '{}' has a negative size", escaped(in.name)));
         dims.push_back(im.integer(*in.dims[axis].value));
         continue;
       }
@@ -188,13 +216,16 @@ Result<void> declare_inputs(Importer& im, const Facts& facts, const std::set<std
         continue;
       }
       if (seen.insert(size.symbol).second) {
-        im.graph.symbols.push_back({size.symbol, static_cast<uint32_t>(im.graph.inputs().size()), static_cast<uint32_t>(axis)});
+        im.graph.symbols.push_back({size.symbol, static_cast<uint32_t>(im.graph.inputs().size()),
+                                    static_cast<uint32_t>(axis)});
         im.graph.symbols.back().multiple = size.times;
       }
       dims.push_back(ir::mul(im.integer(size.times), im.pool().symbol(size.symbol)));
     }
     if (in.name.empty()) return im.fail(ErrorCode::bad_file, "an input has no name");
-    if (im.values.count(in.name)) return im.fail(ErrorCode::bad_file, fmt::format("input '{}' is declared twice", escaped(in.name)));
+    if (im.values.count(in.name))
+      return im.fail(ErrorCode::bad_file,
+                     fmt::format("input '{}' is declared twice", escaped(in.name)));
     im.values[in.name] = im.graph.add_input(in.name, {*in.dtype, dims});
   }
   return {};
@@ -203,17 +234,25 @@ Result<void> declare_inputs(Importer& im, const Facts& facts, const std::set<std
 Result<void> declare_outputs(Importer& im) {
   for (const ValueInfo& out : im.model().outputs) {
     auto it = im.values.find(out.name);
-    if (it == im.values.end()) return im.fail(ErrorCode::bad_file, fmt::format("output '{}' is not computed", escaped(out.name)));
+    if (it == im.values.end())
+      return im.fail(ErrorCode::bad_file,
+                     fmt::format("output '{}' is not computed", escaped(out.name)));
     if (auto packed = im.packed_rows.find(out.name); packed != im.packed_rows.end()) {
       const Dims& dims = im.dims(it->second);
       if (std::find(dims.begin(), dims.end(), packed->second) != dims.end()) {
-        return im.fail(ErrorCode::unsupported, fmt::format("output '{}' has a row per real token, a number that depends on data; put RestorePadding before it",
-                                                           escaped(out.name)));
+        return im.fail(
+            ErrorCode::unsupported,
+            fmt::format(
+                "output '{}' has a row per real token, a number that depends on data; put RestorePadding before it",
+                escaped(out.name)));
       }
     }
     if (const auto t = element_type(im.onnx_type(it->second)); t && t->is_packed()) {
-      return im.fail(ErrorCode::unsupported, fmt::format("output '{}' has type {}, which no caller can hold; end the graph with a Cast",
-                                                         escaped(out.name), onnx_type_name(t->onnx_type)));
+      return im.fail(
+          ErrorCode::unsupported,
+          fmt::format(
+              "output '{}' has type {}, which no caller can hold; end the graph with a Cast",
+              escaped(out.name), onnx_type_name(t->onnx_type)));
     }
     im.graph.outputs.push_back({out.name, it->second});
   }
@@ -238,7 +277,8 @@ size_t count_shape_ops(const Graph& g) {
   size_t n = 0;
   for (ir::OpId o : g.order()) {
     const ir::Op& op = g.op(o);
-    n += op.kind == ir::OpKind::pointwise && op.operands.empty() && !is_float(g.value(op.results[0]).type.dtype);
+    n += op.kind == ir::OpKind::pointwise && op.operands.empty() &&
+         !is_float(g.value(op.results[0]).type.dtype);
   }
   return n;
 }
@@ -264,7 +304,8 @@ std::string impossible_size(const Facts& facts) {
   for (const auto& [name, least] : facts.min) {
     const auto most = facts.max.find(name);
     if (most == facts.max.end() || least <= most->second) continue;
-    return fmt::format("size {} would have to be at least {} and at most {}", escaped(name), least, most->second);
+    return fmt::format("size {} would have to be at least {} and at most {}", escaped(name), least,
+                       most->second);
   }
   return {};
 }
@@ -283,16 +324,23 @@ Facts facts_of(const SizeRanges& ranges) {
   return facts;
 }
 
-// A rule of the graph that import did not keep. Indices that are inside only for some sizes (16*B*S*S reshaped to [8,8]) are
-// not a defect: what is known of the sizes does not tell.
+// A rule of the graph that import did not keep. Indices that are inside only for some sizes
+// (16*B*S*S reshaped to [8,8]) are not a defect: what is known of the sizes does not tell.
 Error broken_rule(const Importer& im, const ir::Violation& v) {
-  if (v.rule != "E4") return {ErrorCode::internal, fmt::format("{}: after import: {}", im.model().path, to_string(v))};
-  return im.fail(ErrorCode::unsupported, fmt::format("node '{}': the elements that it reads cannot be told to exist for all sizes; export it with fixed sizes, or fix "
-                                                     "them with --minShapes and --maxShapes", escaped(im.graph.op(v.op).origin)));
+  if (v.rule != "E4")
+    return {ErrorCode::internal,
+            fmt::format("{}: after import: {}", im.model().path, to_string(v))};
+  return im.fail(
+      ErrorCode::unsupported,
+      fmt::format(
+          "node '{}': the elements that it reads cannot be told to exist for all sizes; export it with fixed sizes, or fix "
+          "them with --minShapes and --maxShapes",
+          escaped(im.graph.op(v.op).origin)));
 }
 
 constexpr int kRounds = 8;
-constexpr size_t kMostOps = size_t{1} << 17;  // after import; a transformer of a hundred layers has some ten thousand
+constexpr size_t kMostOps =
+    size_t{1} << 17;  // after import; a transformer of a hundred layers has some ten thousand
 
 // Elements that 64 bits can count, symbols taken as 1.
 bool countable(const ir::Type& type) {
@@ -312,21 +360,28 @@ Result<void> check_extent(const Importer& im) {
     ops += op.kind != ir::OpKind::constant;
     for (ValueId v : op.results) {
       if (countable(im.graph.value(v).type)) continue;
-      return im.fail(ErrorCode::shape, fmt::format("'{}' has the shape {}, whose size does not fit 64 bits", escaped(im.graph.value(v).name),
-                                                   ir::to_string(im.graph.value(v).type)));
+      return im.fail(
+          ErrorCode::shape,
+          fmt::format("'{}' has the shape {}, whose size does not fit 64 bits",
+                      escaped(im.graph.value(v).name), ir::to_string(im.graph.value(v).type)));
     }
   }
   for (ValueId v : im.graph.inputs()) {
     if (!countable(im.graph.value(v).type)) {
-      return im.fail(ErrorCode::shape, fmt::format("input '{}' has the shape {}, whose size does not fit 64 bits", escaped(im.graph.value(v).name),
-                                                   ir::to_string(im.graph.value(v).type)));
+      return im.fail(
+          ErrorCode::shape,
+          fmt::format("input '{}' has the shape {}, whose size does not fit 64 bits",
+                      escaped(im.graph.value(v).name), ir::to_string(im.graph.value(v).type)));
     }
   }
-  if (ops > kMostOps) return im.fail(ErrorCode::unsupported, fmt::format("the graph has {} ops; at most {} are compiled", ops, kMostOps));
+  if (ops > kMostOps)
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("the graph has {} ops; at most {} are compiled", ops, kMostOps));
   return {};
 }
 
-// What an op comes from, where its importer did not say: the name of the node, or of what it computes.
+// What an op comes from, where its importer did not say: the name of the node, or of what it
+// computes.
 void note_origin(Graph& graph, size_t first_op, const Node& n) {
   const std::string& label = n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name;
   for (size_t i = first_op; i < graph.op_count(); ++i) {
@@ -340,27 +395,38 @@ std::string input_types(const Importer& im) {
   for (size_t i = 0; i < im.node->inputs.size(); ++i) {
     if (!im.has_input(i)) continue;
     const auto v = im.input(i);
-    if (v) list += fmt::format("{}'{}' of {}", list.empty() ? "" : ", ", escaped(im.node->inputs[i]), to_string(im.type(*v).dtype));
+    if (v)
+      list += fmt::format("{}'{}' of {}", list.empty() ? "" : ", ", escaped(im.node->inputs[i]),
+                          to_string(im.type(*v).dtype));
   }
   return list;
 }
 
-// The first input against the table's column of types. The importers rely on it: sums of truth values have no meaning,
-// and a product of integers is another operator.
+// The first input against the table's column of types. The importers rely on it: sums of truth
+// values have no meaning, and a product of integers is another operator.
 Result<void> check_first_input(const Importer& im, std::string_view dtypes) {
   if (!im.has_input(0)) return {};
-  const bool real = dtypes == "float", integer = dtypes == "int", boolean = dtypes == "bool", number = dtypes == "float, int";
+  const bool real = dtypes == "float", integer = dtypes == "int", boolean = dtypes == "bool",
+             number = dtypes == "float, int";
   if (!real && !integer && !boolean && !number) return {};
   TFCC_TRY(const ValueId first, im.input(0));
   const DType t = im.type(first).dtype;
-  if ((real && is_float(t)) || (integer && is_integer(t)) || (boolean && t == DType::boolean) || (number && t != DType::boolean)) return {};
-  const char* needed = real ? "a float type" : integer ? "an integer type" : boolean ? "bool" : "a float or integer type";
-  return im.fail(ErrorCode::unsupported, fmt::format("input '{}' has type {}; {} is needed", escaped(im.node->inputs[0]), to_string(t), needed));
+  if ((real && is_float(t)) || (integer && is_integer(t)) || (boolean && t == DType::boolean) ||
+      (number && t != DType::boolean))
+    return {};
+  const char* needed = real      ? "a float type"
+                       : integer ? "an integer type"
+                       : boolean ? "bool"
+                                 : "a float or integer type";
+  return im.fail(ErrorCode::unsupported,
+                 fmt::format("input '{}' has type {}; {} is needed", escaped(im.node->inputs[0]),
+                             to_string(t), needed));
 }
 
 }  // namespace
 
-/// Keeps account of the node that ops are made for; at its end that is again the one before, such as the If of a branch.
+/// Keeps account of the node that ops are made for; at its end that is again the one before, such
+/// as the If of a branch.
 class Importer::NodeScope {
  public:
   explicit NodeScope(Importer& im) : im_(im), outer_(im.node_index_) {}
@@ -388,7 +454,9 @@ std::vector<ImportedNode> Importer::imported() const {
     out.push_back({name, (n->domain.empty() ? "" : n->domain + ".") + n->op_type, {}});
   }
   for (ir::OpId o : graph.order()) {
-    if (graph.op(o).kind == ir::OpKind::constant || o.value >= node_of_op_.size() || node_of_op_[o.value] == kNoNode) continue;
+    if (graph.op(o).kind == ir::OpKind::constant || o.value >= node_of_op_.size() ||
+        node_of_op_[o.value] == kNoNode)
+      continue;
     out[node_of_op_[o.value]].ops.push_back(o);
   }
   return out;
@@ -402,19 +470,28 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
     opset = opset_of(model_, n);
     for (auto it = n.outputs.begin(); it != n.outputs.end(); ++it) {
       const std::string& out = *it;
-      if (!out.empty() && (values.count(out) || std::find(n.outputs.begin(), it, out) != it)) return fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
+      if (!out.empty() && (values.count(out) || std::find(n.outputs.begin(), it, out) != it))
+        return fail(ErrorCode::bad_file, fmt::format("'{}' is defined twice", escaped(out)));
     }
     const Registered* known = lookup(n, opset);
-    if (!known) return fail(ErrorCode::unsupported, fmt::format("the operator of opset {} is not supported; docs/operators.md lists what is", opset));
+    if (!known)
+      return fail(
+          ErrorCode::unsupported,
+          fmt::format("the operator of opset {} is not supported; docs/operators.md lists what is",
+                      opset));
     TFCC_TRY_VOID(check_first_input(*this, known->dtypes));
     const size_t first_op = graph.op_count();
     Result<void> done = known->function(*this);
-    if (pool().ill_typed) return fail(ErrorCode::unsupported, fmt::format("inputs of these types do not go together: {}", input_types(*this)));
+    if (pool().ill_typed)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("inputs of these types do not go together: {}", input_types(*this)));
     TFCC_TRY_VOID(std::move(done));
     note_origin(graph, first_op, n);
     keep_narrow_type(*this);
     if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
-    if (pool().overflowed) return fail(ErrorCode::shape, "a size or an integer does not fit 64 bits, or is too large an expression");
+    if (pool().overflowed)
+      return fail(ErrorCode::shape,
+                  "a size or an integer does not fit 64 bits, or is too large an expression");
   }
   return {};
 }
@@ -436,13 +513,16 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     const Facts before = facts;
     merge(facts, im.found);
     const std::string impossible = impossible_size(facts);
-    const bool wrong = !impossible.empty() || empty.contradicted(before, facts, static_cast<bool>(walked));
+    const bool wrong =
+        !impossible.empty() || empty.contradicted(before, facts, static_cast<bool>(walked));
     if (wrong && empty.retreat(facts)) {
       round = -1;
       continue;
     }
-    if (!impossible.empty()) return Error{ErrorCode::shape, fmt::format("{}: {}", model.path, impossible)};
-    if (!(facts == before)) continue;  // with what was learned, even a walk that failed may go through
+    if (!impossible.empty())
+      return Error{ErrorCode::shape, fmt::format("{}: {}", model.path, impossible)};
+    if (!(facts == before))
+      continue;  // with what was learned, even a walk that failed may go through
     TFCC_TRY_VOID(std::move(walked));
     im.graph.clean();
     TFCC_TRY_VOID(check_extent(im));
@@ -458,9 +538,12 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
       report->node_list = im.imported();
       report->warnings = model.warnings;
       for (const auto& [size, value] : facts.fixed) {
-        if (auto why = facts.reason.find(size); why != facts.reason.end()) report->warnings.push_back(why->second);
+        if (auto why = facts.reason.find(size); why != facts.reason.end())
+          report->warnings.push_back(why->second);
       }
-      for (const auto& [size, parts] : facts.multiple) report->warnings.push_back(fmt::format("{} is always a multiple of {}: {}", size, parts, facts.reason.at(size)));
+      for (const auto& [size, parts] : facts.multiple)
+        report->warnings.push_back(
+            fmt::format("{} is always a multiple of {}: {}", size, parts, facts.reason.at(size)));
       report->shape_ops_left = count_shape_ops(im.graph);
       size_t kept = 0;
       for (ir::OpId o : im.graph.order()) kept += im.graph.op(o).kind != ir::OpKind::constant;
@@ -468,13 +551,15 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     }
     return std::move(im.graph);
   }
-  return Error{ErrorCode::unsupported, fmt::format("{}: the sizes of this model do not settle", model.path)};
+  return Error{ErrorCode::unsupported,
+               fmt::format("{}: the sizes of this model do not settle", model.path)};
 }
 
 std::vector<OperatorInfo> supported_operators() {
   std::vector<OperatorInfo> out;
   for (const auto& [name, r] : registry()) {
-    out.push_back({std::string(name.second), std::string(name.first), r.min_opset, r.max_opset, std::string(r.dtypes), std::string(r.notes)});
+    out.push_back({std::string(name.second), std::string(name.first), r.min_opset, r.max_opset,
+                   std::string(r.dtypes), std::string(r.notes)});
   }
   return out;
 }

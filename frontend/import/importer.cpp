@@ -26,13 +26,14 @@ std::string shown(const Dims& dims) {
 
 bool is_size_expression(ExprRef e) { return !ir::has_loads(e); }
 
-Importer::Importer(const Model& model, const Facts& known) : graph("main"), model_(model), known_(known) {
-}
+Importer::Importer(const Model& model, const Facts& known)
+    : graph("main"), model_(model), known_(known) {}
 
 Error Importer::fail(ErrorCode code, const std::string& what) const {
   if (!node) return {code, fmt::format("{}: {}", model_.path, what)};
   std::string label = node->name.empty() && !node->outputs.empty() ? node->outputs[0] : node->name;
-  return {code, fmt::format("{}: node '{}' ({}): {}", model_.path, escaped(label), escaped(node->op_type), what)};
+  return {code, fmt::format("{}: node '{}' ({}): {}", model_.path, escaped(label),
+                            escaped(node->op_type), what)};
 }
 
 Result<ValueId> Importer::input(size_t i) const {
@@ -41,15 +42,19 @@ Result<ValueId> Importer::input(size_t i) const {
   if (it != values.end()) return it->second;
   auto bad = model_.unsupported_initializers.find(node->inputs[i]);
   if (bad != model_.unsupported_initializers.end()) {
-    return fail(ErrorCode::unsupported, fmt::format("initializer '{}' {}", escaped(bad->first), bad->second));
+    return fail(ErrorCode::unsupported,
+                fmt::format("initializer '{}' {}", escaped(bad->first), bad->second));
   }
-  return fail(ErrorCode::bad_file, fmt::format("input '{}' is not defined before this node", escaped(node->inputs[i])));
+  return fail(ErrorCode::bad_file,
+              fmt::format("input '{}' is not defined before this node", escaped(node->inputs[i])));
 }
 
 const Attribute* Importer::attribute(std::string_view name, Attribute::Kind kind) const {
   const Attribute* a = node->find(name);
   if (!a || a->kind == kind) return a;
-  if (wrong_attribute.empty()) wrong_attribute = fmt::format("attribute '{}' has a type that {} does not take", name, escaped(node->op_type));
+  if (wrong_attribute.empty())
+    wrong_attribute = fmt::format("attribute '{}' has a type that {} does not take", name,
+                                  escaped(node->op_type));
   return nullptr;
 }
 
@@ -61,7 +66,8 @@ int64_t Importer::attr_int(std::string_view name, int64_t otherwise) const {
 float Importer::attr_float(std::string_view name, float otherwise) const {
   const Attribute* a = attribute(name, Attribute::Kind::real);
   if (!a) return otherwise;
-  // No operator means anything with NaN, nor with an infinite epsilon; a mask's value may be infinite.
+  // No operator means anything with NaN, nor with an infinite epsilon; a mask's value may be
+  // infinite.
   if (wrong_attribute.empty() && (std::isnan(a->f) || (std::isinf(a->f) && name == "epsilon"))) {
     wrong_attribute = fmt::format("attribute '{}' is {}", name, a->f);
   }
@@ -98,11 +104,13 @@ ExprRef Importer::element(ValueId v, const Indices& at) {
     const bool look = !is_float(c->result_dtype()) || c->element_count() <= 64;
     ExprRef e = look ? ir::constant_element(pool(), *c, at) : nullptr;
     const bool literal = e && (!is_float(c->result_dtype()) || c->element_count() == 1 ||
-                               std::all_of(at.begin(), at.end(), [](ExprRef i) { return ir::as_int(i).has_value(); }));
+                               std::all_of(at.begin(), at.end(),
+                                           [](ExprRef i) { return ir::as_int(i).has_value(); }));
     return literal ? e : ir::load_of(graph, v, at);
   }
   const ir::Op* op = graph.def(v);
-  if (op && op->kind == ir::OpKind::pointwise && op->operands.empty()) return ir::element_of(graph, v, at);
+  if (op && op->kind == ir::OpKind::pointwise && op->operands.empty())
+    return ir::element_of(graph, v, at);
   return ir::load_of(graph, v, at);
 }
 
@@ -110,7 +118,8 @@ ExprRef Importer::broadcast_element(ValueId v, const Indices& at) {
   const Dims& d = dims(v);
   Indices own;
   const size_t skip = at.size() - d.size();
-  for (size_t k = 0; k < d.size(); ++k) own.push_back(ir::is_int(d[k], 1) ? integer(0) : at[skip + k]);
+  for (size_t k = 0; k < d.size(); ++k)
+    own.push_back(ir::is_int(d[k], 1) ? integer(0) : at[skip + k]);
   return element(v, own);
 }
 
@@ -125,23 +134,31 @@ ExprRef Importer::resolved(ExprRef e) {
 
 Result<void> Importer::require_size(ExprRef e, ValueId v, std::string_view role) const {
   if (!is_size_expression(e)) {
-    return fail(ErrorCode::unsupported, fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor", role, graph.value(v).name));
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor",
+                            role, graph.value(v).name));
   }
   if (!ir::has_reals(e)) return {};
-  return fail(ErrorCode::unsupported, fmt::format("{} goes through floating point ({}); there, sums, products and one division of sizes with Floor, Ceil "
-                                                  "or Cast are followed", role, graph.value(v).name));
+  return fail(
+      ErrorCode::unsupported,
+      fmt::format(
+          "{} goes through floating point ({}); there, sums, products and one division of sizes with Floor, Ceil "
+          "or Cast are followed",
+          role, graph.value(v).name));
 }
 
 Result<std::vector<ExprRef>> Importer::sizes(ValueId v, std::string_view role) {
   const Dims d = dims(v);
   if (d.size() > 1 || !is_integer(type(v).dtype)) {
-    return fail(ErrorCode::bad_file, fmt::format("{} must be a vector of integers, not {}", role, ir::to_string(type(v))));
+    return fail(ErrorCode::bad_file, fmt::format("{} must be a vector of integers, not {}", role,
+                                                 ir::to_string(type(v))));
   }
   int64_t count = 1;
   if (d.size() == 1) {
     auto n = ir::as_int(d[0]);
     if (!n || *n > static_cast<int64_t>(kLargestSizeVector)) {
-      return fail(ErrorCode::unsupported, fmt::format("{} has {} elements; its length must be known", role, shown(d[0])));
+      return fail(ErrorCode::unsupported,
+                  fmt::format("{} has {} elements; its length must be known", role, shown(d[0])));
     }
     count = *n;
   }
@@ -159,7 +176,9 @@ Result<std::vector<int64_t>> Importer::numbers(ValueId v, std::string_view role)
   std::vector<int64_t> out;
   for (ExprRef e : list) {
     auto n = ir::as_int(e);
-    if (!n) return fail(ErrorCode::unsupported, fmt::format("{} must be known at compile time, not {}", role, shown(e)));
+    if (!n)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("{} must be known at compile time, not {}", role, shown(e)));
     out.push_back(*n);
   }
   return out;
@@ -167,14 +186,17 @@ Result<std::vector<int64_t>> Importer::numbers(ValueId v, std::string_view role)
 
 Result<ExprRef> Importer::scalar(ValueId v, std::string_view role) {
   for (ExprRef d : dims(v)) {
-    if (!ir::is_int(d, 1)) return fail(ErrorCode::shape, fmt::format("{} must be a single element, not {}", role, ir::to_string(type(v))));
+    if (!ir::is_int(d, 1))
+      return fail(ErrorCode::shape,
+                  fmt::format("{} must be a single element, not {}", role, ir::to_string(type(v))));
   }
   return element(v, Indices(rank(v), integer(0)));
 }
 
 Result<ExprRef> Importer::scalar_real(ValueId v, std::string_view role) {
   TFCC_TRY(ExprRef e, scalar(v, role));
-  if (!is_size_expression(e)) return fail(ErrorCode::unsupported, fmt::format("{} must be known at compile time", role));
+  if (!is_size_expression(e))
+    return fail(ErrorCode::unsupported, fmt::format("{} must be known at compile time", role));
   return e;
 }
 
@@ -189,7 +211,8 @@ Result<Dims> Importer::broadcast(const Dims& a, const Dims& b) {
     } else if (ir::is_int(y, 1)) {
       out[k] = x;
     } else {
-      TFCC_TRY(out[k], unify(x, y, fmt::format("shapes {} and {} do not broadcast", shown(a), shown(b))));
+      TFCC_TRY(out[k],
+               unify(x, y, fmt::format("shapes {} and {} do not broadcast", shown(a), shown(b))));
     }
   }
   return out;
@@ -197,7 +220,8 @@ Result<Dims> Importer::broadcast(const Dims& a, const Dims& b) {
 
 Result<size_t> Importer::axis_of(int64_t axis, size_t rank) const {
   const int64_t r = static_cast<int64_t>(rank);
-  if (axis < -r || axis >= r) return fail(ErrorCode::shape, fmt::format("axis {} is out of range for rank {}", axis, rank));
+  if (axis < -r || axis >= r)
+    return fail(ErrorCode::shape, fmt::format("axis {} is out of range for rank {}", axis, rank));
   return static_cast<size_t>(axis < 0 ? axis + r : axis);
 }
 
@@ -205,14 +229,18 @@ std::string Importer::value_name(size_t output) const {
   return output < node->outputs.size() ? node->outputs[output] : std::string("value");
 }
 
-ValueId Importer::add_pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string name) {
+ValueId Importer::add_pointwise(ExprRef free_body, DType dtype, const Dims& dims,
+                                std::string name) {
   // What has no elements reads none: its indices divide by sizes of 0.
-  if (std::any_of(dims.begin(), dims.end(), [](ExprRef d) { return ir::is_int(d, 0); })) free_body = zero_of(*this, ir::scalar_of(dtype));
+  if (std::any_of(dims.begin(), dims.end(), [](ExprRef d) { return ir::is_int(d, 0); }))
+    free_body = zero_of(*this, ir::scalar_of(dtype));
   ir::Captured c = ir::capture(free_body);
-  return graph.add_pointwise(std::move(c.operands), c.body, {dtype, dims}, std::move(name), node->name);
+  return graph.add_pointwise(std::move(c.operands), c.body, {dtype, dims}, std::move(name),
+                             node->name);
 }
 
-ValueId Importer::pointwise(ExprRef free_body, DType dtype, const Dims& dims, std::string_view suffix) {
+ValueId Importer::pointwise(ExprRef free_body, DType dtype, const Dims& dims,
+                            std::string_view suffix) {
   return add_pointwise(free_body, dtype, dims, value_name(0) + std::string(suffix));
 }
 
@@ -223,10 +251,12 @@ ValueId Importer::define(size_t output, ExprRef free_body, DType dtype, const Di
 }
 
 void Importer::define(size_t output, ValueId v) {
-  if (output < node->outputs.size() && !node->outputs[output].empty()) values[node->outputs[output]] = v;
+  if (output < node->outputs.size() && !node->outputs[output].empty())
+    values[node->outputs[output]] = v;
 }
 
-ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std::string_view suffix) {
+ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm,
+                  std::string_view suffix) {
   Dims to;
   for (size_t p : perm) to.push_back(im.dims(v)[p]);
   const Indices at = im.index_vars(to);
@@ -235,18 +265,21 @@ ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std:
   return im.pointwise(im.element(v, from), im.type(v).dtype, to, suffix);
 }
 
-ValueId reduction(Importer& im, ir::ReduceKind kind, ExprRef free_body, const Dims& extents, const Type& type, std::string_view suffix) {
+ValueId reduction(Importer& im, ir::ReduceKind kind, ExprRef free_body, const Dims& extents,
+                  const Type& type, std::string_view suffix) {
   ir::ReduceAttrs attrs;
   attrs.kind = kind;
   attrs.extents = extents;
   ir::Captured c = ir::capture(free_body);
   attrs.body = c.body;
-  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, type, im.value_name(0) + std::string(suffix), im.node->name);
+  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, type,
+                      im.value_name(0) + std::string(suffix), im.node->name);
 }
 
 Indices variables(Importer& im, const Dims& dims, size_t first) {
   Indices at;
-  for (size_t k = 0; k < dims.size(); ++k) at.push_back(im.pool().index(static_cast<int64_t>(first + k), dims[k]));
+  for (size_t k = 0; k < dims.size(); ++k)
+    at.push_back(im.pool().index(static_cast<int64_t>(first + k), dims[k]));
   return at;
 }
 

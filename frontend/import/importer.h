@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an import function works with. Internal to frontend/.
 //
-// Every view, gather and elementwise operator becomes one `pointwise` op whose body is built from element(): a value that
-// depends on sizes and constants alone is inlined where it is used, so shape arithmetic leaves no op behind.
+// Every view, gather and elementwise operator becomes one `pointwise` op whose body is built from
+// element(): a value that depends on sizes and constants alone is inlined where it is used, so
+// shape arithmetic leaves no op behind.
 #pragma once
 
 #include <map>
@@ -28,14 +29,14 @@ using Indices = std::vector<ExprRef>;
 
 /// Facts about symbols found in one round of import and given to the next.
 struct Facts {
-  std::map<std::string, int64_t> min;            // symbol >= min
-  std::map<std::string, int64_t> max;            // symbol <= max
-  std::map<std::string, std::string> reason;     // why
-  std::map<std::string, std::string> alias;      // symbol is the same size as the other
-  std::map<std::string, int64_t> fixed;          // symbol == value
-  std::map<std::string, std::string> equal;      // symbol is this expression over other symbols
-  std::map<std::string, int64_t> multiple;       // symbol is a multiple of it
-  std::set<std::string> axes;                    // names that axes of inputs have
+  std::map<std::string, int64_t> min;         // symbol >= min
+  std::map<std::string, int64_t> max;         // symbol <= max
+  std::map<std::string, std::string> reason;  // why
+  std::map<std::string, std::string> alias;   // symbol is the same size as the other
+  std::map<std::string, int64_t> fixed;       // symbol == value
+  std::map<std::string, std::string> equal;   // symbol is this expression over other symbols
+  std::map<std::string, int64_t> multiple;    // symbol is a multiple of it
+  std::set<std::string> axes;                 // names that axes of inputs have
   bool operator==(const Facts&) const = default;
 };
 
@@ -48,7 +49,8 @@ class Importer {
   int64_t opset = 0;
   bool has_input(size_t i) const { return i < node->inputs.size() && !node->inputs[i].empty(); }
   Result<ValueId> input(size_t i) const;
-  /// The attribute of this name and kind, or null; one of another kind is remembered in wrong_attribute.
+  /// The attribute of this name and kind, or null; one of another kind is remembered in
+  /// wrong_attribute.
   const Attribute* attribute(std::string_view name, Attribute::Kind kind) const;
   int64_t attr_int(std::string_view name, int64_t otherwise) const;
   /// The number of an element type in ONNX; 0 if there is no such attribute.
@@ -56,7 +58,7 @@ class Importer {
   float attr_float(std::string_view name, float otherwise) const;
   std::string attr_string(std::string_view name, std::string_view otherwise) const;
   std::optional<std::vector<int64_t>> attr_ints(std::string_view name) const;
-  Error fail(ErrorCode code, const std::string& what) const;        // prefixed with file and node
+  Error fail(ErrorCode code, const std::string& what) const;  // prefixed with file and node
 
   // ---- values ----
   Graph graph;
@@ -74,13 +76,16 @@ class Importer {
   ExprRef element(ValueId v, const Indices& at);
   /// Element of v under ONNX broadcasting: `at` are indices of a result of rank at.size().
   ExprRef broadcast_element(ValueId v, const Indices& at);
-  /// A size tensor as expressions over symbols (up to 64 elements). Errors: unsupported if it depends on data.
+  /// A size tensor as expressions over symbols (up to 64 elements). Errors: unsupported if it
+  /// depends on data.
   Result<std::vector<ExprRef>> sizes(ValueId v, std::string_view role);
-  /// Whether `e`, found in `v`, can be a size. Errors: unsupported if it depends on data or on reals.
+  /// Whether `e`, found in `v`, can be a size. Errors: unsupported if it depends on data or on
+  /// reals.
   Result<void> require_size(ExprRef e, ValueId v, std::string_view role) const;
   /// The same where every element must be a number.
   Result<std::vector<int64_t>> numbers(ValueId v, std::string_view role);
-  /// A free expression with everything looked through that can be: ops that were kept, elements of constants.
+  /// A free expression with everything looked through that can be: ops that were kept, elements of
+  /// constants.
   ExprRef resolved(ExprRef e);
   /// The one element of a tensor. Errors: shape if it has not one.
   Result<ExprRef> scalar(ValueId v, std::string_view role);
@@ -90,8 +95,8 @@ class Importer {
   Result<Dims> broadcast(const Dims& a, const Dims& b);
   /// Two sizes that must be equal: a fact, a check, or an error. Returns the one to use.
   Result<ExprRef> unify(ExprRef a, ExprRef b, const std::string& what);
-  /// A product of sizes that the graph cuts into parts of `divisor` elements: the one size that is left over is a multiple of what is missing,
-  /// which the next round knows.
+  /// A product of sizes that the graph cuts into parts of `divisor` elements: the one size that is
+  /// left over is a multiple of what is missing, which the next round knows.
   void expect_multiple(ExprRef product, ExprRef divisor);
   /// `e` must be non-negative in every run; a fact or a check.
   Result<void> require_ge0(ExprRef e, const std::string& what);
@@ -114,13 +119,18 @@ class Importer {
   std::vector<ImportedNode> imported() const;
 
   Facts found;
-  mutable std::string wrong_attribute;  // what was asked for in another kind than the node gives; the walk refuses it
-  std::unordered_map<std::string, ValueId> values;                 // by ONNX name
-  std::map<int, ValueId> small_float_tables;                       // by ONNX type: the value of each bit pattern
-  /// Offsets of packed tokens that the graph made itself: the lengths of the sequences and the tokens before each.
-  struct Sequences { ValueId lengths, starts; };
+  mutable std::string
+      wrong_attribute;  // what was asked for in another kind than the node gives; the walk refuses it
+  std::unordered_map<std::string, ValueId> values;  // by ONNX name
+  std::map<int, ValueId> small_float_tables;        // by ONNX type: the value of each bit pattern
+  /// Offsets of packed tokens that the graph made itself: the lengths of the sequences and the
+  /// tokens before each.
+  struct Sequences {
+    ValueId lengths, starts;
+  };
   std::unordered_map<ValueId, Sequences> sequences;
-  std::map<std::string, ExprRef> packed_rows;                      // ONNX names that may have as many rows as there are tokens
+  std::map<std::string, ExprRef>
+      packed_rows;  // ONNX names that may have as many rows as there are tokens
   const Model& model() const { return model_; }
 
  private:
@@ -133,10 +143,10 @@ class Importer {
   const Model& model_;
   const Facts& known_;
   static constexpr size_t kNoNode = SIZE_MAX;
-  std::vector<const Node*> nodes_;                                 // of the model and of branches, in the order of the walk
-  size_t node_index_ = kNoNode;                                    // of `node` in nodes_
-  std::vector<size_t> node_of_op_;                                 // by op
-  std::unordered_map<uint32_t, int> onnx_types_;                   // of values whose type is narrower in ONNX
+  std::vector<const Node*> nodes_;  // of the model and of branches, in the order of the walk
+  size_t node_index_ = kNoNode;     // of `node` in nodes_
+  std::vector<size_t> node_of_op_;  // by op
+  std::unordered_map<uint32_t, int> onnx_types_;  // of values whose type is narrower in ONNX
 };
 
 using ImportFunction = Result<void> (*)(Importer&);
@@ -144,24 +154,28 @@ using ImportFunction = Result<void> (*)(Importer&);
 /// Whether a free expression depends on no run-time data.
 bool is_size_expression(ExprRef e);
 
-#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) Result<void> function(Importer&);
+#define TFCC_IMPORT(name, function, min_opset, max_opset, dtypes, notes) \
+  Result<void> function(Importer&);
 #include "frontend/import/importers.def"
 #include "frontend/import/importers_microsoft.def"
 #undef TFCC_IMPORT
 
 // Shared by families.
-ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm, std::string_view suffix);
+ValueId transpose(Importer& im, ValueId v, const std::vector<size_t>& perm,
+                  std::string_view suffix);
 ValueId reshape(Importer& im, ValueId v, const Dims& to, std::string_view suffix);
 /// Softmax along `axis`; `coerced`, as before opset 13: over all axes from there on.
 ValueId softmax_along(Importer& im, ValueId x, size_t axis, bool coerced, const std::string& name);
 /// Tensors of one type after one another. Errors: shape if they differ in another axis.
-Result<ValueId> concat(Importer& im, std::vector<ValueId> parts, size_t axis, std::string_view suffix);
+Result<ValueId> concat(Importer& im, std::vector<ValueId> parts, size_t axis,
+                       std::string_view suffix);
 /// The values of a packed tensor, unpacked element by element where they are read.
 ValueId unpack(Importer& im, const PackedTensor& packed, const std::string& name);
-/// After a node whose input has an element type that is narrower in ONNX than its tensor's: so have the outputs of that type.
-/// Sums and products, which may leave the range, wrap as in ONNX.
+/// After a node whose input has an element type that is narrower in ONNX than its tensor's: so have
+/// the outputs of that type. Sums and products, which may leave the range, wrap as in ONNX.
 void keep_narrow_type(Importer& im);
-/// Element `at` of a tensor of bytes whose last axis counts elements of `bits` bits, the first in the lowest bits.
+/// Element `at` of a tensor of bytes whose last axis counts elements of `bits` bits, the first in
+/// the lowest bits.
 ExprRef packed_bits(Importer& im, ValueId bytes, Indices at, int bits);
 /// Whether v is one element: a scalar or a vector of length 1.
 bool is_single(Importer& im, ValueId v);
@@ -173,7 +187,8 @@ Result<DynamicallyQuantised> quantised_dynamically(Importer& im, ValueId x);
 /// saturate(round(value) + zero) in an integer type; `zero` is an i64 or null.
 ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type);
 /// kind over `extents` of a free body whose reduction indices follow those of the result.
-ValueId reduction(Importer& im, ir::ReduceKind kind, ExprRef free_body, const Dims& extents, const Type& type, std::string_view suffix);
+ValueId reduction(Importer& im, ir::ReduceKind kind, ExprRef free_body, const Dims& extents,
+                  const Type& type, std::string_view suffix);
 /// Index variables over `dims`, numbered from `first`.
 Indices variables(Importer& im, const Dims& dims, size_t first);
 /// Zero of a scalar type.

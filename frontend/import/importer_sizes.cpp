@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The import context, its facts about sizes: what must be equal, what must not be negative, which indices are in range.
+// The import context, its facts about sizes: what must be equal, what must not be negative, which
+// indices are in range.
 #include "frontend/import/importer.h"
 
 #include <fmt/format.h>
@@ -13,12 +14,16 @@
 namespace tfcc::frontend {
 namespace {
 
-// 64*B*S = 2048*B says S = 32, since no size B is 0: the equation without the sizes that all its terms share.
+// 64*B*S = 2048*B says S = 32, since no size B is 0: the equation without the sizes that all its
+// terms share.
 ExprRef without_common_sizes(Importer& im, ExprRef difference) {
-  if (difference->kind != ir::ExprKind::poly || difference->value != 0 || difference->terms.size() != 2) return difference;
+  if (difference->kind != ir::ExprKind::poly || difference->value != 0 ||
+      difference->terms.size() != 2)
+    return difference;
   for (ExprRef atom : difference->terms[0].atoms) {
     if (!ir::prove_ge0(ir::sub(atom, im.integer(1)))) continue;
-    if (std::optional<ExprRef> q = ir::exact_div(difference, atom)) return without_common_sizes(im, *q);
+    if (std::optional<ExprRef> q = ir::exact_div(difference, atom))
+      return without_common_sizes(im, *q);
   }
   return difference;
 }
@@ -37,7 +42,9 @@ std::pair<int64_t, std::vector<ExprRef>> size_product(ExprRef e) {
 std::optional<std::pair<std::string, int64_t>> solved(ExprRef difference) {
   if (difference->kind != ir::ExprKind::poly || difference->terms.size() != 1) return std::nullopt;
   const ir::Term& t = difference->terms[0];
-  if (t.atoms.size() != 1 || t.atoms[0]->kind != ir::ExprKind::symbol || difference->value % t.coefficient != 0) return std::nullopt;
+  if (t.atoms.size() != 1 || t.atoms[0]->kind != ir::ExprKind::symbol ||
+      difference->value % t.coefficient != 0)
+    return std::nullopt;
   return std::pair{t.atoms[0]->name, -(difference->value / t.coefficient)};
 }
 
@@ -68,15 +75,19 @@ std::optional<std::pair<ExprRef, ExprRef>> two_symbols(ExprRef e) {
   for (const ir::Term& t : e->terms) {
     if (t.atoms.size() != 1 || t.atoms[0]->kind != ir::ExprKind::symbol) return std::nullopt;
   }
-  if (e->terms[0].coefficient + e->terms[1].coefficient != 0 || std::abs(e->terms[0].coefficient) != 1) return std::nullopt;
+  if (e->terms[0].coefficient + e->terms[1].coefficient != 0 ||
+      std::abs(e->terms[0].coefficient) != 1)
+    return std::nullopt;
   return std::pair{e->terms[0].atoms[0], e->terms[1].atoms[0]};
 }
 }  // namespace
 
-// One name for two sizes; what this round knows already is followed first, so that names never go in a circle.
+// One name for two sizes; what this round knows already is followed first, so that names never go
+// in a circle.
 void Importer::same_size(const std::string& a, const std::string& b) {
   auto root = [&](std::string name) {
-    for (auto it = found.alias.find(name); it != found.alias.end(); it = found.alias.find(name)) name = it->second;
+    for (auto it = found.alias.find(name); it != found.alias.end(); it = found.alias.find(name))
+      name = it->second;
     return name;
   };
   const std::string kept = root(a), gone = root(b);
@@ -84,10 +95,13 @@ void Importer::same_size(const std::string& a, const std::string& b) {
 }
 
 bool Importer::equal_to_sum(ExprRef symbol, ExprRef sum) {
-  if (symbol->kind != ir::ExprKind::symbol || sum->kind != ir::ExprKind::poly || sum->terms.empty() || known_.equal.count(symbol->name)) return false;
+  if (symbol->kind != ir::ExprKind::symbol || sum->kind != ir::ExprKind::poly ||
+      sum->terms.empty() || known_.equal.count(symbol->name))
+    return false;
   bool free = sum->value >= 0 && is_size_expression(sum);
   for (const ir::Term& t : sum->terms) free = free && t.coefficient > 0;
-  ir::for_each_node(sum, [&](ExprRef n) { free = free && n != symbol && n->kind != ir::ExprKind::index; });
+  ir::for_each_node(
+      sum, [&](ExprRef n) { free = free && n != symbol && n->kind != ir::ExprKind::index; });
   if (free) found.equal[symbol->name] = ir::print(sum);
   return free;
 }
@@ -102,28 +116,34 @@ void Importer::expect_multiple(ExprRef product, ExprRef divisor) {
     atoms.erase(it);
   }
   const int64_t left = want / std::gcd(have, want);
-  if (left <= 1 || left > kMostParts || atoms.size() != 1 || atoms[0]->kind != ir::ExprKind::symbol) return;
+  if (left <= 1 || left > kMostParts || atoms.size() != 1 || atoms[0]->kind != ir::ExprKind::symbol)
+    return;
   found.multiple[atoms[0]->name] = left;
-  found.reason[atoms[0]->name] = fmt::format("node '{}' cuts it into parts", escaped(node->name.empty() ? node->outputs[0] : node->name));
+  found.reason[atoms[0]->name] = fmt::format(
+      "node '{}' cuts it into parts", escaped(node->name.empty() ? node->outputs[0] : node->name));
 }
 
 Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   if (a == b) return a;
   ExprRef difference = ir::sub(a, b);
-  if (ir::as_int(difference) || ir::eq(a, b)->kind == ir::ExprKind::bfalse) return fail(ErrorCode::shape, what);
+  if (ir::as_int(difference) || ir::eq(a, b)->kind == ir::ExprKind::bfalse)
+    return fail(ErrorCode::shape, what);
   if (a->kind == ir::ExprKind::imin || b->kind == ir::ExprKind::imin) {
     // min(128, S) against S: S <= 128 in every run.
     ExprRef m = a->kind == ir::ExprKind::imin ? a : b;
     ExprRef other = m == a ? b : a;
     if (m->args[0] == other || m->args[1] == other) {
       ExprRef limit = m->args[0] == other ? m->args[1] : m->args[0];
-      // A mask cut to the keys there are, min(P + S, T): a longer T has no use, and T = P + S is what the next round can compute with.
+      // A mask cut to the keys there are, min(P + S, T): a longer T has no use, and T = P + S is
+      // what the next round can compute with.
       if (equal_to_sum(limit, other)) return other;
       if (limit->kind == ir::ExprKind::symbol && other->kind == ir::ExprKind::symbol) {
         same_size(other->name, limit->name);
         return other;
       }
-      TFCC_TRY_VOID(require_ge0(ir::sub(limit, other), fmt::format("{} must be at most {}", ir::print(other), ir::print(limit))));
+      TFCC_TRY_VOID(
+          require_ge0(ir::sub(limit, other),
+                      fmt::format("{} must be at most {}", ir::print(other), ir::print(limit))));
       return other;
     }
   }
@@ -141,25 +161,30 @@ Result<ExprRef> Importer::unify(ExprRef a, ExprRef b, const std::string& what) {
   }
   if (auto fixed = solved(without_common_sizes(*this, difference)); fixed && fixed->second >= 0) {
     found.fixed.insert(*fixed);
-    found.reason.emplace(fixed->first, fmt::format("size {} is always {}: {} must equal {} at node '{}'", fixed->first, fixed->second, ir::print(a),
-                                             ir::print(b), node->name));
+    found.reason.emplace(
+        fixed->first,
+        fmt::format("size {} is always {}: {} must equal {} at node '{}'", fixed->first,
+                    fixed->second, ir::print(a), ir::print(b), node->name));
     return ir::as_int(a) ? a : b;
   }
   for (auto [x, y] : {std::pair{a, b}, std::pair{b, a}}) {
     if (x->kind != ir::ExprKind::symbol) continue;
     const std::optional<int64_t> limit = upper_bound(y);
     if (limit && !ir::prove_ge0(ir::sub(integer(*limit), x))) {
-      TFCC_TRY_VOID(require_ge0(ir::sub(integer(*limit), x), fmt::format("{} must be at most {}", ir::print(x), *limit)));
+      TFCC_TRY_VOID(require_ge0(ir::sub(integer(*limit), x),
+                                fmt::format("{} must be at most {}", ir::print(x), *limit)));
       return x;
     }
   }
-  graph.checks.push_back({ir::eq(a, b), fmt::format("{} must equal {}", ir::print(a), ir::print(b))});
+  graph.checks.push_back(
+      {ir::eq(a, b), fmt::format("{} must equal {}", ir::print(a), ir::print(b))});
   return a;
 }
 
 namespace {
 
-// True if `e` cannot fall when a size in it grows: sums and quotients by constants, as windows count.
+// True if `e` cannot fall when a size in it grows: sums and quotients by constants, as windows
+// count.
 bool grows_with_sizes(ExprRef e) {
   switch (e->kind) {
     case ir::ExprKind::symbol: return true;
@@ -174,7 +199,8 @@ bool grows_with_sizes(ExprRef e) {
   }
 }
 
-constexpr int64_t kLargestLeast = int64_t{1} << 20;  // of a size: a second of audio is some ten thousand samples
+constexpr int64_t kLargestLeast =
+    int64_t{1} << 20;  // of a size: a second of audio is some ten thousand samples
 
 // The one size in `e` and the least value at which e >= 0, where e grows with it.
 std::optional<std::pair<std::string, int64_t>> least_size(ExprRef e) {
@@ -186,7 +212,9 @@ std::optional<std::pair<std::string, int64_t>> least_size(ExprRef e) {
     name = n->name;
   });
   if (!single || name.empty()) return std::nullopt;
-  auto holds = [&](int64_t size) { return ir::eval_size(e, [&](std::string_view) { return size; }) >= 0; };
+  auto holds = [&](int64_t size) {
+    return ir::eval_size(e, [&](std::string_view) { return size; }) >= 0;
+  };
   int64_t low = 0, high = kLargestLeast;  // holds at high, not at low
   if (holds(low) || !holds(high)) return std::nullopt;
   while (high - low > 1) (holds(low + (high - low) / 2) ? high : low) = low + (high - low) / 2;
@@ -215,8 +243,9 @@ Result<void> Importer::require_ge0(ExprRef e, const std::string& what) {
   return {};
 }
 
-// b*T + j into a flattened [B, M], or j < T into [.., M], with T from other inputs: what the graph means is M = T. Stricter than an index in range,
-// and said as a size that differs instead of a bad index. True if a symbol of n is now known in terms of others.
+// b*T + j into a flattened [B, M], or j < T into [.., M], with T from other inputs: what the graph
+// means is M = T. Stricter than an index in range, and said as a size that differs instead of a bad
+// index. True if a symbol of n is now known in terms of others.
 bool Importer::equal_by_index(ExprRef e, ExprRef n) {
   std::vector<ExprRef> sizes, symbols;
   ir::for_each_node(e, [&](ExprRef x) {
@@ -242,19 +271,26 @@ bool Importer::equal_by_index(ExprRef e, ExprRef n) {
 Result<ExprRef> Importer::gather_index(ExprRef e, ExprRef n) {
   ExprRef wrapped = ir::select(ir::lt(e, integer(0)), ir::add(e, n), e);
   if (ir::prove_in(wrapped, n)) return wrapped;
-  if (ir::as_int(wrapped) && ir::as_int(n)) return fail(ErrorCode::shape, fmt::format("index {} lies outside [0, {})", ir::print(e), ir::print(n)));
+  if (ir::as_int(wrapped) && ir::as_int(n))
+    return fail(ErrorCode::shape,
+                fmt::format("index {} lies outside [0, {})", ir::print(e), ir::print(n)));
   std::vector<ValueId> loads = ir::loads_of(e);
   if (loads.empty() && equal_by_index(wrapped, n)) return wrapped;  // holds from the next round on
   if (loads.empty() && wrapped->kind == ir::ExprKind::index && ir::as_int(n)) {
     ExprRef extent = wrapped->args[0];
-    TFCC_TRY_VOID(require_ge0(ir::sub(n, extent), fmt::format("{} must be at most {}", ir::print(extent), ir::print(n))));
+    TFCC_TRY_VOID(require_ge0(
+        ir::sub(n, extent), fmt::format("{} must be at most {}", ir::print(extent), ir::print(n))));
     return wrapped;
   }
   // What is clamped must have somewhere to go.
-  TFCC_TRY_VOID(require_ge0(ir::sub(n, integer(1)), fmt::format("{} must be at least 1: it is indexed", ir::print(n))));
+  TFCC_TRY_VOID(require_ge0(ir::sub(n, integer(1)),
+                            fmt::format("{} must be at least 1: it is indexed", ir::print(n))));
   std::vector<ValueId> sources = ir::loads_of(ir::expand(graph, e, [](ValueId) { return true; }));
   std::string name = sources.empty() ? "index of " + value_name(0) : graph.value(sources[0]).name;
-  const std::string bound = ir::print(n), least = bound.find_first_of(" +*/") == bound.npos ? "-" + bound : "-(" + bound + ")";  // those below 0 count from the end
+  const std::string bound = ir::print(n),
+                    least = bound.find_first_of(" +*/") == bound.npos
+                                ? "-" + bound
+                                : "-(" + bound + ")";  // those below 0 count from the end
   std::string message = fmt::format("{}: a value lies outside [{}, {})", name, least, bound);
   auto it = std::find(graph.flags.begin(), graph.flags.end(), message);
   const int64_t flag = it - graph.flags.begin();

@@ -19,22 +19,25 @@ struct Tokens {
   ExprRef batch, length, count;
 };
 
-// Forms of inputs, those first that surely have tokens: a later one is asked only if no input of the earlier ones has any.
+// Forms of inputs, those first that surely have tokens: a later one is asked only if no input of
+// the earlier ones has any.
 enum class Form { ids, boxes, features, choices, plain, other };
 
 Form form_of(const ir::Type& t) {
   const auto& d = t.dims;
   if (!is_float(t.dtype)) {
-    if (d.size() == 2) return Form::ids;                                     // [batch, length]
-    if (d.size() != 3 || t.dtype == DType::boolean) return Form::other;      // [batch, queries, keys]
+    if (d.size() == 2) return Form::ids;                                 // [batch, length]
+    if (d.size() != 3 || t.dtype == DType::boolean) return Form::other;  // [batch, queries, keys]
     return ir::is_int(d[2], 4) ? Form::boxes : is_fixed(d[2]) ? Form::other : Form::choices;
   }
-  if (d.size() == 2) return is_fixed(d[1]) ? Form::other : Form::features;   // samples of a wave
+  if (d.size() == 2) return is_fixed(d[1]) ? Form::other : Form::features;  // samples of a wave
   if (d.size() < 3) return Form::other;
   const bool heads = d.size() == 4 && is_fixed(d[1]) && !is_fixed(d[2]) && is_fixed(d[3]);
   const bool features = !is_fixed(d[1]) && std::all_of(d.begin() + 2, d.end(), is_fixed);
   const bool channels = d.size() == 3 && is_fixed(d[1]) && !is_fixed(d[2]);
-  return heads || features || channels ? Form::features : d.size() == 3 && !is_fixed(d[1]) ? Form::plain : Form::other;
+  return heads || features || channels      ? Form::features
+         : d.size() == 3 && !is_fixed(d[1]) ? Form::plain
+                                            : Form::other;
 }
 
 // The axis that counts tokens in an input of such a form.
@@ -43,16 +46,19 @@ size_t token_axis(const ir::Type& t, Form form) {
   return form == Form::features && t.rank() > 2 && is_fixed(t.dims[1]) ? 2 : 1;
 }
 
-// Of this input, if its batch and its length are different sizes of their own and not both fixed. The runtime can hold a run to a product
-// of different sizes, and to a multiple of one, which is bounded with that; of others nobody could say what --max-tokens means.
+// Of this input, if its batch and its length are different sizes of their own and not both fixed.
+// The runtime can hold a run to a product of different sizes, and to a multiple of one, which is
+// bounded with that; of others nobody could say what --max-tokens means.
 std::optional<Tokens> tokens_of(const ir::Type& type, Form form) {
   const size_t axis = token_axis(type, form);
   const ExprRef batch = type.dims[0], length = type.dims[axis];
   const auto plain = [](ExprRef e) { return is_symbol(e) || is_fixed(e); };
-  if (!plain(batch) || !plain(length) || (is_fixed(batch) && is_fixed(length)) || batch == length) return std::nullopt;
+  if (!plain(batch) || !plain(length) || (is_fixed(batch) && is_fixed(length)) || batch == length)
+    return std::nullopt;
   ExprRef count = ir::mul(batch, length);
   if (form == Form::choices) {
-    if (!is_symbol(type.dims[1]) || type.dims[1] == batch || type.dims[1] == length) return std::nullopt;
+    if (!is_symbol(type.dims[1]) || type.dims[1] == batch || type.dims[1] == length)
+      return std::nullopt;
     if (is_fixed(batch) && !ir::is_int(batch, 1)) return std::nullopt;
     count = ir::mul(count, type.dims[1]);
   }
@@ -98,19 +104,23 @@ class Roles {
   bool is_later_axis(ExprRef batch) const {
     return std::any_of(graph_.inputs().begin(), graph_.inputs().end(), [&](ir::ValueId v) {
       const auto& d = type(v).dims;
-      return is_symbol(batch) && d.size() > 1 && std::find(d.begin() + 1, d.end(), batch) != d.end();
+      return is_symbol(batch) && d.size() > 1 &&
+             std::find(d.begin() + 1, d.end(), batch) != d.end();
     });
   }
 
-  // An output of a row for each of these tokens: those of ids, not of the mask of an encoder or of a cache that may stand before them.
+  // An output of a row for each of these tokens: those of ids, not of the mask of an encoder or of
+  // a cache that may stand before them.
   bool is_computed_for(const Tokens& tokens) const {
-    return std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&](const ir::Graph::Output& o) {
-      const auto& d = type(o.value).dims;
-      return d.size() > 1 && d[0] == tokens.batch && d[1] == tokens.length;
-    });
+    return std::any_of(graph_.outputs.begin(), graph_.outputs.end(),
+                       [&](const ir::Graph::Output& o) {
+                         const auto& d = type(o.value).dims;
+                         return d.size() > 1 && d[0] == tokens.batch && d[1] == tokens.length;
+                       });
   }
 
-  // [batch, heads, past, width] or [batch, past, heads, width] of reals. That the past may be 0 was found out by import (frontend/import/empty_sizes.h).
+  // [batch, heads, past, width] or [batch, past, heads, width] of reals. That the past may be 0 was
+  // found out by import (frontend/import/empty_sizes.h).
   ExprRef past_of(const ir::Type& t) const {
     if (!is_float(t.dtype) || t.rank() != 4) return nullptr;
     for (size_t k : {2, 1}) {
@@ -151,16 +161,20 @@ class Roles {
 
   void add_tokens(ExprRef count) {
     std::string name = "tokens";
-    // A size of the model that was fixed by its range is no symbol any more, but the range is still its own.
+    // A size of the model that was fixed by its range is no symbol any more, but the range is still
+    // its own.
     auto taken = [&] {
       const auto said = ranges_.find(name);
       return (said != ranges_.end() && said->second.max == said->second.min) ||
-             std::any_of(graph_.symbols.begin(), graph_.symbols.end(), [&](const SizeSymbol& s) { return s.name == name; });
+             std::any_of(graph_.symbols.begin(), graph_.symbols.end(),
+                         [&](const SizeSymbol& s) { return s.name == name; });
     };
     while (taken()) name += "_";
     const auto range = ranges_.find(name);
-    const int64_t least = ir::eval_size(count, [this](std::string_view n) { return graph_.pool().range(n).min; });
-    graph_.pool().set_range(name, {least, range == ranges_.end() ? std::nullopt : range->second.max});
+    const int64_t least =
+        ir::eval_size(count, [this](std::string_view n) { return graph_.pool().range(n).min; });
+    graph_.pool().set_range(name,
+                            {least, range == ranges_.end() ? std::nullopt : range->second.max});
     graph_.symbols.push_back({name, 0, 0, SizeRole::tokens, count});
   }
 

@@ -82,13 +82,15 @@ Result<TensorValue> from_typed(const Values& values, DType dtype, Extent extent)
     std::memcpy(out, &element, sizeof element);
     out += sizeof element;
   }
-  return TensorValue{ir::constant_from_bytes(dtype, std::move(extent.dims), std::move(bytes)), {}, {}};
+  return TensorValue{
+      ir::constant_from_bytes(dtype, std::move(extent.dims), std::move(bytes)), {}, {}};
 }
 
 // int32_data holds everything narrower than 64 bits that is not f32; 16-bit floats lie in it as
 // their bits.
 Result<TensorValue> read_typed(const onnx::TensorProto& t, DType dtype, Extent extent) {
-  if (t.data_type() == onnx::TensorProto::UINT32) return from_typed<uint32_t>(t.uint64_data(), dtype, std::move(extent));
+  if (t.data_type() == onnx::TensorProto::UINT32)
+    return from_typed<uint32_t>(t.uint64_data(), dtype, std::move(extent));
   switch (dtype) {
     case DType::f32: return from_typed<float>(t.float_data(), dtype, std::move(extent));
     case DType::f64: return from_typed<double>(t.double_data(), dtype, std::move(extent));
@@ -105,7 +107,9 @@ Result<TensorValue> read_typed(const onnx::TensorProto& t, DType dtype, Extent e
 }
 
 bool has_typed_values(const onnx::TensorProto& t) {
-  return t.float_data_size() + t.double_data_size() + t.int64_data_size() + t.int32_data_size() + t.uint64_data_size() > 0;
+  return t.float_data_size() + t.double_data_size() + t.int64_data_size() + t.int32_data_size() +
+             t.uint64_data_size() >
+         0;
 }
 
 // The number behind a key of external_data; absent is 0 for an offset, the needed size for a
@@ -128,8 +132,12 @@ Result<TensorValue> read_external(const onnx::TensorProto& t, DType dtype, Exten
   uint64_t length = extent.bytes;
   for (const onnx::StringStringEntryProto& entry : t.external_data()) {
     if (entry.key() == "location") location = entry.value();
-    if (entry.key() == "offset") { TFCC_TRY(offset, number_of(entry.key(), entry.value())); }
-    if (entry.key() == "length") { TFCC_TRY(length, number_of(entry.key(), entry.value())); }
+    if (entry.key() == "offset") {
+      TFCC_TRY(offset, number_of(entry.key(), entry.value()));
+    }
+    if (entry.key() == "length") {
+      TFCC_TRY(length, number_of(entry.key(), entry.value()));
+    }
   }
   Result<FileRef> file = files.open(location);
   if (!file) {
@@ -146,8 +154,8 @@ Result<TensorValue> read_external(const onnx::TensorProto& t, DType dtype, Exten
   return TensorValue{in_file(dtype, std::move(extent), *std::move(file), offset), {}, {}};
 }
 
-Result<TensorValue> read_values(const onnx::TensorProto& tensor, DType dtype, Extent extent, const FileRef& model,
-                                ExternalFiles& external) {
+Result<TensorValue> read_values(const onnx::TensorProto& tensor, DType dtype, Extent extent,
+                                const FileRef& model, ExternalFiles& external) {
   if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {
     return read_external(tensor, dtype, std::move(extent), external);
   }
@@ -158,8 +166,8 @@ Result<TensorValue> read_values(const onnx::TensorProto& tensor, DType dtype, Ex
   return TensorValue{in_file(dtype, std::move(extent), model, span.offset), {}, {}};
 }
 
-// Elements of less than a byte share one; whole bytes are what the file holds. Rows that fill their bytes stay rows, so that
-// an index into them needs no division.
+// Elements of less than a byte share one; whole bytes are what the file holds. Rows that fill their
+// bytes stay rows, so that an index into them needs no division.
 Extent packed_extent(const Extent& elements, const ElementType& type) {
   const int64_t per = type.per_byte();
   Extent e = elements;
@@ -186,11 +194,15 @@ Result<TensorValue> read_tensor(const onnx::TensorProto& tensor, const FileRef& 
   const std::optional<ElementType> type = element_type(tensor.data_type());
   if (!type) {
     return TensorValue{
-        {}, {}, fmt::format("has type {}, which is not supported", onnx_type_name(tensor.data_type()))};
+        {},
+        {},
+        fmt::format("has type {}, which is not supported", onnx_type_name(tensor.data_type()))};
   }
   TFCC_TRY(Extent extent, extent_of(tensor, type->stored));
-  TFCC_TRY(TensorValue value, read_values(tensor, type->stored, packed_extent(extent, *type), model, external));
-  return TensorValue{{}, PackedTensor{type->onnx_type, *std::move(value.constant), std::move(extent.dims)}, {}};
+  TFCC_TRY(TensorValue value,
+           read_values(tensor, type->stored, packed_extent(extent, *type), model, external));
+  return TensorValue{
+      {}, PackedTensor{type->onnx_type, *std::move(value.constant), std::move(extent.dims)}, {}};
 }
 
 }  // namespace tfcc::frontend

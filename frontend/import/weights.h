@@ -41,7 +41,7 @@ class ExternalFiles {
   std::vector<std::string> names() const;
 
  private:
-  std::string folder_;                   // empty: none
+  std::string folder_;  // empty: none
   std::map<std::string, FileRef, std::less<>> files_;
 };
 

@@ -10,16 +10,22 @@ namespace {
 
 using ir::ExprRef;
 
-constexpr SmallFloat kE4M3FN{4, 3, 7, false, true, false, 448}, kE4M3FNUZ{4, 3, 8, false, false, true, 240};
-constexpr SmallFloat kE5M2{5, 2, 15, true, false, false, 57344}, kE5M2FNUZ{5, 2, 16, false, false, true, 57344};
+constexpr SmallFloat kE4M3FN{4, 3, 7, false, true, false, 448},
+    kE4M3FNUZ{4, 3, 8, false, false, true, 240};
+constexpr SmallFloat kE5M2{5, 2, 15, true, false, false, 57344},
+    kE5M2FNUZ{5, 2, 16, false, false, true, 57344};
 constexpr SmallFloat kE2M1{2, 1, 1, false, false, false, 6};
 
 ElementType integer(int onnx_type, DType value, DType stored, int bits, bool is_signed) {
   const int64_t half = int64_t{1} << (bits - 1);
-  return {onnx_type, value, stored, bits, is_signed ? -half : 0, is_signed ? half - 1 : 2 * half - 1, {}};
+  return {
+      onnx_type, value, stored, bits, is_signed ? -half : 0, is_signed ? half - 1 : 2 * half - 1,
+      {}};
 }
 
-ElementType real(int onnx_type, DType t) { return {onnx_type, t, t, static_cast<int>(8 * size_of(t)), 0, 0, {}}; }
+ElementType real(int onnx_type, DType t) {
+  return {onnx_type, t, t, static_cast<int>(8 * size_of(t)), 0, 0, {}};
+}
 
 ElementType small(int onnx_type, int bits, const SmallFloat& format) {
   return {onnx_type, DType::f16, DType::u8, bits, 0, 0, format};
@@ -27,11 +33,13 @@ ElementType small(int onnx_type, int bits, const SmallFloat& format) {
 
 int smallest_exponent(const SmallFloat& f) { return 1 - f.bias; }
 
-// The distance of neighbours at magnitude `a`: a tree of comparisons with the powers of two from `low` to `high`.
+// The distance of neighbours at magnitude `a`: a tree of comparisons with the powers of two from
+// `low` to `high`.
 ExprRef quantum(ExprRef a, const SmallFloat& f, int low, int high) {
   if (low == high) return a->pool->real(std::ldexp(1, low - f.mantissa_bits), a->type);
   const int middle = low + (high - low + 1) / 2;
-  return ir::select(ir::lt(a, a->pool->real(std::ldexp(1, middle), a->type)), quantum(a, f, low, middle - 1), quantum(a, f, middle, high));
+  return ir::select(ir::lt(a, a->pool->real(std::ldexp(1, middle), a->type)),
+                    quantum(a, f, low, middle - 1), quantum(a, f, middle, high));
 }
 
 }  // namespace
@@ -88,9 +96,12 @@ ExprRef round_to_small_float(ExprRef e, const SmallFloat& f, bool saturate) {
   ir::ExprPool& pool = *e->pool;
   ExprRef a = ir::abs(e);
   ExprRef step = quantum(a, f, smallest_exponent(f), std::ilogb(f.largest));
-  ExprRef r = ir::mul(ir::unary(ir::ExprKind::rint, ir::div(a, step)), step);  // powers of two: only rint rounds
+  ExprRef r = ir::mul(ir::unary(ir::ExprKind::rint, ir::div(a, step)),
+                      step);  // powers of two: only rint rounds
   constexpr double kInf = std::numeric_limits<double>::infinity();
-  const double past = saturate ? f.largest : f.infinities ? kInf : std::numeric_limits<double>::quiet_NaN();
+  const double past = saturate       ? f.largest
+                      : f.infinities ? kInf
+                                     : std::numeric_limits<double>::quiet_NaN();
   r = ir::select(ir::lt(pool.real(f.largest, e->type), r), pool.real(past, e->type), r);
   return ir::select(ir::lt(e, pool.real(0, e->type)), ir::neg(r), r);
 }

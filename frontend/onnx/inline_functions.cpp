@@ -39,17 +39,21 @@ class Inliner {
 
  private:
   Error fail(ErrorCode code, const Node& n, const std::string& why) const {
-    return {code, fmt::format("{}: node '{}' ({}): {}", model_.path, escaped(n.name), escaped(n.op_type), why)};
+    return {code, fmt::format("{}: node '{}' ({}): {}", model_.path, escaped(n.name),
+                              escaped(n.op_type), why)};
   }
 
   Result<void> expand(const Node& n, std::vector<Node>& out, int depth) {
     const auto it = functions_.find({n.domain, n.op_type});
     if (it == functions_.end()) {
-      if (++count_ > kMaxInlinedNodes) return fail(ErrorCode::unsupported, n, fmt::format("functions expand to more than {} nodes", kMaxInlinedNodes));
+      if (++count_ > kMaxInlinedNodes)
+        return fail(ErrorCode::unsupported, n,
+                    fmt::format("functions expand to more than {} nodes", kMaxInlinedNodes));
       out.push_back(n);
       return expand_bodies(out.back(), depth);
     }
-    if (depth > kMaxDepth || !open_.insert(it->second).second) return fail(ErrorCode::bad_file, n, "the function calls itself");
+    if (depth > kMaxDepth || !open_.insert(it->second).second)
+      return fail(ErrorCode::bad_file, n, "the function calls itself");
     TFCC_TRY_VOID(expand_call(n, *it->second, out, depth));
     open_.erase(it->second);
     return {};
@@ -67,11 +71,16 @@ class Inliner {
   }
 
   Result<void> expand_call(const Node& n, const Function& f, std::vector<Node>& out, int depth) {
-    Call call{&n, &f, fmt::format("{}/{}/", n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name, calls_++), {}};
+    Call call{&n,
+              &f,
+              fmt::format("{}/{}/", n.name.empty() && !n.outputs.empty() ? n.outputs[0] : n.name,
+                          calls_++),
+              {}};
     if (n.inputs.size() > f.inputs.size() || n.outputs.size() > f.outputs.size()) {
       return fail(ErrorCode::bad_file, n, "has more inputs or outputs than the function");
     }
-    for (size_t i = 0; i < f.inputs.size(); ++i) call.names[f.inputs[i]] = i < n.inputs.size() ? n.inputs[i] : "";
+    for (size_t i = 0; i < f.inputs.size(); ++i)
+      call.names[f.inputs[i]] = i < n.inputs.size() ? n.inputs[i] : "";
     for (size_t i = 0; i < f.outputs.size(); ++i) {
       const std::string& name = i < n.outputs.size() ? n.outputs[i] : std::string();
       if (call.names.count(f.outputs[i])) {
@@ -85,9 +94,12 @@ class Inliner {
   }
 
   // An output that is an input of the function.
-  Result<void> pass_through(const Node& n, const std::string& from, const std::string& to, std::vector<Node>& out) {
+  Result<void> pass_through(const Node& n, const std::string& from, const std::string& to,
+                            std::vector<Node>& out) {
     if (to.empty()) return {};
-    if (from.empty()) return fail(ErrorCode::bad_file, n, "an output of the function is an input that is not given");
+    if (from.empty())
+      return fail(ErrorCode::bad_file, n,
+                  "an output of the function is an input that is not given");
     Node copy;
     copy.op_type = "Identity";
     copy.name = n.name;
@@ -116,7 +128,8 @@ class Inliner {
       if (!value) continue;  // the caller left it out: the operator's default
       out.attributes.push_back(*value);
       out.attributes.back().name = a.name;
-      if (value->graph) out.attributes.back().graph = std::make_shared<const Body>(renamed(*value->graph, call));
+      if (value->graph)
+        out.attributes.back().graph = std::make_shared<const Body>(renamed(*value->graph, call));
     }
     return out;
   }
@@ -133,7 +146,8 @@ class Inliner {
   static const Attribute* given(const Call& call, const std::string& name) {
     if (const Attribute* a = call.node->find(name)) return a;
     const auto& defaults = call.function->defaults;
-    const auto it = std::find_if(defaults.begin(), defaults.end(), [&](const Attribute& a) { return a.name == name; });
+    const auto it = std::find_if(defaults.begin(), defaults.end(),
+                                 [&](const Attribute& a) { return a.name == name; });
     return it == defaults.end() ? nullptr : &*it;
   }
 

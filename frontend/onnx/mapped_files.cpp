@@ -119,7 +119,9 @@ Result<FileRef> ExternalFiles::open(const std::string& location) {
   TFCC_TRY(const std::vector<std::string> parts, parts_of(location));
   std::string name = fmt::format("{}", fmt::join(parts, "/"));
   if (const auto known = files_.find(name); known != files_.end()) return known->second;
-  if (folder_.empty()) return io_error("lies in a file beside the model, which was given as bytes; give the path of the model");
+  if (folder_.empty())
+    return io_error(
+        "lies in a file beside the model, which was given as bytes; give the path of the model");
 
   Descriptor fd(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) return open_error();

@@ -11,7 +11,8 @@
 namespace tfcc::frontend {
 namespace {
 
-using Makers = std::unordered_map<std::string_view, size_t>;  // value -> place of the node that makes it
+using Makers =
+    std::unordered_map<std::string_view, size_t>;  // value -> place of the node that makes it
 using Visit = std::function<void(std::string_view)>;
 
 void for_each_read(const Node& n, const Visit& visit);

@@ -91,10 +91,13 @@ std::string escaped_lines(std::string_view message) {
   constexpr size_t kHalf = 1000;
   auto line = [](std::string_view text) {
     if (text.size() <= 2 * kHalf) return escaped(text, std::string::npos);
-    return escaped(text.substr(0, kHalf), std::string::npos) + " ... " + escaped(text.substr(text.size() - kHalf), std::string::npos);
+    return escaped(text.substr(0, kHalf), std::string::npos) + " ... " +
+           escaped(text.substr(text.size() - kHalf), std::string::npos);
   };
   std::string out;
-  for (size_t end; (end = message.find('\n')) != std::string_view::npos; message.remove_prefix(end + 1)) out += line(message.substr(0, end)) + "\n";
+  for (size_t end; (end = message.find('\n')) != std::string_view::npos;
+       message.remove_prefix(end + 1))
+    out += line(message.substr(0, end)) + "\n";
   return out + line(message);
 }
 

@@ -30,7 +30,7 @@ constexpr int64_t kNewestIrVersion = 13;
 // Bounds far above any real model; they keep a small file from taking much memory.
 constexpr size_t kMaxNodes = 1 << 20;
 constexpr size_t kMaxInitializers = 1 << 20;
-constexpr int kMaxDepth = 32;  // of bodies in bodies
+constexpr int kMaxDepth = 32;                 // of bodies in bodies
 constexpr size_t kMaxDeclarations = 1 << 16;  // inputs, outputs, opsets, functions
 
 std::string_view bytes_of(const ir::SourceFile& file) {
@@ -109,7 +109,8 @@ ValueInfo value_info_of(const onnx::ValueInfoProto& proto) {
 // Fills one Model; its methods return the reason alone, read() adds the path.
 class Reader {
  public:
-  Reader(const std::string& name, FileRef file, ExternalFiles external) : file_(std::move(file)), external_(std::move(external)) {
+  Reader(const std::string& name, FileRef file, ExternalFiles external)
+      : file_(std::move(file)), external_(std::move(external)) {
     model_.path = name;
     bytes_ = bytes_of(*file_);
   }
@@ -166,9 +167,15 @@ class Reader {
       if (f.is(1, Wire::varint)) model_.ir_version = static_cast<int64_t>(f.value);
       if (f.is(2, Wire::bytes)) model_.producer = f.payload;
       if (f.is(3, Wire::bytes)) version = f.payload;
-      if (f.is(7, Wire::bytes)) { TFCC_TRY_VOID(read_graph(f.payload)); }
-      if (f.is(8, Wire::bytes)) { TFCC_TRY_VOID(read_opset(f.payload, model_.opsets)); }
-      if (f.is(25, Wire::bytes)) { TFCC_TRY_VOID(read_function(f.payload)); }
+      if (f.is(7, Wire::bytes)) {
+        TFCC_TRY_VOID(read_graph(f.payload));
+      }
+      if (f.is(8, Wire::bytes)) {
+        TFCC_TRY_VOID(read_opset(f.payload, model_.opsets));
+      }
+      if (f.is(25, Wire::bytes)) {
+        TFCC_TRY_VOID(read_function(f.payload));
+      }
     }
     if (reader.broken()) return damaged_at(bytes_.substr(reader.position()));
     if (!version.empty()) model_.producer += (model_.producer.empty() ? "" : " ") + version;
@@ -191,13 +198,20 @@ class Reader {
       if (f.is(1, Wire::bytes)) function.name = f.payload;
       if (f.is(4, Wire::bytes)) function.inputs.emplace_back(f.payload);
       if (f.is(5, Wire::bytes)) function.outputs.emplace_back(f.payload);
-      if (f.is(7, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, function.nodes, 0)); }
-      if (f.is(9, Wire::bytes)) { TFCC_TRY_VOID(read_opset(f.payload, function.opsets)); }
+      if (f.is(7, Wire::bytes)) {
+        TFCC_TRY_VOID(read_node(f.payload, function.nodes, 0));
+      }
+      if (f.is(9, Wire::bytes)) {
+        TFCC_TRY_VOID(read_opset(f.payload, function.opsets));
+      }
       if (f.is(10, Wire::bytes)) function.domain = domain_of(std::string(f.payload));
-      if (f.is(11, Wire::bytes)) { TFCC_TRY_VOID(read_default(f.payload, function.defaults)); }
+      if (f.is(11, Wire::bytes)) {
+        TFCC_TRY_VOID(read_default(f.payload, function.defaults));
+      }
     }
     if (reader.broken()) return damaged_at(bytes);
-    if (function.inputs.size() + function.outputs.size() > kMaxDeclarations) return too_many("inputs or outputs of a function", kMaxDeclarations);
+    if (function.inputs.size() + function.outputs.size() > kMaxDeclarations)
+      return too_many("inputs or outputs of a function", kMaxDeclarations);
     put_in_order(function.nodes);
     model_.functions.push_back(std::move(function));
     return {};
@@ -209,7 +223,8 @@ class Reader {
     if (!stripped) return damaged_at(bytes);
     TFCC_TRY(const auto proto, parse<onnx::AttributeProto>(*stripped, bytes));
     TFCC_TRY(Attribute a, read_attribute(proto, 0));
-    if (defaults.size() >= kMaxDeclarations) return too_many("defaults of a function", kMaxDeclarations);
+    if (defaults.size() >= kMaxDeclarations)
+      return too_many("defaults of a function", kMaxDeclarations);
     defaults.push_back(std::move(a));
     return {};
   }
@@ -220,12 +235,17 @@ class Reader {
     WireReader reader(bytes);
     while (reader.next()) {
       const WireField& f = reader.field();
-      if (f.is(1, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, body.nodes, depth)); }
-      if (f.is(5, Wire::bytes)) { TFCC_TRY_VOID(read_initializer_of(f.payload, body)); }
+      if (f.is(1, Wire::bytes)) {
+        TFCC_TRY_VOID(read_node(f.payload, body.nodes, depth));
+      }
+      if (f.is(5, Wire::bytes)) {
+        TFCC_TRY_VOID(read_initializer_of(f.payload, body));
+      }
       if (f.is(12, Wire::bytes)) {
         std::vector<ValueInfo> outputs;
         TFCC_TRY_VOID(read_value(f.payload, outputs));
-        if (body.outputs.size() >= kMaxDeclarations) return too_many("outputs of a body", kMaxDeclarations);
+        if (body.outputs.size() >= kMaxDeclarations)
+          return too_many("outputs of a body", kMaxDeclarations);
         body.outputs.push_back(outputs[0].name);
       }
     }
@@ -241,10 +261,14 @@ class Reader {
     if (++body_initializers_ > kMaxInitializers) return too_many("initializers", kMaxInitializers);
     Result<TensorValue> value = read_tensor(proto, file_, external_);
     if (!value) {
-      return Error{value.error().code, fmt::format("initializer '{}': {}", escaped(proto.name()), value.error().message)};
+      return Error{value.error().code, fmt::format("initializer '{}': {}", escaped(proto.name()),
+                                                   value.error().message)};
     }
     if (value->constant) body.initializers.emplace_back(proto.name(), *std::move(value->constant));
-    else body.unsupported_initializers.emplace(proto.name(), value->packed ? "is packed, which is not supported in a body" : value->unsupported);
+    else
+      body.unsupported_initializers.emplace(
+          proto.name(),
+          value->packed ? "is packed, which is not supported in a body" : value->unsupported);
     return {};
   }
 
@@ -253,12 +277,22 @@ class Reader {
     WireReader reader(bytes);
     while (reader.next()) {
       const WireField& f = reader.field();
-      if (f.is(1, Wire::bytes)) { TFCC_TRY_VOID(read_node(f.payload, model_.nodes, 0)); }
+      if (f.is(1, Wire::bytes)) {
+        TFCC_TRY_VOID(read_node(f.payload, model_.nodes, 0));
+      }
       if (f.is(2, Wire::bytes)) model_.graph_name = f.payload;
-      if (f.is(5, Wire::bytes)) { TFCC_TRY_VOID(read_initializer(f.payload)); }
-      if (f.is(11, Wire::bytes)) { TFCC_TRY_VOID(read_value(f.payload, model_.inputs)); }
-      if (f.is(12, Wire::bytes)) { TFCC_TRY_VOID(read_value(f.payload, model_.outputs)); }
-      if (f.is(15, Wire::bytes)) { TFCC_TRY_VOID(read_sparse(f.payload)); }
+      if (f.is(5, Wire::bytes)) {
+        TFCC_TRY_VOID(read_initializer(f.payload));
+      }
+      if (f.is(11, Wire::bytes)) {
+        TFCC_TRY_VOID(read_value(f.payload, model_.inputs));
+      }
+      if (f.is(12, Wire::bytes)) {
+        TFCC_TRY_VOID(read_value(f.payload, model_.outputs));
+      }
+      if (f.is(15, Wire::bytes)) {
+        TFCC_TRY_VOID(read_sparse(f.payload));
+      }
     }
     if (reader.broken()) return damaged_at(bytes.substr(reader.position()));
     return {};
@@ -353,7 +387,8 @@ class Reader {
     a.reference = proto.ref_attr_name();
     if (a.kind == Attribute::Kind::graph && depth < kMaxDepth) {  // deeper ones are left out
       const Span span = decode_span(proto.g().doc_string());
-      if (span.offset > bytes_.size() || span.size > bytes_.size() - span.offset) return damaged("has a body outside itself");
+      if (span.offset > bytes_.size() || span.size > bytes_.size() - span.offset)
+        return damaged("has a body outside itself");
       TFCC_TRY(Body body, read_body(bytes_.substr(span.offset, span.size), depth + 1));
       a.graph = std::make_shared<const Body>(std::move(body));
     }
@@ -362,7 +397,8 @@ class Reader {
     a.unsupported = std::move(value.unsupported);
     if (value.constant) a.tensor = std::make_shared<const ir::Constant>(*std::move(value.constant));
     if (value.packed) {
-      a.unsupported = fmt::format("has type {}, which is not supported", onnx_type_name(value.packed->onnx_type));
+      a.unsupported = fmt::format("has type {}, which is not supported",
+                                  onnx_type_name(value.packed->onnx_type));
       a.packed = std::make_shared<const PackedTensor>(*std::move(value.packed));
     }
     return a;
@@ -378,7 +414,8 @@ class Reader {
 
   void warn() {
     if (sorted_) {
-      model_.warnings.push_back(fmt::format("{}: nodes read values that later nodes make; sorted", escaped(model_.path)));
+      model_.warnings.push_back(
+          fmt::format("{}: nodes read values that later nodes make; sorted", escaped(model_.path)));
     }
     const auto newest = model_.opsets.find("");
     if (newest != model_.opsets.end() && newest->second > kNewestOpset) {
@@ -461,12 +498,16 @@ Result<Model> read_mapped(const std::string& name, Result<FileRef> file, Externa
   } catch (const std::bad_alloc&) {
     return named(ErrorCode::memory,
                  "not enough memory to read it; free some or use a larger machine");
-  } catch (const std::exception& e) { return named(ErrorCode::internal, e.what()); }
+  } catch (const std::exception& e) {
+    return named(ErrorCode::internal, e.what());
+  }
 }
 
 }  // namespace
 
-Result<Model> read_onnx(const std::string& path) { return read_mapped(path, map_file(path), ExternalFiles(path)); }
+Result<Model> read_onnx(const std::string& path) {
+  return read_mapped(path, map_file(path), ExternalFiles(path));
+}
 
 Result<Model> read_onnx(const std::string& name, std::span<const std::byte> bytes) {
   auto file = std::make_shared<ir::SourceFile>();

@@ -21,8 +21,8 @@
 
 namespace tfcc::frontend {
 
-/// A tensor of an element type that tfcc's tensors have not (element_types.h): its bytes as they are, u8 (16-bit types: i16),
-/// elements in row-major order, the first in the lowest bits.
+/// A tensor of an element type that tfcc's tensors have not (element_types.h): its bytes as they
+/// are, u8 (16-bit types: i16), elements in row-major order, the first in the lowest bits.
 struct PackedTensor {
   int onnx_type = 0;
   ir::Constant bytes;
@@ -54,9 +54,9 @@ struct Attribute {
   std::vector<std::string> strings;
   std::shared_ptr<const ir::Constant> tensor;  // null if packed, or if `unsupported` says why
   std::shared_ptr<const PackedTensor> packed;
-  std::string unsupported;                     // as in Model::unsupported_initializers
+  std::string unsupported;  // as in Model::unsupported_initializers
   std::shared_ptr<const Body> graph;
-  std::string reference;                       // inside a function: the attribute of the call that this one is
+  std::string reference;  // inside a function: the attribute of the call that this one is
 };
 
 /// One node. An empty input or output name is an optional one left out.
@@ -65,7 +65,7 @@ struct Node {
   std::string domain;  // "" for the operators of ONNX itself
   std::vector<std::string> inputs, outputs;
   std::vector<Attribute> attributes;
-  int64_t opset = 0;   // of its domain, where it came out of a function; 0: the model's
+  int64_t opset = 0;  // of its domain, where it came out of a function; 0: the model's
 
   /// The attribute of this name, or null.
   const Attribute* find(std::string_view attribute) const;
@@ -120,14 +120,15 @@ struct Model {
   std::map<std::string, std::string> unsupported_initializers;
   std::vector<Node> nodes;
   std::vector<Function> functions;
-  std::vector<std::string> warnings;  // complete lines, one each
+  std::vector<std::string> warnings;    // complete lines, one each
   std::vector<std::string> data_files;  // that external data lie in, from the model's folder
 };
 
 /// Reads a model. The result keeps the files it points into mapped; they must not shrink while it
 /// lives. Errors: io, bad_file, unsupported, memory; the message starts with the path.
 Result<Model> read_onnx(const std::string& path);
-/// The same of a model in memory, which must stay there while the result lives; messages call it `name`. It has no external data.
+/// The same of a model in memory, which must stay there while the result lives; messages call it
+/// `name`. It has no external data.
 Result<Model> read_onnx(const std::string& name, std::span<const std::byte> bytes);
 
 /// The value of a node of type Constant. Errors: unsupported, bad_file, without the path of the
@@ -143,8 +144,8 @@ std::string onnx_type_name(int onnx_type);
 /// A name fit for a message: control characters and bytes that are not UTF-8 as \xNN, cut after
 /// about 120 characters.
 std::string escaped(std::string_view name);
-/// The same for a message of several lines, the middle of long ones left out: what another layer says may hold a name as it stands
-/// in the file.
+/// The same for a message of several lines, the middle of long ones left out: what another layer
+/// says may hold a name as it stands in the file.
 std::string escaped_lines(std::string_view message);
 
 }  // namespace tfcc::frontend

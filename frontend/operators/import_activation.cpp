@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations and the functions built on exp, log and atan that have no kind of their own. Each form is chosen so that
-// nothing cancels and nothing overflows where the result does not.
+// Activations and the functions built on exp, log and atan that have no kind of their own. Each
+// form is chosen so that nothing cancels and nothing overflows where the result does not.
 #include <limits>
 
 #include "frontend/operators/elementwise.h"
@@ -35,23 +35,30 @@ ExprRef expm1_of_negative(ExprRef x) {
   return ir::div(ir::mul(t, c(x, 2)), ir::sub(c(x, 1), t));
 }
 
-ExprRef softplus(ExprRef x) { return ir::add(ir::max(x, c(x, 0)), log1p(exp(ir::neg(ir::abs(x))))); }
+ExprRef softplus(ExprRef x) {
+  return ir::add(ir::max(x, c(x, 0)), log1p(exp(ir::neg(ir::abs(x)))));
+}
 
 ExprRef is_negative(ExprRef x) { return ir::lt(x, c(x, 0)); }
 
-ExprRef with_sign_of(ExprRef x, ExprRef magnitude) { return ir::select(is_negative(x), ir::neg(magnitude), magnitude); }
+ExprRef with_sign_of(ExprRef x, ExprRef magnitude) {
+  return ir::select(is_negative(x), ir::neg(magnitude), magnitude);
+}
 
 ExprRef sinh(ExprRef x) {
   ExprRef t = tanh(ir::mul(x, c(x, 0.5)));
   ExprRef near = ir::div(ir::mul(t, c(x, 2)), ir::sub(c(x, 1), ir::mul(t, t)));
-  ExprRef half = exp(ir::mul(ir::abs(x), c(x, 0.5)));  // e^|x| may overflow where e^|x| / 2 does not
-  ExprRef far = ir::sub(ir::mul(half, ir::mul(half, c(x, 0.5))), ir::mul(c(x, 0.5), exp(ir::neg(ir::abs(x)))));
+  ExprRef half =
+      exp(ir::mul(ir::abs(x), c(x, 0.5)));  // e^|x| may overflow where e^|x| / 2 does not
+  ExprRef far = ir::sub(ir::mul(half, ir::mul(half, c(x, 0.5))),
+                        ir::mul(c(x, 0.5), exp(ir::neg(ir::abs(x)))));
   return ir::select(ir::lt(ir::abs(x), c(x, 1)), near, with_sign_of(x, far));
 }
 
 ExprRef cosh(ExprRef x) {
   ExprRef half = exp(ir::mul(ir::abs(x), c(x, 0.5)));
-  return ir::add(ir::mul(half, ir::mul(half, c(x, 0.5))), ir::mul(c(x, 0.5), exp(ir::neg(ir::abs(x)))));
+  return ir::add(ir::mul(half, ir::mul(half, c(x, 0.5))),
+                 ir::mul(c(x, 0.5), exp(ir::neg(ir::abs(x)))));
 }
 
 constexpr double kLn2 = 0.69314718055994530942;
@@ -60,7 +67,8 @@ constexpr double kSquareable = 1e6;  // beyond it x^2 + 1 is x^2
 ExprRef asinh(ExprRef x) {
   ExprRef a = ir::abs(x), s = ir::mul(a, a);
   ExprRef near = log1p(ir::add(a, ir::div(s, ir::add(c(x, 1), sqrt(ir::add(s, c(x, 1)))))));
-  return with_sign_of(x, ir::select(ir::lt(a, c(x, kSquareable)), near, ir::add(log(a), c(x, kLn2))));
+  return with_sign_of(x,
+                      ir::select(ir::lt(a, c(x, kSquareable)), near, ir::add(log(a), c(x, kLn2))));
 }
 
 ExprRef acosh(ExprRef x) {
@@ -71,10 +79,13 @@ ExprRef acosh(ExprRef x) {
 
 ExprRef atanh(ExprRef x) {
   ExprRef a = ir::abs(x);
-  return with_sign_of(x, ir::mul(c(x, 0.5), log1p(ir::div(ir::mul(a, c(x, 2)), ir::sub(c(x, 1), a)))));
+  return with_sign_of(x,
+                      ir::mul(c(x, 0.5), log1p(ir::div(ir::mul(a, c(x, 2)), ir::sub(c(x, 1), a)))));
 }
 
-ExprRef asin(ExprRef x) { return atan(ir::div(x, sqrt(ir::mul(ir::sub(c(x, 1), x), ir::add(c(x, 1), x))))); }
+ExprRef asin(ExprRef x) {
+  return atan(ir::div(x, sqrt(ir::mul(ir::sub(c(x, 1), x), ir::add(c(x, 1), x)))));
+}
 ExprRef acos(ExprRef x) {
   return ir::mul(c(x, 2), atan(sqrt(ir::div(ir::sub(c(x, 1), x), ir::add(c(x, 1), x)))));
 }
@@ -92,7 +103,9 @@ Result<void> import_atanh(Importer& im) { return float_op(im, atanh); }
 Result<void> import_softplus(Importer& im) { return float_op(im, softplus); }
 
 Result<void> import_tan(Importer& im) {
-  return float_op(im, [](ExprRef x) { return ir::div(ir::unary(ExprKind::sin, x), ir::unary(ExprKind::cos, x)); });
+  return float_op(im, [](ExprRef x) {
+    return ir::div(ir::unary(ExprKind::sin, x), ir::unary(ExprKind::cos, x));
+  });
 }
 
 Result<void> import_softsign(Importer& im) {
@@ -120,7 +133,8 @@ Result<void> import_celu(Importer& im) {
   if (alpha == 0) return im.fail(ErrorCode::bad_file, "alpha must not be 0");
   return float_op(im, [&](ExprRef x) {
     ExprRef scaled = ir::div(x, c(x, alpha));
-    ExprRef e = alpha > 0 ? expm1_of_negative(ir::min(scaled, c(x, 0))) : ir::sub(exp(scaled), c(x, 1));
+    ExprRef e =
+        alpha > 0 ? expm1_of_negative(ir::min(scaled, c(x, 0))) : ir::sub(exp(scaled), c(x, 1));
     return ir::add(ir::max(x, c(x, 0)), ir::min(c(x, 0), ir::mul(c(x, alpha), e)));
   });
 }
@@ -129,13 +143,15 @@ Result<void> import_selu(Importer& im) {
   const float alpha = im.attr_float("alpha", 1.67326319217681884765625f);
   const float gamma = im.attr_float("gamma", 1.05070102214813232421875f);
   return float_op(im, [&](ExprRef x) {
-    return ir::mul(c(x, gamma), ir::select(ir::lt(c(x, 0), x), x, ir::mul(c(x, alpha), expm1_of_negative(x))));
+    return ir::mul(c(x, gamma),
+                   ir::select(ir::lt(c(x, 0), x), x, ir::mul(c(x, alpha), expm1_of_negative(x))));
   });
 }
 
 Result<void> import_leaky_relu(Importer& im) {
   const float alpha = im.attr_float("alpha", 0.01f);
-  return float_op(im, [&](ExprRef x) { return ir::select(is_negative(x), ir::mul(c(x, alpha), x), x); });
+  return float_op(
+      im, [&](ExprRef x) { return ir::select(is_negative(x), ir::mul(c(x, alpha), x), x); });
 }
 
 Result<void> import_thresholded_relu(Importer& im) {
@@ -152,7 +168,8 @@ Result<void> import_hard_sigmoid(Importer& im) {
 
 Result<void> import_hard_swish(Importer& im) {
   return float_op(im, [](ExprRef x) {
-    ExprRef gate = ir::max(c(x, 0), ir::min(c(x, 1), ir::add(ir::mul(c(x, 1.0 / 6), x), c(x, 0.5))));
+    ExprRef gate =
+        ir::max(c(x, 0), ir::min(c(x, 1), ir::add(ir::mul(c(x, 1.0 / 6), x), c(x, 0.5))));
     return ir::mul(x, gate);
   });
 }
@@ -169,7 +186,8 @@ Result<void> import_prelu(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   TFCC_TRY(ValueId slope, im.input(1));
   TFCC_TRY(Dims dims, im.broadcast(im.dims(x), im.dims(slope)));
-  if (dims != im.dims(x)) return im.fail(ErrorCode::shape, "the slope does not broadcast to the input");
+  if (dims != im.dims(x))
+    return im.fail(ErrorCode::shape, "the slope does not broadcast to the input");
   return binary_op(im, false, [&](ExprRef a, ExprRef s) {
     ExprRef zero = a->type == Scalar::i64 ? im.integer(0) : c(a, 0);
     return ir::select(ir::lt(a, zero), ir::mul(s, a), a);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conv and ConvTranspose of any number of axes: windows of kernel size 1 are a matrix product of views, others gather their
-// windows first (Conv) or are written as a sum over the kernel (one channel per group, ConvTranspose).
+// Conv and ConvTranspose of any number of axes: windows of kernel size 1 are a matrix product of
+// views, others gather their windows first (Conv) or are written as a sum over the kernel (one
+// channel per group, ConvTranspose).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,10 +12,10 @@ namespace tfcc::frontend {
 namespace {
 
 struct Window {
-  size_t axes = 0;                 // spatial
+  size_t axes = 0;  // spatial
   int64_t groups = 1, group_inputs = 0, outputs = 0;
   std::vector<int64_t> kernel, strides, dilations;
-  Indices before, after;           // padding
+  Indices before, after;  // padding
   ValueId x, w;
   bool has_bias = false;
   ValueId bias;
@@ -32,12 +33,14 @@ Result<Window> read_window(Importer& im) {
   TFCC_TRY_VOID(require_float(im, c.x));
   const Dims d = im.dims(c.x), dw = im.dims(c.w);
   if (d.size() < 3 || dw.size() != d.size() || im.type(c.w).dtype != im.type(c.x).dtype) {
-    return im.fail(ErrorCode::shape, "input and weights must have one type and one rank, at least 3");
+    return im.fail(ErrorCode::shape,
+                   "input and weights must have one type and one rank, at least 3");
   }
   c.axes = d.size() - 2;
   for (size_t k = 0; k < c.axes; ++k) {
     const auto n = ir::as_int(dw[k + 2]);
-    if (!n || *n < 1) return im.fail(ErrorCode::unsupported, "the kernel's size must be known at compile time");
+    if (!n || *n < 1)
+      return im.fail(ErrorCode::unsupported, "the kernel's size must be known at compile time");
     c.kernel.push_back(*n);
   }
   c.strides = attr_or(im, "strides", c.axes, 1);
@@ -47,7 +50,8 @@ Result<Window> read_window(Importer& im) {
     return im.fail(ErrorCode::bad_file, "strides, dilations or pads do not fit the kernel");
   }
   const auto bad = [](int64_t v) { return v < 1 || v > INT32_MAX; };
-  if (std::any_of(c.strides.begin(), c.strides.end(), bad) || std::any_of(c.dilations.begin(), c.dilations.end(), bad)) {
+  if (std::any_of(c.strides.begin(), c.strides.end(), bad) ||
+      std::any_of(c.dilations.begin(), c.dilations.end(), bad)) {
     return im.fail(ErrorCode::bad_file, "strides and dilations must be positive");
   }
   for (size_t k = 0; k < c.axes; ++k) {
@@ -56,7 +60,9 @@ Result<Window> read_window(Importer& im) {
   }
   c.groups = im.attr_int("group", 1);
   c.has_bias = im.has_input(2);
-  if (c.has_bias) { TFCC_TRY(c.bias, im.input(2)); }
+  if (c.has_bias) {
+    TFCC_TRY(c.bias, im.input(2));
+  }
   if (c.groups < 1) return im.fail(ErrorCode::bad_file, "group must be positive");
   return c;
 }
@@ -66,8 +72,10 @@ int64_t reach(const Window& c, size_t k) { return (c.kernel[k] - 1) * c.dilation
 Result<Dims> conv_sizes(Importer& im, Window& c) {
   const Dims d = im.dims(c.x);
   const std::string auto_pad = im.attr_string("auto_pad", "NOTSET");
-  if (auto_pad != "NOTSET" && auto_pad != "VALID" && auto_pad != "SAME_UPPER" && auto_pad != "SAME_LOWER") {
-    return im.fail(ErrorCode::bad_file, fmt::format("auto_pad \"{}\" is not known", escaped(auto_pad)));
+  if (auto_pad != "NOTSET" && auto_pad != "VALID" && auto_pad != "SAME_UPPER" &&
+      auto_pad != "SAME_LOWER") {
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("auto_pad \"{}\" is not known", escaped(auto_pad)));
   }
   Dims out;
   for (size_t k = 0; k < c.axes; ++k) {
@@ -81,20 +89,24 @@ Result<Dims> conv_sizes(Importer& im, Window& c) {
       continue;
     }
     ExprRef room = ir::sub(ir::add(n, ir::add(c.before[k], c.after[k])), im.integer(reach(c, k)));
-    TFCC_TRY_VOID(im.require_ge0(room, fmt::format("a window of {} does not fit {} elements", reach(c, k), ir::print(n))));
+    TFCC_TRY_VOID(im.require_ge0(
+        room, fmt::format("a window of {} does not fit {} elements", reach(c, k), ir::print(n))));
     out.push_back(ir::add(ir::div(room, stride), one));
   }
   return out;
 }
 
 // x where the window at `o` has its element `k`, 0 in the padding.
-ExprRef seen(Importer& im, const Window& c, ExprRef n, ExprRef channel, const Indices& o, const Indices& k) {
+ExprRef seen(Importer& im, const Window& c, ExprRef n, ExprRef channel, const Indices& o,
+             const Indices& k) {
   const Dims d = im.dims(c.x);
   Indices at{n, channel};
   ExprRef inside = im.pool().boolean(true);
   for (size_t a = 0; a < c.axes; ++a) {
-    ExprRef i = ir::add(ir::mul(o[a], im.integer(c.strides[a])), ir::sub(ir::mul(k[a], im.integer(c.dilations[a])), c.before[a]));
-    inside = ir::logical_and(inside, ir::logical_and(ir::le(im.integer(0), i), ir::lt(i, d[a + 2])));
+    ExprRef i = ir::add(ir::mul(o[a], im.integer(c.strides[a])),
+                        ir::sub(ir::mul(k[a], im.integer(c.dilations[a])), c.before[a]));
+    inside =
+        ir::logical_and(inside, ir::logical_and(ir::le(im.integer(0), i), ir::lt(i, d[a + 2])));
     at.push_back(i);
   }
   const ExprRef e = im.element(c.x, at);
@@ -105,7 +117,9 @@ ExprRef with_bias(Importer& im, const Window& c, ExprRef e, ExprRef channel) {
   return c.has_bias ? ir::add(e, im.element(c.bias, {channel})) : e;
 }
 
-Indices part(const Indices& all, size_t from, size_t count) { return Indices(all.begin() + from, all.begin() + from + count); }
+Indices part(const Indices& all, size_t from, size_t count) {
+  return Indices(all.begin() + from, all.begin() + from + count);
+}
 
 Dims kernel_dims(Importer& im, const Window& c) {
   Dims out;
@@ -123,7 +137,8 @@ void define_sum(Importer& im, const Window& c, const Dims& to) {
   const ExprRef channel = ir::add(ir::mul(group, im.integer(c.group_inputs)), r[0]);
   Indices weight{at[1], r[0]};
   weight.insert(weight.end(), k.begin(), k.end());
-  const ExprRef body = ir::mul(seen(im, c, at[0], channel, part(at, 2, c.axes), k), im.element(c.w, weight));
+  const ExprRef body =
+      ir::mul(seen(im, c, at[0], channel, part(at, 2, c.axes), k), im.element(c.w, weight));
   const Type type{im.type(c.x).dtype, to};
   ValueId y = reduction(im, ir::ReduceKind::sum, body, extents, type, c.has_bias ? ".sum" : "");
   if (c.has_bias) im.define(0, with_bias(im, c, im.element(y, at), at[1]), type.dtype, to);
@@ -146,16 +161,22 @@ void define_product(Importer& im, const Window& c, const Dims& to) {
   const size_t r = one_group ? 1 : 2;
   const Indices inner = ir::reshape_indices(im.pool(), {at[r]}, {rows}, window);
   const Indices o = ir::reshape_indices(im.pool(), {at[r + 1]}, {places}, space);
-  const ExprRef channel = one_group ? inner[0] : ir::add(ir::mul(at[1], im.integer(c.group_inputs)), inner[0]);
-  ValueId columns = im.pointwise(seen(im, c, at[0], channel, o, part(inner, 1, c.axes)), dtype, columns_dims, ".windows");
+  const ExprRef channel =
+      one_group ? inner[0] : ir::add(ir::mul(at[1], im.integer(c.group_inputs)), inner[0]);
+  ValueId columns = im.pointwise(seen(im, c, at[0], channel, o, part(inner, 1, c.axes)), dtype,
+                                 columns_dims, ".windows");
   const ExprRef group_outputs = im.integer(c.outputs / c.groups);
-  ValueId weights = reshape(im, c.w, one_group ? Dims{group_outputs, rows} : Dims{groups, group_outputs, rows}, ".weights");
+  ValueId weights =
+      reshape(im, c.w, one_group ? Dims{group_outputs, rows} : Dims{groups, group_outputs, rows},
+              ".weights");
   Dims product{to[0], groups, group_outputs, places};
   if (one_group) product.erase(product.begin() + 1);
-  ValueId y = im.graph.add(ir::OpKind::matmul, {weights, columns}, ir::MatmulAttrs{}, {dtype, product}, im.value_name(0) + ".product", im.node->name);
+  ValueId y = im.graph.add(ir::OpKind::matmul, {weights, columns}, ir::MatmulAttrs{},
+                           {dtype, product}, im.value_name(0) + ".product", im.node->name);
   const Indices result = im.index_vars(to);
   const ExprRef place = ir::linear_index(im.pool(), part(result, 2, c.axes), space);
-  Indices from{result[0], ir::div(result[1], group_outputs), ir::mod(result[1], group_outputs), place};
+  Indices from{result[0], ir::div(result[1], group_outputs), ir::mod(result[1], group_outputs),
+               place};
   if (one_group) from = {result[0], result[1], place};
   im.define(0, with_bias(im, c, im.element(y, from), result[1]), dtype, to);
 }
@@ -166,14 +187,19 @@ Result<void> import_conv(Importer& im) {
   TFCC_TRY(Window c, read_window(im));
   const Dims d = im.dims(c.x), dw = im.dims(c.w);
   const auto outputs = ir::as_int(dw[0]), inputs = ir::as_int(dw[1]);
-  if (!outputs || !inputs) return im.fail(ErrorCode::unsupported, "the weights' shape must be known at compile time");
+  if (!outputs || !inputs)
+    return im.fail(ErrorCode::unsupported, "the weights' shape must be known at compile time");
   c.outputs = *outputs;
   c.group_inputs = *inputs;
-  if (c.outputs % c.groups != 0 || c.group_inputs < 1) return im.fail(ErrorCode::shape, "the output channels do not split into groups");
-  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(d[1], im.integer(c.group_inputs * c.groups),
-           fmt::format("{} channels do not fit weights {}", ir::print(d[1]), ir::to_string(im.type(c.w)))));
+  if (c.outputs % c.groups != 0 || c.group_inputs < 1)
+    return im.fail(ErrorCode::shape, "the output channels do not split into groups");
+  TFCC_TRY([[maybe_unused]] ExprRef n,
+           im.unify(d[1], im.integer(c.group_inputs * c.groups),
+                    fmt::format("{} channels do not fit weights {}", ir::print(d[1]),
+                                ir::to_string(im.type(c.w)))));
   if (c.has_bias) {
-    if (im.rank(c.bias) != 1 || im.dims(c.bias)[0] != dw[0]) return im.fail(ErrorCode::shape, "the bias does not fit the output channels");
+    if (im.rank(c.bias) != 1 || im.dims(c.bias)[0] != dw[0])
+      return im.fail(ErrorCode::shape, "the bias does not fit the output channels");
   }
   TFCC_TRY(Dims space, conv_sizes(im, c));
   Dims to{d[0], dw[0]};
@@ -187,20 +213,25 @@ Result<void> import_conv_transpose(Importer& im) {
   TFCC_TRY(Window c, read_window(im));
   const Dims d = im.dims(c.x), dw = im.dims(c.w);
   const auto inputs = ir::as_int(dw[0]), group_outputs = ir::as_int(dw[1]);
-  if (!inputs || !group_outputs || *inputs % c.groups != 0) return im.fail(ErrorCode::unsupported, "the weights' shape must be known and fit the groups");
+  if (!inputs || !group_outputs || *inputs % c.groups != 0)
+    return im.fail(ErrorCode::unsupported, "the weights' shape must be known and fit the groups");
   c.group_inputs = *inputs / c.groups;
   c.outputs = *group_outputs * c.groups;
   const std::string auto_pad = im.attr_string("auto_pad", "NOTSET");
-  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(d[1], dw[0], "the channels do not fit the weights"));
+  TFCC_TRY([[maybe_unused]] ExprRef n,
+           im.unify(d[1], dw[0], "the channels do not fit the weights"));
   const std::vector<int64_t> more = attr_or(im, "output_padding", c.axes, 0);
   const auto shape = im.attr_ints("output_shape");
-  if (more.size() != c.axes || (shape && shape->size() != c.axes)) return im.fail(ErrorCode::bad_file, "output_padding or output_shape does not fit the kernel");
+  if (more.size() != c.axes || (shape && shape->size() != c.axes))
+    return im.fail(ErrorCode::bad_file, "output_padding or output_shape does not fit the kernel");
   Dims to{d[0], im.integer(c.outputs)};
   for (size_t k = 0; k < c.axes; ++k) {
-    ExprRef full = ir::add(ir::mul(ir::sub(d[k + 2], im.integer(1)), im.integer(c.strides[k])), im.integer(reach(c, k) + more[k]));
+    ExprRef full = ir::add(ir::mul(ir::sub(d[k + 2], im.integer(1)), im.integer(c.strides[k])),
+                           im.integer(reach(c, k) + more[k]));
     if (shape || auto_pad.starts_with("SAME")) {
       to.push_back(shape ? im.integer((*shape)[k]) : ir::mul(d[k + 2], im.integer(c.strides[k])));
-      ExprRef total = ir::max(im.integer(0), ir::sub(full, to.back())), half = ir::div(total, im.integer(2));
+      ExprRef total = ir::max(im.integer(0), ir::sub(full, to.back())),
+              half = ir::div(total, im.integer(2));
       c.before[k] = auto_pad == "SAME_UPPER" ? half : ir::sub(total, half);
     } else {
       if (auto_pad == "VALID") c.before[k] = c.after[k] = im.integer(0);
@@ -213,27 +244,33 @@ Result<void> import_conv_transpose(Importer& im) {
   Dims extents{im.integer(c.group_inputs)};
   for (ExprRef k : kernel_dims(im, c)) extents.push_back(k);
   const Indices r = variables(im, extents, to.size());
-  const ExprRef per_group = im.integer(*group_outputs), channel = ir::add(ir::mul(ir::div(at[1], per_group), im.integer(c.group_inputs)), r[0]);
+  const ExprRef per_group = im.integer(*group_outputs),
+                channel =
+                    ir::add(ir::mul(ir::div(at[1], per_group), im.integer(c.group_inputs)), r[0]);
   Indices from{at[0], channel}, weight{channel, ir::mod(at[1], per_group)};
   ExprRef inside = im.pool().boolean(true);
   for (size_t k = 0; k < c.axes; ++k) {
     const ExprRef stride = im.integer(c.strides[k]);
-    ExprRef position = ir::sub(ir::add(at[k + 2], c.before[k]), ir::mul(r[k + 1], im.integer(c.dilations[k])));
+    ExprRef position =
+        ir::sub(ir::add(at[k + 2], c.before[k]), ir::mul(r[k + 1], im.integer(c.dilations[k])));
     ExprRef i = ir::div(position, stride);
     inside = ir::logical_and(inside, ir::eq(ir::mod(position, stride), im.integer(0)));
-    inside = ir::logical_and(inside, ir::logical_and(ir::le(im.integer(0), i), ir::lt(i, d[k + 2])));
+    inside =
+        ir::logical_and(inside, ir::logical_and(ir::le(im.integer(0), i), ir::lt(i, d[k + 2])));
     from.push_back(i);
     weight.push_back(r[k + 1]);
   }
   const ExprRef term = ir::mul(im.element(c.x, from), im.element(c.w, weight));
   const Type type{im.type(c.x).dtype, to};
-  ValueId y = reduction(im, ir::ReduceKind::sum, ir::select(inside, term, zero_of(im, term->type)), extents, type, c.has_bias ? ".sum" : "");
+  ValueId y = reduction(im, ir::ReduceKind::sum, ir::select(inside, term, zero_of(im, term->type)),
+                        extents, type, c.has_bias ? ".sum" : "");
   if (!c.has_bias) {
     im.define(0, y);
     return {};
   }
   if (im.rank(c.bias) != 1) return im.fail(ErrorCode::shape, "the bias must be a vector");
-  TFCC_TRY([[maybe_unused]] ExprRef m, im.unify(im.dims(c.bias)[0], to[1], "the bias does not fit the output channels"));
+  TFCC_TRY([[maybe_unused]] ExprRef m,
+           im.unify(im.dims(c.bias)[0], to[1], "the bias does not fit the output channels"));
   im.define(0, with_bias(im, c, im.element(y, at), at[1]), type.dtype, to);
   return {};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Einsum: operands are taken together two at a time, each pair as a matrix product of views (or, where nothing is summed or
-// the type is no float, as a product or a reduction).
+// Einsum: operands are taken together two at a time, each pair as a matrix product of views (or,
+// where nothing is summed or the type is no float, as a product or a reduction).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,9 @@ struct Factor {
   Labels labels;  // distinct, one per axis
 };
 
-bool contains(const Labels& labels, int l) { return std::find(labels.begin(), labels.end(), l) != labels.end(); }
+bool contains(const Labels& labels, int l) {
+  return std::find(labels.begin(), labels.end(), l) != labels.end();
+}
 
 struct Einsum {
   Importer& im;
@@ -46,11 +48,13 @@ struct Einsum {
 
   std::map<int, ExprRef> numbered(const Labels& labels, size_t first = 0) const {
     std::map<int, ExprRef> by;
-    for (size_t k = 0; k < labels.size(); ++k) by[labels[k]] = im.pool().index(static_cast<int64_t>(first + k), size.at(labels[k]));
+    for (size_t k = 0; k < labels.size(); ++k)
+      by[labels[k]] = im.pool().index(static_cast<int64_t>(first + k), size.at(labels[k]));
     return by;
   }
 
-  // The factor with one axis per group of labels; a group of several is merged, one of none has size 1.
+  // The factor with one axis per group of labels; a group of several is merged, one of none has
+  // size 1.
   ValueId arranged(const Factor& f, const std::vector<Labels>& groups) {
     Dims to;
     Labels flat;
@@ -63,7 +67,8 @@ struct Einsum {
     std::map<int, ExprRef> by;
     for (size_t k = 0; k < groups.size(); ++k) {
       const Dims own = dims_of(groups[k]);
-      const Indices parts = own.size() == 1 ? Indices{at[k]} : ir::reshape_indices(im.pool(), {at[k]}, {to[k]}, own);
+      const Indices parts =
+          own.size() == 1 ? Indices{at[k]} : ir::reshape_indices(im.pool(), {at[k]}, {to[k]}, own);
       for (size_t i = 0; i < own.size(); ++i) by[groups[k][i]] = parts[i];
     }
     return im.pointwise(element(f, by), im.type(f.value).dtype, to, suffix());
@@ -71,7 +76,8 @@ struct Einsum {
 
   Factor multiply(const Factor& a, const Factor& b, const Labels& kept) {
     Labels batch, rows, columns, inner;
-    for (int l : a.labels) (contains(b.labels, l) ? (contains(kept, l) ? batch : inner) : rows).push_back(l);
+    for (int l : a.labels)
+      (contains(b.labels, l) ? (contains(kept, l) ? batch : inner) : rows).push_back(l);
     for (int l : b.labels) {
       if (!contains(a.labels, l)) columns.push_back(l);
     }
@@ -84,7 +90,9 @@ struct Einsum {
       by.merge(numbered(inner, out.size()));
       const ExprRef body = ir::mul(element(a, by), element(b, by));
       if (inner.empty()) return {im.pointwise(body, dtype, dims_of(out), suffix()), out};
-      return {reduction(im, ir::ReduceKind::sum, body, dims_of(inner), {dtype, dims_of(out)}, suffix()), out};
+      return {
+          reduction(im, ir::ReduceKind::sum, body, dims_of(inner), {dtype, dims_of(out)}, suffix()),
+          out};
     }
     // Without a batch the rows stay axes of their own, against one matrix.
     std::vector<Labels> left, right;
@@ -101,8 +109,10 @@ struct Einsum {
     const ValueId x = arranged(a, left), y = arranged(b, right);
     Dims product(im.dims(x).begin(), im.dims(x).end() - 1);
     product.push_back(im.dims(y).back());
-    const ValueId z = im.graph.add(ir::OpKind::matmul, {x, y}, ir::MatmulAttrs{}, {dtype, product}, im.value_name(0) + suffix(), im.node->name);
-    if (product.size() == out.size() && (rows.size() == 1 || batch.empty()) && columns.size() == 1) return {z, out};
+    const ValueId z = im.graph.add(ir::OpKind::matmul, {x, y}, ir::MatmulAttrs{}, {dtype, product},
+                                   im.value_name(0) + suffix(), im.node->name);
+    if (product.size() == out.size() && (rows.size() == 1 || batch.empty()) && columns.size() == 1)
+      return {z, out};
     const auto by = numbered(out);
     const auto merged = [&](const Labels& labels) {
       Indices at;
@@ -127,7 +137,8 @@ struct Einsum {
     bool plain = true;
     for (size_t k = 0; k < labels.size(); ++k) {
       const bool broadcast = ir::is_int(d[k], 1) && !ir::is_int(size.at(labels[k]), 1);
-      plain = plain && !broadcast && !contains(own, labels[k]) && !contains(summed, labels[k]) && contains(kept, labels[k]);
+      plain = plain && !broadcast && !contains(own, labels[k]) && !contains(summed, labels[k]) &&
+              contains(kept, labels[k]);
       if (broadcast || contains(own, labels[k]) || contains(summed, labels[k])) continue;
       (contains(kept, labels[k]) ? own : summed).push_back(labels[k]);
     }
@@ -135,7 +146,8 @@ struct Einsum {
     std::map<int, ExprRef> by = numbered(own);
     by.merge(numbered(summed, own.size()));
     Indices at;
-    for (size_t k = 0; k < labels.size(); ++k) at.push_back(ir::is_int(d[k], 1) ? im.integer(0) : by.at(labels[k]));
+    for (size_t k = 0; k < labels.size(); ++k)
+      at.push_back(ir::is_int(d[k], 1) ? im.integer(0) : by.at(labels[k]));
     const ExprRef e = im.element(v, at);
     const Type type{im.type(v).dtype, dims_of(own)};
     if (summed.empty()) return {im.pointwise(e, type.dtype, type.dims, suffix()), own};
@@ -176,10 +188,13 @@ Result<void> parse_equation(Einsum& e) {
   Importer& im = e.im;
   std::string text = im.attr_string("equation", "");
   std::erase(text, ' ');
-  const auto bad = [&](const std::string& why) { return im.fail(ErrorCode::bad_file, fmt::format("equation \"{}\" {}", escaped(text), why)); };
+  const auto bad = [&](const std::string& why) {
+    return im.fail(ErrorCode::bad_file, fmt::format("equation \"{}\" {}", escaped(text), why));
+  };
   const size_t arrow = text.find("->");
   const std::vector<std::string> terms = split(text.substr(0, arrow), ',');
-  if (terms.size() != im.node->inputs.size()) return bad(fmt::format("has {} terms for {} inputs", terms.size(), im.node->inputs.size()));
+  if (terms.size() != im.node->inputs.size())
+    return bad(fmt::format("has {} terms for {} inputs", terms.size(), im.node->inputs.size()));
   std::vector<int> ellipsis;
   int widest = 0;
   for (size_t i = 0; i < terms.size(); ++i) {
@@ -187,7 +202,8 @@ Result<void> parse_equation(Einsum& e) {
     const auto named = std::count_if(terms[i].begin(), terms[i].end(), is_label);
     ellipsis.push_back(static_cast<int>(im.rank(v)) - static_cast<int>(named));
     const bool dots = terms[i].find("...") != std::string::npos;
-    if (ellipsis.back() < 0 || (!dots && ellipsis.back() > 0)) return bad(fmt::format("does not fit input {} of rank {}", i, im.rank(v)));
+    if (ellipsis.back() < 0 || (!dots && ellipsis.back() > 0))
+      return bad(fmt::format("does not fit input {} of rank {}", i, im.rank(v)));
     widest = std::max(widest, ellipsis.back());
   }
   std::map<int, int> seen;
@@ -208,7 +224,8 @@ Result<void> parse_equation(Einsum& e) {
     }
   }
   for (size_t k = 0; k < e.output.size(); ++k) {
-    if (!seen.count(e.output[k]) || std::count(e.output.begin(), e.output.end(), e.output[k]) > 1) return bad("names an output axis that is not there, or twice");
+    if (!seen.count(e.output[k]) || std::count(e.output.begin(), e.output.end(), e.output[k]) > 1)
+      return bad("names an output axis that is not there, or twice");
   }
   return {};
 }
@@ -221,7 +238,10 @@ Result<void> find_sizes(Einsum& e) {
       auto [it, added] = e.size.emplace(e.terms[i][k], d[k]);
       if (added || it->second == d[k] || ir::is_int(d[k], 1)) continue;
       if (ir::is_int(it->second, 1)) it->second = d[k];
-      else { TFCC_TRY(it->second, e.im.unify(it->second, d[k], fmt::format("input {} differs in axis {}", i, k))); }
+      else {
+        TFCC_TRY(it->second,
+                 e.im.unify(it->second, d[k], fmt::format("input {} differs in axis {}", i, k)));
+      }
     }
   }
   return {};
@@ -248,7 +268,8 @@ Result<void> import_einsum(Importer& im) {
   std::vector<Factor> factors;
   for (size_t i = 0; i < e.terms.size(); ++i) {
     TFCC_TRY(ValueId v, im.input(i));
-    if (im.type(v).dtype != dtype || dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "inputs must be numbers of one type");
+    if (im.type(v).dtype != dtype || dtype == DType::boolean)
+      return im.fail(ErrorCode::bad_file, "inputs must be numbers of one type");
     Labels kept = e.output;
     for (size_t j = 0; j < e.terms.size(); ++j) {
       if (j != i) kept.insert(kept.end(), present[j].begin(), present[j].end());
@@ -258,7 +279,8 @@ Result<void> import_einsum(Importer& im) {
   Factor all = factors[0];
   for (size_t i = 1; i < factors.size(); ++i) {
     Labels kept = e.output;
-    for (size_t j = i + 1; j < factors.size(); ++j) kept.insert(kept.end(), factors[j].labels.begin(), factors[j].labels.end());
+    for (size_t j = i + 1; j < factors.size(); ++j)
+      kept.insert(kept.end(), factors[j].labels.begin(), factors[j].labels.end());
     all = e.multiply(all, factors[i], kept);
   }
   if (all.labels == e.output) {

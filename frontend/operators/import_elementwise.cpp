@@ -11,7 +11,8 @@ using ir::ExprKind;
 
 Result<void> require_float(Importer& im, ValueId v) {
   if (is_float(im.type(v).dtype)) return {};
-  return im.fail(ErrorCode::unsupported, fmt::format("input has type {}; a float type is needed", to_string(im.type(v).dtype)));
+  return im.fail(ErrorCode::unsupported, fmt::format("input has type {}; a float type is needed",
+                                                     to_string(im.type(v).dtype)));
 }
 
 namespace {
@@ -25,10 +26,12 @@ constexpr int64_t kLargestIntegerPower = 16;
 ExprRef power(Importer& im, ExprRef a, ExprRef b) {
   if (a->type != Scalar::i64) return ir::pow(a, ir::convert(b, a->type));
   std::optional<int64_t> n = ir::as_int(b);
-  if (auto r = ir::as_real(b); r && *r >= 0 && *r <= kLargestIntegerPower && *r == std::floor(*r)) n = static_cast<int64_t>(*r);
+  if (auto r = ir::as_real(b); r && *r >= 0 && *r <= kLargestIntegerPower && *r == std::floor(*r))
+    n = static_cast<int64_t>(*r);
   if (!n || *n < 0 || *n > kLargestIntegerPower) {
     // Exact while the result fits 53 bits.
-    return ir::convert(ir::pow(ir::convert(a, Scalar::f64), ir::convert(b, Scalar::f64)), Scalar::i64);
+    return ir::convert(ir::pow(ir::convert(a, Scalar::f64), ir::convert(b, Scalar::f64)),
+                       Scalar::i64);
   }
   ExprRef p = im.integer(1);
   for (int64_t i = 0; i < *n; ++i) p = ir::mul(p, a);
@@ -37,8 +40,12 @@ ExprRef power(Importer& im, ExprRef a, ExprRef b) {
 
 }  // namespace
 
-Result<void> import_abs(Importer& im) { return unary_op(im, [](ExprRef e) { return ir::abs(e); }); }
-Result<void> import_neg(Importer& im) { return unary_op(im, [](ExprRef e) { return ir::neg(e); }); }
+Result<void> import_abs(Importer& im) {
+  return unary_op(im, [](ExprRef e) { return ir::abs(e); });
+}
+Result<void> import_neg(Importer& im) {
+  return unary_op(im, [](ExprRef e) { return ir::neg(e); });
+}
 Result<void> import_ceil(Importer& im) { return real_unary(im, ExprKind::ceil); }
 Result<void> import_cos(Importer& im) { return real_unary(im, ExprKind::cos); }
 Result<void> import_erf(Importer& im) { return real_unary(im, ExprKind::erf); }
@@ -69,12 +76,20 @@ Result<void> import_sigmoid(Importer& im) {
 }
 
 Result<void> import_relu(Importer& im) {
-  return unary_op(im, [&](ExprRef e) { return ir::max(e, e->type == Scalar::i64 ? im.integer(0) : im.pool().real(0, e->type)); });
+  return unary_op(im, [&](ExprRef e) {
+    return ir::max(e, e->type == Scalar::i64 ? im.integer(0) : im.pool().real(0, e->type));
+  });
 }
 
-Result<void> import_add(Importer& im) { return binary_op(im, false, [](ExprRef a, ExprRef b) { return ir::add(a, b); }); }
-Result<void> import_sub(Importer& im) { return binary_op(im, false, [](ExprRef a, ExprRef b) { return ir::sub(a, b); }); }
-Result<void> import_mul(Importer& im) { return binary_op(im, false, [](ExprRef a, ExprRef b) { return ir::mul(a, b); }); }
+Result<void> import_add(Importer& im) {
+  return binary_op(im, false, [](ExprRef a, ExprRef b) { return ir::add(a, b); });
+}
+Result<void> import_sub(Importer& im) {
+  return binary_op(im, false, [](ExprRef a, ExprRef b) { return ir::sub(a, b); });
+}
+Result<void> import_mul(Importer& im) {
+  return binary_op(im, false, [](ExprRef a, ExprRef b) { return ir::mul(a, b); });
+}
 
 Result<void> import_pow(Importer& im) {
   TFCC_TRY(ValueId a, im.input(0));
@@ -103,7 +118,8 @@ Result<void> import_mean(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   TFCC_TRY_VOID(require_float(im, x));
   const double count = static_cast<double>(im.node->inputs.size());
-  return fold_op(im, ir::add, [&](ExprRef e) { return ir::div(e, im.pool().real(count, e->type)); });
+  return fold_op(im, ir::add,
+                 [&](ExprRef e) { return ir::div(e, im.pool().real(count, e->type)); });
 }
 
 Result<void> import_clip(Importer& im) {
@@ -113,7 +129,8 @@ Result<void> import_clip(Importer& im) {
   for (size_t i : {1, 2}) {
     if (!im.has_input(i)) continue;
     TFCC_TRY(ValueId bound, im.input(i));
-    if (im.type(bound).dtype != t.dtype) return im.fail(ErrorCode::bad_file, "the bounds have another type than the input");
+    if (im.type(bound).dtype != t.dtype)
+      return im.fail(ErrorCode::bad_file, "the bounds have another type than the input");
     TFCC_TRY(ExprRef limit, im.scalar(bound, i == 1 ? "min" : "max"));
     e = i == 1 ? ir::max(e, limit) : ir::min(e, limit);
   }
@@ -121,11 +138,21 @@ Result<void> import_clip(Importer& im) {
   return {};
 }
 
-Result<void> import_equal(Importer& im) { return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::eq(a, b); }); }
-Result<void> import_greater(Importer& im) { return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::lt(b, a); }); }
-Result<void> import_greater_or_equal(Importer& im) { return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::le(b, a); }); }
-Result<void> import_less(Importer& im) { return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::lt(a, b); }); }
-Result<void> import_less_or_equal(Importer& im) { return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::le(a, b); }); }
+Result<void> import_equal(Importer& im) {
+  return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::eq(a, b); });
+}
+Result<void> import_greater(Importer& im) {
+  return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::lt(b, a); });
+}
+Result<void> import_greater_or_equal(Importer& im) {
+  return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::le(b, a); });
+}
+Result<void> import_less(Importer& im) {
+  return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::lt(a, b); });
+}
+Result<void> import_less_or_equal(Importer& im) {
+  return binary_op(im, true, [](ExprRef a, ExprRef b) { return ir::le(a, b); });
+}
 
 namespace {
 Result<void> logic(Importer& im, ExprRef (*f)(ExprRef, ExprRef)) {
@@ -165,7 +192,9 @@ Result<void> import_where(Importer& im) {
   TFCC_TRY(Dims dims, im.broadcast(im.dims(a), im.dims(b)));
   TFCC_TRY(dims, im.broadcast(im.dims(c), dims));
   const Indices at = im.index_vars(dims);
-  im.define(0, ir::select(im.broadcast_element(c, at), im.broadcast_element(a, at), im.broadcast_element(b, at)),
+  im.define(0,
+            ir::select(im.broadcast_element(c, at), im.broadcast_element(a, at),
+                       im.broadcast_element(b, at)),
             im.type(a).dtype, dims);
   return {};
 }
@@ -178,7 +207,8 @@ Result<void> cast_to_packed(Importer& im, ValueId x, const ElementType& to) {
   ExprRef e = im.element(x, im.index_vars(dims));
   if (to.small_float) {
     if (e->type != Scalar::f64) e = ir::convert(e, Scalar::f32);
-    e = ir::convert(round_to_small_float(e, *to.small_float, im.attr_int("saturate", 1) != 0), ir::scalar_of(to.value));
+    e = ir::convert(round_to_small_float(e, *to.small_float, im.attr_int("saturate", 1) != 0),
+                    ir::scalar_of(to.value));
   } else {
     e = wrap_to_integer(ir::convert(e, Scalar::i64), to);
   }
@@ -188,7 +218,8 @@ Result<void> cast_to_packed(Importer& im, ValueId x, const ElementType& to) {
 
 // Converted, and rounded once where the result has 16 bits.
 ExprRef rounded_once(ExprRef e, DType from, DType to) {
-  const bool to_half = to == DType::f16 && from != DType::f16, to_bf16 = to == DType::bf16 && from != DType::bf16;
+  const bool to_half = to == DType::f16 && from != DType::f16,
+             to_bf16 = to == DType::bf16 && from != DType::bf16;
   if (e->type != Scalar::f64) e = ir::convert(e, ir::scalar_of(to));
   if (to_half) e = ir::unary(ExprKind::round_f16, e);
   if (to_bf16) e = ir::unary(ExprKind::round_bf16, e);
@@ -198,8 +229,11 @@ ExprRef rounded_once(ExprRef e, DType from, DType to) {
 Result<void> cast_to(Importer& im, int onnx_type) {
   TFCC_TRY(ValueId x, im.input(0));
   const std::optional<DType> dtype = dtype_of_onnx(onnx_type);
-  if (const auto packed = element_type(onnx_type); !dtype && packed) return cast_to_packed(im, x, *packed);
-  if (!dtype) return im.fail(ErrorCode::unsupported, fmt::format("cast to {} is not supported", onnx_type_name(onnx_type)));
+  if (const auto packed = element_type(onnx_type); !dtype && packed)
+    return cast_to_packed(im, x, *packed);
+  if (!dtype)
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("cast to {} is not supported", onnx_type_name(onnx_type)));
   const Dims dims = im.dims(x);
   const ExprRef e = rounded_once(im.element(x, im.index_vars(dims)), im.type(x).dtype, *dtype);
   im.define(0, narrowed(im, e, *dtype), *dtype, dims);
@@ -219,10 +253,12 @@ Result<void> import_gelu(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   const std::string approximate = im.attr_string("approximate", "none");
   if (approximate != "none" && approximate != "tanh") {
-    return im.fail(ErrorCode::unsupported, fmt::format("approximate = \"{}\" is not supported", escaped(approximate)));
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("approximate = \"{}\" is not supported", escaped(approximate)));
   }
   const ir::GeluKind kind = approximate == "tanh" ? ir::GeluKind::tanh : ir::GeluKind::erf;
-  im.define(0, ir::gelu_of(im.element(x, im.index_vars(im.dims(x))), kind), im.type(x).dtype, im.dims(x));
+  im.define(0, ir::gelu_of(im.element(x, im.index_vars(im.dims(x))), kind), im.type(x).dtype,
+            im.dims(x));
   return {};
 }
 
@@ -244,7 +280,9 @@ Result<void> import_dropout(Importer& im) {
       TFCC_TRY(ExprRef share, im.scalar(ratio, "ratio"));
       keeps_all = ir::as_real(im.resolved(share)) == 0.0;
     }
-    if (training != im.pool().boolean(false) && !keeps_all) return im.fail(ErrorCode::unsupported, "Dropout in training mode is not supported; export for inference");
+    if (training != im.pool().boolean(false) && !keeps_all)
+      return im.fail(ErrorCode::unsupported,
+                     "Dropout in training mode is not supported; export for inference");
   }
   im.define(0, x);
   if (im.node->outputs.size() > 1 && !im.node->outputs[1].empty()) {

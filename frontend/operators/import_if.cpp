@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// If: a condition that folds leaves one branch. One that does not, with branches of equal types, becomes a select of their
-// results; with branches of different shapes the import takes the branch of larger sizes and checks the condition at run time.
+// If: a condition that folds leaves one branch. One that does not, with branches of equal types,
+// becomes a select of their results; with branches of different shapes the import takes the branch
+// of larger sizes and checks the condition at run time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,11 +23,13 @@ Result<std::vector<ValueId>> run_branch(Importer& im, const Body& body) {
     const auto& [name, why] = *body.unsupported_initializers.begin();
     return im.fail(ErrorCode::unsupported, fmt::format("initializer '{}' {}", escaped(name), why));
   }
-  if (body.outputs.size() != im.node->outputs.size()) return im.fail(ErrorCode::bad_file, "a branch has another number of outputs");
+  if (body.outputs.size() != im.node->outputs.size())
+    return im.fail(ErrorCode::bad_file, "a branch has another number of outputs");
   const auto outer = im.values;
   const Node* const node = im.node;
   const int64_t opset = im.opset;
-  for (const auto& [name, constant] : body.initializers) im.values[name] = im.graph.add_constant(name, constant);
+  for (const auto& [name, constant] : body.initializers)
+    im.values[name] = im.graph.add_constant(name, constant);
   Result<void> done = im.import_nodes(body.nodes);
   im.node = node;
   im.opset = opset;
@@ -39,7 +42,9 @@ Result<std::vector<ValueId>> run_branch(Importer& im, const Body& body) {
   }
   im.values = outer;
   TFCC_TRY_VOID(std::move(done));
-  if (!missing.empty()) return im.fail(ErrorCode::bad_file, fmt::format("a branch does not compute its output '{}'", escaped(missing)));
+  if (!missing.empty())
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("a branch does not compute its output '{}'", escaped(missing)));
   return out;
 }
 
@@ -47,7 +52,8 @@ void define_all(Importer& im, const std::vector<ValueId>& from) {
   for (size_t i = 0; i < from.size(); ++i) im.define(i, from[i]);
 }
 
-// A branch that may not run: it must ask nothing of the sizes. Empty if it does, or cannot be imported.
+// A branch that may not run: it must ask nothing of the sizes. Empty if it does, or cannot be
+// imported.
 std::optional<std::vector<ValueId>> tried(Importer& im, const Body& body) {
   const Facts facts = im.found;
   const size_t checks = im.graph.checks.size();
@@ -65,7 +71,8 @@ std::optional<std::vector<ValueId>> tried(Importer& im, const Body& body) {
 }
 
 bool same_types(const Importer& im, const std::vector<ValueId>& a, const std::vector<ValueId>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](ValueId x, ValueId y) { return im.type(x) == im.type(y); });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](ValueId x, ValueId y) { return im.type(x) == im.type(y); });
 }
 
 // The truth of a condition over sizes for large and different sizes, the general case.
@@ -102,7 +109,8 @@ bool can_check(ExprRef c) {
 Result<void> import_if(Importer& im) {
   TFCC_TRY(ValueId c, im.input(0));
   const Body *yes = body_of(im, "then_branch"), *no = body_of(im, "else_branch");
-  if (!yes || !no || im.type(c).dtype != DType::boolean) return im.fail(ErrorCode::bad_file, "needs a bool condition and two branches");
+  if (!yes || !no || im.type(c).dtype != DType::boolean)
+    return im.fail(ErrorCode::bad_file, "needs a bool condition and two branches");
   TFCC_TRY(const ExprRef condition, im.scalar(c, "the condition"));
   const ExprRef known = im.resolved(condition);
   if (known == im.pool().boolean(true) || known == im.pool().boolean(false)) {
@@ -115,20 +123,28 @@ Result<void> import_if(Importer& im) {
     for (size_t i = 0; i < a->size(); ++i) {
       const Type t = im.type((*a)[i]);
       const Indices at = im.index_vars(t.dims);
-      im.define(i, ir::select(condition, im.element((*a)[i], at), im.element((*b)[i], at)), t.dtype, t.dims);
+      im.define(i, ir::select(condition, im.element((*a)[i], at), im.element((*b)[i], at)), t.dtype,
+                t.dims);
     }
     return {};
   }
   if (!is_size_expression(known)) {
-    return im.fail(ErrorCode::unsupported, fmt::format("the condition depends on data ({}), and the branches differ in shape", im.graph.value(c).name));
+    return im.fail(
+        ErrorCode::unsupported,
+        fmt::format("the condition depends on data ({}), and the branches differ in shape",
+                    im.graph.value(c).name));
   }
   const bool truth = holds_in_general(im, known);
   const ExprRef required = truth ? known : without_not(ir::logical_not(known));
-  if (!can_check(required)) return im.fail(ErrorCode::unsupported, fmt::format("the condition {} is not known and decides a shape", ir::print(known)));
+  if (!can_check(required))
+    return im.fail(
+        ErrorCode::unsupported,
+        fmt::format("the condition {} is not known and decides a shape", ir::print(known)));
   TFCC_TRY(auto taken, run_branch(im, truth ? *yes : *no));
   define_all(im, taken);
-  im.graph.checks.push_back({required,
-                             fmt::format("'{}' ({}) was compiled for the sizes where its condition is {}", im.node->name, im.node->op_type, truth)});
+  im.graph.checks.push_back(
+      {required, fmt::format("'{}' ({}) was compiled for the sizes where its condition is {}",
+                             im.node->name, im.node->op_type, truth)});
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer arithmetic: division, remainder, bits. The expression language divides downwards and by positive numbers only;
-// everything else is spelled out here.
+// Integer arithmetic: division, remainder, bits. The expression language divides downwards and by
+// positive numbers only; everything else is spelled out here.
 #include <algorithm>
 
 #include "frontend/operators/elementwise.h"
@@ -13,17 +13,22 @@ namespace {
 constexpr int64_t kLargestInt32 = INT32_MAX;
 constexpr int64_t kUsualSize = 1024;
 
-// An int32 made of sizes and indices alone stays as readable as they are: where it fits at usual sizes, the run checks that it
-// fits at its own. Else it is meant to wrap.
+// An int32 made of sizes and indices alone stays as readable as they are: where it fits at usual
+// sizes, the run checks that it fits at its own. Else it is meant to wrap.
 bool fits_by_check(Importer& im, ExprRef e) {
   ExprRef m = e->has_load ? nullptr : ir::magnitude(e);
-  if (!m || ir::eval_size(m, [](std::string_view) { return kUsualSize; }) > kLargestInt32) return false;
+  if (!m || ir::eval_size(m, [](std::string_view) { return kUsualSize; }) > kLargestInt32)
+    return false;
   ExprRef condition = ir::le(m, im.integer(kLargestInt32));
   if (condition == im.pool().boolean(false)) return false;
   const auto same = [&](const ir::SizeCheck& c) { return c.condition == condition; };
-  if (condition == im.pool().boolean(true) || std::any_of(im.graph.checks.begin(), im.graph.checks.end(), same)) return true;
-  im.graph.checks.push_back({condition, fmt::format("node '{}' computes an int32 from sizes that may not fit: {} must be at most {}", im.node->name,
-                                                    ir::print(m), kLargestInt32)});
+  if (condition == im.pool().boolean(true) ||
+      std::any_of(im.graph.checks.begin(), im.graph.checks.end(), same))
+    return true;
+  im.graph.checks.push_back(
+      {condition,
+       fmt::format("node '{}' computes an int32 from sizes that may not fit: {} must be at most {}",
+                   im.node->name, ir::print(m), kLargestInt32)});
   return true;
 }
 
@@ -33,14 +38,14 @@ bool is_positive(ExprRef e) { return ir::prove_ge0(ir::sub(e, e->pool->integer(1
 ExprRef power_of_two(Importer& im, ExprRef n) {
   ExprRef exponent = ir::max(im.integer(0), ir::min(n, im.integer(62))), power = im.integer(1);
   for (int bit = 0; bit < 6; ++bit) {
-    ExprRef is_set = ir::eq(ir::mod(ir::div(exponent, im.integer(int64_t{1} << bit)), im.integer(2)), im.integer(1));
+    ExprRef is_set = ir::eq(
+        ir::mod(ir::div(exponent, im.integer(int64_t{1} << bit)), im.integer(2)), im.integer(1));
     power = ir::mul(power, ir::select(is_set, im.integer(int64_t{1} << (1 << bit)), im.integer(1)));
   }
   return power;
 }
 
-template <class F>
-Result<void> bit_op(Importer& im, F f) {
+template <class F> Result<void> bit_op(Importer& im, F f) {
   return binary_op(im, false, [&](ExprRef a, ExprRef b) -> Result<ExprRef> {
     if (a->type != Scalar::i64) return im.fail(ErrorCode::bad_file, "inputs must be integers");
     return f(a, b);
@@ -54,7 +59,9 @@ ExprRef narrowed(Importer& im, ExprRef e, DType dtype) {
   const int bits = static_cast<int>(8 * size_of(dtype));
   const bool is_signed = dtype != DType::u8;
   const int64_t least = is_signed ? -(int64_t{1} << (bits - 1)) : 0;
-  if (ir::prove_le(im.integer(least), e) && ir::prove_le(e, im.integer(least + (int64_t{1} << bits) - 1))) return e;
+  if (ir::prove_le(im.integer(least), e) &&
+      ir::prove_le(e, im.integer(least + (int64_t{1} << bits) - 1)))
+    return e;
   if (dtype == DType::i32 && fits_by_check(im, e)) return e;
   return ir::wrap(e, bits, is_signed);
 }
@@ -62,7 +69,9 @@ ExprRef narrowed(Importer& im, ExprRef e, DType dtype) {
 namespace {
 
 // The divisor without its sign, 1 for 0.
-ExprRef divisor_of(Importer& im, ExprRef b) { return is_positive(b) ? b : ir::max(ir::abs(b), im.integer(1)); }
+ExprRef divisor_of(Importer& im, ExprRef b) {
+  return is_positive(b) ? b : ir::max(ir::abs(b), im.integer(1));
+}
 
 ExprRef is_negative(Importer& im, ExprRef e) { return ir::lt(e, im.integer(0)); }
 
@@ -77,7 +86,8 @@ namespace {
 
 // The one divisor without a magnitude; null where b is another.
 ExprRef is_least(Importer& im, ExprRef b) {
-  return ir::range_of(b).lo == INT64_MIN ? ir::eq(b, im.integer(INT64_MIN)) : im.pool().boolean(false);
+  return ir::range_of(b).lo == INT64_MIN ? ir::eq(b, im.integer(INT64_MIN))
+                                         : im.pool().boolean(false);
 }
 
 }  // namespace
@@ -85,7 +95,8 @@ ExprRef is_least(Importer& im, ExprRef b) {
 ExprRef truncating_divide(Importer& im, ExprRef a, ExprRef b) {
   const ExprRef d = divisor_of(im, b);
   ExprRef q = ir::div(a, d);
-  if (!ir::prove_ge0(a)) q = ir::select(exact_below(im, a, ir::mod(a, d)), q, ir::add(q, im.integer(1)));
+  if (!ir::prove_ge0(a))
+    q = ir::select(exact_below(im, a, ir::mod(a, d)), q, ir::add(q, im.integer(1)));
   if (is_positive(b)) return q;
   ExprRef by_least = ir::select(ir::eq(a, b), im.integer(1), im.integer(0));
   return ir::select(is_least(im, b), by_least, ir::select(is_negative(im, b), ir::neg(q), q));
@@ -94,7 +105,8 @@ ExprRef truncating_divide(Importer& im, ExprRef a, ExprRef b) {
 Result<void> import_div(Importer& im) {
   return binary_op(im, false, [&](ExprRef a, ExprRef b) -> Result<ExprRef> {
     if (a->type == Scalar::boolean) return im.fail(ErrorCode::bad_file, "inputs must be numbers");
-    if (a->type == Scalar::i64 && ir::is_int(b, 0)) return im.fail(ErrorCode::bad_file, "integer division by zero");
+    if (a->type == Scalar::i64 && ir::is_int(b, 0))
+      return im.fail(ErrorCode::bad_file, "integer division by zero");
     return a->type == Scalar::i64 ? truncating_divide(im, a, b) : ir::div(a, b);
   });
 }
@@ -108,14 +120,16 @@ Result<void> import_mod(Importer& im) {
     }
     if (ir::is_int(b, 0)) return im.fail(ErrorCode::bad_file, "integer division by zero");
     const ExprRef d = divisor_of(im, b), r = ir::mod(a, d);
-    // By the least integer a number is its own remainder, but for 0 and that integer; below 0 where the sign is the divisor's.
+    // By the least integer a number is its own remainder, but for 0 and that integer; below 0 where
+    // the sign is the divisor's.
     ExprRef by_least = ir::select(ir::eq(a, b), im.integer(0), a);
     if (c_style) {
       ExprRef signed_r = ir::prove_ge0(a) ? r : ir::select(exact_below(im, a, r), r, ir::sub(r, d));
       return ir::select(is_least(im, b), by_least, signed_r);
     }
     if (is_positive(b)) return r;
-    ExprRef shifted = ir::logical_and(is_negative(im, b), ir::logical_not(ir::eq(r, im.integer(0))));
+    ExprRef shifted =
+        ir::logical_and(is_negative(im, b), ir::logical_not(ir::eq(r, im.integer(0))));
     by_least = ir::select(ir::lt(im.integer(0), a), ir::add(a, b), by_least);
     return ir::select(is_least(im, b), by_least, ir::select(shifted, ir::add(r, b), r));
   });
@@ -137,13 +151,15 @@ Result<void> import_bitwise_xor(Importer& im) {
 
 Result<void> import_bitwise_not(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
-  if (!is_integer(im.type(x).dtype)) return im.fail(ErrorCode::bad_file, "input must be of an integer type");
+  if (!is_integer(im.type(x).dtype))
+    return im.fail(ErrorCode::bad_file, "input must be of an integer type");
   return unary_op(im, [&](ExprRef e) { return ir::sub(im.integer(-1), e); });
 }
 
 Result<void> import_bit_shift(Importer& im) {
   const std::string direction = im.attr_string("direction", "");
-  if (direction != "LEFT" && direction != "RIGHT") return im.fail(ErrorCode::bad_file, "direction must be LEFT or RIGHT");
+  if (direction != "LEFT" && direction != "RIGHT")
+    return im.fail(ErrorCode::bad_file, "direction must be LEFT or RIGHT");
   return bit_op(im, [&](ExprRef a, ExprRef n) {
     ExprRef p = power_of_two(im, n);
     return direction == "LEFT" ? ir::mul(a, p) : ir::div(a, p);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNormalization, GroupNormalization, InstanceNormalization: views of rows, a norm over them, and a scale. BatchNormalization: a scale alone.
+// LayerNormalization, GroupNormalization, InstanceNormalization: views of rows, a norm over them,
+// and a scale. BatchNormalization: a scale alone.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,23 +25,28 @@ ValueId merge_from(Importer& im, ValueId x, size_t axis, std::string_view suffix
 Result<ValueId> parameter(Importer& im, size_t i, const Dims& normalised, const Type& x) {
   TFCC_TRY(ValueId v, im.input(i));
   const auto misfit = [&] {
-    return im.fail(ErrorCode::shape, fmt::format("scale {} does not fit {}", ir::to_string(im.type(v)), ir::to_string(x)));
+    return im.fail(ErrorCode::shape, fmt::format("scale {} does not fit {}",
+                                                 ir::to_string(im.type(v)), ir::to_string(x)));
   };
   if (!is_float(im.type(v).dtype) || im.rank(v) > normalised.size()) return misfit();
   if (im.rank(v) == normalised.size()) {
     bool whole = true;
-    for (size_t k = 0; k < normalised.size(); ++k) whole = whole && (normalised[k] == im.dims(v)[k] || !ir::is_int(im.dims(v)[k], 1));
+    for (size_t k = 0; k < normalised.size(); ++k)
+      whole = whole && (normalised[k] == im.dims(v)[k] || !ir::is_int(im.dims(v)[k], 1));
     if (whole) {
       for (size_t k = 0; k < normalised.size(); ++k) {
-        TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(v)[k], normalised[k],
-                 fmt::format("scale {} does not fit {}", ir::to_string(im.type(v)), ir::to_string(x))));
+        TFCC_TRY([[maybe_unused]] ExprRef n,
+                 im.unify(im.dims(v)[k], normalised[k],
+                          fmt::format("scale {} does not fit {}", ir::to_string(im.type(v)),
+                                      ir::to_string(x))));
       }
       return merge_from(im, v, 0, i == 1 ? ".scale" : ".bias");
     }
   }
   TFCC_TRY(Dims all, im.broadcast(normalised, im.dims(v)));
   if (all != normalised) return misfit();
-  ValueId full = im.pointwise(im.broadcast_element(v, im.index_vars(all)), im.type(v).dtype, all, i == 1 ? ".full_scale" : ".full_bias");
+  ValueId full = im.pointwise(im.broadcast_element(v, im.index_vars(all)), im.type(v).dtype, all,
+                              i == 1 ? ".full_scale" : ".full_bias");
   return merge_from(im, full, 0, i == 1 ? ".scale" : ".bias");
 }
 
@@ -57,7 +63,8 @@ void define_statistics(Importer& im, ValueId rows, const Dims& d, size_t axis, d
   const ExprRef e = im.element(rows, own);
   ValueId mean = reduction(im, ir::ReduceKind::mean, e, {width}, {dtype, outer}, ".mean");
   const ExprRef centred = ir::sub(e, im.element(mean, at));
-  ValueId variance = reduction(im, ir::ReduceKind::mean, ir::mul(centred, centred), {width}, {dtype, outer}, ".variance");
+  ValueId variance = reduction(im, ir::ReduceKind::mean, ir::mul(centred, centred), {width},
+                               {dtype, outer}, ".variance");
   const Indices result = im.index_vars(shape);
   const Indices from(result.begin(), result.begin() + axis);
   if (wants_output(im, 1)) im.define(1, im.element(mean, from), dtype, shape);
@@ -76,14 +83,17 @@ ValueId standardised(Importer& im, ValueId rows, double eps) {
     Indices row = at;
     row.back() = im.integer(0);
     const ExprRef centred = ir::sub(im.element(rows, at), im.element(s.mean, row));
-    return im.pointwise(ir::mul(centred, im.element(s.inverse_deviation, row)), type.dtype, type.dims, ".rows");
+    return im.pointwise(ir::mul(centred, im.element(s.inverse_deviation, row)), type.dtype,
+                        type.dims, ".rows");
   }
   const ExprRef one = im.pool().real(1, ir::scalar_of(type.dtype));
   ValueId gamma = im.pointwise(one, type.dtype, {type.dims.back()}, ".ones");
-  return ir::add_norm(im.graph, {ir::NormKind::layer, eps, gamma, std::nullopt}, rows, type, im.value_name(0) + ".rows", im.node->name);
+  return ir::add_norm(im.graph, {ir::NormKind::layer, eps, gamma, std::nullopt}, rows, type,
+                      im.value_name(0) + ".rows", im.node->name);
 }
 
-// A layer norm whose scale or bias has axes outside the normalised ones: rows alone, then both as they broadcast to all of x.
+// A layer norm whose scale or bias has axes outside the normalised ones: rows alone, then both as
+// they broadcast to all of x.
 Result<void> scaled_in_place(Importer& im, ValueId x, size_t axis) {
   const Type whole = im.type(x);
   const Dims d = whole.dims;
@@ -97,7 +107,9 @@ Result<void> scaled_in_place(Importer& im, ValueId x, size_t axis) {
     if (!im.has_input(i)) continue;
     TFCC_TRY(ValueId v, im.input(i));
     const auto misfit = [&] {
-      return im.fail(ErrorCode::shape, fmt::format("{} {} does not fit {}", i == 1 ? "scale" : "bias", ir::to_string(im.type(v)), ir::to_string(whole)));
+      return im.fail(ErrorCode::shape,
+                     fmt::format("{} {} does not fit {}", i == 1 ? "scale" : "bias",
+                                 ir::to_string(im.type(v)), ir::to_string(whole)));
     };
     if (!is_float(im.type(v).dtype) || im.rank(v) > d.size()) return misfit();
     TFCC_TRY(const Dims all, im.broadcast(d, im.dims(v)));
@@ -110,22 +122,29 @@ Result<void> scaled_in_place(Importer& im, ValueId x, size_t axis) {
   return {};
 }
 
-// x [N,C,...] normalised over `groups` groups of channels, then scaled: the scale has one number per channel or per group.
+// x [N,C,...] normalised over `groups` groups of channels, then scaled: the scale has one number
+// per channel or per group.
 Result<void> normalise_groups(Importer& im, ExprRef groups, bool scale_per_group) {
   TFCC_TRY(ValueId x, im.input(0));
   TFCC_TRY(ValueId scale, im.input(1));
   TFCC_TRY(ValueId bias, im.input(2));
   TFCC_TRY_VOID(require_float(im, x));
   const Dims d = im.dims(x);
-  if (d.size() < 2 || im.rank(scale) != 1 || im.rank(bias) != 1) return im.fail(ErrorCode::shape, "needs [N, C, ...] and vectors of scale and bias");
+  if (d.size() < 2 || im.rank(scale) != 1 || im.rank(bias) != 1)
+    return im.fail(ErrorCode::shape, "needs [N, C, ...] and vectors of scale and bias");
   const std::optional<ExprRef> channels = ir::exact_div(d[1], groups);
-  if (!channels) return im.fail(ErrorCode::shape, fmt::format("{} channels do not make {} groups", ir::print(d[1]), ir::print(groups)));
+  if (!channels)
+    return im.fail(ErrorCode::shape, fmt::format("{} channels do not make {} groups",
+                                                 ir::print(d[1]), ir::print(groups)));
   for (ValueId v : {scale, bias}) {
-    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(v)[0], scale_per_group ? groups : d[1], "scale and bias do not fit the channels"));
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(v)[0], scale_per_group ? groups : d[1],
+                                                  "scale and bias do not fit the channels"));
   }
-  const ExprRef width = ir::mul(*channels, ir::element_count(im.pool(), Dims(d.begin() + 2, d.end())));
+  const ExprRef width =
+      ir::mul(*channels, ir::element_count(im.pool(), Dims(d.begin() + 2, d.end())));
   const ValueId rows = reshape(im, x, {d[0], groups, width}, ".groups");
-  const ValueId y = reshape(im, standardised(im, rows, im.attr_float("epsilon", 1e-5f)), d, ".standardised");
+  const ValueId y =
+      reshape(im, standardised(im, rows, im.attr_float("epsilon", 1e-5f)), d, ".standardised");
   const Indices at = im.index_vars(d);
   const ExprRef own = scale_per_group ? ir::div(at[1], *channels) : at[1];
   const ExprRef e = im.element(y, at);
@@ -150,13 +169,15 @@ Result<void> import_layer_normalization(Importer& im) {
   };
   if (beyond(1) || beyond(2)) return scaled_in_place(im, x, axis);
   const ValueId rows = merge_from(im, x, axis, ".merged");
-  ir::NormOf norm{.kind = ir::NormKind::layer, .eps = im.attr_float("epsilon", 1e-5f), .gamma = {}, .beta = {}};
+  ir::NormOf norm{
+      .kind = ir::NormKind::layer, .eps = im.attr_float("epsilon", 1e-5f), .gamma = {}, .beta = {}};
   TFCC_TRY(norm.gamma, parameter(im, 1, normalised, whole));
   if (im.has_input(2)) {
     TFCC_TRY(norm.beta, parameter(im, 2, normalised, whole));
   }
   const bool merged = axis + 1 != d.size();
-  const ValueId y = ir::add_norm(im.graph, norm, rows, im.type(rows), im.value_name(0) + (merged ? ".rows" : ""), im.node->name);
+  const ValueId y = ir::add_norm(im.graph, norm, rows, im.type(rows),
+                                 im.value_name(0) + (merged ? ".rows" : ""), im.node->name);
   im.define(0, merged ? reshape(im, y, d, "") : y);
   define_statistics(im, rows, d, axis, norm.eps);
   return {};
@@ -169,7 +190,9 @@ Result<void> import_group_normalization(Importer& im) {
 }
 
 Result<void> import_batch_normalization(Importer& im) {
-  if (im.attr_int("training_mode", 0) != 0) return im.fail(ErrorCode::unsupported, "training_mode = 1 is for training; export the model in eval mode");
+  if (im.attr_int("training_mode", 0) != 0)
+    return im.fail(ErrorCode::unsupported,
+                   "training_mode = 1 is for training; export the model in eval mode");
   TFCC_TRY(ValueId x, im.input(0));
   TFCC_TRY_VOID(require_float(im, x));
   const Dims d = im.dims(x);
@@ -180,13 +203,19 @@ Result<void> import_batch_normalization(Importer& im) {
   for (size_t i = 1; i < 5; ++i) {
     TFCC_TRY(ValueId v, im.input(i));
     TFCC_TRY_VOID(require_float(im, v));
-    if (im.rank(v) != 1) return im.fail(ErrorCode::shape, "scale, bias, mean and variance must be vectors");
-    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.dims(v)[0], d[1], "scale, bias, mean and variance do not fit the channels"));
+    if (im.rank(v) != 1)
+      return im.fail(ErrorCode::shape, "scale, bias, mean and variance must be vectors");
+    TFCC_TRY(
+        [[maybe_unused]] ExprRef n,
+        im.unify(im.dims(v)[0], d[1], "scale, bias, mean and variance do not fit the channels"));
     of_channel.push_back(ir::convert(im.element(v, {at[1]}), e->type));
   }
   const ExprRef eps = im.pool().real(im.attr_float("epsilon", 1e-5f), e->type);
   const ExprRef deviation = ir::unary(ir::ExprKind::sqrt, ir::add(of_channel[3], eps));
-  im.define(0, ir::add(ir::mul(ir::div(ir::sub(e, of_channel[2]), deviation), of_channel[0]), of_channel[1]), im.type(x).dtype, d);
+  im.define(
+      0,
+      ir::add(ir::mul(ir::div(ir::sub(e, of_channel[2]), deviation), of_channel[0]), of_channel[1]),
+      im.type(x).dtype, d);
   return {};
 }
 

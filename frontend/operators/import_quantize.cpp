@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear: pointwise bodies that round, clamp and cast, and reductions over
-// a whole tensor for a scale that depends on data.
+// QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear: pointwise bodies that round, clamp
+// and cast, and reductions over a whole tensor for a scale that depends on data.
 #include <fmt/format.h>
 
 #include <limits>
@@ -17,7 +17,8 @@ namespace {
 
 using ir::ExprKind;
 
-// Where the scale of an element of x lies: one for all, one per index of an axis, or one per block along it.
+// Where the scale of an element of x lies: one for all, one per index of an axis, or one per block
+// along it.
 struct Granularity {
   size_t axis = 0;
   int64_t block = 0;
@@ -29,8 +30,9 @@ Result<Granularity> granularity(Importer& im, ValueId x, ValueId scale) {
   if (is_single(im, scale)) return g;
   TFCC_TRY(g.axis, im.axis_of(im.attr_int("axis", 1), dx.size()));
   g.block = im.attr_int("block_size", 0);
-  const std::string what = fmt::format("a scale of shape {} does not fit {} along axis {}", ir::to_string(im.type(scale)),
-                                       ir::to_string(im.type(x)), g.axis);
+  const std::string what =
+      fmt::format("a scale of shape {} does not fit {} along axis {}",
+                  ir::to_string(im.type(scale)), ir::to_string(im.type(x)), g.axis);
   if (g.block < 0) return im.fail(ErrorCode::bad_file, fmt::format("block_size is {}", g.block));
   if (g.block == 0) {
     if (ds.size() != 1) return im.fail(ErrorCode::shape, what);
@@ -39,7 +41,8 @@ Result<Granularity> granularity(Importer& im, ValueId x, ValueId scale) {
   }
   if (ds.size() != dx.size()) return im.fail(ErrorCode::shape, what);
   for (size_t k = 0; k < dx.size(); ++k) {
-    ExprRef blocks = k == g.axis ? ir::div(ir::add(dx[k], im.integer(g.block - 1)), im.integer(g.block)) : dx[k];
+    ExprRef blocks =
+        k == g.axis ? ir::div(ir::add(dx[k], im.integer(g.block - 1)), im.integer(g.block)) : dx[k];
     TFCC_TRY_VOID(im.unify(blocks, ds[k], what));
     // A known number of blocks bounds the axis, so that indices into the scale need no check.
     if (k == g.axis && ir::as_int(ds[k])) {
@@ -54,18 +57,21 @@ Result<ExprRef> parameter(Importer& im, ValueId v, const Granularity& g, const I
   if (is_single(im, v)) return im.element(v, Indices(im.rank(v), im.integer(0)));
   if (g.block == 0) return im.element(v, {at[g.axis]});
   Indices own = at;
-  TFCC_TRY(own[g.axis], im.gather_index(ir::div(at[g.axis], im.integer(g.block)), im.dims(v)[g.axis]));
+  TFCC_TRY(own[g.axis],
+           im.gather_index(ir::div(at[g.axis], im.integer(g.block)), im.dims(v)[g.axis]));
   return im.element(v, own);
 }
 
 Result<void> check_like_scale(Importer& im, ValueId scale, ValueId zero) {
   if (!is_float(im.type(scale).dtype)) {
-    return im.fail(ErrorCode::bad_file, fmt::format("the scale has type {}", to_string(im.type(scale).dtype)));
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("the scale has type {}", to_string(im.type(scale).dtype)));
   }
   if (is_single(im, scale) && is_single(im, zero)) return {};
   bool same = im.rank(scale) == im.rank(zero);
   for (size_t k = 0; same && k < im.rank(scale); ++k) {
-    TFCC_TRY_VOID(im.unify(im.dims(scale)[k], im.dims(zero)[k], "scale and zero point differ in shape"));
+    TFCC_TRY_VOID(
+        im.unify(im.dims(scale)[k], im.dims(zero)[k], "scale and zero point differ in shape"));
   }
   return same ? Result<void>() : im.fail(ErrorCode::shape, "scale and zero point differ in shape");
 }
@@ -86,18 +92,22 @@ ExprRef in_precision(ExprRef e, DType t) {
   return t == DType::bf16 ? ir::unary(ExprKind::round_bf16, e) : e;
 }
 
-// saturate(round(quotient) + zero), zero an i64 or null. The sum is exact wherever it is not clamped.
+// saturate(round(quotient) + zero), zero an i64 or null. The sum is exact wherever it is not
+// clamped.
 ExprRef quantised(ExprRef quotient, ExprRef zero, const ElementType& t) {
   ir::ExprPool& pool = *quotient->pool;
   ExprRef r = ir::unary(ExprKind::rint, quotient);
   if (zero) r = ir::add(r, ir::convert(zero, r->type));
-  r = ir::min(ir::max(r, pool.real(static_cast<double>(t.lowest), r->type)), pool.real(static_cast<double>(t.highest), r->type));
+  r = ir::min(ir::max(r, pool.real(static_cast<double>(t.lowest), r->type)),
+              pool.real(static_cast<double>(t.highest), r->type));
   return ir::convert(r, Scalar::i64);
 }
 
 }  // namespace
 
-ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type) { return quantised(value, zero, type); }
+ExprRef requantised(ExprRef value, ExprRef zero, const ElementType& type) {
+  return quantised(value, zero, type);
+}
 
 Result<void> import_quantize_linear(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
@@ -109,12 +119,15 @@ Result<void> import_quantize_linear(Importer& im) {
     TFCC_TRY(zero, im.input(2));
     TFCC_TRY_VOID(check_like_scale(im, scale, zero));
     const int own = im.onnx_type(zero);
-    if (number != 0 && number != own) return im.fail(ErrorCode::bad_file, "output_dtype is not the type of the zero point");
+    if (number != 0 && number != own)
+      return im.fail(ErrorCode::bad_file, "output_dtype is not the type of the zero point");
     number = own;
   }
-  TFCC_TRY(ElementType t, type_numbered(im, number ? number : onnx_type_of(DType::u8), "quantisation to"));
+  TFCC_TRY(ElementType t,
+           type_numbered(im, number ? number : onnx_type_of(DType::u8), "quantisation to"));
   if (!t.is_integer() && !t.small_float) {
-    return im.fail(ErrorCode::unsupported, fmt::format("quantisation to {} is not supported", onnx_type_name(t.onnx_type)));
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("quantisation to {} is not supported", onnx_type_name(t.onnx_type)));
   }
   if (!is_float(im.type(scale).dtype) || im.type(x).dtype == DType::boolean) {
     return im.fail(ErrorCode::bad_file, "input or scale has a type that cannot be quantised");
@@ -123,7 +136,8 @@ Result<void> import_quantize_linear(Importer& im) {
   const Dims dims = im.dims(x);
   const Indices at = im.index_vars(dims);
   const int64_t precision = im.attr_type("precision");
-  std::optional<DType> divide_in = precision ? dtype_of_onnx(static_cast<int>(precision)) : im.type(scale).dtype;
+  std::optional<DType> divide_in =
+      precision ? dtype_of_onnx(static_cast<int>(precision)) : im.type(scale).dtype;
   if (!divide_in || !is_float(*divide_in)) {
     const std::string name = onnx_type_name(static_cast<int>(precision));
     return im.fail(ErrorCode::unsupported, fmt::format("precision {} is not supported", name));
@@ -136,8 +150,11 @@ Result<void> import_quantize_linear(Importer& im) {
   if (has_zero) {
     TFCC_TRY(offset, parameter(im, zero, g, at));
   }
-  ExprRef body = t.small_float ? ir::convert(round_to_small_float(q, *t.small_float, im.attr_int("saturate", 1) != 0), Scalar::f32)
-                               : quantised(q, offset, t);
+  ExprRef body =
+      t.small_float
+          ? ir::convert(round_to_small_float(q, *t.small_float, im.attr_int("saturate", 1) != 0),
+                        Scalar::f32)
+          : quantised(q, offset, t);
   im.set_onnx_type(im.define(0, body, t.value, dims), t);
   return {};
 }
@@ -153,14 +170,16 @@ Result<void> import_dequantize_linear(Importer& im) {
     TFCC_TRY(ValueId zero, im.input(2));
     TFCC_TRY_VOID(check_like_scale(im, scale, zero));
     if (im.type(zero).dtype != im.type(x).dtype) {
-      return im.fail(ErrorCode::bad_file, fmt::format("input and zero point have types {} and {}, which must be equal",
-                                                      to_string(im.type(x).dtype), to_string(im.type(zero).dtype)));
+      return im.fail(ErrorCode::bad_file,
+                     fmt::format("input and zero point have types {} and {}, which must be equal",
+                                 to_string(im.type(x).dtype), to_string(im.type(zero).dtype)));
     }
     TFCC_TRY(ExprRef offset, parameter(im, zero, g, at));
     e = ir::sub(e, offset);
   }
   const int64_t number = im.attr_type("output_dtype");
-  const std::optional<DType> out = number ? dtype_of_onnx(static_cast<int>(number)) : im.type(scale).dtype;
+  const std::optional<DType> out =
+      number ? dtype_of_onnx(static_cast<int>(number)) : im.type(scale).dtype;
   if (!out || !is_float(*out) || !is_float(im.type(scale).dtype)) {
     return im.fail(ErrorCode::bad_file, "scale or output_dtype is not a float type");
   }
@@ -187,7 +206,8 @@ ValueId reduce_all(Importer& im, ValueId x, ir::ReduceKind kind, std::string_vie
     ir::Captured c = ir::capture(im.element(v, im.index_vars(d)));
     attrs.body = c.body;
     v = im.graph.add(ir::OpKind::reduce, c.operands, attrs, {im.type(x).dtype, out},
-                     im.value_name(0) + std::string(suffix) + (first ? ".rows" : ""), im.node->name);
+                     im.value_name(0) + std::string(suffix) + (first ? ".rows" : ""),
+                     im.node->name);
   }
   return v;
 }
@@ -196,20 +216,25 @@ ValueId reduce_all(Importer& im, ValueId x, ir::ReduceKind kind, std::string_vie
 
 Result<DynamicallyQuantised> quantised_dynamically(Importer& im, ValueId x) {
   if (im.type(x).dtype != DType::f32) {
-    return im.fail(ErrorCode::bad_file, fmt::format("input has type {}, not f32", to_string(im.type(x).dtype)));
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("input has type {}, not f32", to_string(im.type(x).dtype)));
   }
   const Dims dims = im.dims(x);
   auto extreme = [&](ir::ReduceKind kind, std::string_view suffix) {
-    return im.rank(x) == 0 ? im.element(x, {}) : ir::load_of(im.graph, reduce_all(im, x, kind, suffix), {});
+    return im.rank(x) == 0 ? im.element(x, {})
+                           : ir::load_of(im.graph, reduce_all(im, x, kind, suffix), {});
   };
   ExprRef zero = im.pool().real(0), steps = im.pool().real(255), one = im.pool().real(1);
-  ExprRef high = ir::max(extreme(ir::ReduceKind::max, ".max"), zero), low = ir::min(extreme(ir::ReduceKind::min, ".min"), zero);
+  ExprRef high = ir::max(extreme(ir::ReduceKind::max, ".max"), zero),
+          low = ir::min(extreme(ir::ReduceKind::min, ".min"), zero);
   ExprRef range = ir::sub(high, low);
   // A tensor of zeros has no scale of its own; as onnxruntime does, 1.
-  const ValueId scale = im.pointwise(ir::select(ir::eq(range, zero), one, ir::div(range, steps)), DType::f32, {}, ".scale");
+  const ValueId scale = im.pointwise(ir::select(ir::eq(range, zero), one, ir::div(range, steps)),
+                                     DType::f32, {}, ".scale");
   ExprRef s = ir::load_of(im.graph, scale, {});
   const ElementType u8 = *element_type(onnx_type_of(DType::u8));
-  const ValueId point = im.pointwise(quantised(ir::sub(zero, ir::div(low, s)), nullptr, u8), DType::u8, {}, ".zero_point");
+  const ValueId point = im.pointwise(quantised(ir::sub(zero, ir::div(low, s)), nullptr, u8),
+                                     DType::u8, {}, ".zero_point");
   const Indices at = im.index_vars(dims);
   ExprRef body = quantised(ir::div(im.element(x, at), s), ir::load_of(im.graph, point, {}), u8);
   return DynamicallyQuantised{im.pointwise(body, DType::u8, dims, ".quantised"), scale, point};

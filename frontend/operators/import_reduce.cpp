@@ -23,7 +23,8 @@ ValueId merge_from(Importer& im, ValueId x, size_t axis) {
 }
 
 ValueId softmax_last(Importer& im, ValueId x, const std::string& name) {
-  return im.graph.add(ir::OpKind::softmax, {x}, ir::SoftmaxAttrs{}, im.type(x), name, im.node->name);
+  return im.graph.add(ir::OpKind::softmax, {x}, ir::SoftmaxAttrs{}, im.type(x), name,
+                      im.node->name);
 }
 
 }  // namespace
@@ -50,7 +51,8 @@ namespace {
 
 constexpr int64_t kLargestUnrolled = 64;
 
-// A reduction of sizes alone (the product of a shape) as one expression, so that no op of it stays; null if it is none.
+// A reduction of sizes alone (the product of a shape) as one expression, so that no op of it stays;
+// null if it is none.
 ExprRef unrolled(Importer& im, ExprRef e, const ir::ReduceAttrs& attrs, int64_t first_index) {
   if (ir::has_loads(e) || e->type != Scalar::i64) return nullptr;
   std::vector<ExprRef> terms{e};
@@ -93,11 +95,13 @@ Result<ReducedAxes> axes_of_reduction(Importer& im, size_t rank, int64_t axes_in
   } else {
     axes = im.attr_ints("axes").value_or(std::vector<int64_t>{});
   }
-  ReducedAxes out{std::vector<bool>(rank, axes.empty()), axes.empty() && im.attr_int("noop_with_empty_axes", 0) != 0};
+  ReducedAxes out{std::vector<bool>(rank, axes.empty()),
+                  axes.empty() && im.attr_int("noop_with_empty_axes", 0) != 0};
   if (out.noop) out.reduced.assign(rank, false);
   for (int64_t a : axes) {
     TFCC_TRY(size_t axis, im.axis_of(a, rank));
-    if (out.reduced[axis]) return im.fail(ErrorCode::bad_file, fmt::format("axes name axis {} twice", axis));
+    if (out.reduced[axis])
+      return im.fail(ErrorCode::bad_file, fmt::format("axes name axis {} twice", axis));
     out.reduced[axis] = true;
   }
   return out;
@@ -107,9 +111,9 @@ using Step = std::function<ExprRef(ExprRef)>;
 
 // One reduction: where the result's and the reduced indices are.
 struct Reduction {
-  Dims kept, out;         // with and without sizes of 1 for the reduced axes
+  Dims kept, out;  // with and without sizes of 1 for the reduced axes
   Dims extents;
-  Indices at;             // of the input: indices of `kept`, reduced ones numbered after them
+  Indices at;  // of the input: indices of `kept`, reduced ones numbered after them
 };
 
 Reduction plan_of(Importer& im, const Dims& d, const std::vector<bool>& reduced, bool keep) {
@@ -133,15 +137,18 @@ Reduction plan_of(Importer& im, const Dims& d, const std::vector<bool>& reduced,
 
 ExprRef same(ExprRef e) { return e; }
 
-// The largest or smallest of no integers is the end of 64 bits; in a narrower type its own end, and false or true of truth values.
+// The largest or smallest of no integers is the end of 64 bits; in a narrower type its own end, and
+// false or true of truth values.
 ExprRef held_in_type(Importer& im, ExprRef e, ValueId x) {
   if (im.type(x).dtype == DType::boolean) return ir::max(im.integer(0), ir::min(e, im.integer(1)));
   const std::optional<ElementType> t = element_type(im.onnx_type(x));
-  return t && t->is_integer() ? ir::max(im.integer(t->lowest), ir::min(e, im.integer(t->highest))) : e;
+  return t && t->is_integer() ? ir::max(im.integer(t->lowest), ir::min(e, im.integer(t->highest)))
+                              : e;
 }
 
 // kind over `before` of the elements, then `after` of the result.
-Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from, const Step& before = same, const Step& after = nullptr) {
+Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from,
+                    const Step& before = same, const Step& after = nullptr) {
   TFCC_TRY(ValueId x, im.input(0));
   const Type type = im.type(x);
   TFCC_TRY(ReducedAxes axes, axes_of_reduction(im, type.rank(), axes_input_from));
@@ -150,7 +157,8 @@ Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from, 
   ExprRef e = before(im.element(x, p.at));
   const bool boolean = e->type == Scalar::boolean;
   if (boolean) {
-    if (kind != ir::ReduceKind::max && kind != ir::ReduceKind::min) return im.fail(ErrorCode::bad_file, "input must be of a number type");
+    if (kind != ir::ReduceKind::max && kind != ir::ReduceKind::min)
+      return im.fail(ErrorCode::bad_file, "input must be of a number type");
     e = ir::convert(e, Scalar::i64);
   }
   const bool integer_mean = kind == ir::ReduceKind::mean && e->type == Scalar::i64;
@@ -166,7 +174,9 @@ Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from, 
   ir::ReduceAttrs attrs;
   attrs.kind = integer_mean ? ir::ReduceKind::sum : kind;
   attrs.extents = p.extents;
-  if (ExprRef sizes = after || boolean || integer_mean ? nullptr : unrolled(im, e, attrs, static_cast<int64_t>(p.out.size()))) {
+  if (ExprRef sizes = after || boolean || integer_mean
+                          ? nullptr
+                          : unrolled(im, e, attrs, static_cast<int64_t>(p.out.size()))) {
     im.define(0, sizes, type.dtype, p.out);
     return {};
   }
@@ -174,10 +184,15 @@ Result<void> reduce(Importer& im, ir::ReduceKind kind, int64_t axes_input_from, 
   attrs.body = c.body;
   ExprRef count = ir::element_count(im.pool(), p.extents);
   const bool extreme = kind == ir::ReduceKind::max || kind == ir::ReduceKind::min;
-  const bool held = extreme && e->type == Scalar::i64 && type.dtype != DType::i64 && !ir::prove_ge0(ir::sub(count, im.integer(1)));
+  const bool held = extreme && e->type == Scalar::i64 && type.dtype != DType::i64 &&
+                    !ir::prove_ge0(ir::sub(count, im.integer(1)));
   const bool last = !after && !boolean && !integer_mean && !held;
-  const DType dtype = boolean || integer_mean || held ? DType::i64 : type.dtype == DType::f16 || type.dtype == DType::bf16 ? (after ? DType::f32 : type.dtype) : type.dtype;
-  ValueId y = im.graph.add(ir::OpKind::reduce, c.operands, attrs, {dtype, p.out}, im.value_name(0) + (last ? "" : ".reduced"), im.node->name);
+  const DType dtype = boolean || integer_mean || held ? DType::i64
+                      : type.dtype == DType::f16 || type.dtype == DType::bf16
+                          ? (after ? DType::f32 : type.dtype)
+                          : type.dtype;
+  ValueId y = im.graph.add(ir::OpKind::reduce, c.operands, attrs, {dtype, p.out},
+                           im.value_name(0) + (last ? "" : ".reduced"), im.node->name);
   if (last) {
     im.define(0, y);
     return {};
@@ -201,10 +216,12 @@ ExprRef square(ExprRef e) { return ir::mul(e, e); }
 ExprRef logarithm(ExprRef e) { return in_reals(ExprKind::log, e); }
 ExprRef root(ExprRef e) { return in_reals(ExprKind::sqrt, e); }
 
-// The largest element along the reduced axes, 0 where it is infinite, so that x - shift is a number.
+// The largest element along the reduced axes, 0 where it is infinite, so that x - shift is a
+// number.
 ExprRef shift_of(Importer& im, ValueId largest, const Indices& at) {
   ExprRef m = im.element(largest, at);
-  ExprRef infinite = ir::eq(ir::abs(m), im.pool().real(std::numeric_limits<double>::infinity(), m->type));
+  ExprRef infinite =
+      ir::eq(ir::abs(m), im.pool().real(std::numeric_limits<double>::infinity(), m->type));
   return ir::select(infinite, im.pool().real(0, m->type), m);
 }
 
@@ -221,7 +238,9 @@ LogSumExp log_sum_exp(Importer& im, ValueId x, const std::vector<bool>& reduced)
   const ExprRef e = im.element(x, s.plan.at);
   s.largest = reduction(im, ir::ReduceKind::max, e, s.plan.extents, type, ".largest");
   Indices own = im.index_vars(s.plan.kept);
-  s.sum = reduction(im, ir::ReduceKind::sum, ir::unary(ExprKind::exp, ir::sub(e, shift_of(im, s.largest, own))), s.plan.extents, type, ".sum");
+  s.sum = reduction(im, ir::ReduceKind::sum,
+                    ir::unary(ExprKind::exp, ir::sub(e, shift_of(im, s.largest, own))),
+                    s.plan.extents, type, ".sum");
   return s;
 }
 
@@ -232,10 +251,18 @@ Result<void> import_reduce_max(Importer& im) { return reduce(im, ir::ReduceKind:
 Result<void> import_reduce_min(Importer& im) { return reduce(im, ir::ReduceKind::min, 18); }
 Result<void> import_reduce_prod(Importer& im) { return reduce(im, ir::ReduceKind::prod, 18); }
 Result<void> import_reduce_sum(Importer& im) { return reduce(im, ir::ReduceKind::sum, 13); }
-Result<void> import_reduce_l1(Importer& im) { return reduce(im, ir::ReduceKind::sum, 18, magnitude); }
-Result<void> import_reduce_l2(Importer& im) { return reduce(im, ir::ReduceKind::sum, 18, square, root); }
-Result<void> import_reduce_log_sum(Importer& im) { return reduce(im, ir::ReduceKind::sum, 18, same, logarithm); }
-Result<void> import_reduce_sum_square(Importer& im) { return reduce(im, ir::ReduceKind::sum, 18, square); }
+Result<void> import_reduce_l1(Importer& im) {
+  return reduce(im, ir::ReduceKind::sum, 18, magnitude);
+}
+Result<void> import_reduce_l2(Importer& im) {
+  return reduce(im, ir::ReduceKind::sum, 18, square, root);
+}
+Result<void> import_reduce_log_sum(Importer& im) {
+  return reduce(im, ir::ReduceKind::sum, 18, same, logarithm);
+}
+Result<void> import_reduce_sum_square(Importer& im) {
+  return reduce(im, ir::ReduceKind::sum, 18, square);
+}
 
 Result<void> import_reduce_log_sum_exp(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
@@ -254,7 +281,9 @@ Result<void> import_reduce_log_sum_exp(Importer& im) {
     at.push_back(axes.reduced[k] ? im.integer(0) : result[next]);
     next += !axes.reduced[k] || keep;
   }
-  im.define(0, ir::add(shift_of(im, s.largest, at), ir::unary(ExprKind::log, im.element(s.sum, at))), im.type(x).dtype, out);
+  im.define(0,
+            ir::add(shift_of(im, s.largest, at), ir::unary(ExprKind::log, im.element(s.sum, at))),
+            im.type(x).dtype, out);
   return {};
 }
 
@@ -273,7 +302,8 @@ Result<void> import_log_softmax(Importer& im) {
     if (reduced[k]) row[k] = im.integer(0);
   }
   ExprRef shifted = ir::sub(im.element(x, at), shift_of(im, s.largest, row));
-  im.define(0, ir::sub(shifted, ir::unary(ExprKind::log, im.element(s.sum, row))), im.type(x).dtype, d);
+  im.define(0, ir::sub(shifted, ir::unary(ExprKind::log, im.element(s.sum, row))), im.type(x).dtype,
+            d);
   return {};
 }
 
@@ -287,7 +317,8 @@ Result<void> import_cumsum(Importer& im) {
   attrs.axis = static_cast<int64_t>(axis);
   attrs.exclusive = im.attr_int("exclusive", 0) != 0;
   attrs.reverse = im.attr_int("reverse", 0) != 0;
-  im.define(0, im.graph.add(ir::OpKind::cumsum, {x}, attrs, im.type(x), im.value_name(0), im.node->name));
+  im.define(
+      0, im.graph.add(ir::OpKind::cumsum, {x}, attrs, im.type(x), im.value_name(0), im.node->name));
   return {};
 }
 

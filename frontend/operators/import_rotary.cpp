@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RotaryEmbedding: the operator of ONNX 23 and that of com.microsoft, which takes its inputs in another order.
+// RotaryEmbedding: the operator of ONNX 23 and that of com.microsoft, which takes its inputs in
+// another order.
 #include <fmt/format.h>
 
 #include "frontend/operators/attention.h"
@@ -15,22 +16,29 @@ struct Rotary {
 };
 
 // The angle of token (b, s): a row of the cache, or the cache itself where it has batch and length.
-Result<std::vector<ExprRef>> token_of(Importer& im, const Rotary& r, ExprRef b, ExprRef s, const Dims& tokens) {
+Result<std::vector<ExprRef>> token_of(Importer& im, const Rotary& r, ExprRef b, ExprRef s,
+                                      const Dims& tokens) {
   // [B or 1, S, ...]
   auto fits = [&](const Dims& d, const char* what) -> Result<void> {
     const auto text = fmt::format("{} do not fit the input", what);
-    if (!ir::is_int(d[0], 1)) { TFCC_TRY([[maybe_unused]] ExprRef batch, im.unify(tokens[0], d[0], text)); }
+    if (!ir::is_int(d[0], 1)) {
+      TFCC_TRY([[maybe_unused]] ExprRef batch, im.unify(tokens[0], d[0], text));
+    }
     TFCC_TRY([[maybe_unused]] ExprRef length, im.unify(tokens[1], d[1], text));
     return {};
   };
   const Dims cache = im.dims(r.cos);
-  if (im.dims(r.sin) != cache) return im.fail(ErrorCode::shape, "cos and sin have different shapes");
+  if (im.dims(r.sin) != cache)
+    return im.fail(ErrorCode::shape, "cos and sin have different shapes");
   if (!r.positions) {
-    if (cache.size() != 3) return im.fail(ErrorCode::shape, "without position_ids the caches must be [batch, length, size / 2]");
+    if (cache.size() != 3)
+      return im.fail(ErrorCode::shape,
+                     "without position_ids the caches must be [batch, length, size / 2]");
     TFCC_TRY_VOID(fits(cache, "the caches"));
     return std::vector<ExprRef>{ir::is_int(cache[0], 1) ? im.integer(0) : b, s};
   }
-  if (cache.size() != 2) return im.fail(ErrorCode::shape, "with position_ids the caches must be [positions, size / 2]");
+  if (cache.size() != 2)
+    return im.fail(ErrorCode::shape, "with position_ids the caches must be [positions, size / 2]");
   const size_t rank = im.rank(*r.positions);
   if (rank > 2) return im.fail(ErrorCode::shape, "position_ids must be [batch, length] or [1]");
   ExprRef p;
@@ -43,36 +51,51 @@ Result<std::vector<ExprRef>> token_of(Importer& im, const Rotary& r, ExprRef b, 
 
 Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   const Dims d = im.dims(r.x);
-  if (d.size() != 3 && d.size() != 4) return im.fail(ErrorCode::shape, "the input must have 3 or 4 dims");
+  if (d.size() != 3 && d.size() != 4)
+    return im.fail(ErrorCode::shape, "the input must have 3 or 4 dims");
   const DType dtype = im.type(r.x).dtype;
-  if (!is_float(dtype) || im.type(r.cos).dtype != im.type(r.sin).dtype) return im.fail(ErrorCode::bad_file, "input, cos and sin must be of a float type");
-  if (im.rank(r.cos) < 2 || im.rank(r.cos) > 3) return im.fail(ErrorCode::shape, "the caches must have 2 or 3 dims");
+  if (!is_float(dtype) || im.type(r.cos).dtype != im.type(r.sin).dtype)
+    return im.fail(ErrorCode::bad_file, "input, cos and sin must be of a float type");
+  if (im.rank(r.cos) < 2 || im.rank(r.cos) > 3)
+    return im.fail(ErrorCode::shape, "the caches must have 2 or 3 dims");
   const auto columns = ir::as_int(im.dims(r.cos).back());
-  if (!columns) return im.fail(ErrorCode::unsupported, "the width of the cos cache must be known at compile time");
+  if (!columns)
+    return im.fail(ErrorCode::unsupported,
+                   "the width of the cos cache must be known at compile time");
   constexpr int64_t kWidest = int64_t{1} << 30;  // twice as much must fit
-  if (*columns > kWidest) return im.fail(ErrorCode::shape, fmt::format("a cos cache of width {} is not supported", *columns));
+  if (*columns > kWidest)
+    return im.fail(ErrorCode::shape,
+                   fmt::format("a cos cache of width {} is not supported", *columns));
   ExprRef head = d.back();
   if (d.size() == 3) {
     ExprRef heads = r.heads > 0 ? im.integer(r.heads) : nullptr;
     if (r.heads <= 0) {  // the whole head turns, so the cache says how wide it is
       auto n = ir::exact_div(d[2], im.integer(2 * *columns));
-      if (!n) return im.fail(ErrorCode::shape, "the width does not split into heads of twice the cache's");
+      if (!n)
+        return im.fail(ErrorCode::shape,
+                       "the width does not split into heads of twice the cache's");
       heads = *n;
     }
     auto size = ir::exact_div(d[2], heads);
-    if (!size) return im.fail(ErrorCode::shape, fmt::format("the width does not split into {} heads", ir::print(heads)));
+    if (!size)
+      return im.fail(ErrorCode::shape,
+                     fmt::format("the width does not split into {} heads", ir::print(heads)));
     head = *size;
   }
   const auto head_size = ir::as_int(head);
-  if (!head_size) return im.fail(ErrorCode::unsupported, "the head size must be known at compile time");
+  if (!head_size)
+    return im.fail(ErrorCode::unsupported, "the head size must be known at compile time");
   Rotation turn;
   turn.size = r.size > 0 ? r.size : *head_size;
   turn.interleaved = interleaved;
   if (turn.size % 2 != 0 || turn.size > *head_size || *columns != turn.size / 2) {
-    return im.fail(ErrorCode::shape, fmt::format("caches of width {} do not turn {} columns of heads of {}", *columns, turn.size, *head_size));
+    return im.fail(ErrorCode::shape,
+                   fmt::format("caches of width {} do not turn {} columns of heads of {}", *columns,
+                               turn.size, *head_size));
   }
   const Indices at = im.index_vars(d);
-  const ExprRef column = d.size() == 4 ? at[3] : ir::mod(at[2], head), s = d.size() == 4 ? at[2] : at[1];
+  const ExprRef column = d.size() == 4 ? at[3] : ir::mod(at[2], head),
+                s = d.size() == 4 ? at[2] : at[1];
   TFCC_TRY(const Indices token, token_of(im, r, at[0], s, {d[0], d.size() == 4 ? d[2] : d[1]}));
   const Scalar scalar = ir::scalar_of(dtype);
   auto angle = [&](ValueId cache) {
@@ -100,10 +123,13 @@ Result<void> import_rotary_embedding(Importer& im) {
   TFCC_TRY(r.x, im.input(0));
   TFCC_TRY(r.cos, im.input(1));
   TFCC_TRY(r.sin, im.input(2));
-  if (im.has_input(3)) { TFCC_TRY(r.positions, integer_input(im, 3, "position_ids")); }
+  if (im.has_input(3)) {
+    TFCC_TRY(r.positions, integer_input(im, 3, "position_ids"));
+  }
   r.heads = im.attr_int("num_heads", 0);
   r.size = im.attr_int("rotary_embedding_dim", 0);
-  if (im.rank(r.x) == 3 && r.heads <= 0) return im.fail(ErrorCode::bad_file, "a 3-D input needs num_heads");
+  if (im.rank(r.x) == 3 && r.heads <= 0)
+    return im.fail(ErrorCode::bad_file, "a 3-D input needs num_heads");
   return import_rotary(im, r, im.attr_int("interleaved", 0) != 0);
 }
 
@@ -115,9 +141,13 @@ Result<void> import_microsoft_rotary_embedding(Importer& im) {
   TFCC_TRY(r.sin, im.input(3));
   r.size = im.attr_int("rotary_embedding_dim", 0);
   r.heads = im.attr_int("num_heads", 0);
-  if (r.size > 0 && r.heads <= 0 && im.rank(r.x) == 3) return im.fail(ErrorCode::bad_file, "rotary_embedding_dim needs num_heads");
-  if (im.attr_float("scale", 1) != 1) return im.fail(ErrorCode::unsupported, "scale is not supported; scale the caches");
-  if (im.attr_int("is_packed_batching", 0)) return im.fail(ErrorCode::unsupported, "is_packed_batching is not supported; export a padded batch");
+  if (r.size > 0 && r.heads <= 0 && im.rank(r.x) == 3)
+    return im.fail(ErrorCode::bad_file, "rotary_embedding_dim needs num_heads");
+  if (im.attr_float("scale", 1) != 1)
+    return im.fail(ErrorCode::unsupported, "scale is not supported; scale the caches");
+  if (im.attr_int("is_packed_batching", 0))
+    return im.fail(ErrorCode::unsupported,
+                   "is_packed_batching is not supported; export a padded batch");
   return import_rotary(im, r, im.attr_int("interleaved", 0) != 0);
 }
 

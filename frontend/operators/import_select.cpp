@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that choose among elements: ArgMax, TopK, OneHot, NonZero, Compress. Order statistics are reductions of
-// comparisons: the rank of an element is the number of elements before it.
+// Operators that choose among elements: ArgMax, TopK, OneHot, NonZero, Compress. Order statistics
+// are reductions of comparisons: the rank of an element is the number of elements before it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ bool is_real(ExprRef e) { return e->type != Scalar::i64; }
 // NaN counts as the largest, as in numpy.
 ExprRef greater(ExprRef a, ExprRef b) {
   if (!is_real(a)) return ir::lt(b, a);
-  return ir::logical_or(ir::lt(b, a), ir::logical_and(ir::is_nan(a), ir::logical_not(ir::is_nan(b))));
+  return ir::logical_or(ir::lt(b, a),
+                        ir::logical_and(ir::is_nan(a), ir::logical_not(ir::is_nan(b))));
 }
 
 ExprRef same(ExprRef a, ExprRef b) {
@@ -28,9 +29,11 @@ ExprRef same(ExprRef a, ExprRef b) {
 Result<void> arg_extreme(Importer& im, bool largest) {
   TFCC_TRY(ValueId x, im.input(0));
   const Dims d = im.dims(x);
-  if (im.type(x).dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "input must be of a number type");
+  if (im.type(x).dtype == DType::boolean)
+    return im.fail(ErrorCode::bad_file, "input must be of a number type");
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), d.size()));
-  const bool last = im.attr_int("select_last_index", 0) != 0, keep = im.attr_int("keepdims", 1) != 0;
+  const bool last = im.attr_int("select_last_index", 0) != 0,
+             keep = im.attr_int("keepdims", 1) != 0;
   Dims kept = d;
   kept[axis] = im.integer(1);
   Indices at = im.index_vars(kept);
@@ -38,12 +41,14 @@ Result<void> arg_extreme(Importer& im, bool largest) {
   ExprRef j = im.pool().index(static_cast<int64_t>(d.size()), d[axis]);
   at[axis] = j;
   const ExprRef e = im.element(x, at);
-  ValueId best = reduction(im, largest ? ir::ReduceKind::max : ir::ReduceKind::min, e, {d[axis]}, {im.type(x).dtype, kept}, ".best");
+  ValueId best = reduction(im, largest ? ir::ReduceKind::max : ir::ReduceKind::min, e, {d[axis]},
+                           {im.type(x).dtype, kept}, ".best");
   // A NaN is its own best; of equal elements the first or the last one.
   ExprRef found = ir::eq(e, im.element(best, own));
   if (is_real(e)) found = ir::logical_or(found, ir::is_nan(e));
   ExprRef body = ir::select(found, j, last ? im.integer(-1) : d[axis]);
-  ValueId y = reduction(im, last ? ir::ReduceKind::max : ir::ReduceKind::min, body, {d[axis]}, {DType::i64, kept}, keep ? "" : ".kept");
+  ValueId y = reduction(im, last ? ir::ReduceKind::max : ir::ReduceKind::min, body, {d[axis]},
+                        {DType::i64, kept}, keep ? "" : ".kept");
   if (!keep) {
     kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(axis));
     y = reshape(im, y, kept, "");
@@ -61,12 +66,15 @@ Result<void> import_top_k(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   TFCC_TRY(ValueId count, im.input(1));
   const Dims d = im.dims(x);
-  if (im.type(x).dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "input must be of a number type");
+  if (im.type(x).dtype == DType::boolean)
+    return im.fail(ErrorCode::bad_file, "input must be of a number type");
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", -1), d.size()));
   TFCC_TRY(auto k, im.sizes(count, "K"));
   if (k.size() != 1) return im.fail(ErrorCode::bad_file, "K must be one number");
   TFCC_TRY_VOID(im.require_ge0(k[0], fmt::format("K = {} is negative", ir::print(k[0]))));
-  TFCC_TRY_VOID(im.require_ge0(ir::sub(d[axis], k[0]), fmt::format("K = {} is more than the {} elements", ir::print(k[0]), ir::print(d[axis]))));
+  TFCC_TRY_VOID(im.require_ge0(
+      ir::sub(d[axis], k[0]),
+      fmt::format("K = {} is more than the {} elements", ir::print(k[0]), ir::print(d[axis]))));
   const bool largest = im.attr_int("largest", 1) != 0;
   const ExprRef n = d[axis];
   const ExprRef j = im.pool().index(static_cast<int64_t>(d.size()), n);
@@ -77,7 +85,8 @@ Result<void> import_top_k(Importer& im) {
   const ExprRef mine = im.element(x, at), theirs = im.element(x, other);
   ExprRef tie = ir::logical_and(same(theirs, mine), ir::lt(j, at[axis]));
   ExprRef ahead = ir::logical_or(largest ? greater(theirs, mine) : greater(mine, theirs), tie);
-  ValueId rank = reduction(im, ir::ReduceKind::sum, ir::select(ahead, im.integer(1), im.integer(0)), {n}, {DType::i64, d}, ".rank");
+  ValueId rank = reduction(im, ir::ReduceKind::sum, ir::select(ahead, im.integer(1), im.integer(0)),
+                           {n}, {DType::i64, d}, ".rank");
   Dims to = d;
   to[axis] = k[0];
   const Indices out = im.index_vars(to);
@@ -87,14 +96,16 @@ Result<void> import_top_k(Importer& im) {
   const ExprRef zero = zero_of(im, value->type);
   // Exactly one element has this rank, so a sum picks it.
   if (im.node->outputs.size() > 0 && !im.node->outputs[0].empty()) {
-    im.define(0, reduction(im, ir::ReduceKind::sum, ir::select(chosen, value, zero), {n}, {im.type(x).dtype, to}, ""));
+    im.define(0, reduction(im, ir::ReduceKind::sum, ir::select(chosen, value, zero), {n},
+                           {im.type(x).dtype, to}, ""));
   }
   if (im.node->outputs.size() > 1 && !im.node->outputs[1].empty()) {
     ir::ReduceAttrs attrs;
     ir::Captured c = ir::capture(ir::select(chosen, j, im.integer(0)));
     attrs.body = c.body;
     attrs.extents = {n};
-    im.define(1, im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i64, to}, im.value_name(1), im.node->name));
+    im.define(1, im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i64, to},
+                              im.value_name(1), im.node->name));
   }
   return {};
 }
@@ -107,12 +118,15 @@ Result<void> import_one_hot(Importer& im) {
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", -1), di.size() + 1));
   TFCC_TRY(ExprRef n, im.scalar(depth, "depth"));
   n = im.resolved(n);
-  if (n->type == Scalar::boolean || im.type(indices).dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "depth and indices must be numbers");
+  if (n->type == Scalar::boolean || im.type(indices).dtype == DType::boolean)
+    return im.fail(ErrorCode::bad_file, "depth and indices must be numbers");
   n = ir::convert(n, Scalar::i64);
   TFCC_TRY_VOID(im.require_size(n, depth, "depth"));
   TFCC_TRY_VOID(im.require_ge0(n, fmt::format("depth {} is negative", ir::print(n))));
-  if (im.rank(values) != 1) return im.fail(ErrorCode::shape, "values must be two numbers, off and on");
-  TFCC_TRY([[maybe_unused]] ExprRef two, im.unify(im.dims(values)[0], im.integer(2), "values must be two numbers, off and on"));
+  if (im.rank(values) != 1)
+    return im.fail(ErrorCode::shape, "values must be two numbers, off and on");
+  TFCC_TRY([[maybe_unused]] ExprRef two,
+           im.unify(im.dims(values)[0], im.integer(2), "values must be two numbers, off and on"));
   Dims to = di;
   to.insert(to.begin() + static_cast<std::ptrdiff_t>(axis), n);
   const Indices at = im.index_vars(to);
@@ -120,7 +134,9 @@ Result<void> import_one_hot(Importer& im) {
   from.erase(from.begin() + static_cast<std::ptrdiff_t>(axis));
   ExprRef i = ir::convert(im.element(indices, from), Scalar::i64);
   i = ir::select(ir::lt(i, im.integer(0)), ir::add(i, n), i);
-  im.define(0, ir::select(ir::eq(i, at[axis]), im.element(values, {im.integer(1)}), im.element(values, {im.integer(0)})),
+  im.define(0,
+            ir::select(ir::eq(i, at[axis]), im.element(values, {im.integer(1)}),
+                       im.element(values, {im.integer(0)})),
             im.type(values).dtype, to);
   return {};
 }
@@ -135,18 +151,23 @@ int known_sign(Importer& im, ExprRef e) {
   return 0;
 }
 
-ValueId integers(Importer& im, const std::vector<int64_t>& values, std::vector<int64_t> dims, const std::string& name) {
+ValueId integers(Importer& im, const std::vector<int64_t>& values, std::vector<int64_t> dims,
+                 const std::string& name) {
   const auto* first = reinterpret_cast<const std::byte*>(values.data());
-  return im.graph.add_constant(name, ir::constant_from_bytes(DType::i64, std::move(dims), {first, first + values.size() * sizeof(int64_t)}));
+  return im.graph.add_constant(
+      name, ir::constant_from_bytes(DType::i64, std::move(dims),
+                                    {first, first + values.size() * sizeof(int64_t)}));
 }
 
-// Positions, in row-major order, of the elements that are not zero; none if one of them depends on data or sizes.
+// Positions, in row-major order, of the elements that are not zero; none if one of them depends on
+// data or sizes.
 std::optional<std::vector<int64_t>> positions_of_true(Importer& im, ValueId v) {
   std::vector<int64_t> sizes, out;
   int64_t count = 1;
   for (ExprRef n : im.dims(v)) {
     const auto known = ir::as_int(n);
-    if (!known || *known > kLargestListed || (count *= *known) > kLargestListed) return std::nullopt;
+    if (!known || *known > kLargestListed || (count *= *known) > kLargestListed)
+      return std::nullopt;
     sizes.push_back(*known);
   }
   for (int64_t p = 0; p < count; ++p) {
@@ -176,15 +197,20 @@ Result<void> import_non_zero(Importer& im) {
     position = im.pool().index(1, count);
   } else if (auto list = positions_of_true(im, x)) {
     count = im.integer(static_cast<int64_t>(list->size()));
-    ValueId v = integers(im, *list, {static_cast<int64_t>(list->size())}, im.value_name(0) + ".positions");
+    ValueId v =
+        integers(im, *list, {static_cast<int64_t>(list->size())}, im.value_name(0) + ".positions");
     position = im.element(v, {im.pool().index(1, count)});
   } else {
-    return im.fail(ErrorCode::unsupported, "the number of non-zero elements depends on data; only masks made of sizes and constants are supported");
+    return im.fail(
+        ErrorCode::unsupported,
+        "the number of non-zero elements depends on data; only masks made of sizes and constants are supported");
   }
   const Dims to{im.integer(static_cast<int64_t>(rank)), count};
-  const Indices parts = ir::reshape_indices(im.pool(), {position}, {ir::element_count(im.pool(), shape)}, shape);
+  const Indices parts =
+      ir::reshape_indices(im.pool(), {position}, {ir::element_count(im.pool(), shape)}, shape);
   ExprRef body = parts.back(), row = im.pool().index(0, to[0]);
-  for (size_t k = rank - 1; k-- > 0;) body = ir::select(ir::eq(row, im.integer(static_cast<int64_t>(k))), parts[k], body);
+  for (size_t k = rank - 1; k-- > 0;)
+    body = ir::select(ir::eq(row, im.integer(static_cast<int64_t>(k))), parts[k], body);
   im.define(0, body, DType::i64, to);
   return {};
 }
@@ -193,7 +219,8 @@ Result<void> import_compress(Importer& im) {
   TFCC_TRY(ValueId x, im.input(0));
   TFCC_TRY(ValueId condition, im.input(1));
   const auto list = positions_of_true(im, condition);
-  if (!list || im.rank(condition) != 1) return im.fail(ErrorCode::unsupported, "the condition must be known at compile time");
+  if (!list || im.rank(condition) != 1)
+    return im.fail(ErrorCode::unsupported, "the condition must be known at compile time");
   Dims d = im.dims(x);
   const bool flat = !im.node->find("axis");
   if (flat) {
@@ -202,11 +229,13 @@ Result<void> import_compress(Importer& im) {
   }
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), d.size()));
   if (!list->empty()) {
-    TFCC_TRY_VOID(im.require_ge0(ir::sub(d[axis], im.integer(list->back() + 1)), "the condition is longer than the axis"));
+    TFCC_TRY_VOID(im.require_ge0(ir::sub(d[axis], im.integer(list->back() + 1)),
+                                 "the condition is longer than the axis"));
   }
   Dims to = d;
   to[axis] = im.integer(static_cast<int64_t>(list->size()));
-  ValueId v = integers(im, *list, {static_cast<int64_t>(list->size())}, im.value_name(0) + ".positions");
+  ValueId v =
+      integers(im, *list, {static_cast<int64_t>(list->size())}, im.value_name(0) + ".positions");
   Indices at = im.index_vars(to);
   const ExprRef i = im.element(v, {at[axis]});
   at[axis] = clamped(i, d[axis]);

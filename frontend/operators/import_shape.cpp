@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that move elements or produce sizes: each is a substitution on indices. Slice: import_slice.cpp.
+// Operators that move elements or produce sizes: each is a substitution on indices. Slice:
+// import_slice.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,7 +79,8 @@ Result<void> import_reshape(Importer& im) {
   std::optional<size_t> open;
   for (size_t k = 0; k < to.size(); ++k) {
     if (ir::is_int(to[k], 0) && !allow_zero) {
-      if (k >= from.size()) return im.fail(ErrorCode::shape, "a 0 in the shape has no input size to copy");
+      if (k >= from.size())
+        return im.fail(ErrorCode::shape, "a 0 in the shape has no input size to copy");
       to[k] = from[k];
     } else if (ir::is_int(to[k], -1)) {
       if (open) return im.fail(ErrorCode::shape, "the shape has more than one -1");
@@ -89,22 +91,28 @@ Result<void> import_reshape(Importer& im) {
     to[*open] = im.integer(1);
     std::optional<ExprRef> q = ir::exact_div(product(im, from), product(im, to));
     if (!q) {
-      // min(63, S) of a table of 63 rows against S: S <= 63 in every run, and known as that to the next round.
+      // min(63, S) of a table of 63 rows against S: S <= 63 in every run, and known as that to the
+      // next round.
       Result<void> bounded;
       ir::for_each_node(product(im, from), [&](ExprRef e) {
-        if (!bounded || e->kind != ir::ExprKind::imin || !ir::as_int(e->args[0]) == !ir::as_int(e->args[1])) return;
+        if (!bounded || e->kind != ir::ExprKind::imin ||
+            !ir::as_int(e->args[0]) == !ir::as_int(e->args[1]))
+          return;
         const size_t limit = ir::as_int(e->args[0]) ? 0 : 1;
         bounded = im.require_ge0(ir::sub(e->args[limit], e->args[1 - limit]), "a table is shorter");
       });
       TFCC_TRY_VOID(std::move(bounded));
       im.expect_multiple(product(im, from), product(im, to));
-      return im.fail(ErrorCode::shape, fmt::format("{} elements do not split by {}", ir::print(product(im, from)),
-                                                   ir::print(product(im, to))));
+      return im.fail(ErrorCode::shape,
+                     fmt::format("{} elements do not split by {}", ir::print(product(im, from)),
+                                 ir::print(product(im, to))));
     }
     to[*open] = *q;
   }
   const ExprRef have = product(im, from), want = product(im, to);
-  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(have, want, fmt::format("{} elements do not make {}", ir::print(have), ir::print(want))));
+  TFCC_TRY([[maybe_unused]] ExprRef n,
+           im.unify(have, want,
+                    fmt::format("{} elements do not make {}", ir::print(have), ir::print(want))));
   return reshape_to(im, x, to);
 }
 
@@ -113,8 +121,11 @@ Result<void> import_flatten(Importer& im) {
   const Dims d = im.dims(x);
   int64_t axis = im.attr_int("axis", 1);
   if (axis < 0) axis += static_cast<int64_t>(d.size());
-  if (axis < 0 || axis > static_cast<int64_t>(d.size())) return im.fail(ErrorCode::shape, "axis is out of range");
-  return reshape_to(im, x, {product(im, Dims(d.begin(), d.begin() + axis)), product(im, Dims(d.begin() + axis, d.end()))});
+  if (axis < 0 || axis > static_cast<int64_t>(d.size()))
+    return im.fail(ErrorCode::shape, "axis is out of range");
+  return reshape_to(im, x,
+                    {product(im, Dims(d.begin(), d.begin() + axis)),
+                     product(im, Dims(d.begin() + axis, d.end()))});
 }
 
 Result<void> import_transpose(Importer& im) {
@@ -126,11 +137,13 @@ Result<void> import_transpose(Importer& im) {
   std::vector<bool> seen(d.size());
   Dims to;
   for (int64_t p : perm) {
-    if (p < 0 || p >= static_cast<int64_t>(d.size()) || seen[p]) return im.fail(ErrorCode::shape, "perm is not a permutation of the axes");
+    if (p < 0 || p >= static_cast<int64_t>(d.size()) || seen[p])
+      return im.fail(ErrorCode::shape, "perm is not a permutation of the axes");
     seen[p] = true;
     to.push_back(d[p]);
   }
-  if (to.size() != d.size()) return im.fail(ErrorCode::shape, "perm is not a permutation of the axes");
+  if (to.size() != d.size())
+    return im.fail(ErrorCode::shape, "perm is not a permutation of the axes");
   const Indices at = im.index_vars(to);
   Indices from(d.size());
   for (size_t k = 0; k < perm.size(); ++k) from[perm[k]] = at[k];
@@ -148,7 +161,8 @@ Result<void> import_unsqueeze(Importer& im) {
     added[axis] = true;
   }
   Dims to;
-  for (size_t k = 0, next = 0; k < added.size(); ++k) to.push_back(added[k] ? im.integer(1) : d[next++]);
+  for (size_t k = 0, next = 0; k < added.size(); ++k)
+    to.push_back(added[k] ? im.integer(1) : d[next++]);
   const Indices at = im.index_vars(to);
   Indices from;
   for (size_t k = 0; k < added.size(); ++k) {
@@ -164,7 +178,9 @@ Result<void> import_squeeze(Importer& im) {
   std::vector<bool> dropped(d.size());
   for (int64_t a : axes) {
     TFCC_TRY(size_t axis, im.axis_of(a, d.size()));
-    TFCC_TRY([[maybe_unused]] ExprRef one, im.unify(d[axis], im.integer(1), fmt::format("axis {} has size {}, not 1", a, ir::print(d[axis]))));
+    TFCC_TRY([[maybe_unused]] ExprRef one,
+             im.unify(d[axis], im.integer(1),
+                      fmt::format("axis {} has size {}, not 1", a, ir::print(d[axis]))));
     dropped[axis] = true;
   }
   if (axes.empty()) {
@@ -176,7 +192,8 @@ Result<void> import_squeeze(Importer& im) {
   }
   const Indices at = im.index_vars(to);
   Indices from;
-  for (size_t k = 0, next = 0; k < d.size(); ++k) from.push_back(dropped[k] ? im.integer(0) : at[next++]);
+  for (size_t k = 0, next = 0; k < d.size(); ++k)
+    from.push_back(dropped[k] ? im.integer(0) : at[next++]);
   return view(im, x, to, from);
 }
 
@@ -191,7 +208,8 @@ Result<void> import_expand(Importer& im) {
 
 namespace {
 
-// One body chooses among so many parts; more are joined in groups first, or its selects would nest too deep.
+// One body chooses among so many parts; more are joined in groups first, or its selects would nest
+// too deep.
 constexpr size_t kMostParts = 64;
 
 struct Joined {
@@ -208,8 +226,11 @@ Joined joined(Importer& im, std::span<const ValueId> parts, const Dims& like, si
   out.dims[axis] = total;
   const Indices at = im.index_vars(out.dims);
   const Type& type = im.type(parts[0]);
-  // With truth values the choice may become an "and" or "or", which evaluate both sides: indices stay inside by themselves.
-  const bool eager = type.dtype == DType::boolean && std::any_of(parts.begin(), parts.end(), [&](ValueId v) { return im.graph.constant(v); });
+  // With truth values the choice may become an "and" or "or", which evaluate both sides: indices
+  // stay inside by themselves.
+  const bool eager =
+      type.dtype == DType::boolean &&
+      std::any_of(parts.begin(), parts.end(), [&](ValueId v) { return im.graph.constant(v); });
   for (size_t i = parts.size(); i-- > 0;) {
     Indices own = at;
     if (i > 0) own[axis] = ir::sub(at[axis], ends[i - 1]);
@@ -225,22 +246,29 @@ Joined joined(Importer& im, std::span<const ValueId> parts, const Dims& like, si
 
 }  // namespace
 
-Result<ValueId> concat(Importer& im, std::vector<ValueId> parts, size_t axis, std::string_view suffix) {
+Result<ValueId> concat(Importer& im, std::vector<ValueId> parts, size_t axis,
+                       std::string_view suffix) {
   const Type first = im.type(parts[0]);
   Dims to = first.dims;
   for (ValueId v : parts) {
     if (im.rank(v) != to.size() || im.type(v).dtype != first.dtype) {
-      return im.fail(ErrorCode::shape, fmt::format("inputs {} and {} do not concatenate", ir::to_string(first), ir::to_string(im.type(v))));
+      return im.fail(ErrorCode::shape,
+                     fmt::format("inputs {} and {} do not concatenate", ir::to_string(first),
+                                 ir::to_string(im.type(v))));
     }
     for (size_t k = 0; k < to.size(); ++k) {
-      if (k != axis) { TFCC_TRY(to[k], im.unify(to[k], im.dims(v)[k], fmt::format("inputs differ in axis {}", k))); }
+      if (k != axis) {
+        TFCC_TRY(to[k], im.unify(to[k], im.dims(v)[k], fmt::format("inputs differ in axis {}", k)));
+      }
     }
   }
   for (size_t level = 0; parts.size() > kMostParts; ++level) {
     std::vector<ValueId> groups;
     for (size_t i = 0; i < parts.size(); i += kMostParts) {
-      const Joined j = joined(im, std::span(parts).subspan(i, std::min(kMostParts, parts.size() - i)), to, axis);
-      groups.push_back(im.pointwise(j.body, first.dtype, j.dims, fmt::format(".part{}.{}", level, groups.size())));
+      const Joined j =
+          joined(im, std::span(parts).subspan(i, std::min(kMostParts, parts.size() - i)), to, axis);
+      groups.push_back(im.pointwise(j.body, first.dtype, j.dims,
+                                    fmt::format(".part{}.{}", level, groups.size())));
     }
     parts = std::move(groups);
   }
@@ -270,8 +298,10 @@ void define_part(Importer& im, size_t out, ValueId x, size_t axis, ExprRef start
   to[axis] = n;
   Indices at = im.index_vars(to);
   at[axis] = ir::add(at[axis], start);
-  // A split that does not fit every size is a check of the run; until then the index must stay inside by itself.
-  if (!ir::prove_le(ir::add(start, n), im.dims(x)[axis])) at[axis] = clamped(at[axis], im.dims(x)[axis]);
+  // A split that does not fit every size is a check of the run; until then the index must stay
+  // inside by itself.
+  if (!ir::prove_le(ir::add(start, n), im.dims(x)[axis]))
+    at[axis] = clamped(at[axis], im.dims(x)[axis]);
   im.define(out, im.element(x, at), im.type(x).dtype, to);
 }
 
@@ -293,14 +323,19 @@ Result<void> import_split(Importer& im) {
     for (int64_t i = 0; i + 1 < parts; ++i) lengths.push_back(each);
     lengths.push_back(ir::sub(size, ir::mul(each, im.integer(parts - 1))));
   }
-  if (lengths.size() != static_cast<size_t>(parts)) return im.fail(ErrorCode::shape, "split does not name one size per output");
+  if (lengths.size() != static_cast<size_t>(parts))
+    return im.fail(ErrorCode::shape, "split does not name one size per output");
   ExprRef start = im.integer(0);
   for (size_t i = 0; i < lengths.size(); ++i) {
-    TFCC_TRY_VOID(im.require_ge0(lengths[i], fmt::format("size {} does not split into {} parts", ir::print(size), parts)));
+    TFCC_TRY_VOID(im.require_ge0(
+        lengths[i], fmt::format("size {} does not split into {} parts", ir::print(size), parts)));
     define_part(im, i, x, axis, start, lengths[i]);
     start = ir::add(start, lengths[i]);
   }
-  TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(size, start, fmt::format("split sizes add up to {}, not {}", ir::print(start), ir::print(size))));
+  TFCC_TRY(
+      [[maybe_unused]] ExprRef total,
+      im.unify(size, start,
+               fmt::format("split sizes add up to {}, not {}", ir::print(start), ir::print(size))));
   return {};
 }
 
@@ -308,7 +343,8 @@ Result<void> import_gather(Importer& im) {
   TFCC_TRY(ValueId data, im.input(0));
   TFCC_TRY(ValueId indices, im.input(1));
   TFCC_TRY(size_t axis, im.axis_of(im.attr_int("axis", 0), im.rank(data)));
-  if (!is_integer(im.type(indices).dtype)) return im.fail(ErrorCode::bad_file, "indices must be integers");
+  if (!is_integer(im.type(indices).dtype))
+    return im.fail(ErrorCode::bad_file, "indices must be integers");
   const Dims d = im.dims(data), di = im.dims(indices);
   Dims to(d.begin(), d.begin() + axis);
   to.insert(to.end(), di.begin(), di.end());
@@ -327,13 +363,16 @@ Result<void> import_constant_of_shape(Importer& im) {
   TFCC_TRY(ValueId s, im.input(0));
   TFCC_TRY(Dims to, im.sizes(s, "shape"));
   const Attribute* value = im.node->find("value");
-  if (value && !value->tensor) return im.fail(ErrorCode::unsupported, fmt::format("value {}", value->unsupported));
+  if (value && !value->tensor)
+    return im.fail(ErrorCode::unsupported, fmt::format("value {}", value->unsupported));
   DType dtype = DType::f32;
   ExprRef e = im.pool().real(0);
   if (value) {
-    if (value->tensor->element_count() != 1) return im.fail(ErrorCode::bad_file, "value must have one element");
+    if (value->tensor->element_count() != 1)
+      return im.fail(ErrorCode::bad_file, "value must have one element");
     dtype = value->tensor->result_dtype();
-    e = ir::constant_element(im.pool(), *value->tensor, Indices(value->tensor->result_dims().size(), im.integer(0)));
+    e = ir::constant_element(im.pool(), *value->tensor,
+                             Indices(value->tensor->result_dims().size(), im.integer(0)));
   }
   im.define(0, e, dtype, to);
   return {};
@@ -358,10 +397,12 @@ ExprRef whole_number(ExprRef e) {
 
 Result<void> range_of_integers(Importer& im, const std::vector<ExprRef>& v, DType dtype) {
   auto delta = ir::as_int(v[2]);
-  if (!delta || *delta == 0 || *delta == INT64_MIN) return im.fail(ErrorCode::unsupported, "delta must be a non-zero constant");
+  if (!delta || *delta == 0 || *delta == INT64_MIN)
+    return im.fail(ErrorCode::unsupported, "delta must be a non-zero constant");
   ExprRef span = *delta > 0 ? ir::sub(v[1], v[0]) : ir::sub(v[0], v[1]);
   const int64_t step = *delta > 0 ? *delta : -*delta;
-  ExprRef n = ir::max(im.integer(0), ir::div(ir::add(span, im.integer(step - 1)), im.integer(step)));
+  ExprRef n =
+      ir::max(im.integer(0), ir::div(ir::add(span, im.integer(step - 1)), im.integer(step)));
   const Dims to{n};
   ExprRef k = im.index_vars(to)[0];
   im.define(0, ir::convert(ir::add(v[0], ir::mul(k, v[2])), ir::scalar_of(dtype)), dtype, to);
@@ -371,10 +412,13 @@ Result<void> range_of_integers(Importer& im, const std::vector<ExprRef>& v, DTyp
 Result<void> range_of_reals(Importer& im, const std::vector<ExprRef>& v, DType dtype) {
   const auto start = ir::as_real(v[0]), limit = ir::as_real(v[1]), delta = ir::as_real(v[2]);
   if (!start || !limit || !delta || *delta == 0) {
-    return im.fail(ErrorCode::unsupported, "start, limit and delta of reals must be known at compile time, or whole numbers made of sizes");
+    return im.fail(
+        ErrorCode::unsupported,
+        "start, limit and delta of reals must be known at compile time, or whole numbers made of sizes");
   }
   const double count = std::ceil((*limit - *start) / *delta);
-  if (!(count <= static_cast<double>(kLargestRange))) return im.fail(ErrorCode::unsupported, "the range is too long or endless");
+  if (!(count <= static_cast<double>(kLargestRange)))
+    return im.fail(ErrorCode::unsupported, "the range is too long or endless");
   const Dims to{im.integer(static_cast<int64_t>(std::max(0.0, count)))};
   ExprRef k = ir::convert(im.index_vars(to)[0], ir::scalar_of(dtype));
   im.define(0, ir::add(v[0], ir::mul(k, v[2])), dtype, to);
@@ -390,7 +434,8 @@ Result<void> import_range(Importer& im) {
   const DType dtype = im.type(first).dtype;
   for (size_t i = 0; i < 3; ++i) {
     TFCC_TRY(ValueId x, im.input(i));
-    if (im.type(x).dtype != dtype || dtype == DType::boolean) return im.fail(ErrorCode::bad_file, "inputs must be numbers of one type");
+    if (im.type(x).dtype != dtype || dtype == DType::boolean)
+      return im.fail(ErrorCode::bad_file, "inputs must be numbers of one type");
     TFCC_TRY(ExprRef e, im.scalar(x, roles[i]));
     e = im.resolved(e);
     if (!is_size_expression(e)) TFCC_TRY_VOID(im.require_size(e, x, roles[i]));

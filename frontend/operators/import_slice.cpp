@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slice: bounds that depend on sizes, clamped as the operator says, and what they tell about the length that is left.
+// Slice: bounds that depend on sizes, clamped as the operator says, and what they tell about the
+// length that is left.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,11 +32,13 @@ ExprRef clamp_bound(Importer& im, ExprRef v, ExprRef size, ExprRef low, ExprRef 
 SliceRange slice_range(Importer& im, ExprRef start, ExprRef end, int64_t step, ExprRef size) {
   const ExprRef zero = im.integer(0), last = ir::sub(size, im.integer(1));
   if (step > 0) {
-    ExprRef a = clamp_bound(im, start, size, zero, size), b = clamp_bound(im, end, size, zero, size);
+    ExprRef a = clamp_bound(im, start, size, zero, size),
+            b = clamp_bound(im, end, size, zero, size);
     ExprRef n = ir::div(ir::add(ir::sub(b, a), im.integer(step - 1)), im.integer(step));
     return {a, ir::max(n, zero), step};
   }
-  ExprRef a = clamp_bound(im, start, size, zero, last), b = clamp_bound(im, end, size, im.integer(-1), last);
+  ExprRef a = clamp_bound(im, start, size, zero, last),
+          b = clamp_bound(im, end, size, im.integer(-1), last);
   ExprRef n = ir::div(ir::add(ir::sub(a, b), im.integer(-step - 1)), im.integer(-step));
   return {a, ir::max(n, zero), step};
 }
@@ -49,7 +52,8 @@ ExprRef sum_of_sizes(Importer& im, ExprRef bound) {
     if (sign != 1 && sign != -1) return;
     ExprRef sum = im.integer(0);
     for (const ir::Term& t : n->terms) {
-      if (t.coefficient != sign || t.atoms.size() != 1 || t.atoms[0]->kind != ir::ExprKind::symbol) return;
+      if (t.coefficient != sign || t.atoms.size() != 1 || t.atoms[0]->kind != ir::ExprKind::symbol)
+        return;
       sum = ir::add(sum, t.atoms[0]);
     }
     found = sum;
@@ -62,7 +66,9 @@ ExprRef simplified(ExprRef e, ExprRef assume) {
   const std::vector<ExprRef> known{assume};
   const auto at_most = [&](ExprRef a, ExprRef b) { return ir::prove_ge0(ir::sub(b, a), known); };
   return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-    if (n->kind != ir::ExprKind::imin && n->kind != ir::ExprKind::imax && n->kind != ir::ExprKind::select) return nullptr;
+    if (n->kind != ir::ExprKind::imin && n->kind != ir::ExprKind::imax &&
+        n->kind != ir::ExprKind::select)
+      return nullptr;
     if (n->kind == ir::ExprKind::select) {
       const ExprRef condition = n->args[0];
       if (condition->kind != ir::ExprKind::ge0 || n->type != ir::Scalar::i64) return nullptr;
@@ -79,8 +85,9 @@ ExprRef simplified(ExprRef e, ExprRef assume) {
   });
 }
 
-// A table of 64 rows cut to the keys, [P : P + S]: P and S have no bound of their own, so P + S <= 64 is neither proved nor a range. What the
-// graph means is that it holds; where it does not, the read is flagged instead of the result being shorter. The sum, or null if that is not the case.
+// A table of 64 rows cut to the keys, [P : P + S]: P and S have no bound of their own, so P + S <=
+// 64 is neither proved nor a range. What the graph means is that it holds; where it does not, the
+// read is flagged instead of the result being shorter. The sum, or null if that is not the case.
 ExprRef cut_by_a_sum(Importer& im, SliceRange& r, ExprRef start, ExprRef end, ExprRef size) {
   if (!ir::as_int(size) || r.step != 1) return nullptr;
   ExprRef sum = sum_of_sizes(im, end);
@@ -122,7 +129,8 @@ Result<void> import_slice(Importer& im) {
     TFCC_TRY(ValueId v, im.input(4));
     TFCC_TRY(steps, im.numbers(v, "steps"));
   }
-  if (ends.size() != starts.size() || axes.size() != starts.size() || steps.size() != starts.size()) {
+  if (ends.size() != starts.size() || axes.size() != starts.size() ||
+      steps.size() != starts.size()) {
     return im.fail(ErrorCode::shape, "starts, ends, axes and steps differ in length");
   }
   Dims to = im.dims(x);
@@ -131,7 +139,8 @@ Result<void> import_slice(Importer& im) {
   for (size_t k = 0; k < starts.size(); ++k) {
     TFCC_TRY(size_t axis, im.axis_of(axes[k], to.size()));
     if (steps[k] == 0) return im.fail(ErrorCode::shape, "a step is 0");
-    if (ranges[axis]) return im.fail(ErrorCode::shape, fmt::format("axis {} is given twice", axes[k]));
+    if (ranges[axis])
+      return im.fail(ErrorCode::shape, fmt::format("axis {} is given twice", axes[k]));
     ranges[axis] = slice_range(im, starts[k], ends[k], steps[k], im.dims(x)[axis]);
     sums[axis] = cut_by_a_sum(im, *ranges[axis], starts[k], ends[k], im.dims(x)[axis]);
     to[axis] = ranges[axis]->length;

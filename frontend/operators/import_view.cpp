@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// More operators that move elements: Tile, Pad, Trilu, EyeLike, DepthToSpace, SpaceToDepth, ReverseSequence.
+// More operators that move elements: Tile, Pad, Trilu, EyeLike, DepthToSpace, SpaceToDepth,
+// ReverseSequence.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,10 +14,13 @@ Result<void> import_tile(Importer& im) {
   TFCC_TRY(ValueId r, im.input(1));
   TFCC_TRY(auto repeats, im.sizes(r, "repeats"));
   const Dims d = im.dims(x);
-  if (repeats.size() != d.size()) return im.fail(ErrorCode::shape, fmt::format("{} repeats for an input of rank {}", repeats.size(), d.size()));
+  if (repeats.size() != d.size())
+    return im.fail(ErrorCode::shape,
+                   fmt::format("{} repeats for an input of rank {}", repeats.size(), d.size()));
   Dims to;
   for (size_t k = 0; k < d.size(); ++k) {
-    TFCC_TRY_VOID(im.require_ge0(repeats[k], fmt::format("repeats {} is negative", ir::print(repeats[k]))));
+    TFCC_TRY_VOID(
+        im.require_ge0(repeats[k], fmt::format("repeats {} is negative", ir::print(repeats[k]))));
     to.push_back(ir::mul(d[k], repeats[k]));
   }
   Indices at = im.index_vars(to);
@@ -34,12 +38,15 @@ enum class PadMode { constant, edge, reflect, wrap };
 
 Result<PadMode> pad_mode(Importer& im) {
   const std::string name = im.attr_string("mode", "constant");
-  const std::pair<const char*, PadMode> known[] = {
-      {"constant", PadMode::constant}, {"edge", PadMode::edge}, {"reflect", PadMode::reflect}, {"wrap", PadMode::wrap}};
+  const std::pair<const char*, PadMode> known[] = {{"constant", PadMode::constant},
+                                                   {"edge", PadMode::edge},
+                                                   {"reflect", PadMode::reflect},
+                                                   {"wrap", PadMode::wrap}};
   for (const auto& [text, mode] : known) {
     if (name == text) return mode;
   }
-  return im.fail(ErrorCode::unsupported, fmt::format("mode \"{}\" is not supported", escaped(name)));
+  return im.fail(ErrorCode::unsupported,
+                 fmt::format("mode \"{}\" is not supported", escaped(name)));
 }
 
 // Where the element at i, which may lie outside [0, n), comes from; n >= 1.
@@ -66,11 +73,13 @@ Result<void> import_pad(Importer& im) {
     TFCC_TRY(ValueId v, im.input(3));
     TFCC_TRY(axes, im.numbers(v, "axes"));
   }
-  if (pads.size() != 2 * axes.size()) return im.fail(ErrorCode::shape, fmt::format("{} pads for {} axes", pads.size(), axes.size()));
+  if (pads.size() != 2 * axes.size())
+    return im.fail(ErrorCode::shape, fmt::format("{} pads for {} axes", pads.size(), axes.size()));
   ExprRef value = zero_of(im, ir::scalar_of(im.type(x).dtype));
   if (im.has_input(2)) {
     TFCC_TRY(ValueId v, im.input(2));
-    if (im.type(v).dtype != im.type(x).dtype) return im.fail(ErrorCode::bad_file, "constant_value has another type than the input");
+    if (im.type(v).dtype != im.type(x).dtype)
+      return im.fail(ErrorCode::bad_file, "constant_value has another type than the input");
     TFCC_TRY(value, im.scalar(v, "constant_value"));
   }
   Dims to = d;
@@ -79,16 +88,20 @@ Result<void> import_pad(Importer& im) {
     TFCC_TRY(size_t axis, im.axis_of(axes[k], d.size()));
     before[axis] = pads[k];
     to[axis] = ir::add(d[axis], ir::add(pads[k], pads[axes.size() + k]));
-    TFCC_TRY_VOID(im.require_ge0(to[axis], fmt::format("pads leave {} elements of {}", ir::print(to[axis]), ir::print(d[axis]))));
+    TFCC_TRY_VOID(im.require_ge0(to[axis], fmt::format("pads leave {} elements of {}",
+                                                       ir::print(to[axis]), ir::print(d[axis]))));
   }
   Indices at = im.index_vars(to);
-  // With a truth value the choice becomes an "and", which evaluates both sides: the index stays inside by itself.
+  // With a truth value the choice becomes an "and", which evaluates both sides: the index stays
+  // inside by itself.
   const bool eager = im.type(x).dtype == DType::boolean;
   ExprRef inside = im.pool().boolean(true);
   for (size_t k = 0; k < d.size(); ++k) {
     if (to[k] == d[k] && ir::is_int(before[k], 0)) continue;
     at[k] = ir::sub(at[k], before[k]);
-    if (mode == PadMode::constant) inside = ir::logical_and(inside, ir::logical_and(ir::le(im.integer(0), at[k]), ir::lt(at[k], d[k])));
+    if (mode == PadMode::constant)
+      inside = ir::logical_and(inside,
+                               ir::logical_and(ir::le(im.integer(0), at[k]), ir::lt(at[k], d[k])));
     else at[k] = padded_from(im, mode, at[k], d[k]);
     if (eager) at[k] = clamped(at[k], d[k]);
   }
@@ -108,7 +121,8 @@ Result<void> import_trilu(Importer& im) {
   }
   const Indices at = im.index_vars(d);
   const ExprRef column = at.back(), diagonal = ir::add(at[at.size() - 2], k);
-  const ExprRef kept = im.attr_int("upper", 1) ? ir::le(diagonal, column) : ir::le(column, diagonal);
+  const ExprRef kept =
+      im.attr_int("upper", 1) ? ir::le(diagonal, column) : ir::le(column, diagonal);
   const ExprRef e = im.element(x, at);
   im.define(0, ir::select(kept, e, zero_of(im, e->type)), im.type(x).dtype, d);
   return {};
@@ -122,7 +136,9 @@ Result<void> import_eye_like(Importer& im) {
   if (im.node->find("dtype")) {
     const int to = im.attr_type("dtype");
     const std::optional<DType> known = dtype_of_onnx(to);
-    if (!known) return im.fail(ErrorCode::unsupported, fmt::format("type {} is not supported", onnx_type_name(to)));
+    if (!known)
+      return im.fail(ErrorCode::unsupported,
+                     fmt::format("type {} is not supported", onnx_type_name(to)));
     dtype = *known;
   }
   const Indices at = im.index_vars(d);
@@ -135,13 +151,16 @@ namespace {
 
 Result<int64_t> block_size(Importer& im, ValueId x) {
   const int64_t b = im.attr_int("blocksize", 0);
-  if (im.rank(x) != 4 || b < 1 || b > (1 << 20)) return im.fail(ErrorCode::shape, "input must be of rank 4 and blocksize positive");
+  if (im.rank(x) != 4 || b < 1 || b > (1 << 20))
+    return im.fail(ErrorCode::shape, "input must be of rank 4 and blocksize positive");
   return b;
 }
 
 Result<ExprRef> quotient(Importer& im, ExprRef n, int64_t by) {
   std::optional<ExprRef> q = ir::exact_div(n, im.integer(by));
-  if (!q) return im.fail(ErrorCode::shape, fmt::format("size {} is not a multiple of {}", ir::print(n), by));
+  if (!q)
+    return im.fail(ErrorCode::shape,
+                   fmt::format("size {} is not a multiple of {}", ir::print(n), by));
   return *q;
 }
 
@@ -157,8 +176,10 @@ Result<void> import_depth_to_space(Importer& im) {
   const Indices at = im.index_vars(to);
   const ExprRef offset = ir::add(ir::mul(ir::mod(at[2], block), block), ir::mod(at[3], block));
   const bool columns_first = im.attr_string("mode", "DCR") == "CRD";
-  const ExprRef channel = columns_first ? ir::add(ir::mul(at[1], im.integer(b * b)), offset) : ir::add(ir::mul(offset, channels), at[1]);
-  im.define(0, im.element(x, {at[0], channel, ir::div(at[2], block), ir::div(at[3], block)}), im.type(x).dtype, to);
+  const ExprRef channel = columns_first ? ir::add(ir::mul(at[1], im.integer(b * b)), offset)
+                                        : ir::add(ir::mul(offset, channels), at[1]);
+  im.define(0, im.element(x, {at[0], channel, ir::div(at[2], block), ir::div(at[3], block)}),
+            im.type(x).dtype, to);
   return {};
 }
 
@@ -187,12 +208,15 @@ Result<void> import_reverse_sequence(Importer& im) {
   if (time == batch || im.rank(lengths) != 1 || !is_integer(im.type(lengths).dtype)) {
     return im.fail(ErrorCode::shape, "needs two axes and a vector of lengths");
   }
-  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(d[batch], im.dims(lengths)[0], "one length per sequence is needed"));
+  TFCC_TRY([[maybe_unused]] ExprRef n,
+           im.unify(d[batch], im.dims(lengths)[0], "one length per sequence is needed"));
   const Indices at = im.index_vars(d);
-  const ExprRef length = im.element(lengths, {at[batch]}), mirrored = ir::sub(ir::sub(length, im.integer(1)), at[time]);
+  const ExprRef length = im.element(lengths, {at[batch]}),
+                mirrored = ir::sub(ir::sub(length, im.integer(1)), at[time]);
   Indices from = at;
   from[time] = clamped(mirrored, d[time]);
-  im.define(0, ir::select(ir::lt(at[time], length), im.element(x, from), im.element(x, at)), im.type(x).dtype, d);
+  im.define(0, ir::select(ir::lt(at[time], length), im.element(x, from), im.element(x, at)),
+            im.type(x).dtype, d);
   return {};
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of ONNX messages without what is large or unused: the values of a tensor become a 16-byte
 // span that tells where in the file they lie, and so does a body of control flow; documentation and
-// metadata go. What remains is given to Protobuf, which would otherwise copy every weight and stop at 2 GiB.
+// metadata go. What remains is given to Protobuf, which would otherwise copy every weight and stop
+// at 2 GiB.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,12 @@ struct Span {
 /// message is damaged.
 std::optional<std::string> strip_tensor(std::string_view file, std::string_view message);
 
-/// An AttributeProto with its tensor stripped and its graph, if it has one, left as a span in doc_string.
+/// An AttributeProto with its tensor stripped and its graph, if it has one, left as a span in
+/// doc_string.
 std::optional<std::string> strip_attribute(std::string_view file, std::string_view message);
 
-/// A NodeProto with its attributes stripped. Empty if the message is damaged or has attributes beyond
-/// any reason.
+/// A NodeProto with its attributes stripped. Empty if the message is damaged or has attributes
+/// beyond any reason.
 std::optional<std::string> strip_node(std::string_view file, std::string_view message);
 
 /// The span that is left in raw_data, or in the doc_string of a graph.

@@ -17,19 +17,23 @@ namespace tfcc::runtime {
 inline constexpr char kMagic[4] = {'T', 'F', 'C', 'C'};
 inline constexpr uint16_t kMajorVersion = 2;
 inline constexpr uint16_t kMinorVersion = 0;
-inline constexpr uint64_t kTensorMaps = 1;          // launches with KernelLaunch.maps, which a reader must not skip
-inline constexpr uint64_t kMadeSizes = 2;           // launches that make sizes (Launch.makes), by which later ones are sized
-inline constexpr uint64_t kStates = 4;              // inputs that a run changes in place (BufferClass::state)
-inline constexpr uint64_t kCounters = 8;            // memory by which blocks meet (Plan.counters)
-inline constexpr uint64_t kMultiples = 16;          // sizes that are a part of an axis (Symbol.multiple)
-inline constexpr uint64_t kKnownFeatures = kTensorMaps | kMadeSizes | kStates | kCounters | kMultiples;  // bits of `required features` that this reader has
+inline constexpr uint64_t kTensorMaps =
+    1;  // launches with KernelLaunch.maps, which a reader must not skip
+inline constexpr uint64_t kMadeSizes =
+    2;  // launches that make sizes (Launch.makes), by which later ones are sized
+inline constexpr uint64_t kStates = 4;    // inputs that a run changes in place (BufferClass::state)
+inline constexpr uint64_t kCounters = 8;  // memory by which blocks meet (Plan.counters)
+inline constexpr uint64_t kMultiples = 16;  // sizes that are a part of an axis (Symbol.multiple)
+inline constexpr uint64_t kKnownFeatures =
+    kTensorMaps | kMadeSizes | kStates | kCounters |
+    kMultiples;  // bits of `required features` that this reader has
 inline constexpr size_t kHeaderBytes = 64;
 inline constexpr size_t kSectionEntryBytes = 32;
-inline constexpr size_t kFirstSection = 4096;       // header, table and zeros
+inline constexpr size_t kFirstSection = 4096;  // header, table and zeros
 inline constexpr uint32_t kMaxSections = 123;
 inline constexpr size_t kSectionAlignment = 64;
 inline constexpr size_t kWeightsAlignment = 4096;
-inline constexpr size_t kWeightAlignment = 64;      // of each weight and image inside its section
+inline constexpr size_t kWeightAlignment = 64;  // of each weight and image inside its section
 inline constexpr uint64_t kMaxManifestBytes = 64u << 20;
 
 /// What a section holds. Numbers are those of the file.

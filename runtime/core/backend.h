@@ -54,14 +54,15 @@ struct MappedMatrix {
 struct KernelCall {
   uint32_t kernel = 0;
   std::span<void* const> args;
-  std::array<int64_t, 3> grid = {1, 1, 1};         // CUDA
-  int64_t work = 0;                                // CPU
+  std::array<int64_t, 3> grid = {1, 1, 1};  // CUDA
+  int64_t work = 0;                         // CPU
   int64_t grain = 1;
-  std::span<const MappedMatrix> maps = {};         // CUDA
+  std::span<const MappedMatrix> maps = {};  // CUDA
 };
 
-/// Launches of a queue between begin() and end() are recorded, not run. The graph that comes out can be
-/// replayed on any stream, one run at a time, as long as the memory that the launches were given stays.
+/// Launches of a queue between begin() and end() are recorded, not run. The graph that comes out
+/// can be replayed on any stream, one run at a time, as long as the memory that the launches were
+/// given stays.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -84,7 +85,8 @@ class Stopwatch {
   virtual Result<void> mark(void* stream) = 0;
   /// The milliseconds from each point to the next; waits and forgets them.
   virtual Result<void> marked(std::vector<double>& ms) = 0;
-  /// Work that follows does not start before open_gate(). Where the host runs the work itself there is no gate.
+  /// Work that follows does not start before open_gate(). Where the host runs the work itself there
+  /// is no gate.
   virtual Result<void> close_gate(void* /*stream*/) { return {}; }
   virtual void open_gate() {}
   /// A copy within the device, by all its threads: what memory allows.
@@ -102,14 +104,16 @@ class Queue {
   /// Gives it back, after work that may use it. Null is allowed.
   virtual void release(void* memory) = 0;
 
-  /// Memory of the host that the device reads and writes by itself; null where there is none: any memory serves then.
+  /// Memory of the host that the device reads and writes by itself; null where there is none: any
+  /// memory serves then.
   virtual void* allocate_host(size_t /*bytes*/) { return nullptr; }
   virtual void release_host(void*) {}
 
   /// Makes a product ready; the handle stays valid until the next trim(). Errors: unsupported,
   /// device.
   virtual Result<size_t> prepare_gemm(const GemmShape& shape) = 0;
-  /// Forgets products that a device keeps elsewhere, or that are very many. Called before a series of prepare_gemm.
+  /// Forgets products that a device keeps elsewhere, or that are very many. Called before a series
+  /// of prepare_gemm.
   virtual void trim() = 0;
 
   /// Starts a run: sizes, then the addresses of all inputs and outputs.
@@ -128,7 +132,8 @@ class Queue {
   /// Device allocations made so far.
   virtual uint64_t allocations() const { return 0; }
 
-  /// Copies the flags when the work enqueued so far is done: take_flags() has them after wait() without waiting for more.
+  /// Copies the flags when the work enqueued so far is done: take_flags() has them after wait()
+  /// without waiting for more.
   virtual Result<void> copy_flags() { return {}; }
   /// Waits, copies the flags and clears them.
   virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;
@@ -168,8 +173,9 @@ struct BackendSource {
   const Manifest& manifest;
   const Target& target;
   const LoadOptions& options;
-  const std::string& name;               // of the file, for messages
-  const class Backend* weights_of = nullptr;  // on the same device, which has the weights already and lives longer; or null
+  const std::string& name;  // of the file, for messages
+  const class Backend* weights_of =
+      nullptr;  // on the same device, which has the weights already and lives longer; or null
 };
 
 /// Errors: device (plug-in missing, code refused), bad_file (kernel missing), io.
@@ -182,7 +188,7 @@ struct GpuInfo {
   std::string name;
   int major = 0;
   int minor = 0;
-  int driver = 0;                        // e.g. 13000
+  int driver = 0;  // e.g. 13000
 };
 
 /// Asks the driver. Errors: device (built without CUDA, no driver, no such GPU), with the way out.

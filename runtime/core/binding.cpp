@@ -8,7 +8,8 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 56;
-constexpr int64_t kLargestSize = int64_t{1} << 30;  // what proofs of the compiler take of any size (ir/expr.h)
+constexpr int64_t kLargestSize = int64_t{1}
+                                 << 30;  // what proofs of the compiler take of any size (ir/expr.h)
 constexpr size_t kSlotAlignment = 256;
 constexpr int64_t kMaxGrid[3] = {0x7FFFFFFF, 65535, 65535};
 
@@ -20,8 +21,8 @@ Error overflow(const std::string& what) {
 Error disagreement(const Manifest& m, const TensorType& input, size_t axis, int64_t got,
                    int64_t want) {
   const SizeExpr& dim = input.dims[axis];
-  std::string message = "input '" + input.name + "': dim " + std::to_string(axis) + " is " +
-                        std::to_string(got);
+  std::string message =
+      "input '" + input.name + "': dim " + std::to_string(axis) + " is " + std::to_string(got);
   if (auto s = dim.lone_symbol(); s && !m.symbols[*s].derived()) {
     const Symbol& symbol = m.symbols[*s];
     return {ErrorCode::shape, message + ", but dim " + std::to_string(symbol.axis) + " of '" +
@@ -39,21 +40,26 @@ Result<void> check_range(const Manifest& m, const Symbol& s, int64_t value) {
   if (!below && !above) return {};
   if (const std::string& from = below ? s.min_from : s.max_from; !from.empty()) {
     const std::string axis = s.times() > 1 ? std::to_string(s.times()) + "*" + s.name : s.name;
-    return Error{ErrorCode::shape, (s.derived() ? s.value.print() : axis) + " is " + std::to_string(value * s.times()) +
+    return Error{ErrorCode::shape, (s.derived() ? s.value.print() : axis) + " is " +
+                                       std::to_string(value * s.times()) +
                                        ", but the file was compiled with " + from};
   }
-  if (s.derived()) return Error{ErrorCode::shape, s.value.print() + " is " + std::to_string(value) + ", must be at most " + std::to_string(s.max)};
-  return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " +
-                                     std::to_string(s.axis) + " (" + (s.times() > 1 ? std::to_string(s.times()) + "*" : "") + s.name + ") is " +
-                                     std::to_string(value * s.times()) + ", must be at " +
-                                     (below ? "least " + std::to_string(s.min * s.times())
-                                            : "most " + std::to_string(s.max * s.times())) +
-                                     "; use another shape or compile with other limits"};
+  if (s.derived())
+    return Error{ErrorCode::shape, s.value.print() + " is " + std::to_string(value) +
+                                       ", must be at most " + std::to_string(s.max)};
+  return Error{ErrorCode::shape,
+               "input '" + m.inputs[s.input].name + "': dim " + std::to_string(s.axis) + " (" +
+                   (s.times() > 1 ? std::to_string(s.times()) + "*" : "") + s.name + ") is " +
+                   std::to_string(value * s.times()) + ", must be at " +
+                   (below ? "least " + std::to_string(s.min * s.times())
+                          : "most " + std::to_string(s.max * s.times())) +
+                   "; use another shape or compile with other limits"};
 }
 
 // "input 'x': dim 1 (S) is 0, which leaves output 'mean' with elements; the file was compiled for
 // sizes from 1 on". A derived symbol is 0 because one that is read is.
-Error nothing_to_read(const Manifest& m, std::span<const int64_t> symbols, const std::string& output) {
+Error nothing_to_read(const Manifest& m, std::span<const int64_t> symbols,
+                      const std::string& output) {
   std::string which = "the inputs have a size of 0";
   for (size_t i = symbols.size(); i-- > 0;) {
     const Symbol& s = m.symbols[i];
@@ -110,7 +116,9 @@ Result<void> read_symbols(const Manifest& m, std::span<const Shape* const> shape
     const Symbol& s = m.symbols[i];
     const int64_t dim = (*shapes[s.input])[s.axis];
     const auto refused = [&](const std::string& why) {
-      return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " + std::to_string(s.axis) + " is " + std::to_string(dim) + ", must be " + why};
+      return Error{ErrorCode::shape, "input '" + m.inputs[s.input].name + "': dim " +
+                                         std::to_string(s.axis) + " is " + std::to_string(dim) +
+                                         ", must be " + why};
     };
     if (dim > kLargestSize) return refused("at most " + std::to_string(kLargestSize));
     if (dim % s.times() != 0) return refused("a multiple of " + std::to_string(s.times()));
@@ -174,9 +182,14 @@ std::string print_symbols(const Manifest& m, std::span<const int64_t> symbols) {
 }
 
 Binding::Binding(const Manifest& manifest, const Plan& plan)
-    : manifest_(manifest), plan_(plan), symbols_(manifest.symbols.size()),
-      outputs_(manifest.outputs.size()), elements_(plan.buffers.size()),
-      offsets_(plan.buffers.size()), room_(plan.buffers.size()), slot_offsets_(plan.slots.size()) {
+    : manifest_(manifest),
+      plan_(plan),
+      symbols_(manifest.symbols.size()),
+      outputs_(manifest.outputs.size()),
+      elements_(plan.buffers.size()),
+      offsets_(plan.buffers.size()),
+      room_(plan.buffers.size()),
+      slot_offsets_(plan.slots.size()) {
   size_t most = 0;
   for (const Bucket& b : plan.buckets) most = std::max(most, b.launches.size());
   launches_.resize(most);
@@ -249,10 +262,13 @@ Result<void> Binding::bind_caps(std::span<const int64_t> caps) {
 
 Result<void> Binding::bind_made(size_t first, size_t symbol, int64_t value) {
   const int64_t bound = symbols_[symbol];
-  if (value < 0 || value > bound) return broken("size " + manifest_.symbols[symbol].name + " came out as " + std::to_string(value));
+  if (value < 0 || value > bound)
+    return broken("size " + manifest_.symbols[symbol].name + " came out as " +
+                  std::to_string(value));
   symbols_[symbol] = value;
   Result<void> done;
-  for (size_t i = first; i < launch_count_ && done; ++i) done = bind_launch(*launches_[i].launch, launches_[i]);
+  for (size_t i = first; i < launch_count_ && done; ++i)
+    done = bind_launch(*launches_[i].launch, launches_[i]);
   symbols_[symbol] = bound;  // the shapes are still those bound
   return done;
 }
@@ -360,17 +376,21 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
       empty |= elements_[arg] == 0;
     }
     // Every item computes at least one element of a result, unless there is none.
-    if (*work > most && !empty) return broken("launch '" + launch.name + "' has more work than its buffers have elements");
+    if (*work > most && !empty)
+      return broken("launch '" + launch.name + "' has more work than its buffers have elements");
   }
   return {};
 }
 
-Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map, BoundLaunch& bound) const {
+Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map,
+                               BoundLaunch& bound) const {
   const auto rows = map.rows.evaluate(symbols_), columns = map.columns.evaluate(symbols_);
-  if (!rows || !columns || *rows < 0 || *columns < 0) return overflow("a map of '" + launch.name + "'");
+  if (!rows || !columns || *rows < 0 || *columns < 0)
+    return overflow("a map of '" + launch.name + "'");
   const int64_t sizes[] = {*rows, *columns};
   const auto elements = checked_product(sizes);
-  if (!elements || *elements > elements_[map.buffer] || *columns % (map.box_columns > 64 ? 64 : 8) != 0) {
+  if (!elements || *elements > elements_[map.buffer] ||
+      *columns % (map.box_columns > 64 ? 64 : 8) != 0) {
     return broken("a map of '" + launch.name + "' reaches outside its buffer");
   }
   bound.skip |= *elements == 0;
@@ -381,9 +401,15 @@ Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map, Bound
 Result<void> Binding::bind_gemm(const Launch& launch, BoundLaunch& bound) const {
   const GemmLaunch& g = *launch.gemm;
   GemmShape& s = bound.gemm;
-  struct { const SizeExpr* expr; int64_t* value; } sizes[] = {
-      {&g.m, &s.m}, {&g.n, &s.n}, {&g.k, &s.k}, {&g.batch, &s.batch},
-      {&g.stride_a, &s.stride_a}, {&g.stride_b, &s.stride_b}};
+  struct {
+    const SizeExpr* expr;
+    int64_t* value;
+  } sizes[] = {{&g.m, &s.m},
+               {&g.n, &s.n},
+               {&g.k, &s.k},
+               {&g.batch, &s.batch},
+               {&g.stride_a, &s.stride_a},
+               {&g.stride_b, &s.stride_b}};
   for (auto& size : sizes) {
     auto value = size.expr->evaluate(symbols_);
     if (!value || *value < 0 || *value > kMaxElements)

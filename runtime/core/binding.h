@@ -58,8 +58,8 @@ struct BoundLaunch {
   int64_t work = 0;
   std::vector<BoundMap> maps;
   GemmShape gemm;
-  size_t handle = 0;                     // of the product, given by the queue
-  bool skip = false;                     // no work for these sizes
+  size_t handle = 0;  // of the product, given by the queue
+  bool skip = false;  // no work for these sizes
 };
 
 /// All sizes of one plan for one set of symbols. Its arrays are allocated once.
@@ -74,12 +74,12 @@ class Binding {
   Result<void> bind_launches();
   /// Both.
   Result<void> bind(std::span<const int64_t> symbols);
-  /// Evaluates the launches at the caps of a bucket (bucket_finder.h), in place of real sizes: no shapes, and
-  /// the checks of the model do not apply. Errors: shape.
+  /// Evaluates the launches at the caps of a bucket (bucket_finder.h), in place of real sizes: no
+  /// shapes, and the checks of the model do not apply. Errors: shape.
   Result<void> bind_caps(std::span<const int64_t> caps);
 
-  /// Evaluates launches from `first` on with a size that a launch before them made, in place of its bound. Errors: shape; internal
-  /// if it is larger than its bound.
+  /// Evaluates launches from `first` on with a size that a launch before them made, in place of its
+  /// bound. Errors: shape; internal if it is larger than its bound.
   Result<void> bind_made(size_t first, size_t symbol, int64_t value);
 
   /// Forgets the symbols, so that the next bind_shapes() starts anew.
@@ -112,9 +112,9 @@ class Binding {
   bool empty_ = false;
   std::vector<Shape> inputs_;
   std::vector<Shape> outputs_;
-  std::vector<int64_t> elements_;        // of each buffer
-  std::vector<size_t> offsets_;          // of each buffer in the arena
-  std::vector<size_t> room_;             // bytes from there to the end of its slot
+  std::vector<int64_t> elements_;  // of each buffer
+  std::vector<size_t> offsets_;    // of each buffer in the arena
+  std::vector<size_t> room_;       // bytes from there to the end of its slot
   std::vector<size_t> slot_offsets_;
   size_t arena_bytes_ = 0;
   std::vector<BoundLaunch> launches_;

@@ -8,14 +8,16 @@
 namespace tfcc::runtime {
 namespace {
 
-constexpr size_t kMostLookedAt = size_t{1} << 18;  // combinations of caps, of which a run may have few
+constexpr size_t kMostLookedAt = size_t{1}
+                                 << 18;  // combinations of caps, of which a run may have few
 
 }  // namespace
 
 // The least value of a size whose cap is caps[cap].
 int64_t BucketFinder::least_of(size_t symbol, size_t cap) const {
   const std::vector<int64_t>& caps = plan_.bucket_table->sizes[symbol].caps;
-  return cap == 0 ? manifest_.symbols[symbol].min : std::max(caps[cap - 1] + 1, manifest_.symbols[symbol].min);
+  return cap == 0 ? manifest_.symbols[symbol].min
+                  : std::max(caps[cap - 1] + 1, manifest_.symbols[symbol].min);
 }
 
 bool BucketFinder::complete(std::span<int64_t> caps_and_least) const {
@@ -30,7 +32,8 @@ bool BucketFinder::complete(std::span<int64_t> caps_and_least) const {
 }
 
 const Bucket* BucketFinder::launches_at(std::span<const int64_t> caps) const {
-  const bool within = std::all_of(plan_.limits.begin(), plan_.limits.end(), [&](const Check& c) { return holds(c, caps); });
+  const bool within = std::all_of(plan_.limits.begin(), plan_.limits.end(),
+                                  [&](const Check& c) { return holds(c, caps); });
   return within ? first_bucket(plan_, caps) : nullptr;
 }
 
@@ -54,8 +57,8 @@ bool BucketFinder::find(std::span<const int64_t> symbols, std::vector<int64_t>& 
   }
   // The launches for the caps must be made for these sizes too.
   const Bucket* launched = launches_at(caps);
-  return launched != nullptr &&
-         std::all_of(launched->limits.begin(), launched->limits.end(), [&](const Check& c) { return holds(c, symbols); });
+  return launched != nullptr && std::all_of(launched->limits.begin(), launched->limits.end(),
+                                            [&](const Check& c) { return holds(c, symbols); });
 }
 
 // The buckets found so far, and the caps chosen for the symbols before the one that is looked at.
@@ -67,8 +70,8 @@ struct BucketFinder::Walk {
   std::vector<std::vector<int64_t>> found;
 };
 
-// True if some run has these caps: what is computed of sizes, and rounded up by caps of its own, must lie between its values at the
-// ends of the others.
+// True if some run has these caps: what is computed of sizes, and rounded up by caps of its own,
+// must lie between its values at the ends of the others.
 bool BucketFinder::reached(const Walk& w, std::span<const int64_t> caps_and_least) const {
   const size_t n = w.largest.size();
   std::vector<int64_t> least(n), largest(n);
@@ -109,7 +112,8 @@ void BucketFinder::walk(Walk& w, size_t symbol) const {
   }
 }
 
-std::vector<std::vector<int64_t>> BucketFinder::up_to(std::span<const int64_t> symbols, size_t most) const {
+std::vector<std::vector<int64_t>> BucketFinder::up_to(std::span<const int64_t> symbols,
+                                                      size_t most) const {
   if (!possible()) return {};
   Walk w{symbols, most, std::vector<int64_t>(2 * symbols.size()), 0, {}};
   walk(w, 0);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bucket of a run: the caps that its sizes are rounded up to. Kernels read the sizes of a run from the device and leave early
-// where a grid is larger than needed, and rows of a product past the last token are never read: so launches that were captured at
-// the caps serve every run of the bucket. What may be rounded, and to what, is in the plan; nothing is decided here.
+// The bucket of a run: the caps that its sizes are rounded up to. Kernels read the sizes of a run
+// from the device and leave early where a grid is larger than needed, and rows of a product past
+// the last token are never read: so launches that were captured at the caps serve every run of the
+// bucket. What may be rounded, and to what, is in the plan; nothing is decided here.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,9 @@ class BucketFinder {
   BucketFinder(const Manifest& manifest, const Plan& plan) : manifest_(manifest), plan_(plan) {}
 
   bool possible() const { return plan_.bucket_table.has_value(); }
-  /// The caps of the bucket of these symbols, in manifest order. False if they have none: a size is beyond the last cap, launches at
-  /// the caps would pass a limit of the plan, or the plan has no table.
+  /// The caps of the bucket of these symbols, in manifest order. False if they have none: a size is
+  /// beyond the last cap, launches at the caps would pass a limit of the plan, or the plan has no
+  /// table.
   bool find(std::span<const int64_t> symbols, std::vector<int64_t>& caps) const;
   /// Every bucket that takes a run whose symbols are not larger than these, at most `most` of them.
   std::vector<std::vector<int64_t>> up_to(std::span<const int64_t> symbols, size_t most) const;

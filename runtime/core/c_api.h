@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the functions of the C API share: handles, and failures as status codes with a message for the thread.
+// What the functions of the C API share: handles, and failures as status codes with a message for
+// the thread.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,7 @@ tfcc_status failed(const Error& error);
 tfcc_status misused(const char* what);
 
 // No exception crosses the boundary: memory may run out in any of the calls.
-template <class Body>
-tfcc_status guarded(Body body) {
+template <class Body> tfcc_status guarded(Body body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
@@ -33,9 +33,9 @@ tfcc_status guarded(Body body) {
   }
 }
 
-/// The caller's options, of a caller that was built against an older header too, which gives fewer members: the rest keep their defaults.
-template <class Options>
-Options given(const Options* options, void (*init)(Options*)) {
+/// The caller's options, of a caller that was built against an older header too, which gives fewer
+/// members: the rest keep their defaults.
+template <class Options> Options given(const Options* options, void (*init)(Options*)) {
   Options all;
   init(&all);
   if (options != nullptr) std::memcpy(&all, options, std::min(options->struct_size, sizeof all));

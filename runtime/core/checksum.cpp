@@ -9,7 +9,9 @@
 namespace tfcc::runtime {
 namespace {
 
-XXH3_state_t* state_of(std::byte* memory) { return std::launder(reinterpret_cast<XXH3_state_t*>(memory)); }
+XXH3_state_t* state_of(std::byte* memory) {
+  return std::launder(reinterpret_cast<XXH3_state_t*>(memory));
+}
 
 }  // namespace
 
@@ -18,10 +20,16 @@ Checksum::Checksum() {
   XXH3_64bits_reset(new (state_) XXH3_state_t);
 }
 
-void Checksum::update(const void* data, size_t size) { XXH3_64bits_update(state_of(state_), data, size); }
+void Checksum::update(const void* data, size_t size) {
+  XXH3_64bits_update(state_of(state_), data, size);
+}
 
-uint64_t Checksum::value() const { return XXH3_64bits_digest(state_of(const_cast<std::byte*>(state_))); }
+uint64_t Checksum::value() const {
+  return XXH3_64bits_digest(state_of(const_cast<std::byte*>(state_)));
+}
 
-uint64_t checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+uint64_t checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 }  // namespace tfcc::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 64-bit checksum of .tfcc files: XXH3 by xxHash. Used by the reader (runtime) and the writer (codegen/artifact_file).
-// It finds damage; it does not resist an attacker.
+// The 64-bit checksum of .tfcc files: XXH3 by xxHash. Used by the reader (runtime) and the writer
+// (codegen/artifact_file). It finds damage; it does not resist an attacker.
 #pragma once
 
 #include <cstddef>

@@ -9,16 +9,16 @@ namespace tfcc {
 
 using runtime::Buffer;
 using runtime::BufferClass;
-using runtime::TensorType;
 using runtime::bytes_of;
 using runtime::check_shape;
 using runtime::role;
+using runtime::TensorType;
 
 inline namespace v1 {
 
 Executor::Impl::~Impl() {
   if (!queue) return;
-  if (!model->here()) {                  // the driver knows nothing of it in this process
+  if (!model->here()) {  // the driver knows nothing of it in this process
     for (Port& p : ports) (void)p.host.data.release();
     (void)queue.release();
     return;
@@ -158,8 +158,8 @@ Result<void> Executor::Impl::check_outputs() const {
   return {};
 }
 
-// What run() needs beside the arena: copies on the device, and host memory for outputs without any. Small inputs share the memory that
-// is copied at once, as far as it goes.
+// What run() needs beside the arena: copies on the device, and host memory for outputs without any.
+// Small inputs share the memory that is copied at once, as far as it goes.
 Result<void> Executor::Impl::own_memory() {
   TFCC_TRY_VOID(make_staging());
   staging.used = 0;
@@ -169,7 +169,8 @@ Result<void> Executor::Impl::own_memory() {
     size_t bytes = p.is_input ? (p.is_set ? bytes_of(p.ref.shape, p.type->dtype) : 0)
                               : bytes_of(output_shape(p), p.type->dtype);
     p.staged.reset();
-    if (staging.host != nullptr && p.is_input && !p.type->state && !on_device && bytes <= kStagingBytes - staging.used) {
+    if (staging.host != nullptr && p.is_input && !p.type->state && !on_device &&
+        bytes <= kStagingBytes - staging.used) {
       p.staged = staging.used;
       staging.used = std::min(kStagingBytes, (staging.used + bytes + 255) / 256 * 256);
     } else if (!on_host() && !on_device) {
@@ -213,11 +214,11 @@ Result<void> Executor::Impl::choose_addresses(bool own_stream) {
                        "; enqueue() takes device memory for every input and output, run() takes "
                        "host memory"};
     }
-    addresses[i] = on_device   ? p.ref.data
+    addresses[i] = on_device    ? p.ref.data
                    : p.staged   ? static_cast<std::byte*>(staging.device) + *p.staged
                    : !on_host() ? p.device.data
-                   : p.is_set  ? p.ref.data
-                               : p.host.data.get();
+                   : p.is_set   ? p.ref.data
+                                : p.host.data.get();
   }
   return {};
 }
@@ -225,8 +226,7 @@ Result<void> Executor::Impl::choose_addresses(bool own_stream) {
 void* Executor::Impl::address(const Binding& of, uint32_t index) const {
   const Buffer& b = model->plan->buffers[index];
   switch (b.place) {
-    case BufferClass::arena:
-      return static_cast<std::byte*>(arena.data) + of.offset(index);
+    case BufferClass::arena: return static_cast<std::byte*>(arena.data) + of.offset(index);
     case BufferClass::constant:
       return const_cast<std::byte*>(model->backend->weights() +
                                     model->manifest.weights[b.index].offset);
@@ -237,24 +237,24 @@ void* Executor::Impl::address(const Binding& of, uint32_t index) const {
   return slot != nullptr ? slot : addresses[port];
 }
 
-Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of,
-                                          const BoundLaunch& l) {
+Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of, const BoundLaunch& l) {
   const runtime::KernelLaunch& k = *l.launch->kernel;
   args.clear();
   for (uint32_t buffer : k.args) args.push_back(address(of, buffer));
   maps.clear();
   for (size_t i = 0; i < l.maps.size(); ++i) {
     const runtime::BoundMap& m = l.maps[i];
-    maps.push_back({address(of, m.buffer), model->plan->buffers[m.buffer].dtype, m.rows, m.columns, k.maps[i].box_rows, k.maps[i].box_columns});
+    maps.push_back({address(of, m.buffer), model->plan->buffers[m.buffer].dtype, m.rows, m.columns,
+                    k.maps[i].box_rows, k.maps[i].box_columns});
   }
   return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain, maps});
 }
 
-Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of,
-                                        const BoundLaunch& l) {
+Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of, const BoundLaunch& l) {
   const runtime::GemmLaunch& g = *l.launch->gemm;
   void* bias = g.has_bias ? address(of, g.bias) : nullptr;
-  return queue->gemm(stream, l.handle, {address(of, g.a), address(of, g.b), bias, address(of, g.d)});
+  return queue->gemm(stream, l.handle,
+                     {address(of, g.a), address(of, g.b), bias, address(of, g.d)});
 }
 
 namespace {
@@ -281,7 +281,8 @@ Result<void> Executor::Impl::issue(void* stream) {
   const Range range(model->options.ranges, model->manifest.model);
   TFCC_TRY_VOID(begin_run(stream));
   count(graph != nullptr ? counted.graph_runs : counted.plain_runs);
-  return graph != nullptr ? queue->recorder()->replay(stream, graph) : issue_launches(stream, binding);
+  return graph != nullptr ? queue->recorder()->replay(stream, graph)
+                          : issue_launches(stream, binding);
 }
 
 Result<void> Executor::Impl::begin_run(void* stream) {
@@ -323,14 +324,16 @@ Result<void> Executor::Impl::copy_inputs(void* stream) {
     if (p.staged) std::memcpy(static_cast<std::byte*>(staging.host) + *p.staged, p.ref.data, bytes);
     else TFCC_TRY_VOID(queue->copy_in(stream, addresses[i], p.ref.data, bytes));
   }
-  return staging.used > 0 ? queue->copy_in(stream, staging.device, staging.host, staging.used) : Result<void>();
+  return staging.used > 0 ? queue->copy_in(stream, staging.device, staging.host, staging.used)
+                          : Result<void>();
 }
 
 Result<void> Executor::Impl::copy_outputs(void* stream) {
   for (size_t i = 0; i < model->manifest.inputs.size() && !on_host(); ++i) {
     const Port& p = ports[i];
     const size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
-    if (p.type->state && p.ref.place == Place::host && bytes > 0) TFCC_TRY_VOID(queue->copy_out(stream, p.ref.data, addresses[i], bytes));
+    if (p.type->state && p.ref.place == Place::host && bytes > 0)
+      TFCC_TRY_VOID(queue->copy_out(stream, p.ref.data, addresses[i], bytes));
   }
   for (size_t i = model->manifest.inputs.size(); i < ports.size(); ++i) {
     Port& p = ports[i];
@@ -387,7 +390,7 @@ Executor& Executor::operator=(Executor&&) noexcept = default;
 Executor::~Executor() = default;
 
 Result<void> Executor::Impl::set(std::string_view name, const TensorRef& tensor) {
-  TFCC_TRY(Port* p, require(name, false));
+  TFCC_TRY(Port * p, require(name, false));
   if (tensor.dtype != p->type->dtype) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": dtype is " + to_string(tensor.dtype) +
                                                   ", must be " + to_string(p->type->dtype)};
@@ -402,8 +405,10 @@ Result<void> Executor::Impl::set(std::string_view name, const TensorRef& tensor)
         role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
   }
   constexpr uintptr_t kStateAlignment = 16;
-  if (p->type->state && tensor.place == Place::device && reinterpret_cast<uintptr_t>(tensor.data) % kStateAlignment != 0) {
-    return Error{ErrorCode::invalid_argument, role(*p) + ": its memory, which runs change in place, is not aligned to 16 bytes"};
+  if (p->type->state && tensor.place == Place::device &&
+      reinterpret_cast<uintptr_t>(tensor.data) % kStateAlignment != 0) {
+    return Error{ErrorCode::invalid_argument,
+                 role(*p) + ": its memory, which runs change in place, is not aligned to 16 bytes"};
   }
   p->ref = tensor;
   p->is_set = true;
@@ -417,7 +422,7 @@ Result<void> Executor::Impl::set(std::string_view name, const TensorRef& tensor)
 }
 
 Result<void> Executor::Impl::clear(std::string_view name) {
-  TFCC_TRY(Port* p, require(name, false));
+  TFCC_TRY(Port * p, require(name, false));
   for (Port* each : {p, find(name, true)}) {
     if (each == nullptr) continue;
     each->ref = {};
@@ -491,8 +496,7 @@ Result<Tensor> Executor::Impl::output(std::string_view name) {
 // The public calls: each holds the executor, so that a second one at the same time is an error.
 namespace {
 
-template <class Body>
-auto held(Executor::Impl& e, const Body& body) -> decltype(body()) {
+template <class Body> auto held(Executor::Impl& e, const Body& body) -> decltype(body()) {
   runtime::OneCall call(e.in_use);
   TFCC_TRY_VOID(call.error());
   TFCC_TRY_VOID(e.model->here());
@@ -530,7 +534,9 @@ Result<void> Executor::status() {
 }
 
 ExecutorStats Executor::stats() const {
-  auto read = [](uint64_t& counter) { return std::atomic_ref(counter).load(std::memory_order_relaxed); };
+  auto read = [](uint64_t& counter) {
+    return std::atomic_ref(counter).load(std::memory_order_relaxed);
+  };
   ExecutorStats& c = impl_->counted;
   ExecutorStats s;
   s.graphs_made = read(c.graphs_made);

@@ -9,8 +9,9 @@ namespace tfcc {
 inline namespace v1 {
 namespace {
 
-constexpr size_t kMostGraphs = 1024;     // of an executor
-constexpr size_t kLaunchBytes = 1024;    // of a captured launch on the device: measured, some 100 KB for 100
+constexpr size_t kMostGraphs = 1024;  // of an executor
+constexpr size_t kLaunchBytes =
+    1024;  // of a captured launch on the device: measured, some 100 KB for 100
 
 }  // namespace
 
@@ -24,7 +25,8 @@ Result<void*> Executor::Impl::graph_for(std::span<const int64_t> wanted, bool pr
   if (auto found = graphs.find(bucket); found != graphs.end()) return found->second;
   if (graphs.size() >= kMostGraphs || !room_for_graph()) drop_graphs();
   TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, bucket));
-  if (bytes < binding.arena_bytes()) return nullptr;  // a table of another plan: its caps are not above the run
+  if (bytes < binding.arena_bytes())
+    return nullptr;  // a table of another plan: its caps are not above the run
   TFCC_TRY_VOID(grow_arena(bytes, prepared));
   auto made = capture(bucket);
   if (prepared || (made && *made == nullptr)) return made;
@@ -46,7 +48,7 @@ Result<void*> Executor::Impl::capture(const std::vector<int64_t>& sizes) {
   if (!ready) return graphs[sizes] = nullptr;
   TFCC_TRY_VOID(queue->recorder()->begin());
   auto issued = issue_launches(queue->own_stream(), caps_binding);
-  auto made = queue->recorder()->end();                // also after an error: it frees the stream
+  auto made = queue->recorder()->end();  // also after an error: it frees the stream
   if (!issued) return issued.error();
   if (!made) return made.error();
   count(counted.graphs_made);
@@ -59,12 +61,15 @@ Result<void*> Executor::Impl::capture(const std::vector<int64_t>& sizes) {
 // Whether one more stays within the limit that the executors of the model share.
 bool Executor::Impl::room_for_graph() const {
   size_t launches = 0;
-  for (const runtime::Bucket& b : model->plan->buckets) launches = std::max(launches, b.launches.size());
+  for (const runtime::Bucket& b : model->plan->buckets)
+    launches = std::max(launches, b.launches.size());
   return model->graph_bytes + launches * kLaunchBytes <= model->options.cache_bytes;
 }
 
-// The arena first, so that it grows once; then the buckets of `first`, which are used for certain, and all others while there is room.
-Result<void> Executor::Impl::capture_all(std::span<const int64_t> most, const std::vector<std::vector<int64_t>>& first) {
+// The arena first, so that it grows once; then the buckets of `first`, which are used for certain,
+// and all others while there is room.
+Result<void> Executor::Impl::capture_all(std::span<const int64_t> most,
+                                         const std::vector<std::vector<int64_t>>& first) {
   std::vector<std::vector<int64_t>> wanted;
   auto want = [&](const std::vector<int64_t>& b) {
     if (std::find(wanted.begin(), wanted.end(), b) == wanted.end()) wanted.push_back(b);
@@ -84,8 +89,9 @@ Result<void> Executor::Impl::capture_all(std::span<const int64_t> most, const st
     if (graphs.contains(b)) continue;
     if (graphs.size() >= kMostGraphs || !room_for_graph()) {
       if (model->options.log) {
-        model->options.log(model->name + ": captured the launches of " + std::to_string(graphs.size()) + " of " +
-                           std::to_string(wanted.size()) + " buckets of shapes, others in a run; raise LoadOptions::cache_bytes");
+        model->options.log(model->name + ": captured the launches of " +
+                           std::to_string(graphs.size()) + " of " + std::to_string(wanted.size()) +
+                           " buckets of shapes, others in a run; raise LoadOptions::cache_bytes");
       }
       break;
     }

@@ -24,8 +24,10 @@ inline namespace v1 {
 
 struct Executor::Impl {
   explicit Impl(std::shared_ptr<const Model::Impl> m)
-      : model(std::move(m)), binding(model->manifest, *model->plan),
-        buckets(model->manifest, *model->plan), caps_binding(model->manifest, *model->plan) {}
+      : model(std::move(m)),
+        binding(model->manifest, *model->plan),
+        buckets(model->manifest, *model->plan),
+        caps_binding(model->manifest, *model->plan) {}
   ~Impl();
 
   Port* find(std::string_view name, bool output_only);
@@ -48,7 +50,8 @@ struct Executor::Impl {
   Result<void> begin_run(void* stream);
   Result<void> issue_launches(void* stream, Binding& of);
   Result<void> issue_launch(void* stream, const Binding& of, const BoundLaunch& launch);
-  /// On the host: after launch `i` the sizes of those behind it follow from the size that it made, if it makes one.
+  /// On the host: after launch `i` the sizes of those behind it follow from the size that it made,
+  /// if it makes one.
   Result<void> take_made_size(Binding& of, size_t i);
   Result<void> issue_kernel(void* stream, const Binding& of, const BoundLaunch& launch);
   Result<void> issue_gemm(void* stream, const Binding& of, const BoundLaunch& launch);
@@ -65,7 +68,8 @@ struct Executor::Impl {
   bool captures(void* stream) const;
   Result<void*> graph_for(std::span<const int64_t> symbols, bool prepared);
   Result<void*> capture(const std::vector<int64_t>& bucket);
-  Result<void> capture_all(std::span<const int64_t> symbols, const std::vector<std::vector<int64_t>>& first);
+  Result<void> capture_all(std::span<const int64_t> symbols,
+                           const std::vector<std::vector<int64_t>>& first);
   bool room_for_graph() const;
 
   // executor_prepare.cpp
@@ -73,7 +77,9 @@ struct Executor::Impl {
   Result<void> prepare_ports(std::span<const int64_t> symbols);
   std::vector<std::vector<int64_t>> drop_graphs();
   bool on_host() const { return model->backend->on_host(); }
-  static void count(uint64_t& counter) { std::atomic_ref(counter).fetch_add(1, std::memory_order_relaxed); }
+  static void count(uint64_t& counter) {
+    std::atomic_ref(counter).fetch_add(1, std::memory_order_relaxed);
+  }
   const Shape& output_shape(const Port& p) const {
     return binding.output_shape(static_cast<size_t>(&p - ports.data()) -
                                 model->manifest.inputs.size());
@@ -89,32 +95,36 @@ struct Executor::Impl {
   Result<Shape> shape_of_output(std::string_view name);
   Result<Tensor> output(std::string_view name);
 
-  runtime::InUse in_use;                 // by a public call
+  runtime::InUse in_use;  // by a public call
   std::shared_ptr<const Model::Impl> model;
   std::unique_ptr<Queue> queue;
-  std::vector<Port> ports;               // inputs, then outputs: the order of the device block
-  std::vector<const Shape*> shapes;      // of the inputs set
+  std::vector<Port> ports;           // inputs, then outputs: the order of the device block
+  std::vector<const Shape*> shapes;  // of the inputs set
   std::vector<int64_t> symbols;
-  Binding binding;                       // the sizes of the run
+  Binding binding;  // the sizes of the run
   runtime::BucketFinder buckets;
-  Binding caps_binding;                  // the sizes of the bucket being captured
-  std::map<std::vector<int64_t>, void*> graphs;    // by caps; null: cannot be captured
-  size_t graph_bytes = 0;                // of them, in the model's sum
-  std::vector<int64_t> bucket;           // of the run
-  void* graph = nullptr;                 // for the sizes bound; null: plain, or not known yet
+  Binding caps_binding;                          // the sizes of the bucket being captured
+  std::map<std::vector<int64_t>, void*> graphs;  // by caps; null: cannot be captured
+  size_t graph_bytes = 0;                        // of them, in the model's sum
+  std::vector<int64_t> bucket;                   // of the run
+  void* graph = nullptr;  // for the sizes bound; null: plain, or not known yet
   uint64_t modules_before = 0;
-  ExecutorStats counted;                 // by the call under way, read by any thread: atomically
+  ExecutorStats counted;  // by the call under way, read by any thread: atomically
   /// CUDA: inputs that go to the device in one copy.
   static constexpr size_t kStagingBytes = size_t{256} << 10;
-  struct { void* host = nullptr; void* device = nullptr; size_t used = 0; } staging;
+  struct {
+    void* host = nullptr;
+    void* device = nullptr;
+    size_t used = 0;
+  } staging;
   Grown arena;
-  std::atomic<size_t> arena_held{0};     // arena.bytes, for any thread
-  std::vector<int64_t> values;           // symbols, then addresses of the ports
-  std::vector<void*> addresses;          // of the ports for this run
-  std::vector<void*> args;               // of one launch
+  std::atomic<size_t> arena_held{0};        // arena.bytes, for any thread
+  std::vector<int64_t> values;              // symbols, then addresses of the ports
+  std::vector<void*> addresses;             // of the ports for this run
+  std::vector<void*> args;                  // of one launch
   std::vector<runtime::MappedMatrix> maps;  // of one launch
   std::vector<uint32_t> flags;
-  bool ran = false;                      // results of run() are there
+  bool ran = false;  // results of run() are there
 };
 
 }  // namespace v1

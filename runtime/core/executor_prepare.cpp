@@ -6,8 +6,8 @@
 
 namespace tfcc {
 
-using runtime::Symbol;
 using runtime::bytes_of;
+using runtime::Symbol;
 
 inline namespace v1 {
 namespace {
@@ -27,7 +27,8 @@ Result<std::vector<int64_t>> largest_sizes(const runtime::Manifest& m) {
   return sizes;
 }
 
-// Where a file was compiled for so many tokens: the sizes that they are the product of, batch first. None: any rows of any length go.
+// Where a file was compiled for so many tokens: the sizes that they are the product of, batch
+// first. None: any rows of any length go.
 struct Tokens {
   size_t batch;
   std::vector<size_t> others;
@@ -36,13 +37,14 @@ struct Tokens {
 std::optional<Tokens> tokens_of(const runtime::Manifest& m) {
   const Symbol* batch = with_role(m, SizeRole::batch);
   const Symbol* tokens = with_role(m, SizeRole::tokens);
-  if (batch == nullptr || tokens == nullptr || !tokens->derived() || tokens->max == 0) return std::nullopt;
+  if (batch == nullptr || tokens == nullptr || !tokens->derived() || tokens->max == 0)
+    return std::nullopt;
   Tokens t{static_cast<size_t>(batch - m.symbols.data()), {}, tokens};
   bool of_batch = false;
   for (size_t i = 0; i < m.symbols.size(); ++i) {
     std::vector<int64_t> ones(m.symbols.size(), 1);
     ones[i] = 2;
-    if (m.symbols[i].derived() || tokens->value.evaluate(ones) != 2) continue;   // no factor
+    if (m.symbols[i].derived() || tokens->value.evaluate(ones) != 2) continue;  // no factor
     if (i == t.batch) of_batch = true;
     else t.others.push_back(i);
   }
@@ -54,12 +56,15 @@ int64_t least(const Symbol& s) { return std::max<int64_t>(s.min, 1); }
 // How many rows of these sizes leave the tokens within what the file takes; at least one.
 int64_t rows_within(const Tokens& t, std::vector<int64_t> sizes) {
   sizes[t.batch] = 1;
-  return std::max<int64_t>(t.tokens->max / std::max<int64_t>(t.tokens->value.evaluate(sizes).value_or(t.tokens->max), 1), 1);
+  return std::max<int64_t>(
+      t.tokens->max / std::max<int64_t>(t.tokens->value.evaluate(sizes).value_or(t.tokens->max), 1),
+      1);
 }
 
-// Of these sizes those that a run may have: a file that was compiled for so many tokens takes many rows, or rows that are long in one
-// size, not both.
-std::vector<std::vector<int64_t>> corners(const runtime::Manifest& m, const std::vector<int64_t>& largest) {
+// Of these sizes those that a run may have: a file that was compiled for so many tokens takes many
+// rows, or rows that are long in one size, not both.
+std::vector<std::vector<int64_t>> corners(const runtime::Manifest& m,
+                                          const std::vector<int64_t>& largest) {
   const auto t = tokens_of(m);
   if (!t) return {largest};
   std::vector<int64_t> many = largest;
@@ -71,14 +76,16 @@ std::vector<std::vector<int64_t>> corners(const runtime::Manifest& m, const std:
   }
   for (auto& sizes : all) {
     const int64_t most = largest[t->batch];
-    sizes[t->batch] = std::clamp(rows_within(*t, sizes), std::min(m.symbols[t->batch].min, most), most);
+    sizes[t->batch] =
+        std::clamp(rows_within(*t, sizes), std::min(m.symbols[t->batch].min, most), most);
   }
   return all;
 }
 
-// Sizes at which tensors are as large as in any run of so many tokens: as many rows as there may be, and for each of the other sizes
-// tokens for all of them, rounded up.
-std::vector<std::vector<int64_t>> widest(const runtime::Manifest& m, const std::vector<int64_t>& largest) {
+// Sizes at which tensors are as large as in any run of so many tokens: as many rows as there may
+// be, and for each of the other sizes tokens for all of them, rounded up.
+std::vector<std::vector<int64_t>> widest(const runtime::Manifest& m,
+                                         const std::vector<int64_t>& largest) {
   const auto t = tokens_of(m);
   if (!t) return {largest};
   std::vector<std::vector<int64_t>> all;
@@ -86,7 +93,8 @@ std::vector<std::vector<int64_t>> widest(const runtime::Manifest& m, const std::
     std::vector<int64_t> sizes = largest;
     for (size_t other : t->others) sizes[other] = std::min(least(m.symbols[other]), largest[other]);
     sizes[i] = 1;
-    const int64_t each = std::max<int64_t>(t->tokens->value.evaluate(sizes).value_or(t->tokens->max), 1);
+    const int64_t each =
+        std::max<int64_t>(t->tokens->value.evaluate(sizes).value_or(t->tokens->max), 1);
     sizes[i] = std::min(largest[i], (t->tokens->max + each - 1) / each);
     all.push_back(std::move(sizes));
   }
@@ -135,14 +143,16 @@ Result<void> Executor::Impl::prepare_all(const Shapes& shapes) {
     }
     for (auto& sizes : prepared) {
       if (runtime::derive_symbols(m, sizes)) continue;
-      return Error{ErrorCode::shape, "the largest sizes of the file overflow; give prepare_all() shapes"};
+      return Error{ErrorCode::shape,
+                   "the largest sizes of the file overflow; give prepare_all() shapes"};
     }
   } else {
     TFCC_TRY_VOID(symbols_for(shapes, largest));
     prepared = {largest};
   }
   if (captures(queue->own_stream())) {
-    for (const auto& sizes : prepared) {  // what is computed of sizes is as large as at one of the corners
+    for (const auto& sizes :
+         prepared) {  // what is computed of sizes is as large as at one of the corners
       for (size_t i = 0; i < sizes.size(); ++i) {
         if (m.symbols[i].derived()) largest[i] = std::max(largest[i], sizes[i]);
       }

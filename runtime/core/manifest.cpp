@@ -22,8 +22,7 @@ struct State {
 using Field = WireField;
 
 // All fields of a message.
-template <class F>
-void for_each_field(std::string_view bytes, State& s, const F& use) {
+template <class F> void for_each_field(std::string_view bytes, State& s, const F& use) {
   WireReader in(bytes);
   while (!s.wrong && in.next()) use(in.field());
   if (!s.wrong) s.wrong = in.wrong();
@@ -78,7 +77,8 @@ void get(const Field& f, BufferClass& out, State& s) {
 }
 void get(const Field& f, SizeRole& out, State& s) {
   if (!expect(f, Wire::varint, s)) return;
-  out = f.value < kSizeRoleCount ? static_cast<SizeRole>(f.value) : SizeRole::none;  // later versions may know more
+  out = f.value < kSizeRoleCount ? static_cast<SizeRole>(f.value)
+                                 : SizeRole::none;  // later versions may know more
 }
 void get(const Field& f, std::vector<std::string>& out, State& s) {
   if (++s.messages > kMaxManifestMessages) s.wrong = "too many texts";
@@ -96,7 +96,8 @@ void get_packed(const Field& f, std::vector<T>& out, State& s, Convert convert) 
   }
   if (!expect(f, Wire::bytes, s)) return;
   std::string_view run = f.payload;
-  for (uint64_t v = 0; !run.empty() && !s.wrong && take_varint(run, v, s.wrong);) out.push_back(convert(v));
+  for (uint64_t v = 0; !run.empty() && !s.wrong && take_varint(run, v, s.wrong);)
+    out.push_back(convert(v));
 }
 void get(const Field& f, std::vector<uint32_t>& out, State& s) {
   get_packed(f, out, s, [](uint64_t v) { return static_cast<uint32_t>(v); });
@@ -130,16 +131,16 @@ void field(const Field& f, Target& m, State& s);
 void field(const Field& f, Text& m, State& s);
 
 template <class Message>
-concept IsMessage = requires(const Field& f, Message& m, State& s) { field(f, m, s); };
+concept IsMessage = requires(const Field& f, Message& m, State& s) {
+  field(f, m, s);
+};
 
-template <IsMessage Message>
-void get(const Field& f, Message& out, State& s) {
+template <IsMessage Message> void get(const Field& f, Message& out, State& s) {
   if (!expect(f, Wire::bytes, s)) return;
   if (++s.messages > kMaxManifestMessages) s.wrong = "too many messages";
   for_each_field(f.payload, s, [&](const Field& inner) { field(inner, out, s); });
 }
-template <IsMessage Message>
-void get(const Field& f, std::vector<Message>& out, State& s) {
+template <IsMessage Message> void get(const Field& f, std::vector<Message>& out, State& s) {
   get(f, out.emplace_back(), s);
 }
 
@@ -368,7 +369,8 @@ void field(const Field& f, Manifest& m, State& s) {
 }  // namespace
 
 const Symbol* with_role(const Manifest& m, SizeRole role) {
-  const auto it = std::find_if(m.symbols.begin(), m.symbols.end(), [role](const Symbol& s) { return s.role == role; });
+  const auto it = std::find_if(m.symbols.begin(), m.symbols.end(),
+                               [role](const Symbol& s) { return s.role == role; });
   return it == m.symbols.end() ? nullptr : &*it;
 }
 
@@ -390,7 +392,8 @@ Manifest generation_of(const Manifest& file) {
 Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name) {
   State state;
   Manifest manifest;
-  for_each_field({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, state, [&](const Field& f) { field(f, manifest, state); });
+  for_each_field({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, state,
+                 [&](const Field& f) { field(f, manifest, state); });
   const auto name_plans = [](Program& program) {
     for (Plan& p : program.plans) {
       if (p.name.empty()) p.name = to_string(p.family);

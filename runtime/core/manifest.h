@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of a .tfcc file in memory: plain structs that mirror runtime/core/manifest.proto field by
-// field, and the bounded reader that fills them. Used by the runtime and by `tfcc inspect`.
+// The manifest of a .tfcc file in memory: plain structs that mirror runtime/core/manifest.proto
+// field by field, and the bounded reader that fills them. Used by the runtime and by `tfcc
+// inspect`.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,12 @@ struct Symbol {
   int64_t max = 0;
   uint32_t input = 0;
   uint32_t axis = 0;
-  SizeExpr value;                                  // of a derived symbol
-  std::string min_from = {}, max_from = {};        // options that set them
+  SizeExpr value;                            // of a derived symbol
+  std::string min_from = {}, max_from = {};  // options that set them
   int64_t typical = 0;
   SizeRole role = SizeRole::none;
   bool made = false;
-  int64_t multiple = 0;                            // the axis is so many times the size; 0: once
+  int64_t multiple = 0;  // the axis is so many times the size; 0: once
 
   bool derived() const { return !value.code.empty(); }
   int64_t times() const { return multiple > 1 ? multiple : 1; }
@@ -39,7 +40,7 @@ struct TensorType {
   std::string name;
   DType dtype = DType::f32;
   std::vector<SizeExpr> dims;
-  bool state = false;          // an input that a run changes
+  bool state = false;  // an input that a run changes
 };
 
 struct Check {
@@ -72,7 +73,7 @@ struct Buffer {
   DType dtype = DType::f32;
   std::vector<SizeExpr> dims;
   uint32_t index = 0;
-  SizeExpr offset = {};                            // in the slot
+  SizeExpr offset = {};  // in the slot
   uint32_t first_use = 0;
   uint32_t last_use = 0;
 
@@ -127,11 +128,11 @@ struct GemmLaunch {
 struct Launch {
   std::string name;
   std::vector<std::string> ops;
-  std::optional<KernelLaunch> kernel;              // exactly one of the two after validation
+  std::optional<KernelLaunch> kernel;  // exactly one of the two after validation
   std::optional<GemmLaunch> gemm;
   SizeExpr flops;
   SizeExpr bytes;
-  std::string why;                                 // how it was chosen, for `tfcc inspect --why`
+  std::string why;  // how it was chosen, for `tfcc inspect --why`
   uint32_t makes = 0;
 
   bool operator==(const Launch&) const = default;
@@ -147,8 +148,9 @@ struct Bucket {
 
 /// How a size is rounded up to the cap of its bucket.
 struct SizeCaps {
-  std::vector<int64_t> caps;   // ascending; a size has the first that is not smaller
-  SizeExpr cap;                // where there are none: a program over the caps of all sizes, then the least value of each
+  std::vector<int64_t> caps;  // ascending; a size has the first that is not smaller
+  SizeExpr
+      cap;  // where there are none: a program over the caps of all sizes, then the least value of each
 
   bool operator==(const SizeCaps&) const = default;
 };
@@ -162,7 +164,7 @@ struct BucketTable {
 
 struct Plan {
   Family family = Family::cpu;
-  std::string name;                                // what dumps and reports call it: "cpu", "cuda", "sm_90a"
+  std::string name;  // what dumps and reports call it: "cpu", "cuda", "sm_90a"
   std::vector<Buffer> buffers;
   std::vector<SizeExpr> slots;
   std::vector<Bucket> buckets;
@@ -174,7 +176,7 @@ struct Plan {
   std::vector<Check> limits;
   std::optional<BucketTable> bucket_table;
   std::string no_bucket_table;
-  uint32_t counters = 0;                           // CUDA: behind the flags: multiprocessors, then zeros between launches
+  uint32_t counters = 0;  // CUDA: behind the flags: multiprocessors, then zeros between launches
 
   bool operator==(const Plan&) const = default;
 };
@@ -212,15 +214,16 @@ struct Program {
   std::vector<Target> targets;
 };
 
-/// The program that is the graph as it was exported, what all programs share, and another for generation.
+/// The program that is the graph as it was exported, what all programs share, and another for
+/// generation.
 struct Manifest : Program {
   std::string producer;
   std::string model;
   std::vector<Weight> weights;
   std::vector<Text> texts;
   std::string report;
-  std::vector<Program> generation;                 // one, or none
-  std::string no_generation;                       // why
+  std::vector<Program> generation;  // one, or none
+  std::string no_generation;        // why
 };
 
 /// The manifest of a file that had its program of generation alone.
@@ -228,7 +231,8 @@ Manifest generation_of(const Manifest& file);
 
 /// Caps that a plan may name for one size.
 inline constexpr size_t kMaxCaps = 1024;
-/// Sizes of a file with a bucket table, and codes of the program of a cap: looking buckets up stays quick whoever wrote the file.
+/// Sizes of a file with a bucket table, and codes of the program of a cap: looking buckets up stays
+/// quick whoever wrote the file.
 inline constexpr size_t kMaxBucketSizes = 64, kMaxCapCodes = 256;
 /// Lengths that a user may name, each with graphs of its own.
 inline constexpr size_t kMaxLengths = 64;

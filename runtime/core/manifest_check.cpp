@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kMaxRank = 16;
 constexpr int64_t kMaxMultiple = int64_t{1} << 30;
 constexpr uint32_t kMaxCounters = 1u << 16;
-constexpr size_t kMaxPlans = 16;                    // one per family; a reader goes over the symbols once for each
-constexpr int64_t kMaxSize = int64_t{1} << 56;      // keeps byte counts far from overflow
+constexpr size_t kMaxPlans = 16;  // one per family; a reader goes over the symbols once for each
+constexpr int64_t kMaxSize = int64_t{1} << 56;  // keeps byte counts far from overflow
 
 class Checker {
  public:
@@ -26,9 +26,11 @@ class Checker {
   Result<void> all() const {
     TFCC_TRY_VOID(interface());
     TFCC_TRY_VOID(weights());
-    if (m_.plans.size() > kMaxPlans) return bad("more than " + std::to_string(kMaxPlans) + " plans");
+    if (m_.plans.size() > kMaxPlans)
+      return bad("more than " + std::to_string(kMaxPlans) + " plans");
     for (const Plan& p : m_.plans) TFCC_TRY_VOID(plan(p));
-    if (m_.targets.size() > kMaxSections) return bad("more than " + std::to_string(kMaxSections) + " targets");
+    if (m_.targets.size() > kMaxSections)
+      return bad("more than " + std::to_string(kMaxSections) + " targets");
     for (const Target& t : m_.targets) TFCC_TRY_VOID(target(t));
     TFCC_TRY_VOID(texts());
     return repeated_names();
@@ -64,7 +66,8 @@ class Checker {
     return true;
   }
 
-  // An output with an input's name is that input, in the same memory where the caller gives device memory.
+  // An output with an input's name is that input, in the same memory where the caller gives device
+  // memory.
   static bool same_type(const TensorType& a, const TensorType& b) {
     bool same = a.dtype == b.dtype && a.dims.size() == b.dims.size();
     for (size_t k = 0; same && k < a.dims.size(); ++k) same = a.dims[k].code == b.dims[k].code;
@@ -80,25 +83,31 @@ class Checker {
           if (names_made(d)) return bad("'" + t.name + "' has a dim that a launch makes");
         }
         if (!names.insert(t.name).second)
-          return bad(std::string("two ") + (tensors == &m_.inputs ? "inputs" : "outputs") + " are named '" + t.name + "'");
+          return bad(std::string("two ") + (tensors == &m_.inputs ? "inputs" : "outputs") +
+                     " are named '" + t.name + "'");
       }
     }
     std::map<std::string_view, const TensorType*> inputs;
     for (const TensorType& in : m_.inputs) inputs[in.name] = &in;
     for (const TensorType& out : m_.outputs) {
       const auto in = inputs.find(out.name);
-      if (in != inputs.end() && !same_type(*in->second, out)) return bad("input and output '" + out.name + "' differ in type");
+      if (in != inputs.end() && !same_type(*in->second, out))
+        return bad("input and output '" + out.name + "' differ in type");
     }
     size_t before = 0;
     for (const Symbol& s : m_.symbols) {
       if (!s.value.valid(before++)) return bad("symbol '" + s.name + "' has a broken value");
-      if (s.made && !s.derived()) return bad("symbol '" + s.name + "' is made by a launch and has no bound");
-      if (s.derived() && !s.made && !is_product(s)) return bad("symbol '" + s.name + "' is not a product of different sizes of the inputs");
-      if (s.role != SizeRole::none && with_role(m_, s.role) != &s) return bad("two symbols have the role of '" + s.name + "'");
+      if (s.made && !s.derived())
+        return bad("symbol '" + s.name + "' is made by a launch and has no bound");
+      if (s.derived() && !s.made && !is_product(s))
+        return bad("symbol '" + s.name + "' is not a product of different sizes of the inputs");
+      if (s.role != SizeRole::none && with_role(m_, s.role) != &s)
+        return bad("two symbols have the role of '" + s.name + "'");
       if (s.min < 0 || s.max < 0 || s.typical < 0 || (s.max != 0 && s.max < s.min)) {
         return bad("symbol '" + s.name + "' has an empty range");
       }
-      if (s.multiple < 0 || s.multiple > kMaxMultiple) return bad("symbol '" + s.name + "' has a broken multiple");
+      if (s.multiple < 0 || s.multiple > kMaxMultiple)
+        return bad("symbol '" + s.name + "' has a broken multiple");
       if (s.derived()) continue;
       if (s.input >= m_.inputs.size() || s.axis >= m_.inputs[s.input].dims.size()) {
         return bad("symbol '" + s.name + "' comes from no input");
@@ -108,8 +117,9 @@ class Checker {
     return {};
   }
 
-  // Kernels loop over a computed size and lay out buffers by the sizes that it is made of: of this version it is the product of two or
-  // more different sizes of the inputs. Anything else would lead them out of their buffers.
+  // Kernels loop over a computed size and lay out buffers by the sizes that it is made of: of this
+  // version it is the product of two or more different sizes of the inputs. Anything else would
+  // lead them out of their buffers.
   bool is_product(const Symbol& s) const {
     std::set<int64_t> factors;
     for (size_t i = 0; i < s.value.code.size(); ++i) {
@@ -121,8 +131,8 @@ class Checker {
     return factors.size() > 1;
   }
 
-  // Stretches of a section that are parts of it and no more than it holds together: whoever reads each of them reads the section
-  // once, not once for each.
+  // Stretches of a section that are parts of it and no more than it holds together: whoever reads
+  // each of them reads the section once, not once for each.
   struct Parts {
     uint64_t total = 0, taken = 0;
     bool take(uint64_t offset, uint64_t size) {
@@ -160,7 +170,8 @@ class Checker {
       case BufferClass::constant: bound = m_.weights.size(); break;
       case BufferClass::state:
         bound = m_.inputs.size();
-        if (b.index < bound && !m_.inputs[b.index].state) return bad("buffer '" + b.name + "' changes an input that is no state");
+        if (b.index < bound && !m_.inputs[b.index].state)
+          return bad("buffer '" + b.name + "' changes an input that is no state");
         break;
     }
     if (b.index >= bound) return bad("buffer '" + b.name + "' has no storage");
@@ -184,11 +195,17 @@ class Checker {
     if (p.family != Family::cuda) return bad("launch '" + l.name + "' has a tensor map for a CPU");
     if (map.buffer >= p.buffers.size()) return bad("launch '" + l.name + "' has a missing buffer");
     const Buffer& b = p.buffers[map.buffer];
-    if (b.place != BufferClass::arena && b.place != BufferClass::constant) return bad("launch '" + l.name + "' maps a graph input or output");
-    if (size_of(b.dtype) != 2) return bad("launch '" + l.name + "' maps elements that have not 16 bits");
-    if (map.rows.code.empty() || map.columns.code.empty() || !valid(map.rows) || !valid(map.columns)) return bad("launch '" + l.name + "' has a map of broken sizes");
+    if (b.place != BufferClass::arena && b.place != BufferClass::constant)
+      return bad("launch '" + l.name + "' maps a graph input or output");
+    if (size_of(b.dtype) != 2)
+      return bad("launch '" + l.name + "' maps elements that have not 16 bits");
+    if (map.rows.code.empty() || map.columns.code.empty() || !valid(map.rows) ||
+        !valid(map.columns))
+      return bad("launch '" + l.name + "' has a map of broken sizes");
     const bool deep = map.box_columns % 64 == 0 && map.box_columns <= 512;
-    if (map.box_rows == 0 || map.box_rows > 256 || map.box_columns == 0 || (map.box_columns > 64 && !deep)) return bad("launch '" + l.name + "' has a map with a broken box");
+    if (map.box_rows == 0 || map.box_rows > 256 || map.box_columns == 0 ||
+        (map.box_columns > 64 && !deep))
+      return bad("launch '" + l.name + "' has a map with a broken box");
     return {};
   }
 
@@ -197,7 +214,8 @@ class Checker {
     for (uint32_t b : {g.a, g.b, g.d, g.has_bias ? g.bias : g.d}) {
       if (b >= p.buffers.size()) return bad("product '" + l.name + "' has a missing buffer");
       const BufferClass place = p.buffers[b].place;
-      const bool io = place == BufferClass::input || place == BufferClass::output || place == BufferClass::state;
+      const bool io = place == BufferClass::input || place == BufferClass::output ||
+                      place == BufferClass::state;
       if (io && p.family == Family::cuda)
         return bad("product '" + l.name + "' uses a graph input or output");
     }
@@ -215,13 +233,17 @@ class Checker {
   Result<void> bucket_table(const BucketTable& table) const {
     const size_t n = m_.symbols.size();
     if (table.sizes.size() != n) return bad("a bucket table that is not of the sizes of the file");
-    if (n > kMaxBucketSizes) return bad("a bucket table of more than " + std::to_string(kMaxBucketSizes) + " sizes");
+    if (n > kMaxBucketSizes)
+      return bad("a bucket table of more than " + std::to_string(kMaxBucketSizes) + " sizes");
     for (const SizeCaps& s : table.sizes) {
-      if (s.caps.size() > kMaxCaps) return bad("a bucket table with more than " + std::to_string(kMaxCaps) + " caps of a size");
+      if (s.caps.size() > kMaxCaps)
+        return bad("a bucket table with more than " + std::to_string(kMaxCaps) + " caps of a size");
       for (size_t i = 0; i < s.caps.size(); ++i) {
-        if (s.caps[i] < (i > 0 ? s.caps[i - 1] + 1 : 0) || s.caps[i] > kLargestCap) return bad("a bucket table with broken caps");
+        if (s.caps[i] < (i > 0 ? s.caps[i - 1] + 1 : 0) || s.caps[i] > kLargestCap)
+          return bad("a bucket table with broken caps");
       }
-      if (s.cap.code.size() > kMaxCapCodes || !s.cap.valid(2 * n)) return bad("a bucket table with a broken cap");
+      if (s.cap.code.size() > kMaxCapCodes || !s.cap.valid(2 * n))
+        return bad("a bucket table with a broken cap");
     }
     return {};
   }
@@ -232,7 +254,9 @@ class Checker {
     for (const Symbol& s : m_.symbols) known.push_back(!s.made);
     for (const Launch& l : bucket.launches) {
       bool later = false;
-      const auto look = [&](const SizeExpr& e) { e.for_each_symbol([&](size_t k) { later |= !known[k]; }); };
+      const auto look = [&](const SizeExpr& e) {
+        e.for_each_symbol([&](size_t k) { later |= !known[k]; });
+      };
       if (l.kernel) {
         for (const SizeExpr& e : l.kernel->grid) look(e);
         look(l.kernel->work);
@@ -244,7 +268,8 @@ class Checker {
       if (known[l.makes - 1]) return bad("launch '" + l.name + "' makes a size again");
       known[l.makes - 1] = true;
     }
-    if (!bucket.launches.empty() && std::find(known.begin(), known.end(), false) != known.end()) return bad("bucket '" + bucket.name + "' has no launch that makes a size");
+    if (!bucket.launches.empty() && std::find(known.begin(), known.end(), false) != known.end())
+      return bad("bucket '" + bucket.name + "' has no launch that makes a size");
     return {};
   }
 
@@ -272,7 +297,8 @@ class Checker {
           return bad("launch '" + l.name + "' does nothing");
         if (!valid(l.flops) || !valid(l.bytes))
           return bad("launch '" + l.name + "' has broken sizes");
-        if (l.makes != 0 && (l.gemm || l.makes > m_.symbols.size() || !m_.symbols[l.makes - 1].made))
+        if (l.makes != 0 &&
+            (l.gemm || l.makes > m_.symbols.size() || !m_.symbols[l.makes - 1].made))
           return bad("launch '" + l.name + "' makes no size");
         TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : gemm_launch(p, l));
       }
@@ -304,19 +330,22 @@ class Checker {
     const Section* section = artifact_.find(SectionKind::text);
     Parts parts{section != nullptr ? section->size : 0};
     for (const Text& t : m_.texts) {
-      if (!parts.take(t.offset, t.size)) return bad("text '" + t.name + "' lies outside the text section");
+      if (!parts.take(t.offset, t.size))
+        return bad("text '" + t.name + "' lies outside the text section");
     }
     return {};
   }
 
-  // What lists launches and symbols names the kernel of each and the input of each: together these names stay within what a
-  // manifest may hold, so that a long name that much refers to cannot make a small file large.
+  // What lists launches and symbols names the kernel of each and the input of each: together these
+  // names stay within what a manifest may hold, so that a long name that much refers to cannot make
+  // a small file large.
   Result<void> repeated_names() const {
     uint64_t total = 0;
     for (const Symbol& s : m_.symbols) total += s.derived() ? 0 : m_.inputs[s.input].name.size();
     for (const Plan& p : m_.plans) {
       for (const Bucket& b : p.buckets) {
-        for (const Launch& l : b.launches) total += l.kernel ? p.kernels[l.kernel->kernel].name.size() : 0;
+        for (const Launch& l : b.launches)
+          total += l.kernel ? p.kernels[l.kernel->kernel].name.size() : 0;
       }
     }
     return total <= kMaxManifestBytes ? Result<void>() : bad("long names are used too often");

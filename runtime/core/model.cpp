@@ -42,7 +42,8 @@ Result<void> read_all(int fd, std::span<std::byte> to, const std::string& path) 
     ssize_t n = ::read(fd, to.data(), to.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return unreadable(path, errno);
-    if (n == 0) return Error{ErrorCode::io, path + ": became shorter while it was read; load it again"};
+    if (n == 0)
+      return Error{ErrorCode::io, path + ": became shorter while it was read; load it again"};
     to = to.subspan(static_cast<size_t>(n));
   }
   return {};
@@ -51,7 +52,8 @@ Result<void> read_all(int fd, std::span<std::byte> to, const std::string& path) 
 }  // namespace
 
 Result<MappedFile> MappedFile::read(const std::string& path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
+  int fd = ::open(path.c_str(),
+                  O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
   if (fd < 0) return unreadable(path, errno);
   MappedFile file;
   auto fill = [&]() -> Result<void> {
@@ -78,7 +80,8 @@ Result<MappedFile> MappedFile::copy(std::span<const std::byte> bytes, const std:
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   auto failure = [&](int code) { return unreadable(path, code); };
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
+  int fd = ::open(path.c_str(),
+                  O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a pipe must not wait for a writer
   if (fd < 0) return failure(errno);
   struct stat info = {};
   int code = fstat(fd, &info) != 0 ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
@@ -134,14 +137,16 @@ Result<void> verify_weights(const Artifact& a, const Manifest& m, const std::str
   auto bytes = a.bytes(*section);
   for (const Weight& w : m.weights) {
     if (checksum(bytes.subspan(w.offset, w.size)) == w.checksum) continue;
-    return Error{ErrorCode::bad_file, name + ": weight '" + w.name +
-                                          "' is altered; compile or copy the file again"};
+    return Error{ErrorCode::bad_file,
+                 name + ": weight '" + w.name + "' is altered; compile or copy the file again"};
   }
   return verify_section(a, *section, name);
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const Model::Impl& impl, int gpu) {
-  BackendSource source{impl.artifact, impl.manifest, *impl.target, impl.options, impl.name, impl.file ? impl.file->backend.get() : nullptr};
+  BackendSource source{impl.artifact, impl.manifest,
+                       *impl.target,  impl.options,
+                       impl.name,     impl.file ? impl.file->backend.get() : nullptr};
   return gpu < 0 ? make_cpu_backend(source) : make_cuda_backend(source, gpu);
 }
 
@@ -158,8 +163,9 @@ Result<void> start(Model::Impl& impl, const Choice& choice) {
 
 Result<void> check_options(const LoadOptions& o) {
   if (o.threads >= 0 && o.threads <= kMaxThreads) return {};
-  return Error{ErrorCode::invalid_argument, "LoadOptions::threads is " + std::to_string(o.threads) + ", must be from 0 to " +
-                                                std::to_string(kMaxThreads) + "; 0 is one per physical core"};
+  return Error{ErrorCode::invalid_argument,
+               "LoadOptions::threads is " + std::to_string(o.threads) + ", must be from 0 to " +
+                   std::to_string(kMaxThreads) + "; 0 is one per physical core"};
 }
 
 Result<std::shared_ptr<const Model::Impl>> load_impl(std::shared_ptr<Model::Impl> impl,
@@ -197,7 +203,10 @@ Model::Impl::~Impl() {
 
 Result<void> Model::Impl::here() const {
   if (backend == nullptr || backend->on_host() || process == getpid()) return {};
-  return Error{ErrorCode::device, name + ": the GPU was opened before fork() and is not there in the child; load the model in the child alone"};
+  return Error{
+      ErrorCode::device,
+      name +
+          ": the GPU was opened before fork() and is not there in the child; load the model in the child alone"};
 }
 
 Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -207,7 +216,8 @@ Result<Model> Model::load(const std::string& path, const LoadOptions& options) {
   auto impl = std::make_shared<Impl>();
   impl->name = path;
   impl->options = options;
-  TFCC_TRY(impl->map, options.in_memory ? runtime::MappedFile::read(path) : runtime::MappedFile::open(path));
+  TFCC_TRY(impl->map,
+           options.in_memory ? runtime::MappedFile::read(path) : runtime::MappedFile::open(path));
   auto bytes = impl->map.bytes();
   TFCC_TRY(auto loaded, runtime::load_impl(std::move(impl), bytes));
   return Model(std::move(loaded));
@@ -229,17 +239,22 @@ Result<Model> Model::load(std::span<const std::byte> file, const LoadOptions& op
 Result<std::string> Model::attachment(std::string_view name) const {
   const runtime::Section* section = impl_->artifact.find(runtime::SectionKind::text);
   for (const runtime::Text& t : impl_->manifest.texts) {
-    if (!section || !t.name.starts_with(runtime::kAttachmentPrefix) || t.name.substr(std::strlen(runtime::kAttachmentPrefix)) != name) continue;
+    if (!section || !t.name.starts_with(runtime::kAttachmentPrefix) ||
+        t.name.substr(std::strlen(runtime::kAttachmentPrefix)) != name)
+      continue;
     TFCC_TRY_VOID(runtime::verify_section(impl_->artifact, *section, impl_->name));
     const auto bytes = impl_->artifact.bytes(*section).subspan(t.offset, t.size);
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  return Error{ErrorCode::invalid_argument, impl_->name + ": holds no file '" + std::string(name) + "'; `tfcc compile --tokenizer FOLDER` keeps a tokenizer's"};
+  return Error{ErrorCode::invalid_argument,
+               impl_->name + ": holds no file '" + std::string(name) +
+                   "'; `tfcc compile --tokenizer FOLDER` keeps a tokenizer's"};
 }
 
 struct Memory::Impl {
   ~Impl() {
-    if (model->here()) model->backend->release(data);  // else the driver knows nothing of it in this process
+    if (model->here())
+      model->backend->release(data);  // else the driver knows nothing of it in this process
   }
   std::shared_ptr<const Model::Impl> model;
   void* data = nullptr;
@@ -252,7 +267,9 @@ Memory& Memory::operator=(Memory&&) noexcept = default;
 Memory::~Memory() = default;
 void* Memory::data() const { return impl_->data; }
 size_t Memory::bytes() const { return impl_->bytes; }
-Place Memory::place() const { return impl_->model->backend->on_host() ? Place::host : Place::device; }
+Place Memory::place() const {
+  return impl_->model->backend->on_host() ? Place::host : Place::device;
+}
 
 Result<Memory> Model::allocate(size_t bytes) const {
   TFCC_TRY_VOID(impl_->here());
@@ -278,12 +295,20 @@ Result<Model> Model::generation() const {
   impl->artifact = impl_->artifact;
   impl->manifest = runtime::generation_of(m);
   const auto& targets = impl->manifest.targets;
-  const auto same = std::find_if(targets.begin(), targets.end(), [&](const runtime::Target& t) { return t.name == impl_->target->name; });
-  if (same == targets.end()) return Error{ErrorCode::bad_file, impl_->name + ": the program for generation has no code for " + impl_->target->name + "; compile it again"};
+  const auto same = std::find_if(targets.begin(), targets.end(), [&](const runtime::Target& t) {
+    return t.name == impl_->target->name;
+  });
+  if (same == targets.end())
+    return Error{ErrorCode::bad_file, impl_->name +
+                                          ": the program for generation has no code for " +
+                                          impl_->target->name + "; compile it again"};
   impl->inputs = runtime::describe(impl->manifest, impl->manifest.inputs);
   impl->outputs = runtime::describe(impl->manifest, impl->manifest.outputs);
-  if (const std::string why = runtime::no_generation_program(impl->inputs, impl->outputs); !why.empty()) {
-    return Error{ErrorCode::bad_file, impl_->name + ": the program for generation is not one of this version, " + why + "; compile the model again"};
+  if (const std::string why = runtime::no_generation_program(impl->inputs, impl->outputs);
+      !why.empty()) {
+    return Error{ErrorCode::bad_file,
+                 impl_->name + ": the program for generation is not one of this version, " + why +
+                     "; compile the model again"};
   }
   TFCC_TRY_VOID(runtime::start(*impl, {&*same, impl_->choice.gpu, ""}));
   return Model(std::move(impl));

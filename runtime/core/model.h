@@ -46,8 +46,8 @@ class MappedFile {
 /// Which target of a file runs here, and on which GPU if it is one.
 struct Choice {
   const Target* target = nullptr;
-  int gpu = -1;                          // -1: the CPU
-  std::string note;                      // for the log: why it is slower than it could be; empty if it is not
+  int gpu = -1;      // -1: the CPU
+  std::string note;  // for the log: why it is slower than it could be; empty if it is not
 };
 
 /// "sm_90" is {9, 0}, "compute_80" {8, 0, ptx}; an 'a' behind it binds the code to that very
@@ -76,15 +76,17 @@ inline namespace v1 {
 
 struct Model::Impl {
   ~Impl();
-  /// A GPU is known to the process alone that loaded the model, not to its children after fork(). Errors: device.
+  /// A GPU is known to the process alone that loaded the model, not to its children after fork().
+  /// Errors: device.
   Result<void> here() const;
 
-  std::string name;                      // of the file, for messages
+  std::string name;  // of the file, for messages
   LoadOptions options;
   const pid_t process = getpid();
-  mutable std::atomic<size_t> graph_bytes{0};      // of the captured graphs of all executors
-  std::shared_ptr<const Impl> file;      // of a program for generation: what it is a part of; null: this is the file
-  runtime::MappedFile map;               // empty if loaded from the caller's memory
+  mutable std::atomic<size_t> graph_bytes{0};  // of the captured graphs of all executors
+  std::shared_ptr<const Impl>
+      file;  // of a program for generation: what it is a part of; null: this is the file
+  runtime::MappedFile map;  // empty if loaded from the caller's memory
   runtime::Artifact artifact;
   runtime::Manifest manifest;
   runtime::Choice choice;
@@ -92,7 +94,7 @@ struct Model::Impl {
   const runtime::Plan* plan = nullptr;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
-  std::unique_ptr<runtime::Backend> backend;       // last: it uses all of the above
+  std::unique_ptr<runtime::Backend> backend;  // last: it uses all of the above
 };
 
 }  // namespace v1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out that an object which belongs to one thread at a time is used by two: the second call is an error. There is no
-// lock, so that a misuse is neither hidden nor made slow.
+// Finds out that an object which belongs to one thread at a time is used by two: the second call is
+// an error. There is no lock, so that a misuse is neither hidden nor made slow.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,8 @@ class InUse {
 /// Holds an object for the time of one call, or finds it held.
 class OneCall {
  public:
-  explicit OneCall(InUse& object) : object_(object), mine_(!object.taken_.exchange(true, std::memory_order_acquire)) {}
+  explicit OneCall(InUse& object)
+      : object_(object), mine_(!object.taken_.exchange(true, std::memory_order_acquire)) {}
   ~OneCall() {
     if (mine_) object_.taken_.store(false, std::memory_order_release);
   }
@@ -35,8 +36,9 @@ class OneCall {
   /// Errors: invalid_argument.
   Result<void> error() const {
     if (mine_) return {};
-    return Error{ErrorCode::invalid_argument,
-                 "the executor is in use by another call; make one executor per thread with Model::executor()"};
+    return Error{
+        ErrorCode::invalid_argument,
+        "the executor is in use by another call; make one executor per thread with Model::executor()"};
   }
 
  private:

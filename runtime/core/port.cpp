@@ -9,7 +9,8 @@
 
 namespace tfcc::runtime {
 
-constexpr size_t kMostOfQueue = size_t{16} << 20;  // its memory takes long to make, and cannot be swapped out
+constexpr size_t kMostOfQueue = size_t{16}
+                                << 20;  // its memory takes long to make, and cannot be swapped out
 
 void HostDeleter::operator()(void* p) const {
   if (queue != nullptr) queue->release_host(p);
@@ -21,7 +22,8 @@ Result<void> HostMemory::grow(size_t size, const TensorType& output, Queue& queu
   size_t rounded = (size + 63) / 64 * 64;
   data.reset();
   void* const of_queue = rounded <= kMostOfQueue ? queue.allocate_host(rounded) : nullptr;
-  data = of_queue != nullptr ? std::unique_ptr<void, HostDeleter>(of_queue, {&queue}) : std::unique_ptr<void, HostDeleter>(std::aligned_alloc(64, rounded));
+  data = of_queue != nullptr ? std::unique_ptr<void, HostDeleter>(of_queue, {&queue})
+                             : std::unique_ptr<void, HostDeleter>(std::aligned_alloc(64, rounded));
   bytes = data ? rounded : 0;
   if (data) return {};
   return Error{ErrorCode::memory, "output '" + output.name + "': no memory for " +

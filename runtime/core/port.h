@@ -23,11 +23,12 @@ struct Grown {
 class Queue;
 
 struct HostDeleter {
-  Queue* queue = nullptr;                // null: of the heap
+  Queue* queue = nullptr;  // null: of the heap
   void operator()(void* p) const;
 };
 
-/// Memory of the host that only grows: of the queue, for copies of a size that it is worth it, or any.
+/// Memory of the host that only grows: of the queue, for copies of a size that it is worth it, or
+/// any.
 struct HostMemory {
   std::unique_ptr<void, HostDeleter> data;
   size_t bytes = 0;
@@ -41,11 +42,11 @@ struct Port {
   const TensorType* type = nullptr;
   bool is_input = true;
   bool is_set = false;
-  TensorRef ref;                         // what the caller gave
-  Grown device;                          // CUDA, run(): our copy there
-  std::optional<size_t> staged;          // or its place in the memory that is copied there at once
-  HostMemory host;                       // output that the caller gave no memory for
-  Tensor result;                         // output of the last run()
+  TensorRef ref;                 // what the caller gave
+  Grown device;                  // CUDA, run(): our copy there
+  std::optional<size_t> staged;  // or its place in the memory that is copied there at once
+  HostMemory host;               // output that the caller gave no memory for
+  Tensor result;                 // output of the last run()
 };
 
 /// "input 'ids'", for messages.

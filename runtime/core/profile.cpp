@@ -101,7 +101,10 @@ uint64_t next(uint64_t& state) {
 void fill_random(DType type, std::vector<std::byte>& out, uint64_t seed) {
   uint64_t state = seed * 0x9E3779B97F4A7C15ull + 1;
   const size_t size = size_of(type);
-  const int fraction = type == DType::f16 ? 10 : type == DType::bf16 ? 7 : type == DType::f64 ? 52 : 23;
+  const int fraction = type == DType::f16    ? 10
+                       : type == DType::bf16 ? 7
+                       : type == DType::f64  ? 52
+                                             : 23;
   const uint64_t low = type == DType::f16 ? 14 : type == DType::f64 ? 1022 : 126;
   for (size_t i = 0; i + size <= out.size(); i += size) {
     uint64_t r = next(state);
@@ -132,8 +135,7 @@ class Scratch {
 };
 
 // Least milliseconds of `once`: repeated for a while, and at least three times after the first.
-template <class F>
-Result<double> least_ms(Queue& queue, F once) {
+template <class F> Result<double> least_ms(Queue& queue, F once) {
   void* stream = queue.own_stream();
   Stopwatch& stopwatch = queue.stopwatch();
   TFCC_TRY_VOID(once(stream));
@@ -162,10 +164,11 @@ Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm
   TFCC_TRY_VOID(e.ready_to_profile());
   std::vector<std::vector<double>> taken(static_cast<size_t>(runs));
   std::vector<double> ms;
-  for (int run = 0; run < warm_up + runs; ++run) TFCC_TRY_VOID(e.run_marked(run < warm_up ? ms : taken[static_cast<size_t>(run - warm_up)]));
+  for (int run = 0; run < warm_up + runs; ++run)
+    TFCC_TRY_VOID(e.run_marked(run < warm_up ? ms : taken[static_cast<size_t>(run - warm_up)]));
   TFCC_TRY_VOID(e.flag_error());
   std::vector<int64_t> sizes(e.binding.symbols().size());
-  TFCC_TRY_VOID(e.queue->read_sizes(sizes));       // after the runs, which make some of them
+  TFCC_TRY_VOID(e.queue->read_sizes(sizes));  // after the runs, which make some of them
   std::vector<LaunchProfile> out;
   for (const BoundLaunch& l : e.binding.launches()) {
     if (l.skip) continue;
@@ -192,13 +195,12 @@ Result<double> measured_product_rate(Executor& executor, DType type) {
     TFCC_TRY(void* memory, scratch.get(host.size()));
     fill_random(type, host, seed++);
     TFCC_TRY_VOID(queue.copy_in(queue.own_stream(), memory, host.data(), host.size()));
-    TFCC_TRY_VOID(queue.wait());         // before the host bytes change
+    TFCC_TRY_VOID(queue.wait());  // before the host bytes change
     *p = memory;
   }
   TFCC_TRY(operands.d, scratch.get(elements * size_of(shape.d)));
-  TFCC_TRY(double ms, least_ms(queue, [&](void* stream) {
-    return queue.gemm(stream, handle, operands);
-  }));
+  TFCC_TRY(double ms,
+           least_ms(queue, [&](void* stream) { return queue.gemm(stream, handle, operands); }));
   const auto size = static_cast<double>(n);
   return 2 * size * size * size / (ms / 1000);
 }
@@ -225,9 +227,12 @@ double read_ms(std::span<const std::byte> bytes, int threads) {
   std::atomic<uint64_t> sum = 0;
   std::vector<std::thread> readers;
   const size_t part = bytes.size() / static_cast<size_t>(threads) / 64 * 64;
-  for (int t = 0; t < threads; ++t) readers.emplace_back([&, t] { sum += sum_of(bytes.subspan(part * static_cast<size_t>(t), part)); });
+  for (int t = 0; t < threads; ++t)
+    readers.emplace_back(
+        [&, t] { sum += sum_of(bytes.subspan(part * static_cast<size_t>(t), part)); });
   for (std::thread& t : readers) t.join();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
 }
 
 }  // namespace
@@ -243,7 +248,8 @@ size_t product_weight_bytes(const Model::Impl& model) {
   };
   for (const Launch& l : model.plan->buckets.back().launches) {
     if (l.gemm) note(l.gemm->b), note(l.gemm->a);
-    else if (std::find(l.ops.begin(), l.ops.end(), "matmul") != l.ops.end()) std::for_each(l.kernel->args.begin(), l.kernel->args.end(), note);
+    else if (std::find(l.ops.begin(), l.ops.end(), "matmul") != l.ops.end())
+      std::for_each(l.kernel->args.begin(), l.kernel->args.end(), note);
     for (size_t i = 0; l.kernel && i < l.kernel->maps.size(); ++i) note(l.kernel->maps[i].buffer);
   }
   size_t bytes = 0;
@@ -279,8 +285,8 @@ Result<double> measured_copy_rate(Executor& executor) {
   TFCC_TRY(void* to, scratch.get(bytes));
   TFCC_TRY_VOID(queue.copy_in(queue.own_stream(), from, host.data(), bytes));
   TFCC_TRY(double ms, least_ms(queue, [&](void* stream) {
-    return queue.stopwatch().copy(stream, to, from, bytes);
-  }));
+             return queue.stopwatch().copy(stream, to, from, bytes);
+           }));
   return 2 * static_cast<double>(bytes) / (ms / 1000);
 }
 

@@ -15,21 +15,22 @@ namespace tfcc::runtime {
 
 /// One launch of the plan at the sizes of the executor's inputs.
 struct LaunchProfile {
-  std::string name;                      // the value it computes
-  std::string op;                        // "matmul", "attention"
-  std::string kernel;                    // empty: a product of the library
-  std::vector<int64_t> sizes;            // of a product: batch, m, n, k
-  DType arithmetic = DType::f32;         // operands of a product, else the plan's precision
+  std::string name;               // the value it computes
+  std::string op;                 // "matmul", "attention"
+  std::string kernel;             // empty: a product of the library
+  std::vector<int64_t> sizes;     // of a product: batch, m, n, k
+  DType arithmetic = DType::f32;  // operands of a product, else the plan's precision
   int64_t flops = 0;
-  int64_t bytes = 0;                     // least traffic: operands read once, results written once
-  std::vector<double> ms;                // of each run
+  int64_t bytes = 0;       // least traffic: operands read once, results written once
+  std::vector<double> ms;  // of each run
 };
 
 /// Arithmetic of the executor's plan.
 DType precision_of(const Executor& executor);
 
-/// Milliseconds that reading all weights of the executor's file once takes, by all its threads on the CPU (best of three), or at the rate
-/// of a copy on a GPU: what a step of one token takes at least. Errors: as measured_copy_rate().
+/// Milliseconds that reading all weights of the executor's file once takes, by all its threads on
+/// the CPU (best of three), or at the rate of a copy on a GPU: what a step of one token takes at
+/// least. Errors: as measured_copy_rate().
 Result<double> weight_read_ms(Executor& executor);
 
 /// Runs the executor's inputs `warm_up` + `runs` times by launches one by one, with a clock around
@@ -37,7 +38,8 @@ Result<double> weight_read_ms(Executor& executor);
 /// Executor::run(), and invalid_argument for an empty run.
 Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm_up, int runs);
 
-/// FLOP/s of a large product of this type by oneDNN or cuBLASLt, random operands, best of several. Errors: unsupported (the library has no such product), memory, device.
+/// FLOP/s of a large product of this type by oneDNN or cuBLASLt, random operands, best of several.
+/// Errors: unsupported (the library has no such product), memory, device.
 Result<double> measured_product_rate(Executor& executor, DType type);
 
 /// Bytes/s, read and written, of a large copy on the device by all threads, best of several.

@@ -16,7 +16,7 @@ struct Number {
 };
 
 struct CodeShape {
-  int numbers;      // that follow the code
+  int numbers;  // that follow the code
   int pops;
 };
 
@@ -83,7 +83,7 @@ bool SizeExpr::valid(size_t symbols) const {
 std::optional<int64_t> SizeExpr::evaluate(std::span<const int64_t> symbols) const {
   if (code.empty()) return 0;
   std::array<Number, kMaxSizeDepth> stack;
-  size_t top = 0;                                  // number of values
+  size_t top = 0;  // number of values
   for (size_t i = 0; i < code.size(); ++i) {
     auto c = static_cast<SizeCode>(code[i]);
     switch (c) {
@@ -101,9 +101,7 @@ std::optional<int64_t> SizeExpr::evaluate(std::span<const int64_t> symbols) cons
         stack[top - 1] = taken;
         break;
       }
-      default:
-        --top;
-        stack[top - 1] = binary(c, stack[top - 1], stack[top]);
+      default: --top; stack[top - 1] = binary(c, stack[top - 1], stack[top]);
     }
   }
   if (!stack[0].ok) return std::nullopt;

@@ -15,15 +15,15 @@ namespace tfcc::runtime {
 
 /// Codes of a program. Numbers are those of the file.
 enum class SizeCode : int64_t {
-  push = 0,       ///< the next number is the constant
-  symbol = 1,     ///< the next number is its index
+  push = 0,    ///< the next number is the constant
+  symbol = 1,  ///< the next number is its index
   add = 2,
   mul = 3,
   floordiv = 4,
   min = 5,
   max = 6,
   abs = 7,
-  select = 8,     ///< c a b: c >= 0 ? a : b
+  select = 8,  ///< c a b: c >= 0 ? a : b
   negate = 9,
 };
 
@@ -33,7 +33,7 @@ inline constexpr size_t kMaxSizeDepth = 64;
 /// A size. An empty program is 0.
 struct SizeExpr {
   std::vector<int64_t> code;
-  std::string text;                 // for messages; may be empty
+  std::string text;  // for messages; may be empty
 
   /// True if the program is well formed and names symbols below `symbols` only.
   bool valid(size_t symbols) const;

@@ -83,9 +83,8 @@ Result<const Target*> for_gpu(const Manifest& m, int index, const std::string& n
 
 Result<const Target*> for_cpu(const Manifest& m, const std::string& name) {
   if (const Target* t = best_for_cpu(m)) return t;
-  const bool has_cpu = std::any_of(m.targets.begin(), m.targets.end(), [](const Target& t) {
-    return t.name.starts_with("x86-64");
-  });
+  const bool has_cpu = std::any_of(m.targets.begin(), m.targets.end(),
+                                   [](const Target& t) { return t.name.starts_with("x86-64"); });
   return Error{ErrorCode::device, name + ": no code for this CPU: it has " + target_list(m) +
                                       ", here is " + cpu_text() + "; compile with " +
                                       (has_cpu ? "--cpu=all" : "--target cpu")};
@@ -94,9 +93,11 @@ Result<const Target*> for_cpu(const Manifest& m, const std::string& name) {
 // That this CPU could run better code than the file has, and how to get it; empty if it could not.
 std::string slower_than_could_be(const Target& t, const std::string& name) {
   const auto level = std::find(kLevels.begin(), kLevels.end(), t.name);
-  for (size_t i = kLevels.size(); level != kLevels.end() && i-- > static_cast<size_t>(level - kLevels.begin()) + 1;) {
+  for (size_t i = kLevels.size();
+       level != kLevels.end() && i-- > static_cast<size_t>(level - kLevels.begin()) + 1;) {
     if (!cpu_supports(i)) continue;
-    return name + ": runs code for " + t.name + ", here is " + cpu_text() + ", for which better code can be made; compile with --cpu=native or --cpu=all";
+    return name + ": runs code for " + t.name + ", here is " + cpu_text() +
+           ", for which better code can be made; compile with --cpu=native or --cpu=all";
   }
   return "";
 }
@@ -156,7 +157,10 @@ Result<Choice> choose_target(const Manifest& m, const std::string& device,
     auto gpu = for_gpu(m, 0, name);
     if (gpu) return Choice{*gpu, 0, ""};
     auto cpu = for_cpu(m, name);
-    if (cpu) return Choice{*cpu, -1, has_family(m, true) ? gpu.error().message + "; using the cpu" : slower_than_could_be(**cpu, name)};
+    if (cpu)
+      return Choice{*cpu, -1,
+                    has_family(m, true) ? gpu.error().message + "; using the cpu"
+                                        : slower_than_could_be(**cpu, name)};
     if (has_family(m, true)) {
       return Error{ErrorCode::device,
                    gpu.error().message + "; nor is there code for " + cpu_text()};

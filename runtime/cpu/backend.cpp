@@ -46,7 +46,8 @@ std::string folder_of_executable() {
   return text.substr(0, text.find_last_of('/') + 1);
 }
 
-// A child of fork() that another thread's dlopen() fell into would wait for the loader's lock for ever.
+// A child of fork() that another thread's dlopen() fell into would wait for the loader's lock for
+// ever.
 void* open_library(const std::string& path) {
   cpu::ForkGuard guard;
   return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -63,8 +64,8 @@ Result<const TfccCpuApi*> open_plugin() {
   std::string exe = folder_of_executable();
   std::string error;
   for (const std::string& path :
-       {own + kPlugin, own + "tfcc/" + kPlugin, own + "../lib/tfcc/" + kPlugin, exe + kPlugin, exe + "../lib/tfcc/" + kPlugin,
-        exe + "../lib/" + kPlugin, std::string(kPlugin)}) {
+       {own + kPlugin, own + "tfcc/" + kPlugin, own + "../lib/tfcc/" + kPlugin, exe + kPlugin,
+        exe + "../lib/tfcc/" + kPlugin, exe + "../lib/" + kPlugin, std::string(kPlugin)}) {
     bool plain_name = path.find('/') == std::string::npos;
     if (!plain_name && access(path.c_str(), F_OK) != 0) continue;
     void* library = open_library(path);
@@ -182,7 +183,8 @@ class CpuBackend final : public Backend {
     }
     TFCC_TRY(backend->api_, open_plugin());
     backend->products_ = backend->api_->products_create(s.options.cache_bytes);
-    if (backend->products_ == nullptr) return Error{ErrorCode::memory, s.name + ": no memory; free some memory"};
+    if (backend->products_ == nullptr)
+      return Error{ErrorCode::memory, s.name + ": no memory; free some memory"};
     backend->threads_ = s.options.threads;
     backend->log_ = s.options.log;
     backend->file_ = s.name;
@@ -200,7 +202,8 @@ class CpuBackend final : public Backend {
   Result<void*> allocate(size_t bytes) const override {
     const size_t rounded = (std::max<size_t>(bytes, 1) + 255) / 256 * 256;
     if (void* p = rounded >= bytes ? std::aligned_alloc(256, rounded) : nullptr) return p;
-    return Error{ErrorCode::memory, name_ + ": no memory for " + std::to_string(bytes) + " bytes; ask for less"};
+    return Error{ErrorCode::memory,
+                 name_ + ": no memory for " + std::to_string(bytes) + " bytes; ask for less"};
   }
   void release(void* memory) const override { std::free(memory); }
   size_t free_bytes() const override {
@@ -239,10 +242,10 @@ class CpuBackend final : public Backend {
   CodeObject code_;
   std::vector<KernelFn> kernels_;
   const TfccCpuApi* api_ = nullptr;
-  void* products_ = nullptr;             // kernels of oneDNN, shared by the executors
+  void* products_ = nullptr;  // kernels of oneDNN, shared by the executors
   int threads_ = 0;
   LogSink log_;
-  std::string file_;                     // for messages
+  std::string file_;  // for messages
   size_t flag_count_ = 0;
   const std::byte* weights_ = nullptr;
   std::unique_ptr<std::byte, AlignedDelete> copy_;
@@ -287,7 +290,11 @@ class CpuStopwatch final : public Stopwatch {
 class CpuQueue final : public Queue {
  public:
   CpuQueue(const CpuBackend& backend, void* pool)
-      : backend_(backend), api_(*backend.api_), pool_(pool), flags_(backend.flag_count_), stopwatch_(api_, pool) {}
+      : backend_(backend),
+        api_(*backend.api_),
+        pool_(pool),
+        flags_(backend.flag_count_),
+        stopwatch_(api_, pool) {}
   ~CpuQueue() override {
     CpuQueue::trim();
     api_.destroy(pool_);
@@ -319,7 +326,8 @@ class CpuQueue final : public Queue {
     return gemms_.size() - 1;
   }
 
-  // Those of other sizes stay in the model's cache, within its limit; an executor holds what its sizes need.
+  // Those of other sizes stay in the model's cache, within its limit; an executor holds what its
+  // sizes need.
   void trim() override {
     for (void* g : gemms_) api_.gemm_destroy(g);
     gemms_.clear();
@@ -394,8 +402,8 @@ Result<std::unique_ptr<Queue>> CpuBackend::queue() const {
   if (pool == nullptr)
     return Error{ErrorCode::memory, "no memory for the cpu threads; free some memory"};
   if (log_ && api_->threads(pool) < threads_) {
-    log_(file_ + ": only " + std::to_string(api_->threads(pool)) + " of " + std::to_string(threads_) +
-         " threads could be started; runs take longer");
+    log_(file_ + ": only " + std::to_string(api_->threads(pool)) + " of " +
+         std::to_string(threads_) + " threads could be started; runs take longer");
   }
   return std::unique_ptr<Queue>(std::make_unique<CpuQueue>(*this, pool));
 }

@@ -15,12 +15,15 @@ void before() { fork_mutex().lock(); }
 void after_in_parent() { fork_mutex().unlock(); }
 void after_in_child() {
   number.fetch_add(1, std::memory_order_relaxed);
-  // Made anew: its unlock() would compare the number of the thread, which is another in the child. Nobody holds it there.
+  // Made anew: its unlock() would compare the number of the thread, which is another in the child.
+  // Nobody holds it there.
   new (&fork_mutex()) std::shared_mutex;
 }
 
 // When the library is opened, before any thread of ours is there. The plug-in stays open.
-__attribute__((constructor)) void watch_forks() { pthread_atfork(before, after_in_parent, after_in_child); }
+__attribute__((constructor)) void watch_forks() {
+  pthread_atfork(before, after_in_parent, after_in_child);
+}
 
 }  // namespace
 

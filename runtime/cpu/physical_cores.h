@@ -15,7 +15,7 @@ namespace tfcc::cpu {
 inline int cpu_quota(int most) {
   std::ifstream in("/sys/fs/cgroup/cpu.max");
   double quota = 0, period = 0;
-  if (!(in >> quota >> period) || period <= 0) return most;      // "max 100000"
+  if (!(in >> quota >> period) || period <= 0) return most;  // "max 100000"
   return std::max(1, static_cast<int>(quota / period + 0.5));
 }
 

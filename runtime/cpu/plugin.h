@@ -38,7 +38,8 @@ typedef struct TfccCpuApi {
   void (*products_destroy)(void* products);
   size_t (*products_bytes)(const void* products);
   /** A product ready to run, or null with a message. */
-  void* (*gemm_create)(void* pool, void* products, const TfccCpuGemm* gemm, char* message, size_t message_bytes);
+  void* (*gemm_create)(void* pool, void* products, const TfccCpuGemm* gemm, char* message,
+                       size_t message_bytes);
   void (*gemm_destroy)(void* gemm);
   /** 0, or a status code of oneDNN. */
   int (*gemm_run)(void* gemm, const void* a, const void* b, const void* bias, void* d);

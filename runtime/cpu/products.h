@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of the CPU target: oneDNN's kernels for one thread, and how a product is dealt out to the threads of a
-// pool. oneDNN never sees more than one thread, so that OpenMP, which Debian's oneDNN is built with, makes no team.
-// Internal to libtfcc_cpu.so.
+// Matrix products of the CPU target: oneDNN's kernels for one thread, and how a product is dealt
+// out to the threads of a pool. oneDNN never sees more than one thread, so that OpenMP, which
+// Debian's oneDNN is built with, makes no team. Internal to libtfcc_cpu.so.
 #pragma once
 
 #include <compare>
@@ -20,8 +20,9 @@
 
 namespace tfcc::cpu {
 
-/// A product that one thread computes: a batch of blocks of larger matrices. `row_*` are the elements from one stored row to
-/// the next, `stride_*` those from one matrix of the batch to the next.
+/// A product that one thread computes: a batch of blocks of larger matrices. `row_*` are the
+/// elements from one stored row to the next, `stride_*` those from one matrix of the batch to the
+/// next.
 struct BlockShape {
   int64_t batch, m, n, k, stride_a, stride_b, stride_d, row_a, row_b, row_d;
   bool trans_a, trans_b, has_bias;
@@ -29,17 +30,18 @@ struct BlockShape {
   auto operator<=>(const BlockShape&) const = default;
 };
 
-/// What oneDNN made for a block. Immutable; any number of threads may execute it, each with its own scratch memory.
+/// What oneDNN made for a block. Immutable; any number of threads may execute it, each with its own
+/// scratch memory.
 struct BlockKernel {
   explicit BlockKernel(const BlockShape& shape);
 
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, bias, d, scratch;
-  int bias_arg = 0;                      // 0: none
+  int bias_arg = 0;  // 0: none
 };
 
-/// Kernels of the products seen so far, shared by the executors of a model. It forgets those that were used least recently
-/// when it is over its limit; a kernel that an executor holds stays.
+/// Kernels of the products seen so far, shared by the executors of a model. It forgets those that
+/// were used least recently when it is over its limit; a kernel that an executor holds stays.
 class ProductCache {
  public:
   explicit ProductCache(size_t limit) : limit_(limit) {}
@@ -51,8 +53,8 @@ class ProductCache {
   using Entry = std::pair<BlockShape, std::shared_ptr<const BlockKernel>>;
 
   const size_t limit_;
-  mutable std::mutex mutex_;             // under a ForkGuard
-  std::list<Entry> entries_;             // the latest used first
+  mutable std::mutex mutex_;  // under a ForkGuard
+  std::list<Entry> entries_;  // the latest used first
   std::map<BlockShape, std::list<Entry>::iterator> index_;
 };
 
@@ -70,7 +72,7 @@ struct Worker {
     size_t bytes = 0;
   };
   ThreadPool pool;
-  std::vector<Scratch> scratch;          // of each part
+  std::vector<Scratch> scratch;  // of each part
 };
 
 /// A product of one executor, ready to run.
@@ -82,15 +84,17 @@ class Product {
   int run(const void* a, const void* b, const void* bias, void* d);
 
  private:
-  // One part is computed by one thread: `repeat` blocks, `step_*` elements apart, the first at `from_*`.
+  // One part is computed by one thread: `repeat` blocks, `step_*` elements apart, the first at
+  // `from_*`.
   struct Part {
     std::shared_ptr<const BlockKernel> kernel;
     dnnl::memory a, b, bias, d, scratch;
     dnnl::stream stream;
     int64_t from_a = 0, from_b = 0, from_bias = 0, from_d = 0;
     int64_t repeat = 1, step_a = 0, step_b = 0, step_d = 0;
-    int64_t rows = 0, columns = 0, row_d = 0;      // of a result that is copied to its place; 0 rows: it is not
-    size_t scratch_bytes = 0;            // oneDNN's; behind it lies such a result
+    int64_t rows = 0, columns = 0,
+            row_d = 0;         // of a result that is copied to its place; 0 rows: it is not
+    size_t scratch_bytes = 0;  // oneDNN's; behind it lies such a result
     int status = 0;
   };
   struct Operands {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code and weights of a model on a GPU, and what there is to know of one, by the driver API. The launches are queue_cuda.cpp.
+// Code and weights of a model on a GPU, and what there is to know of one, by the driver API. The
+// launches are queue_cuda.cpp.
 #include "runtime/core/backend.h"
 
 #ifndef TFCC_CUDA
@@ -32,7 +33,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendSource&, int) {
 namespace tfcc::runtime {
 namespace {
 
-constexpr uint32_t kPlainSharedBytes = 48 * 1024;            // more must be asked for
+constexpr uint32_t kPlainSharedBytes = 48 * 1024;  // more must be asked for
 
 // 90 of "sm_90", "compute_90" or "sm_90a".
 int capability(const std::string& target) {
@@ -138,7 +139,7 @@ Result<CUmodule> CudaBackend::load_module(const BackendSource& s, const Kernel& 
 }
 
 Result<void> CudaBackend::load_kernels(const BackendSource& s) {
-  std::map<uint64_t, CUmodule> by_offset;          // kernels may share an image
+  std::map<uint64_t, CUmodule> by_offset;  // kernels may share an image
   for (size_t i = 0; i < plan_->kernels.size(); ++i) {
     const Kernel& kernel = plan_->kernels[i];
     CUmodule& module = by_offset[s.target.images[i].offset];
@@ -167,7 +168,8 @@ Result<void> CudaBackend::load_timings(const BackendSource& s) {
   timings_ = {&timing_cache_, name_, s.options.tune};
   timing_file_ = s.options.timing_cache;
   if (s.options.tune && timing_file_.empty()) {
-    return Error{ErrorCode::invalid_argument, "tuning needs a file to write; set LoadOptions::timing_cache"};
+    return Error{ErrorCode::invalid_argument,
+                 "tuning needs a file to write; set LoadOptions::timing_cache"};
   }
   const Section* section = s.artifact.find(SectionKind::text);
   for (const Text& t : s.manifest.texts) {
@@ -197,10 +199,11 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const BackendSource& s, int i
           cuda->cuDevicePrimaryCtxRetain(&backend->context_, backend->device_));
   int processors = 0;
   TFCC_CU(*cuda, "ask the GPU",
-          cuda->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, backend->device_));
+          cuda->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                     backend->device_));
   backend->processors_ = static_cast<uint32_t>(processors);
-  // Kernels that start early can wait in code for capability 9.0 and later. A grid that fills the GPU gains nothing: its
-  // blocks only stand in the way of what still runs.
+  // Kernels that start early can wait in code for capability 9.0 and later. A grid that fills the
+  // GPU gains nothing: its blocks only stand in the way of what still runs.
   if (capability(s.target.name) >= 90) backend->early_blocks_ = int64_t{2} * processors;
   Current current(*cuda, backend->context_);
   TFCC_TRY_VOID(backend->load_timings(s));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code and weights of a model on one GPU: one module per kernel, weights in one allocation. Included only where TFCC_CUDA is
-// defined.
+// Code and weights of a model on one GPU: one module per kernel, weights in one allocation.
+// Included only where TFCC_CUDA is defined.
 #pragma once
 
 #include "runtime/core/backend.h"
@@ -52,8 +52,8 @@ class CudaBackend final : public Backend {
   size_t symbols_ = 0;
   size_t ports_ = 0;
   size_t flags_ = 0;
-  uint32_t processors_ = 0;                        // multiprocessors
-  int64_t early_blocks_ = 0;                       // the largest grid that is started early
+  uint32_t processors_ = 0;   // multiprocessors
+  int64_t early_blocks_ = 0;  // the largest grid that is started early
 };
 
 }  // namespace tfcc::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What backend and queue share of the driver: errors, the current context, and when it may be waited for. Included only where
-// TFCC_CUDA is defined.
+// What backend and queue share of the driver: errors, the current context, and when it may be
+// waited for. Included only where TFCC_CUDA is defined.
 #pragma once
 
 #include <mutex>
@@ -20,9 +20,9 @@ inline Error failure(const CudaDriver& cuda, const char* what, CUresult code) {
 }
 
 /// Returns the error of a driver call from the function around it.
-#define TFCC_CU(cuda, what, ...)                                                    \
-  if (CUresult cu_code = (__VA_ARGS__); cu_code != CUDA_SUCCESS) {                  \
-    return failure(cuda, what, cu_code);                                            \
+#define TFCC_CU(cuda, what, ...)                                   \
+  if (CUresult cu_code = (__VA_ARGS__); cu_code != CUDA_SUCCESS) { \
+    return failure(cuda, what, cu_code);                           \
   }
 
 /// Makes the context current on the calling thread for a scope; the caller may have its own.

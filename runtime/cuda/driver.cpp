@@ -21,7 +21,8 @@ Result<CudaDriver> open_driver() {
 #define TFCC_FIND(name) TFCC_TRY_VOID(find_function(library, TFCC_TEXT(name), d.name, kWayOut));
   TFCC_CUDA_DRIVER(TFCC_FIND)
 #undef TFCC_FIND
-  d.cuTensorMapEncodeTiled = reinterpret_cast<decltype(d.cuTensorMapEncodeTiled)>(dlsym(library, "cuTensorMapEncodeTiled"));
+  d.cuTensorMapEncodeTiled = reinterpret_cast<decltype(d.cuTensorMapEncodeTiled)>(
+      dlsym(library, "cuTensorMapEncodeTiled"));
   if (CUresult code = d.cuInit(0); code != CUDA_SUCCESS) {
     return Error{ErrorCode::device, "the NVIDIA driver does not start: " + d.text(code) +
                                         "; check nvidia-smi, or use device cpu"};

@@ -18,7 +18,7 @@
 namespace tfcc::runtime {
 namespace {
 
-constexpr int kMostOffers = 16;          // algorithms that are timed
+constexpr int kMostOffers = 16;  // algorithms that are timed
 
 constexpr const char* kWayOut =
     "install cuBLAS of CUDA 13 or 12 (package libcublas-13-0, or pip install nvidia-cublas) and "
@@ -43,9 +43,9 @@ Error failure(const char* what, cublasStatus_t status) {
                                  "; check the GPU with nvidia-smi"};
 }
 
-#define TFCC_LT(what, ...)                                                                 \
-  if (cublasStatus_t lt_status = (__VA_ARGS__); lt_status != CUBLAS_STATUS_SUCCESS) {      \
-    return failure(what, lt_status);                                                       \
+#define TFCC_LT(what, ...)                                                            \
+  if (cublasStatus_t lt_status = (__VA_ARGS__); lt_status != CUBLAS_STATUS_SUCCESS) { \
+    return failure(what, lt_status);                                                  \
   }
 
 std::optional<cudaDataType_t> cuda_type(DType t) {
@@ -84,8 +84,7 @@ struct CublasLtGemms::Product {
   Product(const Product&) = delete;
   Product& operator=(const Product&) = delete;
 
-  template <class T>
-  cublasStatus_t set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  template <class T> cublasStatus_t set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     return lt.cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value);
   }
 
@@ -119,7 +118,8 @@ Result<std::unique_ptr<CublasLtGemms>> CublasLtGemms::make(const GemmTimings& ti
   return gemms;
 }
 
-CublasLtGemms::CublasLtGemms(const CublasLt& lt, const GemmTimings& timings) : lt_(lt), timings_(timings) {}
+CublasLtGemms::CublasLtGemms(const CublasLt& lt, const GemmTimings& timings)
+    : lt_(lt), timings_(timings) {}
 
 CublasLtGemms::~CublasLtGemms() {
   products_.clear();
@@ -165,15 +165,19 @@ Result<void> CublasLtGemms::describe(const GemmShape& s, Product& p) const {
   return {};
 }
 
-Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(
-    const GemmShape& s, size_t workspace_bytes, int most, const Product& p) const {
+Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(const GemmShape& s,
+                                                                           size_t workspace_bytes,
+                                                                           int most,
+                                                                           const Product& p) const {
   cublasLtMatmulPreference_t preference = nullptr;
   TFCC_LT("a preference", lt_.cublasLtMatmulPreferenceCreate(&preference));
   auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     lt_.cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
-  if (s.in_order) set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});  // parts of a split sum would be reduced
+  if (s.in_order)
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});  // parts of a split sum would be reduced
   // Weights start at multiples of 64; the library's own assumption is 256.
   auto align = static_cast<uint32_t>(kWeightAlignment);
   for (auto attribute :
@@ -183,8 +187,9 @@ Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(
   }
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
-  auto status = lt_.cublasLtMatmulAlgoGetHeuristic(handle_, p.desc, p.first, p.second, p.result,
-                                                   p.result, preference, most, found.data(), &count);
+  auto status =
+      lt_.cublasLtMatmulAlgoGetHeuristic(handle_, p.desc, p.first, p.second, p.result, p.result,
+                                         preference, most, found.data(), &count);
   lt_.cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
     return Error{ErrorCode::unsupported, "cublasLt has no product " + print(s) + " (status " +
@@ -197,7 +202,8 @@ Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(
 
 Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, Product& p) const {
   const bool cached = timings_.cache != nullptr;
-  const std::string key = cached ? TimingCache::key(timings_.card, lt_.cublasLtGetVersion(), s) : "";
+  const std::string key =
+      cached ? TimingCache::key(timings_.card, lt_.cublasLtGetVersion(), s) : "";
   if (cached && choose_cached(key, workspace_bytes, p)) return {};
   const bool tune = cached && timings_.tune;
   TFCC_TRY(const auto offered, offers(s, workspace_bytes, tune ? kMostOffers : 1, p));
@@ -206,30 +212,35 @@ Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, P
 }
 
 // An entry that the library does not take is as good as none.
-bool CublasLtGemms::choose_cached(const std::string& key, size_t workspace_bytes, Product& p) const {
+bool CublasLtGemms::choose_cached(const std::string& key, size_t workspace_bytes,
+                                  Product& p) const {
   static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(TimingCache::Algorithm));
   const auto entry = timings_.cache->find(key);
   if (!entry) return false;
   cublasLtMatmulAlgo_t algo;
   std::memcpy(&algo, entry->algorithm.data(), sizeof algo);
   cublasLtMatmulHeuristicResult_t result = {};
-  const auto status = lt_.cublasLtMatmulAlgoCheck(handle_, p.desc, p.first, p.second, p.result, p.result, &algo, &result);
+  const auto status = lt_.cublasLtMatmulAlgoCheck(handle_, p.desc, p.first, p.second, p.result,
+                                                  p.result, &algo, &result);
   if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) return false;
   p.algo = algo;
   return true;
 }
 
 Result<void> CublasLtGemms::choose_fastest(const GemmShape& s, const std::string& key,
-                                           std::span<const cublasLtMatmulHeuristicResult_t> offered, Product& p) const {
+                                           std::span<const cublasLtMatmulHeuristicResult_t> offered,
+                                           Product& p) const {
   TFCC_TRY(const CudaDriver* cuda, cuda_driver());
   size_t workspace_bytes = 0;
   for (const auto& o : offered) workspace_bytes = std::max(workspace_bytes, o.workspaceSize);
   CUdeviceptr workspace = 0;
-  if (workspace_bytes > 0 && cuda->cuMemAlloc(&workspace, workspace_bytes) != CUDA_SUCCESS) workspace_bytes = 0;
-  const auto fastest = fastest_candidate(*cuda, s, offered.size(), [&](size_t i, const GemmOperands& o, void* stream) {
-    p.algo = offered[i].algo;
-    return run(p, o, reinterpret_cast<void*>(workspace), workspace_bytes, stream);
-  });
+  if (workspace_bytes > 0 && cuda->cuMemAlloc(&workspace, workspace_bytes) != CUDA_SUCCESS)
+    workspace_bytes = 0;
+  const auto fastest = fastest_candidate(
+      *cuda, s, offered.size(), [&](size_t i, const GemmOperands& o, void* stream) {
+        p.algo = offered[i].algo;
+        return run(p, o, reinterpret_cast<void*>(workspace), workspace_bytes, stream);
+      });
   if (workspace != 0) cuda->cuMemFree(workspace);
   if (!fastest) return fastest.error();
   p.algo = offered[fastest->candidate].algo;

@@ -18,13 +18,15 @@
 namespace tfcc::runtime {
 
 // As in cuda_driver.h.
-#define TFCC_CUBLASLT(X)                                                                           \
-  X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtMatmul) X(cublasLtMatmulDescCreate)               \
-  X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)     \
-  X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute)                               \
-  X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                             \
-  X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic)                        \
+// clang-format off
+#define TFCC_CUBLASLT(X) \
+  X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) \
+  X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) \
+  X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
+  X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
+  X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) \
   X(cublasLtMatmulAlgoCheck) X(cublasLtGetVersion)
+// clang-format on
 
 /// Table of the library's functions.
 struct CublasLt {
@@ -38,9 +40,9 @@ Result<const CublasLt*> cublaslt();
 
 /// Where algorithms come from before the library is asked.
 struct GemmTimings {
-  TimingCache* cache = nullptr;          // may be null
+  TimingCache* cache = nullptr;  // may be null
   std::string card;
-  bool tune = false;                     // time what the cache lacks, and add it
+  bool tune = false;  // time what the cache lacks, and add it
 };
 
 /// The products of one executor: descriptors and the chosen algorithm per shape. The context must
@@ -69,11 +71,13 @@ class CublasLtGemms {
   Result<void> choose(const GemmShape& shape, size_t workspace_bytes, Product& p) const;
   bool choose_cached(const std::string& key, size_t workspace_bytes, Product& p) const;
   Result<void> choose_fastest(const GemmShape& shape, const std::string& key,
-                              std::span<const cublasLtMatmulHeuristicResult_t> offered, Product& p) const;
-  Result<std::vector<cublasLtMatmulHeuristicResult_t>> offers(const GemmShape& shape, size_t workspace_bytes,
-                                                              int most, const Product& p) const;
-  Result<void> run(Product& p, const GemmOperands& operands, void* workspace, size_t workspace_bytes,
-                   void* stream) const;
+                              std::span<const cublasLtMatmulHeuristicResult_t> offered,
+                              Product& p) const;
+  Result<std::vector<cublasLtMatmulHeuristicResult_t>> offers(const GemmShape& shape,
+                                                              size_t workspace_bytes, int most,
+                                                              const Product& p) const;
+  Result<void> run(Product& p, const GemmOperands& operands, void* workspace,
+                   size_t workspace_bytes, void* stream) const;
 
   const CublasLt& lt_;
   const GemmTimings timings_;

@@ -11,7 +11,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr int kWarmUps = 2, kRuns = 16, kRounds = 3;
-constexpr size_t kFarApart = size_t{192} << 20;    // more than any cache of the card holds
+constexpr size_t kFarApart = size_t{192} << 20;  // more than any cache of the card holds
 constexpr size_t kMostCopies = 32;
 constexpr double kClearlyFaster = 0.98;
 
@@ -29,7 +29,8 @@ class Scratch {
 
   Result<void> start() {
     CUresult code = cuda_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-    if (code != CUDA_SUCCESS) return Error{ErrorCode::device, std::string("a stream: ") + cuda_.text(code)};
+    if (code != CUDA_SUCCESS)
+      return Error{ErrorCode::device, std::string("a stream: ") + cuda_.text(code)};
     return {};
   }
 
@@ -42,7 +43,8 @@ class Scratch {
       code = cuda_.cuMemsetD8Async(p, 0x3c, bytes, stream);
     }
     if (code == CUDA_SUCCESS) return p;
-    return Error{ErrorCode::memory, "no GPU memory to time products; free some, or leave out tuning"};
+    return Error{ErrorCode::memory,
+                 "no GPU memory to time products; free some, or leave out tuning"};
   }
 
   CUstream stream = nullptr;
@@ -63,7 +65,8 @@ Result<Fastest> fastest_candidate(const CudaDriver& cuda, const GemmShape& s, si
   Scratch scratch(cuda);
   TFCC_TRY_VOID(scratch.start());
   const size_t b_bytes = (extent(s.batch, s.stride_b, s.k, s.n, s.b) + 255) / 256 * 256;
-  const size_t copies = std::clamp<size_t>(kFarApart / std::max<size_t>(b_bytes, 1), 1, kMostCopies);
+  const size_t copies =
+      std::clamp<size_t>(kFarApart / std::max<size_t>(b_bytes, 1), 1, kMostCopies);
   TFCC_TRY(CUdeviceptr a, scratch.allocate(extent(s.batch, s.stride_a, s.m, s.k, s.a)));
   TFCC_TRY(CUdeviceptr b, scratch.allocate(b_bytes * copies));
   TFCC_TRY(CUdeviceptr d, scratch.allocate(extent(s.batch, s.m * s.n, s.m, s.n, s.d)));
@@ -75,7 +78,8 @@ Result<Fastest> fastest_candidate(const CudaDriver& cuda, const GemmShape& s, si
   auto runs = [&](size_t candidate, int count) -> Result<void> {
     for (int i = 0; i < count; ++i) {
       const CUdeviceptr weight = b + b_bytes * (copy++ % copies);
-      TFCC_TRY_VOID(run(candidate, {pointer(a), pointer(weight), pointer(bias), pointer(d)}, scratch.stream));
+      TFCC_TRY_VOID(
+          run(candidate, {pointer(a), pointer(weight), pointer(bias), pointer(d)}, scratch.stream));
     }
     return {};
   };
@@ -106,7 +110,9 @@ Result<Fastest> fastest_candidate(const CudaDriver& cuda, const GemmShape& s, si
     if (best[i] <= 0) continue;
     if (fastest.us == 0 || best[i] < fastest.us * kClearlyFaster) fastest = {i, best[i]};
   }
-  if (fastest.us == 0) return Error{ErrorCode::device, "no algorithm of a product could be timed; check the GPU with nvidia-smi"};
+  if (fastest.us == 0)
+    return Error{ErrorCode::device,
+                 "no algorithm of a product could be timed; check the GPU with nvidia-smi"};
   return fastest;
 }
 

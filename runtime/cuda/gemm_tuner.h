@@ -19,7 +19,8 @@ struct Fastest {
 };
 
 /// Runs candidate `i` on these operands.
-using RunCandidate = std::function<Result<void>(size_t i, const GemmOperands& operands, void* stream)>;
+using RunCandidate =
+    std::function<Result<void>(size_t i, const GemmOperands& operands, void* stream)>;
 
 /// The fastest of `candidates`; an earlier one unless a later one is 2% faster. A candidate that
 /// fails is left out. B is read from memory each time, as a weight is. The context must be current.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of work of one executor on a GPU: launches, products, copies and captures on any stream.
+// The order of work of one executor on a GPU: launches, products, copies and captures on any
+// stream.
 #ifdef TFCC_CUDA
 
 #include <algorithm>
@@ -12,12 +13,13 @@
 
 namespace tfcc::runtime {
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;         // of cuBLASLt, per executor
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // of cuBLASLt, per executor
 
 // CUDA graphs, captured on the queue's own stream.
 class CudaRecorder final : public Recorder {
  public:
-  CudaRecorder(const CudaDriver& cuda, CUcontext context, const CUstream& stream) : cuda_(cuda), context_(context), stream_(stream) {}
+  CudaRecorder(const CudaDriver& cuda, CUcontext context, const CUstream& stream)
+      : cuda_(cuda), context_(context), stream_(stream) {}
 
   bool is_capturing(void* stream) const override {
     Current current(cuda_, context_);
@@ -69,17 +71,15 @@ class CudaRecorder final : public Recorder {
  private:
   const CudaDriver& cuda_;
   CUcontext context_;
-  const CUstream& stream_;                       // of the queue, made after this
-  std::unique_lock<std::mutex> capturing_;       // held from begin() to end()
+  const CUstream& stream_;                  // of the queue, made after this
+  std::unique_lock<std::mutex> capturing_;  // held from begin() to end()
 };
 
 // Events of the stream that is timed.
 class CudaStopwatch final : public Stopwatch {
  public:
   CudaStopwatch(const CudaDriver& cuda, CUcontext context) : cuda_(cuda), context_(context) {}
-  ~CudaStopwatch() override {
-    Current current(cuda_, context_);
-  }
+  ~CudaStopwatch() override { Current current(cuda_, context_); }
 
   Result<void> mark(void* stream) override {
     Current current(cuda_, context_);
@@ -114,13 +114,16 @@ class CudaStopwatch final : public Stopwatch {
 
   const CudaDriver& cuda_;
   CUcontext context_;
-  std::unique_ptr<CudaTimer> timer_;             // made by the first profile
+  std::unique_ptr<CudaTimer> timer_;  // made by the first profile
 };
 
 class CudaQueue final : public Queue {
  public:
   explicit CudaQueue(const CudaBackend& backend)
-      : b_(backend), cuda_(backend.cuda_), recorder_(cuda_, backend.context_, stream_), stopwatch_(cuda_, backend.context_) {}
+      : b_(backend),
+        cuda_(backend.cuda_),
+        recorder_(cuda_, backend.context_, stream_),
+        stopwatch_(cuda_, backend.context_) {}
 
   ~CudaQueue() override {
     Current current(cuda_, b_.context_);
@@ -137,16 +140,20 @@ class CudaQueue final : public Queue {
   Result<void> start() {
     Current current(cuda_, b_.context_);
     TFCC_CU(cuda_, "a stream", cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
-    size_t bytes = block_bytes() + std::max<size_t>(b_.flags_ + b_.plan_->counters, 1) * sizeof(uint32_t);
+    size_t bytes =
+        block_bytes() + std::max<size_t>(b_.flags_ + b_.plan_->counters, 1) * sizeof(uint32_t);
     TFCC_TRY_VOID(b_.check_memory(&block_, bytes, "the sizes"));
     ++allocations_;
     TFCC_CU(cuda_, "clear the flags", cuda_.cuMemsetD8(block_, 0, bytes));
     if (b_.plan_->counters > 0) {
-      TFCC_CU(cuda_, "set the counters", cuda_.cuMemsetD32(block_ + block_bytes() + b_.flags_ * sizeof(uint32_t), b_.processors_, 1));
+      TFCC_CU(cuda_, "set the counters",
+              cuda_.cuMemsetD32(block_ + block_bytes() + b_.flags_ * sizeof(uint32_t),
+                                b_.processors_, 1));
     }
     // The memset is on the null stream, which a non-blocking stream does not wait for.
     TFCC_CU(cuda_, "clear the flags", synchronize(cuda_));
-    flags_here_ = static_cast<uint32_t*>(host_memory(std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t)));
+    flags_here_ =
+        static_cast<uint32_t*>(host_memory(std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t)));
     return {};
   }
 
@@ -250,14 +257,19 @@ class CudaQueue final : public Queue {
 
   // The caller's stream is not kept: it may be gone by now.
   Result<void> read_sizes(std::span<int64_t> sizes) override {
-    TFCC_TRY_VOID(copy_out(stream_, sizes.data(), reinterpret_cast<const void*>(block_), sizes.size_bytes()));
+    TFCC_TRY_VOID(
+        copy_out(stream_, sizes.data(), reinterpret_cast<const void*>(block_), sizes.size_bytes()));
     return wait();
   }
-  // What a caller's stream runs, as a graph of its own too, may raise flags at any time: only runs on ours are known to be all.
+  // What a caller's stream runs, as a graph of its own too, may raise flags at any time: only runs
+  // on ours are known to be all.
   Result<void> copy_flags() override {
     Current current(cuda_, b_.context_);
     if (flags_here_ == nullptr || callers_) return {};
-    if (b_.flags_ > 0) TFCC_CU(cuda_, "read the flags", cuda_.cuMemcpyDtoHAsync(flags_here_, block_ + block_bytes(), b_.flags_ * sizeof(uint32_t), stream_));
+    if (b_.flags_ > 0)
+      TFCC_CU(cuda_, "read the flags",
+              cuda_.cuMemcpyDtoHAsync(flags_here_, block_ + block_bytes(),
+                                      b_.flags_ * sizeof(uint32_t), stream_));
     flags_pending_ = true;
     return {};
   }
@@ -290,17 +302,26 @@ class CudaQueue final : public Queue {
   // Rows one behind the other; boxes with the swizzle that products of a warpgroup read.
   Result<void> encode(const MappedMatrix& m, CUtensorMap& map) const {
     if (cuda_.cuTensorMapEncodeTiled == nullptr) {
-      return Error{ErrorCode::device, "the NVIDIA driver is older than CUDA 12.0, which kernels for this GPU need; update it"};
+      return Error{
+          ErrorCode::device,
+          "the NVIDIA driver is older than CUDA 12.0, which kernels for this GPU need; update it"};
     }
     // A deep box is one of three axes: 64 columns, rows, parts of 64 columns.
     const bool deep = m.box_columns > 64;
-    const cuuint64_t row = static_cast<cuuint64_t>(m.columns) * size_of(m.dtype), part = 64 * size_of(m.dtype);
-    const cuuint64_t dims[] = {static_cast<cuuint64_t>(deep ? 64 : m.columns), static_cast<cuuint64_t>(m.rows), static_cast<cuuint64_t>(m.columns / 64)};
+    const cuuint64_t row = static_cast<cuuint64_t>(m.columns) * size_of(m.dtype),
+                     part = 64 * size_of(m.dtype);
+    const cuuint64_t dims[] = {static_cast<cuuint64_t>(deep ? 64 : m.columns),
+                               static_cast<cuuint64_t>(m.rows),
+                               static_cast<cuuint64_t>(m.columns / 64)};
     const cuuint64_t strides[] = {row, part};
-    const cuuint32_t box[] = {deep ? 64 : m.box_columns, m.box_rows, m.box_columns / 64}, steps[] = {1, 1, 1};
+    const cuuint32_t box[] = {deep ? 64 : m.box_columns, m.box_rows, m.box_columns / 64},
+                     steps[] = {1, 1, 1};
     const CUresult code = cuda_.cuTensorMapEncodeTiled(
-        &map, m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, deep ? 3 : 2, m.address, dims, strides, box,
-        steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        &map,
+        m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        deep ? 3 : 2, m.address, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code == CUDA_SUCCESS) return {};
     return failure(cuda_, "a tensor map", code);
   }
@@ -333,10 +354,10 @@ class CudaQueue final : public Queue {
   CUstream stream_ = nullptr;
   CUdeviceptr block_ = 0;
   CUdeviceptr workspace_ = 0;
-  uint32_t* flags_here_ = nullptr;              // a copy in memory of the host
+  uint32_t* flags_here_ = nullptr;                     // a copy in memory of the host
   bool flags_pending_ = false, flags_copied_ = false;  // since the last run began: asked for, there
-  bool callers_ = false;                        // a run was enqueued on a caller's stream
-  std::atomic<uint64_t> allocations_{0};        // read by any thread
+  bool callers_ = false;                               // a run was enqueued on a caller's stream
+  std::atomic<uint64_t> allocations_{0};               // read by any thread
   std::unique_ptr<CublasLtGemms> gemms_;
   CudaRecorder recorder_;
   CudaStopwatch stopwatch_;

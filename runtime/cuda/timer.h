@@ -37,7 +37,7 @@ class CudaTimer {
  private:
   CudaTimer() = default;
 
-  std::vector<CUevent> events_;          // the first `used_` are marks
+  std::vector<CUevent> events_;  // the first `used_` are marks
   size_t used_ = 0;
   std::atomic<bool> gate_open_ = true;
 };

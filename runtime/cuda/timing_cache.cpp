@@ -24,8 +24,7 @@ Error failure(const std::string& path, const char* verb, int code) {
 }
 
 // Reads a number and what separates it from the next.
-template <class T>
-bool number(std::string_view& text, T& value, int base) {
+template <class T> bool number(std::string_view& text, T& value, int base) {
   const char* end = text.data() + text.size();
   std::from_chars_result r;
   if constexpr (std::is_floating_point_v<T>) {
@@ -79,7 +78,8 @@ size_t TimingCache::read(std::string_view text) {
     const size_t end = text.find('\n', at + 1);
     std::string key;
     Entry entry;
-    if (parse(text.substr(at + 1, end == std::string_view::npos ? end : end - at - 1), key, entry)) {
+    if (parse(text.substr(at + 1, end == std::string_view::npos ? end : end - at - 1), key,
+              entry)) {
       entries_[key] = entry;
       ++taken;
     }
@@ -91,8 +91,10 @@ size_t TimingCache::read(std::string_view text) {
 Result<void> TimingCache::load(const std::string& path) {
   // A pipe would be waited for, and has no end to look at.
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return errno == ENOENT ? Result<void>() : failure(path, "read", errno);
-  if (!S_ISREG(info.st_mode)) return Error{ErrorCode::io, path + ": is not a regular file; name a file"};
+  if (::stat(path.c_str(), &info) != 0)
+    return errno == ENOENT ? Result<void>() : failure(path, "read", errno);
+  if (!S_ISREG(info.st_mode))
+    return Error{ErrorCode::io, path + ": is not a regular file; name a file"};
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   if (!in) return failure(path, "read", errno);
   const auto size = in.tellg();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measured best algorithms of cuBLASLt's products, kept from run to run. An entry holds for one card,
-// one version of the library and one product; whatever does not fit is ignored. A text, one entry a
-// line: docs/timing-cache.md.
+// Measured best algorithms of cuBLASLt's products, kept from run to run. An entry holds for one
+// card, one version of the library and one product; whatever does not fit is ignored. A text, one
+// entry a line: docs/timing-cache.md.
 #pragma once
 
 #include <array>
@@ -47,7 +47,7 @@ class TimingCache {
   size_t added() const;
 
  private:
-  mutable std::mutex mutex_;             // executors of several threads share it
+  mutable std::mutex mutex_;  // executors of several threads share it
   std::map<std::string, Entry> entries_;
   size_t added_ = 0;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What computes the steps of a generator: tokens of sequences in, logits after the last of each out.
+// What computes the steps of a generator: tokens of sequences in, logits after the last of each
+// out.
 #pragma once
 
 #include <memory>
@@ -17,25 +18,28 @@ class Engine {
   /// A sequence that is being computed: its tokens, or keys and values of them.
   struct Sequence {
     virtual ~Sequence() = default;
-    int64_t length = 0;       ///< tokens computed
-    size_t bytes = 0;         ///< of memory held
+    int64_t length = 0;  ///< tokens computed
+    size_t bytes = 0;    ///< of memory held
   };
   /// The next tokens of a sequence, at least one.
   struct Work {
     Sequence* sequence = nullptr;
     std::span<const int32_t> tokens;
     bool wants_logits = false;
-    std::span<float> logits;  ///< out: [vocabulary] after the last token, if wanted; valid until the next step
+    std::span<float>
+        logits;  ///< out: [vocabulary] after the last token, if wanted; valid until the next step
   };
   virtual ~Engine() = default;
-  /// A sequence that begins with these tokens. Its `length` may be more than 0 where they were computed before, and is less than theirs.
+  /// A sequence that begins with these tokens. Its `length` may be more than 0 where they were
+  /// computed before, and is less than theirs.
   virtual std::unique_ptr<Sequence> start(std::span<const int32_t> tokens) = 0;
   /// Whether there is place for so many tokens of one more sequence.
   virtual bool has_place(int64_t tokens) const = 0;
-  /// Makes place for so many tokens of a sequence; false if there is none until others give theirs back.
+  /// Makes place for so many tokens of a sequence; false if there is none until others give theirs
+  /// back.
   virtual bool reserve(Sequence& sequence, int64_t tokens) = 0;
-  /// Computes the next tokens of different sequences with place, at most most_at_once() of them. After an error nothing has changed:
-  /// they may be computed again, by themselves.
+  /// Computes the next tokens of different sequences with place, at most most_at_once() of them.
+  /// After an error nothing has changed: they may be computed again, by themselves.
   /// Errors: those of Executor::run().
   virtual Result<void> step(std::span<Work> works) = 0;
   virtual size_t most_at_once() const = 0;
@@ -48,21 +52,26 @@ class Engine {
   virtual const std::string& name() const = 0;
 };
 
-/// Runs the graph as it was exported, a sequence at a time: with its past in and its present out, or, for a graph without, all of its
-/// tokens in each step. Errors: those of Model::executor().
-Result<std::unique_ptr<Engine>> make_literal_engine(const Model& model, Roles roles, int64_t max_context);
+/// Runs the graph as it was exported, a sequence at a time: with its past in and its present out,
+/// or, for a graph without, all of its tokens in each step. Errors: those of Model::executor().
+Result<std::unique_ptr<Engine>> make_literal_engine(const Model& model, Roles roles,
+                                                    int64_t max_context);
 
 struct PagedOptions {
   int64_t max_context = 0, max_sequences = 0;
-  int64_t most_tokens = 0;    ///< of a step
-  size_t cache_bytes = 0;     ///< 0: for max_sequences of max_context, as far as half of the free memory goes
+  int64_t most_tokens = 0;  ///< of a step
+  size_t cache_bytes =
+      0;  ///< 0: for max_sequences of max_context, as far as half of the free memory goes
   bool prefix_sharing = true;
 };
 
-/// Runs the program for generation: tokens of many sequences in one step, keys and values in pages, and sums of linear attention in slots,
-/// that stay on the device. With sums prefixes are not shared.
-/// Errors: memory (a cache of that size cannot be had, or has no place for one sequence), and those of Model::executor().
-Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation, const PagedOptions& options);
+/// Runs the program for generation: tokens of many sequences in one step, keys and values in pages,
+/// and sums of linear attention in slots, that stay on the device. With sums prefixes are not
+/// shared.
+/// Errors: memory (a cache of that size cannot be had, or has no place for one sequence), and those
+/// of Model::executor().
+Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation,
+                                                  const PagedOptions& options);
 /// The size of the vocabulary of such a program.
 int64_t vocabulary_of(const Model& generation);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler: one thread computes steps, sequences in turns; each sequence with a callback has a thread that calls it.
+// The scheduler: one thread computes steps, sequences in turns; each sequence with a callback has a
+// thread that calls it.
 #include "runtime/generate.h"
 
 #include <algorithm>
@@ -29,17 +30,20 @@ const char* to_string(GenerateEnd end) {
 
 namespace {
 
-constexpr size_t kMostUndelivered = 64;  // tokens that a callback may lag behind before its sequence waits
+constexpr size_t kMostUndelivered =
+    64;  // tokens that a callback may lag behind before its sequence waits
 
-double ms_since(Clock::time_point t) { return std::chrono::duration<double, std::milli>(Clock::now() - t).count(); }
+double ms_since(Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
+}
 
 /// Everything but `state` is guarded by the generator's mutex; `state` is the computing thread's.
 struct Sequence {
   GenerateOptions options;
-  std::vector<int32_t> tokens;       // of the prompt and the answer
+  std::vector<int32_t> tokens;  // of the prompt and the answer
   size_t prompt_size = 0, computed = 0, delivered = 0;
-  uint64_t number = 0;               // in the order of submission
-  Generated result;                  // its tokens are filled in on request
+  uint64_t number = 0;  // in the order of submission
+  Generated result;     // its tokens are filled in on request
   Clock::time_point submitted = Clock::now();
   bool cancelled = false, waited_for = false, ended = false;
   std::unique_ptr<Engine::Sequence> state;
@@ -59,7 +63,7 @@ struct Generator::Impl {
   std::unique_ptr<Engine> engine;
 
   mutable std::mutex mutex;
-  std::condition_variable changed;   // anything that somebody waits for
+  std::condition_variable changed;  // anything that somebody waits for
   std::map<Id, Entry> sequences;
   std::deque<Entry> waiting, running;
   GeneratorStats counts;
@@ -104,22 +108,26 @@ struct Generator::Impl {
 
   // One that runs alone is tried in any case.
   bool may_admit() const {
-    if (waiting.empty() || static_cast<int64_t>(running.size()) >= options.max_sequences) return false;
-    return running.empty() || engine->has_place(static_cast<int64_t>(waiting.front()->tokens.size()) + 1);
+    if (waiting.empty() || static_cast<int64_t>(running.size()) >= options.max_sequences)
+      return false;
+    return running.empty() ||
+           engine->has_place(static_cast<int64_t>(waiting.front()->tokens.size()) + 1);
   }
 
-  // The thread of its callback begins with a sequence's first turn: those that wait have none. Where it begins: what was computed
-  // before, as others began so, is not computed again.
+  // The thread of its callback begins with a sequence's first turn: those that wait have none.
+  // Where it begins: what was computed before, as others began so, is not computed again.
   bool admit(const Entry& s) {
     try {
       s->state = engine->start(s->tokens);
       s->computed = static_cast<size_t>(s->state->length);
       engine->reserve(*s->state, static_cast<int64_t>(s->tokens.size()));
-      if (s->options.on_token && !s->caller.joinable()) s->caller = std::thread([this, s] { call(s); });
+      if (s->options.on_token && !s->caller.joinable())
+        s->caller = std::thread([this, s] { call(s); });
       return true;
     } catch (const std::system_error& e) {
       s->state.reset();
-      end(*s, GenerateEnd::failed, {ErrorCode::memory, std::string("no thread for the sequence's callback: ") + e.what()});
+      end(*s, GenerateEnd::failed,
+          {ErrorCode::memory, std::string("no thread for the sequence's callback: ") + e.what()});
       return false;
     } catch (const std::bad_alloc&) {
       s->state.reset();
@@ -164,7 +172,8 @@ struct Generator::Impl {
     Result<int32_t> chosen = 0;
   };
 
-  // The next token of each sequence that has one, then pieces of prompts, the oldest first. The lock is open while the model runs.
+  // The next token of each sequence that has one, then pieces of prompts, the oldest first. The
+  // lock is open while the model runs.
   void step(std::unique_lock<std::mutex>& lock) {
     std::vector<Part> parts;
     int64_t left = options.prompt_chunk;
@@ -188,7 +197,8 @@ struct Generator::Impl {
       for (const Entry& s : running) has_one(s) ? add(s) : void();
       std::vector<Entry> prompts;
       for (const Entry& s : running) has_one(s) ? void() : prompts.push_back(s);
-      std::sort(prompts.begin(), prompts.end(), [](const Entry& a, const Entry& b) { return a->number < b->number; });
+      std::sort(prompts.begin(), prompts.end(),
+                [](const Entry& a, const Entry& b) { return a->number < b->number; });
       for (const Entry& s : prompts) add(s);
     }
     reserve(parts);
@@ -204,7 +214,8 @@ struct Generator::Impl {
     }
   }
 
-  // Place for what each is about to compute. Where there is none, the youngest of all gives its own back and begins again later.
+  // Place for what each is about to compute. Where there is none, the youngest of all gives its own
+  // back and begins again later.
   void reserve(std::vector<Part>& parts) {
     for (size_t i = 0; i < parts.size();) {
       const Entry s = parts[i].s;
@@ -213,11 +224,14 @@ struct Generator::Impl {
         ++i;
         continue;
       }
-      const auto youngest = std::max_element(running.begin(), running.end(), [](const Entry& a, const Entry& b) { return a->number < b->number; });
+      const auto youngest =
+          std::max_element(running.begin(), running.end(),
+                           [](const Entry& a, const Entry& b) { return a->number < b->number; });
       const Entry loser = *youngest;
       const bool alone = running.size() == 1;
       running.erase(youngest);
-      const auto part = std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.s == loser; });
+      const auto part =
+          std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.s == loser; });
       if (part != parts.end()) {
         if (part - parts.begin() < static_cast<std::ptrdiff_t>(i)) --i;
         parts.erase(part);
@@ -225,7 +239,10 @@ struct Generator::Impl {
       loser->state.reset();
       loser->computed = 0;
       if (alone) {
-        end(*loser, GenerateEnd::failed, {ErrorCode::memory, "the cache has place for " + std::to_string(engine->most_tokens()) + " tokens, the sequence has come to " + std::to_string(tokens) + "; make it with more cache_bytes"});
+        end(*loser, GenerateEnd::failed,
+            {ErrorCode::memory, "the cache has place for " + std::to_string(engine->most_tokens()) +
+                                    " tokens, the sequence has come to " + std::to_string(tokens) +
+                                    "; make it with more cache_bytes"});
         continue;
       }
       ++counts.preempted;
@@ -255,7 +272,8 @@ struct Generator::Impl {
       if (!done) return fail(done.error());
       for (size_t i = 0; i < parts.size(); ++i) {
         Part& p = parts[i];
-        if (!p.history.empty()) p.chosen = generate::sample(works[i].logits, p.history, p.sampling, p.history.size());
+        if (!p.history.empty())
+          p.chosen = generate::sample(works[i].logits, p.history, p.sampling, p.history.size());
       }
     } catch (const std::bad_alloc&) {  // keys and values may be gigabytes
       fail({ErrorCode::memory, "no memory for the keys and values of a step"});
@@ -266,7 +284,8 @@ struct Generator::Impl {
     Sequence& s = *part.s;
     if (s.ended) return;
     if (!part.chosen) return end(s, GenerateEnd::failed, part.chosen.error());
-    (s.computed < s.prompt_size ? counts.prompt_tokens : counts.tokens) += static_cast<int64_t>(part.tokens.size());
+    (s.computed < s.prompt_size ? counts.prompt_tokens : counts.tokens) +=
+        static_cast<int64_t>(part.tokens.size());
     s.computed += part.tokens.size();
     if (!part.history.empty() && !s.cancelled) take(s, *part.chosen);
   }
@@ -278,7 +297,8 @@ struct Generator::Impl {
     s.tokens.push_back(id);
     changed.notify_all();
     if (static_cast<int64_t>(s.answered()) >= s.options.max_tokens) end(s, GenerateEnd::length);
-    else if (static_cast<int64_t>(s.tokens.size()) > options.max_context) end(s, GenerateEnd::context);
+    else if (static_cast<int64_t>(s.tokens.size()) > options.max_context)
+      end(s, GenerateEnd::context);
   }
 
   void end(Sequence& s, GenerateEnd how, Error error = {}) {
@@ -333,25 +353,35 @@ struct Generator::Impl {
 
   Result<Entry> find(Id id) const {
     const auto found = sequences.find(id);
-    if (found == sequences.end()) return Error{ErrorCode::invalid_argument, "there is no sequence " + std::to_string(id) + ", or its end was waited for"};
+    if (found == sequences.end())
+      return Error{ErrorCode::invalid_argument,
+                   "there is no sequence " + std::to_string(id) + ", or its end was waited for"};
     return found->second;
   }
 
   static Generated result_of(const Sequence& s) {
     Generated out = s.result;
-    out.tokens.assign(s.tokens.begin() + static_cast<std::ptrdiff_t>(s.prompt_size), s.tokens.end());
+    out.tokens.assign(s.tokens.begin() + static_cast<std::ptrdiff_t>(s.prompt_size),
+                      s.tokens.end());
     return out;
   }
 
   Result<void> check(std::span<const int32_t> prompt, const GenerateOptions& o) const {
-    if (prompt.empty()) return Error{ErrorCode::invalid_argument, "the prompt is empty; it needs at least one token"};
+    if (prompt.empty())
+      return Error{ErrorCode::invalid_argument, "the prompt is empty; it needs at least one token"};
     for (size_t i = 0; i < prompt.size(); ++i)
       if (prompt[i] < 0 || prompt[i] >= vocabulary)
-        return Error{ErrorCode::invalid_argument, "token " + std::to_string(i) + " of the prompt is " + std::to_string(prompt[i]) + ", outside the vocabulary [0, " +
-                                                      std::to_string(vocabulary) + "); is the tokenizer that of another model?"};
+        return Error{ErrorCode::invalid_argument,
+                     "token " + std::to_string(i) + " of the prompt is " +
+                         std::to_string(prompt[i]) + ", outside the vocabulary [0, " +
+                         std::to_string(vocabulary) + "); is the tokenizer that of another model?"};
     if (static_cast<int64_t>(prompt.size()) > options.max_context)
-      return Error{ErrorCode::shape, "the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " + std::to_string(options.max_context)};
-    if (o.max_tokens < 1) return Error{ErrorCode::invalid_argument, "max_tokens must be at least 1, got " + std::to_string(o.max_tokens)};
+      return Error{ErrorCode::shape, "the prompt has " + std::to_string(prompt.size()) +
+                                         " tokens, the context holds " +
+                                         std::to_string(options.max_context)};
+    if (o.max_tokens < 1)
+      return Error{ErrorCode::invalid_argument,
+                   "max_tokens must be at least 1, got " + std::to_string(o.max_tokens)};
     return generate::check(o.sampling);
   }
 };
@@ -364,50 +394,71 @@ Generator::~Generator() = default;
 Result<Generator> Generator::make(const Model& model, const GeneratorOptions& options) {
   const auto positive = [](const char* what, int64_t value) -> Result<void> {
     if (value >= 1) return {};
-    return Error{ErrorCode::invalid_argument, std::string(what) + " must be at least 1, got " + std::to_string(value)};
+    return Error{ErrorCode::invalid_argument,
+                 std::string(what) + " must be at least 1, got " + std::to_string(value)};
   };
   TFCC_TRY_VOID(positive("max_sequences", options.max_sequences));
   TFCC_TRY_VOID(positive("prompt_chunk", options.prompt_chunk));
   if (options.max_context < 0) TFCC_TRY_VOID(positive("max_context", options.max_context));
   constexpr int64_t kMostSequences = 65535, kMostContext = int64_t{1} << 30;
-  if (options.max_sequences > kMostSequences) return Error{ErrorCode::invalid_argument, "max_sequences must be at most " + std::to_string(kMostSequences) + ", got " + std::to_string(options.max_sequences)};
-  if (options.max_context > kMostContext) return Error{ErrorCode::invalid_argument, "max_context must be at most " + std::to_string(kMostContext) + ", got " + std::to_string(options.max_context)};
+  if (options.max_sequences > kMostSequences)
+    return Error{ErrorCode::invalid_argument, "max_sequences must be at most " +
+                                                  std::to_string(kMostSequences) + ", got " +
+                                                  std::to_string(options.max_sequences)};
+  if (options.max_context > kMostContext)
+    return Error{ErrorCode::invalid_argument, "max_context must be at most " +
+                                                  std::to_string(kMostContext) + ", got " +
+                                                  std::to_string(options.max_context)};
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   // Roles are those of the graph as it was exported, which also knows how long a context may be.
-  TFCC_TRY(generate::Roles roles, generate::find_roles(model.inputs(), model.outputs(), options.roles));
-  // The last token of a context needs no place in a past. Where no limit is known, the graph itself tells what is too far.
+  TFCC_TRY(generate::Roles roles,
+           generate::find_roles(model.inputs(), model.outputs(), options.roles));
+  // The last token of a context needs no place in a past. Where no limit is known, the graph itself
+  // tells what is too far.
   const generate::Cache* cache = roles.caches.empty() ? nullptr : &roles.caches[0];
   const int64_t most_past = cache ? cache->past.dims[cache->past_axis].max : 0;
   const int64_t allowed = cache ? (most_past > 0 ? most_past + 1 : 0) : roles.ids.dims[1].max;
   if (options.max_context > 0 && allowed > 0 && options.max_context > allowed)
-    return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) + ", the model takes at most " + std::to_string(allowed) + " tokens"};
-  if (options.max_context == 0) impl->options.max_context = allowed > 0 ? std::min(allowed, kDefaultContext) : kDefaultContext;
-  impl->options.prompt_chunk = std::min(options.prompt_chunk, options.max_sequences * impl->options.max_context);  // that many there are
+    return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) +
+                                       ", the model takes at most " + std::to_string(allowed) +
+                                       " tokens"};
+  if (options.max_context == 0)
+    impl->options.max_context = allowed > 0 ? std::min(allowed, kDefaultContext) : kDefaultContext;
+  impl->options.prompt_chunk =
+      std::min(options.prompt_chunk,
+               options.max_sequences * impl->options.max_context);  // that many there are
   impl->vocabulary = roles.vocabulary;
-  auto generation = options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
+  auto generation =
+      options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
   if (generation) {
-    const generate::PagedOptions paged{impl->options.max_context, options.max_sequences, impl->options.prompt_chunk + options.max_sequences, options.cache_bytes, options.prefix_sharing};
+    const generate::PagedOptions paged{impl->options.max_context, options.max_sequences,
+                                       impl->options.prompt_chunk + options.max_sequences,
+                                       options.cache_bytes, options.prefix_sharing};
     TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));
   } else if (generation.error().code != ErrorCode::unsupported) {
     return generation.error();
   } else {
-    if (const int64_t most = roles.ids.dims[1].max; cache && most > 0) impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most);
-    TFCC_TRY(impl->engine, generate::make_literal_engine(model, std::move(roles), impl->options.max_context));
+    if (const int64_t most = roles.ids.dims[1].max; cache && most > 0)
+      impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most);
+    TFCC_TRY(impl->engine,
+             generate::make_literal_engine(model, std::move(roles), impl->options.max_context));
   }
   Impl* raw = impl.get();
   impl->computing = std::thread([raw] { raw->compute(); });
   return Generator(std::move(impl));
 }
 
-Result<Generator::Id> Generator::submit(std::span<const int32_t> prompt, const GenerateOptions& options) {
+Result<Generator::Id> Generator::submit(std::span<const int32_t> prompt,
+                                        const GenerateOptions& options) {
   TFCC_TRY_VOID(impl_->check(prompt, options));
   auto s = std::make_shared<Sequence>();
   s->options = options;
   s->tokens.assign(prompt.begin(), prompt.end());
   s->prompt_size = prompt.size();
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->stopping) return Error{ErrorCode::invalid_argument, "the generator is being destroyed"};
+  if (impl_->stopping)
+    return Error{ErrorCode::invalid_argument, "the generator is being destroyed"};
   const Id id = impl_->next_id++;
   s->number = id;
   impl_->sequences[id] = s;
@@ -426,8 +477,11 @@ Result<Generated> Generator::wait(Id id) {
   std::unique_lock lock(impl_->mutex);
   TFCC_TRY(const auto s, impl_->find(id));
   if (s->caller.get_id() == std::this_thread::get_id())
-    return Error{ErrorCode::invalid_argument, "a callback cannot wait for the end of its own sequence"};
-  if (s->waited_for) return Error{ErrorCode::invalid_argument, "another thread waits for sequence " + std::to_string(id)};
+    return Error{ErrorCode::invalid_argument,
+                 "a callback cannot wait for the end of its own sequence"};
+  if (s->waited_for)
+    return Error{ErrorCode::invalid_argument,
+                 "another thread waits for sequence " + std::to_string(id)};
   s->waited_for = true;
   impl_->changed.wait(lock, [&] { return s->ended; });
   if (s->caller.joinable()) {  // until its last token is delivered

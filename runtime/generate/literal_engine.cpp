@@ -10,7 +10,8 @@ namespace {
 
 class LiteralEngine : public Engine {
  public:
-  LiteralEngine(Executor executor, Roles roles, int64_t max_context) : executor_(std::move(executor)), roles_(std::move(roles)), max_context_(max_context) {
+  LiteralEngine(Executor executor, Roles roles, int64_t max_context)
+      : executor_(std::move(executor)), roles_(std::move(roles)), max_context_(max_context) {
     name_ = roles_.caches.empty() ? "whole sequences" : "past and present";
   }
 
@@ -45,17 +46,20 @@ class LiteralEngine : public Engine {
     }
     const int64_t past = held.length, now = static_cast<int64_t>(tokens.size());
     make_room(past, now);
-    TFCC_TRY_VOID(give(ids_, roles_.ids, now, [&](int64_t i) { return tokens[static_cast<size_t>(i)]; }));
+    TFCC_TRY_VOID(
+        give(ids_, roles_.ids, now, [&](int64_t i) { return tokens[static_cast<size_t>(i)]; }));
     TFCC_TRY_VOID(give(mask_, roles_.mask, past + now, [](int64_t) { return 1; }));
     TFCC_TRY_VOID(give(positions_, roles_.positions, now, [&](int64_t i) { return past + i; }));
     TFCC_TRY_VOID(give(types_, roles_.types, now, [](int64_t) { return 0; }));
-    for (size_t i = 0; i < roles_.caches.size(); ++i) TFCC_TRY_VOID(give_cache(roles_.caches[i], held.past[i], held.present[i], past, past + now));
+    for (size_t i = 0; i < roles_.caches.size(); ++i)
+      TFCC_TRY_VOID(give_cache(roles_.caches[i], held.past[i], held.present[i], past, past + now));
     TFCC_TRY_VOID(executor_.run());
     TFCC_TRY_VOID(executor_.status());
     held.past.swap(held.present);
     held.length = past + now;
     held.bytes = 0;
-    for (size_t i = 0; i < held.past.size(); ++i) held.bytes += held.past[i].capacity() + held.present[i].capacity();
+    for (size_t i = 0; i < held.past.size(); ++i)
+      held.bytes += held.past[i].capacity() + held.present[i].capacity();
     return last_logits(now);
   }
 
@@ -64,19 +68,25 @@ class LiteralEngine : public Engine {
     std::vector<int32_t> tokens;
   };
 
-  // Memory for twice the tokens at a time, so that few steps move it. Where the file does not take so many, steps get theirs one by one.
+  // Memory for twice the tokens at a time, so that few steps move it. Where the file does not take
+  // so many, steps get theirs one by one.
   void make_room(int64_t past, int64_t now) {
     if (past + now <= room_past_ + room_now_ && now <= room_now_) return;
-    const int64_t total = std::min(std::max<int64_t>(64, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(past + now)))), std::max(max_context_, past + now));
+    const int64_t total =
+        std::min(std::max<int64_t>(
+                     64, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(past + now)))),
+                 std::max(max_context_, past + now));
     room_now_ = roles_.caches.empty() ? total : std::max(room_now_, now);
     room_past_ = std::max(room_past_, total - room_now_);
     Shapes shapes;
     const auto table = [&](const TensorInfo& input, int64_t count) {
       if (!input.name.empty()) shapes.emplace_back(input.name, std::vector<int64_t>{1, count});
     };
-    for (const TensorInfo* input : {&roles_.ids, &roles_.positions, &roles_.types}) table(*input, room_now_);
+    for (const TensorInfo* input : {&roles_.ids, &roles_.positions, &roles_.types})
+      table(*input, room_now_);
     table(roles_.mask, roles_.caches.empty() ? room_now_ : room_past_ + room_now_);
-    for (const Cache& cache : roles_.caches) shapes.emplace_back(cache.past.name, shape_of(cache, room_past_));
+    for (const Cache& cache : roles_.caches)
+      shapes.emplace_back(cache.past.name, shape_of(cache, room_past_));
     (void)executor_.prepare(shapes);
   }
 
@@ -90,7 +100,10 @@ class LiteralEngine : public Engine {
 
   static std::vector<int64_t> shape_of(const Cache& cache, int64_t tokens) {
     std::vector<int64_t> shape;
-    for (size_t k = 0; k < cache.past.dims.size(); ++k) shape.push_back(k == cache.batch_axis ? 1 : k == cache.past_axis ? tokens : cache.past.dims[k].max);
+    for (size_t k = 0; k < cache.past.dims.size(); ++k)
+      shape.push_back(k == cache.batch_axis  ? 1
+                      : k == cache.past_axis ? tokens
+                                             : cache.past.dims[k].max);
     return shape;
   }
 
@@ -101,15 +114,18 @@ class LiteralEngine : public Engine {
   }
 
   // The two change places after the run. They grow by half, so that few steps move them.
-  Result<void> give_cache(const Cache& cache, Bytes& past, Bytes& present, int64_t before, int64_t after) {
+  Result<void> give_cache(const Cache& cache, Bytes& past, Bytes& present, int64_t before,
+                          int64_t after) {
     const size_t needed = bytes_of(cache, after);
     if (past.empty()) past.resize(size_of(cache.past.dtype));  // an address for nothing
     if (present.size() < needed) {
       present = Bytes();
       present.resize(needed + needed / 2);
     }
-    TFCC_TRY_VOID(executor_.set(cache.past.name, {past.data(), cache.past.dtype, shape_of(cache, before), Place::host}));
-    return executor_.set(cache.present, {present.data(), cache.past.dtype, shape_of(cache, after), Place::host});
+    TFCC_TRY_VOID(executor_.set(
+        cache.past.name, {past.data(), cache.past.dtype, shape_of(cache, before), Place::host}));
+    return executor_.set(cache.present,
+                         {present.data(), cache.past.dtype, shape_of(cache, after), Place::host});
   }
 
   Result<std::span<float>> last_logits(int64_t rows) {
@@ -118,7 +134,8 @@ class LiteralEngine : public Engine {
     logits_.resize(width);
     const size_t first = (static_cast<size_t>(rows) - 1) * width;
     if (all.bytes < (first + width) * size_of(all.dtype))
-      return Error{ErrorCode::unsupported, "the output '" + roles_.logits + "' has not the logits of each token of the step"};
+      return Error{ErrorCode::unsupported, "the output '" + roles_.logits +
+                                               "' has not the logits of each token of the step"};
     numbers_from(all.data, all.dtype, first, logits_);
     return std::span<float>(logits_);
   }
@@ -133,9 +150,11 @@ class LiteralEngine : public Engine {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> make_literal_engine(const Model& model, Roles roles, int64_t max_context) {
+Result<std::unique_ptr<Engine>> make_literal_engine(const Model& model, Roles roles,
+                                                    int64_t max_context) {
   TFCC_TRY(Executor executor, model.executor());
-  return std::unique_ptr<Engine>(std::make_unique<LiteralEngine>(std::move(executor), std::move(roles), max_context));
+  return std::unique_ptr<Engine>(
+      std::make_unique<LiteralEngine>(std::move(executor), std::move(roles), max_context));
 }
 
 }  // namespace tfcc::generate

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of the program that lift-kv-cache made (passes/lift_kv_cache.cpp): a token has a position and a slot of the cache, a sequence a
-// number of keys and a table of pages. Where the program has sums of linear attentions, a sequence has two slots of them: a step reads one
-// and writes the other, so that a step that failed has changed nothing.
+// Steps of the program that lift-kv-cache made (passes/lift_kv_cache.cpp): a token has a position
+// and a slot of the cache, a sequence a number of keys and a table of pages. Where the program has
+// sums of linear attentions, a sequence has two slots of them: a step reads one and writes the
+// other, so that a step that failed has changed nothing.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -14,7 +15,7 @@
 namespace tfcc::generate {
 namespace {
 
-constexpr double kShareOfFree = 0.5;   // of the memory that is free, for a cache of no size given
+constexpr double kShareOfFree = 0.5;  // of the memory that is free, for a cache of no size given
 
 /// Bytes of so many pages or slots of a state, up to where the next state may begin.
 size_t bytes_of(const TensorInfo& state, int64_t count) {
@@ -25,19 +26,32 @@ size_t bytes_of(const TensorInfo& state, int64_t count) {
 
 /// What there is place for.
 struct Room {
-  int64_t page = 0, pages = 0;          // 0: the program has no cache
+  int64_t page = 0, pages = 0;  // 0: the program has no cache
   int64_t table_width = 0;
-  int64_t pairs = 0;                    // of slots; 0: the program has no sums
-  int64_t count(const TensorInfo& state) const { return runtime::is_cache(state) ? pages : 2 * pairs; }
+  int64_t pairs = 0;  // of slots; 0: the program has no sums
+  int64_t count(const TensorInfo& state) const {
+    return runtime::is_cache(state) ? pages : 2 * pairs;
+  }
 };
 
 class PagedEngine : public Engine {
  public:
-  PagedEngine(Executor executor, Memory memory, std::vector<TensorInfo> states, const TensorInfo& ids, TensorInfo logits, const Room& room, const PagedOptions& options)
-      : executor_(std::move(executor)), memory_(std::move(memory)), states_(std::move(states)), ids_type_(ids.dtype), logits_(std::move(logits)), room_(room), page_(room.page),
-        options_(options), pool_(room.pages) {
+  PagedEngine(Executor executor, Memory memory, std::vector<TensorInfo> states,
+              const TensorInfo& ids, TensorInfo logits, const Room& room,
+              const PagedOptions& options)
+      : executor_(std::move(executor)),
+        memory_(std::move(memory)),
+        states_(std::move(states)),
+        ids_type_(ids.dtype),
+        logits_(std::move(logits)),
+        room_(room),
+        page_(room.page),
+        options_(options),
+        pool_(room.pages) {
     for (int64_t i = room.pairs; i-- > 0;) pairs_.push_back(static_cast<int32_t>(2 * i));
-    for (const TensorInfo& s : states_) (runtime::is_cache(s) ? page_bytes_ : pair_bytes_) += bytes_of(s, runtime::is_cache(s) ? 1 : 2);
+    for (const TensorInfo& s : states_)
+      (runtime::is_cache(s) ? page_bytes_ : pair_bytes_) +=
+          bytes_of(s, runtime::is_cache(s) ? 1 : 2);
     if (sums()) options_.prefix_sharing = false;  // sums of a prefix are not kept
   }
 
@@ -45,13 +59,22 @@ class PagedEngine : public Engine {
     size_t offset = 0;
     for (const TensorInfo& s : states_) {
       const std::vector<int64_t> shape = shape_of(s);
-      TFCC_TRY_VOID(executor_.set(s.name, {static_cast<std::byte*>(memory_.data()) + offset, s.dtype, shape, memory_.place()}));
+      TFCC_TRY_VOID(executor_.set(s.name, {static_cast<std::byte*>(memory_.data()) + offset,
+                                           s.dtype, shape, memory_.place()}));
       offset += bytes_of(s, room_.count(s));
     }
     const auto tokens = options_.most_tokens, sequences = options_.max_sequences;
-    Shapes shapes = {{"ids", {1, tokens}}, {"positions", {tokens}}, {"context", {sequences}}, {"first", {sequences + 1}}, {"wanted", {sequences}}};
-    if (cached()) shapes.insert(shapes.end(), {{"slots", {tokens}}, {"order", {sequences}}, {"table", {sequences, room_.table_width}}});
-    if (sums()) shapes.insert(shapes.end(), {{"state_from", {sequences}}, {"state_to", {sequences}}});
+    Shapes shapes = {{"ids", {1, tokens}},
+                     {"positions", {tokens}},
+                     {"context", {sequences}},
+                     {"first", {sequences + 1}},
+                     {"wanted", {sequences}}};
+    if (cached())
+      shapes.insert(
+          shapes.end(),
+          {{"slots", {tokens}}, {"order", {sequences}}, {"table", {sequences, room_.table_width}}});
+    if (sums())
+      shapes.insert(shapes.end(), {{"state_from", {sequences}}, {"state_to", {sequences}}});
     for (const TensorInfo& s : states_) shapes.emplace_back(s.name, shape_of(s));
     return executor_.prepare(shapes);
   }
@@ -59,7 +82,8 @@ class PagedEngine : public Engine {
   std::unique_ptr<Engine::Sequence> start(std::span<const int32_t> tokens) override {
     auto out = std::make_unique<Held>(*this);
     // The last token is computed in any case, for its logits.
-    for (size_t at = 0; options_.prefix_sharing && at + static_cast<size_t>(page_) < tokens.size(); at += static_cast<size_t>(page_)) {
+    for (size_t at = 0; options_.prefix_sharing && at + static_cast<size_t>(page_) < tokens.size();
+         at += static_cast<size_t>(page_)) {
       const auto content = tokens.subspan(at, static_cast<size_t>(page_));
       const auto page = pool_.find(out->pages.empty() ? -1 : out->pages.back(), content);
       if (!page) break;
@@ -72,7 +96,8 @@ class PagedEngine : public Engine {
   }
 
   bool has_place(int64_t tokens) const override {
-    return (!cached() || (tokens + page_ - 1) / page_ <= pool_.count() - pool_.held()) && (!sums() || !pairs_.empty());
+    return (!cached() || (tokens + page_ - 1) / page_ <= pool_.count() - pool_.held()) &&
+           (!sums() || !pairs_.empty());
   }
 
   bool reserve(Engine::Sequence& sequence, int64_t tokens) override {
@@ -94,7 +119,8 @@ class PagedEngine : public Engine {
   Result<void> step(std::span<Work> works) override {
     const auto count = static_cast<int64_t>(works.size());
     ids_.clear();
-    for (auto* list : {&positions_, &slots_, &context_, &order_, &from_, &to_, &wanted_}) list->clear();
+    for (auto* list : {&positions_, &slots_, &context_, &order_, &from_, &to_, &wanted_})
+      list->clear();
     first_.assign(1, 0);
     table_.assign(static_cast<size_t>(count * room_.table_width), 0);
     for (int64_t i = 0; i < count; ++i) {
@@ -104,7 +130,9 @@ class PagedEngine : public Engine {
         const int64_t at = held.length + static_cast<int64_t>(t);
         append_number(w.tokens[t], ids_type_, ids_);
         positions_.push_back(static_cast<int32_t>(at));
-        if (cached()) slots_.push_back(static_cast<int32_t>(held.pages[static_cast<size_t>(at / page_)] * page_ + at % page_));
+        if (cached())
+          slots_.push_back(static_cast<int32_t>(
+              held.pages[static_cast<size_t>(at / page_)] * page_ + at % page_));
       }
       std::copy(held.pages.begin(), held.pages.end(), table_.begin() + i * room_.table_width);
       context_.push_back(static_cast<int32_t>(held.length + static_cast<int64_t>(w.tokens.size())));
@@ -114,10 +142,13 @@ class PagedEngine : public Engine {
       if (w.wants_logits) wanted_.push_back(first_.back() - 1);
     }
     const size_t rows = wanted_.size();
-    if (rows == 0) wanted_.push_back(0);   // a run has a row at least
+    if (rows == 0) wanted_.push_back(0);  // a run has a row at least
     order_.resize(works.size());
     std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return works[static_cast<size_t>(a)].tokens.size() > works[static_cast<size_t>(b)].tokens.size(); });
+    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
+      return works[static_cast<size_t>(a)].tokens.size() >
+             works[static_cast<size_t>(b)].tokens.size();
+    });
 
     const auto tokens = static_cast<int64_t>(positions_.size());
     TFCC_TRY_VOID(executor_.set("ids", {ids_.data(), ids_type_, {1, tokens}, Place::host}));
@@ -141,7 +172,9 @@ class PagedEngine : public Engine {
   }
 
   size_t most_at_once() const override { return static_cast<size_t>(options_.max_sequences); }
-  int64_t most_tokens() const override { return cached() ? pool_.count() * page_ : options_.max_context; }
+  int64_t most_tokens() const override {
+    return cached() ? pool_.count() * page_ : options_.max_context;
+  }
   int64_t pages() const override { return pool_.count(); }
   int64_t pages_held() const override { return pool_.held(); }
   int64_t shared_tokens() const override { return shared_; }
@@ -151,7 +184,8 @@ class PagedEngine : public Engine {
   struct Held : Engine::Sequence {
     explicit Held(PagedEngine& of) : engine(of) {}
     ~Held() override {
-      for (size_t i = pages.size(); i-- > 0;) engine.pool_.release(pages[i]);  // the last first: it is of least use to others
+      for (size_t i = pages.size(); i-- > 0;)
+        engine.pool_.release(pages[i]);  // the last first: it is of least use to others
       if (pair >= 0) engine.pairs_.push_back(pair);
     }
     int32_t other() const { return 2 * pair + 1 - slot; }
@@ -181,7 +215,8 @@ class PagedEngine : public Engine {
     if (sums()) held.slot = held.other();
     if (!options_.prefix_sharing) return;
     for (size_t i = before / page; (i + 1) * page <= held.tokens.size(); ++i) {
-      pool_.publish(held.pages[i], i == 0 ? -1 : held.pages[i - 1], std::span(held.tokens).subspan(i * page, page));
+      pool_.publish(held.pages[i], i == 0 ? -1 : held.pages[i - 1],
+                    std::span(held.tokens).subspan(i * page, page));
     }
   }
 
@@ -215,12 +250,15 @@ class PagedEngine : public Engine {
 };
 
 const TensorInfo* find(const std::vector<TensorInfo>& infos, const char* name) {
-  const auto it = std::find_if(infos.begin(), infos.end(), [&](const TensorInfo& i) { return i.name == name; });
+  const auto it =
+      std::find_if(infos.begin(), infos.end(), [&](const TensorInfo& i) { return i.name == name; });
   return it == infos.end() ? nullptr : &*it;
 }
 
-// Sums take at most half where there is a cache too, but for those of one sequence: its pages decide how many sequences of what length there may be.
-Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free, const PagedOptions& options) {
+// Sums take at most half where there is a cache too, but for those of one sequence: its pages
+// decide how many sequences of what length there may be.
+Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free,
+                       const PagedOptions& options) {
   Room room;
   size_t page_bytes = 0, pair_bytes = 0;
   for (const TensorInfo& s : states) {
@@ -229,27 +267,41 @@ Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free, const
     if (cache) room.page = s.dims[2].max;
   }
   room.table_width = page_bytes > 0 ? (options.max_context + room.page - 1) / room.page : 0;
-  const auto sequences = static_cast<size_t>(options.max_sequences), wanted = sequences * static_cast<size_t>(room.table_width);
+  const auto sequences = static_cast<size_t>(options.max_sequences),
+             wanted = sequences * static_cast<size_t>(room.table_width);
   const auto no_place = [&](const std::string& what) {
-    return Error{ErrorCode::memory, "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for " + what + "; " + std::to_string(page_bytes * wanted + pair_bytes * sequences) +
-                                        " bytes are for " + std::to_string(options.max_sequences) + " sequences of " + std::to_string(options.max_context) + " tokens"};
+    return Error{ErrorCode::memory,
+                 "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for " +
+                     what + "; " + std::to_string(page_bytes * wanted + pair_bytes * sequences) +
+                     " bytes are for " + std::to_string(options.max_sequences) + " sequences of " +
+                     std::to_string(options.max_context) + " tokens"};
   };
   constexpr size_t kMost = size_t{1} << 62;
   const bool given = options.cache_bytes != 0;
-  size_t bytes = given ? options.cache_bytes : static_cast<size_t>(static_cast<double>(free) * kShareOfFree);
+  size_t bytes =
+      given ? options.cache_bytes : static_cast<size_t>(static_cast<double>(free) * kShareOfFree);
   if (pair_bytes > 0) {
     size_t pairs = std::min(sequences, (page_bytes > 0 ? bytes / 2 : bytes) / pair_bytes);
     if (pairs == 0 && bytes >= pair_bytes + page_bytes) pairs = 1;
     if (pairs == 0 && !given) pairs = sequences;  // it is not known what is free
-    if (pairs == 0 || pairs > kMost / pair_bytes) return no_place("the sums of a sequence, which take " + std::to_string(pair_bytes));
+    if (pairs == 0 || pairs > kMost / pair_bytes)
+      return no_place("the sums of a sequence, which take " + std::to_string(pair_bytes));
     room.pairs = static_cast<int64_t>(pairs);
     bytes -= std::min(bytes, pairs * pair_bytes);
   }
   if (page_bytes > 0) {
     size_t pages = bytes / page_bytes;
     if (pages == 0 && !given) pages = wanted;
-    pages = std::min({pages, wanted, static_cast<size_t>(INT32_MAX / room.page)});  // more could not be used, or would have slots that are no i32
-    if (pages == 0 || pages > kMost / page_bytes) return no_place("a page, which takes " + std::to_string(page_bytes) + (pair_bytes > 0 ? " beside the sums of a sequence, which take " + std::to_string(pair_bytes) : ""));
+    pages =
+        std::min({pages, wanted,
+                  static_cast<size_t>(
+                      INT32_MAX /
+                      room.page)});  // more could not be used, or would have slots that are no i32
+    if (pages == 0 || pages > kMost / page_bytes)
+      return no_place("a page, which takes " + std::to_string(page_bytes) +
+                      (pair_bytes > 0 ? " beside the sums of a sequence, which take " +
+                                            std::to_string(pair_bytes)
+                                      : ""));
     room.pages = static_cast<int64_t>(pages);
   }
   return room;
@@ -257,20 +309,26 @@ Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free, const
 
 }  // namespace
 
-int64_t vocabulary_of(const Model& generation) { return generation.outputs().empty() ? 0 : generation.outputs()[0].dims.back().max; }
+int64_t vocabulary_of(const Model& generation) {
+  return generation.outputs().empty() ? 0 : generation.outputs()[0].dims.back().max;
+}
 
-Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation, const PagedOptions& options) {
+Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation,
+                                                  const PagedOptions& options) {
   const TensorInfo* ids = find(generation.inputs(), "ids");
   std::vector<TensorInfo> states;
   for (const TensorInfo& in : generation.inputs()) {
     if (in.state) states.push_back(in);
   }
-  TFCC_TRY(const Room room, make_room(states, options.cache_bytes != 0 ? 0 : generation.free_bytes(), options));
+  TFCC_TRY(const Room room,
+           make_room(states, options.cache_bytes != 0 ? 0 : generation.free_bytes(), options));
   size_t bytes = 0;
   for (const TensorInfo& s : states) bytes += bytes_of(s, room.count(s));
   TFCC_TRY(Memory memory, generation.allocate(bytes));
   TFCC_TRY(Executor executor, generation.executor());
-  auto engine = std::make_unique<PagedEngine>(std::move(executor), std::move(memory), std::move(states), *ids, generation.outputs()[0], room, options);
+  auto engine =
+      std::make_unique<PagedEngine>(std::move(executor), std::move(memory), std::move(states), *ids,
+                                    generation.outputs()[0], room, options);
   TFCC_TRY_VOID(engine->prepare());
   return std::unique_ptr<Engine>(std::move(engine));
 }

@@ -37,7 +37,9 @@ void Pages::release(int32_t page) {
 }
 
 Pages::Content Pages::content_of(int32_t before, std::span<const int32_t> tokens) const {
-  return {before, before < 0 ? 0 : pages_[static_cast<size_t>(before)].use, {tokens.begin(), tokens.end()}};
+  return {before,
+          before < 0 ? 0 : pages_[static_cast<size_t>(before)].use,
+          {tokens.begin(), tokens.end()}};
 }
 
 void Pages::publish(int32_t page, int32_t before, std::span<const int32_t> tokens) {

@@ -14,7 +14,8 @@ bool is_fixed(const DimInfo& d) { return d.min == d.max && d.max != 0; }
 bool is_whole_number(DType t) { return t == DType::i64 || t == DType::i32; }
 bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
 
-/// "past_key_values.3.key" and "present.3.key" are both "k3"; empty for what is neither a key nor a value.
+/// "past_key_values.3.key" and "present.3.key" are both "k3"; empty for what is neither a key nor a
+/// value.
 std::string layer_and_kind(const std::string& name) {
   std::string digits;
   for (size_t i = 0; i < name.size(); ++i)
@@ -37,7 +38,8 @@ std::string listed(const std::vector<TensorInfo>& infos) {
 
 class Finder {
  public:
-  Finder(const std::vector<TensorInfo>& inputs, const std::vector<TensorInfo>& outputs, std::span<const std::pair<std::string, std::string>> given)
+  Finder(const std::vector<TensorInfo>& inputs, const std::vector<TensorInfo>& outputs,
+         std::span<const std::pair<std::string, std::string>> given)
       : inputs_(inputs), outputs_(outputs) {
     for (const auto& [name, role] : given) given_[name] = role;
   }
@@ -45,24 +47,30 @@ class Finder {
   Result<Roles> find() {
     TFCC_TRY_VOID(check_given());
     for (const TensorInfo& in : inputs_) TFCC_TRY_VOID(take_input(in));
-    if (roles_.ids.name.empty()) return no_decoder("no input of token ids, whole numbers of [batch, length]");
+    if (roles_.ids.name.empty())
+      return no_decoder("no input of token ids, whole numbers of [batch, length]");
     TFCC_TRY_VOID(take_outputs());
     return std::move(roles_);
   }
 
  private:
   static Error no_decoder(const std::string& why) {
-    return {ErrorCode::unsupported, "the model is no decoder that can generate: " + why + "; --role NAME=ids|mask|positions|types|logits tells what a name is"};
+    return {ErrorCode::unsupported,
+            "the model is no decoder that can generate: " + why +
+                "; --role NAME=ids|mask|positions|types|logits tells what a name is"};
   }
 
   Result<void> check_given() const {
     const auto known = [&](const std::string& name) {
       const auto is = [&](const TensorInfo& i) { return i.name == name; };
-      return std::any_of(inputs_.begin(), inputs_.end(), is) || std::any_of(outputs_.begin(), outputs_.end(), is);
+      return std::any_of(inputs_.begin(), inputs_.end(), is) ||
+             std::any_of(outputs_.begin(), outputs_.end(), is);
     };
     for (const auto& [name, role] : given_)
       if (!known(name))
-        return Error{ErrorCode::invalid_argument, "a role is given for '" + name + "', which is none of the inputs " + listed(inputs_) + " and outputs " + listed(outputs_)};
+        return Error{ErrorCode::invalid_argument,
+                     "a role is given for '" + name + "', which is none of the inputs " +
+                         listed(inputs_) + " and outputs " + listed(outputs_)};
     return {};
   }
 
@@ -89,9 +97,13 @@ class Finder {
                         : role == "positions" ? &roles_.positions
                         : role == "types"     ? &roles_.types
                                               : nullptr;
-    if (!place) return no_decoder("the input '" + in.name + "' is neither ids, mask, positions nor past");
-    if (!place->name.empty()) return no_decoder("both '" + place->name + "' and '" + in.name + "' look like its " + role);
-    if (in.dims.size() != 2) return no_decoder("the input '" + in.name + "' has " + std::to_string(in.dims.size()) + " dims where its " + role + " have 2");
+    if (!place)
+      return no_decoder("the input '" + in.name + "' is neither ids, mask, positions nor past");
+    if (!place->name.empty())
+      return no_decoder("both '" + place->name + "' and '" + in.name + "' look like its " + role);
+    if (in.dims.size() != 2)
+      return no_decoder("the input '" + in.name + "' has " + std::to_string(in.dims.size()) +
+                        " dims where its " + role + " have 2");
     *place = in;
     return {};
   }
@@ -101,7 +113,9 @@ class Finder {
     const auto given = given_.find(out.name);
     const std::string key = layer_and_kind(out.name);
     for (const TensorInfo& past : pasts_)
-      if (given != given_.end() ? past.name == given->second : !key.empty() && layer_and_kind(past.name) == key) return &past;
+      if (given != given_.end() ? past.name == given->second
+                                : !key.empty() && layer_and_kind(past.name) == key)
+        return &past;
     return nullptr;
   }
 
@@ -112,25 +126,34 @@ class Finder {
     for (size_t k = 0; k < past.dims.size(); ++k) {
       if (past.dims[k].text == batch && !is_fixed(past.dims[k])) out.batch_axis = k;
       else if (!is_fixed(past.dims[k])) {
-        if (grows) return no_decoder("'" + past.name + "' has two sizes beside the batch that are not fixed");
+        if (grows)
+          return no_decoder("'" + past.name +
+                            "' has two sizes beside the batch that are not fixed");
         grows = k;
       }
     }
     if (!grows) return no_decoder("'" + past.name + "' has no axis that grows");
     out.past_axis = *grows;
     const bool fits = present.dtype == past.dtype && present.dims.size() == past.dims.size();
-    if (!fits) return no_decoder("'" + present.name + "' and its past '" + past.name + "' are of different types");
+    if (!fits)
+      return no_decoder("'" + present.name + "' and its past '" + past.name +
+                        "' are of different types");
     return out;
   }
 
   Result<void> take_outputs() {
     for (const TensorInfo& out : outputs_) {
       const auto given = given_.find(out.name);
-      const bool fits = out.dims.size() == 3 && is_fixed(out.dims[2]) && !past_of(out) && is_float(out.dtype);
+      const bool fits =
+          out.dims.size() == 3 && is_fixed(out.dims[2]) && !past_of(out) && is_float(out.dtype);
       // an encoder's hidden state has the same shape: by itself it is no sign of a decoder
-      const bool logits = given != given_.end() ? given->second == "logits" : fits && (has(out.name, "logits") || !pasts_.empty());
+      const bool logits = given != given_.end()
+                              ? given->second == "logits"
+                              : fits && (has(out.name, "logits") || !pasts_.empty());
       if (logits) {
-        if (!roles_.logits.empty()) return no_decoder("both '" + roles_.logits + "' and '" + out.name + "' look like its logits");
+        if (!roles_.logits.empty())
+          return no_decoder("both '" + roles_.logits + "' and '" + out.name +
+                            "' look like its logits");
         roles_.logits = out.name;
         roles_.vocabulary = out.dims.size() == 3 ? out.dims[2].max : 0;
       } else if (const TensorInfo* past = past_of(out)) {
@@ -138,12 +161,15 @@ class Finder {
         roles_.caches.push_back(std::move(cache));
       }
     }
-    if (roles_.logits.empty() || roles_.vocabulary <= 0) return no_decoder("no output of logits, numbers of [batch, length, vocabulary]");
+    if (roles_.logits.empty() || roles_.vocabulary <= 0)
+      return no_decoder("no output of logits, numbers of [batch, length, vocabulary]");
     for (const TensorInfo& past : pasts_) {
       const auto is = [&](const Cache& c) { return c.past.name == past.name; };
       const auto n = std::count_if(roles_.caches.begin(), roles_.caches.end(), is);
       if (n == 1) continue;
-      return no_decoder("the input '" + past.name + "' has " + (n ? "two outputs" : "no output") + " that would be it a step later (give it one with --role OUTPUT=" + past.name + ")");
+      return no_decoder(
+          "the input '" + past.name + "' has " + (n ? "two outputs" : "no output") +
+          " that would be it a step later (give it one with --role OUTPUT=" + past.name + ")");
     }
     return {};
   }
@@ -156,7 +182,8 @@ class Finder {
 
 }  // namespace
 
-Result<Roles> find_roles(const std::vector<TensorInfo>& inputs, const std::vector<TensorInfo>& outputs,
+Result<Roles> find_roles(const std::vector<TensorInfo>& inputs,
+                         const std::vector<TensorInfo>& outputs,
                          std::span<const std::pair<std::string, std::string>> given) {
   return Finder(inputs, outputs, given).find();
 }

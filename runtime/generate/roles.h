@@ -27,8 +27,10 @@ struct Roles {
   std::vector<Cache> caches;
 };
 
-/// Errors: unsupported (an input or output without a role, or with two; the message says how to give it one).
-Result<Roles> find_roles(const std::vector<TensorInfo>& inputs, const std::vector<TensorInfo>& outputs,
+/// Errors: unsupported (an input or output without a role, or with two; the message says how to
+/// give it one).
+Result<Roles> find_roles(const std::vector<TensorInfo>& inputs,
+                         const std::vector<TensorInfo>& outputs,
                          std::span<const std::pair<std::string, std::string>> given);
 
 }  // namespace tfcc::generate

@@ -13,11 +13,14 @@ namespace tfcc::generate {
 /// Errors: invalid_argument (a member out of its range; the message names it).
 Result<void> check(const Sampling& sampling);
 
-/// The token at `position` of a sequence whose earlier tokens are `history`. `logits` are changed. A NaN counts as minus infinity.
+/// The token at `position` of a sequence whose earlier tokens are `history`. `logits` are changed.
+/// A NaN counts as minus infinity.
 /// Errors: invalid_argument (no logit is a number).
-Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history, const Sampling& sampling, uint64_t position);
+Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history,
+                       const Sampling& sampling, uint64_t position);
 
-/// Philox4x32-10 (Salmon et al., 2011): 32 random bits, the same for the same key and counter on every machine.
+/// Philox4x32-10 (Salmon et al., 2011): 32 random bits, the same for the same key and counter on
+/// every machine.
 uint32_t philox(uint64_t key, uint64_t counter);
 
 }  // namespace tfcc::generate

@@ -20,14 +20,18 @@ bool word_before(std::string_view text, size_t end) {
   return is_word(next_character(text, at));
 }
 
-bool word_after(std::string_view text, size_t at) { return at < text.size() && is_word(next_character(text, at)); }
+bool word_after(std::string_view text, size_t at) {
+  return at < text.size() && is_word(next_character(text, at));
+}
 
 }  // namespace
 
 void AddedTokens::add(AddedToken token) {
   if (token.content.empty()) return;
   std::vector<size_t>& same = by_first_byte_[static_cast<unsigned char>(token.content[0])];
-  const auto place = std::find_if(same.begin(), same.end(), [&](size_t i) { return tokens_[i].content.size() < token.content.size(); });
+  const auto place = std::find_if(same.begin(), same.end(), [&](size_t i) {
+    return tokens_[i].content.size() < token.content.size();
+  });
   same.insert(place, tokens_.size());
   tokens_.push_back(std::move(token));
 }
@@ -58,7 +62,8 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text) const {
         begin = before;
       }
     if (token->strip_right)
-      for (size_t next = end; next < text.size() && is_space(next_character(text, next)); end = next) {}
+      for (size_t next = end; next < text.size() && is_space(next_character(text, next));
+           end = next) {}
     if (begin < done) continue;  // a token before has taken these bytes
     if (begin > done) out.push_back({{done, begin}, -1});
     out.push_back({{begin, end}, token->id});

@@ -15,9 +15,9 @@ namespace tfcc::text {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;             ///< not inside of a word
+  bool single_word = false;                      ///< not inside of a word
   bool strip_left = false, strip_right = false;  ///< takes the spaces beside it
-  bool normalized = false;              ///< looked for after the text is normalised
+  bool normalized = false;                       ///< looked for after the text is normalised
   bool special = false;
 };
 

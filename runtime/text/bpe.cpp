@@ -21,7 +21,8 @@ class Merges {
     while (places < 2 * count) places *= 2;
     slots_.resize(places);
   }
-  /// A pair that is there already takes the new merge. At most as many pairs as the constructor was told.
+  /// A pair that is there already takes the new merge. At most as many pairs as the constructor was
+  /// told.
   void set(int32_t left, int32_t right, Merge merge) {
     Slot& slot = slots_[place(key_of(left, right))];
     slot = {key_of(left, right), merge};
@@ -49,7 +50,8 @@ class Merges {
   std::vector<Slot> slots_;
 };
 
-/// A symbol of the word that is being merged: a list through indices. A symbol that went into its left neighbour has size 0.
+/// A symbol of the word that is being merged: a list through indices. A symbol that went into its
+/// left neighbour has size 0.
 struct Symbol {
   int32_t id;
   int previous, next;
@@ -61,7 +63,9 @@ constexpr int kShortWord = 32;
 struct Candidate {
   int32_t rank, id;
   int at;
-  bool operator<(const Candidate& o) const { return rank != o.rank ? rank > o.rank : at > o.at; }  // a queue's top is its largest
+  bool operator<(const Candidate& o) const {
+    return rank != o.rank ? rank > o.rank : at > o.at;
+  }  // a queue's top is its largest
 };
 
 class Bpe : public TokenModel {
@@ -72,7 +76,8 @@ class Bpe : public TokenModel {
   int32_t unknown = -1;
   bool fuse_unknown = false, whole_words = false;
   std::array<int32_t, 128> ascii{};  // ids of single characters, which are asked for most
-  std::optional<Merges> neighbours;  // pairs of symbols that a token has side by side, if that is known
+  std::optional<Merges>
+      neighbours;  // pairs of symbols that a token has side by side, if that is known
   std::optional<std::vector<int32_t>> bytes;  // ids of <0x00> .. <0xFF>, -1 where there is none
 
   Result<void> append(std::string_view piece, std::vector<int32_t>& out) const override {
@@ -97,13 +102,15 @@ class Bpe : public TokenModel {
   const std::vector<std::string>& tokens() const override { return vocabulary.tokens(); }
 
  private:
-  // Where no token has these two symbols side by side nothing is merged across: a text without words falls into short runs,
-  // whose queues stay in the cache.
+  // Where no token has these two symbols side by side nothing is merged across: a text without
+  // words falls into short runs, whose queues stay in the cache.
   int run_end(const std::vector<Symbol>& word, int begin) const {
     const int n = static_cast<int>(word.size());
     if (!neighbours || n <= kShortWord) return n;
     int end = begin + 1;
-    while (end < n && neighbours->find(word[static_cast<size_t>(end - 1)].id, word[static_cast<size_t>(end)].id)) ++end;
+    while (end < n && neighbours->find(word[static_cast<size_t>(end - 1)].id,
+                                       word[static_cast<size_t>(end)].id))
+      ++end;
     return end;
   }
 
@@ -115,7 +122,8 @@ class Bpe : public TokenModel {
   bool add_bytes(std::string_view character, std::vector<Symbol>& word) const {
     if (!bytes) return false;
     const auto id = [&](char c) { return (*bytes)[static_cast<unsigned char>(c)]; };
-    if (std::any_of(character.begin(), character.end(), [&](char c) { return id(c) < 0; })) return false;
+    if (std::any_of(character.begin(), character.end(), [&](char c) { return id(c) < 0; }))
+      return false;
     for (const char c : character) add(word, id(c));
     return true;
   }
@@ -130,10 +138,13 @@ class Bpe : public TokenModel {
       at += std::min(character_size(piece[at]), piece.size() - at);
       std::string_view character = piece.substr(begin, at - begin);
       if ((begin > 0 && !prefix.empty()) || (at == piece.size() && !suffix.empty())) {
-        decorated.assign(begin > 0 ? prefix : "").append(character).append(at == piece.size() ? suffix : "");
+        decorated.assign(begin > 0 ? prefix : "")
+            .append(character)
+            .append(at == piece.size() ? suffix : "");
         character = decorated;
       }
-      const int32_t id = character.size() == 1 ? ascii[static_cast<unsigned char>(character[0])] : vocabulary.find(character);
+      const int32_t id = character.size() == 1 ? ascii[static_cast<unsigned char>(character[0])]
+                                               : vocabulary.find(character);
       if (id >= 0) {
         if (pending) add(word, unknown);
         pending = false;
@@ -156,7 +167,8 @@ class Bpe : public TokenModel {
     const auto offer = [&](int at) {
       const int next = at < 0 ? -1 : word[static_cast<size_t>(at)].next;
       if (next < 0) return;
-      const Merge* found = merges.find(word[static_cast<size_t>(at)].id, word[static_cast<size_t>(next)].id);
+      const Merge* found =
+          merges.find(word[static_cast<size_t>(at)].id, word[static_cast<size_t>(next)].id);
       if (found) queue.push({found->rank, found->id, at});
     };
     for (int i = begin; i + 1 < end; ++i) offer(i);
@@ -182,14 +194,19 @@ struct Made {
   int32_t left, right, whole;
 };
 
-/// Pairs of symbols that a token has side by side: the last of a merge's left and the first of its right part.
-/// Nothing if a token is made in ways that differ at their ends, or is a symbol that text has by itself too.
+/// Pairs of symbols that a token has side by side: the last of a merge's left and the first of its
+/// right part. Nothing if a token is made in ways that differ at their ends, or is a symbol that
+/// text has by itself too.
 std::optional<Merges> neighbours_of(const Bpe& model, std::vector<Made> merges) {
   if (!model.prefix.empty() || !model.suffix.empty()) return std::nullopt;
   const std::vector<std::string>& tokens = model.vocabulary.tokens();
-  const auto text = [&](int32_t id) -> const std::string& { return tokens[static_cast<size_t>(id)]; };
+  const auto text = [&](int32_t id) -> const std::string& {
+    return tokens[static_cast<size_t>(id)];
+  };
   // Parts are shorter than the whole, so they come before it.
-  std::stable_sort(merges.begin(), merges.end(), [&](const Made& a, const Made& b) { return text(a.whole).size() < text(b.whole).size(); });
+  std::stable_sort(merges.begin(), merges.end(), [&](const Made& a, const Made& b) {
+    return text(a.whole).size() < text(b.whole).size();
+  });
   constexpr int32_t kNone = -1;
   std::vector<int32_t> first(tokens.size(), kNone), last(tokens.size(), kNone);
   const auto edge = [&](const std::vector<int32_t>& of, int32_t id) {
@@ -204,8 +221,11 @@ std::optional<Merges> neighbours_of(const Bpe& model, std::vector<Made> merges) 
   };
   Merges out(merges.size());
   for (const Made& m : merges) {
-    const bool symbol = count_characters(text(m.whole)) == 1 || byte_of_token(text(m.whole)) >= 0 || m.whole == model.unknown;
-    if (symbol || !note(first, m.whole, edge(first, m.left)) || !note(last, m.whole, edge(last, m.right))) return std::nullopt;
+    const bool symbol = count_characters(text(m.whole)) == 1 || byte_of_token(text(m.whole)) >= 0 ||
+                        m.whole == model.unknown;
+    if (symbol || !note(first, m.whole, edge(first, m.left)) ||
+        !note(last, m.whole, edge(last, m.right)))
+      return std::nullopt;
     out.set(edge(last, m.left), edge(first, m.right), {});
   }
   return out;
@@ -213,10 +233,12 @@ std::optional<Merges> neighbours_of(const Bpe& model, std::vector<Made> merges) 
 
 // "a b", or ["a", "b"] in newer files, whose tokens may hold spaces.
 Result<std::pair<std::string, std::string>> read_pair(const Json& merge) {
-  if (merge.is_array() && merge.size() == 2) return std::pair{merge[0].get<std::string>(), merge[1].get<std::string>()};
+  if (merge.is_array() && merge.size() == 2)
+    return std::pair{merge[0].get<std::string>(), merge[1].get<std::string>()};
   const std::string both = merge.get<std::string>();
   const size_t space = both.find(' ');
-  if (space == both.npos || both.find(' ', space + 1) != both.npos) return Error{ErrorCode::bad_file, "the merge '" + both + "' is not two tokens"};
+  if (space == both.npos || both.find(' ', space + 1) != both.npos)
+    return Error{ErrorCode::bad_file, "the merge '" + both + "' is not two tokens"};
   return std::pair{both.substr(0, space), both.substr(space + 1)};
 }
 
@@ -226,10 +248,13 @@ Result<void> read_merges(const Json& section, Bpe& model) {
   std::vector<Made> made;
   for (int32_t rank = 0; const Json& item : list) {
     TFCC_TRY(const auto pair, read_pair(item));
-    const std::string merged = pair.first + pair.second.substr(std::min(model.prefix.size(), pair.second.size()));
-    const int32_t left = model.vocabulary.find(pair.first), right = model.vocabulary.find(pair.second), id = model.vocabulary.find(merged);
+    const std::string merged =
+        pair.first + pair.second.substr(std::min(model.prefix.size(), pair.second.size()));
+    const int32_t left = model.vocabulary.find(pair.first),
+                  right = model.vocabulary.find(pair.second), id = model.vocabulary.find(merged);
     if (left < 0 || right < 0 || id < 0)
-      return Error{ErrorCode::bad_file, "the merge of '" + pair.first + "' and '" + pair.second + "' is not of tokens of the vocabulary"};
+      return Error{ErrorCode::bad_file, "the merge of '" + pair.first + "' and '" + pair.second +
+                                            "' is not of tokens of the vocabulary"};
     model.merges.set(left, right, {rank++, id});
     made.push_back({left, right, id});
   }
@@ -248,7 +273,8 @@ std::string text_or_empty(const Json& section, const char* key) {
 Result<std::unique_ptr<TokenModel>> make_bpe(const Json& section) {
   auto model = std::make_unique<Bpe>();
   TFCC_TRY(model->vocabulary, read_vocabulary(section));
-  for (size_t c = 0; c < model->ascii.size(); ++c) model->ascii[c] = model->vocabulary.find(std::string(1, static_cast<char>(c)));
+  for (size_t c = 0; c < model->ascii.size(); ++c)
+    model->ascii[c] = model->vocabulary.find(std::string(1, static_cast<char>(c)));
   model->prefix = text_or_empty(section, "continuing_subword_prefix");
   model->suffix = text_or_empty(section, "end_of_word_suffix");
   model->fuse_unknown = section.value("fuse_unk", false);
@@ -259,7 +285,8 @@ Result<std::unique_ptr<TokenModel>> make_bpe(const Json& section) {
     model->bytes.emplace(256, -1);
     constexpr char kHex[] = "0123456789ABCDEF";
     for (size_t b = 0; b < 256; ++b)
-      (*model->bytes)[b] = model->vocabulary.find(std::string("<0x") + kHex[b >> 4] + kHex[b & 15] + ">");
+      (*model->bytes)[b] =
+          model->vocabulary.find(std::string("<0x") + kHex[b >> 4] + kHex[b & 15] + ">");
   }
   TFCC_TRY_VOID(read_merges(section, *model));
   return std::unique_ptr<TokenModel>(std::move(model));

@@ -8,7 +8,9 @@
 namespace tfcc::text {
 namespace {
 
-Error bad(const std::string& why) { return {ErrorCode::bad_file, "the tokenizer's precompiled_charsmap " + why}; }
+Error bad(const std::string& why) {
+  return {ErrorCode::bad_file, "the tokenizer's precompiled_charsmap " + why};
+}
 
 uint32_t word_at(std::string_view bytes, size_t at) {
   uint32_t value = 0;
@@ -23,7 +25,8 @@ int digit64(char c) {
   return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-// A unit of Darts-clone: bit 31 marks a leaf, bit 8 says that a leaf hangs on it, bits 10 up are the offset (shifted by 8 if bit 9).
+// A unit of Darts-clone: bit 31 marks a leaf, bit 8 says that a leaf hangs on it, bits 10 up are
+// the offset (shifted by 8 if bit 9).
 bool has_leaf(uint32_t unit) { return unit >> 8 & 1; }
 uint32_t value_of(uint32_t unit) { return unit & 0x7fffffff; }
 uint32_t label_of(uint32_t unit) { return unit & (1u << 31 | 0xff); }

@@ -25,10 +25,10 @@ struct Sequence : Decoder {
 };
 
 /// A decoder that changes each token alone; it is told the token's place.
-template <class F>
-Step each(F change) {
+template <class F> Step each(F change) {
   return [change](Tokens& tokens) -> Result<void> {
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = change(std::move(tokens[i]), i, tokens.size());
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = change(std::move(tokens[i]), i, tokens.size());
     return {};
   };
 }
@@ -84,9 +84,10 @@ Result<void> fuse(Tokens& tokens) {
 
 // English as BERT's tokenizer puts it together again.
 std::string clean_up(std::string text) {
-  constexpr std::pair<const char*, const char*> kRules[] = {{" .", "."},     {" ?", "?"},          {" !", "!"},   {" ,", ","},
-                                                            {" ' ", "'"},    {" n't", "n't"},      {" 'm", "'m"}, {" do not", " don't"},
-                                                            {" 's", "'s"},   {" 've", "'ve"},      {" 're", "'re"}};
+  constexpr std::pair<const char*, const char*> kRules[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) text = replace_all(std::move(text), from, to);
   return text;
 }
@@ -95,7 +96,9 @@ Step word_piece(const Json& section) {
   const std::string prefix = section.value("prefix", "##");
   const bool cleanup = section.value("cleanup", true);
   return each([prefix, cleanup](std::string token, size_t i, size_t) {
-    if (i > 0) token = !prefix.empty() && token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
+    if (i > 0)
+      token =
+          !prefix.empty() && token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
     return cleanup ? clean_up(std::move(token)) : token;
   });
 }
@@ -103,7 +106,8 @@ Step word_piece(const Json& section) {
 Step metaspace(const Json& section) {
   const std::string mark = section.value("replacement", "\u2581");
   std::string scheme = section.value("prepend_scheme", "always");
-  if (!section.contains("prepend_scheme") && !section.value("add_prefix_space", true)) scheme = "never";
+  if (!section.contains("prepend_scheme") && !section.value("add_prefix_space", true))
+    scheme = "never";
   return each([mark, drop = scheme != "never"](std::string token, size_t i, size_t) {
     return replace_all(std::move(token), mark, i == 0 && drop ? "" : " ");
   });
@@ -113,8 +117,10 @@ Step strip(const Json& section) {
   const std::string content = section.at("content").get<std::string>();
   const size_t start = section.value("start", size_t{0}), stop = section.value("stop", size_t{0});
   return each([=](std::string token, size_t, size_t) {
-    for (size_t k = 0; k < start && !content.empty() && token.starts_with(content); ++k) token.erase(0, content.size());
-    for (size_t k = 0; k < stop && !content.empty() && token.ends_with(content); ++k) token.resize(token.size() - content.size());
+    for (size_t k = 0; k < start && !content.empty() && token.starts_with(content); ++k)
+      token.erase(0, content.size());
+    for (size_t k = 0; k < stop && !content.empty() && token.ends_with(content); ++k)
+      token.resize(token.size() - content.size());
     return token;
   });
 }
@@ -125,7 +131,8 @@ Result<Step> replace_step(const Json& section) {
   return Step([pattern, content](Tokens& tokens) -> Result<void> {
     for (std::string& token : tokens) {
       TFCC_TRY(const std::vector<Range> found, pattern.find_all(token));
-      for (size_t i = found.size(); i-- > 0;) token.replace(found[i].begin, found[i].end - found[i].begin, content);
+      for (size_t i = found.size(); i-- > 0;)
+        token.replace(found[i].begin, found[i].end - found[i].begin, content);
     }
     return {};
   });
@@ -141,8 +148,11 @@ Result<Step> step_of(const std::string& type, const Json& section) {
   if (type == "Replace") return replace_step(section);
   if (type == "BPEDecoder") {
     const std::string suffix = section.value("suffix", "</w>");
-    if (suffix.empty()) return Error{ErrorCode::bad_file, "a decoder of type BPEDecoder has an empty suffix"};
-    return each([suffix](std::string token, size_t i, size_t n) { return replace_all(std::move(token), suffix, i + 1 == n ? "" : " "); });
+    if (suffix.empty())
+      return Error{ErrorCode::bad_file, "a decoder of type BPEDecoder has an empty suffix"};
+    return each([suffix](std::string token, size_t i, size_t n) {
+      return replace_all(std::move(token), suffix, i + 1 == n ? "" : " ");
+    });
   }
   return unknown_type("decoder", type);
 }

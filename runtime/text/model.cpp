@@ -20,13 +20,14 @@ struct WordLevel : TokenModel {
   const std::vector<std::string>& tokens() const override { return vocabulary.tokens(); }
 };
 
-/// A word is its longest token at the start, then the longest of the rest with a prefix, and so on; unknown as a whole
-/// if that does not go through, or if it is too long.
+/// A word is its longest token at the start, then the longest of the rest with a prefix, and so on;
+/// unknown as a whole if that does not go through, or if it is too long.
 struct WordPiece : TokenModel {
   Vocabulary vocabulary;
   int32_t unknown = -1;
   size_t longest_word = 100;  // characters
-  Trie starts{{}}, rests{{}};   // tokens at the start of a word; those behind it, without their prefix
+  Trie starts{{}},
+      rests{{}};  // tokens at the start of a word; those behind it, without their prefix
 
   Result<void> append(std::string_view piece, std::vector<int32_t>& out) const override {
     const size_t before = out.size();
@@ -35,7 +36,9 @@ struct WordPiece : TokenModel {
       for (size_t size = 1; at < piece.size() && size > 0; at += size) {
         size = 0;
         int32_t id = -1;
-        (at ? rests : starts).prefixes(piece.substr(at), [&](size_t n, int32_t found) { size = n, id = found; });
+        (at ? rests : starts).prefixes(piece.substr(at), [&](size_t n, int32_t found) {
+          size = n, id = found;
+        });
         if (size) out.push_back(id);
       }
       if (at == piece.size() && out.size() > before) return {};
@@ -48,7 +51,9 @@ struct WordPiece : TokenModel {
   const std::vector<std::string>& tokens() const override { return vocabulary.tokens(); }
 };
 
-int32_t unknown_of(const Json& section, const Vocabulary& vocabulary) { return vocabulary.find(section.value("unk_token", "[UNK]")); }
+int32_t unknown_of(const Json& section, const Vocabulary& vocabulary) {
+  return vocabulary.find(section.value("unk_token", "[UNK]"));
+}
 
 Result<std::unique_ptr<TokenModel>> word_level(const Json& section) {
   auto model = std::make_unique<WordLevel>();
@@ -64,7 +69,8 @@ Result<std::unique_ptr<TokenModel>> word_piece(const Json& section) {
   model->longest_word = section.value("max_input_chars_per_word", size_t{100});
   const std::string prefix = section.value("continuing_subword_prefix", "##");
   std::vector<std::string> rests = model->vocabulary.tokens();
-  for (std::string& token : rests) token = token.starts_with(prefix) ? token.substr(prefix.size()) : std::string();
+  for (std::string& token : rests)
+    token = token.starts_with(prefix) ? token.substr(prefix.size()) : std::string();
   model->starts = Trie(model->vocabulary.tokens());
   model->rests = Trie(rests);
   return std::unique_ptr<TokenModel>(std::move(model));
@@ -82,12 +88,15 @@ std::string kind_of(const Json& section) {
 
 Error no_token_for(std::string_view piece) {
   constexpr size_t kShown = 40;
-  return {ErrorCode::invalid_argument, "the tokenizer has no token for '" + valid_utf8(piece.substr(0, kShown)) + "', and none for what it does not know"};
+  return {ErrorCode::invalid_argument, "the tokenizer has no token for '" +
+                                           valid_utf8(piece.substr(0, kShown)) +
+                                           "', and none for what it does not know"};
 }
 
 Result<Vocabulary> read_vocabulary(const Json& section) {
   Vocabulary out;
-  for (const auto& [token, id] : section.at("vocab").items()) TFCC_TRY_VOID(out.add(token, id.template get<int64_t>()));
+  for (const auto& [token, id] : section.at("vocab").items())
+    TFCC_TRY_VOID(out.add(token, id.template get<int64_t>()));
   return out;
 }
 

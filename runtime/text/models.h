@@ -15,7 +15,8 @@ Error no_token_for(std::string_view piece);
 /// {"token": id, ..} under "vocab".
 Result<Vocabulary> read_vocabulary(const Json& section);
 
-/// Byte pair encoding (Sennrich et al., 2016): adjacent symbols are merged, the merge that comes first in the list first.
+/// Byte pair encoding (Sennrich et al., 2016): adjacent symbols are merged, the merge that comes
+/// first in the list first.
 Result<std::unique_ptr<TokenModel>> make_bpe(const Json& section);
 /// The split of largest probability under a unigram model (Kudo, 2018), by Viterbi.
 Result<std::unique_ptr<TokenModel>> make_unigram(const Json& section);

@@ -46,7 +46,8 @@ std::string strip(std::string_view text, bool left, bool right) {
     end = at;
   }
   if (!seen) return left || right ? std::string() : std::string(text);
-  return std::string(text.substr(left ? begin : 0, (right ? end : text.size()) - (left ? begin : 0)));
+  return std::string(
+      text.substr(left ? begin : 0, (right ? end : text.size()) - (left ? begin : 0)));
 }
 
 struct BertOptions {
@@ -76,9 +77,12 @@ std::string nmt(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     const char32_t c = next_character(text, at);
-    if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f) continue;
-    const bool space = c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 ||
-                       c == 0x2581 || c == 0xfeff || c == 0xfffd;
+    if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f ||
+        c == 0x9f)
+      continue;
+    const bool space = c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 ||
+                       (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                       c == 0xfeff || c == 0xfffd;
     if (space) out += ' ';
     else out += text.substr(begin, at - begin);
   }
@@ -101,10 +105,13 @@ Result<Step> replace_step(const Json& section) {
 }
 
 Result<Step> step_of(const std::string& type, const Json& section) {
-  constexpr struct { const char* type; Form form; } kForms[] = {
-      {"NFC", Form::nfc}, {"NFD", Form::nfd}, {"NFKC", Form::nfkc}, {"NFKD", Form::nfkd}};
+  constexpr struct {
+    const char* type;
+    Form form;
+  } kForms[] = {{"NFC", Form::nfc}, {"NFD", Form::nfd}, {"NFKC", Form::nfkc}, {"NFKD", Form::nfkd}};
   for (const auto& f : kForms)
-    if (type == f.type) return Step([form = f.form](std::string text) { return normal_form(text, form); });
+    if (type == f.type)
+      return Step([form = f.form](std::string text) { return normal_form(text, form); });
   if (type == "Lowercase") return Step([](std::string text) { return lower_case(text); });
   if (type == "StripAccents") return Step([](std::string text) { return without(text, is_mark); });
   if (type == "Nmt") return Step([](std::string text) { return nmt(text); });
@@ -119,15 +126,20 @@ Result<Step> step_of(const std::string& type, const Json& section) {
     return Step([prefix](std::string text) { return text.empty() ? text : prefix + text; });
   }
   if (type == "BertNormalizer") {
-    BertOptions o{section.value("clean_text", true), section.value("handle_chinese_chars", true), true, section.value("lowercase", true)};
+    BertOptions o{section.value("clean_text", true), section.value("handle_chinese_chars", true),
+                  true, section.value("lowercase", true)};
     const auto accents = section.find("strip_accents");
-    o.strip_accents = accents != section.end() && !accents->is_null() ? accents->get<bool>() : o.lower;
+    o.strip_accents =
+        accents != section.end() && !accents->is_null() ? accents->get<bool>() : o.lower;
     return Step([o](std::string text) { return bert(text, o); });
   }
   if (type == "Precompiled") {
-    TFCC_TRY(const Charsmap map, Charsmap::from_base64(section.at("precompiled_charsmap").get<std::string>()));
+    TFCC_TRY(const Charsmap map,
+             Charsmap::from_base64(section.at("precompiled_charsmap").get<std::string>()));
     const bool longest = section.value("longest_prefix", false);  // of a SentencePiece model
-    return Step([map, longest](std::string text) { return longest ? map.apply_longest(text) : map.apply(text); });
+    return Step([map, longest](std::string text) {
+      return longest ? map.apply_longest(text) : map.apply(text);
+    });
   }
   return unknown_type("normalizer", type);
 }

@@ -40,7 +40,8 @@ Result<std::string> type_of(const Json& section, std::string_view what) {
 }
 
 Error unknown_type(std::string_view what, const std::string& type) {
-  return {ErrorCode::unsupported, "a " + std::string(what) + " of type " + type + " is not supported"};
+  return {ErrorCode::unsupported,
+          "a " + std::string(what) + " of type " + type + " is not supported"};
 }
 
 Result<Pattern> read_pattern(const Json& pattern) {
@@ -67,7 +68,10 @@ int byte_of_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int value = 0;
   for (const char c : token.substr(3, 2)) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                             : -1;
     if (digit < 0) return -1;
     value = value * 16 + digit;
   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a tokenizer in the order in which text goes through them, made from the sections of a tokenizer.json
-// (normalizer, pre_tokenizer, model, post_processor, decoder). All are immutable once made.
+// The parts of a tokenizer in the order in which text goes through them, made from the sections of
+// a tokenizer.json (normalizer, pre_tokenizer, model, post_processor, decoder). All are immutable
+// once made.
 //
-// What makes them may throw nlohmann::json's exceptions on a member that is absent or of another type: Tokenizer
-// turns those into an error. Texts are valid UTF-8 throughout.
+// What makes them may throw nlohmann::json's exceptions on a member that is absent or of another
+// type: Tokenizer turns those into an error. Texts are valid UTF-8 throughout.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,8 @@ Result<std::unique_ptr<PreTokenizer>> make_pre_tokenizer(const Json& section, in
 /// A piece to ids.
 struct TokenModel {
   virtual ~TokenModel() = default;
-  /// Appends the ids of a piece. Errors: invalid_argument (a character that the vocabulary has no id for, and no unknown token).
+  /// Appends the ids of a piece. Errors: invalid_argument (a character that the vocabulary has no
+  /// id for, and no unknown token).
   virtual Result<void> append(std::string_view piece, std::vector<int32_t>& out) const = 0;
   /// The vocabulary: token i is the text of id i; empty where no token has the id.
   virtual const std::vector<std::string>& tokens() const = 0;
@@ -75,7 +77,8 @@ struct Decoder {
 };
 Result<std::unique_ptr<Decoder>> make_decoder(const Json& section, int depth = 0);
 
-/// GPT-2's alphabet, in which each byte is a character that can be seen: a byte to its character, and back (-1: none).
+/// GPT-2's alphabet, in which each byte is a character that can be seen: a byte to its character,
+/// and back (-1: none).
 const std::string& character_of_byte(unsigned char byte);
 int byte_of_character(char32_t c);
 /// A text whose bytes are written in that alphabet.

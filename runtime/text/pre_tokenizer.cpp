@@ -59,14 +59,18 @@ std::unique_ptr<Splitter> by_character(std::function<bool(char32_t)> wanted, Beh
 }
 
 Result<Behaviour> behaviour_of(const std::string& name) {
-  constexpr struct { const char* name; Behaviour behaviour; } kBehaviours[] = {{"Removed", Behaviour::removed},
-                                                                              {"Isolated", Behaviour::isolated},
-                                                                              {"MergedWithPrevious", Behaviour::merged_with_previous},
-                                                                              {"MergedWithNext", Behaviour::merged_with_next},
-                                                                              {"Contiguous", Behaviour::contiguous}};
+  constexpr struct {
+    const char* name;
+    Behaviour behaviour;
+  } kBehaviours[] = {{"Removed", Behaviour::removed},
+                     {"Isolated", Behaviour::isolated},
+                     {"MergedWithPrevious", Behaviour::merged_with_previous},
+                     {"MergedWithNext", Behaviour::merged_with_next},
+                     {"Contiguous", Behaviour::contiguous}};
   for (const auto& b : kBehaviours)
     if (name == b.name) return b.behaviour;
-  return Error{ErrorCode::unsupported, "a pre-tokenizer splits with the behaviour '" + name + "', which is not supported"};
+  return Error{ErrorCode::unsupported,
+               "a pre-tokenizer splits with the behaviour '" + name + "', which is not supported"};
 }
 
 using Made = Result<std::unique_ptr<PreTokenizer>>;
@@ -75,7 +79,9 @@ Made byte_level(const Json& section) {
   std::unique_ptr<Splitter> out = std::make_unique<Splitter>();
   if (section.value("use_regex", true)) {
     // GPT-2's words
-    TFCC_TRY(Pattern words, Pattern::regex(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"));
+    TFCC_TRY(Pattern words,
+             Pattern::regex(
+                 R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"));
     out = by_pattern(std::move(words), Behaviour::isolated, false);
   }
   if (section.value("add_prefix_space", true))
@@ -89,11 +95,13 @@ Made byte_level(const Json& section) {
 Made metaspace(const Json& section) {
   const std::string mark = section.value("replacement", "\u2581");
   std::string scheme = section.value("prepend_scheme", "always");
-  if (!section.contains("prepend_scheme") && !section.value("add_prefix_space", true)) scheme = "never";
+  if (!section.contains("prepend_scheme") && !section.value("add_prefix_space", true))
+    scheme = "never";
   auto out = std::make_unique<Splitter>();
   out->edit = [mark, scheme](Piece& piece) {
     piece.text = replace_all(std::move(piece.text), " ", mark);
-    if ((scheme == "always" || (scheme == "first" && piece.first)) && !piece.text.starts_with(mark)) piece.text.insert(0, mark);
+    if ((scheme == "always" || (scheme == "first" && piece.first)) && !piece.text.starts_with(mark))
+      piece.text.insert(0, mark);
   };
   if (section.value("split", true))
     out->cut = [pattern = Pattern::literal(mark)](const std::string& text) -> Ranges {
@@ -106,7 +114,8 @@ Made metaspace(const Json& section) {
 Made pattern_split(const Json& section) {
   TFCC_TRY(Pattern pattern, read_pattern(section.at("pattern")));
   TFCC_TRY(const Behaviour behaviour, behaviour_of(section.at("behavior").get<std::string>()));
-  return std::unique_ptr<PreTokenizer>(by_pattern(std::move(pattern), behaviour, section.value("invert", false)));
+  return std::unique_ptr<PreTokenizer>(
+      by_pattern(std::move(pattern), behaviour, section.value("invert", false)));
 }
 
 // Words, and runs of what is neither word nor space.
@@ -137,7 +146,8 @@ Made bert() {
 
 Made fixed_length(const Json& section) {
   const int64_t length = section.value("length", int64_t{5});
-  if (length < 1) return Error{ErrorCode::bad_file, "a pre-tokenizer of type FixedLength has a length below 1"};
+  if (length < 1)
+    return Error{ErrorCode::bad_file, "a pre-tokenizer of type FixedLength has a length below 1"};
   auto out = std::make_unique<Splitter>();
   out->cut = [length](const std::string& text) -> Ranges {
     std::vector<Range> parts;
@@ -160,16 +170,19 @@ Made single(const std::string& type, const Json& section) {
   if (type == "Whitespace") return whitespace();
   if (type == "BertPreTokenizer") return bert();
   if (type == "FixedLength") return fixed_length(section);
-  if (type == "WhitespaceSplit") return std::unique_ptr<PreTokenizer>(by_character(is_space, Behaviour::removed));
+  if (type == "WhitespaceSplit")
+    return std::unique_ptr<PreTokenizer>(by_character(is_space, Behaviour::removed));
   if (type == "Digits")
     return std::unique_ptr<PreTokenizer>(
-        by_character(is_number, section.value("individual_digits", false) ? Behaviour::isolated : Behaviour::contiguous));
+        by_character(is_number, section.value("individual_digits", false) ? Behaviour::isolated
+                                                                          : Behaviour::contiguous));
   if (type == "Punctuation") {
     TFCC_TRY(const Behaviour behaviour, behaviour_of(section.value("behavior", "Isolated")));
     return std::unique_ptr<PreTokenizer>(by_character(is_punctuation, behaviour));
   }
   if (type == "CharDelimiterSplit")
-    return std::unique_ptr<PreTokenizer>(by_pattern(Pattern::literal(section.at("delimiter").get<std::string>()), Behaviour::removed, false));
+    return std::unique_ptr<PreTokenizer>(by_pattern(
+        Pattern::literal(section.at("delimiter").get<std::string>()), Behaviour::removed, false));
   return unknown_type("pre-tokenizer", type);
 }
 
@@ -178,7 +191,8 @@ Made single(const std::string& type, const Json& section) {
 Made make_pre_tokenizer(const Json& section, int depth) {
   TFCC_TRY(const std::string type, type_of(section, "pre-tokenizer"));
   if (type != "Sequence") return single(type, section);
-  if (depth >= kMaxNesting) return Error{ErrorCode::bad_file, "pre-tokenizers are nested too deeply"};
+  if (depth >= kMaxNesting)
+    return Error{ErrorCode::bad_file, "pre-tokenizers are nested too deeply"};
   auto out = std::make_unique<Sequence>();
   for (const Json& inner : section.at("pretokenizers")) {
     TFCC_TRY(auto step, make_pre_tokenizer(inner, depth + 1));

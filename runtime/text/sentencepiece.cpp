@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of sentencepiece_model.proto that matter here, read by hand: a vocabulary with scores, how it was trained, and how a
-// text is changed before it is cut into pieces.
+// The messages of sentencepiece_model.proto that matter here, read by hand: a vocabulary with
+// scores, how it was trained, and how a text is changed before it is cut into pieces.
 #include "runtime/text/sentencepiece.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 constexpr const char* kSpace = "\u2581";  // how SentencePiece writes a space
 
 struct Field {
-  uint64_t number = 0, value = 0;   // value: of a varint or of 4 or 8 bytes
-  std::string_view bytes;           // of a length-delimited one
+  uint64_t number = 0, value = 0;  // value: of a varint or of 4 or 8 bytes
+  std::string_view bytes;          // of a length-delimited one
 };
 
 /// The fields of one message of protobuf's wire format.
@@ -74,7 +74,14 @@ class Fields {
   bool damaged_ = false;
 };
 
-enum class PieceType : uint64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+enum class PieceType : uint64_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6
+};
 
 struct SentencePiece {
   std::string text;
@@ -84,9 +91,9 @@ struct SentencePiece {
 
 struct SentencePieceModel {
   std::vector<SentencePiece> pieces;
-  uint64_t kind = 1;                       // ModelType: 1 unigram, 2 BPE, 3 words, 4 characters
+  uint64_t kind = 1;  // ModelType: 1 unigram, 2 BPE, 3 words, 4 characters
   bool byte_fallback = false, space_behind = false;
-  int32_t begin = 1, end = 2;              // ids
+  int32_t begin = 1, end = 2;  // ids
   std::string_view charsmap;
   bool leading_space = true, clean_spaces = true, escapes_spaces = true;
 };
@@ -136,7 +143,8 @@ std::string base64(std::string_view bytes) {
   for (size_t at = 0; at < bytes.size(); at += 3) {
     uint32_t three = 0;
     const size_t n = std::min<size_t>(3, bytes.size() - at);
-    for (size_t i = 0; i < 3; ++i) three = three << 8 | (i < n ? static_cast<unsigned char>(bytes[at + i]) : 0);
+    for (size_t i = 0; i < 3; ++i)
+      three = three << 8 | (i < n ? static_cast<unsigned char>(bytes[at + i]) : 0);
     for (size_t i = 0; i < 4; ++i) out += i <= n ? kDigits[three >> (18 - 6 * i) & 63] : '=';
   }
   return out;
@@ -146,7 +154,8 @@ Json replace(const char* by, const char* pattern, const char* content) {
   return {{"type", "Replace"}, {"pattern", {{by, pattern}}}, {"content", content}};
 }
 
-// The trainer keeps no merges: each is a piece as two others, in the order of the scores of what they make.
+// The trainer keeps no merges: each is a piece as two others, in the order of the scores of what
+// they make.
 Json merges_of(const SentencePieceModel& m) {
   struct Merge {
     size_t whole, left, right;
@@ -159,7 +168,8 @@ Json merges_of(const SentencePieceModel& m) {
     const std::string_view text = m.pieces[id].text;
     for (size_t cut = 1; cut < text.size(); ++cut) {
       const auto left = ids.find(text.substr(0, cut)), right = ids.find(text.substr(cut));
-      if (left != ids.end() && right != ids.end()) merges.push_back({id, left->second, right->second});
+      if (left != ids.end() && right != ids.end())
+        merges.push_back({id, left->second, right->second});
     }
   }
   std::sort(merges.begin(), merges.end(), [&](const Merge& a, const Merge& b) {
@@ -179,8 +189,13 @@ Json model_of(const SentencePieceModel& m, size_t unknown) {
     else vocabulary.push_back({p.text, p.score});
   }
   if (m.kind == 2)
-    return {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges_of(m)}, {"unk_token", m.pieces[unknown].text}, {"fuse_unk", true}, {"byte_fallback", m.byte_fallback}};
-  return {{"type", "Unigram"}, {"vocab", vocabulary}, {"unk_id", unknown}, {"byte_fallback", m.byte_fallback}};
+    return {{"type", "BPE"},          {"vocab", vocabulary},
+            {"merges", merges_of(m)}, {"unk_token", m.pieces[unknown].text},
+            {"fuse_unk", true},       {"byte_fallback", m.byte_fallback}};
+  return {{"type", "Unigram"},
+          {"vocab", vocabulary},
+          {"unk_id", unknown},
+          {"byte_fallback", m.byte_fallback}};
 }
 
 }  // namespace
@@ -188,33 +203,51 @@ Json model_of(const SentencePieceModel& m, size_t unknown) {
 Result<Json> read_sentencepiece(std::string_view bytes) {
   const auto m = parse(bytes);
   if (!m) return Error{ErrorCode::bad_file, "not a SentencePiece model, or a part of one"};
-  if (m->kind != 1 && m->kind != 2) return Error{ErrorCode::unsupported, "its pieces are whole words or characters; BPE and Unigram are supported"};
-  if (m->space_behind) return Error{ErrorCode::unsupported, "it puts white space behind words, which is not supported"};
+  if (m->kind != 1 && m->kind != 2)
+    return Error{ErrorCode::unsupported,
+                 "its pieces are whole words or characters; BPE and Unigram are supported"};
+  if (m->space_behind)
+    return Error{ErrorCode::unsupported,
+                 "it puts white space behind words, which is not supported"};
   const auto is = [](PieceType t) { return [t](const SentencePiece& p) { return p.type == t; }; };
   const auto unknown = std::find_if(m->pieces.begin(), m->pieces.end(), is(PieceType::unknown));
-  if (unknown == m->pieces.end()) return Error{ErrorCode::bad_file, "the SentencePiece model has no piece for what it does not know"};
+  if (unknown == m->pieces.end())
+    return Error{ErrorCode::bad_file,
+                 "the SentencePiece model has no piece for what it does not know"};
   for (const SentencePiece& p : m->pieces) {
-    if (!std::isfinite(p.score)) return Error{ErrorCode::bad_file, "the score of '" + valid_utf8(p.text) + "' is no number"};
-    if (p.text.empty() || valid_utf8(p.text) != p.text) return Error{ErrorCode::bad_file, "a piece is empty or no UTF-8"};
+    if (!std::isfinite(p.score))
+      return Error{ErrorCode::bad_file, "the score of '" + valid_utf8(p.text) + "' is no number"};
+    if (p.text.empty() || valid_utf8(p.text) != p.text)
+      return Error{ErrorCode::bad_file, "a piece is empty or no UTF-8"};
   }
 
   Json normalizers = Json::array();
-  if (!m->charsmap.empty()) normalizers.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", base64(m->charsmap)}, {"longest_prefix", true}});
+  if (!m->charsmap.empty())
+    normalizers.push_back({{"type", "Precompiled"},
+                           {"precompiled_charsmap", base64(m->charsmap)},
+                           {"longest_prefix", true}});
   if (m->clean_spaces) {
     normalizers.push_back(replace("Regex", "\\A +| +\\z", ""));
     normalizers.push_back(replace("Regex", " {2,}", " "));
   }
-  if (m->leading_space) normalizers.push_back({{"type", "Prepend"}, {"prepend", m->escapes_spaces ? kSpace : " "}});
+  if (m->leading_space)
+    normalizers.push_back({{"type", "Prepend"}, {"prepend", m->escapes_spaces ? kSpace : " "}});
   if (m->escapes_spaces) normalizers.push_back(replace("String", " ", kSpace));
 
   Json added = Json::array();  // pieces of the user's are looked for in the text as it is then
   for (size_t id = 0; id < m->pieces.size(); ++id) {
     const SentencePiece& p = m->pieces[id];
     const bool special = p.type == PieceType::control || p.type == PieceType::unknown;
-    if (special || p.type == PieceType::user_defined) added.push_back({{"id", id}, {"content", p.text}, {"special", special}, {"normalized", !special}, {"content_is_normalized", true}});
+    if (special || p.type == PieceType::user_defined)
+      added.push_back({{"id", id},
+                       {"content", p.text},
+                       {"special", special},
+                       {"normalized", !special},
+                       {"content_is_normalized", true}});
   }
   const auto around = [&](int32_t id) -> const SentencePiece* {
-    const bool there = id >= 0 && static_cast<size_t>(id) < m->pieces.size() && m->pieces[static_cast<size_t>(id)].type == PieceType::control;
+    const bool there = id >= 0 && static_cast<size_t>(id) < m->pieces.size() &&
+                       m->pieces[static_cast<size_t>(id)].type == PieceType::control;
     return there ? &m->pieces[static_cast<size_t>(id)] : nullptr;
   };
   const SentencePiece *first = around(m->begin), *last = first ? nullptr : around(m->end);
@@ -226,13 +259,16 @@ Result<Json> read_sentencepiece(std::string_view bytes) {
   if (first) single.insert(single.begin(), token(*first, m->begin));
   if (last) single.push_back(token(*last, m->end));
 
-  Json decoders = Json::array({replace("String", kSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
-  if (m->leading_space) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  Json decoders =
+      Json::array({replace("String", kSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (m->leading_space)
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return Json{{"added_tokens", added},
-               {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
-               {"model", model_of(*m, static_cast<size_t>(unknown - m->pieces.begin()))},
-               {"post_processor", {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}}},
-               {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}}};
+              {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+              {"model", model_of(*m, static_cast<size_t>(unknown - m->pieces.begin()))},
+              {"post_processor",
+               {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}}},
+              {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}}};
 }
 
 }  // namespace tfcc::text

@@ -8,8 +8,9 @@
 
 namespace tfcc::text {
 
-/// BPE (with a fallback to bytes or without) and Unigram. Control pieces are special tokens that a text may have; one that begins a text
-/// stands before each, where the model has none the one that ends a text stands behind.
+/// BPE (with a fallback to bytes or without) and Unigram. Control pieces are special tokens that a
+/// text may have; one that begins a text stands before each, where the model has none the one that
+/// ends a text stands behind.
 /// Errors: bad_file, unsupported (whole words or characters as pieces; white space behind a word).
 Result<Json> read_sentencepiece(std::string_view bytes);
 

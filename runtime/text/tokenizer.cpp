@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a tokenizer.json put together: added tokens, normalizer, pre-tokenizer, model, post-processor; and back.
+// The parts of a tokenizer.json put together: added tokens, normalizer, pre-tokenizer, model,
+// post-processor; and back.
 #include "runtime/text/tokenizer.h"
 
 #include <algorithm>
@@ -48,7 +49,10 @@ struct Tokenizer::Impl {
     }
     for (const AddedTokens::Part& part : normalized.split(changed)) {
       if (part.id >= 0) out.push_back(part.id);
-      else TFCC_TRY_VOID(encode_words(std::string_view(changed).substr(part.range.begin, part.range.end - part.range.begin), first && part.range.begin == 0, out));
+      else
+        TFCC_TRY_VOID(encode_words(
+            std::string_view(changed).substr(part.range.begin, part.range.end - part.range.begin),
+            first && part.range.begin == 0, out));
     }
     return {};
   }
@@ -94,7 +98,8 @@ Result<std::shared_ptr<const Tokenizer::Impl>> Tokenizer::Impl::read(const Json&
     TFCC_TRY(impl->decoder, make_decoder(*s));
   }
   Vocabulary all;
-  for (size_t id = 0; const std::string& token : impl->model->tokens()) TFCC_TRY_VOID(all.add(token, static_cast<int64_t>(id++)));
+  for (size_t id = 0; const std::string& token : impl->model->tokens())
+    TFCC_TRY_VOID(all.add(token, static_cast<int64_t>(id++)));
   if (const Json* added = section_of(file, "added_tokens")) {
     for (const Json& item : *added) {
       AddedToken token = read_added(item);
@@ -130,24 +135,31 @@ Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view model, const st
   return Tokenizer(*std::move(impl));
 }
 
-Result<Tokenizer> Tokenizer::bert(const std::vector<std::string>& tokens, bool lower_case, const std::string& name) {
+Result<Tokenizer> Tokenizer::bert(const std::vector<std::string>& tokens, bool lower_case,
+                                  const std::string& name) {
   Json vocabulary = Json::object();
   for (size_t id = 0; id < tokens.size(); ++id) vocabulary[tokens[id]] = id;
   for (const char* needed : {"[CLS]", "[SEP]", "[UNK]"})
-    if (!vocabulary.contains(needed)) return Error{ErrorCode::bad_file, name + ": no " + needed + " in it; a BERT vocab.txt (WordPiece) is needed"};
+    if (!vocabulary.contains(needed))
+      return Error{ErrorCode::bad_file,
+                   name + ": no " + needed + " in it; a BERT vocab.txt (WordPiece) is needed"};
   const auto with_id = [&](const char* token) { return Json::array({token, vocabulary[token]}); };
-  const Json file = {{"normalizer", {{"type", "BertNormalizer"}, {"lowercase", lower_case}}},
-                     {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
-                     {"model", {{"type", "WordPiece"}, {"vocab", vocabulary}}},
-                     {"post_processor", {{"type", "BertProcessing"}, {"cls", with_id("[CLS]")}, {"sep", with_id("[SEP]")}}},
-                     {"decoder", {{"type", "WordPiece"}}}};
+  const Json file = {
+      {"normalizer", {{"type", "BertNormalizer"}, {"lowercase", lower_case}}},
+      {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+      {"model", {{"type", "WordPiece"}, {"vocab", vocabulary}}},
+      {"post_processor",
+       {{"type", "BertProcessing"}, {"cls", with_id("[CLS]")}, {"sep", with_id("[SEP]")}}},
+      {"decoder", {{"type", "WordPiece"}}}};
   TFCC_TRY(auto impl, Impl::read(file));
   return Tokenizer(std::move(impl));
 }
 
 Result<Tokenizer> Tokenizer::load_bert(const std::string& path, bool lower_case) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{ErrorCode::io, path + ": cannot open; give the vocab.txt that lies beside the model"};
+  if (!file)
+    return Error{ErrorCode::io,
+                 path + ": cannot open; give the vocab.txt that lies beside the model"};
   std::vector<std::string> tokens;
   for (std::string line; std::getline(file, line);) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
@@ -163,28 +175,36 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     const std::string model = path + "/tokenizer.model";
     file = path + "/tokenizer.json";
-    if (!std::filesystem::exists(file, ignored) && std::filesystem::exists(model, ignored)) file = model;
+    if (!std::filesystem::exists(file, ignored) && std::filesystem::exists(model, ignored))
+      file = model;
   }
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) return Error{ErrorCode::io, file + ": cannot open the tokenizer: " + std::strerror(errno)};
-  const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  if (!stream)
+    return Error{ErrorCode::io, file + ": cannot open the tokenizer: " + std::strerror(errno)};
+  const std::string text((std::istreambuf_iterator<char>(stream)),
+                         std::istreambuf_iterator<char>());
   if (stream.bad()) return Error{ErrorCode::io, file + ": cannot read the tokenizer"};
   return file.ends_with(".model") ? from_sentencepiece(text, file) : from_json(text, file);
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
+                                               const EncodeOptions& options) const {
   const std::string valid = valid_utf8(text);
   std::vector<int32_t> out;
   if (options.special) out = impl_->post_processor.before;
   for (const AddedTokens::Part& part : impl_->raw.split(valid)) {
     if (part.id >= 0) out.push_back(part.id);
-    else TFCC_TRY_VOID(impl_->encode_other(std::string_view(valid).substr(part.range.begin, part.range.end - part.range.begin), part.range.begin == 0, out));
+    else
+      TFCC_TRY_VOID(impl_->encode_other(
+          std::string_view(valid).substr(part.range.begin, part.range.end - part.range.begin),
+          part.range.begin == 0, out));
   }
   const std::vector<int32_t>& after = impl_->post_processor.after;
   const size_t behind = options.special ? after.size() : 0;
   if (options.max_tokens > 0 && out.size() + behind > options.max_tokens) {
     const size_t before = options.special ? impl_->post_processor.before.size() : 0;
-    out.resize(std::min(out.size(), std::max(before, options.max_tokens - std::min(options.max_tokens, behind))));
+    out.resize(std::min(
+        out.size(), std::max(before, options.max_tokens - std::min(options.max_tokens, behind))));
   }
   if (options.special) out.insert(out.end(), after.begin(), after.end());
   return out;
@@ -210,10 +230,14 @@ int32_t Tokenizer::id(std::string_view token) const {
 }
 
 std::string_view Tokenizer::token(int32_t id) const {
-  return id >= 0 && static_cast<size_t>(id) < impl_->tokens.size() ? std::string_view(impl_->tokens[static_cast<size_t>(id)]) : std::string_view();
+  return id >= 0 && static_cast<size_t>(id) < impl_->tokens.size()
+             ? std::string_view(impl_->tokens[static_cast<size_t>(id)])
+             : std::string_view();
 }
 
-bool Tokenizer::is_special(int32_t id) const { return impl_->special.contains(std::string(token(id))); }
+bool Tokenizer::is_special(int32_t id) const {
+  return impl_->special.contains(std::string(token(id)));
+}
 
 int32_t Tokenizer::size() const { return static_cast<int32_t>(impl_->tokens.size()); }
 
@@ -221,11 +245,12 @@ Result<std::string> TextStream::text_of(size_t begin) const {
   return tokenizer_.decode(std::span(ids_).subspan(begin), special_);
 }
 
-// The text of an id depends on those before it (a first token loses its space), so the new text is what the ids since the
-// last output add to the text of those of the last output.
+// The text of an id depends on those before it (a first token loses its space), so the new text is
+// what the ids since the last output add to the text of those of the last output.
 Result<std::string> TextStream::push(int32_t id) {
   ids_.push_back(id);
-  TFCC_TRY(const std::string before, tokenizer_.decode(std::span(ids_).subspan(before_, given_ - before_), special_));
+  TFCC_TRY(const std::string before,
+           tokenizer_.decode(std::span(ids_).subspan(before_, given_ - before_), special_));
   TFCC_TRY(const std::string now, text_of(before_));
   if (now.size() <= before.size() || now.ends_with("\ufffd")) return std::string();
   before_ = given_;
@@ -234,7 +259,8 @@ Result<std::string> TextStream::push(int32_t id) {
 }
 
 Result<std::string> TextStream::finish() {
-  TFCC_TRY(const std::string before, tokenizer_.decode(std::span(ids_).subspan(before_, given_ - before_), special_));
+  TFCC_TRY(const std::string before,
+           tokenizer_.decode(std::span(ids_).subspan(before_, given_ - before_), special_));
   TFCC_TRY(const std::string now, text_of(before_));
   before_ = given_ = ids_.size();
   return now.size() > before.size() ? now.substr(before.size()) : std::string();

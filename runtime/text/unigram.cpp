@@ -12,7 +12,11 @@ constexpr double kUnknownPenalty = 10;  // below the lowest score of a token
 class Unigram : public TokenModel {
  public:
   Unigram(Vocabulary vocabulary, std::vector<double> scores, int32_t unknown, bool byte_fallback)
-      : vocabulary_(std::move(vocabulary)), scores_(std::move(scores)), unknown_(unknown), byte_fallback_(byte_fallback), trie_(vocabulary_.tokens()) {
+      : vocabulary_(std::move(vocabulary)),
+        scores_(std::move(scores)),
+        unknown_(unknown),
+        byte_fallback_(byte_fallback),
+        trie_(vocabulary_.tokens()) {
     const double lowest = scores_.empty() ? 0 : *std::min_element(scores_.begin(), scores_.end());
     unknown_score_ = lowest - kUnknownPenalty;
   }
@@ -47,14 +51,16 @@ class Unigram : public TokenModel {
     for (size_t end = piece.size(); end > 0;) {
       const Best& b = best[end];
       const size_t start = static_cast<size_t>(b.start);
-      if (b.id == unknown_ && !ids.empty() && ids.back() == unknown_ && parts.back().begin == end) parts.back().begin = start;
+      if (b.id == unknown_ && !ids.empty() && ids.back() == unknown_ && parts.back().begin == end)
+        parts.back().begin = start;
       else {
         parts.push_back({start, end});
         ids.push_back(b.id);
       }
       end = start;
     }
-    for (size_t i = parts.size(); i-- > 0;) add(ids[i], piece.substr(parts[i].begin, parts[i].end - parts[i].begin), out);
+    for (size_t i = parts.size(); i-- > 0;)
+      add(ids[i], piece.substr(parts[i].begin, parts[i].end - parts[i].begin), out);
     return {};
   }
   const std::vector<std::string>& tokens() const override { return vocabulary_.tokens(); }
@@ -100,10 +106,12 @@ Result<std::unique_ptr<TokenModel>> make_unigram(const Json& section) {
   int64_t id = -1;
   if (unknown != section.end() && !unknown->is_null()) {
     id = unknown->get<int64_t>();
-    if (id < 0 || static_cast<size_t>(id) >= scores.size()) return Error{ErrorCode::bad_file, "unk_id is " + std::to_string(id) + ", which is no token"};
+    if (id < 0 || static_cast<size_t>(id) >= scores.size())
+      return Error{ErrorCode::bad_file, "unk_id is " + std::to_string(id) + ", which is no token"};
   }
   return std::unique_ptr<TokenModel>(
-      std::make_unique<Unigram>(std::move(vocabulary), std::move(scores), static_cast<int32_t>(id), section.value("byte_fallback", false)));
+      std::make_unique<Unigram>(std::move(vocabulary), std::move(scores), static_cast<int32_t>(id),
+                                section.value("byte_fallback", false)));
 }
 
 }  // namespace tfcc::text

@@ -17,10 +17,13 @@ class Vocabulary {
   /// Ids are not negative and at most this.
   static constexpr int64_t kMaxId = (1 << 21) - 1;
 
-  /// A second token of one id or a second id of one token replaces the first. Errors: bad_file (the id is out of range).
+  /// A second token of one id or a second id of one token replaces the first. Errors: bad_file (the
+  /// id is out of range).
   Result<void> add(std::string token, int64_t id) {
     if (id < 0 || id > kMaxId)
-      return Error{ErrorCode::bad_file, "the token '" + token + "' has the id " + std::to_string(id) + ", outside [0, " + std::to_string(kMaxId) + "]"};
+      return Error{ErrorCode::bad_file, "the token '" + token + "' has the id " +
+                                            std::to_string(id) + ", outside [0, " +
+                                            std::to_string(kMaxId) + "]"};
     if (tokens_.size() <= static_cast<size_t>(id)) tokens_.resize(static_cast<size_t>(id) + 1);
     tokens_[static_cast<size_t>(id)] = token;
     ids_[std::move(token)] = static_cast<int32_t>(id);

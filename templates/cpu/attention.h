@@ -1,26 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention: out[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d], h' = h / (heads / kv_heads).
-// q [batch, queries, heads*d], k [batch, keys, kv_heads*d], v [batch, keys, kv_heads*dv], out like q with dv; a token's
-// row begins q_stride (k_stride, ...) elements after the one before.
+// attention: out[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d], h' = h /
+// (heads / kv_heads). q [batch, queries, heads*d], k [batch, keys, kv_heads*d], v [batch, keys,
+// kv_heads*dv], out like q with dv; a token's row begins q_stride (k_stride, ...) elements after
+// the one before.
 //
-// A work item is (b, h, block of block_m queries). Keys are taken block_n at a time, live ones only, with an online softmax
-// in f32. Dead keys, keys past the diagonal and keys outside of a block's window are never read, nor are rows past the ends. A row
-// without a visible key gives zeros.
+// A work item is (b, h, block of block_m queries). Keys are taken block_n at a time, live ones
+// only, with an online softmax in f32. Dead keys, keys past the diagonal and keys outside of a
+// block's window are never read, nor are rows past the ends. A row without a visible key gives
+// zeros.
 //
-// Many queries run in vector lanes throughout: q is transposed once, rows of k and v are read as they lie, one element
-// broadcast at a time, and maxima and sums of the softmax need no shuffles. Of few, as in a step of a decoder, most lanes would be
-// idle: there keys run in the lanes of scores (k is transposed in registers) and features in those of values. Both add in one
-// order, so a row's bits do not depend on how many there are.
+// Many queries run in vector lanes throughout: q is transposed once, rows of k and v are read as
+// they lie, one element broadcast at a time, and maxima and sums of the softmax need no shuffles.
+// Of few, as in a step of a decoder, most lanes would be idle: there keys run in the lanes of
+// scores (k is transposed in registers) and features in those of values. Both add in one order, so
+// a row's bits do not depend on how many there are.
 #pragma once
 
 #include "expr.h"
 
 /// For attentions without such a condition.
-struct AllVisible { TFCC_FN bool operator()(idx, idx, idx, idx) const { return true; } };
-struct AllLive { TFCC_FN bool operator()(idx, idx) const { return true; } };
-struct NoScore { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
+struct AllVisible {
+  TFCC_FN bool operator()(idx, idx, idx, idx) const { return true; }
+};
+struct AllLive {
+  TFCC_FN bool operator()(idx, idx) const { return true; }
+};
+struct NoScore {
+  TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; }
+};
 
-/// Shapes that follow from Spec: a group of queries is as many vectors as the micro-kernels keep in registers.
+/// Shapes that follow from Spec: a group of queries is as many vectors as the micro-kernels keep in
+/// registers.
 template <class Spec> struct AttentionTile {
   static constexpr int block_m = Spec::block_m, block_n = Spec::block_n;
   static constexpr int d = Spec::head_dim, dv = Spec::v_dim;
@@ -33,7 +43,8 @@ template <class Spec> struct AttentionTile {
 
 typedef f32 Lanes __attribute__((vector_size(kLanes * 4)));
 
-/// scores[r, i] = q[i] . k[r] for `kRows` rows of k and one group of queries; q is [d, block_m], scores [.., block_m].
+/// scores[r, i] = q[i] . k[r] for `kRows` rows of k and one group of queries; q is [d, block_m],
+/// scores [.., block_m].
 template <class Spec, int kRows, class T>
 TFCC_FN void score_rows(const f32* q, const T* const* k, f32* scores) {
   using Tile = AttentionTile<Spec>;
@@ -43,37 +54,44 @@ TFCC_FN void score_rows(const f32* q, const T* const* k, f32* scores) {
 #pragma clang loop unroll_count(2)
   for (int c = 0; c < Tile::d; ++c) {
     Lanes x[Tile::vectors];
-    for (int u = 0; u < Tile::vectors; ++u) x[u] = *(const Lanes*)(q + c * Tile::block_m + u * kLanes);
+    for (int u = 0; u < Tile::vectors; ++u)
+      x[u] = *(const Lanes*)(q + c * Tile::block_m + u * kLanes);
     for (int r = 0; r < kRows; ++r) {
       f32 y = load(row[r], c);
       for (int u = 0; u < Tile::vectors; ++u) sum[r][u] += x[u] * y;
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int u = 0; u < Tile::vectors; ++u) *(Lanes*)(scores + r * Tile::block_m + u * kLanes) = sum[r][u];
+    for (int u = 0; u < Tile::vectors; ++u)
+      *(Lanes*)(scores + r * Tile::block_m + u * kLanes) = sum[r][u];
   }
 }
 
-/// acc[c, i] = acc[c, i] * keep[i] + sum_j p[j, i] v[j, c] for `kColumns` columns from `c0` on and one group of queries.
+/// acc[c, i] = acc[c, i] * keep[i] + sum_j p[j, i] v[j, c] for `kColumns` columns from `c0` on and
+/// one group of queries.
 template <class Spec, int kColumns, class T>
-TFCC_FN void add_values(int keys, const f32* p, const T* const* v, int c0, const f32* keep, f32* acc) {
+TFCC_FN void add_values(int keys, const f32* p, const T* const* v, int c0, const f32* keep,
+                        f32* acc) {
   using Tile = AttentionTile<Spec>;
   Lanes sum[kColumns][Tile::vectors];
   for (int c = 0; c < kColumns; ++c) {
     for (int u = 0; u < Tile::vectors; ++u) {
-      sum[c][u] = *(const Lanes*)(acc + c * Tile::block_m + u * kLanes) * *(const Lanes*)(keep + u * kLanes);
+      sum[c][u] = *(const Lanes*)(acc + c * Tile::block_m + u * kLanes) *
+                  *(const Lanes*)(keep + u * kLanes);
     }
   }
   for (int j = 0; j < keys; ++j) {
     Lanes x[Tile::vectors];
-    for (int u = 0; u < Tile::vectors; ++u) x[u] = *(const Lanes*)(p + j * Tile::block_m + u * kLanes);
+    for (int u = 0; u < Tile::vectors; ++u)
+      x[u] = *(const Lanes*)(p + j * Tile::block_m + u * kLanes);
     for (int c = 0; c < kColumns; ++c) {
       f32 y = load(v[j], c0 + c);
       for (int u = 0; u < Tile::vectors; ++u) sum[c][u] += x[u] * y;
     }
   }
   for (int c = 0; c < kColumns; ++c) {
-    for (int u = 0; u < Tile::vectors; ++u) *(Lanes*)(acc + c * Tile::block_m + u * kLanes) = sum[c][u];
+    for (int u = 0; u < Tile::vectors; ++u)
+      *(Lanes*)(acc + c * Tile::block_m + u * kLanes) = sum[c][u];
   }
 }
 
@@ -101,7 +119,8 @@ template <class Spec> struct ManyQueries : AttentionKeys<Spec> {
     rows = count;
     active = (rows + Tile::group - 1) / Tile::group * Tile::group;
     for (int c = 0; c < Tile::d; ++c) {
-      for (int i = 0; i < m; ++i) q[c * m + i] = i < rows ? load(from, i * Spec::q_stride + c) : 0.0f;
+      for (int i = 0; i < m; ++i)
+        q[c * m + i] = i < rows ? load(from, i * Spec::q_stride + c) : 0.0f;
     }
     for (int t = 0; t < Tile::dv * m; ++t) acc[t] = 0.0f;
     for (int i = 0; i < m; ++i) largest[i] = -kInf, sum[i] = 0.0f;
@@ -121,14 +140,14 @@ template <class Spec> struct ManyQueries : AttentionKeys<Spec> {
   TFCC_FN void finish(typename Spec::T* to) {
     for (int i = 0; i < Spec::block_m; ++i) keep[i] = sum[i] == 0.0f ? 0.0f : 1.0f / sum[i];
     for (int i = 0; i < rows; ++i) {
-      for (int c = 0; c < Tile::dv; ++c) store(to, i * Spec::out_stride + c, acc[c * Spec::block_m + i] * keep[i]);
+      for (int c = 0; c < Tile::dv; ++c)
+        store(to, i * Spec::out_stride + c, acc[c * Spec::block_m + i] * keep[i]);
     }
   }
 };
 
 /// Dot products of all queries with `keys` rows of k.
-template <class Spec>
-TFCC_FN void attention_products(ManyQueries<Spec>& s, int keys) {
+template <class Spec> TFCC_FN void attention_products(ManyQueries<Spec>& s, int keys) {
   using Tile = AttentionTile<Spec>;
   for (int g = 0; g < s.active; g += Tile::group) {
     int j = 0;
@@ -139,14 +158,15 @@ TFCC_FN void attention_products(ManyQueries<Spec>& s, int keys) {
   }
 }
 
-/// Scores become probabilities relative to the new maxima; keep[i] is what older ones must be multiplied by.
-template <class Spec>
-TFCC_FN void attention_softmax(ManyQueries<Spec>& s, int keys) {
+/// Scores become probabilities relative to the new maxima; keep[i] is what older ones must be
+/// multiplied by.
+template <class Spec> TFCC_FN void attention_softmax(ManyQueries<Spec>& s, int keys) {
   constexpr int m = Spec::block_m;
   alignas(64) f32 base[m];
   for (int i = 0; i < m; ++i) base[i] = s.largest[i];
   for (int j = 0; j < keys; ++j) {
-    for (int i = 0; i < m; ++i) base[i] = s.scores[j * m + i] > base[i] ? s.scores[j * m + i] : base[i];
+    for (int i = 0; i < m; ++i)
+      base[i] = s.scores[j * m + i] > base[i] ? s.scores[j * m + i] : base[i];
   }
   for (int i = 0; i < m; ++i) {
     f32 top = base[i];
@@ -165,13 +185,13 @@ TFCC_FN void attention_softmax(ManyQueries<Spec>& s, int keys) {
 }
 
 /// acc = acc * keep + p v.
-template <class Spec>
-TFCC_FN void attention_values(ManyQueries<Spec>& s, int keys) {
+template <class Spec> TFCC_FN void attention_values(ManyQueries<Spec>& s, int keys) {
   using Tile = AttentionTile<Spec>;
   constexpr int kWhole = Tile::dv / Tile::rows * Tile::rows;
   for (int g = 0; g < s.active; g += Tile::group) {
     for (int c = 0; c < kWhole; c += Tile::rows) {
-      add_values<Spec, Tile::rows>(keys, s.scores + g, s.v, c, s.keep + g, s.acc + c * Tile::block_m + g);
+      add_values<Spec, Tile::rows>(keys, s.scores + g, s.v, c, s.keep + g,
+                                   s.acc + c * Tile::block_m + g);
     }
     if constexpr (kWhole < Tile::dv) {
       add_values<Spec, Tile::dv - kWhole>(keys, s.scores + g, s.v, kWhole, s.keep + g,
@@ -185,19 +205,18 @@ template <int N, int... I> struct PlacesTo : PlacesTo<N - 1, N - 1, I...> {};
 template <int... I> struct PlacesTo<0, I...> { typedef Places<I...> Type; };
 
 /// Exchanges the blocks beside the diagonal of rows a and b, kSize columns wide.
-template <int kSize, int... I>
-TFCC_FN void exchange(Lanes& a, Lanes& b, Places<I...>) {
+template <int kSize, int... I> TFCC_FN void exchange(Lanes& a, Lanes& b, Places<I...>) {
   const Lanes upper = __builtin_shufflevector(a, b, ((I & kSize) ? kLanes + (I ^ kSize) : I)...);
   b = __builtin_shufflevector(a, b, ((I & kSize) ? kLanes + I : I ^ kSize)...);
   a = upper;
 }
 
 /// rows[i][j] becomes rows[j][i].
-template <int kSize = 1>
-TFCC_FN void transpose(Lanes* rows) {
+template <int kSize = 1> TFCC_FN void transpose(Lanes* rows) {
   if constexpr (kSize < kLanes) {
     for (int i = 0; i < kLanes; ++i) {
-      if ((i & kSize) == 0) exchange<kSize>(rows[i], rows[i | kSize], typename PlacesTo<kLanes>::Type());
+      if ((i & kSize) == 0)
+        exchange<kSize>(rows[i], rows[i | kSize], typename PlacesTo<kLanes>::Type());
     }
     transpose<2 * kSize>(rows);
   }
@@ -303,23 +322,32 @@ template <class Spec> struct FewQueries : AttentionKeys<Spec> {
       const int count = kVectors - begin < kAtOnce ? kVectors - begin : kAtOnce;
       const int first = begin * kLanes;
       if (count == kAtOnce) add<kAtOnce>(keys, p, older, to, first);
-      else if constexpr (kVectors % kAtOnce != 0) add<kVectors % kAtOnce>(keys, p, older, to, first);
+      else if constexpr (kVectors % kAtOnce != 0)
+        add<kVectors % kAtOnce>(keys, p, older, to, first);
     }
   }
 
   template <int kCount> TFCC_FN void add(int keys, const f32* p, f32 older, f32* to, int first) {
     Lanes x[kCount];
-    for (int u = 0; u < kCount; ++u) x[u] = *(const LanesAnywhere*)(to + first + u * kLanes) * older;
+    for (int u = 0; u < kCount; ++u)
+      x[u] = *(const LanesAnywhere*)(to + first + u * kLanes) * older;
     for (int j = 0; j < keys; ++j) {
-      for (int u = 0; u < kCount; ++u) x[u] += *(const LanesAnywhere*)(this->v[j] + first + u * kLanes) * p[j];
+      for (int u = 0; u < kCount; ++u)
+        x[u] += *(const LanesAnywhere*)(this->v[j] + first + u * kLanes) * p[j];
     }
     for (int u = 0; u < kCount; ++u) *(LanesAnywhere*)(to + first + u * kLanes) = x[u];
   }
 };
 
-template <class Spec> TFCC_FN void attention_products(FewQueries<Spec>& s, int keys) { s.products(keys); }
-template <class Spec> TFCC_FN void attention_softmax(FewQueries<Spec>& s, int keys) { s.softmax(keys); }
-template <class Spec> TFCC_FN void attention_values(FewQueries<Spec>& s, int keys) { s.values(keys); }
+template <class Spec> TFCC_FN void attention_products(FewQueries<Spec>& s, int keys) {
+  s.products(keys);
+}
+template <class Spec> TFCC_FN void attention_softmax(FewQueries<Spec>& s, int keys) {
+  s.softmax(keys);
+}
+template <class Spec> TFCC_FN void attention_values(FewQueries<Spec>& s, int keys) {
+  s.values(keys);
+}
 
 /// Where the rows of a sequence lie: all have as many, one sequence behind the other.
 struct PaddedRows {
@@ -330,15 +358,23 @@ struct PaddedRows {
   TFCC_FN idx key_count(idx) const { return keys; }
   TFCC_FN idx first_query(idx b) const { return b * queries; }
   /// Where the row of key j of a key head begins, of `width` elements; tokens are `stride` apart.
-  TFCC_FN idx key_row(idx b, idx head, idx j, idx stride, idx width) const { return (b * keys + j) * stride + head * width; }
+  TFCC_FN idx key_row(idx b, idx head, idx j, idx stride, idx width) const {
+    return (b * keys + j) * stride + head * width;
+  }
   TFCC_FN idx position(idx, idx row) const { return row; }
   TFCC_FN idx key_position(idx, idx j) const { return j; }
-  /// The keys that rows [first, last] may see, if a row sees those from `left` before its place to `right` behind it (-1: all).
-  TFCC_FN idx keys_end(idx, idx, idx last, idx right) const { return right >= 0 ? imin(keys, last + 1 + keys - queries + right) : keys; }
-  TFCC_FN idx keys_begin(idx, idx first, idx, idx left) const { return left >= 0 ? imax(0, first + keys - queries - left) : 0; }
+  /// The keys that rows [first, last] may see, if a row sees those from `left` before its place to
+  /// `right` behind it (-1: all).
+  TFCC_FN idx keys_end(idx, idx, idx last, idx right) const {
+    return right >= 0 ? imin(keys, last + 1 + keys - queries + right) : keys;
+  }
+  TFCC_FN idx keys_begin(idx, idx first, idx, idx left) const {
+    return left >= 0 ? imax(0, first + keys - queries - left) : 0;
+  }
   TFCC_FN idx diagonal() const { return keys - queries; }
 };
-/// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos` is where a row stood.
+/// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos`
+/// is where a row stood.
 struct PackedRows {
   static constexpr bool packed = true;
   const i32 *cu, *keys, *order, *pos;
@@ -346,17 +382,23 @@ struct PackedRows {
   TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
   TFCC_FN idx key_count(idx b) const { return keys[b]; }
   TFCC_FN idx first_query(idx b) const { return cu[b]; }
-  TFCC_FN idx key_row(idx b, idx head, idx j, idx stride, idx width) const { return (cu[b] + j) * stride + head * width; }
+  TFCC_FN idx key_row(idx b, idx head, idx j, idx stride, idx width) const {
+    return (cu[b] + j) * stride + head * width;
+  }
   TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
   TFCC_FN idx key_position(idx b, idx j) const { return pos[cu[b] + j]; }
-  // Packing brings rows nearer to each other, so that a window of packed rows holds that of positions; rows behind the keys
-  // stand anywhere.
-  TFCC_FN idx keys_end(idx b, idx, idx last, idx right) const { return right >= 0 && last < keys[b] ? imin(keys[b], last + 1 + right) : keys[b]; }
-  TFCC_FN idx keys_begin(idx b, idx first, idx last, idx left) const { return left >= 0 && last < keys[b] ? imax(0, first - left) : 0; }
+  // Packing brings rows nearer to each other, so that a window of packed rows holds that of
+  // positions; rows behind the keys stand anywhere.
+  TFCC_FN idx keys_end(idx b, idx, idx last, idx right) const {
+    return right >= 0 && last < keys[b] ? imin(keys[b], last + 1 + right) : keys[b];
+  }
+  TFCC_FN idx keys_begin(idx b, idx first, idx last, idx left) const {
+    return left >= 0 && last < keys[b] ? imax(0, first - left) : 0;
+  }
   TFCC_FN idx diagonal() const { return 0; }
 };
-/// Queries as PackedRows, their positions rising in a sequence; keys in pages of a cache [pages, heads, page, width], where key j has
-/// position j. `table` has `most` pages for each sequence.
+/// Queries as PackedRows, their positions rising in a sequence; keys in pages of a cache [pages,
+/// heads, page, width], where key j has position j. `table` has `most` pages for each sequence.
 template <int page, int heads> struct PagedRows {
   static constexpr bool packed = true;
   const i32 *cu, *keys, *order, *pos, *table;
@@ -374,14 +416,18 @@ template <int page, int heads> struct PagedRows {
   TFCC_FN idx keys_end(idx b, idx, idx last, idx right) const {
     return right >= 0 ? imax(0, imin(key_count(b), position(b, last) + 1 + right)) : key_count(b);
   }
-  TFCC_FN idx keys_begin(idx b, idx first, idx, idx left) const { return left >= 0 ? imax(0, position(b, first) - left) : 0; }
+  TFCC_FN idx keys_begin(idx b, idx first, idx, idx left) const {
+    return left >= 0 ? imax(0, position(b, first) - left) : 0;
+  }
   TFCC_FN idx diagonal() const { return 0; }
 };
 
 /// The block of `rows` queries from i0 on of head h of sequence b.
 template <class Spec, class Queries, class Score, class Visible, class Live, class Rows>
-TFCC_FN void attend(Queries& s, typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
-                    const Score& score, const Visible& visible, const Live& live, const Rows& place, idx b, idx h, idx i0, int rows) {
+TFCC_FN void attend(Queries& s, typename Spec::T* out, const typename Spec::T* q,
+                    const typename Spec::T* k, const typename Spec::T* v, const Score& score,
+                    const Visible& visible, const Live& live, const Rows& place, idx b, idx h,
+                    idx i0, int rows) {
   using Tile = AttentionTile<Spec>;
   const idx kv_head = h / (Spec::heads / Spec::kv_heads);
   s.begin(q + (place.first_query(b) + i0) * Spec::q_stride + h * Tile::d, rows);
@@ -414,13 +460,15 @@ TFCC_FN void attend(Queries& s, typename Spec::T* out, const typename Spec::T* q
   s.finish(out + (place.first_query(b) + i0) * Spec::out_stride + h * Tile::dv);
 }
 
-/// Spec: T, heads, kv_heads, head_dim, v_dim, q_stride, k_stride, v_stride, out_stride, block_m, block_n, causal,
-/// window_left, window_right (-1: none), scaled, score_scale. Work items are those of `queries` rows a sequence; where it has
-/// fewer, some are nothing.
+/// Spec: T, heads, kv_heads, head_dim, v_dim, q_stride, k_stride, v_stride, out_stride, block_m,
+/// block_n, causal, window_left, window_right (-1: none), scaled, score_scale. Work items are those
+/// of `queries` rows a sequence; where it has fewer, some are nothing.
 template <class Spec, class Score, class Visible, class Live, class Rows>
-TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q, const typename Spec::T* k,
-                       const typename Spec::T* v, [[maybe_unused]] idx batch, idx most_queries, [[maybe_unused]] idx most_keys,
-                       const Score& score, const Visible& visible, const Live& live, const Rows& place, i64 begin, i64 end) {
+TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q,
+                       const typename Spec::T* k, const typename Spec::T* v,
+                       [[maybe_unused]] idx batch, idx most_queries, [[maybe_unused]] idx most_keys,
+                       const Score& score, const Visible& visible, const Live& live,
+                       const Rows& place, i64 begin, i64 end) {
   constexpr int m = Spec::block_m;
   const idx blocks = (most_queries + m - 1) / m;
   for (i64 item = begin; item < end; ++item) {
@@ -443,8 +491,10 @@ TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T*
 }
 
 template <class Spec, class Score, class Visible, class Live>
-TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q, const typename Spec::T* k,
-                       const typename Spec::T* v, idx batch, idx queries, idx keys, const Score& score,
-                       const Visible& visible, const Live& live, i64 begin, i64 end) {
-  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live, PaddedRows{queries, keys}, begin, end);
+TFCC_FN void attention(typename Spec::T* __restrict out, const typename Spec::T* q,
+                       const typename Spec::T* k, const typename Spec::T* v, idx batch, idx queries,
+                       idx keys, const Score& score, const Visible& visible, const Live& live,
+                       i64 begin, i64 end) {
+  attention<Spec>(out, q, k, v, batch, queries, keys, score, visible, live,
+                  PaddedRows{queries, keys}, begin, end);
 }

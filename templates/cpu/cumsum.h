@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// cumsum: out[o, t, i] = sum of x[o, s, i] over s <= t (exclusive: s < t; reverse: from the other end).
-// x and out are [outer, len, inner]; a work item is one of outer. Neighbouring i run in lanes.
+// cumsum: out[o, t, i] = sum of x[o, s, i] over s <= t (exclusive: s < t; reverse: from the other
+// end). x and out are [outer, len, inner]; a work item is one of outer. Neighbouring i run in
+// lanes.
 #pragma once
 
 #include "cpu/prelude.h"
 
 /// Spec: In, Out, exclusive, reverse.
 template <class Spec>
-TFCC_FN void cumsum(typename Spec::Out* out, const typename Spec::In* x, idx len, idx inner, i64 begin, i64 end) {
+TFCC_FN void cumsum(typename Spec::Out* out, const typename Spec::In* x, idx len, idx inner,
+                    i64 begin, i64 end) {
   using T = Compute<typename Spec::Out>;
   constexpr int kWidth = 64;
   for (i64 o = begin; o < end; ++o) {

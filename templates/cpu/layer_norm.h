@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm: out[r, j] = (x[r, j] - mean) / sqrt(variance + eps) * gamma[j] + beta[j] over rows of `hidden` elements.
-// One row per work item; mean first, then the variance around it. layer_norm_of reads its row through value(row, j),
-// which it calls three times for each element. normalize_row also serves rms_norm and residual_norm.
+// layer_norm: out[r, j] = (x[r, j] - mean) / sqrt(variance + eps) * gamma[j] + beta[j] over rows of
+// `hidden` elements. One row per work item; mean first, then the variance around it. layer_norm_of
+// reads its row through value(row, j), which it calls three times for each element. normalize_row
+// also serves rms_norm and residual_norm.
 #pragma once
 
 #include "cpu/reduce.h"
@@ -22,8 +23,9 @@ TFCC_FN void normalize_row(idx cols, T eps, const X& x, const Finish& finish, co
 
 /// Spec: Weight, Out, hidden, has_beta, eps. value(row, j) is the element to normalise.
 template <class Spec, class Value>
-TFCC_FN void layer_norm_of(typename Spec::Out* out, const Value& value, const typename Spec::Weight* gamma,
-                           const typename Spec::Weight* beta, i64 begin, i64 end) {
+TFCC_FN void layer_norm_of(typename Spec::Out* out, const Value& value,
+                           const typename Spec::Weight* gamma, const typename Spec::Weight* beta,
+                           i64 begin, i64 end) {
   using T = decltype(value(idx{}, idx{}));
   for (i64 row = begin; row < end; ++row) {
     auto* to = out + row * Spec::hidden;
@@ -40,8 +42,9 @@ TFCC_FN void layer_norm_of(typename Spec::Out* out, const Value& value, const ty
 
 /// Spec: In, Weight, Out, hidden, has_beta, eps.
 template <class Spec>
-TFCC_FN void layer_norm(typename Spec::Out* out, const typename Spec::In* x, const typename Spec::Weight* gamma,
-                        const typename Spec::Weight* beta, i64 begin, i64 end) {
+TFCC_FN void layer_norm(typename Spec::Out* out, const typename Spec::In* x,
+                        const typename Spec::Weight* gamma, const typename Spec::Weight* beta,
+                        i64 begin, i64 end) {
   auto value = [&](idx row, idx j) { return load(x, row * Spec::hidden + j); };
   layer_norm_of<Spec>(out, value, gamma, beta, begin, end);
 }

@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention: out[b,i,h*dv+m] = epilogue(s, z, ..) with s = sum_j w(i,j) v[b,j,h'*dv+m], z = sum_j w(i,j) and
-// w(i,j) = q'[b,i,h] . k'[b,j,h'] exp(decay(j+1) + .. + decay(i)) over visible j, j <= i if causal (ir/ops.md); h' = h / (heads / kv_heads).
-// q [batch, queries, heads*d], k [batch, keys, kv_heads*d], v [batch, keys, kv_heads*dv], out like q with dv; rows are q_stride (..) apart.
+// linear_attention: out[b,i,h*dv+m] = epilogue(s, z, ..) with s = sum_j w(i,j) v[b,j,h'*dv+m], z =
+// sum_j w(i,j) and w(i,j) = q'[b,i,h] . k'[b,j,h'] exp(decay(j+1) + .. + decay(i)) over visible j,
+// j <= i if causal (ir/ops.md); h' = h / (heads / kv_heads). q [batch, queries, heads*d], k [batch,
+// keys, kv_heads*d], v [batch, keys, kv_heads*dv], out like q with dv; rows are q_stride (..)
+// apart.
 //
-// A work item is (b, h, block of `columns` channels of v). Tokens are taken kChunk at a time: what a chunk's queries see of earlier tokens
-// is q' S with the state S [d, columns], what they see of their own chunk a triangle of kChunk x kChunk. All products run with channels of
-// v, or keys of the chunk, in the lanes. S and the sum of keys are f32 with a compensation each (Kahan), so that the error does not grow
-// with the number of tokens. Tokens that are not visible are not read.
+// A work item is (b, h, block of `columns` channels of v). Tokens are taken kChunk at a time: what
+// a chunk's queries see of earlier tokens is q' S with the state S [d, columns], what they see of
+// their own chunk a triangle of kChunk x kChunk. All products run with channels of v, or keys of
+// the chunk, in the lanes. S and the sum of keys are f32 with a compensation each (Kahan), so that
+// the error does not grow with the number of tokens. Tokens that are not visible are not read.
 #pragma once
 
 #include "cpu/attention.h"
 
-struct SameElement { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
-struct AllTokens { TFCC_FN bool operator()(idx, idx, idx) const { return true; } };
-struct NoDecay { TFCC_FN f32 operator()(idx, idx, idx) const { return 0.0f; } };
-struct SumAlone { TFCC_FN f32 operator()(f32 s, f32, idx, idx, idx, idx) const { return s; } };
+struct SameElement {
+  TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; }
+};
+struct AllTokens {
+  TFCC_FN bool operator()(idx, idx, idx) const { return true; }
+};
+struct NoDecay {
+  TFCC_FN f32 operator()(idx, idx, idx) const { return 0.0f; }
+};
+struct SumAlone {
+  TFCC_FN f32 operator()(f32 s, f32, idx, idx, idx, idx) const { return s; }
+};
 
 /// c[r][u] += sum over x < count of a[r * a_row + x] b[x * b_row + u * kLanes ..].
 template <int kRows, int kVectors>
-TFCC_FN void add_product(Lanes (&c)[kRows][kVectors], const f32* a, int a_row, const f32* b, int b_row, int count) {
+TFCC_FN void add_product(Lanes (&c)[kRows][kVectors], const f32* a, int a_row, const f32* b,
+                         int b_row, int count) {
   for (int x = 0; x < count; ++x) {
     Lanes y[kVectors];
     for (int u = 0; u < kVectors; ++u) y[u] = *(const Lanes*)(b + x * b_row + u * kLanes);
@@ -45,11 +57,11 @@ template <class Spec> struct LinearState {
   alignas(64) f32 s[d * columns] = {};
   alignas(64) f32 s_lost[d * columns] = {};
   alignas(64) f32 q[kChunk * d];
-  alignas(64) f32 k[d * kChunk];            // transposed
+  alignas(64) f32 k[d * kChunk];  // transposed
   alignas(64) f32 v[kChunk * columns];
-  alignas(64) f32 w[kChunk * kChunk];       // w(i,j) of the chunk
-  f32 z[d] = {}, z_lost[d] = {};            // sum of k'
-  f32 grown[kChunk];                        // sum of decays from the chunk's first token to this one
+  alignas(64) f32 w[kChunk * kChunk];  // w(i,j) of the chunk
+  f32 z[d] = {}, z_lost[d] = {};       // sum of k'
+  f32 grown[kChunk];                   // sum of decays from the chunk's first token to this one
 
   /// The weights of the chunk's own keys: w[i][j].
   TFCC_FN void weigh() {
@@ -86,7 +98,8 @@ template <class Spec> struct LinearState {
         }
         if (own_chunk) add_product(c, w + i * kChunk, kChunk, v + m, columns, i + kRows);
         for (int r = 0; r < kRows; ++r) {
-          for (int u = 0; u < kVectors; ++u) *(Lanes*)(y + (i + r) * columns + m + u * kLanes) = c[r][u];
+          for (int u = 0; u < kVectors; ++u)
+            *(Lanes*)(y + (i + r) * columns + m + u * kLanes) = c[r][u];
         }
       }
     }
@@ -152,19 +165,23 @@ struct LinearHead {
     for (int t = 0; t < n; ++t) {
       const idx j = j0 + t;
       const bool there = j < keys;
-      if constexpr (State::decays) s.grown[t] = (t ? s.grown[t - 1] : 0.0f) + (there ? decay(b, h, place.key_position(b, j)) : 0.0f);
+      if constexpr (State::decays)
+        s.grown[t] =
+            (t ? s.grown[t - 1] : 0.0f) + (there ? decay(b, h, place.key_position(b, j)) : 0.0f);
       const idx token = there ? place.key_position(b, j) : 0;
       if (!there || !shown(b, g, token)) {
         for (int e = 0; e < d; ++e) s.k[e * n + t] = 0.0f;
         for (int m = 0; m < columns; ++m) s.v[t * columns + m] = 0.0f;
         continue;
       }
-      const typename Spec::T* const key = k + place.key_row(b, g, j, Spec::k_stride, Spec::head_dim);
+      const typename Spec::T* const key =
+          k + place.key_row(b, g, j, Spec::k_stride, Spec::head_dim);
       alignas(64) f32 row[d];
 #pragma clang loop vectorize(assume_safety)
       for (int e = 0; e < Spec::head_dim; ++e) row[e] = k_map(load(key, e), b, g, token, e);
       for (int e = 0; e < d; ++e) s.k[e * n + t] = e < Spec::head_dim ? row[e] : 0.0f;
-      const typename Spec::T* const value = v + place.key_row(b, g, j, Spec::v_stride, Spec::v_dim) + first;
+      const typename Spec::T* const value =
+          v + place.key_row(b, g, j, Spec::v_stride, Spec::v_dim) + first;
       const int most = (int)imin(columns, Spec::v_dim - first);
       for (int m = 0; m < columns; ++m) s.v[t * columns + m] = m < most ? load(value, m) : 0.0f;
     }
@@ -175,9 +192,11 @@ struct LinearHead {
       for (int e = 0; e < d; ++e) s.q[t * d + e] = 0.0f;
       if (i0 + t >= queries) continue;
       const idx token = place.position(b, i0 + t);
-      const typename Spec::T* const query = q + (place.first_query(b) + i0 + t) * Spec::q_stride + h * Spec::head_dim;
+      const typename Spec::T* const query =
+          q + (place.first_query(b) + i0 + t) * Spec::q_stride + h * Spec::head_dim;
 #pragma clang loop vectorize(assume_safety)
-      for (int e = 0; e < Spec::head_dim; ++e) s.q[t * d + e] = q_map(load(query, e), b, h, token, e);
+      for (int e = 0; e < Spec::head_dim; ++e)
+        s.q[t * d + e] = q_map(load(query, e), b, h, token, e);
     }
   }
 
@@ -189,9 +208,11 @@ struct LinearHead {
       const idx token = place.position(b, i0 + t);
       f32 z = 0.0f;
       if constexpr (Spec::normalises) z = s.weight_sum(t, own_chunk);
-      typename Spec::Out* const to = out + (place.first_query(b) + i0 + t) * Spec::out_stride + h * Spec::v_dim + first;
+      typename Spec::Out* const to =
+          out + (place.first_query(b) + i0 + t) * Spec::out_stride + h * Spec::v_dim + first;
 #pragma clang loop vectorize(assume_safety)
-      for (int m = 0; m < most; ++m) store(to, m, epilogue(y[t * columns + m], z, b, h, token, first + m));
+      for (int m = 0; m < most; ++m)
+        store(to, m, epilogue(y[t * columns + m], z, b, h, token, first + m));
     }
   }
 
@@ -218,17 +239,33 @@ struct LinearHead {
   }
 };
 
-/// Spec: T, Out, heads, kv_heads, head_dim, v_dim, the four strides, columns, causal, decays, normalises. Work items are those of all blocks
-/// of channels.
+/// Spec: T, Out, heads, kv_heads, head_dim, v_dim, the four strides, columns, causal, decays,
+/// normalises. Work items are those of all blocks of channels.
 template <class Spec, class QMap, class KMap, class Shown, class Decay, class Epilogue, class Rows>
-TFCC_FN void linear_attention(typename Spec::Out* __restrict out, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
-                              [[maybe_unused]] idx batch, const QMap& q_map, const KMap& k_map, const Shown& shown, const Decay& decay,
-                              const Epilogue& epilogue, const Rows& place, i64 begin, i64 end) {
+TFCC_FN void linear_attention(typename Spec::Out* __restrict out, const typename Spec::T* q,
+                              const typename Spec::T* k, const typename Spec::T* v,
+                              [[maybe_unused]] idx batch, const QMap& q_map, const KMap& k_map,
+                              const Shown& shown, const Decay& decay, const Epilogue& epilogue,
+                              const Rows& place, i64 begin, i64 end) {
   constexpr idx blocks = (Spec::v_dim + Spec::columns - 1) / Spec::columns;
   for (i64 item = begin; item < end; ++item) {
     const idx h = item / blocks % Spec::heads;
-    LinearHead<Spec, QMap, KMap, Shown, Decay, Epilogue, Rows> head{out, q, k, v, q_map, k_map, shown, decay, epilogue, place, place.sequence(item / blocks / Spec::heads),
-                                                                    h, h / (Spec::heads / Spec::kv_heads), item % blocks * Spec::columns, {}};
+    LinearHead<Spec, QMap, KMap, Shown, Decay, Epilogue, Rows> head{
+        out,
+        q,
+        k,
+        v,
+        q_map,
+        k_map,
+        shown,
+        decay,
+        epilogue,
+        place,
+        place.sequence(item / blocks / Spec::heads),
+        h,
+        h / (Spec::heads / Spec::kv_heads),
+        item % blocks * Spec::columns,
+        {}};
     head.run();
   }
 }

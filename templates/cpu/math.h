@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementary functions for CPU kernels: no library call, no table, selects instead of branches, so that the loops
-// that call them are vectorised. Special values are those of C's math.h (except the sign of some zeros).
+// Elementary functions for CPU kernels: no library call, no table, selects instead of branches, so
+// that the loops that call them are vectorised. Special values are those of C's math.h (except the
+// sign of some zeros).
 //
-// float: exp, log, tanh, sin, cos, atan, pow within 3 ulp, erf within 2e-7. double: about 1e-14 relative.
-// sin and cos of arguments beyond 2^20 take a slow exact reduction, which keeps their loops scalar.
-// The polynomials are Chebyshev interpolants on the ranges named beside them.
+// float: exp, log, tanh, sin, cos, atan, pow within 3 ulp, erf within 2e-7. double: about 1e-14
+// relative. sin and cos of arguments beyond 2^20 take a slow exact reduction, which keeps their
+// loops scalar. The polynomials are Chebyshev interpolants on the ranges named beside them.
 #pragma once
 
 #include "cpu/prelude.h"
@@ -17,10 +18,10 @@ inline constexpr f32 kNan32 = __builtin_nanf("");
 inline constexpr f64 kNan64 = __builtin_nan("");
 
 /// c0 + x * (c1 + x * (...)).
-template <class T>
-TFCC_FN T poly(T, T c) { return c; }
-template <class T, class... Rest>
-TFCC_FN T poly(T x, T c, Rest... rest) { return c + x * poly(x, rest...); }
+template <class T> TFCC_FN T poly(T, T c) { return c; }
+template <class T, class... Rest> TFCC_FN T poly(T x, T c, Rest... rest) {
+  return c + x * poly(x, rest...);
+}
 
 template <class T> TFCC_FN T sqrt(T x) { return __builtin_elementwise_sqrt(x); }
 template <class T> TFCC_FN T floor(T x) { return __builtin_elementwise_floor(x); }
@@ -35,7 +36,8 @@ template <class T> TFCC_FN T copysign(T x, T s) { return __builtin_elementwise_c
 TFCC_FN f32 exp(f32 x) {
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
-  // Adding 1.5 * 2^23 leaves the rounded quotient in the low bits: no conversion, which NaN would make undefined.
+  // Adding 1.5 * 2^23 leaves the rounded quotient in the low bits: no conversion, which NaN would
+  // make undefined.
   f32 shifted = x * 0x1.715476p+0f + 0x1.8p23f;
   f32 n = shifted - 0x1.8p23f;
   i32 k = bit_cast<i32>(shifted) - 0x4b400000;
@@ -133,12 +135,12 @@ TFCC_FN f64 erf(f64 x) {
   // erfc(c) e^(c^2) is smooth in 1 / (c + 3), here moved to [-1, 1].
   f64 c = a > 6.0 ? 6.0 : a;
   f64 u = (1.0 / (c + 3.0) - 0x1.71c71c71c71c7p-3) * 0x1.ccccccccccccdp+3;
-  f64 h = poly(u, 0x1.a9f324d321d3cp-3, 0x1.3c21b61aee88ap-3, 0x1.972131b56d858p-5,
-               0x1.a0959cca86019p-7, 0x1.44f7ff14b97afp-9, 0x1.5bb5fdef63d0ep-12,
-               0x1.4838f334f8fc1p-16, -0x1.458d8544e70afp-19, -0x1.297ead73e08ecp-21,
-               0x1.37131bb531d7cp-28, 0x1.859dda1632b83p-27, 0x1.22063b44780e2p-32,
-               -0x1.1a943756e5b48p-32, -0x1.a7bde3dae52c9p-38, 0x1.a94b47bf09831p-38,
-               -0x1.e29dc0ede7230p-48);
+  f64 h =
+      poly(u, 0x1.a9f324d321d3cp-3, 0x1.3c21b61aee88ap-3, 0x1.972131b56d858p-5,
+           0x1.a0959cca86019p-7, 0x1.44f7ff14b97afp-9, 0x1.5bb5fdef63d0ep-12, 0x1.4838f334f8fc1p-16,
+           -0x1.458d8544e70afp-19, -0x1.297ead73e08ecp-21, 0x1.37131bb531d7cp-28,
+           0x1.859dda1632b83p-27, 0x1.22063b44780e2p-32, -0x1.1a943756e5b48p-32,
+           -0x1.a7bde3dae52c9p-38, 0x1.a94b47bf09831p-38, -0x1.e29dc0ede7230p-48);
   f64 large = 1.0 - exp(-c * c) * h;
   return a < 1.0 ? small : copysign(large, x);
 }
@@ -157,10 +159,11 @@ TFCC_FN f32 tanh(f32 x) {
 TFCC_FN f64 tanh(f64 x) {
   f64 a = abs(x);
   f64 z = x * x;
-  f64 small = x + x * (z * poly(z, -0x1.5555555555554p-2, 0x1.1111111110ca7p-3, -0x1.ba1ba1b9a09d7p-5,
-                                0x1.664f4858deaccp-6, -0x1.226e2e08421ccp-7, 0x1.d6d24f72aa874p-9,
-                                -0x1.7d8a96e9fe13bp-10, 0x1.344f4ae815c3fp-11, -0x1.e710d3f9482d6p-13,
-                                0x1.5608d4996ede8p-14, -0x1.33a05b8be40c9p-16));
+  f64 small =
+      x + x * (z * poly(z, -0x1.5555555555554p-2, 0x1.1111111110ca7p-3, -0x1.ba1ba1b9a09d7p-5,
+                        0x1.664f4858deaccp-6, -0x1.226e2e08421ccp-7, 0x1.d6d24f72aa874p-9,
+                        -0x1.7d8a96e9fe13bp-10, 0x1.344f4ae815c3fp-11, -0x1.e710d3f9482d6p-13,
+                        0x1.5608d4996ede8p-14, -0x1.33a05b8be40c9p-16));
   f64 large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
   return a < 0.6 ? small : copysign(large, x);
 }
@@ -169,15 +172,31 @@ TFCC_FN f64 tanh(f64 x) {
 
 inline constexpr f64 kEasyReduction = 0x1p20;
 
-/// x / (pi/2) from the bits of 2/pi that matter: r in double, the quadrant (mod 4) as result. |x| > 1, finite.
+/// x / (pi/2) from the bits of 2/pi that matter: r in double, the quadrant (mod 4) as result. |x| >
+/// 1, finite.
 __attribute__((noinline, cold)) static i64 reduce_exactly(f64 x, f64& r) {
   // 2/pi after the binary point, with 64 zero bits before it.
-  static constexpr u64 kTwoOverPi[21] = {
-      0, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
-      0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484,
-      0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f,
-      0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d, 0x7527bac7ebe5f17b,
-      0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d};
+  static constexpr u64 kTwoOverPi[21] = {0,
+                                         0xa2f9836e4e441529,
+                                         0xfc2757d1f534ddc0,
+                                         0xdb6295993c439041,
+                                         0xfe5163abdebbc561,
+                                         0xb7246e3a424dd2e0,
+                                         0x06492eea09d1921c,
+                                         0xfe1deb1cb129a73e,
+                                         0xe88235f52ebb4484,
+                                         0xe99c7026b45f7e41,
+                                         0x3991d639835339f4,
+                                         0x9c845f8bbdf9283b,
+                                         0x1ff897ffde05980f,
+                                         0xef2f118b5a0a6d1f,
+                                         0x6d367ecf27cb09b7,
+                                         0x4f463f669e5fea2d,
+                                         0x7527bac7ebe5f17b,
+                                         0x3d0739f78a5292ea,
+                                         0x6bfb5fb11f8d5d08,
+                                         0x56033046fc7b6bab,
+                                         0xf0cfbc209af4361d};
   using u128 = unsigned __int128;
   u64 bits = bit_cast<u64>(x);
   u64 mantissa = (bits & 0xfffffffffffff) | 0x10000000000000;
@@ -238,9 +257,11 @@ TFCC_FN f64 sin_of(f64 r, i64 q) {
   f64 s = r + r * (z * poly(z, -0x1.5555555555555p-3, 0x1.1111111111110p-7, -0x1.a01a01a01992fp-13,
                             0x1.71de3a545f836p-19, -0x1.ae645410e937bp-26, 0x1.61217d9252c03p-33,
                             -0x1.ab16f5caa198ap-41));
-  f64 c = 1.0 + (z * z * poly(z, 0x1.5555555555555p-5, -0x1.6c16c16c16c16p-10, 0x1.a01a01a019d06p-16,
-                              -0x1.27e4fb77125c5p-22, 0x1.1eed8deac3dfep-29, -0x1.9394b8bd50ae1p-37,
-                              0x1.ab779550c8d9bp-45) - 0.5 * z);
+  f64 c = 1.0 + (z * z *
+                     poly(z, 0x1.5555555555555p-5, -0x1.6c16c16c16c16p-10, 0x1.a01a01a019d06p-16,
+                          -0x1.27e4fb77125c5p-22, 0x1.1eed8deac3dfep-29, -0x1.9394b8bd50ae1p-37,
+                          0x1.ab779550c8d9bp-45) -
+                 0.5 * z);
   f64 v = (q & 1) ? c : s;
   return (q & 2) ? -v : v;
 }
@@ -254,16 +275,31 @@ TFCC_FN f32 short_sin_of(f64 r, i64 q) {
   return (f32)((q & 2) ? -v : v);
 }
 
-TFCC_FN f64 sin(f64 x) { f64 r; i64 q = reduce(x, r); return sin_of(r, q); }
-TFCC_FN f64 cos(f64 x) { f64 r; i64 q = reduce(x, r); return sin_of(r, q + 1); }
-TFCC_FN f32 sin(f32 x) { f64 r; i64 q = reduce((f64)x, r); return short_sin_of(r, q); }
-TFCC_FN f32 cos(f32 x) { f64 r; i64 q = reduce((f64)x, r); return short_sin_of(r, q + 1); }
+TFCC_FN f64 sin(f64 x) {
+  f64 r;
+  i64 q = reduce(x, r);
+  return sin_of(r, q);
+}
+TFCC_FN f64 cos(f64 x) {
+  f64 r;
+  i64 q = reduce(x, r);
+  return sin_of(r, q + 1);
+}
+TFCC_FN f32 sin(f32 x) {
+  f64 r;
+  i64 q = reduce((f64)x, r);
+  return short_sin_of(r, q);
+}
+TFCC_FN f32 cos(f32 x) {
+  f64 r;
+  i64 q = reduce((f64)x, r);
+  return short_sin_of(r, q + 1);
+}
 
 // ---- atan: |x| > tan(3 pi/8) through -1/x, |x| > tan(pi/8) through (x - 1)/(x + 1); then t + t^3 q(t^2) ----
 
 /// Where x goes: the argument t, and what to add to atan(t).
-template <class T>
-TFCC_FN T reduce_atan(T x, T& base) {
+template <class T> TFCC_FN T reduce_atan(T x, T& base) {
   T a = abs(x);
   bool far = a > (T)0x1.3504f333f9de6p+1, middle = a > (T)0x1.a827999fcef32p-2;
   base = far ? (T)0x1.921fb54442d18p+0 : middle ? (T)0x1.921fb54442d18p-1 : (T)0;
@@ -284,18 +320,18 @@ TFCC_FN f64 atan(f64 x) {
   f64 base;
   f64 t = reduce_atan(x, base);
   f64 z = t * t;
-  f64 q = poly(z, -0x1.5555555555547p-2, 0x1.999999999336bp-3, -0x1.2492491ff6e7bp-3, 0x1.c71c6f06c887cp-4,
-               -0x1.745caa21cd7a4p-4, 0x1.3b09febcd8e72p-4, -0x1.108efcdc5a56fp-4, 0x1.da515382497f8p-5,
-               -0x1.9b37dcc1c7b0ep-5, 0x1.06a2f2d99301bp-4, -0x1.af50fbb405e20p-3, 0x1.36ef7198332d5p-1,
-               -0x1.7cec6d76c0858p-1);
+  f64 q =
+      poly(z, -0x1.5555555555547p-2, 0x1.999999999336bp-3, -0x1.2492491ff6e7bp-3,
+           0x1.c71c6f06c887cp-4, -0x1.745caa21cd7a4p-4, 0x1.3b09febcd8e72p-4, -0x1.108efcdc5a56fp-4,
+           0x1.da515382497f8p-5, -0x1.9b37dcc1c7b0ep-5, 0x1.06a2f2d99301bp-4, -0x1.af50fbb405e20p-3,
+           0x1.36ef7198332d5p-1, -0x1.7cec6d76c0858p-1);
   return copysign(base + (t + t * z * q), x);
 }
 
 // ---- pow ----
 
 /// The value of |x|^y with the sign and the special cases of C's pow.
-template <class T>
-TFCC_FN T finish_pow(T x, T y, T r) {
+template <class T> TFCC_FN T finish_pow(T x, T y, T r) {
   bool whole = trunc(y) == y;
   T half = y * (T)0.5;
   bool odd = whole && trunc(half) != half;
@@ -358,7 +394,10 @@ TFCC_FN f64 fmod(f64 x, f64 y) {
   // ma * 2^(eb - 1075), built without rounding: scale down only as far as subnormals need.
   f64 r = (f64)ma;
   i64 scale = (eb ? eb : 1) - 1075;
-  while (scale < -1000) { r *= 0x1p-74; scale += 74; }
+  while (scale < -1000) {
+    r *= 0x1p-74;
+    scale += 74;
+  }
   r *= bit_cast<f64>((u64)(scale + 1023) << 52);
   return copysign(r, x);
 }

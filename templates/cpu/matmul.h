@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul of integers: out[i...] = sum over p of a(i..., p) * b(i..., p), exact modulo the width of Acc. Reals go to the library.
-// Spec::across: b runs along the last output index (weights [k, n]), lanes are neighbouring outputs, and four rows share
-// what is read of b. Otherwise b runs along p and lanes are partial sums.
+// matmul of integers: out[i...] = sum over p of a(i..., p) * b(i..., p), exact modulo the width of
+// Acc. Reals go to the library. Spec::across: b runs along the last output index (weights [k, n]),
+// lanes are neighbouring outputs, and four rows share what is read of b. Otherwise b runs along p
+// and lanes are partial sums.
 #pragma once
 
 #include "expr.h"
 
-/// Lanes of one accumulator row, rows of a block: what stays in registers, and is zeroed without a call of memset.
+/// Lanes of one accumulator row, rows of a block: what stays in registers, and is zeroed without a
+/// call of memset.
 inline constexpr int kProductLanes = 2 * kLanes, kProductRows = 4;
 
 /// Out[row .. row+rows-1], which differ in index rank-2 alone.
 template <class Spec, int rows, class A, class B>
-TFCC_FN void product_rows(typename Spec::Out* __restrict out, idx cols, idx inner, const A& a, const B& b, const idx* i) {
+TFCC_FN void product_rows(typename Spec::Out* __restrict out, idx cols, idx inner, const A& a,
+                          const B& b, const idx* i) {
   constexpr int rank = Spec::rank;
   using Acc = typename Spec::Acc;
   idx at[rows][rank + 1];
@@ -49,7 +52,8 @@ TFCC_FN void product_rows(typename Spec::Out* __restrict out, idx cols, idx inne
 }
 
 template <class Spec, class A, class B>
-TFCC_FN void product_dots(typename Spec::Out* __restrict out, idx cols, idx inner, const A& a, const B& b, const idx* i) {
+TFCC_FN void product_dots(typename Spec::Out* __restrict out, idx cols, idx inner, const A& a,
+                          const B& b, const idx* i) {
   constexpr int rank = Spec::rank;
   using Acc = typename Spec::Acc;
   for (idx j = 0; j < cols; ++j) {
@@ -66,12 +70,14 @@ TFCC_FN void product_dots(typename Spec::Out* __restrict out, idx cols, idx inne
   }
 }
 
-/// Spec: Out; Acc u32 or u64, as wide as Out; rank >= 2; across. A, B: rank indices of the output, then p -> i64.
+/// Spec: Out; Acc u32 or u64, as wide as Out; rank >= 2; across. A, B: rank indices of the output,
+/// then p -> i64.
 template <class Spec, class A, class B>
-TFCC_FN void matmul(typename Spec::Out* __restrict out, const Dims<Spec::rank>& dims, idx inner, const A& a, const B& b, i64 begin,
-                    i64 end) {
+TFCC_FN void matmul(typename Spec::Out* __restrict out, const Dims<Spec::rank>& dims, idx inner,
+                    const A& a, const B& b, i64 begin, i64 end) {
   constexpr int rank = Spec::rank;
-  static_assert(rank >= 2 && sizeof(typename Spec::Acc) == sizeof(typename Spec::Out), "matrices; accumulators as wide as Out");
+  static_assert(rank >= 2 && sizeof(typename Spec::Acc) == sizeof(typename Spec::Out),
+                "matrices; accumulators as wide as Out");
   const idx cols = dims[rank - 1];
   for (i64 row = begin; row < end;) {
     idx i[rank];

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_panel: out[i, j] = epilogue(sum_k a[i, k] b[k, j], i, j) for a weight b, a and out f32 and row-major.
+// matmul_panel: out[i, j] = epilogue(sum_k a[i, k] b[k, j], i, j) for a weight b, a and out f32 and
+// row-major.
 //
-// b is packed when the model is compiled: panels of `panel` columns, [n / panel, k, panel], so that it is read in order
-// whatever n is. A work item is (block of kBlockRows rows, panel), panels first. In an item small blocks of rows times all
-// columns of the panel (or as many as there are registers for) are summed over k in registers; the panel stays in the second
-// cache from block to block while the next one is fetched. A row's sum does not depend on the rows around it: every product is
-// a chain of fused multiply-adds over k in order.
+// b is packed when the model is compiled: panels of `panel` columns, [n / panel, k, panel], so that
+// it is read in order whatever n is. A work item is (block of kBlockRows rows, panel), panels
+// first. In an item small blocks of rows times all columns of the panel (or as many as there are
+// registers for) are summed over k in registers; the panel stays in the second cache from block to
+// block while the next one is fetched. A row's sum does not depend on the rows around it: every
+// product is a chain of fused multiply-adds over k in order.
 #pragma once
 
 #include "expr.h"
@@ -22,20 +24,26 @@ typedef f32 Unaligned __attribute__((vector_size(kLanes * 4), aligned(4)));
 template <class Spec> struct Tile {
   static constexpr int columns = kLanes == 16 ? Spec::panel : 2 * kLanes;
   static constexpr int vectors = columns / kLanes;
-  static constexpr int rows = kLanes < 16 ? 6 : vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 14;
+  static constexpr int rows = kLanes < 16    ? 6
+                              : vectors == 4 ? 6
+                              : vectors == 3 ? 8
+                              : vectors == 2 ? 12
+                                             : 14;
   static constexpr int parts = (Spec::k + kLongestSum - 1) / kLongestSum;
   static constexpr int depth = (Spec::k + parts - 1) / parts;
   static_assert(Spec::n % Spec::panel == 0 && Spec::panel % 16 == 0 && Spec::panel <= 64);
   static_assert(Spec::panel % columns == 0);
 };
 
-/// out += a b for kRows rows and the columns of a tile; `first`: out = a b. `ahead` is memory that will be read soon.
+/// out += a b for kRows rows and the columns of a tile; `first`: out = a b. `ahead` is memory that
+/// will be read soon.
 template <class Spec, int kRows>
 TFCC_FN void tile(f32* out, const f32* a, const f32* b, int depth, bool first, const f32* ahead) {
   constexpr int vectors = Tile<Spec>::vectors;
   Vector sum[kRows][vectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < vectors; ++v) sum[r][v] = first ? Vector{} : *(const Unaligned*)(out + r * Spec::n + v * kLanes);
+    for (int v = 0; v < vectors; ++v)
+      sum[r][v] = first ? Vector{} : *(const Unaligned*)(out + r * Spec::n + v * kLanes);
   }
 #pragma clang loop unroll_count(4)
   for (int k = 0; k < depth; ++k) {
@@ -54,12 +62,15 @@ TFCC_FN void tile(f32* out, const f32* a, const f32* b, int depth, bool first, c
 
 /// The same for any number of rows up to Tile::rows.
 template <class Spec>
-TFCC_FN void tile_of(int rows, f32* out, const f32* a, const f32* b, int depth, bool first, const f32* ahead) {
+TFCC_FN void tile_of(int rows, f32* out, const f32* a, const f32* b, int depth, bool first,
+                     const f32* ahead) {
   constexpr int most = Tile<Spec>::rows;
   if (rows == most) return tile<Spec, most>(out, a, b, depth, first, ahead);
   if (rows == most - 1) return tile<Spec, most - 1>(out, a, b, depth, first, ahead);
-  for (; rows >= 4; rows -= 4, out += 4 * Spec::n, a += 4 * Spec::k) tile<Spec, 4>(out, a, b, depth, first, ahead);
-  for (; rows >= 1; --rows, out += Spec::n, a += Spec::k) tile<Spec, 1>(out, a, b, depth, first, ahead);
+  for (; rows >= 4; rows -= 4, out += 4 * Spec::n, a += 4 * Spec::k)
+    tile<Spec, 4>(out, a, b, depth, first, ahead);
+  for (; rows >= 1; --rows, out += Spec::n, a += Spec::k)
+    tile<Spec, 1>(out, a, b, depth, first, ahead);
 }
 
 template <class Spec, class Epilogue>
@@ -75,8 +86,8 @@ TFCC_FN void finish_tile(int rows, f32* out, idx row, idx column, const Epilogue
 
 /// Spec: n, k, panel. epilogue(sum, i, j) is the element to store in row i, column j.
 template <class Spec, class Epilogue>
-TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, const f32* __restrict b, idx m, const Epilogue& epilogue,
-                     i64 begin, i64 end) {
+TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, const f32* __restrict b,
+                          idx m, const Epilogue& epilogue, i64 begin, i64 end) {
   using T = matmul_panel_detail::Tile<Spec>;
   constexpr idx panels = Spec::n / Spec::panel;
   const idx blocks = (m + matmul_panel_detail::kBlockRows - 1) / matmul_panel_detail::kBlockRows;
@@ -91,7 +102,9 @@ TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, const f3
       const bool first = k == 0, last = k + depth == Spec::k;
       for (idx p = first_panel; p < last_panel; ++p) {
         const f32* panel = b + (p * Spec::k + k) * Spec::panel;
-        const f32* next = p + 1 < last_panel ? panel + Spec::k * Spec::panel : last ? panel : b + (first_panel * Spec::k + k + depth) * Spec::panel;
+        const f32* next = p + 1 < last_panel ? panel + Spec::k * Spec::panel
+                          : last             ? panel
+                                 : b + (first_panel * Spec::k + k + depth) * Spec::panel;
         for (int c = 0; c < Spec::panel; c += T::columns) {
           const idx column = p * Spec::panel + c;
           for (int t = 0; t < tiles; ++t) {
@@ -99,7 +112,8 @@ TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, const f3
             f32* to = out + (row + r) * Spec::n + column;
             // The first tiles fetch the next panel between them, a line for each k.
             const f32* ahead = c == 0 && t < Spec::panel / 16 ? next + t * depth * 16 : panel;
-            matmul_panel_detail::tile_of<Spec>(count, to, a + (row + r) * Spec::k + k, panel + c, depth, first, ahead);
+            matmul_panel_detail::tile_of<Spec>(count, to, a + (row + r) * Spec::k + k, panel + c,
+                                               depth, first, ahead);
             if (last) matmul_panel_detail::finish_tile<Spec>(count, to, row + r, column, epilogue);
           }
         }

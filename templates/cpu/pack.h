@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// pack: numbers the rows (b, s) of a padded tensor that are left, sequence by sequence: those of which live(b, s) holds, in order, then
-// those of which kept(b, s) alone holds (ir/ops.md). Their number goes to *rows, the size that kernels and the executor read.
+// pack: numbers the rows (b, s) of a padded tensor that are left, sequence by sequence: those of
+// which live(b, s) holds, in order, then those of which kept(b, s) alone holds (ir/ops.md). Their
+// number goes to *rows, the size that kernels and the executor read.
 //
-// row [batch, length], cu [batch + 1], keys and order [batch]; seq and pos have room for batch * length and get *rows elements.
-// One work item. Bound: batch * length evaluations of live.
+// row [batch, length], cu [batch + 1], keys and order [batch]; seq and pos have room for batch *
+// length and get *rows elements. One work item. Bound: batch * length evaluations of live.
 #pragma once
 
 #include "expr.h"
 
-struct NoneKept { TFCC_FN bool operator()(idx, idx) const { return false; } };
+struct NoneKept {
+  TFCC_FN bool operator()(idx, idx) const { return false; }
+};
 
-/// The sequences with most rows first, equal ones in order: a heap sort, in place and without memory of its own.
+/// The sequences with most rows first, equal ones in order: a heap sort, in place and without
+/// memory of its own.
 TFCC_FN void order_by_rows(i32* order, const i32* cu, idx batch) {
   const auto before = [&](i32 x, i32 y) {
     const i32 p = cu[x + 1] - cu[x], q = cu[y + 1] - cu[y];
@@ -36,8 +40,8 @@ TFCC_FN void order_by_rows(i32* order, const i32* cu, idx batch) {
 }
 
 template <class Spec, class Live, class Kept>
-TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, i64* rows, idx batch, idx length,
-                  const Live& live, const Kept& kept, i64, i64) {
+TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, i64* rows,
+                  idx batch, idx length, const Live& live, const Kept& kept, i64, i64) {
   i32 next = 0;
   const auto take = [&](idx b, idx s) {
     row[b * length + s] = next;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// pointwise: out[i...] = body(i...), out row-major with dims d0 ... d(rank-1).
-// A work item is a row (all dims but the last); the loop along it is vectorised where the body allows.
+// pointwise: out[i...] = body(i...), out row-major with dims d0 ... d(rank-1). A work item is a row
+// (all dims but the last); the loop along it is vectorised where the body allows.
 #pragma once
 
 #include "expr.h"
 
 /// Spec: Out, rank. Body: rank indices -> Compute<Out>.
 template <class Spec, class Body>
-TFCC_FN void pointwise(typename Spec::Out* __restrict out, const Dims<Spec::rank>& dims, const Body& body,
-                       i64 begin, i64 end) {
+TFCC_FN void pointwise(typename Spec::Out* __restrict out, const Dims<Spec::rank>& dims,
+                       const Body& body, i64 begin, i64 end) {
   constexpr int rank = Spec::rank;
   if constexpr (rank == 0) {
     if (begin < end) store(out, 0, body());

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// pointwise_norm: x[r, j] = value(i0, ...)(j); out = layer or RMS norm of x over its rows; x itself is stored as `sum` if asked for.
-// A work item is a row. value takes the indices of a row, computes what is the same for all of it (the ids of its
-// embeddings), and returns the function of the column, which is called again in each sweep over the row.
+// pointwise_norm: x[r, j] = value(i0, ...)(j); out = layer or RMS norm of x over its rows; x itself
+// is stored as `sum` if asked for. A work item is a row. value takes the indices of a row, computes
+// what is the same for all of it (the ids of its embeddings), and returns the function of the
+// column, which is called again in each sweep over the row.
 #pragma once
 
 #include "cpu/layer_norm.h"
 
 /// Spec: In (of sum), Weight, Out, rank, hidden, rms, has_beta, has_sum, eps.
 template <class Spec, class Value>
-TFCC_FN void pointwise_norm(typename Spec::Out* out, typename Spec::In* sum, const Dims<Spec::rank - 1>& outer,
-                            const Value& value, const typename Spec::Weight* gamma, const typename Spec::Weight* beta,
+TFCC_FN void pointwise_norm(typename Spec::Out* out, typename Spec::In* sum,
+                            const Dims<Spec::rank - 1>& outer, const Value& value,
+                            const typename Spec::Weight* gamma, const typename Spec::Weight* beta,
                             i64 begin, i64 end) {
   using T = Compute<typename Spec::In>;
   constexpr int axes = Spec::rank - 1;

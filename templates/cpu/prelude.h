@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every CPU kernel starts from: types, loads and stores, and the macros of stubs. Compiled by Clang in-process
-// without any header of the system; nothing here may leave an undefined symbol.
+// What every CPU kernel starts from: types, loads and stores, and the macros of stubs. Compiled by
+// Clang in-process without any header of the system; nothing here may leave an undefined symbol.
 #pragma once
 
 using f32 = float;
@@ -18,15 +18,19 @@ using idx = i64;
 
 static_assert(sizeof(i64) == 8 && sizeof(b8) == 1, "the CPU target is 64-bit Linux");
 
-struct f16 { u16 bits; };
-struct bf16 { u16 bits; };
+struct f16 {
+  u16 bits;
+};
+struct bf16 {
+  u16 bits;
+};
 
 #define TFCC_CPU 1
 #define TFCC_FN inline __attribute__((always_inline))
-#define TFCC_KERNEL(NAME)                                                      \
-  extern "C" __attribute__((visibility("default"))) void NAME(                 \
-      [[maybe_unused]] const i64* n, [[maybe_unused]] u32* flags,              \
-      [[maybe_unused]] void* const* a, [[maybe_unused]] i64 begin, [[maybe_unused]] i64 end)
+#define TFCC_KERNEL(NAME)                                                                          \
+  extern "C" __attribute__((visibility("default"))) void NAME(                                     \
+      [[maybe_unused]] const i64* n, [[maybe_unused]] u32* flags, [[maybe_unused]] void* const* a, \
+      [[maybe_unused]] i64 begin, [[maybe_unused]] i64 end)
 
 /// Floats in one vector register of the target.
 #if defined(__AVX512F__)
@@ -37,8 +41,7 @@ inline constexpr int kLanes = 8;
 inline constexpr int kLanes = 4;
 #endif
 
-template <class To, class From>
-TFCC_FN To bit_cast(From x) { return __builtin_bit_cast(To, x); }
+template <class To, class From> TFCC_FN To bit_cast(From x) { return __builtin_bit_cast(To, x); }
 
 // Compute<T>: the type that arithmetic on elements of T uses.
 template <class T> struct ComputeOf { using type = i64; };
@@ -72,7 +75,8 @@ TFCC_FN u16 f32_to_f16(f32 x) {
   u32 u = bit_cast<u32>(x);
   u32 sign = (u >> 16) & 0x8000;
   u32 abs = u & 0x7fffffff;
-  // Normal results: round to nearest even on the 13 bits that go; a carry runs into the exponent, up to infinity.
+  // Normal results: round to nearest even on the 13 bits that go; a carry runs into the exponent,
+  // up to infinity.
   u32 normal = (abs - (112u << 23) + 0xfff + ((abs >> 13) & 1)) >> 13;
   // Subnormal results: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits.
   u32 subnormal = bit_cast<u32>(bit_cast<f32>(abs) + 0.5f) - 0x3f000000u;
@@ -107,20 +111,19 @@ TFCC_FN f32 load(const f16* p, idx i) { return f16_to_f32(p[i].bits); }
 TFCC_FN f32 load(const bf16* p, idx i) { return bf16_to_f32(p[i].bits); }
 /// A byte other than 0 and 1 is true, so that a caller's buffer cannot make a bool of two minds.
 TFCC_FN bool load(const b8* p, idx i) { return ((const u8*)p)[i] != 0; }
-template <class T>
-TFCC_FN Compute<T> load(const T* p, idx i) { return (Compute<T>)p[i]; }
+template <class T> TFCC_FN Compute<T> load(const T* p, idx i) { return (Compute<T>)p[i]; }
 
 TFCC_FN void store(f16* p, idx i, f32 v) { p[i].bits = f32_to_f16(v); }
 TFCC_FN void store(bf16* p, idx i, f32 v) { p[i].bits = f32_to_bf16(v); }
 TFCC_FN void store(f64* p, idx i, f64 v) { p[i] = v; }
 TFCC_FN void store(f32* p, idx i, f32 v) { p[i] = v; }
-/// A byte as it is stored: no other type's memory, which for a char Clang has to assume of every size that a loop reads.
+/// A byte as it is stored: no other type's memory, which for a char Clang has to assume of every
+/// size that a loop reads.
 enum class StoredByte : u8 {};
 TFCC_FN void store(b8* p, idx i, bool v) { ((StoredByte*)p)[i] = (StoredByte)v; }
 TFCC_FN void store(u8* p, idx i, i64 v) { ((StoredByte*)p)[i] = (StoredByte)v; }
 TFCC_FN void store(i8* p, idx i, i64 v) { ((StoredByte*)p)[i] = (StoredByte)v; }
-template <class T>
-TFCC_FN void store(T* p, idx i, i64 v) { p[i] = (T)v; }
+template <class T> TFCC_FN void store(T* p, idx i, i64 v) { p[i] = (T)v; }
 
 /// A list of N sizes; N may be 0.
 template <int N> struct Dims {
@@ -136,13 +139,15 @@ template <int... K> struct Sequence {};
 template <int N, int... K> struct MakeSequence : MakeSequence<N - 1, N - 1, K...> {};
 template <int... K> struct MakeSequence<0, K...> { using type = Sequence<K...>; };
 template <class F, int... K>
-TFCC_FN auto apply(const F& f, [[maybe_unused]] const idx* i, Sequence<K...>) { return f(i[K]...); }
-template <int N, class F>
-TFCC_FN auto apply(const F& f, const idx* i) { return apply(f, i, typename MakeSequence<N>::type{}); }
+TFCC_FN auto apply(const F& f, [[maybe_unused]] const idx* i, Sequence<K...>) {
+  return f(i[K]...);
+}
+template <int N, class F> TFCC_FN auto apply(const F& f, const idx* i) {
+  return apply(f, i, typename MakeSequence<N>::type{});
+}
 
 /// Sets i[0 .. N-1] to the indices of element `linear` of a tensor with these dims.
-template <int N, int M>
-TFCC_FN void unravel(idx linear, const Dims<M>& dims, idx* i) {
+template <int N, int M> TFCC_FN void unravel(idx linear, const Dims<M>& dims, idx* i) {
   for (int k = N - 1; k >= 0; --k) {
     idx d = dims[k];
     i[k] = k == 0 ? linear : linear % d;
@@ -150,22 +155,22 @@ TFCC_FN void unravel(idx linear, const Dims<M>& dims, idx* i) {
   }
 }
 
-/// A size by its program (runtime/core/size_expr.h): at most 64 values at once. What the result depends on does not overflow, as the
-/// run has found out before.
+/// A size by its program (runtime/core/size_expr.h): at most 64 values at once. What the result
+/// depends on does not overflow, as the run has found out before.
 inline __attribute__((noinline)) i64 size_program(const i64* n, const i64* code, i64 count) {
   i64 stack[64];
-  i64* top = stack;                                  // one past the last value
+  i64* top = stack;  // one past the last value
   for (i64 i = 0; i < count; ++i) {
-    if (code[i] < 2) {                               // push, symbol
+    if (code[i] < 2) {  // push, symbol
       *top++ = code[i] == 0 ? code[i + 1] : n[code[i + 1]];
       ++i;
       continue;
     }
-    if (code[i] == 7 || code[i] == 9) {              // abs, negate
+    if (code[i] == 7 || code[i] == 9) {  // abs, negate
       if (code[i] == 9 || top[-1] < 0) top[-1] = -top[-1];
       continue;
     }
-    if (code[i] == 8) {                              // select
+    if (code[i] == 8) {  // select
       top -= 2;
       top[-1] = top[-1] >= 0 ? top[0] : top[1];
       continue;
@@ -174,7 +179,9 @@ inline __attribute__((noinline)) i64 size_program(const i64* n, const i64* code,
     switch (code[i]) {
       case 2: top[-1] = a + b; break;
       case 3: top[-1] = a * b; break;
-      case 4: top[-1] = b == 0 ? 0 : b == -1 ? -a : a / b - (a % b != 0 && (a < 0) != (b < 0)); break;  // in a branch not taken
+      case 4:
+        top[-1] = b == 0 ? 0 : b == -1 ? -a : a / b - (a % b != 0 && (a < 0) != (b < 0));
+        break;  // in a branch not taken
       case 5: top[-1] = a < b ? a : b; break;
       default: top[-1] = a > b ? a : b; break;
     }

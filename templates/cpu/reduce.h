@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce: out[i...] = Op over r... of value(i..., r...), reduction indices r over extents e0 ... e(reduce_rank-1).
-// Spec::across = false: a work item is one output; lanes of partial results along the last reduction index.
-// Spec::across = true: a work item is a row of outputs; lanes are neighbouring outputs, reductions run outside.
-// Partial results are kept in a fixed number of lanes, so a result does not depend on the split into work items.
+// reduce: out[i...] = Op over r... of value(i..., r...), reduction indices r over extents e0 ...
+// e(reduce_rank-1). Spec::across = false: a work item is one output; lanes of partial results along
+// the last reduction index. Spec::across = true: a work item is a row of outputs; lanes are
+// neighbouring outputs, reductions run outside. Partial results are kept in a fixed number of
+// lanes, so a result does not depend on the split into work items.
 #pragma once
 
 #include "expr.h"
@@ -52,8 +53,7 @@ struct Min {
 };
 
 /// Op over f(0) ... f(count-1), in a fixed order: lanes by position, then the lanes.
-template <class Op, class T, class F>
-TFCC_FN T reduce_lanes(idx count, const F& f) {
+template <class Op, class T, class F> TFCC_FN T reduce_lanes(idx count, const F& f) {
   constexpr int kWidth = 32;
   T whole[kWidth];  // stays in registers, which what a variable indexes does not
   for (int k = 0; k < kWidth; ++k) whole[k] = Op::template start<T>;
@@ -85,7 +85,8 @@ TFCC_FN void for_each_outer(const Extents& extents, idx* at, const F& f) {
 /// Spec: Out, Op, rank, reduce_rank, across. Value: rank + reduce_rank indices -> Compute<Out>.
 template <class Spec, class Value>
 TFCC_FN void reduce(typename Spec::Out* __restrict out, const Dims<Spec::rank>& dims,
-                    const Dims<Spec::reduce_rank>& extents, const Value& value, i64 begin, i64 end) {
+                    const Dims<Spec::reduce_rank>& extents, const Value& value, i64 begin,
+                    i64 end) {
   using Op = typename Spec::Op;
   using T = Compute<typename Spec::Out>;
   constexpr int rank = Spec::rank, inner = Spec::reduce_rank, all = rank + inner;
@@ -100,11 +101,11 @@ TFCC_FN void reduce(typename Spec::Out* __restrict out, const Dims<Spec::rank>& 
       T total = Op::template start<T>;
       for_each_outer<inner - 1, rank>(extents, at, [&] {
         total = Op::step(total, reduce_lanes<Op, T>(extents[inner - 1], [&](idx r) {
-          idx here[all];
-          for (int k = 0; k < all - 1; ++k) here[k] = at[k];
-          here[all - 1] = r;
-          return apply<all>(value, here);
-        }));
+                           idx here[all];
+                           for (int k = 0; k < all - 1; ++k) here[k] = at[k];
+                           here[all - 1] = r;
+                           return apply<all>(value, here);
+                         }));
       });
       store(out, o, Op::finish(total, count));
     }

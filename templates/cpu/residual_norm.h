@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// residual_norm: sum = x + residual (+ bias); out = layer or RMS norm of sum. Rows of `hidden` elements, one per work item.
-// The sum is computed again in each sweep over the row, which is in the first cache by then, and stored once if asked for.
+// residual_norm: sum = x + residual (+ bias); out = layer or RMS norm of sum. Rows of `hidden`
+// elements, one per work item. The sum is computed again in each sweep over the row, which is in
+// the first cache by then, and stored once if asked for.
 #pragma once
 
 #include "cpu/layer_norm.h"
 
-/// Spec: In, Weight, Out, hidden, rms, has_beta, has_bias, has_sum, eps. x, residual and sum are In.
+/// Spec: In, Weight, Out, hidden, rms, has_beta, has_bias, has_sum, eps. x, residual and sum are
+/// In.
 template <class Spec>
-TFCC_FN void residual_norm(typename Spec::Out* out, typename Spec::In* sum, const typename Spec::In* x,
-                           const typename Spec::In* residual, const typename Spec::Weight* gamma,
-                           const typename Spec::Weight* beta, const typename Spec::Weight* bias, i64 begin, i64 end) {
+TFCC_FN void residual_norm(typename Spec::Out* out, typename Spec::In* sum,
+                           const typename Spec::In* x, const typename Spec::In* residual,
+                           const typename Spec::Weight* gamma, const typename Spec::Weight* beta,
+                           const typename Spec::Weight* bias, i64 begin, i64 end) {
   using T = Compute<typename Spec::In>;
   for (i64 row = begin; row < end; ++row) {
     const idx at = row * Spec::hidden;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rope: rotary embedding of the first `rotary` channels of each head; the others are copied. Rows are tokens, one per work
-// item; row r reads table r % tables, of rotary / 2 values or, if wide, rotary.
+// rope: rotary embedding of the first `rotary` channels of each head; the others are copied. Rows
+// are tokens, one per work item; row r reads table r % tables, of rotary / 2 values or, if wide,
+// rotary.
 #pragma once
 
 #include "expr.h"
@@ -27,11 +28,14 @@ inline constexpr idx kTableWidth = Spec::wide ? Spec::rotary : Spec::rotary / 2;
 
 /// Spec: T, Table, heads, dim, rotary, x_stride, interleaved, wide.
 template <class Spec>
-TFCC_FN void rope(typename Spec::T* __restrict out, const typename Spec::T* x, const typename Spec::Table* cos,
-                  const typename Spec::Table* sin, idx tables, i64 begin, i64 end) {
+TFCC_FN void rope(typename Spec::T* __restrict out, const typename Spec::T* x,
+                  const typename Spec::Table* cos, const typename Spec::Table* sin, idx tables,
+                  i64 begin, i64 end) {
   for (i64 row = begin; row < end; ++row) {
     const auto* c = cos + row % tables * kTableWidth<Spec>;
     const auto* s = sin + row % tables * kTableWidth<Spec>;
-    for (idx h = 0; h < Spec::heads; ++h) rotate_head<Spec>(out + (row * Spec::heads + h) * Spec::dim, x + row * Spec::x_stride + h * Spec::dim, c, s);
+    for (idx h = 0; h < Spec::heads; ++h)
+      rotate_head<Spec>(out + (row * Spec::heads + h) * Spec::dim,
+                        x + row * Spec::x_stride + h * Spec::dim, c, s);
   }
 }

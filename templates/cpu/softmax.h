@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax: out[r, j] = e^(x - max) / sum over j, or with Spec::log its logarithm, x = value(r, j); rows of `cols` elements,
-// one per work item. A row whose largest element is -inf gives NaN, as the formula does.
+// softmax: out[r, j] = e^(x - max) / sum over j, or with Spec::log its logarithm, x = value(r, j);
+// rows of `cols` elements, one per work item. A row whose largest element is -inf gives NaN, as the
+// formula does.
 #pragma once
 
 #include "cpu/reduce.h"
 
 /// Spec: Out, log. The value is f32 or f64 and is called up to three times for each element.
 template <class Spec, class Value>
-TFCC_FN void softmax(typename Spec::Out* __restrict out, idx cols, const Value& value, i64 begin, i64 end) {
+TFCC_FN void softmax(typename Spec::Out* __restrict out, idx cols, const Value& value, i64 begin,
+                     i64 end) {
   using T = decltype(value(idx{}, idx{}));
   for (i64 row = begin; row < end; ++row) {
     auto* __restrict to = out + row * cols;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets of shapes: what each size is rounded up to, that every shape finds a bucket at least as large, and what keeps a plan without.
+// Buckets of shapes: what each size is rounded up to, that every shape finds a bucket at least as
+// large, and what keeps a plan without.
 #include "codegen/plan/bucket_table.h"
 
 #include <gtest/gtest.h>
@@ -24,11 +25,15 @@ struct BucketTableTest : testing::Test {
   BucketTableTest() {
     range("S", 1, 512);
     auto& p = graph.pool();
-    graph.symbols = {{"B", 0, 0, SizeRole::batch}, {"S", 0, 1, SizeRole::length}, {"tokens", 0, 0, SizeRole::tokens, ir::mul(p.symbol("B"), p.symbol("S"))}};
+    graph.symbols = {{"B", 0, 0, SizeRole::batch},
+                     {"S", 0, 1, SizeRole::length},
+                     {"tokens", 0, 0, SizeRole::tokens, ir::mul(p.symbol("B"), p.symbol("S"))}};
     plan.buckets.resize(1);
   }
 
-  void range(const char* name, int64_t min, std::optional<int64_t> max) { graph.pool().set_range(name, {min, max}); }
+  void range(const char* name, int64_t min, std::optional<int64_t> max) {
+    graph.pool().set_range(name, {min, max});
+  }
 
   BucketFinder finder() {
     manifest.symbols.clear();
@@ -92,7 +97,7 @@ TEST_F(BucketTableTest, keeps_within_the_largest_sizes_of_symbols) {
   const BucketFinder caps = finder();
   Values found;
   ASSERT_TRUE(caps.find(Values{2, 80, 160}, found));
-  EXPECT_EQ(found, (Values{2, 100, 192}));          // 2 = 192 / 65
+  EXPECT_EQ(found, (Values{2, 100, 192}));  // 2 = 192 / 65
   ASSERT_TRUE(caps.find(Values{8, 3, 24}, found));
   EXPECT_EQ(found, (Values{8, 4, 64}));
 }
@@ -152,7 +157,8 @@ TEST_F(BucketTableTest, no_symbol_or_one) {
 
 TEST_F(BucketTableTest, ends_at_the_largest_size) {
   range("S", 1, 16);
-  EXPECT_EQ(finder().up_to(Values{1, int64_t{1} << 30, int64_t{1} << 30}, kMost).size(), 3u) << "lengths to 4, 8, 16";
+  EXPECT_EQ(finder().up_to(Values{1, int64_t{1} << 30, int64_t{1} << 30}, kMost).size(), 3u)
+      << "lengths to 4, 8, 16";
   range("S", 1, INT64_MAX);
   EXPECT_EQ(finder().up_to(Values{0, INT64_MAX, 0}, kMost).size(), 0u);
   EXPECT_EQ(bucket_table(graph, {}).sizes[1].caps.back(), runtime::kLargestCap);
@@ -208,7 +214,9 @@ TEST_F(BucketTableTest, sizes_without_a_role_have_caps_of_their_own) {
 
 // The runtime is not told of a computed size that no program names.
 TEST_F(BucketTableTest, leaves_out_multiples_of_one_size) {
-  graph.symbols = {{"S", 0, 1, SizeRole::length}, {"tokens", 0, 0, SizeRole::tokens, ir::mul(graph.pool().symbol("S"), graph.pool().integer(2))}};
+  graph.symbols = {{"S", 0, 1, SizeRole::length},
+                   {"tokens", 0, 0, SizeRole::tokens,
+                    ir::mul(graph.pool().symbol("S"), graph.pool().integer(2))}};
   EXPECT_EQ(codegen::Sizes(graph).names(), std::vector<std::string>{"S"});
   EXPECT_EQ(bucket_table(graph, {}).sizes.size(), 1u);
 }
@@ -247,41 +255,57 @@ std::string no_table(const std::string& text) {
   return lowered->plan.no_bucket_table;
 }
 
-constexpr const char* kSymbols = " symbols(B = x.0 in 1.. as batch, S = x.1 in 1..90 as length, tokens = (B*S) in 1.. as tokens) {\n";
+constexpr const char* kSymbols =
+    " symbols(B = x.0 in 1.. as batch, S = x.1 in 1..90 as length, tokens = (B*S) in 1.. as tokens) {\n";
 
 TEST(NoBucketTable, rows_of_products_may_follow_the_shapes) {
-  EXPECT_EQ(no_table(std::string("%x: f32[B,S,8], %w: f32[8,4])") + kSymbols +
-                     "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] + 1.0} : f32[B,S,8]\n  %v = pointwise(%w) {body = (i,j) => %w[i,j] + 1.0} : f32[8,4]\n"
-                     "  %y = matmul(%a, %v) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,4]\n  return y = %y\n}\n"), "");
+  EXPECT_EQ(
+      no_table(
+          std::string("%x: f32[B,S,8], %w: f32[8,4])") + kSymbols +
+          "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] + 1.0} : f32[B,S,8]\n  %v = pointwise(%w) {body = (i,j) => %w[i,j] + 1.0} : f32[8,4]\n"
+          "  %y = matmul(%a, %v) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,4]\n  return y = %y\n}\n"),
+      "");
 }
 
 TEST(NoBucketTable, columns_that_follow_the_shapes) {
-  EXPECT_EQ(no_table(std::string("%x: f32[B,S,8])") + kSymbols +
-                     "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] + 1.0} : f32[B,S,8]\n"
-                     "  %y = matmul(%a, %a) {alpha = 1.0, trans_a = false, trans_b = true} : f32[B,S,S]\n  return y = %y\n}\n"),
-            "product 'y' has a size other than its rows, S, that depends on the shapes");
+  EXPECT_EQ(
+      no_table(
+          std::string("%x: f32[B,S,8])") + kSymbols +
+          "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] + 1.0} : f32[B,S,8]\n"
+          "  %y = matmul(%a, %a) {alpha = 1.0, trans_a = false, trans_b = true} : f32[B,S,S]\n  return y = %y\n}\n"),
+      "product 'y' has a size other than its rows, S, that depends on the shapes");
 }
 
 TEST(NoBucketTable, rows_that_are_columns_of_what_is_stored) {
-  const std::string why =
-      no_table(std::string("%x: f32[8,S])") + " symbols(S = x.1 in 1..90 as length) {\n" +
-               "  %a = pointwise(%x) {body = (i,j) => %x[i,j] + 1.0} : f32[8,S]\n  %b = pointwise(%x) {body = (i,j) => %x[i,0] + f32(j)} : f32[8,4]\n"
-               "  %y = matmul(%a, %b) {alpha = 1.0, trans_a = true, trans_b = false} : f32[S,4]\n  return y = %y\n}\n");
+  const std::string why = no_table(
+      std::string("%x: f32[8,S])") + " symbols(S = x.1 in 1..90 as length) {\n" +
+      "  %a = pointwise(%x) {body = (i,j) => %x[i,j] + 1.0} : f32[8,S]\n  %b = pointwise(%x) {body = (i,j) => %x[i,0] + f32(j)} : f32[8,4]\n"
+      "  %y = matmul(%a, %b) {alpha = 1.0, trans_a = true, trans_b = false} : f32[S,4]\n  return y = %y\n}\n");
   EXPECT_EQ(why, "product 'y' has rows that do not lie one behind the other");
 }
 
 TEST(NoBucketTable, sizes_that_shrink) {
-  EXPECT_EQ(no_table(std::string("%x: f32[B,S])") + kSymbols +
-                     "  %a = pointwise(%x) {body = (i,j) => %x[i,0] + f32(j)} : f32[B,100-S]\n  return a = %a\n}\n"),
-            "the grid of 'a' is (100*B - tokens + 255) / 256, which may shrink when a size grows");
+  EXPECT_EQ(
+      no_table(
+          std::string("%x: f32[B,S])") + kSymbols +
+          "  %a = pointwise(%x) {body = (i,j) => %x[i,0] + f32(j)} : f32[B,100-S]\n  return a = %a\n}\n"),
+      "the grid of 'a' is (100*B - tokens + 255) / 256, which may shrink when a size grows");
 }
 
 // B*(S - 2) is tokens - 2*B: of more rows and as many tokens there are fewer elements.
 TEST(NoBucketTable, less_a_number) {
-  const char* const symbols = " symbols(B = x.0 in 1.. as batch, S = x.1 in 3..90 as length, tokens = (B*S) in 3.. as tokens) {\n";
-  EXPECT_EQ(no_table(std::string("%x: f32[B,S])") + symbols + "  %a = pointwise(%x) {body = (i) => %x[0,i] + f32(i)} : f32[S-2]\n  return a = %a\n}\n"), "");
-  EXPECT_EQ(no_table(std::string("%x: f32[B,S])") + symbols + "  %a = pointwise(%x) {body = (i,j) => %x[i,j] + f32(j)} : f32[B,S-2]\n  return a = %a\n}\n"),
-            "the grid of 'a' is (-2*B + tokens + 255) / 256, which may shrink when a size grows");
+  const char* const symbols =
+      " symbols(B = x.0 in 1.. as batch, S = x.1 in 3..90 as length, tokens = (B*S) in 3.. as tokens) {\n";
+  EXPECT_EQ(
+      no_table(
+          std::string("%x: f32[B,S])") + symbols +
+          "  %a = pointwise(%x) {body = (i) => %x[0,i] + f32(i)} : f32[S-2]\n  return a = %a\n}\n"),
+      "");
+  EXPECT_EQ(
+      no_table(
+          std::string("%x: f32[B,S])") + symbols +
+          "  %a = pointwise(%x) {body = (i,j) => %x[i,j] + f32(j)} : f32[B,S-2]\n  return a = %a\n}\n"),
+      "the grid of 'a' is (-2*B + tokens + 255) / 256, which may shrink when a size grows");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU compiler itself: objects that load and run, levels, and what it says when a kernel is wrong.
+// The CPU compiler itself: objects that load and run, levels, and what it says when a kernel is
+// wrong.
 #include "codegen/templates.h"
 #include "tests/codegen/cpu_kernel.h"
 
@@ -33,7 +34,8 @@ TEST_F(ClangCpu, LinksSeveralUnits) {
   std::vector<tfcc::codegen::CpuSource> units;
   for (int k = 0; k < 6; ++k) {
     std::string name = "unit" + std::to_string(k);
-    units.push_back({name, "#include \"cpu/prelude.h\"\nTFCC_KERNEL(" + name + ") { flags[0] = " + name[4] + "; }\n"});
+    units.push_back({name, "#include \"cpu/prelude.h\"\nTFCC_KERNEL(" + name +
+                               ") { flags[0] = " + name[4] + "; }\n"});
   }
   auto first = compile_cpu(units), second = compile_cpu(units);
   ASSERT_TRUE(first) << first.error().message;
@@ -65,36 +67,43 @@ TFCC_KERNEL(wrap) {
 )");
   std::vector<int64_t> x = {INT64_MAX, 5, INT64_MIN}, y(9);
   kernels.run("wrap", {}, {x.data(), y.data()}, 3);
-  EXPECT_EQ(y, (std::vector<int64_t>{0, INT64_MIN, INT64_MAX - 2, 1, 6, 15, 1, INT64_MIN + 1, INT64_MIN}));
+  EXPECT_EQ(y, (std::vector<int64_t>{0, INT64_MIN, INT64_MAX - 2, 1, 6, 15, 1, INT64_MIN + 1,
+                                     INT64_MIN}));
 }
 
 TEST_F(ClangCpu, ErrorNamesKernelAndLine) {
-  auto r = compile_cpu({{"bad__3", "#include \"cpu/prelude.h\"\nTFCC_KERNEL(bad__3) { nonsense(); }\n"}});
+  auto r = compile_cpu(
+      {{"bad__3", "#include \"cpu/prelude.h\"\nTFCC_KERNEL(bad__3) { nonsense(); }\n"}});
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().code, ErrorCode::internal);
-  EXPECT_EQ(r.error().message,
-            "kernel bad__3 does not compile: bad__3.cpp:2: use of undeclared identifier 'nonsense'");
+  EXPECT_EQ(
+      r.error().message,
+      "kernel bad__3 does not compile: bad__3.cpp:2: use of undeclared identifier 'nonsense'");
 }
 
 TEST_F(ClangCpu, MissingIncludeIsAnErrorAndTheDiskIsNotRead) {
   auto r = compile_cpu({{"io", "#include <stdint.h>\n"}});
   ASSERT_FALSE(r);
-  EXPECT_NE(r.error().message.find("'stdint.h' file not found"), std::string::npos) << r.error().message;
+  EXPECT_NE(r.error().message.find("'stdint.h' file not found"), std::string::npos)
+      << r.error().message;
 }
 
 TEST_F(ClangCpu, UndefinedSymbolIsAnError) {
-  auto r = compile_cpu({{"open", "#include \"cpu/prelude.h\"\nextern \"C\" float expf(float);\n"
-                                 "TFCC_KERNEL(open) { *(f32*)a[0] = expf(*(f32*)a[0]); }\n"}});
+  auto r = compile_cpu({{"open",
+                         "#include \"cpu/prelude.h\"\nextern \"C\" float expf(float);\n"
+                         "TFCC_KERNEL(open) { *(f32*)a[0] = expf(*(f32*)a[0]); }\n"}});
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().code, ErrorCode::internal);
-  EXPECT_NE(r.error().message.find("undefined symbol: expf"), std::string::npos) << r.error().message;
+  EXPECT_NE(r.error().message.find("undefined symbol: expf"), std::string::npos)
+      << r.error().message;
   EXPECT_TRUE(compile_cpu({{"twice", kTwice}})) << "the linker must be usable after an error";
 }
 
 TEST_F(ClangCpu, UnknownLevel) {
   auto r = compile_cpu({{"twice", kTwice}}, "sse9");
   ASSERT_FALSE(r);
-  EXPECT_EQ(r.error().message, "no CPU level 'sse9'; use x86-64-v2, x86-64-v3, x86-64-v4 or native");
+  EXPECT_EQ(r.error().message,
+            "no CPU level 'sse9'; use x86-64-v2, x86-64-v3, x86-64-v4 or native");
 }
 
 TEST_F(ClangCpu, EveryTemplateCompilesAloneAtEveryLevel) {
@@ -102,19 +111,22 @@ TEST_F(ClangCpu, EveryTemplateCompilesAloneAtEveryLevel) {
     for (const auto& file : tfcc::codegen::template_files()) {
       if (!tfcc::codegen::belongs_to(file, "cpu") || !file.path.ends_with(".h")) continue;
       std::string include = file.path == "expr.h" ? "#include \"cpu/prelude.h\"\n" : "";
-      auto r = tfcc::codegen::compile_cpu_object({"one", include + "#include \"" + std::string(file.path) + "\"\n"}, level);
+      auto r = tfcc::codegen::compile_cpu_object(
+          {"one", include + "#include \"" + std::string(file.path) + "\"\n"}, level);
       EXPECT_TRUE(r) << file.path << ": " << r.error().message;
     }
   }
 }
 
 TEST(NoCpuTarget, SaysHowToGetIt) {
-  if (!tfcc::codegen::cpu_compiler_version().empty()) GTEST_SKIP() << "this build has the CPU target";
+  if (!tfcc::codegen::cpu_compiler_version().empty())
+    GTEST_SKIP() << "this build has the CPU target";
   auto r = compile_cpu({{"twice", kTwice}});
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().code, ErrorCode::unsupported);
-  EXPECT_EQ(r.error().message,
-            "this build has no CPU target; configure with -DTFCC_CPU=ON (needs LLVM 19 with clang-cpp and lld)");
+  EXPECT_EQ(
+      r.error().message,
+      "this build has no CPU target; configure with -DTFCC_CPU=ON (needs LLVM 19 with clang-cpp and lld)");
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ class CpuTargetTest : public ::testing::Test {
 };
 
 /// Units as one shared object, as `compile` makes it.
-inline Result<std::vector<std::byte>> compile_cpu(const std::vector<codegen::CpuSource>& units, const std::string& level = "native") {
+inline Result<std::vector<std::byte>> compile_cpu(const std::vector<codegen::CpuSource>& units,
+                                                  const std::string& level = "native") {
   std::vector<std::vector<std::byte>> objects;
   for (const codegen::CpuSource& unit : units) {
     TFCC_TRY(auto object, codegen::compile_cpu_object(unit, level));
@@ -52,8 +53,10 @@ class CpuKernels {
   CpuKernels(const CpuKernels&) = delete;
   CpuKernels& operator=(const CpuKernels&) = delete;
 
-  /// Runs work items [0, work) in three calls, so that ranges that do not start at 0 are tested as well.
-  void run(const std::string& name, const std::vector<int64_t>& n, const std::vector<const void*>& buffers, int64_t work) {
+  /// Runs work items [0, work) in three calls, so that ranges that do not start at 0 are tested as
+  /// well.
+  void run(const std::string& name, const std::vector<int64_t>& n,
+           const std::vector<const void*>& buffers, int64_t work) {
     using Kernel = void (*)(const int64_t*, uint32_t*, void* const*, int64_t, int64_t);
     auto kernel = handle_ ? reinterpret_cast<Kernel>(dlsym(handle_, name.c_str())) : nullptr;
     ASSERT_TRUE(kernel) << name;
@@ -66,11 +69,13 @@ class CpuKernels {
 
  private:
   void* handle_ = nullptr;
-  int fd_ = -1;  // open as long as the object is: the loader knows objects by path, and numbers are reused
+  int fd_ =
+      -1;  // open as long as the object is: the loader knows objects by path, and numbers are reused
 };
 
 /// Pseudo-random floats in [lo, hi), the same in every run.
-inline std::vector<float> random_floats(size_t count, float lo = -1, float hi = 1, uint32_t seed = 1) {
+inline std::vector<float> random_floats(size_t count, float lo = -1, float hi = 1,
+                                        uint32_t seed = 1) {
   std::vector<float> v(count);
   for (float& x : v) {
     seed = seed * 1664525u + 1013904223u;

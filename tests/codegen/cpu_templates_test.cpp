@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU templates but attention, through hand-written stubs, against double references, at and off the lane edges.
+// The CPU templates but attention, through hand-written stubs, against double references, at and
+// off the lane edges.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -101,8 +102,10 @@ NORMS(1) NORMS(31) NORMS(32) NORMS(33) NORMS(768)
 class CpuTemplates : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (tfcc::codegen::cpu_compiler_version().empty()) GTEST_SKIP() << "this build has no CPU target";
-    if (GetParam() > tfcc::codegen::native_cpu_level()) GTEST_SKIP() << "this machine is below " << GetParam();
+    if (tfcc::codegen::cpu_compiler_version().empty())
+      GTEST_SKIP() << "this build has no CPU target";
+    if (GetParam() > tfcc::codegen::native_cpu_level())
+      GTEST_SKIP() << "this machine is below " << GetParam();
     std::unique_ptr<CpuKernels>& kernels = compiled_[GetParam()];
     if (!kernels) kernels = std::make_unique<CpuKernels>(kSource, GetParam());
     kernels_ = kernels.get();
@@ -111,20 +114,25 @@ class CpuTemplates : public ::testing::TestWithParam<const char*> {
   CpuKernels* kernels_ = nullptr;
   static inline std::map<std::string, std::unique_ptr<CpuKernels>> compiled_;
 };
-INSTANTIATE_TEST_SUITE_P(Levels, CpuTemplates, ::testing::Values("x86-64-v2", "x86-64-v3", "x86-64-v4"));
+INSTANTIATE_TEST_SUITE_P(Levels, CpuTemplates,
+                         ::testing::Values("x86-64-v2", "x86-64-v3", "x86-64-v4"));
 
-void expect_near(const F& got, const std::vector<double>& want, double tolerance, const std::string& what) {
+void expect_near(const F& got, const std::vector<double>& want, double tolerance,
+                 const std::string& what) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
     if (std::isnan(want[i])) ASSERT_TRUE(std::isnan(got[i])) << what << " at " << i;
-    else ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::abs(want[i]))) << what << " at " << i;
+    else
+      ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::abs(want[i])))
+          << what << " at " << i;
   }
 }
 
 TEST_P(CpuTemplates, Pointwise) {
   for (int64_t cols : {1, 15, 16, 17, 130}) {
     const int64_t d0 = 3, d1 = 5;
-    F x = random_floats(static_cast<size_t>(d0 * d1 * cols)), y = random_floats(static_cast<size_t>(cols), -1, 1, 9), out(x.size());
+    F x = random_floats(static_cast<size_t>(d0 * d1 * cols)),
+      y = random_floats(static_cast<size_t>(cols), -1, 1, 9), out(x.size());
     kernels_->run("transpose_add", {d0, d1, cols}, {x.data(), y.data(), out.data()}, d0 * d1);
     for (int64_t i = 0; i < d1; ++i)
       for (int64_t j = 0; j < d0; ++j)
@@ -153,7 +161,8 @@ TEST_P(CpuTemplates, Reduce) {
     const int64_t rows = 7;
     F x = random_floats(static_cast<size_t>(rows * cols)), out(7);
     std::vector<double> sum(7, 0.0);
-    for (int64_t t = 0; t < rows * cols; ++t) sum[static_cast<size_t>(t / cols)] += x[static_cast<size_t>(t)];
+    for (int64_t t = 0; t < rows * cols; ++t)
+      sum[static_cast<size_t>(t / cols)] += x[static_cast<size_t>(t)];
     kernels_->run("sum_last", {rows, cols}, {x.data(), out.data()}, rows);
     expect_near(out, sum, 1e-6 * std::sqrt(cols + 1.0), "sum");
     I ints(x.size()), least(7);
@@ -185,7 +194,8 @@ TEST_P(CpuTemplates, ReduceSpecialValuesAndDouble) {
 TEST_P(CpuTemplates, MeanOverTwoAxesAndAcross) {
   for (int64_t inner : {1, 63, 64, 65, 200}) {
     const int64_t outer = 3, middle = 11;
-    F x = random_floats(static_cast<size_t>(outer * middle * inner)), both(3), across(static_cast<size_t>(outer * inner));
+    F x = random_floats(static_cast<size_t>(outer * middle * inner)), both(3),
+      across(static_cast<size_t>(outer * inner));
     std::vector<double> want_both(3, 0.0), want_across(across.size(), 0.0);
     for (int64_t i = 0; i < outer; ++i)
       for (int64_t r = 0; r < middle; ++r)
@@ -230,8 +240,10 @@ TEST_P(CpuTemplates, Softmax) {
     std::vector<double> want(x.size()), want_log(x.size());
     for (int64_t r = 0; r < 3; ++r) {
       double top = -INFINITY, sum = 0;
-      for (int64_t j = 0; j < cols; ++j) top = std::max<double>(top, x[static_cast<size_t>(r * cols + j)]);
-      for (int64_t j = 0; j < cols; ++j) sum += std::exp(x[static_cast<size_t>(r * cols + j)] - top);
+      for (int64_t j = 0; j < cols; ++j)
+        top = std::max<double>(top, x[static_cast<size_t>(r * cols + j)]);
+      for (int64_t j = 0; j < cols; ++j)
+        sum += std::exp(x[static_cast<size_t>(r * cols + j)] - top);
       for (int64_t j = 0; j < cols; ++j) {
         size_t at = static_cast<size_t>(r * cols + j);
         want[at] = std::exp(x[at] - top) / sum;
@@ -248,44 +260,58 @@ TEST_P(CpuTemplates, Softmax) {
 }
 
 double gelu_erf(double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }
-double gelu_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu_tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
 TEST_P(CpuTemplates, NormsAndGelu) {
   for (int64_t h : {1, 31, 32, 33, 768}) {
     const int64_t rows = 5;
     const std::string suffix = std::to_string(h);
-    F x = random_floats(static_cast<size_t>(rows * h), 99, 101), residual = random_floats(x.size(), -5, 5, 3);
-    F gamma = random_floats(static_cast<size_t>(h), 0.5, 2, 4), beta = random_floats(gamma.size(), -1, 1, 5),
-      bias = random_floats(gamma.size(), -1, 1, 6), out(x.size()), sum(x.size());
+    F x = random_floats(static_cast<size_t>(rows * h), 99, 101),
+      residual = random_floats(x.size(), -5, 5, 3);
+    F gamma = random_floats(static_cast<size_t>(h), 0.5, 2, 4),
+      beta = random_floats(gamma.size(), -1, 1, 5), bias = random_floats(gamma.size(), -1, 1, 6),
+      out(x.size()), sum(x.size());
     auto norm = [&](bool rms, bool with_residual, bool with_beta, bool with_bias) {
       std::vector<double> want(x.size());
       for (int64_t r = 0; r < rows; ++r) {
         auto v = [&](int64_t j) {
           size_t at = static_cast<size_t>(r * h + j);
-          return x[at] + (with_residual ? double(residual[at]) : 0) + (with_bias ? double(bias[static_cast<size_t>(j)]) : 0);
+          return x[at] + (with_residual ? double(residual[at]) : 0) +
+                 (with_bias ? double(bias[static_cast<size_t>(j)]) : 0);
         };
         double mean = 0, squares = 0;
         for (int64_t j = 0; j < h && !rms; ++j) mean += v(j) / static_cast<double>(h);
-        for (int64_t j = 0; j < h; ++j) squares += (v(j) - mean) * (v(j) - mean) / static_cast<double>(h);
+        for (int64_t j = 0; j < h; ++j)
+          squares += (v(j) - mean) * (v(j) - mean) / static_cast<double>(h);
         for (int64_t j = 0; j < h; ++j) {
           size_t c = static_cast<size_t>(j);
-          want[static_cast<size_t>(r * h + j)] = (v(j) - mean) / std::sqrt(squares + 1e-5) * gamma[c] + (with_beta ? beta[c] : 0);
+          want[static_cast<size_t>(r * h + j)] =
+              (v(j) - mean) / std::sqrt(squares + 1e-5) * gamma[c] + (with_beta ? beta[c] : 0);
         }
       }
       return want;
     };
     // Values near 100: one step of a float there is 8e-6 of the spread.
-    kernels_->run("layer_norm_" + suffix, {}, {x.data(), gamma.data(), beta.data(), out.data()}, rows);
+    kernels_->run("layer_norm_" + suffix, {}, {x.data(), gamma.data(), beta.data(), out.data()},
+                  rows);
     expect_near(out, norm(false, false, true, false), 5e-5, "layer_norm " + suffix);
-    kernels_->run("rms_norm_" + suffix, {}, {x.data(), gamma.data(), beta.data(), out.data()}, rows);
+    kernels_->run("rms_norm_" + suffix, {}, {x.data(), gamma.data(), beta.data(), out.data()},
+                  rows);
     expect_near(out, norm(true, false, false, false), 1e-6, "rms_norm " + suffix);
-    kernels_->run("residual_rms_" + suffix, {}, {x.data(), gamma.data(), nullptr, residual.data(), out.data()}, rows);
+    kernels_->run("residual_rms_" + suffix, {},
+                  {x.data(), gamma.data(), nullptr, residual.data(), out.data()}, rows);
     expect_near(out, norm(true, true, false, false), 1e-6, "residual rms_norm " + suffix);
     std::vector<double> want = norm(false, true, true, true);
     F in_place = x;
-    kernels_->run("residual_layer_" + suffix, {}, {in_place.data(), gamma.data(), beta.data(), residual.data(), bias.data(), sum.data(), in_place.data()}, rows);
+    kernels_->run("residual_layer_" + suffix, {},
+                  {in_place.data(), gamma.data(), beta.data(), residual.data(), bias.data(),
+                   sum.data(), in_place.data()},
+                  rows);
     expect_near(in_place, want, 5e-5, "residual layer_norm in place " + suffix);
-    for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(sum[i], x[i] + bias[i % gamma.size()] + residual[i], 2e-5);
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_NEAR(sum[i], x[i] + bias[i % gamma.size()] + residual[i], 2e-5);
 
     F y = random_floats(x.size(), -6, 6);
     std::vector<double> erf_form(x.size()), tanh_form(x.size());

@@ -13,8 +13,11 @@ std::vector<KernelSource> kernels(size_t count) {
   std::vector<KernelSource> out;
   for (size_t k = 0; k < count; ++k) {
     const std::string name = "k" + std::to_string(k);
-    out.push_back({name, "// pointwise of graph main\n#include \"cpu/prelude.h\"\nnamespace {\nstruct Body { i64 v = " + std::to_string(k) +
-                             "; };\n}  // namespace\nTFCC_KERNEL(" + name + ") { *(i64*)a[0] = Body().v; }"});
+    out.push_back(
+        {name,
+         "// pointwise of graph main\n#include \"cpu/prelude.h\"\nnamespace {\nstruct Body { i64 v = " +
+             std::to_string(k) + "; };\n}  // namespace\nTFCC_KERNEL(" + name +
+             ") { *(i64*)a[0] = Body().v; }"});
   }
   return out;
 }
@@ -50,7 +53,8 @@ TEST(CpuUnits, KernelsOfAUnitKeepTheirOwnNames) {
   auto image = link_cpu({*object}, "x86-64-v2");
   ASSERT_TRUE(image) << image.error().message;
   const std::string_view bytes(reinterpret_cast<const char*>(image->data()), image->size());
-  for (const char* name : {"k0", "k1", "k2"}) EXPECT_NE(bytes.find(std::string(1, '\0') + name + '\0'), bytes.npos) << name;
+  for (const char* name : {"k0", "k1", "k2"})
+    EXPECT_NE(bytes.find(std::string(1, '\0') + name + '\0'), bytes.npos) << name;
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ TEST_F(ExprPrimitives, Integers) {
   std::vector<int64_t> o(x.size() * 6);
   kernels().run("integers", {}, {x.data(), y.data(), o.data()}, static_cast<int64_t>(x.size()));
   for (size_t i = 0; i < x.size(); ++i) {
-    int64_t q = static_cast<int64_t>(std::floor(static_cast<double>(x[i]) / static_cast<double>(y[i])));
+    int64_t q =
+        static_cast<int64_t>(std::floor(static_cast<double>(x[i]) / static_cast<double>(y[i])));
     EXPECT_EQ(o[i * 6], q);
     EXPECT_EQ(o[i * 6 + 1], x[i] - q * y[i]);
     EXPECT_EQ(o[i * 6 + 2], std::min(x[i], y[i]));
@@ -77,7 +78,8 @@ TEST_F(ExprPrimitives, SizePrograms) {
       values += 1 - pops[code];
     }
     if (!e.valid(3)) continue;
-    const std::vector<int64_t> n = {1 + static_cast<int64_t>(random() % 9), 0, 7, static_cast<int64_t>(e.code.size())};
+    const std::vector<int64_t> n = {1 + static_cast<int64_t>(random() % 9), 0, 7,
+                                    static_cast<int64_t>(e.code.size())};
     const auto want = e.evaluate(std::span(n).first(3));
     if (!want) continue;  // something overflows, or is divided by 0
     int64_t got = 0;
@@ -107,7 +109,8 @@ TFCC_KERNEL(magnitudes) {
   for (size_t i = 0; i < x.size(); ++i) {
     const float m = std::fabs(x[i]);
     const float want[] = {m, m, -m, std::max(m, 2.0f), std::min(m, 2.0f), std::min(m, 6.0f)};
-    for (size_t c = 0; c < 6; ++c) EXPECT_EQ(o[i * 6 + c], want[c]) << "column " << c << " of " << x[i];
+    for (size_t c = 0; c < 6; ++c)
+      EXPECT_EQ(o[i * 6 + c], want[c]) << "column " << c << " of " << x[i];
   }
   const float nan = NAN;
   std::vector<float> of_nan(6);
@@ -116,9 +119,12 @@ TFCC_KERNEL(magnitudes) {
 }
 
 TEST_F(ExprPrimitives, FloatToInteger) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kMin = std::numeric_limits<int64_t>::min();
-  std::vector<double> x = {0, 1.9, -1.9, 1e18, 9.3e18, -9.3e18, INFINITY, -INFINITY, NAN, 0x1p63, -0x1p63, 0x1p62};
-  std::vector<int64_t> want = {0, 1, -1, 1000000000000000000, kMax, kMin, kMax, kMin, 0, kMax, kMin, int64_t{1} << 62};
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max(),
+                    kMin = std::numeric_limits<int64_t>::min();
+  std::vector<double> x = {0,        1.9,       -1.9, 1e18,   9.3e18,  -9.3e18,
+                           INFINITY, -INFINITY, NAN,  0x1p63, -0x1p63, 0x1p62};
+  std::vector<int64_t> want = {0, 1,    -1,   1000000000000000000, kMax, kMin, kMax, kMin,
+                               0, kMax, kMin, int64_t{1} << 62};
   std::vector<int64_t> got(x.size());
   kernels().run("to_integer", {}, {x.data(), got.data()}, static_cast<int64_t>(x.size()));
   EXPECT_EQ(got, want);
@@ -128,7 +134,8 @@ TEST_F(ExprPrimitives, FloatToInteger) {
   EXPECT_EQ(got, want);
   const std::vector<float> small = {0, -0.75f, 255.5f, -128, 2147483520.0f, -2147483648.0f, NAN};
   std::vector<int64_t> of_small(small.size());
-  kernels().run("to_small_integer", {}, {small.data(), of_small.data()}, static_cast<int64_t>(small.size()));
+  kernels().run("to_small_integer", {}, {small.data(), of_small.data()},
+                static_cast<int64_t>(small.size()));
   EXPECT_EQ(of_small, (std::vector<int64_t>{0, 0, 255, -128, 2147483520, -2147483648, 0}));
 }
 
@@ -153,13 +160,25 @@ TEST_F(ExprPrimitives, RealsPropagateNan) {
 }
 
 TEST_F(ExprPrimitives, DoubleRoundsToHalfOnce) {
-  // 1 + 2^-11 + tiny: through a plain float the tail is lost, and the tie goes to even, that is to 1.
-  std::vector<double> x = {1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-11 - 0x1p-40, 1 + 0x1p-11, -(1 + 0x1p-11 + 0x1p-40), 1e300, -1e300,
-                           65519.999999, 65520, 0x1p-25, 0x1p-25 + 0x1p-70, 0.1, INFINITY, NAN};
+  // 1 + 2^-11 + tiny: through a plain float the tail is lost, and the tie goes to even, that is to
+  // 1.
+  std::vector<double> x = {1 + 0x1p-11 + 0x1p-40,
+                           1 + 0x1p-11 - 0x1p-40,
+                           1 + 0x1p-11,
+                           -(1 + 0x1p-11 + 0x1p-40),
+                           1e300,
+                           -1e300,
+                           65519.999999,
+                           65520,
+                           0x1p-25,
+                           0x1p-25 + 0x1p-70,
+                           0.1,
+                           INFINITY,
+                           NAN};
   std::vector<double> got(x.size());
   kernels().run("round16", {}, {x.data(), got.data()}, static_cast<int64_t>(x.size()));
-  std::vector<double> want = {1 + 0x1p-10, 1, 1, -(1 + 0x1p-10), INFINITY, -INFINITY, 65504, INFINITY, 0, 0x1p-24,
-                              0.0999755859375, INFINITY};
+  std::vector<double> want = {1 + 0x1p-10, 1,        1, -(1 + 0x1p-10), INFINITY,        -INFINITY,
+                              65504,       INFINITY, 0, 0x1p-24,        0.0999755859375, INFINITY};
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i], want[i]) << x[i];
   EXPECT_TRUE(std::isnan(got.back()));
 }

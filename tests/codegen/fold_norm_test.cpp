@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// codegen/fold_norm: what a graph means does not change, by the evaluator's definition of both; and every condition has its miss.
+// codegen/fold_norm: what a graph means does not change, by the evaluator's definition of both; and
+// every condition has its miss.
 #include "codegen/fold_norm.h"
 
 #include <fmt/format.h>
@@ -21,12 +22,14 @@ namespace {
 struct Texts {
   std::string beta = ", @c1", has_beta = "true", kind = "layer", up = "tanh(s + @b_up[j])";
   std::string gamma = "f16[256] = f32[256] random(3) |> cast(f16)";
-  std::string second = "%h2 = norm(@g2, @c1, %h1, %d) {body = (i,j) => %h1[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f16[S,256]";
+  std::string second =
+      "%h2 = norm(@g2, @c1, %h1, %d) {body = (i,j) => %h1[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f16[S,256]";
   std::string residual = "%c", more = "", reads = "%h2", outputs = "q = %out";
   int width = 256;
 };
 
-// A norm after a sum with an input, one after a sum with what the first gives, and a product of what the second gives.
+// A norm after a sum with an input, one after a sum with what the first gives, and a product of
+// what the second gives.
 ir::Graph graph_of(const Texts& t) {
   const std::string text = fmt::format(
       "graph @main(%x: f16[S,{0}], %r: f16[S,{0}]) symbols(S = x.0 in 1.. as tokens) {{\n"
@@ -41,7 +44,8 @@ ir::Graph graph_of(const Texts& t) {
       "  %d = matmul(%u, @w_down) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,{0}]\n  {6}\n{7}"
       "  %q = matmul({9}, @w_q) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[S,128]\n"
       "  %out = pointwise(%q) {{body = (i,j) => %q[i,j] + 0.0}} : f32[S,128]\n  return {8}\n}}\n",
-      t.width, t.gamma, t.beta, t.has_beta, t.kind, t.up, t.second, t.more, t.outputs, t.reads, t.residual);
+      t.width, t.gamma, t.beta, t.has_beta, t.kind, t.up, t.second, t.more, t.outputs, t.reads,
+      t.residual);
   auto graph = ir::parse(text);
   EXPECT_TRUE(graph) << (graph ? "" : graph.error().message) << "\n" << text;
   return *std::move(graph);
@@ -59,14 +63,16 @@ ir::HostTensor values(int64_t rows, int64_t columns, double mean) {
   ir::HostTensor t;
   t.dtype = DType::f16;
   t.dims = {rows, columns};
-  for (int64_t i = 0; i < rows * columns; ++i) t.reals.push_back(mean + std::sin(static_cast<double>(i * i % 1013)));
+  for (int64_t i = 0; i < rows * columns; ++i)
+    t.reals.push_back(mean + std::sin(static_cast<double>(i * i % 1013)));
   return t;
 }
 
 int folded(ir::Graph& g, int64_t most_tokens = kFewRows, const TargetClass& target = hopper()) {
   const auto n = fold_norms(g, target, most_tokens);
   EXPECT_TRUE(n);
-    for (const ir::Violation& v : ir::verify(g)) ADD_FAILURE() << v.rule << ": " << v.text << "\n" << ir::print(g);
+  for (const ir::Violation& v : ir::verify(g))
+    ADD_FAILURE() << v.rule << ": " << v.text << "\n" << ir::print(g);
   return n ? *n : -1;
 }
 
@@ -77,7 +83,8 @@ void expect_same(const Texts& t, int norms, double mean = 0.5) {
   const auto reparsed = ir::parse(ir::print(after));
   ASSERT_TRUE(reparsed) << reparsed.error().message << "\n" << ir::print(after);
   EXPECT_EQ(ir::print(*reparsed), ir::print(after));
-  const std::map<std::string, ir::HostTensor> inputs = {{"x", values(3, t.width, 0)}, {"r", values(3, t.width, mean)}};
+  const std::map<std::string, ir::HostTensor> inputs = {{"x", values(3, t.width, 0)},
+                                                        {"r", values(3, t.width, mean)}};
   const auto want = ir::eval(before, inputs), got = ir::eval(after, inputs);
   ASSERT_TRUE(want && got);
   double square = 0, apart = 0;
@@ -93,14 +100,15 @@ TEST(FoldNorm, MeansTheSame) {
   expect_same({}, 2);
   expect_same({.beta = "", .has_beta = "false", .kind = "rms"}, 2);
   expect_same({.beta = "", .has_beta = "false"}, 2);
-  expect_same({.up = "s * s + @b_up[j]"}, 2);   // no function of s + b alone
+  expect_same({.up = "s * s + @b_up[j]"}, 2);  // no function of s + b alone
   expect_same({.up = "s + s + @b_up[j]"}, 2);
-  expect_same({}, 2, 1000);                     // a mean far from 0
+  expect_same({}, 2, 1000);  // a mean far from 0
 }
 
 TEST(FoldNorm, NormOfAPlainSumThatIsReadToo) {
   Texts t;
-  t.second = "%h2, %s2 = norm(@g2, @c1, %a, %d) {body = (i,j) => %a[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f16[S,256], f16[S,256]";
+  t.second =
+      "%h2, %s2 = norm(@g2, @c1, %a, %d) {body = (i,j) => %a[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f16[S,256], f16[S,256]";
   t.outputs = "q = %out, s = %s2";
   expect_same(t, 2);
 }
@@ -110,14 +118,17 @@ TEST(FoldNorm, TheLastNormIsReadByNoProduct) {
   t.outputs = "q = %h2";
   ir::Graph g = graph_of(t);
   EXPECT_EQ(folded(g), 1);  // the first; the sum before the second is its product's
-  const auto second = std::find_if(g.order().begin(), g.order().end(), [&](ir::OpId o) { return g.op(o).kind == ir::OpKind::norm && ir::normed_value(g, o); });
+  const auto second = std::find_if(g.order().begin(), g.order().end(), [&](ir::OpId o) {
+    return g.op(o).kind == ir::OpKind::norm && ir::normed_value(g, o);
+  });
   ASSERT_NE(second, g.order().end()) << ir::print(g);
   expect_same(t, 1);
 }
 
 TEST(FoldNorm, TheLastNormIsStoredInAnotherType) {
   Texts t;
-  t.second = "%h2 = norm(@g2, @c1, %h1, %d) {body = (i,j) => %h1[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f32[S,256]";
+  t.second =
+      "%h2 = norm(@g2, @c1, %h1, %d) {body = (i,j) => %h1[i,j] + %d[i,j], eps = 1e-05, has_beta = true, kind = layer} : f32[S,256]";
   t.more = "  %n = pointwise(%h2) {body = (i,j) => %h2[i,j]} : f16[S,256]\n";
   t.reads = "%n";
   t.outputs = "q = %h2";
@@ -139,7 +150,8 @@ TEST(FoldNorm, WhatOthersReadStays) {
   EXPECT_EQ(folded(g), 1);
 }
 
-// What is stored is no larger than the sum, whatever gamma is, and no smaller than its last bits allow.
+// What is stored is no larger than the sum, whatever gamma is, and no smaller than its last bits
+// allow.
 TEST(FoldNorm, GammaOfAnySize) {
   for (double largest : {0.0, 1.0, -64.0, 50000.0, 0.0005}) {
     Texts t;
@@ -155,7 +167,8 @@ TEST(FoldNorm, GammaOfAnySize) {
     const auto bytes = ir::materialize(*g.constant(gamma));
     ASSERT_TRUE(bytes);
     double most = 0;
-    for (size_t i = 0; i < 256; ++i) most = std::max(most, std::abs(ir::read_real(DType::f32, bytes->data(), i)));
+    for (size_t i = 0; i < 256; ++i)
+      most = std::max(most, std::abs(ir::read_real(DType::f32, bytes->data(), i)));
     EXPECT_LE(most, 1);
     EXPECT_GT(most, 0.5);
   }
@@ -180,12 +193,14 @@ TEST(FoldNorm, FewRowsOfHopperAlone) {
 // A token's bits are those that it has in any chunk, whatever form of the graph the chunk is for.
 TEST(FoldNorm, NotInAStepOfGeneration) {
   const auto graph = [](const std::string& outputs) {
-    auto g = ir::parse("graph @main(%x: f16[1,T,64], %slots: i32[T], %kc: f16[P,2,64,16], %vc: f16[P,2,64,16]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {\n"
-                       "  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n  const @u : f16[128,64] = f32[128,64] random(2) |> cast(f16)\n  const @g : f16[64] = f32[64] random(3) |> cast(f16)\n"
-                       "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 2.0} : f16[1,T,64]\n  %p = matmul(%a, @w) {alpha = 1.0, trans_a = false, trans_b = false} : f16[1,T,64]\n"
-                       "  %h = norm(@g, %p) {body = (i,j,k) => %p[i,j,k], eps = 1e-05, has_beta = false, kind = rms} : f16[1,T,64]\n  %qkv = matmul(%h, @u) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,128]\n"
-                       "  %k = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 64]} : f16[1,T,32]\n  %v = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 96]} : f16[1,T,32]\n"
-                       "  %keys, %values = kv_append(%kc, %vc, %k, %v, %slots) : f16[P,2,64,16], f16[P,2,64,16]\n  return " + outputs + "\n}\n");
+    auto g = ir::parse(
+        "graph @main(%x: f16[1,T,64], %slots: i32[T], %kc: f16[P,2,64,16], %vc: f16[P,2,64,16]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {\n"
+        "  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n  const @u : f16[128,64] = f32[128,64] random(2) |> cast(f16)\n  const @g : f16[64] = f32[64] random(3) |> cast(f16)\n"
+        "  %a = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 2.0} : f16[1,T,64]\n  %p = matmul(%a, @w) {alpha = 1.0, trans_a = false, trans_b = false} : f16[1,T,64]\n"
+        "  %h = norm(@g, %p) {body = (i,j,k) => %p[i,j,k], eps = 1e-05, has_beta = false, kind = rms} : f16[1,T,64]\n  %qkv = matmul(%h, @u) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,128]\n"
+        "  %k = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 64]} : f16[1,T,32]\n  %v = pointwise(%qkv) {body = (i,j,k) => %qkv[i,j,k + 96]} : f16[1,T,32]\n"
+        "  %keys, %values = kv_append(%kc, %vc, %k, %v, %slots) : f16[P,2,64,16], f16[P,2,64,16]\n  return " +
+        outputs + "\n}\n");
     EXPECT_TRUE(g) << (g ? "" : g.error().message);
     return *std::move(g);
   };
@@ -196,8 +211,8 @@ TEST(FoldNorm, NotInAStepOfGeneration) {
   EXPECT_EQ(folded(alone), 1);
 }
 
-// A product beside folded norms that the few rows' form leaves to the library, and no other does: its launches have no place among those
-// of the others, so no norm is folded there.
+// A product beside folded norms that the few rows' form leaves to the library, and no other does:
+// its launches have no place among those of the others, so no norm is folded there.
 TEST(FoldNorm, WhereTheOtherFormsHaveAllLaunches) {
   const auto graph = [](const char* last) {
     auto g = ir::parse(fmt::format(
@@ -208,7 +223,8 @@ TEST(FoldNorm, WhereTheOtherFormsHaveAllLaunches) {
         "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]}} : f16[1,T,256]\n"
         "  %p = matmul(%h, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[1,T,256]\n  %n = norm(@g, %p) {{body = (i,j,k) => %p[i,j,k], eps = 1e-05, has_beta = false, kind = rms}} : f16[1,T,256]\n"
         "  %y = matmul(%n, @u) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[1,T,1536]\n  {}\n"
-        "  %o = pointwise(%row, %z) {{body = (i,j,k) => select(0 <= %row[i,j], %z[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f16[B,S,256]\n  return o = %o\n}}\n", last));
+        "  %o = pointwise(%row, %z) {{body = (i,j,k) => select(0 <= %row[i,j], %z[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f16[B,S,256]\n  return o = %o\n}}\n",
+        last));
     EXPECT_TRUE(g) << (g ? "" : g.error().message);
     return *std::move(g);
   };
@@ -220,8 +236,14 @@ TEST(FoldNorm, WhereTheOtherFormsHaveAllLaunches) {
     for (const auto& b : lowered->plan.buckets) least = std::min(least, b.launches.size());
     return least;
   };
-  EXPECT_EQ(launches(graph("%z = matmul(%y, @v) {alpha = 1.0, trans_a = false, trans_b = false} : f16[1,T,256]")), 6);  // pack, h, p, y, z, o
-  EXPECT_EQ(launches(graph("%z = matmul(%y, @v, %h) {alpha = 1.0, epilogue = (s,i,j,k) => tanh(s + %h[i,j,k]), trans_a = false, trans_b = false} : f16[1,T,256]")), 7);
+  EXPECT_EQ(
+      launches(graph(
+          "%z = matmul(%y, @v) {alpha = 1.0, trans_a = false, trans_b = false} : f16[1,T,256]")),
+      6);  // pack, h, p, y, z, o
+  EXPECT_EQ(
+      launches(graph(
+          "%z = matmul(%y, @v, %h) {alpha = 1.0, epilogue = (s,i,j,k) => tanh(s + %h[i,j,k]), trans_a = false, trans_b = false} : f16[1,T,256]")),
+      7);
 }
 
 }  // namespace

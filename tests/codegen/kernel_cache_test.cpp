@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel cache: what is put is got, by anybody, and nothing that happens to the folder is an error.
+// The kernel cache: what is put is got, by anybody, and nothing that happens to the folder is an
+// error.
 #include "codegen/kernel_cache.h"
 
 #include <gtest/gtest.h>
@@ -29,12 +30,17 @@ class KernelCacheTest : public ::testing::Test {
 
   static std::vector<std::byte> bytes(size_t size, int seed) {
     std::vector<std::byte> b(size);
-    for (size_t i = 0; i < size; ++i) b[i] = static_cast<std::byte>((i * 31 + static_cast<size_t>(seed) * 7) & 255);
+    for (size_t i = 0; i < size; ++i)
+      b[i] = static_cast<std::byte>((i * 31 + static_cast<size_t>(seed) * 7) & 255);
     return b;
   }
-  static CacheKey key(int k) { return {{static_cast<uint64_t>(k), 5}, "kernel " + std::to_string(k)}; }
+  static CacheKey key(int k) {
+    return {{static_cast<uint64_t>(k), 5}, "kernel " + std::to_string(k)};
+  }
   std::string entry(int k) const { return dir_ + "/kernels/" + key(k).hex(); }
-  KernelCache open(uint64_t max_bytes = 1 << 30) const { return KernelCache({dir_, true, max_bytes}); }
+  KernelCache open(uint64_t max_bytes = 1 << 30) const {
+    return KernelCache({dir_, true, max_bytes});
+  }
 
   std::string dir_;
 };
@@ -90,7 +96,8 @@ TEST_F(KernelCacheTest, OldestEntriesGoWhenItIsFull) {
   const size_t entry_size = 10000;
   for (int k = 0; k < 20; ++k) {
     open().put(key(k), bytes(entry_size, k));
-    fs::last_write_time(entry(k), fs::file_time_type::clock::now() - std::chrono::seconds(1000 - k));
+    fs::last_write_time(entry(k),
+                        fs::file_time_type::clock::now() - std::chrono::seconds(1000 - k));
   }
   ASSERT_TRUE(open().get(key(0))) << "and so it is the newest now";
   KernelCache small = open(100000);
@@ -175,25 +182,31 @@ TEST(KernelKey, DependsOnEveryPart) {
   EXPECT_NE(base, kernel_key("cpu", "clang 20", "x86-64-v4", "text"));
   EXPECT_NE(base, kernel_key("cpu", "clang 19", "x86-64-v3", "text"));
   EXPECT_NE(base, kernel_key("cpu", "clang 19", "x86-64-v4", "texT"));
-  EXPECT_NE(kernel_key("cpu", "ab", "c", ""), kernel_key("cpu", "a", "bc", "")) << "parts must not run together";
+  EXPECT_NE(kernel_key("cpu", "ab", "c", ""), kernel_key("cpu", "a", "bc", ""))
+      << "parts must not run together";
   EXPECT_EQ(base.hex().size(), 32u);
-  for (const char* part : {"cpu", "clang 19", "x86-64-v4", "text"}) EXPECT_NE(base.content.find(part), std::string::npos);
+  for (const char* part : {"cpu", "clang 19", "x86-64-v4", "text"})
+    EXPECT_NE(base.content.find(part), std::string::npos);
 }
 
 std::vector<std::string> included(std::string_view family, std::string_view source) {
   std::vector<std::string> paths;
-  for (const TemplateFile* file : included_templates(family, source)) paths.emplace_back(file->path);
+  for (const TemplateFile* file : included_templates(family, source))
+    paths.emplace_back(file->path);
   return paths;
 }
 
 // Editing one template must compile again what is made of it, and nothing else.
 TEST(KernelKey, DependsOnTheTemplatesThatTheSourceIncludes) {
   using Paths = std::vector<std::string>;
-  EXPECT_EQ(included("cuda", "#include \"cuda/bias_gelu.cuh\"\n"), (Paths{"cuda/bias_gelu.cuh", "cuda/gelu.cuh", "cuda/prelude.cuh", "expr.h"}));
+  EXPECT_EQ(included("cuda", "#include \"cuda/bias_gelu.cuh\"\n"),
+            (Paths{"cuda/bias_gelu.cuh", "cuda/gelu.cuh", "cuda/prelude.cuh", "expr.h"}));
   EXPECT_EQ(included("cpu", "#include \"cpu/rms_norm.h\"\n#include \"cpu/gelu.h\"\n"),
-            (Paths{"cpu/gelu.h", "cpu/layer_norm.h", "cpu/math.h", "cpu/prelude.h", "cpu/reduce.h", "cpu/rms_norm.h", "expr.h"}));
+            (Paths{"cpu/gelu.h", "cpu/layer_norm.h", "cpu/math.h", "cpu/prelude.h", "cpu/reduce.h",
+                   "cpu/rms_norm.h", "expr.h"}));
   EXPECT_EQ(included("cuda", "extern \"C\" __global__ void k() {}"), Paths{});
-  EXPECT_NE(kernel_key("cuda", "", "", "#include \"cuda/gelu.cuh\"\n"), kernel_key("cuda", "", "", "#include \"cuda/rope.cuh\"\n"));
+  EXPECT_NE(kernel_key("cuda", "", "", "#include \"cuda/gelu.cuh\"\n"),
+            kernel_key("cuda", "", "", "#include \"cuda/rope.cuh\"\n"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention: heads that no tile holds are refused in one line; a running sum over tokens x features is no memory.
+// linear_attention: heads that no tile holds are refused in one line; a running sum over tokens x
+// features is no memory.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +14,8 @@ namespace {
 Result<Lowered> lowered(int head, const char* target) {
   auto graph = ir::parse(fmt::format(
       "graph @g(%q: f16[B,S,{0}], %k: f16[B,S,{0}], %v: f16[B,S,600]) symbols(B = q.0 in 1.., S = q.1 in 1..) {{\n"
-      "  %y = linear_attention(%q, %k, %v) {{causal = true, heads = 1, kv_heads = 1}} : f16[B,S,600]\n  return y = %y\n}}\n", head));
+      "  %y = linear_attention(%q, %k, %v) {{causal = true, heads = 1, kv_heads = 1}} : f16[B,S,600]\n  return y = %y\n}}\n",
+      head));
   EXPECT_TRUE(graph) << graph.error().message;
   WeightPool weights;
   return lower(*graph, class_of(target), weights);
@@ -23,17 +25,20 @@ TEST(LinearAttention, HeadsThatNoTileHoldsAreRefused) {
   for (const char* target : {"cpu", "sm_80", "sm_90"}) {
     const auto wide = lowered(513, target);
     ASSERT_FALSE(wide) << target;
-    EXPECT_NE(wide.error().message.find("heads of 513 are over 512"), std::string::npos) << wide.error().message;
+    EXPECT_NE(wide.error().message.find("heads of 513 are over 512"), std::string::npos)
+        << wide.error().message;
     const auto widest = lowered(512, target);  // values of any width are taken by blocks
     ASSERT_TRUE(widest) << widest.error().message;
-    for (const runtime::Kernel& kernel : widest->plan.kernels) EXPECT_LE(kernel.shared_bytes, class_of(target).shared_bytes) << target;
+    for (const runtime::Kernel& kernel : widest->plan.kernels)
+      EXPECT_LE(kernel.shared_bytes, class_of(target).shared_bytes) << target;
   }
 }
 
 int64_t arena_bytes(const runtime::Plan& plan, int64_t length) {
   const std::vector<int64_t> sizes{1, length, length};
   int64_t bytes = 0;
-  for (const runtime::SizeExpr& slot : plan.slots) bytes += slot.evaluate(sizes).value_or(1LL << 60);
+  for (const runtime::SizeExpr& slot : plan.slots)
+    bytes += slot.evaluate(sizes).value_or(1LL << 60);
   return bytes;
 }
 
@@ -49,7 +54,8 @@ TEST(LinearAttention, MemoryGrowsWithTokensAndNotWithFeaturesSquared) {
       "  %s = cumsum(%kv) {{axis = 1, exclusive = false, reverse = false}} : f32[B,S,{0},{1},{1}]\n"
       "  %q5 = pointwise(%q) {{body = (i,j,k,l,m) => %q[i,j,k,m]}} : f32[B,S,{0},1,{1}]\n"
       "  %o = matmul(%q5, %s) {{alpha = 1.0, trans_a = false, trans_b = false}} : f32[B,S,{0},1,{1}]\n"
-      "  %y = pointwise(%o) {{body = (i,j,k,l) => %o[i,j,k,0,l] + 1.0}} : f32[B,S,{0},{1}]\n  return y = %y\n}}\n", heads, size);
+      "  %y = pointwise(%o) {{body = (i,j,k,l) => %o[i,j,k,0,l] + 1.0}} : f32[B,S,{0},{1}]\n  return y = %y\n}}\n",
+      heads, size);
   for (const char* target : {"cpu", "sm_80", "sm_90"}) {
     auto graph = ir::parse(text);
     ASSERT_TRUE(graph) << graph.error().message;
@@ -60,7 +66,8 @@ TEST(LinearAttention, MemoryGrowsWithTokensAndNotWithFeaturesSquared) {
     ASSERT_TRUE(lowered) << lowered.error().message;
     for (int64_t length : {1, 64, 4096, 65536}) {
       const int64_t token = heads * (2 * size + 2 * size) * 4;  // q, k, v and the result
-      EXPECT_LE(arena_bytes(lowered->plan, length), 2 * length * token + 8192) << target << " at " << length;
+      EXPECT_LE(arena_bytes(lowered->plan, length), 2 * length * token + 8192)
+          << target << " at " << length;
     }
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accuracy of templates/cpu/math.h against the C library, over the whole range and at the special values.
+// Accuracy of templates/cpu/math.h against the C library, over the whole range and at the special
+// values.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -31,9 +32,9 @@ CpuKernels& kernels() {
 
 template <class T> using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
 
-/// Every kind of number: random bit patterns, a dense part around [-20, 20], and the special values.
-template <class T>
-std::vector<T> samples(uint64_t seed, T dense = 20) {
+/// Every kind of number: random bit patterns, a dense part around [-20, 20], and the special
+/// values.
+template <class T> std::vector<T> samples(uint64_t seed, T dense = 20) {
   std::vector<T> v;
   auto next = [&] { return seed = seed * 6364136223846793005u + 1442695040888963407u; };
   for (int i = 0; i < 50000; ++i) {
@@ -43,11 +44,14 @@ std::vector<T> samples(uint64_t seed, T dense = 20) {
     v.push_back(x);
   }
   for (int i = 0; i < 100000; ++i) {
-    v.push_back(static_cast<T>((static_cast<double>(next() >> 11) * 0x1p-53 - 0.5) * 2 * static_cast<double>(dense)));
+    v.push_back(static_cast<T>((static_cast<double>(next() >> 11) * 0x1p-53 - 0.5) * 2 *
+                               static_cast<double>(dense)));
   }
   using L = std::numeric_limits<T>;
-  for (T x : {T(0), T(1), T(2), T(0.5), T(3), T(1.5), T(1e-30), T(88.7), T(709.7), T(745), T(104), T(4), T(6), L::min(),
-              L::max(), L::denorm_min(), L::infinity(), L::quiet_NaN(), L::epsilon(), T(0x1p20), T(1e6), T(1e22)}) {
+  for (T x : {T(0),         T(1),      T(2),     T(0.5),          T(3),          T(1.5),
+              T(1e-30),     T(88.7),   T(709.7), T(745),          T(104),        T(4),
+              T(6),         L::min(),  L::max(), L::denorm_min(), L::infinity(), L::quiet_NaN(),
+              L::epsilon(), T(0x1p20), T(1e6),   T(1e22)}) {
     v.push_back(x);
     v.push_back(-x);
   }
@@ -56,7 +60,8 @@ std::vector<T> samples(uint64_t seed, T dense = 20) {
 
 /// The largest error in units of T's last place; NaN must meet NaN and infinity infinity.
 template <class T>
-double worst_ulp(const std::vector<T>& got, const std::vector<double>& want, const std::function<std::string(size_t)>& at) {
+double worst_ulp(const std::vector<T>& got, const std::vector<double>& want,
+                 const std::function<std::string(size_t)>& at) {
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     T rounded = static_cast<T>(want[i]);
@@ -66,13 +71,19 @@ double worst_ulp(const std::vector<T>& got, const std::vector<double>& want, con
       if (!same) return INFINITY;
       continue;
     }
-    double ulp = std::max<double>(std::abs(std::nextafter(rounded, std::numeric_limits<T>::infinity()) - rounded),
-                                  std::numeric_limits<T>::denorm_min());
+    double ulp = std::max<double>(
+        std::abs(std::nextafter(rounded, std::numeric_limits<T>::infinity()) - rounded),
+        std::numeric_limits<T>::denorm_min());
     double error = std::abs(static_cast<double>(got[i]) - want[i]) / ulp;
-    if (std::isinf(static_cast<double>(got[i])) && std::abs(rounded) == std::numeric_limits<T>::max()) error = 1;
+    if (std::isinf(static_cast<double>(got[i])) &&
+        std::abs(rounded) == std::numeric_limits<T>::max())
+      error = 1;
     if (!(error <= worst)) {
       worst = error;
-      if (!(error < 1e3)) { ADD_FAILURE() << at(i) << " gives " << got[i] << ", not " << rounded; return error; }
+      if (!(error < 1e3)) {
+        ADD_FAILURE() << at(i) << " gives " << got[i] << ", not " << rounded;
+        return error;
+      }
     }
   }
   return worst;
@@ -81,26 +92,28 @@ double worst_ulp(const std::vector<T>& got, const std::vector<double>& want, con
 template <class T>
 double unary_ulp(const std::string& name, double (*reference)(double), T dense = 20) {
   std::vector<T> x = samples<T>(7, dense), y(x.size());
-  kernels().run(name + (sizeof(T) == 4 ? "32" : "64"), {}, {x.data(), y.data()}, static_cast<int64_t>(x.size()));
+  kernels().run(name + (sizeof(T) == 4 ? "32" : "64"), {}, {x.data(), y.data()},
+                static_cast<int64_t>(x.size()));
   std::vector<double> want(x.size());
   for (size_t i = 0; i < x.size(); ++i) want[i] = reference(x[i]);
-  double worst = worst_ulp<T>(y, want, [&](size_t i) { return name + "(" + std::to_string(x[i]) + ")"; });
+  double worst =
+      worst_ulp<T>(y, want, [&](size_t i) { return name + "(" + std::to_string(x[i]) + ")"; });
   ::testing::Test::RecordProperty(name + (sizeof(T) == 4 ? "32" : "64"), std::to_string(worst));
   return worst;
 }
 
-template <class T>
-double binary_ulp(const std::string& name, double (*reference)(double, double)) {
+template <class T> double binary_ulp(const std::string& name, double (*reference)(double, double)) {
   std::vector<T> x = samples<T>(7), y = samples<T>(11);
   std::swap_ranges(y.begin(), y.begin() + 20000, y.end() - 60000);  // mix wild and tame
-  for (size_t i = 0; i < 64; ++i) {                                  // special with special
+  for (size_t i = 0; i < 64; ++i) {                                 // special with special
     for (size_t j = 0; j < 44; ++j) {
       x.push_back(x[150000 + j]);
       y.push_back(i < 44 ? x[150000 + i] : static_cast<T>(static_cast<int>(i) - 54));
     }
   }
   std::vector<T> out(x.size());
-  kernels().run(name + (sizeof(T) == 4 ? "32" : "64"), {}, {x.data(), y.data(), out.data()}, static_cast<int64_t>(x.size()));
+  kernels().run(name + (sizeof(T) == 4 ? "32" : "64"), {}, {x.data(), y.data(), out.data()},
+                static_cast<int64_t>(x.size()));
   std::vector<double> want(x.size());
   for (size_t i = 0; i < x.size(); ++i) want[i] = reference(x[i], y[i]);
   return worst_ulp<T>(out, want, [&](size_t i) {
@@ -159,7 +172,8 @@ TEST_F(CpuMath, SixteenBitConversions) {
 TFCC_KERNEL(to_f16) { for (i64 i = begin; i < end; ++i) store((f16*)a[1], i, load((const f32*)a[0], i)); }
 TFCC_KERNEL(from_f16) { for (i64 i = begin; i < end; ++i) store((f32*)a[1], i, load((const f16*)a[0], i)); }
 TFCC_KERNEL(to_bf16) { for (i64 i = begin; i < end; ++i) store((bf16*)a[1], i, load((const f32*)a[0], i)); }
-)", "x86-64-v2");
+)",
+                "x86-64-v2");
   std::vector<float> x = samples<float>(3, 70000);
   for (float y : samples<float>(5, 1e-4f)) x.push_back(y);
   int64_t count = static_cast<int64_t>(x.size());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How products are described, which arm is chosen for them and why, and what plans of each class of target make of that.
+// How products are described, which arm is chosen for them and why, and what plans of each class of
+// target make of that.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +13,10 @@ namespace tfcc::codegen {
 namespace {
 
 // A product of x [B,S,k] and a weight [k,n] or [n,k], with this epilogue.
-std::string product(const std::string& dtype, int k, int n, const std::string& epilogue = "", bool trans_b = false, const std::string& operands = "") {
-  return fmt::format(R"(graph @g(%x: f32[B,S,{1}], %w: f32[{1},{2}]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens) {{
+std::string product(const std::string& dtype, int k, int n, const std::string& epilogue = "",
+                    bool trans_b = false, const std::string& operands = "") {
+  return fmt::format(
+      R"(graph @g(%x: f32[B,S,{1}], %w: f32[{1},{2}]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens) {{
   const @weight : {0}[{3}] = f32[{3}] random(1) |> cast({0})
   const @bias : {0}[{2}] = f32[{2}] random(2) |> cast({0})
   %h = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : {0}[B,S,{1}]
@@ -22,8 +25,8 @@ std::string product(const std::string& dtype, int k, int n, const std::string& e
   %z = pointwise(%y) {{body = (i,j,k) => tanh(%y[i,j,k])}} : f32[B,S,{2}]
   return z = %z
 }})",
-                     dtype, k, n, trans_b ? fmt::format("{},{}", n, k) : fmt::format("{},{}", k, n), operands,
-                     epilogue.empty() ? "" : ", epilogue = (s,i,j,k) => " + epilogue, trans_b);
+      dtype, k, n, trans_b ? fmt::format("{},{}", n, k) : fmt::format("{},{}", k, n), operands,
+      epilogue.empty() ? "" : ", epilogue = (s,i,j,k) => " + epilogue, trans_b);
 }
 
 ir::Graph parsed(const std::string& text) {
@@ -33,7 +36,9 @@ ir::Graph parsed(const std::string& text) {
   return *std::move(g);
 }
 
-MatmulDesc described(const ir::Graph& g, int64_t most_tokens = 0) { return describe(g, g.value(g.find_value("y")).def, most_tokens); }
+MatmulDesc described(const ir::Graph& g, int64_t most_tokens = 0) {
+  return describe(g, g.value(g.find_value("y")).def, most_tokens);
+}
 
 MatmulConfig chosen(const std::string& text, const char* target, int64_t most_tokens = 0) {
   const ir::Graph g = parsed(text);
@@ -41,12 +46,17 @@ MatmulConfig chosen(const std::string& text, const char* target, int64_t most_to
 }
 
 TEST(Matmul, SaysWhatAProductIs) {
-  EXPECT_EQ(print(described(parsed(product("f16", 768, 3072)))), "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue none");
-  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s + @bias[k]", true, ", @bias")))), "f32 [B*S,32] x [16,32]^T of a weight -> f32, epilogue bias");
-  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "max(s + @bias[k], %r[i,j,k])", false, ", @bias, %r")))),
+  EXPECT_EQ(print(described(parsed(product("f16", 768, 3072)))),
+            "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue none");
+  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s + @bias[k]", true, ", @bias")))),
+            "f32 [B*S,32] x [16,32]^T of a weight -> f32, epilogue bias");
+  EXPECT_EQ(print(described(parsed(
+                product("f32", 32, 16, "max(s + @bias[k], %r[i,j,k])", false, ", @bias, %r")))),
             "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue beside");
-  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s + %r[i,0,k]", false, ", %r")))), "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue other");
-  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s * f32(k)")))), "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue other");
+  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s + %r[i,0,k]", false, ", %r")))),
+            "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue other");
+  EXPECT_EQ(print(described(parsed(product("f32", 32, 16, "s * f32(k)")))),
+            "f32 [B*S,32] x [32,16] of a weight -> f32, epilogue other");
 }
 
 TEST(Matmul, KnowsTheRowsOfABucket) {
@@ -65,17 +75,20 @@ TEST(Matmul, ChoosesByTargetTypeAndRows) {
   EXPECT_EQ(chosen(product("f16", 64, 64), "sm_80", 128).arm, Arm::library);
   EXPECT_EQ(chosen(product("f32", 64, 64), "sm_90", 128).arm, Arm::library);
   EXPECT_EQ(chosen(product("f16", 1032, 64), "sm_90", 128).arm, Arm::library);
-  EXPECT_EQ(chosen(product("f16", 64, 68), "sm_90", 128).arm, Arm::library) << "rows of B are no multiple of 16 bytes";
+  EXPECT_EQ(chosen(product("f16", 64, 68), "sm_90", 128).arm, Arm::library)
+      << "rows of B are no multiple of 16 bytes";
   EXPECT_EQ(chosen(product("f16", 64, 56), "sm_90", 128).arm, Arm::library);
 }
 
 TEST(Matmul, TakesBytesOfWeightsWhoseSumHas32Bits) {
   const auto bytes = [](const char* a, const char* b, const char* d, int k, int n) {
-    const ir::Graph g = parsed(fmt::format(R"(graph @g(%a: {}[N,{}], %x: {}[{},{}]) symbols(N = a.0 in 1..) {{
+    const ir::Graph g =
+        parsed(fmt::format(R"(graph @g(%a: {}[N,{}], %x: {}[{},{}]) symbols(N = a.0 in 1..) {{
   const @w : {}[{},{}] = f32[{},{}] random(1) |> cast({})
   %y = matmul(%a, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : {}[N,{}]
   return y = %y
-}})", a, k, b, k, n, b, k, n, k, n, b, d, n));
+}})",
+                           a, k, b, k, n, b, k, n, k, n, b, d, n));
     return choose(described(g), class_of("x86-64-v3")).arm;
   };
   EXPECT_EQ(bytes("u8", "i8", "i32", 64, 48), Arm::bytes);
@@ -87,9 +100,12 @@ TEST(Matmul, TakesBytesOfWeightsWhoseSumHas32Bits) {
   EXPECT_EQ(bytes("u8", "i8", "i32", 64, 40), Arm::integer);
 }
 
-// By columns, so that what a multiprocessor takes are whole lines; as many of them that none has much more than the others.
+// By columns, so that what a multiprocessor takes are whole lines; as many of them that none has
+// much more than the others.
 TEST(Matmul, StreamsWeightsPastTheFewestRows) {
-  const auto by_columns = [](const char* type, int k, int n) { return product(type, k, n, "", true); };
+  const auto by_columns = [](const char* type, int k, int n) {
+    return product(type, k, n, "", true);
+  };
   EXPECT_EQ(chosen(by_columns("f16", 2048, 2048), "sm_90", 16).arm, Arm::stream);
   EXPECT_EQ(chosen(by_columns("bf16", 64, 64), "sm_90", 16).arm, Arm::stream);
   EXPECT_EQ(chosen(by_columns("f16", 2048, 2048), "sm_90", 17).arm, Arm::library);
@@ -97,7 +113,14 @@ TEST(Matmul, StreamsWeightsPastTheFewestRows) {
   EXPECT_EQ(chosen(by_columns("f16", 2056, 2048), "sm_90", 16).arm, Arm::library);
   EXPECT_EQ(chosen(by_columns("f32", 64, 64), "sm_90", 16).arm, Arm::library);
   EXPECT_EQ(chosen(product("f16", 64, 64), "sm_90", 16).arm, Arm::wgmma) << "by rows";
-  for (const auto& [n, block_n, block_k, stages] : {std::tuple{64, 16, 256, 7}, {2048, 16, 256, 7}, {2560, 24, 256, 5}, {4096, 32, 256, 4}, {11264, 48, 128, 7}, {12288, 48, 128, 7}, {22016, 56, 128, 6}, {32000, 64, 128, 5}}) {
+  for (const auto& [n, block_n, block_k, stages] : {std::tuple{64, 16, 256, 7},
+                                                    {2048, 16, 256, 7},
+                                                    {2560, 24, 256, 5},
+                                                    {4096, 32, 256, 4},
+                                                    {11264, 48, 128, 7},
+                                                    {12288, 48, 128, 7},
+                                                    {22016, 56, 128, 6},
+                                                    {32000, 64, 128, 5}}) {
     EXPECT_EQ(stream_tile(n, 132), (StreamTile{block_n, block_k, stages})) << n;
   }
 }
@@ -105,7 +128,8 @@ TEST(Matmul, StreamsWeightsPastTheFewestRows) {
 // Steps of generation: kernels of ours for any number of rows, unless bits may differ.
 TEST(Matmul, ComputesGenerationInOrder) {
   const auto arms = [](const char* target, int64_t most_tokens, bool any_order) {
-    const ir::Graph g = parsed(R"(graph @g(%x: f16[1,T,2048], %v: f16[1,T,64], %slots: i32[T], %kc: f16[P,1,64,64], %vc: f16[P,1,64,64]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {
+    const ir::Graph g = parsed(
+        R"(graph @g(%x: f16[1,T,2048], %v: f16[1,T,64], %slots: i32[T], %kc: f16[P,1,64,64], %vc: f16[P,1,64,64]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {
   const @w : f16[64,2048] = f32[64,2048] random(1) |> cast(f16)
   %h = pointwise(%x) {body = (i,j,k) => %x[0,j,k] * 2.0} : f16[1,T,2048]
   %y = matmul(%h, @w) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,64]
@@ -113,7 +137,9 @@ TEST(Matmul, ComputesGenerationInOrder) {
   %z = pointwise(%y) {body = (i,j,k) => %y[0,j,k] * 2.0} : f16[1,T,64]
   return z = %z, kc = %keys, vc = %values
 })");
-    return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, any_order), class_of(target)).arm;
+    return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, any_order),
+                  class_of(target))
+        .arm;
   };
   EXPECT_EQ(arms("sm_90", 16, false), Arm::stream);
   EXPECT_EQ(arms("sm_90", 128, false), Arm::wgmma);
@@ -125,9 +151,13 @@ TEST(Matmul, ComputesGenerationInOrder) {
 }
 
 TEST(Matmul, SaysWhy) {
-  EXPECT_EQ(print(chosen(product("f32", 32, 40), "x86-64-v3")), "library: no kernel of ours takes this product\nnot panel: n is no multiple of 16");
-  EXPECT_EQ(print(chosen(product("f16", 64, 64), "sm_80", 128)), "library: no kernel of ours takes this product\nnot wgmma: the GPU has no products of warpgroups");
-  EXPECT_NE(print(chosen(product("f16", 64, 64), "sm_90", 128)).find("wgmma of 64 x 64, 8 stages"), std::string::npos);
+  EXPECT_EQ(print(chosen(product("f32", 32, 40), "x86-64-v3")),
+            "library: no kernel of ours takes this product\nnot panel: n is no multiple of 16");
+  EXPECT_EQ(
+      print(chosen(product("f16", 64, 64), "sm_80", 128)),
+      "library: no kernel of ours takes this product\nnot wgmma: the GPU has no products of warpgroups");
+  EXPECT_NE(print(chosen(product("f16", 64, 64), "sm_90", 128)).find("wgmma of 64 x 64, 8 stages"),
+            std::string::npos);
 }
 
 Lowered lowered(const std::string& text, const char* target, WeightPool& weights) {
@@ -138,14 +168,16 @@ Lowered lowered(const std::string& text, const char* target, WeightPool& weights
 
 std::vector<std::string> launches(const runtime::Bucket& b) {
   std::vector<std::string> out;
-  for (const runtime::Launch& l : b.launches) out.push_back(fmt::format("{}", fmt::join(l.ops, "+")));
+  for (const runtime::Launch& l : b.launches)
+    out.push_back(fmt::format("{}", fmt::join(l.ops, "+")));
   return out;
 }
 
 // Few tokens and many have forms of their own in one plan: tiles for them, and arms.
 TEST(MatmulPlan, HasAFormForFewTokens) {
   WeightPool weights;
-  const Lowered l = lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_90", weights);
+  const Lowered l =
+      lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_90", weights);
   using Names = std::vector<std::string>;
   ASSERT_EQ(l.plan.buckets.size(), 2u);
   EXPECT_EQ(l.plan.buckets[0].name, "t128");
@@ -155,11 +187,16 @@ TEST(MatmulPlan, HasAFormForFewTokens) {
     EXPECT_EQ(b.launches[1].kernel->maps.size(), 2u) << b.name;
   }
   // What both forms compute lies in one buffer.
-  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->args.back(), l.plan.buckets[1].launches[1].kernel->args.back());
+  EXPECT_EQ(l.plan.buckets[0].launches[1].kernel->args.back(),
+            l.plan.buckets[1].launches[1].kernel->args.back());
   // A library's epilogue is a bias: many rows of such a product stay with it.
-  EXPECT_EQ(lowered(product("f16", 64, 64, "s + @bias[k]", false, ", @bias"), "sm_90", weights).plan.buckets.size(), 2u);
-  const Lowered old = lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_80", weights);
-  EXPECT_EQ(launches(old.plan.buckets[0]), (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
+  EXPECT_EQ(lowered(product("f16", 64, 64, "s + @bias[k]", false, ", @bias"), "sm_90", weights)
+                .plan.buckets.size(),
+            2u);
+  const Lowered old =
+      lowered(product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias"), "sm_80", weights);
+  EXPECT_EQ(launches(old.plan.buckets[0]),
+            (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
 }
 
 TEST(MatmulPlan, GeluHasItsKernelWhereItIsSplitOff) {
@@ -167,13 +204,17 @@ TEST(MatmulPlan, GeluHasItsKernelWhereItIsSplitOff) {
   const std::string gelu = "let t = s + @bias[k] in 0.5 * t * (1.0 + erf(t * 0.70710677))";
   using Names = std::vector<std::string>;
   const Lowered split = lowered(product("f16", 64, 64, gelu, false, ", @bias"), "sm_80", weights);
-  EXPECT_EQ(launches(split.plan.buckets[0]), (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
-  EXPECT_EQ(split.plan.kernels[split.plan.buckets[0].launches[2].kernel->kernel].name, "bias_gelu__f16_h64");
-  EXPECT_EQ(launches(lowered(product("f32", 64, 64, gelu, false, ", @bias"), "x86-64-v2", weights).plan.buckets[0]), (Names{"pointwise", "matmul+epilogue", "pointwise"}));
+  EXPECT_EQ(launches(split.plan.buckets[0]),
+            (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
+  EXPECT_EQ(split.plan.kernels[split.plan.buckets[0].launches[2].kernel->kernel].name,
+            "bias_gelu__f16_h64");
+  EXPECT_EQ(launches(lowered(product("f32", 64, 64, gelu, false, ", @bias"), "x86-64-v2", weights)
+                         .plan.buckets[0]),
+            (Names{"pointwise", "matmul+epilogue", "pointwise"}));
 }
 
-// A kernel of ours writes rows of 16 bytes, which the caller's memory need not allow: an output that one form computes as a product
-// is copied in the other too.
+// A kernel of ours writes rows of 16 bytes, which the caller's memory need not allow: an output
+// that one form computes as a product is copied in the other too.
 TEST(MatmulPlan, OutputsOfProductsAreNeverTheCallers) {
   std::string text = product("f16", 64, 64, "max(s + @bias[k], 0.0)", false, ", @bias");
   text.replace(text.find("return z = %z"), 13, "return z = %z, y = %y");
@@ -182,7 +223,8 @@ TEST(MatmulPlan, OutputsOfProductsAreNeverTheCallers) {
   for (const runtime::Bucket& b : l.plan.buckets) {
     for (const runtime::Launch& launch : b.launches) {
       if (!launch.kernel || launch.ops[0] != "matmul") continue;
-      for (uint32_t arg : launch.kernel->args) EXPECT_NE(l.plan.buffers[arg].place, runtime::BufferClass::output) << b.name;
+      for (uint32_t arg : launch.kernel->args)
+        EXPECT_NE(l.plan.buffers[arg].place, runtime::BufferClass::output) << b.name;
     }
     EXPECT_EQ(b.launches.back().name, "y") << "the copy";
   }
@@ -193,8 +235,10 @@ TEST(MatmulPlan, AResultOfAnotherTypeIsNarrowedBehindItsEpilogue) {
     std::string text = product(factors, 64, 64, "s + @bias[k]", false, ", @bias");
     const size_t at = text.find(factors + "[B,S,64]\n  %z");
     text.replace(at, factors.size(), result);
-    text.replace(text.find("const @bias : " + factors), 14 + factors.size(), "const @bias : " + result);
-    text.replace(text.find("random(2) |> cast(" + factors), 18 + factors.size(), "random(2) |> cast(" + result);
+    text.replace(text.find("const @bias : " + factors), 14 + factors.size(),
+                 "const @bias : " + result);
+    text.replace(text.find("random(2) |> cast(" + factors), 18 + factors.size(),
+                 "random(2) |> cast(" + result);
     return text;
   };
   WeightPool weights;

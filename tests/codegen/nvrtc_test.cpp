@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA compiler without a GPU: code comes out, logs are read, errors say what to do. Skipped without NVRTC.
+// The CUDA compiler without a GPU: code comes out, logs are read, errors say what to do. Skipped
+// without NVRTC.
 #include "codegen/matmul/matmul.h"
 #include "codegen/nvrtc.h"
 
@@ -28,10 +29,12 @@ class NvrtcTest : public ::testing::Test {
 
 TEST(NvrtcLog, RegistersAndSpills) {
   CudaImage image;
-  read_ptxas_log("ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'a' for 'sm_90'\n"
-                 "ptxas info    : Function properties for a\n"
-                 "    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
-                 "ptxas info    : Used 255 registers, used 1 barriers, 544 bytes cmem[0]\n", image);
+  read_ptxas_log(
+      "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'a' for 'sm_90'\n"
+      "ptxas info    : Function properties for a\n"
+      "    16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads\n"
+      "ptxas info    : Used 255 registers, used 1 barriers, 544 bytes cmem[0]\n",
+      image);
   EXPECT_EQ(image.registers, 255);
   EXPECT_EQ(image.spill_bytes, 32);
 }
@@ -41,7 +44,11 @@ TEST_F(NvrtcTest, CubinForEveryTarget) {
     auto image = compile_cuda("twice", kKernel, arch);
     ASSERT_TRUE(image) << image.error().message;
     ASSERT_GT(image->bytes.size(), 4u);
-    EXPECT_EQ(std::memcmp(image->bytes.data(), "\x7f" "ELF", 4), 0);
+    EXPECT_EQ(std::memcmp(image->bytes.data(),
+                          "\x7f"
+                          "ELF",
+                          4),
+              0);
     EXPECT_GT(image->registers, 0);
     EXPECT_EQ(image->spill_bytes, 0);
   }
@@ -68,17 +75,20 @@ extern "C" __global__ void __launch_bounds__(1024) spill(float* p, int m) {
   }
   #pragma unroll
   for (int i = 0; i < 128; ++i) p[i * 1024 + threadIdx.x] = v[i];
-})", "sm_80");
+})",
+                            "sm_80");
   ASSERT_TRUE(image) << image.error().message;
   EXPECT_GT(image->spill_bytes, 0) << image->log;
   EXPECT_LE(image->registers, 64);
 }
 
 TEST_F(NvrtcTest, ErrorNamesKernelArchAndLine) {
-  auto image = compile_cuda("bad__3", "extern \"C\" __global__ void bad__3() {\n  nonsense();\n}\n", "sm_80");
+  auto image = compile_cuda("bad__3", "extern \"C\" __global__ void bad__3() {\n  nonsense();\n}\n",
+                            "sm_80");
   ASSERT_FALSE(image);
-  EXPECT_EQ(image.error().message,
-            "kernel bad__3 does not compile for sm_80: bad__3.cu(2): error: identifier \"nonsense\" is undefined");
+  EXPECT_EQ(
+      image.error().message,
+      "kernel bad__3 does not compile for sm_80: bad__3.cu(2): error: identifier \"nonsense\" is undefined");
 }
 
 TEST_F(NvrtcTest, UnknownArchitecture) {
@@ -92,30 +102,51 @@ TEST_F(NvrtcTest, UnknownArchitecture) {
 
 // The launch after a kernel may be started as soon as this one has what it waits for.
 TEST_F(NvrtcTest, WaitsAndTriggers) {
-  auto image = compile_cuda("chained", "#include \"cuda/prelude.cuh\"\nTFCC_KERNEL(32, chained, int* a) { wait_for_predecessor(); *a = 1; }\n", "compute_90");
+  auto image = compile_cuda(
+      "chained",
+      "#include \"cuda/prelude.cuh\"\nTFCC_KERNEL(32, chained, int* a) { wait_for_predecessor(); *a = 1; }\n",
+      "compute_90");
   ASSERT_TRUE(image) << image.error().message;
   const std::string ptx(reinterpret_cast<const char*>(image->bytes.data()), image->bytes.size());
-  const size_t wait = ptx.find("griddepcontrol.wait"), trigger = ptx.find("griddepcontrol.launch_dependents"), store = ptx.find("st.global");
+  const size_t wait = ptx.find("griddepcontrol.wait"),
+               trigger = ptx.find("griddepcontrol.launch_dependents"),
+               store = ptx.find("st.global");
   ASSERT_NE(store, std::string::npos) << ptx;
   EXPECT_LT(wait, trigger);
   EXPECT_LT(trigger, store);
 }
 
-// Tiles that no plan has yet are compiled too, in both types and both orders of the weight, with norms and without.
+// Tiles that no plan has yet are compiled too, in both types and both orders of the weight, with
+// norms and without.
 TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
   for (const char* type : {"f16", "bf16"}) {
-    struct Form { const char* tiles; int threads; bool trans_b, norms; };
-    for (const auto& [tiles, threads, trans_b, norms] :
-         {Form{"WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>", 224, true, true}, {"WgmmaTile<64, 128, 3>", 224, false, false}, {"WgmmaTile<128, 64, 4>", 352, false, true}, {"WgmmaTile<128, 256, 4>", 352, false, false},
-          {"WgmmaTile<128, 192, 4>, WgmmaTile<128, 128, 5>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 192, 6>", 352, true, true}}) {
+    struct Form {
+      const char* tiles;
+      int threads;
+      bool trans_b, norms;
+    };
+    for (
+        const auto& [tiles, threads, trans_b, norms] :
+        {Form{"WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>", 224, true, true},
+         {"WgmmaTile<64, 128, 3>", 224, false, false},
+         {"WgmmaTile<128, 64, 4>", 352, false, true},
+         {"WgmmaTile<128, 256, 4>", 352, false, false},
+         {"WgmmaTile<128, 192, 4>, WgmmaTile<128, 128, 5>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 192, 6>",
+          352, true, true}}) {
       const std::string n = norms ? "1" : "0";
-      const std::string text = "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) + "; using Out = T; using Tiles = WgmmaTiles<" + tiles +
-                               ">; using Columns = ColumnValues<T, f32, T, f32>; static constexpr bool early = true, trans_b = " + (trans_b ? "true" : "false") +
-                               ", moments = " + n + ", sum = " + n + ", beside = " + n + "; static constexpr int norm = " + n + ", norm_groups = 32; static constexpr f32 eps = 1e-5f; };\n"
-                               "struct All { TFCC_FN f32 operator()(f32 s, f32 mean, f32 rstd, f32 beside, f32 c0, f32 c1, f32 c2, f32 c3, idx, idx) const { return rstd * (s - mean * c0) + c1 + beside * c2 + c3; } };\n"
-                               "struct Scaled { TFCC_FN f32 operator()(f32 v, f32 c0, f32, f32, f32, idx, idx) const { return v * c0; } };\n"
-                               "TFCC_KERNEL_RESIDENT(" + std::to_string(threads) + ", 1, tile, const Spec::T* a0, const f32* a1, Spec::Out* a2, f32* a3, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
-                               "  matmul_wgmma<Spec>(m0, m1, [&] { return (idx)n[0]; }, 768, 768, MatmulEnd<Spec, All, Scaled>{a2, All{}, {a0, {a1, {a0, {a1, {}}}}}, Scaled{}, a3, a2, a1, a0});\n}\n";
+      const std::string text =
+          "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) +
+          "; using Out = T; using Tiles = WgmmaTiles<" + tiles +
+          ">; using Columns = ColumnValues<T, f32, T, f32>; static constexpr bool early = true, trans_b = " +
+          (trans_b ? "true" : "false") + ", moments = " + n + ", sum = " + n + ", beside = " + n +
+          "; static constexpr int norm = " + n +
+          ", norm_groups = 32; static constexpr f32 eps = 1e-5f; };\n"
+          "struct All { TFCC_FN f32 operator()(f32 s, f32 mean, f32 rstd, f32 beside, f32 c0, f32 c1, f32 c2, f32 c3, idx, idx) const { return rstd * (s - mean * c0) + c1 + beside * c2 + c3; } };\n"
+          "struct Scaled { TFCC_FN f32 operator()(f32 v, f32 c0, f32, f32, f32, idx, idx) const { return v * c0; } };\n"
+          "TFCC_KERNEL_RESIDENT(" +
+          std::to_string(threads) +
+          ", 1, tile, const Spec::T* a0, const f32* a1, Spec::Out* a2, f32* a3, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
+          "  matmul_wgmma<Spec>(m0, m1, [&] { return (idx)n[0]; }, 768, 768, MatmulEnd<Spec, All, Scaled>{a2, All{}, {a0, {a1, {a0, {a1, {}}}}}, Scaled{}, a3, a2, a1, a0});\n}\n";
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tiles;
@@ -128,12 +159,17 @@ TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
   for (const char* type : {"f16", "bf16"}) {
     for (const int64_t n : {2048, 2560, 4096, 5280, 6336, 7392, 8448}) {
       const StreamTile tile = stream_tile(n, 132);
-      const std::string text = "#include \"cuda/matmul_stream.cuh\"\nstruct Spec { using T = " + std::string(type) + "; using Out = f32; static constexpr int block_n = " + std::to_string(tile.block_n) +
-                               ", block_k = " + std::to_string(tile.block_k) + ", stages = " + std::to_string(tile.stages) +
-                               "; };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
-                               "static_assert(MatmulStreamShape<Spec>::shared_bytes == " + std::to_string(stream_shared_bytes(tile)) + ");\n"
-                               "TFCC_KERNEL_RESIDENT(160, 1, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
-                               "  matmul_stream<Spec>(a0, m0, m1, [&] { return (idx)n[0]; }, 768, 768, Plain{});\n}\n";
+      const std::string text =
+          "#include \"cuda/matmul_stream.cuh\"\nstruct Spec { using T = " + std::string(type) +
+          "; using Out = f32; static constexpr int block_n = " + std::to_string(tile.block_n) +
+          ", block_k = " + std::to_string(tile.block_k) +
+          ", stages = " + std::to_string(tile.stages) +
+          "; };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
+          "static_assert(MatmulStreamShape<Spec>::shared_bytes == " +
+          std::to_string(stream_shared_bytes(tile)) +
+          ");\n"
+          "TFCC_KERNEL_RESIDENT(160, 1, tile, Spec::Out* a0, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
+          "  matmul_stream<Spec>(a0, m0, m1, [&] { return (idx)n[0]; }, 768, 768, Plain{});\n}\n";
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tile.block_n;
@@ -154,7 +190,9 @@ TEST_F(NvrtcTest, SeveralThreadsAtOnce) {
 TEST_F(NvrtcTest, EveryTemplateCompilesAlone) {
   for (const TemplateFile& file : template_files()) {
     if (!belongs_to(file, "cuda") || file.path.ends_with(".md")) continue;
-    auto image = compile_cuda("one", "#include \"cuda/prelude.cuh\"\n#include \"" + std::string(file.path) + "\"\n", "sm_80");
+    auto image = compile_cuda(
+        "one", "#include \"cuda/prelude.cuh\"\n#include \"" + std::string(file.path) + "\"\n",
+        "sm_80");
     EXPECT_TRUE(image) << file.path << ": " << (image ? "" : image.error().message);
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiler's threads: what a job throws is the caller's, and where no thread is to be had the work is done all the same.
+// The compiler's threads: what a job throws is the caller's, and where no thread is to be had the
+// work is done all the same.
 #include "codegen/parallel.h"
 
 #include <grp.h>
@@ -32,7 +33,7 @@ TEST(Parallel, an_exception_is_the_callers) {
                                 if (i >= 20) throw std::bad_alloc();
                               }),
                  std::bad_alloc);
-    EXPECT_LT(begun, 100000u);           // no other begins
+    EXPECT_LT(begun, 100000u);  // no other begins
   }
 }
 
@@ -41,7 +42,8 @@ TEST(Parallel, works_where_no_thread_is_to_be_had) {
   if (child == 0) {
     const rlimit none = {1, 1};
     if (setrlimit(RLIMIT_NPROC, &none) != 0) _exit(2);
-    if (geteuid() == 0 && (setgroups(0, nullptr) != 0 || setgid(65534) != 0 || setuid(65534) != 0)) _exit(3);
+    if (geteuid() == 0 && (setgroups(0, nullptr) != 0 || setgid(65534) != 0 || setuid(65534) != 0))
+      _exit(3);
     std::atomic<int> sum{0};
     parallel_for(100, 8, [&](size_t i) { sum += static_cast<int>(i); });
     _exit(sum == 4950 ? 0 : 4);

@@ -180,37 +180,66 @@ TEST(PlanMemory, NothingLiveSharesMemory) {
   }
 }
 
-// Products and what is read beside their sums, in any order: with few tokens they are one launch, else two.
+// Products and what is read beside their sums, in any order: with few tokens they are one launch,
+// else two.
 std::string random_products(uint32_t seed, bool packed = false) {
   std::mt19937 random(seed);
   const std::string type = packed ? " : f16[1,T,64]\n" : " : f16[B,S,64]\n";
-  std::string body = "  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n  %v0 = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f16[B,S,64]\n";
+  std::string body =
+      "  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n  %v0 = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f16[B,S,64]\n";
   if (packed) {
-    body = "  flag 0 \"rows\"\n  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n"
-           "  %row, %cu, %keys, %order, %seq, %pos = pack(%x) {live = (i,j) => 0.0 < %x[i,j,0]} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
-           "  %v0 = pointwise(%x, %seq, %pos) {body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]} : f16[1,T,64]\n";
+    body =
+        "  flag 0 \"rows\"\n  const @w : f16[64,64] = f32[64,64] random(1) |> cast(f16)\n"
+        "  %row, %cu, %keys, %order, %seq, %pos = pack(%x) {live = (i,j) => 0.0 < %x[i,j,0]} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
+        "  %v0 = pointwise(%x, %seq, %pos) {body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]} : f16[1,T,64]\n";
   }
   const int count = 4 + static_cast<int>(random() % 12);
   for (int n = 1; n < count; ++n) {
-    const auto any = [&] { return fmt::format("%v{}", static_cast<int>(random() % static_cast<uint32_t>(n))); };
+    const auto any = [&] {
+      return fmt::format("%v{}", static_cast<int>(random() % static_cast<uint32_t>(n)));
+    };
     const std::string a = any(), b = any(), c = any();
     switch (random() % 4) {
-      case 0: body += fmt::format("  %v{} = pointwise({}) {{body = (i,j,k) => tanh({}[i,j,63 - k])}} : f16[B,S,64]\n", n, a, a); break;
-      case 1: body += fmt::format("  %v{} = matmul({}, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a); break;
-      case 2: body += fmt::format("  %v{} = matmul({}, @w, {}) {{alpha = 1.0, epilogue = (s,i,j,k) => max(s, {}[i,j,k]), trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a, b, b); break;
+      case 0:
+        body += fmt::format(
+            "  %v{} = pointwise({}) {{body = (i,j,k) => tanh({}[i,j,63 - k])}} : f16[B,S,64]\n", n,
+            a, a);
+        break;
+      case 1:
+        body += fmt::format(
+            "  %v{} = matmul({}, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[B,S,64]\n",
+            n, a);
+        break;
+      case 2:
+        body += fmt::format(
+            "  %v{} = matmul({}, @w, {}) {{alpha = 1.0, epilogue = (s,i,j,k) => max(s, {}[i,j,k]), trans_a = false, trans_b = false}} : f16[B,S,64]\n",
+            n, a, b, b);
+        break;
       case 3:
-        if (b == c) body += fmt::format("  %v{} = matmul({}, @w) {{alpha = 1.0, epilogue = (s,i,j,k) => tanh(s), trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a);
-        else body += fmt::format("  %v{} = matmul({}, @w, {}, {}) {{alpha = 1.0, epilogue = (s,i,j,k) => {}[i,j,k] * s + {}[i,j,k], trans_a = false, trans_b = false}} : f16[B,S,64]\n", n, a, b, c, c, b);
+        if (b == c)
+          body += fmt::format(
+              "  %v{} = matmul({}, @w) {{alpha = 1.0, epilogue = (s,i,j,k) => tanh(s), trans_a = false, trans_b = false}} : f16[B,S,64]\n",
+              n, a);
+        else
+          body += fmt::format(
+              "  %v{} = matmul({}, @w, {}, {}) {{alpha = 1.0, epilogue = (s,i,j,k) => {}[i,j,k] * s + {}[i,j,k], trans_a = false, trans_b = false}} : f16[B,S,64]\n",
+              n, a, b, c, c, b);
     }
   }
   if (packed) {
-    for (size_t at; (at = body.find(" : f16[B,S,64]\n")) != std::string::npos;) body.replace(at, type.size(), type);
+    for (size_t at; (at = body.find(" : f16[B,S,64]\n")) != std::string::npos;)
+      body.replace(at, type.size(), type);
     for (int n : {count - 1, count / 2})
-      body += fmt::format("  %p{} = pointwise(%row, %v{}) {{body = (i,j,k) => select(0 <= %row[i,j], %v{}[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f16[B,S,64]\n", n, n, n);
+      body += fmt::format(
+          "  %p{} = pointwise(%row, %v{}) {{body = (i,j,k) => select(0 <= %row[i,j], %v{}[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f16[B,S,64]\n",
+          n, n, n);
   }
-  return fmt::format("graph @random(%x: f32[B,S,64]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens{}) {{\n{}"
-                     "  return {} = %{}{}, {} = %{}{}\n}}\n", packed ? ", T <= (B*S) in 1.. as packed" : "", body, seed % 2 ? "last" : fmt::format("v{}", count - 1), packed ? 'p' : 'v',
-                     count - 1, seed % 2 ? "other" : fmt::format("v{}", count / 2), packed ? 'p' : 'v', count / 2);
+  return fmt::format(
+      "graph @random(%x: f32[B,S,64]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens{}) {{\n{}"
+      "  return {} = %{}{}, {} = %{}{}\n}}\n",
+      packed ? ", T <= (B*S) in 1.. as packed" : "", body,
+      seed % 2 ? "last" : fmt::format("v{}", count - 1), packed ? 'p' : 'v', count - 1,
+      seed % 2 ? "other" : fmt::format("v{}", count / 2), packed ? 'p' : 'v', count / 2);
 }
 
 void forms_share_the_arena(bool packed, size_t least_buckets) {
@@ -226,7 +255,8 @@ void forms_share_the_arena(bool packed, size_t least_buckets) {
     for (const auto& [batch, length] : {std::pair{1, 1}, {2, 64}, {16, 128}}) {
       std::vector<int64_t> run = sizes(batch, length);
       if (packed) run.push_back(run.back());  // a size that an op makes is planned for at its bound
-      for (const runtime::Bucket& bucket : lowered->plan.buckets) check_bucket(lowered->plan, bucket, run);
+      for (const runtime::Bucket& bucket : lowered->plan.buckets)
+        check_bucket(lowered->plan, bucket, run);
       check_sizes(lowered->plan, run);
     }
     ASSERT_FALSE(::testing::Test::HasFailure()) << random_products(seed, packed);
@@ -253,7 +283,8 @@ TEST(PlanMemory, CapsOfABucketHoldItsShapes) {
       for (const auto& [a, la] : life) {
         for (const auto& [b, lb] : life) {
           const runtime::Buffer &x = plan.buffers[a], &y = plan.buffers[b];
-          if (a == b || x.index != y.index || la.second < lb.first || lb.second < la.first) continue;
+          if (a == b || x.index != y.index || la.second < lb.first || lb.second < la.first)
+            continue;
           if (offset_at(x, caps) > offset_at(y, caps)) continue;
           EXPECT_LE(offset_at(x, caps) + bytes_at(x, shape), offset_at(y, caps))
               << random_graph(seed) << x.name << " below " << y.name;

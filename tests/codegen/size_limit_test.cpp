@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What proofs took for granted of products of sizes becomes a condition of the run, unless a tensor bounds it.
+// What proofs took for granted of products of sizes becomes a condition of the run, unless a tensor
+// bounds it.
 #include "codegen/plan/size_limit.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,8 @@ class SizeLimit : public testing::Test {
       type += (k ? "," : "") + dims[k];
       symbols += (k ? ", " : "") + dims[k] + " = x." + std::to_string(k) + " in 1..";
     }
-    auto g = ir::parse("graph @main(%x: " + type + "]) symbols(" + symbols + ") {\n  return y = %x\n}\n");
+    auto g = ir::parse("graph @main(%x: " + type + "]) symbols(" + symbols +
+                       ") {\n  return y = %x\n}\n");
     EXPECT_TRUE(bool(g)) << (g ? "" : g.error().message);
     return *std::move(g);
   }
@@ -29,8 +31,9 @@ class SizeLimit : public testing::Test {
     return p;
   }
   static bool holds(ir::ExprRef condition, int64_t each) {
-    return ir::eval_size(ir::select(condition, condition->pool->integer(1), condition->pool->integer(0)),
-                         [&](std::string_view) { return each; }) == 1;
+    return ir::eval_size(
+               ir::select(condition, condition->pool->integer(1), condition->pool->integer(0)),
+               [&](std::string_view) { return each; }) == 1;
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes as programs: where batch * length occurs the program names the size that is computed from them, so that a bucket can cap it;
-// whatever else a size is made of, the program computes what the expression says.
+// Sizes as programs: where batch * length occurs the program names the size that is computed from
+// them, so that a bucket can cap it; whatever else a size is made of, the program computes what the
+// expression says.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -14,7 +15,9 @@ namespace {
 class SizesTest : public testing::Test {
  protected:
   SizesTest() {
-    graph_.symbols = {{"B", 0, 0, SizeRole::batch}, {"S", 0, 1, SizeRole::length}, {"tokens", 0, 0, SizeRole::tokens, ir::mul(b_, s_)}};
+    graph_.symbols = {{"B", 0, 0, SizeRole::batch},
+                      {"S", 0, 1, SizeRole::length},
+                      {"tokens", 0, 0, SizeRole::tokens, ir::mul(b_, s_)}};
   }
   ir::ExprRef integer(int64_t v) { return graph_.pool().integer(v); }
 
@@ -44,7 +47,8 @@ TEST_F(SizesTest, writes_products_with_tokens) {
 
 TEST_F(SizesTest, agrees_with_the_expression_at_real_shapes) {
   Sizes sizes(graph_);
-  const ir::ExprRef e = ir::sub(ir::mul(ir::mul(b_, s_), ir::mul(s_, integer(12))), ir::mul(b_, s_));
+  const ir::ExprRef e =
+      ir::sub(ir::mul(ir::mul(b_, s_), ir::mul(s_, integer(12))), ir::mul(b_, s_));
   for (int64_t b : {1, 2, 7}) {
     for (int64_t s : {1, 16, 33}) {
       const std::vector<int64_t> n = {b, s, b * s};
@@ -64,7 +68,9 @@ TEST_F(SizesTest, restates_below_quotients_and_choices) {
 }
 
 TEST_F(SizesTest, names_a_product_of_different_sizes_alone) {
-  auto factors = [&](ir::ExprRef formula) { return Sizes::factors({"n", 0, 0, SizeRole::tokens, formula}).size(); };
+  auto factors = [&](ir::ExprRef formula) {
+    return Sizes::factors({"n", 0, 0, SizeRole::tokens, formula}).size();
+  };
   EXPECT_EQ(factors(ir::mul(b_, s_)), 2u);
   EXPECT_EQ(factors(ir::mul(ir::mul(b_, s_), graph_.pool().symbol("C"))), 3u);
   EXPECT_EQ(factors(nullptr), 0u) << "read";
@@ -123,7 +129,9 @@ TEST_F(SizesTest, computes_what_the_interpreter_computes) {
   size_t conditions = 0, programs = 0;
   for (uint32_t seed = 0; seed < 3000; ++seed) {
     const ir::ExprRef e = RandomSize{graph_.pool(), std::mt19937(seed)}.size(4);
-    ir::for_each_node(e, [&](ir::ExprRef n) { conditions += n->kind == ir::ExprKind::band || n->kind == ir::ExprKind::bor; });
+    ir::for_each_node(e, [&](ir::ExprRef n) {
+      conditions += n->kind == ir::ExprKind::band || n->kind == ir::ExprKind::bor;
+    });
     if (!why_no_program(e).empty()) continue;
     const runtime::SizeExpr program = sizes.program(e);
     if (!program.valid(3)) continue;
@@ -132,7 +140,8 @@ TEST_F(SizesTest, computes_what_the_interpreter_computes) {
       for (int64_t s : {1, 3, 4, 16}) {
         ir::ScalarEnv env;
         env.symbol = [&](std::string_view name) { return name == "B" ? b : s; };
-        ASSERT_EQ(program.evaluate(std::vector<int64_t>{b, s, b * s}), ir::eval_expr(e, env).i) << ir::print(e) << " seed " << seed;
+        ASSERT_EQ(program.evaluate(std::vector<int64_t>{b, s, b * s}), ir::eval_expr(e, env).i)
+            << ir::print(e) << " seed " << seed;
       }
     }
   }
@@ -142,15 +151,20 @@ TEST_F(SizesTest, computes_what_the_interpreter_computes) {
 
 TEST_F(SizesTest, says_why_a_size_is_no_program) {
   EXPECT_EQ(why_no_program(ir::select(ir::lt(b_, s_), b_, ir::mul(b_, s_))), "");
-  const ir::ExprRef root = ir::convert(ir::unary(ir::ExprKind::sqrt, ir::convert(s_, ir::Scalar::f32)), ir::Scalar::i64);
+  const ir::ExprRef root =
+      ir::convert(ir::unary(ir::ExprKind::sqrt, ir::convert(s_, ir::Scalar::f32)), ir::Scalar::i64);
   EXPECT_EQ(why_no_program(ir::add(b_, root)), "goes through floating point");
-  EXPECT_EQ(why_no_program(ir::select(ir::lt(ir::convert(s_, ir::Scalar::f32), graph_.pool().real(0.5, ir::Scalar::f32)), b_, root)),
+  EXPECT_EQ(why_no_program(ir::select(
+                ir::lt(ir::convert(s_, ir::Scalar::f32), graph_.pool().real(0.5, ir::Scalar::f32)),
+                b_, root)),
             "goes through floating point");
   EXPECT_EQ(why_no_program(ir::bit_and(b_, s_)), "masks bits");
   EXPECT_EQ(why_no_program(graph_.pool().load(0, ir::Scalar::i64, {})), "depends on data");
   // Each twice in the next: small as a graph of nodes, without end when written out.
   ir::ExprRef nested = s_;
-  for (int i = 0; i < 20; ++i) nested = ir::select(ir::eq(ir::mod(nested, integer(i + 2)), b_), ir::add(nested, b_), ir::mul(nested, nested));
+  for (int i = 0; i < 20; ++i)
+    nested = ir::select(ir::eq(ir::mod(nested, integer(i + 2)), b_), ir::add(nested, b_),
+                        ir::mul(nested, nested));
   EXPECT_EQ(why_no_program(nested), "is too large an expression");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiler as a library, and its C API: what the command does, from memory, by several threads, and with wrong options.
+// The compiler as a library, and its C API: what the command does, from memory, by several threads,
+// and with wrong options.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -45,9 +46,11 @@ class CompilerTest : public testing::Test {
     }
     return out;
   }
-  void expect_refused(const std::string& model, const std::string& output, int status, const std::string& text) {
+  void expect_refused(const std::string& model, const std::string& output, int status,
+                      const std::string& text) {
     EXPECT_EQ(tfcc_compile(model.c_str(), output.c_str(), &c_, nullptr), status);
-    EXPECT_NE(std::string(tfcc_compile_last_error()).find(text), std::string::npos) << tfcc_compile_last_error();
+    EXPECT_NE(std::string(tfcc_compile_last_error()).find(text), std::string::npos)
+        << tfcc_compile_last_error();
     EXPECT_EQ(std::string(tfcc_compile_last_error()).find("usage:"), std::string::npos);
   }
 
@@ -94,38 +97,54 @@ TEST_F(CompilerTest, AnErrorOfWhoSeesGraphsEndsIt) {
 
 TEST_F(CompilerTest, AMissIsAnErrorWhereItIsStrict) {
   c_.strict = 1;
-  EXPECT_EQ(tfcc_compile(kModel.c_str(), path("m.tfcc").c_str(), &c_, nullptr), TFCC_OK) << tfcc_compile_last_error();
+  EXPECT_EQ(tfcc_compile(kModel.c_str(), path("m.tfcc").c_str(), &c_, nullptr), TFCC_OK)
+      << tfcc_compile_last_error();
   c_.skip_passes = "fuse-attention";
   expect_refused(kModel, path("n.tfcc"), TFCC_UNSUPPORTED, "--strict: fuse-attention did not run");
   c_.skip_passes = "eliminate-common-ops,fuse-bias-gelu";  // not what it insists on
-  EXPECT_EQ(tfcc_compile(kModel.c_str(), path("o.tfcc").c_str(), &c_, nullptr), TFCC_OK) << tfcc_compile_last_error();
+  EXPECT_EQ(tfcc_compile(kModel.c_str(), path("o.tfcc").c_str(), &c_, nullptr), TFCC_OK)
+      << tfcc_compile_last_error();
   c_.skip_passes = nullptr;
-  expect_refused(TFCC_SOURCE_DIR "/tests/models/gpt2-past/model.onnx", path("n.tfcc"), TFCC_UNSUPPORTED, "did not happen; the first: ");
+  expect_refused(TFCC_SOURCE_DIR "/tests/models/gpt2-past/model.onnx", path("n.tfcc"),
+                 TFCC_UNSUPPORTED, "did not happen; the first: ");
   EXPECT_FALSE(fs::exists(path("n.tfcc")));
 }
 
 TEST_F(CompilerTest, MemoryAndFileGiveTheSameBytes) {
   char* report = nullptr;
-  ASSERT_EQ(tfcc_compile(kModel.c_str(), path("file.tfcc").c_str(), &c_, &report), TFCC_OK) << tfcc_compile_last_error();
+  ASSERT_EQ(tfcc_compile(kModel.c_str(), path("file.tfcc").c_str(), &c_, &report), TFCC_OK)
+      << tfcc_compile_last_error();
   const auto j = nlohmann::json::parse(report);
   tfcc_compile_free(report);
   EXPECT_EQ(j["model"], "model.onnx");
   EXPECT_EQ(j["plans"][0]["family"], "cpu");
   const std::string model = bytes_of(kModel);
-  ASSERT_EQ(tfcc_compile_memory(model.data(), model.size(), "model.onnx", path("memory.tfcc").c_str(), &c_, nullptr), TFCC_OK) << tfcc_compile_last_error();
+  ASSERT_EQ(tfcc_compile_memory(model.data(), model.size(), "model.onnx",
+                                path("memory.tfcc").c_str(), &c_, nullptr),
+            TFCC_OK)
+      << tfcc_compile_last_error();
   EXPECT_EQ(bytes_of(path("file.tfcc")), bytes_of(path("memory.tfcc")));
 }
 
 TEST_F(CompilerTest, AModelInMemoryHasNoDataFiles) {
   const std::string model = bytes_of(TFCC_SOURCE_DIR "/tests/models/bert-external/model.onnx");
-  EXPECT_EQ(tfcc_compile_memory(model.data(), model.size(), "m", path("m.tfcc").c_str(), &c_, nullptr), TFCC_IO);
-  EXPECT_NE(std::string(tfcc_compile_last_error()).find("which was given as bytes; give the path of the model"), std::string::npos) << tfcc_compile_last_error();
-  EXPECT_EQ(tfcc_compile_memory(model.data(), 0, "m", path("m.tfcc").c_str(), &c_, nullptr), TFCC_BAD_FILE);
-  EXPECT_EQ(tfcc_compile_memory(nullptr, 100, "m", path("m.tfcc").c_str(), &c_, nullptr), TFCC_BAD_FILE);
+  EXPECT_EQ(
+      tfcc_compile_memory(model.data(), model.size(), "m", path("m.tfcc").c_str(), &c_, nullptr),
+      TFCC_IO);
+  EXPECT_NE(std::string(tfcc_compile_last_error())
+                .find("which was given as bytes; give the path of the model"),
+            std::string::npos)
+      << tfcc_compile_last_error();
+  EXPECT_EQ(tfcc_compile_memory(model.data(), 0, "m", path("m.tfcc").c_str(), &c_, nullptr),
+            TFCC_BAD_FILE);
+  EXPECT_EQ(tfcc_compile_memory(nullptr, 100, "m", path("m.tfcc").c_str(), &c_, nullptr),
+            TFCC_BAD_FILE);
   const std::string whole = bytes_of(kModel);
   const std::string dumps = path("ir");
   c_.dump_ir = dumps.c_str();
-  EXPECT_EQ(tfcc_compile_memory(whole.data(), whole.size(), "m", path("m.tfcc").c_str(), &c_, nullptr), TFCC_INVALID_ARGUMENT);
+  EXPECT_EQ(
+      tfcc_compile_memory(whole.data(), whole.size(), "m", path("m.tfcc").c_str(), &c_, nullptr),
+      TFCC_INVALID_ARGUMENT);
   EXPECT_TRUE(files().empty());
 }
 
@@ -163,7 +182,8 @@ TEST_F(CompilerTest, OptionsOfAnOlderHeaderKeepTheirDefaults) {
   c_.struct_size = offsetof(tfcc_compile_options, precision);  // it had targets and cpu alone
   c_.precision = reinterpret_cast<const char*>(1);
   c_.cache_dir = reinterpret_cast<const char*>(1);
-  EXPECT_EQ(tfcc_compile(kModel.c_str(), path("m.tfcc").c_str(), &c_, nullptr), TFCC_OK) << tfcc_compile_last_error();
+  EXPECT_EQ(tfcc_compile(kModel.c_str(), path("m.tfcc").c_str(), &c_, nullptr), TFCC_OK)
+      << tfcc_compile_last_error();
 }
 
 TEST_F(CompilerTest, SaysWhatThereIsToSay) {
@@ -191,7 +211,8 @@ TEST_F(CompilerTest, ManyThreadsCompileAtTheSameTime) {
   const std::vector<std::string> models = {"bert-eager", "roberta", "gpt2", "distilbert"};
   for (const std::string& m : models) {
     const std::string model = TFCC_SOURCE_DIR "/tests/models/" + m + "/model.onnx";
-    ASSERT_EQ(tfcc_compile(model.c_str(), path(m + "-alone.tfcc").c_str(), &c_, nullptr), TFCC_OK) << tfcc_compile_last_error();
+    ASSERT_EQ(tfcc_compile(model.c_str(), path(m + "-alone.tfcc").c_str(), &c_, nullptr), TFCC_OK)
+        << tfcc_compile_last_error();
   }
   fs::remove_all(cache_);
   std::atomic<size_t> right{0};
@@ -199,13 +220,16 @@ TEST_F(CompilerTest, ManyThreadsCompileAtTheSameTime) {
   for (size_t t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       const std::string& m = models[t % models.size()];
-      const std::string model = TFCC_SOURCE_DIR "/tests/models/" + m + "/model.onnx", out = path(m + std::to_string(t));
+      const std::string model = TFCC_SOURCE_DIR "/tests/models/" + m + "/model.onnx",
+                        out = path(m + std::to_string(t));
       if (t >= models.size()) {  // errors are those of their thread
-        right += tfcc_compile((model + "x").c_str(), out.c_str(), &c_, nullptr) == TFCC_IO &&
-                 std::string(tfcc_compile_last_error()).find(m + "/model.onnxx") != std::string::npos;
+        right +=
+            tfcc_compile((model + "x").c_str(), out.c_str(), &c_, nullptr) == TFCC_IO &&
+            std::string(tfcc_compile_last_error()).find(m + "/model.onnxx") != std::string::npos;
         return;
       }
-      right += tfcc_compile(model.c_str(), out.c_str(), &c_, nullptr) == TFCC_OK && bytes_of(out) == bytes_of(path(m + "-alone.tfcc"));
+      right += tfcc_compile(model.c_str(), out.c_str(), &c_, nullptr) == TFCC_OK &&
+               bytes_of(out) == bytes_of(path(m + "-alone.tfcc"));
     });
   }
   for (std::thread& t : threads) t.join();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiler as a process that tests/differential/judge.py asks: `differential_judge [CACHE]`. One command a line, one answer a
-// line, "ok ..." or "error MESSAGE"; tensors travel as .npz files.
+// The compiler as a process that tests/differential/judge.py asks: `differential_judge [CACHE]`.
+// One command a line, one answer a line, "ok ..." or "error MESSAGE"; tensors travel as .npz files.
 //   load FILE                  imports a model; what was known before is forgotten
 //   optimise NAME PASSES       passes by name, "default" or "none", on a copy; answers with rewrites and with what the result holds
 //   compile NAME LEVEL         compiles that copy for a level of the CPU and loads it
@@ -51,18 +51,21 @@ Result<void> write(const std::string& path, const Arrays& arrays) {
   return tfcc::tools::write_npz(path, views);
 }
 
-// "attention:1 masked:1 matmul:4": the ops of a graph by kind; "masked" are attentions with a condition for keys, "residual" norms of a
-// sum, "gelu" elementwise ops and epilogues that are one.
+// "attention:1 masked:1 matmul:4": the ops of a graph by kind; "masked" are attentions with a
+// condition for keys, "residual" norms of a sum, "gelu" elementwise ops and epilogues that are one.
 std::string contents(const Graph& graph) {
   std::map<std::string, int> counts;
   for (tfcc::ir::OpId o : graph.order()) {
     const tfcc::ir::Op& op = graph.op(o);
     if (op.kind == tfcc::ir::OpKind::constant) continue;
     ++counts[std::string(tfcc::ir::to_string(op.kind))];
-    if (op.kind == tfcc::ir::OpKind::attention && op.as<tfcc::ir::AttentionAttrs>().visible) ++counts["masked"];
+    if (op.kind == tfcc::ir::OpKind::attention && op.as<tfcc::ir::AttentionAttrs>().visible)
+      ++counts["masked"];
     if (op.kind == tfcc::ir::OpKind::norm && tfcc::ir::normed_sum(graph, o)) ++counts["residual"];
-    tfcc::ir::ExprRef body = op.kind == tfcc::ir::OpKind::pointwise ? op.as<tfcc::ir::PointwiseAttrs>().body
-                             : op.kind == tfcc::ir::OpKind::matmul  ? op.as<tfcc::ir::MatmulAttrs>().epilogue : nullptr;
+    tfcc::ir::ExprRef body =
+        op.kind == tfcc::ir::OpKind::pointwise ? op.as<tfcc::ir::PointwiseAttrs>().body
+        : op.kind == tfcc::ir::OpKind::matmul  ? op.as<tfcc::ir::MatmulAttrs>().epilogue
+                                               : nullptr;
     if (body && tfcc::ir::as_gelu(body)) ++counts["gelu"];
   }
   std::string text;
@@ -99,14 +102,16 @@ class Judge {
   Result<std::string> optimise(const std::string& name, const std::string& passes) {
     TFCC_TRY(const Graph* imported, find("imported"));
     Graph graph = *imported;
-    std::vector<std::string> names = passes == "default" ? tfcc::passes::default_pipeline() : split(passes == "none" ? "" : passes);
+    std::vector<std::string> names = passes == "default" ? tfcc::passes::default_pipeline()
+                                                         : split(passes == "none" ? "" : passes);
     names.push_back("convert-precision-f32");  // as for any CPU target
     TFCC_TRY(auto reports, tfcc::passes::run_passes(graph, names));
     std::string text = contents(graph);
     for (const auto& report : reports) {
       if (report.rewrites > 0) text += fmt::format(" {}:{}", report.pass, report.rewrites);
       for (const auto& miss : report.misses) {
-        if (miss.reason.find("breaks a rule") != std::string::npos) text += " broken:" + report.pass;
+        if (miss.reason.find("breaks a rule") != std::string::npos)
+          text += " broken:" + report.pass;
       }
     }
     graphs_.insert_or_assign(name, std::move(graph));
@@ -120,7 +125,8 @@ class Judge {
     options.threads = 1;
     options.cache.dir = cache_;
     options.cache.enabled = !cache_.empty();
-    const std::string file = fmt::format("{}/tfcc-differential-{}.tfcc", fs::temp_directory_path().string(), getpid());
+    const std::string file =
+        fmt::format("{}/tfcc-differential-{}.tfcc", fs::temp_directory_path().string(), getpid());
     TFCC_TRY_VOID(tfcc::codegen::compile({{tfcc::Family::cpu, *graph, {}}}, file, options));
     tfcc::LoadOptions load;
     load.device = "cpu";
@@ -139,20 +145,23 @@ class Judge {
     for (const auto& [input, array] : arrays) inputs[input] = tfcc::tools::to_host_tensor(array);
     TFCC_TRY(HostTensors got, tfcc::ir::eval(*graph, inputs));
     Arrays results;
-    for (const auto& [output, tensor] : got) results.emplace_back(output, tfcc::tools::to_array(tensor));
+    for (const auto& [output, tensor] : got)
+      results.emplace_back(output, tfcc::tools::to_array(tensor));
     TFCC_TRY_VOID(write(out, results));
     return std::string();
   }
 
   Result<std::string> run(const std::string& name, const std::string& in, const std::string& out) {
     const auto it = models_.find(name);
-    if (it == models_.end()) return Error{ErrorCode::invalid_argument, "'" + name + "' is not compiled"};
+    if (it == models_.end())
+      return Error{ErrorCode::invalid_argument, "'" + name + "' is not compiled"};
     TFCC_TRY(Arrays arrays, tfcc::tools::read_npz(in));
     TFCC_TRY(tfcc::Executor executor, it->second.executor());
     std::vector<tfcc::testing_support::Guarded> memory;
     for (auto& [input, a] : arrays) {
       memory.emplace_back(a.bytes.data(), a.bytes.size());
-      TFCC_TRY_VOID(executor.set(input, {memory.back().data(), a.dtype, a.shape, tfcc::Place::host}));
+      TFCC_TRY_VOID(
+          executor.set(input, {memory.back().data(), a.dtype, a.shape, tfcc::Place::host}));
     }
     TFCC_TRY_VOID(executor.run());
     TFCC_TRY_VOID(executor.status());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// templates/cuda/matmul_wgmma.cuh, as it stands, on an emulated block: every tile and list of tiles, edges of rows, columns and k, several
-// rounds, early and late, against sums of whole numbers.
+// templates/cuda/matmul_wgmma.cuh, as it stands, on an emulated block: every tile and list of
+// tiles, edges of rows, columns and k, several rounds, early and late, against sums of whole
+// numbers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,20 +28,28 @@ struct Sum {
   const std::vector<int>& beside;
   int rows, columns;
   f32 operator()(f32 s, f32, f32, f32, f32, f32, f32, f32, idx r, idx c) const {
-    if (r < 0 || r >= rows || c < 0 || c >= columns) simt().fail(fmt::format("the epilogue reads ({}, {})", r, c));
-    return s + static_cast<f32>(bias[static_cast<size_t>(c)] + beside[static_cast<size_t>(r * columns + c)]);
+    if (r < 0 || r >= rows || c < 0 || c >= columns)
+      simt().fail(fmt::format("the epilogue reads ({}, {})", r, c));
+    return s + static_cast<f32>(bias[static_cast<size_t>(c)] +
+                                beside[static_cast<size_t>(r * columns + c)]);
   }
 };
 
-struct Shape { int rows, columns, k, blocks; };
+struct Shape {
+  int rows, columns, k, blocks;
+};
 
-int small(unsigned seed, int i) { return static_cast<int>((static_cast<unsigned>(i) * 2654435761u + seed * 40503u) >> 13) % 5 - 2; }
+int small(unsigned seed, int i) {
+  return static_cast<int>((static_cast<unsigned>(i) * 2654435761u + seed * 40503u) >> 13) % 5 - 2;
+}
 
 template <class Spec> void check(const Shape& s, unsigned seed) {
-  SCOPED_TRACE(fmt::format("{} x {} x {} in {} blocks, seed {}", s.rows, s.columns, s.k, s.blocks, seed));
+  SCOPED_TRACE(
+      fmt::format("{} x {} x {} in {} blocks, seed {}", s.rows, s.columns, s.k, s.blocks, seed));
   const auto fill = [&](unsigned of, int n) {
     std::vector<f16> v(static_cast<size_t>(n));
-    for (int i = 0; i < n; ++i) v[static_cast<size_t>(i)].whole = static_cast<int16_t>(small(seed + of, i));
+    for (int i = 0; i < n; ++i)
+      v[static_cast<size_t>(i)].whole = static_cast<int16_t>(small(seed + of, i));
     return v;
   };
   // Rows behind the last are there, as behind the rows of a run in a bucket, and must not matter.
@@ -51,43 +60,65 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
   for (int c = 0; c < s.columns; ++c) bias.push_back(small(seed + 3, c));
   for (int i = 0; i < s.rows * s.columns; ++i) beside.push_back(small(seed + 4, i));
   std::vector<typename Spec::Out> out(static_cast<size_t>(allocated * s.columns));
-  const auto value = [](const auto& o) { if constexpr (sizeof(o) == 2) return static_cast<int>(o.whole); else return static_cast<int>(o); };
-  for (auto& o : out) { if constexpr (sizeof(o) == 2) o.whole = kUntouched; else o = kUntouched; }
+  const auto value = [](const auto& o) {
+    if constexpr (sizeof(o) == 2) return static_cast<int>(o.whole);
+    else return static_cast<int>(o);
+  };
+  for (auto& o : out) {
+    if constexpr (sizeof(o) == 2) o.whole = kUntouched;
+    else o = kUntouched;
+  }
 
   using Shape90 = MatmulWgmmaShape<Spec>;
   const TensorMap ma{a.data(), allocated, s.k, Spec::Tiles::box_m, false};
-  const TensorMap mb = Spec::trans_b ? TensorMap{b.data(), s.columns, s.k, Spec::Tiles::box_n, true} : TensorMap{b.data(), s.k, s.columns, 64, true};
+  const TensorMap mb = Spec::trans_b ? TensorMap{b.data(), s.columns, s.k, Spec::Tiles::box_n, true}
+                                     : TensorMap{b.data(), s.k, s.columns, 64, true};
   const Sum sum{bias, beside, s.rows, s.columns};
   block_threads = Shape90::threads;
   Simt block;
   for (int x = 0; x < s.blocks; ++x) {
     emulated::state = {};
     std::memset(shared_memory, 0x7f, sizeof shared_memory);
-    const bool ok = block.run(Shape90::threads, {x, 0, 0}, {s.blocks, 1, 1}, seed + static_cast<unsigned>(x), [&] {
-      matmul_wgmma<Spec>(ma, mb, [&] {
-        if (!Spec::early && !emulated::state.waited[simt().thread()]) simt().fail("rows are read before the launch before has ended");
-        return s.rows;
-      }, s.columns, s.k, MatmulEnd<Spec, Sum>{out.data(), sum});
-    });
+    const bool ok = block.run(
+        Shape90::threads, {x, 0, 0}, {s.blocks, 1, 1}, seed + static_cast<unsigned>(x), [&] {
+          matmul_wgmma<Spec>(
+              ma, mb,
+              [&] {
+                if (!Spec::early && !emulated::state.waited[simt().thread()])
+                  simt().fail("rows are read before the launch before has ended");
+                return s.rows;
+              },
+              s.columns, s.k, MatmulEnd<Spec, Sum>{out.data(), sum});
+        });
     ASSERT_TRUE(ok) << "block " << x << ": " << block.error();
-    for (int t = 0; t < Shape90::groups * 128; ++t) ASSERT_TRUE(emulated::state.waited[t]) << "thread " << t << " did not wait";
+    for (int t = 0; t < Shape90::groups * 128; ++t)
+      ASSERT_TRUE(emulated::state.waited[t]) << "thread " << t << " did not wait";
   }
   for (int r = 0; r < s.rows; ++r) {
     for (int c = 0; c < s.columns; ++c) {
       int want = bias[static_cast<size_t>(c)] + beside[static_cast<size_t>(r * s.columns + c)];
-      for (int p = 0; p < s.k; ++p) want += a[static_cast<size_t>(r * s.k + p)].whole * b[static_cast<size_t>(Spec::trans_b ? c * s.k + p : p * s.columns + c)].whole;
-      ASSERT_EQ(value(out[static_cast<size_t>(r * s.columns + c)]), want) << "row " << r << ", column " << c;
+      for (int p = 0; p < s.k; ++p)
+        want += a[static_cast<size_t>(r * s.k + p)].whole *
+                b[static_cast<size_t>(Spec::trans_b ? c * s.k + p : p * s.columns + c)].whole;
+      ASSERT_EQ(value(out[static_cast<size_t>(r * s.columns + c)]), want)
+          << "row " << r << ", column " << c;
     }
   }
-  for (size_t i = static_cast<size_t>(s.rows * s.columns); i < out.size(); ++i) ASSERT_EQ(value(out[i]), kUntouched) << "behind the last row";
+  for (size_t i = static_cast<size_t>(s.rows * s.columns); i < out.size(); ++i)
+    ASSERT_EQ(value(out[i]), kUntouched) << "behind the last row";
 }
 
-const Shape kShapes[] = {{0, 64, 64, 1}, {60, 128, 200, 4}, {64, 128, 512, 1}, {128, 192, 384, 2}, {1, 64, 64, 1}, {63, 72, 72, 1}, {65, 64, 128, 2}, {50, 64, 1024, 1}, {100, 64, 200, 1}, {130, 136, 200, 1}, {129, 264, 832, 2}, {200, 392, 64, 3}, {300, 200, 136, 2}};
+const Shape kShapes[] = {{0, 64, 64, 1},     {60, 128, 200, 4},  {64, 128, 512, 1},
+                         {128, 192, 384, 2}, {1, 64, 64, 1},     {63, 72, 72, 1},
+                         {65, 64, 128, 2},   {50, 64, 1024, 1},  {100, 64, 200, 1},
+                         {130, 136, 200, 1}, {129, 264, 832, 2}, {200, 392, 64, 3},
+                         {300, 200, 136, 2}};
 
 template <class Tiles> int chosen_of(Tiles tiles, const Shape& s) {
   int chosen = -1;
   Simt().run(1, {}, {s.blocks, 1, 1}, 1, [&] {
-    chosen = matmul_wgmma_detail::cheapest<SpecOf<f16, true, true, WgmmaTile<64, 64, 2>>>(tiles, {nullptr, nullptr, nullptr, s.rows, s.columns, s.k, nullptr});
+    chosen = matmul_wgmma_detail::cheapest<SpecOf<f16, true, true, WgmmaTile<64, 64, 2>>>(
+        tiles, {nullptr, nullptr, nullptr, s.rows, s.columns, s.k, nullptr});
   });
   return chosen;
 }
@@ -106,17 +137,24 @@ template <bool narrow, class... Ts> void check_all() {
 }
 
 TEST(EmulatedMatmulWgmma, SmallTiles) { check_all<false, WgmmaTile<64, 64, 8>>(); }
-TEST(EmulatedMatmulWgmma, SmallTilesOfColumns) { check_all<true, WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>(); }
+TEST(EmulatedMatmulWgmma, SmallTilesOfColumns) {
+  check_all<true, WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>();
+}
 TEST(EmulatedMatmulWgmma, WideTiles) { check_all<false, WgmmaTile<128, 192, 5>>(); }
 TEST(EmulatedMatmulWgmma, WidestTilesOfOneGroup) { check_all<false, WgmmaTile<64, 256, 3>>(); }
-TEST(EmulatedMatmulWgmma, TilesOfSomeRows) { check_all<false, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 64, 12>>(); }
-TEST(EmulatedMatmulWgmma, TilesOfManyRows) { check_all<false, WgmmaTile<128, 192, 5>, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>>(); }
+TEST(EmulatedMatmulWgmma, TilesOfSomeRows) {
+  check_all<false, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 64, 12>>();
+}
+TEST(EmulatedMatmulWgmma, TilesOfManyRows) {
+  check_all<false, WgmmaTile<128, 192, 5>, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>>();
+}
 
 // A list takes each of its tiles at some number of rows, or it would not be worth its code.
 TEST(EmulatedMatmulWgmma, EachTileOfAListIsTheCheapestSomewhere) {
   const auto chosen = [](auto tiles, int columns) {
     std::vector<int> at(decltype(tiles)::count);
-    for (int rows = 1; rows < 9000; rows += 7) ++at[static_cast<size_t>(chosen_of(tiles, {rows, columns, 768, 132}))];
+    for (int rows = 1; rows < 9000; rows += 7)
+      ++at[static_cast<size_t>(chosen_of(tiles, {rows, columns, 768, 132}))];
     return at;
   };
   using Few = WgmmaTiles<WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>;
@@ -140,7 +178,8 @@ template <bool Early, int Kind, int Groups, class... Ts> struct NormSpec {
   static constexpr bool early = Early, trans_b = true, moments = true, sum = true, beside = true;
 };
 
-/// Of what a norm before the product gives, 8 times as much, rounded: results are whole numbers here.
+/// Of what a norm before the product gives, 8 times as much, rounded: results are whole numbers
+/// here.
 struct Normed {
   f32 operator()(f32 s, f32 mean, f32 rstd, f32 beside, f32 c0, f32, f32, f32, idx, idx) const {
     return std::round(8 * rstd * (s - mean * c0)) + beside;
@@ -159,72 +198,111 @@ template <class Spec> NormResults run_norms(int rows, int columns, int k, int bl
   const int behind = 70;  // rows
   auto whole = [&](unsigned seed, int n) {
     std::vector<f16> v(static_cast<size_t>(n));
-    for (int i = 0; i < n; ++i) v[static_cast<size_t>(i)].whole = static_cast<int16_t>(small(seed, i));
+    for (int i = 0; i < n; ++i)
+      v[static_cast<size_t>(i)].whole = static_cast<int16_t>(small(seed, i));
     return v;
   };
-  const auto a = whole(1, (rows + behind) * k), b = whole(2, k * columns), beside = whole(3, rows * columns), c1 = whole(5, columns);
-  std::vector<f32> c0(static_cast<size_t>(columns)), of_rows(static_cast<size_t>(rows * Spec::norm_groups * 2));
+  const auto a = whole(1, (rows + behind) * k), b = whole(2, k * columns),
+             beside = whole(3, rows * columns), c1 = whole(5, columns);
+  std::vector<f32> c0(static_cast<size_t>(columns)),
+      of_rows(static_cast<size_t>(rows * Spec::norm_groups * 2));
   for (int c = 0; c < columns; ++c) c0[static_cast<size_t>(c)] = static_cast<f32>(small(6, c));
-  for (size_t i = 0; i < of_rows.size(); ++i) of_rows[i] = i % 2 == 0 ? 0.25f * static_cast<f32>(small(7, static_cast<int>(i))) : 3.0f + static_cast<f32>(small(8, static_cast<int>(i)));
+  for (size_t i = 0; i < of_rows.size(); ++i)
+    of_rows[i] = i % 2 == 0 ? 0.25f * static_cast<f32>(small(7, static_cast<int>(i)))
+                            : 3.0f + static_cast<f32>(small(8, static_cast<int>(i)));
   const size_t n = static_cast<size_t>((rows + behind) * columns);
-  NormResults r{std::vector<f16>(n, {kUntouched}), std::vector<f16>(n, {kUntouched}), std::vector<f32>(n / 32 * 2, kUntouched)};
-  const TensorMap ma{a.data(), rows + behind, k, Spec::Tiles::box_m, false}, mb{b.data(), columns, k, Spec::Tiles::box_n, true};
+  NormResults r{std::vector<f16>(n, {kUntouched}), std::vector<f16>(n, {kUntouched}),
+                std::vector<f32>(n / 32 * 2, kUntouched)};
+  const TensorMap ma{a.data(), rows + behind, k, Spec::Tiles::box_m, false},
+      mb{b.data(), columns, k, Spec::Tiles::box_n, true};
   using Shape90 = MatmulWgmmaShape<Spec>;
   block_threads = Shape90::threads;
   Simt block;
   for (int x = 0; x < blocks; ++x) {
     emulated::state = {};
-    const bool ok = block.run(Shape90::threads, {x, 0, 0}, {blocks, 1, 1}, 77 + static_cast<unsigned>(x), [&] {
-      matmul_wgmma<Spec>(ma, mb, [&] { return rows; }, columns, k,
-                         MatmulEnd<Spec, Normed, TwiceAndColumn>{r.out.data(), {}, {c0.data(), {c1.data(), {}}}, {}, r.moments.data(), r.sum.data(), of_rows.data(), beside.data()});
-    });
+    const bool ok =
+        block.run(Shape90::threads, {x, 0, 0}, {blocks, 1, 1}, 77 + static_cast<unsigned>(x), [&] {
+          matmul_wgmma<Spec>(
+              ma, mb, [&] { return rows; }, columns, k,
+              MatmulEnd<Spec, Normed, TwiceAndColumn>{r.out.data(),
+                                                      {},
+                                                      {c0.data(), {c1.data(), {}}},
+                                                      {},
+                                                      r.moments.data(),
+                                                      r.sum.data(),
+                                                      of_rows.data(),
+                                                      beside.data()});
+        });
     EXPECT_TRUE(ok) << "block " << x << ": " << block.error();
   }
   for (int i = 0; i < rows; ++i) {
     double mean = 0, squares = 0;
-    const auto moment = [&](int g, int m) { return static_cast<double>(of_rows[static_cast<size_t>((g * rows + i) * 2 + m)]); };
+    const auto moment = [&](int g, int m) {
+      return static_cast<double>(of_rows[static_cast<size_t>((g * rows + i) * 2 + m)]);
+    };
     for (int g = 0; g < Spec::norm_groups; ++g) mean += moment(g, 0) / Spec::norm_groups;
     if (Spec::norm == 2) mean = 0;
-    for (int g = 0; g < Spec::norm_groups; ++g) squares += moment(g, 1) + 32 * (moment(g, 0) - mean) * (moment(g, 0) - mean);
+    for (int g = 0; g < Spec::norm_groups; ++g)
+      squares += moment(g, 1) + 32 * (moment(g, 0) - mean) * (moment(g, 0) - mean);
     const double rstd = 1 / std::sqrt(squares / (32 * Spec::norm_groups) + Spec::eps);
     for (int g = 0; g < columns / 32; ++g) {
       double group = 0, apart = 0;
       for (int j = g * 32; j < g * 32 + 32; ++j) {
         int s = 0;
-        for (int p = 0; p < k; ++p) s += a[static_cast<size_t>(i * k + p)].whole * b[static_cast<size_t>(j * k + p)].whole;
+        for (int p = 0; p < k; ++p)
+          s += a[static_cast<size_t>(i * k + p)].whole * b[static_cast<size_t>(j * k + p)].whole;
         const size_t at = static_cast<size_t>(i * columns + j);
-        const double want = 8 * rstd * (s - mean * static_cast<double>(c0[static_cast<size_t>(j)])) + beside[at].whole;
+        const double want =
+            8 * rstd * (s - mean * static_cast<double>(c0[static_cast<size_t>(j)])) +
+            beside[at].whole;
         EXPECT_NEAR(r.sum[at].whole, want, 0.51 + std::abs(want) * 1e-5) << i << ", " << j;
-        EXPECT_EQ(r.out[at].whole, static_cast<int16_t>(2 * r.sum[at].whole + c1[static_cast<size_t>(j)].whole)) << i << ", " << j;
+        EXPECT_EQ(r.out[at].whole,
+                  static_cast<int16_t>(2 * r.sum[at].whole + c1[static_cast<size_t>(j)].whole))
+            << i << ", " << j;
         group += r.sum[at].whole / 32.0;
       }
-      for (int j = g * 32; j < g * 32 + 32; ++j) apart += std::pow(r.sum[static_cast<size_t>(i * columns + j)].whole - group, 2);
+      for (int j = g * 32; j < g * 32 + 32; ++j)
+        apart += std::pow(r.sum[static_cast<size_t>(i * columns + j)].whole - group, 2);
       const size_t at = static_cast<size_t>((g * rows + i) * 2);
       EXPECT_NEAR(r.moments[at], group, 1e-5 + std::abs(group) * 1e-6);
       EXPECT_NEAR(r.moments[at + 1], apart, 1e-5 + apart * 1e-6);
       if (testing::Test::HasFailure()) return r;
     }
   }
-  for (size_t i = static_cast<size_t>(rows * columns); i < n; ++i) EXPECT_TRUE(r.out[i].whole == kUntouched && r.sum[i].whole == kUntouched) << "behind the last row";
-  for (size_t i = static_cast<size_t>(rows * columns / 16); i < r.moments.size(); ++i) EXPECT_EQ(r.moments[i], kUntouched) << "behind the moments";
+  for (size_t i = static_cast<size_t>(rows * columns); i < n; ++i)
+    EXPECT_TRUE(r.out[i].whole == kUntouched && r.sum[i].whole == kUntouched)
+        << "behind the last row";
+  for (size_t i = static_cast<size_t>(rows * columns / 16); i < r.moments.size(); ++i)
+    EXPECT_EQ(r.moments[i], kUntouched) << "behind the moments";
   return r;
 }
 
 template <int Kind, int Groups> void check_norms(int rows, int columns, int k) {
   SCOPED_TRACE(fmt::format("norm {}, {} groups, {} x {} x {}", Kind, Groups, rows, columns, k));
-  const auto first = run_norms<NormSpec<true, Kind, Groups, WgmmaTile<64, 64, 8>>>(rows, columns, k, 2);
+  const auto first =
+      run_norms<NormSpec<true, Kind, Groups, WgmmaTile<64, 64, 8>>>(rows, columns, k, 2);
   const auto same = [&](const NormResults& other, const char* tile) {
-    EXPECT_EQ(std::memcmp(first.moments.data(), other.moments.data(), first.moments.size() * sizeof(f32)), 0) << "moments of tiles of " << tile;
-    EXPECT_EQ(std::memcmp(first.out.data(), other.out.data(), first.out.size() * sizeof(f16)), 0) << "results of tiles of " << tile;
+    EXPECT_EQ(
+        std::memcmp(first.moments.data(), other.moments.data(), first.moments.size() * sizeof(f32)),
+        0)
+        << "moments of tiles of " << tile;
+    EXPECT_EQ(std::memcmp(first.out.data(), other.out.data(), first.out.size() * sizeof(f16)), 0)
+        << "results of tiles of " << tile;
   };
-  same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<64, 32, 12>>>(rows, columns, k, 1), "64 x 32");
-  same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<128, 64, 4>>>(rows, columns, k, 1), "128 x 64");
-  same(run_norms<NormSpec<false, Kind, Groups, WgmmaTile<128, 192, 3>>>(rows, columns, k, 1), "128 x 192");
+  same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<64, 32, 12>>>(rows, columns, k, 1),
+       "64 x 32");
+  same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<128, 64, 4>>>(rows, columns, k, 1),
+       "128 x 64");
+  same(run_norms<NormSpec<false, Kind, Groups, WgmmaTile<128, 192, 3>>>(rows, columns, k, 1),
+       "128 x 192");
   // Tiles of 64 rows among larger ones: the second warpgroup has nothing to do.
-  same(run_norms<NormSpec<false, Kind, Groups, WgmmaTile<128, 64, 4>, WgmmaTile<64, 64, 6>>>(rows, columns, k, 2), "64 or 128 rows");
+  same(run_norms<NormSpec<false, Kind, Groups, WgmmaTile<128, 64, 4>, WgmmaTile<64, 64, 6>>>(
+           rows, columns, k, 2),
+       "64 or 128 rows");
 }
 
-// Moments of 32 columns, whatever the tile, so that the bits are the same in all; norms whose moments are held, and of rows too long for it.
+// Moments of 32 columns, whatever the tile, so that the bits are the same in all; norms whose
+// moments are held, and of rows too long for it.
 TEST(EmulatedMatmulWgmma, LayerNormsBeforeAndAfter) {
   check_norms<1, 4>(65, 96, 72);
   check_norms<1, 24>(3, 256, 64);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// templates/cuda/pack.cuh, as it stands, on an emulated block: few and many sequences, short and long ones, rows that are kept though not
-// live, sequences without any.
+// templates/cuda/pack.cuh, as it stands, on an emulated block: few and many sequences, short and
+// long ones, rows that are kept though not live, sequences without any.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ struct Grid {
   const std::vector<int>& at;
   int batch, length;
   bool operator()(idx b, idx s) const {
-    if (b < 0 || b >= batch || s < 0 || s >= length) simt().fail(fmt::format("({}, {}) is read", b, s));
+    if (b < 0 || b >= batch || s < 0 || s >= length)
+      simt().fail(fmt::format("({}, {}) is read", b, s));
     return at[static_cast<size_t>(b * length + s)] != 0;
   }
 };
@@ -56,7 +57,9 @@ Packed by_definition(const Grid& live, const Grid& kept, bool keeps) {
   p.rows = static_cast<i64>(p.seq.size());
   p.order.resize(static_cast<size_t>(live.batch));
   std::iota(p.order.begin(), p.order.end(), 0);
-  const auto size = [&](i32 b) { return p.cu[static_cast<size_t>(b) + 1] - p.cu[static_cast<size_t>(b)]; };
+  const auto size = [&](i32 b) {
+    return p.cu[static_cast<size_t>(b) + 1] - p.cu[static_cast<size_t>(b)];
+  };
   std::stable_sort(p.order.begin(), p.order.end(), [&](i32 a, i32 b) { return size(a) > size(b); });
   return p;
 }
@@ -68,17 +71,20 @@ template <class Spec> void check(int batch, int length, double share, unsigned s
   std::vector<int> live(static_cast<size_t>(batch * length)), kept(live.size());
   for (int& x : live) x = lives(random);
   for (int& x : kept) x = stays(random);
-  for (int b = 0; b < batch; b += 5) std::fill_n(live.begin() + b * length, length, b % 2);  // all, or none
+  for (int b = 0; b < batch; b += 5)
+    std::fill_n(live.begin() + b * length, length, b % 2);  // all, or none
   const Grid is_live{live, batch, length}, is_kept{kept, batch, length};
   const Packed want = by_definition(is_live, is_kept, Spec::keeps);
   Packed got;
   const size_t n = live.size();
-  got.row.assign(n, -5), got.seq.assign(n, -5), got.pos.assign(n, -5), got.cu.assign(static_cast<size_t>(batch) + 1, -5);
+  got.row.assign(n, -5), got.seq.assign(n, -5), got.pos.assign(n, -5),
+      got.cu.assign(static_cast<size_t>(batch) + 1, -5);
   got.keys.assign(static_cast<size_t>(batch), -5), got.order.assign(static_cast<size_t>(batch), -5);
   block_threads = Spec::threads;
   Simt block;
   const bool done = block.run(Spec::threads, {0, 0, 0}, {1, 1, 1}, seed, [&] {
-    pack<Spec>(got.row.data(), got.cu.data(), got.keys.data(), got.order.data(), got.seq.data(), got.pos.data(), &got.rows, batch, length, is_live, is_kept);
+    pack<Spec>(got.row.data(), got.cu.data(), got.keys.data(), got.order.data(), got.seq.data(),
+               got.pos.data(), &got.rows, batch, length, is_live, is_kept);
   });
   ASSERT_TRUE(done) << block.error();
   for (std::vector<i32>* v : {&got.seq, &got.pos}) {  // beyond the rows nothing is written
@@ -95,7 +101,15 @@ template <class Spec> void check(int batch, int length, double share, unsigned s
 }
 
 TEST(Pack, NumbersRowsSequenceBySequence) {
-  for (const auto& [batch, length] : {std::pair(1, 1), {1, 128}, {2, 33}, {3, 700}, {5, 31}, {7, 300}, {6, 257}, {13, 64}, {40, 5}}) {
+  for (const auto& [batch, length] : {std::pair(1, 1),
+                                      {1, 128},
+                                      {2, 33},
+                                      {3, 700},
+                                      {5, 31},
+                                      {7, 300},
+                                      {6, 257},
+                                      {13, 64},
+                                      {40, 5}}) {
     check<SpecOf<true, 128>>(batch, length, 0.6, 1);
     check<SpecOf<false, 96>>(batch, length, 0.3, 2);
   }

@@ -13,7 +13,8 @@ void Simt::start() {
   swapcontext(&s.fibers_[static_cast<size_t>(s.running_)]->context, &s.scheduler_);
 }
 
-bool Simt::run(int threads, Dim block, Dim grid, unsigned seed, const std::function<void()>& thread) {
+bool Simt::run(int threads, Dim block, Dim grid, unsigned seed,
+               const std::function<void()>& thread) {
   current_ = this;
   random_.seed(seed);
   block_ = block;
@@ -33,13 +34,13 @@ bool Simt::run(int threads, Dim block, Dim grid, unsigned seed, const std::funct
     f.context.uc_link = nullptr;
     makecontext(&f.context, &Simt::start, 0);
   }
-  while (error_.empty() && step()) {
-  }
+  while (error_.empty() && step()) {}
   current_ = nullptr;
   return error_.empty();
 }
 
-// One thread that may go on runs until it waits; sometimes, and where none may, a copy happens instead. False when all have ended.
+// One thread that may go on runs until it waits; sometimes, and where none may, a copy happens
+// instead. False when all have ended.
 bool Simt::step() {
   const auto copy = [&] {
     std::swap(pending_[random_() % pending_.size()], pending_.back());

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the threads of one CUDA block on the CPU, one at a time and in random order, so that templates for Hopper are tested where there is
-// no GPU: what waits for what, which slot is given back when, and which element goes where. Time, caches and memory order are not
-// emulated, nor is anything that PTX alone says.
+// Runs the threads of one CUDA block on the CPU, one at a time and in random order, so that
+// templates for Hopper are tested where there is no GPU: what waits for what, which slot is given
+// back when, and which element goes where. Time, caches and memory order are not emulated, nor is
+// anything that PTX alone says.
 //
-// A thread is a fiber. It runs until it waits (yield_until) and is taken up again once its condition holds. Copies of TMA happen at a
-// random later time, and products of a warpgroup as late as their wait allows: a slot that is written again too soon gives wrong sums.
+// A thread is a fiber. It runs until it waits (yield_until) and is taken up again once its
+// condition holds. Copies of TMA happen at a random later time, and products of a warpgroup as late
+// as their wait allows: a slot that is written again too soon gives wrong sums.
 #pragma once
 
 #include <ucontext.h>
@@ -19,14 +21,17 @@
 namespace tfcc::test {
 
 /// Dimensions as kernels read them.
-struct Dim { int x = 0, y = 0, z = 0; };
+struct Dim {
+  int x = 0, y = 0, z = 0;
+};
 
 class Simt {
  public:
   /// The block that runs; null outside of run().
   static Simt* current() { return current_; }
 
-  /// Runs a block of so many threads to its end. False with error() if all wait for ever, or fail() was called.
+  /// Runs a block of so many threads to its end. False with error() if all wait for ever, or fail()
+  /// was called.
   bool run(int threads, Dim block, Dim grid, unsigned seed, const std::function<void()>& thread);
   const std::string& error() const { return error_; }
 
@@ -55,11 +60,19 @@ class Simt {
     std::function<bool()> ready;
     bool done = false;
   };
-  struct Meeting { int arrived = 0; long generation = 0; };
-  struct Exchange { int arrived = 0; long generation = 0; unsigned long long values[2][32]; };
+  struct Meeting {
+    int arrived = 0;
+    long generation = 0;
+  };
+  struct Exchange {
+    int arrived = 0;
+    long generation = 0;
+    unsigned long long values[2][32];
+  };
 
   static void start();
-  const unsigned long long* exchange(unsigned long long value);  // of all lanes, until the exchange after the next
+  const unsigned long long* exchange(
+      unsigned long long value);  // of all lanes, until the exchange after the next
   bool step();
 
   static inline Simt* current_ = nullptr;

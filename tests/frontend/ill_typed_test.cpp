@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operator of the registry with inputs of every type, and with attributes of every kind and of absurd values: it
-// imports as a well-formed graph or is refused in one line that names the node; it never aborts and is never called a defect.
+// Every operator of the registry with inputs of every type, and with attributes of every kind and
+// of absurd values: it imports as a well-formed graph or is refused in one line that names the
+// node; it never aborts and is never called a defect.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -17,7 +18,8 @@
 namespace tfcc::frontend {
 namespace {
 
-constexpr DType kTypes[] = {DType::f32, DType::f16, DType::f64, DType::i64, DType::i32, DType::i8, DType::u8, DType::boolean};
+constexpr DType kTypes[] = {DType::f32, DType::f16, DType::f64, DType::i64,
+                            DType::i32, DType::i8,  DType::u8,  DType::boolean};
 constexpr int kSeconds = 5;  // that one import may take, on a busy machine and under sanitizers
 
 // What is imported now, for the message of an abort.
@@ -70,7 +72,8 @@ struct Builder {
 
   explicit Builder(const OperatorInfo& op) {
     model.path = "model.onnx";
-    model.opsets = {{"", std::max<int64_t>(op.domain.empty() ? op.min_opset : 0, 25)}, {"com.microsoft", 1}};
+    model.opsets = {{"", std::max<int64_t>(op.domain.empty() ? op.min_opset : 0, 25)},
+                    {"com.microsoft", 1}};
     Node n;
     n.name = "n", n.op_type = op.name, n.domain = op.domain;
     for (int i = 0; i < 8; ++i) n.outputs.push_back(fmt::format("y{}", i));
@@ -85,7 +88,8 @@ struct Builder {
     in.name = fmt::format("x{}", node().inputs.size());
     in.is_tensor = in.has_shape = true;
     in.dtype = t;
-    for (int64_t d : dims) in.dims.push_back(d < 0 ? Dim{std::nullopt, d == -1 ? "B" : "S"} : Dim{d, ""});
+    for (int64_t d : dims)
+      in.dims.push_back(d < 0 ? Dim{std::nullopt, d == -1 ? "B" : "S"} : Dim{d, ""});
     node().inputs.push_back(in.name);
     said += fmt::format(" {}[{}]", to_string(t), fmt::join(dims, ","));
     model.inputs.push_back(std::move(in));
@@ -104,7 +108,8 @@ struct Builder {
   }
 
   void attribute(Attribute a) {
-    said += fmt::format(" {}:{}:{}/{}/'{}'/[{}]", a.name, static_cast<int>(a.kind), a.i, a.f, escaped(a.s), fmt::join(a.ints, ","));
+    said += fmt::format(" {}:{}:{}/{}/'{}'/[{}]", a.name, static_cast<int>(a.kind), a.i, a.f,
+                        escaped(a.s), fmt::join(a.ints, ","));
     if (!node().find(a.name)) node().attributes.push_back(std::move(a));
   }
 };
@@ -142,11 +147,14 @@ void needed_attributes(Builder& b, const OperatorInfo& op) {
   if (op.name == "GroupNormalization") b.attribute(integer("num_groups", 2));
   if (op.name == "BitShift") b.attribute(text("direction", "LEFT"));
   if (op.name == "DepthToSpace" || op.name == "SpaceToDepth") b.attribute(integer("blocksize", 1));
-  if (op.name == "Attention") b.attribute(integer("q_num_heads", 2)), b.attribute(integer("kv_num_heads", 2));
+  if (op.name == "Attention")
+    b.attribute(integer("q_num_heads", 2)), b.attribute(integer("kv_num_heads", 2));
   if (op.name == "MatMulNBits") {
-    for (auto [name, v] : {std::pair{"K", 16}, {"N", 2}, {"bits", 4}, {"block_size", 16}}) b.attribute(integer(name, v));
+    for (auto [name, v] : {std::pair{"K", 16}, {"N", 2}, {"bits", 4}, {"block_size", 16}})
+      b.attribute(integer(name, v));
   }
-  if (!op.domain.empty() || op.name == "RotaryEmbedding") b.attribute(integer("num_heads", 2)), b.attribute(integer("kv_num_heads", 2));
+  if (!op.domain.empty() || op.name == "RotaryEmbedding")
+    b.attribute(integer("num_heads", 2)), b.attribute(integer("kv_num_heads", 2));
 }
 
 class IllTyped : public ::testing::Test {
@@ -179,36 +187,113 @@ TEST_F(IllTyped, EveryTypeForEveryInput) {
   EXPECT_GT(right, all / 20);
 }
 
-const char* const kAttributes[] = {
-    "K", "N", "allowzero", "alpha", "approximate", "auto_pad", "axes", "axis", "batch_axis", "batch_dims", "beta", "bias", "bits",
-    "block_size", "blocksize", "causal", "detect_negative", "detect_positive", "dilations", "direction", "do_rotary", "dtype", "end",
-    "epsilon", "equation", "exclusive", "fmod", "gamma", "group", "hidden_size", "interleaved", "is_causal", "is_packed_batching", "k",
-    "keepdims", "kernel_shape", "kv_num_heads", "lambd", "largest", "left_window_size", "local_window_size", "mask_filter_value", "max",
-    "min", "mode", "noop_with_empty_axes", "num_groups", "num_heads", "num_outputs", "output_dtype", "output_padding", "output_shape",
-    "pads", "past_present_share_buffer", "perm", "precision", "q_num_heads", "qk_matmul_output_mode", "qkv_hidden_sizes", "reduction",
-    "reverse", "right_window_size", "rotary_embedding_dim", "rotary_interleaved", "saturate", "scale", "select_last_index",
-    "smooth_softmax", "softcap", "softmax_precision", "split", "start", "stash_type", "strides", "time_axis", "to", "transA", "transB",
-    "transBatchA", "transBatchB", "unidirectional", "upper", "value", "value_float", "value_int", "value_ints"};
+const char* const kAttributes[] = {"K",
+                                   "N",
+                                   "allowzero",
+                                   "alpha",
+                                   "approximate",
+                                   "auto_pad",
+                                   "axes",
+                                   "axis",
+                                   "batch_axis",
+                                   "batch_dims",
+                                   "beta",
+                                   "bias",
+                                   "bits",
+                                   "block_size",
+                                   "blocksize",
+                                   "causal",
+                                   "detect_negative",
+                                   "detect_positive",
+                                   "dilations",
+                                   "direction",
+                                   "do_rotary",
+                                   "dtype",
+                                   "end",
+                                   "epsilon",
+                                   "equation",
+                                   "exclusive",
+                                   "fmod",
+                                   "gamma",
+                                   "group",
+                                   "hidden_size",
+                                   "interleaved",
+                                   "is_causal",
+                                   "is_packed_batching",
+                                   "k",
+                                   "keepdims",
+                                   "kernel_shape",
+                                   "kv_num_heads",
+                                   "lambd",
+                                   "largest",
+                                   "left_window_size",
+                                   "local_window_size",
+                                   "mask_filter_value",
+                                   "max",
+                                   "min",
+                                   "mode",
+                                   "noop_with_empty_axes",
+                                   "num_groups",
+                                   "num_heads",
+                                   "num_outputs",
+                                   "output_dtype",
+                                   "output_padding",
+                                   "output_shape",
+                                   "pads",
+                                   "past_present_share_buffer",
+                                   "perm",
+                                   "precision",
+                                   "q_num_heads",
+                                   "qk_matmul_output_mode",
+                                   "qkv_hidden_sizes",
+                                   "reduction",
+                                   "reverse",
+                                   "right_window_size",
+                                   "rotary_embedding_dim",
+                                   "rotary_interleaved",
+                                   "saturate",
+                                   "scale",
+                                   "select_last_index",
+                                   "smooth_softmax",
+                                   "softcap",
+                                   "softmax_precision",
+                                   "split",
+                                   "start",
+                                   "stash_type",
+                                   "strides",
+                                   "time_axis",
+                                   "to",
+                                   "transA",
+                                   "transB",
+                                   "transBatchA",
+                                   "transBatchB",
+                                   "unidirectional",
+                                   "upper",
+                                   "value",
+                                   "value_float",
+                                   "value_int",
+                                   "value_ints"};
 
 class Random {
  public:
   size_t below(size_t n) { return random_() % n; }
   bool one_in(size_t n) { return below(n) == 0; }
 
-  template <class T, size_t N>
-  const T& of(const T (&list)[N]) {
-    return list[below(N)];
-  }
+  template <class T, size_t N> const T& of(const T (&list)[N]) { return list[below(N)]; }
 
   int64_t number() {
-    static constexpr int64_t kOdd[] = {0, 1, 2, 3, 4, 8, 10, 16, -1, -2, -3, 100, 1 << 20, INT32_MAX, 1LL << 40, INT64_MAX, INT64_MIN};
+    static constexpr int64_t kOdd[] = {0,       1,         2,         3,         4,        8,
+                                       10,      16,        -1,        -2,        -3,       100,
+                                       1 << 20, INT32_MAX, 1LL << 40, INT64_MAX, INT64_MIN};
     return one_in(3) ? of(kOdd) : static_cast<int64_t>(below(4));
   }
 
   Attribute attribute() {
     static constexpr float kReals[] = {0, 1, -1, 1e-5f, 1e30f, INFINITY, -INFINITY, NAN};
-    static const std::string kTexts[] = {"", "LEFT", "RIGHT", "max", "none", "tanh", "SAME_UPPER", "VALID", "NOTSET", "ab,bc->ac", "...", "->",
-                                         "a->aa", "i,i", "reflect", "edge", "wrap", std::string("\0\xff", 2)};
+    static const std::string kTexts[] = {
+        "",           "LEFT",  "RIGHT",   "max",       "none", "tanh",
+        "SAME_UPPER", "VALID", "NOTSET",  "ab,bc->ac", "...",  "->",
+        "a->aa",      "i,i",   "reflect", "edge",      "wrap", std::string("\0\xff", 2)};
     const std::string name = of(kAttributes);
     switch (below(4)) {
       case 0: return real(name, of(kReals));
@@ -225,7 +310,8 @@ class Random {
   std::vector<int64_t> dims(bool known) {
     static constexpr int64_t kSizes[] = {1, 2, 3, 4, 8, 16, 0};
     std::vector<int64_t> dims(below(5));
-    for (int64_t& d : dims) d = !known && one_in(3) ? -1 - static_cast<int64_t>(below(2)) : of(kSizes);
+    for (int64_t& d : dims)
+      d = !known && one_in(3) ? -1 - static_cast<int64_t>(below(2)) : of(kSizes);
     return dims;
   }
 
@@ -249,7 +335,10 @@ TEST_F(IllTyped, AnyInputsAndAttributes) {
           continue;
         }
         const DType t = random.one_in(4) ? random.of(kTypes) : first;
-        if (random.one_in(3)) b.weight(random.one_in(2) ? DType::i64 : t, random.one_in(2) ? std::vector<int64_t>{2} : random.dims(true), random.number() & 0xffffffff);
+        if (random.one_in(3))
+          b.weight(random.one_in(2) ? DType::i64 : t,
+                   random.one_in(2) ? std::vector<int64_t>{2} : random.dims(true),
+                   random.number() & 0xffffffff);
         else b.input(t, alike ? common : random.dims(false));
       }
       if (!random.one_in(4)) needed_attributes(b, op);

@@ -12,10 +12,12 @@ TEST_F(OnnxReader, tells_what_a_file_is_that_is_no_model) {
   EXPECT_EQ(error_of(read_bytes("")), "model.onnx: is empty; export the model again");
   EXPECT_EQ(error_of(read_bytes("PK\x03\x04 and so on")),
             "model.onnx: is a zip archive, not an ONNX model; unpack it or export to ONNX");
-  EXPECT_EQ(error_of(read_bytes("GGUF\x03 and so on")),
-            "model.onnx: is a GGUF file, which holds weights and no graph; export the model to ONNX");
-  EXPECT_EQ(error_of(read_bytes("TFCC\x01 and so on")),
-            "model.onnx: is a .tfcc file, which is compiled already; give the ONNX model, or run this one with `tfcc run`");
+  EXPECT_EQ(
+      error_of(read_bytes("GGUF\x03 and so on")),
+      "model.onnx: is a GGUF file, which holds weights and no graph; export the model to ONNX");
+  EXPECT_EQ(
+      error_of(read_bytes("TFCC\x01 and so on")),
+      "model.onnx: is a .tfcc file, which is compiled already; give the ONNX model, or run this one with `tfcc run`");
   EXPECT_EQ(error_of(read_bytes("version https://git-lfs.github.com/spec/v1\noid sha256:00\n")),
             "model.onnx: is a Git LFS pointer; fetch the model with 'git lfs pull'");
   EXPECT_EQ(error_of(read_bytes("{\"model\": 1}\n")),

@@ -14,7 +14,8 @@ namespace {
 TEST(Operators, EachHasAnImportTest) {
   std::ostringstream text;
   for (const char* folder : {"/tests/import", "/tests/operators"}) {
-    for (const auto& entry : std::filesystem::directory_iterator(std::string(TFCC_SOURCE_DIR) + folder)) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::string(TFCC_SOURCE_DIR) + folder)) {
       if (entry.path().extension() != ".onnxtxt" || entry.path().stem() == "errors") continue;
       text << std::ifstream(entry.path()).rdbuf();
     }
@@ -23,7 +24,8 @@ TEST(Operators, EachHasAnImportTest) {
   for (const OperatorInfo& op : supported_operators()) {
     const std::string name = op.domain.empty() ? op.name : op.domain + "." + op.name;
     bool used = false;
-    for (const char* next : {"(", "<", " (", " <"}) used = used || models.find(" " + name + next) != std::string::npos;
+    for (const char* next : {"(", "<", " (", " <"})
+      used = used || models.find(" " + name + next) != std::string::npos;
     EXPECT_TRUE(used) << name;
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types that tensors have not: bit patterns, roundings, and weights of them from the file to their values.
+// Element types that tensors have not: bit patterns, roundings, and weights of them from the file
+// to their values.
 #include <cmath>
 #include <limits>
 
@@ -15,7 +16,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 double rounded(double v, int onnx_type, bool saturate) {
   ir::ExprPool pool;
-  const auto r = ir::as_real(round_to_small_float(pool.real(v), *element_type(onnx_type)->small_float, saturate));
+  const auto r = ir::as_real(
+      round_to_small_float(pool.real(v), *element_type(onnx_type)->small_float, saturate));
   return r ? *r : -12345;
 }
 
@@ -52,8 +54,8 @@ TEST(ElementTypes, EverySmallFloatRoundsToItself) {
 }
 
 TEST(ElementTypes, SmallFloatsRoundToNearestEvenAndSaturate) {
-  EXPECT_EQ(rounded(1.0625, 17, true), 1);       // between 1 and 1.125
-  EXPECT_EQ(rounded(1.1875, 17, true), 1.25);    // between 1.125 and 1.25
+  EXPECT_EQ(rounded(1.0625, 17, true), 1);     // between 1 and 1.125
+  EXPECT_EQ(rounded(1.1875, 17, true), 1.25);  // between 1.125 and 1.25
   EXPECT_EQ(rounded(std::ldexp(1, -10), 17, true), 0);
   EXPECT_EQ(rounded(std::ldexp(3, -10), 17, true), std::ldexp(4, -10));
   EXPECT_EQ(rounded(464, 17, false), 448);
@@ -69,7 +71,9 @@ TEST(ElementTypes, SmallFloatsRoundToNearestEvenAndSaturate) {
 
 TEST(ElementTypes, CastsWrap) {
   ir::ExprPool pool;
-  const auto wrapped = [&](int64_t v, int type) { return *ir::as_int(wrap_to_integer(pool.integer(v), *element_type(type))); };
+  const auto wrapped = [&](int64_t v, int type) {
+    return *ir::as_int(wrap_to_integer(pool.integer(v), *element_type(type)));
+  };
   EXPECT_EQ(wrapped(17, 21), 1);
   EXPECT_EQ(wrapped(-1, 21), 15);
   EXPECT_EQ(wrapped(9, 22), -7);
@@ -81,7 +85,8 @@ TEST(ElementTypes, CastsWrap) {
 /// The values of an initializer as the graph computes them: y = Cast<float>(w).
 class Packed : public OnnxReader {
  protected:
-  std::vector<double> values(int type, std::vector<int64_t> dims, const std::string& raw, const std::vector<int>& typed = {}) {
+  std::vector<double> values(int type, std::vector<int64_t> dims, const std::string& raw,
+                             const std::vector<int>& typed = {}) {
     onnx::ModelProto model = small_model();
     onnx::GraphProto& graph = *model.mutable_graph();
     model.mutable_opset_import(0)->set_version(25);
@@ -105,7 +110,8 @@ class Packed : public OnnxReader {
     Result<ir::Graph> g = import_onnx(*m);
     if (!g) return failed(g.error());
     for (ir::OpId o : g->order()) {
-      if (const ir::Constant* c = g->constant(g->result(o))) bytes_ += static_cast<size_t>(c->element_count()) * size_of(c->dtype);
+      if (const ir::Constant* c = g->constant(g->result(o)))
+        bytes_ += static_cast<size_t>(c->element_count()) * size_of(c->dtype);
     }
     std::map<std::string, ir::HostTensor> in;
     for (ir::ValueId v : g->inputs()) in[g->value(v).name] = {DType::f32, {1, 3, 1}, {0, 0, 0}, {}};
@@ -148,7 +154,8 @@ TEST_F(Packed, TypedFieldsHoldBytesOrElements) {
 }
 
 TEST_F(Packed, SixteenBitsAndFloats) {
-  EXPECT_EQ(values(4, {2}, std::string("\x00\x80\xff\xff", 4)), (std::vector<double>{32768, 65535}));
+  EXPECT_EQ(values(4, {2}, std::string("\x00\x80\xff\xff", 4)),
+            (std::vector<double>{32768, 65535}));
   EXPECT_EQ(values(19, {2, 1}, "\x7b\xbc"), (std::vector<double>{57344, -1}));
   EXPECT_EQ(values(23, {2}, "\x97"), (std::vector<double>{6, -0.5}));
   EXPECT_EQ(values(17, {}, "\x38"), std::vector<double>{1});
@@ -160,7 +167,8 @@ TEST_F(Packed, AWrongLengthIsRefused) {
   t.set_raw_data("ab");
   Result<Model> m = read_with_tensor(t);
   ASSERT_FALSE(m);
-  EXPECT_NE(m.error().message.find("holds 2 bytes where u8[3] needs 3"), std::string::npos) << m.error().message;
+  EXPECT_NE(m.error().message.find("holds 2 bytes where u8[3] needs 3"), std::string::npos)
+      << m.error().message;
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: any manifest and texts as a .tfcc file whose checksums are right (artifact_input.h), through all that reads a file
-// without running it: the reader, the choice of a target, the sizes and launches of every plan, the buckets, and `tfcc inspect` in
-// all its forms. No code is mapped or run.
+// Fuzz target: any manifest and texts as a .tfcc file whose checksums are right (artifact_input.h),
+// through all that reads a file without running it: the reader, the choice of a target, the sizes
+// and launches of every plan, the buckets, and `tfcc inspect` in all its forms. No code is mapped
+// or run.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +22,7 @@ namespace {
 using namespace tfcc::runtime;
 using tfcc::tools::InspectedFile;
 
-constexpr size_t kZeros = 8 << 20;                  // of weights and of code: pages that nobody touches
+constexpr size_t kZeros = 8 << 20;  // of weights and of code: pages that nobody touches
 
 // Header and zeros once, then texts and manifest of each input behind them.
 std::span<const std::byte> file_of(const tfcc::fuzz::ArtifactInput& in) {
@@ -54,7 +55,8 @@ std::span<const std::byte> file_of(const tfcc::fuzz::ArtifactInput& in) {
   h.sections = static_cast<uint32_t>(sections.size());
   h.checksum = header_checksum(h, sections);
   std::memcpy(file.data(), &h, sizeof h);
-  if (!sections.empty()) std::memcpy(file.data() + kHeaderBytes, sections.data(), sections.size() * sizeof(Section));
+  if (!sections.empty())
+    std::memcpy(file.data() + kHeaderBytes, sections.data(), sections.size() * sizeof(Section));
   return file;
 }
 
@@ -69,7 +71,7 @@ void bind(const Manifest& m, std::vector<int64_t> symbols) {
   }
   std::vector<int64_t> read;
   const bool agree = static_cast<bool>(read_symbols(m, pointers, read));
-  if (agree) symbols = read;             // a size may be one that no input has
+  if (agree) symbols = read;  // a size may be one that no input has
   (void)print_symbols(m, symbols);
   for (const Plan& plan : m.plans) {
     (void)arena_size(plan, symbols);
@@ -92,14 +94,16 @@ void bind_all(const Manifest& m) {
   for (const auto& symbols : {least, typical, greatest}) bind(m, symbols);
 }
 
-// The page takes ten times as long as all the rest: one input in eight, by its bytes, so that a finding is one again.
+// The page takes ten times as long as all the rest: one input in eight, by its bytes, so that a
+// finding is one again.
 void inspect(InspectedFile& file) {
   if (!file.set_sizes({})) return;
   const uint64_t choice = checksum(file.artifact.manifest) % 8;
   (void)tfcc::tools::inspect_text(file, {});
   if (choice == 0) (void)tfcc::tools::inspect_page(file);
   if (choice > 2) return;
-  (void)tfcc::tools::inspect_text(file, {.launches = true, .kernels = true, .ir = true, .texts = true, .values = true});
+  (void)tfcc::tools::inspect_text(
+      file, {.launches = true, .kernels = true, .ir = true, .texts = true, .values = true});
   for (const Text& t : file.manifest.texts) (void)file.text(t.name);
   (void)to_json(file).dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

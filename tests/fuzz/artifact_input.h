@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form in which the fuzz target `artifact` takes a .tfcc file: what a reader looks at, without weights, code and checksums.
+// The form in which the fuzz target `artifact` takes a .tfcc file: what a reader looks at, without
+// weights, code and checksums.
 //
 //     1 byte      number of sections, at most 8
 //     1 byte each their kinds
 //     4 bytes     size of the texts, little-endian
 //     texts, then the manifest to the end
 //
-// Of the file that it stands for, all sections but the texts are the same zeros; header, table and checksums are right.
+// Of the file that it stands for, all sections but the texts are the same zeros; header, table and
+// checksums are right.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +24,8 @@ struct ArtifactInput {
 
   static std::optional<ArtifactInput> parse(std::span<const uint8_t> bytes) {
     constexpr size_t kMostSections = 8;
-    if (bytes.empty() || bytes[0] > kMostSections || bytes.size() < size_t{1} + bytes[0] + 4) return std::nullopt;
+    if (bytes.empty() || bytes[0] > kMostSections || bytes.size() < size_t{1} + bytes[0] + 4)
+      return std::nullopt;
     const size_t count = bytes[0];
     uint32_t size = 0;
     std::memcpy(&size, bytes.data() + 1 + count, sizeof size);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: any bytes as .tfir text. A graph that parses and is well formed prints as text that parses to the same graph.
+// Fuzz target: any bytes as .tfir text. A graph that parses and is well formed prints as text that
+// parses to the same graph.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text = print(*graph);
   const auto again = tfcc::ir::parse(text);
   if (!again) broken(again.error().message.c_str(), text);
-  if (const auto problems = verify(*again); !problems.empty()) broken(to_string(problems[0]).c_str(), text);
+  if (const auto problems = verify(*again); !problems.empty())
+    broken(to_string(problems[0]).c_str(), text);
   if (print(*again) != text) broken("prints differently the second time", text + print(*again));
   return 0;
 }

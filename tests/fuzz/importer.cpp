@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: any bytes as an ONNX file, through the reader and the importer. What imports must be a well-formed graph.
+// Fuzz target: any bytes as an ONNX file, through the reader and the importer. What imports must be
+// a well-formed graph.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +34,8 @@ struct Folder {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Folder folder;
   const std::string file = folder.path / "model.onnx";
-  std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  std::ofstream(file, std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   auto model = tfcc::frontend::read_onnx(file);
   if (!model) return 0;
   auto graph = tfcc::frontend::import_onnx(*model);

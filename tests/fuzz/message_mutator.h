@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes Protobuf messages field by field: numbers become others, texts become texts of something else, fields and list elements
-// go, double or change places, and parts take the place of other parts of their kind.
+// Changes Protobuf messages field by field: numbers become others, texts become texts of something
+// else, fields and list elements go, double or change places, and parts take the place of other
+// parts of their kind.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -29,7 +30,8 @@ struct Place {
 };
 
 // Every field that is set, every string and every message of it.
-inline void walk(Message& m, std::vector<Place>& places, std::vector<std::string>& strings, std::vector<Message*>& parts) {
+inline void walk(Message& m, std::vector<Place>& places, std::vector<std::string>& strings,
+                 std::vector<Message*>& parts) {
   parts.push_back(&m);
   const Reflection& r = *m.GetReflection();
   std::vector<const FieldDescriptor*> fields;
@@ -39,7 +41,8 @@ inline void walk(Message& m, std::vector<Place>& places, std::vector<std::string
     const int count = f->is_repeated() ? r.FieldSize(m, f) : 1;
     for (int i = 0; i < count; ++i) {
       if (f->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        walk(f->is_repeated() ? *r.MutableRepeatedMessage(&m, f, i) : *r.MutableMessage(&m, f), places, strings, parts);
+        walk(f->is_repeated() ? *r.MutableRepeatedMessage(&m, f, i) : *r.MutableMessage(&m, f),
+             places, strings, parts);
       } else if (f->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
         strings.push_back(f->is_repeated() ? r.GetRepeatedString(m, f, i) : r.GetString(m, f));
       }
@@ -67,7 +70,9 @@ class Mutator {
 
  private:
   int64_t number(int64_t now) {
-    static constexpr int64_t kOdd[] = {0, 1, -1, 2, 3, 7, 8, 16, 127, 128, 65535, 1 << 20, INT32_MAX, INT32_MIN, 1LL << 32,
+    static constexpr int64_t kOdd[] = {0,         1,         -1,        2,         3,
+                                       7,         8,         16,        127,       128,
+                                       65535,     1 << 20,   INT32_MAX, INT32_MIN, 1LL << 32,
                                        1LL << 40, 1LL << 62, INT64_MAX, INT64_MIN, INT64_MAX - 1};
     switch (below(4)) {
       case 0: return static_cast<int64_t>(static_cast<uint64_t>(now) + 1);
@@ -86,7 +91,8 @@ class Mutator {
     if (!strings.empty() && below(4) != 0) return strings[below(strings.size())];
     std::string changed = now;
     changed.resize(now.size() + 16);
-    changed.resize(LLVMFuzzerMutate(reinterpret_cast<uint8_t*>(changed.data()), now.size(), changed.size()));
+    changed.resize(
+        LLVMFuzzerMutate(reinterpret_cast<uint8_t*>(changed.data()), now.size(), changed.size()));
     return changed;
   }
 
@@ -98,7 +104,8 @@ class Mutator {
       if (m != to && m->GetDescriptor() == to->GetDescriptor()) alike.push_back(m);
     }
     if (alike.empty()) return;
-    // By way of a copy of its own: a graph may be a part of the graph that it replaces, which CopyFrom() ends the program for.
+    // By way of a copy of its own: a graph may be a part of the graph that it replaces, which
+    // CopyFrom() ends the program for.
     const std::unique_ptr<Message> part(to->New());
     part->CopyFrom(*alike[below(alike.size())]);
     to->CopyFrom(*part);
@@ -132,20 +139,27 @@ class Mutator {
     const int at = list ? static_cast<int>(below(static_cast<size_t>(r.FieldSize(*m, f)))) : 0;
     switch (f->cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT64:
-        return list ? r.SetRepeatedInt64(m, f, at, number(r.GetRepeatedInt64(*m, f, at))) : r.SetInt64(m, f, number(r.GetInt64(*m, f)));
+        return list ? r.SetRepeatedInt64(m, f, at, number(r.GetRepeatedInt64(*m, f, at)))
+                    : r.SetInt64(m, f, number(r.GetInt64(*m, f)));
       case FieldDescriptor::CPPTYPE_INT32: {
-        const auto n = static_cast<int32_t>(number(list ? r.GetRepeatedInt32(*m, f, at) : r.GetInt32(*m, f)));
+        const auto n =
+            static_cast<int32_t>(number(list ? r.GetRepeatedInt32(*m, f, at) : r.GetInt32(*m, f)));
         return list ? r.SetRepeatedInt32(m, f, at, n) : r.SetInt32(m, f, n);
       }
       case FieldDescriptor::CPPTYPE_UINT32: {
-        const auto n = static_cast<uint32_t>(number(list ? r.GetRepeatedUInt32(*m, f, at) : r.GetUInt32(*m, f)));
+        const auto n = static_cast<uint32_t>(
+            number(list ? r.GetRepeatedUInt32(*m, f, at) : r.GetUInt32(*m, f)));
         return list ? r.SetRepeatedUInt32(m, f, at, n) : r.SetUInt32(m, f, n);
       }
       case FieldDescriptor::CPPTYPE_UINT64:
-        return list ? void() : r.SetUInt64(m, f, static_cast<uint64_t>(number(static_cast<int64_t>(r.GetUInt64(*m, f)))));
+        return list ? void()
+                    : r.SetUInt64(
+                          m, f,
+                          static_cast<uint64_t>(number(static_cast<int64_t>(r.GetUInt64(*m, f)))));
       case FieldDescriptor::CPPTYPE_BOOL: return list ? void() : r.SetBool(m, f, below(2) == 0);
       case FieldDescriptor::CPPTYPE_FLOAT:
-        return list ? r.SetRepeatedFloat(m, f, at, static_cast<float>(real())) : r.SetFloat(m, f, static_cast<float>(real()));
+        return list ? r.SetRepeatedFloat(m, f, at, static_cast<float>(real()))
+                    : r.SetFloat(m, f, static_cast<float>(real()));
       case FieldDescriptor::CPPTYPE_STRING:
         return list ? r.SetRepeatedString(m, f, at, text(r.GetRepeatedString(*m, f, at), strings))
                     : r.SetString(m, f, text(r.GetString(*m, f), strings));

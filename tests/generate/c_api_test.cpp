@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generator by the C API: what it answers is what the C++ one answers; misuse is an error with a line.
+// The generator by the C API: what it answers is what the C++ one answers; misuse is an error with
+// a line.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,7 +19,10 @@ class GeneratorCApi : public testing::Test {
  protected:
   void SetUp() override {
     const std::string folder = TFCC_SOURCE_DIR "/tests/models/llama-past/";
-    ASSERT_EQ(std::system((TFCC_BINARY_DIR "/tfcc compile " + folder + "model.onnx -o " + path_ + " --target cpu --cpu native -q").c_str()), 0);
+    ASSERT_EQ(std::system((TFCC_BINARY_DIR "/tfcc compile " + folder + "model.onnx -o " + path_ +
+                           " --target cpu --cpu native -q")
+                              .c_str()),
+              0);
     const auto json = nlohmann::json::parse(std::ifstream(folder + "generate.json"));
     prompt_ = json.at("prompt").get<Ids>();
     tokens_ = json.at("tokens").get<Ids>();
@@ -33,7 +37,9 @@ class GeneratorCApi : public testing::Test {
 
   uint64_t submit(const tfcc_generate_options& options) {
     uint64_t id = 0;
-    EXPECT_EQ(tfcc_generator_submit(generator_, prompt_.data(), prompt_.size(), &options, &id), TFCC_OK) << tfcc_last_error();
+    EXPECT_EQ(tfcc_generator_submit(generator_, prompt_.data(), prompt_.size(), &options, &id),
+              TFCC_OK)
+        << tfcc_last_error();
     return id;
   }
   // Tokens and end of a sequence, once it has ended.
@@ -84,7 +90,9 @@ TEST_F(GeneratorCApi, AnswersAsCppDoes) {
 TEST_F(GeneratorCApi, ACallbackMayCancel) {
   std::atomic<int> calls = 0;
   tfcc_generate_options o = options(1000);
-  o.on_token = [](int32_t, void* user) { return ++*static_cast<std::atomic<int>*>(user) == 3 ? 1 : 0; };
+  o.on_token = [](int32_t, void* user) {
+    return ++*static_cast<std::atomic<int>*>(user) == 3 ? 1 : 0;
+  };
   o.user = &calls;
   const uint64_t id = submit(o);
   EXPECT_EQ(waited(id).second, TFCC_END_CANCELLED);
@@ -119,7 +127,8 @@ TEST_F(GeneratorCApi, RefusesMisuse) {
   EXPECT_EQ(tfcc_generator_wait(generator_, 1, nullptr), TFCC_INVALID_ARGUMENT);
   tfcc_generate_options o = options(24);
   o.stop_count = 2;
-  EXPECT_EQ(tfcc_generator_submit(generator_, prompt_.data(), prompt_.size(), &o, &id), TFCC_INVALID_ARGUMENT);
+  EXPECT_EQ(tfcc_generator_submit(generator_, prompt_.data(), prompt_.size(), &o, &id),
+            TFCC_INVALID_ARGUMENT);
   tfcc_generator_options small;
   tfcc_generator_options_init(&small);
   small.cache_bytes = 1;

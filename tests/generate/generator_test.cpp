@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generator over decoders of tests/models, compiled for the CPU: every answer is that of the sequence alone.
+// The generator over decoders of tests/models, compiled for the CPU: every answer is that of the
+// sequence alone.
 #include "runtime/generate.h"
 
 #include "runtime/generate/engine.h"
@@ -30,13 +31,17 @@ struct Golden {
 
 class GeneratorTest : public testing::Test {
  protected:
-  static std::filesystem::path folder() { return std::filesystem::temp_directory_path() / ("tfcc-generator-" + std::to_string(getpid())); }
+  static std::filesystem::path folder() {
+    return std::filesystem::temp_directory_path() / ("tfcc-generator-" + std::to_string(getpid()));
+  }
 
   static Model load(const std::string& name) {
-    const std::string file = folder() / (name + ".tfcc"), model = TFCC_SOURCE_DIR "/tests/models/" + name + "/model.onnx";
+    const std::string file = folder() / (name + ".tfcc"),
+                      model = TFCC_SOURCE_DIR "/tests/models/" + name + "/model.onnx";
     if (!std::filesystem::exists(file)) {
       std::filesystem::create_directories(folder());
-      const std::string command = TFCC_BINARY_DIR "/tfcc compile " + model + " -o " + file + " --target cpu --cpu native -q";
+      const std::string command = TFCC_BINARY_DIR "/tfcc compile " + model + " -o " + file +
+                                  " --target cpu --cpu native -q";
       EXPECT_EQ(std::system(command.c_str()), 0);
     }
     LoadOptions options;
@@ -51,7 +56,9 @@ class GeneratorTest : public testing::Test {
     size_t bytes = 0;
     const Model generation = *model.generation();
     for (const TensorInfo& in : generation.inputs())
-      if (in.state) bytes += size_of(in.dtype) * static_cast<size_t>(in.dims[1].max * in.dims[2].max * in.dims[3].max);
+      if (in.state)
+        bytes += size_of(in.dtype) *
+                 static_cast<size_t>(in.dims[1].max * in.dims[2].max * in.dims[3].max);
     return bytes;
   }
 
@@ -85,18 +92,22 @@ TEST_F(GeneratorTest, GivesWhatFloat64Gives) {
         const Golden want = golden(name);
         Generator g = generator(name, {.prompt_chunk = chunk, .literal = literal});
         const bool lifted = !literal && name != "gpt2-past";
-        EXPECT_EQ(g.engine(), lifted ? "pages" : name.starts_with("linear") ? "whole sequences" : "past and present");
+        EXPECT_EQ(g.engine(), lifted                       ? "pages"
+                              : name.starts_with("linear") ? "whole sequences"
+                                                           : "past and present");
         const Generated got = answer(g, want.prompt, {.max_tokens = 24});
-        EXPECT_EQ(got.tokens, want.tokens) << name << " in chunks of " << chunk << (literal ? ", literal" : "");
+        EXPECT_EQ(got.tokens, want.tokens)
+            << name << " in chunks of " << chunk << (literal ? ", literal" : "");
         EXPECT_EQ(got.end, GenerateEnd::length);
         EXPECT_GT(got.first_token_ms, 0);
       }
 }
 
-// On the CPU products add in the order of k and attention in that of keys, for one row as for many: neither chunks nor others in the
-// batch change a bit.
+// On the CPU products add in the order of k and attention in that of keys, for one row as for many:
+// neither chunks nor others in the batch change a bit.
 TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
-  for (const std::string name : {"llama-past", "gpt2-past", "llama", "gpt2", "linear-decoder", "linear-hybrid"}) {
+  for (const std::string name :
+       {"llama-past", "gpt2-past", "llama", "gpt2", "linear-decoder", "linear-hybrid"}) {
     const Model model = load(name);
     Ids prompt, other;
     for (int i = 0; i < 40; ++i) prompt.push_back(i * 37 % 200), other.push_back(i * 17 % 200);
@@ -107,22 +118,32 @@ TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
       ASSERT_TRUE(!paged || generation) << name;
       std::vector<float> whole;
       for (const size_t chunk : {40, 1, 3, 7, 8, 9, 33}) {
-        auto engine = paged ? *generate::make_paged_engine(*generation, {.max_context = 64, .max_sequences = 3, .most_tokens = 200, .prefix_sharing = false})
-                            : *generate::make_literal_engine(model, *generate::find_roles(model.inputs(), model.outputs(), {}), 64);
+        auto engine =
+            paged ? *generate::make_paged_engine(*generation, {.max_context = 64,
+                                                               .max_sequences = 3,
+                                                               .most_tokens = 200,
+                                                               .prefix_sharing = false})
+                  : *generate::make_literal_engine(
+                        model, *generate::find_roles(model.inputs(), model.outputs(), {}), 64);
         const auto sequence = engine->start(prompt), beside = engine->start(other);
         ASSERT_TRUE(engine->reserve(*sequence, 40) && engine->reserve(*beside, 40));
         std::vector<float> last;
         for (size_t at = 0; at < prompt.size(); at += chunk) {
           std::vector<generate::Engine::Work> works;
           const auto piece = std::span(prompt).subspan(at, std::min(chunk, prompt.size() - at));
-          if (paged && at / chunk % 2) works.push_back({beside.get(), std::span(other).subspan(static_cast<size_t>(beside->length), 1), false, {}});
+          if (paged && at / chunk % 2)
+            works.push_back({beside.get(),
+                             std::span(other).subspan(static_cast<size_t>(beside->length), 1),
+                             false,
+                             {}});
           works.push_back({sequence.get(), piece, true, {}});
           const auto done = engine->step(works);
           ASSERT_TRUE(done) << done.error().message;
           last.assign(works.back().logits.begin(), works.back().logits.end());
         }
         if (whole.empty()) whole = last;
-        EXPECT_EQ(std::memcmp(last.data(), whole.data(), whole.size() * sizeof(float)), 0) << name << " in chunks of " << chunk;
+        EXPECT_EQ(std::memcmp(last.data(), whole.data(), whole.size() * sizeof(float)), 0)
+            << name << " in chunks of " << chunk;
       }
     }
   }
@@ -131,9 +152,11 @@ TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
 TEST_F(GeneratorTest, EndsBeforeAStopId) {
   const Golden want = golden("llama-past");
   Generator g = generator("llama-past");
-  const Generated got = answer(g, want.prompt, {.max_tokens = 24, .stop_ids = {-1, want.tokens[4]}});
+  const Generated got =
+      answer(g, want.prompt, {.max_tokens = 24, .stop_ids = {-1, want.tokens[4]}});
   EXPECT_EQ(got.end, GenerateEnd::stop);
-  EXPECT_EQ(got.tokens, Ids(want.tokens.begin(), std::find(want.tokens.begin(), want.tokens.end(), want.tokens[4])));
+  EXPECT_EQ(got.tokens, Ids(want.tokens.begin(),
+                            std::find(want.tokens.begin(), want.tokens.end(), want.tokens[4])));
 }
 
 TEST_F(GeneratorTest, EndsWhereTheContextEnds) {
@@ -142,7 +165,8 @@ TEST_F(GeneratorTest, EndsWhereTheContextEnds) {
   EXPECT_EQ(g.max_context(), 10);
   const Generated got = answer(g, want.prompt, {.max_tokens = 24});
   EXPECT_EQ(got.end, GenerateEnd::context);
-  EXPECT_EQ(got.tokens, Ids(want.tokens.begin(), want.tokens.begin() + 3));  // the last needs no place
+  EXPECT_EQ(got.tokens,
+            Ids(want.tokens.begin(), want.tokens.begin() + 3));  // the last needs no place
   const Ids full(10, 7);
   EXPECT_EQ(answer(g, full, {}).tokens.size(), 1u);
   EXPECT_EQ(g.submit(Ids(11, 7)).error().message, "the prompt has 11 tokens, the context holds 10");
@@ -154,14 +178,19 @@ TEST_F(GeneratorTest, SaysWhatTheModelCannotReach) {
   EXPECT_EQ(got.end, GenerateEnd::failed);
   EXPECT_NE(got.error.message.find("position_ids"), std::string::npos) << got.error.message;
   EXPECT_EQ(got.tokens.size(), 41u);
-  EXPECT_EQ(answer(g, golden("gpt2-past").prompt, {.max_tokens = 24}).tokens, golden("gpt2-past").tokens);  // others go on
+  EXPECT_EQ(answer(g, golden("gpt2-past").prompt, {.max_tokens = 24}).tokens,
+            golden("gpt2-past").tokens);  // others go on
 }
 
 TEST_F(GeneratorTest, TakesOptionsOfAnySize) {
   const Model model = load("llama-past");
-  const auto refused = [&](const GeneratorOptions& o) { return Generator::make(model, o).error().message; };
-  EXPECT_EQ(refused({.max_sequences = INT64_MAX}), "max_sequences must be at most 65535, got 9223372036854775807");
-  EXPECT_EQ(refused({.max_context = INT64_MAX}), "max_context must be at most 1073741824, got 9223372036854775807");
+  const auto refused = [&](const GeneratorOptions& o) {
+    return Generator::make(model, o).error().message;
+  };
+  EXPECT_EQ(refused({.max_sequences = INT64_MAX}),
+            "max_sequences must be at most 65535, got 9223372036854775807");
+  EXPECT_EQ(refused({.max_context = INT64_MAX}),
+            "max_context must be at most 1073741824, got 9223372036854775807");
   const Golden want = golden("llama-past");
   Generator g = generator("llama-past", {.max_context = 64, .prompt_chunk = INT64_MAX});
   EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);
@@ -170,9 +199,12 @@ TEST_F(GeneratorTest, TakesOptionsOfAnySize) {
 TEST_F(GeneratorTest, RefusesBadRequests) {
   Generator g = generator("llama-past");
   EXPECT_EQ(g.submit({}).error().message, "the prompt is empty; it needs at least one token");
-  EXPECT_EQ(g.submit(Ids{1, 200}).error().message, "token 1 of the prompt is 200, outside the vocabulary [0, 200); is the tokenizer that of another model?");
+  EXPECT_EQ(
+      g.submit(Ids{1, 200}).error().message,
+      "token 1 of the prompt is 200, outside the vocabulary [0, 200); is the tokenizer that of another model?");
   EXPECT_FALSE(g.submit(Ids{-1}));
-  EXPECT_EQ(g.submit(Ids{1}, {.max_tokens = 0}).error().message, "max_tokens must be at least 1, got 0");
+  EXPECT_EQ(g.submit(Ids{1}, {.max_tokens = 0}).error().message,
+            "max_tokens must be at least 1, got 0");
   GenerateOptions hot;
   hot.sampling.top_p = 3;
   EXPECT_FALSE(g.submit(Ids{1}, hot));
@@ -215,7 +247,8 @@ TEST_F(GeneratorTest, ACallbackThatBlocksHoldsBackItsSequenceAlone) {
     while (!open) std::this_thread::sleep_for(1ms);
   };
   const auto first = g.submit(want.prompt, slow);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);
   EXPECT_LE(g.poll(*first)->tokens.size(), 64u);  // it does not run ahead of its reader without end
   open = true;
   EXPECT_EQ(g.wait(*first)->tokens.size(), 300u);
@@ -277,12 +310,14 @@ TEST_F(GeneratorTest, TwoShareAModel) {
   const Golden want = golden("llama-past");
   const Model model = load("llama-past");
   Generator a = *Generator::make(model), b = *Generator::make(model);
-  const auto x = a.submit(want.prompt, {.max_tokens = 24}), y = b.submit(want.prompt, {.max_tokens = 24});
+  const auto x = a.submit(want.prompt, {.max_tokens = 24}),
+             y = b.submit(want.prompt, {.max_tokens = 24});
   EXPECT_EQ(a.wait(*x)->tokens, want.tokens);
   EXPECT_EQ(b.wait(*y)->tokens, want.tokens);
 }
 
-// What is generated for a prompt does not depend on what else is computed, in what chunks, or on who cancels meanwhile.
+// What is generated for a prompt does not depend on what else is computed, in what chunks, or on
+// who cancels meanwhile.
 struct Schedules {
   int64_t preempted = 0, shared_tokens = 0;
 };
@@ -303,7 +338,8 @@ class ScheduleTest : public GeneratorTest {
     Ids shared;
     for (int i = 0; i < 90; ++i) shared.push_back(i * 31 % 200);
     for (Request& r : requests) {
-      if (below(3) == 0) r.prompt.assign(shared.begin(), shared.begin() + 60 + below(30));  // some begin alike
+      if (below(3) == 0)
+        r.prompt.assign(shared.begin(), shared.begin() + 60 + below(30));  // some begin alike
       for (int i = 1 + below(r.prompt.empty() ? 60 : 8); i > 0; --i) r.prompt.push_back(below(200));
       r.options.max_tokens = 1 + below(30);
       r.options.sampling.temperature = below(2) ? 1.5f : 0;
@@ -312,10 +348,14 @@ class ScheduleTest : public GeneratorTest {
     }
     Schedules out;
     for (int round = 0; round < rounds; ++round) {
-      // Pools of two pages have place for one sequence; in all others the youngest may have to begin again.
+      // Pools of two pages have place for one sequence; in all others the youngest may have to
+      // begin again.
       const size_t pages = round % 3 == 0 ? 2 : 2 + static_cast<size_t>(below(8));
-      Generator g = generator(name, {.max_sequences = 1 + below(5), .prompt_chunk = 1 + below(20), .cache_bytes = round % 5 == 4 ? 0 : pages * unit,
-                                             .prefix_sharing = round % 2 == 0, .literal = round % 10 == 9 && name == "llama-past"});
+      Generator g = generator(name, {.max_sequences = 1 + below(5),
+                                     .prompt_chunk = 1 + below(20),
+                                     .cache_bytes = round % 5 == 4 ? 0 : pages * unit,
+                                     .prefix_sharing = round % 2 == 0,
+                                     .literal = round % 10 == 9 && name == "llama-past"});
       std::vector<std::pair<Generator::Id, const Request*>> ids;
       std::set<Generator::Id> cancelled;
       for (int i = 0; i < 10; ++i) {
@@ -337,7 +377,8 @@ class ScheduleTest : public GeneratorTest {
         }
       }
       EXPECT_EQ(g.stats().running + g.stats().waiting, 0);
-      for (int i = 0; i < 1000 && g.stats().pages_held > 0; ++i) std::this_thread::sleep_for(1ms);  // they come back right after the end
+      for (int i = 0; i < 1000 && g.stats().pages_held > 0; ++i)
+        std::this_thread::sleep_for(1ms);  // they come back right after the end
       EXPECT_EQ(g.stats().pages_held, 0) << "round " << round;
       out.preempted += g.stats().preempted;
       out.shared_tokens += g.stats().shared_tokens;
@@ -354,13 +395,17 @@ TEST_F(ScheduleTest, OfPages) {
 
 // Two slots of sums a sequence beside its pages: half of the cache each. Prefixes are not shared.
 TEST_F(ScheduleTest, OfPagesAndSums) {
-  const Schedules done = random_schedules("linear-hybrid", 2 * page_bytes(load("linear-hybrid")), 60);
+  const Schedules done =
+      random_schedules("linear-hybrid", 2 * page_bytes(load("linear-hybrid")), 60);
   EXPECT_GT(done.preempted, 0);
   EXPECT_EQ(done.shared_tokens, 0);
 }
 
 // Who has slots has all that it will need.
-TEST_F(ScheduleTest, OfSumsAlone) { EXPECT_EQ(random_schedules("linear-decoder", 2 * page_bytes(load("linear-decoder")), 60).preempted, 0); }
+TEST_F(ScheduleTest, OfSumsAlone) {
+  EXPECT_EQ(
+      random_schedules("linear-decoder", 2 * page_bytes(load("linear-decoder")), 60).preempted, 0);
+}
 
 // A step that fails has changed nothing: its sequences go on as if it had not been.
 TEST_F(GeneratorTest, AStepThatFailedHasChangedNoSums) {
@@ -370,17 +415,22 @@ TEST_F(GeneratorTest, AStepThatFailedHasChangedNoSums) {
     const Ids prompt = {5, 9, 44, 7, 120, 3}, next = {17}, wrong = {5000};
     std::vector<float> expected;
     for (const bool fails : {false, true}) {
-      auto engine = *generate::make_paged_engine(generation, {.max_context = 64, .max_sequences = 2, .most_tokens = 64, .prefix_sharing = false});
+      auto engine = *generate::make_paged_engine(
+          generation,
+          {.max_context = 64, .max_sequences = 2, .most_tokens = 64, .prefix_sharing = false});
       const auto a = engine->start(prompt), b = engine->start(prompt);
       ASSERT_TRUE(engine->reserve(*a, 8) && engine->reserve(*b, 8));
-      const auto step = [&](generate::Engine::Sequence& s, const Ids& ids) { return generate::Engine::Work{&s, ids, true, {}}; };
+      const auto step = [&](generate::Engine::Sequence& s, const Ids& ids) {
+        return generate::Engine::Work{&s, ids, true, {}};
+      };
       std::vector<generate::Engine::Work> both = {step(*a, prompt), step(*b, prompt)};
       ASSERT_TRUE(engine->step(both));
       if (fails) {
         both = {step(*a, next), step(*b, wrong)};
         const auto done = engine->step(both);
         ASSERT_FALSE(done);
-        EXPECT_NE(done.error().message.find("a value lies outside"), std::string::npos) << done.error().message;
+        EXPECT_NE(done.error().message.find("a value lies outside"), std::string::npos)
+            << done.error().message;
       }
       std::vector<generate::Engine::Work> one = {step(*a, next)};
       ASSERT_TRUE(engine->step(one));
@@ -394,12 +444,16 @@ TEST_F(GeneratorTest, AStepThatFailedHasChangedNoSums) {
 TEST_F(GeneratorTest, SaysThatTheCacheIsTooSmall) {
   const Golden want = golden("llama-past");
   const size_t page = page_bytes(load("llama-past"));
-  EXPECT_NE(Generator::make(load("llama-past"), {.cache_bytes = page - 1}).error().message.find("has no place for a page, which takes"), std::string::npos);
+  EXPECT_NE(Generator::make(load("llama-past"), {.cache_bytes = page - 1})
+                .error()
+                .message.find("has no place for a page, which takes"),
+            std::string::npos);
   Generator g = generator("llama-past", {.cache_bytes = page});
   const Generated got = answer(g, want.prompt, {.max_tokens = 100});
   EXPECT_EQ(got.end, GenerateEnd::failed);
   EXPECT_EQ(got.error.code, ErrorCode::memory);
-  EXPECT_NE(got.error.message.find("the cache has place for 64 tokens"), std::string::npos) << got.error.message;
+  EXPECT_NE(got.error.message.find("the cache has place for 64 tokens"), std::string::npos)
+      << got.error.message;
   EXPECT_EQ(got.tokens.size(), 64 - want.prompt.size() + 1);
   EXPECT_EQ(answer(g, Ids(80, 3), {}).error.code, ErrorCode::memory);
   EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);  // others go on
@@ -408,10 +462,14 @@ TEST_F(GeneratorTest, SaysThatTheCacheIsTooSmall) {
 TEST_F(GeneratorTest, SaysThatSumsHaveNoPlace) {
   const Model model = load("linear-decoder");
   const size_t pair = 2 * page_bytes(model);
-  EXPECT_NE(Generator::make(model, {.cache_bytes = pair - 1}).error().message.find("has no place for the sums of a sequence, which take "), std::string::npos);
+  EXPECT_NE(Generator::make(model, {.cache_bytes = pair - 1})
+                .error()
+                .message.find("has no place for the sums of a sequence, which take "),
+            std::string::npos);
   Generator g = generator("linear-decoder", {.max_sequences = 3, .cache_bytes = 1000 * pair});
   const Golden want = golden("linear-decoder");
-  const auto a = *g.submit(want.prompt, {.max_tokens = 24}), b = *g.submit(want.prompt, {.max_tokens = 500});
+  const auto a = *g.submit(want.prompt, {.max_tokens = 24}),
+             b = *g.submit(want.prompt, {.max_tokens = 500});
   EXPECT_EQ(g.wait(a)->tokens, want.tokens);
   EXPECT_EQ(g.wait(b)->tokens.size(), 500u);
   EXPECT_EQ(g.stats().pages, 0);
@@ -421,7 +479,8 @@ TEST_F(GeneratorTest, SequencesInABatchAreAsAlone) {
   const Golden want = golden("llama-past");
   Generator g = generator("llama-past");
   std::vector<Generator::Id> others;
-  for (int i = 0; i < 5; ++i) others.push_back(*g.submit(Ids(static_cast<size_t>(3 + 20 * i), 7 * i), {.max_tokens = 60}));
+  for (int i = 0; i < 5; ++i)
+    others.push_back(*g.submit(Ids(static_cast<size_t>(3 + 20 * i), 7 * i), {.max_tokens = 60}));
   EXPECT_EQ(answer(g, want.prompt, {.max_tokens = 24}).tokens, want.tokens);
   for (const auto id : others) EXPECT_EQ(g.wait(id)->end, GenerateEnd::length);
 }

@@ -42,7 +42,8 @@ TEST(Pages, KeepWhatNobodyHoldsUntilMemoryIsNeeded) {
   pages.release(b);
   pages.release(a);
   EXPECT_EQ(pages.held(), 0);
-  EXPECT_EQ(pages.find(-1, Ids{1}), a);      // held again, so b, which was let go first and is held by none, goes
+  EXPECT_EQ(pages.find(-1, Ids{1}),
+            a);  // held again, so b, which was let go first and is held by none, goes
   EXPECT_EQ(pages.take(), b);
   EXPECT_FALSE(pages.find(a, Ids{2}));
   EXPECT_FALSE(pages.take());
@@ -58,7 +59,7 @@ TEST(Pages, ForgetWhatStoodBehindAPageThatIsTakenAgain) {
   const int32_t c = *pages.take(), again = *pages.take();
   EXPECT_EQ(again, a);
   pages.publish(again, -1, Ids{9});
-  EXPECT_FALSE(pages.find(again, Ids{2}));   // b is behind the a of before
+  EXPECT_FALSE(pages.find(again, Ids{2}));  // b is behind the a of before
   pages.release(b), pages.release(c), pages.release(again);
   EXPECT_EQ(pages.held(), 0);
 }
@@ -66,7 +67,7 @@ TEST(Pages, ForgetWhatStoodBehindAPageThatIsTakenAgain) {
 TEST(Pages, NoneIsLostInRandomUse) {
   std::mt19937 random(1);
   Pages pages(8);
-  std::vector<Ids> holders;                  // pages of each
+  std::vector<Ids> holders;  // pages of each
   std::vector<Ids> contents;
   for (int step = 0; step < 20000; ++step) {
     if (random() % 3 && holders.size() < 6) {

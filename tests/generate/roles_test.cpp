@@ -16,8 +16,10 @@ TensorInfo tensor(const std::string& name, DType type, const std::vector<std::st
   return out;
 }
 
-const TensorInfo kIds = tensor("input_ids", DType::i64, {"B", "S"}), kMask = tensor("attention_mask", DType::i64, {"B", "P + S"}),
-                 kPositions = tensor("position_ids", DType::i64, {"B", "S"}), kLogits = tensor("logits", DType::f32, {"B", "S", "288"});
+const TensorInfo kIds = tensor("input_ids", DType::i64, {"B", "S"}),
+                 kMask = tensor("attention_mask", DType::i64, {"B", "P + S"}),
+                 kPositions = tensor("position_ids", DType::i64, {"B", "S"}),
+                 kLogits = tensor("logits", DType::f32, {"B", "S", "288"});
 
 std::vector<TensorInfo> pasts(const std::string& pattern) {
   std::vector<TensorInfo> out;
@@ -25,7 +27,8 @@ std::vector<TensorInfo> pasts(const std::string& pattern) {
     for (const std::string kind : {"key", "value"}) {
       std::string name = pattern;
       name.replace(name.find('#'), 1, layer).replace(name.find('@'), 1, kind);
-      out.push_back(tensor(name, DType::f32, {"B", "2", name.starts_with("past") ? "P" : "P + S", "16"}));
+      out.push_back(
+          tensor(name, DType::f32, {"B", "2", name.starts_with("past") ? "P" : "P + S", "16"}));
     }
   return out;
 }
@@ -35,13 +38,15 @@ std::vector<TensorInfo> joined(std::vector<TensorInfo> a, const std::vector<Tens
   return a;
 }
 
-std::string refusal(const std::vector<TensorInfo>& in, const std::vector<TensorInfo>& out, std::vector<std::pair<std::string, std::string>> given = {}) {
+std::string refusal(const std::vector<TensorInfo>& in, const std::vector<TensorInfo>& out,
+                    std::vector<std::pair<std::string, std::string>> given = {}) {
   const auto roles = find_roles(in, out, given);
   return roles ? "accepted" : roles.error().message;
 }
 
 TEST(Roles, AreToldByNamesAndShapes) {
-  const auto roles = find_roles(joined({kIds, kMask, kPositions}, pasts("past_key_values.#.@")), joined({kLogits}, pasts("present.#.@")), {});
+  const auto roles = find_roles(joined({kIds, kMask, kPositions}, pasts("past_key_values.#.@")),
+                                joined({kLogits}, pasts("present.#.@")), {});
   ASSERT_TRUE(roles) << roles.error().message;
   EXPECT_EQ(roles->ids.name, "input_ids");
   EXPECT_EQ(roles->mask.name, "attention_mask");
@@ -53,8 +58,10 @@ TEST(Roles, AreToldByNamesAndShapes) {
 }
 
 TEST(Roles, TakeOtherSpellingsOfPresent) {
-  EXPECT_TRUE(find_roles(joined({kIds}, pasts("past_key_values.#.@")), joined({kLogits}, pasts("present_key_values.#.@")), {}));
-  EXPECT_TRUE(find_roles(joined({kIds}, pasts("past_#_@")), joined({kLogits}, pasts("present_@_#")), {}));
+  EXPECT_TRUE(find_roles(joined({kIds}, pasts("past_key_values.#.@")),
+                         joined({kLogits}, pasts("present_key_values.#.@")), {}));
+  EXPECT_TRUE(
+      find_roles(joined({kIds}, pasts("past_#_@")), joined({kLogits}, pasts("present_@_#")), {}));
 }
 
 TEST(Roles, OfAGraphWithoutPast) {
@@ -65,8 +72,11 @@ TEST(Roles, OfAGraphWithoutPast) {
 }
 
 TEST(Roles, MayBeGiven) {
-  const TensorInfo odd = tensor("a", DType::i64, {"B", "S"}), other = tensor("b", DType::i64, {"B", "S"});
-  const auto roles = find_roles({odd, other}, {kLogits}, std::vector<std::pair<std::string, std::string>>{{"b", "positions"}, {"a", "ids"}});
+  const TensorInfo odd = tensor("a", DType::i64, {"B", "S"}),
+                   other = tensor("b", DType::i64, {"B", "S"});
+  const auto roles = find_roles(
+      {odd, other}, {kLogits},
+      std::vector<std::pair<std::string, std::string>>{{"b", "positions"}, {"a", "ids"}});
   ASSERT_TRUE(roles) << roles.error().message;
   EXPECT_EQ(roles->positions.name, "b");
   const auto pair = find_roles(joined({kIds}, {tensor("k_in", DType::f32, {"B", "2", "P", "16"})}),
@@ -79,12 +89,20 @@ TEST(Roles, MayBeGiven) {
 TEST(Roles, SayWhatIsMissing) {
   const std::string tail = "; --role NAME=ids|mask|positions|types|logits tells what a name is";
   const std::string head = "the model is no decoder that can generate: ";
-  EXPECT_EQ(refusal({kMask}, {kLogits}), head + "no input of token ids, whole numbers of [batch, length]" + tail);
-  EXPECT_EQ(refusal({kIds}, {tensor("pooled", DType::f32, {"B", "32"})}), head + "no output of logits, numbers of [batch, length, vocabulary]" + tail);
-  EXPECT_EQ(refusal({kIds, tensor("pixels", DType::f32, {"B", "9"})}, {kLogits}), head + "the input 'pixels' is neither ids, mask, positions nor past" + tail);
-  EXPECT_EQ(refusal(joined({kIds}, pasts("past_key_values.#.@")), {kLogits}),
-            head + "the input 'past_key_values.0.key' has no output that would be it a step later (give it one with --role OUTPUT=past_key_values.0.key)" + tail);
-  EXPECT_EQ(refusal({kIds}, {kLogits}, {{"nothing", "ids"}}), "a role is given for 'nothing', which is none of the inputs 'input_ids' and outputs 'logits'");
+  EXPECT_EQ(refusal({kMask}, {kLogits}),
+            head + "no input of token ids, whole numbers of [batch, length]" + tail);
+  EXPECT_EQ(refusal({kIds}, {tensor("pooled", DType::f32, {"B", "32"})}),
+            head + "no output of logits, numbers of [batch, length, vocabulary]" + tail);
+  EXPECT_EQ(refusal({kIds, tensor("pixels", DType::f32, {"B", "9"})}, {kLogits}),
+            head + "the input 'pixels' is neither ids, mask, positions nor past" + tail);
+  EXPECT_EQ(
+      refusal(joined({kIds}, pasts("past_key_values.#.@")), {kLogits}),
+      head +
+          "the input 'past_key_values.0.key' has no output that would be it a step later (give it one with --role OUTPUT=past_key_values.0.key)" +
+          tail);
+  EXPECT_EQ(
+      refusal({kIds}, {kLogits}, {{"nothing", "ids"}}),
+      "a role is given for 'nothing', which is none of the inputs 'input_ids' and outputs 'logits'");
 }
 
 }  // namespace

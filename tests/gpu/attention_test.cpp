@@ -19,7 +19,9 @@ struct Problem {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-double threshold(const std::string& type) { return type == "f16" ? 8e-4 : type == "bf16" ? 5e-3 : 1e-5; }
+double threshold(const std::string& type) {
+  return type == "f16" ? 8e-4 : type == "bf16" ? 5e-3 : 1e-5;
+}
 
 /// Inputs in the order of the stub. Keys that are not live hold NaN: nothing may read them.
 std::vector<HostTensor> make_inputs(const Problem& p) {
@@ -32,7 +34,8 @@ std::vector<HostTensor> make_inputs(const Problem& p) {
   HostTensor visible = random("f32", b * m * n, 4);
   for (double& x : visible.values) x = x > -0.3;
   visible.type = "b8";
-  if (s.visible && m > 3) std::fill_n(visible.values.begin() + 3 * n, n, 0.0);  // one query sees nothing
+  if (s.visible && m > 3)
+    std::fill_n(visible.values.begin() + 3 * n, n, 0.0);  // one query sees nothing
   HostTensor bias = random("f32", s.heads * m * n, 5, -2, 2);
   if (s.live) {
     for (size_t r = 0; r < b * n; ++r) {
@@ -47,7 +50,9 @@ std::vector<HostTensor> make_inputs(const Problem& p) {
 std::vector<double> reference(const Problem& p, const std::vector<HostTensor>& in) {
   const AttentionStub& s = p.stub;
   std::vector<double> out(size_t(p.batch) * p.queries * s.heads * s.v_dim, 0.0), w(p.keys);
-  auto at = [](const HostTensor& t, size_t row, int heads, int h, int width) { return &t.values[(row * heads + h) * width]; };
+  auto at = [](const HostTensor& t, size_t row, int heads, int h, int width) {
+    return &t.values[(row * heads + h) * width];
+  };
   for (int b = 0; b < p.batch; ++b) {
     for (int h = 0; h < s.heads; ++h) {
       int g = h / (s.heads / s.kv_heads);
@@ -58,12 +63,15 @@ std::vector<double> reference(const Problem& p, const std::vector<HostTensor>& i
           w[j] = -std::numeric_limits<double>::infinity();
           if (s.live && in[3].values[size_t(b) * p.keys + j] == 0) continue;
           const int right = s.causal ? 0 : s.window_right, diagonal = i + p.keys - p.queries;
-          if ((right >= 0 && j > diagonal + right) || (s.window_left >= 0 && j < diagonal - s.window_left)) continue;
+          if ((right >= 0 && j > diagonal + right) ||
+              (s.window_left >= 0 && j < diagonal - s.window_left))
+            continue;
           if (s.visible && in[4].values[(size_t(b) * p.queries + i) * p.keys + j] == 0) continue;
           const double* k = at(in[1], size_t(b) * p.keys + j, s.kv_heads, g, s.head_dim);
           double dot = 0;
           for (int c = 0; c < s.head_dim; ++c) dot += q[c] * k[c];
-          w[j] = dot * s.scale + (s.bias ? in[5].values[(size_t(h) * p.queries + i) * p.keys + j] : 0);
+          w[j] =
+              dot * s.scale + (s.bias ? in[5].values[(size_t(h) * p.queries + i) * p.keys + j] : 0);
           top = std::max(top, w[j]);
         }
         double* o = &out[((size_t(b) * p.queries + i) * s.heads + h) * s.v_dim];
@@ -90,21 +98,24 @@ void pack(const Problem& p, std::vector<HostTensor>& in) {
   for (size_t r = 0; r < rows; ++r) {
     for (int t = 0; t < 3; ++t) {
       size_t width = in[t].values.size() / rows;
-      all.values.insert(all.values.end(), in[t].values.begin() + r * width, in[t].values.begin() + (r + 1) * width);
+      all.values.insert(all.values.end(), in[t].values.begin() + r * width,
+                        in[t].values.begin() + (r + 1) * width);
     }
   }
   in[0] = all;
 }
 
 void check(Problem p) {
-  SCOPED_TRACE(testing::Message() << p.stub.type << " queries " << p.queries << " keys " << p.keys << " d "
-                                  << p.stub.head_dim << " dv " << p.stub.v_dim << " tile " << p.stub.block_m << "x"
-                                  << p.stub.block_n << " causal " << p.stub.causal << " scaled " << p.stub.scaled);
+  SCOPED_TRACE(testing::Message() << p.stub.type << " queries " << p.queries << " keys " << p.keys
+                                  << " d " << p.stub.head_dim << " dv " << p.stub.v_dim << " tile "
+                                  << p.stub.block_m << "x" << p.stub.block_n << " causal "
+                                  << p.stub.causal << " scaled " << p.stub.scaled);
   std::vector<HostTensor> inputs = make_inputs(p);
   std::vector<double> expected = reference(p, inputs);
   if (p.stub.packed) pack(p, inputs);
   Launch launch{.source = p.stub.text(),
-                .grid = {unsigned((p.queries + p.stub.block_m - 1) / p.stub.block_m) + 1, unsigned(p.stub.heads), unsigned(p.batch)},
+                .grid = {unsigned((p.queries + p.stub.block_m - 1) / p.stub.block_m) + 1,
+                         unsigned(p.stub.heads), unsigned(p.batch)},
                 .threads = unsigned(p.stub.threads()),
                 .shared_bytes = unsigned(p.stub.shared_bytes()),
                 .sizes = {p.batch, p.queries, p.keys},
@@ -128,7 +139,8 @@ class Attention : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(Attention, LengthsAtTileEdges) {
-  for (int n : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300}) check({.stub = stub(), .queries = n, .keys = n});
+  for (int n : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300})
+    check({.stub = stub(), .queries = n, .keys = n});
 }
 
 TEST_P(Attention, HeadSizes) {

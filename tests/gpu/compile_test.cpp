@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every template compiles for every architecture without spills and without C75xx advice. Needs NVRTC, no device.
+// Every template compiles for every architecture without spills and without C75xx advice. Needs
+// NVRTC, no device.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -47,7 +48,8 @@ TEST_P(Templates, ExamplesOfTheReadme) {
 TEST_P(Templates, Norms) {
   for (const char* type : {"f32", "f16", "bf16"}) {
     for (int hidden : {64, 770, 768, 4096, 8192}) {
-      NormStub s{.op = "residual_norm", .type = type, .hidden = hidden, .has_bias = true, .has_sum = true};
+      NormStub s{
+          .op = "residual_norm", .type = type, .hidden = hidden, .has_bias = true, .has_sum = true};
       compiles(s.text());
     }
   }
@@ -56,8 +58,14 @@ TEST_P(Templates, Norms) {
 TEST_P(Templates, AttentionOnTensorCores) {
   for (int d : {32, 64, 72, 128, 192, 256}) {
     for (bool plain : {true, false}) {
-      AttentionStub s{.type = plain ? "bf16" : "f16", .head_dim = d, .v_dim = d, .causal = !plain, .scaled = plain,
-                      .live = true, .visible = !plain, .bias = !plain};
+      AttentionStub s{.type = plain ? "bf16" : "f16",
+                      .head_dim = d,
+                      .v_dim = d,
+                      .causal = !plain,
+                      .scaled = plain,
+                      .live = true,
+                      .visible = !plain,
+                      .bias = !plain};
       s.choose_tile();
       EXPECT_LE(s.shared_bytes(), 99 * 1024);
       compiles(s.text());
@@ -67,8 +75,14 @@ TEST_P(Templates, AttentionOnTensorCores) {
 
 TEST_P(Templates, AttentionInFloat) {
   for (int d : {64, 72, 128, 256}) {
-    AttentionStub s{.type = "f32", .head_dim = d, .v_dim = d, .causal = true, .scaled = d == 64, .live = true,
-                    .visible = d != 64, .bias = d != 64};
+    AttentionStub s{.type = "f32",
+                    .head_dim = d,
+                    .v_dim = d,
+                    .causal = true,
+                    .scaled = d == 64,
+                    .live = true,
+                    .visible = d != 64,
+                    .bias = d != 64};
     s.choose_tile();
     EXPECT_LE(s.shared_bytes(), 99 * 1024);
     compiles(s.text());
@@ -76,7 +90,8 @@ TEST_P(Templates, AttentionInFloat) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Arch, Templates,
-                         testing::Values("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "compute_80"),
+                         testing::Values("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120",
+                                         "compute_80"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -38,8 +38,7 @@ struct Driver {
   std::string arch;  // empty: no device
 };
 
-template <class F>
-bool find(void* library, const char* name, F& f) {
+template <class F> bool find(void* library, const char* name, F& f) {
   f = reinterpret_cast<F>(dlsym(library, name));
   return f != nullptr;
 }
@@ -49,12 +48,17 @@ Driver open_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) return d;
   bool ok = find(library, "cuInit", d.init) && find(library, "cuDeviceGet", d.device_get) &&
-            find(library, "cuDeviceGetAttribute", d.attribute) && find(library, "cuDevicePrimaryCtxRetain", d.retain) &&
-            find(library, "cuCtxSetCurrent", d.set_current) && find(library, "cuModuleLoadData", d.load) &&
-            find(library, "cuModuleGetFunction", d.function) && find(library, "cuFuncSetAttribute", d.set_attribute) &&
+            find(library, "cuDeviceGetAttribute", d.attribute) &&
+            find(library, "cuDevicePrimaryCtxRetain", d.retain) &&
+            find(library, "cuCtxSetCurrent", d.set_current) &&
+            find(library, "cuModuleLoadData", d.load) &&
+            find(library, "cuModuleGetFunction", d.function) &&
+            find(library, "cuFuncSetAttribute", d.set_attribute) &&
             find(library, "cuMemAlloc_v2", d.allocate) && find(library, "cuMemFree_v2", d.free) &&
-            find(library, "cuMemcpyHtoD_v2", d.to_device) && find(library, "cuMemcpyDtoH_v2", d.to_host) &&
-            find(library, "cuLaunchKernel", d.launch) && find(library, "cuCtxSynchronize", d.synchronize);
+            find(library, "cuMemcpyHtoD_v2", d.to_device) &&
+            find(library, "cuMemcpyDtoH_v2", d.to_host) &&
+            find(library, "cuLaunchKernel", d.launch) &&
+            find(library, "cuCtxSynchronize", d.synchronize);
   CUdevice device;
   CUcontext context;
   int major = 0, minor = 0;
@@ -72,15 +76,18 @@ const Driver& driver() {
 }
 
 size_t size_of(const std::string& type) {
-  static const std::map<std::string, size_t> kSizes = {{"f32", 4}, {"f16", 2}, {"bf16", 2}, {"f64", 8},
-                                                       {"i64", 8}, {"i32", 4}, {"u8", 1},   {"b8", 1}};
+  static const std::map<std::string, size_t> kSizes = {{"f32", 4}, {"f16", 2}, {"bf16", 2},
+                                                       {"f64", 8}, {"i64", 8}, {"i32", 4},
+                                                       {"u8", 1},  {"b8", 1}};
   return kSizes.at(type);
 }
 
-template <class T>
-void put(std::byte* at, T v) { std::memcpy(at, &v, sizeof v); }
-template <class T>
-T get(const std::byte* at) { T v; std::memcpy(&v, at, sizeof v); return v; }
+template <class T> void put(std::byte* at, T v) { std::memcpy(at, &v, sizeof v); }
+template <class T> T get(const std::byte* at) {
+  T v;
+  std::memcpy(&v, at, sizeof v);
+  return v;
+}
 
 /// Through float: right for every value that is a float.
 uint16_t to_bf16(double v) {
@@ -122,7 +129,9 @@ struct Buffer {
   }
   Buffer(const Buffer&) = delete;
   Buffer(Buffer&& b) : base(b.base), bytes(b.bytes), offset(b.offset) { b.base = 0; }
-  ~Buffer() { if (base) driver().free(base); }
+  ~Buffer() {
+    if (base) driver().free(base);
+  }
   CUdeviceptr data() const { return base + kGuard + offset; }
 };
 
@@ -192,18 +201,24 @@ void run(Launch& launch) {
   buffers.push_back(upload({"i32", std::vector<double>(16, 0)}));
   for (const HostTensor& t : launch.inputs) buffers.push_back(upload(t));
   size_t first_output = buffers.size();
-  for (const HostTensor& t : launch.outputs) buffers.emplace_back(t.values.size() * size_of(t.type), launch.output_offset);
+  for (const HostTensor& t : launch.outputs)
+    buffers.emplace_back(t.values.size() * size_of(t.type), launch.output_offset);
   std::vector<CUdeviceptr> pointers;
   for (const Buffer& b : buffers) pointers.push_back(b.data());
   std::vector<void*> parameters;
   for (CUdeviceptr& p : pointers) parameters.push_back(&p);
   if (launch.shared_bytes > 48 * 1024) {
-    ASSERT_EQ(driver().set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes), 0);
+    ASSERT_EQ(driver().set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                     launch.shared_bytes),
+              0);
   }
-  ASSERT_EQ(driver().launch(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
-                            launch.shared_bytes, nullptr, parameters.data(), nullptr), 0);
+  ASSERT_EQ(
+      driver().launch(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1,
+                      1, launch.shared_bytes, nullptr, parameters.data(), nullptr),
+      0);
   ASSERT_EQ(driver().synchronize(), 0) << launch.source;
-  for (size_t k = 0; k < launch.outputs.size(); ++k) download(buffers[first_output + k], launch.outputs[k]);
+  for (size_t k = 0; k < launch.outputs.size(); ++k)
+    download(buffers[first_output + k], launch.outputs[k]);
   uint32_t flags[16];
   ASSERT_EQ(driver().to_host(flags, buffers[1].data(), sizeof flags), 0);
   launch.flags = flags[0];
@@ -218,13 +233,16 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
       if (std::isfinite(b[k])) norm += b[k] * b[k];
       continue;
     }
-    if (!std::isfinite(a[k]) || !std::isfinite(b[k])) return std::numeric_limits<double>::infinity();
+    if (!std::isfinite(a[k]) || !std::isfinite(b[k]))
+      return std::numeric_limits<double>::infinity();
     difference += (a[k] - b[k]) * (a[k] - b[k]);
     norm += b[k] * b[k];
   }
   return std::sqrt(difference / (norm > 0 ? norm : 1));
 }
 
-double rounding(const std::string& type) { return type == "f16" ? 2.5e-4 : type == "bf16" ? 2.0e-3 : 2e-6; }
+double rounding(const std::string& type) {
+  return type == "f16" ? 2.5e-4 : type == "bf16" ? 2.0e-3 : 2e-6;
+}
 
 }  // namespace tfcc::test

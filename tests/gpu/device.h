@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of CUDA templates: host tensors rounded to a storage type, and one function that compiles a stub and runs it.
-// libcuda is opened at run time; without a device the tests are skipped.
+// Tests of CUDA templates: host tensors rounded to a storage type, and one function that compiles a
+// stub and runs it. libcuda is opened at run time; without a device the tests are skipped.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ struct HostTensor {
 /// Rounds `values` to `type`, to nearest even.
 HostTensor tensor(const std::string& type, std::vector<double> values);
 /// `count` values uniform in [low, high], the same for the same seed.
-HostTensor random(const std::string& type, size_t count, uint32_t seed, double low = -1, double high = 1);
+HostTensor random(const std::string& type, size_t count, uint32_t seed, double low = -1,
+                  double high = 1);
 
 /// A kernel NAME "kernel" and its launch. Parameters: n, flags, the inputs, the outputs.
 struct Launch {
@@ -32,12 +33,12 @@ struct Launch {
   std::vector<int64_t> sizes = {};
   std::vector<HostTensor> inputs = {};
   std::vector<HostTensor> outputs = {};  // type and count; values are replaced by the result
-  unsigned output_offset = 0;       // bytes by which the outputs are misaligned
-  unsigned flags = 0;               // after the run: the first word of flags
+  unsigned output_offset = 0;            // bytes by which the outputs are misaligned
+  unsigned flags = 0;                    // after the run: the first word of flags
 };
 
-/// Compiles for this machine's device and runs. Outputs are poisoned with NaN before, memory around all buffers too; a
-/// write outside of the outputs is a failure. Fails the test on any error.
+/// Compiles for this machine's device and runs. Outputs are poisoned with NaN before, memory around
+/// all buffers too; a write outside of the outputs is a failure. Fails the test on any error.
 void run(Launch& launch);
 
 /// False without a device: skip.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One executor on a real GPU: after prepare_all() runs of any shape make no graph, no allocation and
-// load no code, and the same run twice gives the same bits.
+// One executor on a real GPU: after prepare_all() runs of any shape make no graph, no allocation
+// and load no code, and the same run twice gives the same bits.
 //
 //     prepared_runs MODEL.tfcc [LARGEST_BATCH LARGEST_LENGTH [RUNS]]
 //
@@ -56,7 +56,8 @@ std::string run(const Model& model, Executor& e, int64_t batch, int64_t length) 
     auto set = e.set(t.name, {in.bytes[t.name].data(), t.dtype, in.shapes[i].second});
     if (!set) return std::fprintf(stderr, "%s\n", set.error().message.c_str()), "";
   }
-  if (auto ran = e.run(); !ran) return std::fprintf(stderr, "%s\n", ran.error().message.c_str()), "";
+  if (auto ran = e.run(); !ran)
+    return std::fprintf(stderr, "%s\n", ran.error().message.c_str()), "";
   std::string all;
   for (const auto& t : model.outputs()) {
     auto out = e.output(t.name);
@@ -76,14 +77,16 @@ void expect(bool good, const std::string& what) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2 && argc != 4 && argc != 5) return std::fprintf(stderr, "prepared_runs MODEL.tfcc [BATCH LENGTH [RUNS]]\n"), 2;
+  if (argc != 2 && argc != 4 && argc != 5)
+    return std::fprintf(stderr, "prepared_runs MODEL.tfcc [BATCH LENGTH [RUNS]]\n"), 2;
   tfcc::LoadOptions options;
   options.device = "cuda";
   auto model = Model::load(argv[1], options);
   if (!model) return std::fprintf(stderr, "%s\n", model.error().message.c_str()), 1;
   auto executor = model->executor();
   if (!executor) return std::fprintf(stderr, "%s\n", executor.error().message.c_str()), 1;
-  const int64_t batch = argc > 2 ? std::atoll(argv[2]) : 16, length = argc > 2 ? std::atoll(argv[3]) : 48;
+  const int64_t batch = argc > 2 ? std::atoll(argv[2]) : 16,
+                length = argc > 2 ? std::atoll(argv[3]) : 48;
   const int runs = argc > 4 ? std::atoi(argv[4]) : 50;
   auto prepared = executor->prepare_all(inputs_of(*model, batch, length).shapes);
   if (!prepared) return std::fprintf(stderr, "%s\n", prepared.error().message.c_str()), 1;
@@ -93,19 +96,23 @@ int main(int argc, char** argv) {
     const int64_t b = 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(batch));
     const int64_t s = 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(length));
     const std::string first = run(*model, *executor, b, s), second = run(*model, *executor, b, s);
-    expect(!first.empty() && first == second, "two runs of " + std::to_string(b) + "x" + std::to_string(s) + " differ");
+    expect(!first.empty() && first == second,
+           "two runs of " + std::to_string(b) + "x" + std::to_string(s) + " differ");
   }
   const tfcc::ExecutorStats after = executor->stats();
   expect(before.graphs_made > 0, "prepare_all() made no graph");
   expect(after.graphs_made == before.graphs_made, "graphs were made in runs");
-  expect(after.device_allocations == before.device_allocations, "device memory was allocated in runs");
+  expect(after.device_allocations == before.device_allocations,
+         "device memory was allocated in runs");
   expect(after.modules_loaded == before.modules_loaded, "code was loaded in runs");
   expect(after.plain_runs == before.plain_runs, "runs without a graph");
-  std::printf("%s, %s: %llu graphs prepared up to %lldx%lld; in %d runs: graphs %lld, allocations %lld, modules %lld, plain runs %lld\n",
-              argv[1], model->device().c_str(), static_cast<unsigned long long>(before.graphs_made), static_cast<long long>(batch),
-              static_cast<long long>(length), 2 * runs, static_cast<long long>(after.graphs_made - before.graphs_made),
-              static_cast<long long>(after.device_allocations - before.device_allocations),
-              static_cast<long long>(after.modules_loaded - before.modules_loaded),
-              static_cast<long long>(after.plain_runs - before.plain_runs));
+  std::printf(
+      "%s, %s: %llu graphs prepared up to %lldx%lld; in %d runs: graphs %lld, allocations %lld, modules %lld, plain runs %lld\n",
+      argv[1], model->device().c_str(), static_cast<unsigned long long>(before.graphs_made),
+      static_cast<long long>(batch), static_cast<long long>(length), 2 * runs,
+      static_cast<long long>(after.graphs_made - before.graphs_made),
+      static_cast<long long>(after.device_allocations - before.device_allocations),
+      static_cast<long long>(after.modules_loaded - before.modules_loaded),
+      static_cast<long long>(after.plain_runs - before.plain_runs));
   return wrong;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random expressions printed as C++ and compiled by NVRTC give what the interpreter gives, bit by bit: every operation is exact
-// or correctly rounded, products are rounded before they are added, and integers wrap at 64 bits, not at the 32 of an index.
+// Random expressions printed as C++ and compiled by NVRTC give what the interpreter gives, bit by
+// bit: every operation is exact or correctly rounded, products are rounded before they are added,
+// and integers wrap at 64 bits, not at the 32 of an index.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -36,11 +37,15 @@ std::string source_of(const std::vector<Function>& functions, ir::ExprPool& pool
   names.narrow_indices = true;
   std::string text = "#include \"cuda/pointwise.cuh\"\n", cases;
   for (size_t k = 0; k < functions.size(); ++k) {
-    text += fmt::format("__device__ f32 value{}(const f32* a0, const i64* a1, const b8* a2, const i32* a3, u32* flags, idx N, idx i0, idx i1) {{ {} }}\n",
-                        k, codegen::cpp_body(functions[k].expr, names));
-    cases += fmt::format("    case {0}: v = value{0}(a0, a1, a2, a3, flags, N, i0, i1); break;\n", k);
+    text += fmt::format(
+        "__device__ f32 value{}(const f32* a0, const i64* a1, const b8* a2, const i32* a3, u32* flags, idx N, idx i0, idx i1) {{ {} }}\n",
+        k, codegen::cpp_body(functions[k].expr, names));
+    cases +=
+        fmt::format("    case {0}: v = value{0}(a0, a1, a2, a3, flags, N, i0, i1); break;\n", k);
   }
-  return text + fmt::format(R"(TFCC_KERNEL(32, kernel, const f32* a0, const i64* a1, const b8* a2, const i32* a3, const b8* defined, f32* out) {{
+  return text +
+         fmt::format(
+             R"(TFCC_KERNEL(32, kernel, const f32* a0, const i64* a1, const b8* a2, const i32* a3, const b8* defined, f32* out) {{
   idx N = (idx)n[0], i0 = threadIdx.x / 5, i1 = threadIdx.x % 5;
   if (!defined[blockIdx.x * 32 + threadIdx.x]) return;
   f32 v = 0;
@@ -48,7 +53,8 @@ std::string source_of(const std::vector<Function>& functions, ir::ExprPool& pool
 {}  }}
   out[blockIdx.x * 32 + threadIdx.x] = v;
 }}
-)", cases);
+)",
+             cases);
 }
 
 class RandomExpressions : public ::testing::TestWithParam<int> {};
@@ -70,8 +76,13 @@ TEST_P(RandomExpressions, CompiledByNvrtc) {
   int compared = 0, open = 0;
   for (int t = 0; t < kSamples && !HasFailure(); ++t) {
     RawSample sample = ir::random_sample(random);
-    for (int64_t& v : sample.ints) v -= std::abs(static_cast<double>(v)) > 0x1p53 ? v % 1024 : 0;  // the tensors of a launch are doubles here
-    const auto move_to = [&](int k) { sample.at[0] = k % kPositions / 5, sample.at[1] = k % kPositions % 5; };
+    for (int64_t& v : sample.ints)
+      v -= std::abs(static_cast<double>(v)) > 0x1p53
+               ? v % 1024
+               : 0;  // the tensors of a launch are doubles here
+    const auto move_to = [&](int k) {
+      sample.at[0] = k % kPositions / 5, sample.at[1] = k % kPositions % 5;
+    };
     // What has no value, such as a load out of range, may not run at all.
     std::vector<double> defined(kPerUnit * kPositions);
     for (int k = 0; k < kPerUnit * kPositions; ++k) {
@@ -82,10 +93,15 @@ TEST_P(RandomExpressions, CompiledByNvrtc) {
       defined[static_cast<size_t>(k)] = !eval.open;
       open += eval.open;
     }
-    Launch launch{.source = source, .grid = {kPerUnit, 1, 1}, .threads = kPositions, .sizes = {sample.n},
+    Launch launch{.source = source,
+                  .grid = {kPerUnit, 1, 1},
+                  .threads = kPositions,
+                  .sizes = {sample.n},
                   .inputs = {tensor("f32", {sample.reals.begin(), sample.reals.end()}),
-                             tensor("i64", {sample.ints.begin(), sample.ints.end()}), tensor("b8", {double(sample.truth)}),
-                             tensor("i32", {sample.narrow.begin(), sample.narrow.end()}), tensor("b8", defined)},
+                             tensor("i64", {sample.ints.begin(), sample.ints.end()}),
+                             tensor("b8", {double(sample.truth)}),
+                             tensor("i32", {sample.narrow.begin(), sample.narrow.end()}),
+                             tensor("b8", defined)},
                   .outputs = {{"f32", std::vector<double>(kPerUnit * kPositions)}}};
     run(launch);
     for (int k = 0; k < kPerUnit * kPositions && !HasFatalFailure(); ++k) {
@@ -95,10 +111,14 @@ TEST_P(RandomExpressions, CompiledByNvrtc) {
       ++compared;
       bool flagged = false;
       const ir::ScalarValue want = interpret(f.expr, sample, flagged);
-      EXPECT_TRUE(same(ir::Scalar::f32, {0, launch.outputs[0].values[static_cast<size_t>(k)]}, want))
-          << print(f.expr) << " is " << want.r << ", not " << launch.outputs[0].values[static_cast<size_t>(k)] << " at i0 = " << sample.at[0]
-          << ", i1 = " << sample.at[1] << ", N = " << sample.n << ", %2 = " << sample.truth << ", %0 = " << ::testing::PrintToString(sample.reals)
-          << ", %1 = " << ::testing::PrintToString(sample.ints) << ", %3 = " << ::testing::PrintToString(sample.narrow);
+      EXPECT_TRUE(
+          same(ir::Scalar::f32, {0, launch.outputs[0].values[static_cast<size_t>(k)]}, want))
+          << print(f.expr) << " is " << want.r << ", not "
+          << launch.outputs[0].values[static_cast<size_t>(k)] << " at i0 = " << sample.at[0]
+          << ", i1 = " << sample.at[1] << ", N = " << sample.n << ", %2 = " << sample.truth
+          << ", %0 = " << ::testing::PrintToString(sample.reals)
+          << ", %1 = " << ::testing::PrintToString(sample.ints)
+          << ", %3 = " << ::testing::PrintToString(sample.narrow);
     }
   }
   EXPECT_GT(compared, 4 * open);
@@ -111,8 +131,9 @@ int from_environment(const char* name, int otherwise) {
 }
 
 const int first_unit = from_environment("TFCC_EXPRESSION_FIRST", 0);
-INSTANTIATE_TEST_SUITE_P(Units, RandomExpressions,
-                         ::testing::Range(first_unit, first_unit + from_environment("TFCC_EXPRESSION_UNITS", kUnits)));
+INSTANTIATE_TEST_SUITE_P(
+    Units, RandomExpressions,
+    ::testing::Range(first_unit, first_unit + from_environment("TFCC_EXPRESSION_UNITS", kUnits)));
 
 }  // namespace
 }  // namespace tfcc::test

@@ -29,7 +29,8 @@ std::string NormStub::text() const {
   std::string call = "layer_norm<Spec>(y, x, gamma, beta, n[0])";
   if (op == "pointwise_norm") call = "pointwise_norm<Spec>(y, sum, {n[0]}, Value{x}, gamma, beta)";
   if (op == "rms_norm") call = "rms_norm<Spec>(y, x, gamma, n[0])";
-  if (op == "residual_norm") call = "residual_norm<Spec>(y, sum, x, residual, gamma, beta, bias, n[0])";
+  if (op == "residual_norm")
+    call = "residual_norm<Spec>(y, sum, x, residual, gamma, beta, bias, n[0])";
   return fmt::format(R"(#include "cuda/{0}.cuh"
 struct Spec {{
   using In = {1}; using Weight = {1}; using Out = {1};
@@ -43,7 +44,9 @@ struct Value {{
 TFCC_KERNEL({5}, kernel, const {1}* x, const {1}* residual, const {1}* gamma, const {1}* beta, const {1}* bias, {1}* y, {1}* sum) {{
   {10};
 }}
-)", op, type, hidden, vec(), threads_per_row(), threads(), rms, has_beta, has_bias, has_sum, call);
+)",
+                     op, type, hidden, vec(), threads_per_row(), threads(), rms, has_beta, has_bias,
+                     has_sum, call);
 }
 
 int AttentionStub::shared_bytes() const {
@@ -94,10 +97,14 @@ static_assert(AttentionShape<Spec>::threads == {16} && AttentionShape<Spec>::sha
 TFCC_KERNEL(AttentionShape<Spec>::threads, kernel, const {2}* q, const {2}* k, const {2}* v, const i64* live, const b8* visible, const f32* bias, {2}* out) {{
   attention<Spec>(out, {18}, n[0], n[1], n[2], {19}, {20}, {21});
 }}
-)", fmt::format("{:.9e}", scale), bias ? " + load(bias, (h * (idx)n[1] + i) * (idx)n[2] + j)" : "", type, heads, kv_heads, head_dim, v_dim,
-                     packed ? all : q, packed ? all : k, packed ? all : v, heads * v_dim, block_m, block_n, aligned,
-                     causal, scaled, threads(), shared_bytes(), pointers, scaled ? "NoScore{}" : "Score{n, bias}",
-                     visible ? "Visible{n, visible}" : "AllVisible{}", live ? "Live{n, live}" : "AllLive{}", window_left, window_right);
+)",
+                     fmt::format("{:.9e}", scale),
+                     bias ? " + load(bias, (h * (idx)n[1] + i) * (idx)n[2] + j)" : "", type, heads,
+                     kv_heads, head_dim, v_dim, packed ? all : q, packed ? all : k,
+                     packed ? all : v, heads * v_dim, block_m, block_n, aligned, causal, scaled,
+                     threads(), shared_bytes(), pointers, scaled ? "NoScore{}" : "Score{n, bias}",
+                     visible ? "Visible{n, visible}" : "AllVisible{}",
+                     live ? "Live{n, live}" : "AllLive{}", window_left, window_right);
 }
 
 }  // namespace tfcc::test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stub text for the CUDA templates, in the form of templates/README.md; every kernel is named "kernel".
+// Stub text for the CUDA templates, in the form of templates/README.md; every kernel is named
+// "kernel".
 #pragma once
 
 #include <string>
@@ -23,7 +24,8 @@ struct AttentionStub {
   std::string type = "f16";
   int heads = 2, kv_heads = 2, head_dim = 64, v_dim = 64;
   int block_m = 64, block_n = 64;
-  bool aligned = true, causal = false, scaled = true, live = false, visible = false, bias = false, packed = false;
+  bool aligned = true, causal = false, scaled = true, live = false, visible = false, bias = false,
+       packed = false;
   int window_left = -1, window_right = -1;
   double scale = 0.125;
 
@@ -32,8 +34,8 @@ struct AttentionStub {
   int shared_bytes() const;
   /// The recommended tile of templates/README.md.
   void choose_tile();
-  /// n: batch, queries, keys. Inputs q, k, v, live i64 [batch, keys], visible b8 [batch, queries, keys], bias f32 [heads,
-  /// queries, keys]; output out. packed: q holds q, k and v of every token.
+  /// n: batch, queries, keys. Inputs q, k, v, live i64 [batch, keys], visible b8 [batch, queries,
+  /// keys], bias f32 [heads, queries, keys]; output out. packed: q holds q, k and v of every token.
   std::string text() const;
 };
 

@@ -26,7 +26,8 @@ TEST(Pointwise, AddsWithPacksAndBroadcast) {
         for (unsigned offset : {0u, 4u}) {
           HostTensor a = random(type, size_t(2) * rows * width, 1), b = random(type, width, 2);
           std::vector<double> expected;
-          for (size_t e = 0; e < a.values.size(); ++e) expected.push_back(a.values[e] + b.values[e % width]);
+          for (size_t e = 0; e < a.values.size(); ++e)
+            expected.push_back(a.values[e] + b.values[e % width]);
           Launch launch{.source = fmt::format(R"(#include "cuda/pointwise.cuh"
 struct Spec {{ using Out = {0}; static constexpr int rank = 3, vec = {2}; }};
 struct Body {{
@@ -34,7 +35,8 @@ struct Body {{
   TFCC_FN f32 operator()(idx i, idx j, idx k) const {{ return load(a, (i * (idx)n[1] + j) * {1} + k) + load(b, k); }}
 }};
 TFCC_KERNEL(256, kernel, const {0}* a, const {0}* b, {0}* out) {{ pointwise<Spec>(out, {{n[0], n[1], {1}}}, Body{{n, a, b}}); }}
-)", type, width, vec),
+)",
+                                              type, width, vec),
                         .grid = {ceil_div(expected.size(), 256 * vec) + 1, 1, 1},
                         .sizes = {2, rows},
                         .inputs = {a, b},
@@ -54,7 +56,10 @@ TEST(Pointwise, RanksZeroAndEight) {
 struct Spec { using Out = i32; static constexpr int rank = 0, vec = 1; };
 struct Body { const i64* n; TFCC_FN i64 operator()() const { return n[0] * 2; } };
 TFCC_KERNEL(32, kernel, i32* out) { pointwise<Spec>(out, {}, Body{n}); }
-)", .threads = 32, .sizes = {21}, .outputs = {{"i32", {0}}}};
+)",
+                .threads = 32,
+                .sizes = {21},
+                .outputs = {{"i32", {0}}}};
   run(scalar);
   EXPECT_EQ(scalar.outputs[0].values[0], 42);
 
@@ -66,7 +71,10 @@ struct Body {
   }
 };
 TFCC_KERNEL(256, kernel, i64* out) { pointwise<Spec>(out, {2, n[0], 1, 2, n[1], 2, 1, 3}, Body{}); }
-)", .grid = {2, 1, 1}, .sizes = {3, 2}, .outputs = {{"i64", std::vector<double>(144)}}};
+)",
+              .grid = {2, 1, 1},
+              .sizes = {3, 2},
+              .outputs = {{"i64", std::vector<double>(144)}}};
   run(wide);
   const int dims[8] = {2, 3, 1, 2, 2, 2, 1, 3};
   for (int e = 0; e < 144; ++e) {
@@ -77,23 +85,30 @@ TFCC_KERNEL(256, kernel, i64* out) { pointwise<Spec>(out, {2, n[0], 1, 2, n[1], 
 }
 
 /// out[o] = Op over r of x[o, r], or of x[r, o].
-void check_reduce(const std::string& type, const std::string& op, int outputs, int length, int per_row, bool across) {
-  SCOPED_TRACE(fmt::format("{} {} outputs {} length {} threads {} across {}", type, op, outputs, length, per_row, across));
+void check_reduce(const std::string& type, const std::string& op, int outputs, int length,
+                  int per_row, bool across) {
+  SCOPED_TRACE(fmt::format("{} {} outputs {} length {} threads {} across {}", type, op, outputs,
+                           length, per_row, across));
   bool integer = type == "i64";
   HostTensor x = op == "Prod" ? random(type, size_t(outputs) * length, 3, 0.9, 1.1)
-                              : random(type, size_t(outputs) * length, 3, integer ? -100 : -1, integer ? 100 : 1);
+                              : random(type, size_t(outputs) * length, 3, integer ? -100 : -1,
+                                       integer ? 100 : 1);
   std::vector<double> expected;
   for (int o = 0; o < outputs; ++o) {
     double v = op == "Prod" ? 1 : op == "Max" ? -INFINITY : op == "Min" ? INFINITY : 0;
     for (int r = 0; r < length; ++r) {
       double e = x.values[across ? size_t(r) * outputs + o : size_t(o) * length + r];
-      v = op == "Prod" ? v * e : op == "Max" ? std::max(v, e) : op == "Min" ? std::min(v, e) : v + e;
+      v = op == "Prod"  ? v * e
+          : op == "Max" ? std::max(v, e)
+          : op == "Min" ? std::min(v, e)
+                        : v + e;
     }
     if (op == "Mean") v = integer ? std::trunc(v / length) : v / length;
     expected.push_back(v);
   }
   int threads = per_row > 32 ? per_row : 128;
-  Launch launch{.source = fmt::format(R"(#include "cuda/reduce.cuh"
+  Launch launch{
+      .source = fmt::format(R"(#include "cuda/reduce.cuh"
 struct Spec {{
   using Out = {0}; using Op = {1};
   static constexpr int rank = 1, reduce_rank = 1, threads_per_row = {2}, threads = {3};
@@ -104,15 +119,18 @@ struct Value {{
   TFCC_FN Compute<{0}> operator()(idx o, idx r) const {{ return load(x, {4} ? r * (idx)n[0] + o : o * (idx)n[1] + r); }}
 }};
 TFCC_KERNEL({3}, kernel, const {0}* x, {0}* out) {{ reduce<Spec>(out, {{n[0]}}, {{n[1]}}, Value{{n, x}}); }}
-)", type, op, across ? 1 : per_row, threads, across),
-                .grid = {across ? ceil_div(outputs, 32) : ceil_div(outputs, threads / per_row), 1, 1},
-                .threads = unsigned(threads),
-                .sizes = {outputs, length},
-                .inputs = {x},
-                .outputs = {{type, std::vector<double>(outputs)}}};
+)",
+                            type, op, across ? 1 : per_row, threads, across),
+      .grid = {across ? ceil_div(outputs, 32) : ceil_div(outputs, threads / per_row), 1, 1},
+      .threads = unsigned(threads),
+      .sizes = {outputs, length},
+      .inputs = {x},
+      .outputs = {{type, std::vector<double>(outputs)}}};
   run(launch);
   if (integer || op == "Max" || op == "Min") EXPECT_EQ(launch.outputs[0].values, expected);
-  else EXPECT_LE(relative_error(launch.outputs[0].values, expected), 2 * rounding(type));  // few values: no average
+  else
+    EXPECT_LE(relative_error(launch.outputs[0].values, expected),
+              2 * rounding(type));  // few values: no average
 }
 
 TEST(Reduce, AllKinds) {
@@ -151,7 +169,9 @@ TEST(Cumsum, EveryDirection) {
             for (int line = 0; line < outer * inner; ++line) {
               double sum = 0;
               for (int k = 0; k < length; ++k) {
-                size_t at = (size_t(line / inner) * length + (reverse ? length - 1 - k : k)) * inner + line % inner;
+                size_t at =
+                    (size_t(line / inner) * length + (reverse ? length - 1 - k : k)) * inner +
+                    line % inner;
                 expected[at] = exclusive ? sum : sum + x.values[at];
                 sum += x.values[at];
               }
@@ -159,14 +179,16 @@ TEST(Cumsum, EveryDirection) {
             Launch launch{.source = fmt::format(R"(#include "cuda/cumsum.cuh"
 struct Spec {{ using In = {0}; using Out = {0}; static constexpr bool exclusive = {1}, reverse = {2}, contiguous = {3}; }};
 TFCC_KERNEL(128, kernel, const {0}* x, {0}* out) {{ cumsum<Spec>(out, x, n[1], n[2], n[0]); }}
-)", type, exclusive, reverse, inner == 1),
+)",
+                                                type, exclusive, reverse, inner == 1),
                           .grid = {ceil_div(outer * inner, inner == 1 ? 4 : 128), 1, 1},
                           .threads = 128,
                           .sizes = {outer, length, inner},
                           .inputs = {x},
                           .outputs = {{type, std::vector<double>(expected.size())}}};
             run(launch);
-            EXPECT_LE(relative_error(launch.outputs[0].values, expected), type == std::string("i64") ? 0 : 1e-6);
+            EXPECT_LE(relative_error(launch.outputs[0].values, expected),
+                      type == std::string("i64") ? 0 : 1e-6);
           }
         }
       }
@@ -174,8 +196,10 @@ TFCC_KERNEL(128, kernel, const {0}* x, {0}* out) {{ cumsum<Spec>(out, x, n[1], n
   }
 }
 
-void check_softmax(const std::string& type, int rows, int cols, int per_row, int registers, double size, bool log) {
-  SCOPED_TRACE(fmt::format("{} rows {} cols {} threads {} registers {} log {}", type, rows, cols, per_row, registers, log));
+void check_softmax(const std::string& type, int rows, int cols, int per_row, int registers,
+                   double size, bool log) {
+  SCOPED_TRACE(fmt::format("{} rows {} cols {} threads {} registers {} log {}", type, rows, cols,
+                           per_row, registers, log));
   HostTensor x = random(type, size_t(rows) * cols, 5, -size, size);
   std::vector<double> expected(x.values.size());
   for (int r = 0; r < rows; ++r) {
@@ -183,7 +207,8 @@ void check_softmax(const std::string& type, int rows, int cols, int per_row, int
     double top = *std::max_element(row, row + cols), sum = 0;
     for (int c = 0; c < cols; ++c) sum += std::exp(row[c] - top);
     for (int c = 0; c < cols; ++c) {
-      expected[size_t(r) * cols + c] = log ? row[c] - top - std::log(sum) : std::exp(row[c] - top) / sum;
+      expected[size_t(r) * cols + c] =
+          log ? row[c] - top - std::log(sum) : std::exp(row[c] - top) / sum;
     }
   }
   int threads = per_row > 32 ? per_row : 128;
@@ -191,7 +216,8 @@ void check_softmax(const std::string& type, int rows, int cols, int per_row, int
 struct Spec {{ using Out = {0}; static constexpr int registers = {1}, threads_per_row = {2}, threads = {3}; static constexpr bool log = {4}; }};
 struct Value {{ const {0}* x; idx cols; TFCC_FN f32 operator()(idx row, idx col) const {{ return load(x, row * cols + col); }} }};
 TFCC_KERNEL({3}, kernel, const {0}* x, {0}* out) {{ softmax<Spec>(out, n[1], Value{{x, (idx)n[1]}}, n[0]); }}
-)", type, registers, per_row, threads, log),
+)",
+                                      type, registers, per_row, threads, log),
                 .grid = {ceil_div(rows, threads / per_row) + 1, 1, 1},
                 .threads = unsigned(threads),
                 .sizes = {rows, cols},
@@ -216,18 +242,22 @@ void check_norm(const NormStub& s, int rows, double mean) {
   SCOPED_TRACE(fmt::format("{} {} hidden {} rows {} mean {}", s.op, s.type, s.hidden, rows, mean));
   const int h = s.hidden;
   bool residual = s.op == "residual_norm", rms = s.op == "rms_norm" || s.rms;
-  HostTensor x = random(s.type, size_t(rows) * h, 1, mean - 1, mean + 1), other = random(s.type, size_t(rows) * h, 2);
-  HostTensor gamma = random(s.type, h, 3, 0.5, 1.5), beta = random(s.type, h, 4), bias = random(s.type, h, 5);
+  HostTensor x = random(s.type, size_t(rows) * h, 1, mean - 1, mean + 1),
+             other = random(s.type, size_t(rows) * h, 2);
+  HostTensor gamma = random(s.type, h, 3, 0.5, 1.5), beta = random(s.type, h, 4),
+             bias = random(s.type, h, 5);
   std::vector<double> sums, expected;
   for (int r = 0; r < rows; ++r) {
     std::vector<double> v(x.values.begin() + size_t(r) * h, x.values.begin() + size_t(r + 1) * h);
-    for (int c = 0; residual && c < h; ++c) v[c] += other.values[size_t(r) * h + c] + (s.has_bias ? bias.values[c] : 0);
+    for (int c = 0; residual && c < h; ++c)
+      v[c] += other.values[size_t(r) * h + c] + (s.has_bias ? bias.values[c] : 0);
     sums.insert(sums.end(), v.begin(), v.end());
     double center = rms ? 0 : std::accumulate(v.begin(), v.end(), 0.0) / h, square = 0;
     for (double e : v) square += (e - center) * (e - center);
     double scale = 1 / std::sqrt(square / h + 1e-5);
     for (int c = 0; c < h; ++c) {
-      expected.push_back((v[c] - center) * scale * gamma.values[c] + (s.has_beta && s.op != "rms_norm" ? beta.values[c] : 0));
+      expected.push_back((v[c] - center) * scale * gamma.values[c] +
+                         (s.has_beta && s.op != "rms_norm" ? beta.values[c] : 0));
     }
   }
   Launch launch{.source = s.text(),
@@ -235,11 +265,14 @@ void check_norm(const NormStub& s, int rows, double mean) {
                 .threads = unsigned(s.threads()),
                 .sizes = {rows},
                 .inputs = {x, other, gamma, beta, bias},
-                .outputs = {{s.type, std::vector<double>(expected.size())}, {s.type, std::vector<double>(expected.size())}}};
+                .outputs = {{s.type, std::vector<double>(expected.size())},
+                            {s.type, std::vector<double>(expected.size())}}};
   run(launch);
-  // A float holds 1000 + x to 6e-5 only: that is the input's rounding, but the sum with a residual adds to it.
+  // A float holds 1000 + x to 6e-5 only: that is the input's rounding, but the sum with a residual
+  // adds to it.
   double sum_error = residual && s.type == "f32" ? std::abs(mean) * 1e-7 : 0;
-  EXPECT_LE(relative_error(launch.outputs[0].values, expected), 2 * rounding(s.type) + std::abs(mean) * 2e-7 + sum_error);
+  EXPECT_LE(relative_error(launch.outputs[0].values, expected),
+            2 * rounding(s.type) + std::abs(mean) * 2e-7 + sum_error);
   if (!s.has_sum || !residual) return;
   EXPECT_LE(relative_error(launch.outputs[1].values, sums), rounding(s.type));
 }
@@ -262,8 +295,11 @@ TEST(Norms, RowsMeansAndOptions) {
     for (int rows : {1, 4, 129}) {
       check_norm({.op = "layer_norm", .type = type, .has_beta = false}, rows, 1000);
       check_norm({.op = "pointwise_norm", .type = type, .has_sum = true}, rows, 0);
-      check_norm({.op = "residual_norm", .type = type, .rms = true, .has_beta = false, .has_sum = true}, rows, 0);
-      check_norm({.op = "residual_norm", .type = type, .hidden = 2048}, rows, type == std::string("f32") ? 1000 : 0);
+      check_norm(
+          {.op = "residual_norm", .type = type, .rms = true, .has_beta = false, .has_sum = true},
+          rows, 0);
+      check_norm({.op = "residual_norm", .type = type, .hidden = 2048}, rows,
+                 type == std::string("f32") ? 1000 : 0);
     }
   }
 }
@@ -278,24 +314,34 @@ TEST(Gelu, BothFormsWithAndWithoutBias) {
   for (const char* type : kReals) {
     for (bool tanh : {false, true}) {
       for (int hidden : {1, 6, 3072}) {
-        const int rows = 9, vec = hidden == 3072 ? (type == std::string("f32") ? 4 : 8) : hidden == 6 ? 2 : 1;
-        HostTensor x = random(type, size_t(rows) * hidden, 1, -6, 6), bias = random(type, hidden, 2);
+        const int rows = 9, vec = hidden == 3072 ? (type == std::string("f32") ? 4 : 8)
+                                  : hidden == 6  ? 2
+                                                 : 1;
+        HostTensor x = random(type, size_t(rows) * hidden, 1, -6, 6),
+                   bias = random(type, hidden, 2);
         std::vector<double> plain, biased;
         for (size_t e = 0; e < x.values.size(); ++e) {
           plain.push_back(gelu(x.values[e], tanh));
           biased.push_back(gelu(x.values[e] + bias.values[e % hidden], tanh));
         }
-        std::string spec = fmt::format("struct Spec {{ using In = {0}; using Weight = {0}; using Out = {0}; static constexpr int hidden = {1}, "
-                                       "vec = {2}; static constexpr bool tanh = {3}; }};\n", type, hidden, vec, tanh);
-        std::string head = fmt::format("TFCC_KERNEL(256, kernel, const {0}* x, const {0}* bias, {0}* out) ", type);
-        Launch launch{.grid = {ceil_div(x.values.size(), 256 * vec) + 1, 1, 1}, .sizes = {rows}, .inputs = {x, bias},
+        std::string spec = fmt::format(
+            "struct Spec {{ using In = {0}; using Weight = {0}; using Out = {0}; static constexpr int hidden = {1}, "
+            "vec = {2}; static constexpr bool tanh = {3}; }};\n",
+            type, hidden, vec, tanh);
+        std::string head =
+            fmt::format("TFCC_KERNEL(256, kernel, const {0}* x, const {0}* bias, {0}* out) ", type);
+        Launch launch{.grid = {ceil_div(x.values.size(), 256 * vec) + 1, 1, 1},
+                      .sizes = {rows},
+                      .inputs = {x, bias},
                       .outputs = {{type, std::vector<double>(x.values.size())}}};
-        launch.source = "#include \"cuda/bias_gelu.cuh\"\n" + spec + head + "{ bias_gelu<Spec>(out, x, bias, n[0]); }\n";
+        launch.source = "#include \"cuda/bias_gelu.cuh\"\n" + spec + head +
+                        "{ bias_gelu<Spec>(out, x, bias, n[0]); }\n";
         run(launch);
         EXPECT_LE(relative_error(launch.outputs[0].values, biased), 1.5 * rounding(type));
         for (unsigned offset : {0u, 4u}) {
           launch.output_offset = offset;
-          launch.source = "#include \"cuda/gelu.cuh\"\n" + spec + head + "{ gelu<Spec>(out, x, n[0] * Spec::hidden - 1, 1); }\n";
+          launch.source = "#include \"cuda/gelu.cuh\"\n" + spec + head +
+                          "{ gelu<Spec>(out, x, n[0] * Spec::hidden - 1, 1); }\n";
           HostTensor shorter{type, std::vector<double>(x.values.size() - 1)};
           launch.outputs = {shorter};
           run(launch);
@@ -318,7 +364,10 @@ TFCC_KERNEL(128, kernel, i64* block) {
   __syncthreads();
   bind<200>(values.v, block);
 }
-)", .threads = 128, .sizes = {1000}, .outputs = {{"i64", std::vector<double>(200)}}};
+)",
+                .threads = 128,
+                .sizes = {1000},
+                .outputs = {{"i64", std::vector<double>(200)}}};
   run(launch);
   for (int k = 0; k < 200; ++k) EXPECT_EQ(launch.outputs[0].values[k], 1000 + k);
 }

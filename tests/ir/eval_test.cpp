@@ -112,12 +112,23 @@ TEST(Eval, BlocksAgreeWithTheScalarInterpreter) {
 // 0.25 - 7e-10 eight times is 2 in f32; the buckets of relative positions stand at such edges.
 TEST(Eval, DecisionsAreTakenAsTheTypeHoldsTheValue) {
   const auto text = [](const std::string& type, const std::string& d) {
-    return "graph @edge(%x: " + type + "[3]) {\n"
-           "  %f = pointwise(%x) {body = (i) => floor(%x[i] * 8.0" + d + ")} : " + type + "[3]\n"
-           "  %c = pointwise(%x) {body = (i) => ceil(%x[i] * 8.0" + d + ")} : " + type + "[3]\n"
-           "  %i = pointwise(%x) {body = (i) => i64(%x[i] * 8.0" + d + ")} : i64[3]\n"
-           "  %l = pointwise(%x) {body = (i) => %x[i] * 8.0" + d + " < 2.0" + d + "} : bool[3]\n"
-           "  %e = pointwise(%x) {body = (i) => %x[i] * 8.0" + d + " == 2.0" + d + "} : bool[3]\n"
+    return "graph @edge(%x: " + type +
+           "[3]) {\n"
+           "  %f = pointwise(%x) {body = (i) => floor(%x[i] * 8.0" +
+           d + ")} : " + type +
+           "[3]\n"
+           "  %c = pointwise(%x) {body = (i) => ceil(%x[i] * 8.0" +
+           d + ")} : " + type +
+           "[3]\n"
+           "  %i = pointwise(%x) {body = (i) => i64(%x[i] * 8.0" +
+           d +
+           ")} : i64[3]\n"
+           "  %l = pointwise(%x) {body = (i) => %x[i] * 8.0" +
+           d + " < 2.0" + d +
+           "} : bool[3]\n"
+           "  %e = pointwise(%x) {body = (i) => %x[i] * 8.0" +
+           d + " == 2.0" + d +
+           "} : bool[3]\n"
            "  return f = %f, c = %c, i = %i, l = %l, e = %e\n}\n";
   };
   const std::vector<double> x = {0.25 - 7e-10, 0.25 + 7e-10, 0.24};
@@ -127,11 +138,16 @@ TEST(Eval, DecisionsAreTakenAsTheTypeHoldsTheValue) {
     ASSERT_TRUE(graph) << graph.error().message;
     auto out = eval(*graph, {{"x", reals({3}, x, wide ? DType::f64 : DType::f32)}});
     ASSERT_TRUE(out) << out.error().message;
-    EXPECT_EQ((*out)["f"].reals, wide ? std::vector<double>({1, 2, 1}) : std::vector<double>({2, 2, 1}));
-    EXPECT_EQ((*out)["c"].reals, wide ? std::vector<double>({2, 3, 2}) : std::vector<double>({2, 2, 2}));
-    EXPECT_EQ((*out)["i"].ints, wide ? std::vector<int64_t>({1, 2, 1}) : std::vector<int64_t>({2, 2, 1}));
-    EXPECT_EQ((*out)["l"].ints, wide ? std::vector<int64_t>({1, 0, 1}) : std::vector<int64_t>({0, 0, 1}));
-    EXPECT_EQ((*out)["e"].ints, wide ? std::vector<int64_t>({0, 0, 0}) : std::vector<int64_t>({1, 1, 0}));
+    EXPECT_EQ((*out)["f"].reals,
+              wide ? std::vector<double>({1, 2, 1}) : std::vector<double>({2, 2, 1}));
+    EXPECT_EQ((*out)["c"].reals,
+              wide ? std::vector<double>({2, 3, 2}) : std::vector<double>({2, 2, 2}));
+    EXPECT_EQ((*out)["i"].ints,
+              wide ? std::vector<int64_t>({1, 2, 1}) : std::vector<int64_t>({2, 2, 1}));
+    EXPECT_EQ((*out)["l"].ints,
+              wide ? std::vector<int64_t>({1, 0, 1}) : std::vector<int64_t>({0, 0, 1}));
+    EXPECT_EQ((*out)["e"].ints,
+              wide ? std::vector<int64_t>({0, 0, 0}) : std::vector<int64_t>({1, 1, 0}));
   }
 }
 
@@ -300,12 +316,15 @@ TEST(Eval, SoftmaxAndNorms) {
   const double s = std::sqrt(3.5 + 0.5), r = std::sqrt(12.5 + 0.5);
   const char* head = "graph @g(%x: f32[1,4], %g: f32[4], %b: f32[4]) {";
   expect_near(
-      run(fmt::format("{} %y = norm(%g, %b, %x) {{body = (i,j) => %x[i,j], eps = 0.5, has_beta = true, kind = layer}} : f32[1,4] return y = %y }}",
-                      head),
+      run(fmt::format(
+              "{} %y = norm(%g, %b, %x) {{body = (i,j) => %x[i,j], eps = 0.5, has_beta = true, kind = layer}} : f32[1,4] return y = %y }}",
+              head),
           z),
       {-2 / s, -2 / s, 10, 3 / s});
   expect_near(
-      run(fmt::format("{} %y = norm(%g, %x) {{body = (i,j) => %x[i,j], eps = 0.5, has_beta = false, kind = rms}} : f32[1,4] return y = %y }}", head),
+      run(fmt::format(
+              "{} %y = norm(%g, %x) {{body = (i,j) => %x[i,j], eps = 0.5, has_beta = false, kind = rms}} : f32[1,4] return y = %y }}",
+              head),
           z),
       {1 / r, 4 / r, 3 / r, 6 / r});
 }
@@ -355,7 +374,9 @@ TEST(Eval, Rope) {
                       {"s", reals({1, 2, 2}, {10, 100, -10, 7})}};
   const char* head = "graph @g(%x: f32[1,2,5], %c: f32[1,2,2], %s: f32[1,2,2]) {";
   const auto turned = [&](const char* attributes) {
-    return run(fmt::format("{} %y = rope(%x, %c, %s) {{{}}} : f32[1,2,5] return y = %y }}", head, attributes), in);
+    return run(fmt::format("{} %y = rope(%x, %c, %s) {{{}}} : f32[1,2,5] return y = %y }}", head,
+                           attributes),
+               in);
   };
   expect_near(turned("heads = 1, interleaved = false, rotary = 4"),
               {0.5 - 30, 4 - 400, 1.5 + 10, 8 + 200, 5, 18 + 80, -7 - 63, 24 - 60, -9 + 49, 10});
@@ -493,7 +514,8 @@ TEST(Eval, InputsAreChecked) {
 }
 
 TEST(Eval, AnAxisIsAMultipleOfASize) {
-  const Graph g = graph_of(R"(graph @chunks(%x: f32[B,4*N]) symbols(B = x.0 in 1.., N = x.1 / 4 in 1..) {
+  const Graph g =
+      graph_of(R"(graph @chunks(%x: f32[B,4*N]) symbols(B = x.0 in 1.., N = x.1 / 4 in 1..) {
     %y = pointwise(%x) {body = (i,j,k) => %x[i,4*j + k]} : f32[B,N,4]
     return y = %y
   })");

@@ -29,8 +29,10 @@ HostTensor gelu_of_numbers(GeluKind kind, DType type, const std::vector<double>&
 // Numbers by mpmath, 30 digits. Constants of an f32 graph are rounded to f32.
 TEST(Gelu, HasTheValuesOfItsDefinition) {
   const std::vector<double> x = {-1, 0, 2};
-  const std::vector<double> erf = {-0.158655253931457, 0, 1.954499736103642}, tanh = {-0.158808009391723, 0, 1.954597694087775};
-  const HostTensor exact = gelu_of_numbers(GeluKind::erf, DType::f64, x), rounded = gelu_of_numbers(GeluKind::erf, DType::f32, x);
+  const std::vector<double> erf = {-0.158655253931457, 0, 1.954499736103642},
+                            tanh = {-0.158808009391723, 0, 1.954597694087775};
+  const HostTensor exact = gelu_of_numbers(GeluKind::erf, DType::f64, x),
+                   rounded = gelu_of_numbers(GeluKind::erf, DType::f32, x);
   const HostTensor approximate = gelu_of_numbers(GeluKind::tanh, DType::f64, x);
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_NEAR(exact.reals[i], erf[i], 1e-14);
@@ -41,9 +43,11 @@ TEST(Gelu, HasTheValuesOfItsDefinition) {
 
 TEST(Gelu, IsFoundInItsOwnSpellingOfAnyArgument) {
   ExprPool pool;
-  ExprRef i = pool.index(0, pool.integer(8)), x = pool.load(0, DType::f32, {i}), b = pool.load(1, DType::f32, {i});
+  ExprRef i = pool.index(0, pool.integer(8)), x = pool.load(0, DType::f32, {i}),
+          b = pool.load(1, DType::f32, {i});
   for (const GeluKind kind : {GeluKind::erf, GeluKind::tanh}) {
-    for (ExprRef argument : {x, add(x, b), mul(x, x), mul(x, pool.real(0.5, Scalar::f32)), unary(ExprKind::tanh, x), gelu_of(x, GeluKind::erf)}) {
+    for (ExprRef argument : {x, add(x, b), mul(x, x), mul(x, pool.real(0.5, Scalar::f32)),
+                             unary(ExprKind::tanh, x), gelu_of(x, GeluKind::erf)}) {
       const auto found = as_gelu(gelu_of(argument, kind));
       ASSERT_TRUE(found);
       EXPECT_EQ(found->x, argument);
@@ -54,11 +58,13 @@ TEST(Gelu, IsFoundInItsOwnSpellingOfAnyArgument) {
 
 TEST(Gelu, IsNothingElse) {
   ExprPool pool;
-  ExprRef i = pool.index(0, pool.integer(8)), x = pool.load(0, DType::f32, {i}), b = pool.load(1, DType::f32, {i});
+  ExprRef i = pool.index(0, pool.integer(8)), x = pool.load(0, DType::f32, {i}),
+          b = pool.load(1, DType::f32, {i});
   const auto c = [&](double v) { return pool.real(v, Scalar::f32); };
   ExprRef gelu = gelu_of(x, GeluKind::erf);
   ExprRef tail = add(c(1), unary(ExprKind::erf, mul(x, c(std::sqrt(0.5)))));
-  for (ExprRef other : {x, add(gelu, b), mul(gelu, b), mul(mul(c(0.5), b), tail), mul(x, tail), unary(ExprKind::erf, x),
+  for (ExprRef other : {x, add(gelu, b), mul(gelu, b), mul(mul(c(0.5), b), tail), mul(x, tail),
+                        unary(ExprKind::erf, x),
                         mul(mul(c(0.5), x), add(c(1), unary(ExprKind::erf, mul(x, c(0.7)))))}) {
     EXPECT_FALSE(as_gelu(other)) << print(other);
   }

@@ -21,7 +21,8 @@ struct GraphTest : testing::Test {
   }
 };
 
-// A pass holds on to an op while it adds others; under the sanitizers a container that moves them is found out.
+// A pass holds on to an op while it adds others; under the sanitizers a container that moves them
+// is found out.
 TEST_F(GraphTest, ReferencesStayValidWhenOpsAreAdded) {
   const ValueId x = g.add_input("x", vec), y = add_one(x, "y");
   const Op& op = g.op(g.value(y).def);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache in pages: kv_append, and attention over pages beside attention over the same tokens in one piece.
+// A cache in pages: kv_append, and attention over pages beside attention over the same tokens in
+// one piece.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,8 @@ using Tensors = std::map<std::string, HostTensor>;
 
 constexpr int kHeads = 4, kKvHeads = 2, kD = 3, kDv = 2, kPage = 4;
 
-std::string paged_text(const std::string& append = "%kc, %vc, %k, %v, %slots", const std::string& returned = "y = %y, kc = %keys, vc = %values") {
+std::string paged_text(const std::string& append = "%kc, %vc, %k, %v, %slots",
+                       const std::string& returned = "y = %y, kc = %keys, vc = %values") {
   return fmt::format(
       "graph @paged(%q: f32[1,T,12], %k: f32[1,T,6], %v: f32[1,T,4], %slots: i32[T], %n: i32[N], %cu: i32[N + 1], %order: i32[N], %pos: i32[T], %table: i32[N,W], "
       "%kc: f32[P,2,4,3], %vc: f32[P,2,4,2]) symbols(T = q.1 in 1.., N = n.0 in 1.., W = table.1 in 1.., P = kc.0 in 1..) {{\n"
@@ -49,11 +51,13 @@ struct Sequence {
 
 void append_rows(HostTensor& to, const HostTensor& from, int64_t first, int64_t count) {
   const int64_t width = from.dims[2];
-  to.reals.insert(to.reals.end(), from.reals.begin() + first * width, from.reals.begin() + (first + count) * width);
+  to.reals.insert(to.reals.end(), from.reals.begin() + first * width,
+                  from.reals.begin() + (first + count) * width);
   to.dims[1] += count;
 }
 
-// Steps of so many tokens of each sequence, the pages of sequences mixed, are the attention of each sequence alone.
+// Steps of so many tokens of each sequence, the pages of sequences mixed, are the attention of each
+// sequence alone.
 void steps_are_the_whole(int64_t chunk, unsigned seed) {
   std::mt19937 random(seed);
   const Graph paged = graph_of(paged_text()), whole = graph_of(kWhole);
@@ -71,10 +75,18 @@ void steps_are_the_whole(int64_t chunk, unsigned seed) {
     s.expected = out->at("y").reals;
   }
   const auto nan = std::numeric_limits<double>::quiet_NaN();  // what nobody wrote must not be read
-  HostTensor keys{DType::f32, {16, kKvHeads, kPage, kD}, std::vector<double>(16 * kKvHeads * kPage * kD, nan), {}};
-  HostTensor values{DType::f32, {16, kKvHeads, kPage, kDv}, std::vector<double>(16 * kKvHeads * kPage * kDv, nan), {}};
-  while (std::any_of(sequences.begin(), sequences.end(), [](const Sequence& s) { return s.done < s.length; })) {
-    HostTensor q{DType::f32, {1, 0, kHeads * kD}, {}, {}}, k{DType::f32, {1, 0, kKvHeads * kD}, {}, {}}, v{DType::f32, {1, 0, kKvHeads * kDv}, {}, {}};
+  HostTensor keys{DType::f32,
+                  {16, kKvHeads, kPage, kD},
+                  std::vector<double>(16 * kKvHeads * kPage * kD, nan),
+                  {}};
+  HostTensor values{DType::f32,
+                    {16, kKvHeads, kPage, kDv},
+                    std::vector<double>(16 * kKvHeads * kPage * kDv, nan),
+                    {}};
+  while (std::any_of(sequences.begin(), sequences.end(),
+                     [](const Sequence& s) { return s.done < s.length; })) {
+    HostTensor q{DType::f32, {1, 0, kHeads * kD}, {}, {}},
+        k{DType::f32, {1, 0, kKvHeads * kD}, {}, {}}, v{DType::f32, {1, 0, kKvHeads * kDv}, {}, {}};
     std::vector<int64_t> slots, n, cu{0}, order, pos, table;
     std::vector<Sequence*> now;
     for (Sequence& s : sequences) {
@@ -98,19 +110,33 @@ void steps_are_the_whole(int64_t chunk, unsigned seed) {
       for (size_t p = 0; p < 5; ++p) table.push_back(p < s.pages.size() ? s.pages[p] : -7);
       now.push_back(&s);
     }
-    const auto ints = [](std::vector<int64_t> x, std::vector<int64_t> dims) { return HostTensor{DType::i32, std::move(dims), {}, std::move(x)}; };
+    const auto ints = [](std::vector<int64_t> x, std::vector<int64_t> dims) {
+      return HostTensor{DType::i32, std::move(dims), {}, std::move(x)};
+    };
     const auto rows = static_cast<int64_t>(slots.size()), count = static_cast<int64_t>(n.size());
-    const auto out = eval(paged, {{"q", q}, {"k", k}, {"v", v}, {"slots", ints(slots, {rows})}, {"n", ints(n, {count})}, {"cu", ints(cu, {count + 1})}, {"order", ints(order, {count})},
-                                  {"pos", ints(pos, {rows})}, {"table", ints(table, {count, 5})}, {"kc", keys}, {"vc", values}});
+    const auto out = eval(paged, {{"q", q},
+                                  {"k", k},
+                                  {"v", v},
+                                  {"slots", ints(slots, {rows})},
+                                  {"n", ints(n, {count})},
+                                  {"cu", ints(cu, {count + 1})},
+                                  {"order", ints(order, {count})},
+                                  {"pos", ints(pos, {rows})},
+                                  {"table", ints(table, {count, 5})},
+                                  {"kc", keys},
+                                  {"vc", values}});
     ASSERT_TRUE(out) << out.error().message;
     const auto& y = out->at("y").reals;
-    for (size_t i = 0; i < now.size(); ++i) now[i]->got.insert(now[i]->got.end(), y.begin() + cu[i] * kHeads * kDv, y.begin() + cu[i + 1] * kHeads * kDv);
+    for (size_t i = 0; i < now.size(); ++i)
+      now[i]->got.insert(now[i]->got.end(), y.begin() + cu[i] * kHeads * kDv,
+                         y.begin() + cu[i + 1] * kHeads * kDv);
     keys = out->at("kc");
     values = out->at("vc");
   }
   for (const Sequence& s : sequences) {
     ASSERT_EQ(s.got.size(), s.expected.size());
-    for (size_t i = 0; i < s.got.size(); ++i) EXPECT_NEAR(s.got[i], s.expected[i], 1e-12) << "chunk " << chunk << ", element " << i;
+    for (size_t i = 0; i < s.got.size(); ++i)
+      EXPECT_NEAR(s.got[i], s.expected[i], 1e-12) << "chunk " << chunk << ", element " << i;
   }
 }
 
@@ -123,24 +149,43 @@ TEST(KvCache, StepsAreTheWhole) {
 TEST(KvCache, SlotsOutsideOfThePagesKeepNothing) {
   const Graph g = graph_of(paged_text());
   std::mt19937 random(1);
-  const HostTensor keys{DType::f32, {2, kKvHeads, kPage, kD}, std::vector<double>(2 * kKvHeads * kPage * kD, 9), {}};
-  const HostTensor values{DType::f32, {2, kKvHeads, kPage, kDv}, std::vector<double>(2 * kKvHeads * kPage * kDv, 9), {}};
-  const auto ints = [](std::vector<int64_t> x, std::vector<int64_t> dims) { return HostTensor{DType::i32, std::move(dims), {}, std::move(x)}; };
-  const auto out = eval(g, {{"q", random_rows(random, 3, 12)}, {"k", random_rows(random, 3, 6)}, {"v", random_rows(random, 3, 4)}, {"slots", ints({-1, 8, 1 << 30}, {3})}, {"n", ints({3}, {1})},
-                            {"cu", ints({0, 3}, {2})}, {"order", ints({0}, {1})}, {"pos", ints({0, 1, 2}, {3})}, {"table", ints({1}, {1, 1})}, {"kc", keys}, {"vc", values}});
+  const HostTensor keys{
+      DType::f32, {2, kKvHeads, kPage, kD}, std::vector<double>(2 * kKvHeads * kPage * kD, 9), {}};
+  const HostTensor values{DType::f32,
+                          {2, kKvHeads, kPage, kDv},
+                          std::vector<double>(2 * kKvHeads * kPage * kDv, 9),
+                          {}};
+  const auto ints = [](std::vector<int64_t> x, std::vector<int64_t> dims) {
+    return HostTensor{DType::i32, std::move(dims), {}, std::move(x)};
+  };
+  const auto out = eval(g, {{"q", random_rows(random, 3, 12)},
+                            {"k", random_rows(random, 3, 6)},
+                            {"v", random_rows(random, 3, 4)},
+                            {"slots", ints({-1, 8, 1 << 30}, {3})},
+                            {"n", ints({3}, {1})},
+                            {"cu", ints({0, 3}, {2})},
+                            {"order", ints({0}, {1})},
+                            {"pos", ints({0, 1, 2}, {3})},
+                            {"table", ints({1}, {1, 1})},
+                            {"kc", keys},
+                            {"vc", values}});
   ASSERT_TRUE(out) << out.error().message;
   EXPECT_EQ(out->at("kc").reals, keys.reals);
   EXPECT_EQ(out->at("vc").reals, values.reals);
 }
 
-void refused(const std::string& rule, std::string text, const std::string& from, const std::string& to) {
+void refused(const std::string& rule, std::string text, const std::string& from,
+             const std::string& to) {
   const size_t at = text.find(from);
   ASSERT_NE(at, std::string::npos) << from;
   text.replace(at, from.size(), to);
   auto g = parse(text);
   ASSERT_TRUE(g) << g.error().message << "\n" << text;
   const auto problems = verify(*g);
-  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(), [&](const Violation& v) { return v.rule == rule; })) << rule << "\n" << text;
+  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(),
+                          [&](const Violation& v) { return v.rule == rule; }))
+      << rule << "\n"
+      << text;
 }
 
 TEST(KvCache, RulesAreChecked) {
@@ -161,28 +206,42 @@ TEST(KvCache, RulesAreChecked) {
 
 std::string rotated_text(const std::string& name, const std::string& how, bool as_one) {
   const std::string attributes = "{" + how + "}";
-  const std::string steps = as_one ? "  %keys, %values, %q2 = rope_append(%kc, %vc, %k, %v, %slots, %q, %cos, %sin) " + attributes + " : f32[P,2,4,6], f32[P,2,4,2], f32[1,T,24]\n"
-                                   : "  %q2 = rope(%q, %cos, %sin) " + attributes + " : f32[1,T,24]\n  %k2 = rope(%k, %cos, %sin) " +
-                                         std::string(attributes).replace(attributes.find("heads = 4"), 9, "heads = 2") + " : f32[1,T,12]\n"
-                                         "  %keys, %values = kv_append(%kc, %vc, %k2, %v, %slots) : f32[P,2,4,6], f32[P,2,4,2]\n";
-  return "graph @" + name + "(%q: f32[1,T,24], %k: f32[1,T,12], %v: f32[1,T,4], %slots: i32[T], %cos: f32[1,T,2], %sin: f32[1,T,2], %kc: f32[P,2,4,6], %vc: f32[P,2,4,2]) "
-         "symbols(T = q.1 in 1.., P = kc.0 in 1..) {\n" + steps + "  return y = %q2, kc = %keys, vc = %values\n}\n";
+  const std::string steps =
+      as_one
+          ? "  %keys, %values, %q2 = rope_append(%kc, %vc, %k, %v, %slots, %q, %cos, %sin) " +
+                attributes + " : f32[P,2,4,6], f32[P,2,4,2], f32[1,T,24]\n"
+          : "  %q2 = rope(%q, %cos, %sin) " + attributes +
+                " : f32[1,T,24]\n  %k2 = rope(%k, %cos, %sin) " +
+                std::string(attributes).replace(attributes.find("heads = 4"), 9, "heads = 2") +
+                " : f32[1,T,12]\n"
+                "  %keys, %values = kv_append(%kc, %vc, %k2, %v, %slots) : f32[P,2,4,6], f32[P,2,4,2]\n";
+  return "graph @" + name +
+         "(%q: f32[1,T,24], %k: f32[1,T,12], %v: f32[1,T,4], %slots: i32[T], %cos: f32[1,T,2], %sin: f32[1,T,2], %kc: f32[P,2,4,6], %vc: f32[P,2,4,2]) "
+         "symbols(T = q.1 in 1.., P = kc.0 in 1..) {\n" +
+         steps + "  return y = %q2, kc = %keys, vc = %values\n}\n";
 }
 
 TEST(KvCache, RotatesWhatItAppends) {
   std::mt19937 random(5);
   const auto tensor = [&](std::vector<int64_t> dims) {
-    HostTensor t = random_rows(random, 1, std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>()));
+    HostTensor t = random_rows(
+        random, 1, std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>()));
     t.dims = std::move(dims);
     return t;
   };
-  const Tensors in = {{"q", tensor({1, 3, 24})}, {"k", tensor({1, 3, 12})}, {"v", tensor({1, 3, 4})}, {"slots", {DType::i32, {3}, {}, {6, -1, 1}}},
-                      {"cos", tensor({1, 3, 2})}, {"sin", tensor({1, 3, 2})}, {"kc", tensor({2, 2, 4, 6})}, {"vc", tensor({2, 2, 4, 2})}};
-  for (const std::string how : {"heads = 4, interleaved = false, rotary = 4", "heads = 4, interleaved = true, rotary = 4", "heads = 4, interleaved = false, rotary = 2"}) {
-    const auto apart = eval(graph_of(rotated_text("apart", how, false)), in), one = eval(graph_of(rotated_text("one", how, true)), in);
+  const Tensors in = {{"q", tensor({1, 3, 24})},    {"k", tensor({1, 3, 12})},
+                      {"v", tensor({1, 3, 4})},     {"slots", {DType::i32, {3}, {}, {6, -1, 1}}},
+                      {"cos", tensor({1, 3, 2})},   {"sin", tensor({1, 3, 2})},
+                      {"kc", tensor({2, 2, 4, 6})}, {"vc", tensor({2, 2, 4, 2})}};
+  for (const std::string how :
+       {"heads = 4, interleaved = false, rotary = 4", "heads = 4, interleaved = true, rotary = 4",
+        "heads = 4, interleaved = false, rotary = 2"}) {
+    const auto apart = eval(graph_of(rotated_text("apart", how, false)), in),
+               one = eval(graph_of(rotated_text("one", how, true)), in);
     ASSERT_TRUE(apart) << apart.error().message;
     ASSERT_TRUE(one) << one.error().message;
-    for (const char* name : {"y", "kc", "vc"}) EXPECT_EQ(apart->at(name).reals, one->at(name).reals) << name << " " << how;
+    for (const char* name : {"y", "kc", "vc"})
+      EXPECT_EQ(apart->at(name).reals, one->at(name).reals) << name << " " << how;
     EXPECT_NE(one->at("kc").reals, in.at("kc").reals);
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention: the evaluator beside the double sum of its definition, packed rows beside padded ones, and its rules.
+// linear_attention: the evaluator beside the double sum of its definition, packed rows beside
+// padded ones, and its rules.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -24,20 +25,25 @@ HostTensor random_tensor(std::mt19937& random, std::vector<int64_t> dims) {
 
 std::string text_of(const std::string& attributes, const std::string& loads = "") {
   return "graph @g(%q: f32[B,S,12], %k: f32[B,S,6], %v: f32[B,S,4], %m: i64[B,S], %a: f32[B,S,4]) symbols(B = q.0 in 1.., S = q.1 in 1..) {\n"
-         "  %y = linear_attention(%q, %k, %v" + loads + ") {" + attributes + "} : f32[B,S,8]\n  return y = %y\n}\n";
+         "  %y = linear_attention(%q, %k, %v" +
+         loads + ") {" + attributes + "} : f32[B,S,8]\n  return y = %y\n}\n";
 }
 
 // The sum of the definition, a pair of tokens at a time.
-double by_definition(const std::map<std::string, HostTensor>& in, bool causal, bool masked, bool decays, int64_t b, int64_t h, int64_t i, int64_t m) {
+double by_definition(const std::map<std::string, HostTensor>& in, bool causal, bool masked,
+                     bool decays, int64_t b, int64_t h, int64_t i, int64_t m) {
   const HostTensor &q = in.at("q"), &k = in.at("k"), &v = in.at("v"), &a = in.at("a");
   const int64_t tokens = q.dims[1], g = h / (kHeads / kKvHeads);
-  const auto at = [](const HostTensor& t, int64_t x, int64_t y, int64_t z) { return t.reals[static_cast<size_t>((x * t.dims[1] + y) * t.dims[2] + z)]; };
+  const auto at = [](const HostTensor& t, int64_t x, int64_t y, int64_t z) {
+    return t.reals[static_cast<size_t>((x * t.dims[1] + y) * t.dims[2] + z)];
+  };
   double s = 0, z = 0;
   for (int64_t j = 0; j < tokens; ++j) {
     if (causal && j > i) continue;
     if (masked && in.at("m").ints[static_cast<size_t>(b * tokens + j)] == 0) continue;
     double w = 0, grown = 0;
-    for (int64_t e = 0; e < kD; ++e) w += std::max(at(q, b, i, h * kD + e), 0.0) * std::exp(at(k, b, j, g * kD + e));
+    for (int64_t e = 0; e < kD; ++e)
+      w += std::max(at(q, b, i, h * kD + e), 0.0) * std::exp(at(k, b, j, g * kD + e));
     for (int64_t t = j + 1; decays && t <= i; ++t) grown += at(a, b, t, h);
     w *= std::exp(grown);
     s += w * at(v, b, j, g * kDv + m);
@@ -48,25 +54,34 @@ double by_definition(const std::map<std::string, HostTensor>& in, bool causal, b
 
 void is_the_definition(bool causal, bool masked, bool decays) {
   const Graph g = graph_of(text_of(
-      fmt::format("causal = {}{}, epilogue = (s,z,b,h,t,c) => s / (z + 0.25) + f32(c), heads = 4, k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0){}", causal,
-                  decays ? ", decay = (b,h,t) => %a[b,t,h]" : "", masked ? ", visible = (b,h,t) => %m[b,t] == 1" : ""),
+      fmt::format(
+          "causal = {}{}, epilogue = (s,z,b,h,t,c) => s / (z + 0.25) + f32(c), heads = 4, k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0){}",
+          causal, decays ? ", decay = (b,h,t) => %a[b,t,h]" : "",
+          masked ? ", visible = (b,h,t) => %m[b,t] == 1" : ""),
       std::string(decays ? ", %a" : "") + (masked ? ", %m" : "")));
   std::mt19937 random(7);
   std::map<std::string, HostTensor> in;
-  for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}}) in[name] = random_tensor(random, {2, 9, width});
+  for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}})
+    in[name] = random_tensor(random, {2, 9, width});
   HostTensor mask{DType::i64, {2, 9}, {}, {}};
   for (int i = 0; i < 18; ++i) mask.ints.push_back(random() % 3 > 0);
   in["m"] = mask;
   auto fed = in;
   if (masked) {  // what is not visible is not read
     for (size_t i = 0; i < 18; ++i) {
-      if (!mask.ints[i]) fed["k"].reals[i * 6] = fed["v"].reals[i * 4] = std::numeric_limits<double>::quiet_NaN();
+      if (!mask.ints[i])
+        fed["k"].reals[i * 6] = fed["v"].reals[i * 4] = std::numeric_limits<double>::quiet_NaN();
     }
   }
   const auto out = eval(g, fed);
   ASSERT_TRUE(out) << out.error().message;
   const auto& y = out->at("y").reals;
-  for (int64_t x = 0; x < 2 * 9 * 8; ++x) EXPECT_NEAR(y[static_cast<size_t>(x)], by_definition(in, causal, masked, decays, x / 72, x / kDv % kHeads, x / 8 % 9, x % kDv), 1e-12) << x;
+  for (int64_t x = 0; x < 2 * 9 * 8; ++x)
+    EXPECT_NEAR(
+        y[static_cast<size_t>(x)],
+        by_definition(in, causal, masked, decays, x / 72, x / kDv % kHeads, x / 8 % 9, x % kDv),
+        1e-12)
+        << x;
 }
 
 TEST(LinearAttention, IsItsDefinition) {
@@ -78,9 +93,11 @@ TEST(LinearAttention, IsItsDefinition) {
 }
 
 TEST(LinearAttention, PackedRowsAreThePaddedOnes) {
-  const std::string how = "epilogue = (s,z,b,h,t,c) => s / (z + 1.0) + f32(t), heads = 4, kv_heads = 2";
+  const std::string how =
+      "epilogue = (s,z,b,h,t,c) => s / (z + 1.0) + f32(t), heads = 4, kv_heads = 2";
   for (const char* causal : {"true", "false"}) {
-    const Graph padded = graph_of(text_of(fmt::format("causal = {}, {}, visible = (b,h,t) => %m[b,t] == 1", causal, how), ", %m"));
+    const Graph padded = graph_of(text_of(
+        fmt::format("causal = {}, {}, visible = (b,h,t) => %m[b,t] == 1", causal, how), ", %m"));
     const Graph packed = graph_of(fmt::format(
         "graph @p(%q: f32[B,S,12], %k: f32[B,S,6], %v: f32[B,S,4], %m: i64[B,S]) symbols(B = q.0 in 1.., S = q.1 in 1.., T <= (B*S) in 1.. as packed) {{\n"
         "  flag 0 \"outside\"\n"
@@ -94,38 +111,54 @@ TEST(LinearAttention, PackedRowsAreThePaddedOnes) {
         causal));
     std::mt19937 random(3);
     std::map<std::string, HostTensor> in;
-    for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}}) in[name] = random_tensor(random, {3, 7, width});
-    in["m"] = {DType::i64, {3, 7}, {}, {1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
+    for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}})
+      in[name] = random_tensor(random, {3, 7, width});
+    in["m"] = {
+        DType::i64, {3, 7}, {}, {1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1}};
     const auto b = eval(packed, in);
     in["a"] = random_tensor(random, {3, 7, 4});
     const auto a = eval(padded, in);
     ASSERT_TRUE(a && b);
     for (size_t i = 0; i < 21 * 8; ++i) {
-      if (in["m"].ints[i / 8]) { EXPECT_NEAR(a->at("y").reals[i], b->at("y").reals[i], 1e-12) << i; }
+      if (in["m"].ints[i / 8]) {
+        EXPECT_NEAR(a->at("y").reals[i], b->at("y").reals[i], 1e-12) << i;
+      }
     }
   }
 }
 
 constexpr int kSlots = 5;
 
-std::string step_text(const std::string& attributes = "causal = true, epilogue = (s,z,b,h,t,c) => s / (z + 1.0), heads = 4, kv_heads = 2", const std::string& loads = ", %a",
-                      const std::string& returned = "y = %y, s = %sums") {
+std::string step_text(
+    const std::string& attributes =
+        "causal = true, epilogue = (s,z,b,h,t,c) => s / (z + 1.0), heads = 4, kv_heads = 2",
+    const std::string& loads = ", %a", const std::string& returned = "y = %y, s = %sums") {
   return "graph @g(%q: f32[1,T,12], %k: f32[1,T,6], %v: f32[1,T,4], %first: i32[N + 1], %from: i32[N], %to: i32[N], %s: f32[C,2,3,3], %a: f32[1,T,4]) "
          "symbols(T = q.1 in 1.., N = from.0 in 1.., C = s.0 in 1..) {\n"
-         "  %y, %sums = linear_attention_step(%q, %k, %v, %first, %from, %to, %s" + loads + ") {" + attributes + "} : f32[1,T,8], f32[C,2,3,3]\n  return " + returned + "\n}\n";
+         "  %y, %sums = linear_attention_step(%q, %k, %v, %first, %from, %to, %s" +
+         loads + ") {" + attributes + "} : f32[1,T,8], f32[C,2,3,3]\n  return " + returned +
+         "\n}\n";
 }
 
-HostTensor numbers(std::vector<int64_t> values) { return {DType::i32, {static_cast<int64_t>(values.size())}, {}, std::move(values)}; }
+HostTensor numbers(std::vector<int64_t> values) {
+  return {DType::i32, {static_cast<int64_t>(values.size())}, {}, std::move(values)};
+}
 
-// Steps of two sequences, of any sizes, are linear_attention of each as a whole. A sequence alternates between two slots; slot 4 is nobody's.
+// Steps of two sequences, of any sizes, are linear_attention of each as a whole. A sequence
+// alternates between two slots; slot 4 is nobody's.
 TEST(LinearAttention, StepsAreTheWhole) {
-  const std::string how = "k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0)";
+  const std::string how =
+      "k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0)";
   for (const bool decays : {false, true}) {
-    const std::string decay = decays ? ", decay = (b,h,t) => %a[b,t,0]" : "", begin = "causal = true" + decay + ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0) + f32(c), heads = 4, ";
-    const Graph whole = graph_of(text_of(begin + how, decays ? ", %a" : "")), step = graph_of(step_text(begin + how, decays ? ", %a" : ""));
+    const std::string decay = decays ? ", decay = (b,h,t) => %a[b,t,0]" : "",
+                      begin = "causal = true" + decay +
+                              ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0) + f32(c), heads = 4, ";
+    const Graph whole = graph_of(text_of(begin + how, decays ? ", %a" : "")),
+                step = graph_of(step_text(begin + how, decays ? ", %a" : ""));
     std::mt19937 random(5);
     std::map<std::string, HostTensor> in;
-    for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}}) in[name] = random_tensor(random, {2, 9, width});
+    for (const auto& [name, width] : {std::pair{"q", 12}, {"k", 6}, {"v", 4}, {"a", 4}})
+      in[name] = random_tensor(random, {2, 9, width});
     in["m"] = {DType::i64, {2, 9}, {}, std::vector<int64_t>(18, 1)};
     const auto want = eval(whole, in);
     ASSERT_TRUE(want) << want.error().message;
@@ -142,19 +175,24 @@ TEST(LinearAttention, StepsAreTheWhole) {
         }
       }
       now["first"] = numbers({0, a, a + b});
-      now["from"] = round == 0 ? numbers({-1, kSlots}) : numbers({2 * (1 - round % 2), 2 * (1 - round % 2) + 1});
+      now["from"] = round == 0 ? numbers({-1, kSlots})
+                               : numbers({2 * (1 - round % 2), 2 * (1 - round % 2) + 1});
       now["to"] = numbers({2 * (round % 2), 2 * (round % 2) + 1});
       now["s"] = state;
       const auto out = eval(step, now);
       ASSERT_TRUE(out) << out.error().message;
       for (int64_t x = 0; x < (a + b) * 8; ++x) {
         const int64_t n = x / 8 < a ? 0 : 1, row = n == 0 ? x / 8 : x / 8 - a;
-        EXPECT_NEAR(out->at("y").reals[static_cast<size_t>(x)], want->at("y").reals[static_cast<size_t>((n * 9 + done[n] + row) * 8 + x % 8)], 1e-12) << x;
+        EXPECT_NEAR(out->at("y").reals[static_cast<size_t>(x)],
+                    want->at("y").reals[static_cast<size_t>((n * 9 + done[n] + row) * 8 + x % 8)],
+                    1e-12)
+            << x;
       }
       state = out->at("s");
       done[0] += a, done[1] += b, ++round;
     }
-    EXPECT_TRUE(std::equal(before.reals.begin() + 4 * 18, before.reals.end(), state.reals.begin() + 4 * 18));
+    EXPECT_TRUE(std::equal(before.reals.begin() + 4 * 18, before.reals.end(),
+                           state.reals.begin() + 4 * 18));
   }
 }
 
@@ -162,14 +200,18 @@ void step_refused(const std::string& rule, const std::string& text) {
   auto g = parse(text);
   ASSERT_TRUE(g) << g.error().message << "\n" << text;
   const auto problems = verify(*g);
-  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(), [&](const Violation& v) { return v.rule == rule; })) << rule << "\n" << text;
+  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(),
+                          [&](const Violation& v) { return v.rule == rule; }))
+      << rule << "\n"
+      << text;
 }
 
 TEST(LinearAttention, RulesOfAStepAreChecked) {
   const std::string normal = ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0), heads = 4, kv_heads = 2";
   const auto with = [](std::string from, std::string to) {
     std::string text = step_text();
-    for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+    for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size()))
+      text.replace(at, from.size(), to);
     return text;
   };
   graph_of(step_text());
@@ -185,13 +227,17 @@ TEST(LinearAttention, RulesOfAStepAreChecked) {
   step_refused("V4", step_text("causal = true" + normal, ", %s"));
 }
 
-void refused(const std::string& rule, const std::string& attributes, const std::string& loads = "", const std::string& from = "", const std::string& to = "") {
+void refused(const std::string& rule, const std::string& attributes, const std::string& loads = "",
+             const std::string& from = "", const std::string& to = "") {
   std::string text = text_of(attributes, loads);
   if (!from.empty()) text.replace(text.find(from), from.size(), to);
   auto g = parse(text);
   ASSERT_TRUE(g) << g.error().message << "\n" << text;
   const auto problems = verify(*g);
-  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(), [&](const Violation& v) { return v.rule == rule; })) << rule << "\n" << text;
+  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(),
+                          [&](const Violation& v) { return v.rule == rule; }))
+      << rule << "\n"
+      << text;
 }
 
 TEST(LinearAttention, RulesAreChecked) {
@@ -207,7 +253,8 @@ TEST(LinearAttention, RulesAreChecked) {
   refused("F5", "causal = true, heads = 4, kv_heads = 2, visible = (b,h,t) => h == 0");
   refused("F6", "causal = false, decay = (b,h,t) => %a[b,t,h], heads = 4, kv_heads = 2", ", %a");
   refused("F7", "causal = true, heads = 4, kv_heads = 2, packed = [B,S]", ", %m, %m, %m, %m");
-  refused("E4", "causal = true, heads = 4, k_map = (s,b,h,t,c) => s * %a[b,t + 1,h], kv_heads = 2", ", %a");
+  refused("E4", "causal = true, heads = 4, k_map = (s,b,h,t,c) => s * %a[b,t + 1,h], kv_heads = 2",
+          ", %a");
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ TEST_F(MonotoneTest, what_may_shrink) {
   EXPECT_FALSE(never_decreases(sub(mul(b, n(2)), mul(s, n(2)))));
   EXPECT_FALSE(never_decreases(max(sub(n(9), s), b)));
   EXPECT_FALSE(never_decreases(abs(sub(s, n(4)))));
-  EXPECT_FALSE(never_decreases(mul(sub(s, n(4)), b))) << "negative while S < 4: shrinks when B grows";
+  EXPECT_FALSE(never_decreases(mul(sub(s, n(4)), b)))
+      << "negative while S < 4: shrinks when B grows";
 }
 
 TEST_F(MonotoneTest, agrees_with_values) {
@@ -59,11 +60,15 @@ TEST_F(MonotoneTest, agrees_with_values) {
     }
     if (!never_decreases(e.back())) continue;
     ++proved;
-    auto value = [&](const int64_t (&v)[3]) {
-      return eval_size(e.back(), [&](std::string_view name) { return v[name == "B" ? 0 : name == "S" ? 1 : 2]; });
+    auto value = [&](const int64_t(&v)[3]) {
+      return eval_size(e.back(), [&](std::string_view name) {
+        return v[name == "B" ? 0 : name == "S" ? 1 : 2];
+      });
     };
     for (int t = 0; t < 30; ++t) {
-      const int64_t from[3] = {1 + static_cast<int64_t>(random() % 6), 1 + static_cast<int64_t>(random() % 6), static_cast<int64_t>(random() % 6)};
+      const int64_t from[3] = {1 + static_cast<int64_t>(random() % 6),
+                               1 + static_cast<int64_t>(random() % 6),
+                               static_cast<int64_t>(random() % 6)};
       int64_t to[3];
       for (int i = 0; i < 3; ++i) to[i] = from[i] + static_cast<int64_t>(random() % 5);
       ASSERT_LE(value(from), value(to)) << print(e.back());

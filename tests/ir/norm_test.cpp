@@ -34,7 +34,11 @@ TEST(Norm, IsOfAValueThatItLoadsAtItsOwnPlace) {
   const Normed plain("%x", "%x[i,j,k]");
   ASSERT_TRUE(normed_value(plain.graph, plain.op));
   EXPECT_EQ(plain.name(*normed_value(plain.graph, plain.op)), "x");
-  for (const auto& [operands, body] : {std::pair{"%x", "%x[i,j,k] * 2.0"}, {"%x", "%x[i,0,k]"}, {"%w", "%w[i,j,k]"}, {"%w", "%w[i,j + 1,k]"}, {"%c", "%c[k]"}}) {
+  for (const auto& [operands, body] : {std::pair{"%x", "%x[i,j,k] * 2.0"},
+                                       {"%x", "%x[i,0,k]"},
+                                       {"%w", "%w[i,j,k]"},
+                                       {"%w", "%w[i,j + 1,k]"},
+                                       {"%c", "%c[k]"}}) {
     const Normed other(operands, body);
     EXPECT_FALSE(normed_value(other.graph, other.op)) << body;
     EXPECT_FALSE(normed_sum(other.graph, other.op)) << body;
@@ -42,7 +46,8 @@ TEST(Norm, IsOfAValueThatItLoadsAtItsOwnPlace) {
 }
 
 TEST(Norm, IsOfASumOfTwoAndABias) {
-  for (const char* body : {"%x[i,j,k] + %r[i,j,k]", "%r[i,j,k] + %x[i,j,k]", "%x[i,j,k] + %r[i,j,k] + %c[k]", "%c[k] + (%r[i,j,k] + %x[i,j,k])"}) {
+  for (const char* body : {"%x[i,j,k] + %r[i,j,k]", "%r[i,j,k] + %x[i,j,k]",
+                           "%x[i,j,k] + %r[i,j,k] + %c[k]", "%c[k] + (%r[i,j,k] + %x[i,j,k])"}) {
     const bool biased = std::string(body).find("%c") != std::string::npos;
     const Normed n(biased ? "%x, %r, %c" : "%x, %r", body);
     const auto sum = normed_sum(n.graph, n.op);
@@ -50,18 +55,26 @@ TEST(Norm, IsOfASumOfTwoAndABias) {
     EXPECT_EQ(std::min(n.name(sum->x), n.name(sum->residual)), "r") << body;
     EXPECT_EQ(std::max(n.name(sum->x), n.name(sum->residual)), "x") << body;
     EXPECT_EQ(sum->bias.has_value(), biased) << body;
-    EXPECT_EQ(sum_before_norm(n.graph, *sum, indices_of(n.graph, n.graph.result(n.op))), normed(n.graph, n.op)) << body;
+    EXPECT_EQ(sum_before_norm(n.graph, *sum, indices_of(n.graph, n.graph.result(n.op))),
+              normed(n.graph, n.op))
+        << body;
   }
-  const Normed twice("%x", "%x[i,j,k] + %x[i,j,k]"), weights("%x, %r, %b", "%x[i,j,k] + %r[i,j,k] + %b[k]");
+  const Normed twice("%x", "%x[i,j,k] + %x[i,j,k]"),
+      weights("%x, %r, %b", "%x[i,j,k] + %r[i,j,k] + %b[k]");
   ASSERT_TRUE(normed_sum(twice.graph, twice.op));
   ASSERT_TRUE(normed_sum(weights.graph, weights.op));  // gamma is the bias too
   EXPECT_EQ(weights.name(*normed_sum(weights.graph, weights.op)->bias), "b");
 }
 
 TEST(Norm, IsOfNoOtherSum) {
-  for (const auto& [operands, body] : {std::pair{"%x, %h", "%x[i,j,k] + %h[i,j,k]"}, {"%x, %w", "%x[i,j,k] + %w[i,j,k]"}, {"%x, %c", "%x[i,j,k] + %c[k]"},
-                                       {"%x, %r", "%x[i,j,k] - %r[i,j,k]"}, {"%x, %r", "%x[i,j,k] + %r[i,0,k]"}, {"%x, %r, %b, %c", "%x[i,j,k] + %r[i,j,k] + (%b[k] + %c[k])"},
-                                       {"%x, %r, %c", "%x[i,j,k] + (%r[i,j,k] + %c[k])"}}) {
+  for (const auto& [operands, body] :
+       {std::pair{"%x, %h", "%x[i,j,k] + %h[i,j,k]"},
+        {"%x, %w", "%x[i,j,k] + %w[i,j,k]"},
+        {"%x, %c", "%x[i,j,k] + %c[k]"},
+        {"%x, %r", "%x[i,j,k] - %r[i,j,k]"},
+        {"%x, %r", "%x[i,j,k] + %r[i,0,k]"},
+        {"%x, %r, %b, %c", "%x[i,j,k] + %r[i,j,k] + (%b[k] + %c[k])"},
+        {"%x, %r, %c", "%x[i,j,k] + (%r[i,j,k] + %c[k])"}}) {
     const Normed n(operands, body);
     EXPECT_FALSE(normed_sum(n.graph, n.op)) << body;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 100,000 random expressions of depth up to 6: the value of the tree, of what the builders make of it, and of that
-// rebuilt are the same, bit by bit in f32 (up to the sign of a zero).
+// 100,000 random expressions of depth up to 6: the value of the tree, of what the builders make of
+// it, and of that rebuilt are the same, bit by bit in f32 (up to the sign of a zero).
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -26,7 +26,9 @@ TEST_P(RandomExpressions, Agree) {
       pool->set_range("N", {1, 4});
     }
     const int depth = 1 + k % 6;
-    const Raw raw = k % 3 == 0 ? maker.integer(depth) : k % 3 == 1 ? maker.condition(depth) : maker.real(depth);
+    const Raw raw = k % 3 == 0   ? maker.integer(depth)
+                    : k % 3 == 1 ? maker.condition(depth)
+                                 : maker.real(depth);
     pool->overflowed = false;
     const ExprRef e = build(raw, *pool);
     const ExprRef again = rewrite(e, [](ExprRef) -> ExprRef { return nullptr; });
@@ -41,7 +43,8 @@ TEST_P(RandomExpressions, Agree) {
       }
       ++compared;
       bool flagged = false;
-      EXPECT_TRUE(same(raw.type, want, interpret(e, sample, flagged))) << print(e) << ": " << want.i << " " << want.r;
+      EXPECT_TRUE(same(raw.type, want, interpret(e, sample, flagged)))
+          << print(e) << ": " << want.i << " " << want.r;
       EXPECT_TRUE(eval.flagged || !flagged) << print(e);
       EXPECT_TRUE(same(raw.type, want, interpret(again, sample, flagged))) << print(again);
     }

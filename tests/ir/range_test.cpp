@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may be proved of integers that wrap: bounds of values, comparisons of the ends of 64 bits, indices from data.
+// What may be proved of integers that wrap: bounds of values, comparisons of the ends of 64 bits,
+// indices from data.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +21,9 @@ class RangeTest : public ::testing::Test {
   // The value where operand k is data[k].
   int64_t value(ExprRef e, std::vector<int64_t> data) {
     ScalarEnv env;
-    env.load = [&](int64_t slot, std::span<const int64_t>, int64_t& i, double&) { i = data.at(static_cast<size_t>(slot)); };
+    env.load = [&](int64_t slot, std::span<const int64_t>, int64_t& i, double&) {
+      i = data.at(static_cast<size_t>(slot));
+    };
     env.symbol = [](std::string_view) { return 1; };
     return eval_expr(e, env).i;
   }
@@ -42,7 +45,7 @@ TEST_F(RangeTest, ClampsBoundWhatIsTruncated) {
   expect(clamped(0, 255), 0, 255);
   expect(unary(ExprKind::rint, clamped(-128, 127)), -128, 127);
   expect(unary(ExprKind::ceil, clamped(0.5, 7.5)), 0, 8);
-  expect(clamped(5, 9), 0, 9);    // what is no number becomes 0
+  expect(clamped(5, 9), 0, 9);  // what is no number becomes 0
   expect(clamped(-9, -5), -9, 0);
   expect(min(x, real(3)), kLeast, 3);
   expect(max(x, real(-3)), -3, kMost);
@@ -66,12 +69,14 @@ TEST_F(RangeTest, LoadsHaveTheRangeOfTheirType) {
 
 TEST_F(RangeTest, SumsThatWrapHaveNoSign) {
   ExprRef x = load(DType::i64, 0), y = load(DType::i64, 1);
-  for (ExprRef e : {add(abs(x), abs(y)), mul(abs(x), abs(y)), mul(abs(x), integer(31)), neg(min(x, integer(0))), abs(sub(x, y)), abs(x), mul(x, x)}) {
+  for (ExprRef e : {add(abs(x), abs(y)), mul(abs(x), abs(y)), mul(abs(x), integer(31)),
+                    neg(min(x, integer(0))), abs(sub(x, y)), abs(x), mul(x, x)}) {
     EXPECT_FALSE(prove_ge0(e)) << print(e);
     EXPECT_NE(bounded(min(e, integer(7)), integer(8), 0)->kind, ExprKind::imin) << print(e);
   }
   ExprRef i = load(DType::i32, 0), j = load(DType::i32, 1);
-  for (ExprRef e : {add(abs(i), abs(j)), mul(abs(i), abs(j)), neg(min(i, integer(0))), abs(sub(i, j)), mul(abs(i), integer(31))}) {
+  for (ExprRef e : {add(abs(i), abs(j)), mul(abs(i), abs(j)), neg(min(i, integer(0))),
+                    abs(sub(i, j)), mul(abs(i), integer(31))}) {
     EXPECT_TRUE(prove_ge0(e)) << print(e);
     EXPECT_EQ(bounded(min(e, integer(7)), integer(8), 0), min(e, integer(7))) << print(e);
   }
@@ -93,11 +98,16 @@ TEST_F(RangeTest, ComparisonsAtTheEnds) {
   const int64_t ends[] = {kLeast, kLeast + 1, -7, -2, -1, 0, 1, 7, kMost - 1, kMost};
   for (int64_t c : ends) {
     for (int64_t v : ends) {
-      EXPECT_EQ(value(select(lt(x, integer(c)), integer(1), integer(0)), {v, 0}), v < c) << v << " < " << c;
-      EXPECT_EQ(value(select(le(x, integer(c)), integer(1), integer(0)), {v, 0}), v <= c) << v << " <= " << c;
-      EXPECT_EQ(value(select(lt(integer(c), x), integer(1), integer(0)), {v, 0}), c < v) << c << " < " << v;
-      EXPECT_EQ(value(select(logical_not(lt(x, y)), integer(1), integer(0)), {v, c}), v >= c) << v << " >= " << c;
-      EXPECT_EQ(value(select(eq(x, y), integer(1), integer(0)), {v, c}), v == c) << v << " == " << c;
+      EXPECT_EQ(value(select(lt(x, integer(c)), integer(1), integer(0)), {v, 0}), v < c)
+          << v << " < " << c;
+      EXPECT_EQ(value(select(le(x, integer(c)), integer(1), integer(0)), {v, 0}), v <= c)
+          << v << " <= " << c;
+      EXPECT_EQ(value(select(lt(integer(c), x), integer(1), integer(0)), {v, 0}), c < v)
+          << c << " < " << v;
+      EXPECT_EQ(value(select(logical_not(lt(x, y)), integer(1), integer(0)), {v, c}), v >= c)
+          << v << " >= " << c;
+      EXPECT_EQ(value(select(eq(x, y), integer(1), integer(0)), {v, c}), v == c)
+          << v << " == " << c;
     }
   }
 }
@@ -108,13 +118,15 @@ TEST_F(RangeTest, ComparisonsOfWhatWraps) {
   EXPECT_EQ(value(select(lt(sum, integer(0)), integer(1), integer(0)), {kMost, 1}), 1);
   EXPECT_EQ(value(select(le(integer(0), sum), integer(1), integer(0)), {kLeast, -1}), 1);
   // Twice a number is 0 for one that is not: nothing is divided away.
-  EXPECT_EQ(value(select(eq(mul(x, integer(2)), integer(0)), integer(1), integer(0)), {kLeast, 0}), 1);
+  EXPECT_EQ(value(select(eq(mul(x, integer(2)), integer(0)), integer(1), integer(0)), {kLeast, 0}),
+            1);
   EXPECT_EQ(value(div(add(mul(x, integer(4)), integer(1)), integer(4)), {int64_t{1} << 62, 0}), 0);
   EXPECT_EQ(value(sub(x, integer(kLeast)), {5, 0}), kLeast + 5);
   EXPECT_FALSE(pool.overflowed) << "a number modulo 2^64, not a size";
 }
 
-// A condition taken apart and put together keeps its meaning, also where one side alone does not fit.
+// A condition taken apart and put together keeps its meaning, also where one side alone does not
+// fit.
 TEST_F(RangeTest, RewritingKeepsComparisons) {
   ExprRef x = load(DType::i64, 0);
   ExprRef i = pool.index(0, pool.symbol("S"));
@@ -122,7 +134,8 @@ TEST_F(RangeTest, RewritingKeepsComparisons) {
   EXPECT_EQ(rewrite(before, [](ExprRef) -> ExprRef { return nullptr; }), before);
   ExprRef condition = le(i, integer(5));
   ExprRef of_data = substitute_indices(condition, {add(x, integer(kMost))});
-  EXPECT_EQ(value(select(of_data, integer(1), integer(0)), {2}), 1) << "2 + INT64_MAX wraps to less than 5";
+  EXPECT_EQ(value(select(of_data, integer(1), integer(0)), {2}), 1)
+      << "2 + INT64_MAX wraps to less than 5";
   EXPECT_EQ(value(select(of_data, integer(1), integer(0)), {0}), 0);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random expressions as plain trees with their own evaluation, for comparing everything that ir/expr makes of them:
-// floor divisions of negatives, integers that wrap at 64 bits and at fewer, infinities and NaN, saturating conversions,
-// guarded and clamped loads by numbers of which data makes the worst.
+// Random expressions as plain trees with their own evaluation, for comparing everything that
+// ir/expr makes of them: floor divisions of negatives, integers that wrap at 64 bits and at fewer,
+// infinities and NaN, saturating conversions, guarded and clamped loads by numbers of which data
+// makes the worst.
 #pragma once
 
 #include <cfenv>
@@ -14,17 +15,47 @@
 
 namespace tfcc::ir {
 
-/// One application of an operator, before any builder has seen it. `kind` names a real function of one argument.
+/// One application of an operator, before any builder has seen it. `kind` names a real function of
+/// one argument.
 struct Raw {
-  enum Op { number, index, size, load, add, sub, mul, div, mod, min, max, abs, neg, pow, select, bounded, convert, lt, le, eq,
-            logical_and, logical_or, logical_not, is_nan, unary, bit_and, wrap } op;
+  enum Op {
+    number,
+    index,
+    size,
+    load,
+    add,
+    sub,
+    mul,
+    div,
+    mod,
+    min,
+    max,
+    abs,
+    neg,
+    pow,
+    select,
+    bounded,
+    convert,
+    lt,
+    le,
+    eq,
+    logical_and,
+    logical_or,
+    logical_not,
+    is_nan,
+    unary,
+    bit_and,
+    wrap
+  } op;
   Scalar type;
-  double value = 0;                  // of a number; index number; operand of a load; bits of a wrap, negative: unsigned
+  double value =
+      0;  // of a number; index number; operand of a load; bits of a wrap, negative: unsigned
   ExprKind kind = ExprKind::exp;
   std::vector<Raw> args = {};
 };
 
-/// Where an expression is evaluated. Operand 0: f32[n,5], 1: i64[n], 2: bool[], 3: i32[n]; index 0 over n, 1 over 5; flag 0.
+/// Where an expression is evaluated. Operand 0: f32[n,5], 1: i64[n], 2: bool[], 3: i32[n]; index 0
+/// over n, 1 over 5; flag 0.
 struct RawSample {
   int64_t n;
   int64_t at[2];
@@ -36,8 +67,19 @@ struct RawSample {
 
 inline RawSample random_sample(std::mt19937& random) {
   constexpr float kSpecial[] = {0, 1, -1, 0.5f, INFINITY, -INFINITY, NAN, 1e30f, 1e-40f, 2049.0f};
-  constexpr int64_t kExtreme[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, int64_t{1} << 62, -(int64_t{1} << 62),
-                                  INT32_MIN, INT32_MAX, int64_t{1} << 32, -1, 0, 1, int64_t{-7} << 40};
+  constexpr int64_t kExtreme[] = {INT64_MIN,
+                                  INT64_MIN + 1,
+                                  INT64_MAX,
+                                  INT64_MAX - 1,
+                                  int64_t{1} << 62,
+                                  -(int64_t{1} << 62),
+                                  INT32_MIN,
+                                  INT32_MAX,
+                                  int64_t{1} << 32,
+                                  -1,
+                                  0,
+                                  1,
+                                  int64_t{-7} << 40};
   RawSample s{static_cast<int64_t>(random() % 4) + 1, {}, {}, {}, random() % 2 == 0, {}};
   s.at[0] = static_cast<int64_t>(random() % static_cast<uint32_t>(s.n));
   s.at[1] = static_cast<int64_t>(random() % 5);
@@ -46,14 +88,18 @@ inline RawSample random_sample(std::mt19937& random) {
     s.reals.push_back(random() % 4 ? plain : kSpecial[random() % std::size(kSpecial)]);
   }
   for (int64_t k = 0; k < s.n; ++k) {
-    s.ints.push_back(random() % 3 ? static_cast<int64_t>(random() % 41) - 20 : kExtreme[random() % std::size(kExtreme)]);
-    s.narrow.push_back(static_cast<int32_t>(random() % 3 ? static_cast<int64_t>(random() % 41) - 20 : kExtreme[random() % std::size(kExtreme)]));
+    s.ints.push_back(random() % 3 ? static_cast<int64_t>(random() % 41) - 20
+                                  : kExtreme[random() % std::size(kExtreme)]);
+    s.narrow.push_back(static_cast<int32_t>(random() % 3
+                                                ? static_cast<int64_t>(random() % 41) - 20
+                                                : kExtreme[random() % std::size(kExtreme)]));
   }
   return s;
 }
 
-/// A tree of a given depth. Without `transcendental`, every operation of it is exact or correctly rounded everywhere; with
-/// `rounded_products` that holds as well where a compiler makes one operation of a product and a sum.
+/// A tree of a given depth. Without `transcendental`, every operation of it is exact or correctly
+/// rounded everywhere; with `rounded_products` that holds as well where a compiler makes one
+/// operation of a product and a sum.
 class RawMaker {
  public:
   RawMaker(uint32_t seed, bool transcendental, bool rounded_products = false)
@@ -66,7 +112,8 @@ class RawMaker {
         case 1: return {Raw::index, Scalar::i64, 0};
         case 2: return {Raw::index, Scalar::i64, 1};
         case 3: return {Raw::size, Scalar::i64};
-        default: return {Raw::load, Scalar::i64, pick(3) ? 1.0 : 3.0, {}, {{Raw::index, Scalar::i64, 0}}};
+        default:
+          return {Raw::load, Scalar::i64, pick(3) ? 1.0 : 3.0, {}, {{Raw::index, Scalar::i64, 0}}};
       }
     }
     Raw a = integer(depth - 1);
@@ -93,10 +140,13 @@ class RawMaker {
     if (depth <= 0) return {Raw::load, Scalar::boolean, 2};
     constexpr Raw::Op kCompare[] = {Raw::lt, Raw::le, Raw::eq};
     switch (pick(7)) {
-      case 0: case 1: return of(Scalar::boolean, kCompare[pick(3)], integer(depth - 1), integer(depth - 1));
+      case 0:
+      case 1: return of(Scalar::boolean, kCompare[pick(3)], integer(depth - 1), integer(depth - 1));
       case 2: return of(Scalar::boolean, kCompare[pick(3)], real(depth - 1), real(depth - 1));
-      case 3: return of(Scalar::boolean, Raw::logical_and, condition(depth - 1), condition(depth - 1));
-      case 4: return of(Scalar::boolean, Raw::logical_or, condition(depth - 1), condition(depth - 1));
+      case 3:
+        return of(Scalar::boolean, Raw::logical_and, condition(depth - 1), condition(depth - 1));
+      case 4:
+        return of(Scalar::boolean, Raw::logical_or, condition(depth - 1), condition(depth - 1));
       case 5: return {Raw::is_nan, Scalar::boolean, 0, {}, {real(depth - 1)}};
       default: return {Raw::logical_not, Scalar::boolean, 0, {}, {condition(depth - 1)}};
     }
@@ -104,18 +154,23 @@ class RawMaker {
 
   Raw real(int depth) {
     if (depth <= 0) {
-      constexpr double kValues[] = {0.5, 0.0, 1e-12f, 3.0, -1.5, 1.0, 2.0, 1e30f, INFINITY, -INFINITY, NAN, 0.125, 0.1f};
+      constexpr double kValues[] = {0.5,   0.0,      1e-12f,    3.0, -1.5,  1.0, 2.0,
+                                    1e30f, INFINITY, -INFINITY, NAN, 0.125, 0.1f};
       if (pick(2)) return {Raw::number, Scalar::f32, kValues[pick(std::size(kValues))]};
       return load({Raw::index, Scalar::i64, 0});
     }
-    constexpr ExprKind kExact[] = {ExprKind::sqrt, ExprKind::floor, ExprKind::ceil, ExprKind::rint, ExprKind::sign,
-                                   ExprKind::round_f16, ExprKind::round_bf16};
-    constexpr ExprKind kOther[] = {ExprKind::exp, ExprKind::log, ExprKind::erf, ExprKind::tanh, ExprKind::sin, ExprKind::cos, ExprKind::atan};
+    constexpr ExprKind kExact[] = {ExprKind::sqrt,      ExprKind::floor, ExprKind::ceil,
+                                   ExprKind::rint,      ExprKind::sign,  ExprKind::round_f16,
+                                   ExprKind::round_bf16};
+    constexpr ExprKind kOther[] = {ExprKind::exp, ExprKind::log, ExprKind::erf, ExprKind::tanh,
+                                   ExprKind::sin, ExprKind::cos, ExprKind::atan};
     Raw a = real(depth - 1);
     switch (pick(transcendental_ ? 18 : 15)) {
-      case 0: case 1: return two(Raw::add, a, real(depth - 1));
+      case 0:
+      case 1: return two(Raw::add, a, real(depth - 1));
       case 2: return two(Raw::sub, a, real(depth - 1));
-      case 3: case 4: return product(two(Raw::mul, a, real(depth - 1)));
+      case 3:
+      case 4: return product(two(Raw::mul, a, real(depth - 1)));
       case 5: return product(two(Raw::div, a, real(depth - 1)));
       case 6: return two(Raw::min, a, real(depth - 1));
       case 7: return two(Raw::max, a, real(depth - 1));
@@ -135,20 +190,31 @@ class RawMaker {
  private:
   static constexpr double kBits[] = {32, -32, 16, 8, -8, 4};
   int pick(size_t n) { return static_cast<int>(random_() % n); }
-  static Raw of(Scalar type, Raw::Op op, Raw a, Raw b) { return {op, type, 0, {}, {std::move(a), std::move(b)}}; }
-  static Raw two(Raw::Op op, Raw a, Raw b) { const Scalar t = a.type; return of(t, op, std::move(a), std::move(b)); }
-  static Raw one(Raw::Op op, Raw a) { const Scalar t = a.type; return {op, t, 0, {}, {std::move(a)}}; }
+  static Raw of(Scalar type, Raw::Op op, Raw a, Raw b) {
+    return {op, type, 0, {}, {std::move(a), std::move(b)}};
+  }
+  static Raw two(Raw::Op op, Raw a, Raw b) {
+    const Scalar t = a.type;
+    return of(t, op, std::move(a), std::move(b));
+  }
+  static Raw one(Raw::Op op, Raw a) {
+    const Scalar t = a.type;
+    return {op, t, 0, {}, {std::move(a)}};
+  }
   static Raw literal(int64_t v) { return {Raw::number, Scalar::i64, static_cast<double>(v)}; }
   static Raw choice(Raw c, Raw a, Raw b) {
     const Scalar t = a.type;
     return {Raw::select, t, 0, {}, {std::move(c), std::move(a), std::move(b)}};
   }
-  static Raw load(Raw row) { return {Raw::load, Scalar::f32, 0, {}, {std::move(row), {Raw::index, Scalar::i64, 1}}}; }
+  static Raw load(Raw row) {
+    return {Raw::load, Scalar::f32, 0, {}, {std::move(row), {Raw::index, Scalar::i64, 1}}};
+  }
 
   // A load that only the select around it keeps in range.
   static Raw guarded(const Raw& row, Raw otherwise) {
-    Raw inside = of(Scalar::boolean, Raw::logical_and, of(Scalar::boolean, Raw::le, literal(0), row),
-                    of(Scalar::boolean, Raw::lt, row, {Raw::size, Scalar::i64}));
+    Raw inside =
+        of(Scalar::boolean, Raw::logical_and, of(Scalar::boolean, Raw::le, literal(0), row),
+           of(Scalar::boolean, Raw::lt, row, {Raw::size, Scalar::i64}));
     return choice(std::move(inside), load(row), std::move(otherwise));
   }
 
@@ -158,9 +224,14 @@ class RawMaker {
   }
 
   Raw in_f64(int depth, Raw a) {
-    Raw wide{Raw::convert, Scalar::f64, 0, {}, {std::move(a)}}, other{Raw::convert, Scalar::f64, 0, {}, {real(depth - 2)}};
+    Raw wide{Raw::convert, Scalar::f64, 0, {}, {std::move(a)}},
+        other{Raw::convert, Scalar::f64, 0, {}, {real(depth - 2)}};
     // A compiler may compute this in f32: the result is the same.
-    return product({Raw::convert, Scalar::f32, 0, {}, {two(pick(2) ? Raw::add : Raw::mul, std::move(wide), std::move(other))}});
+    return product({Raw::convert,
+                    Scalar::f32,
+                    0,
+                    {},
+                    {two(pick(2) ? Raw::add : Raw::mul, std::move(wide), std::move(other))}});
   }
 
   std::mt19937 random_;
@@ -171,8 +242,11 @@ class RawMaker {
 inline ExprRef build(const Raw& r, ExprPool& pool) {
   auto a = [&](size_t i) { return build(r.args[i], pool); };
   switch (r.op) {
-    case Raw::number: return r.type == Scalar::i64 ? pool.integer(static_cast<int64_t>(r.value)) : pool.real(r.value, r.type);
-    case Raw::index: return r.value == 0 ? pool.index(0, pool.symbol("N")) : pool.index(1, pool.integer(5));
+    case Raw::number:
+      return r.type == Scalar::i64 ? pool.integer(static_cast<int64_t>(r.value))
+                                   : pool.real(r.value, r.type);
+    case Raw::index:
+      return r.value == 0 ? pool.index(0, pool.symbol("N")) : pool.index(1, pool.integer(5));
     case Raw::size: return pool.symbol("N");
     case Raw::load: {
       std::vector<ExprRef> at;
@@ -207,8 +281,9 @@ inline ExprRef build(const Raw& r, ExprPool& pool) {
   return nullptr;
 }
 
-/// The value of a tree by C++ itself. `open` is set where docs/expressions.md leaves the result open: the sign of a zero,
-/// the last bit of a cube, the rounding of an integer beyond what a double holds.
+/// The value of a tree by C++ itself. `open` is set where docs/expressions.md leaves the result
+/// open: the sign of a zero, the last bit of a cube, the rounding of an integer beyond what a
+/// double holds.
 class RawEval {
  public:
   explicit RawEval(const RawSample& sample) : s_(sample) {}
@@ -244,16 +319,20 @@ class RawEval {
     if (r.op == Raw::number) return static_cast<int64_t>(r.value);
     if (r.op == Raw::index) return s_.at[static_cast<int>(r.value)];
     if (r.op == Raw::size) return s_.n;
-    if (r.op == Raw::load) return r.value == 3 ? s_.narrow[static_cast<size_t>(i(r.args[0]))] : s_.ints[static_cast<size_t>(i(r.args[0]))];
+    if (r.op == Raw::load)
+      return r.value == 3 ? s_.narrow[static_cast<size_t>(i(r.args[0]))]
+                          : s_.ints[static_cast<size_t>(i(r.args[0]))];
     if (r.op == Raw::select) return i(r.args[i(r.args[0]) ? 1 : 2]);
-    if (r.op == Raw::convert) return r.args[0].type == Scalar::boolean ? i(r.args[0]) : truncated(d(r.args[0]));
+    if (r.op == Raw::convert)
+      return r.args[0].type == Scalar::boolean ? i(r.args[0]) : truncated(d(r.args[0]));
     const __int128 a = i(r.args[0]), b = r.args.size() > 1 ? i(r.args[1]) : 0;
     switch (r.op) {
       case Raw::add: return wrapped(a + b);
       case Raw::sub: return wrapped(a - b);
       case Raw::mul: return wrapped(a * b);
       case Raw::div: return floor_div(static_cast<int64_t>(a), static_cast<int64_t>(b));
-      case Raw::mod: return wrapped(a - b * floor_div(static_cast<int64_t>(a), static_cast<int64_t>(b)));
+      case Raw::mod:
+        return wrapped(a - b * floor_div(static_cast<int64_t>(a), static_cast<int64_t>(b)));
       case Raw::min: return wrapped(std::min(a, b));
       case Raw::max: return wrapped(std::max(a, b));
       case Raw::abs: return wrapped(a < 0 ? -a : a);
@@ -347,7 +426,10 @@ inline ScalarValue interpret(ExprRef e, const RawSample& s, bool& flagged) {
   env.indices = s.at;
   env.load = [&](int64_t slot, std::span<const int64_t> at, int64_t& i, double& r) {
     if (slot == 0) r = s.reals.at(static_cast<size_t>(at[0] * 5 + at[1]));
-    else i = slot == 1 ? s.ints.at(static_cast<size_t>(at[0])) : slot == 3 ? s.narrow.at(static_cast<size_t>(at[0])) : s.truth;
+    else
+      i = slot == 1   ? s.ints.at(static_cast<size_t>(at[0]))
+          : slot == 3 ? s.narrow.at(static_cast<size_t>(at[0]))
+                      : s.truth;
   };
   env.flag = [&](int64_t) { flagged = true; };
   return eval_expr(e, env, true);

@@ -149,8 +149,10 @@ TEST(Text, ErrorsNameTheLine) {
   EXPECT_EQ(error("%y = softmax(@x) : f32[4]"), "t.tfir:2: @x is not defined before this use");
   EXPECT_EQ(error("%y = norm(%x, %x) {body = (i) => %x[i], eps = 0.1, has_beta = false} : f32[4]"),
             "t.tfir:2: norm: attribute 'kind' is missing");
-  EXPECT_EQ(error("%y = norm(%x, %x) {body = (i) => %x[i], eps = 0.1, has_beta = false, kind = best} : f32[4]"),
-            "t.tfir:2: expected layer, rms for 'kind', found 'best'");
+  EXPECT_EQ(
+      error(
+          "%y = norm(%x, %x) {body = (i) => %x[i], eps = 0.1, has_beta = false, kind = best} : f32[4]"),
+      "t.tfir:2: expected layer, rms for 'kind', found 'best'");
   EXPECT_EQ(error("%y = softmax(%x) {axis = 1} : f32[4]"),
             "t.tfir:2: softmax: 1 attributes given, it has 0");
   EXPECT_EQ(error("%y = softmax(%x) : f32[K]"), "t.tfir:2: unknown name 'K'");
@@ -173,7 +175,8 @@ TEST(Text, ErrorsNameTheLine) {
 }
 
 TEST(Text, AProductWithoutFactorsIsRead) {
-  const auto g = parse("graph @g(%x: f32[2,2]) {\n  %y = matmul() {alpha = 1.0, epilogue = (s,i,j) => s, trans_a = false, trans_b = false} : f32[2,2]\n  return y = %y\n}\n");
+  const auto g = parse(
+      "graph @g(%x: f32[2,2]) {\n  %y = matmul() {alpha = 1.0, epilogue = (s,i,j) => s, trans_a = false, trans_b = false} : f32[2,2]\n  return y = %y\n}\n");
   ASSERT_TRUE(g) << g.error().message;
   ASSERT_FALSE(verify(*g).empty());
   EXPECT_EQ(verify(*g)[0].rule, "C1");
@@ -181,13 +184,18 @@ TEST(Text, AProductWithoutFactorsIsRead) {
 
 TEST(Text, ErrorsOfSymbols) {
   const auto error = [](std::string_view symbols) {
-    const auto g = parse(fmt::format("graph @g(%x: f32[B,S]) symbols({}) {{\n  return y = %x\n}}\n", symbols), "t.tfir");
+    const auto g =
+        parse(fmt::format("graph @g(%x: f32[B,S]) symbols({}) {{\n  return y = %x\n}}\n", symbols),
+              "t.tfir");
     EXPECT_FALSE(g) << symbols;
     return g ? std::string() : g.error().message;
   };
-  EXPECT_EQ(error("B = x.0 in 1.. as rows, S = x.1 in 1.."), "t.tfir:1: expected batch, length, tokens, past, context or packed, found 'rows'");
-  EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B*R) in 1.."), "t.tfir:1: unknown name 'R'");
-  EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B < S) in 1.."), "t.tfir:1: a size must be an integer");
+  EXPECT_EQ(error("B = x.0 in 1.. as rows, S = x.1 in 1.."),
+            "t.tfir:1: expected batch, length, tokens, past, context or packed, found 'rows'");
+  EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B*R) in 1.."),
+            "t.tfir:1: unknown name 'R'");
+  EXPECT_EQ(error("B = x.0 in 1.., S = x.1 in 1.., T = (B < S) in 1.."),
+            "t.tfir:1: a size must be an integer");
   EXPECT_EQ(error("B = x.0 in 1.., S = y.1 in 1.."), "t.tfir:1: symbol S: no input y with axis 1");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verifier on graphs that no text can describe: order, use lists, symbols, dims, expressions of other pools, constants.
+// The verifier on graphs that no text can describe: order, use lists, symbols, dims, expressions of
+// other pools, constants.
 #include <gtest/gtest.h>
 
 #include "ir/ir.h"
@@ -75,7 +76,9 @@ TEST_F(VerifyGraph, RolesAndComputedSizes) {
   const ExprRef n = g.pool().symbol("N"), m = g.pool().symbol("M");
   g.add_input("z", {DType::f32, {n, m}});
   const SizeSymbol rows{"N", 1, 0, SizeRole::batch}, columns{"M", 1, 1, SizeRole::length};
-  const auto computed = [&](ExprRef formula) { return SizeSymbol{"T", 0, 0, SizeRole::tokens, formula}; };
+  const auto computed = [&](ExprRef formula) {
+    return SizeSymbol{"T", 0, 0, SizeRole::tokens, formula};
+  };
   g.symbols = {rows, columns, computed(mul(n, m))};
   EXPECT_TRUE(verify(g).empty());
   g.symbols = {rows, {"M", 1, 1, SizeRole::batch}};
@@ -84,7 +87,8 @@ TEST_F(VerifyGraph, RolesAndComputedSizes) {
   expect("G4");
   g.symbols = {rows, columns, computed(mul(n, g.pool().symbol("T")))};
   expect("G5");
-  g.symbols = {rows, columns, computed(n), {"U", 0, 0, SizeRole::none, mul(n, g.pool().symbol("T"))}};
+  g.symbols = {
+      rows, columns, computed(n), {"U", 0, 0, SizeRole::none, mul(n, g.pool().symbol("T"))}};
   expect("G5");
   g.symbols = {rows, columns, computed(i)};
   expect("G5");

@@ -39,13 +39,16 @@ void refused(const std::string& label, const std::string& lines) {
 }
 
 TEST(Verify, ViolationsNameRuleOpAndPlace) {
-  const auto g = parse("graph @g(%x: f32[4]) {\n  %a = pointwise(%x) {body = (i) => %x[i]} : f32[4]\n  %y = pointwise(%a) {body = (i) => %a[i + 1]} : f32[4]\n  return y = %y\n}\n");
+  const auto g = parse(
+      "graph @g(%x: f32[4]) {\n  %a = pointwise(%x) {body = (i) => %x[i]} : f32[4]\n  %y = pointwise(%a) {body = (i) => %a[i + 1]} : f32[4]\n  return y = %y\n}\n");
   ASSERT_TRUE(g) << g.error().message;
   const auto found = verify(*g);
   ASSERT_EQ(found.size(), 1u) << all(found);
   EXPECT_EQ(found[0].rule, "E4");
   EXPECT_EQ(found[0].op, g->value(g->find_value("y")).def);
-  EXPECT_EQ(to_string(found[0]), "%y = pointwise: body: load %0[i0 + 1] may leave %a : f32[4]; guard it with a select or bounded() (E4)");
+  EXPECT_EQ(
+      to_string(found[0]),
+      "%y = pointwise: body: load %0[i0 + 1] may leave %a : f32[4]; guard it with a select or bounded() (E4)");
 }
 
 TEST(Verify, Pointwise) {
@@ -74,7 +77,8 @@ TEST(Verify, LoadsStayInside) {
 }
 
 TEST(Verify, SelectsGuardLoads) {
-  accepted("%y = pointwise(%v) {body = (i,j) => select((i - j) / 3 >= 0, %v[(i - j) / 3], 0.0)} : f32[9,4]");
+  accepted(
+      "%y = pointwise(%v) {body = (i,j) => select((i - j) / 3 >= 0, %v[(i - j) / 3], 0.0)} : f32[9,4]");
   accepted("%y = pointwise(%v) {body = (i) => select(i <= 7, %v[i], 0.0)} : f32[B]");
   accepted("%y = pointwise(%v) {body = (i) => select(i <= 7, 0.0, %v[i - 8])} : f32[16]");
   refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 8, %v[i], 0.0)} : f32[B]");
@@ -90,13 +94,18 @@ TEST(Verify, SelectsGuardLoads) {
           "0.0)} : f32[4]");
   accepted(
       "%y = pointwise(%v, %k) {body = (i) => select(%k[0,0] == 3, %v[%k[0,0]], 0.0)} : f32[4]");
-  // The half select of a rotary embedding: 8*B channels in heads of 8, and a constant number of heads.
-  accepted("%y = pointwise(%x) {body = (i,j,k) => select(k % 8 <= 3, %x[i,j,k % 8 + 4], %x[i,j,k % 8 - 4])} : f32[B,S,16]");
+  // The half select of a rotary embedding: 8*B channels in heads of 8, and a constant number of
+  // heads.
+  accepted(
+      "%y = pointwise(%x) {body = (i,j,k) => select(k % 8 <= 3, %x[i,j,k % 8 + 4], %x[i,j,k % 8 - 4])} : f32[B,S,16]");
   accepted("%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[i + 2], %v[i - 2])} : f32[8]");
-  refused("E4", "%y = pointwise(%v) {body = (i) => select(i % 4 <= 2, %v[i + 2], %v[i - 2])} : f32[8]");
-  refused("E4", "%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[i + 2], %v[i - 3])} : f32[8]");
+  refused("E4",
+          "%y = pointwise(%v) {body = (i) => select(i % 4 <= 2, %v[i + 2], %v[i - 2])} : f32[8]");
+  refused("E4",
+          "%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[i + 2], %v[i - 3])} : f32[8]");
   // Heads that share a key head: 16 channels of 4 heads of 4, two of each kind.
-  accepted("%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[4*(i / 8) + i % 4 + 2], %v[4*(i / 8) + i % 4 - 2])} : f32[16]");
+  accepted(
+      "%y = pointwise(%v) {body = (i) => select(i % 4 <= 1, %v[4*(i / 8) + i % 4 + 2], %v[4*(i / 8) + i % 4 - 2])} : f32[16]");
   // Guarded on one path and not on the other.
   refused("E4", "%y = pointwise(%v) {body = (i) => select(i <= 7, %v[i], 0.0) + %v[i]} : f32[B]");
 }
@@ -123,14 +132,17 @@ TEST(Verify, Cumsum) {
 
 TEST(Verify, Matmul) {
   const char* w = "const @w : f32[4,8] = random(1)\n  const @n : f32[4] = random(1)\n  ";
-  const auto product = [&](const char* operands, const char* trans, const char* type, const std::string& epilogue = "") {
-    return fmt::format("{}%y = matmul({}) {{alpha = 1.0{}, trans_a = false, trans_b = {}}} : {}", w, operands,
-                       epilogue.empty() ? "" : ", epilogue = (s,i,j,k) => " + epilogue, trans, type);
+  const auto product = [&](const char* operands, const char* trans, const char* type,
+                           const std::string& epilogue = "") {
+    return fmt::format("{}%y = matmul({}) {{alpha = 1.0{}, trans_a = false, trans_b = {}}} : {}", w,
+                       operands, epilogue.empty() ? "" : ", epilogue = (s,i,j,k) => " + epilogue,
+                       trans, type);
   };
   accepted(product("%x, @w", "true", "f32[B,S,4]"));
   accepted(product("%x, @w, @n", "true", "f16[B,S,4]", "s + @n[k]"));
   accepted(product("%x, @w", "true", "f32[B,S,4]", "tanh(s)"));
-  accepted(product("%x, @w, %x", "true", "f32[B,S,4]", "s + %x[i,j,k]"));  // a factor, read once more
+  accepted(
+      product("%x, @w, %x", "true", "f32[B,S,4]", "s + %x[i,j,k]"));  // a factor, read once more
   refused("C1", product("%x", "true", "f32[B,S,4]"));
   refused("C1", product("%x, @w, @n", "true", "f32[B,S,4]"));
   refused("C2", product("%h, @w", "true", "f32[B,S,4]"));
@@ -146,15 +158,21 @@ TEST(Verify, Matmul) {
 
 TEST(Verify, MatmulOfIntegers) {
   accepted("%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : i64[B,B]");
-  accepted("const @w : u8[1,4] = [1, 2, 3, 4]\n  "
-           "%most = reduce(%k) {body = (i,j) => %k[i,j], extents = [S], kind = max} : i8[B]\n  "
-           "%column = pointwise(%most) {body = (i,j) => %most[i]} : i8[B,1]\n  "
-           "%y = matmul(%column, @w) {alpha = 1.0, trans_a = false, trans_b = false} : i32[B,4]");
+  accepted(
+      "const @w : u8[1,4] = [1, 2, 3, 4]\n  "
+      "%most = reduce(%k) {body = (i,j) => %k[i,j], extents = [S], kind = max} : i8[B]\n  "
+      "%column = pointwise(%most) {body = (i,j) => %most[i]} : i8[B,1]\n  "
+      "%y = matmul(%column, @w) {alpha = 1.0, trans_a = false, trans_b = false} : i32[B,4]");
   refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : i8[B,B]");
   refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, trans_a = false, trans_b = true} : f32[B,B]");
-  accepted("%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => f32(s) * 0.5, trans_a = false, trans_b = true} : f32[B,B]");
-  refused("C7", "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : f32[B,B]");
-  refused("C2", "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : i64[B,B]");
+  accepted(
+      "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => f32(s) * 0.5, trans_a = false, trans_b = true} : f32[B,B]");
+  refused(
+      "C7",
+      "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : f32[B,B]");
+  refused(
+      "C2",
+      "%y = matmul(%k, %k) {alpha = 1.0, epilogue = (s,i,j) => s * 2, trans_a = false, trans_b = true} : i64[B,B]");
   refused("C8", "%y = matmul(%k, %k) {alpha = 2.0, trans_a = false, trans_b = true} : i64[B,B]");
 }
 
@@ -165,30 +183,36 @@ TEST(Verify, RowOps) {
 }
 
 TEST(Verify, Rope) {
-  const auto rope = [](const std::string& table, const std::string& operands, const std::string& attributes, const std::string& type = "f32[B,S,8]") {
-    return fmt::format("%t = pointwise(%v) {{body = (i,j,k) => %v[k]}} : {}\n  %y = rope({}) {{{}}} : {}", table, operands, attributes, type);
+  const auto rope = [](const std::string& table, const std::string& operands,
+                       const std::string& attributes, const std::string& type = "f32[B,S,8]") {
+    return fmt::format(
+        "%t = pointwise(%v) {{body = (i,j,k) => %v[k]}} : {}\n  %y = rope({}) {{{}}} : {}", table,
+        operands, attributes, type);
   };
   accepted(rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4"));
   accepted(rope("f32[1,S,4]", "%x, %t, %t", "heads = 2, interleaved = true, rotary = 4"));
   accepted(rope("f16[B,S,2]", "%x, %t, %t", "heads = 1, interleaved = true, rotary = 4"));
   refused("O1", rope("f32[B,S,2]", "%x, %t", "heads = 2, interleaved = false, rotary = 4"));
-  refused("O2", rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4", "f32[B,S,9]"));
+  refused("O2", rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4",
+                     "f32[B,S,9]"));
   refused("O2", rope("f32[B,S,2]", "%x, %t, %t", "heads = 3, interleaved = false, rotary = 2"));
-  refused("O2", rope("f32[B,S,2]", "%v, %t, %t", "heads = 1, interleaved = false, rotary = 2", "f32[8]"));
+  refused("O2",
+          rope("f32[B,S,2]", "%v, %t, %t", "heads = 1, interleaved = false, rotary = 2", "f32[8]"));
   refused("O3", rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 6"));
   refused("O3", rope("f32[B,S,1]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 3"));
   refused("O3", rope("f32[B,S,1]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 0"));
   for (const char* table : {"f32[S,B,2]", "f32[B,S,3]", "f32[2,S,2]"}) {
-    const auto found = problems(rope(table, "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4"));
+    const auto found =
+        problems(rope(table, "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4"));
     EXPECT_NE(all(found).find("(O4)"), std::string::npos) << table << all(found);
   }
 }
 
-std::string norm(const std::string& operands, const std::string& body, bool beta,
-                 const char* kind, const std::string& types, const char* names = "%y") {
+std::string norm(const std::string& operands, const std::string& body, bool beta, const char* kind,
+                 const std::string& types, const char* names = "%y") {
   return fmt::format(
-      "{} = norm({}) {{body = (i,j,k) => {}, eps = 0.1, has_beta = {}, kind = {}}} : {}",
-      names, operands, body, beta, kind, types);
+      "{} = norm({}) {{body = (i,j,k) => {}, eps = 0.1, has_beta = {}, kind = {}}} : {}", names,
+      operands, body, beta, kind, types);
 }
 
 TEST(Verify, Norm) {
@@ -227,9 +251,14 @@ TEST(Verify, Attention) {
       attention("%x, %x, %x", attributes("true", "false", "4", "4", plain, "(b,h,i,j) => j <= i")));
   accepted(attention("%x, %x, %x, %k", attributes("true", "true", "4", "4", plain,
                                                   "(b,h,i,j) => j <= i and %k[b,j] == 1")));
-  accepted(attention("%x, %x, %x", attributes("false", "false", "4", "4", plain, "(b,h,i,j) => i <= j + 3") + ", window_left = 3"));
-  refused("A7", attention("%x, %x, %x", attributes("false", "false", "4", "4", plain, "none") + ", window_right = 3"));
-  refused("A7", attention("%x, %x, %x", attributes("false", "false", "4", "4", plain, "(b,h,i,j) => j < i") + ", window_right = -1"));
+  accepted(attention("%x, %x, %x",
+                     attributes("false", "false", "4", "4", plain, "(b,h,i,j) => i <= j + 3") +
+                         ", window_left = 3"));
+  refused("A7", attention("%x, %x, %x", attributes("false", "false", "4", "4", plain, "none") +
+                                            ", window_right = 3"));
+  refused("A7", attention("%x, %x, %x",
+                          attributes("false", "false", "4", "4", plain, "(b,h,i,j) => j < i") +
+                              ", window_right = -1"));
   refused("A1", "%y, %z = attention(%x, %x, %x) {" +
                     attributes("false", "false", "2", "2", plain, "none") +
                     "} : f32[B,S,8], f32[B,S,8]");
@@ -249,15 +278,16 @@ TEST(Verify, Attention) {
   refused("A7", attention("%x, %x, %x", attributes("true", "false", "2", "2", plain, "none")));
   refused("A7", attention("%x, %x, %x",
                           attributes("false", "true", "2", "2", plain, "(b,h,i,j) => j <= i")));
-  accepted(attention("%x, %x, %x, %x", attributes("false", "false", "2", "2",
-                                                  "(s,b,h,i,j) => %x[b,i,0]", "none")));
+  accepted(attention("%x, %x, %x, %x",
+                     attributes("false", "false", "2", "2", "(s,b,h,i,j) => %x[b,i,0]", "none")));
   refused("E4", attention("%x, %x, %x, %k", attributes("false", "true", "2", "2", plain,
                                                        "(b,h,i,j) => %k[b,j + 1] == 1")));
   refused("E6",
           attention("%x, %x, %x, %k, %k", attributes("false", "false", "2", "2", plain, "none")));
 }
 
-// A builder that gets operands of the wrong types makes something and takes note; the note breaks the graph.
+// A builder that gets operands of the wrong types makes something and takes note; the note breaks
+// the graph.
 TEST(Verify, IllTypedExpressions) {
   using Build = ExprRef (*)(ExprPool&);
   const Build builds[] = {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes that go through reals and come back as integers: the same numbers as f32 arithmetic gives, without reals.
+// Sizes that go through reals and come back as integers: the same numbers as f32 arithmetic gives,
+// without reals.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +25,9 @@ class WholeTest : public testing::Test {
       for (int64_t t : {1, 2, 3, 7, 64, 1000}) {
         ScalarEnv env;
         env.symbol = [&](std::string_view name) { return name == "S" ? s : t; };
-        ASSERT_EQ(eval_expr(e, env).i, static_cast<int64_t>(want(static_cast<float>(s), static_cast<float>(t)))) << print(e) << " S " << s << " T " << t;
+        ASSERT_EQ(eval_expr(e, env).i,
+                  static_cast<int64_t>(want(static_cast<float>(s), static_cast<float>(t))))
+            << print(e) << " S " << s << " T " << t;
       }
     }
   }
@@ -43,10 +46,14 @@ TEST_F(WholeTest, FollowsWhatRealsComputeExactly) {
   expect(whole(ceil(div(s_, real(7)))), [](float s, float) { return std::ceil(s / 7.0f); });
   expect(whole(div(s_, t_)), [](float s, float t) { return s / t; });
   expect(whole(ceil(div(s_, t_))), [](float s, float t) { return std::ceil(s / t); });
-  expect(whole(add(mul(floor(mul(s_, real(0.25))), real(1.5)), t_)), [](float s, float t) { return std::floor(s * 0.25f) * 1.5f + t; });
-  expect(whole(sub(mul(s_, real(0.5)), real(20.5))), [](float s, float) { return s * 0.5f - 20.5f; });  // towards zero on both sides of it
-  expect(whole(floor(sub(mul(s_, real(0.5)), real(20.25)))), [](float s, float) { return std::floor(s * 0.5f - 20.25f); });
-  expect(whole(unary(ExprKind::fneg, div(s_, real(5)))), [](float s, float) { return -(s / 5.0f); });
+  expect(whole(add(mul(floor(mul(s_, real(0.25))), real(1.5)), t_)),
+         [](float s, float t) { return std::floor(s * 0.25f) * 1.5f + t; });
+  expect(whole(sub(mul(s_, real(0.5)), real(20.5))),
+         [](float s, float) { return s * 0.5f - 20.5f; });  // towards zero on both sides of it
+  expect(whole(floor(sub(mul(s_, real(0.5)), real(20.25)))),
+         [](float s, float) { return std::floor(s * 0.5f - 20.25f); });
+  expect(whole(unary(ExprKind::fneg, div(s_, real(5)))),
+         [](float s, float) { return -(s / 5.0f); });
 }
 
 TEST_F(WholeTest, LeavesWhatRealsRound) {
@@ -58,7 +65,8 @@ TEST_F(WholeTest, LeavesWhatRealsRound) {
   EXPECT_TRUE(has_reals(whole(unary(ExprKind::sqrt, s_))));
   EXPECT_TRUE(has_reals(whole(unary(ExprKind::rint, div(s_, real(3))))));
   // An element may be larger than what a real holds.
-  EXPECT_TRUE(has_reals(whole(mul(convert(pool_.load(0, Scalar::i64, {}), Scalar::f32), real(0.5)))));
+  EXPECT_TRUE(
+      has_reals(whole(mul(convert(pool_.load(0, Scalar::i64, {}), Scalar::f32), real(0.5)))));
 }
 
 }  // namespace

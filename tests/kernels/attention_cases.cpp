@@ -26,7 +26,9 @@ std::string text_of(const Attention& a) {
     const std::string type = fmt::format("f32[B,{},{}]", t ? keys : "S", widths[t]);
     inputs += fmt::format("%{}: {}, ", name, type);
     if (a.arena && t > 0 && a.dead_infinite)
-      body += fmt::format("  %{0}a = pointwise(%{0}, %mask) {{body = (i,j,k) => %{0}[i,j,k] / f32(%mask[i,j])}} : {1}\n", name, type);
+      body += fmt::format(
+          "  %{0}a = pointwise(%{0}, %mask) {{body = (i,j,k) => %{0}[i,j,k] / f32(%mask[i,j])}} : {1}\n",
+          name, type);
     else if (a.arena)
       body += fmt::format(
           "  %{0}a = pointwise(%{0}) {{body = (i,j,k) => %{0}[i,j,k] * 2.0}} : {1}\n", name, type);
@@ -67,10 +69,13 @@ Case make(const std::string& name, const Attention& a, std::vector<std::vector<i
           8e-4};
 }
 
-/// The same over rows that a pack left: gathered from x, attended to, and put back. A row of x is `factor` times what it is.
-// Sequence b has `past + b` tokens in the cache and S new ones; its pages lie anywhere, every other one is nobody's. Everything that a
-// scheduler would compute follows from sizes; what the cache holds is random.
-Case make_paged(const std::string& name, const std::string& how, int past, int d = 8, int dv = 8, int heads = 4, int kv_heads = 2, int page = 64, bool f32_alone = false) {
+/// The same over rows that a pack left: gathered from x, attended to, and put back. A row of x is
+/// `factor` times what it is.
+// Sequence b has `past + b` tokens in the cache and S new ones; its pages lie anywhere, every other
+// one is nobody's. Everything that a scheduler would compute follows from sizes; what the cache
+// holds is random.
+Case make_paged(const std::string& name, const std::string& how, int past, int d = 8, int dv = 8,
+                int heads = 4, int kv_heads = 2, int page = 64, bool f32_alone = false) {
   const std::string text = fmt::format(
       "graph @paged(%x: f32[B,S,{q}], %k: f32[B,S,{kw}], %v: f32[B,S,{vw}], %kc: f32[P,{kv},{page},{d}], %vc: f32[P,{kv},{page},{dv}]) symbols(B = x.0 in 1.., S = x.1 in 1.., P = kc.0 in 1.., tokens = (B*S) in 1.. as tokens) {{\n"
       "  %cu = pointwise() {{body = (i) => i*S}} : i32[B + 1]\n"
@@ -86,17 +91,24 @@ Case make_paged(const std::string& name, const std::string& how, int past, int d
       "  %a = attention(%q1, %keys, %values, %cu, %n, %order, %pos, %table) {{heads = {h}, key_padding = false, kv_heads = {kv}, packed = [B,{page}*(({past} + B + S) / {page} + 1)], page = {page}, {how}}} : f32[1,B*S,{ow}]\n"
       "  %y = pointwise(%a) {{body = (i,j,k) => %a[0,S*i + j,k] * 2.0}} : f32[B,S,{ow}]\n"
       "  return y = %y, kc = %keys, vc = %values\n}}\n",
-      fmt::arg("q", heads * d), fmt::arg("kw", kv_heads * d), fmt::arg("vw", kv_heads * dv), fmt::arg("ow", heads * dv), fmt::arg("d", d), fmt::arg("dv", dv), fmt::arg("h", heads),
-      fmt::arg("kv", kv_heads), fmt::arg("page", page), fmt::arg("past", past), fmt::arg("how", how));
+      fmt::arg("q", heads * d), fmt::arg("kw", kv_heads * d), fmt::arg("vw", kv_heads * dv),
+      fmt::arg("ow", heads * dv), fmt::arg("d", d), fmt::arg("dv", dv), fmt::arg("h", heads),
+      fmt::arg("kv", kv_heads), fmt::arg("page", page), fmt::arg("past", past),
+      fmt::arg("how", how));
   // Pages enough, and a number that 7 does not divide, so that all in use are different.
-  Case c{"attention_paged_" + name, text, {{1, 1, 29}, {3, 1, 29}, {2, 17, 29}, {1, 130, 29}, {5, 9, 62}}, {}, 3e-6, 8e-4};
+  Case c{"attention_paged_" + name,
+         text,
+         {{1, 1, 29}, {3, 1, 29}, {2, 17, 29}, {1, 130, 29}, {5, 9, 62}},
+         {},
+         3e-6,
+         8e-4};
   c.f16 = !f32_alone;
   c.bf16 = !f32_alone;
   return c;
 }
 
-Case make_packed(const std::string& name, const std::string& how, const std::string& operands = "", double live = 1, int d = 8,
-                 const std::string& factor = "2.0") {
+Case make_packed(const std::string& name, const std::string& how, const std::string& operands = "",
+                 double live = 1, int d = 8, const std::string& factor = "2.0") {
   const std::string text = fmt::format(
       "graph @packed(%x: f32[B,S,{2}], %mask: i64[B,S], %p: f32[S,S]) symbols(B = x.0 in 1.., S = x.1 in 1.., T <= (B*S) in 1.. as packed) {{\n"
       "  flag 0 \"a packed row lies outside\"\n"
@@ -111,19 +123,28 @@ Case make_packed(const std::string& name, const std::string& how, const std::str
       2 * d, 4 * d, 6 * d, factor, operands, how);
   std::vector<std::vector<int64_t>> shapes = {{1, 1}, {2, 5}, {3, 33}, {2, 130}, {40, 9}, {70, 2}};
   if (d >= 64) shapes = {{1, 1}, {3, 70}, {2, 130}, {2, 300}, {3, 200}};
-  return {"attention_packed_" + name, text, shapes, {{"mask", {1 - live, 1}}, {"p", {-4, 4}}}, 3e-6, 8e-4};
+  return {"attention_packed_" + name,
+          text,
+          shapes,
+          {{"mask", {1 - live, 1}}, {"p", {-4, 4}}},
+          3e-6,
+          8e-4};
 }
 
-/// What executes heads of 64 and 128 by warpgroups: the same questions, at lengths around tiles of 64 keys and blocks of 64 and 128 queries.
-/// A batch of at most 128 keys takes the mma.sync form, so `pairs` are batches of two with more.
+/// What executes heads of 64 and 128 by warpgroups: the same questions, at lengths around tiles of
+/// 64 keys and blocks of 64 and 128 queries. A batch of at most 128 keys takes the mma.sync form,
+/// so `pairs` are batches of two with more.
 void add_warpgroups(std::vector<Case>& cases) {
-  const auto add = [&](const std::string& name, const Attention& a, std::vector<int64_t> list = {33, 64, 65, 129, 330}) {
+  const auto add = [&](const std::string& name, const Attention& a,
+                       std::vector<int64_t> list = {33, 64, 65, 129, 330}) {
     cases.push_back(make("wide_" + name, a, lengths(list)));
   };
   Attention a;
   a.d = a.dv = 64, a.score = "s * 0.125";
   const std::vector<std::vector<int64_t>> pairs = {{2, 150}, {2, 193}, {2, 300}};
-  const auto add_pairs = [&](const std::string& name, const Attention& x) { cases.push_back(make("wide_" + name + "_pairs", x, pairs)); };
+  const auto add_pairs = [&](const std::string& name, const Attention& x) {
+    cases.push_back(make("wide_" + name + "_pairs", x, pairs));
+  };
   add("lengths", a, {33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 257, 321, 385, 700});
   Attention c = a;
   c.visible = "j <= i", c.causal = true;
@@ -147,10 +168,12 @@ void add_warpgroups(std::vector<Case>& cases) {
   pad.d = pad.dv = 64, pad.kv_heads = 2;
   add_pairs("dead_infinite_causal_window", pad);
   cases.back().fills["mask"] = {0, 1};
-  pad.visible = "j <= i and i <= j + 90 and %mask[b,j] == 1 and f32(%mask[b,j]) * 2.0 > %m[b,j]", pad.extra = ", %mask, %m";
+  pad.visible = "j <= i and i <= j + 90 and %mask[b,j] == 1 and f32(%mask[b,j]) * 2.0 > %m[b,j]",
+  pad.extra = ", %mask, %m";
   add_pairs("long_condition", pad);
   Attention score = a;
-  score.score = "s * 0.125 + %p[i,j] * f32(h + 1)", score.visible = "%p[i,j] < 3.0", score.extra = ", %p";
+  score.score = "s * 0.125 + %p[i,j] * f32(h + 1)", score.visible = "%p[i,j] < 3.0",
+  score.extra = ", %p";
   add("score", score);
   add_pairs("score", score);
   score.d = score.dv = 128;
@@ -247,42 +270,68 @@ std::vector<Case> attention_cases() {
   cases.push_back(make("window", window, lengths(few)));
   window.left = 5, window.right = 3;
   cases.push_back(make("window_skipped", window, lengths(all)));
-  window.right = -1, window.causal = true, window.visible = "j <= i and i <= j + 5 and " + padding, window.key_padding = true, window.extra = ", %mask";
+  window.right = -1, window.causal = true, window.visible = "j <= i and i <= j + 5 and " + padding,
+  window.key_padding = true, window.extra = ", %mask";
   cases.push_back(make("causal_window_padding", window, lengths(all)));
   window.left = -1, window.causal = false, window.key_padding = false;
   window.visible = "%p[i,j] > 3.5", window.extra = ", %p";
   cases.push_back(make("rare_pairs", window, lengths(few)));
 
   const std::string open = "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = none";
-  const char* const steps = "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i";
+  const char* const steps =
+      "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i";
   cases.push_back(make_paged("first", steps, 0));
   cases.push_back(make_paged("later", steps, 200));
   cases.push_back(make_paged("page_end", steps, 63, 64, 64));
   cases.push_back(make_paged("wide", steps, 100, 128, 128, 4, 1));
   cases.push_back(make_paged("spans", steps, 560, 64, 64, 8, 2));
   cases.push_back(make_paged("long", steps, 1500, 64, 64, 8, 2));
-  cases.push_back(make_paged("long_window", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i and i <= j + 900, window_left = 900", 2500, 16, 24, 4, 4));
-  for (size_t i : {1, 2}) cases[cases.size() - i].shapes = {{1, 1, 44}, {1, 2, 44}, {2, 1, 85}, {3, 1, 128}};
+  cases.push_back(make_paged(
+      "long_window",
+      "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i and i <= j + 900, window_left = 900",
+      2500, 16, 24, 4, 4));
+  for (size_t i : {1, 2})
+    cases[cases.size() - i].shapes = {{1, 1, 44}, {1, 2, 44}, {2, 1, 85}, {3, 1, 128}};
   cases.push_back(make_paged("widest", steps, 200, 256, 256, 4, 2));
   cases.push_back(make_paged("one_head", steps, 300, 16, 16, 20, 1));
-  cases.push_back(make_paged("all_seen", "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = none", 140));
+  cases.push_back(make_paged(
+      "all_seen", "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = none", 140));
   cases.push_back(make_paged("odd", steps, 70, 20, 12, 3, 3));
-  cases.push_back(make_paged("score", "causal = true, score = (s,b,h,i,j) => s * 0.25 - f32(i - j) * 0.125, visible = (b,h,i,j) => j <= i", 100));
-  cases.push_back(make_paged("window", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i and i <= j + 70, window_left = 70", 150));
+  cases.push_back(make_paged(
+      "score",
+      "causal = true, score = (s,b,h,i,j) => s * 0.25 - f32(i - j) * 0.125, visible = (b,h,i,j) => j <= i",
+      100));
+  cases.push_back(make_paged(
+      "window",
+      "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i and i <= j + 70, window_left = 70",
+      150));
   cases.push_back(make_packed("rows", open));
   cases.push_back(make_packed("all_rows", open, "", 0));
   cases.push_back(make_packed("rare_rows", open, "", 20));
-  cases.push_back(make_packed("score", "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0", ", %p"));
-  cases.push_back(make_packed("causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i"));
-  cases.push_back(make_packed("window", "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => i <= j + 5 and j <= i + 3, window_left = 5, window_right = 3"));
+  cases.push_back(make_packed(
+      "score",
+      "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0",
+      ", %p"));
+  cases.push_back(make_packed(
+      "causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i"));
+  cases.push_back(make_packed(
+      "window",
+      "causal = false, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => i <= j + 5 and j <= i + 3, window_left = 5, window_right = 3"));
   add_warpgroups(cases);
   cases.push_back(make_packed("wide", open, "", 1, 64));
   cases.push_back(make_packed("wide_rare_rows", open, "", 20, 64));
   cases.push_back(make_packed("wide_infinite", open, "", 1, 64, "2.0 / f32(1 - %seq[j])"));
-  cases.push_back(make_packed("wide_score", "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0", ", %p", 1, 64));
-  cases.push_back(make_packed("wide_causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 64));
+  cases.push_back(make_packed(
+      "wide_score",
+      "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0",
+      ", %p", 1, 64));
+  cases.push_back(make_packed(
+      "wide_causal",
+      "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 64));
   cases.push_back(make_packed("wide_d128", open, "", 1, 128));
-  cases.push_back(make_packed("wide_d128_causal", "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 128));
+  cases.push_back(make_packed(
+      "wide_d128_causal",
+      "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 128));
   for (Case& x : cases) x.bf16 = x.name.find("wide") != std::string::npos;
   return cases;
 }

@@ -17,7 +17,8 @@ std::string graph_text(const std::string& inputs, const std::string& symbols,
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> kCases = [] {
     std::vector<Case> all;
-    for (auto* part : {pointwise_cases, reduce_cases, matmul_cases, row_cases, attention_cases, linear_attention_cases}) {
+    for (auto* part : {pointwise_cases, reduce_cases, matmul_cases, row_cases, attention_cases,
+                       linear_attention_cases}) {
       for (Case& c : part()) all.push_back(std::move(c));
     }
     return all;
@@ -25,6 +26,8 @@ const std::vector<Case>& all_cases() {
   return kCases;
 }
 
-bool same_bits_in_every_batch(const Case& c) { return c.name.starts_with("attention_packed_wide") && !c.name.ends_with("infinite"); }
+bool same_bits_in_every_batch(const Case& c) {
+  return c.name.starts_with("attention_packed_wide") && !c.name.ends_with("infinite");
+}
 
 }  // namespace tfcc::test

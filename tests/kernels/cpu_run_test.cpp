@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of a compiled encoder layer on the CPU: nothing is allocated, by anybody, after the first run of a shape; two runs agree
-// bit for bit, whatever the number of threads; a sequence's result does not depend on its batch. malloc is replaced, so this is
-// a program of its own.
+// Runs of a compiled encoder layer on the CPU: nothing is allocated, by anybody, after the first
+// run of a shape; two runs agree bit for bit, whatever the number of threads; a sequence's result
+// does not depend on its batch. malloc is replaced, so this is a program of its own.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -33,7 +33,9 @@ void* calloc(size_t n, size_t size) { return ++allocations, __libc_calloc(n, siz
 void* realloc(void* p, size_t n) { return ++allocations, __libc_realloc(p, n); }
 void* aligned_alloc(size_t a, size_t n) { return ++allocations, __libc_memalign(a, n); }
 void* memalign(size_t a, size_t n) { return ++allocations, __libc_memalign(a, n); }
-int posix_memalign(void** p, size_t a, size_t n) { return ++allocations, (*p = __libc_memalign(a, n)) != nullptr ? 0 : ENOMEM; }
+int posix_memalign(void** p, size_t a, size_t n) {
+  return ++allocations, (*p = __libc_memalign(a, n)) != nullptr ? 0 : ENOMEM;
+}
 }
 #endif
 
@@ -42,22 +44,27 @@ namespace {
 
 std::string layer() {
   std::string body;
-  for (auto [name, k, n] : {std::tuple{"q", 64, 192}, {"o", 64, 64}, {"u", 64, 256}, {"d", 256, 64}}) {
-    body += "  const @w" + std::string(name) + " : f32[" + std::to_string(k) + "," + std::to_string(n) + "] = random(" + std::to_string(n + k) + ")\n";
+  for (auto [name, k, n] :
+       {std::tuple{"q", 64, 192}, {"o", 64, 64}, {"u", 64, 256}, {"d", 256, 64}}) {
+    body += "  const @w" + std::string(name) + " : f32[" + std::to_string(k) + "," +
+            std::to_string(n) + "] = random(" + std::to_string(n + k) + ")\n";
   }
-  body += "  const @b : f32[192] = random(1)\n  const @bu : f32[256] = random(2)\n  const @g : f32[64] = random(3)\n"
-          "  %qkv = matmul(%x, @wq, @b) {alpha = 1.0, epilogue = (s,i,j,k) => s + @b[k], trans_a = false, trans_b = false} : f32[B,S,192]\n";
+  body +=
+      "  const @b : f32[192] = random(1)\n  const @bu : f32[256] = random(2)\n  const @g : f32[64] = random(3)\n"
+      "  %qkv = matmul(%x, @wq, @b) {alpha = 1.0, epilogue = (s,i,j,k) => s + @b[k], trans_a = false, trans_b = false} : f32[B,S,192]\n";
   for (int i = 0; i < 3; ++i) {
     const std::string name(1, "qkv"[i]);
-    body += "  %" + name + " = pointwise(%qkv) {body = (b,s,c) => %qkv[b,s,c + " + std::to_string(64 * i) + "]} : f32[B,S,64]\n";
+    body += "  %" + name + " = pointwise(%qkv) {body = (b,s,c) => %qkv[b,s,c + " +
+            std::to_string(64 * i) + "]} : f32[B,S,64]\n";
   }
-  body += "  %ctx = attention(%q, %k, %v) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s * 0.25, visible = none} : f32[B,S,64]\n"
-          "  %out = matmul(%ctx, @wo) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,64]\n"
-          "  %n = norm(@g, %out, %x) {body = (i,j,k) => %out[i,j,k] + %x[i,j,k], eps = 1e-05, has_beta = false, kind = layer} : f32[B,S,64]\n"
-          "  %up = matmul(%n, @wu) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,256]\n"
-          "  %gelu = pointwise(%up, @bu) {body = (i,j,k) => 0.5 * (%up[i,j,k] + @bu[k]) * (1.0 + erf((%up[i,j,k] + @bu[k]) * 0.7071067811865476))} : f32[B,S,256]\n"
-          "  %down = matmul(%gelu, @wd) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,64]\n"
-          "  %y = norm(@g, %down, %n) {body = (i,j,k) => %down[i,j,k] + %n[i,j,k], eps = 1e-05, has_beta = false, kind = layer} : f32[B,S,64]\n";
+  body +=
+      "  %ctx = attention(%q, %k, %v) {causal = false, heads = 4, key_padding = false, kv_heads = 4, score = (s,b,h,i,j) => s * 0.25, visible = none} : f32[B,S,64]\n"
+      "  %out = matmul(%ctx, @wo) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,64]\n"
+      "  %n = norm(@g, %out, %x) {body = (i,j,k) => %out[i,j,k] + %x[i,j,k], eps = 1e-05, has_beta = false, kind = layer} : f32[B,S,64]\n"
+      "  %up = matmul(%n, @wu) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,256]\n"
+      "  %gelu = pointwise(%up, @bu) {body = (i,j,k) => 0.5 * (%up[i,j,k] + @bu[k]) * (1.0 + erf((%up[i,j,k] + @bu[k]) * 0.7071067811865476))} : f32[B,S,256]\n"
+      "  %down = matmul(%gelu, @wd) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,64]\n"
+      "  %y = norm(@g, %down, %n) {body = (i,j,k) => %down[i,j,k] + %n[i,j,k], eps = 1e-05, has_beta = false, kind = layer} : f32[B,S,64]\n";
   return graph_text("%x: f32[B,S,64]", "B = x.0 in 1.., S = x.1 in 1..", body, {"y"});
 }
 
@@ -87,7 +94,8 @@ class CpuRun : public testing::Test {
   // Sequence b of any batch has the same values.
   static std::vector<float> input(int64_t batch, int64_t length) {
     std::vector<float> x(static_cast<size_t>(batch * length * 64));
-    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 2654435761u >> 8) % 2001) / 1000 - 1;
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = static_cast<float>((i * 2654435761u >> 8) % 2001) / 1000 - 1;
     return x;
   }
 
@@ -132,7 +140,9 @@ TEST_F(CpuRun, two_runs_agree_bit_for_bit_with_any_number_of_threads) {
     const std::vector<float> want = run(one, batch, length);
     for (int threads : {1, 2, 3, 4}) {
       Executor e = executor(threads);
-      for (int i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(run(e, batch, length), want, want.size())) << threads << " threads, " << batch << " x " << length;
+      for (int i = 0; i < 3; ++i)
+        EXPECT_TRUE(same_bits(run(e, batch, length), want, want.size()))
+            << threads << " threads, " << batch << " x " << length;
     }
   }
 }

@@ -29,7 +29,8 @@ INSTANTIATE_TEST_SUITE_P(Attention, CpuKernelsOfWidth, testing::ValuesIn(attenti
 
 TEST(CpuSequences, HaveTheSameBitsInEveryBatch) {
   for (const Case& c : all_cases()) {
-    if (same_bits_in_every_batch(c)) check_sequence_alone(c, {codegen::native_cpu_level(), Family::cpu});
+    if (same_bits_in_every_batch(c))
+      check_sequence_alone(c, {codegen::native_cpu_level(), Family::cpu});
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every case of the table on this machine's GPU: with code of its own in f32, f16 and bf16, and with
-// PTX alone. Skipped without a device.
+// Every case of the table on this machine's GPU: with code of its own in f32, f16 and bf16, and
+// with PTX alone. Skipped without a device.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -61,7 +61,8 @@ TEST(GpuSequences, HaveTheSameBitsInEveryBatch) {
 TEST(GpuSequences, AreSharedByBlocksOfManyStreams) {
   if (device().empty()) GTEST_SKIP() << "no CUDA device";
   for (const Case& c : all_cases()) {
-    if (c.name == "linear_attention_spans_64_of_8_heads") return check_at_once(c, {device(), Family::cuda, DType::bf16}, {1, 8192});
+    if (c.name == "linear_attention_spans_64_of_8_heads")
+      return check_at_once(c, {device(), Family::cuda, DType::bf16}, {1, 8192});
   }
   FAIL() << "no such case";
 }

@@ -37,8 +37,7 @@ std::vector<std::byte> random_bytes(DType t, int64_t count, const Fill* fill,
   const Fill f = fill ? *fill : is_float(t) ? Fill{} : Fill{-9, 9};
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     const double u = random() / 4294967296.0;
-    if (t == DType::boolean)
-      ir::write_int(t, bytes.data(), i, random() & 1);
+    if (t == DType::boolean) ir::write_int(t, bytes.data(), i, random() & 1);
     else if (!is_float(t))
       ir::write_int(t, bytes.data(), i,
                     static_cast<int64_t>(std::floor(f.low + u * (f.high - f.low + 1))));
@@ -54,10 +53,8 @@ ir::HostTensor host_tensor(DType t, std::vector<int64_t> dims, const std::byte* 
   ir::HostTensor h{t, std::move(dims), {}, {}};
   const size_t n = static_cast<size_t>(h.element_count());
   for (size_t i = 0; i < n; ++i) {
-    if (is_float(t))
-      h.reals.push_back(ir::read_real(t, data, i));
-    else
-      h.ints.push_back(ir::read_int(t, data, i));
+    if (is_float(t)) h.reals.push_back(ir::read_real(t, data, i));
+    else h.ints.push_back(ir::read_int(t, data, i));
   }
   return h;
 }
@@ -258,7 +255,9 @@ class Runner {
 
  private:
   bool is_state(const std::string& name) const {
-    return std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&](const auto& o) { return o.name == name && ir::is_state(graph_, o.value); });
+    return std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&](const auto& o) {
+      return o.name == name && ir::is_state(graph_, o.value);
+    });
   }
 
   void set(Inputs& in) {
@@ -355,15 +354,18 @@ void check_case(const Case& c, const Where& where) {
 
 namespace {
 
-// Element k of row j of sequence `who` of an input of a packed case: sequence 0 is the same in every batch.
+// Element k of row j of sequence `who` of an input of a packed case: sequence 0 is the same in
+// every batch.
 float element(std::string_view name, int64_t who, int64_t j, int64_t k) {
   if (name == "p") return static_cast<float>((j * 31 + k * 17) % 64) / 8.0f - 4.0f;
   const auto n = static_cast<uint32_t>(who * 7919 + j * 769 + k) * 2654435761u;
   return static_cast<float>(n >> 16) / 32768.0f - 1.0f;
 }
 
-// The rows of y that sequence 0, of so many live tokens, has at `place` of a batch of `batch` padded to `length`.
-std::vector<std::byte> results_of_sequence(const Model& model, Executor& executor, int64_t batch, int64_t length, int64_t live, int64_t place) {
+// The rows of y that sequence 0, of so many live tokens, has at `place` of a batch of `batch`
+// padded to `length`.
+std::vector<std::byte> results_of_sequence(const Model& model, Executor& executor, int64_t batch,
+                                           int64_t length, int64_t live, int64_t place) {
   std::map<std::string, std::vector<std::byte>> memory;
   for (const TensorInfo& t : model.inputs()) {
     std::vector<int64_t> dims = {length, length};  // p
@@ -376,8 +378,11 @@ std::vector<std::byte> results_of_sequence(const Model& model, Executor& executo
       const int64_t outer = i / width / rows, j = i / width % rows, k = i % width;
       const int64_t who = outer == place ? 0 : outer == 0 ? place : outer;
       const size_t at = static_cast<size_t>(i);
-      if (t.name == "mask") ir::write_int(t.dtype, bytes.data(), at, k < (who == 0 ? live : length - who));
-      else ir::write_real(t.dtype, bytes.data(), at, t.name == "p" ? element("p", 0, outer, k) : element("x", who, j, k));
+      if (t.name == "mask")
+        ir::write_int(t.dtype, bytes.data(), at, k < (who == 0 ? live : length - who));
+      else
+        ir::write_real(t.dtype, bytes.data(), at,
+                       t.name == "p" ? element("p", 0, outer, k) : element("x", who, j, k));
     }
     auto done = executor.set(t.name, {bytes.data(), t.dtype, dims});
     EXPECT_TRUE(done) << done.error().message;
@@ -388,7 +393,8 @@ std::vector<std::byte> results_of_sequence(const Model& model, Executor& executo
   EXPECT_TRUE(y);
   if (!ran || !y) return {};
   const size_t row = static_cast<size_t>(y->shape[2]) * size_of(y->dtype);
-  const auto* data = static_cast<const std::byte*>(y->data) + static_cast<size_t>(place * length) * row;
+  const auto* data =
+      static_cast<const std::byte*>(y->data) + static_cast<size_t>(place * length) * row;
   return {data, data + static_cast<size_t>(live) * row};
 }
 
@@ -409,7 +415,8 @@ void check_sequence_alone(const Case& c, const Where& where) {
     const auto alone = results_of_sequence(*model, *executor, 1, live, live, 0);
     for (int64_t length : {live + 1, live + 40, int64_t{300}}) {
       for (int64_t place : {0, 2}) {
-        EXPECT_EQ(results_of_sequence(*model, *executor, 3, length, live, place), alone) << live << " tokens, sequence " << place << " of those of " << length;
+        EXPECT_EQ(results_of_sequence(*model, *executor, 3, length, live, place), alone)
+            << live << " tokens, sequence " << place << " of those of " << length;
       }
     }
   }

@@ -39,8 +39,9 @@ class ScratchFile {
 /// Compiles and runs `c` at all its shapes, up and down again on one executor, then on another one
 /// that must give the same bits; fails the test on any difference.
 void check_case(const Case& c, const Where& where);
-/// Runs a case over packed rows (inputs x, mask and p, output y) with one sequence, and with the same one first and last among others
-/// that make the batch longer: its rows of y must have the same bits.
+/// Runs a case over packed rows (inputs x, mask and p, output y) with one sequence, and with the
+/// same one first and last among others that make the batch longer: its rows of y must have the
+/// same bits.
 void check_sequence_alone(const Case& c, const Where& where);
 /// Runs a case by twelve executors at once, each many times: all give the bits that one gave alone.
 void check_at_once(const Case& c, const Where& where, const std::vector<int64_t>& shape);

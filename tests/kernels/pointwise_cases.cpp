@@ -89,7 +89,8 @@ Case functions(const char* type, bool specials) {
   const auto unary = [&](const std::string& name, const std::string& expr) {
     o.add(name, "%x", "(i,j) => " + expr, fmt::format("{}[N,5]", type));
   };
-  for (const char* f : {"exp", "erf", "tanh", "sin", "cos", "atan", "floor", "ceil", "rint", "sign", "abs"})
+  for (const char* f :
+       {"exp", "erf", "tanh", "sin", "cos", "atan", "floor", "ceil", "rint", "sign", "abs"})
     unary(f, fmt::format("{}(%x[i,j])", f));
   unary("log", fmt::format("log(abs(%x[i,j]) + 0.1{})", d));
   unary("sqrt", "sqrt(abs(%x[i,j]))");
@@ -174,17 +175,24 @@ Case store_widths() {
   return c;
 }
 
-// Ties, clamping on both sides, zero points of either sign; scales that divide without rounding, so that every target must agree.
+// Ties, clamping on both sides, zero points of either sign; scales that divide without rounding, so
+// that every target must agree.
 Case quantise() {
   Ops o;
   o.add("u8", "%x", "(i,j) => i64(min(255.0, max(0.0, rint(%x[i,j] / 0.5) + 3.0)))", "u8[N,S]");
-  o.add("i8", "%x, %s, %z", "(i,j) => i64(min(127.0, max(-128.0, rint(%x[i,j] / %s[j / 4]) + f32(%z[j / 4]))))", "i8[N,S]");
-  o.add("i16", "%x", "(i,j) => i64(min(32767.0, max(-32768.0, rint(%x[i,j] * 1024.0))))", "i16[N,S]");
+  o.add("i8", "%x, %s, %z",
+        "(i,j) => i64(min(127.0, max(-128.0, rint(%x[i,j] / %s[j / 4]) + f32(%z[j / 4]))))",
+        "i8[N,S]");
+  o.add("i16", "%x", "(i,j) => i64(min(32767.0, max(-32768.0, rint(%x[i,j] * 1024.0))))",
+        "i16[N,S]");
   o.add("back", "%i8, %s, %z", "(i,j) => %s[j / 4] * f32(%i8[i,j] - %z[j / 4])", "f32[N,S]");
   o.add("ties", "%k", "(i,j) => i64(rint(f32(%k[i,j]) * 0.5))", "i8[N,S]");
-  o.body = "  const @sc : f32[64] = random(1)\n  %s = pointwise(@sc) {body = (i) => select(@sc[i] < 0.0, 0.25, 2.0)} : f32[64]\n" + o.body;
+  o.body =
+      "  const @sc : f32[64] = random(1)\n  %s = pointwise(@sc) {body = (i) => select(@sc[i] < 0.0, 0.25, 2.0)} : f32[64]\n" +
+      o.body;
   Case c{"quantise",
-         graph_text("%x: f32[N,S], %z: i8[64], %k: i32[N,S]", "N = x.0 in 1.., S = x.1 in 1..256", o.body, o.outputs),
+         graph_text("%x: f32[N,S], %z: i8[64], %k: i32[N,S]", "N = x.0 in 1.., S = x.1 in 1..256",
+                    o.body, o.outputs),
          {{1, 1}, {2, 17}, {5, 256}},
          {{"x", {-100, 200}}, {"z", {-128, 127}}, {"k", {-100, 100}}}};
   c.f16 = false;  // a rounded value has another quotient
@@ -194,18 +202,25 @@ Case quantise() {
 // 4 and 2 bits in bytes, whole rows and rows that share a byte; 8-bit floats through a table.
 Case packed_weights() {
   Ops o;
-  o.add("nibbles", "%b", "(i,j) => select(j % 2 == 1, %b[i,j / 2] / 16, %b[i,j / 2]) % 16 - 8", "i8[N,32]");
-  o.add("signed", "%b", "(i,j) => (select(j % 2 == 1, %b[i,j / 2] / 16, %b[i,j / 2]) + 8) % 16 - 8", "i8[N,32]");
-  o.add("shared", "%flat", "(i,j) => select((i*7 + j) % 2 == 1, %flat[(i*7 + j) / 2] / 16, %flat[(i*7 + j) / 2]) % 16", "u8[5,7]");
-  o.add("pairs", "%b", "(i,j) => select(j % 4 == 3, %b[i,j / 4] / 64, select(j % 4 == 2, %b[i,j / 4] / 16, "
-        "select(j % 4 == 1, %b[i,j / 4] / 4, %b[i,j / 4]))) % 4", "u8[N,64]");
+  o.add("nibbles", "%b", "(i,j) => select(j % 2 == 1, %b[i,j / 2] / 16, %b[i,j / 2]) % 16 - 8",
+        "i8[N,32]");
+  o.add("signed", "%b", "(i,j) => (select(j % 2 == 1, %b[i,j / 2] / 16, %b[i,j / 2]) + 8) % 16 - 8",
+        "i8[N,32]");
+  o.add("shared", "%flat",
+        "(i,j) => select((i*7 + j) % 2 == 1, %flat[(i*7 + j) / 2] / 16, %flat[(i*7 + j) / 2]) % 16",
+        "u8[5,7]");
+  o.add("pairs", "%b",
+        "(i,j) => select(j % 4 == 3, %b[i,j / 4] / 64, select(j % 4 == 2, %b[i,j / 4] / 16, "
+        "select(j % 4 == 1, %b[i,j / 4] / 4, %b[i,j / 4]))) % 4",
+        "u8[N,64]");
   o.add("floats", "%b, @values", "(i,j) => @values[%b[i,j] % 256] * 0.5", "f32[N,16]");
   o.add("wide", "%h", "(i,j) => f32(%h[i,j] % 65536 - 40000)", "f32[N,16]");
   o.body = "  const @values : f32[256] = random(3)\n" + o.body;
-  return {"packed_weights",
-          graph_text("%b: u8[N,16], %flat: u8[18], %h: i16[N,16]", "N = b.0 in 1..", o.body, o.outputs),
-          {{1}, {3}, {65}},
-          {{"b", {0, 255}}, {"flat", {0, 255}}, {"h", {-32768, 32767}}}};
+  return {
+      "packed_weights",
+      graph_text("%b: u8[N,16], %flat: u8[18], %h: i16[N,16]", "N = b.0 in 1..", o.body, o.outputs),
+      {{1}, {3}, {65}},
+      {{"b", {0, 255}}, {"flat", {0, 255}}, {"h", {-32768, 32767}}}};
 }
 
 // Sizes of nothing: no element, no launch that fails.
@@ -221,17 +236,18 @@ Case empty() {
 
 // Outputs that are inputs, constants, the same value twice, or read by a product.
 Case outputs() {
-  return {"outputs",
-          "graph @case(%x: f32[B,S,6], %m: bool[B,S], %k: i32[B,S], %h: f16[S])"
-          " symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
-          "  const @c : f32[3,2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n"
-          "  const @n : i64[2] = [7, -8]\n  const @w : f32[6,4] = random(1)\n"
-          "  %y = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 3.0} : f32[B,S,6]\n"
-          "  %z = matmul(%y, @w) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,4]\n"
-          "  %t = pointwise(%y) {body = (i,j,k) => %y[i,j,5-k]} : f32[B,S,6]\n"
-          "  return x2 = %x, m2 = %m, k2 = %k, h2 = %h, c = @c, n = @n, y = %y, again = %y, z = %z, "
-          "last = %z, t = %t\n}\n",
-          kSmall};
+  return {
+      "outputs",
+      "graph @case(%x: f32[B,S,6], %m: bool[B,S], %k: i32[B,S], %h: f16[S])"
+      " symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
+      "  const @c : f32[3,2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n"
+      "  const @n : i64[2] = [7, -8]\n  const @w : f32[6,4] = random(1)\n"
+      "  %y = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 3.0} : f32[B,S,6]\n"
+      "  %z = matmul(%y, @w) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,4]\n"
+      "  %t = pointwise(%y) {body = (i,j,k) => %y[i,j,5-k]} : f32[B,S,6]\n"
+      "  return x2 = %x, m2 = %m, k2 = %k, h2 = %h, c = @c, n = @n, y = %y, again = %y, z = %z, "
+      "last = %z, t = %t\n}\n",
+      kSmall};
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ const char* const kSymbols = "B = x.0 in 1.., S = x.1 in 1..";
 
 /// GELU of an element, as text.
 std::string gelu(const std::string& x, bool tanh) {
-  if (tanh) return fmt::format("0.5 * {0} * (1.0 + tanh(0.7978845608028654 * ({0} + 0.044715 * {0} * {0} * {0})))", x);
+  if (tanh)
+    return fmt::format(
+        "0.5 * {0} * (1.0 + tanh(0.7978845608028654 * ({0} + 0.044715 * {0} * {0} * {0})))", x);
   return fmt::format("0.5 * {0} * (1.0 + erf({0} * 0.7071067811865476))", x);
 }
 
@@ -56,7 +58,8 @@ const std::vector<std::vector<int64_t>> kRows = {{1, 1}, {1, 3}, {2, 4}, {3, 11}
 Case norms(int hidden, double mean) {
   Rows r(hidden);
   const auto of = [](const char* x, const char* eps, bool beta, const char* kind) {
-    return fmt::format("body = (i,j,k) => {}[i,j,k], eps = {}, has_beta = {}, kind = {}", x, eps, beta, kind);
+    return fmt::format("body = (i,j,k) => {}[i,j,k], eps = {}, has_beta = {}, kind = {}", x, eps,
+                       beta, kind);
   };
   r.add("layer", "norm", "@gamma, @beta, %x", of("%x", "1e-12", true, "layer"));
   r.add("layer_plain", "norm", "@gamma, %x", of("%x", "0.001", false, "layer"));
@@ -82,15 +85,17 @@ Case residual_norms(int hidden, bool all) {
         const std::string name =
             fmt::format("{}{}{}", kind, beta ? "_beta" : "", bias ? "_bias" : "");
         const auto operands = [&](const std::string& x, const std::string& residual) {
-          return fmt::format("@gamma{}, {}, {}{}", beta ? ", @beta" : "", x, residual, bias ? ", @bias" : "");
+          return fmt::format("@gamma{}, {}, {}{}", beta ? ", @beta" : "", x, residual,
+                             bias ? ", @bias" : "");
         };
         const auto attributes = [&](const std::string& x, const std::string& residual) {
-          return fmt::format("body = (i,j,k) => {}[i,j,k] + {}[i,j,k]{}, eps = 1e-05, has_beta = {}, kind = {}", x, residual,
-                             bias ? " + @bias[k]" : "", beta, kind);
+          return fmt::format(
+              "body = (i,j,k) => {}[i,j,k] + {}[i,j,k]{}, eps = 1e-05, has_beta = {}, kind = {}", x,
+              residual, bias ? " + @bias[k]" : "", beta, kind);
         };
         r.add(name, "norm", operands("%x", "%r"), attributes("%x", "%r"));
-        r.body += fmt::format("  %{0}_y, %{0}_sum = norm({1}) {{{2}}} : {3}, {3}\n", name, operands("%a", "%" + name),
-                              attributes("%a", "%" + name), r.type());
+        r.body += fmt::format("  %{0}_y, %{0}_sum = norm({1}) {{{2}}} : {3}, {3}\n", name,
+                              operands("%a", "%" + name), attributes("%a", "%" + name), r.type());
         r.outputs.push_back(name + "_y");
         r.outputs.push_back(name + "_sum");
         const std::string sum = "%" + name + "_sum";
@@ -101,7 +106,8 @@ Case residual_norms(int hidden, bool all) {
   return {fmt::format("residual_norms_{}", hidden), r.text(), kRows, {}, 3e-6, 1e-3};
 }
 
-/// Sums of embeddings, slices and broadcasts in front of a norm; ids of the last token may repeat the first.
+/// Sums of embeddings, slices and broadcasts in front of a norm; ids of the last token may repeat
+/// the first.
 Case pointwise_norms(int hidden) {
   std::string body = fmt::format(
       "  flag 0 \"ids\"\n  const @word : f32[10,{0}] = random(1)\n"
@@ -109,10 +115,10 @@ Case pointwise_norms(int hidden) {
       "  const @beta : f32[{0}] = random(4)\n",
       hidden);
   const std::string t = fmt::format("f32[B,S,{}]", hidden);
-  const std::string sum =
-      "(i,j,k) => @word[bounded(abs(%ids[i,j]), 10, 0),k] + @position[j,k]";
+  const std::string sum = "(i,j,k) => @word[bounded(abs(%ids[i,j]), 10, 0),k] + @position[j,k]";
   const auto add = [&](const std::string& names, const std::string& operands,
-                       const std::string& what, bool beta, const char* kind, const std::string& types) {
+                       const std::string& what, bool beta, const char* kind,
+                       const std::string& types) {
     body += fmt::format(
         "  {} = norm(@gamma{}, {}) {{body = {}, eps = 1e-05, has_beta = {}, kind = {}}} : {}\n",
         names, beta ? ", @beta" : "", operands, what, beta, kind, types);
@@ -125,7 +131,8 @@ Case pointwise_norms(int hidden) {
   add("%rows", "%rms_sum", "(i,j,k) => %rms_sum[i,0,k] - %rms_sum[i,j,0]", true, "layer", t);
   // Read by one more op, so that some results are in the arena.
   body += fmt::format(
-      "  %inside = pointwise(%rms, %plain_sum) {{body = (i,j,k) => %rms[i,j,k] + %plain_sum[i,j,k]}} : {}\n", t);
+      "  %inside = pointwise(%rms, %plain_sum) {{body = (i,j,k) => %rms[i,j,k] + %plain_sum[i,j,k]}} : {}\n",
+      t);
   return {fmt::format("pointwise_norms_{}", hidden),
           graph_text("%ids: i64[B,S]", "B = ids.0 in 1.., S = ids.1 in 1..16", body,
                      {"layer", "plain", "rows", "inside", "rms_sum"}),
@@ -150,10 +157,13 @@ Case gelus(int hidden) {
   return c;
 }
 
-// Both layouts, tables by pair and by channel, for each row and shared by the batch; from inputs, from the arena, from a slice.
+// Both layouts, tables by pair and by channel, for each row and shared by the batch; from inputs,
+// from the arena, from a slice.
 Case ropes(int heads, int dim, int rotary) {
   const int width = heads * dim;
-  const std::string x = fmt::format("f32[B,S,{}]", width), pairs = fmt::format("f32[B,S,{}]", rotary / 2), channels = fmt::format("f32[1,S,{}]", rotary);
+  const std::string x = fmt::format("f32[B,S,{}]", width),
+                    pairs = fmt::format("f32[B,S,{}]", rotary / 2),
+                    channels = fmt::format("f32[1,S,{}]", rotary);
   std::string body = fmt::format(
       "  %w = pointwise(%x, %r) {{body = (i,j,k) => select(k < {0}, %x[i,j,k] * 2.0, %r[i,j,k - {0}])}} : f32[B,S,{1}]\n"
       "  %a = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 2.0}} : {2}\n"
@@ -163,24 +173,36 @@ Case ropes(int heads, int dim, int rotary) {
   for (const char* interleaved : {"false", "true"}) {
     for (const char* operands : {"%x, %c, %n", "%a, %c, %n", "%s, %cw, %nw"}) {
       const std::string name = fmt::format("y{}", outputs.size());
-      body += fmt::format("  %{0}_arena = rope({1}) {{heads = {2}, interleaved = {3}, rotary = {4}}} : {5}\n"
-                          "  %{0} = pointwise(%{0}_arena) {{body = (i,j,k) => %{0}_arena[i,j,k] * 2.0}} : {5}\n",
-                          name, operands, heads, interleaved, rotary, x);
+      body += fmt::format(
+          "  %{0}_arena = rope({1}) {{heads = {2}, interleaved = {3}, rotary = {4}}} : {5}\n"
+          "  %{0} = pointwise(%{0}_arena) {{body = (i,j,k) => %{0}_arena[i,j,k] * 2.0}} : {5}\n",
+          name, operands, heads, interleaved, rotary, x);
       outputs.push_back(name);
     }
     const std::string name = fmt::format("y{}", outputs.size());
-    body += fmt::format("  %{} = rope(%a, %cw, %nw) {{heads = {}, interleaved = {}, rotary = {}}} : {}\n", name, heads, interleaved, rotary, x);
+    body += fmt::format(
+        "  %{} = rope(%a, %cw, %nw) {{heads = {}, interleaved = {}, rotary = {}}} : {}\n", name,
+        heads, interleaved, rotary, x);
     outputs.push_back(name);
   }
-  const std::string inputs = fmt::format("%x: {0}, %r: {0}, %c: {1}, %n: {1}, %cw: {2}, %nw: {2}", x, pairs, channels);
-  return {fmt::format("ropes_{}x{}_{}", heads, dim, rotary), graph_text(inputs, kSymbols, body, outputs), kRows, {}, 2e-6, 2e-3};
+  const std::string inputs =
+      fmt::format("%x: {0}, %r: {0}, %c: {1}, %n: {1}, %cw: {2}, %nw: {2}", x, pairs, channels);
+  return {fmt::format("ropes_{}x{}_{}", heads, dim, rotary),
+          graph_text(inputs, kSymbols, body, outputs),
+          kRows,
+          {},
+          2e-6,
+          2e-3};
 }
 
-// Keys and queries that lie in the caller's memory, in a tensor of their own and in one with values; whole, in pairs, in part.
+// Keys and queries that lie in the caller's memory, in a tensor of their own and in one with
+// values; whole, in pairs, in part.
 Case rope_appends(int heads, int kv_heads, int d, int dv, int rotary) {
   const int q = heads * d, k = kv_heads * d, v = kv_heads * dv;
-  const std::string cache = fmt::format("f32[P,{},4,{}]", kv_heads, d), values = fmt::format("f32[P,{},4,{}]", kv_heads, dv);
-  std::string inputs = fmt::format("%x: f32[B,S,{}], %c: f32[1,B*S,{}], %n: f32[1,B*S,{}]", q + k + v, rotary / 2, rotary / 2);
+  const std::string cache = fmt::format("f32[P,{},4,{}]", kv_heads, d),
+                    values = fmt::format("f32[P,{},4,{}]", kv_heads, dv);
+  std::string inputs = fmt::format("%x: f32[B,S,{}], %c: f32[1,B*S,{}], %n: f32[1,B*S,{}]",
+                                   q + k + v, rotary / 2, rotary / 2);
   std::string body = fmt::format(
       "  %slots = pointwise() {{body = (i) => select(i % 5 == 3, -1, (7*i + 2) % P*4 + i / P % 4)}} : i32[B*S]\n"
       "  %w = pointwise(%x) {{body = (i,j,k) => %x[j / S,j % S,k] * 2.0}} : f32[1,B*S,{0}]\n"
@@ -189,24 +211,43 @@ Case rope_appends(int heads, int kv_heads, int d, int dv, int rotary) {
       q + k + v, rotary / 2, rotary);
   std::vector<std::string> outputs, states;
   for (const char* part : {"q", "k", "v"}) {
-    const int width = *part == 'q' ? q : *part == 'k' ? k : v, from = *part == 'q' ? 0 : *part == 'k' ? q : q + k;
-    body += fmt::format("  %{0}s = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {1}]}} : f32[1,B*S,{2}]\n"
-                        "  %{0}o = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {1}] * 0.5}} : f32[1,B*S,{2}]\n", part, from, width);
+    const int width = *part == 'q'   ? q
+                      : *part == 'k' ? k
+                                     : v,
+              from = *part == 'q'   ? 0
+                     : *part == 'k' ? q
+                                    : q + k;
+    body += fmt::format(
+        "  %{0}s = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {1}]}} : f32[1,B*S,{2}]\n"
+        "  %{0}o = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {1}] * 0.5}} : f32[1,B*S,{2}]\n",
+        part, from, width);
   }
   for (const char* interleaved : {"false", "true"}) {
     for (const char* from : {"s", "o"}) {
       const std::string name = fmt::format("y{}", outputs.size());
       inputs += fmt::format(", %{0}k: {1}, %{0}v: {2}", name, cache, values);
-      body += fmt::format("  %{0}k2, %{0}v2, %{0}a = rope_append(%{0}k, %{0}v, %k{1}, %v{1}, %slots, %q{1}, {2}) {{heads = {3}, interleaved = {4}, rotary = {5}}} : {6}, {7}, f32[1,B*S,{8}]\n"
-                          "  %{0} = pointwise(%{0}a) {{body = (i,j,k) => %{0}a[i,j,k] * 2.0}} : f32[1,B*S,{8}]\n",
-                          name, from, *from == 's' ? "%c, %n" : "%cw, %nw", heads, interleaved, rotary, cache, values, q);
+      body += fmt::format(
+          "  %{0}k2, %{0}v2, %{0}a = rope_append(%{0}k, %{0}v, %k{1}, %v{1}, %slots, %q{1}, {2}) {{heads = {3}, interleaved = {4}, rotary = {5}}} : {6}, {7}, f32[1,B*S,{8}]\n"
+          "  %{0} = pointwise(%{0}a) {{body = (i,j,k) => %{0}a[i,j,k] * 2.0}} : f32[1,B*S,{8}]\n",
+          name, from, *from == 's' ? "%c, %n" : "%cw, %nw", heads, interleaved, rotary, cache,
+          values, q);
       outputs.push_back(name);
       states.push_back(fmt::format("{0}k = %{0}k2, {0}v = %{0}v2", name));
     }
   }
-  const std::string text = fmt::format("graph @appends({}) symbols(B = x.0 in 1.., S = x.1 in 1.., P = y0k.0 in 1..) {{\n{}  return {}, {}\n}}\n", inputs, body,
-                                       fmt::join(outputs | std::views::transform([](const std::string& o) { return o + " = %" + o; }), ", "), fmt::join(states, ", "));
-  return {fmt::format("rope_appends_{}x{}_{}_{}", heads, d, dv, rotary), text, {{1, 1, 3}, {1, 5, 6}, {3, 20, 31}}, {}, 2e-6, 2e-3};
+  const std::string text = fmt::format(
+      "graph @appends({}) symbols(B = x.0 in 1.., S = x.1 in 1.., P = y0k.0 in 1..) {{\n{}  return {}, {}\n}}\n",
+      inputs, body,
+      fmt::join(
+          outputs | std::views::transform([](const std::string& o) { return o + " = %" + o; }),
+          ", "),
+      fmt::join(states, ", "));
+  return {fmt::format("rope_appends_{}x{}_{}_{}", heads, d, dv, rotary),
+          text,
+          {{1, 1, 3}, {1, 5, 6}, {3, 20, 31}},
+          {},
+          2e-6,
+          2e-3};
 }
 
 Case gelu_of_any_size() {
@@ -214,9 +255,10 @@ Case gelu_of_any_size() {
       "gelu_any_size",
       graph_text(
           "%x: f32[B,S]", kSymbols,
-          fmt::format("  %a = pointwise(%x) {{body = (i,j) => %x[i,j] - 0.5}} : f32[B,S]\n"
-                      "  %y = pointwise(%a) {{body = (i,j) => {}}} : f32[B,S]\n  %z = pointwise(%y) {{body = (i,j) => {}}} : f32[B,S]\n",
-                      gelu("%a[i,j]", false), gelu("%y[i,j]", true)),
+          fmt::format(
+              "  %a = pointwise(%x) {{body = (i,j) => %x[i,j] - 0.5}} : f32[B,S]\n"
+              "  %y = pointwise(%a) {{body = (i,j) => {}}} : f32[B,S]\n  %z = pointwise(%y) {{body = (i,j) => {}}} : f32[B,S]\n",
+              gelu("%a[i,j]", false), gelu("%y[i,j]", true)),
           {"y", "z"}),
       {{1, 1}, {3, 7}, {2, 129}},
       {{"x", {-6, 6}}},
@@ -280,13 +322,22 @@ Case types() {
       body += fmt::format("  %{} = {} : {}[N,48]\n", outputs.back(), rest, t);
     };
     add("softmax", fmt::format("softmax({})", x));
-    add("layer", fmt::format("norm(@g_{1}, @b_{1}, {0}) {{body = (i,j) => {0}[i,j], eps = 1e-05, has_beta = true, kind = layer}}", x, t));
-    add("rms", fmt::format("norm(@g_{1}, {0}) {{body = (i,j) => {0}[i,j], eps = 1e-05, has_beta = false, kind = rms}}", x, t));
+    add("layer",
+        fmt::format(
+            "norm(@g_{1}, @b_{1}, {0}) {{body = (i,j) => {0}[i,j], eps = 1e-05, has_beta = true, kind = layer}}",
+            x, t));
+    add("rms",
+        fmt::format(
+            "norm(@g_{1}, {0}) {{body = (i,j) => {0}[i,j], eps = 1e-05, has_beta = false, kind = rms}}",
+            x, t));
     add("gelu", fmt::format("pointwise({0}) {{body = (i,j) => {1}}}", x, gelu(x + "[i,j]", false)));
-    add("bias_gelu", fmt::format("pointwise({0}, @b_{1}) {{body = (i,j) => {2}}}", x, t, gelu(fmt::format("({0}[i,j] + @b_{1}[j])", x, t), true)));
-    add("residual", fmt::format("norm(@g_{1}, @b_{1}, {0}, %gelu_{1}) {{body = (i,j) => {0}[i,j] + %gelu_{1}[i,j], eps = 1e-05, "
-                                "has_beta = true, kind = layer}}",
-                                x, t));
+    add("bias_gelu", fmt::format("pointwise({0}, @b_{1}) {{body = (i,j) => {2}}}", x, t,
+                                 gelu(fmt::format("({0}[i,j] + @b_{1}[j])", x, t), true)));
+    add("residual",
+        fmt::format(
+            "norm(@g_{1}, @b_{1}, {0}, %gelu_{1}) {{body = (i,j) => {0}[i,j] + %gelu_{1}[i,j], eps = 1e-05, "
+            "has_beta = true, kind = layer}}",
+            x, t));
   }
   Case c{"rows_16_bit",
          graph_text(inputs, "N = x.0 in 1..", body, outputs),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model with padding removed against itself with padding, over random masks: right, left and scattered padding, rows of padding
-// alone, one token, no padding. Results of real tokens and of pooled outputs must agree; a result of padding must be zero, or that of
-// the padded file where the row is kept because a pooler reads it. With NOISE 1, in every fourth run ids of padding are out of range,
-// which the packed file must not notice (0: the model computes positions from them).
+// A model with padding removed against itself with padding, over random masks: right, left and
+// scattered padding, rows of padding alone, one token, no padding. Results of real tokens and of
+// pooled outputs must agree; a result of padding must be zero, or that of the padded file where the
+// row is kept because a pooler reads it. With NOISE 1, in every fourth run ids of padding are out
+// of range, which the packed file must not notice (0: the model computes positions from them).
 //
 //     random_masks PACKED.tfcc PADDED.tfcc RUNS LARGEST_ID LARGEST_LENGTH NOISE TOLERANCE [cpu|cuda]
 //
@@ -35,20 +36,29 @@ bool is_mask(const std::string& name) { return name.find("mask") != std::string:
 
 std::vector<int64_t> random_row(std::mt19937& random, int64_t length) {
   std::vector<int64_t> row(static_cast<size_t>(length), 0);
-  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint32_t>(n)); };
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint32_t>(n));
+  };
   const int64_t live = below(length + 1);
   switch (below(7)) {
-    case 0: break;                                                                          // padding alone
-    case 1: row[static_cast<size_t>(below(length))] = 1; break;                             // one token, anywhere
+    case 0: break;                                               // padding alone
+    case 1: row[static_cast<size_t>(below(length))] = 1; break;  // one token, anywhere
     case 2: std::fill(row.begin(), row.end(), 1); break;
-    case 3: for (int64_t i = length - live; i < length; ++i) row[static_cast<size_t>(i)] = 1; break;  // left
-    case 4: for (int64_t& v : row) v = below(length) < live; break;                         // scattered
-    default: for (int64_t i = 0; i < live; ++i) row[static_cast<size_t>(i)] = 1; break;     // right
+    case 3:
+      for (int64_t i = length - live; i < length; ++i) row[static_cast<size_t>(i)] = 1;
+      break;  // left
+    case 4:
+      for (int64_t& v : row) v = below(length) < live;
+      break;  // scattered
+    default:
+      for (int64_t i = 0; i < live; ++i) row[static_cast<size_t>(i)] = 1;
+      break;  // right
   }
   return row;
 }
 
-Inputs random_inputs(const Model& model, std::mt19937& random, int64_t largest_id, uint32_t longest) {
+Inputs random_inputs(const Model& model, std::mt19937& random, int64_t largest_id,
+                     uint32_t longest) {
   Inputs in;
   in.batch = 1 + random() % 6;
   in.length = 1 + random() % (random() % 8 == 0 ? longest : std::min(longest, 20u));
@@ -64,7 +74,8 @@ Inputs random_inputs(const Model& model, std::mt19937& random, int64_t largest_i
       continue;
     }
     const int64_t most = t.name.find("type") != std::string::npos ? 1 : largest_id;
-    for (size_t i = 0; i < mask.size(); ++i) v.push_back(static_cast<int64_t>(random() % static_cast<uint32_t>(most + 1)));
+    for (size_t i = 0; i < mask.size(); ++i)
+      v.push_back(static_cast<int64_t>(random() % static_cast<uint32_t>(most + 1)));
   }
   return in;
 }
@@ -82,12 +93,15 @@ bool run(const Model& model, Executor& e, const Inputs& in, Results* results, co
       else if (t.dtype == DType::i32) std::memcpy(&bytes[i * 4], &narrow, 4);
       else return std::printf("FAIL  input '%s' is not of integers\n", t.name.c_str()), false;
     }
-    if (auto set = e.set(t.name, {bytes.data(), t.dtype, {in.batch, in.length}}); !set) return std::printf("FAIL  %s: %s\n", which, set.error().message.c_str()), false;
+    if (auto set = e.set(t.name, {bytes.data(), t.dtype, {in.batch, in.length}}); !set)
+      return std::printf("FAIL  %s: %s\n", which, set.error().message.c_str()), false;
   }
-  if (auto ran = e.run(); !ran) return std::printf("FAIL  %s: %s\n", which, ran.error().message.c_str()), false;
+  if (auto ran = e.run(); !ran)
+    return std::printf("FAIL  %s: %s\n", which, ran.error().message.c_str()), false;
   for (const tfcc::TensorInfo& t : model.outputs()) {
     auto out = e.output(t.name);
-    if (!out || out->dtype != DType::f32) return std::printf("FAIL  output '%s' is not of f32\n", t.name.c_str()), false;
+    if (!out || out->dtype != DType::f32)
+      return std::printf("FAIL  output '%s' is not of f32\n", t.name.c_str()), false;
     const auto* data = static_cast<const float*>(out->data);
     (*results)[t.name] = {out->shape, {data, data + out->bytes / sizeof(float)}};
   }
@@ -95,7 +109,8 @@ bool run(const Model& model, Executor& e, const Inputs& in, Results* results, co
 }
 
 /// The largest difference of results, NaN where one is; results of padding may be zero instead.
-double difference(const Inputs& in, const std::vector<int64_t>& mask, const Results& packed, const Results& padded) {
+double difference(const Inputs& in, const std::vector<int64_t>& mask, const Results& packed,
+                  const Results& padded) {
   double most = 0;
   for (const auto& [name, result] : packed) {
     const auto& [shape, values] = result;
@@ -115,14 +130,19 @@ double difference(const Inputs& in, const std::vector<int64_t>& mask, const Resu
 
 std::string text(const Inputs& in, const std::vector<int64_t>& mask) {
   std::string s = std::to_string(in.batch) + "x" + std::to_string(in.length) + ", mask";
-  for (size_t i = 0; i < mask.size(); ++i) s += (i % static_cast<size_t>(in.length) ? "" : " ") + std::to_string(mask[i]);
+  for (size_t i = 0; i < mask.size(); ++i)
+    s += (i % static_cast<size_t>(in.length) ? "" : " ") + std::to_string(mask[i]);
   return s;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 8 || argc > 9) return std::fprintf(stderr, "random_masks PACKED.tfcc PADDED.tfcc RUNS LARGEST_ID LARGEST_LENGTH NOISE TOLERANCE [cpu|cuda]\n"), 2;
+  if (argc < 8 || argc > 9)
+    return std::fprintf(
+               stderr,
+               "random_masks PACKED.tfcc PADDED.tfcc RUNS LARGEST_ID LARGEST_LENGTH NOISE TOLERANCE [cpu|cuda]\n"),
+           2;
   tfcc::LoadOptions options;
   if (argc > 8) options.device = argv[8];
   options.threads = 2;
@@ -154,12 +174,15 @@ int main(int argc, char** argv) {
         if (mask[k] == 0 && k % static_cast<size_t>(in.length) != 0) v[k] = k % 2 ? -7 : 1000000000;
       }
     }
-    if (!run(*packed, *a, in, &got, argv[1])) return std::printf("      run %d, %s\n", i, text(in, mask).c_str()), 1;
+    if (!run(*packed, *a, in, &got, argv[1]))
+      return std::printf("      run %d, %s\n", i, text(in, mask).c_str()), 1;
     const double d = difference(in, mask, got, want);
-    if (!(d <= tolerance)) return std::printf("FAIL  run %d: %g apart, %s\n", i, d, text(in, mask).c_str()), 1;
+    if (!(d <= tolerance))
+      return std::printf("FAIL  run %d: %g apart, %s\n", i, d, text(in, mask).c_str()), 1;
     most = std::max(most, d);
     for (int64_t m : mask) ++tokens, real += m;
   }
-  std::printf("ok    %d random masks, %lld real tokens of %lld, at most %.1e apart\n", runs, static_cast<long long>(real), static_cast<long long>(tokens), most);
+  std::printf("ok    %d random masks, %lld real tokens of %lld, at most %.1e apart\n", runs,
+              static_cast<long long>(real), static_cast<long long>(tokens), most);
   return 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lifted form of a decoder in steps, by the evaluator, beside the graph as it was over the whole sequence.
+// The lifted form of a decoder in steps, by the evaluator, beside the graph as it was over the
+// whole sequence.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -18,7 +19,8 @@ using Ints = std::vector<int64_t>;
 
 // The graph of this name in lift_kv_cache.tfir, before the pass.
 ir::Graph graph_of(const std::string& name) {
-  std::ifstream stream(TFCC_SOURCE_DIR "/tests/passes/lift_kv_cache" + std::string(name.starts_with("lifts_sums") ? "_sums" : "") + ".tfir");
+  std::ifstream stream(TFCC_SOURCE_DIR "/tests/passes/lift_kv_cache" +
+                       std::string(name.starts_with("lifts_sums") ? "_sums" : "") + ".tfir");
   std::stringstream all;
   all << stream.rdbuf();
   const std::string text = all.str();
@@ -29,13 +31,17 @@ ir::Graph graph_of(const std::string& name) {
 }
 
 // Of a tensor whose dims are constants but for these.
-std::vector<int64_t> dims_of(const ir::Graph& g, ir::ValueId v, const std::map<std::string, int64_t>& sizes) {
+std::vector<int64_t> dims_of(const ir::Graph& g, ir::ValueId v,
+                             const std::map<std::string, int64_t>& sizes) {
   std::vector<int64_t> dims;
-  for (ir::ExprRef d : g.value(v).type.dims) dims.push_back(ir::eval_size(d, [&](std::string_view s) { return sizes.at(std::string(s)); }));
+  for (ir::ExprRef d : g.value(v).type.dims)
+    dims.push_back(ir::eval_size(d, [&](std::string_view s) { return sizes.at(std::string(s)); }));
   return dims;
 }
 
-HostTensor ints(DType type, std::vector<int64_t> dims, Ints values) { return {type, std::move(dims), {}, std::move(values)}; }
+HostTensor ints(DType type, std::vector<int64_t> dims, Ints values) {
+  return {type, std::move(dims), {}, std::move(values)};
+}
 
 std::vector<double> whole(const ir::Graph& g, const Ints& ids) {
   const auto n = static_cast<int64_t>(ids.size());
@@ -44,7 +50,8 @@ std::vector<double> whole(const ir::Graph& g, const Ints& ids) {
     const ir::Value& value = g.value(v);
     const auto dims = dims_of(g, v, {{"B", 1}, {"S", n}, {"P", 0}});
     if (value.name == "ids") in["ids"] = ints(value.type.dtype, dims, ids);
-    else if (value.name == "mask") in["mask"] = ints(value.type.dtype, dims, Ints(static_cast<size_t>(n), 1));
+    else if (value.name == "mask")
+      in["mask"] = ints(value.type.dtype, dims, Ints(static_cast<size_t>(n), 1));
     else in[value.name] = {value.type.dtype, dims, {}, {}};
   }
   const auto out = ir::eval(g, in);
@@ -60,7 +67,12 @@ std::vector<double> in_steps(const ir::Graph& g, const Ints& ids, int64_t chunk)
     const ir::Value& value = g.value(v);
     if (!value.name.starts_with("cache.") && !value.name.starts_with("state.")) continue;
     const auto dims = dims_of(g, v, {{"cache_pages", 8}, {"state_slots", 3}});
-    states[value.name] = {value.type.dtype, dims, std::vector<double>(static_cast<size_t>(dims[0] * dims[1] * dims[2] * dims[3]), std::nan("")), {}};
+    states[value.name] = {
+        value.type.dtype,
+        dims,
+        std::vector<double>(static_cast<size_t>(dims[0] * dims[1] * dims[2] * dims[3]),
+                            std::nan("")),
+        {}};
   }
   std::vector<double> logits;
   for (int64_t at = 0; at < static_cast<int64_t>(ids.size()); at += chunk) {
@@ -96,7 +108,8 @@ void steps_are_the_whole(const std::string& name, size_t length) {
   const ir::Graph before = graph_of(name);
   for (const bool all_passes : {false, true}) {
     ir::Graph lifted = before;
-    const std::vector<std::string> passes = all_passes ? generation_passes(default_pipeline()) : std::vector<std::string>{"lift-kv-cache"};
+    const std::vector<std::string> passes = all_passes ? generation_passes(default_pipeline())
+                                                       : std::vector<std::string>{"lift-kv-cache"};
     const auto reports = run_passes(lifted, passes);
     ASSERT_TRUE(reports);
     ASSERT_EQ((*reports)[0].rewrites, name == "lifts_sums_and_a_cache" ? 2u : 1u) << name;
@@ -108,7 +121,9 @@ void steps_are_the_whole(const std::string& name, size_t length) {
     for (const int64_t chunk : {1, 3, 7, 1000}) {
       const std::vector<double> got = in_steps(lifted, ids, chunk);
       ASSERT_EQ(got.size(), want.size());
-      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-9) << name << " in chunks of " << chunk << ", element " << i;
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_NEAR(got[i], want[i], 1e-9)
+            << name << " in chunks of " << chunk << ", element " << i;
     }
   }
 }
@@ -126,7 +141,9 @@ TEST(LiftKvCache, SaysWhatIsPastTheEndOfATable) {
   ir::Graph lifted = graph_of("lifts_whole_sequences");
   ASSERT_TRUE(run_passes(lifted, {"lift-kv-cache"}));
   EXPECT_EQ(in_steps(lifted, Ints(32, 1), 8).size(), 32u * 9u);
-  EXPECT_NE(std::find(lifted.flags.begin(), lifted.flags.end(), "positions: a token lies outside of what the model has a position for"), lifted.flags.end());
+  EXPECT_NE(std::find(lifted.flags.begin(), lifted.flags.end(),
+                      "positions: a token lies outside of what the model has a position for"),
+            lifted.flags.end());
 }
 
 TEST(LiftKvCache, IsTriedOnCopies) {

@@ -68,7 +68,8 @@ TEST(Provenance, EveryOpStandsForItselfAtFirst) {
 TEST(Provenance, AFusedOpStandsForAllThatItReplaced) {
   const Traced t = Traced::run(kBiasGelu, default_pipeline());
   EXPECT_EQ(t.ops(t.named(ir::OpKind::matmul)), Names({"m", "h", "e", "f", "g", "y"}));
-  EXPECT_EQ(t.of(t.named(ir::OpKind::matmul)).passes, Names({"raise-gelu", "fuse-bias-gelu", "fuse-epilogue"}));
+  EXPECT_EQ(t.of(t.named(ir::OpKind::matmul)).passes,
+            Names({"raise-gelu", "fuse-bias-gelu", "fuse-epilogue"}));
 }
 
 TEST(Provenance, AnOpThatGrowsInPlaceTakesWhatItReads) {
@@ -78,7 +79,8 @@ TEST(Provenance, AnOpThatGrowsInPlaceTakesWhatItReads) {
   %y = pointwise(%b) {body = (i) => %b[i] + 1.0} : f32[B]
   return y = %y
 }
-)", {"fuse-pointwise"});
+)",
+                               {"fuse-pointwise"});
   EXPECT_EQ(t.ops("y"), Names({"a", "b", "y"}));
   EXPECT_EQ(t.of("y").passes, Names({"fuse-pointwise"}));
 }
@@ -89,19 +91,25 @@ TEST(Provenance, EqualOpsBecomeOne) {
   %b = pointwise(%x) {body = (i) => exp(%x[i])} : f32[B]
   return y = %a, z = %b
 }
-)", {"eliminate-common-ops"});
+)",
+                               {"eliminate-common-ops"});
   EXPECT_EQ(t.ops("a"), Names({"a", "b"}));
 }
 
-// q, k and v are one product; their biases and head views belong to it, what lies between the products to the attention.
+// q, k and v are one product; their biases and head views belong to it, what lies between the
+// products to the attention.
 TEST(Provenance, AttentionAndItsOperandsAreToldApart) {
   std::string text = "graph @main(%x: f32[B,S,32]) symbols(B = x.0 in 1.., S = x.1 in 1..) {\n";
   for (const std::string p : {"q", "k", "v"}) {
     const std::string seed = std::to_string(p[0]);  // equal weights would make equal products
-    text += "  const @w" + p + " : f32[32,32] = random(1" + seed + ")\n  const @b" + p + " : f32[32] = random(2" + seed + ")\n";
-    text += "  %m" + p + " = matmul(%x, @w" + p + ") {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,32]\n";
-    text += "  %" + p + " = pointwise(@b" + p + ", %m" + p + ") {body = (i,j,k) => @b" + p + "[k] + %m" + p + "[i,j,k]} : f32[B,S,32]\n";
-    text += "  %" + p + "h = pointwise(%" + p + ") {body = (i,j,k,l) => %" + p + "[i,k,8*j + l]} : f32[B,4,S,8]\n";
+    text += "  const @w" + p + " : f32[32,32] = random(1" + seed + ")\n  const @b" + p +
+            " : f32[32] = random(2" + seed + ")\n";
+    text += "  %m" + p + " = matmul(%x, @w" + p +
+            ") {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,32]\n";
+    text += "  %" + p + " = pointwise(@b" + p + ", %m" + p + ") {body = (i,j,k) => @b" + p +
+            "[k] + %m" + p + "[i,j,k]} : f32[B,S,32]\n";
+    text += "  %" + p + "h = pointwise(%" + p + ") {body = (i,j,k,l) => %" + p +
+            "[i,k,8*j + l]} : f32[B,4,S,8]\n";
   }
   text += R"(  %s = matmul(%qh, %kh) {alpha = 1.0, trans_a = false, trans_b = true} : f32[B,4,S,S]
   %d = pointwise(%s) {body = (i,j,k,l) => %s[i,j,k,l] * 0.5} : f32[B,4,S,S]
@@ -112,7 +120,8 @@ TEST(Provenance, AttentionAndItsOperandsAreToldApart) {
 }
 )";
   const Traced t = Traced::run(text, default_pipeline());
-  EXPECT_EQ(t.ops(t.named(ir::OpKind::attention)), Names({"qh", "kh", "vh", "s", "d", "p", "c", "y"}));
+  EXPECT_EQ(t.ops(t.named(ir::OpKind::attention)),
+            Names({"qh", "kh", "vh", "s", "d", "p", "c", "y"}));
   EXPECT_EQ(t.ops(t.named(ir::OpKind::matmul)), Names({"mq", "q", "mk", "k", "mv", "v"}));
   EXPECT_EQ(t.of(t.named(ir::OpKind::matmul)).passes, Names({"fuse-linear-bias", "fuse-qkv"}));
 }

@@ -68,8 +68,12 @@ class ArtifactTest : public testing::Test {
   }
 
   std::string path_ = temporary_path("artifact.tfcc");
-  LoadOptions options_ = {
-      .device = "cpu", .threads = 1, .verify_weights = false, .code_dir = "", .timing_cache = "", .log = {}};
+  LoadOptions options_ = {.device = "cpu",
+                          .threads = 1,
+                          .verify_weights = false,
+                          .code_dir = "",
+                          .timing_cache = "",
+                          .log = {}};
 };
 
 TEST(Checksum, has_the_documented_values) {
@@ -106,7 +110,11 @@ TEST_F(ArtifactTest, WorkIsNotMoreThanTheBuffersHold) {
   for (int launch : {0, 2}) {  // around a product
     expect_run_error(
         [&](pb::Manifest& m) {
-          auto* work = m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(launch)->mutable_kernel()->mutable_work();
+          auto* work = m.mutable_plans(0)
+                           ->mutable_buckets(0)
+                           ->mutable_launches(launch)
+                           ->mutable_kernel()
+                           ->mutable_work();
           work->clear_code();
           size(work, {0, 1 << 20});
         },
@@ -253,7 +261,8 @@ TEST_F(ArtifactTest, refuses_other_versions_and_features) {
   std::memcpy(bytes.data(), &h, sizeof h);
   model = Model::load(bytes, options_);
   ASSERT_FALSE(model);
-  EXPECT_NE(model.error().message.find("features " + std::to_string(runtime::kKnownFeatures + 1)), std::string::npos);
+  EXPECT_NE(model.error().message.find("features " + std::to_string(runtime::kKnownFeatures + 1)),
+            std::string::npos);
 }
 
 TEST_F(ArtifactTest, checks_sizes_that_launches_make) {
@@ -265,21 +274,36 @@ TEST_F(ArtifactTest, checks_sizes_that_launches_make) {
     auto model = Model::load(path_, options_);
     return model ? std::string("loaded") : model.error().message;
   };
-  const auto launches = [](pb::Manifest& m) { return m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(); };
+  const auto launches = [](pb::Manifest& m) {
+    return m.mutable_plans(0)->mutable_buckets(0)->mutable_launches();
+  };
   if (has_cpu_plugin()) EXPECT_EQ(load(nullptr), "loaded");
   const std::string too_early = "launch 'out' has a size that no launch before it makes";
-  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->Mutable(0)->clear_makes(); }).find(too_early), std::string::npos);
+  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->Mutable(0)->clear_makes(); }).find(too_early),
+            std::string::npos);
   const std::string never = load([&](pb::Manifest& m) {
     launches(m)->Mutable(0)->clear_makes();
     launches(m)->Mutable(3)->mutable_kernel()->mutable_work()->set_code(1, 0);
   });
   EXPECT_NE(never.find("bucket 'any' has no launch that makes a size"), std::string::npos) << never;
-  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->Mutable(1)->set_makes(3); }).find("launch 'h' makes a size again"), std::string::npos);
-  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->SwapElements(0, 3); }).find(too_early), std::string::npos);
-  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->Mutable(1)->set_makes(2); }).find("launch 'h' makes no size"), std::string::npos);
+  EXPECT_NE(load([&](pb::Manifest& m) {
+              launches(m)->Mutable(1)->set_makes(3);
+            }).find("launch 'h' makes a size again"),
+            std::string::npos);
+  EXPECT_NE(load([&](pb::Manifest& m) { launches(m)->SwapElements(0, 3); }).find(too_early),
+            std::string::npos);
+  EXPECT_NE(load([&](pb::Manifest& m) {
+              launches(m)->Mutable(1)->set_makes(2);
+            }).find("launch 'h' makes no size"),
+            std::string::npos);
   for (bool input : {true, false}) {
-    const std::string problem = load([&](pb::Manifest& m) { (input ? m.mutable_inputs(0) : m.mutable_outputs(0))->mutable_dims(1)->set_code(1, 2); });
-    EXPECT_NE(problem.find(input ? "'x' has a dim that a launch makes" : "'out' has a dim that a launch makes"), std::string::npos) << problem;
+    const std::string problem = load([&](pb::Manifest& m) {
+      (input ? m.mutable_inputs(0) : m.mutable_outputs(0))->mutable_dims(1)->set_code(1, 2);
+    });
+    EXPECT_NE(problem.find(input ? "'x' has a dim that a launch makes"
+                                 : "'out' has a dim that a launch makes"),
+              std::string::npos)
+        << problem;
   }
 }
 
@@ -299,15 +323,18 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
     made.set_box_columns(64);
     return made;
   };
-  expect_message([&](auto& m) { map(m), m.mutable_plans(0)->set_family("cpu"); }, "a tensor map for a CPU");
+  expect_message([&](auto& m) { map(m), m.mutable_plans(0)->set_family("cpu"); },
+                 "a tensor map for a CPU");
   expect_message([&](auto& m) { map(m).set_buffer(8); }, "missing buffer");
   expect_message([&](auto& m) { map(m).set_buffer(0); }, "maps a graph input or output");
   expect_message([&](auto& m) { map(m).set_buffer(7); }, "maps a graph input or output");
   expect_message([&](auto& m) { map(m).set_buffer(6); }, "have not 16 bits");
   expect_message([&](auto& m) { map(m).clear_rows(); }, "a map of broken sizes");
   expect_message([&](auto& m) { map(m).mutable_columns()->add_code(3); }, "a map of broken sizes");
-  for (uint32_t n : {0, 257}) expect_message([&](auto& m) { map(m).set_box_rows(n); }, "broken box");
-  for (uint32_t n : {0, 65, 96, 576}) expect_message([&](auto& m) { map(m).set_box_columns(n); }, "broken box");
+  for (uint32_t n : {0, 257})
+    expect_message([&](auto& m) { map(m).set_box_rows(n); }, "broken box");
+  for (uint32_t n : {0, 65, 96, 576})
+    expect_message([&](auto& m) { map(m).set_box_columns(n); }, "broken box");
 }
 
 TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
@@ -335,7 +362,12 @@ TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   expect_message([&](auto& m) { plan(m).mutable_buffers(5)->set_index(2); }, "has no storage");
   expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE); },
                  "changes an input that is no state");
-  expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE), plan(m).mutable_buffers(2)->set_index(9); }, "has no storage");
+  expect_message(
+      [&](auto& m) {
+        plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE),
+            plan(m).mutable_buffers(2)->set_index(9);
+      },
+      "has no storage");
   expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_kernel(2); }, "has no kernel");
   expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_args(0, 8); },
                  "missing buffer");

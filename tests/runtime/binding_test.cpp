@@ -59,7 +59,7 @@ TEST(Binding, lays_out_slots_and_sizes) {
 TEST(Binding, buffers_lie_at_their_offsets_in_a_slot) {
   auto with_offset = [](int64_t offset) {
     return read([=](pb::Plan& p) {
-      size(p.mutable_slots(0), {0, 4, 3});                     // four times the size
+      size(p.mutable_slots(0), {0, 4, 3});  // four times the size
       p.mutable_buffers(6)->set_index(0);
       size(p.mutable_buffers(6)->mutable_offset(), {0, offset});
     });
@@ -76,7 +76,7 @@ TEST(Binding, buffers_lie_at_their_offsets_in_a_slot) {
     ASSERT_FALSE(done) << wrong;
     EXPECT_NE(done.error().message.find("outside its slot"), std::string::npos);
   }
-  Manifest late = with_offset(1280);                           // inside, but 252 bytes do not fit
+  Manifest late = with_offset(1280);  // inside, but 252 bytes do not fit
   EXPECT_FALSE(Binding(late, late.plans[0]).bind(sizes));
 }
 
@@ -97,8 +97,10 @@ TEST(Binding, names_the_option_that_set_a_limit) {
   };
   EXPECT_EQ(message(4, 5), "");
   EXPECT_EQ(message(5, 4), "batch_size is 5, but the file was compiled with --max-batch 4");
-  EXPECT_EQ(message(4, 2), "sequence_length is 2, but the file was compiled with --minShapes x:1x3x4");
-  EXPECT_EQ(message(3, 7), "batch_size*sequence_length is 21, but the file was compiled with --max-tokens 20");
+  EXPECT_EQ(message(4, 2),
+            "sequence_length is 2, but the file was compiled with --minShapes x:1x3x4");
+  EXPECT_EQ(message(3, 7),
+            "batch_size*sequence_length is 21, but the file was compiled with --max-tokens 20");
 }
 
 // That rows of a batch are one tall product is for the plan to say.
@@ -113,11 +115,15 @@ TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
     });
     Binding b(m, m.plans[0]);
     auto done = b.bind(std::vector<int64_t>{2, 5});
-    return done ? std::to_string(b.launches()[0].maps.at(0).rows) + " x " + std::to_string(b.launches()[0].maps[0].columns) : done.error().message;
+    return done ? std::to_string(b.launches()[0].maps.at(0).rows) + " x " +
+                      std::to_string(b.launches()[0].maps[0].columns)
+                : done.error().message;
   };
   EXPECT_EQ(bound({1, 0, 1, 1, 3, 0, 2, 4}, 8), "5 x 8");
-  EXPECT_NE(bound({1, 0, 1, 1, 3, 0, 2, 4, 0, 1, 2}, 8).find("reaches outside its buffer"), std::string::npos);
-  EXPECT_NE(bound({1, 0, 1, 1, 3}, 4).find("reaches outside its buffer"), std::string::npos) << "rows of less than 16 bytes";
+  EXPECT_NE(bound({1, 0, 1, 1, 3, 0, 2, 4, 0, 1, 2}, 8).find("reaches outside its buffer"),
+            std::string::npos);
+  EXPECT_NE(bound({1, 0, 1, 1, 3}, 4).find("reaches outside its buffer"), std::string::npos)
+      << "rows of less than 16 bytes";
 }
 
 TEST(Binding, a_batch_is_what_the_plan_says) {
@@ -200,7 +206,9 @@ TEST(Binding, sizes_have_a_bound) {
   auto larger = read_batch((int64_t{1} << 30) + 1);
   ASSERT_FALSE(larger);
   EXPECT_EQ(larger.error().code, ErrorCode::shape);
-  EXPECT_NE(larger.error().message.find("is 1073741825, must be at most 1073741824"), std::string::npos) << larger.error().message;
+  EXPECT_NE(larger.error().message.find("is 1073741825, must be at most 1073741824"),
+            std::string::npos)
+      << larger.error().message;
 }
 
 TEST(Binding, an_axis_is_a_multiple_of_a_size) {
@@ -210,7 +218,11 @@ TEST(Binding, an_axis_is_a_multiple_of_a_size) {
   std::vector<int64_t> symbols;
   const auto read_batch = [&](int64_t batch) {
     Shape x = {batch, 5, kC}, ids = {batch, 5};
-    for (auto& in : m.inputs) in.dims[0] = SizeExpr{{static_cast<int64_t>(SizeCode::symbol), 0, static_cast<int64_t>(SizeCode::push), 4, static_cast<int64_t>(SizeCode::mul)}, "4*batch_size"};
+    for (auto& in : m.inputs)
+      in.dims[0] =
+          SizeExpr{{static_cast<int64_t>(SizeCode::symbol), 0, static_cast<int64_t>(SizeCode::push),
+                    4, static_cast<int64_t>(SizeCode::mul)},
+                   "4*batch_size"};
     return read_symbols(m, std::vector<const Shape*>{&x, &ids}, symbols);
   };
   ASSERT_TRUE(read_batch(8));
@@ -218,8 +230,11 @@ TEST(Binding, an_axis_is_a_multiple_of_a_size) {
   const auto between = read_batch(9), above = read_batch(16);
   ASSERT_FALSE(between);
   ASSERT_FALSE(above);
-  EXPECT_NE(between.error().message.find("dim 0 is 9, must be a multiple of 4"), std::string::npos) << between.error().message;
-  EXPECT_NE(above.error().message.find("(4*batch_size) is 16, must be at most 12"), std::string::npos) << above.error().message;
+  EXPECT_NE(between.error().message.find("dim 0 is 9, must be a multiple of 4"), std::string::npos)
+      << between.error().message;
+  EXPECT_NE(above.error().message.find("(4*batch_size) is 16, must be at most 12"),
+            std::string::npos)
+      << above.error().message;
 }
 
 TEST(Binding, sizes_that_overflow_are_errors) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C API on a real CPU file: the same results as the C++ one, and a status with a message for each misuse.
+// The C API on a real CPU file: the same results as the C++ one, and a status with a message for
+// each misuse.
 #include <filesystem>
 #include <thread>
 
@@ -50,14 +51,16 @@ TEST_F(CApi, RunsAndReadsBack) {
   ASSERT_EQ(tfcc_executor_set(executor_, "ids", &tids), TFCC_OK) << tfcc_last_error();
   int64_t shape[2] = {};
   size_t rank = 0;
-  ASSERT_EQ(tfcc_executor_output_shape(executor_, "out", 2, shape, &rank), TFCC_OK) << tfcc_last_error();
+  ASSERT_EQ(tfcc_executor_output_shape(executor_, "out", 2, shape, &rank), TFCC_OK)
+      << tfcc_last_error();
   EXPECT_EQ(rank, 3u);
   EXPECT_EQ(shape[0], 2);
   EXPECT_EQ(shape[1], 3);
   ASSERT_EQ(tfcc_executor_run(executor_), TFCC_OK) << tfcc_last_error();
   tfcc_tensor out;
   ASSERT_EQ(tfcc_executor_output(executor_, "out", &out), TFCC_OK) << tfcc_last_error();
-  EXPECT_EQ(std::vector<int64_t>(out.shape, out.shape + out.rank), (std::vector<int64_t>{2, 3, kO}));
+  EXPECT_EQ(std::vector<int64_t>(out.shape, out.shape + out.rank),
+            (std::vector<int64_t>{2, 3, kO}));
   const float* values = static_cast<const float*>(out.data);
   EXPECT_EQ(std::vector<float>(values, values + 2 * 3 * kO), c.expected);
   tfcc_executor_stats stats;
@@ -98,7 +101,8 @@ TEST_F(CApi, DescribesTheModel) {
   EXPECT_EQ(info.dims[2].max, kO);
   EXPECT_EQ(info.dims[2].text, std::to_string(kO));
   EXPECT_STREQ(tfcc_model_device(model_), "cpu");
-  expect_failure(tfcc_model_input(model_, 2, &info), TFCC_INVALID_ARGUMENT, "input 2 does not exist; there are 2");
+  expect_failure(tfcc_model_input(model_, 2, &info), TFCC_INVALID_ARGUMENT,
+                 "input 2 does not exist; there are 2");
 }
 
 TEST_F(CApi, PreparedShapesRunWithoutGrowing) {
@@ -114,12 +118,14 @@ TEST_F(CApi, PreparedShapesRunWithoutGrowing) {
   EXPECT_EQ(tfcc_executor_arena_bytes(executor_), arena);
   const tfcc_tensor nameless = given[0];
   const char* const unknown[] = {"y"};
-  expect_failure(tfcc_executor_prepare(executor_, 1, unknown, &nameless), TFCC_INVALID_ARGUMENT, "no input is named 'y'");
+  expect_failure(tfcc_executor_prepare(executor_, 1, unknown, &nameless), TFCC_INVALID_ARGUMENT,
+                 "no input is named 'y'");
 }
 
 TEST_F(CApi, MisuseIsAStatusAndALine) {
   tfcc_model* none = nullptr;
-  expect_failure(tfcc_model_load("no/such/file.tfcc", nullptr, &none), TFCC_IO, "no/such/file.tfcc");
+  expect_failure(tfcc_model_load("no/such/file.tfcc", nullptr, &none), TFCC_IO,
+                 "no/such/file.tfcc");
   EXPECT_EQ(none, nullptr);
   expect_failure(tfcc_model_load_memory("not a file", 10, nullptr, &none), TFCC_BAD_FILE, "");
   expect_failure(tfcc_model_load(nullptr, nullptr, &none), TFCC_INVALID_ARGUMENT, "NULL");
@@ -130,9 +136,11 @@ TEST_F(CApi, MisuseIsAStatusAndALine) {
   tfcc_tensor t = {nullptr, TFCC_F32, TFCC_HOST, 2, shape};
   expect_failure(tfcc_executor_set(executor_, "nothing", &t), TFCC_INVALID_ARGUMENT, "nothing");
   t.rank = size_t{1} << 60;
-  expect_failure(tfcc_executor_set(executor_, "x", &t), TFCC_INVALID_ARGUMENT, "rank is 1152921504606846976");
+  expect_failure(tfcc_executor_set(executor_, "x", &t), TFCC_INVALID_ARGUMENT,
+                 "rank is 1152921504606846976");
   const char* name = "x";
-  expect_failure(tfcc_executor_prepare(executor_, 1, &name, &t), TFCC_INVALID_ARGUMENT, "rank is 1152921504606846976");
+  expect_failure(tfcc_executor_prepare(executor_, 1, &name, &t), TFCC_INVALID_ARGUMENT,
+                 "rank is 1152921504606846976");
   t.rank = 2;
   t.dtype = static_cast<tfcc_dtype>(99);
   expect_failure(tfcc_executor_set(executor_, "x", &t), TFCC_INVALID_ARGUMENT, "dtype");

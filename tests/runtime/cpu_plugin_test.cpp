@@ -88,8 +88,16 @@ TEST_P(CpuProducts, of_every_form) {
          {std::tuple{1, 0, 0}, {3, 0, 0}, {3, 0, 1}, {3, 1, 0}, {3, 1, 1}}) {
       for (auto [m, n, k] :
            {std::tuple{5, 7, 3}, {1, 1, 1}, {1, 9, 4}, {33, 1, 17}, {64, 48, 32}}) {
-        TfccCpuGemm g = {m, n, k, batch, share_a ? 0 : m * k, share_b ? 0 : k * n,
-                         form & 1, form >> 1 & 1, form >> 2 & 1, form >> 3 & 1 ? 0.5f : 1.0f};
+        TfccCpuGemm g = {m,
+                         n,
+                         k,
+                         batch,
+                         share_a ? 0 : m * k,
+                         share_b ? 0 : k * n,
+                         form & 1,
+                         form >> 1 & 1,
+                         form >> 2 & 1,
+                         form >> 3 & 1 ? 0.5f : 1.0f};
         expect(g);
       }
     }
@@ -99,19 +107,29 @@ TEST_P(CpuProducts, of_every_form) {
 // Large enough to be dealt out: over the batch, the rows, or the columns where there are few rows.
 TEST_P(CpuProducts, that_are_split) {
   for (int form = 0; form < 16; ++form) {
-    for (auto [batch, share_a, share_b, m, n, k] :
-         {std::tuple{1, 0, 0, 211, 67, 300}, {1, 0, 0, 3, 1301, 700}, {1, 0, 0, 1, 1301, 1700}, {13, 0, 0, 40, 36, 130},
-          {2, 0, 1, 97, 33, 700}, {2, 1, 0, 5, 701, 400}, {5, 1, 1, 90, 80, 70}, {300, 0, 0, 9, 11, 40}}) {
-      expect({m, n, k, batch, share_a ? 0 : m * k, share_b ? 0 : k * n, form & 1, form >> 1 & 1, form >> 2 & 1, form >> 3 & 1 ? 0.5f : 1.0f});
+    for (auto [batch, share_a, share_b, m, n, k] : {std::tuple{1, 0, 0, 211, 67, 300},
+                                                    {1, 0, 0, 3, 1301, 700},
+                                                    {1, 0, 0, 1, 1301, 1700},
+                                                    {13, 0, 0, 40, 36, 130},
+                                                    {2, 0, 1, 97, 33, 700},
+                                                    {2, 1, 0, 5, 701, 400},
+                                                    {5, 1, 1, 90, 80, 70},
+                                                    {300, 0, 0, 9, 11, 40}}) {
+      expect({m, n, k, batch, share_a ? 0 : m * k, share_b ? 0 : k * n, form & 1, form >> 1 & 1,
+              form >> 2 & 1, form >> 3 & 1 ? 0.5f : 1.0f});
     }
   }
 }
 
-TEST_P(CpuProducts, whose_operands_lie_apart) { expect({4, 5, 6, 3, 4 * 6 + 10, 5 * 6 + 3, 0, 1, 1, 2.0f}); }
+TEST_P(CpuProducts, whose_operands_lie_apart) {
+  expect({4, 5, 6, 3, 4 * 6 + 10, 5 * 6 + 3, 0, 1, 1, 2.0f});
+}
 
-INSTANTIATE_TEST_SUITE_P(Threads, CpuProducts, testing::Values(1, 2, 5), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Threads, CpuProducts, testing::Values(1, 2, 5),
+                         testing::PrintToStringParamName());
 
-// What is not in use goes when the limit is passed, the oldest first; what is in use stays and is right.
+// What is not in use goes when the limit is passed, the oldest first; what is in use stays and is
+// right.
 TEST(CpuPlugin, kept_products_have_a_limit) {
   if (api() == nullptr) GTEST_SKIP() << "built without the CPU target";
   const size_t limit = size_t{2} << 20;
@@ -133,7 +151,8 @@ TEST(CpuPlugin, kept_products_have_a_limit) {
   api()->gemm_destroy(first);
   api()->products_destroy(products);
   products = api()->products_create(0);  // nothing is kept but what runs
-  for (int64_t m = 1; m <= 20; ++m) expect_product({m, 3, 4, 1, 0, 0, 0, 0, 1, 1.0f}, pool, products);
+  for (int64_t m = 1; m <= 20; ++m)
+    expect_product({m, 3, 4, 1, 0, 0, 0, 0, 1, 1.0f}, pool, products);
   EXPECT_LE(api()->products_bytes(products), size_t{256} << 10);
   api()->products_destroy(products);
   api()->destroy(pool);

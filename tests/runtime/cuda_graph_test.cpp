@@ -121,7 +121,7 @@ TEST_F(CudaGraphTest, graphs_follow_the_arena) {
     Executor e = *model.executor();
     ASSERT_TRUE(e.prepare(shapes_of(2, 3)));
     EXPECT_TRUE(lines.empty());
-    expect_right(e, {8, 40});                        // a larger arena: both buckets captured
+    expect_right(e, {8, 40});  // a larger arena: both buckets captured
     EXPECT_EQ(e.stats().graphs_made, 3u);
     ASSERT_EQ(lines.size(), 2u);
     EXPECT_NE(lines[0].find("arena grew"), std::string::npos);
@@ -152,7 +152,7 @@ TEST_F(CudaGraphTest, a_captured_stream_gets_plain_launches) {
     fake<int(void*, void**)>("cuStreamEndCapture")(&stream, &graph);
     EXPECT_EQ(out[0], -1) << "recorded, not run";
     EXPECT_EQ(e.stats().plain_runs, 1u);
-    SmallCase other(2, 7);                           // other sizes in the block and the arena
+    SmallCase other(2, 7);  // other sizes in the block and the arena
     std::vector<float> other_out(other.expected.size());
     set_on_device(e, other, other_out);
     ASSERT_TRUE(e.enqueue(nullptr));
@@ -225,7 +225,8 @@ TEST_F(CudaGraphTest, executors_have_graphs_of_their_own) {
 
 TEST_F(CudaGraphTest, plain_launches_where_graphs_are_off_or_cannot_be) {
   auto batched = [](pb::Manifest& m) {
-    m.mutable_plans(0)->clear_bucket_table();        // as codegen leaves it out where a batch depends on the shapes
+    m.mutable_plans(0)
+        ->clear_bucket_table();  // as codegen leaves it out where a batch depends on the shapes
     auto& launches = *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches();
     pb::GemmLaunch& g = *launches[1].mutable_gemm();
     for (auto* e : {g.mutable_m(), g.mutable_batch()}) e->clear_code();
@@ -235,7 +236,7 @@ TEST_F(CudaGraphTest, plain_launches_where_graphs_are_off_or_cannot_be) {
   };
   auto limited = [](pb::Manifest& m) {
     pb::Check* c = m.mutable_plans(0)->add_limits();
-    size(c->mutable_value(), {0, 40, 1, 2, 9, 2});   // 40 - tokens >= 0: under every cap
+    size(c->mutable_value(), {0, 40, 1, 2, 9, 2});  // 40 - tokens >= 0: under every cap
   };
   auto body = [&] {
     LoadOptions off;

@@ -81,8 +81,12 @@ class ExecutorTest : public testing::Test {
   }
 
   std::string path_ = temporary_path("executor.tfcc");
-  LoadOptions options_ = {
-      .device = "cpu", .threads = 2, .verify_weights = true, .code_dir = "", .timing_cache = "", .log = {}};
+  LoadOptions options_ = {.device = "cpu",
+                          .threads = 2,
+                          .verify_weights = true,
+                          .code_dir = "",
+                          .timing_cache = "",
+                          .log = {}};
 };
 
 TEST_F(ExecutorTest, describes_the_model) {
@@ -139,7 +143,7 @@ TEST_F(ExecutorTest, a_model_gives_back_its_code) {
     auto files = std::filesystem::directory_iterator("/proc/self/fd");
     return std::distance(begin(files), end(files));
   };
-  load();                                          // opens the plug-in, which stays
+  load();  // opens the plug-in, which stays
   auto before = open_files();
   for (int i = 0; i < 3; ++i) load();
   EXPECT_EQ(open_files(), before);
@@ -243,9 +247,10 @@ TEST_F(ExecutorTest, an_output_without_the_empty_size_is_refused) {
   Executor e = executor();
   ASSERT_TRUE(e.set("x", {nullptr, DType::f32, {0, 2, kC}}));
   ASSERT_TRUE(e.set("ids", {nullptr, DType::i64, {0, 2}}));
-  expect_error(e.run(), ErrorCode::shape,
-               "input 'x': dim 0 (batch_size) is 0, which leaves output 'out' with elements; the file was "
-               "compiled for sizes from 1 on");
+  expect_error(
+      e.run(), ErrorCode::shape,
+      "input 'x': dim 0 (batch_size) is 0, which leaves output 'out' with elements; the file was "
+      "compiled for sizes from 1 on");
 }
 
 TEST_F(ExecutorTest, output_shape_before_a_run) {
@@ -404,7 +409,8 @@ TEST_F(ExecutorTest, file_in_memory_may_change) {
     if (cut) {
       std::filesystem::resize_file(path_, 0);
     } else {
-      std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary) << std::string(bytes.size(), '\0');
+      std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary)
+          << std::string(bytes.size(), '\0');
     }
     expect_right(*first, 2, 3);
     expect_right(*first, 8, 16);
@@ -434,7 +440,8 @@ TEST_F(ExecutorTest, what_cannot_be_read_into_memory_is_an_error) {
     auto model = Model::load(path, options_);
     ASSERT_FALSE(model);
     EXPECT_EQ(model.error().code, ErrorCode::io);
-    EXPECT_NE(model.error().message.find("cannot read"), std::string::npos) << model.error().message;
+    EXPECT_NE(model.error().message.find("cannot read"), std::string::npos)
+        << model.error().message;
   }
 }
 

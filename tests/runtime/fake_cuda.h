@@ -24,8 +24,8 @@ inline void* open_fake(const std::string& source, const std::string& soname) {
   return library;
 }
 
-// Batch, length and tokens rounded up as codegen has it: lengths to powers of two from 4 or to those given, tokens in steps of 64 and
-// then of an eighth, batch to the most rows that fit.
+// Batch, length and tokens rounded up as codegen has it: lengths to powers of two from 4 or to
+// those given, tokens in steps of 64 and then of an eighth, batch to the most rows that fit.
 inline void set_bucket_table(pb::Manifest& m, std::vector<int64_t> lengths = {}) {
   if (lengths.empty()) {
     for (int64_t n = 4; n <= 4096; n *= 2) lengths.push_back(n);
@@ -33,12 +33,13 @@ inline void set_bucket_table(pb::Manifest& m, std::vector<int64_t> lengths = {})
   pb::BucketTable& table = *m.mutable_plans(0)->mutable_bucket_table();
   table.Clear();
   pb::SizeExpr& batch = *table.add_sizes()->mutable_cap();
-  size(&batch, {1, 2, 1, 4, 4, 0, 1, 6});             // max(tokens / the least length, 1)
+  size(&batch, {1, 2, 1, 4, 4, 0, 1, 6});  // max(tokens / the least length, 1)
   if (m.symbols(0).max() > 0) size(&batch, {0, m.symbols(0).max(), 5});
   table.add_sizes()->mutable_caps()->Add(lengths.begin(), lengths.end());
   pb::SizeCaps& tokens = *table.add_sizes();
   const int64_t most = m.symbols(2).max() > 0 ? m.symbols(2).max() : 4096;
-  for (int64_t n = 64; n < most; n += n < 512 ? 64 : n < 1024 ? 128 : n < 2048 ? 256 : 512) tokens.add_caps(n);
+  for (int64_t n = 64; n < most; n += n < 512 ? 64 : n < 1024 ? 128 : n < 2048 ? 256 : 512)
+    tokens.add_caps(n);
   tokens.add_caps(most);
 }
 
@@ -108,10 +109,13 @@ class CudaBackendTest : public testing::Test {
 
   Model load(const std::function<void(pb::Manifest&)>& change = nullptr,
              const LoadOptions& options = {}) {
-    write_small_model(path_, [&](pb::Manifest& m) {
-      to_cuda(m);
-      if (change) change(m);
-    }, fake_cubin());
+    write_small_model(
+        path_,
+        [&](pb::Manifest& m) {
+          to_cuda(m);
+          if (change) change(m);
+        },
+        fake_cubin());
     auto model = Model::load(path_, options);
     if (!model) {
       std::fprintf(stderr, "%s\n", model.error().message.c_str());
@@ -121,8 +125,7 @@ class CudaBackendTest : public testing::Test {
   }
 
   // A function of the fake driver.
-  template <class F>
-  F* fake(const char* name) {
+  template <class F> F* fake(const char* name) {
     return reinterpret_cast<F*>(dlsym(driver_, name));
   }
 

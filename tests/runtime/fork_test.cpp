@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child after fork(): it computes with what the parent had, and with what it loads itself, or it gets an error; it never
-// hangs. And a process that gets no threads: it computes with those it has.
+// A child after fork(): it computes with what the parent had, and with what it loads itself, or it
+// gets an error; it never hangs. And a process that gets no threads: it computes with those it has.
 #include <grp.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -18,7 +18,7 @@ namespace {
 using namespace testing_support;
 
 #if defined(__SANITIZE_THREAD__)
-constexpr bool kForks = false;           // its runtime ends a child that starts threads
+constexpr bool kForks = false;  // its runtime ends a child that starts threads
 #else
 constexpr bool kForks = true;
 #endif
@@ -47,13 +47,13 @@ class Fork : public testing::Test {
   }
 
   // What `body` returns in a child, or -1 if it has not ended after a minute.
-  template <class Body>
-  static int in_child(const Body& body) {
+  template <class Body> static int in_child(const Body& body) {
     const pid_t child = fork();
     if (child == 0) _exit(body());
     for (int i = 0; i < 6000; ++i) {
       int status = 0;
-      if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+      if (waitpid(child, &status, WNOHANG) == child)
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     kill(child, SIGKILL);
@@ -81,7 +81,7 @@ TEST_F(Fork, child_of_a_process_that_has_run) {
   auto executor = model->executor();
   ASSERT_TRUE(runs_right(*executor, 8, 16));
   EXPECT_EQ(in_child([&] { return use_all(*model, *executor); }), 0);
-  EXPECT_EQ(in_child([&] {                 // and its child
+  EXPECT_EQ(in_child([&] {  // and its child
               if (!runs_right(*executor, 8, 16)) return 10;
               return in_child([&] { return use_all(*model, *executor); });
             }),
@@ -156,7 +156,8 @@ TEST_F(Fork, fewer_threads_where_the_system_gives_none) {
     auto model = Model::load(path_, o);
     const rlimit none = {1, 1};
     if (!model || setrlimit(RLIMIT_NPROC, &none) != 0) return 2;
-    if (geteuid() == 0 && (setgroups(0, nullptr) != 0 || setgid(65534) != 0 || setuid(65534) != 0)) return 3;
+    if (geteuid() == 0 && (setgroups(0, nullptr) != 0 || setgid(65534) != 0 || setuid(65534) != 0))
+      return 3;
     auto executor = model->executor();
     if (!executor || !runs_right(*executor, 8, 16)) return 4;
     return said.find("only 1 of 8 threads could be started") != std::string::npos ? 0 : 5;

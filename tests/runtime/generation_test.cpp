@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file may say anything of its program for generation: what schedulers rely on is looked at when it is opened.
+// A file may say anything of its program for generation: what schedulers rely on is looked at when
+// it is opened.
 #include "runtime/core/generation.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,8 @@ namespace {
 struct Ports {
   std::vector<TensorInfo> inputs, outputs;
   TensorInfo& operator[](const std::string& name) {
-    return *std::find_if(inputs.begin(), inputs.end(), [&](const TensorInfo& t) { return t.name == name; });
+    return *std::find_if(inputs.begin(), inputs.end(),
+                         [&](const TensorInfo& t) { return t.name == name; });
   }
 };
 
@@ -23,10 +25,12 @@ DimInfo is(int64_t n) { return {std::to_string(n), n, n}; }
 Ports good() {
   Ports p;
   p.inputs = {{"ids", DType::i64, {is(1), any("T")}}};
-  for (const char* name : {"positions", "slots", "context", "first", "order"}) p.inputs.push_back({name, DType::i32, {any("T")}});
+  for (const char* name : {"positions", "slots", "context", "first", "order"})
+    p.inputs.push_back({name, DType::i32, {any("T")}});
   p.inputs.push_back({"table", DType::i32, {any("N"), any("W")}});
   p.inputs.push_back({"wanted", DType::i32, {any("R")}});
-  for (const char* name : {"cache.0.keys", "cache.0.values"}) p.inputs.push_back({name, DType::f16, {any("C"), is(2), is(64), is(16)}, true});
+  for (const char* name : {"cache.0.keys", "cache.0.values"})
+    p.inputs.push_back({name, DType::f16, {any("C"), is(2), is(64), is(16)}, true});
   p.outputs = {{"logits", DType::f32, {is(1), any("R"), is(100)}}};
   return p;
 }
@@ -43,7 +47,8 @@ TEST(Generation, IsOneOfThisVersion) {
 }
 
 TEST(Generation, SaysWhatIsWrong) {
-  for (const char* name : {"ids", "positions", "slots", "context", "first", "order", "table", "wanted"}) {
+  for (const char* name :
+       {"ids", "positions", "slots", "context", "first", "order", "table", "wanted"}) {
     const std::string what = std::string("its input '") + name + "'";
     EXPECT_EQ(after([&](Ports& p) { p[name].name = "x"; }), what + " is missing");
     EXPECT_EQ(after([&](Ports& p) { p[name].dims.push_back(is(1)); }), what + " has other dims");
@@ -51,17 +56,27 @@ TEST(Generation, SaysWhatIsWrong) {
     EXPECT_EQ(after([&](Ports& p) { p[name].state = true; }), what + " has other dims");
     EXPECT_EQ(after([&](Ports& p) { p[name].dtype = DType::f32; }), what + " has another type");
   }
-  EXPECT_EQ(after([](Ports& p) { p["positions"].dtype = DType::i64; }), "its input 'positions' has another type");
-  const std::string keys = "its cache 'cache.0.keys' has other dims", values = "its cache 'cache.0.values' has other dims";
+  EXPECT_EQ(after([](Ports& p) { p["positions"].dtype = DType::i64; }),
+            "its input 'positions' has another type");
+  const std::string keys = "its cache 'cache.0.keys' has other dims",
+                    values = "its cache 'cache.0.values' has other dims";
   EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].dims.pop_back(); }), keys);
   for (size_t k : {1, 2, 3}) {
-    for (int64_t n : {int64_t{0}, int64_t{-1}, int64_t{1} << 25}) EXPECT_EQ(after([&](Ports& p) { p["cache.0.keys"].dims[k] = is(n); }), keys);
+    for (int64_t n : {int64_t{0}, int64_t{-1}, int64_t{1} << 25})
+      EXPECT_EQ(after([&](Ports& p) { p["cache.0.keys"].dims[k] = is(n); }), keys);
     EXPECT_EQ(after([&](Ports& p) { p["cache.0.keys"].dims[k] = any("X"); }), keys);
   }
-  EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].dims[1] = p["cache.0.keys"].dims[3] = is(1 << 20); }), keys);
-  EXPECT_EQ(after([](Ports& p) { p["cache.0.values"].dims[2] = is(32); }), values) << "pages of one length";
-  EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].state = p["cache.0.values"].state = false; }), "it has no cache");
-  EXPECT_EQ(after([](Ports& p) { p.inputs.push_back({"state_from", DType::i32, {any("N")}}); }), "its input 'state_from' is of a state that it has not");
+  EXPECT_EQ(
+      after([](Ports& p) { p["cache.0.keys"].dims[1] = p["cache.0.keys"].dims[3] = is(1 << 20); }),
+      keys);
+  EXPECT_EQ(after([](Ports& p) { p["cache.0.values"].dims[2] = is(32); }), values)
+      << "pages of one length";
+  EXPECT_EQ(after([](Ports& p) { p["cache.0.keys"].state = p["cache.0.values"].state = false; }),
+            "it has no cache");
+  EXPECT_EQ(after([](Ports& p) {
+              p.inputs.push_back({"state_from", DType::i32, {any("N")}});
+            }),
+            "its input 'state_from' is of a state that it has not");
   const std::string output = "its output is not the logits of a vocabulary";
   EXPECT_EQ(after([](Ports& p) { p.outputs.clear(); }), output);
   EXPECT_EQ(after([](Ports& p) { p.outputs.push_back(p.outputs[0]); }), output);
@@ -73,22 +88,37 @@ TEST(Generation, SaysWhatIsWrong) {
 // A program whose attentions are all linear: sums and no cache.
 TEST(Generation, HasSumsOrACacheOrBoth) {
   const auto with_sums = [](Ports& p) {
-    for (const char* name : {"state_from", "state_to"}) p.inputs.push_back({name, DType::i32, {any("N")}});
+    for (const char* name : {"state_from", "state_to"})
+      p.inputs.push_back({name, DType::i32, {any("N")}});
     p.inputs.push_back({"state.0", DType::f32, {any("C"), is(4), is(17), is(16)}, true});
   };
   const auto alone = [&](Ports& p) {
     with_sums(p);
-    std::erase_if(p.inputs, [](const TensorInfo& t) { return t.name.starts_with("cache.") || t.name == "slots" || t.name == "order" || t.name == "table"; });
+    std::erase_if(p.inputs, [](const TensorInfo& t) {
+      return t.name.starts_with("cache.") || t.name == "slots" || t.name == "order" ||
+             t.name == "table";
+    });
   };
   EXPECT_EQ(after(with_sums), "");
   EXPECT_EQ(after(alone), "");
-  const auto then = [&](const std::function<void(Ports&)>& change) { return after([&](Ports& p) { alone(p), change(p); }); };
-  EXPECT_EQ(then([](Ports& p) { p["state.0"].dims[3] = any("X"); }), "its state 'state.0' has other dims");
-  EXPECT_EQ(then([](Ports& p) { p["state.0"].dims.pop_back(); }), "its state 'state.0' has other dims");
-  EXPECT_EQ(then([](Ports& p) { p.inputs.push_back({"more", DType::f32, {any("C"), is(4), is(17), is(16)}, true}); }), "its state 'more' has other dims");
+  const auto then = [&](const std::function<void(Ports&)>& change) {
+    return after([&](Ports& p) { alone(p), change(p); });
+  };
+  EXPECT_EQ(then([](Ports& p) { p["state.0"].dims[3] = any("X"); }),
+            "its state 'state.0' has other dims");
+  EXPECT_EQ(then([](Ports& p) { p["state.0"].dims.pop_back(); }),
+            "its state 'state.0' has other dims");
+  EXPECT_EQ(then([](Ports& p) {
+              p.inputs.push_back({"more", DType::f32, {any("C"), is(4), is(17), is(16)}, true});
+            }),
+            "its state 'more' has other dims");
   EXPECT_EQ(then([](Ports& p) { p["state_to"].name = "x"; }), "its input 'state_to' is missing");
-  EXPECT_EQ(then([](Ports& p) { p["state_from"].dtype = DType::i64; }), "its input 'state_from' has another type");
-  EXPECT_EQ(then([](Ports& p) { p.inputs.push_back({"table", DType::i32, {any("N"), any("W")}}); }), "its input 'table' is of a state that it has not");
+  EXPECT_EQ(then([](Ports& p) { p["state_from"].dtype = DType::i64; }),
+            "its input 'state_from' has another type");
+  EXPECT_EQ(then([](Ports& p) {
+              p.inputs.push_back({"table", DType::i32, {any("N"), any("W")}});
+            }),
+            "its input 'table' is of a state that it has not");
 }
 
 }  // namespace

@@ -39,9 +39,9 @@ void fill(gp::Message& m, std::mt19937_64& rng) {
           rep ? r->AddString(&m, f, text) : r->SetString(&m, f, text);
           break;
         case gp::FieldDescriptor::CPPTYPE_UINT32: {
-          auto v = is_dtype ? static_cast<uint32_t>(rng() % kDTypeCount)
+          auto v = is_dtype              ? static_cast<uint32_t>(rng() % kDTypeCount)
                    : f->name() == "role" ? static_cast<uint32_t>(rng() % kSizeRoleCount)
-                            : static_cast<uint32_t>(random_bits(rng));
+                                         : static_cast<uint32_t>(random_bits(rng));
           rep ? r->AddUInt32(&m, f, v) : r->SetUInt32(&m, f, v);
           break;
         }
@@ -258,10 +258,10 @@ TEST(Manifest, skips_unknown_fields) {
   pb::Manifest m;
   m.set_model("a");
   std::string bytes = m.SerializeAsString();
-  bytes += std::string("\xa0\x06\x05", 3);                 // field 100, varint 5
-  bytes += std::string("\xaa\x06\x02xy", 5);               // field 101, two bytes
-  bytes += std::string("\xb5\x06\x01\x02\x03\x04", 6);     // field 102, four bytes fixed
-  bytes += std::string("\x0a\x01p", 3);                    // producer after all of them
+  bytes += std::string("\xa0\x06\x05", 3);              // field 100, varint 5
+  bytes += std::string("\xaa\x06\x02xy", 5);            // field 101, two bytes
+  bytes += std::string("\xb5\x06\x01\x02\x03\x04", 6);  // field 102, four bytes fixed
+  bytes += std::string("\x0a\x01p", 3);                 // producer after all of them
   auto ours = read(bytes);
   ASSERT_TRUE(ours) << ours.error().message;
   EXPECT_EQ(ours->producer, "p");
@@ -269,7 +269,7 @@ TEST(Manifest, skips_unknown_fields) {
 }
 
 TEST(Manifest, reads_numbers_that_are_not_packed) {
-  std::string size("\x08\x02\x08\x0a", 4);                 // SizeExpr.code = 1, 5 one by one
+  std::string size("\x08\x02\x08\x0a", 4);  // SizeExpr.code = 1, 5 one by one
   std::string check = std::string("\x0a\x04", 2) + size;
   std::string bytes = std::string("\x32\x06", 2) + check;
   auto ours = read(bytes);
@@ -278,7 +278,10 @@ TEST(Manifest, reads_numbers_that_are_not_packed) {
 }
 
 TEST(Manifest, refuses_broken_bytes) {
-  struct { std::string bytes; const char* what; } cases[] = {
+  struct {
+    std::string bytes;
+    const char* what;
+  } cases[] = {
       {std::string("\x0a\x05x", 3), "longer than its message"},
       {std::string("\x0a", 1), "cut off"},
       {std::string("\x0b", 1), "unknown wire type"},
@@ -312,7 +315,7 @@ TEST(Manifest, every_single_byte_change_is_an_error_or_a_manifest) {
     std::string changed = bytes;
     for (int k = 0; k < 8; ++k) {
       changed[i] = static_cast<char>(rng());
-      (void)read(changed);                        // the sanitizers judge
+      (void)read(changed);  // the sanitizers judge
     }
     (void)read(bytes.substr(0, i));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles of a run: a time, FLOP and bytes for each launch at the sizes of the inputs, limits of the
-// machine, and an executor that computes as before afterwards.
+// Profiles of a run: a time, FLOP and bytes for each launch at the sizes of the inputs, limits of
+// the machine, and an executor that computes as before afterwards.
 #include "runtime/core/profile.h"
 
 #include "tests/runtime/fake_cuda.h"
@@ -13,7 +13,7 @@ using runtime::LaunchProfile;
 
 void count_work(pb::Manifest& m) {
   auto& launches = *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches();
-  size(launches[0].mutable_bytes(), {1, 0, 1, 1, 3, 0, 44, 3});                  // B * S * 44
+  size(launches[0].mutable_bytes(), {1, 0, 1, 1, 3, 0, 44, 3});  // B * S * 44
   size(launches[1].mutable_flops(), {1, 0, 1, 1, 3, 0, 2 * kC * kO, 3});
   launches[0].add_ops("pointwise");
   launches[1].add_ops("matmul");
@@ -70,7 +70,8 @@ TEST_F(ProfileTest, times_every_launch_and_disturbs_nothing) {
 TEST_F(ProfileTest, counts_the_size_that_a_launch_made) {
   write_small_model(path_, [](pb::Manifest& m) {
     make_a_size(m);
-    size(m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(3)->mutable_bytes(), {1, 2, 0, 8 * kO, 3});
+    size(m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(3)->mutable_bytes(),
+         {1, 2, 0, 8 * kO, 3});
   });
   Model model = *Model::load(path_, options_);
   Executor e = *model.executor();
@@ -137,7 +138,7 @@ TEST_F(CudaProfileTest, launches_plainly_behind_a_gate) {
     Model model = load(count_work);
     Executor e = *model.executor();
     expect_right(e, {2, 3});
-    SmallCase c(2, 3);                   // the one above is gone
+    SmallCase c(2, 3);  // the one above is gone
     ASSERT_TRUE(e.set("x", c.x_ref()));
     ASSERT_TRUE(e.set("ids", c.ids_ref()));
     auto all = runtime::profile_launches(e, 1, 3);

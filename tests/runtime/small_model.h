@@ -26,9 +26,9 @@ namespace tfcc::testing_support {
 
 namespace pb = ::tfcc::manifest;
 
-inline constexpr int kC = 4;             // channels in
-inline constexpr int kO = 3;             // channels out
-inline constexpr int kIds = 5;           // rows of the table
+inline constexpr int kC = 4;    // channels in
+inline constexpr int kO = 3;    // channels out
+inline constexpr int kIds = 5;  // rows of the table
 inline constexpr int kMaxBatch = 8;
 inline constexpr int kMaxLength = 16;
 
@@ -83,7 +83,8 @@ inline const std::vector<std::byte>& kernel_code() {
 #else
     const std::string flags;
 #endif
-    std::string command = "c++ " + flags + "-shared -fPIC -O1 -nostdlib -o " + object + " " + source;
+    std::string command =
+        "c++ " + flags + "-shared -fPIC -O1 -nostdlib -o " + object + " " + source;
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     auto bytes = read_file(object);
     unlink(source.c_str());
@@ -190,14 +191,15 @@ inline pb::Manifest small_manifest() {
   add_port(m.add_inputs(), "ids", DType::i64, {{1, 0}, {1, 1}});
   add_port(m.add_outputs(), "out", DType::f32, {{1, 0}, {1, 1}, {0, kO}});
   pb::Check* check = m.add_checks();
-  size(check->mutable_value(), {0, kMaxLength, 1, 1, 9, 2});          // 16 - S >= 0
+  size(check->mutable_value(), {0, kMaxLength, 1, 1, 9, 2});  // 16 - S >= 0
   check->set_message("sequence_length must be at most 16");
   m.add_flags()->set_message("ids: a value lies outside [0, 5)");
   add_plan(m);
   return m;
 }
 
-/// Size 2, T <= B*S, which a launch before all others makes: half of the tokens. The last launch computes so many of its rows.
+/// Size 2, T <= B*S, which a launch before all others makes: half of the tokens. The last launch
+/// computes so many of its rows.
 inline void make_a_size(pb::Manifest& m) {
   pb::Symbol* t = m.add_symbols();
   t->set_name("half");

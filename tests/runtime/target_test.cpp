@@ -81,7 +81,8 @@ TEST(Target, takes_the_highest_level_of_the_cpu) {
 
 TEST(Target, takes_the_best_of_all_levels_or_says_what_is_there) {
   const std::vector<std::string> levels = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
-  const bool has[] = {__builtin_cpu_supports("x86-64-v2") != 0, __builtin_cpu_supports("x86-64-v3") != 0,
+  const bool has[] = {__builtin_cpu_supports("x86-64-v2") != 0,
+                      __builtin_cpu_supports("x86-64-v3") != 0,
                       __builtin_cpu_supports("x86-64-v4") != 0};
   const Manifest all = file_with(levels);
   const Target* best = nullptr;
@@ -94,12 +95,15 @@ TEST(Target, takes_the_best_of_all_levels_or_says_what_is_there) {
   auto none = choose_target(file_with({"x86-64-v9"}), "cpu", "m.tfcc");
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::device);
-  EXPECT_NE(none.error().message.find("m.tfcc: no code for this CPU: it has code for x86-64-v9, here is an x86-64"),
-            std::string::npos) << none.error().message;
+  EXPECT_NE(none.error().message.find(
+                "m.tfcc: no code for this CPU: it has code for x86-64-v9, here is an x86-64"),
+            std::string::npos)
+      << none.error().message;
   EXPECT_NE(none.error().message.find("--cpu=all"), std::string::npos);
 }
 
-// A file that was compiled elsewhere, or for a GPU, may run at a fraction of what is possible: the log says so.
+// A file that was compiled elsewhere, or for a GPU, may run at a fraction of what is possible: the
+// log says so.
 TEST(Target, notes_what_is_slower_than_it_could_be) {
   const auto note = [](std::vector<std::string> targets, const char* device) {
     const Manifest m = file_with(targets);
@@ -107,12 +111,17 @@ TEST(Target, notes_what_is_slower_than_it_could_be) {
     return choice ? choice->note : choice.error().message;
   };
   if (__builtin_cpu_supports("x86-64-v3")) {
-    EXPECT_NE(note({"x86-64-v2"}, "auto").find("m.tfcc: runs code for x86-64-v2, here is an x86-64-v"), std::string::npos) << note({"x86-64-v2"}, "auto");
+    EXPECT_NE(
+        note({"x86-64-v2"}, "auto").find("m.tfcc: runs code for x86-64-v2, here is an x86-64-v"),
+        std::string::npos)
+        << note({"x86-64-v2"}, "auto");
     EXPECT_NE(note({"x86-64-v2"}, "cpu").find("--cpu=native"), std::string::npos);
   }
   EXPECT_EQ(note({"x86-64-v2", "x86-64-v3", "x86-64-v4"}, "cpu"), "");
   if (!query_gpu(0)) {
-    EXPECT_NE(note({"sm_90", "x86-64-v2", "x86-64-v3", "x86-64-v4"}, "auto").find("; using the cpu"), std::string::npos);
+    EXPECT_NE(
+        note({"sm_90", "x86-64-v2", "x86-64-v3", "x86-64-v4"}, "auto").find("; using the cpu"),
+        std::string::npos);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several threads may do at once: executors of one model, and loading, preparing and destroying beside runs. Under the
-// preset `tsan` these are what the thread sanitizer watches.
+// What several threads may do at once: executors of one model, and loading, preparing and
+// destroying beside runs. Under the preset `tsan` these are what the thread sanitizer watches.
 #include <atomic>
 #include <optional>
 #include <stdexcept>
@@ -74,7 +74,8 @@ TEST_F(Threads, loading_preparing_and_destroying_beside_runs) {
     for (int i = 0; i < 30; ++i) {
       auto e = m.executor();
       const Shapes shapes = {{"x", {4, 1 + i % 16, kC}}, {"ids", {4, 1 + i % 16}}};
-      wrong += !e || !e->prepare(shapes) || !e->workspace_bytes(shapes) || !runs_right(*e, 4, 1 + i % 16);
+      wrong += !e || !e->prepare(shapes) || !e->workspace_bytes(shapes) ||
+               !runs_right(*e, 4, 1 + i % 16);
     }
   });
   threads.emplace_back([&] {  // models of the same file that come and go
@@ -91,7 +92,8 @@ TEST_F(Threads, loading_preparing_and_destroying_beside_runs) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Every second call at the same time is refused, in each function that touches the executor; what is not refused is right.
+// Every second call at the same time is refused, in each function that touches the executor; what
+// is not refused is right.
 TEST_F(Threads, one_executor_in_two_threads_is_an_error) {
   Model model = load();
   auto e = model.executor();
@@ -105,7 +107,8 @@ TEST_F(Threads, one_executor_in_two_threads_is_an_error) {
     if (m.find("in use by another call") != std::string::npos) {
       ++refused;
       EXPECT_EQ(result.error().code, ErrorCode::invalid_argument);
-    } else if (m.find("there is no result") == std::string::npos && m.find("is not set") == std::string::npos) {
+    } else if (m.find("there is no result") == std::string::npos &&
+               m.find("is not set") == std::string::npos) {
       ++wrong;
       ADD_FAILURE() << m;
     }
@@ -130,7 +133,7 @@ TEST_F(Threads, one_executor_in_two_threads_is_an_error) {
   other.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(refused, 0);
-  EXPECT_TRUE(runs_right(*e, 3, 5));       // and the executor is none the worse for it
+  EXPECT_TRUE(runs_right(*e, 3, 5));  // and the executor is none the worse for it
 }
 
 // More executors than the limit has room for, over all shapes: each computes what it should.
@@ -144,7 +147,8 @@ TEST_F(Threads, executors_share_a_small_cache) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       auto e = model->executor();
-      for (int i = 0; e && i < 128; ++i) wrong += !runs_right(*e, 1 + (i + t * 32) % 128 / 16, 1 + i % 16);
+      for (int i = 0; e && i < 128; ++i)
+        wrong += !runs_right(*e, 1 + (i + t * 32) % 128 / 16, 1 + i % 16);
       wrong += !e;
     });
   }

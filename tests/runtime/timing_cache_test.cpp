@@ -84,8 +84,7 @@ class TuningTest : public CudaBackendTest {
     o.tune = tune;
     return o;
   }
-  template <class F>
-  F* fake_lt(const char* name) {
+  template <class F> F* fake_lt(const char* name) {
     return reinterpret_cast<F*>(dlsym(dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD), name));
   }
   const std::string cache_ = temporary_path("timings.txt");

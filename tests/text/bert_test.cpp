@@ -8,15 +8,18 @@ namespace tfcc::text {
 namespace {
 
 const std::vector<std::string> kVocabulary = {
-    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "a", "un", "##aff", "##able",
-    "run", "##ning", "##s", "don", "t", "'", ".", ",", "!", "?", "-", "—", "“", "”", "$", "5", "##0", "##00", "100",
-    "%", "cafe", "na", "##ive", "strasse", "stra", "##ße", "angstrom", "##ß", "istanbul", "東", "京", "カ", "##カ",
-    "привет", "мир", "##о", "ε", "##λ", "##λας", "##α", "##σ", "ε##λ", "한국", "##어", "word", "##piece", "token",
-    "##ization", "##ize", "##r", "is", "fast", "##er", "(", ")", "[", "]", "_", "/", ":", "hello", "world",
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "a", "un",
+    "##aff", "##able", "run", "##ning", "##s", "don", "t", "'", ".", ",", "!", "?", "-", "—", "“",
+    "”", "$", "5", "##0", "##00", "100", "%", "cafe", "na", "##ive", "strasse", "stra", "##ße",
+    "angstrom", "##ß", "istanbul", "東", "京", "カ", "##カ", "привет", "мир", "##о", "ε", "##λ",
+    "##λας", "##α", "##σ", "ε##λ", "한국", "##어", "word", "##piece", "token", "##ization", "##ize",
+    "##r", "is", "fast", "##er", "(", ")", "[", "]", "_", "/", ":", "hello", "world",
     // Hangul as the tokenizer sees it: decomposed
     "\u1112\u1161\u11ab\u1100\u116e\u11a8", "##\u110b\u1165"};
 
-Tokenizer tokenizer(bool lower_case = true) { return *Tokenizer::bert(kVocabulary, lower_case, "vocab.txt"); }
+Tokenizer tokenizer(bool lower_case = true) {
+  return *Tokenizer::bert(kVocabulary, lower_case, "vocab.txt");
+}
 
 using Ids = std::vector<int32_t>;
 
@@ -34,11 +37,15 @@ TEST(WordPieceTest, GivesTheReferenceIds) {
       {"Ελλας ΕΛΛΑΣ", {2, 50, 51, 52, 50, 51, 51, 53, 54, 3}},
       {"한국어", {2, 76, 77, 3}},
       {"$5000 100% a_cat [word]/:", {2, 28, 29, 31, 30, 32, 33, 10, 71, 6, 69, 58, 70, 72, 73, 3}},
-      {"wordpiece tokenization is faster, tokenizer", {2, 58, 59, 60, 61, 64, 65, 66, 21, 60, 62, 63, 3}},
+      {"wordpiece tokenization is faster, tokenizer",
+       {2, 58, 59, 60, 61, 64, 65, 66, 21, 60, 62, 63, 3}},
       {"zebra unaffablex cat", {2, 1, 1, 6, 3}},
       {"", {2, 3}},
       {"hel\u200blo\u00a0wor\u00adld", {2, 74, 75, 3}},
-      {std::string("cat\0s \xef\xbf\xbd" "cat", 12), {2, 6, 16, 6, 3}},
+      {std::string("cat\0s \xef\xbf\xbd"
+                   "cat",
+                   12),
+       {2, 6, 16, 6, 3}},
       {std::string(101, 'a') + " a", {2, 1, 10, 3}},
   };
   const Tokenizer w = tokenizer();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer_golden FILE..: encodes and decodes the cases of files that make_golden.py wrote, and fails on a difference.
+// tokenizer_golden FILE..: encodes and decodes the cases of files that make_golden.py wrote, and
+// fails on a difference.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -14,8 +15,10 @@ using tfcc::text::Tokenizer;
 
 namespace {
 
-// The text that comes out id by id: what all ids together give, but for U+FFFD, which a stream gives late.
-bool streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& whole) {
+// The text that comes out id by id: what all ids together give, but for U+FFFD, which a stream
+// gives late.
+bool streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
+             const std::string& whole) {
   TextStream stream(tokenizer);
   std::string text;
   for (const int32_t id : ids) {
@@ -31,8 +34,11 @@ int check(const char* path) {
   std::ifstream stream(path);
   const Json file = Json::parse(stream);
   // A SentencePiece model lies beside the file.
-  const std::string beside = std::filesystem::path(path).parent_path() / file.value("sentencepiece", "");
-  const auto tokenizer = file.contains("sentencepiece") ? Tokenizer::load(beside) : Tokenizer::from_json(file.at("tokenizer").dump(), path);
+  const std::string beside =
+      std::filesystem::path(path).parent_path() / file.value("sentencepiece", "");
+  const auto tokenizer = file.contains("sentencepiece")
+                             ? Tokenizer::load(beside)
+                             : Tokenizer::from_json(file.at("tokenizer").dump(), path);
   if (!tokenizer) {
     std::printf("%s\n", tokenizer.error().message.c_str());
     return 1;
@@ -42,14 +48,16 @@ int check(const char* path) {
     const std::string text = item.at("text");
     const auto ids = tokenizer->encode(text);
     const auto decoded = ids ? tokenizer->decode(*ids) : tfcc::Result<std::string>(ids.error());
-    const char* what = !ids || *ids != item.at("ids").get<std::vector<int32_t>>()      ? "ids"
-                       : !decoded || *decoded != item.value("decoded", *decoded)         ? "text"
-                       : !streams(*tokenizer, *ids, *decoded)                           ? "text id by id"
-                                                                                       : nullptr;
+    const char* what = !ids || *ids != item.at("ids").get<std::vector<int32_t>>() ? "ids"
+                       : !decoded || *decoded != item.value("decoded", *decoded)  ? "text"
+                       : !streams(*tokenizer, *ids, *decoded)                     ? "text id by id"
+                                                                                  : nullptr;
     if (!what) continue;
     if (++wrong <= 3)
-      std::printf("%s: other %s of %s\n  wanted %s\n  got    %s, %s\n", path, what, item.at("text").dump().c_str(), item.dump().c_str(),
-                  ids ? Json(*ids).dump().c_str() : ids.error().message.c_str(), decoded ? Json(*decoded).dump().c_str() : decoded.error().message.c_str());
+      std::printf("%s: other %s of %s\n  wanted %s\n  got    %s, %s\n", path, what,
+                  item.at("text").dump().c_str(), item.dump().c_str(),
+                  ids ? Json(*ids).dump().c_str() : ids.error().message.c_str(),
+                  decoded ? Json(*decoded).dump().c_str() : decoded.error().message.c_str());
   }
   if (wrong) std::printf("%s: %d of %zu cases are wrong\n", path, wrong, file.at("cases").size());
   return wrong > 0;

@@ -21,7 +21,8 @@ using Ids = std::vector<int32_t>;
 /// A byte-level tokenizer of some of the 256 bytes and a few merges.
 Json bytes_and_merges() {
   Json vocab = Json::object();
-  for (const char* token : {"a", "b", "Ġ", "ab", "abab", "ð", "Ł", "ĺ", "Ģ", "Ċ"}) vocab[token] = vocab.size();
+  for (const char* token : {"a", "b", "Ġ", "ab", "abab", "ð", "Ł", "ĺ", "Ģ", "Ċ"})
+    vocab[token] = vocab.size();
   return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "ab ab"}}}},
           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
           {"decoder", {{"type", "ByteLevel"}}},
@@ -63,17 +64,30 @@ TEST(Tokenizer, TakesSpecialTokensOutOfText) {
   EXPECT_FALSE(t.is_special(0));
 }
 
-TEST(Tokenizer, LeavesOutIdsWithoutToken) { EXPECT_EQ(*made(bytes_and_merges()).decode(Ids{0, -1, 15, 1 << 30, 1}), "ab"); }
+TEST(Tokenizer, LeavesOutIdsWithoutToken) {
+  EXPECT_EQ(*made(bytes_and_merges()).decode(Ids{0, -1, 15, 1 << 30, 1}), "ab");
+}
 
 TEST(Tokenizer, NamesWhatItDoesNotKnow) {
-  EXPECT_EQ(refusal(with(bytes_and_merges(), "normalizer", {{"type", "Rot13"}})), "t.json: a normalizer of type Rot13 is not supported");
-  EXPECT_EQ(refusal(with(bytes_and_merges(), "pre_tokenizer", {{"type", "UnicodeScripts"}})), "t.json: a pre-tokenizer of type UnicodeScripts is not supported");
-  EXPECT_EQ(refusal(with(bytes_and_merges(), "decoder", {{"type", "CTC"}})), "t.json: a decoder of type CTC is not supported");
-  EXPECT_EQ(refusal(with(bytes_and_merges(), "post_processor", {{"type", "Odd"}})), "t.json: a post-processor of type Odd is not supported");
-  EXPECT_EQ(refusal(with(bytes_and_merges(), "model", {{"type", "Odd"}})), "t.json: a model of type Odd is not supported");
-  EXPECT_EQ(refusal(with(bytes_and_merges(), "pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "(a"}}}})),
-            "t.json: the pattern '(a' is not a regular expression: missing closing parenthesis");
-  EXPECT_NE(refusal(with(bytes_and_merges(), "pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "[a-z&&[^b]]"}}}})).find("&&"),
+  EXPECT_EQ(refusal(with(bytes_and_merges(), "normalizer", {{"type", "Rot13"}})),
+            "t.json: a normalizer of type Rot13 is not supported");
+  EXPECT_EQ(refusal(with(bytes_and_merges(), "pre_tokenizer", {{"type", "UnicodeScripts"}})),
+            "t.json: a pre-tokenizer of type UnicodeScripts is not supported");
+  EXPECT_EQ(refusal(with(bytes_and_merges(), "decoder", {{"type", "CTC"}})),
+            "t.json: a decoder of type CTC is not supported");
+  EXPECT_EQ(refusal(with(bytes_and_merges(), "post_processor", {{"type", "Odd"}})),
+            "t.json: a post-processor of type Odd is not supported");
+  EXPECT_EQ(refusal(with(bytes_and_merges(), "model", {{"type", "Odd"}})),
+            "t.json: a model of type Odd is not supported");
+  EXPECT_EQ(
+      refusal(with(bytes_and_merges(), "pre_tokenizer",
+                   {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "(a"}}}})),
+      "t.json: the pattern '(a' is not a regular expression: missing closing parenthesis");
+  EXPECT_NE(refusal(with(bytes_and_merges(), "pre_tokenizer",
+                         {{"type", "Split"},
+                          {"behavior", "Isolated"},
+                          {"pattern", {{"Regex", "[a-z&&[^b]]"}}}}))
+                .find("&&"),
             std::string::npos);
 }
 
@@ -86,25 +100,32 @@ TEST(Tokenizer, RefusesFilesThatDoNotFitTogether) {
   EXPECT_EQ(refusal(id), "t.json: the token '<end>' has the id -7, outside [0, 2097151]");
   Json deep = {{"type", "NFC"}};
   for (int i = 0; i < 40; ++i) deep = {{"type", "Sequence"}, {"normalizers", Json::array({deep})}};
-  EXPECT_EQ(refusal(with(bytes_and_merges(), "normalizer", deep)), "t.json: normalizers are nested too deeply");
-  const Json unigram = {{"model", {{"type", "Unigram"}, {"unk_id", 5}, {"vocab", Json::array({Json::array({"a", -1.0})})}}}};
+  EXPECT_EQ(refusal(with(bytes_and_merges(), "normalizer", deep)),
+            "t.json: normalizers are nested too deeply");
+  const Json unigram = {
+      {"model",
+       {{"type", "Unigram"}, {"unk_id", 5}, {"vocab", Json::array({Json::array({"a", -1.0})})}}}};
   EXPECT_EQ(refusal(unigram), "t.json: unk_id is 5, which is no token");
 }
 
 TEST(Tokenizer, SaysWhatHasNoToken) {
-  const Tokenizer t = made({{"model", {{"type", "Unigram"}, {"vocab", Json::array({Json::array({"a", -1.0})})}}}});
+  const Tokenizer t =
+      made({{"model", {{"type", "Unigram"}, {"vocab", Json::array({Json::array({"a", -1.0})})}}}});
   EXPECT_EQ(*t.encode("aa"), (Ids{0, 0}));
-  EXPECT_EQ(t.encode("ab").error().message, "the tokenizer has no token for 'b', and none for what it does not know");
+  EXPECT_EQ(t.encode("ab").error().message,
+            "the tokenizer has no token for 'b', and none for what it does not know");
 }
 
 // Every file that a user could hold is refused or works; none crashes.
 TEST(Tokenizer, SurvivesCutAndChangedFiles) {
-  for (const auto& entry : std::filesystem::directory_iterator(TFCC_SOURCE_DIR "/tests/text/data")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(TFCC_SOURCE_DIR "/tests/text/data")) {
     if (entry.path().filename().string().starts_with("sentencepiece")) continue;
     std::ifstream stream(entry.path());
     const std::string whole = Json::parse(stream).at("tokenizer").dump();
     for (size_t size = 0; size < whole.size(); size += 1000)
-      EXPECT_FALSE(Tokenizer::from_json(whole.substr(0, size), "cut")) << entry.path() << " " << size;
+      EXPECT_FALSE(Tokenizer::from_json(whole.substr(0, size), "cut"))
+          << entry.path() << " " << size;
     for (size_t at = 0; at < whole.size(); at += 611)
       for (const char c : {'{', '"', '9', '-', 'n', '\xff'}) {
         std::string changed = whole;
@@ -148,7 +169,8 @@ TEST(SentencePiece, IsReadAsAFileAndInAFolder) {
   EXPECT_EQ(file->encode("a", {.special = false})->front(), file->encode("a")->at(1));
   const auto folder = std::filesystem::temp_directory_path() / "tfcc-sentencepiece";
   std::filesystem::create_directories(folder);
-  std::filesystem::copy_file(kPieces, folder / "tokenizer.model", std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::copy_file(kPieces, folder / "tokenizer.model",
+                             std::filesystem::copy_options::overwrite_existing);
   const auto in_folder = Tokenizer::load(folder);
   ASSERT_TRUE(in_folder) << in_folder.error().message;
   EXPECT_EQ(*in_folder->encode("hello world"), *file->encode("hello world"));
@@ -173,7 +195,8 @@ TEST(SentencePiece, BrokenFiles) {
     works(altered);
   }
   EXPECT_FALSE(works(whole.substr(0, whole.size() - 1)));
-  EXPECT_EQ(Tokenizer::from_sentencepiece("", "m").error().message, "m: not a SentencePiece model, or a part of one");
+  EXPECT_EQ(Tokenizer::from_sentencepiece("", "m").error().message,
+            "m: not a SentencePiece model, or a part of one");
 }
 
 TEST(SentencePiece, RefusesWhatItDoesNotRead) {
@@ -184,11 +207,20 @@ TEST(SentencePiece, RefusesWhatItDoesNotRead) {
     return t ? "accepted" : t.error().message;
   };
   EXPECT_EQ(refusal(unknown + std::string("\x12\x02\x18\x02", 4)), "accepted");
-  EXPECT_EQ(refusal(unknown + std::string("\x12\x02\x18\x03", 4)), "m: its pieces are whole words or characters; BPE and Unigram are supported");
-  EXPECT_EQ(refusal(unknown + std::string("\x12\x03\xc0\x01\x01", 5)), "m: it puts white space behind words, which is not supported");
-  EXPECT_EQ(refusal(std::string("\x0a\x03\x0a\x01" "a", 5)), "m: the SentencePiece model has no piece for what it does not know");
-  EXPECT_EQ(refusal(unknown + std::string("\x0a\x08\x0a\x01" "a\x15\x00\x00\xc0\x7f", 10)), "m: the score of 'a' is no number");
-  EXPECT_EQ(refusal(unknown + std::string("\x0a\x03\x0a\x01\xff", 5)), "m: a piece is empty or no UTF-8");
+  EXPECT_EQ(refusal(unknown + std::string("\x12\x02\x18\x03", 4)),
+            "m: its pieces are whole words or characters; BPE and Unigram are supported");
+  EXPECT_EQ(refusal(unknown + std::string("\x12\x03\xc0\x01\x01", 5)),
+            "m: it puts white space behind words, which is not supported");
+  EXPECT_EQ(refusal(std::string("\x0a\x03\x0a\x01"
+                                "a",
+                                5)),
+            "m: the SentencePiece model has no piece for what it does not know");
+  EXPECT_EQ(refusal(unknown + std::string("\x0a\x08\x0a\x01"
+                                          "a\x15\x00\x00\xc0\x7f",
+                                          10)),
+            "m: the score of 'a' is no number");
+  EXPECT_EQ(refusal(unknown + std::string("\x0a\x03\x0a\x01\xff", 5)),
+            "m: a piece is empty or no UTF-8");
 }
 
 TEST(TextStream, HoldsBackHalfCharacters) {

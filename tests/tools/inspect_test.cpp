@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `tfcc inspect` makes of files whose checksums are right and whose contents are not what any compiler writes.
+// What `tfcc inspect` makes of files whose checksums are right and whose contents are not what any
+// compiler writes.
 #include "tools/tfcc/inspect.h"
 
 #include <gtest/gtest.h>
@@ -61,9 +62,10 @@ void add_launch(pb::Manifest& m, uint32_t kernel, const std::string& name = "l")
 std::vector<std::byte> file_of(const pb::Manifest& m, const std::string& texts = "") {
   const std::string manifest = m.SerializeAsString();
   constexpr size_t kZeros = 4096;
-  std::vector<Section> sections = {{SectionKind::weights, 0, runtime::kFirstSection, kZeros, 0},
-                                   {SectionKind::code, 0, runtime::kFirstSection, kZeros, 0},
-                                   {SectionKind::text, 0, runtime::kFirstSection + kZeros, texts.size(), 0}};
+  std::vector<Section> sections = {
+      {SectionKind::weights, 0, runtime::kFirstSection, kZeros, 0},
+      {SectionKind::code, 0, runtime::kFirstSection, kZeros, 0},
+      {SectionKind::text, 0, runtime::kFirstSection + kZeros, texts.size(), 0}};
   std::string file(runtime::kFirstSection + kZeros, '\0');
   file += texts + manifest;
   sections[2].checksum = runtime::checksum(std::as_bytes(std::span(texts)));
@@ -77,7 +79,8 @@ std::vector<std::byte> file_of(const pb::Manifest& m, const std::string& texts =
   h.sections = static_cast<uint32_t>(sections.size());
   h.checksum = runtime::header_checksum(h, sections);
   std::memcpy(file.data(), &h, sizeof h);
-  std::memcpy(file.data() + runtime::kHeaderBytes, sections.data(), sections.size() * sizeof(Section));
+  std::memcpy(file.data() + runtime::kHeaderBytes, sections.data(),
+              sections.size() * sizeof(Section));
   const auto* bytes = reinterpret_cast<const std::byte*>(file.data());
   return {bytes, bytes + file.size()};
 }
@@ -92,7 +95,8 @@ void show_all(const std::vector<std::byte>& bytes) {
   EXPECT_TRUE(inspect_page(*f));
 }
 
-void expect_refused(const std::function<void(pb::Manifest&)>& change, const std::string& text, const std::string& texts = "") {
+void expect_refused(const std::function<void(pb::Manifest&)>& change, const std::string& text,
+                    const std::string& texts = "") {
   pb::Manifest m = small_manifest();
   show_all(file_of(m));
   change(m);
@@ -110,11 +114,16 @@ double cpu_seconds(const std::function<void()>& work) {
 }
 
 TEST(Inspect, a_derived_size_is_a_product_of_sizes) {
-  for (const std::initializer_list<int64_t>& code : {std::initializer_list<int64_t>{1, 0, 1, 0, 3}, {1, 0, 1, 1, 3, 0, 8, 3}, {1, 0, 1, 1, 2}, {1, 0}}) {
-    expect_refused([&](pb::Manifest& m) {
-      m.mutable_symbols(2)->mutable_value()->clear_code();
-      size(m.mutable_symbols(2)->mutable_value(), code);
-    }, "not a product of different sizes of the inputs");
+  for (const std::initializer_list<int64_t>& code : {std::initializer_list<int64_t>{1, 0, 1, 0, 3},
+                                                     {1, 0, 1, 1, 3, 0, 8, 3},
+                                                     {1, 0, 1, 1, 2},
+                                                     {1, 0}}) {
+    expect_refused(
+        [&](pb::Manifest& m) {
+          m.mutable_symbols(2)->mutable_value()->clear_code();
+          size(m.mutable_symbols(2)->mutable_value(), code);
+        },
+        "not a product of different sizes of the inputs");
   }
   pb::Manifest turned = small_manifest();
   turned.mutable_symbols(2)->mutable_value()->clear_code();
@@ -128,7 +137,8 @@ TEST(Inspect, parts_of_a_section_do_not_share_its_bytes) {
     m.add_texts()->set_offset(offset);
     m.mutable_texts(m.texts_size() - 1)->set_size(bytes);
   };
-  expect_refused([&](pb::Manifest& m) { add_text(m, 0, 60), add_text(m, 40, 60); }, "outside the text section", texts);
+  expect_refused([&](pb::Manifest& m) { add_text(m, 0, 60), add_text(m, 40, 60); },
+                 "outside the text section", texts);
   expect_refused([&](pb::Manifest& m) { add_text(m, 0, 101); }, "outside the text section", texts);
   expect_refused(
       [](pb::Manifest& m) {
@@ -153,38 +163,55 @@ TEST(Inspect, parts_of_a_section_do_not_share_its_bytes) {
 }
 
 TEST(Inspect, kernels_have_names_of_their_own) {
-  expect_refused([](pb::Manifest& m) { m.mutable_plans(0)->mutable_kernels(1)->set_name("one"); }, "two kernels are named 'one'");
+  expect_refused([](pb::Manifest& m) { m.mutable_plans(0)->mutable_kernels(1)->set_name("one"); },
+                 "two kernels are named 'one'");
 }
 
 TEST(Inspect, bucket_tables_are_of_the_sizes_and_small) {
   auto table = [](pb::Manifest& m) {
-    for (int i = m.symbols_size(); i > 0; --i) m.mutable_plans(0)->mutable_bucket_table()->add_sizes();
+    for (int i = m.symbols_size(); i > 0; --i)
+      m.mutable_plans(0)->mutable_bucket_table()->add_sizes();
     return m.mutable_plans(0)->mutable_bucket_table();
   };
-  expect_refused([&](pb::Manifest& m) { table(m)->add_sizes(); }, "a bucket table that is not of the sizes of the file");
+  expect_refused([&](pb::Manifest& m) { table(m)->add_sizes(); },
+                 "a bucket table that is not of the sizes of the file");
   expect_refused(
       [&](pb::Manifest& m) {
         auto* sizes = table(m)->mutable_sizes(0);
         for (int64_t n = 1; n <= 1025; ++n) sizes->add_caps(n);
       },
       "a bucket table with more than 1024 caps of a size");
-  for (const std::vector<int64_t>& caps : {std::vector<int64_t>{8, 8}, {8, 4}, {-1}, {(int64_t{1} << 31) + 1}}) {
-    expect_refused([&](pb::Manifest& m) { table(m)->mutable_sizes(0)->mutable_caps()->Add(caps.begin(), caps.end()); },
-                   "a bucket table with broken caps");
+  for (const std::vector<int64_t>& caps :
+       {std::vector<int64_t>{8, 8}, {8, 4}, {-1}, {(int64_t{1} << 31) + 1}}) {
+    expect_refused(
+        [&](pb::Manifest& m) {
+          table(m)->mutable_sizes(0)->mutable_caps()->Add(caps.begin(), caps.end());
+        },
+        "a bucket table with broken caps");
   }
-  expect_refused([&](pb::Manifest& m) { table(m)->mutable_sizes(0)->mutable_cap()->add_code(2); }, "a bucket table with a broken cap");
-  expect_refused([&](pb::Manifest& m) {
-    size(table(m)->mutable_sizes(0)->mutable_cap(), {0, 1});
-    for (int i = 0; i < 100; ++i) size(m.mutable_plans(0)->mutable_bucket_table()->mutable_sizes(0)->mutable_cap(), {0, 1, 2});
-  }, "a bucket table with a broken cap");
-  expect_refused([&](pb::Manifest& m) {
-    for (int i = 0; i < 64; ++i) *m.add_symbols() = m.symbols(0), m.mutable_symbols(m.symbols_size() - 1)->set_role(0);
-    table(m);
-  }, "a bucket table of more than 64 sizes");
-  expect_refused([](pb::Manifest& m) {
-    m.mutable_symbols(0)->set_role(1);
-    m.mutable_symbols(1)->set_role(1);
-  }, "two symbols have the role of");
+  expect_refused([&](pb::Manifest& m) { table(m)->mutable_sizes(0)->mutable_cap()->add_code(2); },
+                 "a bucket table with a broken cap");
+  expect_refused(
+      [&](pb::Manifest& m) {
+        size(table(m)->mutable_sizes(0)->mutable_cap(), {0, 1});
+        for (int i = 0; i < 100; ++i)
+          size(m.mutable_plans(0)->mutable_bucket_table()->mutable_sizes(0)->mutable_cap(),
+               {0, 1, 2});
+      },
+      "a bucket table with a broken cap");
+  expect_refused(
+      [&](pb::Manifest& m) {
+        for (int i = 0; i < 64; ++i)
+          *m.add_symbols() = m.symbols(0), m.mutable_symbols(m.symbols_size() - 1)->set_role(0);
+        table(m);
+      },
+      "a bucket table of more than 64 sizes");
+  expect_refused(
+      [](pb::Manifest& m) {
+        m.mutable_symbols(0)->set_role(1);
+        m.mutable_symbols(1)->set_role(1);
+      },
+      "two symbols have the role of");
 }
 
 TEST(Inspect, long_names_are_not_used_without_end) {
@@ -203,11 +230,20 @@ TEST(Inspect, long_names_are_not_used_without_end) {
 }
 
 TEST(Inspect, plans_and_targets_are_few) {
-  expect_refused([](pb::Manifest& m) { for (int i = 0; i < 16; ++i) *m.add_plans() = m.plans(0); }, "more than 16 plans");
-  expect_refused([](pb::Manifest& m) { for (int i = 0; i < 124; ++i) m.add_targets(); }, "more than 123 targets");
+  expect_refused(
+      [](pb::Manifest& m) {
+        for (int i = 0; i < 16; ++i) *m.add_plans() = m.plans(0);
+      },
+      "more than 16 plans");
+  expect_refused(
+      [](pb::Manifest& m) {
+        for (int i = 0; i < 124; ++i) m.add_targets();
+      },
+      "more than 123 targets");
 }
 
-// The layers of a bucket by their definition: of all distances the one at which most launches in a row repeat.
+// The layers of a bucket by their definition: of all distances the one at which most launches in a
+// row repeat.
 std::optional<InspectedFile::Layers> slow_layers(const std::vector<uint32_t>& kinds) {
   size_t period = 0, most = 0, end = 0;
   for (size_t p = 1; p < kinds.size(); ++p) {
@@ -226,15 +262,20 @@ TEST(Inspect, layers_are_what_repeats) {
   for (int round = 0; round < 300; ++round) {
     pb::Manifest m = small_manifest();
     std::vector<uint32_t> kinds(rng() % 40);
-    for (size_t i = 0; i < kinds.size(); ++i) kinds[i] = round % 2 && i >= 7 && rng() % 20 ? kinds[i - 7] : static_cast<uint32_t>(rng() % 2);
+    for (size_t i = 0; i < kinds.size(); ++i)
+      kinds[i] =
+          round % 2 && i >= 7 && rng() % 20 ? kinds[i - 7] : static_cast<uint32_t>(rng() % 2);
     for (uint32_t k : kinds) add_launch(m, k);
     const auto bytes = file_of(m);
     auto f = InspectedFile::read(bytes, "f.tfcc");
     ASSERT_TRUE(f);
-    const auto got = f->layers(f->manifest.plans[0], f->manifest.plans[0].buckets[0]), want = slow_layers(kinds);
+    const auto got = f->layers(f->manifest.plans[0], f->manifest.plans[0].buckets[0]),
+               want = slow_layers(kinds);
     ASSERT_EQ(got.has_value(), want.has_value());
     if (!got) continue;
-    EXPECT_EQ(std::tuple(got->count, got->launches, got->first), std::tuple(want->count, want->launches, want->first)) << "round " << round;
+    EXPECT_EQ(std::tuple(got->count, got->launches, got->first),
+              std::tuple(want->count, want->launches, want->first))
+        << "round " << round;
   }
 }
 
@@ -248,7 +289,9 @@ TEST(Inspect, layers_take_linear_time) {
   const auto bytes = file_of(m);
   const auto f = InspectedFile::read(bytes, "f.tfcc");
   ASSERT_TRUE(f);
-  EXPECT_LT(cpu_seconds([&] { (void)f->layers(f->manifest.plans[0], f->manifest.plans[0].buckets[0]); }), kSeconds);
+  EXPECT_LT(
+      cpu_seconds([&] { (void)f->layers(f->manifest.plans[0], f->manifest.plans[0].buckets[0]); }),
+      kSeconds);
 }
 
 TEST(Inspect, live_bytes_take_linear_time) {
@@ -262,7 +305,8 @@ TEST(Inspect, live_bytes_take_linear_time) {
   const auto bytes = file_of(m);
   auto f = InspectedFile::read(bytes, "f.tfcc");
   ASSERT_TRUE(f && f->set_sizes({}));
-  EXPECT_LT(cpu_seconds([&] { EXPECT_EQ(f->live_bytes(f->manifest.plans[0]), 150'000 * 4); }), kSeconds);
+  EXPECT_LT(cpu_seconds([&] { EXPECT_EQ(f->live_bytes(f->manifest.plans[0]), 150'000 * 4); }),
+            kSeconds);
 }
 
 TEST(Inspect, squares_of_sizes_take_linear_time) {
@@ -278,7 +322,8 @@ TEST(Inspect, squares_of_sizes_take_linear_time) {
   const auto bytes = file_of(m);
   auto f = InspectedFile::read(bytes, "f.tfcc");
   ASSERT_TRUE(f && f->set_sizes({}));
-  EXPECT_LT(cpu_seconds([&] { EXPECT_TRUE(f->quadratic_buffers(f->manifest.plans[0]).empty()); }), kSeconds);
+  EXPECT_LT(cpu_seconds([&] { EXPECT_TRUE(f->quadratic_buffers(f->manifest.plans[0]).empty()); }),
+            kSeconds);
 }
 
 TEST(Inspect, texts_take_linear_time) {
@@ -294,17 +339,23 @@ TEST(Inspect, texts_take_linear_time) {
   const auto bytes = file_of(m, texts);
   const auto f = InspectedFile::read(bytes, "f.tfcc");
   ASSERT_TRUE(f);
-  EXPECT_LT(cpu_seconds([&] { for (const auto& t : f->manifest.texts) EXPECT_TRUE(f->text(t.name)); }), kSeconds);
+  EXPECT_LT(cpu_seconds([&] {
+              for (const auto& t : f->manifest.texts) EXPECT_TRUE(f->text(t.name));
+            }),
+            kSeconds);
 }
 
 TEST(Inspect, a_plan_of_many_layers_is_shown) {
   pb::Manifest m = small_manifest();
-  for (int i = 0; i < 8'000; ++i) add_launch(m, 0, "l." + std::to_string(i / 4) + "/x");  // a part each four
+  for (int i = 0; i < 8'000; ++i)
+    add_launch(m, 0, "l." + std::to_string(i / 4) + "/x");  // a part each four
   show_all(file_of(m));
 }
 
 TEST(Inspect, a_report_may_be_nested_beyond_any_stack) {
-  for (const std::string& report : {std::string(3'000'000, '['), "{\"a\":" + std::string(2'000'000, '[') + std::string(2'000'000, ']') + "}"}) {
+  for (const std::string& report :
+       {std::string(3'000'000, '['),
+        "{\"a\":" + std::string(2'000'000, '[') + std::string(2'000'000, ']') + "}"}) {
     pb::Manifest m = small_manifest();
     m.set_report(report);
     show_all(file_of(m));

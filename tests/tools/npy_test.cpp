@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// .npy and .npz: round trips of every dtype, files that must be refused, and NumPy as the judge where it is installed.
+// .npy and .npz: round trips of every dtype, files that must be refused, and NumPy as the judge
+// where it is installed.
 #include "tools/support/npy.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,8 @@ class NpyTest : public testing::Test {
     return parse_npy(std::as_bytes(std::span(bytes)), "x.npy");
   }
   size_t files() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+    return static_cast<size_t>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
   fs::path folder_;
 };
@@ -62,7 +64,8 @@ std::string file_of(const std::string& dict, size_t data_bytes, char version = 1
 
 TEST_F(NpyTest, RoundTripsEveryDtypeAndShape) {
   for (int t = 0; t < kDTypeCount; ++t) {
-    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{}, {3}, {2, 5}, {2, 0, 4}, {1, 2, 3, 4}}) {
+    for (const std::vector<int64_t>& shape :
+         {std::vector<int64_t>{}, {3}, {2, 5}, {2, 0, 4}, {1, 2, 3, 4}}) {
       const Array a = numbered(static_cast<DType>(t), shape);
       ASSERT_TRUE(write_npy(path("a.npy"), a));
       const Result<Array> b = read_npy(path("a.npy"));
@@ -79,7 +82,8 @@ TEST_F(NpyTest, HeaderIsAlignedTo64Bytes) {
 
 TEST_F(NpyTest, ReadsVersionTwoAndThree) {
   for (char version : {2, 3}) {
-    const Result<Array> a = parse(file_of("{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }\n", 8, version));
+    const Result<Array> a =
+        parse(file_of("{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }\n", 8, version));
     ASSERT_TRUE(a) << a.error().message;
     EXPECT_EQ(a->shape, std::vector<int64_t>{2});
   }
@@ -96,19 +100,28 @@ TEST_F(NpyTest, RefusesWithTheReason) {
       {"", ErrorCode::bad_file, "no NUMPY magic"},
       {"PK\3\4 this is a zip", ErrorCode::bad_file, "no NUMPY magic"},
       {file_of("", 0, 9), ErrorCode::bad_file, "version 9"},
-      {file_of("{'descr': '<f4', 'fortran_order': True, " + shape2, 8), ErrorCode::unsupported, "ascontiguousarray"},
-      {file_of("{'descr': '>f4', 'fortran_order': False, " + shape2, 8), ErrorCode::unsupported, "big-endian"},
-      {file_of("{'descr': '<c8', 'fortran_order': False, " + shape2, 16), ErrorCode::unsupported, "'<c8'"},
-      {file_of("{'descr': [('a', '<f4')], 'fortran_order': False, " + shape2, 8), ErrorCode::bad_file, "header"},
+      {file_of("{'descr': '<f4', 'fortran_order': True, " + shape2, 8), ErrorCode::unsupported,
+       "ascontiguousarray"},
+      {file_of("{'descr': '>f4', 'fortran_order': False, " + shape2, 8), ErrorCode::unsupported,
+       "big-endian"},
+      {file_of("{'descr': '<c8', 'fortran_order': False, " + shape2, 16), ErrorCode::unsupported,
+       "'<c8'"},
+      {file_of("{'descr': [('a', '<f4')], 'fortran_order': False, " + shape2, 8),
+       ErrorCode::bad_file, "header"},
       {file_of("{'descr': '<f4', " + shape2, 8), ErrorCode::bad_file, "header"},
-      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (2", 8), ErrorCode::bad_file, "header"},
-      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", 8), ErrorCode::bad_file, "header"},
-      {file_of("{'descr': '<f4', 'fortran_order': False, " + shape2, 7), ErrorCode::bad_file, "truncated"},
-      {file_of("{'descr': '<f4', 'fortran_order': False, " + shape2, 9), ErrorCode::bad_file, "too long"},
-      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999, 9999999999999)}", 8),
-       ErrorCode::bad_file, "too large"},
-      {file_of("{'descr': '<f4', 'fortran_order': False, " + shape2, 8).substr(0, 30), ErrorCode::bad_file,
+      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (2", 8), ErrorCode::bad_file,
+       "header"},
+      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", 8), ErrorCode::bad_file,
+       "header"},
+      {file_of("{'descr': '<f4', 'fortran_order': False, " + shape2, 7), ErrorCode::bad_file,
        "truncated"},
+      {file_of("{'descr': '<f4', 'fortran_order': False, " + shape2, 9), ErrorCode::bad_file,
+       "too long"},
+      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999, 9999999999999)}",
+               8),
+       ErrorCode::bad_file, "too large"},
+      {file_of("{'descr': '<f4', 'fortran_order': False, " + shape2, 8).substr(0, 30),
+       ErrorCode::bad_file, "truncated"},
   };
   for (const Case& c : cases) {
     const Result<Array> a = parse(c.file);
@@ -123,7 +136,8 @@ TEST_F(NpyTest, EveryTruncationIsAnError) {
   const Array a = numbered(DType::i16, {3, 4});
   ASSERT_TRUE(write_npy(path("a.npy"), a));
   const std::vector<std::byte> file = *read_file(path("a.npy"));
-  for (size_t n = 0; n < file.size(); ++n) EXPECT_FALSE(parse_npy(std::span(file).first(n), "x.npy")) << n;
+  for (size_t n = 0; n < file.size(); ++n)
+    EXPECT_FALSE(parse_npy(std::span(file).first(n), "x.npy")) << n;
 }
 
 TEST_F(NpyTest, MissingFileAndFolderAreNamed) {
@@ -152,7 +166,8 @@ TEST_F(NpyTest, FullDiskIsReportedAndNothingIsLeft) {
 }
 
 TEST_F(NpyTest, NpzRoundTripsInOrder) {
-  const Array a = numbered(DType::f32, {2, 3}), b = numbered(DType::i64, {}), c = numbered(DType::f16, {5});
+  const Array a = numbered(DType::f32, {2, 3}), b = numbered(DType::i64, {}),
+              c = numbered(DType::f16, {5});
   ASSERT_TRUE(write_npz(path("a.npz"), {{"zeta", a}, {"alpha.0", b}, {"with/slash", c}}));
   EXPECT_EQ(files(), 1u);
   const auto read = read_npz(path("a.npz"));
@@ -198,25 +213,27 @@ TEST_F(NpyTest, Crc32HasTheCheckValue) {
 }
 
 TEST_F(NpyTest, AgreesWithNumpy) {
-  if (std::system("python3 -c 'import numpy' 2>/dev/null") != 0) GTEST_SKIP() << "python3 with numpy is not installed";
+  if (std::system("python3 -c 'import numpy' 2>/dev/null") != 0)
+    GTEST_SKIP() << "python3 with numpy is not installed";
   std::vector<std::pair<std::string, ArrayView>> views;
   std::vector<Array> arrays;
   for (int t = 0; t < kDTypeCount; ++t)
-    if (static_cast<DType>(t) != DType::bf16) arrays.push_back(numbered(static_cast<DType>(t), {2, 3, 1}));
+    if (static_cast<DType>(t) != DType::bf16)
+      arrays.push_back(numbered(static_cast<DType>(t), {2, 3, 1}));
   for (const Array& a : arrays) views.emplace_back(to_string(a.dtype), a);
   ASSERT_TRUE(write_npz(path("a.npz"), views));
   ASSERT_TRUE(write_npy(path("a.npy"), arrays[0]));
-  std::ofstream(path("t.py")) <<
-      "import numpy as np, sys\n"
-      "f = sys.argv[1]\n"
-      "z = dict(np.load(f + '/a.npz'))\n"
-      "want = dict(f32='f4', f16='f2', f64='f8', i64='i8', i32='i4', i16='i2', i8='i1', u8='u1', bool='?')\n"
-      "assert sorted(z) == sorted(want), sorted(z)\n"
-      "assert all(z[k].dtype == np.dtype(want[k]) and z[k].shape == (2, 3, 1) for k in z)\n"
-      "assert (np.load(f + '/a.npy') == z['f32']).all()\n"
-      "assert z['i64'].ravel()[0] == int.from_bytes(bytes(i * 7 % 120 for i in range(8)), 'little')\n"
-      "np.savez(f + '/b.npz', **z)\n"
-      "np.save(f + '/f.npy', np.asfortranarray(np.ones((2, 3))))\n";
+  std::ofstream(path("t.py"))
+      << "import numpy as np, sys\n"
+         "f = sys.argv[1]\n"
+         "z = dict(np.load(f + '/a.npz'))\n"
+         "want = dict(f32='f4', f16='f2', f64='f8', i64='i8', i32='i4', i16='i2', i8='i1', u8='u1', bool='?')\n"
+         "assert sorted(z) == sorted(want), sorted(z)\n"
+         "assert all(z[k].dtype == np.dtype(want[k]) and z[k].shape == (2, 3, 1) for k in z)\n"
+         "assert (np.load(f + '/a.npy') == z['f32']).all()\n"
+         "assert z['i64'].ravel()[0] == int.from_bytes(bytes(i * 7 % 120 for i in range(8)), 'little')\n"
+         "np.savez(f + '/b.npz', **z)\n"
+         "np.save(f + '/f.npy', np.asfortranarray(np.ones((2, 3))))\n";
   ASSERT_EQ(std::system(("python3 " + path("t.py") + " " + folder_.string()).c_str()), 0);
   const auto back = read_npz(path("b.npz"));
   ASSERT_TRUE(back) << back.error().message;

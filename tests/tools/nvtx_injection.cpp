@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A profiler for tests, as NVTX loads one: writes the ranges it is told of to the file $TFCC_RANGES, a line each, indented by depth.
+// A profiler for tests, as NVTX loads one: writes the ranges it is told of to the file
+// $TFCC_RANGES, a line each, indented by depth.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstdio>
@@ -22,13 +23,15 @@ int pop() {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_table) {
+extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
+    NvtxGetExportTableFunc_t get_table) {
   const char* path = std::getenv("TFCC_RANGES");
   out = path ? std::fopen(path, "w") : nullptr;
   auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(get_table(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;
   unsigned size = 0;
-  if (!out || !callbacks || !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &table, &size)) return 0;
+  if (!out || !callbacks || !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &table, &size))
+    return 0;
   *table[NVTX_CBID_CORE_RangePushA] = reinterpret_cast<NvtxFunctionPointer>(push);
   *table[NVTX_CBID_CORE_RangePop] = reinterpret_cast<NvtxFunctionPointer>(pop);
   std::atexit([] {

@@ -43,7 +43,8 @@ class OutputFileTest : public testing::Test {
 TEST_F(OutputFileTest, AnInputIsNoOutput) {
   ASSERT_TRUE(note_input(dir_ + "model"));
   for (const char* name : {"model", "./model", "sub/../model", "symlink", "hardlink"}) {
-    expect_refused(plan_output("--report", dir_ + name), "--report: " + dir_ + name + " is the file");
+    expect_refused(plan_output("--report", dir_ + name),
+                   "--report: " + dir_ + name + " is the file");
     EXPECT_FALSE(OutputFile::create(dir_ + name)) << name;
   }
   EXPECT_TRUE(plan_output("--report", dir_ + "other"));
@@ -52,7 +53,8 @@ TEST_F(OutputFileTest, AnInputIsNoOutput) {
 
 TEST_F(OutputFileTest, AnInputFoundLaterIsNoOutputEither) {
   ASSERT_TRUE(plan_output("-o", dir_ + "hardlink"));
-  expect_refused(note_input(dir_ + "model"), "-o: " + dir_ + "hardlink is the file " + dir_ + "model, which is read");
+  expect_refused(note_input(dir_ + "model"),
+                 "-o: " + dir_ + "hardlink is the file " + dir_ + "model, which is read");
 }
 
 TEST_F(OutputFileTest, OutputsThatAreNotThereYetAreToldApartByTheirPlace) {

@@ -24,7 +24,8 @@ Step wrong_step(const std::string& name, std::function<void(ir::Graph&)> change)
 // The default passes with one more after the first of that name.
 std::vector<Step> passes_with(const Step& wrong, const std::string& after) {
   std::vector<Step> steps = steps_of(passes::default_pipeline());
-  const auto at = std::find_if(steps.begin(), steps.end(), [&](const Step& s) { return s.name == after; });
+  const auto at =
+      std::find_if(steps.begin(), steps.end(), [&](const Step& s) { return s.name == after; });
   steps.insert(at + 1, wrong);
   return steps;
 }
@@ -49,7 +50,8 @@ Guilty searched(const ir::Graph& imported, const std::vector<Step>& steps, const
   const HostTensors inputs = random_tensors(imported);
   ir::Graph last = imported;
   EXPECT_TRUE(run_steps(last, steps));
-  const Difference d = ir::eval(last, inputs) ? difference_of(imported, last, inputs, target) : Difference{};
+  const Difference d =
+      ir::eval(last, inputs) ? difference_of(imported, last, inputs, target) : Difference{};
   const Defined defined(inputs, false);
   auto guilty = bisect({imported, steps, inputs, defined, "y", d, 1e-4}, target);
   EXPECT_TRUE(guilty) << (guilty ? "" : guilty.error().message);
@@ -60,7 +62,11 @@ Guilty searched(const ir::Graph& imported, const std::vector<Step>& steps, const
 
 TEST(BisectPasses, FindsAPassThatChangesAnOpInPlace) {
   const ir::Graph graph = parsed(kMlp);
-  const Guilty g = searched(graph, passes_with(wrong_step("wrong-scale", [](ir::Graph& x) { add_to(x, "h", 0.02); }), "raise-gelu"), kRight);
+  const Guilty g =
+      searched(graph,
+               passes_with(wrong_step("wrong-scale", [](ir::Graph& x) { add_to(x, "h", 0.02); }),
+                           "raise-gelu"),
+               kRight);
   EXPECT_EQ(g.pass, "wrong-scale");
   EXPECT_LT(g.before.relative, 1e-9);
   EXPECT_GT(g.after.relative, 1e-4);
@@ -73,8 +79,13 @@ TEST(BisectPasses, FindsAPassThatChangesAnOpInPlace) {
   EXPECT_LT(*g.op->operands, 1e-9);
   EXPECT_TRUE(g.op->unknown.empty());
   const std::string text = report(g, kRight);
-  EXPECT_NE(text.find("pass wrong-scale (" + std::to_string(g.step) + " of " + std::to_string(g.steps) + ") changed the result in float64: relative L2"), std::string::npos) << text;
-  EXPECT_NE(text.find("the first value that differs: %h = matmul: max abs error"), std::string::npos) << text;
+  EXPECT_NE(text.find("pass wrong-scale (" + std::to_string(g.step) + " of " +
+                      std::to_string(g.steps) + ") changed the result in float64: relative L2"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("the first value that differs: %h = matmul: max abs error"),
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("%h = matmul(%n, %w1) {alpha = 1.02"), std::string::npos) << text;
   EXPECT_NE(text.find("ONNX node: node of h\nmade by: wrong-scale\n"), std::string::npos) << text;
 }
@@ -83,7 +94,8 @@ TEST(BisectPasses, FindsAPassThatPutsAnotherOpInItsPlace) {
   const ir::Graph graph = parsed(kMlp);
   const Step wrong = wrong_step("raise-wrong", [](ir::Graph& x) {
     const ValueId a = x.find_value("a"), hb = x.find_value("hb");
-    ir::Captured other = ir::capture(ir::gelu_of(ir::load_of(x, hb, ir::indices_of(x, hb)), ir::GeluKind::tanh));
+    ir::Captured other =
+        ir::capture(ir::gelu_of(ir::load_of(x, hb, ir::indices_of(x, hb)), ir::GeluKind::tanh));
     x.replace_uses(a, x.add_pointwise(other.operands, other.body, x.value(a).type, "other"));
   });
   const Guilty g = searched(graph, passes_with(wrong, "raise-gelu"), kRight);
@@ -100,8 +112,10 @@ TEST(BisectPasses, ListsWhatThePassMadeBeforeTheFirstValueThatCanBeCompared) {
     const ValueId a = x.find_value("a");
     const ir::Type t = x.value(a).type;
     const auto at = ir::indices_of(x.pool(), t.dims);
-    const ValueId part = x.add_pointwise({a}, ir::add(x.pool().load(0, ir::Scalar::f32, at), x.pool().real(0.25)), t, "part");
-    const ValueId whole = x.add_pointwise({part}, ir::mul(x.pool().load(0, ir::Scalar::f32, at), x.pool().real(1.5)), t, "whole");
+    const ValueId part = x.add_pointwise(
+        {a}, ir::add(x.pool().load(0, ir::Scalar::f32, at), x.pool().real(0.25)), t, "part");
+    const ValueId whole = x.add_pointwise(
+        {part}, ir::mul(x.pool().load(0, ir::Scalar::f32, at), x.pool().real(1.5)), t, "whole");
     x.set_operands(x.value(x.find_value("o")).def, {whole, x.find_value("w2")});
   });
   const Guilty g = searched(graph, {wrong}, kRight);
@@ -110,7 +124,9 @@ TEST(BisectPasses, ListsWhatThePassMadeBeforeTheFirstValueThatCanBeCompared) {
   EXPECT_EQ(g.op->value, "whole");
   ASSERT_EQ(g.op->unknown.size(), 1u);
   EXPECT_EQ(g.op->unknown[0].find("%part = pointwise(%a)"), 0u) << g.op->unknown[0];
-  EXPECT_NE(report(g, kRight).find("it reads what the pass made, which has no counterpart before it:\n  %part = "), std::string::npos);
+  EXPECT_NE(report(g, kRight).find(
+                "it reads what the pass made, which has no counterpart before it:\n  %part = "),
+            std::string::npos);
 }
 
 TEST(BisectPasses, TellsWhichRunOfAPassItIs) {
@@ -129,7 +145,9 @@ TEST(BisectPasses, TellsWhichRunOfAPassItIs) {
 
 TEST(BisectPasses, SaysWhyAGraphCannotBeEvaluatedAfterAPass) {
   const ir::Graph graph = parsed(kMlp);
-  const Step wrong = wrong_step("wrong-check", [](ir::Graph& x) { x.checks.push_back({x.pool().boolean(false), "sizes are refused"}); });
+  const Step wrong = wrong_step("wrong-check", [](ir::Graph& x) {
+    x.checks.push_back({x.pool().boolean(false), "sizes are refused"});
+  });
   const Guilty g = searched(graph, passes_with(wrong, "raise-softmax"), kRight);
   EXPECT_EQ(g.pass, "wrong-check");
   EXPECT_EQ(g.problem, "sizes are refused");
@@ -140,7 +158,8 @@ TEST(BisectPasses, SaysWhyAGraphCannotBeEvaluatedAfterAPass) {
 TEST(BisectPasses, TheLargerOfTwoErrorsIsNamed) {
   const ir::Graph graph = parsed(kMlp);  // the passes round a little, the target is wrong by a lot
   const Step rounding = wrong_step("rounding", [](ir::Graph& x) { add_to(x, "h", 1e-6); });
-  const Guilty g = searched(graph, {rounding}, wrong_target([](ir::Graph& x) { add_to(x, "o", 0.1); }));
+  const Guilty g =
+      searched(graph, {rounding}, wrong_target([](ir::Graph& x) { add_to(x, "o", 0.1); }));
   EXPECT_EQ(g.pass, "");
   ASSERT_TRUE(g.op);
   EXPECT_EQ(g.op->value, "o");
@@ -158,13 +177,20 @@ TEST(BisectKernels, FindsTheOpAndItsKernel) {
   EXPECT_EQ(g.op->kernel, "kernel_of_h");
   EXPECT_EQ(*g.op->operands, 0);
   const std::string text = report(g, target);
-  EXPECT_EQ(text.find("the passes keep the meaning: the kernels of the altered target differ\nthe first op that differs: %h = matmul: "), 0u) << text;
-  EXPECT_NE(text.find("ONNX node: node of h\nmade by: the import\nkernel: kernel_of_h\n"), std::string::npos) << text;
+  EXPECT_EQ(
+      text.find(
+          "the passes keep the meaning: the kernels of the altered target differ\nthe first op that differs: %h = matmul: "),
+      0u)
+      << text;
+  EXPECT_NE(text.find("ONNX node: node of h\nmade by: the import\nkernel: kernel_of_h\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST(BisectKernels, FindsAnOpOverPackedRows) {
   const ir::Graph graph = parsed(kPadded);
-  const Guilty g = searched(graph, steps_of({"remove-padding"}), wrong_target([](ir::Graph& x) { EXPECT_TRUE(add_to(x, "d", 0.02)); }));
+  const Guilty g = searched(graph, steps_of({"remove-padding"}),
+                            wrong_target([](ir::Graph& x) { EXPECT_TRUE(add_to(x, "d", 0.02)); }));
   EXPECT_EQ(g.pass, "");
   ASSERT_TRUE(g.op);
   EXPECT_EQ(g.op->value, "d");
@@ -190,10 +216,10 @@ TEST(BisectKernels, NamesThePassesThatMadeAndChangedTheOp) {
     }
   }));
   const Guilty g = searched(graph, steps, wrong_target([](ir::Graph& x) {
-    for (ir::OpId o : x.order()) {
-      become_gelu(x.op(o), ir::GeluKind::tanh);
-    }
-  }));
+                              for (ir::OpId o : x.order()) {
+                                become_gelu(x.op(o), ir::GeluKind::tanh);
+                              }
+                            }));
   EXPECT_EQ(g.pass, "");
   ASSERT_TRUE(g.op);
   EXPECT_EQ(g.op->kind, "pointwise");
@@ -212,11 +238,13 @@ graph @branches(%x: f32[B,8], %w: f32[8,16]) symbols(B = x.0 in 1..) {
   return y = %y
 }
 )");
-  const Guilty g = searched(graph, {}, wrong_target([](ir::Graph& x) {
-    ir::ExprRef& body = op_of(x, "f").as<ir::PointwiseAttrs>().body;
-    const auto at = ir::indices_of(x.pool(), x.value(x.find_value("f")).type.dims);
-    body = ir::add(body, ir::select(ir::lt(at[1], x.pool().integer(8)), x.pool().real(0), x.pool().real(0.5)));
-  }));
+  const Guilty g =
+      searched(graph, {}, wrong_target([](ir::Graph& x) {
+                 ir::ExprRef& body = op_of(x, "f").as<ir::PointwiseAttrs>().body;
+                 const auto at = ir::indices_of(x.pool(), x.value(x.find_value("f")).type.dims);
+                 body = ir::add(body, ir::select(ir::lt(at[1], x.pool().integer(8)),
+                                                 x.pool().real(0), x.pool().real(0.5)));
+               }));
   ASSERT_TRUE(g.op);
   EXPECT_EQ(g.op->value, "f");
   EXPECT_EQ(*g.op->operands, 0);
@@ -226,7 +254,8 @@ graph @branches(%x: f32[B,8], %w: f32[8,16]) symbols(B = x.0 in 1..) {
 TEST(BisectKernels, AValueThatIsRightOnceItIsKeptIsNamed) {
   const ir::Graph graph = parsed(kMlp);
   const Target target = wrong_target([](ir::Graph& x) {
-    const bool kept = std::any_of(x.outputs.begin(), x.outputs.end(), [&](const auto& o) { return o.value == x.find_value("hb"); });
+    const bool kept = std::any_of(x.outputs.begin(), x.outputs.end(),
+                                  [&](const auto& o) { return o.value == x.find_value("hb"); });
     if (!kept) add_to(x, "hb", 0.3);
   });
   const Guilty g = searched(graph, {}, target);
@@ -234,7 +263,8 @@ TEST(BisectKernels, AValueThatIsRightOnceItIsKeptIsNamed) {
   EXPECT_EQ(g.op->value, "a");  // what reads it is wrong
   ASSERT_EQ(g.op->unknown.size(), 1u);
   EXPECT_EQ(g.op->unknown[0].find("%hb = pointwise"), 0u);
-  EXPECT_NE(report(g, target).find("kept as an output, these make the result right"), std::string::npos);
+  EXPECT_NE(report(g, target).find("kept as an output, these make the result right"),
+            std::string::npos);
 }
 
 TEST(BisectKernels, AValueThatCannotBeKeptIsLeftOut) {
@@ -243,7 +273,8 @@ TEST(BisectKernels, AValueThatCannotBeKeptIsLeftOut) {
   auto run = target.run;
   target.run = [run](const ir::Graph& x, const HostTensors& inputs) -> Result<HostTensors> {
     for (const auto& o : x.outputs) {
-      if (x.value(o.value).name == "a") return Error{ErrorCode::unsupported, "there is no such output"};
+      if (x.value(o.value).name == "a")
+        return Error{ErrorCode::unsupported, "there is no such output"};
     }
     return run(x, inputs);
   };
@@ -256,8 +287,10 @@ TEST(BisectKernels, AValueThatCannotBeKeptIsLeftOut) {
 std::string chain(int length) {
   std::string text = "graph @chain(%x: f32[B,4]) symbols(B = x.0 in 1..) {\n";
   for (int i = 0; i < length; ++i) {
-    const std::string from = i == 0 ? "x" : "v" + std::to_string(i - 1), to = i + 1 == length ? "y" : "v" + std::to_string(i);
-    text += "  %" + to + " = pointwise(%" + from + ") {body = (i,j) => sin(%" + from + "[i,j]) + 0.5} : f32[B,4]\n";
+    const std::string from = i == 0 ? "x" : "v" + std::to_string(i - 1),
+                      to = i + 1 == length ? "y" : "v" + std::to_string(i);
+    text += "  %" + to + " = pointwise(%" + from + ") {body = (i,j) => sin(%" + from +
+            "[i,j]) + 0.5} : f32[B,4]\n";
   }
   return text + "  return y = %y\n}\n";
 }
@@ -267,16 +300,18 @@ TEST(BisectKernels, CompilesALongGraphAFewTimes) {
   size_t runs = 0, least = 1000;
   const Target target = wrong_target([](ir::Graph& x) { add_to(x, "v700", 0.5); }, &runs);
   const HostTensors inputs = random_tensors(graph);
-  Difference d{1, 1, ""};  // large: the chain forgets where it came from, so look at v710 as the output
+  Difference d{1, 1,
+               ""};  // large: the chain forgets where it came from, so look at v710 as the output
   ir::Graph shorter = graph;
   shorter.outputs = {{"y", graph.find_value("v710")}};
   shorter.clean();
   d = difference_of(shorter, shorter, inputs, target);
   runs = 0;
-  auto guilty = bisect({shorter, {}, inputs, Defined(), "y", d, 1e-9}, target, [&](const std::string&, size_t done, size_t total) {
-    EXPECT_LE(done, total);
-    least = std::min(least, total - done);
-  });
+  auto guilty = bisect({shorter, {}, inputs, Defined(), "y", d, 1e-9}, target,
+                       [&](const std::string&, size_t done, size_t total) {
+                         EXPECT_LE(done, total);
+                         least = std::min(least, total - done);
+                       });
   ASSERT_TRUE(guilty && guilty->op);
   EXPECT_EQ(guilty->op->value, "v700");
   EXPECT_LE(runs, 4u);
@@ -289,7 +324,9 @@ TEST(BisectKernels, LooksBehindValuesThatCannotBeTold) {
     Differences out;
     for (ValueId v : values) {
       const std::string& name = graph.value(v).name;
-      out.push_back(name == "v2" || name == "v3" ? std::nullopt : std::optional(Difference{1, name == "v0" ? 0.0 : 1.0, ""}));
+      out.push_back(name == "v2" || name == "v3"
+                        ? std::nullopt
+                        : std::optional(Difference{1, name == "v0" ? 0.0 : 1.0, ""}));
     }
     return out;
   };
@@ -317,7 +354,11 @@ TEST(BisectKernels, StopsAfterSoManyMeasurements) {
 TEST(BisectKernels, CompilesABoundedNumberOfTimes) {
   const ir::Graph graph = parsed(chain(500));
   size_t runs = 0;  // wrong as long as nothing else is an output: every value is tried alone
-  const Target target = wrong_target([](ir::Graph& x) { if (x.outputs.size() == 1) add_to(x, "y", 0.5); }, &runs);
+  const Target target = wrong_target(
+      [](ir::Graph& x) {
+        if (x.outputs.size() == 1) add_to(x, "y", 0.5);
+      },
+      &runs);
   const Guilty g = searched(graph, {}, target);
   ASSERT_TRUE(g.op);
   EXPECT_FALSE(g.op->narrowed);

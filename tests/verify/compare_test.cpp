@@ -39,8 +39,10 @@ TEST(Compare, NaNEqualsNaNAndNothingElse) {
 
 TEST(Compare, ARealBeyondTheTypeMayBeInfinite) {
   EXPECT_EQ(apart({-INFINITY}, {-3.4e38}, DType::f16).relative, 0);
-  EXPECT_EQ(apart({INFINITY}, {-3.4e38}, DType::f16).problem, "inf at element 0, expected -3.4e+38");
-  EXPECT_EQ(apart({INFINITY}, {60000}, DType::f16).problem, "inf at element 0, expected 60000");  // f16 holds it
+  EXPECT_EQ(apart({INFINITY}, {-3.4e38}, DType::f16).problem,
+            "inf at element 0, expected -3.4e+38");
+  EXPECT_EQ(apart({INFINITY}, {60000}, DType::f16).problem,
+            "inf at element 0, expected 60000");  // f16 holds it
 }
 
 TEST(Compare, MasksDoNotHideTheRest) {
@@ -49,7 +51,8 @@ TEST(Compare, MasksDoNotHideTheRest) {
 }
 
 TEST(Compare, ShapesMustBeEqual) {
-  const Difference d = compare(reals(DType::f32, {2}, {1, 2}), reals(DType::f32, {1, 2}, {1, 2}), Defined());
+  const Difference d =
+      compare(reals(DType::f32, {2}, {1, 2}), reals(DType::f32, {1, 2}, {1, 2}), Defined());
   EXPECT_EQ(d.problem, "shape [2], expected [1,2]");
 }
 
@@ -59,7 +62,8 @@ TEST(Compare, OnlyWhatTheMaskKeepsIsDefined) {
   mask.dims = {1, 2};
   mask.ints = {1, 0};
   const HostTensors inputs{{"attention_mask", mask}};
-  const Difference d = compare(reals(DType::f32, {1, 2, 1}, {1, 9}), reals(DType::f32, {1, 2, 1}, {1, 2}), Defined(inputs));
+  const Difference d = compare(reals(DType::f32, {1, 2, 1}, {1, 9}),
+                               reals(DType::f32, {1, 2, 1}, {1, 2}), Defined(inputs));
   EXPECT_EQ(d.relative, 0);
 }
 
@@ -75,9 +79,12 @@ TEST(Counterparts, AreFoundByNameByReaderByOutputAndByStem) {
   };
   const ir::ValueId y = replace("y", "other_y"), n = replace("n", "other_n");
   const ir::ValueId a = after.find_value("a"), o = after.find_value("o");
-  after.op(after.value(o).def).as<ir::MatmulAttrs>().alpha = 2;      // its operands prove nothing any more
-  const ir::ValueId stem = after.add(ir::OpKind::softmax, {after.find_value("hb")}, ir::SoftmaxAttrs{}, after.value(a).type, "a");
-  const ir::ValueId fresh = after.add(ir::OpKind::softmax, {stem}, ir::SoftmaxAttrs{}, after.value(a).type, "fresh");
+  after.op(after.value(o).def).as<ir::MatmulAttrs>().alpha =
+      2;  // its operands prove nothing any more
+  const ir::ValueId stem = after.add(ir::OpKind::softmax, {after.find_value("hb")},
+                                     ir::SoftmaxAttrs{}, after.value(a).type, "a");
+  const ir::ValueId fresh =
+      after.add(ir::OpKind::softmax, {stem}, ir::SoftmaxAttrs{}, after.value(a).type, "fresh");
   after.set_operands(after.value(o).def, {fresh, after.find_value("w2")});
   after.clean();
   ASSERT_EQ(after.value(stem).name, "a.1");

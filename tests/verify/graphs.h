@@ -41,7 +41,8 @@ inline ir::Graph parsed(const std::string& text) {
   auto graph = ir::parse(text);
   EXPECT_TRUE(graph) << (graph ? "" : graph.error().message);
   EXPECT_TRUE(ir::verify(*graph).empty());
-  for (ir::OpId o : graph->order()) graph->op(o).origin = "node of " + graph->value(graph->result(o)).name;
+  for (ir::OpId o : graph->order())
+    graph->op(o).origin = "node of " + graph->value(graph->result(o)).name;
   return *std::move(graph);
 }
 
@@ -52,7 +53,8 @@ inline HostTensors random_tensors(const ir::Graph& graph) {
   HostTensors out;
   for (ir::ValueId v : graph.inputs()) {
     ir::HostTensor& t = out[graph.value(v).name];
-    for (ir::ExprRef d : graph.value(v).type.dims) t.dims.push_back(ir::eval_size(d, [](std::string_view s) { return s == "B" ? 2 : 3; }));
+    for (ir::ExprRef d : graph.value(v).type.dims)
+      t.dims.push_back(ir::eval_size(d, [](std::string_view s) { return s == "B" ? 2 : 3; }));
     t.dtype = graph.value(v).type.dtype;
     for (int64_t i = 0; i < t.element_count(); ++i) {
       if (is_float(t.dtype)) t.reals.push_back(static_cast<float>(normal(rng)));
@@ -62,7 +64,9 @@ inline HostTensors random_tensors(const ir::Graph& graph) {
   return out;
 }
 
-inline ir::Op& op_of(ir::Graph& graph, const std::string& value) { return graph.op(graph.value(graph.find_value(value)).def); }
+inline ir::Op& op_of(ir::Graph& graph, const std::string& value) {
+  return graph.op(graph.value(graph.find_value(value)).def);
+}
 
 /// The value is larger by `by` in every element from here on; true if the graph has it.
 inline bool add_to(ir::Graph& graph, const std::string& value, double by) {
@@ -89,7 +93,8 @@ inline void become_gelu(ir::Op& op, ir::GeluKind kind) {
 }
 
 /// What the failing output differs by when `target` runs `graph`.
-inline Difference difference_of(const ir::Graph& imported, const ir::Graph& graph, const HostTensors& inputs, const Target& target) {
+inline Difference difference_of(const ir::Graph& imported, const ir::Graph& graph,
+                                const HostTensors& inputs, const Target& target) {
   auto want = ir::eval(imported, inputs), got = target.run(graph, inputs);
   EXPECT_TRUE(want && got);
   return compare(got->at("y"), want->at("y"), Defined(inputs));

@@ -31,7 +31,8 @@ static_assert(TFCC_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
 thread_local std::string last_error;
 
 int failed(const Error& error) {
-  last_error = tfcc::frontend::escaped_lines(tfcc::tools::is_usage(error) ? error.message.substr(std::strlen(kUsage)) : error.message);
+  last_error = tfcc::frontend::escaped_lines(
+      tfcc::tools::is_usage(error) ? error.message.substr(std::strlen(kUsage)) : error.message);
   return static_cast<int>(error.code) + 1;
 }
 
@@ -45,7 +46,8 @@ compiler::Options options_of(const tfcc_compile_options& c) {
   o.precision = text(c.precision);
   if (c.passes) o.passes = split(c.passes);
   o.skip_passes = split(text(c.skip_passes));
-  o.sizes = {text(c.min_shapes), text(c.opt_shapes), text(c.max_shapes), text(c.seq_buckets), c.max_batch, c.max_tokens};
+  o.sizes = {text(c.min_shapes),  text(c.opt_shapes), text(c.max_shapes),
+             text(c.seq_buckets), c.max_batch,        c.max_tokens};
   o.tokenizer = text(c.tokenizer);
   o.timing_cache = text(c.timing_cache);
   o.cache.dir = text(c.cache_dir);
@@ -57,7 +59,9 @@ compiler::Options options_of(const tfcc_compile_options& c) {
   o.strip = c.strip != 0;
   o.threads = c.threads;
   if (c.progress) {
-    o.progress = [=](const std::string& stage, size_t done, size_t total) { c.progress(stage.c_str(), done, total, c.user); };
+    o.progress = [=](const std::string& stage, size_t done, size_t total) {
+      c.progress(stage.c_str(), done, total, c.user);
+    };
   }
   return o;
 }
@@ -66,30 +70,41 @@ void say(const tfcc_compile_options& c, const std::string& line) {
   if (c.log && !line.empty()) c.log(tfcc::frontend::escaped_lines(line).c_str(), c.user);
 }
 
-Result<std::string> compile(const compiler::Source& source, const char* output, const tfcc_compile_options& given) {
+Result<std::string> compile(const compiler::Source& source, const char* output,
+                            const tfcc_compile_options& given) {
   tfcc::tools::Files files;
   compiler::Options options = options_of(given);
   if (given.dump_ir && source.in_memory()) {
-    return Error{ErrorCode::invalid_argument, "graphs of a model in memory cannot be dumped: they would name a file of weights that is not there; give the path of the model"};
+    return Error{
+        ErrorCode::invalid_argument,
+        "graphs of a model in memory cannot be dumped: they would name a file of weights that is not there; give the path of the model"};
   }
   options.on_graph = compiler::dump_graphs(text(given.dump_ir), source.path, files);
   TFCC_TRY(const compiler::Compiled done, compiler::compile(source, output, options, files));
   for (const std::string& line : done.optimised.import.warnings) say(given, line);
   for (const std::string& line : done.optimised.notes) say(given, line);
   for (const tfcc::codegen::KernelResult& k : done.code.kernels) {
-    if (k.spill_bytes > 0) say(given, fmt::format("kernel {} spills {} bytes on {}", k.name, k.spill_bytes, k.target));
+    if (k.spill_bytes > 0)
+      say(given, fmt::format("kernel {} spills {} bytes on {}", k.name, k.spill_bytes, k.target));
   }
   say(given, compiler::advice(done.optimised, options));
-  return compiler::report_of(done.optimised, done.code).dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return compiler::report_of(done.optimised, done.code)
+      .dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// No exception crosses the boundary, and options of an older header keep the defaults of what they lack.
-int guarded(const compiler::Source& source, const char* output, const tfcc_compile_options* options, char** report) {
+// No exception crosses the boundary, and options of an older header keep the defaults of what they
+// lack.
+int guarded(const compiler::Source& source, const char* output, const tfcc_compile_options* options,
+            char** report) {
   try {
-    if (source.path.empty() || !output || !*output) return failed({ErrorCode::invalid_argument, "a model and an output are needed, of which one is NULL or empty"});
+    if (source.path.empty() || !output || !*output)
+      return failed({ErrorCode::invalid_argument,
+                     "a model and an output are needed, of which one is NULL or empty"});
     tfcc_compile_options all;
     tfcc_compile_options_init(&all);
-    if (options && options->struct_size < sizeof all.struct_size) return failed({ErrorCode::invalid_argument, "the options were not begun with tfcc_compile_options_init()"});
+    if (options && options->struct_size < sizeof all.struct_size)
+      return failed({ErrorCode::invalid_argument,
+                     "the options were not begun with tfcc_compile_options_init()"});
     if (options) std::memcpy(&all, options, std::min(options->struct_size, sizeof all));
     const Result<std::string> done = compile(source, output, all);
     if (!done) return failed(done.error());
@@ -100,21 +115,26 @@ int guarded(const compiler::Source& source, const char* output, const tfcc_compi
     return TFCC_OK;
   } catch (const std::bad_alloc&) {
     return failed({ErrorCode::memory, "out of memory"});
-  } catch (const std::exception& e) { return failed({ErrorCode::internal, e.what()}); }
+  } catch (const std::exception& e) {
+    return failed({ErrorCode::internal, e.what()});
+  }
 }
 
 }  // namespace
 
 extern "C" {
 
-int tfcc_compile(const char* model, const char* output, const tfcc_compile_options* options, char** report) {
+int tfcc_compile(const char* model, const char* output, const tfcc_compile_options* options,
+                 char** report) {
   return guarded({text(model)}, output, options, report);
 }
 
-int tfcc_compile_memory(const void* model, size_t bytes, const char* name, const char* output, const tfcc_compile_options* options, char** report) {
+int tfcc_compile_memory(const void* model, size_t bytes, const char* name, const char* output,
+                        const tfcc_compile_options* options, char** report) {
   static constexpr std::byte kNothing[1] = {};
   const std::byte* first = model && bytes > 0 ? static_cast<const std::byte*>(model) : kNothing;
-  return guarded({name && *name ? name : "model.onnx", {first, model ? bytes : 0}}, output, options, report);
+  return guarded({name && *name ? name : "model.onnx", {first, model ? bytes : 0}}, output, options,
+                 report);
 }
 
 void tfcc_compile_free(char* report) { std::free(report); }

@@ -23,51 +23,66 @@ namespace {
 namespace fs = std::filesystem;
 using tools::Files, tools::usage_error;
 
-// What a timing cache holds, in the form that is kept. Products are measured by `tfcc tune`, which needs a GPU.
+// What a timing cache holds, in the form that is kept. Products are measured by `tfcc tune`, which
+// needs a GPU.
 Result<std::string> timings_of(const std::string& path, Files& files) {
   if (path.empty()) return std::string();
   TFCC_TRY_VOID(files.note_input(path));
   runtime::TimingCache cache;
   TFCC_TRY_VOID(cache.load(path));
   if (cache.size() == 0) {
-    return Error{ErrorCode::io, path + ": holds no timings; `tfcc tune` measures them, on a machine with a GPU"};
+    return Error{ErrorCode::io,
+                 path + ": holds no timings; `tfcc tune` measures them, on a machine with a GPU"};
   }
   return cache.text();
 }
 
-// The files of a tokenizer, which `tfcc generate` reads. It is read here too: a file that cannot be used is not kept.
-Result<std::vector<std::pair<std::string, std::string>>> tokenizer_files(const std::string& folder, Files& files) {
+// The files of a tokenizer, which `tfcc generate` reads. It is read here too: a file that cannot be
+// used is not kept.
+Result<std::vector<std::pair<std::string, std::string>>> tokenizer_files(const std::string& folder,
+                                                                         Files& files) {
   std::vector<std::pair<std::string, std::string>> out;
   if (folder.empty()) return out;
   TFCC_TRY_VOID(text::Tokenizer::load(folder));
   // One of the first two, or the file that is named.
-  const bool is_folder = fs::is_directory(folder), pieces = is_folder ? !fs::exists(fs::path(folder) / "tokenizer.json") : folder.ends_with(".model");
+  const bool is_folder = fs::is_directory(folder),
+             pieces = is_folder ? !fs::exists(fs::path(folder) / "tokenizer.json")
+                                : folder.ends_with(".model");
   const std::string own = pieces ? "tokenizer.model" : "tokenizer.json";
-  for (const std::string& name : {own, std::string("chat.json"), std::string("generation_config.json"), std::string("config.json")}) {
-    const fs::path path = is_folder ? fs::path(folder) / name : fs::path(folder).parent_path() / name;
+  for (const std::string& name :
+       {own, std::string("chat.json"), std::string("generation_config.json"),
+        std::string("config.json")}) {
+    const fs::path path =
+        is_folder ? fs::path(folder) / name : fs::path(folder).parent_path() / name;
     const fs::path file = name == own && !is_folder ? fs::path(folder) : path;
     std::ifstream stream(file, std::ios::binary);
     if (!stream) continue;
     TFCC_TRY_VOID(files.note_input(file.string()));
-    out.emplace_back(name, std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>()));
+    out.emplace_back(name, std::string((std::istreambuf_iterator<char>(stream)),
+                                       std::istreambuf_iterator<char>()));
   }
   return out;
 }
 
 // What code generation says of an op, with the model that the op is of.
 Error about_model(Error e, const std::string& model) {
-  const bool of_model = e.code == ErrorCode::unsupported || e.code == ErrorCode::shape || e.code == ErrorCode::internal;
+  const bool of_model = e.code == ErrorCode::unsupported || e.code == ErrorCode::shape ||
+                        e.code == ErrorCode::internal;
   if (of_model && !e.message.starts_with(model)) e.message = model + ": " + e.message;
   return e;
 }
 
 bool has_family(const std::vector<codegen::TargetName>& targets, Family family) {
-  return std::any_of(targets.begin(), targets.end(), [&](const auto& t) { return t.family == family; });
+  return std::any_of(targets.begin(), targets.end(),
+                     [&](const auto& t) { return t.family == family; });
 }
 
 Result<std::vector<codegen::TargetName>> targets_of(const Options& o) {
-  const std::vector<std::string> levels = o.cpu_levels.empty() ? std::vector<std::string>{"native", "x86-64-v3", "x86-64-v2"} : o.cpu_levels;
-  auto targets = codegen::parse_targets(o.targets ? *o.targets : std::vector<std::string>{default_target()}, levels);
+  const std::vector<std::string> levels =
+      o.cpu_levels.empty() ? std::vector<std::string>{"native", "x86-64-v3", "x86-64-v2"}
+                           : o.cpu_levels;
+  auto targets = codegen::parse_targets(
+      o.targets ? *o.targets : std::vector<std::string>{default_target()}, levels);
   if (!targets) return usage_error(targets.error().message);
   if (targets->empty()) return usage_error("--target names no target");
   return targets;
@@ -76,7 +91,10 @@ Result<std::vector<codegen::TargetName>> targets_of(const Options& o) {
 // The way of one model through the passes.
 class Pipeline {
  public:
-  Pipeline(const Source& source, const Options& options, Files& files) : options_(options), files_(files) { out_.source = source; }
+  Pipeline(const Source& source, const Options& options, Files& files)
+      : options_(options), files_(files) {
+    out_.source = source;
+  }
 
   Result<Optimised> run() {
     TFCC_TRY_VOID(check_options());
@@ -90,7 +108,8 @@ class Pipeline {
     TFCC_TRY_VOID(import());
     Trace trace(out_.graph, out_.import);
     passes::Provenance provenance(out_.graph);
-    TFCC_TRY(out_.passes, run_passes(out_.graph, options_.passes.value_or(default_passes_), "", &provenance));
+    TFCC_TRY(out_.passes,
+             run_passes(out_.graph, options_.passes.value_or(default_passes_), "", &provenance));
     TFCC_TRY_VOID(lift());
     TFCC_TRY_VOID(make_inputs(trace, provenance));
     if (!options_.strip) out_.texts = trace.texts();
@@ -100,10 +119,13 @@ class Pipeline {
  private:
   Result<void> check_options() const {
     if (options_.threads < 0 || options_.threads > kMaxThreads) {
-      return usage_error(fmt::format("--threads: {} is no number of threads from 0 (one per core) to {}", options_.threads, kMaxThreads));
+      return usage_error(
+          fmt::format("--threads: {} is no number of threads from 0 (one per core) to {}",
+                      options_.threads, kMaxThreads));
     }
     const std::string& p = options_.precision;
-    if (!p.empty() && p != "f16" && p != "bf16") return usage_error(fmt::format("the precision is f16 or bf16, not '{}'", p));
+    if (!p.empty() && p != "f16" && p != "bf16")
+      return usage_error(fmt::format("the precision is f16 or bf16, not '{}'", p));
     return {};
   }
 
@@ -124,16 +146,21 @@ class Pipeline {
 
   // Whether the graph is kept for generation on its way through the passes, and if not why.
   void plan_lifting() {
-    const auto kept = std::find(default_passes_.begin(), default_passes_.end(), passes::kLiftedBefore);
+    const auto kept =
+        std::find(default_passes_.begin(), default_passes_.end(), passes::kLiftedBefore);
     const bool can = kept != default_passes_.begin() && kept != default_passes_.end();
     if (options_.literal_only) out_.no_generation = "it was compiled with --literal-only";
     else if (options_.passes) out_.no_generation = "its passes were chosen by hand";
-    else if (!can) out_.no_generation = fmt::format("it is made before {}, which was left out", passes::kLiftedBefore);
+    else if (!can)
+      out_.no_generation =
+          fmt::format("it is made before {}, which was left out", passes::kLiftedBefore);
     else before_lifting_ = kept - default_passes_.begin();
   }
 
   // Passes by name; the graph as it was before `kLiftedBefore` is kept for generation.
-  Result<std::vector<passes::PassReport>> run_passes(ir::Graph& graph, const std::vector<std::string>& names, const std::string& prefix,
+  Result<std::vector<passes::PassReport>> run_passes(ir::Graph& graph,
+                                                     const std::vector<std::string>& names,
+                                                     const std::string& prefix,
                                                      passes::Provenance* provenance) {
     Result<void> seen;
     auto left = before_lifting_;
@@ -153,7 +180,10 @@ class Pipeline {
     TFCC_TRY(const auto lifting, run_passes(*lifted_, {"lift-kv-cache"}, prefix, nullptr));
     out_.lifted = lifting[0].rewrites;
     if (out_.lifted == 0) {
-      out_.no_generation = lifting[0].misses.empty() ? "it has no attention" : fmt::format("{}: {}", lifting[0].misses[0].node, lifting[0].misses[0].reason);
+      out_.no_generation =
+          lifting[0].misses.empty()
+              ? "it has no attention"
+              : fmt::format("{}: {}", lifting[0].misses[0].node, lifting[0].misses[0].reason);
       lifted_.reset();
       return {};
     }
@@ -169,7 +199,8 @@ class Pipeline {
       for (const Family family : {Family::cuda, Family::cpu}) {
         if (!has_family(out_.targets, family)) continue;
         passes::Provenance sources = provenance;
-        TFCC_TRY(codegen::PlanInput in, make_input(family, generates, generates ? nullptr : &sources));
+        TFCC_TRY(codegen::PlanInput in,
+                 make_input(family, generates, generates ? nullptr : &sources));
         if (!generates) trace.add_graph(std::string(to_string(family)), in.graph, sources);
         out_.inputs.push_back(std::move(in));
       }
@@ -178,7 +209,8 @@ class Pipeline {
   }
 
   // The graph as a family of targets computes it.
-  Result<codegen::PlanInput> make_input(Family family, bool generates, passes::Provenance* sources) {
+  Result<codegen::PlanInput> make_input(Family family, bool generates,
+                                        passes::Provenance* sources) {
     codegen::PlanInput in{family, generates ? *lifted_ : out_.graph, {}, generates};
     if (!generates) sizes_.give(in.options);
     in.options.batch_variance = options_.batch_variance;
@@ -189,8 +221,11 @@ class Pipeline {
       in.options.precision = options_.precision;
       conversions.push_back("convert-precision-" + options_.precision);
     }
-    if (family == Family::cuda) conversions.push_back("transpose-weights");  // products of few rows take few columns at a time
-    TFCC_TRY([[maybe_unused]] auto converted, run_passes(in.graph, conversions, generates ? "generate-" : "", sources));
+    if (family == Family::cuda)
+      conversions.push_back(
+          "transpose-weights");  // products of few rows take few columns at a time
+    TFCC_TRY([[maybe_unused]] auto converted,
+             run_passes(in.graph, conversions, generates ? "generate-" : "", sources));
     return in;
   }
 
@@ -199,19 +234,23 @@ class Pipeline {
   Optimised out_;
   std::vector<std::string> default_passes_;
   ResolvedSizes sizes_;
-  std::ptrdiff_t before_lifting_ = 0;    // passes before the graph is kept; 0: it is not
-  std::optional<ir::Graph> lifted_;      // what they made, then its form for generation
+  std::ptrdiff_t before_lifting_ = 0;  // passes before the graph is kept; 0: it is not
+  std::optional<ir::Graph> lifted_;    // what they made, then its form for generation
 };
 
 }  // namespace
 
-Result<Optimised> optimise(const Source& source, const Options& options, Files& files) { return Pipeline(source, options, files).run(); }
+Result<Optimised> optimise(const Source& source, const Options& options, Files& files) {
+  return Pipeline(source, options, files).run();
+}
 
-Result<codegen::CompileResult> write_code(const Optimised& optimised, const std::string& output, const Options& o) {
+Result<codegen::CompileResult> write_code(const Optimised& optimised, const std::string& output,
+                                          const Options& o) {
   codegen::CompileOptions options;
   options.targets = optimised.targets;
   options.model_name = optimised.source.name();
-  options.report = report_of(optimised).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  options.report =
+      report_of(optimised).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   options.strip = o.strip;
   options.texts = optimised.texts;
   options.attachments = optimised.attachments;
@@ -226,11 +265,15 @@ Result<codegen::CompileResult> write_code(const Optimised& optimised, const std:
 }
 
 Result<void> check_strict(const Optimised& optimised) {
-  const auto insists_on = [](const std::string& pass) { return pass == "fuse-attention" || pass == "classify-mask" || pass.starts_with("raise-"); };
+  const auto insists_on = [](const std::string& pass) {
+    return pass == "fuse-attention" || pass == "classify-mask" || pass.starts_with("raise-");
+  };
   for (const std::string& pass : passes::default_pipeline()) {
     const auto ran = [&](const passes::PassReport& r) { return r.pass == pass; };
     if (insists_on(pass) && std::none_of(optimised.passes.begin(), optimised.passes.end(), ran)) {
-      return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} did not run; leave --skip-passes and --passes out", optimised.source.path, pass)};
+      return Error{ErrorCode::unsupported,
+                   fmt::format("{}: --strict: {} did not run; leave --skip-passes and --passes out",
+                               optimised.source.path, pass)};
     }
   }
   size_t n = 0;
@@ -241,11 +284,15 @@ Result<void> check_strict(const Optimised& optimised) {
     n += r.misses.size();
   }
   if (n == 0) return {};
-  return Error{ErrorCode::unsupported, fmt::format("{}: --strict: {} fusion{} did not happen; the first: {}{}", optimised.source.path, n, n == 1 ? "" : "s", first,
-                                                       first.starts_with("remove-padding") ? "; --keep-padding does without" : "")};
+  return Error{
+      ErrorCode::unsupported,
+      fmt::format("{}: --strict: {} fusion{} did not happen; the first: {}{}",
+                  optimised.source.path, n, n == 1 ? "" : "s", first,
+                  first.starts_with("remove-padding") ? "; --keep-padding does without" : "")};
 }
 
-Result<Compiled> compile(const Source& source, const std::string& output, const Options& options, Files& files) {
+Result<Compiled> compile(const Source& source, const std::string& output, const Options& options,
+                         Files& files) {
   TFCC_TRY_VOID(files.plan_output("output", output));
   TFCC_TRY(Optimised optimised, optimise(source, options, files));
   if (options.strict) TFCC_TRY_VOID(check_strict(optimised));
@@ -271,14 +318,19 @@ std::vector<passes::Miss> still_missed(const passes::PassReport& report, const i
 
 std::string advice(const Optimised& optimised, const Options& o) {
   const bool cuda = has_family(optimised.targets, Family::cuda);
-  if (!o.precision.empty() && !cuda) return fmt::format("--{} is for GPUs; the CPU computes in f32", o.precision == "f16" ? "fp16" : "bf16");
+  if (!o.precision.empty() && !cuda)
+    return fmt::format("--{} is for GPUs; the CPU computes in f32",
+                       o.precision == "f16" ? "fp16" : "bf16");
   if (!o.precision.empty() || !cuda) return "";
   for (const codegen::PlanInput& in : optimised.inputs) {
     if (in.family != Family::cuda) continue;
     for (ir::OpId op : in.graph.order()) {
       const ir::Op& x = in.graph.op(op);
-      if (x.kind != ir::OpKind::matmul || in.graph.value(x.operands[0]).type.dtype != DType::f32) continue;
-      return fmt::format("its GPU code computes in f32; with --fp16 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off", optimised.source.path);
+      if (x.kind != ir::OpKind::matmul || in.graph.value(x.operands[0]).type.dtype != DType::f32)
+        continue;
+      return fmt::format(
+          "its GPU code computes in f32; with --fp16 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off",
+          optimised.source.path);
     }
   }
   return "";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The compiler as a library: a model and what is wanted of it in, a .tfcc file out. The command, the C API (tfcc_compiler.h), Python
-// and the tests compile through it. It prints nothing; what there is to say goes through Options and the results.
+// The compiler as a library: a model and what is wanted of it in, a .tfcc file out. The command,
+// the C API (tfcc_compiler.h), Python and the tests compile through it. It prints nothing; what
+// there is to say goes through Options and the results.
 //
 //     Options options;
 //     options.targets = {"cpu", "sm_90"};
@@ -25,23 +26,28 @@
 namespace tfcc::compiler {
 
 struct Options {
-  std::optional<std::vector<std::string>> targets;  ///< names as parse_targets() takes them; without: default_target()
-  std::vector<std::string> cpu_levels;   ///< what the target cpu stands for; empty: native, x86-64-v3 and x86-64-v2
-  std::string precision;                 ///< of products on GPUs: "f16", "bf16"; empty: as exported
+  std::optional<std::vector<std::string>>
+      targets;  ///< names as parse_targets() takes them; without: default_target()
+  std::vector<std::string>
+      cpu_levels;  ///< what the target cpu stands for; empty: native, x86-64-v3 and x86-64-v2
+  std::string precision;  ///< of products on GPUs: "f16", "bf16"; empty: as exported
   std::optional<std::vector<std::string>> passes;  ///< in place of the default ones
-  std::vector<std::string> skip_passes;  ///< default passes that do not run
+  std::vector<std::string> skip_passes;            ///< default passes that do not run
   SizeOptions sizes;
-  bool keep_padding = false;             ///< compute padding too
-  bool batch_variance = false;           ///< generation: let a library compute products of many rows (docs/generate.md)
-  bool literal_only = false;             ///< leave out the program for generation
-  bool strict = false;                   ///< a fusion that did not happen is an error
-  bool strip = false;                    ///< leave IR, sources and trace out of the file
-  std::string tokenizer;                 ///< a folder, or its tokenizer.json or tokenizer.model, to keep in the file; empty: none
-  std::string timing_cache;              ///< a file of `tfcc tune` to keep in the file; empty: none
-  int threads = 0;                       ///< that compile kernels; 0: one per core
+  bool keep_padding = false;  ///< compute padding too
+  bool batch_variance =
+      false;  ///< generation: let a library compute products of many rows (docs/generate.md)
+  bool literal_only = false;  ///< leave out the program for generation
+  bool strict = false;        ///< a fusion that did not happen is an error
+  bool strip = false;         ///< leave IR, sources and trace out of the file
+  std::string
+      tokenizer;  ///< a folder, or its tokenizer.json or tokenizer.model, to keep in the file; empty: none
+  std::string timing_cache;  ///< a file of `tfcc tune` to keep in the file; empty: none
+  int threads = 0;           ///< that compile kernels; 0: one per core
   codegen::KernelCacheOptions cache;
   OnGraph on_graph;
-  std::function<void(const std::string& stage, size_t done, size_t total)> progress;  ///< by threads that compile, one at a time
+  std::function<void(const std::string& stage, size_t done, size_t total)>
+      progress;  ///< by threads that compile, one at a time
 };
 
 /// Whoever names levels of CPU wants code for one: adds the target cpu, which may be there already.
@@ -54,14 +60,14 @@ inline void add_cpu(Options& o) {
 struct Optimised {
   Source source;
   frontend::ImportReport import;
-  size_t imported_ops = 0;               // after import, constants not counted
-  ir::Graph graph;                       // after the passes, before it is made for a target
+  size_t imported_ops = 0;  // after import, constants not counted
+  ir::Graph graph;          // after the passes, before it is made for a target
   std::vector<passes::PassReport> passes;
-  std::vector<std::string> notes;        // lines that say what an option came to mean
+  std::vector<std::string> notes;  // lines that say what an option came to mean
   std::vector<codegen::TargetName> targets;
   std::vector<codegen::PlanInput> inputs;
-  size_t lifted = 0;                     // attentions of the program for generation
-  std::string no_generation;             // why there is none
+  size_t lifted = 0;          // attentions of the program for generation
+  std::string no_generation;  // why there is none
   std::vector<std::pair<std::string, std::string>> texts;        // kept for inspection
   std::vector<std::pair<std::string, std::string>> attachments;  // files of the tokenizer
   std::string timings;
@@ -73,24 +79,29 @@ struct Compiled {
   codegen::CompileResult code;
 };
 
-/// Reads the model, resolves sizes, runs the passes for every family of targets. Files that it reads are noted in `files`.
+/// Reads the model, resolves sizes, runs the passes for every family of targets. Files that it
+/// reads are noted in `files`.
 /// Errors: usage errors (tools/support/usage.h), those of load_graph(), io.
 Result<Optimised> optimise(const Source& source, const Options& options, tools::Files& files);
 
-/// Errors: unsupported, if an attention, norm or GELU was left unfused, or padding was to be removed and was not; names the first. Also
-/// if a pass that fuses them did not run.
+/// Errors: unsupported, if an attention, norm or GELU was left unfused, or padding was to be
+/// removed and was not; names the first. Also if a pass that fuses them did not run.
 Result<void> check_strict(const Optimised& optimised);
 
 /// Makes code of it and writes `output`, whole or not at all. Errors: those of codegen::compile().
-Result<codegen::CompileResult> write_code(const Optimised& optimised, const std::string& output, const Options& options);
+Result<codegen::CompileResult> write_code(const Optimised& optimised, const std::string& output,
+                                          const Options& options);
 
-/// Both, with check_strict() between them if `strict` says so. Errors: also invalid_argument, if `output` is a file that is read.
-Result<Compiled> compile(const Source& source, const std::string& output, const Options& options, tools::Files& files);
+/// Both, with check_strict() between them if `strict` says so. Errors: also invalid_argument, if
+/// `output` is a file that is read.
+Result<Compiled> compile(const Source& source, const std::string& output, const Options& options,
+                         tools::Files& files);
 
 /// Ops of a graph, constants not counted.
 size_t count_ops(const ir::Graph& graph);
 
-/// What a pass left alone and what is still so at the end: a norm that fuse-residual-norm leaves may be taken by fuse-embedding.
+/// What a pass left alone and what is still so at the end: a norm that fuse-residual-norm leaves
+/// may be taken by fuse-embedding.
 std::vector<passes::Miss> still_missed(const passes::PassReport& report, const ir::Graph& graph);
 
 /// What was asked for in vain, or not asked for and likely wanted; empty: nothing.

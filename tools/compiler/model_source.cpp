@@ -24,8 +24,7 @@ using tools::Files, tools::usage_error;
 using FileRef = std::shared_ptr<const ir::SourceFile>;
 
 // Calls f for the file of each constant that has one; what it returns takes the place.
-template <class F>
-void for_each_file(ir::Graph& graph, F f) {
+template <class F> void for_each_file(ir::Graph& graph, F f) {
   std::map<std::string, FileRef> made;
   for (ir::OpId o : graph.order()) {
     if (graph.op(o).kind != ir::OpKind::constant) continue;
@@ -50,7 +49,8 @@ Result<FileRef> file_beside(const FileRef& file, const fs::path& folder, Files& 
   return FileRef(std::move(renamed));
 }
 
-Result<ir::Graph> parse_graph(const std::string& path, Files& files, const frontend::SizeRanges& ranges) {
+Result<ir::Graph> parse_graph(const std::string& path, Files& files,
+                              const frontend::SizeRanges& ranges) {
   TFCC_TRY_VOID(files.note_input(path));
   TFCC_TRY(std::vector<std::byte> bytes, tools::read_file(path));
   TFCC_TRY(ir::Graph graph,
@@ -62,13 +62,16 @@ Result<ir::Graph> parse_graph(const std::string& path, Files& files, const front
     return beside ? *std::move(beside) : f;
   });
   TFCC_TRY_VOID(std::move(noted));
-  if (const auto broken = ir::verify(graph); !broken.empty()) {  // what passes and code generation rely on
-    return Error{ErrorCode::bad_file,
-                 fmt::format("{}: {}{}", path, to_string(broken[0]),
-                             broken.size() > 1 ? fmt::format(" (and {} more)", broken.size() - 1) : "")};
+  if (const auto broken = ir::verify(graph);
+      !broken.empty()) {  // what passes and code generation rely on
+    return Error{
+        ErrorCode::bad_file,
+        fmt::format("{}: {}{}", path, to_string(broken[0]),
+                    broken.size() > 1 ? fmt::format(" (and {} more)", broken.size() - 1) : "")};
   }
   const auto& sizes = graph.symbols;
-  const bool told = std::any_of(sizes.begin(), sizes.end(), [](const ir::SizeSymbol& s) { return s.role != SizeRole::none; });
+  const bool told = std::any_of(sizes.begin(), sizes.end(),
+                                [](const ir::SizeSymbol& s) { return s.role != SizeRole::none; });
   if (!told) frontend::tell_roles(graph, ranges);
   for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
   return graph;
@@ -88,7 +91,8 @@ Result<ir::Graph> load_graph(const Source& source, Files& files, frontend::Impor
   if (fs::path(path).extension() == ".tfir") return parse_graph(path, files, ranges);
   TFCC_TRY_VOID(files.note_input(path));
   TFCC_TRY(const frontend::Model model, frontend::read_onnx(path));
-  for (const std::string& file : model.data_files) TFCC_TRY_VOID(files.note_input((fs::path(path).parent_path() / file).string()));
+  for (const std::string& file : model.data_files)
+    TFCC_TRY_VOID(files.note_input((fs::path(path).parent_path() / file).string()));
   return frontend::import_onnx(model, report, ranges);
 }
 
@@ -109,10 +113,12 @@ std::string print_for_folder(const ir::Graph& graph, const std::string& model,
 
 OnGraph dump_graphs(const std::string& folder, const std::string& model, Files& files) {
   if (folder.empty()) return {};
-  return [=, &files, number = 0](const std::string& step, const ir::Graph& graph) mutable -> Result<void> {
+  return [=, &files, number = 0](const std::string& step,
+                                 const ir::Graph& graph) mutable -> Result<void> {
     std::error_code ec;
     fs::create_directories(folder, ec);
-    const std::string path = (fs::path(folder) / fmt::format("{:02}-{}.tfir", number++, step)).string();
+    const std::string path =
+        (fs::path(folder) / fmt::format("{:02}-{}.tfir", number++, step)).string();
     TFCC_TRY_VOID(files.plan_output("--dump-ir", path));
     return tools::write_text(path, print_for_folder(graph, model, folder), files);
   };
@@ -131,7 +137,8 @@ Result<std::vector<std::string>> default_passes_without(const std::vector<std::s
   TFCC_TRY_VOID(check_passes(skipped));
   std::vector<std::string> names = passes::default_pipeline();
   for (const std::string& name : skipped) {
-    if (std::erase(names, name) == 0) return usage_error(fmt::format("--skip-passes: '{}' is not a default pass", name));
+    if (std::erase(names, name) == 0)
+      return usage_error(fmt::format("--skip-passes: '{}' is not a default pass", name));
   }
   return names;
 }
@@ -144,8 +151,9 @@ std::string detect_gpu() {
   auto attribute = reinterpret_cast<int (*)(int*, int, int)>(dlsym(driver, "cuDeviceGetAttribute"));
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
   int devices = 0, major = 0, minor = 0;
-  const bool found = init && count && attribute && init(0) == 0 && count(&devices) == 0 && devices > 0 &&
-                     attribute(&major, kMajor, 0) == 0 && attribute(&minor, kMinor, 0) == 0;
+  const bool found = init && count && attribute && init(0) == 0 && count(&devices) == 0 &&
+                     devices > 0 && attribute(&major, kMajor, 0) == 0 &&
+                     attribute(&minor, kMinor, 0) == 0;
   return found ? "sm_" + std::to_string(major * 10 + minor) : "";
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a graph comes from, and what "the default" means for passes and targets. Used by the compiler and by the commands verify and opt.
+// Where a graph comes from, and what "the default" means for passes and targets. Used by the
+// compiler and by the commands verify and opt.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +15,10 @@
 
 namespace tfcc::compiler {
 
-/// A model: a file, .onnx or .tfir, or the bytes of an ONNX model, which must stay in memory as long as any graph made of them.
+/// A model: a file, .onnx or .tfir, or the bytes of an ONNX model, which must stay in memory as
+/// long as any graph made of them.
 struct Source {
-  std::string path;                      ///< of the file; with `bytes` what messages call the model
+  std::string path;  ///< of the file; with `bytes` what messages call the model
   std::span<const std::byte> bytes = {};
 
   bool in_memory() const { return bytes.data() != nullptr; }
@@ -24,20 +26,24 @@ struct Source {
   std::string name() const;
 };
 
-/// Reads a .tfir graph or imports an ONNX model, and notes every file that it reads in `files`. Files of weights that a .tfir names are
-/// looked for beside it, then in the current folder. Errors: those of the parser and the importer.
-/// `ranges` narrows sizes, as import_onnx().
-Result<ir::Graph> load_graph(const Source& source, tools::Files& files, frontend::ImportReport* report = nullptr,
+/// Reads a .tfir graph or imports an ONNX model, and notes every file that it reads in `files`.
+/// Files of weights that a .tfir names are looked for beside it, then in the current folder.
+/// Errors: those of the parser and the importer. `ranges` narrows sizes, as import_onnx().
+Result<ir::Graph> load_graph(const Source& source, tools::Files& files,
+                             frontend::ImportReport* report = nullptr,
                              const frontend::SizeRanges& ranges = {});
 
-/// The text of a graph that load_graph read from the file `model`, for a file in `folder`: names of weight files lead there from it.
+/// The text of a graph that load_graph read from the file `model`, for a file in `folder`: names of
+/// weight files lead there from it.
 std::string print_for_folder(const ir::Graph& graph, const std::string& model,
                              const std::string& folder);
 
-/// A graph as it stands after `step`, for whoever dumps graphs: "import", the name of a pass, "generate-" and the name of a pass.
+/// A graph as it stands after `step`, for whoever dumps graphs: "import", the name of a pass,
+/// "generate-" and the name of a pass.
 using OnGraph = std::function<Result<void>(const std::string& step, const ir::Graph& graph)>;
 
-/// Writes that text to `folder`/NN-STEP.tfir, which is made; an empty folder: nothing does. `files` must live as long.
+/// Writes that text to `folder`/NN-STEP.tfir, which is made; an empty folder: nothing does. `files`
+/// must live as long.
 /// Its errors: io, invalid_argument (the file is one that is read).
 OnGraph dump_graphs(const std::string& folder, const std::string& model, tools::Files& files);
 
@@ -51,7 +57,8 @@ Result<std::vector<std::string>> default_passes_without(const std::vector<std::s
 /// Compute capability of the first GPU as "sm_90", or empty if there is no driver or no GPU.
 std::string detect_gpu();
 
-/// The target when none is named: the GPU that is there (as PTX if it is newer than tfcc), else cpu.
+/// The target when none is named: the GPU that is there (as PTX if it is newer than tfcc), else
+/// cpu.
 std::string default_target();
 
 }  // namespace tfcc::compiler

@@ -29,16 +29,16 @@ extern "C" {
 /** Options of compiling, those of `tfcc compile`: a member is the option of its name, lists are texts with commas, NULL is an option left
  * out, and so is 0. Begin with tfcc_compile_options_init(): later versions may add members at the end. */
 typedef struct {
-  size_t struct_size;       /**< set by tfcc_compile_options_init() */
-  const char* targets;      /**< "cpu,sm_90", "cuda"; NULL: the GPU that is there, else cpu */
-  const char* cpu;          /**< levels of CPU that the target cpu stands for: "native,x86-64-v3" */
-  const char* precision;    /**< of products on GPUs: "f16" or "bf16"; NULL: as exported */
-  const char* passes;       /**< these passes in place of the default ones; "": none */
+  size_t struct_size;    /**< set by tfcc_compile_options_init() */
+  const char* targets;   /**< "cpu,sm_90", "cuda"; NULL: the GPU that is there, else cpu */
+  const char* cpu;       /**< levels of CPU that the target cpu stands for: "native,x86-64-v3" */
+  const char* precision; /**< of products on GPUs: "f16" or "bf16"; NULL: as exported */
+  const char* passes;    /**< these passes in place of the default ones; "": none */
   const char* skip_passes;
-  const char* min_shapes;   /**< "input_ids:1x8" or "batch_size=1" */
+  const char* min_shapes; /**< "input_ids:1x8" or "batch_size=1" */
   const char* opt_shapes;
   const char* max_shapes;
-  const char* seq_buckets;  /**< "64,128,512" */
+  const char* seq_buckets; /**< "64,128,512" */
   int64_t max_batch;
   int64_t max_tokens;
   const char* tokenizer;    /**< a folder whose tokenizer is kept in the file */
@@ -51,7 +51,7 @@ typedef struct {
   int literal_only;
   int strict;
   int strip;
-  int threads;              /**< that compile kernels, at most 4096; 0: one per core */
+  int threads; /**< that compile kernels, at most 4096; 0: one per core */
   /** How far it is: "compiling kernels" 3 of 40. By one thread at a time, not always the same one. NULL: nobody is told. */
   void (*progress)(const char* stage, size_t done, size_t total, void* user);
   /** Each line that there is to say: warnings, what an option came to mean, advice. By the calling thread. NULL: nobody is told. */
@@ -68,11 +68,13 @@ static inline void tfcc_compile_options_init(tfcc_compile_options* options) {
 /** Compiles the model in a file, .onnx or .tfir, and writes `output`, whole or not at all. Returns 0 or a tfcc_status (tfcc_c.h):
  * invalid_argument (options, or an output that is an input), unsupported, bad_file, shape, device (no NVRTC), memory, io, internal.
  * `options` may be NULL. `report`, if not NULL, receives what was done as JSON (docs/report.md), to be freed by tfcc_compile_free(). */
-TFCC_COMPILER_API int tfcc_compile(const char* model, const char* output, const tfcc_compile_options* options, char** report);
+TFCC_COMPILER_API int tfcc_compile(const char* model, const char* output,
+                                   const tfcc_compile_options* options, char** report);
 
 /** The same of an ONNX model in memory, without external data; messages call it `name`. */
-TFCC_COMPILER_API int tfcc_compile_memory(const void* model, size_t bytes, const char* name, const char* output,
-                                          const tfcc_compile_options* options, char** report);
+TFCC_COMPILER_API int tfcc_compile_memory(const void* model, size_t bytes, const char* name,
+                                          const char* output, const tfcc_compile_options* options,
+                                          char** report);
 
 TFCC_COMPILER_API void tfcc_compile_free(char* report);
 

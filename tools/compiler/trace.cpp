@@ -25,15 +25,19 @@ std::vector<size_t> numbers(const ir::Graph& g) {
 
 }  // namespace
 
-Trace::Trace(const ir::Graph& imported, const frontend::ImportReport& report) : imported_(imported), nodes_(report.node_list) {
+Trace::Trace(const ir::Graph& imported, const frontend::ImportReport& report)
+    : imported_(imported), nodes_(report.node_list) {
   if (!nodes_.empty()) return;
   for (ir::OpId o : imported.order()) {
     if (!is_op(imported, o)) continue;
-    nodes_.push_back({imported.value(imported.result(o)).name, std::string(ir::to_string(imported.op(o).kind)), {o}});
+    nodes_.push_back({imported.value(imported.result(o)).name,
+                      std::string(ir::to_string(imported.op(o).kind)),
+                      {o}});
   }
 }
 
-void Trace::add_graph(const std::string& family, const ir::Graph& graph, const passes::Provenance& provenance) {
+void Trace::add_graph(const std::string& family, const ir::Graph& graph,
+                      const passes::Provenance& provenance) {
   finals_.push_back({family, graph, provenance});
 }
 

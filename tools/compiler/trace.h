@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What became of the model's nodes: the texts that `tfcc compile` keeps for `tfcc inspect --html` (docs/artifact.md, Texts).
+// What became of the model's nodes: the texts that `tfcc compile` keeps for `tfcc inspect --html`
+// (docs/artifact.md, Texts).
 #pragma once
 
 #include <string>
@@ -17,10 +18,12 @@ inline constexpr const char* kTraceText = "trace.json";
 
 class Trace {
  public:
-  /// `imported`: the graph before any pass. A graph that was text to begin with has its own ops as nodes.
+  /// `imported`: the graph before any pass. A graph that was text to begin with has its own ops as
+  /// nodes.
   Trace(const ir::Graph& imported, const frontend::ImportReport& report);
   /// A graph that a plan is made from, and where its ops came from.
-  void add_graph(const std::string& family, const ir::Graph& graph, const passes::Provenance& provenance);
+  void add_graph(const std::string& family, const ir::Graph& graph,
+                 const passes::Provenance& provenance);
   /// The imported graph and trace.json, by name.
   std::vector<std::pair<std::string, std::string>> texts() const;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // tfcc-embed: sentences to embeddings with a compiled encoder, as a program of yours would do it.
 //     tfcc-embed model.tfcc vocab.txt "A sentence." "Another one."      (or the model's tokenizer.json)
-// Tokenises, pads to one batch, runs, takes the mean over real tokens, normalises, prints the similarities.
+// Tokenises, pads to one batch, runs, takes the mean over real tokens, normalises, prints the
+// similarities.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -66,7 +67,8 @@ Error wrong_usage(const std::string& what) {
 Result<int> to_number(const std::string& option, const std::string& text) {
   char* end = nullptr;
   const long n = std::strtol(text.c_str(), &end, 10);
-  if (text.empty() || *end || n < 1 || n > 1000000) return wrong_usage(option + ": '" + text + "' is no count");
+  if (text.empty() || *end || n < 1 || n > 1000000)
+    return wrong_usage(option + ": '" + text + "' is no count");
   return static_cast<int>(n);
 }
 
@@ -116,13 +118,15 @@ Result<Options> parse(int argc, char** argv) {
 // The sentences given, the lines of the file given, or the built-in ones.
 Result<std::vector<std::string>> sentences(const Options& o) {
   if (o.sentences.empty()) return kSentences;
-  if (o.sentences.size() != 1 || !std::filesystem::is_regular_file(o.sentences[0])) return o.sentences;
+  if (o.sentences.size() != 1 || !std::filesystem::is_regular_file(o.sentences[0]))
+    return o.sentences;
   TFCC_TRY_VOID(tfcc::tools::note_input(o.sentences[0]));
   std::ifstream file(o.sentences[0]);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);)
     if (!line.empty()) lines.push_back(line);
-  if (lines.empty()) return Error{ErrorCode::io, o.sentences[0] + ": no sentence in it; write one a line"};
+  if (lines.empty())
+    return Error{ErrorCode::io, o.sentences[0] + ": no sentence in it; write one a line"};
   return lines;
 }
 
@@ -130,7 +134,8 @@ Result<std::vector<std::string>> sentences(const Options& o) {
 size_t max_length(const tfcc::Model& model, const Options& o) {
   size_t n = o.max_length ? o.max_length : 512;
   for (const tfcc::TensorInfo& input : model.inputs())
-    if (input.dims.size() == 2 && input.dims[1].max > 0) n = std::min(n, static_cast<size_t>(input.dims[1].max));
+    if (input.dims.size() == 2 && input.dims[1].max > 0)
+      n = std::min(n, static_cast<size_t>(input.dims[1].max));
   return n;
 }
 
@@ -140,7 +145,8 @@ struct TokenBatch {
   std::vector<int64_t> ids, mask, types;
 };
 
-Result<TokenBatch> tokenize(const tfcc::text::Tokenizer& tokenizer, const std::vector<std::string>& texts, size_t max_tokens) {
+Result<TokenBatch> tokenize(const tfcc::text::Tokenizer& tokenizer,
+                            const std::vector<std::string>& texts, size_t max_tokens) {
   std::vector<std::vector<int32_t>> rows;
   size_t columns = 0;
   for (const std::string& text : texts) {
@@ -181,8 +187,10 @@ Result<void> set_inputs(tfcc::Executor& executor, const tfcc::Model& model, cons
                                          : input.name == "token_type_ids" ? &batch.types
                                                                           : nullptr;
     if (!values || (input.dtype != DType::i64 && input.dtype != DType::i32))
-      return Error{ErrorCode::unsupported, "input '" + input.name + "': tfcc-embed gives input_ids, attention_mask and "
-                                           "token_type_ids as integers; run other models with `tfcc run`"};
+      return Error{ErrorCode::unsupported,
+                   "input '" + input.name +
+                       "': tfcc-embed gives input_ids, attention_mask and "
+                       "token_type_ids as integers; run other models with `tfcc run`"};
     held.push_back(input_array(*values, batch, input.dtype));
     Array& a = held.back();
     TFCC_TRY_VOID(executor.set(input.name, {a.bytes.data(), a.dtype, a.shape}));
@@ -201,9 +209,11 @@ float half_to_float(uint16_t h) {
 // The output that holds one vector per token: the first of rank 3.
 Result<std::string> token_output(const tfcc::Model& model) {
   for (const tfcc::TensorInfo& output : model.outputs())
-    if (output.dims.size() == 3 && (output.dtype == DType::f32 || output.dtype == DType::f16)) return output.name;
-  return Error{ErrorCode::unsupported, "no output [batch, sequence, hidden] in float32 or float16; export the encoder "
-                                       "with last_hidden_state"};
+    if (output.dims.size() == 3 && (output.dtype == DType::f32 || output.dtype == DType::f16))
+      return output.name;
+  return Error{ErrorCode::unsupported,
+               "no output [batch, sequence, hidden] in float32 or float16; export the encoder "
+               "with last_hidden_state"};
 }
 
 // Mean over real tokens, then length 1. [B,S,H] -> [B,H].
@@ -219,10 +229,12 @@ Array pool(const tfcc::Tensor& hidden, const TokenBatch& batch) {
     std::fill(sum.begin(), sum.end(), 0.0);
     for (int64_t c = 0; c < columns; ++c)
       if (batch.mask[static_cast<size_t>(r * columns + c)])
-        for (int64_t k = 0; k < width; ++k) sum[static_cast<size_t>(k)] += at((r * columns + c) * width + k);
+        for (int64_t k = 0; k < width; ++k)
+          sum[static_cast<size_t>(k)] += at((r * columns + c) * width + k);
     double squares = 0;
     for (double v : sum) squares += v * v;
-    const double scale = squares > 0 ? 1 / std::sqrt(squares) : 0;  // the mean's divisor cancels here
+    const double scale =
+        squares > 0 ? 1 / std::sqrt(squares) : 0;  // the mean's divisor cancels here
     for (int64_t k = 0; k < width; ++k)
       out.data<float>()[r * width + k] = static_cast<float>(sum[static_cast<size_t>(k)] * scale);
   }
@@ -239,7 +251,8 @@ void print_similarities(const Array& embeddings, const std::vector<std::string>&
     std::printf("%4lld", static_cast<long long>(r + 1));
     for (int64_t c = 0; c < rows; ++c) {
       double dot = 0;
-      for (int64_t k = 0; k < width; ++k) dot += static_cast<double>(e[r * width + k]) * e[c * width + k];
+      for (int64_t k = 0; k < width; ++k)
+        dot += static_cast<double>(e[r * width + k]) * e[c * width + k];
       std::printf("%7.3f", dot);
     }
     std::printf("   %s\n", texts[static_cast<size_t>(r)].c_str());
@@ -252,18 +265,22 @@ Result<double> median_time(tfcc::Executor& executor, int runs) {
   for (int i = 0; i < runs; ++i) {
     const auto start = std::chrono::steady_clock::now();
     TFCC_TRY_VOID(executor.run());
-    times.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    times.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+            .count());
   }
   std::nth_element(times.begin(), times.begin() + runs / 2, times.end());
   return times[static_cast<size_t>(runs / 2)];
 }
 
 Result<void> embed(const Options& o) {
-  for (const std::string* read : {&o.model, &o.vocabulary}) TFCC_TRY_VOID(tfcc::tools::note_input(*read));
+  for (const std::string* read : {&o.model, &o.vocabulary})
+    TFCC_TRY_VOID(tfcc::tools::note_input(*read));
   TFCC_TRY_VOID(tfcc::tools::plan_output("--output", o.output));
   TFCC_TRY(const std::vector<std::string> texts, sentences(o));
   using tfcc::text::Tokenizer;
-  TFCC_TRY(const Tokenizer tokenizer, o.cased ? Tokenizer::load_bert(o.vocabulary, false) : Tokenizer::load(o.vocabulary));
+  TFCC_TRY(const Tokenizer tokenizer,
+           o.cased ? Tokenizer::load_bert(o.vocabulary, false) : Tokenizer::load(o.vocabulary));
   TFCC_TRY(const tfcc::Model model, tfcc::Model::load(o.model, o.load));
   TFCC_TRY(const std::string output, token_output(model));
   TFCC_TRY(tfcc::Executor executor, model.executor());
@@ -274,18 +291,21 @@ Result<void> embed(const Options& o) {
   TFCC_TRY_VOID(executor.run());
   TFCC_TRY(const tfcc::Tensor hidden, executor.output(output));
   if (hidden.shape.size() != 3 || hidden.shape[0] != batch.rows || hidden.shape[1] != batch.columns)
-    return Error{ErrorCode::shape, "output '" + output + "' is not [batch, sequence, hidden]; export the encoder with "
-                                   "last_hidden_state"};
+    return Error{ErrorCode::shape,
+                 "output '" + output +
+                     "' is not [batch, sequence, hidden]; export the encoder with "
+                     "last_hidden_state"};
   const Array embeddings = pool(hidden, batch);
 
   if (texts.size() <= 16) print_similarities(embeddings, texts);
   if (!o.output.empty()) TFCC_TRY_VOID(tfcc::tools::write_npy(o.output, embeddings));
   TFCC_TRY(const double milliseconds, median_time(executor, o.runs));
   const auto tokens = std::count(batch.mask.begin(), batch.mask.end(), 1);
-  std::printf("%s (%s): %.3f ms per batch of %lld sentences, %lld tokens padded to %lldx%lld (median of %d runs)\n",
-              model.device().c_str(), model.target().c_str(), milliseconds, static_cast<long long>(batch.rows),
-              static_cast<long long>(tokens), static_cast<long long>(batch.rows),
-              static_cast<long long>(batch.columns), o.runs);
+  std::printf(
+      "%s (%s): %.3f ms per batch of %lld sentences, %lld tokens padded to %lldx%lld (median of %d runs)\n",
+      model.device().c_str(), model.target().c_str(), milliseconds,
+      static_cast<long long>(batch.rows), static_cast<long long>(tokens),
+      static_cast<long long>(batch.rows), static_cast<long long>(batch.columns), o.runs);
   return {};
 }
 

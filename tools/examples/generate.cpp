@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several prompts at once, answered by a compiled decoder. Texts if the file keeps a tokenizer (`tfcc compile --tokenizer`), else ids:
+// Several prompts at once, answered by a compiled decoder. Texts if the file keeps a tokenizer
+// (`tfcc compile --tokenizer`), else ids:
 //     generate model.tfcc "The three laws of" "Once upon a time"
 //     generate model.tfcc 5,6,7
 #include <cstdio>
@@ -23,7 +24,8 @@ tfcc::Result<void> answer(const char* file, const std::vector<std::string>& prom
   TFCC_TRY(const tfcc::Model model, tfcc::Model::load(file));
   TFCC_TRY(tfcc::Generator generator, tfcc::Generator::make(model));
   const auto json = model.attachment("tokenizer.json");
-  const auto tokenizer = json ? tfcc::text::Tokenizer::from_json(*json, file) : tfcc::Result<tfcc::text::Tokenizer>(json.error());
+  const auto tokenizer = json ? tfcc::text::Tokenizer::from_json(*json, file)
+                              : tfcc::Result<tfcc::text::Tokenizer>(json.error());
   tfcc::GenerateOptions options;
   options.max_tokens = 12;
   std::vector<tfcc::Generator::Id> requests;  // all are under way before the first is waited for

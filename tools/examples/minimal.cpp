@@ -10,8 +10,8 @@
 namespace {
 
 tfcc::Result<void> run(const char* path) {
-  TFCC_TRY(tfcc::Model model, tfcc::Model::load(path));           // shared between threads
-  TFCC_TRY(tfcc::Executor executor, model.executor());            // one per thread and stream
+  TFCC_TRY(tfcc::Model model, tfcc::Model::load(path));  // shared between threads
+  TFCC_TRY(tfcc::Executor executor, model.executor());   // one per thread and stream
 
   std::vector<int64_t> ids = {1, 5, 2, 1, 2, 0};
   std::vector<int64_t> mask = {1, 1, 1, 1, 1, 0};

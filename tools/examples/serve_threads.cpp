@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server's thread pool: one shared model, one executor per thread, a queue of requests. Sends made-up requests of
-// many lengths through it and compares every answer, bit for bit, with that of a single executor.
+// A server's thread pool: one shared model, one executor per thread, a queue of requests. Sends
+// made-up requests of many lengths through it and compares every answer, bit for bit, with that of
+// a single executor.
 //
 //     serve_threads MODEL.tfcc [THREADS [REQUESTS]]
 #include <algorithm>
@@ -37,7 +38,8 @@ Answer answer(const tfcc::Model& model, tfcc::Executor& executor, Ids ids) {
   TFCC_TRY_VOID(executor.run());
   TFCC_TRY_VOID(executor.status());
   TFCC_TRY(const tfcc::Tensor out, executor.output(model.outputs().front().name));
-  const auto* bytes = static_cast<const std::byte*>(out.data);  // the executor's, until its next run
+  const auto* bytes =
+      static_cast<const std::byte*>(out.data);  // the executor's, until its next run
   return std::vector<std::byte>(bytes, bytes + out.bytes);
 }
 
@@ -48,7 +50,8 @@ class Pool {
     std::unique_ptr<Pool> pool(new Pool(model));
     for (int i = 0; i < threads; ++i) {
       TFCC_TRY(tfcc::Executor executor, model.executor());
-      pool->threads_.emplace_back([p = pool.get(), e = std::move(executor)]() mutable { p->work(e); });
+      pool->threads_.emplace_back(
+          [p = pool.get(), e = std::move(executor)]() mutable { p->work(e); });
     }
     return pool;
   }
@@ -116,13 +119,15 @@ Result<void> serve(const std::string& path, int threads, int requests) {
   TFCC_TRY(const tfcc::Model model, tfcc::Model::load(path, options));
   for (const tfcc::TensorInfo& input : model.inputs())
     if (input.dtype != DType::i64 || input.dims.size() != 2)
-      return Error{tfcc::ErrorCode::unsupported, "input '" + input.name + "' is not i64[batch, sequence]; give an "
-                                                 "encoder of token ids"};
+      return Error{tfcc::ErrorCode::unsupported, "input '" + input.name +
+                                                     "' is not i64[batch, sequence]; give an "
+                                                     "encoder of token ids"};
 
   std::vector<Ids> ids;
   for (int i = 0; i < requests; ++i) {
     ids.emplace_back(static_cast<size_t>(1 + i * 7 % longest(model)));
-    for (size_t k = 0; k < ids.back().size(); ++k) ids.back()[k] = static_cast<int64_t>((i + k * 3) % 16);
+    for (size_t k = 0; k < ids.back().size(); ++k)
+      ids.back()[k] = static_cast<int64_t>((i + k * 3) % 16);
   }
 
   std::vector<std::future<Answer>> futures;
@@ -134,10 +139,11 @@ Result<void> serve(const std::string& path, int threads, int requests) {
     TFCC_TRY(const std::vector<std::byte> got, futures[i].get());
     TFCC_TRY(const std::vector<std::byte> want, answer(model, alone, ids[i]));
     if (got.size() != want.size() || std::memcmp(got.data(), want.data(), got.size()) != 0)
-      return Error{tfcc::ErrorCode::internal, "request " + std::to_string(i) + ": the pool's answer differs"};
+      return Error{tfcc::ErrorCode::internal,
+                   "request " + std::to_string(i) + ": the pool's answer differs"};
   }
-  std::printf("%s: %d requests on %d threads, every answer equal to that of one executor\n", model.device().c_str(),
-              requests, threads);
+  std::printf("%s: %d requests on %d threads, every answer equal to that of one executor\n",
+              model.device().c_str(), requests, threads);
   return {};
 }
 

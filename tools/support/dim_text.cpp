@@ -5,7 +5,8 @@
 
 namespace tfcc::tools {
 
-ir::ExprRef parse_dim(const std::string& text, ir::ExprPool& pool, const std::map<std::string, int64_t>& sizes) {
+ir::ExprRef parse_dim(const std::string& text, ir::ExprPool& pool,
+                      const std::map<std::string, int64_t>& sizes) {
   auto e = ir::parse_expr(
       text, pool,
       [&](std::string_view name) {

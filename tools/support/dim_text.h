@@ -10,8 +10,10 @@
 
 namespace tfcc::tools {
 
-/// A dim over names of sizes, each the number that `sizes` gives it, or a symbol; null if the text is no expression.
-ir::ExprRef parse_dim(const std::string& text, ir::ExprPool& pool, const std::map<std::string, int64_t>& sizes);
+/// A dim over names of sizes, each the number that `sizes` gives it, or a symbol; null if the text
+/// is no expression.
+ir::ExprRef parse_dim(const std::string& text, ir::ExprPool& pool,
+                      const std::map<std::string, int64_t>& sizes);
 /// The names of sizes in a dim.
 std::vector<std::string> sizes_in(const std::string& text);
 

@@ -12,7 +12,8 @@ namespace {
 std::vector<std::string> parts_of(const std::string& name) {
   std::vector<std::string> parts{""};
   for (const char c : name) {
-    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0, in_number = parts.size() % 2 == 0;
+    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0,
+               in_number = parts.size() % 2 == 0;
     if (digit != in_number) parts.emplace_back();
     parts.back() += c;
   }
@@ -22,10 +23,14 @@ std::vector<std::string> parts_of(const std::string& name) {
 
 /// "7" if all are 7, "0..31" for a run, else "*".
 std::string together(const std::vector<std::string>& numbers) {
-  if (std::all_of(numbers.begin(), numbers.end(), [&](const std::string& n) { return n == numbers[0]; })) return numbers[0];
+  if (std::all_of(numbers.begin(), numbers.end(),
+                  [&](const std::string& n) { return n == numbers[0]; }))
+    return numbers[0];
   constexpr size_t kLongest = 9;
   for (size_t i = 0; i < numbers.size(); ++i)
-    if (numbers[i].size() > kLongest || (i > 0 && std::stol(numbers[i]) != std::stol(numbers[i - 1]) + 1)) return "*";
+    if (numbers[i].size() > kLongest ||
+        (i > 0 && std::stol(numbers[i]) != std::stol(numbers[i - 1]) + 1))
+      return "*";
   return numbers.front() + ".." + numbers.back();
 }
 
@@ -54,7 +59,8 @@ std::vector<Folded> fold(const std::vector<std::pair<std::string, std::string>>&
     }
     out.push_back(std::move(f));
   }
-  std::sort(out.begin(), out.end(), [](const Folded& a, const Folded& b) { return a.first < b.first; });
+  std::sort(out.begin(), out.end(),
+            [](const Folded& a, const Folded& b) { return a.first < b.first; });
   return out;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// .npy reading and writing. The header is a Python dict literal; only the three keys that NumPy writes are accepted.
+// .npy reading and writing. The header is a Python dict literal; only the three keys that NumPy
+// writes are accepted.
 #include "tools/support/npy.h"
 
 #include <fcntl.h>
@@ -19,10 +20,12 @@ namespace {
 
 constexpr char kMagic[] = "\x93NUMPY";
 constexpr size_t kMagicSize = 6;
-constexpr int64_t kMaxBytes = int64_t{1} << 46;  // beyond any machine; keeps size products far from overflow
+constexpr int64_t kMaxBytes = int64_t{1}
+                              << 46;  // beyond any machine; keeps size products far from overflow
 
 // In the order of DType. '|' marks types for which byte order means nothing.
-constexpr const char* kDescr[kDTypeCount] = {"<f4", "<f2", "<V2", "<f8", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1"};
+constexpr const char* kDescr[kDTypeCount] = {"<f4", "<f2", "<V2", "<f8", "<i8",
+                                             "<i4", "<i2", "|i1", "|u1", "|b1"};
 
 std::optional<DType> dtype_of(std::string_view descr) {
   if (descr.size() != 3) return std::nullopt;
@@ -98,7 +101,8 @@ class HeaderParser {
   bool number(int64_t& out) {
     skip_space();
     const size_t start = at_;
-    for (out = 0; at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_])); ++at_) {
+    for (out = 0; at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]));
+         ++at_) {
       out = out * 10 + (text_[at_] - '0');
       if (out > kMaxBytes) return false;
     }
@@ -119,20 +123,23 @@ class HeaderParser {
   size_t at_ = 0;
 };
 
-Error bad(const std::string& name, const std::string& why) { return {ErrorCode::bad_file, name + ": " + why}; }
+Error bad(const std::string& name, const std::string& why) {
+  return {ErrorCode::bad_file, name + ": " + why};
+}
 
 Result<DType> checked_dtype(const Header& header, const std::string& name) {
   if (header.descr.size() > 1 && header.descr[0] == '>')
-    return Error{ErrorCode::unsupported,
-                 name + ": big-endian data ('" + header.descr + "'); save a.astype(a.dtype.newbyteorder('<'))"};
+    return Error{ErrorCode::unsupported, name + ": big-endian data ('" + header.descr +
+                                             "'); save a.astype(a.dtype.newbyteorder('<'))"};
   if (header.fortran)
     return Error{ErrorCode::unsupported,
                  name + ": Fortran order is not supported; save numpy.ascontiguousarray(a)"};
   const std::optional<DType> dtype = dtype_of(header.descr);
   if (!dtype)
-    return Error{ErrorCode::unsupported, name + ": dtype '" + header.descr +
-                                             "' is not supported; convert it with a.astype(...) to one of float16, "
-                                             "float32, float64, int8, int16, int32, int64, uint8, bool"};
+    return Error{ErrorCode::unsupported,
+                 name + ": dtype '" + header.descr +
+                     "' is not supported; convert it with a.astype(...) to one of float16, "
+                     "float32, float64, int8, int16, int32, int64, uint8, bool"};
   return *dtype;
 }
 
@@ -153,7 +160,8 @@ std::optional<int64_t> byte_count(DType dtype, std::span<const int64_t> shape) {
   return n;
 }
 
-Result<void> take_memory(const std::string& name, DType dtype, std::span<const int64_t> shape, int64_t& total) {
+Result<void> take_memory(const std::string& name, DType dtype, std::span<const int64_t> shape,
+                         int64_t& total) {
   const int64_t most = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   const std::optional<int64_t> bytes = byte_count(dtype, shape);
   if (bytes && *bytes <= most - total) {
@@ -162,7 +170,9 @@ Result<void> take_memory(const std::string& name, DType dtype, std::span<const i
   }
   std::string dims;
   for (int64_t d : shape) dims += (dims.empty() ? "" : ",") + std::to_string(d);
-  return Error{ErrorCode::shape, "input '" + name + "': " + to_string(dtype) + "[" + dims + "] takes more memory than this machine has; use smaller shapes"};
+  return Error{ErrorCode::shape,
+               "input '" + name + "': " + to_string(dtype) + "[" + dims +
+                   "] takes more memory than this machine has; use smaller shapes"};
 }
 
 int64_t Array::count() const { return static_cast<int64_t>(bytes.size() / size_of(dtype)); }
@@ -181,17 +191,20 @@ Array make_array(DType dtype, std::vector<int64_t> shape) {
 
 Result<Array> parse_npy(std::span<const std::byte> file, const std::string& name) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  if (text.size() < kMagicSize + 4 || text.substr(0, kMagicSize) != std::string_view(kMagic, kMagicSize))
+  if (text.size() < kMagicSize + 4 ||
+      text.substr(0, kMagicSize) != std::string_view(kMagic, kMagicSize))
     return bad(name, "not a .npy file (no NUMPY magic); write it with numpy.save");
   const int version = static_cast<unsigned char>(text[kMagicSize]);
   if (version < 1 || version > 3)
-    return bad(name, ".npy format version " + std::to_string(version) + " is not known; 1 to 3 are");
+    return bad(name,
+               ".npy format version " + std::to_string(version) + " is not known; 1 to 3 are");
   const size_t length_bytes = version == 1 ? 2 : 4;
   const size_t start = kMagicSize + 2 + length_bytes;
   size_t length = 0;
   for (size_t i = 0; i < length_bytes && start <= text.size(); ++i)
     length |= static_cast<size_t>(static_cast<unsigned char>(text[kMagicSize + 2 + i])) << (8 * i);
-  if (start > text.size() || length > text.size() - start) return bad(name, "truncated inside the .npy header");
+  if (start > text.size() || length > text.size() - start)
+    return bad(name, "truncated inside the .npy header");
 
   Header header;
   if (!HeaderParser(text.substr(start, length)).parse(header))
@@ -201,8 +214,10 @@ Result<Array> parse_npy(std::span<const std::byte> file, const std::string& name
   const size_t have = text.size() - start - length;
   if (!bytes) return bad(name, "the shape in the .npy header is too large");
   if (static_cast<size_t>(*bytes) != have)
-    return bad(name, std::string(static_cast<size_t>(*bytes) > have ? "truncated: " : "too long: ") + "the header says " +
-                         std::to_string(*bytes) + " bytes of data, the file holds " + std::to_string(have));
+    return bad(name,
+               std::string(static_cast<size_t>(*bytes) > have ? "truncated: " : "too long: ") +
+                   "the header says " + std::to_string(*bytes) + " bytes of data, the file holds " +
+                   std::to_string(have));
   const std::byte* data = file.data() + start + length;
   return Array{dtype, std::move(header.shape), std::vector<std::byte>(data, data + have)};
 }
@@ -217,9 +232,11 @@ Result<std::vector<std::byte>> read_file(const std::string& path) {
   }
   std::vector<std::byte> out(S_ISREG(info.st_mode) ? static_cast<size_t>(info.st_size) : 0);
   size_t at = 0;
-  // One byte more than fits is asked for at the end, so that pipes and growing files are read whole.
+  // One byte more than fits is asked for at the end, so that pipes and growing files are read
+  // whole.
   for (;;) {
-    if (at == out.size()) out.resize(at + (at == static_cast<size_t>(info.st_size) ? 1 : at + 4096));
+    if (at == out.size())
+      out.resize(at + (at == static_cast<size_t>(info.st_size) ? 1 : at + 4096));
     const ssize_t n = ::read(fd, out.data() + at, out.size() - at);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
@@ -241,7 +258,8 @@ Result<Array> read_npy(const std::string& path) {
 }
 
 std::string npy_header(DType dtype, std::span<const int64_t> shape) {
-  std::string dict = std::string("{'descr': '") + kDescr[static_cast<int>(dtype)] + "', 'fortran_order': False, 'shape': (";
+  std::string dict = std::string("{'descr': '") + kDescr[static_cast<int>(dtype)] +
+                     "', 'fortran_order': False, 'shape': (";
   for (size_t i = 0; i < shape.size(); ++i) dict += (i ? ", " : "") + std::to_string(shape[i]);
   dict += shape.size() == 1 ? ",), }" : "), }";
   constexpr size_t kAlign = 64;

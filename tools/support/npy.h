@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NumPy's .npy files: the form in which the command line takes inputs and gives outputs.
-// Little-endian, C order, format versions 1 to 3. bf16 is the two-byte void that ml_dtypes writes ("<V2").
+// Little-endian, C order, format versions 1 to 3. bf16 is the two-byte void that ml_dtypes writes
+// ("<V2").
 #pragma once
 
 #include <cstddef>
@@ -23,22 +24,17 @@ struct Array {
 
   /// Number of elements.
   int64_t count() const;
-  template <class T>
-  const T* data() const {
-    return reinterpret_cast<const T*>(bytes.data());
-  }
-  template <class T>
-  T* data() {
-    return reinterpret_cast<T*>(bytes.data());
-  }
+  template <class T> const T* data() const { return reinterpret_cast<const T*>(bytes.data()); }
+  template <class T> T* data() { return reinterpret_cast<T*>(bytes.data()); }
 };
 
 /// Bytes of an array of this shape, or nothing for a negative size and beyond what any machine has.
 std::optional<int64_t> byte_count(DType dtype, std::span<const int64_t> shape);
 
-/// Adds the bytes of an array that is to be made to `total`; `name` is the input that it is for. Errors: shape (the machine has
-/// not that much memory).
-Result<void> take_memory(const std::string& name, DType dtype, std::span<const int64_t> shape, int64_t& total);
+/// Adds the bytes of an array that is to be made to `total`; `name` is the input that it is for.
+/// Errors: shape (the machine has not that much memory).
+Result<void> take_memory(const std::string& name, DType dtype, std::span<const int64_t> shape,
+                         int64_t& total);
 
 /// An array of zeros. The shape must be one that fits in memory: byte_count().
 Array make_array(DType dtype, std::vector<int64_t> shape);
@@ -50,7 +46,8 @@ struct ArrayView {
   const void* data = nullptr;
 
   ArrayView() = default;
-  ArrayView(DType t, std::vector<int64_t> s, const void* d) : dtype(t), shape(std::move(s)), data(d) {}
+  ArrayView(DType t, std::vector<int64_t> s, const void* d)
+      : dtype(t), shape(std::move(s)), data(d) {}
   ArrayView(const Array& a) : dtype(a.dtype), shape(a.shape), data(a.bytes.data()) {}  // NOLINT
   size_t bytes() const;
 };

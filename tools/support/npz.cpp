@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// .npz: local headers and data, then the central directory and its end records (PKWARE APPNOTE 4.3).
-// Sizes are known before a member is written, so no data descriptors are needed.
+// .npz: local headers and data, then the central directory and its end records (PKWARE APPNOTE
+// 4.3). Sizes are known before a member is written, so no data descriptors are needed.
 #include "tools/support/npz.h"
 
 #include <array>
@@ -126,7 +126,9 @@ std::string end_records(uint64_t count, uint64_t offset, uint64_t size) {
   return b.out;
 }
 
-Error bad(const std::string& path, const std::string& why) { return {ErrorCode::bad_file, path + ": " + why}; }
+Error bad(const std::string& path, const std::string& why) {
+  return {ErrorCode::bad_file, path + ": " + why};
+}
 
 // Bounds-checked little-endian reads: a read past the end is remembered and gives 0.
 class Reader {
@@ -229,20 +231,25 @@ Entry read_entry(Reader& r) {
   return e;
 }
 
-Result<Array> read_member(std::span<const std::byte> file, const Entry& e, const std::string& path) {
+Result<Array> read_member(std::span<const std::byte> file, const Entry& e,
+                          const std::string& path) {
   const Member& m = e.member;
-  if (e.flags & 1) return Error{ErrorCode::unsupported, path + ": member '" + m.name + "' is encrypted"};
+  if (e.flags & 1)
+    return Error{ErrorCode::unsupported, path + ": member '" + m.name + "' is encrypted"};
   if (e.method != 0)
     return Error{ErrorCode::unsupported,
-                 path + ": member '" + m.name + "' is compressed; save with numpy.savez, not savez_compressed"};
+                 path + ": member '" + m.name +
+                     "' is compressed; save with numpy.savez, not savez_compressed"};
   Reader r(file, m.offset);
-  if (r.u32() != kLocalMagic) return bad(path, "member '" + m.name + "' is not where the directory says");
+  if (r.u32() != kLocalMagic)
+    return bad(path, "member '" + m.name + "' is not where the directory says");
   r.skip(22);
   const uint64_t name = r.u16(), extra = r.u16();
   r.skip(name + extra);
   const auto data = r.take(m.size);
   if (!r.ok()) return bad(path, "truncated inside member '" + m.name + "'");
-  if (crc32(data.data(), data.size()) != m.crc) return bad(path, "member '" + m.name + "' is damaged (CRC differs)");
+  if (crc32(data.data(), data.size()) != m.crc)
+    return bad(path, "member '" + m.name + "' is damaged (CRC differs)");
   return parse_npy(data, path + "[" + m.name + "]");
 }
 
@@ -264,7 +271,8 @@ uint32_t crc32(const void* data, size_t bytes, uint32_t crc) {
   return ~crc;
 }
 
-Result<void> write_npz(const std::string& path, const std::vector<std::pair<std::string, ArrayView>>& arrays) {
+Result<void> write_npz(const std::string& path,
+                       const std::vector<std::pair<std::string, ArrayView>>& arrays) {
   std::set<std::string> names;
   for (const auto& [name, array] : arrays)
     if (!names.insert(name).second)
@@ -273,7 +281,8 @@ Result<void> write_npz(const std::string& path, const std::vector<std::pair<std:
   std::string directory;
   for (const auto& [name, array] : arrays) {
     const std::string header = npy_header(array.dtype, array.shape);
-    Member m{name + ".npy", crc32(header.data(), header.size()), header.size() + array.bytes(), file.size()};
+    Member m{name + ".npy", crc32(header.data(), header.size()), header.size() + array.bytes(),
+             file.size()};
     m.crc = crc32(array.data, array.bytes(), m.crc);
     const std::string local = local_header(m);
     TFCC_TRY_VOID(file.write(local.data(), local.size()));
@@ -289,9 +298,11 @@ Result<void> write_npz(const std::string& path, const std::vector<std::pair<std:
 Result<std::vector<std::pair<std::string, Array>>> read_npz(const std::string& path) {
   TFCC_TRY(const std::vector<std::byte> file, read_file(path));
   const std::optional<Directory> directory = find_directory(file);
-  if (!directory) return bad(path, "not a .npz file (no zip directory), or truncated; write it with numpy.savez");
+  if (!directory)
+    return bad(path, "not a .npz file (no zip directory), or truncated; write it with numpy.savez");
   std::vector<std::pair<std::string, Array>> out;
-  uint64_t rest = file.size();  // members do not share bytes, so that a small file cannot become many arrays
+  uint64_t rest =
+      file.size();  // members do not share bytes, so that a small file cannot become many arrays
   Reader r(file, directory->offset);
   for (uint64_t i = 0; i < directory->count; ++i) {
     if (r.u32() != kCentralMagic) return bad(path, "the zip directory is damaged");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's .npz files: a zip archive of .npy files, stored without compression (what numpy.savez writes).
-// Output is byte for byte the same for the same arrays: no dates are written.
+// NumPy's .npz files: a zip archive of .npy files, stored without compression (what numpy.savez
+// writes). Output is byte for byte the same for the same arrays: no dates are written.
 #pragma once
 
 #include <string>
@@ -11,9 +11,11 @@
 
 namespace tfcc::tools {
 
-/// Writes arrays under their names, in this order, whole or not at all. Members beyond 4 GiB use zip64.
+/// Writes arrays under their names, in this order, whole or not at all. Members beyond 4 GiB use
+/// zip64.
 /// Errors: io, invalid_argument (two arrays of one name).
-Result<void> write_npz(const std::string& path, const std::vector<std::pair<std::string, ArrayView>>& arrays);
+Result<void> write_npz(const std::string& path,
+                       const std::vector<std::pair<std::string, ArrayView>>& arrays);
 
 /// Reads all arrays of an uncompressed .npz and checks their CRCs.
 /// Errors: io, bad_file, unsupported (compressed members).

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that the process reads and writes, and OutputFile: plain file descriptors, so that every failure of the disk is seen and named.
+// The files that the process reads and writes, and OutputFile: plain file descriptors, so that
+// every failure of the disk is seen and named.
 #include "tools/support/output_file.h"
 
 #include <fcntl.h>
@@ -16,15 +17,17 @@ namespace tfcc::tools {
 
 namespace {
 
-// Where a file is: itself, if it is there, and its place in its folder, which stays when the file is replaced.
+// Where a file is: itself, if it is there, and its place in its folder, which stays when the file
+// is replaced.
 struct Identity {
   dev_t device = 0, folder_device = 0;
-  ino_t inode = 0, folder_inode = 0;     // 0: there is none
+  ino_t inode = 0, folder_inode = 0;  // 0: there is none
   std::string name;
 
   bool is(const Identity& other) const {
     const bool same_file = inode != 0 && inode == other.inode && device == other.device;
-    return same_file || (folder_inode != 0 && folder_inode == other.folder_inode && folder_device == other.folder_device && name == other.name);
+    return same_file || (folder_inode != 0 && folder_inode == other.folder_inode &&
+                         folder_device == other.folder_device && name == other.name);
   }
 };
 
@@ -50,16 +53,19 @@ Identity identity_of(const std::string& path) {
 
 struct Files::Known {
   Identity identity;
-  std::string path, option;              // option: empty for an input
+  std::string path, option;  // option: empty for an input
 };
 
 namespace {
 
 // What keeps a file from being written by `option`: another that is the same.
-Error taken(const std::string& option, const std::string& path, const std::string& other, const std::string& other_option) {
-  const std::string role = other_option.empty() ? ", which is read" : ", which " + other_option + " writes";
+Error taken(const std::string& option, const std::string& path, const std::string& other,
+            const std::string& other_option) {
+  const std::string role =
+      other_option.empty() ? ", which is read" : ", which " + other_option + " writes";
   const std::string same = other == path ? " is the file" : " is the file " + other;
-  return {ErrorCode::invalid_argument, (option.empty() ? "" : option + ": ") + path + same + role + "; give another file name"};
+  return {ErrorCode::invalid_argument,
+          (option.empty() ? "" : option + ": ") + path + same + role + "; give another file name"};
 }
 
 }  // namespace
@@ -72,7 +78,8 @@ Result<void> Files::note_input(const std::string& path) {
   for (const Known& f : known_) {
     if (f.option.empty() || !f.identity.is(id)) continue;
     const std::string same = f.path == path ? " is the file" : " is the file " + path;
-    return Error{ErrorCode::invalid_argument, f.option + ": " + f.path + same + ", which is read; give another file name"};
+    return Error{ErrorCode::invalid_argument,
+                 f.option + ": " + f.path + same + ", which is read; give another file name"};
   }
   known_.push_back({id, path, {}});
   return {};
@@ -87,7 +94,9 @@ Result<void> Files::plan_output(const std::string& option, const std::string& pa
   std::error_code none;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty() && !std::filesystem::is_directory(folder, none)) {
-    return Error{ErrorCode::io, path + ": cannot write here: No such file or directory; make the folder " + folder.string()};
+    return Error{ErrorCode::io,
+                 path + ": cannot write here: No such file or directory; make the folder " +
+                     folder.string()};
   }
   known_.push_back({id, path, option});
   return {};
@@ -137,7 +146,8 @@ Result<OutputFile> OutputFile::create(const std::string& path, const Files& file
   std::string temporary;
   int fd = in_place ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC) : -1;
   for (int k = 0; !in_place; ++k) {  // a file that has the name already stays
-    temporary = path + ".tmp." + std::to_string(::getpid()) + (k > 0 ? "." + std::to_string(k) : "");
+    temporary =
+        path + ".tmp." + std::to_string(::getpid()) + (k > 0 ? "." + std::to_string(k) : "");
     fd = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, 0666);
     if (fd >= 0 || errno != EEXIST) break;
   }

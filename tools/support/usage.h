@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wrong options, told apart from failures: the command exits with 2 for them, the C API and Python say invalid_argument.
+// Wrong options, told apart from failures: the command exits with 2 for them, the C API and Python
+// say invalid_argument.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,9 @@ namespace tfcc::tools {
 inline constexpr const char* kUsage = "usage: ";  // what the text of such an error begins with
 
 /// An option that is wrong by itself or that this model cannot have.
-inline Error usage_error(const std::string& message) { return {ErrorCode::invalid_argument, kUsage + message}; }
+inline Error usage_error(const std::string& message) {
+  return {ErrorCode::invalid_argument, kUsage + message};
+}
 inline bool is_usage(const Error& e) { return e.message.starts_with(kUsage); }
 
 /// "a,b" as {"a", "b"}; empty text gives an empty list.

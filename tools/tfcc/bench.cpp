@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tfcc bench: latency and throughput of a .tfcc file, in trtexec's words. On a GPU inputs and outputs stay on the device.
-// The profile (bench_profile) and the peer (bench_peer) have runs of their own.
+// tfcc bench: latency and throughput of a .tfcc file, in trtexec's words. On a GPU inputs and
+// outputs stay on the device. The profile (bench_profile) and the peer (bench_peer) have runs of
+// their own.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,47 +27,62 @@
 namespace tfcc::tools {
 namespace {
 
-// "uniform:0.2-1.0": lengths drawn between these shares of the second axis, the first row full; the mask inputs get them,
-// but for those that were given.
-Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::string>& given, NamedArrays& inputs) {
+// "uniform:0.2-1.0": lengths drawn between these shares of the second axis, the first row full; the
+// mask inputs get them, but for those that were given.
+Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::string>& given,
+                              NamedArrays& inputs) {
   double low = 1, high = 1;
   if (o.lengths != "full") {
-    if (std::sscanf(o.lengths.c_str(), "uniform:%lf-%lf", &low, &high) != 2 || low < 0 || high > 1 || low > high) {
-      return usage_error(fmt::format("--lengths takes full or uniform:LOW-HIGH with shares of the length, not '{}'", o.lengths));
+    if (std::sscanf(o.lengths.c_str(), "uniform:%lf-%lf", &low, &high) != 2 || low < 0 ||
+        high > 1 || low > high) {
+      return usage_error(fmt::format(
+          "--lengths takes full or uniform:LOW-HIGH with shares of the length, not '{}'",
+          o.lengths));
     }
   }
   std::mt19937_64 rng(o.seed);
   int64_t tokens = 0;
   for (auto& [name, a] : inputs) {
-    if (name.find("mask") == std::string::npos || a.shape.size() != 2 || is_float(a.dtype)) continue;
+    if (name.find("mask") == std::string::npos || a.shape.size() != 2 || is_float(a.dtype))
+      continue;
     const int64_t batch = a.shape[0], length = a.shape[1];
     tokens = 0;
     if (std::find(given.begin(), given.end(), name) != given.end()) {
-      for (int64_t i = 0; i < a.count(); ++i) tokens += ir::read_int(a.dtype, a.bytes.data(), i) != 0;
+      for (int64_t i = 0; i < a.count(); ++i)
+        tokens += ir::read_int(a.dtype, a.bytes.data(), i) != 0;
       continue;
     }
     for (int64_t b = 0; b < batch; ++b) {
-      const auto least = std::max<int64_t>(1, static_cast<int64_t>(low * static_cast<double>(length)));
+      const auto least =
+          std::max<int64_t>(1, static_cast<int64_t>(low * static_cast<double>(length)));
       const auto most = std::max(least, static_cast<int64_t>(high * static_cast<double>(length)));
       const int64_t n = b == 0 ? most : std::uniform_int_distribution<int64_t>(least, most)(rng);
-      for (int64_t j = 0; j < length; ++j) ir::write_int(a.dtype, a.bytes.data(), b * length + j, j < n);
+      for (int64_t j = 0; j < length; ++j)
+        ir::write_int(a.dtype, a.bytes.data(), b * length + j, j < n);
       tokens += n;
     }
   }
   return tokens;
 }
 
-// A step of the program for generation (docs/generate.md): every sequence has as many tokens and keys, its pages lie apart; slots of sums
-// that are read lie before those that are written. What states hold is made up like any input.
+// A step of the program for generation (docs/generate.md): every sequence has as many tokens and
+// keys, its pages lie apart; slots of sums that are read lie before those that are written. What
+// states hold is made up like any input.
 NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   const auto info = [&](const std::string& name) {
-    return *std::find_if(generation.inputs().begin(), generation.inputs().end(), [&](const TensorInfo& t) { return t.name == name; });
+    return *std::find_if(generation.inputs().begin(), generation.inputs().end(),
+                         [&](const TensorInfo& t) { return t.name == name; });
   };
-  const auto cache = std::find_if(generation.inputs().begin(), generation.inputs().end(), [](const TensorInfo& t) { return t.state && runtime::is_cache(t); });
+  const auto cache =
+      std::find_if(generation.inputs().begin(), generation.inputs().end(),
+                   [](const TensorInfo& t) { return t.state && runtime::is_cache(t); });
   const bool cached = cache != generation.inputs().end();
-  const bool sums = std::any_of(generation.inputs().begin(), generation.inputs().end(), [](const TensorInfo& t) { return t.state && runtime::is_sums(t); });
-  const int64_t page = cached ? cache->dims[2].max : 1, n = o.batch, each = o.decode ? 1 : o.prefill, keys = o.decode ? o.context + 1 : o.prefill;
-  const int64_t width = (keys + page - 1) / page, vocabulary = generation.outputs()[0].dims.back().max;
+  const bool sums = std::any_of(generation.inputs().begin(), generation.inputs().end(),
+                                [](const TensorInfo& t) { return t.state && runtime::is_sums(t); });
+  const int64_t page = cached ? cache->dims[2].max : 1, n = o.batch,
+                each = o.decode ? 1 : o.prefill, keys = o.decode ? o.context + 1 : o.prefill;
+  const int64_t width = (keys + page - 1) / page,
+                vocabulary = generation.outputs()[0].dims.back().max;
   std::mt19937_64 rng(o.seed);
   const auto page_of = [&](int64_t b, int64_t k) { return b + k * n; };
   NamedArrays out;
@@ -76,9 +92,12 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
     out.emplace_back(name, std::move(a));
   };
   const auto place = [&](int64_t t) { return keys - each + t % each; };
-  add("ids", {1, n * each}, [&](int64_t) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(vocabulary)); });
+  add("ids", {1, n * each},
+      [&](int64_t) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(vocabulary)); });
   add("positions", {n * each}, place);
-  if (cached) add("slots", {n * each}, [&](int64_t t) { return page_of(t / each, place(t) / page) * page + place(t) % page; });
+  if (cached)
+    add("slots", {n * each},
+        [&](int64_t t) { return page_of(t / each, place(t) / page) * page + place(t) % page; });
   add("context", {n}, [&](int64_t) { return keys; });
   add("first", {n + 1}, [&](int64_t b) { return b * each; });
   if (cached) add("order", {n}, [](int64_t b) { return b; });
@@ -92,10 +111,13 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
     for (size_t k = 1; k < t.dims.size(); ++k) shape.push_back(t.dims[k].max);
     Array a = make_array(t.dtype, std::move(shape));
     std::uniform_real_distribution<double> uniform(-1, 1);
-    constexpr int64_t kPeriod = 65521;                  // gigabytes of random numbers would take minutes
+    constexpr int64_t kPeriod = 65521;  // gigabytes of random numbers would take minutes
     for (int64_t i = 0; i < a.count(); ++i) {
-      if (i < kPeriod) ir::write_real(t.dtype, a.bytes.data(), static_cast<size_t>(i), uniform(rng));
-      else std::copy_n(a.bytes.begin() + (i - kPeriod) * static_cast<int64_t>(size_of(t.dtype)), size_of(t.dtype), a.bytes.begin() + i * static_cast<int64_t>(size_of(t.dtype)));
+      if (i < kPeriod)
+        ir::write_real(t.dtype, a.bytes.data(), static_cast<size_t>(i), uniform(rng));
+      else
+        std::copy_n(a.bytes.begin() + (i - kPeriod) * static_cast<int64_t>(size_of(t.dtype)),
+                    size_of(t.dtype), a.bytes.begin() + i * static_cast<int64_t>(size_of(t.dtype)));
     }
     out.emplace_back(t.name, std::move(a));
   }
@@ -114,7 +136,8 @@ Result<Measured> measure(const BenchOptions& o, Subject& subject) {
   while (static_cast<int>(m.queries) < o.iterations || ms_since(start) < o.duration_s * 1000) {
     TFCC_TRY_VOID(subject.once(m));
     ++m.queries;
-    stage.update(std::min(ms_since(start) / std::max(o.duration_s * 1000, 1e-3), static_cast<double>(m.queries) / o.iterations));
+    stage.update(std::min(ms_since(start) / std::max(o.duration_s * 1000, 1e-3),
+                          static_cast<double>(m.queries) / o.iterations));
   }
   m.seconds = ms_since(start) / 1000;
   if (!subject.on_host()) TFCC_TRY_VOID(subject.executor().status());
@@ -123,8 +146,9 @@ Result<Measured> measure(const BenchOptions& o, Subject& subject) {
 
 void print_series(const char* title, const Series& s, const std::vector<double>& percentiles) {
   if (s.ms.empty()) return;
-  std::printf("%s: min = %.4f ms, max = %.4f ms, mean = %.4f ms, median = %.4f ms, percentile(10%%) = %.4f ms", title, s.quantile(0),
-              s.quantile(1), s.mean(), s.median(), s.quantile(0.1));
+  std::printf(
+      "%s: min = %.4f ms, max = %.4f ms, mean = %.4f ms, median = %.4f ms, percentile(10%%) = %.4f ms",
+      title, s.quantile(0), s.quantile(1), s.mean(), s.median(), s.quantile(0.1));
   for (double p : percentiles) std::printf(", percentile(%g%%) = %.4f ms", p, s.quantile(p / 100));
   std::printf("\n");
 }
@@ -132,7 +156,8 @@ void print_series(const char* title, const Series& s, const std::vector<double>&
 std::string shapes_text(const NamedArrays& inputs) {
   std::string out;
   std::vector<std::pair<std::string, std::string>> items;
-  for (const auto& [name, a] : inputs) items.emplace_back(name, fmt::format("{}", fmt::join(a.shape, "x")));
+  for (const auto& [name, a] : inputs)
+    items.emplace_back(name, fmt::format("{}", fmt::join(a.shape, "x")));
   for (const Folded& f : fold(items)) out += fmt::format(", {} {}", f.name, items[f.first].second);
   return out;
 }
@@ -148,15 +173,20 @@ struct Findings {
   std::optional<PeerReport> peer;
 
   double qps() const { return static_cast<double>(times.queries) / times.seconds; }
-  double run_ms() const { return times.gpu.ms.empty() ? times.latency.median() : times.gpu.median(); }
+  double run_ms() const {
+    return times.gpu.ms.empty() ? times.latency.median() : times.gpu.median();
+  }
 };
 
 // Names of files need not be UTF-8.
-std::string dumped(const nlohmann::json& j, int indent) { return j.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string dumped(const nlohmann::json& j, int indent) {
+  return j.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 void print(const BenchOptions& o, const Findings& f) {
-  std::printf("%s on %s (%s)%s, lengths %s%s\n", o.model.c_str(), f.device.c_str(), f.target.c_str(), shapes_text(f.inputs).c_str(),
-              o.lengths.c_str(), f.tokens ? fmt::format(" ({} tokens)", f.tokens).c_str() : "");
+  std::printf("%s on %s (%s)%s, lengths %s%s\n", o.model.c_str(), f.device.c_str(),
+              f.target.c_str(), shapes_text(f.inputs).c_str(), o.lengths.c_str(),
+              f.tokens ? fmt::format(" ({} tokens)", f.tokens).c_str() : "");
   std::printf("Throughput: %.2f qps\n", f.qps());
   print_series("Latency", f.times.latency, o.percentiles);
   print_series("Enqueue Time", f.times.enqueue, o.percentiles);
@@ -203,14 +233,19 @@ Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& 
 }
 
 Result<void> bench(const BenchOptions& o) {
-  if (o.steps() && (o.decode == (o.prefill > 0) || !o.shapes.empty() || !o.npz.empty() || !o.inputs.empty() || !o.peer.empty())) {
-    return usage_error("bench times one of --decode and --prefill, without inputs of yours and without a peer");
+  if (o.steps() && (o.decode == (o.prefill > 0) || !o.shapes.empty() || !o.npz.empty() ||
+                    !o.inputs.empty() || !o.peer.empty())) {
+    return usage_error(
+        "bench times one of --decode and --prefill, without inputs of yours and without a peer");
   }
-  const auto environment = environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
+  const auto environment =
+      environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
   for (const std::string* read : {&o.model, &o.timing_cache, &o.peer_model}) {
     if (!read->empty()) TFCC_TRY_VOID(note_input(*read));
   }
-  const std::string beside = std::filesystem::path(o.model).replace_extension(".onnx").string();  // what a peer reads if nothing else is named
+  const std::string beside = std::filesystem::path(o.model)
+                                 .replace_extension(".onnx")
+                                 .string();  // what a peer reads if nothing else is named
   std::error_code none;
   if (!o.peer.empty() && std::filesystem::exists(beside, none)) TFCC_TRY_VOID(note_input(beside));
   TFCC_TRY_VOID(plan_output("--exportProfile", o.export_profile));
@@ -222,7 +257,9 @@ Result<void> bench(const BenchOptions& o) {
   load.graphs = !o.no_graph;
   load.ranges = profiler_ranges();
   load.timing_cache = o.timing_cache;
-  load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
+  load.log = [](std::string_view line) {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  };
   TFCC_TRY(Model model, Model::load(o.model, load));
   if (o.steps()) {
     TFCC_TRY(model, model.generation());
@@ -240,10 +277,13 @@ Result<void> bench(const BenchOptions& o) {
   if (o.dump_profile || !o.export_profile.empty() || !o.html.empty() || !o.trace.empty()) {
     TFCC_TRY(f.profile, profile(subject, o, f.run_ms()));
   }
-  if (!o.export_profile.empty()) TFCC_TRY_VOID(write_text(o.export_profile, dumped(json_of(*f.profile), 1) + "\n"));
-  const std::string title = fmt::format("{} on {} ({}){}", o.model, f.device, f.target, shapes_text(f.inputs));
+  if (!o.export_profile.empty())
+    TFCC_TRY_VOID(write_text(o.export_profile, dumped(json_of(*f.profile), 1) + "\n"));
+  const std::string title =
+      fmt::format("{} on {} ({}){}", o.model, f.device, f.target, shapes_text(f.inputs));
   if (!o.html.empty()) TFCC_TRY_VOID(write_text(o.html, roofline_page(*f.profile, title)));
-  if (!o.trace.empty()) TFCC_TRY_VOID(write_text(o.trace, dumped(trace_of(f.times, *f.profile, title), -1) + "\n"));
+  if (!o.trace.empty())
+    TFCC_TRY_VOID(write_text(o.trace, dumped(trace_of(f.times, *f.profile, title), -1) + "\n"));
   if (o.json) std::printf("%s\n", dumped(json_of(o, f), 1).c_str());
   else print(o, f);
   return {};
@@ -255,35 +295,56 @@ void add_bench(CLI::App& app, Action& action) {
   auto o = std::make_shared<BenchOptions>();
   CLI::App* c = app.add_subcommand("bench", "time a .tfcc file");
   c->add_option("model", o->model, "the .tfcc file")->required();
-  c->add_option("--shapes", o->shapes, "sizes of the made-up inputs: batch_size=8,sequence_length=128, or input_ids:8x128; the others follow");
+  c->add_option(
+      "--shapes", o->shapes,
+      "sizes of the made-up inputs: batch_size=8,sequence_length=128, or input_ids:8x128; the others follow");
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
-  c->add_flag("--decode", o->decode, "a step of generation: the next token of each of --batch sequences after --context tokens");
-  c->add_option("--prefill", o->prefill, "a step of generation: the first so many tokens of each of --batch sequences")->check(positive());
-  c->add_option("--batch", o->batch, "sequences of --decode and --prefill")->check(positive())->capture_default_str();
-  c->add_option("--context", o->context, "tokens before that of --decode")->check(positive())->capture_default_str();
-  c->add_option("--lengths", o->lengths, "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
+  c->add_flag(
+      "--decode", o->decode,
+      "a step of generation: the next token of each of --batch sequences after --context tokens");
+  c->add_option("--prefill", o->prefill,
+                "a step of generation: the first so many tokens of each of --batch sequences")
+      ->check(positive());
+  c->add_option("--batch", o->batch, "sequences of --decode and --prefill")
+      ->check(positive())
+      ->capture_default_str();
+  c->add_option("--context", o->context, "tokens before that of --decode")
+      ->check(positive())
+      ->capture_default_str();
+  c->add_option("--lengths", o->lengths,
+                "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
   c->add_option("--iterations", o->iterations, "least number of timed runs")->check(positive());
   c->add_option("--warmUp", o->warm_up_ms, "warm-up in milliseconds")->check(not_negative());
-  c->add_option("--duration", o->duration_s, "least seconds of timed runs, and of the rounds against a peer")
+  c->add_option("--duration", o->duration_s,
+                "least seconds of timed runs, and of the rounds against a peer")
       ->check(not_negative());
-  c->add_option("--percentile", o->percentiles, "percentiles to print: 90,95,99")->delimiter(',')->check(CLI::Range(0.0, 100.0));
+  c->add_option("--percentile", o->percentiles, "percentiles to print: 90,95,99")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 100.0));
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
   add_threads(*c, o->threads, "CPU threads, of a peer too");
-  c->add_option("--timing-cache,--timingCacheFile", o->timing_cache, "measured algorithms of products, from `tfcc tune`");
+  c->add_option("--timing-cache,--timingCacheFile", o->timing_cache,
+                "measured algorithms of products, from `tfcc tune`");
   c->add_flag("--noCudaGraph", o->no_graph, "launch kernels one by one, without CUDA graphs");
   c->add_option("--seed", o->seed, "seed of inputs and lengths");
   c->add_flag("--json", o->json, "print JSON (docs/bench.md)");
-  c->add_flag("--dumpProfile", o->dump_profile, "time, rate and share of this machine's limit of every launch, in runs of their own");
+  c->add_flag("--dumpProfile", o->dump_profile,
+              "time, rate and share of this machine's limit of every launch, in runs of their own");
   c->add_option("--exportProfile", o->export_profile, "write the profile to this file as JSON");
-  c->add_option("--trace", o->trace, "write timed runs and launches to this file, for chrome://tracing and Perfetto");
+  c->add_option("--trace", o->trace,
+                "write timed runs and launches to this file, for chrome://tracing and Perfetto");
   c->add_option("--html", o->html, "write the profile to this file as a roofline page");
-  c->add_option("--peer", o->peer, "also run onnxruntime or torch, in alternation on the same inputs")
+  c->add_option("--peer", o->peer,
+                "also run onnxruntime or torch, in alternation on the same inputs")
       ->check(CLI::IsMember({"onnxruntime", "torch"}));
-  c->add_option("--peer-model", o->peer_model,
-                "what the peer loads: FILE.onnx; for torch FILE.py with load(context), hf:NAME or FILE.onnx");
-  c->add_option("--peer-mode", o->peer_mode, "torch: compile (torch.compile) or eager")->check(CLI::IsMember({"compile", "eager"}));
+  c->add_option(
+      "--peer-model", o->peer_model,
+      "what the peer loads: FILE.onnx; for torch FILE.py with load(context), hf:NAME or FILE.onnx");
+  c->add_option("--peer-mode", o->peer_mode, "torch: compile (torch.compile) or eager")
+      ->check(CLI::IsMember({"compile", "eager"}));
   c->add_option("--rounds", o->rounds, "rounds against the peer")->check(CLI::Range(5, 1000));
-  c->add_option("--tolerance", o->tolerance, "most relative L2 between outputs; default 1e-3, 2e-2 in fp16, 6e-2 in bf16")
+  c->add_option("--tolerance", o->tolerance,
+                "most relative L2 between outputs; default 1e-3, 2e-2 in fp16, 6e-2 in bf16")
       ->check(not_negative());
   c->add_option("--python", o->python, "the Python that has the peer's package; default: python3");
   c->callback([o, &action] { action = [o] { return bench(*o); }; });

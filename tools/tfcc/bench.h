@@ -19,7 +19,8 @@ namespace tfcc::tools {
 using NamedArrays = std::vector<std::pair<std::string, Array>>;
 
 struct BenchOptions {
-  std::string model, npz, shapes, lengths = "full", device = "auto", export_profile, html, trace, timing_cache;
+  std::string model, npz, shapes, lengths = "full", device = "auto", export_profile, html, trace,
+                                  timing_cache;
   std::string peer, peer_model, peer_mode = "compile", python = "python3";
   std::vector<std::string> inputs;
   std::vector<double> percentiles = {90, 95, 99};
@@ -27,13 +28,15 @@ struct BenchOptions {
   double warm_up_ms = 200, duration_s = 3, tolerance = 0;
   uint64_t seed = 1;
   bool json = false, no_graph = false, dump_profile = false;
-  bool decode = false;                                 // a step of the program for generation: a token of each sequence
-  int64_t prefill = 0, batch = 1, context = 512;       // so many of each, or after so many
+  bool decode = false;  // a step of the program for generation: a token of each sequence
+  int64_t prefill = 0, batch = 1, context = 512;  // so many of each, or after so many
   bool steps() const { return decode || prefill > 0; }
 };
 
 using Clock = std::chrono::steady_clock;
-inline double ms_since(Clock::time_point t) { return std::chrono::duration<double, std::milli>(Clock::now() - t).count(); }
+inline double ms_since(Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
+}
 
 /// Times in milliseconds, in the order of the runs.
 struct Series {
@@ -46,7 +49,7 @@ struct Series {
 nlohmann::json json_of(const Series& s);
 
 struct Measured {
-  Series latency, enqueue, gpu;  // the last two on a GPU alone
+  Series latency, enqueue, gpu;    // the last two on a GPU alone
   std::vector<double> started_ms;  // of each run, since the first began
   Clock::time_point begin = Clock::now();
   size_t queries = 0;
@@ -83,7 +86,7 @@ class Subject {
 
   Model model_;
   std::optional<Device> device_;
-  Executor executor_;                                  // after the device: it goes first
+  Executor executor_;                                      // after the device: it goes first
   std::vector<std::pair<TensorInfo, TensorRef>> outputs_;  // on the device
 };
 

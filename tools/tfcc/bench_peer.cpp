@@ -24,7 +24,9 @@ namespace fs = std::filesystem;
 
 // Relative L2 between two implementations: each has an error of its own.
 double default_tolerance(DType precision) {
-  return precision == DType::f32 || precision == DType::f64 ? 1e-3 : precision == DType::f16 ? 2e-2 : 6e-2;
+  return precision == DType::f32 || precision == DType::f64 ? 1e-3
+         : precision == DType::f16                          ? 2e-2
+                                                            : 6e-2;
 }
 
 Result<PeerOptions> peer_options(const BenchOptions& o, Subject& subject) {
@@ -41,15 +43,20 @@ Result<PeerOptions> peer_options(const BenchOptions& o, Subject& subject) {
     return usage_error(
         o.peer == "torch"
             ? "--peer torch needs --peer-model: FILE.py with a function load(context), hf:NAME, or FILE.onnx (package onnx2torch)"
-            : fmt::format("--peer onnxruntime needs the .onnx that the model came from: there is no {}, name it with --peer-model",
-                          beside.string()));
+            : fmt::format(
+                  "--peer onnxruntime needs the .onnx that the model came from: there is no {}, name it with --peer-model",
+                  beside.string()));
   }
   if (!p.model.starts_with("hf:") && !fs::exists(p.model, ignored)) {
-    return Error{ErrorCode::io, fmt::format("{}: there is no such file; --peer-model names what the peer loads", p.model)};
+    return Error{
+        ErrorCode::io,
+        fmt::format("{}: there is no such file; --peer-model names what the peer loads", p.model)};
   }
   p.threads = o.threads > 0 ? o.threads : cpu::physical_cores();
   p.dtype = to_string(runtime::precision_of(subject.executor()));
-  p.device = subject.on_host() ? "cpu" : o.device.find(':') != std::string::npos ? o.device : "cuda:0";
+  p.device = subject.on_host()                         ? "cpu"
+             : o.device.find(':') != std::string::npos ? o.device
+                                                       : "cuda:0";
   return p;
 }
 
@@ -59,32 +66,40 @@ HostTensors host_tensors(const NamedArrays& arrays) {
   return out;
 }
 
-// Outputs are matched by name, else by place; a shape that differs is an error where the name says it is the same tensor.
-Result<std::vector<ComparedOutput>> compare(Subject& subject, Peer& peer, const NamedArrays& inputs) {
+// Outputs are matched by name, else by place; a shape that differs is an error where the name says
+// it is the same tensor.
+Result<std::vector<ComparedOutput>> compare(Subject& subject, Peer& peer,
+                                            const NamedArrays& inputs) {
   TFCC_TRY(auto ours, subject.outputs());
   TFCC_TRY(auto theirs, peer.outputs());
   const HostTensors masks = host_tensors(inputs);
   const Defined defined(masks);
   const bool named = std::any_of(theirs.begin(), theirs.end(), [&](const auto& t) {
-    return t.first && std::any_of(ours.begin(), ours.end(), [&](const auto& o) { return o.first == *t.first; });
+    return t.first && std::any_of(ours.begin(), ours.end(),
+                                  [&](const auto& o) { return o.first == *t.first; });
   });
   std::vector<ComparedOutput> out;
   for (size_t i = 0; i < ours.size(); ++i) {
     const auto& [name, mine] = ours[i];
-    auto it = named ? std::find_if(theirs.begin(), theirs.end(), [&, n = name](const auto& t) { return t.first == n; })
+    auto it = named ? std::find_if(theirs.begin(), theirs.end(),
+                                   [&, n = name](const auto& t) { return t.first == n; })
                     : theirs.begin() + static_cast<std::ptrdiff_t>(std::min(i, theirs.size()));
     if (it == theirs.end()) continue;
     if (it->second.shape != mine.shape) {
-      return Error{ErrorCode::invalid_argument,
-                   fmt::format("output '{}' is [{}] here and [{}] from the peer: it runs another model; nothing was timed", name,
-                               fmt::join(mine.shape, ","), fmt::join(it->second.shape, ","))};
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format(
+              "output '{}' is [{}] here and [{}] from the peer: it runs another model; nothing was timed",
+              name, fmt::join(mine.shape, ","), fmt::join(it->second.shape, ","))};
     }
     // Over the tokens that the mask keeps: what stands at the others is nobody's promise.
     const Difference d = compare(to_host_tensor(mine), to_host_tensor(it->second), defined);
     out.push_back({name, d.relative, d.max_abs});
   }
   if (out.empty())
-    return Error{ErrorCode::invalid_argument, "the peer gives none of the model's outputs: it runs another model; nothing was timed"};
+    return Error{
+        ErrorCode::invalid_argument,
+        "the peer gives none of the model's outputs: it runs another model; nothing was timed"};
   return out;
 }
 
@@ -114,7 +129,9 @@ Result<void> run_rounds(Subject& subject, Peer& peer, const BenchOptions& o, Pee
   TFCC_TRY(Series first, our_block(subject, 3, r.by_events));
   TFCC_TRY(Series second, their_block(peer, 3));
   const double block_ms = o.duration_s * 1000 / (2 * o.rounds);
-  auto runs_for = [&](const Series& s) { return static_cast<int>(std::clamp(block_ms / std::max(s.median(), 1e-3), 3.0, 10000.0)); };
+  auto runs_for = [&](const Series& s) {
+    return static_cast<int>(std::clamp(block_ms / std::max(s.median(), 1e-3), 3.0, 10000.0));
+  };
   const int our_runs = runs_for(first), their_runs = runs_for(second);
   Stage stage("rounds against " + o.peer);
   for (int round = 0; round < o.rounds; ++round) {
@@ -136,7 +153,8 @@ Result<void> run_rounds(Subject& subject, Peer& peer, const BenchOptions& o, Pee
 
 }  // namespace
 
-Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, const Model& model, const NamedArrays& inputs,
+Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, const Model& model,
+                                     const NamedArrays& inputs,
                                      const std::vector<std::string>& environment) {
   TFCC_TRY(PeerOptions options, peer_options(o, subject));
   options.environment = environment;
@@ -156,16 +174,18 @@ Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, co
     if (c.relative_l2 <= r.tolerance) continue;
     return Error{
         ErrorCode::invalid_argument,
-        fmt::format("output '{}' of {} and of {} differ by {:.2g} (relative L2, allowed {:.2g}); nothing was timed; tfcc verify tells "
-                    "which is wrong, --tolerance allows more",
-                    c.name, model.target(), r.name, c.relative_l2, r.tolerance)};
+        fmt::format(
+            "output '{}' of {} and of {} differ by {:.2g} (relative L2, allowed {:.2g}); nothing was timed; tfcc verify tells "
+            "which is wrong, --tolerance allows more",
+            c.name, model.target(), r.name, c.relative_l2, r.tolerance)};
   }
   TFCC_TRY_VOID(run_rounds(subject, peer, o, r));
   return r;
 }
 
 void print_peer(const PeerReport& r) {
-  std::printf("\nPeer: %s, %s; %zu rounds in alternation, %s\n", r.name.c_str(), r.model.c_str(), r.ratios.ms.size(),
+  std::printf("\nPeer: %s, %s; %zu rounds in alternation, %s\n", r.name.c_str(), r.model.c_str(),
+              r.ratios.ms.size(),
               r.by_events ? "time between events on the GPU" : "time on the host");
   // The worst of those that layers have in common.
   std::vector<std::pair<std::string, std::string>> names;
@@ -173,17 +193,20 @@ void print_peer(const PeerReport& r) {
   const std::vector<Folded> folded = fold(names);
   for (const Folded& f : folded) {
     double l2 = 0, most = 0;
-    for (size_t i : f.members) l2 = std::max(l2, r.outputs[i].relative_l2), most = std::max(most, r.outputs[i].max_abs);
-    std::printf("Output %s: relative L2 %.2e, max abs %.2e, allowed %.0e\n", f.name.c_str(), l2, most, r.tolerance);
+    for (size_t i : f.members)
+      l2 = std::max(l2, r.outputs[i].relative_l2), most = std::max(most, r.outputs[i].max_abs);
+    std::printf("Output %s: relative L2 %.2e, max abs %.2e, allowed %.0e\n", f.name.c_str(), l2,
+                most, r.tolerance);
   }
   auto line = [](const char* title, const Series& s) {
-    std::printf("%-16s median = %.4f ms, percentile(10%%) = %.4f ms, percentile(90%%) = %.4f ms, %zu runs\n", title, s.median(),
-                s.quantile(0.1), s.quantile(0.9), s.ms.size());
+    std::printf(
+        "%-16s median = %.4f ms, percentile(10%%) = %.4f ms, percentile(90%%) = %.4f ms, %zu runs\n",
+        title, s.median(), s.quantile(0.1), s.quantile(0.9), s.ms.size());
   };
   line("tfcc:", r.ours);
   line("peer:", r.theirs);
-  std::printf("Ratio: %.3f (peer / tfcc, median of the rounds; %.3f to %.3f)\n", r.ratios.median(), r.ratios.quantile(0),
-              r.ratios.quantile(1));
+  std::printf("Ratio: %.3f (peer / tfcc, median of the rounds; %.3f to %.3f)\n", r.ratios.median(),
+              r.ratios.quantile(0), r.ratios.quantile(1));
 }
 
 nlohmann::json json_of(const PeerReport& r) {
@@ -197,9 +220,12 @@ nlohmann::json json_of(const PeerReport& r) {
                       {"rounds", nlohmann::json::array()},
                       {"outputs", nlohmann::json::array()}};
   for (size_t i = 0; i < r.ratios.ms.size(); ++i)
-    j["rounds"].push_back({{"ours_ms", r.our_rounds.ms[i]}, {"peer_ms", r.their_rounds.ms[i]}, {"ratio", r.ratios.ms[i]}});
+    j["rounds"].push_back({{"ours_ms", r.our_rounds.ms[i]},
+                           {"peer_ms", r.their_rounds.ms[i]},
+                           {"ratio", r.ratios.ms[i]}});
   for (const ComparedOutput& c : r.outputs)
-    j["outputs"].push_back({{"name", c.name}, {"relative_l2", c.relative_l2}, {"max_abs", c.max_abs}});
+    j["outputs"].push_back(
+        {{"name", c.name}, {"relative_l2", c.relative_l2}, {"max_abs", c.max_abs}});
   return j;
 }
 

@@ -16,16 +16,18 @@ struct ComparedOutput {
 
 struct PeerReport {
   std::string name, model;
-  bool by_events = false;                 // GPU time between events on both sides, else time on the host
+  bool by_events = false;  // GPU time between events on both sides, else time on the host
   double tolerance = 0;
   std::vector<ComparedOutput> outputs;
-  Series ours, theirs;                    // all runs of all rounds
-  Series our_rounds, their_rounds;        // medians of the rounds
-  Series ratios;                          // theirs / ours, by round: above 1, tfcc is faster
+  Series ours, theirs;              // all runs of all rounds
+  Series our_rounds, their_rounds;  // medians of the rounds
+  Series ratios;                    // theirs / ours, by round: above 1, tfcc is faster
 };
 
-/// Errors: invalid_argument (options, a package that is missing, outputs that differ), as Executor::run().
-Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& options, const Model& model, const NamedArrays& inputs,
+/// Errors: invalid_argument (options, a package that is missing, outputs that differ), as
+/// Executor::run().
+Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& options,
+                                     const Model& model, const NamedArrays& inputs,
                                      const std::vector<std::string>& environment);
 
 void print_peer(const PeerReport& report);

@@ -31,7 +31,8 @@ void rate(ProfileRow& row, const ProfileReport& report) {
   auto found = report.limits.flops_per_s.find(row.arithmetic);
   const double most = found == report.limits.flops_per_s.end() ? 0 : found->second;
   const double compute = most > 0 ? row.flops_per_s / most : 0;
-  const double memory = report.limits.bytes_per_s > 0 ? row.bytes_per_s / report.limits.bytes_per_s : 0;
+  const double memory =
+      report.limits.bytes_per_s > 0 ? row.bytes_per_s / report.limits.bytes_per_s : 0;
   row.by_compute = compute > memory;
   row.of_limit = std::max(compute, memory);
 }
@@ -53,9 +54,11 @@ ProfileRow row_of(const runtime::LaunchProfile& l) {
 
 std::vector<ProfileRow> group(const std::vector<ProfileRow>& launches) {
   std::vector<ProfileRow> out;
-  std::map<std::tuple<std::string, std::string, std::vector<int64_t>, int64_t, int64_t>, size_t> places;
+  std::map<std::tuple<std::string, std::string, std::vector<int64_t>, int64_t, int64_t>, size_t>
+      places;
   for (const ProfileRow& l : launches) {
-    const auto [it, added] = places.emplace(std::tuple{without_numbers(l.name), l.kernel, l.sizes, l.flops, l.bytes}, out.size());
+    const auto [it, added] = places.emplace(
+        std::tuple{without_numbers(l.name), l.kernel, l.sizes, l.flops, l.bytes}, out.size());
     if (added) {
       out.push_back(l);
       continue;
@@ -86,7 +89,9 @@ Limits measure_limits(Executor& executor, const std::vector<runtime::LaunchProfi
   return limits;
 }
 
-nlohmann::json known(double value) { return value > 0 ? nlohmann::json(value) : nlohmann::json(nullptr); }
+nlohmann::json known(double value) {
+  return value > 0 ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
 
 nlohmann::json json_of(const ProfileRow& r) {
   nlohmann::json j = {{"name", r.name},
@@ -100,8 +105,10 @@ nlohmann::json json_of(const ProfileRow& r) {
                       {"flops_per_s", r.flops_per_s},
                       {"bytes_per_s", r.bytes_per_s},
                       {"share_of_limit", known(r.of_limit)},
-                      {"limit", r.of_limit > 0 ? nlohmann::json(r.by_compute ? "compute" : "memory") : nlohmann::json(nullptr)}};
-  if (r.kernel.empty()) j["product"] = {{"batch", r.sizes[0]}, {"m", r.sizes[1]}, {"n", r.sizes[2]}, {"k", r.sizes[3]}};
+                      {"limit", r.of_limit > 0 ? nlohmann::json(r.by_compute ? "compute" : "memory")
+                                               : nlohmann::json(nullptr)}};
+  if (r.kernel.empty())
+    j["product"] = {{"batch", r.sizes[0]}, {"m", r.sizes[1]}, {"n", r.sizes[2]}, {"k", r.sizes[3]}};
   else j["kernel"] = r.kernel;
   if (r.count == 1) j["times_ms"] = json_of(r.each);
   return j;
@@ -125,13 +132,15 @@ std::string with_prefix(double value) {
 std::string what_it_is(const ProfileRow& row) {
   if (!row.kernel.empty()) return row.op;
   const auto& s = row.sizes;
-  return fmt::format("product {} {}{}x{}x{}", to_string(row.arithmetic), s[0] > 1 ? fmt::format("{} of ", s[0]) : "", s[1], s[2], s[3]);
+  return fmt::format("product {} {}{}x{}x{}", to_string(row.arithmetic),
+                     s[0] > 1 ? fmt::format("{} of ", s[0]) : "", s[1], s[2], s[3]);
 }
 
 Result<ProfileReport> profile(Subject& subject, const BenchOptions& o, double run_ms) {
   ProfileReport report;
   // About as long as the timed runs; a profiled run takes longer than a timed one.
-  report.runs = static_cast<int>(std::clamp(o.duration_s * 1000 / 2 / std::max(run_ms, 1e-3), 5.0, 200.0));
+  report.runs =
+      static_cast<int>(std::clamp(o.duration_s * 1000 / 2 / std::max(run_ms, 1e-3), 5.0, 200.0));
   TFCC_TRY(auto launches, runtime::profile_launches(subject.executor(), 2, report.runs));
   report.limits = measure_limits(subject.executor(), launches);
   for (const auto& l : launches) {
@@ -142,20 +151,25 @@ Result<ProfileReport> profile(Subject& subject, const BenchOptions& o, double ru
   for (auto* rows : {&report.launches, &report.groups}) {
     for (ProfileRow& row : *rows) rate(row, report);
   }
-  std::stable_sort(report.groups.begin(), report.groups.end(), [](const auto& a, const auto& b) { return a.ms > b.ms; });
+  std::stable_sort(report.groups.begin(), report.groups.end(),
+                   [](const auto& a, const auto& b) { return a.ms > b.ms; });
   return report;
 }
 
 void print_profile(const ProfileReport& report, double run_ms) {
-  std::printf("\nLaunches: %zu in %.4f ms one by one, a timed run takes %.4f ms; medians of %d runs\n", report.launches.size(),
-              report.total_ms, run_ms, report.runs);
+  std::printf(
+      "\nLaunches: %zu in %.4f ms one by one, a timed run takes %.4f ms; medians of %d runs\n",
+      report.launches.size(), report.total_ms, run_ms, report.runs);
   std::printf("Limits measured here:");
-  for (auto [type, rate] : report.limits.flops_per_s) std::printf(" %s products %sFLOP/s,", to_string(type), with_prefix(rate).c_str());
+  for (auto [type, rate] : report.limits.flops_per_s)
+    std::printf(" %s products %sFLOP/s,", to_string(type), with_prefix(rate).c_str());
   std::printf(" copies %sB/s\n", with_prefix(report.limits.bytes_per_s).c_str());
-  std::printf("%10s %7s %6s %10s %8s %8s %9s  %s\n", "time ms", "share", "count", "each us", "FLOP/s", "B/s", "of limit", "launch");
+  std::printf("%10s %7s %6s %10s %8s %8s %9s  %s\n", "time ms", "share", "count", "each us",
+              "FLOP/s", "B/s", "of limit", "launch");
   for (const ProfileRow& r : report.groups) {
-    std::printf("%10.4f %6.1f%% %6lld %10.2f %8s %8s %5s %-3s  %s  %s\n", r.ms, r.share * 100, static_cast<long long>(r.count),
-                r.ms * 1000 / static_cast<double>(r.count), with_prefix(r.flops_per_s).c_str(), with_prefix(r.bytes_per_s).c_str(),
+    std::printf("%10.4f %6.1f%% %6lld %10.2f %8s %8s %5s %-3s  %s  %s\n", r.ms, r.share * 100,
+                static_cast<long long>(r.count), r.ms * 1000 / static_cast<double>(r.count),
+                with_prefix(r.flops_per_s).c_str(), with_prefix(r.bytes_per_s).c_str(),
                 percent(r.of_limit).c_str(),
                 r.of_limit <= 0 ? ""
                 : r.by_compute  ? "fl"
@@ -165,10 +179,14 @@ void print_profile(const ProfileReport& report, double run_ms) {
 }
 
 nlohmann::json json_of(const ProfileReport& report) {
-  nlohmann::json j = {
-      {"runs", report.runs}, {"total_ms", report.total_ms}, {"launches", nlohmann::json::array()}, {"groups", nlohmann::json::array()}};
-  j["limits"] = {{"bytes_per_s", known(report.limits.bytes_per_s)}, {"flops_per_s", nlohmann::json::object()}};
-  for (auto [type, rate] : report.limits.flops_per_s) j["limits"]["flops_per_s"][to_string(type)] = known(rate);
+  nlohmann::json j = {{"runs", report.runs},
+                      {"total_ms", report.total_ms},
+                      {"launches", nlohmann::json::array()},
+                      {"groups", nlohmann::json::array()}};
+  j["limits"] = {{"bytes_per_s", known(report.limits.bytes_per_s)},
+                 {"flops_per_s", nlohmann::json::object()}};
+  for (auto [type, rate] : report.limits.flops_per_s)
+    j["limits"]["flops_per_s"][to_string(type)] = known(rate);
   for (const auto& r : report.launches) j["launches"].push_back(json_of(r));
   for (const auto& r : report.groups) j["groups"].push_back(json_of(r));
   return j;

@@ -15,29 +15,35 @@ double Series::quantile(double q) const {
   return s[std::min(s.size() - 1, static_cast<size_t>(q * static_cast<double>(s.size())))];
 }
 
-double Series::mean() const { return std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size()); }
+double Series::mean() const {
+  return std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size());
+}
 
 nlohmann::json json_of(const Series& s) {
   if (s.ms.empty()) return nullptr;
-  return {{"min", s.quantile(0)},   {"max", s.quantile(1)},   {"mean", s.mean()},      {"median", s.median()},
-          {"p10", s.quantile(0.1)}, {"p90", s.quantile(0.9)}, {"p99", s.quantile(0.99)}};
+  return {{"min", s.quantile(0)},   {"max", s.quantile(1)},   {"mean", s.mean()},
+          {"median", s.median()},   {"p10", s.quantile(0.1)}, {"p90", s.quantile(0.9)},
+          {"p99", s.quantile(0.99)}};
 }
 
 void Stage::update(double share) {
   if (ms_since(last_) < 200) return;
   last_ = Clock::now();
-  progress_.update(name_ + ", percent", static_cast<size_t>(100 * std::clamp(share, 0.0, 1.0)), 100);
+  progress_.update(name_ + ", percent", static_cast<size_t>(100 * std::clamp(share, 0.0, 1.0)),
+                   100);
 }
 
 Result<Subject> Subject::make(const BenchOptions& o, const Model& model, NamedArrays& inputs) {
   TFCC_TRY(Executor executor, model.executor());
   Subject s(model, std::move(executor));
   if (model.device() == "cpu") {
-    for (auto& [name, a] : inputs) TFCC_TRY_VOID(s.executor_.set(name, {a.bytes.data(), a.dtype, a.shape, Place::host}));
+    for (auto& [name, a] : inputs)
+      TFCC_TRY_VOID(s.executor_.set(name, {a.bytes.data(), a.dtype, a.shape, Place::host}));
     return s;
   }
   const size_t colon = o.device.find(':');
-  TFCC_TRY(Device device, Device::open(colon == std::string::npos ? 0 : std::atoi(o.device.c_str() + colon + 1)));
+  TFCC_TRY(Device device,
+           Device::open(colon == std::string::npos ? 0 : std::atoi(o.device.c_str() + colon + 1)));
   TFCC_TRY_VOID(s.place_on(std::move(device), inputs));
   return s;
 }

@@ -17,7 +17,9 @@ Result<ChatPieces> ChatPieces::from_json(const std::string& json) {
     }
     out.answer_ = file.at("answer").get<std::string>();
   } catch (const nlohmann::json::exception& e) {
-    return Error{ErrorCode::bad_file, std::string("chat.json: not the pieces of a chat template (docs/generate.md): ") + e.what()};
+    return Error{ErrorCode::bad_file,
+                 std::string("chat.json: not the pieces of a chat template (docs/generate.md): ") +
+                     e.what()};
   }
   return out;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's chat template as plain pieces: chat.json, which tools/chat_pieces.py makes from the Jinja template.
+// A model's chat template as plain pieces: chat.json, which tools/chat_pieces.py makes from the
+// Jinja template.
 #pragma once
 
 #include <string>
@@ -9,8 +10,9 @@
 
 namespace tfcc::tools {
 
-/// {"start": "..", "default_system": "..", "system": ["before", "after"], "user": [..], "assistant": [..], "answer": ".."}:
-/// what stands at the start, around each message, and before the answer.
+/// {"start": "..", "default_system": "..", "system": ["before", "after"], "user": [..],
+/// "assistant": [..], "answer": ".."}: what stands at the start, around each message, and before
+/// the answer.
 class ChatPieces {
  public:
   /// Errors: bad_file.

@@ -33,14 +33,16 @@ void add_generate(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
 
-/// Checks of numbers that say in words what is wrong; CLI11's own print the whole range of a double.
+/// Checks of numbers that say in words what is wrong; CLI11's own print the whole range of a
+/// double.
 const CLI::Validator& not_negative();
 const CLI::Validator& positive();
 
 /// Adds --threads: 0 (the default) to kMaxThreads of runtime/tfcc.h.
 void add_threads(CLI::App& command, int& threads, const std::string& help);
 
-/// A line on stderr that replaces itself on a terminal; silent otherwise, and for anything under a second.
+/// A line on stderr that replaces itself on a terminal; silent otherwise, and for anything under a
+/// second.
 class Progress {
  public:
   void update(const std::string& stage, size_t done, size_t total);

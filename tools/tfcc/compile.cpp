@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tfcc compile: ONNX (or .tfir) to .tfcc, with dumps and a report of what was fused, what was not and why. The work is done by
-// tools/compiler.
+// tfcc compile: ONNX (or .tfir) to .tfcc, with dumps and a report of what was fused, what was not
+// and why. The work is done by tools/compiler.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -26,16 +26,19 @@ using nlohmann::json;
 // What the parser fills, beside the compiler's own options: lists are texts with commas here.
 struct CommandLine {
   std::string model, output, targets, cpu, passes, skip_passes, dump_ir, dump_kernels, report;
-  bool fp16 = false, bf16 = false, no_cache = false, quiet = false, passes_given = false, verbose = false;
+  bool fp16 = false, bf16 = false, no_cache = false, quiet = false, passes_given = false,
+       verbose = false;
   compiler::Options options;
 };
 
 void show(const compiler::Optimised& done, bool everything) {
   const frontend::ImportReport& import = done.import;
-  std::printf("imported %zu ONNX nodes, %zu of them shape and constant arithmetic that left no op (%zu such ops remain)\n", import.nodes,
-              import.shape_nodes, import.shape_ops_left);
+  std::printf(
+      "imported %zu ONNX nodes, %zu of them shape and constant arithmetic that left no op (%zu such ops remain)\n",
+      import.nodes, import.shape_nodes, import.shape_ops_left);
   for (const passes::PassReport& r : done.passes) {
-    const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 || r.pass.rfind("classify-", 0) == 0 || r.pass.rfind("remove-", 0) == 0;
+    const bool fusion = r.pass.rfind("raise-", 0) == 0 || r.pass.rfind("fuse-", 0) == 0 ||
+                        r.pass.rfind("classify-", 0) == 0 || r.pass.rfind("remove-", 0) == 0;
     const std::vector<passes::Miss> misses = compiler::still_missed(r, done.graph);
     if (!fusion || (r.rewrites == 0 && misses.empty())) continue;
     std::printf("  %-20s %4zu\n", r.pass.c_str(), r.rewrites);
@@ -46,7 +49,9 @@ void show(const compiler::Optimised& done, bool everything) {
     }
     if (everything) continue;
     for (const Folded& f : fold(items)) {
-      std::printf("    not %s%s: %s\n", f.name.c_str(), f.count > 1 ? fmt::format(" ({} times)", f.count).c_str() : "", items[f.first].second.c_str());
+      std::printf("    not %s%s: %s\n", f.name.c_str(),
+                  f.count > 1 ? fmt::format(" ({} times)", f.count).c_str() : "",
+                  items[f.first].second.c_str());
     }
   }
   std::printf("%zu ops after all passes\n", compiler::count_ops(done.graph));
@@ -64,7 +69,8 @@ Result<void> dump_kernels(const std::string& dir, const codegen::CompileResult& 
       return write_text(path.string(), text);
     };
     TFCC_TRY_VOID(write(folder / "plan.txt", codegen::print(l.plan)));
-    for (const codegen::KernelSource& k : l.kernels) TFCC_TRY_VOID(write(fs::path(dir) / runtime::source_file(l.plan, k.name), k.text));
+    for (const codegen::KernelSource& k : l.kernels)
+      TFCC_TRY_VOID(write(fs::path(dir) / runtime::source_file(l.plan, k.name), k.text));
   }
   return {};
 }
@@ -73,14 +79,18 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
 }
 
-void show_code(const CommandLine& c, const compiler::Optimised& optimised, const codegen::CompileResult& code, double seconds) {
+void show_code(const CommandLine& c, const compiler::Optimised& optimised,
+               const codegen::CompileResult& code, double seconds) {
   std::string names;
   for (const auto& t : optimised.targets) names += (names.empty() ? "" : ", ") + t.name;
   for (const codegen::Lowered& l : code.plans) {
-    std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.name.c_str(), l.plan.buckets.back().launches.size(), l.kernels.size(), l.plan.precision.c_str());
+    std::printf("%s plan: %zu launches, %zu kernels, %s\n", l.plan.name.c_str(),
+                l.plan.buckets.back().launches.size(), l.kernels.size(), l.plan.precision.c_str());
   }
-  std::printf("wrote %s for %s: %.1f MB of weights, %.2f s\n", c.output.c_str(), names.c_str(), static_cast<double>(code.weight_bytes) / 1e6, seconds);
-  if (const std::string note = compiler::advice(optimised, c.options); !note.empty()) std::printf("note: %s\n", note.c_str());
+  std::printf("wrote %s for %s: %.1f MB of weights, %.2f s\n", c.output.c_str(), names.c_str(),
+              static_cast<double>(code.weight_bytes) / 1e6, seconds);
+  if (const std::string note = compiler::advice(optimised, c.options); !note.empty())
+    std::printf("note: %s\n", note.c_str());
 }
 
 // Lists and flags as the compiler takes them.
@@ -104,39 +114,54 @@ Result<void> compile_model(CommandLine c) {
   TFCC_TRY_VOID(note_input(c.model));
   TFCC_TRY_VOID(plan_output("-o", c.output));
   TFCC_TRY_VOID(plan_output("--report", c.report));
-  TFCC_TRY(const compiler::Optimised optimised, compiler::optimise({c.model}, c.options, process_files()));
-  for (const std::string& w : optimised.import.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+  TFCC_TRY(const compiler::Optimised optimised,
+           compiler::optimise({c.model}, c.options, process_files()));
+  for (const std::string& w : optimised.import.warnings)
+    std::fprintf(stderr, "warning: %s\n", w.c_str());
   if (!c.quiet) show(optimised, c.verbose);
   if (c.options.strict) TFCC_TRY_VOID(compiler::check_strict(optimised));
 
-  std::optional<OutputFile> report;  // opened first: what cannot be written should not cost a compilation
+  std::optional<OutputFile>
+      report;  // opened first: what cannot be written should not cost a compilation
   if (!c.report.empty()) {
     TFCC_TRY(OutputFile file, OutputFile::create(c.report));
     report.emplace(std::move(file));
   }
   std::optional<Progress> progress(std::in_place);
-  c.options.progress = [&](const std::string& stage, size_t done, size_t total) { progress->update(stage, done, total); };
+  c.options.progress = [&](const std::string& stage, size_t done, size_t total) {
+    progress->update(stage, done, total);
+  };
   const Result<codegen::CompileResult> code = compiler::write_code(optimised, c.output, c.options);
   progress.reset();
   if (!code) return code.error();
   if (report) {
-    const std::string text = compiler::report_of(optimised, *code).dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+    const std::string text =
+        compiler::report_of(optimised, *code).dump(1, ' ', false, json::error_handler_t::replace) +
+        "\n";
     TFCC_TRY_VOID(report->write(text.data(), text.size()));
     TFCC_TRY_VOID(report->commit());
   }
   if (!c.dump_kernels.empty()) TFCC_TRY_VOID(dump_kernels(c.dump_kernels, *code));
   for (const codegen::KernelResult& k : code->kernels) {
-    if (k.spill_bytes > 0) std::fprintf(stderr, "warning: kernel %s spills %d bytes on %s\n", k.name.c_str(), k.spill_bytes, k.target.c_str());
+    if (k.spill_bytes > 0)
+      std::fprintf(stderr, "warning: kernel %s spills %d bytes on %s\n", k.name.c_str(),
+                   k.spill_bytes, k.target.c_str());
   }
   if (!c.quiet) show_code(c, optimised, *code, seconds_since(start));
   return {};
 }
 
 void add_size_options(CLI::App& command, compiler::SizeOptions& sizes) {
-  command.add_option("--seq-buckets", sizes.seq_buckets, "lengths, such as 64,128,512: kernels and graphs are made for each; longer inputs are refused");
-  command.add_option("--max-batch", sizes.max_batch, "largest batch")->check(CLI::Range(int64_t{1}, compiler::kMostOfSize));
-  command.add_option("--max-tokens", sizes.max_tokens, "largest batch times length")->check(CLI::Range(int64_t{1}, compiler::kMostOfSize));
-  command.add_option("--minShapes", sizes.min_shapes, "least sizes: input_ids:1x8 or batch_size=1; equal to --maxShapes: fixed sizes");
+  command.add_option(
+      "--seq-buckets", sizes.seq_buckets,
+      "lengths, such as 64,128,512: kernels and graphs are made for each; longer inputs are refused");
+  command.add_option("--max-batch", sizes.max_batch, "largest batch")
+      ->check(CLI::Range(int64_t{1}, compiler::kMostOfSize));
+  command.add_option("--max-tokens", sizes.max_tokens, "largest batch times length")
+      ->check(CLI::Range(int64_t{1}, compiler::kMostOfSize));
+  command.add_option(
+      "--minShapes", sizes.min_shapes,
+      "least sizes: input_ids:1x8 or batch_size=1; equal to --maxShapes: fixed sizes");
   command.add_option("--optShapes", sizes.opt_shapes, "usual sizes: memory is planned for them");
   command.add_option("--maxShapes", sizes.max_shapes, "largest sizes: input_ids:32x512");
 }
@@ -145,30 +170,56 @@ void add_size_options(CLI::App& command, compiler::SizeOptions& sizes) {
 
 void add_compile(CLI::App& app, Action& action) {
   auto o = std::make_shared<CommandLine>();
-  CLI::App* c = app.add_subcommand("compile", "compile an ONNX model (or a .tfir graph) to a .tfcc file");
+  CLI::App* c =
+      app.add_subcommand("compile", "compile an ONNX model (or a .tfir graph) to a .tfcc file");
   c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
-  c->add_option("-o,--output", o->output, "the file to write; default: the model's name with .tfcc");
-  c->add_option("--target", o->targets, "what to compile for: cpu, cuda, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120, x86-64-v2..v4; default: the GPU that is there, else cpu");
-  c->add_option("--cpu", o->cpu, "compile for these levels of CPU: native, x86-64-v2, x86-64-v3 (AVX2), x86-64-v4 (AVX-512), all, or a list; the best that a machine has is run. Default for the target cpu: native,x86-64-v3,x86-64-v2");
-  CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
+  c->add_option("-o,--output", o->output,
+                "the file to write; default: the model's name with .tfcc");
+  c->add_option(
+      "--target", o->targets,
+      "what to compile for: cpu, cuda, sm_80, sm_86, sm_89, sm_90, sm_100, sm_120, x86-64-v2..v4; default: the GPU that is there, else cpu");
+  c->add_option(
+      "--cpu", o->cpu,
+      "compile for these levels of CPU: native, x86-64-v2, x86-64-v3 (AVX2), x86-64-v4 (AVX-512), all, or a list; the best that a machine has is run. Default for the target cpu: native,x86-64-v3,x86-64-v2");
+  CLI::Option* fp16 =
+      c->add_flag("--fp16", o->fp16,
+                  "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
-  CLI::Option* passes = c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
-  c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
-  c->add_flag("--keep-padding", o->options.keep_padding, "compute padding too: by default real tokens alone are computed where attention proves which they are, and outputs are 0 at padding");
-  c->add_flag("--allow-batch-variance", o->options.batch_variance, "let a library compute products of many rows of generation: faster prompts on Hopper GPUs, but logits have other bits beside other sequences and in other chunks");
-  c->add_flag("--literal-only", o->options.literal_only, "leave out the program for generation, which a decoder's file has beside its graph as it was exported (see docs/generate.md)");
+  CLI::Option* passes =
+      c->add_option("--passes", o->passes,
+                    "run these passes instead of the default ones; --passes= runs none")
+          ->expected(0, 1);
+  c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")
+      ->excludes(passes);
+  c->add_flag(
+      "--keep-padding", o->options.keep_padding,
+      "compute padding too: by default real tokens alone are computed where attention proves which they are, and outputs are 0 at padding");
+  c->add_flag(
+      "--allow-batch-variance", o->options.batch_variance,
+      "let a library compute products of many rows of generation: faster prompts on Hopper GPUs, but logits have other bits beside other sequences and in other chunks");
+  c->add_flag(
+      "--literal-only", o->options.literal_only,
+      "leave out the program for generation, which a decoder's file has beside its graph as it was exported (see docs/generate.md)");
   add_size_options(*c, o->options.sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
-  c->add_option("--dump-kernels", o->dump_kernels, "write the source of every kernel into this folder");
+  c->add_option("--dump-kernels", o->dump_kernels,
+                "write the source of every kernel into this folder");
   c->add_option("--report", o->report, "write what was done as JSON");
-  c->add_option("--tokenizer", o->options.tokenizer, "keep the tokenizer of this folder in the file: tokenizer.json or else tokenizer.model and, if there, chat.json, generation_config.json, config.json");
-  c->add_flag("--strict", o->options.strict, "fail if an attention, norm or GELU was left unfused, or padding was to be removed and was not");
+  c->add_option(
+      "--tokenizer", o->options.tokenizer,
+      "keep the tokenizer of this folder in the file: tokenizer.json or else tokenizer.model and, if there, chat.json, generation_config.json, config.json");
+  c->add_flag(
+      "--strict", o->options.strict,
+      "fail if an attention, norm or GELU was left unfused, or padding was to be removed and was not");
   c->add_flag("--strip", o->options.strip, "leave IR, kernel sources and trace out of the file");
   add_threads(*c, o->options.threads, "threads that compile");
-  c->add_option("--cache-dir", o->options.cache.dir, "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");
-  c->add_option("--timing-cache,--timingCacheFile", o->options.timing_cache, "measured algorithms of products, from `tfcc tune`, to keep in the file");
+  c->add_option("--cache-dir", o->options.cache.dir,
+                "where compiled kernels are kept; default: $XDG_CACHE_HOME/tfcc");
+  c->add_option("--timing-cache,--timingCacheFile", o->options.timing_cache,
+                "measured algorithms of products, from `tfcc tune`, to keep in the file");
   c->add_flag("--no-cache", o->no_cache, "compile every kernel again");
-  c->add_flag("-v,--verbose", o->verbose, "a line for each node that was not fused, also where layers say the same");
+  c->add_flag("-v,--verbose", o->verbose,
+              "a line for each node that was not fused, also where layers say the same");
   c->add_flag("-q,--quiet", o->quiet, "print errors and warnings alone");
   c->callback([o, passes, &action] {
     o->passes_given = passes->count() > 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tfcc completion: a script for the shell that completes commands, options and their values, made from the options themselves.
+// tfcc completion: a script for the shell that completes commands, options and their values, made
+// from the options themselves.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,7 +34,8 @@ std::string bash_script(const CLI::App& app) {
     cases += fmt::format("    {}) options='{}' ;;\n", c->get_name(), options_of(*c));
   }
   for (const passes::PassInfo& p : passes::all_passes()) passes.emplace_back(p.name);
-  return fmt::format(R"(# Completion of tfcc for bash; for zsh after `autoload bashcompinit && bashcompinit`. Made by `tfcc completion`.
+  return fmt::format(
+      R"(# Completion of tfcc for bash; for zsh after `autoload bashcompinit && bashcompinit`. Made by `tfcc completion`.
 _tfcc() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} options= values= k
   COMPREPLY=()
@@ -60,13 +62,17 @@ _tfcc() {{
   fi
 }}
 complete -o default -F _tfcc tfcc
-)", fmt::join(commands, " "), cases, fmt::join(commands, " "), fmt::join(codegen::target_names(), " "), fmt::join(codegen::cpu_levels(), " "), fmt::join(passes, " "));
+)",
+      fmt::join(commands, " "), cases, fmt::join(commands, " "),
+      fmt::join(codegen::target_names(), " "), fmt::join(codegen::cpu_levels(), " "),
+      fmt::join(passes, " "));
 }
 
 }  // namespace
 
 void add_completion(CLI::App& app, Action& action) {
-  CLI::App* c = app.add_subcommand("completion", "print a script that completes words for the shell: source <(tfcc completion)");
+  CLI::App* c = app.add_subcommand(
+      "completion", "print a script that completes words for the shell: source <(tfcc completion)");
   c->callback([&app, &action] {
     action = [&app]() -> Result<void> {
       const std::string text = bash_script(app);

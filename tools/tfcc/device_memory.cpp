@@ -9,7 +9,8 @@
 namespace tfcc::tools {
 namespace {
 
-// The driver's functions by their ABI names; handles are opaque pointers, a device address is an integer.
+// The driver's functions by their ABI names; handles are opaque pointers, a device address is an
+// integer.
 struct Driver {
   int (*init)(unsigned) = nullptr;
   int (*device)(int*, int) = nullptr;
@@ -30,29 +31,36 @@ struct Driver {
   int (*elapsed)(float*, void*, void*) = nullptr;
 };
 
-template <class F>
-bool find(void* library, const char* name, F& function) {
+template <class F> bool find(void* library, const char* name, F& function) {
   function = reinterpret_cast<F>(dlsym(library, name));
   return function != nullptr;
 }
 
 Result<Driver> open_driver() {
   void* lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!lib) return Error{ErrorCode::device, "libcuda.so.1 is missing; install the NVIDIA driver, or use --device cpu"};
+  if (!lib)
+    return Error{ErrorCode::device,
+                 "libcuda.so.1 is missing; install the NVIDIA driver, or use --device cpu"};
   Driver d;
-  const bool all = find(lib, "cuInit", d.init) && find(lib, "cuDeviceGet", d.device) && find(lib, "cuDevicePrimaryCtxRetain", d.retain) &&
-                   find(lib, "cuDevicePrimaryCtxRelease_v2", d.release) && find(lib, "cuCtxSetCurrent", d.set_current) &&
-                   find(lib, "cuMemAlloc_v2", d.allocate) && find(lib, "cuMemFree_v2", d.free) && find(lib, "cuMemcpyHtoD_v2", d.copy_in) &&
-                   find(lib, "cuMemcpyDtoH_v2", d.copy_out) &&
-                   find(lib, "cuStreamCreate", d.make_stream) && find(lib, "cuStreamDestroy_v2", d.drop_stream) &&
-                   find(lib, "cuStreamSynchronize", d.wait_stream) && find(lib, "cuEventCreate", d.make_event) &&
-                   find(lib, "cuEventDestroy_v2", d.drop_event) && find(lib, "cuEventRecord", d.record) &&
-                   find(lib, "cuEventSynchronize", d.wait_event) && find(lib, "cuEventElapsedTime", d.elapsed);
+  const bool all =
+      find(lib, "cuInit", d.init) && find(lib, "cuDeviceGet", d.device) &&
+      find(lib, "cuDevicePrimaryCtxRetain", d.retain) &&
+      find(lib, "cuDevicePrimaryCtxRelease_v2", d.release) &&
+      find(lib, "cuCtxSetCurrent", d.set_current) && find(lib, "cuMemAlloc_v2", d.allocate) &&
+      find(lib, "cuMemFree_v2", d.free) && find(lib, "cuMemcpyHtoD_v2", d.copy_in) &&
+      find(lib, "cuMemcpyDtoH_v2", d.copy_out) && find(lib, "cuStreamCreate", d.make_stream) &&
+      find(lib, "cuStreamDestroy_v2", d.drop_stream) &&
+      find(lib, "cuStreamSynchronize", d.wait_stream) && find(lib, "cuEventCreate", d.make_event) &&
+      find(lib, "cuEventDestroy_v2", d.drop_event) && find(lib, "cuEventRecord", d.record) &&
+      find(lib, "cuEventSynchronize", d.wait_event) && find(lib, "cuEventElapsedTime", d.elapsed);
   if (!all) return Error{ErrorCode::device, "libcuda.so.1 is too old; update the NVIDIA driver"};
   return d;
 }
 
-Error failure(const char* what) { return {ErrorCode::device, std::string("cuda: ") + what + " failed; check the GPU with nvidia-smi"}; }
+Error failure(const char* what) {
+  return {ErrorCode::device,
+          std::string("cuda: ") + what + " failed; check the GPU with nvidia-smi"};
+}
 
 }  // namespace
 
@@ -86,9 +94,11 @@ Result<Device> Device::open(int index) {
   TFCC_TRY(impl->d, open_driver());
   const Driver& d = impl->d;
   if (d.init(0) != 0 || d.device(&impl->device, index) != 0) return failure("finding the GPU");
-  if (d.retain(&impl->context, impl->device) != 0 || d.set_current(impl->context) != 0) return failure("starting the GPU");
+  if (d.retain(&impl->context, impl->device) != 0 || d.set_current(impl->context) != 0)
+    return failure("starting the GPU");
   constexpr unsigned kNonBlocking = 1;
-  if (d.make_stream(&impl->stream, kNonBlocking) != 0 || d.make_event(&impl->begin, 0) != 0 || d.make_event(&impl->end, 0) != 0) {
+  if (d.make_stream(&impl->stream, kNonBlocking) != 0 || d.make_event(&impl->begin, 0) != 0 ||
+      d.make_event(&impl->end, 0) != 0) {
     return failure("making a stream");
   }
   return Device(std::move(impl));
@@ -96,14 +106,17 @@ Result<Device> Device::open(int index) {
 
 Result<void*> Device::upload(const void* data, size_t bytes) {
   uint64_t p = 0;
-  if (impl_->d.allocate(&p, bytes ? bytes : 1) != 0) return Error{ErrorCode::memory, "no memory on the GPU for inputs and outputs; use smaller shapes"};
+  if (impl_->d.allocate(&p, bytes ? bytes : 1) != 0)
+    return Error{ErrorCode::memory,
+                 "no memory on the GPU for inputs and outputs; use smaller shapes"};
   impl_->memory.push_back(p);
   if (data && bytes && impl_->d.copy_in(p, data, bytes) != 0) return failure("copying an input");
   return reinterpret_cast<void*>(p);
 }
 
 Result<void> Device::download(void* to, const void* from, size_t bytes) {
-  if (bytes && impl_->d.copy_out(to, reinterpret_cast<uint64_t>(from), bytes) != 0) return failure("copying an output");
+  if (bytes && impl_->d.copy_out(to, reinterpret_cast<uint64_t>(from), bytes) != 0)
+    return failure("copying an output");
   return {};
 }
 

@@ -21,7 +21,8 @@ class Device {
 
   /// A copy of host bytes on the device, freed with the Device. Errors: memory.
   Result<void*> upload(const void* data, size_t bytes);
-  /// Device bytes to the host, after all work that status() or synchronize() waited for. Errors: device.
+  /// Device bytes to the host, after all work that status() or synchronize() waited for. Errors:
+  /// device.
   Result<void> download(void* to, const void* from, size_t bytes);
   void* stream() const;
   Result<void> synchronize();

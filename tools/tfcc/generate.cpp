@@ -37,12 +37,14 @@ struct Options {
 /// The tokenizer's files: beside each other in a folder, or kept in the .tfcc.
 class TokenizerFiles {
  public:
-  TokenizerFiles(const Model& model, std::string folder) : model_(model), folder_(std::move(folder)) {}
+  TokenizerFiles(const Model& model, std::string folder)
+      : model_(model), folder_(std::move(folder)) {}
 
   /// Errors: io, invalid_argument (neither has it).
   Result<std::string> read(const std::string& name) const {
     if (folder_.empty()) return model_.attachment(name);
-    const std::string path = folder_.ends_with(".json") && name == "tokenizer.json" ? folder_ : folder_ + "/" + name;
+    const std::string path =
+        folder_.ends_with(".json") && name == "tokenizer.json" ? folder_ : folder_ + "/" + name;
     std::ifstream stream(path, std::ios::binary);
     if (!stream) return Error{ErrorCode::io, path + ": cannot open"};
     return std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
@@ -50,9 +52,13 @@ class TokenizerFiles {
 
   Result<text::Tokenizer> tokenizer() const {
     if (!folder_.empty()) return text::Tokenizer::load(folder_);
-    if (const auto json = read("tokenizer.json")) return text::Tokenizer::from_json(*json, "tokenizer.json");
+    if (const auto json = read("tokenizer.json"))
+      return text::Tokenizer::from_json(*json, "tokenizer.json");
     const auto pieces = read("tokenizer.model");
-    if (!pieces) return Error{ErrorCode::invalid_argument, read("tokenizer.json").error().message + "; or give --tokenizer FOLDER here, or ids with --prompt-ids"};
+    if (!pieces)
+      return Error{ErrorCode::invalid_argument,
+                   read("tokenizer.json").error().message +
+                       "; or give --tokenizer FOLDER here, or ids with --prompt-ids"};
     return text::Tokenizer::from_sentencepiece(*pieces, "tokenizer.model");
   }
 
@@ -83,16 +89,19 @@ Result<std::vector<int32_t>> parse_ids(const std::string& text) {
   for (const std::string& word : split(text)) {
     char* end = nullptr;
     const long value = std::strtol(word.c_str(), &end, 10);
-    if (*end || value < 0 || value > INT32_MAX) return usage_error(fmt::format("--prompt-ids: '{}' is no token id", word));
+    if (*end || value < 0 || value > INT32_MAX)
+      return usage_error(fmt::format("--prompt-ids: '{}' is no token id", word));
     out.push_back(static_cast<int32_t>(value));
   }
   return out;
 }
 
-/// Text of an answer as it comes: up to a stop string, and never the start of one that may still become it.
+/// Text of an answer as it comes: up to a stop string, and never the start of one that may still
+/// become it.
 class Answer {
  public:
-  Answer(const std::optional<text::Tokenizer>& tokenizer, const std::vector<std::string>& stops) : stops_(stops) {
+  Answer(const std::optional<text::Tokenizer>& tokenizer, const std::vector<std::string>& stops)
+      : stops_(stops) {
     if (tokenizer) stream_.emplace(*tokenizer);
   }
 
@@ -146,12 +155,14 @@ struct Session {
   }
 };
 
-/// A prompt that is being answered. Text is shown as it comes, up to a stop string, which ends the sequence.
+/// A prompt that is being answered. Text is shown as it comes, up to a stop string, which ends the
+/// sequence.
 class Request {
  public:
   using Show = std::function<void(const std::string&)>;
 
-  static Result<std::unique_ptr<Request>> start(const Session& session, const std::vector<int32_t>& prompt, Show show) {
+  static Result<std::unique_ptr<Request>> start(const Session& session,
+                                                const std::vector<int32_t>& prompt, Show show) {
     std::unique_ptr<Request> out(new Request(session, std::move(show)));
     GenerateOptions o = session.options.generate;
     o.stop_ids = session.end_ids;
@@ -175,7 +186,10 @@ class Request {
   }
 
  private:
-  Request(const Session& session, Show show) : generator_(session.generator), text_(session.tokenizer, session.options.stops), show_(std::move(show)) {}
+  Request(const Session& session, Show show)
+      : generator_(session.generator),
+        text_(session.tokenizer, session.options.stops),
+        show_(std::move(show)) {}
 
   Generator& generator_;
   Answer text_;
@@ -184,33 +198,40 @@ class Request {
   Generator::Id id_ = 0;
 };
 
-std::string joined(const std::vector<int32_t>& ids) { return fmt::format("{}", fmt::join(ids, ",")); }
+std::string joined(const std::vector<int32_t>& ids) {
+  return fmt::format("{}", fmt::join(ids, ","));
+}
 
 // How fast it was, beside the least that reading the weights once for each token takes.
 std::string speed_of(const Model& model, const Generated& g, size_t prompt) {
-  std::string out = fmt::format("{} tokens after a prompt of {}: the first after {:.0f} ms", g.tokens.size(), prompt, g.first_token_ms);
+  std::string out = fmt::format("{} tokens after a prompt of {}: the first after {:.0f} ms",
+                                g.tokens.size(), prompt, g.first_token_ms);
   if (g.tokens.size() < 2) return out;
   const double each = (g.total_ms - g.first_token_ms) / static_cast<double>(g.tokens.size() - 1);
   out += fmt::format(", then {:.1f} tokens/s ({:.1f} ms each", 1000 / each, each);
   const auto generation = model.generation();
   auto executor = generation ? generation->executor() : model.executor();
-  const auto least = executor ? runtime::weight_read_ms(*executor) : Result<double>(executor.error());
+  const auto least =
+      executor ? runtime::weight_read_ms(*executor) : Result<double>(executor.error());
   if (least) out += fmt::format("; reading the weights of its products once takes {:.1f}", *least);
   return out + ")";
 }
 
-Result<void> generate_one(Session& session, const Model& model, const std::vector<int32_t>& prompt) {
+Result<void> generate_one(Session& session, const Model& model,
+                          const std::vector<int32_t>& prompt) {
   const Options& o = session.options;
   TFCC_TRY(const auto request, Request::start(session, prompt, [&](const std::string& text) {
-    if (o.print_ids) return;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  }));
+             if (o.print_ids) return;
+             std::fwrite(text.data(), 1, text.size(), stdout);
+             std::fflush(stdout);
+           }));
   TFCC_TRY(const Generated g, request->wait());
   if (o.print_ids || !session.tokenizer) std::printf("%s", joined(g.tokens).c_str());
   std::printf("\n");
   std::fflush(stdout);
-  if (!o.quiet) std::fprintf(stderr, "%s; ended by %s\n", speed_of(model, g, prompt.size()).c_str(), to_string(g.end));
+  if (!o.quiet)
+    std::fprintf(stderr, "%s; ended by %s\n", speed_of(model, g, prompt.size()).c_str(),
+                 to_string(g.end));
   return {};
 }
 
@@ -227,7 +248,9 @@ Result<void> generate_batch(Session& session) {
   std::vector<std::string> texts(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto encoded = session.tokenizer ? session.ids_of(prompts[i]) : parse_ids(prompts[i]);
-    if (encoded) requests.push_back(Request::start(session, *encoded, [&text = texts[i]](const std::string& more) { text += more; }));
+    if (encoded)
+      requests.push_back(Request::start(
+          session, *encoded, [&text = texts[i]](const std::string& more) { text += more; }));
     else requests.push_back(encoded.error());
   }
   size_t tokens = 0, failed = 0;
@@ -243,25 +266,35 @@ Result<void> generate_batch(Session& session) {
       line["error"] = done.error().message;
       ++failed;
     }
-    std::printf("%s\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf("%s\n",
+                line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     std::fflush(stdout);
   }
   const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const GeneratorStats stats = session.generator.stats();
   if (!o.quiet) {
-    std::fprintf(stderr, "%zu prompts, %zu tokens in %.2f s: %.1f tokens/s", prompts.size(), tokens, s, static_cast<double>(tokens) / s);
-    if (stats.shared_tokens > 0) std::fprintf(stderr, "; %lld tokens of prompts were those of others", static_cast<long long>(stats.shared_tokens));
-    if (stats.preempted > 0) std::fprintf(stderr, "; %lld times a sequence began again, as the cache was full", static_cast<long long>(stats.preempted));
+    std::fprintf(stderr, "%zu prompts, %zu tokens in %.2f s: %.1f tokens/s", prompts.size(), tokens,
+                 s, static_cast<double>(tokens) / s);
+    if (stats.shared_tokens > 0)
+      std::fprintf(stderr, "; %lld tokens of prompts were those of others",
+                   static_cast<long long>(stats.shared_tokens));
+    if (stats.preempted > 0)
+      std::fprintf(stderr, "; %lld times a sequence began again, as the cache was full",
+                   static_cast<long long>(stats.preempted));
     std::fprintf(stderr, "\n");
   }
-  if (failed) return Error{ErrorCode::invalid_argument, fmt::format("{}: {} of {} prompts have no answer; their lines say why", o.batch, failed, prompts.size())};
+  if (failed)
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{}: {} of {} prompts have no answer; their lines say why", o.batch,
+                             failed, prompts.size())};
   return {};
 }
 
 Result<void> check_usage(const Options& o) {
   const int given = !o.prompt.empty() + !o.prompt_ids.empty() + !o.batch.empty();
   if (given != 1) return usage_error("generate takes one of --prompt, --prompt-ids and --batch");
-  if (!o.prompt_ids.empty() && (o.chat || !o.stops.empty())) return usage_error("--prompt-ids has no text; leave --chat and --stop out");
+  if (!o.prompt_ids.empty() && (o.chat || !o.stops.empty()))
+    return usage_error("--prompt-ids has no text; leave --chat and --stop out");
   if (!o.system.empty() && !o.chat) return usage_error("--system is for --chat");
   return {};
 }
@@ -280,7 +313,9 @@ Result<void> run_generate(Options o) {
   load.ranges = profiler_ranges();
   load.device = o.device;
   load.threads = o.threads;
-  load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
+  load.log = [](std::string_view line) {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  };
   TFCC_TRY(Model model, Model::load(o.model, load));
   auto made = Generator::make(model, o.generator);
   if (!made) return Error{made.error().code, o.model + ": " + made.error().message};
@@ -291,8 +326,11 @@ Result<void> run_generate(Options o) {
     if (tokenizer) {
       session.tokenizer = *std::move(tokenizer);
       if (session.tokenizer->size() > made->vocabulary_size())
-        return Error{ErrorCode::invalid_argument, fmt::format("the tokenizer has {} tokens, the model of {} a vocabulary of {}: they do not belong together", session.tokenizer->size(),
-                                                              o.model, made->vocabulary_size())};
+        return Error{
+            ErrorCode::invalid_argument,
+            fmt::format(
+                "the tokenizer has {} tokens, the model of {} a vocabulary of {}: they do not belong together",
+                session.tokenizer->size(), o.model, made->vocabulary_size())};
       const std::vector<int32_t> ends = files.end_ids();
       session.end_ids.insert(session.end_ids.end(), ends.begin(), ends.end());
     } else if (o.batch.empty() || !o.tokenizer.empty() || o.chat || !o.stops.empty()) {
@@ -318,24 +356,47 @@ void add_generate(CLI::App& app, Action& action) {
   c->add_option("model", o->model, "the .tfcc file")->required();
   c->add_option("-p,--prompt", o->prompt, "the text to go on from, or with --chat to answer");
   c->add_option("--prompt-ids", o->prompt_ids, "the same as token ids: 5,6,7");
-  c->add_option("--batch", o->batch, "a file with a prompt in each line, answered at the same time; a JSON line for each");
-  c->add_flag("--chat", o->chat, "put the prompt into the model's chat template (chat.json beside the tokenizer)");
+  c->add_option(
+      "--batch", o->batch,
+      "a file with a prompt in each line, answered at the same time; a JSON line for each");
+  c->add_flag("--chat", o->chat,
+              "put the prompt into the model's chat template (chat.json beside the tokenizer)");
   c->add_option("--system", o->system, "the system message of --chat");
-  c->add_option("--tokenizer", o->tokenizer, "the folder with tokenizer.json or tokenizer.model; default: what `tfcc compile --tokenizer` kept in the file");
-  c->add_option("-n,--max-tokens", o->generate.max_tokens, "most tokens of an answer")->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->capture_default_str();
+  c->add_option(
+      "--tokenizer", o->tokenizer,
+      "the folder with tokenizer.json or tokenizer.model; default: what `tfcc compile --tokenizer` kept in the file");
+  c->add_option("-n,--max-tokens", o->generate.max_tokens, "most tokens of an answer")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
   c->add_option("--stop", o->stops, "end before this text; may be given several times");
-  c->add_option("--stop-ids", o->stop_ids, "end at these ids, beside the tokenizer's")->delimiter(',');
-  c->add_option("--temperature", s.temperature, "0 takes the likeliest token")->capture_default_str();
+  c->add_option("--stop-ids", o->stop_ids, "end at these ids, beside the tokenizer's")
+      ->delimiter(',');
+  c->add_option("--temperature", s.temperature, "0 takes the likeliest token")
+      ->capture_default_str();
   c->add_option("--top-k", s.top_k, "of the k likeliest; 0: all")->capture_default_str();
-  c->add_option("--top-p", s.top_p, "of the likeliest that together have this probability")->capture_default_str();
-  c->add_option("--min-p", s.min_p, "of those with this share of the largest probability")->capture_default_str();
-  c->add_option("--repetition-penalty", s.repetition_penalty, "above 1: tokens that were there are less likely")->capture_default_str();
+  c->add_option("--top-p", s.top_p, "of the likeliest that together have this probability")
+      ->capture_default_str();
+  c->add_option("--min-p", s.min_p, "of those with this share of the largest probability")
+      ->capture_default_str();
+  c->add_option("--repetition-penalty", s.repetition_penalty,
+                "above 1: tokens that were there are less likely")
+      ->capture_default_str();
   c->add_option("--seed", s.seed, "of the random choice")->capture_default_str();
-  c->add_option("--max-context", o->generator.max_context, "most tokens of prompt and answer; default: what the model takes, at most 4096");
-  c->add_option("--max-sequences", o->generator.max_sequences, "prompts of --batch that are computed at a time")->capture_default_str();
-  c->add_option("--cache", o->cache_mib, "memory for keys and values, in MiB; default: for all of these, as far as half of what is free goes")->check(not_negative());
-  c->add_flag("--literal", o->generator.literal, "run the graph as it was exported, a sequence at a time, though the file has a program for generation");
-  c->add_option("--role", o->roles, "what an input or output is: NAME=ids|mask|positions|types|logits, or PRESENT=PAST");
+  c->add_option("--max-context", o->generator.max_context,
+                "most tokens of prompt and answer; default: what the model takes, at most 4096");
+  c->add_option("--max-sequences", o->generator.max_sequences,
+                "prompts of --batch that are computed at a time")
+      ->capture_default_str();
+  c->add_option(
+       "--cache", o->cache_mib,
+       "memory for keys and values, in MiB; default: for all of these, as far as half of what is free goes")
+      ->check(not_negative());
+  c->add_flag(
+      "--literal", o->generator.literal,
+      "run the graph as it was exported, a sequence at a time, though the file has a program for generation");
+  c->add_option(
+      "--role", o->roles,
+      "what an input or output is: NAME=ids|mask|positions|types|logits, or PRESENT=PAST");
   c->add_flag("--print-ids", o->print_ids, "write the new ids in place of text, with commas");
   c->add_option("--device", o->device, "auto, cpu, cuda, cuda:1")->capture_default_str();
   add_threads(*c, o->threads, "threads of the CPU");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layered drawing of a graph as SVG: every node below all that it reads, edges around the nodes between.
+// A layered drawing of a graph as SVG: every node below all that it reads, edges around the nodes
+// between.
 #pragma once
 
 #include <string>
@@ -20,8 +21,8 @@ struct DrawnNode {
 /// The largest graph that is worth drawing.
 inline constexpr size_t kMostDrawnNodes = 300;
 
-/// Nodes in an order that respects `reads`. Empty where there is nothing to draw, or too much: nodes around a part and edges over
-/// many layers count as well.
+/// Nodes in an order that respects `reads`. Empty where there is nothing to draw, or too much:
+/// nodes around a part and edges over many layers count as well.
 std::string draw_graph(const std::vector<DrawnNode>& nodes, const std::string& title);
 
 }  // namespace tfcc::tools

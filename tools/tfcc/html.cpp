@@ -19,12 +19,17 @@ constexpr std::string_view kInspectScript =
 // Bytes of the UTF-8 character that starts here; 0 if none does.
 size_t utf8_length(std::string_view s) {
   const auto at = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-  const size_t n = at(0) < 0x80 ? 1 : at(0) >= 0xC2 && at(0) < 0xE0 ? 2 : at(0) >= 0xE0 && at(0) < 0xF0 ? 3 : at(0) >= 0xF0 && at(0) < 0xF5 ? 4 : 0;
+  const size_t n = at(0) < 0x80                    ? 1
+                   : at(0) >= 0xC2 && at(0) < 0xE0 ? 2
+                   : at(0) >= 0xE0 && at(0) < 0xF0 ? 3
+                   : at(0) >= 0xF0 && at(0) < 0xF5 ? 4
+                                                   : 0;
   if (n == 0 || n > s.size()) return 0;
   for (size_t i = 1; i < n; ++i) {
     if ((at(i) & 0xC0) != 0x80) return 0;
   }
-  const bool overlong = n > 1 && ((at(0) == 0xE0 && at(1) < 0xA0) || (at(0) == 0xF0 && at(1) < 0x90));
+  const bool overlong =
+      n > 1 && ((at(0) == 0xE0 && at(1) < 0xA0) || (at(0) == 0xF0 && at(1) < 0x90));
   const bool beyond = n > 1 && ((at(0) == 0xED && at(1) > 0x9F) || (at(0) == 0xF4 && at(1) > 0x8F));
   return overlong || beyond ? 0 : n;
 }
@@ -36,7 +41,8 @@ bool is_control(std::string_view c) {
   if (c.size() == 1) return (first < 0x20 && c[0] != '\n' && c[0] != '\t') || first == 0x7F;
   if (c.size() == 2) return first == 0xC2 && static_cast<unsigned char>(c[1]) < 0xA0;
   // Marks that turn the direction of what follows, and non-characters.
-  return (c >= "\xE2\x80\xAA" && c <= "\xE2\x80\xAE") || (c >= "\xE2\x81\xA6" && c <= "\xE2\x81\xA9") || c == "\xEF\xBF\xBE" || c == "\xEF\xBF\xBF";
+  return (c >= "\xE2\x80\xAA" && c <= "\xE2\x80\xAE") ||
+         (c >= "\xE2\x81\xA6" && c <= "\xE2\x81\xA9") || c == "\xEF\xBF\xBE" || c == "\xEF\xBF\xBF";
 }
 
 std::string_view entity(char c) {
@@ -54,23 +60,33 @@ std::string with_unit(double v, std::string_view unit) {
   constexpr std::array kPrefixes = {"", "k", "M", "G", "T", "P", "E"};
   size_t p = 0;
   for (; v >= 999.5 && p + 1 < kPrefixes.size(); ++p) v /= 1000;
-  return fmt::format("{:.{}f} {}{}", v, p == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2, kPrefixes[p], unit);
+  return fmt::format("{:.{}f} {}{}", v,
+                     p == 0 || v >= 99.95 ? 0
+                     : v >= 9.995         ? 1
+                                          : 2,
+                     kPrefixes[p], unit);
 }
 
-bool is_word(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_word(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
 
 bool is_keyword(std::string_view w) {
   constexpr std::array<std::string_view, 48> kWords = {
-      "alignas", "auto", "bool", "break", "case", "char", "class", "const", "constexpr", "continue", "default", "do", "double", "else", "enum", "extern",
-      "false", "float", "for", "goto", "if", "inline", "int", "long", "mutable", "namespace", "nullptr", "operator", "private", "public", "return", "short",
-      "signed", "sizeof", "static", "static_cast", "struct", "switch", "template", "this", "true", "typename", "union", "unsigned", "using", "void",
-      "volatile", "while"};
+      "alignas",   "auto",      "bool",    "break",       "case",    "char",   "class",    "const",
+      "constexpr", "continue",  "default", "do",          "double",  "else",   "enum",     "extern",
+      "false",     "float",     "for",     "goto",        "if",      "inline", "int",      "long",
+      "mutable",   "namespace", "nullptr", "operator",    "private", "public", "return",   "short",
+      "signed",    "sizeof",    "static",  "static_cast", "struct",  "switch", "template", "this",
+      "true",      "typename",  "union",   "unsigned",    "using",   "void",   "volatile", "while"};
   return std::binary_search(kWords.begin(), kWords.end(), w);
 }
 
 // The token at the start of s: its length and the class of its span (empty: none).
 std::pair<size_t, std::string_view> token(std::string_view s, bool line_start) {
-  const auto upto = [&](std::string_view end, size_t from) { return std::min(s.find(end, from), s.size()); };
+  const auto upto = [&](std::string_view end, size_t from) {
+    return std::min(s.find(end, from), s.size());
+  };
   if (s.starts_with("//")) return {upto("\n", 0), "c"};
   if (s.starts_with("/*")) return {std::min(upto("*/", 2) + 2, s.size()), "c"};
   if (line_start && s[0] == '#') return {upto("\n", 0), "p"};
@@ -105,7 +121,9 @@ std::string escaped(std::string_view text) {
 std::string shortened(std::string_view text, size_t limit) {
   if (text.size() <= limit) return std::string(text);
   size_t head = limit / 3, tail = text.size() - (limit - head - 1);
-  const auto inside = [&](size_t i) { return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
+  const auto inside = [&](size_t i) {
+    return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
+  };
   while (head > 0 && inside(head)) --head;
   while (inside(tail)) ++tail;
   return std::string(text.substr(0, head)) + "\xE2\x80\xA6" + std::string(text.substr(tail));
@@ -116,7 +134,9 @@ std::string bytes(std::optional<int64_t> n) {
   return *n < 1000 ? fmt::format("{} bytes", *n) : with_unit(static_cast<double>(*n), "B");
 }
 
-std::string count(std::optional<int64_t> n) { return n ? with_unit(static_cast<double>(*n), "") : "-"; }
+std::string count(std::optional<int64_t> n) {
+  return n ? with_unit(static_cast<double>(*n), "") : "-";
+}
 
 std::string code(std::string_view text) {
   std::string out = "<code>";
@@ -144,8 +164,10 @@ std::string page(const std::string& title, const std::string& body, std::string_
   std::string out = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n";
   out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
   // Nothing is ever asked of a network, whatever a name contains.
-  out += "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n";
-  out += "<link rel=\"icon\" href=\"data:,\">\n<title>" + escaped(shortened(title, 120)) + "</title>\n<style>";
+  out +=
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n";
+  out += "<link rel=\"icon\" href=\"data:,\">\n<title>" + escaped(shortened(title, 120)) +
+         "</title>\n<style>";
   out += kStyle;
   out += "</style></head><body>\n" + body;
   if (!script.empty()) out += "<script>" + std::string(script) + "</script>\n";

@@ -31,7 +31,8 @@ struct InspectedFile {
   /// The same of a file in memory, which must stay there. `path` is its name in messages.
   static Result<InspectedFile> read(std::span<const std::byte> bytes, const std::string& path);
 
-  /// Shows the program for generation from now on, not the graph as it was exported. Errors: unsupported (why there is none).
+  /// Shows the program for generation from now on, not the graph as it was exported. Errors:
+  /// unsupported (why there is none).
   Result<void> show_generation();
 
   /// Sets `sizes` from shapes of inputs; a symbol that none gives is 16 (the batch) or 128, within
@@ -42,14 +43,15 @@ struct InspectedFile {
 
   /// Bytes that an executor holds for all slots of a plan at `sizes`.
   std::optional<int64_t> arena_bytes(const runtime::Plan& plan) const;
-  /// The most bytes of arena buffers that one launch needs at `sizes`, and how much more the arena is.
+  /// The most bytes of arena buffers that one launch needs at `sizes`, and how much more the arena
+  /// is.
   std::optional<int64_t> live_bytes(const runtime::Plan& plan) const;
   std::optional<double> arena_ratio(const runtime::Plan& plan) const;
 
   /// Launches that come again and again: the first and the last time one may differ.
   struct Layers {
-    size_t count, launches;              // of layers; of each
-    size_t first = 0;                    // the launch that the first one begins with
+    size_t count, launches;  // of layers; of each
+    size_t first = 0;        // the launch that the first one begins with
   };
   std::optional<Layers> layers(const runtime::Plan& plan, const runtime::Bucket& bucket) const;
 
@@ -57,7 +59,8 @@ struct InspectedFile {
   const runtime::Bucket* bucket(const runtime::Plan& plan) const;
   /// Arena buffers whose size grows with the square of one symbol, such as attention scores.
   std::vector<const runtime::Buffer*> quadratic_buffers(const runtime::Plan& plan) const;
-  /// A kept text; of several with one name the first. Errors: invalid_argument (none of that name), bad_file (altered).
+  /// A kept text; of several with one name the first. Errors: invalid_argument (none of that name),
+  /// bad_file (altered).
   Result<std::string> text(const std::string& name) const;
   Result<std::string> text(const runtime::Text& text) const;
   uint64_t code_bytes(const runtime::Target& target) const;
@@ -67,7 +70,8 @@ struct InspectedFile {
   void within_tokens();
 
   mutable bool texts_verified_ = false;
-  mutable std::map<std::string_view, const runtime::Text*> text_index_;  // made when the first is asked for
+  mutable std::map<std::string_view, const runtime::Text*>
+      text_index_;  // made when the first is asked for
 };
 
 /// "in", "out", "arena", "constant" or "state".
@@ -83,14 +87,17 @@ struct TextOptions {
   bool values = false;  // flops and bytes of launches as numbers, not as expressions
 };
 
-/// What `tfcc inspect` prints without --json. Errors: invalid_argument (no texts), bad_file (altered).
+/// What `tfcc inspect` prints without --json. Errors: invalid_argument (no texts), bad_file
+/// (altered).
 Result<std::string> inspect_text(const InspectedFile& file, const TextOptions& options);
 
-/// What `tfcc inspect --why` prints of every launch whose name contains these words, of the buckets that run at the file's sizes.
+/// What `tfcc inspect --why` prints of every launch whose name contains these words, of the buckets
+/// that run at the file's sizes.
 /// Errors: invalid_argument (no such launch).
 Result<std::string> inspect_why(const InspectedFile& file, const std::string& name);
 
-/// JSON of a file, which may be anything: discarded where it is none, or nested so deeply that printing it would end the stack.
+/// JSON of a file, which may be anything: discarded where it is none, or nested so deeply that
+/// printing it would end the stack.
 nlohmann::json shallow_json(std::string_view text);
 
 /// docs/inspect-json.md.

@@ -42,7 +42,8 @@ Result<InspectedFile> InspectedFile::open(const std::string& path) {
   return f;
 }
 
-Result<InspectedFile> InspectedFile::read(std::span<const std::byte> bytes, const std::string& path) {
+Result<InspectedFile> InspectedFile::read(std::span<const std::byte> bytes,
+                                          const std::string& path) {
   InspectedFile f;
   f.path = path;
   TFCC_TRY(f.artifact, runtime::read_artifact(bytes, path));
@@ -81,7 +82,8 @@ Result<void> InspectedFile::set_sizes(const WantedSizes& wanted) {
   };
   TFCC_TRY(const SizesByName given, solve_sizes(inputs, wanted, usual));
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (const auto it = given.find(manifest.symbols[i].name); it != given.end()) sizes[i] = it->second;
+    if (const auto it = given.find(manifest.symbols[i].name); it != given.end())
+      sizes[i] = it->second;
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
     const runtime::Symbol& s = manifest.symbols[i];
@@ -107,18 +109,22 @@ void InspectedFile::within_tokens() {
   const int64_t usual = rows;
   rows = 1;
   const int64_t each = tokens->value.evaluate(sizes).value_or(1);
-  rows = std::max(std::min(usual, tokens->max / std::max<int64_t>(each, 1)), std::max<int64_t>(batch->min, 1));
+  rows = std::max(std::min(usual, tokens->max / std::max<int64_t>(each, 1)),
+                  std::max<int64_t>(batch->min, 1));
 }
 
 std::optional<int64_t> InspectedFile::live_bytes(const Plan& plan) const {
   const runtime::Bucket* b = &plan.buckets.back();  // whose launches first_use and last_use count
-  // What each launch adds to what is live before it; what is live at all of them is the sum up to there.
+  // What each launch adds to what is live before it; what is live at all of them is the sum up to
+  // there.
   std::vector<int64_t> change(b->launches.size() + 2);
   for (const Buffer& buffer : plan.buffers) {
     if (buffer.place != runtime::BufferClass::arena) continue;
     const auto n = elements(buffer, sizes);
-    if (!n || *n > INT64_MAX / 1024 / static_cast<int64_t>(plan.buffers.size())) return std::nullopt;
-    const size_t first = buffer.first_use, behind = std::min<size_t>(size_t{buffer.last_use} + 1, change.size() - 1);
+    if (!n || *n > INT64_MAX / 1024 / static_cast<int64_t>(plan.buffers.size()))
+      return std::nullopt;
+    const size_t first = buffer.first_use,
+                 behind = std::min<size_t>(size_t{buffer.last_use} + 1, change.size() - 1);
     if (first >= behind) continue;
     change[first] += *n * static_cast<int64_t>(size_of(buffer.dtype));
     change[behind] -= *n * static_cast<int64_t>(size_of(buffer.dtype));
@@ -136,7 +142,8 @@ std::optional<double> InspectedFile::arena_ratio(const Plan& plan) const {
 
 namespace {
 
-// Launches as numbers: two that do the same, apart from the tensors that they do it to, have the same.
+// Launches as numbers: two that do the same, apart from the tensors that they do it to, have the
+// same.
 std::vector<size_t> kinds_of(const Plan& plan, const runtime::Bucket& bucket) {
   std::map<std::string, size_t> products;
   std::vector<size_t> kinds;
@@ -148,16 +155,19 @@ std::vector<size_t> kinds_of(const Plan& plan, const runtime::Bucket& bucket) {
     const runtime::GemmLaunch& g = *l.gemm;
     std::string s = g.has_bias ? "product with bias" : "product";
     for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch}) s += " " + e->print();
-    kinds.push_back(plan.kernels.size() + products.emplace(std::move(s), products.size()).first->second);
+    kinds.push_back(plan.kernels.size() +
+                    products.emplace(std::move(s), products.size()).first->second);
   }
   return kinds;
 }
 
-/// The longest stretch of launches that comes twice, the two as close as such stretches come: its length, how far apart they are
-/// and where the second ends. One that repeats with a period overlaps itself. Takes n log n steps, by sums over stretches.
+/// The longest stretch of launches that comes twice, the two as close as such stretches come: its
+/// length, how far apart they are and where the second ends. One that repeats with a period
+/// overlaps itself. Takes n log n steps, by sums over stretches.
 class Repeat {
  public:
-  explicit Repeat(const std::vector<size_t>& kinds) : sums_(kinds.size() + 1), powers_(kinds.size() + 1, 1) {
+  explicit Repeat(const std::vector<size_t>& kinds)
+      : sums_(kinds.size() + 1), powers_(kinds.size() + 1, 1) {
     for (size_t i = 0; i < kinds.size(); ++i) {
       sums_[i + 1] = add(times(sums_[i], kBase), kinds[i] + 1);
       powers_[i + 1] = times(powers_[i], kBase);
@@ -177,9 +187,13 @@ class Repeat {
   static constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1, kBase = 0x1d3f84a5b7c69e21 % kPrime;
   __extension__ using u128 = unsigned __int128;
 
-  static uint64_t times(uint64_t a, uint64_t b) { return static_cast<uint64_t>(u128{a} * b % kPrime); }
+  static uint64_t times(uint64_t a, uint64_t b) {
+    return static_cast<uint64_t>(u128{a} * b % kPrime);
+  }
   static uint64_t add(uint64_t a, uint64_t b) { return (a + b) % kPrime; }
-  uint64_t sum(size_t begin, size_t n) const { return add(sums_[begin + n], kPrime - times(sums_[begin], powers_[n])); }
+  uint64_t sum(size_t begin, size_t n) const {
+    return add(sums_[begin + n], kPrime - times(sums_[begin], powers_[n]));
+  }
 
   // The closest two equal stretches of n launches, the first such pair.
   bool find(size_t n) {
@@ -187,7 +201,8 @@ class Repeat {
     size_t closest = 0, behind = 0;
     for (size_t i = 0; i + n < sums_.size(); ++i) {
       const auto [it, added] = last.emplace(sum(i, n), i);
-      if (!added && (closest == 0 || i - it->second < closest)) closest = i - it->second, behind = i + n;
+      if (!added && (closest == 0 || i - it->second < closest))
+        closest = i - it->second, behind = i + n;
       it->second = i;
     }
     if (closest > 0) period = closest, end = behind;
@@ -199,17 +214,20 @@ class Repeat {
 
 }  // namespace
 
-std::optional<InspectedFile::Layers> InspectedFile::layers(const Plan& plan, const runtime::Bucket& bucket) const {
+std::optional<InspectedFile::Layers> InspectedFile::layers(const Plan& plan,
+                                                           const runtime::Bucket& bucket) const {
   const Repeat repeat(kinds_of(plan, bucket));
   if (repeat.length < 2) return std::nullopt;
-  return Layers{(repeat.length + repeat.period + repeat.period / 2) / repeat.period, repeat.period, repeat.end - repeat.length - repeat.period};
+  return Layers{(repeat.length + repeat.period + repeat.period / 2) / repeat.period, repeat.period,
+                repeat.end - repeat.length - repeat.period};
 }
 
 std::optional<int64_t> InspectedFile::arena_bytes(const Plan& plan) const {
   int64_t sum = 0;
   for (const SizeExpr& slot : plan.slots) {
     const auto bytes = at(slot);
-    if (!bytes || *bytes < 0 || __builtin_add_overflow(sum, *bytes, &sum) || __builtin_add_overflow(sum, kSlotAlignment - 1, &sum))
+    if (!bytes || *bytes < 0 || __builtin_add_overflow(sum, *bytes, &sum) ||
+        __builtin_add_overflow(sum, kSlotAlignment - 1, &sum))
       return std::nullopt;
     sum = sum / kSlotAlignment * kSlotAlignment;
   }
@@ -314,7 +332,8 @@ std::string caps_text(const runtime::SizeCaps& caps) {
   std::string s;
   for (size_t i = 0; i < caps.caps.size(); ++i) {
     if (i == kShown && caps.caps.size() > kShown + 2) s += ", ..";
-    if (i < kShown || i + 1 == caps.caps.size() || caps.caps.size() <= kShown + 2) s += (i ? ", " : "") + std::to_string(caps.caps[i]);
+    if (i < kShown || i + 1 == caps.caps.size() || caps.caps.size() <= kShown + 2)
+      s += (i ? ", " : "") + std::to_string(caps.caps[i]);
   }
   return s;
 }

@@ -157,7 +157,11 @@ class Writer {
   }
 
   json launch(const runtime::Plan& p, const runtime::Launch& l) const {
-    json j = {{"name", l.name}, {"ops", l.ops}, {"flops", size(l.flops)}, {"bytes", size(l.bytes)}, {"why", l.why}};
+    json j = {{"name", l.name},
+              {"ops", l.ops},
+              {"flops", size(l.flops)},
+              {"bytes", size(l.bytes)},
+              {"why", l.why}};
     if (l.kernel) {
       j["kernel"] = p.kernels[l.kernel->kernel].name;
       j["args"] = l.kernel->args;
@@ -165,7 +169,9 @@ class Writer {
       for (const SizeExpr& g : l.kernel->grid) j["grid"].push_back(size(g));
       j["work"] = size(l.kernel->work);
       j["maps"] = json::array();
-      for (const runtime::TensorMap& m : l.kernel->maps) j["maps"].push_back({{"buffer", m.buffer}, {"rows", size(m.rows)}, {"columns", size(m.columns)}});
+      for (const runtime::TensorMap& m : l.kernel->maps)
+        j["maps"].push_back(
+            {{"buffer", m.buffer}, {"rows", size(m.rows)}, {"columns", size(m.columns)}});
     } else {
       const runtime::GemmLaunch& g = *l.gemm;
       j["product"] = {{"a", g.a},
@@ -185,7 +191,8 @@ class Writer {
   }
 
   json plan(const runtime::Plan& p) const {
-    json j = {{"family", to_string(p.family)}, {"name", p.name},
+    json j = {{"family", to_string(p.family)},
+              {"name", p.name},
               {"precision", p.precision},
               {"limits", checks(p.limits)},
               {"caps", bucket_caps(p)},
@@ -217,8 +224,8 @@ class Writer {
           {{"name", b.name},
            {"limits", checks(b.limits)},
            {"launches", launches},
-           {"layers", layers ? json{{"count", layers->count}, {"launches", layers->launches}}
-                             : json()}});
+           {"layers",
+            layers ? json{{"count", layers->count}, {"launches", layers->launches}} : json()}});
     }
     for (const runtime::Buffer* b : file_.quadratic_buffers(p))
       j["quadratic_buffers"].push_back(b->name);

@@ -47,7 +47,8 @@ class Writer {
     }
     out_ = model.mutable_graph();
     out_->set_name("main");
-    for (ir::ValueId v : graph_.inputs()) set_type(*out_->add_input(), graph_.value(v).name, graph_.value(v).type);
+    for (ir::ValueId v : graph_.inputs())
+      set_type(*out_->add_input(), graph_.value(v).name, graph_.value(v).type);
     for (ir::OpId o : graph_.order()) {
       if (graph_.op(o).kind == ir::OpKind::constant) constant(graph_.op(o));
       else op(graph_.op(o));
@@ -70,7 +71,8 @@ class Writer {
   void op(const ir::Op& op) {
     onnx::NodeProto& n = node(op);
     for (const auto& [key, text] : ir::attribute_texts(graph_, op)) add_attribute(n, key, text);
-    for (ir::ValueId v : op.results) set_type(*out_->add_value_info(), graph_.value(v).name, graph_.value(v).type);
+    for (ir::ValueId v : op.results)
+      set_type(*out_->add_value_info(), graph_.value(v).name, graph_.value(v).type);
   }
 
   void constant(const ir::Op& op) {
@@ -103,7 +105,10 @@ class Writer {
     const ir::Value& v = graph_.value(output.value);
     if (v.name == output.name) return set_type(*out_->add_output(), v.name, v.type);
     std::string name = output.name;
-    while (graph_.find_value(name).value < graph_.value_count() || std::ranges::count(graph_.outputs, name, &ir::Graph::Output::name) > (name == output.name)) name += ".after";
+    while (graph_.find_value(name).value < graph_.value_count() ||
+           std::ranges::count(graph_.outputs, name, &ir::Graph::Output::name) >
+               (name == output.name))
+      name += ".after";
     set_type(*out_->add_output(), name, v.type);
     onnx::NodeProto& n = *out_->add_node();
     n.set_op_type("Identity");
@@ -118,15 +123,18 @@ class Writer {
 }  // namespace
 
 Result<OnnxView> inspect_onnx(const InspectedFile& file) {
-  if (file.manifest.plans.empty()) return Error{ErrorCode::bad_file, file.path + ": there is no plan"};
-  const std::string name = fmt::format("ir/{}{}.tfir", to_string(file.manifest.plans[0].family), file.generation ? ".generate" : "");
+  if (file.manifest.plans.empty())
+    return Error{ErrorCode::bad_file, file.path + ": there is no plan"};
+  const std::string name = fmt::format("ir/{}{}.tfir", to_string(file.manifest.plans[0].family),
+                                       file.generation ? ".generate" : "");
   TFCC_TRY(const std::string text, file.text(name));
   TFCC_TRY(const ir::Graph graph, ir::parse(text, name));
   const onnx::ModelProto model = Writer(graph).run();
   OnnxView view{model.SerializeAsString(), {}};
   for (const onnx::TensorProto& t : model.graph().initializer()) {
     for (const auto& e : t.external_data()) {
-      if (e.key() == "location" && std::ranges::count(view.weights, e.value()) == 0) view.weights.push_back(e.value());
+      if (e.key() == "location" && std::ranges::count(view.weights, e.value()) == 0)
+        view.weights.push_back(e.value());
     }
   }
   return view;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of `tfcc inspect --html` and the parts that it is put together from; each returns HTML with every name escaped.
+// The page of `tfcc inspect --html` and the parts that it is put together from; each returns HTML
+// with every name escaped.
 #pragma once
 
 #include <string>

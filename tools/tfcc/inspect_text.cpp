@@ -47,8 +47,7 @@ class Listing {
   }
 
  private:
-  template <class... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
+  template <class... Args> void line(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
     out_ += '\n';
   }
@@ -56,38 +55,52 @@ class Listing {
   void show_tensors(const char* title, const std::vector<runtime::TensorType>& list) {
     line("{}:", title);
     std::vector<std::pair<std::string, std::string>> items;
-    for (const auto& t : list) items.emplace_back(t.name, std::string(to_string(t.dtype)) + dims_text(t.dims));
-    for (const Folded& f : fold(items)) line("  {} {}{}", f.name, items[f.first].second, times(f.count));
+    for (const auto& t : list)
+      items.emplace_back(t.name, std::string(to_string(t.dtype)) + dims_text(t.dims));
+    for (const Folded& f : fold(items))
+      line("  {} {}{}", f.name, items[f.first].second, times(f.count));
   }
 
   static std::string times(size_t n) { return n > 1 ? fmt::format(" ({} times)", n) : ""; }
 
   void show_messages(const char* what, const std::vector<std::string>& messages) {
     std::vector<std::pair<std::string, std::string>> items;
-    for (const std::string& m : messages) items.emplace_back("", m);  // equal ones alone: numbers in them mean something
-    for (const Folded& f : fold(items)) line("{}: {}{}", what, items[f.first].second, times(f.count));
+    for (const std::string& m : messages)
+      items.emplace_back("", m);  // equal ones alone: numbers in them mean something
+    for (const Folded& f : fold(items))
+      line("{}: {}{}", what, items[f.first].second, times(f.count));
   }
 
   void show_symbol(const runtime::Manifest& m, const runtime::Symbol& s) {
     std::string range =
         s.max ? fmt::format("{} to {}", s.min, s.max) : fmt::format("{} or more", s.min);
-    if (s.derived()) range = (s.made ? "made by the run, at most " : "") + s.value.print() + (s.max && !s.made ? fmt::format(", at most {}", s.max) : "");
-    if (!s.derived()) range += fmt::format(", axis {} of {}{}", s.axis, m.inputs[s.input].name, s.times() > 1 ? fmt::format(" / {}", s.times()) : "");
+    if (s.derived())
+      range = (s.made ? "made by the run, at most " : "") + s.value.print() +
+              (s.max && !s.made ? fmt::format(", at most {}", s.max) : "");
+    if (!s.derived())
+      range += fmt::format(", axis {} of {}{}", s.axis, m.inputs[s.input].name,
+                           s.times() > 1 ? fmt::format(" / {}", s.times()) : "");
     for (const std::string* from : {&s.min_from, &s.max_from}) {
       if (!from->empty()) range += fmt::format(" ({})", *from);
     }
     if (s.typical) range += fmt::format(", typically {}", s.typical);
-    line("size {}{}: {}", s.name, s.role == SizeRole::none || s.name == to_string(s.role) ? "" : fmt::format(" ({})", to_string(s.role)), range);
+    line("size {}{}: {}", s.name,
+         s.role == SizeRole::none || s.name == to_string(s.role)
+             ? ""
+             : fmt::format(" ({})", to_string(s.role)),
+         range);
   }
 
   void show_bucket_table(const runtime::Plan& p) {
     if (p.family != Family::cuda) return;
     if (!p.bucket_table) {
-      line("  launched one by one: {}", p.no_bucket_table.empty() ? "the file has no bucket table" : p.no_bucket_table);
+      line("  launched one by one: {}",
+           p.no_bucket_table.empty() ? "the file has no bucket table" : p.no_bucket_table);
       return;
     }
     for (size_t i = 0; i < p.bucket_table->sizes.size(); ++i) {
-      line("  graphs for {} up to {}", f_.manifest.symbols[i].name, caps_text(p.bucket_table->sizes[i]));
+      line("  graphs for {} up to {}", f_.manifest.symbols[i].name,
+           caps_text(p.bucket_table->sizes[i]));
     }
   }
 
@@ -103,7 +116,8 @@ class Listing {
     for (const runtime::Flag& c : m.flags) flags.push_back(c.message);
     show_messages("check", checks);
     show_messages("flag", flags);
-    for (const runtime::Program& p : m.generation) line("generation: {} plans of its own; --generation shows them", p.plans.size());
+    for (const runtime::Program& p : m.generation)
+      line("generation: {} plans of its own; --generation shows them", p.plans.size());
     if (!m.no_generation.empty()) line("generation: none: {}", m.no_generation);
     line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f_.weight_bytes())));
     line("targets:");
@@ -138,8 +152,8 @@ class Listing {
     line("  buffers that grow with the square of a size: {}", names.empty() ? "none" : names);
     const runtime::Bucket* runs = f_.bucket(p);
     for (const runtime::Bucket& b : p.buckets) {
-      line("  bucket {}{}: {} launches: {}", b.name,
-           &b == runs ? " (runs at these sizes)" : "", b.launches.size(), op_counts(b));
+      line("  bucket {}{}: {} launches: {}", b.name, &b == runs ? " (runs at these sizes)" : "",
+           b.launches.size(), op_counts(b));
       if (const auto layers = f_.layers(p, b)) {
         line("    {} layers of {} launches", layers->count, layers->launches);
       }
@@ -169,15 +183,23 @@ Result<std::string> inspect_why(const InspectedFile& file, const std::string& na
     if (!bucket) continue;
     for (const runtime::Launch& l : bucket->launches) {
       if (l.name.find(name) == std::string::npos) continue;
-      const std::string kernel = l.kernel ? "kernel " + p.kernels[l.kernel->kernel].name : "a product of the library";
-      out += fmt::format("{} ({} plan, bucket {}): {}, {}\n", l.name, p.name, bucket->name, fmt::join(l.ops, "+"), kernel);
-      out += l.why.empty() && l.kernel ? fmt::format("one template does it: {}\n", p.kernels[l.kernel->kernel].op) : l.why + "\n";
+      const std::string kernel =
+          l.kernel ? "kernel " + p.kernels[l.kernel->kernel].name : "a product of the library";
+      out += fmt::format("{} ({} plan, bucket {}): {}, {}\n", l.name, p.name, bucket->name,
+                         fmt::join(l.ops, "+"), kernel);
+      out += l.why.empty() && l.kernel
+                 ? fmt::format("one template does it: {}\n", p.kernels[l.kernel->kernel].op)
+                 : l.why + "\n";
     }
   }
   if (!out.empty()) return out;
-  return Error{ErrorCode::invalid_argument, fmt::format("{}: no launch has '{}' in its name; --launches lists them", file.path, name)};
+  return Error{
+      ErrorCode::invalid_argument,
+      fmt::format("{}: no launch has '{}' in its name; --launches lists them", file.path, name)};
 }
 
-Result<std::string> inspect_text(const InspectedFile& file, const TextOptions& options) { return Listing(file, options).write(); }
+Result<std::string> inspect_text(const InspectedFile& file, const TextOptions& options) {
+  return Listing(file, options).write();
+}
 
 }  // namespace tfcc::tools

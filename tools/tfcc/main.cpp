@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `tfcc` command. Results go to stdout, everything else to stderr. Exit codes: 0 success, 1 failure, 2 wrong usage.
+// The `tfcc` command. Results go to stdout, everything else to stderr. Exit codes: 0 success, 1
+// failure, 2 wrong usage.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -31,7 +32,9 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "help") {
     words.erase(words.begin());
-    if (words.empty() || !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == words[0]; }).empty()) words.push_back("--help");
+    if (words.empty() ||
+        !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == words[0]; }).empty())
+      words.push_back("--help");
     else ++argv, --argc;  // "tfcc help compil" says that there is no such command
   }
   std::reverse(words.begin(), words.end());  // as the parser takes them

@@ -29,7 +29,9 @@ Result<std::string> temporary_folder() {
   const fs::path base = fs::temp_directory_path(ignored);
   std::string name = (base / "tfcc-peer-XXXXXX").string();
   if (!mkdtemp(name.data())) {
-    return Error{ErrorCode::io, fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable", base.string())};
+    return Error{ErrorCode::io,
+                 fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable",
+                             base.string())};
   }
   return name;
 }
@@ -69,13 +71,15 @@ Peer::~Peer() {
   if (!folder_.empty()) fs::remove_all(folder_, ignored);
 }
 
-Result<Peer> Peer::start(const PeerOptions& o, const std::vector<std::pair<std::string, Array>>& inputs) {
+Result<Peer> Peer::start(const PeerOptions& o,
+                         const std::vector<std::pair<std::string, Array>>& inputs) {
   Peer peer;
   peer.kind_ = o.kind;
   peer.python_ = o.python;
   TFCC_TRY(peer.folder_, temporary_folder());
-  nlohmann::json request = {{"kind", o.kind},       {"model", o.model},   {"mode", o.mode},   {"folder", peer.folder_},
-                            {"threads", o.threads}, {"device", o.device}, {"dtype", o.dtype}};
+  nlohmann::json request = {{"kind", o.kind},         {"model", o.model},     {"mode", o.mode},
+                            {"folder", peer.folder_}, {"threads", o.threads}, {"device", o.device},
+                            {"dtype", o.dtype}};
   if (!o.onnx.empty()) request["onnx"] = o.onnx;
   TFCC_TRY(request["inputs"], peer.write_inputs(inputs));
   TFCC_TRY_VOID(peer.spawn(o));
@@ -85,7 +89,8 @@ Result<Peer> Peer::start(const PeerOptions& o, const std::vector<std::pair<std::
   return peer;
 }
 
-Result<nlohmann::json> Peer::write_inputs(const std::vector<std::pair<std::string, Array>>& inputs) const {
+Result<nlohmann::json> Peer::write_inputs(
+    const std::vector<std::pair<std::string, Array>>& inputs) const {
   nlohmann::json files = nlohmann::json::object();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string file = fmt::format("{}/input_{}.npy", folder_, i);
@@ -120,13 +125,15 @@ Result<void> Peer::spawn(const PeerOptions& o) {
   posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   std::vector<std::string> words = {python_, script}, environment = o.environment;
   auto argv = pointers(words), envp = pointers(environment);
-  const int failed = posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, argv.data(), envp.data());
+  const int failed =
+      posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, argv.data(), envp.data());
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   if (failed == 0) return {};
   pid_ = -1;
   return Error{ErrorCode::invalid_argument,
-               fmt::format("cannot start '{}': {}; name a python that has {} with --python", python_, std::strerror(failed), o.kind)};
+               fmt::format("cannot start '{}': {}; name a python that has {} with --python",
+                           python_, std::strerror(failed), o.kind)};
 }
 
 // The last line it wrote says most.
@@ -136,7 +143,8 @@ Error Peer::gone() const {
   for (std::string line; std::getline(in, line);) {
     if (!line.empty()) last = line;
   }
-  return {ErrorCode::device, fmt::format("{} ended while it ran {}: {}", python_, kind_, last.empty() ? "it said nothing" : last)};
+  return {ErrorCode::device, fmt::format("{} ended while it ran {}: {}", python_, kind_,
+                                         last.empty() ? "it said nothing" : last)};
 }
 
 Result<nlohmann::json> Peer::ask(const nlohmann::json& request) {
@@ -157,8 +165,11 @@ Result<nlohmann::json> Peer::ask(const nlohmann::json& request) {
   }
   auto reply = nlohmann::json::parse(received_.substr(0, end), nullptr, false);
   received_.erase(0, end + 1);
-  if (!reply.is_object()) return Error{ErrorCode::internal, "an answer of the peer's process is no JSON object"};
-  if (reply.contains("error")) return Error{ErrorCode::invalid_argument, "peer " + kind_ + ": " + reply["error"].get<std::string>()};
+  if (!reply.is_object())
+    return Error{ErrorCode::internal, "an answer of the peer's process is no JSON object"};
+  if (reply.contains("error"))
+    return Error{ErrorCode::invalid_argument,
+                 "peer " + kind_ + ": " + reply["error"].get<std::string>()};
   return reply;
 }
 
@@ -172,7 +183,9 @@ Result<std::vector<std::pair<std::optional<std::string>, Array>>> Peer::outputs(
   std::vector<std::pair<std::optional<std::string>, Array>> out;
   for (const auto& entry : reply["outputs"]) {
     TFCC_TRY(Array a, read_npy(entry[1].get<std::string>()));
-    out.emplace_back(entry[0].is_string() ? std::optional(entry[0].get<std::string>()) : std::nullopt, std::move(a));
+    out.emplace_back(
+        entry[0].is_string() ? std::optional(entry[0].get<std::string>()) : std::nullopt,
+        std::move(a));
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another implementation of a model in a process of its own: tools/peers/worker.py under a Python, spoken to in lines of
-// JSON. It gets the inputs as .npy files in a temporary folder and times runs on request.
+// Another implementation of a model in a process of its own: tools/peers/worker.py under a Python,
+// spoken to in lines of JSON. It gets the inputs as .npy files in a temporary folder and times runs
+// on request.
 #pragma once
 
 #include <sys/types.h>
@@ -20,21 +21,23 @@ namespace tfcc::tools {
 std::vector<std::string> environment_now();
 
 struct PeerOptions {
-  std::string kind;             // "onnxruntime", "torch"
-  std::string model;            // what it loads; see worker.py
-  std::string onnx;             // the model as ONNX where there is one, for a user's script
-  std::string mode;             // torch: "compile", "eager"
+  std::string kind;   // "onnxruntime", "torch"
+  std::string model;  // what it loads; see worker.py
+  std::string onnx;   // the model as ONNX where there is one, for a user's script
+  std::string mode;   // torch: "compile", "eager"
   std::string python;
-  std::string device;           // "cpu", "cuda:0"
-  std::string dtype;            // "f32", "f16", "bf16"
+  std::string device;  // "cpu", "cuda:0"
+  std::string dtype;   // "f32", "f16", "bf16"
   int threads = 1;
   std::vector<std::string> environment;  // NAME=VALUE
 };
 
 class Peer {
  public:
-  /// Starts the process, which loads the model and runs it. Errors: io, device, invalid_argument: what the process told.
-  static Result<Peer> start(const PeerOptions& options, const std::vector<std::pair<std::string, Array>>& inputs);
+  /// Starts the process, which loads the model and runs it. Errors: io, device, invalid_argument:
+  /// what the process told.
+  static Result<Peer> start(const PeerOptions& options,
+                            const std::vector<std::pair<std::string, Array>>& inputs);
   Peer(Peer&& other) noexcept;
   Peer& operator=(Peer&&) = delete;
   ~Peer();
@@ -54,7 +57,8 @@ class Peer {
 
  private:
   Peer() = default;
-  Result<nlohmann::json> write_inputs(const std::vector<std::pair<std::string, Array>>& inputs) const;
+  Result<nlohmann::json> write_inputs(
+      const std::vector<std::pair<std::string, Array>>& inputs) const;
   Result<void> spawn(const PeerOptions& options);
   Result<nlohmann::json> ask(const nlohmann::json& request);
   Error gone() const;
@@ -63,7 +67,7 @@ class Peer {
   bool by_events_ = false;
   pid_t pid_ = -1;
   int socket_ = -1;
-  std::string received_;        // after the last whole line
+  std::string received_;  // after the last whole line
 };
 
 }  // namespace tfcc::tools

@@ -28,18 +28,25 @@ struct Options {
   int threads = 0;
 };
 
-Result<std::vector<std::pair<std::string, Array>>> gather_inputs(const Options& o, const Model& model) {
+Result<std::vector<std::pair<std::string, Array>>> gather_inputs(const Options& o,
+                                                                 const Model& model) {
   TFCC_TRY(auto out, read_inputs(o.npz, o.inputs));
   if (!o.random && o.shapes.empty()) return out;
   TFCC_TRY(auto shapes, parse_shapes(o.shapes));
   return random_inputs(model.inputs(), shapes, o.seed, std::move(out));
 }
 
-Result<void> check_all_given(const Model& model, const std::vector<std::pair<std::string, Array>>& inputs) {
+Result<void> check_all_given(const Model& model,
+                             const std::vector<std::pair<std::string, Array>>& inputs) {
   for (const TensorInfo& info : model.inputs()) {
-    if (std::any_of(inputs.begin(), inputs.end(), [&](const auto& i) { return i.first == info.name; })) continue;
-    return Error{ErrorCode::invalid_argument,
-                 fmt::format("input '{0}' is missing; give it with --input {0}=FILE.npy, or make it up with --random", info.name)};
+    if (std::any_of(inputs.begin(), inputs.end(),
+                    [&](const auto& i) { return i.first == info.name; }))
+      continue;
+    return Error{
+        ErrorCode::invalid_argument,
+        fmt::format(
+            "input '{0}' is missing; give it with --input {0}=FILE.npy, or make it up with --random",
+            info.name)};
   }
   return {};
 }
@@ -51,16 +58,20 @@ Result<void> run_model(const Options& o) {
   load.verify_weights = o.verify_weights;
   load.graphs = false;  // one run is over before a capture pays
   load.ranges = profiler_ranges();
-  load.log = [](std::string_view line) { std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
+  load.log = [](std::string_view line) {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  };
   TFCC_TRY_VOID(note_input(o.model));
   TFCC_TRY_VOID(plan_output("--output", o.output));
   TFCC_TRY(Model model, Model::load(o.model, load));
   TFCC_TRY(auto inputs, gather_inputs(o, model));
   TFCC_TRY(Executor executor, model.executor());
   for (auto& [name, array] : inputs) {
-    TFCC_TRY_VOID(executor.set(name, TensorRef{array.bytes.data(), array.dtype, array.shape, Place::host}));
+    TFCC_TRY_VOID(
+        executor.set(name, TensorRef{array.bytes.data(), array.dtype, array.shape, Place::host}));
   }
-  TFCC_TRY_VOID(check_all_given(model, inputs));  // after the names: a misspelled one is also missing
+  TFCC_TRY_VOID(
+      check_all_given(model, inputs));  // after the names: a misspelled one is also missing
   TFCC_TRY_VOID(executor.run());
   std::vector<std::pair<std::string, ArrayView>> outputs;
   for (const TensorInfo& info : model.outputs()) {
@@ -81,7 +92,9 @@ void add_run(CLI::App& app, Action& action) {
   c->add_option("model", o->model, "the .tfcc file")->required();
   add_inputs(*c, o->npz, o->inputs);
   c->add_flag("--random", o->random, "make up the inputs that are not given");
-  c->add_option("--shapes", o->shapes, "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32; the others follow");
+  c->add_option(
+      "--shapes", o->shapes,
+      "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32; the others follow");
   c->add_option("--seed", o->seed, "seed of made-up inputs");
   c->add_option("--output", o->output, "write all outputs to this .npz");
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");

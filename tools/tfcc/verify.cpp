@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tfcc verify: a compiled model against the float64 evaluation of the graph as imported, and against another runtime if
-// asked; on a difference who made it: a pass, an op's kernel, or the import of a node.
+// tfcc verify: a compiled model against the float64 evaluation of the graph as imported, and
+// against another runtime if asked; on a difference who made it: a pass, an op's kernel, or the
+// import of a node.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -26,8 +27,10 @@
 namespace tfcc::tools {
 namespace {
 
-constexpr double kTolerance = 1e-4, kTolerance16 = 1e-2, kToleranceBf16 = 6e-2;  // relative L2: fp32, 16-bit values
-/// Of a graph that rounds what it computes to integers: a value between two steps may go to either, and what follows differs by so much at most.
+constexpr double kTolerance = 1e-4, kTolerance16 = 1e-2,
+                 kToleranceBf16 = 6e-2;  // relative L2: fp32, 16-bit values
+/// Of a graph that rounds what it computes to integers: a value between two steps may go to either,
+/// and what follows differs by so much at most.
 constexpr double kToleranceOfSteps = 5e-2;
 
 struct Options {
@@ -42,7 +45,7 @@ struct Options {
 
 /// An output of a case that differs.
 struct Failed {
-  size_t which;        // case
+  size_t which;  // case
   std::string output;
   Difference difference;
 };
@@ -59,9 +62,13 @@ bool has_values_of(const ir::Graph& graph, DType type) {
 bool is_16_bit(DType t) { return t == DType::f16 || t == DType::bf16; }
 
 bool rounds(const ir::Op& op) {
-  ir::ExprRef body = op.kind == ir::OpKind::pointwise ? op.as<ir::PointwiseAttrs>().body : op.kind == ir::OpKind::matmul ? op.as<ir::MatmulAttrs>().epilogue : nullptr;
+  ir::ExprRef body = op.kind == ir::OpKind::pointwise ? op.as<ir::PointwiseAttrs>().body
+                     : op.kind == ir::OpKind::matmul  ? op.as<ir::MatmulAttrs>().epilogue
+                                                      : nullptr;
   bool found = false;
-  if (body) ir::for_each_node(body, [&](ir::ExprRef n) { found |= n->kind == ir::ExprKind::rint && n->has_load; });
+  if (body)
+    ir::for_each_node(
+        body, [&](ir::ExprRef n) { found |= n->kind == ir::ExprKind::rint && n->has_load; });
   return found;
 }
 
@@ -74,8 +81,13 @@ int64_t elements(const HostTensors& tensors) {
 class Verifier {
  public:
   /// A file that is compiled already, beside the graph that it was compiled from.
-  Verifier(const Options& o, CompiledGraph file, const codegen::TargetName& target, DType precision, ir::Graph imported)
-      : o_(o), imported_(std::move(imported)), optimised_(imported_), precision_(precision), file_(std::move(file)) {
+  Verifier(const Options& o, CompiledGraph file, const codegen::TargetName& target, DType precision,
+           ir::Graph imported)
+      : o_(o),
+        imported_(std::move(imported)),
+        optimised_(imported_),
+        precision_(precision),
+        file_(std::move(file)) {
     prepare(target);
   }
 
@@ -85,12 +97,15 @@ class Verifier {
   }
 
   Result<void> run() {
-    const auto environment = environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
+    const auto environment =
+        environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
     TFCC_TRY_VOID(optimise());
     TFCC_TRY(cases_, find_cases());
     std::optional<Against> against;
     if (!o_.against.empty()) {
-      TFCC_TRY(Against peer, Against::start({o_.against, graph_path(), o_.python, o_.threads, environment}, cases_.front().inputs));
+      TFCC_TRY(Against peer,
+               Against::start({o_.against, graph_path(), o_.python, o_.threads, environment},
+                              cases_.front().inputs));
       against.emplace(std::move(peer));
     }
     if (!file_) {
@@ -102,7 +117,10 @@ class Verifier {
       compare_with_reference(i, got);
       if (against) TFCC_TRY_VOID(compare_with_peer(i, got, *against));
     }
-    if (!failed_.empty() && (o_.original.empty() || std::ranges::all_of(failed_, [&](const Failed& f) { return within_steps(f.difference); }))) explain_target();
+    if (!failed_.empty() &&
+        (o_.original.empty() ||
+         std::ranges::all_of(failed_, [&](const Failed& f) { return within_steps(f.difference); })))
+      explain_target();
     if (failed_.empty() && !parted_.empty()) explain_peer(*against);
     Result<void> right = verdict(against);
     if (o_.json) print_json(right);
@@ -122,7 +140,8 @@ class Verifier {
 
   // Of a file what its compiler did is done again, for the search of steps alone.
   Result<void> optimise() {
-    TFCC_TRY(std::vector<std::string> names, compiler::default_passes_without(split(o_.skip_passes)));
+    TFCC_TRY(std::vector<std::string> names,
+             compiler::default_passes_without(split(o_.skip_passes)));
     if (o_.passes_given) names = split(o_.passes);
     if (compiling_.target.family == Family::cpu) {
       names.push_back("convert-precision-f32");  // its products are f32
@@ -137,11 +156,20 @@ class Verifier {
   }
 
   void set_tolerance() {
-    auto has = [&](DType t) { return t == precision_ || has_values_of(optimised_, t) || has_values_of(imported_, t); };
+    auto has = [&](DType t) {
+      return t == precision_ || has_values_of(optimised_, t) || has_values_of(imported_, t);
+    };
     const auto& ops = imported_.order();
-    has_steps_ = o_.tolerance == 0 && std::any_of(ops.begin(), ops.end(), [&](ir::OpId op) { return rounds(imported_.op(op)); });
-    tolerance_ = o_.tolerance > 0 ? o_.tolerance : has(DType::bf16) ? kToleranceBf16 : has(DType::f16) ? kTolerance16 : kTolerance;
-    if (has_steps_ && (has(DType::f16) || has(DType::bf16))) tolerance_ = std::max(tolerance_, kToleranceOfSteps);  // 16 bits move many values to another step
+    has_steps_ = o_.tolerance == 0 && std::any_of(ops.begin(), ops.end(), [&](ir::OpId op) {
+                   return rounds(imported_.op(op));
+                 });
+    tolerance_ = o_.tolerance > 0   ? o_.tolerance
+                 : has(DType::bf16) ? kToleranceBf16
+                 : has(DType::f16)  ? kTolerance16
+                                    : kTolerance;
+    if (has_steps_ && (has(DType::f16) || has(DType::bf16)))
+      tolerance_ =
+          std::max(tolerance_, kToleranceOfSteps);  // 16 bits move many values to another step
   }
 
   Result<std::vector<VerifyCase>> find_cases() const {
@@ -152,26 +180,35 @@ class Verifier {
     return make_cases(imported_, options);
   }
 
-  bool within(const Difference& d) const { return d.problem.empty() && d.relative <= tolerance_ && d.max_abs <= o_.largest; }
+  bool within(const Difference& d) const {
+    return d.problem.empty() && d.relative <= tolerance_ && d.max_abs <= o_.largest;
+  }
 
   // Perhaps by steps alone: explain_target() tells.
-  bool within_steps(const Difference& d) const { return has_steps_ && d.problem.empty() && d.relative <= kToleranceOfSteps && d.max_abs <= o_.largest; }
+  bool within_steps(const Difference& d) const {
+    return has_steps_ && d.problem.empty() && d.relative <= kToleranceOfSteps &&
+           d.max_abs <= o_.largest;
+  }
 
   std::string allowed() const {
-    return fmt::format("tolerance {:.0e}{}", tolerance_, std::isfinite(o_.largest) ? fmt::format(" and {:.0e} absolute", o_.largest) : "");
+    return fmt::format(
+        "tolerance {:.0e}{}", tolerance_,
+        std::isfinite(o_.largest) ? fmt::format(" and {:.0e} absolute", o_.largest) : "");
   }
 
   // What people read; with --json nothing.
-  template <class... T>
-  [[gnu::always_inline]] void say(const char* format, T... parts) const {
+  template <class... T> [[gnu::always_inline]] void say(const char* format, T... parts) const {
     if (o_.json) return;
     std::printf(format, parts...);
     std::fflush(stdout);
   }
 
   // The same for --json.
-  void note(size_t i, const std::string& output, const Difference& d, const char* state, const std::string& against = "") {
-    nlohmann::json j = {{"case", cases_[i].title}, {"output", output}, {"state", state}, {"max_abs", nullptr}, {"relative", nullptr}, {"problem", nullptr}, {"against", nullptr}};
+  void note(size_t i, const std::string& output, const Difference& d, const char* state,
+            const std::string& against = "") {
+    nlohmann::json j = {{"case", cases_[i].title}, {"output", output},    {"state", state},
+                        {"max_abs", nullptr},      {"relative", nullptr}, {"problem", nullptr},
+                        {"against", nullptr}};
     if (d.problem.empty()) j.update({{"max_abs", d.max_abs}, {"relative", d.relative}});
     else j["problem"] = d.problem;
     if (!against.empty()) j["against"] = against;
@@ -183,9 +220,15 @@ class Verifier {
     const VerifyCase& c = cases_[i];
     for (const ir::Graph::Output& output : imported_.outputs) {
       const auto own = got.find(output.name);
-      const Difference d = own == got.end() ? Difference{INFINITY, INFINITY, "there is no such output"} : compare(own->second, c.expected.at(output.name), c.defined);
-      say("%-4s  %s: %s: %s%s\n", within(d) ? "ok" : within_steps(d) ? "step" : "FAIL", c.title.c_str(), output.name.c_str(), to_string(d).c_str(),
-                  d.problem.empty() ? (", " + allowed()).c_str() : "");
+      const Difference d = own == got.end()
+                               ? Difference{INFINITY, INFINITY, "there is no such output"}
+                               : compare(own->second, c.expected.at(output.name), c.defined);
+      say("%-4s  %s: %s: %s%s\n",
+          within(d)         ? "ok"
+          : within_steps(d) ? "step"
+                            : "FAIL",
+          c.title.c_str(), output.name.c_str(), to_string(d).c_str(),
+          d.problem.empty() ? (", " + allowed()).c_str() : "");
       note(i, output.name, d, within(d) ? "ok" : within_steps(d) ? "step" : "fail");
       if (!within(d)) failed_.push_back({i, output.name, d});
     }
@@ -196,12 +239,16 @@ class Verifier {
     TFCC_TRY(HostTensors theirs, against.run(c.inputs));
     for (const ir::Graph::Output& output : imported_.outputs) {
       const auto it = theirs.find(output.name);
-      if (it == theirs.end()) return Error{ErrorCode::invalid_argument, fmt::format("{} gives no output '{}'", against.name(), output.name)};
+      if (it == theirs.end())
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("{} gives no output '{}'", against.name(), output.name)};
       const Difference d = compare(got.at(output.name), it->second, c.defined);
       const Difference exact = compare(it->second, c.expected.at(output.name), c.defined);
-      say("%-4s  %s: %s: against %s: %s%s; its own from float64: %s\n", within(d) ? "ok" : "FAIL", c.title.c_str(), output.name.c_str(),
-                  against.name().c_str(), to_string(d).c_str(), d.problem.empty() ? (", " + allowed()).c_str() : "",
-                  exact.problem.empty() ? fmt::format("{:.1e}", exact.relative).c_str() : exact.problem.c_str());
+      say("%-4s  %s: %s: against %s: %s%s; its own from float64: %s\n", within(d) ? "ok" : "FAIL",
+          c.title.c_str(), output.name.c_str(), against.name().c_str(), to_string(d).c_str(),
+          d.problem.empty() ? (", " + allowed()).c_str() : "",
+          exact.problem.empty() ? fmt::format("{:.1e}", exact.relative).c_str()
+                                : exact.problem.c_str());
       note(i, output.name, d, within(d) ? "ok" : "fail", against.name());
       if (!within(d)) parted_.push_back({i, output.name, exact});
     }
@@ -215,19 +262,24 @@ class Verifier {
     });
   }
 
-  // Searches in the smallest case that failed, an output at a time: one that differs by a step alone excuses what depends on that step.
+  // Searches in the smallest case that failed, an output at a time: one that differs by a step
+  // alone excuses what depends on that step.
   void explain_target() {
     const Target target = compiling_target(compiling_);
     std::vector<ir::ValueId> steps;
     std::set<std::string> excused;
     while (true) {
       std::vector<Failed> open;
-      std::ranges::copy_if(failed_, std::back_inserter(open), [&](const Failed& f) { return !within_steps(f.difference) || !excused.count(f.output); });
+      std::ranges::copy_if(failed_, std::back_inserter(open), [&](const Failed& f) {
+        return !within_steps(f.difference) || !excused.count(f.output);
+      });
       if (open.empty()) return;
       const Failed f = easiest(open);
       const VerifyCase& c = cases_[f.which];
       line_.emplace();
-      auto guilty = bisect({imported_, steps_, c.inputs, c.defined, f.output, f.difference, tolerance_}, target, progress_);
+      auto guilty =
+          bisect({imported_, steps_, c.inputs, c.defined, f.output, f.difference, tolerance_},
+                 target, progress_);
       line_.reset();
       if (guilty && guilty->op) guilty->op->node = with_operator(guilty->op->node);
       if (guilty && within_steps(f.difference) && is_step(*guilty)) {
@@ -240,7 +292,9 @@ class Verifier {
         continue;
       }
       step_.reset();
-      return print_indented(c.title + ": " + f.output + ":\n" + (guilty ? report(*guilty, target) : "cannot be searched: " + guilty.error().message + "\n"));
+      return print_indented(c.title + ": " + f.output + ":\n" +
+                            (guilty ? report(*guilty, target)
+                                    : "cannot be searched: " + guilty.error().message + "\n"));
     }
   }
 
@@ -249,16 +303,21 @@ class Verifier {
     std::set<ir::ValueId> all = {v};
     for (ir::OpId o : optimised_.order()) {
       const ir::Op& op = optimised_.op(o);
-      if (std::ranges::any_of(op.operands, [&](ir::ValueId x) { return all.count(x) > 0; })) all.insert(op.results.begin(), op.results.end());
+      if (std::ranges::any_of(op.operands, [&](ir::ValueId x) { return all.count(x) > 0; }))
+        all.insert(op.results.begin(), op.results.end());
     }
     return all;
   }
 
   // An op that rounds, of operands that are right, whose integers differ by one.
   bool is_step(const Guilty& g) const {
-    if (!g.pass.empty() || !g.op || !g.op->narrowed || !g.op->difference || !g.op->unknown.empty() || g.op->operands.value_or(0) > kTolerance) return false;
+    if (!g.pass.empty() || !g.op || !g.op->narrowed || !g.op->difference ||
+        !g.op->unknown.empty() || g.op->operands.value_or(0) > kTolerance)
+      return false;
     const ir::Op& op = optimised_.op(g.op->op);
-    const bool integers = is_integer(g.op->dtype) || (op.kind == ir::OpKind::pointwise && op.as<ir::PointwiseAttrs>().body->kind == ir::ExprKind::i2f);
+    const bool integers =
+        is_integer(g.op->dtype) || (op.kind == ir::OpKind::pointwise &&
+                                    op.as<ir::PointwiseAttrs>().body->kind == ir::ExprKind::i2f);
     return rounds(op) && integers && g.op->difference->max_abs <= 1;
   }
 
@@ -266,17 +325,20 @@ class Verifier {
     const Failed& f = easiest(parted_);
     const VerifyCase& c = cases_[f.which];
     if (f.difference.problem.empty() && f.difference.relative <= tolerance_) {
-      print_indented("both are within the tolerance of the float64 evaluation, on different sides of it\n");
+      print_indented(
+          "both are within the tolerance of the float64 evaluation, on different sides of it\n");
       return;
     }
     line_.emplace();
     auto op = against.first_difference(imported_, c, f.output, tolerance_, progress_);
     line_.reset();
-    std::string text = "cannot be searched: " + (op ? "no node computes it" : op.error().message) + "\n";
+    std::string text =
+        "cannot be searched: " + (op ? "no node computes it" : op.error().message) + "\n";
     if (op && *op) {
       (*op)->node = with_operator((*op)->node);
-      text = fmt::format("the first value of the imported graph where {} differs from float64: ", against.name()) + describe(**op) +
-             "either the import of that node or the other runtime is wrong\n";
+      text = fmt::format("the first value of the imported graph where {} differs from float64: ",
+                         against.name()) +
+             describe(**op) + "either the import of that node or the other runtime is wrong\n";
     }
     print_indented(c.title + ": " + f.output + ":\n" + text);
   }
@@ -287,7 +349,8 @@ class Verifier {
     auto model = frontend::read_onnx(graph_path());
     if (!model) return node;
     for (const frontend::Node& n : model->nodes) {
-      if (n.name == node || (!n.outputs.empty() && n.outputs[0] == node)) return node + " (" + n.op_type + ")";
+      if (n.name == node || (!n.outputs.empty() && n.outputs[0] == node))
+        return node + " (" + n.op_type + ")";
     }
     return node;
   }
@@ -306,32 +369,47 @@ class Verifier {
   Result<void> verdict(const std::optional<Against>& against) const {
     const std::string& target = compiling_.target.name;
     if (step_) {
-      say("%s: right on %s in %zu cases; in %zu of them a value between two steps was rounded to the other one, which is as right\n", o_.model.c_str(), target.c_str(), cases_.size(),
-          count_cases(failed_));
+      say("%s: right on %s in %zu cases; in %zu of them a value between two steps was rounded to the other one, which is as right\n",
+          o_.model.c_str(), target.c_str(), cases_.size(), count_cases(failed_));
       say("      first in %%%s\n", step_->value.c_str());
       if (!step_->node.empty()) say("      ONNX node: %s\n", step_->node.c_str());
       return {};
     }
     if (!failed_.empty() && !o_.original.empty()) {
-      return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases differ from {} on {}; `tfcc verify {} --target {}{}` searches for where that begins", o_.model, count_cases(failed_), cases_.size(), o_.original,
-                                                    target, o_.original, target, precision_ == DType::f16 ? " --fp16" : precision_ == DType::bf16 ? " --bf16" : "")};
+      return Error{
+          ErrorCode::internal,
+          fmt::format(
+              "{}: {} of {} cases differ from {} on {}; `tfcc verify {} --target {}{}` searches for where that begins",
+              o_.model, count_cases(failed_), cases_.size(), o_.original, target, o_.original,
+              target,
+              precision_ == DType::f16    ? " --fp16"
+              : precision_ == DType::bf16 ? " --bf16"
+                                          : "")};
     }
     if (!failed_.empty()) {
-      return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases differ on {}; the lines above say where, please report it with the model",
-                                                    o_.model, count_cases(failed_), cases_.size(), target)};
+      return Error{
+          ErrorCode::internal,
+          fmt::format(
+              "{}: {} of {} cases differ on {}; the lines above say where, please report it with the model",
+              o_.model, count_cases(failed_), cases_.size(), target)};
     }
     if (!parted_.empty()) {
-      return Error{ErrorCode::internal, fmt::format("{}: {} of {} cases are right in float64 and differ from {}; the lines above say where",
-                                                    o_.model, count_cases(parted_), cases_.size(), against->name())};
+      return Error{
+          ErrorCode::internal,
+          fmt::format(
+              "{}: {} of {} cases are right in float64 and differ from {}; the lines above say where",
+              o_.model, count_cases(parted_), cases_.size(), against->name())};
     }
     say("%s: right on %s in %zu cases%s\n", o_.model.c_str(), target.c_str(), cases_.size(),
-                against ? (", as " + against->name() + " is").c_str() : "");
+        against ? (", as " + against->name() + " is").c_str() : "");
     return {};
   }
 
   void print_json(const Result<void>& right) const {
-    nlohmann::json j = {{"schema", 1}, {"model", o_.model}, {"target", compiling_.target.name}, {"right", bool(right)}, {"cases", cases_.size()}, {"tolerance", tolerance_}, {"outputs", outputs_},
-                        {"explanation", nullptr}, {"step", nullptr}};
+    nlohmann::json j = {
+        {"schema", 1},          {"model", o_.model},      {"target", compiling_.target.name},
+        {"right", bool(right)}, {"cases", cases_.size()}, {"tolerance", tolerance_},
+        {"outputs", outputs_},  {"explanation", nullptr}, {"step", nullptr}};
     if (!explanation_.empty()) j["explanation"] = explanation_;
     if (step_) j["step"] = {{"value", step_->value}, {"node", step_->node}};
     std::printf("%s\n", j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
@@ -357,7 +435,8 @@ class Verifier {
 bool is_compiled(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   char magic[sizeof runtime::kMagic] = {};
-  return in.read(magic, sizeof magic) && std::equal(std::begin(magic), std::end(magic), runtime::kMagic);
+  return in.read(magic, sizeof magic) &&
+         std::equal(std::begin(magic), std::end(magic), runtime::kMagic);
 }
 
 // The sizes that a file takes, by the names of its graph's.
@@ -365,7 +444,9 @@ frontend::SizeRanges sizes_of(const Model& model) {
   frontend::SizeRanges ranges;
   for (const TensorInfo& info : model.inputs()) {
     for (const DimInfo& d : info.dims) {
-      const bool name = !d.text.empty() && std::ranges::all_of(d.text, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; }) && !std::isdigit(static_cast<unsigned char>(d.text[0]));
+      const bool name = !d.text.empty() && std::ranges::all_of(d.text, [](unsigned char c) {
+        return std::isalnum(c) || c == '_' || c == '.' || c == '-';
+      }) && !std::isdigit(static_cast<unsigned char>(d.text[0]));
       if (name) ranges[d.text] = {d.min, d.max ? std::optional(d.max) : std::nullopt};
     }
   }
@@ -375,44 +456,61 @@ frontend::SizeRanges sizes_of(const Model& model) {
 // Names and types of what goes in and out.
 Result<void> check_interface(const Options& o, const Model& model, const ir::Graph& graph) {
   const auto lacks = [](const std::string& who, const std::string& other, const std::string& what) {
-    return Error{ErrorCode::invalid_argument, fmt::format("{} was not compiled from {}, which has {}", who, other, what)};
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("{} was not compiled from {}, which has {}", who, other, what)};
   };
-  const auto side = [&](const char* role, const std::vector<TensorInfo>& of_file, const std::vector<std::pair<std::string, DType>>& of_graph) -> Result<void> {
+  const auto side =
+      [&](const char* role, const std::vector<TensorInfo>& of_file,
+          const std::vector<std::pair<std::string, DType>>& of_graph) -> Result<void> {
     for (const TensorInfo& info : of_file) {
-      if (std::ranges::count(of_graph, std::pair(info.name, info.dtype)) == 0) return lacks(o.model, o.original, fmt::format("no {} '{}' of {}", role, info.name, to_string(info.dtype)));
+      if (std::ranges::count(of_graph, std::pair(info.name, info.dtype)) == 0)
+        return lacks(o.model, o.original,
+                     fmt::format("no {} '{}' of {}", role, info.name, to_string(info.dtype)));
     }
     for (const auto& [name, dtype] : of_graph) {
-      if (std::ranges::count(of_file, name, &TensorInfo::name) == 0) return lacks(o.model, o.original, fmt::format("an {} '{}' besides", role, name));
+      if (std::ranges::count(of_file, name, &TensorInfo::name) == 0)
+        return lacks(o.model, o.original, fmt::format("an {} '{}' besides", role, name));
     }
     return {};
   };
   std::vector<std::pair<std::string, DType>> inputs, outputs;
-  for (ir::ValueId v : graph.inputs()) inputs.emplace_back(graph.value(v).name, graph.value(v).type.dtype);
-  for (const ir::Graph::Output& out : graph.outputs) outputs.emplace_back(out.name, graph.value(out.value).type.dtype);
+  for (ir::ValueId v : graph.inputs())
+    inputs.emplace_back(graph.value(v).name, graph.value(v).type.dtype);
+  for (const ir::Graph::Output& out : graph.outputs)
+    outputs.emplace_back(out.name, graph.value(out.value).type.dtype);
   TFCC_TRY_VOID(side("input", model.inputs(), inputs));
   return side("output", model.outputs(), outputs);
 }
 
 Result<void> verify_file(Options o) {
-  if (o.original.empty()) return usage_error(fmt::format("{} is compiled already; --model=FILE.onnx names the model that it is compared with", o.model));
-  if (o.fp16 || o.bf16 || o.passes_given || !o.skip_passes.empty()) return usage_error("--fp16, --bf16, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
+  if (o.original.empty())
+    return usage_error(fmt::format(
+        "{} is compiled already; --model=FILE.onnx names the model that it is compared with",
+        o.model));
+  if (o.fp16 || o.bf16 || o.passes_given || !o.skip_passes.empty())
+    return usage_error(
+        "--fp16, --bf16, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
   std::string device = "auto";
   if (!o.target.empty()) {
     auto targets = codegen::parse_targets(split(o.target));
     if (!targets) return usage_error(targets.error().message);
-    if (targets->empty() || split(o.target).size() > 1) return usage_error("verify takes one --target");
+    if (targets->empty() || split(o.target).size() > 1)
+      return usage_error("verify takes one --target");
     device = targets->front().family == Family::cpu ? "cpu" : "cuda";
   }
   TFCC_TRY(CompiledGraph file, CompiledGraph::load(o.model, device, o.threads));
   const std::string running = file.model().target();
   if (!o.target.empty() && o.target != "cpu" && o.target != "cuda" && o.target != running) {
-    return Error{ErrorCode::unsupported, fmt::format("{}: what runs here of its code is {}, not {}", o.model, running, o.target)};
+    return Error{ErrorCode::unsupported, fmt::format("{}: what runs here of its code is {}, not {}",
+                                                     o.model, running, o.target)};
   }
   TFCC_TRY(const InspectedFile inside, InspectedFile::open(o.model));
   const std::string& source = inside.manifest.model;
-  if (!source.empty() && source != std::filesystem::path(o.original).filename()) std::fprintf(stderr, "%s: was compiled from %s\n", o.model.c_str(), source.c_str());
+  if (!source.empty() && source != std::filesystem::path(o.original).filename())
+    std::fprintf(stderr, "%s: was compiled from %s\n", o.model.c_str(), source.c_str());
   TFCC_TRY(const auto targets, codegen::parse_targets({running}));
-  TFCC_TRY(ir::Graph graph, compiler::load_graph({o.original}, process_files(), nullptr, sizes_of(file.model())));
+  TFCC_TRY(ir::Graph graph,
+           compiler::load_graph({o.original}, process_files(), nullptr, sizes_of(file.model())));
   TFCC_TRY_VOID(check_interface(o, file.model(), graph));
   TFCC_TRY(const Executor executor, file.model().executor());
   const DType precision = runtime::precision_of(executor);
@@ -421,7 +519,8 @@ Result<void> verify_file(Options o) {
 
 Result<void> verify(Options o) {
   if (is_compiled(o.model)) return verify_file(std::move(o));
-  if (!o.original.empty()) return usage_error(fmt::format("--model is for a .tfcc file, and {} is none", o.model));
+  if (!o.original.empty())
+    return usage_error(fmt::format("--model is for a .tfcc file, and {} is none", o.model));
   if (o.target.empty()) o.target = compiler::default_target();
   auto targets = codegen::parse_targets(split(o.target));
   if (!targets) return usage_error(targets.error().message);
@@ -437,23 +536,34 @@ Result<void> verify(Options o) {
 void add_verify(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand("verify", "compare a compiled model with its graph in float64");
-  c->add_option("model", o->model, "the model: .onnx or .tfir; or a .tfcc file, with --model")->required();
+  c->add_option("model", o->model, "the model: .onnx or .tfir; or a .tfcc file, with --model")
+      ->required();
   c->add_option("--model", o->original, "the .onnx or .tfir that the .tfcc file was compiled from");
-  c->add_option("--target", o->target, "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
+  c->add_option("--target", o->target,
+                "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "as compile --fp16");
   c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);
   CLI::Option* passes =
-      c->add_option("--passes", o->passes, "run these passes instead of the default ones; --passes= runs none")->expected(0, 1);
-  c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")->excludes(passes);
+      c->add_option("--passes", o->passes,
+                    "run these passes instead of the default ones; --passes= runs none")
+          ->expected(0, 1);
+  c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")
+      ->excludes(passes);
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
-  c->add_option("--shapes,--input-shapes", o->shapes, "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32");
-  c->add_option("--tolerance,--rtol", o->tolerance, "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
+  c->add_option("--shapes,--input-shapes", o->shapes,
+                "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32");
+  c->add_option("--tolerance,--rtol", o->tolerance,
+                "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
       ->check(positive());
-  c->add_option("--atol", o->largest, "also the largest absolute error of one element; default: any")->check(not_negative());
+  c->add_option("--atol", o->largest,
+                "also the largest absolute error of one element; default: any")
+      ->check(not_negative());
   c->add_flag("--json", o->json, "the result as one JSON object (docs/verify.md)");
   c->add_option("--seed", o->seed, "seed of made-up inputs");
-  c->add_option("--against", o->against, "compare with this as well, on the same inputs: onnxruntime");
-  c->add_option("--python", o->python, "the Python that has the package of --against; default: python3");
+  c->add_option("--against", o->against,
+                "compare with this as well, on the same inputs: onnxruntime");
+  c->add_option("--python", o->python,
+                "the Python that has the package of --against; default: python3");
   add_threads(*c, o->threads, "CPU threads");
   c->callback([o, passes, &action] {
     o->passes_given = passes->count() > 0;

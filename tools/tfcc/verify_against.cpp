@@ -23,20 +23,24 @@ std::vector<std::pair<std::string, Array>> arrays_of(const HostTensors& tensors)
 }  // namespace
 
 Result<Against> Against::start(const AgainstOptions& o, const HostTensors& inputs) {
-  if (o.kind != "onnxruntime") return usage_error(fmt::format("--against takes onnxruntime, not '{}'", o.kind));
-  if (!o.model.ends_with(".onnx")) return usage_error(fmt::format("--against onnxruntime needs an .onnx model, not {}", o.model));
+  if (o.kind != "onnxruntime")
+    return usage_error(fmt::format("--against takes onnxruntime, not '{}'", o.kind));
+  if (!o.model.ends_with(".onnx"))
+    return usage_error(fmt::format("--against onnxruntime needs an .onnx model, not {}", o.model));
   PeerOptions p;
   p.kind = o.kind;
   p.model = p.onnx = o.model;
   p.python = o.python;
   p.device = "cpu";
   p.dtype = "f32";
-  p.threads = o.threads > 0 ? o.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  p.threads = o.threads > 0 ? o.threads
+                            : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   p.environment = o.environment;
   TFCC_TRY(const frontend::Model model, frontend::read_onnx(o.model));
   TFCC_TRY(Peer peer, Peer::start(p, arrays_of(inputs)));
   Against against(std::move(peer));
-  for (const frontend::Node& n : model.nodes) against.names_.insert(n.outputs.begin(), n.outputs.end());
+  for (const frontend::Node& n : model.nodes)
+    against.names_.insert(n.outputs.begin(), n.outputs.end());
   return against;
 }
 
@@ -54,10 +58,14 @@ Result<HostTensors> Against::outputs() {
   return out;
 }
 
-Result<std::optional<WrongOp>> Against::first_difference(const ir::Graph& imported, const VerifyCase& c, const std::string& output,
-                                                         double tolerance, const SearchProgress& progress) {
+Result<std::optional<WrongOp>> Against::first_difference(const ir::Graph& imported,
+                                                         const VerifyCase& c,
+                                                         const std::string& output,
+                                                         double tolerance,
+                                                         const SearchProgress& progress) {
   TFCC_TRY_VOID(peer_.feed(arrays_of(c.inputs)));
-  const auto attempt = [&](const std::vector<ir::ValueId>& values) -> Result<std::optional<Differences>> {
+  const auto attempt =
+      [&](const std::vector<ir::ValueId>& values) -> Result<std::optional<Differences>> {
     ir::Graph kept = imported;
     kept.outputs.clear();
     std::vector<std::string> names;
@@ -73,11 +81,15 @@ Result<std::optional<WrongOp>> Against::first_difference(const ir::Graph& import
     Differences out;
     for (const std::string& name : names) {
       const auto it = theirs.find(name);
-      out.push_back(it == theirs.end() ? std::nullopt : std::optional(compare(it->second, exact.at(name), c.defined)));
+      out.push_back(it == theirs.end()
+                        ? std::nullopt
+                        : std::optional(compare(it->second, exact.at(name), c.defined)));
     }
     return std::optional(std::move(out));
   };
-  const Measure measure = [&](const std::vector<ir::ValueId>& values) { return measured_in_parts(values, attempt); };
+  const Measure measure = [&](const std::vector<ir::ValueId>& values) {
+    return measured_in_parts(values, attempt);
+  };
   const SearchOptions options{tolerance, kKeptAtOnce, 40, progress};
   return first_wrong_op(imported, output, measure, options);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tfcc verify --against onnxruntime`: another runtime on the same inputs, and the ONNX node where it and the imported graph
-// part. The float64 reference of verify shares the importer with the compiler; this does not.
+// `tfcc verify --against onnxruntime`: another runtime on the same inputs, and the ONNX node where
+// it and the imported graph part. The float64 reference of verify shares the importer with the
+// compiler; this does not.
 #pragma once
 
 #include <set>
@@ -12,16 +13,17 @@
 namespace tfcc::tools {
 
 struct AgainstOptions {
-  std::string kind;      // "onnxruntime"
-  std::string model;     // the .onnx file
+  std::string kind;   // "onnxruntime"
+  std::string model;  // the .onnx file
   std::string python;
-  int threads = 0;       // 0: one per core
+  int threads = 0;                       // 0: one per core
   std::vector<std::string> environment;  // NAME=VALUE
 };
 
 class Against {
  public:
-  /// Loads the model with the inputs of one case. Errors: usage (no such peer, no .onnx), as Peer::start().
+  /// Loads the model with the inputs of one case. Errors: usage (no such peer, no .onnx), as
+  /// Peer::start().
   static Result<Against> start(const AgainstOptions& options, const HostTensors& inputs);
 
   /// "onnxruntime 1.31.1 CPUExecutionProvider".
@@ -29,10 +31,11 @@ class Against {
   /// The outputs by name. Errors: as Peer.
   Result<HostTensors> run(const HostTensors& inputs);
 
-  /// The op of the imported graph, by an ONNX value that both have, where the peer and float64 begin to differ by more than
-  /// `tolerance`. Errors: as Peer, ir::eval.
-  Result<std::optional<WrongOp>> first_difference(const ir::Graph& imported, const VerifyCase& c, const std::string& output,
-                                                  double tolerance, const SearchProgress& progress);
+  /// The op of the imported graph, by an ONNX value that both have, where the peer and float64
+  /// begin to differ by more than `tolerance`. Errors: as Peer, ir::eval.
+  Result<std::optional<WrongOp>> first_difference(const ir::Graph& imported, const VerifyCase& c,
+                                                  const std::string& output, double tolerance,
+                                                  const SearchProgress& progress);
 
  private:
   explicit Against(Peer peer) : peer_(std::move(peer)) {}

@@ -24,27 +24,34 @@ constexpr size_t kMostCompilations = 60;
 constexpr double kPassTolerance = 1e-6;  // a pass may round constants to f32
 constexpr size_t kLongestText = 400;
 
-/// A graph with more outputs, which keep single values; packed rows among them in their padded places.
+/// A graph with more outputs, which keep single values; packed rows among them in their padded
+/// places.
 class Probed {
  public:
   explicit Probed(const ir::Graph& graph) : graph_(graph) {}
   void keep(ValueId v) {
-    auto it = std::find_if(graph_.outputs.begin(), graph_.outputs.end(), [&](const auto& o) { return o.value == v; });
+    auto it = std::find_if(graph_.outputs.begin(), graph_.outputs.end(),
+                           [&](const auto& o) { return o.value == v; });
     if (it != graph_.outputs.end()) {
       name_[v] = it->name;
       return;
     }
     const ValueId shown = without_made_size(v);
     std::string name = graph_.value(v).name;
-    while (std::any_of(graph_.outputs.begin(), graph_.outputs.end(), [&](const auto& o) { return o.name == name; })) name += ".kept";
+    while (std::any_of(graph_.outputs.begin(), graph_.outputs.end(),
+                       [&](const auto& o) { return o.name == name; }))
+      name += ".kept";
     graph_.outputs.push_back({name, shown});
     name_[v] = name;
   }
   const ir::Graph& graph() const { return graph_; }
-  const ir::HostTensor& of(const HostTensors& outputs, ValueId v) const { return outputs.at(name_.at(v)); }
+  const ir::HostTensor& of(const HostTensors& outputs, ValueId v) const {
+    return outputs.at(name_.at(v));
+  }
 
  private:
-  // No output has a size that the run makes. Tensors of such a size are [T] or [1,T,..], of the rows of a pack.
+  // No output has a size that the run makes. Tensors of such a size are [T] or [1,T,..], of the
+  // rows of a pack.
   ValueId without_made_size(ValueId v) {
     const auto* size = graph_.size_with(SizeRole::packed);
     if (!size) return v;
@@ -52,7 +59,9 @@ class Probed {
     ir::ExprRef total = graph_.pool().symbol(size->name);
     const auto at = std::find(type.dims.begin(), type.dims.end(), total);
     if (at == type.dims.end()) return v;
-    const auto pack = std::find_if(graph_.order().begin(), graph_.order().end(), [&](ir::OpId o) { return graph_.op(o).kind == ir::OpKind::pack; });
+    const auto pack = std::find_if(graph_.order().begin(), graph_.order().end(), [&](ir::OpId o) {
+      return graph_.op(o).kind == ir::OpKind::pack;
+    });
     const ValueId row = graph_.result(*pack);
     if (type.rank() == 1) {
       type.dims.insert(type.dims.begin(), graph_.pool().integer(1));
@@ -62,7 +71,9 @@ class Probed {
     const std::vector<ir::ExprRef> rows = graph_.value(row).type.dims;
     std::copy(rows.begin(), rows.end(), type.dims.begin());
     graph_.flags.push_back("a row outside of the packed ones");
-    ir::Captured c = ir::capture(ir::padded_element(graph_, row, v, ir::indices_of(graph_.pool(), type.dims), static_cast<int64_t>(graph_.flags.size()) - 1));
+    ir::Captured c =
+        ir::capture(ir::padded_element(graph_, row, v, ir::indices_of(graph_.pool(), type.dims),
+                                       static_cast<int64_t>(graph_.flags.size()) - 1));
     return graph_.add_pointwise(c.operands, c.body, type, graph_.value(v).name + ".padded");
   }
 
@@ -109,8 +120,10 @@ class Bisection {
     ir::Graph last = f_.imported;
     TFCC_TRY(makers_, run_steps(last, f_.steps));
     const Meaning at_end = meaning(last);
-    const bool passes = !at_end.problem.empty() || at_end.difference.relative > std::max(f_.tolerance, kPassTolerance / 10) ||
-                        (at_end.difference.relative > 0 && at_end.difference.relative >= f_.difference.relative / 4);
+    const bool passes = !at_end.problem.empty() ||
+                        at_end.difference.relative > std::max(f_.tolerance, kPassTolerance / 10) ||
+                        (at_end.difference.relative > 0 &&
+                         at_end.difference.relative >= f_.difference.relative / 4);
     return passes ? guilty_pass(at_end) : guilty_kernel(last);
   }
 
@@ -128,12 +141,14 @@ class Bisection {
   }
 
   Result<Guilty> guilty_pass(const Meaning& at_end) {
-    const double limit = std::isfinite(at_end.difference.relative) ? at_end.difference.relative / 2 : f_.tolerance;
+    const double limit =
+        std::isfinite(at_end.difference.relative) ? at_end.difference.relative / 2 : f_.tolerance;
     Meaning before{}, after = at_end;
     ir::Graph good = f_.imported;  // after the first `right` steps
     size_t right = 0, wrong = f_.steps.size();
     while (wrong - right > 1) {
-      if (progress_) progress_("looking for the pass", f_.steps.size() - (wrong - right), f_.steps.size());
+      if (progress_)
+        progress_("looking for the pass", f_.steps.size() - (wrong - right), f_.steps.size());
       const size_t middle = (right + wrong) / 2;
       ir::Graph graph = good;
       for (size_t i = right; i < middle; ++i) TFCC_TRY_VOID(f_.steps[i].run(graph));
@@ -149,7 +164,8 @@ class Bisection {
     }
     ir::Graph bad = good;
     TFCC_TRY_VOID(f_.steps[right].run(bad));
-    Guilty g{f_.steps[right].name, right + 1, f_.steps.size(), after.problem, before.difference, after.difference, {}};
+    Guilty g{f_.steps[right].name, right + 1, f_.steps.size(), after.problem, before.difference,
+             after.difference,     {}};
     if (!after.problem.empty()) return g;
     TFCC_TRY(g.op, first_changed(good, bad));
     return g;
@@ -171,15 +187,19 @@ class Bisection {
       Differences out;
       for (ValueId v : values) {
         const auto it = twin.find(v);
-        out.push_back(it == twin.end() ? std::nullopt : std::optional(compare(is.of(got, v), was.of(want, it->second), f_.defined)));
+        out.push_back(it == twin.end() ? std::nullopt
+                                       : std::optional(compare(
+                                             is.of(got, v), was.of(want, it->second), f_.defined)));
       }
       return out;
     };
-    SearchOptions options{std::clamp(f_.tolerance / 4, 1e-9, kPassTolerance), kEvaluatedAtOnce, 40, progress_};
+    SearchOptions options{std::clamp(f_.tolerance / 4, 1e-9, kPassTolerance), kEvaluatedAtOnce, 40,
+                          progress_};
     TFCC_TRY(auto op, searched(bad, measure, options));
     if (op && op->node.empty()) {  // made by the pass without saying from what
       const ValueId v = bad.find_value(op->value);
-      if (auto it = twin.find(v); it != twin.end() && good.def(it->second)) op->node = good.def(it->second)->origin;
+      if (auto it = twin.find(v); it != twin.end() && good.def(it->second))
+        op->node = good.def(it->second)->origin;
     }
     return op;
   }
@@ -187,11 +207,13 @@ class Bisection {
   Result<Guilty> guilty_kernel(const ir::Graph& graph) {
     const ValueId output = output_of(graph, f_.output);
     Measure measure = [&](const std::vector<ValueId>& values) {
-      return measured_in_parts(values, [&](const std::vector<ValueId>& part) { return on_target(graph, output, part); });
+      return measured_in_parts(
+          values, [&](const std::vector<ValueId>& part) { return on_target(graph, output, part); });
     };
     // An output that only its largest single error fails is searched by what it differs by.
     const double relative = f_.difference.relative;
-    SearchOptions options{relative > f_.tolerance ? f_.tolerance : relative / 4, kCompiledAtOnce, 40, progress_};
+    SearchOptions options{relative > f_.tolerance ? f_.tolerance : relative / 4, kCompiledAtOnce,
+                          40, progress_};
     Guilty g;
     TFCC_TRY(g.op, searched(graph, measure, options));
     if (g.op && !g.op->difference) g.op->difference = f_.difference;
@@ -200,14 +222,18 @@ class Bisection {
     return g;
   }
 
-  // Compiled with these values kept; nothing can be told where that makes the output right, or does not compile.
-  Result<std::optional<Differences>> on_target(const ir::Graph& graph, ValueId output, const std::vector<ValueId>& values) {
-    if (++compilations_ > kMostCompilations) return std::optional<Differences>(Differences(values.size()));
+  // Compiled with these values kept; nothing can be told where that makes the output right, or does
+  // not compile.
+  Result<std::optional<Differences>> on_target(const ir::Graph& graph, ValueId output,
+                                               const std::vector<ValueId>& values) {
+    if (++compilations_ > kMostCompilations)
+      return std::optional<Differences>(Differences(values.size()));
     Probed kept(graph);
     for (ValueId v : values) kept.keep(v);
     kept.keep(output);
     auto got = target_.run(kept.graph(), f_.inputs);
-    const bool still_wrong = got && compare(kept.of(*got, output), want_, f_.defined).relative >= f_.difference.relative / 2;
+    const bool still_wrong = got && compare(kept.of(*got, output), want_, f_.defined).relative >=
+                                        f_.difference.relative / 2;
     if (!still_wrong) return std::optional<Differences>{};
     TFCC_TRY(HostTensors want, ir::eval(kept.graph(), f_.inputs));
     Differences out;
@@ -215,7 +241,8 @@ class Bisection {
     return std::optional(std::move(out));
   }
 
-  Result<std::optional<WrongOp>> searched(const ir::Graph& graph, const Measure& measure, const SearchOptions& options) {
+  Result<std::optional<WrongOp>> searched(const ir::Graph& graph, const Measure& measure,
+                                          const SearchOptions& options) {
     TFCC_TRY(auto op, first_wrong_op(graph, f_.output, measure, options));
     if (!op || op->op.value >= makers_.size()) return op;
     for (size_t step : makers_[op->op.value]) {
@@ -234,30 +261,39 @@ class Bisection {
 };
 
 // Half a unit in the last place of 1.
-double rounding_of(DType t) { return t == DType::f16 ? 0x1p-11 : t == DType::bf16 ? 0x1p-8 : t == DType::f32 ? 0x1p-24 : 0; }
+double rounding_of(DType t) {
+  return t == DType::f16 ? 0x1p-11 : t == DType::bf16 ? 0x1p-8 : t == DType::f32 ? 0x1p-24 : 0;
+}
 
 std::string report(const WrongOp& w, bool pass) {
   std::string out = fmt::format("the first {} that differs: ", pass ? "value" : "op") + describe(w);
-  out += fmt::format("made by: {}\n", w.makers.empty() ? "the import" : fmt::format("{}", fmt::join(w.makers, ", changed by ")));
+  out += fmt::format(
+      "made by: {}\n",
+      w.makers.empty() ? "the import" : fmt::format("{}", fmt::join(w.makers, ", changed by ")));
   if (!w.kernel.empty()) out += fmt::format("kernel: {}\n", w.kernel);
   for (size_t i = 0; i < w.unknown.size() && i < 6; ++i) {
-    if (i == 0) out += pass ? "it reads what the pass made, which has no counterpart before it:\n"
-                            : "kept as an output, these make the result right, or cannot be compiled (a buffer reused too early, or an operand "
-                              "read in place):\n";
+    if (i == 0)
+      out +=
+          pass
+              ? "it reads what the pass made, which has no counterpart before it:\n"
+              : "kept as an output, these make the result right, or cannot be compiled (a buffer reused too early, or an operand "
+                "read in place):\n";
     out += "  " + w.unknown[i] + "\n";
   }
   if (w.unknown.size() > 6) out += fmt::format("  and {} more\n", w.unknown.size() - 6);
   const double unit = rounding_of(w.dtype);
   if (!pass && w.difference && w.difference->relative <= 16 * unit) {
-    out += fmt::format("that is a few roundings of {} (one is up to {:.0e}): the tolerance may be too small for the type, rather than the op wrong\n",
-                       to_string(w.dtype), unit);
+    out += fmt::format(
+        "that is a few roundings of {} (one is up to {:.0e}): the tolerance may be too small for the type, rather than the op wrong\n",
+        to_string(w.dtype), unit);
   }
   return out;
 }
 
 }  // namespace
 
-Result<std::optional<WrongOp>> first_wrong_op(const ir::Graph& graph, const std::string& output, const Measure& measure,
+Result<std::optional<WrongOp>> first_wrong_op(const ir::Graph& graph, const std::string& output,
+                                              const Measure& measure,
                                               const SearchOptions& options) {
   const ValueId begin = output_of(graph, output);
   const ir::Op* made_by = graph.def(begin);
@@ -296,20 +332,26 @@ Result<Makers> run_steps(ir::Graph& graph, const std::vector<Step>& steps) {
     const ir::Graph before = graph;
     TFCC_TRY_VOID(steps[i].run(graph));
     makers.resize(graph.op_count());
-    for (uint32_t v = 0; v < before.value_count(); ++v) {  // what computes the same in another layout has the same makers, and one more
+    for (uint32_t v = 0; v < before.value_count();
+         ++v) {  // what computes the same in another layout has the same makers, and one more
       const ValueId heir = graph.value(ValueId{v}).heir;
-      if (!heir.valid() || graph.value(heir).type == before.value(ValueId{v}).type || !before.value(ValueId{v}).def.valid()) continue;
+      if (!heir.valid() || graph.value(heir).type == before.value(ValueId{v}).type ||
+          !before.value(ValueId{v}).def.valid())
+        continue;
       const ir::OpId made = graph.value(heir).def;
-      if (made.value >= before.op_count()) makers[made.value] = makers[before.value(ValueId{v}).def.value];
+      if (made.value >= before.op_count())
+        makers[made.value] = makers[before.value(ValueId{v}).def.value];
     }
     for (ir::OpId o : graph.order()) {
-      if (o.value >= before.op_count() || !same_computation(before.op(o), graph.op(o))) makers[o.value].push_back(i);
+      if (o.value >= before.op_count() || !same_computation(before.op(o), graph.op(o)))
+        makers[o.value].push_back(i);
     }
   }
   return makers;
 }
 
-Result<Guilty> bisect(const Failure& failure, const Target& target, const SearchProgress& progress) {
+Result<Guilty> bisect(const Failure& failure, const Target& target,
+                      const SearchProgress& progress) {
   return Bisection(failure, target, progress).run();
 }
 
@@ -318,17 +360,20 @@ std::string describe(const WrongOp& w) {
   if (w.difference) out += ": " + to_string(*w.difference);
   if (w.operands) out += fmt::format("; what it reads: {:.1e} at most", *w.operands);
   if (!w.narrowed) out += "; earlier ones may differ too, the search was cut short";
-  return out + "\n" + w.text + "\n" + (w.node.empty() ? "" : fmt::format("ONNX node: {}\n", w.node));
+  return out + "\n" + w.text + "\n" +
+         (w.node.empty() ? "" : fmt::format("ONNX node: {}\n", w.node));
 }
 
 std::string report(const Guilty& g, const Target& target) {
   if (g.pass.empty()) {
     return fmt::format("the passes keep the meaning: the kernels of {} differ\n", target.name) +
-           (g.op ? report(*g.op, false) : "the output is an input or a constant: no op computes it\n");
+           (g.op ? report(*g.op, false)
+                 : "the output is an input or a constant: no op computes it\n");
   }
   std::string out = fmt::format("pass {} ({} of {}) changed the result", g.pass, g.step, g.steps);
   if (!g.problem.empty()) return out + ": " + g.problem + "\n";
-  out += fmt::format(" in float64: relative L2 {:.1e} after it, {:.1e} before\n", g.after.relative, g.before.relative);
+  out += fmt::format(" in float64: relative L2 {:.1e} after it, {:.1e} before\n", g.after.relative,
+                     g.before.relative);
   return out + (g.op ? report(*g.op, true) : "the output is an input or a constant now\n");
 }
 

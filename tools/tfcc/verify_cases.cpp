@@ -12,8 +12,7 @@ namespace {
 
 bool is_mask(const std::string& name) { return name.find("mask") != std::string::npos; }
 
-template <class F>
-struct ExprVisitor {
+template <class F> struct ExprVisitor {
   F& f;
   void operator()(std::string_view, ir::ExprRef e) {
     if (e) f(e);
@@ -23,13 +22,11 @@ struct ExprVisitor {
   }
   void operator()(std::string_view name, const ir::OptionalExpr& e) { (*this)(name, e.expr); }
   void operator()(std::string_view name, const ir::OptionalDims& v) { (*this)(name, v.dims); }
-  template <class T>
-  void operator()(std::string_view, const T&) {}
+  template <class T> void operator()(std::string_view, const T&) {}
 };
 
 // Calls f for each expression among the attributes of an op.
-template <class F>
-void for_each_expr(const ir::Op& op, F f) {
+template <class F> void for_each_expr(const ir::Op& op, F f) {
   ir::Attrs attrs = op.attrs;
   std::visit([&](auto& a) { a.visit(ExprVisitor<F>{f}); }, attrs);
 }
@@ -80,7 +77,11 @@ const char* to_string(MaskKind kind) {
 class CaseMaker {
  public:
   CaseMaker(const ir::Graph& graph, const CaseOptions& options, bool set_is_padding)
-      : graph_(graph), options_(options), limits_(graph), set_is_padding_(set_is_padding), rng_(options.seed) {}
+      : graph_(graph),
+        options_(options),
+        limits_(graph),
+        set_is_padding_(set_is_padding),
+        rng_(options.seed) {}
 
   Result<VerifyCase> make(const Size& size) {
     TFCC_TRY_VOID(bind(size));
@@ -142,12 +143,13 @@ class CaseMaker {
     std::vector<InputDims> inputs;
     for (ir::ValueId v : graph_.inputs()) {
       inputs.emplace_back(graph_.value(v).name, std::vector<WantedDim>());
-      for (ir::ExprRef d : graph_.value(v).type.dims) inputs.back().second.push_back(WantedDim::of(ir::print(d)));
+      for (ir::ExprRef d : graph_.value(v).type.dims)
+        inputs.back().second.push_back(WantedDim::of(ir::print(d)));
     }
     TFCC_TRY(const SizesByName sizes, solve_sizes(inputs, wanted, [&](const std::string& name) {
-      const auto usual = symbols_.find(name);
-      return usual == symbols_.end() ? size.length : usual->second;
-    }));
+               const auto usual = symbols_.find(name);
+               return usual == symbols_.end() ? size.length : usual->second;
+             }));
     for (auto& [name, n] : symbols_) {
       if (const auto it = sizes.find(name); it != sizes.end()) n = it->second;
     }
@@ -157,7 +159,8 @@ class CaseMaker {
   std::vector<int64_t> dims_of(const ir::Value& value) const {
     std::vector<int64_t> dims;
     for (ir::ExprRef d : value.type.dims) {
-      dims.push_back(ir::eval_size(d, [&](std::string_view name) { return symbols_.at(std::string(name)); }));
+      dims.push_back(
+          ir::eval_size(d, [&](std::string_view name) { return symbols_.at(std::string(name)); }));
     }
     return dims;
   }
@@ -187,7 +190,8 @@ class CaseMaker {
     return t;
   }
 
-  // Rows of the last axis, each with at least one position. Every mask input of a case gets the same rows.
+  // Rows of the last axis, each with at least one position. Every mask input of a case gets the
+  // same rows.
   void fill_mask(ir::HostTensor& t, MaskKind kind) {
     const int64_t length = t.dims.empty() ? 1 : t.dims.back();
     const int64_t rows = length > 0 ? t.element_count() / length : 0;
@@ -218,8 +222,7 @@ class CaseMaker {
 };
 
 // Elements of `tensor` at this place of this axis.
-template <class F>
-void for_each_at(ir::HostTensor& tensor, size_t axis, int64_t place, F f) {
+template <class F> void for_each_at(ir::HostTensor& tensor, size_t axis, int64_t place, F f) {
   int64_t inner = 1;
   for (size_t k = axis + 1; k < tensor.dims.size(); ++k) inner *= tensor.dims[k];
   for (int64_t i = 0; i < tensor.element_count(); ++i) {
@@ -248,7 +251,9 @@ bool same(const ir::HostTensor& a, const ir::HostTensor& b, int64_t length, int6
   for (int64_t i = 0; i < a.element_count(); ++i) {
     if (tokens && i / inner % length == but) continue;
     const auto at = static_cast<size_t>(i);
-    if (is_float(a.dtype) ? std::abs(a.reals[at] - b.reals[at]) > 1e-9 * std::abs(a.reals[at]) : a.ints[at] != b.ints[at]) return false;
+    if (is_float(a.dtype) ? std::abs(a.reals[at] - b.reals[at]) > 1e-9 * std::abs(a.reals[at])
+                          : a.ints[at] != b.ints[at])
+      return false;
   }
   return true;
 }
@@ -265,7 +270,9 @@ bool hides(const ir::Graph& graph, HostTensors inputs, int64_t value, int64_t le
   if (!change_token(others, length, place)) return false;
   const auto a = ir::eval(graph, inputs), b = ir::eval(graph, others);
   if (!a || !b) return false;
-  return std::all_of(a->begin(), a->end(), [&](const auto& output) { return same(output.second, b->at(output.first), length, place); });
+  return std::all_of(a->begin(), a->end(), [&](const auto& output) {
+    return same(output.second, b->at(output.first), length, place);
+  });
 }
 
 }  // namespace
@@ -278,7 +285,8 @@ bool set_is_padding(const ir::Graph& graph) {
   for (const auto& [name, t] : made->inputs) {
     if (is_mask(name) && !is_float(t.dtype) && !t.dims.empty()) length = t.dims.back();
   }
-  return length > 1 && !hides(graph, made->inputs, 0, length) && hides(graph, made->inputs, 1, length);
+  return length > 1 && !hides(graph, made->inputs, 0, length) &&
+         hides(graph, made->inputs, 1, length);
 }
 
 Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options) {
@@ -336,10 +344,8 @@ ir::HostTensor to_host_tensor(const ArrayView& array) {
   t.dims = array.shape;
   const auto* data = static_cast<const std::byte*>(array.data);
   for (size_t i = 0; i < static_cast<size_t>(t.element_count()); ++i) {
-    if (is_float(t.dtype))
-      t.reals.push_back(ir::read_real(t.dtype, data, i));
-    else
-      t.ints.push_back(ir::read_int(t.dtype, data, i));
+    if (is_float(t.dtype)) t.reals.push_back(ir::read_real(t.dtype, data, i));
+    else t.ints.push_back(ir::read_int(t.dtype, data, i));
   }
   return t;
 }

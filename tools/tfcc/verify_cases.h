@@ -17,8 +17,8 @@ enum class MaskKind { full, right_padded, left_padded, scattered };
 
 using HostTensors = std::map<std::string, ir::HostTensor>;
 
-/// Which elements of an output are defined, as the mask input [B,S] says: for [B,S,...] the tokens that it keeps, for [B,...]
-/// the rows that have one, else all.
+/// Which elements of an output are defined, as the mask input [B,S] says: for [B,S,...] the tokens
+/// that it keeps, for [B,...] the rows that have one, else all.
 class Defined {
  public:
   Defined() = default;
@@ -28,7 +28,7 @@ class Defined {
   bool at(const std::vector<int64_t>& dims, int64_t flat) const;
 
  private:
-  std::vector<int64_t> dims_;        // of the mask; none without one
+  std::vector<int64_t> dims_;  // of the mask; none without one
   std::vector<bool> token_, row_has_token_;
 };
 
@@ -51,8 +51,8 @@ struct CaseOptions {
 /// Errors: invalid_argument (no such input, given ids outside their table), shape.
 Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options);
 
-/// Whether a set element of the graph's integer masks hides a position (True means padding), told by what the outputs depend
-/// on; false where it cannot be told.
+/// Whether a set element of the graph's integer masks hides a position (True means padding), told
+/// by what the outputs depend on; false where it cannot be told.
 bool set_is_padding(const ir::Graph& graph);
 
 ir::HostTensor to_host_tensor(const ArrayView& array);

@@ -36,7 +36,8 @@ bool equal(const ir::HostTensor& got, double g, double w) {
 Difference compare(const ir::HostTensor& got, const ir::HostTensor& want, const Defined& defined) {
   Difference d;
   if (got.dims != want.dims) {
-    d.problem = fmt::format("shape [{}], expected [{}]", fmt::join(got.dims, ","), fmt::join(want.dims, ","));
+    d.problem = fmt::format("shape [{}], expected [{}]", fmt::join(got.dims, ","),
+                            fmt::join(want.dims, ","));
     d.relative = INFINITY;
     return d;
   }
@@ -58,12 +59,17 @@ Difference compare(const ir::HostTensor& got, const ir::HostTensor& want, const 
     error += apart * apart;
     norm += mask ? 1 : w * w;
   }
-  d.relative = !d.problem.empty() ? INFINITY : error == 0 ? 0 : norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+  d.relative = !d.problem.empty() ? INFINITY
+               : error == 0       ? 0
+               : norm > 0         ? std::sqrt(error / norm)
+                                  : std::sqrt(error);
   return d;
 }
 
 std::string to_string(const Difference& d) {
-  return d.problem.empty() ? fmt::format("max abs error {:.1e}, relative L2 {:.1e}", d.max_abs, d.relative) : d.problem;
+  return d.problem.empty()
+             ? fmt::format("max abs error {:.1e}, relative L2 {:.1e}", d.max_abs, d.relative)
+             : d.problem;
 }
 
 }  // namespace tfcc::tools

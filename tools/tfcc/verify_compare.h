@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far two tensors are apart: what verify and bench print for an output, and what verify's bisection goes by.
+// How far two tensors are apart: what verify and bench print for an output, and what verify's
+// bisection goes by.
 #pragma once
 
 #include <string>
@@ -14,8 +15,9 @@ struct Difference {
   std::string problem;               // not comparable at all
 };
 
-/// Over the elements that are defined. A real beyond the range of `got`'s type may be infinite there. Elements of 1e30 and
-/// more are masks: each counts as 1, so that they do not hide the others.
+/// Over the elements that are defined. A real beyond the range of `got`'s type may be infinite
+/// there. Elements of 1e30 and more are masks: each counts as 1, so that they do not hide the
+/// others.
 Difference compare(const ir::HostTensor& got, const ir::HostTensor& want, const Defined& defined);
 
 /// "max abs error 1.2e-07, relative L2 3.4e-08", or the problem.

@@ -19,7 +19,8 @@ using ir::ValueId;
 bool strip_suffix(std::string& name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string::npos || dot + 1 == name.size()) return false;
-  if (!std::all_of(name.begin() + static_cast<std::ptrdiff_t>(dot) + 1, name.end(), [](unsigned char c) { return std::isdigit(c); }))
+  if (!std::all_of(name.begin() + static_cast<std::ptrdiff_t>(dot) + 1, name.end(),
+                   [](unsigned char c) { return std::isdigit(c); }))
     return false;
   name.resize(dot);
   return true;
@@ -75,9 +76,12 @@ class Pairing {
 }  // namespace
 
 bool same_computation(const ir::Op& a, const ir::Op& b) {
-  return a.kind == b.kind && a.attrs.index() == b.attrs.index() && passes::attributes_key(a) == passes::attributes_key(b);
+  return a.kind == b.kind && a.attrs.index() == b.attrs.index() &&
+         passes::attributes_key(a) == passes::attributes_key(b);
 }
 
-Counterparts counterparts(const Graph& before, const Graph& after) { return Pairing(before, after).run(); }
+Counterparts counterparts(const Graph& before, const Graph& after) {
+  return Pairing(before, after).run();
+}
 
 }  // namespace tfcc::tools

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which value after a pass stands for which before it, as far as the two graphs tell; for tfcc verify.
+// Which value after a pass stands for which before it, as far as the two graphs tell; for tfcc
+// verify.
 #pragma once
 
 #include <unordered_map>

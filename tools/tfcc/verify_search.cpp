@@ -10,8 +10,13 @@ using ir::ValueId;
 
 class Search {
  public:
-  Search(const ir::Graph& graph, ValueId wrong, const Measure& measure, const SearchOptions& options)
-      : graph_(graph), measure_(measure), options_(options), state_(graph.value_count()), place_(graph.value_count(), 0) {
+  Search(const ir::Graph& graph, ValueId wrong, const Measure& measure,
+         const SearchOptions& options)
+      : graph_(graph),
+        measure_(measure),
+        options_(options),
+        state_(graph.value_count()),
+        place_(graph.value_count(), 0) {
     size_t place = 0;
     for (ir::OpId o : graph.order()) {
       for (ValueId v : graph.op(o).results) place_[v.value] = ++place;
@@ -25,7 +30,9 @@ class Search {
     for (size_t round = 0;; ++round) {
       const std::vector<ValueId> open = before(found_.value, Kind::open);
       if (total == 0) total = open.size();
-      if (options_.progress) options_.progress("looking for the first op that differs", total - std::min(total, open.size()), total);
+      if (options_.progress)
+        options_.progress("looking for the first op that differs",
+                          total - std::min(total, open.size()), total);
       found_.narrowed = open.empty();
       if (open.empty() || round == options_.most) break;
       const std::vector<ValueId> probes = spread(open);
@@ -51,7 +58,8 @@ class Search {
     if (s.kind == Kind::wrong && place_[v.value] < place_[found_.value.value]) found_.value = v;
   }
 
-  // Values of this kind that `from` is computed from, not looking behind those that are right; in the order of the program.
+  // Values of this kind that `from` is computed from, not looking behind those that are right; in
+  // the order of the program.
   std::vector<ValueId> before(ValueId from, Kind kind) const {
     std::vector<ValueId> out, stack{from};
     std::vector<bool> seen(graph_.value_count());
@@ -68,14 +76,16 @@ class Search {
         if (is != Kind::right) stack.push_back(v);
       }
     }
-    std::sort(out.begin(), out.end(), [&](ValueId a, ValueId b) { return place_[a.value] < place_[b.value]; });
+    std::sort(out.begin(), out.end(),
+              [&](ValueId a, ValueId b) { return place_[a.value] < place_[b.value]; });
     return out;
   }
 
   std::vector<ValueId> spread(const std::vector<ValueId>& open) const {
     if (open.size() <= options_.width) return open;
     std::vector<ValueId> out;
-    for (size_t i = 0; i < options_.width; ++i) out.push_back(open[(i + 1) * open.size() / (options_.width + 1)]);
+    for (size_t i = 0; i < options_.width; ++i)
+      out.push_back(open[(i + 1) * open.size() / (options_.width + 1)]);
     return out;
   }
 
@@ -108,7 +118,8 @@ Result<Differences> measured_in_parts(const std::vector<ValueId>& values, const 
   return out;
 }
 
-Result<FirstWrong> find_first_wrong(const ir::Graph& graph, ValueId wrong, const Measure& measure, const SearchOptions& options) {
+Result<FirstWrong> find_first_wrong(const ir::Graph& graph, ValueId wrong, const Measure& measure,
+                                    const SearchOptions& options) {
   return Search(graph, wrong, measure, options).run();
 }
 

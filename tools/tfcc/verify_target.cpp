@@ -33,7 +33,8 @@ std::string kernel_of(const ir::Graph& graph, const std::string& value, const Ta
   if (!op) return "";
   codegen::WeightPool weights;
   const codegen::PlanInput input = plan_input(graph, o);
-  auto lowered = codegen::lower(input.graph, codegen::class_of(o.target.name), weights, input.options);
+  auto lowered =
+      codegen::lower(input.graph, codegen::class_of(o.target.name), weights, input.options);
   if (!lowered) return "";
   for (const runtime::Launch& l : lowered->plan.buckets.back().launches) {
     if (l.name != graph.value(op->results[0]).name) continue;
@@ -49,7 +50,9 @@ Result<CompiledGraph> CompiledGraph::make(const ir::Graph& graph, const TargetOp
   std::error_code ignored;
   TemporaryFolder folder{(fs::temp_directory_path(ignored) / "tfcc-verify-XXXXXX").string()};
   if (!mkdtemp(folder.path.data())) {
-    return Error{ErrorCode::io, fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable", std::exchange(folder.path, ""))};
+    return Error{ErrorCode::io,
+                 fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable",
+                             std::exchange(folder.path, ""))};
   }
   codegen::CompileOptions options;
   options.targets = {o.target};
@@ -64,7 +67,8 @@ Result<CompiledGraph> CompiledGraph::make(const ir::Graph& graph, const TargetOp
   return CompiledGraph(std::move(model));
 }
 
-Result<CompiledGraph> CompiledGraph::load(const std::string& file, const std::string& device, int threads) {
+Result<CompiledGraph> CompiledGraph::load(const std::string& file, const std::string& device,
+                                          int threads) {
   LoadOptions load;
   load.device = device;
   load.threads = threads;
@@ -101,7 +105,9 @@ Target compiling_target(const TargetOptions& options) {
     TFCC_TRY(CompiledGraph compiled, CompiledGraph::make(graph, options));
     return compiled.run(inputs);
   };
-  t.kernel = [options](const ir::Graph& graph, const std::string& value) { return kernel_of(graph, value, options); };
+  t.kernel = [options](const ir::Graph& graph, const std::string& value) {
+    return kernel_of(graph, value, options);
+  };
   return t;
 }
 

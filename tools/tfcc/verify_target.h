@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph compiled for one target, loaded and run, as `tfcc verify` needs it: the file is gone once it is loaded.
+// A graph compiled for one target, loaded and run, as `tfcc verify` needs it: the file is gone once
+// it is loaded.
 #pragma once
 
 #include "codegen/compile.h"
@@ -10,16 +11,18 @@ namespace tfcc::tools {
 
 struct TargetOptions {
   codegen::TargetName target;
-  std::string precision = "f32";   // CUDA: what the plan says of itself
-  int threads = 0;                 // 0: one per core
+  std::string precision = "f32";  // CUDA: what the plan says of itself
+  int threads = 0;                // 0: one per core
 };
 
 class CompiledGraph {
  public:
   /// Errors: those of codegen::compile and Model::load.
   static Result<CompiledGraph> make(const ir::Graph& graph, const TargetOptions& options);
-  /// A compiled file as it is. `device` and `threads` as LoadOptions has them. Errors: those of Model::load.
-  static Result<CompiledGraph> load(const std::string& file, const std::string& device, int threads);
+  /// A compiled file as it is. `device` and `threads` as LoadOptions has them. Errors: those of
+  /// Model::load.
+  static Result<CompiledGraph> load(const std::string& file, const std::string& device,
+                                    int threads);
   const Model& model() const { return model_; }
   /// The outputs by name. Errors: those of the executor, a raised flag.
   Result<HostTensors> run(const HostTensors& inputs) const;

@@ -9,15 +9,19 @@ namespace {
 // GELU of input 0, plus input 1 where there is one.
 Result<void> gelu_of(Importer& im, ir::GeluKind kind) {
   TFCC_TRY(ValueId x, im.input(0));
-  if (!is_float(im.type(x).dtype) || im.rank(x) == 0) return im.fail(ErrorCode::bad_file, "the input must be of a float type and no scalar");
+  if (!is_float(im.type(x).dtype) || im.rank(x) == 0)
+    return im.fail(ErrorCode::bad_file, "the input must be of a float type and no scalar");
   if (im.has_input(1)) {
     TFCC_TRY(ValueId bias, im.input(1));
     TFCC_TRY(Dims dims, im.broadcast(im.dims(x), im.dims(bias)));
-    if (dims != im.dims(x) || im.type(bias).dtype != im.type(x).dtype) return im.fail(ErrorCode::shape, "the bias does not fit the input");
+    if (dims != im.dims(x) || im.type(bias).dtype != im.type(x).dtype)
+      return im.fail(ErrorCode::shape, "the bias does not fit the input");
     const Indices at = im.index_vars(dims);
-    x = im.pointwise(ir::add(im.element(x, at), im.broadcast_element(bias, at)), im.type(x).dtype, dims, ".biased");
+    x = im.pointwise(ir::add(im.element(x, at), im.broadcast_element(bias, at)), im.type(x).dtype,
+                     dims, ".biased");
   }
-  im.define(0, ir::gelu_of(im.element(x, im.index_vars(im.dims(x))), kind), im.type(x).dtype, im.dims(x));
+  im.define(0, ir::gelu_of(im.element(x, im.index_vars(im.dims(x))), kind), im.type(x).dtype,
+            im.dims(x));
   return {};
 }
 
@@ -32,8 +36,10 @@ Result<void> import_microsoft_quick_gelu(Importer& im) {
   const Type t = im.type(x);
   if (!is_float(t.dtype)) return im.fail(ErrorCode::bad_file, "the input must be of a float type");
   ExprRef e = im.element(x, im.index_vars(t.dims));
-  ExprRef one = im.pool().real(1, e->type), alpha = im.pool().real(im.attr_float("alpha", 1.702f), e->type);
-  ExprRef sigmoid = ir::div(one, ir::add(one, ir::unary(ir::ExprKind::exp, ir::neg(ir::mul(alpha, e)))));
+  ExprRef one = im.pool().real(1, e->type),
+          alpha = im.pool().real(im.attr_float("alpha", 1.702f), e->type);
+  ExprRef sigmoid =
+      ir::div(one, ir::add(one, ir::unary(ir::ExprKind::exp, ir::neg(ir::mul(alpha, e)))));
   im.define(0, ir::mul(e, sigmoid), t.dtype, t.dims);
   return {};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FusedMatMul: MatMul with a scale and operands that are stored transposed, in their matrices or with the first batch axis inside.
+// FusedMatMul: MatMul with a scale and operands that are stored transposed, in their matrices or
+// with the first batch axis inside.
 #include <fmt/format.h>
 
 #include "frontend/import/importer.h"
@@ -22,8 +23,10 @@ ValueId batch_first(Importer& im, ValueId x, const char* suffix) {
 Result<void> import_microsoft_fused_matmul(Importer& im) {
   TFCC_TRY(ValueId a, im.input(0));
   TFCC_TRY(ValueId b, im.input(1));
-  if (!is_float(im.type(a).dtype) || im.type(a).dtype != im.type(b).dtype) return im.fail(ErrorCode::unsupported, "both inputs must have one float type");
-  if (im.rank(a) == 0 || im.rank(b) == 0) return im.fail(ErrorCode::shape, "inputs must not be scalars");
+  if (!is_float(im.type(a).dtype) || im.type(a).dtype != im.type(b).dtype)
+    return im.fail(ErrorCode::unsupported, "both inputs must have one float type");
+  if (im.rank(a) == 0 || im.rank(b) == 0)
+    return im.fail(ErrorCode::shape, "inputs must not be scalars");
   ir::MatmulAttrs attrs;
   attrs.alpha = im.attr_float("alpha", 1);
   // A vector has nothing to transpose.
@@ -36,8 +39,10 @@ Result<void> import_microsoft_fused_matmul(Importer& im) {
   if (im.attr_int("transBatchB", 0) && im.rank(b) > 2) b = batch_first(im, b, ".b");
   const Dims da = im.dims(a), db = im.dims(b);
   const size_t ra = da.size(), rb = db.size();
-  TFCC_TRY([[maybe_unused]] ExprRef k, im.unify(da[attrs.trans_a ? ra - 2 : ra - 1], db[attrs.trans_b ? rb - 1 : rb - 2],
-           fmt::format("{} and {} do not multiply", ir::to_string(im.type(a)), ir::to_string(im.type(b)))));
+  TFCC_TRY([[maybe_unused]] ExprRef k,
+           im.unify(da[attrs.trans_a ? ra - 2 : ra - 1], db[attrs.trans_b ? rb - 1 : rb - 2],
+                    fmt::format("{} and {} do not multiply", ir::to_string(im.type(a)),
+                                ir::to_string(im.type(b)))));
   TFCC_TRY(Dims out, im.broadcast(Dims(da.begin(), da.end() - 2), Dims(db.begin(), db.end() - 2)));
   Dims flat = out;
   out.push_back(da[attrs.trans_a ? ra - 1 : ra - 2]);

@@ -18,7 +18,8 @@ Result<ValueId> residual_sum(Importer& im, size_t bias_input) {
   auto plus = [&](ValueId v, const char* what) -> Result<void> {
     TFCC_TRY(Dims all, im.broadcast(dims, im.dims(v)));
     if (all != dims || im.type(v).dtype != im.type(x).dtype) {
-      return im.fail(ErrorCode::shape, fmt::format("{} {} does not fit the input", what, ir::to_string(im.type(v))));
+      return im.fail(ErrorCode::shape,
+                     fmt::format("{} {} does not fit the input", what, ir::to_string(im.type(v))));
     }
     e = ir::add(e, im.broadcast_element(v, at));
     return {};
@@ -47,7 +48,9 @@ Result<void> import_microsoft_skip_layer_normalization(Importer& im) {
   TFCC_TRY(ValueId sum, residual_sum(im, 4));
   TFCC_TRY(ValueId gamma, im.input(2));
   std::optional<ValueId> beta;
-  if (im.has_input(3)) { TFCC_TRY(beta, im.input(3)); }
+  if (im.has_input(3)) {
+    TFCC_TRY(beta, im.input(3));
+  }
   const float eps = im.attr_float("epsilon", 1e-12f);
   TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::layer, sum, gamma, beta, eps, im.value_name(0)));
   im.define(0, y);
@@ -56,11 +59,14 @@ Result<void> import_microsoft_skip_layer_normalization(Importer& im) {
 }
 
 Result<void> import_microsoft_skip_simplified_layer_normalization(Importer& im) {
-  if (wants_output(im, 1)) return im.fail(ErrorCode::unsupported, "a root-mean-square norm has no mean; leave output 1 out");
+  if (wants_output(im, 1))
+    return im.fail(ErrorCode::unsupported,
+                   "a root-mean-square norm has no mean; leave output 1 out");
   TFCC_TRY(ValueId sum, residual_sum(im, 3));
   TFCC_TRY(ValueId gamma, im.input(2));
   const float eps = im.attr_float("epsilon", 1e-12f);
-  TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::rms, sum, gamma, std::nullopt, eps, im.value_name(0)));
+  TFCC_TRY(ValueId y,
+           norm_op(im, ir::NormKind::rms, sum, gamma, std::nullopt, eps, im.value_name(0)));
   im.define(0, y);
   define_statistics(im, sum, eps, false);
   return {};
@@ -69,9 +75,11 @@ Result<void> import_microsoft_skip_simplified_layer_normalization(Importer& im) 
 namespace {
 
 // Row `id` of an embedding table [N, H].
-Result<ExprRef> embedding(Importer& im, size_t table_input, ExprRef id, ExprRef column, ExprRef width, const char* what) {
+Result<ExprRef> embedding(Importer& im, size_t table_input, ExprRef id, ExprRef column,
+                          ExprRef width, const char* what) {
   TFCC_TRY(ValueId table, real_input(im, table_input, 2, what));
-  TFCC_TRY([[maybe_unused]] ExprRef same, im.unify(width, im.dims(table)[1], fmt::format("{} has another width", what)));
+  TFCC_TRY([[maybe_unused]] ExprRef same,
+           im.unify(width, im.dims(table)[1], fmt::format("{} has another width", what)));
   TFCC_TRY(ExprRef row, im.gather_index(id, im.dims(table)[0]));
   return im.element(table, {row, column});
 }
@@ -88,9 +96,11 @@ Result<void> define_mask_index(Importer& im, const Dims& batch, DType dtype) {
   ir::ReduceAttrs attrs;
   attrs.extents = {im.dims(mask)[1]};
   const Indices at{im.index_vars(batch)[0], im.pool().index(1, im.dims(mask)[1])};
-  ir::Captured c = ir::capture(ir::convert(ir::eq(im.element(mask, at), im.integer(1)), Scalar::i64));
+  ir::Captured c =
+      ir::capture(ir::convert(ir::eq(im.element(mask, at), im.integer(1)), Scalar::i64));
   attrs.body = c.body;
-  im.define(1, im.graph.add(ir::OpKind::reduce, c.operands, attrs, {dtype, batch}, im.value_name(1), im.node->name));
+  im.define(1, im.graph.add(ir::OpKind::reduce, c.operands, attrs, {dtype, batch}, im.value_name(1),
+                            im.node->name));
   return {};
 }
 
@@ -109,7 +119,8 @@ Result<void> import_microsoft_embed_layer_normalization(Importer& im) {
   if (im.has_input(8)) {
     TFCC_TRY(ValueId p, integer_input(im, 8, "position_ids"));
     TFCC_TRY(Dims all, im.broadcast({dims[0], dims[1]}, im.dims(p)));
-    if (all != Dims{dims[0], dims[1]}) return im.fail(ErrorCode::shape, "position_ids do not fit input_ids");
+    if (all != Dims{dims[0], dims[1]})
+      return im.fail(ErrorCode::shape, "position_ids do not fit input_ids");
     position = im.broadcast_element(p, token);
   }
   TFCC_TRY(ExprRef e, embedding(im, 2, im.element(ids, token), at[2], dims[2], "word_embedding"));
@@ -118,12 +129,15 @@ Result<void> import_microsoft_embed_layer_normalization(Importer& im) {
   if (im.has_input(1) && im.has_input(4)) {
     TFCC_TRY(ValueId segments, integer_input(im, 1, "segment_ids"));
     TFCC_TRY(Dims all, im.broadcast({dims[0], dims[1]}, im.dims(segments)));
-    if (all != Dims{dims[0], dims[1]}) return im.fail(ErrorCode::shape, "segment_ids do not fit input_ids");
-    TFCC_TRY(ExprRef s, embedding(im, 4, im.broadcast_element(segments, token), at[2], dims[2], "segment_embedding"));
+    if (all != Dims{dims[0], dims[1]})
+      return im.fail(ErrorCode::shape, "segment_ids do not fit input_ids");
+    TFCC_TRY(ExprRef s, embedding(im, 4, im.broadcast_element(segments, token), at[2], dims[2],
+                                  "segment_embedding"));
     e = ir::add(e, s);
   }
   const ValueId sum = im.pointwise(e, im.type(words).dtype, dims, ".sum");
-  TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::layer, sum, gamma, beta, im.attr_float("epsilon", 1e-12f), im.value_name(0)));
+  TFCC_TRY(ValueId y, norm_op(im, ir::NormKind::layer, sum, gamma, beta,
+                              im.attr_float("epsilon", 1e-12f), im.value_name(0)));
   im.define(0, y);
   im.define(2, sum);
   return define_mask_index(im, {dims[0]}, im.type(ids).dtype);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RemovePadding, the packed attentions and RestorePadding of com.microsoft. How many tokens are real depends on data, so the
-// packed rows are represented with room for all: real tokens first, as the operators order them, and padding after them.
+// RemovePadding, the packed attentions and RestorePadding of com.microsoft. How many tokens are
+// real depends on data, so the packed rows are represented with room for all: real tokens first, as
+// the operators order them, and padding after them.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -21,18 +22,22 @@ ValueId flattened(Importer& im, ValueId x, std::string_view suffix) {
   return reshape(im, x, to, suffix);
 }
 
-// Names that follow from `name` without the padding restored: what of them a graph returns would have a size of data.
+// Names that follow from `name` without the padding restored: what of them a graph returns would
+// have a size of data.
 std::set<std::string> reached_from(const Model& model, const std::string& name) {
   std::set<std::string> reached{name};
   for (const Node& n : model.nodes) {
-    const bool reads = std::any_of(n.inputs.begin(), n.inputs.end(), [&](const std::string& i) { return reached.count(i); });
+    const bool reads = std::any_of(n.inputs.begin(), n.inputs.end(),
+                                   [&](const std::string& i) { return reached.count(i); });
     if (reads && n.op_type != "RestorePadding") reached.insert(n.outputs.begin(), n.outputs.end());
   }
   reached.erase("");
   return reached;
 }
 
-ExprRef in_range(ExprRef i, ExprRef n) { return ir::logical_and(ir::le(i->pool->integer(0), i), ir::lt(i, n)); }
+ExprRef in_range(ExprRef i, ExprRef n) {
+  return ir::logical_and(ir::le(i->pool->integer(0), i), ir::lt(i, n));
+}
 
 // ---- where tokens are ----
 
@@ -48,18 +53,22 @@ ExprRef total_of(Importer& im, const Layout& l) {
   return ir::add(im.element(l.starts, last), im.element(l.counts, last));
 }
 
-// The sequence of packed row t, [B * S]: how many sequences end at or before it, with padding counted after all real tokens.
+// The sequence of packed row t, [B * S]: how many sequences end at or before it, with padding
+// counted after all real tokens.
 ValueId sequence_of_rows(Importer& im, const Layout& l) {
   const Dims rows{ir::mul(l.batch, l.length)};
-  const ExprRef t = im.index_vars(rows)[0], b = im.pool().index(1, l.batch), total = total_of(im, l);
+  const ExprRef t = im.index_vars(rows)[0], b = im.pool().index(1, l.batch),
+                total = total_of(im, l);
   const ExprRef end = ir::add(im.element(l.starts, {b}), im.element(l.counts, {b}));
   const ExprRef padding_end = ir::sub(ir::mul(ir::add(b, im.integer(1)), l.length), end);
-  ExprRef ended = ir::select(ir::lt(t, total), ir::le(end, t), ir::le(padding_end, ir::sub(t, total)));
+  ExprRef ended =
+      ir::select(ir::lt(t, total), ir::le(end, t), ir::le(padding_end, ir::sub(t, total)));
   ir::ReduceAttrs attrs;
   attrs.extents = {l.batch};
   ir::Captured c = ir::capture(ir::convert(ended, Scalar::i64));
   attrs.body = c.body;
-  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i64, rows}, im.value_name(0) + ".sequence", im.node->name);
+  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i64, rows},
+                      im.value_name(0) + ".sequence", im.node->name);
 }
 
 // The place of packed row t in the padded batch, [B * S].
@@ -71,12 +80,14 @@ Result<ValueId> places_of_rows(Importer& im, const Layout& l) {
   const ExprRef first = ir::mul(b, l.length), start = im.element(l.starts, {b});
   ExprRef real = ir::add(first, ir::sub(t, start));
   // Before sequence b there are first - start places of padding.
-  ExprRef padding = ir::add(ir::add(first, im.element(l.counts, {b})), ir::sub(ir::sub(t, total), ir::sub(first, start)));
+  ExprRef padding = ir::add(ir::add(first, im.element(l.counts, {b})),
+                            ir::sub(ir::sub(t, total), ir::sub(first, start)));
   return im.pointwise(ir::select(ir::lt(t, total), real, padding), DType::i32, rows, ".places");
 }
 
 // Rows of x [N, ...] at the places, [T, ...].
-Result<ValueId> rows_at(Importer& im, ValueId x, ValueId places, const Dims& to, std::string_view suffix) {
+Result<ValueId> rows_at(Importer& im, ValueId x, ValueId places, const Dims& to,
+                        std::string_view suffix) {
   Indices at = im.index_vars(to);
   const ExprRef have = im.dims(places)[0];
   const ExprRef t = have == to[0] ? at[0] : within(at[0], have);
@@ -89,19 +100,24 @@ Result<ValueId> rows_at(Importer& im, ValueId x, ValueId places, const Dims& to,
 Result<void> import_microsoft_remove_padding(Importer& im) {
   TFCC_TRY(ValueId x, real_input(im, 0, 3, "input"));
   TFCC_TRY(ValueId counts, integer_input(im, 1, "sequence_token_count"));
-  if (im.rank(counts) != 1) return im.fail(ErrorCode::shape, "sequence_token_count must be [batch]");
+  if (im.rank(counts) != 1)
+    return im.fail(ErrorCode::shape, "sequence_token_count must be [batch]");
   const Dims d = im.dims(x);
-  TFCC_TRY([[maybe_unused]] ExprRef b, im.unify(d[0], im.dims(counts)[0], "sequence_token_count has not one number per sequence"));
+  TFCC_TRY(
+      [[maybe_unused]] ExprRef b,
+      im.unify(d[0], im.dims(counts)[0], "sequence_token_count has not one number per sequence"));
   ir::CumsumAttrs before;
   before.exclusive = true;
   const DType dtype = im.type(counts).dtype;
-  const ValueId starts = im.graph.add(ir::OpKind::cumsum, {counts}, before, im.type(counts), im.value_name(0) + ".starts", im.node->name);
+  const ValueId starts = im.graph.add(ir::OpKind::cumsum, {counts}, before, im.type(counts),
+                                      im.value_name(0) + ".starts", im.node->name);
   const Layout l{d[0], d[1], counts, starts};
   TFCC_TRY(ValueId places, places_of_rows(im, l));
   const Dims packed{ir::mul(d[0], d[1]), d[2]};
   TFCC_TRY(ValueId y, rows_at(im, flattened(im, x, ".flat"), places, packed, ""));
   im.define(0, y);
-  for (const std::string& name : reached_from(im.model(), im.node->outputs[0])) im.packed_rows[name] = packed[0];
+  for (const std::string& name : reached_from(im.model(), im.node->outputs[0]))
+    im.packed_rows[name] = packed[0];
   if (wants_output(im, 1)) {
     const ValueId offsets = reshape(im, places, {d[0], d[1]}, ".offsets");
     im.define(1, offsets);
@@ -116,7 +132,8 @@ Result<void> import_microsoft_remove_padding(Importer& im) {
   longest.extents = {d[0]};
   ir::Captured c = ir::capture(im.element(counts, {im.pool().index(1, d[0])}));
   longest.body = c.body;
-  im.define(3, im.graph.add(ir::OpKind::reduce, c.operands, longest, {dtype, {im.integer(1)}}, im.value_name(3), im.node->name));
+  im.define(3, im.graph.add(ir::OpKind::reduce, c.operands, longest, {dtype, {im.integer(1)}},
+                            im.value_name(3), im.node->name));
   return {};
 }
 
@@ -133,7 +150,8 @@ ValueId row_of_places(Importer& im, ValueId offsets, ExprRef rows) {
   ExprRef here = ir::logical_and(ir::eq(im.element(flat, {t}), p), ir::lt(t, rows));
   ir::Captured c = ir::capture(ir::select(here, t, im.integer(-1)));
   attrs.body = c.body;
-  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i64, places}, im.value_name(0) + ".row", im.node->name);
+  return im.graph.add(ir::OpKind::reduce, c.operands, attrs, {DType::i64, places},
+                      im.value_name(0) + ".row", im.node->name);
 }
 
 }  // namespace
@@ -141,7 +159,9 @@ ValueId row_of_places(Importer& im, ValueId offsets, ExprRef rows) {
 Result<void> import_microsoft_restore_padding(Importer& im) {
   TFCC_TRY(ValueId x, real_input(im, 0, 2, "input"));
   TFCC_TRY(ValueId offsets, integer_input(im, 1, "token_offset"));
-  if (im.rank(offsets) != 2) return im.fail(ErrorCode::shape, "needs input [tokens, width] and token_offset [batch, length]");
+  if (im.rank(offsets) != 2)
+    return im.fail(ErrorCode::shape,
+                   "needs input [tokens, width] and token_offset [batch, length]");
   const Dims d = im.dims(offsets), to{d[0], d[1], im.dims(x)[1]};
   const Indices at = im.index_vars(to);
   const ExprRef rows = im.dims(x)[0], zero = im.pool().real(0, ir::scalar_of(im.type(x).dtype));
@@ -154,7 +174,9 @@ Result<void> import_microsoft_restore_padding(Importer& im) {
     row = im.element(inverse, {ir::add(ir::mul(at[0], d[1]), at[1])});
     real = ir::le(im.integer(0), row);
   }
-  im.define(0, ir::select(ir::logical_and(real, in_range(row, rows)), im.element(x, {row, at[2]}), zero), im.type(x).dtype, to);
+  im.define(
+      0, ir::select(ir::logical_and(real, in_range(row, rows)), im.element(x, {row, at[2]}), zero),
+      im.type(x).dtype, to);
   return {};
 }
 
@@ -169,10 +191,13 @@ Result<Packed> packed_of(Importer& im, ValueId tokens, size_t offsets_input) {
   Packed p{im.dims(tokens)[0], nullptr, nullptr, {}, {}};
   TFCC_TRY(p.offsets, integer_input(im, offsets_input, "token_offset"));
   TFCC_TRY(p.ends, integer_input(im, offsets_input + 1, "cumulative_sequence_length"));
-  if (im.rank(p.offsets) != 2 || im.rank(p.ends) != 1) return im.fail(ErrorCode::shape, "needs token_offset [batch, length] and cumulative_sequence_length [batch + 1]");
+  if (im.rank(p.offsets) != 2 || im.rank(p.ends) != 1)
+    return im.fail(ErrorCode::shape,
+                   "needs token_offset [batch, length] and cumulative_sequence_length [batch + 1]");
   p.batch = im.dims(p.offsets)[0];
   p.length = im.dims(p.offsets)[1];
-  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(ir::add(p.batch, im.integer(1)), im.dims(p.ends)[0], "cumulative_sequence_length is not [batch + 1]"));
+  TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(ir::add(p.batch, im.integer(1)), im.dims(p.ends)[0],
+                                                "cumulative_sequence_length is not [batch + 1]"));
   return p;
 }
 
@@ -180,17 +205,21 @@ ExprRef length_of(Importer& im, const Packed& p, ExprRef b) {
   return ir::sub(im.element(p.ends, {ir::add(b, im.integer(1))}), im.element(p.ends, {b}));
 }
 
-// `element(row, head, column)` of packed tokens as [B, heads, S, size]. Places of padding hold those of another token, or zeros.
-ValueId spread(Importer& im, const Packed& p, int64_t heads, ExprRef size, DType dtype, std::string_view suffix,
+// `element(row, head, column)` of packed tokens as [B, heads, S, size]. Places of padding hold
+// those of another token, or zeros.
+ValueId spread(Importer& im, const Packed& p, int64_t heads, ExprRef size, DType dtype,
+               std::string_view suffix,
                const std::function<ExprRef(ExprRef, ExprRef, ExprRef)>& element) {
   const Dims to{p.batch, im.integer(heads), p.length, size};
   const Indices at = im.index_vars(to);
   const ExprRef row = ir::add(im.element(p.ends, {at[0]}), at[2]);
-  ExprRef body = ir::select(in_range(row, p.rows), element(row, at[1], at[3]), im.pool().real(0, ir::scalar_of(dtype)));
+  ExprRef body = ir::select(in_range(row, p.rows), element(row, at[1], at[3]),
+                            im.pool().real(0, ir::scalar_of(dtype)));
   return im.pointwise(body, dtype, to, suffix);
 }
 
-Result<void> attend_packed(Importer& im, const Packed& p, ValueId q, ValueId k, ValueId v, size_t bias_input) {
+Result<void> attend_packed(Importer& im, const Packed& p, ValueId q, ValueId k, ValueId v,
+                           size_t bias_input) {
   AttentionParts parts{q, k, v, nullptr, nullptr, true};
   TFCC_TRY(parts.scale, attention_scale(im, im.dims(q)[3], true));
   parts.score = [&](ExprRef s, const Indices& at, const Dims& dims) -> Result<ExprRef> {
@@ -199,11 +228,13 @@ Result<void> attend_packed(Importer& im, const Packed& p, ValueId q, ValueId k, 
       TFCC_TRY(ExprRef b, score_bias(im, bias, at, dims, "attention_bias"));
       s = ir::add(s, ir::convert(b, s->type));
     }
-    return ir::select(ir::lt(at[3], length_of(im, p, at[0])), s, im.pool().real(-INFINITY, s->type));
+    return ir::select(ir::lt(at[3], length_of(im, p, at[0])), s,
+                      im.pool().real(-INFINITY, s->type));
   };
   TFCC_TRY(const AttentionValues a, attend(im, parts));
   const ValueId flat = flattened(im, merge_heads(im, a.context, ".padded"), ".flat");
-  TFCC_TRY(ValueId y, rows_at(im, flat, flattened(im, p.offsets, ".offsets"), {p.rows, im.dims(flat)[1]}, ""));
+  TFCC_TRY(ValueId y,
+           rows_at(im, flat, flattened(im, p.offsets, ".offsets"), {p.rows, im.dims(flat)[1]}, ""));
   im.define(0, y);
   return {};
 }
@@ -214,28 +245,42 @@ Result<void> import_microsoft_packed_attention(Importer& im) {
   TFCC_TRY(ValueId x, real_input(im, 0, 2, "input"));
   TFCC_TRY(ValueId w, real_input(im, 1, 2, "weights"));
   TFCC_TRY(const int64_t heads, head_count(im, "num_heads"));
-  if (im.type(x).dtype != im.type(w).dtype) return im.fail(ErrorCode::bad_file, "input and weights have different types");
-  TFCC_TRY([[maybe_unused]] ExprRef width, im.unify(im.dims(x)[1], im.dims(w)[0], "input and weights do not multiply"));
+  if (im.type(x).dtype != im.type(w).dtype)
+    return im.fail(ErrorCode::bad_file, "input and weights have different types");
+  TFCC_TRY([[maybe_unused]] ExprRef width,
+           im.unify(im.dims(x)[1], im.dims(w)[0], "input and weights do not multiply"));
   TFCC_TRY(const Packed p, packed_of(im, x, 3));
   const ExprRef columns = im.dims(w)[1];
   ExprRef sizes[3];
   const auto given = im.attr_ints("qkv_hidden_sizes");
   const auto third = ir::exact_div(columns, im.integer(3));
   if (!third && !given) return im.fail(ErrorCode::shape, "the weights do not split into three");
-  for (size_t i = 0; i < 3; ++i) sizes[i] = given && given->size() == 3 ? im.integer((*given)[i]) : *third;
-  TFCC_TRY([[maybe_unused]] ExprRef total, im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])), "qkv_hidden_sizes do not add up to the weights' columns"));
+  for (size_t i = 0; i < 3; ++i)
+    sizes[i] = given && given->size() == 3 ? im.integer((*given)[i]) : *third;
+  TFCC_TRY([[maybe_unused]] ExprRef total,
+           im.unify(columns, ir::add(sizes[0], ir::add(sizes[1], sizes[2])),
+                    "qkv_hidden_sizes do not add up to the weights' columns"));
   const DType dtype = im.type(x).dtype;
   TFCC_TRY(const auto bias, bias_input(im, 2, columns));
   const Type wide{dtype, {p.rows, columns}};
-  const ValueId product = ir::add_matmul(im.graph, x, w, {}, ir::bias_epilogue(im.graph, wide, bias), wide, im.value_name(0) + ".qkv", im.node->name);
+  const ValueId product =
+      ir::add_matmul(im.graph, x, w, {}, ir::bias_epilogue(im.graph, wide, bias), wide,
+                     im.value_name(0) + ".qkv", im.node->name);
   ValueId qkv[3];
   ExprRef first = im.integer(0);
   for (size_t i = 0; i < 3; ++i) {
     const auto size = ir::exact_div(sizes[i], im.integer(heads));
-    if (!size) return im.fail(ErrorCode::shape, fmt::format("{} does not split into {} heads", ir::print(sizes[i]), heads));
-    qkv[i] = spread(im, p, heads, *size, dtype, i == 0 ? ".q" : i == 1 ? ".k" : ".v", [&](ExprRef row, ExprRef h, ExprRef c) {
-      return im.element(product, {row, ir::add(first, ir::add(ir::mul(h, *size), c))});
-    });
+    if (!size)
+      return im.fail(ErrorCode::shape,
+                     fmt::format("{} does not split into {} heads", ir::print(sizes[i]), heads));
+    qkv[i] =
+        spread(im, p, heads, *size, dtype,
+               i == 0   ? ".q"
+               : i == 1 ? ".k"
+                        : ".v",
+               [&](ExprRef row, ExprRef h, ExprRef c) {
+                 return im.element(product, {row, ir::add(first, ir::add(ir::mul(h, *size), c))});
+               });
     first = ir::add(first, sizes[i]);
   }
   return attend_packed(im, p, qkv[0], qkv[1], qkv[2], 5);
@@ -245,16 +290,30 @@ Result<void> import_microsoft_packed_multi_head_attention(Importer& im) {
   TFCC_TRY(ValueId q, im.input(0));
   TFCC_TRY(const int64_t heads, head_count(im, "num_heads"));
   const bool packed = im.rank(q) == 4;
-  if ((im.rank(q) != 2 && !packed) || !is_float(im.type(q).dtype)) return im.fail(ErrorCode::shape, "query must be [tokens, width] or [tokens, heads, 3, size]");
-  if (packed) { TFCC_TRY([[maybe_unused]] ExprRef three, im.unify(im.integer(3), im.dims(q)[2], "the packed query must be [tokens, heads, 3, size]")); }
-  if (packed) { TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.integer(heads), im.dims(q)[1], "the packed query has another number of heads")); }
+  if ((im.rank(q) != 2 && !packed) || !is_float(im.type(q).dtype))
+    return im.fail(ErrorCode::shape, "query must be [tokens, width] or [tokens, heads, 3, size]");
+  if (packed) {
+    TFCC_TRY([[maybe_unused]] ExprRef three,
+             im.unify(im.integer(3), im.dims(q)[2],
+                      "the packed query must be [tokens, heads, 3, size]"));
+  }
+  if (packed) {
+    TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(im.integer(heads), im.dims(q)[1],
+                                                  "the packed query has another number of heads"));
+  }
   TFCC_TRY(const Packed p, packed_of(im, q, 4));
   ExprRef all = im.integer(0);
   ValueId parts[3];
   for (size_t i = 0; i < 3; ++i) {
     parts[i] = q;
-    if (!packed) { TFCC_TRY(parts[i], real_input(im, i, 2, "query, key or value")); }
-    if (!packed) { TFCC_TRY([[maybe_unused]] ExprRef rows, im.unify(p.rows, im.dims(parts[i])[0], "query, key and value have different numbers of tokens")); }
+    if (!packed) {
+      TFCC_TRY(parts[i], real_input(im, i, 2, "query, key or value"));
+    }
+    if (!packed) {
+      TFCC_TRY([[maybe_unused]] ExprRef rows,
+               im.unify(p.rows, im.dims(parts[i])[0],
+                        "query, key and value have different numbers of tokens"));
+    }
     all = ir::add(all, packed ? ir::mul(im.integer(heads), im.dims(q)[3]) : im.dims(parts[i])[1]);
   }
   TFCC_TRY(const auto bias, bias_input(im, 3, all));
@@ -262,13 +321,22 @@ Result<void> import_microsoft_packed_multi_head_attention(Importer& im) {
   ExprRef first = im.integer(0);
   for (size_t i = 0; i < 3; ++i) {
     const ValueId x = parts[i];
-    const auto size = packed ? std::optional(im.dims(q)[3]) : ir::exact_div(im.dims(x)[1], im.integer(heads));
-    if (!size) return im.fail(ErrorCode::shape, fmt::format("input {} does not split into {} heads", i, heads));
-    qkv[i] = spread(im, p, heads, *size, im.type(x).dtype, i == 0 ? ".q" : i == 1 ? ".k" : ".v", [&](ExprRef row, ExprRef h, ExprRef c) {
-      const ExprRef column = ir::add(ir::mul(h, *size), c);
-      ExprRef e = packed ? im.element(x, {row, h, im.integer(static_cast<int64_t>(i)), c}) : im.element(x, {row, column});
-      return bias ? ir::add(e, im.element(*bias, {ir::add(first, column)})) : e;
-    });
+    const auto size =
+        packed ? std::optional(im.dims(q)[3]) : ir::exact_div(im.dims(x)[1], im.integer(heads));
+    if (!size)
+      return im.fail(ErrorCode::shape,
+                     fmt::format("input {} does not split into {} heads", i, heads));
+    qkv[i] = spread(im, p, heads, *size, im.type(x).dtype,
+                    i == 0   ? ".q"
+                    : i == 1 ? ".k"
+                             : ".v",
+                    [&](ExprRef row, ExprRef h, ExprRef c) {
+                      const ExprRef column = ir::add(ir::mul(h, *size), c);
+                      ExprRef e =
+                          packed ? im.element(x, {row, h, im.integer(static_cast<int64_t>(i)), c})
+                                 : im.element(x, {row, column});
+                      return bias ? ir::add(e, im.element(*bias, {ir::add(first, column)})) : e;
+                    });
     first = ir::add(first, ir::mul(im.integer(heads), *size));
   }
   return attend_packed(im, p, qkv[0], qkv[1], qkv[2], 6);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of 2, 4 and 8 bits of com.microsoft: dequantised by an expression, multiplied in the type of the activations.
+// Weights of 2, 4 and 8 bits of com.microsoft: dequantised by an expression, multiplied in the type
+// of the activations.
 #include <fmt/format.h>
 
 #include "frontend/import/importer.h"
@@ -11,31 +12,39 @@ namespace {
 // A weight of N columns of K values in blocks along K, each block with a scale and a zero point.
 struct Blocks {
   int64_t k = 0, n = 0, bits = 4, size = 0;
-  int64_t count() const { return (k + size - 1) / size; }     // of a column
-  int64_t bytes() const { return size * bits / 8; }           // of a block
+  int64_t count() const { return (k + size - 1) / size; }  // of a column
+  int64_t bytes() const { return size * bits / 8; }        // of a block
 };
 
 Result<Blocks> blocks_of(Importer& im) {
-  Blocks b{im.attr_int("K", 0), im.attr_int("N", 0), im.attr_int("bits", 4), im.attr_int("block_size", 0)};
+  Blocks b{im.attr_int("K", 0), im.attr_int("N", 0), im.attr_int("bits", 4),
+           im.attr_int("block_size", 0)};
   if (b.bits != 2 && b.bits != 4 && b.bits != 8) {
-    return im.fail(ErrorCode::unsupported, fmt::format("{} bits are not supported; 2, 4 and 8 are", b.bits));
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("{} bits are not supported; 2, 4 and 8 are", b.bits));
   }
   constexpr int64_t kMost = int64_t{1} << 31;
-  const bool sane = b.k > 0 && b.n > 0 && b.k < kMost && b.n < kMost && b.size >= 8 && b.size < kMost;
+  const bool sane =
+      b.k > 0 && b.n > 0 && b.k < kMost && b.n < kMost && b.size >= 8 && b.size < kMost;
   if (!sane || (b.size & (b.size - 1)) != 0) {
-    return im.fail(ErrorCode::bad_file, fmt::format("K = {}, N = {}, block_size = {}: sizes must be positive, and a block a power of two",
-                                                    b.k, b.n, b.size));
+    return im.fail(
+        ErrorCode::bad_file,
+        fmt::format(
+            "K = {}, N = {}, block_size = {}: sizes must be positive, and a block a power of two",
+            b.k, b.n, b.size));
   }
   return b;
 }
 
-// A parameter laid out as rows of `width` values, one row per column of the weight; files have it flat or not.
-Result<ValueId> rows_of(Importer& im, size_t input, int64_t rows, int64_t width, std::string_view role) {
+// A parameter laid out as rows of `width` values, one row per column of the weight; files have it
+// flat or not.
+Result<ValueId> rows_of(Importer& im, size_t input, int64_t rows, int64_t width,
+                        std::string_view role) {
   TFCC_TRY(ValueId v, im.input(input));
   const ExprRef count = ir::element_count(im.pool(), im.dims(v));
   if (!ir::is_int(count, rows * width)) {
-    return im.fail(ErrorCode::shape, fmt::format("{} has shape {}, which is not {} rows of {}", role, ir::to_string(im.type(v)), rows,
-                                                 width));
+    return im.fail(ErrorCode::shape, fmt::format("{} has shape {}, which is not {} rows of {}",
+                                                 role, ir::to_string(im.type(v)), rows, width));
   }
   if (im.rank(v) == 2 && ir::is_int(im.dims(v)[0], rows)) return v;
   return reshape(im, v, {im.integer(rows), im.integer(width)}, fmt::format(".input{}", input));
@@ -49,7 +58,8 @@ Result<ExprRef> zero_point(Importer& im, const Blocks& b, ExprRef n, ExprRef blo
     TFCC_TRY(ValueId rows, rows_of(im, 3, b.n, b.count(), "zero_points"));
     return ir::convert(im.element(rows, {n, block}), value->type);
   }
-  if (im.type(given).dtype != DType::u8) return im.fail(ErrorCode::bad_file, "zero_points are neither bytes nor reals");
+  if (im.type(given).dtype != DType::u8)
+    return im.fail(ErrorCode::bad_file, "zero_points are neither bytes nor reals");
   TFCC_TRY(ValueId rows, rows_of(im, 3, b.n, (b.count() * b.bits + 7) / 8, "zero_points"));
   return ir::convert(packed_bits(im, rows, {n, block}, static_cast<int>(b.bits)), value->type);
 }
@@ -62,13 +72,16 @@ Result<void> import_microsoft_matmul_n_bits(Importer& im) {
   TFCC_TRY(ValueId packed, im.input(1));
   TFCC_TRY(ValueId scales, rows_of(im, 2, b.n, b.count(), "scales"));
   const DType dtype = im.type(a).dtype;
-  if (!is_float(dtype) || !is_float(im.type(scales).dtype)) return im.fail(ErrorCode::bad_file, "A and scales must be of a float type");
+  if (!is_float(dtype) || !is_float(im.type(scales).dtype))
+    return im.fail(ErrorCode::bad_file, "A and scales must be of a float type");
   if (im.type(packed).dtype != DType::u8) {
-    return im.fail(ErrorCode::bad_file, fmt::format("B has type {}, not u8", to_string(im.type(packed).dtype)));
+    return im.fail(ErrorCode::bad_file,
+                   fmt::format("B has type {}, not u8", to_string(im.type(packed).dtype)));
   }
   if (im.rank(a) < 2) return im.fail(ErrorCode::unsupported, "A needs at least two dims");
-  TFCC_TRY_VOID(im.unify(im.dims(a).back(), im.integer(b.k),
-                         fmt::format("A of shape {} has no rows of K = {}", ir::to_string(im.type(a)), b.k)));
+  TFCC_TRY_VOID(
+      im.unify(im.dims(a).back(), im.integer(b.k),
+               fmt::format("A of shape {} has no rows of K = {}", ir::to_string(im.type(a)), b.k)));
   TFCC_TRY(ValueId bytes, rows_of(im, 1, b.n, b.count() * b.bytes(), "B"));
   const Dims dims{im.integer(b.n), im.integer(b.k)};
   const Indices at = im.index_vars(dims);
@@ -78,8 +91,10 @@ Result<void> import_microsoft_matmul_n_bits(Importer& im) {
   ExprRef block = ir::div(at[1], im.integer(b.size));
   if (im.has_input(4)) {
     TFCC_TRY(ValueId group, im.input(4));
-    if (is_float(im.type(group).dtype) || im.rank(group) != 1) return im.fail(ErrorCode::bad_file, "g_idx is not a vector of integers");
-    TFCC_TRY_VOID(im.require_ge0(ir::sub(im.dims(group)[0], im.integer(b.k)), "g_idx is shorter than K"));
+    if (is_float(im.type(group).dtype) || im.rank(group) != 1)
+      return im.fail(ErrorCode::bad_file, "g_idx is not a vector of integers");
+    TFCC_TRY_VOID(
+        im.require_ge0(ir::sub(im.dims(group)[0], im.integer(b.k)), "g_idx is shorter than K"));
     TFCC_TRY(block, im.gather_index(im.element(group, {at[1]}), im.integer(b.count())));
   }
   TFCC_TRY(ExprRef zero, zero_point(im, b, at[0], block, value));
@@ -88,7 +103,8 @@ Result<void> import_microsoft_matmul_n_bits(Importer& im) {
   std::optional<ValueId> bias;
   if (im.has_input(5)) {
     TFCC_TRY(bias, im.input(5));
-    if (im.type(*bias).dtype != dtype || im.rank(*bias) != 1) return im.fail(ErrorCode::bad_file, "the bias is not a vector of A's type");
+    if (im.type(*bias).dtype != dtype || im.rank(*bias) != 1)
+      return im.fail(ErrorCode::bad_file, "the bias is not a vector of A's type");
     TFCC_TRY_VOID(im.unify(im.dims(*bias)[0], im.integer(b.n), "the bias does not have N values"));
   }
   ir::MatmulAttrs attrs;
@@ -96,7 +112,8 @@ Result<void> import_microsoft_matmul_n_bits(Importer& im) {
   Dims out = im.dims(a);
   out.back() = im.integer(b.n);
   const Type type{dtype, out};
-  im.define(0, ir::add_matmul(im.graph, a, weight, attrs, ir::bias_epilogue(im.graph, type, bias), type, im.value_name(0), im.node->name));
+  im.define(0, ir::add_matmul(im.graph, a, weight, attrs, ir::bias_epilogue(im.graph, type, bias),
+                              type, im.value_name(0), im.node->name));
   return {};
 }
 

@@ -81,7 +81,7 @@ int fake_cublaslt_runs(int algorithm) { return runs[algorithm]; }
 int cublasLtCreate(void** h) { return *h = new int(0), 0; }
 int cublasLtDestroy(void* h) { return delete static_cast<int*>(h), 0; }
 int cublasLtMatmulDescCreate(Desc** d, int compute, int scale) {
-  if (compute != 68 || scale != 0) return kInvalid;          // CUBLAS_COMPUTE_32F, CUDA_R_32F
+  if (compute != 68 || scale != 0) return kInvalid;  // CUBLAS_COMPUTE_32F, CUDA_R_32F
   return *d = new Desc, 0;
 }
 int cublasLtMatmulDescDestroy(Desc* d) { return delete d, 0; }
@@ -118,14 +118,14 @@ struct Offer {
   float waves;
   int reserved[4];
 };
-int cublasLtMatmulAlgoGetHeuristic(void*, Desc*, Layout*, Layout*, Layout*, Layout*, void*, int most,
-                                   Offer* offers, int* count) {
+int cublasLtMatmulAlgoGetHeuristic(void*, Desc*, Layout*, Layout*, Layout*, Layout*, void*,
+                                   int most, Offer* offers, int* count) {
   *count = most < 4 ? most : 4;
   for (int i = 0; i < *count; ++i) offers[i] = {{static_cast<uint64_t>(i) + 1}, 0, 0, 0, {}};
   return 0;
 }
-int cublasLtMatmulAlgoCheck(void*, Desc*, Layout*, Layout*, Layout*, Layout*, const uint64_t* algorithm,
-                            Offer* result) {
+int cublasLtMatmulAlgoCheck(void*, Desc*, Layout*, Layout*, Layout*, Layout*,
+                            const uint64_t* algorithm, Offer* result) {
   *result = {};
   return algorithm[0] >= 1 && algorithm[0] <= 4 ? 0 : kInvalid;
 }

@@ -23,15 +23,12 @@ double ticks = 0;
 using Work = std::function<void()>;
 using Graph = std::vector<Work>;
 int captures_to_fail = 0;
-std::map<void*, Graph> captured;                   // by stream
-std::map<Address, size_t> sizes;                   // of allocations
+std::map<void*, Graph> captured;  // by stream
+std::map<Address, size_t> sizes;  // of allocations
 
 constexpr int kCaptureUnsupported = 900;
 
-template <class T>
-T param(void** params, int i) {
-  return *static_cast<T*>(params[i]);
-}
+template <class T> T param(void** params, int i) { return *static_cast<T*>(params[i]); }
 
 // The device block of the small model: sizes, then the addresses of x, ids and out.
 struct Block {
@@ -119,7 +116,10 @@ int cuDeviceGetCount(int* n) { return *n = 1, 0; }
 int cuDeviceGet(int* d, int i) { return *d = i, 0; }
 int cuDeviceGetName(char* out, int, int) { return std::strcpy(out, "fake GPU"), 0; }
 int cuDeviceGetAttribute(int* out, int attribute, int) {
-  return *out = attribute == 75 ? 9 : attribute == 16 ? 1 : 0, 0;          // capability 9.0, one multiprocessor
+  return *out = attribute == 75   ? 9
+                : attribute == 16 ? 1
+                                  : 0,
+         0;  // capability 9.0, one multiprocessor
 }
 int cuDevicePrimaryCtxRetain(void** c, int) { return *c = &retained, ++retained, 0; }
 int cuDevicePrimaryCtxRelease_v2(int) { return --retained, 0; }
@@ -165,7 +165,9 @@ int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t n, void*) {
 int cuMemsetD8_v2(Address p, unsigned char v, size_t n) {
   return std::memset(reinterpret_cast<void*>(p), v, n), 0;
 }
-int cuMemsetD32_v2(Address p, unsigned v, size_t n) { return std::fill_n(reinterpret_cast<unsigned*>(p), n, v), 0; }
+int cuMemsetD32_v2(Address p, unsigned v, size_t n) {
+  return std::fill_n(reinterpret_cast<unsigned*>(p), n, v), 0;
+}
 int cuMemsetD8Async(Address p, unsigned char v, size_t n, void*) { return cuMemsetD8_v2(p, v, n); }
 int cuStreamCreate(void** s, unsigned) { return *s = std::malloc(1), 0; }
 int cuStreamDestroy_v2(void* s) { return std::free(s), 0; }
@@ -187,7 +189,7 @@ int cuGraphInstantiateWithFlags(Graph** out, Graph* graph, unsigned long long) {
 }
 int cuGraphUpload(Graph*, void*) { return 0; }
 int cuGraphLaunch(Graph* graph, void* stream) {
-  if (captured.contains(stream)) return kCaptureUnsupported;     // the runtime never nests them
+  if (captured.contains(stream)) return kCaptureUnsupported;  // the runtime never nests them
   for (const Work& w : *graph) w();
   return 0;
 }
