@@ -63,6 +63,29 @@ bool are_pieces(const Graph& g, const std::vector<ValueId>& operands) {
   return product && product->kind == OpKind::matmul;
 }
 
+// One product for three, of the same rows; `starts` has the first column of each.
+ValueId merged(Graph& g, const std::vector<OpId>& products, const std::string& base,
+               std::vector<ExprRef>& starts) {
+  const ir::Op first = g.op(products[0]);
+  const auto attrs = first.as<ir::MatmulAttrs>();
+  std::vector<ir::Constant> weights, biases;
+  ExprRef width = g.pool().integer(0);
+  for (OpId p : products) {
+    weights.push_back(*g.constant(g.op(p).operands[1]));
+    if (first.operands.size() > 2) biases.push_back(*g.constant(g.op(p).operands[2]));
+    starts.push_back(width);
+    width = ir::add(width, g.value(g.result(p)).type.dims.back());
+  }
+  const ValueId weight =
+      g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
+  std::optional<ValueId> bias;
+  if (!biases.empty()) bias = g.add_constant(base + ".qkv.bias", ir::concat_constants(biases, 0));
+  ir::Type type = g.value(first.results[0]).type;
+  type.dims.back() = width;
+  return ir::add_matmul(g, first.operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type,
+                        base + ".qkv", first.origin);
+}
+
 bool fuse(Graph& g, OpId o, PassReport& report) {
   auto miss = [&](const std::string& reason) {
     report.misses.push_back({label(g, o), reason});
@@ -102,35 +125,16 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
     products.push_back(*p);
   }
 
-  const ir::Op first = g.op(products[0]);
-  const auto attrs = first.as<ir::MatmulAttrs>();
-  std::vector<ir::Constant> weights, biases;
-  ExprRef width = g.pool().integer(0);
   std::vector<ExprRef> starts;
-  for (OpId p : products) {
-    weights.push_back(*g.constant(g.op(p).operands[1]));
-    if (first.operands.size() > 2) biases.push_back(*g.constant(g.op(p).operands[2]));
-    starts.push_back(width);
-    width = ir::add(width, g.value(g.result(p)).type.dims.back());
-  }
-  const std::string base = g.value(g.result(o)).name;
-  const ValueId weight =
-      g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
-  std::optional<ValueId> bias;
-  if (!biases.empty()) bias = g.add_constant(base + ".qkv.bias", ir::concat_constants(biases, 0));
-  ir::Type type = g.value(first.results[0]).type;
-  type.dims.back() = width;
-  const ValueId qkv =
-      ir::add_matmul(g, first.operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type,
-                     base + ".qkv", first.origin);
+  const std::string origin = g.op(products[0]).origin;
+  const ValueId qkv = merged(g, products, g.value(g.result(o)).name, starts);
   for (size_t i = 0; i < 3; ++i) {
     const ir::Type part = g.value(operands[i]).type;
     Indices at = ir::indices_of(g.pool(), part.dims);
     at.back() = ir::add(at.back(), starts[i]);
     ir::Captured c = ir::capture(ir::load_of(g, qkv, at));
-    g.replace_uses(operands[i],
-                   g.add_pointwise(c.operands, c.body, part, g.value(operands[i]).name + ".slice",
-                                   first.origin));
+    g.replace_uses(operands[i], g.add_pointwise(c.operands, c.body, part,
+                                                g.value(operands[i]).name + ".slice", origin));
   }
   return true;
 }

@@ -10,11 +10,41 @@
 namespace tfcc::codegen {
 namespace {
 
+// What the template is told of the op: of k and v, and q where it is rotated.
+void add_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const ir::RopeAttrs& rope,
+              const std::vector<RowSlice>& parts, int64_t vec) {
+  const bool rotates = op.kind == OpKind::rope_append;
+  const std::vector<ExprRef>& state = c.dims(op.results[0]);
+  const int64_t kv_heads = *c.known(state[1]), page = *c.known(state[2]), d = *c.known(state[3]),
+                dv = *c.known(c.dims(op.results[1])[3]);
+  stub.type("T", c.type(op.results[0]).dtype);
+  if (rotates) {
+    stub.type("Table", c.type(op.operands[6]).dtype);
+    for (const auto& [name, value] : {std::pair{"heads", rope.heads},
+                                      {"kv_heads", kv_heads},
+                                      {"page", page},
+                                      {"dim", d},
+                                      {"dv", dv},
+                                      {"rotary", rope.rotary},
+                                      {"q_stride", parts[2].stride}})
+      stub.field(name, value);
+    stub.field("interleaved", rope.interleaved);
+    stub.field("wide", ir::is_int(c.dims(op.operands[6])[2], rope.rotary));
+  } else {
+    for (const auto& [name, value] :
+         {std::pair{"heads", kv_heads}, {"page", page}, {"d", d}, {"dv", dv}})
+      stub.field(name, value);
+  }
+  stub.field("k_stride", parts[0].stride);
+  stub.field("v_stride", parts[1].stride);
+  if (c.cuda()) stub.field("vec", vec);
+}
+
 Emission append(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const bool rotates = op.kind == OpKind::rope_append;
   const std::vector<ExprRef>& state = c.dims(op.results[0]);
-  const int64_t kv_heads = *c.known(state[1]), page = *c.known(state[2]), d = *c.known(state[3]),
+  const int64_t kv_heads = *c.known(state[1]), d = *c.known(state[3]),
                 dv = *c.known(c.dims(op.results[1])[3]);
   const ir::RopeAttrs rope = rotates ? op.as<ir::RopeAttrs>() : ir::RopeAttrs{};
   const auto part = [&](size_t i, int64_t width) {
@@ -40,27 +70,7 @@ Emission append(const EmitContext& c, OpId o) {
   for (size_t i = 6; i < op.operands.size(); ++i) read(op.operands[i]);
 
   Stub stub(c, rotates ? "rope_append" : "kv_append", op.operands, reads, op.results);
-  stub.type("T", c.type(op.results[0]).dtype);
-  if (rotates) {
-    stub.type("Table", c.type(op.operands[6]).dtype);
-    for (const auto& [name, value] : {std::pair{"heads", rope.heads},
-                                      {"kv_heads", kv_heads},
-                                      {"page", page},
-                                      {"dim", d},
-                                      {"dv", dv},
-                                      {"rotary", rope.rotary},
-                                      {"q_stride", parts[2].stride}})
-      stub.field(name, value);
-    stub.field("interleaved", rope.interleaved);
-    stub.field("wide", ir::is_int(c.dims(op.operands[6])[2], rope.rotary));
-  } else {
-    for (const auto& [name, value] :
-         {std::pair{"heads", kv_heads}, {"page", page}, {"d", d}, {"dv", dv}})
-      stub.field(name, value);
-  }
-  stub.field("k_stride", parts[0].stride);
-  stub.field("v_stride", parts[1].stride);
-  if (c.cuda()) stub.field("vec", vec);
+  add_spec(stub, c, op, rope, parts, vec);
   ExprRef rows = c.dims(op.operands[2])[1];
   const auto in = [&](const RowSlice& p) { return stub.in(p.base, p.offset); };
   std::vector<std::string> arguments{stub.out(0), stub.out(1)};

@@ -340,6 +340,38 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
   return maps.size() - 1;
 }
 
+// Where the rows of a sequence stand, if they are packed or in pages; else empty.
+std::string packed_rows(const Stub& stub, const EmitContext& c, const ir::Op& op) {
+  const auto& attrs = op.as<ir::AttentionAttrs>();
+  if (attrs.packed.empty()) return "";
+  const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
+  std::string rows = fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6));
+  if (attrs.page) {
+    ExprRef most = c.dims(op.operands[7])[1], pages = c.dims(op.operands[1])[0];
+    rows = fmt::format("PagedRows<{}, {}>{{{}, {}, {}, {}, {}, (idx)({}), (idx)({})}}", *attrs.page,
+                       attrs.kv_heads, in(3), in(4), in(5), in(6), in(7), stub.size(most),
+                       stub.size(pages));
+  }
+  return rows;
+}
+
+LaunchSize launch_size(const EmitContext& c, const ir::AttentionAttrs& attrs, const Description& x,
+                       const Tile& tile) {
+  LaunchSize size;
+  size.threads = tile.threads;
+  size.shared_bytes = tile.shared_bytes;
+  ExprRef blocks = c.ceil_div(x.most_queries, tile.block_m);
+  size.grid = {blocks, c.integer(attrs.heads), x.batch};
+  size.work = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), blocks);
+  if (tile.warps !=
+      0) {  // a sequence's rows are those of its heads that share keys; its last tile may not be full
+    ExprRef rows_of_heads = ir::mul(x.most_queries, c.integer(attrs.heads / attrs.kv_heads));
+    size.grid = {ir::add(c.ceil_div(rows_of_heads, 16), x.batch), c.integer(attrs.kv_heads)};
+    if (tile.cluster > 1) size.grid.push_back(c.integer(tile.cluster));
+  }
+  return size;
+}
+
 }  // namespace
 
 bool decodes_few_tokens(const Graph& graph, OpId o) {
@@ -397,17 +429,7 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
                              tile.threads, tile.shared_bytes),
                  "the plan has other sizes");
   }
-  std::string rows;
-  if (!attrs.packed.empty()) {
-    const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
-    rows = fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6));
-    if (attrs.page) {
-      ExprRef most = c.dims(op.operands[7])[1], pages = c.dims(op.operands[1])[0];
-      rows = fmt::format("PagedRows<{}, {}>{{{}, {}, {}, {}, {}, (idx)({}), (idx)({})}}",
-                         *attrs.page, attrs.kv_heads, in(3), in(4), in(5), in(6), in(7),
-                         stub.size(most), stub.size(pages));
-    }
-  }
+  std::string rows = packed_rows(stub, c, op);
   std::vector<MatrixView> maps;
   std::vector<std::string> arguments{stub.out()};
   if (warpgroups) {
@@ -430,17 +452,6 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   stub.call(std::move(arguments), {});
   stub.cluster(static_cast<int>(tile.cluster));
 
-  LaunchSize size;
-  size.threads = tile.threads;
-  size.shared_bytes = tile.shared_bytes;
-  ExprRef blocks = c.ceil_div(x.most_queries, tile.block_m);
-  size.grid = {blocks, c.integer(attrs.heads), x.batch};
-  size.work = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), blocks);
-  if (decodes) {  // a sequence's rows are those of its heads that share keys; its last tile may not be full
-    ExprRef rows_of_heads = ir::mul(x.most_queries, c.integer(attrs.heads / attrs.kv_heads));
-    size.grid = {ir::add(c.ceil_div(rows_of_heads, 16), x.batch), c.integer(attrs.kv_heads)};
-    if (tile.cluster > 1) size.grid.push_back(c.integer(tile.cluster));
-  }
   ExprRef pairs =
       ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.most_queries, x.keys));
   const std::string grouped =
@@ -448,7 +459,7 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   Emission emission = Emission::of(
       {fmt::format("{}__{}_d{}{}", stub.function(), storage_type(x.type), x.head, grouped),
        std::move(stub),
-       std::move(size),
+       launch_size(c, attrs, x, tile),
        ir::mul(pairs, c.integer(2 * (x.head + x.v_head))),
        {},
        std::move(maps)});

@@ -169,25 +169,9 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
   return maps.size() - 1;
 }
 
-}  // namespace
-
-Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
-  const ir::Op& op = c.graph.op(o);
-  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
-  TFCC_TRY(const Description x, describe(c, o));
-  const Tile tile = choose(c, x);
-
-  std::vector<ValueId> reads;
-  const auto read = [&](ValueId v) {
-    if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
-  };
-  for (const RowSlice& part : x.parts) {
-    if (!tile.warpgroups) read(part.base);
-  }
-  for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
-  Stub stub(c, "linear_attention", op.operands, reads, {op.results[0]});
-  if (tile.stages > 0) stub.compute_fast();
-  const std::vector<std::string> functors = linear_functors(stub, attrs);
+// What the template is told of the op and of its tile.
+void add_spec(Stub& stub, const EmitContext& c, const ir::LinearAttentionAttrs& attrs,
+              const Description& x, const Tile& tile) {
   stub.type("T", x.type);
   stub.type("Out", x.out);
   for (const auto& [name, value] : {std::pair{"heads", attrs.heads},
@@ -222,9 +206,14 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
                     tile.threads, tile.shared_bytes),
         "the plan has other sizes");
   }
+}
 
+// The template's arguments: q, k and v by address or by tensor map, sizes, functors, rows.
+void call_kernel(Stub& stub, const EmitContext& c, const ir::Op& op, const Description& x,
+                 const Tile& tile, const std::vector<std::string>& functors,
+                 std::vector<MatrixView>& maps) {
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
   std::vector<std::string> arguments{stub.out()}, parts;
-  std::vector<MatrixView> maps;
   for (const RowSlice& part : x.parts)
     parts.push_back(tile.warpgroups ? fmt::format("m{}", add_map(c, maps, part))
                                     : stub.in(part.base, part.offset));
@@ -245,25 +234,53 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
                                            : fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3),
                                                          in(4), in(5), in(6)));
   stub.call(std::move(arguments), {});
+}
 
+// A block for some channels of a head of a sequence; in warpgroups teams of them, in one dimension.
+LaunchSize launch_size(const EmitContext& c, const Description& x, const Tile& tile) {
   LaunchSize size;
   size.threads = tile.threads;
   size.shared_bytes = tile.shared_bytes;
   ExprRef blocks = c.integer((x.v_head + tile.columns - 1) / tile.columns),
-          heads = c.integer(attrs.heads);
+          heads = c.integer(x.heads);
   size.grid = {blocks, heads, x.batch};
-  if (tile.pairs) stub.cluster(2);
   if (tile.warpgroups)
     size.grid = {ir::max(ir::mul(ir::mul(x.batch, heads), blocks), c.integer(tile.sharing))};
   if (tile.pairs) size.grid.insert(size.grid.end(), {c.integer(1), c.integer(2)});
   size.work = ir::mul(ir::mul(x.batch, heads), blocks);
-  ExprRef tokens = ir::mul(ir::mul(x.batch, heads), ir::add(x.queries, x.keys));
+  return size;
+}
+
+}  // namespace
+
+Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
+  const ir::Op& op = c.graph.op(o);
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  TFCC_TRY(const Description x, describe(c, o));
+  const Tile tile = choose(c, x);
+
+  std::vector<ValueId> reads;
+  const auto read = [&](ValueId v) {
+    if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
+  };
+  for (const RowSlice& part : x.parts) {
+    if (!tile.warpgroups) read(part.base);
+  }
+  for (size_t i = 3; i < op.operands.size(); ++i) read(op.operands[i]);
+  Stub stub(c, "linear_attention", op.operands, reads, {op.results[0]});
+  if (tile.stages > 0) stub.compute_fast();
+  const std::vector<std::string> functors = linear_functors(stub, attrs);
+  add_spec(stub, c, attrs, x, tile);
+  std::vector<MatrixView> maps;
+  call_kernel(stub, c, op, x, tile, functors, maps);
+  if (tile.pairs) stub.cluster(2);
+  ExprRef tokens = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::add(x.queries, x.keys));
   const std::string grouped =
       attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
   Emission emission = Emission::of(
       {fmt::format("linear_attention__{}_d{}{}", storage_type(x.type), x.head, grouped),
        std::move(stub),
-       std::move(size),
+       launch_size(c, x, tile),
        ir::mul(tokens, c.integer(2 * x.head * x.v_head)),
        {},
        std::move(maps)});

@@ -62,6 +62,68 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
   return tile;
 }
 
+// q, k and v: tensors of their own, or slices of one that are read in place.
+struct StepRows {
+  std::vector<RowSlice> parts;
+  std::vector<ValueId> reads;  // by the kernel, but for the state
+  bool aligned;                // rows begin at multiples of 16 bytes
+};
+
+StepRows step_rows(const EmitContext& c, const ir::Op& op, int64_t d, int64_t dv) {
+  const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
+  std::vector<RowSlice> parts;
+  bool aligned = d * bytes % 16 == 0 && dv * bytes % 16 == 0;
+  std::vector<ValueId> reads;
+  const auto read = [&](ValueId v) {
+    if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
+  };
+  for (size_t i = 0; i < 3; ++i) {
+    const ValueId v = op.operands[i];
+    parts.push_back(row_slice(c.graph, v).value_or(RowSlice{v, 0, *c.known(c.dims(v)[2])}));
+    read(parts.back().base);
+    aligned &= !c.callers.has(parts.back().base) && parts.back().offset * bytes % 16 == 0 &&
+               parts.back().stride * bytes % 16 == 0;
+  }
+  for (size_t i = 3; i < op.operands.size(); ++i) {
+    if (i != 6) read(op.operands[i]);
+  }
+  return {std::move(parts), std::move(reads), aligned};
+}
+
+// What the template is told of the op and of its tile.
+void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const StepRows& x,
+                   const StepTile& tile, int64_t d, int64_t dv) {
+  const auto& attrs = op.as<ir::LinearAttentionAttrs>();
+  stub.type("T", c.type(op.operands[0]).dtype);
+  stub.type("Out", c.type(op.results[0]).dtype);
+  for (const auto& [name, value] : {std::pair{"heads", attrs.heads},
+                                    {"kv_heads", attrs.kv_heads},
+                                    {"head_dim", d},
+                                    {"v_dim", dv},
+                                    {"q_stride", x.parts[0].stride},
+                                    {"k_stride", x.parts[1].stride},
+                                    {"v_stride", x.parts[2].stride},
+                                    {"out_stride", dv * attrs.heads},
+                                    {"columns", tile.columns}}) {
+    stub.field(name, value);
+  }
+  stub.field("decays", attrs.decay != nullptr);
+  stub.field("normalises", ir::normalises(attrs));
+  if (c.cuda()) {
+    stub.field("aligned", x.aligned);
+    stub.field("parts", tile.parts);
+    stub.field("rows", tile.rows);
+    stub.field("together", tile.together);
+    stub.field("tokens", tile.tokens);
+    stub.field("ahead", tile.ahead);
+    stub.require(
+        fmt::format(
+            "LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}",
+            tile.threads, tile.shared_bytes),
+        "the plan has other sizes");
+  }
+}
+
 }  // namespace
 
 Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
@@ -80,56 +142,14 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
     return c.unsupported(o,
                          fmt::format("{} heads of {} share a key, which are too many", group, d));
 
-  std::vector<RowSlice> parts;
-  bool aligned = d * bytes % 16 == 0 && dv * bytes % 16 == 0;
-  std::vector<ValueId> reads;
-  const auto read = [&](ValueId v) {
-    if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
-  };
-  for (size_t i = 0; i < 3; ++i) {
-    const ValueId v = op.operands[i];
-    parts.push_back(row_slice(c.graph, v).value_or(RowSlice{v, 0, *c.known(c.dims(v)[2])}));
-    read(parts.back().base);
-    aligned &= !c.callers.has(parts.back().base) && parts.back().offset * bytes % 16 == 0 &&
-               parts.back().stride * bytes % 16 == 0;
-  }
-  for (size_t i = 3; i < op.operands.size(); ++i) {
-    if (i != 6) read(op.operands[i]);
-  }
-  Stub stub(c, "linear_attention_step", op.operands, reads, op.results);
+  const StepRows x = step_rows(c, op, d, dv);
+  Stub stub(c, "linear_attention_step", op.operands, x.reads, op.results);
   const std::vector<std::string> functors = linear_functors(stub, attrs);
-  stub.type("T", c.type(op.operands[0]).dtype);
-  stub.type("Out", c.type(op.results[0]).dtype);
-  for (const auto& [name, value] : {std::pair{"heads", attrs.heads},
-                                    {"kv_heads", attrs.kv_heads},
-                                    {"head_dim", d},
-                                    {"v_dim", dv},
-                                    {"q_stride", parts[0].stride},
-                                    {"k_stride", parts[1].stride},
-                                    {"v_stride", parts[2].stride},
-                                    {"out_stride", dv * attrs.heads},
-                                    {"columns", tile.columns}}) {
-    stub.field(name, value);
-  }
-  stub.field("decays", attrs.decay != nullptr);
-  stub.field("normalises", normalises);
-  if (c.cuda()) {
-    stub.field("aligned", aligned);
-    stub.field("parts", tile.parts);
-    stub.field("rows", tile.rows);
-    stub.field("together", tile.together);
-    stub.field("tokens", tile.tokens);
-    stub.field("ahead", tile.ahead);
-    stub.require(
-        fmt::format(
-            "LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}",
-            tile.threads, tile.shared_bytes),
-        "the plan has other sizes");
-  }
+  add_step_spec(stub, c, op, x, tile, d, dv);
   ExprRef sequences = c.dims(op.operands[4])[0], slots = c.dims(op.operands[6])[0],
           rows = c.dims(op.operands[0])[1];
   std::vector<std::string> arguments{stub.out(0), stub.out(1)};
-  for (const RowSlice& part : parts) arguments.push_back(stub.in(part.base, part.offset));
+  for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
   for (size_t i : {3, 4, 5}) arguments.push_back(stub.in(op.operands[i]));
   if (c.cuda()) arguments.push_back(stub.size(sequences));
   arguments.push_back(stub.size(slots));

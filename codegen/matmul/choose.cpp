@@ -116,6 +116,82 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   return "";
 }
 
+// Each of these makes c its choice and returns true, or says in c.rejected why it does not.
+
+MatmulConfig of_integers(const MatmulDesc& x, const TargetClass& target) {
+  MatmulConfig c;
+  const std::string why = target.cuda() ? "" : no_bytes(x);
+  if (!target.cuda() && why.empty()) {
+    c.arm = Arm::bytes;
+    c.panel = panel_of(*ir::as_int(x.n));
+    c.line = __LINE__;
+    c.reason =
+        "four products a lane where the CPU has VNNI, two elsewhere, of a weight that is packed when the model is compiled";
+    c.rejected = {{Arm::integer, "reads both factors by their own indices"}};
+    return c;
+  }
+  c.arm = Arm::integer;
+  c.reason = "products of integers are exact";
+  c.line = __LINE__;
+  if (!target.cuda()) c.rejected = {{Arm::bytes, why}};
+  return c;
+}
+
+bool takes_panel(const MatmulDesc& x, MatmulConfig& c) {
+  const std::string why = no_panel(x);
+  if (why.empty()) {
+    c.arm = Arm::panel;
+    c.panel = panel_of(*ir::as_int(x.n));
+    c.line = __LINE__;
+    c.reason = "a weight is packed when the model is compiled";
+    c.rejected = {{Arm::library, "reads the weight as it lies, and takes no epilogue but a bias"}};
+    return true;
+  }
+  c.rejected = {{Arm::panel, why}};
+  return false;
+}
+
+bool takes_stream(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
+  const std::string why = norms(x) ? "it takes no norm" : no_stream(x, target);
+  if (why.empty()) {
+    c.arm = Arm::stream;
+    c.stream = stream_tile(*ir::as_int(x.n), target.processors);
+    c.line = __LINE__;
+    c.reason =
+        "the weight is asked for before the launches before it have ended, a few columns by each multiprocessor";
+    c.rejected = {
+        {Arm::wgmma, "its tiles of 64 rows and columns are too few for all multiprocessors"},
+        {Arm::library, "waits for the launches before it, and may split sums"}};
+    return true;
+  }
+  c.rejected = {{Arm::stream, why}};
+  return false;
+}
+
+bool takes_wgmma(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
+  const std::string why = no_wgmma(x, target);
+  if (why.empty()) {
+    c.arm = Arm::wgmma;
+    c.tiles = wgmma_tiles(x);
+    c.early = few_rows(x) || some_rows(x);
+    c.line = __LINE__;
+    c.reason =
+        few_rows(x)
+            ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
+        : x.made_rows
+            ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
+            : "the epilogue costs no launch";
+    c.rejected.push_back(
+        {Arm::library,
+         x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
+         : few_rows(x) ? "takes no epilogue but a bias, and waits for the launches before it"
+                       : "takes no epilogue but a bias"});
+    return true;
+  }
+  c.rejected.push_back({Arm::wgmma, why});
+  return false;
+}
+
 }  // namespace
 
 bool takes(Arm arm, Epilogue epilogue) {
@@ -131,73 +207,11 @@ bool takes(Arm arm, Epilogue epilogue) {
 }
 
 MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
+  if (!is_float(x.a)) return of_integers(x, target);
   MatmulConfig c;
-  if (!is_float(x.a)) {
-    const std::string why = target.cuda() ? "" : no_bytes(x);
-    if (!target.cuda() && why.empty()) {
-      c.arm = Arm::bytes;
-      c.panel = panel_of(*ir::as_int(x.n));
-      c.line = __LINE__;
-      c.reason =
-          "four products a lane where the CPU has VNNI, two elsewhere, of a weight that is packed when the model is compiled";
-      c.rejected = {{Arm::integer, "reads both factors by their own indices"}};
-      return c;
-    }
-    c.arm = Arm::integer;
-    c.reason = "products of integers are exact";
-    c.line = __LINE__;
-    if (!target.cuda()) c.rejected = {{Arm::bytes, why}};
-    return c;
-  }
-  if (!target.cuda()) {
-    const std::string why = no_panel(x);
-    if (why.empty()) {
-      c.arm = Arm::panel;
-      c.panel = panel_of(*ir::as_int(x.n));
-      c.line = __LINE__;
-      c.reason = "a weight is packed when the model is compiled";
-      c.rejected = {
-          {Arm::library, "reads the weight as it lies, and takes no epilogue but a bias"}};
-      return c;
-    }
-    c.rejected = {{Arm::panel, why}};
-  } else {
-    if (fewest_rows(x)) {
-      const std::string why = norms(x) ? "it takes no norm" : no_stream(x, target);
-      if (why.empty()) {
-        c.arm = Arm::stream;
-        c.stream = stream_tile(*ir::as_int(x.n), target.processors);
-        c.line = __LINE__;
-        c.reason =
-            "the weight is asked for before the launches before it have ended, a few columns by each multiprocessor";
-        c.rejected = {
-            {Arm::wgmma, "its tiles of 64 rows and columns are too few for all multiprocessors"},
-            {Arm::library, "waits for the launches before it, and may split sums"}};
-        return c;
-      }
-      c.rejected = {{Arm::stream, why}};
-    }
-    const std::string why = no_wgmma(x, target);
-    if (why.empty()) {
-      c.arm = Arm::wgmma;
-      c.tiles = wgmma_tiles(x);
-      c.early = few_rows(x) || some_rows(x);
-      c.line = __LINE__;
-      c.reason =
-          few_rows(x)
-              ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
-          : x.made_rows
-              ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
-              : "the epilogue costs no launch";
-      c.rejected.push_back(
-          {Arm::library,
-           x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
-           : few_rows(x) ? "takes no epilogue but a bias, and waits for the launches before it"
-                         : "takes no epilogue but a bias"});
-      return c;
-    }
-    c.rejected.push_back({Arm::wgmma, why});
-  }
+  if (!target.cuda() && takes_panel(x, c)) return c;
+  if (target.cuda() && fewest_rows(x) && takes_stream(x, target, c)) return c;
+  if (target.cuda() && takes_wgmma(x, target, c)) return c;
   c.reason = "no kernel of ours takes this product";
   c.line = __LINE__;
   return c;

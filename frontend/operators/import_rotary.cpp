@@ -49,6 +49,23 @@ Result<std::vector<ExprRef>> token_of(Importer& im, const Rotary& r, ExprRef b, 
   return std::vector<ExprRef>{row};
 }
 
+// The size of a head of x: its last axis, or a part of that.
+Result<ExprRef> head_of(Importer& im, const Rotary& r, const Dims& d, int64_t columns) {
+  if (d.size() != 3) return d.back();
+  ExprRef heads = r.heads > 0 ? im.integer(r.heads) : nullptr;
+  if (r.heads <= 0) {  // the whole head turns, so the cache says how wide it is
+    auto n = ir::exact_div(d[2], im.integer(2 * columns));
+    if (!n)
+      return im.fail(ErrorCode::shape, "the width does not split into heads of twice the cache's");
+    heads = *n;
+  }
+  auto size = ir::exact_div(d[2], heads);
+  if (!size)
+    return im.fail(ErrorCode::shape,
+                   fmt::format("the width does not split into {} heads", ir::print(heads)));
+  return *size;
+}
+
 Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   const Dims d = im.dims(r.x);
   if (d.size() != 3 && d.size() != 4)
@@ -66,22 +83,7 @@ Result<void> import_rotary(Importer& im, const Rotary& r, bool interleaved) {
   if (*columns > kWidest)
     return im.fail(ErrorCode::shape,
                    fmt::format("a cos cache of width {} is not supported", *columns));
-  ExprRef head = d.back();
-  if (d.size() == 3) {
-    ExprRef heads = r.heads > 0 ? im.integer(r.heads) : nullptr;
-    if (r.heads <= 0) {  // the whole head turns, so the cache says how wide it is
-      auto n = ir::exact_div(d[2], im.integer(2 * *columns));
-      if (!n)
-        return im.fail(ErrorCode::shape,
-                       "the width does not split into heads of twice the cache's");
-      heads = *n;
-    }
-    auto size = ir::exact_div(d[2], heads);
-    if (!size)
-      return im.fail(ErrorCode::shape,
-                     fmt::format("the width does not split into {} heads", ir::print(heads)));
-    head = *size;
-  }
+  TFCC_TRY(ExprRef head, head_of(im, r, d, *columns));
   const auto head_size = ir::as_int(head);
   if (!head_size)
     return im.fail(ErrorCode::unsupported, "the head size must be known at compile time");

@@ -198,42 +198,50 @@ Json model_of(const SentencePieceModel& m, size_t unknown) {
           {"byte_fallback", m.byte_fallback}};
 }
 
-}  // namespace
-
-Result<Json> read_sentencepiece(std::string_view bytes) {
-  const auto m = parse(bytes);
-  if (!m) return Error{ErrorCode::bad_file, "not a SentencePiece model, or a part of one"};
-  if (m->kind != 1 && m->kind != 2)
+// What of a model is not supported, or cannot be.
+Result<void> check(const SentencePieceModel& m) {
+  if (m.kind != 1 && m.kind != 2)
     return Error{ErrorCode::unsupported,
                  "its pieces are whole words or characters; BPE and Unigram are supported"};
-  if (m->space_behind)
+  if (m.space_behind)
     return Error{ErrorCode::unsupported,
                  "it puts white space behind words, which is not supported"};
-  const auto is = [](PieceType t) { return [t](const SentencePiece& p) { return p.type == t; }; };
-  const auto unknown = std::find_if(m->pieces.begin(), m->pieces.end(), is(PieceType::unknown));
-  if (unknown == m->pieces.end())
-    return Error{ErrorCode::bad_file,
-                 "the SentencePiece model has no piece for what it does not know"};
-  for (const SentencePiece& p : m->pieces) {
+  for (const SentencePiece& p : m.pieces) {
     if (!std::isfinite(p.score))
       return Error{ErrorCode::bad_file, "the score of '" + valid_utf8(p.text) + "' is no number"};
     if (p.text.empty() || valid_utf8(p.text) != p.text)
       return Error{ErrorCode::bad_file, "a piece is empty or no UTF-8"};
   }
+  return {};
+}
 
+Json normalizers_of(const SentencePieceModel& m) {
   Json normalizers = Json::array();
-  if (!m->charsmap.empty())
+  if (!m.charsmap.empty())
     normalizers.push_back({{"type", "Precompiled"},
-                           {"precompiled_charsmap", base64(m->charsmap)},
+                           {"precompiled_charsmap", base64(m.charsmap)},
                            {"longest_prefix", true}});
-  if (m->clean_spaces) {
+  if (m.clean_spaces) {
     normalizers.push_back(replace("Regex", "\\A +| +\\z", ""));
     normalizers.push_back(replace("Regex", " {2,}", " "));
   }
-  if (m->leading_space)
-    normalizers.push_back({{"type", "Prepend"}, {"prepend", m->escapes_spaces ? kSpace : " "}});
-  if (m->escapes_spaces) normalizers.push_back(replace("String", " ", kSpace));
+  if (m.leading_space)
+    normalizers.push_back({{"type", "Prepend"}, {"prepend", m.escapes_spaces ? kSpace : " "}});
+  if (m.escapes_spaces) normalizers.push_back(replace("String", " ", kSpace));
+  return normalizers;
+}
 
+}  // namespace
+
+Result<Json> read_sentencepiece(std::string_view bytes) {
+  const auto m = parse(bytes);
+  if (!m) return Error{ErrorCode::bad_file, "not a SentencePiece model, or a part of one"};
+  TFCC_TRY_VOID(check(*m));
+  const auto is = [](PieceType t) { return [t](const SentencePiece& p) { return p.type == t; }; };
+  const auto unknown = std::find_if(m->pieces.begin(), m->pieces.end(), is(PieceType::unknown));
+  if (unknown == m->pieces.end())
+    return Error{ErrorCode::bad_file,
+                 "the SentencePiece model has no piece for what it does not know"};
   Json added = Json::array();  // pieces of the user's are looked for in the text as it is then
   for (size_t id = 0; id < m->pieces.size(); ++id) {
     const SentencePiece& p = m->pieces[id];
@@ -264,7 +272,7 @@ Result<Json> read_sentencepiece(std::string_view bytes) {
   if (m->leading_space)
     decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return Json{{"added_tokens", added},
-              {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+              {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers_of(*m)}}},
               {"model", model_of(*m, static_cast<size_t>(unknown - m->pieces.begin()))},
               {"post_processor",
                {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}}},
