@@ -3,8 +3,11 @@
 // those of which kept(b, s) alone holds (ir/ops.md). Their number goes to *rows, the size that later launches read.
 //
 // row [batch, length], cu [batch + 1], keys and order [batch]; seq and pos have room for batch * length and get *rows elements.
-// One block; a warp counts the rows of a sequence by ballots, the first warp adds them up, and each warp numbers those of its sequences.
-// Spec: keeps (there is a kept), threads. Grid: 1. No shared memory. Bound: latency of two passes over batch * length elements by one block.
+// One block. Warps count the rows of pieces of sequences by ballots, the first warp adds the counts up, and each warp numbers the rows
+// of its pieces. Ballots and counts stay in shared memory where there is room for them: 4096 pieces of 32 places, 512 sequences. A larger
+// batch asks live and kept again, a warp for each sequence.
+// Spec: keeps (there is a kept), threads. Grid: 1. Shared memory: 20 KB, with kept 36 KB. Bound: latency of one pass over batch * length
+// elements by one block.
 #pragma once
 #include "cuda/prelude.cuh"
 
@@ -13,8 +16,16 @@ struct NoneKept { TFCC_FN bool operator()(idx, idx) const { return false; } };
 /// The live rows of 32 places of a sequence, and those that are kept though not live, as bits.
 struct PackedBits { u32 live, kept; };
 
-/// Chunks of 32 places whose elements are read at once: what follows needs all of them, and a read takes longer than all else.
+/// Pieces of 32 places whose elements are read at once: what follows needs all of them, and a read takes longer than all else.
 constexpr int kAtOnce = 8;
+constexpr int kGroup = kAtOnce * kWarp;
+/// Room in shared memory: ballots of so many pieces, counts of so many sequences.
+constexpr int kHeldPieces = 4096, kHeldSequences = 512;
+
+template <class Spec> struct PackRoom {
+  u32 live[kHeldPieces], kept[Spec::keeps ? kHeldPieces : 1];
+  i32 lives[kHeldSequences], ends[kHeldSequences];
+};
 
 /// Those of place s, s + 32, ... of a sequence, s being the lane's.
 template <class Spec, class Live, class Kept>
@@ -30,58 +41,120 @@ TFCC_FN void packed_bits(PackedBits (&bits)[kAtOnce], idx b, idx s, idx length, 
   }
 }
 
+/// Keeps the ballots of a group for the second pass, and gives them back; `piece` is the first of them, of `pieces` that there are.
+template <class Spec>
+TFCC_FN void hold(PackRoom<Spec>& room, const PackedBits (&bits)[kAtOnce], idx piece, idx pieces) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) {
+    if (lane != k || k >= pieces) continue;
+    room.live[piece + k] = bits[k].live;
+    if constexpr (Spec::keeps) room.kept[piece + k] = bits[k].kept;
+  }
+}
+template <class Spec>
+TFCC_FN void held_bits(const PackRoom<Spec>& room, PackedBits (&bits)[kAtOnce], idx piece, idx pieces) {
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) {
+    bits[k] = {k < pieces ? room.live[piece + k] : 0, 0};
+    if constexpr (Spec::keeps) bits[k].kept = k < pieces ? room.kept[piece + k] : 0;
+  }
+}
+
+/// How many rows the pieces before `piece` have, of a sequence whose first is `from`; each lane gets the sums.
+template <class Spec>
+TFCC_FN PackedBits rows_before(const PackRoom<Spec>& room, idx from, idx piece) {
+  int live = 0, kept = 0;
+  for (idx at = from + threadIdx.x % kWarp; at < piece; at += kWarp) {
+    live += __popc(room.live[at]);
+    if constexpr (Spec::keeps) kept += __popc(room.kept[at]);
+  }
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    live += __shfl_xor_sync(kAllLanes, live, step);
+    if constexpr (Spec::keeps) kept += __shfl_xor_sync(kAllLanes, kept, step);
+  }
+  return {(u32)live, (u32)kept};
+}
+
+/// Running sums of `ends`, 32 sequences at a time, by one warp; returns the last.
+TFCC_FN i32 add_up(i32* ends, idx batch) {
+  const int lane = threadIdx.x % kWarp;
+  i32 sum = 0;
+  for (idx b = lane; b - lane < batch; b += kWarp) {
+    i32 own = b < batch ? ends[b] : 0;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const i32 other = __shfl_up_sync(kAllLanes, own, step);
+      if (lane >= step) own += other;
+    }
+    if (b < batch) ends[b] = sum + own;
+    sum += __shfl_sync(kAllLanes, own, kWarp - 1);
+  }
+  return sum;
+}
+
 template <class Spec, class Live, class Kept>
 TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, i64* rows, idx batch, idx length,
                   const Live& live, const Kept& kept) {
   constexpr int warps = Spec::threads / kWarp;
   static_assert(Spec::threads % kWarp == 0, "threads: whole warps");
+  __shared__ PackRoom<Spec> room;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const u32 before = (1u << lane) - 1;
-  for (idx b = warp; b < batch; b += warps) {
-    int lives = 0, stays = 0;
-    for (idx first = 0; first < length; first += kAtOnce * kWarp) {
+  const idx pieces = (length + kWarp - 1) / kWarp;  // of a sequence
+  const bool held = batch <= kHeldSequences && batch * pieces <= kHeldPieces;
+  // A warp takes a group of a sequence, or all groups where nothing of them is held.
+  const idx parts = held ? (length + kGroup - 1) / kGroup : 1;
+  i32 *lives = held ? room.lives : keys, *ends = held ? room.ends : cu + 1;
+  for (idx b = threadIdx.x; b < batch; b += Spec::threads) lives[b] = ends[b] = 0;
+  __syncthreads();
+  for (idx unit = warp; unit < batch * parts; unit += warps) {
+    const idx b = unit / parts, from = (unit - b * parts) * kGroup, to = held && from + kGroup < length ? from + kGroup : length;
+    int alive = 0, stays = 0;
+    for (idx first = from; first < to; first += kGroup) {
       PackedBits bits[kAtOnce];
       packed_bits<Spec>(bits, b, first + lane, length, live, kept);
+      if (held) hold(room, bits, b * pieces + first / kWarp, pieces - first / kWarp);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        lives += __popc(bits[k].live);
+        alive += __popc(bits[k].live);
         stays += __popc(bits[k].kept);
       }
     }
     if (lane == 0) {
-      keys[b] = lives;
-      cu[b + 1] = lives + stays;
+      atomicAdd(lives + b, alive);
+      atomicAdd(ends + b, alive + stays);
     }
   }
   __syncthreads();
-  if (warp == 0) {  // running sums, 32 sequences at a time
-    i32 sum = 0;
-    for (idx b = lane; b - lane < batch; b += kWarp) {
-      i32 own = b < batch ? cu[b + 1] : 0;
-#pragma unroll
-      for (int step = 1; step < kWarp; step *= 2) {
-        const i32 other = __shfl_up_sync(kAllLanes, own, step);
-        if (lane >= step) own += other;
-      }
-      if (b < batch) cu[b + 1] = sum + own;
-      sum += __shfl_sync(kAllLanes, own, kWarp - 1);
-    }
+  if (warp == 0) {
+    const i32 sum = add_up(ends, batch);
     if (lane == 0) {
       cu[0] = 0;
       *rows = sum;
     }
   }
   __syncthreads();
-  for (idx b = warp; b < batch; b += warps) {
-    i32 next_live = cu[b], next_kept = cu[b] + keys[b];
-    for (idx first = 0; first < length; first += kAtOnce * kWarp) {
+  for (idx unit = warp; unit < batch * parts; unit += warps) {
+    const idx b = unit / parts, from = (unit - b * parts) * kGroup, to = held && from + kGroup < length ? from + kGroup : length;
+    i32 next_live = b > 0 ? ends[b - 1] : 0, next_kept = next_live + lives[b];
+    if (from > 0) {
+      const PackedBits sum = rows_before(room, b * pieces, b * pieces + from / kWarp);
+      next_live += (i32)sum.live;
+      next_kept += (i32)sum.kept;
+    }
+    for (idx first = from; first < to; first += kGroup) {
       PackedBits bits[kAtOnce];
-      packed_bits<Spec>(bits, b, first + lane, length, live, kept);
+      if (held) held_bits(room, bits, b * pieces + first / kWarp, pieces - first / kWarp);
+      else packed_bits<Spec>(bits, b, first + lane, length, live, kept);
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         const idx s = first + k * kWarp + lane;
-        const bool lives = bits[k].live >> lane & 1, stays = bits[k].kept >> lane & 1;
-        const i32 at = lives ? next_live + __popc(bits[k].live & before) : stays ? next_kept + __popc(bits[k].kept & before) : -1;
+        const bool is_live = bits[k].live >> lane & 1, is_kept = bits[k].kept >> lane & 1;
+        const i32 at = is_live   ? next_live + __popc(bits[k].live & before)
+                       : is_kept ? next_kept + __popc(bits[k].kept & before)
+                                 : -1;
         if (s < length) row[b * length + s] = at;
         if (at >= 0) {
           seq[at] = b;
@@ -92,13 +165,18 @@ TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, 
       }
     }
   }
+  const auto rows_of = [&](idx b) { return ends[b] - (b > 0 ? ends[b - 1] : 0); };
   for (idx b = threadIdx.x; b < batch; b += Spec::threads) {  // its place is the number of sequences before it
-    const i32 own = cu[b + 1] - cu[b];
+    const i32 own = rows_of(b);
     idx place = 0;
     for (idx other = 0; other < batch; ++other) {
-      const i32 count = cu[other + 1] - cu[other];
+      const i32 count = rows_of(other);
       place += count > own || (count == own && other < b);
     }
     order[place] = (i32)b;
+    if (held) {
+      keys[b] = lives[b];
+      cu[b + 1] = ends[b];
+    }
   }
 }

@@ -114,6 +114,11 @@ TEST(Pack, NumbersRowsSequenceBySequence) {
     check<SpecOf<false, 96>>(batch, length, 0.3, 2);
   }
   check<SpecOf<false, 128>>(2, 512, 1.0, 5);
+  check<SpecOf<true, 64>>(2, 1100, 0.5, 7);
+  // More sequences, or more places, than shared memory has room for.
+  check<SpecOf<true, 128>>(513, 3, 0.5, 3);
+  check<SpecOf<false, 128>>(512, 9, 0.5, 3);
+  check<SpecOf<true, 128>>(3, 45000, 0.5, 4);
   check<SpecOf<true, 128>>(4, 96, 0.0, 6);
 }
 
