@@ -18,16 +18,16 @@ ExprRef gelu_of(ExprRef x, GeluKind kind) {
 
 std::optional<Gelu> as_gelu(ExprRef body) {
   if (body->kind != ExprKind::fmul) return std::nullopt;
-  std::optional<GeluKind> kind;
+  bool erf = false, tanh = false;
   std::vector<ExprRef> parts;
   for_each_node(body, [&](ExprRef n) {
-    if (n->kind == ExprKind::erf) kind = GeluKind::erf;
-    if (n->kind == ExprKind::tanh) kind = GeluKind::tanh;
+    erf |= n->kind == ExprKind::erf;
+    tanh |= n->kind == ExprKind::tanh;
     if (n != body && n->type == body->type && !as_real(n)) parts.push_back(n);
   });
-  if (!kind) return std::nullopt;
   for (ExprRef x : parts) {
-    if (gelu_of(x, *kind) == body) return Gelu{*kind, x};
+    if (erf && gelu_of(x, GeluKind::erf) == body) return Gelu{GeluKind::erf, x};
+    if (tanh && gelu_of(x, GeluKind::tanh) == body) return Gelu{GeluKind::tanh, x};
   }
   return std::nullopt;
 }

@@ -49,9 +49,9 @@ PassReport fuse_residual_norm(Graph& graph) {
     }
     ir::NormParts parts = ir::norm_parts(
         ir::norm_of(graph.op(o)), ir::sum_before_norm(graph, *sum, ir::indices_of(graph, y)));
-    const ir::Type type = graph.value(y).type;
     const bool keep_sum = graph.use_count(s) > 1;
-    std::vector<ir::Type> types(keep_sum ? 2 : 1, type);
+    std::vector<ir::Type> types{graph.value(y).type};
+    if (keep_sum) types.push_back(graph.value(s).type);
     std::vector<std::string> names{graph.value(y).name};
     if (keep_sum) names.push_back(graph.value(s).name);
     const OpId f = graph.add_op(OpKind::norm, std::move(parts.operands), std::move(parts.attrs),

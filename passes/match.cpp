@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/match.h"
 
+#include <algorithm>
+
+#include "ir/gelu.h"
+
 namespace tfcc::passes {
 
 void flatten(ExprKind kind, ExprRef e, std::vector<ExprRef>& out) {
@@ -43,13 +47,27 @@ ExprRef expanded(const Graph& graph, ValueId v, const Indices& at,
   return ir::expand(graph, ir::load_of(graph, v, at), inlined, reach);
 }
 
+namespace {
+
+// What stays an op of its own beside a sum: a GELU, which has kernels, and what makes a product of
+// integers real, which is its epilogue.
+bool stands_alone(const Graph& graph, const ir::Op& op) {
+  if (ir::as_gelu(op.as<ir::PointwiseAttrs>().body)) return true;
+  return std::ranges::any_of(op.operands, [&](ValueId v) {
+    const ir::Op* def = graph.def(v);
+    return def && def->kind == OpKind::matmul && is_integer(graph.value(v).type.dtype) &&
+           graph.use_count(v) == 1;
+  });
+}
+
+}  // namespace
+
 ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at) {
   return ir::expand(graph, ir::load_of(graph, v, at), [&](ValueId x) {
-    if (!ir::has_elements(graph, x))
-      return false;  // cost: expand() asks of values with elements alone
-    const ExprKind kind = graph.def(x)->as<ir::PointwiseAttrs>().body->kind;
-    return x == v ||
-           (graph.use_count(x) == 1 && (kind == ExprKind::fadd || kind == ExprKind::load));
+    if (x == v) return true;
+    if (graph.use_count(x) != 1) return false;
+    const ir::Op& op = *graph.def(x);
+    return op.as<ir::PointwiseAttrs>().body->kind == ExprKind::fadd || !stands_alone(graph, op);
   });
 }
 

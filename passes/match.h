@@ -58,7 +58,8 @@ bool is_biased_product(const Graph& graph, ValueId v);
 /// at every op.
 inline constexpr ir::Reach kNearby{24, 64};
 
-/// The element of a sum with the sums and views that it alone reads inlined: what a fusion may
+/// The element of a sum with the elementwise ops that it alone reads inlined, but for those that are
+/// better off as ops of their own: what a fusion may
 /// swallow.
 ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // remove-padding: what attention over a padded batch and all that follows from it by rows is
 // computed for real tokens alone.
-//   before: %h = pointwise_norm(@g, @b, %ids, ..) {body = (i,j,k) => @word[bounded(%ids[i,j], ..),k] + ..} : f32[B,S,64]
+//   before: %h = norm(@g, @b, %ids, ..) {body = (i,j,k) => @word[bounded(%ids[i,j], ..),k] + ..} : f32[B,S,64]
 //           %a = attention(%q, %k, %v, %mask) {key_padding = true, visible = (b,h,i,j) => 0 != %mask[b,j], ..} : f32[B,S,64]
 //           return last = %n
 //   after:  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {live = (i,j) => 0 != %mask[i,j]}
-//           %h = pointwise_norm(@g, @b, %ids, %seq, %pos, ..) {body = (i,j,k) => @word[bounded(%ids[%seq[j],%pos[j]], ..),k] + ..} : f32[1,T,64]
+//           %h = norm(@g, @b, %ids, %seq, %pos, ..) {body = (i,j,k) => @word[bounded(%ids[%seq[j],%pos[j]], ..),k] + ..} : f32[1,T,64]
 //           %a = attention(%q, %k, %v, %cu, %keys, %order, %pos) {packed = [B,S], ..} : f32[1,T,64]
 //           return last, = 0 where a row is padding
 // So a linear_attention whose `visible` is a condition of integers, without a decay. Requires

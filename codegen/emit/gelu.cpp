@@ -3,6 +3,8 @@
 // (templates/*/gelu, bias_gelu).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "codegen/emit/emit.h"
 #include "ir/gelu.h"
 
@@ -11,8 +13,10 @@ namespace {
 
 // Neighbours that one thread computes; 1 where memory of the caller may be misaligned.
 int64_t pack(const EmitContext& c, const ir::Op& op, ValueId x, int64_t hidden) {
-  if (c.any_of_callers(op.operands) || c.callers.has(op.results[0])) return 1;
-  int64_t vec = 16 / static_cast<int64_t>(size_of(c.type(x).dtype));
+  const ValueId y = op.results[0];
+  if (c.any_of_callers(op.operands) || c.callers.has(y)) return 1;
+  const size_t widest = std::max(size_of(c.type(x).dtype), size_of(c.type(y).dtype));
+  int64_t vec = 16 / static_cast<int64_t>(widest);
   while (vec > 1 && hidden % vec != 0) vec /= 2;
   return vec;
 }

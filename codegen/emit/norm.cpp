@@ -126,6 +126,11 @@ struct NormLaunch {
     stub.type("Out", c.type(y()).dtype);
     return stub;
   }
+  // The template for a sum has one type for its terms and itself, and one for the vectors.
+  bool has_types_of(const ir::NormedSum& sum) const {
+    if (sum.bias && c.type(*sum.bias).dtype != c.type(norm.gamma).dtype) return false;
+    return !has_sum() || c.type(op.results[1]).dtype == c.type(sum.x).dtype;
+  }
   std::string beta(const Stub& stub) const { return norm.beta ? stub.in(*norm.beta) : "nullptr"; }
 };
 
@@ -199,7 +204,8 @@ Result<Emission> emit_norm(const EmitContext& c, OpId o) {
   TFCC_TRY(const int64_t hidden, hidden_of(c, o));
   const NormLaunch n{c, op, ir::norm_of(op), hidden};
   if (const auto x = ir::normed_value(c.graph, o); x && !n.has_sum()) return plain_norm(n, o, *x);
-  if (const auto sum = ir::normed_sum(c.graph, o)) return residual_norm(n, o, *sum);
+  const auto sum = ir::normed_sum(c.graph, o);
+  if (sum && n.has_types_of(*sum)) return residual_norm(n, o, *sum);
   return pointwise_norm(n, o);
 }
 

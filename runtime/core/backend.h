@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a target must supply to the executor: memory, copies, launches of compiled kernels and the
-// matrix product. backend_cpu.cpp and backend_cuda.cpp implement it; nothing else in the runtime
+// matrix product. cpu/backend.cpp and cuda/backend.cpp implement it; nothing else in the runtime
 // knows which target runs.
 //
 //     Backend    code and weights of one loaded model on one device, shared by its executors

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Code and weights of a model on a GPU, and what there is to know of one, by the driver API. The
-// launches are queue_cuda.cpp.
+// launches are queue.cpp.
 #include "runtime/core/backend.h"
 
 #ifndef TFCC_CUDA

@@ -79,7 +79,10 @@ class CudaRecorder final : public Recorder {
 class CudaStopwatch final : public Stopwatch {
  public:
   CudaStopwatch(const CudaDriver& cuda, CUcontext context) : cuda_(cuda), context_(context) {}
-  ~CudaStopwatch() override { Current current(cuda_, context_); }
+  ~CudaStopwatch() override {
+    Current current(cuda_, context_);
+    timer_.reset();
+  }
 
   Result<void> mark(void* stream) override {
     Current current(cuda_, context_);

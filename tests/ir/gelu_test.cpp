@@ -46,8 +46,9 @@ TEST(Gelu, IsFoundInItsOwnSpellingOfAnyArgument) {
   ExprRef i = pool.index(0, pool.integer(8)), x = pool.load(0, DType::f32, {i}),
           b = pool.load(1, DType::f32, {i});
   for (const GeluKind kind : {GeluKind::erf, GeluKind::tanh}) {
-    for (ExprRef argument : {x, add(x, b), mul(x, x), mul(x, pool.real(0.5, Scalar::f32)),
-                             unary(ExprKind::tanh, x), gelu_of(x, GeluKind::erf)}) {
+    for (ExprRef argument :
+         {x, add(x, b), mul(x, x), mul(x, pool.real(0.5, Scalar::f32)), unary(ExprKind::tanh, x),
+          gelu_of(x, GeluKind::erf), gelu_of(x, GeluKind::tanh)}) {
       const auto found = as_gelu(gelu_of(argument, kind));
       ASSERT_TRUE(found);
       EXPECT_EQ(found->x, argument);

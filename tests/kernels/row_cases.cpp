@@ -346,12 +346,47 @@ Case types() {
   return c;
 }
 
+/// What is read, added, normalised and written has types of its own, in the arena.
+Case rows_of_mixed_types() {
+  const std::string body =
+      "  const @g : f16[48] = f32[48] random(1) |> cast(f16)\n  const @b : f32[48] = random(2)\n"
+      "  const @h : f32[48] = random(3)\n"
+      "  %a = pointwise(%x) {body = (i,j) => %x[i,j] * 0.5} : f16[N,48]\n"
+      "  %c = pointwise(%x) {body = (i,j) => %x[i,j] + 0.25} : f16[N,48]\n"
+      "  %f = pointwise(%x) {body = (i,j) => %x[i,j] - 0.25} : f32[N,48]\n"
+      "  %r = pointwise(%x) {body = (i,j) => %x[i,j] * 0.75} : f32[N,48]\n" +
+      fmt::format("  %wide = pointwise(%a) {{body = (i,j) => {}}} : f32[N,48]\n",
+                  gelu("%a[i,j]", false)) +
+      fmt::format("  %narrow = pointwise(%f) {{body = (i,j) => {}}} : f16[N,48]\n",
+                  gelu("%f[i,j]", true)) +
+      fmt::format("  %biased = pointwise(%a, @b) {{body = (i,j) => {}}} : f32[N,48]\n",
+                  gelu("(%a[i,j] + @b[j])", false)) +
+      "  %n, %s = norm(@g, %a, %c) {body = (i,j) => %a[i,j] + %c[i,j], eps = 1e-05, has_beta = "
+      "false, kind = layer} : f16[N,48], f32[N,48]\n"
+      "  %m, %t = norm(@h, %f, %r) {body = (i,j) => %f[i,j] + %r[i,j], eps = 1e-05, has_beta = "
+      "false, kind = rms} : f32[N,48], f16[N,48]\n"
+      "  %k = norm(@g, %a, %c, @b) {body = (i,j) => %a[i,j] + %c[i,j] + @b[j], eps = 1e-05, "
+      "has_beta = false, kind = rms} : f16[N,48]\n"
+      "  %p = norm(@h, %a) {body = (i,j) => %a[i,j], eps = 1e-05, has_beta = false, kind = rms} : "
+      "f32[N,48]\n"
+      "  %y = pointwise(%wide, %narrow, %biased, %n, %s, %m, %t, %k, %p) {body = (i,j) => "
+      "select(j < 8, %wide[i,j], select(j < 16, %narrow[i,j], %biased[i,j])) + select(i < 2, "
+      "%n[i,j] + %s[i,j] + %m[i,j], %t[i,j] + %k[i,j] + %p[i,j])} : f32[N,48]\n";
+  return {"rows_mixed_types",
+          graph_text("%x: f16[N,48]", "N = x.0 in 1..", body, {"y"}),
+          {{1}, {4}, {37}},
+          {{"x", {-3, 3}}},
+          4e-3,
+          4e-3};
+}
+
 }  // namespace
 
 std::vector<Case> row_cases() {
   std::vector<Case> cases;
   for (int hidden : {1, 7, 33, 64, 768, 770, 3000}) cases.push_back(norms(hidden, 0));
   for (int hidden : {770, 768}) cases.push_back(norms(hidden, 1000));
+  cases.push_back(rows_of_mixed_types());
   for (int hidden : {1, 33, 768, 3000}) cases.push_back(residual_norms(hidden, hidden == 33));
   for (int hidden : {1, 6, 40}) cases.push_back(gelus(hidden));
   for (int hidden : {1, 7, 64, 770, 3000}) cases.push_back(pointwise_norms(hidden));

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "ir/norm.h"
 #include "passes/match.h"
 #include "runtime/text/tokenizer.h"
 #include "runtime/tfcc.h"
@@ -310,7 +311,7 @@ std::vector<passes::Miss> still_missed(const passes::PassReport& report, const i
   std::vector<passes::Miss> out = report.misses;
   if (report.pass != "fuse-residual-norm") return out;
   for (ir::OpId o : graph.order()) {
-    if (graph.op(o).kind != ir::OpKind::norm) continue;
+    if (graph.op(o).kind != ir::OpKind::norm || ir::normed_value(graph, o)) continue;
     std::erase_if(out, [&](const passes::Miss& m) { return m.node == passes::label(graph, o); });
   }
   return out;
