@@ -19,10 +19,9 @@ namespace {
 constexpr size_t kLargestBody = 256;
 constexpr size_t kCheapBody = 24;  // may be computed again for every element of a larger reader
 
-// A body that only moves elements: one load, or no load at all.
+// A pointwise op that only moves elements: its body is one load, or has none at all.
 bool is_view(const Graph& g, ValueId v) {
   const ir::Op& op = *g.def(v);
-  if (op.kind != OpKind::pointwise) return false;
   ExprRef body = op.as<ir::PointwiseAttrs>().body;
   return body->kind == ExprKind::load || op.operands.empty();
 }

@@ -41,9 +41,7 @@ std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const In
 
 ExprRef expanded(const Graph& graph, ValueId v, const Indices& at,
                  const std::function<bool(ValueId)>& stop, ir::Reach reach) {
-  const auto inlined = [&](ValueId x) {
-    return graph.def(x)->kind == OpKind::pointwise && !(stop && stop(x));
-  };
+  const auto inlined = [&](ValueId x) { return !(stop && stop(x)); };
   return ir::expand(graph, ir::load_of(graph, v, at), inlined, reach);
 }
 

@@ -104,13 +104,14 @@ bool is_product(const ir::Op& op) {
 // tensor is none: there the elementwise op that reads it (the gated product of ModernBERT) computes
 // the GELU as well.
 std::optional<ValueId> find_value(const Graph& g, ValueId y, ExprRef x, const Indices& at) {
-  if (auto v = loaded_at(x, at); v && g.value(*v).type == g.value(y).type) return v;
+  if (auto v = loaded_at(x, at); v && g.value(*v).type.dims == g.value(y).type.dims) return v;
   std::vector<ValueId> queue{y};
   for (size_t i = 0; i < queue.size() && queue.size() < 64; ++i) {
     const ir::Op* op = g.def(queue[i]);
     if (!op) continue;
     for (ValueId v : op->operands) {
-      if (g.value(v).type == g.value(y).type && expanded(g, v, at, {}, kNearby) == x) return v;
+      if (g.value(v).type.dims == g.value(y).type.dims && expanded(g, v, at, {}, kNearby) == x)
+        return v;
       queue.push_back(v);
     }
   }
@@ -124,7 +125,7 @@ PassReport raise_gelu(Graph& graph) {
   std::vector<OpId> order = graph.order();
   for (auto it = order.rbegin(); it != order.rend(); ++it) {
     const ValueId y = graph.result(*it);
-    if (graph.value(y).type.rank() == 0 || graph.use_count(y) == 0) continue;
+    if (graph.use_count(y) == 0) continue;     // cost: read by nothing
     if (!is_product(graph.op(*it))) continue;  // cost: the match would fail
     const Indices at = ir::indices_of(graph, y);
     auto inner = match(expanded(graph, y, at, {}, kNearby));
