@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,25 +61,26 @@ enum class ExprKind : uint8_t {
   fmod,
   fneg,
   fabs,
-  exp,
-  log,
-  sqrt,
-  erf,
-  tanh,
-  sin,
-  cos,
-  floor,
-  ceil,
-  rint,
-  sign,
+#define TFCC_UNARY(name, value, costly) name,
+#include "ir/unary.def"
+#undef TFCC_UNARY
   i2f,
   f2f,  // to type()
   round_f16,
   round_bf16,  // a Cast of the graph to 16 bits: value rounded, type unchanged
-  atan,
-  bitand_,  // of two i64, in two's complement
-  wrap,     // the low bits of an i64 as an integer of value() bits, unsigned if value() is negative
+  bitand_,     // of two i64, in two's complement
+  wrap,  // the low bits of an i64 as an integer of value() bits, unsigned if value() is negative
 };
+
+/// A real function of one real (ir/unary.def): its name in text, and whether it is dear.
+struct UnaryFunction {
+  ExprKind kind;
+  std::string_view name;
+  bool costly;
+};
+std::span<const UnaryFunction> unary_functions();
+/// The function of this kind; null for any other kind.
+const UnaryFunction* unary_function(ExprKind kind);
 
 /// The scalar type in which an element of this type computes: i64, f32, f64 or boolean.
 Scalar scalar_of(DType t);

@@ -96,22 +96,31 @@ double fold_binary(ExprKind kind, double a, double b) {
   }
 }
 
+std::span<const UnaryFunction> unary_functions() {
+  static constexpr UnaryFunction kFunctions[] = {
+#define TFCC_UNARY(name, value, costly) {ExprKind::name, #name, costly},
+#include "ir/unary.def"
+#undef TFCC_UNARY
+  };
+  return kFunctions;
+}
+
+const UnaryFunction* unary_function(ExprKind kind) {
+  for (const UnaryFunction& f : unary_functions()) {
+    if (f.kind == kind) return &f;
+  }
+  return nullptr;
+}
+
 double fold_unary(ExprKind kind, double a) {
   switch (kind) {
     case ExprKind::fneg: return -a;
     case ExprKind::fabs: return std::fabs(a);
-    case ExprKind::exp: return std::exp(a);
-    case ExprKind::log: return std::log(a);
-    case ExprKind::sqrt: return std::sqrt(a);
-    case ExprKind::erf: return std::erf(a);
-    case ExprKind::tanh: return std::tanh(a);
-    case ExprKind::sin: return std::sin(a);
-    case ExprKind::cos: return std::cos(a);
-    case ExprKind::atan: return std::atan(a);
-    case ExprKind::floor: return std::floor(a);
-    case ExprKind::ceil: return std::ceil(a);
-    case ExprKind::rint: return std::nearbyint(a);
-    case ExprKind::sign: return a > 0 ? 1 : (a < 0 ? -1 : a);
+#define TFCC_UNARY(name, value, costly) \
+  case ExprKind::name:                  \
+    return value;
+#include "ir/unary.def"
+#undef TFCC_UNARY
     case ExprKind::round_f16: return round_to_f16(a);
     case ExprKind::round_bf16: return round_to_bf16(a);
     default: TFCC_CHECK(false && "not a unary real kind");

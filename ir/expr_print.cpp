@@ -164,27 +164,17 @@ class Printer {
       case ExprKind::fneg: return {"-" + at(a[0], kUnary + 1), kUnary};
       case ExprKind::fpow: return {call("pow", {a[0], a[1]}), kAtom};
       case ExprKind::fmod: return {call("fmod", {a[0], a[1]}), kAtom};
-      case ExprKind::exp: return {call("exp", {a[0]}), kAtom};
-      case ExprKind::log: return {call("log", {a[0]}), kAtom};
-      case ExprKind::sqrt: return {call("sqrt", {a[0]}), kAtom};
-      case ExprKind::erf: return {call("erf", {a[0]}), kAtom};
-      case ExprKind::tanh: return {call("tanh", {a[0]}), kAtom};
-      case ExprKind::sin: return {call("sin", {a[0]}), kAtom};
-      case ExprKind::cos: return {call("cos", {a[0]}), kAtom};
-      case ExprKind::atan: return {call("atan", {a[0]}), kAtom};
       case ExprKind::bitand_: return {call("bitand", {a[0], a[1]}), kAtom};
       case ExprKind::wrap:
         return {
             call(((e->value > 0 ? "i" : "u") + std::to_string(std::abs(e->value))).c_str(), {a[0]}),
             kAtom};
-      case ExprKind::floor: return {call("floor", {a[0]}), kAtom};
-      case ExprKind::ceil: return {call("ceil", {a[0]}), kAtom};
-      case ExprKind::rint: return {call("rint", {a[0]}), kAtom};
-      case ExprKind::sign: return {call("sign", {a[0]}), kAtom};
       case ExprKind::round_f16: return {call("f16", {a[0]}), kAtom};
       case ExprKind::round_bf16: return {call("bf16", {a[0]}), kAtom};
+      default: break;
     }
-    return {"?", kAtom};
+    const UnaryFunction* f = unary_function(e->kind);
+    return {f ? call(f->name.data(), {a[0]}) : "?", kAtom};
   }
 
   std::string write_load(ExprRef e) {

@@ -2,6 +2,8 @@
 // Tokens of the text form, and the spelling of names in it.
 #include "ir/lexer.h"
 
+#include "ir/expr.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -265,11 +267,13 @@ std::string index_name(int64_t number) {
 
 bool is_reserved_name(std::string_view name) {
   static constexpr std::string_view kWords[] = {
-      "abs",  "and",   "atan",   "bf16", "bitand", "bool",  "bounded", "ceil", "cos", "erf",
-      "exp",  "f16",   "f32",    "f64",  "false",  "floor", "fmod",    "i64",  "in",  "inf",
-      "infd", "isnan", "let",    "log",  "max",    "min",   "nan",     "nand", "not", "or",
-      "pow",  "rint",  "select", "sign", "sin",    "sqrt",  "tanh",    "true"};
+      "abs",   "and",  "bf16", "bitand", "bool", "bounded", "f16",    "f32", "f64",
+      "false", "fmod", "i64",  "in",     "inf",  "infd",    "isnan",  "let", "max",
+      "min",   "nan",  "nand", "not",    "or",   "pow",     "select", "true"};
   if (std::find(std::begin(kWords), std::end(kWords), name) != std::end(kWords)) return true;
+  for (const UnaryFunction& f : unary_functions()) {
+    if (f.name == name) return true;
+  }
   if (name.empty()) return false;
   if (name.size() == 1) return name[0] >= 'a' && name[0] <= 'z';
   return (name[0] == 'i' || name[0] == 't') && std::all_of(name.begin() + 1, name.end(), is_digit);

@@ -28,17 +28,6 @@ constexpr Operator kOperators[] = {
     {"<=", kCompare}, {">", kCompare}, {">=", kCompare}, {"+", kSum},      {"-", kSum},
     {"*", kProduct},  {"/", kProduct}, {"%", kProduct}};
 
-struct UnaryFunction {
-  std::string_view name;
-  ExprKind kind;
-};
-constexpr UnaryFunction kUnaryFunctions[] = {
-    {"exp", ExprKind::exp},         {"log", ExprKind::log},     {"sqrt", ExprKind::sqrt},
-    {"erf", ExprKind::erf},         {"tanh", ExprKind::tanh},   {"sin", ExprKind::sin},
-    {"cos", ExprKind::cos},         {"floor", ExprKind::floor}, {"ceil", ExprKind::ceil},
-    {"rint", ExprKind::rint},       {"sign", ExprKind::sign},   {"f16", ExprKind::round_f16},
-    {"bf16", ExprKind::round_bf16}, {"atan", ExprKind::atan}};
-
 std::string_view spelled(Scalar t) {
   constexpr std::string_view kNames[] = {"i64", "f32", "f64", "bool"};
   return kNames[static_cast<int>(t)];
@@ -288,12 +277,15 @@ class ExprParser {
     }
     if (f == "abs" && is_number(a)) return abs(a);
     if (f == "isnan" && is_real(a)) return is_nan(a);
-    for (const UnaryFunction& u : kUnaryFunctions) {
-      if (u.name != f) continue;
-      if (!is_real(a))
-        return lexer_.error_before(fmt::format("'{}' needs a real, found {}", f, spelled(a->type)));
-      return unary(u.kind, a);
+    std::optional<ExprKind> kind;
+    if (f == "f16") kind = ExprKind::round_f16;
+    if (f == "bf16") kind = ExprKind::round_bf16;
+    for (const UnaryFunction& u : unary_functions()) {
+      if (u.name == f) kind = u.kind;
     }
+    if (kind && !is_real(a))
+      return lexer_.error_before(fmt::format("'{}' needs a real, found {}", f, spelled(a->type)));
+    if (kind) return unary(*kind, a);
     return lexer_.error_before(fmt::format("unknown function '{}' of one {}", f, spelled(a->type)));
   }
 

@@ -19,19 +19,9 @@ namespace {
 constexpr size_t kLargestBody = 96;
 
 bool is_costly(ExprRef n) {
-  switch (n->kind) {
-    case ExprKind::exp:
-    case ExprKind::log:
-    case ExprKind::erf:
-    case ExprKind::tanh:
-    case ExprKind::sin:
-    case ExprKind::cos:
-    case ExprKind::fpow:
-    case ExprKind::fmod:
-    case ExprKind::fdiv:
-    case ExprKind::sqrt: return true;
-    default: return false;
-  }
+  const ir::UnaryFunction* f = ir::unary_function(n->kind);
+  if (f) return f->costly;
+  return n->kind == ExprKind::fpow || n->kind == ExprKind::fmod || n->kind == ExprKind::fdiv;
 }
 
 // Neighbours in a row are neighbours in memory, or the same element.

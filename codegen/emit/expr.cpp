@@ -45,27 +45,20 @@ const char* function_of(ExprKind kind) {
     case ExprKind::imax: return "imax";
     case ExprKind::iabs: return "iabs";
     case ExprKind::bitand_: return "ibitand";
-    case ExprKind::atan: return "fatan";
     case ExprKind::f2i: return "f2i";
     case ExprKind::fmin: return "fmin_";
     case ExprKind::fmax: return "fmax_";
     case ExprKind::fpow: return "fpow";
     case ExprKind::fmod: return "fmod_";
     case ExprKind::fabs: return "fabs_";
-    case ExprKind::exp: return "fexp";
-    case ExprKind::log: return "flog";
-    case ExprKind::sqrt: return "fsqrt";
-    case ExprKind::erf: return "ferf";
-    case ExprKind::tanh: return "ftanh";
-    case ExprKind::sin: return "fsin";
-    case ExprKind::cos: return "fcos";
-    case ExprKind::floor: return "ffloor";
-    case ExprKind::ceil: return "fceil";
-    case ExprKind::rint: return "frint";
-    case ExprKind::sign: return "fsign";
     case ExprKind::round_f16: return "round_f16";
     case ExprKind::round_bf16: return "round_bf16";
     case ExprKind::isnan: return "fisnan";
+#define TFCC_UNARY(name, value, costly) \
+  case ExprKind::name:                  \
+    return "f" #name;
+#include "ir/unary.def"
+#undef TFCC_UNARY
     default: return nullptr;
   }
 }
