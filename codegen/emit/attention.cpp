@@ -410,7 +410,6 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
   const auto& attrs = op.as<ir::AttentionAttrs>();
   TFCC_TRY(const Description x, describe(c, o));
   const Tile tile = choose(c, x);
-  const Reason reason{print(c, x, tile), "codegen/emit/attention.cpp", tile.line};
 
   const bool warpgroups = tile.resident != 0;
   const bool decodes = tile.warps != 0;
@@ -463,7 +462,7 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
        ir::mul(pairs, c.integer(2 * (x.head + x.v_head))),
        {},
        std::move(maps)});
-  emission.reason = reason;
+  emission.reason = Reason{print(c, x, tile), "codegen/emit/attention.cpp", tile.line};
   return emission;
 }
 
