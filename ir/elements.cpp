@@ -135,6 +135,19 @@ std::vector<ExprRef*> expressions_of(Op& op) {
   return found;
 }
 
+Poison poison_in(const Graph& graph, OpId o) {
+  Op op = graph.op(o);
+  for (ExprRef* e : expressions_of(op)) {
+    if (poison_of(*e) != Poison::none) return poison_of(*e);
+  }
+  for (ValueId v : op.results) {
+    for (ExprRef d : graph.value(v).type.dims) {
+      if (poison_of(d) != Poison::none) return poison_of(d);
+    }
+  }
+  return Poison::none;
+}
+
 size_t first_loaded(const Op& op) {
   switch (op.kind) {
     case OpKind::pointwise:

@@ -54,6 +54,8 @@ std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<Value
 
 /// The expressions of an op that load operands (a body, an epilogue, a score), those that it has.
 std::vector<ExprRef*> expressions_of(Op& op);
+/// Why an expression of this op or a dim of its results has no value; none if all have one.
+Poison poison_in(const Graph& graph, OpId op);
 /// The first operand that these load: those before it are the op's own.
 size_t first_loaded(const Op& op);
 

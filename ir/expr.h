@@ -69,8 +69,22 @@ enum class ExprKind : uint8_t {
   round_f16,
   round_bf16,  // a Cast of the graph to 16 bits: value rounded, type unchanged
   bitand_,     // of two i64, in two's complement
-  wrap,  // the low bits of an i64 as an integer of value() bits, unsigned if value() is negative
+  wrap,    // the low bits of an i64 as an integer of value() bits, unsigned if value() is negative
+  poison,  // no value: an expression that could not be built, for the reason poison_of() gives
 };
+
+/// Why there is no expression. A builder that cannot give one returns a poison node of the type that
+/// it should have; whatever is built from that is a poison of the same reason. So a graph without
+/// poison (rule E7) was built without such an error, and an attempt that came to nothing leaves no
+/// trace.
+enum class Poison : uint8_t {
+  none,
+  ill_typed,  // operands of types that do not go together
+  overflow,   // an integer without data in it does not fit 64 bits
+  too_large,  // a polynomial has too many terms or factors
+};
+/// "an integer does not fit 64 bits"
+std::string_view to_string(Poison why);
 
 /// A real function of one real (ir/unary.def): its name in text, and whether it is dear.
 struct UnaryFunction {
@@ -104,9 +118,9 @@ struct Node {
   uint64_t hash;   // of the structure, the same in every process
   ExprPool* pool;
   std::vector<ExprRef> args;
-  int64_t value = 0;        // index number, load slot, flag, poly constant, bits of a wrap
-  double real = 0;          // fconst
-  std::string name;         // symbol, param
+  int64_t value = 0;  // index number, load slot, flag, poly constant, bits of a wrap, a Poison
+  double real = 0;    // fconst
+  std::string name;   // symbol, param
   std::vector<Term> terms;  // poly, without the constant
   DType dtype =
       DType::i64;  // load: of the tensor's elements, the reals but f64 as f32; it bounds the value
@@ -120,6 +134,11 @@ std::optional<int64_t> as_int(ExprRef e);
 std::optional<double> as_real(ExprRef e);
 inline bool is_int(ExprRef e, int64_t v) {
   return e->kind == ExprKind::poly && e->terms.empty() && e->value == v;
+}
+
+/// Why e has no value; none if it has one.
+inline Poison poison_of(ExprRef e) {
+  return e->kind == ExprKind::poison ? static_cast<Poison>(e->value) : Poison::none;
 }
 
 /// No size of an input is larger; the runtime refuses a run with one that is.
@@ -150,12 +169,13 @@ class ExprPool {
   /// may be any of 64 bits.
   ExprRef load(int64_t slot, DType dtype, std::vector<ExprRef> indices);
   ExprRef load(int64_t slot, Scalar type, std::vector<ExprRef> indices);
+  ExprRef poison(Poison why, Scalar type);
 
   /// Ranges must be set before expressions over the symbol are built.
   void set_range(std::string_view symbol, SymbolRange range);
   SymbolRange range(std::string_view symbol) const;
 
-  /// Internal: the unique node with these fields.
+  /// Internal: the unique node with these fields; a poison if one of its arguments is.
   ExprRef intern(Node&& node);
   /// Internal: what was found out with the ranges as they are, since the same is asked again and
   /// again: whether the prover proved e >= 0, and what a / b simplifies to (null: not known).
@@ -170,13 +190,6 @@ class ExprPool {
   /// sum that assumed_sizes() makes of them.
   void assume_size(ExprRef magnitude);
   const std::vector<ExprRef>& assumed() const;
-  /// Set when an integer did not fit 64 bits, or a product had too many terms or factors; the
-  /// importer turns it into an error.
-  bool overflowed = false;
-  /// Set when a builder got operands of the wrong types; it returned some value of the type it
-  /// should have. The importer turns it into an error, and the verifier into a broken rule, so that
-  /// no such graph is used.
-  bool ill_typed = false;
 
  private:
   struct Impl;

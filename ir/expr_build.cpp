@@ -29,19 +29,11 @@ bool is_power_of_two(double c) {
 
 }  // namespace
 
-ExprRef ill_typed(ExprPool& pool, Scalar type) {
-  pool.ill_typed = true;
-  switch (type) {
-    case Scalar::i64: return pool.integer(0);
-    case Scalar::boolean: return pool.boolean(false);
-    default: return pool.real(0, type);
-  }
-}
-
 namespace {
 
 ExprRef real_binary(ExprKind kind, ExprRef a, ExprRef b) {
-  if (a->type != b->type || !is_real_type(a->type)) return ill_typed(*a->pool, a->type);
+  if (a->type != b->type || !is_real_type(a->type))
+    return a->pool->poison(Poison::ill_typed, a->type);
   const auto va = as_real(a), vb = as_real(b);
   if (va && vb) return a->pool->real(fold_binary(kind, *va, *vb), a->type);
   switch (kind) {
@@ -174,7 +166,8 @@ ExprRef max(ExprRef a, ExprRef b) {
 ExprRef pow(ExprRef a, ExprRef b) { return real_binary(ExprKind::fpow, a, b); }
 
 ExprRef bit_and(ExprRef a, ExprRef b) {
-  if (a->type != Scalar::i64 || b->type != Scalar::i64) return ill_typed(*a->pool, Scalar::i64);
+  if (a->type != Scalar::i64 || b->type != Scalar::i64)
+    return a->pool->poison(Poison::ill_typed, Scalar::i64);
   const auto x = as_int(a), y = as_int(b);
   if (x && y) return a->pool->integer(*x & *y);
   if (a == b || (x && *x == 0) || (y && *y == -1)) return a;
@@ -184,7 +177,8 @@ ExprRef bit_and(ExprRef a, ExprRef b) {
 }
 
 ExprRef wrap(ExprRef e, int bits, bool is_signed) {
-  if (e->type != Scalar::i64 || bits < 2 || bits > 32) return ill_typed(*e->pool, Scalar::i64);
+  if (e->type != Scalar::i64 || bits < 2 || bits > 32)
+    return e->pool->poison(Poison::ill_typed, Scalar::i64);
   const int64_t size = int64_t{1} << bits, least = is_signed ? -(size / 2) : 0;
   if (range_of(e).inside(least, least + size - 1)) return e;
   if (const auto v = as_int(e)) {
@@ -211,7 +205,7 @@ ExprRef neg(ExprRef a) {
 ExprRef abs(ExprRef a) { return is_real_type(a->type) ? unary(ExprKind::fabs, a) : int_abs(a); }
 
 ExprRef unary(ExprKind kind, ExprRef a) {
-  if (!is_real_type(a->type)) return ill_typed(*a->pool, a->type);
+  if (!is_real_type(a->type)) return a->pool->poison(Poison::ill_typed, a->type);
   if (auto v = as_real(a)) return a->pool->real(fold_unary(kind, *v), a->type);
   if (kind == ExprKind::fneg && a->kind == ExprKind::fneg) return a->args[0];
   const bool idempotent = kind == ExprKind::fabs || kind == ExprKind::floor ||
@@ -222,7 +216,8 @@ ExprRef unary(ExprKind kind, ExprRef a) {
 }
 
 ExprRef select(ExprRef c, ExprRef a, ExprRef b) {
-  if (c->type != Scalar::boolean || a->type != b->type) return ill_typed(*c->pool, a->type);
+  if (c->type != Scalar::boolean || a->type != b->type)
+    return c->pool->poison(Poison::ill_typed, a->type);
   if (is_bool(c, true) || a == b) return a;
   if (is_bool(c, false)) return b;
   if (c->kind == ExprKind::bnot) return select(c->args[0], b, a);

@@ -56,11 +56,10 @@ ExprRef without_division(ExprRef p) {
     return nullptr;
   const int64_t c = *as_int(atom->args[1]);
   if (c < 1) return nullptr;
-  const Attempt attempt;
   Poly claim = add({}, {{}, poly.constant}, c);
   if (sign == -1) claim = add(claim, {{}, c - 1});
   claim = add(claim, to_poly(atom->args[0]), sign);
-  if (attempt.lost()) return nullptr;
+  if (claim.lost()) return nullptr;
   ExprRef undivided = from_poly(*p->pool, std::move(claim));
   return is_comparable(undivided) ? undivided : nullptr;
 }
@@ -85,13 +84,14 @@ ExprRef ge0(ExprRef p) {
 
 // sign * p >= 1.
 bool always_above(const Poly& p, int64_t sign, ExprPool& pool) {
-  const Attempt attempt;
   const Poly claim = add(scale(p, sign), {{}, -1});
-  return !attempt.lost() && claim_ge0(from_poly(pool, claim));
+  return !claim.lost() && claim_ge0(from_poly(pool, claim));
 }
 
 ExprRef eq0(ExprRef p) {
   ExprPool& pool = *p->pool;
+  if (const Poison why = poison_of(p); why != Poison::none)
+    return pool.poison(why, Scalar::boolean);
   if (auto v = as_int(p)) return pool.boolean(*v == 0);
   if (ExprRef folded = through_select(p, eq0)) return folded;
   Poly poly = to_poly(p);
@@ -122,8 +122,9 @@ ExprRef junction(ExprKind kind, ExprRef a, ExprRef b) {
   const bool is_and = kind == ExprKind::band;
   std::vector<ExprRef> args;
   if (a->type != Scalar::boolean || b->type != Scalar::boolean)
-    return ill_typed(*a->pool, Scalar::boolean);
+    return a->pool->poison(Poison::ill_typed, Scalar::boolean);
   for (ExprRef e : {a, b}) {
+    if (poison_of(e) != Poison::none) return e;  // it is its own opposite
     if (is_bool(e, !is_and)) return e;
     if (is_bool(e, is_and)) continue;
     if (e->kind == kind) args.insert(args.end(), e->args.begin(), e->args.end());
@@ -187,7 +188,7 @@ ExprRef compare_integer(ExprKind kind, ExprRef a, ExprRef b) {
 
 ExprRef real_compare(ExprKind kind, ExprRef a, ExprRef b) {
   ExprPool& pool = *a->pool;
-  if (a->type != b->type) return ill_typed(pool, Scalar::boolean);
+  if (a->type != b->type) return pool.poison(Poison::ill_typed, Scalar::boolean);
   const auto va = as_real(a), vb = as_real(b);
   if (va && vb) {
     return pool.boolean(kind == ExprKind::flt   ? *va < *vb
@@ -214,7 +215,7 @@ ExprRef logical_or(ExprRef a, ExprRef b) { return junction(ExprKind::bor, a, b);
 
 ExprRef logical_not(ExprRef a) {
   ExprPool& pool = *a->pool;
-  if (a->type != Scalar::boolean) return ill_typed(pool, Scalar::boolean);
+  if (a->type != Scalar::boolean) return pool.poison(Poison::ill_typed, Scalar::boolean);
   switch (a->kind) {
     case ExprKind::btrue: return pool.boolean(false);
     case ExprKind::bfalse: return pool.boolean(true);
@@ -231,43 +232,47 @@ namespace {
 
 // b - a - less, if a <= b - less is what that says on a machine; else null.
 ExprRef difference(ExprRef b, ExprRef a, int64_t less) {
-  if (a->type != Scalar::i64 || b->type != Scalar::i64) {
-    ill_typed(*a->pool, Scalar::boolean);
-    return a->pool->integer(0);
-  }
   if (!fits(a) || !fits(b)) return nullptr;
-  const Attempt attempt;
   const Poly p = add(add(to_poly(b), to_poly(a), -1), {{}, -less});
-  if (attempt.lost()) return nullptr;
+  if (p.lost()) return nullptr;
   ExprRef e = from_poly(*a->pool, p);
   return is_comparable(e) ? e : nullptr;
+}
+
+// a <= b - less of integers, less being 0 or 1.
+ExprRef at_most(ExprRef a, ExprRef b, int64_t less) {
+  ExprPool& pool = *a->pool;
+  if (a->type != Scalar::i64 || b->type != Scalar::i64)
+    return pool.poison(Poison::ill_typed, Scalar::boolean);
+  if (ExprRef p = difference(b, a, less)) return ge0(p);
+  if (less == 1) return logical_not(at_most(b, a, 0));
+  if (prove_le(a, b)) return pool.boolean(true);
+  if (range_of(b).hi < range_of(a).lo) return pool.boolean(false);
+  return eq(max(a, b), b);  // a <= b exactly if b is the larger; nothing is added that could wrap
 }
 
 }  // namespace
 
 ExprRef lt(ExprRef a, ExprRef b) {
-  if (is_real_type(a->type)) return real_compare(ExprKind::flt, a, b);
-  if (ExprRef p = difference(b, a, 1)) return ge0(p);
-  return logical_not(le(b, a));
+  return is_real_type(a->type) ? real_compare(ExprKind::flt, a, b) : at_most(a, b, 1);
 }
 
 ExprRef le(ExprRef a, ExprRef b) {
-  if (is_real_type(a->type)) return real_compare(ExprKind::fle, a, b);
-  if (ExprRef p = difference(b, a, 0)) return ge0(p);
-  if (prove_le(a, b)) return a->pool->boolean(true);
-  if (range_of(b).hi < range_of(a).lo) return a->pool->boolean(false);
-  return eq(max(a, b), b);  // a <= b exactly if b is the larger; nothing is added that could wrap
+  return is_real_type(a->type) ? real_compare(ExprKind::fle, a, b) : at_most(a, b, 0);
 }
 
 ExprRef eq(ExprRef a, ExprRef b) {
   if (is_real_type(a->type)) return real_compare(ExprKind::feq, a, b);
   if (a->type == Scalar::boolean)
     return logical_or(logical_and(a, b), logical_and(logical_not(a), logical_not(b)));
+  const Interval x = range_of(a), y = range_of(b);
+  // Not by their difference: that from the least integer may not fit.
+  if (x.hi < y.lo || y.hi < x.lo) return a->pool->boolean(false);
   return eq0(sub(a, b));
 }
 
 ExprRef is_nan(ExprRef a) {
-  if (!is_real_type(a->type)) return ill_typed(*a->pool, Scalar::boolean);
+  if (!is_real_type(a->type)) return a->pool->poison(Poison::ill_typed, Scalar::boolean);
   if (auto v = as_real(a)) return a->pool->boolean(std::isnan(*v));
   if (a->kind == ExprKind::i2f) return a->pool->boolean(false);
   return make_node(ExprKind::isnan, Scalar::boolean, {a});

@@ -31,16 +31,17 @@ int order(const std::vector<ExprRef>& a, const std::vector<ExprRef>& b) {
   return 0;
 }
 
-// A number of a sum that does not fit is noted. Where data is in the sum, what is left modulo 2^64
-// is what a machine computes; among sizes alone it is a fact about the model, which the pool
-// remembers and the importer says.
-int64_t narrow(__int128 v, bool& overflow) {
-  overflow |= v > INT64_MAX || v < INT64_MIN;
+// A number of a sum modulo 2^64; one that does not fit is noted in the sum.
+int64_t narrow(__int128 v, Poly& sum) {
+  sum.wrapped |= v > INT64_MAX || v < INT64_MIN;
   return static_cast<int64_t>(static_cast<uint64_t>(v));
 }
 
-thread_local bool g_overflow = false;   // a coefficient or a constant wrapped
-thread_local bool g_too_large = false;  // terms or factors were left out
+// What was lost in an operand is lost in the result.
+void inherit(Poly& p, const Poly& from) {
+  p.wrapped |= from.wrapped;
+  if (p.poison == Poison::none) p.poison = from.poison;
+}
 
 bool has_load(const Poly& p) {
   return std::any_of(p.terms.begin(), p.terms.end(), [](const Term& t) {
@@ -74,13 +75,6 @@ Poly poly_of(const Term& t) {
 
 }  // namespace
 
-bool take_overflow() {
-  const bool either = g_overflow || g_too_large;
-  g_overflow = g_too_large = false;
-  return either;
-}
-void note_overflow() { g_overflow = true; }
-
 void normalise(Poly& p) {
   std::sort(p.terms.begin(), p.terms.end(),
             [](const Term& a, const Term& b) { return order(a.atoms, b.atoms) < 0; });
@@ -88,7 +82,7 @@ void normalise(Poly& p) {
   for (Term& t : p.terms) {
     if (!merged.empty() && merged.back().atoms == t.atoms) {
       merged.back().coefficient =
-          narrow(static_cast<__int128>(merged.back().coefficient) + t.coefficient, g_overflow);
+          narrow(static_cast<__int128>(merged.back().coefficient) + t.coefficient, p);
     } else {
       merged.push_back(std::move(t));
     }
@@ -100,10 +94,10 @@ void normalise(Poly& p) {
 Poly to_poly(ExprRef e) {
   Poly p;
   if (e->type != Scalar::i64) {
-    e->pool->ill_typed = true;
-    return p;
-  }
-  if (e->kind == ExprKind::poly) {
+    p.poison = Poison::ill_typed;
+  } else if (e->kind == ExprKind::poison) {
+    p.poison = poison_of(e);
+  } else if (e->kind == ExprKind::poly) {
     p.terms = e->terms;
     p.constant = e->value;
   } else {
@@ -113,12 +107,9 @@ Poly to_poly(ExprRef e) {
 }
 
 ExprRef from_poly(ExprPool& pool, Poly p) {
-  if (std::exchange(g_too_large, false) || p.terms.size() > kMostTerms) {
-    pool.overflowed = true;
-    g_overflow = false;
-    return pool.integer(0);
-  }
-  if (std::exchange(g_overflow, false) && !has_load(p)) pool.overflowed = true;
+  if (p.poison == Poison::none && p.terms.size() > kMostTerms) p.poison = Poison::too_large;
+  if (p.poison == Poison::none && p.wrapped && !has_load(p)) p.poison = Poison::overflow;
+  if (p.poison != Poison::none) return pool.poison(p.poison, Scalar::i64);
   if (p.terms.empty()) return pool.integer(p.constant);
   if (p.constant == 0 && p.terms.size() == 1 && p.terms[0].coefficient == 1 &&
       p.terms[0].atoms.size() == 1) {
@@ -135,9 +126,11 @@ ExprRef from_poly(ExprPool& pool, Poly p) {
 // Both are sorted: a merge.
 Poly add(const Poly& a, const Poly& b, int64_t scale_b) {
   Poly r;
+  inherit(r, a);
+  inherit(r, b);
   r.terms.reserve(a.terms.size() + b.terms.size());
   auto scaled = [&](const Term& t) {
-    return narrow(static_cast<__int128>(t.coefficient) * scale_b, g_overflow);
+    return narrow(static_cast<__int128>(t.coefficient) * scale_b, r);
   };
   auto x = a.terms.begin();
   for (const Term& y : b.terms) {
@@ -145,24 +138,25 @@ Poly add(const Poly& a, const Poly& b, int64_t scale_b) {
     for (; x != a.terms.end() && (c = order(x->atoms, y.atoms)) < 0; ++x) r.terms.push_back(*x);
     const bool same = x != a.terms.end() && c == 0;
     const int64_t sum =
-        same ? narrow(static_cast<__int128>(x->coefficient) + scaled(y), g_overflow) : scaled(y);
+        same ? narrow(static_cast<__int128>(x->coefficient) + scaled(y), r) : scaled(y);
     if (sum != 0) r.terms.push_back({y.atoms, sum});
     if (same) ++x;
   }
   r.terms.insert(r.terms.end(), x, a.terms.end());
-  r.constant = narrow(
-      static_cast<__int128>(a.constant) + static_cast<__int128>(b.constant) * scale_b, g_overflow);
+  r.constant =
+      narrow(static_cast<__int128>(a.constant) + static_cast<__int128>(b.constant) * scale_b, r);
   return r;
 }
 
 void append(Poly& sum, const Poly& more) {
+  inherit(sum, more);
   sum.terms.insert(sum.terms.end(), more.terms.begin(), more.terms.end());
-  sum.constant = narrow(static_cast<__int128>(sum.constant) + more.constant, g_overflow);
+  sum.constant = narrow(static_cast<__int128>(sum.constant) + more.constant, sum);
   if (sum.terms.size() <= 4 * kMostTerms) return;
   normalise(sum);
   if (sum.terms.size() <= kMostTerms) return;
-  g_too_large = true;
   sum = {};
+  sum.poison = Poison::too_large;
 }
 
 Poly scale(const Poly& a, int64_t k) { return add(Poly{}, a, k); }
@@ -175,15 +169,17 @@ size_t degree(const Poly& p) { return p.terms.empty() ? 0 : p.terms.front().atom
 
 Poly multiply(const Poly& a, const Poly& b) {
   Poly r;
+  inherit(r, a);
+  inherit(r, b);
   if (degree(a) + degree(b) > kMostFactors || a.terms.size() * b.terms.size() > kMostTerms) {
-    g_too_large = true;
+    if (r.poison == Poison::none) r.poison = Poison::too_large;
     return r;
   }
-  r.constant = narrow(static_cast<__int128>(a.constant) * b.constant, g_overflow);
+  r.constant = narrow(static_cast<__int128>(a.constant) * b.constant, r);
   auto push = [&](const std::vector<ExprRef>& x, const std::vector<ExprRef>& y, __int128 k) {
     Term t;
     std::merge(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(t.atoms), less_atom);
-    t.coefficient = narrow(k, g_overflow);
+    t.coefficient = narrow(k, r);
     r.terms.push_back(std::move(t));
   };
   for (const Term& s : a.terms) {
@@ -216,6 +212,8 @@ bool divide_term(const Term& t, const Term& divisor, Term& quotient) {
 void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r) {
   q = {};
   r = {};
+  inherit(q, p);
+  inherit(r, p);
   r.constant = p.constant;
   for (const Term& t : p.terms) {
     auto it = std::find(t.atoms.begin(), t.atoms.end(), x);
@@ -225,7 +223,8 @@ void split_by_atom(const Poly& p, ExprRef x, Poly& q, Poly& r) {
     }
     Term rest = t;
     rest.atoms.erase(rest.atoms.begin() + (it - t.atoms.begin()));
-    if (rest.atoms.empty()) q.constant += rest.coefficient;
+    if (rest.atoms.empty())
+      q.constant = narrow(static_cast<__int128>(q.constant) + rest.coefficient, q);
     else q.terms.push_back(std::move(rest));
   }
   normalise(q);
@@ -244,7 +243,7 @@ struct Halves {
 std::optional<std::pair<Halves, Halves>> halves(ExprRef p) {
   Halves first;
   const Poly all = to_poly(p);
-  if (all.constant == INT64_MIN) return std::nullopt;
+  if (all.lost() || all.constant == INT64_MIN) return std::nullopt;
   for (const Term& t : all.terms) {
     if (t.coefficient == INT64_MIN) return std::nullopt;
     if (t.coefficient > 0) first.large.terms.push_back(t);
@@ -272,8 +271,8 @@ bool sides_fit(ExprRef p) {
 }
 
 std::optional<ExprRef> exact_div(ExprRef a, ExprRef b) {
-  const Attempt attempt;
   Poly rest = to_poly(a), divisor = to_poly(b), quotient;
+  if (rest.lost() || divisor.lost()) return std::nullopt;
   if (divisor.is_constant() && divisor.constant == 0) return std::nullopt;
   const Term lead = divisor.terms.empty() ? Term{{}, divisor.constant} : divisor.terms.front();
   for (int step = 0; step < 64 && !(rest.is_constant() && rest.constant == 0); ++step) {
@@ -284,7 +283,8 @@ std::optional<ExprRef> exact_div(ExprRef a, ExprRef b) {
     quotient = add(quotient, part);
     rest = add(rest, multiply(part, divisor), -1);
   }
-  if (attempt.lost() || !rest.is_constant() || rest.constant != 0) return std::nullopt;
+  if (rest.lost() || quotient.lost() || !rest.is_constant() || rest.constant != 0)
+    return std::nullopt;
   return from_poly(*a->pool, std::move(quotient));
 }
 
@@ -302,10 +302,9 @@ std::vector<ModPart> extract_mods(Poly& p) {
       if (--attempts < 0) return parts;
       k.coefficient = -k.coefficient;
       const Poly factor = poly_of(k);
-      const Attempt attempt;
       Poly rest = add(p, multiply(factor, dividend), -1);
       rest = add(rest, multiply(factor, multiply(divisor, to_poly(f))));
-      if (attempt.lost() || rest.terms.size() >= p.terms.size()) continue;
+      if (rest.lost() || rest.terms.size() >= p.terms.size()) continue;
       p = std::move(rest);
       parts.push_back({k, f->args[0], f->args[1]});
       i = static_cast<size_t>(-1);
@@ -346,6 +345,10 @@ void divide_by_sum(const Poly& divisor, Poly& quotient, Poly& rest) {
 void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest) {
   rest = {};
   quotient = {};
+  for (const Poly* p : {&a, &divisor}) {
+    inherit(rest, *p);
+    inherit(quotient, *p);
+  }
   if (divisor.is_constant()) {
     quotient.constant = floor_div(a.constant, divisor.constant);
     // Not the difference: the multiple below INT64_MIN / 5 does not fit.
@@ -361,7 +364,7 @@ void divide_terms(const Poly& a, const Poly& divisor, Poly& quotient, Poly& rest
     if ((divisor.terms.size() + (divisor.constant != 0) == 1) && divide_term(t, lead, q)) {
       if (q.atoms.empty())
         quotient.constant =
-            narrow(static_cast<__int128>(quotient.constant) + q.coefficient, g_overflow);
+            narrow(static_cast<__int128>(quotient.constant) + q.coefficient, quotient);
       else quotient.terms.push_back(std::move(q));
     } else {
       rest.terms.push_back(t);
@@ -402,39 +405,39 @@ ExprRef floordiv(ExprRef a, ExprRef b);
 ExprRef simplified_floordiv(ExprRef a, ExprRef b) {
   ExprPool& pool = *a->pool;
   if (!fits(a) || !fits(b)) return binary_int(ExprKind::floordiv, a, b);
-  const Attempt attempt;
   if (auto q = exact_div(a, b)) return *q;
   Poly quotient, rest;
   const Poly divisor = to_poly(b);
   divide_terms(to_poly(a), divisor, quotient, rest);
-  if (attempt.lost() || !fits(rest, pool) || !fits(quotient, pool))
-    return binary_int(ExprKind::floordiv, a, b);
+  if (!fits(rest, pool) || !fits(quotient, pool)) return binary_int(ExprKind::floordiv, a, b);
   ExprRef r = from_poly(pool, rest), q = from_poly(pool, quotient);
   if (prove_in(r, b)) return q;
   if (ExprRef reduced = reduce_by_factor(pool, rest, divisor)) return add(q, reduced);
   if (r->kind == ExprKind::floordiv && fits(r->args[0]) && range_of(r->args[1]).lo >= 1) {
     const Poly both = multiply(to_poly(r->args[1]), divisor);
-    if (!attempt.lost() && fits(both, pool))
-      return add(q, floordiv(r->args[0], from_poly(pool, both)));
+    if (fits(both, pool)) return add(q, floordiv(r->args[0], from_poly(pool, both)));
   }
   return add(q, binary_int(ExprKind::floordiv, r, b));
 }
 
 ExprRef floordiv(ExprRef a, ExprRef b) {
   ExprPool& pool = *a->pool;
-  if (a->type != Scalar::i64 || b->type != Scalar::i64) return ill_typed(pool, Scalar::i64);
+  if (a->type != Scalar::i64 || b->type != Scalar::i64)
+    return pool.poison(Poison::ill_typed, Scalar::i64);
   const auto va = as_int(a), vb = as_int(b);
   if (vb && *vb == 1) return a;
   if (va && vb && *vb > 0) return pool.integer(floor_div(*va, *vb));
   if (vb && *vb <= 0) return binary_int(ExprKind::floordiv, a, b);
   if (ExprRef known = pool.quotient(a, b)) return known;
   ExprRef result = simplified_floordiv(a, b);
-  if (!pool.overflowed) pool.keep_quotient(a, b, result);
+  pool.keep_quotient(a, b, result);
   return result;
 }
 
 ExprRef min_or_max(ExprKind kind, ExprRef a, ExprRef b) {
   const bool is_min = kind == ExprKind::imin;
+  if (a->type != Scalar::i64 || b->type != Scalar::i64)
+    return a->pool->poison(Poison::ill_typed, Scalar::i64);
   if (a == b || prove_le(a, b)) return is_min ? a : b;
   if (prove_le(b, a)) return is_min ? b : a;
   if (compare(a, b) > 0) std::swap(a, b);
@@ -455,6 +458,7 @@ ExprRef int_min(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imin, a, b);
 ExprRef int_max(ExprRef a, ExprRef b) { return min_or_max(ExprKind::imax, a, b); }
 
 ExprRef int_abs(ExprRef a) {
+  if (a->type != Scalar::i64) return a->pool->poison(Poison::ill_typed, Scalar::i64);
   if (const auto v = as_int(a))
     return a->pool->integer(*v < 0 ? static_cast<int64_t>(0 - static_cast<uint64_t>(*v)) : *v);
   if (prove_ge0(a)) return a;
@@ -470,6 +474,8 @@ ExprRef int_abs(ExprRef a) {
 }
 
 ExprRef bounded(ExprRef e, ExprRef n, int64_t flag) {
+  if (e->type != Scalar::i64 || n->type != Scalar::i64)
+    return e->pool->poison(Poison::ill_typed, Scalar::i64);
   if (prove_in(e, n)) return e;
   Node node{};
   node.kind = ExprKind::bounded;

@@ -13,15 +13,17 @@ namespace tfcc::ir {
 struct Poly {
   std::vector<Term> terms;
   int64_t constant = 0;
+  /// A number did not fit 64 bits. Where data is in the sum, what is left modulo 2^64 is what a
+  /// machine computes; among sizes alone it is an error, and in a proof it proves nothing.
+  bool wrapped = false;
+  Poison poison = Poison::none;  // terms and constant mean nothing
   bool is_constant() const { return terms.empty(); }
+  bool lost() const { return wrapped || poison != Poison::none; }
 };
 
 /// The polynomial of any i64 expression; an atom is 1 * itself.
 Poly to_poly(ExprRef e);
-/// Notes in the pool that operands were of the wrong types; returns a zero of `type`, so that
-/// building goes on.
-ExprRef ill_typed(ExprPool& pool, Scalar type);
-/// The canonical node: a constant, an atom alone, or a poly.
+/// The canonical node: a constant, an atom alone, a poly, or a poison.
 ExprRef from_poly(ExprPool& pool, Poly p);
 Poly add(const Poly& a, const Poly& b, int64_t scale_b = 1);
 Poly multiply(const Poly& a, const Poly& b);
@@ -46,27 +48,6 @@ bool sides_fit(ExprRef p);
 /// floor, ceil or neither, as long as what is added and multiplied stays below 2^24 (where reals
 /// are exact).
 ExprRef whole_of(ExprRef real);
-
-/// Whether an integer overflowed since the last call; clears it. The prover takes an overflow for
-/// "not proved".
-bool take_overflow();
-void note_overflow();
-
-/// An attempt: what overflows in it is not noted outside, and what was noted before stays so.
-class Attempt {
- public:
-  Attempt() : before_(take_overflow()) {}
-  ~Attempt() {
-    take_overflow();
-    if (before_) note_overflow();
-  }
-  Attempt(const Attempt&) = delete;
-  Attempt& operator=(const Attempt&) = delete;
-  bool lost() const { return take_overflow(); }
-
- private:
-  bool before_;
-};
 
 /// True if the mathematical value of p, over what its atoms evaluate to, is proved to be >= 0; p
 /// itself may wrap.

@@ -137,7 +137,9 @@ ExprRef ExprPool::intern(Node&& node) {
   node.depth = 1;
   node.has_load = node.kind == ExprKind::load;
   node.has_index = node.kind == ExprKind::index;
+  Poison spread = Poison::none;
   auto over = [&](ExprRef a) {
+    if (spread == Poison::none) spread = poison_of(a);
     node.depth = std::max(node.depth, a->depth + 1);
     node.has_load |= a->has_load;
     node.has_index |= a->has_index;
@@ -146,6 +148,7 @@ ExprRef ExprPool::intern(Node&& node) {
   for (const Term& t : node.terms) {
     for (ExprRef a : t.atoms) over(a);
   }
+  if (spread != Poison::none) return poison(spread, node.type);
   node.hash = structural_hash(node);
   Impl::Slot& slot = impl_->slot_of(node);
   if (slot.node) return slot.node;
@@ -172,7 +175,7 @@ ExprRef ExprPool::integer(int64_t v) {
 }
 
 ExprRef ExprPool::real(double v, Scalar type) {
-  if (type != Scalar::f32 && type != Scalar::f64) return tfcc::ir::ill_typed(*this, Scalar::f32);
+  if (type != Scalar::f32 && type != Scalar::f64) return poison(Poison::ill_typed, Scalar::f32);
   Node n = make(ExprKind::fconst, type);
   n.real = type == Scalar::f32 ? static_cast<double>(static_cast<float>(v)) : v;
   if (std::isnan(n.real)) n.real = std::nan("");
@@ -185,7 +188,7 @@ ExprRef ExprPool::boolean(bool v) {
 
 ExprRef ExprPool::index(int64_t number, ExprRef extent) {
   if (is_int(extent, 1)) return integer(0);
-  ill_typed |= extent->type != Scalar::i64;
+  if (extent->type != Scalar::i64) return poison(Poison::ill_typed, Scalar::i64);
   Node n = make(ExprKind::index, Scalar::i64);
   n.value = number;
   n.args = {extent};
@@ -204,6 +207,22 @@ ExprRef ExprPool::param(std::string_view name, Scalar type) {
   return intern(std::move(n));
 }
 
+ExprRef ExprPool::poison(Poison why, Scalar type) {
+  Node n = make(ExprKind::poison, type);
+  n.value = static_cast<int64_t>(why);
+  return intern(std::move(n));
+}
+
+std::string_view to_string(Poison why) {
+  switch (why) {
+    case Poison::none: return "it has a value";
+    case Poison::ill_typed: return "operands of these types do not go together";
+    case Poison::overflow: return "an integer does not fit 64 bits";
+    case Poison::too_large: return "an integer is too large an expression";
+  }
+  return "";
+}
+
 ExprRef ExprPool::load(int64_t slot, Scalar type, std::vector<ExprRef> indices) {
   switch (type) {
     case Scalar::i64: return load(slot, DType::i64, std::move(indices));
@@ -214,7 +233,9 @@ ExprRef ExprPool::load(int64_t slot, Scalar type, std::vector<ExprRef> indices) 
 }
 
 ExprRef ExprPool::load(int64_t slot, DType dtype, std::vector<ExprRef> indices) {
-  for (ExprRef i : indices) ill_typed |= i->type != Scalar::i64;
+  for (ExprRef i : indices) {
+    if (i->type != Scalar::i64) return poison(Poison::ill_typed, scalar_of(dtype));
+  }
   Node n = make(ExprKind::load, scalar_of(dtype));
   n.dtype = n.type == Scalar::f32 ? DType::f32 : dtype;
   n.value = slot;

@@ -137,6 +137,7 @@ class Printer {
       case ExprKind::f2f: return {call(e->type == Scalar::f32 ? "f32" : "f64", {a[0]}), kAtom};
       case ExprKind::select: return {call("select", {a[0], a[1], a[2]}), kAtom};
       case ExprKind::btrue: return {"true", kAtom};
+      case ExprKind::poison: return {"poison", kAtom};
       case ExprKind::bfalse: return {"false", kAtom};
       case ExprKind::ge0: return {comparison(a[0], " <= "), kCompare};
       case ExprKind::eq0: return {comparison(a[0], " == "), kCompare};

@@ -77,6 +77,7 @@ class Rewriter {
       case ExprKind::fdiv: return div(arg(0), arg(1));
       case ExprKind::fpow: return pow(arg(0), arg(1));
       case ExprKind::fmod: return mod(arg(0), arg(1));
+      case ExprKind::poison: return pool_.poison(poison_of(e), e->type);
       case ExprKind::load: break;
       default: return unary(e->kind, arg(0));
     }

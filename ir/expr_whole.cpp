@@ -91,7 +91,7 @@ std::optional<Ratio> quotient(ExprRef e) {
 ExprRef whole_of(ExprRef real) {
   if (!made_of_sizes(real)) return nullptr;
   const auto r = quotient(real);
-  if (!r) return nullptr;
+  if (!r || poison_of(r->num) != Poison::none || poison_of(r->den) != Poison::none) return nullptr;
   if (prove_ge0(r->num)) return rounded_down(*r);
   if (prove_ge0(neg(r->num))) return rounded_up(*r);
   return select(le(real->pool->integer(0), r->num), rounded_down(*r), rounded_up(*r));

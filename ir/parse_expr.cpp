@@ -301,11 +301,9 @@ class ExprParser {
 
 Result<ExprRef> parse_expr(Lexer& lexer, ExprPool& pool, const NameScope& name,
                            const SlotScope& slot) {
-  const bool before = std::exchange(pool.overflowed, false);
-  Result<ExprRef> e = ExprParser(lexer, pool, name, slot).whole();
-  const bool overflowed = std::exchange(pool.overflowed, before);
-  if (e && overflowed)
-    return lexer.error_before("an integer of this expression does not fit 64 bits");
+  TFCC_TRY(ExprRef e, ExprParser(lexer, pool, name, slot).whole());
+  if (const Poison why = poison_of(e); why != Poison::none)
+    return lexer.error_before(fmt::format("this expression has no value: {}", to_string(why)));
   return e;
 }
 

@@ -23,7 +23,7 @@ struct Prover {
   int terms = kTerms;
 
   bool ge0(const Poly& claim) {
-    if (take_overflow()) return false;  // it did not fit: this attempt fails, others may not
+    if (claim.lost()) return false;  // it did not fit: this attempt fails, others may not
     if (claim.is_constant()) return claim.constant >= 0;
     if (--steps <= 0) return false;
     const Poly p = reduced(claim);
@@ -69,6 +69,7 @@ struct Prover {
 
   // 1: q >= 0 always; -1: q <= 0 always; 0: not known.
   int sign_of(const Poly& q) {
+    if (q.lost()) return 0;
     if (q.is_constant()) return q.constant >= 0 ? 1 : -1;
     if (ge0(q)) return 1;
     return ge0(scale(q, -1)) ? -1 : 0;
@@ -138,11 +139,11 @@ struct Prover {
       return std::nullopt;
     Poly q, r;
     split_by_atom(p, x, q, r);
-    if (!q.is_constant() || (q.constant != 1 && q.constant != -1)) return std::nullopt;
+    if (q.lost() || !q.is_constant() || (q.constant != 1 && q.constant != -1)) return std::nullopt;
     const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
     if (!ge0(add(d, Poly{{}, 1}, -1))) return std::nullopt;
     const Poly scaled = multiply(d, r);
-    if (take_overflow()) return std::nullopt;
+    if (scaled.lost()) return std::nullopt;
     if (q.constant == 1) return add(a, scaled);
     return add(add(add(scaled, d), a, -1), Poly{{}, 1}, -1);
   }
@@ -153,21 +154,12 @@ struct Prover {
     const Poly a = to_poly(x->args[0]), d = to_poly(x->args[1]);
     if (!ge0(add(d, Poly{{}, 1}, -1))) return false;
     const Poly scaled = multiply(d, r);
-    if (take_overflow()) return low && ge0(a) && ge0(r);
+    if (scaled.lost()) return low && ge0(a) && ge0(r);
     if (!low) return ge0(add(scaled, multiply(q, a)));
     if (ge0(a) && ge0(r)) return true;
     return ge0(add(scaled, multiply(q, add(add(a, d, -1), Poly{{}, 1}))));
   }
 };
-
-}  // namespace
-
-namespace {
-
-bool proved(const Poly& p, ExprPool& pool) {
-  const Attempt attempt;
-  return Prover{pool}.ge0(p) && !attempt.lost();
-}
 
 }  // namespace
 
@@ -209,9 +201,8 @@ namespace {
 
 // b - a - less >= 0.
 bool never_less(ExprRef b, ExprRef a, int64_t less, const std::vector<ExprRef>& assume) {
-  const Attempt attempt;
   const Poly difference = add(add(to_poly(b), to_poly(a), -1), Poly{{}, less}, -1);
-  return !attempt.lost() && claim_ge0(from_poly(*a->pool, difference), assume);
+  return !difference.lost() && claim_ge0(from_poly(*a->pool, difference), assume);
 }
 
 }  // namespace
@@ -219,11 +210,10 @@ bool never_less(ExprRef b, ExprRef a, int64_t less, const std::vector<ExprRef>& 
 bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
   ExprPool& pool = *p->pool;
   std::optional<bool> alone = pool.proof(p);
-  if (!alone) pool.keep_proof(p, *(alone = proved(to_poly(p), pool)));
+  if (!alone) pool.keep_proof(p, *(alone = Prover{pool}.ge0(to_poly(p))));
   if (*alone || assume.empty()) return *alone;
-  const Attempt whole;
   bool found = false;
-  auto attempt = [&](const Poly& claim) { return found = !whole.lost() && proved(claim, pool); };
+  auto attempt = [&](const Poly& claim) { return found = Prover{pool}.ge0(claim); };
   const Poly poly = without_floors(p);
   for (size_t i = 0; i < assume.size() && !found; ++i) {
     const Poly first = to_poly(assume[i]);

@@ -196,7 +196,6 @@ Poly absolute(Poly p) {
 }
 
 ExprRef magnitude_of_poly(ExprRef e) {
-  const Attempt attempt;
   Poly sum{{}, absolute({{}, e->value}).constant};
   for (const Term& t : e->terms) {
     Poly product{{}, t.coefficient == INT64_MIN ? INT64_MAX : std::abs(t.coefficient)};
@@ -208,15 +207,14 @@ ExprRef magnitude_of_poly(ExprRef e) {
     append(sum, product);
   }
   normalise(sum);
-  return attempt.lost() ? nullptr : from_poly(*e->pool, std::move(sum));
+  return sum.lost() ? nullptr : from_poly(*e->pool, std::move(sum));
 }
 
 ExprRef magnitude_of_sum(ExprRef e, size_t first) {
   ExprRef a = magnitude(e->args[first]), b = magnitude(e->args[first + 1]);
   if (!a || !b) return nullptr;
-  const Attempt attempt;
   const Poly sum = add(to_poly(a), to_poly(b));
-  return attempt.lost() ? nullptr : from_poly(*e->pool, sum);
+  return sum.lost() ? nullptr : from_poly(*e->pool, sum);
 }
 
 ExprRef computed_magnitude(ExprRef e) {
@@ -258,7 +256,6 @@ Wide usual(ExprRef magnitude) {
 
 // Not by any range of sizes, but at those that models have; the run checks the rest.
 bool fits_usually(const Poly& p, ExprPool& pool) {
-  const Attempt attempt;
   ExprRef m = magnitude(from_poly(pool, p));
   if (!m || usual(m) > kRoom) return false;
   pool.assume_size(m);
@@ -285,10 +282,11 @@ ExprRef magnitude(ExprRef e) {
 }
 
 bool fits(const Poly& p, ExprPool& pool) {
-  return is_int64(range_of_poly(p)) || fits_usually(p, pool);
+  return !p.lost() && (is_int64(range_of_poly(p)) || fits_usually(p, pool));
 }
 
 bool fits(ExprRef e) {
+  if (e->kind == ExprKind::poison) return false;
   if (e->kind != ExprKind::poly) return true;  // an atom is what it evaluates to
   auto& known = e->pool->known().fitting;
   if (auto it = known.find(e); it != known.end()) return it->second;
@@ -298,6 +296,7 @@ bool fits(ExprRef e) {
 }
 
 bool fits_twice(const Poly& p, ExprPool& pool) {
+  if (p.lost()) return false;
   const WideInterval w = range_of_poly(p);
   constexpr Wide kTwice = Wide{1} << 64;
   return (w.lo > -kTwice && w.hi < kTwice) || fits_usually(p, pool);

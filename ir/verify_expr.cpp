@@ -98,6 +98,7 @@ class ExprChecker {
         }
         break;
       case ExprKind::load: load(n); break;
+      case ExprKind::poison: problem("E7", to_string(poison_of(n))); break;
       default: break;
     }
   }
@@ -207,6 +208,8 @@ void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view wha
     return problems.push_back(
         {"G5", {}, fmt::format("{}: missing, of a wrong type or of another pool", what)});
   }
+  if (const Poison why = poison_of(e); why != Poison::none)
+    return problems.push_back({"E7", {}, fmt::format("{}: {}", what, to_string(why))});
   for_each_node(e, [&](ExprRef n) {
     const bool foreign =
         n->kind == ExprKind::index || n->kind == ExprKind::load || n->kind == ExprKind::param;

@@ -75,7 +75,6 @@ Result<std::vector<PassReport>> run_passes(
                    fmt::format("--passes: there is no pass '{}'; passes are {}", name, list)};
     }
     ir::Graph before = graph;
-    graph.pool().overflowed = false;
     reports.push_back(pass->run(graph));
     reports.back().pass = name;
     for (ir::OpId o : graph.order())
@@ -83,11 +82,6 @@ Result<std::vector<PassReport>> run_passes(
     graph.clean();
     std::vector<std::string> broken;
     for (const ir::Violation& v : ir::verify(graph)) broken.push_back(to_string(v));
-    // What overflowed may be an attempt that came to nothing; where something was rewritten, it may
-    // be in the graph.
-    if (graph.pool().overflowed && reports.back().rewrites > 0)
-      broken.push_back("an integer does not fit 64 bits, or is too large an expression");
-    graph.pool().ill_typed = graph.pool().overflowed = false;
     if (!broken.empty()) {
       // An optimisation is never a requirement: what it cannot prove right is left alone, and said.
       graph = std::move(before);

@@ -192,6 +192,16 @@ class Emitter {
     return s + ")";
   }
 
+  // The position at these indices, computed modulo 2^64: right for every element there is, also where
+  // the numbers of its polynomial do not fit.
+  std::string wrapping_position(const std::vector<ExprRef>& indices,
+                                const std::vector<ExprRef>& dims) {
+    std::string s = "(u64)" + at(indices[0]);
+    for (size_t d = 1; d < dims.size(); ++d)
+      s = "(" + s + ") * (u64)" + at(dims[d]) + " + (u64)" + at(indices[d]);
+    return "(i64)(" + s + ")";
+  }
+
   // 1 + erf(x) of a GELU.
   ExprRef erf_beside_one(ExprRef e) const {
     if (e->kind != ExprKind::fadd || e->type != Scalar::f32) return nullptr;
@@ -225,6 +235,8 @@ class Emitter {
       case ExprKind::load: {
         const std::vector<ExprRef> dims = names_.dims(e->value);
         ExprRef position = ir::linear_index(*e->pool, e->args, dims);
+        if (ir::poison_of(position) != ir::Poison::none)
+          return "load(" + names_.pointer(e->value) + ", " + wrapping_position(e->args, dims) + ")";
         const bool plain = position->kind == ExprKind::poly && !named_.count(position);
         return "load(" + names_.pointer(e->value) + ", " +
                (plain ? poly(position, Width::index) : at(position)) + ")";

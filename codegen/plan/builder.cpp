@@ -29,15 +29,20 @@ Result<Lowered> PlanBuilder::finish() {
     return Error{
         ErrorCode::unsupported,
         "a size is too deep an expression to be computed at run time; fix more dims at export"};
-  if (pool_.ill_typed)
+  if (poison_ != ir::Poison::none)
     return Error{ErrorCode::internal,
-                 "an expression was built from operands of the wrong types while lowering"};
+                 fmt::format("a size of a launch has no value: {}; report this model",
+                             ir::to_string(poison_))};
   return std::move(out_);
 }
 
 // ---- sizes ----
 
 runtime::SizeExpr PlanBuilder::encode(ExprRef e) {
+  if (const ir::Poison why = ir::poison_of(e); why != ir::Poison::none) {
+    poison_ = why;
+    return {};
+  }
   runtime::SizeExpr program = sizes_.program(e);
   too_deep_ |= !program.valid(symbols_.size());
   return program;

@@ -95,8 +95,9 @@ class PlanBuilder {
   std::map<std::string, int> place_of_;  // of each launch of the first form
   std::set<ExprRef> growing_;            // restated, and proved to grow
   bool first_form_ = true;
-  bool misplaced_ = false;  // a launch of another form is none of the first
-  bool too_deep_ = false;   // a program needs more than the runtime's stack
+  bool misplaced_ = false;                // a launch of another form is none of the first
+  ir::Poison poison_ = ir::Poison::none;  // of a size
+  bool too_deep_ = false;                 // a program needs more than the runtime's stack
 };
 
 }  // namespace tfcc::codegen

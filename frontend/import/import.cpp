@@ -462,6 +462,25 @@ std::vector<ImportedNode> Importer::imported() const {
   return out;
 }
 
+namespace {
+
+// What a node asks for may have no value. Nothing is built on that.
+Result<void> refuse_poison(const Importer& im, size_t first_op) {
+  ir::Poison why = ir::Poison::none;
+  for (size_t o = first_op; o < im.graph.op_count() && why == ir::Poison::none; ++o)
+    why = ir::poison_in(im.graph, ir::OpId{static_cast<uint32_t>(o)});
+  for (const ir::SizeCheck& check : im.graph.checks) {
+    if (why == ir::Poison::none) why = ir::poison_of(check.condition);
+  }
+  if (why == ir::Poison::none) return {};
+  if (why == ir::Poison::ill_typed)
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("inputs of these types do not go together: {}", input_types(im)));
+  return im.fail(ErrorCode::shape, std::string(ir::to_string(why)));
+}
+
+}  // namespace
+
 Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
   const NodeScope scope(*this);
   for (const Node& n : nodes) {
@@ -479,19 +498,15 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
           ErrorCode::unsupported,
           fmt::format("the operator of opset {} is not supported; docs/operators.md lists what is",
                       opset));
+    if (const std::string problem = attributes_problem(n); !problem.empty())
+      return fail(ErrorCode::bad_file, problem);
     TFCC_TRY_VOID(check_first_input(*this, known->dtypes));
     const size_t first_op = graph.op_count();
     Result<void> done = known->function(*this);
-    if (pool().ill_typed)
-      return fail(ErrorCode::unsupported,
-                  fmt::format("inputs of these types do not go together: {}", input_types(*this)));
+    TFCC_TRY_VOID(refuse_poison(*this, first_op));
     TFCC_TRY_VOID(std::move(done));
     note_origin(graph, first_op, n);
     keep_narrow_type(*this);
-    if (!wrong_attribute.empty()) return fail(ErrorCode::bad_file, wrong_attribute);
-    if (pool().overflowed)
-      return fail(ErrorCode::shape,
-                  "a size or an integer does not fit 64 bits, or is too large an expression");
   }
   return {};
 }

@@ -49,43 +49,28 @@ Result<ValueId> Importer::input(size_t i) const {
               fmt::format("input '{}' is not defined before this node", escaped(node->inputs[i])));
 }
 
-const Attribute* Importer::attribute(std::string_view name, Attribute::Kind kind) const {
-  const Attribute* a = node->find(name);
-  if (!a || a->kind == kind) return a;
-  if (wrong_attribute.empty())
-    wrong_attribute = fmt::format("attribute '{}' has a type that {} does not take", name,
-                                  escaped(node->op_type));
-  return nullptr;
-}
-
-int64_t Importer::attr_int(std::string_view name, int64_t otherwise) const {
-  const Attribute* a = attribute(name, Attribute::Kind::integer);
+int64_t Importer::attr_int(IntegerName name, int64_t otherwise) const {
+  const Attribute* a = node->find(name.name);
   return a ? a->i : otherwise;
 }
 
-float Importer::attr_float(std::string_view name, float otherwise) const {
-  const Attribute* a = attribute(name, Attribute::Kind::real);
-  if (!a) return otherwise;
-  // No operator means anything with NaN, nor with an infinite epsilon; a mask's value may be
-  // infinite.
-  if (wrong_attribute.empty() && (std::isnan(a->f) || (std::isinf(a->f) && name == "epsilon"))) {
-    wrong_attribute = fmt::format("attribute '{}' is {}", name, a->f);
-  }
-  return a->f;
-}
-
-int Importer::attr_type(std::string_view name) const {
+int Importer::attr_type(IntegerName name) const {
   const int64_t v = attr_int(name, 0);
   return v == static_cast<int>(v) ? static_cast<int>(v) : -1;
 }
 
-std::string Importer::attr_string(std::string_view name, std::string_view otherwise) const {
-  const Attribute* a = attribute(name, Attribute::Kind::string);
+float Importer::attr_float(RealName name, float otherwise) const {
+  const Attribute* a = node->find(name.name);
+  return a ? a->f : otherwise;
+}
+
+std::string Importer::attr_string(StringName name, std::string_view otherwise) const {
+  const Attribute* a = node->find(name.name);
   return a ? a->s : std::string(otherwise);
 }
 
-std::optional<std::vector<int64_t>> Importer::attr_ints(std::string_view name) const {
-  const Attribute* a = attribute(name, Attribute::Kind::integers);
+std::optional<std::vector<int64_t>> Importer::attr_ints(IntegersName name) const {
+  const Attribute* a = node->find(name.name);
   return a ? std::optional(a->ints) : std::nullopt;
 }
 
@@ -133,6 +118,8 @@ ExprRef Importer::resolved(ExprRef e) {
 }
 
 Result<void> Importer::require_size(ExprRef e, ValueId v, std::string_view role) const {
+  if (const ir::Poison why = ir::poison_of(e); why != ir::Poison::none)
+    return fail(ErrorCode::shape, fmt::format("{}: {}", role, ir::to_string(why)));
   if (!is_size_expression(e)) {
     return fail(ErrorCode::unsupported,
                 fmt::format("{} depends on data ({}); only sizes and constants can shape a tensor",

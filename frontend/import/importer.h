@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "frontend/onnx/element_types.h"
+#include "frontend/import/attributes.h"
 #include "frontend/import/import.h"
 #include "ir/elements.h"
 
@@ -49,15 +50,12 @@ class Importer {
   int64_t opset = 0;
   bool has_input(size_t i) const { return i < node->inputs.size() && !node->inputs[i].empty(); }
   Result<ValueId> input(size_t i) const;
-  /// The attribute of this name and kind, or null; one of another kind is remembered in
-  /// wrong_attribute.
-  const Attribute* attribute(std::string_view name, Attribute::Kind kind) const;
-  int64_t attr_int(std::string_view name, int64_t otherwise) const;
+  int64_t attr_int(IntegerName name, int64_t otherwise) const;
   /// The number of an element type in ONNX; 0 if there is no such attribute.
-  int attr_type(std::string_view name) const;
-  float attr_float(std::string_view name, float otherwise) const;
-  std::string attr_string(std::string_view name, std::string_view otherwise) const;
-  std::optional<std::vector<int64_t>> attr_ints(std::string_view name) const;
+  int attr_type(IntegerName name) const;
+  float attr_float(RealName name, float otherwise) const;
+  std::string attr_string(StringName name, std::string_view otherwise) const;
+  std::optional<std::vector<int64_t>> attr_ints(IntegersName name) const;
   Error fail(ErrorCode code, const std::string& what) const;  // prefixed with file and node
 
   // ---- values ----
@@ -119,8 +117,6 @@ class Importer {
   std::vector<ImportedNode> imported() const;
 
   Facts found;
-  mutable std::string
-      wrong_attribute;  // what was asked for in another kind than the node gives; the walk refuses it
   std::unordered_map<std::string, ValueId> values;  // by ONNX name
   std::map<int, ValueId> small_float_tables;        // by ONNX type: the value of each bit pattern
   /// Offsets of packed tokens that the graph made itself: the lengths of the sequences and the

@@ -14,11 +14,11 @@ namespace {
 constexpr int64_t kMostHeads = 1 << 16;
 }
 
-Result<int64_t> head_count(Importer& im, const char* attribute) {
+Result<int64_t> head_count(Importer& im, IntegerName attribute) {
   const int64_t n = im.attr_int(attribute, 0);
   if (n >= 1 && n <= kMostHeads) return n;
   return im.fail(ErrorCode::bad_file,
-                 fmt::format("{} must be from 1 to {}", attribute, kMostHeads));
+                 fmt::format("{} must be from 1 to {}", attribute.name, kMostHeads));
 }
 
 Result<ValueId> integer_input(Importer& im, size_t i, const char* what) {

@@ -11,7 +11,7 @@
 namespace tfcc::frontend {
 
 /// A number of heads from an attribute. Errors: bad_file.
-Result<int64_t> head_count(Importer& im, const char* attribute);
+Result<int64_t> head_count(Importer& im, IntegerName attribute);
 /// Input i, which must be of integers. Errors: bad_file.
 Result<ValueId> integer_input(Importer& im, size_t i, const char* what);
 /// Input i, which must be of floats of this rank. Errors: shape.

@@ -11,7 +11,7 @@ namespace tfcc::frontend {
 namespace {
 
 // [B, S, H*D] to [B, H, S, D]; a 4-D value is taken as it is.
-Result<ValueId> to_heads(Importer& im, ValueId x, const char* attribute, const char* what) {
+Result<ValueId> to_heads(Importer& im, ValueId x, IntegerName attribute, const char* what) {
   if (im.rank(x) == 4) return x;
   if (im.rank(x) != 3 || im.attr_int(attribute, 0) <= 0) {
     return im.fail(ErrorCode::shape,

@@ -21,7 +21,7 @@ struct Window {
   ValueId bias;
 };
 
-std::vector<int64_t> attr_or(Importer& im, const char* name, size_t count, int64_t otherwise) {
+std::vector<int64_t> attr_or(Importer& im, IntegersName name, size_t count, int64_t otherwise) {
   return im.attr_ints(name).value_or(std::vector<int64_t>(count, otherwise));
 }
 

@@ -57,12 +57,7 @@ void define_all(Importer& im, const std::vector<ValueId>& from) {
 std::optional<std::vector<ValueId>> tried(Importer& im, const Body& body) {
   const Facts facts = im.found;
   const size_t checks = im.graph.checks.size();
-  const bool ill_typed = im.pool().ill_typed, overflowed = im.pool().overflowed;
-  const std::string wrong_attribute = im.wrong_attribute;
   auto out = run_branch(im, body);
-  im.pool().ill_typed = ill_typed;
-  im.pool().overflowed = overflowed;
-  im.wrong_attribute = wrong_attribute;
   const bool harmless = im.found == facts && im.graph.checks.size() == checks;
   im.found = facts;
   im.graph.checks.resize(checks);

@@ -12,6 +12,7 @@
 #include <limits>
 #include <random>
 
+#include "frontend/import/attributes.h"
 #include "frontend/import/import.h"
 #include "ir/ir.h"
 
@@ -295,10 +296,15 @@ class Random {
         "SAME_UPPER", "VALID", "NOTSET",  "ab,bc->ac", "...",  "->",
         "a->aa",      "i,i",   "reflect", "edge",      "wrap", std::string("\0\xff", 2)};
     const std::string name = of(kAttributes);
-    switch (below(4)) {
-      case 0: return real(name, of(kReals));
-      case 1: return text(name, of(kTexts));
-      case 2: {
+    static constexpr Attribute::Kind kKinds[] = {Attribute::Kind::real, Attribute::Kind::string,
+                                                 Attribute::Kind::integers,
+                                                 Attribute::Kind::integer};
+    // Mostly of its own kind: one of another is refused before anything is read.
+    const ListedAttribute* listed = listed_attribute(name);
+    switch (listed && !one_in(8) ? listed->kind : of(kKinds)) {
+      case Attribute::Kind::real: return real(name, of(kReals));
+      case Attribute::Kind::string: return text(name, of(kTexts));
+      case Attribute::Kind::integers: {
         std::vector<int64_t> list(below(5));
         for (int64_t& v : list) v = number();
         return integers(name, list);

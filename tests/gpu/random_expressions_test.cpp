@@ -67,9 +67,8 @@ TEST_P(RandomExpressions, CompiledByNvrtc) {
   std::vector<Function> functions;
   for (int k = 0; static_cast<int>(functions.size()) < kPerUnit; ++k) {
     Raw raw = maker.real(1 + k % 6);
-    pool.overflowed = false;
     const ExprRef e = build(raw, pool);
-    if (!pool.overflowed) functions.push_back({std::move(raw), e});
+    if (ir::poison_of(e) == ir::Poison::none) functions.push_back({std::move(raw), e});
   }
   const std::string source = source_of(functions, pool);
   std::mt19937 random(static_cast<uint32_t>(GetParam()));

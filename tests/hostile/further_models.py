@@ -276,7 +276,7 @@ for operator in ("Mul", "Div", "Mod", "Min", "Max", "Sub"):
     one(f"{operator.lower()}_of_sums_of_many_sizes", "", sums_of_sizes(operator, 60, 100, False), compiles=None)
 
 
-@case("too large an expression")
+@case("does not fit 64 bits")
 def remainders_in_remainders(_):
     list_ = [node("Shape", ["x"], ["s"], attribute("end", 1), name="s"), node("Shape", ["x"], ["m"], attribute("start", 1), name="m")]
     for k in range(200):

@@ -122,7 +122,7 @@ TEST_F(RangeTest, ComparisonsOfWhatWraps) {
             1);
   EXPECT_EQ(value(div(add(mul(x, integer(4)), integer(1)), integer(4)), {int64_t{1} << 62, 0}), 0);
   EXPECT_EQ(value(sub(x, integer(kLeast)), {5, 0}), kLeast + 5);
-  EXPECT_FALSE(pool.overflowed) << "a number modulo 2^64, not a size";
+  EXPECT_EQ(poison_of(sub(x, integer(kLeast))), Poison::none) << "a number modulo 2^64, not a size";
 }
 
 // A condition taken apart and put together keeps its meaning, also where one side alone does not

@@ -20,12 +20,12 @@ struct Queries {
 };
 
 Result<void> check_supported(Importer& im) {
-  for (const char* name : {"k_quant_type", "v_quant_type"}) {
+  for (const StringName name : {StringName("k_quant_type"), StringName("v_quant_type")}) {
     const std::string kind = im.attr_string(name, "NONE");
     if (kind != "NONE")
       return im.fail(ErrorCode::unsupported,
-                     fmt::format("{} = {} is not supported; export with a cache of floats", name,
-                                 escaped(kind)));
+                     fmt::format("{} = {} is not supported; export with a cache of floats",
+                                 name.name, escaped(kind)));
   }
   if (im.attr_int("sliding_window_cache", 0)) {
     return im.fail(ErrorCode::unsupported,
