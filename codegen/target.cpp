@@ -5,11 +5,14 @@ namespace tfcc::codegen {
 
 const std::vector<TargetClass>& target_classes() {
   static const std::vector<TargetClass> kClasses = {
-      {"cpu", Family::cpu},
-      // sm_80, sm_86, sm_89, PTX, and GPUs to come until they have kernels of their own: the shared
-      // memory of the smallest.
-      {"sm_80", Family::cuda, 99 << 10},
-      {"sm_90a", Family::cuda, 227 << 10, true, 132},
+      {"cpu", "", Family::cpu},
+      // sm_80, sm_86, sm_89, and PTX for GPUs to come: the shared memory of the smallest.
+      {"sm_80", "sm_8", Family::cuda, 99 << 10},
+      {"sm_90a", "sm_90", Family::cuda, 227 << 10, true, 132},
+      // The B100's kin, then the RTX 50 series': with the forms of sm_80, whose mma.sync they keep,
+      // and their own shared memory.
+      {"sm_100a", "sm_10", Family::cuda, 227 << 10, false, 148},
+      {"sm_120a", "sm_12", Family::cuda, 99 << 10, false, 188},
   };
   return kClasses;
 }
@@ -17,7 +20,9 @@ const std::vector<TargetClass>& target_classes() {
 const TargetClass& cpu_class() { return target_classes()[0]; }
 
 const TargetClass& class_of(std::string_view target) {
-  if (target == "sm_90" || target == "sm_90a") return target_classes()[2];
+  for (const TargetClass& c : target_classes()) {
+    if (c.cuda() && target.starts_with(c.targets)) return c;
+  }
   return target.starts_with("sm_") || target.starts_with("compute_") ? target_classes()[1]
                                                                      : cpu_class();
 }

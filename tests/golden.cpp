@@ -282,8 +282,9 @@ std::string emit_text(const std::string& where, const std::string& text) {
     tfcc::codegen::WeightPool weights;
     auto lowered = tfcc::codegen::lower(*graph, target, weights);
     if (!lowered) return "error: " + lowered.error().message + "\n";
-    if (!plans.empty() && plans.back().second == *lowered)
-      plans.back().first += fmt::format(", {}", target.name);
+    const auto same = std::find_if(plans.begin(), plans.end(),
+                                   [&](const auto& p) { return p.second == *lowered; });
+    if (same != plans.end()) same->first += fmt::format(", {}", target.name);
     else plans.emplace_back(target.name, *std::move(lowered));
   }
   std::string out;

@@ -184,7 +184,9 @@ TEST(FoldNorm, FewRowsOfHopperAlone) {
   EXPECT_EQ(folded(g, 0), 0);
   EXPECT_EQ(folded(g, kSomeRows), 0);
   for (const TargetClass& c : target_classes()) {
-    if (!c.has_wgmma) EXPECT_EQ(folded(g, kFewRows, c), 0) << c.name;
+    if (!c.has_wgmma) {
+      EXPECT_EQ(folded(g, kFewRows, c), 0) << c.name;
+    }
   }
   EXPECT_EQ(folded(g), 2);
   EXPECT_EQ(folded(g), 0);  // once
