@@ -237,16 +237,8 @@ Result<void> declare_outputs(Importer& im) {
     if (it == im.values.end())
       return im.fail(ErrorCode::bad_file,
                      fmt::format("output '{}' is not computed", escaped(out.name)));
-    if (auto packed = im.packed_rows.find(out.name); packed != im.packed_rows.end()) {
-      const Dims& dims = im.dims(it->second);
-      if (std::find(dims.begin(), dims.end(), packed->second) != dims.end()) {
-        return im.fail(
-            ErrorCode::unsupported,
-            fmt::format(
-                "output '{}' has a row per real token, a number that depends on data; put RestorePadding before it",
-                escaped(out.name)));
-      }
-    }
+    for (const Importer::OutputRule rule : im.output_rules)
+      TFCC_TRY_VOID(rule(im, out.name, it->second));
     if (const auto t = element_type(im.onnx_type(it->second)); t && t->is_packed()) {
       return im.fail(
           ErrorCode::unsupported,

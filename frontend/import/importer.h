@@ -7,8 +7,10 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <typeindex>
 #include <unordered_map>
 #include <vector>
 
@@ -118,15 +120,15 @@ class Importer {
 
   Facts found;
   std::unordered_map<std::string, ValueId> values;  // by ONNX name
-  std::map<int, ValueId> small_float_tables;        // by ONNX type: the value of each bit pattern
-  /// Offsets of packed tokens that the graph made itself: the lengths of the sequences and the
-  /// tokens before each.
-  struct Sequences {
-    ValueId lengths, starts;
-  };
-  std::unordered_map<ValueId, Sequences> sequences;
-  std::map<std::string, ExprRef>
-      packed_rows;  // ONNX names that may have as many rows as there are tokens
+  /// What a family of operators remembers from one node to the next, in a type of its own.
+  template <class T> T& notes() {
+    std::shared_ptr<void>& kept = notes_[typeid(T)];
+    if (!kept) kept = std::make_shared<T>();
+    return *static_cast<T*>(kept.get());
+  }
+  /// What a family of operators asks of an output of the graph, by its ONNX name.
+  using OutputRule = Result<void> (*)(Importer&, const std::string& name, ValueId);
+  std::set<OutputRule> output_rules;
   const Model& model() const { return model_; }
 
  private:
@@ -143,6 +145,7 @@ class Importer {
   size_t node_index_ = kNoNode;     // of `node` in nodes_
   std::vector<size_t> node_of_op_;  // by op
   std::unordered_map<uint32_t, int> onnx_types_;  // of values whose type is narrower in ONNX
+  std::unordered_map<std::type_index, std::shared_ptr<void>> notes_;
 };
 
 using ImportFunction = Result<void> (*)(Importer&);

@@ -2,15 +2,20 @@
 // Packed weights: bytes in the file and in the artifact, unpacked by an expression where they are
 // read.
 #include <algorithm>
+#include <map>
 
 #include "frontend/import/importer.h"
 
 namespace tfcc::frontend {
 namespace {
 
+struct SmallFloatTables {
+  std::map<int, ValueId> by_type;
+};
+
 // The value of every bit pattern of a small float.
 ValueId table_of(Importer& im, const ElementType& type) {
-  auto [it, added] = im.small_float_tables.emplace(type.onnx_type, ValueId{});
+  auto [it, added] = im.notes<SmallFloatTables>().by_type.emplace(type.onnx_type, ValueId{});
   if (!added) return it->second;
   const size_t count = size_t{1} << type.bits;
   std::vector<std::byte> bytes(count * size_of(type.value));

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "frontend/onnx/element_types.h"
-#include "frontend/operators/strip_weights.h"
+#include "frontend/onnx/strip_weights.h"
 
 namespace tfcc::frontend {
 namespace {

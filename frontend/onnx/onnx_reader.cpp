@@ -14,7 +14,7 @@
 #include <set>
 
 #include "frontend/onnx/node_order.h"
-#include "frontend/operators/strip_weights.h"
+#include "frontend/onnx/strip_weights.h"
 #include "frontend/import/weights.h"
 #include "runtime/wire.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walks NodeProto, AttributeProto and TensorProto by field number (onnx.proto). Nothing here
 // recurses: graphs inside attributes become spans of the file, so a file cannot make the walk deep.
-#include "frontend/operators/strip_weights.h"
+#include "frontend/onnx/strip_weights.h"
 
 #include <algorithm>
 #include <cstring>

@@ -4,8 +4,11 @@
 // the operators order them, and padding after them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <unordered_map>
 
 #include "frontend/operators/attention.h"
 #include "frontend/operators/norm.h"
@@ -97,6 +100,33 @@ Result<ValueId> rows_at(Importer& im, ValueId x, ValueId places, const Dims& to,
 
 }  // namespace
 
+namespace {
+
+// What RemovePadding made.
+struct PackedTokens {
+  // Offsets: the lengths of the sequences and the tokens before each.
+  struct Sequences {
+    ValueId lengths, starts;
+  };
+  std::unordered_map<ValueId, Sequences> sequences;
+  std::map<std::string, ExprRef> rows;  // ONNX names that may have as many rows as there are tokens
+};
+
+Result<void> refuse_packed_output(Importer& im, const std::string& name, ValueId v) {
+  const auto& rows = im.notes<PackedTokens>().rows;
+  const auto packed = rows.find(name);
+  const Dims& dims = im.dims(v);
+  if (packed == rows.end() || std::find(dims.begin(), dims.end(), packed->second) == dims.end())
+    return {};
+  return im.fail(
+      ErrorCode::unsupported,
+      fmt::format(
+          "output '{}' has a row per real token, a number that depends on data; put RestorePadding before it",
+          escaped(name)));
+}
+
+}  // namespace
+
 Result<void> import_microsoft_remove_padding(Importer& im) {
   TFCC_TRY(ValueId x, real_input(im, 0, 3, "input"));
   TFCC_TRY(ValueId counts, integer_input(im, 1, "sequence_token_count"));
@@ -116,12 +146,14 @@ Result<void> import_microsoft_remove_padding(Importer& im) {
   const Dims packed{ir::mul(d[0], d[1]), d[2]};
   TFCC_TRY(ValueId y, rows_at(im, flattened(im, x, ".flat"), places, packed, ""));
   im.define(0, y);
+  PackedTokens& made = im.notes<PackedTokens>();
+  im.output_rules.insert(refuse_packed_output);
   for (const std::string& name : reached_from(im.model(), im.node->outputs[0]))
-    im.packed_rows[name] = packed[0];
+    made.rows[name] = packed[0];
   if (wants_output(im, 1)) {
     const ValueId offsets = reshape(im, places, {d[0], d[1]}, ".offsets");
     im.define(1, offsets);
-    im.sequences[offsets] = {counts, starts};
+    made.sequences[offsets] = {counts, starts};
   }
   const Dims ends{ir::add(d[0], im.integer(1))};
   const ExprRef i = im.index_vars(ends)[0];
@@ -166,7 +198,8 @@ Result<void> import_microsoft_restore_padding(Importer& im) {
   const Indices at = im.index_vars(to);
   const ExprRef rows = im.dims(x)[0], zero = im.pool().real(0, ir::scalar_of(im.type(x).dtype));
   ExprRef row, real;
-  if (auto known = im.sequences.find(offsets); known != im.sequences.end()) {
+  const auto& made = im.notes<PackedTokens>().sequences;
+  if (auto known = made.find(offsets); known != made.end()) {
     row = ir::add(im.element(known->second.starts, {at[0]}), at[1]);
     real = ir::lt(at[1], im.element(known->second.lengths, {at[0]}));
   } else {
