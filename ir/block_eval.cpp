@@ -97,17 +97,14 @@ void BlockProgram::mark(const Step& s, size_t lane) { marks_.emplace_back(reg_of
 void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<int64_t>> indices,
                            const BlockParams& params) {
   ExprRef e = s.node;
-  const size_t reg = reg_of(s);
-  int64_t* io = ints(reg);
-  double* ro = reals(reg);
-  const auto ia = [&](size_t k) { return ints(s.args[k]); };
-  const auto ra = [&](size_t k) { return reals(s.args[k]); };
-  if (decides(e->kind) && e->args[0]->type == Scalar::f32) return decide(s, n);
+  int64_t* io = ints(reg_of(s));
+  double* ro = reals(reg_of(s));
   switch (e->kind) {
-    case ExprKind::poly: return poly(s, n);
     case ExprKind::index: std::copy_n(indices[static_cast<size_t>(e->value)].data(), n, io); return;
     case ExprKind::symbol: std::fill_n(io, n, symbol_(e->name)); return;
-    case ExprKind::load: return load(s, n);
+    case ExprKind::fconst: std::fill_n(ro, n, e->real); return;
+    case ExprKind::btrue: std::fill_n(io, n, 1); return;
+    case ExprKind::bfalse: std::fill_n(io, n, 0); return;
     case ExprKind::param:
       if (e->type == Scalar::i64) std::copy_n(params.s, n, io);  // an i32, which a double holds
       else
@@ -117,6 +114,20 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
                                         : params.s,
                     n, ro);
       return;
+    case ExprKind::load: return load(s, n);
+    default: return compute_from_parts(s, n);
+  }
+}
+
+void BlockProgram::compute_from_parts(const Step& s, size_t n) {
+  ExprRef e = s.node;
+  int64_t* io = ints(reg_of(s));
+  double* ro = reals(reg_of(s));
+  const auto ia = [&](size_t k) { return ints(s.args[k]); };
+  const auto ra = [&](size_t k) { return reals(s.args[k]); };
+  if (decides(e->kind) && e->args[0]->type == Scalar::f32) return decide(s, n);
+  switch (e->kind) {
+    case ExprKind::poly: return poly(s, n);
     case ExprKind::floordiv: return zip(io, ia(0), ia(1), n, floor_div);
     case ExprKind::imin:
       return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::min(a, b); });
@@ -135,8 +146,6 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
         ro[l] = ia(0)[l] ? ra(1)[l] : ra(2)[l];
       }
       return;
-    case ExprKind::btrue: std::fill_n(io, n, 1); return;
-    case ExprKind::bfalse: std::fill_n(io, n, 0); return;
     case ExprKind::ge0: return at_least(s, n);
     case ExprKind::eq0: return map(io, ia(0), n, [](int64_t a) { return a == 0; });
     case ExprKind::bnot: return map(io, ia(0), n, [](int64_t a) { return a == 0; });
@@ -154,7 +163,6 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
     case ExprKind::fle: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a <= b; });
     case ExprKind::feq: return zip(io, ra(0), ra(1), n, [](double a, double b) { return a == b; });
     case ExprKind::isnan: return map(io, ra(0), n, [](double a) { return std::isnan(a); });
-    case ExprKind::fconst: std::fill_n(ro, n, e->real); return;
     case ExprKind::i2f: return map(ro, ia(0), n, [](int64_t a) { return a; });
     case ExprKind::f2f: std::copy_n(ra(0), n, ro); return;
     case ExprKind::fadd:

@@ -59,6 +59,7 @@ class BlockProgram {
   void bounded(const Step& s, size_t n);
   void poly(const Step& s, size_t n);
   void at_least(const Step& s, size_t n);
+  void compute_from_parts(const Step& s, size_t n);
   void decide(const Step& s, size_t n);
   void real_binary(const Step& s, size_t n);
   void real_unary(const Step& s, size_t n);

@@ -154,6 +154,18 @@ class Printer {
       case ExprKind::feq:
         return {at(a[0], kCompare + 1) + " == " + at(a[1], kCompare + 1), kCompare};
       case ExprKind::isnan: return {call("isnan", {a[0]}), kAtom};
+      case ExprKind::bitand_: return {call("bitand", {a[0], a[1]}), kAtom};
+      case ExprKind::wrap:
+        return {
+            call(((e->value > 0 ? "i" : "u") + std::to_string(std::abs(e->value))).c_str(), {a[0]}),
+            kAtom};
+      default: return write_real(e);
+    }
+  }
+
+  std::pair<std::string, int> write_real(ExprRef e) {
+    const auto& a = e->args;
+    switch (e->kind) {
       case ExprKind::fconst: {
         std::string s = real_text(e->real, e->type);
         return {s, s[0] == '-' ? kUnary : kAtom};
@@ -165,11 +177,6 @@ class Printer {
       case ExprKind::fneg: return {"-" + at(a[0], kUnary + 1), kUnary};
       case ExprKind::fpow: return {call("pow", {a[0], a[1]}), kAtom};
       case ExprKind::fmod: return {call("fmod", {a[0], a[1]}), kAtom};
-      case ExprKind::bitand_: return {call("bitand", {a[0], a[1]}), kAtom};
-      case ExprKind::wrap:
-        return {
-            call(((e->value > 0 ? "i" : "u") + std::to_string(std::abs(e->value))).c_str(), {a[0]}),
-            kAtom};
       case ExprKind::round_f16: return {call("f16", {a[0]}), kAtom};
       case ExprKind::round_bf16: return {call("bf16", {a[0]}), kAtom};
       default: break;

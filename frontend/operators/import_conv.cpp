@@ -209,17 +209,12 @@ Result<void> import_conv(Importer& im) {
   return {};
 }
 
-Result<void> import_conv_transpose(Importer& im) {
-  TFCC_TRY(Window c, read_window(im));
-  const Dims d = im.dims(c.x), dw = im.dims(c.w);
-  const auto inputs = ir::as_int(dw[0]), group_outputs = ir::as_int(dw[1]);
-  if (!inputs || !group_outputs || *inputs % c.groups != 0)
-    return im.fail(ErrorCode::unsupported, "the weights' shape must be known and fit the groups");
-  c.group_inputs = *inputs / c.groups;
-  c.outputs = *group_outputs * c.groups;
+namespace {
+
+// Result dims of a transposed convolution; sets the padding.
+Result<Dims> transposed_sizes(Importer& im, Window& c) {
+  const Dims& d = im.dims(c.x);
   const std::string auto_pad = im.attr_string("auto_pad", "NOTSET");
-  TFCC_TRY([[maybe_unused]] ExprRef n,
-           im.unify(d[1], dw[0], "the channels do not fit the weights"));
   const std::vector<int64_t> more = attr_or(im, "output_padding", c.axes, 0);
   const auto shape = im.attr_ints("output_shape");
   if (more.size() != c.axes || (shape && shape->size() != c.axes))
@@ -239,6 +234,22 @@ Result<void> import_conv_transpose(Importer& im) {
     }
     TFCC_TRY_VOID(im.require_ge0(to.back(), "the padding leaves no elements"));
   }
+  return to;
+}
+
+}  // namespace
+
+Result<void> import_conv_transpose(Importer& im) {
+  TFCC_TRY(Window c, read_window(im));
+  const Dims d = im.dims(c.x), dw = im.dims(c.w);
+  const auto inputs = ir::as_int(dw[0]), group_outputs = ir::as_int(dw[1]);
+  if (!inputs || !group_outputs || *inputs % c.groups != 0)
+    return im.fail(ErrorCode::unsupported, "the weights' shape must be known and fit the groups");
+  c.group_inputs = *inputs / c.groups;
+  c.outputs = *group_outputs * c.groups;
+  TFCC_TRY([[maybe_unused]] ExprRef n,
+           im.unify(d[1], dw[0], "the channels do not fit the weights"));
+  TFCC_TRY(const Dims to, transposed_sizes(im, c));
   // Output o takes input i through kernel element k where i * stride = o + before - k * dilation.
   const Indices at = im.index_vars(to);
   Dims extents{im.integer(c.group_inputs)};

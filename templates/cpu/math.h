@@ -172,31 +172,32 @@ TFCC_FN f64 tanh(f64 x) {
 
 inline constexpr f64 kEasyReduction = 0x1p20;
 
+// 2/pi after the binary point, with 64 zero bits before it.
+inline constexpr u64 kTwoOverPi[21] = {0,
+                                       0xa2f9836e4e441529,
+                                       0xfc2757d1f534ddc0,
+                                       0xdb6295993c439041,
+                                       0xfe5163abdebbc561,
+                                       0xb7246e3a424dd2e0,
+                                       0x06492eea09d1921c,
+                                       0xfe1deb1cb129a73e,
+                                       0xe88235f52ebb4484,
+                                       0xe99c7026b45f7e41,
+                                       0x3991d639835339f4,
+                                       0x9c845f8bbdf9283b,
+                                       0x1ff897ffde05980f,
+                                       0xef2f118b5a0a6d1f,
+                                       0x6d367ecf27cb09b7,
+                                       0x4f463f669e5fea2d,
+                                       0x7527bac7ebe5f17b,
+                                       0x3d0739f78a5292ea,
+                                       0x6bfb5fb11f8d5d08,
+                                       0x56033046fc7b6bab,
+                                       0xf0cfbc209af4361d};
+
 /// x / (pi/2) from the bits of 2/pi that matter: r in double, the quadrant (mod 4) as result. |x| >
 /// 1, finite.
 __attribute__((noinline, cold)) static i64 reduce_exactly(f64 x, f64& r) {
-  // 2/pi after the binary point, with 64 zero bits before it.
-  static constexpr u64 kTwoOverPi[21] = {0,
-                                         0xa2f9836e4e441529,
-                                         0xfc2757d1f534ddc0,
-                                         0xdb6295993c439041,
-                                         0xfe5163abdebbc561,
-                                         0xb7246e3a424dd2e0,
-                                         0x06492eea09d1921c,
-                                         0xfe1deb1cb129a73e,
-                                         0xe88235f52ebb4484,
-                                         0xe99c7026b45f7e41,
-                                         0x3991d639835339f4,
-                                         0x9c845f8bbdf9283b,
-                                         0x1ff897ffde05980f,
-                                         0xef2f118b5a0a6d1f,
-                                         0x6d367ecf27cb09b7,
-                                         0x4f463f669e5fea2d,
-                                         0x7527bac7ebe5f17b,
-                                         0x3d0739f78a5292ea,
-                                         0x6bfb5fb11f8d5d08,
-                                         0x56033046fc7b6bab,
-                                         0xf0cfbc209af4361d};
   using u128 = unsigned __int128;
   u64 bits = bit_cast<u64>(x);
   u64 mantissa = (bits & 0xfffffffffffff) | 0x10000000000000;

@@ -364,11 +364,47 @@ Result<void> read_packed(Importer& im, ValueId q, int64_t heads, size_t bias_slo
   return {};
 }
 
+// The query as it is given, [B, S, heads * size].
+struct Projected {
+  ValueId value;
+  int64_t heads;
+  ExprRef size, width;
+};
+
+// Key and value in one, packed [B, L, H, 2, D].
+Result<void> read_packed_key(Importer& im, const Projected& q, ValueId k, size_t bias_slot,
+                             Inputs& in) {
+  TFCC_TRY([[maybe_unused]] ExprRef h, im.unify(im.integer(q.heads), im.dims(k)[2],
+                                                "the packed key has another number of heads"));
+  TFCC_TRY([[maybe_unused]] ExprRef two,
+           im.unify(im.integer(2), im.dims(k)[3],
+                    "the packed key must be [batch, length, heads, 2, size]"));
+  const ExprRef part = ir::mul(im.integer(q.heads), im.dims(k)[4]);
+  TFCC_TRY(const auto bias,
+           bias_input(im, bias_slot, ir::add(q.width, ir::mul(im.integer(2), part))));
+  in.q = biased_heads(im, q.value, q.heads, q.size, bias, im.integer(0), ".q");
+  in.k = unpacked(im, k, 0, q.width, bias, ".k");
+  in.v = unpacked(im, k, 1, ir::add(q.width, part), bias, ".v");
+  return {};
+}
+
+// The cache of another sequence has its bias already; only the query's is left.
+Result<void> read_cached_key(Importer& im, const Projected& q, size_t bias_slot, Inputs& in) {
+  std::optional<ValueId> bias;
+  if (im.has_input(bias_slot)) {
+    TFCC_TRY(bias, real_input(im, bias_slot, 1, "bias"));
+    TFCC_TRY_VOID(im.require_ge0(ir::sub(im.dims(*bias)[0], q.width),
+                                 "the bias is shorter than the query's width"));
+  }
+  in.q = biased_heads(im, q.value, q.heads, q.size, bias, im.integer(0), ".q");
+  return {};
+}
+
 // Where q, k and v of the multi-head operators are: separate, k and v in one, all in one, or a
 // cache of another sequence.
 Result<void> read_qkv(Importer& im, int64_t heads, size_t bias_slot, Inputs& in) {
   TFCC_TRY(ValueId q, im.input(0));
-  const ExprRef n = im.integer(heads), zero = im.integer(0);
+  const ExprRef n = im.integer(heads);
   if (!is_float(im.type(q).dtype) || (im.rank(q) != 3 && im.rank(q) != 5)) {
     return im.fail(
         ErrorCode::shape,
@@ -382,37 +418,15 @@ Result<void> read_qkv(Importer& im, int64_t heads, size_t bias_slot, Inputs& in)
     return im.fail(ErrorCode::shape, fmt::format("the query does not split into {} heads", heads));
   if (im.type(k).dtype != im.type(q).dtype)
     return im.fail(ErrorCode::bad_file, "query and key have different types");
-  if (im.rank(k) == 5) {  // packed [B, L, H, 2, D]
-    TFCC_TRY([[maybe_unused]] ExprRef h,
-             im.unify(n, im.dims(k)[2], "the packed key has another number of heads"));
-    TFCC_TRY([[maybe_unused]] ExprRef two,
-             im.unify(im.integer(2), im.dims(k)[3],
-                      "the packed key must be [batch, length, heads, 2, size]"));
-    const ExprRef part = ir::mul(n, im.dims(k)[4]);
-    TFCC_TRY(const auto bias,
-             bias_input(im, bias_slot, ir::add(width, ir::mul(im.integer(2), part))));
-    in.q = biased_heads(im, q, heads, *size, bias, zero, ".q");
-    in.k = unpacked(im, k, 0, width, bias, ".k");
-    in.v = unpacked(im, k, 1, ir::add(width, part), bias, ".v");
-    return {};
-  }
+  const Projected query{q, heads, *size, width};
+  if (im.rank(k) == 5) return read_packed_key(im, query, k, bias_slot, in);
   TFCC_TRY(ValueId v, im.input(2));
   if (im.type(v).dtype != im.type(q).dtype)
     return im.fail(ErrorCode::bad_file, "query and value have different types");
-  if (im.rank(k) == 4 &&
-      im.rank(v) ==
-          4) {  // the cache of another sequence has its bias already; only the query's is left
-    std::optional<ValueId> bias;
-    if (im.has_input(bias_slot)) {
-      TFCC_TRY(bias, real_input(im, bias_slot, 1, "bias"));
-    }
-    if (bias)
-      TFCC_TRY_VOID(im.require_ge0(ir::sub(im.dims(*bias)[0], width),
-                                   "the bias is shorter than the query's width"));
-    in.q = biased_heads(im, q, heads, *size, bias, zero, ".q");
+  if (im.rank(k) == 4 && im.rank(v) == 4) {
     in.k = k;
     in.v = v;
-    return {};
+    return read_cached_key(im, query, bias_slot, in);
   }
   if (im.rank(k) != 3 || im.rank(v) != 3)
     return im.fail(ErrorCode::shape,
@@ -423,7 +437,7 @@ Result<void> read_qkv(Importer& im, int64_t heads, size_t bias_slot, Inputs& in)
                    fmt::format("key or value does not split into {} heads", heads));
   const ExprRef of_v = ir::add(width, im.dims(k)[2]);
   TFCC_TRY(const auto bias, bias_input(im, bias_slot, ir::add(of_v, im.dims(v)[2])));
-  in.q = biased_heads(im, q, heads, *size, bias, zero, ".q");
+  in.q = biased_heads(im, q, heads, *size, bias, im.integer(0), ".q");
   in.k = biased_heads(im, k, heads, *k_size, bias, width, ".k");
   in.v = biased_heads(im, v, heads, *v_size, bias, of_v, ".v");
   return {};
