@@ -14,7 +14,7 @@ namespace tfcc::codegen {
 /// Machines that share one plan: the same kernels, launches and tiles. Code is still compiled for
 /// each of them.
 struct TargetClass {
-  std::string_view name;  // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a", "sm_100a"
+  std::string_view name;     // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a", "sm_100a"
   std::string_view targets;  // how their names begin: "sm_8"
   Family family = Family::cpu;
   uint32_t shared_bytes = 0;  // that a block may have on all of them

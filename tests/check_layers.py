@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on an #include that breaks the dependency table of docs/architecture.md; warns about files over 450 lines.
+"""Fails on an #include that breaks the dependency table of docs/architecture.md, and on a unit test in a folder that is
+none of the code's; warns about files over 450 lines.
 
     check_layers.py [ROOT]        ROOT is the repository; default: the one this file lies in
 """
@@ -91,9 +92,13 @@ def main():
                 wrong = check_own(name, where, target) if kind == '"' else check_angled(where, target)
                 if wrong:
                     broken.append(f'{name}: #include {target}: {wrong}')
+    for test in sorted((root / "tests").rglob("*_test.cpp")):
+        folder = test.parent.relative_to(root / "tests")
+        if folder.name != "emulator" and not (root / folder).is_dir():
+            broken.append(f"tests/{folder}/{test.name}: the code has no folder {folder}")
     if files == 0:
         broken.append(f"{root}: no source files")
-    print("\n".join(broken) or f"{files} files, every include follows the table")
+    print("\n".join(broken) or f"{files} files, every include follows the table, every test mirrors a folder")
     sys.exit(1 if broken else 0)
 
 

@@ -5,8 +5,8 @@
     check_names.py [ROOT]        ROOT is the repository; default: the one this file lies in
 
 Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name,
-or of each of its forms, for both targets, a test of that template and a graph in tests/emit. Each pass of passes/passes.def needs a file that shows "before:" and
-"after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/import/importers*.def
+or of each of its forms, for both targets, a test of that template and a graph in tests/codegen/emit.
+Each pass of passes/passes.def needs a file that shows "before:" and "after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/import/importers*.def
 needs its function. Relative links in documents must lead somewhere.
 """
 import re
@@ -40,8 +40,8 @@ def check_ops(root, wrong):
         wrong.append("ir/ops.def: no TFCC_OP line")
     documented = sections(root / "ir/ops.md")
     tested_ir = words(root, "tests/ir/*.cpp", "tests/ir/*.tfir")
-    tested_kernels = words(root, "tests/codegen/*.cpp", "tests/gpu/*.cpp", "tests/kernels/*.cpp")
-    emitted = words(root, "tests/emit/*.tfir")
+    tested_kernels = words(root, "tests/codegen/**/*.cpp", "tests/templates/**/*.cpp")
+    emitted = words(root, "tests/codegen/emit/*.tfir")
     code = "\n".join(p.read_text() for p in sorted((root / "codegen").glob("**/*.cpp")))
     emitters = set(re.findall(r"^Result<Emission> emit_(\w+)\(const EmitContext& \w+, OpId \w+\) \{", code, re.M))
     for op in ops:
@@ -58,9 +58,9 @@ def check_ops(root, wrong):
                 if not (root / name).exists():
                     wrong.append(f"{op}: no {name}")
             if form not in tested_kernels:
-                wrong.append(f"{form}: no test of its kernels in tests/codegen or tests/gpu")
+                wrong.append(f"{form}: no test of its kernels in tests/codegen or tests/templates")
         if op not in emitted:
-            wrong.append(f"{op}: no graph in tests/emit")
+            wrong.append(f"{op}: no graph in tests/codegen/emit")
     for op in sorted(emitters - set(ops)):
         wrong.append(f"emit_{op}: no such op in ir/ops.def")
     for target, suffix in (("cuda", ".cuh"), ("cpu", ".h")):

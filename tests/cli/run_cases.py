@@ -154,7 +154,7 @@ def make_fixtures(binary, folder, environment):
     (folder / "tokenizer" / "generation_config.json").write_text('{"eos_token_id": [159, 199]}')
     (folder / "tokenizer" / "chat.json").write_text('{"default_system": "w1 ", "system": ["w2 ", " "], "user": ["", " "], "assistant": ["", " "], "answer": "w139"}')
     (folder / "pieces").mkdir()
-    shutil.copy(Path(__file__).resolve().parent.parent / "text" / "data" / "sentencepiece-small.model", folder / "pieces" / "tokenizer.model")
+    shutil.copy(Path(__file__).resolve().parent.parent / "runtime" / "text" / "data" / "sentencepiece-small.model", folder / "pieces" / "tokenizer.model")
     (folder / "large_tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(201)}, "unk_token": "w0"}}))
     (folder / "cut_tokenizer.json").write_text(json.dumps(tokenizer)[:1000])
     (folder / "prompts.txt").write_text("w23 w185 w12 w15 w23 w56 w47 w139\n\nw23 w185 w12 w15 w23 w56 w47 w139\n")

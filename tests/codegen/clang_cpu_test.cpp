@@ -2,7 +2,7 @@
 // The CPU compiler itself: objects that load and run, levels, and what it says when a kernel is
 // wrong.
 #include "codegen/templates.h"
-#include "tests/codegen/cpu_kernel.h"
+#include "tests/templates/cpu/cpu_kernel.h"
 
 namespace {
 

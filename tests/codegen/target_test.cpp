@@ -13,10 +13,9 @@ namespace {
 
 TEST(TargetClass, OfEachTarget) {
   const std::pair<std::string_view, std::string_view> expected[] = {
-      {"x86-64-v3", "cpu"},  {"sm_80", "sm_80"},      {"sm_86", "sm_80"},
-      {"sm_89", "sm_80"},    {"sm_90", "sm_90a"},     {"sm_90a", "sm_90a"},
-      {"sm_100", "sm_100a"}, {"sm_103", "sm_100a"},   {"sm_120", "sm_120a"},
-      {"sm_121", "sm_120a"}, {"compute_120", "sm_80"}};
+      {"x86-64-v3", "cpu"},  {"sm_80", "sm_80"},    {"sm_86", "sm_80"},      {"sm_89", "sm_80"},
+      {"sm_90", "sm_90a"},   {"sm_90a", "sm_90a"},  {"sm_100", "sm_100a"},   {"sm_103", "sm_100a"},
+      {"sm_120", "sm_120a"}, {"sm_121", "sm_120a"}, {"compute_120", "sm_80"}};
   for (const auto& [target, name] : expected) EXPECT_EQ(class_of(target).name, name) << target;
 }
 

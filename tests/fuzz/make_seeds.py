@@ -4,8 +4,8 @@
 
     make_seeds.py OUT [ONNX_FROM_TEXT] [TFCC]
 
-importer: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/import and tests/operators;
-graph_text: the graphs of tests/passes and tests/import, and the texts in graph_text that once failed; artifact: with TFCC, files compiled from a few small graphs, in the form of artifact_input.h.
+importer: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/frontend/import and tests/frontend/operators;
+graph_text: the graphs of tests/passes and tests/frontend/import, and the texts in graph_text that once failed; artifact: with TFCC, files compiled from a few small graphs, in the form of artifact_input.h.
 """
 import hashlib
 import re
@@ -43,7 +43,7 @@ def hostile_models(folder):
 
 def text_models(folder, converter):
     """The converter's file: name, size and bytes of each model."""
-    for text in sorted([*TESTS.glob("import/*.onnxtxt"), *TESTS.glob("operators/*.onnxtxt")]):
+    for text in sorted([*TESTS.glob("frontend/import/*.onnxtxt"), *TESTS.glob("frontend/operators/*.onnxtxt")]):
         with tempfile.NamedTemporaryFile() as out:
             if subprocess.run([converter, text, out.name], stderr=subprocess.DEVNULL, check=False).returncode:
                 continue
@@ -56,7 +56,7 @@ def text_models(folder, converter):
 
 
 def graphs(folder):
-    for path in sorted([*TESTS.glob("passes/*.tfir"), *TESTS.glob("import/*.tfir")]):
+    for path in sorted([*TESTS.glob("passes/*.tfir"), *TESTS.glob("frontend/import/*.tfir")]):
         for graph in re.findall(r"^graph .*?^}$", path.read_text(), re.M | re.S):
             save(folder, (graph + "\n").encode())
     for path in sorted(TESTS.glob("fuzz/graph_text/*.tfir")):
@@ -113,7 +113,8 @@ def main():
         artifacts(out / "artifact", sys.argv[3])
 
     operators = re.findall(r"TFCC_IMPORT\((\w+)", "".join(p.read_text() for p in ROOT.glob("frontend/import/importers*.def")))
-    attributes = re.findall(r'"([a-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("frontend/**/*.cpp")))
+    listed = re.findall(r"TFCC_ATTRIBUTE\(\w+, (\w+)", (ROOT / "frontend/import/attributes.def").read_text())
+    attributes = listed + re.findall(r'"([a-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("frontend/**/*.cpp")))
     dictionary(out / "importer.dict", {*operators, *attributes, "com.microsoft", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01"})
     words = Counter(re.findall(r"[A-Za-z_][\w.]*|[<>=]=|->", "".join(p.read_text() for p in TESTS.glob("passes/*.tfir"))))
     dictionary(out / "graph_text.dict", {w for w, n in words.items() if n > 20} | {"9223372036854775807", "-9223372036854775808"})

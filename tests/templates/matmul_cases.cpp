@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+// matmul: weights, batches, broadcast leading dims, transposes, alpha, bias, graph inputs and
+// outputs, f64, integers.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/templates/cases.h"
+
+namespace tfcc::test {
+namespace {
+
+struct Ops {
+  std::string body;
+  std::vector<std::string> outputs;
+  void matmul(const std::string& name, const std::string& operands, const std::string& type,
+              double alpha = 1, bool trans_a = false, bool trans_b = false) {
+    // A third operand is a bias.
+    const bool biased = std::count(operands.begin(), operands.end(), ',') == 2;
+    product(name, operands,
+            biased
+                ? "s + " + operands.substr(operands.rfind(',') + 2) + "[" + last_index(type) + "]"
+                : "",
+            type, alpha, trans_a, trans_b);
+  }
+  void product(const std::string& name, const std::string& operands, const std::string& epilogue,
+               const std::string& type, double alpha = 1, bool trans_a = false,
+               bool trans_b = false) {
+    std::string parameters = "s";
+    for (char k = 'i'; k <= last_index(type)[0]; ++k) parameters += fmt::format(",{}", k);
+    body += fmt::format(
+        "  %{} = matmul({}) {{alpha = {:#}{}, trans_a = {}, trans_b = {}}} : {}\n", name, operands,
+        alpha, epilogue.empty() ? "" : fmt::format(", epilogue = ({}) => {}", parameters, epilogue),
+        trans_a, trans_b, type);
+    outputs.push_back(name);
+  }
+  static std::string last_index(const std::string& type) {
+    return std::string(1, static_cast<char>('i' + std::count(type.begin(), type.end(), ',')));
+  }
+};
+
+const std::vector<std::vector<int64_t>> kShapes = {{1, 1},  {2, 15}, {1, 16},
+                                                   {3, 17}, {2, 64}, {1, 65}};
+
+Case weights() {
+  Ops o;
+  o.body =
+      "  const @w : f32[20,28] = random(1)\n  const @wt : f32[28,20] = random(2)\n  const @b : "
+      "f32[28] = random(3)\n"
+      "  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 0.5} : f32[B,S,20]\n";
+  o.matmul("input", "%x, @w", "f32[B,S,28]");
+  o.matmul("arena", "%h, @w", "f32[B,S,28]");
+  o.matmul("bias", "%h, @w, @b", "f32[B,S,28]");
+  o.matmul("transposed", "%h, @wt, @b", "f32[B,S,28]", 1, false, true);
+  o.matmul("alpha", "%h, @wt, @b", "f32[B,S,28]", 0.125, false, true);
+  o.matmul("input_bias", "%h, @w, %c", "f32[B,S,28]", 2);
+  o.body += "  %next = pointwise(%bias) {body = (i,j,k) => tanh(%bias[i,j,k])} : f32[B,S,28]\n";
+  o.outputs.push_back("next");
+  o.matmul("last", "%next, @wt", "f32[B,S,20]");
+  return {"matmul_weights",
+          graph_text("%x: f32[B,S,20], %c: f32[28]", "B = x.0 in 1.., S = x.1 in 1..", o.body,
+                     o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
+}
+
+Case batched() {
+  Ops o;
+  for (bool trans_a : {false, true}) {
+    for (bool trans_b : {false, true}) {
+      o.matmul(fmt::format("y{}{}", int(trans_a), int(trans_b)),
+               fmt::format("%{}, %{}", trans_a ? "at" : "a", trans_b ? "bt" : "b"), "f32[B,3,S,9]",
+               0.5, trans_a, trans_b);
+    }
+  }
+  o.matmul("square", "%a, %a", "f32[B,3,S,S]", 1, false, true);
+  o.body += "  %scores = softmax(%square) : f32[B,3,S,S]\n";
+  o.matmul("attended", "%scores, %a", "f32[B,3,S,6]");
+  return {"matmul_batched",
+          graph_text("%a: f32[B,3,S,6], %at: f32[B,3,6,S], %b: f32[B,3,6,9], %bt: f32[B,3,9,6]",
+                     "B = a.0 in 1.., S = a.2 in 1..", o.body, o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
+}
+
+Case broadcast() {
+  Ops o;
+  o.body =
+      "  const @w : f32[4,8,8] = random(1)\n  const @left : f32[5,8] = random(2)\n  const @bias : "
+      "f32[8] = random(3)\n";
+  o.matmul("both", "%a, %b", "f32[B,4,S,5]");
+  o.matmul("both_bias", "%a, @w, @bias", "f32[B,4,S,8]", 0.5, false, true);
+  o.matmul("left_2d", "%p, %b", "f32[1,4,S,5]");
+  o.matmul("right_2d", "%a, %q", "f32[B,1,S,3]");
+  o.matmul("left_shared", "@left, %r", "f32[B,5,S]");
+  o.matmul("left_shared_transposed", "%q, %r", "f32[B,3,S]", 1, true, false);
+  o.matmul("right_shared_transposed_a", "%r, %q", "f32[B,S,3]", 1, true, false);
+  o.matmul("two_2d", "%p, %q", "f32[S,3]");
+  o.matmul("longer_right", "%p, %r", "f32[B,S,S]");
+  return {
+      "matmul_broadcast",
+      graph_text("%a: f32[B,1,S,8], %b: f32[1,4,8,5], %p: f32[S,8], %q: f32[8,3], %r: f32[B,8,S]",
+                 "B = a.0 in 1.., S = a.2 in 1..", o.body, o.outputs),
+      kShapes,
+      {},
+      1e-5,
+      9e-4};
+}
+
+Case of_16_bits() {
+  Ops o;
+  o.body =
+      "  const @w : f16[24,16] = f32[24,16] random(1) |> cast(f16)\n  const @b : f16[16] = f32[16] "
+      "random(2) |> cast(f16)\n"
+      "  const @v : bf16[24,16] = f32[24,16] random(1) |> cast(bf16)\n";
+  o.matmul("half", "%h, @w, @b", "f16[B,S,16]", 0.5);
+  o.matmul("half_pairs", "%h, %h", "f16[B,S,S]", 1, false, true);
+  o.matmul("brain", "%g, @v", "bf16[B,S,16]");
+  o.matmul("wide", "%h, @w", "f32[B,S,16]");
+  o.matmul("wide_pairs", "%g, %g", "f32[B,S,S]", 0.5, false, true);
+  Case c{"matmul_16_bit",
+         graph_text("%h: f16[B,S,24], %g: bf16[B,S,24]", "B = h.0 in 1.., S = h.1 in 1..", o.body,
+                    o.outputs),
+         kShapes,
+         {},
+         1e-5,
+         9e-4};
+  c.widen_on_cpu = true;
+  return c;
+}
+
+Case doubles() {
+  Ops o;
+  o.matmul("double", "%d, %e", "f64[B,S,7]");
+  o.matmul("transposed", "%e, %d", "f64[B,7,S]", 2, true, true);
+  o.matmul("pairs", "%d, %d", "f64[B,S,S]", 0.25, false, true);
+  o.matmul("bias", "%d, %e, %b", "f64[B,S,7]");
+  return {"matmul_f64",
+          graph_text("%d: f64[B,S,24], %e: f64[24,7], %b: f64[7]", "B = d.0 in 1.., S = d.1 in 1..",
+                     o.body, o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
+}
+
+// Exact for every pair of widths and signs, modulo 2^32 or 2^64; whole ranges of values, so that
+// sums of i32 do pass 2^31.
+Case integers() {
+  Ops o;
+  o.matmul("activations", "%u, %w", "i32[B,S,19]");
+  o.matmul("transposed", "%u, %wt", "i32[B,S,19]", 1, false, true);
+  o.matmul("both", "%v, %wt", "i32[B,S,19]", 1, true, true);
+  o.matmul("wide", "%h, %w", "i64[B,S,19]");
+  o.matmul("pairs", "%u, %u", "i32[B,S,S]", 1, false, true);
+  o.matmul("shared", "%w, %v", "i32[B,19,S]", 1, true, false);
+  o.matmul("wraps", "%q, %q", "i32[B,S,S]", 1, false, true);
+  o.matmul("long", "%l, %q", "i64[B,S,S]", 1, false, true);
+  o.matmul("four", "%f, %g", "i32[B,2,S,5]");
+  o.body +=
+      "  %next = pointwise(%activations) {body = (i,j,k) => %activations[i,j,k] * 3 - 7} : i32[B,S,19]\n";
+  o.outputs.push_back("next");
+  o.matmul("chained", "%next, %wt", "i32[B,S,24]");
+  Case c{
+      "matmul_integers",
+      graph_text(
+          "%u: u8[B,S,24], %v: u8[B,24,S], %w: i8[24,19], %wt: i8[19,24], %h: i16[B,S,24], %q: i32[B,S,24], "
+          "%l: i64[B,S,24], %f: i8[B,1,S,7], %g: u8[2,7,5]",
+          "B = u.0 in 1.., S = u.1 in 1..", o.body, o.outputs),
+      kShapes,
+      {{"u", {0, 255}},
+       {"v", {0, 255}},
+       {"w", {-128, 127}},
+       {"wt", {-128, 127}},
+       {"h", {-32768, 32767}},
+       {"q", {-2147483648.0, 2147483647.0}},
+       {"l", {-4e18, 4e18}},
+       {"g", {0, 255}}}};
+  c.f16 = false;
+  return c;
+}
+
+// More than a tile in each direction, and an inner size that is no multiple of a slice.
+Case integer_tiles() {
+  Ops o;
+  o.matmul("y", "%u, %w", "i32[N,130]");
+  o.matmul("t", "%u, %wt", "i32[N,130]", 1, false, true);
+  Case c{"matmul_integer_tiles",
+         graph_text("%u: u8[N,75], %w: i8[75,130], %wt: i8[130,75]", "N = u.0 in 1..", o.body,
+                    o.outputs),
+         {{1}, {5}, {63}, {64}, {65}, {129}},
+         {{"u", {0, 255}}, {"w", {-128, 127}}, {"wt", {-128, 127}}}};
+  c.f16 = false;
+  return c;
+}
+
+// Each of the sizes alone at 1, and sizes past any tile.
+Case edges() {
+  Ops o;
+  const int sizes[] = {1, 15, 33, 130};
+  for (int k : sizes) {
+    for (int n : sizes) {
+      o.body += fmt::format(
+          "  const @w{0}_{1} : f32[{0},{1}] = random({0})\n  %x{0}_{1} = pointwise(%x) {{body = "
+          "(i,j) => %x[i,j]}} : f32[N,{0}]\n",
+          k, n);
+      o.matmul(fmt::format("y{}_{}", k, n), fmt::format("%x{0}_{1}, @w{0}_{1}", k, n),
+               fmt::format("f32[N,{}]", n));
+    }
+  }
+  return {"matmul_edges",
+          graph_text("%x: f32[N,130]", "N = x.0 in 1..", o.body, o.outputs),
+          {{1}, {2}, {127}, {128}, {129}},
+          {},
+          1e-5,
+          9e-4};
+}
+
+// Bytes by a weight of bytes, whole ranges of both: panels of each width, every count of rows up to
+// a tile and past a block; with an epilogue of what may stand beside such a sum, where the sum is
+// stored first (k is no multiple of 4), and where it is stored alone.
+Case bytes() {
+  Ops o;
+  const auto weight = [](int64_t rows, int64_t columns) {
+    std::string list;
+    for (int64_t i = 0; i < rows * columns; ++i)
+      list += fmt::format("{}{}", i ? ", " : "", (i * 7919 + i / 13 * 104729 + 77) % 256 - 128);
+    return fmt::format("i8[{},{}] = [{}]", rows, columns, list);
+  };
+  for (auto [k, n] :
+       {std::pair{4, 16}, {20, 32}, {132, 48}, {36, 64}, {8, 192}, {1028, 16}, {7, 16}}) {
+    const std::string id = fmt::format("{}_{}", k, n);
+    o.body += fmt::format(
+        "  const @w{0} : {3}\n  const @t{0} : {4}\n  const @b{0} : f32[{2}] = random(3)\n"
+        "  %u{0} = pointwise(%u) {{body = (i,j) => %u[i,j]}} : u8[N,{1}]\n  %v{0} = pointwise(%v) {{body = (i,j) => %v[i,j]}} : i8[N,{1}]\n"
+        "  %r{0} = pointwise(%x) {{body = (i,j) => %x[i,j]}} : f32[N,{2}]\n",
+        id, k, n, weight(k, n), weight(n, k));
+    o.matmul("sum" + id, fmt::format("%u{0}, @w{0}", id), fmt::format("i32[N,{}]", n));
+    o.matmul("signed" + id, fmt::format("%v{0}, @t{0}", id), fmt::format("i32[N,{}]", n), 1, false,
+             true);
+    o.product("all" + id, fmt::format("%u{0}, @t{0}, %rows, %scale, @b{0}, %r{0}", id),
+              fmt::format("max(f32(s - 3 * %rows[i]) * %scale[], 0.0) + @b{0}[j] + %r{0}[i,j]", id),
+              fmt::format("f32[N,{}]", n), 1, false, true);
+    o.product("other" + id, fmt::format("%v{0}, @w{0}", id), "f32(s * (j + 1))",
+              fmt::format("f32[N,{}]", n));
+  }
+  Case c{"matmul_bytes",
+         graph_text("%u: u8[N,1028], %v: i8[N,1028], %rows: i32[N], %scale: f32[], %x: f32[N,192]",
+                    "N = u.0 in 1..", o.body, o.outputs),
+         {{1}, {2}, {3}, {4}, {5}, {6}, {7}, {11}, {12}, {13}, {127}, {129}, {300}},
+         {{"u", {0, 255}}, {"v", {-128, 127}}}};
+  c.f16 = false;
+  return c;
+}
+
+// Weights whose columns fill vectors: panels of each width, one and several, sums in one and in two
+// parts, every count of rows up to a tile and past a block; with what may follow a product, and
+// what must not be taken into it.
+Case panels() {
+  Ops o;
+  for (auto [k, n] : {std::pair{5, 16},
+                      {20, 32},
+                      {7, 48},
+                      {33, 64},
+                      {130, 192},
+                      {1, 240},
+                      {1601, 16},
+                      {1601, 64}}) {
+    const std::string id = fmt::format("{}_{}", k, n);
+    o.body += fmt::format(
+        "  const @w{0} : f32[{1},{2}] = random({2})\n  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+        "  %x{0} = pointwise(%x) {{body = (i,j) => %x[i,j]}} : f32[N,{1}]\n",
+        id, k, n);
+    o.matmul("plain" + id, fmt::format("%x{0}, @w{0}", id), fmt::format("f32[N,{}]", n));
+    o.matmul("all" + id, fmt::format("%x{0}, @t{0}, @b{0}", id), fmt::format("f32[N,{}]", n), 0.5,
+             false, true);
+  }
+  return {"matmul_panels",
+          graph_text("%x: f32[N,1601]", "N = x.0 in 1..", o.body, o.outputs),
+          {{1},
+           {2},
+           {3},
+           {4},
+           {5},
+           {6},
+           {7},
+           {8},
+           {9},
+           {11},
+           {12},
+           {13},
+           {14},
+           {15},
+           {41},
+           {127},
+           {128},
+           {129},
+           {300}},
+          {},
+          1e-5,
+          9e-4};
+}
+
+// Epilogues of every form: GELU, which has kernels of its own where an arm cannot take it; a
+// residual, a column and a single value beside the sum, the factor itself; elements of other rows
+// and the indices, which no arm takes.
+Case epilogues() {
+  Ops o;
+  o.body =
+      "  const @w : f32[24,64] = random(1)\n  const @v : f32[64,64] = random(4)\n  const @b : f32[64] = random(2)\n  const @one : f32[] = random(3)\n"
+      "  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 40.0} : f32[B,S,24]\n"
+      "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 24]} : f32[B,S,64]\n";
+  const auto erf = [](const std::string& x) {
+    return fmt::format("0.5 * ({0}) * (1.0 + erf(({0}) * 0.70710677))", x);
+  };
+  const auto tanh = [](const std::string& x) {
+    return fmt::format(
+        "0.5 * ({0}) * (1.0 + tanh(0.7978846 * (({0}) + 0.044715 * ({0}) * ({0}) * ({0}))))", x);
+  };
+  int n = 0;
+  const auto add = [&](const std::string& operands, const std::string& epilogue, double alpha = 1) {
+    o.product(fmt::format("y{}", n++), operands, epilogue, "f32[B,S,64]", alpha);
+  };
+  add("%h, @w", erf("s"));
+  add("%h, @w, @b", erf("s + @b[k]"), 0.5);
+  add("%h, @w, %c", erf("s + %c[k]"));
+  add("%h, @w", tanh("s"));
+  add("%h, @w, @b", tanh("s + @b[k]"), 0.5);
+  add("%h, @w, @b", "max(s + @b[k], 0.0)");
+  add("%h, @w, @b, %r", "s + @b[k] + %r[i,j,k]");
+  add("%h, @w, %r, @b, @one", "(s * @one[] + @b[k]) / (1.0 + exp(-%r[i,j,k]))", 0.25);
+  add("%r, @v, %r", "s + %r[i,j,k]");
+  add("%h, @w, %r", "s + %r[i,0,k]");
+  add("%h, @w", "s * f32(j + 1)");
+  add("%h, @w, %r", "s + %r[i,j,63 - k]");
+  o.body += "  %next = pointwise(%y5) {body = (i,j,k) => tanh(%y5[i,j,k])} : f32[B,S,64]\n";
+  o.outputs.push_back("next");
+  return {"matmul_epilogues",
+          graph_text("%x: f32[B,S,24], %c: f32[64]", "B = x.0 in 1.., S = x.1 in 1..", o.body,
+                     o.outputs),
+          kShapes,
+          {},
+          1e-5,
+          9e-4};
+}
+
+// Sizes past a tile of a warpgroup in each direction and off its multiples, both orders of the
+// weight, sums of one and of many tiles; rows up to each number of tokens that has tiles of its
+// own. In f32 the library's.
+Case tiles() {
+  Ops o;
+  o.body = "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 72]} : f32[B,S,200]\n";
+  for (auto [k, n] : {std::pair{64, 64}, {72, 200}, {136, 72}, {1000, 128}, {200, 776}}) {
+    const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
+    o.body += fmt::format(
+        "  const @w{0} : f32[{1},{2}] = random({2})\n  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 72]}} : f32[B,S,{1}]\n",
+        id, k, n);
+    o.matmul("plain" + id, fmt::format("%h{0}, @w{0}", id), type);
+    o.matmul("transposed" + id, fmt::format("%h{0}, @t{0}, @b{0}", id), type, 0.5, false, true);
+    o.product("relu" + id, fmt::format("%h{0}, @w{0}, @b{0}", id),
+              fmt::format("max(s + @b{}[k], 0.0)", id), type);
+  }
+  o.product("residual", "%h72_200, @w72_200, %r", "s + %r[i,j,k]", "f32[B,S,200]");
+  return {"matmul_tiles",
+          graph_text(
+              "%x: f32[B,S,72]",
+              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
+              o.body, o.outputs),
+          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}, {1, 4500}},
+          {},
+          1e-5,
+          9e-4};
+}
+
+// At most 16 rows, past which the weight streams: tiles of several sizes, the last not full; sums
+// whose last part is not; one round and more.
+Case streams() {
+  Ops o;
+  o.body = "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 64]} : f32[B,S,72]\n";
+  for (auto [k, n] : {std::pair{64, 64},
+                      {128, 72},
+                      {320, 136},
+                      {1024, 200},
+                      {128, 2560},
+                      {192, 6200},
+                      {128, 8440},
+                      {64, 9000}}) {
+    const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
+    o.body += fmt::format(
+        "  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{1}]\n",
+        id, k, n);
+    o.matmul("plain" + id, fmt::format("%h{0}, @t{0}", id), type, 1, false, true);
+    o.product("relu" + id, fmt::format("%h{0}, @t{0}, @b{0}", id),
+              fmt::format("max(s + @b{}[k], 0.0)", id), type, 0.5, false, true);
+  }
+  o.product("residual", "%h128_72, @t128_72, %r", "s + %r[i,j,k]", "f32[B,S,72]", 1, false, true);
+  return {
+      "matmul_streams",
+      graph_text(
+          "%x: f32[B,S,64]",
+          "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
+          o.body, o.outputs),
+      {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
+      {},
+      1e-5,
+      9e-4};
+}
+
+// Rows that the run counts: as few as need their weights early, as many as a library takes, and
+// more, for which blocks take one tile after the other.
+Case packed_rows() {
+  const std::string body =
+      "  flag 0 \"a packed row lies outside\"\n  const @w : f32[72,1544] = random(1)\n  const @v : f32[1544,72] = random(2)\n  const @b : f32[1544] = random(3)\n"
+      "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {live = (i,j) => %mask[i,j] == 1} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
+      "  %h = pointwise(%x, %seq, %pos) {body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]} : f32[1,T,72]\n"
+      "  %u = matmul(%h, @w, @b) {alpha = 1.0, epilogue = (s,i,j,k) => 0.5 * (s + @b[k]) * (1.0 + erf((s + @b[k]) * 0.70710677)), trans_a = false, trans_b = false} : f32[1,T,1544]\n"
+      "  %d = matmul(%u, @v) {alpha = 0.125, trans_a = false, trans_b = false} : f32[1,T,72]\n"
+      "  %r = pointwise(%d, %h) {body = (i,j,k) => %d[i,j,k] + %h[i,j,k]} : f32[1,T,72]\n"
+      "  %p = pointwise(%row, %r) {body = (i,j,k) => select(0 <= %row[i,j], %r[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,72]\n"
+      "  %q = pointwise(%row, %u) {body = (i,j,k) => select(0 <= %row[i,j], %u[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,1544]\n";
+  const std::string sizes =
+      "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens, T <= (B*S) in 1.. as packed";
+  return {"matmul_packed",
+          graph_text("%x: f32[B,S,72], %mask: i64[B,S]", sizes, body, {"p", "q"}),
+          {{1, 1}, {2, 60}, {3, 100}, {3, 750}, {33, 300}},
+          {{"mask", {0, 1}}},
+          1e-5,
+          2e-3};
+}
+
+// Norms between products: of the sum with what the norm before gives, as encoders have them, or of
+// a sum that is read too, as decoders do. In 16 bits on Hopper they are parts of the products, but
+// for the last, whose reader is none.
+Case norms_between(bool sums, bool rms, bool transposed) {
+  Ops o;
+  o.body = "  %h0 = pointwise(%x) {body = (i,j,k) => 0.5 * %x[i,j,k]} : f32[B,S,256]\n";
+  const auto product = [&](const std::string& name, const std::string& of, int k, int n,
+                           const std::string& epilogue) {
+    o.body += fmt::format(
+        "  const @w_{0} : f32[{1},{2}] = random({3})\n  const @b_{0} : f32[{4}] = random({4})\n",
+        name, transposed ? n : k, transposed ? k : n, k + n, n);
+    o.product(name,
+              epilogue.empty() ? fmt::format("%{}, @w_{}", of, name)
+                               : fmt::format("%{}, @w_{}, @b_{}", of, name, name),
+              epilogue, fmt::format("f32[B,S,{}]", n), 16, false, transposed);
+    o.outputs.pop_back();
+  };
+  const auto norm = [&](const std::string& name, const std::string& product,
+                        const std::string& residual) {
+    o.body += fmt::format(
+        "  const @g_{0} : f32[256] = random({1})\n  const @c_{0} : f32[256] = random({2})\n  const @d_{0} : f32[256] = random({3})\n",
+        name, name[1], name[1] + 10, name[1] + 20);
+    o.body += fmt::format(
+        "  %{0}{1} = norm(@g_{0}{4}, %{2}, %{3}, @d_{0}) {{body = (i,j,k) => %{2}[i,j,k] + %{3}[i,j,k] + @d_{0}[k], eps = 1e-05, has_beta = {5}, kind = {6}}} : f32[B,S,256]{7}\n",
+        name, sums ? fmt::format(", %sum{}", name) : "", residual, product,
+        rms ? "" : fmt::format(", @c_{}", name), !rms, rms ? "rms" : "layer",
+        sums ? ", f32[B,S,256]" : "");
+  };
+  product("context", "h0", 256, 256, "");
+  norm("h1", "context", "h0");
+  product("up", "h1", 256, 384, "tanh(s + @b_up[k])");
+  product("down", "up", 384, 256, "s + @b_down[k]");
+  norm("h2", "down", sums ? "sumh1" : "h1");
+  product("next", "h2", 256, 768, "s + @b_next[k]");
+  product("also", "h2", 256, 64, "s * s + @b_also[k]");
+  product("back", "next", 768, 256, "");
+  norm("h3", "back", sums ? "sumh2" : "h2");
+  for (const auto& [name, n] : {std::pair{"next", 768}, {"also", 64}, {"h3", 256}}) {
+    o.body += fmt::format(
+        "  %{0}_out = pointwise(%{0}) {{body = (i,j,k) => 2.0 * %{0}[i,j,k]}} : f32[B,S,{1}]\n",
+        name, n);
+    o.outputs.push_back(fmt::format("{}_out", name));
+  }
+  return {fmt::format("norms_between_products{}{}{}", sums ? "_sums" : "", rms ? "_rms" : "",
+                      transposed ? "_transposed" : ""),
+          graph_text(
+              "%x: f32[B,S,256]",
+              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
+              o.body, o.outputs),
+          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {1, 700}, {1, 1500}},
+          {},
+          1e-5,
+          4e-3};
+}
+
+}  // namespace
+
+std::vector<Case> matmul_cases() {
+  return {norms_between(false, false, false),
+          norms_between(false, false, true),
+          norms_between(true, false, true),
+          norms_between(true, true, false),
+          norms_between(false, true, true),
+          panels(),
+          epilogues(),
+          weights(),
+          batched(),
+          broadcast(),
+          of_16_bits(),
+          doubles(),
+          integers(),
+          integer_tiles(),
+          bytes(),
+          edges(),
+          tiles(),
+          streams(),
+          packed_rows()};
+}
+
+}  // namespace tfcc::test
