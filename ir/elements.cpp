@@ -148,20 +148,6 @@ Poison poison_in(const Graph& graph, OpId o) {
   return Poison::none;
 }
 
-size_t first_loaded(const Op& op) {
-  switch (op.kind) {
-    case OpKind::pointwise:
-    case OpKind::reduce:
-    case OpKind::pack: return 0;
-    case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
-    case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
-    case OpKind::linear_attention_step: return 7;
-    case OpKind::matmul: return 2;
-    case OpKind::norm: return 1 + op.as<NormAttrs>().has_beta;
-    default: return op.operands.size();
-  }
-}
-
 ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed,
                        std::vector<ExprRef> indices, int64_t flag) {
   ExprPool& pool = graph.pool();
@@ -301,31 +287,6 @@ size_t plain_outputs(const Graph& graph) {
   const auto is_it = [&](const Graph::Output& o) { return is_state(graph, o.value); };
   return static_cast<size_t>(std::find_if(graph.outputs.begin(), graph.outputs.end(), is_it) -
                              graph.outputs.begin());
-}
-
-std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op) {
-  const auto& a = op.as<AttentionAttrs>();
-  ExprRef heads = graph.pool().integer(a.heads);
-  if (!a.packed.empty()) return {a.packed[0], heads, a.packed[1], a.packed[1]};
-  const auto &q = graph.value(op.operands[0]).type.dims, &k = graph.value(op.operands[1]).type.dims;
-  return {q[0], heads, q[1], k[1]};
-}
-
-std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op,
-                                              std::string_view key) {
-  const auto& a = op.as<LinearAttentionAttrs>();
-  ExprPool& pool = graph.pool();
-  const auto dims = [&](size_t i) { return graph.value(op.operands[i]).type.dims; };
-  const auto width = [&](ExprRef all, int64_t heads) { return div(all, pool.integer(heads)); };
-  const bool of_query = key == "q_map" || key == "epilogue",
-             of_key = key == "k_map" || key == "visible";
-  std::vector<ExprRef> extents = {dims(0)[0], pool.integer(of_key ? a.kv_heads : a.heads),
-                                  dims(of_query ? 0 : 1)[1]};
-  if (!a.packed.empty()) extents[0] = a.packed[0], extents[2] = a.packed[1];
-  if (key == "q_map") extents.push_back(width(dims(0)[2], a.heads));
-  if (key == "k_map") extents.push_back(width(dims(1)[2], a.kv_heads));
-  if (key == "epilogue") extents.push_back(width(dims(2)[2], a.kv_heads));
-  return extents;
 }
 
 bool normalises(const LinearAttentionAttrs& attrs) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/signature.h"
 
 namespace tfcc::ir {
 
@@ -56,8 +57,6 @@ std::vector<ExprRef> capture(const std::vector<ExprRef>& free, std::vector<Value
 std::vector<ExprRef*> expressions_of(Op& op);
 /// Why an expression of this op or a dim of its results has no value; none if all have one.
 Poison poison_in(const Graph& graph, OpId op);
-/// The first operand that these load: those before it are the op's own.
-size_t first_loaded(const Op& op);
 
 /// Of an op whose expressions load operands: a value that is listed twice (two became equal) is
 /// listed once.
@@ -111,13 +110,6 @@ ValueId state_before(const Graph& graph, ValueId v);
 /// Outputs that are no states; states come after them.
 size_t plain_outputs(const Graph& graph);
 
-/// Extents of the indices of an attention (AttentionIndex): batch, heads, queries, keys.
-std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op);
-
-/// Extents of the indices (LinearAttentionIndex) of an expression of a linear attention, "q_map" or
-/// another. visible and decay have no channel; k_map and visible have heads of keys.
-std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op,
-                                              std::string_view key);
 /// Whether its epilogue uses z, the sum of weights.
 bool normalises(const LinearAttentionAttrs& attrs);
 

@@ -10,6 +10,7 @@
 #include "ir/ir.h"
 #include "ir/lexer.h"
 #include "ir/parse_words.h"
+#include "ir/signature.h"
 
 namespace tfcc::ir {
 namespace {
@@ -245,14 +246,11 @@ class GraphParser : WordParser {
   }
 
   // ---- ops ----
-  // ---- ops ----
   /// What is known of an op when its attributes are read.
   struct OpText {
-    OpKind kind = OpKind::constant;
-    std::vector<ValueId> operands;
-    std::vector<Type> types;
+    Op op{OpKind::constant, {}, {}, {}, {}};            // without results
+    std::vector<Type> types;                            // of the results
     std::map<std::string, size_t, std::less<>> fields;  // where each attribute's value begins
-    std::vector<ExprRef> extents;                       // of a reduce
   };
 
   Result<void> op_line() {
@@ -263,12 +261,12 @@ class GraphParser : WordParser {
       names.push_back(std::move(name));
     } while (lexer_.accept(","));
     TFCC_TRY_VOID(lexer_.expect("="));
-    TFCC_TRY(Attrs attrs, op_kind(op.kind));
+    TFCC_TRY(op.op.attrs, op_kind(op.op.kind));
     TFCC_TRY_VOID(lexer_.expect("("));
     while (!lexer_.accept(")")) {
-      if (!op.operands.empty()) TFCC_TRY_VOID(lexer_.expect(","));
+      if (!op.op.operands.empty()) TFCC_TRY_VOID(lexer_.expect(","));
       TFCC_TRY(ValueId v, value());
-      op.operands.push_back(v);
+      op.op.operands.push_back(v);
     }
     const size_t braces = lexer_.position();
     if (lexer_.is("{")) TFCC_TRY_VOID(lexer_.skip_brackets());
@@ -283,10 +281,10 @@ class GraphParser : WordParser {
     }
     const size_t end = lexer_.position();
     lexer_.seek(braces);
-    TFCC_TRY_VOID(attributes(op, attrs));
+    TFCC_TRY_VOID(attributes(op));
     lexer_.seek(end);
-    graph_.add_op(op.kind, std::move(op.operands), std::move(attrs), std::move(op.types),
-                  std::move(names));
+    graph_.add_op(op.op.kind, std::move(op.op.operands), std::move(op.op.attrs),
+                  std::move(op.types), std::move(names));
     return {};
   }
 
@@ -333,23 +331,24 @@ class GraphParser : WordParser {
     return {};
   }
 
-  Result<void> attributes(OpText& op, Attrs& attrs) {
+  template <class T>
+  static constexpr bool is_expression =
+      std::is_same_v<T, ExprRef> || std::is_same_v<T, OptionalExpr>;
+
+  /// Expressions are read last: what they are written over depends on the other attributes.
+  Result<void> attributes(OpText& op) {
     TFCC_TRY_VOID(find_fields(op));
     const size_t end = lexer_.position();
-    if (const auto it = op.fields.find("extents");
-        op.kind == OpKind::reduce && it != op.fields.end()) {
-      lexer_.seek(it->second);
-      TFCC_TRY(op.extents, sizes());
-    }
     std::optional<Error> error;
     size_t seen = 0;
-    const auto field = [&](std::string_view key, auto& value) {
-      if (error) return;
+    const auto field = [&](bool expressions, std::string_view key, auto& value) {
+      if (error || expressions != is_expression<std::decay_t<decltype(value)>>) return;
       const auto it = op.fields.find(key);
       if (it == op.fields.end()) {
         if constexpr (requires { value.has_value(); }) return;
         lexer_.seek(end);
-        error = lexer_.error(fmt::format("{}: attribute '{}' is missing", to_string(op.kind), key));
+        error =
+            lexer_.error(fmt::format("{}: attribute '{}' is missing", to_string(op.op.kind), key));
         return;
       }
       ++seen;
@@ -360,11 +359,16 @@ class GraphParser : WordParser {
         error = unexpected("',' or '}' after an attribute");
       }
     };
-    std::visit([&](auto& a) { a.visit(field); }, attrs);
+    for (const bool expressions : {false, true}) {
+      std::visit(
+          [&](auto& a) { a.visit([&](auto key, auto& value) { field(expressions, key, value); }); },
+          op.op.attrs);
+    }
     if (error) return *error;
     if (seen != op.fields.size()) {
+      lexer_.seek(end);
       return lexer_.error_before(fmt::format("{}: {} attributes given, it has {}",
-                                             to_string(op.kind), op.fields.size(), seen));
+                                             to_string(op.op.kind), op.fields.size(), seen));
     }
     return {};
   }
@@ -434,110 +438,33 @@ class GraphParser : WordParser {
       const ValueId v = graph_.find_value(n);
       // What expressions load stands behind an op's own operands, also where it is one of them: a
       // factor, a beta.
-      const auto it = std::find(op.operands.rbegin(), op.operands.rend(), v);
-      const auto at = op.operands.rend() - it - 1;
-      if (at < static_cast<std::ptrdiff_t>(own_operands(op))) return std::nullopt;
+      const std::vector<ValueId>& operands = op.op.operands;
+      const auto at = operands.rend() - std::find(operands.rbegin(), operands.rend(), v) - 1;
+      if (at < static_cast<std::ptrdiff_t>(first_loaded(op.op))) return std::nullopt;
       return std::pair(at, graph_.value(v).type.dtype);
     };
     TFCC_TRY(e, parse_expr(lexer_, graph_.pool(), name, slot));
     return {};
   }
 
-  static size_t own_operands(const OpText& op) {
-    switch (op.kind) {
-      case OpKind::matmul: return 2;
-      case OpKind::linear_attention_step: return 7;
-      case OpKind::attention:
-      case OpKind::linear_attention:
-        return op.fields.count("page") ? 8 : op.fields.count("packed") ? 7 : 3;
-      default: return 0;
-    }
-  }
-
-  /// Gives the parameters of a body their meaning: index variables over the dims they run over.
+  /// Gives the parameters of a body their meaning: scalars of the op, then index variables.
   Result<void> bind(const OpText& op, std::string_view key,
                     const std::vector<std::string>& parameters,
                     std::map<std::string, ExprRef, std::less<>>& scope) {
-    std::vector<ExprRef> extents;
-    if (op.kind == OpKind::attention) {
-      TFCC_TRY(extents, attention_extents(op));
-    } else if (is_linear(op.kind)) {
-      TFCC_TRY(extents, linear_extents(op, key));
-    } else {
-      extents = op.types[0].dims;
-      extents.insert(extents.end(), op.extents.begin(), op.extents.end());
-    }
-    std::vector<std::string> before;
-    const bool linear = is_linear(op.kind);
-    if (key == "score" || key == "epilogue" || key == "scaled" || key == "q_map" || key == "k_map")
-      before = {"s"};
-    if (key == "epilogue" && linear) before = {"s", "z"};
-    if (key == "epilogue" && op.fields.count("norm")) before = {"s", "mean", "rstd"};
-    if (parameters.size() != extents.size() + before.size()) {
+    const Result<Signature> over = signature(graph_, op.op, op.types, key);
+    if (!over) return lexer_.error(over.error().message);
+    const size_t scalars = over->params.size(), indices = over->extents.size();
+    if (parameters.size() != scalars + indices) {
       return lexer_.error_before(fmt::format("'{}' has {} parameters, {} expected", key,
-                                             parameters.size(), extents.size() + before.size()));
+                                             parameters.size(), scalars + indices));
     }
-    for (size_t k = 0; k < before.size(); ++k) {
-      scope[parameters[k]] =
-          graph_.pool().param(before[k], key == "score" || linear ? Scalar::f32
-                                         : before[k] == "s" && !op.operands.empty() &&
-                                                 is_integer(graph_.value(op.operands[0]).type.dtype)
-                                             ? Scalar::i64
-                                             : scalar_of(op.types[0].dtype));
-    }
-    for (size_t k = 0; k < extents.size(); ++k) {
-      scope[parameters[k + before.size()]] =
-          graph_.pool().index(static_cast<int64_t>(k), extents[k]);
+    for (size_t k = 0; k < scalars; ++k)
+      scope[parameters[k]] = graph_.pool().param(over->params[k].name, over->params[k].type);
+    for (size_t k = 0; k < indices; ++k) {
+      scope[parameters[k + scalars]] =
+          graph_.pool().index(static_cast<int64_t>(k), over->extents[k]);
     }
     return {};
-  }
-
-  Result<std::vector<ExprRef>> attention_extents(const OpText& op) {
-    const bool ok = op.operands.size() >= 3 && graph_.value(op.operands[0]).type.rank() == 3 &&
-                    graph_.value(op.operands[1]).type.rank() == (op.fields.count("page") ? 4 : 3);
-    const auto heads = op.fields.find("heads");
-    if (!ok || heads == op.fields.end())
-      return lexer_.error("attention needs q, k and v of rank 3 (pages of rank 4), and 'heads'");
-    const size_t back = lexer_.position();
-    lexer_.seek(heads->second);
-    TFCC_TRY(int64_t count, integer("the number of heads"));
-    lexer_.seek(back);
-    const auto& q = graph_.value(op.operands[0]).type.dims;
-    const auto& k = graph_.value(op.operands[1]).type.dims;
-    ExprRef number = graph_.pool().integer(count);
-    const auto packed = op.fields.find("packed");
-    if (packed == op.fields.end()) return std::vector<ExprRef>{q[0], number, q[1], k[1]};
-    lexer_.seek(packed->second);
-    TFCC_TRY(std::vector<ExprRef> padded, sizes());
-    lexer_.seek(back);
-    if (padded.size() != 2) return lexer_.error("'packed' needs batch and length");
-    return std::vector<ExprRef>{padded[0], number, padded[1], padded[1]};
-  }
-
-  /// The extents of an expression of a linear attention; other attributes may stand behind it in
-  /// the text.
-  Result<std::vector<ExprRef>> linear_extents(const OpText& op, std::string_view key) {
-    const bool ranks = op.operands.size() >= 3 &&
-                       std::all_of(op.operands.begin(), op.operands.begin() + 3,
-                                   [&](ValueId v) { return graph_.value(v).type.rank() == 3; });
-    if (!ranks || !op.fields.count("heads") || !op.fields.count("kv_heads"))
-      return lexer_.error(
-          fmt::format("{} needs q, k and v of rank 3, 'heads' and 'kv_heads'", to_string(op.kind)));
-    LinearAttentionAttrs attrs;
-    const size_t back = lexer_.position();
-    for (const auto& [name, count] :
-         {std::pair{"heads", &attrs.heads}, {"kv_heads", &attrs.kv_heads}}) {
-      lexer_.seek(op.fields.find(name)->second);
-      TFCC_TRY(*count, integer("the number of heads"));
-      if (*count <= 0) return lexer_.error("the number of heads is not positive");
-    }
-    if (const auto packed = op.fields.find("packed"); packed != op.fields.end()) {
-      lexer_.seek(packed->second);
-      TFCC_TRY(attrs.packed, sizes());
-      if (attrs.packed.size() != 2) return lexer_.error("'packed' needs batch and length");
-    }
-    lexer_.seek(back);
-    return linear_attention_extents(graph_, Op{op.kind, op.operands, {}, attrs, {}}, key);
   }
 
   Graph graph_;

@@ -6,6 +6,7 @@
 
 #include "ir/ir.h"
 #include "ir/lexer.h"
+#include "ir/signature.h"
 
 namespace tfcc::ir {
 namespace {
@@ -221,26 +222,15 @@ class Printer {
     if (!e) return "none";
     PrintNames names;
     names.slot = [&](int64_t slot) { return name(op.operands[slot]); };
+    const Signature over = signature(graph_, op, key);
+    names.index = [&](int64_t k) {
+      const auto n = static_cast<size_t>(k);
+      return n < over.indices.size() ? over.indices[n] : index_name(k);
+    };
     std::string parameters;
-    if (op.kind == OpKind::attention) {
-      static constexpr std::string_view kIndices[] = {"b", "h", "i", "j"};
-      names.index = [](int64_t k) { return std::string(kIndices[k]); };
-      parameters = key == "score" ? "s,b,h,i,j" : "b,h,i,j";
-    } else if (is_linear(op.kind)) {
-      static constexpr std::string_view kIndices[] = {"b", "h", "t", "c"};
-      names.index = [](int64_t k) { return std::string(kIndices[k]); };
-      parameters = key == "epilogue"                  ? "s,z,b,h,t,c"
-                   : key == "q_map" || key == "k_map" ? "s,b,h,t,c"
-                                                      : "b,h,t";
-    } else {
-      names.index = index_name;
-      size_t count = graph_.value(op.results[0]).type.rank();
-      if (op.kind == OpKind::reduce) count += op.as<ReduceAttrs>().extents.size();
-      if (op.kind == OpKind::matmul)
-        parameters = key == "epilogue" && op.as<MatmulAttrs>().norm ? "s,mean,rstd" : "s";
-      for (size_t k = 0; k < count; ++k)
-        parameters += (parameters.empty() ? "" : ",") + index_name(static_cast<int64_t>(k));
-    }
+    for (const Signature::Param& p : over.params)
+      parameters += fmt::format("{}{}", parameters.empty() ? "" : ",", p.name);
+    for (const std::string& i : over.indices) parameters += (parameters.empty() ? "" : ",") + i;
     return fmt::format("({}) => {}", parameters, print(e, names));
   }
 

@@ -20,7 +20,9 @@ struct ExprPlace {
   std::vector<std::string_view> params = {};
 };
 
-/// E1 to E6: an expression of `op`.
+/// E1 to E7: the expression of `op` that the attribute `key` is, where its signature says.
+void check_expr(const Graph& graph, const Op& op, std::string_view key, ExprRef e,
+                std::vector<Violation>& problems);
 void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
                 std::vector<Violation>& problems);
 /// G5: a size or condition over symbols alone.

@@ -142,9 +142,9 @@ void check_pack(Rules r) {
             "the number of rows is no size with the bound B*S that an op makes");
   if (r.require(a.live && a.live->type == Scalar::boolean, "T3",
                 "live is missing or not a condition"))
-    check_expr(r.graph, r.op, a.live, {"live", padded, 0}, r.problems);
+    check_expr(r.graph, r.op, "live", a.live, r.problems);
   if (a.kept && r.require(a.kept->type == Scalar::boolean, "T3", "kept is not a condition"))
-    check_expr(r.graph, r.op, a.kept, {"kept", padded, 0}, r.problems);
+    check_expr(r.graph, r.op, "kept", a.kept, r.problems);
 }
 
 void check_attention(Rules r) {
@@ -180,13 +180,12 @@ void check_attention(Rules r) {
   ExprRef width = r.graph.pool().integer(*v_width / a.kv_heads * a.heads);
   r.require(out.dims == Dims{q.dims[0], q.dims[1], width}, "A5",
             "the result is not [B, Sq, heads * dv]");
-  const Dims extents = attention_extents(r.graph, r.op);
   if (r.require(a.score && a.score->type == Scalar::f32, "A6", "the score is missing or not f32")) {
-    check_expr(r.graph, r.op, a.score, {"score", extents, a.own_operands(), {"s"}}, r.problems);
+    check_expr(r.graph, r.op, "score", a.score, r.problems);
   }
   if (a.visible &&
       r.require(a.visible->type == Scalar::boolean, "A6", "visible is not a condition")) {
-    check_expr(r.graph, r.op, a.visible, {"visible", extents, a.own_operands()}, r.problems);
+    check_expr(r.graph, r.op, "visible", a.visible, r.problems);
   }
   r.require(!a.causal || a.visible, "A7", "causal needs a visible that implies it");
   const bool windows = a.window_left || a.window_right;
@@ -225,22 +224,17 @@ bool check_linear(Rules r) {
   r.require(out.dims ==
                 Dims{q.dims[0], q.dims[1], r.graph.pool().integer(*v_width / a.kv_heads * a.heads)},
             "F4", "the result is not [B, Sq, heads * dv]");
-  const auto check = [&](std::string_view key, ExprRef e, Scalar type,
-                         std::vector<std::string_view> params) {
-    if (!e ||
-        !r.require(e->type == type, "F5",
-                   fmt::format("{} is not {}", key, type == Scalar::f32 ? "f32" : "a condition")))
-      return;
-    check_expr(
-        r.graph, r.op, e,
-        {key, linear_attention_extents(r.graph, r.op, key), first_loaded(r.op), std::move(params)},
-        r.problems);
+  const auto check = [&](std::string_view key, ExprRef e, Scalar type) {
+    if (e &&
+        r.require(e->type == type, "F5",
+                  fmt::format("{} is not {}", key, type == Scalar::f32 ? "f32" : "a condition")))
+      check_expr(r.graph, r.op, key, e, r.problems);
   };
-  check("q_map", a.q_map, Scalar::f32, {"s"});
-  check("k_map", a.k_map, Scalar::f32, {"s"});
-  check("visible", a.visible, Scalar::boolean, {});
-  check("decay", a.decay, Scalar::f32, {});
-  check("epilogue", a.epilogue, Scalar::f32, {"s", "z"});
+  check("q_map", a.q_map, Scalar::f32);
+  check("k_map", a.k_map, Scalar::f32);
+  check("visible", a.visible, Scalar::boolean);
+  check("decay", a.decay, Scalar::f32);
+  check("epilogue", a.epilogue, Scalar::f32);
   r.require(!a.visible || !uses_index(a.visible, kOfHead), "F5", "visible depends on the head");
   r.require(!a.decay || (a.causal && a.packed.empty()), "F6",
             "a decay needs causal, and every token, so that it is not packed");

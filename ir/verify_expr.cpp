@@ -13,6 +13,7 @@
 #include "ir/lexer.h"
 #include "ir/range.h"
 #include "ir/rules.h"
+#include "ir/signature.h"
 
 namespace tfcc::ir {
 namespace {
@@ -188,6 +189,14 @@ void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& pl
     }
   }
   ExprChecker(graph, op, place, problems).run(e);
+}
+
+void check_expr(const Graph& graph, const Op& op, std::string_view key, ExprRef e,
+                std::vector<Violation>& problems) {
+  Signature over = signature(graph, op, key);
+  ExprPlace place{key, std::move(over.extents), first_loaded(op)};
+  for (const Signature::Param& p : over.params) place.params.push_back(p.name);
+  check_expr(graph, op, e, place, problems);
 }
 
 std::string body_problem(const Graph& graph, ExprRef free, const std::vector<ExprRef>& extents,

@@ -160,6 +160,10 @@ TEST(Text, ErrorsNameTheLine) {
             "t.tfir:2: '+' needs two numbers of one type, found f32 and i64");
   EXPECT_EQ(error("%y = pointwise(%x) {body = (i) => %n[i]} : i64[4]"),
             "t.tfir:2: %n is not an operand of this op");
+  // A norm's gamma is its own, and no operand of the body.
+  EXPECT_EQ(error("%y = norm(%n, %x) {body = (i) => f32(%n[i]), eps = 0.1, has_beta = false, "
+                  "kind = layer} : f32[4]"),
+            "t.tfir:2: %n is not an operand of this op");
   EXPECT_EQ(error("%y = pointwise(%x) {body = (i,j) => %x[i]} : f32[4]"),
             "t.tfir:2: 'body' has 2 parameters, 1 expected");
   EXPECT_EQ(error("%y = pointwise(%x) {body = (i) => foo(%x[i])} : f32[4]"),

@@ -227,7 +227,6 @@ TEST(Verify, Norm) {
   refused("N2", norm("%v, %x", x, false, "layer", "f64[B,S,8]"));
   refused("N3", norm("%x", "1.0", false, "layer", t));
   refused("N4", norm("%v, %v, %x", x, true, "rms", t));
-  refused("E3", norm("%v, %x", "%v[k]", false, "layer", t));
 }
 
 std::string attention(const std::string& operands, const std::string& attributes,

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ir/signature.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ir/lexer.h"
+
+namespace tfcc::ir {
+namespace {
+
+Error malformed(std::string text) { return {ErrorCode::bad_file, std::move(text)}; }
+
+bool has_rank(const Graph& graph, const Op& op, size_t operand, size_t rank) {
+  return operand < op.operands.size() && graph.value(op.operands[operand]).type.rank() == rank;
+}
+
+Result<Signature> of_attention(const Graph& graph, const Op& op, std::string_view key) {
+  const auto& a = op.as<AttentionAttrs>();
+  if (!has_rank(graph, op, 0, 3) || !has_rank(graph, op, 1, a.page ? 4 : 3))
+    return malformed("attention needs q, k and v of rank 3 (pages of rank 4)");
+  if (!a.packed.empty() && a.packed.size() != 2)
+    return malformed("'packed' needs batch and length");
+  Signature s{{}, attention_extents(graph, op), {"b", "h", "i", "j"}};
+  if (key == "score") s.params = {{"s", Scalar::f32}};
+  return s;
+}
+
+Result<Signature> of_linear_attention(const Graph& graph, const Op& op, std::string_view key) {
+  const auto& a = op.as<LinearAttentionAttrs>();
+  for (size_t i = 0; i < 3; ++i) {
+    if (!has_rank(graph, op, i, 3))
+      return malformed(fmt::format("{} needs q, k and v of rank 3", to_string(op.kind)));
+  }
+  if (a.heads <= 0 || a.kv_heads <= 0) return malformed("the number of heads is not positive");
+  if (!a.packed.empty() && a.packed.size() != 2)
+    return malformed("'packed' needs batch and length");
+  Signature s{{}, linear_attention_extents(graph, op, key), {"b", "h", "t", "c"}};
+  s.indices.resize(s.extents.size());
+  if (key == "epilogue") s.params = {{"s", Scalar::f32}, {"z", Scalar::f32}};
+  if (key == "q_map" || key == "k_map") s.params = {{"s", Scalar::f32}};
+  return s;
+}
+
+// The sum of a product, in the type that it is computed in, and the moments of its row.
+std::vector<Signature::Param> params_of_matmul(const Graph& graph, const Op& op, const Type& result,
+                                               std::string_view key) {
+  const bool integers = !op.operands.empty() && is_integer(graph.value(op.operands[0]).type.dtype);
+  const Scalar real = scalar_of(result.dtype);
+  std::vector<Signature::Param> params{{"s", integers ? Scalar::i64 : real}};
+  if (key == "epilogue" && op.as<MatmulAttrs>().norm)
+    params.insert(params.end(), {{"mean", real}, {"rstd", real}});
+  return params;
+}
+
+}  // namespace
+
+Result<Signature> signature(const Graph& graph, const Op& op, const std::vector<Type>& results,
+                            std::string_view key) {
+  switch (op.kind) {
+    case OpKind::attention: return of_attention(graph, op, key);
+    case OpKind::linear_attention:
+    case OpKind::linear_attention_step: return of_linear_attention(graph, op, key);
+    default: break;
+  }
+  if (results.empty()) return malformed(fmt::format("{} has no result", to_string(op.kind)));
+  Signature s{{}, results[0].dims, {}};
+  if (op.kind == OpKind::matmul) s.params = params_of_matmul(graph, op, results[0], key);
+  if (op.kind == OpKind::reduce) {
+    const auto& more = op.as<ReduceAttrs>().extents;
+    s.extents.insert(s.extents.end(), more.begin(), more.end());
+  }
+  for (size_t k = 0; k < s.extents.size(); ++k)
+    s.indices.push_back(index_name(static_cast<int64_t>(k)));
+  return s;
+}
+
+Signature signature(const Graph& graph, const Op& op, std::string_view key) {
+  std::vector<Type> results;
+  for (ValueId v : op.results) results.push_back(graph.value(v).type);
+  Result<Signature> s = signature(graph, op, results, key);
+  return s ? *std::move(s) : Signature{};
+}
+
+size_t first_loaded(const Op& op) {
+  switch (op.kind) {
+    case OpKind::pointwise:
+    case OpKind::reduce:
+    case OpKind::pack: return 0;
+    case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
+    case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
+    case OpKind::linear_attention_step: return 7;
+    case OpKind::matmul: return 2;
+    case OpKind::norm: return 1 + op.as<NormAttrs>().has_beta;
+    default: return op.operands.size();
+  }
+}
+
+std::vector<ExprRef> attention_extents(const Graph& graph, const Op& op) {
+  const auto& a = op.as<AttentionAttrs>();
+  ExprRef heads = graph.pool().integer(a.heads);
+  if (!a.packed.empty()) return {a.packed[0], heads, a.packed[1], a.packed[1]};
+  const auto &q = graph.value(op.operands[0]).type.dims, &k = graph.value(op.operands[1]).type.dims;
+  return {q[0], heads, q[1], k[1]};
+}
+
+std::vector<ExprRef> linear_attention_extents(const Graph& graph, const Op& op,
+                                              std::string_view key) {
+  const auto& a = op.as<LinearAttentionAttrs>();
+  ExprPool& pool = graph.pool();
+  const auto dims = [&](size_t i) { return graph.value(op.operands[i]).type.dims; };
+  const auto width = [&](ExprRef all, int64_t heads) { return div(all, pool.integer(heads)); };
+  const bool of_query = key == "q_map" || key == "epilogue",
+             of_key = key == "k_map" || key == "visible";
+  std::vector<ExprRef> extents = {dims(0)[0], pool.integer(of_key ? a.kv_heads : a.heads),
+                                  dims(of_query ? 0 : 1)[1]};
+  if (!a.packed.empty()) extents[0] = a.packed[0], extents[2] = a.packed[1];
+  if (key == "q_map") extents.push_back(width(dims(0)[2], a.heads));
+  if (key == "k_map") extents.push_back(width(dims(1)[2], a.kv_heads));
+  if (key == "epilogue") extents.push_back(width(dims(2)[2], a.kv_heads));
+  return extents;
+}
+
+}  // namespace tfcc::ir
