@@ -8,7 +8,6 @@
 #include <numeric>
 
 namespace tfcc::ir {
-namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -24,7 +23,7 @@ void eval_pointwise(OpRun& run) {
                  });
 }
 
-template <class T> T start_of(ReduceKind kind) {
+template <class T> static T start_of(ReduceKind kind) {
   using Limits = std::numeric_limits<T>;
   switch (kind) {
     case ReduceKind::max: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
@@ -34,7 +33,7 @@ template <class T> T start_of(ReduceKind kind) {
   }
 }
 
-template <class T> T reduce_step(ReduceKind kind, T sum, T v) {
+template <class T> static T reduce_step(ReduceKind kind, T sum, T v) {
   switch (kind) {
     case ReduceKind::max: return v != v || v > sum ? v : sum;  // NaN wins
     case ReduceKind::min: return v != v || v < sum ? v : sum;
@@ -44,7 +43,7 @@ template <class T> T reduce_step(ReduceKind kind, T sum, T v) {
 }
 
 template <class T>
-void reduce_into(OpRun& run, std::vector<T>& out, const T* BlockResult::*values) {
+static void reduce_into(OpRun& run, std::vector<T>& out, const T* BlockResult::*values) {
   const auto& a = run.op.as<ReduceAttrs>();
   std::vector<int64_t> dims = run.results[0].dims;
   int64_t count = 1;
@@ -74,8 +73,8 @@ void eval_reduce(OpRun& run) {
 }
 
 template <class T>
-void cumsum_into(const CumsumAttrs& a, const std::vector<int64_t>& dims, const std::vector<T>& in,
-                 std::vector<T>& out) {
+static void cumsum_into(const CumsumAttrs& a, const std::vector<int64_t>& dims,
+                        const std::vector<T>& in, std::vector<T>& out) {
   const auto axis = static_cast<size_t>(a.axis);
   int64_t inner = 1, outer = 1;
   for (size_t d = 0; d < dims.size(); ++d) (d < axis ? outer : inner) *= d == axis ? 1 : dims[d];
@@ -105,22 +104,22 @@ void eval_cumsum(OpRun& run) {
 }
 
 /// Calls f(in, out, width) for each row of operand 0 and result `r`.
-template <class F> void for_each_row(OpRun& run, F f, size_t r = 0) {
+template <class F> static void for_each_row(OpRun& run, F f, size_t r = 0) {
   const HostTensor& x = *run.operands[0];
   const auto width = static_cast<size_t>(x.dims.back());
   for (size_t at = 0; width > 0 && at < x.reals.size(); at += width)
     f(x.reals.data() + at, run.results[r].reals.data() + at, width);
 }
 
-void softmax_row(const double* x, double* y, size_t n) {
+static void softmax_row(const double* x, double* y, size_t n) {
   double top = -kInf, sum = 0;
   for (size_t i = 0; i < n; ++i) top = reduce_step(ReduceKind::max, top, x[i]);
   for (size_t i = 0; i < n; ++i) sum += y[i] = std::exp(x[i] - top);
   for (size_t i = 0; i < n; ++i) y[i] /= sum;
 }
 
-void norm_row(const double* x, double* y, size_t n, NormKind kind, double eps, const double* gamma,
-              const double* beta) {
+static void norm_row(const double* x, double* y, size_t n, NormKind kind, double eps,
+                     const double* gamma, const double* beta) {
   double mean = 0, square = 0;
   if (kind == NormKind::layer) {
     for (size_t i = 0; i < n; ++i) mean += x[i];
@@ -130,6 +129,8 @@ void norm_row(const double* x, double* y, size_t n, NormKind kind, double eps, c
   const double scale = 1 / std::sqrt(square / static_cast<double>(n) + eps);
   for (size_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale * gamma[i] + (beta ? beta[i] : 0);
 }
+
+void eval_softmax(OpRun& run) { for_each_row(run, softmax_row); }
 
 void eval_norm(OpRun& run) {
   const auto& a = run.op.as<NormAttrs>();
@@ -148,8 +149,8 @@ void eval_norm(OpRun& run) {
 }
 
 // The rows x [rows, heads * d] with the channels of each head rotated as `a` says.
-std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int64_t d,
-                            const HostTensor& cos, const HostTensor& sin) {
+static std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int64_t d,
+                                   const HostTensor& cos, const HostTensor& sin) {
   const int64_t tokens = x.dims[1], width = x.dims[2], w = cos.dims[2];
   std::vector<double> out = x.reals;
   for (int64_t row = 0; row < x.dims[0] * tokens; ++row) {
@@ -180,7 +181,7 @@ struct PackedFlags {
   std::vector<char> live, kept;
 };
 
-PackedFlags packed_flags(OpRun& run, int64_t batch, int64_t length) {
+static PackedFlags packed_flags(OpRun& run, int64_t batch, int64_t length) {
   const auto& a = run.op.as<PackAttrs>();
   PackedFlags f;
   const auto all = [&](ExprRef e) {
@@ -226,7 +227,8 @@ void eval_pack(OpRun& run) {
                    [&](int64_t a, int64_t b) { return rows(a) > rows(b); });
 }
 
-void eval_append(OpRun& run) {
+// Of both appends.
+static void eval_append(OpRun& run) {
   const bool rotates = run.op.kind == OpKind::rope_append;
   HostTensor k = *run.operands[2];
   if (rotates) {
@@ -253,7 +255,8 @@ void eval_append(OpRun& run) {
   }
 }
 
-}  // namespace
+void eval_kv_append(OpRun& run) { eval_append(run); }
+void eval_rope_append(OpRun& run) { eval_append(run); }
 
 void collect(OpRun& run, const BlockProgram& program) {
   run.flags.insert(program.flags().begin(), program.flags().end());
@@ -267,22 +270,15 @@ int64_t count_packed(OpRun& run, int64_t batch, int64_t length) {
   return n;
 }
 
+void eval_constant(OpRun&) { TFCC_CHECK(false && "constants are materialized"); }
+
 void eval_op(OpRun& run) {
   switch (run.op.kind) {
-    case OpKind::constant: TFCC_CHECK(false && "constants are materialized"); return;
-    case OpKind::pointwise: return eval_pointwise(run);
-    case OpKind::reduce: return eval_reduce(run);
-    case OpKind::cumsum: return eval_cumsum(run);
-    case OpKind::matmul: return eval_matmul(run);
-    case OpKind::softmax: return for_each_row(run, softmax_row);
-    case OpKind::norm: return eval_norm(run);
-    case OpKind::rope: return eval_rope(run);
-    case OpKind::pack: return eval_pack(run);
-    case OpKind::kv_append:
-    case OpKind::rope_append: return eval_append(run);
-    case OpKind::linear_attention: return eval_linear_attention(run);
-    case OpKind::linear_attention_step: return eval_linear_attention_step(run);
-    case OpKind::attention: return eval_attention(run);
+#define TFCC_OP(name, attrs, summary) \
+  case OpKind::name:                  \
+    return eval_##name(run);
+#include "ir/ops.def"
+#undef TFCC_OP
   }
 }
 

@@ -30,10 +30,10 @@ void eval_op(OpRun& run);
 /// Takes note of what a program that has run met.
 void collect(OpRun& run, const BlockProgram& program);
 
-void eval_matmul(OpRun& run);
-void eval_attention(OpRun& run);
-void eval_linear_attention(OpRun& run);
-void eval_linear_attention_step(OpRun& run);
+/// The definition of one op, of its name.
+#define TFCC_OP(name, attrs, summary) void eval_##name(OpRun& run);
+#include "ir/ops.def"
+#undef TFCC_OP
 
 /// c[m,n] = alpha * a[m,k] * b[k,n], row-major.
 void multiply(const double* a, const double* b, double* c, int64_t m, int64_t n, int64_t k,

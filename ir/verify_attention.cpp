@@ -50,7 +50,8 @@ void check_states(Rules r) {
 
 }  // namespace
 
-void check_append(Rules r) {
+// Of both appends.
+static void check_append(Rules r) {
   const bool rotates = r.op.kind == OpKind::rope_append;
   if (!r.require(
           r.op.operands.size() == (rotates ? 8 : 5) && r.op.results.size() == (rotates ? 3 : 2),
@@ -82,6 +83,9 @@ void check_append(Rules r) {
   r.require(beside && as_int(q.dims[2]) == r.op.as<RopeAttrs>().heads * *as_int(keys.dims[3]), "V5",
             "q and its result are not [1, T, heads * d] in the type of the keys and with their d");
 }
+
+void check_kv_append(Rules r) { check_append(r); }
+void check_rope_append(Rules r) { check_append(r); }
 
 namespace {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 namespace tfcc::ir {
-namespace {
 
 void check_constant(Rules r) {
   if (!r.require(r.op.operands.empty() && r.op.results.size() == 1, "K1",
@@ -70,7 +69,7 @@ bool broadcasts(const Dims& a, const Dims& b, const Dims& out) {
 }
 
 /// What a product has of the norms before and after it.
-void check_norms_of_matmul(Rules& r) {
+static void check_norms_of_matmul(Rules& r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const Type& out = r.out();
   const Dims rows(out.dims.begin(), out.dims.end() - 1);
@@ -154,8 +153,6 @@ void check_softmax(Rules r) {
   if (r.counts(1, 1, "S1")) keeps_shape(r, "S2");
 }
 
-}  // namespace
-
 // Operand `first` is rotated, by the two tables behind it.
 void check_rotation(Rules r, size_t first) {
   const auto& a = r.op.as<RopeAttrs>();
@@ -174,8 +171,6 @@ void check_rotation(Rules r, size_t first) {
               "cos and sin are not real tables of [B, S, rotary / 2] or [B, S, rotary]");
   }
 }
-
-namespace {
 
 void check_rope(Rules r) {
   if (r.counts(3, 3, "O1") && keeps_shape(r, "O2")) check_rotation(r, 0);
@@ -203,25 +198,13 @@ void check_norm(Rules r) {
   check_expr(r.graph, r.op, "body", a.body, r.problems);
 }
 
-}  // namespace
-
 void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems) {
-  Rules r{graph, op, problems};
   switch (op.kind) {
-    case OpKind::constant: return check_constant(r);
-    case OpKind::pointwise: return check_pointwise(r);
-    case OpKind::reduce: return check_reduce(r);
-    case OpKind::cumsum: return check_cumsum(r);
-    case OpKind::matmul: return check_matmul(r);
-    case OpKind::softmax: return check_softmax(r);
-    case OpKind::rope: return check_rope(r);
-    case OpKind::norm: return check_norm(r);
-    case OpKind::pack: return check_pack(r);
-    case OpKind::kv_append:
-    case OpKind::rope_append: return check_append(r);
-    case OpKind::linear_attention: return check_linear_attention(r);
-    case OpKind::linear_attention_step: return check_linear_attention_step(r);
-    case OpKind::attention: return check_attention(r);
+#define TFCC_OP(name, attrs, summary) \
+  case OpKind::name:                  \
+    return check_##name({graph, op, problems});
+#include "ir/ops.def"
+#undef TFCC_OP
   }
 }
 

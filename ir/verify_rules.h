@@ -48,10 +48,9 @@ struct Rules {
 
 /// Operands from `first` on are a row and its two tables, as of rope.
 void check_rotation(Rules r, size_t first);
-void check_append(Rules r);
-void check_pack(Rules r);
-void check_attention(Rules r);
-void check_linear_attention(Rules r);
-void check_linear_attention_step(Rules r);
+/// The rules of one op, of its name.
+#define TFCC_OP(name, attrs, summary) void check_##name(Rules r);
+#include "ir/ops.def"
+#undef TFCC_OP
 
 }  // namespace tfcc::ir

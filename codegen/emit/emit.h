@@ -98,20 +98,10 @@ struct Emission {
   }
 };
 
-/// One emitter per op. Errors: unsupported.
-Result<Emission> emit_pointwise(const EmitContext& context, OpId op);
-Result<Emission> emit_reduce(const EmitContext& context, OpId op);
-Result<Emission> emit_cumsum(const EmitContext& context, OpId op);
-Result<Emission> emit_matmul(const EmitContext& context, OpId op);
-Result<Emission> emit_softmax(const EmitContext& context, OpId op);
-Result<Emission> emit_norm(const EmitContext& context, OpId op);
-Result<Emission> emit_rope(const EmitContext& context, OpId op);
-Result<Emission> emit_pack(const EmitContext& context, OpId op);
-Result<Emission> emit_kv_append(const EmitContext& context, OpId op);
-Result<Emission> emit_rope_append(const EmitContext& context, OpId op);
-Result<Emission> emit_linear_attention(const EmitContext& context, OpId op);
-Result<Emission> emit_linear_attention_step(const EmitContext& context, OpId op);
-Result<Emission> emit_attention(const EmitContext& context, OpId op);
+/// One emitter per op, of its name. Errors: unsupported.
+#define TFCC_OP(name, attrs, summary) Result<Emission> emit_##name(const EmitContext& c, OpId o);
+#include "ir/ops.def"
+#undef TFCC_OP
 
 /// The kernel of an elementwise op that is a GELU, of a value or of a value and a bias; nothing for
 /// any other.
