@@ -194,14 +194,13 @@ bool takes_wgmma(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c
 
 }  // namespace
 
-bool takes(Arm arm, Epilogue epilogue) {
+bool takes(Arm arm, Epilogue e) {
   switch (arm) {
-    case Arm::library: return epilogue == Epilogue::none || epilogue == Epilogue::bias;
-    case Arm::panel:
-    case Arm::bytes: return epilogue != Epilogue::other;
-    case Arm::integer: return epilogue == Epilogue::none;
-    case Arm::wgmma:
-    case Arm::stream: return epilogue != Epilogue::other;
+#define TFCC_ARM(name, epilogues) \
+  case Arm::name:                 \
+    return epilogues;
+#include "codegen/matmul/arms.def"
+#undef TFCC_ARM
   }
   return false;
 }

@@ -8,12 +8,11 @@ namespace {
 Result<Emission> emit_arm(const EmitContext& c, OpId o, const MatmulDesc& desc,
                           const MatmulConfig& config) {
   switch (config.arm) {
-    case Arm::library: return emit_matmul_library(c, o, desc);
-    case Arm::panel: return emit_matmul_panel(c, o, desc, config);
-    case Arm::bytes: return emit_matmul_bytes(c, o, desc, config);
-    case Arm::integer: return emit_matmul_integer(c, o, desc);
-    case Arm::wgmma: return emit_matmul_wgmma(c, o, desc, config);
-    case Arm::stream: return emit_matmul_stream(c, o, desc, config);
+#define TFCC_ARM(name, epilogues) \
+  case Arm::name:                 \
+    return emit_matmul_##name(c, o, desc, config);
+#include "codegen/matmul/arms.def"
+#undef TFCC_ARM
   }
   return c.unsupported(o, "no arm of execution");
 }

@@ -8,7 +8,8 @@
 
 namespace tfcc::codegen {
 
-Result<Emission> emit_matmul_integer(const EmitContext& c, OpId o, const MatmulDesc& x) {
+Result<Emission> emit_matmul_integer(const EmitContext& c, OpId o, const MatmulDesc& x,
+                                     const MatmulConfig&) {
   const ir::Op& op = c.graph.op(o);
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const ValueId a = op.operands[0], b = op.operands[1], y = op.results[0];

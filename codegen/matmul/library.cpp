@@ -34,7 +34,8 @@ KernelLaunch sum_over_nothing(const EmitContext& c, OpId o, const MatmulDesc& x)
 
 }  // namespace
 
-Result<Emission> emit_matmul_library(const EmitContext& c, OpId o, const MatmulDesc& x) {
+Result<Emission> emit_matmul_library(const EmitContext& c, OpId o, const MatmulDesc& x,
+                                     const MatmulConfig&) {
   const ir::Op& op = c.graph.op(o);
   const bool has_bias = x.epilogue == Epilogue::bias;
   // Where kernels of ours take few rows; elsewhere the library is slow at these without splitting.

@@ -57,15 +57,15 @@ std::string print(const MatmulDesc& desc);
 
 /// A way to execute products.
 enum class Arm : uint8_t {
-  library,  // cuBLASLt, oneDNN; epilogue: a bias
-  panel,    // CPU, a packed weight (templates/cpu/matmul_panel.h)
-  bytes,    // CPU, bytes by a packed weight (templates/cpu/matmul_bytes.h)
-  integer,  // exact, of any integers (templates/*/matmul)
-  wgmma,    // a warpgroup's products of 16 bits (templates/cuda/matmul_wgmma.cuh)
-  stream,  // the same for the fewest rows, past which a weight streams (templates/cuda/matmul_stream.cuh)
+#define TFCC_ARM(name, epilogues) name,
+#include "codegen/matmul/arms.def"
+#undef TFCC_ARM
 };
-inline constexpr std::string_view kArmNames[] = {"library", "panel", "bytes",
-                                                 "integer", "wgmma", "stream"};
+inline constexpr std::string_view kArmNames[] = {
+#define TFCC_ARM(name, epilogues) #name,
+#include "codegen/matmul/arms.def"
+#undef TFCC_ARM
+};
 
 /// Products of no more rows wait for their weights rather than compute: the wgmma arm, which asks
 /// for weights early, is for them.
@@ -121,18 +121,11 @@ StreamTile stream_tile(int64_t n, int64_t processors);
 uint32_t stream_shared_bytes(const StreamTile& tile);
 
 /// One emitter per arm.
-Result<Emission> emit_matmul_library(const EmitContext& context, OpId product,
-                                     const MatmulDesc& desc);
-Result<Emission> emit_matmul_panel(const EmitContext& context, OpId product, const MatmulDesc& desc,
-                                   const MatmulConfig& config);
-Result<Emission> emit_matmul_bytes(const EmitContext& context, OpId product, const MatmulDesc& desc,
-                                   const MatmulConfig& config);
-Result<Emission> emit_matmul_integer(const EmitContext& context, OpId product,
-                                     const MatmulDesc& desc);
-Result<Emission> emit_matmul_wgmma(const EmitContext& context, OpId product, const MatmulDesc& desc,
-                                   const MatmulConfig& config);
-Result<Emission> emit_matmul_stream(const EmitContext& context, OpId product,
-                                    const MatmulDesc& desc, const MatmulConfig& config);
+#define TFCC_ARM(name, epilogues)                                                                 \
+  Result<Emission> emit_matmul_##name(const EmitContext& c, OpId product, const MatmulDesc& desc, \
+                                      const MatmulConfig& config);
+#include "codegen/matmul/arms.def"
+#undef TFCC_ARM
 
 /// Adds the functor `name` to a kernel, called with `params`, by default the sum, and then its row
 /// and its column.
