@@ -83,17 +83,26 @@ Signature signature(const Graph& graph, const Op& op, std::string_view key) {
   return s ? *std::move(s) : Signature{};
 }
 
+// Whether expressions are among the attributes of its kind.
+static bool has_expressions(const Op& op) {
+  bool found = false;
+  Attrs attrs = op.attrs;
+  const auto field = [&](std::string_view, auto& value) {
+    using T = std::decay_t<decltype(value)>;
+    found |= std::is_same_v<T, ExprRef> || std::is_same_v<T, OptionalExpr>;
+  };
+  std::visit([&](auto& a) { a.visit(field); }, attrs);
+  return found;
+}
+
 size_t first_loaded(const Op& op) {
   switch (op.kind) {
-    case OpKind::pointwise:
-    case OpKind::reduce:
-    case OpKind::pack: return 0;
     case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
     case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
     case OpKind::linear_attention_step: return 7;
     case OpKind::matmul: return 2;
     case OpKind::norm: return 1 + op.as<NormAttrs>().has_beta;
-    default: return op.operands.size();
+    default: return has_expressions(op) ? 0 : op.operands.size();
   }
 }
 
