@@ -49,8 +49,6 @@ bool decides(ExprKind kind) {
   }
 }
 
-int64_t floor_div(int64_t a, int64_t b) { return b <= 0 ? 0 : a / b - (a % b < 0); }
-
 }  // namespace
 
 BlockProgram::BlockProgram(ExprRef e, std::vector<const HostTensor*> operands,
@@ -128,7 +126,7 @@ void BlockProgram::compute_from_parts(const Step& s, size_t n) {
   if (decides(e->kind) && e->args[0]->type == Scalar::f32) return decide(s, n);
   switch (e->kind) {
     case ExprKind::poly: return poly(s, n);
-    case ExprKind::floordiv: return zip(io, ia(0), ia(1), n, floor_div);
+    case ExprKind::floordiv: return zip(io, ia(0), ia(1), n, evaluated_floordiv);
     case ExprKind::imin:
       return zip(io, ia(0), ia(1), n, [](int64_t a, int64_t b) { return std::min(a, b); });
     case ExprKind::imax:

@@ -301,6 +301,15 @@ std::vector<ExprRef> indices_of(const Graph& graph, ValueId v) {
   return indices_of(graph.pool(), graph.value(v).type.dims);
 }
 
+std::vector<ExprRef> broadcast_indices(ExprPool& pool, const std::vector<ExprRef>& dims,
+                                       std::span<const ExprRef> at) {
+  std::vector<ExprRef> own;
+  const size_t skip = at.size() - dims.size();
+  for (size_t k = 0; k < dims.size(); ++k)
+    own.push_back(is_int(dims[k], 1) ? pool.integer(0) : at[skip + k]);
+  return own;
+}
+
 ExprRef linear_index(ExprPool& pool, const std::vector<ExprRef>& indices,
                      const std::vector<ExprRef>& dims) {
   ExprRef position = pool.integer(0);

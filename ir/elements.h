@@ -62,6 +62,11 @@ Poison poison_in(const Graph& graph, OpId op);
 /// listed once.
 void merge_operands(Graph& graph, OpId o);
 
+/// The indices of a tensor of these dims under broadcasting, its last index being the last of `at`:
+/// 0 along a dim of 1.
+std::vector<ExprRef> broadcast_indices(ExprPool& pool, const std::vector<ExprRef>& dims,
+                                       std::span<const ExprRef> at);
+
 /// Distinct values loaded by a free expression, in order of first appearance.
 std::vector<ValueId> loads_of(ExprRef free);
 bool has_loads(ExprRef e);

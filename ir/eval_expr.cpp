@@ -18,11 +18,6 @@ int64_t wrap_mul(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-int64_t floor_div(int64_t a, int64_t b) {
-  if (b <= 0) return 0;  // outside the contract: a divisor is positive
-  return a / b - (a % b < 0);
-}
-
 int64_t truncate(double v) {
   if (std::isnan(v)) return 0;
   if (v >= 0x1p63) return INT64_MAX;
@@ -63,7 +58,7 @@ class Interpreter {
       case ExprKind::symbol: return of(env_.symbol(e->name));
       case ExprKind::load: return load(e);
       case ExprKind::param: return param(e);
-      case ExprKind::floordiv: return of(floor_div(i(a[0]), i(a[1])));
+      case ExprKind::floordiv: return of(evaluated_floordiv(i(a[0]), i(a[1])));
       case ExprKind::imin: return of(std::min(i(a[0]), i(a[1])));
       case ExprKind::imax: return of(std::max(i(a[0]), i(a[1])));
       case ExprKind::bitand_: return of(i(a[0]) & i(a[1]));

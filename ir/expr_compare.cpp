@@ -38,8 +38,6 @@ int64_t content(const Poly& p) {
   return g == 0 ? 1 : g;
 }
 
-int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b != 0 && ((a < 0) != (b < 0))); }
-
 // Can p >= 0 be evaluated: as large side >= small side, and as it is where sizes and indices alone
 // are in it?
 bool is_comparable(ExprRef p) { return (p->has_load || fits(p)) && sides_fit(p); }
@@ -73,7 +71,7 @@ ExprRef ge0(ExprRef p) {
   const int64_t g = content(poly);
   if (g > 1) {
     for (Term& t : poly.terms) t.coefficient /= g;
-    poly.constant = floor_of(poly.constant, g);
+    poly.constant = floor_div(poly.constant, g);
     p = from_poly(pool, poly);
   }
   if (ExprRef undivided = without_division(p)) return ge0(undivided);

@@ -49,11 +49,6 @@ bool has_load(const Poly& p) {
   });
 }
 
-int64_t floor_div(int64_t a, int64_t b) {
-  int64_t q = a / b;
-  return (a % b != 0 && ((a < 0) != (b < 0))) ? q - 1 : q;
-}
-
 // The largest term that divides both: gcd of coefficients times the common atoms.
 Term common_factor(const Term& a, const Term& b) {
   Term g;

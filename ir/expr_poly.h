@@ -62,6 +62,14 @@ struct ModPart {
 };
 std::vector<ModPart> extract_mods(Poly& p);
 
+/// a / b to minus infinity; b is not 0, and not -1 where a is the least integer.
+inline int64_t floor_div(int64_t a, int64_t b) {
+  return a / b - (a % b != 0 && ((a < 0) != (b < 0)));
+}
+
+/// What a floordiv evaluates to: 0 outside of its contract, that a divisor is positive.
+inline int64_t evaluated_floordiv(int64_t a, int64_t b) { return b <= 0 ? 0 : floor_div(a, b); }
+
 /// What a wrap of so many bits (negative: unsigned) keeps of v.
 inline int64_t low_bits(int64_t v, int64_t bits) {
   const int unused = static_cast<int>(64 - (bits < 0 ? -bits : bits));

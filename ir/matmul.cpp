@@ -28,10 +28,9 @@ ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
 ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed,
                        const std::vector<ExprRef>& at, ExprRef row, ExprRef column) {
   const auto& dims = graph.value(factor).type.dims;
-  std::vector<ExprRef> own;
-  const size_t skip = at.size() - dims.size();
-  for (size_t k = 0; k + 2 < dims.size(); ++k)
-    own.push_back(is_int(dims[k], 1) ? graph.pool().integer(0) : at[skip + k]);
+  const std::vector<ExprRef> leading(dims.begin(), dims.end() - 2);
+  std::vector<ExprRef> own =
+      broadcast_indices(graph.pool(), leading, std::span(at).first(at.size() - 2));
   if (transposed) std::swap(row, column);
   own.insert(own.end(), {row, column});
   return load_of(graph, factor, own);

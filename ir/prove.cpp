@@ -63,7 +63,7 @@ struct Prover {
     }
     if (g <= 1) return p;
     for (Term& t : p.terms) t.coefficient /= g;
-    p.constant = p.constant / g - (p.constant % g < 0);
+    p.constant = floor_div(p.constant, g);
     return p;
   }
 

@@ -89,8 +89,6 @@ Interval range_of_poly(ExprRef e) {
   return range_with_modulos(e);
 }
 
-int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
-
 Interval range_of_quotient(ExprRef e) {
   const Interval a = range_of(e->args[0]), b = range_of(e->args[1]);
   if (b.lo < 1) return {};

@@ -100,12 +100,7 @@ ExprRef Importer::element(ValueId v, const Indices& at) {
 }
 
 ExprRef Importer::broadcast_element(ValueId v, const Indices& at) {
-  const Dims& d = dims(v);
-  Indices own;
-  const size_t skip = at.size() - d.size();
-  for (size_t k = 0; k < d.size(); ++k)
-    own.push_back(ir::is_int(d[k], 1) ? integer(0) : at[skip + k]);
-  return element(v, own);
+  return element(v, ir::broadcast_indices(pool(), dims(v), at));
 }
 
 ExprRef Importer::resolved(ExprRef e) {
