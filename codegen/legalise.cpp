@@ -26,11 +26,7 @@ ValueId expanded_to(Graph& g, ValueId v, const Dims& lead) {
   Dims dims = lead;
   dims.insert(dims.end(), t.dims.end() - 2, t.dims.end());
   const auto at = ir::indices_of(g.pool(), dims);
-  std::vector<ExprRef> own;
-  const size_t skip = dims.size() - t.dims.size();
-  for (size_t k = 0; k < t.dims.size(); ++k)
-    own.push_back(ir::is_int(t.dims[k], 1) ? g.pool().integer(0) : at[skip + k]);
-  ir::Captured c = ir::capture(ir::load_of(g, v, own));
+  ir::Captured c = ir::capture(ir::load_of(g, v, ir::broadcast_indices(g.pool(), t.dims, at)));
   return g.add_pointwise(c.operands, c.body, {t.dtype, dims}, g.value(v).name + ".expanded");
 }
 

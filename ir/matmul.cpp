@@ -25,15 +25,19 @@ ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
   });
 }
 
+std::vector<ExprRef> factor_indices(const Graph& graph, ValueId factor, bool transposed,
+                                    std::span<const ExprRef> lead, ExprRef row, ExprRef column) {
+  const auto& dims = graph.value(factor).type.dims;
+  std::vector<ExprRef> at = broadcast_indices(graph.pool(), {dims.begin(), dims.end() - 2}, lead);
+  if (transposed) std::swap(row, column);
+  at.insert(at.end(), {row, column});
+  return at;
+}
+
 ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed,
                        const std::vector<ExprRef>& at, ExprRef row, ExprRef column) {
-  const auto& dims = graph.value(factor).type.dims;
-  const std::vector<ExprRef> leading(dims.begin(), dims.end() - 2);
-  std::vector<ExprRef> own =
-      broadcast_indices(graph.pool(), leading, std::span(at).first(at.size() - 2));
-  if (transposed) std::swap(row, column);
-  own.insert(own.end(), {row, column});
-  return load_of(graph, factor, own);
+  const auto lead = std::span(at).first(at.size() - 2);
+  return load_of(graph, factor, factor_indices(graph, factor, transposed, lead, row, column));
 }
 
 ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue,

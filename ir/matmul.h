@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ir/graph.h"
@@ -20,6 +21,11 @@ ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRe
 
 /// The same expression with `sum` in the place of s.
 ExprRef with_sum(ExprRef epilogue, ExprRef sum);
+
+/// The indices of the element of a factor at (row, column) of what is multiplied, where the leading
+/// dims of the result have the indices `lead`.
+std::vector<ExprRef> factor_indices(const Graph& graph, ValueId factor, bool transposed,
+                                    std::span<const ExprRef> lead, ExprRef row, ExprRef column);
 
 /// Element (row, column) of a factor [..., rows, columns], or with `transposed` [..., columns,
 /// rows], free; `at` are the indices of the result, to whose leading dims those of the factor

@@ -12,6 +12,7 @@
 
 #include "passes/heads.h"
 #include "ir/ir.h"
+#include "ir/matmul.h"
 #include "passes/passes.h"
 
 namespace tfcc::passes {
@@ -192,13 +193,7 @@ class Fuser {
   ExprRef operand(OpId product, size_t i, bool swap, const Indices& lead, ExprRef row,
                   ExprRef column) {
     const ValueId v = g_.op(product).operands[i];
-    const auto& dims = type(v).dims;
-    const size_t rank = dims.size(), skip = lead.size() - (rank - 2);
-    Indices at;
-    for (size_t k = 0; k + 2 < rank; ++k)
-      at.push_back(ir::is_int(dims[k], 1) ? pool().integer(0) : lead[skip + k]);
-    if (swap) std::swap(row, column);
-    at.insert(at.end(), {row, column});
+    const Indices at = ir::factor_indices(g_, v, swap, lead, row, column);
     return expanded(g_, v, at, [&](ValueId x) { return is_biased_product(g_, x); });
   }
 

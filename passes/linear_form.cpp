@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ir/ir.h"
+#include "ir/matmul.h"
 
 namespace tfcc::passes {
 
@@ -27,14 +28,8 @@ ExprRef element(const Graph& g, ValueId v, const Indices& at) {
 // result.
 ExprRef operand_at(const Graph& g, const ir::Op& product, size_t i, bool swap, const Indices& lead,
                    ExprRef row, ExprRef column) {
-  const auto& dims = g.value(product.operands[i]).type.dims;
-  const size_t skip = lead.size() - (dims.size() - 2);
-  Indices at;
-  for (size_t k = 0; k + 2 < dims.size(); ++k)
-    at.push_back(ir::is_int(dims[k], 1) ? g.pool().integer(0) : lead[skip + k]);
-  if (swap) std::swap(row, column);
-  at.insert(at.end(), {row, column});
-  return element(g, product.operands[i], at);
+  const ValueId v = product.operands[i];
+  return element(g, v, ir::factor_indices(g, v, swap, lead, row, column));
 }
 
 }  // namespace
