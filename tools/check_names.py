@@ -7,7 +7,8 @@
 Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name,
 or of each of its forms, for both targets, a test of that template and a graph in tests/codegen/emit.
 Each pass of passes/passes.def needs a file that shows "before:" and "after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/import/importers*.def
-needs its function. Relative links in documents must lead somewhere.
+needs its function. Relative links in documents must lead somewhere. One word for
+each concept: docs/glossary.md.
 """
 import re
 import sys
@@ -112,11 +113,29 @@ def check_links(root, wrong):
                 wrong.append(f"{page.relative_to(root)}: no {target}")
 
 
+def check_words(root, wrong):
+    """No document, source or template has another word for what docs/glossary.md has one for."""
+    page = root / "docs/glossary.md"
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", page.read_text(), re.M)[1:] if page.is_file() else []
+    if not rows:
+        wrong.append("docs/glossary.md: no table of words")
+    instead = {other.strip(): word.strip() for word, others in rows for other in others.split(",")}
+    pattern = re.compile(r"\b(" + "|".join(map(re.escape, sorted(instead))) + r")s?\b", re.I)
+    for folder in ("docs", "frontend", "ir", "passes", "codegen", "runtime", "templates", "tools"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".md", ".h", ".cpp", ".cuh", ".def") or path == page or path.name == "CHANGELOG.md":
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                for found in pattern.findall(line):
+                    wrong.append(f"{path.relative_to(root)}:{number}: '{found}'; the word is '{instead.get(found.lower(), found)}'")
+
+
 def main():
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
     wrong = []
     counts = check_ops(root, wrong), check_passes(root, wrong), check_importers(root, wrong)
     check_links(root, wrong)
+    check_words(root, wrong)
     print("\n".join(wrong) or "{} ops, {} passes and {} importers agree on their names".format(*counts))
     sys.exit(1 if wrong else 0)
 

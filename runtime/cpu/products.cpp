@@ -61,8 +61,7 @@ dnnl::memory::desc operand(int64_t batch, int64_t stride, int64_t rows, int64_t 
   return {dims{shared ? 1 : batch, rows, columns}, kF32, strides};
 }
 
-// alpha before the bias: a linear post-op, then the bias as a binary post-op. Returns the argument
-// of the bias.
+// alpha, then the bias, as oneDNN's operations behind the sum. Returns the argument of the bias.
 int add_alpha(dnnl::post_ops& ops, const BlockShape& s, const dnnl::memory::desc& bias) {
 #if DNNL_VERSION_MAJOR >= 3
   ops.append_eltwise(dnnl::algorithm::eltwise_linear, s.alpha, 0.0f);
