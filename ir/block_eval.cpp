@@ -113,6 +113,7 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
                     n, ro);
       return;
     case ExprKind::load: return load(s, n);
+    case ExprKind::poison: TFCC_CHECK(false && "a poison has no value");
     default: return compute_from_parts(s, n);
   }
 }

@@ -92,6 +92,7 @@ class Interpreter {
       case ExprKind::floor:
       case ExprKind::ceil:
       case ExprKind::rint: return real(e, fold_unary(e->kind, decided(a[0])));
+      case ExprKind::poison: TFCC_CHECK(false && "a poison has no value");
       default: return real(e, fold_unary(e->kind, r(a[0])));
     }
   }

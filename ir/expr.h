@@ -74,7 +74,8 @@ enum class ExprKind : uint8_t {
 };
 
 /// Why there is no expression. A builder that cannot give one returns a poison node of the type that
-/// it should have; whatever is built from that is a poison of the same reason. So a graph without
+/// it should have; whatever is built from that and depends on its value is a poison of the same
+/// reason. So a graph without
 /// poison (rule E7) was built without such an error, and an attempt that came to nothing leaves no
 /// trace.
 enum class Poison : uint8_t {

@@ -193,6 +193,12 @@ Poly absolute(Poly p) {
   return p;
 }
 
+// Null for what is lost: a bound of it says nothing.
+ExprRef kept(ExprPool& pool, Poly p) {
+  ExprRef e = from_poly(pool, std::move(p));
+  return poison_of(e) == Poison::none ? e : nullptr;
+}
+
 ExprRef magnitude_of_poly(ExprRef e) {
   Poly sum{{}, absolute({{}, e->value}).constant};
   for (const Term& t : e->terms) {
@@ -205,14 +211,13 @@ ExprRef magnitude_of_poly(ExprRef e) {
     append(sum, product);
   }
   normalise(sum);
-  return sum.lost() ? nullptr : from_poly(*e->pool, std::move(sum));
+  return kept(*e->pool, std::move(sum));
 }
 
 ExprRef magnitude_of_sum(ExprRef e, size_t first) {
   ExprRef a = magnitude(e->args[first]), b = magnitude(e->args[first + 1]);
   if (!a || !b) return nullptr;
-  const Poly sum = add(to_poly(a), to_poly(b));
-  return sum.lost() ? nullptr : from_poly(*e->pool, sum);
+  return kept(*e->pool, add(to_poly(a), to_poly(b)));
 }
 
 ExprRef computed_magnitude(ExprRef e) {
@@ -254,7 +259,7 @@ Wide usual(ExprRef magnitude) {
 
 // Not by any range of sizes, but at those that models have; the run checks the rest.
 bool fits_usually(const Poly& p, ExprPool& pool) {
-  ExprRef m = magnitude(from_poly(pool, p));
+  ExprRef sum = kept(pool, p), m = sum ? magnitude(sum) : nullptr;
   if (!m || usual(m) > kRoom) return false;
   pool.assume_size(m);
   return true;
@@ -300,7 +305,7 @@ bool fits_twice(const Poly& p, ExprPool& pool) {
   return (w.lo > -kTwice && w.hi < kTwice) || fits_usually(p, pool);
 }
 
-ExprRef assumed_sizes(ExprPool& pool) {
+Poly assumed_sizes(ExprPool& pool) {
   Poly all;
   for (ExprRef m : pool.assumed()) {
     const Poly p = to_poly(m);
@@ -313,7 +318,7 @@ ExprRef assumed_sizes(ExprPool& pool) {
     }
   }
   normalise(all);
-  return all.terms.empty() ? nullptr : from_poly(pool, std::move(all));
+  return all;
 }
 
 }  // namespace tfcc::ir

@@ -37,9 +37,9 @@ bool fits_twice(const Poly& p, ExprPool& pool);
 /// an unknown is left without a bound.
 ExprRef magnitude(ExprRef e);
 
-/// One bound for all that was assumed: the largest coefficient of each product of sizes. Null if
-/// nothing was.
-ExprRef assumed_sizes(ExprPool& pool);
+/// One bound for all that was assumed: the largest coefficient of each product of sizes. It may have
+/// more terms than an expression. Without terms if nothing was.
+Poly assumed_sizes(ExprPool& pool);
 
 struct ExprPool::Known {
   std::unordered_map<ExprRef, Interval> ranges;

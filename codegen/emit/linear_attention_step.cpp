@@ -50,10 +50,11 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
   };
   for (tile.tokens = few ? 4 : 16; tile.tokens > tile.together && !fits();) tile.tokens /= 2;
   tile.shared_bytes = static_cast<uint32_t>(4 * tile.tokens * floats);
-  tile.ahead = few && d % 4 == 0 && c.target.processors > 0;
-  if (tile.ahead)
-    tile.shared_bytes += static_cast<uint32_t>(2 * 16 * width / (4 * tile.parts) *
-                                               (tile.rows + normalises) * tile.threads);
+  const auto ring = static_cast<uint32_t>(2 * 16 * width / (4 * tile.parts) *
+                                          (tile.rows + normalises) * tile.threads);
+  tile.ahead = few && d % 4 == 0 && c.target.processors > 0 &&
+               tile.shared_bytes + ring <= c.target.shared_bytes;
+  if (tile.ahead) tile.shared_bytes += ring;
   const int64_t resident_threads = bytes == 4 ? 256
                                    : few      ? 512
                                               : 384;  // 255, 128 or 168 registers each

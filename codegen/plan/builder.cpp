@@ -29,20 +29,25 @@ Result<Lowered> PlanBuilder::finish() {
     return Error{
         ErrorCode::unsupported,
         "a size is too deep an expression to be computed at run time; fix more dims at export"};
-  if (poison_ != ir::Poison::none)
-    return Error{ErrorCode::internal,
-                 fmt::format("a size of a launch has no value: {}; report this model",
-                             ir::to_string(poison_))};
+  if (!no_value_.empty()) return Error{ErrorCode::shape, no_value_};
   return std::move(out_);
 }
 
 // ---- sizes ----
 
+bool PlanBuilder::lacks_value(ExprRef e, std::string_view what) {
+  const ir::Poison why = ir::poison_of(e);
+  if (why == ir::Poison::none) return false;
+  if (no_value_.empty()) no_value_ = fmt::format("{}: {}", what, ir::to_string(why));
+  return true;
+}
+
+runtime::SizeExpr PlanBuilder::statistic(ExprRef e) {
+  return encode(ir::poison_of(e) == ir::Poison::none ? e : pool_.integer(INT64_MAX));
+}
+
 runtime::SizeExpr PlanBuilder::encode(ExprRef e) {
-  if (const ir::Poison why = ir::poison_of(e); why != ir::Poison::none) {
-    poison_ = why;
-    return {};
-  }
+  if (lacks_value(e, "a size of a launch")) return {};
   runtime::SizeExpr program = sizes_.program(e);
   too_deep_ |= !program.valid(symbols_.size());
   return program;
@@ -65,6 +70,7 @@ void PlanBuilder::grows(ExprRef e, const std::string& what) {
 // ---- buffers ----
 
 uint32_t PlanBuilder::add_buffer(runtime::Buffer buffer, ExprRef bytes) {
+  if (lacks_value(bytes, "the bytes of '" + buffer.name + "'")) bytes = pool_.integer(0);
   out_.plan.buffers.push_back(std::move(buffer));
   buffers_.push_back({bytes});
   return static_cast<uint32_t>(buffers_.size() - 1);
@@ -261,14 +267,14 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   }
   out.kernel = sized(out.name, kernel, std::move(args), launch.size);
   out.kernel->maps = std::move(maps);
-  out.flops = encode(launch.flops);
+  out.flops = statistic(launch.flops);
   std::vector<uint32_t> all = reads;
   all.insert(all.end(), writes.begin(), writes.end());
   if (launch.of_states)
     std::erase_if(
         all, [&](uint32_t b) { return out_.plan.buffers[b].place == runtime::BufferClass::state; });
   const ExprRef bytes = traffic(c, op.kind, all);
-  out.bytes = encode(launch.of_states ? ir::add(bytes, launch.of_states) : bytes);
+  out.bytes = statistic(launch.of_states ? ir::add(bytes, launch.of_states) : bytes);
   if (launch.makes)
     out.makes =
         static_cast<uint32_t>(std::find(symbols_.begin(), symbols_.end(), launch.makes->name) -
@@ -300,11 +306,11 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
   runtime::Launch out;
   out.name = c.graph.value(launch.d).name;
   out.ops = {std::string(ir::to_string(c.graph.op(o).kind))};
-  out.flops = encode(
+  out.flops = statistic(
       ir::mul(ir::mul(c.integer(2), launch.batch), ir::mul(ir::mul(launch.m, launch.n), launch.k)));
   std::vector<uint32_t> all = reads;
   all.push_back(g.d);
-  out.bytes = encode(traffic(c, OpKind::matmul, all));
+  out.bytes = statistic(traffic(c, OpKind::matmul, all));
   const uint32_t d = g.d;
   out.gemm = std::move(g);
   std::string key = out.name;
@@ -335,8 +341,8 @@ void PlanBuilder::add_output(const EmitContext& c, size_t output) {
   out.ops = {"pointwise"};
   grows(c.count(v), "output '" + out.name + "'");
   out.kernel = sized(out.name, kernel_of(c, copy, false), {from, to}, size);
-  out.flops = encode(c.integer(0));
-  out.bytes = encode(ir::mul(c.integer(2), buffers_[from].bytes));
+  out.flops = statistic(c.integer(0));
+  out.bytes = statistic(ir::mul(c.integer(2), buffers_[from].bytes));
   std::string key = "copy to " + out.name;
   add_launch(std::move(out), key, {from}, {to});
 }
@@ -367,13 +373,15 @@ void PlanBuilder::place_buffers(const JudgedShapes& shapes) {
     grows(arena.back().restated, "buffer '" + buffer.name + "'");
   }
   const auto short_enough = [&](ExprRef offset, ExprRef total) {
+    if (ir::poison_of(offset) != ir::Poison::none || ir::poison_of(total) != ir::Poison::none)
+      return false;
     const runtime::SizeExpr program = sizes_.restated_program(offset);
     return program.code.size() <= kLongestOffset && program.valid(symbols_.size()) &&
            sizes_.restated_program(total).valid(symbols_.size());
   };
   const ArenaLayout layout = plan_memory(arena, shapes, pool_, sizes_.pool(), short_enough);
-  out_.plan.live_bytes = encode(layout.live_bytes);
-  if (arena.empty()) return;
+  out_.plan.live_bytes = statistic(layout.live_bytes);
+  if (arena.empty() || lacks_value(layout.total, "the memory of all values together")) return;
   out_.plan.slots.push_back(encode(layout.total));
   for (size_t i = 0; i < arena.size(); ++i) {
     runtime::Buffer& buffer = out_.plan.buffers[ids[i]];

@@ -39,8 +39,11 @@ class PlanBuilder {
   /// is used.
   void order_buckets(const std::vector<size_t>& order);
 
-  /// A size as a program of the runtime.
+  /// A size as a program of the runtime. One without a value makes finish() fail.
   runtime::SizeExpr encode(ExprRef e);
+  /// The same of a number for reports, which may be too large.
+  runtime::SizeExpr statistic(ExprRef e);
+  bool lacks_value(ExprRef e, std::string_view what);
   void limit(runtime::Check check) { out_.plan.limits.push_back(std::move(check)); }
 
   /// Gives the buffers of the arena their places.
@@ -95,9 +98,9 @@ class PlanBuilder {
   std::map<std::string, int> place_of_;  // of each launch of the first form
   std::set<ExprRef> growing_;            // restated, and proved to grow
   bool first_form_ = true;
-  bool misplaced_ = false;                // a launch of another form is none of the first
-  ir::Poison poison_ = ir::Poison::none;  // of a size
-  bool too_deep_ = false;                 // a program needs more than the runtime's stack
+  bool misplaced_ = false;  // a launch of another form is none of the first
+  std::string no_value_;    // which size has none, and why; empty: all have one
+  bool too_deep_ = false;   // a program needs more than the runtime's stack
 };
 
 }  // namespace tfcc::codegen

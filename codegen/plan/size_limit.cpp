@@ -46,8 +46,8 @@ bool covers(const ir::Term& whole, const ir::Term& t) {
 }  // namespace
 
 ExprRef sizes_fit(const ir::Graph& graph) {
-  ExprRef assumed = ir::assumed_sizes(graph.pool());
-  if (!assumed) return nullptr;
+  const ir::Poly assumed = ir::assumed_sizes(graph.pool());
+  if (assumed.terms.empty()) return nullptr;
   const std::vector<ir::Poly> tensors = counts(graph);
   auto counted = [&](const ir::Term& t) {
     return std::any_of(tensors.begin(), tensors.end(), [&](const ir::Poly& n) {
@@ -59,7 +59,7 @@ ExprRef sizes_fit(const ir::Graph& graph) {
     });
   };
   std::vector<ir::Term> left;
-  for (const ir::Term& t : ir::to_poly(assumed).terms) {
+  for (const ir::Term& t : assumed.terms) {
     if (!counted(t)) left.push_back(t);
   }
   ExprRef condition = graph.pool().boolean(true);

@@ -103,6 +103,10 @@ void encode(ExprRef e, const Names& symbols, std::vector<int64_t>& code) {
       encode(e->args[negated ? 1 : 2], symbols, code);
       return emit(SizeCode::select);
     }
+    case ExprKind::poison:  // the runtime refuses what overflows
+      code.insert(code.end(), {static_cast<int64_t>(SizeCode::push), INT64_MAX,
+                               static_cast<int64_t>(SizeCode::push), INT64_MAX});
+      return emit(SizeCode::mul);
     default: TFCC_CHECK(false && "no size expression");
   }
 }

@@ -495,7 +495,10 @@ Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
     TFCC_TRY_VOID(check_first_input(*this, known->dtypes));
     const size_t first_op = graph.op_count();
     Result<void> done = known->function(*this);
-    TFCC_TRY_VOID(refuse_poison(*this, first_op));
+    // Ops of a branch are those of its own nodes, which may have failed without harm.
+    const Result<void> valued = refuse_poison(*this, std::max(first_op, judged_ops_));
+    judged_ops_ = graph.op_count();
+    TFCC_TRY_VOID(valued);
     TFCC_TRY_VOID(std::move(done));
     note_origin(graph, first_op, n);
     keep_narrow_type(*this);

@@ -144,6 +144,7 @@ class Importer {
   std::vector<const Node*> nodes_;  // of the model and of branches, in the order of the walk
   size_t node_index_ = kNoNode;     // of `node` in nodes_
   std::vector<size_t> node_of_op_;  // by op
+  size_t judged_ops_ = 0;           // ops before it are those of nodes that were looked at whole
   std::unordered_map<uint32_t, int> onnx_types_;  // of values whose type is narrower in ONNX
   std::unordered_map<std::type_index, std::shared_ptr<void>> notes_;
 };

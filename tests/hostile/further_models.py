@@ -285,6 +285,36 @@ def remainders_in_remainders(_):
     return nodes(*list_, node("ConstantOfShape", ["m199"], [odd]), initializers=[ints(f"k{k}", [k + 1]) for k in range(200)], outputs=[value(odd, ["N"])])
 
 
+def if_whose_branch_overflows():
+    """The branch that is never taken at large sizes asks for a size that has no value."""
+    bad = graph([node("Mul", ["s", "c"], ["m"], name="b1"), node("Mul", ["m", "c"], ["o"], name="b2"), node("Expand", ["x", "o"], ["t"], name="b3")], [], [value("t", ["K"])])
+    good = graph([node("Relu", ["x"], ["e"], name="g1")], [], [value("e", ["N"])])
+    return nodes(node("Shape", ["x"], ["s"], name="s"), node("Squeeze", ["s"], ["q"], name="q"), node("Less", ["q", "five"], ["cond"], name="less"),
+                 node("If", ["cond"], ["y"], graph_attribute("then_branch", bad), graph_attribute("else_branch", good), name="if"),
+                 inputs=[value("x", ["N"])], initializers=[ints("c", [2**40]), tensor("five", [], INT64, struct.pack("<q", 5))], outputs=[value("y", ["N"])])
+
+
+one("if_whose_untaken_branch_overflows", "", if_whose_branch_overflows(), compiles=True)
+
+
+@case("wraps to fewer bits|too large")
+def sum_of_larger_sizes_in_32_bits(_):
+    """What bounds such a sum has more terms than an expression may have."""
+    list_ = []
+    for k in range(258):
+        list_ += [node("Shape", [f"u{k}"], [f"h{k}"], name=f"h{k}"), node("Cast", [f"h{k}"], [f"s{k}"], attribute("to", INT32), name=f"c{k}")]
+    for k in range(129):
+        list_.append(node("Max", [f"s{2 * k}", f"s{2 * k + 1}"], [f"m{k}"], name=f"m{k}"))
+        if k:
+            list_.append(node("Add", ["m0" if k == 1 else f"t{k - 1}", f"m{k}"], [f"t{k}"], name=f"t{k}"))
+    return nodes(*list_, node("Cast", ["t128"], ["z"], attribute("to", INT64), name="z"), node("ConstantOfShape", ["z"], ["y"], name="y"),
+                 inputs=[value(f"u{k}", [f"S{k}"]) for k in range(258)], outputs=[value("y", ["N"])])
+
+
+one("bytes_that_do_not_fit_64_bits", "bytes of 'y'.*64 bits", nodes(node("Shape", ["x"], ["s"], name="s"), node("Mul", ["s", "c"], ["m"], name="m"), node("ConstantOfShape", ["m"], ["y"], name="y"),
+    inputs=[value("x", ["N"])], initializers=[ints("c", [2**62])], outputs=[value("y", ["K"])]))
+
+
 # ---- files around the model ----
 def external(title, pattern, pairs, prepare, compiles=False):
     def write(folder):

@@ -154,13 +154,31 @@ TEST_F(RangeTest, WhatIsAssumedOfSizesIsRemembered) {
   ExprRef many = pool.symbol("B");
   for (const char* s : {"C", "D", "E"}) many = mul(many, pool.symbol(s));
   EXPECT_TRUE(fits(many)) << "at usual sizes";
-  ASSERT_TRUE(assumed_sizes(pool));
-  EXPECT_EQ(assumed_sizes(pool), many);
+  EXPECT_EQ(from_poly(pool, assumed_sizes(pool)), many);
   ExprRef hash = mul(pool.symbol("B"), integer(0x1E3779B97F4A7C15));
   EXPECT_FALSE(fits(hash)) << "meant to wrap";
   ExprPool plain;
   EXPECT_TRUE(fits(mul(plain.symbol("B"), plain.symbol("S")))) << "by the largest size";
-  EXPECT_FALSE(assumed_sizes(plain));
+  EXPECT_TRUE(assumed_sizes(plain).terms.empty());
+}
+
+// A bound that has too many terms is no bound: what may wrap stays what a machine computes.
+TEST_F(RangeTest, WhatHasNoBoundIsNotTakenToFit) {
+  std::vector<ExprRef> larger;
+  for (int k = 0; k < 13; ++k)
+    larger.push_back(
+        max(pool.symbol("A" + std::to_string(k)), pool.symbol("B" + std::to_string(k))));
+  ExprRef sum = integer(0);
+  int products = 0;
+  for (size_t a = 0; a < larger.size(); ++a) {
+    for (size_t b = 0; b < a && products < 65; ++b, ++products)  // each bounded by four products
+      sum = add(sum, mul(mul(larger[a], larger[b]), integer(int64_t{1} << 50)));
+  }
+  ASSERT_EQ(products, 65);
+  ASSERT_EQ(poison_of(sum), Poison::none);
+  EXPECT_EQ(magnitude(sum), nullptr);
+  EXPECT_FALSE(fits(sum));
+  EXPECT_FALSE(prove_ge0(sum));
 }
 
 }  // namespace
