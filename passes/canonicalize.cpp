@@ -95,7 +95,8 @@ bool extend_recipe(Graph& g, ValueId v) {
   const ir::Type type = g.value(v).type;
   ir::Constant extended = *c;
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
-  if (is_cast_to(body, type.dtype) && body->args[0]->kind == ExprKind::load &&
+  const bool whole = type.dims == g.value(op->operands[0]).type.dims;
+  if (whole && is_cast_to(body, type.dtype) && body->args[0]->kind == ExprKind::load &&
       body->args[0]->args == ir::indices_of(g, v)) {
     extended.steps.push_back({ir::ConstantStep::Kind::cast, {}, type.dtype});
   } else if (auto p = as_permutation(g, v); p && g.value(p->source).type.dtype == type.dtype) {
