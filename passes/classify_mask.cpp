@@ -93,7 +93,8 @@ class Classifier {
   ExprRef meaning(const Choice& c) {
     ExprPool& pool = g_.pool();
     ExprRef n = c.control.node;
-    if (n->type == Scalar::boolean) return c.value ? n : ir::logical_not(n);
+    if (n->type == Scalar::boolean)
+      return c.value ? n : ir::logical_not(n);  // cost: of a number it is a poison, and no mask
     return n->type == Scalar::i64 ? ir::eq(n, pool.integer(c.value))
                                   : ir::eq(n, pool.real(c.value, n->type));
   }
