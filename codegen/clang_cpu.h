@@ -11,7 +11,7 @@
 
 namespace tfcc::codegen {
 
-/// A translation unit; the text may include templates by path ("cpu/layer_norm.h").
+/// A translation unit; the text may include templates by path ("cpu/norm.h").
 struct CpuSource {
   std::string name;
   std::string text;

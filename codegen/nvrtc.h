@@ -20,7 +20,7 @@ struct CudaImage {
   std::string log;               ///< what the compiler and ptxas said
 };
 
-/// Compiles one unit, which may include templates by path ("cuda/layer_norm.cuh"), for an arch:
+/// Compiles one unit, which may include templates by path ("cuda/norm.cuh"), for an arch:
 /// "sm_90" gives a cubin, "compute_80" PTX. `name` is used in messages.
 Result<CudaImage> compile_cuda(const std::string& name, const std::string& source,
                                const std::string& arch);

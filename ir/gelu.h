@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU as an element expression: one spelling, which kernels of their own are chosen by.
+// GELU as an element expression: one spelling, which passes and kernels know.
 #pragma once
 
 #include <cstdint>

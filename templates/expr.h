@@ -69,10 +69,6 @@ TFCC_FN f32 fdiv_short(f32 a, f32 b) {
 /// A select whose sides are both computed: a branch around ex2, which compilers make of ?:, would
 /// wait for every single one.
 TFCC_FN f32 either(bool condition, f32 a, f32 b) { return condition ? a : b; }
-template <class Out, class V> TFCC_FN V one_plus_erf(V x) {
-  if constexpr (sizeof(Out) == 2 && kSame<V, f32>) return one_plus_erf_short(x);
-  else return (V)1 + ferf(x);
-}
 
 #else
 

@@ -16,10 +16,8 @@ from pathlib import Path
 
 # Ops without a template: constants are data.
 NO_TEMPLATE = {"constant"}
-# Ops whose kernels are several templates, by what their bodies are; others have one of their own name.
-FORMS = {"norm": {"layer_norm", "rms_norm", "residual_norm", "pointwise_norm"}, "pointwise": {"pointwise", "gelu", "bias_gelu"}}
 # Templates that are no op: what kernels share, and the kernel that binds sizes and pointers.
-BUILDING_BLOCKS = {"cuda": {"prelude", "reduce", "norm", "bind", "attention_tile", "attention_softmax", "attention_mma", "attention_fma", "attention_wgmma", "attention_decode", "sm90", "matmul_end", "matmul_wgmma", "matmul_stream", "linear_attention_tile", "linear_attention_mma", "linear_attention_fma", "linear_attention_wgmma", "linear_attention_memory", "linear_attention_loader", "linear_attention_state", "linear_attention_results"},
+BUILDING_BLOCKS = {"cuda": {"prelude", "reduce", "bind", "attention_tile", "attention_softmax", "attention_mma", "attention_fma", "attention_wgmma", "attention_decode", "sm90", "matmul_end", "matmul_wgmma", "matmul_stream", "linear_attention_tile", "linear_attention_mma", "linear_attention_fma", "linear_attention_wgmma", "linear_attention_memory", "linear_attention_loader", "linear_attention_state", "linear_attention_results"},
                    "cpu": {"prelude", "reduce", "math", "matmul_panel", "matmul_bytes"}}
 
 
@@ -30,7 +28,7 @@ def words(root, *patterns):
 
 
 def sections(path):
-    """Names in the headings of a page: '## gelu, bias_gelu' has two."""
+    """Names in the headings of a page: '## pointwise, reduce' has two."""
     lines = re.findall(r"^#+ (.*)$", path.read_text(), re.M) if path.exists() else []
     return {name for line in lines for name in re.findall(r"[a-z0-9_-]+", line)}
 
@@ -54,19 +52,18 @@ def check_ops(root, wrong):
             continue
         if op not in emitters:
             wrong.append(f"{op}: no emit_{op} in codegen")
-        for form in FORMS.get(op, {op}):
-            for name in (f"templates/cuda/{form}.cuh", f"templates/cpu/{form}.h"):
-                if not (root / name).exists():
-                    wrong.append(f"{op}: no {name}")
-            if form not in tested_kernels:
-                wrong.append(f"{form}: no test of its kernels in tests/codegen or tests/templates")
+        for name in (f"templates/cuda/{op}.cuh", f"templates/cpu/{op}.h"):
+            if not (root / name).exists():
+                wrong.append(f"{op}: no {name}")
+        if op not in tested_kernels:
+            wrong.append(f"{op}: no test of its kernels in tests/codegen or tests/templates")
         if op not in emitted:
             wrong.append(f"{op}: no graph in tests/codegen/emit")
     for op in sorted(emitters - set(ops)):
         wrong.append(f"emit_{op}: no such op in ir/ops.def")
     for target, suffix in (("cuda", ".cuh"), ("cpu", ".h")):
         for path in sorted((root / "templates" / target).glob("*" + suffix)):
-            if path.stem not in set(ops).union(*FORMS.values(), BUILDING_BLOCKS[target]):
+            if path.stem not in set(ops) | BUILDING_BLOCKS[target]:
                 wrong.append(f"templates/{target}/{path.name}: no op and no building block of that name")
     return len(ops)
 

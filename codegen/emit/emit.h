@@ -46,8 +46,7 @@ struct Scratch {
 };
 
 struct KernelLaunch {
-  std::string
-      kernel;  // its name, unless a kernel with the same text has one: "layer_norm__f16_h768"
+  std::string kernel;  // its name, unless a kernel with the same text has one: "norm__f16_h768"
   Stub stub;
   LaunchSize size;
   ExprRef flops = nullptr;
@@ -103,9 +102,12 @@ struct Emission {
 #include "ir/ops.def"
 #undef TFCC_OP
 
-/// The kernel of an elementwise op that is a GELU, of a value or of a value and a bias; nothing for
-/// any other.
-std::optional<Emission> gelu_kernel(const EmitContext& context, OpId op);
+/// The launch of a stub of template pointwise, each element of whose result is what body says, a
+/// free expression over the indices of `like`, which the result is as. A scalar is a row of one.
+KernelLaunch pointwise_launch(const EmitContext& c, std::string name, Stub stub, ValueId like,
+                              ExprRef body);
+/// What copies v to an output in memory of the caller.
+KernelLaunch copy_of(const EmitContext& c, ValueId v);
 
 /// CUDA: whether an attention over pages, or a step of a linear one, may have another form in a
 /// bucket of few tokens (decode_blocks).

@@ -98,20 +98,38 @@ class Emitter {
   }
 
   /// Names the largest parts that load, are evaluated in every case and do not use that index;
-  /// returns their statements.
-  std::string hoist(ExprRef e, int64_t column) {
-    if (named_.count(e) || !ir::has_loads(e)) return {};
+  /// adds their statements.
+  void hoist(ExprRef e, int64_t column, std::vector<std::string>& statements) {
+    if (named_.count(e) || !ir::has_loads(e)) return;
     if (!ir::uses_index(e, column)) {
       const std::string text = write(e);
       named_[e] = "r" + std::to_string(named_.size());
-      return "const auto " + named_[e] + " = " + text + "; ";
+      statements.push_back("const auto " + named_[e] + " = " + text + ";");
+      return;
     }
     const bool lazy =
         e->kind == ExprKind::select || e->kind == ExprKind::band || e->kind == ExprKind::bor;
-    if (lazy) return hoist(e->args[0], column);
-    std::string out;
-    children(e, [&](ExprRef c) { out += hoist(c, column); });
-    return out;
+    if (lazy) return hoist(e->args[0], column, statements);
+    children(e, [&](ExprRef c) { hoist(c, column, statements); });
+  }
+
+  /// Names the loads of neighbours that are evaluated in every case; returns their statements. Needs
+  /// a column that starts at a multiple of vec.
+  std::vector<std::string> packs(ExprRef e, int64_t column, int64_t vec) {
+    mark_unconditional(e);
+    std::vector<std::string> statements;
+    ir::for_each_node(e, [&](ExprRef n) {
+      if (named_.count(n) || !unconditional_.count(n)) return;
+      ExprRef first = first_of_pack(n, column, vec);
+      if (!first) return;
+      const std::string name = "p" + std::to_string(statements.size());
+      statements.push_back(
+          fmt::format("const auto {} = {}<vec>({} + {});", name,
+                      names_.of_caller(n->value) ? "read_pack_anywhere" : "read_pack",
+                      names_.pointer(n->value), poly(first, Width::index)));
+      named_[n] = name + "[k]";
+    });
+    return statements;
   }
 
   std::string at(ExprRef e) {
@@ -200,6 +218,27 @@ class Emitter {
     for (size_t d = 1; d < dims.size(); ++d)
       s = "(" + s + ") * (u64)" + at(dims[d]) + " + (u64)" + at(indices[d]);
     return "(i64)(" + s + ")";
+  }
+
+  // The position of a load whose neighbours along the column are neighbours in memory, and which
+  // is a multiple of vec where the column is one; bools are read one by one, which makes bytes true
+  // or false.
+  ExprRef first_of_pack(ExprRef n, int64_t column, int64_t vec) const {
+    if (n->kind != ExprKind::load || n->type == Scalar::boolean || n->args.empty()) return nullptr;
+    ExprRef position = ir::linear_index(*n->pool, n->args, names_.dims(n->value));
+    if (ir::poison_of(position) != ir::Poison::none) return nullptr;
+    const ir::Poly p = ir::to_poly(position);
+    bool once = false;
+    for (const ir::Term& t : p.terms) {
+      const bool is_column = t.atoms.size() == 1 && t.atoms[0]->kind == ExprKind::index &&
+                             t.atoms[0]->value == column && t.coefficient == 1;
+      if (is_column) once = true;
+      else if (t.coefficient % vec != 0 ||
+               std::any_of(t.atoms.begin(), t.atoms.end(),
+                           [&](ExprRef a) { return ir::uses_index(a, column); }))
+        return nullptr;
+    }
+    return once && p.constant % vec == 0 ? position : nullptr;
   }
 
   // 1 + erf(x) of a GELU.
@@ -347,10 +386,11 @@ class Emitter {
 }  // namespace
 
 std::string cpp_body(ExprRef e, const CppNames& names) { return Emitter(names).body(e); }
-CppRowBody cpp_row_body(ExprRef e, int64_t column, const CppNames& names) {
+CppRowBody cpp_row_body(ExprRef e, int64_t column, int64_t vec, const CppNames& names) {
   Emitter emitter(names);
   CppRowBody out;
-  out.row = emitter.hoist(e, column);
+  emitter.hoist(e, column, out.row);
+  if (vec > 1) out.packs = emitter.packs(e, column, vec);
   out.column = emitter.body(e);
   return out;
 }

@@ -27,18 +27,23 @@ struct CppNames {
   /// ptxas needs after |x| and squares.
   bool fast = false;
   std::vector<ir::ExprRef> counts;
+  /// Operands whose memory is the caller's and may be misaligned.
+  std::function<bool(int64_t slot)> of_caller;
 };
 
 /// The statements of a function body that returns e: shared parts as `const auto t0 = ...;`, then
 /// `return ...;`. A part that loads is only shared if it is evaluated in every case, because select
 /// is lazy.
 std::string cpp_body(ir::ExprRef e, const CppNames& names);
-/// The same in two parts: what does not depend on index variable `column`, as statements that are
-/// run once for a row, and the body of a function of the column.
+/// The same in parts: what does not depend on index variable `column`, as statements that are run
+/// once for a row; where vec > 1, the loads of vec neighbours along the column from a multiple of
+/// vec on, as packs p0, p1, ..; and the body of a function of the column, and of k where it reads a
+/// pack.
 struct CppRowBody {
-  std::string row, column;
+  std::vector<std::string> row, packs;
+  std::string column;
 };
-CppRowBody cpp_row_body(ir::ExprRef e, int64_t column, const CppNames& names);
+CppRowBody cpp_row_body(ir::ExprRef e, int64_t column, int64_t vec, const CppNames& names);
 /// e as one C++ expression.
 std::string cpp_expr(ir::ExprRef e, const CppNames& names);
 

@@ -44,26 +44,36 @@ bool runs_across(ExprRef body, size_t rank) {
 
 }  // namespace
 
-Result<Emission> emit_pointwise(const EmitContext& c, OpId o) {
-  if (auto gelu = gelu_kernel(c, o)) return *std::move(gelu);
-  const ir::Op& op = c.graph.op(o);
-  const ValueId y = op.results[0];
-  const size_t rank = c.dims(y).size();
-  ExprRef body = op.as<ir::PointwiseAttrs>().body;
-  const int64_t vec = vector_width(c, y);
-  Stub stub(c, "pointwise", o);
-  stub.functor("Body", index_parameters(rank), body, ir::scalar_of(c.type(y).dtype));
-  stub.type("Out", c.type(y).dtype);
-  stub.field("rank", static_cast<int64_t>(rank));
-  stub.field("vec", vec);
-  stub.call({stub.out(), stub.sizes(c.dims(y)), stub.object("Body")}, {});
+KernelLaunch pointwise_launch(const EmitContext& c, std::string name, Stub stub, ValueId like,
+                              ExprRef body) {
+  const int64_t vec = vector_width(c, like);
+  std::vector<ExprRef> dims = c.dims(like);
+  if (dims.empty()) dims.push_back(c.integer(1));
+  const auto rank = static_cast<int64_t>(dims.size());
+  stub.row_functor("Body", body, rank - 1, vec);
+  stub.type("Out", c.type(like).dtype);
+  stub.field("rank", rank);
+  if (c.cuda()) stub.field("vec", vec);
+  stub.call({stub.out(), stub.sizes(dims), stub.object("Body")}, {});
   LaunchSize size;
-  size.grid = {c.ceil_div(c.count(y), 256 * vec)};
-  size.work = c.rows(y);
+  size.grid = {c.ceil_div(c.count(like), 256 * vec)};
+  size.work = c.rows(like);
   size.grain = 8;
-  return Emission::of({fmt::format("pointwise__{}_r{}", c.storage(y), rank), std::move(stub),
-                       std::move(size),
-                       ir::mul(c.count(y), c.integer(static_cast<int64_t>(ir::node_count(body))))});
+  return {std::move(name), std::move(stub), std::move(size),
+          ir::mul(c.count(like), c.integer(static_cast<int64_t>(ir::node_count(body))))};
+}
+
+Result<Emission> emit_pointwise(const EmitContext& c, OpId o) {
+  ExprRef body = c.graph.op(o).as<ir::PointwiseAttrs>().body;
+  const ValueId y = c.graph.op(o).results[0];
+  return Emission::of(
+      pointwise_launch(c, fmt::format("pointwise__{}_r{}", c.storage(y), c.dims(y).size()),
+                       Stub(c, "pointwise", o), y, body));
+}
+
+KernelLaunch copy_of(const EmitContext& c, ValueId v) {
+  ExprRef element = c.pool().load(0, c.type(v).dtype, ir::indices_of(c.graph, v));
+  return pointwise_launch(c, "copy__" + c.storage(v), Stub::copy(c, v), v, element);
 }
 
 Result<Emission> emit_reduce(const EmitContext& c, OpId o) {

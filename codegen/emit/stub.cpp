@@ -38,6 +38,13 @@ std::string prefetch_constants(const EmitContext& c, const std::vector<ValueId>&
   return text;
 }
 
+// Each on a line of its own, and the indent of what follows.
+std::string lines(const std::vector<std::string>& statements, const char* indent) {
+  std::string text;
+  for (const std::string& s : statements) text += s + "\n" + indent;
+  return text;
+}
+
 }  // namespace
 
 Stub::Stub(const EmitContext& context, std::string function, const std::vector<ValueId>& slots,
@@ -62,14 +69,6 @@ Stub::Stub(const EmitContext& context, std::string function, OpId op)
 Stub Stub::copy(const EmitContext& context, ValueId v) {
   Stub stub(context, "pointwise", {v}, {v}, {});
   stub.arguments_.push_back({context.storage(v), true, true});
-  ExprRef count = context.count(v);
-  ExprRef element = context.pool().load(0, context.type(v).dtype, {context.pool().index(0, count)});
-  stub.functor("Body", index_parameters(1), element, element->type, index_name,
-               [&](int64_t) { return std::vector<ExprRef>{count}; });
-  stub.type("Out", context.type(v).dtype);
-  stub.field("rank", int64_t{1});
-  stub.field("vec", int64_t{1});
-  stub.call({stub.pointer(1), stub.sizes({count}), stub.object("Body")}, {});
   return stub;
 }
 
@@ -117,6 +116,9 @@ CppNames Stub::names(const Index& index) const {
     return fmt::format("a{}", position(slots_[static_cast<size_t>(slot)]));
   };
   n.dims = [this](int64_t slot) { return context_->dims(slots_[static_cast<size_t>(slot)]); };
+  n.of_caller = [this](int64_t slot) {
+    return arguments_[position(slots_[static_cast<size_t>(slot)])].callers;
+  };
   n.narrow_indices = cuda_;
   n.fast = fast_;
   n.short_result = cuda_ && std::all_of(writes_.begin(), writes_.end(), [&](ValueId v) {
@@ -151,16 +153,25 @@ void Stub::functor(const std::string& name, const std::string& params, ExprRef b
                                         cpp_type(result), params, cpp_body(body, n));
 }
 
-void Stub::row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result) {
-  const CppRowBody parts = cpp_row_body(body, column, names(index_name));
+void Stub::row_functor(const std::string& name, ExprRef body, int64_t column, int64_t vec) {
+  CppRowBody parts = cpp_row_body(body, column, cuda_ ? vec : 1, names(index_name));
+  const std::string index = fmt::format("[[maybe_unused]] idx i{}", column);
+  const std::string result = cpp_type(body->type);
   std::string params;
   for (int64_t k = 0; k < column; ++k)
     params += fmt::format("{}[[maybe_unused]] idx i{}", k ? ", " : "", k);
-  functors_ +=
-      members(name, body) +
-      fmt::format(
-          "  TFCC_FN auto operator()({}) const {{\n    {}\n    return [=, *this]([[maybe_unused]] idx i{}) -> {} {{ {} }};\n  }}\n}};\n",
-          params, parts.row, column, cpp_type(result), parts.column);
+  std::string function = fmt::format("[=, *this]({}) -> {} {{ {} }}", index, result, parts.column);
+  if (cuda_) {
+    if (!parts.packs.empty())
+      parts.packs.insert(parts.packs.begin(), "constexpr int vec = sizeof(v) / sizeof(v[0]);");
+    function = fmt::format(
+        "[=, *this]({0}, auto& v) {{\n      {1}"
+        "fill_pack(v, i{2}, [&]({0}, [[maybe_unused]] int k) -> {3} {{ {4} }});\n    }}",
+        index, lines(parts.packs, "      "), column, result, parts.column);
+  }
+  functors_ += members(name, body) +
+               fmt::format("  TFCC_FN auto operator()({}) const {{\n    {}return {};\n  }}\n}};\n",
+                           params, lines(parts.row, "    "), function);
 }
 
 // ---- arguments ----

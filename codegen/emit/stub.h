@@ -16,10 +16,10 @@ namespace tfcc::codegen {
 /// Arguments of a kernel are the values it reads, then those it writes. An emitter adds to a stub;
 /// print() gives its text:
 ///
-///     #include "cuda/layer_norm.cuh"       the template, from the name
+///     #include "cuda/norm.cuh"       the template, from the name
 ///     struct Epilogue { .. };              functors
 ///     struct Spec { .. };                  facts of this launch, by name
-///     TFCC_KERNEL(128, NAME, ..) { layer_norm<Spec>(..); }
+///     TFCC_KERNEL(128, NAME, ..) { norm<Spec>(..); }
 class Stub {
  public:
   /// Calls `function`, which the template of that name defines. Loads of functors have operands of
@@ -53,8 +53,9 @@ class Stub {
   /// Functors from here on compute for tensor cores (CppNames::fast).
   void compute_fast() { fast_ = cuda_; }
   /// The same in two steps, for templates that walk rows: called with the row's indices i0, i1, ...
-  /// it computes what all of the row shares, and returns the function of index i`column`.
-  void row_functor(const std::string& name, ExprRef body, int64_t column, Scalar result);
+  /// it computes what all of the row shares, and returns the function of index i`column`. CUDA: that
+  /// function fills an array of `vec` neighbours, from a multiple of vec on.
+  void row_functor(const std::string& name, ExprRef body, int64_t column, int64_t vec = 1);
 
   // ---- arguments of the call ----
   std::string in(ValueId v, int64_t offset = 0) const;  // a typed pointer

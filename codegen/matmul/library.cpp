@@ -17,19 +17,12 @@ KernelLaunch sum_over_nothing(const EmitContext& c, OpId o, const MatmulDesc& x)
   const auto at = ir::indices_of(c.pool(), c.dims(y));
   Stub stub = product_stub(
       c, o, "pointwise", has_bias ? std::vector<ValueId>{op.operands[2]} : std::vector<ValueId>{});
-  stub.functor("Body", index_parameters(at.size()),
-               has_bias ? c.pool().load(2, type, {at.back()}) : c.pool().real(0, type), type);
-  stub.type("Out", c.type(y).dtype);
-  stub.field("rank", static_cast<int64_t>(at.size()));
-  stub.field("vec", int64_t{1});
-  stub.call({stub.out(), stub.sizes(c.dims(y)), stub.object("Body")}, {});
+  KernelLaunch k = pointwise_launch(
+      c, fmt::format("sum_over_nothing__{}_r{}", c.storage(y), at.size()), std::move(stub), y,
+      has_bias ? c.pool().load(2, type, {at.back()}) : c.pool().real(0, type));
   ExprRef nothing = ir::max(c.integer(0), ir::sub(c.integer(1), x.k));
-  LaunchSize size;
-  size.grid = {ir::mul(c.ceil_div(c.count(y), 256), nothing)};
-  size.work = ir::mul(c.rows(y), nothing);
-  size.grain = 8;
-  return {fmt::format("sum_over_nothing__{}_r{}", c.storage(y), at.size()), std::move(stub),
-          std::move(size), ir::mul(c.count(y), nothing)};
+  for (ExprRef* e : {&k.size.grid[0], &k.size.work, &k.flops}) *e = ir::mul(*e, nothing);
+  return k;
 }
 
 }  // namespace

@@ -332,15 +332,12 @@ void PlanBuilder::add_output(const EmitContext& c, size_t output) {
     it->second = add_buffer(std::move(b), buffers_[from].bytes);
   }
   const uint32_t to = it->second;
-  LaunchSize size;
-  size.grid = {c.ceil_div(c.count(v), 256)};
-  size.work = c.integer(1);
-  const KernelLaunch copy{"copy__" + c.storage(v), Stub::copy(c, v), size};
+  const KernelLaunch copy = copy_of(c, v);
   runtime::Launch out;
   out.name = c.graph.outputs[output].name;
   out.ops = {"pointwise"};
   grows(c.count(v), "output '" + out.name + "'");
-  out.kernel = sized(out.name, kernel_of(c, copy, false), {from, to}, size);
+  out.kernel = sized(out.name, kernel_of(c, copy, false), {from, to}, copy.size);
   out.flops = statistic(c.integer(0));
   out.bytes = statistic(ir::mul(c.integer(2), buffers_[from].bytes));
   std::string key = "copy to " + out.name;

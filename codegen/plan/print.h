@@ -14,7 +14,7 @@ namespace tfcc::codegen {
 ///     plan cuda f16
 ///     buffer 2: arena y f16[B,S,768] at 0 in slot 0, launches 3 to 5
 ///     bucket s16: S must be at most 16
-///       y = norm: layer_norm__f16_h768(1, 4, 5, 2) grid [(B*S + 3)/4]
+///       y = norm: norm__f16_h768(1, 4, 5, 2) grid [(B*S + 3)/4]
 std::string print(const runtime::Plan& plan);
 
 }  // namespace tfcc::codegen

@@ -243,7 +243,7 @@ inline constexpr int64_t kLargestCap = int64_t{1} << 31;
 /// claim.
 inline constexpr size_t kMaxManifestMessages = size_t{1} << 20;
 
-/// What dumps and the file call the source of a kernel: "cuda/layer_norm__f16_h768.cu".
+/// What dumps and the file call the source of a kernel: "cuda/norm__f16_h768.cu".
 std::string source_file(const Plan& plan, const std::string& kernel);
 
 /// The symbol with this role, or null.

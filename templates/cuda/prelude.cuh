@@ -156,6 +156,39 @@ TFCC_FN void store_pack(T* p, const Compute<T> (&v)[N]) {
 template <int N, class T>
 TFCC_FN bool pack_aligned(const T* p) { return ((u64)p & (N * sizeof(T) - 1)) == 0; }
 
+/// N neighbours of T, as arithmetic uses them.
+template <int N, class T> struct Pack {
+  Compute<T> v[N];
+  TFCC_FN Compute<T> operator[](int k) const { return v[k]; }
+};
+template <int N, class T> TFCC_FN Pack<N, T> read_pack(const T* p) {
+  Pack<N, T> r;
+  load_pack(p, r.v);
+  return r;
+}
+/// The same at any address.
+template <int N, class T> TFCC_FN Pack<N, T> read_pack_anywhere(const T* p) {
+  if (pack_aligned<N>(p)) return read_pack<N>(p);
+  Pack<N, T> r;
+#pragma unroll
+  for (int k = 0; k < N; ++k) r.v[k] = load(p, k);
+  return r;
+}
+/// Writes v, which may be of another type, to any address if it is the caller's.
+template <class T, class V, int N> TFCC_FN void write_pack(T* p, const V (&v)[N]) {
+  Compute<T> w[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) w[k] = (Compute<T>)v[k];
+  if (pack_aligned<N>(p)) return store_pack(p, w);
+#pragma unroll
+  for (int k = 0; k < N; ++k) store(p, k, w[k]);
+}
+/// v[k] = value(first + k, k).
+template <class V, int N, class F> TFCC_FN void fill_pack(V (&v)[N], idx first, const F& value) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) v[k] = value(first + k, k);
+}
+
 // ---- before the launch before this one has ended ----
 //
 // A kernel of capability 9.0 and later may be started while its predecessor still runs (Kernel.starts_early). Until

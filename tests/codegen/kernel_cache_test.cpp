@@ -199,13 +199,13 @@ std::vector<std::string> included(std::string_view family, std::string_view sour
 // Editing one template must compile again what is made of it, and nothing else.
 TEST(KernelKey, DependsOnTheTemplatesThatTheSourceIncludes) {
   using Paths = std::vector<std::string>;
-  EXPECT_EQ(included("cuda", "#include \"cuda/bias_gelu.cuh\"\n"),
-            (Paths{"cuda/bias_gelu.cuh", "cuda/gelu.cuh", "cuda/prelude.cuh", "expr.h"}));
-  EXPECT_EQ(included("cpu", "#include \"cpu/rms_norm.h\"\n#include \"cpu/gelu.h\"\n"),
-            (Paths{"cpu/gelu.h", "cpu/layer_norm.h", "cpu/math.h", "cpu/prelude.h", "cpu/reduce.h",
-                   "cpu/rms_norm.h", "expr.h"}));
+  EXPECT_EQ(included("cuda", "#include \"cuda/norm.cuh\"\n"),
+            (Paths{"cuda/norm.cuh", "cuda/prelude.cuh", "expr.h"}));
+  EXPECT_EQ(included("cpu", "#include \"cpu/softmax.h\"\n#include \"cpu/norm.h\"\n"),
+            (Paths{"cpu/math.h", "cpu/norm.h", "cpu/prelude.h", "cpu/reduce.h", "cpu/softmax.h",
+                   "expr.h"}));
   EXPECT_EQ(included("cuda", "extern \"C\" __global__ void k() {}"), Paths{});
-  EXPECT_NE(kernel_key("cuda", "", "", "#include \"cuda/gelu.cuh\"\n"),
+  EXPECT_NE(kernel_key("cuda", "", "", "#include \"cuda/norm.cuh\"\n"),
             kernel_key("cuda", "", "", "#include \"cuda/rope.cuh\"\n"));
 }
 

@@ -156,6 +156,38 @@ Case ranks() {
           {{1, 1}, {3, 5}, {2, 17}}};
 }
 
+/// What is read as packs of neighbours and what may not be: pieces of a row from multiples of the
+/// pack on and from elsewhere, other strides, rows that end where a condition says so, other types;
+/// of the caller (%x, %y, %m) and of the arena (%a).
+Case packs() {
+  Ops o;
+  o.body = "  const @bias : f32[24] = random(5)\n";
+  o.add("a", "%x", "(i,j,k) => %x[i,j,k] * 2.0", "f32[B,S,40]");
+  for (const char* from : {"x", "a"}) {
+    const auto piece = [&](const std::string& name, const std::string& expr) {
+      std::string e = expr, operands = fmt::format("%{}", from);
+      for (size_t at; (at = e.find('X')) != std::string::npos;) e.replace(at, 1, operands);
+      for (const char* other : {"%y", "%m", "@bias"}) {
+        if (e.find(other) != std::string::npos) operands += std::string(", ") + other;
+      }
+      o.add(fmt::format("{}_{}", name, from), operands, "(i,j,k) => " + e, "f32[B,S,24]");
+    };
+    piece("from_16", "X[i,j,k+16]");
+    piece("from_8_and_3", "X[i,j,k+8] + X[i,j,k+3]");
+    piece("turned", "X[i,j,39-k]");
+    piece("other_row", "X[i,S-1-j,k+8] * @bias[k]");
+    piece("short_row", "select(k < 16, %y[i,j,k], X[i,j,k+8])");
+    piece("in_a_condition", "select(X[i,j,k+8] > 0.0, f32(%y[i,j,k-8*(k/8)]), @bias[k])");
+    piece("whole", "f32(%y[i,j,0]) + f32(%m[i,j,k]) * X[i,j,k]");
+    piece("integers", "f32(%m[i,j,k+8]) - X[i,j,k+8]");
+  }
+  return {"packs",
+          graph_text("%x: f32[B,S,40], %y: f16[B,S,16], %m: i64[B,S,32]",
+                     "B = x.0 in 1.., S = x.1 in 1..", o.body, o.outputs),
+          kSmall,
+          {{"m", {-9, 9}}}};
+}
+
 Case store_widths() {
   Ops o;
   for (const char* t : {"f32", "f16", "f64", "u8", "bool", "i64"}) {
@@ -254,6 +286,7 @@ Case outputs() {
 
 std::vector<Case> pointwise_cases() {
   return {views(),
+          packs(),
           casts(true),
           casts(false),
           functions("f32", false),

@@ -22,7 +22,9 @@ std::vector<double> apply(const std::string& in, const std::string& out,
 struct Spec {{ using Out = {1}; static constexpr int rank = 1, vec = 1; }};
 struct Body {{
   const i64* n; u32* flags; const {0}* a; const {0}* b;
-  TFCC_FN Compute<{1}> operator()(idx i) const {{ auto x = load(a, i); auto y = load(b, i); return {2}; }}
+  TFCC_FN auto operator()() const {{
+    return [=, *this](idx i, Compute<{1}> (&v)[1]) {{ auto x = load(a, i); auto y = load(b, i); v[0] = {2}; }};
+  }}
 }};
 TFCC_KERNEL(256, kernel, const {0}* a, const {0}* b, {1}* out) {{ pointwise<Spec>(out, {{n[0]}}, Body{{n, flags, a, b}}); }}
 )",

@@ -26,27 +26,31 @@ int NormStub::threads_per_row() const {
 }
 
 std::string NormStub::text() const {
-  std::string call = "layer_norm<Spec>(y, x, gamma, beta, n[0])";
-  if (op == "pointwise_norm") call = "pointwise_norm<Spec>(y, sum, {n[0]}, Value{x}, gamma, beta)";
-  if (op == "rms_norm") call = "rms_norm<Spec>(y, x, gamma, n[0])";
-  if (op == "residual_norm")
-    call = "residual_norm<Spec>(y, sum, x, residual, gamma, beta, bias, n[0])";
-  return fmt::format(R"(#include "cuda/{0}.cuh"
+  const auto pack = [&](bool wanted, const char* from) {
+    return wanted ? fmt::format(" + read_pack<Spec::vec>({} + col)[k]", from) : "";
+  };
+  return fmt::format(R"(#include "cuda/norm.cuh"
 struct Spec {{
-  using In = {1}; using Weight = {1}; using Out = {1};
-  static constexpr int rank = 2, hidden = {2}, vec = {3}, threads_per_row = {4}, threads = {5};
-  static constexpr bool rms = {6}, has_beta = {7}, has_bias = {8}, has_sum = {9}; static constexpr f32 eps = 1e-5f;
+  using Real = f32;
+  static constexpr int rank = 2, hidden = {1}, vec = {2}, threads_per_row = {3}, threads = {4};
+  static constexpr bool rms = {5}; static constexpr f32 eps = 1e-5f;
 }};
 struct Value {{
-  const {1}* x;
-  TFCC_FN auto operator()(idx row) const {{ return [=, *this](idx col) -> f32 {{ return load(x, row * {2} + col); }}; }}
+  const {0}* x; const {0}* residual; const {0}* bias;
+  TFCC_FN auto operator()(idx row) const {{
+    return [=, *this](idx col, auto& v) {{
+      fill_pack(v, col, [&](idx, int k) -> f32 {{ return 0.0f{6}{7}{8}; }});
+    }};
+  }}
 }};
-TFCC_KERNEL({5}, kernel, const {1}* x, const {1}* residual, const {1}* gamma, const {1}* beta, const {1}* bias, {1}* y, {1}* sum) {{
-  {10};
+TFCC_KERNEL({4}, kernel, const {0}* x, const {0}* residual, const {0}* gamma, const {0}* beta, const {0}* bias, {0}* y, {0}* sum) {{
+  norm<Spec>(y, {9}, {{n[0]}}, Value{{x, residual, bias}}, gamma, {10});
 }}
 )",
-                     op, type, hidden, vec(), threads_per_row(), threads(), rms, has_beta, has_bias,
-                     has_sum, call);
+                     type, hidden, vec(), threads_per_row(), threads(), rms,
+                     pack(true, "x + row * Spec::hidden"),
+                     pack(has_residual, "residual + row * Spec::hidden"), pack(has_bias, "bias"),
+                     has_sum ? "sum" : "nullptr", has_beta ? "beta" : "nullptr");
 }
 
 int AttentionStub::shared_bytes() const {

@@ -8,15 +8,15 @@
 namespace tfcc::test {
 
 struct NormStub {
-  std::string op = "layer_norm";  // layer_norm, rms_norm, residual_norm, pointwise_norm
   std::string type = "f16";
   int hidden = 768;
-  bool rms = false, has_beta = true, has_bias = false, has_sum = false;
+  bool rms = false, has_beta = true, has_residual = false, has_bias = false, has_sum = false;
 
   int vec() const;
   int threads_per_row() const;
   int threads() const { return threads_per_row() > 32 ? threads_per_row() : 128; }
-  /// n[0] rows; inputs x, residual, gamma, beta, bias (all five for every op); outputs y, sum.
+  /// The norm of x, with residual and bias if it has them. n[0] rows; inputs x, residual, gamma,
+  /// beta, bias (always all five); outputs y, sum.
   std::string text() const;
 };
 
