@@ -16,7 +16,8 @@ namespace tfcc::codegen {
 namespace {
 
 // Generic lambdas of functors are for the device too.
-constexpr const char* kFlags[] = {"--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v"};
+constexpr const char* kFlags[] = {"--std=c++17", "--device-as-default-execution-space",
+                                  "--ptxas-options=-v"};
 
 using Program = struct OpaqueProgram*;
 using Status = int;  // 0 is success

@@ -252,6 +252,23 @@ class Verifier {
 
 std::string to_string(const Violation& v) { return fmt::format("{} ({})", v.text, v.rule); }
 
+/// - **G1** Every operand is an input or a result of an earlier op; every value has one definition.
+/// - **G2** Names are non-empty and unique; values and constants share one set of names.
+/// - **G3** Outputs exist; their names are unique.
+/// - **G4** The name of a symbol is unique and not a word of the text form (functions, keywords,
+///   single lower-case letters, `t0`, `i18`). At most one symbol has each role. A symbol is one of
+///   these three:
+///   - an axis of an input, and that axis is written as the symbol;
+///   - a size that is computed from such symbols before it and named by no expression;
+///   - a size that an op makes: then it is written with a bound over symbols before it, `T <=
+///     (B*S)`.
+/// - **G5** Dims, extents and checks are expressions over the graph's symbols alone, in the graph's
+///   pool; dims and extents are i64, checks conditions.
+/// - **G6** Use lists are current.
+/// - **G7** The flag of every `bounded` has a message.
+/// - **G8** A size that an op makes is a dim of the results of exactly one `pack`, whose
+///   expressions do not name it. Every other op that names it, in a dim or an expression, reads a
+///   result of that pack or of an op that does. Inputs, outputs and checks do not name it.
 std::vector<Violation> verify(const Graph& graph) { return Verifier(graph).run(); }
 
 }  // namespace tfcc::ir

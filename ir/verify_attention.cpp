@@ -84,7 +84,31 @@ static void check_append(Rules r) {
             "q and its result are not [1, T, heads * d] in the type of the keys and with their d");
 }
 
+/// `keys', values' = kv_append(keys, values, k, v, slots)` writes row t of `k [1,T,heads*d]` into
+/// slot `slots[t]` of a cache `keys [pages, heads, page, d]`: row `slots[t] % page` of page
+/// `slots[t] / page`, `keys'[p, h, r, c] = k[0, t, h*d + c]`; and so `v` with its own head size
+/// into `values`. Everything else is as it was. A slot outside of the pages keeps nothing. Slots
+/// are different; of equal ones one wins.
+///
+/// It works in place: on targets `keys` and `keys'` are one memory, which the caller owns, and the
+/// runtime takes the address of one for the other. So nobody else reads `keys`: what reads the
+/// cache reads `keys'`.
+///
+/// - **V1** Five operands, two results.
+/// - **V2** The states are `[pages, heads, page, d]` in f32, f16 or bf16, and all dims but the
+///   first are constants. They are alike but for d. The results are of their types.
+/// - **V3** `k` and `v` are `[1, T, heads*d]` in that type, `slots` i32[T].
+/// - **V4** A state is an input of the graph that nobody else reads. A result is an output with the
+///   name of its state, behind the outputs that are no states.
 void check_kv_append(Rules r) { check_append(r); }
+
+/// `keys', values', q' = rope_append(keys, values, k, v, slots, q, cos, sin)`: `q' = rope(q, cos,
+/// sin)` with `heads` heads, and kv_append of `rope(k, cos, sin)`, whose heads are those of the
+/// cache, and of `v`.
+///
+/// - **V1** to **V4** as for kv_append, with three operands and one result more; **O2** to **O4**
+///   for q and the tables.
+/// - **V5** `q` and its result are `[1, T, heads*d]` in the type of the keys and with their d.
 void check_rope_append(Rules r) { check_append(r); }
 
 namespace {
@@ -127,6 +151,31 @@ bool check_pages(Rules r, const AttentionAttrs& a, Dims& widths) {
 
 }  // namespace
 
+/// `row, cu, keys, order, seq, pos = pack(what live and kept load) {live = (b,s) => .., kept =
+/// (b,s) => ..}` numbers the rows of a padded `[B,S]` that are left without padding: sequence by
+/// sequence, first those of which `live(b,s)` holds, in order, then those of which `kept(b,s)`
+/// alone holds. So the live rows of a sequence are one run. Rows that are kept though nobody
+/// attends to them (a pooler's token 0 under left padding) lie behind it. `T`, the number of packed
+/// rows, is a size that this op makes; it has the role `packed` and the bound `B*S`. It may be 0,
+/// although proofs take it to be 1 at least, as with any size: where there is no row, `row` is -1
+/// everywhere and nothing is loaded.
+///
+/// | result | type | what it is |
+/// |---|---|---|
+/// | `row` | i32[B,S] | the packed row of (b,s), -1 if there is none |
+/// | `cu` | i32[B+1] | the first packed row of each sequence, and `T` at the end |
+/// | `keys` | i32[B] | live rows of each sequence: what attention attends to |
+/// | `order` | i32[B] | sequences by their number of rows, most first; equal ones in order |
+/// | `seq`, `pos` | i32[T] | the (b,s) that a packed row stands for |
+///
+/// A packed tensor is `[1,T,w]`: ops on rows are the ops that they are on `[B,S,w]`, with one
+/// sequence of `T` rows. Whoever needs (b,s) of a packed row loads `seq` and `pos`. Whoever needs a
+/// padded tensor again loads through `row`, and takes 0 where it is -1. Positions, masks and tables
+/// stay functions of (b,s).
+///
+/// - **T1** Six results, `i32`, of these shapes.
+/// - **T2** `T` is a size that an op makes, with the bound `B*S`.
+/// - **T3** `live` is a condition over (b,s); `kept`, if there is one, too.
 void check_pack(Rules r) {
   const auto& a = r.op.as<PackAttrs>();
   if (!r.require(r.op.results.size() == 6 && r.out().rank() == 2 && r.out(5).rank() == 1, "T1",
@@ -151,6 +200,41 @@ void check_pack(Rules r) {
     check_expr(r.graph, r.op, "kept", a.kept, r.problems);
 }
 
+/// `y[b, i, h*dv + d] = sum over j of w[j] v[b, j, g*dv + d]` with `w = softmax over visible j of
+/// score(s, b, h, i, j)`, `s = sum over e of q[b, i, h*d + e] k[b, j, g*d + e]` and `g = h / (heads
+/// / kv_heads)`. Operands `q [B,Sq,heads*d]`, `k [B,Sk,kv_heads*d]`, `v [B,Sk,kv_heads*dv]`, then
+/// what `score` and `visible` load. Index variables 0 to 3 are b, h, i, j. A key whose score is
+/// -inf takes no part either. A row without a key gives zeros. `causal`, `window_left`,
+/// `window_right` and `key_padding` are facts about `visible` that let kernels skip blocks: a
+/// window of `left` and `right` means `i + Sk - Sq - left <= j <= i + Sk - Sq + right`; causal is a
+/// `right` of 0.
+///
+/// With `packed = [B,S]` the rows are those that a `pack` of `[B,S]` left: `q`, `k` and `v` are
+/// `[1,T,..]`, and `cu`, `keys`, `order` and `pos` follow them. The keys of a sequence are its
+/// first `keys[b]` rows, its queries all of them. The indices b, i and j are still those of the
+/// padded tensors (`i = pos` of the row). So scores, masks and windows mean what they meant.
+///
+/// With `page = n` too, keys and values are in a cache: `k [P,kv_heads,n,d]` and `v
+/// [P,kv_heads,n,dv]` are results of `kv_append`, and behind `pos` comes `table i32[B,W]`, the
+/// pages of each sequence: key j of sequence b is row `j % n` of page `table[b, j / n]`, clamped to
+/// the pages that there are. `packed = [B, W*n]`, and the `keys[b]` keys of a sequence have
+/// positions 0, 1, ..: i and j are absolute positions, so that a prompt as a whole, a piece of it
+/// and a single token are one form. `keys[b]` is at most `W*n`; `pos` may be any positions below
+/// that.
+///
+/// - **A1** At least three operands, one result.
+/// - **A2** q, k, v are of rank 3 (pages of rank 4) and of one type: f32, f16 or bf16. The result
+///   is real, of rank 3.
+/// - **A3** B and Sk agree.
+/// - **A4** `kv_heads` divides `heads`; the widths of q, k, v are constants that fit them.
+/// - **A5** The result is `[B, Sq, heads*dv]`.
+/// - **A6** `score` is f32; `visible` is none or a condition.
+/// - **A7** `causal` and windows need a `visible` that implies them, and windows are not negative.
+///   `key_padding` needs a conjunct of `visible` that loads and does not use h or i.
+/// - **A8** Packed rows come with `cu` i32[B+1], `keys` and `order` i32[B] and `pos` i32[T], have
+///   one batch, and no `key_padding`.
+/// - **A9** Pages come with packed queries. k and v have kv_heads heads each, in equally many pages
+///   of that size. The table is i32[B,W], where W pages are the length.
 void check_attention(Rules r) {
   const auto& a = r.op.as<AttentionAttrs>();
   if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "A1",
@@ -247,6 +331,36 @@ bool check_linear(Rules r) {
 
 }  // namespace
 
+/// `y[b, i, h*dv + m] = epilogue(s, z, b, h, i, m)` with `s = sum over j of w(i,j) v[b, j, g*dv +
+/// m]`, `z = sum over j of w(i,j)`, `g = h / (heads / kv_heads)` and `w(i,j) = sum over e of q'[e]
+/// k'[e]`, where `q' = q_map(q[b, i, h*d + e], b, h, i, e)` and `k' = k_map(k[b, j, g*d + e], b, g,
+/// j, e)`. j runs over the visible tokens of `visible(b, g, j)`, with `causal` over those of `j <=
+/// i`. With `decay` w has the factor `exp(sum of decay(b, h, t) for j < t <= i)`: what came before
+/// token t is multiplied by `exp(decay(b, h, t))`. Without an expression q' is q, k' is k, all
+/// tokens are visible, nothing decays and `y = s`. A token that is not visible is not read: its k
+/// and v may be NaN. Without a visible token s and z are 0.
+///
+/// There is no softmax between the two products, so that `s` is `q'` times a sum over tokens of `k'
+/// v^T`, `[d, dv]` a head: time and memory grow with the number of tokens, not with its square.
+/// Operands `q [B,Sq,heads*d]`, `k [B,Sk,kv_heads*d]`, `v [B,Sk,kv_heads*dv]`, then what the
+/// expressions load. Index variables 0 to 3 are b, h, t (a token) and c (a channel of a head).
+///
+/// With `packed = [B,S]` the rows are those that a `pack` of `[B,S]` left, and `cu`, `keys`,
+/// `order` and `pos` follow v, as in an attention. Rows behind the live ones of a sequence see all
+/// of these; so with `causal` a pack has none in front of a live one. b and t are still those of
+/// the padded tensors.
+///
+/// - **F1** At least three operands, one result.
+/// - **F2** q, k, v are of rank 3 and of one type: f32, f16 or bf16. The result is one of these
+///   types, of rank 3.
+/// - **F3** Batches agree, k and v have one length, and so has q if causal or packed.
+/// - **F4** `kv_heads` divides `heads`; the widths of q, k, v are constants that fit them. The
+///   result is `[B, Sq, heads*dv]`.
+/// - **F5** `q_map`, `k_map`, `decay` and `epilogue` are f32, and `visible` is a condition that
+///   does not use h. The maps have the parameter `s`, the epilogue `s` and `z`.
+/// - **F6** A decay is of a causal op that is not packed.
+/// - **F7** Packed rows come with `cu` i32[B+1], `keys` and `order` i32[B] and `pos` i32[T], have
+///   one batch, and no `visible`.
 void check_linear_attention(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
   if (!r.require(r.op.operands.size() >= 3 && r.op.results.size() == 1, "F1",
@@ -256,6 +370,26 @@ void check_linear_attention(Rules r) {
   r.require(a.packed.empty() || !a.visible, "F7", "packed rows are visible");
 }
 
+/// `y, state' = linear_attention_step(q, k, v, first, from, to, state, loads..)` computes a causal
+/// linear_attention of new tokens, which goes on from the sums of earlier ones. Rows `first[n]` to
+/// `first[n + 1] - 1` of `q`, `k` and `v` `[1,T,..]` are the new tokens of sequence n, in order.
+/// Before them the sums of a head are those in slot `from[n]` of `state`, and 0 where `from[n]` is
+/// no slot. Each token t multiplies them by `exp(decay(0, h, t))` and adds `k' v^T` and `k'`. `y`
+/// of t is what `q'` sees of the sums with t. The sums after the last token go to slot `to[n]` of
+/// `state'`, if that is a slot. Every other slot is as it was. In the expressions b is 0 and t is a
+/// row, so what they load is by rows too.
+///
+/// `state f32 [C, kv_heads, dv, d]`, or `dv + 1` where the epilogue uses z: row m < dv of a head is
+/// the sum of `k' v[m]`, row dv that of `k'`. As for kv_append, `state` and `state'` are one memory
+/// on targets. Slots of `to` differ, and none is one of `from`, which may name one slot for several
+/// sequences: a run that failed has changed no state that it began from.
+///
+/// - **S1** Seven operands at least, two results.
+/// - **S2** It is `causal`, not `packed`, without `visible`, and has one batch.
+/// - **S3** `first` i32[N+1], `from` and `to` i32[N].
+/// - **S4** The state is of that type, and the second result too.
+/// - **S5** A decay depends on the head only where every head has keys of its own.
+/// - **F2** to **F5** as for linear_attention, and **V4**.
 void check_linear_attention_step(Rules r) {
   const auto& a = r.op.as<LinearAttentionAttrs>();
   if (!r.require(r.op.operands.size() >= 7 && r.op.results.size() == 2, "S1",

@@ -177,6 +177,25 @@ class ExprChecker {
 
 }  // namespace
 
+/// Slot *n* of a load is operand *n*. Only a select is lazy: both arms of `and` and `or` may be
+/// evaluated, so a guard is a select.
+///
+/// - **E1** An expression lives in the graph's pool.
+/// - **E2** Index variable *k* exists and ranges over exactly the extent that the op gives it.
+/// - **E3** A load names an operand that loads may use, has one index per dim, and has the scalar
+///   type of its elements.
+/// - **E4** Every index of a load is inside its dim: by proof, by proof under the conditions of the
+///   selects above it, or because it is `bounded`. A proof counts only for what cannot wrap at 64
+///   bits (docs/expressions.md, Proofs).
+/// - **E5** Symbols are declared. There are no parameters but these:
+///   - `s` in the score of an attention;
+///   - `s` in the epilogue and `scaled` of a product, and in an epilogue with a `norm` also `mean`
+///     and `rstd`;
+///   - `s` in the maps and the epilogue of a linear attention, and in that epilogue also `z`.
+/// - **E6** Operands are distinct, so that text can name them: in an attention those from the
+///   fourth on, in a product those from the third on.
+/// - **E7** No expression is a poison. A builder returns one for operands of the wrong types, and
+///   for an integer that does not fit 64 bits or is too large.
 void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
                 std::vector<Violation>& problems) {
   for (size_t a = place.first_slot; a < op.operands.size(); ++a) {  // E6

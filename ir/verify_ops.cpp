@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of each op, labelled as in its section of ir/ops.md.
+// Meaning and rules of each op; tools/make_operators.py makes ir/ops.md of the comments.
 #include "ir/verify_rules.h"
 
 #include <algorithm>
 
 namespace tfcc::ir {
 
+/// A tensor known at compile time. Its recipe is a source and steps that apply in order. A source
+/// is bytes, a file, a random stream, or other constants joined along an axis. A step is a
+/// transpose, a cast, a reshape, or a number added to each integer.
+///
+/// - **K1** No operand, one result.
+/// - **K2** The result has the type that the recipe gives.
+/// - **K3** A source of bytes has as many as its type needs. A file source names a file. A random
+///   source is real. Joined parts agree in type and in all dims but one.
 void check_constant(Rules r) {
   if (!r.require(r.op.operands.empty() && r.op.results.size() == 1, "K1",
                  "has one result and no operand"))
@@ -27,6 +35,12 @@ void check_constant(Rules r) {
   }
 }
 
+/// `y[i,j,...] = body(i, j, ...)`. Every view, gather, broadcast, cast and elementwise op is one of
+/// these. A body that makes an integer is stored with its low bits (a cast to i8 wraps).
+///
+/// - **P1** One result, one body.
+/// - **P2** The body has the scalar type of the result: f32 for f32, f16, bf16; f64; i64 for all
+///   integers; boolean for bool.
 void check_pointwise(Rules r) {
   ExprRef body = r.op.as<PointwiseAttrs>().body;
   if (!r.require(r.op.results.size() == 1 && body, "P1", "has one result and a body")) return;
@@ -35,6 +49,13 @@ void check_pointwise(Rules r) {
   check_expr(r.graph, r.op, "body", body, r.problems);
 }
 
+/// `y[i...] = kind over r... of body(i..., r...)`; reduction index *k* is index variable rank+*k*
+/// over `extents[k]`. Kinds: sum, mean, max, min, prod. Over nothing: sum 0, prod 1, max -inf, min
+/// inf (the ends of i64 for integers), mean NaN. NaN wins max and min.
+///
+/// - **R1** One result, a body, at least one extent.
+/// - **R2** The body has the scalar type of the result and is not boolean.
+/// - **R3** A mean is real.
 void check_reduce(Rules r) {
   const auto& a = r.op.as<ReduceAttrs>();
   if (!r.require(r.op.results.size() == 1 && a.body && !a.extents.empty(), "R1",
@@ -47,6 +68,12 @@ void check_reduce(Rules r) {
   check_expr(r.graph, r.op, "body", a.body, r.problems);
 }
 
+/// `y[.., i, ..] = sum of x[.., k, ..] for k <= i` along `axis`; `k < i` if exclusive; from the end
+/// if reverse.
+///
+/// - **U1** One operand, one result.
+/// - **U2** They have one type, not bool.
+/// - **U3** The axis exists.
 void check_cumsum(Rules r) {
   if (!r.counts(1, 1, "U1")) return;
   const int64_t axis = r.op.as<CumsumAttrs>().axis;
@@ -100,6 +127,42 @@ static void check_norms_of_matmul(Rules& r) {
   }
 }
 
+/// `y[.., i, j] = epilogue(s, .., i, j)` with `s = alpha * sum over k of a[.., i, k] b[.., k, j]`;
+/// without an epilogue `y = s`. Where an arm of execution computes both, the sum is not rounded
+/// before the epilogue. Where code generation splits the epilogue off, the sum is stored in the
+/// type of `y`; a sum of integers is stored as an i32. Operands are `a`, `b`, then what the
+/// epilogue loads. `a` is `[..., m, k]` (`[..., k, m]` with `trans_a`), `b` is `[..., k, n]`
+/// (`[..., n, k]` with `trans_b`). Leading dims broadcast as in ONNX MatMul: equal, or 1. Products
+/// of integers are exact modulo 2^32 or 2^64, whatever the widths and signs of `a` and `b`. With an
+/// epilogue, which makes them real, `s` is the sum as an i32 has it. Products with zero points are
+/// written out: `(a - za) (b - zb) = a b - za sum b - zb sum a + k za zb`.
+///
+/// A norm between two products may be a part of both, so that it needs no launch. With `scaled` the
+/// product before it has two or three results:
+///
+/// - `y = scaled(v, .., i, j)` with `v = epilogue(s, .., i, j)`;
+/// - the moments `f32[n / 32, .., m, 2]` of v: of each 32 columns their mean, and the sum of the
+///   squares of their differences from it;
+/// - v itself, if wanted.
+///
+/// A product after it has `norm` and `eps`, and its last operand has the moments of m rows. Beside
+/// s its epilogue has the parameters `mean` (0 for rms) and `rstd = 1 / sqrt(variance + eps)` of
+/// row i, over all columns of the moments.
+///
+/// - **C1** Two factors, and more operands only for an epilogue or a norm; one result, or with
+///   `scaled` two or three.
+/// - **C2** Either `a` and `b` are real and of one type, and the result is real. Or `a` and `b` are
+///   integers, and the result is i32 or i64; with an epilogue it is real.
+/// - **C3** All ranks are at least 2.
+/// - **C4** The two k are equal.
+/// - **C5** The result ends in `[m, n]`.
+/// - **C6** Leading dims broadcast to those of the result.
+/// - **C7** The epilogue, and `scaled`, have the scalar type of the result.
+/// - **C8** A product of integers has no alpha and no norm.
+/// - **C9** With `scaled`, n is known and a multiple of 32. The second result is f32 with the dims
+///   n / 32, those of the first but the last, and 2. A third has the type of the first.
+/// - **C10** `norm` and `eps` stand together, beside an epilogue. The last operand is f32; its dims
+///   are any number of groups, the dims of the result but the last, and 2.
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();
@@ -149,6 +212,10 @@ bool keeps_shape(Rules& r, std::string_view label) {
                    label, "operand 0 and the result must be reals of one shape");
 }
 
+/// `y = exp(x - max x) / sum exp(x - max x)` over the last axis.
+///
+/// - **S1** One operand, one result.
+/// - **S2** Both are real and of one shape, of rank 1 at least.
 void check_softmax(Rules r) {
   if (r.counts(1, 1, "S1")) keeps_shape(r, "S2");
 }
@@ -172,10 +239,34 @@ void check_rotation(Rules r, size_t first) {
   }
 }
 
+/// `y[b, s, h*d + c]` with a pair `(u, v)` of `x` rotated: `y_u = x_u cos_u - x_v sin_u`, `y_v =
+/// x_v cos_v + x_u sin_v`. Pair *e* of a head is channels `(e, e + rotary/2)`, or `(2e, 2e + 1)` if
+/// `interleaved`; channels from `rotary` on are `x`. Operands `x [B,S,heads*d]` and tables `cos`,
+/// `sin` of `[B,S,w]` or `[1,S,w]`: `w = rotary/2` has a value for each pair, `w = rotary` one for
+/// each channel. It works on a token's row as products make it: after packing it is the same op
+/// over tokens, and a key is rotated before it goes to a cache.
+///
+/// - **O1** Three operands, one result.
+/// - **O2** `x` and the result are real, of rank 3 and of one shape, whose width is a constant
+///   multiple of `heads`.
+/// - **O3** `rotary` is even, positive and at most a head's size.
+/// - **O4** `cos` and `sin` are real and of one shape, `[B or 1, S, rotary/2 or rotary]`.
 void check_rope(Rules r) {
   if (r.counts(3, 3, "O1") && keeps_shape(r, "O2")) check_rotation(r, 0);
 }
 
+/// `x[i,j,...] = body(i, j, ...)`, `y = norm(x)` over the last axis. Of kind `layer` it is `(x -
+/// mean) / sqrt(var + eps) * gamma + beta`, with the variance over n; of kind `rms` `x /
+/// sqrt(mean(x^2) + eps) * gamma`. Operands are `gamma`, then beta if `has_beta`, then what the
+/// body loads. Results are `y` and, if wanted, `x`. The body is a value, a sum with a residual and
+/// a bias, the embeddings of a model, or any other expression. `ir/norm.h` tells which. The sum is
+/// not rounded before the norm.
+///
+/// - **N1** Gamma, and beta where the attributes say so; one result or two.
+/// - **N2** The results are real and of one shape, of rank 1 at least. There is a body, of scalar
+///   type f32 (f64 if a result is f64).
+/// - **N3** gamma and beta are vectors of reals over the last axis.
+/// - **N4** An rms norm has no beta.
 void check_norm(Rules r) {
   const auto& a = r.op.as<NormAttrs>();
   const bool ok = r.op.operands.size() >= 1u + a.has_beta &&
