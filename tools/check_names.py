@@ -4,10 +4,10 @@
 
     check_names.py [ROOT]        ROOT is the repository; default: the one this file lies in
 
-Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name,
-or of each of its forms, for both targets, a test of that template and a graph in tests/codegen/emit.
+Each op of ir/ops.def needs a section in ir/ops.md, a test in tests/ir, an emitter in codegen, a template of its name
+for both targets, a test of that template and a graph in tests/codegen/emit.
 Each pass of passes/passes.def needs a file that shows "before:" and "after:", a section in docs/passes.md and a test in tests/passes. Each line of frontend/import/importers*.def
-needs its function. Relative links in documents must lead somewhere. One word for
+needs its function. The structs of runtime/core/manifest.h have the fields of runtime/core/manifest.proto. Relative links in documents must lead somewhere. One word for
 each concept: docs/glossary.md.
 """
 import re
@@ -102,6 +102,24 @@ def check_importers(root, wrong):
     return count
 
 
+def check_manifest(root, wrong):
+    """The structs of the manifest have the fields of their messages in its schema, and the numbers."""
+    schema, code = ((root / "runtime" / name).read_text() for name in ("core/manifest.proto", "core/manifest.h"))
+    code += (root / "runtime/core/size_expr.h").read_text()
+    numbers = {name: dict(re.findall(r"^  (?:  )?(?:repeated )?\w+ (\w+) = (\d+);", body, re.M)) for name, body in re.findall(r"^message (\w+) \{\n(.*?)^\}", schema, re.M | re.S)}
+    for name, fields in numbers.items():
+        struct = re.search(rf"^struct {name} (: Program )?\{{\n(.*?)^\}}", code, re.M | re.S)
+        visited = {field: number for number, field in re.findall(r"\bv\((\d+), (?:\w+\{)?(\w+)\}?\);", struct[2] if struct else "")}
+        visited |= {k: v for k, v in numbers["Program"].items() if struct and struct[1]}
+        for field in sorted(set(fields) ^ set(visited)):
+            wrong.append(f"manifest.proto: {name}.{field} is in one of schema and manifest.h alone")
+        for field in sorted(set(fields) & set(visited)):
+            if fields[field] != visited[field]:
+                wrong.append(f"manifest.h: {name}.{field} has number {visited[field]}, in the schema {fields[field]}")
+    if len(numbers) < 10:
+        wrong.append("runtime/core/manifest.proto: no messages")
+
+
 def check_links(root, wrong):
     """Relative links of the documents name files that exist."""
     for page in sorted([*root.glob("*.md"), *root.glob("*/*.md"), *root.glob("*/*/*.md")]):
@@ -131,6 +149,7 @@ def main():
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
     wrong = []
     counts = check_ops(root, wrong), check_passes(root, wrong), check_importers(root, wrong)
+    check_manifest(root, wrong)
     check_links(root, wrong)
     check_words(root, wrong)
     print("\n".join(wrong) or "{} ops, {} passes and {} importers agree on their names".format(*counts))

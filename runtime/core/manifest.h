@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The manifest of a .tfcc file in memory: plain structs that mirror runtime/core/manifest.proto
-// field by field, and the bounded reader that fills them. Used by the runtime and by `tfcc
-// inspect`.
+// field by field, and the bounded reader that fills them. visit() names every field once, by its
+// number there; the reader and the writer (codegen/write_manifest.cpp) are written on top of it.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,11 @@
 
 namespace tfcc::runtime {
 
+/// A field that the schema has as fixed64.
+struct Fixed {
+  uint64_t& value;
+};
+
 struct Symbol {
   std::string name;
   int64_t min = 0;
@@ -34,6 +39,21 @@ struct Symbol {
 
   bool derived() const { return !value.code.empty(); }
   int64_t times() const { return multiple > 1 ? multiple : 1; }
+
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, min);
+    v(3, max);
+    v(4, input);
+    v(5, axis);
+    v(6, value);
+    v(7, min_from);
+    v(8, max_from);
+    v(9, typical);
+    v(10, role);
+    v(11, made);
+    v(12, multiple);
+  }
 };
 
 struct TensorType {
@@ -41,6 +61,13 @@ struct TensorType {
   DType dtype = DType::f32;
   std::vector<SizeExpr> dims;
   bool state = false;  // an input that a run changes
+
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, dtype);
+    v(3, dims);
+    v(4, state);
+  }
 };
 
 struct Check {
@@ -48,11 +75,19 @@ struct Check {
   bool equal = false;
   std::string message;
 
+  template <class V> void visit(V&& v) {
+    v(1, value);
+    v(2, equal);
+    v(3, message);
+  }
+
   bool operator==(const Check&) const = default;
 };
 
 struct Flag {
   std::string message;
+
+  template <class V> void visit(V&& v) { v(1, message); }
 };
 
 struct Weight {
@@ -63,6 +98,16 @@ struct Weight {
   uint64_t offset = 0;
   uint64_t size = 0;
   uint64_t checksum = 0;
+
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, dtype);
+    v(3, shape);
+    v(4, layout);
+    v(5, offset);
+    v(6, size);
+    v(7, Fixed{checksum});
+  }
 };
 
 enum class BufferClass : uint8_t { input = 0, output = 1, arena = 2, constant = 3, state = 4 };
@@ -77,6 +122,17 @@ struct Buffer {
   uint32_t first_use = 0;
   uint32_t last_use = 0;
 
+  template <class V> void visit(V&& v) {
+    v(1, place);
+    v(2, name);
+    v(3, dtype);
+    v(4, dims);
+    v(5, index);
+    v(6, first_use);
+    v(7, last_use);
+    v(8, offset);
+  }
+
   bool operator==(const Buffer&) const = default;
 };
 
@@ -87,6 +143,14 @@ struct Kernel {
   uint32_t shared_bytes = 0;
   bool starts_early = false;
 
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, op);
+    v(3, threads);
+    v(4, shared_bytes);
+    v(5, starts_early);
+  }
+
   bool operator==(const Kernel&) const = default;
 };
 
@@ -95,6 +159,14 @@ struct TensorMap {
   SizeExpr rows, columns;
   uint32_t box_rows = 0;
   uint32_t box_columns = 0;
+
+  template <class V> void visit(V&& v) {
+    v(1, buffer);
+    v(2, rows);
+    v(3, columns);
+    v(4, box_rows);
+    v(5, box_columns);
+  }
 
   bool operator==(const TensorMap&) const = default;
 };
@@ -106,6 +178,15 @@ struct KernelLaunch {
   SizeExpr work;
   uint32_t grain = 0;
   std::vector<TensorMap> maps;
+
+  template <class V> void visit(V&& v) {
+    v(1, kernel);
+    v(2, args);
+    v(3, grid);
+    v(4, work);
+    v(5, grain);
+    v(6, maps);
+  }
 
   bool operator==(const KernelLaunch&) const = default;
 };
@@ -122,6 +203,24 @@ struct GemmLaunch {
   float alpha = 0;
   bool in_order = false;
 
+  template <class V> void visit(V&& v) {
+    v(1, a);
+    v(2, b);
+    v(3, d);
+    v(4, has_bias);
+    v(5, bias);
+    v(6, m);
+    v(7, n);
+    v(8, k);
+    v(9, batch);
+    v(10, stride_a);
+    v(11, stride_b);
+    v(12, trans_a);
+    v(13, trans_b);
+    v(14, alpha);
+    v(15, in_order);
+  }
+
   bool operator==(const GemmLaunch&) const = default;
 };
 
@@ -135,6 +234,17 @@ struct Launch {
   std::string why;  // how it was chosen, for `tfcc inspect --why`
   uint32_t makes = 0;
 
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, ops);
+    v(3, kernel);
+    v(4, gemm);
+    v(5, flops);
+    v(6, bytes);
+    v(7, why);
+    v(8, makes);
+  }
+
   bool operator==(const Launch&) const = default;
 };
 
@@ -142,6 +252,12 @@ struct Bucket {
   std::string name;
   std::vector<Check> limits;
   std::vector<Launch> launches;
+
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, limits);
+    v(3, launches);
+  }
 
   bool operator==(const Bucket&) const = default;
 };
@@ -152,12 +268,19 @@ struct SizeCaps {
   SizeExpr
       cap;  // where there are none: a program over the caps of all sizes, then the least value of each
 
+  template <class V> void visit(V&& v) {
+    v(1, caps);
+    v(2, cap);
+  }
+
   bool operator==(const SizeCaps&) const = default;
 };
 
 /// Which runs share the launches captured at the caps of their sizes. One entry per symbol.
 struct BucketTable {
   std::vector<SizeCaps> sizes;
+
+  template <class V> void visit(V&& v) { v(1, sizes); }
 
   bool operator==(const BucketTable&) const = default;
 };
@@ -178,12 +301,34 @@ struct Plan {
   std::string no_bucket_table;
   uint32_t counters = 0;  // CUDA: behind the flags: multiprocessors, then zeros between launches
 
+  template <class V> void visit(V&& v) {
+    v(1, family);
+    v(2, buffers);
+    v(3, slots);
+    v(4, buckets);
+    v(5, kernels);
+    v(6, has_bind);
+    v(7, bind);
+    v(8, precision);
+    v(9, live_bytes);
+    v(10, limits);
+    v(12, bucket_table);
+    v(13, no_bucket_table);
+    v(14, name);
+    v(15, counters);
+  }
+
   bool operator==(const Plan&) const = default;
 };
 
 struct Image {
   uint64_t offset = 0;
   uint64_t size = 0;
+
+  template <class V> void visit(V&& v) {
+    v(1, offset);
+    v(2, size);
+  }
 };
 
 struct Target {
@@ -192,6 +337,14 @@ struct Target {
   uint32_t section = 0;
   std::vector<Image> images;
   uint32_t min_driver = 0;
+
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, plan);
+    v(3, section);
+    v(4, images);
+    v(5, min_driver);
+  }
 };
 
 /// Names of texts that are files kept with the model begin so.
@@ -201,6 +354,12 @@ struct Text {
   std::string name;
   uint64_t offset = 0;
   uint64_t size = 0;
+
+  template <class V> void visit(V&& v) {
+    v(1, name);
+    v(2, offset);
+    v(3, size);
+  }
 };
 
 /// One use of a model: what goes in and out, and the plans that compute it.
@@ -212,6 +371,16 @@ struct Program {
   std::vector<Flag> flags;
   std::vector<Plan> plans;
   std::vector<Target> targets;
+
+  template <class V> void visit(V&& v) {
+    v(3, symbols);
+    v(4, inputs);
+    v(5, outputs);
+    v(6, checks);
+    v(7, flags);
+    v(9, plans);
+    v(10, targets);
+  }
 };
 
 /// The program that is the graph as it was exported, what all programs share, and another for
@@ -224,6 +393,17 @@ struct Manifest : Program {
   std::string report;
   std::vector<Program> generation;  // one, or none
   std::string no_generation;        // why
+
+  template <class V> void visit(V&& v) {
+    Program::visit(v);
+    v(1, producer);
+    v(2, model);
+    v(8, weights);
+    v(11, texts);
+    v(12, report);
+    v(13, generation);
+    v(14, no_generation);
+  }
 };
 
 /// The manifest of a file that had its program of generation alone.

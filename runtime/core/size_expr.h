@@ -30,10 +30,20 @@ enum class SizeCode : int64_t {
 /// Values that a program may hold at once.
 inline constexpr size_t kMaxSizeDepth = 64;
 
+/// A field that the schema has as sint64.
+struct Zigzag {
+  std::vector<int64_t>& values;
+};
+
 /// A size. An empty program is 0.
 struct SizeExpr {
   std::vector<int64_t> code;
   std::string text;  // for messages; may be empty
+
+  template <class V> void visit(V&& v) {
+    v(1, Zigzag{code});
+    v(2, text);
+  }
 
   /// True if the program is well formed and names symbols below `symbols` only.
   bool valid(size_t symbols) const;

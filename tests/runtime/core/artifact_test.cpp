@@ -360,11 +360,11 @@ TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   expect_message([&](auto& m) { plan(m).set_family("tpu"); }, "unknown family");
   expect_message([&](auto& m) { plan(m).clear_buckets(); }, "without buckets");
   expect_message([&](auto& m) { plan(m).mutable_buffers(5)->set_index(2); }, "has no storage");
-  expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE); },
+  expect_message([&](auto& m) { plan(m).mutable_buffers(2)->set_place(pb::Buffer::STATE); },
                  "changes an input that is no state");
   expect_message(
       [&](auto& m) {
-        plan(m).mutable_buffers(2)->set_class_(pb::Buffer::STATE),
+        plan(m).mutable_buffers(2)->set_place(pb::Buffer::STATE),
             plan(m).mutable_buffers(2)->set_index(9);
       },
       "has no storage");

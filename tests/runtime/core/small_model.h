@@ -105,7 +105,7 @@ inline pb::Buffer* add_buffer(pb::Plan& plan, pb::Buffer::Class place, const cha
                               std::initializer_list<std::initializer_list<int64_t>> dims,
                               DType dtype = DType::f32) {
   pb::Buffer* b = plan.add_buffers();
-  b->set_class_(place);
+  b->set_place(place);
   b->set_name(name);
   b->set_index(index);
   b->set_dtype(static_cast<uint32_t>(dtype));
@@ -113,7 +113,7 @@ inline pb::Buffer* add_buffer(pb::Plan& plan, pb::Buffer::Class place, const cha
   return b;
 }
 
-inline void add_port(pb::Tensor* t, const char* name, DType dtype,
+inline void add_port(pb::TensorType* t, const char* name, DType dtype,
                      std::initializer_list<std::initializer_list<int64_t>> dims) {
   t->set_name(name);
   t->set_dtype(static_cast<uint32_t>(dtype));

@@ -299,7 +299,7 @@ TEST(Inspect, live_bytes_take_linear_time) {
   for (int i = 0; i < 150'000; ++i) {
     add_launch(m, 0, "");
     auto* b = m.mutable_plans(0)->add_buffers();
-    b->set_class_(pb::Buffer::ARENA);
+    b->set_place(pb::Buffer::ARENA);
     b->set_last_use(i % 2 ? UINT32_MAX : 140'000);
   }
   const auto bytes = file_of(m);
@@ -316,7 +316,7 @@ TEST(Inspect, squares_of_sizes_take_linear_time) {
     s->set_min(1);
     s->set_axis(2);
     auto* b = m.mutable_plans(0)->add_buffers();
-    b->set_class_(pb::Buffer::ARENA);
+    b->set_place(pb::Buffer::ARENA);
     size(b->add_dims(), {1, i + 3});
   }
   const auto bytes = file_of(m);
@@ -369,7 +369,7 @@ TEST(Inspect, sums_of_sizes_that_do_not_fit_are_no_number) {
     pb::Manifest m = small_manifest();
     for (int i = 0; i < 2; ++i) size(m.mutable_plans(0)->add_slots(), {0, bytes});
     auto* b = m.mutable_plans(0)->add_buffers();
-    b->set_class_(pb::Buffer::ARENA);
+    b->set_place(pb::Buffer::ARENA);
     b->set_index(2);
     size(b->mutable_offset(), {0, INT64_MAX - 100});
     const auto file = file_of(m);
