@@ -1,81 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: the tensors of one caller, the arena, and the walk over the launches of the bound plan.
-// On shapes seen last time, or prepared, a run allocates nothing.
+// Executor: the arena, and the walk over the launches of the bound plan. On shapes seen last time, or
+// prepared, a run allocates nothing.
 #include "runtime/core/executor_impl.h"
-
-#include <cstring>
 
 namespace tfcc {
 
 using runtime::Buffer;
 using runtime::BufferClass;
-using runtime::bytes_of;
-using runtime::check_shape;
 using runtime::role;
-using runtime::TensorType;
 
 inline namespace v1 {
 
 Executor::Impl::~Impl() {
-  if (!queue) return;
   if (!model->here()) {  // the driver knows nothing of it in this process
-    for (Port& p : ports) (void)p.host.data.release();
+    ports.abandon();
     (void)queue.release();
     return;
   }
   drop_graphs();
-  for (Port& p : ports) queue->release(p.device.data);
-  queue->release(staging.device);
-  queue->release_host(staging.host);
   queue->release(arena.data);
-}
-
-// An input and an output may share a name; inputs come first.
-Port* Executor::Impl::find(std::string_view name, bool output_only) {
-  for (Port& p : ports) {
-    if (p.type->name == name && !(output_only && p.is_input)) return &p;
-  }
-  return nullptr;
-}
-
-Result<Port*> Executor::Impl::require(std::string_view name, bool output_only) {
-  if (Port* found = find(name, output_only)) return found;
-  std::string known[2];
-  for (const Port& p : ports) {
-    std::string& list = known[p.is_input ? 0 : 1];
-    list += (list.empty() ? "" : ", ") + p.type->name;
-  }
-  std::string message = output_only ? "no output is named '" : "no input or output is named '";
-  message += std::string(name) + "'; ";
-  if (!output_only) message += "inputs: " + known[0] + "; ";
-  return Error{ErrorCode::invalid_argument, message + "outputs: " + known[1]};
-}
-
-Result<void> Executor::Impl::symbols_of_set(std::vector<int64_t>& out) const {
-  for (const Port& p : ports) {
-    if (!p.is_input || p.is_set) continue;
-    return Error{ErrorCode::invalid_argument, role(p) + " is not set; give it with set()"};
-  }
-  return runtime::read_symbols(model->manifest, shapes, out);
-}
-
-Result<void> Executor::Impl::symbols_for(const Shapes& given, std::vector<int64_t>& out) const {
-  std::vector<const Shape*> found(model->manifest.inputs.size(), nullptr);
-  for (const auto& [name, shape] : given) {
-    size_t i = 0;
-    while (i < found.size() && ports[i].type->name != name) ++i;
-    if (i == found.size()) {
-      return Error{ErrorCode::invalid_argument,
-                   "no input is named '" + name + "'; see Model::inputs()"};
-    }
-    TFCC_TRY_VOID(check_shape(ports[i], shape));
-    found[i] = &shape;
-  }
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (found[i] != nullptr) continue;
-    return Error{ErrorCode::invalid_argument, role(ports[i]) + " has no shape; name every input"};
-  }
-  return runtime::read_symbols(model->manifest, found, out);
 }
 
 // Shapes and buffers for new symbols; nothing to do if they are those of the last run.
@@ -83,6 +26,12 @@ Result<void> Executor::Impl::bind(std::span<const int64_t> wanted) {
   if (binding.bound_to(wanted)) return {};
   graph = nullptr;
   return binding.bind_shapes(wanted);
+}
+
+Result<void> Executor::Impl::bind_set() {
+  TFCC_TRY_VOID(ports.symbols(symbols));
+  TFCC_TRY_VOID(bind(symbols));
+  return ports.check_outputs(binding);
 }
 
 Result<void> Executor::Impl::make_ready(void* stream, bool prepared) {
@@ -144,85 +93,6 @@ Result<void> Executor::Impl::grow_arena(size_t bytes, bool prepared) {
   return {};
 }
 
-// Memory given for an output must have the shape that comes out.
-Result<void> Executor::Impl::check_outputs() const {
-  for (const Port& p : ports) {
-    if (p.is_input || !p.is_set || p.ref.shape == output_shape(p)) continue;
-    std::string got, want;
-    for (int64_t d : p.ref.shape) got += (got.empty() ? "" : ", ") + std::to_string(d);
-    for (int64_t d : output_shape(p)) want += (want.empty() ? "" : ", ") + std::to_string(d);
-    return Error{ErrorCode::shape, role(p) + ": shape is [" + got + "], must be [" + want +
-                                       "] for " +
-                                       runtime::print_symbols(model->manifest, binding.symbols())};
-  }
-  return {};
-}
-
-// What run() needs beside the arena: copies on the device, and host memory for outputs without any.
-// Small inputs share the memory that is copied at once, as far as it goes.
-Result<void> Executor::Impl::own_memory() {
-  TFCC_TRY_VOID(make_staging());
-  staging.used = 0;
-  for (size_t i = 0; i < ports.size(); ++i) {
-    Port& p = ports[i];
-    bool on_device = p.is_set && p.ref.place == Place::device;
-    size_t bytes = p.is_input ? (p.is_set ? bytes_of(p.ref.shape, p.type->dtype) : 0)
-                              : bytes_of(output_shape(p), p.type->dtype);
-    p.staged.reset();
-    if (staging.host != nullptr && p.is_input && !p.type->state && !on_device &&
-        bytes <= kStagingBytes - staging.used) {
-      p.staged = staging.used;
-      staging.used = std::min(kStagingBytes, (staging.used + bytes + 255) / 256 * 256);
-    } else if (!on_host() && !on_device) {
-      TFCC_TRY_VOID(grow_device(p, bytes));
-    }
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, *queue));
-  }
-  return {};
-}
-
-Result<void> Executor::Impl::make_staging() {
-  if (on_host() || staging.host != nullptr) return {};
-  void* const host = queue->allocate_host(kStagingBytes);
-  if (host == nullptr) return {};
-  auto device = queue->allocate(kStagingBytes, "the inputs");
-  if (!device) {
-    queue->release_host(host);
-    return device.error();
-  }
-  staging.host = host;
-  staging.device = *device;
-  return {};
-}
-
-Result<void> Executor::Impl::grow_device(Port& p, size_t bytes) {
-  if (bytes <= p.device.bytes) return {};
-  queue->release(p.device.data);
-  p.device = {};
-  TFCC_TRY(p.device.data, queue->allocate(bytes, p.type->name.c_str()));
-  p.device.bytes = bytes;
-  return {};
-}
-
-Result<void> Executor::Impl::choose_addresses(bool own_stream) {
-  for (size_t i = 0; i < ports.size(); ++i) {
-    Port& p = ports[i];
-    bool on_device = p.is_set && p.ref.place == Place::device;
-    if (!own_stream && !on_device) {
-      return Error{ErrorCode::invalid_argument,
-                   role(p) + (p.is_set ? " is in host memory" : " is not set") +
-                       "; enqueue() takes device memory for every input and output, run() takes "
-                       "host memory"};
-    }
-    addresses[i] = on_device    ? p.ref.data
-                   : p.staged   ? static_cast<std::byte*>(staging.device) + *p.staged
-                   : !on_host() ? p.device.data
-                   : p.is_set   ? p.ref.data
-                                : p.host.data.get();
-  }
-  return {};
-}
-
 void* Executor::Impl::address(const Binding& of, uint32_t index) const {
   const Buffer& b = model->plan->buffers[index];
   switch (b.place) {
@@ -234,7 +104,7 @@ void* Executor::Impl::address(const Binding& of, uint32_t index) const {
   }
   size_t port = b.index + (b.place == BufferClass::output ? model->manifest.inputs.size() : 0);
   void* slot = queue->io_slot(port);
-  return slot != nullptr ? slot : addresses[port];
+  return slot != nullptr ? slot : ports.addresses()[port];
 }
 
 Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of, const BoundLaunch& l) {
@@ -287,7 +157,8 @@ Result<void> Executor::Impl::issue(void* stream) {
 
 Result<void> Executor::Impl::begin_run(void* stream) {
   values.assign(binding.symbols().begin(), binding.symbols().end());
-  for (void* p : addresses) values.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(p)));
+  for (void* p : ports.addresses())
+    values.push_back(static_cast<int64_t>(reinterpret_cast<intptr_t>(p)));
   return queue->begin(stream, values);
 }
 
@@ -315,43 +186,6 @@ Result<void> Executor::Impl::issue_launch(void* stream, const Binding& of, const
   return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};
 }
 
-Result<void> Executor::Impl::copy_inputs(void* stream) {
-  if (on_host()) return {};
-  for (size_t i = 0; i < model->manifest.inputs.size(); ++i) {
-    const Port& p = ports[i];
-    size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
-    if (p.ref.place == Place::device || bytes == 0) continue;
-    if (p.staged) std::memcpy(static_cast<std::byte*>(staging.host) + *p.staged, p.ref.data, bytes);
-    else TFCC_TRY_VOID(queue->copy_in(stream, addresses[i], p.ref.data, bytes));
-  }
-  return staging.used > 0 ? queue->copy_in(stream, staging.device, staging.host, staging.used)
-                          : Result<void>();
-}
-
-Result<void> Executor::Impl::copy_outputs(void* stream) {
-  for (size_t i = 0; i < model->manifest.inputs.size() && !on_host(); ++i) {
-    const Port& p = ports[i];
-    const size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
-    if (p.type->state && p.ref.place == Place::host && bytes > 0)
-      TFCC_TRY_VOID(queue->copy_out(stream, p.ref.data, addresses[i], bytes));
-  }
-  for (size_t i = model->manifest.inputs.size(); i < ports.size(); ++i) {
-    Port& p = ports[i];
-    bool on_device = p.is_set && p.ref.place == Place::device;
-    const Shape& shape = output_shape(p);
-    size_t bytes = bytes_of(shape, p.type->dtype);
-    void* to = on_device ? nullptr : p.is_set ? p.ref.data : p.host.data.get();
-    if (!on_host() && !on_device && bytes > 0) {
-      TFCC_TRY_VOID(queue->copy_out(stream, to, addresses[i], bytes));
-    }
-    p.result.data = to;
-    p.result.dtype = p.type->dtype;
-    p.result.shape = shape;
-    p.result.bytes = bytes;
-  }
-  return {};
-}
-
 Result<void> Executor::Impl::flag_error() {
   TFCC_TRY_VOID(queue->take_flags(flags));  // even if there are none: it reports failed kernels
   std::string message;
@@ -364,23 +198,11 @@ Result<void> Executor::Impl::flag_error() {
 
 Result<Executor> Model::executor() const {
   TFCC_TRY_VOID(impl_->here());
-  auto impl = std::make_unique<Executor::Impl>(impl_);
-  TFCC_TRY(impl->queue, impl_->backend->queue());
+  TFCC_TRY(auto queue, impl_->backend->queue());
+  auto impl = std::make_unique<Executor::Impl>(impl_, std::move(queue));
   impl->modules_before = impl_->backend->modules_loaded();
-  for (const TensorType& t : impl_->manifest.inputs) {
-    impl->ports.emplace_back().type = &t;
-  }
-  for (const TensorType& t : impl_->manifest.outputs) {
-    Port& p = impl->ports.emplace_back();
-    p.type = &t;
-    p.is_input = false;
-  }
-  for (size_t i = 0; i < impl_->manifest.inputs.size(); ++i) {
-    impl->shapes.push_back(&impl->ports[i].ref.shape);
-  }
-  impl->addresses.resize(impl->ports.size());
   impl->flags.resize(impl_->manifest.flags.size());
-  impl->values.reserve(impl_->manifest.symbols.size() + impl->ports.size());
+  impl->values.reserve(impl_->manifest.symbols.size() + impl->ports.addresses().size());
   return Executor(std::move(impl));
 }
 
@@ -389,68 +211,24 @@ Executor::Executor(Executor&&) noexcept = default;
 Executor& Executor::operator=(Executor&&) noexcept = default;
 Executor::~Executor() = default;
 
-Result<void> Executor::Impl::set(std::string_view name, const TensorRef& tensor) {
-  TFCC_TRY(Port * p, require(name, false));
-  if (tensor.dtype != p->type->dtype) {
-    return Error{ErrorCode::invalid_argument, role(*p) + ": dtype is " + to_string(tensor.dtype) +
-                                                  ", must be " + to_string(p->type->dtype)};
-  }
-  TFCC_TRY_VOID(check_shape(*p, tensor.shape));
-  if (tensor.data == nullptr && bytes_of(tensor.shape, tensor.dtype) > 0) {
-    return Error{ErrorCode::invalid_argument, role(*p) + ": data is null"};
-  }
-  if (tensor.place == Place::device && on_host()) {
-    return Error{
-        ErrorCode::invalid_argument,
-        role(*p) + ": device memory given to a model that runs on the cpu; use Place::host"};
-  }
-  constexpr uintptr_t kStateAlignment = 16;
-  if (p->type->state && tensor.place == Place::device &&
-      reinterpret_cast<uintptr_t>(tensor.data) % kStateAlignment != 0) {
-    return Error{ErrorCode::invalid_argument,
-                 role(*p) + ": its memory, which runs change in place, is not aligned to 16 bytes"};
-  }
-  p->ref = tensor;
-  p->is_set = true;
-  // An output of this name is the same tensor: in device memory it stays where it is.
-  Port* same = p->is_input && tensor.place == Place::device ? find(name, true) : nullptr;
-  if (same != nullptr) {
-    same->ref = tensor;
-    same->is_set = true;
-  }
-  return {};
-}
-
-Result<void> Executor::Impl::clear(std::string_view name) {
-  TFCC_TRY(Port * p, require(name, false));
-  for (Port* each : {p, find(name, true)}) {
-    if (each == nullptr) continue;
-    each->ref = {};
-    each->is_set = false;
-  }
-  return {};
-}
-
 // Reads what never changes: any thread may ask.
 Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
   std::vector<int64_t> symbols;
-  TFCC_TRY_VOID(impl_->symbols_for(shapes, symbols));
+  TFCC_TRY_VOID(impl_->ports.symbols_for(shapes, symbols));
   if (runtime::is_empty_run(impl_->model->manifest, symbols)) return size_t{0};
   return runtime::arena_size(*impl_->model->plan, symbols);
 }
 
 Result<void> Executor::Impl::run() {
   ran = false;
-  TFCC_TRY_VOID(symbols_of_set(symbols));
-  TFCC_TRY_VOID(bind(symbols));
-  TFCC_TRY_VOID(check_outputs());
+  TFCC_TRY_VOID(bind_set());
   void* stream = queue->own_stream();
   TFCC_TRY_VOID(make_ready(stream, false));
-  TFCC_TRY_VOID(own_memory());
-  TFCC_TRY_VOID(choose_addresses(true));
-  TFCC_TRY_VOID(copy_inputs(stream));
+  TFCC_TRY_VOID(ports.own_memory(binding));
+  TFCC_TRY_VOID(ports.choose_addresses(true));
+  TFCC_TRY_VOID(ports.copy_in(stream));
   TFCC_TRY_VOID(issue(stream));
-  TFCC_TRY_VOID(copy_outputs(stream));
+  TFCC_TRY_VOID(ports.copy_out(stream, binding));
   TFCC_TRY_VOID(queue->copy_flags());
   TFCC_TRY_VOID(queue->wait());
   if (on_host()) TFCC_TRY_VOID(flag_error());
@@ -464,25 +242,23 @@ Result<void> Executor::Impl::enqueue(void* stream) {
                  "enqueue() needs a GPU, this model runs on the cpu; call run()"};
   }
   ran = false;
-  TFCC_TRY_VOID(symbols_of_set(symbols));
-  TFCC_TRY_VOID(bind(symbols));
-  TFCC_TRY_VOID(check_outputs());
-  TFCC_TRY_VOID(choose_addresses(false));
+  TFCC_TRY_VOID(bind_set());
+  TFCC_TRY_VOID(ports.choose_addresses(false));
   TFCC_TRY_VOID(make_ready(stream, false));
   return issue(stream);
 }
 
 Result<Shape> Executor::Impl::shape_of_output(std::string_view name) {
-  TFCC_TRY(const Port* p, require(name, true));
+  TFCC_TRY(const Port* p, ports.require(name, true));
   std::vector<int64_t> of_inputs;
-  TFCC_TRY_VOID(symbols_of_set(of_inputs));
+  TFCC_TRY_VOID(ports.symbols(of_inputs));
   Shape shape;
   TFCC_TRY_VOID(runtime::evaluate_dims(*p->type, of_inputs, shape));
   return shape;
 }
 
 Result<Tensor> Executor::Impl::output(std::string_view name) {
-  TFCC_TRY(const Port* p, require(name, true));
+  TFCC_TRY(const Port* p, ports.require(name, true));
   if (!ran) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": there is no result; call run() first"};
   }
@@ -506,10 +282,10 @@ template <class Body> auto held(Executor::Impl& e, const Body& body) -> decltype
 }  // namespace
 
 Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
-  return held(*impl_, [&] { return impl_->set(name, tensor); });
+  return held(*impl_, [&] { return impl_->ports.set(name, tensor); });
 }
 Result<void> Executor::clear(std::string_view name) {
-  return held(*impl_, [&] { return impl_->clear(name); });
+  return held(*impl_, [&] { return impl_->ports.clear(name); });
 }
 Result<void> Executor::prepare(const Shapes& shapes) {
   return held(*impl_, [&] { return impl_->prepare(shapes); });

@@ -6,7 +6,6 @@
 
 namespace tfcc {
 
-using runtime::bytes_of;
 using runtime::Symbol;
 
 inline namespace v1 {
@@ -103,30 +102,17 @@ std::vector<std::vector<int64_t>> widest(const runtime::Manifest& m,
 
 }  // namespace
 
-// What run() needs beside the arena, before any tensor is set.
-Result<void> Executor::Impl::prepare_ports(std::span<const int64_t> wanted) {
-  Shape shape;
-  for (Port& p : ports) {
-    TFCC_TRY_VOID(runtime::evaluate_dims(*p.type, wanted, shape));
-    const size_t bytes = bytes_of(shape, p.type->dtype);
-    const bool on_device = p.is_set && p.ref.place == Place::device;
-    if (!on_host() && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, *queue));
-  }
-  return make_staging();
-}
-
 Result<void> Executor::Impl::prepare_symbols(std::span<const int64_t> wanted) {
   TFCC_TRY_VOID(bind(wanted));
   TFCC_TRY_VOID(make_ready(queue->own_stream(), true));
   // Also for a run on a stream that is being captured.
   if (!binding.empty()) TFCC_TRY_VOID(plain_ready(true));
-  return prepare_ports(wanted);
+  return ports.prepare(wanted);
 }
 
 Result<void> Executor::Impl::prepare(const Shapes& shapes) {
   std::vector<int64_t> sizes;
-  TFCC_TRY_VOID(symbols_for(shapes, sizes));
+  TFCC_TRY_VOID(ports.symbols_for(shapes, sizes));
   TFCC_TRY_VOID(prepare_symbols(sizes));
   return model->backend->save_timings();
 }
@@ -139,7 +125,7 @@ Result<void> Executor::Impl::prepare_all(const Shapes& shapes) {
     TFCC_TRY(largest, largest_sizes(m));
     prepared = corners(m, largest);
     for (std::vector<int64_t>& of_ports : widest(m, largest)) {
-      if (runtime::derive_symbols(m, of_ports)) TFCC_TRY_VOID(prepare_ports(of_ports));
+      if (runtime::derive_symbols(m, of_ports)) TFCC_TRY_VOID(ports.prepare(of_ports));
     }
     for (auto& sizes : prepared) {
       if (runtime::derive_symbols(m, sizes)) continue;
@@ -147,7 +133,7 @@ Result<void> Executor::Impl::prepare_all(const Shapes& shapes) {
                    "the largest sizes of the file overflow; give prepare_all() shapes"};
     }
   } else {
-    TFCC_TRY_VOID(symbols_for(shapes, largest));
+    TFCC_TRY_VOID(ports.symbols_for(shapes, largest));
     prepared = {largest};
   }
   if (captures(queue->own_stream())) {

@@ -41,16 +41,14 @@ Result<void> Executor::Impl::run_marked(std::vector<double>& ms) {
 
 Result<void> Executor::Impl::ready_to_profile() {
   ran = false;
-  TFCC_TRY_VOID(symbols_of_set(symbols));
-  TFCC_TRY_VOID(bind(symbols));
-  TFCC_TRY_VOID(check_outputs());
+  TFCC_TRY_VOID(bind_set());
   if (binding.empty()) {
     return Error{ErrorCode::invalid_argument, "an empty run has no launches; give larger shapes"};
   }
   TFCC_TRY_VOID(plain_ready(false));
-  TFCC_TRY_VOID(own_memory());
-  TFCC_TRY_VOID(choose_addresses(true));
-  return copy_inputs(queue->own_stream());
+  TFCC_TRY_VOID(ports.own_memory(binding));
+  TFCC_TRY_VOID(ports.choose_addresses(true));
+  return ports.copy_in(queue->own_stream());
 }
 
 }  // namespace v1

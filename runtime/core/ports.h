@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inputs and outputs of one executor: what the caller set, memory of our own where nothing was
+// set, and where each of them is in a run.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/binding.h"
+#include "runtime/core/port.h"
+
+namespace tfcc::runtime {
+
+class Ports {
+ public:
+  Ports(const Manifest& manifest, Queue& queue, bool on_host);
+  ~Ports();
+  Ports(const Ports&) = delete;
+  Ports& operator=(const Ports&) = delete;
+  /// Gives no memory back: the driver knows nothing of it in this process.
+  void abandon();
+
+  /// Errors: invalid_argument, with the names that there are.
+  Result<Port*> require(std::string_view name, bool output_only);
+  /// Errors: invalid_argument, shape.
+  Result<void> set(std::string_view name, const TensorRef& tensor);
+  Result<void> clear(std::string_view name);
+
+  /// The sizes of the inputs that are set. Errors: invalid_argument if one is not, shape.
+  Result<void> symbols(std::vector<int64_t>& out) const;
+  /// The sizes of inputs of these shapes. Errors: invalid_argument, shape.
+  Result<void> symbols_for(const Shapes& given, std::vector<int64_t>& out) const;
+
+  /// Memory given for an output must have the shape that comes out. Errors: shape.
+  Result<void> check_outputs(const Binding& of) const;
+  /// What a run of these sizes needs beside the arena, before any tensor is set. Errors: memory.
+  Result<void> prepare(std::span<const int64_t> sizes);
+  /// The same of the run that is bound: copies on the device, and host memory for outputs without
+  /// any. Small inputs share the memory that is copied at once, as far as it goes.
+  Result<void> own_memory(const Binding& of);
+  /// Where each input and output is in this run; on a stream of the caller all in device memory.
+  /// Errors: invalid_argument.
+  Result<void> choose_addresses(bool own_stream);
+  /// Inputs, then outputs: the order of the device block.
+  std::span<void* const> addresses() const { return addresses_; }
+
+  Result<void> copy_in(void* stream);
+  /// And the results, which are complete when the stream is.
+  Result<void> copy_out(void* stream, const Binding& of);
+
+ private:
+  Port* find(std::string_view name, bool output_only);
+  const Shape& shape_of(const Port& output, const Binding& of) const {
+    return of.output_shape(static_cast<size_t>(&output - ports_.data()) - manifest_.inputs.size());
+  }
+  Result<void> grow_device(Port& p, size_t bytes);
+  Result<void> make_staging();
+
+  const Manifest& manifest_;
+  Queue& queue_;
+  bool on_host_;
+  std::vector<Port> ports_;           // inputs, then outputs
+  std::vector<const Shape*> shapes_;  // of the inputs set
+  std::vector<void*> addresses_;
+  /// CUDA: inputs that go to the device in one copy.
+  static constexpr size_t kStagingBytes = size_t{256} << 10;
+  struct {
+    void* host = nullptr;
+    void* device = nullptr;
+    size_t used = 0;
+  } staging_;
+};
+
+}  // namespace tfcc::runtime
