@@ -23,15 +23,13 @@ PassReport fuse_bias_gelu(Graph& graph) {
     const ValueId h = *read;
     auto miss = [&](const char* reason) { report.misses.push_back({label(graph, o), reason}); };
     ExprRef e = ir::element_of(graph, h, at);
-    if (e->kind != ExprKind::fadd) continue;
-    const bool bias_first = loaded_along_last(graph, e->args[0], at).has_value();
-    auto bias = loaded_along_last(graph, e->args[bias_first ? 0 : 1], at);
-    auto x = loaded_at(e->args[bias_first ? 1 : 0], at);
-    if (!bias) {
+    const auto sum = bias_add(graph, e, at);
+    if (!sum) continue;
+    if (!sum->bias) {
       miss("the addend is no bias on the last axis");
       continue;
     }
-    if (!x || graph.value(*x).type != graph.value(h).type) {
+    if (!sum->x || graph.value(*sum->x).type != graph.value(h).type) {
       miss("the other addend is not read as it is");
       continue;
     }

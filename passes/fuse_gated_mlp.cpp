@@ -5,45 +5,11 @@
 //   after:  %gu = matmul(%x, concat(1, @wg, @wu)); %y = pointwise(%gu) {body = (i,j,k) => silu(%gu[i,j,k]) * %gu[i,j,k + 256]}
 // Requires: weights are constants of rank 2, the attributes agree, both or none have a bias, and
 // one elementwise op alone reads both products. Runs after: fuse-pointwise.
-#include <algorithm>
-
-#include "ir/matmul.h"
-#include "passes/match.h"
 #include "passes/passes.h"
+#include "passes/sibling_products.h"
 
 namespace tfcc::passes {
 namespace {
-
-// The product behind v, if this op alone reads it and it may be merged; else why not.
-std::optional<OpId> mergeable(const Graph& g, OpId reader, ValueId v, std::string& reason) {
-  const ir::Op& op = *g.def(v);
-  const auto& users = g.value(v).users;
-  if (g.is_output(v) || std::ranges::any_of(users, [&](OpId u) { return u != reader; })) {
-    reason = "gate or up has another use";
-    return std::nullopt;
-  }
-  if (!g.constant(op.operands[1]) || g.value(op.operands[1]).type.rank() != 2 ||
-      op.as<ir::MatmulAttrs>().trans_a) {
-    reason = "a weight is no constant matrix";
-    return std::nullopt;
-  }
-  if (!ir::has_plain_epilogue(g, op)) {
-    reason = "a product has more of an epilogue than a bias";
-    return std::nullopt;
-  }
-  if (op.operands.size() > 2 && !g.is_constant(op.operands[2])) {
-    reason = "a bias is no constant";
-    return std::nullopt;
-  }
-  return g.value(v).def;
-}
-
-bool agree(const Graph& g, const ir::Op& a, const ir::Op& b) {
-  const auto &p = a.as<ir::MatmulAttrs>(), &q = b.as<ir::MatmulAttrs>();
-  return a.operands.size() == b.operands.size() && p.alpha == q.alpha && p.trans_b == q.trans_b &&
-         g.value(a.operands.back()).type.dtype == g.value(b.operands.back()).type.dtype &&
-         g.value(a.results[0]).type == g.value(b.results[0]).type;
-}
 
 bool reads_at_own_place(const Graph& g, OpId o, ExprRef body, ValueId v) {
   const Indices own = ir::indices_of(g, g.result(o));
@@ -75,41 +41,24 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   const std::vector<ValueId> pair = gate_and_up(g, o);
   if (pair.size() != 2) return false;
   std::string reason;
-  std::vector<ir::Op> products;
+  std::vector<OpId> products;
   for (ValueId v : pair) {
-    const auto p = mergeable(g, o, v, reason);
+    const auto p = joinable_product(g, v, o, "gate or up", reason);
     if (!p) return miss(reason);
     if (!reads_at_own_place(g, o, body, v))
       return miss("gate or up is not read at the op's own place");
-    products.push_back(g.op(*p));
+    products.push_back(*p);
   }
-  if (!agree(g, products[0], products[1]))
+  if (!are_siblings(g, products[0], products[1]) || g.value(pair[0]).type != g.value(pair[1]).type)
     return miss("the products differ in size, bias or attributes");
 
-  const auto attrs = products[0].as<ir::MatmulAttrs>();
-  const std::string base = g.value(g.result(o)).name;
-  const std::vector<ir::Constant> weights{*g.constant(products[0].operands[1]),
-                                          *g.constant(products[1].operands[1])};
-  const ValueId weight =
-      g.add_constant(base + ".gated.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
-  std::optional<ValueId> bias;
-  if (products[0].operands.size() > 2) {
-    bias = g.add_constant(
-        base + ".gated.bias",
-        ir::concat_constants(
-            {*g.constant(products[0].operands[2]), *g.constant(products[1].operands[2])}, 0));
-  }
-  ir::Type type = g.value(pair[0]).type;
-  ExprRef width = type.dims.back();
-  type.dims.back() = ir::add(width, width);
-  const ValueId both =
-      ir::add_matmul(g, products[0].operands[0], weight, attrs, ir::bias_epilogue(g, type, bias),
-                     type, base + ".gated", products[0].origin);
+  std::vector<ExprRef> starts;
+  const ValueId both = join_products(g, products, g.value(g.result(o)).name + ".gated", starts);
   ExprRef merged = ir::rewrite(ir::free_expr(g, o, body, {}), [&](ExprRef n) -> ExprRef {
     const auto v = loaded(n);
     if (!v || (*v != pair[0] && *v != pair[1])) return nullptr;
     Indices at = n->args;
-    if (*v == pair[1]) at.back() = ir::add(at.back(), width);
+    if (*v == pair[1]) at.back() = ir::add(at.back(), starts[1]);
     return ir::load_of(g, both, at);
   });
   ir::Captured c = ir::capture(merged);

@@ -15,12 +15,10 @@ PassReport fuse_linear_bias(Graph& graph) {
     if (graph.op(o).kind != OpKind::pointwise) continue;
     const ValueId y = graph.result(o);
     const Indices at = ir::indices_of(graph, y);
-    ExprRef e = ir::element_of(graph, y, at);
-    if (e->kind != ExprKind::fadd) continue;
-    const bool bias_first = loaded_along_last(graph, e->args[0], at).has_value();
-    auto bias = loaded_along_last(graph, e->args[bias_first ? 0 : 1], at);
-    auto m = loaded_at(e->args[bias_first ? 1 : 0], at);
-    if (!bias || !m || graph.value(*m).type != graph.value(y).type) continue;
+    const auto sum = bias_add(graph, ir::element_of(graph, y, at), at);
+    if (!sum || !sum->bias || !sum->x) continue;
+    const auto [m, bias] = *sum;
+    if (graph.value(*m).type != graph.value(y).type) continue;
     const ir::Op* product = graph.def(*m);
     if (!product || product->kind != OpKind::matmul || product->as<ir::MatmulAttrs>().epilogue)
       continue;

@@ -6,49 +6,11 @@
 // Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and
 // every product is read by this attention alone, as q, k or v (or by the cache that it reads), or
 // by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
-#include "ir/matmul.h"
-#include "passes/match.h"
 #include "passes/passes.h"
+#include "passes/sibling_products.h"
 
 namespace tfcc::passes {
 namespace {
-
-// The product behind an operand of the attention, if it may be merged.
-std::optional<OpId> mergeable(const Graph& g, OpId reader, ValueId v, std::string& reason) {
-  const ir::Op* op = g.def(v);
-  if (!op || op->kind != OpKind::matmul) {
-    reason = "q, k or v is no product";
-    return std::nullopt;
-  }
-  const ir::Constant* weight = g.constant(op->operands[1]);
-  if (!weight || g.value(op->operands[1]).type.rank() != 2 || op->as<ir::MatmulAttrs>().trans_a) {
-    reason = "a weight is no constant matrix";
-    return std::nullopt;
-  }
-  if (!ir::has_plain_epilogue(g, *op)) {
-    reason = "a product has more of an epilogue than a bias";
-    return std::nullopt;
-  }
-  if (op->operands.size() > 2 && !g.is_constant(op->operands[2])) {
-    reason = "a bias is no constant";
-    return std::nullopt;
-  }
-  for (OpId user : g.value(v).users) {
-    if (user != reader || g.is_output(v)) {
-      reason = "q, k or v has another use";
-      return std::nullopt;
-    }
-  }
-  return g.value(v).def;
-}
-
-bool agree(const Graph& g, OpId a, OpId b) {
-  const ir::Op &x = g.op(a), &y = g.op(b);
-  const auto &p = x.as<ir::MatmulAttrs>(), &q = y.as<ir::MatmulAttrs>();
-  return x.operands[0] == y.operands[0] && x.operands.size() == y.operands.size() &&
-         p.alpha == q.alpha && p.trans_b == q.trans_b &&
-         g.value(x.operands.back()).type.dtype == g.value(y.operands.back()).type.dtype;
-}
 
 // Are they pieces of one product already (GPT-2, BLOOM)?
 bool are_pieces(const Graph& g, const std::vector<ValueId>& operands) {
@@ -61,29 +23,6 @@ bool are_pieces(const Graph& g, const std::vector<ValueId>& operands) {
   if (sources.size() != 3 || sources[0] != sources[1] || sources[1] != sources[2]) return false;
   const ir::Op* product = g.def(sources[0]);
   return product && product->kind == OpKind::matmul;
-}
-
-// One product for three, of the same rows; `starts` has the first column of each.
-ValueId merged(Graph& g, const std::vector<OpId>& products, const std::string& base,
-               std::vector<ExprRef>& starts) {
-  const ir::Op first = g.op(products[0]);
-  const auto attrs = first.as<ir::MatmulAttrs>();
-  std::vector<ir::Constant> weights, biases;
-  ExprRef width = g.pool().integer(0);
-  for (OpId p : products) {
-    weights.push_back(*g.constant(g.op(p).operands[1]));
-    if (first.operands.size() > 2) biases.push_back(*g.constant(g.op(p).operands[2]));
-    starts.push_back(width);
-    width = ir::add(width, g.value(g.result(p)).type.dims.back());
-  }
-  const ValueId weight =
-      g.add_constant(base + ".qkv.weight", ir::concat_constants(weights, attrs.trans_b ? 0 : 1));
-  std::optional<ValueId> bias;
-  if (!biases.empty()) bias = g.add_constant(base + ".qkv.bias", ir::concat_constants(biases, 0));
-  ir::Type type = g.value(first.results[0]).type;
-  type.dims.back() = width;
-  return ir::add_matmul(g, first.operands[0], weight, attrs, ir::bias_epilogue(g, type, bias), type,
-                        base + ".qkv", first.origin);
 }
 
 bool fuse(Graph& g, OpId o, PassReport& report) {
@@ -118,16 +57,16 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   std::vector<OpId> products;
   std::string reason;
   for (size_t i = 0; i < 3; ++i) {
-    auto p = mergeable(g, readers[i], operands[i], reason);
+    auto p = joinable_product(g, operands[i], readers[i], "q, k or v", reason);
     if (!p) return miss(reason);
-    if (!products.empty() && !agree(g, products[0], *p))
+    if (!products.empty() && !are_siblings(g, products[0], *p))
       return miss("the products differ in input, bias or attributes");
     products.push_back(*p);
   }
 
   std::vector<ExprRef> starts;
   const std::string origin = g.op(products[0]).origin;
-  const ValueId qkv = merged(g, products, g.value(g.result(o)).name, starts);
+  const ValueId qkv = join_products(g, products, g.value(g.result(o)).name + ".qkv", starts);
   for (size_t i = 0; i < 3; ++i) {
     const ir::Type part = g.value(operands[i]).type;
     Indices at = ir::indices_of(g.pool(), part.dims);

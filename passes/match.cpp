@@ -69,17 +69,17 @@ ExprRef expanded_sum(const Graph& graph, ValueId v, const Indices& at) {
   });
 }
 
+std::optional<BiasAdd> bias_add(const Graph& graph, ExprRef e, const Indices& at) {
+  if (e->kind != ExprKind::fadd) return std::nullopt;
+  const size_t bias = loaded_along_last(graph, e->args[0], at) ? 0 : 1;
+  return BiasAdd{loaded_at(e->args[1 - bias], at), loaded_along_last(graph, e->args[bias], at)};
+}
+
 bool is_biased_product(const Graph& graph, ValueId v) {
   const Indices at = ir::indices_of(graph, v);
-  const std::vector<ExprRef> terms = summands(ir::element_of(graph, v, at));
-  if (terms.size() != 2) return false;
-  for (size_t i : {0, 1}) {
-    const auto product = loaded_at(terms[i], at);
-    const ir::Op* def = product ? graph.def(*product) : nullptr;
-    if (def && def->kind == OpKind::matmul && loaded_along_last(graph, terms[1 - i], at))
-      return true;
-  }
-  return false;
+  const auto sum = bias_add(graph, ir::element_of(graph, v, at), at);
+  const ir::Op* def = sum && sum->x && sum->bias ? graph.def(*sum->x) : nullptr;
+  return def && def->kind == OpKind::matmul;
 }
 
 double peel_scale(ExprRef& e) {

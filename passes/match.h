@@ -44,6 +44,14 @@ std::optional<ValueId> loaded_at(ExprRef e, const Indices& at);
 /// that index has.
 std::optional<ValueId> loaded_along_last(const Graph& graph, ExprRef e, const Indices& at);
 
+/// The two addends of e = x + bias in either order, each if it is one: a value at these indices, and
+/// a vector along the last axis.
+struct BiasAdd {
+  std::optional<ValueId> x, bias;
+};
+/// Nothing if e is no sum.
+std::optional<BiasAdd> bias_add(const Graph& graph, ExprRef e, const Indices& at);
+
 /// The element of v at its own indices with all elementwise producers inlined, except where `stop`
 /// says so.
 ExprRef expanded(const Graph& graph, ValueId v, const Indices& at,
