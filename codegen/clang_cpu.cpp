@@ -127,7 +127,7 @@ Result<std::string> resolve_level(const std::string& level) {
 llvm::IntrusiveRefCntPtr<llvm::vfs::InMemoryFileSystem> file_system(const std::string& path,
                                                                     const std::string& text) {
   auto files = llvm::makeIntrusiveRefCnt<llvm::vfs::InMemoryFileSystem>();
-  for (const TemplateFile* file : included_templates("cpu", text)) {
+  for (const TemplateFile* file : included_templates(Family::cpu, text)) {
     llvm::StringRef bytes(file->text.data(), file->text.size());
     files->addFile(kRoot + std::string(file->path), 0, llvm::MemoryBuffer::getMemBuffer(bytes));
   }

@@ -18,8 +18,12 @@
 namespace tfcc::codegen {
 
 const std::vector<std::string>& cuda_architectures() {
-  static const std::vector<std::string> kNames = {"sm_80", "sm_86",  "sm_89",
-                                                  "sm_90", "sm_100", "sm_120"};
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const TargetClass& c : target_classes())
+      names.insert(names.end(), c.targets.begin(), c.targets.end());
+    return names;
+  }();
   return kNames;
 }
 
@@ -91,7 +95,9 @@ Result<std::vector<TargetName>> parse_targets(const std::vector<std::string>& na
   std::vector<TargetName> out;
   const auto& gpus = cuda_architectures();
   for (std::string name : names) {
-    if (name == "sm_90a") name = "sm_90";
+    for (const TargetClass& c : target_classes()) {
+      if (name == c.name && !c.variant.empty()) name = c.targets[0];  // sm_90a
+    }
     if (name == "cpu") {
       TFCC_TRY_VOID(add_levels(out, levels));
     } else if (name == "cuda") {
@@ -213,8 +219,7 @@ class Builder {
     std::optional<Error> error;
     parallel_for(units.size(), threads_, [&](size_t i) {
       const KernelSource& source = units[i].source;
-      const CacheKey key = kernel_key(std::string(to_string(t.family)), compiler,
-                                      compiler_arch(t.name), source.text);
+      const CacheKey key = kernel_key(t.family, compiler, compiler_arch(t.name), source.text);
       if (auto hit = cache_.get(key)) {
         out[i] = {std::move(*hit), true};
       } else {
@@ -242,7 +247,7 @@ class Builder {
           TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, compiler_arch(t.name)));
           return with_header(image);
         }));
-    program_.code.push_back({t, plan_of(t), {}});
+    program_.code.push_back({t, plan_of(t), {}, least_driver(t.name)});
     for (size_t i = 0; i < units.size(); ++i) {
       auto& [bytes, cached] = compiled[i];
       CachedHeader h{};
@@ -268,8 +273,7 @@ class Builder {
       objects.push_back(std::move(compiled[i].bytes));
     }
     TFCC_TRY(auto shared, link_cpu(objects, t.name));
-    program_.code.push_back({t, plan_of(t), {}});
-    program_.code.back().images.push_back(std::move(shared));
+    program_.code.push_back({t, plan_of(t), {std::move(shared)}});
     return {};
   }
 

@@ -83,6 +83,7 @@ struct TargetCode {
   TargetName target;
   size_t plan;
   std::vector<std::vector<std::byte>> images;
+  uint32_t min_driver = 0;  // of CUDA
 };
 
 /// One use of a model, compiled: graphs of the same interface for each family, plans and code.

@@ -93,7 +93,7 @@ constexpr unsigned kPruneInterval = 64;
 
 std::string CacheKey::hex() const { return fmt::format("{:016x}{:016x}", bits[0], bits[1]); }
 
-CacheKey kernel_key(std::string_view family, std::string_view compiler, std::string_view arch,
+CacheKey kernel_key(Family family, std::string_view compiler, std::string_view arch,
                     std::string_view source) {
   std::string templates;
   for (const TemplateFile* file : included_templates(family, source)) {
@@ -101,7 +101,8 @@ CacheKey kernel_key(std::string_view family, std::string_view compiler, std::str
     add_part(templates, file->text);
   }
   CacheKey key{hash_of(templates), {}};
-  for (std::string_view part : {std::string_view(TFCC_VERSION), family, compiler, arch, source})
+  for (std::string_view part :
+       {std::string_view(TFCC_VERSION), to_string(family), compiler, arch, source})
     add_part(key.content, part);
   add_part(key.content, key.hex());
   key.bits = hash_of(key.content);

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/family.h"
+
 namespace tfcc::codegen {
 
 struct KernelCacheOptions {
@@ -33,7 +35,7 @@ struct CacheKey {
 /// The key of a kernel: version of tfcc, compiler with flags (cpu_compiler_version,
 /// cuda_compiler_version), arch, source of the unit, and the templates of the family ("cpu" or
 /// "cuda") that it includes.
-CacheKey kernel_key(std::string_view family, std::string_view compiler, std::string_view arch,
+CacheKey kernel_key(Family family, std::string_view compiler, std::string_view arch,
                     std::string_view source);
 
 /// A folder of entries, one file each.

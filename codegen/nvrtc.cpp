@@ -170,7 +170,7 @@ Result<CudaImage> compile_cuda(const std::string& name, const std::string& sourc
   }
   std::vector<std::string> paths;
   std::vector<const char*> texts, path_pointers;
-  for (const TemplateFile* file : included_templates("cuda", source)) {
+  for (const TemplateFile* file : included_templates(Family::cuda, source)) {
     paths.emplace_back(file->path);
     texts.push_back(file->text.data());
   }
@@ -207,6 +207,12 @@ Result<std::string> cuda_compiler_version() {
   std::string version = fmt::format("nvrtc {}.{}", nvrtc()->major, nvrtc()->minor);
   for (const char* flag : kFlags) version += std::string(" ") + flag;
   return version;
+}
+
+uint32_t least_driver(const std::string& arch) {
+  if (!nvrtc()) return 0;
+  const int minor = arch.starts_with("compute_") ? nvrtc()->minor : 0;
+  return static_cast<uint32_t>(nvrtc()->major * 1000 + minor * 10);
 }
 
 }  // namespace tfcc::codegen

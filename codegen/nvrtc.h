@@ -29,6 +29,10 @@ Result<CudaImage> compile_cuda(const std::string& name, const std::string& sourc
 /// NVRTC if it is missing.
 Result<std::string> cuda_compiler_version();
 
+/// The least version of CUDA, as 13000 for 13.0, whose driver runs what compile_cuda() makes for an
+/// arch: PTX needs the compiler's own, a cubin any of the same major version. 0 without NVRTC.
+uint32_t least_driver(const std::string& arch);
+
 /// What ptxas -v says in a log; the largest register count and the sum of spills. Exposed for
 /// tests.
 void read_ptxas_log(const std::string& log, CudaImage& image);

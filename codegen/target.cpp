@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/target.h"
 
+#include <algorithm>
+
 namespace tfcc::codegen {
 
 const std::vector<TargetClass>& target_classes() {
   static const std::vector<TargetClass> kClasses = {
-      {"cpu", "", Family::cpu},
-      // sm_80, sm_86, sm_89, and PTX for GPUs to come: the shared memory of the smallest.
-      {"sm_80", "sm_8", Family::cuda, 99 << 10},
-      {"sm_90a", "sm_90", Family::cuda, 227 << 10, true, 132},
+      {"cpu"},
+      // And PTX for GPUs to come: the shared memory of the smallest.
+      {"sm_80", {"sm_80", "sm_86", "sm_89"}, "", Family::cuda, 99 << 10},
+      {"sm_90a", {"sm_90"}, "a", Family::cuda, 227 << 10, true, 132},
       // The B100's kin, then the RTX 50 series': with the forms of sm_80, whose mma.sync they keep,
       // and their own shared memory.
-      {"sm_100a", "sm_10", Family::cuda, 227 << 10, false, 148},
-      {"sm_120a", "sm_12", Family::cuda, 99 << 10, false, 188},
+      {"sm_100a", {"sm_100"}, "", Family::cuda, 227 << 10, false, 148},
+      {"sm_120a", {"sm_120"}, "", Family::cuda, 99 << 10, false, 188},
   };
   return kClasses;
 }
@@ -21,14 +23,14 @@ const TargetClass& cpu_class() { return target_classes()[0]; }
 
 const TargetClass& class_of(std::string_view target) {
   for (const TargetClass& c : target_classes()) {
-    if (c.cuda() && target.starts_with(c.targets)) return c;
+    if (std::find(c.targets.begin(), c.targets.end(), target) != c.targets.end()) return c;
   }
   return target.starts_with("sm_") || target.starts_with("compute_") ? target_classes()[1]
                                                                      : cpu_class();
 }
 
 std::string compiler_arch(std::string_view target) {
-  return target == "sm_90" ? "sm_90a" : std::string(target);
+  return std::string(target) + std::string(class_of(target).variant);
 }
 
 }  // namespace tfcc::codegen

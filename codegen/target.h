@@ -14,8 +14,9 @@ namespace tfcc::codegen {
 /// Machines that share one plan: the same kernels, launches and tiles. Code is still compiled for
 /// each of them.
 struct TargetClass {
-  std::string_view name;     // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a", "sm_100a"
-  std::string_view targets;  // how their names begin: "sm_8"
+  std::string_view name;  // as in the manifest and in dumps: "cpu", "sm_80", "sm_90a", "sm_100a"
+  std::vector<std::string> targets = {};  // of GPUs: "sm_80", "sm_86", ..
+  std::string_view variant = "";  // of the architecture that they are compiled for: "a" of sm_90a
   Family family = Family::cpu;
   uint32_t shared_bytes = 0;  // that a block may have on all of them
   bool has_wgmma = false;     // products of a warpgroup from shared memory, and TMA that fills it
@@ -31,8 +32,7 @@ const TargetClass& cpu_class();
 /// The class of a target ("sm_86", "compute_80", "x86-64-v3"); the CPU's for any name that is no
 /// GPU's.
 const TargetClass& class_of(std::string_view target);
-/// What the CUDA compiler is told to make code for: "sm_90a" for sm_90, whose own instructions need
-/// it; else the target's name.
+/// What the CUDA compiler is told to make code for: the target's name and the variant of its class.
 std::string compiler_arch(std::string_view target);
 
 }  // namespace tfcc::codegen

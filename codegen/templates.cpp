@@ -19,8 +19,7 @@ std::vector<std::string_view> included(std::string_view text) {
 
 }  // namespace
 
-std::vector<const TemplateFile*> included_templates(std::string_view family,
-                                                    std::string_view source) {
+std::vector<const TemplateFile*> included_templates(Family family, std::string_view source) {
   std::vector<const TemplateFile*> files;
   std::vector<std::string_view> wanted = included(source);
   while (!wanted.empty()) {

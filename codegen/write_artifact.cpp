@@ -108,7 +108,7 @@ Result<void> write_weights(ArtifactFile& file, Manifest& m, const WeightPool& we
     TFCC_TRY(std::vector<std::byte> bytes, ir::materialize(e.constant));
     TFCC_TRY(uint64_t offset, file.align(runtime::kWeightAlignment));
     TFCC_TRY_VOID(file.write(bytes));
-    m.weights.push_back({e.name, e.constant.result_dtype(), e.constant.result_dims(), "", offset,
+    m.weights.push_back({e.name, e.constant.result_dtype(), e.constant.result_dims(), offset,
                          bytes.size(), checksum(bytes)});
     if (options.progress) options.progress("writing weights", ++done, weights.entries().size());
   }
@@ -127,6 +127,7 @@ Result<void> write_code(ArtifactFile& file, Program& m, const std::vector<Target
       t.images.push_back({offset, image.size()});
     }
     t.section = file.end_section();
+    t.min_driver = c.min_driver;
   }
   return {};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The manifest of a .tfcc file in memory: plain structs that mirror runtime/core/manifest.proto
 // field by field, and the bounded reader that fills them. visit() names every field once, by its
-// number there; the reader and the writer (codegen/write_manifest.cpp) are written on top of it.
+// number there; the reader and the writer (codegen/manifest_bytes.h) are written on top of it.
 #pragma once
 
 #include <cstdint>
@@ -94,7 +94,6 @@ struct Weight {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  std::string layout;
   uint64_t offset = 0;
   uint64_t size = 0;
   uint64_t checksum = 0;
@@ -103,7 +102,6 @@ struct Weight {
     v(1, name);
     v(2, dtype);
     v(3, shape);
-    v(4, layout);
     v(5, offset);
     v(6, size);
     v(7, Fixed{checksum});

@@ -154,7 +154,7 @@ class Checker {
       }
       auto count = checked_product(w.shape);
       if (!count || *count > kMaxSize) return bad("weight '" + w.name + "' is too large");
-      if (w.layout.empty() && static_cast<uint64_t>(*count) * size_of(w.dtype) != w.size) {
+      if (static_cast<uint64_t>(*count) * size_of(w.dtype) != w.size) {
         return bad("weight '" + w.name + "' has not the size of its shape");
       }
     }

@@ -215,18 +215,11 @@ class Pipeline {
     codegen::PlanInput in{family, generates ? *lifted_ : out_.graph, {}, generates};
     if (!generates) sizes_.give(in.options);
     in.options.batch_variance = options_.batch_variance;
-    std::vector<std::string> conversions;
-    if (family == Family::cpu) {
-      conversions.push_back("convert-precision-f32");  // the products of a CPU are f32
-    } else if (!options_.precision.empty()) {
+    if (family == Family::cuda && !options_.precision.empty())
       in.options.precision = options_.precision;
-      conversions.push_back("convert-precision-" + options_.precision);
-    }
-    if (family == Family::cuda)
-      conversions.push_back(
-          "transpose-weights");  // products of few rows take few columns at a time
     TFCC_TRY([[maybe_unused]] auto converted,
-             run_passes(in.graph, conversions, generates ? "generate-" : "", sources));
+             run_passes(in.graph, passes_of_target(family, options_.precision),
+                        generates ? "generate-" : "", sources));
     return in;
   }
 

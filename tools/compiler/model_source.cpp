@@ -143,6 +143,14 @@ Result<std::vector<std::string>> default_passes_without(const std::vector<std::s
   return names;
 }
 
+std::vector<std::string> passes_of_target(Family family, const std::string& precision) {
+  if (family == Family::cpu) return {"convert-precision-f32"};  // its products are f32
+  std::vector<std::string> names;
+  if (!precision.empty()) names.push_back("convert-precision-" + precision);
+  names.push_back("transpose-weights");  // products of few rows take few columns at a time
+  return names;
+}
+
 std::string detect_gpu() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!driver) return "";

@@ -11,6 +11,7 @@
 
 #include "frontend/import/import.h"
 #include "ir/graph.h"
+#include "runtime/core/family.h"
 #include "tools/support/output_file.h"
 
 namespace tfcc::compiler {
@@ -53,6 +54,9 @@ Result<void> check_passes(const std::vector<std::string>& names);
 /// The default passes without those that `skip` names.
 /// Errors: a usage error for the first name that is not one of them.
 Result<std::vector<std::string>> default_passes_without(const std::vector<std::string>& skip);
+
+/// What runs after them for a family of targets; `precision` is "f16", "bf16", or empty, of CUDA.
+std::vector<std::string> passes_of_target(Family family, const std::string& precision);
 
 /// Compute capability of the first GPU as "sm_90", or empty if there is no driver or no GPU.
 std::string detect_gpu();

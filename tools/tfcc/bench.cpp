@@ -238,8 +238,6 @@ Result<void> bench(const BenchOptions& o) {
     return usage_error(
         "bench times one of --decode and --prefill, without inputs of yours and without a peer");
   }
-  const auto environment =
-      environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
   for (const std::string* read : {&o.model, &o.timing_cache, &o.peer_model}) {
     if (!read->empty()) TFCC_TRY_VOID(note_input(*read));
   }
@@ -272,7 +270,7 @@ Result<void> bench(const BenchOptions& o) {
   TFCC_TRY(f.times, measure(o, subject));
   f.arena_bytes = subject.executor().arena_bytes();
   if (!o.peer.empty()) {
-    TFCC_TRY(f.peer, compare_with_peer(subject, o, model, f.inputs, environment));
+    TFCC_TRY(f.peer, compare_with_peer(subject, o, model, f.inputs));
   }
   if (o.dump_profile || !o.export_profile.empty() || !o.html.empty() || !o.trace.empty()) {
     TFCC_TRY(f.profile, profile(subject, o, f.run_ms()));

@@ -154,10 +154,8 @@ Result<void> run_rounds(Subject& subject, Peer& peer, const BenchOptions& o, Pee
 }  // namespace
 
 Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, const Model& model,
-                                     const NamedArrays& inputs,
-                                     const std::vector<std::string>& environment) {
+                                     const NamedArrays& inputs) {
   TFCC_TRY(PeerOptions options, peer_options(o, subject));
-  options.environment = environment;
   PeerReport r;
   const DType precision = runtime::precision_of(subject.executor());
   r.tolerance = o.tolerance > 0 ? o.tolerance : default_tolerance(precision);

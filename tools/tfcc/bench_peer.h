@@ -27,8 +27,7 @@ struct PeerReport {
 /// Errors: invalid_argument (options, a package that is missing, outputs that differ), as
 /// Executor::run().
 Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& options,
-                                     const Model& model, const NamedArrays& inputs,
-                                     const std::vector<std::string>& environment);
+                                     const Model& model, const NamedArrays& inputs);
 
 void print_peer(const PeerReport& report);
 nlohmann::json json_of(const PeerReport& report);

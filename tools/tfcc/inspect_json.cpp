@@ -110,7 +110,6 @@ class Writer {
       list.push_back({{"name", w.name},
                       {"dtype", to_string(w.dtype)},
                       {"shape", w.shape},
-                      {"layout", w.layout},
                       {"offset", w.offset},
                       {"bytes", w.size}});
     }

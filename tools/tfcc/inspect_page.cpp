@@ -260,8 +260,7 @@ class Page {
       s += fmt::format(
           "<tr class=weight><td>{}<td>{}<td class=r>{}</tr>\n",
           html::code(html::shortened(w->name, kLongestName)),
-          html::code(fmt::format("{}[{}]{}", to_string(w->dtype), fmt::join(w->shape, ","),
-                                 w->layout.empty() ? "" : " " + w->layout)),
+          html::code(fmt::format("{}[{}]", to_string(w->dtype), fmt::join(w->shape, ","))),
           html::bytes(static_cast<int64_t>(w->size)));
     }
     s += fmt::format("</table></details>\n<details><summary>{}</summary><ul>\n",

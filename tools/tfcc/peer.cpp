@@ -45,12 +45,6 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 }  // namespace
 
-std::vector<std::string> environment_now() {
-  std::vector<std::string> out;
-  for (char** e = environ; *e; ++e) out.emplace_back(*e);
-  return out;
-}
-
 Peer::Peer(Peer&& other) noexcept
     : kind_(std::move(other.kind_)),
       python_(std::move(other.python_)),
@@ -123,10 +117,9 @@ Result<void> Peer::spawn(const PeerOptions& o) {
   posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
   posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
   posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  std::vector<std::string> words = {python_, script}, environment = o.environment;
-  auto argv = pointers(words), envp = pointers(environment);
-  const int failed =
-      posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, argv.data(), envp.data());
+  std::vector<std::string> words = {python_, script};
+  auto argv = pointers(words);
+  const int failed = posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   if (failed == 0) return {};

@@ -17,9 +17,6 @@
 
 namespace tfcc::tools {
 
-/// The environment of this process, as NAME=VALUE.
-std::vector<std::string> environment_now();
-
 struct PeerOptions {
   std::string kind;   // "onnxruntime", "torch"
   std::string model;  // what it loads; see worker.py
@@ -29,7 +26,6 @@ struct PeerOptions {
   std::string device;  // "cpu", "cuda:0"
   std::string dtype;   // "f32", "f16", "bf16"
   int threads = 1;
-  std::vector<std::string> environment;  // NAME=VALUE
 };
 
 class Peer {

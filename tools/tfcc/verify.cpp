@@ -97,15 +97,12 @@ class Verifier {
   }
 
   Result<void> run() {
-    const auto environment =
-        environment_now();  // loading the runtime sets what libgomp reads, which is not for a peer
     TFCC_TRY_VOID(optimise());
     TFCC_TRY(cases_, find_cases());
     std::optional<Against> against;
     if (!o_.against.empty()) {
-      TFCC_TRY(Against peer,
-               Against::start({o_.against, graph_path(), o_.python, o_.threads, environment},
-                              cases_.front().inputs));
+      TFCC_TRY(Against peer, Against::start({o_.against, graph_path(), o_.python, o_.threads},
+                                            cases_.front().inputs));
       against.emplace(std::move(peer));
     }
     if (!file_) {
@@ -143,12 +140,11 @@ class Verifier {
     TFCC_TRY(std::vector<std::string> names,
              compiler::default_passes_without(split(o_.skip_passes)));
     if (o_.passes_given) names = split(o_.passes);
-    if (compiling_.target.family == Family::cpu) {
-      names.push_back("convert-precision-f32");  // its products are f32
-    } else if (o_.fp16 || o_.bf16 || is_16_bit(precision_)) {
+    const Family family = compiling_.target.family;
+    if (family == Family::cuda && (o_.fp16 || o_.bf16 || is_16_bit(precision_)))
       compiling_.precision = o_.fp16 || precision_ == DType::f16 ? "f16" : "bf16";
-      names.push_back("convert-precision-" + compiling_.precision);
-    }
+    const auto more = compiler::passes_of_target(family, compiling_.precision);
+    names.insert(names.end(), more.begin(), more.end());
     TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, names));
     steps_ = steps_of(names);
     set_tolerance();

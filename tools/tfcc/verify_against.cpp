@@ -35,7 +35,6 @@ Result<Against> Against::start(const AgainstOptions& o, const HostTensors& input
   p.dtype = "f32";
   p.threads = o.threads > 0 ? o.threads
                             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  p.environment = o.environment;
   TFCC_TRY(const frontend::Model model, frontend::read_onnx(o.model));
   TFCC_TRY(Peer peer, Peer::start(p, arrays_of(inputs)));
   Against against(std::move(peer));

@@ -16,8 +16,7 @@ struct AgainstOptions {
   std::string kind;   // "onnxruntime"
   std::string model;  // the .onnx file
   std::string python;
-  int threads = 0;                       // 0: one per core
-  std::vector<std::string> environment;  // NAME=VALUE
+  int threads = 0;  // 0: one per core
 };
 
 class Against {
