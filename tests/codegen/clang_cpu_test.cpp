@@ -109,7 +109,8 @@ TEST_F(ClangCpu, UnknownLevel) {
 TEST_F(ClangCpu, EveryTemplateCompilesAloneAtEveryLevel) {
   for (const char* level : {"x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
     for (const auto& file : tfcc::codegen::template_files()) {
-      if (!tfcc::codegen::belongs_to(file, tfcc::Family::cpu) || !file.path.ends_with(".h")) continue;
+      if (!tfcc::codegen::belongs_to(file, tfcc::Family::cpu) || !file.path.ends_with(".h"))
+        continue;
       std::string include = file.path == "expr.h" ? "#include \"cpu/prelude.h\"\n" : "";
       auto r = tfcc::codegen::compile_cpu_object(
           {"one", include + "#include \"" + std::string(file.path) + "\"\n"}, level);

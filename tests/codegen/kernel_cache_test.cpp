@@ -176,20 +176,21 @@ TEST_F(KernelCacheTest, NoMemoryIsAskedForWhatAHeaderPromises) {
 }
 
 TEST(KernelKey, DependsOnEveryPart) {
-  CacheKey base = kernel_key(Family::cpu, "clang 19", "x86-64-v4", "text");
-  EXPECT_EQ(base, kernel_key(Family::cpu, "clang 19", "x86-64-v4", "text"));
-  EXPECT_NE(base, kernel_key(Family::cuda, "clang 19", "x86-64-v4", "text"));
-  EXPECT_NE(base, kernel_key(Family::cpu, "clang 20", "x86-64-v4", "text"));
-  EXPECT_NE(base, kernel_key(Family::cpu, "clang 19", "x86-64-v3", "text"));
-  EXPECT_NE(base, kernel_key(Family::cpu, "clang 19", "x86-64-v4", "texT"));
-  EXPECT_NE(kernel_key(Family::cpu, "ab", "c", ""), kernel_key(Family::cpu, "a", "bc", ""))
+  CacheKey base = kernel_key(tfcc::Family::cpu, "clang 19", "x86-64-v4", "text");
+  EXPECT_EQ(base, kernel_key(tfcc::Family::cpu, "clang 19", "x86-64-v4", "text"));
+  EXPECT_NE(base, kernel_key(tfcc::Family::cuda, "clang 19", "x86-64-v4", "text"));
+  EXPECT_NE(base, kernel_key(tfcc::Family::cpu, "clang 20", "x86-64-v4", "text"));
+  EXPECT_NE(base, kernel_key(tfcc::Family::cpu, "clang 19", "x86-64-v3", "text"));
+  EXPECT_NE(base, kernel_key(tfcc::Family::cpu, "clang 19", "x86-64-v4", "texT"));
+  EXPECT_NE(kernel_key(tfcc::Family::cpu, "ab", "c", ""),
+            kernel_key(tfcc::Family::cpu, "a", "bc", ""))
       << "parts must not run together";
   EXPECT_EQ(base.hex().size(), 32u);
   for (const char* part : {"cpu", "clang 19", "x86-64-v4", "text"})
     EXPECT_NE(base.content.find(part), std::string::npos);
 }
 
-std::vector<std::string> included(Family family, std::string_view source) {
+std::vector<std::string> included(tfcc::Family family, std::string_view source) {
   std::vector<std::string> paths;
   for (const TemplateFile* file : included_templates(family, source))
     paths.emplace_back(file->path);
@@ -199,14 +200,14 @@ std::vector<std::string> included(Family family, std::string_view source) {
 // Editing one template must compile again what is made of it, and nothing else.
 TEST(KernelKey, DependsOnTheTemplatesThatTheSourceIncludes) {
   using Paths = std::vector<std::string>;
-  EXPECT_EQ(included(Family::cuda, "#include \"cuda/norm.cuh\"\n"),
+  EXPECT_EQ(included(tfcc::Family::cuda, "#include \"cuda/norm.cuh\"\n"),
             (Paths{"cuda/norm.cuh", "cuda/prelude.cuh", "expr.h"}));
-  EXPECT_EQ(included(Family::cpu, "#include \"cpu/softmax.h\"\n#include \"cpu/norm.h\"\n"),
+  EXPECT_EQ(included(tfcc::Family::cpu, "#include \"cpu/softmax.h\"\n#include \"cpu/norm.h\"\n"),
             (Paths{"cpu/math.h", "cpu/norm.h", "cpu/prelude.h", "cpu/reduce.h", "cpu/softmax.h",
                    "expr.h"}));
-  EXPECT_EQ(included(Family::cuda, "extern \"C\" __global__ void k() {}"), Paths{});
-  EXPECT_NE(kernel_key(Family::cuda, "", "", "#include \"cuda/norm.cuh\"\n"),
-            kernel_key(Family::cuda, "", "", "#include \"cuda/rope.cuh\"\n"));
+  EXPECT_EQ(included(tfcc::Family::cuda, "extern \"C\" __global__ void k() {}"), Paths{});
+  EXPECT_NE(kernel_key(tfcc::Family::cuda, "", "", "#include \"cuda/norm.cuh\"\n"),
+            kernel_key(tfcc::Family::cuda, "", "", "#include \"cuda/rope.cuh\"\n"));
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ TEST_F(NvrtcTest, SeveralThreadsAtOnce) {
 
 TEST_F(NvrtcTest, EveryTemplateCompilesAlone) {
   for (const TemplateFile& file : template_files()) {
-    if (!belongs_to(file, Family::cuda) || file.path.ends_with(".md")) continue;
+    if (!belongs_to(file, tfcc::Family::cuda) || file.path.ends_with(".md")) continue;
     auto image = compile_cuda(
         "one", "#include \"cuda/prelude.cuh\"\n#include \"" + std::string(file.path) + "\"\n",
         "sm_80");

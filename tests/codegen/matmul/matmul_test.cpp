@@ -199,6 +199,23 @@ TEST(MatmulPlan, HasAFormForFewTokens) {
             (Names{"pointwise", "matmul", "pointwise", "pointwise"}));
 }
 
+// Where reading a weight is what a product of few rows costs, it streams past them; a smaller one has
+// the form of up to 128 rows alone.
+TEST(MatmulPlan, StreamsLargeWeightsPastTheFewestRows) {
+  WeightPool weights;
+  const auto buckets = [&](int n, bool by_columns) {
+    std::vector<std::string> names;
+    const Lowered l = lowered(product("f16", 2048, n, "", by_columns), "sm_90", weights);
+    for (const runtime::Bucket& b : l.plan.buckets)
+      names.push_back(b.name + " " +
+                      l.plan.kernels[b.launches[1].kernel ? b.launches[1].kernel->kernel : 0].op);
+    return names;
+  };
+  EXPECT_EQ(buckets(2048, true)[0], "t16 matmul_stream");
+  EXPECT_EQ(buckets(2040, true)[0].find("t16"), std::string::npos);
+  EXPECT_EQ(buckets(2048, false)[0].find("t16"), std::string::npos);
+}
+
 TEST(MatmulPlan, GeluIsPointwiseWhereItIsSplitOff) {
   WeightPool weights;
   const std::string gelu = "let t = s + @bias[k] in 0.5 * t * (1.0 + erf(t * 0.70710677))";
