@@ -164,6 +164,8 @@ struct OptionalDims {
 
 /// Index variables of an attention's score and visible, by what they count: b, h, i and j.
 enum AttentionIndex : int64_t { kBatch = 0, kHead = 1, kQuery = 2, kKey = 3 };
+/// Of a linear attention: b, h, t (a token), e (an element of its head).
+inline constexpr int64_t kToken = 2, kElement = 3;
 
 /// ctx[b,i,h*dv+d] = sum_j softmax_j(score(q.k, b, h, i, j)) v[b,j,h'*dv+d]; h' = h / (heads /
 /// kv_heads).

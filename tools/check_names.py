@@ -14,6 +14,8 @@ import re
 import sys
 from pathlib import Path
 
+from make_operators import default_pipeline
+
 # Ops without a template: constants are data.
 NO_TEMPLATE = {"constant"}
 # Templates that are no op: what kernels share, and the kernel that binds sizes and pointers.
@@ -128,6 +130,15 @@ def check_links(root, wrong):
                 wrong.append(f"{page.relative_to(root)}: no {target}")
 
 
+def check_dumps(root, wrong):
+    """Dumps that documents name are those of the default pipeline."""
+    order = ["import", *default_pipeline(root)]
+    for page in sorted([*root.glob("*.md"), *root.glob("*/*.md")]):
+        for number, name in re.findall(r"\b(\d\d)-([a-z][a-z-]+)\.tfir", page.read_text()):
+            if order[int(number):int(number) + 1] != [name]:
+                wrong.append(f"{page.relative_to(root)}: no dump {number}-{name}.tfir")
+
+
 def check_words(root, wrong):
     """No document, source or template has another word for what docs/glossary.md has one for."""
     page = root / "docs/glossary.md"
@@ -151,6 +162,7 @@ def main():
     counts = check_ops(root, wrong), check_passes(root, wrong), check_importers(root, wrong)
     check_manifest(root, wrong)
     check_links(root, wrong)
+    check_dumps(root, wrong)
     check_words(root, wrong)
     print("\n".join(wrong) or "{} ops, {} passes and {} importers agree on their names".format(*counts))
     sys.exit(1 if wrong else 0)

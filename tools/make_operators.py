@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/operators.md from frontend/import/importers.def and frontend/import/importers_microsoft.def, and ir/ops.md from
-what stands above the functions of ir/verify*.cpp that check the rules of an op.
+"""Writes docs/operators.md from frontend/import/importers.def and frontend/import/importers_microsoft.def, ir/ops.md from
+what stands above the functions of ir/verify*.cpp that check the rules of an op, and the list of docs/passes.md from
+passes/pipeline.cpp.
 
     make_operators.py [--check]        --check writes nothing and fails if a page is not what would be written
 """
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,13 +89,28 @@ def ops_page():
     return text
 
 
+def default_pipeline(root=ROOT):
+    code = (root / "passes/pipeline.cpp").read_text()
+    body = re.search(r"kOrder = \{\n(.*?)\n  \};", code, re.S)
+    names = re.findall(r'"([a-z0-9-]+)"', re.sub(r"//[^\n]*", "", body[1])) if body else []
+    return names or sys.exit("passes/pipeline.cpp: no list of passes in kOrder")
+
+
+def passes_page():
+    text = (ROOT / "docs/passes.md").read_text()
+    head, found, rest = text.partition("## The default pipeline\n\n")
+    lines = textwrap.wrap(", ".join(default_pipeline()), 96, break_on_hyphens=False)
+    return head + found + "".join(f"    {line}\n" for line in lines) + "\n" + rest.partition("\n\n")[2]
+
+
 def main():
     wrong = []
-    for path, text, source in ((ROOT / "docs/operators.md", page(), "frontend/import/importers*.def"), (ROOT / "ir/ops.md", ops_page(), "ir/verify*.cpp")):
+    for path, text, source in ((ROOT / "docs/operators.md", page(), "frontend/import/importers*.def"), (ROOT / "ir/ops.md", ops_page(), "ir/verify*.cpp"),
+                               (ROOT / "docs/passes.md", passes_page(), "passes/pipeline.cpp")):
         if "--check" not in sys.argv[1:]:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            wrong.append(f"{path.relative_to(ROOT)}: not what {source} say; run tools/make_operators.py")
+            wrong.append(f"{path.relative_to(ROOT)}: not what {source} says; run tools/make_operators.py")
     if wrong:
         sys.exit("\n".join(wrong))
 

@@ -44,9 +44,9 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.decays = attrs.decay != nullptr;
   x.maps = attrs.q_map || attrs.k_map;
   x.heads = attrs.heads;
-  x.batch = of_query[0];
-  x.queries = of_query[2];
-  x.keys = of_key[2];
+  x.batch = of_query[ir::kBatch];
+  x.queries = of_query[ir::kToken];
+  x.keys = of_key[ir::kToken];
   const auto bytes = static_cast<int64_t>(size_of(x.type));
   for (size_t k = 0; k < 3; ++k) {
     const ValueId v = op.operands[k];

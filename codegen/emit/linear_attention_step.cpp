@@ -133,7 +133,7 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   const bool normalises = ir::normalises(attrs);
   const auto of_query = ir::linear_attention_extents(c.graph, op, "q_map"),
              of_result = ir::linear_attention_extents(c.graph, op, "epilogue");
-  const int64_t d = *c.known(of_query[3]), dv = *c.known(of_result[3]),
+  const int64_t d = *c.known(of_query[ir::kElement]), dv = *c.known(of_result[ir::kElement]),
                 group = attrs.heads / attrs.kv_heads;
   if (d > kLargestHead)
     return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
