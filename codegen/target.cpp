@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/target.h"
 
-#include <algorithm>
-
 namespace tfcc::codegen {
 
 const std::vector<TargetClass>& target_classes() {
@@ -22,8 +20,12 @@ const std::vector<TargetClass>& target_classes() {
 const TargetClass& cpu_class() { return target_classes()[0]; }
 
 const TargetClass& class_of(std::string_view target) {
+  // "sm_9" of sm_90 and sm_90a, "sm_10" of sm_103: machines of one generation have one class.
+  const auto generation = [](std::string_view name) {
+    return name.substr(0, name.find_last_of("0123456789"));
+  };
   for (const TargetClass& c : target_classes()) {
-    if (std::find(c.targets.begin(), c.targets.end(), target) != c.targets.end()) return c;
+    if (c.cuda() && generation(c.targets[0]) == generation(target)) return c;
   }
   return target.starts_with("sm_") || target.starts_with("compute_") ? target_classes()[1]
                                                                      : cpu_class();

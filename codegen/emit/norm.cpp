@@ -48,6 +48,7 @@ LaunchSize row_size(const EmitContext& c, ValueId y, const RowKernel& k) {
 Result<int64_t> hidden_of(const EmitContext& c, OpId o) {
   const auto hidden = c.known(c.dims(c.graph.op(o).results[0]).back());
   if (!hidden) return c.unsupported(o, "the normalised axis has no size known at compile time");
+  if (*hidden == 0 && c.cuda()) return c.unsupported(o, "a norm of rows without elements");
   if (*hidden > 65536 && c.cuda())
     return c.unsupported(o, "rows of more than 65536 elements are not supported on CUDA");
   return *hidden;

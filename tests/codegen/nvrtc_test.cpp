@@ -54,6 +54,15 @@ TEST_F(NvrtcTest, CubinForEveryTarget) {
   }
 }
 
+// A cubin runs under any driver of its major version, PTX under none that is older than the compiler.
+TEST_F(NvrtcTest, KnowsTheLeastDriver) {
+  const std::string version = *cuda_compiler_version();  // "nvrtc 13.0 --std..."
+  int major = 0, minor = 0;
+  ASSERT_EQ(std::sscanf(version.c_str(), "nvrtc %d.%d", &major, &minor), 2) << version;
+  EXPECT_EQ(least_driver("sm_90"), static_cast<uint32_t>(major * 1000));
+  EXPECT_EQ(least_driver("compute_80"), static_cast<uint32_t>(major * 1000 + minor * 10));
+}
+
 TEST_F(NvrtcTest, PtxEndsWithNul) {
   auto image = compile_cuda("twice", kKernel, "compute_80");
   ASSERT_TRUE(image) << image.error().message;
