@@ -100,8 +100,8 @@ class Emitter {
   /// Names the largest parts that load, are evaluated in every case and do not use that index;
   /// adds their statements.
   void hoist(ExprRef e, int64_t column, std::vector<std::string>& statements) {
-    if (named_.count(e) || !ir::has_loads(e)) return;
-    if (!ir::uses_index(e, column)) {
+    if (!e->has_load || named_.count(e) || !hoisted_.insert(e).second) return;
+    if (!uses_column(e, column)) {
       const std::string text = write(e);
       named_[e] = "r" + std::to_string(named_.size());
       statements.push_back("const auto " + named_[e] + " = " + text + ";");
@@ -220,10 +220,22 @@ class Emitter {
     return "(i64)(" + s + ")";
   }
 
+  // Found for all parts at once: they may be shared, and deep.
+  bool uses_column(ExprRef e, int64_t column) {
+    const auto known = uses_column_.find(e);
+    if (known != uses_column_.end()) return known->second;
+    ir::for_each_node(e, [&](ExprRef n) {
+      bool uses = n->kind == ExprKind::index && n->value == column;
+      children(n, [&](ExprRef c) { uses |= uses_column_[c]; });
+      uses_column_[n] = uses;
+    });
+    return uses_column_[e];
+  }
+
   // The position of a load whose neighbours along the column are neighbours in memory, and which
   // is a multiple of vec where the column is one; bools are read one by one, which makes bytes true
   // or false.
-  ExprRef first_of_pack(ExprRef n, int64_t column, int64_t vec) const {
+  ExprRef first_of_pack(ExprRef n, int64_t column, int64_t vec) {
     if (n->kind != ExprKind::load || n->type == Scalar::boolean || n->args.empty()) return nullptr;
     ExprRef position = ir::linear_index(*n->pool, n->args, names_.dims(n->value));
     if (ir::poison_of(position) != ir::Poison::none) return nullptr;
@@ -235,7 +247,7 @@ class Emitter {
       if (is_column) once = true;
       else if (t.coefficient % vec != 0 ||
                std::any_of(t.atoms.begin(), t.atoms.end(),
-                           [&](ExprRef a) { return ir::uses_index(a, column); }))
+                           [&](ExprRef a) { return uses_column(a, column); }))
         return nullptr;
     }
     return once && p.constant % vec == 0 ? position : nullptr;
@@ -381,6 +393,8 @@ class Emitter {
   std::unordered_map<ExprRef, bool> loads_;
   std::unordered_set<ExprRef> unconditional_;
   std::unordered_map<ExprRef, std::string> named_;
+  std::unordered_set<ExprRef> hoisted_;
+  std::unordered_map<ExprRef, bool> uses_column_;
 };
 
 }  // namespace

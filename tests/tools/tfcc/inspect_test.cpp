@@ -145,7 +145,7 @@ TEST(Inspect, parts_of_a_section_do_not_share_its_bytes) {
         for (int i = 0; i < 2; ++i) {
           auto* w = m.add_weights();
           w->set_dtype(2);
-          w->add_shape(1024);
+          w->add_shape(2048);
           w->set_size(4096);
         }
       },
