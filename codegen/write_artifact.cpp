@@ -188,8 +188,9 @@ Result<uint64_t> write_program(ArtifactFile& file, Program& m, const BuiltProgra
   TFCC_TRY_VOID(write_code(file, m, program.code));
   for (const Lowered& p : program.plans) m.plans.push_back(p.plan);
   for (runtime::Plan& p : m.plans) {
+    if (!options.strip) break;
     for (runtime::Bucket& b : p.buckets) {
-      for (runtime::Launch& l : b.launches) options.strip ? l.why.clear() : void();
+      for (runtime::Launch& l : b.launches) l.why.clear();
     }
   }
   return features_of(m);

@@ -88,7 +88,7 @@ class Emitter {
     std::string out;
     ir::for_each_node(e, [&](ExprRef n) {
       if (n == e || uses_[n] < 2 || is_leaf(n) || named_.count(n)) return;
-      if (!unconditional_.count(n) && has_load(n)) return;
+      if (!unconditional_.count(n) && n->has_load) return;
       const std::string text = write(n);
       const std::string name = "t" + std::to_string(named_.size());
       out += "const auto " + name + " = " + text + "; ";
@@ -181,21 +181,11 @@ class Emitter {
     children(e, [&](ExprRef c) { mark_unconditional(c); });
   }
 
-  bool has_load(ExprRef e) {
-    auto [it, added] = loads_.emplace(e, false);
-    if (added) {
-      const bool found = ir::has_loads(e);
-      loads_[e] = found;
-      return found;
-    }
-    return it->second;
-  }
-
   // Reads nothing and reports nothing: both sides of a select may be computed.
   bool computes_alone(ExprRef e) {
     bool reports = false;
     ir::for_each_node(e, [&](ExprRef n) { reports |= n->kind == ExprKind::bounded; });
-    return !reports && !has_load(e);
+    return !reports && !e->has_load;
   }
 
   std::string call(const char* name, ExprRef e) {
@@ -390,7 +380,6 @@ class Emitter {
 
   const CppNames& names_;
   std::unordered_map<ExprRef, int> uses_;
-  std::unordered_map<ExprRef, bool> loads_;
   std::unordered_set<ExprRef> unconditional_;
   std::unordered_map<ExprRef, std::string> named_;
   std::unordered_set<ExprRef> hoisted_;
