@@ -5,6 +5,7 @@
 //   products that read a graph input (on CUDA they take no caller's memory): a copy goes in front
 //   products whose result has 16 bits and another type than the factors: stored in f32 first, no library has them
 //   products of f64: a reduction, for there is no library product of that type on both targets
+//   second factors that are expressions, and that the chosen arm does not compute (codegen/matmul): an op of their own
 //   epilogues that the chosen arm does not take (codegen/matmul): an op of their own, of the sum as it is stored, which of integers is an i32
 #include "codegen/legalise.h"
 
@@ -39,6 +40,7 @@ void set_operand(Graph& g, OpId o, size_t i, ValueId v) {
 void legalise_operands(Graph& g, OpId o) {
   const Dims lead = leading(g, g.op(o).results[0]);
   for (size_t i : {0, 1}) {
+    if (i == 1 && g.op(o).as<ir::MatmulAttrs>().weight) continue;  // of constants
     const ValueId v = g.op(o).operands[i];
     const Dims own = leading(g, v);
     const bool shared = ir::is_int(ir::element_count(g.pool(), own), 1);
@@ -95,13 +97,31 @@ void split_epilogue(Graph& g, OpId o) {
   const auto at = ir::indices_of(g, y);
   ExprRef epilogue = ir::free_epilogue(g, o, at);
   const ir::Type type = integers ? ir::Type{DType::i32, g.value(y).type.dims} : g.value(y).type;
-  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], op.as<ir::MatmulAttrs>(),
+  const ValueId sum = ir::add_matmul(g, op.operands[0], op.operands[1], ir::free_attrs(g, o),
                                      nullptr, type, g.value(y).name + ".sum", op.origin);
   ir::Op& rest = g.op(o);
   ir::Captured c = ir::capture(ir::with_sum(epilogue, ir::load_of(g, sum, at)));
   rest.kind = OpKind::pointwise;
   rest.attrs = ir::PointwiseAttrs{c.body};
   g.set_operands(o, c.operands);
+}
+
+// The second factor becomes the result of an op of its own.
+void split_factor(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  const ValueId y = op.results[0];
+  const ir::Type type = ir::second_factor(g, op);
+  auto attrs = ir::free_attrs(g, o);
+  ir::Captured c = ir::capture(attrs.weight);
+  const ValueId b =
+      g.add_pointwise(c.operands, c.body, type, g.value(y).name + ".weight", op.origin);
+  std::vector<ExprRef> bodies{ir::free_epilogue(g, o, ir::indices_of(g, y))};
+  if (!attrs.epilogue) bodies[0] = nullptr;
+  std::vector<ValueId> operands{op.operands[0], b};
+  attrs.weight = nullptr;
+  attrs.epilogue = ir::capture(bodies, operands)[0];
+  g.op(o).attrs = attrs;
+  g.set_operands(o, operands);
 }
 
 // A bias is an operand of the library then: no caller's memory either.
@@ -129,6 +149,8 @@ void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool
       continue;
     }
     const OpId product = through_f32(graph, o);
+    const MatmulDesc whole = describe(graph, product, most_tokens, any_order);
+    if (!takes_factor(choose(whole, target).arm, whole)) split_factor(graph, product);
     legalise_operands(graph, product);
     const MatmulDesc desc = describe(graph, product, most_tokens, any_order);
     const Arm arm = choose(desc, target).arm;

@@ -11,6 +11,7 @@
 #include "codegen/fold_norm.h"
 #include "codegen/legalise.h"
 #include "codegen/matmul/matmul.h"
+#include "ir/matmul.h"
 #include "codegen/plan/bucket_table.h"
 #include "codegen/plan/builder.h"
 #include "codegen/plan/limits.h"
@@ -74,8 +75,9 @@ bool streams(const Graph& graph) {
   constexpr int64_t kStreamedWeight = int64_t{4} << 20;
   return std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) {
     if (graph.op(o).kind != OpKind::matmul) return false;
-    const ir::Constant* weight = graph.constant(graph.op(o).operands[1]);
-    return weight && static_cast<int64_t>(weight->element_count()) >= kStreamedWeight;
+    if (!graph.is_constant(graph.op(o).operands[1])) return false;
+    ExprRef size = ir::element_count(graph.pool(), ir::second_factor(graph, graph.op(o)).dims);
+    return ir::as_int(size).value_or(0) >= kStreamedWeight;
   });
 }
 

@@ -163,6 +163,16 @@ Result<void> write_texts(ArtifactFile& file, Manifest& m, const std::vector<Buil
   return {};
 }
 
+uint64_t features_of_maps(const runtime::Plan& plan, const runtime::Launch& launch) {
+  uint64_t features = 0;
+  if (!launch.kernel) return features;
+  for (const runtime::TensorMap& map : launch.kernel->maps) {
+    const bool bytes = size_of(plan.buffers[map.buffer].dtype) == 1;
+    features |= bytes ? runtime::kTensorMaps | runtime::kByteMaps : runtime::kTensorMaps;
+  }
+  return features;
+}
+
 // What a reader must know of to run this program.
 uint64_t features_of(const Program& program) {
   uint64_t features = 0;
@@ -172,7 +182,7 @@ uint64_t features_of(const Program& program) {
       features |= b.place == runtime::BufferClass::state ? runtime::kStates : 0;
     for (const runtime::Bucket& b : p.buckets) {
       for (const runtime::Launch& l : b.launches) {
-        if (l.kernel && !l.kernel->maps.empty()) features |= runtime::kTensorMaps;
+        features |= features_of_maps(p, l);
         if (l.makes) features |= runtime::kMadeSizes;
       }
     }

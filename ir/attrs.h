@@ -74,7 +74,9 @@ inline constexpr int64_t kMomentColumns = 32;
 /// between two products may be a part of both. The one before it has `scaled`, and two or three
 /// results: scaled(v, .., i, j) with v = epilogue(s, .., i, j), the moments f32[n / 32, .., m, 2]
 /// of v, and v itself. One after it has `norm` and `eps`: its last operand has the moments of m
-/// rows, of which the epilogue has params mean (0 for rms) and rstd beside s.
+/// rows, of which the epilogue has params mean (0 for rms) and rstd beside s. With `weight`, element
+/// [i, j] of b as it would be stored is weight(i, j), a matrix [k, n] ([n, k] if trans_b) of the type
+/// of a. What it loads are constants, which operands begin with instead of b.
 struct MatmulAttrs {
   double alpha = 1;
   ExprRef epilogue = nullptr;
@@ -83,8 +85,9 @@ struct MatmulAttrs {
   ExprRef scaled = nullptr;
   bool trans_a = false;
   bool trans_b = false;
+  ExprRef weight = nullptr;
   template <class V> void visit(V&& v) {
-    OptionalExpr after{epilogue}, stored{scaled};
+    OptionalExpr after{epilogue}, stored{scaled}, of_b{weight};
     v("alpha", alpha);
     v("epilogue", after);
     v("eps", eps);
@@ -92,6 +95,7 @@ struct MatmulAttrs {
     v("scaled", stored);
     v("trans_a", trans_a);
     v("trans_b", trans_b);
+    v("weight", of_b);
   }
 };
 

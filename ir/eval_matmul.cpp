@@ -51,9 +51,10 @@ void multiply_integers(const int64_t* a, const int64_t* b, int64_t* c, int64_t m
 
 /// Every matrix of the batch, by `multiply_one`; `values` says which values of a tensor take part.
 template <class T, class F>
-void eval_product(OpRun& run, std::vector<T> HostTensor::*values, F multiply_one) {
+void eval_product(OpRun& run, const HostTensor& second, std::vector<T> HostTensor::*values,
+                  F multiply_one) {
   const auto& attrs = run.op.as<MatmulAttrs>();
-  const HostTensor &a = *run.operands[0], &b = *run.operands[1];
+  const HostTensor &a = *run.operands[0], &b = second;
   HostTensor& out = run.results[0];
   const int64_t m = out.dims[out.dims.size() - 2], n = out.dims.back();
   const int64_t k = a.dims[a.dims.size() - (attrs.trans_a ? 2 : 1)];
@@ -71,6 +72,22 @@ void eval_product(OpRun& run, std::vector<T> HostTensor::*values, F multiply_one
     }
     multiply_one(left, right, (out.*values).data() + z * m * n, m, n, k, attrs.alpha);
   }
+}
+
+/// The second factor of a product that has it as an expression; without dims where it is stored.
+HostTensor made_factor(OpRun& run) {
+  HostTensor b;
+  const auto& attrs = run.op.as<MatmulAttrs>();
+  if (!attrs.weight) return b;
+  const HostTensor& a = *run.operands[0];
+  const int64_t n = run.results[0].dims.back(), k = a.dims[a.dims.size() - (attrs.trans_a ? 2 : 1)];
+  b.dtype = a.dtype;
+  b.dims = attrs.trans_b ? std::vector{n, k} : std::vector{k, n};
+  b.reals.resize(static_cast<size_t>(n * k));
+  for_each_block(run, attrs.weight, b.dims, [&](int64_t first, size_t count, BlockResult block) {
+    std::copy_n(block.reals, count, b.reals.begin() + first);
+  });
+  return b;
 }
 
 /// Of every kMomentColumns elements of each row their mean, and the sum of the squares of what they
@@ -120,15 +137,16 @@ RowStatistics row_statistics(const HostTensor& moments, NormKind kind, double ep
 
 void eval_matmul(OpRun& run) {
   HostTensor& out = run.results[0];
-  if (!is_float(out.dtype)) return eval_product(run, &HostTensor::ints, multiply_integers);
+  const HostTensor made = made_factor(run), &b = made.dims.empty() ? *run.operands[1] : made;
+  if (!is_float(out.dtype)) return eval_product(run, b, &HostTensor::ints, multiply_integers);
   if (is_integer(run.operands[0]->dtype)) {
     out.ints.resize(out.reals.size());
-    eval_product(run, &HostTensor::ints, multiply_integers);
+    eval_product(run, b, &HostTensor::ints, multiply_integers);
     std::transform(out.ints.begin(), out.ints.end(), out.reals.begin(),
                    [](int64_t x) { return static_cast<int32_t>(x); });
     out.ints.clear();
   } else {
-    eval_product(run, &HostTensor::reals, multiply);
+    eval_product(run, b, &HostTensor::reals, multiply);
   }
   const auto& attrs = run.op.as<MatmulAttrs>();
   const auto apply = [&](ExprRef e, BlockParams params) {

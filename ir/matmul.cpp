@@ -25,6 +25,19 @@ ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
   });
 }
 
+Type weight_type(const Graph& graph, const Op& product, const Type& result) {
+  const auto& attrs = product.as<MatmulAttrs>();
+  const Type& a = graph.value(product.operands[0]).type;
+  ExprRef k = a.dims[a.rank() - (attrs.trans_a ? 2 : 1)], n = result.dims.back();
+  return {a.dtype, attrs.trans_b ? std::vector{n, k} : std::vector{k, n}};
+}
+
+Type second_factor(const Graph& graph, const Op& product) {
+  return product.as<MatmulAttrs>().weight
+             ? weight_type(graph, product, graph.value(product.results[0]).type)
+             : graph.value(product.operands[1]).type;
+}
+
 std::vector<ExprRef> factor_indices(const Graph& graph, ValueId factor, bool transposed,
                                     std::span<const ExprRef> lead, ExprRef row, ExprRef column) {
   const auto& dims = graph.value(factor).type.dims;
@@ -42,12 +55,23 @@ ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed,
 
 ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue,
                    const Type& type, std::string_view name, std::string_view origin) {
-  std::vector<ValueId> operands{a, b};
+  std::vector<ValueId> operands{a};
+  if (attrs.weight) attrs.weight = capture({attrs.weight}, operands)[0];
+  else operands.push_back(b);
   attrs.epilogue = epilogue == matmul_sum(graph.pool(), graph.value(a).type.dtype, type.dtype)
                        ? nullptr
                        : epilogue;
   attrs.epilogue = capture({attrs.epilogue}, operands)[0];
   return graph.add(OpKind::matmul, operands, attrs, type, std::string(name), std::string(origin));
+}
+
+MatmulAttrs free_attrs(const Graph& graph, OpId product) {
+  auto attrs = graph.op(product).as<MatmulAttrs>();
+  if (attrs.weight)
+    attrs.weight =
+        free_expr(graph, product, attrs.weight,
+                  indices_of(graph.pool(), second_factor(graph, graph.op(product)).dims));
+  return attrs;
 }
 
 ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueId> bias) {
@@ -59,17 +83,18 @@ ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueI
 
 std::optional<ValueId> bias_of(const Graph& graph, const Op& product) {
   ExprRef body = product.as<MatmulAttrs>().epilogue;
-  if (!body || product.operands.size() != 3 ||
-      !is_float(graph.value(product.operands[0]).type.dtype))
-    return std::nullopt;
+  if (!body || !is_float(graph.value(product.operands[0]).type.dtype)) return std::nullopt;
+  const std::vector<ValueId> slots = loads_of(body);
+  if (slots.size() != 1) return std::nullopt;
   const Type& type = graph.value(product.results[0]).type;
-  const ValueId bias = product.operands[2];
+  const int64_t slot = slots[0].value;
+  const ValueId bias = product.operands[static_cast<size_t>(slot)];
   const Type& own = graph.value(bias).type;
   if (!is_float(own.dtype) || own.dims != std::vector<ExprRef>{type.dims.back()})
     return std::nullopt;
   ExprRef sum = matmul_sum(graph.pool(), type.dtype, type.dtype);
   ExprRef load = convert(
-      graph.pool().load(2, own.dtype, {indices_of(graph.pool(), type.dims).back()}), sum->type);
+      graph.pool().load(slot, own.dtype, {indices_of(graph.pool(), type.dims).back()}), sum->type);
   return body == add(sum, load) ? std::optional(bias)
                                 : std::nullopt;  // sums are written in one order
 }

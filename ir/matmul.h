@@ -22,6 +22,11 @@ ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRe
 /// The same expression with `sum` in the place of s.
 ExprRef with_sum(ExprRef epilogue, ExprRef sum);
 
+/// The type of the matrix whose element `weight` of a product with this result is.
+Type weight_type(const Graph& graph, const Op& product, const Type& result);
+/// The type of the second factor: that, or of operand 1.
+Type second_factor(const Graph& graph, const Op& product);
+
 /// The indices of the element of a factor at (row, column) of what is multiplied, where the leading
 /// dims of the result have the indices `lead`.
 std::vector<ExprRef> factor_indices(const Graph& graph, ValueId factor, bool transposed,
@@ -34,9 +39,13 @@ ExprRef factor_element(const Graph& graph, ValueId factor, bool transposed,
                        const std::vector<ExprRef>& at, ExprRef row, ExprRef column);
 
 /// Adds a product whose epilogue is this free expression over matmul_sum() and index variables of
-/// `type`'s dims; null: none.
+/// `type`'s dims; null: none. A weight of attrs is free
+/// too, and stands for b then.
 ValueId add_matmul(Graph& graph, ValueId a, ValueId b, MatmulAttrs attrs, ExprRef epilogue,
                    const Type& type, std::string_view name, std::string_view origin = "");
+
+/// The attributes of a product with its weight, if it has one, as a free expression.
+MatmulAttrs free_attrs(const Graph& graph, OpId product);
 
 /// s + bias[j] for a product of this type; null without a bias.
 ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueId> bias);

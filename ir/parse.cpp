@@ -440,7 +440,9 @@ class GraphParser : WordParser {
       // factor, a beta.
       const std::vector<ValueId>& operands = op.op.operands;
       const auto at = operands.rend() - std::find(operands.rbegin(), operands.rend(), v) - 1;
-      if (at < static_cast<std::ptrdiff_t>(first_loaded(op.op))) return std::nullopt;
+      const size_t first =
+          op.fields.contains("weight") ? 1 : first_loaded(op.op);  // or is yet to be read
+      if (at < static_cast<std::ptrdiff_t>(first)) return std::nullopt;
       return std::pair(at, graph_.value(v).type.dtype);
     };
     TFCC_TRY(e, parse_expr(lexer_, graph_.pool(), name, slot));

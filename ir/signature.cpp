@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ir/lexer.h"
+#include "ir/matmul.h"
 
 namespace tfcc::ir {
 namespace {
@@ -66,7 +67,12 @@ Result<Signature> signature(const Graph& graph, const Op& op, const std::vector<
   }
   if (results.empty()) return malformed(fmt::format("{} has no result", to_string(op.kind)));
   Signature s{{}, results[0].dims, {}};
-  if (op.kind == OpKind::matmul) s.params = params_of_matmul(graph, op, results[0], key);
+  if (op.kind == OpKind::matmul && key == "weight") {
+    const bool matrices = !op.operands.empty() && results[0].rank() >= 2 &&
+                          graph.value(op.operands[0]).type.rank() >= 2;
+    if (!matrices) return malformed("a product with a weight has no matrices");
+    s.extents = weight_type(graph, op, results[0]).dims;
+  } else if (op.kind == OpKind::matmul) s.params = params_of_matmul(graph, op, results[0], key);
   if (op.kind == OpKind::reduce) {
     const auto& more = op.as<ReduceAttrs>().extents;
     s.extents.insert(s.extents.end(), more.begin(), more.end());
@@ -100,7 +106,7 @@ size_t first_loaded(const Op& op) {
     case OpKind::attention: return op.as<AttentionAttrs>().own_operands();
     case OpKind::linear_attention: return op.as<LinearAttentionAttrs>().own_operands();
     case OpKind::linear_attention_step: return 7;
-    case OpKind::matmul: return 2;
+    case OpKind::matmul: return op.as<MatmulAttrs>().weight ? 1 : 2;
     case OpKind::norm: return 1 + op.as<NormAttrs>().has_beta;
     default: return has_expressions(op) ? 0 : op.operands.size();
   }

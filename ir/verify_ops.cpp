@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meaning and rules of each op; tools/make_operators.py makes ir/ops.md of the comments.
+#include "ir/matmul.h"
 #include "ir/verify_rules.h"
 
 #include <algorithm>
@@ -127,6 +128,18 @@ static void check_norms_of_matmul(Rules& r) {
   }
 }
 
+static void check_weight_of_matmul(Rules& r, const Type& b) {
+  ExprRef weight = r.op.as<MatmulAttrs>().weight;
+  const std::vector<ValueId> slots = loads_of(weight);
+  const bool constants = std::ranges::all_of(slots, [&](ValueId slot) {
+    return slot.value < r.op.operands.size() && r.graph.is_constant(r.op.operands[slot.value]);
+  });
+  const bool known = as_int(b.dims[0]) && as_int(b.dims[1]);
+  r.require(is_float(b.dtype) && weight->type == scalar_of(b.dtype) && constants && known, "C11",
+            "a weight is a real of the type of the first factor, over constants, of known dims");
+  check_expr(r.graph, r.op, "weight", weight, r.problems);
+}
+
 /// `y[.., i, j] = epilogue(s, .., i, j)` with `s = alpha * sum over k of a[.., i, k] b[.., k, j]`;
 /// without an epilogue `y = s`. Where an arm of execution computes both, the sum is not rounded
 /// before the epilogue. Where code generation splits the epilogue off, the sum is stored in the
@@ -149,6 +162,10 @@ static void check_norms_of_matmul(Rules& r) {
 /// s its epilogue has the parameters `mean` (0 for rms) and `rstd = 1 / sqrt(variance + eps)` of
 /// row i, over all columns of the moments.
 ///
+/// With `weight` the second factor is not stored: its element `[i, j]`, of the type of `a`, is
+/// `weight(i, j)`, over constants that stand in the place of `b`. Code generation computes it where
+/// the product reads it, or splits it off as an op of its own.
+///
 /// - **C1** Two factors, and more operands only for an epilogue or a norm; one result, or with
 ///   `scaled` two or three.
 /// - **C2** Either `a` and `b` are real and of one type, and the result is real. Or `a` and `b` are
@@ -161,13 +178,15 @@ static void check_norms_of_matmul(Rules& r) {
 /// - **C8** A product of integers has no alpha and no norm.
 /// - **C9** With `scaled`, n is known and a multiple of 32. The second result is f32 with the dims
 ///   n / 32, those of the first but the last, and 2. A third has the type of the first.
+/// - **C11** `weight` stands in a product of reals and has the scalar type of `a`; it loads constants
+///   alone, and n and k are known.
 /// - **C10** `norm` and `eps` stand together, beside an epilogue. The last operand is f32; its dims
 ///   are any number of groups, the dims of the result but the last, and 2.
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();
   if (!r.require((attrs.scaled ? results == 2 || results == 3 : results == 1) && operands >= 2 &&
-                     (operands == 2 || attrs.epilogue || attrs.scaled),
+                     (operands == 2 || attrs.epilogue || attrs.scaled || attrs.weight),
                  "C1",
                  "has two factors, one result, and more of either only for an epilogue or a norm"))
     return;
@@ -175,7 +194,11 @@ void check_matmul(Rules r) {
                      (!attrs.norm || (attrs.epilogue && operands > 2)),
                  "C10", "norm, eps, an epilogue and moments go together"))
     return;
-  const Type &a = r.in(0), &b = r.in(1), &out = r.out();
+  if (attrs.weight && (r.in(0).rank() < 2 || r.out().rank() < 2)) {
+    r.require(false, "C3", "ranks must be at least 2");
+    return;
+  }
+  const Type &a = r.in(0), &out = r.out(), b = second_factor(r.graph, r.op);
   const bool reals = is_float(a.dtype) && a.dtype == b.dtype && is_float(out.dtype);
   const bool integers =
       is_integer(a.dtype) && is_integer(b.dtype) &&
@@ -203,6 +226,7 @@ void check_matmul(Rules r) {
     check_expr(r.graph, r.op, "epilogue", attrs.epilogue, r.problems);
   }
   if (reals) check_norms_of_matmul(r);
+  if (attrs.weight) check_weight_of_matmul(r, b);
 }
 
 /// Rules shared by ops that keep the shape of operand 0: reals, rank at least 1, same dims.

@@ -152,6 +152,7 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const auto& da = g.value(op.operands[0]).type.dims;
+  if (attrs.weight) return false;
   if (!ir::is_int(da[attrs.trans_a ? da.size() - 2 : da.size() - 1], 1)) return false;
   const ir::Type type = g.value(op.results[0]).type;
   const Indices at = ir::indices_of(g, op.results[0]);

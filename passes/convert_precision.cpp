@@ -153,7 +153,8 @@ bool rounds(const ir::Op& op, ValueId v) {
 // What a product multiplies: of one 16-bit type. What its epilogue loads may have any type, but for
 // a bias alone, which libraries want in the type of the result.
 bool is_factor(const ir::Op& op, ValueId v) {
-  return op.kind == OpKind::matmul && (op.operands[0] == v || op.operands[1] == v);
+  return op.kind == OpKind::matmul &&
+         (op.operands[0] == v || (op.operands[1] == v && !op.as<ir::MatmulAttrs>().weight));
 }
 bool is_bias(const Graph& g, const ir::Op& product, ValueId v) {
   return ir::bias_of(g, product) == v;

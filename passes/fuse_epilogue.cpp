@@ -102,7 +102,7 @@ PassReport fuse_epilogue(Graph& graph) {
       continue;
     }
     graph.replace_uses(y, ir::add_matmul(graph, product.operands[0], product.operands[1],
-                                         product.as<ir::MatmulAttrs>(), epilogue, type,
+                                         ir::free_attrs(graph, graph.value(*m).def), epilogue, type,
                                          graph.value(y).name, product.origin));
     ++report.rewrites;
   }

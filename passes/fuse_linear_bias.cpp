@@ -28,10 +28,10 @@ PassReport fuse_linear_bias(Graph& graph) {
       continue;
     }
     const ir::Type type = graph.value(y).type;
-    graph.replace_uses(
-        y, ir::add_matmul(graph, product->operands[0], product->operands[1],
-                          product->as<ir::MatmulAttrs>(), ir::bias_epilogue(graph, type, bias),
-                          type, graph.value(y).name, product->origin));
+    graph.replace_uses(y, ir::add_matmul(graph, product->operands[0], product->operands[1],
+                                         ir::free_attrs(graph, graph.value(*m).def),
+                                         ir::bias_epilogue(graph, type, bias), type,
+                                         graph.value(y).name, product->origin));
     ++report.rewrites;
   }
   return report;

@@ -92,7 +92,7 @@ bool is_row_op(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
     case OpKind::norm: return op.results.size() == 1;
     case OpKind::matmul:
-      return !op.as<ir::MatmulAttrs>().trans_a && g.value(op.operands[1]).type.rank() == 2 &&
+      return !op.as<ir::MatmulAttrs>().trans_a && ir::second_factor(g, op).rank() == 2 &&
              ir::has_plain_epilogue(g, op);
     default: return false;
   }
@@ -109,8 +109,8 @@ bool keep_in_row_op(Graph& g, OpId o) {
   if (op.kind == OpKind::matmul) {
     ExprRef epilogue = ir::bias_epilogue(g, type, ir::bias_of(g, op));
     view_instead(g, v,
-                 ir::add_matmul(g, rows->x, op.operands[1], op.as<ir::MatmulAttrs>(), epilogue,
-                                type, g.value(v).name, op.origin),
+                 ir::add_matmul(g, rows->x, op.operands[1], ir::free_attrs(g, o), epilogue, type,
+                                g.value(v).name, op.origin),
                  *rows);
   } else {
     view_instead(g, v, ir::add_norm(g, ir::norm_of(op), rows->x, type, g.value(v).name, op.origin),

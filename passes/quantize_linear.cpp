@@ -87,6 +87,7 @@ bool rewrite_product(Graph& g, OpId o) {
   const auto attrs = op.as<ir::MatmulAttrs>();
   if (g.value(op.operands[0]).type.dtype != DType::f32 || g.value(y).type.dtype != DType::f32)
     return false;
+  if (attrs.weight) return false;
   auto a = dequantised(g, op.operands[0]), b = dequantised(g, op.operands[1]);
   if (!a || !b || !a->columns.empty()) return false;
   const bool scaled = !b->columns.empty();

@@ -177,8 +177,10 @@ class Walk {
     const auto& attrs = op.as<ir::MatmulAttrs>();
     const auto& a = dims(op.operands[0]);
     ExprRef k = many(attrs.trans_a ? a[a.size() - 2] : a.back());
-    read(ir::mul(ir::factor_element(g_, op.operands[0], attrs.trans_a, at, at[at.size() - 2], k),
-                 ir::factor_element(g_, op.operands[1], attrs.trans_b, at, k, at.back())));
+    ExprRef left = ir::factor_element(g_, op.operands[0], attrs.trans_a, at, at[at.size() - 2], k);
+    if (attrs.weight) read(left);  // the rest is constant
+    else
+      read(ir::mul(left, ir::factor_element(g_, op.operands[1], attrs.trans_b, at, k, at.back())));
     if (attrs.epilogue) read(ir::free_epilogue(g_, o, at));
   }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ir/matmul.h"
+
 namespace tfcc::passes {
 
 bool is_row_operand(const ir::Op& op, size_t i) {
@@ -32,7 +34,7 @@ bool computes_rows(const Graph& graph, const ir::Op& op) {
     case OpKind::rope:
       return rank(op.results[0]) >= 3;  // of two axes the last is that of the tokens
     case OpKind::matmul: {
-      const auto& b = graph.value(op.operands[1]).type.dims;
+      const auto b = ir::second_factor(graph, op).dims;
       const bool one_matrix =
           std::all_of(b.begin(), b.end() - 2, [](ExprRef d) { return ir::is_int(d, 1); });
       return rank(op.results[0]) >= 3 && rank(op.operands[0]) == rank(op.results[0]) &&

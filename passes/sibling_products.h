@@ -8,7 +8,8 @@
 namespace tfcc::passes {
 
 /// The product that makes v, if `reader` alone reads it and it may be joined with others: its weight
-/// is a constant matrix, its epilogue at most a constant bias. Else `reason` says why not of `what`.
+/// is a constant matrix, or one that is computed from constants with a row for each of its columns;
+/// its epilogue is at most a constant bias. Else `reason` says why not of `what`.
 std::optional<OpId> joinable_product(const Graph& graph, ValueId v, OpId reader,
                                      const std::string& what, std::string& reason);
 

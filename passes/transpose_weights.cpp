@@ -18,7 +18,7 @@ bool is_right_factor(const Graph& g, OpId o, ValueId w) {
   const ir::Op& op = g.op(o);
   return op.kind == OpKind::matmul && op.operands[1] == w &&
          std::count(op.operands.begin(), op.operands.end(), w) == 1 &&
-         !op.as<ir::MatmulAttrs>().trans_b;
+         !op.as<ir::MatmulAttrs>().trans_b && !op.as<ir::MatmulAttrs>().weight;
 }
 
 const std::vector<int64_t> kExchange = {1, 0};

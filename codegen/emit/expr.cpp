@@ -304,6 +304,10 @@ class Emitter {
       case ExprKind::fconst: return real(e->real, e->type);
       case ExprKind::fneg: return "(-" + at(e->args[0]) + ")";
       case ExprKind::i2f:
+        if (names_.convert_by_bits && e->type == Scalar::f32 &&
+            ir::prove_in(e->args[0], e->pool->integer(1 << 16)))
+          return by_bits(e->args[0]);
+        [[fallthrough]];
       case ExprKind::f2f:
         return std::string(e->type == Scalar::f64 ? "(f64)(" : "(f32)(") + at(e->args[0]) + ")";
       default: return "?";
@@ -327,6 +331,19 @@ class Emitter {
       most += std::max<int64_t>(i.hi, 0);
     }
     return lowest <= least && most <= highest;
+  }
+
+  // A number that fits 16 bits, as a real; the lowest bits of another one in the same operation.
+  std::string by_bits(ExprRef e) {
+    ir::Poly p = ir::to_poly(e);
+    const std::vector<ir::ModPart> mods = ir::extract_mods(p);
+    if (p.terms.empty() && p.constant == 0 && mods.size() == 1 && mods[0].factor.atoms.empty() &&
+        mods[0].factor.coefficient == 1 && !named_.count(e)) {
+      const int64_t n = ir::as_int(mods[0].divisor).value_or(0);
+      if (n > 0 && (n & (n - 1)) == 0)
+        return fmt::format("real_by_bits<{}>({})", n - 1, at(mods[0].dividend));
+    }
+    return "real_by_bits(" + at(e) + ")";
   }
 
   Width width_of(ExprRef e) {

@@ -26,6 +26,8 @@ struct CppNames {
   /// quotients within a few units of the last place, comparisons without the test for NaN that
   /// ptxas needs after |x| and squares.
   bool fast = false;
+  /// Numbers of a few bits become reals by those: conversions take longer (CUDA).
+  bool convert_by_bits = false;
   std::vector<ir::ExprRef> counts;
   /// Operands whose memory is the caller's and may be misaligned.
   std::function<bool(int64_t slot)> of_caller;

@@ -130,13 +130,14 @@ CppNames Stub::names(const Index& index) const {
   return n;
 }
 
-std::string Stub::members(const std::string& name, ExprRef body) {
+std::string Stub::members(const std::string& name, const std::vector<ExprRef>& bodies) {
   std::string text = fmt::format("struct {} {{\n  const i64* n; u32* flags;", name);
   std::vector<size_t> used;
-  ir::for_each_node(body, [&](ExprRef n) {
+  const auto look = [&](ExprRef n) {
     if (n->kind == ir::ExprKind::load)
       used.push_back(position(slots_[static_cast<size_t>(n->value)]));
-  });
+  };
+  for (ExprRef body : bodies) ir::for_each_node(body, look);
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
   for (size_t k : used) text += fmt::format(" const {}* a{};", arguments_[k].type, k);
@@ -149,8 +150,8 @@ void Stub::functor(const std::string& name, const std::string& params, ExprRef b
   CppNames n = names(index);
   if (dims) n.dims = dims;
   functors_ +=
-      members(name, body) + fmt::format("  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n",
-                                        cpp_type(result), params, cpp_body(body, n));
+      members(name, {body}) + fmt::format("  TFCC_FN {} operator()({}) const {{ {} }}\n}};\n",
+                                          cpp_type(result), params, cpp_body(body, n));
 }
 
 void Stub::row_functor(const std::string& name, ExprRef body, int64_t column, int64_t vec) {
@@ -169,9 +170,36 @@ void Stub::row_functor(const std::string& name, ExprRef body, int64_t column, in
         "fill_pack(v, i{2}, [&]({0}, [[maybe_unused]] int k) -> {3} {{ {4} }});\n    }}",
         index, lines(parts.packs, "      "), column, result, parts.column);
   }
-  functors_ += members(name, body) +
+  functors_ += members(name, {body}) +
                fmt::format("  TFCC_FN auto operator()({}) const {{\n    {}return {};\n  }}\n}};\n",
                            params, lines(parts.row, "    "), function);
+}
+
+void Stub::shared_functor(const std::string& name, const std::vector<ExprRef>& shared,
+                          ExprRef value) {
+  constexpr const char* kIndices = "[[maybe_unused]] idx i0, [[maybe_unused]] idx i1";
+  std::vector<ExprRef> bodies = shared;
+  bodies.push_back(value);
+  std::string fields, parts, made, aliases;
+  for (size_t k = 0; k < shared.size(); ++k) {
+    const std::string type = cpp_type(shared[k]->type);
+    fields += fmt::format("{} v{}; ", type, k);
+    parts += fmt::format("  TFCC_FN {} part{}({}) const {{ {} }}\n", type, k, kIndices,
+                         cpp_body(shared[k], names(index_name)));
+    made += fmt::format("{}part{}(i0, i1)", k ? ", " : "", k);
+    aliases += fmt::format("[[maybe_unused]] const auto v{0} = shared.v{0}; ", k);
+  }
+  functors_ += members(name, bodies);
+  functors_ += fmt::format("  struct Shared {{ {}}};\n{}", fields, parts);
+  functors_ +=
+      fmt::format("  TFCC_FN Shared shared({}) const {{ return {{{}}}; }}\n", kIndices, made);
+  CppNames small = names(index_name);
+  small.convert_by_bits = cuda_;
+  small.narrow_indices = true;  // of bytes and places in a chunk: more of them fit a vector
+  functors_ += fmt::format(
+      "  TFCC_FN {} value([[maybe_unused]] const Shared& shared, [[maybe_unused]] int i2, "
+      "[[maybe_unused]] int i3) const {{ {}{} }}\n}};\n",
+      cpp_type(value->type), aliases, cpp_body(value, small));
 }
 
 // ---- arguments ----

@@ -57,6 +57,10 @@ class Stub {
   /// function fills an array of `vec` neighbours, from a multiple of vec on.
   void row_functor(const std::string& name, ExprRef body, int64_t column, int64_t vec = 1);
 
+  /// A functor type of two steps, over indices 0 to 3: shared(i0, i1) computes the parts `shared`,
+  /// and value(shared, i2, i3) is `value`, which has them as parameters v0, v1, ..
+  void shared_functor(const std::string& name, const std::vector<ExprRef>& shared, ExprRef value);
+
   // ---- arguments of the call ----
   std::string in(ValueId v, int64_t offset = 0) const;  // a typed pointer
   std::string out(size_t k = 0) const;                  // to result k
@@ -108,7 +112,7 @@ class Stub {
   std::string parameters() const;
   CppNames names(const Index& index) const;
   /// The head of a functor's type: the members that its body needs, which object() fills in.
-  std::string members(const std::string& name, ExprRef body);
+  std::string members(const std::string& name, const std::vector<ExprRef>& bodies);
   void constant(const std::string& type, const std::string& name, const std::string& value);
 
   const EmitContext* context_;

@@ -15,11 +15,15 @@ int panel_of(int64_t n) {
   return 0;
 }
 
+constexpr const char* kComputed =
+    "B is an expression, and not one of bytes and what neighbours share";
+
 /// Why the packed panels of the CPU do not serve; empty if they do.
 std::string no_panel(const MatmulDesc& x) {
   const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
   if (x.a != DType::f32 || x.b != DType::f32 || x.d != DType::f32) return "not all of f32";
   if (!x.weight) return "B is no weight, which could be packed";
+  if (x.computed && !x.packed) return kComputed;
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *k == 0) return "n or k is not known at compile time";
   if (panel_of(*n) == 0) return "n is no multiple of 16";
@@ -93,10 +97,11 @@ bool fewest_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kS
 /// anything said.
 std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
+  if (x.computed && !x.packed) return kComputed;
   if (!x.trans_b || *ir::as_int(x.k) % 64 != 0)
     return "the weight is not stored by columns of a multiple of 64";
   if (!target.has_wgmma ||
-      stream_shared_bytes(stream_tile(*ir::as_int(x.n), target.processors)) > target.shared_bytes)
+      stream_shared_bytes(x, stream_tile(x, target.processors)) > target.shared_bytes)
     return "the GPU has no products of warpgroups";  // last, as below
   return "";
 }
@@ -104,6 +109,7 @@ std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
 /// Why warpgroups do not serve; empty if they do.
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
+  if (x.computed) return "B is an expression, which it would compute for each block of rows";
   const auto k = ir::as_int(x.k);
   if (!few_rows(x) && norms(x))
     return "at many rows a norm costs the ends of tiles as much as a launch";
@@ -155,7 +161,7 @@ bool takes_stream(const MatmulDesc& x, const TargetClass& target, MatmulConfig& 
   const std::string why = norms(x) ? "it takes no norm" : no_stream(x, target);
   if (why.empty()) {
     c.arm = Arm::stream;
-    c.stream = stream_tile(*ir::as_int(x.n), target.processors);
+    c.stream = stream_tile(x, target.processors);
     c.line = __LINE__;
     c.reason =
         "the weight is asked for before the launches before it have ended, a few columns by each multiprocessor";
@@ -203,6 +209,10 @@ bool takes(Arm arm, Epilogue e) {
 #undef TFCC_ARM
   }
   return false;
+}
+
+bool takes_factor(Arm arm, const MatmulDesc& x) {
+  return !x.computed || (x.packed && (arm == Arm::panel || arm == Arm::stream));
 }
 
 MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {

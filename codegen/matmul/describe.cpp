@@ -104,17 +104,19 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   ir::ExprPool& pool = g.pool();
   MatmulDesc x;
   x.a = g.value(a).type.dtype;
-  x.b = g.value(b).type.dtype;
+  x.b = ir::second_factor(g, op).dtype;
   x.d = g.value(d).type.dtype;
   x.m = dd[dd.size() - 2];
   x.n = dd.back();
   x.k = da[da.size() - (attrs.trans_a ? 2 : 1)];
   x.batch = matrices(g, d);
   x.stride_a = ir::is_int(matrices(g, a), 1) ? pool.integer(0) : ir::mul(x.m, x.k);
-  x.stride_b = ir::is_int(matrices(g, b), 1) ? pool.integer(0) : ir::mul(x.k, x.n);
+  x.stride_b = attrs.weight || ir::is_int(matrices(g, b), 1) ? pool.integer(0) : ir::mul(x.k, x.n);
   x.trans_a = attrs.trans_a;
   x.trans_b = attrs.trans_b;
   x.weight = g.is_constant(b);
+  x.computed = attrs.weight;
+  x.packed = packed_factor(g, op);
   x.alpha = attrs.alpha;
   x.in_order = !any_order && ir::plain_outputs(g) < g.outputs.size();
   const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) ==
@@ -154,8 +156,11 @@ std::string print(const MatmulDesc& x) {
   return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}{}{}",
                      ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ",
                      tfcc::to_string(x.a), matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b),
-                     x.weight ? " of a weight" : "", tfcc::to_string(x.d),
-                     kEpilogueNames[static_cast<int>(x.epilogue)],
+                     x.packed     ? fmt::format(" of a weight of {} bits", 8 / x.packed->per)
+                     : x.computed ? " of a computed weight"
+                     : x.weight   ? " of a weight"
+                                  : "",
+                     tfcc::to_string(x.d), kEpilogueNames[static_cast<int>(x.epilogue)],
                      x.norm ? ", of normalised rows" : "", x.scaled ? ", and moments of rows" : "",
                      x.made_rows  ? ", rows that the run counts"
                      : x.in_order ? ", sums in order"
@@ -184,7 +189,7 @@ void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body, const std::s
 
 std::vector<ValueId> beside_operands(const ir::Op& product) {
   std::vector<ValueId> values;
-  for (size_t i = 2; i < product.operands.size(); ++i) {
+  for (size_t i = ir::first_loaded(product); i < product.operands.size(); ++i) {
     if (std::find(values.begin(), values.end(), product.operands[i]) == values.end())
       values.push_back(product.operands[i]);
   }

@@ -21,6 +21,24 @@ enum class Epilogue : uint8_t {
 };
 inline constexpr std::string_view kEpilogueNames[] = {"none", "bias", "beside", "other"};
 
+/// A weight in bits, which an arm computes where it reads it: B[k, n] is value(code), where code is
+/// the element [n, k / per] of an operand, a byte.
+struct PackedFactor {
+  size_t slot = 0;              // the operand
+  DType stored = DType::u8;     // i8: code is the byte + 128
+  int64_t per = 1;              // values in a byte
+  int64_t chunk = 0;            // values in kPackedBytes: neighbours along k, which share ..
+  std::vector<ExprRef> shared;  // .. this: over index 0, the column, and index 1, the chunk
+  /// Of a struct of them.
+  int64_t shared_bytes() const;
+  ExprRef value =
+      nullptr;  // over index 2, the place in the chunk, index 3, the code, and params v0, v1, ..: shared
+};
+inline constexpr int64_t kPackedBytes = 16;
+inline constexpr size_t kMostShared = 4;
+/// The weight of this product, if it is an expression and of that form, and k is whole chunks.
+std::optional<PackedFactor> packed_factor(const Graph& graph, const ir::Op& product);
+
 /// D[m,n] = epilogue(alpha A[m,k] B[k,n]), `batch` times. Where all share B, their rows are rows of
 /// one product.
 struct MatmulDesc {
@@ -29,7 +47,9 @@ struct MatmulDesc {
   ExprRef stride_a = nullptr,
           stride_b = nullptr;             // elements from one product to the next; 0: shared
   bool trans_a = false, trans_b = false;  // stored [k, m], [n, k]
-  bool weight = false;                    // B is a constant
+  bool weight = false;                    // B is a constant, or ..
+  bool computed = false;                  // .. an expression over constants
+  std::optional<PackedFactor> packed;     // .. of this form
   std::optional<int64_t> most_rows;       // of m in the bucket that is lowered
   bool token_rows =
       false;  // m is the number of tokens: there are forms of the graph for few and for many
@@ -75,6 +95,8 @@ inline constexpr int64_t kStreamRows = 16;
 /// Bytes of its ring: two fit a multiprocessor, whose weights arrive while the launch before
 /// computes.
 inline constexpr int kStreamRing = 112 << 10;
+/// The same of a weight of codes, beside what is computed of them.
+inline constexpr int kPackedRing = 72 << 10;
 /// Of so many rows at most the kernel of ours asks for its weight before the launches before it
 /// have ended; beyond that it gains nothing.
 inline constexpr int64_t kSomeRows = 1024;
@@ -106,6 +128,9 @@ struct MatmulConfig {
 MatmulConfig choose(const MatmulDesc& desc, const TargetClass& target);
 /// Whether the arm computes this epilogue with the sum; legalise splits the others off.
 bool takes(Arm arm, Epilogue epilogue);
+/// Whether the arm computes B where it reads it, or has nothing to compute; legalise splits B off
+/// else.
+bool takes_factor(Arm arm, const MatmulDesc& desc);
 /// "panel of 48 columns: ...", then a line "not library: ..." for each that was rejected.
 std::string print(const MatmulConfig& config);
 
@@ -117,8 +142,8 @@ inline constexpr uint32_t kWgmmaEndBytes = 8 << 10;
 
 /// The tile by which the multiprocessor with most to do has least, and its shared memory, as
 /// MatmulStreamShape has it.
-StreamTile stream_tile(int64_t n, int64_t processors);
-uint32_t stream_shared_bytes(const StreamTile& tile);
+StreamTile stream_tile(const MatmulDesc& desc, int64_t processors);
+uint32_t stream_shared_bytes(const MatmulDesc& desc, const StreamTile& tile);
 
 /// One emitter per arm.
 #define TFCC_ARM(name, epilogues)                                                                 \
@@ -131,7 +156,9 @@ uint32_t stream_shared_bytes(const StreamTile& tile);
 /// and its column.
 void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body,
                   const std::string& name = "Epilogue", const std::string& params = "");
-/// What stands beside the sum, each value once.
+/// Adds the functor Weight and what a template has to know of its codes.
+void add_weight(Stub& stub, const PackedFactor& packed);
+/// What stands beside the sum, or what a weight is computed of; each value once.
 std::vector<ValueId> beside_operands(const ir::Op& product);
 /// The stub of a kernel that reads `reads` and computes the product's result: loads of its epilogue
 /// have operands of the product.

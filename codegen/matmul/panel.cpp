@@ -14,6 +14,15 @@ namespace {
 constexpr int64_t kBlockRows = 128;      // as in the template
 constexpr int64_t kItemFlops = 4 << 20;  // what makes a work item worth a thread
 
+// Codes of `per` values: [n / panel, k / per, panel].
+PackedWeight packed_codes(ValueId v, int64_t n, int64_t k, int64_t panel) {
+  return {v, fmt::format("codes{}", panel), [=](ir::Constant& c) {
+            using Kind = ir::ConstantStep::Kind;
+            c.steps.push_back({Kind::reshape, {n / panel, panel, k}, {}});
+            c.steps.push_back({Kind::transpose, {0, 2, 1}, {}});
+          }};
+}
+
 // [n / panel, k, panel]
 PackedWeight packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool transposed) {
   return {v, fmt::format("panel{}{}", panel, transposed ? "t" : ""), [=](ir::Constant& c) {
@@ -38,25 +47,33 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
   const int64_t n = *c.known(x.n), k = *c.known(x.k), panel = config.panel;
   std::vector<ValueId> reads = beside_operands(op);
   std::erase(reads, a);
+  if (x.packed) std::erase(reads, op.operands[x.packed->slot]);
   reads.insert(reads.begin(), a);
   Stub stub = product_stub(c, o, "matmul_panel", std::move(reads));
   add_epilogue(stub, x, x.body);
   stub.field("n", n);
   stub.field("k", k);
   stub.field("panel", panel);
-  stub.call(
-      {stub.out(), stub.in(a), stub.packed("f32", 0), stub.size(x.m), stub.object("Epilogue")}, {});
+  if (x.packed) add_weight(stub, *x.packed);
+  const std::string weight = x.packed
+                                 ? fmt::format("PackedPanels<Spec, Weight>{{{}, {}}}",
+                                               stub.packed("Spec::Code", 0), stub.object("Weight"))
+                                 : fmt::format("StoredPanels<Spec>{{{}}}", stub.packed("f32", 0));
+  stub.call({stub.out(), stub.in(a), weight, stub.size(x.m), stub.object("Epilogue")}, {});
   LaunchSize size;
   size.work = ir::mul(c.ceil_div(x.m, kBlockRows), c.integer(n / panel));
   size.grain =
       static_cast<uint32_t>(std::max<int64_t>(1, kItemFlops / (2 * kBlockRows * panel * k)));
-  return Emission::of({fmt::format("matmul_panel__f32_{}x{}", k, n),
-                       std::move(stub),
-                       std::move(size),
-                       ir::mul(c.integer(2 * n * k), x.m),
-                       {packed_weight(op.operands[1], n, k, panel, x.trans_b)},
-                       {},
-                       fused_parts(x)});
+  return Emission::of(
+      {fmt::format("matmul_panel__{}_{}x{}",
+                   x.packed ? fmt::format("w{}", 8 / x.packed->per) : "f32", k, n),
+       std::move(stub),
+       std::move(size),
+       ir::mul(c.integer(2 * n * k), x.m),
+       {x.packed ? packed_codes(op.operands[x.packed->slot], n, k / x.packed->per, panel)
+                 : packed_weight(op.operands[1], n, k, panel, x.trans_b)},
+       {},
+       fused_parts(x)});
 }
 
 }  // namespace tfcc::codegen

@@ -197,14 +197,15 @@ class Checker {
     const Buffer& b = p.buffers[map.buffer];
     if (b.place != BufferClass::arena && b.place != BufferClass::constant)
       return bad("launch '" + l.name + "' maps a graph input or output");
-    if (size_of(b.dtype) != 2)
-      return bad("launch '" + l.name + "' maps elements that have not 16 bits");
+    const bool bytes = size_of(b.dtype) == 1;
+    if (size_of(b.dtype) != 2 && !bytes)
+      return bad("launch '" + l.name + "' maps elements that have neither 16 nor 8 bits");
     if (map.rows.code.empty() || map.columns.code.empty() || !valid(map.rows) ||
         !valid(map.columns))
       return bad("launch '" + l.name + "' has a map of broken sizes");
     const bool deep = map.box_columns % 64 == 0 && map.box_columns <= 512;
     if (map.box_rows == 0 || map.box_rows > 256 || map.box_columns == 0 ||
-        (map.box_columns > 64 && !deep))
+        (bytes ? map.box_columns > 128 : map.box_columns > 64 && !deep))
       return bad("launch '" + l.name + "' has a map with a broken box");
     return {};
   }

@@ -310,7 +310,7 @@ class CudaQueue final : public Queue {
           "the NVIDIA driver is older than CUDA 12.0, which kernels for this GPU need; update it"};
     }
     // A deep box is one of three axes: 64 columns, rows, parts of 64 columns.
-    const bool deep = m.box_columns > 64;
+    const bool bytes = size_of(m.dtype) == 1, deep = m.box_columns > 64 && !bytes;
     const cuuint64_t row = static_cast<cuuint64_t>(m.columns) * size_of(m.dtype),
                      part = 64 * size_of(m.dtype);
     const cuuint64_t dims[] = {static_cast<cuuint64_t>(deep ? 64 : m.columns),
@@ -321,7 +321,9 @@ class CudaQueue final : public Queue {
                      steps[] = {1, 1, 1};
     const CUresult code = cuda_.cuTensorMapEncodeTiled(
         &map,
-        m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        bytes                    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+        : m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         deep ? 3 : 2, m.address, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

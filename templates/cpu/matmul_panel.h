@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // matmul_panel: out[i, j] = epilogue(sum_k a[i, k] b[k, j], i, j) for a weight b, a and out f32 and
-// row-major.
+// row-major. b is stored in f32, or in codes of 8, 4 or 2 bits that it is computed from.
 //
 // b is packed when the model is compiled: panels of `panel` columns, [n / panel, k, panel], so that
 // it is read in order whatever n is. A work item is (block of kBlockRows rows, panel), panels
@@ -12,10 +12,55 @@
 
 #include "expr.h"
 
+/// A weight of f32, [n / panel, k, panel].
+template <class Spec> struct StoredPanels {
+  static constexpr bool made = false;
+  static constexpr int parts = (Spec::k + 1535) / 1536;  // by which out is visited
+  static constexpr int depth = (Spec::k + parts - 1) / parts;
+  const f32* b;
+  /// Rows k, k + 1, .. of panel p, [.., panel].
+  TFCC_FN const f32* rows(idx p, int k, int) { return b + (p * Spec::k + k) * Spec::panel; }
+};
+
+/// A weight of codes, bytes [n / panel, k / per_code, panel]: weight.value(..) of each value in a
+/// code. All but the code is shared by `chunk` neighbours along k (codegen/matmul/matmul.h). A part
+/// of a panel is computed before rows are multiplied by it.
+template <class Spec, class Weight> struct PackedPanels {
+  static constexpr bool made = true;
+  static constexpr int depth = 256, bytes = 16, chunk = bytes * Spec::per_code;
+  static_assert(Spec::k % chunk == 0 && depth % chunk == 0, "k is whole chunks");
+  const typename Spec::Code* b;
+  Weight weight;
+  alignas(64) f32 wide[depth * Spec::panel];
+
+  TFCC_FN PackedPanels(const typename Spec::Code* codes, const Weight& w) : b(codes), weight(w) {}
+  TFCC_FN const f32* rows(idx p, int k, int count) {
+    for (int c = 0; c < count / chunk; ++c) {
+      typename Weight::Shared shared[Spec::panel];
+      for (int j = 0; j < Spec::panel; ++j)
+        shared[j] = weight.shared(p * Spec::panel + j, k / chunk + c);
+      const auto* codes = b + (p * Spec::k + k + c * chunk) / Spec::per_code * Spec::panel;
+      for (int byte = 0; byte < bytes; ++byte) {
+        for (int v = 0; v < Spec::per_code; ++v) {
+          const int place = byte * Spec::per_code + v;
+          f32* to = wide + (c * chunk + place) * Spec::panel;
+#pragma clang loop vectorize(assume_safety)
+          for (int j = 0; j < Spec::panel; ++j)
+            to[j] = weight.value(shared[j], place, code(codes[byte * Spec::panel + j]));
+        }
+      }
+    }
+    return wide;
+  }
+
+ private:
+  static TFCC_FN int code(u8 c) { return c; }
+  static TFCC_FN int code(i8 c) { return c + 128; }
+};
+
 namespace matmul_panel_detail {
 
 inline constexpr int kBlockRows = 128;
-inline constexpr int kLongestSum = 1536;  // rows of a panel between two visits of out
 
 typedef f32 Vector __attribute__((vector_size(kLanes * 4)));
 typedef f32 Unaligned __attribute__((vector_size(kLanes * 4), aligned(4)));
@@ -29,8 +74,6 @@ template <class Spec> struct Tile {
                               : vectors == 3 ? 8
                               : vectors == 2 ? 12
                                              : 14;
-  static constexpr int parts = (Spec::k + kLongestSum - 1) / kLongestSum;
-  static constexpr int depth = (Spec::k + parts - 1) / parts;
   static_assert(Spec::n % Spec::panel == 0 && Spec::panel % 16 == 0 && Spec::panel <= 64);
   static_assert(Spec::panel % columns == 0);
 };
@@ -84,10 +127,11 @@ TFCC_FN void finish_tile(int rows, f32* out, idx row, idx column, const Epilogue
 
 }  // namespace matmul_panel_detail
 
-/// Spec: n, k, panel. epilogue(sum, i, j) is the element to store in row i, column j.
-template <class Spec, class Epilogue>
-TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, const f32* __restrict b,
-                          idx m, const Epilogue& epilogue, i64 begin, i64 end) {
+/// Spec: n, k, panel, of codes also Code and per_code. epilogue(sum, i, j) is the element to store in
+/// row i, column j.
+template <class Spec, class Panels, class Epilogue>
+TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, Panels b, idx m,
+                          const Epilogue& epilogue, i64 begin, i64 end) {
   using T = matmul_panel_detail::Tile<Spec>;
   constexpr idx panels = Spec::n / Spec::panel;
   const idx blocks = (m + matmul_panel_detail::kBlockRows - 1) / matmul_panel_detail::kBlockRows;
@@ -97,14 +141,17 @@ TFCC_FN void matmul_panel(f32* __restrict out, const f32* __restrict a, const f3
     const idx row = m * block / blocks;
     const int rows = (int)(m * (block + 1) / blocks - row);
     const int tiles = (rows + T::rows - 1) / T::rows;
-    for (int k = 0; k < Spec::k; k += T::depth) {
-      const int depth = Spec::k - k < T::depth ? Spec::k - k : T::depth;
+    for (int k = 0; k < Spec::k; k += Panels::depth) {
+      const int depth = Spec::k - k < Panels::depth ? Spec::k - k : Panels::depth;
       const bool first = k == 0, last = k + depth == Spec::k;
       for (idx p = first_panel; p < last_panel; ++p) {
-        const f32* panel = b + (p * Spec::k + k) * Spec::panel;
-        const f32* next = p + 1 < last_panel ? panel + Spec::k * Spec::panel
-                          : last             ? panel
-                                 : b + (first_panel * Spec::k + k + depth) * Spec::panel;
+        const f32* panel = b.rows(p, k, depth);
+        const idx back =
+            (p - first_panel) * Spec::k - depth;  // to the next rows of the first panel
+        const f32* next = Panels::made         ? panel
+                          : p + 1 < last_panel ? panel + Spec::k * Spec::panel
+                          : last               ? panel
+                                               : panel - back * Spec::panel;
         for (int c = 0; c < Spec::panel; c += T::columns) {
           const idx column = p * Spec::panel + c;
           for (int t = 0; t < tiles; ++t) {

@@ -153,6 +153,13 @@ TFCC_FN void store_pack(T* p, const Compute<T> (&v)[N]) {
   }
 }
 
+/// v & mask, a number of 0 to 2^23, as a real, by operations that are faster than conversions.
+template <int mask = 0x7fffff> TFCC_FN f32 real_by_bits(int v) {
+  int bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(v), "r"(mask), "r"(0x4b000000));  // v & mask | 2^23
+  return __int_as_float(bits) - 8388608.0f;
+}
+
 template <int N, class T>
 TFCC_FN bool pack_aligned(const T* p) { return ((u64)p & (N * sizeof(T) - 1)) == 0; }
 

@@ -412,6 +412,83 @@ Case streams() {
       9e-4};
 }
 
+// Bytes with every pattern, as text.
+std::string codes(int64_t count, uint32_t seed, bool is_signed) {
+  std::string text = "[";
+  for (int64_t k = 0; k < count; ++k) {
+    seed = seed * 1664525 + 1013904223;
+    const int byte = static_cast<int>(seed >> 24);
+    text += fmt::format("{}{}", k ? "," : "", is_signed ? byte - 128 : byte);
+  }
+  return text + "]";
+}
+
+// Weights that are expressions of bytes: of 8, 4 and 2 bits, with a scale for a block or a column,
+// with zero points in bits; tiles that are not full, sums of less than a line of codes and of many.
+// On the CPU, and on Hopper in 16 bits for so few rows, they are computed where they are read; one
+// whose neighbours share too little, and one whose sum has a part of a chunk, never are.
+Case weights_in_bits() {
+  Ops o;
+  uint32_t seed = 1;
+  const auto add = [&](int64_t k, int64_t n, int64_t bits, int64_t block, bool zero, bool is_signed,
+                       const std::string& epilogue = "") {
+    const int64_t per = 8 / bits, blocks = (k + block - 1) / block,
+                  zero_bytes = (blocks + per - 1) / per;
+    const std::string id = fmt::format("{}_{}_{}_{}{}", k, n, bits, block, is_signed ? "s" : "");
+    o.body += fmt::format(
+        "  const @q{0} : {1}[{2},{3}] = {4}\n  const @s{0} : f32[{2},{5}] = random({6})\n"
+        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{7}]\n",
+        id, is_signed ? "i8" : "u8", n, k / per, codes(n * k / per, seed, is_signed), blocks,
+        ++seed, k);
+    std::string operands = fmt::format("%h{0}, @q{0}, @s{0}", id);
+    const auto value = [&](const std::string& of, const std::string& row, const std::string& at) {
+      if (per == 1) return fmt::format("{}{}[{},{}]", of, id, row, at);
+      const std::string byte = fmt::format("{}{}[{},({}) / {}]", of, id, row, at, per);
+      std::string text = byte;
+      for (int64_t k = 1; k < per; ++k)
+        text = fmt::format("select(({}) % {} == {}, {} / {}, {})", at, per, k, byte,
+                           1 << (k * bits), text);
+      return fmt::format("({}) % {}", text, 1 << bits);
+    };
+    const std::string at = fmt::format("j / {}", block);
+    std::string shift = is_signed ? "0.0" : fmt::format("{}.0", 1 << (bits - 1));
+    if (zero) {
+      o.body += fmt::format("  const @z{} : u8[{},{}] = {}\n", id, n, zero_bytes,
+                            codes(n * zero_bytes, ++seed, false));
+      operands += fmt::format(", @z{}", id);
+      shift = fmt::format("f32({})", value("@z", "i", at));
+    }
+    const std::string name = fmt::format("y{}", id);
+    const std::string bias =
+        epilogue.empty() ? "" : fmt::format(", epilogue = (s,i,j,k) => {}", epilogue);
+    o.body += fmt::format(
+        "  %{} = matmul({}) {{alpha = 0.01{}, trans_a = false, trans_b = true, weight = (i,j) => (f32({}) - {}) * @s{}[i,{}]}} : f32[B,S,{}]\n",
+        name, operands, bias, value("@q", "i", "j"), shift, id, at, n);
+    o.outputs.push_back(name);
+  };
+  add(64, 64, 4, 32, false, false);
+  add(320, 136, 4, 32, true, false);
+  add(1024, 208, 4, 128, false, false, "max(s, 0.0)");
+  add(64, 2560, 4, 32, false, false);
+  add(320, 72, 8, 32, false, false);
+  add(256, 80, 8, 256, false, true);
+  add(2112, 64, 8, 64, true, false);
+  add(512, 96, 2, 64, false, false);
+  add(1088, 80, 2, 64, true, false);
+  add(128, 80, 4, 16, false, false);
+  add(72, 80, 4, 32, false, false);
+  return {
+      "matmul_weights_in_bits",
+      graph_text(
+          "%x: f32[B,S,64]",
+          "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
+          o.body, o.outputs),
+      {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
+      {},
+      1e-5,
+      9e-4};
+}
+
 // Rows that the run counts: as few as need their weights early, as many as a library takes, and
 // more, for which blocks take one tile after the other.
 Case packed_rows() {
@@ -510,6 +587,7 @@ std::vector<Case> matmul_cases() {
           edges(),
           tiles(),
           streams(),
+          weights_in_bits(),
           packed_rows()};
 }
 

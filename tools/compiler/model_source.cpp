@@ -144,10 +144,12 @@ Result<std::vector<std::string>> default_passes_without(const std::vector<std::s
 }
 
 std::vector<std::string> passes_of_target(Family family, const std::string& precision) {
-  if (family == Family::cpu) return {"convert-precision-f32"};  // its products are f32
+  if (family == Family::cpu)  // its products are f32
+    return {"convert-precision-f32", "fuse-dequantize"};
   std::vector<std::string> names;
   if (!precision.empty()) names.push_back("convert-precision-" + precision);
   names.push_back("transpose-weights");  // products of few rows take few columns at a time
+  names.push_back("fuse-dequantize");
   return names;
 }
 

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "codegen/compile.h"
 #include "codegen/matmul/matmul.h"
 #include "codegen/nvrtc.h"
@@ -121,8 +123,60 @@ TEST(Matmul, StreamsWeightsPastTheFewestRows) {
                                                     {12288, 48, 128, 7},
                                                     {22016, 56, 128, 6},
                                                     {32000, 64, 128, 5}}) {
-    EXPECT_EQ(stream_tile(n, 132), (StreamTile{block_n, block_k, stages})) << n;
+    const ir::Graph g = parsed(by_columns("f16", 64, n));
+    EXPECT_EQ(stream_tile(described(g), 132), (StreamTile{block_n, block_k, stages})) << n;
   }
+}
+
+// A weight that is an expression of bytes: chunks of 16 of them share all else.
+TEST(Matmul, ComputesWeightsOfBytes) {
+  const auto text = [](const char* type, const char* stored, int k, int per, const char* weight) {
+    return fmt::format(R"(graph @g(%x: {0}[N,{2}]) symbols(N = x.0 in 1.. as tokens) {{
+  const @q : {1}[64,{3}] = f32[64,{3}] random(1) |> cast({1})
+  const @s : f32[64,8] = random(2)
+  %y = matmul(%x, @q, @s) {{alpha = 1.0, trans_a = false, trans_b = true, weight = (i,j) => {4}}} : {0}[N,64]
+  return y = %y
+}})",
+                       type, stored, k, k / per, weight);
+  };
+  const char* const nibble = "f32(@q[i,j / 2] % 16) * @s[i,j / 32]";
+  std::deque<ir::Graph> graphs;  // whose expressions are looked at
+  const auto packed = [&](const std::string& graph) {
+    const ir::Graph& g = graphs.emplace_back(parsed(graph));
+    return describe(g, g.value(g.find_value("y")).def, 0).packed;
+  };
+  const auto four = packed(text("f32", "u8", 256, 2, nibble));
+  ASSERT_TRUE(four);
+  EXPECT_EQ(four->per, 2);
+  EXPECT_EQ(four->chunk, 32);
+  EXPECT_EQ(four->slot, 1u);
+  ASSERT_EQ(four->shared.size(), 1u);
+  EXPECT_EQ(ir::print(four->shared[0]), "%2[i0,i1]");
+  EXPECT_EQ(ir::print(four->value), "v0 * f32(i3 % 16)");
+  const auto eight = packed(text("f32", "i8", 128, 1, "f32(@q[i,j]) * @s[i,j / 16]"));
+  ASSERT_TRUE(eight);
+  EXPECT_EQ(ir::print(eight->value), "v0 * f32(i3 - 128)");
+  EXPECT_TRUE(packed(text("f32", "u8", 64, 1, "f32(@q[i,j]) * @s[i,j / 64]")));
+  EXPECT_FALSE(packed(text("f32", "u8", 72, 1, "f32(@q[i,j]) * @s[i,j / 64]")))
+      << "a part of a chunk";
+  EXPECT_FALSE(packed(text("f32", "u8", 128, 2, "f32(@q[i,j / 2]) * @s[i,j / 16]")))
+      << "two blocks";
+  EXPECT_FALSE(packed(text("f32", "u8", 128, 2, "f32(@q[63 - i,j / 2]) * @s[i,j / 32]")))
+      << "other bytes";
+  EXPECT_FALSE(packed(text("f32", "i16", 64, 1, "f32(@q[i,j]) * @s[i,j / 64]"))) << "no bytes";
+  const auto arm = [&](const char* type, const char* weight, const char* target, int64_t rows) {
+    const ir::Graph g = parsed(text(type, "u8", 256, 2, weight));
+    const MatmulDesc desc = describe(g, g.value(g.find_value("y")).def, rows);
+    const Arm arm = choose(desc, class_of(target)).arm;
+    return std::pair(arm, takes_factor(arm, desc));
+  };
+  const char* const across = "f32(@q[63 - i,j / 2] % 16) * @s[i,j / 32]";
+  EXPECT_EQ(arm("f32", nibble, "x86-64-v3", 0), std::pair(Arm::panel, true));
+  EXPECT_EQ(arm("f32", across, "x86-64-v3", 0), std::pair(Arm::library, false));
+  EXPECT_EQ(arm("f16", nibble, "sm_90", 16), std::pair(Arm::stream, true));
+  EXPECT_EQ(arm("f16", nibble, "sm_90", 17), std::pair(Arm::library, false));
+  EXPECT_EQ(arm("f16", nibble, "sm_80", 16), std::pair(Arm::library, false));
+  EXPECT_EQ(arm("f16", across, "sm_90", 16), std::pair(Arm::library, false));
 }
 
 // Steps of generation: kernels of ours for any number of rows, unless bits may differ.

@@ -25,6 +25,8 @@ using i32 = int;
 using u32 = unsigned;
 using u64 = unsigned long long;
 using idx = int;
+using u8 = unsigned char;
+using i8 = signed char;
 struct f16 { int16_t whole; };
 struct uint4 { u32 x, y, z, w; };
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
@@ -65,11 +67,13 @@ template <class T> u32 pack2(f32 lo, f32 hi) {
 inline void store(f16* p, idx i, f32 v) { p[i].whole = static_cast<int16_t>(v); }
 inline void store(f32* p, idx i, f32 v) { p[i] = v; }
 template <int N> void store_pack(f32* p, const f32 (&v)[N]) { std::memcpy(p, v, sizeof v); }
+template <int N, class T> void store_pack(T* p, const f32 (&v)[N]) { for (int i = 0; i < N; ++i) store(p, i, v[i]); }
+inline idx imin(idx a, idx b) { return a < b ? a : b; }
 template <int N> void load_pack(const f32* p, f32 (&v)[N]) { std::memcpy(v, p, sizeof v); }
 template <int N> void load_pack(const f16* p, f32 (&v)[N]) { for (int i = 0; i < N; ++i) v[i] = p[i].whole; }
 
-/// A matrix of f16 in memory of the host; the real one is opaque.
-struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; int parts = 1; };
+/// A matrix of f16 in memory of the host, or of bytes, two of them in each; the real one is opaque.
+struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; int parts = 1; bool bytes = false; };
 
 namespace emulated {
 
@@ -191,8 +195,17 @@ inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int 
     emulated::advance_phase(x);
   });
 }
-inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) { copy_boxes(to, map, row, column, 1, barrier); }
+inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) { copy_boxes(to, map, row, map.bytes ? column / 2 : column, 1, barrier); }
 inline void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) { copy_boxes(to, map, row, part * 64, map.parts, barrier); }
+
+inline uint4 load_16_bytes(const void* from) {
+  uint4 v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+/// What a thread has written to shared memory counts for products once it is published and the others have met it.
+inline void publish_writes() {}
+template <int id> void meet(int threads) { simt().meet(id, threads); }
 
 inline void copy_16_bytes(void* to, const void* from) { std::memcpy(to, from, 16); }
 inline void wait_for_copies() {}
