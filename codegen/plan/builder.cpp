@@ -286,7 +286,7 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
 }
 
 void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch& launch) {
-  runtime::GemmLaunch g;
+  runtime::MatmulLaunch g;
   g.a = buffer_of(c, launch.a);
   g.b = buffer_of(c, launch.b);
   g.d = buffer_of(c, launch.d);
@@ -312,7 +312,7 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
   all.push_back(g.d);
   out.bytes = statistic(traffic(c, OpKind::matmul, all));
   const uint32_t d = g.d;
-  out.gemm = std::move(g);
+  out.matmul = std::move(g);
   std::string key = out.name;
   add_launch(std::move(out), key, reads, {d});
 }

@@ -33,7 +33,7 @@ std::string print(const runtime::Plan& plan, const runtime::KernelLaunch& k) {
                                           : fmt::format(" work {} by {}", k.work.print(), k.grain));
 }
 
-std::string print(const runtime::GemmLaunch& g) {
+std::string print(const runtime::MatmulLaunch& g) {
   std::string s = fmt::format("{} = {} {} {}{}", g.d, g.alpha, g.a, g.trans_a ? "^T " : "", g.b);
   if (g.trans_b) s += "^T";
   if (g.has_bias) s += fmt::format(" + {}", g.bias);
@@ -66,7 +66,7 @@ std::string print(const runtime::Plan& plan) {
     s += "\n";
     for (const runtime::Launch& l : b.launches) {
       s += fmt::format("  {} = {}: {}{}\n", l.name, fmt::join(l.ops, "+"),
-                       l.kernel ? print(plan, *l.kernel) : print(*l.gemm),
+                       l.kernel ? print(plan, *l.kernel) : print(*l.matmul),
                        l.makes ? fmt::format(" makes size {}", l.makes - 1) : "");
     }
   }

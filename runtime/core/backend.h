@@ -23,19 +23,19 @@
 
 namespace tfcc::runtime {
 
-/// A product with its sizes known: what a library needs to choose its kernel. See GemmLaunch in
+/// A product with its sizes known: what a library needs to choose its kernel. See MatmulLaunch in
 /// manifest.proto.
-struct GemmShape {
+struct MatmulShape {
   int64_t m = 0, n = 0, k = 0, batch = 1, stride_a = 0, stride_b = 0;
   bool trans_a = false, trans_b = false, has_bias = false, in_order = false;
   float alpha = 1;
   DType a = DType::f32, b = DType::f32, d = DType::f32, bias = DType::f32;
 
-  auto operator<=>(const GemmShape&) const = default;
+  auto operator<=>(const MatmulShape&) const = default;
 };
 
 /// Addresses of a product's operands.
-struct GemmOperands {
+struct MatmulOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* bias = nullptr;
@@ -111,15 +111,15 @@ class Queue {
 
   /// Makes a product ready; the handle stays valid until the next trim(). Errors: unsupported,
   /// device.
-  virtual Result<size_t> prepare_gemm(const GemmShape& shape) = 0;
+  virtual Result<size_t> prepare_matmul(const MatmulShape& shape) = 0;
   /// Forgets products that a device keeps elsewhere, or that are very many. Called before a series
-  /// of prepare_gemm.
+  /// of prepare_matmul.
   virtual void trim() = 0;
 
   /// Starts a run: sizes, then the addresses of all inputs and outputs.
   virtual Result<void> begin(void* stream, std::span<const int64_t> values) = 0;
   virtual Result<void> launch(void* stream, const KernelCall& call) = 0;
-  virtual Result<void> gemm(void* stream, size_t handle, const GemmOperands& operands) = 0;
+  virtual Result<void> matmul(void* stream, size_t handle, const MatmulOperands& operands) = 0;
 
   virtual Result<void> copy_in(void* stream, void* to, const void* from, size_t bytes) = 0;
   virtual Result<void> copy_out(void* stream, void* to, const void* from, size_t bytes) = 0;

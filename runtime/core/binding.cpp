@@ -355,7 +355,7 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
   bound = {};
   bound.maps = std::move(maps);
   bound.launch = &launch;
-  if (launch.gemm) return bind_gemm(launch, bound);
+  if (launch.matmul) return bind_matmul(launch, bound);
   const KernelLaunch& k = *launch.kernel;
   for (size_t i = 0; i < k.grid.size(); ++i) {
     auto size = k.grid[i].evaluate(symbols_);
@@ -402,9 +402,9 @@ Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map,
   return {};
 }
 
-Result<void> Binding::bind_gemm(const Launch& launch, BoundLaunch& bound) const {
-  const GemmLaunch& g = *launch.gemm;
-  GemmShape& s = bound.gemm;
+Result<void> Binding::bind_matmul(const Launch& launch, BoundLaunch& bound) const {
+  const MatmulLaunch& g = *launch.matmul;
+  MatmulShape& s = bound.matmul;
   struct {
     const SizeExpr* expr;
     int64_t* value;

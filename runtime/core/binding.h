@@ -57,7 +57,7 @@ struct BoundLaunch {
   std::array<int64_t, 3> grid = {1, 1, 1};
   int64_t work = 0;
   std::vector<BoundMap> maps;
-  GemmShape gemm;
+  MatmulShape matmul;
   size_t handle = 0;  // of the product, given by the queue
   bool skip = false;  // no work for these sizes
 };
@@ -101,7 +101,7 @@ class Binding {
   Result<void> lay_out();
   Result<void> bind_buffers();
   Result<void> bind_launch(const Launch& launch, BoundLaunch& bound) const;
-  Result<void> bind_gemm(const Launch& launch, BoundLaunch& bound) const;
+  Result<void> bind_matmul(const Launch& launch, BoundLaunch& bound) const;
   Error broken(const std::string& what) const;
 
   const Manifest& manifest_;

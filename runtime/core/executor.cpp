@@ -59,8 +59,8 @@ Result<void> Executor::Impl::plain_ready(bool prepared) {
 
 Result<void> Executor::Impl::prepare_products(Binding& of, size_t first) {
   for (BoundLaunch& l : of.launches().subspan(first)) {
-    if (!l.launch->gemm || l.skip) continue;
-    auto handle = queue->prepare_gemm(l.gemm);
+    if (!l.launch->matmul || l.skip) continue;
+    auto handle = queue->prepare_matmul(l.matmul);
     if (!handle) {
       return Error{handle.error().code,
                    "product '" + l.launch->name + "': " + handle.error().message};
@@ -120,11 +120,11 @@ Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of, const
   return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain, maps});
 }
 
-Result<void> Executor::Impl::issue_gemm(void* stream, const Binding& of, const BoundLaunch& l) {
-  const runtime::GemmLaunch& g = *l.launch->gemm;
+Result<void> Executor::Impl::issue_matmul(void* stream, const Binding& of, const BoundLaunch& l) {
+  const runtime::MatmulLaunch& g = *l.launch->matmul;
   void* bias = g.has_bias ? address(of, g.bias) : nullptr;
-  return queue->gemm(stream, l.handle,
-                     {address(of, g.a), address(of, g.b), bias, address(of, g.d)});
+  return queue->matmul(stream, l.handle,
+                       {address(of, g.a), address(of, g.b), bias, address(of, g.d)});
 }
 
 namespace {
@@ -181,7 +181,7 @@ Result<void> Executor::Impl::take_made_size(Binding& of, size_t i) {
 
 Result<void> Executor::Impl::issue_launch(void* stream, const Binding& of, const BoundLaunch& l) {
   const Range range(model->options.ranges, l.launch->name);
-  auto done = l.launch->gemm ? issue_gemm(stream, of, l) : issue_kernel(stream, of, l);
+  auto done = l.launch->matmul ? issue_matmul(stream, of, l) : issue_kernel(stream, of, l);
   if (done) return {};
   return Error{done.error().code, "'" + l.launch->name + "': " + done.error().message};
 }

@@ -50,7 +50,7 @@ struct Executor::Impl {
   /// if it makes one.
   Result<void> take_made_size(Binding& of, size_t i);
   Result<void> issue_kernel(void* stream, const Binding& of, const BoundLaunch& launch);
-  Result<void> issue_gemm(void* stream, const Binding& of, const BoundLaunch& launch);
+  Result<void> issue_matmul(void* stream, const Binding& of, const BoundLaunch& launch);
   Result<void> flag_error();
   void* address(const Binding& of, uint32_t buffer) const;
 

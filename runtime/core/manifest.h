@@ -189,7 +189,7 @@ struct KernelLaunch {
   bool operator==(const KernelLaunch&) const = default;
 };
 
-struct GemmLaunch {
+struct MatmulLaunch {
   uint32_t a = 0;
   uint32_t b = 0;
   uint32_t d = 0;
@@ -219,14 +219,14 @@ struct GemmLaunch {
     v(15, in_order);
   }
 
-  bool operator==(const GemmLaunch&) const = default;
+  bool operator==(const MatmulLaunch&) const = default;
 };
 
 struct Launch {
   std::string name;
   std::vector<std::string> ops;
   std::optional<KernelLaunch> kernel;  // exactly one of the two after validation
-  std::optional<GemmLaunch> gemm;
+  std::optional<MatmulLaunch> matmul;
   SizeExpr flops;
   SizeExpr bytes;
   std::string why;  // how it was chosen, for `tfcc inspect --why`
@@ -236,7 +236,7 @@ struct Launch {
     v(1, name);
     v(2, ops);
     v(3, kernel);
-    v(4, gemm);
+    v(4, matmul);
     v(5, flops);
     v(6, bytes);
     v(7, why);

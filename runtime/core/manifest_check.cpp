@@ -210,8 +210,8 @@ class Checker {
     return {};
   }
 
-  Result<void> gemm_launch(const Plan& p, const Launch& l) const {
-    const GemmLaunch& g = *l.gemm;
+  Result<void> matmul_launch(const Plan& p, const Launch& l) const {
+    const MatmulLaunch& g = *l.matmul;
     for (uint32_t b : {g.a, g.b, g.d, g.has_bias ? g.bias : g.d}) {
       if (b >= p.buffers.size()) return bad("product '" + l.name + "' has a missing buffer");
       const BufferClass place = p.buffers[b].place;
@@ -262,7 +262,8 @@ class Checker {
         for (const SizeExpr& e : l.kernel->grid) look(e);
         look(l.kernel->work);
       } else {
-        for (const SizeExpr* e : {&l.gemm->m, &l.gemm->n, &l.gemm->k, &l.gemm->batch}) look(*e);
+        for (const SizeExpr* e : {&l.matmul->m, &l.matmul->n, &l.matmul->k, &l.matmul->batch})
+          look(*e);
       }
       if (later) return bad("launch '" + l.name + "' has a size that no launch before it makes");
       if (l.makes == 0) continue;
@@ -294,14 +295,14 @@ class Checker {
     for (const Bucket& bucket : p.buckets) {
       if (!valid(bucket.limits)) return bad("bucket '" + bucket.name + "' has broken limits");
       for (const Launch& l : bucket.launches) {
-        if (l.kernel.has_value() == l.gemm.has_value())
+        if (l.kernel.has_value() == l.matmul.has_value())
           return bad("launch '" + l.name + "' does nothing");
         if (!valid(l.flops) || !valid(l.bytes))
           return bad("launch '" + l.name + "' has broken sizes");
         if (l.makes != 0 &&
-            (l.gemm || l.makes > m_.symbols.size() || !m_.symbols[l.makes - 1].made))
+            (l.matmul || l.makes > m_.symbols.size() || !m_.symbols[l.makes - 1].made))
           return bad("launch '" + l.name + "' makes no size");
-        TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : gemm_launch(p, l));
+        TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : matmul_launch(p, l));
       }
       TFCC_TRY_VOID(made_sizes(bucket));
     }

@@ -82,8 +82,8 @@ LaunchProfile describe(const Executor::Impl& e, const BoundLaunch& bound,
   if (l.kernel) {
     p.kernel = e.model->plan->kernels[l.kernel->kernel].name;
   } else {
-    p.sizes = {bound.gemm.batch, bound.gemm.m, bound.gemm.n, bound.gemm.k};
-    p.arithmetic = bound.gemm.a;
+    p.sizes = {bound.matmul.batch, bound.matmul.m, bound.matmul.n, bound.matmul.k};
+    p.arithmetic = bound.matmul.a;
   }
   return p;
 }
@@ -179,14 +179,14 @@ Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm
 Result<double> measured_product_rate(Executor& executor, DType type) {
   Queue& queue = *ExecutorAccess::of(executor).queue;
   const int64_t n = ExecutorAccess::of(executor).on_host() ? 2048 : 8192;
-  GemmShape shape;
+  MatmulShape shape;
   shape.m = shape.n = shape.k = n;
   shape.a = shape.b = shape.bias = type;
   shape.d = is_float(type) ? type : DType::i32;
-  TFCC_TRY(size_t handle, queue.prepare_gemm(shape));
+  TFCC_TRY(size_t handle, queue.prepare_matmul(shape));
   const size_t elements = static_cast<size_t>(n * n);
   Scratch scratch(queue);
-  GemmOperands operands;
+  MatmulOperands operands;
   std::vector<std::byte> host(elements * size_of(type));
   uint64_t seed = 1;
   for (const void** p : {&operands.a, &operands.b}) {
@@ -198,7 +198,7 @@ Result<double> measured_product_rate(Executor& executor, DType type) {
   }
   TFCC_TRY(operands.d, scratch.get(elements * size_of(shape.d)));
   TFCC_TRY(double ms,
-           least_ms(queue, [&](void* stream) { return queue.gemm(stream, handle, operands); }));
+           least_ms(queue, [&](void* stream) { return queue.matmul(stream, handle, operands); }));
   const auto size = static_cast<double>(n);
   return 2 * size * size * size / (ms / 1000);
 }
@@ -245,7 +245,7 @@ size_t product_weight_bytes(const Model::Impl& model) {
     if (b.place == BufferClass::constant) weights.insert(b.index);
   };
   for (const Launch& l : model.plan->buckets.back().launches) {
-    if (l.gemm) note(l.gemm->b), note(l.gemm->a);
+    if (l.matmul) note(l.matmul->b), note(l.matmul->a);
     else if (std::find(l.ops.begin(), l.ops.end(), "matmul") != l.ops.end())
       std::for_each(l.kernel->args.begin(), l.kernel->args.end(), note);
     for (size_t i = 0; l.kernel && i < l.kernel->maps.size(); ++i) note(l.kernel->maps[i].buffer);

@@ -308,30 +308,30 @@ class CpuQueue final : public Queue {
   }
   void release(void* memory) override { std::free(memory); }
 
-  Result<size_t> prepare_gemm(const GemmShape& s) override {
-    if (auto found = gemm_index_.find(s); found != gemm_index_.end()) return found->second;
+  Result<size_t> prepare_matmul(const MatmulShape& s) override {
+    if (auto found = matmul_index_.find(s); found != matmul_index_.end()) return found->second;
     for (DType t : {s.a, s.b, s.d, s.bias}) {
       if (t == DType::f32) continue;
       return Error{ErrorCode::unsupported,
                    std::string("products of ") + to_string(t) +
                        " do not run on the cpu; compile the cpu target in f32"};
     }
-    TfccCpuGemm g = {s.m,        s.n,       s.k,       s.batch,    s.stride_a,
-                     s.stride_b, s.trans_a, s.trans_b, s.has_bias, s.alpha};
+    TfccCpuMatmul g = {s.m,        s.n,       s.k,       s.batch,    s.stride_a,
+                       s.stride_b, s.trans_a, s.trans_b, s.has_bias, s.alpha};
     char message[256] = "";
-    void* gemm = api_.gemm_create(pool_, backend_.products_, &g, message, sizeof message);
-    if (gemm == nullptr) return Error{ErrorCode::device, std::string("onednn: ") + message};
-    gemms_.push_back(gemm);
-    gemm_index_[s] = gemms_.size() - 1;
-    return gemms_.size() - 1;
+    void* matmul = api_.matmul_create(pool_, backend_.products_, &g, message, sizeof message);
+    if (matmul == nullptr) return Error{ErrorCode::device, std::string("onednn: ") + message};
+    matmuls_.push_back(matmul);
+    matmul_index_[s] = matmuls_.size() - 1;
+    return matmuls_.size() - 1;
   }
 
   // Those of other sizes stay in the model's cache, within its limit; an executor holds what its
   // sizes need.
   void trim() override {
-    for (void* g : gemms_) api_.gemm_destroy(g);
-    gemms_.clear();
-    gemm_index_.clear();
+    for (void* g : matmuls_) api_.matmul_destroy(g);
+    matmuls_.clear();
+    matmul_index_.clear();
   }
 
   Result<void> begin(void*, std::span<const int64_t> values) override {
@@ -355,8 +355,8 @@ class CpuQueue final : public Queue {
     return {};
   }
 
-  Result<void> gemm(void*, size_t handle, const GemmOperands& o) override {
-    int status = api_.gemm_run(gemms_[handle], o.a, o.b, o.bias, o.d);
+  Result<void> matmul(void*, size_t handle, const MatmulOperands& o) override {
+    int status = api_.matmul_run(matmuls_[handle], o.a, o.b, o.bias, o.d);
     if (status == 0) return {};
     return Error{ErrorCode::device, "onednn: a product failed with status " +
                                         std::to_string(status) + "; report it with the model"};
@@ -392,8 +392,8 @@ class CpuQueue final : public Queue {
   void* pool_;
   std::vector<uint32_t> flags_;
   const int64_t* values_ = nullptr;
-  std::vector<void*> gemms_;
-  std::map<GemmShape, size_t> gemm_index_;
+  std::vector<void*> matmuls_;
+  std::map<MatmulShape, size_t> matmul_index_;
   CpuStopwatch stopwatch_;
 };
 

@@ -58,9 +58,9 @@ size_t products_bytes(const void* products) {
   return static_cast<const ProductCache*>(products)->bytes();
 }
 
-void* gemm_create(void* pool, void* products, const TfccCpuGemm* gemm, char* message,
-                  size_t message_bytes) try {
-  return new Product(*static_cast<Worker*>(pool), *static_cast<ProductCache*>(products), *gemm);
+void* matmul_create(void* pool, void* products, const TfccCpuMatmul* matmul, char* message,
+                    size_t message_bytes) try {
+  return new Product(*static_cast<Worker*>(pool), *static_cast<ProductCache*>(products), *matmul);
 } catch (const std::exception& e) {
   std::snprintf(message, message_bytes, "%s", e.what());
   return nullptr;
@@ -69,10 +69,10 @@ void* gemm_create(void* pool, void* products, const TfccCpuGemm* gemm, char* mes
   return nullptr;
 }
 
-void gemm_destroy(void* gemm) { delete static_cast<Product*>(gemm); }
+void matmul_destroy(void* matmul) { delete static_cast<Product*>(matmul); }
 
-int gemm_run(void* gemm, const void* a, const void* b, const void* bias, void* d) {
-  return static_cast<Product*>(gemm)->run(a, b, bias, d);
+int matmul_run(void* matmul, const void* a, const void* b, const void* bias, void* d) {
+  return static_cast<Product*>(matmul)->run(a, b, bias, d);
 }
 
 }  // namespace
@@ -81,6 +81,6 @@ extern "C" __attribute__((visibility("default"))) const TfccCpuApi* tfcc_cpu_api
   static constexpr TfccCpuApi kApi = {
       TFCC_CPU_API_VERSION, create,          destroy,          threads,
       parallel_for,         products_create, products_destroy, products_bytes,
-      gemm_create,          gemm_destroy,    gemm_run};
+      matmul_create,        matmul_destroy,  matmul_run};
   return &kApi;
 }

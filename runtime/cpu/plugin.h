@@ -12,12 +12,12 @@ extern "C" {
 
 #define TFCC_CPU_API_VERSION 2u
 
-/** D[i] = alpha * op(A[i]) * op(B[i]) + bias, f32, row-major; see GemmLaunch in manifest.proto. */
-typedef struct TfccCpuGemm {
+/** D[i] = alpha * op(A[i]) * op(B[i]) + bias, f32, row-major; see MatmulLaunch in manifest.proto. */
+typedef struct TfccCpuMatmul {
   int64_t m, n, k, batch, stride_a, stride_b;
   int32_t trans_a, trans_b, has_bias;
   float alpha;
-} TfccCpuGemm;
+} TfccCpuMatmul;
 
 /** Computes the items [begin, end). */
 typedef void (*TfccCpuRange)(void* context, int64_t begin, int64_t end);
@@ -38,11 +38,11 @@ typedef struct TfccCpuApi {
   void (*products_destroy)(void* products);
   size_t (*products_bytes)(const void* products);
   /** A product ready to run, or null with a message. */
-  void* (*gemm_create)(void* pool, void* products, const TfccCpuGemm* gemm, char* message,
-                       size_t message_bytes);
-  void (*gemm_destroy)(void* gemm);
+  void* (*matmul_create)(void* pool, void* products, const TfccCpuMatmul* matmul, char* message,
+                         size_t message_bytes);
+  void (*matmul_destroy)(void* matmul);
   /** 0, or a status code of oneDNN. */
-  int (*gemm_run)(void* gemm, const void* a, const void* b, const void* bias, void* d);
+  int (*matmul_run)(void* matmul, const void* a, const void* b, const void* bias, void* d);
 } TfccCpuApi;
 
 const TfccCpuApi* tfcc_cpu_api(void);

@@ -91,7 +91,7 @@ struct Split {
   int64_t parts = 1;
 };
 
-Split split(const TfccCpuGemm& g, int64_t threads) {
+Split split(const TfccCpuMatmul& g, int64_t threads) {
   const double flops = 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) *
                        static_cast<double>(g.k) * static_cast<double>(g.batch);
   const int64_t most =
@@ -172,9 +172,9 @@ void Worker::reserve(size_t part, size_t bytes) {
   s.bytes = rounded;
 }
 
-Product::Product(Worker& worker, ProductCache& cache, const TfccCpuGemm& g) : worker_(worker) {
+Product::Product(Worker& worker, ProductCache& cache, const TfccCpuMatmul& g) : worker_(worker) {
   OneThread one;
-  TfccCpuGemm whole = g;
+  TfccCpuMatmul whole = g;
   int64_t repeat = 1;  // products with the same operands, one after the other
   if (g.stride_a == 0 && g.stride_b == 0) std::swap(whole.batch, repeat);
   BlockShape s = {whole.batch,

@@ -79,7 +79,7 @@ struct Worker {
 class Product {
  public:
   /// Throws what oneDNN throws, and std::bad_alloc.
-  Product(Worker& worker, ProductCache& cache, const TfccCpuGemm& gemm);
+  Product(Worker& worker, ProductCache& cache, const TfccCpuMatmul& matmul);
   /// 0, or a status of oneDNN.
   int run(const void* a, const void* b, const void* bias, void* d);
 

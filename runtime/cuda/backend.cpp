@@ -47,7 +47,7 @@ int capability(const std::string& target) {
 bool uses_products(const Plan& plan) {
   for (const Bucket& b : plan.buckets) {
     for (const Launch& l : b.launches) {
-      if (l.gemm) return true;
+      if (l.matmul) return true;
     }
   }
   return false;

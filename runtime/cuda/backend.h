@@ -5,7 +5,7 @@
 
 #include "runtime/core/backend.h"
 #include "runtime/cuda/driver.h"
-#include "runtime/cuda/gemm_cublaslt.h"
+#include "runtime/cuda/matmul_cublaslt.h"
 
 namespace tfcc::runtime {
 
@@ -46,7 +46,7 @@ class CudaBackend final : public Backend {
   std::vector<CUmodule> modules_;
   std::vector<CUfunction> kernels_;
   TimingCache timing_cache_;
-  GemmTimings timings_;
+  MatmulTimings timings_;
   std::string timing_file_;
   const Plan* plan_ = nullptr;
   size_t symbols_ = 0;

@@ -131,7 +131,7 @@ class CudaQueue final : public Queue {
   ~CudaQueue() override {
     Current current(cuda_, b_.context_);
     synchronize(cuda_);
-    gemms_.reset();
+    matmuls_.reset();
     for (CUdeviceptr p : {block_, workspace_}) {
       if (p != 0) cuda_.cuMemFree(p);
     }
@@ -186,20 +186,20 @@ class CudaQueue final : public Queue {
     cuda_.cuMemFree(address(memory));
   }
 
-  Result<size_t> prepare_gemm(const GemmShape& shape) override {
+  Result<size_t> prepare_matmul(const MatmulShape& shape) override {
     Current current(cuda_, b_.context_);
-    if (gemms_ == nullptr) {
-      TFCC_TRY(gemms_, CublasLtGemms::make(b_.timings_));
+    if (matmuls_ == nullptr) {
+      TFCC_TRY(matmuls_, CublasLtProducts::make(b_.timings_));
       TFCC_TRY_VOID(b_.check_memory(&workspace_, kWorkspaceBytes, "the workspace of products"));
       ++allocations_;
     }
     // What is timed is waited for, and its memory given back.
     std::unique_lock<std::mutex> lock(capture_mutex(), std::defer_lock);
     if (b_.timings_.tune) lock.lock();
-    return gemms_->prepare(shape, kWorkspaceBytes);
+    return matmuls_->prepare(shape, kWorkspaceBytes);
   }
   void trim() override {
-    if (gemms_ != nullptr) gemms_->trim();
+    if (matmuls_ != nullptr) matmuls_->trim();
   }
 
   // `bind` takes the values as one struct by value, so that nothing of the host is read after the
@@ -227,10 +227,10 @@ class CudaQueue final : public Queue {
     return start_kernel(stream, call.kernel, call.grid, params_.data());
   }
 
-  Result<void> gemm(void* stream, size_t handle, const GemmOperands& operands) override {
+  Result<void> matmul(void* stream, size_t handle, const MatmulOperands& operands) override {
     Current current(cuda_, b_.context_);
-    return gemms_->run(handle, operands, reinterpret_cast<void*>(workspace_), kWorkspaceBytes,
-                       stream);
+    return matmuls_->run(handle, operands, reinterpret_cast<void*>(workspace_), kWorkspaceBytes,
+                         stream);
   }
 
   Result<void> copy_in(void* stream, void* to, const void* from, size_t bytes) override {
@@ -363,7 +363,7 @@ class CudaQueue final : public Queue {
   bool flags_pending_ = false, flags_copied_ = false;  // since the last run began: asked for, there
   bool callers_ = false;                               // a run was enqueued on a caller's stream
   std::atomic<uint64_t> allocations_{0};               // read by any thread
-  std::unique_ptr<CublasLtGemms> gemms_;
+  std::unique_ptr<CublasLtProducts> matmuls_;
   CudaRecorder recorder_;
   CudaStopwatch stopwatch_;
   std::vector<void*> params_;

@@ -53,7 +53,7 @@ bool parse(std::string_view line, std::string& key, TimingCache::Entry& entry) {
 
 }  // namespace
 
-std::string TimingCache::key(const std::string& card, uint64_t library, const GemmShape& s) {
+std::string TimingCache::key(const std::string& card, uint64_t library, const MatmulShape& s) {
   std::string k = card + "; cublasLt " + std::to_string(library) + ";";
   for (DType t : {s.a, s.b, s.d}) k += std::string(" ") + to_string(t);
   k += "; " + std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k);

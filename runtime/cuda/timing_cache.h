@@ -30,7 +30,7 @@ class TimingCache {
   };
 
   /// "NVIDIA H200; cublasLt 130200; f16 f16 f16; 128x768x768; ..."
-  static std::string key(const std::string& card, uint64_t library, const GemmShape& shape);
+  static std::string key(const std::string& card, uint64_t library, const MatmulShape& shape);
 
   /// Adds the entries of a text; lines in any other form are skipped. Returns how many were taken.
   size_t read(std::string_view text);

@@ -152,7 +152,7 @@ std::vector<size_t> kinds_of(const Plan& plan, const runtime::Bucket& bucket) {
       kinds.push_back(l.kernel->kernel);
       continue;
     }
-    const runtime::GemmLaunch& g = *l.gemm;
+    const runtime::MatmulLaunch& g = *l.matmul;
     std::string s = g.has_bias ? "product with bias" : "product";
     for (const SizeExpr* e : {&g.m, &g.n, &g.k, &g.batch}) s += " " + e->print();
     kinds.push_back(plan.kernels.size() +

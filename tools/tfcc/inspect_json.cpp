@@ -172,7 +172,7 @@ class Writer {
         j["maps"].push_back(
             {{"buffer", m.buffer}, {"rows", size(m.rows)}, {"columns", size(m.columns)}});
     } else {
-      const runtime::GemmLaunch& g = *l.gemm;
+      const runtime::MatmulLaunch& g = *l.matmul;
       j["product"] = {{"a", g.a},
                       {"b", g.b},
                       {"d", g.d},

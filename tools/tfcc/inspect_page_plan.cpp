@@ -50,7 +50,7 @@ std::string conditions(const std::vector<runtime::Check>& list) {
   return html::shortened(s, 400);
 }
 
-std::string product_text(const InspectedFile& f, const runtime::GemmLaunch& g) {
+std::string product_text(const InspectedFile& f, const runtime::MatmulLaunch& g) {
   std::array<std::string, 4> v;
   const std::array<const runtime::SizeExpr*, 4> sizes = {&g.m, &g.n, &g.k, &g.batch};
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -65,7 +65,7 @@ std::string launch_row(const InspectedFile& f, const Plan& p, const Bucket& b, s
                        bool anchored, double all) {
   const Launch& l = b.launches[t];
   std::string what =
-      "<span class=soft>library product</span> " + (l.gemm ? product_text(f, *l.gemm) : "");
+      "<span class=soft>library product</span> " + (l.matmul ? product_text(f, *l.matmul) : "");
   if (l.kernel)
     what = fmt::format("<a href=\"#kernel-{}-{}\">{}</a>", escaped(p.name), l.kernel->kernel,
                        html::code(html::shortened(what_runs(p, l), kLongestName)));

@@ -317,8 +317,8 @@ TEST(MatmulPlan, AResultOfAnotherTypeIsNarrowedBehindItsEpilogue) {
     for (const char* target : {"sm_80", "sm_90"}) {
       const Lowered l = lowered(other(a, d), target, weights);
       for (const runtime::Launch& launch : l.plan.buckets[0].launches) {
-        if (!launch.gemm) continue;
-        EXPECT_EQ(l.plan.buffers[launch.gemm->d].dtype, DType::f32) << a << " to " << d;
+        if (!launch.matmul) continue;
+        EXPECT_EQ(l.plan.buffers[launch.matmul->d].dtype, DType::f32) << a << " to " << d;
       }
     }
   }

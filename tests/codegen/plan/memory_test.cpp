@@ -79,8 +79,8 @@ std::vector<uint32_t> buffers_of(const runtime::Launch& l) {
     for (const runtime::TensorMap& map : l.kernel->maps) list.push_back(map.buffer);
     return list;
   }
-  std::vector<uint32_t> list{l.gemm->a, l.gemm->b, l.gemm->d};
-  if (l.gemm->has_bias) list.push_back(l.gemm->bias);
+  std::vector<uint32_t> list{l.matmul->a, l.matmul->b, l.matmul->d};
+  if (l.matmul->has_bias) list.push_back(l.matmul->bias);
   return list;
 }
 

@@ -371,10 +371,10 @@ TEST_F(ArtifactTest, checks_every_reference_of_the_manifest) {
   expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_kernel(2); }, "has no kernel");
   expect_message([&](auto& m) { launch(m, 0)->mutable_kernel()->set_args(0, 8); },
                  "missing buffer");
-  expect_message([&](auto& m) { launch(m, 1)->mutable_gemm()->set_bias(8); }, "missing buffer");
-  expect_message([&](auto& m) { launch(m, 1)->mutable_gemm()->set_d(3); }, "writes a weight");
-  expect_message([&](auto& m) { launch(m, 1)->mutable_gemm()->clear_k(); }, "lacks a size");
-  expect_message([&](auto& m) { launch(m, 1)->clear_gemm(); }, "does nothing");
+  expect_message([&](auto& m) { launch(m, 1)->mutable_matmul()->set_bias(8); }, "missing buffer");
+  expect_message([&](auto& m) { launch(m, 1)->mutable_matmul()->set_d(3); }, "writes a weight");
+  expect_message([&](auto& m) { launch(m, 1)->mutable_matmul()->clear_k(); }, "lacks a size");
+  expect_message([&](auto& m) { launch(m, 1)->clear_matmul(); }, "does nothing");
   expect_message([](auto& m) { m.mutable_targets(0)->set_plan(1); }, "has no plan");
   expect_message([](auto& m) { m.mutable_targets(0)->set_section(0); }, "has no code");
   expect_message([](auto& m) { m.mutable_targets(0)->clear_images(); }, "code of every kernel");

@@ -25,11 +25,11 @@ Manifest read(const std::function<void(pb::Plan&)>& change = nullptr) {
   return *read;
 }
 
-pb::GemmLaunch& product(pb::Plan& p) {
-  return *p.mutable_buckets(0)->mutable_launches(1)->mutable_gemm();
+pb::MatmulLaunch& product(pb::Plan& p) {
+  return *p.mutable_buckets(0)->mutable_launches(1)->mutable_matmul();
 }
 
-GemmShape bound_product(const std::function<void(pb::GemmLaunch&)>& change) {
+MatmulShape bound_product(const std::function<void(pb::MatmulLaunch&)>& change) {
   Manifest m = read([&](pb::Plan& p) {
     change(product(p));
     // Room for operands that lie apart.
@@ -39,7 +39,7 @@ GemmShape bound_product(const std::function<void(pb::GemmLaunch&)>& change) {
   Binding b(m, m.plans[0]);
   auto done = b.bind(std::vector<int64_t>{2, 5});
   EXPECT_TRUE(done) << done.error().message;
-  return b.launches()[1].gemm;
+  return b.launches()[1].matmul;
 }
 
 TEST(Binding, lays_out_slots_and_sizes) {
@@ -127,24 +127,24 @@ TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
 }
 
 TEST(Binding, a_batch_is_what_the_plan_says) {
-  GemmShape s = bound_product([](pb::GemmLaunch&) {});
+  MatmulShape s = bound_product([](pb::MatmulLaunch&) {});
   EXPECT_EQ(s.m, 5);
   EXPECT_EQ(s.batch, 2);
   EXPECT_EQ(s.stride_a, 20);
 }
 
 TEST(Binding, a_batch_stays_one_where_rows_do_not_follow_each_other) {
-  GemmShape apart = bound_product([](pb::GemmLaunch& g) {
+  MatmulShape apart = bound_product([](pb::MatmulLaunch& g) {
     g.clear_stride_a();
     size(g.mutable_stride_a(), {1, 1, 0, kC + 1, 3});
   });
   EXPECT_EQ(apart.m, 5);
   EXPECT_EQ(apart.batch, 2);
   EXPECT_EQ(apart.stride_a, 25);
-  GemmShape transposed = bound_product([](pb::GemmLaunch& g) { g.set_trans_a(true); });
+  MatmulShape transposed = bound_product([](pb::MatmulLaunch& g) { g.set_trans_a(true); });
   EXPECT_EQ(transposed.batch, 2);
   EXPECT_TRUE(transposed.trans_a);
-  GemmShape shared = bound_product([](pb::GemmLaunch& g) { g.clear_stride_a(); });
+  MatmulShape shared = bound_product([](pb::MatmulLaunch& g) { g.clear_stride_a(); });
   EXPECT_EQ(shared.batch, 2);
 }
 

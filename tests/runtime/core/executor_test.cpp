@@ -294,7 +294,7 @@ TEST_F(ExecutorTest, a_plan_that_does_not_fit_itself_does_not_run) {
   expect_error(run_changed([](pb::Plan& p) { p.mutable_slots(1)->set_code(6, 11); }),
                ErrorCode::internal, "buffer 'y' needs 18 elements and has 66 bytes");
   expect_error(run_changed([](pb::Plan& p) {
-                 p.mutable_buckets(0)->mutable_launches(1)->mutable_gemm()->mutable_n()->set_code(
+                 p.mutable_buckets(0)->mutable_launches(1)->mutable_matmul()->mutable_n()->set_code(
                      1, 4);
                }),
                ErrorCode::internal, "reaches outside its buffers");

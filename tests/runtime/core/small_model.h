@@ -152,7 +152,7 @@ inline void add_plan(pb::Manifest& m) {
 
   pb::Launch* product = bucket.add_launches();
   product->set_name("y");
-  pb::GemmLaunch& g = *product->mutable_gemm();
+  pb::MatmulLaunch& g = *product->mutable_matmul();
   g.set_a(5);
   g.set_b(3);
   g.set_d(6);

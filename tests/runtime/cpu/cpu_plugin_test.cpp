@@ -30,7 +30,7 @@ std::vector<float> numbers(size_t count, int seed) {
 }
 
 // Small integers: exact in float whatever the order of the sum.
-void expect_product(const TfccCpuGemm& g, void* pool, void* products) {
+void expect_product(const TfccCpuMatmul& g, void* pool, void* products) {
   auto span = [&](int64_t stride, int64_t size) {
     return static_cast<size_t>((g.batch - 1) * stride + size);
   };
@@ -38,13 +38,14 @@ void expect_product(const TfccCpuGemm& g, void* pool, void* products) {
   auto bias = numbers(static_cast<size_t>(g.n), 3);
   std::vector<float> d(static_cast<size_t>(g.batch * g.m * g.n), -1e9f);
   char message[256] = "";
-  void* gemm = api()->gemm_create(pool, products, &g, message, sizeof message);
-  ASSERT_NE(gemm, nullptr) << message;
+  void* matmul = api()->matmul_create(pool, products, &g, message, sizeof message);
+  ASSERT_NE(matmul, nullptr) << message;
   for (int run = 0; run < 2; ++run) {
     ASSERT_EQ(
-        api()->gemm_run(gemm, a.data(), b.data(), g.has_bias ? bias.data() : nullptr, d.data()), 0);
+        api()->matmul_run(matmul, a.data(), b.data(), g.has_bias ? bias.data() : nullptr, d.data()),
+        0);
   }
-  api()->gemm_destroy(gemm);
+  api()->matmul_destroy(matmul);
   for (int64_t i = 0; i < g.batch; ++i) {
     for (int64_t r = 0; r < g.m; ++r) {
       for (int64_t c = 0; c < g.n; ++c) {
@@ -76,7 +77,7 @@ class CpuProducts : public testing::TestWithParam<int> {
     api()->products_destroy(products_);
     api()->destroy(pool_);
   }
-  void expect(const TfccCpuGemm& g) { expect_product(g, pool_, products_); }
+  void expect(const TfccCpuMatmul& g) { expect_product(g, pool_, products_); }
 
   void* pool_ = nullptr;
   void* products_ = nullptr;
@@ -88,16 +89,16 @@ TEST_P(CpuProducts, of_every_form) {
          {std::tuple{1, 0, 0}, {3, 0, 0}, {3, 0, 1}, {3, 1, 0}, {3, 1, 1}}) {
       for (auto [m, n, k] :
            {std::tuple{5, 7, 3}, {1, 1, 1}, {1, 9, 4}, {33, 1, 17}, {64, 48, 32}}) {
-        TfccCpuGemm g = {m,
-                         n,
-                         k,
-                         batch,
-                         share_a ? 0 : m * k,
-                         share_b ? 0 : k * n,
-                         form & 1,
-                         form >> 1 & 1,
-                         form >> 2 & 1,
-                         form >> 3 & 1 ? 0.5f : 1.0f};
+        TfccCpuMatmul g = {m,
+                           n,
+                           k,
+                           batch,
+                           share_a ? 0 : m * k,
+                           share_b ? 0 : k * n,
+                           form & 1,
+                           form >> 1 & 1,
+                           form >> 2 & 1,
+                           form >> 3 & 1 ? 0.5f : 1.0f};
         expect(g);
       }
     }
@@ -135,9 +136,9 @@ TEST(CpuPlugin, kept_products_have_a_limit) {
   const size_t limit = size_t{2} << 20;
   void* products = api()->products_create(limit);
   void* pool = api()->create(1);
-  const TfccCpuGemm held = {7, 5, 3, 1, 0, 0, 0, 0, 0, 1.0f};
+  const TfccCpuMatmul held = {7, 5, 3, 1, 0, 0, 0, 0, 0, 1.0f};
   char message[256] = "";
-  void* first = api()->gemm_create(pool, products, &held, message, sizeof message);
+  void* first = api()->matmul_create(pool, products, &held, message, sizeof message);
   size_t most = 0;
   for (int64_t m = 1; m <= 200; ++m) {
     expect_product({m, 3, 4, 1, 0, 0, 0, 0, 1, 1.0f}, pool, products);
@@ -146,9 +147,9 @@ TEST(CpuPlugin, kept_products_have_a_limit) {
   EXPECT_LE(most, limit);
   EXPECT_GT(most, limit / 2);
   std::vector<float> a(21, 1), b(15, 2), d(35);
-  EXPECT_EQ(api()->gemm_run(first, a.data(), b.data(), nullptr, d.data()), 0);
+  EXPECT_EQ(api()->matmul_run(first, a.data(), b.data(), nullptr, d.data()), 0);
   EXPECT_EQ(d[34], 6);
-  api()->gemm_destroy(first);
+  api()->matmul_destroy(first);
   api()->products_destroy(products);
   products = api()->products_create(0);  // nothing is kept but what runs
   for (int64_t m = 1; m <= 20; ++m)

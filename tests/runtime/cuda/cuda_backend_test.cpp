@@ -79,7 +79,7 @@ void flags_of_runs(const Model& model) {
 }
 
 // Small integers: exact in any order.
-void expect_product(runtime::Queue& q, runtime::GemmShape s) {
+void expect_product(runtime::Queue& q, runtime::MatmulShape s) {
   auto numbers = [](int64_t count, int seed) {
     std::vector<float> v(static_cast<size_t>(count));
     for (size_t i = 0; i < v.size(); ++i)
@@ -89,10 +89,10 @@ void expect_product(runtime::Queue& q, runtime::GemmShape s) {
   auto a = numbers((s.batch - 1) * s.stride_a + s.m * s.k, 1);
   auto b = numbers((s.batch - 1) * s.stride_b + s.k * s.n, 2), bias = numbers(s.n, 3);
   std::vector<float> d(static_cast<size_t>(s.batch * s.m * s.n));
-  auto handle = q.prepare_gemm(s);
+  auto handle = q.prepare_matmul(s);
   ASSERT_TRUE(handle) << handle.error().message;
-  EXPECT_EQ(*q.prepare_gemm(s), *handle) << "made once";
-  auto done = q.gemm(nullptr, *handle, {a.data(), b.data(), bias.data(), d.data()});
+  EXPECT_EQ(*q.prepare_matmul(s), *handle) << "made once";
+  auto done = q.matmul(nullptr, *handle, {a.data(), b.data(), bias.data(), d.data()});
   ASSERT_TRUE(done) << done.error().message;
   for (int64_t i = 0; i < s.batch; ++i) {
     for (int64_t r = 0; r < s.m; ++r) {
@@ -123,7 +123,7 @@ void products_of_every_form(const std::string& path) {
   for (int form = 0; form < 16; ++form) {
     for (int64_t batch : {1, 3}) {
       for (int64_t stride_b : {int64_t{0}, int64_t{7 * 3}}) {
-        runtime::GemmShape s;
+        runtime::MatmulShape s;
         s.m = 5, s.n = 7, s.k = 3, s.batch = batch;
         s.stride_a = 5 * 3 + 2, s.stride_b = stride_b;
         s.trans_a = form & 1, s.trans_b = form & 2, s.has_bias = form & 4;

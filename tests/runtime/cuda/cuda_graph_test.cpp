@@ -228,7 +228,7 @@ TEST_F(CudaGraphTest, plain_launches_where_graphs_are_off_or_cannot_be) {
     m.mutable_plans(0)
         ->clear_bucket_table();  // as codegen leaves it out where a batch depends on the shapes
     auto& launches = *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches();
-    pb::GemmLaunch& g = *launches[1].mutable_gemm();
+    pb::MatmulLaunch& g = *launches[1].mutable_matmul();
     for (auto* e : {g.mutable_m(), g.mutable_batch()}) e->clear_code();
     size(g.mutable_m(), {1, 1});
     size(g.mutable_batch(), {1, 0});

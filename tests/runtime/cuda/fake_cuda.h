@@ -64,7 +64,7 @@ inline void to_cuda(pb::Manifest& m) {
   }
   auto& launches = *plan.mutable_buckets(0)->mutable_launches();
   for (int i : {0, 2}) size(launches[i].mutable_kernel()->add_grid(), {1, 2, 0, 127, 2, 0, 128, 4});
-  pb::GemmLaunch& g = *launches[1].mutable_gemm();
+  pb::MatmulLaunch& g = *launches[1].mutable_matmul();
   for (auto* e : {g.mutable_m(), g.mutable_batch(), g.mutable_stride_a()}) e->clear_code();
   size(g.mutable_m(), {1, 2});
   size(g.mutable_batch(), {0, 1});

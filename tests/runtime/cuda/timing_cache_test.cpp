@@ -11,8 +11,8 @@ namespace {
 
 using namespace testing_support;
 
-GemmShape product(int64_t m) {
-  GemmShape s;
+MatmulShape product(int64_t m) {
+  MatmulShape s;
   s.m = m, s.n = 768, s.k = 3072, s.has_bias = true;
   return s;
 }
@@ -31,12 +31,12 @@ TEST(TimingCache, entries_survive_as_text) {
 }
 
 TEST(TimingCache, a_key_holds_all_that_matters) {
-  const GemmShape s = product(128);
+  const MatmulShape s = product(128);
   const std::string key = TimingCache::key("NVIDIA H200", 130200, s);
   EXPECT_NE(key, TimingCache::key("NVIDIA H100", 130200, s));
   EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130100, s));
   EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130200, product(64)));
-  GemmShape changed[7] = {s, s, s, s, s, s, s};
+  MatmulShape changed[7] = {s, s, s, s, s, s, s};
   changed[0].trans_b = true;
   changed[1].has_bias = false;
   changed[2].a = DType::f16;
@@ -44,7 +44,7 @@ TEST(TimingCache, a_key_holds_all_that_matters) {
   changed[4].trans_a = true;
   changed[5].bias = DType::f16;
   changed[6].in_order = true;
-  for (const GemmShape& c : changed) EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130200, c));
+  for (const MatmulShape& c : changed) EXPECT_NE(key, TimingCache::key("NVIDIA H200", 130200, c));
 }
 
 TEST(TimingCache, skips_what_it_does_not_know) {

@@ -39,7 +39,7 @@ struct CublasLt {
 Result<const CublasLt*> cublaslt();
 
 /// Where algorithms come from before the library is asked.
-struct GemmTimings {
+struct MatmulTimings {
   TimingCache* cache = nullptr;  // may be null
   std::string card;
   bool tune = false;  // time what the cache lacks, and add it
@@ -47,43 +47,43 @@ struct GemmTimings {
 
 /// The products of one executor: descriptors and the chosen algorithm per shape. The context must
 /// be current.
-class CublasLtGemms {
+class CublasLtProducts {
  public:
   /// Errors: device.
-  static Result<std::unique_ptr<CublasLtGemms>> make(const GemmTimings& timings = {});
-  ~CublasLtGemms();
-  CublasLtGemms(const CublasLtGemms&) = delete;
-  CublasLtGemms& operator=(const CublasLtGemms&) = delete;
+  static Result<std::unique_ptr<CublasLtProducts>> make(const MatmulTimings& timings = {});
+  ~CublasLtProducts();
+  CublasLtProducts(const CublasLtProducts&) = delete;
+  CublasLtProducts& operator=(const CublasLtProducts&) = delete;
 
   /// Descriptors and algorithm for a shape, made once. Errors: unsupported, device.
-  Result<size_t> prepare(const GemmShape& shape, size_t workspace_bytes);
+  Result<size_t> prepare(const MatmulShape& shape, size_t workspace_bytes);
   /// Launches on a stream. Errors: device.
-  Result<void> run(size_t handle, const GemmOperands& operands, void* workspace,
+  Result<void> run(size_t handle, const MatmulOperands& operands, void* workspace,
                    size_t workspace_bytes, void* stream);
   /// Forgets all products if there are very many.
   void trim();
 
  private:
   struct Product;
-  CublasLtGemms(const CublasLt& lt, const GemmTimings& timings);
-  Result<void> describe(const GemmShape& shape, Product& p) const;
+  CublasLtProducts(const CublasLt& lt, const MatmulTimings& timings);
+  Result<void> describe(const MatmulShape& shape, Product& p) const;
   /// The algorithm: from the cache, by time, or the library's first.
-  Result<void> choose(const GemmShape& shape, size_t workspace_bytes, Product& p) const;
+  Result<void> choose(const MatmulShape& shape, size_t workspace_bytes, Product& p) const;
   bool choose_cached(const std::string& key, size_t workspace_bytes, Product& p) const;
-  Result<void> choose_fastest(const GemmShape& shape, const std::string& key,
+  Result<void> choose_fastest(const MatmulShape& shape, const std::string& key,
                               std::span<const cublasLtMatmulHeuristicResult_t> offered,
                               Product& p) const;
-  Result<std::vector<cublasLtMatmulHeuristicResult_t>> offers(const GemmShape& shape,
+  Result<std::vector<cublasLtMatmulHeuristicResult_t>> offers(const MatmulShape& shape,
                                                               size_t workspace_bytes, int most,
                                                               const Product& p) const;
-  Result<void> run(Product& p, const GemmOperands& operands, void* workspace,
+  Result<void> run(Product& p, const MatmulOperands& operands, void* workspace,
                    size_t workspace_bytes, void* stream) const;
 
   const CublasLt& lt_;
-  const GemmTimings timings_;
+  const MatmulTimings timings_;
   cublasLtHandle_t handle_ = nullptr;
   std::vector<std::unique_ptr<Product>> products_;
-  std::map<GemmShape, size_t> index_;
+  std::map<MatmulShape, size_t> index_;
 };
 
 }  // namespace tfcc::runtime

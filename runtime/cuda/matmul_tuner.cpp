@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #ifdef TFCC_CUDA
-#include "runtime/cuda/gemm_tuner.h"
+#include "runtime/cuda/matmul_tuner.h"
 
 #include <algorithm>
 #include <vector>
@@ -60,7 +60,7 @@ size_t extent(int64_t batch, int64_t stride, int64_t rows, int64_t columns, DTyp
 
 }  // namespace
 
-Result<Fastest> fastest_candidate(const CudaDriver& cuda, const GemmShape& s, size_t candidates,
+Result<Fastest> fastest_candidate(const CudaDriver& cuda, const MatmulShape& s, size_t candidates,
                                   const RunCandidate& run) {
   Scratch scratch(cuda);
   TFCC_TRY_VOID(scratch.start());

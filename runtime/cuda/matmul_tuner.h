@@ -20,12 +20,12 @@ struct Fastest {
 
 /// Runs candidate `i` on these operands.
 using RunCandidate =
-    std::function<Result<void>(size_t i, const GemmOperands& operands, void* stream)>;
+    std::function<Result<void>(size_t i, const MatmulOperands& operands, void* stream)>;
 
 /// The fastest of `candidates`; an earlier one unless a later one is 2% faster. A candidate that
 /// fails is left out. B is read from memory each time, as a weight is. The context must be current.
 /// Errors: device, memory.
-Result<Fastest> fastest_candidate(const CudaDriver& cuda, const GemmShape& shape, size_t candidates,
-                                  const RunCandidate& run);
+Result<Fastest> fastest_candidate(const CudaDriver& cuda, const MatmulShape& shape,
+                                  size_t candidates, const RunCandidate& run);
 
 }  // namespace tfcc::runtime

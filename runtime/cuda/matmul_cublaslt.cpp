@@ -3,12 +3,12 @@
 // and a row-major matrix read by columns is its own transpose. So the library's first operand is
 // our B, its second our A, and m and n swap.
 #ifdef TFCC_CUDA
-#include "runtime/cuda/gemm_cublaslt.h"
+#include "runtime/cuda/matmul_cublaslt.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/cuda/gemm_tuner.h"
+#include "runtime/cuda/matmul_tuner.h"
 
 #include "runtime/core/shared_library.h"
 
@@ -58,7 +58,7 @@ std::optional<cudaDataType_t> cuda_type(DType t) {
   }
 }
 
-std::string print(const GemmShape& s) {
+std::string print(const MatmulShape& s) {
   return std::string(to_string(s.a)) + " x " + to_string(s.b) + " to " + to_string(s.d) + ", " +
          std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k) + ", batch " +
          std::to_string(s.batch);
@@ -73,7 +73,7 @@ Result<const CublasLt*> cublaslt() {
 }
 
 // A product's descriptors; freed one by one, null ones are those that were never made.
-struct CublasLtGemms::Product {
+struct CublasLtProducts::Product {
   explicit Product(const CublasLt& table) : lt(table) {}
   ~Product() {
     for (auto layout : {first, second, result}) {
@@ -111,29 +111,29 @@ struct CublasLtGemms::Product {
   double alpha = 1;
 };
 
-Result<std::unique_ptr<CublasLtGemms>> CublasLtGemms::make(const GemmTimings& timings) {
+Result<std::unique_ptr<CublasLtProducts>> CublasLtProducts::make(const MatmulTimings& timings) {
   TFCC_TRY(const CublasLt* lt, cublaslt());
-  std::unique_ptr<CublasLtGemms> gemms(new CublasLtGemms(*lt, timings));
-  TFCC_LT("start", lt->cublasLtCreate(&gemms->handle_));
-  return gemms;
+  std::unique_ptr<CublasLtProducts> matmuls(new CublasLtProducts(*lt, timings));
+  TFCC_LT("start", lt->cublasLtCreate(&matmuls->handle_));
+  return matmuls;
 }
 
-CublasLtGemms::CublasLtGemms(const CublasLt& lt, const GemmTimings& timings)
+CublasLtProducts::CublasLtProducts(const CublasLt& lt, const MatmulTimings& timings)
     : lt_(lt), timings_(timings) {}
 
-CublasLtGemms::~CublasLtGemms() {
+CublasLtProducts::~CublasLtProducts() {
   products_.clear();
   if (handle_ != nullptr) lt_.cublasLtDestroy(handle_);
 }
 
-void CublasLtGemms::trim() {
+void CublasLtProducts::trim() {
   constexpr size_t kMost = 4096;
   if (products_.size() < kMost) return;
   products_.clear();
   index_.clear();
 }
 
-Result<void> CublasLtGemms::describe(const GemmShape& s, Product& p) const {
+Result<void> CublasLtProducts::describe(const MatmulShape& s, Product& p) const {
   auto a = cuda_type(s.a), b = cuda_type(s.b), d = cuda_type(s.d), bias = cuda_type(s.bias);
   if (!a || !b || !d || !bias || s.batch > INT32_MAX) {
     return Error{ErrorCode::unsupported,
@@ -165,10 +165,8 @@ Result<void> CublasLtGemms::describe(const GemmShape& s, Product& p) const {
   return {};
 }
 
-Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(const GemmShape& s,
-                                                                           size_t workspace_bytes,
-                                                                           int most,
-                                                                           const Product& p) const {
+Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtProducts::offers(
+    const MatmulShape& s, size_t workspace_bytes, int most, const Product& p) const {
   cublasLtMatmulPreference_t preference = nullptr;
   TFCC_LT("a preference", lt_.cublasLtMatmulPreferenceCreate(&preference));
   auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -200,7 +198,8 @@ Result<std::vector<cublasLtMatmulHeuristicResult_t>> CublasLtGemms::offers(const
   return found;
 }
 
-Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, Product& p) const {
+Result<void> CublasLtProducts::choose(const MatmulShape& s, size_t workspace_bytes,
+                                      Product& p) const {
   const bool cached = timings_.cache != nullptr;
   const std::string key =
       cached ? TimingCache::key(timings_.card, lt_.cublasLtGetVersion(), s) : "";
@@ -212,8 +211,8 @@ Result<void> CublasLtGemms::choose(const GemmShape& s, size_t workspace_bytes, P
 }
 
 // An entry that the library does not take is as good as none.
-bool CublasLtGemms::choose_cached(const std::string& key, size_t workspace_bytes,
-                                  Product& p) const {
+bool CublasLtProducts::choose_cached(const std::string& key, size_t workspace_bytes,
+                                     Product& p) const {
   static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(TimingCache::Algorithm));
   const auto entry = timings_.cache->find(key);
   if (!entry) return false;
@@ -227,9 +226,9 @@ bool CublasLtGemms::choose_cached(const std::string& key, size_t workspace_bytes
   return true;
 }
 
-Result<void> CublasLtGemms::choose_fastest(const GemmShape& s, const std::string& key,
-                                           std::span<const cublasLtMatmulHeuristicResult_t> offered,
-                                           Product& p) const {
+Result<void> CublasLtProducts::choose_fastest(
+    const MatmulShape& s, const std::string& key,
+    std::span<const cublasLtMatmulHeuristicResult_t> offered, Product& p) const {
   TFCC_TRY(const CudaDriver* cuda, cuda_driver());
   size_t workspace_bytes = 0;
   for (const auto& o : offered) workspace_bytes = std::max(workspace_bytes, o.workspaceSize);
@@ -237,7 +236,7 @@ Result<void> CublasLtGemms::choose_fastest(const GemmShape& s, const std::string
   if (workspace_bytes > 0 && cuda->cuMemAlloc(&workspace, workspace_bytes) != CUDA_SUCCESS)
     workspace_bytes = 0;
   const auto fastest = fastest_candidate(
-      *cuda, s, offered.size(), [&](size_t i, const GemmOperands& o, void* stream) {
+      *cuda, s, offered.size(), [&](size_t i, const MatmulOperands& o, void* stream) {
         p.algo = offered[i].algo;
         return run(p, o, reinterpret_cast<void*>(workspace), workspace_bytes, stream);
       });
@@ -251,7 +250,7 @@ Result<void> CublasLtGemms::choose_fastest(const GemmShape& s, const std::string
   return {};
 }
 
-Result<size_t> CublasLtGemms::prepare(const GemmShape& shape, size_t workspace_bytes) {
+Result<size_t> CublasLtProducts::prepare(const MatmulShape& shape, size_t workspace_bytes) {
   if (auto found = index_.find(shape); found != index_.end()) return found->second;
   auto product = std::make_unique<Product>(lt_);
   TFCC_TRY_VOID(describe(shape, *product));
@@ -261,13 +260,13 @@ Result<size_t> CublasLtGemms::prepare(const GemmShape& shape, size_t workspace_b
   return products_.size() - 1;
 }
 
-Result<void> CublasLtGemms::run(size_t handle, const GemmOperands& o, void* workspace,
-                                size_t workspace_bytes, void* stream) {
+Result<void> CublasLtProducts::run(size_t handle, const MatmulOperands& o, void* workspace,
+                                   size_t workspace_bytes, void* stream) {
   return run(*products_[handle], o, workspace, workspace_bytes, stream);
 }
 
-Result<void> CublasLtGemms::run(Product& p, const GemmOperands& o, void* workspace,
-                                size_t workspace_bytes, void* stream) const {
+Result<void> CublasLtProducts::run(Product& p, const MatmulOperands& o, void* workspace,
+                                   size_t workspace_bytes, void* stream) const {
   if (p.has_bias) TFCC_LT("a bias", p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias));
   float alpha32 = static_cast<float>(p.alpha), beta32 = 0;
   double alpha64 = p.alpha, beta64 = 0;
