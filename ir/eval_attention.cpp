@@ -92,7 +92,7 @@ class Attention {
         weights_[static_cast<size_t>(first) + l] = {scores.reals[l], visible.ints[l] != 0};
       }
     }
-    soften();
+    apply_softmax();
     double* out = run_.results[0].reals.data() + (s.first_query + i) * attrs_.heads * out_width +
                   h * out_width;
     std::fill_n(out, out_width, 0.0);
@@ -103,7 +103,7 @@ class Attention {
     }
   }
 
-  void soften() {
+  void apply_softmax() {
     constexpr double kNone = -std::numeric_limits<double>::infinity();
     double top = kNone, sum = 0;
     for (const Weight& w : weights_) {

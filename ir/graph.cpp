@@ -149,7 +149,7 @@ ValueId Graph::add_pointwise(std::vector<ValueId> operands, ExprRef body, Type t
 void Graph::replace_uses(ValueId from, ValueId to) {
   if (from == to) return;
   TFCC_CHECK(value(from).type == value(to).type);
-  values_[from.value].heir = to;
+  values_[from.value].replacement = to;
   std::vector<OpId>& users = values_[from.value].users;
   for (OpId o :
        users) {  // an op that uses `from` twice is listed twice, so every entry moves one use

@@ -42,7 +42,8 @@ struct Value {
   Type type;
   OpId def;                 // invalid for graph inputs
   std::vector<OpId> users;  // one entry per use, in no order; graph outputs are not in it
-  ValueId heir;  // what a pass put in its place (replace_uses, set_heir); invalid if nothing
+  ValueId
+      replacement;  // what a pass put in its place (replace_uses, set_replacement); invalid if nothing
 };
 
 struct Op {
@@ -139,7 +140,7 @@ class Graph {
   /// Every use of `from` (outputs too) becomes `to`. Types must be equal.
   void replace_uses(ValueId from, ValueId to);
   /// `to` stands for `from` from now on, in another layout; uses stay as they are.
-  void set_heir(ValueId from, ValueId to) { values_[from.value].heir = to; }
+  void set_replacement(ValueId from, ValueId to) { values_[from.value].replacement = to; }
   void set_operands(OpId o, std::vector<ValueId> operands);
   void set_type(ValueId v, Type type) { values_[v.value].type = std::move(type); }
   void rename(ValueId v, std::string name);

@@ -7,13 +7,25 @@
 // input mask used as a number), put in both of its values, fold, and repeat while a large constant
 // is left. A case is masked if its upper bound lies 104 below the lower bound of a live one
 // (exp(-104) is 0 in f32), assuming |score| < 1000 before the mask (docs/numerics.md). Conditions
-// that all live cases share are classified (key-padding, causal, window); what else tells cases
-// apart stays an expression of `visible`.
+// that all live cases share are classified; what else tells cases apart (a prefix or a triangle,
+// sinks or a window) stays an expression of `visible`. A loaded condition on the query that is also
+// asked of the key (m_i * m_j) hides padding from padding alone and is dropped. What masks are, and
+// what they are not: passes/mask_cases.h.
+// `key_padding`: a conjunct loads and depends on (b, j) alone. `causal`: one is exactly
+// j <= i + (Sk - Sq). `window_left`, `window_right`: one is j >= i + (Sk - Sq) - n or
+// j <= i + (Sk - Sq) + n. Kernels neither read nor compute the keys outside.
 // Requires: one live score; each row of a token that is no padding is proved to see a key (a row
 // without one is 0 in the op, and an average in the graph); a sequence of padding alone and the row
 // of a padded query, which may see none, are read for nothing else (passes/readers.h). Where the
 // row of the first token is read by itself, the kernel checks that this token is no padding. Where
-// masked scores are -inf, a row without a key is 0 with the mask in the score too.
+// masked scores are -inf, a row without a key is 0 with the mask in the score too, and a condition
+// on the query is put back where its rows are read.
+// Each row sees a key if what positions and data say holds at some key: the query's own (j = i,
+// behind the keys of a cache), the first, the last, or min(i, Sk - 1). A condition on the key alone
+// (it loads, and uses neither h nor i) may hide all keys of a sequence. Beside other conditions
+// only the own key proves a row then, and a query whose own key is hidden counts as padding. So
+// triangles, windows, blocks and segments with the token itself are classified. Not classified are
+// j < i, j <= i - 2, the block before, all keys but the own, and a threshold as x_i + x_j > 0.
 #include "ir/ir.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"

@@ -9,9 +9,10 @@
 // quantised tensors), and integers turned into reals, which 16 bits cannot hold past 2048. Angles
 // (what sin and cos are taken of) and tables of a rotary embedding stay f32. What is rounded to
 // integers next (quantised) stays f32, with all that it is computed from up to the products; masks
-// written as numbers beyond f16 stay within its range. Graph inputs and outputs keep their types,
-// but caches, which only attention reads. Expressions are not touched: they compute in f32, so a
-// score's constants are never narrowed. Integers, booleans and f64 stay.
+// written as numbers beyond f16 stay within half of its range, since an infinity would make NaN of
+// a row without keys. Graph inputs and outputs keep their types, but caches, which only attention
+// reads. Expressions are not touched: they compute in f32, so a score's constants are never
+// narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
 #include <ranges>
 #include <set>

@@ -2,7 +2,7 @@
 // eliminate-common-ops: ops of the same kind, operands, attributes and types are computed once.
 //   before: %a = pointwise(%x) {body = (i) => exp(%x[i])}; %b = pointwise(%x) {body = (i) => exp(%x[i])}
 //   after:  uses of %b read %a
-// Constants are equal when their recipes are.
+// Constants are equal when their recipes are; inline ones over 64 KiB are not compared.
 #include <map>
 #include <vector>
 

@@ -5,9 +5,13 @@
 // q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else
 // one pointwise op each. Scales on q, k or the product move into the score. A guard that turns NaN
 // into 0 after the softmax is dropped: a row without a visible key is 0 in the op. k and v that
-// several heads share (GQA through Expand and Reshape: h / group) are not repeated.
+// several heads share (GQA through Expand and Reshape: h / group) are not repeated. Scores have any
+// leading dims: [B, H], [B * H], [B, H / group, group], none. Of several products at the score's
+// own row and column the first is that of q and k; the others stay loads, as gathered ones do
+// (relative positions). A product with its bias that q, k and v are pieces of stays a value, for
+// fuse-linear-bias. Probabilities that are rounded to 16 bits before the product with v stay f32.
 // Requires: the score reads the product at its own row and column alone; probabilities and scores
-// have no other use.
+// have no other use; heads are known and at most 256 wide.
 #include <algorithm>
 
 #include "passes/heads.h"

@@ -7,7 +7,9 @@
 // what else the op loads it loads at its own place, along the last axis, or as one value, beside
 // integers also for its row, so that an arm of execution has it at hand with the sum; %y has the
 // type of %m, or a wider one: where the epilogue is split off again, the sum is stored in it; %m of
-// integers is an i32, and exact in any case; the epilogue stays within 64 nodes.
+// integers is an i32, and exact in any case; the epilogue stays within 64 nodes, and rounds to
+// integers beside such a sum alone (what is rounded keeps its type under --fp16). Code generation
+// splits off what the chosen arm cannot compute, so that the target need not be known here.
 // Runs after: fuse-gated-mlp and fuse-qkv, which merge products that have a bias alone;
 // fuse-residual-norm, which takes sums to a norm.
 #include <algorithm>

@@ -3,8 +3,10 @@
 // activation * up reads both halves of its result in one kernel.
 //   before: %g = matmul(%x, @wg); %u = matmul(%x, @wu); %y = pointwise(%g, %u) {body = (i,j,k) => silu(%g[i,j,k]) * %u[i,j,k]}
 //   after:  %gu = matmul(%x, concat(1, @wg, @wu)); %y = pointwise(%gu) {body = (i,j,k) => silu(%gu[i,j,k]) * %gu[i,j,k + 256]}
-// Requires: weights are constants of rank 2, the attributes agree, both or none have a bias, and
-// one elementwise op alone reads both products. Runs after: fuse-pointwise.
+// Requires: weights are constants of rank 2, or computed from constants column by column
+// (passes/sibling_products.h), the attributes agree, both or none have a bias, and one elementwise
+// op alone reads both products, at its own place. A graph that has gate and up as one product (Phi,
+// ModernBERT) is in this form already. Runs after: fuse-pointwise.
 #include "passes/passes.h"
 #include "passes/sibling_products.h"
 

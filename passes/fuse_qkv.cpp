@@ -3,9 +3,11 @@
 // slices of its result, which the attention kernels read in place.
 //   before: %q = matmul(%x, @wq, @bq) {epilogue = (s,i,j,k) => s + @bq[k]}; %k = ..; %v = ..; %ctx = attention(%q, %k, %v)
 //   after:  %qkv = matmul(%x, concat(1, @wq, @wk, @wv), @b) {epilogue = (s,i,j,k) => s + @b[k]}, @b = concat(0, @bq, @bk, @bv); %q = %qkv[i,j,k]; %k = %qkv[i,j,k+64]; ...
-// Requires: weights are constants of rank 2, the attributes agree, all or none have a bias, and
-// every product is read by this attention alone, as q, k or v (or by the cache that it reads), or
-// by the rotary embedding of q or k alone. Runs after: fuse-linear-bias.
+// Requires: weights are constants of rank 2, or computed from constants column by column
+// (passes/sibling_products.h), the attributes agree, all or none have a bias, and every product is
+// read by this attention alone, as q, k or v (or by the cache that it reads), or by the rotary
+// embedding of q or k alone. Pieces of one product (GPT-2, BLOOM) are left as they are. Runs after:
+// fuse-linear-bias.
 #include "passes/passes.h"
 #include "passes/sibling_products.h"
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Part of canonicalize: products, norms and elementwise ops on rows that were listed along one
 // axis, or whose leading axes were exchanged, work on the tensor as it was; the view moves behind
-// them.
+// them, until it meets one that undoes it. So rows are not copied, and the passes behind see the
+// tensors that they look for. Requires: the view keeps the last axis and all rows, and has no more
+// dims than the tensor, which has at most five, and no type of its own; a weight has rank 2 and is
+// not on the left. Of an elementwise op, all such views are of one kind and read at its own place,
+// and the rest depends on the last axis alone; no reduction (a norm still in pieces) reads the view
+// or the result.
 #pragma once
 
 #include "passes/match.h"

@@ -17,9 +17,17 @@
 //   3. With i := q - P neither B, S nor P is left in score and visible: they speak of absolute positions alone. So in every op on rows.
 //   4. A query sees no key behind it, and everything from ids to logits is row by row but attention. So what a token's row is
 //      depends on the tokens before it alone, and steps of any size are the whole.
+//   5. One output has a row for each token, the logits; the others are those of 2.
+// Without a past, keys are rows of the new tokens. Sums of a mask and running sums follow from the
+// inputs. A load that the sizes of the graph had proved (a position table) is clamped, with a flag.
+// Inputs are recognised by type, dims and name. Not lifted: a mask over the query that data
+// decides, cross attention, a circular cache, dynamic quantisation (its scale is of all tokens),
+// and a triangle of a table that is read at clamped positions (gpt2-past), which classify-mask
+// leaves.
 // A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
 // slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
-// as those of all else.
+// as those of all else. Requires: it is causal, sees all but padding, has one decay for heads that
+// share keys, and the graph has no past. An export that takes its own sums as inputs is not lifted.
 //   before: %a = linear_attention(%q, %k, %v, ..) {causal = true, ..} : f32[B,S,64]
 //   after:  %a, %sums = linear_attention_step(%q, %k, %v, %first, %state_from, %state_to, %state.0, ..) {..} : f32[1,T,64], f32[C,4,16,16]
 // Rows of logits are computed for the tokens that are asked for; so is all between the last
@@ -369,7 +377,7 @@ class Lifter : GivenInputs {
 
   void stands_for(ValueId before, ValueId after) {
     lifted_[before.value] = made(after);
-    g_.set_heir(before, after);
+    g_.set_replacement(before, after);
   }
 
   void not_lifted(const ir::Op& op, std::string why) {

@@ -1,6 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cases of a masked score, for classify-mask: a decision is picked, both of its outcomes are
-// put into the score and folded, and so on while something is left that may hide a key.
+// put into the score and folded, and so on while something is left that may hide a key: a constant
+// of magnitude 1200 or more, or the logarithm of a mask.
+// A control is the condition of a real-valued select; a graph input [batch, position] (other axes
+// of size 1) that is converted to a real; or such an input that is real, and is multiplied with a
+// large constant or put into a logarithm. What finds the element of a load (the bucket of a
+// relative position) is none. Before that, a constant matrix of two values that depend on j - i
+// alone becomes a condition, up to 64 MiB, and conditions are taken apart: |i - j| <= n is two,
+// and so is m_i * m_j == 0. A clamp that no score reaches is dropped.
+// An input that is computed with is taken for 0 or 1, and a flag checks it. So it must enter the
+// score as a factor of first degree, alone or with other masks (1 - m, m_i * m_j). Squares,
+// quotients, clips to small numbers, integer functions (ids % 2, min(ids, 1)) and differences from
+// the same input at another place (seg_i - seg_j) say that it is something else. An integer that is
+// proved to be 0 or 1 (clip(ids, 0, 1), a product of comparisons) is a condition, without a flag. A
+// remainder is not: it says nothing of padding.
 #pragma once
 
 #include <functional>

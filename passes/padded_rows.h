@@ -1,6 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which values of a graph are needed at real tokens alone: what remove-padding may compute without
 // padding, proved from the graph.
+//   1. All attentions with a condition on keys that data decides (not positions alone) have the
+//      same expression, over the same batch. It counts no tokens: with lengths summed up from a
+//      mask, a token beyond the count is a query that the graph computes. Lengths that are an input
+//      are fine. Batch and length are 1 at least.
+//   2. Queries and keys are the same tokens (passes/row_origins.h).
+//   3. A real token sees itself: the rest of `visible` is true at j = i. So each real token's row
+//      has a key. A row that is kept though it is padding may have none, and is 0 then.
+//   4. An attention of these tokens that sees padding is not packed, nor is what it reads; what
+//      follows must not read it elsewhere. Such a one is a linear attention that decays (each row
+//      of padding fades older sums), or whose condition has a part of places or compares reals
+//      (which may be weights of real tokens). Packed, a row that is kept sees every token, so that
+//      a causal linear attention must have none.
+//   5. What follows from attention is read row by row; at a row of each sequence that sizes and
+//      inputs name, which is kept; where padding changes nothing; or as an output, which is 0 at
+//      padding. Else the padding of all is kept.
+//   6. Padding changes nothing where the reading expression does not depend on the row with the
+//      condition taken as false, and `mask` as 0 where that is mask != 0 or bounded(mask, 2) == 1:
+//      select(mask != 0, x, -inf), x * f32(mask). 0 times a number of a dropped row is taken to be
+//      0. It may have been a NaN; a NaN at padding never reaches a real token.
+// What attention reads is packed too as far as nobody else needs it at padding; else it is
+// gathered.
 #pragma once
 
 #include <optional>

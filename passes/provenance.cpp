@@ -14,11 +14,11 @@ namespace {
 class Step {
  public:
   Step(const Graph& before, const Graph& now)
-      : before_(before), now_(now), live_(now.op_count()), is_heir_(now.value_count()) {
+      : before_(before), now_(now), live_(now.op_count()), is_replacement_(now.value_count()) {
     for (OpId o : now.order()) live_[o.value] = now.op(o).kind != OpKind::constant;
     for (size_t v = 0; v < before.value_count(); ++v) {
       const ValueId id{static_cast<uint32_t>(v)};
-      if (const ValueId h = heir(id); h != id) is_heir_[h.value] = true;
+      if (const ValueId h = replacement(id); h != id) is_replacement_[h.value] = true;
     }
   }
 
@@ -31,7 +31,7 @@ class Step {
     if (a.operands.size() != b.operands.size() || attributes_key(a) != attributes_key(b))
       return true;
     for (size_t i = 0; i < a.operands.size(); ++i) {
-      if (heir(a.operands[i]) != b.operands[i]) return true;
+      if (replacement(a.operands[i]) != b.operands[i]) return true;
     }
     return std::any_of(b.results.begin(), b.results.end(),
                        [&](ValueId v) { return before_.value(v).type != now_.value(v).type; });
@@ -46,7 +46,7 @@ class Step {
       const OpId o = *it;
       if (live_[o.value] || before_.op(o).kind == OpKind::constant) continue;
       std::vector<OpId>& mine = owners[o.value];
-      for (ValueId v : before_.op(o).results) add(mine, behind(now_.value(heir(v)).def));
+      for (ValueId v : before_.op(o).results) add(mine, behind(now_.value(replacement(v)).def));
       for (size_t i = 0; i < before_.op(o).results.size() && mine.empty(); ++i) {
         for (OpId user : before_.value(before_.op(o).results[i]).users) {
           if (!live_[user.value]) add(mine, owners[user.value]);
@@ -77,7 +77,7 @@ class Step {
     for (ValueId v : before_.op(gone).operands) {
       const OpId def = before_.value(v).def;
       if (before_.is_constant(v)) continue;
-      if (!def.valid() || live_[def.value]) all.insert(heir(v));
+      if (!def.valid() || live_[def.value]) all.insert(replacement(v));
       else if (!known[def.value]) return std::nullopt;
       else all.insert(known[def.value]->begin(), known[def.value]->end());
     }
@@ -91,7 +91,7 @@ class Step {
     OpId side = owner;
     for (ValueId v : now_.op(owner).operands) {
       const OpId def = now_.value(v).def;
-      if (!def.valid() || !is_new(def) || is_heir_[v.value] ||
+      if (!def.valid() || !is_new(def) || is_replacement_[v.value] ||
           now_.op(def).kind != OpKind::pointwise || def == side)
         continue;
       const auto& reads = now_.op(def).operands;
@@ -105,9 +105,9 @@ class Step {
     return side;
   }
 
-  ValueId heir(ValueId v) const {
-    for (size_t steps = 0; steps < now_.value_count() && now_.value(v).heir.valid(); ++steps)
-      v = now_.value(v).heir;
+  ValueId replacement(ValueId v) const {
+    for (size_t steps = 0; steps < now_.value_count() && now_.value(v).replacement.valid(); ++steps)
+      v = now_.value(v).replacement;
     return v;
   }
 
@@ -129,7 +129,7 @@ class Step {
       if (is_new(at) && now_.op(at).kind != OpKind::pointwise) found.push_back(at);
       for (ValueId v : now_.op(at).operands) {
         const OpId def = now_.value(v).def;
-        if (!def.valid() || !is_new(def) || !live_[def.value] || is_heir_[v.value] ||
+        if (!def.valid() || !is_new(def) || !live_[def.value] || is_replacement_[v.value] ||
             !seen.insert(def).second)
           continue;
         open.push_back(def);
@@ -140,8 +140,8 @@ class Step {
 
   const Graph& before_;
   const Graph& now_;
-  std::vector<bool> live_;     // now, constants left out
-  std::vector<bool> is_heir_;  // values that took the place of another
+  std::vector<bool> live_;            // now, constants left out
+  std::vector<bool> is_replacement_;  // values that took the place of another
 };
 
 void add_pass(std::vector<std::string>& to, const std::string& pass) {

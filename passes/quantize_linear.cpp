@@ -8,7 +8,8 @@
 //           %y.sum = matmul(%y.a, %y.b) {alpha = 0.5 / 4096, ...};  %y = pointwise(%y.sum, @s) {body = (i,j) => 4096.0 * %y.sum[i,j] * @s[j]}
 // Integers of 9 bits are exact in every real type, and so are their sums in f32 up to 2^24: what
 // the operators define is what 16 bits compute too, and a weight is converted once, at compile
-// time. A scale alone becomes alpha.
+// time; one over 64 KiB whose zero point is not folded with it is converted in each run. A scale
+// alone becomes alpha.
 // Requires: both operands are integers of 8 bits or less (minus such a zero point) times a literal
 // scale, for a matrix of weights also times scales along its columns.
 #include <algorithm>

@@ -3,8 +3,9 @@
 // one body in one spelling.
 //   before: %y = 0.5 * %x * (1 + erf(%x / sqrt(2)))         or 0.5 * %x * (1 + tanh(0.79788 * (%x + 0.044715 * %x^3)))
 //   after:  %y = pointwise(%x) {body = (i) => 0.5 * %x[i] * (1 + erf(%x[i] * 0.70711))}, spelled as ir/gelu.h does it
+// Epilogues compute that spelling fast. x may be taken out of the cubic (BLOOM).
 // Requires: constants within 1e-3 of the exact ones (a graph converted to fp16 rounds them); one %x
-// in all places.
+// in all places, a value of its own.
 #include <algorithm>
 
 #include "ir/gelu.h"

@@ -2,6 +2,7 @@
 // raise-layer-norm: ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add as one op.
 //   before: %m = mean(%x); %v = mean((%x - %m)^2); %y = (%x - %m) / sqrt(%v + eps) * @g + @b
 //   after:  %y = norm(@g, @b, %x) {body = (i,j,k) => %x[i,j,k], eps, has_beta, kind = layer}
+// Factors come in any order, also with 1 / sqrt.
 // Requires: both means over the last axis, of the same %x; @g, @b rank 1 on it. A missing @g
 // becomes ones. In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value,
 // and its result is rounded once.

@@ -6,10 +6,19 @@
 //           or %o = matmul(%q, matmul(k'^T, %v)), which sees all tokens
 //   after:  %ctx = linear_attention(%q2, %k2, %v2, ..) {causal, heads, q_map, k_map, decay, visible, epilogue = (s,z,b,h,t,c) => s / (z + 1e-6)}
 // q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else
-// one pointwise op each. A feature map is the expression of one element of it. The normaliser is
-// what divides by the sum of the weights of a row, wherever it stands.
+// one pointwise op each. A feature map (elu + 1, relu, exp) is the expression of one element of it;
+// a softmax over features stays an op before. The normaliser is what divides by the sum of the
+// weights of a row, wherever it stands, with its own epsilon; what divides by something else stays
+// behind. Both sums, the one outside and the one inside, are taken apart into factors. The indices
+// that a factor depends on tell whether it is of the query, the key, the value, a mask, a decay or
+// a row. So Einsum, MatMul, Mul and ReduceSum are one case; tests/models/linear_attention_forms.py
+// has the spellings. q, k and v may be products of tokens and weights: these are never the sum
+// inside. Sums in chunks are joined to one triangle first (passes/join_chunks.h), on a copy of the
+// graph that is kept if the op takes its place.
 // Requires: sums run from the first token on; what is multiplied depends on a query, a key or a
-// value alone; a decay is of tokens.
+// value alone; a decay is of tokens, for each head or each token; a condition on query and key is a
+// triangle; heads are known and at most 512 wide. A known length that is shorter than a head is
+// wide is less work as products of tokens and tokens.
 // Assumes: 0 times an element of k or v that a mask hides is 0, so that hidden tokens need not be
 // read; a mask that compares indices as f32 means the integers, of which f32 has all below 2^24.
 #include <algorithm>

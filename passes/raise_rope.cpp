@@ -6,8 +6,15 @@
 //   after:  %r = rope(%x2, %cos2, %sin2) {heads = 2, interleaved = false, rotary = 8} : f32[B,S,16]; %y = a view of %r
 // By substitution: the element is looked at in the first and in the second member of a pair (d and
 // d + half, or 2e and 2e + 1), where conditions fold and a rotation is x*c - y*s and y*c + x*s.
-// Channels past the rotary ones must be x itself.
-// Requires: rank 4 with known heads; angles that do not depend on the head.
+// Channels past the rotary ones must be x itself. So rotate-half, joined halves, strided slices,
+// complex numbers, partial rotary and angles from positions, tables or caches are one case. A
+// constant that all four products share becomes a factor of the view. The tables are
+// [B or 1, S, rotary / 2], or [.., rotary] where the members of a pair have different values.
+// It is an op on rows, not a part of the attention's score: a cache stores the rotated key, no
+// element is rotated again for each block of queries, and after packing it is the same over tokens.
+// Its x is read in place, as a slice of the product of q, k and v.
+// Requires: rank 4 with known heads, a real type but f64, an even head size of at most 512; each
+// member has two products; angles that do not depend on the head.
 #include <algorithm>
 
 #include "ir/ir.h"

@@ -2,7 +2,18 @@
 // Who reads rows that a pass leaves undefined, for classify-mask. An attention that hides keys may
 // differ from the graph in the rows of a sequence without any key and, with some masks, in those of
 // padded queries. This follows such rows through the graph, op by op: each element of a value reads
-// one row (a sequence and a token of it) of the attentions' results, or several.
+// one row (a sequence and a token of it) of the attentions' results, or several, as expressions
+// over its indices. Elementwise ops, views, products and norms compose them with the indices of
+// loads.
+// Problems are: an element that reads two sequences (a sum, product, softmax, roll or concatenation
+// along the batch); an output at another place than its sequence's. Where rows of padded queries
+// are undefined: an element that reads two tokens (a mean, a maximum, a convolution); an attention
+// that reads the rows as keys or values; an output that is reversed or shifted.
+// None are: an expression of which nothing is left if the row's own key is hidden (x * mask,
+// select(mask, x, 0), a product with mask / sum(mask)); an attention that hides the same keys; the
+// first token by itself, which a run must not have as padding; another token that sees all keys
+// that are no padding (the last under a triangle); an output with rows at their own place: an axis,
+// a flattened one, or that of a cache which it continues.
 #pragma once
 
 #include <map>

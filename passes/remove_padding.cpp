@@ -84,7 +84,7 @@ class Packer {
 
   void stands_for(ValueId padded, ValueId packed) {
     packed_[padded.value] = packed;
-    g_.set_heir(padded, packed);
+    g_.set_replacement(padded, packed);
   }
 
   ir::Type packed_type(ValueId v) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the rows of a batch's tokens are computed from, row by row: whether two tensors of one shape
-// speak of the same tokens.
+// speak of the same tokens. Two texts of one shape do not.
 #pragma once
 
 #include <map>

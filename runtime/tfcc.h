@@ -25,6 +25,7 @@
 
 #include "runtime/dtype.h"
 #include "runtime/result.h"
+#include "runtime/size_role.h"
 
 /// Marks what libtfcc.so exports; its other symbols are hidden.
 #define TFCC_API __attribute__((visibility("default")))
@@ -34,9 +35,10 @@ inline namespace v1 {
 
 /// One dim of an input or output: a number, or a range with the expression that gives it.
 struct DimInfo {
-  std::string text;  // "768", "batch_size", "batch_size*12"
-  int64_t min = 0;   // smallest and largest size accepted; equal if fixed
-  int64_t max = 0;   // 0: no limit
+  std::string text;                // "768", "batch_size", "batch_size*12"
+  int64_t min = 0;                 // smallest and largest size accepted; equal if fixed
+  int64_t max = 0;                 // 0: no limit
+  SizeRole role = SizeRole::none;  // what it counts, where it is one size
 };
 
 /// Name, type and dims of a graph input or output.

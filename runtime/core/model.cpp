@@ -115,6 +115,7 @@ DimInfo describe(const Manifest& m, const SizeExpr& dim) {
     info.text = m.symbols[*s].name;
     info.min = m.symbols[*s].min;
     info.max = m.symbols[*s].max;
+    info.role = m.symbols[*s].role;
   }
   return info;
 }

@@ -68,34 +68,32 @@ class Resolver {
       TFCC_TRY_VOID(add_shape("--input", name, shape));
     while (solve_one()) {}
     TFCC_TRY_VOID(check_multiples());
-    std::stable_partition(known_.begin(), known_.end(),
-                          [](const std::string& size) { return !has_word(size, "total"); });
-    for (const std::string& size : known_) {
-      if (!usual || sizes_.count(size) != 0) continue;
-      sizes_.emplace(size, total_of(size).value_or(usual(size)));
-      while (solve_one()) {}
-    }
+    if (usual) assume(usual);
     TFCC_TRY_VOID(check_equations());
     return std::move(sizes_);
   }
 
  private:
-  static bool has_word(const std::string& size, const char* word) {
-    return size.find(word) != std::string::npos;
-  }
-
-  // An exporter that gives the mask over a cache an axis of its own, total_sequence_length, means
-  // past and new tokens.
-  std::optional<int64_t> total_of(const std::string& size) const {
-    if (!has_word(size, "total") || !has_word(size, "seq")) return std::nullopt;
-    int64_t sum = 0;
-    int past = 0, length = 0;
-    for (const auto& [name, n] : sizes_) {
-      if (has_word(name, "total") || !has_word(name, "seq")) continue;
-      ++(has_word(name, "past") ? past : length);
-      sum += n;
+  // What nothing tells. The context comes last: it is the past and the new tokens.
+  void assume(const UsualSize& usual) {
+    const auto is = [&](SizeRole role) {
+      return [&usual, role](const std::string& size) { return usual(size).role == role; };
+    };
+    std::stable_partition(known_.begin(), known_.end(), std::not_fn(is(SizeRole::context)));
+    const auto of = [&](SizeRole role) -> std::optional<int64_t> {
+      const auto size = std::find_if(known_.begin(), known_.end(), is(role));
+      if (size == known_.end()) return std::nullopt;
+      const auto n = sizes_.find(*size);
+      return n == sizes_.end() ? std::nullopt : std::optional(n->second);
+    };
+    for (const std::string& size : known_) {
+      if (sizes_.count(size) != 0) continue;
+      const Usual own = usual(size);
+      const auto past = of(SizeRole::past), length = of(SizeRole::length);
+      const bool both = own.role == SizeRole::context && past && length;
+      sizes_.emplace(size, both ? *past + *length : own.n);
+      while (solve_one()) {}
     }
-    return past == 1 && length == 1 ? std::optional(sum) : std::nullopt;
   }
 
   Result<void> set(const std::string& option, const std::string& size, int64_t n,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/result.h"
+#include "runtime/size_role.h"
 
 namespace tfcc::tools {
 
@@ -44,14 +45,18 @@ struct WantedDim {
 
 using InputDims = std::pair<std::string, std::vector<WantedDim>>;
 
-/// What a size is that nothing tells.
-using UsualSize = std::function<int64_t(const std::string& size)>;
+/// What a size is that nothing tells, and what it counts.
+struct Usual {
+  int64_t n = 0;
+  SizeRole role = SizeRole::none;
+};
+using UsualSize = std::function<Usual(const std::string& size)>;
 
 /// The sizes that `wanted` gives: those named, those of dims that are a size alone, and those that
 /// a dim of several leaves one choice for (128 = past_sequence_length + 1). With `usual`, all
 /// others too: one takes its usual value, then what follows from it is solved, and so on;
-/// total_sequence_length is the sum of past_sequence_length and sequence_length, where there are
-/// one of either.
+/// the context, as an exporter gives the mask over a cache an axis of its own, is the past and the
+/// new tokens.
 /// Errors: invalid_argument (no such input or size, with a list of those there are; a size with two
 /// values; a fixed dim that is to be another), shape (another number of dims, an array of other
 /// sizes, a dim that its sizes do not give).

@@ -75,10 +75,10 @@ Result<void> InspectedFile::set_sizes(const WantedSizes& wanted) {
     inputs.emplace_back(input.name, std::vector<WantedDim>());
     for (const SizeExpr& d : input.dims) inputs.back().second.push_back(WantedDim::of(d.print()));
   }
-  const auto usual = [&](const std::string& name) {
+  const auto usual = [&](const std::string& name) -> Usual {
     for (size_t i = 0; i < sizes.size(); ++i)
-      if (manifest.symbols[i].name == name) return sizes[i];
-    return kLength;
+      if (manifest.symbols[i].name == name) return {sizes[i], manifest.symbols[i].role};
+    return {kLength};
   };
   TFCC_TRY(const SizesByName given, solve_sizes(inputs, wanted, usual));
   for (size_t i = 0; i < sizes.size(); ++i) {

@@ -78,17 +78,17 @@ std::vector<InputDims> dims_of(const std::vector<TensorInfo>& inputs) {
   return out;
 }
 
-// 2 for the first axis and 16 for others, within what the dim takes.
-int64_t usual_size(const std::vector<TensorInfo>& inputs, const std::vector<InputDims>& dims,
-                   const std::string& size) {
+// 2 for a batch and 16 for others, within what the dim takes.
+Usual usual_size(const std::vector<TensorInfo>& inputs, const std::vector<InputDims>& dims,
+                 const std::string& size) {
   for (size_t i = 0; i < inputs.size(); ++i)
     for (size_t k = 0; k < inputs[i].dims.size(); ++k) {
       if (dims[i].second[k].size != size) continue;
       const DimInfo& d = inputs[i].dims[k];
-      const int64_t usual = k == 0 ? 2 : 16;
-      return std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min);
+      const int64_t usual = d.role == SizeRole::batch ? 2 : 16;
+      return {std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min), d.role};
     }
-  return 16;
+  return {16};
 }
 
 }  // namespace

@@ -334,11 +334,11 @@ Result<Makers> run_steps(ir::Graph& graph, const std::vector<Step>& steps) {
     makers.resize(graph.op_count());
     for (uint32_t v = 0; v < before.value_count();
          ++v) {  // what computes the same in another layout has the same makers, and one more
-      const ValueId heir = graph.value(ValueId{v}).heir;
-      if (!heir.valid() || graph.value(heir).type == before.value(ValueId{v}).type ||
+      const ValueId replacement = graph.value(ValueId{v}).replacement;
+      if (!replacement.valid() || graph.value(replacement).type == before.value(ValueId{v}).type ||
           !before.value(ValueId{v}).def.valid())
         continue;
-      const ir::OpId made = graph.value(heir).def;
+      const ir::OpId made = graph.value(replacement).def;
       if (made.value >= before.op_count())
         makers[made.value] = makers[before.value(ValueId{v}).def.value];
     }

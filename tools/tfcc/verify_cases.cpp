@@ -146,10 +146,13 @@ class CaseMaker {
       for (ir::ExprRef d : graph_.value(v).type.dims)
         inputs.back().second.push_back(WantedDim::of(ir::print(d)));
     }
-    TFCC_TRY(const SizesByName sizes, solve_sizes(inputs, wanted, [&](const std::string& name) {
-               const auto usual = symbols_.find(name);
-               return usual == symbols_.end() ? size.length : usual->second;
-             }));
+    const auto usual = [&](const std::string& name) -> Usual {
+      const auto n = symbols_.find(name);
+      const auto symbol = std::ranges::find(graph_.symbols, name, &ir::SizeSymbol::name);
+      return {n == symbols_.end() ? size.length : n->second,
+              symbol == graph_.symbols.end() ? SizeRole::none : symbol->role};
+    };
+    TFCC_TRY(const SizesByName sizes, solve_sizes(inputs, wanted, usual));
     for (auto& [name, n] : symbols_) {
       if (const auto it = sizes.find(name); it != sizes.end()) n = it->second;
     }
