@@ -106,8 +106,10 @@ TEST(Binding, names_the_option_that_set_a_limit) {
 // That rows of a batch are one tall product is for the plan to say.
 TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
   // h has 4 B S elements: B S / 2 rows of 8.
-  const auto bound = [](std::initializer_list<int64_t> rows, int64_t columns) {
+  const auto bound = [](std::initializer_list<int64_t> rows, int64_t columns,
+                        DType dtype = DType::f32) {
     const Manifest m = read([&](pb::Plan& p) {
+      p.mutable_buffers(5)->set_dtype(static_cast<uint32_t>(dtype));
       pb::TensorMap& map = *p.mutable_buckets(0)->mutable_launches(0)->mutable_kernel()->add_maps();
       map.set_buffer(5);
       size(map.mutable_rows(), rows);
@@ -124,6 +126,10 @@ TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
             std::string::npos);
   EXPECT_NE(bound({1, 0, 1, 1, 3}, 4).find("reaches outside its buffer"), std::string::npos)
       << "rows of less than 16 bytes";
+  EXPECT_EQ(bound({1, 0, 1, 1, 3, 0, 4, 4}, 16, DType::u8), "2 x 16");
+  EXPECT_NE(bound({1, 0, 1, 1, 3, 0, 2, 4}, 8, DType::u8).find("reaches outside its buffer"),
+            std::string::npos)
+      << "rows of 8 bytes";
 }
 
 TEST(Binding, a_batch_is_what_the_plan_says) {
