@@ -176,7 +176,7 @@ void Stub::row_functor(const std::string& name, ExprRef body, int64_t column, in
 }
 
 void Stub::shared_functor(const std::string& name, const std::vector<ExprRef>& shared,
-                          ExprRef value) {
+                          ExprRef value, const std::vector<std::pair<std::string, ExprRef>>& more) {
   constexpr const char* kIndices = "[[maybe_unused]] idx i0, [[maybe_unused]] idx i1";
   std::vector<ExprRef> bodies = shared;
   bodies.push_back(value);
@@ -196,6 +196,10 @@ void Stub::shared_functor(const std::string& name, const std::vector<ExprRef>& s
   CppNames small = names(index_name);
   small.convert_by_bits = cuda_;
   small.narrow_indices = true;  // of bytes and places in a chunk: more of them fit a vector
+  for (const auto& [of, e] : more)
+    functors_ +=
+        fmt::format("  TFCC_FN {} {}([[maybe_unused]] const Shared& shared) const {{ {}{} }}\n",
+                    cpp_type(e->type), of, aliases, cpp_body(e, small));
   functors_ += fmt::format(
       "  TFCC_FN {} value([[maybe_unused]] const Shared& shared, [[maybe_unused]] int i2, "
       "[[maybe_unused]] int i3) const {{ {}{} }}\n}};\n",

@@ -58,8 +58,10 @@ class Stub {
   void row_functor(const std::string& name, ExprRef body, int64_t column, int64_t vec = 1);
 
   /// A functor type of two steps, over indices 0 to 3: shared(i0, i1) computes the parts `shared`,
-  /// and value(shared, i2, i3) is `value`, which has them as parameters v0, v1, ..
-  void shared_functor(const std::string& name, const std::vector<ExprRef>& shared, ExprRef value);
+  /// and value(shared, i2, i3) is `value`, which has them as parameters v0, v1, .. So have the
+  /// functions `more`, by their names, which need no indices.
+  void shared_functor(const std::string& name, const std::vector<ExprRef>& shared, ExprRef value,
+                      const std::vector<std::pair<std::string, ExprRef>>& more = {});
 
   // ---- arguments of the call ----
   std::string in(ValueId v, int64_t offset = 0) const;  // a typed pointer

@@ -31,6 +31,9 @@ struct PackedFactor {
   std::vector<ExprRef> shared;  // .. this: over index 0, the column, and index 1, the chunk
   /// Of a struct of them.
   int64_t shared_bytes() const;
+  /// Of four bits, where value is exact in halves up to its one product: (digit - zero) * scale with a
+  /// scale that is a half. Expressions over the parameters v0, v1, ..; null: it is not.
+  ExprRef scale = nullptr, zero = nullptr;
   ExprRef value =
       nullptr;  // over index 2, the place in the chunk, index 3, the code, and params v0, v1, ..: shared
 };

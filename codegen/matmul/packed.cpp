@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of few bits: which expressions (ir/attrs.h, weight) arms compute where they read them.
 #include <algorithm>
+#include <cmath>
 
 #include "codegen/matmul/matmul.h"
 #include "ir/matmul.h"
@@ -33,6 +34,62 @@ ExprRef share(ExprRef e, std::vector<ExprRef>& shared) {
   });
 }
 
+// Is e the digit of four bits at an even or odd place?
+bool is_digit(ExprRef e) {
+  for (int64_t code = 0; code < kCodes; ++code) {
+    for (const int64_t place : {0, 1}) {
+      ir::ExprPool& pool = *e->pool;
+      ExprRef digit = ir::rewrite(e, [&](ExprRef n) -> ExprRef {
+        if (n->kind != ir::ExprKind::index) return nullptr;
+        return n->value == kCode      ? pool.integer(code)
+               : n->value == kInChunk ? pool.integer(place)
+                                      : nullptr;
+      });
+      if (!ir::is_int(digit, code >> 4 * place & 15)) return false;
+    }
+  }
+  return true;
+}
+
+// A whole number of 0 to 15: a constant, or digits that are shared.
+bool is_small_whole(const PackedFactor& packed, ExprRef e) {
+  if (e->kind == ir::ExprKind::fconst)
+    return e->real >= 0 && e->real <= 15 && e->real == std::floor(e->real);
+  for (size_t k = 0; k < packed.shared.size(); ++k) {
+    ExprRef part = packed.shared[k];
+    if (e->kind == ir::ExprKind::param && e->name == "v" + std::to_string(k))
+      return part->kind == ir::ExprKind::i2f && ir::prove_in(part->args[0], e->pool->integer(16));
+  }
+  return false;
+}
+
+// Is e what is loaded from halves?
+bool is_half(const Graph& g, const ir::Op& product, const PackedFactor& packed, ExprRef e) {
+  for (size_t k = 0; k < packed.shared.size(); ++k) {
+    ExprRef part = packed.shared[k];
+    if (e->kind == ir::ExprKind::param && e->name == "v" + std::to_string(k))
+      return part->kind == ir::ExprKind::load &&
+             g.value(product.operands[static_cast<size_t>(part->value)]).type.dtype == DType::f16;
+  }
+  return false;
+}
+
+// scale * (digit - zero) or scale * digit, in any order.
+void find_digits(const Graph& g, const ir::Op& product, PackedFactor& packed) {
+  ExprRef e = packed.value;
+  if (packed.per != 2 || packed.stored != DType::u8 || e->kind != ir::ExprKind::fmul ||
+      e->args.size() != 2)
+    return;
+  for (const auto [s, d] : {std::pair(e->args[0], e->args[1]), {e->args[1], e->args[0]}}) {
+    if (!is_half(g, product, packed, s)) continue;
+    ExprRef zero = e->pool->real(0), digit = d;
+    if (d->kind == ir::ExprKind::fsub) digit = d->args[0], zero = d->args[1];
+    const bool exact = digit->kind == ir::ExprKind::i2f && digit->type == Scalar::f32 &&
+                       is_small_whole(packed, zero);
+    if (exact && is_digit(digit->args[0])) packed.scale = s, packed.zero = zero;
+  }
+}
+
 }  // namespace
 
 std::optional<PackedFactor> packed_factor(const Graph& g, const ir::Op& product) {
@@ -60,7 +117,9 @@ std::optional<PackedFactor> packed_factor(const Graph& g, const ir::Op& product)
       return it ? code : nullptr;
     });
     packed.value = share(e, packed.shared);
-    if (!packed.value->has_load && packed.shared.size() <= kMostShared) return packed;
+    if (packed.value->has_load || packed.shared.size() > kMostShared) continue;
+    find_digits(g, product, packed);
+    return packed;
   }
   return std::nullopt;
 }
@@ -79,7 +138,10 @@ void add_weight(Stub& stub, const PackedFactor& packed) {
   stub.type("Code", packed.stored);
   stub.field("per_code", packed.per);
   stub.field("shared_size", packed.shared_bytes());
-  stub.shared_functor("Weight", packed.shared, packed.value);
+  stub.field("digits", packed.scale != nullptr);
+  std::vector<std::pair<std::string, ExprRef>> parts;
+  if (packed.scale) parts = {{"scale", packed.scale}, {"zero", packed.zero}};
+  stub.shared_functor("Weight", packed.shared, packed.value, parts);
 }
 
 }  // namespace tfcc::codegen

@@ -14,7 +14,7 @@ namespace {
 constexpr int kLine = 128;
 int row_bytes(const MatmulDesc& x, const StreamTile& t) { return x.packed ? kLine : t.block_k * 2; }
 int slot_bytes(const MatmulDesc& x, const StreamTile& t) {
-  const int shared = x.packed ? t.block_n * kLine / static_cast<int>(kPackedBytes) *
+  const int shared = x.packed ? t.block_n * (kLine / static_cast<int>(kPackedBytes) + 1) *
                                     static_cast<int>(x.packed->shared_bytes())
                               : 0;
   return t.block_n * row_bytes(x, t) + static_cast<int>(kStreamRows) * t.block_k * 2 + shared;

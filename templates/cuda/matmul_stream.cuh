@@ -13,8 +13,8 @@
 // codes into values: units of at most 64 x 64 or 16 x 256, stored as T in a ring of four, from where they are multiplied.
 //
 // Spec: T (f16, bf16), Out; block_n, a multiple of 8 of 16 to 64; block_k, 128 or 256, of codes a line; stages; per_code, 0 if b is stored,
-// else also Code (u8, i8) and
-// shared_size, the bytes of Weight::Shared.
+// else also Code (u8, i8),
+// shared_size, the bytes of Weight::Shared, and digits: values are (digit - zero(shared)) * scale(shared), exact in halves up to that product.
 // columns is a multiple of 8, k one of 64. Boxes of b have block_n rows, those of a 8, both block_k columns, of codes 128
 // (TensorMap in manifest.proto).
 // Block: MatmulStreamShape<Spec>::threads, 160 or 512. Grid: as many as there are multiprocessors, at most one for each tile. Shared: MatmulStreamShape<Spec>::shared_bytes.
@@ -30,7 +30,7 @@ template <class Spec> struct MatmulStreamShape {
   static constexpr int most_rows = 16, threads = packed ? 128 * (groups + 2) : 128 + 32, parts = Spec::block_k / 64;
   static constexpr int b_bytes = Spec::block_n * (packed ? 128 : Spec::block_k * 2), a_bytes = most_rows * Spec::block_k * 2;
   static constexpr int slot_bytes = b_bytes + a_bytes;
-  static constexpr int share_bytes = packed ? Spec::block_n * 8 * Spec::shared_size : 0;  // of a slot: what its chunks share
+  static constexpr int share_bytes = packed ? Spec::block_n * 9 * Spec::shared_size : 0;  // of a slot: what its chunks share, and a gap behind each eight
   static constexpr int most_values = Spec::block_n <= 16 ? 256 : Spec::block_n <= 32 ? 128 : 64;
   static constexpr int unit = packed && Spec::block_k > most_values ? most_values : Spec::block_k;  // values of a row
   static constexpr int unit_bytes = packed ? Spec::block_n * unit * 2 : 0;
@@ -64,7 +64,7 @@ template <class Spec> struct Stream {
   bool wide;
 
   TFCC_FN unsigned char* units() const { return ring + stages * Shape::slot_bytes; }
-  /// Of a slot: [chunk of the line][row], behind the units and what is read behind them.
+  /// Of a slot: [row][chunk of the line, and a gap, so that rows lie in different banks], behind the units and what is read behind them.
   TFCC_FN unsigned char* shared_of(int slot) const { return ring + Shape::ring_bytes - (stages - slot) * Shape::share_bytes; }
   TFCC_FN u64* unit_full() const { return empty + stages; }
   TFCC_FN u64* unit_empty() const { return unit_full() + Shape::units; }
@@ -129,12 +129,12 @@ template <class Spec> struct Stream {
 #pragma unroll
       for (int i = 0; i < block_n * 8 / kWarp; ++i) {
         const int id = i * kWarp + lane;
-        part[i] = weight.shared(imin((idx)now.tile * block_n + id % block_n, columns - 1), imin((idx)now.step * 8 + id / block_n, (idx)chunks - 1));
+        part[i] = weight.shared(imin((idx)now.tile * block_n + id / 8, columns - 1), imin((idx)now.step * 8 + id % 8, (idx)chunks - 1));
       }
       sm90::wait(&empty[now.at.slot], now.at.parity ^ 1);
       auto* const to = (typename Weight::Shared*)shared_of(now.at.slot);
 #pragma unroll
-      for (int i = 0; i < block_n * 8 / kWarp; ++i) to[i * kWarp + lane] = part[i];
+      for (int i = 0; i < block_n * 8 / kWarp; ++i) to[(i * kWarp + lane) / 8 * 9 + lane % 8] = part[i];
       __syncwarp();
       if (lane == 0) sm90::arrive(&full[now.at.slot]);
       for (int s = 0; s < Shape::loaders; ++s) now.next(steps);
@@ -156,7 +156,7 @@ template <class Spec> struct Stream {
       for (int first = 0; first < pieces; first += 128) {
         const int piece = first + id, row = piece % block_n, of_unit = piece / block_n, of_line = part * across + of_unit;
         if (piece >= pieces) break;
-        const auto shared = ((const typename Weight::Shared*)shared_of(now.at.slot))[of_line * block_n + row];
+        const auto shared = ((const typename Weight::Shared*)shared_of(now.at.slot))[row * 9 + of_line];
         compute_piece(tile_b(now.at.slot) + row * 128 + ((of_line ^ row % 8) << 4), units() + unit.slot * Shape::unit_bytes + row * 128, of_unit * chunk, row % 8,
                       shared, weight);
       }
@@ -180,6 +180,20 @@ template <class Spec> struct Stream {
       typename Spec::Code one[16];
     } codes;
     codes.all = sm90::load_16_bytes(from);
+    if constexpr (Spec::digits && kSame<T, f16>) {
+      const f32 zero = 1024.0f + weight.zero(shared), scale = weight.scale(shared);
+      const u32 zeros = pack2<T>(zero, zero), scales = pack2<T>(scale, scale);
+#pragma unroll
+      for (int v = 0; v < chunk; v += 8) {
+        uint4 values;
+        u32* const pair = &values.x;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) pair[k] = sm90::pair_of_digits(codes.one[v / 2 + k], zeros, scales);
+        const int to = at + v;
+        *(uint4*)(row + to / 64 * block_n * 128 + ((to % 64 / 8 ^ swizzle) << 4)) = values;
+      }
+      return;
+    }
 #pragma unroll
     for (int v = 0; v < chunk; v += 8) {
       f32 values[8];

@@ -190,7 +190,10 @@ TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
           "; using Out = f32; static constexpr int block_n = " + std::to_string(tile.block_n) +
           ", block_k = " + std::to_string(tile.block_k) +
           ", stages = " + std::to_string(tile.stages) + ", per_code = " + std::to_string(per) +
-          "; static constexpr int shared_size = 4; using Code = u8; };\nstruct Eighth { struct Shared { f32 v0; }; TFCC_FN Shared shared(idx, idx) const { return {8.0f}; }\n"
+          "; static constexpr int shared_size = 4; static constexpr bool digits = " +
+          (per == 2 ? "true" : "false") +
+          "; using Code = u8; };\nstruct Eighth { struct Shared { f32 v0; }; TFCC_FN Shared shared(idx, idx) const { return {8.0f}; }\n"
+          "  TFCC_FN f32 scale(const Shared& s) const { return s.v0; } TFCC_FN f32 zero(const Shared&) const { return 8.0f; }\n"
           "  TFCC_FN f32 value(const Shared& s, int place, int code) const { return s.v0 * (f32)(code >> place % 2); } };\nstruct Plain { TFCC_FN f32 operator()(f32 s, idx, idx) const { return s; } };\n"
           "static_assert(MatmulStreamShape<Spec>::shared_bytes == " +
           std::to_string(stream_shared_bytes(desc, tile)) +

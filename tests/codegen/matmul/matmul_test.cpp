@@ -153,6 +153,7 @@ TEST(Matmul, ComputesWeightsOfBytes) {
   ASSERT_EQ(four->shared.size(), 1u);
   EXPECT_EQ(ir::print(four->shared[0]), "%2[i0,i1]");
   EXPECT_EQ(ir::print(four->value), "v0 * f32(i3 % 16)");
+  EXPECT_FALSE(four->scale) << "no digits, and no half";
   const auto eight = packed(text("f32", "i8", 128, 1, "f32(@q[i,j]) * @s[i,j / 16]"));
   ASSERT_TRUE(eight);
   EXPECT_EQ(ir::print(eight->value), "v0 * f32(i3 - 128)");
@@ -170,6 +171,34 @@ TEST(Matmul, ComputesWeightsOfBytes) {
     const Arm arm = choose(desc, class_of(target)).arm;
     return std::pair(arm, takes_factor(arm, desc));
   };
+  // Digits of four bits by a half, less whole numbers: halves hold all but the last product.
+  const auto digits = [&](const char* scale, const char* weight) {
+    const auto p = packed(fmt::format(R"(graph @g(%x: f16[N,64]) symbols(N = x.0 in 1..) {{
+  const @q : u8[64,32] = f32[64,32] random(1) |> cast(u8)
+  const @z : u8[64,1] = f32[64,1] random(1) |> cast(u8)
+  const @s : {0}[64,2] = f32[64,2] random(2) |> cast({0})
+  %y = matmul(%x, @q, @s, @z) {{alpha = 1.0, trans_a = false, trans_b = true, weight = (i,j) => {1}}} : f16[N,64]
+  return y = %y
+}})",
+                                      scale, weight));
+    return p && p->scale ? ir::print(p->scale) + " " + ir::print(p->zero) : "none";
+  };
+  const std::string digit = "f32(select(j % 2 == 1, @q[i,j / 2] / 16, @q[i,j / 2]) % 16)";
+  const auto of = [&](const std::string& rest) { return digit + rest; };
+  EXPECT_EQ(digits("f16", ("(" + of(" - 8.0") + ") * f32(@s[i,j / 32])").c_str()), "v0 8.0");
+  EXPECT_EQ(digits("f16", (of(" * f32(@s[i,j / 32])")).c_str()), "v0 0.0");
+  EXPECT_EQ(digits("f16", ("(" + of(" - f32(@z[i,0] % 16)") + ") * f32(@s[i,j / 32])").c_str()),
+            "v1 v0");
+  EXPECT_EQ(digits("f16", ("(" + of(" - f32(@z[i,0])") + ") * f32(@s[i,j / 32])").c_str()), "none")
+      << "up to 255";
+  EXPECT_EQ(digits("f16", ("(" + of(" - 7.5") + ") * f32(@s[i,j / 32])").c_str()), "none");
+  EXPECT_EQ(digits("f32", ("(" + of(" - 8.0") + ") * @s[i,j / 32]").c_str()), "none") << "no half";
+  EXPECT_EQ(
+      digits(
+          "f16",
+          "(f32(select(j % 2 == 0, @q[i,j / 2] / 16, @q[i,j / 2]) % 16) - 8.0) * f32(@s[i,j / 32])"),
+      "none")
+      << "the higher first";
   const char* const across = "f32(@q[63 - i,j / 2] % 16) * @s[i,j / 32]";
   EXPECT_EQ(arm("f32", nibble, "x86-64-v3", 0), std::pair(Arm::panel, true));
   EXPECT_EQ(arm("f32", across, "x86-64-v3", 0), std::pair(Arm::library, false));

@@ -17,12 +17,13 @@ template <class O, int BlockN, int BlockK, int Stages> struct SpecOf {
   static constexpr int block_n = BlockN, block_k = BlockK, stages = Stages, per_code = 0,
                        shared_size = 0;
 };
-template <class C, int BlockN, int Per, int Stages> struct SpecOfCodes {
+template <class C, int BlockN, int Per, int Stages, bool Digits = false> struct SpecOfCodes {
   using T = f16;
   using Out = f32;
   using Code = C;
   static constexpr int block_n = BlockN, block_k = 128 * Per, stages = Stages, per_code = Per,
                        shared_size = 4;
+  static constexpr bool digits = Digits;
 };
 
 struct Shape {
@@ -54,6 +55,8 @@ template <int per> struct Digits {
       simt().fail(fmt::format("the weight is asked for chunk {} of column {}", chunk, column));
     return {static_cast<int>(chunk % 3 + column % 2)};
   }
+  f32 zero(const Shared& s) const { return static_cast<f32>(s.shift); }
+  f32 scale(const Shared&) const { return 1; }
   f32 value(const Shared& s, int at, int code) const {
     const int digit = per == 1 ? code % 8 : code >> at % per * (8 / per) & ((1 << (8 / per)) - 1);
     return static_cast<f32>(digit - s.shift);
@@ -154,7 +157,7 @@ template <int BlockN, int BlockK, int Stages> void check_all() {
   }
 }
 
-template <class Code, int BlockN, int Per, int Stages> void check_codes() {
+template <class Code, int BlockN, int Per, int Stages, bool Digits = false> void check_codes() {
   unsigned seed = 1;
   for (const Shape& s : {Shape{0, 64, 64, 1},
                          {1, 64, 64, 1},
@@ -164,7 +167,7 @@ template <class Code, int BlockN, int Per, int Stages> void check_codes() {
                          {16, 200, 640, 2},
                          {16, 64, 128, 4}}) {
     SCOPED_TRACE(fmt::format("{} values in a code", Per));
-    check<SpecOfCodes<Code, BlockN, Per, Stages>>(s, ++seed);
+    check<SpecOfCodes<Code, BlockN, Per, Stages, Digits>>(s, ++seed);
   }
 }
 
@@ -185,6 +188,7 @@ TEST(EmulatedMatmulStream, Codes24) { check_codes<u8, 24, 2, 3>(); }
 TEST(EmulatedMatmulStream, Codes56) { check_codes<i8, 56, 1, 4>(); }
 TEST(EmulatedMatmulStream, Codes64) { check_codes<u8, 64, 2, 2>(); }
 TEST(EmulatedMatmulStream, CodesOfTwoBits) { check_codes<u8, 40, 4, 2>(); }
+TEST(EmulatedMatmulStream, CodesOfDigits) { check_codes<u8, 32, 2, 4, true>(); }
 TEST(EmulatedMatmulStream, SignedCodes) { check_codes<i8, 32, 1, 5>(); }
 
 }  // namespace

@@ -56,6 +56,8 @@ inline f32 __shfl_xor_sync(u32, f32 value, int mask) { return __shfl_sync(kAllLa
 inline void __syncwarp() { simt().shuffle(0, 0); }
 inline f32 rsqrtf(f32 x) { return 1 / std::sqrt(x); }
 
+template <class T, class U> inline constexpr bool kSame = false;
+template <class T> inline constexpr bool kSame<T, T> = true;
 template <class T> void unpack2(u32 pair, f32& lo, f32& hi) {
   lo = static_cast<int16_t>(static_cast<uint16_t>(pair));
   hi = static_cast<int16_t>(static_cast<uint16_t>(pair >> 16));
@@ -202,6 +204,12 @@ inline uint4 load_16_bytes(const void* from) {
   uint4 v;
   std::memcpy(&v, from, sizeof v);
   return v;
+}
+inline u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
+  f32 zero, factor, unused;
+  unpack2<f16>(zero_and_1024, zero, unused);
+  unpack2<f16>(scale, factor, unused);
+  return pack2<f16>((1024 + static_cast<f32>(byte & 15) - zero) * factor, (1024 + static_cast<f32>(byte >> 4) - zero) * factor);
 }
 /// What a thread has written to shared memory counts for products once it is published and the others have met it.
 inline void publish_writes() {}
