@@ -145,6 +145,7 @@ void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool
       continue;
     }
     if (graph.value(graph.result(o)).type.dtype == DType::f64) {
+      if (graph.op(o).as<ir::MatmulAttrs>().weight) split_factor(graph, o);
       as_reduction(graph, o);
       continue;
     }

@@ -178,10 +178,10 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 /// - **C8** A product of integers has no alpha and no norm.
 /// - **C9** With `scaled`, n is known and a multiple of 32. The second result is f32 with the dims
 ///   n / 32, those of the first but the last, and 2. A third has the type of the first.
-/// - **C11** `weight` stands in a product of reals and has the scalar type of `a`; it loads constants
-///   alone, and n and k are known.
 /// - **C10** `norm` and `eps` stand together, beside an epilogue. The last operand is f32; its dims
 ///   are any number of groups, the dims of the result but the last, and 2.
+/// - **C11** `weight` stands in a product of reals and has the scalar type of `a`; it loads constants
+///   alone, and n and k are known.
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();

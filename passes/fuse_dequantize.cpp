@@ -3,8 +3,8 @@
 // product, which reads the bits.
 //   before: %w = pointwise(@p, @s) {body = (i,j) => (f32(@p[i,j / 2] / 16) - 8.0) * @s[i,j / 32]} : f16[N,K]
 //           %y = matmul(%x, %w) {trans_b = true}
-//   after:  %y = matmul(%x, @p, @s) {trans_b = true, weight = (i,j) => (f32(@p[i,j / 2] / 16) - 8.0) * @s[i,j / 32]}
-// A weight whose elements are those of constants is turned to lie by columns. Requires: %w is read
+//   after:  %y = matmul(%x, @s, @p) {trans_b = true, weight = (i,j) => (f32(@p[i,j / 2] / 16) - 8.0) * @s[i,j / 32]}
+// A weight by rows becomes one by columns; what it reads in its own place is turned with it. Requires: %w is read
 // by this product alone. Runs last: the passes before it look at products of stored matrices. What
 // no arm computes at once, code generation splits off again.
 #include <algorithm>
@@ -36,14 +36,13 @@ ValueId turned(Graph& g, ValueId v) {
 
 // The element of the transpose: constants that are read in the own place lie the other way, others
 // are read as before.
-ExprRef by_columns(Graph& g, ExprRef weight, const Indices& at, const Indices& swapped) {
-  ExprRef exchanged = ir::substitute_indices(weight, {swapped[1], swapped[0]});
-  return ir::rewrite(exchanged, [&](ExprRef n) -> ExprRef {
-    if (n->kind != ExprKind::load || n->args != Indices{swapped[1], swapped[0]}) return nullptr;
+ExprRef by_columns(Graph& g, ExprRef weight, const std::vector<ExprRef>& dims) {
+  const Indices swapped = ir::indices_of(g.pool(), {dims[1], dims[0]}),
+                own = {swapped[1], swapped[0]};
+  return ir::rewrite(ir::substitute_indices(weight, own), [&](ExprRef n) -> ExprRef {
+    if (n->kind != ExprKind::load || n->args != own) return nullptr;
     const ValueId v = *loaded(n);
-    const auto& dims = g.value(v).type.dims;
-    if (dims != std::vector{at[0]->args[0], at[1]->args[0]}) return nullptr;
-    return ir::load_of(g, turned(g, v), swapped);
+    return g.value(v).type.dims == dims ? ir::load_of(g, turned(g, v), swapped) : nullptr;
   });
 }
 
@@ -68,8 +67,7 @@ PassReport fuse_dequantize(Graph& graph) {
     }
     auto attrs = product.as<ir::MatmulAttrs>();
     if (!attrs.trans_b) {
-      const auto& dims = graph.value(b).type.dims;
-      weight = by_columns(graph, weight, at, ir::indices_of(graph.pool(), {dims[1], dims[0]}));
+      weight = by_columns(graph, weight, graph.value(b).type.dims);
       attrs.trans_b = true;
     }
     attrs.weight = weight;

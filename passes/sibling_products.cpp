@@ -15,6 +15,7 @@ bool is_computed_by_columns(const Graph& g, ValueId w) {
   const ir::Op* op = g.def(w);
   if (!op || op->kind != OpKind::pointwise || g.value(w).type.rank() != 2) return false;
   ExprRef column = ir::indices_of(g, w)[0];
+  if (column->kind != ExprKind::index) return false;  // one column: nothing says where it is read
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
   ExprRef rest = ir::rewrite(body, [&](ExprRef n) -> ExprRef {
     return n->kind == ExprKind::load ? g.pool().param("element", n->type) : nullptr;

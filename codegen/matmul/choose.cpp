@@ -100,9 +100,12 @@ std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
   if (x.computed && !x.packed) return kComputed;
   if (!x.trans_b || *ir::as_int(x.k) % 64 != 0)
     return "the weight is not stored by columns of a multiple of 64";
-  if (!target.has_wgmma ||
-      stream_shared_bytes(x, stream_tile(x, target.processors)) > target.shared_bytes)
-    return "the GPU has no products of warpgroups";  // last, as below
+  if (!target.has_wgmma) return "the GPU has no products of warpgroups";  // last, as below
+  const StreamTile tile = stream_tile(x, target.processors);
+  if (x.packed && !x.packed->finite && *ir::as_int(x.k) % tile.block_k != 0)
+    return "codes behind the last of a row may have no finite value";
+  if (tile.stages < 2) return "two lines of its codes do not fit";
+  if (stream_shared_bytes(x, tile) > target.shared_bytes) return "its ring does not fit";
   return "";
 }
 

@@ -31,6 +31,7 @@ struct PackedFactor {
   std::vector<ExprRef> shared;  // .. this: over index 0, the column, and index 1, the chunk
   /// Of a struct of them.
   int64_t shared_bytes() const;
+  bool finite = false;  // value is, for every code, if what is shared is
   /// Of four bits, where value is exact in halves up to its one product: (digit - zero) * scale with a
   /// scale that is a half. Expressions over the parameters v0, v1, ..; null: it is not.
   ExprRef scale = nullptr, zero = nullptr;

@@ -80,7 +80,7 @@ void find_digits(const Graph& g, const ir::Op& product, PackedFactor& packed) {
   if (packed.per != 2 || packed.stored != DType::u8 || e->kind != ir::ExprKind::fmul ||
       e->args.size() != 2)
     return;
-  for (const auto [s, d] : {std::pair(e->args[0], e->args[1]), {e->args[1], e->args[0]}}) {
+  for (const auto& [s, d] : {std::pair(e->args[0], e->args[1]), {e->args[1], e->args[0]}}) {
     if (!is_half(g, product, packed, s)) continue;
     ExprRef zero = e->pool->real(0), digit = d;
     if (d->kind == ir::ExprKind::fsub) digit = d->args[0], zero = d->args[1];
@@ -88,6 +88,35 @@ void find_digits(const Graph& g, const ir::Op& product, PackedFactor& packed) {
                        is_small_whole(packed, zero);
     if (exact && is_digit(digit->args[0])) packed.scale = s, packed.zero = zero;
   }
+}
+
+// Is e finite for every code, if what is shared is? Codes behind the last of a row are multiplied by
+// zeros.
+bool is_finite(ExprRef e) {
+  bool all = true;
+  ir::for_each_node(e, [&](ExprRef n) {
+    using enum ir::ExprKind;
+    if (n->type != Scalar::f32 && n->type != Scalar::f64) return;
+    const auto sound = {fadd, fsub, fmul, fneg, fmin, fmax, fconst, i2f, f2f, param, select};
+    all &= std::find(sound.begin(), sound.end(), n->kind) != sound.end();
+  });
+  return all;
+}
+
+// Are codes read anywhere but as the value at hand, or is a shared part made of others?
+bool reads_elsewhere(const ir::Op& product, ValueId slot, const PackedFactor& packed) {
+  std::vector<ExprRef> others = packed.shared;
+  const auto& attrs = product.as<ir::MatmulAttrs>();
+  for (ExprRef e : {attrs.epilogue, attrs.scaled})
+    if (e) others.push_back(e);
+  bool found = false;
+  for (ExprRef e : others) {
+    for (ValueId v : ir::loads_of(e))
+      found |= product.operands[v.value] == product.operands[slot.value];
+  }
+  for (ExprRef part : packed.shared)
+    ir::for_each_node(part, [&](ExprRef n) { found |= n->kind == ir::ExprKind::param; });
+  return found;
 }
 
 }  // namespace
@@ -103,7 +132,7 @@ std::optional<PackedFactor> packed_factor(const Graph& g, const ir::Op& product)
     if (!per) continue;
     ir::ExprPool& pool = g.pool();
     const auto index = [&](Place p, int64_t extent) { return pool.index(p, pool.integer(extent)); };
-    PackedFactor packed{slot.value, stored.dtype, *per, kPackedBytes * *per, {}, nullptr};
+    PackedFactor packed{slot.value, stored.dtype, *per, kPackedBytes * *per};
     if (k % packed.chunk != 0) continue;
     ExprRef column = index(kColumn, n), place = index(kInChunk, packed.chunk),
             at = ir::add(ir::mul(index(kChunk, k / packed.chunk), pool.integer(packed.chunk)),
@@ -117,7 +146,10 @@ std::optional<PackedFactor> packed_factor(const Graph& g, const ir::Op& product)
       return it ? code : nullptr;
     });
     packed.value = share(e, packed.shared);
-    if (packed.value->has_load || packed.shared.size() > kMostShared) continue;
+    const auto stays = [&](Place p) { return ir::uses_index(packed.value, p); };
+    if (packed.value->has_load || stays(kColumn) || stays(kChunk)) continue;
+    if (packed.shared.size() > kMostShared || reads_elsewhere(product, slot, packed)) continue;
+    packed.finite = is_finite(packed.value);
     find_digits(g, product, packed);
     return packed;
   }

@@ -18,7 +18,7 @@
 // columns is a multiple of 8, k one of 64. Boxes of b have block_n rows, those of a 8, both block_k columns, of codes 128
 // (TensorMap in manifest.proto).
 // Block: MatmulStreamShape<Spec>::threads, 160 or 512. Grid: as many as there are multiprocessors, at most one for each tile. Shared: MatmulStreamShape<Spec>::shared_bytes.
-// Bound: the bytes of b; of codes the instructions that turn them into values, some five for each, which two groups of warps take turns at; and k / 16 products that wait for each other, of 18 cycles at 8 rows and 20 at 16.
+// Bound: the bytes of b; of codes the instructions that turn them into values, some six for each, of digits half of that, which two groups of warps take turns at; and k / 16 products that wait for each other, of 18 cycles at 8 rows and 20 at 16.
 #pragma once
 #include "cuda/sm90.cuh"
 
@@ -33,6 +33,7 @@ template <class Spec> struct MatmulStreamShape {
   static constexpr int share_bytes = packed ? Spec::block_n * 9 * Spec::shared_size : 0;  // of a slot: what its chunks share, and a gap behind each eight
   static constexpr int most_values = Spec::block_n <= 16 ? 256 : Spec::block_n <= 32 ? 128 : 64;
   static constexpr int unit = packed && Spec::block_k > most_values ? most_values : Spec::block_k;  // values of a row
+  static constexpr bool stages_are_in_turn = Spec::stages % 2 == 0 || Spec::stages >= 5;
   static constexpr int unit_bytes = packed ? Spec::block_n * unit * 2 : 0;
   static constexpr int read_behind = (64 - Spec::block_n) * 128 - (packed ? 0 : a_bytes);  // of the last slot, or the last unit
   static constexpr int ring_bytes = Spec::stages * (slot_bytes + share_bytes) + units * unit_bytes + (read_behind > 0 ? read_behind : 0), barrier_bytes = 2 * (Spec::stages + units) * 8;
@@ -43,6 +44,8 @@ template <class Spec> struct MatmulStreamShape {
   static_assert(Spec::block_n % 8 == 0 && Spec::block_n >= 16 && Spec::block_n <= 64, "block_n: a multiple of 8 of 16 to 64");
   static_assert(Spec::block_k % 64 == 0 && Spec::block_k <= 512, "block_k: a multiple of 64");
   static_assert(Spec::stages >= 2, "stages: at least 2");
+  // A group that takes every second step waits for the phase after that of its turn before only if it has the same slots.
+  static_assert(!packed || unit < Spec::block_k || stages_are_in_turn, "stages: an even number, or at least 5, where a unit is a line");
   static_assert(!packed || Spec::block_k == 128 * Spec::per_code, "block_k: the values of a line");
 };
 
@@ -163,8 +166,8 @@ template <class Spec> struct Stream {
       sm90::publish_writes();
       __syncwarp();
       if (lane == 0) {
+        sm90::arrive(&empty[now.at.slot]);  // before its products can be, so that slots come free in order
         sm90::arrive(&unit_full()[unit.slot]);
-        sm90::arrive(&empty[now.at.slot]);
       }
       for (part += Shape::groups; part >= of_step; part -= of_step) now.next(steps);
       for (int u = 0; u < Shape::groups; ++u) unit.next();

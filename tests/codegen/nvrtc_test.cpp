@@ -182,8 +182,7 @@ TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
                                  {4096, 4}}) {
       MatmulDesc desc;
       desc.n = pool.integer(n);
-      if (per)
-        desc.packed = PackedFactor{1, tfcc::v1::DType::u8, per, 16 * per, {pool.real(1)}, nullptr};
+      if (per) desc.packed = PackedFactor{1, tfcc::v1::DType::u8, per, 16 * per, {pool.real(1)}};
       const StreamTile tile = stream_tile(desc, 132);
       const std::string text =
           "#include \"cuda/matmul_stream.cuh\"\nstruct Spec { using T = " + std::string(type) +

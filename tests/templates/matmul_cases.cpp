@@ -133,12 +133,27 @@ Case of_16_bits() {
   return c;
 }
 
+// Bytes with every pattern, as text.
+std::string codes(int64_t count, uint32_t seed, bool is_signed) {
+  std::string text = "[";
+  for (int64_t k = 0; k < count; ++k) {
+    seed = seed * 1664525 + 1013904223;
+    const int byte = static_cast<int>(seed >> 24);
+    text += fmt::format("{}{}", k ? "," : "", is_signed ? byte - 128 : byte);
+  }
+  return text + "]";
+}
+
 Case doubles() {
   Ops o;
   o.matmul("double", "%d, %e", "f64[B,S,7]");
   o.matmul("transposed", "%e, %d", "f64[B,7,S]", 2, true, true);
   o.matmul("pairs", "%d, %d", "f64[B,S,S]", 0.25, false, true);
   o.matmul("bias", "%d, %e, %b", "f64[B,S,7]");
+  o.body +=
+      "  const @q : u8[5,24] = " + codes(5 * 24, 1, false) +
+      "\n  %bytes = matmul(%d, @q) {alpha = 0.5, trans_a = false, trans_b = true, weight = (i,j) => f64(@q[i,j]) * 0.125d} : f64[B,S,5]\n";
+  o.outputs.push_back("bytes");
   return {"matmul_f64",
           graph_text("%d: f64[B,S,24], %e: f64[24,7], %b: f64[7]", "B = d.0 in 1.., S = d.1 in 1..",
                      o.body, o.outputs),
@@ -412,17 +427,6 @@ Case streams() {
       9e-4};
 }
 
-// Bytes with every pattern, as text.
-std::string codes(int64_t count, uint32_t seed, bool is_signed) {
-  std::string text = "[";
-  for (int64_t k = 0; k < count; ++k) {
-    seed = seed * 1664525 + 1013904223;
-    const int byte = static_cast<int>(seed >> 24);
-    text += fmt::format("{}{}", k ? "," : "", is_signed ? byte - 128 : byte);
-  }
-  return text + "]";
-}
-
 // Weights that are expressions of bytes: of 8, 4 and 2 bits, with a scale for a block or a column,
 // with zero points in bits; tiles that are not full, sums of less than a line of codes and of many.
 // On the CPU, and on Hopper in 16 bits for so few rows, they are computed where they are read; one
@@ -466,6 +470,20 @@ Case weights_in_bits() {
         name, operands, bias, value("@q", "i", "j"), shift, id, at, n);
     o.outputs.push_back(name);
   };
+  // Of other forms, which are ops of their own: codes that are read twice, or elsewhere, and indices.
+  const auto other = [&](const std::string& name, int64_t n, const std::string& weight,
+                         const std::string& type = "f32") {
+    o.body += fmt::format(
+        "  const @c{0} : u8[{1},64] = {2}\n  %g{0} = pointwise(%x) {{body = (i,j,k) => {3}(%x[i,j,k])}} : {3}[B,S,64]\n"
+        "  %{0} = matmul(%g{0}, @c{0}) {{alpha = 0.01, trans_a = false, trans_b = true, weight = (i,j) => {4}}} : {3}[B,S,{1}]\n",
+        name, n, codes(n * 64, ++seed, false), type, weight);
+    o.outputs.push_back(name);
+  };
+  other("twice", 64, "f32(@ctwice[i,j]) - f32(@ctwice[i,0])");
+  other("elsewhere", 64, "f32(@celsewhere[63 - i,j])");
+  other("triangle", 64, "select(j <= i, f32(@ctriangle[i,j]), 0.0)");
+  other("column", 64, "f32(@ccolumn[i,j] + i)");
+  other("one", 1, "f32(@cone[i,j]) * 0.5");
   add(64, 64, 4, 32, false, false);
   add(320, 136, 4, 32, true, false);
   add(1024, 208, 4, 128, false, false, "max(s, 0.0)");

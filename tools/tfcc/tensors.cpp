@@ -78,14 +78,16 @@ std::vector<InputDims> dims_of(const std::vector<TensorInfo>& inputs) {
   return out;
 }
 
-// 2 for a batch and 16 for others, within what the dim takes.
+// 2 for a batch, or a first axis of which nothing is known, and 16 for others, within what the dim
+// takes.
 Usual usual_size(const std::vector<TensorInfo>& inputs, const std::vector<InputDims>& dims,
                  const std::string& size) {
   for (size_t i = 0; i < inputs.size(); ++i)
     for (size_t k = 0; k < inputs[i].dims.size(); ++k) {
       if (dims[i].second[k].size != size) continue;
       const DimInfo& d = inputs[i].dims[k];
-      const int64_t usual = d.role == SizeRole::batch ? 2 : 16;
+      const bool few = d.role == SizeRole::batch || (k == 0 && d.role == SizeRole::none);
+      const int64_t usual = few ? 2 : 16;
       return {std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min), d.role};
     }
   return {16};
