@@ -25,6 +25,10 @@ ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
   });
 }
 
+bool is_stored_product(const Op& op) {
+  return op.kind == OpKind::matmul && !op.as<MatmulAttrs>().weight;
+}
+
 Type weight_type(const Graph& graph, const Op& product, const Type& result) {
   const auto& attrs = product.as<MatmulAttrs>();
   const Type& a = graph.value(product.operands[0]).type;

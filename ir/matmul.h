@@ -22,6 +22,9 @@ ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRe
 /// The same expression with `sum` in the place of s.
 ExprRef with_sum(ExprRef epilogue, ExprRef sum);
 
+/// Is it a product whose second factor is stored? Passes that look at factors ask this.
+bool is_stored_product(const Op& op);
+
 /// The type of the matrix whose element `weight` of a product with this result is.
 Type weight_type(const Graph& graph, const Op& product, const Type& result);
 /// The type of the second factor: that, or of operand 1.

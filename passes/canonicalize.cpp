@@ -152,7 +152,6 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const auto& da = g.value(op.operands[0]).type.dims;
-  if (attrs.weight) return false;
   if (!ir::is_int(da[attrs.trans_a ? da.size() - 2 : da.size() - 1], 1)) return false;
   const ir::Type type = g.value(op.results[0]).type;
   const Indices at = ir::indices_of(g, op.results[0]);
@@ -182,7 +181,7 @@ PassReport canonicalize(Graph& graph) {
       continue;
     }
     const ir::Op& op = graph.op(o);
-    if (op.kind == OpKind::matmul)
+    if (ir::is_stored_product(op))
       report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];

@@ -40,9 +40,9 @@ ExprRef by_columns(Graph& g, ExprRef weight, const std::vector<ExprRef>& dims) {
   const Indices swapped = ir::indices_of(g.pool(), {dims[1], dims[0]}),
                 own = {swapped[1], swapped[0]};
   return ir::rewrite(ir::substitute_indices(weight, own), [&](ExprRef n) -> ExprRef {
-    if (n->kind != ExprKind::load || n->args != own) return nullptr;
-    const ValueId v = *loaded(n);
-    return g.value(v).type.dims == dims ? ir::load_of(g, turned(g, v), swapped) : nullptr;
+    const auto v = loaded(n);
+    const bool own_place = v && n->args == own && g.value(*v).type.dims == dims;
+    return own_place ? ir::load_of(g, turned(g, *v), swapped) : nullptr;
   });
 }
 
@@ -51,7 +51,7 @@ ExprRef by_columns(Graph& g, ExprRef weight, const std::vector<ExprRef>& dims) {
 PassReport fuse_dequantize(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind != OpKind::matmul || graph.op(o).as<ir::MatmulAttrs>().weight) continue;
+    if (!ir::is_stored_product(graph.op(o))) continue;
     const ir::Op product = graph.op(o);
     const ValueId b = product.operands[1], y = product.results[0];
     if (product.results.size() != 1 || !is_dequantised(graph, b)) continue;

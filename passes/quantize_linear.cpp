@@ -88,7 +88,6 @@ bool rewrite_product(Graph& g, OpId o) {
   const auto attrs = op.as<ir::MatmulAttrs>();
   if (g.value(op.operands[0]).type.dtype != DType::f32 || g.value(y).type.dtype != DType::f32)
     return false;
-  if (attrs.weight) return false;
   auto a = dequantised(g, op.operands[0]), b = dequantised(g, op.operands[1]);
   if (!a || !b || !a->columns.empty()) return false;
   const bool scaled = !b->columns.empty();
@@ -132,7 +131,7 @@ bool rewrite_product(Graph& g, OpId o) {
 PassReport quantize_linear(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (graph.op(o).kind == OpKind::matmul && rewrite_product(graph, o)) ++report.rewrites;
+    if (ir::is_stored_product(graph.op(o)) && rewrite_product(graph, o)) ++report.rewrites;
   }
   return report;
 }

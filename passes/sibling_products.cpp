@@ -13,7 +13,7 @@ namespace {
 // behind each other as its columns do.
 bool is_computed_by_columns(const Graph& g, ValueId w) {
   const ir::Op* op = g.def(w);
-  if (!op || op->kind != OpKind::pointwise || g.value(w).type.rank() != 2) return false;
+  if (!op || op->kind != OpKind::pointwise) return false;
   ExprRef column = ir::indices_of(g, w)[0];
   if (column->kind != ExprKind::index) return false;  // one column: nothing says where it is read
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
@@ -34,7 +34,7 @@ bool is_computed_by_columns(const Graph& g, ValueId w) {
 
 bool may_join(const Graph& g, const ir::Op& product) {
   const ValueId w = product.operands[1];
-  if (g.value(w).type.rank() != 2 || product.as<ir::MatmulAttrs>().weight) return false;
+  if (g.value(w).type.rank() != 2) return false;
   return g.constant(w) || (product.as<ir::MatmulAttrs>().trans_b && g.use_count(w) == 1 &&
                            is_computed_by_columns(g, w));
 }
@@ -74,7 +74,7 @@ std::optional<OpId> joinable_product(const Graph& graph, ValueId v, OpId reader,
                                      const std::string& what, std::string& reason) {
   const ir::Op* op = graph.def(v);
   const auto why_not = [&]() -> std::string {
-    if (!op || op->kind != OpKind::matmul) return what + " is no product";
+    if (!op || !ir::is_stored_product(*op)) return what + " is no product";
     if (!may_join(graph, *op) || op->as<ir::MatmulAttrs>().trans_a)
       return "a weight is no constant matrix, nor computed from constants column by column";
     if (!ir::has_plain_epilogue(graph, *op)) return "a product has more of an epilogue than a bias";

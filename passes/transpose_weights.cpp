@@ -8,6 +8,7 @@
 // convert-precision.
 #include <algorithm>
 
+#include "ir/matmul.h"
 #include "passes/match.h"
 #include "passes/passes.h"
 
@@ -16,9 +17,9 @@ namespace {
 
 bool is_right_factor(const Graph& g, OpId o, ValueId w) {
   const ir::Op& op = g.op(o);
-  return op.kind == OpKind::matmul && op.operands[1] == w &&
+  return ir::is_stored_product(op) && op.operands[1] == w &&
          std::count(op.operands.begin(), op.operands.end(), w) == 1 &&
-         !op.as<ir::MatmulAttrs>().trans_b && !op.as<ir::MatmulAttrs>().weight;
+         !op.as<ir::MatmulAttrs>().trans_b;
 }
 
 const std::vector<int64_t> kExchange = {1, 0};
