@@ -206,6 +206,18 @@ TEST(Matmul, ComputesWeightsOfBytes) {
   EXPECT_EQ(arm("f16", nibble, "sm_90", 17), std::pair(Arm::library, false));
   EXPECT_EQ(arm("f16", nibble, "sm_80", 16), std::pair(Arm::library, false));
   EXPECT_EQ(arm("f16", across, "sm_90", 16), std::pair(Arm::library, false));
+  // A ring of one line, and codes behind the last whose logarithm no zero of a hides.
+  const ir::Graph g = parsed(text("f16", "u8", 256, 2, nibble));
+  MatmulDesc desc = describe(g, g.value(g.find_value("y")).def, 16);
+  ASSERT_EQ(choose(desc, class_of("sm_90")).arm, Arm::stream);
+  desc.packed->per = 4;
+  desc.packed->shared.assign(4, g.pool().real(1, ir::Scalar::f64));
+  desc.n = g.pool().integer(16384);
+  EXPECT_EQ(choose(desc, class_of("sm_90")).arm, Arm::library);
+  const ir::Graph h =
+      parsed(text("f16", "u8", 192, 2, "log(f32(@q[i,j / 2] % 16)) * @s[i,j / 32]"));
+  EXPECT_EQ(choose(describe(h, h.value(h.find_value("y")).def, 16), class_of("sm_90")).arm,
+            Arm::library);
 }
 
 // Steps of generation: kernels of ours for any number of rows, unless bits may differ.
