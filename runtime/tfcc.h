@@ -215,6 +215,19 @@ class Executor {
   /// input, value out of range), shape, memory, device.
   TFCC_API Result<void> run();
 
+  /// The first half of run(): on a GPU it returns once host tensors that were set may be changed,
+  /// and the device works on. Two runs may be under way; they are computed in the order in which
+  /// they began. Errors: as run(); invalid_argument (two are under way).
+  TFCC_API Result<void> start();
+  /// The second half: waits for the run that began first. output() and status() are about it, its
+  /// results in memory of the executor until two more have begun. Errors: as run();
+  /// invalid_argument (none is under way).
+  TFCC_API Result<void> finish();
+  /// The next run has for `input` what the one begun last gives as `output`, which may be under way
+  /// still; for one run. Errors: invalid_argument (there was no run, the output goes to memory that
+  /// was set, other types), shape.
+  TFCC_API Result<void> feed_back(std::string_view output, std::string_view input);
+
   /// Launches on the caller's stream (a CUstream or cudaStream_t) with device memory set for every
   /// input and output, and returns at once. Afterwards output shapes are known. Errors: as run();
   /// unsupported on the CPU.

@@ -123,6 +123,7 @@ class Queue {
 
   virtual Result<void> copy_in(void* stream, void* to, const void* from, size_t bytes) = 0;
   virtual Result<void> copy_out(void* stream, void* to, const void* from, size_t bytes) = 0;
+  /// For all that is enqueued.
   virtual Result<void> wait() = 0;
 
   /// Null where launches cannot be captured.
@@ -132,11 +133,13 @@ class Queue {
   /// Device allocations made so far.
   virtual uint64_t allocations() const { return 0; }
 
-  /// Copies the flags when the work enqueued so far is done: take_flags() has them after wait()
-  /// without waiting for more.
-  virtual Result<void> copy_flags() { return {}; }
-  /// Waits, copies the flags and clears them.
-  virtual Result<void> take_flags(std::span<uint32_t> flags) = 0;
+  /// The work enqueued so far on our stream is a run, which wait_run() of this side, 0 or 1, waits
+  /// for: others may follow meanwhile.
+  virtual Result<void> end_run(size_t /*side*/) { return {}; }
+  virtual Result<void> wait_run(size_t /*side*/) { return {}; }
+  /// The flags, which are cleared: as they were at the end of the run of that side if it was waited
+  /// for and nothing has begun since, else as they are after all work.
+  virtual Result<void> take_flags(std::span<uint32_t> flags, size_t side) = 0;
   /// Waits, and copies the sizes of the run: those that its launches made are what they made.
   virtual Result<void> read_sizes(std::span<int64_t> sizes) = 0;
   /// What a kernel gets for graph input or output `i` in place of its address; null: the address

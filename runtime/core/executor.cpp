@@ -3,6 +3,8 @@
 // prepared, a run allocates nothing.
 #include "runtime/core/executor_impl.h"
 
+#include <utility>
+
 namespace tfcc {
 
 using runtime::Buffer;
@@ -187,7 +189,8 @@ Result<void> Executor::Impl::issue_launch(void* stream, const Binding& of, const
 }
 
 Result<void> Executor::Impl::flag_error() {
-  TFCC_TRY_VOID(queue->take_flags(flags));  // even if there are none: it reports failed kernels
+  TFCC_TRY_VOID(
+      queue->take_flags(flags, side));  // even if there are none: it reports failed kernels
   std::string message;
   for (size_t i = 0; i < flags.size(); ++i) {
     if (flags[i] != 0) message += (message.empty() ? "" : "; ") + model->manifest.flags[i].message;
@@ -220,8 +223,26 @@ Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
 }
 
 Result<void> Executor::Impl::run() {
+  if (under_way > 0) {
+    return Error{ErrorCode::invalid_argument,
+                 "a run that start() began is under way; finish() it before run()"};
+  }
   ran = false;
+  TFCC_TRY_VOID(begin(ports.feeds() ? 1 - ports.last_side() : ports.side()));
+  return finish();
+}
+
+Result<void> Executor::Impl::start() {
+  if (under_way == 2) {
+    return Error{ErrorCode::invalid_argument,
+                 "two runs are under way; finish() one before the next start()"};
+  }
+  return begin(1 - ports.last_side());
+}
+
+Result<void> Executor::Impl::begin(size_t on_side) {
   TFCC_TRY_VOID(bind_set());
+  ports.use(on_side);
   void* stream = queue->own_stream();
   TFCC_TRY_VOID(make_ready(stream, false));
   TFCC_TRY_VOID(ports.own_memory(binding));
@@ -229,8 +250,19 @@ Result<void> Executor::Impl::run() {
   TFCC_TRY_VOID(ports.copy_in(stream));
   TFCC_TRY_VOID(issue(stream));
   TFCC_TRY_VOID(ports.copy_out(stream, binding));
-  TFCC_TRY_VOID(queue->copy_flags());
-  TFCC_TRY_VOID(queue->wait());
+  TFCC_TRY_VOID(queue->end_run(ports.side()));
+  begun[under_way++] = on_side;
+  return {};
+}
+
+Result<void> Executor::Impl::finish() {
+  if (under_way == 0) {
+    return Error{ErrorCode::invalid_argument, "no run is under way; start() begins one"};
+  }
+  side = std::exchange(begun[0], begun[1]);
+  --under_way;
+  ran = false;
+  TFCC_TRY_VOID(queue->wait_run(side));
   if (on_host()) TFCC_TRY_VOID(flag_error());
   ran = true;
   return {};
@@ -262,11 +294,12 @@ Result<Tensor> Executor::Impl::output(std::string_view name) {
   if (!ran) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": there is no result; call run() first"};
   }
-  if (p->result.data == nullptr && p->result.bytes > 0) {
+  const Tensor& result = p->result[side];
+  if (result.data == nullptr && result.bytes > 0) {
     return Error{ErrorCode::invalid_argument,
                  role(*p) + " was written to the device memory that set() named; read it there"};
   }
-  return p->result;
+  return result;
 }
 
 // The public calls: each holds the executor, so that a second one at the same time is an error.
@@ -295,6 +328,15 @@ Result<void> Executor::prepare_all(const Shapes& largest) {
 }
 Result<void> Executor::run() {
   return held(*impl_, [&] { return impl_->run(); });
+}
+Result<void> Executor::start() {
+  return held(*impl_, [&] { return impl_->start(); });
+}
+Result<void> Executor::finish() {
+  return held(*impl_, [&] { return impl_->finish(); });
+}
+Result<void> Executor::feed_back(std::string_view output, std::string_view input) {
+  return held(*impl_, [&] { return impl_->ports.feed_back(output, input); });
 }
 Result<void> Executor::enqueue(void* stream) {
   return held(*impl_, [&] { return impl_->enqueue(stream); });

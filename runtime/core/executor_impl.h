@@ -3,6 +3,7 @@
 // executor_graphs.cpp the captured launches of the shapes prepared.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 
@@ -78,6 +79,10 @@ struct Executor::Impl {
   Result<void> prepare(const Shapes& shapes);
   Result<void> prepare_all(const Shapes& largest);
   Result<void> run();
+  /// Runs begin on this side.
+  Result<void> begin(size_t on_side);
+  Result<void> start();
+  Result<void> finish();
   Result<void> enqueue(void* stream);
   Result<Shape> shape_of_output(std::string_view name);
   Result<Tensor> output(std::string_view name);
@@ -102,7 +107,10 @@ struct Executor::Impl {
   std::vector<void*> args;                  // of one launch
   std::vector<runtime::MappedMatrix> maps;  // of one launch
   std::vector<uint32_t> flags;
-  bool ran = false;  // results of run() are there
+  bool ran = false;                  // results of a run are there
+  size_t side = 0;                   // that they are of
+  size_t under_way = 0;              // runs begun and not finished, at most two
+  std::array<size_t, 2> begun = {};  // their sides, the older first
 };
 
 }  // namespace v1

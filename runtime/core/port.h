@@ -43,10 +43,11 @@ struct Port {
   bool is_input = true;
   bool is_set = false;
   TensorRef ref;                 // what the caller gave
-  Grown device;                  // CUDA, run(): our copy there
+  Grown device[2];               // CUDA, run(): our copy there; that of an input is the first
   std::optional<size_t> staged;  // or its place in the memory that is copied there at once
-  HostMemory host;               // output that the caller gave no memory for
-  Tensor result;                 // output of the last run()
+  const Port* fed = nullptr;     // the output that this input is, of the run before
+  HostMemory host[2];            // output that the caller gave no memory for
+  Tensor result[2];              // output of the last run on a side
 };
 
 /// "input 'ids'", for messages.

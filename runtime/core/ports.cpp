@@ -23,15 +23,17 @@ Ports::Ports(const Manifest& manifest, Queue& queue, bool on_host)
 }
 
 Ports::~Ports() {
-  for (Port& p : ports_) queue_.release(p.device.data);
+  for (Port& p : ports_) {
+    for (Grown& memory : p.device) queue_.release(memory.data);
+  }
   queue_.release(staging_.device);
-  queue_.release_host(staging_.host);
+  for (void* host : staging_.host) queue_.release_host(host);
 }
 
 void Ports::abandon() {
   for (Port& p : ports_) {
-    (void)p.host.data.release();
-    p.device = {};
+    for (HostMemory& memory : p.host) (void)memory.data.release();
+    for (Grown& memory : p.device) memory = {};
   }
   staging_ = {};
 }
@@ -80,6 +82,7 @@ Result<void> Ports::set(std::string_view name, const TensorRef& tensor) {
   }
   p->ref = tensor;
   p->is_set = true;
+  p->fed = nullptr;
   // An output of this name is the same tensor: in device memory it stays where it is.
   Port* same = p->is_input && tensor.place == Place::device ? find(name, true) : nullptr;
   if (same != nullptr) {
@@ -95,8 +98,41 @@ Result<void> Ports::clear(std::string_view name) {
     if (each == nullptr) continue;
     each->ref = {};
     each->is_set = false;
+    each->fed = nullptr;
   }
   return {};
+}
+
+Result<void> Ports::feed_back(std::string_view output, std::string_view input) {
+  TFCC_TRY(const Port* from, require(output, true));
+  Port* to = find(input, false);
+  if (to == nullptr || !to->is_input || to->type->state) {
+    return Error{ErrorCode::invalid_argument,
+                 "no input is named '" + std::string(input) + "' that an output can be"};
+  }
+  if (!ran_ || from->is_set) {
+    return Error{ErrorCode::invalid_argument,
+                 role(*from) + (ran_ ? " goes to memory that was set; it can be read there"
+                                     : ": there is no run that gives it")};
+  }
+  const Tensor& result = from->result[last_];
+  if (result.dtype != to->type->dtype) {
+    return Error{ErrorCode::invalid_argument, role(*to) + ": dtype is " + to_string(result.dtype) +
+                                                  ", must be " + to_string(to->type->dtype)};
+  }
+  TFCC_TRY_VOID(check_shape(*to, result.shape));
+  to->ref = {nullptr, result.dtype, result.shape, Place::host};
+  to->is_set = true;
+  to->fed = from;
+  return {};
+}
+
+bool Ports::feeds() const {
+  return std::any_of(ports_.begin(), ports_.end(), [](const Port& p) { return p.fed != nullptr; });
+}
+
+void* Ports::fed_address(const Port& p) const {
+  return on_host_ ? p.fed->host[last_].data.get() : p.fed->device[last_].data;
 }
 
 Result<void> Ports::symbols(std::vector<int64_t>& out) const {
@@ -150,38 +186,34 @@ Result<void> Ports::own_memory(const Binding& of) {
     size_t bytes = p.is_input ? (p.is_set ? bytes_of(p.ref.shape, p.type->dtype) : 0)
                               : bytes_of(shape_of(p, of), p.type->dtype);
     p.staged.reset();
-    if (staging_.host != nullptr && p.is_input && !p.type->state && !on_device &&
+    if (p.fed != nullptr) continue;
+    if (staging_.host[side_] != nullptr && p.is_input && !p.type->state && !on_device &&
         bytes <= kStagingBytes - staging_.used) {
       p.staged = staging_.used;
       staging_.used = std::min(kStagingBytes, (staging_.used + bytes + 255) / 256 * 256);
     } else if (!on_host_ && !on_device) {
-      TFCC_TRY_VOID(grow_device(p, bytes));
+      TFCC_TRY_VOID(grow_device(own_device(p), p, bytes));
     }
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, queue_));
+    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host[side_].grow(bytes, *p.type, queue_));
   }
   return {};
 }
 
 Result<void> Ports::make_staging() {
-  if (on_host_ || staging_.host != nullptr) return {};
-  void* const host = queue_.allocate_host(kStagingBytes);
-  if (host == nullptr) return {};
-  auto device = queue_.allocate(kStagingBytes, "the inputs");
-  if (!device) {
-    queue_.release_host(host);
-    return device.error();
+  if (on_host_ || staging_.host[side_] != nullptr) return {};
+  if (staging_.device == nullptr) {
+    TFCC_TRY(staging_.device, queue_.allocate(kStagingBytes, "the inputs"));
   }
-  staging_.host = host;
-  staging_.device = *device;
+  staging_.host[side_] = queue_.allocate_host(kStagingBytes);  // null: they are copied one by one
   return {};
 }
 
-Result<void> Ports::grow_device(Port& p, size_t bytes) {
-  if (bytes <= p.device.bytes) return {};
-  queue_.release(p.device.data);
-  p.device = {};
-  TFCC_TRY(p.device.data, queue_.allocate(bytes, p.type->name.c_str()));
-  p.device.bytes = bytes;
+Result<void> Ports::grow_device(Grown& memory, const Port& p, size_t bytes) {
+  if (bytes <= memory.bytes) return {};
+  queue_.release(memory.data);
+  memory = {};
+  TFCC_TRY(memory.data, queue_.allocate(bytes, p.type->name.c_str()));
+  memory.bytes = bytes;
   return {};
 }
 
@@ -189,6 +221,10 @@ Result<void> Ports::choose_addresses(bool own_stream) {
   for (size_t i = 0; i < ports_.size(); ++i) {
     Port& p = ports_[i];
     bool on_device = p.is_set && p.ref.place == Place::device;
+    if (p.fed != nullptr && own_stream) {
+      addresses_[i] = fed_address(p);
+      continue;
+    }
     if (!own_stream && !on_device) {
       return Error{ErrorCode::invalid_argument,
                    role(p) + (p.is_set ? " is in host memory" : " is not set") +
@@ -197,9 +233,9 @@ Result<void> Ports::choose_addresses(bool own_stream) {
     }
     addresses_[i] = on_device   ? p.ref.data
                     : p.staged  ? static_cast<std::byte*>(staging_.device) + *p.staged
-                    : !on_host_ ? p.device.data
+                    : !on_host_ ? own_device(p).data
                     : p.is_set  ? p.ref.data
-                                : p.host.data.get();
+                                : p.host[side_].data.get();
   }
   return {};
 }
@@ -209,13 +245,14 @@ Result<void> Ports::copy_in(void* stream) {
   for (size_t i = 0; i < manifest_.inputs.size(); ++i) {
     const Port& p = ports_[i];
     size_t bytes = bytes_of(p.ref.shape, p.type->dtype);
-    if (p.ref.place == Place::device || bytes == 0) continue;
+    if (p.ref.place == Place::device || bytes == 0 || p.fed != nullptr) continue;
     if (p.staged)
-      std::memcpy(static_cast<std::byte*>(staging_.host) + *p.staged, p.ref.data, bytes);
+      std::memcpy(static_cast<std::byte*>(staging_.host[side_]) + *p.staged, p.ref.data, bytes);
     else TFCC_TRY_VOID(queue_.copy_in(stream, addresses_[i], p.ref.data, bytes));
   }
-  return staging_.used > 0 ? queue_.copy_in(stream, staging_.device, staging_.host, staging_.used)
-                           : Result<void>();
+  return staging_.used > 0
+             ? queue_.copy_in(stream, staging_.device, staging_.host[side_], staging_.used)
+             : Result<void>();
 }
 
 Result<void> Ports::copy_out(void* stream, const Binding& of) {
@@ -230,15 +267,23 @@ Result<void> Ports::copy_out(void* stream, const Binding& of) {
     bool on_device = p.is_set && p.ref.place == Place::device;
     const Shape& shape = shape_of(p, of);
     size_t bytes = bytes_of(shape, p.type->dtype);
-    void* to = on_device ? nullptr : p.is_set ? p.ref.data : p.host.data.get();
+    void* to = on_device ? nullptr : p.is_set ? p.ref.data : p.host[side_].data.get();
     if (!on_host_ && !on_device && bytes > 0) {
       TFCC_TRY_VOID(queue_.copy_out(stream, to, addresses_[i], bytes));
     }
-    p.result.data = to;
-    p.result.dtype = p.type->dtype;
-    p.result.shape = shape;
-    p.result.bytes = bytes;
+    Tensor& result = p.result[side_];
+    result.data = to;
+    result.dtype = p.type->dtype;
+    result.shape = shape;
+    result.bytes = bytes;
   }
+  for (Port& p : ports_) {  // for one run
+    if (p.fed == nullptr) continue;
+    p.fed = nullptr;
+    p.is_set = false;
+  }
+  last_ = side_;
+  ran_ = true;
   return {};
 }
 
@@ -249,8 +294,12 @@ Result<void> Ports::prepare(std::span<const int64_t> wanted) {
     TFCC_TRY_VOID(evaluate_dims(*p.type, wanted, shape));
     const size_t bytes = bytes_of(shape, p.type->dtype);
     const bool on_device = p.is_set && p.ref.place == Place::device;
-    if (!on_host_ && !on_device) TFCC_TRY_VOID(grow_device(p, bytes));
-    if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host.grow(bytes, *p.type, queue_));
+    for (const size_t side : {side_, 1 - side_}) {
+      if (side != side_ && (!turned_ || p.is_input)) continue;
+      if (!on_host_ && !on_device)
+        TFCC_TRY_VOID(grow_device(p.device[p.is_input ? 0 : side], p, bytes));
+      if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host[side].grow(bytes, *p.type, queue_));
+    }
   }
   return make_staging();
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inputs and outputs of one executor: what the caller set, memory of our own where nothing was
-// set, and where each of them is in a run.
+// set, and where each of them is in a run. There are two sides of what a run under way holds, so
+// that the next one may be begun.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -26,6 +28,19 @@ class Ports {
   /// Errors: invalid_argument, shape.
   Result<void> set(std::string_view name, const TensorRef& tensor);
   Result<void> clear(std::string_view name);
+
+  /// The next run has for `input` what the one begun last has in `output`. Errors:
+  /// invalid_argument.
+  Result<void> feed_back(std::string_view output, std::string_view input);
+  /// Runs have this side from now on, 0 or 1.
+  void use(size_t side) {
+    turned_ |= side != side_;
+    side_ = side;
+  }
+  size_t side() const { return side_; }
+  /// That of the run begun last.
+  size_t last_side() const { return last_; }
+  bool feeds() const;
 
   /// The sizes of the inputs that are set. Errors: invalid_argument if one is not, shape.
   Result<void> symbols(std::vector<int64_t>& out) const;
@@ -54,7 +69,11 @@ class Ports {
   const Shape& shape_of(const Port& output, const Binding& of) const {
     return of.output_shape(static_cast<size_t>(&output - ports_.data()) - manifest_.inputs.size());
   }
-  Result<void> grow_device(Port& p, size_t bytes);
+  Result<void> grow_device(Grown& memory, const Port& p, size_t bytes);
+  /// Where run() keeps it on the device.
+  Grown& own_device(Port& p) const { return p.device[p.is_input ? 0 : side_]; }
+  /// What an input that is fed is.
+  void* fed_address(const Port& p) const;
   Result<void> make_staging();
 
   const Manifest& manifest_;
@@ -66,10 +85,13 @@ class Ports {
   /// CUDA: inputs that go to the device in one copy.
   static constexpr size_t kStagingBytes = size_t{256} << 10;
   struct {
-    void* host = nullptr;
+    void* host[2] = {nullptr, nullptr};
     void* device = nullptr;
     size_t used = 0;
   } staging_;
+  size_t side_ = 0, last_ = 0;  // of runs from now on, of the run begun last
+  bool ran_ = false;            // there is one
+  bool turned_ = false;         // both sides are in use
 };
 
 }  // namespace tfcc::runtime

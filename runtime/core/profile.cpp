@@ -164,6 +164,7 @@ Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm
   std::vector<double> ms;
   for (int run = 0; run < warm_up + runs; ++run)
     TFCC_TRY_VOID(e.run_marked(run < warm_up ? ms : taken[static_cast<size_t>(run - warm_up)]));
+  TFCC_TRY_VOID(e.queue->end_run(e.side));
   TFCC_TRY_VOID(e.flag_error());
   std::vector<int64_t> sizes(e.binding.symbols().size());
   TFCC_TRY_VOID(e.queue->read_sizes(sizes));  // after the runs, which make some of them

@@ -294,6 +294,7 @@ class CpuQueue final : public Queue {
         api_(*backend.api_),
         pool_(pool),
         flags_(backend.flag_count_),
+        ended_{flags_, flags_},
         stopwatch_(api_, pool) {}
   ~CpuQueue() override {
     CpuQueue::trim();
@@ -378,9 +379,13 @@ class CpuQueue final : public Queue {
     std::copy_n(values_, sizes.size(), sizes.begin());
     return {};
   }
-  Result<void> take_flags(std::span<uint32_t> flags) override {
-    std::copy(flags_.begin(), flags_.end(), flags.begin());
-    std::fill(flags_.begin(), flags_.end(), 0);
+  Result<void> end_run(size_t side) override {
+    ended_[side] = flags_;
+    return {};
+  }
+  Result<void> take_flags(std::span<uint32_t> flags, size_t side) override {
+    std::copy(ended_[side].begin(), ended_[side].end(), flags.begin());
+    std::fill(ended_[side].begin(), ended_[side].end(), 0);
     return {};
   }
   void* io_slot(size_t) const override { return nullptr; }
@@ -390,7 +395,8 @@ class CpuQueue final : public Queue {
   const CpuBackend& backend_;
   const TfccCpuApi& api_;
   void* pool_;
-  std::vector<uint32_t> flags_;
+  std::vector<uint32_t> flags_;                 // of the run under way
+  std::array<std::vector<uint32_t>, 2> ended_;  // of those that have ended, by side
   const int64_t* values_ = nullptr;
   std::vector<void*> matmuls_;
   std::map<MatmulShape, size_t> matmul_index_;

@@ -135,7 +135,10 @@ class CudaQueue final : public Queue {
     for (CUdeviceptr p : {block_, workspace_}) {
       if (p != 0) cuda_.cuMemFree(p);
     }
-    if (flags_here_ != nullptr) cuda_.cuMemFreeHost(flags_here_);
+    for (End& e : ends_) {
+      if (e.flags != nullptr) cuda_.cuMemFreeHost(e.flags);
+      if (e.done != nullptr) cuda_.cuEventDestroy(e.done);
+    }
     if (stream_ != nullptr) cuda_.cuStreamDestroy(stream_);
   }
 
@@ -155,8 +158,11 @@ class CudaQueue final : public Queue {
     }
     // The memset is on the null stream, which a non-blocking stream does not wait for.
     TFCC_CU(cuda_, "clear the flags", synchronize(cuda_));
-    flags_here_ =
-        static_cast<uint32_t*>(host_memory(std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t)));
+    for (End& e : ends_) {
+      e.flags =
+          static_cast<uint32_t*>(host_memory(std::max<size_t>(b_.flags_, 1) * sizeof(uint32_t)));
+      TFCC_CU(cuda_, "an event", cuda_.cuEventCreate(&e.done, CU_EVENT_DISABLE_TIMING));
+    }
     return {};
   }
 
@@ -206,7 +212,7 @@ class CudaQueue final : public Queue {
   // call.
   Result<void> begin(void* stream, std::span<const int64_t> values) override {
     Current current(cuda_, b_.context_);
-    flags_copied_ = flags_pending_ = false;
+    for (End& e : ends_) e.copied = false;
     callers_ |= stream != stream_;
     void* params[] = {const_cast<int64_t*>(values.data()), &block_};
     return start_kernel(stream, b_.plan_->bind, {1, 1, 1}, params);
@@ -247,9 +253,7 @@ class CudaQueue final : public Queue {
   }
   Result<void> wait() override {
     Current current(cuda_, b_.context_);
-    const bool copied = std::exchange(flags_pending_, false);
     TFCC_CU(cuda_, "a kernel failed", cuda_.cuStreamSynchronize(stream_));
-    flags_copied_ = copied;
     return {};
   }
 
@@ -266,21 +270,31 @@ class CudaQueue final : public Queue {
   }
   // What a caller's stream runs, as a graph of its own too, may raise flags at any time: only runs
   // on ours are known to be all.
-  Result<void> copy_flags() override {
+  Result<void> end_run(size_t side) override {
     Current current(cuda_, b_.context_);
-    if (flags_here_ == nullptr || callers_) return {};
-    if (b_.flags_ > 0)
+    End& e = ends_[side];
+    e.pending = e.flags != nullptr && !callers_;
+    if (e.pending && b_.flags_ > 0)
       TFCC_CU(cuda_, "read the flags",
-              cuda_.cuMemcpyDtoHAsync(flags_here_, block_ + block_bytes(),
-                                      b_.flags_ * sizeof(uint32_t), stream_));
-    flags_pending_ = true;
+              cuda_.cuMemcpyDtoHAsync(e.flags, block_ + block_bytes(), b_.flags_ * sizeof(uint32_t),
+                                      stream_));
+    TFCC_CU(cuda_, "the end of a run", cuda_.cuEventRecord(e.done, stream_));
     return {};
   }
-  Result<void> take_flags(std::span<uint32_t> flags) override {
-    if (flags_copied_ && !callers_) {
-      std::copy_n(flags_here_, flags.size(), flags.begin());
+  Result<void> wait_run(size_t side) override {
+    Current current(cuda_, b_.context_);
+    End& e = ends_[side];
+    const bool copied = std::exchange(e.pending, false);
+    TFCC_CU(cuda_, "a kernel failed", cuda_.cuEventSynchronize(e.done));
+    e.copied = copied;
+    return {};
+  }
+  Result<void> take_flags(std::span<uint32_t> flags, size_t side) override {
+    End& e = ends_[side];
+    if (e.copied && !callers_) {
+      std::copy_n(e.flags, flags.size(), flags.begin());
       if (std::all_of(flags.begin(), flags.end(), [](uint32_t f) { return f == 0; })) return {};
-      flags_copied_ = false;
+      e.copied = false;
     }
     Current current(cuda_, b_.context_);
     TFCC_CU(cuda_, "a kernel failed", synchronize(cuda_));
@@ -359,10 +373,15 @@ class CudaQueue final : public Queue {
   CUstream stream_ = nullptr;
   CUdeviceptr block_ = 0;
   CUdeviceptr workspace_ = 0;
-  uint32_t* flags_here_ = nullptr;                     // a copy in memory of the host
-  bool flags_pending_ = false, flags_copied_ = false;  // since the last run began: asked for, there
-  bool callers_ = false;                               // a run was enqueued on a caller's stream
-  std::atomic<uint64_t> allocations_{0};               // read by any thread
+  struct End {  // of a run on a side
+    CUevent done = nullptr;
+    uint32_t* flags = nullptr;  // a copy in memory of the host
+    bool pending = false;       // it was asked for
+    bool copied = false;        // it is there, and nothing has begun since
+  };
+  std::array<End, 2> ends_;
+  bool callers_ = false;                  // a run was enqueued on a caller's stream
+  std::atomic<uint64_t> allocations_{0};  // read by any thread
   std::unique_ptr<CublasLtProducts> matmuls_;
   CudaRecorder recorder_;
   CudaStopwatch stopwatch_;

@@ -226,6 +226,69 @@ TEST_F(ExecutorTest, a_raised_flag_is_an_error_once) {
   expect_right(e, 2, 3);
 }
 
+// Each run has memory of its own for results, so that those of one are read while the next goes on.
+TEST_F(ExecutorTest, two_runs_are_under_way) {
+  Executor e = executor();
+  const auto set = [&](SmallCase& c) {
+    ASSERT_TRUE(e.set("x", c.x_ref()));
+    ASSERT_TRUE(e.set("ids", c.ids_ref()));
+  };
+  SmallCase first(2, 3), second(4, 5), third(1, 2);
+  set(first);
+  expect_error(e.finish(), ErrorCode::invalid_argument, "no run is under way");
+  ASSERT_TRUE(e.start());
+  expect_error(e.run(), ErrorCode::invalid_argument, "a run that start() began is under way");
+  set(second);
+  ASSERT_TRUE(e.start());
+  expect_error(e.start(), ErrorCode::invalid_argument, "two runs are under way");
+  ASSERT_TRUE(e.finish());
+  const Tensor of_first = *e.output("out");
+  set(third);
+  ASSERT_TRUE(e.finish());
+  EXPECT_EQ(values_of(of_first), first.expected);
+  EXPECT_EQ(values_of(*e.output("out")), second.expected);
+  ASSERT_TRUE(e.start());
+  EXPECT_EQ(values_of(*e.output("out")), second.expected) << "until the next is finished";
+  ASSERT_TRUE(e.finish());
+  EXPECT_EQ(values_of(*e.output("out")), third.expected);
+  expect_right(e, 3, 5);
+}
+
+TEST_F(ExecutorTest, a_flag_is_of_its_run) {
+  Executor e = executor();
+  SmallCase good(2, 3), wrong(2, 3);
+  wrong.ids[4] = 5;
+  for (const bool first : {false, true}) {
+    for (const bool is_wrong : {first, !first}) {
+      SmallCase& c = is_wrong ? wrong : good;
+      ASSERT_TRUE(e.set("x", c.x_ref()));
+      ASSERT_TRUE(e.set("ids", c.ids_ref()));
+      ASSERT_TRUE(e.start());
+    }
+    for (const bool is_wrong : {first, !first}) {
+      if (is_wrong)
+        expect_error(e.finish(), ErrorCode::invalid_argument, "ids: a value lies outside [0, 5)");
+      else EXPECT_TRUE(e.finish());
+    }
+  }
+}
+
+TEST_F(ExecutorTest, names_what_an_output_cannot_be) {
+  Executor e = executor();
+  const auto fed = [&](const char* output, const char* input) {
+    return e.feed_back(output, input);
+  };
+  expect_error(fed("out", "x"), ErrorCode::invalid_argument, "there is no run that gives it");
+  expect_right(e, 2, 3);
+  expect_error(fed("out", "x"), ErrorCode::shape, "input 'x'");
+  expect_error(fed("out", "ids"), ErrorCode::invalid_argument, "input 'ids': dtype is f32");
+  expect_error(fed("out", "y"), ErrorCode::invalid_argument, "no input is named 'y'");
+  expect_error(fed("x", "ids"), ErrorCode::invalid_argument, "no output is named 'x'");
+  SmallCase c(2, 3);
+  ASSERT_TRUE(e.set("out", {c.x.data(), DType::f32, {2, 3, kO}}));
+  expect_error(fed("out", "x"), ErrorCode::invalid_argument, "goes to memory that was set");
+}
+
 TEST_F(ExecutorTest, empty_batch_or_sequence_gives_empty_outputs) {
   Executor e = executor();
   expect_right(e, 2, 3);
