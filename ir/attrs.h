@@ -160,6 +160,12 @@ struct KvAppendAttrs {
   template <class V> void visit(V&&) {}
 };
 
+/// tokens, log_probabilities = sample(logits, ids, wanted, positions, sampling, draw, seen): the
+/// token that follows each row of logits. Rows, their options and the order of choice: ir/ops.md.
+struct SampleAttrs {
+  template <class V> void visit(V&&) {}
+};
+
 /// Dims that an op may be without.
 struct OptionalDims {
   std::vector<ExprRef>& dims;
@@ -259,6 +265,6 @@ struct LinearAttentionAttrs {
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs,
                            SoftmaxAttrs, NormAttrs, RopeAttrs, PackAttrs, KvAppendAttrs,
-                           LinearAttentionAttrs, AttentionAttrs>;
+                           LinearAttentionAttrs, AttentionAttrs, SampleAttrs>;
 
 }  // namespace tfcc::ir

@@ -44,6 +44,7 @@ std::vector<Case> matmul_cases();
 std::vector<Case> row_cases();
 std::vector<Case> attention_cases();
 std::vector<Case> linear_attention_cases();
+std::vector<Case> sample_cases();
 /// All of them.
 const std::vector<Case>& all_cases();
 /// Cases whose sequences have the same bits in every batch, by check_sequence_alone.

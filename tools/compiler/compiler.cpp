@@ -217,9 +217,10 @@ class Pipeline {
     in.options.batch_variance = options_.batch_variance;
     if (family == Family::cuda && !options_.precision.empty())
       in.options.precision = options_.precision;
+    std::vector<std::string> names = passes_of_target(family, options_.precision);
+    if (generates) names.push_back("sample-tokens");
     TFCC_TRY([[maybe_unused]] auto converted,
-             run_passes(in.graph, passes_of_target(family, options_.precision),
-                        generates ? "generate-" : "", sources));
+             run_passes(in.graph, names, generates ? "generate-" : "", sources));
     return in;
   }
 
