@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,6 +46,7 @@ struct GenerateOptions {
   int64_t max_tokens = 256;
   std::vector<int32_t> stop_ids = {};  ///< the answer ends before one of these
   Sampling sampling = {};
+  bool log_probabilities = false;  ///< Generated::log_probabilities are wanted
   /// Called for each token, in order, from a thread of this sequence. While it blocks, its sequence
   /// alone waits. What it throws ends its sequence as failed. It may submit and cancel.
   std::function<void(int32_t)> on_token = {};
@@ -63,6 +65,9 @@ const char* to_string(GenerateEnd end);
 /// What has been generated for a prompt.
 struct Generated {
   std::vector<int32_t> tokens;
+  /// Of each, if they are wanted: the logarithm of its probability by the model alone, before
+  /// penalty and temperature.
+  std::vector<float> log_probabilities;
   GenerateEnd end = GenerateEnd::running;
   Error error;
   double first_token_ms = 0;  ///< from submit() to the first token
@@ -80,6 +85,9 @@ struct GeneratorOptions {
       true;  ///< prompts that begin as an earlier one are computed from where they differ; not with linear attention
   bool literal =
       false;  ///< run the graph as it was exported, though the file has a program for generation
+  /// Begin a step before the tokens of the last one are known to the host, where all sequences go
+  /// on, so that a GPU never waits for it. By default on a GPU; not with linear attention.
+  std::optional<bool> run_ahead = {};
   /// What an input or output is, where its name and shape do not tell: {"tokens_in", "ids"}.
   /// Positions are ids, mask, positions, types, logits, and for a present the name of its past.
   std::vector<std::pair<std::string, std::string>> roles = {};
@@ -92,6 +100,8 @@ struct GeneratorStats {
   int64_t pages = 0, pages_held = 0;      ///< of the cache; 0 where there are none
   int64_t shared_tokens = 0;  ///< of prompts that were not computed, as they began as others did
   int64_t preempted = 0;      ///< sequences that gave their memory to older ones and began again
+  int64_t steps = 0;          ///< computed since it was made
+  int64_t steps_ahead = 0;    ///< of these, begun before the tokens of the step before were known
 };
 
 inline constexpr int64_t kDefaultContext = 4096;

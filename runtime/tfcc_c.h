@@ -206,6 +206,7 @@ typedef struct {
       cache_bytes; /**< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes */
   int prefix_sharing; /**< prompts that begin as an earlier one are computed from where they differ (1); not with linear attention */
   int literal; /**< run the graph as it was exported, though the file has a program for generation (0) */
+  int run_ahead; /**< begin a step before the tokens of the last one are known to the host, where all sequences go on; -1: on a GPU (-1) */
 } tfcc_generator_options;
 
 /** What is asked for with a prompt, and how tokens are chosen. Begin with tfcc_generate_options_init(), which makes it greedy. */
@@ -224,6 +225,7 @@ typedef struct {
    * of the generator but tfcc_generator_wait() for its own sequence and tfcc_generator_free(). NULL: nobody. */
   int (*on_token)(int32_t id, void* user);
   void* user;
+  int log_probabilities; /**< tfcc_generated has them (0) */
 } tfcc_generate_options;
 
 /** Why an answer ended; the numbers never change. */
@@ -244,6 +246,8 @@ typedef struct {
   const char* error;     /**< "" unless it failed */
   double first_token_ms; /**< from submit to the first token, and to the end */
   double total_ms;
+  const float*
+      log_probabilities; /**< of each token, by the model alone: before penalty and temperature; NULL if they were not asked for */
 } tfcc_generated;
 
 /** The fields of tfcc::GeneratorStats. */
@@ -252,6 +256,7 @@ typedef struct {
   int64_t prompt_tokens, tokens;
   uint64_t cache_bytes;
   int64_t pages, pages_held, shared_tokens, preempted;
+  int64_t steps, steps_ahead;
 } tfcc_generator_stats;
 
 TFCC_C_API void tfcc_generator_options_init(tfcc_generator_options* options);

@@ -25,17 +25,21 @@ std::string no_generation_program(const std::vector<TensorInfo>& inputs,
     const char* name;
     size_t rank;
     bool needed;
+    DType dtype = DType::i32;
   };
-  for (const auto& [name, rank, needed] : {Port{"ids", 2, true},
-                                           {"positions", 1, true},
-                                           {"slots", 1, cached},
-                                           {"context", 1, true},
-                                           {"first", 1, true},
-                                           {"order", 1, cached},
-                                           {"table", 2, cached},
-                                           {"state_from", 1, sums},
-                                           {"state_to", 1, sums},
-                                           {"wanted", 1, true}}) {
+  for (const auto& [name, rank, needed, dtype] : {Port{"ids", 2, true},
+                                                  {"positions", 1, true},
+                                                  {"slots", 1, cached},
+                                                  {"context", 1, true},
+                                                  {"first", 1, true},
+                                                  {"order", 1, cached},
+                                                  {"table", 2, cached},
+                                                  {"state_from", 1, sums},
+                                                  {"state_to", 1, sums},
+                                                  {"wanted", 1, true},
+                                                  {"sampling", 2, true, DType::f32},
+                                                  {"draw", 2, true},
+                                                  {"seen", 2, true}}) {
     const auto in = std::find_if(inputs.begin(), inputs.end(),
                                  [&](const TensorInfo& t) { return t.name == name; });
     const std::string what = "its input '" + std::string(name) + "'";
@@ -43,7 +47,7 @@ std::string no_generation_program(const std::vector<TensorInfo>& inputs,
     if (in == inputs.end()) return what + " is missing";
     if (!needed) return what + " is of a state that it has not";
     if (in->state || in->dims.size() != rank) return what + " has other dims";
-    if (in->dtype != DType::i32 && (in->dtype != DType::i64 || in->name != "ids"))
+    if (in->dtype != dtype && (in->dtype != DType::i64 || in->name != "ids"))
       return what + " has another type";
   }
   const TensorInfo* first = nullptr;  // of the caches
@@ -57,10 +61,16 @@ std::string no_generation_program(const std::vector<TensorInfo>& inputs,
       return std::string(is_cache(t) ? "its cache '" : "its state '") + t.name + "' has other dims";
     if (is_cache(t) && !first) first = &t;
   }
-  if (outputs.size() != 1 || outputs[0].dims.size() != 3 || !fixed(outputs[0].dims[2]) ||
-      !is_float(outputs[0].dtype))
-    return "its output is not the logits of a vocabulary";
-  return "";
+  if (outputs.empty() || outputs[0].dims.size() != 3 || !fixed(outputs[0].dims[2]) ||
+      !is_float(outputs[0].dtype) || outputs[0].name != "logits")
+    return "its first output is not the logits of a vocabulary";
+  const auto ids = std::find_if(inputs.begin(), inputs.end(),
+                                [](const TensorInfo& t) { return t.name == "ids"; });
+  const bool sampled = outputs.size() == 3 && outputs[1].name == "tokens" &&
+                       outputs[1].dtype == ids->dtype && outputs[1].dims.size() == 2 &&
+                       outputs[2].name == "log_probabilities" && outputs[2].dtype == DType::f32 &&
+                       outputs[2].dims.size() == 1;
+  return sampled ? "" : "its outputs are not logits, tokens and log_probabilities";
 }
 
 }  // namespace tfcc::runtime

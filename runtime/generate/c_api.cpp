@@ -31,8 +31,13 @@ tfcc_status give(tfcc::Result<tfcc::Generated> found, tfcc_generated** out) {
   owned->from = *std::move(found);
   const tfcc::Generated& g = owned->from;
   static_cast<tfcc_generated&>(*owned) = {
-      g.tokens.data(),         g.tokens.size(),  static_cast<tfcc_generate_end>(g.end),
-      g.error.message.c_str(), g.first_token_ms, g.total_ms};
+      g.tokens.data(),
+      g.tokens.size(),
+      static_cast<tfcc_generate_end>(g.end),
+      g.error.message.c_str(),
+      g.first_token_ms,
+      g.total_ms,
+      g.log_probabilities.empty() ? nullptr : g.log_probabilities.data()};
   *out = owned.release();
   return TFCC_OK;
 }
@@ -41,6 +46,7 @@ tfcc::GenerateOptions options_of(const tfcc_generate_options& all) {
   tfcc::GenerateOptions o;
   o.max_tokens = all.max_tokens;
   if (all.stop_count > 0) o.stop_ids.assign(all.stop_ids, all.stop_ids + all.stop_count);
+  o.log_probabilities = all.log_probabilities != 0;
   o.sampling = {all.repetition_penalty, all.temperature, all.top_k, all.top_p, all.min_p, all.seed};
   return o;
 }
@@ -58,7 +64,8 @@ void tfcc_generator_options_init(tfcc_generator_options* options) {
               d.prompt_chunk,
               d.cache_bytes,
               d.prefix_sharing,
-              d.literal};
+              d.literal,
+              -1};
 }
 
 void tfcc_generate_options_init(tfcc_generate_options* options) {
@@ -76,7 +83,8 @@ void tfcc_generate_options_init(tfcc_generate_options* options) {
               s.min_p,
               s.seed,
               nullptr,
-              nullptr};
+              nullptr,
+              d.log_probabilities};
 }
 
 tfcc_status tfcc_generator_create(const tfcc_model* model, const tfcc_generator_options* options,
@@ -91,6 +99,7 @@ tfcc_status tfcc_generator_create(const tfcc_model* model, const tfcc_generator_
     o.cache_bytes = static_cast<size_t>(all.cache_bytes);
     o.prefix_sharing = all.prefix_sharing != 0;
     o.literal = all.literal != 0;
+    if (all.run_ahead >= 0) o.run_ahead = all.run_ahead != 0;
     tfcc::Result<tfcc::Generator> made = tfcc::Generator::make(model->model, o);
     if (!made) return failed(made.error());
     *generator = new tfcc_generator{*std::move(made)};
@@ -150,8 +159,8 @@ tfcc_status tfcc_generator_get_stats(const tfcc_generator* generator, tfcc_gener
   if (generator == nullptr || stats == nullptr) return misused("generator or stats is NULL");
   return guarded([&] {
     const tfcc::GeneratorStats s = generator->generator.stats();
-    *stats = {s.waiting, s.running,    s.prompt_tokens, s.tokens,   s.cache_bytes,
-              s.pages,   s.pages_held, s.shared_tokens, s.preempted};
+    *stats = {s.waiting,    s.running,       s.prompt_tokens, s.tokens, s.cache_bytes, s.pages,
+              s.pages_held, s.shared_tokens, s.preempted,     s.steps,  s.steps_ahead};
     return TFCC_OK;
   });
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What computes the steps of a generator: tokens of sequences in, logits after the last of each
+// What computes the steps of a generator: tokens of sequences in, the token after the last of each
 // out.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/generate.h"
 #include "runtime/generate/roles.h"
 
 namespace tfcc::generate {
@@ -25,9 +27,13 @@ class Engine {
   struct Work {
     Sequence* sequence = nullptr;
     std::span<const int32_t> tokens;
-    bool wants_logits = false;
-    std::span<float>
-        logits;  ///< out: [vocabulary] after the last token, if wanted; valid until the next step
+    bool wants_token = false;          ///< that which follows the last of them
+    std::span<const int32_t> history;  ///< if it is wanted: all up to the last of them
+    Sampling sampling = {};
+    bool wants_log_probability = false;
+    int32_t token = -1;                  ///< out; -1: no logit was a number
+    float log_probability = 0;           ///< out
+    std::span<const float> logits = {};  ///< out, if they are given: valid until the next step
   };
   virtual ~Engine() = default;
   /// A sequence that begins with these tokens. Its `length` may be more than 0 where they were
@@ -38,10 +44,17 @@ class Engine {
   /// Makes place for so many tokens of a sequence; false if there is none until others give theirs
   /// back.
   virtual bool reserve(Sequence& sequence, int64_t tokens) = 0;
-  /// Computes the next tokens of different sequences with place, at most most_at_once() of them.
-  /// After an error nothing has changed: they may be computed again, by themselves.
-  /// Errors: those of Executor::run().
-  virtual Result<void> step(std::span<Work> works) = 0;
+  /// Begins to compute the next tokens of different sequences with place, at most most_at_once() of
+  /// them. What a work refers to is read before it returns. With `follows` each work has one token,
+  /// which is not known yet: that which the step begun before, of the same sequences in the same
+  /// order, chooses; its history is without it. Errors: those of Executor::run().
+  virtual Result<void> begin(std::span<const Work> works, bool follows) = 0;
+  /// Waits for the step that began first, with its works, whose tokens are known by now. After an
+  /// error nothing has changed, nor by a step that followed: they may be computed again, by
+  /// themselves. Errors: those of Executor::run().
+  virtual Result<void> finish(std::span<Work> works) = 0;
+  /// Whether a step may begin before the one before it is finished.
+  virtual bool may_follow() const { return false; }
   virtual size_t most_at_once() const = 0;
   /// The most tokens that a sequence can have place for.
   virtual int64_t most_tokens() const = 0;
@@ -63,6 +76,8 @@ struct PagedOptions {
   size_t cache_bytes =
       0;  ///< 0: for max_sequences of max_context, as far as half of the free memory goes
   bool prefix_sharing = true;
+  bool logits = false;                 ///< steps give them to the host
+  std::optional<bool> run_ahead = {};  ///< GeneratorOptions::run_ahead
 };
 
 /// Runs the program for generation: tokens of many sequences in one step, keys and values in pages,

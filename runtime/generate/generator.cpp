@@ -40,7 +40,8 @@ double ms_since(Clock::time_point t) {
 /// Everything but `state` is guarded by the generator's mutex; `state` is the computing thread's.
 struct Sequence {
   GenerateOptions options;
-  std::vector<int32_t> tokens;  // of the prompt and the answer
+  std::vector<int32_t> tokens;           // of the prompt and the answer
+  std::vector<float> log_probabilities;  // of the answer, if they are wanted
   size_t prompt_size = 0, computed = 0, delivered = 0;
   uint64_t number = 0;  // in the order of submission
   Generated result;     // its tokens are filled in on request
@@ -50,7 +51,10 @@ struct Sequence {
   std::thread caller;
 
   size_t answered() const { return tokens.size() - prompt_size; }
-  bool lags() const { return options.on_token && answered() - delivered >= kMostUndelivered; }
+  /// With so many more that are on their way.
+  bool lags(size_t more = 0) const {
+    return options.on_token && answered() + more - delivered >= kMostUndelivered;
+  }
 };
 
 }  // namespace
@@ -93,15 +97,19 @@ struct Generator::Impl {
   void compute() {
     std::unique_lock lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return stopping || has_work(); });
-      end_cancelled(lock);
-      if (stopping && running.empty() && waiting.empty()) return;
-      while (may_admit()) {
-        const Entry s = waiting.front();
-        waiting.pop_front();
-        if (admit(s)) running.push_back(s);
+      if (parts.empty()) {
+        changed.wait(lock, [&] { return stopping || has_work(); });
+        end_cancelled(lock);
+        if (stopping && running.empty() && waiting.empty()) return;
+        while (may_admit()) {
+          const Entry s = waiting.front();
+          waiting.pop_front();
+          if (admit(s)) running.push_back(s);
+        }
+        choose_parts();
+        begin(lock, parts, false);
       }
-      step(lock);
+      if (!parts.empty()) step(lock);
       measure();
     }
   }
@@ -168,14 +176,14 @@ struct Generator::Impl {
   struct Part {
     Entry s;
     std::vector<int32_t> tokens, history;
-    Sampling sampling;
-    Result<int32_t> chosen = 0;
+    Engine::Work work = {};
+    Result<void> done = {};
   };
+  using Parts = std::vector<Part>;
+  Parts parts;  // of the step under way
 
-  // The next token of each sequence that has one, then pieces of prompts, the oldest first. The
-  // lock is open while the model runs.
-  void step(std::unique_lock<std::mutex>& lock) {
-    std::vector<Part> parts;
+  // The next token of each sequence that has one, then pieces of prompts, the oldest first.
+  void choose_parts() {
     int64_t left = options.prompt_chunk;
     const auto add = [&](const Entry& s) {
       const auto open = static_cast<int64_t>(s->tokens.size() - s->computed);
@@ -183,12 +191,7 @@ struct Generator::Impl {
       const auto size = static_cast<size_t>(std::min(open, prompt ? left : int64_t{1}));
       if (s->lags() || size == 0 || parts.size() == engine->most_at_once()) return;
       if (prompt) left -= static_cast<int64_t>(size);
-      const auto first = s->tokens.begin() + static_cast<std::ptrdiff_t>(s->computed);
-      Part& part = parts.emplace_back();
-      part.s = s;
-      part.tokens.assign(first, first + static_cast<std::ptrdiff_t>(size));
-      if (s->computed + size == s->tokens.size()) part.history = s->tokens;
-      part.sampling = s->options.sampling;
+      parts.push_back(part_of(s, size));
     };
     const auto has_one = [](const Entry& s) { return s->tokens.size() - s->computed == 1; };
     if (engine->most_at_once() == 1) {
@@ -201,22 +204,93 @@ struct Generator::Impl {
                 [](const Entry& a, const Entry& b) { return a->number < b->number; });
       for (const Entry& s : prompts) add(s);
     }
-    reserve(parts);
-    if (parts.empty()) return;
-    lock.unlock();
-    compute(parts);
-    lock.lock();
-    for (Part& part : parts) {
-      running.erase(std::find(running.begin(), running.end(), part.s));
-      apply(part);
-      if (part.s->ended) end_state(lock, *part.s);
-      else running.push_back(part.s);
+    reserve();
+  }
+
+  // The next tokens of a sequence, so many.
+  static Part part_of(const Entry& s, size_t size) {
+    const auto first = s->tokens.begin() + static_cast<std::ptrdiff_t>(s->computed);
+    Part part{s, {first, first + static_cast<std::ptrdiff_t>(size)}, {}};
+    if (s->computed + size == s->tokens.size()) part.history = s->tokens;
+    part.work.sequence = s->state.get();
+    part.work.wants_token = !part.history.empty();
+    part.work.sampling = s->options.sampling;
+    part.work.wants_log_probability = s->options.log_probabilities;
+    return part;
+  }
+
+  static std::vector<Engine::Work> works_of(const Parts& of) {
+    std::vector<Engine::Work> works;
+    for (const Part& p : of) {
+      works.push_back(p.work);
+      works.back().tokens = p.tokens;
+      works.back().history = p.history;
     }
+    return works;
+  }
+
+  // Begins a step. One that cannot be begun is computed sequence by sequence.
+  void begin(std::unique_lock<std::mutex>& lock, Parts& of, bool follows) {
+    if (of.empty()) return;
+    lock.unlock();
+    const auto begun = guarded([&] { return engine->begin(works_of(of), follows); });
+    if (!begun && follows) of.clear();  // another time
+    else if (!begun) compute_alone(of);
+    lock.lock();
+    if (begun) {
+      ++counts.steps;
+      counts.steps_ahead += follows;
+      return;
+    }
+    if (!follows) apply(lock, of, {});
+    of.clear();
+  }
+
+  // Finishes the step that was begun, where it may be with the next one begun before. The lock is
+  // open while the model runs.
+  void step(std::unique_lock<std::mutex>& lock) {
+    Parts next = following();
+    begin(lock, next, true);
+    lock.unlock();
+    finish(parts, next);
+    lock.lock();
+    apply(lock, parts, next);
+    for (size_t i = 0; i < next.size(); ++i) {  // what it computes is known now
+      next[i].tokens = {parts[i].work.token};
+      next[i].history = next[i].s->tokens;
+    }
+    parts = std::move(next);
+  }
+
+  // The step after one under way, if it is sure to be of the same sequences, each with one token;
+  // else nothing.
+  Parts following() {
+    Parts next;
+    if (!engine->may_follow() || stopping || may_admit()) return next;
+    const auto cancelled = [](const Entry& s) { return s->cancelled; };
+    if (std::any_of(waiting.begin(), waiting.end(), cancelled) ||
+        std::any_of(running.begin(), running.end(), cancelled))
+      return next;
+    size_t lagging = 0;
+    for (const Entry& s : running) lagging += s->lags();
+    if (parts.size() + lagging != running.size()) return next;
+    for (const Part& p : parts) {
+      const Sequence& s = *p.s;
+      const auto tokens = static_cast<int64_t>(s.tokens.size()) + 1;  // with the one under way
+      const bool goes_on = p.work.wants_token && !s.ended && !s.lags(1) &&
+                           static_cast<int64_t>(s.answered()) + 1 < s.options.max_tokens &&
+                           tokens <= options.max_context && engine->reserve(*s.state, tokens);
+      if (!goes_on) return {};
+      next.push_back(part_of(p.s, 0));
+      next.back().work.wants_token = true;
+      next.back().history = s.tokens;
+    }
+    return next;
   }
 
   // Place for what each is about to compute. Where there is none, the youngest of all gives its own
   // back and begins again later.
-  void reserve(std::vector<Part>& parts) {
+  void reserve() {
     for (size_t i = 0; i < parts.size();) {
       const Entry s = parts[i].s;
       const auto tokens = static_cast<int64_t>(s->computed + parts[i].tokens.size());
@@ -250,44 +324,68 @@ struct Generator::Impl {
     }
   }
 
-  // What one of them does wrong, a position past a table's end say, is no reason to end the others.
-  void compute_alone(std::vector<Part>& parts) const {
-    for (Part& p : parts) {
-      std::vector<Part> one(1);
-      std::swap(one[0], p);
-      compute(one);
-      std::swap(one[0], p);
+  // Keys and values may be gigabytes.
+  template <class F> static Result<void> guarded(const F& f) {
+    try {
+      return f();
+    } catch (const std::bad_alloc&) {
+      return Error{ErrorCode::memory, "no memory for the keys and values of a step"};
     }
   }
 
-  void compute(std::vector<Part>& parts) const {
-    const auto fail = [&](const Error& e) {
-      for (Part& p : parts) p.chosen = e;
-    };
-    try {
-      std::vector<Engine::Work> works;
-      for (Part& p : parts) works.push_back({p.s->state.get(), p.tokens, !p.history.empty(), {}});
-      auto done = engine->step(works);
-      if (!done && works.size() > 1) return compute_alone(parts);
-      if (!done) return fail(done.error());
-      for (size_t i = 0; i < parts.size(); ++i) {
-        Part& p = parts[i];
-        if (!p.history.empty())
-          p.chosen = generate::sample(works[i].logits, p.history, p.sampling, p.history.size());
-      }
-    } catch (const std::bad_alloc&) {  // keys and values may be gigabytes
-      fail({ErrorCode::memory, "no memory for the keys and values of a step"});
+  Result<void> finish_works(Parts& of) const {
+    std::vector<Engine::Work> works = works_of(of);
+    const auto done = guarded([&] { return engine->finish(works); });
+    for (size_t i = 0; i < of.size(); ++i) {
+      of[i].work.token = works[i].token;
+      of[i].work.log_probability = works[i].log_probability;
+    }
+    return done;
+  }
+
+  // After an error, which on the CPU may be that of the step that followed, that one is none.
+  void finish(Parts& of, Parts& next) const {
+    const auto done = finish_works(of);
+    if (done) return;
+    if (of.size() == 1 && next.empty()) of[0].done = done;
+    else compute_alone(of);
+    next.clear();
+  }
+
+  // What one of them does wrong, a position past a table's end say, is no reason to end the others.
+  void compute_alone(Parts& of) const {
+    for (Part& p : of) {
+      Parts one;
+      one.push_back(std::move(p));
+      one[0].done = guarded([&] { return engine->begin(works_of(one), false); });
+      if (one[0].done) one[0].done = finish_works(one);
+      p = std::move(one[0]);
+    }
+  }
+
+  // Those that have ended leave the lists at once, and what they hold when no step has it any more.
+  void apply(std::unique_lock<std::mutex>& lock, Parts& of, const Parts& next) {
+    for (Part& part : of) {
+      const auto at = std::find(running.begin(), running.end(), part.s);
+      if (at != running.end()) running.erase(at);
+      apply(part);
+      const auto has = [&](const Part& p) { return p.s == part.s; };
+      if (!part.s->ended) running.push_back(part.s);
+      else if (std::none_of(next.begin(), next.end(), has)) end_state(lock, *part.s);
     }
   }
 
   void apply(const Part& part) {
     Sequence& s = *part.s;
     if (s.ended) return;
-    if (!part.chosen) return end(s, GenerateEnd::failed, part.chosen.error());
+    if (!part.done) return end(s, GenerateEnd::failed, part.done.error());
     (s.computed < s.prompt_size ? counts.prompt_tokens : counts.tokens) +=
         static_cast<int64_t>(part.tokens.size());
     s.computed += part.tokens.size();
-    if (!part.history.empty() && !s.cancelled) take(s, *part.chosen);
+    if (!part.work.wants_token || s.cancelled) return;
+    if (part.work.token < 0) return end(s, GenerateEnd::failed, generate::no_number());
+    if (s.options.log_probabilities) s.log_probabilities.push_back(part.work.log_probability);
+    take(s, part.work.token);
   }
 
   void take(Sequence& s, int32_t id) {
@@ -363,6 +461,9 @@ struct Generator::Impl {
     Generated out = s.result;
     out.tokens.assign(s.tokens.begin() + static_cast<std::ptrdiff_t>(s.prompt_size),
                       s.tokens.end());
+    out.log_probabilities = s.log_probabilities;
+    out.log_probabilities.resize(
+        std::min(out.log_probabilities.size(), out.tokens.size()));  // not of the id it stopped at
     return out;
   }
 
@@ -432,9 +533,13 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   auto generation =
       options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
   if (generation) {
-    const generate::PagedOptions paged{impl->options.max_context, options.max_sequences,
-                                       impl->options.prompt_chunk + options.max_sequences,
-                                       options.cache_bytes, options.prefix_sharing};
+    const generate::PagedOptions paged{
+        .max_context = impl->options.max_context,
+        .max_sequences = options.max_sequences,
+        .most_tokens = impl->options.prompt_chunk + options.max_sequences,
+        .cache_bytes = options.cache_bytes,
+        .prefix_sharing = options.prefix_sharing,
+        .run_ahead = options.run_ahead};
     TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));
   } else if (generation.error().code != ErrorCode::unsupported) {
     return generation.error();

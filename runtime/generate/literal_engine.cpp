@@ -4,6 +4,7 @@
 
 #include "runtime/generate/engine.h"
 #include "runtime/generate/numbers.h"
+#include "runtime/generate/sampler.h"
 
 namespace tfcc::generate {
 namespace {
@@ -27,9 +28,16 @@ class LiteralEngine : public Engine {
   size_t most_at_once() const override { return 1; }
   int64_t most_tokens() const override { return INT64_MAX; }
 
-  Result<void> step(std::span<Work> works) override {
+  Result<void> begin(std::span<const Work>, bool) override { return {}; }
+  Result<void> finish(std::span<Work> works) override {
     for (Work& w : works) {
-      TFCC_TRY(w.logits, advance(*w.sequence, w.tokens));
+      TFCC_TRY(const std::span<float> logits, advance(*w.sequence, w.tokens));
+      if (!w.wants_token) continue;
+      before_.assign(logits.begin(), logits.end());
+      w.logits = before_;
+      const auto token = sample(logits, w.history, w.sampling, w.history.size());
+      w.token = token ? *token : -1;
+      if (token && w.wants_log_probability) w.log_probability = log_probability(before_, *token);
     }
     return {};
   }
@@ -145,7 +153,7 @@ class LiteralEngine : public Engine {
   int64_t max_context_, room_past_ = 0, room_now_ = 0;  // tokens that the arena holds
   std::string name_;
   Bytes ids_, mask_, positions_, types_;
-  std::vector<float> logits_;
+  std::vector<float> logits_, before_;  // of the last token, and before it was chosen from them
 };
 
 }  // namespace

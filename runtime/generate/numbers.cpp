@@ -42,6 +42,11 @@ void numbers_from(const void* data, DType type, size_t first, std::span<float> o
   }
 }
 
+int32_t whole_number_from(const void* data, DType type, size_t i) {
+  if (type == DType::i32) return static_cast<const int32_t*>(data)[i];
+  return static_cast<int32_t>(static_cast<const int64_t*>(data)[i]);
+}
+
 void append_number(int64_t value, DType type, Bytes& out) {
   const size_t at = out.size();
   out.resize(at + size_of(type));

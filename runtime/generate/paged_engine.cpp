@@ -15,6 +15,7 @@
 namespace tfcc::generate {
 namespace {
 
+constexpr int32_t kBits = 32;         // of a word of what was seen
 constexpr double kShareOfFree = 0.5;  // of the memory that is free, for a cache of no size given
 
 /// Bytes of so many pages or slots of a state, up to where the next state may begin.
@@ -53,9 +54,12 @@ class PagedEngine : public Engine {
       (runtime::is_cache(s) ? page_bytes_ : pair_bytes_) +=
           bytes_of(s, runtime::is_cache(s) ? 1 : 2);
     if (sums()) options_.prefix_sharing = false;  // sums of a prefix are not kept
+    words_ = (logits_.dims[2].max + kBits - 1) / kBits;
   }
 
-  Result<void> prepare() {
+  /// `logits` is memory for those of a step, where they are not the executor's.
+  Result<void> prepare(std::optional<Memory> logits) {
+    logits_memory_ = std::move(logits);
     size_t offset = 0;
     for (const TensorInfo& s : states_) {
       const std::vector<int64_t> shape = shape_of(s);
@@ -64,11 +68,10 @@ class PagedEngine : public Engine {
       offset += bytes_of(s, room_.count(s));
     }
     const auto tokens = options_.most_tokens, sequences = options_.max_sequences;
-    Shapes shapes = {{"ids", {1, tokens}},
-                     {"positions", {tokens}},
-                     {"context", {sequences}},
-                     {"first", {sequences + 1}},
-                     {"wanted", {sequences}}};
+    Shapes shapes = {{"ids", {1, tokens}},     {"positions", {tokens}},
+                     {"context", {sequences}}, {"first", {sequences + 1}},
+                     {"wanted", {sequences}},  {"sampling", {sequences, 4}},
+                     {"draw", {sequences, 4}}, {"seen", {sequences, 1}}};
     if (cached())
       shapes.insert(
           shapes.end(),
@@ -90,7 +93,7 @@ class PagedEngine : public Engine {
       out->pages.push_back(*page);
       out->tokens.insert(out->tokens.end(), content.begin(), content.end());
     }
-    out->length = static_cast<int64_t>(out->tokens.size());
+    out->length = out->begun = static_cast<int64_t>(out->tokens.size());
     shared_ += out->length;
     return out;
   }
@@ -116,59 +119,60 @@ class PagedEngine : public Engine {
     return true;
   }
 
-  Result<void> step(std::span<Work> works) override {
+  Result<void> begin(std::span<const Work> works, bool follows) override {
     const auto count = static_cast<int64_t>(works.size());
-    ids_.clear();
-    for (auto* list : {&positions_, &slots_, &context_, &order_, &from_, &to_, &wanted_})
-      list->clear();
-    first_.assign(1, 0);
+    clear();
     table_.assign(static_cast<size_t>(count * room_.table_width), 0);
-    for (int64_t i = 0; i < count; ++i) {
-      const Work& w = works[static_cast<size_t>(i)];
-      auto& held = static_cast<Held&>(*w.sequence);
-      for (size_t t = 0; t < w.tokens.size(); ++t) {
-        const int64_t at = held.length + static_cast<int64_t>(t);
-        append_number(w.tokens[t], ids_type_, ids_);
-        positions_.push_back(static_cast<int32_t>(at));
-        if (cached())
-          slots_.push_back(static_cast<int32_t>(
-              held.pages[static_cast<size_t>(at / page_)] * page_ + at % page_));
-      }
-      std::copy(held.pages.begin(), held.pages.end(), table_.begin() + i * room_.table_width);
-      context_.push_back(static_cast<int32_t>(held.length + static_cast<int64_t>(w.tokens.size())));
-      from_.push_back(held.length == 0 ? -1 : held.slot);
-      to_.push_back(held.other());
-      first_.push_back(static_cast<int32_t>(positions_.size()));
-      if (w.wants_logits) wanted_.push_back(first_.back() - 1);
+    for (size_t i = 0; i < works.size(); ++i)
+      add(works[i], i, follows ? 1 : works[i].tokens.size());
+    if (wanted_.empty()) {  // a run has a row at least
+      wanted_.push_back(0);
+      add_choice({});
     }
-    const size_t rows = wanted_.size();
-    if (rows == 0) wanted_.push_back(0);  // a run has a row at least
+    add_seen(works);
     order_.resize(works.size());
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
-      return works[static_cast<size_t>(a)].tokens.size() >
-             works[static_cast<size_t>(b)].tokens.size();
+      const auto tokens = [&](int32_t i) {
+        return first_[static_cast<size_t>(i) + 1] - first_[static_cast<size_t>(i)];
+      };
+      return tokens(a) > tokens(b);
     });
+    TFCC_TRY_VOID(give_all(count, follows));
+    TFCC_TRY_VOID(executor_.start());
+    ++under_way_;
+    for (size_t i = 0; i < works.size(); ++i)
+      static_cast<Held&>(*works[i].sequence).begun += first_[i + 1] - first_[i];
+    return {};
+  }
 
-    const auto tokens = static_cast<int64_t>(positions_.size());
-    TFCC_TRY_VOID(executor_.set("ids", {ids_.data(), ids_type_, {1, tokens}, Place::host}));
-    TFCC_TRY_VOID(give("positions", positions_, {tokens}));
-    TFCC_TRY_VOID(give("context", context_, {count}));
-    TFCC_TRY_VOID(give("first", first_, {count + 1}));
-    if (cached()) {
-      TFCC_TRY_VOID(give("slots", slots_, {tokens}));
-      TFCC_TRY_VOID(give("order", order_, {count}));
-      TFCC_TRY_VOID(give("table", table_, {count, room_.table_width}));
+  Result<void> finish(std::span<Work> works) override {
+    auto done = executor_.finish();
+    --under_way_;
+    if (done) done = executor_.status();
+    if (!done) {
+      for (; under_way_ > 0; --under_way_) (void)executor_.finish();
+      for (const Work& w : works) {
+        auto& held = static_cast<Held&>(*w.sequence);
+        held.begun = held.length;
+      }
+      return done;
     }
-    if (sums()) {
-      TFCC_TRY_VOID(give("state_from", from_, {count}));
-      TFCC_TRY_VOID(give("state_to", to_, {count}));
-    }
-    TFCC_TRY_VOID(give("wanted", wanted_, {static_cast<int64_t>(wanted_.size())}));
-    TFCC_TRY_VOID(executor_.run());
-    TFCC_TRY_VOID(executor_.status());
     for (const Work& w : works) advance(static_cast<Held&>(*w.sequence), w.tokens);
-    return rows > 0 ? give_logits(works) : Result<void>();
+    TFCC_TRY(const Tensor tokens, executor_.output("tokens"));
+    TFCC_TRY(const Tensor logs, executor_.output("log_probabilities"));
+    size_t row = 0;
+    for (Work& w : works) {
+      if (!w.wants_token) continue;
+      w.token = whole_number_from(tokens.data, tokens.dtype, row);
+      w.log_probability = static_cast<const float*>(logs.data)[row++];
+    }
+    return options_.logits ? give_logits(works, row) : Result<void>();
+  }
+
+  // A step that failed would have changed sums that the one before it left.
+  bool may_follow() const override {
+    return !sums() && options_.run_ahead.value_or(memory_.place() == Place::device);
   }
 
   size_t most_at_once() const override { return static_cast<size_t>(options_.max_sequences); }
@@ -190,6 +194,7 @@ class PagedEngine : public Engine {
     }
     int32_t other() const { return 2 * pair + 1 - slot; }
     PagedEngine& engine;
+    int64_t begun = 0;  // tokens computed or under way
     std::vector<int32_t> pages, tokens;
     int32_t pair = -1, slot = -1;  // the first of its two slots, and the one with its sums
   };
@@ -203,6 +208,104 @@ class PagedEngine : public Engine {
   bool cached() const { return room_.pages > 0; }
   bool sums() const { return room_.pairs > 0; }
 
+  void clear() {
+    ids_.clear();
+    for (auto* list : {&positions_, &slots_, &context_, &order_, &from_, &to_, &wanted_, &draw_})
+      list->clear();
+    sampling_.clear();
+    first_.assign(1, 0);
+  }
+
+  // Work i of a step, which has so many tokens.
+  void add(const Work& w, size_t i, size_t tokens) {
+    const auto& held = static_cast<const Held&>(*w.sequence);
+    for (const int32_t id : w.tokens) append_number(id, ids_type_, ids_);
+    for (size_t t = 0; t < tokens; ++t) {
+      const int64_t at = held.begun + static_cast<int64_t>(t);
+      positions_.push_back(static_cast<int32_t>(at));
+      if (cached())
+        slots_.push_back(
+            static_cast<int32_t>(held.pages[static_cast<size_t>(at / page_)] * page_ + at % page_));
+    }
+    std::copy(held.pages.begin(), held.pages.end(),
+              table_.begin() + static_cast<std::ptrdiff_t>(i) * room_.table_width);
+    context_.push_back(static_cast<int32_t>(held.begun + static_cast<int64_t>(tokens)));
+    from_.push_back(held.begun == 0 ? -1 : held.slot);
+    to_.push_back(held.other());
+    first_.push_back(static_cast<int32_t>(positions_.size()));
+    if (!w.wants_token) return;
+    wanted_.push_back(first_.back() - 1);
+    add_choice(w);
+  }
+
+  void add_choice(const Work& w) {
+    const Sampling& s = w.sampling;
+    sampling_.insert(sampling_.end(), {s.temperature, s.top_p, s.min_p, s.repetition_penalty});
+    draw_.insert(draw_.end(), {s.top_k, static_cast<int32_t>(static_cast<uint32_t>(s.seed)),
+                               static_cast<int32_t>(static_cast<uint32_t>(s.seed >> 32)),
+                               static_cast<int32_t>(w.wants_log_probability)});
+  }
+
+  // A bit for each token that was there, where a row has a use for them. The last one is known to
+  // the program.
+  void add_seen(std::span<const Work> works) {
+    const auto penalised = [](const Work& w) {
+      return w.wants_token && w.sampling.repetition_penalty != 1;
+    };
+    row_words_ = std::any_of(works.begin(), works.end(), penalised) ? words_ : 1;
+    seen_.assign(wanted_.size() * static_cast<size_t>(row_words_), 0);
+    size_t row = 0;
+    for (const Work& w : works) {
+      if (!w.wants_token) continue;
+      uint32_t* bits = seen_.data() + row++ * static_cast<size_t>(row_words_);
+      if (!penalised(w)) continue;
+      for (const int32_t id : w.history)
+        bits[static_cast<size_t>(id / kBits)] |= uint32_t{1} << (id % kBits);
+    }
+  }
+
+  Result<void> give_all(int64_t count, bool follows) {
+    const auto tokens = static_cast<int64_t>(positions_.size()),
+               rows = static_cast<int64_t>(wanted_.size());
+    TFCC_TRY_VOID(follows
+                      ? executor_.feed_back("tokens", "ids")
+                      : executor_.set("ids", {ids_.data(), ids_type_, {1, tokens}, Place::host}));
+    TFCC_TRY_VOID(give("positions", positions_, {tokens}));
+    TFCC_TRY_VOID(give("context", context_, {count}));
+    TFCC_TRY_VOID(give("first", first_, {count + 1}));
+    if (cached()) {
+      TFCC_TRY_VOID(give("slots", slots_, {tokens}));
+      TFCC_TRY_VOID(give("order", order_, {count}));
+      TFCC_TRY_VOID(give("table", table_, {count, room_.table_width}));
+    }
+    if (sums()) {
+      TFCC_TRY_VOID(give("state_from", from_, {count}));
+      TFCC_TRY_VOID(give("state_to", to_, {count}));
+    }
+    TFCC_TRY_VOID(give("wanted", wanted_, {rows}));
+    TFCC_TRY_VOID(give("draw", draw_, {rows, 4}));
+    TFCC_TRY_VOID(
+        executor_.set("sampling", {sampling_.data(), DType::f32, {rows, 4}, Place::host}));
+    TFCC_TRY_VOID(
+        executor_.set("seen", {seen_.data(), DType::i32, {rows, row_words_}, Place::host}));
+    if (!logits_memory_) return {};
+    return executor_.set(
+        logits_.name,
+        {logits_memory_->data(), logits_.dtype, {1, rows, logits_.dims[2].max}, Place::device});
+  }
+
+  Result<void> give_logits(std::span<Work> works, size_t rows) {
+    TFCC_TRY(const Tensor all, executor_.output(logits_.name));
+    const auto width = static_cast<size_t>(logits_.dims[2].max);
+    logits_out_.resize(rows * width);
+    numbers_from(all.data, all.dtype, 0, logits_out_);
+    size_t row = 0;
+    for (Work& w : works) {
+      if (w.wants_token) w.logits = std::span(logits_out_).subspan(row++ * width, width);
+    }
+    return {};
+  }
+
   Result<void> give(const char* name, std::vector<int32_t>& values, std::vector<int64_t> shape) {
     return executor_.set(name, {values.data(), DType::i32, std::move(shape), Place::host});
   }
@@ -212,24 +315,13 @@ class PagedEngine : public Engine {
     const size_t before = held.tokens.size(), page = static_cast<size_t>(page_);
     held.tokens.insert(held.tokens.end(), tokens.begin(), tokens.end());
     held.length = static_cast<int64_t>(held.tokens.size());
+    held.begun = std::max(held.begun, held.length);
     if (sums()) held.slot = held.other();
     if (!options_.prefix_sharing) return;
     for (size_t i = before / page; (i + 1) * page <= held.tokens.size(); ++i) {
       pool_.publish(held.pages[i], i == 0 ? -1 : held.pages[i - 1],
                     std::span(held.tokens).subspan(i * page, page));
     }
-  }
-
-  Result<void> give_logits(std::span<Work> works) {
-    TFCC_TRY(const Tensor all, executor_.output(logits_.name));
-    const auto width = static_cast<size_t>(logits_.dims[2].max);
-    logits_out_.resize(wanted_.size() * width);
-    numbers_from(all.data, all.dtype, 0, logits_out_);
-    size_t row = 0;
-    for (Work& w : works) {
-      if (w.wants_logits) w.logits = std::span(logits_out_).subspan(row++ * width, width);
-    }
-    return {};
   }
 
   Executor executor_;
@@ -245,8 +337,13 @@ class PagedEngine : public Engine {
   std::vector<int32_t> pairs_;  // of slots that no sequence has, by the first of each
   std::string name_ = "pages";
   Bytes ids_;
-  std::vector<int32_t> positions_, slots_, context_, first_, order_, table_, from_, to_, wanted_;
-  std::vector<float> logits_out_;
+  std::vector<int32_t> positions_, slots_, context_, first_, order_, table_, from_, to_, wanted_,
+      draw_;
+  std::vector<float> sampling_, logits_out_;
+  std::vector<uint32_t> seen_;           // [wanted, row_words_]
+  int64_t words_ = 0, row_words_ = 1;    // of the vocabulary, of a row in this step
+  std::optional<Memory> logits_memory_;  // on a device, where nobody reads them
+  size_t under_way_ = 0;                 // steps
 };
 
 const TensorInfo* find(const std::vector<TensorInfo>& infos, const char* name) {
@@ -325,11 +422,18 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation,
   size_t bytes = 0;
   for (const TensorInfo& s : states) bytes += bytes_of(s, room.count(s));
   TFCC_TRY(Memory memory, generation.allocate(bytes));
+  std::optional<Memory> logits;
+  if (memory.place() == Place::device && !options.logits) {
+    const TensorInfo& out = generation.outputs()[0];
+    TFCC_TRY(logits,
+             generation.allocate(static_cast<size_t>(options.max_sequences * out.dims[2].max) *
+                                 size_of(out.dtype)));
+  }
   TFCC_TRY(Executor executor, generation.executor());
   auto engine =
       std::make_unique<PagedEngine>(std::move(executor), std::move(memory), std::move(states), *ids,
                                     generation.outputs()[0], room, options);
-  TFCC_TRY_VOID(engine->prepare());
+  TFCC_TRY_VOID(engine->prepare(std::move(logits)));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

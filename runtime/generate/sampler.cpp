@@ -22,31 +22,48 @@ void penalise(std::span<float> logits, std::span<const int32_t> history, float p
   std::vector<int32_t> seen(history.begin(), history.end());
   std::sort(seen.begin(), seen.end());
   seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  const float inverse = 1 / penalty;
   for (const int32_t id : seen)
     if (id >= 0 && static_cast<size_t>(id) < logits.size()) {
       float& l = logits[static_cast<size_t>(id)];
-      l = l > 0 ? l / penalty : l * penalty;
+      l *= l > 0 ? inverse : penalty;
     }
 }
 
 struct Candidate {
-  float probability;  // not yet divided by the sum
+  float p;  // 1 of the likeliest
   int32_t id;
+  uint64_t units;  // p in whole units of 2^-40, whose sums have one value in any order
 };
 
-// Likeliest first, equal ones by id; at most top_k.
+constexpr double kUnitsOfOne = 0x1p40;
+
+uint64_t sum_of(const std::vector<Candidate>& all) {
+  return std::accumulate(all.begin(), all.end(), uint64_t{0},
+                         [](uint64_t sum, const Candidate& c) { return sum + c.units; });
+}
+
+// What may be chosen, by id.
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& s, float best) {
   std::vector<Candidate> out;
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (const float p = std::exp((logits[i] - best) / s.temperature); p > 0)
-      out.push_back({p, static_cast<int32_t>(i)});
-  const auto before = [](const Candidate& a, const Candidate& b) {
-    return a.probability != b.probability ? a.probability > b.probability : a.id < b.id;
-  };
-  const size_t kept = s.top_k > 0 ? std::min(out.size(), static_cast<size_t>(s.top_k)) : out.size();
-  std::partial_sort(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(kept), out.end(),
-                    before);
-  out.resize(kept);
+  const float inverse = 1 / s.temperature;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float p = std::exp((logits[i] - best) * inverse);
+    if (const auto units = static_cast<uint64_t>(p * kUnitsOfOne); units > 0)
+      out.push_back({p, static_cast<int32_t>(i), units});
+  }
+  if (s.top_k == 0 && s.top_p == 1 && s.min_p == 0) return out;
+  std::sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) {
+    return a.p != b.p ? a.p > b.p : a.id < b.id;
+  });
+  if (s.top_k > 0) out.resize(std::min(out.size(), static_cast<size_t>(s.top_k)));
+  const double target = static_cast<double>(s.top_p) * static_cast<double>(sum_of(out));
+  size_t n = 0;
+  for (uint64_t before = 0; n < out.size(); before += out[n++].units)
+    if (n > 0 && (static_cast<double>(before) >= target || out[n].p < s.min_p)) break;
+  out.resize(n);
+  std::sort(out.begin(), out.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   return out;
 }
 
@@ -99,24 +116,30 @@ Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history
   if (s.repetition_penalty != 1) penalise(logits, history, s.repetition_penalty);
   const auto best =
       std::find(logits.begin(), logits.end(), largest(logits));  // the first of equal ones
-  if (best == logits.end() || *best == kNever)
-    return Error{ErrorCode::invalid_argument, "the model gave no logit that is a number"};
+  if (best == logits.end() || *best == kNever) return no_number();
   const auto greedy = static_cast<int32_t>(best - logits.begin());
   if (s.temperature == 0 || std::isinf(*best)) return greedy;
 
-  std::vector<Candidate> from = candidates(logits, s, *best);
+  const std::vector<Candidate> from = candidates(logits, s, *best);
+  const uint64_t sum = sum_of(from), bits = philox(s.seed, position);
+  const uint64_t at = bits * (sum >> 32) + ((bits * (sum & 0xffffffff)) >> 32);  // bits sum / 2^32
+  uint64_t running = 0;
+  for (const Candidate& c : from)
+    if ((running += c.units) > at) return c.id;
+  return greedy;
+}
+
+float log_probability(std::span<const float> logits, int32_t id) {
+  float best = kNever;
+  for (const float l : logits) best = l > best ? l : best;
   double sum = 0;
-  for (const Candidate& c : from) sum += c.probability;
-  double kept = 0;
-  size_t n = 0;
-  while (n < from.size() &&
-         (n == 0 || (kept < s.top_p * sum && from[n].probability >= s.min_p * from[0].probability)))
-    kept += from[n++].probability;
-  const double at = (philox(s.seed, position) + 0.5) / 4294967296.0 * kept;
-  double below = 0;
-  for (size_t i = 0; i + 1 < n; ++i)
-    if ((below += from[i].probability) > at) return from[i].id;
-  return from[n - 1].id;
+  for (const float l : logits) sum += std::isnan(l) ? 0 : std::exp(static_cast<double>(l) - best);
+  return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) - best -
+                            std::log(sum));
+}
+
+Error no_number() {
+  return {ErrorCode::invalid_argument, "the model gave no logit that is a number"};
 }
 
 }  // namespace tfcc::generate

@@ -19,6 +19,11 @@ Result<void> check(const Sampling& sampling);
 Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history,
                        const Sampling& sampling, uint64_t position);
 
+/// The logarithm of the share that e to the logit of `id` has of all; a NaN counts as minus infinity.
+float log_probability(std::span<const float> logits, int32_t id);
+/// What is said where there is nothing to choose from.
+Error no_number();
+
 /// Philox4x32-10 (Salmon et al., 2011): 32 random bits, the same for the same key and counter on
 /// every machine.
 uint32_t philox(uint64_t key, uint64_t counter);

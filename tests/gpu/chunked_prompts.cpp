@@ -45,7 +45,8 @@ std::vector<float> logits(const tfcc::Model& generation, const Ids& prompt, cons
   auto engine = or_fail(tfcc::generate::make_paged_engine(generation, {.max_context = length,
                                                                        .max_sequences = 2,
                                                                        .most_tokens = 2 * length,
-                                                                       .prefix_sharing = false}));
+                                                                       .prefix_sharing = false,
+                                                                       .logits = true}));
   const auto sequence = engine->start(prompt), other = engine->start(beside);
   if (!engine->reserve(*sequence, length) || !engine->reserve(*other, length))
     fail("the cache has no place");
@@ -54,15 +55,12 @@ std::vector<float> logits(const tfcc::Model& generation, const Ids& prompt, cons
     std::vector<Engine::Work> works;
     const auto seen = static_cast<size_t>(other->length);
     if (company && at / chunk % 2 == 0 && seen < beside.size())
-      works.push_back({other.get(),
-                       std::span(beside).subspan(seen, at == 0 ? beside.size() / 2 : 1),
-                       true,
-                       {}});
-    works.push_back({sequence.get(),
-                     std::span(prompt).subspan(at, std::min(chunk, prompt.size() - at)),
-                     true,
-                     {}});
-    const auto done = engine->step(works);
+      works.push_back(
+          {other.get(), std::span(beside).subspan(seen, at == 0 ? beside.size() / 2 : 1), true});
+    works.push_back(
+        {sequence.get(), std::span(prompt).subspan(at, std::min(chunk, prompt.size() - at)), true});
+    auto done = engine->begin(works, false);
+    if (done) done = engine->finish(works);
     if (!done) fail(done.error().message);
     last.assign(works.back().logits.begin(), works.back().logits.end());
   }

@@ -88,7 +88,11 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   NamedArrays out;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, auto value) {
     Array a = make_array(info(name).dtype, std::move(shape));
-    for (int64_t i = 0; i < a.count(); ++i) ir::write_int(a.dtype, a.bytes.data(), i, value(i));
+    for (int64_t i = 0; i < a.count(); ++i) {
+      if (is_float(a.dtype))
+        ir::write_real(a.dtype, a.bytes.data(), i, static_cast<double>(value(i)));
+      else ir::write_int(a.dtype, a.bytes.data(), i, value(i));
+    }
     out.emplace_back(name, std::move(a));
   };
   const auto place = [&](int64_t t) { return keys - each + t % each; };
@@ -105,6 +109,9 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   if (sums) add("state_to", {n}, [&](int64_t b) { return n + b; });
   if (cached) add("table", {n, width}, [&](int64_t i) { return page_of(i / width, i % width); });
   add("wanted", {n}, [&](int64_t b) { return (b + 1) * each - 1; });
+  add("sampling", {n, 4}, [](int64_t i) { return i % 4 == 3; });  // the likeliest, no penalty
+  add("draw", {n, 4}, [](int64_t) { return 0; });
+  add("seen", {n, 1}, [](int64_t) { return 0; });
   for (const TensorInfo& t : generation.inputs()) {
     if (!t.state) continue;
     std::vector<int64_t> shape{runtime::is_cache(t) ? n * width : 2 * n};

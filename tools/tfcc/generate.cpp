@@ -260,6 +260,7 @@ Result<void> generate_batch(Session& session) {
     if (done) {
       if (session.tokenizer && !o.print_ids) line["text"] = texts[i];
       line["ids"] = done->tokens;
+      if (o.generate.log_probabilities) line["logprobs"] = done->log_probabilities;
       line["end"] = to_string(done->end);
       tokens += done->tokens.size();
     } else {
@@ -295,6 +296,8 @@ Result<void> check_usage(const Options& o) {
   if (given != 1) return usage_error("generate takes one of --prompt, --prompt-ids and --batch");
   if (!o.prompt_ids.empty() && (o.chat || !o.stops.empty()))
     return usage_error("--prompt-ids has no text; leave --chat and --stop out");
+  if (o.generate.log_probabilities && o.batch.empty())
+    return usage_error("--logprobs is for --batch");
   if (!o.system.empty() && !o.chat) return usage_error("--system is for --chat");
   return {};
 }
@@ -397,6 +400,8 @@ void add_generate(CLI::App& app, Action& action) {
   c->add_option(
       "--role", o->roles,
       "what an input or output is: NAME=ids|mask|positions|types|logits, or PRESENT=PAST");
+  c->add_flag("--logprobs", o->generate.log_probabilities,
+              "add the logarithm of each id's probability to the lines of --batch");
   c->add_flag("--print-ids", o->print_ids, "write the new ids in place of text, with commas");
   c->add_option("--device", o->device, "auto, cpu, cuda, cuda:1")->capture_default_str();
   add_threads(*c, o->threads, "threads of the CPU");

@@ -29,9 +29,14 @@ Ports good() {
     p.inputs.push_back({name, DType::i32, {any("T")}});
   p.inputs.push_back({"table", DType::i32, {any("N"), any("W")}});
   p.inputs.push_back({"wanted", DType::i32, {any("R")}});
+  p.inputs.push_back({"sampling", DType::f32, {any("R"), is(4)}});
+  for (const char* name : {"draw", "seen"})
+    p.inputs.push_back({name, DType::i32, {any("R"), any("W")}});
   for (const char* name : {"cache.0.keys", "cache.0.values"})
     p.inputs.push_back({name, DType::f16, {any("C"), is(2), is(64), is(16)}, true});
-  p.outputs = {{"logits", DType::f32, {is(1), any("R"), is(100)}}};
+  p.outputs = {{"logits", DType::f32, {is(1), any("R"), is(100)}},
+               {"tokens", DType::i64, {is(1), any("R")}},
+               {"log_probabilities", DType::f32, {any("R")}}};
   return p;
 }
 
@@ -43,18 +48,18 @@ std::string after(const std::function<void(Ports&)>& change) {
 
 TEST(Generation, IsOneOfThisVersion) {
   EXPECT_EQ(after([](Ports&) {}), "");
-  EXPECT_EQ(after([](Ports& p) { p["ids"].dtype = DType::i32; }), "");
+  EXPECT_EQ(after([](Ports& p) { p["ids"].dtype = p.outputs[1].dtype = DType::i32; }), "");
 }
 
 TEST(Generation, SaysWhatIsWrong) {
-  for (const char* name :
-       {"ids", "positions", "slots", "context", "first", "order", "table", "wanted"}) {
+  for (const char* name : {"ids", "positions", "slots", "context", "first", "order", "table",
+                           "wanted", "sampling", "draw", "seen"}) {
     const std::string what = std::string("its input '") + name + "'";
     EXPECT_EQ(after([&](Ports& p) { p[name].name = "x"; }), what + " is missing");
     EXPECT_EQ(after([&](Ports& p) { p[name].dims.push_back(is(1)); }), what + " has other dims");
     EXPECT_EQ(after([&](Ports& p) { p[name].dims.clear(); }), what + " has other dims");
     EXPECT_EQ(after([&](Ports& p) { p[name].state = true; }), what + " has other dims");
-    EXPECT_EQ(after([&](Ports& p) { p[name].dtype = DType::f32; }), what + " has another type");
+    EXPECT_EQ(after([&](Ports& p) { p[name].dtype = DType::f16; }), what + " has another type");
   }
   EXPECT_EQ(after([](Ports& p) { p["positions"].dtype = DType::i64; }),
             "its input 'positions' has another type");
@@ -77,9 +82,18 @@ TEST(Generation, SaysWhatIsWrong) {
               p.inputs.push_back({"state_from", DType::i32, {any("N")}});
             }),
             "its input 'state_from' is of a state that it has not");
-  const std::string output = "its output is not the logits of a vocabulary";
+  const std::string output = "its first output is not the logits of a vocabulary",
+                    all = "its outputs are not logits, tokens and log_probabilities";
   EXPECT_EQ(after([](Ports& p) { p.outputs.clear(); }), output);
-  EXPECT_EQ(after([](Ports& p) { p.outputs.push_back(p.outputs[0]); }), output);
+  EXPECT_EQ(after([](Ports& p) { p.outputs[0].name = "x"; }), output);
+  EXPECT_EQ(after([](Ports& p) { p.outputs.push_back(p.outputs[0]); }), all);
+  EXPECT_EQ(after([](Ports& p) { p.outputs.resize(1); }), all);
+  EXPECT_EQ(after([](Ports& p) { p["ids"].dtype = DType::i32; }), all) << "tokens are of its type";
+  for (size_t i : {1, 2}) {
+    EXPECT_EQ(after([&](Ports& p) { p.outputs[i].name = "x"; }), all);
+    EXPECT_EQ(after([&](Ports& p) { p.outputs[i].dims.push_back(is(1)); }), all);
+    EXPECT_EQ(after([&](Ports& p) { p.outputs[i].dtype = DType::f16; }), all);
+  }
   EXPECT_EQ(after([](Ports& p) { p.outputs[0].dims.pop_back(); }), output);
   EXPECT_EQ(after([](Ports& p) { p.outputs[0].dims[2] = any("V"); }), output);
   EXPECT_EQ(after([](Ports& p) { p.outputs[0].dtype = DType::i64; }), output);

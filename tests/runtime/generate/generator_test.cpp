@@ -103,6 +103,11 @@ TEST_F(GeneratorTest, GivesWhatFloat64Gives) {
       }
 }
 
+Result<void> step(generate::Engine& engine, std::span<generate::Engine::Work> works) {
+  TFCC_TRY_VOID(engine.begin(works, false));
+  return engine.finish(works);
+}
+
 // On the CPU products add in the order of k and attention in that of keys, for one row as for many:
 // neither chunks nor others in the batch change a bit.
 TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
@@ -122,7 +127,8 @@ TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
             paged ? *generate::make_paged_engine(*generation, {.max_context = 64,
                                                                .max_sequences = 3,
                                                                .most_tokens = 200,
-                                                               .prefix_sharing = false})
+                                                               .prefix_sharing = false,
+                                                               .logits = true})
                   : *generate::make_literal_engine(
                         model, *generate::find_roles(model.inputs(), model.outputs(), {}), 64);
         const auto sequence = engine->start(prompt), beside = engine->start(other);
@@ -132,12 +138,10 @@ TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
           std::vector<generate::Engine::Work> works;
           const auto piece = std::span(prompt).subspan(at, std::min(chunk, prompt.size() - at));
           if (paged && at / chunk % 2)
-            works.push_back({beside.get(),
-                             std::span(other).subspan(static_cast<size_t>(beside->length), 1),
-                             false,
-                             {}});
-          works.push_back({sequence.get(), piece, true, {}});
-          const auto done = engine->step(works);
+            works.push_back(
+                {beside.get(), std::span(other).subspan(static_cast<size_t>(beside->length), 1)});
+          works.push_back({sequence.get(), piece, true, piece});
+          const auto done = step(*engine, works);
           ASSERT_TRUE(done) << done.error().message;
           last.assign(works.back().logits.begin(), works.back().logits.end());
         }
@@ -319,7 +323,7 @@ TEST_F(GeneratorTest, TwoShareAModel) {
 // What is generated for a prompt does not depend on what else is computed, in what chunks, or on
 // who cancels meanwhile.
 struct Schedules {
-  int64_t preempted = 0, shared_tokens = 0;
+  int64_t preempted = 0, shared_tokens = 0, steps_ahead = 0;
 };
 
 class ScheduleTest : public GeneratorTest {
@@ -331,7 +335,7 @@ class ScheduleTest : public GeneratorTest {
     struct Request {
       Ids prompt;
       GenerateOptions options;
-      Ids alone;
+      Generated alone;
     };
     std::vector<Request> requests(12);
     Generator reference = generator(name);
@@ -344,7 +348,11 @@ class ScheduleTest : public GeneratorTest {
       r.options.max_tokens = 1 + below(30);
       r.options.sampling.temperature = below(2) ? 1.5f : 0;
       r.options.sampling.seed = random();
-      r.alone = answer(reference, r.prompt, r.options).tokens;
+      r.options.sampling.repetition_penalty = below(3) == 0 ? 1.3f : 1;
+      r.options.sampling.top_p = below(2) ? 0.8f : 1;
+      r.options.log_probabilities = below(2) == 0;
+      for (int i = below(4); i > 0; --i) r.options.stop_ids.push_back(below(200));
+      r.alone = answer(reference, r.prompt, r.options);
     }
     Schedules out;
     for (int round = 0; round < rounds; ++round) {
@@ -355,7 +363,8 @@ class ScheduleTest : public GeneratorTest {
                                      .prompt_chunk = 1 + below(20),
                                      .cache_bytes = round % 5 == 4 ? 0 : pages * unit,
                                      .prefix_sharing = round % 2 == 0,
-                                     .literal = round % 10 == 9 && name == "llama-past"});
+                                     .literal = round % 10 == 9 && name == "llama-past",
+                                     .run_ahead = round % 4 < 2});
       std::vector<std::pair<Generator::Id, const Request*>> ids;
       std::set<Generator::Id> cancelled;
       for (int i = 0; i < 10; ++i) {
@@ -371,9 +380,13 @@ class ScheduleTest : public GeneratorTest {
         if (!got) return ADD_FAILURE() << got.error().message, out;
         if (got->end == GenerateEnd::cancelled) {
           EXPECT_TRUE(cancelled.contains(id));
-          EXPECT_TRUE(std::equal(got->tokens.begin(), got->tokens.end(), r->alone.begin()));
+          EXPECT_TRUE(std::equal(got->tokens.begin(), got->tokens.end(), r->alone.tokens.begin()));
         } else {
-          EXPECT_EQ(got->tokens, r->alone) << "round " << round;
+          EXPECT_EQ(got->tokens, r->alone.tokens) << "round " << round;
+          EXPECT_EQ(got->end, r->alone.end);
+          const auto &logs = got->log_probabilities, &wanted = r->alone.log_probabilities;
+          EXPECT_TRUE(std::equal(logs.begin(), logs.end(), wanted.begin(), wanted.end(),
+                                 [](float a, float b) { return std::abs(a - b) < 1e-5f; }));
         }
       }
       EXPECT_EQ(g.stats().running + g.stats().waiting, 0);
@@ -382,6 +395,7 @@ class ScheduleTest : public GeneratorTest {
       EXPECT_EQ(g.stats().pages_held, 0) << "round " << round;
       out.preempted += g.stats().preempted;
       out.shared_tokens += g.stats().shared_tokens;
+      out.steps_ahead += g.stats().steps_ahead;
     }
     return out;
   }
@@ -391,6 +405,7 @@ TEST_F(ScheduleTest, OfPages) {
   const Schedules done = random_schedules("llama-past", page_bytes(load("llama-past")), 200);
   EXPECT_GT(done.preempted, 0);
   EXPECT_GT(done.shared_tokens, 0);
+  EXPECT_GT(done.steps_ahead, 0);
 }
 
 // Two slots of sums a sequence beside its pages: half of the cache each. Prefixes are not shared.
@@ -399,6 +414,7 @@ TEST_F(ScheduleTest, OfPagesAndSums) {
       random_schedules("linear-hybrid", 2 * page_bytes(load("linear-hybrid")), 60);
   EXPECT_GT(done.preempted, 0);
   EXPECT_EQ(done.shared_tokens, 0);
+  EXPECT_EQ(done.steps_ahead, 0);  // a step that fails must leave the sums of the one before
 }
 
 // Who has slots has all that it will need.
@@ -415,29 +431,99 @@ TEST_F(GeneratorTest, AStepThatFailedHasChangedNoSums) {
     const Ids prompt = {5, 9, 44, 7, 120, 3}, next = {17}, wrong = {5000};
     std::vector<float> expected;
     for (const bool fails : {false, true}) {
-      auto engine = *generate::make_paged_engine(
-          generation,
-          {.max_context = 64, .max_sequences = 2, .most_tokens = 64, .prefix_sharing = false});
+      auto engine = *generate::make_paged_engine(generation, {.max_context = 64,
+                                                              .max_sequences = 2,
+                                                              .most_tokens = 64,
+                                                              .prefix_sharing = false,
+                                                              .logits = true});
       const auto a = engine->start(prompt), b = engine->start(prompt);
       ASSERT_TRUE(engine->reserve(*a, 8) && engine->reserve(*b, 8));
-      const auto step = [&](generate::Engine::Sequence& s, const Ids& ids) {
-        return generate::Engine::Work{&s, ids, true, {}};
+      const auto work = [&](generate::Engine::Sequence& s, const Ids& ids) {
+        return generate::Engine::Work{&s, ids, true, ids};
       };
-      std::vector<generate::Engine::Work> both = {step(*a, prompt), step(*b, prompt)};
-      ASSERT_TRUE(engine->step(both));
+      std::vector<generate::Engine::Work> both = {work(*a, prompt), work(*b, prompt)};
+      ASSERT_TRUE(step(*engine, both));
       if (fails) {
-        both = {step(*a, next), step(*b, wrong)};
-        const auto done = engine->step(both);
+        both = {work(*a, next), work(*b, wrong)};
+        const auto done = step(*engine, both);
         ASSERT_FALSE(done);
         EXPECT_NE(done.error().message.find("a value lies outside"), std::string::npos)
             << done.error().message;
       }
-      std::vector<generate::Engine::Work> one = {step(*a, next)};
-      ASSERT_TRUE(engine->step(one));
+      std::vector<generate::Engine::Work> one = {work(*a, next)};
+      ASSERT_TRUE(step(*engine, one));
       const std::vector<float> got(one[0].logits.begin(), one[0].logits.end());
       if (!fails) expected = got;
       else EXPECT_EQ(got, expected) << name;
     }
+  }
+}
+
+// The step that followed one that failed is none, and both may be computed again.
+TEST_F(GeneratorTest, AStepThatFailedTakesTheOneAheadAlong) {
+  const Model model = load("llama-past"), generation = *model.generation();
+  const Ids prompt = {5, 9, 44, 7, 120, 3}, wrong = {5000}, none = {};
+  std::vector<float> expected;
+  for (const bool fails : {false, true}) {
+    auto engine = *generate::make_paged_engine(
+        generation, {.max_context = 64, .max_sequences = 2, .most_tokens = 64, .logits = true});
+    const auto a = engine->start(prompt);
+    ASSERT_TRUE(engine->reserve(*a, 9));
+    const auto work = [&](const Ids& ids) {
+      return std::vector<generate::Engine::Work>{{a.get(), ids, true, ids}};
+    };
+    auto first = work(prompt);
+    ASSERT_TRUE(step(*engine, first));
+    if (fails) {
+      auto now = work(wrong), ahead = work(none);
+      ASSERT_TRUE(engine->begin(now, false));
+      ASSERT_TRUE(engine->begin(ahead, true));
+      EXPECT_FALSE(engine->finish(now));
+      EXPECT_EQ(a->length, 6);
+    }
+    const Ids chosen = {first[0].token};
+    auto now = work(chosen), ahead = work(none);
+    ASSERT_TRUE(engine->begin(now, false));
+    ASSERT_TRUE(engine->begin(ahead, true));
+    ASSERT_TRUE(engine->finish(now));
+    const Ids next = {now[0].token};
+    ahead[0].tokens = next;
+    ASSERT_TRUE(engine->finish(ahead));
+    EXPECT_EQ(a->length, 8);
+    const std::vector<float> got(ahead[0].logits.begin(), ahead[0].logits.end());
+    if (!fails) expected = got;
+    else EXPECT_EQ(got, expected);
+  }
+}
+
+// A counter shows that nothing waits for the host while the same sequences go on.
+TEST_F(GeneratorTest, RunsAheadWhileSequencesGoOn) {
+  const Golden want = golden("llama-past");
+  for (const bool ahead : {false, true}) {
+    Generator g = generator("llama-past", {.run_ahead = ahead});
+    GenerateOptions options;
+    options.max_tokens = 20;
+    EXPECT_EQ(answer(g, want.prompt, options).tokens.size(), 20u);
+    EXPECT_EQ(g.stats().steps, 20);
+    EXPECT_EQ(g.stats().steps_ahead, ahead ? 19 : 0);
+  }
+}
+
+TEST_F(GeneratorTest, GivesLogProbabilities) {
+  Generator paged = generator("llama-past"), literal = generator("llama-past", {.literal = true});
+  GenerateOptions options;
+  options.max_tokens = 8;
+  options.sampling.temperature = 2;
+  options.sampling.repetition_penalty = 1.5f;
+  EXPECT_TRUE(answer(paged, {5, 6, 7}, options).log_probabilities.empty());
+  options.log_probabilities = true;
+  const Generated a = answer(paged, {5, 6, 7}, options), b = answer(literal, {5, 6, 7}, options);
+  EXPECT_EQ(a.tokens, b.tokens);
+  ASSERT_EQ(a.log_probabilities.size(), 8u);
+  ASSERT_EQ(b.log_probabilities.size(), 8u);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_NEAR(a.log_probabilities[i], b.log_probabilities[i], 1e-5);
+    EXPECT_LT(a.log_probabilities[i], 0);
   }
 }
 

@@ -56,6 +56,18 @@ class TestGenerator(unittest.TestCase):
         stats = self.generator.stats()
         self.assertEqual((stats["waiting"], stats["running"]), (0, 0))
         self.assertGreater(stats["pages"], 0)
+        self.assertGreater(stats["steps"], stats["steps_ahead"])
+
+    def test_log_probabilities_where_they_are_asked_for(self):
+        self.assertEqual(self.generator.generate(self.prompt, max_tokens=3).log_probabilities, ())
+        logs = self.generator.generate(self.prompt, max_tokens=3, log_probabilities=True).log_probabilities
+        self.assertEqual(len(logs), 3)
+        self.assertTrue(all(x < 0 for x in logs))
+
+    def test_runs_ahead_where_it_is_told_to(self):
+        ahead = self.model.generator(run_ahead=True)
+        self.assertEqual(ahead.generate(self.prompt, max_tokens=9).tokens, self.generator.generate(self.prompt, max_tokens=9).tokens)
+        self.assertEqual((ahead.stats()["steps"], ahead.stats()["steps_ahead"]), (9, 8))
 
     def test_draws_the_same_for_a_seed(self):
         def drawn(seed):

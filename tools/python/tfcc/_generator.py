@@ -19,6 +19,7 @@ class Generated(NamedTuple):
     end: str
     first_token_ms: float
     total_ms: float
+    log_probabilities: Tuple[float, ...] = ()
 
 
 class Generator:
@@ -30,7 +31,8 @@ class Generator:
     id = generator.submit([1, 2, 3]); generator.wait(id)        # many at a time
     """
 
-    def __init__(self, model, max_context=0, max_sequences=16, prompt_chunk=512, cache_bytes=0, prefix_sharing=True, literal=False):
+    def __init__(self, model, max_context=0, max_sequences=16, prompt_chunk=512, cache_bytes=0, prefix_sharing=True, literal=False,
+                 run_ahead=None):
         options = _library.GeneratorOptions()
         library().tfcc_generator_options_init(byref(options))
         options.max_context = whole("max_context", max_context, 0, 2**62)
@@ -38,6 +40,7 @@ class Generator:
         options.prompt_chunk = whole("prompt_chunk", prompt_chunk, 1, 2**62)
         options.cache_bytes = whole("cache_bytes", cache_bytes, 0, 2**62)
         options.prefix_sharing, options.literal = bool(prefix_sharing), bool(literal)
+        options.run_ahead = -1 if run_ahead is None else bool(run_ahead)
         handle = c_void_p()
         library().tfcc_generator_create(model._handle, byref(options), byref(handle))
         self._handle = handle
@@ -45,12 +48,14 @@ class Generator:
         self._callbacks, self._lock = {}, threading.Lock()  # of sequences that may still call them, by number
         self._free = weakref.finalize(self, library().tfcc_generator_free, handle)
 
-    def submit(self, prompt, max_tokens=256, stop_ids=(), repetition_penalty=1.0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, on_token=None):
+    def submit(self, prompt, max_tokens=256, stop_ids=(), repetition_penalty=1.0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, on_token=None,
+               log_probabilities=False):
         """Asks for an answer to the ids of `prompt`, and returns the sequence's number at once.
 
         max_tokens, stop_ids  where the answer ends; stop ids are not part of it
         temperature           0: the likeliest token each time; else one is drawn, of the top_k likeliest, of those that make up
                               top_p, of those at least min_p as likely as the first; the same for the same seed
+        log_probabilities     Generated has that of each token by the model alone, before penalty and temperature
         on_token              called with each id by a thread of the sequence; what it raises cancels the sequence, and wait() raises it
         """
         ids = (c_int32 * len(prompt))(*(whole("an id of the prompt", i, -2**31, 2**31 - 1) for i in prompt))
@@ -62,6 +67,7 @@ class Generator:
         o.repetition_penalty, o.temperature, o.top_p, o.min_p = repetition_penalty, temperature, top_p, min_p
         o.top_k = whole("top_k", top_k, 0, 2**31 - 1)
         o.seed = whole("seed", seed, 0, 2**64 - 1)
+        o.log_probabilities = bool(log_probabilities)
         raised = []
         if on_token is not None:
             def call(token, _):
@@ -82,7 +88,8 @@ class Generator:
         generated = POINTER(_library.Generated)()
         function(self._handle, whole("id", id, 0, 2**64 - 1), byref(generated))
         g = generated.contents
-        out, error = Generated(tuple(g.tokens[:g.count]), _ENDS[g.end], g.first_token_ms, g.total_ms), g.error
+        logs = tuple(g.log_probabilities[:g.count]) if g.log_probabilities else ()
+        out, error = Generated(tuple(g.tokens[:g.count]), _ENDS[g.end], g.first_token_ms, g.total_ms, logs), g.error
         library().tfcc_generated_free(generated)
         return out, error.decode(errors="replace")
 

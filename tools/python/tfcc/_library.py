@@ -50,7 +50,7 @@ class ExecutorStats(Structure):
 
 class GeneratorOptions(Structure):
     _fields_ = [("struct_size", c_size_t), ("max_context", c_int64), ("max_sequences", c_int64), ("prompt_chunk", c_int64),
-                ("cache_bytes", c_uint64), ("prefix_sharing", c_int), ("literal", c_int)]
+                ("cache_bytes", c_uint64), ("prefix_sharing", c_int), ("literal", c_int), ("run_ahead", c_int)]
 
 
 OnToken = ctypes.CFUNCTYPE(c_int, c_int32, c_void_p)
@@ -59,17 +59,18 @@ OnToken = ctypes.CFUNCTYPE(c_int, c_int32, c_void_p)
 class GenerateOptions(Structure):
     _fields_ = [("struct_size", c_size_t), ("max_tokens", c_int64), ("stop_count", c_size_t), ("stop_ids", POINTER(c_int32)),
                 ("repetition_penalty", c_float), ("temperature", c_float), ("top_k", c_int32), ("top_p", c_float), ("min_p", c_float),
-                ("seed", c_uint64), ("on_token", OnToken), ("user", c_void_p)]
+                ("seed", c_uint64), ("on_token", OnToken), ("user", c_void_p), ("log_probabilities", c_int)]
 
 
 class Generated(Structure):
     _fields_ = [("tokens", POINTER(c_int32)), ("count", c_size_t), ("end", c_int), ("error", c_char_p),
-                ("first_token_ms", c_double), ("total_ms", c_double)]
+                ("first_token_ms", c_double), ("total_ms", c_double), ("log_probabilities", POINTER(c_float))]
 
 
 class GeneratorStats(Structure):
     _fields_ = [("waiting", c_int64), ("running", c_int64), ("prompt_tokens", c_int64), ("tokens", c_int64), ("cache_bytes", c_uint64),
-                ("pages", c_int64), ("pages_held", c_int64), ("shared_tokens", c_int64), ("preempted", c_int64)]
+                ("pages", c_int64), ("pages_held", c_int64), ("shared_tokens", c_int64), ("preempted", c_int64),
+                ("steps", c_int64), ("steps_ahead", c_int64)]
 
 
 # name -> (result, arguments); a function whose result is a status raises.
