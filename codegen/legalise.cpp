@@ -107,14 +107,21 @@ void split_epilogue(Graph& g, OpId o) {
 }
 
 // The second factor becomes the result of an op of its own.
+ValueId widened(Graph& g, ValueId v, DType to) {
+  ir::Constant c = *g.constant(v);
+  c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
+  return g.add_constant(g.value(v).name, c);
+}
+
 void split_factor(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId y = op.results[0];
   const ir::Type type = ir::second_factor(g, op);
   auto attrs = ir::free_attrs(g, o);
   ir::Captured c = ir::capture(attrs.weight);
-  const ValueId b =
-      g.add_pointwise(c.operands, c.body, type, g.value(y).name + ".weight", op.origin);
+  const ValueId b = narrow_factor(g, op) ? widened(g, c.operands[0], type.dtype)
+                                         : g.add_pointwise(c.operands, c.body, type,
+                                                           g.value(y).name + ".weight", op.origin);
   std::vector<ExprRef> bodies{ir::free_epilogue(g, o, ir::indices_of(g, y))};
   if (!attrs.epilogue) bodies[0] = nullptr;
   std::vector<ValueId> operands{op.operands[0], b};

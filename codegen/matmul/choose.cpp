@@ -23,7 +23,7 @@ std::string no_panel(const MatmulDesc& x) {
   const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
   if (x.a != DType::f32 || x.b != DType::f32 || x.d != DType::f32) return "not all of f32";
   if (!x.weight) return "B is no weight, which could be packed";
-  if (x.computed && !x.packed) return kComputed;
+  if (x.computed && !x.packed && !x.narrow) return kComputed;
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *k == 0) return "n or k is not known at compile time";
   if (panel_of(*n) == 0) return "n is no multiple of 16";
@@ -215,7 +215,8 @@ bool takes(Arm arm, Epilogue e) {
 }
 
 bool takes_factor(Arm arm, const MatmulDesc& x) {
-  return !x.computed || (x.packed && (arm == Arm::panel || arm == Arm::stream));
+  return !x.computed || (x.packed && (arm == Arm::panel || arm == Arm::stream)) ||
+         (x.narrow && arm == Arm::panel);
 }
 
 MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {

@@ -117,6 +117,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.weight = g.is_constant(b);
   x.computed = attrs.weight;
   x.packed = packed_factor(g, op);
+  x.narrow = narrow_factor(g, op);
   x.alpha = attrs.alpha;
   x.in_order = !any_order && ir::plain_outputs(g) < g.outputs.size();
   const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) ==
@@ -156,7 +157,9 @@ std::string print(const MatmulDesc& x) {
   return fmt::format("{}{} {} x {}{} -> {}, epilogue {}{}{}{}",
                      ir::is_int(x.batch, 1) ? "" : ir::print(x.batch) + " of ",
                      tfcc::to_string(x.a), matrix(x.m, x.k, x.trans_a), matrix(x.k, x.n, x.trans_b),
-                     x.packed     ? fmt::format(" of a weight of {} bits", 8 / x.packed->per)
+                     x.packed ? fmt::format(" of a weight of {} bits", 8 / x.packed->per)
+                     : x.narrow
+                         ? fmt::format(" of a weight of {}", tfcc::to_string(x.narrow->stored))
                      : x.computed ? " of a computed weight"
                      : x.weight   ? " of a weight"
                                   : "",

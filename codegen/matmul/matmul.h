@@ -43,6 +43,14 @@ inline constexpr size_t kMostShared = 4;
 /// The weight of this product, if it is an expression and of that form, and k is whole chunks.
 std::optional<PackedFactor> packed_factor(const Graph& graph, const ir::Op& product);
 
+/// A weight of another type of reals than the sum's: an element of an operand [k, n] or [n, k].
+struct NarrowFactor {
+  size_t slot = 0;
+  DType stored = DType::f16;
+};
+/// The weight of this product, if it is an expression and of that form.
+std::optional<NarrowFactor> narrow_factor(const Graph& graph, const ir::Op& product);
+
 /// D[m,n] = epilogue(alpha A[m,k] B[k,n]), `batch` times. Where all share B, their rows are rows of
 /// one product.
 struct MatmulDesc {
@@ -54,6 +62,7 @@ struct MatmulDesc {
   bool weight = false;                    // B is a constant, or ..
   bool computed = false;                  // .. an expression over constants
   std::optional<PackedFactor> packed;     // .. of this form
+  std::optional<NarrowFactor> narrow;     // .. or of this one
   std::optional<int64_t> most_rows;       // of m in the bucket that is lowered
   bool token_rows =
       false;  // m is the number of tokens: there are forms of the graph for few and for many

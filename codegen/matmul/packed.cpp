@@ -7,6 +7,20 @@
 #include "ir/matmul.h"
 
 namespace tfcc::codegen {
+
+std::optional<NarrowFactor> narrow_factor(const Graph& g, const ir::Op& product) {
+  ExprRef weight = product.as<ir::MatmulAttrs>().weight;
+  if (!weight || weight->kind != ir::ExprKind::load) return std::nullopt;
+  const auto slot = static_cast<size_t>(weight->value);
+  const ValueId v = product.operands[slot];
+  const ir::Type type = g.value(v).type;
+  const bool own = weight->args == ir::indices_of(g.pool(), ir::second_factor(g, product).dims) &&
+                   type.dims == ir::second_factor(g, product).dims;
+  if (!own || !g.is_constant(v) || (type.dtype != DType::f16 && type.dtype != DType::bf16))
+    return std::nullopt;
+  return NarrowFactor{slot, type.dtype};
+}
+
 namespace {
 
 constexpr int64_t kCodes = 256;

@@ -48,6 +48,7 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
   std::vector<ValueId> reads = beside_operands(op);
   std::erase(reads, a);
   if (x.packed) std::erase(reads, op.operands[x.packed->slot]);
+  if (x.narrow) std::erase(reads, op.operands[x.narrow->slot]);
   reads.insert(reads.begin(), a);
   Stub stub = product_stub(c, o, "matmul_panel", std::move(reads));
   add_epilogue(stub, x, x.body);
@@ -55,10 +56,12 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
   stub.field("k", k);
   stub.field("panel", panel);
   if (x.packed) add_weight(stub, *x.packed);
-  const std::string weight = x.packed
-                                 ? fmt::format("PackedPanels<Spec, Weight>{{{}, {}}}",
-                                               stub.packed("Spec::Code", 0), stub.object("Weight"))
-                                 : fmt::format("StoredPanels<Spec>{{{}}}", stub.packed("f32", 0));
+  const DType stored = x.narrow ? x.narrow->stored : DType::f32;
+  if (!x.packed) stub.type("B", stored);
+  const std::string weight =
+      x.packed ? fmt::format("PackedPanels<Spec, Weight>{{{}, {}}}", stub.packed("Spec::Code", 0),
+                             stub.object("Weight"))
+               : fmt::format("StoredPanels<Spec>{{{}}}", stub.packed("Spec::B", 0));
   stub.call({stub.out(), stub.in(a), weight, stub.size(x.m), stub.object("Epilogue")}, {});
   LaunchSize size;
   size.work = ir::mul(c.ceil_div(x.m, kBlockRows), c.integer(n / panel));
@@ -66,12 +69,14 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
       static_cast<uint32_t>(std::max<int64_t>(1, kItemFlops / (2 * kBlockRows * panel * k)));
   return Emission::of(
       {fmt::format("matmul_panel__{}_{}x{}",
-                   x.packed ? fmt::format("w{}", 8 / x.packed->per) : "f32", k, n),
+                   x.packed ? fmt::format("w{}", 8 / x.packed->per) : tfcc::to_string(stored), k,
+                   n),
        std::move(stub),
        std::move(size),
        ir::mul(c.integer(2 * n * k), x.m),
-       {x.packed ? packed_codes(op.operands[x.packed->slot], n, k / x.packed->per, panel)
-                 : packed_weight(op.operands[1], n, k, panel, x.trans_b)},
+       {x.packed
+            ? packed_codes(op.operands[x.packed->slot], n, k / x.packed->per, panel)
+            : packed_weight(op.operands[x.narrow ? x.narrow->slot : 1], n, k, panel, x.trans_b)},
        {},
        fused_parts(x)});
 }

@@ -507,6 +507,39 @@ Case weights_in_bits() {
       9e-4};
 }
 
+// Weights of 16 bits in products of f32, by rows and by columns: the CPU reads them so where the
+// columns fill panels, and each result has the bits that the same weight in f32 gives.
+Case weights_in_16_bits() {
+  Ops o;
+  int seed = 1;
+  for (const std::string type : {"f16", "bf16"}) {
+    for (const auto& [k, n] : {std::pair{70, 64}, {1600, 48}, {33, 32}, {64, 16}, {40, 72}}) {
+      for (const bool transposed : {false, true}) {
+        const std::string id = fmt::format("{}_{}_{}{}", type, k, n, transposed ? "_t" : ""),
+                          dims =
+                              transposed ? fmt::format("{},{}", n, k) : fmt::format("{},{}", k, n);
+        o.body += fmt::format(
+            "  const @w{0} : {1}[{2}] = f32[{2}] random({3}) |> cast({1})\n"
+            "  const @v{0} : f32[{2}] = f32[{2}] random({3}) |> cast({1}) |> cast(f32)\n"
+            "  %h{0} = pointwise(%x) {{body = (i,j) => %x[i,j % 64]}} : f32[S,{4}]\n"
+            "  %a{0} = matmul(%h{0}, @w{0}) {{alpha = 0.5, epilogue = (s,i,j) => max(s, -1.0), trans_a = false, trans_b = {5}, weight = (i,j) => @w{0}[i,j]}} : f32[S,{6}]\n"
+            "  %b{0} = matmul(%h{0}, @v{0}) {{alpha = 0.5, epilogue = (s,i,j) => max(s, -1.0), trans_a = false, trans_b = {5}}} : f32[S,{6}]\n"
+            "  %d{0} = pointwise(%a{0}, %b{0}) {{body = (i,j) => %a{0}[i,j] - %b{0}[i,j]}} : f32[S,{6}]\n",
+            id, type, dims, seed++, k, transposed, n);
+        o.outputs.push_back("a" + id);
+        o.outputs.push_back("d" + id);
+      }
+    }
+  }
+  Case c{"matmul_weights_in_16_bits",
+         graph_text("%x: f32[S,64]", "S = x.0 in 1..", o.body, o.outputs),
+         {{1}, {3}, {16}, {130}},
+         {},
+         1e-6};
+  c.f16 = false;
+  return c;
+}
+
 // Rows that the run counts: as few as need their weights early, as many as a library takes, and
 // more, for which blocks take one tile after the other.
 Case packed_rows() {
@@ -606,6 +639,7 @@ std::vector<Case> matmul_cases() {
           tiles(),
           streams(),
           weights_in_bits(),
+          weights_in_16_bits(),
           packed_rows()};
 }
 

@@ -44,6 +44,7 @@ compiler::Options options_of(const tfcc_compile_options& c) {
   o.cpu_levels = split(text(c.cpu));
   if (!o.cpu_levels.empty()) compiler::add_cpu(o);
   o.precision = text(c.precision);
+  o.cpu_weights = text(c.cpu_weights);
   if (c.passes) o.passes = split(c.passes);
   o.skip_passes = split(text(c.skip_passes));
   o.sizes = {text(c.min_shapes),  text(c.opt_shapes), text(c.max_shapes),

@@ -127,6 +127,8 @@ class Pipeline {
     const std::string& p = options_.precision;
     if (!p.empty() && p != "f16" && p != "bf16")
       return usage_error(fmt::format("the precision is f16 or bf16, not '{}'", p));
+    if (const std::string& w = options_.cpu_weights; !w.empty() && w != "bf16")
+      return usage_error(fmt::format("--cpu-weights is bf16, not '{}'", w));
     return {};
   }
 
@@ -217,7 +219,8 @@ class Pipeline {
     in.options.batch_variance = options_.batch_variance;
     if (family == Family::cuda && !options_.precision.empty())
       in.options.precision = options_.precision;
-    std::vector<std::string> names = passes_of_target(family, options_.precision);
+    std::vector<std::string> names =
+        passes_of_target(family, options_.precision, options_.cpu_weights);
     if (generates) names.push_back("sample-tokens");
     TFCC_TRY([[maybe_unused]] auto converted,
              run_passes(in.graph, names, generates ? "generate-" : "", sources));

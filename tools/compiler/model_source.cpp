@@ -143,9 +143,11 @@ Result<std::vector<std::string>> default_passes_without(const std::vector<std::s
   return names;
 }
 
-std::vector<std::string> passes_of_target(Family family, const std::string& precision) {
+std::vector<std::string> passes_of_target(Family family, const std::string& precision,
+                                          const std::string& cpu_weights) {
   if (family == Family::cpu)  // its products are f32
-    return {"convert-precision-f32", "fuse-dequantize"};
+    return {"convert-precision-f32", cpu_weights.empty() ? "narrow-weights" : "narrow-weights-bf16",
+            "fuse-dequantize"};
   std::vector<std::string> names;
   if (!precision.empty()) names.push_back("convert-precision-" + precision);
   names.push_back("transpose-weights");  // products of few rows take few columns at a time

@@ -55,8 +55,10 @@ Result<void> check_passes(const std::vector<std::string>& names);
 /// Errors: a usage error for the first name that is not one of them.
 Result<std::vector<std::string>> default_passes_without(const std::vector<std::string>& skip);
 
-/// What runs after them for a family of targets; `precision` is "f16", "bf16", or empty, of CUDA.
-std::vector<std::string> passes_of_target(Family family, const std::string& precision);
+/// What runs after them for a family of targets: Options::precision is for CUDA, Options::cpu_weights
+/// for the CPU.
+std::vector<std::string> passes_of_target(Family family, const std::string& precision,
+                                          const std::string& cpu_weights);
 
 /// Compute capability of the first GPU as "sm_90", or empty if there is no driver or no GPU.
 std::string detect_gpu();

@@ -57,6 +57,8 @@ typedef struct {
   /** Each line that there is to say: warnings, what an option came to mean, advice. By the calling thread. NULL: nobody is told. */
   void (*log)(const char* line, void* user);
   void* user;
+  const char*
+      cpu_weights; /**< of products on the CPU, which computes in f32: "bf16"; NULL: as exported */
 } tfcc_compile_options;
 
 /** All options left out. Not a function of the library, so that it writes what this header declares and no more. */

@@ -185,6 +185,10 @@ void add_compile(CLI::App& app, Action& action) {
       c->add_flag("--fp16", o->fp16,
                   "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
   c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
+  c->add_option(
+       "--cpu-weights", o->options.cpu_weights,
+       "store weights of products on the CPU in bf16, which halves what a step of a decoder reads; products stay fp32")
+      ->check(CLI::IsMember({"bf16"}));
   CLI::Option* passes =
       c->add_option("--passes", o->passes,
                     "run these passes instead of the default ones; --passes= runs none")

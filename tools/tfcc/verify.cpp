@@ -37,6 +37,7 @@ struct Options {
   std::string model, original, target, passes, skip_passes, shapes, against, python = "python3";
   std::vector<std::string> inputs;
   std::string npz;
+  std::string cpu_weights;
   bool fp16 = false, bf16 = false, passes_given = false, json = false;
   double tolerance = 0, largest = INFINITY;
   uint64_t seed = 1;
@@ -143,7 +144,7 @@ class Verifier {
     const Family family = compiling_.target.family;
     if (family == Family::cuda && (o_.fp16 || o_.bf16 || is_16_bit(precision_)))
       compiling_.precision = o_.fp16 || precision_ == DType::f16 ? "f16" : "bf16";
-    const auto more = compiler::passes_of_target(family, compiling_.precision);
+    const auto more = compiler::passes_of_target(family, compiling_.precision, o_.cpu_weights);
     names.insert(names.end(), more.begin(), more.end());
     TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, names));
     steps_ = steps_of(names);
@@ -483,9 +484,9 @@ Result<void> verify_file(Options o) {
     return usage_error(fmt::format(
         "{} is compiled already; --model=FILE.onnx names the model that it is compared with",
         o.model));
-  if (o.fp16 || o.bf16 || o.passes_given || !o.skip_passes.empty())
+  if (o.fp16 || o.bf16 || o.passes_given || !o.skip_passes.empty() || !o.cpu_weights.empty())
     return usage_error(
-        "--fp16, --bf16, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
+        "--fp16, --bf16, --cpu-weights, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
   std::string device = "auto";
   if (!o.target.empty()) {
     auto targets = codegen::parse_targets(split(o.target));
@@ -539,6 +540,8 @@ void add_verify(CLI::App& app, Action& action) {
                 "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "as compile --fp16");
   c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);
+  c->add_option("--cpu-weights", o->cpu_weights, "as compile --cpu-weights")
+      ->check(CLI::IsMember({"bf16"}));
   CLI::Option* passes =
       c->add_option("--passes", o->passes,
                     "run these passes instead of the default ones; --passes= runs none")
