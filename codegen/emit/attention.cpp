@@ -18,6 +18,9 @@ std::string attention_index(int64_t k) {
   return kNames[k];
 }
 
+/// Which sequences a launch is for, by their queries.
+enum class Sequences { all, few, many };
+
 /// What the templates are told of an attention.
 struct Description {
   DType type = DType::f32;
@@ -33,7 +36,8 @@ struct Description {
   int64_t kv_heads = 0;
   int64_t page = 0;        // keys and values are in pages of so many tokens; 0: as q is
   bool positions = false;  // and causality or a window asks where they stood
-  bool aligned = true;     // rows of q, k, v and of the result begin at multiples of 16 bytes
+  Sequences sequences = Sequences::all;  // with at most few_queries() queries, or with more
+  bool aligned = true;  // rows of q, k, v and of the result begin at multiples of 16 bytes
 };
 
 std::optional<double> plain_scale(ExprRef score) {
@@ -203,12 +207,18 @@ int64_t blocks_of_few(const TargetClass& target, int64_t kv_heads) {
   return !target.has_wgmma || kv_heads > 16 ? 1 : kv_heads > 8 ? 4 : 8;
 }
 
+/// Queries whose heads that share keys fill a row tile of the form for few.
+int64_t few_queries(const ir::AttentionAttrs& attrs) {
+  return std::max<int64_t>(1, 16 / (attrs.heads / attrs.kv_heads));
+}
+
 // Few queries over pages: the warps of a block share the keys of 16 rows. Four have the bandwidth
 // of a multiprocessor on their way, where shared memory has place for them.
 Tile tile_of_decode(const EmitContext& c, const Description& x) {
   Tile t{16, keys_of_tile(x), 0, 0, __LINE__};
   t.warps = c.target.has_wgmma ? 4 : 2;
-  if (c.bucket.most_tokens <= kFewestTokens) t.cluster = blocks_of_few(c.target, x.kv_heads);
+  if (c.bucket.most_tokens && c.bucket.most_tokens <= kFewestTokens)
+    t.cluster = blocks_of_few(c.target, x.kv_heads);
   const auto padded = [](int64_t n) {
     return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8);
   };
@@ -220,6 +230,14 @@ Tile tile_of_decode(const EmitContext& c, const Description& x) {
   return t;
 }
 
+// The form for few queries: of all in a step of few tokens, else of the sequences that go on beside
+// prompts.
+bool decodes(const EmitContext& c, const Description& x) {
+  return x.page && x.sequences != Sequences::many &&
+         (c.bucket.most_tokens || x.sequences == Sequences::few) &&
+         has_spans(x.type, x.head, x.v_head);
+}
+
 // The table of templates/README.md: at most 99 KiB of shared memory, so that one tile serves every
 // GPU from sm_80 on. Functors take registers, so they get smaller tiles; few queries waste least in
 // few rows.
@@ -227,8 +245,7 @@ Tile choose(const EmitContext& c, const Description& x) {
   if (!c.cuda()) return {32, 64, 0, 0, __LINE__};
   if (x.type == DType::f32) return tile_of_f32(x.head, x.v_head);
   if (no_warpgroups(c, x).empty()) return tile_of_warpgroups(c, x);
-  if (x.page && c.bucket.most_tokens && has_spans(x.type, x.head, x.v_head))
-    return tile_of_decode(c, x);
+  if (decodes(c, x)) return tile_of_decode(c, x);
   const auto padded = [](int64_t n) {
     return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8);
   };
@@ -246,11 +263,14 @@ Tile choose(const EmitContext& c, const Description& x) {
 std::string print(const EmitContext& c, const Description& x, const Tile& tile) {
   const std::string why = c.cuda() ? no_warpgroups(c, x) : "";
   return fmt::format(
-      "attention {}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}",
+      "attention {}{}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}",
       tfcc::to_string(x.type),
       x.page     ? " over pages of a cache"
       : x.packed ? " of packed rows"
                  : "",
+      x.sequences == Sequences::all   ? ""
+      : x.sequences == Sequences::few ? ", sequences of few queries,"
+                                      : ", the other sequences,",
       x.head, x.v_head, x.scale ? "a plain scale" : "a score with a functor",
       x.rest ? ", a condition on queries and keys" : "", tile.block_m, tile.block_n,
       tile.warps
@@ -341,7 +361,8 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
 }
 
 // Where the rows of a sequence stand, if they are packed or in pages; else empty.
-std::string packed_rows(const Stub& stub, const EmitContext& c, const ir::Op& op) {
+std::string packed_rows(const Stub& stub, const EmitContext& c, const ir::Op& op,
+                        Sequences sequences) {
   const auto& attrs = op.as<ir::AttentionAttrs>();
   if (attrs.packed.empty()) return "";
   const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
@@ -352,6 +373,11 @@ std::string packed_rows(const Stub& stub, const EmitContext& c, const ir::Op& op
                        attrs.kv_heads, in(3), in(4), in(5), in(6), in(7), stub.size(most),
                        stub.size(pages));
   }
+  if (sequences == Sequences::few)
+    rows = fmt::format("few_queries<{}>({})", few_queries(attrs), rows);
+  if (sequences == Sequences::many)
+    rows = fmt::format("many_queries<{}>({}, (idx)({}))", few_queries(attrs), rows,
+                       stub.size(attrs.packed[0]));
   return rows;
 }
 
@@ -369,6 +395,14 @@ LaunchSize launch_size(const EmitContext& c, const ir::AttentionAttrs& attrs, co
     size.grid = {ir::add(c.ceil_div(rows_of_heads, 16), x.batch), c.integer(attrs.kv_heads)};
     if (tile.cluster > 1) size.grid.push_back(c.integer(tile.cluster));
   }
+  const int64_t few = few_queries(attrs);
+  if (x.sequences == Sequences::few)
+    size.grid[0] =
+        ir::mul(x.batch, c.integer(round_up(few * (attrs.heads / attrs.kv_heads), 16) / 16));
+  if (x.sequences == Sequences::many)  // tiles of all; each has more than a few queries
+    size.grid = {ir::add(c.ceil_div(x.most_queries, tile.block_m),
+                         ir::min(x.batch, ir::div(x.most_queries, c.integer(few + 1)))),
+                 c.integer(attrs.heads)};
   return size;
 }
 
@@ -405,12 +439,12 @@ std::vector<int64_t> attention_lengths(const Graph& graph, OpId o, const TargetC
   return lengths;
 }
 
-Result<Emission> emit_attention(const EmitContext& c, OpId o) {
+namespace {
+
+// A launch of those sequences that x says.
+KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const Tile& tile) {
   const ir::Op& op = c.graph.op(o);
   const auto& attrs = op.as<ir::AttentionAttrs>();
-  TFCC_TRY(const Description x, describe(c, o));
-  const Tile tile = choose(c, x);
-
   const bool warpgroups = tile.resident != 0;
   const bool decodes = tile.warps != 0;
   Stub stub(c,
@@ -428,7 +462,7 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
                              tile.threads, tile.shared_bytes),
                  "the plan has other sizes");
   }
-  std::string rows = packed_rows(stub, c, op);
+  std::string rows = packed_rows(stub, c, op, x.sequences);
   std::vector<MatrixView> maps;
   std::vector<std::string> arguments{stub.out()};
   if (warpgroups) {
@@ -455,13 +489,34 @@ Result<Emission> emit_attention(const EmitContext& c, OpId o) {
       ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.most_queries, x.keys));
   const std::string grouped =
       attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
-  Emission emission = Emission::of(
-      {fmt::format("{}__{}_d{}{}", stub.function(), storage_type(x.type), x.head, grouped),
-       std::move(stub),
-       launch_size(c, attrs, x, tile),
-       ir::mul(pairs, c.integer(2 * (x.head + x.v_head))),
-       {},
-       std::move(maps)});
+  return {fmt::format("{}__{}_d{}{}", stub.function(), storage_type(x.type), x.head, grouped),
+          std::move(stub),
+          launch_size(c, attrs, x, tile),
+          ir::mul(pairs, c.integer(2 * (x.head + x.v_head))),
+          {},
+          std::move(maps)};
+}
+
+}  // namespace
+
+// Beside prompts, sequences that go on have a launch of their own: a block of the form for many
+// queries would read all keys for each head of one query.
+Result<Emission> emit_attention(const EmitContext& c, OpId o) {
+  TFCC_TRY(Description x, describe(c, o));
+  if (c.cuda() && x.page && !c.bucket.most_tokens && has_spans(x.type, x.head, x.v_head)) {
+    x.sequences = Sequences::few;
+    const Tile few = choose(c, x);
+    Emission emission = Emission::of(launch_of(c, o, x, few));
+    std::string why = print(c, x, few);
+    x.sequences = Sequences::many;
+    const Tile many = choose(c, x);
+    emission.launches.emplace_back(launch_of(c, o, x, many));
+    emission.reason =
+        Reason{why + "\n" + print(c, x, many), "codegen/emit/attention.cpp", many.line};
+    return emission;
+  }
+  const Tile tile = choose(c, x);
+  Emission emission = Emission::of(launch_of(c, o, x, tile));
   emission.reason = Reason{print(c, x, tile), "codegen/emit/attention.cpp", tile.line};
   return emission;
 }

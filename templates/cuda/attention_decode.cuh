@@ -8,7 +8,7 @@
 // With Spec::cluster > 1 as many blocks share the spans of long sequences: block r of a cluster takes spans r, r + cluster, .., and merges
 // a part of the columns of all. Where one block's warps are enough for the spans, the others leave.
 // Grid {row tiles, kv_heads, cluster}; row tiles of all sequences together, ceil(queries * group / 16) + sequences at least: a block looks for its
-// sequence in `cu`. Spec: as for attention, without block_m; warps, stages, span, cluster. Threads and dynamic shared memory: DecodeShape<Spec>.
+// sequence in `cu`. Where sequences have at most Rows::most_queries there are as many row tiles for each. Spec: as for attention, without block_m; warps, stages, span, cluster. Threads and dynamic shared memory: DecodeShape<Spec>.
 // Bound: bytes of the keys and values that are seen, each read once.
 #pragma once
 #include "cuda/attention_mma.cuh"
@@ -48,23 +48,15 @@ struct DecodeBlock {
   TFCC_FN DecodeBlock(const Rows& rows_, idx place, idx sequences) : rows(rows_) {
     kv_head = (idx)blockIdx.y;
     const int lane = threadIdx.x % kWarp;
-    for (idx from = 0; from < sequences; from += kWarp) {
-      const idx mine = from + lane;
-      const idx own = mine < sequences ? (rows.query_count(mine) * group + 15) / 16 : 0;
-      idx up_to = own;
-#pragma unroll
-      for (int step = 1; step < kWarp; step *= 2) {
-        const idx before = __shfl_up_sync(kAllLanes, up_to, step);
-        up_to += lane >= step ? before : 0;
-      }
-      const u32 behind = __ballot_sync(kAllLanes, up_to > place);
-      if (behind != 0) {
-        const int at = __ffs(behind) - 1;
-        b = from + at;
-        first = (place - (__shfl_sync(kAllLanes, up_to, at) - __shfl_sync(kAllLanes, own, at))) * 16;
-        break;
-      }
-      place -= __shfl_sync(kAllLanes, up_to, kWarp - 1);
+    if constexpr (Rows::most_queries != 0) {
+      constexpr int of_each = ceil_div(Rows::most_queries * group, 16);
+      first = place % of_each * 16;
+      const idx own = place / of_each;
+      if (own < sequences && first < rows.query_count(own) * group) b = own;
+    } else {
+      const TilePlace at = tile_place(place, sequences, [&](idx s) { return (rows.query_count(s) * group + 15) / 16; });
+      b = at.sequence;
+      first = at.tile * 16;
     }
     if (b < 0) return;
     queries = rows.query_count(b);

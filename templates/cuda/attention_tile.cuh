@@ -158,7 +158,7 @@ TFCC_FN idx next_tile(idx tile, idx tiles, idx limit, idx b, const Live& live, K
 
 /// Where the rows of a sequence lie: all have as many, one sequence behind the other.
 struct PaddedRows {
-  static constexpr bool packed = false, paged = false;
+  static constexpr bool packed = false, paged = false, listed = false;
   idx queries, keys;
   TFCC_FN idx sequence(idx place) const { return place; }
   TFCC_FN idx query_count(idx) const { return queries; }
@@ -173,7 +173,7 @@ struct PaddedRows {
 };
 /// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos` is where a row stood.
 struct PackedRows {
-  static constexpr bool packed = true, paged = false;
+  static constexpr bool packed = true, paged = false, listed = false;
   const i32 *cu, *keys, *order, *pos;
   TFCC_FN idx sequence(idx place) const { return order[place]; }
   TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
@@ -189,8 +189,8 @@ struct PackedRows {
 /// position j. `table` has `most` pages for each sequence. Keys of one tile lie in one page.
 template <int page, int heads>
 struct PagedRows {
-  static constexpr bool packed = true, paged = true;
-  static constexpr int page_size = page;
+  static constexpr bool packed = true, paged = true, listed = false;
+  static constexpr int page_size = page, most_queries = 0;
   const i32 *cu, *keys, *order, *pos, *table;
   idx most, pages;
   TFCC_FN idx sequence(idx place) const { return order[place]; }
@@ -206,6 +206,63 @@ struct PagedRows {
   TFCC_FN idx key_position(idx, idx j) const { return j; }
 };
 
+struct TilePlace {
+  idx sequence, tile;  // -1: there is no such tile
+};
+/// Tile `place` of those of all sequences, one behind the other, of which sequence b has tiles_of(b). All lanes of a warp ask for
+/// the same; what they read of several sequences is on its way at once.
+template <class Tiles>
+TFCC_FN TilePlace tile_place(idx place, idx sequences, const Tiles& tiles_of) {
+  constexpr int ways = 4;
+  const int lane = threadIdx.x % kWarp;
+  for (idx from = 0; from < sequences; from += ways * kWarp) {
+    idx own[ways];
+#pragma unroll
+    for (int w = 0; w < ways; ++w) {
+      const idx mine = from + w * kWarp + lane;
+      own[w] = mine < sequences ? tiles_of(mine) : 0;
+    }
+#pragma unroll
+    for (int w = 0; w < ways; ++w) {
+      idx up_to = own[w];
+#pragma unroll
+      for (int step = 1; step < kWarp; step *= 2) {
+        const idx before = __shfl_up_sync(kAllLanes, up_to, step);
+        up_to += lane >= step ? before : 0;
+      }
+      const u32 behind = __ballot_sync(kAllLanes, up_to > place);
+      if (behind != 0) {
+        const int at = __ffs(behind) - 1;
+        return {from + w * kWarp + at, place - (__shfl_sync(kAllLanes, up_to, at) - __shfl_sync(kAllLanes, own[w], at))};
+      }
+      place -= __shfl_sync(kAllLanes, up_to, kWarp - 1);
+    }
+  }
+  return {-1, 0};
+}
+
+/// Of those sequences alone that have at most so many queries: the others have none.
+template <int most_, class Rows>
+struct FewQueries : Rows {
+  static constexpr int most_queries = most_;
+  TFCC_FN idx query_count(idx b) const {
+    const idx n = Rows::query_count(b);
+    return n <= most_ ? n : 0;
+  }
+};
+/// Of the others. A block looks for its tile among those of all.
+template <int most, class Rows>
+struct ManyQueries : Rows {
+  static constexpr bool listed = true;
+  idx sequences;
+  TFCC_FN idx query_count(idx b) const {
+    const idx n = Rows::query_count(b);
+    return n > most ? n : 0;
+  }
+};
+template <int most, class Rows> TFCC_FN FewQueries<most, Rows> few_queries(const Rows& rows) { return {rows}; }
+template <int most, class Rows> TFCC_FN ManyQueries<most, Rows> many_queries(const Rows& rows, idx sequences) { return {rows, sequences}; }
+
 /// What a block works on. Rows are counted in their sequence; scores and conditions are told positions.
 template <class Spec, class Rows>
 struct AttentionBlock {
@@ -216,12 +273,20 @@ struct AttentionBlock {
   idx first_tile, tiles;
   static constexpr int right = Spec::causal ? 0 : Spec::window_right, left = Spec::window_left;  // -1: no end
 
-  /// `place`: among the blocks of its sequence and head.
+  /// `place`: among the blocks of its sequence and head; of a list those of its head. Without a place there are no queries.
   TFCC_FN AttentionBlock(const Rows& rows_, idx place) : rows(rows_) {
-    b = rows.sequence((idx)blockIdx.z);
     h = (idx)blockIdx.y;
     kv_head = h / (Spec::heads / Spec::kv_heads);
-    first = place * Spec::block_m;
+    queries = first = 0;
+    if constexpr (Rows::listed) {
+      const TilePlace at = tile_place(place, rows.sequences, [&](idx s) { return ceil_div(rows.query_count(s), Spec::block_m); });
+      b = at.sequence;
+      if (b < 0) return;
+      first = at.tile * Spec::block_m;
+    } else {
+      b = rows.sequence((idx)blockIdx.z);
+      first = place * Spec::block_m;
+    }
     queries = rows.query_count(b);
     keys = rows.key_count(b);
     if constexpr (Rows::paged) {

@@ -107,6 +107,39 @@ Case make_paged(const std::string& name, const std::string& how, int past, int d
   return c;
 }
 
+/// A step of sequences that go on beside others that begin: every fourth has 40 new tokens, the others
+/// one. `order` is no order of lengths: it decides what is computed first, not what is computed.
+Case make_mixed(const std::string& name, const std::string& how, int past, int d, int heads,
+                int kv_heads) {
+  const std::string text = fmt::format(
+      "graph @mixed(%x: f32[T,{q}], %k: f32[T,{kw}], %v: f32[T,{kw}], %kc: f32[P,{kv},64,{d}], %vc: f32[P,{kv},64,{d}], %many: f32[B]) symbols(T = x.0 in 1.. as tokens, P = kc.0 in 1.., B = many.0 in 1..) {{\n"
+      "  %cu = pointwise() {{body = (i) => i + 39*((i + 3) / 4)}} : i32[B + 1]\n"
+      "  %n = pointwise() {{body = (i) => select(i % 4 == 0, {past} + i + 40, {past} + i + 1)}} : i32[B]\n"
+      "  %order = pointwise() {{body = (i) => B - 1 - i}} : i32[B]\n"
+      "  %seq = pointwise() {{body = (i) => select(i % 43 <= 39, 4*(i / 43), 4*(i / 43) + i % 43 - 39)}} : i32[T]\n"
+      "  %pos = pointwise(%seq) {{body = (i) => {past} + %seq[i] + select(i % 43 <= 39, i % 43, 0)}} : i32[T]\n"
+      "  %table = pointwise() {{body = (i,j) => (7*(i + B*j) + 3) % P}} : i32[B,({past} + B + 40) / 64 + 1]\n"
+      "  %slots = pointwise(%seq, %pos) {{body = (i) => (7*(%seq[i] + B*(%pos[i] / 64)) + 3) % P * 64 + %pos[i] % 64}} : i32[T]\n"
+      "  %q1 = pointwise(%x) {{body = (i,j,k) => %x[j,k] * 2.0}} : f32[1,T,{q}]\n"
+      "  %k1 = pointwise(%k) {{body = (i,j,k) => %k[j,k] * 2.0}} : f32[1,T,{kw}]\n"
+      "  %v1 = pointwise(%v) {{body = (i,j,k) => %v[j,k] * 2.0}} : f32[1,T,{kw}]\n"
+      "  %keys, %values = kv_append(%kc, %vc, %k1, %v1, %slots) : f32[P,{kv},64,{d}], f32[P,{kv},64,{d}]\n"
+      "  %a = attention(%q1, %keys, %values, %cu, %n, %order, %pos, %table) {{heads = {h}, key_padding = false, kv_heads = {kv}, packed = [B,64*(({past} + B + 40) / 64 + 1)], page = 64, {how}}} : f32[1,T,{q}]\n"
+      "  %y = pointwise(%a) {{body = (i,j) => %a[0,i,j] * 2.0}} : f32[T,{q}]\n"
+      "  return y = %y, kc = %keys, vc = %values\n}}\n",
+      fmt::arg("q", heads * d), fmt::arg("kw", kv_heads * d), fmt::arg("d", d),
+      fmt::arg("h", heads), fmt::arg("kv", kv_heads), fmt::arg("past", past), fmt::arg("how", how));
+  // Tokens, pages and sequences that fit each other: 86 tokens are few, the others are not.
+  Case c{"attention_mixed_" + name,
+         text,
+         {{86, 100, 8}, {172, 142, 16}, {212, 230, 17}, {43 * 34, 1300, 136}},
+         {},
+         3e-6,
+         8e-4};
+  c.bf16 = true;
+  return c;
+}
+
 Case make_packed(const std::string& name, const std::string& how, const std::string& operands = "",
                  double live = 1, int d = 8, const std::string& factor = "2.0") {
   const std::string text = fmt::format(
@@ -282,6 +315,9 @@ std::vector<Case> attention_cases() {
       "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i";
   cases.push_back(make_paged("first", steps, 0));
   cases.push_back(make_paged("later", steps, 200));
+  cases.push_back(make_mixed("heads_alone", steps, 70, 16, 2, 2));
+  cases.push_back(make_mixed("groups", steps, 300, 64, 8, 2));
+  cases.push_back(make_mixed("many_heads", steps, 40, 16, 20, 1));
   cases.push_back(make_paged("page_end", steps, 63, 64, 64));
   cases.push_back(make_paged("wide", steps, 100, 128, 128, 4, 1));
   cases.push_back(make_paged("spans", steps, 560, 64, 64, 8, 2));
