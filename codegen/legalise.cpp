@@ -106,13 +106,14 @@ void split_epilogue(Graph& g, OpId o) {
   g.set_operands(o, c.operands);
 }
 
-// The second factor becomes the result of an op of its own.
+// The constant in another type.
 ValueId widened(Graph& g, ValueId v, DType to) {
   ir::Constant c = *g.constant(v);
   c.steps.push_back({ir::ConstantStep::Kind::cast, {}, to});
   return g.add_constant(g.value(v).name, c);
 }
 
+// The second factor becomes the result of an op of its own, or a constant.
 void split_factor(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
   const ValueId y = op.results[0];

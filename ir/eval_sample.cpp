@@ -28,6 +28,16 @@ uint64_t random_bits(uint64_t key, uint64_t counter) {
   return c[0];
 }
 
+// The options as they are meant (ir/ops.md).
+double temperature_of(double given) {
+  const auto single = static_cast<float>(given);
+  return single > 0 && std::isfinite(1 / single) && 1 / single > 0 ? given : 0;
+}
+double share_of(double given, double otherwise) {
+  return std::isnan(given) ? otherwise : std::clamp(given, 0.0, 1.0);
+}
+double penalty_of(double given) { return given > 0 && std::isfinite(given) ? given : 1; }
+
 struct Row {
   std::vector<double> logits;
   double temperature, top_p, min_p, penalty;
@@ -120,20 +130,21 @@ void eval_sample(OpRun& run) {
   const auto rows = static_cast<size_t>(logits.dims[1]),
              width = static_cast<size_t>(logits.dims[2]);
   for (size_t r = 0; r < rows; ++r) {
+    const auto tokens = static_cast<int64_t>(positions.ints.size());
     const auto at = static_cast<size_t>(
-        std::clamp<int64_t>(wanted.ints[r], 0, static_cast<int64_t>(positions.ints.size()) - 1));
+        std::clamp<int64_t>(wanted.ints[r], 0, std::max<int64_t>(tokens - 1, 0)));
     const auto first = logits.reals.begin() + static_cast<std::ptrdiff_t>(r * width);
     const auto word = [&](size_t k) { return static_cast<uint32_t>(draw.ints[4 * r + k]); };
     const double* s = &sampling.reals[4 * r];
     Row row{{first, first + static_cast<std::ptrdiff_t>(width)},
-            s[0],
-            s[1],
-            s[2],
-            s[3],
+            temperature_of(s[0]),
+            share_of(s[1], 1),
+            share_of(s[2], 0),
+            penalty_of(s[3]),
             draw.ints[4 * r],
-            positions.ints[at] + 1,
+            tokens > 0 ? positions.ints[at] + 1 : 0,
             word(1) | static_cast<uint64_t>(word(2)) << 32,
-            seen_of(*run.operands[6], r, width, ids.ints[at])};
+            seen_of(*run.operands[6], r, width, tokens > 0 ? ids.ints[at] : -1)};
     for (double& x : row.logits) x = std::isnan(x) ? kNever : x;
     const int64_t token = chosen(row);
     run.results[0].ints[r] = token;

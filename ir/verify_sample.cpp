@@ -10,8 +10,10 @@ namespace tfcc::ir {
 ///
 /// A row's options are `sampling[r] = (temperature, top_p, min_p, penalty)` and `draw[r] = (top_k,
 /// low and high half of the seed, whether the logarithm is wanted)`. Token *i* was seen if bit `i %
-/// 32` of `seen[r, i / 32]` is set, where there is such a word, or if it is `ids[0,w]`. The order of
-/// choice:
+/// 32` of `seen[r, i / 32]` is set, where there is such a word, or if it is `ids[0,w]`. Whatever the
+/// options are, they mean something: a temperature without a positive finite inverse in f32 is 0,
+/// `top_p` and `min_p` are the nearest number of 0 to 1 (NaN: 1 and 0), a penalty that is not
+/// positive and finite is 1. The order of choice:
 ///
 /// 1. A logit `x` that is NaN counts as minus infinity. With a penalty other than 1 what was seen
 ///    is divided by it where positive, else multiplied (Keskar et al., 2019). So `x` becomes `y`.
@@ -28,10 +30,10 @@ namespace tfcc::ir {
 ///
 /// The logarithm is that of the token's share of `exp(x)`, before penalty and temperature. It is 0
 /// where it is not wanted, NaN where the token is -1. A row outside of the tokens is taken as the
-/// nearest.
+/// nearest; where there are no tokens it has no id, and position -1.
 ///
 /// - **Q1** Seven operands, two results.
-/// - **Q2** `logits` are reals [1, R, V], `ids` i64 or i32 [1, T], `wanted` i32[R], `positions`
+/// - **Q2** `logits` are reals [1, R, V], V less than 2^24, `ids` i64 or i32 [1, T], `wanted` i32[R], `positions`
 ///   i32[T].
 /// - **Q3** `sampling` is f32[R,4], `draw` i32[R,4], `seen` i32[R,W].
 /// - **Q4** `tokens` are [1, R] in the type of `ids`, `log_probabilities` f32[R].
@@ -45,6 +47,9 @@ void check_sample(Rules r) {
                     is_int(ids.dims[0], 1);
   if (!r.require(rows, "Q2", "logits are not reals [1, R, V], or ids not whole numbers [1, T]"))
     return;
+  constexpr int64_t kLargestVocabulary = (1 << 24) - 1;  // sums of so many units have 64 bits
+  r.require(as_int(logits.dims[2]).value_or(0) <= kLargestVocabulary, "Q2",
+            "there are 2^24 logits or more");
   ExprRef count = logits.dims[1], tokens = ids.dims[1], four = r.graph.pool().integer(4);
   r.require(r.in(2) == Type{DType::i32, {count}} && r.in(3) == Type{DType::i32, {tokens}}, "Q2",
             "wanted are not i32[R], or positions not i32[T]");

@@ -39,8 +39,9 @@ ValueId copied(const Graph& g, ValueId v) {
   if (body->kind != ExprKind::load || body->args != at) return v;
   const ValueId from = *loaded(body);
   const ir::Type &type = g.value(v).type, &before = g.value(from).type;
-  const bool holds = is_float(before.dtype) && before.dims == type.dims &&
-                     size_of(before.dtype) <= size_of(type.dtype);
+  const bool widens = before.dtype == type.dtype || type.dtype == DType::f64 ||
+                      (type.dtype == DType::f32 && before.dtype != DType::f64);
+  const bool holds = widens && is_float(before.dtype) && before.dims == type.dims;
   return holds ? from : v;
 }
 

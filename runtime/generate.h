@@ -100,7 +100,7 @@ struct GeneratorStats {
   int64_t pages = 0, pages_held = 0;      ///< of the cache; 0 where there are none
   int64_t shared_tokens = 0;  ///< of prompts that were not computed, as they began as others did
   int64_t preempted = 0;      ///< sequences that gave their memory to older ones and began again
-  int64_t steps = 0;          ///< computed since it was made
+  int64_t steps = 0;          ///< begun since it was made, of several sequences or one
   int64_t steps_ahead = 0;    ///< of these, begun before the tokens of the step before were known
 };
 

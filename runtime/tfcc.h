@@ -200,8 +200,8 @@ class Executor {
   /// Forgets the memory given for an input or output. Errors: invalid_argument (unknown name).
   TFCC_API Result<void> clear(std::string_view name);
 
-  /// Makes everything ready for these shapes, so that a run with them allocates nothing.
-  /// Errors: invalid_argument, shape, memory.
+  /// Makes everything ready for these shapes, so that a run with them allocates nothing. Results of
+  /// the last run are gone. Errors: invalid_argument (a run is under way), shape, memory.
   TFCC_API Result<void> prepare(const Shapes& shapes);
   /// The same for these shapes and all smaller ones: on CUDA captures the launches of every bucket
   /// of shapes, so that later runs, of any shape, allocate and capture nothing. A bucket is some
@@ -215,12 +215,12 @@ class Executor {
   /// input, value out of range), shape, memory, device.
   TFCC_API Result<void> run();
 
-  /// The first half of run(): on a GPU it returns once host tensors that were set may be changed,
-  /// and the device works on. Two runs may be under way; they are computed in the order in which
+  /// The first half of run(): on a GPU it returns once host tensors that were set may be changed
+  /// (page-locked ones of more than 1 MiB, and states, after finish() alone), and the device works on. Two runs may be under way; they are computed in the order in which
   /// they began. Errors: as run(); invalid_argument (two are under way).
   TFCC_API Result<void> start();
   /// The second half: waits for the run that began first. output() and status() are about it, its
-  /// results in memory of the executor until two more have begun. Errors: as run();
+  /// results in memory of the executor until two more have begun or prepare() is called. Errors: as run();
   /// invalid_argument (none is under way).
   TFCC_API Result<void> finish();
   /// The next run has for `input` what the one begun last gives as `output`, which may be under way

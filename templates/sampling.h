@@ -43,12 +43,25 @@ struct Bin {
   u64 above;
 };
 
-/// Options of a row.
+/// Options of a row, each in its range (ir/ops.md): callers may have given anything.
 struct Sampling {
-  f32 temperature, top_p, min_p;
+  f32 inverse, top_p, min_p, penalty;  // of the temperature; 0: the likeliest
   i32 top_k;
   u64 seed, position;
 };
+TFCC_FN Sampling sampling_of(const f32* reals, const i32* whole, u64 position) {
+  const auto share = [](f32 x, f32 otherwise) {
+    return x >= 0.0f ? (x < 1.0f ? x : 1.0f) : x < 0.0f ? 0.0f : otherwise;
+  };
+  const f32 inverse = reals[0] > 0.0f ? 1.0f / reals[0] : 0.0f, penalty = reals[3];
+  return {inverse < kInf ? inverse : 0.0f,
+          share(reals[1], 1.0f),
+          share(reals[2], 0.0f),
+          penalty > 0.0f && penalty < kInf ? penalty : 1.0f,
+          whole[0],
+          (u64)(u32)whole[1] | (u64)(u32)whole[2] << 32,
+          position};
+}
 
 /// NaN counts as minus infinity.
 TFCC_FN f32 number_of(f32 logit) { return logit == logit ? logit : -kInf; }
@@ -119,10 +132,9 @@ TFCC_FN Cut reach(Team& team, const Keys& keys, const Measure& measure, u64 targ
 /// The token of a row; -1 where no logit is a number.
 template <class Team, class Row>
 TFCC_FN idx choose_token(Team& team, const Row& row, const Sampling& s) {
-  const Best best = row.penalty == 1.0f ? team.best(plain(row.n, row.raw)) : team.best(row);
-  if (best.index < 0 || s.temperature == 0.0f || best.value == kInf) return best.index;
-  const f32 inverse = 1.0f / s.temperature;
-  const auto keys = team.keys(row, [&](f32 y) { return key_of((y - best.value) * inverse); });
+  const Best best = s.penalty == 1.0f ? team.best(plain(row.n, row.raw)) : team.best(row);
+  if (best.index < 0 || s.inverse == 0.0f || best.value == kInf) return best.index;
+  const auto keys = team.keys(row, [&](f32 y) { return key_of((y - best.value) * s.inverse); });
   const auto units = [](u32 k) { return units_of(bit_cast<f32>(k)); };
   Cut cut{0, 0};
   const auto kept = [&](idx i, u32 k) { return cut.keeps(k, i) ? units(k) : (u64)0; };
@@ -132,14 +144,16 @@ TFCC_FN idx choose_token(Team& team, const Row& row, const Sampling& s) {
     if (all > (u64)s.top_k) cut = reach(team, keys, one, (u64)s.top_k);
   }
   u64 sum = team.sum(keys, kept);
+  if (sum == 0) return best.index;
   if (s.top_p < 1.0f) {
     const f64 share = (f64)s.top_p * (f64)sum;
     u64 target = (u64)share;
     target += (f64)target < share;
-    cut = reach(team, keys, units, target > 0 ? target : 1);
+    cut = reach(team, keys, units, target < 1 ? 1 : target < sum ? target : sum);
   }
   if (s.min_p > 0.0f && bit_cast<u32>(s.min_p) > cut.key) cut = {bit_cast<u32>(s.min_p) - 1, 0};
   if (s.top_p < 1.0f || s.min_p > 0.0f) sum = team.sum(keys, kept);
+  if (sum == 0) return best.index;  // rounding took even the likeliest away
   const u64 bits = philox(s.seed, s.position);
   const u64 at = bits * (sum >> 32) + ((bits * (sum & 0xffffffffu)) >> 32);  // bits * sum / 2^32
   return team.first_past(keys, kept, at);

@@ -222,13 +222,17 @@ Result<size_t> Executor::workspace_bytes(const Shapes& shapes) const {
   return runtime::arena_size(*impl_->model->plan, symbols);
 }
 
+Result<void> Executor::Impl::idle(const char* call) const {
+  if (under_way == 0) return {};
+  return Error{
+      ErrorCode::invalid_argument,
+      std::string("a run that start() began is under way; finish() it before ") + call + "()"};
+}
+
 Result<void> Executor::Impl::run() {
-  if (under_way > 0) {
-    return Error{ErrorCode::invalid_argument,
-                 "a run that start() began is under way; finish() it before run()"};
-  }
+  TFCC_TRY_VOID(idle("run"));
   ran = false;
-  TFCC_TRY_VOID(begin(ports.feeds() ? 1 - ports.last_side() : ports.side()));
+  TFCC_TRY_VOID(begin(ports.feeds() || ports.turned() ? 1 - ports.last_side() : ports.side()));
   return finish();
 }
 
@@ -243,16 +247,25 @@ Result<void> Executor::Impl::start() {
 Result<void> Executor::Impl::begin(size_t on_side) {
   TFCC_TRY_VOID(bind_set());
   ports.use(on_side);
-  void* stream = queue->own_stream();
+  auto issued = issue_all(queue->own_stream());
+  if (!issued) {  // copies of a part of it may read and write what the next one will
+    ports.forget_feeds();
+    if (on_side == side) ran = false;
+    (void)queue->wait();
+    return issued;
+  }
+  begun[under_way++] = on_side;
+  return {};
+}
+
+Result<void> Executor::Impl::issue_all(void* stream) {
   TFCC_TRY_VOID(make_ready(stream, false));
   TFCC_TRY_VOID(ports.own_memory(binding));
   TFCC_TRY_VOID(ports.choose_addresses(true));
   TFCC_TRY_VOID(ports.copy_in(stream));
   TFCC_TRY_VOID(issue(stream));
   TFCC_TRY_VOID(ports.copy_out(stream, binding));
-  TFCC_TRY_VOID(queue->end_run(ports.side()));
-  begun[under_way++] = on_side;
-  return {};
+  return queue->end_run(ports.side());
 }
 
 Result<void> Executor::Impl::finish() {
@@ -273,6 +286,7 @@ Result<void> Executor::Impl::enqueue(void* stream) {
     return Error{ErrorCode::unsupported,
                  "enqueue() needs a GPU, this model runs on the cpu; call run()"};
   }
+  TFCC_TRY_VOID(idle("enqueue"));
   ran = false;
   TFCC_TRY_VOID(bind_set());
   TFCC_TRY_VOID(ports.choose_addresses(false));

@@ -79,8 +79,11 @@ struct Executor::Impl {
   Result<void> prepare(const Shapes& shapes);
   Result<void> prepare_all(const Shapes& largest);
   Result<void> run();
-  /// Runs begin on this side.
+  /// What changes memory that a run under way has must wait for it. Errors: invalid_argument.
+  Result<void> idle(const char* call) const;
+  /// A run on this side. After an error nothing of it is under way.
   Result<void> begin(size_t on_side);
+  Result<void> issue_all(void* stream);
   Result<void> start();
   Result<void> finish();
   Result<void> enqueue(void* stream);

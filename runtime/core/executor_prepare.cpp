@@ -111,6 +111,9 @@ Result<void> Executor::Impl::prepare_symbols(std::span<const int64_t> wanted) {
 }
 
 Result<void> Executor::Impl::prepare(const Shapes& shapes) {
+  TFCC_TRY_VOID(idle("prepare"));
+  ports.forget_feeds();
+  ran = false;  // results may lie in memory that grows
   std::vector<int64_t> sizes;
   TFCC_TRY_VOID(ports.symbols_for(shapes, sizes));
   TFCC_TRY_VOID(prepare_symbols(sizes));
@@ -118,6 +121,9 @@ Result<void> Executor::Impl::prepare(const Shapes& shapes) {
 }
 
 Result<void> Executor::Impl::prepare_all(const Shapes& shapes) {
+  TFCC_TRY_VOID(idle("prepare_all"));
+  ports.forget_feeds();
+  ran = false;
   const runtime::Manifest& m = model->manifest;
   std::vector<int64_t> largest;
   std::vector<std::vector<int64_t>> prepared;

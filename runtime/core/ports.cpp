@@ -131,6 +131,14 @@ bool Ports::feeds() const {
   return std::any_of(ports_.begin(), ports_.end(), [](const Port& p) { return p.fed != nullptr; });
 }
 
+void Ports::forget_feeds() {
+  for (Port& p : ports_) {
+    if (p.fed == nullptr) continue;
+    p.fed = nullptr;
+    p.is_set = false;
+  }
+}
+
 void* Ports::fed_address(const Port& p) const {
   return on_host_ ? p.fed->host[last_].data.get() : p.fed->device[last_].data;
 }
@@ -178,7 +186,7 @@ Result<void> Ports::check_outputs(const Binding& of) const {
 // What run() needs beside the arena: copies on the device, and host memory for outputs without any.
 // Small inputs share the memory that is copied at once, as far as it goes.
 Result<void> Ports::own_memory(const Binding& of) {
-  TFCC_TRY_VOID(make_staging());
+  TFCC_TRY_VOID(make_staging(side_));
   staging_.used = 0;
   for (size_t i = 0; i < ports_.size(); ++i) {
     Port& p = ports_[i];
@@ -199,12 +207,12 @@ Result<void> Ports::own_memory(const Binding& of) {
   return {};
 }
 
-Result<void> Ports::make_staging() {
-  if (on_host_ || staging_.host[side_] != nullptr) return {};
+Result<void> Ports::make_staging(size_t side) {
+  if (on_host_ || staging_.host[side] != nullptr) return {};
   if (staging_.device == nullptr) {
     TFCC_TRY(staging_.device, queue_.allocate(kStagingBytes, "the inputs"));
   }
-  staging_.host[side_] = queue_.allocate_host(kStagingBytes);  // null: they are copied one by one
+  staging_.host[side] = queue_.allocate_host(kStagingBytes);  // null: they are copied one by one
   return {};
 }
 
@@ -277,11 +285,7 @@ Result<void> Ports::copy_out(void* stream, const Binding& of) {
     result.shape = shape;
     result.bytes = bytes;
   }
-  for (Port& p : ports_) {  // for one run
-    if (p.fed == nullptr) continue;
-    p.fed = nullptr;
-    p.is_set = false;
-  }
+  forget_feeds();  // for one run
   last_ = side_;
   ran_ = true;
   return {};
@@ -294,14 +298,16 @@ Result<void> Ports::prepare(std::span<const int64_t> wanted) {
     TFCC_TRY_VOID(evaluate_dims(*p.type, wanted, shape));
     const size_t bytes = bytes_of(shape, p.type->dtype);
     const bool on_device = p.is_set && p.ref.place == Place::device;
-    for (const size_t side : {side_, 1 - side_}) {
-      if (side != side_ && (!turned_ || p.is_input)) continue;
+    for (const size_t side :
+         {side_, 1 - side_}) {  // small outputs on both, whether or not it starts runs
+      if (side != side_ && (p.is_input || (!turned_ && bytes > kSmallBytes))) continue;
       if (!on_host_ && !on_device)
         TFCC_TRY_VOID(grow_device(p.device[p.is_input ? 0 : side], p, bytes));
       if (!p.is_input && !p.is_set) TFCC_TRY_VOID(p.host[side].grow(bytes, *p.type, queue_));
     }
   }
-  return make_staging();
+  TFCC_TRY_VOID(make_staging(side_));
+  return make_staging(1 - side_);
 }
 
 }  // namespace tfcc::runtime

@@ -40,7 +40,11 @@ class Ports {
   size_t side() const { return side_; }
   /// That of the run begun last.
   size_t last_side() const { return last_; }
+  /// Whether both sides have been used.
+  bool turned() const { return turned_; }
   bool feeds() const;
+  /// Inputs that were fed are not set any more.
+  void forget_feeds();
 
   /// The sizes of the inputs that are set. Errors: invalid_argument if one is not, shape.
   Result<void> symbols(std::vector<int64_t>& out) const;
@@ -74,7 +78,7 @@ class Ports {
   Grown& own_device(Port& p) const { return p.device[p.is_input ? 0 : side_]; }
   /// What an input that is fed is.
   void* fed_address(const Port& p) const;
-  Result<void> make_staging();
+  Result<void> make_staging(size_t side);
 
   const Manifest& manifest_;
   Queue& queue_;
@@ -83,12 +87,13 @@ class Ports {
   std::vector<const Shape*> shapes_;  // of the inputs set
   std::vector<void*> addresses_;
   /// CUDA: inputs that go to the device in one copy.
-  static constexpr size_t kStagingBytes = size_t{256} << 10;
+  static constexpr size_t kStagingBytes = size_t{1} << 20;
   struct {
     void* host[2] = {nullptr, nullptr};
     void* device = nullptr;
     size_t used = 0;
   } staging_;
+  static constexpr size_t kSmallBytes = size_t{1} << 20;
   size_t side_ = 0, last_ = 0;  // of runs from now on, of the run begun last
   bool ran_ = false;            // there is one
   bool turned_ = false;         // both sides are in use

@@ -40,6 +40,7 @@ Result<void> Executor::Impl::run_marked(std::vector<double>& ms) {
 }
 
 Result<void> Executor::Impl::ready_to_profile() {
+  TFCC_TRY_VOID(idle("profile"));
   ran = false;
   TFCC_TRY_VOID(bind_set());
   if (binding.empty()) {

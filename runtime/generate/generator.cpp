@@ -283,7 +283,7 @@ struct Generator::Impl {
       if (!goes_on) return {};
       next.push_back(part_of(p.s, 0));
       next.back().work.wants_token = true;
-      next.back().history = s.tokens;
+      if (s.options.sampling.repetition_penalty != 1) next.back().history = s.tokens;
     }
     return next;
   }
@@ -334,16 +334,19 @@ struct Generator::Impl {
   }
 
   Result<void> finish_works(Parts& of) const {
-    std::vector<Engine::Work> works = works_of(of);
-    const auto done = guarded([&] { return engine->finish(works); });
-    for (size_t i = 0; i < of.size(); ++i) {
+    std::vector<Engine::Work> works;
+    const auto done = guarded([&] {
+      works = works_of(of);
+      return engine->finish(works);
+    });
+    for (size_t i = 0; i < works.size(); ++i) {
       of[i].work.token = works[i].token;
       of[i].work.log_probability = works[i].log_probability;
     }
     return done;
   }
 
-  // After an error, which on the CPU may be that of the step that followed, that one is none.
+  // After an error, which may be that of the step that followed, that one is none.
   void finish(Parts& of, Parts& next) const {
     const auto done = finish_works(of);
     if (done) return;

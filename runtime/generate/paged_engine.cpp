@@ -79,6 +79,7 @@ class PagedEngine : public Engine {
     if (sums())
       shapes.insert(shapes.end(), {{"state_from", {sequences}}, {"state_to", {sequences}}});
     for (const TensorInfo& s : states_) shapes.emplace_back(s.name, shape_of(s));
+    if (logits_memory_) TFCC_TRY_VOID(set_logits(sequences));
     return executor_.prepare(shapes);
   }
 
@@ -288,7 +289,11 @@ class PagedEngine : public Engine {
         executor_.set("sampling", {sampling_.data(), DType::f32, {rows, 4}, Place::host}));
     TFCC_TRY_VOID(
         executor_.set("seen", {seen_.data(), DType::i32, {rows, row_words_}, Place::host}));
-    if (!logits_memory_) return {};
+    return logits_memory_ ? set_logits(rows) : Result<void>();
+  }
+
+  // Nobody reads them: they stay on the device.
+  Result<void> set_logits(int64_t rows) {
     return executor_.set(
         logits_.name,
         {logits_memory_->data(), logits_.dtype, {1, rows, logits_.dims[2].max}, Place::device});

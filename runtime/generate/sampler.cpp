@@ -46,7 +46,7 @@ uint64_t sum_of(const std::vector<Candidate>& all) {
 // What may be chosen, by id.
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& s, float best) {
   std::vector<Candidate> out;
-  const float inverse = 1 / s.temperature;
+  const float inverse = 1 / s.temperature;  // finite
   for (size_t i = 0; i < logits.size(); ++i) {
     const float p = std::exp((logits[i] - best) * inverse);
     if (const auto units = static_cast<uint64_t>(p * kUnitsOfOne); units > 0)
@@ -118,7 +118,7 @@ Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history
       std::find(logits.begin(), logits.end(), largest(logits));  // the first of equal ones
   if (best == logits.end() || *best == kNever) return no_number();
   const auto greedy = static_cast<int32_t>(best - logits.begin());
-  if (s.temperature == 0 || std::isinf(*best)) return greedy;
+  if (!std::isfinite(1 / s.temperature) || std::isinf(*best)) return greedy;
 
   const std::vector<Candidate> from = candidates(logits, s, *best);
   const uint64_t sum = sum_of(from), bits = philox(s.seed, position);

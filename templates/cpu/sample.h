@@ -77,17 +77,17 @@ TFCC_FN void sample(typename Spec::Id* tokens, f32* logs, const typename Spec::I
                     const f32* sampling, const i32* draw, const i32* seen, idx width, idx count,
                     idx words, i64 begin, i64 end) {
   for (i64 r = begin; r < end; ++r) {
-    const idx at = wanted[r] < 0 ? 0 : wanted[r] < count ? wanted[r] : count - 1;
+    const idx at = wanted[r] < 0 ? 0 : wanted[r] < count ? wanted[r] : count - 1;  // -1: no token
     const auto raw = [from = logits + r * width](idx i) { return (f32)load(from, i); };
-    const Sampling options{sampling[4 * r],
-                           sampling[4 * r + 1],
-                           sampling[4 * r + 2],
-                           draw[4 * r],
-                           (u64)(u32)draw[4 * r + 1] | (u64)(u32)draw[4 * r + 2] << 32,
-                           (u64)positions[at] + 1};
-    const PenalisedRow<decltype(raw)> row{
-        width, raw,         sampling[4 * r + 3], 1.0f / sampling[4 * r + 3], seen + r * words,
-        words, (i64)ids[at]};
+    const Sampling options =
+        sampling_of(sampling + 4 * r, draw + 4 * r, at < 0 ? 0 : (u64)positions[at] + 1);
+    const PenalisedRow<decltype(raw)> row{width,
+                                          raw,
+                                          options.penalty,
+                                          1.0f / options.penalty,
+                                          seen + r * words,
+                                          words,
+                                          at < 0 ? -1 : (i64)ids[at]};
     Alone team;
     const idx token = choose_token(team, row, options);
     tokens[r] = (typename Spec::Id)token;

@@ -203,11 +203,11 @@ TFCC_FN void sample(typename Spec::Id* tokens, f32* logs, const typename Spec::I
   __shared__ idx index;
   const idx r = blockIdx.x;
   if (r >= rows) return;
-  const idx at = wanted[r] < 0 ? 0 : wanted[r] < count ? wanted[r] : count - 1;
+  const idx at = wanted[r] < 0 ? 0 : wanted[r] < count ? wanted[r] : count - 1;  // -1: no token
   const RawLogits<typename Spec::In> raw{logits + (i64)r * width};
-  const Sampling options{sampling[4 * r], sampling[4 * r + 1], sampling[4 * r + 2], draw[4 * r],
-                         (u64)(u32)draw[4 * r + 1] | (u64)(u32)draw[4 * r + 2] << 32, (u64)positions[at] + 1};
-  const PenalisedRow<RawLogits<typename Spec::In>> row{width, raw, sampling[4 * r + 3], 1.0f / sampling[4 * r + 3], seen + (i64)r * words, words, (i64)ids[at]};
+  const Sampling options = sampling_of(sampling + 4 * (i64)r, draw + 4 * (i64)r, at < 0 ? 0 : (u64)positions[at] + 1);
+  const PenalisedRow<RawLogits<typename Spec::In>> row{width, raw, options.penalty, 1.0f / options.penalty, seen + (i64)r * words, words,
+                                                       at < 0 ? -1 : (i64)ids[at]};
   BlockTeam<Spec::threads> team{low, high, partial, &index, keys + (i64)r * width};
   const idx token = choose_token(team, row, options);
   f32 share = 0.0f;

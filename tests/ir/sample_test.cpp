@@ -33,6 +33,7 @@ void refused(const std::string& rule, const std::string& from, const std::string
 TEST(Sample, RulesAreChecked) {
   refused("Q1", ", %seen)", ")");
   refused("Q2", "%x: f32[1,R,5]", "%x: f32[2,R,5]");
+  refused("Q2", "%x: f32[1,R,5]", "%x: f32[1,R,16777216]");
   refused("Q2", "%ids: i64[1,T]", "%ids: u8[1,T]");
   refused("Q2", "%wanted: i32[R]", "%wanted: i64[R]");
   refused("Q2", "%positions: i32[T]", "%positions: i32[R]");
@@ -80,6 +81,19 @@ TEST(Sample, PenalisesWhatWasSeen) {
   EXPECT_EQ(chosen({1, 3, 2, 2.5, 0}, {.penalty = 2, .seen = 1 << 1 | 1 << 3}).first, 2);
   EXPECT_EQ(chosen({-2, -1, -9, -9, -9}, {.penalty = 3, .seen = 1 << 1, .own = 4}).first, 0);
   EXPECT_EQ(chosen({1, 3, 2, 2.5, 0}, {.penalty = 2, .own = 1}).first, 3) << "its own token";
+}
+
+// What check() of a generator refuses, and a caller of the program may give.
+TEST(Sample, EveryOptionMeansSomething) {
+  const std::vector<double> logits = {1, 3, 2, 2.5, 0};
+  for (const double t : {-1.0, kNan, 1e-40, -kNever})
+    EXPECT_EQ(chosen(logits, {.temperature = t, .top_p = 0.5}).first, 1) << t;
+  for (const double p : {-1.0, 0.0, 1e-40})
+    EXPECT_EQ(chosen(logits, {.temperature = 9, .top_p = p}).first, 1) << p;
+  for (const double p : {1.0, 2.0})
+    EXPECT_EQ(chosen(logits, {.temperature = 9, .min_p = p}).first, 1) << p;
+  for (const double p : {-2.0, 0.0, kNan, -kNever})
+    EXPECT_EQ(chosen(logits, {.penalty = p, .seen = 1 << 1}).first, 1) << p;
 }
 
 // Over many positions each token that is left comes as often as it is likely.

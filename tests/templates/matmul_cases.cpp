@@ -524,7 +524,7 @@ Case weights_in_16_bits() {
             "  %h{0} = pointwise(%x) {{body = (i,j) => %x[i,j % 64]}} : f32[S,{4}]\n"
             "  %a{0} = matmul(%h{0}, @w{0}) {{alpha = 0.5, epilogue = (s,i,j) => max(s, -1.0), trans_a = false, trans_b = {5}, weight = (i,j) => @w{0}[i,j]}} : f32[S,{6}]\n"
             "  %b{0} = matmul(%h{0}, @v{0}) {{alpha = 0.5, epilogue = (s,i,j) => max(s, -1.0), trans_a = false, trans_b = {5}}} : f32[S,{6}]\n"
-            "  %d{0} = pointwise(%a{0}, %b{0}) {{body = (i,j) => %a{0}[i,j] - %b{0}[i,j]}} : f32[S,{6}]\n",
+            "  %d{0} = pointwise(%a{0}, %b{0}) {{body = (i,j) => select(%a{0}[i,j] <= %b{0}[i,j] and %b{0}[i,j] <= %a{0}[i,j], 1, 0)}} : i64[S,{6}]\n",
             id, type, dims, seed++, k, transposed, n);
         o.outputs.push_back("a" + id);
         o.outputs.push_back("d" + id);

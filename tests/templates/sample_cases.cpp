@@ -16,10 +16,10 @@ struct Options {
 
 Case make(const std::string& name, const Options& o, const std::string& type = "f32",
           const std::string& logit = "%x[i,j,k]", bool specials = false) {
-  // Row i is of token i % T; a third of its words say that a token was seen.
+  // Some rows are of no token; a third of its words say that a token was seen.
   const std::string text = fmt::format(
       "graph @sampled(%x: {0}[1,R,V], %ids: i64[1,T], %u: f32[R], %seeds: i32[R,2], %bits: i32[R,W]) symbols(R = x.1 in 1.., V = x.2 in 1.., T = ids.1 in 1.., W = bits.1 in 1..) {{\n"
-      "  %wanted = pointwise() {{body = (i) => i % T}} : i32[R]\n"
+      "  %wanted = pointwise() {{body = (i) => i % (T + 2) - 1}} : i32[R]\n"
       "  %positions = pointwise() {{body = (i) => 3*i + 7}} : i32[T]\n"
       "  %logits = pointwise(%x) {{body = (i,j,k) => {1}}} : {0}[1,R,V]\n"
       "  %sampling = pointwise(%u) {{body = (i,j) => select(j <= 0, {2}, select(j <= 1, {3}, select(j <= 2, {4}, {5})))}} : f32[R,4]\n"
@@ -57,6 +57,16 @@ std::vector<Case> sample_cases() {
   all.top_p = "0.5 + 0.5 * %u[i]";
   all.min_p = "0.1 * %u[i]";
   all.penalty = "0.8 + %u[i]";
+  Options wild, wild_shares;  // of all sorts but the ones that check() lets through
+  wild.temperature =
+      "select(i % 5 == 0, -1.0, select(i % 5 == 1, %u[i] * 0.0000000000000000000000000000000000000001, select(i % 5 == 2, 1.0 / (%u[i] - %u[i]), select(i % 5 == 3, (%u[i] - %u[i]) / (%u[i] - %u[i]), 3.0e38))))";
+  wild.top_p = wild.min_p = "0.5";
+  wild_shares.top_p =
+      "select(i % 3 == 0, 3.0 * %u[i] - 1.0, select(i % 3 == 1, (%u[i] - %u[i]) / (%u[i] - %u[i]), 0.7))";
+  wild_shares.min_p = "select(i % 2 == 0, 3.0 * %u[i] - 1.0, 0.0)";
+  wild_shares.penalty =
+      "select(i % 4 == 0, -%u[i], select(i % 4 == 1, 1.0 / (%u[i] - %u[i]), 1.1))";
+  wild_shares.top_k = "3 - i % 7";
   penalty.temperature = "0.0";
   penalty.penalty = "1.5";
   const std::string steps = "%x[i,j,k] - %x[i,j,k] + f32(k % 7)";  // each value many times
@@ -75,6 +85,8 @@ std::vector<Case> sample_cases() {
       make("min_p", min_p),
       make("all", all),
       make("all_equal", all, "f32", steps),
+      make("wild", wild),
+      make("wild_shares", wild_shares),
       make("never", {}, "f32", "-exp(1000.0) * (%x[i,j,k] * 0.0 + 1.0)"),
   };
   return cases;

@@ -319,6 +319,8 @@ std::string advice(const Optimised& optimised, const Options& o) {
   if (!o.precision.empty() && !cuda)
     return fmt::format("--{} is for GPUs; the CPU computes in f32",
                        o.precision == "f16" ? "fp16" : "bf16");
+  if (!o.cpu_weights.empty() && !has_family(optimised.targets, Family::cpu))
+    return "--cpu-weights is for the CPU, and none of the targets is one";
   if (!o.precision.empty() || !cuda) return "";
   for (const codegen::PlanInput& in : optimised.inputs) {
     if (in.family != Family::cuda) continue;

@@ -60,6 +60,17 @@ bool has_values_of(const ir::Graph& graph, DType type) {
   return false;
 }
 
+// A file for the CPU with weights in bf16.
+bool stores_bfloats(const runtime::Manifest& m, const std::string& target) {
+  return std::any_of(m.targets.begin(), m.targets.end(), [&](const runtime::Target& t) {
+    const runtime::Plan& plan = m.plans[t.plan];
+    return t.name == target && plan.family == Family::cpu &&
+           std::any_of(plan.buffers.begin(), plan.buffers.end(), [](const runtime::Buffer& b) {
+             return b.place == runtime::BufferClass::constant && b.dtype == DType::bf16;
+           });
+  });
+}
+
 bool is_16_bit(DType t) { return t == DType::f16 || t == DType::bf16; }
 
 bool rounds(const ir::Op& op) {
@@ -381,6 +392,7 @@ class Verifier {
               target,
               precision_ == DType::f16    ? " --fp16"
               : precision_ == DType::bf16 ? " --bf16"
+              : !o_.cpu_weights.empty()   ? " --cpu-weights=bf16"
                                           : "")};
     }
     if (!failed_.empty()) {
@@ -511,6 +523,7 @@ Result<void> verify_file(Options o) {
   TFCC_TRY_VOID(check_interface(o, file.model(), graph));
   TFCC_TRY(const Executor executor, file.model().executor());
   const DType precision = runtime::precision_of(executor);
+  if (stores_bfloats(inside.manifest, running)) o.cpu_weights = "bf16";
   return Verifier(o, std::move(file), targets.front(), precision, std::move(graph)).run();
 }
 

@@ -237,7 +237,10 @@ TEST_F(ExecutorTest, two_runs_are_under_way) {
   set(first);
   expect_error(e.finish(), ErrorCode::invalid_argument, "no run is under way");
   ASSERT_TRUE(e.start());
-  expect_error(e.run(), ErrorCode::invalid_argument, "a run that start() began is under way");
+  expect_error(e.run(), ErrorCode::invalid_argument, "finish() it before run()");
+  const Shapes shapes = {{"x", {8, 16, kC}}, {"ids", {8, 16}}};
+  expect_error(e.prepare(shapes), ErrorCode::invalid_argument, "finish() it before prepare()");
+  expect_error(e.prepare_all(), ErrorCode::invalid_argument, "finish() it before prepare_all()");
   set(second);
   ASSERT_TRUE(e.start());
   expect_error(e.start(), ErrorCode::invalid_argument, "two runs are under way");
@@ -250,7 +253,26 @@ TEST_F(ExecutorTest, two_runs_are_under_way) {
   ASSERT_TRUE(e.start());
   EXPECT_EQ(values_of(*e.output("out")), second.expected) << "until the next is finished";
   ASSERT_TRUE(e.finish());
-  EXPECT_EQ(values_of(*e.output("out")), third.expected);
+  const Tensor of_third = *e.output("out");
+  expect_right(e, 3, 5);
+  EXPECT_EQ(values_of(of_third), third.expected) << "a run() has the other side";
+  ASSERT_TRUE(e.prepare(shapes));
+  expect_error(e.output("out"), ErrorCode::invalid_argument, "there is no result");
+}
+
+// What could not be begun is not under way.
+TEST_F(ExecutorTest, a_run_that_cannot_begin_changes_nothing) {
+  Executor e = executor();
+  SmallCase good(2, 3), large(kMaxBatch + 1, 3);
+  ASSERT_TRUE(e.set("x", good.x_ref()));
+  ASSERT_TRUE(e.set("ids", good.ids_ref()));
+  ASSERT_TRUE(e.start());
+  ASSERT_TRUE(e.set("x", large.x_ref()));
+  ASSERT_TRUE(e.set("ids", large.ids_ref()));
+  EXPECT_FALSE(e.start());
+  ASSERT_TRUE(e.finish());
+  EXPECT_EQ(values_of(*e.output("out")), good.expected);
+  expect_error(e.finish(), ErrorCode::invalid_argument, "no run is under way");
   expect_right(e, 3, 5);
 }
 
