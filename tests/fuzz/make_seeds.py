@@ -5,9 +5,11 @@
     make_seeds.py OUT [ONNX_FROM_TEXT] [TFCC]
 
 importer: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/frontend/import and tests/frontend/operators;
-graph_text: the graphs of tests/passes and tests/frontend/import, and the texts in graph_text that once failed; artifact: with TFCC, files compiled from a few small graphs, in the form of artifact_input.h.
+graph_text: the graphs of tests/passes and tests/frontend/import, and the texts in graph_text that once failed; tokenizer: those of tests, whole
+and cut at every 1000th byte, each with a text; artifact: with TFCC, files compiled from a few small graphs, in the form of artifact_input.h.
 """
 import hashlib
+import json
 import re
 import struct
 import subprocess
@@ -94,6 +96,22 @@ def artifacts(folder, tfcc):
                     save(folder, artifact_input(out.read_bytes()))
 
 
+TEXTS = ("The quick brown fox jumps over 13 lazy dogs.  It's <s>  [CLS] done</s>\n\tfin", "w23 w185 \u00e9\u0301\u4e2d\u6587 \U0001f600\u200d", "", "\udcff\udc80 x" * 9)
+
+
+def tokenizers(folder):
+    for path in sorted(TESTS.glob("runtime/text/data/*.*")):
+        file = path.read_bytes()
+        if path.suffix == ".json":
+            wanted = json.loads(file)
+            if "tokenizer" not in wanted:
+                continue
+            file = json.dumps(wanted["tokenizer"]).encode()
+        for n, cut in enumerate([len(file), *range(0, len(file), 1000)]):
+            text = TEXTS[n % len(TEXTS)].encode("utf-8", "surrogateescape")
+            save(folder, struct.pack("<BI", path.suffix != ".json", cut) + file[:cut] + text)
+
+
 def dictionary(path, words):
     quoted = (re.sub(r'[^ -~]|["\\]', lambda c: "\\x%02x" % ord(c[0]), w) for w in sorted(words))
     path.write_text("".join(f'"{w}"\n' for w in quoted if w))
@@ -101,7 +119,7 @@ def dictionary(path, words):
 
 def main():
     out = Path(sys.argv[1])
-    for name in ("importer", "graph_text", "artifact"):
+    for name in ("importer", "graph_text", "artifact", "tokenizer"):
         (out / name).mkdir(parents=True, exist_ok=True)
     hostile_models(out / "importer")
     for path in TESTS.glob("models/*/model.onnx"):
@@ -109,6 +127,7 @@ def main():
     if len(sys.argv) > 2 and sys.argv[2]:
         text_models(out / "importer", sys.argv[2])
     graphs(out / "graph_text")
+    tokenizers(out / "tokenizer")
     if len(sys.argv) > 3 and sys.argv[3]:
         artifacts(out / "artifact", sys.argv[3])
 
@@ -118,6 +137,8 @@ def main():
     dictionary(out / "importer.dict", {*operators, *attributes, "com.microsoft", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01"})
     words = Counter(re.findall(r"[A-Za-z_][\w.]*|[<>=]=|->", "".join(p.read_text() for p in TESTS.glob("passes/*.tfir"))))
     dictionary(out / "graph_text.dict", {w for w, n in words.items() if n > 20} | {"9223372036854775807", "-9223372036854775808"})
+    parts = re.findall(r'"([A-Za-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("runtime/text/*.cpp")))
+    dictionary(out / "tokenizer.dict", {*parts, "\\p{L}", "<0x0A>", "\xe2\x96\x81"})
     dictionary(out / "artifact.dict", {"TFCC", "cuda", "cpu", "x86-64", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01", "\xff" * 8})
 
 
