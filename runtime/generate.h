@@ -89,7 +89,7 @@ struct GeneratorOptions {
   /// on, so that a GPU never waits for it. By default on a GPU; not with linear attention.
   std::optional<bool> run_ahead = {};
   /// What an input or output is, where its name and shape do not tell: {"tokens_in", "ids"}.
-  /// Positions are ids, mask, positions, types, logits, and for a present the name of its past.
+  /// Roles are ids, mask, positions, types, logits, and for a present the name of its past.
   std::vector<std::pair<std::string, std::string>> roles = {};
 };
 

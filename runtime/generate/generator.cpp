@@ -490,6 +490,24 @@ struct Generator::Impl {
   }
 };
 
+namespace {
+
+// As `tfcc compile --role` keeps them: NAME=ROLE in each line.
+std::vector<std::pair<std::string, std::string>> kept_roles(const Model& model) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const auto text = model.attachment("roles.txt");
+  for (size_t at = 0; text && at < text->size();) {
+    const size_t end = std::min(text->find('\n', at), text->size());
+    const std::string line = text->substr(at, end - at);
+    const size_t sign = line.rfind('=');
+    if (sign != line.npos) out.emplace_back(line.substr(0, sign), line.substr(sign + 1));
+    at = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
 Generator::Generator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Generator::Generator(Generator&&) noexcept = default;
 Generator& Generator::operator=(Generator&&) noexcept = default;
@@ -515,14 +533,20 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
                                                   std::to_string(options.max_context)};
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  // Roles are those of the graph as it was exported, which also knows how long a context may be.
-  TFCC_TRY(generate::Roles roles,
-           generate::find_roles(model.inputs(), model.outputs(), options.roles));
+  auto generation =
+      options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
+  if (!generation && generation.error().code != ErrorCode::unsupported) return generation.error();
+  // Roles are those of the graph as it was exported, which also knows how long a context may be. A
+  // program for generation does without.
+  const auto given = options.roles.empty() ? kept_roles(model) : options.roles;
+  auto roles = generate::find_roles(model.inputs(), model.outputs(), given);
+  if (!roles && (!generation || !options.roles.empty())) return roles.error();
   // The last token of a context needs no place in a past. Where no limit is known, the graph itself
   // tells what is too far.
-  const generate::Cache* cache = roles.caches.empty() ? nullptr : &roles.caches[0];
-  const int64_t most_past = cache ? cache->past.dims[cache->past_axis].max : 0;
-  const int64_t allowed = cache ? (most_past > 0 ? most_past + 1 : 0) : roles.ids.dims[1].max;
+  const generate::Cache* cache = roles && !roles->caches.empty() ? &roles->caches[0] : nullptr;
+  const int64_t most_past = cache ? cache->past.dims[cache->past_axis].max : 0,
+                most_ids = roles ? roles->ids.dims[1].max : 0;
+  const int64_t allowed = cache ? (most_past > 0 ? most_past + 1 : 0) : most_ids;
   if (options.max_context > 0 && allowed > 0 && options.max_context > allowed)
     return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) +
                                        ", the model takes at most " + std::to_string(allowed) +
@@ -532,9 +556,7 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   impl->options.prompt_chunk =
       std::min(options.prompt_chunk,
                options.max_sequences * impl->options.max_context);  // that many there are
-  impl->vocabulary = roles.vocabulary;
-  auto generation =
-      options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
+  impl->vocabulary = generation ? generate::vocabulary_of(*generation) : roles->vocabulary;
   if (generation) {
     const generate::PagedOptions paged{
         .max_context = impl->options.max_context,
@@ -544,13 +566,11 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
         .prefix_sharing = options.prefix_sharing,
         .run_ahead = options.run_ahead};
     TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));
-  } else if (generation.error().code != ErrorCode::unsupported) {
-    return generation.error();
   } else {
-    if (const int64_t most = roles.ids.dims[1].max; cache && most > 0)
-      impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most);
+    if (cache && most_ids > 0)
+      impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most_ids);
     TFCC_TRY(impl->engine,
-             generate::make_literal_engine(model, std::move(roles), impl->options.max_context));
+             generate::make_literal_engine(model, *std::move(roles), impl->options.max_context));
   }
   Impl* raw = impl.get();
   impl->computing = std::thread([raw] { raw->compute(); });

@@ -45,6 +45,7 @@ compiler::Options options_of(const tfcc_compile_options& c) {
   if (!o.cpu_levels.empty()) compiler::add_cpu(o);
   o.precision = text(c.precision);
   o.cpu_weights = text(c.cpu_weights);
+  o.roles = compiler::parse_roles(split(text(c.roles)));
   if (c.passes) o.passes = split(c.passes);
   o.skip_passes = split(text(c.skip_passes));
   o.sizes = {text(c.min_shapes),  text(c.opt_shapes), text(c.max_shapes),

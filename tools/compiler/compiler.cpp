@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -144,6 +146,10 @@ class Pipeline {
     }
     out_.notes = sizes_.notes;
     out_.imported_ops = count_ops(out_.graph);
+    TFCC_TRY_VOID(check_roles());
+    std::string roles;
+    for (const auto& [name, role] : options_.roles) roles += name + "=" + role + "\n";
+    if (!roles.empty()) out_.attachments.emplace_back("roles.txt", roles);
     return see("import", out_.graph);
   }
 
@@ -176,9 +182,46 @@ class Pipeline {
     return reports;
   }
 
+  // The names that lift-kv-cache knows; the program for generation has inputs of its own.
+  void name_by_roles(ir::Graph& g) const {
+    const std::map<std::string, std::string> names = {{"ids", "input_ids"},
+                                                      {"mask", "attention_mask"},
+                                                      {"positions", "position_ids"},
+                                                      {"types", "token_type_ids"}};
+    for (const auto& [input, role] : options_.roles) {
+      const ir::ValueId v = g.find_value(input);
+      const auto name = names.find(role);
+      if (!v.valid() || g.def(v) || name == names.end()) continue;
+      if (const ir::ValueId holder = g.find_value(name->second); holder.valid() && holder != v)
+        g.rename(holder, "model." + input);
+      g.rename(v, name->second);
+    }
+  }
+
+  Result<void> check_roles() const {
+    std::set<std::string> inputs, all, taken;
+    for (ir::ValueId v : out_.graph.inputs()) inputs.insert(out_.graph.value(v).name);
+    all = inputs;
+    for (const ir::Graph::Output& o : out_.graph.outputs) all.insert(o.name);
+    const std::set<std::string> roles = {"ids", "mask", "positions", "types", "logits"};
+    for (const auto& [name, role] : options_.roles) {
+      if (!all.contains(name))
+        return usage_error(
+            fmt::format("--role: '{}' is no input or output of {}", name, out_.source.name()));
+      if (!roles.contains(role) && !inputs.contains(role))
+        return usage_error(fmt::format(
+            "--role: '{}' of '{}' is neither ids, mask, positions, types or logits nor an input",
+            role, name));
+      if (!taken.insert(role).second)
+        return usage_error(fmt::format("--role: two have the role {}", role));
+    }
+    return {};
+  }
+
   // The program for generation, from the graph as it was kept.
   Result<void> lift() {
     if (!lifted_) return {};
+    name_by_roles(*lifted_);
     const std::string prefix = "generate-";
     TFCC_TRY(const auto lifting, run_passes(*lifted_, {"lift-kv-cache"}, prefix, nullptr));
     out_.lifted = lifting[0].rewrites;
@@ -237,6 +280,15 @@ class Pipeline {
 };
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> parse_roles(const std::vector<std::string>& all) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const std::string& role : all) {
+    const size_t at = role.rfind('=');
+    out.emplace_back(role.substr(0, at), at == role.npos ? "" : role.substr(at + 1));
+  }
+  return out;
+}
 
 Result<Optimised> optimise(const Source& source, const Options& options, Files& files) {
   return Pipeline(source, options, files).run();

@@ -39,6 +39,9 @@ struct Options {
   bool keep_padding = false;  ///< compute padding too
   bool batch_variance =
       false;  ///< generation: let a library compute products of many rows (docs/generate.md)
+  /// What inputs of a decoder are for, where their names do not tell: {"tokens_in", "ids"}. Roles are
+  /// those of GeneratorOptions::roles, which finds them in the file.
+  std::vector<std::pair<std::string, std::string>> roles = {};
   bool literal_only = false;  ///< leave out the program for generation
   bool strict = false;        ///< a fusion that did not happen is an error
   bool strip = false;         ///< leave IR, sources and trace out of the file
@@ -51,6 +54,9 @@ struct Options {
   std::function<void(const std::string& stage, size_t done, size_t total)>
       progress;  ///< by threads that compile, one at a time
 };
+
+/// Of NAME=ROLE each; without a sign the role is empty, which is none.
+std::vector<std::pair<std::string, std::string>> parse_roles(const std::vector<std::string>& all);
 
 /// Whoever names levels of CPU wants code for one: adds the target cpu, which may be there already.
 inline void add_cpu(Options& o) {

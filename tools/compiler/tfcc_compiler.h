@@ -58,6 +58,8 @@ typedef struct {
   void (*log)(const char* line, void* user);
   void* user;
   const char*
+      roles; /**< what inputs of a decoder are for, if their names do not tell: "tokens_in=ids,where=positions" */
+  const char*
       cpu_weights; /**< of products on the CPU, which computes in f32: "bf16"; NULL: as exported */
 } tfcc_compile_options;
 

@@ -26,6 +26,7 @@ using nlohmann::json;
 // What the parser fills, beside the compiler's own options: lists are texts with commas here.
 struct CommandLine {
   std::string model, output, targets, cpu, passes, skip_passes, dump_ir, dump_kernels, report;
+  std::vector<std::string> roles;
   bool fp16 = false, bf16 = false, no_cache = false, quiet = false, passes_given = false,
        verbose = false;
   compiler::Options options;
@@ -102,6 +103,7 @@ compiler::Options options_of(const CommandLine& c) {
   if (c.fp16 || c.bf16) o.precision = c.fp16 ? "f16" : "bf16";
   if (c.passes_given) o.passes = split(c.passes);
   o.skip_passes = split(c.skip_passes);
+  o.roles = compiler::parse_roles(c.roles);
   o.cache.enabled = !c.no_cache;
   o.on_graph = compiler::dump_graphs(c.dump_ir, c.model, process_files());
   return o;
@@ -201,6 +203,9 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_flag(
       "--allow-batch-variance", o->options.batch_variance,
       "let a library compute products of many rows of generation: faster prompts on Hopper GPUs, but logits have other bits beside other sequences and in other chunks");
+  c->add_option(
+      "--role", o->roles,
+      "what an input of a decoder is for, if its name does not tell: NAME=ids|mask|positions|types; or OUTPUT=logits, PRESENT=PAST; kept in the file");
   c->add_flag(
       "--literal-only", o->options.literal_only,
       "leave out the program for generation, which a decoder's file has beside its graph as it was exported (see docs/generate.md)");

@@ -64,6 +64,22 @@ class TestGenerator(unittest.TestCase):
         self.assertEqual(len(logs), 3)
         self.assertTrue(all(x < 0 for x in logs))
 
+    def test_inputs_of_other_names_have_roles(self):
+        data = (FOLDER / "model.onnx").read_bytes()
+        for name, other in ((b"input_ids", b"in_put_xx"), (b"attention_mask", b"attention_xxxx"), (b"position_ids", b"where_it_was")):
+            data = data.replace(name, other)
+        path = Path(self.temporary.name) / "odd.tfcc"
+        roles = {"in_put_xx": "ids", "attention_xxxx": "mask", "where_it_was": "positions"}
+        with self.assertRaisesRegex(tfcc.Error, "--role NAME=ids"):
+            tfcc.load(tfcc.compile(data, path, targets="cpu"), device="cpu").generator()
+        generator = tfcc.load(tfcc.compile(data, path, targets="cpu", roles=roles), device="cpu").generator()
+        self.assertEqual(generator.generate(self.prompt, max_tokens=24).tokens, self.tokens)
+        self.assertGreater(generator.stats()["pages"], 0)
+        for wrong, why in (({"x": "ids"}, "'x' is no input or output"), ({"in_put_xx": "id"}, "'id' of 'in_put_xx' is neither"),
+                           ({"in_put_xx": "ids", "where_it_was": "ids"}, "two have the role ids")):
+            with self.assertRaisesRegex(tfcc.Error, why):
+                tfcc.compile(data, path, targets="cpu", roles=wrong)
+
     def test_runs_ahead_where_it_is_told_to(self):
         ahead = self.model.generator(run_ahead=True)
         self.assertEqual(ahead.generate(self.prompt, max_tokens=9).tokens, self.generator.generate(self.prompt, max_tokens=9).tokens)

@@ -25,7 +25,8 @@ class _Options(Structure):
                 *((name, c_char_p) for name in ("tokenizer", "timing_cache", "cache_dir", "dump_ir")),
                 *((name, c_int) for name in ("no_cache", "keep_padding", "allow_batch_variance", "literal_only", "strict", "strip",
                                              "threads")),
-                ("progress", _Progress), ("log", _Log), ("user", c_void_p), ("cpu_weights", c_char_p)]
+                ("progress", _Progress), ("log", _Log), ("user", c_void_p), ("roles", c_char_p),
+                ("cpu_weights", c_char_p)]
 
 
 _FUNCTIONS = {
@@ -167,7 +168,8 @@ class Compiled(os.PathLike):
 def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=False, min_shapes=None, opt_shapes=None, max_shapes=None,
             seq_buckets=None, max_batch=None, max_tokens=None, tokenizer=None, timing_cache=None, passes=None, skip_passes=None,
             keep_padding=False, allow_batch_variance=False, literal_only=False, strict=False, strip=False, cache_dir=None,
-            no_cache=False, dump_ir=None, threads=0, progress=None, log=None, cpu_weights=None):
+            no_cache=False, dump_ir=None, threads=0, progress=None, log=None, cpu_weights=None,
+            roles=None):
     """Compiles an ONNX model to a .tfcc file, in this process; returns a Compiled.
 
     model        a path (.onnx or .tfir), the bytes of an ONNX file, or an onnx.ModelProto
@@ -175,6 +177,7 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
     targets      "cpu,sm_90" or a list; default: the GPU that is there, else cpu
     fp16, bf16   what GPUs store and multiply in; statistics and accumulation stay f32
     cpu_weights  "bf16": what the CPU stores weights of products in; it multiplies in f32
+    roles        what inputs of a decoder are for, if their names do not tell: {"tokens_in": "ids"}
     min_shapes, opt_shapes, max_shapes
                  {"input_ids": (1, 8)} or {"batch_size": 1}, or a text as the command takes it
     seq_buckets  lengths, such as [64, 128, 512]
@@ -196,7 +199,8 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
              "min_shapes": _shapes("min_shapes", min_shapes), "opt_shapes": _shapes("opt_shapes", opt_shapes),
              "max_shapes": _shapes("max_shapes", max_shapes), "seq_buckets": _words("seq_buckets", seq_buckets),
              "tokenizer": tokenizer, "timing_cache": timing_cache, "cache_dir": cache_dir, "dump_ir": dump_ir,
-             "cpu_weights": cpu_weights}
+             "cpu_weights": cpu_weights,
+             "roles": None if roles is None else ",".join(f"{name}={role}" for name, role in roles.items())}
     for key, value in texts.items():
         setattr(options, key, _text(key, value))
     for key, value in {"max_batch": max_batch, "max_tokens": max_tokens}.items():
