@@ -15,6 +15,10 @@
 //     walk(keys, f)              f(i, key) once for each i, by whom it may be
 #pragma once
 
+#ifndef TFCC_CUDA
+#include "expr.h"
+#endif
+
 inline constexpr int kBins = 1024, kBinBits = 10;
 inline constexpr f32 kUnitsOfOne = 0x1p40f;  // 1 in whole units
 
