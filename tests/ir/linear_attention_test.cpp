@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/ir/graph_of.h"
+#include "tests/ir/violations.h"
 
 namespace tfcc::ir {
 namespace {
@@ -196,15 +197,7 @@ TEST(LinearAttention, StepsAreTheWhole) {
   }
 }
 
-void step_refused(const std::string& rule, const std::string& text) {
-  auto g = parse(text);
-  ASSERT_TRUE(g) << g.error().message << "\n" << text;
-  const auto problems = verify(*g);
-  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(),
-                          [&](const Violation& v) { return v.rule == rule; }))
-      << rule << "\n"
-      << text;
-}
+void step_refused(const std::string& rule, const std::string& text) { breaks(rule, text); }
 
 TEST(LinearAttention, RulesOfAStepAreChecked) {
   const std::string normal = ", epilogue = (s,z,b,h,t,c) => s / (z + 1.0), heads = 4, kv_heads = 2";
@@ -231,13 +224,7 @@ void refused(const std::string& rule, const std::string& attributes, const std::
              const std::string& from = "", const std::string& to = "") {
   std::string text = text_of(attributes, loads);
   if (!from.empty()) text.replace(text.find(from), from.size(), to);
-  auto g = parse(text);
-  ASSERT_TRUE(g) << g.error().message << "\n" << text;
-  const auto problems = verify(*g);
-  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(),
-                          [&](const Violation& v) { return v.rule == rule; }))
-      << rule << "\n"
-      << text;
+  breaks(rule, text);
 }
 
 TEST(LinearAttention, RulesAreChecked) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/ir/graph_of.h"
+#include "tests/ir/violations.h"
 
 namespace tfcc::ir {
 namespace {
@@ -21,13 +22,7 @@ void refused(const std::string& rule, const std::string& from, const std::string
   const size_t at = text.find(from);
   ASSERT_NE(at, text.npos) << from;
   text.replace(at, from.size(), to);
-  auto g = parse(text);
-  ASSERT_TRUE(g) << g.error().message << "\n" << text;
-  const auto problems = verify(*g);
-  EXPECT_TRUE(std::any_of(problems.begin(), problems.end(),
-                          [&](const Violation& v) { return v.rule == rule; }))
-      << rule << "\n"
-      << text;
+  breaks(rule, text);
 }
 
 TEST(Sample, RulesAreChecked) {
