@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/generate/scheduler.h"
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+
+#include "runtime/generate/sampler.h"
+
+namespace tfcc {
+inline namespace v1 {
+namespace {
+
+double ms_since(generate::Clock::time_point t) {
+  return std::chrono::duration<double, std::milli>(generate::Clock::now() - t).count();
+}
+
+}  // namespace
+
+Generator::Impl::~Impl() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+    for (auto& [id, s] : sequences) s->cancelled = true;
+  }
+  changed.notify_all();
+  if (computing.joinable()) computing.join();
+  std::vector<std::thread> callers;  // a callback may still change the map; it can submit no more
+  {
+    const std::lock_guard lock(mutex);
+    for (auto& [id, s] : sequences)
+      if (s->caller.joinable()) callers.push_back(std::move(s->caller));
+  }
+  for (std::thread& t : callers) t.join();
+}
+
+// ---- the computing thread
+
+void Generator::Impl::compute() {
+  std::unique_lock lock(mutex);
+  while (true) {
+    if (parts.empty()) {
+      changed.wait(lock, [&] { return stopping || has_work(); });
+      end_cancelled(lock);
+      if (stopping && running.empty() && waiting.empty()) return;
+      while (may_admit()) {
+        const Entry s = waiting.front();
+        waiting.pop_front();
+        if (admit(s)) running.push_back(s);
+      }
+      choose_parts();
+      begin(lock, parts, false);
+    }
+    if (!parts.empty()) step(lock);
+    measure();
+  }
+}
+
+// One that runs alone is tried in any case.
+bool Generator::Impl::may_admit() const {
+  if (waiting.empty() || static_cast<int64_t>(running.size()) >= options.max_sequences)
+    return false;
+  return running.empty() ||
+         engine->has_place(static_cast<int64_t>(waiting.front()->tokens.size()) + 1);
+}
+
+// The thread of its callback begins with a sequence's first turn: those that wait have none.
+// Where it begins: what was computed before, as others began so, is not computed again.
+bool Generator::Impl::admit(const Entry& s) {
+  try {
+    s->state = engine->start(s->tokens);
+    s->computed = static_cast<size_t>(s->state->length);
+    engine->reserve(*s->state, static_cast<int64_t>(s->tokens.size()));
+    if (s->options.on_token && !s->caller.joinable())
+      s->caller = std::thread([this, s] { call(s); });
+    return true;
+  } catch (const std::system_error& e) {
+    s->state.reset();
+    end(*s, GenerateEnd::failed,
+        {ErrorCode::memory, std::string("no thread for the sequence's callback: ") + e.what()});
+    return false;
+  } catch (const std::bad_alloc&) {
+    s->state.reset();
+    end(*s, GenerateEnd::failed, {ErrorCode::memory, "no memory for the sequence"});
+    return false;
+  }
+}
+
+bool Generator::Impl::has_work() const {
+  const auto wants = [](const Entry& s) { return s->cancelled || !s->lags(); };
+  return may_admit() || std::any_of(running.begin(), running.end(), wants) ||
+         std::any_of(waiting.begin(), waiting.end(), [](const Entry& s) { return s->cancelled; });
+}
+
+void Generator::Impl::end_cancelled(std::unique_lock<std::mutex>& lock) {
+  for (std::deque<Entry>* list : {&waiting, &running})
+    for (size_t i = 0; i < list->size();) {
+      const Entry s = (*list)[i];
+      if (!s->cancelled) {
+        ++i;
+        continue;
+      }
+      list->erase(list->begin() + static_cast<std::ptrdiff_t>(i));
+      end(*s, GenerateEnd::cancelled);
+      end_state(lock, *s);
+    }
+}
+
+// Keys and values may be gigabytes: they go without the lock held.
+void Generator::Impl::end_state(std::unique_lock<std::mutex>& lock, Sequence& s) {
+  auto state = std::move(s.state);
+  lock.unlock();
+  state.reset();
+  lock.lock();
+}
+
+// The next token of each sequence that has one, then pieces of prompts, the oldest first.
+void Generator::Impl::choose_parts() {
+  int64_t left = options.prompt_chunk;
+  const auto add = [&](const Entry& s) {
+    const auto open = static_cast<int64_t>(s->tokens.size() - s->computed);
+    const bool prompt = open > 1;
+    const auto size = static_cast<size_t>(std::min(open, prompt ? left : int64_t{1}));
+    if (s->lags() || size == 0 || parts.size() == engine->most_at_once()) return;
+    if (prompt) left -= static_cast<int64_t>(size);
+    parts.push_back(part_of(s, size));
+  };
+  const auto has_one = [](const Entry& s) { return s->tokens.size() - s->computed == 1; };
+  if (engine->most_at_once() == 1) {
+    for (const Entry& s : running) add(s);  // in turns: those that had one stand last
+  } else {
+    for (const Entry& s : running) has_one(s) ? add(s) : void();
+    std::vector<Entry> prompts;
+    for (const Entry& s : running) has_one(s) ? void() : prompts.push_back(s);
+    std::sort(prompts.begin(), prompts.end(),
+              [](const Entry& a, const Entry& b) { return a->number < b->number; });
+    for (const Entry& s : prompts) add(s);
+  }
+  reserve();
+}
+
+// The next tokens of a sequence, so many.
+Generator::Impl::Part Generator::Impl::part_of(const Entry& s, size_t size) {
+  const auto first = s->tokens.begin() + static_cast<std::ptrdiff_t>(s->computed);
+  Part part{s, {first, first + static_cast<std::ptrdiff_t>(size)}, {}};
+  if (s->computed + size == s->tokens.size()) part.history = s->tokens;
+  part.work.sequence = s->state.get();
+  part.work.wants_token = !part.history.empty();
+  part.work.sampling = s->options.sampling;
+  part.work.wants_log_probability = s->options.log_probabilities;
+  return part;
+}
+
+std::vector<Engine::Work> Generator::Impl::works_of(const Parts& of) {
+  std::vector<Engine::Work> works;
+  for (const Part& p : of) {
+    works.push_back(p.work);
+    works.back().tokens = p.tokens;
+    works.back().history = p.history;
+  }
+  return works;
+}
+
+// Begins a step. One that cannot be begun is computed sequence by sequence.
+void Generator::Impl::begin(std::unique_lock<std::mutex>& lock, Parts& of, bool follows) {
+  if (of.empty()) return;
+  lock.unlock();
+  const auto begun = guarded([&] { return engine->begin(works_of(of), follows); });
+  if (!begun && follows) of.clear();  // another time
+  else if (!begun) compute_alone(of);
+  lock.lock();
+  if (begun) {
+    ++counts.steps;
+    counts.steps_ahead += follows;
+    return;
+  }
+  if (!follows) apply(lock, of, {});
+  of.clear();
+}
+
+// Finishes the step that was begun, where it may be with the next one begun before. The lock is
+// open while the model runs.
+void Generator::Impl::step(std::unique_lock<std::mutex>& lock) {
+  Parts next = following();
+  begin(lock, next, true);
+  lock.unlock();
+  finish(parts, next);
+  lock.lock();
+  apply(lock, parts, next);
+  for (size_t i = 0; i < next.size(); ++i) {  // what it computes is known now
+    next[i].tokens = {parts[i].work.token};
+    next[i].history = next[i].s->tokens;
+  }
+  parts = std::move(next);
+}
+
+// The step after one under way, if it is sure to be of the same sequences, each with one token;
+// else nothing.
+Generator::Impl::Parts Generator::Impl::following() {
+  Parts next;
+  if (!engine->may_follow() || stopping || may_admit()) return next;
+  const auto cancelled = [](const Entry& s) { return s->cancelled; };
+  if (std::any_of(waiting.begin(), waiting.end(), cancelled) ||
+      std::any_of(running.begin(), running.end(), cancelled))
+    return next;
+  size_t lagging = 0;
+  for (const Entry& s : running) lagging += s->lags();
+  if (parts.size() + lagging != running.size()) return next;
+  for (const Part& p : parts) {
+    const Sequence& s = *p.s;
+    const auto tokens = static_cast<int64_t>(s.tokens.size()) + 1;  // with the one under way
+    const bool goes_on = p.work.wants_token && !s.ended && !s.lags(1) &&
+                         static_cast<int64_t>(s.answered()) + 1 < s.options.max_tokens &&
+                         tokens <= options.max_context && engine->reserve(*s.state, tokens);
+    if (!goes_on) return {};
+    next.push_back(part_of(p.s, 0));
+    next.back().work.wants_token = true;
+    if (s.options.sampling.repetition_penalty != 1) next.back().history = s.tokens;
+  }
+  return next;
+}
+
+// Place for what each is about to compute. Where there is none, the youngest of all gives its own
+// back and begins again later.
+void Generator::Impl::reserve() {
+  for (size_t i = 0; i < parts.size();) {
+    const Entry s = parts[i].s;
+    const auto tokens = static_cast<int64_t>(s->computed + parts[i].tokens.size());
+    if (engine->reserve(*s->state, tokens)) {
+      ++i;
+      continue;
+    }
+    const auto youngest =
+        std::max_element(running.begin(), running.end(),
+                         [](const Entry& a, const Entry& b) { return a->number < b->number; });
+    const Entry loser = *youngest;
+    const bool alone = running.size() == 1;
+    running.erase(youngest);
+    const auto part =
+        std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.s == loser; });
+    if (part != parts.end()) {
+      if (part - parts.begin() < static_cast<std::ptrdiff_t>(i)) --i;
+      parts.erase(part);
+    }
+    loser->state.reset();
+    loser->computed = 0;
+    if (alone) {
+      end(*loser, GenerateEnd::failed,
+          {ErrorCode::memory, "the cache has place for " + std::to_string(engine->most_tokens()) +
+                                  " tokens, the sequence has come to " + std::to_string(tokens) +
+                                  "; make it with more cache_bytes"});
+      continue;
+    }
+    ++counts.preempted;
+    waiting.push_front(loser);
+  }
+}
+
+Result<void> Generator::Impl::finish_works(Parts& of) const {
+  std::vector<Engine::Work> works;
+  const auto done = guarded([&] {
+    works = works_of(of);
+    return engine->finish(works);
+  });
+  for (size_t i = 0; i < works.size(); ++i) {
+    of[i].work.token = works[i].token;
+    of[i].work.log_probability = works[i].log_probability;
+  }
+  return done;
+}
+
+// After an error, which may be that of the step that followed, that one is none.
+void Generator::Impl::finish(Parts& of, Parts& next) const {
+  const auto done = finish_works(of);
+  if (done) return;
+  if (of.size() == 1 && next.empty()) of[0].done = done;
+  else compute_alone(of);
+  next.clear();
+}
+
+// What one of them does wrong, a position past a table's end say, is no reason to end the others.
+void Generator::Impl::compute_alone(Parts& of) const {
+  for (Part& p : of) {
+    Parts one;
+    one.push_back(std::move(p));
+    one[0].done = guarded([&] { return engine->begin(works_of(one), false); });
+    if (one[0].done) one[0].done = finish_works(one);
+    p = std::move(one[0]);
+  }
+}
+
+// Those that have ended leave the lists at once, and what they hold when no step has it any more.
+void Generator::Impl::apply(std::unique_lock<std::mutex>& lock, Parts& of, const Parts& next) {
+  for (Part& part : of) {
+    const auto at = std::find(running.begin(), running.end(), part.s);
+    if (at != running.end()) running.erase(at);
+    apply(part);
+    const auto has = [&](const Part& p) { return p.s == part.s; };
+    if (!part.s->ended) running.push_back(part.s);
+    else if (std::none_of(next.begin(), next.end(), has)) end_state(lock, *part.s);
+  }
+}
+
+void Generator::Impl::apply(const Part& part) {
+  Sequence& s = *part.s;
+  if (s.ended) return;
+  if (!part.done) return end(s, GenerateEnd::failed, part.done.error());
+  (s.computed < s.prompt_size ? counts.prompt_tokens : counts.tokens) +=
+      static_cast<int64_t>(part.tokens.size());
+  s.computed += part.tokens.size();
+  if (!part.work.wants_token || s.cancelled) return;
+  if (part.work.token < 0) return end(s, GenerateEnd::failed, generate::no_number());
+  if (s.options.log_probabilities) s.log_probabilities.push_back(part.work.log_probability);
+  take(s, part.work.token);
+}
+
+void Generator::Impl::take(Sequence& s, int32_t id) {
+  if (s.answered() == 0) s.result.first_token_ms = ms_since(s.submitted);
+  const std::vector<int32_t>& stops = s.options.stop_ids;
+  if (std::find(stops.begin(), stops.end(), id) != stops.end()) return end(s, GenerateEnd::stop);
+  s.tokens.push_back(id);
+  changed.notify_all();
+  if (static_cast<int64_t>(s.answered()) >= s.options.max_tokens) end(s, GenerateEnd::length);
+  else if (static_cast<int64_t>(s.tokens.size()) > options.max_context)
+    end(s, GenerateEnd::context);
+}
+
+void Generator::Impl::end(Sequence& s, GenerateEnd how, Error error) {
+  if (s.ended) return;
+  s.ended = true;
+  s.result.end = how;
+  s.result.error = std::move(error);
+  s.result.total_ms = ms_since(s.submitted);
+  changed.notify_all();
+}
+
+void Generator::Impl::measure() {
+  counts.cache_bytes = 0;
+  for (const Entry& s : running)
+    if (s->state) counts.cache_bytes += s->state->bytes;
+  counts.pages = engine->pages();
+  counts.pages_held = engine->pages_held();
+  counts.shared_tokens = engine->shared_tokens();
+}
+
+// ---- a sequence's thread
+
+void Generator::Impl::call(const Entry& s) {
+  std::unique_lock lock(mutex);
+  while (true) {
+    changed.wait(lock, [&] { return s->delivered < s->answered() || s->ended; });
+    if (s->cancelled || s->delivered == s->answered()) return;
+    const int32_t id = s->tokens[s->prompt_size + s->delivered];
+    lock.unlock();
+    std::string thrown;
+    try {
+      s->options.on_token(id);
+    } catch (const std::exception& e) {
+      thrown = std::string("the callback threw: ") + e.what();
+    } catch (...) {
+      thrown = "the callback threw something that is no std::exception";
+    }
+    lock.lock();
+    ++s->delivered;
+    if (!thrown.empty()) {
+      s->cancelled = true;  // the computing thread takes it out of its lists
+      s->ended = false;
+      end(*s, GenerateEnd::failed, {ErrorCode::invalid_argument, thrown});
+      changed.notify_all();
+      return;
+    }
+    changed.notify_all();
+  }
+}
+
+// ---- everybody
+
+Result<Generator::Impl::Entry> Generator::Impl::find(Id id) const {
+  const auto found = sequences.find(id);
+  if (found == sequences.end())
+    return Error{ErrorCode::invalid_argument,
+                 "there is no sequence " + std::to_string(id) + ", or its end was waited for"};
+  return found->second;
+}
+
+Generated Generator::Impl::result_of(const Sequence& s) {
+  Generated out = s.result;
+  out.tokens.assign(s.tokens.begin() + static_cast<std::ptrdiff_t>(s.prompt_size), s.tokens.end());
+  out.log_probabilities = s.log_probabilities;
+  out.log_probabilities.resize(
+      std::min(out.log_probabilities.size(), out.tokens.size()));  // not of the id it stopped at
+  return out;
+}
+
+Result<void> Generator::Impl::check(std::span<const int32_t> prompt,
+                                    const GenerateOptions& o) const {
+  if (prompt.empty())
+    return Error{ErrorCode::invalid_argument, "the prompt is empty; it needs at least one token"};
+  for (size_t i = 0; i < prompt.size(); ++i)
+    if (prompt[i] < 0 || prompt[i] >= vocabulary)
+      return Error{ErrorCode::invalid_argument,
+                   "token " + std::to_string(i) + " of the prompt is " + std::to_string(prompt[i]) +
+                       ", outside the vocabulary [0, " + std::to_string(vocabulary) +
+                       "); is the tokenizer that of another model?"};
+  if (static_cast<int64_t>(prompt.size()) > options.max_context)
+    return Error{ErrorCode::shape, "the prompt has " + std::to_string(prompt.size()) +
+                                       " tokens, the context holds " +
+                                       std::to_string(options.max_context)};
+  if (o.max_tokens < 1)
+    return Error{ErrorCode::invalid_argument,
+                 "max_tokens must be at least 1, got " + std::to_string(o.max_tokens)};
+  return generate::check(o.sampling);
+}
+
+}  // namespace v1
+}  // namespace tfcc
