@@ -216,7 +216,7 @@ class Executor {
   TFCC_API Result<void> run();
 
   /// The first half of run(): on a GPU it returns once host tensors that were set may be changed
-  /// (page-locked ones of more than 1 MiB, and states, after finish() alone), and the device works on. Two runs may be under way; they are computed in the order in which
+  /// (page-locked ones that do not fit 1 MiB together, and states, after finish() alone), and the device works on. Two runs may be under way; they are computed in the order in which
   /// they began. Errors: as run(); invalid_argument (two are under way).
   TFCC_API Result<void> start();
   /// The second half: waits for the run that began first. output() and status() are about it, its
