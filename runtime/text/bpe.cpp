@@ -242,7 +242,30 @@ Result<std::pair<std::string, std::string>> read_pair(const Json& merge) {
   return std::pair{both.substr(0, space), both.substr(space + 1)};
 }
 
+// Files that keep no merges but an order of tokens (SentencePiece by score, tiktoken by rank): each
+// way in which a token is two others is one, and all ways of a token have its rank.
+Result<void> derive_merges(const Json& ranks, Bpe& model) {
+  const std::vector<std::string>& tokens = model.vocabulary.tokens();
+  std::vector<Made> made;
+  std::vector<int32_t> rank_of(tokens.size(), -1);
+  for (size_t id = 0; id < std::min(ranks.size(), tokens.size()); ++id) {
+    rank_of[id] = ranks[id].get<int32_t>();
+    const std::string_view text = tokens[id];
+    for (size_t cut = 1; rank_of[id] >= 0 && cut < text.size(); ++cut) {
+      const int32_t left = model.vocabulary.find(text.substr(0, cut));
+      const int32_t right = left < 0 ? -1 : model.vocabulary.find(text.substr(cut));
+      if (right >= 0) made.push_back({left, right, static_cast<int32_t>(id)});
+    }
+  }
+  model.merges = Merges(made.size());
+  for (const Made& m : made)
+    model.merges.set(m.left, m.right, {rank_of[static_cast<size_t>(m.whole)], m.whole});
+  model.neighbours = neighbours_of(model, std::move(made));
+  return {};
+}
+
 Result<void> read_merges(const Json& section, Bpe& model) {
+  if (section.contains("ranks")) return derive_merges(section["ranks"], model);
   const Json& list = section.at("merges");
   model.merges = Merges(list.size());
   std::vector<Made> made;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/text/charsmap.h"
 
+#include "runtime/text/base64.h"
+
 #include <algorithm>
 
 #include "runtime/text/unicode.h"
@@ -18,13 +20,6 @@ uint32_t word_at(std::string_view bytes, size_t at) {
   return value;
 }
 
-int digit64(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 // A unit of Darts-clone: bit 31 marks a leaf, bit 8 says that a leaf hangs on it, bits 10 up are
 // the offset (shifted by 8 if bit 9).
 bool has_leaf(uint32_t unit) { return unit >> 8 & 1; }
@@ -35,20 +30,8 @@ uint32_t offset_of(uint32_t unit) { return unit >> 10 << ((unit & 1u << 9) >> 6)
 }  // namespace
 
 Result<Charsmap> Charsmap::from_base64(std::string_view base64) {
-  std::string bytes;
-  uint32_t bits = 0;
-  int held = 0;
-  for (const char c : base64) {
-    if (c == '=') break;
-    const int d = digit64(c);
-    if (d < 0) return bad("is not base64");
-    bits = bits << 6 | static_cast<uint32_t>(d);
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    bytes += static_cast<char>(bits >> held & 0xff);
-  }
-  return from_bytes(bytes);
+  const auto bytes = text::from_base64(base64);
+  return bytes ? from_bytes(*bytes) : bad("is not base64");
 }
 
 Result<Charsmap> Charsmap::from_bytes(std::string_view bytes) {

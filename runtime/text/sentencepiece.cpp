@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <optional>
-#include <tuple>
-#include <unordered_map>
-#include <vector>
 
+#include "runtime/text/base64.h"
 #include "runtime/text/unicode.h"
 
 namespace tfcc::text {
@@ -74,30 +73,6 @@ class Fields {
   bool damaged_ = false;
 };
 
-enum class PieceType : uint64_t {
-  normal = 1,
-  unknown = 2,
-  control = 3,
-  user_defined = 4,
-  unused = 5,
-  byte = 6
-};
-
-struct SentencePiece {
-  std::string text;
-  float score = 0;
-  PieceType type = PieceType::normal;
-};
-
-struct SentencePieceModel {
-  std::vector<SentencePiece> pieces;
-  uint64_t kind = 1;  // ModelType: 1 unigram, 2 BPE, 3 words, 4 characters
-  bool byte_fallback = false, space_behind = false;
-  int32_t begin = 1, end = 2;  // ids
-  std::string_view charsmap;
-  bool leading_space = true, clean_spaces = true, escapes_spaces = true;
-};
-
 template <class F> bool each_field(std::string_view message, F f) {
   Fields fields(message);
   for (Field x; fields.next(x);) f(x);
@@ -137,48 +112,22 @@ std::optional<SentencePieceModel> parse(std::string_view bytes) {
   return whole && !m.pieces.empty() ? std::optional(std::move(m)) : std::nullopt;
 }
 
-std::string base64(std::string_view bytes) {
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t at = 0; at < bytes.size(); at += 3) {
-    uint32_t three = 0;
-    const size_t n = std::min<size_t>(3, bytes.size() - at);
-    for (size_t i = 0; i < 3; ++i)
-      three = three << 8 | (i < n ? static_cast<unsigned char>(bytes[at + i]) : 0);
-    for (size_t i = 0; i < 4; ++i) out += i <= n ? kDigits[three >> (18 - 6 * i) & 63] : '=';
-  }
-  return out;
-}
-
 Json replace(const char* by, const char* pattern, const char* content) {
   return {{"type", "Replace"}, {"pattern", {{by, pattern}}}, {"content", content}};
 }
 
-// The trainer keeps no merges: each is a piece as two others, in the order of the scores of what
-// they make.
-Json merges_of(const SentencePieceModel& m) {
-  struct Merge {
-    size_t whole, left, right;
-  };
-  std::unordered_map<std::string_view, size_t> ids;
-  for (size_t id = 0; id < m.pieces.size(); ++id) ids.emplace(m.pieces[id].text, id);
-  std::vector<Merge> merges;
-  for (size_t id = 0; id < m.pieces.size(); ++id) {
-    if (m.pieces[id].type != PieceType::normal) continue;
-    const std::string_view text = m.pieces[id].text;
-    for (size_t cut = 1; cut < text.size(); ++cut) {
-      const auto left = ids.find(text.substr(0, cut)), right = ids.find(text.substr(cut));
-      if (left != ids.end() && right != ids.end())
-        merges.push_back({id, left->second, right->second});
-    }
-  }
-  std::sort(merges.begin(), merges.end(), [&](const Merge& a, const Merge& b) {
-    const float x = m.pieces[a.whole].score, y = m.pieces[b.whole].score;
-    return x != y ? x > y : std::tie(a.whole, a.left, a.right) < std::tie(b.whole, b.left, b.right);
-  });
-  Json out = Json::array();
-  for (const Merge& x : merges) out.push_back({m.pieces[x.left].text, m.pieces[x.right].text});
-  return out;
+// The trainer keeps no merges: what has the best score is made first.
+Json ranks_of(const SentencePieceModel& m) {
+  std::vector<float> scores;
+  for (const SentencePiece& p : m.pieces) scores.push_back(p.score);
+  std::sort(scores.begin(), scores.end(), std::greater<>());
+  Json ranks = Json::array();
+  for (const SentencePiece& p : m.pieces)
+    ranks.push_back(p.type == PieceType::normal ? std::lower_bound(scores.begin(), scores.end(),
+                                                                   p.score, std::greater<>()) -
+                                                      scores.begin()
+                                                : -1);
+  return ranks;
 }
 
 Json model_of(const SentencePieceModel& m, size_t unknown) {
@@ -189,9 +138,9 @@ Json model_of(const SentencePieceModel& m, size_t unknown) {
     else vocabulary.push_back({p.text, p.score});
   }
   if (m.kind == 2)
-    return {{"type", "BPE"},          {"vocab", vocabulary},
-            {"merges", merges_of(m)}, {"unk_token", m.pieces[unknown].text},
-            {"fuse_unk", true},       {"byte_fallback", m.byte_fallback}};
+    return {{"type", "BPE"},        {"vocab", vocabulary},
+            {"ranks", ranks_of(m)}, {"unk_token", m.pieces[unknown].text},
+            {"fuse_unk", true},     {"byte_fallback", m.byte_fallback}};
   return {{"type", "Unigram"},
           {"vocab", vocabulary},
           {"unk_id", unknown},
@@ -219,7 +168,7 @@ Json normalizers_of(const SentencePieceModel& m) {
   Json normalizers = Json::array();
   if (!m.charsmap.empty())
     normalizers.push_back({{"type", "Precompiled"},
-                           {"precompiled_charsmap", base64(m.charsmap)},
+                           {"precompiled_charsmap", to_base64(m.charsmap)},
                            {"longest_prefix", true}});
   if (m.clean_spaces) {
     normalizers.push_back(replace("Regex", "\\A +| +\\z", ""));
@@ -234,8 +183,16 @@ Json normalizers_of(const SentencePieceModel& m) {
 }  // namespace
 
 Result<Json> read_sentencepiece(std::string_view bytes) {
-  const auto m = parse(bytes);
+  auto m = parse(bytes);
   if (!m) return Error{ErrorCode::bad_file, "not a SentencePiece model, or a part of one"};
+  const auto id = static_cast<size_t>(m->begin);  // -1 is past every end
+  m->adds_begin = id < m->pieces.size() && m->pieces[id].type == PieceType::control;
+  m->adds_end = !m->adds_begin;
+  return tokenizer_of(*m);
+}
+
+Result<Json> tokenizer_of(const SentencePieceModel& model) {
+  const SentencePieceModel* const m = &model;
   TFCC_TRY_VOID(check(*m));
   const auto is = [](PieceType t) { return [t](const SentencePiece& p) { return p.type == t; }; };
   const auto unknown = std::find_if(m->pieces.begin(), m->pieces.end(), is(PieceType::unknown));
@@ -258,7 +215,8 @@ Result<Json> read_sentencepiece(std::string_view bytes) {
                        m->pieces[static_cast<size_t>(id)].type == PieceType::control;
     return there ? &m->pieces[static_cast<size_t>(id)] : nullptr;
   };
-  const SentencePiece *first = around(m->begin), *last = first ? nullptr : around(m->end);
+  const SentencePiece *first = m->adds_begin ? around(m->begin) : nullptr,
+                      *last = m->adds_end ? around(m->end) : nullptr;
   Json single = Json::array({{{"Sequence", {{"id", "A"}}}}}), tokens = Json::object();
   const auto token = [&](const SentencePiece& p, int32_t id) {
     tokens[p.text] = {{"ids", Json::array({id})}};
@@ -271,7 +229,8 @@ Result<Json> read_sentencepiece(std::string_view bytes) {
       Json::array({replace("String", kSpace, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
   if (m->leading_space)
     decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-  return Json{{"added_tokens", added},
+  return Json{{"end_id", around(m->end) ? m->end : -1},
+              {"added_tokens", added},
               {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers_of(*m)}}},
               {"model", model_of(*m, static_cast<size_t>(unknown - m->pieces.begin()))},
               {"post_processor",

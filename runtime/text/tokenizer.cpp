@@ -13,8 +13,10 @@
 #include <unordered_set>
 
 #include "runtime/text/added_tokens.h"
+#include "runtime/text/gguf.h"
 #include "runtime/text/parts.h"
 #include "runtime/text/sentencepiece.h"
+#include "runtime/text/tekken.h"
 #include "runtime/text/unicode.h"
 #include "runtime/text/vocabulary.h"
 
@@ -30,9 +32,11 @@ struct Tokenizer::Impl {
   std::vector<std::string> tokens;  // of the model and the added ones, by id
   std::unordered_map<std::string, int32_t> ids;
   std::unordered_set<std::string> special;
+  int32_t end = -1;
 
   /// What is absent or of another type throws, as in parts.h.
   static Result<std::shared_ptr<const Impl>> read(const Json& file);
+  static Result<Tokenizer> made(const Result<Json>& file, const std::string& name);
 
   Result<void> encode_words(std::string_view text, bool first, std::vector<int32_t>& out) const {
     std::vector<Piece> pieces{{std::string(text), first}};
@@ -111,28 +115,41 @@ Result<std::shared_ptr<const Tokenizer::Impl>> Tokenizer::Impl::read(const Json&
       (token.normalized ? impl->normalized : impl->raw).add(std::move(token));
     }
   }
+  impl->end = file.value("end_id", -1);
   impl->tokens = all.tokens();
   for (size_t id = 0; id < impl->tokens.size(); ++id)
     if (!impl->tokens[id].empty()) impl->ids[impl->tokens[id]] = static_cast<int32_t>(id);
   return std::shared_ptr<const Impl>(std::move(impl));
 }
 
+Result<Tokenizer> Tokenizer::Impl::made(const Result<Json>& file, const std::string& name) {
+  auto impl = file ? Impl::read(*file) : Result<std::shared_ptr<const Impl>>(file.error());
+  if (!impl) return Error{impl.error().code, name + ": " + impl.error().message};
+  return Tokenizer(*std::move(impl));
+}
+
 Result<Tokenizer> Tokenizer::from_json(std::string_view json, const std::string& name) {
   try {
-    auto impl = Impl::read(Json::parse(json));
-    if (!impl) return Error{impl.error().code, name + ": " + impl.error().message};
-    return Tokenizer(*std::move(impl));
+    const Json file = Json::parse(json);
+    return is_tekken(file) ? Impl::made(read_tekken(file), name) : Impl::made(file, name);
   } catch (const Json::exception& e) {
     return Error{ErrorCode::bad_file, name + ": not a tokenizer.json: " + e.what()};
   }
 }
 
 Result<Tokenizer> Tokenizer::from_sentencepiece(std::string_view model, const std::string& name) {
-  const auto file = read_sentencepiece(model);
-  if (!file) return Error{file.error().code, name + ": " + file.error().message};
-  auto impl = Impl::read(*file);
-  if (!impl) return Error{impl.error().code, name + ": " + impl.error().message};
-  return Tokenizer(*std::move(impl));
+  return Impl::made(read_sentencepiece(model), name);
+}
+
+Result<Tokenizer> Tokenizer::from_gguf(std::string_view file, const std::string& name) {
+  return Impl::made(read_gguf(file), name);
+}
+
+Result<Tokenizer> Tokenizer::from_bytes(std::string_view bytes, const std::string& name) {
+  if (bytes.starts_with("GGUF")) return from_gguf(bytes, name);
+  const size_t first = bytes.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  return first != bytes.npos && bytes[first] == '{' ? from_json(bytes, name)
+                                                    : from_sentencepiece(bytes, name);
 }
 
 Result<Tokenizer> Tokenizer::bert(const std::vector<std::string>& tokens, bool lower_case,
@@ -173,18 +190,23 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
   std::error_code ignored;
   std::string file = path;
   if (std::filesystem::is_directory(path, ignored)) {
-    const std::string model = path + "/tokenizer.model";
-    file = path + "/tokenizer.json";
-    if (!std::filesystem::exists(file, ignored) && std::filesystem::exists(model, ignored))
-      file = model;
+    file = path + "/" + kTokenizerFiles[0];
+    for (const char* name : kTokenizerFiles)
+      if (!std::filesystem::exists(file, ignored)) file = path + "/" + name;
+    if (!std::filesystem::exists(file, ignored)) file = path + "/" + kTokenizerFiles[0];
   }
   std::ifstream stream(file, std::ios::binary);
   if (!stream)
     return Error{ErrorCode::io, file + ": cannot open the tokenizer: " + std::strerror(errno)};
+  if (file.ends_with(".gguf")) {  // which may be tens of gigabytes
+    const auto metadata = gguf_metadata(stream);
+    return metadata ? from_gguf(*metadata, file)
+                    : Error{metadata.error().code, file + ": " + metadata.error().message};
+  }
   const std::string text((std::istreambuf_iterator<char>(stream)),
                          std::istreambuf_iterator<char>());
   if (stream.bad()) return Error{ErrorCode::io, file + ": cannot read the tokenizer"};
-  return file.ends_with(".model") ? from_sentencepiece(text, file) : from_json(text, file);
+  return file.ends_with(".json") ? from_json(text, file) : from_bytes(text, file);
 }
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
@@ -238,6 +260,8 @@ std::string_view Tokenizer::token(int32_t id) const {
 bool Tokenizer::is_special(int32_t id) const {
   return impl_->special.contains(std::string(token(id)));
 }
+
+int32_t Tokenizer::end_id() const { return impl_->end; }
 
 int32_t Tokenizer::size() const { return static_cast<int32_t>(impl_->tokens.size()); }
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <istream>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,14 @@
 
 namespace tfcc::text {
 
+/// Names of the file in a model's folder, the first of them that is there.
+inline constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer.model",
+                                                  "tekken.json", "tokenizer.gguf"};
+
+/// The metadata of a GGUF file, for Tokenizer::from_gguf(): all before its tensors, of which it says
+/// that there are none. Reads no further than it needs. Errors: io, bad_file.
+Result<std::string> gguf_metadata(std::istream& file);
+
 struct EncodeOptions {
   bool special = true;  ///< with the tokens that the file puts around a text ([CLS], <s>)
   size_t max_tokens =
@@ -32,21 +41,28 @@ struct EncodeOptions {
 
 class Tokenizer {
  public:
-  /// A tokenizer.json, a SentencePiece .model, the folder that holds one (tokenizer.json, else
-  /// tokenizer.model), or a BERT's vocab.txt (a token in each line; without case and accents).
+  /// A tokenizer.json, a SentencePiece .model, Mistral's tekken.json, a .gguf file, the folder that
+  /// holds one (kTokenizerFiles, in this order), or a BERT's vocab.txt (a token in each line; without
+  /// case and accents).
   /// Errors: io, bad_file (and where in it), unsupported (a part of unknown type).
   static Result<Tokenizer> load(const std::string& path);
+  /// The same of the bytes of such a file, but vocab.txt; of a GGUF file those before its tensors do.
+  /// `name` is what messages call it.
+  static Result<Tokenizer> from_bytes(std::string_view bytes, const std::string& name);
   /// A BERT's vocab.txt. Errors: io, bad_file ([CLS], [SEP] or [UNK] missing).
   static Result<Tokenizer> load_bert(const std::string& path, bool lower_case);
   /// The same from tokens in the order of their ids.
   static Result<Tokenizer> bert(const std::vector<std::string>& tokens, bool lower_case,
                                 const std::string& name);
-  /// The same from the file's text; `name` is what messages call it.
+  /// From the text of a tokenizer.json or a tekken.json.
   static Result<Tokenizer> from_json(std::string_view json, const std::string& name);
   /// A SentencePiece .model, of BPE or Unigram. Its control pieces are special tokens. Around a
   /// text stands the piece that begins one, or, where it has none, the one that ends it. Errors:
   /// bad_file, unsupported.
   static Result<Tokenizer> from_sentencepiece(std::string_view model, const std::string& name);
+  /// The vocabulary of a GGUF file. Errors: bad_file, unsupported (its kind, or how it splits text
+  /// into words, is not known).
+  static Result<Tokenizer> from_gguf(std::string_view file, const std::string& name);
 
   /// What is no UTF-8 is read as U+FFFD. Errors: invalid_argument (a character without a token in a
   /// vocabulary that has none for what it does not know, or a text that takes the tokenizer's
@@ -61,6 +77,8 @@ class Tokenizer {
   /// Empty if no token has the id.
   std::string_view token(int32_t id) const;
   bool is_special(int32_t id) const;
+  /// The token that ends an answer; -1 if the file does not say, as a tokenizer.json does not.
+  int32_t end_id() const;
   /// One more than the largest id.
   int32_t size() const;
 

@@ -100,9 +100,9 @@ TEXTS = ("The quick brown fox jumps over 13 lazy dogs.  It's <s>  [CLS] done</s>
 
 
 def tokenizers(folder):
-    for path in sorted(TESTS.glob("runtime/text/data/*.*")):
+    for path in sorted([*TESTS.glob("runtime/text/data/*.*"), *TESTS.glob("runtime/text/data/tekken/*")]):
         file = path.read_bytes()
-        if path.suffix == ".json":
+        if path.suffix == ".json" and path.parent.name == "data":
             wanted = json.loads(file)
             if "tokenizer" not in wanted:
                 continue

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: a tokenizer.json or a SentencePiece model, and a text. One that loads gives ids of its
-// own, and a text of ids is the same at once and as they come. The input is a byte, 0 for JSON, the
-// length of the file in four bytes, the file, the text.
+// Fuzz target: a tokenizer.json, a tekken.json, a SentencePiece model or a GGUF file, and a text. One
+// that loads gives ids of its own, and a text of ids is the same at once and as they come. The input
+// is a byte, 0 for JSON, the length of the file in four bytes, the file, the text.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -31,8 +32,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::memcpy(&length, data + 1, sizeof length);
   const std::string_view rest(reinterpret_cast<const char*>(data) + kHead, size - kHead);
   const std::string_view file = rest.substr(0, length), text = rest.substr(file.size());
-  const auto tokenizer = data[0] == 0 ? Tokenizer::from_json(file, "fuzz")
-                                      : Tokenizer::from_sentencepiece(file, "fuzz");
+  const auto tokenizer =
+      data[0] == 0 ? Tokenizer::from_json(file, "fuzz") : Tokenizer::from_bytes(file, "fuzz");
+  std::istringstream stream_of_file{std::string(file)};
+  const auto metadata = tfcc::text::gguf_metadata(stream_of_file);
+  if (file.starts_with("GGUF") && tokenizer)
+    require(metadata && Tokenizer::from_gguf(*metadata, "fuzz"), "a GGUF file without its tensors");
   if (!tokenizer) {
     require(!tokenizer.error().message.empty(), "an error without a message");
     return 0;

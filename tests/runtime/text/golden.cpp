@@ -33,10 +33,9 @@ bool streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
 int check(const char* path) {
   std::ifstream stream(path);
   const Json file = Json::parse(stream);
-  // A SentencePiece model lies beside the file.
-  const std::string beside =
-      std::filesystem::path(path).parent_path() / file.value("sentencepiece", "");
-  const auto tokenizer = file.contains("sentencepiece")
+  // A tokenizer that is no tokenizer.json lies beside the file.
+  const std::string beside = std::filesystem::path(path).parent_path() / file.value("file", "");
+  const auto tokenizer = file.contains("file")
                              ? Tokenizer::load(beside)
                              : Tokenizer::from_json(file.at("tokenizer").dump(), path);
   if (!tokenizer) {

@@ -66,7 +66,7 @@ def write(folder, name, options, texts):
     model = train(options)
     (folder / f"sentencepiece-{name}.model").write_bytes(model)
     path = folder / f"sentencepiece-{name}.json"
-    path.write_text(json.dumps({"sentencepiece": f"sentencepiece-{name}.model", "cases": cases(model, texts)}, ensure_ascii=True, indent=0) + "\n")
+    path.write_text(json.dumps({"file": f"sentencepiece-{name}.model", "cases": cases(model, texts)}, ensure_ascii=True, indent=0) + "\n")
     return path
 
 

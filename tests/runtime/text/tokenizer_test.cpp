@@ -18,6 +18,13 @@ namespace {
 using Json = nlohmann::json;
 using Ids = std::vector<int32_t>;
 
+const std::string kData = TFCC_SOURCE_DIR "/tests/runtime/text/data/";
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
 /// A byte-level tokenizer of some of the 256 bytes and a few merges.
 Json bytes_and_merges() {
   Json vocab = Json::object();
@@ -120,9 +127,14 @@ TEST(Tokenizer, SaysWhatHasNoToken) {
 TEST(Tokenizer, SurvivesCutAndChangedFiles) {
   for (const auto& entry :
        std::filesystem::directory_iterator(TFCC_SOURCE_DIR "/tests/runtime/text/data")) {
-    if (entry.path().filename().string().starts_with("sentencepiece")) continue;
+    const std::string name = entry.path().filename();
+    if (!name.ends_with(".json")) continue;
     std::ifstream stream(entry.path());
-    const std::string whole = Json::parse(stream).at("tokenizer").dump();
+    const Json golden = Json::parse(stream);
+    if (!golden.contains("tokenizer") && name != "tekken.json") continue;
+    const std::string whole = name == "tekken.json"
+                                  ? bytes_of(entry.path().parent_path() / "tekken" / name)
+                                  : golden.at("tokenizer").dump();
     for (size_t size = 0; size < whole.size(); size += 1000)
       EXPECT_FALSE(Tokenizer::from_json(whole.substr(0, size), "cut"))
           << entry.path() << " " << size;
@@ -152,12 +164,7 @@ TEST(Tokenizer, EndsOnLongTextsWithoutSpaces) {
   EXPECT_EQ(ids->size(), (size_t{2} << 20) - 1);
 }
 
-std::string bytes_of(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
-const std::string kPieces = TFCC_SOURCE_DIR "/tests/runtime/text/data/sentencepiece-bpe.model";
+const std::string kPieces = kData + "sentencepiece-bpe.model";
 
 TEST(SentencePiece, IsReadAsAFileAndInAFolder) {
   const auto file = Tokenizer::load(kPieces);
@@ -221,6 +228,151 @@ TEST(SentencePiece, RefusesWhatItDoesNotRead) {
             "m: the score of 'a' is no number");
   EXPECT_EQ(refusal(unknown + std::string("\x0a\x03\x0a\x01\xff", 5)),
             "m: a piece is empty or no UTF-8");
+}
+
+TEST(Tekken, IsReadByItsName) {
+  const auto t = Tokenizer::load(kData + "tekken/tekken.json"),
+             folder = Tokenizer::load(kData + "tekken");
+  ASSERT_TRUE(t && folder) << t.error().message;
+  EXPECT_EQ(t->size(), 518);
+  EXPECT_EQ(t->token(1), "<s>");
+  EXPECT_EQ(t->end_id(), 2);
+  EXPECT_EQ(t->encode("a[INST]")->back(), 3);
+  EXPECT_EQ(*folder->encode("hello world"), *t->encode("hello world"));
+}
+
+TEST(Tekken, RefusesWhatDoesNotFit) {
+  const Json good = Json::parse(bytes_of(kData + "tekken/tekken.json"));
+  Json json = good;
+  json["config"]["default_vocab_size"] = 10000;
+  EXPECT_EQ(refusal(json), "t.json: it has 500 tokens of text, not 9980");
+  json["config"]["default_vocab_size"] = 20;
+  EXPECT_EQ(refusal(json), "t.json: it has 20 tokens, 20 of them special");
+  json = good;
+  json["vocab"][300]["token_bytes"] = "*";
+  EXPECT_EQ(refusal(json), "t.json: the bytes of the token of rank 300 are not base64");
+}
+
+// "aaa" is a and aa, or aa and a.
+TEST(Tekken, MergesOfOneTokenAreOfOneRank) {
+  Json vocab = Json::array();
+  const auto add = [&](const char* base64) {
+    vocab.push_back({{"rank", vocab.size()}, {"token_bytes", base64}});
+  };
+  add("YQ==");  // a
+  add("YWE=");  // aa
+  add("YWFh");  // aaa
+  const Json file = {
+      {"config", {{"pattern", "a+"}, {"default_vocab_size", 3}, {"default_num_special_tokens", 0}}},
+      {"vocab", vocab}};
+  // aa aa a, then the last two.
+  EXPECT_EQ(*made(file).encode("aaaaa"), (Ids{1, 2}));
+  EXPECT_EQ(*made(file).encode("aaa"), (Ids{2}));
+}
+
+// The metadata of a GGUF file, as a writer of it would.
+class GgufText {
+ public:
+  GgufText& text(const char* key, std::string_view value) { return entry(key, 8).string(value); }
+  GgufText& number(const char* key, uint32_t value) { return entry(key, 4).word(value); }
+  GgufText& texts(const char* key, const std::vector<std::string>& values) {
+    entry(key, 9).word(8).wide(values.size());
+    for (const std::string& v : values) string(v);
+    return *this;
+  }
+  std::string bytes(uint32_t version = 3) const {
+    GgufText head;
+    head.out_ = "GGUF";
+    head.word(version).wide(7).wide(entries_);
+    return head.out_ + out_;
+  }
+  GgufText& entry(const char* key, uint32_t type) {
+    ++entries_;
+    return string(std::string("tokenizer.ggml.") + key).word(type);
+  }
+  GgufText& word(uint32_t w) {
+    for (int i = 0; i < 4; ++i) out_ += static_cast<char>(w >> 8 * i & 0xff);
+    return *this;
+  }
+  GgufText& wide(uint64_t w) {
+    return word(static_cast<uint32_t>(w)).word(static_cast<uint32_t>(w >> 32));
+  }
+  GgufText& string(std::string_view s) {
+    wide(s.size());
+    out_ += s;
+    return *this;
+  }
+
+ private:
+  std::string out_;
+  uint64_t entries_ = 0;
+};
+
+TEST(Gguf, IsReadWithoutItsTensors) {
+  const std::string whole = bytes_of(kData + "gguf-llama3.gguf");
+  const auto folder = std::filesystem::temp_directory_path() / "tfcc-gguf";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "m.gguf", std::ios::binary)
+      << whole << std::string(5 << 20, 'x');  // what tensors would be
+  const auto t = Tokenizer::load(folder / "m.gguf"), bare = Tokenizer::from_bytes(whole, "b");
+  ASSERT_TRUE(t && bare) << t.error().message;
+  EXPECT_EQ(*t->encode("hello 2026"), *bare->encode("hello 2026"));
+  EXPECT_EQ(t->end_id(), 2);
+  std::ifstream stream(folder / "m.gguf", std::ios::binary);
+  EXPECT_EQ(gguf_metadata(stream)->size(), whole.size());
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Gguf, RefusesWhatItDoesNotRead) {
+  const auto refusal = [](const std::string& bytes) {
+    const auto t = Tokenizer::from_gguf(bytes, "m");
+    return t ? "accepted" : t.error().message;
+  };
+  const auto model = [](const char* kind) { return GgufText().text("model", kind); };
+  EXPECT_EQ(refusal("GGUX" + std::string(40, 'x')), "m: not a GGUF file");
+  EXPECT_EQ(refusal(model("gpt2").bytes(1)), "m: is GGUF of version 1; 2 and 3 are read");
+  EXPECT_EQ(refusal(model("bert").bytes()),
+            "m: its vocabulary is of the kind 'bert'; gpt2, llama and t5 are supported, for others "
+            "give the model's tokenizer.json or vocab.txt");
+  EXPECT_EQ(
+      refusal(model("gpt2").text("pre", "odd").bytes()),
+      "m: text split into words as 'odd' does is not supported; give the model's tokenizer.json");
+  EXPECT_EQ(refusal(model("gpt2").bytes()),
+            "m: it does not say how text is split into words; give the model's tokenizer.json");
+  EXPECT_EQ(refusal(model("gpt2").text("pre", "gpt-2").bytes()), "m: it has no vocabulary");
+  EXPECT_EQ(refusal(model("llama").texts("tokens", {"a"}).bytes()), "m: its tokens have no scores");
+  EXPECT_EQ(refusal(model("gpt2").text("pre", "gpt-2").texts("tokens", {"a", "b"}).bytes()),
+            "m: its vocabulary has no merges");
+  EXPECT_EQ(refusal(model("gpt2")
+                        .text("pre", "gpt-2")
+                        .texts("tokens", {"a"})
+                        .texts("merges", {"ab"})
+                        .bytes()),
+            "m: the merge 'ab' is not two tokens");
+  EXPECT_EQ(refusal(model("gpt2").text("pre", "gpt-2").texts("tokens", {"\xff"}).bytes()),
+            "m: token 0 is no UTF-8");
+  EXPECT_EQ(refusal(model("gpt2").entry("odd", 99).bytes()),
+            "m: its metadata has a value of unknown type");
+  EXPECT_EQ(refusal(model("gpt2").entry("long", 9).word(8).wide(uint64_t{1} << 60).bytes()),
+            "m: ends in the middle of its metadata");
+  EXPECT_EQ(refusal(model("gpt2").entry("long", 9).word(4).wide(uint64_t{1} << 62).bytes()),
+            "m: ends in the middle of its metadata");
+}
+
+// Whatever is cut off or altered: an error, or a tokenizer that works.
+TEST(Gguf, BrokenFiles) {
+  for (const char* name : {"gguf-bpe.gguf", "gguf-bytes.gguf", "gguf-unigram.gguf"}) {
+    const std::string whole = bytes_of(kData + name);
+    for (size_t size = 0; size < whole.size(); size += 61)
+      EXPECT_FALSE(Tokenizer::from_gguf(whole.substr(0, size), "cut")) << name << " " << size;
+    for (size_t at = 0; at < whole.size(); at += 37) {
+      std::string altered = whole;
+      altered[at] = static_cast<char>(altered[at] ^ 0x15);
+      const auto t = Tokenizer::from_gguf(altered, "altered");
+      const auto ids = t ? t->encode("hello \u2615") : Result<Ids>(t.error());
+      EXPECT_TRUE(!ids || t->decode(*ids));
+    }
+  }
 }
 
 TEST(TextStream, HoldsBackHalfCharacters) {
