@@ -81,6 +81,10 @@ struct GeneratorOptions {
   int64_t prompt_chunk = 512;  ///< most tokens of prompts in a step, which others wait for
   size_t cache_bytes =
       0;  ///< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes
+  /// Most memory of the host for what sequences hold that give their place in the cache to older
+  /// ones; it is taken as it is needed. A sequence that has no place there is computed again, as all
+  /// are with 0. By default as much as the cache has.
+  std::optional<size_t> swap_bytes = {};
   bool prefix_sharing =
       true;  ///< prompts that begin as an earlier one are computed from where they differ; not with linear attention
   bool literal =
@@ -99,9 +103,11 @@ struct GeneratorStats {
   size_t cache_bytes = 0;                 ///< keys, values and sums held now
   int64_t pages = 0, pages_held = 0;      ///< of the cache; 0 where there are none
   int64_t shared_tokens = 0;  ///< of prompts that were not computed, as they began as others did
-  int64_t preempted = 0;      ///< sequences that gave their memory to older ones and began again
-  int64_t steps = 0;          ///< begun since it was made, of several sequences or one
-  int64_t steps_ahead = 0;    ///< of these, begun before the tokens of the step before were known
+  int64_t preempted = 0;      ///< times that a sequence gave its place in the cache to an older one
+  int64_t swapped =
+      0;  ///< of these, with keys, values and sums kept in memory of the host; the others were computed again
+  int64_t steps = 0;        ///< begun since it was made, of several sequences or one
+  int64_t steps_ahead = 0;  ///< of these, begun before the tokens of the step before were known
 };
 
 inline constexpr int64_t kDefaultContext = 4096;

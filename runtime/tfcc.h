@@ -130,6 +130,17 @@ class Memory {
   TFCC_API size_t bytes() const;
   TFCC_API Place place() const;
 
+  /// Bytes from `offset` on, and their place in memory of the host.
+  struct Piece {
+    size_t offset = 0;
+    void* host = nullptr;
+    size_t bytes = 0;
+  };
+  /// Copies pieces to the host, or from there, and returns when all are there. Runs that use them
+  /// must have finished. Errors: invalid_argument (a piece passes the end), device.
+  TFCC_API Result<void> read(std::span<const Piece> pieces) const;
+  TFCC_API Result<void> write(std::span<const Piece> pieces);
+
  private:
   friend class Model;
   struct Impl;
@@ -170,6 +181,9 @@ class Model {
 
   /// Memory for inputs that runs change, as caches are. Errors: memory, device.
   TFCC_API Result<Memory> allocate(size_t bytes) const;
+  /// Memory of the host for Memory::read() and write(), page-locked where there is a GPU: copies are
+  /// as fast as they can be. Errors: memory.
+  TFCC_API Result<Memory> allocate_host(size_t bytes) const;
   /// Bytes that are free on the device now; 0 where that is not known.
   TFCC_API size_t free_bytes() const;
 

@@ -207,6 +207,8 @@ typedef struct {
   int prefix_sharing; /**< prompts that begin as an earlier one are computed from where they differ (1); not with linear attention */
   int literal; /**< run the graph as it was exported, though the file has a program for generation (0) */
   int run_ahead; /**< begin a step before the tokens of the last one are known to the host, where all sequences go on; -1: on a GPU (-1) */
+  uint64_t
+      swap_bytes; /**< most memory of the host for what sequences hold that give their place in the cache to older ones; the others are computed again; UINT64_MAX: as much as the cache has (UINT64_MAX) */
 } tfcc_generator_options;
 
 /** What is asked for with a prompt, and how tokens are chosen. Begin with tfcc_generate_options_init(), which makes it greedy. */
@@ -257,6 +259,7 @@ typedef struct {
   uint64_t cache_bytes;
   int64_t pages, pages_held, shared_tokens, preempted;
   int64_t steps, steps_ahead;
+  int64_t swapped;
 } tfcc_generator_stats;
 
 TFCC_C_API void tfcc_generator_options_init(tfcc_generator_options* options);

@@ -148,6 +148,13 @@ class Queue {
   virtual void* own_stream() const = 0;
 };
 
+/// A piece of the device's memory, and its place in memory of the host.
+struct HostPiece {
+  void* device = nullptr;
+  void* host = nullptr;
+  size_t bytes = 0;
+};
+
 /// Code and weights on a device.
 class Backend {
  public:
@@ -159,6 +166,11 @@ class Backend {
   /// Memory of the device for a caller, aligned to 256 bytes. Errors: memory.
   virtual Result<void*> allocate(size_t bytes) const = 0;
   virtual void release(void* memory) const = 0;
+  /// Memory of the host that is copied to and from the device as fast as may be. Errors: memory.
+  virtual Result<void*> allocate_host(size_t bytes) const { return allocate(bytes); }
+  virtual void release_host(void* memory) const { release(memory); }
+  /// Copies to the host or from there, and waits for it. Errors: device.
+  virtual Result<void> copy(std::span<const HostPiece> pieces, bool to_host) const = 0;
   /// Memory that is free there now; 0: not known.
   virtual size_t free_bytes() const = 0;
   /// Address of the weights section as kernels see it.

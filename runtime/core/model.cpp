@@ -254,13 +254,31 @@ Result<std::string> Model::attachment(std::string_view name) const {
 
 struct Memory::Impl {
   ~Impl() {
-    if (model->here())
-      model->backend->release(data);  // else the driver knows nothing of it in this process
+    if (!model->here()) return;  // the driver knows nothing of it in this process
+    of_host ? model->backend->release_host(data) : model->backend->release(data);
   }
+  Result<void> copy(std::span<const Piece> pieces, bool to_host) const;
   std::shared_ptr<const Model::Impl> model;
   void* data = nullptr;
   size_t bytes = 0;
+  bool of_host = false;
 };
+
+Result<void> Memory::Impl::copy(std::span<const Piece> pieces, bool to_host) const {
+  TFCC_TRY_VOID(model->here());
+  std::vector<runtime::HostPiece> copies;
+  for (const Piece& p : pieces) {
+    if (p.offset > bytes || p.bytes > bytes - p.offset)
+      return Error{ErrorCode::invalid_argument, "bytes " + std::to_string(p.offset) + " to " +
+                                                    std::to_string(p.offset + p.bytes) +
+                                                    " of a memory of " + std::to_string(bytes)};
+    copies.push_back({static_cast<std::byte*>(data) + p.offset, p.host, p.bytes});
+  }
+  if (!of_host) return model->backend->copy(copies, to_host);
+  for (const runtime::HostPiece& c : copies)
+    std::memcpy(to_host ? c.host : c.device, to_host ? c.device : c.host, c.bytes);
+  return {};
+}
 
 Memory::Memory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Memory::Memory(Memory&&) noexcept = default;
@@ -269,16 +287,21 @@ Memory::~Memory() = default;
 void* Memory::data() const { return impl_->data; }
 size_t Memory::bytes() const { return impl_->bytes; }
 Place Memory::place() const {
-  return impl_->model->backend->on_host() ? Place::host : Place::device;
+  return impl_->of_host || impl_->model->backend->on_host() ? Place::host : Place::device;
 }
+Result<void> Memory::read(std::span<const Piece> pieces) const { return impl_->copy(pieces, true); }
+Result<void> Memory::write(std::span<const Piece> pieces) { return impl_->copy(pieces, false); }
 
 Result<Memory> Model::allocate(size_t bytes) const {
   TFCC_TRY_VOID(impl_->here());
-  auto memory = std::make_unique<Memory::Impl>();
-  memory->model = impl_;
-  TFCC_TRY(memory->data, impl_->backend->allocate(bytes));
-  memory->bytes = bytes;
-  return Memory(std::move(memory));
+  TFCC_TRY(void* const data, impl_->backend->allocate(bytes));
+  return Memory(std::unique_ptr<Memory::Impl>(new Memory::Impl{impl_, data, bytes, false}));
+}
+
+Result<Memory> Model::allocate_host(size_t bytes) const {
+  TFCC_TRY_VOID(impl_->here());
+  TFCC_TRY(void* const data, impl_->backend->allocate_host(bytes));
+  return Memory(std::unique_ptr<Memory::Impl>(new Memory::Impl{impl_, data, bytes, true}));
 }
 
 size_t Model::free_bytes() const { return impl_->here() ? impl_->backend->free_bytes() : 0; }

@@ -206,6 +206,11 @@ class CpuBackend final : public Backend {
                  name_ + ": no memory for " + std::to_string(bytes) + " bytes; ask for less"};
   }
   void release(void* memory) const override { std::free(memory); }
+  Result<void> copy(std::span<const HostPiece> pieces, bool to_host) const override {
+    for (const HostPiece& p : pieces)
+      std::memcpy(to_host ? p.host : p.device, to_host ? p.device : p.host, p.bytes);
+    return {};
+  }
   size_t free_bytes() const override {
     const long pages = sysconf(_SC_AVPHYS_PAGES), size = sysconf(_SC_PAGESIZE);
     return pages > 0 && size > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(size) : 0;

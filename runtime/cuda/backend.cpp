@@ -91,6 +91,38 @@ void CudaBackend::release(void* memory) const {
   cuda_.cuMemFree(reinterpret_cast<CUdeviceptr>(memory));
 }
 
+Result<void*> CudaBackend::allocate_host(size_t bytes) const {
+  Current current(cuda_, context_);
+  void* p = nullptr;
+  if (cuda_.cuMemAllocHost(&p, std::max<size_t>(bytes, 1)) == CUDA_SUCCESS) return p;
+  return Error{ErrorCode::memory, name_ + ": no page-locked memory of the host for " +
+                                      std::to_string(bytes) + " bytes; ask for less"};
+}
+
+void CudaBackend::release_host(void* memory) const {
+  Current current(cuda_, context_);
+  cuda_.cuMemFreeHost(memory);
+}
+
+// On a stream of this thread's: what runs on others goes on.
+Result<void> CudaBackend::copy(std::span<const HostPiece> pieces, bool to_host) const {
+  Current current(cuda_, context_);
+  const auto copied = [&]() -> Result<void> {
+    for (const HostPiece& p : pieces) {
+      const auto device = reinterpret_cast<CUdeviceptr>(p.device);
+      TFCC_CU(cuda_, to_host ? "copy from the GPU" : "copy to the GPU",
+              to_host ? cuda_.cuMemcpyDtoHAsync(p.host, device, p.bytes, CU_STREAM_PER_THREAD)
+                      : cuda_.cuMemcpyHtoDAsync(device, p.host, p.bytes, CU_STREAM_PER_THREAD));
+    }
+    return {};
+  }();
+  // After an error too: what was begun may still use the host's memory.
+  const CUresult waited = cuda_.cuStreamSynchronize(CU_STREAM_PER_THREAD);
+  if (!copied) return copied;
+  TFCC_CU(cuda_, "copies", waited);
+  return {};
+}
+
 size_t CudaBackend::free_bytes() const {
   Current current(cuda_, context_);
   size_t free_bytes = 0, total = 0;

@@ -19,6 +19,9 @@ class CudaBackend final : public Backend {
   bool on_host() const override { return false; }
   Result<void*> allocate(size_t bytes) const override;
   void release(void* memory) const override;
+  Result<void*> allocate_host(size_t bytes) const override;
+  void release_host(void* memory) const override;
+  Result<void> copy(std::span<const HostPiece> pieces, bool to_host) const override;
   size_t free_bytes() const override;
   const std::byte* weights() const override { return reinterpret_cast<const std::byte*>(weights_); }
   Result<std::unique_ptr<Queue>> queue() const override;

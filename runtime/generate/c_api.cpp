@@ -65,7 +65,8 @@ void tfcc_generator_options_init(tfcc_generator_options* options) {
               d.cache_bytes,
               d.prefix_sharing,
               d.literal,
-              -1};
+              -1,
+              UINT64_MAX};
 }
 
 void tfcc_generate_options_init(tfcc_generate_options* options) {
@@ -100,6 +101,7 @@ tfcc_status tfcc_generator_create(const tfcc_model* model, const tfcc_generator_
     o.prefix_sharing = all.prefix_sharing != 0;
     o.literal = all.literal != 0;
     if (all.run_ahead >= 0) o.run_ahead = all.run_ahead != 0;
+    if (all.swap_bytes != UINT64_MAX) o.swap_bytes = all.swap_bytes;
     tfcc::Result<tfcc::Generator> made = tfcc::Generator::make(model->model, o);
     if (!made) return failed(made.error());
     *generator = new tfcc_generator{*std::move(made)};
@@ -160,7 +162,7 @@ tfcc_status tfcc_generator_get_stats(const tfcc_generator* generator, tfcc_gener
   return guarded([&] {
     const tfcc::GeneratorStats s = generator->generator.stats();
     *stats = {s.waiting,    s.running,       s.prompt_tokens, s.tokens, s.cache_bytes, s.pages,
-              s.pages_held, s.shared_tokens, s.preempted,     s.steps,  s.steps_ahead};
+              s.pages_held, s.shared_tokens, s.preempted,     s.steps,  s.steps_ahead, s.swapped};
     return TFCC_OK;
   });
 }

@@ -44,6 +44,13 @@ class Engine {
   /// Makes place for so many tokens of a sequence; false if there is none until others give theirs
   /// back.
   virtual bool reserve(Sequence& sequence, int64_t tokens) = 0;
+  /// Keeps in memory of the host what the sequence holds, and gives its place to others: it may be
+  /// given to no step until swap_in(). False, and nothing has changed, if that cannot be. No step of
+  /// it is under way.
+  virtual bool swap_out(Sequence& /*sequence*/) { return false; }
+  /// Takes it back. False if there is no place, or it could not be copied: the sequence is of no use
+  /// then.
+  virtual bool swap_in(Sequence& /*sequence*/) { return false; }
   /// Begins to compute the next tokens of different sequences with place, at most most_at_once() of
   /// them. What a work refers to is read before it returns. With `follows` each work has one token,
   /// which is not known yet: that which the step begun before, of the same sequences in the same
@@ -75,6 +82,7 @@ struct PagedOptions {
   int64_t most_tokens = 0;  ///< of a step
   size_t cache_bytes =
       0;  ///< 0: for max_sequences of max_context, as far as half of the free memory goes
+  std::optional<size_t> swap_bytes = {};  ///< GeneratorOptions::swap_bytes
   bool prefix_sharing = true;
   bool logits = false;                 ///< steps give them to the host
   std::optional<bool> run_ahead = {};  ///< GeneratorOptions::run_ahead

@@ -88,6 +88,7 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
         .max_sequences = options.max_sequences,
         .most_tokens = impl->options.prompt_chunk + options.max_sequences,
         .cache_bytes = options.cache_bytes,
+        .swap_bytes = options.swap_bytes,
         .prefix_sharing = options.prefix_sharing,
         .run_ahead = options.run_ahead};
     TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));

@@ -35,9 +35,42 @@ struct Room {
   }
 };
 
+/// Memory of the host for pages, or for sums, of sequences that wait: in slots of one size, of
+/// which there are never more than were used at a time.
+class HostSlots {
+ public:
+  HostSlots(const Model& model, size_t bytes, size_t most)
+      : model_(model), bytes_(bytes), most_(bytes == 0 ? 0 : most / bytes) {}
+
+  /// So many; none if there is no memory for all.
+  std::vector<size_t> take(size_t count) {
+    while (free_.size() < count) {
+      if (slots_.size() == most_) return {};
+      auto memory = model_.allocate_host(bytes_);
+      if (!memory) return {};
+      free_.push_back(slots_.size());
+      slots_.push_back(*std::move(memory));
+    }
+    std::vector<size_t> out(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
+    free_.resize(free_.size() - count);
+    return out;
+  }
+  void release(std::vector<size_t>& slots) {
+    free_.insert(free_.end(), slots.begin(), slots.end());
+    slots.clear();
+  }
+  std::byte* data(size_t slot) const { return static_cast<std::byte*>(slots_[slot].data()); }
+
+ private:
+  Model model_;
+  size_t bytes_, most_;
+  std::vector<Memory> slots_;
+  std::vector<size_t> free_;
+};
+
 class PagedEngine : public Engine {
  public:
-  PagedEngine(Executor executor, Memory memory, std::vector<TensorInfo> states,
+  PagedEngine(const Model& model, Executor executor, Memory memory, std::vector<TensorInfo> states,
               const TensorInfo& ids, TensorInfo logits, const Room& room,
               const PagedOptions& options)
       : executor_(std::move(executor)),
@@ -48,11 +81,14 @@ class PagedEngine : public Engine {
         room_(room),
         page_(room.page),
         options_(options),
-        pool_(room.pages) {
+        pool_(room.pages),
+        page_bytes_(bytes_of_each(states_, true)),
+        slot_bytes_(bytes_of_each(states_, false)),
+        host_pages_(model, page_bytes_,
+                    options.swap_bytes.value_or(page_bytes_ * static_cast<size_t>(room.pages))),
+        host_slots_(model, slot_bytes_,
+                    options.swap_bytes.value_or(slot_bytes_ * static_cast<size_t>(room.pairs))) {
     for (int64_t i = room.pairs; i-- > 0;) pairs_.push_back(static_cast<int32_t>(2 * i));
-    for (const TensorInfo& s : states_)
-      (runtime::is_cache(s) ? page_bytes_ : pair_bytes_) +=
-          bytes_of(s, runtime::is_cache(s) ? 1 : 2);
     if (sums()) options_.prefix_sharing = false;  // sums of a prefix are not kept
     words_ = (logits_.dims[2].max + kBits - 1) / kBits;
   }
@@ -116,7 +152,53 @@ class PagedEngine : public Engine {
       if (!page) return false;
       held.pages.push_back(*page);
     }
-    held.bytes = held.pages.size() * page_bytes_ + (sums() ? pair_bytes_ : 0);
+    count_bytes(held);
+    return true;
+  }
+
+  bool swap_out(Engine::Sequence& sequence) override {
+    auto& held = static_cast<Held&>(sequence);
+    const size_t pages = cached() ? static_cast<size_t>((held.length + page_ - 1) / page_) : 0,
+                 slots = sums() && held.length > 0 ? 1 : 0;
+    if (pages + slots == 0) return false;  // there is nothing to keep
+    held.host_pages = host_pages_.take(pages);
+    held.host_slots = host_slots_.take(slots);
+    std::vector<Memory::Piece> pieces;
+    for (size_t i = 0; i < held.host_pages.size(); ++i) add_pieces(held, i, pieces);
+    for (size_t i = 0; i < held.host_slots.size(); ++i) add_sums(held, pieces);
+    if (held.host_pages.size() < pages || held.host_slots.size() < slots || !memory_.read(pieces)) {
+      host_pages_.release(held.host_pages);
+      host_slots_.release(held.host_slots);
+      return false;
+    }
+    held.give_back();
+    count_bytes(held);
+    return true;
+  }
+
+  // A page that others have, or that nobody needed meanwhile, is there still.
+  bool swap_in(Engine::Sequence& sequence) override {
+    auto& held = static_cast<Held&>(sequence);
+    std::vector<Memory::Piece> pieces;
+    if (!held.host_slots.empty()) {
+      if (!reserve(held, 0)) return false;
+      add_sums(held, pieces);
+    }
+    for (size_t i = 0; i < held.host_pages.size(); ++i) {
+      if (const auto known = find_page(held, i)) {
+        held.pages.push_back(*known);
+        continue;
+      }
+      const auto page = pool_.take();
+      if (!page) return false;
+      held.pages.push_back(*page);
+      add_pieces(held, i, pieces);
+    }
+    if (!memory_.write(pieces)) return false;
+    for (size_t i = 0; i < held.pages.size(); ++i) publish(held, i);
+    host_pages_.release(held.host_pages);
+    host_slots_.release(held.host_slots);
+    count_bytes(held);
     return true;
   }
 
@@ -189,16 +271,73 @@ class PagedEngine : public Engine {
   struct Held : Engine::Sequence {
     explicit Held(PagedEngine& of) : engine(of) {}
     ~Held() override {
+      give_back();
+      engine.host_pages_.release(host_pages);
+      engine.host_slots_.release(host_slots);
+    }
+    void give_back() {
       for (size_t i = pages.size(); i-- > 0;)
         engine.pool_.release(pages[i]);  // the last first: it is of least use to others
+      pages.clear();
       if (pair >= 0) engine.pairs_.push_back(pair);
+      pair = slot = -1;
     }
     int32_t other() const { return 2 * pair + 1 - slot; }
     PagedEngine& engine;
     int64_t begun = 0;  // tokens computed or under way
     std::vector<int32_t> pages, tokens;
     int32_t pair = -1, slot = -1;  // the first of its two slots, and the one with its sums
+    std::vector<size_t> host_pages, host_slots;  // what it has in memory of the host
   };
+
+  static size_t bytes_of_each(const std::vector<TensorInfo>& states, bool caches) {
+    size_t bytes = 0;
+    for (const TensorInfo& s : states) bytes += runtime::is_cache(s) == caches ? bytes_of(s, 1) : 0;
+    return bytes;
+  }
+  void count_bytes(Held& held) const {
+    held.bytes = held.pages.size() * page_bytes_ + (held.pair >= 0 ? 2 * slot_bytes_ : 0);
+  }
+
+  // The page or slot `number` of each cache, or of each sum, beside a slot of the host.
+  void add_copies(bool caches, int64_t number, std::byte* host,
+                  std::vector<Memory::Piece>& pieces) const {
+    size_t offset = 0;
+    for (const TensorInfo& s : states_) {
+      const size_t each =
+          size_of(s.dtype) * static_cast<size_t>(s.dims[1].max * s.dims[2].max * s.dims[3].max);
+      if (runtime::is_cache(s) == caches) {
+        pieces.push_back({offset + static_cast<size_t>(number) * each, host, each});
+        host += bytes_of(s, 1);
+      }
+      offset += bytes_of(s, room_.count(s));
+    }
+  }
+  void add_pieces(const Held& held, size_t page, std::vector<Memory::Piece>& pieces) const {
+    add_copies(true, held.pages[page], host_pages_.data(held.host_pages[page]), pieces);
+  }
+  void add_sums(const Held& held, std::vector<Memory::Piece>& pieces) const {
+    add_copies(false, held.slot, host_slots_.data(held.host_slots[0]), pieces);
+  }
+
+  // The tokens of a full page.
+  std::span<const int32_t> content_of(const Held& held, size_t page) const {
+    const auto size = static_cast<size_t>(page_);
+    const std::span<const int32_t> all = held.tokens;
+    return (page + 1) * size <= all.size() ? all.subspan(page * size, size)
+                                           : std::span<const int32_t>();
+  }
+  std::optional<int32_t> find_page(const Held& held, size_t page) {
+    const auto content = content_of(held, page);
+    if (!options_.prefix_sharing || content.empty()) return std::nullopt;
+    return pool_.find(page == 0 ? -1 : held.pages[page - 1], content);
+  }
+  // Once it is full it may be found by others.
+  void publish(const Held& held, size_t page) {
+    const auto content = content_of(held, page);
+    if (!options_.prefix_sharing || content.empty()) return;
+    pool_.publish(held.pages[page], page == 0 ? -1 : held.pages[page - 1], content);
+  }
 
   std::vector<int64_t> shape_of(const TensorInfo& s) const {
     std::vector<int64_t> shape{room_.count(s)};
@@ -315,18 +454,14 @@ class PagedEngine : public Engine {
     return executor_.set(name, {values.data(), DType::i32, std::move(shape), Place::host});
   }
 
-  // Pages that are full now may be found by others.
   void advance(Held& held, std::span<const int32_t> tokens) {
-    const size_t before = held.tokens.size(), page = static_cast<size_t>(page_);
+    const size_t before = held.tokens.size(),
+                 page = static_cast<size_t>(std::max<int64_t>(page_, 1));
     held.tokens.insert(held.tokens.end(), tokens.begin(), tokens.end());
     held.length = static_cast<int64_t>(held.tokens.size());
     held.begun = std::max(held.begun, held.length);
     if (sums()) held.slot = held.other();
-    if (!options_.prefix_sharing) return;
-    for (size_t i = before / page; (i + 1) * page <= held.tokens.size(); ++i) {
-      pool_.publish(held.pages[i], i == 0 ? -1 : held.pages[i - 1],
-                    std::span(held.tokens).subspan(i * page, page));
-    }
+    for (size_t i = before / page; cached() && i < held.tokens.size() / page; ++i) publish(held, i);
   }
 
   Executor executor_;
@@ -336,9 +471,10 @@ class PagedEngine : public Engine {
   TensorInfo logits_;
   Room room_;
   int64_t page_, shared_ = 0;
-  size_t page_bytes_ = 0, pair_bytes_ = 0;
   PagedOptions options_;
   Pages pool_;
+  size_t page_bytes_, slot_bytes_;  // of all caches, of all sums
+  HostSlots host_pages_, host_slots_;
   std::vector<int32_t> pairs_;  // of slots that no sequence has, by the first of each
   std::string name_ = "pages";
   Bytes ids_;
@@ -435,9 +571,9 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation,
                                  size_of(out.dtype)));
   }
   TFCC_TRY(Executor executor, generation.executor());
-  auto engine =
-      std::make_unique<PagedEngine>(std::move(executor), std::move(memory), std::move(states), *ids,
-                                    generation.outputs()[0], room, options);
+  auto engine = std::make_unique<PagedEngine>(generation, std::move(executor), std::move(memory),
+                                              std::move(states), *ids, generation.outputs()[0],
+                                              room, options);
   TFCC_TRY_VOID(engine->prepare(std::move(logits)));
   return std::unique_ptr<Engine>(std::move(engine));
 }

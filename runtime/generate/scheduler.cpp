@@ -44,11 +44,12 @@ void Generator::Impl::compute() {
       end_cancelled(lock);
       if (stopping && running.empty() && waiting.empty()) return;
       while (may_admit()) {
-        const Entry s = waiting.front();
+        const Entry s = waiting.front();  // others wait behind it meanwhile
+        const bool admitted = admit(lock, s);
         waiting.pop_front();
-        if (admit(s)) running.push_back(s);
+        if (admitted) running.push_back(s);
       }
-      choose_parts();
+      choose_parts(lock);
       begin(lock, parts, false);
     }
     if (!parts.empty()) step(lock);
@@ -65,10 +66,11 @@ bool Generator::Impl::may_admit() const {
 }
 
 // The thread of its callback begins with a sequence's first turn: those that wait have none.
-// Where it begins: what was computed before, as others began so, is not computed again.
-bool Generator::Impl::admit(const Entry& s) {
+// Where it begins: what it computed itself before, or others that began so, is not computed again.
+bool Generator::Impl::admit(std::unique_lock<std::mutex>& lock, const Entry& s) {
   try {
-    s->state = engine->start(s->tokens);
+    if (s->state) (void)swap(lock, *s, &Engine::swap_in);
+    if (!s->state) s->state = engine->start(s->tokens);
     s->computed = static_cast<size_t>(s->state->length);
     engine->reserve(*s->state, static_cast<int64_t>(s->tokens.size()));
     if (s->options.on_token && !s->caller.joinable())
@@ -114,8 +116,22 @@ void Generator::Impl::end_state(std::unique_lock<std::mutex>& lock, Sequence& s)
   lock.lock();
 }
 
+// Moves what a sequence holds, without the lock held. What could not be moved is gone.
+bool Generator::Impl::swap(std::unique_lock<std::mutex>& lock, Sequence& s,
+                           bool (Engine::*move)(Engine::Sequence&)) {
+  lock.unlock();
+  bool moved = false;
+  try {
+    moved = (engine.get()->*move)(*s.state);
+  } catch (const std::bad_alloc&) {  // it is computed again
+  }
+  if (!moved) s.state.reset();
+  lock.lock();
+  return moved;
+}
+
 // The next token of each sequence that has one, then pieces of prompts, the oldest first.
-void Generator::Impl::choose_parts() {
+void Generator::Impl::choose_parts(std::unique_lock<std::mutex>& lock) {
   int64_t left = options.prompt_chunk;
   const auto add = [&](const Entry& s) {
     const auto open = static_cast<int64_t>(s->tokens.size() - s->computed);
@@ -136,7 +152,7 @@ void Generator::Impl::choose_parts() {
               [](const Entry& a, const Entry& b) { return a->number < b->number; });
     for (const Entry& s : prompts) add(s);
   }
-  reserve();
+  reserve(lock);
 }
 
 // The next tokens of a sequence, so many.
@@ -221,8 +237,8 @@ Generator::Impl::Parts Generator::Impl::following() {
 }
 
 // Place for what each is about to compute. Where there is none, the youngest of all gives its own
-// back and begins again later.
-void Generator::Impl::reserve() {
+// back and goes on later.
+void Generator::Impl::reserve(std::unique_lock<std::mutex>& lock) {
   for (size_t i = 0; i < parts.size();) {
     const Entry s = parts[i].s;
     const auto tokens = static_cast<int64_t>(s->computed + parts[i].tokens.size());
@@ -242,16 +258,18 @@ void Generator::Impl::reserve() {
       if (part - parts.begin() < static_cast<std::ptrdiff_t>(i)) --i;
       parts.erase(part);
     }
-    loser->state.reset();
-    loser->computed = 0;
     if (alone) {
+      loser->state.reset();
       end(*loser, GenerateEnd::failed,
           {ErrorCode::memory, "the cache has place for " + std::to_string(engine->most_tokens()) +
                                   " tokens, the sequence has come to " + std::to_string(tokens) +
                                   "; make it with more cache_bytes"});
       continue;
     }
+    const bool swapped = swap(lock, *loser, &Engine::swap_out);
+    if (!swapped) loser->computed = 0;
     ++counts.preempted;
+    counts.swapped += swapped;
     waiting.push_front(loser);
   }
 }

@@ -74,7 +74,9 @@ struct Generator::Impl {
 
   void compute();
   bool may_admit() const;
-  bool admit(const Entry& s);
+  bool admit(std::unique_lock<std::mutex>& lock, const Entry& s);
+  bool swap(std::unique_lock<std::mutex>& lock, Sequence& s,
+            bool (Engine::*move)(Engine::Sequence&));
   bool has_work() const;
   void end_cancelled(std::unique_lock<std::mutex>& lock);
   static void end_state(std::unique_lock<std::mutex>& lock, Sequence& s);
@@ -89,13 +91,13 @@ struct Generator::Impl {
   using Parts = std::vector<Part>;
   Parts parts;  // of the step under way
 
-  void choose_parts();
+  void choose_parts(std::unique_lock<std::mutex>& lock);
   static Part part_of(const Entry& s, size_t size);
   static std::vector<Engine::Work> works_of(const Parts& of);
   void begin(std::unique_lock<std::mutex>& lock, Parts& of, bool follows);
   void step(std::unique_lock<std::mutex>& lock);
   Parts following();
-  void reserve();
+  void reserve(std::unique_lock<std::mutex>& lock);
 
   // Keys and values may be gigabytes.
   template <class F> static Result<void> guarded(const F& f) {

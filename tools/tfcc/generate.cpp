@@ -29,7 +29,7 @@ struct Options {
   std::vector<int32_t> stop_ids;
   bool chat = false, print_ids = false, quiet = false;
   int threads = 0;
-  double cache_mib = 0;
+  double cache_mib = 0, swap_mib = -1;
   GenerateOptions generate;
   GeneratorOptions generator;
 };
@@ -280,8 +280,11 @@ Result<void> generate_batch(Session& session) {
       std::fprintf(stderr, "; %lld tokens of prompts were those of others",
                    static_cast<long long>(stats.shared_tokens));
     if (stats.preempted > 0)
-      std::fprintf(stderr, "; %lld times a sequence began again, as the cache was full",
-                   static_cast<long long>(stats.preempted));
+      std::fprintf(stderr,
+                   "; %lld times a sequence gave its place to an older one, as the cache was full, "
+                   "and %lld times was computed again",
+                   static_cast<long long>(stats.preempted),
+                   static_cast<long long>(stats.preempted - stats.swapped));
     std::fprintf(stderr, "\n");
   }
   if (failed)
@@ -310,6 +313,7 @@ Result<void> run_generate(Options o) {
     o.generator.roles.emplace_back(role.substr(0, at), role.substr(at + 1));
   }
   o.generator.cache_bytes = static_cast<size_t>(o.cache_mib * 1048576);
+  if (o.swap_mib >= 0) o.generator.swap_bytes = static_cast<size_t>(o.swap_mib * 1048576);
   if (o.batch.empty()) o.generator.max_sequences = 1;
   TFCC_TRY(const std::vector<int32_t> given, parse_ids(o.prompt_ids));
   LoadOptions load;
@@ -393,6 +397,10 @@ void add_generate(CLI::App& app, Action& action) {
   c->add_option(
        "--cache", o->cache_mib,
        "memory for keys and values, in MiB; default: for all of these, as far as half of what is free goes")
+      ->check(not_negative());
+  c->add_option(
+       "--swap", o->swap_mib,
+       "memory of the host, in MiB, for what prompts hold that give their place in the cache to others; what has no place there is computed again; default: as much as the cache")
       ->check(not_negative());
   c->add_flag(
       "--literal", o->generator.literal,

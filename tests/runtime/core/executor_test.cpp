@@ -388,6 +388,25 @@ TEST_F(ExecutorTest, a_plan_that_does_not_fit_itself_does_not_run) {
       ErrorCode::internal, "buffer 'w' needs 15 elements");
 }
 
+TEST_F(ExecutorTest, copies_pieces_of_memory) {
+  Model model = load();
+  for (const bool of_host : {false, true}) {
+    Memory memory = *(of_host ? model.allocate_host(100) : model.allocate(100));
+    EXPECT_EQ(memory.place(), Place::host);
+    std::vector<char> in(10, 'a'), other(5, 'b'), out(7, '-');
+    const Memory::Piece pieces[] = {{90, in.data(), 10}, {0, other.data(), 5}};
+    ASSERT_TRUE(memory.write(pieces));
+    const Memory::Piece back[] = {{95, out.data(), 5}, {4, out.data() + 5, 1}, {100, nullptr, 0}};
+    ASSERT_TRUE(memory.read(back));
+    EXPECT_EQ(std::string(out.begin(), out.end()), "aaaaab-");
+    const Memory::Piece wrong[] = {{0, out.data(), 1}, {91, in.data(), 10}};
+    expect_error(memory.read(wrong), ErrorCode::invalid_argument,
+                 "bytes 91 to 101 of a memory of 100");
+    const Memory::Piece far[] = {{SIZE_MAX, in.data(), 2}};
+    expect_error(memory.write(far), ErrorCode::invalid_argument, "of a memory of 100");
+  }
+}
+
 TEST_F(ExecutorTest, executors_work_on_their_own_threads) {
   Model m = load();
   std::vector<std::thread> threads;

@@ -138,6 +138,24 @@ TEST_F(CudaBackendTest, flags_of_runs) {
   EXPECT_EXIT(in_child([&] { flags_of_runs(load()); }), testing::ExitedWithCode(0), "");
 }
 
+// Page-locked memory of the host, and pieces of the device's.
+void copy_pieces(const Model& model) {
+  Memory device = *model.allocate(100), host = *model.allocate_host(10);
+  ASSERT_EQ(device.place(), Place::device);
+  ASSERT_EQ(host.place(), Place::host);
+  std::memset(host.data(), 'a', 10);
+  const Memory::Piece in[] = {{90, host.data(), 10}};
+  ASSERT_TRUE(device.write(in));
+  std::string out(3, '-');
+  const Memory::Piece back[] = {{98, out.data(), 2}};
+  ASSERT_TRUE(device.read(back));
+  ASSERT_EQ(out, "aa-");
+}
+
+TEST_F(CudaBackendTest, copies_pieces_of_memory) {
+  EXPECT_EXIT(in_child([&] { copy_pieces(load()); }), testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaBackendTest, runs_and_enqueues) {
   EXPECT_EXIT(in_child([&] { run_and_enqueue(load()); }), testing::ExitedWithCode(0), "");
 }

@@ -323,7 +323,7 @@ TEST_F(GeneratorTest, TwoShareAModel) {
 // What is generated for a prompt does not depend on what else is computed, in what chunks, or on
 // who cancels meanwhile.
 struct Schedules {
-  int64_t preempted = 0, shared_tokens = 0, steps_ahead = 0;
+  int64_t preempted = 0, swapped = 0, shared_tokens = 0, steps_ahead = 0;
 };
 
 class ScheduleTest : public GeneratorTest {
@@ -359,9 +359,12 @@ class ScheduleTest : public GeneratorTest {
       // Pools of two pages have place for one sequence; in all others the youngest may have to
       // begin again.
       const size_t pages = round % 3 == 0 ? 2 : 2 + static_cast<size_t>(below(8));
+      // Room on the host for all, for some of them, for none.
+      const std::optional<size_t> swaps[] = {std::nullopt, unit, 0};
       Generator g = generator(name, {.max_sequences = 1 + below(5),
                                      .prompt_chunk = 1 + below(20),
                                      .cache_bytes = round % 5 == 4 ? 0 : pages * unit,
+                                     .swap_bytes = swaps[below(3)],
                                      .prefix_sharing = round % 2 == 0,
                                      .literal = round % 10 == 9 && name == "llama-past",
                                      .run_ahead = round % 4 < 2});
@@ -394,6 +397,7 @@ class ScheduleTest : public GeneratorTest {
         std::this_thread::sleep_for(1ms);  // they come back right after the end
       EXPECT_EQ(g.stats().pages_held, 0) << "round " << round;
       out.preempted += g.stats().preempted;
+      out.swapped += g.stats().swapped;
       out.shared_tokens += g.stats().shared_tokens;
       out.steps_ahead += g.stats().steps_ahead;
     }
@@ -403,7 +407,8 @@ class ScheduleTest : public GeneratorTest {
 
 TEST_F(ScheduleTest, OfPages) {
   const Schedules done = random_schedules("llama-past", page_bytes(load("llama-past")), 200);
-  EXPECT_GT(done.preempted, 0);
+  EXPECT_GT(done.swapped, 0);
+  EXPECT_GT(done.preempted, done.swapped);
   EXPECT_GT(done.shared_tokens, 0);
   EXPECT_GT(done.steps_ahead, 0);
 }
@@ -412,7 +417,8 @@ TEST_F(ScheduleTest, OfPages) {
 TEST_F(ScheduleTest, OfPagesAndSums) {
   const Schedules done =
       random_schedules("linear-hybrid", 2 * page_bytes(load("linear-hybrid")), 60);
-  EXPECT_GT(done.preempted, 0);
+  EXPECT_GT(done.swapped, 0);
+  EXPECT_GT(done.preempted, done.swapped);
   EXPECT_EQ(done.shared_tokens, 0);
   EXPECT_EQ(done.steps_ahead, 0);  // a step that fails must leave the sums of the one before
 }
@@ -457,6 +463,85 @@ TEST_F(GeneratorTest, AStepThatFailedHasChangedNoSums) {
       else EXPECT_EQ(got, expected) << name;
     }
   }
+}
+
+// What a sequence holds comes back as it was, wherever it lies then; others have its place meanwhile.
+TEST_F(GeneratorTest, ASequenceThatWasSwappedOutHasTheBitsThatItHad) {
+  for (const std::string name : {"llama-past", "linear-hybrid", "linear-decoder"}) {
+    const Model model = load(name);
+    const Model generation = *model.generation();
+    Ids prompt, other, next = {17};
+    for (int i = 0; i < 100; ++i) prompt.push_back(i * 37 % 200), other.push_back(i * 17 % 200);
+    std::vector<float> expected;
+    for (const bool moved : {false, true})
+      for (const bool sharing : {false, true}) {
+        auto engine = *generate::make_paged_engine(generation, {.max_context = 128,
+                                                                .max_sequences = 2,
+                                                                .most_tokens = 200,
+                                                                .cache_bytes = 0,
+                                                                .prefix_sharing = sharing,
+                                                                .logits = true});
+        const auto compute = [&](generate::Engine::Sequence& s, const Ids& ids) {
+          std::vector<generate::Engine::Work> works = {{&s, ids, true, ids}};
+          EXPECT_TRUE(step(*engine, works));
+          return std::vector<float>(works[0].logits.begin(), works[0].logits.end());
+        };
+        const auto a = engine->start(prompt);
+        EXPECT_FALSE(engine->swap_out(*a)) << "there is nothing to keep";
+        ASSERT_TRUE(engine->reserve(*a, 101));
+        compute(*a, prompt);
+        if (moved) {
+          const int64_t held = engine->pages_held();
+          EXPECT_GT(a->bytes, 0u);
+          ASSERT_TRUE(engine->swap_out(*a)) << name;
+          EXPECT_EQ(a->bytes, 0u);
+          EXPECT_EQ(engine->pages_held(), 0);
+          // All of the cache is written meanwhile.
+          std::vector<std::unique_ptr<generate::Engine::Sequence>> others;
+          for (int i = 0; i < 2; ++i) {
+            others.push_back(engine->start(other));
+            ASSERT_TRUE(engine->reserve(*others.back(), 128));
+            Ids ids(128, 3 + i);
+            compute(*others.back(), ids);
+          }
+          EXPECT_FALSE(engine->swap_in(*a)) << "there is no place";
+          others.clear();
+          const auto again = engine->start(prompt);
+          ASSERT_TRUE(engine->reserve(*again, 100));
+          compute(*again, prompt);
+          ASSERT_TRUE(engine->swap_out(*again));
+          ASSERT_TRUE(engine->swap_in(*again));
+          EXPECT_EQ(engine->pages_held(), held);
+          ASSERT_TRUE(engine->reserve(*again, 101));
+          EXPECT_EQ(compute(*again, next), expected) << name;
+        } else {
+          expected = compute(*a, next);
+        }
+      }
+  }
+}
+
+TEST_F(GeneratorTest, SwapsAsMuchAsTheHostHasPlaceFor) {
+  const Model generation = *load("llama-past").generation();
+  const size_t page = page_bytes(load("llama-past"));
+  auto engine = *generate::make_paged_engine(
+      generation,
+      {.max_context = 128, .max_sequences = 2, .most_tokens = 200, .swap_bytes = 2 * page});
+  std::vector<std::unique_ptr<generate::Engine::Sequence>> s;
+  for (const size_t length : {65, 10}) {
+    const Ids ids(length, 7 + static_cast<int>(length));
+    s.push_back(engine->start(ids));
+    ASSERT_TRUE(engine->reserve(*s.back(), static_cast<int64_t>(length)));
+    std::vector<generate::Engine::Work> works = {{s.back().get(), ids, true, ids}};
+    ASSERT_TRUE(step(*engine, works));
+  }
+  ASSERT_TRUE(engine->swap_out(*s[0]));
+  EXPECT_FALSE(engine->swap_out(*s[1])) << "two pages are taken";
+  EXPECT_EQ(s[1]->length, 10);
+  EXPECT_EQ(engine->pages_held(), 1);
+  ASSERT_TRUE(engine->swap_in(*s[0]));
+  EXPECT_TRUE(engine->swap_out(*s[1]));
+  EXPECT_EQ(engine->pages_held(), 2);
 }
 
 // The step that followed one that failed is none, and both may be computed again.

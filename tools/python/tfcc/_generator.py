@@ -32,7 +32,7 @@ class Generator:
     """
 
     def __init__(self, model, max_context=0, max_sequences=16, prompt_chunk=512, cache_bytes=0, prefix_sharing=True, literal=False,
-                 run_ahead=None):
+                 run_ahead=None, swap_bytes=None):
         options = _library.GeneratorOptions()
         library().tfcc_generator_options_init(byref(options))
         options.max_context = whole("max_context", max_context, 0, 2**62)
@@ -41,6 +41,7 @@ class Generator:
         options.cache_bytes = whole("cache_bytes", cache_bytes, 0, 2**62)
         options.prefix_sharing, options.literal = bool(prefix_sharing), bool(literal)
         options.run_ahead = -1 if run_ahead is None else bool(run_ahead)
+        options.swap_bytes = 2**64 - 1 if swap_bytes is None else whole("swap_bytes", swap_bytes, 0, 2**62)
         handle = c_void_p()
         library().tfcc_generator_create(model._handle, byref(options), byref(handle))
         self._handle = handle

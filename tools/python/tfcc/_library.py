@@ -50,7 +50,7 @@ class ExecutorStats(Structure):
 
 class GeneratorOptions(Structure):
     _fields_ = [("struct_size", c_size_t), ("max_context", c_int64), ("max_sequences", c_int64), ("prompt_chunk", c_int64),
-                ("cache_bytes", c_uint64), ("prefix_sharing", c_int), ("literal", c_int), ("run_ahead", c_int)]
+                ("cache_bytes", c_uint64), ("prefix_sharing", c_int), ("literal", c_int), ("run_ahead", c_int), ("swap_bytes", c_uint64)]
 
 
 OnToken = ctypes.CFUNCTYPE(c_int, c_int32, c_void_p)
@@ -70,7 +70,7 @@ class Generated(Structure):
 class GeneratorStats(Structure):
     _fields_ = [("waiting", c_int64), ("running", c_int64), ("prompt_tokens", c_int64), ("tokens", c_int64), ("cache_bytes", c_uint64),
                 ("pages", c_int64), ("pages_held", c_int64), ("shared_tokens", c_int64), ("preempted", c_int64),
-                ("steps", c_int64), ("steps_ahead", c_int64)]
+                ("steps", c_int64), ("steps_ahead", c_int64), ("swapped", c_int64)]
 
 
 # name -> (result, arguments); a function whose result is a status raises.

@@ -139,7 +139,7 @@ class Model:
 
     def generator(self, **options):
         """A `tfcc.Generator` of this decoder: max_context, max_sequences (16), prompt_chunk (512), cache_bytes (0: what is free),
-        prefix_sharing (True), literal (False)."""
+        swap_bytes (None: as much as the cache has), prefix_sharing (True), literal (False)."""
         from tfcc._generator import Generator
         return Generator(self, **options)
 
