@@ -93,8 +93,8 @@ struct BuiltProgram {
   std::vector<TargetCode> code;
 };
 
-/// The artifact alone, from what compile() made: the first program is the file's, a second is for
-/// generation.
+/// The artifact alone, from what compile() made: the first program is the file's, which may be
+/// for generation; else a second may be.
 Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs,
                             const WeightPool& weights, const CompileOptions& options,
                             CompileResult& result);

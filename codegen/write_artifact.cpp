@@ -217,6 +217,7 @@ Result<void> write_artifact(const std::string& path, const std::vector<BuiltProg
   m.model = options.model_name;
   m.report = options.report;
   m.no_generation = options.no_generation;
+  m.generation_alone = programs[0].inputs[0]->generates;
   TFCC_TRY_VOID(write_weights(file, m, weights, options));
   TFCC_TRY(uint64_t features, write_program(file, m, programs[0], options));
   if (programs.size() > 1) {

@@ -178,6 +178,9 @@ class Model {
   /// over tokens of any sequences, with keys and values in pages (docs/generate.md; Generator runs
   /// it). Errors: unsupported (there is none, and why), bad_file, memory, device.
   TFCC_API Result<Model> generation() const;
+  /// Whether the file has that program alone (`tfcc compile --generate-only`): inputs(), outputs()
+  /// and executor() are its own, and generation() is this model.
+  TFCC_API bool generation_alone() const;
 
   /// Memory for inputs that runs change, as caches are. Errors: memory, device.
   TFCC_API Result<Memory> allocate(size_t bytes) const;

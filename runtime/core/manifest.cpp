@@ -143,7 +143,9 @@ std::string source_file(const Plan& plan, const std::string& kernel) {
 }
 
 Manifest generation_of(const Manifest& file) {
+  if (file.generation_alone) return file;
   Manifest m;
+  m.generation_alone = true;
   static_cast<Program&>(m) = file.generation.at(0);
   m.producer = file.producer;
   m.model = file.model;
@@ -165,7 +167,8 @@ Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::stri
   };
   name_plans(manifest);
   for (Program& program : manifest.generation) name_plans(program);
-  if (manifest.generation.size() > 1) state.wrong = "two programs for generation";
+  if (manifest.generation.size() + manifest.generation_alone > 1)
+    state.wrong = "two programs for generation";
   if (state.wrong == nullptr) return manifest;
   return Error{ErrorCode::bad_file, name + ": damaged manifest: it has " + state.wrong +
                                         "; compile or copy the file again"};

@@ -391,6 +391,7 @@ struct Manifest : Program {
   std::string report;
   std::vector<Program> generation;  // one, or none
   std::string no_generation;        // why
+  bool generation_alone = false;    // the file's program is that for generation
 
   template <class V> void visit(V&& v) {
     Program::visit(v);
@@ -401,10 +402,11 @@ struct Manifest : Program {
     v(12, report);
     v(13, generation);
     v(14, no_generation);
+    v(15, generation_alone);
   }
 };
 
-/// The manifest of a file that had its program of generation alone.
+/// The manifest of a file that had its program of generation alone, of one that has such a program.
 Manifest generation_of(const Manifest& file);
 
 /// Caps that a plan may name for one size.

@@ -306,8 +306,21 @@ Result<Memory> Model::allocate_host(size_t bytes) const {
 
 size_t Model::free_bytes() const { return impl_->here() ? impl_->backend->free_bytes() : 0; }
 
+bool Model::generation_alone() const { return impl_->manifest.generation_alone; }
+
 Result<Model> Model::generation() const {
   const runtime::Manifest& m = impl_->manifest;
+  const auto checked = [&](const Impl& impl) -> Result<void> {
+    const std::string why = runtime::no_generation_program(impl.inputs, impl.outputs);
+    if (why.empty()) return {};
+    return Error{ErrorCode::bad_file,
+                 impl_->name + ": the program for generation is not one of this version, " + why +
+                     "; compile the model again"};
+  };
+  if (m.generation_alone) {
+    TFCC_TRY_VOID(checked(*impl_));
+    return *this;
+  }
   if (m.generation.empty()) {
     const std::string why = m.no_generation.empty() ? "" : ": " + m.no_generation;
     return Error{ErrorCode::unsupported, impl_->name + ": has no program for generation" + why};
@@ -328,12 +341,7 @@ Result<Model> Model::generation() const {
                                           impl_->target->name + "; compile it again"};
   impl->inputs = runtime::describe(impl->manifest, impl->manifest.inputs);
   impl->outputs = runtime::describe(impl->manifest, impl->manifest.outputs);
-  if (const std::string why = runtime::no_generation_program(impl->inputs, impl->outputs);
-      !why.empty()) {
-    return Error{ErrorCode::bad_file,
-                 impl_->name + ": the program for generation is not one of this version, " + why +
-                     "; compile the model again"};
-  }
+  TFCC_TRY_VOID(checked(*impl));
   TFCC_TRY_VOID(runtime::start(*impl, {&*same, impl_->choice.gpu, ""}));
   return Model(std::move(impl));
 }

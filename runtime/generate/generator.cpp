@@ -58,13 +58,21 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
                                                   std::to_string(options.max_context)};
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  if (options.literal && model.generation_alone())
+    return Error{
+        ErrorCode::unsupported,
+        "it was compiled with --generate-only, without the graph as it was exported; leave --literal out or compile it again"};
   auto generation =
       options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
   if (!generation && generation.error().code != ErrorCode::unsupported) return generation.error();
   // Roles are those of the graph as it was exported, which also knows how long a context may be. A
   // program for generation does without.
   const auto given = options.roles.empty() ? kept_roles(model) : options.roles;
-  auto roles = generate::find_roles(model.inputs(), model.outputs(), given);
+  auto roles = model.generation_alone()
+                   ? Result<generate::Roles>(Error{ErrorCode::unsupported,
+                                                   "roles are of the graph as it was exported, "
+                                                   "which --generate-only left out"})
+                   : generate::find_roles(model.inputs(), model.outputs(), given);
   if (!roles && (!generation || !options.roles.empty())) return roles.error();
   // The last token of a context needs no place in a past. Where no limit is known, the graph itself
   // tells what is too far.

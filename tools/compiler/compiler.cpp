@@ -47,11 +47,13 @@ Result<std::vector<std::pair<std::string, std::string>>> tokenizer_files(const s
   std::vector<std::pair<std::string, std::string>> out;
   if (folder.empty()) return out;
   TFCC_TRY_VOID(text::Tokenizer::load(folder));
-  // One of the first two, or the file that is named.
-  const bool is_folder = fs::is_directory(folder),
-             pieces = is_folder ? !fs::exists(fs::path(folder) / "tokenizer.json")
-                                : folder.ends_with(".model");
-  const std::string own = pieces ? "tokenizer.model" : "tokenizer.json";
+  // That of the folder, or the file that is named, under the name that tells what it is.
+  const bool is_folder = fs::is_directory(folder);
+  std::string own = folder.ends_with(".model")  ? "tokenizer.model"
+                    : folder.ends_with(".gguf") ? "tokenizer.gguf"
+                                                : text::kTokenizerFiles[0];
+  for (const char* name : text::kTokenizerFiles)
+    if (is_folder && !fs::exists(fs::path(folder) / own)) own = name;
   for (const std::string& name :
        {own, std::string("chat.json"), std::string("generation_config.json"),
         std::string("config.json")}) {
@@ -61,6 +63,11 @@ Result<std::vector<std::pair<std::string, std::string>>> tokenizer_files(const s
     std::ifstream stream(file, std::ios::binary);
     if (!stream) continue;
     TFCC_TRY_VOID(files.note_input(file.string()));
+    if (name == "tokenizer.gguf") {  // without the weights
+      TFCC_TRY(std::string metadata, text::gguf_metadata(stream));
+      out.emplace_back(name, std::move(metadata));
+      continue;
+    }
     out.emplace_back(name, std::string((std::istreambuf_iterator<char>(stream)),
                                        std::istreambuf_iterator<char>()));
   }
@@ -114,6 +121,10 @@ class Pipeline {
     TFCC_TRY(out_.passes,
              run_passes(out_.graph, options_.passes.value_or(default_passes_), "", &provenance));
     TFCC_TRY_VOID(lift());
+    if (options_.generate_only && !lifted_)
+      return Error{ErrorCode::unsupported,
+                   fmt::format("{}: --generate-only: it has no program for generation: {}",
+                               out_.source.path, out_.no_generation)};
     TFCC_TRY_VOID(make_inputs(trace, provenance));
     if (!options_.strip) out_.texts = trace.texts();
     return std::move(out_);
@@ -129,6 +140,8 @@ class Pipeline {
     const std::string& p = options_.precision;
     if (!p.empty() && p != "f16" && p != "bf16")
       return usage_error(fmt::format("the precision is f16 or bf16, not '{}'", p));
+    if (options_.literal_only && options_.generate_only)
+      return usage_error("--literal-only and --generate-only leave nothing of a model");
     if (const std::string& w = options_.cpu_weights; !w.empty() && w != "bf16")
       return usage_error(fmt::format("--cpu-weights is bf16, not '{}'", w));
     return {};
@@ -241,7 +254,7 @@ class Pipeline {
 
   Result<void> make_inputs(Trace& trace, const passes::Provenance& provenance) {
     for (const bool generates : {false, true}) {
-      if (generates && !lifted_) continue;
+      if (generates ? !lifted_ : options_.generate_only) continue;
       for (const Family family : {Family::cuda, Family::cpu}) {
         if (!has_family(out_.targets, family)) continue;
         passes::Provenance sources = provenance;

@@ -42,11 +42,12 @@ struct Options {
   /// What inputs of a decoder are for, where their names do not tell: {"tokens_in", "ids"}. Roles are
   /// those of GeneratorOptions::roles, which finds them in the file.
   std::vector<std::pair<std::string, std::string>> roles = {};
-  bool literal_only = false;  ///< leave out the program for generation
-  bool strict = false;        ///< a fusion that did not happen is an error
-  bool strip = false;         ///< leave IR, sources and trace out of the file
+  bool literal_only = false;   ///< leave out the program for generation
+  bool generate_only = false;  ///< leave out all but that
+  bool strict = false;         ///< a fusion that did not happen is an error
+  bool strip = false;          ///< leave IR, sources and trace out of the file
   std::string
-      tokenizer;  ///< a folder, or its tokenizer.json or tokenizer.model, to keep in the file; empty: none
+      tokenizer;  ///< a folder, or one file that text::Tokenizer::load() takes, to keep in the file; empty: none
   std::string timing_cache;  ///< a file of `tfcc tune` to keep in the file; empty: none
   int threads = 0;           ///< that compile kernels; 0: one per core
   codegen::KernelCacheOptions cache;

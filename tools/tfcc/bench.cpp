@@ -268,6 +268,10 @@ Result<void> bench(const BenchOptions& o) {
   TFCC_TRY(Model model, Model::load(o.model, load));
   if (o.steps()) {
     TFCC_TRY(model, model.generation());
+  } else if (model.generation_alone() && o.inputs.empty() && o.npz.empty()) {
+    return usage_error(fmt::format(
+        "{} was compiled with --generate-only: --decode or --prefill tells what step is timed",
+        o.model));
   }
   Findings f;
   TFCC_TRY_VOID(gather_inputs(o, model, f));

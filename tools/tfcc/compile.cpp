@@ -209,6 +209,9 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_flag(
       "--literal-only", o->options.literal_only,
       "leave out the program for generation, which a decoder's file has beside its graph as it was exported (see docs/generate.md)");
+  c->add_flag(
+      "--generate-only", o->options.generate_only,
+      "leave out the graph as it was exported: a decoder's file is for `tfcc generate` alone, and smaller");
   add_size_options(*c, o->options.sizes);
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels,
@@ -216,7 +219,7 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_option("--report", o->report, "write what was done as JSON");
   c->add_option(
       "--tokenizer", o->options.tokenizer,
-      "keep the tokenizer of this folder in the file: tokenizer.json or else tokenizer.model and, if there, chat.json, generation_config.json, config.json");
+      "keep the tokenizer of this folder in the file: tokenizer.json, else tokenizer.model or tekken.json (or name one of these, or a .gguf file) and, if there, chat.json, generation_config.json, config.json");
   c->add_flag(
       "--strict", o->options.strict,
       "fail if an attention, norm or GELU was left unfused, or padding was to be removed and was not");

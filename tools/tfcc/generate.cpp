@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -43,8 +44,10 @@ class TokenizerFiles {
   /// Errors: io, invalid_argument (neither has it).
   Result<std::string> read(const std::string& name) const {
     if (folder_.empty()) return model_.attachment(name);
-    const std::string path =
-        folder_.ends_with(".json") && name == "tokenizer.json" ? folder_ : folder_ + "/" + name;
+    const std::filesystem::path folder = std::filesystem::is_directory(folder_)
+                                             ? std::filesystem::path(folder_)
+                                             : std::filesystem::path(folder_).parent_path();
+    const std::string path = folder / name;
     std::ifstream stream(path, std::ios::binary);
     if (!stream) return Error{ErrorCode::io, path + ": cannot open"};
     return std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
@@ -52,14 +55,11 @@ class TokenizerFiles {
 
   Result<text::Tokenizer> tokenizer() const {
     if (!folder_.empty()) return text::Tokenizer::load(folder_);
-    if (const auto json = read("tokenizer.json"))
-      return text::Tokenizer::from_json(*json, "tokenizer.json");
-    const auto pieces = read("tokenizer.model");
-    if (!pieces)
-      return Error{ErrorCode::invalid_argument,
-                   read("tokenizer.json").error().message +
-                       "; or give --tokenizer FOLDER here, or ids with --prompt-ids"};
-    return text::Tokenizer::from_sentencepiece(*pieces, "tokenizer.model");
+    for (const char* name : text::kTokenizerFiles)
+      if (const auto bytes = read(name)) return text::Tokenizer::from_bytes(*bytes, name);
+    return Error{ErrorCode::invalid_argument,
+                 read(text::kTokenizerFiles[0]).error().message +
+                     "; or give --tokenizer FOLDER here, or ids with --prompt-ids"};
   }
 
   // What ends an answer, as generation_config.json or config.json say: one id or several.
@@ -338,7 +338,9 @@ Result<void> run_generate(Options o) {
             fmt::format(
                 "the tokenizer has {} tokens, the model of {} a vocabulary of {}: they do not belong together",
                 session.tokenizer->size(), o.model, made->vocabulary_size())};
-      const std::vector<int32_t> ends = files.end_ids();
+      std::vector<int32_t> ends = files.end_ids();
+      if (ends.empty() && session.tokenizer->end_id() >= 0)
+        ends.push_back(session.tokenizer->end_id());
       session.end_ids.insert(session.end_ids.end(), ends.begin(), ends.end());
     } else if (o.batch.empty() || !o.tokenizer.empty() || o.chat || !o.stops.empty()) {
       return tokenizer.error();
@@ -371,7 +373,7 @@ void add_generate(CLI::App& app, Action& action) {
   c->add_option("--system", o->system, "the system message of --chat");
   c->add_option(
       "--tokenizer", o->tokenizer,
-      "the folder with tokenizer.json or tokenizer.model; default: what `tfcc compile --tokenizer` kept in the file");
+      "the folder with tokenizer.json, tokenizer.model or tekken.json, or one of these or a .gguf file; default: what `tfcc compile --tokenizer` kept in the file");
   c->add_option("-n,--max-tokens", o->generate.max_tokens, "most tokens of an answer")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->capture_default_str();

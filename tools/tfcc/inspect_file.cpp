@@ -49,11 +49,12 @@ Result<InspectedFile> InspectedFile::read(std::span<const std::byte> bytes,
   TFCC_TRY(f.artifact, runtime::read_artifact(bytes, path));
   TFCC_TRY(f.manifest, runtime::read_manifest(f.artifact.manifest, path));
   TFCC_TRY_VOID(runtime::check_manifest(f.manifest, f.artifact, path));
+  f.generation = f.manifest.generation_alone;
   return f;
 }
 
 Result<void> InspectedFile::show_generation() {
-  if (manifest.generation.empty()) {
+  if (manifest.generation.empty() && !manifest.generation_alone) {
     const std::string why = manifest.no_generation.empty() ? "" : ": " + manifest.no_generation;
     return Error{ErrorCode::unsupported, path + ": has no program for generation" + why};
   }

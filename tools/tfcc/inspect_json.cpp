@@ -30,7 +30,7 @@ class Writer {
     j["weights"] = weights();
     j["sections"] = sections();
     j["targets"] = targets();
-    j["generates"] = !manifest_.generation.empty();
+    j["generates"] = !manifest_.generation.empty() || manifest_.generation_alone;
     j["no_generation"] = manifest_.no_generation;
     j["plans"] = json::array();
     for (const runtime::Plan& p : manifest_.plans) j["plans"].push_back(plan(p));

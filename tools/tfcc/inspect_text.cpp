@@ -118,6 +118,7 @@ class Listing {
     show_messages("flag", flags);
     for (const runtime::Program& p : m.generation)
       line("generation: {} plans of its own; --generation shows them", p.plans.size());
+    if (m.generation_alone && m.generation.empty()) line("generation: this is its program");
     if (!m.no_generation.empty()) line("generation: none: {}", m.no_generation);
     line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f_.weight_bytes())));
     line("targets:");

@@ -508,6 +508,12 @@ Result<void> verify_file(Options o) {
     device = targets->front().family == Family::cpu ? "cpu" : "cuda";
   }
   TFCC_TRY(CompiledGraph file, CompiledGraph::load(o.model, device, o.threads));
+  if (file.model().generation_alone())
+    return Error{
+        ErrorCode::unsupported,
+        fmt::format("{}: was compiled with --generate-only: it does not take the inputs of "
+                    "{}; compile it without to compare them",
+                    o.model, o.original)};
   const std::string running = file.model().target();
   if (!o.target.empty() && o.target != "cpu" && o.target != "cuda" && o.target != running) {
     return Error{ErrorCode::unsupported, fmt::format("{}: what runs here of its code is {}, not {}",

@@ -85,6 +85,12 @@ TEST(Manifest, agrees_with_libprotobuf) {
         if (p.name().empty()) p.set_name("named after its family otherwise");
       }
     }
+    if (m.has_generation() && m.generation_alone()) {
+      EXPECT_EQ(
+          read(m.SerializeAsString()).error().message,
+          "m.tfcc: damaged manifest: it has two programs for generation; compile or copy the file again");
+      m.set_generation_alone(false);
+    }
     std::string bytes = m.SerializeAsString();
     auto ours = read(bytes);
     ASSERT_TRUE(ours) << ours.error().message;
