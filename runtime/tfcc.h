@@ -254,6 +254,8 @@ class Executor {
   TFCC_API Result<std::vector<int64_t>> output_shape(std::string_view name) const;
   /// An output of the last run(), in host memory.
   TFCC_API Result<Tensor> output(std::string_view name) const;
+  /// The memory of it alone, which takes no allocation.
+  TFCC_API Result<const void*> output_data(std::string_view name) const;
 
   /// What the kernels flagged since the last call, e.g. ids that were clamped; waits for the
   /// device.

@@ -303,7 +303,7 @@ Result<Shape> Executor::Impl::shape_of_output(std::string_view name) {
   return shape;
 }
 
-Result<Tensor> Executor::Impl::output(std::string_view name) {
+Result<const Tensor*> Executor::Impl::output(std::string_view name) {
   TFCC_TRY(const Port* p, ports.require(name, true));
   if (!ran) {
     return Error{ErrorCode::invalid_argument, role(*p) + ": there is no result; call run() first"};
@@ -313,7 +313,7 @@ Result<Tensor> Executor::Impl::output(std::string_view name) {
     return Error{ErrorCode::invalid_argument,
                  role(*p) + " was written to the device memory that set() named; read it there"};
   }
-  return result;
+  return &result;
 }
 
 // The public calls: each holds the executor, so that a second one at the same time is an error.
@@ -359,7 +359,12 @@ Result<std::vector<int64_t>> Executor::output_shape(std::string_view name) const
   return held(*impl_, [&] { return impl_->shape_of_output(name); });
 }
 Result<Tensor> Executor::output(std::string_view name) const {
-  return held(*impl_, [&] { return impl_->output(name); });
+  TFCC_TRY(const Tensor* const out, held(*impl_, [&] { return impl_->output(name); }));
+  return *out;
+}
+Result<const void*> Executor::output_data(std::string_view name) const {
+  TFCC_TRY(const Tensor* const out, held(*impl_, [&] { return impl_->output(name); }));
+  return out->data;
 }
 Result<void> Executor::status() {
   return held(*impl_, [&] { return impl_->flag_error(); });

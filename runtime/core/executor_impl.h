@@ -88,7 +88,7 @@ struct Executor::Impl {
   Result<void> finish();
   Result<void> enqueue(void* stream);
   Result<Shape> shape_of_output(std::string_view name);
-  Result<Tensor> output(std::string_view name);
+  Result<const Tensor*> output(std::string_view name);
 
   runtime::InUse in_use;  // by a public call
   std::shared_ptr<const Model::Impl> model;

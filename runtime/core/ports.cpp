@@ -121,7 +121,10 @@ Result<void> Ports::feed_back(std::string_view output, std::string_view input) {
                                                   ", must be " + to_string(to->type->dtype)};
   }
   TFCC_TRY_VOID(check_shape(*to, result.shape));
-  to->ref = {nullptr, result.dtype, result.shape, Place::host};
+  to->ref.data = nullptr;
+  to->ref.dtype = result.dtype;
+  to->ref.shape.assign(result.shape.begin(), result.shape.end());  // in the memory that it has
+  to->ref.place = Place::host;
   to->is_set = true;
   to->fed = from;
   return {};

@@ -111,11 +111,18 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   return Generator(std::move(impl));
 }
 
+// Longer sequences grow, so that one that asks for very many takes no memory for them at once.
+static constexpr int64_t kReservedTokens = 1 << 16;
+
 Result<Generator::Id> Generator::submit(std::span<const int32_t> prompt,
                                         const GenerateOptions& options) {
   TFCC_TRY_VOID(impl_->check(prompt, options));
   auto s = std::make_shared<Sequence>();
   s->options = options;
+  const auto most = std::min<int64_t>(impl_->options.max_context,
+                                      static_cast<int64_t>(prompt.size()) + options.max_tokens);
+  s->tokens.reserve(static_cast<size_t>(std::min(most + 1, kReservedTokens)));
+  if (options.log_probabilities) s->log_probabilities.reserve(s->tokens.capacity());
   s->tokens.assign(prompt.begin(), prompt.end());
   s->prompt_size = prompt.size();
   const std::lock_guard lock(impl_->mutex);

@@ -15,7 +15,8 @@
 namespace tfcc::generate {
 namespace {
 
-constexpr int32_t kBits = 32;         // of a word of what was seen
+constexpr int32_t kBits = 32;                 // of a word of what was seen
+constexpr int64_t kReservedTokens = 1 << 16;  // longer sequences grow
 constexpr double kShareOfFree = 0.5;  // of the memory that is free, for a cache of no size given
 
 /// Bytes of so many pages or slots of a state, up to where the next state may begin.
@@ -121,6 +122,8 @@ class PagedEngine : public Engine {
 
   std::unique_ptr<Engine::Sequence> start(std::span<const int32_t> tokens) override {
     auto out = std::make_unique<Held>(*this);
+    out->pages.reserve(static_cast<size_t>(room_.table_width));
+    out->tokens.reserve(static_cast<size_t>(std::min(options_.max_context, kReservedTokens)));
     // The last token is computed in any case, for its logits.
     for (size_t at = 0; options_.prefix_sharing && at + static_cast<size_t>(page_) < tokens.size();
          at += static_cast<size_t>(page_)) {
@@ -215,11 +218,11 @@ class PagedEngine : public Engine {
     add_seen(works);
     order_.resize(works.size());
     std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
+    std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
       const auto tokens = [&](int32_t i) {
         return first_[static_cast<size_t>(i) + 1] - first_[static_cast<size_t>(i)];
       };
-      return tokens(a) > tokens(b);
+      return tokens(a) != tokens(b) ? tokens(a) > tokens(b) : a < b;
     });
     TFCC_TRY_VOID(give_all(count, follows));
     TFCC_TRY_VOID(executor_.start());
@@ -242,13 +245,13 @@ class PagedEngine : public Engine {
       return done;
     }
     for (const Work& w : works) advance(static_cast<Held&>(*w.sequence), w.tokens);
-    TFCC_TRY(const Tensor tokens, executor_.output("tokens"));
-    TFCC_TRY(const Tensor logs, executor_.output("log_probabilities"));
+    TFCC_TRY(const void* const tokens, executor_.output_data("tokens"));
+    TFCC_TRY(const void* const logs, executor_.output_data("log_probabilities"));
     size_t row = 0;
     for (Work& w : works) {
       if (!w.wants_token) continue;
-      w.token = whole_number_from(tokens.data, tokens.dtype, row);
-      w.log_probability = static_cast<const float*>(logs.data)[row++];
+      w.token = whole_number_from(tokens, ids_type_, row);
+      w.log_probability = static_cast<const float*>(logs)[row++];
     }
     return options_.logits ? give_logits(works, row) : Result<void>();
   }
@@ -407,9 +410,8 @@ class PagedEngine : public Engine {
   Result<void> give_all(int64_t count, bool follows) {
     const auto tokens = static_cast<int64_t>(positions_.size()),
                rows = static_cast<int64_t>(wanted_.size());
-    TFCC_TRY_VOID(follows
-                      ? executor_.feed_back("tokens", "ids")
-                      : executor_.set("ids", {ids_.data(), ids_type_, {1, tokens}, Place::host}));
+    TFCC_TRY_VOID(follows ? executor_.feed_back("tokens", "ids")
+                          : give("ids", ids_.data(), ids_type_, {1, tokens}));
     TFCC_TRY_VOID(give("positions", positions_, {tokens}));
     TFCC_TRY_VOID(give("context", context_, {count}));
     TFCC_TRY_VOID(give("first", first_, {count + 1}));
@@ -424,18 +426,15 @@ class PagedEngine : public Engine {
     }
     TFCC_TRY_VOID(give("wanted", wanted_, {rows}));
     TFCC_TRY_VOID(give("draw", draw_, {rows, 4}));
-    TFCC_TRY_VOID(
-        executor_.set("sampling", {sampling_.data(), DType::f32, {rows, 4}, Place::host}));
-    TFCC_TRY_VOID(
-        executor_.set("seen", {seen_.data(), DType::i32, {rows, row_words_}, Place::host}));
+    TFCC_TRY_VOID(give("sampling", sampling_.data(), DType::f32, {rows, 4}));
+    TFCC_TRY_VOID(give("seen", seen_.data(), DType::i32, {rows, row_words_}));
     return logits_memory_ ? set_logits(rows) : Result<void>();
   }
 
   // Nobody reads them: they stay on the device.
   Result<void> set_logits(int64_t rows) {
-    return executor_.set(
-        logits_.name,
-        {logits_memory_->data(), logits_.dtype, {1, rows, logits_.dims[2].max}, Place::device});
+    return give(logits_.name.c_str(), logits_memory_->data(), logits_.dtype,
+                {1, rows, logits_.dims[2].max}, Place::device);
   }
 
   Result<void> give_logits(std::span<Work> works, size_t rows) {
@@ -450,8 +449,17 @@ class PagedEngine : public Engine {
     return {};
   }
 
-  Result<void> give(const char* name, std::vector<int32_t>& values, std::vector<int64_t> shape) {
-    return executor_.set(name, {values.data(), DType::i32, std::move(shape), Place::host});
+  Result<void> give(const char* name, void* data, DType dtype, std::initializer_list<int64_t> shape,
+                    Place place = Place::host) {
+    given_.data = data;
+    given_.dtype = dtype;
+    given_.shape.assign(shape);
+    given_.place = place;
+    return executor_.set(name, given_);
+  }
+  Result<void> give(const char* name, std::vector<int32_t>& values,
+                    std::initializer_list<int64_t> shape) {
+    return give(name, values.data(), DType::i32, shape);
   }
 
   void advance(Held& held, std::span<const int32_t> tokens) {
@@ -478,6 +486,7 @@ class PagedEngine : public Engine {
   std::vector<int32_t> pairs_;  // of slots that no sequence has, by the first of each
   std::string name_ = "pages";
   Bytes ids_;
+  TensorRef given_;  // its shape keeps its memory
   std::vector<int32_t> positions_, slots_, context_, first_, order_, table_, from_, to_, wanted_,
       draw_;
   std::vector<float> sampling_, logits_out_;

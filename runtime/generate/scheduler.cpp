@@ -95,17 +95,20 @@ bool Generator::Impl::has_work() const {
 }
 
 void Generator::Impl::end_cancelled(std::unique_lock<std::mutex>& lock) {
-  for (std::deque<Entry>* list : {&waiting, &running})
-    for (size_t i = 0; i < list->size();) {
-      const Entry s = (*list)[i];
+  const auto end_those_of = [&](auto& list) {
+    for (size_t i = 0; i < list.size();) {
+      const Entry s = list[i];
       if (!s->cancelled) {
         ++i;
         continue;
       }
-      list->erase(list->begin() + static_cast<std::ptrdiff_t>(i));
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
       end(*s, GenerateEnd::cancelled);
       end_state(lock, *s);
     }
+  };
+  end_those_of(waiting);
+  end_those_of(running);
 }
 
 // Keys and values may be gigabytes: they go without the lock held.
@@ -157,22 +160,21 @@ void Generator::Impl::choose_parts(std::unique_lock<std::mutex>& lock) {
 
 // The next tokens of a sequence, so many.
 Generator::Impl::Part Generator::Impl::part_of(const Entry& s, size_t size) {
-  const auto first = s->tokens.begin() + static_cast<std::ptrdiff_t>(s->computed);
-  Part part{s, {first, first + static_cast<std::ptrdiff_t>(size)}, {}};
-  if (s->computed + size == s->tokens.size()) part.history = s->tokens;
+  Part part{.s = s, .from = s->computed, .size = size};
   part.work.sequence = s->state.get();
-  part.work.wants_token = !part.history.empty();
+  part.work.wants_token = part.from + size == s->tokens.size();
   part.work.sampling = s->options.sampling;
   part.work.wants_log_probability = s->options.log_probabilities;
   return part;
 }
 
-std::vector<Engine::Work> Generator::Impl::works_of(const Parts& of) {
-  std::vector<Engine::Work> works;
+// Until the next call.
+std::span<Engine::Work> Generator::Impl::works_of(const Parts& of) {
+  works.clear();
   for (const Part& p : of) {
     works.push_back(p.work);
-    works.back().tokens = p.tokens;
-    works.back().history = p.history;
+    works.back().tokens = p.tokens();
+    works.back().history = p.s->tokens;
   }
   return works;
 }
@@ -197,43 +199,41 @@ void Generator::Impl::begin(std::unique_lock<std::mutex>& lock, Parts& of, bool 
 // Finishes the step that was begun, where it may be with the next one begun before. The lock is
 // open while the model runs.
 void Generator::Impl::step(std::unique_lock<std::mutex>& lock) {
-  Parts next = following();
+  follow();
   begin(lock, next, true);
   lock.unlock();
-  finish(parts, next);
+  finish();
   lock.lock();
   apply(lock, parts, next);
-  for (size_t i = 0; i < next.size(); ++i) {  // what it computes is known now
-    next[i].tokens = {parts[i].work.token};
-    next[i].history = next[i].s->tokens;
-  }
-  parts = std::move(next);
+  for (size_t i = 0; i < next.size(); ++i)
+    next[i].chosen = parts[i].work.token;  // what it computes is known now
+  parts.swap(next);
+  next.clear();
 }
 
 // The step after one under way, if it is sure to be of the same sequences, each with one token;
 // else nothing.
-Generator::Impl::Parts Generator::Impl::following() {
-  Parts next;
-  if (!engine->may_follow() || stopping || may_admit()) return next;
+void Generator::Impl::follow() {
+  next.clear();
+  if (!engine->may_follow() || stopping || may_admit()) return;
   const auto cancelled = [](const Entry& s) { return s->cancelled; };
   if (std::any_of(waiting.begin(), waiting.end(), cancelled) ||
       std::any_of(running.begin(), running.end(), cancelled))
-    return next;
+    return;
   size_t lagging = 0;
   for (const Entry& s : running) lagging += s->lags();
-  if (parts.size() + lagging != running.size()) return next;
+  if (parts.size() + lagging != running.size()) return;
   for (const Part& p : parts) {
     const Sequence& s = *p.s;
     const auto tokens = static_cast<int64_t>(s.tokens.size()) + 1;  // with the one under way
     const bool goes_on = p.work.wants_token && !s.ended && !s.lags(1) &&
                          static_cast<int64_t>(s.answered()) + 1 < s.options.max_tokens &&
                          tokens <= options.max_context && engine->reserve(*s.state, tokens);
-    if (!goes_on) return {};
+    if (!goes_on) return next.clear();
     next.push_back(part_of(p.s, 0));
-    next.back().work.wants_token = true;
-    if (s.options.sampling.repetition_penalty != 1) next.back().history = s.tokens;
+    next.back().size = 1;
+    next.back().follows = next.back().work.wants_token = true;
   }
-  return next;
 }
 
 // Place for what each is about to compute. Where there is none, the youngest of all gives its own
@@ -241,7 +241,7 @@ Generator::Impl::Parts Generator::Impl::following() {
 void Generator::Impl::reserve(std::unique_lock<std::mutex>& lock) {
   for (size_t i = 0; i < parts.size();) {
     const Entry s = parts[i].s;
-    const auto tokens = static_cast<int64_t>(s->computed + parts[i].tokens.size());
+    const auto tokens = static_cast<int64_t>(s->computed + parts[i].size);
     if (engine->reserve(*s->state, tokens)) {
       ++i;
       continue;
@@ -274,30 +274,30 @@ void Generator::Impl::reserve(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-Result<void> Generator::Impl::finish_works(Parts& of) const {
-  std::vector<Engine::Work> works;
+Result<void> Generator::Impl::finish_works(Parts& of) {
+  std::span<Engine::Work> done_works;
   const auto done = guarded([&] {
-    works = works_of(of);
-    return engine->finish(works);
+    done_works = works_of(of);
+    return engine->finish(done_works);
   });
-  for (size_t i = 0; i < works.size(); ++i) {
-    of[i].work.token = works[i].token;
-    of[i].work.log_probability = works[i].log_probability;
+  for (size_t i = 0; i < done_works.size(); ++i) {
+    of[i].work.token = done_works[i].token;
+    of[i].work.log_probability = done_works[i].log_probability;
   }
   return done;
 }
 
 // After an error, which may be that of the step that followed, that one is none.
-void Generator::Impl::finish(Parts& of, Parts& next) const {
-  const auto done = finish_works(of);
+void Generator::Impl::finish() {
+  const auto done = finish_works(parts);
   if (done) return;
-  if (of.size() == 1 && next.empty()) of[0].done = done;
-  else compute_alone(of);
+  if (parts.size() == 1 && next.empty()) parts[0].done = done;
+  else compute_alone(parts);
   next.clear();
 }
 
 // What one of them does wrong, a position past a table's end say, is no reason to end the others.
-void Generator::Impl::compute_alone(Parts& of) const {
+void Generator::Impl::compute_alone(Parts& of) {
   for (Part& p : of) {
     Parts one;
     one.push_back(std::move(p));
@@ -307,15 +307,23 @@ void Generator::Impl::compute_alone(Parts& of) const {
   }
 }
 
-// Those that have ended leave the lists at once, and what they hold when no step has it any more.
-void Generator::Impl::apply(std::unique_lock<std::mutex>& lock, Parts& of, const Parts& next) {
-  for (Part& part : of) {
-    const auto at = std::find(running.begin(), running.end(), part.s);
-    if (at != running.end()) running.erase(at);
+// Those that have ended leave the list at once, and what they hold when no step has it any more.
+// The others of a step stand last.
+void Generator::Impl::apply(std::unique_lock<std::mutex>& lock, Parts& of, const Parts& after) {
+  for (const Part& part : of) part.s->stepped = true;
+  others.clear();
+  for (Entry& s : running)
+    if (!s->stepped) others.push_back(std::move(s));
+  running.swap(others);
+  others.clear();
+  for (const Part& part : of) {
+    part.s->stepped = false;
     apply(part);
-    const auto has = [&](const Part& p) { return p.s == part.s; };
     if (!part.s->ended) running.push_back(part.s);
-    else if (std::none_of(next.begin(), next.end(), has)) end_state(lock, *part.s);
+  }
+  for (const Part& part : of) {
+    const auto has = [&](const Part& p) { return p.s == part.s; };
+    if (part.s->ended && std::none_of(after.begin(), after.end(), has)) end_state(lock, *part.s);
   }
 }
 
@@ -324,8 +332,8 @@ void Generator::Impl::apply(const Part& part) {
   if (s.ended) return;
   if (!part.done) return end(s, GenerateEnd::failed, part.done.error());
   (s.computed < s.prompt_size ? counts.prompt_tokens : counts.tokens) +=
-      static_cast<int64_t>(part.tokens.size());
-  s.computed += part.tokens.size();
+      static_cast<int64_t>(part.size);
+  s.computed += part.size;
   if (!part.work.wants_token || s.cancelled) return;
   if (part.work.token < 0) return end(s, GenerateEnd::failed, generate::no_number());
   if (s.options.log_probabilities) s.log_probabilities.push_back(part.work.log_probability);

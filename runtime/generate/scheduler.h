@@ -35,6 +35,7 @@ struct Sequence {
   Generated result;     // its tokens are filled in on request
   Clock::time_point submitted = Clock::now();
   bool cancelled = false, waited_for = false, ended = false;
+  bool stepped = false;  // in the step whose results are taken
   std::unique_ptr<Engine::Sequence> state;
   std::thread caller;
 
@@ -62,7 +63,8 @@ struct Generator::Impl {
   mutable std::mutex mutex;
   std::condition_variable changed;  // anything that somebody waits for
   std::map<Id, Entry> sequences;
-  std::deque<Entry> waiting, running;
+  std::deque<Entry> waiting;
+  std::vector<Entry> running, others;  // `others`: room to order them anew
   GeneratorStats counts;
   Id next_id = 1;
   bool stopping = false;
@@ -81,22 +83,30 @@ struct Generator::Impl {
   void end_cancelled(std::unique_lock<std::mutex>& lock);
   static void end_state(std::unique_lock<std::mutex>& lock, Sequence& s);
 
-  // What a sequence has in a step, apart from what others may change meanwhile.
+  // What a sequence has in a step: its tokens from one on, which nobody changes meanwhile, or, of a
+  // step that follows, the one that the step before chose.
   struct Part {
     Entry s;
-    std::vector<int32_t> tokens, history;
+    size_t from = 0, size = 0;
+    int32_t chosen = -1;
+    bool follows = false;
     Engine::Work work = {};
     Result<void> done = {};
+    std::span<const int32_t> tokens() const {
+      if (!follows) return std::span(s->tokens).subspan(from, size);
+      return {&chosen, chosen < 0 ? 0u : 1u};
+    }
   };
   using Parts = std::vector<Part>;
-  Parts parts;  // of the step under way
+  Parts parts, next;                // of the step under way, and of the one that follows it
+  std::vector<Engine::Work> works;  // of a step
 
   void choose_parts(std::unique_lock<std::mutex>& lock);
   static Part part_of(const Entry& s, size_t size);
-  static std::vector<Engine::Work> works_of(const Parts& of);
+  std::span<Engine::Work> works_of(const Parts& of);
   void begin(std::unique_lock<std::mutex>& lock, Parts& of, bool follows);
   void step(std::unique_lock<std::mutex>& lock);
-  Parts following();
+  void follow();
   void reserve(std::unique_lock<std::mutex>& lock);
 
   // Keys and values may be gigabytes.
@@ -108,10 +118,10 @@ struct Generator::Impl {
     }
   }
 
-  Result<void> finish_works(Parts& of) const;
-  void finish(Parts& of, Parts& next) const;
-  void compute_alone(Parts& of) const;
-  void apply(std::unique_lock<std::mutex>& lock, Parts& of, const Parts& next);
+  Result<void> finish_works(Parts& of);
+  void finish();
+  void compute_alone(Parts& of);
+  void apply(std::unique_lock<std::mutex>& lock, Parts& of, const Parts& after);
   void apply(const Part& part);
   void take(Sequence& s, int32_t id);
   void end(Sequence& s, GenerateEnd how, Error error = {});
