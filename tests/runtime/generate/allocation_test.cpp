@@ -58,7 +58,10 @@ TEST(Allocations, TenThousandStepsMakeNone) {
                          file + " --target cpu --cpu native -q")
                             .c_str()),
             0);
-  const auto model = Model::load(file, {.device = "cpu", .threads = 1});
+  LoadOptions load;
+  load.device = "cpu";
+  load.threads = 1;
+  const auto model = Model::load(file, load);
   ASSERT_TRUE(model) << model.error().message;
   for (const bool ahead : {false, true}) {
     auto generator = *Generator::make(

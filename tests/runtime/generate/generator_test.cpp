@@ -4,6 +4,7 @@
 #include "runtime/generate.h"
 
 #include "runtime/generate/engine.h"
+#include "tests/runtime/generate/random_schedules.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -320,93 +321,23 @@ TEST_F(GeneratorTest, TwoShareAModel) {
   EXPECT_EQ(b.wait(*y)->tokens, want.tokens);
 }
 
-// What is generated for a prompt does not depend on what else is computed, in what chunks, or on
-// who cancels meanwhile.
-struct Schedules {
-  int64_t preempted = 0, swapped = 0, shared_tokens = 0, steps_ahead = 0;
-};
-
 class ScheduleTest : public GeneratorTest {
  protected:
   /// `unit`: bytes for each page of a cache of random size.
-  static Schedules random_schedules(const std::string& name, size_t unit, int rounds) {
-    std::mt19937 random(1);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    struct Request {
-      Ids prompt;
-      GenerateOptions options;
-      Generated alone;
-    };
-    std::vector<Request> requests(12);
-    Generator reference = generator(name);
-    Ids shared;
-    for (int i = 0; i < 90; ++i) shared.push_back(i * 31 % 200);
-    for (Request& r : requests) {
-      if (below(3) == 0)
-        r.prompt.assign(shared.begin(), shared.begin() + 60 + below(30));  // some begin alike
-      for (int i = 1 + below(r.prompt.empty() ? 60 : 8); i > 0; --i) r.prompt.push_back(below(200));
-      r.options.max_tokens = 1 + below(30);
-      r.options.sampling.temperature = below(2) ? 1.5f : 0;
-      r.options.sampling.seed = random();
-      r.options.sampling.repetition_penalty = below(3) == 0 ? 1.3f : 1;
-      r.options.sampling.top_p = below(2) ? 0.8f : 1;
-      r.options.log_probabilities = below(2) == 0;
-      for (int i = below(4); i > 0; --i) r.options.stop_ids.push_back(below(200));
-      r.alone = answer(reference, r.prompt, r.options);
-    }
-    Schedules out;
+  static Schedules::Counts random_schedules(const std::string& name, size_t unit, int rounds) {
+    Schedules schedules(load(name), unit, 1);
     for (int round = 0; round < rounds; ++round) {
-      // Pools of two pages have place for one sequence; in all others the youngest may have to
-      // begin again.
-      const size_t pages = round % 3 == 0 ? 2 : 2 + static_cast<size_t>(below(8));
-      // Room on the host for all, for some of them, for none.
-      const std::optional<size_t> swaps[] = {std::nullopt, unit, 0};
-      Generator g = generator(name, {.max_sequences = 1 + below(5),
-                                     .prompt_chunk = 1 + below(20),
-                                     .cache_bytes = round % 5 == 4 ? 0 : pages * unit,
-                                     .swap_bytes = swaps[below(3)],
-                                     .prefix_sharing = round % 2 == 0,
-                                     .literal = round % 10 == 9 && name == "llama-past",
-                                     .run_ahead = round % 4 < 2});
-      std::vector<std::pair<Generator::Id, const Request*>> ids;
-      std::set<Generator::Id> cancelled;
-      for (int i = 0; i < 10; ++i) {
-        const Request& r = requests[static_cast<size_t>(below(12))];
-        ids.emplace_back(*g.submit(r.prompt, r.options), &r);
-        if (below(5) == 0) {
-          cancelled.insert(ids[static_cast<size_t>(below(static_cast<int>(ids.size())))].first);
-          g.cancel(*cancelled.rbegin());
-        }
-      }
-      for (const auto& [id, r] : ids) {
-        const auto got = g.wait(id);
-        if (!got) return ADD_FAILURE() << got.error().message, out;
-        if (got->end == GenerateEnd::cancelled) {
-          EXPECT_TRUE(cancelled.contains(id));
-          EXPECT_TRUE(std::equal(got->tokens.begin(), got->tokens.end(), r->alone.tokens.begin()));
-        } else {
-          EXPECT_EQ(got->tokens, r->alone.tokens) << "round " << round;
-          EXPECT_EQ(got->end, r->alone.end);
-          const auto &logs = got->log_probabilities, &wanted = r->alone.log_probabilities;
-          EXPECT_TRUE(std::equal(logs.begin(), logs.end(), wanted.begin(), wanted.end(),
-                                 [](float a, float b) { return std::abs(a - b) < 1e-5f; }));
-        }
-      }
-      EXPECT_EQ(g.stats().running + g.stats().waiting, 0);
-      for (int i = 0; i < 1000 && g.stats().pages_held > 0; ++i)
-        std::this_thread::sleep_for(1ms);  // they come back right after the end
-      EXPECT_EQ(g.stats().pages_held, 0) << "round " << round;
-      out.preempted += g.stats().preempted;
-      out.swapped += g.stats().swapped;
-      out.shared_tokens += g.stats().shared_tokens;
-      out.steps_ahead += g.stats().steps_ahead;
+      const std::string wrong = schedules.run(round, name == "llama-past");
+      EXPECT_EQ(wrong, "");
+      if (!wrong.empty()) break;
     }
-    return out;
+    return schedules.counts();
   }
 };
 
 TEST_F(ScheduleTest, OfPages) {
-  const Schedules done = random_schedules("llama-past", page_bytes(load("llama-past")), 200);
+  const Schedules::Counts done =
+      random_schedules("llama-past", page_bytes(load("llama-past")), 200);
   EXPECT_GT(done.swapped, 0);
   EXPECT_GT(done.preempted, done.swapped);
   EXPECT_GT(done.shared_tokens, 0);
@@ -415,7 +346,7 @@ TEST_F(ScheduleTest, OfPages) {
 
 // Two slots of sums a sequence beside its pages: half of the cache each. Prefixes are not shared.
 TEST_F(ScheduleTest, OfPagesAndSums) {
-  const Schedules done =
+  const Schedules::Counts done =
       random_schedules("linear-hybrid", 2 * page_bytes(load("linear-hybrid")), 60);
   EXPECT_GT(done.swapped, 0);
   EXPECT_GT(done.preempted, done.swapped);
