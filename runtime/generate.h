@@ -108,6 +108,8 @@ struct GeneratorStats {
       0;  ///< of these, with keys, values and sums kept in memory of the host; the others were computed again
   int64_t steps = 0;        ///< begun since it was made, of several sequences or one
   int64_t steps_ahead = 0;  ///< of these, begun before the tokens of the step before were known
+  /// What the host took for steps, apart from waiting for a GPU; on a CPU also to compute them.
+  double host_ms = 0;
 };
 
 inline constexpr int64_t kDefaultContext = 4096;

@@ -161,8 +161,9 @@ tfcc_status tfcc_generator_get_stats(const tfcc_generator* generator, tfcc_gener
   if (generator == nullptr || stats == nullptr) return misused("generator or stats is NULL");
   return guarded([&] {
     const tfcc::GeneratorStats s = generator->generator.stats();
-    *stats = {s.waiting,    s.running,       s.prompt_tokens, s.tokens, s.cache_bytes, s.pages,
-              s.pages_held, s.shared_tokens, s.preempted,     s.steps,  s.steps_ahead, s.swapped};
+    *stats = {s.waiting,     s.running,    s.prompt_tokens, s.tokens,    s.cache_bytes,
+              s.pages,       s.pages_held, s.shared_tokens, s.preempted, s.steps,
+              s.steps_ahead, s.swapped,    s.host_ms};
     return TFCC_OK;
   });
 }

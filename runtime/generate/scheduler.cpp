@@ -39,8 +39,9 @@ Generator::Impl::~Impl() {
 void Generator::Impl::compute() {
   std::unique_lock lock(mutex);
   while (true) {
+    if (parts.empty()) changed.wait(lock, [&] { return stopping || has_work(); });
+    const auto since = generate::Clock::now();
     if (parts.empty()) {
-      changed.wait(lock, [&] { return stopping || has_work(); });
       end_cancelled(lock);
       if (stopping && running.empty() && waiting.empty()) return;
       while (may_admit()) {
@@ -53,7 +54,7 @@ void Generator::Impl::compute() {
       begin(lock, parts, false);
     }
     if (!parts.empty()) step(lock);
-    measure();
+    measure(since);
   }
 }
 
@@ -278,7 +279,10 @@ Result<void> Generator::Impl::finish_works(Parts& of) {
   std::span<Engine::Work> done_works;
   const auto done = guarded([&] {
     done_works = works_of(of);
-    return engine->finish(done_works);
+    const auto since = generate::Clock::now();
+    auto finished = engine->finish(done_works);
+    waited_ms += ms_since(since);
+    return finished;
   });
   for (size_t i = 0; i < done_works.size(); ++i) {
     of[i].work.token = done_works[i].token;
@@ -360,7 +364,9 @@ void Generator::Impl::end(Sequence& s, GenerateEnd how, Error error) {
   changed.notify_all();
 }
 
-void Generator::Impl::measure() {
+void Generator::Impl::measure(generate::Clock::time_point since) {
+  counts.host_ms += ms_since(since) - waited_ms;
+  waited_ms = 0;
   counts.cache_bytes = 0;
   for (const Entry& s : running)
     if (s->state) counts.cache_bytes += s->state->bytes;

@@ -125,7 +125,8 @@ struct Generator::Impl {
   void apply(const Part& part);
   void take(Sequence& s, int32_t id);
   void end(Sequence& s, GenerateEnd how, Error error = {});
-  void measure();
+  void measure(generate::Clock::time_point since);
+  double waited_ms = 0;  // for steps, in this turn
 
   // ---- a sequence's thread
 

@@ -224,8 +224,12 @@ TEST_F(GeneratorTest, DeliversInOrder) {
   Ids seen;
   GenerateOptions o{.max_tokens = 24};
   o.on_token = [&](int32_t id) { seen.push_back(id); };
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(answer(g, want.prompt, o).tokens, want.tokens);
   EXPECT_EQ(seen, want.tokens);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_GT(g.stats().host_ms, 0);
+  EXPECT_LT(g.stats().host_ms, took.count() + 1);
 }
 
 TEST_F(GeneratorTest, ACallbackThatThrowsEndsItsSequenceAlone) {
