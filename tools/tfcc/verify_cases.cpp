@@ -261,9 +261,10 @@ bool same(const ir::HostTensor& a, const ir::HostTensor& b, int64_t length, int6
   return true;
 }
 
-// Whether no output depends on a token whose mask has this value while that of the others has not.
-bool hides(const ir::Graph& graph, HostTensors inputs, int64_t value, int64_t length) {
-  const int64_t place = length / 2;
+// Whether no output depends on the token of this place if its mask has this value while that of the
+// others has not.
+bool hides(const ir::Graph& graph, HostTensors inputs, int64_t value, int64_t length,
+           int64_t place) {
   for (auto& [name, t] : inputs) {
     if (!is_mask(name) || is_float(t.dtype) || t.dims.empty() || t.dims.back() != length) continue;
     t.ints.assign(t.ints.size(), 1 - value);
@@ -288,8 +289,13 @@ bool set_is_padding(const ir::Graph& graph) {
   for (const auto& [name, t] : made->inputs) {
     if (is_mask(name) && !is_float(t.dtype) && !t.dims.empty()) length = t.dims.back();
   }
-  return length > 1 && !hides(graph, made->inputs, 0, length) &&
-         hides(graph, made->inputs, 1, length);
+  if (length < 2) return false;
+  // At each place: a graph that counts its tokens by the mask hides those behind the count.
+  const auto padding_at = [&](int64_t place) {
+    return !hides(graph, made->inputs, 0, length, place) &&
+           hides(graph, made->inputs, 1, length, place);
+  };
+  return padding_at(length / 2) && padding_at(length - 1);
 }
 
 Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOptions& options) {

@@ -40,6 +40,16 @@ TEST(Cases, TheGraphTellsWhatAMaskHides) {
       "  return y = %y\n}\n")));
 }
 
+// A count of set values hides what is behind it: one that is set in the middle hides itself.
+TEST(Cases, ACountOfTokensIsNoPadding) {
+  EXPECT_FALSE(set_is_padding(parsed(
+      "graph @counted(%x: f32[B,S], %mask: i64[B,S]) symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
+      "  %n = reduce(%mask) {body = (i,j) => select(%mask[i,j] == 1, 1, 0), extents = [S], kind = sum} : i64[B]\n"
+      "  %s = reduce(%x, %n) {body = (i,j) => select(j < %n[i], %x[i,j], 0.0), extents = [S], kind = sum} : f32[B]\n"
+      "  %y = pointwise(%x, %s) {body = (i,j) => %x[i,j] + %s[i]} : f32[B,S]\n"
+      "  return y = %y\n}\n")));
+}
+
 TEST(Cases, PaddingIsSetWhereTheGraphWantsIt) {
   for (const bool set : {false, true}) {
     const ir::Graph graph =
