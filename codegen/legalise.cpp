@@ -9,6 +9,8 @@
 //   epilogues that the chosen arm does not take (codegen/matmul): an op of their own, of the sum as it is stored, which of integers is an i32
 #include "codegen/legalise.h"
 
+#include <utility>
+
 #include "codegen/matmul/matmul.h"
 #include "ir/matmul.h"
 
@@ -88,10 +90,33 @@ OpId through_f32(Graph& g, OpId o) {
   return g.value(wide).def;
 }
 
+// The product of all columns, and an op that makes one of each pair.
+void split_gate(Graph& g, OpId o) {
+  const ir::Op op = g.op(o);
+  auto attrs = op.as<ir::MatmulAttrs>();
+  const ExprRef gate = std::exchange(attrs.gate, nullptr);
+  ir::Type type = g.value(op.results[0]).type;
+  const auto at = ir::indices_of(g.pool(), type.dims);
+  type.dims.back() = ir::mul(g.pool().integer(2), type.dims.back());
+  const ValueId sums = g.add(OpKind::matmul, op.operands, attrs, type,
+                             g.value(op.results[0]).name + ".sums", op.origin);
+  const auto sum = [&](bool second) {
+    auto of = at;
+    of.back() = ir::gated_column(g.pool(), at.back(), second);
+    return ir::load_of(g, sums, of);
+  };
+  ir::Captured c = ir::capture(ir::with_sums(gate, sum(false), sum(true)));
+  ir::Op& rest = g.op(o);
+  rest.kind = OpKind::pointwise;
+  rest.attrs = ir::PointwiseAttrs{c.body};
+  g.set_operands(o, c.operands);
+}
+
 // The value stays, so that forms of a graph in which it is computed at once, and in two ops, share
 // its buffer.
 void split_epilogue(Graph& g, OpId o) {
   const ir::Op op = g.op(o);
+  if (op.as<ir::MatmulAttrs>().gate) return split_gate(g, o);
   const ValueId y = op.results[0];
   const bool integers = !is_real_product(g, op);
   const auto at = ir::indices_of(g, y);
@@ -149,7 +174,7 @@ void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool
     if (graph.op(o).kind != OpKind::matmul) continue;
     if (!is_real_product(graph, graph.op(o))) {
       const MatmulDesc desc = describe(graph, o, most_tokens, any_order);
-      if (!takes(choose(desc, target).arm, desc.epilogue)) split_epilogue(graph, o);
+      if (!takes_epilogue(choose(desc, target), desc)) split_epilogue(graph, o);
       continue;
     }
     if (graph.value(graph.result(o)).type.dtype == DType::f64) {
@@ -162,9 +187,9 @@ void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool
     if (!takes_factor(choose(whole, target).arm, whole)) split_factor(graph, product);
     legalise_operands(graph, product);
     const MatmulDesc desc = describe(graph, product, most_tokens, any_order);
-    const Arm arm = choose(desc, target).arm;
-    if (arm == Arm::library) copy_bias(graph, product);
-    if (!takes(arm, desc.epilogue)) split_epilogue(graph, product);
+    const MatmulConfig config = choose(desc, target);
+    if (config.arm == Arm::library) copy_bias(graph, product);
+    if (!takes_epilogue(config, desc)) split_epilogue(graph, product);
   }
   graph.clean();
 }

@@ -81,16 +81,18 @@ struct MatmulAttrs {
   double alpha = 1;
   ExprRef epilogue = nullptr;
   std::optional<double> eps;
+  ExprRef gate = nullptr;
   std::optional<NormKind> norm;
   ExprRef scaled = nullptr;
   bool trans_a = false;
   bool trans_b = false;
   ExprRef weight = nullptr;
   template <class V> void visit(V&& v) {
-    OptionalExpr after{epilogue}, stored{scaled}, of_b{weight};
+    OptionalExpr after{epilogue}, of_two{gate}, stored{scaled}, of_b{weight};
     v("alpha", alpha);
     v("epilogue", after);
     v("eps", eps);
+    v("gate", of_two);
     v("norm", norm);
     v("scaled", stored);
     v("trans_a", trans_a);

@@ -109,6 +109,7 @@ void BlockProgram::compute(const Step& s, size_t n, std::span<const std::vector<
         std::copy_n(e->name == "mean"   ? params.mean
                     : e->name == "rstd" ? params.rstd
                     : e->name == "z"    ? params.z
+                    : e->name == "t"    ? params.t
                                         : params.s,
                     n, ro);
       return;

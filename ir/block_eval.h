@@ -17,12 +17,13 @@ inline constexpr size_t kBlock = 256;
 using SymbolValue = std::function<int64_t(std::string_view)>;
 
 /// The parameters of each lane, by name: s of an epilogue or score, mean and rstd of the row that
-/// it stands in, z of a linear attention.
+/// it stands in, z of a linear attention, t of a gate.
 struct BlockParams {
   const double* s = nullptr;
   const double* mean = nullptr;
   const double* rstd = nullptr;
   const double* z = nullptr;
+  const double* t = nullptr;
 };
 
 /// Elements computed for a block: one of the two, by the expression's type.

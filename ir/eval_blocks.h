@@ -49,7 +49,8 @@ void for_each_block(OpRun& run, ExprRef body, std::vector<int64_t> dims, F f,
     const size_t n = static_cast<size_t>(std::min<int64_t>(kBlock, odometer.total() - first));
     const auto from = [&](const double* p) { return p ? p + first : nullptr; };
     f(first, n,
-      program.run(n, odometer.take(n), {from(params.s), from(params.mean), from(params.rstd)}));
+      program.run(n, odometer.take(n),
+                  {from(params.s), from(params.mean), from(params.rstd), nullptr, from(params.t)}));
   }
   collect(run, program);
 }

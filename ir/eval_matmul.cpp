@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ir/eval_blocks.h"
+#include "ir/matmul.h"
 
 namespace tfcc::ir {
 namespace {
@@ -133,11 +134,38 @@ RowStatistics row_statistics(const HostTensor& moments, NormKind kind, double ep
   return all;
 }
 
+// Sums of twice the columns, then one value of each pair of eights.
+void eval_gated(OpRun& run, const HostTensor& b) {
+  HostTensor& out = run.results[0];
+  const auto dims = out.dims;
+  const size_t count = out.reals.size();
+  out.dims.back() *= 2;
+  out.reals.resize(2 * count);
+  eval_product(run, b, &HostTensor::reals, multiply);
+  std::vector<double> s(count), t(count);
+  for (size_t i = 0; i < count; ++i) {
+    s[i] = out.reals[i / kGated * 2 * kGated + i % kGated];
+    t[i] = out.reals[i / kGated * 2 * kGated + i % kGated + kGated];
+  }
+  out.dims = dims;
+  out.reals.resize(count);
+  BlockParams params;
+  params.s = s.data();
+  params.t = t.data();
+  for_each_block(
+      run, run.op.as<MatmulAttrs>().gate, dims,
+      [&](int64_t first, size_t n, BlockResult block) {
+        std::copy_n(block.reals, n, out.reals.begin() + first);
+      },
+      params);
+}
+
 }  // namespace
 
 void eval_matmul(OpRun& run) {
   HostTensor& out = run.results[0];
   const HostTensor made = made_factor(run), &b = made.dims.empty() ? *run.operands[1] : made;
+  if (run.op.as<MatmulAttrs>().gate) return eval_gated(run, b);
   if (!is_float(out.dtype)) return eval_product(run, b, &HostTensor::ints, multiply_integers);
   if (is_integer(run.operands[0]->dtype)) {
     out.ints.resize(out.reals.size());

@@ -25,6 +25,19 @@ ExprRef with_sum(ExprRef epilogue, ExprRef sum) {
   });
 }
 
+ExprRef gated_column(ExprPool& pool, ExprRef j, bool second) {
+  ExprRef eight = pool.integer(kGated);
+  ExprRef first = add(mul(pool.integer(2 * kGated), div(j, eight)), mod(j, eight));
+  return second ? add(first, eight) : first;
+}
+
+ExprRef with_sums(ExprRef gate, ExprRef s, ExprRef t) {
+  return rewrite(gate, [&](ExprRef n) -> ExprRef {
+    if (n->kind != ExprKind::param) return nullptr;
+    return n->name == "s" ? s : n->name == "t" ? t : nullptr;
+  });
+}
+
 bool is_stored_product(const Op& op) {
   return op.kind == OpKind::matmul && !op.as<MatmulAttrs>().weight;
 }

@@ -15,6 +15,13 @@ namespace tfcc::ir {
 /// integers the sum as an i32 has it.
 ExprRef matmul_sum(ExprPool& pool, DType factor, DType result);
 
+/// Columns that stand side by side where a gate has two sums of each: eight of s, then eight of t.
+inline constexpr int64_t kGated = 8;
+/// The column of the sum s of column j of a gated product, or of t.
+ExprRef gated_column(ExprPool& pool, ExprRef j, bool second);
+/// The gate of a product with these in the place of s and t.
+ExprRef with_sums(ExprRef gate, ExprRef s, ExprRef t);
+
 /// The epilogue of a product (s where it has none) as a free expression, index variable k replaced
 /// by at[k].
 ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRef>& at);

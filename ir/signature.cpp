@@ -52,6 +52,7 @@ std::vector<Signature::Param> params_of_matmul(const Graph& graph, const Op& op,
   std::vector<Signature::Param> params{{"s", integers ? Scalar::i64 : real}};
   if (key == "epilogue" && op.as<MatmulAttrs>().norm)
     params.insert(params.end(), {{"mean", real}, {"rstd", real}});
+  if (key == "gate") params.push_back({"t", real});
   return params;
 }
 

@@ -128,6 +128,18 @@ static void check_norms_of_matmul(Rules& r) {
   }
 }
 
+static void check_gate_of_matmul(Rules& r, ExprRef n) {
+  const auto& attrs = r.op.as<MatmulAttrs>();
+  const bool alone = !attrs.epilogue && !attrs.scaled && !attrs.norm && !attrs.weight;
+  r.require(is_float(r.in(0).dtype) && alone && r.op.operands.size() == 2 &&
+                as_int(n).value_or(1) % 16 == 0,
+            "C12", "a gate stands alone, in a product of reals of 16 columns at a time");
+  r.require(attrs.gate->type == scalar_of(r.out().dtype) && !attrs.gate->has_load &&
+                !attrs.gate->has_index,
+            "C12", "a gate is of the type of the result, over two sums alone");
+  check_expr(r.graph, r.op, "gate", attrs.gate, r.problems);
+}
+
 static void check_weight_of_matmul(Rules& r, const Type& b) {
   ExprRef weight = r.op.as<MatmulAttrs>().weight;
   const std::vector<ValueId> slots = loads_of(weight);
@@ -162,6 +174,10 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 /// s its epilogue has the parameters `mean` (0 for rms) and `rstd = 1 / sqrt(variance + eps)` of
 /// row i, over all columns of the moments.
 ///
+/// With `gate` the product is `[.., m, 2n]` of which pairs of columns make one:
+/// `y[.., i, j] = gate(s, t)` with the sums `s` of column `16 (j / 8) + j % 8` and `t` of the column
+/// eight behind it. So a unit that computes sums of eight columns at a time has both.
+///
 /// With `weight` the second factor is not stored: its element `[i, j]`, of the type of `a`, is
 /// `weight(i, j)`, over constants that stand in the place of `b`. Code generation computes it where
 /// the product reads it, or splits it off as an op of its own.
@@ -172,7 +188,7 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 ///   integers, and the result is i32 or i64; with an epilogue it is real.
 /// - **C3** All ranks are at least 2.
 /// - **C4** The two k are equal.
-/// - **C5** The result ends in `[m, n]`.
+/// - **C5** The result ends in `[m, n]`, with a gate in `[m, n / 2]`.
 /// - **C6** Leading dims broadcast to those of the result.
 /// - **C7** The epilogue, and `scaled`, have the scalar type of the result.
 /// - **C8** A product of integers has no alpha and no norm.
@@ -182,6 +198,8 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 ///   are any number of groups, the dims of the result but the last, and 2.
 /// - **C11** `weight` stands in a product of reals and has the scalar type of `a`; it loads constants
 ///   alone, and n and k are known.
+/// - **C12** A gate stands alone, in a product of reals of two operands; n is known and a multiple
+///   of 16. It has the scalar type of the result, and neither loads nor indices.
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();
@@ -216,8 +234,9 @@ void check_matmul(Rules r) {
   ExprRef n = b.dims[b.rank() - (attrs.trans_b ? 2 : 1)],
           kb = b.dims[b.rank() - (attrs.trans_b ? 1 : 2)];
   r.require(ka == kb, "C4", fmt::format("inner dims {} and {} differ", print(ka), print(kb)));
-  r.require(out.dims[out.rank() - 2] == m && out.dims.back() == n, "C5",
-            "the result is not [..., m, n]");
+  ExprRef columns = attrs.gate ? div(n, r.graph.pool().integer(2)) : n;
+  r.require(out.dims[out.rank() - 2] == m && out.dims.back() == columns, "C5",
+            attrs.gate ? "the result is not [..., m, n / 2]" : "the result is not [..., m, n]");
   r.require(broadcasts(a.dims, b.dims, out.dims), "C6",
             "leading dims do not broadcast to the result's");
   if ((reals || integers) && attrs.epilogue) {
@@ -227,6 +246,7 @@ void check_matmul(Rules r) {
   }
   if (reals) check_norms_of_matmul(r);
   if (attrs.weight) check_weight_of_matmul(r, b);
+  if (attrs.gate) check_gate_of_matmul(r, n);
 }
 
 /// Rules shared by ops that keep the shape of operand 0: reals, rank at least 1, same dims.

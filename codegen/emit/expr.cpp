@@ -232,15 +232,25 @@ class Emitter {
     const ir::Poly p = ir::to_poly(position);
     bool once = false;
     for (const ir::Term& t : p.terms) {
-      const bool is_column = t.atoms.size() == 1 && t.atoms[0]->kind == ExprKind::index &&
-                             t.atoms[0]->value == column && t.coefficient == 1;
-      if (is_column) once = true;
+      const bool is_column = t.atoms.size() == 1 && is_index(t.atoms[0], column);
+      if (is_column && t.coefficient == 1) once = true;
       else if (t.coefficient % vec != 0 ||
-               std::any_of(t.atoms.begin(), t.atoms.end(),
-                           [&](ExprRef a) { return uses_column(a, column); }))
+               std::any_of(t.atoms.begin(), t.atoms.end(), [&](ExprRef a) {
+                 return uses_column(a, column) && !is_one_of_pack(a, column, vec);
+               }))
         return nullptr;
     }
     return once && p.constant % vec == 0 ? position : nullptr;
+  }
+
+  static bool is_index(ExprRef e, int64_t column) {
+    return e->kind == ExprKind::index && e->value == column;
+  }
+  // The quotient of the column by a multiple of vec: packs, which begin at one, are within it.
+  static bool is_one_of_pack(ExprRef e, int64_t column, int64_t vec) {
+    if (e->kind != ExprKind::floordiv || !is_index(e->args[0], column)) return false;
+    const auto by = ir::as_int(e->args[1]);
+    return by && *by > 0 && *by % vec == 0;
   }
 
   // 1 + erf(x) of a GELU.

@@ -66,15 +66,17 @@ bool few_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kFewR
 bool norms(const MatmulDesc& x) { return x.norm || x.scaled; }
 /// Where this arm pays at many rows: it leaves padding out, or saves the launch of an epilogue.
 bool pays_at_many(const MatmulDesc& x) {
-  return x.made_rows || ((x.token_rows || x.most_rows) && x.epilogue == Epilogue::beside &&
-                         ir::as_int(x.k).value_or(0) <= kLongestSum);
+  const bool after = x.epilogue == Epilogue::beside || x.epilogue == Epilogue::gate;
+  return x.made_rows ||
+         ((x.token_rows || x.most_rows) && after && ir::as_int(x.k).value_or(0) <= kLongestSum);
 }
 /// All launches around it are of ours: made rows are those of a chain of products that all are.
 bool some_rows(const MatmulDesc& x) {
   return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows;
 }
 const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) {
-  if (few_rows(x)) return x.trans_b ? kFewRowsTilesOfColumns : kFewRowsTiles;
+  if (few_rows(x))  // the ends of gated tiles take 64 columns at a time
+    return x.trans_b && x.epilogue != Epilogue::gate ? kFewRowsTilesOfColumns : kFewRowsTiles;
   if (some_rows(x)) return x.reads_matrix ? kSomeRowsTilesBeside : kSomeRowsTiles;
   return x.reads_matrix ? kManyRowsTilesBeside : kManyRowsTiles;
 }
@@ -107,6 +109,20 @@ std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
   if (tile.stages < 2) return "two lines of its codes do not fit";
   if (stream_shared_bytes(x, tile) > target.shared_bytes) return "its ring does not fit";
   return "";
+}
+
+/// Pairs of eights are not cut: the multiprocessor with most to do may have more of them, which
+/// costs more than the launch that a gate saves.
+bool gate_costs_more(const MatmulDesc& x, int64_t processors) {
+  MatmulDesc plain = x;
+  plain.epilogue = Epilogue::none;
+  const auto most = [&](const MatmulDesc& d) {
+    const int64_t size = stream_tile(d, processors).block_n,
+                  tiles = (*ir::as_int(d.n) + size - 1) / size;
+    return (tiles + processors - 1) / processors * size;
+  };
+  constexpr int64_t kFortieth = 40;
+  return x.epilogue == Epilogue::gate && most(x) > most(plain) + most(plain) / kFortieth;
 }
 
 /// Why warpgroups do not serve; empty if they do.
@@ -165,6 +181,7 @@ bool takes_stream(const MatmulDesc& x, const TargetClass& target, MatmulConfig& 
   if (why.empty()) {
     c.arm = Arm::stream;
     c.stream = stream_tile(x, target.processors);
+    c.splits_gate = gate_costs_more(x, target.processors);
     c.line = __LINE__;
     c.reason =
         "the weight is asked for before the launches before it have ended, a few columns by each multiprocessor";
@@ -212,6 +229,10 @@ bool takes(Arm arm, Epilogue e) {
 #undef TFCC_ARM
   }
   return false;
+}
+
+bool takes_epilogue(const MatmulConfig& c, const MatmulDesc& x) {
+  return takes(c.arm, x.epilogue) && !c.splits_gate;
 }
 
 bool takes_factor(Arm arm, const MatmulDesc& x) {

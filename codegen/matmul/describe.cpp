@@ -107,7 +107,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.b = ir::second_factor(g, op).dtype;
   x.d = g.value(d).type.dtype;
   x.m = dd[dd.size() - 2];
-  x.n = dd.back();
+  x.n = attrs.gate ? ir::mul(pool.integer(2), dd.back()) : dd.back();
   x.k = da[da.size() - (attrs.trans_a ? 2 : 1)];
   x.batch = matrices(g, d);
   x.stride_a = ir::is_int(matrices(g, a), 1) ? pool.integer(0) : ir::mul(x.m, x.k);
@@ -137,6 +137,13 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.norm = attrs.norm;
   x.operand_dims.assign(op.operands.size(), {});
   if (attrs.scaled) x.scaled = beside(g, op, attrs.scaled, x);
+  if (attrs.gate) {
+    x.epilogue = Epilogue::gate;
+    ExprRef t = pool.param("t", sum->type);
+    x.body = ir::with_sums(attrs.gate, scaled,
+                           attrs.alpha == 1 ? t : ir::mul(t, pool.real(attrs.alpha, t->type)));
+    return x;
+  }
   if (!attrs.epilogue) {
     x.body = scaled;
     return x;
@@ -173,6 +180,7 @@ std::string print(const MatmulDesc& x) {
 std::vector<std::string> fused_parts(const MatmulDesc& x) {
   std::vector<std::string> parts;
   if (x.epilogue == Epilogue::beside) parts.emplace_back("epilogue");
+  if (x.epilogue == Epilogue::gate) parts.emplace_back("gate");
   if (x.norm) parts.emplace_back("norm");
   if (x.scaled) parts.emplace_back("moments");
   return parts;

@@ -22,7 +22,7 @@ Result<Emission> emit_arm(const EmitContext& c, OpId o, const MatmulDesc& desc,
 Result<Emission> emit_matmul(const EmitContext& c, OpId o) {
   const MatmulDesc desc = describe(c.graph, o, c.bucket.most_tokens, c.bucket.any_order);
   const MatmulConfig config = choose(desc, c.target);
-  TFCC_CHECK(takes(config.arm, desc.epilogue) && takes_factor(config.arm, desc) &&
+  TFCC_CHECK(takes_epilogue(config, desc) && takes_factor(config.arm, desc) &&
              "legalise splits off what an arm does not take");
   const auto& attrs = c.graph.op(o).as<ir::MatmulAttrs>();
   if ((attrs.norm || attrs.scaled) &&

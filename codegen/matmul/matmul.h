@@ -17,9 +17,10 @@ enum class Epilogue : uint8_t {
   none,
   bias,    // s + bias[j], a bias of the result's type
   beside,  // an expression over s and elements that stand beside it: at (i, j), along j, single values; beside integers also along i
+  gate,    // an expression over two sums, of columns eight apart
   other,   // elements of other rows or columns, or the indices themselves
 };
-inline constexpr std::string_view kEpilogueNames[] = {"none", "bias", "beside", "other"};
+inline constexpr std::string_view kEpilogueNames[] = {"none", "bias", "beside", "gate", "other"};
 
 /// A weight in bits, which an arm computes where it reads it: B[k, n] is value(code), where code is
 /// the element [n, k / per] of an operand, a byte.
@@ -134,6 +135,7 @@ struct MatmulConfig {
   int panel = 0;                                      // columns of a panel
   std::vector<WgmmaTile> tiles;                       // several: the rows of a run decide
   StreamTile stream;
+  bool splits_gate = false;  // an op of its own pays: see choose.cpp
   bool early = false;  // wgmma: the weight is asked for before the launches before it have ended
 };
 
@@ -141,6 +143,7 @@ struct MatmulConfig {
 MatmulConfig choose(const MatmulDesc& desc, const TargetClass& target);
 /// Whether the arm computes this epilogue with the sum; legalise splits the others off.
 bool takes(Arm arm, Epilogue epilogue);
+bool takes_epilogue(const MatmulConfig& config, const MatmulDesc& desc);
 /// Whether the arm computes B where it reads it, or has nothing to compute; legalise splits B off
 /// else.
 bool takes_factor(Arm arm, const MatmulDesc& desc);

@@ -34,7 +34,9 @@ StreamTile stream_tile(const MatmulDesc& x, int64_t processors) {
   int64_t least = 0;
   const int64_t n = *ir::as_int(x.n);
   // A piece of 16 codes for each thread of a group: other sizes leave some without.
-  const auto sizes = x.packed ? std::vector{64, 32, 16} : std::vector{64, 56, 48, 40, 32, 24, 16};
+  const auto sizes = x.packed                       ? std::vector{64, 32, 16}
+                     : x.epilogue == Epilogue::gate ? std::vector{64, 48, 32, 16}
+                                                    : std::vector{64, 56, 48, 40, 32, 24, 16};
   for (const int block_n : sizes) {
     const int64_t tiles = (n + block_n - 1) / block_n,
                   rows = (tiles + processors - 1) / processors * block_n;
@@ -73,7 +75,9 @@ Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDe
   std::vector<ValueId> reads = beside_operands(op);
   std::erase(reads, b);
   Stub stub = product_stub(c, o, "matmul_stream", std::move(reads));
-  add_epilogue(stub, x, x.body);
+  const bool gated = x.epilogue == Epilogue::gate;
+  add_epilogue(stub, x, x.body, "Epilogue", gated ? "f32 s, f32 t" : "");
+  stub.field("gated", gated);
   stub.type("T", x.a);
   stub.type("Out", c.type(y).dtype);
   stub.field("block_n", int64_t{tile.block_n});

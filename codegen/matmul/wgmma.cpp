@@ -54,6 +54,14 @@ std::string add_end(const EmitContext& c, Stub& stub, const ir::Op& op, const Ma
                     Taken& taken) {
   const std::string vectors =
       ", [[maybe_unused]] f32 c0, [[maybe_unused]] f32 c1, [[maybe_unused]] f32 c2, [[maybe_unused]] f32 c3";
+  stub.field("gated", x.epilogue == Epilogue::gate);
+  if (x.epilogue == Epilogue::gate) {
+    add_epilogue(stub, x, x.body, "Epilogue", "f32 s, f32 t");
+    stub.type("Columns", "ColumnValues<>");
+    stub.field("norm", int64_t{0});
+    for (const char* none : {"moments", "sum", "beside"}) stub.field(none, false);
+    return fmt::format("MatmulEnd<Spec, Epilogue>{{{}, {}}}", stub.out(), stub.object("Epilogue"));
+  }
   std::string params = "f32 s";
   for (const char* p : {"mean", "rstd", "beside"})
     params += fmt::format(", [[maybe_unused]] f32 {}", p);

@@ -4,6 +4,9 @@
 //   v[i, j] = epilogue(sum, mean[i], rstd[i], beside[i, j], c0[j], .., c3[j], i, j)
 //   out[i, j] = scaled(v, c0[j], .., c3[j], i, j)
 //
+// Gated, with nothing else: out[i, j] = epilogue(s, t, i, j) with the sums of columns 16 (j / 8) + j % 8 and eight behind it, which a thread has
+// side by side. out is [rows, columns / 2], and tiles have a multiple of 64 columns.
+//
 // A norm between two products is a part of both. The product before it stores v times gamma, and the moments of v: of every 32 columns
 // their mean, and the sum of the squares of what they differ from it by. The product after it has the moments of its rows, and so, for
 // layer norm with c = sum over k of gamma[k] b[k, j], the epilogue rstd (s - mean c[j]) + ..: the norm's own product by linearity. Means
@@ -14,7 +17,7 @@
 // while their products run. So two warps beside them prepare the end of each tile in shared memory: what stands beside the sums, the
 // vectors along the columns, mean and rstd of the rows.
 // Four lanes have two rows of a part of 32 columns; they exchange 16-bit pairs so that each stores 16 bytes.
-// Spec: T, Out; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
+// Spec: T, Out; gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
 // whether v is stored too; beside, whether the epilogue is given a matrix of T [rows, columns]; Columns, a ColumnValues<T..> of the
 // vectors along the columns that it is given, at most four.
 // Shared memory: if there is something beside, end_bytes(block_m, block_n) of the dynamic memory; and EndMemory.
@@ -194,7 +197,8 @@ template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
     if (r < rows && from < columns && lane % 2 == 0) store_pack(end.moments + ((i64)(from / kGroup) * rows + r) * 2, m);
   }
 
-  TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from) const {
+  TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from) const { store_group(to, v, from, columns); }
+  TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from, idx columns) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const idx r = first_row + local + half * 8;
@@ -247,7 +251,31 @@ template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
     store_group(end.out, v, from);
   }
 
+  /// Of 64 columns 32 values.
+  TFCC_FN void finish_gated(f32 (&sums)[block_n / 2]) const {
+    static_assert(block_n % 64 == 0 || !Spec::gated, "block_n: a multiple of 64 where columns are pairs of eights");
+    const idx width = columns / 2;
+#pragma unroll 1
+    for (idx from = first / 2; from < (first + block_n) / 2; from += kGroup) {
+      f32 v[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const idx r = inside(first_row + local + i / 2 % 2 * 8), eight = from + i / 4 * 8;
+        const idx c = (eight < width ? eight : width - 8) + lane % 4 * 2 + i % 2;
+        v[i] = end.epilogue(sums[i / 4 * 8 + i % 4], sums[i / 4 * 8 + 4 + i % 4], r, c);
+      }
+      store_group(end.out, v, from, width);
+#pragma unroll
+      for (int i = kGroup; i < block_n / 2; ++i) sums[i - kGroup] = sums[i];
+    }
+  }
+
   TFCC_FN void finish(f32 (&sums)[block_n / 2]) const {
+    if constexpr (Spec::gated) return finish_gated(sums);
+    else finish_plain(sums);
+  }
+
+  TFCC_FN void finish_plain(f32 (&sums)[block_n / 2]) const {
     f32 mean[2] = {}, rstd[2] = {};
     if constexpr (Spec::norm != 0) {
 #pragma unroll

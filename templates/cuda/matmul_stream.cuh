@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_stream: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) for at most 16 rows i, sums in f32 with p in order: the bits
+// matmul_stream: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) for at most 16 rows i, or gated out[i, j] = epilogue(s, t, i, j) with the
+// sums of columns 16 (j / 8) + j % 8 and eight behind it, which a thread of a warpgroup has side by side; sums in f32 with p in order: the bits
 // of a row are those of matmul_wgmma, and depend neither on the other rows nor on the tile.
 //
 // a [rows, k], b [columns, k], a weight, stored or computed from codes of 8, 4 or 2 bits, out [rows, columns], all row-major of 16 bits; out may be f32.
@@ -13,7 +14,7 @@
 // codes into values: units of at most 64 x 64 or 16 x 256, stored as T in a ring of four, from where they are multiplied.
 //
 // Spec: T (f16, bf16), Out; block_n, a multiple of 8 of 16 to 64; block_k, 128 or 256, of codes a line; stages; per_code, 0 if b is stored,
-// else also Code (u8, i8),
+// else also Code (u8, i8); gated, with block_n a multiple of 16 and out [rows, columns / 2];
 // shared_size, the bytes of Weight::Shared, and digits: values are (digit - zero(shared)) * scale(shared), exact in halves up to that product.
 // columns is a multiple of 8, k one of 64. Boxes of b have block_n rows, those of a 8, both block_k columns, of codes 128
 // (TensorMap in manifest.proto).
@@ -42,6 +43,7 @@ template <class Spec> struct MatmulStreamShape {
   static constexpr int shared_bytes = ring_bytes + 2048;
   static_assert(barrier_bytes <= 512, "the barriers fit where the alignment leaves more");
   static_assert(Spec::block_n % 8 == 0 && Spec::block_n >= 16 && Spec::block_n <= 64, "block_n: a multiple of 8 of 16 to 64");
+  static_assert(!Spec::gated || Spec::block_n % 16 == 0, "block_n: a multiple of 16 where columns are pairs of eights");
   static_assert(Spec::block_k % 64 == 0 && Spec::block_k <= 512, "block_k: a multiple of 64");
   static_assert(Spec::stages >= 2, "stages: at least 2");
   // A group that takes every second step waits for the phase after that of its turn before only if it has the same slots.
@@ -212,9 +214,16 @@ template <class Spec> struct Stream {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll
     for (int i = 0; i < n / 2; ++i) {
-      const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, own = warp * 16 + lane / 4 + i / 2 % 2 * 8;
-      const idx column = (idx)tile * block_n + own;
-      if (own < block_n && row < rows && column < columns) store(out, row * columns + column, epilogue(sums[i], (idx)row, column));
+      const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, second = i / 2 % 2;  // the thread has two rows of b, eight apart
+      if constexpr (Spec::gated) {
+        const int own = warp * 8 + lane / 4;
+        const idx width = columns / 2, column = (idx)tile * (block_n / 2) + own;
+        if (!second && own < block_n / 2 && row < rows && column < width) store(out, row * width + column, epilogue(sums[i], sums[i + 2], (idx)row, column));
+      } else {
+        const int own = warp * 16 + lane / 4 + second * 8;
+        const idx column = (idx)tile * block_n + own;
+        if (own < block_n && row < rows && column < columns) store(out, row * columns + column, epilogue(sums[i], (idx)row, column));
+      }
     }
   }
 

@@ -148,7 +148,7 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
           "; using Out = T; using Tiles = WgmmaTiles<" + tiles +
           ">; using Columns = ColumnValues<T, f32, T, f32>; static constexpr bool early = true, trans_b = " +
           (trans_b ? "true" : "false") + ", moments = " + n + ", sum = " + n + ", beside = " + n +
-          "; static constexpr int norm = " + n +
+          ", gated = false" + "; static constexpr int norm = " + n +
           ", norm_groups = 32; static constexpr f32 eps = 1e-5f; };\n"
           "struct All { TFCC_FN f32 operator()(f32 s, f32 mean, f32 rstd, f32 beside, f32 c0, f32 c1, f32 c2, f32 c3, idx, idx) const { return rstd * (s - mean * c0) + c1 + beside * c2 + c3; } };\n"
           "struct Scaled { TFCC_FN f32 operator()(f32 v, f32 c0, f32, f32, f32, idx, idx) const { return v * c0; } };\n"
@@ -189,7 +189,7 @@ TEST_F(NvrtcTest, EveryTileOfAStreamCompiles) {
           "; using Out = f32; static constexpr int block_n = " + std::to_string(tile.block_n) +
           ", block_k = " + std::to_string(tile.block_k) +
           ", stages = " + std::to_string(tile.stages) + ", per_code = " + std::to_string(per) +
-          "; static constexpr int shared_size = 4; static constexpr bool digits = " +
+          "; static constexpr int shared_size = 4; static constexpr bool gated = false, digits = " +
           (per == 2 ? "true" : "false") +
           "; using Code = u8; };\nstruct Eighth { struct Shared { f32 v0; }; TFCC_FN Shared shared(idx, idx) const { return {8.0f}; }\n"
           "  TFCC_FN f32 scale(const Shared& s) const { return s.v0; } TFCC_FN f32 zero(const Shared&) const { return 8.0f; }\n"

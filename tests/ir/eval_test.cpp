@@ -291,6 +291,22 @@ TEST(Eval, MatmulInEveryOrientation) {
   }
 }
 
+// Columns 0 to 7 and 16 to 23 are sums s, those behind them sums t.
+TEST(Eval, AGateHasTwoSums) {
+  std::vector<double> b, want;
+  for (int i = 0; i < 32; ++i) b.push_back(i);
+  for (int j = 0; j < 16; ++j) {
+    const int first = j / 8 * 16 + j % 8;
+    want.push_back(2 * first - 100 * 2 * (first + 8));
+  }
+  const auto y = run(R"(graph @g(%a: f32[1,1], %b: f32[1,32]) {
+    %y = matmul(%a, %b) {alpha = 2.0, gate = (s,t,i,j) => s - 100.0 * t, trans_a = false, trans_b = false} : f32[1,16]
+    return y = %y
+  })",
+                     {{"a", reals({1, 1}, {1})}, {"b", reals({1, 32}, b)}});
+  expect_near(y, want);
+}
+
 TEST(Eval, MatmulOfIntegersIsExactAndWraps) {
   const char* text = R"(graph @g(%a: u8[2,2], %b: i8[3,2], %c: i32[1,2]) {
     %y = matmul(%a, %b) {alpha = 1.0, trans_a = false, trans_b = true} : i32[2,3]

@@ -176,6 +176,25 @@ TEST(Verify, MatmulOfIntegers) {
   refused("C8", "%y = matmul(%k, %k) {alpha = 2.0, trans_a = false, trans_b = true} : i64[B,B]");
 }
 
+TEST(Verify, GatedMatmul) {
+  const auto gated = [](const std::string& gate, const std::string& type = "f32[B,S,8]",
+                        const std::string& columns = "16", const std::string& more = "",
+                        const std::string& operands = "%x, @w") {
+    return "const @w : f32[8," + columns +
+           "] = random(1)\n  const @b : f32[8] = random(2)\n  %y = matmul(" + operands +
+           ") {alpha = 1.0, " + more + "gate = (s,t,i,j,k) => " + gate +
+           ", trans_a = false, trans_b = false} : " + type;
+  };
+  accepted(gated("s * t"));
+  refused("C5", gated("s * t", "f32[B,S,16]"));
+  refused("C12", gated("s * t", "f32[B,S,12]", "24"));
+  refused("C12", gated("s * f32(k)"));
+  refused("C12", gated("s < t"));
+  refused("C12", gated("s * t", "f32[B,S,8]", "16", "epilogue = (s,i,j,k) => s, "));
+  refused("C12",
+          gated("s * t", "f32[B,S,8]", "16", "epilogue = (s,i,j,k) => s + @b[k], ", "%x, @w, @b"));
+}
+
 TEST(Verify, RowOps) {
   accepted("%y = softmax(%x) : f16[B,S,8]");
   refused("S1", "%y = softmax(%x, %x) : f32[B,S,8]");

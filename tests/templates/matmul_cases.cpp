@@ -427,6 +427,50 @@ Case streams() {
       9e-4};
 }
 
+// One value of each pair of eight columns: tiles that are not full, one round and more, both orders
+// of the weight, one or two operations in the gate. `few`: at most 16 rows.
+Case gates(bool few) {
+  Ops o;
+  for (auto [k, n] :
+       {std::pair{64, 64}, {128, 80}, {320, 208}, {1032, 128}, {64, 6256}, {192, 9024}}) {
+    if (few ? k == 1032 : n > 9000) continue;
+    const std::string id = fmt::format("{}_{}", k, n);
+    o.body += fmt::format(
+        "  const @t{0} : f32[{2},{1}] = random({1})\n  const @w{0} : f32[{1},{2}] = random({2})\n"
+        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{1}]\n",
+        id, k, n);
+    const auto add = [&](const std::string& name, const std::string& gate, double alpha,
+                         bool trans_b) {
+      o.body += fmt::format(
+          "  %{0}{1} = matmul(%h{1}, @{5}{1}) {{alpha = {2:#}, gate = (s,t,i,j,k) => {3}, trans_a = false, trans_b = {6}}} : f32[B,S,{4}]\n",
+          name, id, alpha, gate, n / 2, trans_b ? "t" : "w", trans_b);
+      o.outputs.push_back(name + id);
+    };
+    add("swish", "s / (1.0 + exp(-s)) * t", 1, true);
+    add("relu", "max(s, 0.0) - t", 0.5, few);
+  }
+  if (few)
+    return {
+        "matmul_gated_streams",
+        graph_text(
+            "%x: f32[B,S,64]",
+            "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
+            o.body, o.outputs),
+        {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
+        {},
+        1e-5,
+        9e-4};
+  return {"matmul_gates",
+          graph_text(
+              "%x: f32[B,S,64]",
+              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
+              o.body, o.outputs),
+          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}},
+          {},
+          1e-5,
+          9e-4};
+}
+
 // Weights that are expressions of bytes: of 8, 4 and 2 bits, with a scale for a block or a column,
 // with zero points in bits; tiles that are not full, sums of less than a line of codes and of many.
 // On the CPU, and on Hopper in 16 bits for so few rows, they are computed where they are read; one
@@ -638,6 +682,8 @@ std::vector<Case> matmul_cases() {
           edges(),
           tiles(),
           streams(),
+          gates(false),
+          gates(true),
           weights_in_bits(),
           weights_in_16_bits(),
           packed_rows()};

@@ -128,6 +128,41 @@ TEST(Matmul, StreamsWeightsPastTheFewestRows) {
   }
 }
 
+// Two sums of columns eight apart: by the kernels of ours that have them side by side, where pairs
+// that are not cut leave no multiprocessor with much more than the others.
+TEST(Matmul, GatesWhereBothSumsAre) {
+  const auto gated = [](int k, int n, const char* type = "f16") {
+    return fmt::format(
+        R"(graph @g(%x: f32[B,S,{1}]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens) {{
+  const @w : {0}[{2},{1}] = f32[{2},{1}] random(1) |> cast({0})
+  %h = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 0.5}} : {0}[B,S,{1}]
+  %y = matmul(%h, @w) {{alpha = 1.0, gate = (s,t,i,j,k) => max(s, 0.0) * t, trans_a = false, trans_b = true}} : {0}[B,S,{3}]
+  %z = pointwise(%y) {{body = (i,j,k) => tanh(%y[i,j,k])}} : f32[B,S,{3}]
+  return z = %z
+}})",
+        type, k, n, n / 2);
+  };
+  const auto takes_it = [&](const std::string& text, const char* target, int64_t most_tokens) {
+    const ir::Graph g = parsed(text);
+    const MatmulDesc desc = described(g, most_tokens);
+    EXPECT_EQ(desc.epilogue, Epilogue::gate);
+    return takes_epilogue(choose(desc, class_of(target)), desc);
+  };
+  EXPECT_TRUE(takes_it(gated(2048, 11264), "sm_90", 16));
+  EXPECT_FALSE(takes_it(gated(2048, 22016), "sm_90", 16)) << "56 columns each become 16";
+  EXPECT_TRUE(takes_it(gated(2048, 24576), "sm_90", 16));
+  EXPECT_TRUE(takes_it(gated(64, 22016), "sm_90", 128));
+  EXPECT_TRUE(takes_it(gated(1024, 4096), "sm_90", 0));
+  EXPECT_FALSE(takes_it(gated(2048, 4096), "sm_90", 0)) << "cuBLASLt's";
+  EXPECT_FALSE(takes_it(gated(2048, 11264), "sm_80", 16));
+  EXPECT_FALSE(takes_it(gated(2048, 11264, "f32"), "sm_90", 16));
+  const ir::Graph g = parsed(gated(64, 11264));
+  EXPECT_EQ(stream_tile(described(g, 16), 132), (StreamTile{48, 128, 7}));
+  EXPECT_NE(print(described(g)).find("[11264,64]^T of a weight -> f16, epilogue gate"),
+            std::string::npos)
+      << print(described(g));
+}
+
 // A weight that is an expression of bytes: chunks of 16 of them share all else.
 TEST(Matmul, ComputesWeightsOfBytes) {
   const auto text = [](const char* type, const char* stored, int k, int per, const char* weight) {

@@ -11,9 +11,10 @@ namespace {
 
 constexpr int16_t kUntouched = 12345;
 
-template <class O, int BlockN, int BlockK, int Stages> struct SpecOf {
+template <class O, int BlockN, int BlockK, int Stages, bool Gated = false> struct SpecOf {
   using T = f16;
   using Out = O;
+  static constexpr bool gated = Gated;
   static constexpr int block_n = BlockN, block_k = BlockK, stages = Stages, per_code = 0,
                        shared_size = 0;
 };
@@ -23,7 +24,7 @@ template <class C, int BlockN, int Per, int Stages, bool Digits = false> struct 
   using Code = C;
   static constexpr int block_n = BlockN, block_k = 128 * Per, stages = Stages, per_code = Per,
                        shared_size = 4;
-  static constexpr bool digits = Digits;
+  static constexpr bool digits = Digits, gated = false;
 };
 
 struct Shape {
@@ -42,6 +43,7 @@ struct Sum {
       simt().fail(fmt::format("the epilogue is asked for ({}, {})", r, c));
     return s + static_cast<f32>(c % 7 - r);
   }
+  f32 operator()(f32 s, f32 t, idx r, idx c) const { return (*this)(s - 3 * t, r, c); }
 };
 
 /// Value `at % per` of a code, less the number of its chunk; columns and chunks must lie inside.
@@ -75,7 +77,8 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
   // Rows behind the last are there, as behind the rows of a run in a bucket, and must not matter.
   auto a = fill(1, 16 * s.k), b = fill(2, s.k * s.columns);
   for (size_t i = static_cast<size_t>(s.rows * s.k); i < a.size(); ++i) a[i].whole = 999;
-  std::vector<typename Spec::Out> out(static_cast<size_t>(17 * s.columns));
+  const int width = Spec::gated ? s.columns / 2 : s.columns;
+  std::vector<typename Spec::Out> out(static_cast<size_t>(17 * width));
   const auto value = [](const auto& o) {
     if constexpr (sizeof(o) == 2) return static_cast<int>(o.whole);
     else return static_cast<int>(o);
@@ -117,7 +120,7 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
                               seed + static_cast<unsigned>(x), [&] {
                                 matmul_stream<Spec>(
                                     out.data(), ma, mb, [&] { return s.rows; }, s.columns, s.k,
-                                    Sum{s.rows, s.columns}, weight);
+                                    Sum{s.rows, width}, weight);
                               });
     ASSERT_TRUE(ok) << "block " << x << ": " << block.error();
     for (int t = 0; t < Shape90::threads; ++t) {
@@ -132,14 +135,17 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
     }
   }
   for (int r = 0; r < s.rows; ++r) {
-    for (int c = 0; c < s.columns; ++c) {
+    for (int c = 0; c < width; ++c) {
+      const int first = Spec::gated ? c / 8 * 16 + c % 8 : c;
       int want = c % 7 - r;
-      for (int p = 0; p < s.k; ++p) want += a[static_cast<size_t>(r * s.k + p)].whole * of_b(c, p);
-      ASSERT_EQ(value(out[static_cast<size_t>(r * s.columns + c)]), want)
+      for (int p = 0; p < s.k; ++p)
+        want += a[static_cast<size_t>(r * s.k + p)].whole *
+                (of_b(first, p) - (Spec::gated ? 3 * of_b(first + 8, p) : 0));
+      ASSERT_EQ(value(out[static_cast<size_t>(r * width + c)]), want)
           << "row " << r << ", column " << c;
     }
   }
-  for (size_t i = static_cast<size_t>(s.rows * s.columns); i < out.size(); ++i)
+  for (size_t i = static_cast<size_t>(s.rows * width); i < out.size(); ++i)
     ASSERT_EQ(value(out[i]), kUntouched) << "behind the last row";
 }
 
@@ -154,6 +160,9 @@ template <int BlockN, int BlockK, int Stages> void check_all() {
                          {16, 64, 128, 4}}) {
     check<SpecOf<f16, BlockN, BlockK, Stages>>(s, ++seed);
     if (s.rows < 9) check<SpecOf<f32, BlockN, BlockK, Stages>>(s, ++seed);
+    Shape pairs = s;
+    pairs.columns = s.columns / 16 * 16;
+    if constexpr (BlockN % 16 == 0) check<SpecOf<f16, BlockN, BlockK, Stages, true>>(pairs, ++seed);
   }
 }
 

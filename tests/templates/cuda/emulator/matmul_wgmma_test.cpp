@@ -13,6 +13,7 @@ namespace {
 constexpr int16_t kUntouched = 12345;
 
 template <class O, bool Early, bool Trans, class... Ts> struct SpecOf {
+  static constexpr bool gated = false;
   using Columns = ColumnValues<>;
   static constexpr int norm = 0;
   static constexpr bool moments = false, sum = false, beside = false;
@@ -20,6 +21,11 @@ template <class O, bool Early, bool Trans, class... Ts> struct SpecOf {
   using Out = O;
   using Tiles = WgmmaTiles<Ts...>;
   static constexpr bool early = Early, trans_b = Trans;
+};
+
+template <class O, bool Early, bool Trans, class... Ts>
+struct GatedSpecOf : SpecOf<O, Early, Trans, Ts...> {
+  static constexpr bool gated = true;
 };
 
 /// s + bias[column] + beside[row, column]; both must lie inside.
@@ -32,6 +38,9 @@ struct Sum {
       simt().fail(fmt::format("the epilogue reads ({}, {})", r, c));
     return s + static_cast<f32>(bias[static_cast<size_t>(c)] +
                                 beside[static_cast<size_t>(r * columns + c)]);
+  }
+  f32 operator()(f32 s, f32 t, idx r, idx c) const {
+    return (*this)(s - 3 * t, 0, 0, 0, 0, 0, 0, 0, r, c);
   }
 };
 
@@ -53,13 +62,13 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
     return v;
   };
   // Rows behind the last are there, as behind the rows of a run in a bucket, and must not matter.
-  const int allocated = s.rows + 70;
+  const int allocated = s.rows + 70, width = Spec::gated ? s.columns / 2 : s.columns;
   auto a = fill(1, allocated * s.k), b = fill(2, s.k * s.columns);
   for (size_t i = static_cast<size_t>(s.rows * s.k); i < a.size(); ++i) a[i].whole = 999;
   std::vector<int> bias, beside;
-  for (int c = 0; c < s.columns; ++c) bias.push_back(small(seed + 3, c));
-  for (int i = 0; i < s.rows * s.columns; ++i) beside.push_back(small(seed + 4, i));
-  std::vector<typename Spec::Out> out(static_cast<size_t>(allocated * s.columns));
+  for (int c = 0; c < width; ++c) bias.push_back(small(seed + 3, c));
+  for (int i = 0; i < s.rows * width; ++i) beside.push_back(small(seed + 4, i));
+  std::vector<typename Spec::Out> out(static_cast<size_t>(allocated * width));
   const auto value = [](const auto& o) {
     if constexpr (sizeof(o) == 2) return static_cast<int>(o.whole);
     else return static_cast<int>(o);
@@ -73,7 +82,7 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
   const TensorMap ma{a.data(), allocated, s.k, Spec::Tiles::box_m, false};
   const TensorMap mb = Spec::trans_b ? TensorMap{b.data(), s.columns, s.k, Spec::Tiles::box_n, true}
                                      : TensorMap{b.data(), s.k, s.columns, 64, true};
-  const Sum sum{bias, beside, s.rows, s.columns};
+  const Sum sum{bias, beside, s.rows, width};
   block_threads = Shape90::threads;
   Simt block;
   for (int x = 0; x < s.blocks; ++x) {
@@ -95,16 +104,22 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
       ASSERT_TRUE(emulated::state.waited[t]) << "thread " << t << " did not wait";
   }
   for (int r = 0; r < s.rows; ++r) {
-    for (int c = 0; c < s.columns; ++c) {
-      int want = bias[static_cast<size_t>(c)] + beside[static_cast<size_t>(r * s.columns + c)];
+    const auto product = [&](int c) {
+      int sum_of = 0;
       for (int p = 0; p < s.k; ++p)
-        want += a[static_cast<size_t>(r * s.k + p)].whole *
-                b[static_cast<size_t>(Spec::trans_b ? c * s.k + p : p * s.columns + c)].whole;
-      ASSERT_EQ(value(out[static_cast<size_t>(r * s.columns + c)]), want)
+        sum_of += a[static_cast<size_t>(r * s.k + p)].whole *
+                  b[static_cast<size_t>(Spec::trans_b ? c * s.k + p : p * s.columns + c)].whole;
+      return sum_of;
+    };
+    for (int c = 0; c < width; ++c) {
+      int want = bias[static_cast<size_t>(c)] + beside[static_cast<size_t>(r * width + c)];
+      const int first = c / 8 * 16 + c % 8;
+      want += Spec::gated ? product(first) - 3 * product(first + 8) : product(c);
+      ASSERT_EQ(value(out[static_cast<size_t>(r * width + c)]), want)
           << "row " << r << ", column " << c;
     }
   }
-  for (size_t i = static_cast<size_t>(s.rows * s.columns); i < out.size(); ++i)
+  for (size_t i = static_cast<size_t>(s.rows * width); i < out.size(); ++i)
     ASSERT_EQ(value(out[i]), kUntouched) << "behind the last row";
 }
 
@@ -132,6 +147,12 @@ template <bool narrow, class... Ts> void check_all() {
     check<SpecOf<f16, true, narrow, Ts...>>(s, ++seed);
     check<SpecOf<f16, false, true, Ts...>>(s, ++seed);
     if (s.rows < 200) check<SpecOf<f32, false, narrow, Ts...>>(s, ++seed);
+    Shape pairs = s;
+    pairs.columns = s.columns / 16 * 16;
+    if constexpr (((Ts::block_n % 64 == 0) && ...)) {
+      check<GatedSpecOf<f16, true, true, Ts...>>(pairs, ++seed);
+      if (s.rows < 200) check<GatedSpecOf<f32, false, true, Ts...>>(pairs, ++seed);
+    }
   }
   for (int n : chosen) EXPECT_GT(n, 0) << "a tile of the list is tested by no shape";
 }
@@ -173,6 +194,7 @@ template <bool Early, int Kind, int Groups, class... Ts> struct NormSpec {
   using Out = f16;
   using Tiles = WgmmaTiles<Ts...>;
   using Columns = ColumnValues<f32, f16>;
+  static constexpr bool gated = false;
   static constexpr int norm = Kind, norm_groups = Groups;
   static constexpr f32 eps = 0.5f;
   static constexpr bool early = Early, trans_b = true, moments = true, sum = true, beside = true;
