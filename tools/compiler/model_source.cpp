@@ -151,6 +151,7 @@ std::vector<std::string> passes_of_target(Family family, const std::string& prec
   std::vector<std::string> names;
   if (!precision.empty()) names.push_back("convert-precision-" + precision);
   names.push_back("transpose-weights");  // products of few rows take few columns at a time
+  names.push_back("fuse-gate");
   names.push_back("fuse-dequantize");
   return names;
 }
