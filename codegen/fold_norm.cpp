@@ -156,7 +156,7 @@ class FoldNorms {
   bool takes_norm(OpId o) const {
     const ir::Op& op = g_.op(o);
     if (op.kind != OpKind::matmul || op.as<ir::MatmulAttrs>().norm ||
-        op.as<ir::MatmulAttrs>().scaled ||
+        op.as<ir::MatmulAttrs>().scaled || op.as<ir::MatmulAttrs>().gate ||
         type(op.operands[0]).rank() != type(op.results[0]).rank())
       return false;
     MatmulDesc x = describe(g_, o, most_tokens_);

@@ -38,8 +38,8 @@ ExprRef with_sums(ExprRef gate, ExprRef s, ExprRef t) {
   });
 }
 
-bool is_stored_product(const Op& op) {
-  return op.kind == OpKind::matmul && !op.as<MatmulAttrs>().weight;
+bool is_plain_product(const Op& op) {
+  return op.kind == OpKind::matmul && !op.as<MatmulAttrs>().weight && !op.as<MatmulAttrs>().gate;
 }
 
 Type weight_type(const Graph& graph, const Op& product, const Type& result) {
@@ -117,7 +117,8 @@ std::optional<ValueId> bias_of(const Graph& graph, const Op& product) {
 }
 
 bool has_plain_epilogue(const Graph& graph, const Op& product) {
-  return !product.as<MatmulAttrs>().epilogue || bias_of(graph, product);
+  const auto& attrs = product.as<MatmulAttrs>();
+  return !attrs.gate && (!attrs.epilogue || bias_of(graph, product));
 }
 
 }  // namespace tfcc::ir

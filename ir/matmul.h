@@ -29,8 +29,9 @@ ExprRef free_epilogue(const Graph& graph, OpId product, const std::vector<ExprRe
 /// The same expression with `sum` in the place of s.
 ExprRef with_sum(ExprRef epilogue, ExprRef sum);
 
-/// Is it a product whose second factor is stored? Passes that look at factors ask this.
-bool is_stored_product(const Op& op);
+/// Is it a product whose second factor is stored, and that gives sums one by one, without a gate?
+/// Passes that look at factors ask this.
+bool is_plain_product(const Op& op);
 
 /// The type of the matrix whose element `weight` of a product with this result is.
 Type weight_type(const Graph& graph, const Op& product, const Type& result);
@@ -62,7 +63,7 @@ ExprRef bias_epilogue(const Graph& graph, const Type& type, std::optional<ValueI
 
 /// The bias of a product whose epilogue is s + bias[j], a vector of reals along the last axis.
 std::optional<ValueId> bias_of(const Graph& graph, const Op& product);
-/// No epilogue, or a bias alone.
+/// No epilogue and no gate, or a bias alone.
 bool has_plain_epilogue(const Graph& graph, const Op& product);
 
 }  // namespace tfcc::ir

@@ -131,9 +131,9 @@ static void check_norms_of_matmul(Rules& r) {
 static void check_gate_of_matmul(Rules& r, ExprRef n) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const bool alone = !attrs.epilogue && !attrs.scaled && !attrs.norm && !attrs.weight;
-  r.require(is_float(r.in(0).dtype) && alone && r.op.operands.size() == 2 &&
-                as_int(n).value_or(1) % 16 == 0,
-            "C12", "a gate stands alone, in a product of reals of 16 columns at a time");
+  r.require(is_float(r.in(0).dtype) && r.out().dtype != DType::f64 && alone &&
+                r.op.operands.size() == 2 && as_int(n).value_or(1) % 16 == 0,
+            "C12", "a gate stands alone, in a product of reals of 16 columns at a time, not f64");
   r.require(attrs.gate->type == scalar_of(r.out().dtype) && !attrs.gate->has_load &&
                 !attrs.gate->has_index,
             "C12", "a gate is of the type of the result, over two sums alone");
@@ -198,8 +198,8 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 ///   are any number of groups, the dims of the result but the last, and 2.
 /// - **C11** `weight` stands in a product of reals and has the scalar type of `a`; it loads constants
 ///   alone, and n and k are known.
-/// - **C12** A gate stands alone, in a product of reals of two operands; n is known and a multiple
-///   of 16. It has the scalar type of the result, and neither loads nor indices.
+/// - **C12** A gate stands alone, in a product of reals of at most 32 bits and of two operands; n is
+///   known and a multiple of 16. It has the scalar type of the result, and neither loads nor indices.
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();

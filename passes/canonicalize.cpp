@@ -181,7 +181,7 @@ PassReport canonicalize(Graph& graph) {
       continue;
     }
     const ir::Op& op = graph.op(o);
-    if (ir::is_stored_product(op))
+    if (ir::is_plain_product(op))
       report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];

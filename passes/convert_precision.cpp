@@ -222,8 +222,10 @@ bool leaves_range(ExprRef body) {
 // v, whose definition may leave the range of f16, stays within half of it.
 void keep_in_range(Graph& g, ValueId v) {
   ir::Op* op = &g.op(g.value(v).def);
-  if (op->kind == OpKind::matmul && op->as<ir::MatmulAttrs>().epilogue) {
-    ExprRef& e = op->as<ir::MatmulAttrs>().epilogue;
+  if (op->kind == OpKind::matmul &&
+      (op->as<ir::MatmulAttrs>().epilogue || op->as<ir::MatmulAttrs>().gate)) {
+    auto& attrs = op->as<ir::MatmulAttrs>();
+    ExprRef& e = attrs.gate ? attrs.gate : attrs.epilogue;
     if (leaves_range(e))
       e = ir::min(ir::max(e, g.pool().real(-kLargestF16 / 2, e->type)),
                   g.pool().real(kLargestF16 / 2, e->type));

@@ -75,7 +75,7 @@ class Fuser {
       among.push_back(expanded(g_, x, ir::indices_of(g_, x)));
       for (ValueId v : ir::loads_of(among[0])) {
         const ir::Op* op = g_.def(v);
-        if (op && ir::is_stored_product(*op))
+        if (op && ir::is_plain_product(*op))
           among.push_back(expanded(g_, op->operands[0], ir::indices_of(g_, op->operands[0])));
       }
     }
@@ -120,7 +120,7 @@ class Fuser {
   static ValueId value_of(ExprRef load) { return ValueId{static_cast<uint32_t>(load->value)}; }
   bool is_product(ExprRef load) const {
     const ir::Op* op = g_.def(value_of(load));
-    return op && ir::is_stored_product(*op);
+    return op && ir::is_plain_product(*op);
   }
 
   // Is e the probability at these indices, perhaps rounded, perhaps with NaN turned into 0?
@@ -148,7 +148,7 @@ class Fuser {
       if (g_.is_output(p)) return miss("the probabilities are an output");
       for (OpId user : g_.value(p).users) {
         const ir::Op& op = g_.op(user);
-        if (ir::is_stored_product(op) && op.operands[0] == p && op.operands[1] != p) {
+        if (ir::is_plain_product(op) && op.operands[0] == p && op.operands[1] != p) {
           if (g_.use_count(p) != 1) return miss("the probabilities have another use");
           return check_context(user, first);
         }

@@ -51,7 +51,7 @@ ExprRef by_columns(Graph& g, ExprRef weight, const std::vector<ExprRef>& dims) {
 PassReport fuse_dequantize(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (!ir::is_stored_product(graph.op(o))) continue;
+    if (!ir::is_plain_product(graph.op(o))) continue;
     const ir::Op product = graph.op(o);
     const ValueId b = product.operands[1], y = product.results[0];
     if (product.results.size() != 1 || !is_dequantised(graph, b)) continue;

@@ -23,9 +23,9 @@ bool is_16_bits(DType t) { return t == DType::f16 || t == DType::bf16; }
 // Whether its columns may be stored in another order, and pairs of them make one.
 bool may_be_gated(const Graph& g, const ir::Op& product) {
   const auto& attrs = product.as<ir::MatmulAttrs>();
-  if (!ir::is_stored_product(product) || !attrs.trans_b || attrs.trans_a) return false;
+  if (!ir::is_plain_product(product) || !attrs.trans_b || attrs.trans_a) return false;
   const ir::Value& w = g.value(product.operands[1]);
-  return !attrs.epilogue && !attrs.scaled && !attrs.gate && is_16_bits(w.type.dtype) &&
+  return !attrs.epilogue && !attrs.scaled && is_16_bits(w.type.dtype) &&
          g.constant(product.operands[1]) && w.type.rank() == 2 &&
          g.use_count(product.operands[1]) == 1;
 }
@@ -35,8 +35,11 @@ bool may_be_gated(const Graph& g, const ir::Op& product) {
 ExprRef gate_of(const Graph& g, OpId o, ValueId both) {
   const ir::Type& type = g.value(g.result(o)).type;
   auto half = g.value(both).type;
-  half.dims.back() = ir::div(half.dims.back(), g.pool().integer(2));
-  if (type != half || ir::as_int(half.dims.back()).value_or(1) % ir::kGated != 0) return nullptr;
+  ExprRef all = half.dims.back();
+  half.dims.back() = ir::div(all, g.pool().integer(2));
+  if (type != half || all != ir::mul(g.pool().integer(2), half.dims.back()) ||
+      ir::as_int(half.dims.back()).value_or(1) % ir::kGated != 0)
+    return nullptr;
   const Indices own = ir::indices_of(g, g.result(o));
   Indices second = own;
   second.back() = ir::add(own.back(), half.dims.back());

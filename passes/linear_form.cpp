@@ -46,7 +46,7 @@ ExprRef summand(const Graph& g, ExprRef load, int64_t number) {
     return ir::expand(g, ir::free_expr(g, g.value(*v).def, a.body, at),
                       [&](ValueId x) { return !is_biased_product(g, x); });
   }
-  if (!ir::is_stored_product(*op) || load->type != Scalar::f32) return nullptr;
+  if (!ir::is_plain_product(*op) || load->type != Scalar::f32) return nullptr;
   const auto& a = op->as<ir::MatmulAttrs>();
   if (a.epilogue) return nullptr;  // a bias is added to the sum
   const auto& left = g.value(op->operands[0]).type;

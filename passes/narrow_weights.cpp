@@ -50,7 +50,7 @@ PassReport narrow_all(Graph& g, bool rounds) {
   PassReport report;
   std::map<uint32_t, ValueId> made;  // by the weight that was
   for (OpId o : std::vector<OpId>(g.order())) {
-    if (!ir::is_stored_product(g.op(o))) continue;
+    if (!ir::is_plain_product(g.op(o))) continue;
     const ir::Op product = g.op(o);
     const ValueId b = product.operands[1], y = product.results[0];
     const ir::Constant* stored = g.constant(b);

@@ -131,7 +131,7 @@ bool rewrite_product(Graph& g, OpId o) {
 PassReport quantize_linear(Graph& graph) {
   PassReport report;
   for (OpId o : std::vector<OpId>(graph.order())) {
-    if (ir::is_stored_product(graph.op(o)) && rewrite_product(graph, o)) ++report.rewrites;
+    if (ir::is_plain_product(graph.op(o)) && rewrite_product(graph, o)) ++report.rewrites;
   }
   return report;
 }

@@ -179,9 +179,17 @@ class Walk {
     const auto& a = dims(op.operands[0]);
     ExprRef k = many(attrs.trans_a ? a[a.size() - 2] : a.back());
     ExprRef left = ir::factor_element(g_, op.operands[0], attrs.trans_a, at, at[at.size() - 2], k);
-    if (attrs.weight) read(left);  // the rest is constant
-    else
-      read(ir::mul(left, ir::factor_element(g_, op.operands[1], attrs.trans_b, at, k, at.back())));
+    const auto read_column = [&](ExprRef column) {
+      read(ir::mul(left, ir::factor_element(g_, op.operands[1], attrs.trans_b, at, k, column)));
+    };
+    if (attrs.weight) {
+      read(left);  // the rest is constant
+    } else if (attrs.gate) {
+      for (const bool second : {false, true})
+        read_column(ir::gated_column(pool(), at.back(), second));
+    } else {
+      read_column(at.back());
+    }
     if (attrs.epilogue) read(ir::free_epilogue(g_, o, at));
   }
 

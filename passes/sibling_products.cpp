@@ -74,7 +74,7 @@ std::optional<OpId> joinable_product(const Graph& graph, ValueId v, OpId reader,
                                      const std::string& what, std::string& reason) {
   const ir::Op* op = graph.def(v);
   const auto why_not = [&]() -> std::string {
-    if (!op || !ir::is_stored_product(*op)) return what + " is no product";
+    if (!op || !ir::is_plain_product(*op)) return what + " is no product";
     if (!may_join(graph, *op) || op->as<ir::MatmulAttrs>().trans_a)
       return "a weight is no constant matrix, nor computed from constants column by column";
     if (!ir::has_plain_epilogue(graph, *op)) return "a product has more of an epilogue than a bias";

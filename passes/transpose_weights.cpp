@@ -17,7 +17,7 @@ namespace {
 
 bool is_right_factor(const Graph& g, OpId o, ValueId w) {
   const ir::Op& op = g.op(o);
-  return ir::is_stored_product(op) && op.operands[1] == w &&
+  return ir::is_plain_product(op) && op.operands[1] == w &&
          std::count(op.operands.begin(), op.operands.end(), w) == 1 &&
          !op.as<ir::MatmulAttrs>().trans_b;
 }

@@ -25,6 +25,8 @@ Result<Emission> emit_matmul(const EmitContext& c, OpId o) {
   TFCC_CHECK(takes_epilogue(config, desc) && takes_factor(config.arm, desc) &&
              "legalise splits off what an arm does not take");
   const auto& attrs = c.graph.op(o).as<ir::MatmulAttrs>();
+  TFCC_CHECK(!(attrs.gate && (attrs.norm || attrs.scaled || attrs.epilogue)) &&
+             "a gate stands alone");
   if ((attrs.norm || attrs.scaled) &&
       (config.arm != Arm::wgmma || desc.epilogue == Epilogue::other ||
        (attrs.scaled && !desc.scaled))) {

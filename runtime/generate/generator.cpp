@@ -3,6 +3,7 @@
 #include "runtime/generate.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "runtime/generate/engine.h"
 #include "runtime/generate/scheduler.h"
@@ -79,7 +80,10 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
   const generate::Cache* cache = roles && !roles->caches.empty() ? &roles->caches[0] : nullptr;
   const int64_t most_past = cache ? cache->past.dims[cache->past_axis].max : 0,
                 most_ids = roles ? roles->ids.dims[1].max : 0;
-  const int64_t allowed = cache ? (most_past > 0 ? most_past + 1 : 0) : most_ids;
+  const auto kept = model.attachment("max_context.txt");  // of a file without the graph
+  const int64_t allowed = kept    ? std::max(0LL, std::strtoll(kept->c_str(), nullptr, 10))
+                          : cache ? (most_past > 0 ? most_past + 1 : 0)
+                                  : most_ids;
   if (options.max_context > 0 && allowed > 0 && options.max_context > allowed)
     return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) +
                                        ", the model takes at most " + std::to_string(allowed) +

@@ -37,18 +37,20 @@ struct Room {
 };
 
 /// Memory of the host for pages, or for sums, of sequences that wait: in slots of one size, of
-/// which there are never more than were used at a time.
+/// which there are never more than were used at a time. `left`: bytes that may still be taken.
 class HostSlots {
  public:
-  HostSlots(const Model& model, size_t bytes, size_t most)
-      : model_(model), bytes_(bytes), most_(bytes == 0 ? 0 : most / bytes) {}
+  HostSlots(const Model& model, size_t bytes, size_t& left)
+      : model_(model), bytes_(bytes), left_(left) {}
 
   /// So many; none if there is no memory for all.
   std::vector<size_t> take(size_t count) {
+    if (count > free_.size() && (count - free_.size()) > left_ / std::max<size_t>(bytes_, 1))
+      return {};
     while (free_.size() < count) {
-      if (slots_.size() == most_) return {};
       auto memory = model_.allocate_host(bytes_);
       if (!memory) return {};
+      left_ -= bytes_;
       free_.push_back(slots_.size());
       slots_.push_back(*std::move(memory));
     }
@@ -64,7 +66,8 @@ class HostSlots {
 
  private:
   Model model_;
-  size_t bytes_, most_;
+  size_t bytes_;
+  size_t& left_;
   std::vector<Memory> slots_;
   std::vector<size_t> free_;
 };
@@ -85,10 +88,10 @@ class PagedEngine : public Engine {
         pool_(room.pages),
         page_bytes_(bytes_of_each(states_, true)),
         slot_bytes_(bytes_of_each(states_, false)),
-        host_pages_(model, page_bytes_,
-                    options.swap_bytes.value_or(page_bytes_ * static_cast<size_t>(room.pages))),
-        host_slots_(model, slot_bytes_,
-                    options.swap_bytes.value_or(slot_bytes_ * static_cast<size_t>(room.pairs))) {
+        host_left_(options.swap_bytes.value_or(page_bytes_ * static_cast<size_t>(room.pages) +
+                                               slot_bytes_ * static_cast<size_t>(room.pairs))),
+        host_pages_(model, page_bytes_, host_left_),
+        host_slots_(model, slot_bytes_, host_left_) {
     for (int64_t i = room.pairs; i-- > 0;) pairs_.push_back(static_cast<int32_t>(2 * i));
     if (sums()) options_.prefix_sharing = false;  // sums of a prefix are not kept
     words_ = (logits_.dims[2].max + kBits - 1) / kBits;
@@ -482,6 +485,7 @@ class PagedEngine : public Engine {
   PagedOptions options_;
   Pages pool_;
   size_t page_bytes_, slot_bytes_;  // of all caches, of all sums
+  size_t host_left_;                // bytes of the host for both
   HostSlots host_pages_, host_slots_;
   std::vector<int32_t> pairs_;  // of slots that no sequence has, by the first of each
   std::string name_ = "pages";

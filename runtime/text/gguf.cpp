@@ -109,6 +109,7 @@ class Reader {
 };
 
 constexpr size_t kCountAt = 8;  // of tensors
+constexpr size_t kMostMetadata = size_t{1} << 30;
 
 /// What is known of a vocabulary, by key.
 class Metadata {
@@ -295,10 +296,10 @@ Result<Json> bytes_of(const Metadata& m) {
   for (size_t id = 0; id < pieces.size(); ++id) {
     const SentencePiece& p = pieces[id];
     const bool special = p.type == PieceType::control || p.type == PieceType::unknown;
+    if (!special) vocabulary[p.text] = id;  // what is made by merging may be the user's too
     if (special || p.type == PieceType::user_defined)
       added.push_back(
           {{"id", id}, {"content", p.text}, {"special", special}, {"normalized", false}});
-    else vocabulary[p.text] = id;
   }
   Json single = Json::array({{{"Sequence", {{"id", "A"}}}}}), tokens = Json::object();
   const auto token = [&](int32_t id) {
@@ -345,6 +346,8 @@ Result<std::string> gguf_metadata(std::istream& file) {
       return bytes;
     }
     if (!ended || file.eof()) return read.error();
+    if (bytes.size() > kMostMetadata)
+      return Error{ErrorCode::bad_file, "has more than a gigabyte of metadata"};
   }
 }
 

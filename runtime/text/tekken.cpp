@@ -58,7 +58,8 @@ Result<Json> read_tekken(const Json& file) {
   const Json& config = file.at("config");
   const auto specials = config.at("default_num_special_tokens").get<int64_t>(),
              size = config.at("default_vocab_size").get<int64_t>();
-  if (specials < 0 || size <= specials || size > Vocabulary::kMaxId)
+  constexpr int64_t kMostSpecials = 1 << 14;  // each is looked for in a text
+  if (specials < 0 || specials > kMostSpecials || size <= specials || size > Vocabulary::kMaxId)
     return Error{ErrorCode::bad_file, "it has " + std::to_string(size) + " tokens, " +
                                           std::to_string(specials) + " of them special"};
   Json vocabulary = Json::object(), ranks = Json::array();

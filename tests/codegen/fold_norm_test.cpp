@@ -135,6 +135,17 @@ TEST(FoldNorm, TheLastNormIsStoredInAnotherType) {
   expect_same(t, 1);
 }
 
+// A gate is all that its product does with its sums: a norm before it has a launch.
+TEST(FoldNorm, NotBeforeAGate) {
+  Texts t;
+  t.more =
+      "  const @gw : f16[256,256] = f32[256,256] random(11) |> cast(f16)\n"
+      "  %y = matmul(%h2, @gw) {alpha = 1.0, gate = (s,t,i,j) => max(s, 0.0) * t, trans_a = false, trans_b = true} : f16[S,128]\n"
+      "  %o = pointwise(%y) {body = (i,j) => %y[i,j] + 0.0} : f32[S,128]\n";
+  t.outputs = "q = %out, o = %o";
+  expect_same(t, 1);
+}
+
 TEST(FoldNorm, WhatOthersReadStays) {
   Texts t;
   t.more = "  %other = pointwise(%h1) {body = (i,j) => %h1[i,0]} : f16[S,256]\n";

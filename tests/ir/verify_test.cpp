@@ -189,6 +189,10 @@ TEST(Verify, GatedMatmul) {
   refused("C5", gated("s * t", "f32[B,S,16]"));
   refused("C12", gated("s * t", "f32[B,S,12]", "24"));
   refused("C12", gated("s * f32(k)"));
+  refused(
+      "C12",
+      "%e = pointwise(%x) {body = (i,j,k) => f64(%x[i,j,k])} : f64[B,S,8]\n"
+      "  const @w : f64[8,16] = f32[8,16] random(1) |> cast(f64)\n  %y = matmul(%e, @w) {alpha = 1.0, gate = (s,t,i,j,k) => s * t, trans_a = false, trans_b = false} : f64[B,S,8]");
   refused("C12", gated("s < t"));
   refused("C12", gated("s * t", "f32[B,S,8]", "16", "epilogue = (s,i,j,k) => s, "));
   refused("C12",

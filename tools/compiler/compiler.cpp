@@ -163,7 +163,21 @@ class Pipeline {
     std::string roles;
     for (const auto& [name, role] : options_.roles) roles += name + "=" + role + "\n";
     if (!roles.empty()) out_.attachments.emplace_back("roles.txt", roles);
+    if (const auto most = most_context(); most && options_.generate_only)
+      out_.attachments.emplace_back("max_context.txt", std::to_string(*most));
     return see("import", out_.graph);
+  }
+
+  // Tokens that the graph as exported takes, of a past and one more, or at once; nothing if any
+  // number. The program for generation does not say.
+  std::optional<int64_t> most_context() const {
+    const ir::Graph& g = out_.graph;
+    if (const ir::SizeSymbol* past = g.size_with(SizeRole::past)) {
+      const auto most = g.pool().range(past->name).max;
+      return most ? std::optional(*most + 1) : std::nullopt;
+    }
+    const ir::SizeSymbol* length = g.size_with(SizeRole::length);
+    return length ? g.pool().range(length->name).max : std::nullopt;
   }
 
   // Whether the graph is kept for generation on its way through the passes, and if not why.

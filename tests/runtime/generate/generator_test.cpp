@@ -479,6 +479,31 @@ TEST_F(GeneratorTest, SwapsAsMuchAsTheHostHasPlaceFor) {
   EXPECT_EQ(engine->pages_held(), 2);
 }
 
+// Pages and sums together.
+TEST_F(GeneratorTest, SwapsNoMoreThanIsAllowed) {
+  const Model generation = *load("linear-hybrid").generation();
+  size_t pages = 0, sums = 0;
+  for (const TensorInfo& in : generation.inputs()) {
+    if (!in.state) continue;
+    const size_t bytes =
+        size_of(in.dtype) * static_cast<size_t>(in.dims[1].max * in.dims[2].max * in.dims[3].max);
+    (in.name.starts_with("cache.") ? pages : sums) += (bytes + 255) / 256 * 256;
+  }
+  ASSERT_TRUE(pages > 0 && sums > 0);
+  for (const size_t less : {0, 1}) {
+    auto engine = *generate::make_paged_engine(generation, {.max_context = 128,
+                                                            .max_sequences = 2,
+                                                            .most_tokens = 200,
+                                                            .swap_bytes = pages + sums - less});
+    const Ids ids(10, 7);
+    const auto s = engine->start(ids);
+    ASSERT_TRUE(engine->reserve(*s, 10));
+    std::vector<generate::Engine::Work> works = {{s.get(), ids, true, ids}};
+    ASSERT_TRUE(step(*engine, works));
+    EXPECT_EQ(engine->swap_out(*s), less == 0);
+  }
+}
+
 // The step that followed one that failed is none, and both may be computed again.
 TEST_F(GeneratorTest, AStepThatFailedTakesTheOneAheadAlong) {
   const Model model = load("llama-past"), generation = *model.generation();

@@ -248,6 +248,9 @@ TEST(Tekken, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(json), "t.json: it has 500 tokens of text, not 9980");
   json["config"]["default_vocab_size"] = 20;
   EXPECT_EQ(refusal(json), "t.json: it has 20 tokens, 20 of them special");
+  json["config"]["default_vocab_size"] = 2000498;
+  json["config"]["default_num_special_tokens"] = 2000000;
+  EXPECT_EQ(refusal(json), "t.json: it has 2000498 tokens, 2000000 of them special");
   json = good;
   json["vocab"][300]["token_bytes"] = "*";
   EXPECT_EQ(refusal(json), "t.json: the bytes of the token of rank 300 are not base64");
