@@ -50,6 +50,18 @@ TEST(Cases, ACountOfTokensIsNoPadding) {
       "  return y = %y\n}\n")));
 }
 
+// Sizes that a check of the graph refuses become smaller, but for those that were asked for.
+TEST(Cases, AreOfSizesThatTheGraphTakes) {
+  const ir::Graph graph = parsed(
+      "graph @within(%x: f32[S], %past: f32[P]) symbols(S = x.0 in 1.., P = past.0 in 0..) {\n"
+      "  check P + S <= 20, \"at most 20 together\"\n"
+      "  %y = pointwise(%x) {body = (i) => %x[i] + 1.0} : f32[S]\n  return y = %y\n}\n");
+  const auto cases = make_cases(graph, {});
+  ASSERT_TRUE(cases) << cases.error().message;
+  for (const VerifyCase& c : *cases)
+    EXPECT_LE(c.inputs.at("x").dims[0] + c.inputs.at("past").dims[0], 20) << c.title;
+}
+
 TEST(Cases, PaddingIsSetWhereTheGraphWantsIt) {
   for (const bool set : {false, true}) {
     const ir::Graph graph =
