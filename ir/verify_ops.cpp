@@ -198,8 +198,9 @@ static void check_weight_of_matmul(Rules& r, const Type& b) {
 ///   are any number of groups, the dims of the result but the last, and 2.
 /// - **C11** `weight` stands in a product of reals and has the scalar type of `a`; it loads constants
 ///   alone, and n and k are known.
-/// - **C12** A gate stands alone, in a product of reals of at most 32 bits and of two operands; n is
-///   known and a multiple of 16. It has the scalar type of the result, and neither loads nor indices.
+/// - **C12** A gate stands alone, in a product of reals of at most 32 bits and of two operands. n is
+///   known and a multiple of 16. The gate has the scalar type of the result, and neither loads nor
+///   indices.
 void check_matmul(Rules r) {
   const auto& attrs = r.op.as<MatmulAttrs>();
   const size_t results = r.op.results.size(), operands = r.op.operands.size();
