@@ -159,7 +159,7 @@ def make_fixtures(binary, folder, environment):
     (folder / "large_tokenizer.json").write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(201)}, "unk_token": "w0"}}))
     (folder / "cut_tokenizer.json").write_text(json.dumps(tokenizer)[:1000])
     (folder / "prompts.txt").write_text("w23 w185 w12 w15 w23 w56 w47 w139\n\nw23 w185 w12 w15 w23 w56 w47 w139\n")
-    (folder / "id_prompts.txt").write_text("23,185,12\n5,6,7,8\n")
+    (folder / "id_prompts.txt").write_text("23,185,12\n5,6,7,8\n9,10\n")
     (folder / "wrong_prompts.txt").write_text("5,6\n5,600\n")
     shutil.copytree(MODELS / "bert-external", folder / "external", ignore=shutil.ignore_patterns("cases"))
     (folder / "external" / "folder").mkdir(exist_ok=True)

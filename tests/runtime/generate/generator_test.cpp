@@ -227,9 +227,10 @@ TEST_F(GeneratorTest, DeliversInOrder) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(answer(g, want.prompt, o).tokens, want.tokens);
   EXPECT_EQ(seen, want.tokens);
+  const double host_ms = g.stats().host_ms;
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  EXPECT_GT(g.stats().host_ms, 0);
-  EXPECT_LT(g.stats().host_ms, took.count() + 1);
+  EXPECT_GT(host_ms, 0);
+  EXPECT_LE(host_ms, took.count());
 }
 
 TEST_F(GeneratorTest, ACallbackThatThrowsEndsItsSequenceAlone) {
