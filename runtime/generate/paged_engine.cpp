@@ -9,6 +9,7 @@
 
 #include "runtime/core/generation.h"
 #include "runtime/generate/engine.h"
+#include "runtime/generate/host_slots.h"
 #include "runtime/generate/numbers.h"
 #include "runtime/generate/pages.h"
 
@@ -34,42 +35,6 @@ struct Room {
   int64_t count(const TensorInfo& state) const {
     return runtime::is_cache(state) ? pages : 2 * pairs;
   }
-};
-
-/// Memory of the host for pages, or for sums, of sequences that wait: in slots of one size, of
-/// which there are never more than were used at a time. `left`: bytes that may still be taken.
-class HostSlots {
- public:
-  HostSlots(const Model& model, size_t bytes, size_t& left)
-      : model_(model), bytes_(bytes), left_(left) {}
-
-  /// So many; none if there is no memory for all.
-  std::vector<size_t> take(size_t count) {
-    if (count > free_.size() && (count - free_.size()) > left_ / std::max<size_t>(bytes_, 1))
-      return {};
-    while (free_.size() < count) {
-      auto memory = model_.allocate_host(bytes_);
-      if (!memory) return {};
-      left_ -= bytes_;
-      free_.push_back(slots_.size());
-      slots_.push_back(*std::move(memory));
-    }
-    std::vector<size_t> out(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
-    free_.resize(free_.size() - count);
-    return out;
-  }
-  void release(std::vector<size_t>& slots) {
-    free_.insert(free_.end(), slots.begin(), slots.end());
-    slots.clear();
-  }
-  std::byte* data(size_t slot) const { return static_cast<std::byte*>(slots_[slot].data()); }
-
- private:
-  Model model_;
-  size_t bytes_;
-  size_t& left_;
-  std::vector<Memory> slots_;
-  std::vector<size_t> free_;
 };
 
 class PagedEngine : public Engine {
