@@ -143,6 +143,7 @@ struct MatmulConfig {
 MatmulConfig choose(const MatmulDesc& desc, const TargetClass& target);
 /// Whether the arm computes this epilogue with the sum; legalise splits the others off.
 bool takes(Arm arm, Epilogue epilogue);
+/// The same of the arm that was chosen for this product, whose gate may pay as an op of its own.
 bool takes_epilogue(const MatmulConfig& config, const MatmulDesc& desc);
 /// Whether the arm computes B where it reads it, or has nothing to compute; legalise splits B off
 /// else.

@@ -359,12 +359,16 @@ Result<std::vector<int64_t>> Executor::output_shape(std::string_view name) const
   return held(*impl_, [&] { return impl_->shape_of_output(name); });
 }
 Result<Tensor> Executor::output(std::string_view name) const {
-  TFCC_TRY(const Tensor* const out, held(*impl_, [&] { return impl_->output(name); }));
-  return *out;
+  return held(*impl_, [&]() -> Result<Tensor> {
+    TFCC_TRY(const Tensor* const out, impl_->output(name));
+    return *out;
+  });
 }
 Result<const void*> Executor::output_data(std::string_view name) const {
-  TFCC_TRY(const Tensor* const out, held(*impl_, [&] { return impl_->output(name); }));
-  return out->data;
+  return held(*impl_, [&]() -> Result<const void*> {
+    TFCC_TRY(const Tensor* const out, impl_->output(name));
+    return out->data;
+  });
 }
 Result<void> Executor::status() {
   return held(*impl_, [&] { return impl_->flag_error(); });

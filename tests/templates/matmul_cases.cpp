@@ -392,6 +392,20 @@ Case tiles() {
           9e-4};
 }
 
+// At most 16 rows.
+Case of_few_rows(const std::string& name, const Ops& o) {
+  return {
+      name,
+      graph_text(
+          "%x: f32[B,S,64]",
+          "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
+          o.body, o.outputs),
+      {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
+      {},
+      1e-5,
+      9e-4};
+}
+
 // At most 16 rows, past which the weight streams: tiles of several sizes, the last not full; sums
 // whose last part is not; one round and more.
 Case streams() {
@@ -415,16 +429,7 @@ Case streams() {
               fmt::format("max(s + @b{}[k], 0.0)", id), type, 0.5, false, true);
   }
   o.product("residual", "%h128_72, @t128_72, %r", "s + %r[i,j,k]", "f32[B,S,72]", 1, false, true);
-  return {
-      "matmul_streams",
-      graph_text(
-          "%x: f32[B,S,64]",
-          "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
-          o.body, o.outputs),
-      {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
-      {},
-      1e-5,
-      9e-4};
+  return of_few_rows("matmul_streams", o);
 }
 
 // One value of each pair of eight columns: tiles that are not full, one round and more, both orders
@@ -449,17 +454,7 @@ Case gates(bool few) {
     add("swish", "s / (1.0 + exp(-s)) * t", 1, true);
     add("relu", "max(s, 0.0) - t", 0.5, few);
   }
-  if (few)
-    return {
-        "matmul_gated_streams",
-        graph_text(
-            "%x: f32[B,S,64]",
-            "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
-            o.body, o.outputs),
-        {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
-        {},
-        1e-5,
-        9e-4};
+  if (few) return of_few_rows("matmul_gated_streams", o);
   return {"matmul_gates",
           graph_text(
               "%x: f32[B,S,64]",
