@@ -46,13 +46,14 @@ struct Form {
 };
 
 // How the products of a graph are executed.
-std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> choices(
-    const Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
-  std::vector<std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, bool>> all;
+using Choice = std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, OrderedTiles, bool>;
+std::vector<Choice> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens,
+                            bool any_order) {
+  std::vector<Choice> all;
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::matmul) continue;
     const MatmulConfig c = choose(describe(graph, o, most_tokens, any_order), target);
-    all.emplace_back(c.arm, c.tiles, c.stream, c.early);
+    all.emplace_back(c.arm, c.tiles, c.stream, c.ordered, c.early);
   }
   return all;
 }
@@ -78,6 +79,14 @@ bool streams(const Graph& graph) {
     if (!graph.is_constant(graph.op(o).operands[1])) return false;
     ExprRef size = ir::element_count(graph.pool(), ir::second_factor(graph, graph.op(o)).dims);
     return ir::as_int(size).value_or(0) >= kStreamedWeight;
+  });
+}
+
+// Does it keep sums in order by the arm of that name, whose tiles change with the rows?
+bool orders(const Graph& graph, const TargetClass& target, bool any_order) {
+  return std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) {
+    return graph.op(o).kind == OpKind::matmul &&
+           choose(describe(graph, o, 0, any_order), target).arm == Arm::ordered;
   });
 }
 
@@ -126,17 +135,17 @@ bool has_launches_of(const Graph& other, const Graph& form) {
 // have its norms folded, each is made of the one before it, by splitting more. So the last does by
 // most launches what the others do by fewer: norms are folded only where it does.
 Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
-  const bool decodes =
-      target.cuda() && std::any_of(graph.order().begin(), graph.order().end(),
-                                   [&](OpId o) { return decodes_few_tokens(graph, o); });
+  const bool steps =
+      target.cuda() && (orders(graph, target, any_order) ||
+                        std::any_of(graph.order().begin(), graph.order().end(),
+                                    [&](OpId o) { return decodes_few_tokens(graph, o); }));
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
-  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || decodes))
+  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || steps))
     limits = {kFewRows, 0};
-  if (target.has_wgmma && graph.size_with(SizeRole::tokens) && (decodes || streams(graph)))
+  if (graph.size_with(SizeRole::tokens) && (steps || (target.has_wgmma && streams(graph))))
     limits.insert(limits.begin(), kStreamRows);
-  if (target.has_wgmma && graph.size_with(SizeRole::tokens) && decodes)
-    limits.insert(limits.begin(), kFewestTokens);
+  if (graph.size_with(SizeRole::tokens) && steps) limits.insert(limits.begin(), kFewestTokens);
   TFCC_TRY(std::optional<Form> folded, folded_form(graph, target));
   if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
   std::vector<int64_t> others = limits;

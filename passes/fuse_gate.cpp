@@ -4,10 +4,10 @@
 //   before: %gu = matmul(%x, @w) {trans_b = true} : f16[B,512]; %y = pointwise(%gu) {body = (i,j) => silu(%gu[i,j]) * %gu[i,j + 256]}
 //   after:  const @w.turns = @w |> reshape(2,32,8,K) |> transpose(1,0,2,3) |> reshape(512,K)
 //           %y = matmul(%x, @w.turns) {gate = (s,t) => silu(s) * t, trans_b = true} : f16[B,256]
-// A kernel for 16 bits has both sums of a pair in one thread then (templates/cuda/matmul_stream.cuh,
-// matmul_end.cuh), and computes the gate before it rounds. Where the chosen arm has no gates, code
+// A kernel has both sums of a pair in one thread then (templates/cuda/matmul_stream.cuh,
+// matmul_ordered.cuh, matmul_end.cuh), and computes the gate before it rounds. Where the chosen arm has no gates, code
 // generation splits it off again. For every CUDA plan, so that all of a file share the weight.
-// Requires: %gu is a product of 16 bits by a constant matrix stored by columns, which nobody else
+// Requires: %gu is a product of reals but f64 by a constant matrix stored by columns, which nobody else
 // reads, nor %gu; no epilogue; both halves are read at the op's own row and column, of a known
 // width that is a multiple of 8; nothing else is read, and no index used; %y has the type of %gu.
 // Runs after: fuse-gated-mlp, convert-precision, transpose-weights.
@@ -18,14 +18,12 @@
 namespace tfcc::passes {
 namespace {
 
-bool is_16_bits(DType t) { return t == DType::f16 || t == DType::bf16; }
-
 // Whether its columns may be stored in another order, and pairs of them make one.
 bool may_be_gated(const Graph& g, const ir::Op& product) {
   const auto& attrs = product.as<ir::MatmulAttrs>();
   if (!ir::is_plain_product(product) || !attrs.trans_b || attrs.trans_a) return false;
   const ir::Value& w = g.value(product.operands[1]);
-  return !attrs.epilogue && !attrs.scaled && is_16_bits(w.type.dtype) &&
+  return !attrs.epilogue && !attrs.scaled && is_float(w.type.dtype) && w.type.dtype != DType::f64 &&
          g.constant(product.operands[1]) && w.type.rank() == 2 &&
          g.use_count(product.operands[1]) == 1;
 }

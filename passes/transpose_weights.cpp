@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// transpose-weights: 16-bit weights of products are stored column by column, so that a kernel that
+// transpose-weights: weights of products are stored column by column, so that a kernel that
 // takes a few columns reads whole lines.
-//   before: const @w : f16[K,N] = ..;                  %y = matmul(%x, @w) {trans_b = false}
-//   after:  const @w : f16[N,K] = .. |> transpose(1,0); %y = matmul(%x, @w) {trans_b = true}
+//   before: const @w : T[K,N] = ..;                  %y = matmul(%x, @w) {trans_b = false}
+//   after:  const @w : T[N,K] = .. |> transpose(1,0); %y = matmul(%x, @w) {trans_b = true}
 // A weight that is the transpose of something becomes that, so that a head tied to its embedding is
 // the embedding. For every CUDA plan; a product of many rows takes either order. Runs after:
 // convert-precision.
@@ -45,7 +45,7 @@ PassReport transpose_weights(Graph& graph) {
     if (graph.op(o).kind != OpKind::constant) continue;
     const ValueId w = graph.result(o);
     const ir::Value& v = graph.value(w);
-    if (v.type.rank() != 2 || (v.type.dtype != DType::f16 && v.type.dtype != DType::bf16)) continue;
+    if (v.type.rank() != 2 || !is_float(v.type.dtype) || v.type.dtype == DType::f64) continue;
     const std::vector<OpId> users = v.users;
     if (graph.is_output(w) || !std::all_of(users.begin(), users.end(),
                                            [&](OpId u) { return is_right_factor(graph, u, w); }))

@@ -2,6 +2,10 @@
 // Which arm executes a product, and with what tile. Every choice is made here.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+#include <span>
+
 #include "codegen/matmul/matmul.h"
 
 namespace tfcc::codegen {
@@ -86,7 +90,6 @@ std::string no_16_bits(const MatmulDesc& x) {
   const auto n = ir::as_int(x.n), k = ir::as_int(x.k);
   if ((x.a != DType::f16 && x.a != DType::bf16) || x.b != x.a || (x.d != x.a && x.d != DType::f32))
     return "not of 16 bits, or stored in the other type of 16 bits";
-  if (!x.weight) return "B is no weight, which could be asked for early";
   if (x.trans_a || !ir::is_int(x.batch, 1)) return "rows of A do not lie one behind the other";
   if (!n || !k || *n % 8 != 0 || *k % 8 != 0)
     return "n and k are no multiples of 8 known at compile time";
@@ -94,11 +97,14 @@ std::string no_16_bits(const MatmulDesc& x) {
   return "";
 }
 
+constexpr const char* kNoWeight = "B is no weight, which could be asked for early";
+
 bool fewest_rows(const MatmulDesc& x) { return x.most_rows && *x.most_rows <= kStreamRows; }
 /// Why the weight does not stream past the rows; empty if it does. Only where the rows are few is
 /// anything said.
 std::string no_stream(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
+  if (!x.weight) return kNoWeight;
   if (x.computed && !x.packed) return kComputed;
   if (!x.trans_b || *ir::as_int(x.k) % 64 != 0)
     return "the weight is not stored by columns of a multiple of 64";
@@ -128,6 +134,7 @@ bool gate_costs_more(const MatmulDesc& x, int64_t processors) {
 /// Why warpgroups do not serve; empty if they do.
 std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (const std::string why = no_16_bits(x); !why.empty()) return why;
+  if (!x.weight && !x.in_order) return kNoWeight;
   if (x.computed) return "B is an expression, which it would compute for each block of rows";
   const auto k = ir::as_int(x.k);
   if (!few_rows(x) && norms(x))
@@ -138,6 +145,42 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (!target.has_wgmma ||
       wgmma_shared_bytes(wgmma_tiles(x), x.reads_matrix) + kWgmmaEndBytes > target.shared_bytes)
     return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
+  return "";
+}
+
+/// Tiles by rows of the bucket, of f32 and of 16 bits: few rows wait for their weight, of which many
+/// blocks then have a few columns each; the more rows, the more of them share what a block reads.
+struct RowsAndTiles {
+  int64_t most_rows;
+  OrderedTiles tiles;
+};
+constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
+const RowsAndTiles kOrderedTiles[] = {
+    {4, {{4, 16, 1, 2}, {}, 128, 32, 4}},
+    {kStreamRows, {{16, 16, 4, 2}, {}, 128, 32, 4}},
+    {kFewRows, {{32, 32, 8, 4}, {}, 128, 16, 4}},
+    {kAnyRows, {{64, 64, 8, 8}, {}, 256, 8, 4}},
+};
+const RowsAndTiles kOrderedTilesOf16Bits[] = {
+    {kStreamRows, {{16, 16, 1, 2}, {}, 128, 256, 4}},
+    {kFewRows, {{32, 32, 1, 2}, {}, 128, 64, 6}},
+    {kAnyRows, {{64, 64, 1, 4}, {128, 128, 4, 4}, 256, 32, 4}},
+};
+OrderedTiles ordered_tiles(const MatmulDesc& x) {
+  std::span<const RowsAndTiles> all = kOrderedTilesOf16Bits;
+  if (x.a == DType::f32) all = kOrderedTiles;
+  const int64_t rows = x.most_rows.value_or(kAnyRows);
+  return std::find_if(all.begin(), all.end(), [&](const auto& t) { return rows <= t.most_rows; })
+      ->tiles;
+}
+
+/// Why no kernel of ours keeps sums in order; empty if one does.
+std::string no_ordered(const MatmulDesc& x) {
+  if (x.b != x.a || (x.d != x.a && x.d != DType::f32)) return "its types differ";
+  if (x.computed) return "B is an expression, which it would compute for each block of rows";
+  if (x.trans_a || !x.trans_b || !ir::is_int(x.batch, 1))
+    return "rows of A and columns of B do not lie one behind the other";
+  if (!ir::as_int(x.n) || !ir::as_int(x.k)) return "n or k is not known at compile time";
   return "";
 }
 
@@ -199,10 +242,10 @@ bool takes_wgmma(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c
   if (why.empty()) {
     c.arm = Arm::wgmma;
     c.tiles = wgmma_tiles(x);
-    c.early = few_rows(x) || some_rows(x);
+    c.early = x.weight && (few_rows(x) || some_rows(x));
     c.line = __LINE__;
     c.reason =
-        few_rows(x)
+        few_rows(x) && x.weight
             ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
         : x.made_rows
             ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
@@ -215,6 +258,21 @@ bool takes_wgmma(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c
     return true;
   }
   c.rejected.push_back({Arm::wgmma, why});
+  return false;
+}
+
+bool takes_ordered(const MatmulDesc& x, MatmulConfig& c) {
+  const std::string why = norms(x) ? "it takes no norm" : no_ordered(x);
+  if (why.empty()) {
+    c.arm = Arm::ordered;
+    c.ordered = ordered_tiles(x);
+    c.early = x.weight && !x.made_rows;
+    c.line = __LINE__;
+    c.reason = "each sum is one accumulator that takes k in order, whatever the tile";
+    c.rejected.push_back({Arm::library, "sums in an order that changes with the rows"});
+    return true;
+  }
+  c.rejected.push_back({Arm::ordered, why});
   return false;
 }
 
@@ -246,6 +304,7 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
   if (!target.cuda() && takes_panel(x, c)) return c;
   if (target.cuda() && fewest_rows(x) && takes_stream(x, target, c)) return c;
   if (target.cuda() && takes_wgmma(x, target, c)) return c;
+  if (target.cuda() && x.in_order && takes_ordered(x, c)) return c;
   c.reason = "no kernel of ours takes this product";
   c.line = __LINE__;
   return c;
@@ -261,6 +320,13 @@ std::string print(const MatmulConfig& c) {
   if (c.stream.block_n)
     s += fmt::format(" of {} columns, {} of k at a time, {} stages", c.stream.block_n,
                      c.stream.block_k, c.stream.stages);
+  if (c.ordered.threads) {
+    s += fmt::format(" of {} x {}", c.ordered.tile.block_m, c.ordered.tile.block_n);
+    if (c.ordered.large.block_m)
+      s += fmt::format(", or {} x {} where those fill the multiprocessors", c.ordered.large.block_m,
+                       c.ordered.large.block_n);
+    s += fmt::format(", {} of k at a time, {} stages", c.ordered.block_k, c.ordered.stages);
+  }
   if (c.panel) s += fmt::format(" of {} columns", c.panel);
   s += ": " + c.reason;
   for (const auto& [arm, why] : c.rejected)

@@ -127,6 +127,18 @@ struct StreamTile {
   bool operator==(const StreamTile&) const = default;
 };
 
+/// Of a block: rows and columns of the result, and how many units of them each warp has.
+struct OrderedTile {
+  int block_m = 0, block_n = 0, own_m = 0, own_n = 0;
+  bool operator==(const OrderedTile&) const = default;
+};
+/// The tiles of a launch, and parts of so many of k that are under way at once.
+struct OrderedTiles {
+  OrderedTile tile, large;  // large: where it fills the multiprocessors; of 0 rows: there is none
+  int threads = 0, block_k = 0, stages = 0;
+  bool operator==(const OrderedTiles&) const = default;
+};
+
 struct MatmulConfig {
   Arm arm = Arm::library;
   std::string reason;                                 // why this arm
@@ -135,6 +147,7 @@ struct MatmulConfig {
   int panel = 0;                                      // columns of a panel
   std::vector<WgmmaTile> tiles;                       // several: the rows of a run decide
   StreamTile stream;
+  OrderedTiles ordered;
   bool splits_gate = false;  // an op of its own pays: see choose.cpp
   bool early = false;  // wgmma: the weight is asked for before the launches before it have ended
 };
@@ -161,6 +174,9 @@ inline constexpr uint32_t kWgmmaEndBytes = 8 << 10;
 /// MatmulStreamShape has it.
 StreamTile stream_tile(const MatmulDesc& desc, int64_t processors);
 uint32_t stream_shared_bytes(const MatmulDesc& desc, const StreamTile& tile);
+
+/// Dynamic shared memory of a block, as MatmulOrderedShape has it.
+uint32_t ordered_shared_bytes(DType type, const OrderedTiles& tiles);
 
 /// One emitter per arm.
 #define TFCC_ARM(name, epilogues)                                                                 \

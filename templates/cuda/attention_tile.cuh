@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Building blocks of attention: the launch shape, copies of tiles to shared memory, which keys a tile has, masking.
 #pragma once
-#include "cuda/prelude.cuh"
+#include "cuda/sm80.cuh"
 
 /// Nothing is hidden; every key is live; the score is s * Spec::score_scale.
 struct AllVisible { TFCC_FN bool operator()(idx, idx, idx, idx) const { return true; } };
@@ -65,16 +65,6 @@ struct AttentionShape : AttentionChunks<Spec> {
 };
 
 // ---- asynchronous copies ----
-
-TFCC_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-/// 16 bytes to shared memory, zeros if not `valid`; `from` is not read then.
-TFCC_FN void copy_async(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-TFCC_FN void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int left> TFCC_FN void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
 
 /// Copies `rows` rows of `columns` elements to shared memory by all threads, or by those of which `thread` is one; zeros for rows that `valid` denies and for
 /// columns up to Rows::width. Complete after commit_copies, wait_copies and a barrier.

@@ -47,8 +47,11 @@ TEST_P(GpuKernels, Bf16) {
   if (GetParam().bf16) check_case(GetParam(), {device(), Family::cuda, DType::bf16});
 }
 
-// The driver compiles the PTX that every file carries for GPUs to come.
-TEST_P(GpuKernels, Ptx) { check_case(GetParam(), {"compute_80", Family::cuda}); }
+// The driver compiles the PTX that every file carries for GPUs to come, in the forms of the oldest.
+TEST_P(GpuKernels, Ptx) {
+  check_case(GetParam(), {"compute_80", Family::cuda});
+  if (GetParam().f16) check_case(GetParam(), {"compute_80", Family::cuda, DType::f16});
+}
 
 TEST(GpuSequences, HaveTheSameBitsInEveryBatch) {
   if (device().empty()) GTEST_SKIP() << "no CUDA device";

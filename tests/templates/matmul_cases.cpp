@@ -466,6 +466,46 @@ Case gates(bool few) {
           9e-4};
 }
 
+// Beside caches, where sums are in order: every tile, none of them full; rows of k that are copied
+// in 16 bytes, and in as few as divide them; one round of the large tiles, and more.
+Case ordered() {
+  Ops o;
+  o.body =
+      "  %slots = pointwise() {body = (i) => select(i < 4*P, i, -1)} : i32[B*S]\n"
+      "  %k1 = pointwise(%x) {body = (i,j,k) => %x[j / S,j % S,k] * 2.0} : f32[1,B*S,8]\n"
+      "  %keys, %values = kv_append(%kc, %vc, %k1, %k1, %slots) : f32[P,1,4,8], f32[P,1,4,8]\n"
+      "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 64]} : f32[B,S,112]\n";
+  for (auto [k, n] : {std::pair{64, 112}, {20, 24}, {37, 19}, {7, 1}, {1030, 200}, {128, 2560}}) {
+    const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
+    o.body += fmt::format(
+        "  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{1}]\n",
+        id, k, n);
+    o.matmul("plain" + id, fmt::format("%h{0}, @t{0}", id), type, 1, false, true);
+    o.product("relu" + id, fmt::format("%h{0}, @t{0}, @b{0}", id),
+              fmt::format("max(s + @b{}[k], 0.0)", id), type, 0.5, false, true);
+    if (n % 16 != 0) continue;
+    o.body += fmt::format(
+        "  %gate{0} = matmul(%h{0}, @t{0}) {{alpha = 0.5, gate = (s,t,i,j,k) => max(s, 0.0) - t, trans_a = false, trans_b = true}} : f32[B,S,{1}]\n",
+        id, n / 2);
+    o.outputs.push_back("gate" + id);
+  }
+  o.product("residual", "%h64_112, @t64_112, %r", "s + %r[i,j,k]", "f32[B,S,112]", 1, false, true);
+  o.body += "  %made = pointwise(@t64_112) {body = (i,j) => @t64_112[i,j] * 0.5} : f32[112,64]\n";
+  o.matmul("of_made", "%h64_112, %made", "f32[B,S,112]", 1, false, true);
+  std::string results;
+  for (const std::string& y : o.outputs) results += fmt::format("{0} = %{0}, ", y);
+  return {
+      "matmul_ordered",
+      fmt::format(
+          "graph @ordered(%x: f32[B,S,64], %kc: f32[P,1,4,8], %vc: f32[P,1,4,8]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, P = kc.0 in 1.., tokens = (B*S) in 1.. as tokens) {{\n{}  return {}kc = %keys, vc = %values\n}}\n",
+          o.body, results),
+      {{1, 1, 2}, {1, 3, 2}, {2, 10, 9}, {1, 128, 3}, {3, 43, 50}, {1, 1500, 4}},
+      {},
+      1e-5,
+      9e-4};
+}
+
 // Weights that are expressions of bytes: of 8, 4 and 2 bits, with a scale for a block or a column,
 // with zero points in bits; tiles that are not full, sums of less than a line of codes and of many.
 // On the CPU, and on Hopper in 16 bits for so few rows, they are computed where they are read; one
@@ -677,6 +717,7 @@ std::vector<Case> matmul_cases() {
           edges(),
           tiles(),
           streams(),
+          ordered(),
           gates(false),
           gates(true),
           weights_in_bits(),

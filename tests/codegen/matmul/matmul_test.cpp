@@ -256,28 +256,65 @@ TEST(Matmul, ComputesWeightsOfBytes) {
 }
 
 // Steps of generation: kernels of ours for any number of rows, unless bits may differ.
+MatmulConfig in_order(const char* type, const std::string& target, int64_t most_tokens,
+                      bool any_order = false, bool trans_b = true, int n = 64,
+                      const char* weight = "@w") {
+  const ir::Graph g = parsed(fmt::format(
+      R"(graph @g(%x: {0}[1,T,2048], %v: {0}[1,T,64], %slots: i32[T], %kc: {0}[P,1,64,64], %vc: {0}[P,1,64,64]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {{
+  const @w : {0}[{1}] = f32[{1}] random(1) |> cast({0})
+  %w2 = pointwise(@w) {{body = (i,j) => @w[i,j] * 2.0}} : {0}[{1}]
+  %h = pointwise(%x) {{body = (i,j,k) => %x[0,j,k] * 2.0}} : {0}[1,T,2048]
+  %y = matmul(%h, {4}) {{alpha = 1.0, trans_a = false, trans_b = {2}}} : {0}[1,T,{3}]
+  %keys, %values = kv_append(%kc, %vc, %v, %v, %slots) : {0}[P,1,64,64], {0}[P,1,64,64]
+  %z = pointwise(%y) {{body = (i,j,k) => %y[0,j,k] * 2.0}} : {0}[1,T,{3}]
+  return z = %z, w = %w2, kc = %keys, vc = %values
+}})",
+      type, trans_b ? fmt::format("{},2048", n) : fmt::format("2048,{}", n), trans_b, n, weight));
+  return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, any_order),
+                class_of(target));
+}
+
 TEST(Matmul, ComputesGenerationInOrder) {
-  const auto arms = [](const char* target, int64_t most_tokens, bool any_order) {
-    const ir::Graph g = parsed(
-        R"(graph @g(%x: f16[1,T,2048], %v: f16[1,T,64], %slots: i32[T], %kc: f16[P,1,64,64], %vc: f16[P,1,64,64]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {
-  const @w : f16[64,2048] = f32[64,2048] random(1) |> cast(f16)
-  %h = pointwise(%x) {body = (i,j,k) => %x[0,j,k] * 2.0} : f16[1,T,2048]
-  %y = matmul(%h, @w) {alpha = 1.0, trans_a = false, trans_b = true} : f16[1,T,64]
-  %keys, %values = kv_append(%kc, %vc, %y, %v, %slots) : f16[P,1,64,64], f16[P,1,64,64]
-  %z = pointwise(%y) {body = (i,j,k) => %y[0,j,k] * 2.0} : f16[1,T,64]
-  return z = %z, kc = %keys, vc = %values
-})");
-    return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, any_order),
-                  class_of(target))
-        .arm;
-  };
-  EXPECT_EQ(arms("sm_90", 16, false), Arm::stream);
-  EXPECT_EQ(arms("sm_90", 128, false), Arm::wgmma);
-  EXPECT_EQ(arms("sm_90", 0, false), Arm::wgmma);
-  EXPECT_EQ(arms("sm_90", 16, true), Arm::stream);
-  EXPECT_EQ(arms("sm_90", 128, true), Arm::library);
-  EXPECT_EQ(arms("sm_90", 0, true), Arm::library);
-  EXPECT_EQ(arms("sm_80", 0, false), Arm::library);
+  EXPECT_EQ(in_order("f16", "sm_90", 16).arm, Arm::stream);
+  EXPECT_EQ(in_order("f16", "sm_90", 128).arm, Arm::wgmma);
+  EXPECT_EQ(in_order("f16", "sm_90", 0).arm, Arm::wgmma);
+  EXPECT_EQ(in_order("f16", "sm_90", 16, true).arm, Arm::stream);
+  EXPECT_EQ(in_order("f16", "sm_90", 128, true).arm, Arm::library);
+  EXPECT_EQ(in_order("f16", "sm_90", 0, true).arm, Arm::library);
+  for (int64_t rows : {16, 128, 0}) {  // of what a launch makes, say of a weight of 4 bits
+    EXPECT_EQ(in_order("f16", "sm_90", rows, false, true, 64, "%w2").arm, Arm::wgmma);
+    EXPECT_FALSE(in_order("f16", "sm_90", rows, false, true, 64, "%w2").early);
+    EXPECT_EQ(in_order("f16", "sm_90", rows, true, true, 64, "%w2").arm, Arm::library);
+    EXPECT_FALSE(in_order("f32", "sm_90", rows, false, true, 64, "%w2").early);
+    EXPECT_TRUE(in_order("f32", "sm_90", rows).early);
+  }
+}
+
+// By one kernel for all rows where the two above do not serve: in f32, and on other GPUs.
+TEST(Matmul, KeepsSumsInOrderOnEveryGpu) {
+  for (int64_t rows : {2, 16, 128, 0}) {
+    EXPECT_EQ(in_order("f32", "sm_90", rows).arm, Arm::ordered);
+    EXPECT_EQ(in_order("f32", "sm_90", rows, true).arm, Arm::library);
+    for (const char* target : {"sm_80", "sm_100", "sm_120"}) {
+      for (const char* type : {"f32", "f16", "bf16"}) {
+        EXPECT_EQ(in_order(type, target, rows).arm, Arm::ordered);
+        EXPECT_EQ(in_order(type, target, rows, true).arm, Arm::library);
+      }
+    }
+    EXPECT_EQ(in_order("f16", "sm_90", rows, false, true, 60).arm, Arm::ordered);
+    EXPECT_EQ(in_order("f32", "x86-64-v3", rows).arm, Arm::panel);
+  }
+  EXPECT_EQ(in_order("f32", "sm_90", 0, false, false).arm, Arm::library) << "by rows";
+  EXPECT_EQ(in_order("f32", "sm_90", 2).ordered.tile.block_m, 4);
+  EXPECT_EQ(in_order("f32", "sm_90", 16).ordered.tile.block_m, 16);
+  EXPECT_EQ(in_order("f32", "sm_90", 128).ordered.tile.block_m, 32);
+  EXPECT_EQ(in_order("f32", "sm_90", 0).ordered.tile.block_m, 64);
+  EXPECT_EQ(in_order("f16", "sm_80", 0).ordered.large.block_m, 128);
+  EXPECT_NE(print(in_order("f16", "sm_80", 0))
+                .find("ordered of 64 x 64, or 128 x 128 where those fill the multiprocessors"),
+            std::string::npos);
+  EXPECT_NE(print(in_order("f32", "sm_90", 0)).find("not library: sums in an order that changes"),
+            std::string::npos);
 }
 
 TEST(Matmul, SaysWhy) {

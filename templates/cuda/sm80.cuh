@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Building block: what GPUs have from capability 8.0 on. Copies to shared memory that go on while a thread computes (cp.async), matrices of
+// 8 x 8 elements of 16 bits that a warp loads together (ldmatrix), and their products (mma.sync).
+#pragma once
+#include "cuda/prelude.cuh"
+
+TFCC_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+/// 16 bytes to shared memory, zeros if not `valid`; `from` is not read then.
+TFCC_FN void copy_async(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+/// The same of 4, 8 or 16 bytes.
+template <int bytes> TFCC_FN void copy_async(void* to, const void* from, bool valid) {
+  static_assert(bytes == 4 || bytes == 8 || bytes == 16, "bytes: 4, 8 or 16");
+  if constexpr (bytes == 16) copy_async(to, from, valid);
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(bytes), "r"(valid ? bytes : 0)
+                 : "memory");
+}
+TFCC_FN void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int left> TFCC_FN void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory"); }
+
+/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+TFCC_FN void load_matrices(u32 (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+TFCC_FN void load_matrices_transposed(u32 (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+
+/// c += a b: a 16x16, b 16x8, c 16x8.
+template <class T>
+TFCC_FN void multiply_add(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  if constexpr (kSame<T, f16>) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
