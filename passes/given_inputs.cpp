@@ -130,7 +130,8 @@ std::string GivenInputs::left_over(ExprRef e) const {
       if (size && n == size && n->kind == ExprKind::symbol)
         found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
     }
-    if (n == b_) found = "it differs by the place of a sequence in the batch";
+    if (n == b_ && n->kind == ExprKind::index)
+      found = "it differs by the place of a sequence in the batch";
   });
   return found;
 }
