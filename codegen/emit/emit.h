@@ -22,6 +22,8 @@ struct LaunchSize {
   uint32_t shared_bytes = 0;
   ExprRef work = nullptr;
   uint32_t grain = 1;
+  uint32_t resident =
+      0;  // blocks that a multiprocessor has at most, each one tile after the other; 0: a block for each tile
 };
 
 /// A constant in another layout, made by steps that `change` adds to its recipe. One buffer for

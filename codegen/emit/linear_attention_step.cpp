@@ -165,7 +165,10 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
           kv_heads = c.integer(attrs.kv_heads);
   size.grid = {blocks, kv_heads, sequences};
   size.work = ir::mul(ir::mul(sequences, kv_heads), blocks);
-  if (tile.ahead) size.grid = {ir::min(size.work, c.integer(c.target.processors * tile.resident))};
+  if (tile.ahead) {
+    size.grid = {size.work};
+    size.resident = static_cast<uint32_t>(tile.resident);
+  }
   KernelLaunch launch{fmt::format("linear_attention_step__{}_d{}", c.storage(op.operands[0]), d),
                       std::move(stub), std::move(size),
                       ir::mul(rows, c.integer(4 * attrs.heads * d * dv))};

@@ -70,7 +70,8 @@ Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDe
   LaunchSize size;
   size.threads = x.packed ? 512 : 160;
   size.shared_bytes = stream_shared_bytes(x, tile);
-  size.grid = {ir::min(c.ceil_div(x.n, tile.block_n), c.integer(c.target.processors))};
+  size.grid = {c.ceil_div(x.n, tile.block_n)};
+  size.resident = 1;
 
   std::vector<ValueId> reads = beside_operands(op);
   std::erase(reads, b);

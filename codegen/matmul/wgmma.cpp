@@ -123,9 +123,8 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   size.threads = static_cast<uint32_t>(
       128 * groups +
       96);  // warps beside the groups ask for operands, and prepare the ends of tiles
-  size.grid = {
-      ir::min(ir::mul(c.ceil_div(x.n, smallest.block_n), c.ceil_div(x.m, smallest.block_m)),
-              c.integer(c.target.processors))};
+  size.grid = {ir::mul(c.ceil_div(x.n, smallest.block_n), c.ceil_div(x.m, smallest.block_m))};
+  size.resident = 1;
 
   Stub stub = product_stub(c, o, "matmul_wgmma", beside_operands(op));
   stub.type("T", x.a);

@@ -235,6 +235,7 @@ runtime::KernelLaunch PlanBuilder::sized(const std::string& launch, uint32_t ker
       grows(g, "the grid of '" + launch + "'");
       k.grid.push_back(encode(g));
     }
+    k.resident = size.resident;
   } else {
     k.work = encode(size.work);
     k.grain = size.grain;

@@ -35,7 +35,7 @@ Result<std::vector<ExprRef>> token_of(Importer& im, const Rotary& r, ExprRef b, 
       return im.fail(ErrorCode::shape,
                      "without position_ids the caches must be [batch, length, size / 2]");
     TFCC_TRY_VOID(fits(cache, "the caches"));
-    return std::vector<ExprRef>{ir::is_int(cache[0], 1) ? im.integer(0) : b, s};
+    return ir::broadcast_indices(im.pool(), {cache[0], cache[1]}, Indices{b, s});
   }
   if (cache.size() != 2)
     return im.fail(ErrorCode::shape, "with position_ids the caches must be [positions, size / 2]");

@@ -58,6 +58,7 @@ struct KernelCall {
   int64_t work = 0;                         // CPU
   int64_t grain = 1;
   std::span<const MappedMatrix> maps = {};  // CUDA
+  uint32_t resident = 0;  // CUDA: the most blocks along the first size, for each multiprocessor
 };
 
 /// Launches of a queue between begin() and end() are recorded, not run. The graph that comes out

@@ -36,17 +36,16 @@ struct Tokens {
 std::optional<Tokens> tokens_of(const runtime::Manifest& m) {
   const Symbol* batch = with_role(m, SizeRole::batch);
   const Symbol* tokens = with_role(m, SizeRole::tokens);
-  if (batch == nullptr || tokens == nullptr || !tokens->derived() || tokens->max == 0)
+  if (batch == nullptr || tokens == nullptr || !tokens->derived() || tokens->made ||
+      tokens->max == 0)
     return std::nullopt;
   Tokens t{static_cast<size_t>(batch - m.symbols.data()), {}, tokens};
   bool of_batch = false;
-  for (size_t i = 0; i < m.symbols.size(); ++i) {
-    std::vector<int64_t> ones(m.symbols.size(), 1);
-    ones[i] = 2;
-    if (m.symbols[i].derived() || tokens->value.evaluate(ones) != 2) continue;  // no factor
+  // A product of different sizes of the inputs (manifest_check.cpp).
+  tokens->value.for_each_symbol([&](size_t i) {
     if (i == t.batch) of_batch = true;
     else t.others.push_back(i);
-  }
+  });
   return of_batch ? std::optional(t) : std::nullopt;
 }
 

@@ -176,6 +176,7 @@ struct KernelLaunch {
   SizeExpr work;
   uint32_t grain = 0;
   std::vector<TensorMap> maps;
+  uint32_t resident = 0;  // CUDA: the most blocks for each multiprocessor, of the grid's first size
 
   template <class V> void visit(V&& v) {
     v(1, kernel);
@@ -184,6 +185,7 @@ struct KernelLaunch {
     v(4, work);
     v(5, grain);
     v(6, maps);
+    v(7, resident);
   }
 
   bool operator==(const KernelLaunch&) const = default;

@@ -13,6 +13,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr size_t kMaxRank = 16;
+constexpr uint32_t kMaxResident = 64;  // more blocks than a multiprocessor has
 constexpr int64_t kMaxMultiple = int64_t{1} << 30;
 constexpr uint32_t kMaxCounters = 1u << 16;
 constexpr size_t kMaxPlans = 16;  // one per family; a reader goes over the symbols once for each
@@ -187,6 +188,7 @@ class Checker {
       if (arg >= p.buffers.size()) return bad("launch '" + l.name + "' has a missing buffer");
     }
     if (!valid(k.grid, 3) || !valid(k.work)) return bad("launch '" + l.name + "' has broken sizes");
+    if (k.resident > kMaxResident) return bad("launch '" + l.name + "' has too many blocks");
     for (const TensorMap& map : k.maps) TFCC_TRY_VOID(tensor_map(p, l, map));
     return {};
   }

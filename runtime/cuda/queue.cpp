@@ -230,7 +230,9 @@ class CudaQueue final : public Queue {
       TFCC_TRY_VOID(encode(call.maps[i], maps_[i]));
       params_.push_back(&maps_[i]);
     }
-    return start_kernel(stream, call.kernel, call.grid, params_.data());
+    std::array<int64_t, 3> grid = call.grid;
+    if (call.resident != 0) grid[0] = std::min(grid[0], int64_t{call.resident} * b_.processors_);
+    return start_kernel(stream, call.kernel, grid, params_.data());
   }
 
   Result<void> matmul(void* stream, size_t handle, const MatmulOperands& operands) override {

@@ -164,6 +164,7 @@ class Writer {
     if (l.kernel) {
       j["kernel"] = p.kernels[l.kernel->kernel].name;
       j["args"] = l.kernel->args;
+      if (l.kernel->resident != 0) j["resident"] = l.kernel->resident;
       j["grid"] = json::array();
       for (const SizeExpr& g : l.kernel->grid) j["grid"].push_back(size(g));
       j["work"] = size(l.kernel->work);

@@ -69,8 +69,8 @@ Result<ExprRef> kept_by_mask(Importer& im, ValueId mask, ExprRef past, const Ind
       }
       TFCC_TRY(ExprRef row, im.gather_index(ir::add(past, at[2]), dm[2]));
       TFCC_TRY(ExprRef column, im.gather_index(at[3], dm[3]));
-      ExprRef m = im.element(mask, {ir::is_int(dm[0], 1) ? im.integer(0) : at[0],
-                                    ir::is_int(dm[1], 1) ? im.integer(0) : at[1], row, column});
+      const Indices lead = ir::broadcast_indices(im.pool(), {dm[0], dm[1]}, Indices{at[0], at[1]});
+      ExprRef m = im.element(mask, {lead[0], lead[1], row, column});
       return m->type == Scalar::boolean ? m : ir::lt(im.integer(0), m);
     }
     default:

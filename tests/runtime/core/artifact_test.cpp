@@ -323,6 +323,13 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
     made.set_box_columns(64);
     return made;
   };
+  expect_message(
+      [&](auto& m) {
+        map(m);
+        m.mutable_plans(0)->mutable_buckets(0)->mutable_launches(0)->mutable_kernel()->set_resident(
+            65);
+      },
+      "too many blocks");
   expect_message([&](auto& m) { map(m), m.mutable_plans(0)->set_family("cpu"); },
                  "a tensor map for a CPU");
   expect_message([&](auto& m) { map(m).set_buffer(8); }, "missing buffer");

@@ -180,6 +180,24 @@ TEST_F(CudaBackendTest, kernels_that_wait_themselves_start_early) {
   EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
 }
 
+// The device has one multiprocessor; 800 rows, 128 to a block, are 7 blocks.
+TEST_F(CudaBackendTest, grids_are_as_large_as_the_device_has_multiprocessors) {
+  for (uint32_t resident : {0, 3, 20}) {
+    auto body = [&] {
+      Model model = load([&](pb::Manifest& m) {
+        start_early(m);
+        for (auto& launch : *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches()) {
+          if (launch.has_kernel()) launch.mutable_kernel()->set_resident(resident);
+        }
+      });
+      Executor e = *model.executor();
+      expect_right(e, {8, 100});
+      EXPECT_EQ(fake<int()>("fake_cuda_widest")(), resident == 3 ? 3 : 7);
+    };
+    EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+  }
+}
+
 TEST_F(CudaBackendTest, code_without_the_wait_starts_in_order) {
   auto body = [&] {
     Model model = load([](pb::Manifest& m) {

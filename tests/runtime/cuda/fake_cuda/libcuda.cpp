@@ -86,6 +86,7 @@ struct LaunchConfig {
 };
 constexpr int kProgrammaticSerialization = 6;
 int early = 0;
+unsigned widest = 0;  // grid of the launches
 
 Work with_values(const Known& k, void** params) {
   std::vector<std::vector<char>> values;
@@ -209,6 +210,7 @@ int cuFuncSetAttribute(void*, int, int) { return 0; }
 int cuLaunchKernelEx(const LaunchConfig* c, void* f, void** params, void**) {
   if (c->x == 0 || c->y == 0 || c->z == 0 || c->threads == 0 || pushed == 0) return 1;
   const Known& kernel = *static_cast<Known*>(f);
+  widest = std::max(widest, c->x);
   if (c->attribute_count > 0) {
     if (c->attributes->id != kProgrammaticSerialization || c->attributes->value != 1) return 1;
     ++early;
@@ -241,6 +243,7 @@ int fake_cuda_held() { return pushed + retained + allocations + modules + execut
 void fake_cuda_fail_captures(int count) { captures_to_fail = count; }
 /// Launches so far that may start before their predecessor has ended.
 int fake_cuda_early() { return early; }
+int fake_cuda_widest() { return static_cast<int>(widest); }
 /// Fills the allocations of that size with NaN; returns how many there are.
 int fake_cuda_poison(size_t bytes) {
   int count = 0;
