@@ -39,7 +39,9 @@ Generator::Generator(Generator&&) noexcept = default;
 Generator& Generator::operator=(Generator&&) noexcept = default;
 Generator::~Generator() = default;
 
-Result<Generator> Generator::make(const Model& model, const GeneratorOptions& options) {
+namespace {
+
+Result<void> check_options(const Model& model, const GeneratorOptions& options) {
   const auto positive = [](const char* what, int64_t value) -> Result<void> {
     if (value >= 1) return {};
     return Error{ErrorCode::invalid_argument,
@@ -57,12 +59,35 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
     return Error{ErrorCode::invalid_argument, "max_context must be at most " +
                                                   std::to_string(kMostContext) + ", got " +
                                                   std::to_string(options.max_context)};
-  auto impl = std::make_unique<Impl>();
-  impl->options = options;
   if (options.literal && model.generation_alone())
     return Error{
         ErrorCode::unsupported,
         "it was compiled with --generate-only, without the graph as it was exported; leave --literal out or compile it again"};
+  return {};
+}
+
+// The past of a decoder that takes one.
+const generate::Cache* past_of(const Result<generate::Roles>& roles) {
+  return roles && !roles->caches.empty() ? &roles->caches[0] : nullptr;
+}
+
+// The longest context that the model takes; 0: no limit is known, and the graph itself tells what is
+// too far. The last token needs no place in a past.
+int64_t longest_context(const Model& model, const Result<generate::Roles>& roles) {
+  if (const auto kept = model.attachment("max_context.txt"))  // of a file without the graph
+    return std::max(0LL, std::strtoll(kept->c_str(), nullptr, 10));
+  const generate::Cache* cache = past_of(roles);
+  if (!cache) return roles ? roles->ids.dims[1].max : 0;
+  const int64_t most = cache->past.dims[cache->past_axis].max;
+  return most > 0 ? most + 1 : 0;
+}
+
+}  // namespace
+
+Result<Generator> Generator::make(const Model& model, const GeneratorOptions& options) {
+  TFCC_TRY_VOID(check_options(model, options));
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
   auto generation =
       options.literal ? Result<Model>(Error{ErrorCode::unsupported, ""}) : model.generation();
   if (!generation && generation.error().code != ErrorCode::unsupported) return generation.error();
@@ -75,15 +100,7 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
                                                    "which --generate-only left out"})
                    : generate::find_roles(model.inputs(), model.outputs(), given);
   if (!roles && (!generation || !options.roles.empty())) return roles.error();
-  // The last token of a context needs no place in a past. Where no limit is known, the graph itself
-  // tells what is too far.
-  const generate::Cache* cache = roles && !roles->caches.empty() ? &roles->caches[0] : nullptr;
-  const int64_t most_past = cache ? cache->past.dims[cache->past_axis].max : 0,
-                most_ids = roles ? roles->ids.dims[1].max : 0;
-  const auto kept = model.attachment("max_context.txt");  // of a file without the graph
-  const int64_t allowed = kept    ? std::max(0LL, std::strtoll(kept->c_str(), nullptr, 10))
-                          : cache ? (most_past > 0 ? most_past + 1 : 0)
-                                  : most_ids;
+  const int64_t allowed = longest_context(model, roles);
   if (options.max_context > 0 && allowed > 0 && options.max_context > allowed)
     return Error{ErrorCode::shape, "max_context is " + std::to_string(options.max_context) +
                                        ", the model takes at most " + std::to_string(allowed) +
@@ -105,8 +122,8 @@ Result<Generator> Generator::make(const Model& model, const GeneratorOptions& op
         .run_ahead = options.run_ahead};
     TFCC_TRY(impl->engine, generate::make_paged_engine(*generation, paged));
   } else {
-    if (cache && most_ids > 0)
-      impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most_ids);
+    if (const int64_t most = roles->ids.dims[1].max; past_of(roles) && most > 0)
+      impl->options.prompt_chunk = std::min(impl->options.prompt_chunk, most);
     TFCC_TRY(impl->engine,
              generate::make_literal_engine(model, *std::move(roles), impl->options.max_context));
   }

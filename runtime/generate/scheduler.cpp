@@ -45,9 +45,10 @@ void Generator::Impl::compute() {
       end_cancelled(lock);
       if (stopping && running.empty() && waiting.empty()) return;
       while (may_admit()) {
-        const Entry s = waiting.front();  // others wait behind it meanwhile
+        const Entry s = next_waiting();
+        if (!make_place(lock, *s)) continue;
         const bool admitted = admit(lock, s);
-        waiting.pop_front();
+        waiting.erase(std::find(waiting.begin(), waiting.end(), s));
         if (admitted) running.push_back(s);
       }
       choose_parts(lock);
@@ -58,12 +59,52 @@ void Generator::Impl::compute() {
   }
 }
 
-// One that runs alone is tried in any case.
+// The first that waits, but those whose callbacks have too much to do: they hold nobody up.
+Generator::Impl::Entry Generator::Impl::next_waiting() const {
+  const auto found =
+      std::find_if(waiting.begin(), waiting.end(), [](const Entry& s) { return !s->lags(); });
+  return found == waiting.end() ? nullptr : *found;
+}
+
+bool Generator::Impl::has_place(const Sequence& s) const {
+  return engine->has_place(static_cast<int64_t>(s.tokens.size()) + 1);
+}
+
+// One that runs alone is tried in any case, and those that lag give their place back.
 bool Generator::Impl::may_admit() const {
-  if (waiting.empty() || static_cast<int64_t>(running.size()) >= options.max_sequences)
-    return false;
-  return running.empty() ||
-         engine->has_place(static_cast<int64_t>(waiting.front()->tokens.size()) + 1);
+  const Entry s = next_waiting();
+  if (!s) return false;
+  const auto lagging =
+      std::count_if(running.begin(), running.end(), [](const Entry& r) { return r->lags(); });
+  if (static_cast<int64_t>(running.size()) - lagging >= options.max_sequences) return false;
+  return running.empty() || lagging > 0 || has_place(*s);
+}
+
+// False if somebody lagged, gave back what it had, and more is needed. No step is under way.
+bool Generator::Impl::make_place(std::unique_lock<std::mutex>& lock, const Sequence& s) {
+  if (running.empty() || has_place(s)) return true;
+  const auto loser = youngest();
+  if ((*loser)->lags()) preempt(lock, loser);
+  return running.empty() || has_place(s);
+}
+
+// The one that gives its place back first: of those that lag, or else of all.
+std::vector<Generator::Impl::Entry>::iterator Generator::Impl::youngest() {
+  return std::max_element(running.begin(), running.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a->lags(), a->number) < std::pair(b->lags(), b->number);
+  });
+}
+
+// It goes on later, with what it had if the host has memory for it.
+void Generator::Impl::preempt(std::unique_lock<std::mutex>& lock,
+                              std::vector<Entry>::iterator which) {
+  const Entry s = *which;
+  running.erase(which);
+  const bool swapped = swap(lock, *s, &Engine::swap_out);
+  if (!swapped) s->computed = 0;
+  ++counts.preempted;
+  counts.swapped += swapped;
+  waiting.push_front(s);
 }
 
 // The thread of its callback begins with a sequence's first turn: those that wait have none.
@@ -247,19 +288,16 @@ void Generator::Impl::reserve(std::unique_lock<std::mutex>& lock) {
       ++i;
       continue;
     }
-    const auto youngest =
-        std::max_element(running.begin(), running.end(),
-                         [](const Entry& a, const Entry& b) { return a->number < b->number; });
-    const Entry loser = *youngest;
-    const bool alone = running.size() == 1;
-    running.erase(youngest);
+    const auto which = youngest();
+    const Entry loser = *which;
     const auto part =
         std::find_if(parts.begin(), parts.end(), [&](const Part& p) { return p.s == loser; });
     if (part != parts.end()) {
       if (part - parts.begin() < static_cast<std::ptrdiff_t>(i)) --i;
       parts.erase(part);
     }
-    if (alone) {
+    if (running.size() == 1) {
+      running.clear();
       loser->state.reset();
       end(*loser, GenerateEnd::failed,
           {ErrorCode::memory, "the cache has place for " + std::to_string(engine->most_tokens()) +
@@ -267,11 +305,7 @@ void Generator::Impl::reserve(std::unique_lock<std::mutex>& lock) {
                                   "; make it with more cache_bytes"});
       continue;
     }
-    const bool swapped = swap(lock, *loser, &Engine::swap_out);
-    if (!swapped) loser->computed = 0;
-    ++counts.preempted;
-    counts.swapped += swapped;
-    waiting.push_front(loser);
+    preempt(lock, which);
   }
 }
 

@@ -75,7 +75,12 @@ struct Generator::Impl {
   // ---- the computing thread
 
   void compute();
+  Entry next_waiting() const;
+  bool has_place(const Sequence& s) const;
   bool may_admit() const;
+  bool make_place(std::unique_lock<std::mutex>& lock, const Sequence& s);
+  std::vector<Entry>::iterator youngest();
+  void preempt(std::unique_lock<std::mutex>& lock, std::vector<Entry>::iterator which);
   bool admit(std::unique_lock<std::mutex>& lock, const Entry& s);
   bool swap(std::unique_lock<std::mutex>& lock, Sequence& s,
             bool (Engine::*move)(Engine::Sequence&));

@@ -65,6 +65,21 @@ Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::stri
   return tokens;
 }
 
+// Of a state: random numbers that repeat, for gigabytes of them would take minutes.
+Array made_state(const TensorInfo& t, int64_t count, std::mt19937_64& rng) {
+  std::vector<int64_t> shape{count};
+  for (size_t k = 1; k < t.dims.size(); ++k) shape.push_back(t.dims[k].max);
+  Array a = make_array(t.dtype, std::move(shape));
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  constexpr int64_t kPeriod = 65521;
+  const auto size = static_cast<int64_t>(size_of(t.dtype));
+  for (int64_t i = 0; i < a.count(); ++i) {
+    if (i < kPeriod) ir::write_real(t.dtype, a.bytes.data(), static_cast<size_t>(i), uniform(rng));
+    else std::copy_n(a.bytes.begin() + (i - kPeriod) * size, size, a.bytes.begin() + i * size);
+  }
+  return a;
+}
+
 // A step of the program for generation (docs/generate.md): every sequence has as many tokens and
 // keys, its pages lie apart; slots of sums that are read lie before those that are written. What
 // states hold is made up like any input.
@@ -113,20 +128,8 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   add("draw", {n, 4}, [](int64_t) { return 0; });
   add("seen", {n, 1}, [](int64_t) { return 0; });
   for (const TensorInfo& t : generation.inputs()) {
-    if (!t.state) continue;
-    std::vector<int64_t> shape{runtime::is_cache(t) ? n * width : 2 * n};
-    for (size_t k = 1; k < t.dims.size(); ++k) shape.push_back(t.dims[k].max);
-    Array a = make_array(t.dtype, std::move(shape));
-    std::uniform_real_distribution<double> uniform(-1, 1);
-    constexpr int64_t kPeriod = 65521;  // gigabytes of random numbers would take minutes
-    for (int64_t i = 0; i < a.count(); ++i) {
-      if (i < kPeriod)
-        ir::write_real(t.dtype, a.bytes.data(), static_cast<size_t>(i), uniform(rng));
-      else
-        std::copy_n(a.bytes.begin() + (i - kPeriod) * static_cast<int64_t>(size_of(t.dtype)),
-                    size_of(t.dtype), a.bytes.begin() + i * static_cast<int64_t>(size_of(t.dtype)));
-    }
-    out.emplace_back(t.name, std::move(a));
+    if (t.state)
+      out.emplace_back(t.name, made_state(t, runtime::is_cache(t) ? n * width : 2 * n, rng));
   }
   return out;
 }

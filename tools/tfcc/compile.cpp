@@ -168,12 +168,8 @@ void add_size_options(CLI::App& command, compiler::SizeOptions& sizes) {
   command.add_option("--maxShapes", sizes.max_shapes, "largest sizes: input_ids:32x512");
 }
 
-}  // namespace
-
-void add_compile(CLI::App& app, Action& action) {
-  auto o = std::make_shared<CommandLine>();
-  CLI::App* c =
-      app.add_subcommand("compile", "compile an ONNX model (or a .tfir graph) to a .tfcc file");
+// The model, what it is compiled for, and in which types.
+void add_target_options(CLI::App* c, const std::shared_ptr<CommandLine>& o) {
   c->add_option("model", o->model, "the model: .onnx or .tfir")->required();
   c->add_option("-o,--output", o->output,
                 "the file to write; default: the model's name with .tfcc");
@@ -191,6 +187,10 @@ void add_compile(CLI::App& app, Action& action) {
        "--cpu-weights", o->options.cpu_weights,
        "store weights of products on the CPU in bf16, which halves what a step of a decoder reads; products stay fp32")
       ->check(CLI::IsMember({"bf16"}));
+}
+
+// Returns --passes.
+CLI::Option* add_graph_options(CLI::App* c, const std::shared_ptr<CommandLine>& o) {
   CLI::Option* passes =
       c->add_option("--passes", o->passes,
                     "run these passes instead of the default ones; --passes= runs none")
@@ -202,7 +202,7 @@ void add_compile(CLI::App& app, Action& action) {
       "compute padding too: by default real tokens alone are computed where attention proves which they are, and outputs are 0 at padding");
   c->add_flag(
       "--allow-batch-variance", o->options.batch_variance,
-      "let a library compute products of many rows of generation: faster prompts on Hopper GPUs, but logits have other bits beside other sequences and in other chunks");
+      "let a library compute products of generation where it is faster: prompts, and on GPUs but Hopper's and in fp32 all; logits then have other bits beside other sequences and in other chunks");
   c->add_option(
       "--role", o->roles,
       "what an input of a decoder is for, if its name does not tell: NAME=ids|mask|positions|types; or OUTPUT=logits, PRESENT=PAST; kept in the file");
@@ -213,6 +213,11 @@ void add_compile(CLI::App& app, Action& action) {
       "--generate-only", o->options.generate_only,
       "leave out the graph as it was exported: a decoder's file is for `tfcc generate` alone, and smaller");
   add_size_options(*c, o->options.sizes);
+  return passes;
+}
+
+// Files beside the model, and how it is told what was done.
+void add_file_options(CLI::App* c, const std::shared_ptr<CommandLine>& o) {
   c->add_option("--dump-ir", o->dump_ir, "write the graph after every pass into this folder");
   c->add_option("--dump-kernels", o->dump_kernels,
                 "write the source of every kernel into this folder");
@@ -233,6 +238,17 @@ void add_compile(CLI::App& app, Action& action) {
   c->add_flag("-v,--verbose", o->verbose,
               "a line for each node that was not fused, also where layers say the same");
   c->add_flag("-q,--quiet", o->quiet, "print errors and warnings alone");
+}
+
+}  // namespace
+
+void add_compile(CLI::App& app, Action& action) {
+  auto o = std::make_shared<CommandLine>();
+  CLI::App* c =
+      app.add_subcommand("compile", "compile an ONNX model (or a .tfir graph) to a .tfcc file");
+  add_target_options(c, o);
+  CLI::Option* passes = add_graph_options(c, o);
+  add_file_options(c, o);
   c->callback([o, passes, &action] {
     o->passes_given = passes->count() > 0;
     action = [o] { return compile_model(*o); };

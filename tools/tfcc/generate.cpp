@@ -168,7 +168,9 @@ class Request {
     o.stop_ids = session.end_ids;
     o.on_token = [request = out.get()](int32_t token) {
       const std::lock_guard lock(request->started_);
+      if (request->text_.stopped) return;  // computed before it was known
       request->show_(request->text_.push(token));
+      ++request->shown_;
       if (request->text_.stopped) request->generator_.cancel(request->id_);
     };
     const std::lock_guard lock(out->started_);  // tokens come after the id is known
@@ -180,7 +182,11 @@ class Request {
   Result<Generated> wait() {
     TFCC_TRY(Generated out, generator_.wait(id_));
     show_(text_.finish());
-    if (text_.stopped) out.end = GenerateEnd::stop;
+    if (text_.stopped && out.end != GenerateEnd::failed) {
+      out.end = GenerateEnd::stop;
+      out.tokens.resize(std::min(out.tokens.size(), shown_));
+      out.log_probabilities.resize(std::min(out.log_probabilities.size(), shown_));
+    }
     if (out.end == GenerateEnd::failed) return out.error;
     return out;
   }
@@ -195,6 +201,7 @@ class Request {
   Answer text_;
   Show show_;
   std::mutex started_;
+  size_t shown_ = 0;  // tokens, up to that by which a stop string was whole
   Generator::Id id_ = 0;
 };
 

@@ -264,6 +264,36 @@ TEST_F(GeneratorTest, ACallbackThatBlocksHoldsBackItsSequenceAlone) {
   EXPECT_EQ(g.wait(*first)->tokens.size(), 300u);
 }
 
+// Nor does it keep a place that others want: in the list, or in a cache of one sequence.
+TEST_F(GeneratorTest, CallbacksThatBlockHoldNobodyElseUp) {
+  for (const auto& [name, pages] : {std::pair{"llama-past", 2}, {"linear-hybrid", 4}}) {
+    const Model model = load(name);
+    const Ids prompt = {5, 6, 7};
+    Generator alone = *Generator::make(model);
+    const Ids want = answer(alone, prompt, {.max_tokens = 90}).tokens;
+    for (const size_t swap : {size_t{0}, size_t{1} << 20}) {
+      SCOPED_TRACE(std::string(name) + ", swap " + std::to_string(swap));
+      Generator g = *Generator::make(model, {.max_context = 128,
+                                             .max_sequences = 2,
+                                             .cache_bytes = page_bytes(model) * pages,
+                                             .swap_bytes = swap});
+      std::atomic<bool> open = false;
+      GenerateOptions slow{.max_tokens = 90};
+      slow.on_token = [&](int32_t) {
+        while (!open) std::this_thread::sleep_for(1ms);
+      };
+      std::vector<Generator::Id> blocked;
+      for (int i = 0; i < 5; ++i) blocked.push_back(*g.submit(prompt, slow));
+      const Generated free = answer(g, prompt, {.max_tokens = 90});
+      EXPECT_EQ(free.tokens, want) << free.error.message;
+      for (const auto id : blocked) EXPECT_LT(g.poll(id)->tokens.size(), 90u);
+      EXPECT_GT(g.stats().preempted, 0);
+      open = true;
+      for (const auto id : blocked) EXPECT_EQ(g.wait(id)->tokens, want);
+    }
+  }
+}
+
 TEST_F(GeneratorTest, ACallbackMayCancelAndSubmit) {
   const Golden want = golden("llama-past");
   Generator g = generator("llama-past");
