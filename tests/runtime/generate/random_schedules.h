@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts that are submitted, cancelled and pre-empted at random: what is generated for one does not
-// depend on what else is computed, in what chunks, or on who cancels meanwhile.
+// Prompts that are submitted, cancelled and pre-empted at random, by several threads, with callbacks
+// that sleep, throw, cancel and submit: what is generated for one does not depend on what else is
+// computed, in what chunks, or on what others do meanwhile.
 #pragma once
 
 #include <chrono>
 #include <cmath>
+#include <deque>
+#include <mutex>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -35,6 +38,7 @@ class Schedules {
       for (int i = 1 + below(r.prompt.empty() ? 60 : 8); i > 0; --i)
         r.prompt.push_back(below(tokens));
       r.options.max_tokens = 1 + below(30);
+      if (n < 3) r.prompt.resize(1), r.options.max_tokens = 100;  // longer than a callback may lag
       r.options.sampling.temperature = below(2) ? 1.5f : 0;
       r.options.sampling.seed = random_();
       r.options.sampling.repetition_penalty = below(3) == 0 ? 1.3f : 1;
@@ -66,28 +70,36 @@ class Schedules {
     const std::string where = "round " + std::to_string(round) + ": ";
     if (!made) return where + made.error().message;
     Generator& g = *made;
-    std::vector<std::pair<Generator::Id, const Request*>> ids;
-    std::set<Generator::Id> cancelled;
-    for (int i = 0; i < 10; ++i) {
-      const Request& r = requests_[static_cast<size_t>(below(12))];
-      const auto id = g.submit(r.prompt, r.options);
-      if (!id) return where + id.error().message;
-      ids.emplace_back(*id, &r);
-      if (below(5) == 0) {
-        cancelled.insert(ids[static_cast<size_t>(below(static_cast<int>(ids.size())))].first);
-        g.cancel(*cancelled.rbegin());
+    Round all{.g = g};
+    for (int k = 0; k < 2; ++k) {
+      std::vector<Choice> own;
+      for (int i = 0; i < 5; ++i) {
+        const auto manner = static_cast<Manner>(below(7));
+        // The wait for a cancelled one may be over before its last callback is.
+        own.push_back({&requests_[static_cast<size_t>(below(12))], manner, 1 + below(12),
+                       manner != Manner::submits && below(5) == 0, below(3000)});
       }
+      all.threads.emplace_back([&all, own] {
+        for (const Choice& c : own) all.submit(c);
+      });
     }
-    for (const auto& [id, r] : ids) {
-      const auto got = g.wait(id);
+    for (std::thread& t : all.threads) t.join();
+    for (size_t i = 0; i < all.count(); ++i) {  // callbacks submit more, none after its end
+      Submitted& s = all.at(i);
+      const auto got = g.wait(s.id);
       if (!got) return where + got.error().message;
-      const std::string wrong = difference(*got, *r, cancelled.contains(id), as_exported);
+      const std::string wrong = difference(*got, s, as_exported);
       if (!wrong.empty()) return where + wrong;
       ++counts_.answers;
     }
+    for (std::thread& t : all.cancelling) t.join();
+    const auto busy = [&] {
+      const GeneratorStats now = g.stats();
+      return now.running + now.waiting + now.pages_held > 0;
+    };
+    for (int i = 0; i < 2000 && busy(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it tidies up after the end
     if (g.stats().running + g.stats().waiting != 0) return where + "something is left";
-    for (int i = 0; i < 1000 && g.stats().pages_held > 0; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // they come back after the end
     if (g.stats().pages_held != 0) return where + "pages are held";
     const GeneratorStats stats = g.stats();
     counts_.preempted += stats.preempted;
@@ -109,15 +121,85 @@ class Schedules {
   };
   int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
 
-  static std::string difference(const Generated& got, const Request& r, bool may_be_cancelled,
-                                bool near) {
+  /// What the callback of an answer does. At token `at`: throws, cancels itself, submits another.
+  enum class Manner { none, plain, counts, sleeps, throws, cancels, submits };
+  struct Choice {
+    const Request* request;
+    Manner manner;
+    int at;
+    bool cancelled;  // by another thread ..
+    int after_us;    // .. after so long
+  };
+  struct Submitted {
+    Choice choice;
+    Generator::Id id = 0;
+    Ids delivered;
+  };
+  struct Round {
+    Generator& g;
+    std::mutex mutex = {};
+    std::deque<Submitted> submitted = {};
+    std::vector<std::thread> threads = {}, cancelling = {};
+
+    size_t count() {
+      const std::lock_guard lock(mutex);
+      return submitted.size();
+    }
+    Submitted& at(size_t i) {
+      const std::lock_guard lock(mutex);
+      return submitted[i];
+    }
+    void submit(const Choice& c) {
+      const std::lock_guard lock(mutex);
+      Submitted& s = submitted.emplace_back(Submitted{.choice = c});
+      GenerateOptions options = c.request->options;
+      if (c.manner > Manner::plain) options.on_token = [this, &s](int32_t id) { take(s, id); };
+      s.id = *g.submit(c.request->prompt, options);
+      if (!c.cancelled) return;
+      if (c.after_us < 1000) return g.cancel(s.id);
+      cancelling.emplace_back([this, id = s.id, us = c.after_us] {
+        std::this_thread::sleep_for(std::chrono::microseconds(us));
+        g.cancel(id);
+      });
+    }
+    void take(Submitted& s, int32_t id) {
+      const Choice& c = s.choice;
+      s.delivered.push_back(id);
+      if (c.manner == Manner::sleeps)
+        std::this_thread::sleep_for(std::chrono::microseconds(c.after_us / 10));
+      if (static_cast<int>(s.delivered.size()) != c.at) return;
+      if (c.manner == Manner::throws) throw std::runtime_error("enough");
+      if (c.manner == Manner::submits)
+        submit({c.request, Manner::counts, c.at, false, 0});  // waits until its own is known
+      if (c.manner != Manner::cancels) return;
+      {
+        const std::lock_guard lock(mutex);  // the id is known
+      }
+      g.cancel(s.id);
+    }
+  };
+
+  static std::string difference(const Generated& got, const Submitted& s, bool near) {
+    const Request& r = *s.choice.request;
     const Ids &ids = got.tokens, &alone = r.alone.tokens;
+    const bool begins =
+        ids.size() <= alone.size() && std::equal(ids.begin(), ids.end(), alone.begin());
+    const bool calls = s.choice.manner > Manner::plain;
+    if (calls && (s.delivered.size() > ids.size() ||
+                  !std::equal(s.delivered.begin(), s.delivered.end(), ids.begin())))
+      return "its callback was given other tokens";
+    const bool reached = static_cast<int>(alone.size()) >= s.choice.at;
     if (got.end == GenerateEnd::cancelled) {
-      if (!may_be_cancelled) return "nobody cancelled it";
-      const bool begins =
-          ids.size() <= alone.size() && std::equal(ids.begin(), ids.end(), alone.begin());
+      if (!s.choice.cancelled && !(s.choice.manner == Manner::cancels && reached))
+        return "nobody cancelled it";
       return begins ? "" : "a cancelled one has other tokens";
     }
+    if (s.choice.manner == Manner::throws && reached) {
+      if (got.end != GenerateEnd::failed || got.error.message != "the callback threw: enough")
+        return "its callback threw, and nobody knows";
+      return begins ? "" : "one whose callback threw has other tokens";
+    }
+    if (calls && s.delivered != ids) return "its callback was not given all tokens";
     if (got.end != r.alone.end)
       return std::string("it ended by ") + to_string(got.end) + ", alone by " +
              to_string(r.alone.end) + " " + got.error.message;
