@@ -21,9 +21,7 @@
 // Without a past, keys are rows of the new tokens. Sums of a mask and running sums follow from the
 // inputs. A load that the sizes of the graph had proved (a position table) is clamped, with a flag.
 // Inputs are recognised by type, dims and name. Not lifted: a mask over the query that data
-// decides, cross attention, a circular cache, dynamic quantisation (its scale is of all tokens),
-// and a triangle of a table that is read at clamped positions (gpt2-past), which classify-mask
-// leaves.
+// decides, cross attention, a circular cache and dynamic quantisation (its scale is of all tokens).
 // A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
 // slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
 // as those of all else. Requires: it is causal, sees all but padding, has one decay for heads that

@@ -202,11 +202,52 @@ class Walk {
 
   void read(ExprRef e) {
     std::vector<Rows> rows;
+    collect(e, rows);
+    if (rows.empty() || is_selected(e, rows)) return;
+    for (const Rows& r : rows) add(r);
+  }
+
+  // The rows that e reads. Of a choice by where an index is, as that of past and new keys, each side
+  // is read where it is chosen: there r / n of a row r = b n + (j - p) is b.
+  void collect(ExprRef e, std::vector<Rows>& rows) {
+    if (e->kind == ExprKind::select) {
+      collect(e->args[0], rows);
+      for (const bool value : {true, false}) {
+        const size_t first = rows.size();
+        collect(e->args[value ? 1 : 2], rows);
+        const auto from = least_of(e->args[0], value);
+        for (size_t k = first; from && k < rows.size(); ++k) {
+          rows[k].batch = from_there(rows[k].batch, from->first, from->second);
+          if (rows[k].token) rows[k].token = from_there(rows[k].token, from->first, from->second);
+        }
+      }
+      return;
+    }
     ir::for_each_node(e, [&](ExprRef n) {
       if (is_row(n)) rows.push_back(rows_of(n));
     });
-    if (rows.empty() || is_selected(e, rows)) return;
-    for (const Rows& r : rows) add(r);
+  }
+
+  // An index x and what it is not less than where the condition has this value, if it says that:
+  // x = from + rest, where rest is not negative.
+  static std::optional<std::pair<ExprRef, ExprRef>> least_of(ExprRef condition, bool value) {
+    ExprRef known = value ? condition : ir::logical_not(condition);
+    if (known->kind != ExprKind::ge0) return std::nullopt;  // cost: others have no sum, or one of 0
+    ExprRef p = known->args[0];
+    for (const ir::Term& t : p->terms) {
+      if (t.coefficient < 0) continue;  // cost: what is behind it is not known to be there
+      if (t.atoms[0]->kind != ExprKind::index) continue;
+      return std::pair(t.atoms[0], ir::sub(t.atoms[0], p));
+    }
+    return std::nullopt;
+  }
+
+  // e where the index x is not less than `from`.
+  ExprRef from_there(ExprRef e, ExprRef x, ExprRef from) {
+    ExprRef rest = many(ir::sub(x->args[0], from));
+    ExprRef there =
+        ir::rewrite(e, [&](ExprRef n) { return n == x ? ir::add(from, rest) : nullptr; });
+    return ir::rewrite(there, [&](ExprRef n) { return n == rest ? ir::sub(x, from) : nullptr; });
   }
 
   // Is nothing left of rows whose own key is hidden: x * mask, select(mask, x, 0)?

@@ -92,8 +92,7 @@ TEST_F(GeneratorTest, GivesWhatFloat64Gives) {
       for (const bool literal : {false, true}) {
         const Golden want = golden(name);
         Generator g = generator(name, {.prompt_chunk = chunk, .literal = literal});
-        const bool lifted = !literal && name != "gpt2-past";
-        EXPECT_EQ(g.engine(), lifted                       ? "pages"
+        EXPECT_EQ(g.engine(), !literal                     ? "pages"
                               : name.starts_with("linear") ? "whole sequences"
                                                            : "past and present");
         const Generated got = answer(g, want.prompt, {.max_tokens = 24});
@@ -119,7 +118,6 @@ TEST_F(GeneratorTest, ChunksChangeNoBitOfTheLogits) {
     for (int i = 0; i < 40; ++i) prompt.push_back(i * 37 % 200), other.push_back(i * 17 % 200);
     for (const bool paged : {false, true}) {
       const auto generation = model.generation();
-      if (paged && name == "gpt2-past") continue;  // it is not lifted
       if (!paged && !name.ends_with("past")) continue;
       ASSERT_TRUE(!paged || generation) << name;
       std::vector<float> whole;
