@@ -94,9 +94,13 @@ Emission append(const EmitContext& c, OpId o) {
   size.grain = 4;
   ExprRef flops =
       rotates ? ir::mul(rows, c.integer(3 * (rope.heads + kv_heads) * rope.rotary)) : c.integer(0);
-  return Emission::of({fmt::format("{}__{}_d{}{}", stub.function(), c.storage(op.results[0]), d,
-                                   rope.interleaved ? "_pairs" : ""),
-                       std::move(stub), std::move(size), flops});
+  KernelLaunch launch{fmt::format("{}__{}_d{}{}", stub.function(), c.storage(op.results[0]), d,
+                                  rope.interleaved ? "_pairs" : ""),
+                      std::move(stub), std::move(size), flops};
+  launch.of_states = ir::mul(
+      rows, c.integer(kv_heads * (d + dv) *
+                      static_cast<int64_t>(size_of(c.type(op.results[0]).dtype))));  // one row each
+  return Emission::of(std::move(launch));
 }
 
 }  // namespace

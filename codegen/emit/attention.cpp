@@ -489,12 +489,18 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const
       ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.most_queries, x.keys));
   const std::string grouped =
       attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);
-  return {fmt::format("{}__{}_d{}{}", stub.function(), storage_type(x.type), x.head, grouped),
-          std::move(stub),
-          launch_size(c, attrs, x, tile),
-          ir::mul(pairs, c.integer(2 * (x.head + x.v_head))),
-          {},
-          std::move(maps)};
+  KernelLaunch launch{
+      fmt::format("{}__{}_d{}{}", stub.function(), storage_type(x.type), x.head, grouped),
+      std::move(stub),
+      launch_size(c, attrs, x, tile),
+      ir::mul(pairs, c.integer(2 * (x.head + x.v_head))),
+      {},
+      std::move(maps)};
+  if (x.page)  // keys and values of what there is, once
+    launch.of_states = ir::mul(
+        ir::mul(x.batch, x.keys),
+        c.integer(attrs.kv_heads * (x.head + x.v_head) * static_cast<int64_t>(size_of(x.type))));
+  return launch;
 }
 
 }  // namespace

@@ -143,18 +143,10 @@ ExprRef PlanBuilder::traffic(const EmitContext& c, OpKind op,
     return out_.plan.buffers[b].place == runtime::BufferClass::constant;
   };
   ExprRef largest = c.integer(0), sum = c.integer(0);
-  std::vector<uint32_t> buffers = all;
-  if (op == OpKind::kv_append ||
-      op == OpKind::rope_append) {  // of the pages it writes what it reads
-    std::erase_if(buffers, [&](uint32_t b) {
-      return out_.plan.buffers[b].place == runtime::BufferClass::state;
-    });
-    for (size_t i = 0, n = buffers.size(); i < n; ++i) buffers.push_back(buffers[i]);
-  }
-  for (uint32_t b : buffers) {
+  for (uint32_t b : all) {
     if (!is_constant(b)) largest = ir::max(largest, buffers_[b].bytes);
   }
-  for (uint32_t b : buffers) {
+  for (uint32_t b : all) {
     const bool table = is_constant(b) && op != OpKind::matmul;
     sum = ir::add(sum, table ? ir::min(buffers_[b].bytes, largest) : buffers_[b].bytes);
   }
