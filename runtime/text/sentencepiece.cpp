@@ -144,7 +144,8 @@ Json model_of(const SentencePieceModel& m, size_t unknown) {
   return {{"type", "Unigram"},
           {"vocab", vocabulary},
           {"unk_id", unknown},
-          {"byte_fallback", m.byte_fallback}};
+          {"byte_fallback", m.byte_fallback},
+          {"single", true}};
 }
 
 // What of a model is not supported, or cannot be.

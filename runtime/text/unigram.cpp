@@ -11,14 +11,19 @@ constexpr double kUnknownPenalty = 10;  // below the lowest score of a token
 
 class Unigram : public TokenModel {
  public:
-  Unigram(Vocabulary vocabulary, std::vector<double> scores, int32_t unknown, bool byte_fallback)
+  /// `single`: scores are added in f32, as SentencePiece does and Hugging Face's library does not;
+  /// of ways that cost the same the rounding then decides.
+  Unigram(Vocabulary vocabulary, std::vector<double> scores, int32_t unknown, bool byte_fallback,
+          bool single)
       : vocabulary_(std::move(vocabulary)),
         scores_(std::move(scores)),
         unknown_(unknown),
         byte_fallback_(byte_fallback),
+        single_(single),
         trie_(vocabulary_.tokens()) {
     const double lowest = scores_.empty() ? 0 : *std::min_element(scores_.begin(), scores_.end());
     unknown_score_ = lowest - kUnknownPenalty;
+    if (single_) unknown_score_ = static_cast<float>(unknown_score_);
   }
 
   Result<void> append(std::string_view piece, std::vector<int32_t>& out) const override {
@@ -32,17 +37,18 @@ class Unigram : public TokenModel {
       const size_t size = std::min(character_size(piece[at]), piece.size() - at);
       const double here = best[at].score;
       bool alone = false;  // whether the character is a token
-      const auto offer = [&](size_t end, double score, int32_t id) {
+      const auto offer = [&](size_t end, double own, int32_t id) {
         Best& b = best[end];
+        const double whole = own + here, score = single_ ? static_cast<float>(whole) : whole;
         if (b.start < 0 || score > b.score) b = {score, static_cast<int64_t>(at), id};
       };
       trie_.prefixes(piece.substr(at), [&](size_t n, int32_t id) {
-        offer(at + n, scores_[static_cast<size_t>(id)] + here, id);
+        offer(at + n, scores_[static_cast<size_t>(id)], id);
         alone |= n == size;
       });
       if (!alone) {
         if (unknown_ < 0) return no_token_for(piece.substr(at, size));
-        offer(at + size, unknown_score_ + here, unknown_);
+        offer(at + size, unknown_score_, unknown_);
       }
       at += size;
     }
@@ -87,7 +93,7 @@ class Unigram : public TokenModel {
   Vocabulary vocabulary_;
   std::vector<double> scores_;
   int32_t unknown_;
-  bool byte_fallback_;
+  bool byte_fallback_, single_;
   Trie trie_;
   double unknown_score_;
 };
@@ -109,9 +115,9 @@ Result<std::unique_ptr<TokenModel>> make_unigram(const Json& section) {
     if (id < 0 || static_cast<size_t>(id) >= scores.size())
       return Error{ErrorCode::bad_file, "unk_id is " + std::to_string(id) + ", which is no token"};
   }
-  return std::unique_ptr<TokenModel>(
-      std::make_unique<Unigram>(std::move(vocabulary), std::move(scores), static_cast<int32_t>(id),
-                                section.value("byte_fallback", false)));
+  return std::unique_ptr<TokenModel>(std::make_unique<Unigram>(
+      std::move(vocabulary), std::move(scores), static_cast<int32_t>(id),
+      section.value("byte_fallback", false), section.value("single", false)));
 }
 
 }  // namespace tfcc::text

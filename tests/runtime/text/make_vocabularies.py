@@ -3,7 +3,7 @@
 """Writes small vocabularies in GGUF and in Mistral's tekken.json to tests/runtime/text/data, with ids and texts of the packages that they stand for.
 
     make_vocabularies.py                     writes data/ beside this file
-    make_vocabularies.py --check TOKENIZE    compares TOKENIZE (a test program) on 2,000 more lines, and on the tekken.json of mistral-common
+    make_vocabularies.py --check TOKENIZE    compares TOKENIZE (a test program) on 10,000 more lines, and on the tekken.json of mistral-common
 
 Needs the packages tokenizers, sentencepiece and mistral-common. Lines that spell a special token are left out where the reference
 reads letters there.
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from make_golden import HERE, all_tokenizers, case, lines
+from make_golden import HERE, all_tokenizers, case, lines, many_lines
 import make_sentencepiece as pieces
 
 try:
@@ -130,7 +130,7 @@ def main():
         print(*write(HERE / "data", lines(60, 0)), sep="\n")
         return
     with tempfile.TemporaryDirectory() as scratch:
-        texts = lines(2000, 9)
+        texts = many_lines()
         files = write(Path(scratch), texts)
         for path in sorted((Path(mistral.__path__[0]).parent.parent / "data").glob("tekken*.json")):
             golden = Path(scratch) / f"{path.stem}-cases.json"
