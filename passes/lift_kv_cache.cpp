@@ -20,7 +20,7 @@
 //   5. One output has a row for each token, the logits; the others are those of 2.
 // Without a past, keys are rows of the new tokens. Sums of a mask and running sums follow from the
 // inputs. A load that the sizes of the graph had proved (a position table) is clamped, with a flag.
-// Inputs are recognised by type, dims and name. Not lifted: a mask over the query that data
+// Inputs are recognised by type and dims, and where these do not tell by name. Not lifted: a mask over the query that data
 // decides, cross attention, a circular cache and dynamic quantisation (its scale is of all tokens).
 // A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
 // slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
@@ -97,15 +97,25 @@ class Lifter : GivenInputs {
     return name.find(part) != name.npos;
   }
 
+  // [batch, past and new tokens]: of whole numbers it is a mask, whatever its name.
+  bool is_of_all_tokens(const ir::Value& in) const {
+    const ir::SizeSymbol *past = g_.size_with(SizeRole::past),
+                         *length = g_.size_with(SizeRole::length),
+                         *all = g_.size_with(SizeRole::context);
+    if (all && in.type.dims[1] == pool_.symbol(all->name)) return true;
+    return past && length &&
+           in.type.dims[1] == ir::add(pool_.symbol(past->name), pool_.symbol(length->name));
+  }
+
   bool find_inputs() {
     for (ValueId v : g_.inputs()) {
       const ir::Value& in = g_.value(v);
       if (in.type.rank() != 2) continue;
       const bool whole = in.type.dtype == DType::i64 || in.type.dtype == DType::i32;
       ValueId* place =
-          has(in.name, "mask")                  ? &in_.mask
-          : whole && has(in.name, "token_type") ? &in_.types
-          : whole && has(in.name, "position")   ? &in_.positions
+          has(in.name, "mask") || (whole && is_of_all_tokens(in)) ? &in_.mask
+          : whole && has(in.name, "token_type")                   ? &in_.types
+          : whole && has(in.name, "position")                     ? &in_.positions
           : whole && (has(in.name, "ids") || has(in.name, "tokens") || !in_.ids.valid()) ? &in_.ids
                                                                                          : nullptr;
       if (!place || place->valid()) return miss(in.name, "its role in a decoder is not clear");
