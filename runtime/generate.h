@@ -110,6 +110,17 @@ struct GeneratorStats {
   int64_t steps_ahead = 0;  ///< of these, begun before the tokens of the step before were known
   /// What the host took for steps, apart from waiting for a GPU; on a CPU also to compute them.
   double host_ms = 0;
+  double busy_ms = 0;  ///< while there was something to compute, waiting for a GPU included
+
+  /// New tokens, of all sequences, for each second of busy_ms; prompts are computed in it too.
+  double tokens_per_second() const {
+    return busy_ms > 0 ? static_cast<double>(tokens) * 1000 / busy_ms : 0;
+  }
+  /// The share of prompts' tokens that were not computed, as they began as others did.
+  double hit_rate() const {
+    const int64_t all = prompt_tokens + shared_tokens;
+    return all > 0 ? static_cast<double>(shared_tokens) / static_cast<double>(all) : 0;
+  }
 };
 
 inline constexpr int64_t kDefaultContext = 4096;

@@ -261,6 +261,7 @@ typedef struct {
   int64_t steps, steps_ahead;
   int64_t swapped;
   double host_ms;
+  double busy_ms;
 } tfcc_generator_stats;
 
 TFCC_C_API void tfcc_generator_options_init(tfcc_generator_options* options);

@@ -163,7 +163,7 @@ tfcc_status tfcc_generator_get_stats(const tfcc_generator* generator, tfcc_gener
     const tfcc::GeneratorStats s = generator->generator.stats();
     *stats = {s.waiting,     s.running,    s.prompt_tokens, s.tokens,    s.cache_bytes,
               s.pages,       s.pages_held, s.shared_tokens, s.preempted, s.steps,
-              s.steps_ahead, s.swapped,    s.host_ms};
+              s.steps_ahead, s.swapped,    s.host_ms,       s.busy_ms};
     return TFCC_OK;
   });
 }

@@ -399,7 +399,9 @@ void Generator::Impl::end(Sequence& s, GenerateEnd how, Error error) {
 }
 
 void Generator::Impl::measure(generate::Clock::time_point since) {
-  counts.host_ms += ms_since(since) - waited_ms;
+  const double took = ms_since(since);
+  counts.host_ms += took - waited_ms;
+  counts.busy_ms += took;
   waited_ms = 0;
   counts.cache_bytes = 0;
   for (const Entry& s : running)

@@ -221,6 +221,7 @@ std::string speed_of(const Model& model, const Generated& g, size_t prompt) {
   const auto least =
       executor ? runtime::weight_read_ms(*executor) : Result<double>(executor.error());
   if (least) out += fmt::format("; reading the weights of its products once takes {:.1f}", *least);
+  if (least && *least < each) out += fmt::format(", {:.0f}% of it", 100 * *least / each);
   return out + ")";
 }
 

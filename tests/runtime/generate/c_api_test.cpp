@@ -80,6 +80,7 @@ TEST_F(GeneratorCApi, AnswersAsCppDoes) {
   EXPECT_EQ(stopped, Ids(tokens_.begin(), std::find(tokens_.begin(), tokens_.end(), tokens_[7])));
   tfcc_generator_stats s;
   ASSERT_EQ(tfcc_generator_get_stats(generator_, &s), TFCC_OK);
+  EXPECT_GE(s.busy_ms, s.host_ms);
   EXPECT_EQ(s.waiting + s.running, 0);
   EXPECT_GE(s.tokens, 24 + 5 - 2);
   EXPECT_GT(s.pages, 0);

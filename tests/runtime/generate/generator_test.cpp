@@ -229,6 +229,18 @@ TEST_F(GeneratorTest, DeliversInOrder) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   EXPECT_GT(host_ms, 0);
   EXPECT_LE(host_ms, took.count());
+  const GeneratorStats stats = g.stats();
+  EXPECT_GE(stats.busy_ms, host_ms);
+  EXPECT_LE(stats.busy_ms, took.count());
+  EXPECT_NEAR(stats.tokens_per_second(), static_cast<double>(stats.tokens) * 1000 / stats.busy_ms,
+              1e-6);
+  EXPECT_EQ(stats.hit_rate(), 0);
+  const Ids long_prompt(130, 7);  // two whole pages
+  answer(g, long_prompt, {.max_tokens = 1});
+  answer(g, long_prompt, {.max_tokens = 1});
+  for (int i = 0; i < 2000 && g.stats().hit_rate() == 0; ++i)
+    std::this_thread::sleep_for(1ms);  // it is counted after the answer is there
+  EXPECT_NEAR(g.stats().hit_rate(), 128.0 / (260 + static_cast<double>(want.prompt.size())), 1e-9);
 }
 
 TEST_F(GeneratorTest, ACallbackThatThrowsEndsItsSequenceAlone) {

@@ -70,7 +70,7 @@ class Generated(Structure):
 class GeneratorStats(Structure):
     _fields_ = [("waiting", c_int64), ("running", c_int64), ("prompt_tokens", c_int64), ("tokens", c_int64), ("cache_bytes", c_uint64),
                 ("pages", c_int64), ("pages_held", c_int64), ("shared_tokens", c_int64), ("preempted", c_int64),
-                ("steps", c_int64), ("steps_ahead", c_int64), ("swapped", c_int64), ("host_ms", c_double)]
+                ("steps", c_int64), ("steps_ahead", c_int64), ("swapped", c_int64), ("host_ms", c_double), ("busy_ms", c_double)]
 
 
 # name -> (result, arguments); a function whose result is a status raises.
