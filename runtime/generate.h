@@ -77,7 +77,8 @@ struct Generated {
 struct GeneratorOptions {
   int64_t max_context =
       0;  ///< most tokens of a prompt and its answer; 0: what the file allows, at most kDefaultContext
-  int64_t max_sequences = 16;  ///< computed at a time; others wait, first come first served
+  int64_t max_sequences =
+      16;  ///< computed at a time, but for those whose callbacks lag; others wait, first come first served
   int64_t prompt_chunk = 512;  ///< most tokens of prompts in a step, which others wait for
   size_t cache_bytes =
       0;  ///< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes
