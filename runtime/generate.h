@@ -77,8 +77,7 @@ struct Generated {
 struct GeneratorOptions {
   int64_t max_context =
       0;  ///< most tokens of a prompt and its answer; 0: what the file allows, at most kDefaultContext
-  int64_t max_sequences =
-      16;  ///< computed at a time, but for those whose callbacks lag; others wait, first come first served
+  int64_t max_sequences = 16;  ///< computed at a time; others wait, first come first served
   int64_t prompt_chunk = 512;  ///< most tokens of prompts in a step, which others wait for
   size_t cache_bytes =
       0;  ///< for keys, values and sums of linear attention; 0: for max_sequences of max_context, as far as half of the free memory goes
@@ -104,7 +103,7 @@ struct GeneratorStats {
   size_t cache_bytes = 0;                 ///< keys, values and sums held now
   int64_t pages = 0, pages_held = 0;      ///< of the cache; 0 where there are none
   int64_t shared_tokens = 0;  ///< of prompts that were not computed, as they began as others did
-  int64_t preempted = 0;      ///< times that a sequence gave its place in the cache to an older one
+  int64_t preempted = 0;      ///< times that a sequence gave its place in the cache to another
   int64_t swapped =
       0;  ///< of these, with keys, values and sums kept in memory of the host; the others were computed again
   int64_t steps = 0;        ///< begun since it was made, of several sequences or one

@@ -268,7 +268,7 @@ bool takes_ordered(const MatmulDesc& x, MatmulConfig& c) {
     c.ordered = ordered_tiles(x);
     c.early = x.weight && !x.made_rows;
     c.line = __LINE__;
-    c.reason = "each sum is one accumulator that takes k in order, whatever the tile";
+    c.reason = "each sum has one order, whatever the tile and the rows";
     c.rejected.push_back({Arm::library, "sums in an order that changes with the rows"});
     return true;
   }

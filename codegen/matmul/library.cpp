@@ -31,14 +31,12 @@ Result<Emission> emit_matmul_library(const EmitContext& c, OpId o, const MatmulD
                                      const MatmulConfig&) {
   const ir::Op& op = c.graph.op(o);
   const bool has_bias = x.epilogue == Epilogue::bias;
-  // Where kernels of ours take few rows; elsewhere the library is slow at these without splitting.
-  const bool in_order = x.in_order && c.target.has_wgmma;
   Emission emission;
   note_rows(c, c.graph.value(op.results[0]).name, x, emission);
   emission.launches.emplace_back(
       LibraryLaunch{op.operands[0], op.operands[1], op.results[0],
                     has_bias ? std::optional(op.operands[2]) : std::nullopt, x.m, x.n, x.k, x.batch,
-                    x.stride_a, x.stride_b, x.trans_a, x.trans_b, in_order, x.alpha});
+                    x.stride_a, x.stride_b, x.trans_a, x.trans_b, x.in_order, x.alpha});
   if (!ir::prove_ge0(ir::sub(x.k, c.integer(1))))
     emission.launches.emplace_back(sum_over_nothing(c, o, x));
   return emission;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products whose sums take k in order in one accumulator (templates/cuda/matmul_ordered.cuh): for
-// generation, where a token has the same bits in every batch.
+// Products whose sums have one order (templates/cuda/matmul_ordered.cuh): for generation, where a
+// token has the same bits in every batch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -73,8 +73,10 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
   stub.field("copy", copied);
   stub.require(fmt::format("MatmulOrderedShape<Spec>::shared_bytes == {}", size.shared_bytes),
                "the plan has another size");
-  // Copies of less than 16 bytes are so many that two blocks would have too few registers.
-  stub.waits_itself(tiles.threads > 128 && copied == 16 ? 2 : 1, 0);
+  // Two blocks have too few registers where copies of less than 16 bytes are many. Of f32 they have
+  // too little shared memory before Hopper, and code for later GPUs spills.
+  const bool two = tiles.threads > 128 && copied == 16 && (x.a != DType::f32 || c.target.has_wgmma);
+  stub.waits_itself(two ? 2 : 1, 0);
   stub.call({stub.out(), stub.in(a), stub.in(b), stub.early_size(x.m), stub.size(x.n),
              stub.size(x.k), stub.object("Epilogue")},
             {});

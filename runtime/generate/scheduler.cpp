@@ -61,8 +61,9 @@ void Generator::Impl::compute() {
 
 // The first that waits, but those whose callbacks have too much to do: they hold nobody up.
 Generator::Impl::Entry Generator::Impl::next_waiting() const {
-  const auto found =
-      std::find_if(waiting.begin(), waiting.end(), [](const Entry& s) { return !s->lags(); });
+  const auto found = std::find_if(waiting.begin(), waiting.end(), [](const Entry& s) {
+    return !s->lags(generate::kMostUndelivered / 2);  // else it would be back at the next token
+  });
   return found == waiting.end() ? nullptr : *found;
 }
 
@@ -82,10 +83,14 @@ bool Generator::Impl::may_admit() const {
 
 // False if somebody lagged, gave back what it had, and more is needed. No step is under way.
 bool Generator::Impl::make_place(std::unique_lock<std::mutex>& lock, const Sequence& s) {
-  if (running.empty() || has_place(s)) return true;
+  const auto there_is = [&] {
+    return running.empty() ||
+           (static_cast<int64_t>(running.size()) < options.max_sequences && has_place(s));
+  };
+  if (there_is()) return true;
   const auto loser = youngest();
   if ((*loser)->lags()) preempt(lock, loser);
-  return running.empty() || has_place(s);
+  return there_is();
 }
 
 // The one that gives its place back first: of those that lag, or else of all.
@@ -115,7 +120,7 @@ bool Generator::Impl::admit(std::unique_lock<std::mutex>& lock, const Entry& s) 
     if (!s->state) s->state = engine->start(s->tokens);
     s->computed = static_cast<size_t>(s->state->length);
     engine->reserve(*s->state, static_cast<int64_t>(s->tokens.size()));
-    if (s->options.on_token && !s->caller.joinable())
+    if (s->options.on_token && !s->caller.joinable() && !s->ended)
       s->caller = std::thread([this, s] { call(s); });
     return true;
   } catch (const std::system_error& e) {

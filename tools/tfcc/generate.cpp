@@ -169,7 +169,9 @@ class Request {
     o.on_token = [request = out.get()](int32_t token) {
       const std::lock_guard lock(request->started_);
       if (request->text_.stopped) return;  // computed before it was known
+      request->threw_ = true;
       request->show_(request->text_.push(token));
+      request->threw_ = false;
       ++request->shown_;
       if (request->text_.stopped) request->generator_.cancel(request->id_);
     };
@@ -182,7 +184,8 @@ class Request {
   Result<Generated> wait() {
     TFCC_TRY(Generated out, generator_.wait(id_));
     show_(text_.finish());
-    if (text_.stopped && out.end != GenerateEnd::failed) {
+    // What was computed behind it does not count, even if it failed; but a callback that threw does.
+    if (text_.stopped && (out.end != GenerateEnd::failed || !threw_)) {
       out.end = GenerateEnd::stop;
       out.tokens.resize(std::min(out.tokens.size(), shown_));
       out.log_probabilities.resize(std::min(out.log_probabilities.size(), shown_));
@@ -201,6 +204,7 @@ class Request {
   Answer text_;
   Show show_;
   std::mutex started_;
+  bool threw_ = false;
   size_t shown_ = 0;  // tokens, up to that by which a stop string was whole
   Generator::Id id_ = 0;
 };
@@ -289,7 +293,7 @@ Result<void> generate_batch(Session& session) {
                    static_cast<long long>(stats.shared_tokens));
     if (stats.preempted > 0)
       std::fprintf(stderr,
-                   "; %lld times a sequence gave its place to an older one, as the cache was full, "
+                   "; %lld times a sequence gave its place to another, as the cache was full, "
                    "and %lld times was computed again",
                    static_cast<long long>(stats.preempted),
                    static_cast<long long>(stats.preempted - stats.swapped));

@@ -60,6 +60,7 @@ class Schedules {
     // Room on the host for all, for some of them, for none.
     const std::optional<size_t> swaps[] = {std::nullopt, unit_, 0};
     const bool as_exported = round % 10 == 9 && literal;
+    Round all;  // which callbacks use as long as the generator lives
     auto made = Generator::make(model_, {.max_sequences = 1 + below(5),
                                          .prompt_chunk = 1 + below(20),
                                          .cache_bytes = round % 5 == 4 ? 0 : pages * unit_,
@@ -70,29 +71,35 @@ class Schedules {
     const std::string where = "round " + std::to_string(round) + ": ";
     if (!made) return where + made.error().message;
     Generator& g = *made;
-    Round all{.g = g};
+    all.g = &g;
     for (int k = 0; k < 2; ++k) {
       std::vector<Choice> own;
       for (int i = 0; i < 5; ++i) {
         const auto manner = static_cast<Manner>(below(7));
         // The wait for a cancelled one may be over before its last callback is.
-        own.push_back({&requests_[static_cast<size_t>(below(12))], manner, 1 + below(12),
-                       manner != Manner::submits && below(5) == 0, below(3000)});
+        own.push_back({&requests_[static_cast<size_t>(below(12))], manner,
+                       1 + below(below(3) ? 12 : 90), manner != Manner::submits && below(5) == 0,
+                       below(3000)});
       }
       all.threads.emplace_back([&all, own] {
         for (const Choice& c : own) all.submit(c);
       });
     }
     for (std::thread& t : all.threads) t.join();
+    std::string wrong;
     for (size_t i = 0; i < all.count(); ++i) {  // callbacks submit more, none after its end
       Submitted& s = all.at(i);
       const auto got = g.wait(s.id);
-      if (!got) return where + got.error().message;
-      const std::string wrong = difference(*got, s, as_exported);
-      if (!wrong.empty()) return where + wrong;
+      if (!got) {
+        wrong = where + got.error().message;
+        continue;
+      }
+      const std::string found = difference(*got, s, as_exported);
+      if (wrong.empty() && !found.empty()) wrong = where + found;
       ++counts_.answers;
     }
     for (std::thread& t : all.cancelling) t.join();
+    if (!wrong.empty()) return wrong;
     const auto busy = [&] {
       const GeneratorStats now = g.stats();
       return now.running + now.waiting + now.pages_held > 0;
@@ -136,7 +143,7 @@ class Schedules {
     Ids delivered;
   };
   struct Round {
-    Generator& g;
+    Generator* g = nullptr;
     std::mutex mutex = {};
     std::deque<Submitted> submitted = {};
     std::vector<std::thread> threads = {}, cancelling = {};
@@ -154,18 +161,18 @@ class Schedules {
       Submitted& s = submitted.emplace_back(Submitted{.choice = c});
       GenerateOptions options = c.request->options;
       if (c.manner > Manner::plain) options.on_token = [this, &s](int32_t id) { take(s, id); };
-      s.id = *g.submit(c.request->prompt, options);
+      s.id = *g->submit(c.request->prompt, options);
       if (!c.cancelled) return;
-      if (c.after_us < 1000) return g.cancel(s.id);
+      if (c.after_us < 1000) return g->cancel(s.id);
       cancelling.emplace_back([this, id = s.id, us = c.after_us] {
         std::this_thread::sleep_for(std::chrono::microseconds(us));
-        g.cancel(id);
+        g->cancel(id);
       });
     }
     void take(Submitted& s, int32_t id) {
       const Choice& c = s.choice;
       s.delivered.push_back(id);
-      if (c.manner == Manner::sleeps)
+      if (c.manner == Manner::sleeps || c.manner == Manner::throws)
         std::this_thread::sleep_for(std::chrono::microseconds(c.after_us / 10));
       if (static_cast<int>(s.delivered.size()) != c.at) return;
       if (c.manner == Manner::throws) throw std::runtime_error("enough");
@@ -175,7 +182,7 @@ class Schedules {
       {
         const std::lock_guard lock(mutex);  // the id is known
       }
-      g.cancel(s.id);
+      g->cancel(s.id);
     }
   };
 
