@@ -6,7 +6,7 @@
     make_golden.py --check TOKENIZE [FILE..]   compares TOKENIZE (a test program) on 10,000 more lines, also by these tokenizer.json; exit 77
                           without the packages
 
-The lines are made here: languages (146 in languages.txt), emoji, combining marks, random code points that all of Unicode's versions since 8
+The lines are made here: languages (147 in languages.txt), emoji, combining marks, random code points that all of Unicode's versions since 8
 have, code, spaces, special tokens inside of text, 100 kB without a space, bytes that are no UTF-8. What the libraries differ in is said in docs/tokenizers.md.
 """
 import io
