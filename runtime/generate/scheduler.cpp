@@ -62,7 +62,8 @@ void Generator::Impl::compute() {
 // The first that waits, but those whose callbacks have too much to do: they hold nobody up.
 Generator::Impl::Entry Generator::Impl::next_waiting() const {
   const auto found = std::find_if(waiting.begin(), waiting.end(), [](const Entry& s) {
-    return !s->lags(generate::kMostUndelivered / 2);  // else it would be back at the next token
+    return !s->cancelled &&
+           !s->lags(generate::kMostUndelivered / 2);  // else it would be back at the next token
   });
   return found == waiting.end() ? nullptr : *found;
 }
