@@ -4,12 +4,15 @@
 All floating-point tensors are float64, whatever their type in the graph (weights keep the value that they have in
 their own type); integers and booleans keep theirs. Slow and plain on purpose.
 """
+import functools
 import math
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+# Debian 12's onnx, 1.12, has the table alone; later releases have the function alone.
+_numpy_type = getattr(onnx.helper, "tensor_dtype_to_np_dtype", None) or onnx.mapping.TENSOR_TYPE_TO_NP_TYPE.__getitem__
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -47,7 +50,7 @@ def _unsqueeze(a, x, axes):
 
 
 def _cast(a, x):
-    to = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(a["to"]))
+    to = np.dtype(_numpy_type(a["to"]))
     with np.errstate(invalid="ignore"):  # T5 casts log(0); the value is not used
         return x.astype(np.float64) if to.kind == "f" else x.astype(to)
 
@@ -96,6 +99,11 @@ def _divide(a, x, y):
 def _mean(a, x, axes=None):
     axes = a.get("axes") if axes is None else axes
     return x.mean(tuple(int(v) for v in axes), keepdims=bool(a.get("keepdims", 1)))
+
+
+def _gather_nd(a, x, indices):
+    assert not a.get("batch_dims", 0), "no batch axes"
+    return x[tuple(np.moveaxis(indices, -1, 0))]
 
 
 def _quiet_log(a, x):
@@ -157,11 +165,14 @@ OPERATORS = {
     "Erf": lambda a, x: _erf(x),
     "Exp": lambda a, x: np.exp(x),
     "Expand": lambda a, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape))),
+    "Flatten": lambda a, x: x.reshape(math.prod(x.shape[:a.get("axis", 1)]), -1),
     "Gather": lambda a, x, i: np.take(x, i, a.get("axis", 0)),
+    "GatherND": _gather_nd,
     "Gelu": _gelu,
     "Gemm": _gemm,
     "Greater": lambda a, x, y: x > y,
     "Identity": lambda a, x: x,
+    "IsNaN": lambda a, x: np.isnan(x),
     "LayerNormalization": _layer_norm,
     "Less": lambda a, x, y: x < y,
     "LessOrEqual": lambda a, x, y: x <= y,
@@ -169,13 +180,15 @@ OPERATORS = {
     "MatMul": lambda a, x, y: x @ y,
     "MatMulInteger": _matmul_integer,
     "MatMulNBits": _matmul_4_bits,
-    "Min": lambda a, *xs: np.minimum.reduce(xs),
+    "Max": lambda a, *xs: functools.reduce(np.maximum, xs),
+    "Min": lambda a, *xs: functools.reduce(np.minimum, xs),
     "Mul": lambda a, x, y: x * y,
     "Neg": lambda a, x: -x,
     "Not": lambda a, x: ~x,
     "Pow": lambda a, x, y: x ** y,
     "QuantizeLinear": _quantize,
     "Range": lambda a, start, end, step: np.arange(start, end, step, dtype=start.dtype),
+    "Reciprocal": lambda a, x: 1 / x,
     "ReduceMean": _mean,
     "ReduceSum": lambda a, x, axes: x.sum(tuple(axes.tolist()), keepdims=bool(a.get("keepdims", 1))),
     "Reshape": _reshape,
@@ -185,7 +198,7 @@ OPERATORS = {
     "Slice": _slice,
     "Softmax": lambda a, x: _softmax(x, a.get("axis", -1)),
     "Sqrt": lambda a, x: np.sqrt(x),
-    "Squeeze": lambda a, x, axes: x.squeeze(tuple(axes.tolist())),
+    "Squeeze": lambda a, x, axes=None: x.squeeze(None if axes is None else tuple(axes.tolist())),
     "Sub": lambda a, x, y: x - y,
     "Tanh": lambda a, x: np.tanh(x),
     "Transpose": lambda a, x: x.transpose(a.get("perm")),
