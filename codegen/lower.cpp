@@ -15,6 +15,7 @@
 #include "codegen/plan/bucket_table.h"
 #include "codegen/plan/builder.h"
 #include "codegen/plan/limits.h"
+#include "codegen/tied_tables.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -260,7 +261,8 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms,
 Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights,
                       const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
-  TFCC_TRY(const std::vector<Form> forms, forms_of(graph, target, options.batch_variance));
+  TFCC_TRY(std::vector<Form> forms, forms_of(graph, target, options.batch_variance));
+  for (Form& form : forms) tie_tables(form.graph, target);
   PlanBuilder plan(target, graph, weights, options.precision);
   TFCC_TRY_VOID(lower_forms(plan, forms, target, options));
   plan.place_buffers(judged_shapes(graph, options));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "codegen/artifact_file.h"
 #include "codegen/compile.h"
@@ -99,19 +100,47 @@ uint64_t checksum(std::span<const std::byte> bytes) {
   return sum.value();
 }
 
+// Does `part` stand in `whole` from there on, at a place where a weight may begin?
+bool stands_in(std::span<const std::byte> whole, size_t offset, std::span<const std::byte> part) {
+  return offset % runtime::kWeightAlignment == 0 && offset + part.size() <= whole.size() &&
+         std::ranges::equal(whole.subspan(offset, part.size()), part);
+}
+
+// What is joined in one program and not in another is written once.
 Result<void> write_weights(ArtifactFile& file, Manifest& m, const WeightPool& weights,
                            const CompileOptions& options) {
   if (weights.entries().empty()) return {};
   TFCC_TRY_VOID(file.begin_section(SectionKind::weights));
+  const std::vector<std::vector<WeightPool::Part>> parts = weights.parts();
+  std::vector<std::optional<runtime::Weight>> written(parts.size());
   size_t done = 0;
-  for (const WeightPool::Entry& e : weights.entries()) {
-    TFCC_TRY(std::vector<std::byte> bytes, ir::materialize(e.constant));
-    TFCC_TRY(uint64_t offset, file.align(runtime::kWeightAlignment));
+  const auto note = [&](size_t i, uint64_t offset, std::span<const std::byte> bytes) {
+    const WeightPool::Entry& e = weights.entries()[i];
+    written[i] = {
+        e.name,         e.constant.result_dtype(), e.constant.result_dims(), offset, bytes.size(),
+        checksum(bytes)};
+    if (options.progress) options.progress("writing weights", ++done, parts.size());
+  };
+  const auto write = [&](size_t i) -> Result<void> {
+    TFCC_TRY(const std::vector<std::byte> bytes, ir::materialize(weights.entries()[i].constant));
+    TFCC_TRY(const uint64_t offset, file.align(runtime::kWeightAlignment));
     TFCC_TRY_VOID(file.write(bytes));
-    m.weights.push_back({e.name, e.constant.result_dtype(), e.constant.result_dims(), offset,
-                         bytes.size(), checksum(bytes)});
-    if (options.progress) options.progress("writing weights", ++done, weights.entries().size());
+    note(i, offset, bytes);
+    for (const WeightPool::Part& p : parts[i]) {
+      if (written[p.weight]) continue;
+      TFCC_TRY(const std::vector<std::byte> part,
+               ir::materialize(weights.entries()[p.weight].constant));
+      if (stands_in(bytes, p.offset, part)) note(p.weight, offset + p.offset, part);
+    }
+    return {};
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!written[i] && !parts[i].empty()) TFCC_TRY_VOID(write(i));
   }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!written[i]) TFCC_TRY_VOID(write(i));
+  }
+  for (std::optional<runtime::Weight>& w : written) m.weights.push_back(*std::move(w));
   file.end_section();
   return {};
 }
@@ -226,7 +255,10 @@ Result<void> write_artifact(const std::string& path, const std::vector<BuiltProg
     features |= more;
   }
   TFCC_TRY_VOID(write_texts(file, m, programs, options));
-  for (const runtime::Weight& w : m.weights) result.weight_bytes += w.size;
+  result.weight_bytes = runtime::weight_bytes(m);
+  uint64_t all = 0;
+  for (const runtime::Weight& w : m.weights) all += w.size;
+  if (all != result.weight_bytes) features |= runtime::kSharedWeights;
   const std::string bytes = manifest_bytes(m);
   TFCC_TRY_VOID(file.finish(std::as_bytes(std::span(bytes.data(), bytes.size())), features));
   return {};

@@ -185,6 +185,8 @@ uint32_t ordered_shared_bytes(DType type, const OrderedTiles& tiles);
 #include "codegen/matmul/arms.def"
 #undef TFCC_ARM
 
+/// How the panel arm has a weight of this product packed: [n / panel, k, panel].
+PackedWeight packed_panels(ValueId weight, const MatmulDesc& desc, const MatmulConfig& config);
 /// Adds the functor `name` to a kernel, called with `params`, by default the sum, and then its row
 /// and its column.
 void add_epilogue(Stub& stub, const MatmulDesc& desc, ExprRef body,

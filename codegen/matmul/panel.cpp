@@ -40,6 +40,10 @@ PackedWeight packed_weight(ValueId v, int64_t n, int64_t k, int64_t panel, bool 
 
 }  // namespace
 
+PackedWeight packed_panels(ValueId weight, const MatmulDesc& x, const MatmulConfig& config) {
+  return packed_weight(weight, *ir::as_int(x.n), *ir::as_int(x.k), config.panel, x.trans_b);
+}
+
 Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDesc& x,
                                    const MatmulConfig& config) {
   const ir::Op& op = c.graph.op(o);
@@ -74,9 +78,8 @@ Result<Emission> emit_matmul_panel(const EmitContext& c, OpId o, const MatmulDes
        std::move(stub),
        std::move(size),
        ir::mul(c.integer(2 * n * k), x.m),
-       {x.packed
-            ? packed_codes(op.operands[x.packed->slot], n, k / x.packed->per, panel)
-            : packed_weight(op.operands[x.narrow ? x.narrow->slot : 1], n, k, panel, x.trans_b)},
+       {x.packed ? packed_codes(op.operands[x.packed->slot], n, k / x.packed->per, panel)
+                 : packed_panels(op.operands[x.narrow ? x.narrow->slot : 1], x, config)},
        {},
        fused_parts(x)});
 }

@@ -19,6 +19,15 @@ class WeightPool {
   };
   const std::vector<Entry>& entries() const { return entries_; }
 
+  /// A weight that may be the bytes of another from `offset` on: what is joined there, in one layout.
+  /// Only the bytes can say (a layout that mixes the parts has others).
+  struct Part {
+    size_t weight;
+    size_t offset;
+  };
+  /// For each weight, the others that may lie in it. None is in two.
+  std::vector<std::vector<Part>> parts() const;
+
  private:
   std::vector<Entry> entries_;
   std::vector<std::string> keys_;

@@ -155,6 +155,19 @@ Manifest generation_of(const Manifest& file) {
   return m;
 }
 
+uint64_t weight_bytes(const Manifest& file) {
+  std::vector<const Weight*> all;
+  for (const Weight& w : file.weights) all.push_back(&w);
+  std::ranges::sort(all, {}, &Weight::offset);
+  uint64_t sum = 0, end = 0;
+  for (const Weight* w : all) {
+    const uint64_t stop = w->offset + w->size;
+    if (stop > end) sum += stop - std::max(end, w->offset);
+    end = std::max(end, stop);
+  }
+  return sum;
+}
+
 Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::string& name) {
   State state;
   Manifest manifest;

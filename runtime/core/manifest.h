@@ -411,6 +411,9 @@ struct Manifest : Program {
 /// The manifest of a file that had its program of generation alone, of one that has such a program.
 Manifest generation_of(const Manifest& file);
 
+/// Bytes of a file's weights; what two of them share counts once.
+uint64_t weight_bytes(const Manifest& file);
+
 /// Caps that a plan may name for one size.
 inline constexpr size_t kMaxCaps = 1024;
 /// Sizes of a file with a bucket table, and codes of the program of a cap: looking buckets up stays

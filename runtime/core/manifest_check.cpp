@@ -132,12 +132,12 @@ class Checker {
     return factors.size() > 1;
   }
 
-  // Stretches of a section that are parts of it and no more than it holds together: whoever reads
-  // each of them reads the section once, not once for each.
+  // Stretches of a section that are parts of it and no more than it holds together, so many times
+  // over: whoever reads each of them reads the section so often, not once for each.
   struct Parts {
-    uint64_t total = 0, taken = 0;
+    uint64_t total = 0, times = 1, taken = 0;
     bool take(uint64_t offset, uint64_t size) {
-      if (offset > total || size > total - offset || size > total - taken) return false;
+      if (offset > total || size > total - offset || size > total * times - taken) return false;
       taken += size;
       return true;
     }
@@ -145,7 +145,7 @@ class Checker {
 
   Result<void> weights() const {
     const Section* section = artifact_.find(SectionKind::weights);
-    Parts parts{section != nullptr ? section->size : 0};
+    Parts parts{section != nullptr ? section->size : 0, 2};  // each may lie in one other
     for (const Weight& w : m_.weights) {
       if (w.offset % kWeightAlignment != 0 || !parts.take(w.offset, w.size)) {
         return bad("weight '" + w.name + "' lies outside the weights section");

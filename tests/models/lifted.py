@@ -5,7 +5,8 @@
     lifted.py TFCC [--folder DIR] [NAME...]
 
 A decoder of attentions has at most eight launches a layer up to 128 tokens and nine beyond, four products a layer (q, k and
-v are one) and one for the logits, whose rows are those that are wanted. A step reads the keys and values of its context once
+v are one) and one for the logits, whose rows are those that are wanted. A file that also has the graph as it was exported
+has no larger weights for it. A step reads the keys and values of its context once
 and writes one row of each layer: bytes grow by a page with each page of the context, and not with the cache.
 Exit status 0 only if all is so.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DECODERS = ("gpt2", "gpt2-past", "llama", "llama-past")
 PAGE = 64
+MORE_WEIGHTS = 0.02  # tables of angles and masks that one of the two programs has
 SIZES = {"step_tokens": 1, "sequences": 1, "context_pages": 2, "wanted_rows": 1, "cache_pages": 16, "seen_words": 1}
 SIZE_OF = {"f16": 2, "bf16": 2, "f32": 4}
 
@@ -80,6 +82,12 @@ def main():
             made = subprocess.run([options.tfcc, "compile", options.folder / name / "model.onnx", "-o", file, "--target", "sm_90", "--fp16",
                                    "--generate-only", "-q"], capture_output=True, text=True)
             layers, found = problems(options.tfcc, file) if made.returncode == 0 else (0, [made.stderr.strip().splitlines()[-1]])
+            if made.returncode == 0:
+                alone = plan_at(options.tfcc, file)[0]["weights"]["bytes"]
+                both = subprocess.run([a for a in made.args if a != "--generate-only"], capture_output=True).returncode == 0
+                more = plan_at(options.tfcc, file)[0]["weights"]["bytes"] - alone if both else "?"
+                if not both or more > alone * MORE_WEIGHTS:
+                    found.append(f"both programs have {more} bytes more of weights than one of {alone}")
             wrong += bool(found)
             print(f"{'FAIL' if found else 'ok  '}  {name:26} {layers} layers{': ' if found else ''}{'; '.join(found)}", flush=True)
     sys.exit(wrong != 0)

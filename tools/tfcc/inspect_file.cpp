@@ -310,11 +310,7 @@ uint64_t InspectedFile::code_bytes(const runtime::Target& target) const {
   return sum;
 }
 
-uint64_t InspectedFile::weight_bytes() const {
-  uint64_t sum = 0;
-  for (const runtime::Weight& w : manifest.weights) sum += w.size;
-  return sum;
-}
+uint64_t InspectedFile::weight_bytes() const { return runtime::weight_bytes(manifest); }
 
 const char* class_name(runtime::BufferClass place) {
   constexpr const char* kNames[] = {"in", "out", "arena", "constant", "state"};
