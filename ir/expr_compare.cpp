@@ -86,6 +86,34 @@ bool always_above(const Poly& p, int64_t sign, ExprPool& pool) {
   return !claim.lost() && claim_ge0(from_poly(pool, claim));
 }
 
+// b - a - less, if a <= b - less is what that says on a machine; else null.
+ExprRef difference(ExprRef b, ExprRef a, int64_t less) {
+  if (!fits(a) || !fits(b)) return nullptr;
+  const Poly p = add(add(to_poly(b), to_poly(a), -1), {{}, -less});
+  if (p.lost()) return nullptr;
+  ExprRef e = from_poly(*a->pool, p);
+  return is_comparable(e) ? e : nullptr;
+}
+
+// max(a, b) == b is a <= b, as at_most() writes what might wrap: where its parts have become sizes it
+// is compared as they are. Null for another polynomial.
+ExprRef without_extremum(const Poly& p, ExprPool& pool) {
+  for (const Term& t : p.terms) {
+    if (t.atoms.size() != 1 || (t.coefficient != 1 && t.coefficient != -1)) continue;
+    ExprRef m = t.atoms[0];
+    if (m->kind != ExprKind::imax && m->kind != ExprKind::imin) continue;
+    ExprRef equal = from_poly(pool, add(to_poly(m), p, -t.coefficient));
+    for (const size_t i : {0, 1}) {
+      if (m->args[i] != equal) continue;
+      ExprRef other = m->args[1 - i];
+      ExprRef d =
+          m->kind == ExprKind::imax ? difference(equal, other, 0) : difference(other, equal, 0);
+      if (d) return ge0(d);
+    }
+  }
+  return nullptr;
+}
+
 ExprRef eq0(ExprRef p) {
   ExprPool& pool = *p->pool;
   if (const Poison why = poison_of(p); why != Poison::none)
@@ -93,6 +121,7 @@ ExprRef eq0(ExprRef p) {
   if (auto v = as_int(p)) return pool.boolean(*v == 0);
   if (ExprRef folded = through_select(p, eq0)) return folded;
   Poly poly = to_poly(p);
+  if (ExprRef compared = without_extremum(poly, pool)) return compared;
   const bool whole = fits_twice(poly, pool);  // else 2 x may be 0 where x is not
   const int64_t g = whole ? content(poly) : 1;
   if (poly.constant % g != 0) return pool.boolean(false);
@@ -227,15 +256,6 @@ ExprRef logical_not(ExprRef a) {
 }
 
 namespace {
-
-// b - a - less, if a <= b - less is what that says on a machine; else null.
-ExprRef difference(ExprRef b, ExprRef a, int64_t less) {
-  if (!fits(a) || !fits(b)) return nullptr;
-  const Poly p = add(add(to_poly(b), to_poly(a), -1), {{}, -less});
-  if (p.lost()) return nullptr;
-  ExprRef e = from_poly(*a->pool, p);
-  return is_comparable(e) ? e : nullptr;
-}
 
 // a <= b - less of integers, less being 0 or 1.
 ExprRef at_most(ExprRef a, ExprRef b, int64_t less) {

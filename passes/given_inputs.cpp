@@ -33,7 +33,7 @@ GivenInputs::Row GivenInputs::row_of(bool wanted) const {
 // it does not know stays.
 ExprRef GivenInputs::given(ExprRef e, const Row* row) {
   return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-    if (n == total_) return ir::add(past_, length_);
+    if (n == total_ || capacities_.count(n)) return ir::add(past_, length_);
     if (n == s_ && row) return row->place;
     return n->kind == ExprKind::load ? given_load(n, row) : nullptr;
   });
@@ -44,7 +44,12 @@ ExprRef GivenInputs::given_load(ExprRef n, const Row* row) {
   if (is_fixed(v)) return nullptr;
   if (v == in_.mask) return ir::convert(pool_.integer(1), n->type);
   if (v == in_.types) return ir::convert(pool_.integer(0), n->type);
-  if (v == in_.positions) return ir::convert(ir::add(past_, n->args[1]), n->type);
+  if (v == in_.positions) return ir::convert(ir::add(past_, n->args.back()), n->type);
+  if (const auto it = counts_.find(v.value); it != counts_.end()) {
+    const int64_t less = it->second == Count::last ? 1 : 0;
+    ExprRef all = ir::sub(ir::add(past_, length_), pool_.integer(less));
+    return ir::convert(it->second == Count::past ? past_ : all, n->type);
+  }
   if (row && is_own_row(n, *row)) {
     if (v == in_.ids) return ir::load_of(g_, new_ids_, {pool_.integer(0), row->token});
     if (const auto it = lifted_.find(v.value); it != lifted_.end()) {
@@ -126,9 +131,10 @@ std::string GivenInputs::left_over(ExprRef e) const {
                        name_before(v));
   std::string found;
   ir::for_each_node(e, [&](ExprRef n) {
-    for (ExprRef size : {batch_, length_, past_, total_}) {
-      if (size && n == size && n->kind == ExprKind::symbol)
-        found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
+    const bool size =
+        n == batch_ || n == length_ || n == past_ || n == total_ || capacities_.count(n);
+    if (size && n->kind == ExprKind::symbol) {
+      found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
     }
     if (n == b_ && n->kind == ExprKind::index)
       found = "it differs by the place of a sequence in the batch";

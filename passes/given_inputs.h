@@ -14,6 +14,11 @@ namespace tfcc::passes {
 /// Behind the names of values whose lifted forms have them now.
 inline constexpr std::string_view kBefore = ".before";
 
+/// What a vector of whole numbers, one for each sequence, is taken to say: tokens before the new
+/// ones, tokens in all, or the place of the last of them.
+enum class Count { past, all, last };
+inline constexpr int kCounts = 3;
+
 /// The inputs of a decoder, those of the lifted graph, and the values of both. mask = 1, positions
 /// = P + s, token types = 0, lengths P + S.
 class GivenInputs {
@@ -54,6 +59,8 @@ class GivenInputs {
   struct {
     ValueId ids, mask, positions, types;
   } in_;
+  std::map<uint32_t, Count> counts_;
+  std::set<ExprRef> capacities_;  // sizes of caches that are written in place: P + S will do
   ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr,
           s_ = nullptr;
   std::set<uint32_t> wanted_values_;  // that lead to logits alone

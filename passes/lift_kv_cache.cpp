@@ -20,7 +20,8 @@
 //   5. One output has a row for each token, the logits; the others are those of 2.
 // Without a past, keys are rows of the new tokens. Sums of a mask and running sums follow from the
 // inputs. A load that the sizes of the graph had proved (a position table) is clamped, with a flag.
-// Inputs are recognised by type and dims, and where these do not tell by name. Not lifted: a mask over the query that data
+// Inputs are recognised by type and dims, where these do not tell by name, and then by use (passes/decoder_inputs.h). A cache
+// may be written in place: then P is what a vector [B] says, and the cache as long as may be. Not lifted: a mask over the query that data
 // decides, cross attention, a circular cache and dynamic quantisation (its scale is of all tokens).
 // A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
 // slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
@@ -36,8 +37,9 @@
 #include <map>
 #include <set>
 
-#include "passes/given_inputs.h"
-#include "passes/passes.h"
+#include "passes/decoder_inputs.h"
+#include "passes/mask_cases.h"
+#include "passes/mask_score.h"
 #include "passes/row_ops.h"
 
 namespace tfcc::passes {
@@ -58,9 +60,10 @@ struct Layer {
   Appended keys, values;
 };
 
-class Lifter : GivenInputs {
+class Lifter : DecoderInputs {
  public:
-  Lifter(Graph& g, PassReport& report) : GivenInputs(g), report_(report) {}
+  Lifter(Graph& g, const std::vector<Count>& counts, PassReport& report)
+      : DecoderInputs(g, counts, report) {}
 
   bool run() {
     if (g_.size_with(SizeRole::packed))
@@ -77,12 +80,6 @@ class Lifter : GivenInputs {
   }
 
  private:
-  bool miss(OpId o, std::string reason) { return miss(label(g_, o), std::move(reason)); }
-  bool miss(std::string what, std::string reason) {
-    report_.misses.push_back({std::move(what), std::move(reason)});
-    return false;
-  }
-
   // ---- what the graph is given ----
 
   bool find_attentions() {
@@ -91,53 +88,6 @@ class Lifter : GivenInputs {
       if (g_.op(o).kind == OpKind::linear_attention) sums_ = true;
     }
     return !attentions_.empty() || sums_;
-  }
-
-  static bool has(const std::string& name, const char* part) {
-    return name.find(part) != name.npos;
-  }
-
-  // [batch, past and new tokens]: of whole numbers it is a mask, whatever its name.
-  bool is_of_all_tokens(const ir::Value& in) const {
-    const ir::SizeSymbol *past = g_.size_with(SizeRole::past),
-                         *length = g_.size_with(SizeRole::length),
-                         *all = g_.size_with(SizeRole::context);
-    if (all && in.type.dims[1] == pool_.symbol(all->name)) return true;
-    return past && length &&
-           in.type.dims[1] == ir::add(pool_.symbol(past->name), pool_.symbol(length->name));
-  }
-
-  bool find_inputs() {
-    for (ValueId v : g_.inputs()) {
-      const ir::Value& in = g_.value(v);
-      if (in.type.rank() != 2) continue;
-      const bool whole = in.type.dtype == DType::i64 || in.type.dtype == DType::i32;
-      ValueId* place =
-          has(in.name, "mask") || (whole && is_of_all_tokens(in)) ? &in_.mask
-          : whole && has(in.name, "token_type")                   ? &in_.types
-          : whole && has(in.name, "position")                     ? &in_.positions
-          : whole && (has(in.name, "ids") || has(in.name, "tokens") || !in_.ids.valid()) ? &in_.ids
-                                                                                         : nullptr;
-      if (!place || place->valid()) return miss(in.name, "its role in a decoder is not clear");
-      *place = v;
-    }
-    return in_.ids.valid() ||
-           miss(g_.name, "there is no input of token ids, whole numbers of [batch, length]");
-  }
-
-  bool find_sizes() {
-    batch_ = g_.value(in_.ids).type.dims[0];
-    length_ = g_.value(in_.ids).type.dims[1];
-    const ir::SizeSymbol* past = g_.size_with(SizeRole::past);
-    past_ = past ? pool_.symbol(past->name) : pool_.integer(0);
-    // A graph may read the length of past and new tokens off its mask.
-    if (const ir::SizeSymbol* total = g_.size_with(SizeRole::context))
-      total_ = pool_.symbol(total->name);
-    if (length_->kind != ExprKind::symbol)
-      return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
-    b_ = pool_.index(0, batch_);
-    s_ = pool_.index(1, length_);
-    return true;
   }
 
   ExprRef add_size(std::string name, uint32_t axis, SizeRole role) {
@@ -215,7 +165,7 @@ class Lifter : GivenInputs {
       out.rows = ir::load_of(g_, v, {b_, s_, c});
       return true;
     }
-    if (given(dims[1], nullptr) != ir::add(past_, length_))
+    if (given(dims[1], nullptr) != ir::add(past_, length_) && !(in_place_ && ir::as_int(dims[1])))
       return miss(o, fmt::format("its keys are {}, not those of the past and the new ones",
                                  ir::print(dims[1])));
     ExprRef j = pool_.index(1, past_);
@@ -431,9 +381,11 @@ class Lifter : GivenInputs {
     ExprRef score = nullptr, visible = nullptr;
     if (std::string why = over_positions(o, attrs.score, score); !why.empty())
       return not_lifted(old, "its score: " + why);
-    if (!attrs.visible) return not_lifted(old, "a token sees those behind it");
-    if (std::string why = over_positions(o, attrs.visible, visible); !why.empty())
+    if (!attrs.visible) {
+      if (!split_mask(score, visible)) return not_lifted(old, "a token sees those behind it");
+    } else if (std::string why = over_positions(o, attrs.visible, visible); !why.empty()) {
       return not_lifted(old, "what it sees: " + why);
+    }
     // Causality and windows again, of absolute positions.
     attrs.causal = attrs.key_padding = false;
     attrs.window_left = attrs.window_right = std::nullopt;
@@ -545,6 +497,32 @@ class Lifter : GivenInputs {
     return left_over(out);
   }
 
+  // A mask that was left in the score, for in the graph as exported data might hide all keys of a
+  // row: of absolute positions it is proved to leave each token its own key. By the bounds of
+  // classify-mask.
+  bool split_mask(ExprRef& score, ExprRef& visible) {
+    visible = pool_.boolean(true);
+    while (has_large_constant(score)) {
+      ExprRef choice = nullptr;  // the innermost
+      ir::for_each_node(score, [&](ExprRef n) {
+        if (!choice && n->kind == ExprKind::select && has_large_constant(n)) choice = n;
+      });
+      if (!choice) return false;
+      const bool sees = !has_large_constant(choice->args[1]);
+      ExprRef live = decide(score, {choice->args[0]}, sees),
+              masked = decide(score, {choice->args[0]}, !sees);
+      const double lowest = std::max(bounds(live).low, -kScoreBound);
+      if (!(upper_bound(masked, live) + kMaskMargin <= lowest)) return false;
+      visible = ir::logical_and(visible, sees ? choice->args[0] : ir::logical_not(choice->args[0]));
+      score = live;
+    }
+    ExprRef own = ir::rewrite(visible, [&](ExprRef n) -> ExprRef {
+      const bool key = n->kind == ExprKind::index && n->value == ir::kKey;
+      return key ? pool_.index(ir::kQuery, longest_) : nullptr;
+    });
+    return own->kind == ExprKind::btrue;
+  }
+
   // What an expression is where no flag is raised: a triangle read at positions that a table may be
   // too short for is a triangle.
   ExprRef inside(ExprRef e) const {
@@ -596,7 +574,6 @@ class Lifter : GivenInputs {
     return miss(g_.name, "logits are not computed row by row");
   }
 
-  PassReport& report_;
   std::vector<OpId> attentions_;
   std::vector<Layer> layers_;
   bool sums_ = false;  // there are linear attentions
@@ -615,13 +592,20 @@ class Lifter : GivenInputs {
 }  // namespace
 
 PassReport lift_kv_cache(Graph& graph) {
-  PassReport report;
-  Graph attempt = graph;
-  if (!Lifter(attempt, report).run()) return report;
-  for (ir::OpId o : attempt.order()) report.rewrites += !ir::states_of(attempt.op(o)).empty();
-  attempt.clean();
-  graph = ir::with_own_pool(attempt);  // which has the sizes of the new inputs alone
-  return report;
+  PassReport first;
+  for (const std::vector<Count>& counts : counts_of(graph)) {
+    PassReport report;
+    Graph attempt = graph;
+    if (!Lifter(attempt, counts, report).run()) {
+      if (first.misses.empty()) first = std::move(report);
+      continue;
+    }
+    for (ir::OpId o : attempt.order()) report.rewrites += !ir::states_of(attempt.op(o)).empty();
+    attempt.clean();
+    graph = ir::with_own_pool(attempt);  // which has the sizes of the new inputs alone
+    return report;
+  }
+  return first;
 }
 
 }  // namespace tfcc::passes

@@ -125,6 +125,33 @@ TEST_F(RangeTest, ComparisonsOfWhatWraps) {
   EXPECT_EQ(poison_of(sub(x, integer(kLeast))), Poison::none) << "a number modulo 2^64, not a size";
 }
 
+// What might wrap is compared by the larger of both; where its parts become sizes, as they are.
+TEST_F(RangeTest, AnExtremumThatIsOneOfTwoIsAComparison) {
+  ExprRef n = load(DType::i64, 0), size = pool.symbol("S");
+  ExprRef i = pool.index(0, size), j = pool.index(1, pool.symbol("T"));
+  const auto with_size = [&](ExprRef e) {
+    return rewrite(e, [&](ExprRef x) { return x == n ? size : nullptr; });
+  };
+  ExprRef behind = le(j, add(i, n));
+  EXPECT_EQ(behind->kind, ExprKind::eq0);
+  EXPECT_EQ(with_size(behind), le(j, add(i, size)));
+  EXPECT_EQ(with_size(lt(add(i, n), j)), lt(add(i, size), j));
+  EXPECT_EQ(eq(min(i, j), i), le(i, j));
+  EXPECT_EQ(eq(add(max(i, j), size), add(j, size)), le(i, j));
+  EXPECT_EQ(eq(sub(size, max(i, j)), sub(size, j)), le(i, j));
+  // Neither side, or twice: no comparison.
+  EXPECT_EQ(eq(max(i, j), size)->kind, ExprKind::eq0);
+  EXPECT_EQ(eq(mul(max(i, j), integer(2)), add(i, j))->kind, ExprKind::eq0);
+  // On a machine, too: the sum wraps, and so does what it is compared with.
+  ExprRef x = load(DType::i64, 0), y = load(DType::i64, 1);
+  for (int64_t a : {kLeast, int64_t{-1}, int64_t{0}, kMost}) {
+    for (int64_t b : {kLeast, int64_t{-1}, int64_t{0}, kMost})
+      EXPECT_EQ(value(select(eq(add(max(x, y), x), add(y, x)), integer(1), integer(0)), {a, b}),
+                a <= b)
+          << a << " <= " << b;
+  }
+}
+
 // A condition taken apart and put together keeps its meaning, also where one side alone does not
 // fit.
 TEST_F(RangeTest, RewritingKeepsComparisons) {

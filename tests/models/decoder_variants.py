@@ -7,7 +7,7 @@
 
 Positions by rotary embeddings (halves, pairs, a part of the head) and by ALiBi in three spellings; heads that share keys (MQA,
 GQA of 3) or do not; a window, a soft cap, norms of queries and keys; with a past and without, with positions as an input and
-without, without a mask. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
+without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
 """
 import json
 import subprocess
@@ -35,7 +35,7 @@ from torchscript_forms import INT64_MAX  # noqa: E402
 HEAD, INNER, LAYERS, VOCABULARY = 8, 48, 2, 200
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
-         "window": None, "cap": None, "norms": False}
+         "window": None, "cap": None, "norms": False, "in_place": None}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -61,6 +61,18 @@ VARIANTS = {
     "no_past_window": {"past": False, "window": 5},
     "no_past_cap": {"past": False, "cap": 2.0},
 }
+# The same decoders with a cache of CAPACITY, or of any number of tokens, that is written in place (TensorScatter of opset 24).
+CAPACITY = "max_sequence_length"
+IN_PLACE = {
+    "in_place": ("usual", {"in_place": "mask"}),
+    "in_place_of_64": ("usual", {"in_place": "mask", "capacity": 64, "positions": False}),
+    "in_place_attention_24": ("usual", {"in_place": "op", "lengths": "nonpad_kv_seqlen"}),
+    "in_place_attention_24_of_groups": ("groups_of_3", {"in_place": "op", "capacity": 64}),
+    "in_place_strange_names": ("usual", {"in_place": "op", "lengths": "m", "writes": "n", "names": {"input_ids": "x", "position_ids": "p"}}),
+    "in_place_last_token": ("usual", {"in_place": "mask", "writes": None, "lengths": "seqlens_k", "less": 1}),
+    "in_place_window": ("window", {"in_place": "mask"}),
+}
+VARIANTS |= {name: VARIANTS[like] | changes for name, (like, changes) in IN_PLACE.items()}
 
 
 def weights_of(v):
@@ -94,7 +106,7 @@ def additive_mask(s, v, mask, queries, keys):
     sees = s("LessOrEqual", keys, queries)
     if v["window"]:
         sees = s("And", sees, s("Greater", keys, s("Sub", queries, s.const(v["window"]))))
-    sees = outer(s, sees)
+    sees = s("Unsqueeze", sees, s.const([1])) if v["in_place"] else outer(s, sees)
     if mask:
         sees = s("And", sees, s("Cast", s("Unsqueeze", s("Unsqueeze", mask, s.const([1])), s.const([2])), to=9))
     out = s("Where", sees, s.const(0.0, np.float32), s.const(LOWEST, np.float32))
@@ -147,14 +159,32 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
     q, k, values = (s("Transpose", y, perm=[0, 2, 1, 3]) for y in (q, k, values))
     if angles:
         q, k = turn(s, v, q, *angles), turn(s, v, k, *angles)
-    if v["past"]:
+    if v["in_place"]:
+        k, values = in_place(g, s, v, layer, k, values)
+    elif v["past"]:
         k, values = with_past(g, s, layer, k, values, v["kv_heads"], HEAD)
+    if v["in_place"] == "op":
+        y = s("Attention", q, k, values, "", "", "", g.lengths, is_causal=1)
+        return o_proj(g, s, v, y, batch, weights, name)
     if v["kv_heads"] != v["heads"]:
         k, values = (repeat_heads(s, y, batch, size(s, k, 2), v["kv_heads"], v["heads"] // v["kv_heads"], HEAD) for y in (k, values))
     score = s("Mul", s("MatMul", q, s("Transpose", k, perm=[0, 1, 3, 2])), s.const(np.float32(HEAD ** -0.5), np.float32))
     if v["cap"]:
         score = s("Mul", s("Tanh", s("Div", score, s.const(v["cap"], np.float32))), s.const(v["cap"], np.float32))
-    y = s("Transpose", s("MatMul", s("Softmax", s("Add", score, mask), axis=-1), values), perm=[0, 2, 1, 3])
+    return o_proj(g, s, v, s("MatMul", s("Softmax", s("Add", score, mask), axis=-1), values), batch, weights, name)
+
+
+def in_place(g, s, v, layer, k, values):
+    out, dims = [], [BATCH, v["kv_heads"], v.get("capacity", CAPACITY), HEAD]
+    for part, x in (("key", k), ("value", values)):
+        past = g.input(f"past_key_values.{layer}.{part}", np.float32, dims)
+        out.append(s("TensorScatter", past, x, g.writes, out=f"present.{layer}.{part}"))
+        g.later_outputs.append((out[-1], np.float32, dims))
+    return out
+
+
+def o_proj(g, s, v, y, batch, weights, name):
+    y = s("Transpose", y, perm=[0, 2, 1, 3])
     width = s.const([v["heads"] * HEAD])
     y = s("Reshape", y, s("Concat", s("Unsqueeze", batch, s.const([0])), s.const([-1]), width, axis=0), allowzero=0)
     return s.at("o_proj")("MatMul", y, g.matrix(weights[name + ".o_proj.weight"]))
@@ -162,17 +192,28 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
 
 def build(v):
     weights = weights_of(v)
-    g = Graph(17, producer="tests/models")
+    g = Graph(24 if v["in_place"] else 17, producer="tests/models")
     g.later_outputs = []
-    ids = g.input("input_ids", np.int64, [BATCH, LENGTH])
-    mask = g.input("attention_mask", np.int64, [BATCH, TOTAL if v["past"] else LENGTH]) if v["mask"] else None
-    positions = g.input("position_ids", np.int64, [BATCH, LENGTH]) if v["positions"] else None
+    called = v.get("names", {})
+    positions = None
+    if called:  # in another order, too
+        positions = g.input(called["position_ids"], np.int64, [BATCH, LENGTH])
+    ids = g.input(called.get("input_ids", "input_ids"), np.int64, [BATCH, LENGTH])
     s = g.at("/model")
-    total = size(s, mask, 1) if v["past"] else size(s, ids, 1)
-    start = s("Sub", total, size(s, ids, 1)) if v["past"] else s.const(0)
-    rows, keys = s("Range", start, total, s.const(1)), s("Range", s.const(0), total, s.const(1))
-    seen = additive_mask(s, v, mask, s("Unsqueeze", rows, s.const([1])), s("Unsqueeze", keys, s.const([0])))
-    angles = tables(s, v, positions or s("Unsqueeze", rows, s.const([0]))) if v["rotary"] else None
+    if v["in_place"]:
+        rows, keys, mask = rows_in_place(g, s, v, ids)
+    else:
+        mask = g.input("attention_mask", np.int64, [BATCH, TOTAL if v["past"] else LENGTH]) if v["mask"] else None
+        total = size(s, mask, 1) if v["past"] else size(s, ids, 1)
+        start = s("Sub", total, size(s, ids, 1)) if v["past"] else s.const(0)
+        rows, keys = s("Range", start, total, s.const(1)), s("Range", s.const(0), total, s.const(1))
+    if v["positions"] and not called:
+        positions = g.input("position_ids", np.int64, [BATCH, LENGTH])
+    rows_of_batch = rows if v["in_place"] else s("Unsqueeze", rows, s.const([0]))
+    seen = None
+    if v["in_place"] != "op":
+        seen = additive_mask(s, v, mask, s("Unsqueeze", rows, s.const([2 if v["in_place"] else 1])), s("Unsqueeze", keys, s.const([0])))
+    angles = tables(s, v, positions or rows_of_batch) if v["rotary"] else None
     x = embed(g, ids, weights, "embed_tokens.weight")
     for i in range(LAYERS):
         b, name = g.at(f"/model/layers.{i}"), f"layers.{i}"
@@ -181,7 +222,38 @@ def build(v):
         y, x = rms_norm(g, b.at("post_attention_layernorm"), x, weights, name + ".post_attention_layernorm")
         x = b("Add", x, gated_silu(g, b.at("mlp"), y, weights, name + ".mlp"))
     y, _ = rms_norm(g, g.at("/model/norm"), x, weights, "norm")
-    return logits(g, y, weights).model()
+    return as_later(logits(g, y, weights).model())
+
+
+def rows_in_place(g, s, v, ids):
+    """Places of the new tokens [B,S], of all that a cache holds [C], and a mask [B,C] as a caller has it."""
+    length = size(s, ids, 1)
+    writes, lengths = v.get("writes", "write_indices"), v.get("lengths")
+    g.writes = g.input(writes, np.int64, [BATCH]) if writes else None
+    g.lengths = g.input(lengths, np.int64, [BATCH]) if lengths else None
+    if not lengths:
+        g.lengths = s("Add", g.writes, length)
+    if not writes:
+        g.writes = s("Sub", s("Add", g.lengths, s.const(v.get("less", 0))), length)
+    each = s("Range", s.const(0), length, s.const(1))
+    rows = s("Add", s("Unsqueeze", g.writes, s.const([1])), s("Unsqueeze", each, s.const([0])))
+    capacity = v.get("capacity", CAPACITY)
+    mask = g.input("attention_mask", np.int64, [BATCH, capacity]) if v["in_place"] == "mask" else None
+    keys = s("Range", s.const(0), size(s, mask, 1), s.const(1)) if mask else None
+    return rows, keys, mask
+
+
+def as_later(model):
+    """As opset 18 and later have it: axes of a mean are an input."""
+    if model.opset_import[0].version < 18:
+        return model
+    for node in model.graph.node:
+        for attribute in [a for a in node.attribute if node.op_type == "ReduceMean" and a.name == "axes"]:
+            name = node.name + ".axes"
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(attribute.ints, np.int64), name))
+            node.input.append(name)
+            node.attribute.remove(attribute)
+    return model
 
 
 def answer(file):
@@ -208,7 +280,7 @@ def problem(tfcc, file, want):
     if "generate plan" not in made.stderr + made.stdout:
         said = subprocess.run([tfcc, "inspect", compiled], capture_output=True, text=True).stdout
         return " ".join(line for line in said.splitlines() if line.startswith("generation"))
-    for how in [], ["--literal"]:
+    for how in [[]] if "in_place" in file.stem else [[], ["--literal"]]:  # as exported, vectors have no role
         said = subprocess.run([tfcc, "generate", compiled, "--prompt-ids", ",".join(map(str, PROMPT)), "-n", str(COUNT), "--print-ids", "-q", *how],
                               capture_output=True, text=True)
         if said.stdout.strip() != ",".join(map(str, want)):
@@ -221,13 +293,15 @@ def main():
     making = sys.argv[1] == "--make"
     with tempfile.TemporaryDirectory() as folder:
         for name, changes in VARIANTS.items():
+            if making and name in IN_PLACE:
+                continue
             file = Path(folder) / f"{name}.onnx"
             file.write_bytes(build(USUAL | changes).SerializeToString())
             if making:
                 known[name], margin = answer(file)
                 print(f"{name:32} margin {margin:.4f}", flush=True)
                 continue
-            found = problem(sys.argv[1], file, json.loads(table.read_text())[name])
+            found = problem(sys.argv[1], file, json.loads(table.read_text())[IN_PLACE.get(name, (name,))[0]])
             wrong += bool(found)
             print(f"{'FAIL' if found else 'ok  '}  {name:32} {found}", flush=True)
     if making:

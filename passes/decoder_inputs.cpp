@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/decoder_inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace tfcc::passes {
+namespace {
+
+bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
+
+bool is_whole(DType t) { return t == DType::i64 || t == DType::i32; }
+
+// Inputs that may say how many tokens a sequence has: whole numbers [batch].
+std::vector<ValueId> vectors_of(const Graph& g) {
+  std::vector<ValueId> found;
+  for (ValueId v : g.inputs()) {
+    const ir::Type& type = g.value(v).type;
+    if (type.rank() == 1 && is_whole(type.dtype)) found.push_back(v);
+  }
+  return found;
+}
+
+// What an input is used for.
+struct Use {
+  std::set<int64_t> rows;  // of the constant tables that it finds rows of
+  bool is_real = false;    // it is computed with as a real
+};
+
+Use use_of(const Graph& g, ValueId v) {
+  Use use;
+  const auto reads = [&](ExprRef e) {
+    bool found = false;
+    ir::for_each_node(e, [&](ExprRef n) { found |= loaded(n) == v; });
+    return found;
+  };
+  const auto look = [&](ExprRef n) {
+    use.is_real |= n->kind == ExprKind::i2f && reads(n);
+    if (n->kind != ExprKind::load || !g.is_constant(*loaded(n))) return;
+    for (size_t k = 0; k < n->args.size(); ++k) {
+      if (reads(n->args[k]))
+        use.rows.insert(ir::as_int(g.value(*loaded(n)).type.dims[k]).value_or(0));
+    }
+  };
+  for (OpId o : g.value(v).users) {
+    ir::Op op = g.op(o);
+    for (ExprRef* body : ir::expressions_of(op))
+      ir::for_each_node(ir::free_expr(g, o, *body, {}), look);
+  }
+  return use;
+}
+
+}  // namespace
+
+std::vector<std::vector<Count>> counts_of(const Graph& graph) {
+  constexpr size_t kMostVectors = 3;
+  const std::vector<ValueId> vectors = vectors_of(graph);
+  if (vectors.size() > kMostVectors) return {{}};  // then what reads them is not lifted
+  std::vector<Count> named;
+  for (ValueId v : vectors) {
+    const std::string& name = graph.value(v).name;
+    named.push_back(has(name, "len") || has(name, "total") ? Count::all : Count::past);
+  }
+  std::vector<std::vector<Count>> found = {named};
+  std::vector<Count> next(vectors.size(), Count::past);
+  for (size_t k = 0; k < next.size();) {
+    if (next != named) found.push_back(next);
+    for (k = 0; k < next.size(); ++k) {
+      next[k] = static_cast<Count>((static_cast<int>(next[k]) + 1) % kCounts);
+      if (next[k] != Count::past) break;
+    }
+  }
+  return found;
+}
+
+DecoderInputs::DecoderInputs(Graph& g, const std::vector<Count>& counts, PassReport& report)
+    : GivenInputs(g), report_(report) {
+  const std::vector<ValueId> vectors = vectors_of(g);
+  for (size_t i = 0; i < counts.size(); ++i) counts_[vectors[i].value] = counts[i];
+}
+
+bool DecoderInputs::miss(std::string what, std::string reason) {
+  report_.misses.push_back({std::move(what), std::move(reason)});
+  return false;
+}
+
+// [batch, past and new tokens]: of whole numbers it is a mask, whatever its name.
+bool DecoderInputs::is_of_all_tokens(const ir::Value& in) const {
+  const ir::SizeSymbol *past = g_.size_with(SizeRole::past),
+                       *length = g_.size_with(SizeRole::length),
+                       *all = g_.size_with(SizeRole::context);
+  if (all && in.type.dims[1] == pool_.symbol(all->name)) return true;
+  return past && length &&
+         in.type.dims[1] == ir::add(pool_.symbol(past->name), pool_.symbol(length->name));
+}
+
+ValueId* DecoderInputs::role_by_name(const ir::Value& in) {
+  const bool whole = is_whole(in.type.dtype);
+  if (has(in.name, "mask") || (whole && is_of_all_tokens(in))) return &in_.mask;
+  if (!whole) return nullptr;
+  if (has(in.name, "token_type")) return &in_.types;
+  if (has(in.name, "position")) return &in_.positions;
+  return has(in.name, "ids") || has(in.name, "tokens") ? &in_.ids : nullptr;
+}
+
+// Ids look up as many rows as there are logits, token types a few; positions look up others, or are
+// computed with as reals.
+ValueId* DecoderInputs::role_by_use(ValueId v) {
+  constexpr int64_t kMostTypes = 16;
+  const Use use = use_of(g_, v);
+  if (use.rows.empty()) return use.is_real ? &in_.positions : nullptr;
+  for (const Graph::Output& o : g_.outputs) {
+    const auto& dims = g_.value(o.value).type.dims;
+    if (dims.size() == 3 && use.rows.count(ir::as_int(dims[2]).value_or(-1))) return &in_.ids;
+  }
+  return *use.rows.rbegin() > kMostTypes ? &in_.positions : &in_.types;
+}
+
+bool DecoderInputs::find_inputs() {
+  std::vector<ValueId> unnamed;
+  const auto take = [&](ValueId v, ValueId* place) {
+    if (!place || place->valid())
+      return miss(g_.value(v).name, "its role in a decoder is not clear");
+    *place = v;
+    return true;
+  };
+  for (ValueId v : g_.inputs()) {
+    const ir::Value& in = g_.value(v);
+    if (in.type.rank() != 2) continue;
+    ValueId* place = role_by_name(in);
+    if (!place && is_whole(in.type.dtype)) unnamed.push_back(v);
+    else if (!take(v, place)) return false;
+  }
+  for (ValueId v : unnamed) {
+    const bool alone = unnamed.size() == 1 && !in_.ids.valid();
+    if (!take(v, alone ? &in_.ids : role_by_use(v))) return false;
+  }
+  return in_.ids.valid() ||
+         miss(g_.name, "there is no input of token ids, whole numbers of [batch, length]");
+}
+
+bool DecoderInputs::find_sizes() {
+  batch_ = g_.value(in_.ids).type.dims[0];
+  length_ = g_.value(in_.ids).type.dims[1];
+  const ir::SizeSymbol* past = g_.size_with(SizeRole::past);
+  past_ = past ? pool_.symbol(past->name) : pool_.integer(0);
+  // A graph may read the length of past and new tokens off its mask.
+  if (const ir::SizeSymbol* total = g_.size_with(SizeRole::context))
+    total_ = pool_.symbol(total->name);
+  find_capacities();
+  if (length_->kind != ExprKind::symbol)
+    return miss(g_.name, fmt::format("its length is always {}", ir::print(length_)));
+  b_ = pool_.index(0, batch_);
+  s_ = pool_.index(1, length_);
+  return true;
+}
+
+// Caches that are written in place have the dims of an output.
+void DecoderInputs::find_capacities() {
+  if (counts_.empty()) return;  // cost: nothing would say where new tokens go
+  std::set<ExprRef> sizes;
+  for (ValueId v : g_.inputs()) {
+    const auto& dims = g_.value(v).type.dims;
+    in_place_ |= std::any_of(g_.outputs.begin(), g_.outputs.end(), [&](const auto& o) {
+      return g_.value(o.value).type.dims == dims;
+    });
+    for (ExprRef d : dims) {
+      if (d->kind == ExprKind::symbol && d != batch_ && d != length_) sizes.insert(d);
+    }
+  }
+  if (!in_place_) return;
+  capacities_ = std::move(sizes);
+  pool_.set_range("past_tokens", {0, ir::kLargestSize});
+  past_ = pool_.symbol("past_tokens");
+}
+
+}  // namespace tfcc::passes

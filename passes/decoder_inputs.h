@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the inputs of a decoder are, for lift-kv-cache: by type and dims, then by name, then by what
+// is done with them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/given_inputs.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+
+/// What the vectors of whole numbers of a graph may say, the first being what their names tell: what
+/// a proof holds for is what they do.
+std::vector<std::vector<Count>> counts_of(const Graph& graph);
+
+class DecoderInputs : protected GivenInputs {
+ protected:
+  /// `counts`: what vectors of whole numbers say, in the order of the inputs.
+  DecoderInputs(Graph& g, const std::vector<Count>& counts, PassReport& report);
+
+  bool miss(OpId o, std::string reason) { return miss(label(g_, o), std::move(reason)); }
+  bool miss(std::string what, std::string reason);
+
+  /// Ids, mask, positions, token types. False with a miss if the role of an input is not clear.
+  bool find_inputs();
+  /// Batch, length, past and what is made of them. Needs the inputs.
+  bool find_sizes();
+
+  PassReport& report_;
+  bool in_place_ = false;  // caches are as long as may be, and new tokens go where a vector says
+
+ private:
+  bool is_of_all_tokens(const ir::Value& in) const;
+  ValueId* role_by_name(const ir::Value& in);
+  ValueId* role_by_use(ValueId v);
+  void find_capacities();
+};
+
+}  // namespace tfcc::passes
