@@ -163,9 +163,8 @@ void DecoderInputs::find_capacities() {
   std::set<ExprRef> sizes;
   for (ValueId v : g_.inputs()) {
     const auto& dims = g_.value(v).type.dims;
-    in_place_ |= std::any_of(g_.outputs.begin(), g_.outputs.end(), [&](const auto& o) {
-      return g_.value(o.value).type.dims == dims;
-    });
+    in_place_ |= std::any_of(g_.outputs.begin(), g_.outputs.end(),
+                             [&](const auto& o) { return g_.value(o.value).type.dims == dims; });
     for (ExprRef d : dims) {
       if (d->kind == ExprKind::symbol && d != batch_ && d != length_) sizes.insert(d);
     }
