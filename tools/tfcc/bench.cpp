@@ -95,7 +95,7 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   const bool sums = std::any_of(generation.inputs().begin(), generation.inputs().end(),
                                 [](const TensorInfo& t) { return t.state && runtime::is_sums(t); });
   const int64_t page = cached ? cache->dims[2].max : 1, n = o.batch,
-                each = o.decode ? 1 : o.prefill, keys = o.decode ? o.context + 1 : o.prefill;
+                each = o.decode ? 1 : o.prefill, keys = o.context_before() + each;
   const int64_t width = (keys + page - 1) / page,
                 vocabulary = generation.outputs()[0].dims.back().max;
   std::mt19937_64 rng(o.seed);
@@ -120,7 +120,7 @@ NamedArrays step_inputs(const BenchOptions& o, const Model& generation) {
   add("context", {n}, [&](int64_t) { return keys; });
   add("first", {n + 1}, [&](int64_t b) { return b * each; });
   if (cached) add("order", {n}, [](int64_t b) { return b; });
-  if (sums) add("state_from", {n}, [&](int64_t b) { return o.decode ? b : -1; });
+  if (sums) add("state_from", {n}, [&](int64_t b) { return keys > each ? b : -1; });
   if (sums) add("state_to", {n}, [&](int64_t b) { return n + b; });
   if (cached) add("table", {n, width}, [&](int64_t i) { return page_of(i / width, i % width); });
   add("wanted", {n}, [&](int64_t b) { return (b + 1) * each - 1; });
@@ -143,11 +143,11 @@ Result<Measured> measure(const BenchOptions& o, Subject& subject) {
     TFCC_TRY_VOID(subject.once(ignored));
   } while (ms_since(warm) < o.warm_up_ms);
   const auto start = Clock::now();
-  while (static_cast<int>(m.queries) < o.iterations || ms_since(start) < o.duration_s * 1000) {
+  while (static_cast<int>(m.queries) < o.runs_at_least() || ms_since(start) < o.duration_s * 1000) {
     TFCC_TRY_VOID(subject.once(m));
     ++m.queries;
     stage.update(std::min(ms_since(start) / std::max(o.duration_s * 1000, 1e-3),
-                          static_cast<double>(m.queries) / o.iterations));
+                          static_cast<double>(m.queries) / o.runs_at_least()));
   }
   m.seconds = ms_since(start) / 1000;
   if (!subject.on_host()) TFCC_TRY_VOID(subject.executor().status());
@@ -228,7 +228,7 @@ nlohmann::json json_of(const BenchOptions& o, const Findings& f) {
 }
 
 Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& f) {
-  if (o.steps()) {
+  if (o.one_step()) {
     f.inputs = step_inputs(o, model);
     f.tokens = o.batch * (o.decode ? 1 : o.prefill);
     return {};
@@ -242,12 +242,20 @@ Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& 
   return {};
 }
 
-Result<void> bench(const BenchOptions& o) {
-  if (o.steps() && (o.decode == (o.prefill > 0) || !o.shapes.empty() || !o.npz.empty() ||
-                    !o.inputs.empty() || !o.peer.empty())) {
+Result<void> check_usage(const BenchOptions& o) {
+  if (o.generates() &&
+      (!o.shapes.empty() || !o.npz.empty() || !o.inputs.empty() || !o.peer.empty()))
     return usage_error(
-        "bench times one of --decode and --prefill, without inputs of yours and without a peer");
-  }
+        "bench makes up the inputs of --decode and --prefill, and has no peer there");
+  const bool profiles =
+      o.dump_profile || !o.export_profile.empty() || !o.html.empty() || !o.trace.empty();
+  if (o.generates() && !o.one_step() && profiles)
+    return usage_error("a profile is of one step: --decode 1, or --prefill N alone");
+  return {};
+}
+
+Result<void> bench(const BenchOptions& o) {
+  TFCC_TRY_VOID(check_usage(o));
   for (const std::string* read : {&o.model, &o.timing_cache, &o.peer_model}) {
     if (!read->empty()) TFCC_TRY_VOID(note_input(*read));
   }
@@ -269,7 +277,8 @@ Result<void> bench(const BenchOptions& o) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };
   TFCC_TRY(Model model, Model::load(o.model, load));
-  if (o.steps()) {
+  if (o.generates() && !o.one_step()) return bench_generation(o, model);
+  if (o.one_step()) {
     TFCC_TRY(model, model.generation());
   } else if (model.generation_alone() && o.inputs.empty() && o.npz.empty()) {
     return usage_error(fmt::format(
@@ -311,21 +320,25 @@ void add_bench(CLI::App& app, Action& action) {
       "--shapes", o->shapes,
       "sizes of the made-up inputs: batch_size=8,sequence_length=128, or input_ids:8x128; the others follow");
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
-  c->add_flag(
-      "--decode", o->decode,
-      "a step of generation: the next token of each of --batch sequences after --context tokens");
-  c->add_option("--prefill", o->prefill,
-                "a step of generation: the first so many tokens of each of --batch sequences")
+  c->add_option(
+       "--decode", o->decode,
+       "generation: so many tokens of each of --batch sequences after --context tokens; 1 is one step alone")
+      ->check(positive());
+  c->add_option(
+       "--prefill", o->prefill,
+       "generation: so many tokens of a prompt for each; without --decode one step alone, with it whole answers")
       ->check(positive());
   c->add_option("--batch", o->batch, "sequences of --decode and --prefill")
       ->check(positive())
       ->capture_default_str();
-  c->add_option("--context", o->context, "tokens before that of --decode")
-      ->check(positive())
-      ->capture_default_str();
+  c->add_option("--context", o->context,
+                "tokens before these, which are not timed; default: 512, before a prompt none")
+      ->check(not_negative());
   c->add_option("--lengths", o->lengths,
                 "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
-  c->add_option("--iterations", o->iterations, "least number of timed runs")->check(positive());
+  c->add_option("--iterations", o->iterations,
+                "least number of timed runs; default: 10, of whole answers 3")
+      ->check(positive());
   c->add_option("--warmUp", o->warm_up_ms, "warm-up in milliseconds")->check(not_negative());
   c->add_option("--duration", o->duration_s,
                 "least seconds of timed runs, and of the rounds against a peer")

@@ -24,19 +24,28 @@ struct BenchOptions {
   std::string peer, peer_model, peer_mode = "compile", python = "python3";
   std::vector<std::string> inputs;
   std::vector<double> percentiles = {90, 95, 99};
-  int iterations = 10, threads = 0, rounds = 7;
+  int iterations = 0, threads = 0, rounds = 7;
   double warm_up_ms = 200, duration_s = 3, tolerance = 0;
   uint64_t seed = 1;
   bool json = false, no_graph = false, dump_profile = false;
-  bool decode = false;  // a step of the program for generation: a token of each sequence
-  int64_t prefill = 0, batch = 1, context = 512;  // so many of each, or after so many
-  bool steps() const { return decode || prefill > 0; }
+  // Of generation: new tokens of each of so many sequences, after so many of a prompt, and after so
+  // many that are there before (-1: 512 before a step, none before a prompt).
+  int64_t decode = 0, prefill = 0, batch = 1, context = -1;
+  bool generates() const { return decode > 0 || prefill > 0; }
+  /// One step alone, again and again.
+  bool one_step() const { return generates() && decode <= 1 && (decode == 0 || prefill == 0); }
+  int64_t context_before() const { return context >= 0 ? context : prefill > 0 ? 0 : 512; }
+  int runs_at_least() const { return iterations > 0 ? iterations : 10; }
+  int rounds_at_least() const { return iterations > 0 ? iterations : 3; }
 };
 
 using Clock = std::chrono::steady_clock;
 inline double ms_since(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
 }
+
+/// Whole answers, timed and printed. Errors: as Model::generation() and Generator::make(), submit().
+Result<void> bench_generation(const BenchOptions& options, const Model& model);
 
 /// Times in milliseconds, in the order of the runs.
 struct Series {
