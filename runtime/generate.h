@@ -90,7 +90,7 @@ struct GeneratorOptions {
   bool literal =
       false;  ///< run the graph as it was exported, though the file has a program for generation
   /// Begin a step before the tokens of the last one are known to the host, where all sequences go
-  /// on, so that a GPU never waits for it. By default on a GPU; not with linear attention.
+  /// on, so that a GPU never waits for it. By default on a GPU. Sums of linear attention take half as much memory more then.
   std::optional<bool> run_ahead = {};
   /// What an input or output is, where its name and shape do not tell: {"tokens_in", "ids"}.
   /// Roles are ids, mask, positions, types, logits, and for a present the name of its past.

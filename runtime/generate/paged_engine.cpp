@@ -2,7 +2,8 @@
 // Steps of the program that lift-kv-cache made (passes/lift_kv_cache.cpp): a token has a position
 // and a slot of the cache, a sequence a number of keys and a table of pages. Where the program has
 // sums of linear attentions, a sequence has two slots of them: a step reads one and writes the
-// other, so that a step that failed has changed nothing.
+// other, so that a step that failed has changed nothing. It has three, in turns, where a step may
+// begin before the one before it is known to be good.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -31,9 +32,10 @@ size_t bytes_of(const TensorInfo& state, int64_t count) {
 struct Room {
   int64_t page = 0, pages = 0;  // 0: the program has no cache
   int64_t table_width = 0;
-  int64_t pairs = 0;  // of slots; 0: the program has no sums
+  int64_t sets = 0;   // of slots, one for a sequence; 0: the program has no sums
+  int64_t slots = 2;  // of a set
   int64_t count(const TensorInfo& state) const {
-    return runtime::is_cache(state) ? pages : 2 * pairs;
+    return runtime::is_cache(state) ? pages : sets * slots;
   }
 };
 
@@ -41,7 +43,7 @@ class PagedEngine : public Engine {
  public:
   PagedEngine(const Model& model, Executor executor, Memory memory, std::vector<TensorInfo> states,
               const TensorInfo& ids, TensorInfo logits, const Room& room,
-              const PagedOptions& options)
+              const PagedOptions& options, bool runs_ahead)
       : executor_(std::move(executor)),
         memory_(std::move(memory)),
         states_(std::move(states)),
@@ -50,14 +52,15 @@ class PagedEngine : public Engine {
         room_(room),
         page_(room.page),
         options_(options),
+        runs_ahead_(runs_ahead),
         pool_(room.pages),
         page_bytes_(bytes_of_each(states_, true)),
         slot_bytes_(bytes_of_each(states_, false)),
         host_left_(options.swap_bytes.value_or(page_bytes_ * static_cast<size_t>(room.pages) +
-                                               slot_bytes_ * static_cast<size_t>(room.pairs))),
+                                               slot_bytes_ * static_cast<size_t>(room.sets))),
         host_pages_(model, page_bytes_, host_left_),
         host_slots_(model, slot_bytes_, host_left_) {
-    for (int64_t i = room.pairs; i-- > 0;) pairs_.push_back(static_cast<int32_t>(2 * i));
+    for (int64_t i = room.sets; i-- > 0;) sets_.push_back(static_cast<int32_t>(room.slots * i));
     if (sums()) options_.prefix_sharing = false;  // sums of a prefix are not kept
     words_ = (logits_.dims[2].max + kBits - 1) / kBits;
   }
@@ -108,15 +111,15 @@ class PagedEngine : public Engine {
 
   bool has_place(int64_t tokens) const override {
     return (!cached() || (tokens + page_ - 1) / page_ <= pool_.count() - pool_.held()) &&
-           (!sums() || !pairs_.empty());
+           (!sums() || !sets_.empty());
   }
 
   bool reserve(Engine::Sequence& sequence, int64_t tokens) override {
     auto& held = static_cast<Held&>(sequence);
     if (sums() && held.slot < 0) {
-      if (pairs_.empty()) return false;
-      held.pair = held.slot = pairs_.back();
-      pairs_.pop_back();
+      if (sets_.empty()) return false;
+      held.set = held.slot = held.begun_slot = sets_.back();
+      sets_.pop_back();
     }
     while (static_cast<int64_t>(held.pages.size()) * page_ < (cached() ? tokens : 0)) {
       const auto page = pool_.take();
@@ -195,8 +198,11 @@ class PagedEngine : public Engine {
     TFCC_TRY_VOID(give_all(count, follows));
     TFCC_TRY_VOID(executor_.start());
     ++under_way_;
-    for (size_t i = 0; i < works.size(); ++i)
-      static_cast<Held&>(*works[i].sequence).begun += first_[i + 1] - first_[i];
+    for (size_t i = 0; i < works.size(); ++i) {
+      auto& held = static_cast<Held&>(*works[i].sequence);
+      held.begun += first_[i + 1] - first_[i];
+      if (sums()) held.begun_slot = to_[i];
+    }
     return {};
   }
 
@@ -209,6 +215,7 @@ class PagedEngine : public Engine {
       for (const Work& w : works) {
         auto& held = static_cast<Held&>(*w.sequence);
         held.begun = held.length;
+        held.begun_slot = held.slot;
       }
       return done;
     }
@@ -224,10 +231,7 @@ class PagedEngine : public Engine {
     return options_.logits ? give_logits(works, row) : Result<void>();
   }
 
-  // A step that failed would have changed sums that the one before it left.
-  bool may_follow() const override {
-    return !sums() && options_.run_ahead.value_or(memory_.place() == Place::device);
-  }
+  bool may_follow() const override { return runs_ahead_; }
 
   size_t most_at_once() const override { return static_cast<size_t>(options_.max_sequences); }
   int64_t most_tokens() const override {
@@ -250,14 +254,17 @@ class PagedEngine : public Engine {
       for (size_t i = pages.size(); i-- > 0;)
         engine.pool_.release(pages[i]);  // the last first: it is of least use to others
       pages.clear();
-      if (pair >= 0) engine.pairs_.push_back(pair);
-      pair = slot = -1;
+      if (set >= 0) engine.sets_.push_back(set);
+      set = slot = begun_slot = -1;
     }
-    int32_t other() const { return 2 * pair + 1 - slot; }
+    int32_t after(int32_t at) const {
+      return set + (at - set + 1) % static_cast<int32_t>(engine.room_.slots);
+    }
     PagedEngine& engine;
     int64_t begun = 0;  // tokens computed or under way
     std::vector<int32_t> pages, tokens;
-    int32_t pair = -1, slot = -1;  // the first of its two slots, and the one with its sums
+    int32_t set = -1, slot = -1;  // the first of its slots, and the one with its sums
+    int32_t begun_slot = -1;      // which a step under way writes, else the same
     std::vector<size_t> host_pages, host_slots;  // what it has in memory of the host
   };
 
@@ -267,7 +274,8 @@ class PagedEngine : public Engine {
     return bytes;
   }
   void count_bytes(Held& held) const {
-    held.bytes = held.pages.size() * page_bytes_ + (held.pair >= 0 ? 2 * slot_bytes_ : 0);
+    held.bytes = held.pages.size() * page_bytes_ +
+                 (held.set >= 0 ? static_cast<size_t>(room_.slots) * slot_bytes_ : 0);
   }
 
   // The page or slot `number` of each cache, or of each sum, beside a slot of the host.
@@ -317,7 +325,7 @@ class PagedEngine : public Engine {
   }
 
   bool cached() const { return room_.pages > 0; }
-  bool sums() const { return room_.pairs > 0; }
+  bool sums() const { return room_.sets > 0; }
 
   void clear() {
     ids_.clear();
@@ -341,8 +349,8 @@ class PagedEngine : public Engine {
     std::copy(held.pages.begin(), held.pages.end(),
               table_.begin() + static_cast<std::ptrdiff_t>(i) * room_.table_width);
     context_.push_back(static_cast<int32_t>(held.begun + static_cast<int64_t>(tokens)));
-    from_.push_back(held.begun == 0 ? -1 : held.slot);
-    to_.push_back(held.other());
+    from_.push_back(held.begun == 0 ? -1 : held.begun_slot);
+    to_.push_back(held.after(held.begun_slot));
     first_.push_back(static_cast<int32_t>(positions_.size()));
     if (!w.wants_token) return;
     wanted_.push_back(first_.back() - 1);
@@ -436,7 +444,7 @@ class PagedEngine : public Engine {
     held.tokens.insert(held.tokens.end(), tokens.begin(), tokens.end());
     held.length = static_cast<int64_t>(held.tokens.size());
     held.begun = std::max(held.begun, held.length);
-    if (sums()) held.slot = held.other();
+    if (sums()) held.slot = held.after(held.slot);
     for (size_t i = before / page; cached() && i < held.tokens.size() / page; ++i) publish(held, i);
   }
 
@@ -448,11 +456,12 @@ class PagedEngine : public Engine {
   Room room_;
   int64_t page_, shared_ = 0;
   PagedOptions options_;
+  bool runs_ahead_;
   Pages pool_;
   size_t page_bytes_, slot_bytes_;  // of all caches, of all sums
   size_t host_left_;                // bytes of the host for both
   HostSlots host_pages_, host_slots_;
-  std::vector<int32_t> pairs_;  // of slots that no sequence has, by the first of each
+  std::vector<int32_t> sets_;  // of slots that no sequence has, by the first of each
   std::string name_ = "pages";
   Bytes ids_;
   TensorRef given_;  // its shape keeps its memory
@@ -473,13 +482,14 @@ const TensorInfo* find(const std::vector<TensorInfo>& infos, const char* name) {
 
 // Sums take at most half where there is a cache too, but for those of one sequence: its pages
 // decide how many sequences of what length there may be.
-Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free,
+Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free, bool runs_ahead,
                        const PagedOptions& options) {
   Room room;
-  size_t page_bytes = 0, pair_bytes = 0;
+  room.slots = runs_ahead ? 3 : 2;
+  size_t page_bytes = 0, set_bytes = 0;
   for (const TensorInfo& s : states) {
     const bool cache = runtime::is_cache(s);
-    (cache ? page_bytes : pair_bytes) += bytes_of(s, cache ? 1 : 2);
+    (cache ? page_bytes : set_bytes) += bytes_of(s, cache ? 1 : room.slots);
     if (cache) room.page = s.dims[2].max;
   }
   room.table_width = page_bytes > 0 ? (options.max_context + room.page - 1) / room.page : 0;
@@ -488,7 +498,7 @@ Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free,
   const auto no_place = [&](const std::string& what) {
     return Error{ErrorCode::memory,
                  "a cache of " + std::to_string(options.cache_bytes) + " bytes has no place for " +
-                     what + "; " + std::to_string(page_bytes * wanted + pair_bytes * sequences) +
+                     what + "; " + std::to_string(page_bytes * wanted + set_bytes * sequences) +
                      " bytes are for " + std::to_string(options.max_sequences) + " sequences of " +
                      std::to_string(options.max_context) + " tokens"};
   };
@@ -496,14 +506,14 @@ Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free,
   const bool given = options.cache_bytes != 0;
   size_t bytes =
       given ? options.cache_bytes : static_cast<size_t>(static_cast<double>(free) * kShareOfFree);
-  if (pair_bytes > 0) {
-    size_t pairs = std::min(sequences, (page_bytes > 0 ? bytes / 2 : bytes) / pair_bytes);
-    if (pairs == 0 && bytes >= pair_bytes + page_bytes) pairs = 1;
-    if (pairs == 0 && !given) pairs = sequences;  // it is not known what is free
-    if (pairs == 0 || pairs > kMost / pair_bytes)
-      return no_place("the sums of a sequence, which take " + std::to_string(pair_bytes));
-    room.pairs = static_cast<int64_t>(pairs);
-    bytes -= std::min(bytes, pairs * pair_bytes);
+  if (set_bytes > 0) {
+    size_t sets = std::min(sequences, (page_bytes > 0 ? bytes / 2 : bytes) / set_bytes);
+    if (sets == 0 && bytes >= set_bytes + page_bytes) sets = 1;
+    if (sets == 0 && !given) sets = sequences;  // it is not known what is free
+    if (sets == 0 || sets > kMost / set_bytes)
+      return no_place("the sums of a sequence, which take " + std::to_string(set_bytes));
+    room.sets = static_cast<int64_t>(sets);
+    bytes -= std::min(bytes, sets * set_bytes);
   }
   if (page_bytes > 0) {
     size_t pages = bytes / page_bytes;
@@ -514,10 +524,10 @@ Result<Room> make_room(const std::vector<TensorInfo>& states, size_t free,
                       INT32_MAX /
                       room.page)});  // more could not be used, or would have slots that are no i32
     if (pages == 0 || pages > kMost / page_bytes)
-      return no_place("a page, which takes " + std::to_string(page_bytes) +
-                      (pair_bytes > 0 ? " beside the sums of a sequence, which take " +
-                                            std::to_string(pair_bytes)
-                                      : ""));
+      return no_place(
+          "a page, which takes " + std::to_string(page_bytes) +
+          (set_bytes > 0 ? " beside the sums of a sequence, which take " + std::to_string(set_bytes)
+                         : ""));
     room.pages = static_cast<int64_t>(pages);
   }
   return room;
@@ -536,8 +546,10 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation,
   for (const TensorInfo& in : generation.inputs()) {
     if (in.state) states.push_back(in);
   }
+  const bool runs_ahead = options.run_ahead.value_or(generation.device() != "cpu");
   TFCC_TRY(const Room room,
-           make_room(states, options.cache_bytes != 0 ? 0 : generation.free_bytes(), options));
+           make_room(states, options.cache_bytes != 0 ? 0 : generation.free_bytes(), runs_ahead,
+                     options));
   size_t bytes = 0;
   for (const TensorInfo& s : states) bytes += bytes_of(s, room.count(s));
   TFCC_TRY(Memory memory, generation.allocate(bytes));
@@ -551,7 +563,7 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation,
   TFCC_TRY(Executor executor, generation.executor());
   auto engine = std::make_unique<PagedEngine>(generation, std::move(executor), std::move(memory),
                                               std::move(states), *ids, generation.outputs()[0],
-                                              room, options);
+                                              room, options, runs_ahead);
   TFCC_TRY_VOID(engine->prepare(std::move(logits)));
   return std::unique_ptr<Engine>(std::move(engine));
 }
