@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/text/models.h"
 #include "runtime/text/trie.h"
@@ -8,11 +9,13 @@ namespace tfcc::text {
 namespace {
 
 constexpr double kUnknownPenalty = 10;  // below the lowest score of a token
+constexpr double kMostSum = 1e5;
 
 class Unigram : public TokenModel {
  public:
   /// `single`: scores are added in f32, as SentencePiece does and Hugging Face's library does not;
-  /// of ways that cost the same the rounding then decides.
+  /// of ways that cost the same the rounding then decides. So does where a sum begins anew: as of
+  /// 0.2.3, what lies beyond kMostSum is taken from all sums that are open.
   Unigram(Vocabulary vocabulary, std::vector<double> scores, int32_t unknown, bool byte_fallback,
           bool single)
       : vocabulary_(std::move(vocabulary)),
@@ -33,13 +36,20 @@ class Unigram : public TokenModel {
       int32_t id = 0;
     };
     std::vector<Best> best(piece.size() + 1);
+    size_t furthest = 0;
     for (size_t at = 0; at < piece.size();) {
+      if (single_ && std::abs(best[at].score) > kMostSum) {
+        const auto less = static_cast<float>(best[at].score);
+        for (size_t end = at; end <= furthest; ++end)
+          best[end].score = static_cast<float>(best[end].score) - less;
+      }
       const size_t size = std::min(character_size(piece[at]), piece.size() - at);
       const double here = best[at].score;
       bool alone = false;  // whether the character is a token
       const auto offer = [&](size_t end, double own, int32_t id) {
         Best& b = best[end];
         const double whole = own + here, score = single_ ? static_cast<float>(whole) : whole;
+        furthest = std::max(furthest, end);
         if (b.start < 0 || score > b.score) b = {score, static_cast<int64_t>(at), id};
       };
       trie_.prefixes(piece.substr(at), [&](size_t n, int32_t id) {
