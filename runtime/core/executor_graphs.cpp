@@ -30,8 +30,10 @@ Result<void*> Executor::Impl::graph_for(std::span<const int64_t> wanted, bool pr
   TFCC_TRY_VOID(grow_arena(bytes, prepared));
   auto made = capture(bucket);
   if (prepared || (made && *made == nullptr)) return made;
-  // Something else in the program may have disturbed the capture: not this run's concern.
-  if (model->options.log) {
+  // Something else in the program may have disturbed the capture: not this run's concern. The steps
+  // of a generator come in shapes that nobody can prepare.
+  const bool steps = std::ranges::any_of(model->manifest.inputs, &runtime::TensorType::state);
+  if (model->options.log && !(made && steps)) {
     const std::string what = made ? ": captured the launches" : ": could not capture the launches";
     model->options.log(model->name + what + " for up to " +
                        runtime::print_symbols(model->manifest, bucket) + " in a run" +

@@ -552,16 +552,20 @@ Result<std::unique_ptr<Engine>> make_paged_engine(const Model& generation,
                      options));
   size_t bytes = 0;
   for (const TensorInfo& s : states) bytes += bytes_of(s, room.count(s));
-  TFCC_TRY(Memory memory, generation.allocate(bytes));
+  auto memory = generation.allocate(bytes);
+  if (!memory)
+    return Error{memory.error().code, "the cache takes " + std::to_string(bytes) +
+                                          " bytes: " + memory.error().message +
+                                          "; or make it with fewer cache_bytes"};
   std::optional<Memory> logits;
-  if (memory.place() == Place::device && !options.logits) {
+  if (memory->place() == Place::device && !options.logits) {
     const TensorInfo& out = generation.outputs()[0];
     TFCC_TRY(logits,
              generation.allocate(static_cast<size_t>(options.max_sequences * out.dims[2].max) *
                                  size_of(out.dtype)));
   }
   TFCC_TRY(Executor executor, generation.executor());
-  auto engine = std::make_unique<PagedEngine>(generation, std::move(executor), std::move(memory),
+  auto engine = std::make_unique<PagedEngine>(generation, std::move(executor), *std::move(memory),
                                               std::move(states), *ids, generation.outputs()[0],
                                               room, options, runs_ahead);
   TFCC_TRY_VOID(engine->prepare(std::move(logits)));

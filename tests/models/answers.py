@@ -6,8 +6,9 @@
 
 Each model of the folder that has a generate.json (made by a float64 reference) is compiled, and tests/models/answers.cpp
 runs it. In fp32 ids must be the same, and logits within 1e-4; in 16 bits logits within 1e-2. bf16 keeps eight bits, and
-its products alone may cost more than that: what they cost at least is computed here (see `floor_of_bf16`), and logits may
-differ by 1.35 times as much. Exit status 0 only if all is good; 77, which ctest takes as skipped, without a GPU.
+its products alone may cost more than that. What they cost at least is computed here (see `floor_of_bf16`), and logits
+may differ by 1.6 times as much, for what stands between products is rounded too.
+Exit status 0 only if all is good; 77, which ctest takes as skipped, without a GPU.
 """
 import argparse
 import json
@@ -21,7 +22,7 @@ import onnx
 import onnx_numpy
 from check import gpu_target
 
-HOW_FAR_ABOVE_THE_FLOOR = 1.35
+HOW_FAR_ABOVE_THE_FLOOR = 1.6
 
 
 def rounded(x):
