@@ -79,6 +79,7 @@ Result<void> set_interface(Program& m, const ir::Graph& g, const LowerOptions& o
         std::any_of(g.outputs.begin() + static_cast<std::ptrdiff_t>(outputs), g.outputs.end(),
                     [&](const auto& o) { return ir::state_before(g, o.value) == v; });
     m.inputs.push_back(tensor(g.value(v).name, g.value(v).type, symbols, is_state));
+    m.inputs.back().role = g.value(v).role;
   }
   for (size_t i = 0; i < outputs; ++i)
     m.outputs.push_back(tensor(g.outputs[i].name, g.value(g.outputs[i].value).type, symbols));

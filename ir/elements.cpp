@@ -229,7 +229,10 @@ Graph with_own_pool(const Graph& graph) {
     return t;
   };
   std::vector<ValueId> at(graph.value_count());
-  for (ValueId v : graph.inputs()) at[v.value] = out.add_input(graph.value(v).name, type_of(v));
+  for (ValueId v : graph.inputs()) {
+    at[v.value] = out.add_input(graph.value(v).name, type_of(v));
+    out.set_role(at[v.value], graph.value(v).role);
+  }
   for (OpId o : graph.order()) {
     const Op& op = graph.op(o);
     std::vector<ValueId> operands;

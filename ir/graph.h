@@ -12,6 +12,7 @@
 #include "ir/attrs.h"
 #include "ir/ids.h"
 #include "runtime/dtype.h"
+#include "runtime/input_role.h"
 #include "runtime/size_role.h"
 
 namespace tfcc::ir {
@@ -44,6 +45,7 @@ struct Value {
   std::vector<OpId> users;  // one entry per use, in no order; graph outputs are not in it
   ValueId
       replacement;  // what a pass put in its place (replace_uses, set_replacement); invalid if nothing
+  InputRole role = InputRole::none;  // of a graph input
 };
 
 struct Op {
@@ -142,6 +144,7 @@ class Graph {
   /// `to` stands for `from` from now on, in another layout; uses stay as they are.
   void set_replacement(ValueId from, ValueId to) { values_[from.value].replacement = to; }
   void set_operands(OpId o, std::vector<ValueId> operands);
+  void set_role(ValueId input, InputRole role) { values_[input.value].role = role; }
   void set_type(ValueId v, Type type) { values_[v.value].type = std::move(type); }
   void rename(ValueId v, std::string name);
   /// Removes ops no output needs, and puts order() in a canonical order (depth first from the

@@ -106,7 +106,8 @@ class GraphParser : WordParser {
       TFCC_TRY(std::string name, new_name(TokenKind::value));
       TFCC_TRY_VOID(lexer_.expect(":"));
       TFCC_TRY(Type t, type());
-      graph_.add_input(std::move(name), std::move(t));
+      TFCC_TRY(const InputRole role, role_of_input());
+      graph_.set_role(graph_.add_input(std::move(name), std::move(t)), role);
     }
     for (size_t i = 0; i < sources.size(); ++i)
       TFCC_TRY_VOID(resolve(graph_.symbols[i], sources[i]));
@@ -164,6 +165,14 @@ class GraphParser : WordParser {
       sources.push_back({std::move(input), at, made});
     } while (lexer_.accept(","));
     return lexer_.expect(")");
+  }
+
+  Result<InputRole> role_of_input() {
+    if (!lexer_.accept("as")) return InputRole::none;
+    for (int i = 1; i < kInputRoleCount; ++i) {
+      if (lexer_.accept(to_string(static_cast<InputRole>(i)))) return static_cast<InputRole>(i);
+    }
+    return unexpected("ids, mask, positions or types");
   }
 
   Result<SizeRole> role_of_size() {

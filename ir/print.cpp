@@ -142,7 +142,9 @@ class Printer {
     out_ += "graph @" + value_name(graph_.name) + "(";
     for (size_t i = 0; i < graph_.inputs().size(); ++i) {
       const ValueId v = graph_.inputs()[i];
-      out_ += fmt::format("{}{}: {}", i ? ", " : "", name(v), to_string(graph_.value(v).type));
+      const Value& in = graph_.value(v);
+      out_ += fmt::format("{}{}: {}", i ? ", " : "", name(v), to_string(in.type));
+      if (in.role != InputRole::none) out_ += fmt::format(" as {}", to_string(in.role));
     }
     out_ += ")";
     if (!graph_.symbols.empty()) {

@@ -66,7 +66,12 @@ class Verifier {
   void inputs() {
     for (ValueId v : graph_.inputs()) {
       define(v);
-      for (ExprRef d : graph_.value(v).type.dims) no_made_size(d, "an input");
+      const Value& in = graph_.value(v);
+      for (ExprRef d : in.type.dims) no_made_size(d, "an input");
+      const bool whole = in.type.dtype == DType::i64 || in.type.dtype == DType::i32;
+      if (in.role != InputRole::none && in.role != InputRole::mask && !whole)  // G9
+        error("G9", fmt::format("%{}: {} that are no i64 or i32", value_name(in.name),
+                                to_string(in.role)));
     }
   }
 
@@ -269,6 +274,7 @@ std::string to_string(const Violation& v) { return fmt::format("{} ({})", v.text
 /// - **G8** A size that an op makes is a dim of the results of exactly one `pack`, whose
 ///   expressions do not name it. Every other op that names it, in a dim or an expression, reads a
 ///   result of that pack or of an op that does. Inputs, outputs and checks do not name it.
+/// - **G9** An input whose role is ids, positions or types has whole numbers, i64 or i32.
 std::vector<Violation> verify(const Graph& graph) { return Verifier(graph).run(); }
 
 }  // namespace tfcc::ir

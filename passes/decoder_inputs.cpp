@@ -86,41 +86,34 @@ bool DecoderInputs::miss(std::string what, std::string reason) {
   return false;
 }
 
-// [batch, past and new tokens]: of whole numbers it is a mask, whatever its name.
-bool DecoderInputs::is_of_all_tokens(const ir::Value& in) const {
-  const ir::SizeSymbol *past = g_.size_with(SizeRole::past),
-                       *length = g_.size_with(SizeRole::length),
-                       *all = g_.size_with(SizeRole::context);
-  if (all && in.type.dims[1] == pool_.symbol(all->name)) return true;
-  return past && length &&
-         in.type.dims[1] == ir::add(pool_.symbol(past->name), pool_.symbol(length->name));
-}
-
-ValueId* DecoderInputs::role_by_name(const ir::Value& in) {
-  const bool whole = is_whole(in.type.dtype);
-  if (has(in.name, "mask") || (whole && is_of_all_tokens(in))) return &in_.mask;
-  if (!whole) return nullptr;
-  if (has(in.name, "token_type")) return &in_.types;
-  if (has(in.name, "position")) return &in_.positions;
-  return has(in.name, "ids") || has(in.name, "tokens") ? &in_.ids : nullptr;
+ValueId* DecoderInputs::place_of(InputRole role) {
+  switch (role) {
+    case InputRole::ids: return &in_.ids;
+    case InputRole::mask: return &in_.mask;
+    case InputRole::positions: return &in_.positions;
+    case InputRole::types: return &in_.types;
+    case InputRole::none: break;
+  }
+  return nullptr;
 }
 
 // Ids look up as many rows as there are logits, token types a few; positions look up others, or are
 // computed with as reals.
-ValueId* DecoderInputs::role_by_use(ValueId v) {
+InputRole DecoderInputs::role_by_use(ValueId v) const {
   constexpr int64_t kMostTypes = 16;
   const Use use = use_of(g_, v);
-  if (use.rows.empty()) return use.is_real ? &in_.positions : nullptr;
+  if (use.rows.empty()) return use.is_real ? InputRole::positions : InputRole::none;
   for (const Graph::Output& o : g_.outputs) {
     const auto& dims = g_.value(o.value).type.dims;
-    if (dims.size() == 3 && use.rows.count(ir::as_int(dims[2]).value_or(-1))) return &in_.ids;
+    if (dims.size() == 3 && use.rows.count(ir::as_int(dims[2]).value_or(-1))) return InputRole::ids;
   }
-  return *use.rows.rbegin() > kMostTypes ? &in_.positions : &in_.types;
+  return *use.rows.rbegin() > kMostTypes ? InputRole::positions : InputRole::types;
 }
 
 bool DecoderInputs::find_inputs() {
-  std::vector<ValueId> unnamed;
-  const auto take = [&](ValueId v, ValueId* place) {
+  std::vector<ValueId> unknown;
+  const auto take = [&](ValueId v, InputRole role) {
+    ValueId* place = place_of(role);
     if (!place || place->valid())
       return miss(g_.value(v).name, "its role in a decoder is not clear");
     *place = v;
@@ -129,13 +122,12 @@ bool DecoderInputs::find_inputs() {
   for (ValueId v : g_.inputs()) {
     const ir::Value& in = g_.value(v);
     if (in.type.rank() != 2) continue;
-    ValueId* place = role_by_name(in);
-    if (!place && is_whole(in.type.dtype)) unnamed.push_back(v);
-    else if (!take(v, place)) return false;
+    if (in.role == InputRole::none && is_whole(in.type.dtype)) unknown.push_back(v);
+    else if (!take(v, in.role)) return false;
   }
-  for (ValueId v : unnamed) {
-    const bool alone = unnamed.size() == 1 && !in_.ids.valid();
-    if (!take(v, alone ? &in_.ids : role_by_use(v))) return false;
+  for (ValueId v : unknown) {
+    const bool alone = unknown.size() == 1 && !in_.ids.valid();
+    if (!take(v, alone ? InputRole::ids : role_by_use(v))) return false;
   }
   return in_.ids.valid() ||
          miss(g_.name, "there is no input of token ids, whole numbers of [batch, length]");

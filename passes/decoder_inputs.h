@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the inputs of a decoder are, for lift-kv-cache: by type and dims, then by name, then by what
-// is done with them.
+// What the inputs of a decoder are, for lift-kv-cache: by their roles, or by what is done with them.
 #pragma once
 
 #include <string>
@@ -32,9 +31,8 @@ class DecoderInputs : protected GivenInputs {
   bool in_place_ = false;  // caches are as long as may be, and new tokens go where a vector says
 
  private:
-  bool is_of_all_tokens(const ir::Value& in) const;
-  ValueId* role_by_name(const ir::Value& in);
-  ValueId* role_by_use(ValueId v);
+  ValueId* place_of(InputRole role);
+  InputRole role_by_use(ValueId v) const;
   void find_capacities();
 };
 

@@ -25,6 +25,7 @@
 
 #include "runtime/dtype.h"
 #include "runtime/result.h"
+#include "runtime/input_role.h"
 #include "runtime/size_role.h"
 
 /// Marks what libtfcc.so exports; its other symbols are hidden.
@@ -48,6 +49,7 @@ struct TensorInfo {
   std::vector<DimInfo> dims;
   bool state =
       false;  ///< an input that a run changes in place: a cache. Device memory of it is aligned to 16 bytes
+  InputRole role = InputRole::none;  ///< what an input says, as far as the compiler was told
 };
 
 /// Where a tensor's memory is.

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 FOLDERS = ("frontend", "ir", "passes", "codegen", "templates", "runtime", "tools", "tests")
-SHARED = {"runtime/result.h", "runtime/dtype.h", "runtime/size_role.h", "runtime/wire.h"}  # header-only, for everybody
+SHARED = {"runtime/result.h", "runtime/dtype.h", "runtime/input_role.h", "runtime/size_role.h", "runtime/wire.h"}  # header-only, for everybody
 
 # Folder -> folders it may include, beside itself and SHARED.
 MAY_USE = {

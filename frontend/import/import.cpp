@@ -15,6 +15,7 @@
 
 #include "frontend/import/empty_sizes.h"
 #include "frontend/import/importer.h"
+#include "frontend/import/input_roles.h"
 #include "frontend/import/size_roles.h"
 #include "frontend/onnx/inline_functions.h"
 #include "ir/ir.h"
@@ -537,6 +538,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     im.graph.clean();
     TFCC_TRY_VOID(check_extent(im));
     tell_roles(im.graph, ranges);
+    tell_input_roles(im.graph);
     const std::vector<ir::Violation> broken = ir::verify(im.graph);
     if (broken.empty() ? empty.more(im, facts, walk) : empty.retreat(facts)) {
       round = -1;  // the sizes settle once more

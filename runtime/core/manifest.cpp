@@ -80,6 +80,11 @@ void get(const Field& f, SizeRole& out, State& s) {
   out = f.value < kSizeRoleCount ? static_cast<SizeRole>(f.value)
                                  : SizeRole::none;  // later versions may know more
 }
+void get(const Field& f, InputRole& out, State& s) {
+  if (!expect(f, Wire::varint, s)) return;
+  out = f.value < kInputRoleCount ? static_cast<InputRole>(f.value)
+                                  : InputRole::none;  // later versions may know more
+}
 void get(const Field& f, std::vector<std::string>& out, State& s) {
   if (++s.messages > kMaxManifestMessages) s.wrong = "too many texts";
   get(f, out.emplace_back(), s);

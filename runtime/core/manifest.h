@@ -15,6 +15,7 @@
 #include "runtime/core/family.h"
 #include "runtime/result.h"
 #include "runtime/core/size_expr.h"
+#include "runtime/input_role.h"
 #include "runtime/size_role.h"
 
 namespace tfcc::runtime {
@@ -61,12 +62,14 @@ struct TensorType {
   DType dtype = DType::f32;
   std::vector<SizeExpr> dims;
   bool state = false;  // an input that a run changes
+  InputRole role = InputRole::none;
 
   template <class V> void visit(V&& v) {
     v(1, name);
     v(2, dtype);
     v(3, dims);
     v(4, state);
+    v(5, role);
   }
 };
 

@@ -127,6 +127,7 @@ std::vector<TensorInfo> describe(const Manifest& m, const std::vector<TensorType
     info.name = t.name;
     info.dtype = t.dtype;
     info.state = t.state;
+    info.role = t.role;
     for (const SizeExpr& dim : t.dims) info.dims.push_back(describe(m, dim));
   }
   return infos;

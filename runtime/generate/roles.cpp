@@ -74,25 +74,12 @@ class Finder {
     return {};
   }
 
-  // [batch, past and new tokens], beside an input of new tokens alone.
-  bool is_of_all_tokens(const TensorInfo& in) const {
-    const auto is_of_new = [](const TensorInfo& i) {
-      return i.dims.size() == 2 && i.dims[1].role == SizeRole::length;
-    };
-    return !is_of_new(in) && !is_fixed(in.dims[1]) &&
-           std::any_of(inputs_.begin(), inputs_.end(), is_of_new);
-  }
-
   std::string role_of(const TensorInfo& in) const {
     const auto given = given_.find(in.name);
     if (given != given_.end()) return given->second;
-    const bool table = is_whole_number(in.dtype) && in.dims.size() == 2;
-    if (table && has(in.name, "token_type")) return "types";
-    if (table && has(in.name, "position")) return "positions";
-    if (in.dims.size() == 2 && has(in.name, "mask")) return "mask";
-    if (table && is_of_all_tokens(in)) return "mask";
-    if (table && (has(in.name, "ids") || has(in.name, "tokens"))) return "ids";
+    if (in.role != InputRole::none && in.dims.size() == 2) return std::string(to_string(in.role));
     if (is_float(in.dtype) && in.dims.size() >= 3) return "past";
+    const bool table = is_whole_number(in.dtype) && in.dims.size() == 2;
     return table && roles_.ids.name.empty() ? "ids" : "";
   }
 

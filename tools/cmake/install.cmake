@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 
 install(TARGETS tfcc EXPORT tfcc LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development)
-install(FILES runtime/tfcc.h runtime/nvtx.h runtime/tfcc_c.h runtime/result.h runtime/dtype.h runtime/size_role.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tfcc/runtime)
+install(FILES runtime/tfcc.h runtime/nvtx.h runtime/tfcc_c.h runtime/result.h runtime/dtype.h runtime/input_role.h runtime/size_role.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tfcc/runtime)
 if(TARGET tfcc_cpu)
   install(TARGETS tfcc_cpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tfcc COMPONENT runtime)  # opened by libtfcc.so alone, which looks there
 endif()

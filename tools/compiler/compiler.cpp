@@ -160,6 +160,7 @@ class Pipeline {
     out_.notes = sizes_.notes;
     out_.imported_ops = count_ops(out_.graph);
     TFCC_TRY_VOID(check_roles());
+    give_roles(out_.graph);
     std::string roles;
     for (const auto& [name, role] : options_.roles) roles += name + "=" + role + "\n";
     if (!roles.empty()) out_.attachments.emplace_back("roles.txt", roles);
@@ -209,19 +210,19 @@ class Pipeline {
     return reports;
   }
 
-  // The names that lift-kv-cache knows; the program for generation has inputs of its own.
-  void name_by_roles(ir::Graph& g) const {
-    const std::map<std::string, std::string> names = {{"ids", "input_ids"},
-                                                      {"mask", "attention_mask"},
-                                                      {"positions", "position_ids"},
-                                                      {"types", "token_type_ids"}};
+  // What --role says of inputs; that of a present is for the graph as it was exported.
+  void give_roles(ir::Graph& g) const {
     for (const auto& [input, role] : options_.roles) {
-      const ir::ValueId v = g.find_value(input);
-      const auto name = names.find(role);
-      if (!v.valid() || g.def(v) || name == names.end()) continue;
-      if (const ir::ValueId holder = g.find_value(name->second); holder.valid() && holder != v)
-        g.rename(holder, "model." + input);
-      g.rename(v, name->second);
+      for (int i = 1; i < kInputRoleCount; ++i) {
+        const auto is = static_cast<InputRole>(i);
+        const ir::ValueId v = g.find_value(input);
+        if (to_string(is) == role && v.valid() && !g.def(v)) {
+          for (ir::ValueId other : g.inputs()) {
+            if (g.value(other).role == is) g.set_role(other, InputRole::none);
+          }
+          g.set_role(v, is);
+        }
+      }
     }
   }
 
@@ -248,7 +249,6 @@ class Pipeline {
   // The program for generation, from the graph as it was kept.
   Result<void> lift() {
     if (!lifted_) return {};
-    name_by_roles(*lifted_);
     const std::string prefix = "generate-";
     TFCC_TRY(const auto lifting, run_passes(*lifted_, {"lift-kv-cache"}, prefix, nullptr));
     out_.lifted = lifting[0].rewrites;

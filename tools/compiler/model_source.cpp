@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "codegen/compile.h"
+#include "frontend/import/input_roles.h"
 #include "frontend/import/size_roles.h"
 #include "ir/ir.h"
 #include "passes/passes.h"
@@ -73,6 +74,8 @@ Result<ir::Graph> parse_graph(const std::string& path, Files& files,
   const bool told = std::any_of(sizes.begin(), sizes.end(),
                                 [](const ir::SizeSymbol& s) { return s.role != SizeRole::none; });
   if (!told) frontend::tell_roles(graph, ranges);
+  const auto has_role = [&](ir::ValueId v) { return graph.value(v).role != InputRole::none; };
+  if (std::ranges::none_of(graph.inputs(), has_role)) frontend::tell_input_roles(graph);
   for (const auto& [name, range] : ranges) graph.pool().set_range(name, range);
   return graph;
 }

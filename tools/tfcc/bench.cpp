@@ -29,8 +29,8 @@ namespace {
 
 // "uniform:0.2-1.0": lengths drawn between these shares of the second axis, the first row full; the
 // mask inputs get them, but for those that were given.
-Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::string>& given,
-                              NamedArrays& inputs) {
+Result<int64_t> apply_lengths(const BenchOptions& o, const Model& model,
+                              const std::vector<std::string>& given, NamedArrays& inputs) {
   double low = 1, high = 1;
   if (o.lengths != "full") {
     if (std::sscanf(o.lengths.c_str(), "uniform:%lf-%lf", &low, &high) != 2 || low < 0 ||
@@ -43,8 +43,9 @@ Result<int64_t> apply_lengths(const BenchOptions& o, const std::vector<std::stri
   std::mt19937_64 rng(o.seed);
   int64_t tokens = 0;
   for (auto& [name, a] : inputs) {
-    if (name.find("mask") == std::string::npos || a.shape.size() != 2 || is_float(a.dtype))
-      continue;
+    const auto info = std::ranges::find(model.inputs(), name, &TensorInfo::name);
+    if (info == model.inputs().end() || info->role != InputRole::mask) continue;
+    if (a.shape.size() != 2 || is_float(a.dtype)) continue;
     const int64_t batch = a.shape[0], length = a.shape[1];
     tokens = 0;
     if (std::find(given.begin(), given.end(), name) != given.end()) {
@@ -238,7 +239,7 @@ Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& 
   std::vector<std::string> names;
   for (const auto& [name, array] : given) names.push_back(name);
   TFCC_TRY(f.inputs, random_inputs(model.inputs(), shapes, o.seed, std::move(given)));
-  TFCC_TRY(f.tokens, apply_lengths(o, names, f.inputs));
+  TFCC_TRY(f.tokens, apply_lengths(o, model, names, f.inputs));
   return {};
 }
 

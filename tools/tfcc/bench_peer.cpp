@@ -60,20 +60,23 @@ Result<PeerOptions> peer_options(const BenchOptions& o, Subject& subject) {
   return p;
 }
 
-HostTensors host_tensors(const NamedArrays& arrays) {
+HostTensors masks_of(const Model& model, const NamedArrays& inputs) {
   HostTensors out;
-  for (const auto& [name, a] : arrays) out[name] = to_host_tensor(a);
+  for (const TensorInfo& in : model.inputs()) {
+    const auto given = std::ranges::find(inputs, in.name, &NamedArrays::value_type::first);
+    if (in.role == InputRole::mask && given != inputs.end())
+      out[in.name] = to_host_tensor(given->second);
+  }
   return out;
 }
 
 // Outputs are matched by name, else by place; a shape that differs is an error where the name says
 // it is the same tensor.
-Result<std::vector<ComparedOutput>> compare(Subject& subject, Peer& peer,
+Result<std::vector<ComparedOutput>> compare(Subject& subject, Peer& peer, const Model& model,
                                             const NamedArrays& inputs) {
   TFCC_TRY(auto ours, subject.outputs());
   TFCC_TRY(auto theirs, peer.outputs());
-  const HostTensors masks = host_tensors(inputs);
-  const Defined defined(masks);
+  const Defined defined(masks_of(model, inputs));
   const bool named = std::any_of(theirs.begin(), theirs.end(), [&](const auto& t) {
     return t.first && std::any_of(ours.begin(), ours.end(),
                                   [&](const auto& o) { return o.first == *t.first; });
@@ -167,7 +170,7 @@ Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, co
   r.by_events = peer.by_events() && !subject.on_host();
   Measured ignored;
   TFCC_TRY_VOID(subject.once(ignored));
-  TFCC_TRY(r.outputs, compare(subject, peer, inputs));
+  TFCC_TRY(r.outputs, compare(subject, peer, model, inputs));
   for (const ComparedOutput& c : r.outputs) {
     if (c.relative_l2 <= r.tolerance) continue;
     return Error{

@@ -91,6 +91,7 @@ class Writer {
     json j = json::array();
     for (const runtime::TensorType& t : list) {
       j.push_back({{"name", t.name}, {"dtype", to_string(t.dtype)}, {"dims", dims(t.dims)}});
+      if (t.role != InputRole::none) j.back()["role"] = to_string(t.role);
     }
     return j;
   }

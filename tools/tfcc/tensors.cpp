@@ -21,14 +21,10 @@ namespace tfcc::tools {
 
 namespace {
 
-bool contains(const std::string& name, const char* word) {
-  return name.find(word) != std::string::npos;
-}
-
 // An integer that such an input may hold.
-int64_t random_integer(const std::string& name, std::mt19937_64& rng) {
-  if (contains(name, "mask")) return 1;
-  return static_cast<int64_t>(rng() % (contains(name, "type") ? 2 : 100));
+int64_t random_integer(InputRole role, std::mt19937_64& rng) {
+  if (role == InputRole::mask) return 1;
+  return static_cast<int64_t>(rng() % (role == InputRole::types ? 2 : 100));
 }
 
 // Sizes may come from a file that promises anything: nothing is asked for that the machine does not
@@ -155,7 +151,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(
     Array a = make_array(info.dtype, shape);
     for (int64_t i = 0; i < a.count(); ++i) {
       if (is_float(info.dtype)) ir::write_real(info.dtype, a.bytes.data(), i, normal(rng));
-      else ir::write_int(info.dtype, a.bytes.data(), i, random_integer(info.name, rng));
+      else ir::write_int(info.dtype, a.bytes.data(), i, random_integer(info.role, rng));
     }
     out.emplace_back(info.name, std::move(a));
   }

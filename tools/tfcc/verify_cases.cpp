@@ -10,7 +10,13 @@
 namespace tfcc::tools {
 namespace {
 
-bool is_mask(const std::string& name) { return name.find("mask") != std::string::npos; }
+bool is_mask(const ir::Value& input) { return input.role == InputRole::mask; }
+
+// By the name of an input.
+bool is_mask(const ir::Graph& graph, const std::string& name) {
+  const ir::ValueId v = graph.find_value(name);
+  return v.valid() && is_mask(graph.value(v));
+}
 
 template <class F> struct ExprVisitor {
   F& f;
@@ -101,7 +107,7 @@ class CaseMaker {
       }
     }
     out.title += all_masks_given() ? "given" : to_string(size.mask);
-    out.defined = Defined(out.inputs, set_is_padding_);
+    out.defined = Defined(masks_of(graph_, out.inputs), set_is_padding_);
     return out;
   }
 
@@ -125,8 +131,9 @@ class CaseMaker {
   bool all_masks_given() const {
     return std::all_of(graph_.inputs().begin(), graph_.inputs().end(), [&](ir::ValueId v) {
       const std::string& name = graph_.value(v).name;
-      return !is_mask(name) || std::any_of(options_.given.begin(), options_.given.end(),
-                                           [&](const auto& g) { return g.first == name; });
+      return !is_mask(graph_.value(v)) ||
+             std::any_of(options_.given.begin(), options_.given.end(),
+                         [&](const auto& g) { return g.first == name; });
     });
   }
 
@@ -178,13 +185,13 @@ class CaseMaker {
       for (size_t i = 0; i < count; ++i) {
         // As the type holds it: a real that is rounded when it is handed over is another input.
         std::byte stored[sizeof(double)];
-        ir::write_real(t.dtype, stored, 0, is_mask(value.name) ? 1 : normal(rng_));
+        ir::write_real(t.dtype, stored, 0, is_mask(value) ? 1 : normal(rng_));
         t.reals.push_back(ir::read_real(t.dtype, stored, 0));
       }
-    } else if (is_mask(value.name)) {
+    } else if (is_mask(value)) {
       fill_mask(t, kind);
     } else {
-      const bool type = value.name.find("type") != std::string::npos;
+      const bool type = value.role == InputRole::types;
       const int64_t limit = std::min(limits_.of(value.name).value_or(type ? 2 : 100), cap_);
       for (size_t i = 0; i < count; ++i)
         t.ints.push_back(
@@ -234,10 +241,10 @@ template <class F> void for_each_at(ir::HostTensor& tensor, size_t axis, int64_t
 }
 
 // Other numbers at one token of every input [B,S,...] that is no mask. False if there is none.
-bool change_token(HostTensors& inputs, int64_t length, int64_t place) {
+bool change_token(const ir::Graph& graph, HostTensors& inputs, int64_t length, int64_t place) {
   bool changed = false;
   for (auto& [name, t] : inputs) {
-    if (is_mask(name) || t.dims.size() < 2 || t.dims[1] != length) continue;
+    if (is_mask(graph, name) || t.dims.size() < 2 || t.dims[1] != length) continue;
     changed = true;
     for_each_at(t, 1, place, [&](size_t i) {
       if (is_float(t.dtype)) t.reals[i] += 1;
@@ -266,12 +273,13 @@ bool same(const ir::HostTensor& a, const ir::HostTensor& b, int64_t length, int6
 bool hides(const ir::Graph& graph, HostTensors inputs, int64_t value, int64_t length,
            int64_t place) {
   for (auto& [name, t] : inputs) {
-    if (!is_mask(name) || is_float(t.dtype) || t.dims.empty() || t.dims.back() != length) continue;
+    if (!is_mask(graph, name) || is_float(t.dtype) || t.dims.empty() || t.dims.back() != length)
+      continue;
     t.ints.assign(t.ints.size(), 1 - value);
     for_each_at(t, t.dims.size() - 1, place, [&](size_t i) { t.ints[i] = value; });
   }
   HostTensors others = inputs;
-  if (!change_token(others, length, place)) return false;
+  if (!change_token(graph, others, length, place)) return false;
   const auto a = ir::eval(graph, inputs), b = ir::eval(graph, others);
   if (!a || !b) return false;
   return std::all_of(a->begin(), a->end(), [&](const auto& output) {
@@ -287,7 +295,7 @@ bool set_is_padding(const ir::Graph& graph) {
   if (!made) return false;
   int64_t length = 0;  // 5, unless the graph has one of its own
   for (const auto& [name, t] : made->inputs) {
-    if (is_mask(name) && !is_float(t.dtype) && !t.dims.empty()) length = t.dims.back();
+    if (is_mask(graph, name) && !is_float(t.dtype) && !t.dims.empty()) length = t.dims.back();
   }
   if (length < 2) return false;
   // At each place: a graph that counts its tokens by the mask hides those behind the count.
@@ -312,7 +320,7 @@ Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOpt
              {2, 16, MaskKind::scattered}};
   }
   const bool masked = std::any_of(graph.inputs().begin(), graph.inputs().end(),
-                                  [&](ir::ValueId v) { return is_mask(graph.value(v).name); });
+                                  [&](ir::ValueId v) { return is_mask(graph.value(v)); });
   CaseMaker maker(graph, options, masked && set_is_padding(graph));
   std::vector<VerifyCase> out;
   // A model may take less than that, as a past and new tokens together within its positions.
@@ -336,9 +344,17 @@ Result<std::vector<VerifyCase>> make_cases(const ir::Graph& graph, const CaseOpt
   return out;
 }
 
-Defined::Defined(const HostTensors& inputs, bool set_is_padding) {
+HostTensors masks_of(const ir::Graph& graph, const HostTensors& inputs) {
+  HostTensors masks;
   for (const auto& [name, tensor] : inputs) {
-    if (!is_mask(name) || is_float(tensor.dtype) || tensor.dims.size() != 2) continue;
+    if (is_mask(graph, name)) masks.emplace(name, tensor);
+  }
+  return masks;
+}
+
+Defined::Defined(const HostTensors& masks, bool set_is_padding) {
+  for (const auto& [name, tensor] : masks) {
+    if (is_float(tensor.dtype) || tensor.dims.size() != 2) continue;
     dims_ = tensor.dims;
     row_has_token_.assign(static_cast<size_t>(dims_[0]), false);
     for (size_t i = 0; i < tensor.ints.size(); ++i) {

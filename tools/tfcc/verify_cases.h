@@ -22,8 +22,9 @@ using HostTensors = std::map<std::string, ir::HostTensor>;
 class Defined {
  public:
   Defined() = default;
-  /// `set_is_padding`: what is not 0 is padding, else what is 0.
-  explicit Defined(const HostTensors& inputs, bool set_is_padding = false);
+  /// By the last of the inputs that are masks. `set_is_padding`: what is not 0 is padding, else what
+  /// is 0.
+  explicit Defined(const HostTensors& masks, bool set_is_padding = false);
   /// True if element `flat` of a tensor of these dims is defined.
   bool at(const std::vector<int64_t>& dims, int64_t flat) const;
 
@@ -31,6 +32,9 @@ class Defined {
   std::vector<int64_t> dims_;  // of the mask; none without one
   std::vector<bool> token_, row_has_token_;
 };
+
+/// Those of the inputs that the graph says are masks.
+HostTensors masks_of(const ir::Graph& graph, const HostTensors& inputs);
 
 /// One set of inputs by name.
 struct VerifyCase {

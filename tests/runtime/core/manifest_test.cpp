@@ -41,7 +41,9 @@ void fill(gp::Message& m, std::mt19937_64& rng) {
           rep ? r->AddString(&m, f, text) : r->SetString(&m, f, text);
           break;
         case gp::FieldDescriptor::CPPTYPE_UINT32: {
-          auto v = is_dtype              ? static_cast<uint32_t>(rng() % kDTypeCount)
+          auto v = is_dtype ? static_cast<uint32_t>(rng() % kDTypeCount)
+                   : f->full_name() == "tfcc.manifest.TensorType.role"
+                       ? static_cast<uint32_t>(rng() % kInputRoleCount)
                    : f->name() == "role" ? static_cast<uint32_t>(rng() % kSizeRoleCount)
                                          : static_cast<uint32_t>(random_bits(rng));
           rep ? r->AddUInt32(&m, f, v) : r->SetUInt32(&m, f, v);

@@ -6,8 +6,10 @@
 namespace tfcc::generate {
 namespace {
 
-TensorInfo tensor(const std::string& name, DType type, const std::vector<std::string>& dims) {
+TensorInfo tensor(const std::string& name, DType type, const std::vector<std::string>& dims,
+                  InputRole role = InputRole::none) {
   TensorInfo out{name, type, {}};
+  out.role = role;
   for (const std::string& d : dims) {
     const int64_t fixed = std::atoll(d.c_str());
     out.dims.push_back({d, fixed, fixed});
@@ -16,9 +18,9 @@ TensorInfo tensor(const std::string& name, DType type, const std::vector<std::st
   return out;
 }
 
-const TensorInfo kIds = tensor("input_ids", DType::i64, {"B", "S"}),
-                 kMask = tensor("attention_mask", DType::i64, {"B", "P + S"}),
-                 kPositions = tensor("position_ids", DType::i64, {"B", "S"}),
+const TensorInfo kIds = tensor("input_ids", DType::i64, {"B", "S"}, InputRole::ids),
+                 kMask = tensor("attention_mask", DType::i64, {"B", "P + S"}, InputRole::mask),
+                 kPositions = tensor("position_ids", DType::i64, {"B", "S"}, InputRole::positions),
                  kLogits = tensor("logits", DType::f32, {"B", "S", "288"});
 
 std::vector<TensorInfo> pasts(const std::string& pattern) {
@@ -44,7 +46,7 @@ std::string refusal(const std::vector<TensorInfo>& in, const std::vector<TensorI
   return roles ? "accepted" : roles.error().message;
 }
 
-TEST(Roles, AreToldByNamesAndShapes) {
+TEST(Roles, AreThoseOfInputs) {
   const auto roles = find_roles(joined({kIds, kMask, kPositions}, pasts("past_key_values.#.@")),
                                 joined({kLogits}, pasts("present.#.@")), {});
   ASSERT_TRUE(roles) << roles.error().message;

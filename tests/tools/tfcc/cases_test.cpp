@@ -25,17 +25,18 @@ std::string masked_mean(const std::string& mask, const std::string& keep,
 }
 
 TEST(Cases, TheGraphTellsWhatAMaskHides) {
-  EXPECT_FALSE(set_is_padding(parsed(masked_mean("%mask: i64[B,S]", "%mask[i,j] == 1"))));
-  EXPECT_TRUE(set_is_padding(parsed(masked_mean("%mask: i64[B,S]", "%mask[i,j] == 0"))));
-  EXPECT_FALSE(set_is_padding(parsed(masked_mean("%mask: bool[B,S]", "%mask[i,j]"))));
-  EXPECT_TRUE(set_is_padding(parsed(masked_mean("%mask: bool[B,S]", "not %mask[i,j]"))));
-  EXPECT_TRUE(set_is_padding(parsed(masked_mean("%mask: bool[B,7]", "not %mask[i,j]", "7"))));
-  EXPECT_FALSE(
-      set_is_padding(parsed(masked_mean("%mask: i64[B,S]", "%mask[i,j] < 2"))));  // cannot be told
+  EXPECT_FALSE(set_is_padding(parsed(masked_mean("%mask: i64[B,S] as mask", "%mask[i,j] == 1"))));
+  EXPECT_TRUE(set_is_padding(parsed(masked_mean("%mask: i64[B,S] as mask", "%mask[i,j] == 0"))));
+  EXPECT_FALSE(set_is_padding(parsed(masked_mean("%mask: bool[B,S] as mask", "%mask[i,j]"))));
+  EXPECT_TRUE(set_is_padding(parsed(masked_mean("%mask: bool[B,S] as mask", "not %mask[i,j]"))));
+  EXPECT_TRUE(
+      set_is_padding(parsed(masked_mean("%mask: bool[B,7] as mask", "not %mask[i,j]", "7"))));
+  EXPECT_FALSE(set_is_padding(
+      parsed(masked_mean("%mask: i64[B,S] as mask", "%mask[i,j] < 2"))));  // cannot be told
   EXPECT_FALSE(set_is_padding(parsed(kMlp)));
   // No token depends on another: either value hides.
   EXPECT_FALSE(set_is_padding(parsed(
-      "graph @each(%x: f32[B,S], %mask: i64[B,S]) symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
+      "graph @each(%x: f32[B,S], %mask: i64[B,S] as mask) symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
       "  %y = pointwise(%x, %mask) {body = (i,j) => select(%mask[i,j] == 0, %x[i,j], 0.0)} : f32[B,S]\n"
       "  return y = %y\n}\n")));
 }
@@ -43,7 +44,7 @@ TEST(Cases, TheGraphTellsWhatAMaskHides) {
 // A count of set values hides what is behind it: one that is set in the middle hides itself.
 TEST(Cases, ACountOfTokensIsNoPadding) {
   EXPECT_FALSE(set_is_padding(parsed(
-      "graph @counted(%x: f32[B,S], %mask: i64[B,S]) symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
+      "graph @counted(%x: f32[B,S], %mask: i64[B,S] as mask) symbols(B = x.0 in 1.., S = x.1 in 1..) {\n"
       "  %n = reduce(%mask) {body = (i,j) => select(%mask[i,j] == 1, 1, 0), extents = [S], kind = sum} : i64[B]\n"
       "  %s = reduce(%x, %n) {body = (i,j) => select(j < %n[i], %x[i,j], 0.0), extents = [S], kind = sum} : f32[B]\n"
       "  %y = pointwise(%x, %s) {body = (i,j) => %x[i,j] + %s[i]} : f32[B,S]\n"
@@ -65,7 +66,7 @@ TEST(Cases, AreOfSizesThatTheGraphTakes) {
 TEST(Cases, PaddingIsSetWhereTheGraphWantsIt) {
   for (const bool set : {false, true}) {
     const ir::Graph graph =
-        parsed(masked_mean("%mask: bool[B,S]", set ? "not %mask[i,j]" : "%mask[i,j]"));
+        parsed(masked_mean("%mask: bool[B,S] as mask", set ? "not %mask[i,j]" : "%mask[i,j]"));
     auto cases = make_cases(graph, {});
     ASSERT_TRUE(cases);
     ASSERT_GE(cases->size(), 4u);

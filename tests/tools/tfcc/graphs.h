@@ -26,7 +26,7 @@ graph @mlp(%x: f32[B,S,8], %w1: f32[8,16], %b1: f32[16], %w2: f32[16,8], %g: f32
 
 /// Attention over a padded batch, which remove-padding packs.
 inline constexpr const char* kPadded = R"(
-graph @padded(%x: f32[B,S,8], %mask: i64[B,S], %w: f32[8,8]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length) {
+graph @padded(%x: f32[B,S,8], %mask: i64[B,S] as mask, %w: f32[8,8]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length) {
   %h = pointwise(%x) {body = (i,j,k) => tanh(%x[i,j,k])} : f32[B,S,8]
   %a = attention(%h, %h, %h, %mask) {causal = false, heads = 2, key_padding = true, kv_heads = 2, score = (s,b,h,i,j) => s * 0.5, visible = (b,h,i,j) => 0 != %mask[b,j]} : f32[B,S,8]
   %d = matmul(%a, %w) {alpha = 1.0, trans_a = false, trans_b = false} : f32[B,S,8]
@@ -97,7 +97,7 @@ inline Difference difference_of(const ir::Graph& imported, const ir::Graph& grap
                                 const HostTensors& inputs, const Target& target) {
   auto want = ir::eval(imported, inputs), got = target.run(graph, inputs);
   EXPECT_TRUE(want && got);
-  return compare(got->at("y"), want->at("y"), Defined(inputs));
+  return compare(got->at("y"), want->at("y"), Defined(masks_of(imported, inputs)));
 }
 
 }  // namespace tfcc::tools

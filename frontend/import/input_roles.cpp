@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "frontend/import/input_roles.h"
+
+#include <string>
+
+#include "ir/ir.h"
+
+namespace tfcc::frontend {
+namespace {
+
+bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
+
+// [batch, past and new tokens].
+bool is_of_all_tokens(const ir::Graph& g, const ir::Type& type) {
+  if (type.rank() != 2) return false;
+  const ir::SizeSymbol *past = g.size_with(SizeRole::past), *length = g.size_with(SizeRole::length),
+                       *all = g.size_with(SizeRole::context);
+  if (all && type.dims[1] == g.pool().symbol(all->name)) return true;
+  return past && length &&
+         type.dims[1] == ir::add(g.pool().symbol(past->name), g.pool().symbol(length->name));
+}
+
+InputRole role_of(const ir::Graph& g, const ir::Value& in) {
+  const bool whole = in.type.dtype == DType::i64 || in.type.dtype == DType::i32;
+  if (has(in.name, "mask") || (whole && is_of_all_tokens(g, in.type))) return InputRole::mask;
+  if (!whole) return InputRole::none;
+  if (has(in.name, "type") || has(in.name, "segment")) return InputRole::types;
+  if (has(in.name, "position")) return InputRole::positions;
+  return has(in.name, "ids") || has(in.name, "tokens") ? InputRole::ids : InputRole::none;
+}
+
+}  // namespace
+
+void tell_input_roles(ir::Graph& graph) {
+  for (ir::ValueId v : graph.inputs()) graph.set_role(v, role_of(graph, graph.value(v)));
+}
+
+}  // namespace tfcc::frontend
