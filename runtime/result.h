@@ -26,12 +26,14 @@ enum class ErrorCode {
   memory,            ///< allocation failed
   io,                ///< a file could not be read or written
   internal,          ///< a defect in tfcc
+  usage,             ///< an option that is wrong by itself, or that this model cannot have
 };
 
 /// The name of a code, spelled as in ErrorCode.
 inline const char* to_string(ErrorCode code) {
   constexpr const char* kNames[] = {"invalid_argument", "unsupported", "bad_file", "shape",
-                                    "device",           "memory",      "io",       "internal"};
+                                    "device",           "memory",      "io",       "internal",
+                                    "usage"};
   return kNames[static_cast<int>(code)];
 }
 

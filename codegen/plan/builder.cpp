@@ -21,16 +21,12 @@ PlanBuilder::PlanBuilder(const TargetClass& target, const Graph& graph, WeightPo
 }
 
 Result<Lowered> PlanBuilder::finish() {
-  if (misplaced_)
-    return Error{
-        ErrorCode::internal,
-        "a launch for few tokens has no place among those for any number; report this model"};
-  if (too_deep_)
-    return Error{
-        ErrorCode::unsupported,
-        "a size is too deep an expression to be computed at run time; fix more dims at export"};
-  if (!no_value_.empty()) return Error{ErrorCode::shape, no_value_};
+  if (problem_) return *std::move(problem_);
   return std::move(out_);
+}
+
+void PlanBuilder::fail(ErrorCode code, std::string why) {
+  if (!problem_) problem_ = Error{code, std::move(why)};
 }
 
 // ---- sizes ----
@@ -38,7 +34,7 @@ Result<Lowered> PlanBuilder::finish() {
 bool PlanBuilder::lacks_value(ExprRef e, std::string_view what) {
   const ir::Poison why = ir::poison_of(e);
   if (why == ir::Poison::none) return false;
-  if (no_value_.empty()) no_value_ = fmt::format("{}: {}", what, ir::to_string(why));
+  fail(ErrorCode::shape, fmt::format("{}: {}", what, ir::to_string(why)));
   return true;
 }
 
@@ -49,7 +45,9 @@ runtime::SizeExpr PlanBuilder::statistic(ExprRef e) {
 runtime::SizeExpr PlanBuilder::encode(ExprRef e) {
   if (lacks_value(e, "a size of a launch")) return {};
   runtime::SizeExpr program = sizes_.program(e);
-  too_deep_ |= !program.valid(symbols_.size());
+  if (!program.valid(symbols_.size()))  // it needs more than the runtime's stack
+    fail(ErrorCode::unsupported,
+         "a size is too deep an expression to be computed at run time; fix more dims at export");
   return program;
 }
 
@@ -178,7 +176,9 @@ void PlanBuilder::add_launch(runtime::Launch launch, const std::string& key,
   int position = static_cast<int>(launches.size());
   if (first_form_) place_of_.emplace(key, position);
   else position = place_of(key);
-  misplaced_ |= position < 0;
+  if (position < 0)
+    fail(ErrorCode::internal,
+         "a launch for few tokens has no place among those for any number; report this model");
   for (uint32_t b : writes)
     buffers_[b].first = buffers_[b].first < 0 ? position : std::min(buffers_[b].first, position);
   for (const auto* list : {&reads, &writes}) {

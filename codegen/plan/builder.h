@@ -43,6 +43,7 @@ class PlanBuilder {
   runtime::SizeExpr encode(ExprRef e);
   /// The same of a number for reports, which may be too large.
   runtime::SizeExpr statistic(ExprRef e);
+  void fail(ErrorCode code, std::string why);
   bool lacks_value(ExprRef e, std::string_view what);
   void limit(runtime::Check check) { out_.plan.limits.push_back(std::move(check)); }
 
@@ -98,9 +99,7 @@ class PlanBuilder {
   std::map<std::string, int> place_of_;  // of each launch of the first form
   std::set<ExprRef> growing_;            // restated, and proved to grow
   bool first_form_ = true;
-  bool misplaced_ = false;  // a launch of another form is none of the first
-  std::string no_value_;    // which size has none, and why; empty: all have one
-  bool too_deep_ = false;   // a program needs more than the runtime's stack
+  std::optional<Error> problem_;  // the first that makes the plan impossible
 };
 
 }  // namespace tfcc::codegen

@@ -239,7 +239,7 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
     if (spread || from + at_once < spans) meet();  // a block that ends takes its shared memory along
   }
   if (row >= count) return;
-  const f32 total = (sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]), scale = total == 0.0f ? 0.0f : 1.0f / total;
+  const f32 scale = row_scale((sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]));
   const int at = block.first + row;
   T* const to = out + (first_query + at / group) * Spec::out_stride + (block.kv_head * group + at % group) * Spec::v_dim;
 #pragma unroll

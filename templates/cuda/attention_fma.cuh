@@ -124,7 +124,7 @@ struct AttentionRows {
       f32 total = sum[r];
 #pragma unroll
       for (int step = 8; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
-      const f32 scale = total == 0.0f ? 0.0f : 1.0f / total;
+      const f32 scale = row_scale(total);
       if (y + r >= count) continue;
       f32* const row = out + (i64)(y + r) * Spec::out_stride;
 #pragma unroll

@@ -79,7 +79,7 @@ struct OnlineSoftmax {
     f32 total = sum[r];
     total += __shfl_xor_sync(kAllLanes, total, 1);
     total += __shfl_xor_sync(kAllLanes, total, 2);
-    return total == 0.0f ? 0.0f : 1.0f / total;
+    return row_scale(total);
   }
 };
 

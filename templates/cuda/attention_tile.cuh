@@ -8,6 +8,9 @@ struct AllVisible { TFCC_FN bool operator()(idx, idx, idx, idx) const { return t
 struct AllLive { TFCC_FN bool operator()(idx, idx) const { return true; } };
 struct NoScore { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
 
+/// What a row is multiplied by whose weights come to `total`; 0 without a visible key.
+TFCC_FN f32 row_scale(f32 total) { return total == 0.0f ? 0.0f : 1.0f / total; }
+
 /// Rows of a tile in shared memory, in chunks of 16 bytes. A row of 16-bit elements whose length is a multiple of 64
 /// is permuted (chunk XOR row), any other padded: ldmatrix and the f32 reads then meet no bank twice.
 template <class T, int columns>

@@ -21,7 +21,6 @@ namespace {
 using tfcc::Error;
 using tfcc::ErrorCode;
 using tfcc::Result;
-using tfcc::tools::kUsage;
 using tfcc::tools::split;
 namespace compiler = tfcc::compiler;
 
@@ -31,8 +30,9 @@ static_assert(TFCC_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
 thread_local std::string last_error;
 
 int failed(const Error& error) {
-  last_error = tfcc::frontend::escaped_lines(
-      tfcc::tools::is_usage(error) ? error.message.substr(std::strlen(kUsage)) : error.message);
+  last_error = tfcc::frontend::escaped_lines(error.message);
+  // Of the compiler's options; in C they are arguments.
+  if (error.code == ErrorCode::usage) return TFCC_INVALID_ARGUMENT;
   return static_cast<int>(error.code) + 1;
 }
 

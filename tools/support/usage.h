@@ -11,13 +11,10 @@
 
 namespace tfcc::tools {
 
-inline constexpr const char* kUsage = "usage: ";  // what the text of such an error begins with
-
 /// An option that is wrong by itself or that this model cannot have.
 inline Error usage_error(const std::string& message) {
-  return {ErrorCode::invalid_argument, kUsage + message};
+  return {ErrorCode::usage, message};
 }
-inline bool is_usage(const Error& e) { return e.message.starts_with(kUsage); }
 
 /// "a,b" as {"a", "b"}; empty text gives an empty list.
 inline std::vector<std::string> split(const std::string& text, char separator = ',') {

@@ -53,8 +53,9 @@ int main(int argc, char** argv) {
     }
     if (result) return 0;
     const std::string message = tfcc::frontend::escaped_lines(result.error().message);
-    std::fprintf(stderr, "tfcc: %s\n", message.c_str());
-    return tfcc::tools::is_usage(result.error()) ? 2 : 1;
+    const bool usage = result.error().code == tfcc::ErrorCode::usage;
+    std::fprintf(stderr, "tfcc: %s%s\n", usage ? "usage: " : "", message.c_str());
+    return usage ? 2 : 1;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "tfcc: out of memory\n");
   } catch (const std::exception& e) {
