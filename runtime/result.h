@@ -31,9 +31,9 @@ enum class ErrorCode {
 
 /// The name of a code, spelled as in ErrorCode.
 inline const char* to_string(ErrorCode code) {
-  constexpr const char* kNames[] = {"invalid_argument", "unsupported", "bad_file", "shape",
-                                    "device",           "memory",      "io",       "internal",
-                                    "usage"};
+  constexpr const char* kNames[] = {
+      "invalid_argument", "unsupported", "bad_file", "shape", "device",
+      "memory",           "io",          "internal", "usage"};
   return kNames[static_cast<int>(code)];
 }
 

@@ -40,6 +40,22 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const ir::Rope
   if (c.cuda()) stub.field("vec", vec);
 }
 
+// Elements of an access: 16 bytes where memory of ours is read and written and rows, heads and what is
+// rotated are multiples of them, else what divides all of these.
+int64_t vector_of(const EmitContext& c, const ir::Op& op, const std::vector<ValueId>& reads,
+                  const std::vector<RowSlice>& parts, std::vector<int64_t> divided) {
+  const bool rotates = op.kind == OpKind::rope_append;
+  const bool aligned = !c.any_of_callers(reads) &&
+                       !(rotates && (c.callers.has(op.results[2]) ||
+                                     c.any_of_callers({op.operands[6], op.operands[7]})));
+  int64_t vec = aligned ? 16 / static_cast<int64_t>(size_of(c.type(op.operands[2]).dtype)) : 1;
+  for (const RowSlice& p : parts) divided.insert(divided.end(), {p.stride, p.offset});
+  for (int64_t n : divided) {
+    while (n % vec != 0) vec /= 2;
+  }
+  return vec;
+}
+
 Emission append(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
   const bool rotates = op.kind == OpKind::rope_append;
@@ -57,15 +73,7 @@ Emission append(const EmitContext& c, OpId o) {
     if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
   };
   for (const RowSlice& p : parts) read(p.base);
-  const bool aligned = !c.any_of_callers(reads) &&
-                       !(rotates && (c.callers.has(op.results[2]) ||
-                                     c.any_of_callers({op.operands[6], op.operands[7]})));
-  int64_t vec = aligned ? 16 / static_cast<int64_t>(size_of(c.type(op.operands[2]).dtype)) : 1;
-  std::vector<int64_t> divided{d, dv, rope.rotary / 2};
-  for (const RowSlice& p : parts) divided.insert(divided.end(), {p.stride, p.offset});
-  for (int64_t n : divided) {
-    while (n % vec != 0) vec /= 2;
-  }
+  const int64_t vec = vector_of(c, op, reads, parts, {d, dv, rope.rotary / 2});
   read(op.operands[4]);
   for (size_t i = 6; i < op.operands.size(); ++i) read(op.operands[i]);
 

@@ -12,9 +12,7 @@
 namespace tfcc::tools {
 
 /// An option that is wrong by itself or that this model cannot have.
-inline Error usage_error(const std::string& message) {
-  return {ErrorCode::usage, message};
-}
+inline Error usage_error(const std::string& message) { return {ErrorCode::usage, message}; }
 
 /// "a,b" as {"a", "b"}; empty text gives an empty list.
 inline std::vector<std::string> split(const std::string& text, char separator = ',') {

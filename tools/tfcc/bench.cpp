@@ -311,6 +311,24 @@ Result<void> bench(const BenchOptions& o) {
   return {};
 }
 
+// What is timed of a program for generation.
+void add_generation(CLI::App& c, BenchOptions& o) {
+  c.add_option(
+       "--decode", o.decode,
+       "generation: so many tokens of each of --batch sequences after --context tokens; 1 is one step alone")
+      ->check(positive());
+  c.add_option(
+       "--prefill", o.prefill,
+       "generation: so many tokens of a prompt for each; without --decode one step alone, with it whole answers")
+      ->check(positive());
+  c.add_option("--batch", o.batch, "sequences of --decode and --prefill")
+      ->check(positive())
+      ->capture_default_str();
+  c.add_option("--context", o.context,
+               "tokens before these, which are not timed; default: 512, before a prompt none")
+      ->check(not_negative());
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
@@ -321,20 +339,7 @@ void add_bench(CLI::App& app, Action& action) {
       "--shapes", o->shapes,
       "sizes of the made-up inputs: batch_size=8,sequence_length=128, or input_ids:8x128; the others follow");
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
-  c->add_option(
-       "--decode", o->decode,
-       "generation: so many tokens of each of --batch sequences after --context tokens; 1 is one step alone")
-      ->check(positive());
-  c->add_option(
-       "--prefill", o->prefill,
-       "generation: so many tokens of a prompt for each; without --decode one step alone, with it whole answers")
-      ->check(positive());
-  c->add_option("--batch", o->batch, "sequences of --decode and --prefill")
-      ->check(positive())
-      ->capture_default_str();
-  c->add_option("--context", o->context,
-                "tokens before these, which are not timed; default: 512, before a prompt none")
-      ->check(not_negative());
+  add_generation(*c, *o);
   c->add_option("--lengths", o->lengths,
                 "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
   c->add_option("--iterations", o->iterations,
