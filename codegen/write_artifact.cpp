@@ -127,11 +127,14 @@ Result<void> write_weights(ArtifactFile& file, Manifest& m, const WeightPool& we
     TFCC_TRY(const uint64_t offset, file.align(runtime::kWeightAlignment));
     TFCC_TRY_VOID(file.write(bytes));
     note(i, offset, bytes);
+    size_t shared = 0;  // no more than what they lie in: a reader of all reads it twice at most
     for (const WeightPool::Part& p : parts[i]) {
       if (written[p.weight]) continue;
       TFCC_TRY(const std::vector<std::byte> part,
                ir::materialize(weights.entries()[p.weight].constant));
-      if (stands_in(bytes, p.offset, part)) note(p.weight, offset + p.offset, part);
+      if (shared + part.size() > bytes.size() || !stands_in(bytes, p.offset, part)) continue;
+      shared += part.size();
+      note(p.weight, offset + p.offset, part);
     }
     return {};
   };

@@ -13,7 +13,7 @@ bool has(const std::string& name, const char* part) { return name.find(part) != 
 
 bool is_whole(DType t) { return t == DType::i64 || t == DType::i32; }
 
-// Inputs that may say how many tokens a sequence has: whole numbers [batch].
+// Inputs that may say how many tokens a sequence has: whole numbers in one dim.
 std::vector<ValueId> vectors_of(const Graph& g) {
   std::vector<ValueId> found;
   for (ValueId v : g.inputs()) {
@@ -25,9 +25,34 @@ std::vector<ValueId> vectors_of(const Graph& g) {
 
 // What an input is used for.
 struct Use {
-  std::set<int64_t> rows;  // of the constant tables that it finds rows of
-  bool is_real = false;    // it is computed with as a real
+  std::set<int64_t> rows;   // of the constant tables that it finds rows of
+  bool has_angles = false;  // sines and cosines are taken of what is computed of it
 };
+
+bool takes_angles(ir::Op op) {
+  bool found = false;
+  for (ExprRef* body : ir::expressions_of(op))
+    ir::for_each_node(
+        *body, [&](ExprRef n) { found |= n->kind == ExprKind::sin || n->kind == ExprKind::cos; });
+  return found;
+}
+
+// Of the ops that read v, and of those that read what they compute, but for attentions.
+bool leads_to_angles(const Graph& g, ValueId v) {
+  std::vector<ValueId> worklist{v};
+  std::set<uint32_t> seen;
+  while (!worklist.empty()) {
+    const ValueId x = worklist.back();
+    worklist.pop_back();
+    if (!seen.insert(x.value).second) continue;  // cost: seen before
+    for (OpId o : g.value(x).users) {
+      if (g.op(o).kind == OpKind::attention) continue;
+      if (takes_angles(g.op(o))) return true;
+      worklist.insert(worklist.end(), g.op(o).results.begin(), g.op(o).results.end());
+    }
+  }
+  return false;
+}
 
 Use use_of(const Graph& g, ValueId v) {
   Use use;
@@ -36,8 +61,8 @@ Use use_of(const Graph& g, ValueId v) {
     ir::for_each_node(e, [&](ExprRef n) { found |= loaded(n) == v; });
     return found;
   };
+  use.has_angles = leads_to_angles(g, v);
   const auto look = [&](ExprRef n) {
-    use.is_real |= n->kind == ExprKind::i2f && reads(n);
     if (n->kind != ExprKind::load || !g.is_constant(*loaded(n))) return;
     for (size_t k = 0; k < n->args.size(); ++k) {
       if (reads(n->args[k]))
@@ -97,17 +122,16 @@ ValueId* DecoderInputs::place_of(InputRole role) {
   return nullptr;
 }
 
-// Ids look up as many rows as there are logits, token types a few; positions look up others, or are
-// computed with as reals.
+// Ids look up as many rows as there are logits; of positions angles are taken. What looks up other
+// rows may be a language or a speaker as well as a position, and what hides keys may be a mask.
 InputRole DecoderInputs::role_by_use(ValueId v) const {
-  constexpr int64_t kMostTypes = 16;
   const Use use = use_of(g_, v);
-  if (use.rows.empty()) return use.is_real ? InputRole::positions : InputRole::none;
+  if (use.rows.empty()) return use.has_angles ? InputRole::positions : InputRole::none;
   for (const Graph::Output& o : g_.outputs) {
     const auto& dims = g_.value(o.value).type.dims;
     if (dims.size() == 3 && use.rows.count(ir::as_int(dims[2]).value_or(-1))) return InputRole::ids;
   }
-  return *use.rows.rbegin() > kMostTypes ? InputRole::positions : InputRole::types;
+  return InputRole::none;
 }
 
 bool DecoderInputs::find_inputs() {
@@ -149,8 +173,11 @@ bool DecoderInputs::find_sizes() {
   return true;
 }
 
-// Caches that are written in place have the dims of an output.
+// Caches that are written in place have the dims of an output. Where there is no past, nothing says
+// what a vector counts: a prefix, a speaker.
 void DecoderInputs::find_capacities() {
+  std::erase_if(counts_,
+                [&](const auto& c) { return g_.value(ValueId{c.first}).type.dims[0] != batch_; });
   if (counts_.empty()) return;  // cost: nothing would say where new tokens go
   std::set<ExprRef> sizes;
   for (ValueId v : g_.inputs()) {
@@ -161,10 +188,19 @@ void DecoderInputs::find_capacities() {
       if (d->kind == ExprKind::symbol && d != batch_ && d != length_) sizes.insert(d);
     }
   }
-  if (!in_place_) return;
+  if (!in_place_) {
+    if (ir::is_int(past_, 0)) counts_.clear();
+    return;
+  }
   capacities_ = std::move(sizes);
-  pool_.set_range("past_tokens", {0, ir::kLargestSize});
-  past_ = pool_.symbol("past_tokens");
+  const auto fresh = [&](std::string name) {
+    while (std::ranges::any_of(g_.symbols, [&](const auto& s) { return s.name == name; }))
+      name += "_";
+    pool_.set_range(name, {0, ir::kLargestSize});
+    return pool_.symbol(name);
+  };
+  past_ = fresh("past_tokens");
+  spare_ = fresh("spare_tokens");
 }
 
 }  // namespace tfcc::passes

@@ -33,7 +33,8 @@ GivenInputs::Row GivenInputs::row_of(bool wanted) const {
 // it does not know stays.
 ExprRef GivenInputs::given(ExprRef e, const Row* row) {
   return ir::rewrite(e, [&](ExprRef n) -> ExprRef {
-    if (n == total_ || capacities_.count(n)) return ir::add(past_, length_);
+    if (n == total_) return ir::add(past_, length_);
+    if (capacities_.count(n)) return ir::add(ir::add(past_, length_), spare_);
     if (n == s_ && row) return row->place;
     return n->kind == ExprKind::load ? given_load(n, row) : nullptr;
   });
@@ -131,8 +132,8 @@ std::string GivenInputs::left_over(ExprRef e) const {
                        name_before(v));
   std::string found;
   ir::for_each_node(e, [&](ExprRef n) {
-    const bool size =
-        n == batch_ || n == length_ || n == past_ || n == total_ || capacities_.count(n);
+    const bool size = n == batch_ || n == length_ || n == past_ || n == total_ || n == spare_ ||
+                      capacities_.count(n);
     if (size && n->kind == ExprKind::symbol) {
       found = fmt::format("'{}' is left in it: it is no function of absolute positions", n->name);
     }

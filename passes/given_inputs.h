@@ -60,7 +60,8 @@ class GivenInputs {
     ValueId ids, mask, positions, types;
   } in_;
   std::map<uint32_t, Count> counts_;
-  std::set<ExprRef> capacities_;  // sizes of caches that are written in place: P + S will do
+  std::set<ExprRef> capacities_;  // sizes of caches that are written in place: P + S + spare_
+  ExprRef spare_ = nullptr;
   ExprRef batch_ = nullptr, length_ = nullptr, past_ = nullptr, total_ = nullptr, b_ = nullptr,
           s_ = nullptr;
   std::set<uint32_t> wanted_values_;  // that lead to logits alone

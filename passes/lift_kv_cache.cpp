@@ -35,11 +35,13 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "passes/decoder_inputs.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
+#include "ir/ir.h"
 #include "passes/row_ops.h"
 
 namespace tfcc::passes {
@@ -158,6 +160,16 @@ class Lifter : DecoderInputs {
            find_appended(o, op.operands[2], layer.values) && (layers_.push_back(layer), true);
   }
 
+  // Does a place wrap at the length of the cache?
+  bool is_circular(ExprRef element) const {
+    bool found = false;
+    ir::for_each_node(element, [&](ExprRef n) {
+      if (n->kind != ExprKind::floordiv) return;  // a remainder is made of one
+      ir::for_each_node(n->args[1], [&](ExprRef x) { found |= capacities_.count(x) > 0; });
+    });
+    return found;
+  }
+
   bool find_appended(OpId o, ValueId v, Appended& out) {
     const auto& dims = g_.value(v).type.dims;
     ExprRef c = pool_.index(2, dims[2]);
@@ -165,10 +177,13 @@ class Lifter : DecoderInputs {
       out.rows = ir::load_of(g_, v, {b_, s_, c});
       return true;
     }
-    if (given(dims[1], nullptr) != ir::add(past_, length_) && !(in_place_ && ir::as_int(dims[1])))
+    const bool in_place = in_place_ && (ir::as_int(dims[1]) || capacities_.count(dims[1]));
+    if (!in_place && given(dims[1], nullptr) != ir::add(past_, length_))
       return miss(o, fmt::format("its keys are {}, not those of the past and the new ones",
                                  ir::print(dims[1])));
     ExprRef j = pool_.index(1, past_);
+    if (in_place && is_circular(from_rows(v, {b_, pool_.index(1, dims[1]), c})))
+      return miss(o, "its cache is circular: what is behind its end is written over its beginning");
     out.old = given(from_rows(v, {b_, j, c}), nullptr);
     const auto past = loaded(out.old);
     if (!past || g_.def(*past))
@@ -593,6 +608,7 @@ class Lifter : DecoderInputs {
 
 PassReport lift_kv_cache(Graph& graph) {
   PassReport first;
+  std::optional<Graph> lifted;
   for (const std::vector<Count>& counts : counts_of(graph)) {
     PassReport report;
     Graph attempt = graph;
@@ -600,12 +616,22 @@ PassReport lift_kv_cache(Graph& graph) {
       if (first.misses.empty()) first = std::move(report);
       continue;
     }
-    for (ir::OpId o : attempt.order()) report.rewrites += !ir::states_of(attempt.op(o)).empty();
     attempt.clean();
-    graph = ir::with_own_pool(attempt);  // which has the sizes of the new inputs alone
-    return report;
+    Graph own = ir::with_own_pool(attempt);  // which has the sizes of the new inputs alone
+    if (!lifted) {
+      lifted = std::move(own);
+    } else if (ir::print(*lifted) != ir::print(own)) {
+      PassReport unclear;
+      unclear.misses.push_back(
+          {graph.name, "what its vectors of whole numbers count is not clear"});
+      return unclear;
+    }
   }
-  return first;
+  if (!lifted) return first;
+  graph = *std::move(lifted);
+  PassReport report;
+  for (ir::OpId o : graph.order()) report.rewrites += !ir::states_of(graph.op(o)).empty();
+  return report;
 }
 
 }  // namespace tfcc::passes

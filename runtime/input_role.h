@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "runtime/dtype.h"
+
 namespace tfcc {
 inline namespace v1 {
 
@@ -25,6 +27,17 @@ constexpr std::string_view to_string(InputRole role) {
   constexpr std::string_view kNames[kInputRoleCount] = {"none", "ids", "mask", "positions",
                                                         "types"};
   return kNames[static_cast<int>(role)];
+}
+
+/// What an input is by its name, where nothing told it: of a name that says nothing, none. Whole
+/// numbers alone are ids, positions and types.
+constexpr InputRole role_by_name(std::string_view name, DType dtype) {
+  const auto has = [name](std::string_view part) { return name.find(part) != name.npos; };
+  if (has("mask")) return InputRole::mask;
+  if (dtype != DType::i64 && dtype != DType::i32) return InputRole::none;
+  if (has("type") || has("segment")) return InputRole::types;
+  if (has("position")) return InputRole::positions;
+  return has("ids") || has("tokens") ? InputRole::ids : InputRole::none;
 }
 
 }  // namespace v1

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "frontend/import/input_roles.h"
 
-#include <string>
-
 #include "ir/ir.h"
 
 namespace tfcc::frontend {
 namespace {
-
-bool has(const std::string& name, const char* part) { return name.find(part) != name.npos; }
 
 // [batch, past and new tokens].
 bool is_of_all_tokens(const ir::Graph& g, const ir::Type& type) {
@@ -22,11 +18,8 @@ bool is_of_all_tokens(const ir::Graph& g, const ir::Type& type) {
 
 InputRole role_of(const ir::Graph& g, const ir::Value& in) {
   const bool whole = in.type.dtype == DType::i64 || in.type.dtype == DType::i32;
-  if (has(in.name, "mask") || (whole && is_of_all_tokens(g, in.type))) return InputRole::mask;
-  if (!whole) return InputRole::none;
-  if (has(in.name, "type") || has(in.name, "segment")) return InputRole::types;
-  if (has(in.name, "position")) return InputRole::positions;
-  return has(in.name, "ids") || has(in.name, "tokens") ? InputRole::ids : InputRole::none;
+  return whole && is_of_all_tokens(g, in.type) ? InputRole::mask
+                                               : role_by_name(in.name, in.type.dtype);
 }
 
 }  // namespace

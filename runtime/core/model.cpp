@@ -122,12 +122,15 @@ DimInfo describe(const Manifest& m, const SizeExpr& dim) {
 
 std::vector<TensorInfo> describe(const Manifest& m, const std::vector<TensorType>& tensors) {
   std::vector<TensorInfo> infos;
+  // Files of before have no roles: then names tell.
+  const auto told = [](const TensorType& t) { return t.role != InputRole::none || t.state; };
+  const bool by_names = std::ranges::none_of(tensors, told);
   for (const TensorType& t : tensors) {
     TensorInfo& info = infos.emplace_back();
     info.name = t.name;
     info.dtype = t.dtype;
     info.state = t.state;
-    info.role = t.role;
+    info.role = by_names && &tensors == &m.inputs ? role_by_name(t.name, t.dtype) : t.role;
     for (const SizeExpr& dim : t.dims) info.dims.push_back(describe(m, dim));
   }
   return infos;

@@ -240,6 +240,15 @@ class Pipeline {
         return usage_error(fmt::format(
             "--role: '{}' of '{}' is neither ids, mask, positions, types or logits nor an input",
             role, name));
+      if (const ir::ValueId v = out_.graph.find_value(name);
+          inputs.contains(name) && roles.contains(role)) {
+        const ir::Type& type = out_.graph.value(v).type;
+        const bool whole = type.dtype == DType::i64 || type.dtype == DType::i32;
+        if (type.rank() != 2 || (!whole && role != "mask"))
+          return usage_error(fmt::format("--role: '{}' is {}; {} are {}of [batch, length]", name,
+                                         ir::to_string(type), role,
+                                         role == "mask" ? "numbers " : "whole numbers "));
+      }
       if (!taken.insert(role).second)
         return usage_error(fmt::format("--role: two have the role {}", role));
     }

@@ -248,6 +248,8 @@ Result<void> check_usage(const BenchOptions& o) {
       (!o.shapes.empty() || !o.npz.empty() || !o.inputs.empty() || !o.peer.empty()))
     return usage_error(
         "bench makes up the inputs of --decode and --prefill, and has no peer there");
+  if (o.generates() && o.context_before() + o.prefill == 0)
+    return usage_error("--decode goes on after --context tokens or --prefill: give one of them");
   const bool profiles =
       o.dump_profile || !o.export_profile.empty() || !o.html.empty() || !o.trace.empty();
   if (o.generates() && !o.one_step() && profiles)

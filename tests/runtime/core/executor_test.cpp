@@ -98,6 +98,8 @@ TEST_F(ExecutorTest, describes_the_model) {
   EXPECT_EQ(m.inputs()[0].dims[0].max, kMaxBatch);
   EXPECT_EQ(m.inputs()[0].dims[2].min, kC);
   EXPECT_EQ(m.inputs()[1].dtype, DType::i64);
+  EXPECT_EQ(m.inputs()[1].role, InputRole::ids) << "a file without roles: by its name";
+  EXPECT_EQ(m.inputs()[0].role, InputRole::none);
   EXPECT_EQ(m.outputs()[0].name, "out");
 }
 
