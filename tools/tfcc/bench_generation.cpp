@@ -2,7 +2,8 @@
 // tfcc bench --prefill N --decode N: whole answers by the Generator, as a server has them, with
 // sampling and the host's part of each step.
 #include <algorithm>
-#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -33,7 +34,14 @@ class Arrivals {
     if (waiting_ == 0) after_ms_.push_back(now);
     if (first_ms_[sequence] != 0) return;
     first_ms_[sequence] = now;
-    if (--waiting_ == 0) all_first_ms_ = now;
+    if (--waiting_ > 0) return;
+    all_first_ms_ = now;
+    begun_.notify_all();
+  }
+  /// Waits until every sequence has its first token; false after a while.
+  bool have_begun() {
+    std::unique_lock lock(mutex_);
+    return begun_.wait_for(lock, std::chrono::milliseconds(50), [&] { return waiting_ == 0; });
   }
   double prefill_ms() const { return all_first_ms_; }
   /// Tokens that came once every sequence had its first, and how long they took.
@@ -42,6 +50,7 @@ class Arrivals {
 
  private:
   std::mutex mutex_;
+  std::condition_variable begun_;
   Clock::time_point begin_;
   std::vector<double> first_ms_, after_ms_;
   size_t waiting_ = 0;
@@ -51,8 +60,8 @@ class Arrivals {
 struct Rounds {
   Series prefill, token;  // ms of all prompts; ms between the tokens of a sequence
   double prompt_tokens = 0, shared_tokens = 0;  // of a round
-  int64_t steps = 0, steps_ahead = 0;
-  double host_us = 0;  // a step
+  int64_t steps = 0, steps_ahead = 0;           // once each has its first token
+  double host_us = 0;                           // of such a step
   std::optional<double> weights_ms;
 };
 
@@ -74,6 +83,7 @@ class GenerationBench {
     TFCC_TRY_VOID(answer(o_.prefill, o_.decode));  // as the rounds: all that is captured is then
     Rounds out;
     const GeneratorStats before = generator_.stats();
+    decoding_ = {};
     const auto start = Clock::now();
     int done = 0;
     for (; done < o_.rounds_at_least() || ms_since(start) < o_.duration_s * 1000; ++done) {
@@ -86,9 +96,9 @@ class GenerationBench {
     const GeneratorStats after = generator_.stats();
     out.prompt_tokens = static_cast<double>(after.prompt_tokens - before.prompt_tokens) / done;
     out.shared_tokens = static_cast<double>(after.shared_tokens - before.shared_tokens) / done;
-    out.steps = after.steps - before.steps;
-    out.steps_ahead = after.steps_ahead - before.steps_ahead;
-    out.host_us = 1000 * (after.host_ms - before.host_ms) / static_cast<double>(out.steps);
+    out.steps = decoding_.steps;
+    out.steps_ahead = decoding_.steps_ahead;
+    out.host_us = 1000 * decoding_.host_ms / static_cast<double>(std::max<int64_t>(out.steps, 1));
     return out;
   }
 
@@ -119,6 +129,12 @@ class GenerationBench {
       TFCC_TRY(const Generator::Id id, generator_.submit(prompts[b], options));
       ids.push_back(id);
     }
+    const auto goes_on = [&](Generator::Id id) {
+      const auto g = generator_.poll(id);
+      return g && g->end == GenerateEnd::running;
+    };
+    while (!arrivals_->have_begun() && std::ranges::all_of(ids, goes_on)) {}
+    const GeneratorStats begun = generator_.stats();
     for (const Generator::Id id : ids) {
       TFCC_TRY(const Generated g, generator_.wait(id));
       if (g.end == GenerateEnd::failed) return g.error;
@@ -126,6 +142,10 @@ class GenerationBench {
         return Error{ErrorCode::internal, fmt::format("a sequence ended by {} after {} tokens",
                                                       to_string(g.end), g.tokens.size())};
     }
+    const GeneratorStats done = generator_.stats();
+    decoding_.steps += done.steps - begun.steps;
+    decoding_.steps_ahead += done.steps_ahead - begun.steps_ahead;
+    decoding_.host_ms += done.host_ms - begun.host_ms;
     return {};
   }
 
@@ -134,6 +154,7 @@ class GenerationBench {
   Generator generator_;
   std::mt19937_64 rng_;
   std::vector<std::vector<int32_t>> contexts_;
+  GeneratorStats decoding_;  // of the rounds, once each sequence has its first token
 };
 
 double per_second(double count, double ms) { return ms > 0 ? count * 1000 / ms : 0; }
