@@ -389,7 +389,7 @@ void Generator::Impl::take(Sequence& s, int32_t id) {
   const std::vector<int32_t>& stops = s.options.stop_ids;
   if (std::find(stops.begin(), stops.end(), id) != stops.end()) return end(s, GenerateEnd::stop);
   s.tokens.push_back(id);
-  changed.notify_all();
+  s.more.notify_one();
   if (static_cast<int64_t>(s.answered()) >= s.options.max_tokens) end(s, GenerateEnd::length);
   else if (static_cast<int64_t>(s.tokens.size()) > options.max_context)
     end(s, GenerateEnd::context);
@@ -401,6 +401,7 @@ void Generator::Impl::end(Sequence& s, GenerateEnd how, Error error) {
   s.result.end = how;
   s.result.error = std::move(error);
   s.result.total_ms = ms_since(s.submitted);
+  s.more.notify_one();
   changed.notify_all();
 }
 
@@ -422,7 +423,7 @@ void Generator::Impl::measure(generate::Clock::time_point since) {
 void Generator::Impl::call(const Entry& s) {
   std::unique_lock lock(mutex);
   while (true) {
-    changed.wait(lock, [&] { return s->delivered < s->answered() || s->ended; });
+    s->more.wait(lock, [&] { return s->delivered < s->answered() || s->ended; });
     if (s->cancelled || s->delivered == s->answered()) return;
     const int32_t id = s->tokens[s->prompt_size + s->delivered];
     lock.unlock();
@@ -435,7 +436,8 @@ void Generator::Impl::call(const Entry& s) {
       thrown = "the callback threw something that is no std::exception";
     }
     lock.lock();
-    ++s->delivered;
+    // Who lagged may go on with this one, or come again (next_waiting).
+    const size_t lag = s->answered() - s->delivered++;
     if (!thrown.empty()) {
       s->cancelled = true;  // the computing thread takes it out of its lists
       s->ended = false;
@@ -443,7 +445,8 @@ void Generator::Impl::call(const Entry& s) {
       changed.notify_all();
       return;
     }
-    changed.notify_all();
+    if (lag == generate::kMostUndelivered || lag == generate::kMostUndelivered / 2)
+      changed.notify_all();
   }
 }
 

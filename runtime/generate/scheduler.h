@@ -38,6 +38,7 @@ struct Sequence {
   bool stepped = false;  // in the step whose results are taken
   std::unique_ptr<Engine::Sequence> state;
   std::thread caller;
+  std::condition_variable more;  // a token or the end, for the caller
 
   size_t answered() const { return tokens.size() - prompt_size; }
   /// With so many more that are on their way.
@@ -61,7 +62,7 @@ struct Generator::Impl {
   std::unique_ptr<Engine> engine;
 
   mutable std::mutex mutex;
-  std::condition_variable changed;  // anything that somebody waits for
+  std::condition_variable changed;  // anything that somebody waits for, but for tokens
   std::map<Id, Entry> sequences;
   std::deque<Entry> waiting;
   std::vector<Entry> running, others;  // `others`: room to order them anew

@@ -129,11 +129,11 @@ class GenerationBench {
       TFCC_TRY(const Generator::Id id, generator_.submit(prompts[b], options));
       ids.push_back(id);
     }
-    const auto goes_on = [&](Generator::Id id) {
+    const auto failed = [&](Generator::Id id) {
       const auto g = generator_.poll(id);
-      return g && g->end == GenerateEnd::running;
+      return !g || g->end == GenerateEnd::failed;
     };
-    while (!arrivals_->have_begun() && std::ranges::all_of(ids, goes_on)) {}
+    while (!arrivals_->have_begun() && std::ranges::none_of(ids, failed)) {}
     const GeneratorStats begun = generator_.stats();
     for (const Generator::Id id : ids) {
       TFCC_TRY(const Generated g, generator_.wait(id));
