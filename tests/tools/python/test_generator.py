@@ -70,8 +70,10 @@ class TestGenerator(unittest.TestCase):
             data = data.replace(name, other)
         path = Path(self.temporary.name) / "odd.tfcc"
         roles = {"in_put_xx": "ids", "attention_xxxx": "mask", "where_it_was": "positions"}
+        by_use = tfcc.load(tfcc.compile(data, path, targets="cpu"), device="cpu")
+        self.assertEqual(by_use.generator().generate(self.prompt, max_tokens=24).tokens, self.tokens)
         with self.assertRaisesRegex(tfcc.Error, "--role NAME=ids"):
-            tfcc.load(tfcc.compile(data, path, targets="cpu"), device="cpu").generator()
+            by_use.generator(literal=True)
         generator = tfcc.load(tfcc.compile(data, path, targets="cpu", roles=roles), device="cpu").generator()
         self.assertEqual(generator.generate(self.prompt, max_tokens=24).tokens, self.tokens)
         self.assertGreater(generator.stats()["pages"], 0)
