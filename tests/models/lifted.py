@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DECODERS = ("gpt2", "gpt2-past", "llama", "llama-past")
 PAGE = 64
-MORE_WEIGHTS = 0.02  # tables of angles and masks that one of the two programs has
+MORE_WEIGHTS = 0.04  # vectors and tables that one of the two programs has: of norms in products, of angles, of masks
 SIZES = {"step_tokens": 1, "sequences": 1, "context_pages": 2, "wanted_rows": 1, "cache_pages": 16, "seen_words": 1}
 SIZE_OF = {"f16": 2, "bf16": 2, "f32": 4}
 
