@@ -28,7 +28,7 @@ class DecoderInputs : protected GivenInputs {
   bool find_sizes();
 
   PassReport& report_;
-  bool in_place_ = false;  // caches are as long as may be, and new tokens go where a vector says
+  bool in_place_ = false;  // caches have room to spare, and new tokens go where a vector says
 
  private:
   ValueId* place_of(InputRole role);

@@ -20,8 +20,8 @@
 //   5. One output has a row for each token, the logits; the others are those of 2.
 // Without a past, keys are rows of the new tokens. Sums of a mask and running sums follow from the
 // inputs. A load that the sizes of the graph had proved (a position table) is clamped, with a flag.
-// Inputs are recognised by type and dims, where these do not tell by name, and then by use (passes/decoder_inputs.h). A cache
-// may be written in place: then P is what a vector [B] says, and the cache as long as may be. Not lifted: a mask over the query that data
+// Inputs are known by their roles, or by use (passes/decoder_inputs.h). A cache may be written in place: then P is what a
+// vector [B] says, and the cache has room for P + S and more. Not lifted: a mask over the query that data
 // decides, cross attention, a circular cache and dynamic quantisation (its scale is of all tokens).
 // A linear attention has no cache but sums, f32 [C, heads, ..]: a sequence goes on with those in
 // slot %state_from[n] (none: -1) and leaves its own in %state_to[n]. Its expressions are over rows,
@@ -38,10 +38,10 @@
 #include <optional>
 #include <set>
 
+#include "ir/ir.h"
 #include "passes/decoder_inputs.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
-#include "ir/ir.h"
 #include "passes/row_ops.h"
 
 namespace tfcc::passes {

@@ -80,7 +80,7 @@ class GenerationBench {
     const int64_t context = o_.context_before();
     for (int64_t b = 0; b < o_.batch; ++b) contexts_.push_back(random_ids(context));
     TFCC_TRY_VOID(answer(context > 0 ? 0 : o_.prefill, 1));  // so that the contexts are known
-    TFCC_TRY_VOID(answer(o_.prefill, o_.decode));  // as the rounds: all that is captured is then
+    TFCC_TRY_VOID(answer(o_.prefill, o_.decode));  // as the rounds, which then capture nothing new
     Rounds out;
     const GeneratorStats before = generator_.stats();
     decoding_ = {};
