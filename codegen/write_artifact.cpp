@@ -211,6 +211,7 @@ uint64_t features_of(const Program& program) {
   uint64_t features = 0;
   for (const runtime::Plan& p : program.plans) {
     if (p.counters > 0) features |= runtime::kCounters;
+    for (const runtime::Kernel& k : p.kernels) features |= k.cluster > 1 ? runtime::kClusters : 0;
     for (const runtime::Buffer& b : p.buffers)
       features |= b.place == runtime::BufferClass::state ? runtime::kStates : 0;
     for (const runtime::Bucket& b : p.buckets) {

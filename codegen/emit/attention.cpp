@@ -393,7 +393,10 @@ LaunchSize launch_size(const EmitContext& c, const ir::AttentionAttrs& attrs, co
       0) {  // a sequence's rows are those of its heads that share keys; its last tile may not be full
     ExprRef rows_of_heads = ir::mul(x.most_queries, c.integer(attrs.heads / attrs.kv_heads));
     size.grid = {ir::add(c.ceil_div(rows_of_heads, 16), x.batch), c.integer(attrs.kv_heads)};
-    if (tile.cluster > 1) size.grid.push_back(c.integer(tile.cluster));
+    if (tile.cluster > 1) {
+      size.grid.push_back(c.integer(tile.cluster));
+      size.cluster = static_cast<uint32_t>(tile.cluster);
+    }
   }
   const int64_t few = few_queries(attrs);
   if (x.sequences == Sequences::few)
@@ -483,7 +486,6 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const
   arguments.insert(arguments.end(), functors.begin(), functors.end());
   if (!warpgroups && !rows.empty()) arguments.push_back(rows);
   stub.call(std::move(arguments), {});
-  stub.cluster(static_cast<int>(tile.cluster));
 
   ExprRef pairs =
       ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.most_queries, x.keys));

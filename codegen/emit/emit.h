@@ -24,6 +24,8 @@ struct LaunchSize {
   uint32_t grain = 1;
   uint32_t resident =
       0;  // blocks that a multiprocessor has at most, each one tile after the other; 0: a block for each tile
+  uint32_t cluster =
+      0;  // CUDA 9.0 and later: blocks along z, all that there are, that reach each other's shared memory
 };
 
 /// A constant in another layout, made by steps that `change` adds to its recipe. One buffer for

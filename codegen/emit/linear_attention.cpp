@@ -246,7 +246,10 @@ LaunchSize launch_size(const EmitContext& c, const Description& x, const Tile& t
   size.grid = {blocks, heads, x.batch};
   if (tile.warpgroups)
     size.grid = {ir::max(ir::mul(ir::mul(x.batch, heads), blocks), c.integer(tile.sharing))};
-  if (tile.pairs) size.grid.insert(size.grid.end(), {c.integer(1), c.integer(2)});
+  if (tile.pairs) {
+    size.grid.insert(size.grid.end(), {c.integer(1), c.integer(2)});
+    size.cluster = 2;
+  }
   size.work = ir::mul(ir::mul(x.batch, heads), blocks);
   return size;
 }
@@ -273,7 +276,6 @@ Result<Emission> emit_linear_attention(const EmitContext& c, OpId o) {
   add_spec(stub, c, attrs, x, tile);
   std::vector<MatrixView> maps;
   call_kernel(stub, c, op, x, tile, functors, maps);
-  if (tile.pairs) stub.cluster(2);
   ExprRef tokens = ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::add(x.queries, x.keys));
   const std::string grouped =
       attrs.kv_heads == attrs.heads ? "" : fmt::format("_h{}_kv{}", attrs.heads, attrs.kv_heads);

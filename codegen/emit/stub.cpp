@@ -325,12 +325,10 @@ std::string Stub::print(const std::string& name, uint32_t threads) const {
         "#include \"cpu/{}.h\"\nnamespace {{\n{}}}  // namespace\nTFCC_KERNEL({}) {{\n  {}\n}}\n",
         function_, types, name, call_);
   }
-  const std::string head =
-      resident_ ? fmt::format("TFCC_KERNEL_RESIDENT({}, {}, {}{})", threads, resident_, name,
-                              parameters())
-      : cluster_ > 1
-          ? fmt::format("TFCC_KERNEL_CLUSTER({}, {}, {}{})", threads, cluster_, name, parameters())
-          : fmt::format("TFCC_KERNEL({}, {}{})", threads, name, parameters());
+  const std::string head = resident_
+                               ? fmt::format("TFCC_KERNEL_RESIDENT({}, {}, {}{})", threads,
+                                             resident_, name, parameters())
+                               : fmt::format("TFCC_KERNEL({}, {}{})", threads, name, parameters());
   return fmt::format("#include \"cuda/{}.cuh\"\n{}{} {{\n  {}{}{}\n}}\n", function_, types, head,
                      prefetches_, waits_itself_ ? "" : "wait_for_predecessor();\n  ", call_);
 }

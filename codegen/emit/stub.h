@@ -94,8 +94,6 @@ class Stub {
   void resident(int blocks) { resident_ = blocks; }
   /// CUDA: it has tensor maps m0, m1, ...
   void maps(size_t count) { maps_ = count; }
-  /// CUDA: so many blocks along z, all that there are, are a cluster.
-  void cluster(int blocks) { cluster_ = blocks; }
 
   const std::string& function() const { return function_; }
   const std::vector<ValueId>& reads() const { return reads_; }
@@ -131,7 +129,6 @@ class Stub {
   bool fast_ = false;
   int resident_ = 0;  // 0: any number
   bool waits_itself_ = false;
-  int cluster_ = 1;
   size_t maps_ = 0;
   std::string scratch_;  // its type, if there is any
 };

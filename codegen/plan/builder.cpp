@@ -203,7 +203,8 @@ void PlanBuilder::add(const EmitContext& c, OpId op, const Emission& emission) {
 }
 
 uint32_t PlanBuilder::kernel_of(const EmitContext& c, const KernelLaunch& k, bool starts_early) {
-  const std::string text = k.stub.print("", k.size.threads);  // without a name: what kernels share
+  // Without a name: what kernels share.
+  const std::string text = fmt::format("{}\n{}", k.size.cluster, k.stub.print("", k.size.threads));
   auto [it, added] = kernel_by_text_.emplace(text, static_cast<uint32_t>(out_.kernels.size()));
   if (!added) return it->second;
   const int number = kernel_names_[k.kernel]++;
@@ -213,7 +214,8 @@ uint32_t PlanBuilder::kernel_of(const EmitContext& c, const KernelLaunch& k, boo
                  k.stub.print(name, k.size.threads)});
   const bool cuda = target_.cuda();
   out_.plan.kernels.push_back({name, k.stub.function(), cuda ? k.size.threads : 0,
-                               cuda ? k.size.shared_bytes : 0, cuda && starts_early});
+                               cuda ? k.size.shared_bytes : 0, cuda && starts_early,
+                               cuda ? k.size.cluster : 0});
   return it->second;
 }
 

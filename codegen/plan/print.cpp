@@ -60,6 +60,7 @@ std::string print(const runtime::Plan& plan) {
     if (k.threads)
       s += fmt::format(", {} threads, {} bytes shared{}", k.threads, k.shared_bytes,
                        k.starts_early ? ", starts early" : "");
+    if (k.cluster > 1) s += fmt::format(", clusters of {}", k.cluster);
     s += "\n";
   }
   for (const runtime::Bucket& b : plan.buckets) {

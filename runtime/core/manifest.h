@@ -143,6 +143,7 @@ struct Kernel {
   uint32_t threads = 0;
   uint32_t shared_bytes = 0;
   bool starts_early = false;
+  uint32_t cluster = 0;  // CUDA: blocks along the grid's third size, all of it; 0: none
 
   template <class V> void visit(V&& v) {
     v(1, name);
@@ -150,6 +151,7 @@ struct Kernel {
     v(3, threads);
     v(4, shared_bytes);
     v(5, starts_early);
+    v(6, cluster);
   }
 
   bool operator==(const Kernel&) const = default;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxRank = 16;
 constexpr uint32_t kMaxResident = 64;  // more blocks than a multiprocessor has
+constexpr uint32_t kMaxCluster = 8;    // what every GPU with clusters has room for
 constexpr int64_t kMaxMultiple = int64_t{1} << 30;
 constexpr uint32_t kMaxCounters = 1u << 16;
 constexpr size_t kMaxPlans = 16;  // one per family; a reader goes over the symbols once for each
@@ -290,6 +291,8 @@ class Checker {
       if (!names.insert(k.name).second) return bad("two kernels are named '" + k.name + "'");
       if (cuda && (k.threads == 0 || k.threads > 1024))
         return bad("kernel '" + k.name + "' has no block");
+      if (k.cluster > (cuda ? kMaxCluster : 0))
+        return bad("kernel '" + k.name + "' has a cluster of " + std::to_string(k.cluster));
     }
     if (cuda && (!p.has_bind || p.bind >= p.kernels.size()))
       return bad("a plan without bind kernel");

@@ -352,9 +352,17 @@ class CudaQueue final : public Queue {
   Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid,
                             void** params) {
     const Kernel& k = b_.plan_->kernels[kernel];
-    CUlaunchAttribute early = {};
-    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    early.value.programmaticStreamSerializationAllowed = 1;
+    std::array<CUlaunchAttribute, 2> attributes = {};
+    unsigned count = 0;
+    if (k.starts_early && grid[0] * grid[1] * grid[2] <= b_.early_blocks_) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+    }
+    if (k.cluster > 1) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+      attributes[count].value.clusterDim.x = attributes[count].value.clusterDim.y = 1;
+      attributes[count++].value.clusterDim.z = k.cluster;
+    }
     CUlaunchConfig config = {};
     config.gridDimX = static_cast<unsigned>(grid[0]);
     config.gridDimY = static_cast<unsigned>(grid[1]);
@@ -363,8 +371,8 @@ class CudaQueue final : public Queue {
     config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = k.shared_bytes;
     config.hStream = static_cast<CUstream>(stream);
-    config.attrs = &early;
-    config.numAttrs = k.starts_early && grid[0] * grid[1] * grid[2] <= b_.early_blocks_ ? 1 : 0;
+    config.attrs = attributes.data();
+    config.numAttrs = count;
     CUresult code = cuda_.cuLaunchKernelEx(&config, b_.kernels_[kernel], params, nullptr);
     if (code == CUDA_SUCCESS) return {};
     return failure(cuda_, ("launch of kernel '" + k.name + "'").c_str(), code);

@@ -27,11 +27,6 @@ struct bf16 { u16 bits; };
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME( \
       [[maybe_unused]] const i64* n, [[maybe_unused]] u32* flags, __VA_ARGS__)
 
-/// BLOCKS of the grid's z, all of it, reach each other's shared memory (capability 9.0 and later).
-#define TFCC_KERNEL_CLUSTER(THREADS, BLOCKS, NAME, ...)                                               \
-  extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(1, 1, BLOCKS) NAME(        \
-      [[maybe_unused]] const i64* n, [[maybe_unused]] u32* flags, __VA_ARGS__)
-
 /// The launch's shared memory, which all kernels of a program share by one name.
 #define TFCC_DYNAMIC_SHARED(NAME) extern __shared__ unsigned char NAME[]
 

@@ -215,7 +215,8 @@ class Writer {
                               {"op", k.op},
                               {"threads", k.threads},
                               {"shared_bytes", k.shared_bytes},
-                              {"starts_early", k.starts_early}});
+                              {"starts_early", k.starts_early},
+                              {"cluster", k.cluster}});
     }
     for (const runtime::Bucket& b : p.buckets) {
       json launches = json::array();

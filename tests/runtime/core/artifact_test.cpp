@@ -330,6 +330,14 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
             65);
       },
       "too many blocks");
+  expect_message([&](auto& m) { map(m), m.mutable_plans(0)->mutable_kernels(0)->set_cluster(16); },
+                 "kernel 'embed' has a cluster of 16");
+  expect_message(
+      [&](auto& m) {
+        map(m), m.mutable_plans(0)->set_family("cpu");
+        m.mutable_plans(0)->mutable_kernels(1)->set_cluster(2);
+      },
+      "has a cluster of 2");
   expect_message([&](auto& m) { map(m), m.mutable_plans(0)->set_family("cpu"); },
                  "a tensor map for a CPU");
   expect_message([&](auto& m) { map(m).set_buffer(8); }, "missing buffer");

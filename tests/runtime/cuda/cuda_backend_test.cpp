@@ -180,6 +180,25 @@ TEST_F(CudaBackendTest, kernels_that_wait_themselves_start_early) {
   EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
 }
 
+TEST_F(CudaBackendTest, blocks_along_the_third_size_are_launched_as_clusters) {
+  auto body = [&] {
+    Model model = load([&](pb::Manifest& m) {
+      start_early(m);
+      m.mutable_plans(0)->mutable_kernels(1)->set_cluster(2);
+      for (auto& launch : *m.mutable_plans(0)->mutable_buckets(0)->mutable_launches()) {
+        if (!launch.has_kernel() || launch.kernel().kernel() != 1) continue;
+        while (launch.kernel().grid_size() < 2) size(launch.mutable_kernel()->add_grid(), {0, 1});
+        size(launch.mutable_kernel()->add_grid(), {0, 2});
+      }
+    });
+    Executor e = *model.executor();
+    expect_right(e, {1, 8});
+    EXPECT_EQ(fake<int()>("fake_cuda_cluster")(), 2);
+    EXPECT_EQ(fake<int()>("fake_cuda_early")(), 1) << "a cluster may start early too";
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+}
+
 // The device has one multiprocessor; 800 rows, 128 to a block, are 7 blocks.
 TEST_F(CudaBackendTest, grids_are_as_large_as_the_device_has_multiprocessors) {
   for (uint32_t resident : {0, 3, 20}) {

@@ -76,7 +76,7 @@ const std::map<std::string, Known> kernels = {
 
 struct LaunchAttribute {
   int id;
-  alignas(8) int value;
+  alignas(8) unsigned value[16];
 };
 struct LaunchConfig {
   unsigned x, y, z, threads, threads_y, threads_z, shared_bytes;
@@ -84,7 +84,8 @@ struct LaunchConfig {
   const LaunchAttribute* attributes;
   unsigned attribute_count;
 };
-constexpr int kProgrammaticSerialization = 6;
+constexpr int kClusterDimension = 4, kProgrammaticSerialization = 6;
+unsigned cluster = 0;  // of the last launch that had one
 int early = 0;
 unsigned widest = 0;  // grid of the launches
 
@@ -211,9 +212,16 @@ int cuLaunchKernelEx(const LaunchConfig* c, void* f, void** params, void**) {
   if (c->x == 0 || c->y == 0 || c->z == 0 || c->threads == 0 || pushed == 0) return 1;
   const Known& kernel = *static_cast<Known*>(f);
   widest = std::max(widest, c->x);
-  if (c->attribute_count > 0) {
-    if (c->attributes->id != kProgrammaticSerialization || c->attributes->value != 1) return 1;
-    ++early;
+  for (unsigned i = 0; i < c->attribute_count; ++i) {
+    const LaunchAttribute& a = c->attributes[i];
+    if (a.id == kClusterDimension) {
+      if (a.value[0] != 1 || a.value[1] != 1 || c->z % a.value[2] != 0) return 1;
+      cluster = a.value[2];
+    } else if (a.id == kProgrammaticSerialization && a.value[0] == 1) {
+      ++early;
+    } else {
+      return 1;
+    }
   }
   return fake_cuda_submit(c->stream, with_values(kernel, params)), 0;
 }
@@ -244,6 +252,7 @@ void fake_cuda_fail_captures(int count) { captures_to_fail = count; }
 /// Launches so far that may start before their predecessor has ended.
 int fake_cuda_early() { return early; }
 int fake_cuda_widest() { return static_cast<int>(widest); }
+int fake_cuda_cluster() { return static_cast<int>(cluster); }
 /// Fills the allocations of that size with NaN; returns how many there are.
 int fake_cuda_poison(size_t bytes) {
   int count = 0;
