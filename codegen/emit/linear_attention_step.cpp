@@ -24,6 +24,7 @@ struct StepTile {
   uint32_t threads = 0, shared_bytes = 0;
   int resident = 1;    // blocks that share a multiprocessor
   bool ahead = false;  // CUDA: as many blocks as there are at a time, the next state on its way
+  int64_t places = 2;  // with ahead: for states, those on their way and the one in use
 };
 
 // As LinearStepShape counts them. What counts where sequences have a token each is how much of
@@ -49,15 +50,15 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
            tile.tokens * elements * bytes <= 160 * tile.threads;
   };
   for (tile.tokens = few ? 4 : 16; tile.tokens > tile.together && !fits();) tile.tokens /= 2;
-  tile.shared_bytes = static_cast<uint32_t>(4 * tile.tokens * floats);
-  const auto ring = static_cast<uint32_t>(2 * 16 * width / (4 * tile.parts) *
-                                          (tile.rows + normalises) * tile.threads);
-  tile.ahead = few && d % 4 == 0 && c.target.processors > 0 &&
-               tile.shared_bytes + ring <= c.target.shared_bytes;
-  if (tile.ahead) tile.shared_bytes += ring;
+  const int64_t seen = 4 * tile.tokens * (4 + group * (tile.columns + 4)),
+                row = ((d * (1 + group) + tile.columns) * bytes + 15) / 16 * 16,
+                ahead = seen +
+                        tile.places * (4 * d * (tile.columns + normalises) + tile.tokens * row + 8);
+  tile.ahead = few && d % 4 == 0 && c.target.processors > 0 && ahead <= c.target.shared_bytes;
+  tile.shared_bytes = static_cast<uint32_t>(tile.ahead ? ahead : 4 * tile.tokens * floats);
   const int64_t resident_threads = bytes == 4 ? 256
-                                   : few      ? 512
-                                              : 384;  // 255, 128 or 168 registers each
+                                   : few      ? (normalises ? 448 : 512)
+                                              : 384;  // 255, 144, 128 or 168 registers each
   tile.resident = static_cast<int>(
       std::max<int64_t>(1, resident_threads * 4 * tile.parts / width / tile.threads));
   return tile;
@@ -117,6 +118,7 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
     stub.field("together", tile.together);
     stub.field("tokens", tile.tokens);
     stub.field("ahead", tile.ahead);
+    stub.field("places", tile.places);
     stub.require(
         fmt::format(
             "LinearStepShape<Spec>::threads == {} && LinearStepShape<Spec>::shared_bytes == {}",
@@ -138,12 +140,12 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
   if (d > kLargestHead)
     return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
   const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
+  const StepRows x = step_rows(c, op, d, dv);
   const StepTile tile = choose_step(c, d, dv, group, bytes, normalises);
   if (tile.shared_bytes > c.target.shared_bytes && c.cuda())
     return c.unsupported(o,
                          fmt::format("{} heads of {} share a key, which are too many", group, d));
 
-  const StepRows x = step_rows(c, op, d, dv);
   Stub stub(c, "linear_attention_step", op.operands, x.reads, op.results);
   const std::vector<std::string> functors = linear_functors(stub, attrs);
   add_step_spec(stub, c, op, x, tile, d, dv);

@@ -4,25 +4,30 @@
 // nowhere). Row m of a head is the sum of k' v[m], row dv that of k'. At token t: S = exp(decay(t)) S + k' v^T, out = epilogue(q' S, q' z)
 // (ir/ops.md). Tokens follow each other one by one, so that a sequence has the same bits in runs of any sizes.
 //
-// A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv, columns), kv_heads, sequences}; with ahead any number
-// of blocks take these one after the other, the next one's state on its way. `parts` threads
+// A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv, columns), kv_heads, sequences}. `parts` threads
 // hold kRows rows of the state, of each the quads part, part + parts, ..; the first warp holds the sum of keys too, which the first block
 // leaves. What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in shared memory, and what they
 // see, before the epilogue. No slot of `to` is one of `from`.
+// With ahead (sequences of few tokens) any number of blocks take these tiles one after the other. Of `places` - 1 tiles the state, and rows of q, k
+// and v where they are aligned, are on their way to shared memory: by bulk copies from capability 9.0 on, else by cp.async.
 // Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns, parts, rows (kRows), together (kTokens, 1
-// where heads share keys), tokens; ahead; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
+// where heads share keys), tokens; ahead, places; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
 // epilogue asks for z). Threads and dynamic shared memory: LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens the FMA units, 4 d dv FLOP a head.
 #pragma once
 #include "cuda/linear_attention_tile.cuh"
+#include "cuda/sm90.cuh"
 
 template <class Spec>
 struct LinearStepShape {
   static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
   static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows, kTokens = group == 1 ? Spec::together : 1;
   static constexpr int threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
-  static constexpr int pieces = quads * (kRows + Spec::normalises);  // of 16 bytes, that a thread holds of a state
-  static constexpr int shared_bytes = 4 * tokens * (width * (1 + group) + columns + 4 + group * seen_stride) + (Spec::ahead ? 2 * pieces * 16 * threads : 0);
+  // With ahead a place for a state on its way holds rows [columns, d] and the sum of keys [d], then of each token v [columns], k [d] and q [group, d] as
+  // they are stored. Behind the places are their barriers.
+  static constexpr int state_floats = (columns + Spec::normalises) * d, row = round_up(d * (1 + group) + columns, 16 / (int)sizeof(typename Spec::T));
+  static constexpr int place_bytes = 4 * state_floats + tokens * row * (int)sizeof(typename Spec::T);
+  static constexpr int shared_bytes = 4 * tokens * (4 + group * seen_stride) + (Spec::ahead ? Spec::places * (place_bytes + 8) : 4 * tokens * (width * (1 + group) + columns));
   static constexpr int vec = Spec::aligned ? 16 / (int)sizeof(typename Spec::T) : 1;  // elements of q, k and v that are read at a time
   static constexpr i64 state_rows = Spec::v_dim + Spec::normalises;
   static_assert(!Spec::ahead || d % 4 == 0, "ahead: rows of a state are copied in pieces of 16 bytes");
@@ -99,27 +104,13 @@ struct LinearStepRows {
       }
     }
   }
-  /// Calls f(place in a row, row of the state, number of this thread's piece) for what it holds of a state, the sum of keys last.
-  template <class F> TFCC_FN void for_each_piece(const F& f) const {
+  /// The same as take(), from rows [columns, d] and the sum of keys behind them.
+  TFCC_FN void take_fetched(const f32* from) {
 #pragma unroll
-    for (int r = 0; r < kRows + Spec::normalises; ++r) {
-      if (r < kRows ? !has(r) : !sums) continue;
-#pragma unroll
-      for (int u = 0; u < Shape::quads; ++u) {
-        if (d == Shape::width || place(u) < d) f(place(u), r < kRows ? (i64)(first + row + r) : (i64)Spec::v_dim, r * Shape::quads + u);
-      }
+    for (int r = 0; r < kRows; ++r) {
+      if (has(r)) take_row(from + (row + r) * d, s[r]);
     }
-  }
-  /// The same as take(), through this thread's pieces of shared memory.
-  TFCC_FN void fetch(const f32* slot, float4* to) const {
-    for_each_piece([&](int e, i64 r, int x) { copy_async(to + x * Shape::threads + threadIdx.x, slot + r * d + e, true); });
-  }
-  TFCC_FN void take_fetched(const float4* from) {
-    for_each_piece([&](int, i64, int x) {
-      const float4 y = from[x * Shape::threads + threadIdx.x];
-      f32* const to = (x < kRows * Shape::quads ? s[x / Shape::quads] : z) + 4 * (x % Shape::quads);
-      to[0] = y.x, to[1] = y.y, to[2] = y.z, to[3] = y.w;
-    });
+    if (sums) take_row(from + Shape::columns * d, z);
   }
   /// `slot`: of this head.
   TFCC_FN void take(const f32* slot) {
@@ -144,11 +135,27 @@ struct LinearStepRows {
       to[4 * u] = x.x, to[4 * u + 1] = x.y, to[4 * u + 2] = x.z, to[4 * u + 3] = x.w;
     }
   }
-  /// s = keep s + v key^T, z = keep z + key
+  /// The same of a row of q or k as it is stored: map(element, place).
+  template <class T, class Map> TFCC_FN void load_mapped(const T* from, f32 (&to)[n], const Map& map) const {
+#pragma unroll
+    for (int u = 0; u < Shape::quads; ++u) {
+      const int e = place(u);
+      f32 x[4] = {};
+      const bool there = d == Shape::width || e < d;
+      if (there) load_pack(from + e, x);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) to[4 * u + c] = there ? map(x[c], e + c) : 0.0f;
+    }
+  }
+  template <class T> TFCC_FN void load_values(const T* from, f32 (&to)[kRows]) const { load_pack(from + (row < Shape::columns ? row : 0), to); }
   TFCC_FN void add(const f32* key, f32 keep, const f32* values) {
     f32 k[n], v[kRows];
     load_quads(key, k);
-    load_pack(values + (row < Shape::columns ? row : 0), v);
+    load_values(values, v);
+    add(k, keep, v);
+  }
+  /// s = keep s + v k^T, z = keep z + k
+  TFCC_FN void add(const f32 (&k)[n], f32 keep, const f32 (&v)[kRows]) {
 #pragma unroll
     for (int x = 0; x < n; ++x) {
 #pragma unroll
@@ -183,6 +190,15 @@ struct LinearStepRows {
       put<kRows>(a, there, row < Shape::columns, to + h * Shape::seen_stride + row);
       if (sums) put<1>(w, there, row == 0, to + h * Shape::seen_stride + Shape::columns);
     }
+  }
+  /// What one token's query sees of the state: to[row], and to[columns] the sum of weights.
+  TFCC_FN void see(const f32 (&q)[n], f32* to) {
+    f32 a[kTokens * kRows], w[kTokens];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) a[r] = dot(q, s[r]);
+    w[0] = sums ? dot(q, z) : 0.0f;
+    put<kRows>(a, 1, row < Shape::columns, to + row);
+    if (sums) put<1>(w, 1, row == 0, to + Shape::columns);
   }
   /// x: of kTokens tokens `rows` values, whose sums over the parts go where they belong.
   template <int rows> static TFCC_FN void put(f32* x, int there, bool writes, f32* to) {
@@ -236,89 +252,234 @@ struct StepTokens {
   }
 };
 
+/// What a block of either form works on.
 template <class Spec, class QMap, class KMap, class Decay, class Epilogue>
-TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
-                                   const i32* first_row, const i32* from, const i32* to, idx sequences, idx slots, const QMap& q_map, const KMap& k_map, const Decay& decay,
-                                   const Epilogue& epilogue) {
+struct LinearStepBlock {
   using Shape = LinearStepShape<Spec>;
-  constexpr int d = Shape::d, width = Shape::width, columns = Shape::columns, group = Shape::group, tokens = Shape::tokens, threads = Shape::threads;
-  extern __shared__ uint4 tfcc_shared[];
-  f32* const queries = (f32*)tfcc_shared;                 // [tokens, group, width]
-  f32* const keys = queries + tokens * group * width;     // [tokens, width]
-  f32* const values = keys + tokens * width;              // [tokens, columns]
-  f32* const keeps = values + tokens * columns;           // [tokens, 4], the first of four
-  f32* const seen = keeps + tokens * 4;                   // [tokens, group, seen_stride]
-  const auto slot = [&](idx at, idx g) { return state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d; };
-  const auto there_is = [&](idx at) { return at >= 0 && at < slots; };
+  using T = typename Spec::T;
+  static constexpr int d = Shape::d, width = Shape::width, columns = Shape::columns, group = Shape::group, tokens = Shape::tokens, threads = Shape::threads;
+  typename Spec::Out* out;
+  f32* state;
+  const T *q, *k, *v;
+  const i32 *first_row, *from, *to;
+  idx slots;
+  const QMap& q_map;
+  const KMap& k_map;
+  const Decay& decay;
+  const Epilogue& epilogue;
+  f32 *keeps, *seen;  // [tokens, 4], the first of four; [tokens, group, seen_stride]
+
   struct Sequence { idx begin, end, from, to; };  // its rows and slots
-  const auto sequence = [&](idx n) { return Sequence{first_row[n], first_row[n + 1], from[n], to[n]}; };
-  const auto go_on = [&](const Sequence& at, idx g, idx first, LinearStepRows<Spec>& held) {
+  TFCC_FN Sequence sequence(idx n) const { return {first_row[n], first_row[n + 1], from[n], to[n]}; }
+  TFCC_FN bool there_is(idx slot) const { return slot >= 0 && slot < slots; }
+  TFCC_FN f32* slot(idx at, idx g) const { return state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d; }
+  TFCC_FN const T* query(idx t, idx head) const { return q + (i64)t * Spec::q_stride + head * d; }
+  TFCC_FN const T* key(idx t, idx g) const { return k + (i64)t * Spec::k_stride + g * d; }
+  TFCC_FN const T* value(idx t, idx g) const { return v + (i64)t * Spec::v_stride + g * Spec::v_dim; }
+  TFCC_FN f32 keep(idx g, idx t) const { return expf(decay(0, g * group, t)); }
+
+  /// Results of `there` tokens from t0 on, of channels from `first` on, from what they saw.
+  TFCC_FN void write(int there, idx g, idx t0, idx first) const {
     const int most = (int)imin(columns, Spec::v_dim - first);
+#pragma unroll 4
+    for (int x = threadIdx.x; x < there * group * columns; x += threads) {
+      const int j = x / (group * columns), h = x / columns % group, m = x % columns;
+      if (m >= most) continue;
+      const f32* const of = seen + (j * group + h) * Shape::seen_stride;
+      const idx t = t0 + j, head = g * group + h;
+      store(out + (i64)t * Spec::out_stride + head * Spec::v_dim + first, m, epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, 0, head, t, first + m));
+    }
+  }
+
+  /// A block for each tile; rows of q, k and v are mapped once, for all threads.
+  TFCC_FN void one_tile(idx n, idx g, idx first, f32* queries) const {
+    f32* const keys = queries + tokens * group * width;  // [tokens, width], behind [tokens, group, width]
+    f32* const values = keys + tokens * width;           // [tokens, columns]
+    const int most = (int)imin(columns, Spec::v_dim - first);
+    const Sequence at = sequence(n);
+    LinearStepRows<Spec> held(first);
+    if (there_is(at.from)) held.take(slot(at.from, g));
 #pragma unroll 1
     for (idx t0 = at.begin; t0 < at.end; t0 += tokens) {
       const int there = (int)imin(tokens, at.end - t0);
-      const auto query = [&](int r) { return q + (i64)(t0 + r / group) * Spec::q_stride + (g * group + r % group) * d; };
-      const auto key = [&](int r) { return k + (i64)(t0 + r) * Spec::k_stride + g * d; };
-      const auto value = [&](int r) { return v + (i64)(t0 + r) * Spec::v_stride + g * Spec::v_dim + first; };
-      StepTokens<Shape, typename Spec::T, width, tokens * group> of_q;
-      StepTokens<Shape, typename Spec::T, width, tokens> of_k;
-      StepTokens<Shape, typename Spec::T, columns, tokens> of_v;
-      of_k.load_rows(there, d, key);
-      of_v.load_rows(there, most, value);
-      of_q.load_rows(there * group, d, query);
-      of_k.put(there, d, key, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
-      of_v.put(there, most, value, [](f32 x, int, int) { return x; }, values);
-      of_q.put(there * group, d, query, [&](f32 x, int r, int e) { return q_map(x, 0, g * group + r % group, t0 + r / group, e); }, queries);
-      for (int j = threadIdx.x; Spec::decays && j < there; j += threads) keeps[4 * j] = expf(decay(0, g * group, t0 + j));
+      const auto query_of = [&](int r) { return query(t0 + r / group, g * group + r % group); };
+      const auto key_of = [&](int r) { return key(t0 + r, g); };
+      const auto value_of = [&](int r) { return value(t0 + r, g) + first; };
+      StepTokens<Shape, T, width, tokens * group> of_q;
+      StepTokens<Shape, T, width, tokens> of_k;
+      StepTokens<Shape, T, columns, tokens> of_v;
+      of_k.load_rows(there, d, key_of);
+      of_v.load_rows(there, most, value_of);
+      of_q.load_rows(there * group, d, query_of);
+      of_k.put(there, d, key_of, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
+      of_v.put(there, most, value_of, [](f32 x, int, int) { return x; }, values);
+      of_q.put(there * group, d, query_of, [&](f32 x, int r, int e) { return q_map(x, 0, g * group + r % group, t0 + r / group, e); }, queries);
+      for (int j = threadIdx.x; Spec::decays && j < there; j += threads) keeps[4 * j] = keep(g, t0 + j);
       __syncthreads();
 #pragma unroll 1
       for (int j = 0; j < there; j += Shape::kTokens) {
         held.step((int)imin(Shape::kTokens, there - j), keys + j * width, keeps + 4 * j, values + j * columns, queries + j * group * width, seen + j * group * Shape::seen_stride);
       }
       __syncthreads();
-#pragma unroll 4
-      for (int x = threadIdx.x; x < there * group * columns; x += threads) {
-        const int j = x / (group * columns), h = x / columns % group, m = x % columns;
-        if (m >= most) continue;
-        const f32* const of = seen + (j * group + h) * Shape::seen_stride;
-        const idx t = t0 + j, head = g * group + h;
-        store(out + (i64)t * Spec::out_stride + head * Spec::v_dim + first, m, epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, 0, head, t, first + m));
-      }
+      write(there, g, t0, first);
     }
     if (there_is(at.to)) held.leave(slot(at.to, g));
+  }
+
+  struct Tile {
+    idx at;
+    Sequence of;
+    static constexpr idx blocks = ceil_div(Spec::v_dim, columns);
+    TFCC_FN idx head() const { return at / blocks % Spec::kv_heads; }
+    TFCC_FN idx first() const { return at % blocks * columns; }  // channel of v
+    TFCC_FN int most() const { return (int)imin(columns, Spec::v_dim - first()); }
+    TFCC_FN int tokens_from(idx t0) const { return (int)imin(tokens, of.end - t0); }
   };
-  constexpr idx blocks = ceil_div(Spec::v_dim, columns), of_sequence = blocks * Spec::kv_heads;
-  if constexpr (Spec::ahead) {
-    float4* const fetched = (float4*)(seen + tokens * group * Shape::seen_stride);
-    const idx tiles = sequences * of_sequence;
-    const auto channel = [&](idx tile) { return tile % blocks * columns; };
-    const auto head = [&](idx tile) { return tile / blocks % Spec::kv_heads; };
-    const auto fetch = [&](idx tile, idx at, int buffer) {
-      if (there_is(at)) LinearStepRows<Spec>(channel(tile)).fetch(slot(at, head(tile)), fetched + buffer * Shape::pieces * threads);
-      commit_copies();
-    };
-    // Where the tile after the next one has its rows and its state is asked for before it is needed.
-    const auto of_tile = [&](idx tile) { return tile < tiles ? sequence(tile / of_sequence) : Sequence{0, 0, -1, -1}; };
-    const idx step = (idx)gridDim.x;
-    idx tile = (idx)blockIdx.x;
-    Sequence now = of_tile(tile), next = of_tile(tile + step);
-    fetch(tile, now.from, 0);
+  TFCC_FN Tile tile(idx x, idx tiles) const {
+    return {x, x < tiles ? sequence(x / (Tile::blocks * Spec::kv_heads)) : Sequence{0, 0, -1, -1}};
+  }
+  /// Rows of `there` tokens from t0 on come to [tokens, row], by copy(to, from) of Shape::vec elements.
+  template <class Copy> TFCC_FN void copy_rows(T* rows, int there, idx t0, const Tile& x, const Copy& copy) const {
+    constexpr int vec = Shape::vec, of_v = columns / vec, of_k = of_v + d / vec, units = of_k + group * d / vec;
 #pragma unroll 1
-    for (int buffer = 0; tile < tiles; tile += step, buffer ^= 1) {
-      const Sequence later = of_tile(tile + 2 * step);
-      fetch(tile + step, next.from, buffer ^ 1);
-      LinearStepRows<Spec> held(channel(tile));
-      wait_copies<1>();
-      if (there_is(now.from)) held.take_fetched(fetched + buffer * Shape::pieces * threads);
-      go_on(now, head(tile), channel(tile), held);
-      now = next, next = later;
+    for (int i = threadIdx.x; i < there * units; i += threads) {
+      const int j = i / units, u = i % units;
+      if (u < of_v && u * vec >= x.most()) continue;
+      copy(rows + j * Shape::row + u * vec, u < of_v   ? value(t0 + j, x.head()) + x.first() + u * vec
+                                            : u < of_k ? key(t0 + j, x.head()) + (u - of_v) * vec
+                                                       : query(t0 + j, x.head() * group) + (u - of_k) * vec);
     }
-  } else {
-    const idx n = (idx)blockIdx.z, g = (idx)blockIdx.y, first = (idx)blockIdx.x * columns;
-    if (n >= sequences) return;
-    const Sequence at = sequence(n);
-    LinearStepRows<Spec> held(first);
-    if (there_is(at.from)) held.take(slot(at.from, g));
-    go_on(at, g, first, held);
+  }
+  TFCC_FN void copy_rows_now(T* rows, int there, idx t0, const Tile& x) const {
+    copy_rows(rows, there, t0, x, [](T* to, const T* from) {
+      if constexpr (Shape::vec * sizeof(T) == 16) *(uint4*)to = *(const uint4*)from;
+      else *to = *from;
+    });
+  }
+  /// Asks for the state of x, and for the rows of its first tokens where these are aligned; all threads call.
+  TFCC_FN void ask(char* place, [[maybe_unused]] u64* barrier, const Tile& x) const {
+    f32* const to = (f32*)place;
+    T* const rows = (T*)(to + Shape::state_floats);
+    const bool state = there_is(x.of.from);
+    const f32* const from = slot(state ? x.of.from : 0, x.head());
+    const int there = Spec::aligned ? x.tokens_from(x.of.begin) : 0, most = x.most();
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x > 0) return;
+    sm90::arrive_and_announce(barrier, (state ? 4 * d * (most + Spec::normalises) : 0) + there * (d * (1 + group) + most) * (int)sizeof(T));
+    if (state) sm90::copy_bytes(to, from + (i64)x.first() * d, 4 * d * most, barrier);
+    if (state && Spec::normalises) sm90::copy_bytes(to + columns * d, from + (i64)Spec::v_dim * d, 4 * d, barrier);
+#pragma unroll 1
+    for (int j = 0; j < there; ++j) {
+      T* const row = rows + j * Shape::row;
+      const idx t = x.of.begin + j;
+      sm90::copy_bytes(row, value(t, x.head()) + x.first(), most * (int)sizeof(T), barrier);
+      sm90::copy_bytes(row + columns, key(t, x.head()), d * (int)sizeof(T), barrier);
+      sm90::copy_bytes(row + columns + d, query(t, x.head() * group), group * d * (int)sizeof(T), barrier);
+    }
+#else
+    for (int i = threadIdx.x; state && i < (columns + Spec::normalises) * d / 4; i += threads) {
+      const int r = i / (d / 4);
+      if (r < most || r == columns) copy_async(to + i * 4, from + (i64)(r == columns ? Spec::v_dim : x.first() + r) * d + i % (d / 4) * 4, true);
+    }
+    if constexpr (Spec::aligned) copy_rows(rows, there, x.of.begin, x, [](T* to, const T* from) { copy_async(to, from, true); });
+    commit_copies();
+#endif
+  }
+  /// Waits for what was asked for `places` - 1 times before the last; all threads meet.
+  TFCC_FN void wait_for([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) const {
+#if __CUDA_ARCH__ >= 900
+    __syncthreads();
+    sm90::wait(barrier, parity);
+#else
+    wait_copies<Spec::places - 1>();
+    __syncthreads();
+#endif
+  }
+  /// Blocks that take tiles one after the other; states, and rows of their first tokens, are on their way to `places`.
+  TFCC_FN void tiles_ahead(idx tiles, char* places) const {
+    constexpr int count = Spec::places;
+    u64* const full = (u64*)(places + count * Shape::place_bytes);
+    const auto place = [&](int p) { return places + p * Shape::place_bytes; };
+    const idx step = (idx)gridDim.x;
+    // Of this thread's token, from t0 on.
+    const auto keep_of = [&](const Tile& x, idx t0) { return Spec::decays && threadIdx.x < tokens && t0 + (idx)threadIdx.x < x.of.end ? keep(x.head(), t0 + threadIdx.x) : 1.0f; };
+    const auto put_keep = [&](f32 keep) {
+      if (Spec::decays && threadIdx.x < tokens) keeps[4 * threadIdx.x] = keep;
+    };
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) {
+      for (int p = 0; p < count; ++p) sm90::init_barrier(full + p, 1);
+      sm90::publish_barriers();
+    }
+    __syncthreads();
+#endif
+    // Which tile comes next is known a tile before it is asked for.
+    idx at = (idx)blockIdx.x;
+    Tile x[count];
+#pragma unroll
+    for (int p = 0; p < count; ++p) x[p] = tile(at + p * step, tiles);
+#pragma unroll
+    for (int p = 0; p < count - 1; ++p) ask(place(p), full + p, x[p]);
+    f32 keeps_now = keep_of(x[0], x[0].of.begin);
+    int p = 0;
+    u32 parity = 0;
+#pragma unroll 1
+    for (; at < tiles; at += step) {
+      const int last = p > 0 ? p - 1 : count - 1;
+      const Tile later = tile(at + count * step, tiles), now = x[0];
+      ask(place(last), full + last, x[count - 1]);
+      const f32 keeps_next = keep_of(x[1], x[1].of.begin);
+      LinearStepRows<Spec> held(now.first());
+      put_keep(keeps_now);
+      wait_for(full + p, parity);
+      if (there_is(now.of.from)) held.take_fetched((const f32*)place(p));
+      T* const rows = (T*)((f32*)place(p) + Shape::state_floats);
+      idx t0 = now.of.begin;
+#pragma unroll 1
+      do {
+        const int there = now.tokens_from(t0);
+        if (t0 > now.of.begin || !Spec::aligned) {
+          copy_rows_now(rows, there, t0, now);
+          if (t0 > now.of.begin) put_keep(keep_of(now, t0));
+          __syncthreads();
+        }
+#pragma unroll 1
+        for (int j = 0; j < there; ++j) join(held, rows + j * Shape::row, now.head(), t0 + j, j);
+        if (t0 + tokens >= now.of.end && there_is(now.of.to)) held.leave(slot(now.of.to, now.head()));
+        __syncthreads();
+        write(there, now.head(), t0, now.first());
+      } while ((t0 += tokens) < now.of.end);
+#pragma unroll
+      for (int i = 0; i + 1 < count; ++i) x[i] = x[i + 1];
+      x[count - 1] = later, keeps_now = keeps_next;
+      if (++p == count) p = 0, parity ^= 1;
+    }
+  }
+  /// Token t, the j-th of those whose rows are there, joins; its queries see.
+  TFCC_FN void join(LinearStepRows<Spec>& held, const T* rows, idx g, idx t, int j) const {
+    f32 x[LinearStepRows<Spec>::n], values[Shape::kRows];
+    held.load_values(rows, values);
+    held.load_mapped(rows + columns, x, [&](f32 e, int c) { return k_map(e, 0, g, t, c); });
+    held.add(x, Spec::decays ? keeps[4 * j] : 1.0f, values);
+#pragma unroll (group <= 4 ? group : 1)
+    for (int h = 0; h < group; ++h) {
+      held.load_mapped(rows + columns + (1 + h) * d, x, [&](f32 e, int c) { return q_map(e, 0, g * group + h, t, c); });
+      held.see(x, seen + (j * group + h) * Shape::seen_stride);
+    }
+  }
+};
+
+template <class Spec, class QMap, class KMap, class Decay, class Epilogue>
+TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
+                                   const i32* first_row, const i32* from, const i32* to, idx sequences, idx slots, const QMap& q_map, const KMap& k_map, const Decay& decay,
+                                   const Epilogue& epilogue) {
+  using Shape = LinearStepShape<Spec>;
+  extern __shared__ uint4 tfcc_shared[];
+  f32 *const keeps = (f32*)tfcc_shared, *const seen = keeps + Shape::tokens * 4, *const rest = seen + Shape::tokens * Shape::group * Shape::seen_stride;
+  const LinearStepBlock<Spec, QMap, KMap, Decay, Epilogue> block{out, state, q, k, v, first_row, from, to, slots, q_map, k_map, decay, epilogue, keeps, seen};
+  if constexpr (Spec::ahead) {
+    block.tiles_ahead(sequences * Spec::kv_heads * ceil_div(Spec::v_dim, Shape::columns), (char*)rest);
+  } else if ((idx)blockIdx.z < sequences) {
+    block.one_tile((idx)blockIdx.z, (idx)blockIdx.y, (idx)blockIdx.x * Shape::columns, rest);
   }
 }

@@ -134,6 +134,11 @@ TFCC_FN void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 par
 
 // ---- other copies ----
 
+/// `bytes`, a multiple of 16, to shared memory; the barrier gets them. Both begin at multiples of 16.
+TFCC_FN void copy_bytes(void* to, const void* from, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+
 /// 16 bytes to shared memory, which are there after wait_for_copies() of this thread.
 TFCC_FN void copy_16_bytes(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
