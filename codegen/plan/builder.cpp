@@ -298,6 +298,8 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
   g.trans_b = launch.trans_b;
   g.alpha = static_cast<float>(launch.alpha);
   g.in_order = launch.in_order;
+  g.tf32 = out_.plan.precision == runtime::kTf32 && !g.in_order &&
+           c.type(launch.a).dtype == DType::f32 && c.type(launch.b).dtype == DType::f32;
   runtime::Launch out;
   out.name = c.graph.value(launch.d).name;
   out.ops = {std::string(ir::to_string(c.graph.op(o).kind))};

@@ -40,6 +40,7 @@ std::string print(const runtime::MatmulLaunch& g) {
   if (g.trans_b) s += "^T";
   if (g.has_bias) s += fmt::format(" + {}", g.bias);
   if (g.in_order) s += " in order";
+  if (g.tf32) s += " in tf32";
   return s + fmt::format(" of m = {}, n = {}, k = {}, {} times, strides {} and {}", g.m.print(),
                          g.n.print(), g.k.print(), g.batch.print(), g.stride_a.print(),
                          g.stride_b.print());

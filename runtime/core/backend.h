@@ -27,7 +27,7 @@ namespace tfcc::runtime {
 /// manifest.proto.
 struct MatmulShape {
   int64_t m = 0, n = 0, k = 0, batch = 1, stride_a = 0, stride_b = 0;
-  bool trans_a = false, trans_b = false, has_bias = false, in_order = false;
+  bool trans_a = false, trans_b = false, has_bias = false, in_order = false, tf32 = false;
   float alpha = 1;
   DType a = DType::f32, b = DType::f32, d = DType::f32, bias = DType::f32;
 

@@ -434,6 +434,7 @@ Result<void> Binding::bind_matmul(const Launch& launch, BoundLaunch& bound) cons
   s.trans_b = g.trans_b;
   s.has_bias = g.has_bias;
   s.in_order = g.in_order;
+  s.tf32 = g.tf32;
   s.alpha = g.alpha;
   s.a = plan_.buffers[g.a].dtype;
   s.b = plan_.buffers[g.b].dtype;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/core/artifact.h"
@@ -207,6 +208,7 @@ struct MatmulLaunch {
   bool trans_b = false;
   float alpha = 0;
   bool in_order = false;
+  bool tf32 = false;
 
   template <class V> void visit(V&& v) {
     v(1, a);
@@ -224,6 +226,7 @@ struct MatmulLaunch {
     v(13, trans_b);
     v(14, alpha);
     v(15, in_order);
+    v(16, tf32);
   }
 
   bool operator==(const MatmulLaunch&) const = default;
@@ -289,6 +292,9 @@ struct BucketTable {
 
   bool operator==(const BucketTable&) const = default;
 };
+
+/// Plan::precision where products of f32 are multiplied in TF32.
+inline constexpr std::string_view kTf32 = "tf32";
 
 struct Plan {
   Family family = Family::cpu;

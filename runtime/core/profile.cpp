@@ -158,6 +158,10 @@ DType precision_of(const Executor& executor) {
   return type_of(ExecutorAccess::of(executor).model->plan->precision);
 }
 
+bool multiplies_in_tf32(const Executor& executor) {
+  return ExecutorAccess::of(executor).model->plan->precision == kTf32;
+}
+
 Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm_up, int runs) {
   Executor::Impl& e = ExecutorAccess::of(executor);
   TFCC_TRY_VOID(e.ready_to_profile());
@@ -185,6 +189,7 @@ Result<double> measured_product_rate(Executor& executor, DType type) {
   shape.m = shape.n = shape.k = n;
   shape.a = shape.b = shape.bias = type;
   shape.d = is_float(type) ? type : DType::i32;
+  shape.tf32 = type == DType::f32 && multiplies_in_tf32(executor);
   TFCC_TRY(size_t handle, queue.prepare_matmul(shape));
   const size_t elements = static_cast<size_t>(n * n);
   Scratch scratch(queue);

@@ -27,6 +27,8 @@ struct LaunchProfile {
 
 /// Arithmetic of the executor's plan.
 DType precision_of(const Executor& executor);
+/// Whether products of f32 are multiplied in TF32.
+bool multiplies_in_tf32(const Executor& executor);
 
 /// Milliseconds that reading all weights of the executor's file once takes, by all its threads on
 /// the CPU (best of three), or at the rate of a copy on a GPU: what a step of one token takes at

@@ -143,7 +143,9 @@ Result<void> CublasLtProducts::describe(const MatmulShape& s, Product& p) const 
   p.alpha = s.alpha;
   p.is_f64 = s.d == DType::f64;
   // COMPUTE_32F is true fp32 for fp32 operands (no TF32), and fp32 accumulation for 16-bit ones.
-  auto compute = p.is_f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
+  auto compute = p.is_f64 ? CUBLAS_COMPUTE_64F
+                 : s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                          : CUBLAS_COMPUTE_32F;
   auto scale = p.is_f64 ? CUDA_R_64F : CUDA_R_32F;
   TFCC_LT("a descriptor", lt_.cublasLtMatmulDescCreate(&p.desc, compute, scale));
   int32_t op_first = s.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;

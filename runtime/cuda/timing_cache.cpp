@@ -65,6 +65,7 @@ std::string TimingCache::key(const std::string& card, uint64_t library, const Ma
   if (s.trans_b) k += " bt";
   if (s.has_bias) k += std::string(" bias ") + to_string(s.bias);
   if (s.in_order) k += " in order";
+  if (s.tf32) k += " tf32";
   for (char& c : k) c = c == '|' || c == '\n' ? '_' : c;
   return k;
 }

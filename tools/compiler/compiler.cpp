@@ -138,8 +138,8 @@ class Pipeline {
                       options_.threads, kMaxThreads));
     }
     const std::string& p = options_.precision;
-    if (!p.empty() && p != "f16" && p != "bf16")
-      return usage_error(fmt::format("the precision is f16 or bf16, not '{}'", p));
+    if (!p.empty() && p != "f16" && p != "bf16" && p != runtime::kTf32)
+      return usage_error(fmt::format("the precision is f16, bf16 or tf32, not '{}'", p));
     if (options_.literal_only && options_.generate_only)
       return usage_error("--literal-only and --generate-only leave nothing of a model");
     if (const std::string& w = options_.cpu_weights; !w.empty() && w != "bf16")
@@ -406,7 +406,7 @@ std::string advice(const Optimised& optimised, const Options& o) {
   const bool cuda = has_family(optimised.targets, Family::cuda);
   if (!o.precision.empty() && !cuda)
     return fmt::format("--{} is for GPUs; the CPU computes in f32",
-                       o.precision == "f16" ? "fp16" : "bf16");
+                       o.precision == "f16" ? "fp16" : o.precision);
   if (!o.cpu_weights.empty() && !has_family(optimised.targets, Family::cpu))
     return "--cpu-weights is for the CPU, and none of the targets is one";
   if (!o.precision.empty() || !cuda) return "";
@@ -417,7 +417,7 @@ std::string advice(const Optimised& optimised, const Options& o) {
       if (x.kind != ir::OpKind::matmul || in.graph.value(x.operands[0]).type.dtype != DType::f32)
         continue;
       return fmt::format(
-          "its GPU code computes in f32; with --fp16 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off",
+          "its GPU code computes in f32; with --fp16 or --tf32 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off",
           optimised.source.path);
     }
   }

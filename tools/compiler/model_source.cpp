@@ -152,7 +152,8 @@ std::vector<std::string> passes_of_target(Family family, const std::string& prec
     return {"convert-precision-f32", cpu_weights.empty() ? "narrow-weights" : "narrow-weights-bf16",
             "fuse-dequantize"};
   std::vector<std::string> names;
-  if (!precision.empty()) names.push_back("convert-precision-" + precision);
+  if (!precision.empty() && precision != runtime::kTf32)
+    names.push_back("convert-precision-" + precision);
   names.push_back("transpose-weights");  // products of few rows take few columns at a time
   names.push_back("fuse-gate");
   names.push_back("fuse-dequantize");

@@ -32,7 +32,7 @@ typedef struct {
   size_t struct_size;    /**< set by tfcc_compile_options_init() */
   const char* targets;   /**< "cpu,sm_90", "cuda"; NULL: the GPU that is there, else cpu */
   const char* cpu;       /**< levels of CPU that the target cpu stands for: "native,x86-64-v3" */
-  const char* precision; /**< of products on GPUs: "f16" or "bf16"; NULL: as exported */
+  const char* precision; /**< of products on GPUs: "f16", "bf16" or "tf32"; NULL: as exported */
   const char* passes;    /**< these passes in place of the default ones; "": none */
   const char* skip_passes;
   const char* min_shapes; /**< "input_ids:1x8" or "batch_size=1" */

@@ -161,7 +161,9 @@ Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, co
   TFCC_TRY(PeerOptions options, peer_options(o, subject));
   PeerReport r;
   const DType precision = runtime::precision_of(subject.executor());
-  r.tolerance = o.tolerance > 0 ? o.tolerance : default_tolerance(precision);
+  r.tolerance = o.tolerance > 0                                   ? o.tolerance
+                : runtime::multiplies_in_tf32(subject.executor()) ? default_tolerance(DType::f16)
+                                                                  : default_tolerance(precision);
   r.model = options.model;
   Progress progress;
   progress.say("loading " + o.peer);

@@ -27,8 +27,8 @@ using nlohmann::json;
 struct CommandLine {
   std::string model, output, targets, cpu, passes, skip_passes, dump_ir, dump_kernels, report;
   std::vector<std::string> roles;
-  bool fp16 = false, bf16 = false, no_cache = false, quiet = false, passes_given = false,
-       verbose = false;
+  bool fp16 = false, bf16 = false, tf32 = false, no_cache = false, quiet = false,
+       passes_given = false, verbose = false;
   compiler::Options options;
 };
 
@@ -100,7 +100,7 @@ compiler::Options options_of(const CommandLine& c) {
   if (!c.targets.empty()) o.targets = split(c.targets);
   o.cpu_levels = split(c.cpu);
   if (!c.cpu.empty()) compiler::add_cpu(o);
-  if (c.fp16 || c.bf16) o.precision = c.fp16 ? "f16" : "bf16";
+  o.precision = c.fp16 ? "f16" : c.bf16 ? "bf16" : c.tf32 ? std::string(runtime::kTf32) : "";
   if (c.passes_given) o.passes = split(c.passes);
   o.skip_passes = split(c.skip_passes);
   o.roles = compiler::parse_roles(c.roles);
@@ -182,7 +182,12 @@ void add_target_options(CLI::App* c, const std::shared_ptr<CommandLine>& o) {
   CLI::Option* fp16 =
       c->add_flag("--fp16", o->fp16,
                   "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
-  c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
+  CLI::Option* bf16 = c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
+  c->add_flag(
+       "--tf32", o->tf32,
+       "multiply matrices of f32 with 10 bits of their fractions on CUDA; all is stored and added in fp32")
+      ->excludes(fp16)
+      ->excludes(bf16);
   c->add_option(
        "--cpu-weights", o->options.cpu_weights,
        "store weights of products on the CPU in bf16, which halves what a step of a decoder reads; products stay fp32")

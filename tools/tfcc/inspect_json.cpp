@@ -186,7 +186,8 @@ class Writer {
                       {"trans_a", g.trans_a},
                       {"trans_b", g.trans_b},
                       {"alpha", g.alpha},
-                      {"in_order", g.in_order}};
+                      {"in_order", g.in_order},
+                      {"tf32", g.tf32}};
     }
     return j;
   }

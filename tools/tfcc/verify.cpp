@@ -38,7 +38,7 @@ struct Options {
   std::vector<std::string> inputs;
   std::string npz;
   std::string cpu_weights;
-  bool fp16 = false, bf16 = false, passes_given = false, json = false;
+  bool fp16 = false, bf16 = false, tf32 = false, passes_given = false, json = false;
   double tolerance = 0, largest = INFINITY;
   uint64_t seed = 1;
   int threads = 0;
@@ -155,6 +155,7 @@ class Verifier {
     const Family family = compiling_.target.family;
     if (family == Family::cuda && (o_.fp16 || o_.bf16 || is_16_bit(precision_)))
       compiling_.precision = o_.fp16 || precision_ == DType::f16 ? "f16" : "bf16";
+    if (family == Family::cuda && o_.tf32) compiling_.precision = runtime::kTf32;
     const auto more = compiler::passes_of_target(family, compiling_.precision, o_.cpu_weights);
     names.insert(names.end(), more.begin(), more.end());
     TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, names));
@@ -171,10 +172,10 @@ class Verifier {
     has_steps_ = o_.tolerance == 0 && std::any_of(ops.begin(), ops.end(), [&](ir::OpId op) {
                    return rounds(imported_.op(op));
                  });
-    tolerance_ = o_.tolerance > 0   ? o_.tolerance
-                 : has(DType::bf16) ? kToleranceBf16
-                 : has(DType::f16)  ? kTolerance16
-                                    : kTolerance;
+    tolerance_ = o_.tolerance > 0                                            ? o_.tolerance
+                 : has(DType::bf16)                                          ? kToleranceBf16
+                 : has(DType::f16) || compiling_.precision == runtime::kTf32 ? kTolerance16
+                                                                             : kTolerance;
     if (has_steps_ && (has(DType::f16) || has(DType::bf16)))
       tolerance_ =
           std::max(tolerance_, kToleranceOfSteps);  // 16 bits move many values to another step
@@ -390,7 +391,8 @@ class Verifier {
               "{}: {} of {} cases differ from {} on {}; `tfcc verify {} --target {}{}` searches for where that begins",
               o_.model, count_cases(failed_), cases_.size(), o_.original, target, o_.original,
               target,
-              precision_ == DType::f16    ? " --fp16"
+              o_.tf32                     ? " --tf32"
+              : precision_ == DType::f16  ? " --fp16"
               : precision_ == DType::bf16 ? " --bf16"
               : !o_.cpu_weights.empty()   ? " --cpu-weights=bf16"
                                           : "")};
@@ -496,9 +498,10 @@ Result<void> verify_file(Options o) {
     return usage_error(fmt::format(
         "{} is compiled already; --model=FILE.onnx names the model that it is compared with",
         o.model));
-  if (o.fp16 || o.bf16 || o.passes_given || !o.skip_passes.empty() || !o.cpu_weights.empty())
+  if (o.fp16 || o.bf16 || o.tf32 || o.passes_given || !o.skip_passes.empty() ||
+      !o.cpu_weights.empty())
     return usage_error(
-        "--fp16, --bf16, --cpu-weights, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
+        "--fp16, --bf16, --tf32, --cpu-weights, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
   std::string device = "auto";
   if (!o.target.empty()) {
     auto targets = codegen::parse_targets(split(o.target));
@@ -530,6 +533,7 @@ Result<void> verify_file(Options o) {
   TFCC_TRY(const Executor executor, file.model().executor());
   const DType precision = runtime::precision_of(executor);
   if (stores_bfloats(inside.manifest, running)) o.cpu_weights = "bf16";
+  o.tf32 = runtime::multiplies_in_tf32(executor);
   return Verifier(o, std::move(file), targets.front(), precision, std::move(graph)).run();
 }
 
@@ -558,7 +562,8 @@ void add_verify(CLI::App& app, Action& action) {
   c->add_option("--target", o->target,
                 "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "as compile --fp16");
-  c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);
+  CLI::Option* bf16 = c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);
+  c->add_flag("--tf32", o->tf32, "as compile --tf32")->excludes(fp16)->excludes(bf16);
   c->add_option("--cpu-weights", o->cpu_weights, "as compile --cpu-weights")
       ->check(CLI::IsMember({"bf16"}));
   CLI::Option* passes =
@@ -570,8 +575,9 @@ void add_verify(CLI::App& app, Action& action) {
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
   c->add_option("--shapes,--input-shapes", o->shapes,
                 "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32");
-  c->add_option("--tolerance,--rtol", o->tolerance,
-                "largest relative L2 error; default 1e-4, with fp16 values 1e-2, with bf16 6e-2")
+  c->add_option(
+       "--tolerance,--rtol", o->tolerance,
+       "largest relative L2 error; default 1e-4, with fp16 values or --tf32 1e-2, with bf16 6e-2")
       ->check(positive());
   c->add_option("--atol", o->largest,
                 "also the largest absolute error of one element; default: any")

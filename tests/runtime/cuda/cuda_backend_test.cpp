@@ -134,6 +134,38 @@ void products_of_every_form(const std::string& path) {
   }
 }
 
+// 1 + 2^-11 is 1 in TF32.
+void products_in_tf32(const std::string& path) {
+  auto bytes = read_file(path);
+  auto artifact = *runtime::read_artifact(bytes, path);
+  auto manifest = *runtime::read_manifest(artifact.manifest, path);
+  LoadOptions options;
+  auto backend =
+      runtime::make_cuda_backend({artifact, manifest, manifest.targets[0], options, path}, 0);
+  ASSERT_TRUE(backend) << backend.error().message;
+  auto queue = (*backend)->queue();
+  ASSERT_TRUE(queue);
+  runtime::MatmulShape s;
+  s.m = s.n = s.k = 1;
+  const float a = 1 + 0x1p-11f, b = 3;
+  for (bool tf32 : {false, true}) {
+    s.tf32 = tf32;
+    float d = 0;
+    auto handle = (*queue)->prepare_matmul(s);
+    ASSERT_TRUE(handle) << handle.error().message;
+    ASSERT_TRUE((*queue)->matmul(nullptr, *handle, {&a, &b, nullptr, &d}));
+    EXPECT_EQ(d, tf32 ? 3.0f : a * 3);
+  }
+}
+
+TEST_F(CudaBackendTest, products_in_tf32_are_asked_for_alone) {
+  EXPECT_EXIT(in_child([&] {
+                load();
+                products_in_tf32(path_);
+              }),
+              testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CudaBackendTest, flags_of_runs) {
   EXPECT_EXIT(in_child([&] { flags_of_runs(load()); }), testing::ExitedWithCode(0), "");
 }

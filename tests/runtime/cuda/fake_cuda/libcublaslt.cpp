@@ -19,10 +19,20 @@ struct Layout {
 struct Desc {
   int32_t op[2] = {0, 0};
   int32_t epilogue = 1;
+  bool tf32 = false;
   const float* bias = nullptr;
 };
 
 enum { kOpN = 0, kOpT = 1, kEpilogueBias = 4, kInvalid = 7 };
+
+// TF32: a fraction of 10 bits.
+float cut(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof x);
+  bits &= ~uint32_t{0x1fff};
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
 
 float at(const float* p, const Layout& l, int32_t op, int64_t row, int64_t column) {
   return op == kOpT ? p[column + row * l.ld] : p[row + column * l.ld];
@@ -40,8 +50,9 @@ void multiply(const Desc* desc, float alpha, const void* pa, const Layout* a, co
       for (uint64_t c = 0; c < d->columns; ++c) {
         float sum = 0;
         for (uint64_t j = 0; j < k; ++j) {
-          sum += at(fa, *a, op_a, static_cast<int64_t>(r), static_cast<int64_t>(j)) *
-                 at(fb, *b, op_b, static_cast<int64_t>(j), static_cast<int64_t>(c));
+          const float x = at(fa, *a, op_a, static_cast<int64_t>(r), static_cast<int64_t>(j)),
+                      y = at(fb, *b, op_b, static_cast<int64_t>(j), static_cast<int64_t>(c));
+          sum += desc->tf32 ? cut(x) * cut(y) : x * y;
         }
         sum *= alpha;
         if (desc->epilogue == kEpilogueBias) sum += desc->bias[r];
@@ -81,8 +92,11 @@ int fake_cublaslt_runs(int algorithm) { return runs[algorithm]; }
 int cublasLtCreate(void** h) { return *h = new int(0), 0; }
 int cublasLtDestroy(void* h) { return delete static_cast<int*>(h), 0; }
 int cublasLtMatmulDescCreate(Desc** d, int compute, int scale) {
-  if (compute != 68 || scale != 0) return kInvalid;  // CUBLAS_COMPUTE_32F, CUDA_R_32F
-  return *d = new Desc, 0;
+  constexpr int kF32 = 68, kTf32 = 77;  // CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
+  if ((compute != kF32 && compute != kTf32) || scale != 0) return kInvalid;  // CUDA_R_32F
+  *d = new Desc;
+  (*d)->tf32 = compute == kTf32;
+  return 0;
 }
 int cublasLtMatmulDescDestroy(Desc* d) { return delete d, 0; }
 int cublasLtMatmulDescSetAttribute(Desc* d, int attribute, const void* value, size_t bytes) {
