@@ -164,8 +164,8 @@ Result<void> Executor::Impl::begin_run(void* stream) {
   return queue->begin(stream, values);
 }
 
-Result<void> Executor::Impl::issue_launches(void* stream, Binding& of) {
-  for (size_t i = 0; i < of.launches().size(); ++i) {
+Result<void> Executor::Impl::issue_launches(void* stream, Binding& of, size_t most) {
+  for (size_t i = 0; i < std::min(most, of.launches().size()); ++i) {
     if (of.launches()[i].skip) continue;
     TFCC_TRY_VOID(issue_launch(stream, of, of.launches()[i]));
     TFCC_TRY_VOID(take_made_size(of, i));

@@ -45,7 +45,8 @@ struct Executor::Impl {
   Result<void> grow_arena(size_t bytes, bool prepared);
   Result<void> issue(void* stream);
   Result<void> begin_run(void* stream);
-  Result<void> issue_launches(void* stream, Binding& of);
+  /// The first `most` of them.
+  Result<void> issue_launches(void* stream, Binding& of, size_t most = SIZE_MAX);
   Result<void> issue_launch(void* stream, const Binding& of, const BoundLaunch& launch);
   /// On the host: after launch `i` the sizes of those behind it follow from the size that it made,
   /// if it makes one.
@@ -58,6 +59,12 @@ struct Executor::Impl {
   // profile.cpp
   Result<void> ready_to_profile();
   Result<void> run_marked(std::vector<double>& ms);
+
+  // profile_graph.cpp
+  /// Binds the bucket of the sizes bound, so that its launches can be captured. False: it has none.
+  Result<bool> ready_to_capture();
+  Result<void*> capture_first(size_t launches);
+  Result<double> replay_marked(void* whole, void* part);
 
   // executor_graphs.cpp
   bool captures(void* stream) const;
@@ -114,6 +121,12 @@ struct Executor::Impl {
   size_t side = 0;                   // that they are of
   size_t under_way = 0;              // runs begun and not finished, at most two
   std::array<size_t, 2> begun = {};  // their sides, the older first
+};
+
+/// The way from the public class to its inside.
+struct ExecutorAccess {
+  static Executor::Impl& of(Executor& e) { return *e.impl_; }
+  static const Executor::Impl& of(const Executor& e) { return *e.impl_; }
 };
 
 }  // namespace v1

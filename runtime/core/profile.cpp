@@ -15,12 +15,6 @@
 namespace tfcc {
 inline namespace v1 {
 
-/// The way from the public classes to their inside.
-struct ExecutorAccess {
-  static Executor::Impl& of(Executor& e) { return *e.impl_; }
-  static const Executor::Impl& of(const Executor& e) { return *e.impl_; }
-};
-
 // As run(), with marks around the launches.
 Result<void> Executor::Impl::run_marked(std::vector<double>& ms) {
   void* stream = queue->own_stream();

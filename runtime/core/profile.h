@@ -40,6 +40,17 @@ Result<double> weight_read_ms(Executor& executor);
 /// Executor::run(), and invalid_argument for an empty run.
 Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm_up, int runs);
 
+/// What launches take in the captured graph, where one begins before the last has ended.
+struct GraphProfile {
+  double begin_ms = 0;     // a run without any
+  std::vector<double> ms;  // what each launch adds; in the order of profile_launches()
+};
+
+/// Times graphs of the first launch, the first two, and so on: medians of `runs`. Each is replayed
+/// behind the whole graph, so that caches hold what they do in a run. The sum is the time of the
+/// whole graph. Empty where the sizes have no graph, as on a CPU. Errors: as profile_launches().
+Result<GraphProfile> profile_graph(Executor& executor, int runs);
+
 /// FLOP/s of a large product of this type by oneDNN or cuBLASLt, random operands, best of several.
 /// Errors: unsupported (the library has no such product), memory, device.
 Result<double> measured_product_rate(Executor& executor, DType type);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct ProfileRow {
   DType arithmetic = DType::f32;
   int64_t count = 0, flops = 0, bytes = 0;  // of all together
   double ms = 0, share = 0;                 // medians, summed; of the sum over all launches
+  std::optional<double> graph_ms;           // what it adds to the captured graph
   double flops_per_s = 0, bytes_per_s = 0;
   double of_limit = 0;      // least time by the limits / ms; 0: unknown
   bool by_compute = false;  // which limit that is
@@ -37,6 +39,7 @@ struct ProfileReport {
   std::vector<ProfileRow> launches;  // in order
   std::vector<ProfileRow> groups;    // by time, longest first
   double total_ms = 0;
+  std::optional<double> graph_ms;  // of the captured graph: what launches add, and its beginning
   int runs = 0;
 };
 

@@ -131,7 +131,45 @@ TEST_F(ProfileTest, measures_the_machine) {
   EXPECT_EQ(half.error().code, ErrorCode::unsupported);
 }
 
+TEST_F(ProfileTest, a_cpu_has_no_graph) {
+  Model model = *Model::load(path_, options_);
+  Executor e = *model.executor();
+  SmallCase c(4, 5);
+  ASSERT_TRUE(e.set("x", c.x_ref()));
+  ASSERT_TRUE(e.set("ids", c.ids_ref()));
+  auto none = runtime::profile_graph(e, 3);
+  ASSERT_TRUE(none) << none.error().message;
+  EXPECT_TRUE(none->ms.empty());
+}
+
 using CudaProfileTest = CudaBackendTest;
+
+// Of a run by its graph alone the library's product takes time: 4 ms.
+TEST_F(CudaProfileTest, says_what_launches_add_to_the_graph) {
+  auto body = [&] {
+    Model model = load(count_work);
+    Executor e = *model.executor();
+    expect_right(e, {2, 3});
+    SmallCase c(2, 3);
+    ASSERT_TRUE(e.set("x", c.x_ref()));
+    ASSERT_TRUE(e.set("ids", c.ids_ref()));
+    auto plain = runtime::profile_launches(e, 0, 1);
+    ASSERT_TRUE(plain);
+    reinterpret_cast<void (*)(bool)>(
+        dlsym(dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD), "fake_cublaslt_timed"))(true);
+    const int held = fake<int()>("fake_cuda_held")();
+    auto all = runtime::profile_graph(e, 3);
+    ASSERT_TRUE(all) << all.error().message;
+    ASSERT_EQ(all->ms.size(), plain->size());
+    EXPECT_EQ(all->begin_ms, 1) << "from one event to the next";
+    for (size_t i = 0; i < all->ms.size(); ++i)
+      EXPECT_EQ(all->ms[i], (*plain)[i].kernel.empty() ? 4 : 0) << (*plain)[i].name;
+    EXPECT_EQ(fake<int()>("fake_cuda_held")(), held) << "its graphs are given back";
+    expect_right(e, {2, 3});
+    expect_right(e, {4, 5});
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+}
 
 TEST_F(CudaProfileTest, launches_plainly_behind_a_gate) {
   auto body = [&] {

@@ -148,7 +148,6 @@ int cublasLtMatmul(void*, Desc* desc, const void* alpha, const void* pa, Layout*
                    Layout* b, const void* beta, const void*, Layout*, void* pd, Layout* d,
                    const uint64_t* algorithm, void*, size_t, void* stream) {
   ++runs[algorithm[0] % 5];
-  if (timed) spend(kMilliseconds[algorithm[0] % 5]);
   int32_t op_a = desc->op[0], op_b = desc->op[1];
   uint64_t m = op_a == kOpT ? a->columns : a->rows, k = op_a == kOpT ? a->rows : a->columns;
   uint64_t kb = op_b == kOpT ? b->columns : b->rows, n = op_b == kOpT ? b->rows : b->columns;
@@ -156,7 +155,9 @@ int cublasLtMatmul(void*, Desc* desc, const void* alpha, const void* pa, Layout*
     return kInvalid;
   if (*static_cast<const float*>(beta) != 0) return kInvalid;
   const float scale = *static_cast<const float*>(alpha);
+  const double ms = kMilliseconds[algorithm[0] % 5];
   submit(stream, [=, desc = *desc, a = *a, b = *b, d = *d] {
+    if (timed) spend(ms);
     multiply(&desc, scale, pa, &a, pb, &b, pd, &d);
   });
   return 0;
