@@ -243,7 +243,8 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms,
           target,
           callers,
           plan.symbols(),
-          {forms[f].most_tokens, lengths.size, longest, options.batch_variance}};
+          {forms[f].most_tokens, lengths.size, longest, options.batch_variance},
+          target.cuda() && options.precision == runtime::kTf32};
       places.emplace_back(forms[f].most_tokens ? forms[f].most_tokens : INT64_MAX, places.size());
       TFCC_TRY_VOID(lower_bucket(plan, context, f + 1 == forms.size()));
     }

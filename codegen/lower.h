@@ -32,8 +32,7 @@ struct SizeOption {
 struct LowerOptions {
   bool batch_variance =
       false;  // generation: a library may compute products of many rows, in an order of its own
-  std::string precision =
-      "f32";  // what the plan says of itself; runtime::kTf32 says how products are made, too
+  std::string precision = "f32";            // of products and stores; runtime::kTf32: stores of f32
   std::map<std::string, SizeOption> sizes;  // by name of the symbol
   std::vector<int64_t>
       lengths;  // CUDA: a set of kernels and graphs up to each, ascending; none: attention_lengths() and any

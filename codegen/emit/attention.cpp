@@ -38,6 +38,7 @@ struct Description {
   bool positions = false;  // and causality or a window asks where they stood
   Sequences sequences = Sequences::all;  // with at most few_queries() queries, or with more
   bool aligned = true;  // rows of q, k, v and of the result begin at multiples of 16 bytes
+  bool tf32 = false;    // f32 by tensor cores
 };
 
 std::optional<double> plain_scale(ExprRef score) {
@@ -101,6 +102,8 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.v_head = attrs.page ? x.parts[2].stride : *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
   x.packed = !attrs.packed.empty();
   x.page = attrs.page.value_or(0);
+  x.tf32 =
+      c.tf32 && x.type == DType::f32 && !x.page;  // over pages it has the same bits in any batch
   x.kv_heads = attrs.kv_heads;
   x.positions = x.packed && (attrs.causal || attrs.window_left || attrs.window_right);
   x.scale = plain_scale(attrs.score);
@@ -140,6 +143,23 @@ Tile tile_of_f32(int64_t d, int64_t dv) {
   const int64_t bytes =
       4 * (block_m * (d + 4) + block_n * (d + 4) + block_n * dv + block_m * (block_n + 4));
   return {block_m, block_n, wide <= 128 ? 256u : 128u, static_cast<uint32_t>(bytes), __LINE__};
+}
+
+/// The tile of mma.sync with operands of f32; two stages of keys and values.
+Tile tile_of_tf32(int64_t d, int64_t dv, bool functors) {
+  const int64_t wide = std::max(d, dv),
+                block_m = wide <= 64    ? 64
+                          : wide <= 128 ? 32
+                                        : 16,
+                block_n = (wide <= 64    ? 64
+                           : wide <= 128 ? 32
+                                         : 16) /
+                          (functors && wide <= 128 ? 2 : 1);
+  d = round_up(d, 16) + 4;
+  dv = round_up(dv, 16) + 4;
+  const int64_t bytes = 4 * (block_m * std::max(d, dv) + 2 * block_n * (d + dv));
+  return {block_m, block_n, static_cast<uint32_t>(2 * block_m), static_cast<uint32_t>(bytes),
+          __LINE__};
 }
 
 /// What takes registers in the loop over scores: functors, and positions of packed rows.
@@ -243,6 +263,7 @@ bool decodes(const EmitContext& c, const Description& x) {
 // few rows.
 Tile choose(const EmitContext& c, const Description& x) {
   if (!c.cuda()) return {32, 64, 0, 0, __LINE__};
+  if (x.tf32) return tile_of_tf32(x.head, x.v_head, has_functors(x));
   if (x.type == DType::f32) return tile_of_f32(x.head, x.v_head);
   if (no_warpgroups(c, x).empty()) return tile_of_warpgroups(c, x);
   if (decodes(c, x)) return tile_of_decode(c, x);
@@ -264,7 +285,7 @@ std::string print(const EmitContext& c, const Description& x, const Tile& tile) 
   const std::string why = c.cuda() ? no_warpgroups(c, x) : "";
   return fmt::format(
       "attention {}{}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}",
-      tfcc::to_string(x.type),
+      x.tf32 ? "tf32" : tfcc::to_string(x.type),
       x.page     ? " over pages of a cache"
       : x.packed ? " of packed rows"
                  : "",
@@ -285,7 +306,8 @@ std::string print(const EmitContext& c, const Description& x, const Tile& tile) 
       why.empty() ? "" : "\nnot wgmma: " + why);
 }
 
-void add_spec(Stub& stub, const ir::AttentionAttrs& attrs, const Description& x, const Tile& tile) {
+void add_spec(Stub& stub, const EmitContext& c, const ir::AttentionAttrs& attrs,
+              const Description& x, const Tile& tile) {
   stub.type("T", x.type);
   const bool maps = tile.resident != 0;  // which know strides, but not where a slice begins
   for (const auto& [name, value] : {std::pair{"heads", attrs.heads},
@@ -309,6 +331,7 @@ void add_spec(Stub& stub, const ir::AttentionAttrs& attrs, const Description& x,
   if (tile.warps)
     stub.field("warps", tile.warps), stub.field("stages", kDecodeStages),
         stub.field("cluster", tile.cluster);
+  if (c.cuda() && x.type == DType::f32) stub.field("tf32", x.tf32);
   stub.field("causal", attrs.causal);
   stub.field("scaled", x.scale.has_value());
   stub.field_f32("score_scale", x.scale.value_or(1));
@@ -456,7 +479,7 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const
                        : "attention",
             op.operands, values_read(op, x, warpgroups), {op.results[0]});
   const std::vector<std::string> functors = add_functors(stub, attrs, x);
-  add_spec(stub, attrs, x, tile);
+  add_spec(stub, c, attrs, x, tile);
   if (c.cuda()) {
     const char* const shape = warpgroups ? "AttentionWgmmaShape"
                               : decodes  ? "DecodeShape"
@@ -502,6 +525,7 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const
     launch.of_states = ir::mul(
         ir::mul(x.batch, x.keys),
         c.integer(attrs.kv_heads * (x.head + x.v_head) * static_cast<int64_t>(size_of(x.type))));
+  launch.tf32 = x.tf32;
   return launch;
 }
 

@@ -63,6 +63,7 @@ struct EmitContext {
   /// The sizes that kernels find in n[...], in this order.
   const std::vector<std::string>& symbols;
   BucketLimits bucket = {};
+  bool tf32 = false;  // CUDA: products of f32 may be in TF32
 
   bool cuda() const { return target.cuda(); }
   ExprPool& pool() const { return graph.pool(); }

@@ -189,6 +189,9 @@ class Checker {
       if (arg >= p.buffers.size()) return bad("launch '" + l.name + "' has a missing buffer");
     }
     if (!valid(k.grid, 3) || !valid(k.work)) return bad("launch '" + l.name + "' has broken sizes");
+    const uint32_t cluster = p.kernels[k.kernel].cluster;
+    if (cluster > 0 && (k.grid.size() != 3 || k.grid[2].code != std::vector<int64_t>{0, cluster}))
+      return bad("launch '" + l.name + "' has another grid than its clusters");
     if (k.resident > kMaxResident) return bad("launch '" + l.name + "' has too many blocks");
     for (const TensorMap& map : k.maps) TFCC_TRY_VOID(tensor_map(p, l, map));
     return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention for f32 on the FMA units: no TF32, every product and sum in float.
+// attention for f32 on the FMA units, every product and sum in float; where TF32 is allowed, attention_mma.cuh takes it.
 //
 // 16 lanes share 4 queries: a thread computes 4 x block_n / 16 scores and 4 x v_dim / 16 outputs. P passes through
 // shared memory within its 16 lanes. K and V have one tile each; the copy of one overlaps the work on the other.

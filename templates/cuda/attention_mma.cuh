@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention for f16 and bf16 on tensor cores: mma.sync.m16n8k16 with f32 accumulators, P stays in registers.
+// attention for f16 and bf16 on tensor cores: mma.sync.m16n8k16 with f32 accumulators, P stays in registers. For f32 in TF32 it is
+// mma.sync.m16n8k8, whose operands are rounded to nearest where they are read; V is read element by element, for ldmatrix transposes
+// 16 bits alone.
 //
 // A warp owns 16 queries; the block shares K and V tiles in two stages filled by cp.async, one barrier a tile.
 #pragma once
@@ -13,7 +15,7 @@ struct AttentionWarp {
   using QkRows = TileRows<T, Spec::head_dim>;
   using VRows = TileRows<T, Spec::v_dim>;
   static constexpr int block_n = Spec::block_n;
-  static constexpr int k_steps = QkRows::width / 16, v_tiles = VRows::width / 8;
+  static constexpr int k_steps = QkRows::width / (2 * QkRows::chunk), v_tiles = VRows::width / 8;
   static constexpr bool q_in_registers = k_steps <= 4;
   static constexpr int reads = k_steps <= 4 ? 16 : 4;  // elements whose functors may read at the same time
 
@@ -46,6 +48,7 @@ struct AttentionWarp {
 
   TFCC_FN void load_query(u32 (&a)[4], int step) const {
     load_matrices(a, q + QkRows::at(lane % 16, step * 2 + lane / 16));
+    if constexpr (kSame<T, f32>) round_to_tf32(a);
   }
   TFCC_FN void load_queries() {
     if constexpr (q_in_registers) {
@@ -74,6 +77,7 @@ struct AttentionWarp {
       for (int t = 0; t < block_n / 16; ++t) {
         u32 b[4];
         load_matrices(b, k + QkRows::at(t * 16 + row, step * 2 + half));
+        if constexpr (kSame<T, f32>) round_to_tf32(b);
         multiply_add<T>(s[2 * t], a, b[0], b[1]);
         multiply_add<T>(s[2 * t + 1], a, b[2], b[3]);
       }
@@ -81,6 +85,28 @@ struct AttentionWarp {
   }
 
   TFCC_FN void multiply_values(const f32 (&p)[block_n / 8][4], const T* v) {
+    if constexpr (kSame<T, f32>) return multiply_values_in_tf32(p, v);
+    else multiply_values_of_16_bits(p, v);
+  }
+  /// The keys of a product are in the order 0, 2, 4, 6, 1, 3, 5, 7: a lane has its own weights and needs no other's.
+  TFCC_FN void multiply_values_in_tf32(const f32 (&p)[block_n / 8][4], const f32* v) {
+#pragma unroll
+    for (int t = 0; t < block_n / 8; ++t) {
+      u32 a[4] = {__float_as_uint(p[t][0]), __float_as_uint(p[t][2]), __float_as_uint(p[t][1]), __float_as_uint(p[t][3])};
+      round_to_tf32(a);
+      const int row = t * 8 + lane % 4 * 2, column = lane / 4;
+#pragma unroll
+      for (int c = 0; c < v_tiles; c += 2) {
+        u32 b[4];
+#pragma unroll
+        for (int x = 0; x < 4; ++x) b[x] = __float_as_uint(v[VRows::at(row + x % 2, (c + x / 2) * 2 + column / 4) + column % 4]);
+        round_to_tf32(b);
+        multiply_add<T>(o[c], a, b[0], b[1]);
+        multiply_add<T>(o[c + 1], a, b[2], b[3]);
+      }
+    }
+  }
+  TFCC_FN void multiply_values_of_16_bits(const f32 (&p)[block_n / 8][4], const T* v) {
     const int row = lane % 16, half = lane / 16;
 #pragma unroll
     for (int t = 0; t < block_n / 16; ++t) {
@@ -103,8 +129,11 @@ struct AttentionWarp {
       const f32 scale = softmax.scale(r);
 #pragma unroll
       for (int t = 0; t < v_tiles; ++t) {
-        *(u32*)(rows + VRows::at(lane / 4 + 8 * r, t) + lane % 4 * 2) =
-            pack2<T>(o[t][2 * r] * scale, o[t][2 * r + 1] * scale);
+        const int row = lane / 4 + 8 * r, column = t * 8 + lane % 4 * 2;
+        const f32 pair[2] = {o[t][2 * r] * scale, o[t][2 * r + 1] * scale};
+        T* const place = rows + VRows::at(row, column / VRows::chunk) + column % VRows::chunk;
+        if constexpr (kSame<T, f32>) *(float2*)place = make_float2(pair[0], pair[1]);
+        else *(u32*)place = pack2<T>(pair[0], pair[1]);
       }
     }
   }
@@ -115,18 +144,18 @@ template <class Spec>
 TFCC_FN void write_rows(typename Spec::T* out, const typename Spec::T* rows, int count) {
   using T = typename Spec::T;
   using VRows = TileRows<T, Spec::v_dim>;
-  constexpr int per_row = ceil_div(Spec::v_dim, 8);
+  constexpr int chunk = VRows::chunk, per_row = ceil_div(Spec::v_dim, chunk);
   for (int e = threadIdx.x % kWarp; e < 16 * per_row; e += kWarp) {
     const int row = e / per_row, c = e % per_row;
     if (row >= count) break;
-    T* to = out + (i64)row * Spec::out_stride + c * 8;
+    T* to = out + (i64)row * Spec::out_stride + c * chunk;
     const T* from = rows + VRows::at(row, c);
     if constexpr (AttentionShape<Spec>::chunked(Spec::v_dim, Spec::out_stride)) {
       *(uint4*)to = *(const uint4*)from;
     } else {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        if (c * 8 + k < Spec::v_dim) to[k] = from[k];
+      for (int k = 0; k < chunk; ++k) {
+        if (c * chunk + k < Spec::v_dim) to[k] = from[k];
       }
     }
   }

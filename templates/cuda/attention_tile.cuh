@@ -39,11 +39,18 @@ struct AttentionChunks {
   }
 };
 
+/// Whether products are those of tensor cores: of 16 bits, and of f32 where they may be in TF32.
+template <class Spec>
+TFCC_FN constexpr bool on_tensor_cores() {
+  if constexpr (sizeof(typename Spec::T) == 2) return true;
+  else return Spec::tf32;
+}
+
 /// What codegen needs for the launch, and the layout of shared memory.
 template <class Spec>
 struct AttentionShape : AttentionChunks<Spec> {
   using T = typename Spec::T;
-  static constexpr bool tensor_cores = sizeof(T) == 2;
+  static constexpr bool tensor_cores = on_tensor_cores<Spec>();
   static constexpr int block_m = Spec::block_m, block_n = Spec::block_n;
   using QkRows = TileRows<T, Spec::head_dim>;
   static constexpr int v_width = round_up(Spec::v_dim, 16);

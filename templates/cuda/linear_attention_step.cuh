@@ -440,6 +440,9 @@ struct LinearStepBlock {
         const int there = now.tokens_from(t0);
         if (t0 > now.of.begin || !Spec::aligned) {
           copy_rows_now(rows, there, t0, now);
+#if __CUDA_ARCH__ >= 900
+          sm90::publish_writes();  // before copies of a later tile to the same place
+#endif
           if (t0 > now.of.begin) put_keep(keep_of(now, t0));
           __syncthreads();
         }

@@ -32,10 +32,21 @@ TFCC_FN void load_matrices_transposed(u32 (&r)[4], const void* row) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-/// c += a b: a 16x16, b 16x8, c 16x8.
+/// The nearest number with 10 bits of fraction, of four that are f32.
+TFCC_FN void round_to_tf32(u32 (&x)[4]) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x[r]) : "f"(__uint_as_float(x[r])));
+}
+
+/// c += a b: a 16x16, b 16x8, c 16x8; of f32, which have to be TF32, a 16x8, b 8x8.
 template <class T>
 TFCC_FN void multiply_add(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  if constexpr (kSame<T, f16>) {
+  if constexpr (kSame<T, f32>) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else if constexpr (kSame<T, f16>) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

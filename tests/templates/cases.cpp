@@ -26,6 +26,11 @@ const std::vector<Case>& all_cases() {
   return kCases;
 }
 
+bool multiplies_reals(const Case& c) {
+  return c.text.find(" = attention(") != std::string::npos ||
+         c.text.find(" = matmul(") != std::string::npos;
+}
+
 bool same_bits_in_every_batch(const Case& c) {
   return c.name.starts_with("attention_packed_wide") && !c.name.ends_with("infinite");
 }

@@ -49,5 +49,7 @@ std::vector<Case> sample_cases();
 const std::vector<Case>& all_cases();
 /// Cases whose sequences have the same bits in every batch, by check_sequence_alone.
 bool same_bits_in_every_batch(const Case& c);
+/// Whether it has a product of reals or an attention: what may be in TF32.
+bool multiplies_reals(const Case& c);
 
 }  // namespace tfcc::test

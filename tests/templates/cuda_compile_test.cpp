@@ -15,6 +15,11 @@ class CudaCompile : public testing::TestWithParam<Case> {
 
 TEST_P(CudaCompile, F32) { compile_case(GetParam(), {"sm_90", Family::cuda}); }
 
+TEST_P(CudaCompile, Tf32) {
+  if (multiplies_reals(GetParam()))
+    compile_case(GetParam(), {"sm_80", Family::cuda, DType::f32, true});
+}
+
 TEST_P(CudaCompile, F16) {
   if (!GetParam().f16) return;
   compile_case(GetParam(), {"sm_80", Family::cuda, DType::f16});

@@ -47,6 +47,13 @@ TEST_P(GpuKernels, Bf16) {
   if (GetParam().bf16) check_case(GetParam(), {device(), Family::cuda, DType::bf16});
 }
 
+TEST_P(GpuKernels, Tf32) {
+  if (multiplies_reals(GetParam())) {
+    check_case(GetParam(), {device(), Family::cuda, DType::f32, true});
+    check_case(GetParam(), {"compute_80", Family::cuda, DType::f32, true});
+  }
+}
+
 // The driver compiles the PTX that every file carries for GPUs to come, in the forms of the oldest.
 TEST_P(GpuKernels, Ptx) {
   check_case(GetParam(), {"compute_80", Family::cuda});

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <optional>
 #include <random>
@@ -160,9 +161,12 @@ void compare(const ir::HostTensor& got, const ir::HostTensor& want, double toler
   }
 }
 
+constexpr double kToleranceTf32 = 1e-3;
+
 double tolerance_of(const Case& c, const Where& where, DType t) {
   const double own = t == DType::f16 ? 4.5e-4 : t == DType::bf16 ? 3.5e-3 : c.tolerance;
   const double steps = where.storage == DType::bf16 ? 8 : 1;  // of bf16 in those of f16
+  if (where.tf32) return std::max(own, kToleranceTf32);
   return where.half() ? std::max(own, steps * c.tolerance_f16) : own;
 }
 
@@ -197,7 +201,7 @@ std::optional<codegen::CompileResult> compile_graph(const ir::Graph& g, const Wh
   options.cache.dir =
       std::filesystem::temp_directory_path() / fmt::format("tfcc-kernel-tests-{}", getuid());
   codegen::PlanInput in{where.family, g, {}};
-  in.options.precision = to_string(where.storage);
+  in.options.precision = where.tf32 ? std::string(runtime::kTf32) : to_string(where.storage);
   auto result = codegen::compile({in}, path, options);
   if (!result) {
     ADD_FAILURE() << result.error().message << "\n" << ir::print(g);
@@ -444,6 +448,27 @@ void check_at_once(const Case& c, const Where& where, const std::vector<int64_t>
   for (std::thread& t : threads) t.join();
 }
 
+namespace {
+
+// What plans hold that an older reader would not do is said in the header.
+void expect_features(const std::string& path, const std::vector<codegen::Lowered>& plans) {
+  runtime::Header h{};
+  std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(&h), sizeof h);
+  bool maps = false, clusters = false, counters = false;
+  for (const codegen::Lowered& l : plans) {
+    counters |= l.plan.counters > 0;
+    for (const runtime::Kernel& k : l.plan.kernels) clusters |= k.cluster > 0;
+    for (const runtime::Bucket& b : l.plan.buckets)
+      for (const runtime::Launch& launch : b.launches)
+        maps |= launch.kernel && !launch.kernel->maps.empty();
+  }
+  EXPECT_EQ((h.features & runtime::kTensorMaps) != 0, maps);
+  EXPECT_EQ((h.features & runtime::kClusters) != 0, clusters);
+  EXPECT_EQ((h.features & runtime::kCounters) != 0, counters);
+}
+
+}  // namespace
+
 void compile_case(const Case& c, const Where& where) {
   SCOPED_TRACE(fmt::format("{} {}", where.target, to_string(where.storage)));
   auto g = graph_of(c, where);
@@ -452,6 +477,7 @@ void compile_case(const Case& c, const Where& where) {
   auto result = compile_graph(*g, where, file.path());
   if (!result) return;
   for (const codegen::KernelResult& k : result->kernels) EXPECT_EQ(k.spill_bytes, 0) << k.name;
+  expect_features(file.path(), result->plans);
 }
 
 }  // namespace tfcc::test

@@ -268,11 +268,15 @@ std::vector<Case> linear_attention_cases() {
   grouped.extra = ", %r1";
   add_step("heads_share_keys_and_a_decay", grouped);
   for (const auto& [d, dv] : std::vector<std::pair<int, int>>{
-           {64, 64}, {128, 160}, {256, 40}, {512, 24}, {20, 12}, {7, 5}}) {
+           {64, 64}, {128, 160}, {256, 40}, {512, 24}, {20, 12}, {7, 5}, {64, 40}, {128, 24}}) {
     Linear x = kept;
     x.d = d, x.dv = dv;
     add_step(fmt::format("sizes_{}_{}", d, dv), x);
   }
+  // More tiles than a GPU has blocks, so that each takes several; few tokens, and some more than
+  // are there at a time.
+  Linear many = of(kept, 4, 128, 160);
+  cases.push_back(make_step("many_tiles", many, {{128, 1, 256}, {42, 3, 84}, {25, 5, 50}}));
   return cases;
 }
 

@@ -90,7 +90,7 @@ Result<std::string> compile(const compiler::Source& source, const char* output,
     if (k.spill_bytes > 0)
       say(given, fmt::format("kernel {} spills {} bytes on {}", k.name, k.spill_bytes, k.target));
   }
-  say(given, compiler::advice(done.optimised, options));
+  say(given, compiler::advice(done.optimised, done.code, options));
   return compiler::report_of(done.optimised, done.code)
       .dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

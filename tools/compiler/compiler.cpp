@@ -402,13 +402,20 @@ std::vector<passes::Miss> still_missed(const passes::PassReport& report, const i
   return out;
 }
 
-std::string advice(const Optimised& optimised, const Options& o) {
+std::string advice(const Optimised& optimised, const codegen::CompileResult& code,
+                   const Options& o) {
   const bool cuda = has_family(optimised.targets, Family::cuda);
   if (!o.precision.empty() && !cuda)
     return fmt::format("--{} is for GPUs; the CPU computes in f32",
                        o.precision == "f16" ? "fp16" : o.precision);
   if (!o.cpu_weights.empty() && !has_family(optimised.targets, Family::cpu))
     return "--cpu-weights is for the CPU, and none of the targets is one";
+  if (o.precision == runtime::kTf32 &&
+      std::ranges::none_of(
+          code.plans, [](const codegen::Lowered& l) { return l.plan.precision == runtime::kTf32; }))
+    return o.generate_only && !o.batch_variance
+               ? "--tf32 changes nothing: a generated token has the same bits in any batch; --allow-batch-variance gives that up"
+               : "--tf32 changes nothing: the model has no product of f32 that could be in TF32";
   if (!o.precision.empty() || !cuda) return "";
   for (const codegen::PlanInput& in : optimised.inputs) {
     if (in.family != Family::cuda) continue;
@@ -417,7 +424,7 @@ std::string advice(const Optimised& optimised, const Options& o) {
       if (x.kind != ir::OpKind::matmul || in.graph.value(x.operands[0]).type.dtype != DType::f32)
         continue;
       return fmt::format(
-          "its GPU code computes in f32; with --fp16 or --tf32 it is several times faster, and `tfcc verify {} --fp16` tells how far that is off",
+          "its GPU code computes in f32; with --fp16 or --tf32 it is several times faster, and `tfcc verify {} --fp16`, or --tf32, tells how far that is off",
           optimised.source.path);
     }
   }

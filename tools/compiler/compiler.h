@@ -114,6 +114,7 @@ size_t count_ops(const ir::Graph& graph);
 std::vector<passes::Miss> still_missed(const passes::PassReport& report, const ir::Graph& graph);
 
 /// What was asked for in vain, or not asked for and likely wanted; empty: nothing.
-std::string advice(const Optimised& optimised, const Options& options);
+std::string advice(const Optimised& optimised, const codegen::CompileResult& code,
+                   const Options& options);
 
 }  // namespace tfcc::compiler

@@ -57,7 +57,7 @@ class OnnxRuntime:
                           "or compare on the cpu with --device cpu")
         self.ort, self.model, self.threads = ort, request["model"], request["threads"]
         self.index = int(request["device"].partition(":")[2] or 0) if cuda else None
-        self.provider = (provider, {"device_id": self.index} if cuda else {})
+        self.provider = (provider, {"device_id": self.index, "use_tf32": int(request["dtype"] == "tf32")} if cuda else {})
         self.open(self.model)
         self.set_inputs(arrays)
         self.name = f"onnxruntime {ort.__version__} {self.session.get_providers()[0]}"
@@ -160,6 +160,7 @@ class Torch:
         self.cuda = device.type == "cuda"
         self.clock = "events" if self.cuda else "wall"
         dtype = {"f16": torch.float16, "bf16": torch.bfloat16}.get(request["dtype"], torch.float32)
+        torch.backends.cuda.matmul.allow_tf32 = request["dtype"] == "tf32"
         self.device = device
         self.set_inputs(arrays)
         with torch.inference_mode():

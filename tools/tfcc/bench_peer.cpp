@@ -53,7 +53,9 @@ Result<PeerOptions> peer_options(const BenchOptions& o, Subject& subject) {
         fmt::format("{}: there is no such file; --peer-model names what the peer loads", p.model)};
   }
   p.threads = o.threads > 0 ? o.threads : cpu::physical_cores();
-  p.dtype = to_string(runtime::precision_of(subject.executor()));
+  p.dtype = runtime::multiplies_in_tf32(subject.executor())
+                ? std::string(runtime::kTf32)
+                : to_string(runtime::precision_of(subject.executor()));
   p.device = subject.on_host()                         ? "cpu"
              : o.device.find(':') != std::string::npos ? o.device
                                                        : "cuda:0";

@@ -90,7 +90,7 @@ void show_code(const CommandLine& c, const compiler::Optimised& optimised,
   }
   std::printf("wrote %s for %s: %.1f MB of weights, %.2f s\n", c.output.c_str(), names.c_str(),
               static_cast<double>(code.weight_bytes) / 1e6, seconds);
-  if (const std::string note = compiler::advice(optimised, c.options); !note.empty())
+  if (const std::string note = compiler::advice(optimised, code, c.options); !note.empty())
     std::printf("note: %s\n", note.c_str());
 }
 

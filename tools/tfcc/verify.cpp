@@ -176,9 +176,9 @@ class Verifier {
                  : has(DType::bf16)                                          ? kToleranceBf16
                  : has(DType::f16) || compiling_.precision == runtime::kTf32 ? kTolerance16
                                                                              : kTolerance;
-    if (has_steps_ && (has(DType::f16) || has(DType::bf16)))
+    if (has_steps_ && tolerance_ > kTolerance)
       tolerance_ =
-          std::max(tolerance_, kToleranceOfSteps);  // 16 bits move many values to another step
+          std::max(tolerance_, kToleranceOfSteps);  // which moves many values to another step
   }
 
   Result<std::vector<VerifyCase>> find_cases() const {

@@ -256,10 +256,8 @@ TEST(Matmul, ComputesWeightsOfBytes) {
 }
 
 // Steps of generation: kernels of ours for any number of rows, unless bits may differ.
-MatmulConfig in_order(const char* type, const std::string& target, int64_t most_tokens,
-                      bool any_order = false, bool trans_b = true, int n = 64,
-                      const char* weight = "@w") {
-  const ir::Graph g = parsed(fmt::format(
+std::string step_of(const char* type, int n, bool trans_b, const char* weight) {
+  return fmt::format(
       R"(graph @g(%x: {0}[1,T,2048], %v: {0}[1,T,64], %slots: i32[T], %kc: {0}[P,1,64,64], %vc: {0}[P,1,64,64]) symbols(T = x.1 in 1.. as tokens, P = kc.0 in 1..) {{
   const @w : {0}[{1}] = f32[{1}] random(1) |> cast({0})
   %w2 = pointwise(@w) {{body = (i,j) => @w[i,j] * 2.0}} : {0}[{1}]
@@ -269,7 +267,12 @@ MatmulConfig in_order(const char* type, const std::string& target, int64_t most_
   %z = pointwise(%y) {{body = (i,j,k) => %y[0,j,k] * 2.0}} : {0}[1,T,{3}]
   return z = %z, w = %w2, kc = %keys, vc = %values
 }})",
-      type, trans_b ? fmt::format("{},2048", n) : fmt::format("2048,{}", n), trans_b, n, weight));
+      type, trans_b ? fmt::format("{},2048", n) : fmt::format("2048,{}", n), trans_b, n, weight);
+}
+MatmulConfig in_order(const char* type, const std::string& target, int64_t most_tokens,
+                      bool any_order = false, bool trans_b = true, int n = 64,
+                      const char* weight = "@w") {
+  const ir::Graph g = parsed(step_of(type, n, trans_b, weight));
   return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, any_order),
                 class_of(target));
 }
@@ -338,6 +341,34 @@ std::vector<std::string> launches(const runtime::Bucket& b) {
   for (const runtime::Launch& l : b.launches)
     out.push_back(fmt::format("{}", fmt::join(l.ops, "+")));
   return out;
+}
+
+// What is in TF32 where that is asked for: products of f32 by the library whose sums may have any
+// order. A plan that has none says that it is of f32.
+TEST(MatmulPlan, IsInTf32WhereThatIsAskedFor) {
+  const auto made = [](const std::string& text, const char* target, bool tf32, bool any_order) {
+    WeightPool weights;
+    LowerOptions options;
+    options.batch_variance = any_order;
+    if (tf32) options.precision = runtime::kTf32;
+    auto l = lower(parsed(text), class_of(target), weights, options);
+    EXPECT_TRUE(l) << (l ? "" : l.error().message);
+    std::pair<std::string, int> out{l->plan.precision, 0};
+    for (const runtime::Bucket& b : l->plan.buckets)
+      for (const runtime::Launch& launch : b.launches)
+        out.second += launch.matmul && launch.matmul->tf32;
+    return out;
+  };
+  using Found = std::pair<std::string, int>;
+  const std::string f32 = product("f32", 64, 64);
+  EXPECT_EQ(made(f32, "sm_80", true, false), (Found{"tf32", 1}));
+  EXPECT_EQ(made(f32, "sm_80", false, false), (Found{"f32", 0}));
+  EXPECT_EQ(made(f32, "x86-64-v3", true, false).second, 0);
+  EXPECT_EQ(made(product("f16", 64, 64), "sm_80", true, false), (Found{"f32", 0}));
+  // A weight by rows: no kernel of ours adds in order there, and the library is told to.
+  const std::string step = step_of("f32", 64, false, "@w");
+  EXPECT_EQ(made(step, "sm_80", true, false), (Found{"f32", 0}));
+  EXPECT_EQ(made(step, "sm_80", true, true), (Found{"tf32", 1}));
 }
 
 // Few tokens and many have forms of their own in one plan: tiles for them, and arms.

@@ -332,6 +332,8 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
       "too many blocks");
   expect_message([&](auto& m) { map(m), m.mutable_plans(0)->mutable_kernels(0)->set_cluster(16); },
                  "kernel 'embed' has a cluster of 16");
+  expect_message([&](auto& m) { map(m), m.mutable_plans(0)->mutable_kernels(0)->set_cluster(2); },
+                 "has another grid than its clusters");
   expect_message(
       [&](auto& m) {
         map(m), m.mutable_plans(0)->set_family("cpu");
