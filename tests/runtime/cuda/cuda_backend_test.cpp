@@ -110,7 +110,8 @@ void expect_product(runtime::Queue& q, runtime::MatmulShape s) {
   }
 }
 
-void products_of_every_form(const std::string& path) {
+/// Calls use(queue) with a queue of the model's backend.
+template <class F> void with_queue(const std::string& path, const F& use) {
   auto bytes = read_file(path);
   auto artifact = *runtime::read_artifact(bytes, path);
   auto manifest = *runtime::read_manifest(artifact.manifest, path);
@@ -120,6 +121,10 @@ void products_of_every_form(const std::string& path) {
   ASSERT_TRUE(backend) << backend.error().message;
   auto queue = (*backend)->queue();
   ASSERT_TRUE(queue);
+  use(**queue);
+}
+
+void products_of_every_form(runtime::Queue& queue) {
   for (int form = 0; form < 16; ++form) {
     for (int64_t batch : {1, 3}) {
       for (int64_t stride_b : {int64_t{0}, int64_t{7 * 3}}) {
@@ -128,32 +133,23 @@ void products_of_every_form(const std::string& path) {
         s.stride_a = 5 * 3 + 2, s.stride_b = stride_b;
         s.trans_a = form & 1, s.trans_b = form & 2, s.has_bias = form & 4;
         s.alpha = form & 8 ? 0.5f : 1.0f;
-        expect_product(**queue, s);
+        expect_product(queue, s);
       }
     }
   }
 }
 
 // 1 + 2^-11 is 1 in TF32.
-void products_in_tf32(const std::string& path) {
-  auto bytes = read_file(path);
-  auto artifact = *runtime::read_artifact(bytes, path);
-  auto manifest = *runtime::read_manifest(artifact.manifest, path);
-  LoadOptions options;
-  auto backend =
-      runtime::make_cuda_backend({artifact, manifest, manifest.targets[0], options, path}, 0);
-  ASSERT_TRUE(backend) << backend.error().message;
-  auto queue = (*backend)->queue();
-  ASSERT_TRUE(queue);
+void products_in_tf32(runtime::Queue& queue) {
   runtime::MatmulShape s;
   s.m = s.n = s.k = 1;
   const float a = 1 + 0x1p-11f, b = 3;
   for (bool tf32 : {false, true}) {
     s.tf32 = tf32;
     float d = 0;
-    auto handle = (*queue)->prepare_matmul(s);
+    auto handle = queue.prepare_matmul(s);
     ASSERT_TRUE(handle) << handle.error().message;
-    ASSERT_TRUE((*queue)->matmul(nullptr, *handle, {&a, &b, nullptr, &d}));
+    ASSERT_TRUE(queue.matmul(nullptr, *handle, {&a, &b, nullptr, &d}));
     EXPECT_EQ(d, tf32 ? 3.0f : a * 3);
   }
 }
@@ -161,7 +157,7 @@ void products_in_tf32(const std::string& path) {
 TEST_F(CudaBackendTest, products_in_tf32_are_asked_for_alone) {
   EXPECT_EXIT(in_child([&] {
                 load();
-                products_in_tf32(path_);
+                with_queue(path_, products_in_tf32);
               }),
               testing::ExitedWithCode(0), "");
 }
@@ -265,7 +261,7 @@ TEST_F(CudaBackendTest, code_without_the_wait_starts_in_order) {
 TEST_F(CudaBackendTest, products_by_rows_on_a_library_by_columns) {
   EXPECT_EXIT(in_child([&] {
                 load();
-                products_of_every_form(path_);
+                with_queue(path_, products_of_every_form);
               }),
               testing::ExitedWithCode(0), "");
 }
