@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the launches of a run cost, and what the machine could do at most: for `tfcc bench`.
-// Internal: the library does not export it. Nothing here touches an executor's captured launches.
+// Internal: the library does not export it. An executor's captured launches stay, unless profile_graph()
+// has to make its arena larger first.
 #pragma once
 
 #include <cstdint>

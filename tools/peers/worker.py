@@ -57,7 +57,10 @@ class OnnxRuntime:
                           "or compare on the cpu with --device cpu")
         self.ort, self.model, self.threads = ort, request["model"], request["threads"]
         self.index = int(request["device"].partition(":")[2] or 0) if cuda else None
-        self.provider = (provider, {"device_id": self.index, "use_tf32": int(request["dtype"] == "tf32")} if cuda else {})
+        options = {"device_id": self.index} if cuda else {}
+        if cuda and tuple(int(n) for n in ort.__version__.split(".")[:2]) >= (1, 18):  # which knows the option; it is 1 by default
+            options["use_tf32"] = int(request["dtype"] == "tf32")
+        self.provider = (provider, options)
         self.open(self.model)
         self.set_inputs(arrays)
         self.name = f"onnxruntime {ort.__version__} {self.session.get_providers()[0]}"

@@ -204,6 +204,10 @@ TEST_F(CompilerTest, SaysWhatThereIsToSay) {
   ASSERT_EQ(tfcc_compile(kModel.c_str(), path("m.tfcc").c_str(), &c_, nullptr), TFCC_OK);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0], "--fp16 is for GPUs; the CPU computes in f32");
+  c_.precision = "tf32";
+  ASSERT_EQ(tfcc_compile(kModel.c_str(), path("m.tfcc").c_str(), &c_, nullptr), TFCC_OK);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1], "--tf32 is for GPUs; the CPU computes in f32");
   EXPECT_GT(reports, 0u);
 }
 
