@@ -163,6 +163,11 @@ ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed,
   return condition ? convert(found, Scalar::boolean) : found;
 }
 
+bool is_ragged(const Graph& graph) {
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(),
+                     [&](ValueId v) { return graph.value(v).role == InputRole::cu_seqlens; });
+}
+
 void merge_operands(Graph& graph, OpId o) {
   const std::vector<ValueId> old = graph.op(o).operands;
   const size_t first = std::min(first_loaded(graph.op(o)), old.size());

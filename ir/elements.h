@@ -94,6 +94,9 @@ std::vector<ExprRef> reshape_indices(ExprPool& pool, const std::vector<ExprRef>&
 ExprRef padded_element(const Graph& graph, ValueId row, ValueId packed,
                        std::vector<ExprRef> indices, int64_t flag);
 
+/// Whether the graph takes tokens without padding: an input says where sequences begin.
+bool is_ragged(const Graph& graph);
+
 /// The same graph over a pool of its own, which knows its symbols alone and nothing of what was
 /// proved before.
 Graph with_own_pool(const Graph& graph);

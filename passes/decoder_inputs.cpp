@@ -117,7 +117,7 @@ ValueId* DecoderInputs::place_of(InputRole role) {
     case InputRole::mask: return &in_.mask;
     case InputRole::positions: return &in_.positions;
     case InputRole::types: return &in_.types;
-    case InputRole::none: break;
+    default: break;
   }
   return nullptr;
 }

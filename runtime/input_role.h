@@ -18,14 +18,24 @@ enum class InputRole : uint8_t {
   mask = 2,       ///< which tokens take part: 1, or 0 for padding
   positions = 3,  ///< of the tokens
   types = 4,      ///< which segment a token belongs to, from 0
+  // Of tokens without padding, sequence after sequence. Executor::set() makes them of cu_seqlens.
+  cu_seqlens = 5,     ///< where each sequence begins, and behind it the number of tokens
+  seqlens = 6,        ///< tokens of each sequence
+  longest_first = 7,  ///< sequences by their length, the longest first
+  row_sequences = 8,  ///< the sequence of each token
+  row_positions = 9,  ///< its place in the sequence
+  longest = 10,       ///< nobody reads it: its size is that of the longest sequence
 };
 
-inline constexpr int kInputRoleCount = 5;
+inline constexpr int kInputRoleCount = 11;
+/// Roles of what a model takes, as `--role` names them; those behind them are of rows.
+inline constexpr int kGivenRoleCount = 5;
 
 /// The spelling of `.tfir`, of `--role` and of `inspect`.
 constexpr std::string_view to_string(InputRole role) {
-  constexpr std::string_view kNames[kInputRoleCount] = {"none", "ids", "mask", "positions",
-                                                        "types"};
+  constexpr std::string_view kNames[kInputRoleCount] = {
+      "none",    "ids",           "mask",          "positions",     "types",  "cu_seqlens",
+      "seqlens", "longest_first", "row_sequences", "row_positions", "longest"};
   return kNames[static_cast<int>(role)];
 }
 
