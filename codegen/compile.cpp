@@ -191,8 +191,7 @@ class Builder {
       });
       if (!alone && p.name == to_string(p.family)) p.name = c.name;
     }
-    for (Lowered& l : program_.plans)
-      l.plan.name += program_.inputs[0]->generates ? ".generate" : "";
+    for (Lowered& l : program_.plans) l.plan.name += suffix(program_.inputs[0]->kind);
   }
 
   size_t plan_of(const TargetName& t) const { return plans_.at(class_of(t.name).name); }
@@ -290,16 +289,22 @@ class Builder {
 
 }  // namespace
 
+std::string_view suffix(ProgramKind kind) {
+  constexpr std::string_view kSuffixes[] = {"", ".generate", ".ragged"};
+  return kSuffixes[static_cast<int>(kind)];
+}
+
 Result<CompileResult> compile(const std::vector<PlanInput>& inputs, const std::string& path,
                               const CompileOptions& options) {
   WeightPool weights;
   CompileResult result;
   std::vector<std::unique_ptr<Builder>> builders;
   size_t kernels = 0, done = 0;
-  for (const bool generates : {false, true}) {
+  for (const ProgramKind kind :
+       {ProgramKind::exported, ProgramKind::generation, ProgramKind::ragged}) {
     std::vector<const PlanInput*> of_program;
     for (const PlanInput& in : inputs) {
-      if (in.generates == generates) of_program.push_back(&in);
+      if (in.kind == kind) of_program.push_back(&in);
     }
     if (of_program.empty()) continue;
     builders.push_back(std::make_unique<Builder>(std::move(of_program), options, weights, result));

@@ -33,14 +33,19 @@ const std::vector<std::string>& cpu_levels();
 /// The GPUs with code of their own.
 const std::vector<std::string>& cuda_architectures();
 
+/// The programs that a file may have: the graph as it was exported, and beside it one for generation
+/// and one for tokens without padding. This is their order in a file.
+enum class ProgramKind : uint8_t { exported, generation, ragged };
+/// Behind the names of its plans and texts: "", ".generate", ".ragged".
+std::string_view suffix(ProgramKind kind);
+
 /// A graph, after passes, for one family; each class of its targets gets a plan of it, or shares
 /// one that is the same.
 struct PlanInput {
   Family family;
   ir::Graph graph;
   LowerOptions options;
-  bool generates =
-      false;  // of the program for generation, which stands beside the graph as it was exported
+  ProgramKind kind = ProgramKind::exported;
 };
 
 struct CompileOptions {
@@ -53,6 +58,7 @@ struct CompileOptions {
   std::vector<std::pair<std::string, std::string>>
       attachments;            // files to keep with the model, whatever `strip` says: name and bytes
   std::string no_generation;  // why there is no program for generation
+  std::string no_ragged;      // why there is none for tokens without padding
   std::string timings;        // a timing cache to keep in the file (docs/timing-cache.md)
   int threads = 0;            // 0: all cores
   KernelCacheOptions cache;
@@ -67,8 +73,7 @@ struct KernelResult {
 };
 
 struct CompileResult {
-  std::vector<Lowered>
-      plans;  // equal ones once, in the order of the targets; those for generation come last
+  std::vector<Lowered> plans;  // equal ones once, in the order of the targets, program by program
   std::vector<KernelResult> kernels;
   uint64_t weight_bytes = 0;
 };
@@ -94,7 +99,7 @@ struct BuiltProgram {
 };
 
 /// The artifact alone, from what compile() made: the first program is the file's, which may be
-/// for generation; else a second may be.
+/// for generation alone; others stand beside it.
 Result<void> write_artifact(const std::string& path, const std::vector<BuiltProgram>& programs,
                             const WeightPool& weights, const CompileOptions& options,
                             CompileResult& result);

@@ -141,7 +141,8 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
                         std::any_of(graph.order().begin(), graph.order().end(),
                                     [&](OpId o) { return decodes_few_tokens(graph, o); }));
   std::vector<int64_t> limits = {0};
-  if (target.has_wgmma && graph.size_with(SizeRole::packed)) limits = {0, kSomeRows, kFewRows};
+  if (target.has_wgmma && (graph.size_with(SizeRole::packed) || ir::is_ragged(graph)))
+    limits = {0, kSomeRows, kFewRows};
   else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || steps))
     limits = {kFewRows, 0};
   if (graph.size_with(SizeRole::tokens) && (steps || (target.has_wgmma && streams(graph))))

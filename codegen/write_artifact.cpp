@@ -186,9 +186,8 @@ Result<void> write_texts(ArtifactFile& file, Manifest& m, const std::vector<Buil
     }
     for (const BuiltProgram& program : programs) {
       for (const PlanInput* in : program.inputs) {
-        TFCC_TRY_VOID(add(
-            fmt::format("ir/{}{}.tfir", to_string(in->family), in->generates ? ".generate" : ""),
-            ir::print(in->graph)));
+        TFCC_TRY_VOID(add(fmt::format("ir/{}{}.tfir", to_string(in->family), suffix(in->kind)),
+                          ir::print(in->graph)));
       }
     }
   }
@@ -251,12 +250,14 @@ Result<void> write_artifact(const std::string& path, const std::vector<BuiltProg
   m.model = options.model_name;
   m.report = options.report;
   m.no_generation = options.no_generation;
-  m.generation_alone = programs[0].inputs[0]->generates;
+  m.no_ragged = options.no_ragged;
+  m.generation_alone = programs[0].inputs[0]->kind == ProgramKind::generation;
   TFCC_TRY_VOID(write_weights(file, m, weights, options));
   TFCC_TRY(uint64_t features, write_program(file, m, programs[0], options));
-  if (programs.size() > 1) {
-    Program& steps = m.generation.emplace_back();
-    TFCC_TRY(const uint64_t more, write_program(file, steps, programs[1], options));
+  for (size_t i = 1; i < programs.size(); ++i) {
+    const bool ragged = programs[i].inputs[0]->kind == ProgramKind::ragged;
+    Program& other = (ragged ? m.ragged : m.generation).emplace_back();
+    TFCC_TRY(const uint64_t more, write_program(file, other, programs[i], options));
     features |= more;
   }
   TFCC_TRY_VOID(write_texts(file, m, programs, options));

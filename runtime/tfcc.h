@@ -184,6 +184,12 @@ class Model {
   /// and executor() are its own, and generation() is this model.
   TFCC_API bool generation_alone() const;
 
+  /// The program that takes tokens without padding, on the same device and with the same weights
+  /// (`tfcc compile --ragged`, docs/ragged.md). It has no mask; inputs and outputs that are [batch,
+  /// length, ..] in this model are [tokens, ..], sequence after sequence, and cu_seqlens [batch + 1]
+  /// says where each ends. Errors: unsupported (there is none, and why), bad_file, memory, device.
+  TFCC_API Result<Model> ragged() const;
+
   /// Memory for inputs that runs change, as caches are. Errors: memory, device.
   TFCC_API Result<Memory> allocate(size_t bytes) const;
   /// Memory of the host for Memory::read() and write(), page-locked where there is a GPU: copies are
@@ -216,6 +222,16 @@ class Executor {
   /// on the device both are this memory.
   /// Errors: invalid_argument (unknown name, wrong dtype), shape (wrong rank or fixed dim).
   TFCC_API Result<void> set(std::string_view name, const TensorRef& tensor);
+  /// Of a model without padding (Model::ragged()): tokens [T,..] of all sequences, one sequence after
+  /// the other, and where each ends: cu_seqlens is 0, then the running sum of their lengths, and is
+  /// copied. Inputs over tokens have the same sequences; those set first may be set without them.
+  /// Errors: as set(); shape (a number falls, a sequence has no token or too many, there are too many
+  /// sequences or tokens; names the numbers); unsupported (the model is not without padding).
+  TFCC_API Result<void> set(std::string_view name, const TensorRef& tokens,
+                            std::span<const int64_t> cu_seqlens);
+  /// The same of whole numbers in pieces, a piece for each sequence; copies them.
+  TFCC_API Result<void> set(std::string_view name,
+                            std::span<const std::span<const int64_t>> sequences);
   /// Forgets the memory given for an input or output. Errors: invalid_argument (unknown name).
   TFCC_API Result<void> clear(std::string_view name);
 

@@ -141,6 +141,11 @@ TFCC_C_API tfcc_status tfcc_model_load(const char* path, const tfcc_load_options
 /** The same from memory, which must stay valid as long as the model and its executors. */
 TFCC_C_API tfcc_status tfcc_model_load_memory(const void* file, size_t bytes,
                                               const tfcc_load_options* options, tfcc_model** model);
+/** The program that takes tokens without padding (`tfcc compile --ragged`, docs/ragged.md): its own model, to be freed, on the
+ * same device and with the same weights. Give tokens with tfcc_executor_set() as [tokens, ..], sequence after sequence, and as
+ * "cu_seqlens" 0 and where each ends: TFCC_I32 or TFCC_I64 of the host, which is copied. Errors: unsupported (there is none, and
+ * why), bad_file, memory, device. */
+TFCC_C_API tfcc_status tfcc_model_ragged(const tfcc_model* model, tfcc_model** ragged);
 TFCC_C_API void tfcc_model_free(tfcc_model* model);
 TFCC_C_API size_t tfcc_model_input_count(const tfcc_model* model);
 TFCC_C_API size_t tfcc_model_output_count(const tfcc_model* model);

@@ -131,7 +131,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.most_rows = largest_rows(g, x.m, most_tokens);
   x.token_rows = is_token_count(g, x.m);
   const ir::SizeSymbol* packed = g.size_with(SizeRole::packed);
-  x.made_rows = packed && x.m == pool.symbol(packed->name);
+  x.made_rows = packed ? x.m == pool.symbol(packed->name) : x.token_rows && ir::is_ragged(g);
   ExprRef sum = ir::matmul_sum(pool, x.a, x.d),
           scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
   x.norm = attrs.norm;

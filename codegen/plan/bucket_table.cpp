@@ -19,6 +19,10 @@ int64_t power_of_two(int64_t n) {
 }
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 int64_t eighth(int64_t n) { return round_up(n, power_of_two(n) / 8); }
+// Powers of two and what is in the middle of them.
+int64_t half_step(int64_t n) {
+  return std::min(power_of_two(n), round_up(n, power_of_two(n) / 4 * 3));
+}
 
 // Caps of the sizes of a range, each the next of the one before.
 template <class Next> std::vector<int64_t> steps(ir::SymbolRange range, Next next) {
@@ -36,7 +40,8 @@ class Table {
       : graph_(graph),
         lengths_(lengths),
         cached_(graph.size_with(SizeRole::past) != nullptr ||
-                ir::plain_outputs(graph) < graph.outputs.size()) {}
+                ir::plain_outputs(graph) < graph.outputs.size()),
+        ragged_(ir::is_ragged(graph)) {}
 
   runtime::BucketTable run() const {
     runtime::BucketTable table;
@@ -53,6 +58,7 @@ class Table {
  private:
   std::vector<int64_t> caps_of(const SizeSymbol& s) const {
     const ir::SymbolRange range = graph_.pool().range(s.name);
+    if (ragged_) return ragged_caps(s.role, range);
     switch (s.role) {
       case SizeRole::length: return length_caps(range);
       case SizeRole::tokens:
@@ -67,6 +73,16 @@ class Table {
       case SizeRole::none: break;
     }
     return steps(range, [](int64_t n) { return n <= 16 ? n : eighth(n); });
+  }
+
+  // Sequences, the longest and all tokens vary apart. Kernels read the tokens that there are, so that
+  // coarse steps cost blocks that end at once.
+  std::vector<int64_t> ragged_caps(SizeRole role, ir::SymbolRange range) const {
+    if (role == SizeRole::length && !lengths_.empty()) return lengths_;
+    return steps(range, [role](int64_t n) {
+      if (role == SizeRole::tokens) return half_step(std::max<int64_t>(n, 64));
+      return std::max<int64_t>(power_of_two(n), role == SizeRole::length ? 16 : 1);
+    });
   }
 
   // The bound of a size that an op makes, at the caps of the others.
@@ -120,6 +136,7 @@ class Table {
   const ir::Graph& graph_;
   const std::vector<int64_t>& lengths_;
   const bool cached_;  // there is a past, or a cache: runs of few tokens
+  const bool ragged_;  // tokens come without padding
 };
 
 }  // namespace

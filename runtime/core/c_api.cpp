@@ -172,6 +172,11 @@ tfcc_status tfcc_model_load_memory(const void* file, size_t bytes, const tfcc_lo
   });
 }
 
+tfcc_status tfcc_model_ragged(const tfcc_model* model, tfcc_model** ragged) {
+  if (model == nullptr || ragged == nullptr) return misused("model or ragged is NULL");
+  return guarded([&] { return take(model->model.ragged(), ragged); });
+}
+
 void tfcc_model_free(tfcc_model* model) { delete model; }
 
 size_t tfcc_model_input_count(const tfcc_model* model) {

@@ -289,6 +289,7 @@ Result<void> Executor::Impl::enqueue(void* stream) {
   TFCC_TRY_VOID(idle("enqueue"));
   ran = false;
   TFCC_TRY_VOID(bind_set());
+  TFCC_TRY_VOID(ports.copy_tables(stream));
   TFCC_TRY_VOID(ports.choose_addresses(false));
   TFCC_TRY_VOID(make_ready(stream, false));
   return issue(stream);
@@ -330,6 +331,14 @@ template <class Body> auto held(Executor::Impl& e, const Body& body) -> decltype
 
 Result<void> Executor::set(std::string_view name, const TensorRef& tensor) {
   return held(*impl_, [&] { return impl_->ports.set(name, tensor); });
+}
+Result<void> Executor::set(std::string_view name, const TensorRef& tokens,
+                           std::span<const int64_t> cu_seqlens) {
+  return held(*impl_, [&] { return impl_->ports.set(name, tokens, cu_seqlens); });
+}
+Result<void> Executor::set(std::string_view name,
+                           std::span<const std::span<const int64_t>> sequences) {
+  return held(*impl_, [&] { return impl_->ports.set(name, sequences); });
 }
 Result<void> Executor::clear(std::string_view name) {
   return held(*impl_, [&] { return impl_->ports.clear(name); });

@@ -147,11 +147,11 @@ std::string source_file(const Plan& plan, const std::string& kernel) {
   return plan.name + "/" + kernel + (plan.family == Family::cuda ? ".cu" : ".cpp");
 }
 
-Manifest generation_of(const Manifest& file) {
-  if (file.generation_alone) return file;
+namespace {
+
+Manifest with_program(const Manifest& file, const Program& program) {
   Manifest m;
-  m.generation_alone = true;
-  static_cast<Program&>(m) = file.generation.at(0);
+  static_cast<Program&>(m) = program;
   m.producer = file.producer;
   m.model = file.model;
   m.weights = file.weights;
@@ -159,6 +159,17 @@ Manifest generation_of(const Manifest& file) {
   m.report = file.report;
   return m;
 }
+
+}  // namespace
+
+Manifest generation_of(const Manifest& file) {
+  if (file.generation_alone) return file;
+  Manifest m = with_program(file, file.generation.at(0));
+  m.generation_alone = true;
+  return m;
+}
+
+Manifest ragged_of(const Manifest& file) { return with_program(file, file.ragged.at(0)); }
 
 uint64_t weight_bytes(const Manifest& file) {
   std::vector<const Weight*> all;
@@ -185,8 +196,10 @@ Result<Manifest> read_manifest(std::span<const std::byte> bytes, const std::stri
   };
   name_plans(manifest);
   for (Program& program : manifest.generation) name_plans(program);
+  for (Program& program : manifest.ragged) name_plans(program);
   if (manifest.generation.size() + manifest.generation_alone > 1)
     state.wrong = "two programs for generation";
+  if (manifest.ragged.size() > 1) state.wrong = "two programs for tokens without padding";
   if (state.wrong == nullptr) return manifest;
   return Error{ErrorCode::bad_file, name + ": damaged manifest: it has " + state.wrong +
                                         "; compile or copy the file again"};

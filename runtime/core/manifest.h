@@ -394,8 +394,8 @@ struct Program {
   }
 };
 
-/// The program that is the graph as it was exported, what all programs share, and another for
-/// generation.
+/// The program that is the graph as it was exported, what all programs share, and others: for
+/// generation, and for tokens without padding.
 struct Manifest : Program {
   std::string producer;
   std::string model;
@@ -405,6 +405,8 @@ struct Manifest : Program {
   std::vector<Program> generation;  // one, or none
   std::string no_generation;        // why
   bool generation_alone = false;    // the file's program is that for generation
+  std::vector<Program> ragged;      // one, or none
+  std::string no_ragged;            // why
 
   template <class V> void visit(V&& v) {
     Program::visit(v);
@@ -416,11 +418,15 @@ struct Manifest : Program {
     v(13, generation);
     v(14, no_generation);
     v(15, generation_alone);
+    v(16, ragged);
+    v(17, no_ragged);
   }
 };
 
 /// The manifest of a file that had its program of generation alone, of one that has such a program.
 Manifest generation_of(const Manifest& file);
+/// That of a file whose program is the one over tokens without padding, of one that has it.
+Manifest ragged_of(const Manifest& file);
 
 /// Bytes of a file's weights; what two of them share counts once.
 uint64_t weight_bytes(const Manifest& file);

@@ -371,8 +371,10 @@ class Checker {
 Result<void> check_manifest(const Manifest& manifest, const Artifact& artifact,
                             const std::string& name) {
   TFCC_TRY_VOID(Checker(manifest, artifact, name).all());
-  if (manifest.generation.empty()) return {};
-  return Checker(generation_of(manifest), artifact, name).all();
+  if (!manifest.generation.empty())
+    TFCC_TRY_VOID(Checker(generation_of(manifest), artifact, name).all());
+  if (!manifest.ragged.empty()) TFCC_TRY_VOID(Checker(ragged_of(manifest), artifact, name).all());
+  return {};
 }
 
 }  // namespace tfcc::runtime

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "runtime/core/generation.h"
+#include "runtime/core/sequences.h"
 
 namespace tfcc {
 namespace runtime {
@@ -312,14 +313,48 @@ size_t Model::free_bytes() const { return impl_->here() ? impl_->backend->free_b
 
 bool Model::generation_alone() const { return impl_->manifest.generation_alone; }
 
+namespace {
+
+// Another program of a file, not started yet: on the same device and with the same weights.
+std::shared_ptr<Model::Impl> beside(const std::shared_ptr<const Model::Impl>& file,
+                                    runtime::Manifest manifest) {
+  auto impl = std::make_shared<Model::Impl>();
+  impl->name = file->name;
+  impl->options = file->options;
+  impl->file = file;
+  impl->artifact = file->artifact;
+  impl->manifest = std::move(manifest);
+  impl->inputs = runtime::describe(impl->manifest, impl->manifest.inputs);
+  impl->outputs = runtime::describe(impl->manifest, impl->manifest.outputs);
+  return impl;
+}
+
+Result<void> start_beside(Model::Impl& impl, const std::string& program) {
+  const auto& targets = impl.manifest.targets;
+  const auto same = std::find_if(targets.begin(), targets.end(), [&](const runtime::Target& t) {
+    return t.name == impl.file->target->name;
+  });
+  if (same == targets.end())
+    return Error{ErrorCode::bad_file, impl.name + ": " + program + " has no code for " +
+                                          impl.file->target->name + "; compile it again"};
+  return runtime::start(impl, {&*same, impl.file->choice.gpu, ""});
+}
+
+Error not_of_this_version(const std::string& name, const std::string& program,
+                          const std::string& why) {
+  return {ErrorCode::bad_file, name + ": " + program + " is not one of this version, " + why +
+                                   "; compile the model again"};
+}
+
+}  // namespace
+
 Result<Model> Model::generation() const {
+  const std::string program = "the program for generation";
   const runtime::Manifest& m = impl_->manifest;
   const auto checked = [&](const Impl& impl) -> Result<void> {
     const std::string why = runtime::no_generation_program(impl.inputs, impl.outputs);
     if (why.empty()) return {};
-    return Error{ErrorCode::bad_file,
-                 impl_->name + ": the program for generation is not one of this version, " + why +
-                     "; compile the model again"};
+    return not_of_this_version(impl_->name, program, why);
   };
   if (m.generation_alone) {
     TFCC_TRY_VOID(checked(*impl_));
@@ -329,24 +364,27 @@ Result<Model> Model::generation() const {
     const std::string why = m.no_generation.empty() ? "" : ": " + m.no_generation;
     return Error{ErrorCode::unsupported, impl_->name + ": has no program for generation" + why};
   }
-  auto impl = std::make_shared<Impl>();
-  impl->name = impl_->name;
-  impl->options = impl_->options;
-  impl->file = impl_;
-  impl->artifact = impl_->artifact;
-  impl->manifest = runtime::generation_of(m);
-  const auto& targets = impl->manifest.targets;
-  const auto same = std::find_if(targets.begin(), targets.end(), [&](const runtime::Target& t) {
-    return t.name == impl_->target->name;
-  });
-  if (same == targets.end())
-    return Error{ErrorCode::bad_file, impl_->name +
-                                          ": the program for generation has no code for " +
-                                          impl_->target->name + "; compile it again"};
-  impl->inputs = runtime::describe(impl->manifest, impl->manifest.inputs);
-  impl->outputs = runtime::describe(impl->manifest, impl->manifest.outputs);
+  auto impl = beside(impl_, runtime::generation_of(m));
   TFCC_TRY_VOID(checked(*impl));
-  TFCC_TRY_VOID(runtime::start(*impl, {&*same, impl_->choice.gpu, ""}));
+  TFCC_TRY_VOID(start_beside(*impl, program));
+  return Model(std::move(impl));
+}
+
+Result<Model> Model::ragged() const {
+  const std::string program = "the program without padding";
+  const runtime::Manifest& m = impl_->manifest;
+  if (runtime::no_ragged_program(m).empty()) return *this;
+  if (m.ragged.empty()) {
+    return Error{ErrorCode::unsupported,
+                 impl_->name + ": takes padded tensors alone: " +
+                     (m.no_ragged.empty() ? "compile it with --ragged" : m.no_ragged)};
+  }
+  if (const std::string why = runtime::no_ragged_program(m.ragged[0]); !why.empty())
+    return not_of_this_version(impl_->name, program, why);
+  auto impl = beside(impl_, runtime::ragged_of(m));
+  TFCC_TRY_VOID(start_beside(*impl, program));
+  // Who sets cu_seqlens has set what follows from it.
+  std::erase_if(impl->inputs, [](const TensorInfo& t) { return t.role > InputRole::cu_seqlens; });
   return Model(std::move(impl));
 }
 

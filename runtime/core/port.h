@@ -47,6 +47,7 @@ struct Port {
   std::optional<size_t> staged;  // or its place in the memory that is copied there at once
   const Port* fed = nullptr;     // the output that this input is, of the run before
   HostMemory host[2];            // output that the caller gave no memory for
+  std::vector<int64_t> own;      // input that was given in pieces
   Tensor result[2];              // output of the last run on a side
 };
 

@@ -11,6 +11,7 @@
 
 #include "runtime/core/binding.h"
 #include "runtime/core/port.h"
+#include "runtime/core/sequences.h"
 
 namespace tfcc::runtime {
 
@@ -27,6 +28,13 @@ class Ports {
   Result<Port*> require(std::string_view name, bool output_only);
   /// Errors: invalid_argument, shape.
   Result<void> set(std::string_view name, const TensorRef& tensor);
+  /// Tokens without padding, and where each sequence of them ends. Errors: as set(); unsupported if
+  /// the program takes padded tensors.
+  Result<void> set(std::string_view name, const TensorRef& tensor,
+                   std::span<const int64_t> cu_seqlens);
+  /// The same of sequences in pieces, which are copied. Errors: also invalid_argument (the input has
+  /// no whole numbers).
+  Result<void> set(std::string_view name, std::span<const std::span<const int64_t>> sequences);
   Result<void> clear(std::string_view name);
 
   /// The next run has for `input` what the one begun last has in `output`. Errors:
@@ -65,11 +73,18 @@ class Ports {
   std::span<void* const> addresses() const { return addresses_; }
 
   Result<void> copy_in(void* stream);
+  /// On a stream of the caller: what is made of cu_seqlens, if that is new. Errors: memory, device.
+  Result<void> copy_tables(void* stream);
   /// And the results, which are complete when the stream is.
   Result<void> copy_out(void* stream, const Binding& of);
 
  private:
   Port* find(std::string_view name, bool output_only);
+  bool is_table(const Port& p) const;
+  bool has_tokens(const Port& p) const;
+  Result<void> set_sequences(const Port& p, const TensorRef& tensor);
+  Result<void> take(std::span<const int64_t> cu_seqlens);
+  Result<Shapes> with_tables(const Shapes& given) const;
   const Shape& shape_of(const Port& output, const Binding& of) const {
     return of.output_shape(static_cast<size_t>(&output - ports_.data()) - manifest_.inputs.size());
   }
@@ -97,6 +112,8 @@ class Ports {
   size_t side_ = 0, last_ = 0;  // of runs from now on, of the run begun last
   bool ran_ = false;            // there is one
   bool turned_ = false;         // both sides are in use
+  Sequences sequences_;
+  bool tables_there_ = false;  // where copy_tables() puts them
 };
 
 }  // namespace tfcc::runtime
