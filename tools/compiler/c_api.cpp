@@ -58,6 +58,7 @@ compiler::Options options_of(const tfcc_compile_options& c) {
   o.batch_variance = c.allow_batch_variance != 0;
   o.literal_only = c.literal_only != 0;
   o.generate_only = c.generate_only != 0;
+  o.ragged = c.ragged != 0;
   o.strict = c.strict != 0;
   o.strip = c.strip != 0;
   o.threads = c.threads;

@@ -125,6 +125,7 @@ class Pipeline {
       return Error{ErrorCode::unsupported,
                    fmt::format("{}: --generate-only: it has no program for generation: {}",
                                out_.source.path, out_.no_generation)};
+    if (options_.ragged) TFCC_TRY_VOID(make_ragged());
     TFCC_TRY_VOID(make_inputs(trace, provenance));
     if (!options_.strip) out_.texts = trace.texts();
     return std::move(out_);
@@ -142,6 +143,11 @@ class Pipeline {
       return usage_error(fmt::format("the precision is f16, bf16 or tf32, not '{}'", p));
     if (options_.literal_only && options_.generate_only)
       return usage_error("--literal-only and --generate-only leave nothing of a model");
+    if (options_.ragged && options_.keep_padding)
+      return usage_error("--ragged and --keep-padding are of different programs; leave one out");
+    if (options_.ragged && options_.generate_only)
+      return usage_error(
+          "--ragged adds to the graph as it was exported, which --generate-only leaves out");
     if (const std::string& w = options_.cpu_weights; !w.empty() && w != "bf16")
       return usage_error(fmt::format("--cpu-weights is bf16, not '{}'", w));
     return {};
@@ -213,7 +219,7 @@ class Pipeline {
   // What --role says of inputs; that of a present is for the graph as it was exported.
   void give_roles(ir::Graph& g) const {
     for (const auto& [input, role] : options_.roles) {
-      for (int i = 1; i < kInputRoleCount; ++i) {
+      for (int i = 1; i < kGivenRoleCount; ++i) {
         const auto is = static_cast<InputRole>(i);
         const ir::ValueId v = g.find_value(input);
         if (to_string(is) == role && v.valid() && !g.def(v)) {
@@ -258,7 +264,7 @@ class Pipeline {
   // The program for generation, from the graph as it was kept.
   Result<void> lift() {
     if (!lifted_) return {};
-    const std::string prefix = "generate-";
+    const std::string prefix = kGeneratePrefix;
     TFCC_TRY(const auto lifting, run_passes(*lifted_, {"lift-kv-cache"}, prefix, nullptr));
     out_.lifted = lifting[0].rewrites;
     if (out_.lifted == 0) {
@@ -275,25 +281,46 @@ class Pipeline {
     return {};
   }
 
+  // The program for tokens without padding, of the graph without it.
+  Result<void> make_ragged() {
+    ragged_ = out_.graph;
+    TFCC_TRY(const auto done, run_passes(*ragged_, {"ragged-input"}, "", nullptr));
+    if (done[0].rewrites > 0) return {};
+    std::vector<passes::PassReport> all = out_.passes;
+    all.insert(all.end(), done.begin(), done.end());
+    return *why_not_ragged(out_.source.path, all);
+  }
+
+  using ProgramKind = codegen::ProgramKind;
+
+  // The graph of a program, if the file gets that program.
+  const ir::Graph* graph_of(ProgramKind kind) const {
+    if (kind == ProgramKind::generation) return lifted_ ? &*lifted_ : nullptr;
+    if (kind == ProgramKind::ragged) return ragged_ ? &*ragged_ : nullptr;
+    return options_.generate_only ? nullptr : &out_.graph;
+  }
+
   Result<void> make_inputs(Trace& trace, const passes::Provenance& provenance) {
-    for (const bool generates : {false, true}) {
-      if (generates ? !lifted_ : options_.generate_only) continue;
+    for (const ProgramKind kind :
+         {ProgramKind::exported, ProgramKind::generation, ProgramKind::ragged}) {
+      if (graph_of(kind) == nullptr) continue;
       for (const Family family : {Family::cuda, Family::cpu}) {
         if (!has_family(out_.targets, family)) continue;
         passes::Provenance sources = provenance;
-        TFCC_TRY(codegen::PlanInput in,
-                 make_input(family, generates, generates ? nullptr : &sources));
-        if (!generates) trace.add_graph(std::string(to_string(family)), in.graph, sources);
+        const bool exported = kind == ProgramKind::exported;
+        TFCC_TRY(codegen::PlanInput in, make_input(family, kind, exported ? &sources : nullptr));
+        if (exported) trace.add_graph(std::string(to_string(family)), in.graph, sources);
         out_.inputs.push_back(std::move(in));
       }
     }
     return {};
   }
 
-  // The graph as a family of targets computes it.
-  Result<codegen::PlanInput> make_input(Family family, bool generates,
+  // The graph of a program as a family of targets computes it.
+  Result<codegen::PlanInput> make_input(Family family, ProgramKind kind,
                                         passes::Provenance* sources) {
-    codegen::PlanInput in{family, generates ? *lifted_ : out_.graph, {}, generates};
+    const bool generates = kind == ProgramKind::generation;
+    codegen::PlanInput in{family, *graph_of(kind), {}, kind};
     if (!generates) sizes_.give(in.options);
     in.options.batch_variance = options_.batch_variance;
     if (family == Family::cuda && !options_.precision.empty())
@@ -302,9 +329,16 @@ class Pipeline {
         passes_of_target(family, options_.precision, options_.cpu_weights);
     if (generates) names.push_back("sample-tokens");
     TFCC_TRY([[maybe_unused]] auto converted,
-             run_passes(in.graph, names, generates ? "generate-" : "", sources));
+             run_passes(in.graph, names,
+                        generates                     ? kGeneratePrefix
+                        : kind == ProgramKind::ragged ? kRaggedPrefix
+                                                      : "",
+                        sources));
     return in;
   }
+
+  // Before the names of passes, in dumps.
+  static constexpr const char *kGeneratePrefix = "generate-", *kRaggedPrefix = "ragged-";
 
   const Options& options_;
   Files& files_;
@@ -313,9 +347,26 @@ class Pipeline {
   ResolvedSizes sizes_;
   std::ptrdiff_t before_lifting_ = 0;  // passes before the graph is kept; 0: it is not
   std::optional<ir::Graph> lifted_;    // what they made, then its form for generation
+  std::optional<ir::Graph> ragged_;    // the form for tokens without padding
 };
 
 }  // namespace
+
+std::optional<Error> why_not_ragged(const std::string& model,
+                                    const std::vector<passes::PassReport>& reports) {
+  const passes::Miss* why = nullptr;
+  for (const passes::PassReport& r : reports) {
+    // Why its padding was kept, where that is the reason.
+    if (r.pass == "remove-padding" && r.rewrites == 0 && !r.misses.empty()) why = &r.misses[0];
+    if (r.pass != "ragged-input") continue;
+    if (r.rewrites > 0) return std::nullopt;
+    if (why == nullptr) why = &r.misses.at(0);
+  }
+  if (why == nullptr) return std::nullopt;
+  return Error{ErrorCode::unsupported,
+               fmt::format("{}: --ragged: it takes no tokens without padding: {}: {}", model,
+                           why->node, why->reason)};
+}
 
 std::vector<std::pair<std::string, std::string>> parse_roles(const std::vector<std::string>& all) {
   std::vector<std::pair<std::string, std::string>> out;
@@ -341,6 +392,7 @@ Result<codegen::CompileResult> write_code(const Optimised& optimised, const std:
   options.texts = optimised.texts;
   options.attachments = optimised.attachments;
   options.no_generation = optimised.no_generation;
+  if (!o.ragged) options.no_ragged = "it was compiled without --ragged";
   options.timings = optimised.timings;
   options.threads = o.threads;
   options.cache = o.cache;

@@ -42,6 +42,8 @@ struct Options {
   /// What inputs of a decoder are for, where their names do not tell: {"tokens_in", "ids"}. Roles are
   /// those of GeneratorOptions::roles, which finds them in the file.
   std::vector<std::pair<std::string, std::string>> roles = {};
+  bool ragged =
+      false;  ///< add a program for tokens without padding (docs/ragged.md); an error if there can be none
   bool literal_only = false;   ///< leave out the program for generation
   bool generate_only = false;  ///< leave out all but that
   bool strict = false;         ///< a fusion that did not happen is an error
@@ -105,6 +107,10 @@ Result<codegen::CompileResult> write_code(const Optimised& optimised, const std:
 /// `output` is a file that is read.
 Result<Compiled> compile(const Source& source, const std::string& output, const Options& options,
                          tools::Files& files);
+
+/// Why the passes, ragged-input among them, gave no program without padding; nothing if they did.
+std::optional<Error> why_not_ragged(const std::string& model,
+                                    const std::vector<passes::PassReport>& reports);
 
 /// Ops of a graph, constants not counted.
 size_t count_ops(const ir::Graph& graph);

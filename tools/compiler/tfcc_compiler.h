@@ -62,6 +62,7 @@ typedef struct {
   const char*
       cpu_weights; /**< of products on the CPU, which computes in f32: "bf16"; NULL: as exported */
   int generate_only; /**< a decoder: leave out the graph as it was exported; excludes literal_only */
+  int ragged; /**< also make a program for tokens without padding; excludes keep_padding and generate_only */
 } tfcc_compile_options;
 
 /** All options left out. Not a function of the library, so that it writes what this header declares and no more. */

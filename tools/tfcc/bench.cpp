@@ -20,6 +20,7 @@
 #include "tools/tfcc/bench_profile.h"
 #include "tools/support/fold.h"
 #include "tools/support/output_file.h"
+#include "tools/support/real_rows.h"
 #include "tools/tfcc/peer.h"
 #include "tools/tfcc/ranges.h"
 #include "tools/tfcc/tensors.h"
@@ -240,6 +241,11 @@ Result<void> gather_inputs(const BenchOptions& o, const Model& model, Findings& 
   for (const auto& [name, array] : given) names.push_back(name);
   TFCC_TRY(f.inputs, random_inputs(model.inputs(), shapes, o.seed, std::move(given)));
   TFCC_TRY(f.tokens, apply_lengths(o, model, names, f.inputs));
+  if (o.ragged) {
+    TFCC_TRY(const Model ragged, model.ragged());
+    TFCC_TRY(const RealRows real, real_rows(model.inputs(), f.inputs));
+    TFCC_TRY(f.inputs, without_padding(ragged.inputs(), real, std::move(f.inputs)));
+  }
   return {};
 }
 
@@ -248,6 +254,8 @@ Result<void> check_usage(const BenchOptions& o) {
       (!o.shapes.empty() || !o.npz.empty() || !o.inputs.empty() || !o.peer.empty()))
     return usage_error(
         "bench makes up the inputs of --decode and --prefill, and has no peer there");
+  if (o.ragged && (o.generates() || !o.peer.empty()))
+    return usage_error("--ragged is of a program with neither --decode, --prefill nor a peer");
   if (o.generates() && o.context_before() + o.prefill == 0)
     return usage_error("--decode goes on after --context tokens or --prefill: give one of them");
   const bool profiles =
@@ -290,6 +298,9 @@ Result<void> bench(const BenchOptions& o) {
   }
   Findings f;
   TFCC_TRY_VOID(gather_inputs(o, model, f));
+  if (o.ragged) {
+    TFCC_TRY(model, model.ragged());
+  }
   f.device = model.device();
   f.target = model.target();
   TFCC_TRY(Subject subject, Subject::make(o, model, f.inputs));
@@ -344,6 +355,9 @@ void add_bench(CLI::App& app, Action& action) {
   add_generation(*c, *o);
   c->add_option("--lengths", o->lengths,
                 "full, or uniform:0.2-1.0: how much of each row the mask inputs keep");
+  c->add_flag(
+      "--ragged", o->ragged,
+      "time the program for tokens without padding, on the tokens that the mask inputs keep (docs/ragged.md)");
   c->add_option("--iterations", o->iterations,
                 "least number of timed runs; default: 10, of whole answers 3")
       ->check(positive());

@@ -27,7 +27,7 @@ struct BenchOptions {
   int iterations = 0, threads = 0, rounds = 7;
   double warm_up_ms = 200, duration_s = 3, tolerance = 0;
   uint64_t seed = 1;
-  bool json = false, no_graph = false, dump_profile = false;
+  bool json = false, no_graph = false, dump_profile = false, ragged = false;
   // Of generation: new tokens of each of so many sequences, after so many of a prompt, and after so
   // many that are there before (-1: 512 before a step, none before a prompt).
   int64_t decode = 0, prefill = 0, batch = 1, context = -1;

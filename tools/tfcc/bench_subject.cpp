@@ -51,6 +51,12 @@ Result<Subject> Subject::make(const BenchOptions& o, const Model& model, NamedAr
 Result<void> Subject::place_on(Device device, NamedArrays& inputs) {
   Shapes shapes;
   for (auto& [name, a] : inputs) {
+    const auto info = std::ranges::find(model_.inputs(), name, &TensorInfo::name);
+    if (info != model_.inputs().end() && info->role == InputRole::cu_seqlens) {
+      TFCC_TRY_VOID(executor_.set(name, {a.bytes.data(), a.dtype, a.shape, Place::host}));
+      shapes.emplace_back(name, a.shape);
+      continue;
+    }
     TFCC_TRY(void* p, device.upload(a.bytes.data(), a.bytes.size()));
     TFCC_TRY_VOID(executor_.set(name, {p, a.dtype, a.shape, Place::device}));
     shapes.emplace_back(name, a.shape);

@@ -212,6 +212,9 @@ CLI::Option* add_graph_options(CLI::App* c, const std::shared_ptr<CommandLine>& 
       "--role", o->roles,
       "what an input of a decoder is for, if its name does not tell: NAME=ids|mask|positions|types; or OUTPUT=logits, PRESENT=PAST; kept in the file");
   c->add_flag(
+      "--ragged", o->options.ragged,
+      "also make a program for tokens without padding, sequence after sequence, with cu_seqlens in place of a mask (see docs/ragged.md)");
+  c->add_flag(
       "--literal-only", o->options.literal_only,
       "leave out the program for generation, which a decoder's file has beside its graph as it was exported (see docs/generate.md)");
   c->add_flag(

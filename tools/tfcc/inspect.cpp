@@ -20,7 +20,7 @@ namespace {
 struct Options {
   std::string file, shapes, text, html, onnx, why;
   bool json = false, ir = false, kernels = false, launches = false, texts = false,
-       generation = false;
+       generation = false, ragged = false;
 };
 
 Result<std::string> shown(const Options& o, const InspectedFile& f) {
@@ -40,6 +40,7 @@ Result<void> inspect(const Options& o) {
   TFCC_TRY_VOID(plan_output("--onnx", o.onnx));
   TFCC_TRY(InspectedFile f, InspectedFile::open(o.file));
   if (o.generation) TFCC_TRY_VOID(f.show_generation());
+  if (o.ragged) TFCC_TRY_VOID(f.show_ragged());
   TFCC_TRY(const WantedSizes wanted, parse_shapes(o.shapes));
   TFCC_TRY_VOID(f.set_sizes(wanted));
   if (!o.onnx.empty()) {
@@ -84,6 +85,9 @@ void add_inspect(CLI::App& app, Action& action) {
   c->add_flag(
       "--generation", o->generation,
       "the program for generation in place of the graph as it was exported (docs/generate.md)");
+  c->add_flag("--ragged", o->ragged,
+              "the program for tokens without padding in its place (docs/ragged.md)")
+      ->excludes("--generation");
   c->add_flag("--launches", o->launches, "every launch with its kernel, flops and bytes");
   c->add_flag("--kernels", o->kernels, "every kernel");
   c->add_flag("--ir", o->ir, "the graphs that the plans were made from");

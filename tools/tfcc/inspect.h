@@ -24,6 +24,7 @@ struct InspectedFile {
   runtime::Artifact artifact;
   runtime::Manifest manifest;
   bool generation = false;     // the program for generation is shown
+  bool ragged = false;         // that for tokens without padding is
   std::vector<int64_t> sizes;  // of the symbols, at which bytes and flops are given
 
   /// Reads header, table and manifest. Errors: io, bad_file, unsupported.
@@ -31,6 +32,10 @@ struct InspectedFile {
   /// The same of a file in memory, which must stay there. `path` is its name in messages.
   static Result<InspectedFile> read(std::span<const std::byte> bytes, const std::string& path);
 
+  /// Behind the names of its texts: codegen::suffix().
+  std::string_view suffix() const { return ragged ? ".ragged" : generation ? ".generate" : ""; }
+  /// Shows the program for tokens without padding from now on. Errors: unsupported (there is none).
+  Result<void> show_ragged();
   /// Shows the program for generation from now on, not the graph as it was exported. Errors:
   /// unsupported (why there is none).
   Result<void> show_generation();

@@ -63,6 +63,18 @@ Result<void> InspectedFile::show_generation() {
   return {};
 }
 
+Result<void> InspectedFile::show_ragged() {
+  if (manifest.ragged.empty()) {
+    return Error{
+        ErrorCode::unsupported,
+        path + ": has no program without padding: " +
+            (manifest.no_ragged.empty() ? "compile it with --ragged" : manifest.no_ragged)};
+  }
+  manifest = runtime::ragged_of(manifest);
+  ragged = true;
+  return {};
+}
+
 Result<void> InspectedFile::set_sizes(const WantedSizes& wanted) {
   sizes.clear();
   for (const runtime::Symbol& s : manifest.symbols) {

@@ -32,6 +32,8 @@ class Writer {
     j["targets"] = targets();
     j["generates"] = !manifest_.generation.empty() || manifest_.generation_alone;
     j["no_generation"] = manifest_.no_generation;
+    j["ragged"] = !manifest_.ragged.empty();
+    j["no_ragged"] = manifest_.no_ragged;
     j["plans"] = json::array();
     for (const runtime::Plan& p : manifest_.plans) j["plans"].push_back(plan(p));
     j["texts"] = json::array();

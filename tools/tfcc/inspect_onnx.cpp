@@ -125,8 +125,8 @@ class Writer {
 Result<OnnxView> inspect_onnx(const InspectedFile& file) {
   if (file.manifest.plans.empty())
     return Error{ErrorCode::bad_file, file.path + ": there is no plan"};
-  const std::string name = fmt::format("ir/{}{}.tfir", to_string(file.manifest.plans[0].family),
-                                       file.generation ? ".generate" : "");
+  const std::string name =
+      fmt::format("ir/{}{}.tfir", to_string(file.manifest.plans[0].family), file.suffix());
   TFCC_TRY(const std::string text, file.text(name));
   TFCC_TRY(const ir::Graph graph, ir::parse(text, name));
   const onnx::ModelProto model = Writer(graph).run();

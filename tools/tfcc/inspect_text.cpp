@@ -120,6 +120,8 @@ class Listing {
       line("generation: {} plans of its own; --generation shows them", p.plans.size());
     if (m.generation_alone && m.generation.empty()) line("generation: this is its program");
     if (!m.no_generation.empty()) line("generation: none: {}", m.no_generation);
+    for (const runtime::Program& p : m.ragged)
+      line("without padding: {} plans of its own; --ragged shows them", p.plans.size());
     line("weights: {}, {}", m.weights.size(), bytes_text(static_cast<int64_t>(f_.weight_bytes())));
     line("targets:");
     for (const runtime::Target& t : m.targets) {

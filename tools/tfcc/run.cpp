@@ -23,7 +23,7 @@ namespace {
 struct Options {
   std::string model, output, device = "auto", shapes, npz;
   std::vector<std::string> inputs;
-  bool random = false, verify_weights = false;
+  bool random = false, verify_weights = false, ragged = false;
   uint64_t seed = 1;
   int threads = 0;
 };
@@ -64,6 +64,9 @@ Result<void> run_model(const Options& o) {
   TFCC_TRY_VOID(note_input(o.model));
   TFCC_TRY_VOID(plan_output("--output", o.output));
   TFCC_TRY(Model model, Model::load(o.model, load));
+  if (o.ragged) {
+    TFCC_TRY(model, model.ragged());
+  }
   TFCC_TRY(auto inputs, gather_inputs(o, model));
   TFCC_TRY(Executor executor, model.executor());
   for (auto& [name, array] : inputs) {
@@ -99,6 +102,9 @@ void add_run(CLI::App& app, Action& action) {
   c->add_option("--output", o->output, "write all outputs to this .npz");
   c->add_option("--device", o->device, "auto, cpu, cuda or cuda:N");
   add_threads(*c, o->threads, "CPU threads");
+  c->add_flag(
+      "--ragged", o->ragged,
+      "the program for tokens without padding, with cu_seqlens in place of a mask (docs/ragged.md)");
   c->add_flag("--verify-weights", o->verify_weights, "check the checksums of the weights too");
   c->callback([o, &action] { action = [o] { return run_model(*o); }; });
 }

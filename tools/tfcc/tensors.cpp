@@ -16,6 +16,7 @@
 #include "tools/support/dim_text.h"
 #include "tools/support/npz.h"
 #include "tools/support/output_file.h"
+#include "tools/support/real_rows.h"
 
 namespace tfcc::tools {
 
@@ -58,6 +59,8 @@ std::vector<InputDims> dims_of(const std::vector<TensorInfo>& inputs) {
       } else if (const size_t at = d.text.find('*');
                  at != std::string::npos && at == d.text.find_first_not_of("0123456789")) {
         for (const std::string& part : sizes_in(d.text)) alone.insert(part);  // 64*chunks
+      } else if (info.role == InputRole::cu_seqlens) {
+        for (const std::string& part : sizes_in(d.text)) alone.insert(part);  // batch_size + 1
       }
   std::vector<InputDims> out;
   for (const TensorInfo& info : inputs) {
@@ -80,6 +83,9 @@ Usual usual_size(const std::vector<TensorInfo>& inputs, const std::vector<InputD
                  const std::string& size) {
   for (size_t i = 0; i < inputs.size(); ++i)
     for (size_t k = 0; k < inputs[i].dims.size(); ++k) {
+      const std::vector<std::string> names = sizes_in(inputs[i].dims[k].text);
+      if (inputs[i].role == InputRole::cu_seqlens && std::ranges::count(names, size) > 0)
+        return {2, SizeRole::batch};
       if (dims[i].second[k].size != size) continue;
       const DimInfo& d = inputs[i].dims[k];
       const bool few = d.role == SizeRole::batch || (k == 0 && d.role == SizeRole::none);
@@ -87,6 +93,18 @@ Usual usual_size(const std::vector<TensorInfo>& inputs, const std::vector<InputD
       return {std::max(d.max != 0 ? std::min(usual, d.max) : usual, d.min), d.role};
     }
   return {16};
+}
+
+// cu_seqlens of sequences that have as many tokens each as may be.
+void split_evenly(const std::vector<TensorInfo>& inputs, const std::vector<InputDims>& dims,
+                  const SizesByName& sizes, Array& cu) {
+  int64_t tokens = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (is_of_tokens(inputs[i])) tokens = dims[i].second[0].value(sizes).value_or(0);
+  }
+  const int64_t batch = std::max<int64_t>(cu.count() - 1, 1);
+  for (int64_t b = 0; b < cu.count(); ++b)
+    ir::write_int(cu.dtype, cu.bytes.data(), b, tokens * b / batch);
 }
 
 }  // namespace
@@ -150,9 +168,11 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(
     TFCC_TRY_VOID(check_memory(info, shape, total));
     Array a = make_array(info.dtype, shape);
     for (int64_t i = 0; i < a.count(); ++i) {
+      if (info.role == InputRole::cu_seqlens) break;
       if (is_float(info.dtype)) ir::write_real(info.dtype, a.bytes.data(), i, normal(rng));
       else ir::write_int(info.dtype, a.bytes.data(), i, random_integer(info.role, rng));
     }
+    if (info.role == InputRole::cu_seqlens) split_evenly(inputs, dims, sizes, a);
     out.emplace_back(info.name, std::move(a));
   }
   for (auto& g : given) out.push_back(std::move(g));

@@ -19,7 +19,7 @@
 #include "runtime/core/profile.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/inspect.h"
-#include "tools/compiler/model_source.h"
+#include "tools/compiler/compiler.h"
 #include "tools/tfcc/verify_against.h"
 #include "tools/tfcc/verify_bisect.h"
 #include "tools/tfcc/verify_target.h"
@@ -38,7 +38,7 @@ struct Options {
   std::vector<std::string> inputs;
   std::string npz;
   std::string cpu_weights;
-  bool fp16 = false, bf16 = false, tf32 = false, passes_given = false, json = false;
+  bool fp16 = false, bf16 = false, tf32 = false, passes_given = false, json = false, ragged = false;
   double tolerance = 0, largest = INFINITY;
   uint64_t seed = 1;
   int threads = 0;
@@ -122,11 +122,11 @@ class Verifier {
       file_.emplace(std::move(compiled));
     }
     for (size_t i = 0; i < cases_.size(); ++i) {
-      TFCC_TRY(HostTensors got, file_->run(cases_[i].inputs));
+      TFCC_TRY(HostTensors got, run_case(cases_[i]));
       compare_with_reference(i, got);
       if (against) TFCC_TRY_VOID(compare_with_peer(i, got, *against));
     }
-    if (!failed_.empty() &&
+    if (!failed_.empty() && !o_.ragged &&
         (o_.original.empty() ||
          std::ranges::all_of(failed_, [&](const Failed& f) { return within_steps(f.difference); })))
       explain_target();
@@ -152,13 +152,17 @@ class Verifier {
     TFCC_TRY(std::vector<std::string> names,
              compiler::default_passes_without(split(o_.skip_passes)));
     if (o_.passes_given) names = split(o_.passes);
+    if (o_.ragged) names.push_back("ragged-input");
     const Family family = compiling_.target.family;
     if (family == Family::cuda && (o_.fp16 || o_.bf16 || is_16_bit(precision_)))
       compiling_.precision = o_.fp16 || precision_ == DType::f16 ? "f16" : "bf16";
     if (family == Family::cuda && o_.tf32) compiling_.precision = runtime::kTf32;
     const auto more = compiler::passes_of_target(family, compiling_.precision, o_.cpu_weights);
     names.insert(names.end(), more.begin(), more.end());
-    TFCC_TRY([[maybe_unused]] auto reports, passes::run_passes(optimised_, names));
+    TFCC_TRY(const auto reports, passes::run_passes(optimised_, names));
+    if (o_.ragged) {
+      if (auto why = compiler::why_not_ragged(graph_path(), reports)) return *why;
+    }
     steps_ = steps_of(names);
     set_tolerance();
     return {};
@@ -186,7 +190,18 @@ class Verifier {
     options.seed = o_.seed;
     TFCC_TRY(options.wanted, parse_shapes(o_.shapes));
     TFCC_TRY(options.given, read_inputs(o_.npz, o_.inputs));
-    return make_cases(imported_, options);
+    TFCC_TRY(auto cases, make_cases(imported_, options));
+    if (o_.ragged) {
+      std::erase_if(cases, [](const VerifyCase& c) { return !c.defined.first_tokens(); });
+      if (cases.empty())
+        return usage_error("--ragged: no case has tokens at the beginning of each row alone");
+    }
+    return cases;
+  }
+
+  Result<HostTensors> run_case(const VerifyCase& c) const {
+    return o_.ragged ? file_->run_ragged(c.inputs, *c.defined.first_tokens())
+                     : file_->run(c.inputs);
   }
 
   bool within(const Difference& d) const {
@@ -572,6 +587,9 @@ void add_verify(CLI::App& app, Action& action) {
           ->expected(0, 1);
   c->add_option("--skip-passes", o->skip_passes, "run the default passes without these")
       ->excludes(passes);
+  c->add_flag(
+      "--ragged", o->ragged,
+      "the program for tokens without padding, as compile --ragged makes it (docs/ragged.md)");
   add_inputs(*c, o->npz, o->inputs, "; the others are made up");
   c->add_option("--shapes,--input-shapes", o->shapes,
                 "sizes of made-up inputs: batch_size=4,sequence_length=32, or input_ids:4x32");

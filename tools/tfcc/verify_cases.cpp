@@ -352,6 +352,18 @@ HostTensors masks_of(const ir::Graph& graph, const HostTensors& inputs) {
   return masks;
 }
 
+std::optional<RealRows> Defined::first_tokens() const {
+  if (dims_.size() != 2) return std::nullopt;
+  RealRows real;
+  for (int64_t i = 0; i < static_cast<int64_t>(token_.size()); ++i) {
+    const bool first = i % dims_[1] == 0, is = token_[static_cast<size_t>(i)];
+    if (is && !first && !token_[static_cast<size_t>(i) - 1]) return std::nullopt;
+    if (!is && first) return std::nullopt;
+    real.add_place(is, (i + 1) % dims_[1] == 0);
+  }
+  return real;
+}
+
 Defined::Defined(const HostTensors& masks, bool set_is_padding) {
   for (const auto& [name, tensor] : masks) {
     if (is_float(tensor.dtype) || tensor.dims.size() != 2) continue;

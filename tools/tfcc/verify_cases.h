@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/ir.h"
+#include "tools/support/real_rows.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -27,6 +28,8 @@ class Defined {
   explicit Defined(const HostTensors& masks, bool set_is_padding = false);
   /// True if element `flat` of a tensor of these dims is defined.
   bool at(const std::vector<int64_t>& dims, int64_t flat) const;
+  /// The tokens that the mask keeps, if there is one and in each row they are the first ones.
+  std::optional<RealRows> first_tokens() const;
 
  private:
   std::vector<int64_t> dims_;  // of the mask; none without one

@@ -98,6 +98,37 @@ Result<HostTensors> CompiledGraph::run(const HostTensors& inputs) const {
   return out;
 }
 
+Result<HostTensors> CompiledGraph::run_ragged(const HostTensors& inputs,
+                                              const RealRows& real) const {
+  TFCC_TRY(const Model ragged, model_.ragged());
+  TFCC_TRY(Executor executor, ragged.executor());
+  std::vector<std::pair<std::string, Array>> arrays;
+  for (const auto& [name, tensor] : inputs) arrays.emplace_back(name, to_array(tensor));
+  TFCC_TRY(arrays, without_padding(ragged.inputs(), real, std::move(arrays)));
+  for (auto& [name, a] : arrays)
+    TFCC_TRY_VOID(executor.set(name, TensorRef{a.bytes.data(), a.dtype, a.shape, Place::host}));
+  TFCC_TRY_VOID(executor.run());
+  TFCC_TRY_VOID(executor.status());
+  HostTensors out;
+  const auto batch = static_cast<int64_t>(real.ends.size()) - 1;
+  for (const TensorInfo& info : ragged.outputs()) {
+    TFCC_TRY(Tensor t, executor.output(info.name));
+    if (!is_of_tokens(info)) {
+      out[info.name] = to_host_tensor(ArrayView(t.dtype, t.shape, t.data));
+      continue;
+    }
+    std::vector<int64_t> shape{batch, real.places / batch};
+    shape.insert(shape.end(), t.shape.begin() + 1, t.shape.end());
+    Array padded = make_array(t.dtype, shape);
+    const size_t width = padded.bytes.size() / static_cast<size_t>(real.places);
+    for (size_t i = 0; i < real.rows.size(); ++i)
+      std::memcpy(padded.bytes.data() + static_cast<size_t>(real.rows[i]) * width,
+                  static_cast<const std::byte*>(t.data) + i * width, width);
+    out[info.name] = to_host_tensor(ArrayView(padded.dtype, padded.shape, padded.bytes.data()));
+  }
+  return out;
+}
+
 Target compiling_target(const TargetOptions& options) {
   Target t;
   t.name = options.target.name;

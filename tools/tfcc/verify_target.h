@@ -26,6 +26,9 @@ class CompiledGraph {
   const Model& model() const { return model_; }
   /// The outputs by name. Errors: those of the executor, a raised flag.
   Result<HostTensors> run(const HostTensors& inputs) const;
+  /// The program without padding on the real tokens of padded inputs. Outputs are as run() has them:
+  /// padded, with 0 at padding. Errors: also unsupported (there is no such program).
+  Result<HostTensors> run_ragged(const HostTensors& inputs, const RealRows& real) const;
 
  private:
   explicit CompiledGraph(Model model) : model_(std::move(model)) {}

@@ -161,14 +161,16 @@ class Inspected(_Table):
         return f"<tfcc.Inspected {str(self.path)!r}: {', '.join(t['name'] for t in self.data['targets'])}>"
 
 
-def inspect(file, *, shapes=None, generation=False):
+def inspect(file, *, shapes=None, generation=False, ragged=False):
     """What a .tfcc file holds, without executing anything of it; returns an Inspected.
 
     shapes      sizes at which bytes and FLOP are given: {"input_ids": (4, 32)} or {"batch_size": 4}
     generation  the program for generation in place of the graph as it was exported
+    ragged      the program for tokens without padding in its place
     """
     path = _path("the file", file)
     shapes = _shapes("shapes", shapes)
-    arguments = ([f"--shapes={shapes}"] if shapes else []) + (["--generation"] if _flag("generation", generation) else [])
+    arguments = ([f"--shapes={shapes}"] if shapes else []) + (["--generation"] if _flag("generation", generation) else []) + (
+        ["--ragged"] if _flag("ragged", ragged) else [])
     out, _ = _run(["inspect", path, "--json", *arguments])
     return Inspected(path, arguments, json.loads(out))

@@ -26,7 +26,7 @@ class _Options(Structure):
                 *((name, c_int) for name in ("no_cache", "keep_padding", "allow_batch_variance", "literal_only", "strict", "strip",
                                              "threads")),
                 ("progress", _Progress), ("log", _Log), ("user", c_void_p), ("roles", c_char_p),
-                ("cpu_weights", c_char_p), ("generate_only", c_int)]
+                ("cpu_weights", c_char_p), ("generate_only", c_int), ("ragged", c_int)]
 
 
 _FUNCTIONS = {
@@ -169,7 +169,7 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
             seq_buckets=None, max_batch=None, max_tokens=None, tokenizer=None, timing_cache=None, passes=None, skip_passes=None,
             keep_padding=False, allow_batch_variance=False, literal_only=False, strict=False, strip=False, cache_dir=None,
             no_cache=False, dump_ir=None, threads=0, progress=None, log=None, cpu_weights=None,
-            roles=None, generate_only=False, tf32=False):
+            roles=None, generate_only=False, tf32=False, ragged=False):
     """Compiles an ONNX model to a .tfcc file, in this process; returns a Compiled.
 
     model        a path (.onnx or .tfir), the bytes of an ONNX file, or an onnx.ModelProto
@@ -179,6 +179,7 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
     tf32         GPUs multiply matrices of f32 with 10 bits of their fractions
     cpu_weights  "bf16": what the CPU stores weights of products in; it multiplies in f32
     roles        what inputs of a decoder are for, if their names do not tell: {"tokens_in": "ids"}
+    ragged       also make a program for tokens without padding, which Model.ragged() gives
     min_shapes, opt_shapes, max_shapes
                  {"input_ids": (1, 8)} or {"batch_size": 1}, or a text as the command takes it
     seq_buckets  lengths, such as [64, 128, 512]
@@ -208,7 +209,7 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
         setattr(options, key, 0 if value is None else _library.whole(key, value, 1, 2**31))
     options.threads = _library.whole("threads", threads, 0, 4096)
     for key, value in {"no_cache": no_cache, "keep_padding": keep_padding, "allow_batch_variance": allow_batch_variance,
-                       "literal_only": literal_only, "generate_only": generate_only, "strict": strict, "strip": strip}.items():
+                       "literal_only": literal_only, "generate_only": generate_only, "ragged": ragged, "strict": strict, "strip": strip}.items():
         setattr(options, key, _flag(key, value))
     notes = []
 

@@ -92,6 +92,7 @@ _FUNCTIONS = {
     "tfcc_executor_create": (_STATUS, [c_void_p, POINTER(c_void_p)]),
     "tfcc_executor_free": (None, [c_void_p]),
     "tfcc_executor_set": (_STATUS, [c_void_p, c_char_p, POINTER(Tensor)]),
+    "tfcc_model_ragged": (_STATUS, [c_void_p, POINTER(c_void_p)]),
     "tfcc_executor_clear": (_STATUS, [c_void_p, c_char_p]),
     "tfcc_executor_prepare": (_STATUS, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(Tensor)]),
     "tfcc_executor_prepare_all": (_STATUS, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(Tensor)]),

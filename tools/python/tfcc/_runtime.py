@@ -12,7 +12,7 @@ import numpy as np
 
 from tfcc import _library
 from tfcc._library import Error, library
-from tfcc._tensors import NAMES, TORCH, bind, is_torch, to_numpy, widened
+from tfcc._tensors import NAMES, TORCH, bind, is_torch, joined, to_numpy, widened
 
 
 class Dim(NamedTuple):
@@ -108,11 +108,34 @@ class Model:
             lib.tfcc_model_load_memory(self._file.ctypes.data, self._file.nbytes, byref(options), byref(self._handle))
         else:
             lib.tfcc_model_load(_c_name(path), byref(options), byref(self._handle))
+        self._start(widen, most)
+
+    def _start(self, widen, most):
+        lib = self._library
         self.inputs = self._describe(lib.tfcc_model_input_count, lib.tfcc_model_input)
         self.outputs = self._describe(lib.tfcc_model_output_count, lib.tfcc_model_output)
         self._widen = {i.name: i.dtype for i in self.inputs} if widen else {}
         self._pool = _Pool(self, most)
+        self._ends = None  # the input that says where sequences end, if tokens come without padding
         _models.add(self)
+
+    def ragged(self):
+        """The program that takes tokens without padding (compile(ragged=True), docs/ragged.md), on the same device and with the
+        same weights. Its inputs and outputs that are [batch, length, ..] here are [tokens, ..], sequence after sequence. Its
+        run() takes an input over tokens as a list with an array for each sequence, or as one array beside "cu_seqlens",
+        which is 0 and then where each sequence ends:
+
+            ragged = tfcc.load("bert.tfcc").ragged()
+            rows = ragged.run({"input_ids": [[101, 7592, 102], [101, 2088, 999, 102]]})["last_hidden_state"]   # [7, 768]
+        """
+        other = Model.__new__(Model)
+        other._handle, other._library = c_void_p(), self._library
+        self._library.tfcc_model_ragged(self._handle, byref(other._handle))
+        other._base = self  # with the memory that its file may be in
+        other._start(bool(self._widen), self._pool.most)
+        tokens = {n.dims[0].text for n in other.inputs if n.dims} & {o.dims[0].text for o in other.outputs if o.dims}
+        other._ends = next(i.name for i in other.inputs if i.name.startswith("cu_seqlens") and i.dims[0].text not in tokens)
+        return other
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -223,7 +246,8 @@ class Executor:
             unknown = [n for n in wanted if n not in [o.name for o in self.model.outputs]]
             if unknown:
                 raise Error("invalid_argument", f"the model has no output {unknown[0]!r}; its outputs are {', '.join(o.name for o in self.model.outputs)}")
-        inputs = {n: widened(v, self.model._widen.get(n)) for n, v in (inputs or {}).items()}
+        inputs = joined(inputs or {}, self.model.inputs, self.model._ends) if self.model._ends else inputs or {}
+        inputs = {n: widened(v, self.model._widen.get(n)) for n, v in inputs.items()}
         self._forget(b.name for b in self._last)
         self._last = []
         stream = _torch_stream(inputs.values())
@@ -243,7 +267,7 @@ class Executor:
                         given[o.name] = bind(o.name, results[o.name], stream or 0, writable=True)
             for b in given.values():
                 self._set(b)
-            if stream is not None and all(b.on_device for b in [*bound, *given.values()]):
+            if stream is not None and all(b.on_device or b.name == self.model._ends for b in [*bound, *given.values()]):
                 self._library.tfcc_executor_enqueue(self._handle, c_void_p(stream))
             else:
                 self._library.tfcc_executor_run(self._handle)

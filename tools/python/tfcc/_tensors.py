@@ -89,7 +89,12 @@ def _from_dlpack(name, value, stream):
 def bind(name, value, stream=0, writable=False):
     """A tensor of the caller. Numpy arrays, numbers and nested lists go by numpy, all else by `__dlpack__`."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-        return _from_numpy(name, np.asarray(value) if not isinstance(value, np.ndarray) else value, writable)
+        if not isinstance(value, np.ndarray):
+            try:
+                value = np.asarray(value)
+            except ValueError:
+                raise Error("invalid_argument", f"'{name}' has rows of different lengths; pad them, or give them to Model.ragged()") from None
+        return _from_numpy(name, value, writable)
     if is_torch(value) and value.requires_grad:
         value = value.detach()
     return _from_dlpack(name, value, stream)
@@ -108,6 +113,36 @@ def widened(value, dtype):
         to = np.dtype(NUMPY[NAMES.index(dtype)])
         return value.astype(to) if value.dtype != to and np.can_cast(value.dtype, to, "safe") else value
     return value
+
+
+def joined(inputs, infos, ends):
+    """Inputs of a model without padding: what is given as a list, an array for each sequence, as one array, and `ends` (cu_seqlens)
+    as whole numbers of the host."""
+    types = {i.name: i.dtype for i in infos}
+    out, lengths = {}, None
+    for name, value in inputs.items():
+        if name == ends:
+            value = value.cpu().numpy() if is_torch(value) else np.asarray(value)
+            out[name] = value.astype(np.int64) if value.dtype.kind in "iu" else value
+            continue
+        if isinstance(value, (list, tuple)) and all(np.ndim(v) > 0 if not is_torch(v) else v.ndim > 0 for v in value):
+            if [len(v) for v in value] != (lengths or [len(v) for v in value]):
+                raise Error("invalid_argument", f"'{name}' has sequences of other lengths than the inputs before it")
+            lengths = [len(v) for v in value]
+            if value and all(is_torch(v) for v in value):
+                import torch
+                value = torch.cat(list(value))
+            elif value:
+                value = np.concatenate([np.asarray(v) for v in value])
+                if value.dtype.kind in "iu" and types.get(name) in ("i64", "i32"):  # of Python's numbers
+                    value = value.astype(NUMPY[NAMES.index(types[name])])
+        out[name] = value
+    if lengths is not None:
+        of_lists = np.cumsum([0, *lengths], dtype=np.int64)
+        if ends in out and not np.array_equal(out[ends], of_lists):
+            raise Error("invalid_argument", f"'{ends}' is not that of the sequences in lists; leave it out")
+        out[ends] = of_lists
+    return out
 
 
 def to_numpy(tensor):

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles models with a program for tokens without padding and runs `ragged` on each: on the CPU, where bits must be the same, and on a
+GPU in fp32 and fp16. Models that can have no such program must say why.
+
+    ragged.py TFCC RAGGED ONNX_FROM_TEXT [cpu|cuda]
+
+Exit status 0 only if all are good; 77, which ctest takes as skipped, without a GPU.
+"""
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from random_masks import LARGEST_ID, LARGEST_LENGTH, LONGEST, write_long
+
+HERE = Path(__file__).resolve().parent
+# Encoders with and without a pooler, positions counted from ids, heads of 64, decoders without a past, and one of long sequences.
+MODELS = ["bert-eager", "bert-pooler", "bert-head64", "bert-fp16", "bert-attention-23", "bert-dynamo-18", "roberta", "distilbert", "albert",
+          "gpt2", "llama", "long"]
+REFUSED = {"bert-quantised": "no attention hides padding", "gpt2-past": "queries and keys are different tokens",
+           "llama-past": "queries and keys are different tokens"}
+# On a GPU a library computes products of f32, by other algorithms for other rows; 128 tokens and fewer have norms inside of products.
+TOLERANCES = {"cpu": {"f32": 0}, "cuda": {"f32": 5e-5, "f16": 2e-2}}
+
+
+def main():
+    tfcc, check, from_text = sys.argv[1:4]
+    device = sys.argv[4] if len(sys.argv) > 4 else "cpu"
+    if device == "cuda" and (not shutil.which("nvidia-smi") or not subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()):
+        print("skipped: there is no GPU")
+        sys.exit(77)
+    target = ["--target", "cuda"] if device == "cuda" else ["--target", "cpu", "--cpu", "native"]
+    good = True
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "model.tfcc"
+        for name, (precision, tolerance) in itertools.product(MODELS, TOLERANCES[device].items()):
+            model = write_long(from_text, folder) if name == "long" else HERE / name / "model.onnx"
+            subprocess.run([tfcc, "compile", model, "-o", file, "-q", "--ragged", *target, *(["--fp16"] if precision == "f16" else [])], check=True)
+            print(f"{name:18} {precision}", end="  ", flush=True)
+            good &= subprocess.run([check, file, "300" if device == "cpu" else "50", str(LARGEST_ID), str(LONGEST if name == "long" else LARGEST_LENGTH),
+                                    str(tolerance), device]).returncode == 0
+        file.unlink()
+        for name, reason in REFUSED.items():
+            done = subprocess.run([tfcc, "compile", HERE / name / "model.onnx", "-o", file, "-q", "--ragged", "--target", "cpu"], capture_output=True, text=True)
+            right = done.returncode == 1 and reason in done.stderr and done.stderr.count("\n") == 1 and not file.exists()
+            print(f"{name:18} {'ok    refused' if right else f'FAIL  exit status {done.returncode}'}: {done.stderr.strip()}")
+            good &= right
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
