@@ -42,7 +42,7 @@ class Ragged {
       if (!rewrite_op(o)) return false;
     }
     for (size_t k = 1; k < 6; ++k) g_.replace_uses(old_[k], new_[k]);
-    if (mask_.valid() && g_.use_count(mask_) > 0) replace_mask();
+    for (ValueId v : {mask_, lengths_, old_[0]}) replace_whole(v);
     for (Graph::Output& output : g_.outputs) {
       if (!rewrite_output(output)) return false;
     }
@@ -81,7 +81,7 @@ class Ragged {
 
   bool is_read(ExprRef size) const {
     return std::any_of(g_.symbols.begin(), g_.symbols.end(), [&](const ir::SizeSymbol& s) {
-      return s.read() && s.multiple == 1 && pool_.symbol(s.name) == size;
+      return pool_.symbol(s.name) == size;
     });
   }
 
@@ -240,8 +240,6 @@ class Ragged {
     if (op.kind == OpKind::constant || o == pack_) return true;
     bool doubtful = false;
     for (size_t i = 0; i < std::min(ir::first_loaded(op), op.operands.size()); ++i) {
-      if (op.operands[i] == old_[0] || op.operands[i] == lengths_)
-        return miss(label(g_, o), "it reads what the mask says as a whole");
       if (!is_doubtful(op.operands[i])) continue;
       const bool running = op.kind == OpKind::cumsum && !op.as<ir::CumsumAttrs>().reverse &&
                            op.as<ir::CumsumAttrs>().axis == 1;
@@ -306,15 +304,17 @@ class Ragged {
 
   bool has_rows(ValueId v) const {
     const auto& d = g_.value(v).type.dims;
-    return d.size() >= 2 && d[0] == batch_ && d[1] == length_;
+    return Indices(d.begin(), d.begin() + std::min<std::ptrdiff_t>(std::ssize(d), 2)) ==
+           Indices{batch_, length_};
   }
 
-  // For those that want the mask as a whole: a running sum of it.
-  void replace_mask() {
-    const ir::Type type = g_.value(mask_).type;
-    const Indices at = ir::indices_of(pool_, type.dims);
-    ir::Captured c = ir::capture(mask_at(at[0], at[1], ir::scalar_of(type.dtype)));
-    g_.replace_uses(mask_, g_.add_pointwise(c.operands, c.body, type, g_.value(mask_).name));
+  // For those that want it as a whole: a running sum of the mask, an output.
+  void replace_whole(ValueId v) {
+    if (!v.valid() || g_.use_count(v) == 0) return;  // cost: nobody reads it
+    const ir::Type type = g_.value(v).type;
+    const ExprRef element = given(ir::load_of(g_, v, ir::indices_of(pool_, type.dims)));
+    ir::Captured c = ir::capture(ir::convert(element, ir::scalar_of(type.dtype)));
+    g_.replace_uses(v, g_.add_pointwise(c.operands, c.body, type, g_.value(v).name));
   }
 
   // ---- outputs ----
@@ -325,8 +325,6 @@ class Ragged {
     if (std::any_of(old.dims.begin() + (rows ? 2 : 0), old.dims.end(),
                     [&](ExprRef d) { return names_length(d); }))
       return miss(output.name, "it has places for padding");
-    if (doubtful_.count(output.value.value) && !rows)
-      return miss(output.name, "it is computed at padding too");
     if (!rows) return true;
     const auto it = outputs_.find(output.value.value);
     if (it != outputs_.end()) {
@@ -381,7 +379,7 @@ class Ragged {
                              : size == length_ ? made_.back()
                                                : g_.inputs()[s.input];
         s.input = source(from);
-        if (size == batch_ || size == length_) s.axis = 0;
+        if (size == batch_ || size == length_) s.axis = 0, s.multiple = 1;
       }
       symbols.push_back(s);
     }
