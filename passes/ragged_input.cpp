@@ -80,9 +80,8 @@ class Ragged {
   }
 
   bool is_read(ExprRef size) const {
-    return std::any_of(g_.symbols.begin(), g_.symbols.end(), [&](const ir::SizeSymbol& s) {
-      return pool_.symbol(s.name) == size;
-    });
+    return std::any_of(g_.symbols.begin(), g_.symbols.end(),
+                       [&](const ir::SizeSymbol& s) { return pool_.symbol(s.name) == size; });
   }
 
   bool is_padded(ValueId v) const {
@@ -407,11 +406,25 @@ class Ragged {
 
 }  // namespace
 
+namespace {
+
+// As many as a padded batch may have.
+std::optional<int64_t> most_tokens(const Graph& graph) {
+  const auto most = [&](SizeRole role) -> std::optional<int64_t> {
+    const ir::SizeSymbol* size = graph.size_with(role);
+    return size ? graph.pool().range(size->name).max : std::nullopt;
+  };
+  if (const auto told = most(SizeRole::tokens)) return told;
+  const auto batch = most(SizeRole::batch), length = most(SizeRole::length);
+  if (!batch || !length || *batch > ir::kLargestSize / *length) return std::nullopt;
+  return *batch * *length;
+}
+
+}  // namespace
+
 PassReport ragged_input(Graph& graph) {
   PassReport report;
-  std::optional<int64_t> most;
-  if (const ir::SizeSymbol* tokens = graph.size_with(SizeRole::tokens))
-    most = graph.pool().range(tokens->name).max;
+  const std::optional<int64_t> most = most_tokens(graph);
   Graph attempt = graph;
   if (!Ragged(attempt, report).run()) return report;
   graph = ir::with_own_pool(attempt);  // which has the sizes of the new inputs alone

@@ -2,6 +2,7 @@
 #include "runtime/core/bucket_finder.h"
 
 #include <algorithm>
+#include <array>
 
 #include "runtime/core/binding.h"
 
@@ -70,6 +71,20 @@ struct BucketFinder::Walk {
   std::vector<std::vector<int64_t>> found;
 };
 
+// Sequences of no more tokens than the longest, each of one at least, have so many in all.
+bool BucketFinder::reached_without_padding(std::span<const int64_t> least,
+                                           std::span<const int64_t> largest) const {
+  const Symbol* const sizes[] = {with_role(manifest_, SizeRole::batch),
+                                 with_role(manifest_, SizeRole::length),
+                                 with_role(manifest_, SizeRole::tokens)};
+  if (!ragged_ || std::ranges::count(sizes, nullptr) > 0) return true;
+  const auto of = [&](int k, std::span<const int64_t> values) {
+    return values[static_cast<size_t>(sizes[k] - manifest_.symbols.data())];
+  };
+  const auto most = checked_product(std::array{of(0, largest), of(1, largest)});
+  return (!most || of(2, least) <= *most) && of(2, largest) >= of(0, least) + of(1, least) - 1;
+}
+
 // True if some run has these caps: what is computed of sizes, and rounded up by caps of its own,
 // must lie between its values at the ends of the others.
 bool BucketFinder::reached(const Walk& w, std::span<const int64_t> caps_and_least) const {
@@ -81,6 +96,7 @@ bool BucketFinder::reached(const Walk& w, std::span<const int64_t> caps_and_leas
     largest[i] = rounded ? std::min(caps_and_least[i], w.largest[i]) : w.largest[i];
     if (largest[i] < least[i] && !manifest_.symbols[i].derived()) return false;
   }
+  if (!reached_without_padding(least, largest)) return false;
   for (size_t i = 0; i < n; ++i) {
     const Symbol& s = manifest_.symbols[i];
     if (!s.derived() || plan_.bucket_table->sizes[i].caps.empty()) continue;

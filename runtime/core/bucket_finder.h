@@ -10,13 +10,15 @@
 #include <vector>
 
 #include "runtime/core/manifest.h"
+#include "runtime/core/sequences.h"
 
 namespace tfcc::runtime {
 
 class BucketFinder {
  public:
   /// Both must outlive it.
-  BucketFinder(const Manifest& manifest, const Plan& plan) : manifest_(manifest), plan_(plan) {}
+  BucketFinder(const Manifest& manifest, const Plan& plan)
+      : manifest_(manifest), plan_(plan), ragged_(no_ragged_program(manifest).empty()) {}
 
   bool possible() const { return plan_.bucket_table.has_value(); }
   /// The caps of the bucket of these symbols, in manifest order. False if they have none: a size is
@@ -35,9 +37,12 @@ class BucketFinder {
   const Bucket* launches_at(std::span<const int64_t> caps) const;
   int64_t least_of(size_t symbol, size_t cap) const;
   bool reached(const Walk& w, std::span<const int64_t> caps_and_least) const;
+  bool reached_without_padding(std::span<const int64_t> least,
+                               std::span<const int64_t> largest) const;
 
   const Manifest& manifest_;
   const Plan& plan_;
+  const bool ragged_;
 };
 
 }  // namespace tfcc::runtime

@@ -127,6 +127,52 @@ TEST_F(BucketTableTest, lengths_that_the_file_names) {
   }
 }
 
+// Of a graph whose tokens come without padding: batch, the longest and all tokens are told apart.
+TEST_F(BucketTableTest, covers_every_run_without_padding) {
+  auto& p = graph.pool();
+  range("T", 1, 10 * 512);
+  range("B", 1, 10);
+  graph.symbols = {
+      {"T", 3, 0, SizeRole::tokens}, {"B", 1, 0, SizeRole::batch}, {"S", 5, 0, SizeRole::length}};
+  for (int i = static_cast<int>(InputRole::cu_seqlens); i < kInputRoleCount; ++i) {
+    const auto role = static_cast<InputRole>(i);
+    const bool rows = role == InputRole::row_sequences || role == InputRole::row_positions;
+    ir::ExprRef size = p.symbol(rows ? "T" : role == InputRole::longest ? "S" : "B");
+    if (role == InputRole::cu_seqlens) size = ir::add(size, p.integer(1));
+    graph.set_role(graph.add_input(std::string(to_string(role)), {DType::i32, {size}}), role);
+    runtime::TensorType& t = manifest.inputs.emplace_back();
+    t.role = role;
+    t.dtype = DType::i32;
+    t.dims = {size_program(size, {"T", "B", "S"})};
+  }
+  const BucketFinder caps = finder();
+  ASSERT_TRUE(caps.possible());
+  const Values largest{10 * 512, 10, 512};
+  const auto all = caps.up_to(largest, kMost);
+  EXPECT_LT(all.size(), 150u);
+  std::vector<Values> reached;
+  Values found;
+  for (int64_t b = 1; b <= 10; ++b) {
+    for (int64_t s = 1; s <= 512; s += s < 40 ? 1 : 29) {
+      for (int64_t t = s + b - 1; t <= b * s; t += t < 300 ? 1 : 97) {
+        ASSERT_TRUE(caps.find(Values{t, b, s}, found)) << t << " " << b << " " << s;
+        ASSERT_GE(found[0], t);
+        ASSERT_LE(found[0], std::max<int64_t>(64, t * 3 / 2));
+        ASSERT_GE(found[1], b);
+        ASSERT_LE(found[1], std::min<int64_t>(10, 2 * b - 1));
+        ASSERT_GE(found[2], s);
+        ASSERT_LE(found[2], std::max<int64_t>(16, 2 * s - 1));
+        ASSERT_NE(std::find(all.begin(), all.end(), found), all.end()) << t << " " << b << " " << s;
+        if (std::find(reached.begin(), reached.end(), found) == reached.end())
+          reached.push_back(found);
+      }
+    }
+  }
+  for (const Values& b : all)  // at their ends, which the steps above may leave out
+    EXPECT_LE(b[2] / 2 + b[1] / 2, b[0]) << "no run has " << b[0] << ", " << b[1] << ", " << b[2];
+  EXPECT_GE(reached.size() * 10, all.size() * 9) << "many are never used";
+}
+
 TEST_F(BucketTableTest, sizes_in_any_order) {
   std::swap(graph.symbols[0].name, graph.symbols[1].name);
   std::swap(graph.symbols[0].role, graph.symbols[1].role);
