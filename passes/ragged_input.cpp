@@ -12,7 +12,8 @@
 // the right, and with `longest` the length that these would have. So the graph means what it meant:
 // the mask is 1 at tokens that are given and 0 behind them, and the rest is substituted. Requires:
 //   - which tokens are real is said by one input alone, at its own place: 1 (or 0) is proved to make
-//     it true and the other false. Or it is s < lengths[b] of an input;
+//     it true and the other false. Or it is s < n, where n is lengths[b] of an input, or the sum of a
+//     mask over its row;
 //   - other inputs over tokens are read at real tokens alone. A running sum over tokens of what is
 //     computed place by place may read them (positions counted from ids); the rest scans the padded
 //     row;
@@ -92,12 +93,45 @@ class Ragged {
     return ir::free_expr(g_, pack_, g_.op(pack_).as<ir::PackAttrs>().live, {});
   }
 
+  // The mask of which live counts the tokens: s < sum over k of mask[b,k].
+  bool counts_mask() {
+    ExprRef b = pool_.index(0, batch_), s = pool_.index(1, length_);
+    ExprRef counted = ir::expand(g_, live(), [](ValueId) { return true; });
+    // No more than the length, so that it fits 32 bits.
+    counted = ir::rewrite(counted, [](ExprRef n) {
+      return n->kind == ExprKind::wrap && n->value == 32 ? n->args[0] : nullptr;
+    });
+    for (ValueId v : ir::loads_of(counted)) {
+      const ExprRef count = load_at(v, {b});
+      if (count && counted == ir::lt(s, count)) mask_ = summed_mask(v);
+    }
+    return mask_.valid();
+  }
+
+  // What v sums up over tokens, if that is a padded input at its own place.
+  ValueId summed_mask(ValueId v) const {
+    const ir::Op* op = g_.def(v);
+    if (!op || op->kind != OpKind::reduce) return {};
+    const auto& sum = op->as<ir::ReduceAttrs>();
+    const ExprRef body = ir::free_expr(g_, g_.value(v).def, sum.body, {});
+    const auto mask = loaded_at(body, {pool_.index(0, batch_), pool_.index(1, length_)});
+    return sum.kind == ir::ReduceKind::sum && mask && is_padded(*mask) ? *mask : ValueId{};
+  }
+
+  // Null if it has another rank.
+  ExprRef load_at(ValueId v, const Indices& at) const {
+    return g_.value(v).type.dims.size() == at.size() ? ir::load_of(g_, v, at) : nullptr;
+  }
+
   // The input that says which tokens are real.
   bool find_mask() {
+    if (counts_mask()) return true;
     const std::vector<ValueId> loads = ir::loads_of(live());
     const std::string name = label(g_, pack_);
     if (loads.size() != 1 || g_.def(loads[0]))
-      return miss(name, "which tokens are real is computed from more than one input");
+      return miss(
+          name,
+          "what says which tokens are real is neither one mask nor a length of each sequence");
     const ValueId v = loads[0];
     for (const int64_t real : {1, 0}) {
       if (is_padded(v) && live_if(v, real)->kind == ExprKind::btrue &&
@@ -108,7 +142,8 @@ class Ragged {
       }
     }
     ExprRef b = pool_.index(0, batch_), s = pool_.index(1, length_);
-    if (live() == ir::lt(s, ir::load_of(g_, v, {b}))) {
+    const ExprRef length = load_at(v, {b});
+    if (length && live() == ir::lt(s, length)) {
       lengths_ = v;
       return true;
     }
@@ -238,11 +273,13 @@ class Ragged {
     const ir::Op& op = g_.op(o);
     if (op.kind == OpKind::constant || o == pack_) return true;
     bool doubtful = false;
+    const bool by_rows = computes_by_rows(op);
     for (size_t i = 0; i < std::min(ir::first_loaded(op), op.operands.size()); ++i) {
       if (!is_doubtful(op.operands[i])) continue;
       const bool running = op.kind == OpKind::cumsum && !op.as<ir::CumsumAttrs>().reverse &&
                            op.as<ir::CumsumAttrs>().axis == 1;
-      if (!running || is_padded(op.operands[i])) return scans(o, op.operands[i]);
+      const bool own_row = by_rows && is_row_operand(op, i);
+      if ((!running && !own_row) || is_padded(op.operands[i])) return scans(o, op.operands[i]);
       doubtful = true;
     }
     ir::Op copy = op;
@@ -250,7 +287,7 @@ class Ragged {
     std::vector<ExprRef> free;
     for (ExprRef* body : bodies) {
       free.push_back(ir::free_expr(g_, o, *body, {}));
-      if (!is_right(o, free.back(), doubtful)) return false;
+      if (!is_right(o, free.back(), by_rows, doubtful)) return false;
       free.back() = given(free.back());
     }
     if (doubtful) {
@@ -267,10 +304,16 @@ class Ragged {
     return true;
   }
 
+  // Whether all results have a row for each place of the padded batch, computed by itself.
+  bool computes_by_rows(const ir::Op& op) const {
+    return (op.kind == OpKind::pointwise || computes_rows(g_, op)) &&
+           std::all_of(op.results.begin(), op.results.end(),
+                       [&](ValueId r) { return has_rows(r); });
+  }
+
   // What is read of a padded input, or of what is computed from it place by place, is of a real
-  // token, or of the own place of an elementwise op, whose result is doubtful then.
-  bool is_right(OpId o, ExprRef free, bool& doubtful) {
-    const bool elementwise = g_.op(o).kind == OpKind::pointwise;
+  // token, or of the own place of an op that computes by rows, whose result is doubtful then.
+  bool is_right(OpId o, ExprRef free, bool by_rows, bool& doubtful) {
     const Indices own = ir::indices_of(g_, g_.result(o));
     std::optional<ValueId> wrong;
     bool from_the_end = false;
@@ -278,9 +321,7 @@ class Ragged {
       const auto v = loaded(n);
       from_the_end |= v == old_[0] && names_length(n->args[1]);
       if (!v || !is_doubtful(*v) || (n->args.size() >= 2 && row_at(n->args))) return;
-      if (elementwise && own.size() >= 2 && has_rows(g_.result(o)) && n->args.size() >= 2 &&
-          is_at_rows(n, own))
-        doubtful = true;
+      if (by_rows && n->args.size() >= 2 && is_at_rows(n, own)) doubtful = true;
       else wrong = v;
     });
     if (from_the_end)

@@ -15,6 +15,7 @@
 // padding does not change, or as an output.
 #include <map>
 
+#include "ir/pack.h"
 #include "passes/padded_rows.h"
 #include "passes/passes.h"
 #include "passes/row_ops.h"
@@ -40,39 +41,10 @@ class Packer {
 
  private:
   void add_pack() {
-    ExprPool& pool = g_.pool();
-    std::string name = "packed_tokens";
-    while (std::any_of(g_.symbols.begin(), g_.symbols.end(),
-                       [&](const ir::SizeSymbol& s) { return s.name == name; }))
-      name += "_";
-    pool.set_range(name, {1, ir::kLargestSize});
-    total_ = pool.symbol(name);
-    ir::SizeSymbol symbol;
-    symbol.name = name;
-    symbol.role = SizeRole::packed;
-    symbol.bound = ir::mul(rows_.batch, rows_.length);
-    g_.symbols.push_back(symbol);
-    flag_ = static_cast<int64_t>(g_.flags.size());
-    g_.flags.push_back("a row without padding lies outside of its batch; report this model");
-    std::vector<ValueId> operands;
-    const auto free = ir::capture({rows_.kept, rows_.live}, operands);
-    const auto i32 = [](std::vector<ExprRef> dims) {
-      return ir::Type{DType::i32, std::move(dims)};
-    };
-    ExprRef batch = rows_.batch;
-    const OpId pack = g_.add_op(OpKind::pack, operands, ir::PackAttrs{free[0], free[1]},
-                                {i32({batch, rows_.length}), i32({ir::add(batch, pool.integer(1))}),
-                                 i32({batch}), i32({batch}), i32({total_}), i32({total_})},
-                                {"row", "cu", "keys", "order", "seq", "pos"});
-    for (size_t k = 0; k < 6; ++k) results_[k] = g_.result(pack, k);
-    ExprRef t = pool.index(1, total_);
-    seq_ = bounded_load(results_[4], {t}, batch);
-    pos_ = bounded_load(results_[5], {t}, rows_.length);
-  }
-
-  ExprRef bounded_load(ValueId v, Indices at, ExprRef extent) {
-    if (ir::is_int(extent, 1)) return g_.pool().integer(0);
-    return ir::bounded(ir::load_of(g_, v, std::move(at)), extent, flag_);
+    pack_ = ir::add_pack(g_, rows_.live, rows_.kept, rows_.batch, rows_.length);
+    ExprRef t = g_.pool().index(1, pack_.total);
+    seq_ = pack_.sequence(g_, t);
+    pos_ = pack_.place(g_, t);
   }
 
   // Packed values take the names of those that they stand for, which nobody needs any more.
@@ -90,7 +62,7 @@ class Packer {
   ir::Type packed_type(ValueId v) const {
     ir::Type t = g_.value(v).type;
     t.dims[0] = g_.pool().integer(1);
-    t.dims[1] = total_;
+    t.dims[1] = pack_.total;
     return t;
   }
 
@@ -158,7 +130,7 @@ class Packer {
     ir::Op op = old;
     std::vector<ValueId> operands;
     for (size_t i = 0; i < 3; ++i) operands.push_back(packed_value(old.operands[i]));
-    for (size_t k : {1, 2, 3, 5}) operands.push_back(results_[k]);
+    for (ValueId v : pack_.operands()) operands.push_back(v);
     ExprRef* const visible = pack_attrs(op.attrs);
     const std::vector<ExprRef*> bodies = ir::expressions_of(op);
     std::vector<ExprRef> free;
@@ -186,10 +158,10 @@ class Packer {
   // known to be there.
   ExprRef padded_element(ValueId v, Indices at, bool there) {
     if (!there)
-      return ir::padded_element(g_, results_[0], packed_.at(v.value), std::move(at), flag_);
-    ExprRef row = ir::load_of(g_, results_[0], {at[0], at[1]});
+      return ir::padded_element(g_, pack_.row, packed_.at(v.value), std::move(at), pack_.flag);
+    ExprRef row = ir::load_of(g_, pack_.row, {at[0], at[1]});
     at[0] = g_.pool().integer(0);
-    at[1] = ir::bounded(row, total_, flag_);
+    at[1] = ir::bounded(row, pack_.total, pack_.flag);
     return ir::load_of(g_, packed_.at(v.value), std::move(at));
   }
 
@@ -217,9 +189,8 @@ class Packer {
 
   Graph& g_;
   const PaddedRows& rows_;
-  ExprRef total_ = nullptr, seq_ = nullptr, pos_ = nullptr;
-  int64_t flag_ = 0;
-  ValueId results_[6];
+  ir::Packing pack_;
+  ExprRef seq_ = nullptr, pos_ = nullptr;          // of the row that index 1 is
   std::map<uint32_t, ValueId> packed_, unpacked_;  // by value of the padded graph
 };
 

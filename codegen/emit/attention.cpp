@@ -377,9 +377,8 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
     return m.value == part.base && m.box_rows == rows;
   });
   if (same != maps.end()) return static_cast<size_t>(same - maps.begin());
-  const std::vector<ExprRef>& dims = c.dims(part.base);
-  maps.push_back({part.base, ir::mul(dims[0], dims[1]), c.integer(part.stride),
-                  static_cast<uint32_t>(rows), 64});
+  maps.push_back(
+      {part.base, rows_of(c, part.base), c.integer(part.stride), static_cast<uint32_t>(rows), 64});
   return maps.size() - 1;
 }
 

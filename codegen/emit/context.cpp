@@ -85,6 +85,13 @@ Error EmitContext::unsupported(OpId o, const std::string& what) const {
                                               graph.value(op.results[0]).name, what)};
 }
 
+ExprRef rows_of(const EmitContext& c, ValueId v) {
+  const std::vector<ExprRef>& dims = c.dims(v);
+  ExprRef rows = c.integer(1);
+  for (size_t k = 0; k + 1 < dims.size(); ++k) rows = ir::mul(rows, dims[k]);
+  return rows;
+}
+
 std::optional<RowSlice> row_slice(const Graph& g, ValueId v) {
   const ir::Op* op = g.def(v);
   if (!op || op->kind != OpKind::pointwise || op->operands.size() != 1 || g.is_output(v))
@@ -113,14 +120,19 @@ std::optional<RowSlice> row_slice(const Graph& g, ValueId v) {
   const ir::Type &type = g.value(v).type, &wide = g.value(base).type;
   ExprRef body = op->as<ir::PointwiseAttrs>().body;
   const auto at = ir::indices_of(g.pool(), type.dims);
-  if (body->kind != ir::ExprKind::load || at.size() != 3 || body->args.size() != 3 ||
-      !g.def(base) || g.is_constant(base) || wide.dtype != type.dtype) {
+  if (body->kind != ir::ExprKind::load || at.size() != 3 || !g.def(base) || g.is_constant(base) ||
+      wide.dtype != type.dtype) {
     return std::nullopt;
   }
-  const bool same_rows = body->args[0] == at[0] && body->args[1] == at[1] &&
-                         wide.dims[0] == type.dims[0] && wide.dims[1] == type.dims[1];
-  const auto offset = ir::as_int(ir::sub(body->args[2], at[2])), stride = ir::as_int(wide.dims[2]);
-  if (!same_rows || !offset || *offset < 0 || !stride) return std::nullopt;
+  // The same rows, which may have no batch of their own where there is one.
+  const size_t batch = body->args.size() == 2 && ir::is_int(type.dims[0], 1) ? 1 : 0;
+  if (body->args.size() + batch != 3) return std::nullopt;
+  for (size_t k = batch; k < 2; ++k) {
+    if (body->args[k - batch] != at[k] || wide.dims[k - batch] != type.dims[k]) return std::nullopt;
+  }
+  const auto offset = ir::as_int(ir::sub(body->args.back(), at[2])),
+             stride = ir::as_int(wide.dims.back());
+  if (!offset || *offset < 0 || !stride) return std::nullopt;
   return RowSlice{base, *offset, *stride};
 }
 

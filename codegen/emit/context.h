@@ -101,5 +101,7 @@ struct RowSlice {
 /// The slice that v is, if every reader of v can read it in place; then v has no launch and no
 /// buffer of its own.
 std::optional<RowSlice> row_slice(const Graph& graph, ValueId v);
+/// All dims but the last, as one.
+ExprRef rows_of(const EmitContext& c, ValueId v);
 
 }  // namespace tfcc::codegen

@@ -164,8 +164,7 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
   const auto same = std::find_if(maps.begin(), maps.end(),
                                  [&](const MatrixView& m) { return m.value == part.base; });
   if (same != maps.end()) return static_cast<size_t>(same - maps.begin());
-  const std::vector<ExprRef>& dims = c.dims(part.base);
-  maps.push_back({part.base, ir::mul(dims[0], dims[1]), c.integer(part.stride), 64, 64});
+  maps.push_back({part.base, rows_of(c, part.base), c.integer(part.stride), 64, 64});
   return maps.size() - 1;
 }
 

@@ -14,12 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from random_masks import LARGEST_ID, LARGEST_LENGTH, LONGEST, write_long
+from random_masks import LARGEST_ID, LARGEST_LENGTH, LONGEST, write_long, write_packed
 
 HERE = Path(__file__).resolve().parent
-# Encoders with and without a pooler, positions counted from ids, heads of 64, decoders without a past, and one of long sequences.
+# Encoders with and without a pooler, positions counted from ids, heads of 64, decoders without a past, one of long sequences, and one whose
+# padding is removed by an op of its own.
 MODELS = ["bert-eager", "bert-pooler", "bert-head64", "bert-fp16", "bert-attention-23", "bert-dynamo-18", "roberta", "distilbert", "albert",
-          "gpt2", "llama", "long"]
+          "gpt2", "llama", "long", "packed"]
+WRITTEN = {"long": write_long, "packed": write_packed}
 REFUSED = {"bert-quantised": "no attention hides padding", "gpt2-past": "queries and keys are different tokens",
            "llama-past": "queries and keys are different tokens"}
 # On a GPU a library computes products of f32, by other algorithms for other rows; 128 tokens and fewer have norms inside of products.
@@ -38,10 +40,10 @@ def main():
         folder = Path(name)
         file = folder / "model.tfcc"
         for name, (precision, tolerance) in itertools.product(MODELS, TOLERANCES[device].items()):
-            model = write_long(from_text, folder) if name == "long" else HERE / name / "model.onnx"
+            model = WRITTEN[name](from_text, folder) if name in WRITTEN else HERE / name / "model.onnx"
             subprocess.run([tfcc, "compile", model, "-o", file, "-q", "--ragged", *target, *(["--fp16"] if precision == "f16" else [])], check=True)
             print(f"{name:18} {precision}", end="  ", flush=True)
-            good &= subprocess.run([check, file, "300" if device == "cpu" else "50", str(LARGEST_ID), str(LONGEST if name == "long" else LARGEST_LENGTH),
+            good &= subprocess.run([check, file, "300" if device == "cpu" else "50", str(LARGEST_ID), str(LONGEST if name in WRITTEN else LARGEST_LENGTH),
                                     str(tolerance), device]).returncode == 0
         file.unlink()
         for name, reason in REFUSED.items():

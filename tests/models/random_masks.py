@@ -71,9 +71,49 @@ long (int64[B,S] input_ids, int64[B,S] attention_mask) => (float[B,S,128] x2)
 """ + LAYER.format(0, 1) + LAYER.format(1, 2) + "}\n"
 
 
+# As ONNX Runtime's script for packing writes it: the padding is removed by an op of its own.
+PACKED = """An encoder whose layers are between RemovePadding and RestorePadding.
+<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+packed (int64[B,S] input_ids, int64[B,S] attention_mask) => (float[B,S,128] y, float[B,128] pooled)
+<int64 zero = {0}, int64 one = {1}, int64 many = {81920}, int64[2] shape = {128, 640}, int64[2] table_shape = {640, 128}, int64[3] parts = {384, 128, 128},
+ int64[1] ahead = {1}, float few = {0.2}, float unit = {1.0}, int64[1] width = {128}>
+{
+  numbers = Range (zero, many, one)
+  reals = Cast <to = 1> (numbers)
+  waves = Sin (reals)
+  small = Mul (waves, few)
+  table = Reshape (waves, table_shape)
+  w = Reshape (small, shape)
+  wqkv, wout, wup = Split <axis = -1> (w, parts)
+  gamma = Expand (unit, width)
+  tokens = Gather (table, input_ids)
+  counted = ReduceSum <keepdims = 0> (attention_mask, ahead)
+  count = Cast <to = 6> (counted)
+  embedded = LayerNormalization <axis = -1> (tokens, gamma)
+  x, offsets, ends = com.microsoft.RemovePadding (embedded, count)
+  a = com.microsoft.PackedAttention <num_heads = 2> (x, wqkv, , offsets, ends)
+  o = MatMul (a, wout)
+  n = com.microsoft.SkipSimplifiedLayerNormalization (o, x, gamma)
+  u = MatMul (n, wup)
+  g = Tanh (u)
+  z = com.microsoft.SkipSimplifiedLayerNormalization (g, n, gamma)
+  y = com.microsoft.RestorePadding (z, offsets)
+  pooled = Gather <axis = 1> (y, zero)
+}
+"""
+
+
+def write_packed(from_text, folder):
+    return write_text_model(from_text, folder, "packed", PACKED)
+
+
 def write_long(from_text, folder):
-    text, models, path = folder / "long.onnxtxt", folder / "models", folder / "long.onnx"
-    text.write_text("# " + LONG)
+    return write_text_model(from_text, folder, "long", LONG)
+
+
+def write_text_model(from_text, folder, name, model):
+    text, models, path = folder / f"{name}.onnxtxt", folder / "models", folder / f"{name}.onnx"
+    text.write_text("# " + model)
     subprocess.run([from_text, text, models], check=True)
     path.write_bytes(models.read_bytes().split(b"\n", 1)[1][:-1])  # behind its name and size
     return path

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// RemovePadding, the packed attentions and RestorePadding of com.microsoft. How many tokens are
-// real depends on data, so the packed rows are represented with room for all: real tokens first, as
-// the operators order them, and padding after them.
+// RemovePadding, the packed attentions and RestorePadding of com.microsoft. The first is the op pack,
+// and what comes after it has packed rows. A second one in a graph, a batch that may be empty, and
+// attention over offsets that come from elsewhere have rows with room for all, since how many tokens
+// are real depends on data: real tokens first, as the operators order them, and padding after them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "frontend/operators/attention.h"
 #include "frontend/operators/norm.h"
 #include "ir/matmul.h"
+#include "ir/pack.h"
 
 namespace tfcc::frontend {
 namespace {
@@ -109,6 +111,9 @@ struct PackedTokens {
     ValueId lengths, starts;
   };
   std::unordered_map<ValueId, Sequences> sequences;
+  // Of the one whose rows are those of a pack.
+  std::optional<ir::Packing> packing;
+  ValueId offsets, ends;
   std::map<std::string, ExprRef> rows;  // ONNX names that may have as many rows as there are tokens
 };
 
@@ -123,6 +128,29 @@ Result<void> refuse_packed_output(Importer& im, const std::string& name, ValueId
       fmt::format(
           "output '{}' has a row per real token, a number that depends on data; put RestorePadding before it",
           escaped(name)));
+}
+
+}  // namespace
+
+namespace {
+
+// There is one packed size in a graph, of a batch that has tokens.
+bool may_pack(const Importer& im, const Dims& rows) {
+  const auto positive = [&](ExprRef n) { return ir::prove_ge0(ir::sub(n, n->pool->integer(1))); };
+  return im.graph.size_with(SizeRole::packed) == nullptr && positive(rows[0]) && positive(rows[1]);
+}
+
+// The real tokens of x [B,S,width], [T,width].
+ValueId packed_rows(Importer& im, ValueId x, ValueId counts) {
+  const Dims d = im.dims(x);
+  const ExprRef b = im.pool().index(0, d[0]), s = im.pool().index(1, d[1]);
+  const ir::Packing p = ir::add_pack(im.graph, ir::lt(s, im.element(counts, {b})), nullptr, d[0],
+                                     d[1], im.node->name);
+  im.notes<PackedTokens>().packing = p;
+  const Dims to{p.total, d[2]};
+  const Indices at = im.index_vars(to);
+  return im.pointwise(im.element(x, {p.sequence(im.graph, at[0]), p.place(im.graph, at[0]), at[1]}),
+                      im.type(x).dtype, to, "");
 }
 
 }  // namespace
@@ -143,21 +171,29 @@ Result<void> import_microsoft_remove_padding(Importer& im) {
                                       im.value_name(0) + ".starts", im.node->name);
   const Layout l{d[0], d[1], counts, starts};
   TFCC_TRY(ValueId places, places_of_rows(im, l));
-  const Dims packed{ir::mul(d[0], d[1]), d[2]};
-  TFCC_TRY(ValueId y, rows_at(im, flattened(im, x, ".flat"), places, packed, ""));
-  im.define(0, y);
   PackedTokens& made = im.notes<PackedTokens>();
+  const bool packs = may_pack(im, d);
+  ValueId y;
+  if (packs) {
+    y = packed_rows(im, x, counts);
+  } else {
+    TFCC_TRY(y, rows_at(im, flattened(im, x, ".flat"), places, {ir::mul(d[0], d[1]), d[2]}, ""));
+  }
+  im.define(0, y);
   im.output_rules.insert(refuse_packed_output);
   for (const std::string& name : reached_from(im.model(), im.node->outputs[0]))
-    made.rows[name] = packed[0];
+    made.rows[name] = im.dims(y)[0];
   if (wants_output(im, 1)) {
     const ValueId offsets = reshape(im, places, {d[0], d[1]}, ".offsets");
     im.define(1, offsets);
     made.sequences[offsets] = {counts, starts};
+    if (packs) made.offsets = offsets;
   }
   const Dims ends{ir::add(d[0], im.integer(1))};
   const ExprRef i = im.index_vars(ends)[0];
-  im.define(2, ir::select(ir::lt(i, d[0]), im.element(starts, {i}), total_of(im, l)), dtype, ends);
+  const ValueId all = im.define(
+      2, ir::select(ir::lt(i, d[0]), im.element(starts, {i}), total_of(im, l)), dtype, ends);
+  if (packs) made.ends = all;
   if (!wants_output(im, 3)) return {};
   ir::ReduceAttrs longest;
   longest.kind = ir::ReduceKind::max;
@@ -198,7 +234,14 @@ Result<void> import_microsoft_restore_padding(Importer& im) {
   const Indices at = im.index_vars(to);
   const ExprRef rows = im.dims(x)[0], zero = im.pool().real(0, ir::scalar_of(im.type(x).dtype));
   ExprRef row, real;
-  const auto& made = im.notes<PackedTokens>().sequences;
+  const PackedTokens& tokens = im.notes<PackedTokens>();
+  if (tokens.packing && offsets == tokens.offsets && rows == tokens.packing->total) {
+    row = im.element(tokens.packing->row, {at[0], at[1]});
+    const ExprRef element = im.element(x, {ir::bounded(row, rows, tokens.packing->flag), at[2]});
+    im.define(0, ir::select(ir::le(im.integer(0), row), element, zero), im.type(x).dtype, to);
+    return {};
+  }
+  const auto& made = tokens.sequences;
   if (auto known = made.find(offsets); known != made.end()) {
     row = ir::add(im.element(known->second.starts, {at[0]}), at[1]);
     real = ir::lt(at[1], im.element(known->second.lengths, {at[0]}));
@@ -217,7 +260,8 @@ namespace {
 
 struct Packed {
   ExprRef rows, batch, length;
-  ValueId offsets, ends;  // [B, S]; [B + 1]
+  ValueId offsets, ends;                 // [B, S]; [B + 1]
+  const ir::Packing* packing = nullptr;  // whose rows these are, if they are those of a pack
 };
 
 Result<Packed> packed_of(Importer& im, ValueId tokens, size_t offsets_input) {
@@ -231,6 +275,10 @@ Result<Packed> packed_of(Importer& im, ValueId tokens, size_t offsets_input) {
   p.length = im.dims(p.offsets)[1];
   TFCC_TRY([[maybe_unused]] ExprRef n, im.unify(ir::add(p.batch, im.integer(1)), im.dims(p.ends)[0],
                                                 "cumulative_sequence_length is not [batch + 1]"));
+  const PackedTokens& made = im.notes<PackedTokens>();
+  if (made.packing && p.offsets == made.offsets && p.ends == made.ends &&
+      p.rows == made.packing->total)
+    p.packing = &*made.packing;
   return p;
 }
 
@@ -238,11 +286,18 @@ ExprRef length_of(Importer& im, const Packed& p, ExprRef b) {
   return ir::sub(im.element(p.ends, {ir::add(b, im.integer(1))}), im.element(p.ends, {b}));
 }
 
-// `element(row, head, column)` of packed tokens as [B, heads, S, size]. Places of padding hold
-// those of another token, or zeros.
+// `element(row, head, column)` of packed tokens as rows of an attention: of those of a pack [1, T,
+// heads * size]. Else [B, heads, S, size], where places of padding hold those of another token, or
+// zeros.
 ValueId spread(Importer& im, const Packed& p, int64_t heads, ExprRef size, DType dtype,
                std::string_view suffix,
                const std::function<ExprRef(ExprRef, ExprRef, ExprRef)>& element) {
+  if (p.packing != nullptr) {
+    const Dims rows{im.integer(1), p.rows, ir::mul(im.integer(heads), size)};
+    const Indices at = im.index_vars(rows);
+    return im.pointwise(element(at[1], ir::div(at[2], size), ir::mod(at[2], size)), dtype, rows,
+                        suffix);
+  }
   const Dims to{p.batch, im.integer(heads), p.length, size};
   const Indices at = im.index_vars(to);
   const ExprRef row = ir::add(im.element(p.ends, {at[0]}), at[2]);
@@ -251,16 +306,46 @@ ValueId spread(Importer& im, const Packed& p, int64_t heads, ExprRef size, DType
   return im.pointwise(body, dtype, to, suffix);
 }
 
+// The score of an attention of these indices (b, h, i, j) and dims, and its bias.
+Result<ExprRef> biased(Importer& im, ExprRef s, const Indices& at, const Dims& dims,
+                       size_t bias_input) {
+  if (!im.has_input(bias_input)) return s;
+  TFCC_TRY(ValueId bias, im.input(bias_input));
+  TFCC_TRY(ExprRef b, score_bias(im, bias, at, dims, "attention_bias"));
+  return ir::add(s, ir::convert(b, s->type));
+}
+
+// Attention over the rows of a pack, which sees all keys of a sequence.
+Result<void> attend_rows(Importer& im, const Packed& p, ValueId q, ValueId k, ValueId v,
+                         int64_t heads, size_t bias_input) {
+  const ExprRef n = im.integer(heads);
+  const Dims dims{p.batch, n, p.length, p.length};
+  const auto size = ir::exact_div(im.dims(q)[2], n);
+  TFCC_TRY(const ExprRef scale, attention_scale(im, size.value_or(im.dims(q)[2]), true));
+  const ExprRef scaled =
+      ir::mul(im.pool().param("s", Scalar::f32), ir::convert(scale, Scalar::f32));
+  TFCC_TRY(const ExprRef score, biased(im, scaled, im.index_vars(dims), dims, bias_input));
+  ir::AttentionAttrs attrs;
+  attrs.heads = attrs.kv_heads = heads;
+  attrs.packed = {p.batch, p.length};
+  std::vector<ValueId> operands{q, k, v};
+  for (ValueId x : p.packing->operands()) operands.push_back(x);
+  attrs.score = ir::capture({score}, operands)[0];
+  const ValueId context = im.graph.add(ir::OpKind::attention, operands, attrs, im.type(v),
+                                       im.value_name(0) + ".rows", im.node->name);
+  const Dims to{p.rows, im.dims(v)[2]};
+  const Indices at = im.index_vars(to);
+  im.define(0, im.element(context, {im.integer(0), at[0], at[1]}), im.type(v).dtype, to);
+  return {};
+}
+
 Result<void> attend_packed(Importer& im, const Packed& p, ValueId q, ValueId k, ValueId v,
-                           size_t bias_input) {
+                           int64_t heads, size_t bias_input) {
+  if (p.packing != nullptr) return attend_rows(im, p, q, k, v, heads, bias_input);
   AttentionParts parts{q, k, v, nullptr, nullptr, true};
   TFCC_TRY(parts.scale, attention_scale(im, im.dims(q)[3], true));
   parts.score = [&](ExprRef s, const Indices& at, const Dims& dims) -> Result<ExprRef> {
-    if (im.has_input(bias_input)) {
-      TFCC_TRY(ValueId bias, im.input(bias_input));
-      TFCC_TRY(ExprRef b, score_bias(im, bias, at, dims, "attention_bias"));
-      s = ir::add(s, ir::convert(b, s->type));
-    }
+    TFCC_TRY(s, biased(im, s, at, dims, bias_input));
     return ir::select(ir::lt(at[3], length_of(im, p, at[0])), s,
                       im.pool().real(-INFINITY, s->type));
   };
@@ -316,7 +401,7 @@ Result<void> import_microsoft_packed_attention(Importer& im) {
                });
     first = ir::add(first, sizes[i]);
   }
-  return attend_packed(im, p, qkv[0], qkv[1], qkv[2], 5);
+  return attend_packed(im, p, qkv[0], qkv[1], qkv[2], heads, 5);
 }
 
 Result<void> import_microsoft_packed_multi_head_attention(Importer& im) {
@@ -372,7 +457,7 @@ Result<void> import_microsoft_packed_multi_head_attention(Importer& im) {
                     });
     first = ir::add(first, ir::mul(im.integer(heads), *size));
   }
-  return attend_packed(im, p, qkv[0], qkv[1], qkv[2], 6);
+  return attend_packed(im, p, qkv[0], qkv[1], qkv[2], heads, 6);
 }
 
 }  // namespace tfcc::frontend
