@@ -14,8 +14,8 @@
 //   - which tokens are real is said by one input alone, at its own place: 1 (or 0) is proved to make
 //     it true and the other false. Or it is s < n, where n is lengths[b] of an input, or the sum of a
 //     mask over its row;
-//   - other inputs over tokens are read at real tokens alone. A running sum over tokens of what is
-//     computed place by place may read them (positions counted from ids); the rest scans the padded
+//   - other inputs over tokens are read at real tokens alone, or row by row by what is read so. A
+//     running sum over tokens is such a reader (positions counted from ids); the rest scans the padded
 //     row;
 //   - batch and length are sizes of the run.
 #include <fmt/format.h>
