@@ -127,6 +127,7 @@ std::vector<TensorInfo> describe(const Manifest& m, const std::vector<TensorType
   const auto told = [](const TensorType& t) { return t.role != InputRole::none || t.state; };
   const bool by_names = std::ranges::none_of(tensors, told);
   for (const TensorType& t : tensors) {
+    if (t.role > InputRole::cu_seqlens) continue;  // follows from it: nobody sets it
     TensorInfo& info = infos.emplace_back();
     info.name = t.name;
     info.dtype = t.dtype;
@@ -383,8 +384,6 @@ Result<Model> Model::ragged() const {
     return not_of_this_version(impl_->name, program, why);
   auto impl = beside(impl_, runtime::ragged_of(m));
   TFCC_TRY_VOID(start_beside(*impl, program));
-  // Who sets cu_seqlens has set what follows from it.
-  std::erase_if(impl->inputs, [](const TensorInfo& t) { return t.role > InputRole::cu_seqlens; });
   return Model(std::move(impl));
 }
 

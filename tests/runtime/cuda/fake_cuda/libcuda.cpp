@@ -22,7 +22,7 @@ double ticks = 0;
 
 using Work = std::function<void()>;
 using Graph = std::vector<Work>;
-int captures_to_fail = 0;
+int captures_to_fail = 0, copies_in = 0;
 std::map<void*, Graph> captured;  // by stream
 std::map<Address, size_t> sizes;  // of allocations
 
@@ -62,6 +62,29 @@ void add_one(void** params) {
   for (int64_t i = 0; i < n->batch * n->length * 3; ++i) out[i] = y[i] + 1;
 }
 
+// The device block of the small program without padding: tokens, batch, the longest, then the
+// addresses of x, cu_seqlens and what follows from it, and out.
+struct RowsBlock {
+  int64_t tokens, batch, longest;
+  void *x, *tables[6], *out;
+};
+
+void bind_rows(void** params) {
+  std::memcpy(param<RowsBlock*>(params, 1), params[0], sizeof(RowsBlock));
+}
+
+// out[t] = x[t] + 100 * its sequence + its place + 10000 * where the sequence ends.
+void rows(void** params) {
+  auto* n = param<const RowsBlock*>(params, 0);
+  auto* x = *param<const float**>(params, 2);
+  auto* ends = *param<const int32_t**>(params, 3);
+  auto* sequences = *param<const int32_t**>(params, 4);
+  auto* places = *param<const int32_t**>(params, 5);
+  auto* out = *param<float**>(params, 6);
+  for (int64_t t = 0; t < n->tokens; ++t)
+    out[t] = x[t] + 100.0f * sequences[t] + places[t] + 10000.0f * ends[sequences[t] + 1];
+}
+
 // Parameters are copied when a kernel is captured: `bind` has a struct and a pointer, the others
 // pointers alone.
 struct Known {
@@ -69,9 +92,9 @@ struct Known {
   std::vector<size_t> bytes;
 };
 const std::map<std::string, Known> kernels = {
-    {"bind", {bind, {sizeof(Block), 8}}},
-    {"embed", {embed, {8, 8, 8, 8, 8, 8}}},
-    {"add_one", {add_one, {8, 8, 8, 8}}},
+    {"bind", {bind, {sizeof(Block), 8}}},    {"embed", {embed, {8, 8, 8, 8, 8, 8}}},
+    {"add_one", {add_one, {8, 8, 8, 8}}},    {"bind_rows", {bind_rows, {sizeof(RowsBlock), 8}}},
+    {"rows", {rows, {8, 8, 8, 8, 8, 8, 8}}},
 };
 
 struct LaunchAttribute {
@@ -156,6 +179,7 @@ int cuMemcpyHtoD_v2(Address to, const void* from, size_t n) {
   return std::memcpy(reinterpret_cast<void*>(to), from, n), 0;
 }
 int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t n, void*) {
+  ++copies_in;
   return cuMemcpyHtoD_v2(to, from, n);
 }
 int cuMemcpyDtoH_v2(void* to, Address from, size_t n) {
@@ -240,6 +264,7 @@ int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t n, void*) {
 /// Makes work take so many milliseconds.
 void fake_cuda_spend(double ms) { ticks += ms; }
 /// Work that was put behind a gate so far.
+int fake_cuda_copies_in() { return copies_in; }
 int fake_cuda_gates() { return gates; }
 int cuGetErrorString(int code, const char** out) {
   return *out = code == 2 ? "out of memory" : "fake failure", 0;
