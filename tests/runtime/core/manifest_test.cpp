@@ -80,7 +80,8 @@ TEST(Manifest, agrees_with_libprotobuf) {
     pb::Manifest m;
     fill(m, rng);
     auto* const generation = m.has_generation() ? m.mutable_generation()->mutable_plans() : nullptr;
-    for (auto* plans : {m.mutable_plans(), generation}) {
+    auto* const ragged = m.has_ragged() ? m.mutable_ragged()->mutable_plans() : nullptr;
+    for (auto* plans : {m.mutable_plans(), generation, ragged}) {
       for (int i = 0; plans && i < plans->size(); ++i) {
         pb::Plan& p = *plans->Mutable(i);
         p.set_family(rng() % 2 ? "cuda" : "cpu");
