@@ -73,9 +73,9 @@ class Ragged {
       if (!is_read(size))
         return miss(g_.name, fmt::format("its {} is {}, no size of a run", what, ir::print(size)));
     }
+    if (batch_ == length_) return miss(g_.name, "its batch is its length");
     for (ValueId v : g_.inputs()) {
-      const auto& d = g_.value(v).type.dims;
-      if (d.size() >= 2 && d[0] == batch_ && d[1] == length_) padded_.push_back(v);
+      if (has_rows(v)) padded_.push_back(v);
     }
     return true;
   }
@@ -134,7 +134,7 @@ class Ragged {
           "what says which tokens are real is neither one mask nor a length of each sequence");
     const ValueId v = loads[0];
     for (const int64_t real : {1, 0}) {
-      if (is_padded(v) && live_if(v, real)->kind == ExprKind::btrue &&
+      if (is_padded(v) && is_at_own_place(live(), v) && live_if(v, real)->kind == ExprKind::btrue &&
           live_if(v, 1 - real)->kind == ExprKind::bfalse) {
         mask_ = v;
         real_ = real;
@@ -147,8 +147,16 @@ class Ragged {
       lengths_ = v;
       return true;
     }
-    return miss(name, fmt::format("'{}' says by more than 0 and 1 which tokens are real",
-                                  g_.value(v).name));
+    return miss(name,
+                fmt::format("'{}' does not say by 0 and 1 at its place whether a token is real",
+                            g_.value(v).name));
+  }
+
+  bool is_at_own_place(ExprRef e, ValueId v) const {
+    const ExprRef own = load_at(v, {pool_.index(0, batch_), pool_.index(1, length_)});
+    bool other = false;
+    ir::for_each_node(e, [&](ExprRef n) { other |= loaded(n) == v && n != own; });
+    return !other;
   }
 
   ExprRef live_if(ValueId mask, int64_t is) const {
@@ -289,6 +297,7 @@ class Ragged {
       free.push_back(ir::free_expr(g_, o, *body, {}));
       if (!is_right(o, free.back(), by_rows, doubtful)) return false;
       free.back() = given(free.back());
+      if (doubtful) free.back() = guarded(o, free.back());
     }
     if (doubtful) {
       for (ValueId r : op.results) doubtful_.insert(r.value);
@@ -302,6 +311,16 @@ class Ragged {
     g_.op(o).attrs = copy.attrs;
     g_.set_operands(o, operands);
     return true;
+  }
+
+  // What is computed of padding raises no flag: it is 0 there.
+  ExprRef guarded(OpId o, ExprRef e) const {
+    bool flags = false;
+    ir::for_each_node(
+        e, [&](ExprRef n) { flags |= n->kind == ExprKind::bounded && n->value != flag_; });
+    const Indices own = ir::indices_of(g_, g_.result(o));
+    return flags ? ir::select(has_token(own[0], own[1]), e, ir::convert(pool_.integer(0), e->type))
+                 : e;
   }
 
   // Whether all results have a row for each place of the padded batch, computed by itself.
@@ -414,12 +433,16 @@ class Ragged {
         tokens.input = source(new_[4]);
         continue;
       }
-      if (s.read()) {
-        const ValueId from = size == batch_    ? new_[2]
-                             : size == length_ ? made_.back()
-                                               : g_.inputs()[s.input];
-        s.input = source(from);
-        if (size == batch_ || size == length_) s.axis = 0, s.multiple = 1;
+      // Which sizes they are, whatever other inputs have a batch or a length of their own.
+      if (s.role == SizeRole::batch || s.role == SizeRole::length) s.role = SizeRole::none;
+      if (size == batch_ || size == length_) {
+        const bool batch = size == batch_;
+        s = {s.name, source(batch ? new_[2] : made_.back()), 0,
+             batch ? SizeRole::batch : SizeRole::length};
+      } else if (s.read()) {
+        const auto ragged = ragged_.find(g_.inputs()[s.input].value);
+        s.input = source(ragged == ragged_.end() ? g_.inputs()[s.input] : ragged->second);
+        if (ragged != ragged_.end()) --s.axis;  // batch and length have become one
       }
       symbols.push_back(s);
     }

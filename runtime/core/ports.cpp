@@ -116,10 +116,15 @@ bool Ports::has_tokens(const Port& p) const {
   return symbol && manifest_.symbols[*symbol].role == SizeRole::tokens;
 }
 
+// What follows from cu_seqlens is nobody's to set. Errors: invalid_argument.
+Result<void> Ports::check_told(const Port& p) const {
+  if (!is_table(p) || p.type->role == InputRole::cu_seqlens) return {};
+  return Error{ErrorCode::invalid_argument, role(p) + " follows from cu_seqlens; set that"};
+}
+
 // cu_seqlens itself, read here; the others of its kind follow from it.
 Result<void> Ports::set_sequences(const Port& p, const TensorRef& tensor) {
-  if (p.type->role != InputRole::cu_seqlens)
-    return Error{ErrorCode::invalid_argument, role(p) + " follows from cu_seqlens; set that"};
+  TFCC_TRY_VOID(check_told(p));
   if (tensor.dtype != DType::i32 && tensor.dtype != DType::i64) {
     return Error{ErrorCode::invalid_argument,
                  role(p) + ": dtype is " + to_string(tensor.dtype) + ", must be i32 or i64"};
@@ -160,10 +165,9 @@ Result<void> Ports::set(std::string_view name, const TensorRef& tensor,
   }
   if (!cu_seqlens.empty() && !tensor.shape.empty() && tensor.shape[0] != cu_seqlens.back())
     return other_tokens(*p, tensor.shape[0], cu_seqlens.back());
+  TFCC_TRY([[maybe_unused]] const int64_t longest, sequences_.check(cu_seqlens));
   TFCC_TRY_VOID(set(name, tensor));
-  auto taken = take(cu_seqlens);
-  if (!taken) TFCC_TRY_VOID(clear(name));
-  return taken;
+  return take(cu_seqlens);
 }
 
 Result<void> Ports::set(std::string_view name,
@@ -198,6 +202,7 @@ Result<void> Ports::set(std::string_view name,
 
 Result<void> Ports::clear(std::string_view name) {
   TFCC_TRY(Port * p, require(name, false));
+  TFCC_TRY_VOID(check_told(*p));
   for (Port* each : {p, find(name, true)}) {
     if (each == nullptr) continue;
     each->ref = {};

@@ -82,6 +82,7 @@ class Ports {
   Port* find(std::string_view name, bool output_only);
   bool is_table(const Port& p) const;
   bool has_tokens(const Port& p) const;
+  Result<void> check_told(const Port& p) const;
   Result<void> set_sequences(const Port& p, const TensorRef& tensor);
   Result<void> take(std::span<const int64_t> cu_seqlens);
   Result<Shapes> with_tables(const Shapes& given) const;

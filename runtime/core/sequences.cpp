@@ -71,6 +71,13 @@ Result<void> Sequences::check_sizes(int64_t batch, int64_t tokens, int64_t longe
       check_most(batch, most_batch_, "there are " + std::to_string(batch) + " sequences"));
   TFCC_TRY_VOID(
       check_most(tokens, most_tokens_, "there are " + std::to_string(tokens) + " tokens"));
+  const std::string sizes =
+      std::to_string(tokens) + " tokens of " + std::to_string(batch) + " sequences";
+  if (tokens < batch) return wrong("there are " + sizes + ", each of which has one at least");
+  if (longest < 1 ? tokens > 0 : longest > tokens || (tokens - 1) / longest >= batch) {
+    return wrong("there are " + sizes + ", of which the longest cannot have " +
+                 std::to_string(longest));
+  }
   return check_most(longest, most_length_, "a sequence has " + std::to_string(longest) + " tokens");
 }
 
@@ -90,7 +97,7 @@ int64_t Sequences::count(InputRole role, int64_t batch, int64_t tokens, int64_t 
   }
 }
 
-Result<void> Sequences::set(std::span<const int64_t> cu) {
+Result<int64_t> Sequences::check(std::span<const int64_t> cu) const {
   if (cu.empty()) return wrong("it is empty; it has one number more than there are sequences");
   if (cu[0] != 0) return wrong("it begins with " + std::to_string(cu[0]) + ", must begin with 0");
   int64_t longest = 0;
@@ -105,9 +112,13 @@ Result<void> Sequences::set(std::span<const int64_t> cu) {
                              sequence + " has " + std::to_string(cu[i] - cu[i - 1]) + " tokens"));
     longest = std::max(longest, cu[i] - cu[i - 1]);
   }
-  const auto batch = static_cast<int64_t>(cu.size()) - 1;
-  TFCC_TRY_VOID(check_sizes(batch, cu.back(), longest));
+  TFCC_TRY_VOID(check_sizes(std::ssize(cu) - 1, cu.back(), longest));
+  return longest;
+}
 
+Result<void> Sequences::set(std::span<const int64_t> cu) {
+  TFCC_TRY(const int64_t longest, check(cu));
+  const int64_t batch = std::ssize(cu) - 1;
   tokens_ = cu.back();
   table(InputRole::cu_seqlens).assign(cu.begin(), cu.end());
   std::vector<int32_t>&lengths = table(InputRole::seqlens),

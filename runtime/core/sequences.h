@@ -31,6 +31,8 @@ class Sequences {
   /// falls, a sequence is empty or too long, there are too many sequences or tokens. Then what was
   /// there before stays.
   Result<void> set(std::span<const int64_t> cu_seqlens);
+  /// The length of the longest, and the errors of set(), which it leaves to do.
+  Result<int64_t> check(std::span<const int64_t> cu_seqlens) const;
   /// The sizes alone, of sequences that nobody has. Errors: shape.
   Result<void> check_sizes(int64_t batch, int64_t tokens, int64_t longest) const;
   int64_t tokens() const { return tokens_; }

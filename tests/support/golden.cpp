@@ -153,8 +153,8 @@ bool has_input(const Graph& g, const std::string& name) {
 class RaggedCase {
  public:
   RaggedCase(const Graph& before, const Graph& after) : padded(sample_inputs(before)) {
-    batch_ = size_of_role(before, tfcc::SizeRole::batch);
-    length_ = size_of_role(before, tfcc::SizeRole::length);
+    batch_ = size_named(before, after.size_with(tfcc::SizeRole::batch)->name);
+    length_ = size_named(before, after.size_with(tfcc::SizeRole::length)->name);
     for (auto& [name, x] : padded) {
       // Ids are 1 or 3, neither 0 nor what pads; a place in each sequence is that of its first token.
       for (int64_t& i : x.ints) i = x.dims.size() > 1 ? i * 2 + 1 : 0;
@@ -200,12 +200,11 @@ class RaggedCase {
   // The last is the longest.
   int64_t tokens_of(int64_t b) const { return b + 1 == batch_ ? length_ : 1 + b % length_; }
 
-  int64_t size_of_role(const Graph& g, tfcc::SizeRole role) const {
+  int64_t size_named(const Graph& g, const std::string& name) const {
     for (tfcc::ir::ValueId v : g.inputs()) {
       const auto& dims = g.value(v).type.dims;
       for (size_t k = 0; k < dims.size(); ++k) {
-        if (const auto* s = g.size_with(role); s && dims[k] == g.pool().symbol(s->name))
-          return padded.at(g.value(v).name).dims[k];
+        if (dims[k] == g.pool().symbol(name)) return padded.at(g.value(v).name).dims[k];
       }
     }
     return 1;

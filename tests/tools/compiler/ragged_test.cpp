@@ -131,9 +131,10 @@ TEST_F(RaggedTest, NamesWhatIsWrong) {
   expect_refused(set(49, {0, 49}), shape, "sequence 0 has 49 tokens, at most 48");
   expect_refused(set(10, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), shape,
                  "there are 10 sequences, at most 9");
-  ASSERT_TRUE(set(9, {0, 3, 4, 9}));
   ASSERT_TRUE(executor_->run());
   EXPECT_EQ(pooled(), want) << "what was refused changed something";
+  expect_refused(executor_->clear("row_positions"), ErrorCode::invalid_argument,
+                 "'row_positions' follows from cu_seqlens");
 
   ASSERT_TRUE(executor_->set("token_type_ids", {types_.data(), DType::i64, {8}}));
   expect_refused(executor_->run(), shape, "'token_type_ids' has 8 tokens, cu_seqlens ends at 9");
@@ -169,6 +170,13 @@ TEST_F(RaggedTest, PreparedShapesAllocateNothing) {
     ASSERT_TRUE(executor_->run());
     EXPECT_EQ(executor_->arena_bytes(), arena);
   }
+  expect_refused(
+      executor_->prepare({{"input_ids", {5}}, {"token_type_ids", {5}}, {"cu_seqlens", {9}}}),
+      ErrorCode::shape, "5 tokens of 8 sequences, each of which has one at least");
+  expect_refused(
+      executor_->prepare(
+          {{"input_ids", {40}}, {"token_type_ids", {40}}, {"cu_seqlens", {9}}, {"longest", {4}}}),
+      ErrorCode::shape, "40 tokens of 8 sequences, of which the longest cannot have 4");
   EXPECT_TRUE(executor_->workspace_bytes(
       {{"input_ids", {60}}, {"token_type_ids", {60}}, {"cu_seqlens", {7}}, {"longest", {20}}}));
   expect_refused(executor_->prepare({{"input_ids", {60}}, {"token_type_ids", {60}}}),
