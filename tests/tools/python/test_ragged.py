@@ -72,6 +72,8 @@ class TestRagged(unittest.TestCase):
             joined = _tensors.joined({"a": [[1], [2, 3]], "b": [[1], [2]]}, ragged.inputs, "cu_seqlens")
         joined = _tensors.joined({"a": [np.ones((2, 3), np.float32), np.zeros((1, 3), np.float32)]}, ragged.inputs, "cu_seqlens")
         self.assertEqual((joined["a"].shape, joined["cu_seqlens"].tolist()), ((3, 3), [0, 2, 3]))
+        none = ragged.run({n: [] for n in tokens})
+        self.assertEqual([v.shape[0] for v in none.values()], [0] * len(none))
         executor.prepare({**{n: (20,) for n in tokens}, "cu_seqlens": (5,)})
         with self.assertRaisesRegex(tfcc.Error, "cu_seqlens:9 are 500 tokens of 8 sequences"):
             executor.prepare({n: (20,) for n in tokens})

@@ -132,8 +132,8 @@ def joined(inputs, infos, ends):
             if value and all(is_torch(v) for v in value):
                 import torch
                 value = torch.cat(list(value))
-            elif value:
-                value = np.concatenate([np.asarray(v) for v in value])
+            else:
+                value = np.concatenate([np.asarray(v) for v in value]) if value else np.zeros(0, np.int64)
                 if value.dtype.kind in "iu" and types.get(name) in ("i64", "i32"):  # of Python's numbers
                     value = value.astype(NUMPY[NAMES.index(types[name])])
         out[name] = value
