@@ -72,6 +72,10 @@ class Verifier {
       if (in.role != InputRole::none && in.role != InputRole::mask && !whole)  // G9
         error("G9", fmt::format("%{}: {} that are no i64 or i32", value_name(in.name),
                                 to_string(in.role)));
+      const auto same = [&](ValueId other) { return graph_.value(other).role == in.role; };
+      if (in.role >= InputRole::cu_seqlens && std::ranges::count_if(graph_.inputs(), same) > 1)
+        error("G9",
+              fmt::format("%{}: two inputs are the {}", value_name(in.name), to_string(in.role)));
     }
   }
 
@@ -274,7 +278,8 @@ std::string to_string(const Violation& v) { return fmt::format("{} ({})", v.text
 /// - **G8** A size that an op makes is a dim of the results of exactly one `pack`, whose
 ///   expressions do not name it. Every other op that names it, in a dim or an expression, reads a
 ///   result of that pack or of an op that does. Inputs, outputs and checks do not name it.
-/// - **G9** An input whose role is ids, positions or types has whole numbers, i64 or i32.
+/// - **G9** An input that has a role, but for a mask, has whole numbers, i64 or i32. A role of rows
+///   (`cu_seqlens` and what follows from it) is that of one input at most.
 std::vector<Violation> verify(const Graph& graph) { return Verifier(graph).run(); }
 
 }  // namespace tfcc::ir

@@ -335,10 +335,11 @@ class Ragged {
   bool is_right(OpId o, ExprRef free, bool by_rows, bool& doubtful) {
     const Indices own = ir::indices_of(g_, g_.result(o));
     std::optional<ValueId> wrong;
-    bool from_the_end = false;
+    bool from_the_end = false, behind_the_first = false;
     ir::for_each_node(free, [&](ExprRef n) {
       const auto v = loaded(n);
       from_the_end |= v == old_[0] && names_length(n->args[1]);
+      behind_the_first |= v == old_[0] && place_of(n->args[1]).value_or(0) != 0;
       if (!v || !is_doubtful(*v) || (n->args.size() >= 2 && row_at(n->args))) return;
       if (by_rows && n->args.size() >= 2 && is_at_rows(n, own)) doubtful = true;
       else wrong = v;
@@ -346,7 +347,14 @@ class Ragged {
     if (from_the_end)
       return miss(label(g_, o),
                   "it reads a place at the end of the batch, which is padding of short sequences");
+    if (behind_the_first)
+      return miss(label(g_, o), "it reads a place that a short sequence does not have");
     return !wrong || scans(o, *wrong);
+  }
+
+  // A place that is a number.
+  static std::optional<int64_t> place_of(ExprRef e) {
+    return ir::as_int(e->kind == ExprKind::bounded ? e->args[0] : e);
   }
 
   // Whether a place depends on the length, and not by its range alone.

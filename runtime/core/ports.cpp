@@ -141,8 +141,10 @@ Result<void> Ports::set_sequences(const Port& p, const TensorRef& tensor) {
 }
 
 Result<void> Ports::take(std::span<const int64_t> cu_seqlens) {
-  TFCC_TRY_VOID(sequences_.set(cu_seqlens));
-  tables_there_ = false;
+  if (!sequences_.are(cu_seqlens)) {
+    TFCC_TRY_VOID(sequences_.set(cu_seqlens));
+    tables_there_ = false;
+  }
   for (Port& p : ports_) {
     if (!is_table(p)) continue;
     const std::span<const int32_t> table = std::as_const(sequences_).table(p.type->role);
@@ -283,7 +285,8 @@ Result<Shapes> Ports::with_tables(const Shapes& given) const {
     }
     TFCC_TRY_VOID(check_shape(*p, shape));
     if (p->type->role == InputRole::cu_seqlens) batch = shape[0] - 1;
-    if (p->type->role == InputRole::longest) longest = shape[0];
+    else if (p->type->role == InputRole::longest) longest = shape[0];
+    else TFCC_TRY_VOID(check_told(*p));
   }
   if (!batch || *batch < 0 || !tokens) {
     return Error{ErrorCode::invalid_argument,

@@ -2,7 +2,9 @@
 #include "runtime/core/sequences.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
+#include <utility>
 
 namespace tfcc::runtime {
 namespace {
@@ -42,6 +44,8 @@ std::string no_ragged_program(const Program& program) {
     const TensorType* t = input_of(program, role);
     const std::string what = "its input '" + std::string(to_string(role)) + "'";
     if (t == nullptr) return what + " is missing";
+    if (std::ranges::count(program.inputs, role, &TensorType::role) > 1)
+      return what + " is there twice";
     if (t->dtype != DType::i32 || t->dims.size() != 1 || t->state)
       return what + " is no vector of i32";
     const SizeRole counts = role == InputRole::row_sequences || role == InputRole::row_positions
@@ -118,15 +122,31 @@ Result<int64_t> Sequences::check(std::span<const int64_t> cu) const {
 
 Result<void> Sequences::set(std::span<const int64_t> cu) {
   TFCC_TRY(const int64_t longest, check(cu));
-  const int64_t batch = std::ssize(cu) - 1;
+  try {
+    make(cu, longest);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::memory, "cu_seqlens: no memory for tables of " +
+                                        std::to_string(cu.back()) + " tokens; use fewer"};
+  }
+  std::swap(tables_, spare_);
   tokens_ = cu.back();
-  table(InputRole::cu_seqlens).assign(cu.begin(), cu.end());
-  std::vector<int32_t>&lengths = table(InputRole::seqlens),
-  &order = table(InputRole::longest_first), &sequences = table(InputRole::row_sequences),
-  &positions = table(InputRole::row_positions);
+  return {};
+}
+
+bool Sequences::are(std::span<const int64_t> cu) const {
+  return std::ranges::equal(cu, table(InputRole::cu_seqlens));
+}
+
+// In memory of the tables before the last ones.
+void Sequences::make(std::span<const int64_t> cu, int64_t longest) {
+  const int64_t batch = std::ssize(cu) - 1;
+  spare(InputRole::cu_seqlens).assign(cu.begin(), cu.end());
+  std::vector<int32_t>&lengths = spare(InputRole::seqlens),
+  &order = spare(InputRole::longest_first), &sequences = spare(InputRole::row_sequences),
+  &positions = spare(InputRole::row_positions);
   lengths.clear();
   sequences.clear();
-  positions.resize(static_cast<size_t>(tokens_));
+  positions.resize(static_cast<size_t>(cu.back()));
   for (int64_t b = 0; b < batch; ++b) {
     const auto at = static_cast<size_t>(b);
     lengths.push_back(static_cast<int32_t>(cu[at + 1] - cu[at]));
@@ -139,8 +159,7 @@ Result<void> Sequences::set(std::span<const int64_t> cu) {
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return length(a) != length(b) ? length(a) > length(b) : a < b;
   });
-  table(InputRole::longest).resize(static_cast<size_t>(longest));
-  return {};
+  spare(InputRole::longest).resize(static_cast<size_t>(longest));
 }
 
 }  // namespace tfcc::runtime

@@ -28,9 +28,11 @@ class Sequences {
   /// Whether the program takes them.
   bool taken() const { return taken_; }
   /// cu_seqlens: 0, then where each sequence ends. Errors: shape, with what is wrong where: a number
-  /// falls, a sequence is empty or too long, there are too many sequences or tokens. Then what was
-  /// there before stays.
+  /// falls, a sequence is empty or too long, there are too many sequences or tokens; memory. Then what
+  /// was there before stays.
   Result<void> set(std::span<const int64_t> cu_seqlens);
+  /// Whether it is what was set last.
+  bool are(std::span<const int64_t> cu_seqlens) const;
   /// The length of the longest, and the errors of set(), which it leaves to do.
   Result<int64_t> check(std::span<const int64_t> cu_seqlens) const;
   /// The sizes alone, of sequences that nobody has. Errors: shape.
@@ -50,12 +52,13 @@ class Sequences {
   static constexpr size_t index(InputRole role) {
     return static_cast<size_t>(static_cast<int>(role) - kFirst);
   }
-  std::vector<int32_t>& table(InputRole role) { return tables_[index(role)]; }
+  std::vector<int32_t>& spare(InputRole role) { return spare_[index(role)]; }
+  void make(std::span<const int64_t> cu_seqlens, int64_t longest);
 
   bool taken_ = false;
   int64_t most_batch_, most_tokens_, most_length_;
   int64_t tokens_ = 0;
-  std::array<std::vector<int32_t>, kInputRoleCount - kFirst> tables_;
+  std::array<std::vector<int32_t>, kInputRoleCount - kFirst> tables_, spare_;
 };
 
 }  // namespace tfcc::runtime

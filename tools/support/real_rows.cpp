@@ -26,6 +26,7 @@ Result<RealRows> real_rows(const std::vector<TensorInfo>& model,
   if (mask == inputs.end() || mask->second.shape.size() != 2 || is_float(mask->second.dtype))
     return usage_error("--ragged: no input is a mask of whole numbers [batch, length]");
   const Array& m = mask->second;
+  if (m.count() == 0) return usage_error("--ragged: the mask has no token");
   RealRows real;
   for (int64_t i = 0; i < m.count(); ++i)
     real.add_place(ir::read_int(m.dtype, m.bytes.data(), i) != 0, (i + 1) % m.shape[1] == 0);
@@ -54,7 +55,16 @@ Result<std::vector<std::pair<std::string, Array>>> without_padding(
     if (from == inputs.end())
       return usage_error(fmt::format("--ragged: the padded program has no input '{}'", t.name));
     Array& padded = from->second;
+    if (padded.dtype != t.dtype)
+      return usage_error(fmt::format("--ragged: input '{}': dtype is {}, must be {}", t.name,
+                                     to_string(padded.dtype), to_string(t.dtype)));
     if (is_of_tokens(t)) {
+      const std::vector<int64_t> places{
+          std::ssize(real.ends) - 1, real.places / std::max<int64_t>(std::ssize(real.ends) - 1, 1)};
+      if (padded.shape.size() < 2 ||
+          !std::equal(places.begin(), places.end(), padded.shape.begin()))
+        return usage_error(fmt::format("--ragged: input '{}' is [{}], the mask [{}]", t.name,
+                                       fmt::join(padded.shape, ","), fmt::join(places, ",")));
       std::vector<int64_t> shape(padded.shape.begin() + 1, padded.shape.end());
       shape[0] = static_cast<int64_t>(real.rows.size());
       Array rows = make_array(t.dtype, shape);

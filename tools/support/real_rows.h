@@ -22,7 +22,8 @@ struct RealRows {
 Result<RealRows> real_rows(const std::vector<TensorInfo>& model,
                            const std::vector<std::pair<std::string, Array>>& inputs);
 /// Inputs of a padded model as its program without padding takes them, whose own are `ragged`: real
-/// rows of those over tokens, and cu_seqlens. Errors: usage (an input is missing).
+/// rows of those over tokens, and cu_seqlens. Errors: usage (an input is missing, of another type or of
+/// other places than the mask).
 Result<std::vector<std::pair<std::string, Array>>> without_padding(
     const std::vector<TensorInfo>& ragged, const RealRows& real,
     std::vector<std::pair<std::string, Array>> inputs);

@@ -64,6 +64,10 @@ TEST(InputRoles, AreCheckedAndRead) {
   EXPECT_EQ(ir::to_string(violations[0]), "%x: ids that are no i64 or i32 (G9)");
   EXPECT_TRUE(
       ir::verify(*ir::parse("graph @g(%x: f32[4] as mask) {\n  return\n}\n", "test")).empty());
+  const auto twice = ir::verify(*ir::parse(
+      "graph @g(%x: i32[4] as seqlens, %y: i32[4] as seqlens) {\n  return\n}\n", "test"));
+  ASSERT_EQ(twice.size(), 2U);
+  EXPECT_EQ(ir::to_string(twice[0]), "%x: two inputs are the seqlens (G9)");
   const auto unknown = ir::parse("graph @g(%x: f32[4] as batch) {\n  return\n}\n", "test");
   ASSERT_FALSE(unknown);
   EXPECT_NE(unknown.error().message.find("expected ids, mask, positions or types"),

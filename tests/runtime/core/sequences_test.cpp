@@ -62,6 +62,8 @@ TEST(Sequences, MakesTablesOfEnds) {
   ASSERT_TRUE(s.set(std::vector<int64_t>{0, 1})) << "fewer after more";
   EXPECT_EQ(table(s, InputRole::row_sequences), Numbers{0});
   EXPECT_EQ(table(s, InputRole::longest).size(), 1u);
+  EXPECT_TRUE(s.are(std::vector<int64_t>{0, 1}));
+  EXPECT_FALSE(s.are(std::vector<int64_t>{0, 2}));
   ASSERT_TRUE(s.set(std::vector<int64_t>{0})) << "no sequence at all";
   EXPECT_EQ(s.tokens(), 0);
   EXPECT_TRUE(table(s, InputRole::row_sequences).empty());
@@ -103,6 +105,10 @@ TEST(Sequences, KnowsItsPrograms) {
     return no_ragged_program(m);
   };
   EXPECT_NE(broken([](Manifest& m) { m.inputs.pop_back(); }).find("'longest' is missing"),
+            std::string::npos);
+  EXPECT_NE(broken([](Manifest& m) {
+              m.inputs.push_back(m.inputs[0]);
+            }).find("'cu_seqlens' is there twice"),
             std::string::npos);
   EXPECT_NE(broken([](Manifest& m) { m.inputs[1].dtype = DType::i64; }).find("no vector of i32"),
             std::string::npos);

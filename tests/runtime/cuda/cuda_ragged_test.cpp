@@ -162,6 +162,7 @@ TEST_F(CudaRaggedTest, enqueue_copies_what_has_changed) {
       ASSERT_TRUE(done) << done.error().message;
       EXPECT_EQ(c.out, c.expected);
       const int before = copies();
+      ASSERT_TRUE(e.set("x", c.ref(c.x, Place::device), c.cu_seqlens)) << "the same again";
       std::iota(c.x.begin(), c.x.end(), 0.0f);
       std::fill(c.out.begin(), c.out.end(), 0.0f);
       ASSERT_TRUE(e.enqueue(&stream));

@@ -179,6 +179,10 @@ TEST_F(RaggedTest, PreparedShapesAllocateNothing) {
       ErrorCode::shape, "40 tokens of 8 sequences, of which the longest cannot have 4");
   EXPECT_TRUE(executor_->workspace_bytes(
       {{"input_ids", {60}}, {"token_type_ids", {60}}, {"cu_seqlens", {7}}, {"longest", {20}}}));
+  expect_refused(
+      executor_->prepare(
+          {{"input_ids", {60}}, {"token_type_ids", {60}}, {"cu_seqlens", {7}}, {"seqlens", {6}}}),
+      ErrorCode::invalid_argument, "'seqlens' follows from cu_seqlens");
   expect_refused(executor_->prepare({{"input_ids", {60}}, {"token_type_ids", {60}}}),
                  ErrorCode::invalid_argument, "cu_seqlens:9 are 500 tokens of 8 sequences");
   expect_refused(

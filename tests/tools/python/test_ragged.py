@@ -68,10 +68,25 @@ class TestRagged(unittest.TestCase):
                 ragged.run(inputs)
         with self.assertRaisesRegex(tfcc.Error, "rows of different lengths; pad them, or give them to Model.ragged"):
             model.run(lists)
-        with self.assertRaisesRegex(tfcc.Error, "sequences of other lengths"):
-            joined = _tensors.joined({"a": [[1], [2, 3]], "b": [[1], [2]]}, ragged.inputs, "cu_seqlens")
-        joined = _tensors.joined({"a": [np.ones((2, 3), np.float32), np.zeros((1, 3), np.float32)]}, ragged.inputs, "cu_seqlens")
-        self.assertEqual((joined["a"].shape, joined["cu_seqlens"].tolist()), ((3, 3), [0, 2, 3]))
+        def joined(**inputs):
+            dims = {"a": "T", "b": "T", "f": "T,3", "p": "1,S"}
+            types = {"a": "i64", "b": "i32", "f": "f32", "p": "i64"}
+            infos = [tfcc.TensorInfo(n, types[n], tuple(tfcc.Dim(d, 0, None) for d in dims[n].split(","))) for n in dims]
+            return _tensors.joined(inputs, [*infos, tfcc.TensorInfo("ends", "i32", (tfcc.Dim("B + 1", 0, None),))], "ends")
+
+        rows = joined(f=[np.ones((2, 3), np.float32), np.zeros((1, 3), np.float32)], p=[[0, 1]])
+        self.assertEqual((rows["f"].shape, rows["ends"].tolist(), rows["p"]), ((3, 3), [0, 2, 3], [[0, 1]]))
+        self.assertEqual(joined(f=[[[1, 2, 3]], [[4, 5, 6]]], ends=[0, 1, 2])["f"].shape, (2, 3))
+        self.assertEqual(joined(f=[[1, 2, 3], [4, 5, 6]], ends=[0, 2])["f"], [[1, 2, 3], [4, 5, 6]])  # one array
+        self.assertEqual(joined(b=[[1], [2, 3]])["b"].dtype, np.int32)
+        self.assertEqual(joined(a=[[], [1]])["ends"].tolist(), [0, 0, 1])
+        self.assertEqual(joined(a=[np.ones(2, np.int32)])["a"].dtype, np.int32)  # arrays are not converted
+        wrong = {"sequences of other lengths": {"a": [[1], [2, 3]], "b": [[1], [2]]}, "does not fit i32": {"b": [[2**40]]},
+                 "different widths": {"f": [np.ones((1, 3)), np.ones((1, 4))]}, "no list of whole numbers": {"ends": [[0], [1, 2]]},
+                 "a sequence that is no array": {"a": [[[1, 2], [3]]]}}
+        for message, inputs in wrong.items():
+            with self.assertRaisesRegex(tfcc.Error, message):
+                joined(**inputs)
         none = ragged.run({n: [] for n in tokens})
         self.assertEqual([v.shape[0] for v in none.values()], [0] * len(none))
         executor.prepare({**{n: (20,) for n in tokens}, "cu_seqlens": (5,)})

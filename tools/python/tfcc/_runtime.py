@@ -133,8 +133,7 @@ class Model:
         self._library.tfcc_model_ragged(self._handle, byref(other._handle))
         other._base = self  # with the memory that its file may be in
         other._start(bool(self._widen), self._pool.most)
-        tokens = {n.dims[0].text for n in other.inputs if n.dims} & {o.dims[0].text for o in other.outputs if o.dims}
-        other._ends = next(i.name for i in other.inputs if i.name.startswith("cu_seqlens") and i.dims[0].text not in tokens)
+        other._ends = other.inputs[-1].name  # cu_seqlens, behind the inputs of the padded program
         return other
 
     def __del__(self):

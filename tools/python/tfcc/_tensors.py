@@ -116,26 +116,22 @@ def widened(value, dtype):
 
 
 def joined(inputs, infos, ends):
-    """Inputs of a model without padding: what is given as a list, an array for each sequence, as one array, and `ends` (cu_seqlens)
-    as whole numbers of the host."""
-    types = {i.name: i.dtype for i in infos}
+    """Inputs of a model without padding: what is given as a list for an input over tokens, an array for each sequence, as one array,
+    and `ends` (cu_seqlens) as whole numbers of the host."""
+    by_name = {i.name: i for i in infos}
+    tokens = infos[0].dims[0].text if infos[0].dims else None  # inputs over tokens come first
     out, lengths = {}, None
     for name, value in inputs.items():
         if name == ends:
-            value = value.cpu().numpy() if is_torch(value) else np.asarray(value)
-            out[name] = value.astype(np.int64) if value.dtype.kind in "iu" else value
+            out[name] = _ends(name, value)
             continue
-        if isinstance(value, (list, tuple)) and all(np.ndim(v) > 0 if not is_torch(v) else v.ndim > 0 for v in value):
-            if [len(v) for v in value] != (lengths or [len(v) for v in value]):
+        info = by_name.get(name)
+        of_tokens = info is not None and info.name != ends and info.dims and info.dims[0].text == tokens
+        if of_tokens and isinstance(value, (list, tuple)) and all(np.ndim(v) == len(info.dims) if not is_torch(v) else v.ndim == len(info.dims) for v in _shapes(name, value)):
+            if [len(v) for v in value] != (lengths if lengths is not None else [len(v) for v in value]):
                 raise Error("invalid_argument", f"'{name}' has sequences of other lengths than the inputs before it")
             lengths = [len(v) for v in value]
-            if value and all(is_torch(v) for v in value):
-                import torch
-                value = torch.cat(list(value))
-            else:
-                value = np.concatenate([np.asarray(v) for v in value]) if value else np.zeros(0, np.int64)
-                if value.dtype.kind in "iu" and types.get(name) in ("i64", "i32"):  # of Python's numbers
-                    value = value.astype(NUMPY[NAMES.index(types[name])])
+            value = _concatenated(name, value, info)
         out[name] = value
     if lengths is not None:
         of_lists = np.cumsum([0, *lengths], dtype=np.int64)
@@ -143,6 +139,44 @@ def joined(inputs, infos, ends):
             raise Error("invalid_argument", f"'{ends}' is not that of the sequences in lists; leave it out")
         out[ends] = of_lists
     return out
+
+
+def _ends(name, value):
+    try:
+        value = value.cpu().numpy() if is_torch(value) else np.asarray(value)
+    except ValueError:
+        raise Error("invalid_argument", f"'{name}' is no list of whole numbers") from None
+    return value.astype(np.int64) if value.dtype.kind in "iu" else value
+
+
+def _shapes(name, value):
+    """The pieces, each of which must be an array."""
+    try:
+        return [v if is_torch(v) else np.asarray(v) for v in value]
+    except ValueError:
+        raise Error("invalid_argument", f"'{name}' has a sequence that is no array") from None
+
+
+def _concatenated(name, value, info):
+    """Sequences as one array; Python's numbers have the input's type, if they fit."""
+    if value and all(is_torch(v) for v in value):
+        import torch
+        return torch.cat(list(value))
+    if info.dtype == "bf16":
+        return np.concatenate([np.asarray(v) for v in value]) if value else np.zeros(0, np.uint16)
+    to = np.dtype(NUMPY[NAMES.index(info.dtype)])
+    pieces = [np.asarray(v) for v in value]
+    pieces = [p for p in pieces if p.size] or [np.zeros(0, to)]
+    try:
+        all_of_them = np.concatenate(pieces)
+    except ValueError:
+        raise Error("invalid_argument", f"'{name}' has sequences of different widths") from None
+    numbers = not any(isinstance(v, np.ndarray) for v in value)
+    if all_of_them.dtype == to or not numbers or (all_of_them.dtype.kind == "f") != (to.kind == "f"):
+        return all_of_them
+    if to.kind in "iu" and all_of_them.size and (all_of_them.min() < np.iinfo(to).min or all_of_them.max() > np.iinfo(to).max):
+        raise Error("invalid_argument", f"'{name}': a number does not fit {info.dtype}")
+    return all_of_them.astype(to)
 
 
 def to_numpy(tensor):
