@@ -83,6 +83,7 @@ class Ports {
   bool is_table(const Port& p) const;
   bool has_tokens(const Port& p) const;
   Result<void> check_told(const Port& p) const;
+  Result<void> check_tokens() const;
   Result<void> set_sequences(const Port& p, const TensorRef& tensor);
   Result<void> take(std::span<const int64_t> cu_seqlens);
   Result<Shapes> with_tables(const Shapes& given) const;
