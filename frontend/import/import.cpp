@@ -513,11 +513,24 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     return import_onnx(inlined, report, ranges);
   }
   TFCC_TRY_VOID(check_operators(model));
-  Facts facts = facts_of(ranges);
-  for (const ValueInfo& in : model.inputs) {
-    for (size_t axis = 0; axis < in.dims.size(); ++axis) facts.axes.insert(symbol_name(in, axis));
-  }
+  const Facts given = [&] {
+    Facts facts = facts_of(ranges);
+    for (const ValueInfo& in : model.inputs) {
+      for (size_t axis = 0; axis < in.dims.size(); ++axis) facts.axes.insert(symbol_name(in, axis));
+    }
+    return facts;
+  }();
+  Facts facts = given;
   EmptySizes empty;
+  // How many rows are left without padding is a number that the device counts. A graph that asks for
+  // it, as a shape does, is imported with room for all rows. False if that was so already.
+  const auto leave_room = [&](const Importer& im) {
+    if (facts.room_for_padding || !im.graph.size_with(SizeRole::packed)) return false;
+    facts = given;
+    facts.room_for_padding = true;
+    empty = {};
+    return true;
+  };
   for (int round = 0; round < kRounds; ++round) {
     Importer im(model, facts);
     Result<void> walked = walk(im, facts, empty.allowed());
@@ -527,6 +540,10 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     const bool wrong =
         !impossible.empty() || empty.contradicted(before, facts, static_cast<bool>(walked));
     if (wrong && empty.retreat(facts)) {
+      round = -1;
+      continue;
+    }
+    if ((!impossible.empty() || (facts == before && !walked)) && leave_room(im)) {
       round = -1;
       continue;
     }
@@ -540,7 +557,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     tell_roles(im.graph, ranges);
     tell_input_roles(im.graph);
     const std::vector<ir::Violation> broken = ir::verify(im.graph);
-    if (broken.empty() ? empty.more(im, facts, walk) : empty.retreat(facts)) {
+    if (broken.empty() ? empty.more(im, facts, walk) : leave_room(im) || empty.retreat(facts)) {
       round = -1;  // the sizes settle once more
       continue;
     }

@@ -40,6 +40,8 @@ struct Facts {
   std::map<std::string, std::string> equal;   // symbol is this expression over other symbols
   std::map<std::string, int64_t> multiple;    // symbol is a multiple of it
   std::set<std::string> axes;                 // names that axes of inputs have
+  bool room_for_padding =
+      false;  // rows without padding are as many as with it: what becomes of them needs their number
   bool operator==(const Facts&) const = default;
 };
 
@@ -59,6 +61,9 @@ class Importer {
   std::string attr_string(StringName name, std::string_view otherwise) const;
   std::optional<std::vector<int64_t>> attr_ints(IntegersName name) const;
   Error fail(ErrorCode code, const std::string& what) const;  // prefixed with file and node
+
+  /// Whether rows that are left without padding need room for all (Facts).
+  bool room_for_padding() const { return known_.room_for_padding; }
 
   // ---- values ----
   Graph graph;

@@ -134,10 +134,11 @@ Result<void> refuse_packed_output(Importer& im, const std::string& name, ValueId
 
 namespace {
 
-// There is one packed size in a graph, of a batch that has tokens.
+// There is one packed size in a graph, of a batch that has tokens, whose number nobody asks for.
 bool may_pack(const Importer& im, const Dims& rows) {
   const auto positive = [&](ExprRef n) { return ir::prove_ge0(ir::sub(n, n->pool->integer(1))); };
-  return im.graph.size_with(SizeRole::packed) == nullptr && positive(rows[0]) && positive(rows[1]);
+  return !im.room_for_padding() && im.graph.size_with(SizeRole::packed) == nullptr &&
+         positive(rows[0]) && positive(rows[1]);
 }
 
 // The real tokens of x [B,S,width], [T,width].
