@@ -8,13 +8,12 @@ GPU in fp32 and fp16. Models that can have no such program must say why.
 Exit status 0 only if all are good; 77, which ctest takes as skipped, without a GPU.
 """
 import itertools
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from random_masks import LARGEST_ID, LARGEST_LENGTH, LONGEST, write_long, write_packed
+from random_masks import LARGEST_ID, LARGEST_LENGTH, LONGEST, arguments, write_long, write_packed
 
 HERE = Path(__file__).resolve().parent
 # Encoders with and without a pooler, positions counted from ids, heads of 64, decoders without a past, one of long sequences, and one whose
@@ -29,12 +28,7 @@ TOLERANCES = {"cpu": {"f32": 0}, "cuda": {"f32": 5e-5, "f16": 2e-2}}
 
 
 def main():
-    tfcc, check, from_text = sys.argv[1:4]
-    device = sys.argv[4] if len(sys.argv) > 4 else "cpu"
-    if device == "cuda" and (not shutil.which("nvidia-smi") or not subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()):
-        print("skipped: there is no GPU")
-        sys.exit(77)
-    target = ["--target", "cuda"] if device == "cuda" else ["--target", "cpu", "--cpu", "native"]
+    tfcc, check, from_text, device, target = arguments()
     good = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -119,15 +119,21 @@ def write_text_model(from_text, folder, name, model):
     return path
 
 
-def main():
+def arguments():
+    """The programs, the device, and the options of its target; ends where there is no such device."""
     tfcc, check, from_text = sys.argv[1:4]
     device = sys.argv[4] if len(sys.argv) > 4 else "cpu"
     if device == "cuda" and (not shutil.which("nvidia-smi") or not subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()):
         print("skipped: there is no GPU")
         sys.exit(77)
+    target = ["--target", "cuda"] if device == "cuda" else ["--target", "cpu", "--cpu", "native"]
+    return tfcc, check, from_text, device, target
+
+
+def main():
+    tfcc, check, from_text, device, target = arguments()
     good = True
     precisions = {"f32": [], "f16": ["--fp16"]} if device == "cuda" else {"f32": []}
-    target = ["--target", "cuda"] if device == "cuda" else ["--target", "cpu", "--cpu", "native"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for (name, runs), (precision, options) in itertools.product(MODELS.items(), precisions.items()):
