@@ -41,26 +41,26 @@ struct AsItIs {
 /// Vectors along the columns, of which a tile's are copied to shared memory. `bytes` of a column.
 template <class... Ts> struct ColumnValues {
   static constexpr int bytes = 0;
-  template <int width> TFCC_FN void copy(unsigned char*, idx, idx, int) const {}
-  template <int width> static TFCC_FN void load(const unsigned char*, idx, f32 (*)[2]) {}
+  template <int room> TFCC_FN void copy(unsigned char*, idx, idx, int, int) const {}
+  template <int room> static TFCC_FN void load(const unsigned char*, idx, f32 (*)[2]) {}
 };
 template <class First, class... Rest> struct ColumnValues<First, Rest...> {
   static_assert(sizeof...(Rest) < 4, "Columns: at most four");
   static constexpr int bytes = sizeof(First) + ColumnValues<Rest...>::bytes;
   const First* vector;
   ColumnValues<Rest...> rest;
-  /// By kPreparing threads: `width` columns from the first on, as far as there are.
-  template <int width> TFCC_FN void copy(unsigned char* to, idx first, idx columns, int thread) const {
+  /// By kPreparing threads: `width` columns from the first on, as far as there are, to where each vector has room for `room`.
+  template <int room> TFCC_FN void copy(unsigned char* to, idx first, idx columns, int width, int thread) const {
     constexpr int chunk = 16 / sizeof(First);
     for (idx c = thread * chunk; c < width; c += kPreparing * chunk) {
       if (first + c < columns) sm90::copy_16_bytes(to + c * sizeof(First), vector + first + c);
     }
-    rest.template copy<width>(to + width * sizeof(First), first, columns, thread);
+    rest.template copy<room>(to + room * sizeof(First), first, columns, width, thread);
   }
   /// Two of them, from column `at` of the tile on.
-  template <int width> static TFCC_FN void load(const unsigned char* from, idx at, f32 (*to)[2]) {
+  template <int room> static TFCC_FN void load(const unsigned char* from, idx at, f32 (*to)[2]) {
     load_pack((const First*)from + at, *to);
-    ColumnValues<Rest...>::template load<width>(from + width * sizeof(First), at, to + 1);
+    ColumnValues<Rest...>::template load<room>(from + room * sizeof(First), at, to + 1);
   }
 };
 
@@ -78,6 +78,7 @@ template <class Spec, class Epilogue, class Scaled = AsItIs> struct MatmulEnd {
 
 /// What is prepared for the end of a tile beside that, and barriers: `full` when it is there, `empty` when it has been used.
 template <class Spec, int block_m, int block_n> struct alignas(16) EndMemory {
+  static constexpr int rows = block_m, width = block_n;
   unsigned char columns[block_n * Spec::Columns::bytes + 16];
   f32 mean[block_m], rstd[block_m];
   u64 full, empty;
@@ -129,19 +130,22 @@ template <class Spec, int count> TFCC_FN void row_statistics(const f32* moments,
 
 /// By thread `thread` of kPreparing: what the end of the tile from this row and column on needs, beside the vectors along its columns. What
 /// lies behind the last row is that of the last. The launches before this one have ended.
-template <int block_m, int block_n, class Spec, class End, class Memory>
-TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, idx rows, idx columns, idx first_row, idx first_column, int thread) {
+template <class Spec, class End, class Memory>
+TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, idx rows, idx columns, idx first_row, idx first_column, int block_m, int block_n, int thread) {
   if constexpr (Spec::beside) {
-    constexpr int chunks = block_n / 8;
-#pragma unroll 8
-    for (int i = thread; i < block_m * chunks; i += kPreparing) {
-      const int r = i / chunks, c = i % chunks * 8;
-      const idx row = first_row + r < rows ? first_row + r : rows - 1;
-      if (first_column + c < columns) sm90::copy_16_bytes(tile + r * end_pitch(block_n) + c * 2, end.beside + (i64)row * columns + first_column + c);
+    const int pitch = end_pitch(block_n);
+    const int lanes = block_n < 64 ? 4 : 8;  // of a row's part of so many chunks
+    for (int c = thread % lanes * 8; c < block_n; c += 64) {
+      if (first_column + c >= columns) break;
+#pragma unroll 4
+      for (int r = thread / lanes; r < block_m; r += kPreparing / lanes) {
+        const idx row = first_row + r < rows ? first_row + r : rows - 1;
+        sm90::copy_16_bytes(tile + r * pitch + c * 2, end.beside + (i64)row * columns + first_column + c);
+      }
     }
   }
   if constexpr (Spec::norm != 0) {
-    constexpr int count = block_m / kPreparing;
+    constexpr int count = Memory::rows / kPreparing;  // all at once, also where a tile has fewer
     idx of[count];
     f32 mean[count], rstd[count];
 #pragma unroll
@@ -159,8 +163,9 @@ TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, id
 /// The end of one tile for a thread of a warpgroup, when its sums are there and what prepare_end() does. A loop over parts of the columns,
 /// for which the sums move down: code for all of them would be longer than what the instruction caches hold. Beyond the last column it
 /// computes an element of the edge once more, which is not stored.
-template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
-  static constexpr int part = block_n % 64 == 0 ? 64 : 32, kGroup = matmul_end_detail::kGroup, pitch = end_pitch(block_n);
+template <class Spec, class End, class Memory> struct EndOfTile {
+  static constexpr int most = Memory::width, kGroup = matmul_end_detail::kGroup;  // columns of the largest of the tiles
+  static constexpr int part = most % 64 == 0 ? 64 : 32;
   using Out = typename Spec::Out;
   using T = typename Spec::T;
   const End& end;
@@ -168,10 +173,11 @@ template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
   const Memory& memory;
   int group;
   idx rows, columns, first_row, first, lane, local;          // local: the first of the two rows of a thread, in the group
+  int block_n, pitch;
 
-  TFCC_FN EndOfTile(const End& e, const unsigned char* beside, const Memory& m, int group_, idx rows_, idx columns_, idx row, idx column)
-      : end(e), tile(beside + group_ * 64 * pitch), memory(m), group(group_), rows(rows_), columns(columns_), first_row(row + group_ * 64), first(column),
-        lane(threadIdx.x % kWarp), local(threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4) {}
+  TFCC_FN EndOfTile(const End& e, const unsigned char* beside, const Memory& m, int group_, idx rows_, idx columns_, idx row, idx column, int width)
+      : end(e), tile(beside + group_ * 64 * end_pitch(width)), memory(m), group(group_), rows(rows_), columns(columns_), first_row(row + group_ * 64), first(column),
+        lane(threadIdx.x % kWarp), local(threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4), block_n(width), pitch(end_pitch(width)) {}
 
   TFCC_FN idx inside(idx row) const { return row < rows ? row : rows - 1; }
 
@@ -227,7 +233,7 @@ template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
     for (int q = 0; q < 4; ++q) {
       const idx c = from + q * 8, column = (c < columns ? c : columns - 8) + lane % 4 * 2;
       f32 of_columns[4][2] = {};
-      Spec::Columns::template load<block_n>(memory.columns, column - first, of_columns);
+      Spec::Columns::template load<most>(memory.columns, column - first, of_columns);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const f32 of_column[4] = {of_columns[0][i % 2], of_columns[1][i % 2], of_columns[2][i % 2], of_columns[3][i % 2]};
@@ -252,8 +258,8 @@ template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
   }
 
   /// Of 64 columns 32 values.
-  TFCC_FN void finish_gated(f32 (&sums)[block_n / 2]) const {
-    static_assert(block_n % 64 == 0 || !Spec::gated, "block_n: a multiple of 64 where columns are pairs of eights");
+  TFCC_FN void finish_gated(f32 (&sums)[most / 2]) const {
+    static_assert(Spec::Tiles::box_n == 64 || !Spec::gated, "block_n: a multiple of 64 where columns are pairs of eights");
     const idx width = columns / 2;
 #pragma unroll 1
     for (idx from = first / 2; from < (first + block_n) / 2; from += kGroup) {
@@ -266,16 +272,16 @@ template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
       }
       store_group(end.out, v, from, width);
 #pragma unroll
-      for (int i = kGroup; i < block_n / 2; ++i) sums[i - kGroup] = sums[i];
+      for (int i = kGroup; i < most / 2; ++i) sums[i - kGroup] = sums[i];
     }
   }
 
-  TFCC_FN void finish(f32 (&sums)[block_n / 2]) const {
+  TFCC_FN void finish(f32 (&sums)[most / 2]) const {
     if constexpr (Spec::gated) return finish_gated(sums);
     else finish_plain(sums);
   }
 
-  TFCC_FN void finish_plain(f32 (&sums)[block_n / 2]) const {
+  TFCC_FN void finish_plain(f32 (&sums)[most / 2]) const {
     f32 mean[2] = {}, rstd[2] = {};
     if constexpr (Spec::norm != 0) {
 #pragma unroll
@@ -285,13 +291,15 @@ template <int block_n, class Spec, class End, class Memory> struct EndOfTile {
     for (idx from = first; from < first + block_n; from += part) {
 #pragma unroll
       for (int g = 0; g < part / kGroup; ++g) {
+        if (Spec::Tiles::box_n < part && g > 0 && from + g * kGroup >= first + block_n) break;
         f32 v[16];
 #pragma unroll
         for (int i = 0; i < 16; ++i) v[i] = sums[g * 16 + i];
         finish(v, from + g * kGroup, mean, rstd);
       }
+      if (from + part >= first + block_n) break;
 #pragma unroll
-      for (int i = part / 2; i < block_n / 2; ++i) sums[i - part / 2] = sums[i];
+      for (int i = part / 2; i < most / 2; ++i) sums[i - part / 2] = sums[i];
     }
   }
 };

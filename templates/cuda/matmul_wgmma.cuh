@@ -72,7 +72,6 @@ template <class Tile, class Spec> struct Tiling : Tile {
   static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes, ring_bytes = Tile::ring_bytes, box_m = Spec::Tiles::box_m, box_n = Spec::Tiles::box_n;
   static constexpr bool trans_b = Spec::trans_b;
   static_assert(trans_b || block_n % 64 == 0, "block_n: a multiple of 64 without trans_b");
-  using Memory = EndMemory<Spec, Spec::Tiles::groups * 64, Spec::Tiles::block_n>;
   Place<Spec> at;
   idx across;
   int steps;
@@ -80,7 +79,6 @@ template <class Tile, class Spec> struct Tiling : Tile {
   TFCC_FN idx count() const { return (at.rows + block_m - 1) / block_m * across; }
   TFCC_FN idx row(idx tile) const { return tile / across * block_m; }
   TFCC_FN idx column(idx tile) const { return tile % across * block_n; }
-  TFCC_FN unsigned char* beside() const { return at.ring + ring_bytes; }
   TFCC_FN unsigned char* tile_a(int slot) const { return at.ring + slot * (a_bytes + b_bytes); }
   TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + a_bytes; }
 
@@ -111,16 +109,19 @@ template <class Tile, class Spec> struct Tiling : Tile {
     int step = 0;
     if constexpr (early) {
       step = steps < stages ? steps : stages;
+#pragma unroll 4
       for (int s = 0; s < step; ++s) {
         sm90::arrive_and_announce_once(&at.full[s], a_bytes + b_bytes);
         ask_for_b(b, column(blockIdx.x), s, s);
       }
       wait_for_predecessor();
+#pragma unroll 4
       for (int s = 0; s < step; ++s) ask_for_a(a, row(blockIdx.x), s, s);
       if (step == stages) ring.parity = 1;
       else ring.slot = step;
     }
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, step = 0) {
+#pragma unroll 1
       for (; step < steps; ++step) {
         sm90::wait(&at.empty[ring.slot], ring.parity ^ 1);  // the first time nobody has to release it
         sm90::arrive_and_announce_once(&at.full[ring.slot], a_bytes + b_bytes);
@@ -131,90 +132,60 @@ template <class Tile, class Spec> struct Tiling : Tile {
     }
   }
 
-  /// By the warps that prepare the ends of all tiles of this block. If `early`, the vectors along the columns of the first before the
-  /// launches before this one have ended: they are constants.
-  template <bool early, class End> TFCC_FN void prepare(const End& end, int thread) const {
-    u32 parity = 1;  // the first time nobody has to use what was there before
-    for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, parity ^= 1) {
-      sm90::wait(&at.memory->empty, parity);
-      end.columns.template copy<block_n>(at.memory->columns, column(tile), at.columns, thread);
-      if constexpr (early) wait_for_predecessor();
-      prepare_end<block_m, block_n, Spec>(end, beside(), *at.memory, at.rows, at.columns, row(tile), column(tile), thread);
-      sm90::arrive(&at.memory->full);
-    }
-  }
-
-  /// By warpgroup `group` of a block. One for whom the tile has no rows gives its slots back.
-  template <class End> TFCC_FN void multiply_tiles(int group, const End& end) const {
+  /// The sums of one tile for warpgroup `group` of a block, in the first block_n / 2 of `sums`; `slot` and `parity` say where
+  /// its first part will be, and then that of the next tile.
+  TFCC_FN void multiply_tile(int group, int& slot, u32& parity, f32 (&all_sums)[Spec::Tiles::block_n / 2]) const {
     using namespace sm90;
     const u64 left = rows_of_k(uniform(shared_address(tile_a(0)) + group * 64 * 128));
     const u32 first_b = uniform(shared_address(tile_b(0)));
     const u64 right = trans_b ? rows_of_k(first_b) : rows_of_n(first_b, 64 * 128);
-    const bool works = group * 64 < block_m, releases = threadIdx.x % kWarp == 0;
-    sm90::RingPlace<stages> ring;
-    u32 end_parity = 1;
-    for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
-      end_parity ^= 1;
-      if (!works) {
-        for (int step = 0; step < steps; ++step) {
-          wait(&at.full[ring.slot], ring.parity);
-          if (releases) arrive(&at.empty[ring.slot]);
-          ring.next();
-        }
-        wait(&at.memory->full, end_parity);
-        __syncwarp();
-        if (releases) arrive(&at.memory->empty);
-        continue;
-      }
-      f32 sums[block_n / 2] = {};
-      hold(sums);
-      int before = 0;
-      for (int step = 0; step < steps; ++step) {
-        const u32 slot = ring.slot * (a_bytes + b_bytes);
-        wait(&at.full[ring.slot], ring.parity);
-        begin_products();
+    const bool releases = threadIdx.x % kWarp == 0;
+    sm90::RingPlace<stages> ring{slot, parity};
+    auto& sums = reinterpret_cast<f32 (&)[block_n / 2]>(all_sums);
+    const Barriers full(at.full), empty(at.empty);
+    const int count = held(steps);  // of one or two steps the compiler would make code that has no loop, which ptxas then serialises
+    int before = 0;
+#pragma unroll 1
+    for (int step = 0; step < count; ++step) {
+      const int slot_now = ring.slot;
+      const u32 parity_now = ring.parity, at_slot = slot_now * (a_bytes + b_bytes);
+      ring.next();  // computed while products run
+      full.wait(slot_now, parity_now);
+      begin_products();
 #pragma unroll
-        for (int p = 0; p < block_k / 16; ++p) {
-          multiply<typename Spec::T, block_n, !trans_b>(sums, advance(advance(left, slot), p * 32), advance(advance(right, slot), trans_b ? p * 32 : p * 2048), step + p > 0);
-        }
-        end_products();
-        if (step > 0) {
-          wait_for_products<1>();
-          if (releases) arrive(&at.empty[before]);
-        }
-        before = ring.slot;
-        ring.next();
+      for (int p = 0; p < block_k / 16; ++p) {
+        multiply<typename Spec::T, block_n, !trans_b>(sums, advance(advance(left, at_slot), p * 32), advance(advance(right, at_slot), trans_b ? p * 32 : p * 2048), step + p > 0);
       }
-      wait_for_products<0>();
-      if (releases) arrive(&at.empty[before]);
-      hold(sums);
-      wait(&at.memory->full, end_parity);
-      EndOfTile<block_n, Spec, End, Memory>(end, beside(), *at.memory, group, at.rows, at.columns, row(tile), column(tile)).finish(sums);
-      __syncwarp();  // all lanes have read what was prepared
-      if (releases) arrive(&at.memory->empty);
+      end_products();
+      if (step > 0) {
+        wait_for_products<1>();
+        if (releases) empty.arrive(before);
+      }
+      before = slot_now;
     }
+    wait_for_products<0>();
+    if (releases) empty.arrive(before);
+    hold(sums);
+    slot = ring.slot, parity = ring.parity;
   }
 };
 
-/// What warpgroups and the warps beside them do with a tiling (a generic lambda would be a host function to NVRTC).
-template <class Spec, class End> struct Multiply {
-  int group;
-  const End& end;
-  template <class T> TFCC_FN void operator()(const T& tiling) const {
-    if constexpr (Spec::early) wait_for_predecessor();
-    tiling.multiply_tiles(group, end);
-  }
-};
-template <class Spec, class End> struct Prepare {
-  int thread;
-  const End& end;
-  template <class T> TFCC_FN void operator()(const T& tiling) const {
-    tiling.template prepare<Spec::early>(end, thread);
-  }
-};
 template <class Spec> struct Ask {
   const TensorMap &a, &b;
   template <class T> TFCC_FN void operator()(const T& tiling) const { tiling.template ask<Spec::early>(a, b); }
+};
+/// Where a tile begins is divided here, by what the compiler knows.
+template <class Spec> struct MultiplyTile {
+  int group;
+  idx tile;
+  int& slot;
+  u32& parity;
+  f32 (&sums)[Spec::Tiles::block_n / 2];
+  idx &row, &column;
+  template <class T> TFCC_FN void operator()(const T& tiling) const {
+    row = tiling.row(tile), column = tiling.column(tile);
+    tiling.multiply_tile(group, slot, parity, sums);
+  }
 };
 
 /// The number of the cheapest of the tiles.
@@ -239,6 +210,69 @@ TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place<Spe
   }
   f(Tiling<First, Spec>(place));
 }
+
+/// What is the same for all tiles but for numbers is compiled once: all that is not asking and multiplying.
+template <class Spec> struct Chosen {
+  using Tiles = typename Spec::Tiles;
+  using Memory = EndMemory<Spec, Tiles::groups * 64, Tiles::block_n>;
+  Place<Spec> at;
+  int number, block_m, block_n, stages, ring_bytes;
+  idx across;
+  int steps;
+
+  struct Take {
+    Chosen& to;
+    template <class T> TFCC_FN void operator()(const T& t) const {
+      to.block_m = T::block_m, to.block_n = T::block_n, to.stages = T::stages, to.ring_bytes = T::ring_bytes, to.across = t.across, to.steps = t.steps;
+    }
+  };
+  TFCC_FN Chosen(const Place<Spec>& place, int number_) : at(place), number(number_) { with_tiling<Spec>(Tiles{}, number, at, Take{*this}); }
+
+  TFCC_FN idx count() const { return (at.rows + block_m - 1) / block_m * across; }
+
+  /// By the warps that prepare the ends of all tiles of this block. If `early`, the vectors along the columns of the first before the
+  /// launches before this one have ended: they are constants.
+  template <class End> TFCC_FN void prepare(const End& end, int thread) const {
+    u32 parity = 1;  // the first time nobody has to use what was there before
+    for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, parity ^= 1) {
+      const idx row = tile / across * block_m, column = tile % across * block_n;
+      sm90::wait(&at.memory->empty, parity);
+      end.columns.template copy<Tiles::block_n>(at.memory->columns, column, at.columns, block_n, thread);
+      if constexpr (Spec::early) wait_for_predecessor();
+      prepare_end<Spec>(end, at.ring + ring_bytes, *at.memory, at.rows, at.columns, row, column, block_m, block_n, thread);
+      sm90::arrive(&at.memory->full);
+    }
+  }
+
+  /// By warpgroup `group` of a block. One for whom the tiles have no rows gives their slots back.
+  template <class End> TFCC_FN void multiply(int group, const End& end) const {
+    if constexpr (Spec::early) wait_for_predecessor();
+    const bool works = group * 64 < block_m, releases = threadIdx.x % kWarp == 0;
+    int slot = 0;
+    u32 parity = 0, end_parity = 1;
+    for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
+      end_parity ^= 1;
+      f32 sums[Tiles::block_n / 2] = {};
+      sm90::hold(sums);  // zeros are made here, not in each branch
+      idx first_row = 0, first_column = 0;
+      if (works) with_tiling<Spec>(Tiles{}, number, at, MultiplyTile<Spec>{group, tile, slot, parity, sums, first_row, first_column});
+      else give_back(slot, parity);
+      sm90::wait(&at.memory->full, end_parity);
+      if (works) EndOfTile<Spec, End, Memory>(end, at.ring + ring_bytes, *at.memory, group, at.rows, at.columns, first_row, first_column, block_n).finish(sums);
+      __syncwarp();  // all lanes have read what was prepared
+      if (releases) sm90::arrive(&at.memory->empty);
+    }
+  }
+
+  TFCC_FN void give_back(int& slot, u32& parity) const {
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      sm90::wait(&at.full[slot], parity);
+      if (threadIdx.x % kWarp == 0) sm90::arrive(&at.empty[slot]);
+      if (++slot == stages) slot = 0, parity ^= 1;
+    }
+  }
+};
 
 }  // namespace matmul_wgmma_detail
 
@@ -274,10 +308,10 @@ TFCC_FN void matmul_wgmma(const TensorMap& a, const TensorMap& b, const Rows& ro
     rows_now = rows();
   }
   const Place<Spec> place{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, full, empty, rows_now, columns, k, &end_memory};
-  const int number = cheapest<Spec>(Tiles{}, place);
-  if (warp < S::groups * 4) with_tiling<Spec>(Tiles{}, number, place, Multiply<Spec, End>{warp / 4, end});
-  else if (warp == S::groups * 4) with_tiling<Spec>(Tiles{}, number, place, Ask<Spec>{a, b});
-  else with_tiling<Spec>(Tiles{}, number, place, Prepare<Spec, End>{(int)threadIdx.x - (S::groups * 128 + 32), end});
+  const Chosen<Spec> tile(place, cheapest<Spec>(Tiles{}, place));
+  if (warp < S::groups * 4) tile.multiply(warp / 4, end);
+  else if (warp == S::groups * 4) with_tiling<Spec>(Tiles{}, tile.number, place, Ask<Spec>{a, b});
+  else tile.prepare(end, (int)threadIdx.x - (S::groups * 128 + 32));
 }
 
 #endif

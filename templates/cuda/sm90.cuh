@@ -21,17 +21,32 @@ TFCC_FN void init_barrier(u64* b, u32 arrivals) {
 }
 /// After all init_barrier(), before TMA may see them; a __syncthreads() must follow.
 TFCC_FN void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-TFCC_FN void arrive(u64* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
+TFCC_FN void arrive_by_address(u32 b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory"); }
+TFCC_FN void arrive(u64* b) { arrive_by_address(shared_address(b)); }
 TFCC_FN void arrive_and_announce(u64* b, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
 /// Waits for the end of a phase; phases are counted from 0, parity is its lowest bit.
-TFCC_FN void wait(u64* b, u32 parity) {
+TFCC_FN void wait_by_address(u32 b, u32 parity) {
   asm volatile(
       "{\n\t.reg .pred done;\n"
       "again:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t@done bra ready;\n\tbra again;\n"
-      "ready:\n\t}" ::"r"(shared_address(b)), "r"(parity) : "memory");
+      "ready:\n\t}" ::"r"(b), "r"(parity) : "memory");
 }
+TFCC_FN void wait(u64* b, u32 parity) { wait_by_address(shared_address(b), parity); }
+
+/// A number that the compiler does not know, nor makes again where it is used.
+template <class T> TFCC_FN T held(T number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+/// Barriers of a loop that waits and arrives at every turn. Their address stays in a register; of a pointer it would be made anew.
+struct Barriers {
+  u32 first;
+  TFCC_FN explicit Barriers(const u64* b) : first(held(shared_address(b))) {}
+  TFCC_FN void wait(int number, u32 parity) const { wait_by_address(first + number * 8, parity); }
+  TFCC_FN void arrive(int number) const { arrive_by_address(first + number * 8); }
+};
 
 /// Whether the phase has ended.
 TFCC_FN bool ended(u64* b, u32 parity) {

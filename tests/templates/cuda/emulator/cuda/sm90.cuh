@@ -161,6 +161,14 @@ inline void wait(u64* b, u32 parity) {
   simt().yield_until([&x, parity] { return (x.phase & 1) != parity; });
 }
 
+template <class T> T held(T number) { return number; }
+struct Barriers {
+  u64* first;
+  explicit Barriers(u64* b) : first(b) {}
+  void wait(int number, u32 parity) const { sm90::wait(first + number, parity); }
+  void arrive(int number) const { sm90::arrive(first + number); }
+};
+
 template <int stages> struct RingPlace {
   int slot = 0;
   u32 parity = 0;
