@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only writer of .tfcc files: weights are made from their recipes one tensor at a time and
+// The only writer of .tfcc files: weights are made from their recipes, a few of them ahead, and
 // streamed out, then code and text, then the manifest.
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "codegen/artifact_file.h"
 #include "codegen/compile.h"
 #include "codegen/manifest_bytes.h"
+#include "codegen/parallel.h"
 #include "codegen/plan/sizes.h"
 #include "codegen/plan/size_limit.h"
 #include "ir/elements.h"
@@ -108,43 +109,96 @@ bool stands_in(std::span<const std::byte> whole, size_t offset, std::span<const 
 }
 
 // What is joined in one program and not in another is written once.
+/// A weight's bytes, and their checksum.
+struct MadeWeight {
+  ir::ConstantBytes bytes;
+  uint64_t sum;
+};
+
+/// Writes the weights of a file, each once.
+class WeightWriter {
+ public:
+  WeightWriter(ArtifactFile& file, const WeightPool& weights, const CompileOptions& options)
+      : file_(file),
+        weights_(weights),
+        options_(options),
+        parts_(weights.parts()),
+        written_(parts_.size()) {}
+
+  /// Those first that others are parts of.
+  Result<std::vector<runtime::Weight>> write_all() {
+    TFCC_TRY_VOID(write_those([&](size_t i) { return !parts_[i].empty(); }));
+    TFCC_TRY_VOID(write_those([](size_t) { return true; }));
+    std::vector<runtime::Weight> all;
+    for (std::optional<runtime::Weight>& w : written_) all.push_back(*std::move(w));
+    return all;
+  }
+
+ private:
+  static constexpr uint64_t kMostAhead = 8 << 20;
+
+  const ir::Constant& constant(size_t i) const { return weights_.entries()[i].constant; }
+
+  template <class F> Result<void> write_those(const F& wanted) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (!written_[i] && wanted(i)) order.push_back(i);
+    }
+    MakeAhead<Result<MadeWeight>> ahead(
+        order.size(), threads_or_all(options_.threads), kMostAhead,
+        [&](size_t k) {
+          const ir::Constant& c = constant(order[k]);
+          return static_cast<uint64_t>(c.element_count()) * size_of(c.result_dtype());
+        },
+        [&](size_t k) -> Result<MadeWeight> {
+          TFCC_TRY(ir::ConstantBytes bytes, ir::read_constant(constant(order[k])));
+          const uint64_t sum = checksum(bytes.span());
+          return MadeWeight{std::move(bytes), sum};
+        });
+    for (const size_t i : order) {
+      TFCC_TRY(const MadeWeight made, ahead.take());
+      if (!written_[i]) TFCC_TRY_VOID(write(i, made));
+      ir::let_go(constant(i));
+    }
+    return {};
+  }
+
+  Result<void> write(size_t i, const MadeWeight& made) {
+    const std::span<const std::byte> bytes = made.bytes.span();
+    TFCC_TRY(const uint64_t offset, file_.align(runtime::kWeightAlignment));
+    TFCC_TRY_VOID(file_.write(bytes));
+    note(i, offset, bytes.size(), made.sum);
+    size_t shared = 0;  // no more than what they lie in: a reader of all reads it twice at most
+    for (const WeightPool::Part& p : parts_[i]) {
+      if (written_[p.weight]) continue;
+      TFCC_TRY(const ir::ConstantBytes part, ir::read_constant(constant(p.weight)));
+      const size_t size = part.span().size();
+      if (shared + size > bytes.size() || !stands_in(bytes, p.offset, part.span())) continue;
+      shared += size;
+      note(p.weight, offset + p.offset, size, checksum(part.span()));
+    }
+    return {};
+  }
+
+  void note(size_t i, uint64_t offset, size_t size, uint64_t sum) {
+    const WeightPool::Entry& e = weights_.entries()[i];
+    written_[i] = {e.name, e.constant.result_dtype(), e.constant.result_dims(), offset, size, sum};
+    if (options_.progress) options_.progress("writing weights", ++done_, parts_.size());
+  }
+
+  ArtifactFile& file_;
+  const WeightPool& weights_;
+  const CompileOptions& options_;
+  const std::vector<std::vector<WeightPool::Part>> parts_;  // of each weight, what may lie in it
+  std::vector<std::optional<runtime::Weight>> written_;
+  size_t done_ = 0;
+};
+
 Result<void> write_weights(ArtifactFile& file, Manifest& m, const WeightPool& weights,
                            const CompileOptions& options) {
   if (weights.entries().empty()) return {};
   TFCC_TRY_VOID(file.begin_section(SectionKind::weights));
-  const std::vector<std::vector<WeightPool::Part>> parts = weights.parts();
-  std::vector<std::optional<runtime::Weight>> written(parts.size());
-  size_t done = 0;
-  const auto note = [&](size_t i, uint64_t offset, std::span<const std::byte> bytes) {
-    const WeightPool::Entry& e = weights.entries()[i];
-    written[i] = {
-        e.name,         e.constant.result_dtype(), e.constant.result_dims(), offset, bytes.size(),
-        checksum(bytes)};
-    if (options.progress) options.progress("writing weights", ++done, parts.size());
-  };
-  const auto write = [&](size_t i) -> Result<void> {
-    TFCC_TRY(const std::vector<std::byte> bytes, ir::materialize(weights.entries()[i].constant));
-    TFCC_TRY(const uint64_t offset, file.align(runtime::kWeightAlignment));
-    TFCC_TRY_VOID(file.write(bytes));
-    note(i, offset, bytes);
-    size_t shared = 0;  // no more than what they lie in: a reader of all reads it twice at most
-    for (const WeightPool::Part& p : parts[i]) {
-      if (written[p.weight]) continue;
-      TFCC_TRY(const std::vector<std::byte> part,
-               ir::materialize(weights.entries()[p.weight].constant));
-      if (shared + part.size() > bytes.size() || !stands_in(bytes, p.offset, part)) continue;
-      shared += part.size();
-      note(p.weight, offset + p.offset, part);
-    }
-    return {};
-  };
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!written[i] && !parts[i].empty()) TFCC_TRY_VOID(write(i));
-  }
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!written[i]) TFCC_TRY_VOID(write(i));
-  }
-  for (std::optional<runtime::Weight>& w : written) m.weights.push_back(*std::move(w));
+  TFCC_TRY(m.weights, WeightWriter(file, weights, options).write_all());
   file.end_section();
   return {};
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants: element access for every dtype, mapping of source files, and the making of bytes from
-// a recipe.
+// Constants: element access for every dtype, recipes, and the mapping of source files.
 #include "ir/constant.h"
 
 #include <fcntl.h>
@@ -13,7 +12,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <new>
 
 namespace tfcc::ir {
 namespace {
@@ -77,61 +75,10 @@ int64_t truncate(double v) {
   return static_cast<int64_t>(v);
 }
 
-uint64_t mix(uint64_t z) {
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebULL;
-  return z ^ z >> 31;
-}
-
-/// Number `i` of the stream `seed`: a sum of twelve 16-bit uniforms, so that no libm decides its
-/// bits.
-double random_normal(uint64_t seed, uint64_t i) {
-  uint64_t sum = 0;
-  for (uint64_t k = 0; k < 3; ++k) {
-    const uint64_t r = mix(mix(seed + 0x9e3779b97f4a7c15ULL) + (3 * i + k) * 0x9e3779b97f4a7c15ULL);
-    sum += (r & 0xffff) + (r >> 16 & 0xffff) + (r >> 32 & 0xffff) + (r >> 48);
-  }
-  return 0.02 * ((static_cast<double>(sum) + 6.0) / 65536.0 - 6.0);
-}
-
 int64_t product(const std::vector<int64_t>& dims) {
   int64_t n = 1;
   for (int64_t d : dims) n *= d;
   return n;
-}
-
-template <class T>
-void transpose_elements(const std::byte* in, std::byte* out, const std::vector<int64_t>& dims,
-                        const std::vector<int64_t>& strides) {
-  const size_t rank = dims.size();
-  const int64_t inner = dims[rank - 1], stride = strides[rank - 1];
-  if (rank == 2 && strides[0] == 1) {  // a matrix, in blocks whose lines a cache holds
-    constexpr int64_t kBlock = 64;
-    for (int64_t i0 = 0; i0 < dims[0]; i0 += kBlock) {
-      for (int64_t j0 = 0; j0 < inner; j0 += kBlock) {
-        for (int64_t i = i0; i < std::min(dims[0], i0 + kBlock); ++i) {
-          for (int64_t j = j0; j < std::min(inner, j0 + kBlock); ++j)
-            store<T>(out, i * inner + j, load<T>(in, i + j * stride));
-        }
-      }
-    }
-    return;
-  }
-  std::vector<int64_t> at(rank, 0);
-  for (int64_t done = 0, total = product(dims), base = 0; done < total; done += inner) {
-    if (stride == 1) {
-      std::memcpy(out + done * sizeof(T), in + base * sizeof(T),
-                  static_cast<size_t>(inner) * sizeof(T));
-    } else {
-      for (int64_t i = 0; i < inner; ++i) store<T>(out, done + i, load<T>(in, base + i * stride));
-    }
-    for (size_t d = rank - 1; d-- > 0;) {
-      base += strides[d];
-      if (++at[d] < dims[d]) break;
-      base -= strides[d] * dims[d];
-      at[d] = 0;
-    }
-  }
 }
 
 std::vector<int64_t> permuted(const std::vector<int64_t>& v,
@@ -139,120 +86,6 @@ std::vector<int64_t> permuted(const std::vector<int64_t>& v,
   std::vector<int64_t> out;
   for (int64_t p : permutation) out.push_back(v[p]);
   return out;
-}
-
-std::vector<std::byte> transpose(const std::vector<std::byte>& in, DType dtype,
-                                 const std::vector<int64_t>& dims,
-                                 const std::vector<int64_t>& permutation) {
-  if (dims.empty() || in.empty()) return in;
-  std::vector<int64_t> strides(dims.size(), 1);
-  for (size_t d = dims.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * dims[d + 1];
-  std::vector<std::byte> out(in.size());
-  const auto to_dims = permuted(dims, permutation), to_strides = permuted(strides, permutation);
-  switch (size_of(dtype)) {
-    case 1: transpose_elements<uint8_t>(in.data(), out.data(), to_dims, to_strides); break;
-    case 2: transpose_elements<uint16_t>(in.data(), out.data(), to_dims, to_strides); break;
-    case 4: transpose_elements<uint32_t>(in.data(), out.data(), to_dims, to_strides); break;
-    default: transpose_elements<uint64_t>(in.data(), out.data(), to_dims, to_strides); break;
-  }
-  return out;
-}
-
-std::vector<std::byte> cast(const std::vector<std::byte>& in, DType from, DType to) {
-  if (from == to) return in;
-  const size_t n = in.size() / size_of(from);
-  std::vector<std::byte> out(n * size_of(to));
-  const bool by_int = !is_float(from) && !is_float(to);
-  for (size_t i = 0; i < n; ++i) {
-    if (by_int) {
-      write_int(to, out.data(), i, read_int(from, in.data(), i));
-    } else {
-      write_real(to, out.data(), i, read_real(from, in.data(), i));
-    }
-  }
-  return out;
-}
-
-/// Integers plus a number, modulo what the new type holds.
-std::vector<std::byte> add(const std::vector<std::byte>& in, DType from, int64_t number, DType to) {
-  const size_t n = in.size() / size_of(from);
-  std::vector<std::byte> out(n * size_of(to));
-  for (size_t i = 0; i < n; ++i)
-    write_int(to, out.data(), i,
-              static_cast<int64_t>(static_cast<uint64_t>(read_int(from, in.data(), i)) +
-                                   static_cast<uint64_t>(number)));
-  return out;
-}
-
-Result<std::vector<std::byte>> make_bytes(const Constant& c);
-
-/// Parts are made one at a time and copied into their places.
-Result<std::vector<std::byte>> concat_bytes(const Constant& c) {
-  const auto axis = static_cast<size_t>(c.axis);
-  const size_t inner =
-      static_cast<size_t>(product({c.dims.begin() + c.axis + 1, c.dims.end()})) * size_of(c.dtype);
-  const auto outer = static_cast<size_t>(product({c.dims.begin(), c.dims.begin() + c.axis}));
-  const size_t row = static_cast<size_t>(c.dims[axis]) * inner;
-  std::vector<std::byte> out(outer * row);
-  size_t at = 0;
-  for (const Constant& part : c.parts) {
-    TFCC_TRY(const std::vector<std::byte> bytes, make_bytes(part));
-    const size_t piece = static_cast<size_t>(part.result_dims()[axis]) * inner;
-    for (size_t o = 0; o < outer && piece > 0; ++o)
-      std::memcpy(out.data() + o * row + at, bytes.data() + o * piece, piece);
-    at += piece;
-  }
-  return out;
-}
-
-Result<std::vector<std::byte>> source_bytes(const Constant& c) {
-  if (c.source == Constant::Source::concat) return concat_bytes(c);
-  const uint64_t size = static_cast<uint64_t>(c.element_count()) * size_of(c.dtype);
-  if (c.source == Constant::Source::bytes) {
-    TFCC_CHECK(c.bytes != nullptr && c.bytes->size() == size);
-    return *c.bytes;
-  }
-  if (c.source == Constant::Source::file) {
-    if (!c.file || !c.file->data) {
-      return Error{ErrorCode::io,
-                   fmt::format("{}: the weights it holds cannot be read; run where this file is",
-                               c.file ? c.file->name : "<no file>")};
-    }
-    if (c.offset > c.file->size || size > c.file->size - c.offset) {
-      return Error{ErrorCode::bad_file,
-                   fmt::format("{}: {} bytes at offset {} pass its end ({} bytes)", c.file->name,
-                               size, c.offset, c.file->size)};
-    }
-    return std::vector<std::byte>(c.file->data + c.offset, c.file->data + c.offset + size);
-  }
-  std::vector<std::byte> out(size);
-  for (int64_t i = 0, n = c.element_count(); i < n; ++i)
-    write_real(c.dtype, out.data(), i, random_normal(c.seed, i));
-  return out;
-}
-
-Result<std::vector<std::byte>> make_bytes(const Constant& c) {
-  TFCC_TRY(std::vector<std::byte> bytes, source_bytes(c));
-  DType dtype = c.dtype;
-  std::vector<int64_t> dims = c.dims;
-  for (const ConstantStep& step : c.steps) {
-    switch (step.kind) {
-      case ConstantStep::Kind::transpose:
-        bytes = transpose(bytes, dtype, dims, step.numbers);
-        dims = permuted(dims, step.numbers);
-        break;
-      case ConstantStep::Kind::cast:
-        bytes = cast(bytes, dtype, step.dtype);
-        dtype = step.dtype;
-        break;
-      case ConstantStep::Kind::reshape: dims = step.numbers; break;
-      case ConstantStep::Kind::add:
-        bytes = add(bytes, dtype, step.numbers[0], step.dtype);
-        dtype = step.dtype;
-        break;
-    }
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -316,15 +149,6 @@ std::string recipe_key(const Constant& c, size_t most_compared) {
   return key.append(reinterpret_cast<const char*>(c.bytes->data()), c.bytes->size());
 }
 
-Result<std::vector<std::byte>> materialize(const Constant& c) {
-  try {
-    return make_bytes(c);
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::memory,
-                 fmt::format("no memory for a constant of {} elements", c.element_count())};
-  }
-}
-
 Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& path) {
   const int fd =
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a fifo is refused, not waited for
@@ -343,6 +167,7 @@ Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& pat
   file->name = path;
   file->data = static_cast<const std::byte*>(data);
   file->size = size;
+  file->on_disk = data != nullptr;
   if (data)
     file->mapping = std::shared_ptr<const void>(
         data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct SourceFile {
   const std::byte* data = nullptr;
   uint64_t size = 0;
   std::shared_ptr<const void> mapping;  // keeps `data` alive
+  bool on_disk = false;                 // `data` is a mapping of a file, and comes again from there
 };
 
 /// One step of a recipe, applied to the row-major tensor before it.
@@ -61,8 +63,29 @@ Constant concat_constants(std::vector<Constant> parts, int64_t axis);
 /// are. Bytes of more than `most_compared` are the same if they are one object.
 std::string recipe_key(const Constant& c, size_t most_compared = SIZE_MAX);
 
+/// The bytes of a constant: made for it, or those of its source where no step changes them, which
+/// live as long as the source.
+class ConstantBytes {
+ public:
+  static ConstantBytes of(std::span<const std::byte> bytes);
+  /// To be written through data(). Throws std::bad_alloc.
+  static ConstantBytes room(size_t size);
+
+  std::span<const std::byte> span() const { return bytes_; }
+  std::byte* data() { return owned_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> owned_;
+  std::span<const std::byte> bytes_;
+};
+
 /// The bytes after all steps. Errors: memory; io or bad_file if the source file is absent or too
 /// short.
+Result<ConstantBytes> read_constant(const Constant& c);
+/// Gives the memory that read_constant() brought in from files on disk back to the system; it comes
+/// in again where it is read again.
+void let_go(const Constant& c);
+/// The same as read_constant() as a vector of its own.
 Result<std::vector<std::byte>> materialize(const Constant& c);
 
 /// Maps a file read-only. Errors: io.

@@ -60,6 +60,7 @@ Result<FileRef> map_descriptor(int fd, std::string name) {
   file->mapping = std::shared_ptr<const void>(
       data, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
   file->data = static_cast<const std::byte*>(data);
+  file->on_disk = true;
   return FileRef(std::move(file));
 }
 

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <random>
 
 namespace tfcc::ir {
@@ -100,6 +102,80 @@ TEST(Constant, StepsApplyInOrder) {
   const auto bytes = materialize(c);
   ASSERT_TRUE(bytes);
   EXPECT_EQ(reals_of(DType::f16, *bytes), (std::vector<double>{0, 3, 1, 4, 2, 1.0}));
+}
+
+// Casts of weights are loops of their own: each number comes out as write_real would have it.
+TEST(Constant, CastsAllWeightsAsOneNumber) {
+  std::vector<uint32_t> patterns;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (uint32_t low : {0u, 1u, 0x0fffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u, 0x7fffu, 0x8000u,
+                         0x8001u, 0xf000u, 0xffffu})
+      patterns.push_back(high << 16 | low);
+  }
+  const auto raw = std::as_bytes(std::span(patterns));
+  const auto is_nan = [](DType t, const std::byte* data, size_t i) {
+    return std::isnan(read_real(t, data, i));
+  };
+  for (const auto& [from, to] : {std::pair{DType::f32, DType::f16},
+                                 {DType::f32, DType::bf16},
+                                 {DType::f16, DType::f32},
+                                 {DType::bf16, DType::f32},
+                                 {DType::f16, DType::bf16}}) {
+    const size_t count = raw.size() / size_of(from);
+    Constant c = constant_from_bytes(from, {static_cast<int64_t>(count)},
+                                     std::vector<std::byte>(raw.begin(), raw.end()));
+    c.steps.push_back({ConstantStep::Kind::cast, {}, to});
+    const auto bytes = read_constant(c);
+    ASSERT_TRUE(bytes);
+    ASSERT_EQ(bytes->span().size(), count * size_of(to));
+    for (size_t i = 0; i < count; ++i) {
+      std::byte one[8];
+      write_real(to, one, 0, read_real(from, raw.data(), i));
+      const std::byte* made = bytes->span().data() + i * size_of(to);
+      if (is_nan(to, one, 0) && is_nan(to, made, 0)) continue;
+      ASSERT_EQ(std::memcmp(made, one, size_of(to)), 0)
+          << to_string(from) << " to " << to_string(to) << " at " << read_real(from, raw.data(), i);
+    }
+  }
+}
+
+TEST(Constant, ReadsWhatNoStepChangesWhereItLies) {
+  Constant c = constant_from_bytes(DType::f32, {2, 3}, bytes_of(DType::f32, {0, 1, 2, 3, 4, 5}));
+  c.steps.push_back({ConstantStep::Kind::reshape, {6}, DType::f32});
+  const auto bytes = read_constant(c);
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(bytes->span().data(), c.bytes->data());
+}
+
+// What lies in memory of the caller cannot come again from anywhere; what a file holds can.
+TEST(Constant, IsTheSameAfterItWasLetGo) {
+  const std::vector<float> values(8192, 1.5f);
+  const auto bytes = std::as_bytes(std::span(values));
+  const std::string path = testing::TempDir() + "/constant_let_go";
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  auto in_memory = std::make_shared<SourceFile>();
+  in_memory->data = bytes.data();
+  in_memory->size = bytes.size();
+  const auto on_disk = map_source_file(path);
+  ASSERT_TRUE(on_disk);
+  EXPECT_TRUE((*on_disk)->on_disk);
+  for (const std::shared_ptr<const SourceFile>& file :
+       {std::shared_ptr<const SourceFile>(in_memory), *on_disk}) {
+    Constant c;
+    c.source = Constant::Source::file;
+    c.file = file;
+    c.dims = {8000};
+    c.offset = 256;
+    for (int time = 0; time < 2; ++time) {
+      const auto read = read_constant(c);
+      ASSERT_TRUE(read);
+      EXPECT_TRUE(std::ranges::equal(read->span(), bytes.subspan(256, 32000)));
+      let_go(c);
+    }
+  }
+  std::remove(path.c_str());
 }
 
 TEST(Constant, AddsANumberToIntegersModuloTheirBits) {
