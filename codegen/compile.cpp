@@ -5,10 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "codegen/clang_cpu.h"
 #include "codegen/cpu_units.h"
@@ -141,9 +141,7 @@ class Builder {
         weights_(weights),
         result_(result),
         cache_(options.cache),
-        threads_(options.threads > 0
-                     ? options.threads
-                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
+        threads_(threads_or_all(options.threads)) {
     program_.inputs = std::move(inputs);
   }
 
@@ -159,8 +157,10 @@ class Builder {
   Result<BuiltProgram> compile_all(size_t& done, size_t total) {
     done_ = done;
     total_ = total;
-    for (const TargetName& t : options_.targets) {
-      TFCC_TRY_VOID(t.family == Family::cuda ? compile_cuda_target(t) : compile_cpu_target(t));
+    TFCC_TRY(std::vector<TargetUnits> all, units_of_targets());
+    TFCC_TRY_VOID(compile_units(all));
+    for (TargetUnits& u : all) {
+      TFCC_TRY_VOID(u.target.family == Family::cuda ? add_cuda_code(u) : add_cpu_code(u));
     }
     done = done_;
     return std::move(program_);
@@ -208,71 +208,101 @@ class Builder {
   struct Compiled {
     std::vector<std::byte> bytes;
     bool cached = false;
+    double ms = 0;
   };
 
-  // Compiles or finds every unit of a target; the first error wins.
-  template <class F>
-  Result<std::vector<Compiled>> each_unit(const TargetName& t, const std::string& compiler,
-                                          const std::vector<Unit>& units, F compile_one) {
-    std::vector<Compiled> out(units.size());
-    std::optional<Error> error;
-    parallel_for(units.size(), threads_, [&](size_t i) {
-      const KernelSource& source = units[i].source;
-      const CacheKey key = kernel_key(t.family, compiler, compiler_arch(t.name), source.text);
-      if (auto hit = cache_.get(key)) {
-        out[i] = {std::move(*hit), true};
+  struct TargetUnits {
+    const TargetName& target;
+    std::string compiler;
+    std::vector<Unit> units;
+    std::vector<Compiled> code;  // of each unit
+  };
+
+  Result<std::vector<TargetUnits>> units_of_targets() {
+    std::vector<TargetUnits> all;
+    for (const TargetName& t : options_.targets) {
+      if (t.family == Family::cuda) {
+        TFCC_TRY(std::string compiler, cuda_compiler_version());
+        all.push_back({t, std::move(compiler), units_of(kernels_of(t)), {}});
       } else {
-        Result<std::vector<std::byte>> made = compile_one(source);
-        if (!made) {
-          std::lock_guard lock(mutex_);
-          if (!error) error = made.error();
-          return;
-        }
-        out[i].bytes = *std::move(made);
-        cache_.put(key, out[i].bytes);
+        all.push_back({t, cpu_compiler_version(), cpu_units(kernels_of(t)), {}});
       }
-      step(t.name, units[i].kernels.size());
+      all.back().code.resize(all.back().units.size());
+    }
+    return all;
+  }
+
+  // Compiles or finds every unit of all targets, in their order; the first error wins.
+  Result<void> compile_units(std::vector<TargetUnits>& all) {
+    std::vector<std::pair<size_t, size_t>> jobs;
+    for (size_t t = 0; t < all.size(); ++t) {
+      for (size_t i = 0; i < all[t].units.size(); ++i) jobs.emplace_back(t, i);
+    }
+    std::optional<Error> error;
+    parallel_for(jobs.size(), threads_, [&](size_t j) {
+      TargetUnits& of = all[jobs[j].first];
+      const Unit& unit = of.units[jobs[j].second];
+      Result<Compiled> made = compile_or_find(of, unit.source);
+      if (!made) {
+        std::lock_guard lock(mutex_);
+        if (!error) error = made.error();
+        return;
+      }
+      of.code[jobs[j].second] = *std::move(made);
+      step(of.target.name, unit.kernels.size());
     });
     if (error) return *error;
+    return {};
+  }
+
+  Result<Compiled> compile_or_find(const TargetUnits& of, const KernelSource& source) {
+    const auto begin = std::chrono::steady_clock::now();
+    const TargetName& t = of.target;
+    const CacheKey key = kernel_key(t.family, of.compiler, compiler_arch(t.name), source.text);
+    Compiled out;
+    if (auto hit = cache_.get(key)) {
+      out = {std::move(*hit), true};
+    } else {
+      TFCC_TRY(out.bytes, compile_one(t, source));
+      cache_.put(key, out.bytes);
+    }
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    out.ms = took.count();
     return out;
   }
 
-  Result<void> compile_cuda_target(const TargetName& t) {
-    TFCC_TRY(std::string compiler, cuda_compiler_version());
-    const std::vector<Unit> units = units_of(kernels_of(t));
-    TFCC_TRY(
-        auto compiled,
-        each_unit(t, compiler, units, [&](const KernelSource& k) -> Result<std::vector<std::byte>> {
-          TFCC_TRY(CudaImage image, compile_cuda(k.name, k.text, compiler_arch(t.name)));
-          return with_header(image);
-        }));
+  Result<std::vector<std::byte>> compile_one(const TargetName& t, const KernelSource& source) {
+    if (t.family != Family::cuda) return compile_cpu_object({source.name, source.text}, t.name);
+    TFCC_TRY(CudaImage image, compile_cuda(source.name, source.text, compiler_arch(t.name)));
+    return with_header(image);
+  }
+
+  Result<void> add_cuda_code(TargetUnits& of) {
+    const TargetName& t = of.target;
     program_.code.push_back({t, plan_of(t), {}, least_driver(t.name)});
-    for (size_t i = 0; i < units.size(); ++i) {
-      auto& [bytes, cached] = compiled[i];
+    for (size_t i = 0; i < of.units.size(); ++i) {
+      auto& [bytes, cached, ms] = of.code[i];
       CachedHeader h{};
       if (bytes.size() < sizeof h)
         return Error{ErrorCode::internal, "kernel cache: an entry is too short"};
       std::memcpy(&h, bytes.data(), sizeof h);
       bytes.erase(bytes.begin(), bytes.begin() + sizeof h);
-      result_.kernels.push_back({units[i].source.name, t.name, h.registers, h.spill_bytes, cached});
+      result_.kernels.push_back(
+          {of.units[i].source.name, t.name, h.registers, h.spill_bytes, cached, ms});
       program_.code.back().images.push_back(std::move(bytes));
     }
     return {};
   }
 
-  Result<void> compile_cpu_target(const TargetName& t) {
-    const std::vector<Unit> units = cpu_units(kernels_of(t));
-    TFCC_TRY(auto compiled, each_unit(t, cpu_compiler_version(), units, [&](const KernelSource& k) {
-               return compile_cpu_object({k.name, k.text}, t.name);
-             }));
+  Result<void> add_cpu_code(TargetUnits& of) {
     std::vector<std::vector<std::byte>> objects;
-    for (size_t i = 0; i < units.size(); ++i) {
-      for (const std::string& name : units[i].kernels)
-        result_.kernels.push_back({name, t.name, 0, 0, compiled[i].cached});
-      objects.push_back(std::move(compiled[i].bytes));
+    for (size_t i = 0; i < of.units.size(); ++i) {
+      for (const std::string& name : of.units[i].kernels)
+        result_.kernels.push_back({name, of.target.name, 0, 0, of.code[i].cached, of.code[i].ms});
+      objects.push_back(std::move(of.code[i].bytes));
     }
-    TFCC_TRY(auto shared, link_cpu(objects, t.name));
-    program_.code.push_back({t, plan_of(t), {std::move(shared)}});
+    TFCC_TRY(auto shared, link_cpu(objects, of.target.name));
+    program_.code.push_back({of.target, plan_of(of.target), {std::move(shared)}});
     return {};
   }
 

@@ -70,6 +70,7 @@ struct KernelResult {
   int registers = 0;
   int spill_bytes = 0;
   bool cached = false;
+  double ms = 0;  ///< to compile it, or the unit it is in; to find it, if it was cached
 };
 
 struct CompileResult {

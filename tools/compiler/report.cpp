@@ -58,7 +58,8 @@ json report_of(const Optimised& optimised, const codegen::CompileResult& code) {
                             {"target", k.target},
                             {"registers", k.registers},
                             {"spill_bytes", k.spill_bytes},
-                            {"cached", k.cached}});
+                            {"cached", k.cached},
+                            {"ms", k.ms}});
   }
   return j;
 }
