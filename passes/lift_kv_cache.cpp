@@ -10,7 +10,7 @@
 //           %a = attention(%q, %keys, %values, %first, %context, %order, %positions, %table) {page = 64, visible = (b,h,i,j) => j <= i, ..} : f32[1,T,64]
 //           return logits = %y, cache.0.keys = %keys, ..                  the rows %wanted[r] alone
 //
-// Proved by substitution, for each attention and then for the graph; with the inputs as a generator
+// Proved by substitution, for each attention (1, 2 and 5 in passes/cached_layers.cpp) and then for the graph; with the inputs as a generator
 // gives them, mask = 1, positions = P + s, token types = 0, and all lengths P + S:
 //   1. Element (b,j,c) of the keys is, for j < P, one element of a graph input, and for j = P + i something of row i alone, without P.
 //   2. An output is the same function in the layout of that input: what a step appends is what later steps read. So for the values.
@@ -39,7 +39,7 @@
 #include <set>
 
 #include "ir/ir.h"
-#include "passes/decoder_inputs.h"
+#include "passes/cached_layers.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
 #include "passes/row_ops.h"
@@ -49,48 +49,24 @@ namespace {
 
 constexpr int64_t kPage = 64;  // tokens
 
-/// Keys or values of an attention.
-struct Appended {
-  ValueId past;           // invalid: there is none
-  ExprRef old = nullptr;  // element (b, j, c) for j < P: a load of past
-  ExprRef rows =
-      nullptr;  // element (b, i, c) of the new ones: a load of a row of i, or an expression of one
-};
-
-struct Layer {
-  OpId attention;
-  Appended keys, values;
-};
-
-class Lifter : DecoderInputs {
+class Lifter : CachedLayers {
  public:
   Lifter(Graph& g, const std::vector<Count>& counts, PassReport& report)
-      : DecoderInputs(g, counts, report) {}
+      : CachedLayers(g, counts, report) {}
 
   bool run() {
     if (g_.size_with(SizeRole::packed))
       return false;  // rows of a packed batch are no tokens in order
     if (!find_attentions() || !find_inputs() || !find_sizes()) return false;
     make_inputs();
-    for (OpId o : attentions_) {
-      if (!find_layer(o)) return false;
-    }
-    if (!match_outputs()) return false;
+    if (!find_layers() || !match_outputs()) return false;
     find_wanted();
     for (OpId o : std::vector<OpId>(g_.order())) lift(o);
     return finish();
   }
 
  private:
-  // ---- what the graph is given ----
-
-  bool find_attentions() {
-    for (OpId o : g_.order()) {
-      if (g_.op(o).kind == OpKind::attention) attentions_.push_back(o);
-      if (g_.op(o).kind == OpKind::linear_attention) sums_ = true;
-    }
-    return !attentions_.empty() || sums_;
-  }
+  // ---- what the lifted graph is given ----
 
   ExprRef add_size(std::string name, uint32_t axis, SizeRole role) {
     const auto taken = [&] {
@@ -139,119 +115,6 @@ class Lifter : DecoderInputs {
     g_.flags.push_back("positions: a token lies outside of what the model has a position for");
     wanted_flag_ = static_cast<int64_t>(g_.flags.size());
     g_.flags.push_back("wanted: a row lies outside of the tokens");
-  }
-
-  // ---- attentions ----
-
-  bool is_rows(ValueId v) const {
-    const auto& d = g_.value(v).type.dims;
-    return d.size() >= 2 && d[1] == length_ && (d[0] == batch_ || ir::is_int(d[0], 1));
-  }
-
-  // Element (b, j, c) of keys, values or what becomes of them, from past and rows.
-  ExprRef from_rows(ValueId v, const Indices& at) const {
-    return ir::expand(g_, ir::load_of(g_, v, at), [&](ValueId x) { return !is_rows(x); });
-  }
-
-  bool find_layer(OpId o) {
-    const ir::Op& op = g_.op(o);
-    Layer layer{o, {}, {}};
-    return find_appended(o, op.operands[1], layer.keys) &&
-           find_appended(o, op.operands[2], layer.values) && (layers_.push_back(layer), true);
-  }
-
-  // Does a place wrap at the length of the cache?
-  bool is_circular(ExprRef element) const {
-    bool found = false;
-    ir::for_each_node(element, [&](ExprRef n) {
-      if (n->kind != ExprKind::floordiv) return;  // a remainder is made of one
-      ir::for_each_node(n->args[1], [&](ExprRef x) { found |= capacities_.count(x) > 0; });
-    });
-    return found;
-  }
-
-  bool find_appended(OpId o, ValueId v, Appended& out) {
-    const auto& dims = g_.value(v).type.dims;
-    ExprRef c = pool_.index(2, dims[2]);
-    if (is_rows(v)) {
-      out.rows = ir::load_of(g_, v, {b_, s_, c});
-      return true;
-    }
-    const bool in_place = in_place_ && (ir::as_int(dims[1]) || capacities_.count(dims[1]));
-    if (!in_place && given(dims[1], nullptr) != ir::add(past_, length_))
-      return miss(o, fmt::format("its keys are {}, not those of the past and the new ones",
-                                 ir::print(dims[1])));
-    ExprRef j = pool_.index(1, past_);
-    if (in_place && is_circular(from_rows(v, {b_, pool_.index(1, dims[1]), c})))
-      return miss(o, "its cache is circular: what is behind its end is written over its beginning");
-    out.old = given(from_rows(v, {b_, j, c}), nullptr);
-    const auto past = loaded(out.old);
-    if (!past || g_.def(*past))
-      return miss(o, "what it reads of the past is no element of an input");
-    out.past = *past;
-    out.rows = given(from_rows(v, {b_, ir::add(past_, s_), c}), nullptr);
-    for (ValueId x : ir::loads_of(out.rows)) {
-      if (!is_rows(x) && !is_fixed(x))
-        return miss(o, fmt::format("its new keys and values read '{}'", g_.value(x).name));
-    }
-    return true;
-  }
-
-  // An output that is past and new rows in the layout of the past.
-  bool is_present(const Graph::Output& output, const Appended& a) {
-    if (g_.value(output.value).type.rank() != g_.value(a.past).type.rank())
-      return false;  // cost: loads of other ranks differ
-    const ir::Op* op = g_.def(output.value);
-    if (!op) return false;
-    if (std::find(op->operands.begin(), op->operands.end(), a.past) == op->operands.end())
-      return false;  // cost: its elements would be others
-    const Indices at = a.old->args;
-    ExprRef j = pool_.index(1, past_);
-    Indices later = at;
-    for (ExprRef& x : later)
-      x = ir::rewrite(x,
-                      [&](ExprRef n) -> ExprRef { return n == j ? ir::add(past_, s_) : nullptr; });
-    return given(from_rows(output.value, at), nullptr) == a.old &&
-           given(from_rows(output.value, later), nullptr) == a.rows;
-  }
-
-  bool match_outputs() {
-    std::vector<bool> taken(g_.outputs.size());
-    std::map<uint32_t, size_t> presents;  // by past
-    for (const Layer& layer : layers_) {
-      for (const Appended* a : {&layer.keys, &layer.values}) {
-        if (!a->past.valid()) continue;
-        size_t i = 0;
-        while (i < taken.size() && (taken[i] || !is_present(g_.outputs[i], *a))) ++i;
-        if (i == taken.size())
-          return miss(layer.attention, fmt::format("no output is '{}' with the new rows behind it",
-                                                   g_.value(a->past).name));
-        taken[i] = true;
-        presents[a->past.value] = i;
-      }
-    }
-    size_t last = 0;
-    for (ValueId v : g_.inputs()) {
-      const auto present = presents.find(v.value);
-      if (present == presents.end()) continue;
-      if (present->second < last)
-        return miss(
-            g_.outputs[present->second].name,
-            fmt::format("it is '{}' with new rows, but comes in another order", g_.value(v).name));
-      last = present->second;
-    }
-    for (size_t i = 0; i < taken.size(); ++i) {
-      if (taken[i]) continue;
-      const Graph::Output& o = g_.outputs[i];
-      const ir::Type& type = g_.value(o.value).type;
-      const bool rows =
-          is_rows(o.value) && type.rank() == 3 && is_float(type.dtype) && ir::as_int(type.dims[2]);
-      if (!rows || logits_.valid())
-        return miss(o.name, rows ? "there are two outputs for each token"
-                                 : "the output is neither logits nor a past with new rows");
-      logits_ = o.value;
-    }
-    return logits_.valid() || miss(g_.name, "no output has logits for each token");
   }
 
   // ---- rows ----
@@ -589,12 +452,8 @@ class Lifter : DecoderInputs {
     return miss(g_.name, "logits are not computed row by row");
   }
 
-  std::vector<OpId> attentions_;
-  std::vector<Layer> layers_;
-  bool sums_ = false;  // there are linear attentions
-  size_t caches_ = 0;  // made so far
-  ValueId logits_;
   // Of the lifted graph.
+  size_t caches_ = 0;  // made so far
   std::vector<ir::SizeSymbol> symbols_;
   std::vector<ValueId> made_;  // its inputs
   ExprRef sequences_ = nullptr, cache_pages_ = nullptr, state_slots_ = nullptr, longest_ = nullptr;

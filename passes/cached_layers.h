@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a decoder keeps of the tokens before, for lift-kv-cache: keys and values of each attention,
+// made of a past and of new rows, and the outputs that give them back.
+#pragma once
+
+#include <vector>
+
+#include "passes/decoder_inputs.h"
+
+namespace tfcc::passes {
+
+/// Keys or values of an attention.
+struct Appended {
+  ValueId past;           // invalid: there is none
+  ExprRef old = nullptr;  // element (b, j, c) for j < P: a load of past
+  ExprRef rows =
+      nullptr;  // element (b, i, c) of the new ones: a load of a row of i, or an expression of one
+};
+
+struct Layer {
+  OpId attention;
+  Appended keys, values;
+};
+
+class CachedLayers : protected DecoderInputs {
+ protected:
+  using DecoderInputs::DecoderInputs;
+
+  /// False if there is none, nor a linear one.
+  bool find_attentions();
+  /// Keys and values of all attentions. False with a miss if they are not a past and new rows behind
+  /// it. Needs inputs and sizes.
+  bool find_layers();
+  /// Which output is the past of which layer with the new rows behind it; the one that is left has
+  /// the logits. False with a miss if there is none.
+  bool match_outputs();
+
+  /// A value of rows of the new tokens.
+  bool is_rows(ValueId v) const;
+
+  std::vector<OpId> attentions_;
+  std::vector<Layer> layers_;
+  bool sums_ = false;  // there are linear attentions
+  ValueId logits_;
+
+ private:
+  ExprRef from_rows(ValueId v, const Indices& at) const;
+  bool find_appended(OpId o, ValueId v, Appended& out);
+  bool is_circular(ExprRef element) const;
+  bool is_present(const Graph::Output& output, const Appended& a);
+};
+
+}  // namespace tfcc::passes
