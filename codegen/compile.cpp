@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -239,13 +240,16 @@ class Builder {
       for (size_t i = 0; i < all[t].units.size(); ++i) jobs.emplace_back(t, i);
     }
     std::optional<Error> error;
+    std::atomic<bool> failed{false};
     parallel_for(jobs.size(), threads_, [&](size_t j) {
+      if (failed) return;
       TargetUnits& of = all[jobs[j].first];
       const Unit& unit = of.units[jobs[j].second];
       Result<Compiled> made = compile_or_find(of, unit.source);
       if (!made) {
         std::lock_guard lock(mutex_);
         if (!error) error = made.error();
+        failed = true;
         return;
       }
       of.code[jobs[j].second] = *std::move(made);

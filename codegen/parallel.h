@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// parallel_for: independent jobs, such as compiling units, over a few threads. make_ahead: values that
+// parallel_for: independent jobs, such as compiling units, over a few threads. MakeAhead: values that
 // one thread takes in order, such as weights to write, made by others meanwhile.
 #pragma once
 
@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -61,7 +60,11 @@ template <class T> class MakeAhead {
   /// `size(i)` is the bytes of value i. Both are called by several threads at once.
   MakeAhead(size_t count, int threads, uint64_t most, std::function<uint64_t(size_t)> size,
             std::function<T(size_t)> make)
-      : most_(most), size_(std::move(size)), make_(std::move(make)), values_(count) {
+      : most_(most),
+        size_(std::move(size)),
+        make_(std::move(make)),
+        values_(count),
+        failures_(count) {
     const size_t wanted = std::min(count, static_cast<size_t>(std::max(threads, 0)));
     try {
       helpers_.reserve(wanted);
@@ -74,7 +77,7 @@ template <class T> class MakeAhead {
       std::lock_guard lock(mutex_);
       next_ = values_.size();
     }
-    changed_.notify_all();
+    room_.notify_all();
     for (std::thread& t : helpers_) t.join();
   }
   MakeAhead(const MakeAhead&) = delete;
@@ -85,25 +88,28 @@ template <class T> class MakeAhead {
     const size_t i = taken_++;
     if (helpers_.empty()) return make_(i);
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return values_[i] || failures_.count(i) > 0; });
-    if (failures_.count(i) > 0) std::rethrow_exception(failures_[i]);
+    made_.wait(lock, [&] { return values_[i] || failures_[i]; });
+    held_ -= size_(i);
+    room_.notify_one();  // who begins one wakes the next
+    if (failures_[i]) std::rethrow_exception(failures_[i]);
     T value = *std::move(values_[i]);
     values_[i].reset();
-    held_ -= size_(i);
-    changed_.notify_all();
     return value;
   }
 
  private:
+  bool may_begin() const {
+    return next_ < values_.size() && (held_ == 0 || held_ + size_(next_) <= most_);
+  }
+
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] {
-        return next_ == values_.size() || held_ == 0 || held_ + size_(next_) <= most_;
-      });
-      if (next_ == values_.size()) return;
+      room_.wait(lock, [&] { return next_ == values_.size() || may_begin(); });
+      if (next_ == values_.size()) break;
       const size_t i = next_++;
       held_ += size_(i);
+      if (may_begin()) room_.notify_one();
       lock.unlock();
       std::optional<T> value;
       std::exception_ptr failure;
@@ -113,19 +119,20 @@ template <class T> class MakeAhead {
         failure = std::current_exception();
       }
       lock.lock();
-      if (failure) failures_[i] = failure;
-      else values_[i] = std::move(value);
-      changed_.notify_all();
+      failures_[i] = failure;
+      values_[i] = std::move(value);
+      made_.notify_one();
     }
+    room_.notify_one();  // the others end too
   }
 
   const uint64_t most_;
   const std::function<uint64_t(size_t)> size_;
   const std::function<T(size_t)> make_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable made_, room_;  // for who takes, for who makes
   std::vector<std::optional<T>> values_;
-  std::map<size_t, std::exception_ptr> failures_;
+  std::vector<std::exception_ptr> failures_;
   size_t next_ = 0, taken_ = 0;
   uint64_t held_ = 0;  // bytes of what is made, or being made, and not taken
   std::vector<std::thread> helpers_;

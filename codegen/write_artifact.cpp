@@ -108,14 +108,13 @@ bool stands_in(std::span<const std::byte> whole, size_t offset, std::span<const 
          std::ranges::equal(whole.subspan(offset, part.size()), part);
 }
 
-// What is joined in one program and not in another is written once.
 /// A weight's bytes, and their checksum.
 struct MadeWeight {
   ir::ConstantBytes bytes;
   uint64_t sum;
 };
 
-/// Writes the weights of a file, each once.
+/// Writes the weights of a file, each once: what is joined in one program and not in another too.
 class WeightWriter {
  public:
   WeightWriter(ArtifactFile& file, const WeightPool& weights, const CompileOptions& options)
@@ -136,6 +135,7 @@ class WeightWriter {
 
  private:
   static constexpr uint64_t kMostAhead = 8 << 20;
+  static constexpr int kMostThreads = 4;  // the one that writes among them; more wait for the disk
 
   const ir::Constant& constant(size_t i) const { return weights_.entries()[i].constant; }
 
@@ -145,7 +145,7 @@ class WeightWriter {
       if (!written_[i] && wanted(i)) order.push_back(i);
     }
     MakeAhead<Result<MadeWeight>> ahead(
-        order.size(), threads_or_all(options_.threads), kMostAhead,
+        order.size(), std::min(threads_or_all(options_.threads), kMostThreads) - 1, kMostAhead,
         [&](size_t k) {
           const ir::Constant& c = constant(order[k]);
           return static_cast<uint64_t>(c.element_count()) * size_of(c.result_dtype());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constants are recipes: where the bytes come from and what is done to them. Passes extend the
-// recipe; only the artifact writer and the evaluator make the bytes, one tensor at a time
-// (materialize).
+// recipe; the artifact writer, the evaluator and the folding of constants make the bytes, a tensor
+// at a time.
 #pragma once
 
 #include <cstddef>

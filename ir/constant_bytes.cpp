@@ -105,7 +105,8 @@ ConstantBytes transpose(std::span<const std::byte> in, DType dtype,
   return out;
 }
 
-// ---- casts: those of weights as loops without branches, which give what read_real and write_real do
+// ---- casts: those of weights as loops without branches, which give what read_real and write_real do;
+// a NaN is one, of whatever bits
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInf = 0x7f800000;
 

@@ -51,7 +51,7 @@ struct Options {
   std::string
       tokenizer;  ///< a folder, or one file that text::Tokenizer::load() takes, to keep in the file; empty: none
   std::string timing_cache;  ///< a file of `tfcc tune` to keep in the file; empty: none
-  int threads = 0;           ///< that compile kernels; 0: one per core
+  int threads = 0;           ///< that compile kernels and make weights; 0: one per core
   codegen::KernelCacheOptions cache;
   OnGraph on_graph;
   std::function<void(const std::string& stage, size_t done, size_t total)>

@@ -51,7 +51,7 @@ typedef struct {
   int literal_only;
   int strict;
   int strip;
-  int threads; /**< that compile kernels, at most 4096; 0: one per core */
+  int threads; /**< that compile kernels and make weights, at most 4096; 0: one per core */
   /** How far it is: "compiling kernels" 3 of 40. By one thread at a time, not always the same one. NULL: nobody is told. */
   void (*progress)(const char* stage, size_t done, size_t total, void* user);
   /** Each line that there is to say: warnings, what an option came to mean, advice. By the calling thread. NULL: nobody is told. */

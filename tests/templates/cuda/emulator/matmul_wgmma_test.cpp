@@ -321,6 +321,13 @@ template <int Kind, int Groups> void check_norms(int rows, int columns, int k) {
   same(run_norms<NormSpec<false, Kind, Groups, WgmmaTile<128, 64, 4>, WgmmaTile<64, 64, 6>>>(
            rows, columns, k, 2),
        "64 or 128 rows");
+  // A tile narrower than the widest, with whose room vectors lie: many blocks take it.
+  same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>>(
+           rows, columns, k, 16),
+       "64 or 32 columns");
+  same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<128, 192, 3>, WgmmaTile<64, 32, 6>>>(
+           rows, columns, k, 16),
+       "192 or 32 columns");
 }
 
 // Moments of 32 columns, whatever the tile, so that the bits are the same in all; norms whose
