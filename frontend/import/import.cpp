@@ -472,6 +472,32 @@ Result<void> refuse_poison(const Importer& im, size_t first_op) {
   return im.fail(ErrorCode::shape, std::string(ir::to_string(why)));
 }
 
+/// What is known of the sizes before anything is imported.
+Facts given_facts(const Model& model, const SizeRanges& ranges) {
+  Facts facts = facts_of(ranges);
+  for (const ValueInfo& in : model.inputs) {
+    for (size_t axis = 0; axis < in.dims.size(); ++axis) facts.axes.insert(symbol_name(in, axis));
+  }
+  return facts;
+}
+
+void fill(ImportReport& report, const Model& model, const Importer& im, const Facts& facts) {
+  report.nodes = model.nodes.size();
+  report.node_list = im.imported();
+  report.warnings = model.warnings;
+  for (const auto& [size, value] : facts.fixed) {
+    if (auto why = facts.reason.find(size); why != facts.reason.end())
+      report.warnings.push_back(why->second);
+  }
+  for (const auto& [size, parts] : facts.multiple)
+    report.warnings.push_back(
+        fmt::format("{} is always a multiple of {}: {}", size, parts, facts.reason.at(size)));
+  report.shape_ops_left = count_shape_ops(im.graph);
+  size_t kept = 0;
+  for (ir::OpId o : im.graph.order()) kept += im.graph.op(o).kind != ir::OpKind::constant;
+  report.shape_nodes = model.nodes.size() > kept ? model.nodes.size() - kept : 0;
+}
+
 }  // namespace
 
 Result<void> Importer::import_nodes(const std::vector<Node>& nodes) {
@@ -513,13 +539,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
     return import_onnx(inlined, report, ranges);
   }
   TFCC_TRY_VOID(check_operators(model));
-  const Facts given = [&] {
-    Facts facts = facts_of(ranges);
-    for (const ValueInfo& in : model.inputs) {
-      for (size_t axis = 0; axis < in.dims.size(); ++axis) facts.axes.insert(symbol_name(in, axis));
-    }
-    return facts;
-  }();
+  const Facts given = given_facts(model, ranges);
   Facts facts = given;
   EmptySizes empty;
   // How many rows are left without padding is a number that the device counts. A graph that asks for
@@ -562,22 +582,7 @@ Result<Graph> import_onnx(const Model& model, ImportReport* report, const SizeRa
       continue;
     }
     if (!broken.empty()) return broken_rule(im, broken[0]);
-    if (report) {
-      report->nodes = model.nodes.size();
-      report->node_list = im.imported();
-      report->warnings = model.warnings;
-      for (const auto& [size, value] : facts.fixed) {
-        if (auto why = facts.reason.find(size); why != facts.reason.end())
-          report->warnings.push_back(why->second);
-      }
-      for (const auto& [size, parts] : facts.multiple)
-        report->warnings.push_back(
-            fmt::format("{} is always a multiple of {}: {}", size, parts, facts.reason.at(size)));
-      report->shape_ops_left = count_shape_ops(im.graph);
-      size_t kept = 0;
-      for (ir::OpId o : im.graph.order()) kept += im.graph.op(o).kind != ir::OpKind::constant;
-      report->shape_nodes = model.nodes.size() > kept ? model.nodes.size() - kept : 0;
-    }
+    if (report) fill(*report, model, im, facts);
     return std::move(im.graph);
   }
   return Error{ErrorCode::unsupported,
