@@ -72,7 +72,7 @@ Result<std::vector<PassReport>> run_passes(
       for (const PassInfo& p : all_passes())
         list += (list.empty() ? "" : ", ") + std::string(p.name);
       return Error{ErrorCode::invalid_argument,
-                   fmt::format("--passes: there is no pass '{}'; passes are {}", name, list)};
+                   fmt::format("there is no pass '{}'; passes are {}", name, list)};
     }
     ir::Graph before = graph;
     reports.push_back(pass->run(graph));

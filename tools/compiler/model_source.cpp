@@ -127,17 +127,18 @@ OnGraph dump_graphs(const std::string& folder, const std::string& model, Files& 
   };
 }
 
-Result<void> check_passes(const std::vector<std::string>& names) {
+Result<void> check_passes(const std::vector<std::string>& names, const char* option) {
   for (const std::string& name : names) {
     if (passes::find_pass(name)) continue;
     ir::Graph none;
-    return usage_error(passes::run_passes(none, {name}).error().message);
+    return usage_error(
+        fmt::format("{}: {}", option, passes::run_passes(none, {name}).error().message));
   }
   return {};
 }
 
 Result<std::vector<std::string>> default_passes_without(const std::vector<std::string>& skipped) {
-  TFCC_TRY_VOID(check_passes(skipped));
+  TFCC_TRY_VOID(check_passes(skipped, "--skip-passes"));
   std::vector<std::string> names = passes::default_pipeline();
   for (const std::string& name : skipped) {
     if (std::erase(names, name) == 0)

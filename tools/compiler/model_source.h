@@ -48,8 +48,8 @@ using OnGraph = std::function<Result<void>(const std::string& step, const ir::Gr
 /// Its errors: io, invalid_argument (the file is one that is read).
 OnGraph dump_graphs(const std::string& folder, const std::string& model, tools::Files& files);
 
-/// Errors: a usage error for the first name that no pass has, with the list.
-Result<void> check_passes(const std::vector<std::string>& names);
+/// Errors: a usage error of `option` for the first name that no pass has, with the list.
+Result<void> check_passes(const std::vector<std::string>& names, const char* option = "--passes");
 
 /// The default passes without those that `skip` names.
 /// Errors: a usage error for the first name that is not one of them.
