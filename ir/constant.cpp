@@ -13,6 +13,8 @@
 #include <cstring>
 #include <limits>
 
+#include "ir/raw_elements.h"
+
 namespace tfcc::ir {
 namespace {
 
@@ -57,35 +59,12 @@ template <int Mantissa> double from_small_float(uint16_t h) {
   return h >> 15 ? -v : v;
 }
 
-template <class T> T load(const std::byte* data, size_t i) {
-  T v;
-  std::memcpy(&v, data + i * sizeof(T), sizeof(T));
-  return v;
-}
-
-template <class T> void store(std::byte* data, size_t i, T v) {
-  std::memcpy(data + i * sizeof(T), &v, sizeof(T));
-}
-
 /// Truncates; saturates at the ends of i64, NaN is 0: the semantics of f2i.
 int64_t truncate(double v) {
   if (std::isnan(v)) return 0;
   if (v >= 0x1p63) return INT64_MAX;
   if (v < -0x1p63) return INT64_MIN;
   return static_cast<int64_t>(v);
-}
-
-int64_t product(const std::vector<int64_t>& dims) {
-  int64_t n = 1;
-  for (int64_t d : dims) n *= d;
-  return n;
-}
-
-std::vector<int64_t> permuted(const std::vector<int64_t>& v,
-                              const std::vector<int64_t>& permutation) {
-  std::vector<int64_t> out;
-  for (int64_t p : permutation) out.push_back(v[p]);
-  return out;
 }
 
 }  // namespace
@@ -176,45 +155,45 @@ Result<std::shared_ptr<const SourceFile>> map_source_file(const std::string& pat
 
 double read_real(DType dtype, const std::byte* data, size_t i) {
   switch (dtype) {
-    case DType::f32: return load<float>(data, i);
-    case DType::f16: return from_small_float<10>(load<uint16_t>(data, i));
-    case DType::bf16: return from_small_float<7>(load<uint16_t>(data, i));
-    case DType::f64: return load<double>(data, i);
+    case DType::f32: return load_raw<float>(data, i);
+    case DType::f16: return from_small_float<10>(load_raw<uint16_t>(data, i));
+    case DType::bf16: return from_small_float<7>(load_raw<uint16_t>(data, i));
+    case DType::f64: return load_raw<double>(data, i);
     default: return static_cast<double>(read_int(dtype, data, i));
   }
 }
 
 int64_t read_int(DType dtype, const std::byte* data, size_t i) {
   switch (dtype) {
-    case DType::i64: return load<int64_t>(data, i);
-    case DType::i32: return load<int32_t>(data, i);
-    case DType::i16: return load<int16_t>(data, i);
-    case DType::i8: return load<int8_t>(data, i);
-    case DType::u8: return load<uint8_t>(data, i);
-    case DType::boolean: return load<uint8_t>(data, i) != 0;
+    case DType::i64: return load_raw<int64_t>(data, i);
+    case DType::i32: return load_raw<int32_t>(data, i);
+    case DType::i16: return load_raw<int16_t>(data, i);
+    case DType::i8: return load_raw<int8_t>(data, i);
+    case DType::u8: return load_raw<uint8_t>(data, i);
+    case DType::boolean: return load_raw<uint8_t>(data, i) != 0;
     default: return truncate(read_real(dtype, data, i));
   }
 }
 
 void write_real(DType dtype, std::byte* data, size_t i, double v) {
   switch (dtype) {
-    case DType::f32: store(data, i, static_cast<float>(v)); break;
-    case DType::f16: store(data, i, to_small_float<10>(v)); break;
-    case DType::bf16: store(data, i, to_small_float<7>(v)); break;
-    case DType::f64: store(data, i, v); break;
-    case DType::boolean: store<uint8_t>(data, i, v != 0); break;
+    case DType::f32: store_raw(data, i, static_cast<float>(v)); break;
+    case DType::f16: store_raw(data, i, to_small_float<10>(v)); break;
+    case DType::bf16: store_raw(data, i, to_small_float<7>(v)); break;
+    case DType::f64: store_raw(data, i, v); break;
+    case DType::boolean: store_raw<uint8_t>(data, i, v != 0); break;
     default: write_int(dtype, data, i, truncate(v)); break;
   }
 }
 
 void write_int(DType dtype, std::byte* data, size_t i, int64_t v) {
   switch (dtype) {
-    case DType::i64: store(data, i, v); break;
-    case DType::i32: store(data, i, static_cast<int32_t>(v)); break;
-    case DType::i16: store(data, i, static_cast<int16_t>(v)); break;
-    case DType::i8: store(data, i, static_cast<int8_t>(v)); break;
-    case DType::u8: store(data, i, static_cast<uint8_t>(v)); break;
-    case DType::boolean: store<uint8_t>(data, i, v != 0); break;
+    case DType::i64: store_raw(data, i, v); break;
+    case DType::i32: store_raw(data, i, static_cast<int32_t>(v)); break;
+    case DType::i16: store_raw(data, i, static_cast<int16_t>(v)); break;
+    case DType::i8: store_raw(data, i, static_cast<int8_t>(v)); break;
+    case DType::u8: store_raw(data, i, static_cast<uint8_t>(v)); break;
+    case DType::boolean: store_raw<uint8_t>(data, i, v != 0); break;
     default: write_real(dtype, data, i, static_cast<double>(v)); break;
   }
 }

@@ -12,32 +12,10 @@
 #include <new>
 
 #include "ir/constant.h"
+#include "ir/raw_elements.h"
 
 namespace tfcc::ir {
 namespace {
-
-int64_t product(const std::vector<int64_t>& dims) {
-  int64_t n = 1;
-  for (int64_t d : dims) n *= d;
-  return n;
-}
-
-std::vector<int64_t> permuted(const std::vector<int64_t>& v,
-                              const std::vector<int64_t>& permutation) {
-  std::vector<int64_t> out;
-  for (int64_t p : permutation) out.push_back(v[static_cast<size_t>(p)]);
-  return out;
-}
-
-template <class T> T load(const std::byte* data, size_t i) {
-  T v;
-  std::memcpy(&v, data + i * sizeof(T), sizeof(T));
-  return v;
-}
-
-template <class T> void store(std::byte* data, size_t i, T v) {
-  std::memcpy(data + i * sizeof(T), &v, sizeof(T));
-}
 
 uint64_t mix(uint64_t z) {
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ULL;
@@ -67,7 +45,7 @@ void transpose_elements(const std::byte* in, std::byte* out, const std::vector<i
       for (int64_t j0 = 0; j0 < inner; j0 += kBlock) {
         for (int64_t i = i0; i < std::min(dims[0], i0 + kBlock); ++i) {
           for (int64_t j = j0; j < std::min(inner, j0 + kBlock); ++j)
-            store<T>(out, i * inner + j, load<T>(in, i + j * stride));
+            store_raw<T>(out, i * inner + j, load_raw<T>(in, i + j * stride));
         }
       }
     }
@@ -79,7 +57,8 @@ void transpose_elements(const std::byte* in, std::byte* out, const std::vector<i
       std::memcpy(out + done * sizeof(T), in + base * sizeof(T),
                   static_cast<size_t>(inner) * sizeof(T));
     } else {
-      for (int64_t i = 0; i < inner; ++i) store<T>(out, done + i, load<T>(in, base + i * stride));
+      for (int64_t i = 0; i < inner; ++i)
+        store_raw<T>(out, done + i, load_raw<T>(in, base + i * stride));
     }
     for (size_t d = rank - 1; d-- > 0;) {
       base += strides[d];
@@ -144,7 +123,7 @@ const std::array<float, 65536>& all_f16() {
 template <class From, class To, class F>
 void each(std::span<const std::byte> in, std::byte* out, const F& f) {
   for (size_t i = 0, n = in.size() / sizeof(From); i < n; ++i)
-    store<To>(out, i, f(load<From>(in.data(), i)));
+    store_raw<To>(out, i, f(load_raw<From>(in.data(), i)));
 }
 
 /// Whether it is one of these.
