@@ -10,8 +10,8 @@
 //           %a = attention(%q, %keys, %values, %first, %context, %order, %positions, %table) {page = 64, visible = (b,h,i,j) => j <= i, ..} : f32[1,T,64]
 //           return logits = %y, cache.0.keys = %keys, ..                  the rows %wanted[r] alone
 //
-// Proved by substitution, for each attention (1, 2 and 5 in passes/cached_layers.cpp) and then for the graph; with the inputs as a generator
-// gives them, mask = 1, positions = P + s, token types = 0, and all lengths P + S:
+// Proved by substitution, for each attention (1, 2 and 5 in passes/cached_layers.cpp) and then for
+// the graph; with the inputs as a generator gives them, mask = 1, positions = P + s, token types = 0, and all lengths P + S:
 //   1. Element (b,j,c) of the keys is, for j < P, one element of a graph input, and for j = P + i something of row i alone, without P.
 //   2. An output is the same function in the layout of that input: what a step appends is what later steps read. So for the values.
 //   3. With i := q - P neither B, S nor P is left in score and visible: they speak of absolute positions alone. So in every op on rows.

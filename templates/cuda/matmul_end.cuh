@@ -17,7 +17,7 @@
 // while their products run. So two warps beside them prepare the end of each tile in shared memory: what stands beside the sums, the
 // vectors along the columns, mean and rstd of the rows.
 // Four lanes have two rows of a part of 32 columns; they exchange 16-bit pairs so that each stores 16 bytes.
-// Spec: T, Out; gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
+// Spec: T, Out; Tiles, of which the narrowest box says whether a tile may have 32 columns; gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
 // whether v is stored too; beside, whether the epilogue is given a matrix of T [rows, columns]; Columns, a ColumnValues<T..> of the
 // vectors along the columns that it is given, at most four.
 // Shared memory: if there is something beside, end_bytes(block_m, block_n) of the dynamic memory; and EndMemory.
