@@ -29,7 +29,8 @@ namespace tfcc::tools {
 namespace {
 
 // "uniform:0.2-1.0": lengths drawn between these shares of the second axis, the first row full; the
-// mask inputs get them, but for those that were given.
+// mask inputs get them, but for those that were given. They are what torch.randint(least, most + 1)
+// draws on a CPU from a torch.Generator of that seed, so that a peer can have the same.
 Result<int64_t> apply_lengths(const BenchOptions& o, const Model& model,
                               const std::vector<std::string>& given, NamedArrays& inputs) {
   double low = 1, high = 1;
@@ -41,7 +42,7 @@ Result<int64_t> apply_lengths(const BenchOptions& o, const Model& model,
           o.lengths));
     }
   }
-  std::mt19937_64 rng(o.seed);
+  std::mt19937 rng(static_cast<uint32_t>(o.seed));
   int64_t tokens = 0;
   for (auto& [name, a] : inputs) {
     const auto info = std::ranges::find(model.inputs(), name, &TensorInfo::name);
@@ -58,7 +59,8 @@ Result<int64_t> apply_lengths(const BenchOptions& o, const Model& model,
       const auto least =
           std::max<int64_t>(1, static_cast<int64_t>(low * static_cast<double>(length)));
       const auto most = std::max(least, static_cast<int64_t>(high * static_cast<double>(length)));
-      const int64_t n = b == 0 ? most : std::uniform_int_distribution<int64_t>(least, most)(rng);
+      const int64_t drawn = least + static_cast<int64_t>(rng() % static_cast<uint64_t>(most - least + 1));
+      const int64_t n = b == 0 ? most : drawn;
       for (int64_t j = 0; j < length; ++j)
         ir::write_int(a.dtype, a.bytes.data(), b * length + j, j < n);
       tokens += n;
