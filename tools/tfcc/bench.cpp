@@ -59,7 +59,8 @@ Result<int64_t> apply_lengths(const BenchOptions& o, const Model& model,
       const auto least =
           std::max<int64_t>(1, static_cast<int64_t>(low * static_cast<double>(length)));
       const auto most = std::max(least, static_cast<int64_t>(high * static_cast<double>(length)));
-      const int64_t drawn = least + static_cast<int64_t>(rng() % static_cast<uint64_t>(most - least + 1));
+      const int64_t drawn =
+          least + static_cast<int64_t>(rng() % static_cast<uint64_t>(most - least + 1));
       const int64_t n = b == 0 ? most : drawn;
       for (int64_t j = 0; j < length; ++j)
         ir::write_int(a.dtype, a.bytes.data(), b * length + j, j < n);
