@@ -85,6 +85,31 @@ TEST(Primitives, Reals) {
   }
 }
 
+// Results of 16 bits have what is left of erf after their rounding, and what GELU has of it far out.
+TEST(Primitives, OnePlusErfOf16Bits) {
+  TFCC_NEEDS_DEVICE();
+  std::vector<double> x = {0, -0.0, kInf, -kInf, kNan, 1e20, -1e20, 60, -60};
+  const size_t special = x.size();
+  for (int i = -9000; i <= 9000; ++i) x.push_back(i / 2000.0);
+  const std::vector<double> a = tensor("f32", x).values,
+                            r = apply("f32", "f32", "one_plus_erf_short(x)", x, x),
+                            all = {1, 1, 2, 0, kNan, 2, 0, 2, 0};
+  for (size_t k = 0; k < special; ++k) {
+    if (std::isnan(all[k])) EXPECT_TRUE(std::isnan(r[k]));
+    else EXPECT_NEAR(r[k], all[k], 3e-7) << x[k];
+  }
+  for (size_t k = special; k < x.size(); ++k) {
+    const double want = std::erfc(-a[k]);  // 1 + erf, without cancellation
+    EXPECT_LE(std::abs(r[k] - want), 5e-6) << a[k];
+    if (want > 2e-4) EXPECT_LE(std::abs(r[k] / want - 1), 8e-5) << a[k];
+    if (a[k] < 0) {  // GELU of x sqrt(2), in units of the last place of an f16
+      const double gelu = std::abs(a[k]) * std::sqrt(0.5) * want;
+      const double unit = std::max(std::exp2(std::floor(std::log2(gelu)) - 10), std::exp2(-24));
+      EXPECT_LE(std::abs(r[k] / want - 1) * gelu, 0.6 * unit) << a[k];
+    }
+  }
+}
+
 // What ptxas 13.0 gets wrong of plain C++, see expr.h: magnitudes and squares of NaN, a negation in
 // a maximum of three.
 TEST(Primitives, SurviveTheAssembler) {
