@@ -257,6 +257,8 @@ ExprRef rewrite(ExprRef e, const Rewrite& leaf);
 /// The same expression in another pool. `replacement` may give what stands there in place of a
 /// node; symbols keep their names.
 ExprRef transfer(ExprRef e, ExprPool& pool, const Rewrite& replacement = {});
+/// Whether this node alone, not what is below it, is a function that takes many instructions.
+bool is_costly(ExprRef node);
 /// Calls f once for every distinct node, children first.
 void for_each_node(ExprRef e, const std::function<void(ExprRef)>& f);
 /// Number of distinct nodes.

@@ -104,6 +104,11 @@ const UnaryFunction* unary_function(ExprKind kind) {
   return nullptr;
 }
 
+bool is_costly(ExprRef n) {
+  if (const UnaryFunction* f = unary_function(n->kind)) return f->costly;
+  return n->kind == ExprKind::fpow || n->kind == ExprKind::fmod || n->kind == ExprKind::fdiv;
+}
+
 double fold_unary(ExprKind kind, double a) {
   switch (kind) {
     case ExprKind::fneg: return -a;

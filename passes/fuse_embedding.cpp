@@ -18,12 +18,6 @@ namespace {
 
 constexpr size_t kLargestBody = 96;
 
-bool is_costly(ExprRef n) {
-  const ir::UnaryFunction* f = ir::unary_function(n->kind);
-  if (f) return f->costly;
-  return n->kind == ExprKind::fpow || n->kind == ExprKind::fmod || n->kind == ExprKind::fdiv;
-}
-
 // Neighbours in a row are neighbours in memory, or the same element.
 bool reads_along_rows(ExprRef load, ExprRef last) {
   for (size_t d = 0; d < load->args.size(); ++d) {
@@ -40,7 +34,7 @@ const char* obstacle(ExprRef body, ExprRef last) {
   if (ir::node_count(body) > kLargestBody) return "the norm's argument is too large an expression";
   bool costly = false, along = true;
   ir::for_each_node(body, [&](ExprRef n) {
-    costly |= is_costly(n);
+    costly |= ir::is_costly(n);
     // A row of one element has no index variable.
     along &=
         n->kind != ExprKind::load || last->kind != ExprKind::index || reads_along_rows(n, last);

@@ -11,6 +11,8 @@
 namespace tfcc::codegen {
 namespace {
 
+constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
+
 /// Columns of a panel: the most that divide n, 0 if none do.
 int panel_of(int64_t n) {
   for (int panel : {64, 48, 32, 16}) {
@@ -48,19 +50,22 @@ std::string no_bytes(const MatmulDesc& x) {
                                        : "";
 }
 
-/// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Of 6, 8, 10, 12
-/// and 13 stages 8 is the fastest in BERT-base at 16, 64 and 128 tokens (docs/performance.md).
+/// Small tiles: few rows leave few blocks, and each has a multiprocessor to itself. Where k allows
+/// it, 128 of it at a time: each wait of a step then counts half (docs/performance.md).
 const std::vector<WgmmaTile> kFewRowsTiles = {{64, 64, 8}};
+const std::vector<WgmmaTile> kFewRowsTilesDeep = {{64, 64, 5, 128}};
 /// Where B is stored by columns, half of them: products of few columns are in twice the blocks.
 const std::vector<WgmmaTile> kFewRowsTilesOfColumns = {{64, 64, 8}, {64, 32, 12}};
+const std::vector<WgmmaTile> kFewRowsTilesOfColumnsDeep = {{64, 64, 5, 128}, {64, 32, 7, 128}};
 /// Large tiles ask for the fewest bytes, smaller ones leave fewer processors idle in the last
-/// round: which is best changes with the rows (docs/performance.md), and Tiling::cost of the
-/// template decides when a run has them.
-const std::vector<WgmmaTile> kSomeRowsTiles = {{128, 128, 6}, {128, 64, 8}, {64, 64, 12}};
-const std::vector<WgmmaTile> kManyRowsTiles = {{128, 192, 5}, {128, 128, 6}, {128, 64, 8}};
-/// Fewer parts under way where a tile of what stands beside the sums takes their memory.
-const std::vector<WgmmaTile> kSomeRowsTilesBeside = {{128, 128, 5}, {128, 64, 8}, {64, 64, 12}};
-const std::vector<WgmmaTile> kManyRowsTilesBeside = {{128, 192, 4}, {128, 128, 5}, {128, 64, 8}};
+/// round. A kernel has at most so many of these.
+constexpr size_t kMostTiles = 5;
+constexpr int kWidths[] = {64, 80, 96, 112, 128, 144, 160, 192, 224, 256};
+/// Sums of more columns move further in the end of every tile of the kernel, which is what `up` with
+/// its GELU waits for: with 256 it takes 1% longer where 192 do as well.
+constexpr int kWidestCostly = 192;
+/// Of B stored by rows TMA brings 64 columns at a time.
+constexpr int kWidthOfRows = 64;
 /// Longer sums are in too few blocks that take one tile after the other: a run with 3072 left to
 /// the library is faster. And an epilogue of its own costs little beside them.
 constexpr int64_t kLongestSum = 1024;
@@ -78,11 +83,32 @@ bool pays_at_many(const MatmulDesc& x) {
 bool some_rows(const MatmulDesc& x) {
   return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows;
 }
-const std::vector<WgmmaTile>& wgmma_tiles(const MatmulDesc& x) {
-  if (few_rows(x))  // the ends of gated tiles take 64 columns at a time
-    return x.trans_b && x.epilogue != Epilogue::gate ? kFewRowsTilesOfColumns : kFewRowsTiles;
-  if (some_rows(x)) return x.reads_matrix ? kSomeRowsTilesBeside : kSomeRowsTiles;
-  return x.reads_matrix ? kManyRowsTilesBeside : kManyRowsTiles;
+std::vector<WgmmaTile> wgmma_tiles(const MatmulDesc& x, const TargetClass& target) {
+  const int64_t n = *ir::as_int(x.n), k = *ir::as_int(x.k);
+  const bool deep = k % 128 == 0;
+  if (few_rows(x)) {
+    if (x.trans_b && x.epilogue != Epilogue::gate)  // the ends of gated tiles take 64 columns
+      return deep ? kFewRowsTilesOfColumnsDeep : kFewRowsTilesOfColumns;
+    return deep ? kFewRowsTilesDeep : kFewRowsTiles;
+  }
+  std::vector<WgmmaTile> all;
+  bool costly = false;
+  if (x.body) ir::for_each_node(x.body, [&](ExprRef e) { costly |= ir::is_costly(e); });
+  for (int width : kWidths) {
+    if ((x.trans_b || width % kWidthOfRows == 0) && !(costly && width > kWidestCostly))
+      all.push_back({128, width, 0});
+  }
+  if (some_rows(x)) all.push_back({64, 64, 0, deep ? 128 : 64});
+  TileUse use{n,
+              k,
+              kFewRows,
+              x.most_rows.value_or(kAnyRows),
+              target.processors,
+              target.shared_bytes,
+              x.reads_matrix,
+              kMostTiles};
+  if (x.made_rows && !some_rows(x)) use.more_rows = kSomeRows;  // else another form has the run
+  return best_tiles(all, use);
 }
 
 /// Why no kernel of ours for 16 bits serves; empty if they may.
@@ -142,8 +168,7 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (!few_rows(x) && !pays_at_many(x) && !x.in_order) return "the library is faster at many rows";
   if (few_rows(x) && *k > kLongestSum && !x.in_order && !norms(x))
     return "k is long, and the library splits it over blocks";
-  if (!target.has_wgmma ||
-      wgmma_shared_bytes(wgmma_tiles(x), x.reads_matrix) + kWgmmaEndBytes > target.shared_bytes)
+  if (!target.has_wgmma)
     return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared
   return "";
 }
@@ -154,7 +179,6 @@ struct RowsAndTiles {
   int64_t most_rows;
   OrderedTiles tiles;
 };
-constexpr int64_t kAnyRows = std::numeric_limits<int64_t>::max();
 const RowsAndTiles kOrderedTiles[] = {
     {4, {{4, 16, 1, 2}, {}, 128, 32, 4}},
     {kStreamRows, {{16, 16, 4, 2}, {}, 128, 32, 4}},
@@ -238,10 +262,11 @@ bool takes_stream(const MatmulDesc& x, const TargetClass& target, MatmulConfig& 
 }
 
 bool takes_wgmma(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
-  const std::string why = no_wgmma(x, target);
+  std::string why = no_wgmma(x, target);
+  if (why.empty()) c.tiles = wgmma_tiles(x, target);
+  if (why.empty() && c.tiles.empty()) why = "its tiles do not fit the memory of a block";
   if (why.empty()) {
     c.arm = Arm::wgmma;
-    c.tiles = wgmma_tiles(x);
     c.early = x.weight && (few_rows(x) || some_rows(x));
     c.line = __LINE__;
     c.reason =
@@ -313,8 +338,10 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
 std::string print(const MatmulConfig& c) {
   std::string s = std::string(kArmNames[static_cast<int>(c.arm)]);
   for (size_t i = 0; i < c.tiles.size(); ++i) {
-    s += fmt::format("{} of {} x {}, {} stages", i == 0 ? "" : ", or", c.tiles[i].block_m,
-                     c.tiles[i].block_n, c.tiles[i].stages);
+    const WgmmaTile& t = c.tiles[i];
+    s += fmt::format("{} of {} x {}, {} stages", i == 0 ? "" : ", or", t.block_m, t.block_n,
+                     t.stages);
+    if (t.block_k != 64) s += fmt::format(" of {}", t.block_k);
   }
   if (c.tiles.size() > 1) s += ", whichever the rows of a run are best for";
   if (c.stream.block_n)

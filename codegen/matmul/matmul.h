@@ -115,11 +115,28 @@ inline constexpr int kPackedRing = 72 << 10;
 /// have ended; beyond that it gains nothing.
 inline constexpr int64_t kSomeRows = 1024;
 
-/// Of a block: rows and columns of the result, and parts of 64 of k that are under way at once.
+/// Of a block: rows and columns of the result, and parts of block_k of k that are under way at once.
 struct WgmmaTile {
-  int block_m = 0, block_n = 0, stages = 0;
+  int block_m = 0, block_n = 0, stages = 0, block_k = 64;
   bool operator==(const WgmmaTile&) const = default;
 };
+
+/// A product whose tiles are looked for.
+struct TileUse {
+  int64_t n = 0, k = 0;
+  int64_t more_rows = 0, most_rows = 0;  // a run has more than the one, and at most the other
+  int64_t processors = 0;
+  uint32_t shared_bytes = 0;  // that a block may have
+  bool beside = false;        // its end reads a matrix that stands beside the sums
+  size_t count = 0;           // at most so many tiles
+};
+/// Cycles of a product in this tile on so many blocks: what they compute in rounds, and what they
+/// read, of which each hides a part of the other. The same as Tiling::cost of
+/// templates/cuda/matmul_wgmma.cuh, which takes the cheapest tile at the rows of a run.
+double wgmma_cycles(const WgmmaTile& tile, int64_t rows, int64_t n, int64_t k, int64_t blocks);
+/// Of the candidates (whose stages are not read) those that lose least, together: the cheapest of
+/// them at each number of rows against the cheapest of all.
+std::vector<WgmmaTile> best_tiles(const std::vector<WgmmaTile>& candidates, const TileUse& use);
 
 /// Of a block: rows of the weight, and parts of so many of k that are under way at once.
 struct StreamTile {

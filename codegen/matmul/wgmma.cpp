@@ -99,8 +99,8 @@ std::string add_end(const EmitContext& c, Stub& stub, const ir::Op& op, const Ma
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside) {
   int bytes = 0;
   for (const WgmmaTile& t : tiles)
-    bytes = std::max(bytes, t.stages * (t.block_m + t.block_n) * 128 +
-                                (beside ? t.block_m * (t.block_n * 2 + 16) : 0));
+    bytes = std::max(bytes, t.stages * (t.block_m + t.block_n) * t.block_k * 2 +
+                                (beside ? t.block_m * ((t.block_n + 31) / 32 * 64 + 16) : 0));
   return static_cast<uint32_t>(bytes + 1024);
 }
 
@@ -111,13 +111,22 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   const std::vector<WgmmaTile>& tiles = config.tiles;
   WgmmaTile smallest = tiles.front();
   int groups = 0;
-  std::string list;
+  std::string list, of_tiles;
+  std::vector<MatrixView> weights;  // one for the tiles of each width
   for (const WgmmaTile& t : tiles) {
     smallest.block_m = std::min(smallest.block_m, t.block_m);
     smallest.block_n = std::min(smallest.block_n, t.block_n);
     groups = std::max(groups, t.block_m / 64);
-    list += fmt::format("{}WgmmaTile<{}, {}, {}>", list.empty() ? "" : ", ", t.block_m, t.block_n,
-                        t.stages);
+    const auto box = static_cast<uint32_t>(x.trans_b ? t.block_n : 64);
+    auto map = std::ranges::find(weights, box, &MatrixView::box_rows);
+    if (map == weights.end()) {
+      weights.push_back(x.trans_b ? MatrixView{b, x.n, x.k, box, 64}
+                                  : MatrixView{b, x.k, x.n, 64, 64});
+      map = weights.end() - 1;
+    }
+    of_tiles += fmt::format("{}&m{}", of_tiles.empty() ? "" : ", ", map - weights.begin() + 1);
+    list += fmt::format("{}WgmmaTile<{}, {}, {}{}>", list.empty() ? "" : ", ", t.block_m, t.block_n,
+                        t.stages, t.block_k == 64 ? "" : fmt::format(", {}", t.block_k));
   }
   LaunchSize size;
   size.threads = static_cast<uint32_t>(
@@ -140,22 +149,20 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
           "MatmulWgmmaShape<Spec>::threads == {} && MatmulWgmmaShape<Spec>::shared_bytes == {}",
           size.threads, size.shared_bytes),
       "the plan has other sizes");
-  stub.waits_itself(1, 2);
-  stub.call({"m0", "m1", config.early ? stub.early_size(x.m) : stub.late_size(x.m), stub.size(x.n),
-             stub.size(x.k), end},
+  stub.waits_itself(1, 1 + weights.size());
+  stub.call({"m0", "{" + of_tiles + "}", config.early ? stub.early_size(x.m) : stub.late_size(x.m),
+             stub.size(x.n), stub.size(x.k), end},
             {});
 
-  const auto box = [](int n) { return static_cast<uint32_t>(n); };
-  const MatrixView weight = x.trans_b
-                                ? MatrixView{b, x.n, x.k, box(std::min(smallest.block_n, 64)), 64}
-                                : MatrixView{b, x.k, x.n, 64, 64};
+  weights.insert(weights.begin(),
+                 MatrixView{a, x.m, x.k, static_cast<uint32_t>(smallest.block_m), 64});
   Emission emission = Emission::of({fmt::format("matmul_wgmma__{}_{}x{}", storage_type(x.a),
                                                 tiles.front().block_m, tiles.front().block_n),
                                     std::move(stub),
                                     std::move(size),
                                     ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)),
                                     {},
-                                    {{a, x.m, x.k, box(smallest.block_m), 64}, weight},
+                                    std::move(weights),
                                     fused_parts(x)});
   note_rows(c, c.graph.value(y).name, x, emission);
   return emission;

@@ -5,7 +5,7 @@
 //   out[i, j] = scaled(v, c0[j], .., c3[j], i, j)
 //
 // Gated, with nothing else: out[i, j] = epilogue(s, t, i, j) with the sums of columns 16 (j / 8) + j % 8 and eight behind it, which a thread has
-// side by side. out is [rows, columns / 2], and tiles have a multiple of 64 columns.
+// side by side. out is [rows, columns / 2].
 //
 // A norm between two products is a part of both. The product before it stores v times gamma, and the moments of v: of every 32 columns
 // their mean, and the sum of the squares of what they differ from it by. The product after it has the moments of its rows, and so, for
@@ -17,7 +17,7 @@
 // while their products run. So two warps beside them prepare the end of each tile in shared memory: what stands beside the sums, the
 // vectors along the columns, mean and rstd of the rows.
 // Four lanes have two rows of a part of 32 columns; they exchange 16-bit pairs so that each stores 16 bytes.
-// Spec: T, Out; Tiles, of which the narrowest box says whether a tile may have 32 columns; gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
+// Spec: T, Out; Tiles, of which `whole` says what all widths are multiples of (32 with moments, 16 if gated); gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
 // whether v is stored too; beside, whether the epilogue is given a matrix of T [rows, columns]; Columns, a ColumnValues<T..> of the
 // vectors along the columns that it is given, at most four.
 // Shared memory: if there is something beside, end_bytes(block_m, block_n) of the dynamic memory; and EndMemory.
@@ -26,8 +26,10 @@
 
 /// Threads that prepare the ends of tiles.
 inline constexpr int kPreparing = 64;
-/// Bytes of a row of what stands beside the sums: four lanes of eight rows meet no bank twice.
-TFCC_FN constexpr int end_pitch(int block_n) { return block_n * 2 + 16; }
+/// Columns that there is room for: whole parts, as the end of a tile takes them.
+TFCC_FN constexpr int end_room(int block_n) { return block_n <= 32 ? 32 : (block_n + 63) / 64 * 64; }
+/// Bytes of a row of what stands beside the sums, of whole groups of columns: four lanes of eight rows meet no bank twice.
+TFCC_FN constexpr int end_pitch(int block_n) { return (block_n + 31) / 32 * 64 + 16; }
 /// Of the dynamic shared memory.
 template <class Spec> TFCC_FN constexpr int end_bytes(int block_m, int block_n) { return Spec::beside ? block_m * end_pitch(block_n) : 0; }
 
@@ -135,7 +137,7 @@ TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, id
   if constexpr (Spec::beside) {
     const int pitch = end_pitch(block_n);
     const int lanes = block_n < 64 ? 4 : 8;  // of a row's part of so many chunks
-    for (int c = thread % lanes * 8; c < block_n; c += 64) {
+    for (int c = thread % lanes * 8; c < block_n; c += lanes * 8) {
       if (first_column + c >= columns) break;
 #pragma unroll 4
       for (int r = thread / lanes; r < block_m; r += kPreparing / lanes) {
@@ -165,7 +167,7 @@ TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, id
 /// computes an element of the edge once more, which is not stored.
 template <class Spec, class End, class Memory> struct EndOfTile {
   static constexpr int most = Memory::width, kGroup = matmul_end_detail::kGroup;  // columns of the largest of the tiles
-  static constexpr int part = most % 64 == 0 ? 64 : 32;
+  static constexpr int part = most < 64 ? most : 64;
   using Out = typename Spec::Out;
   using T = typename Spec::T;
   const End& end;
@@ -203,8 +205,8 @@ template <class Spec, class End, class Memory> struct EndOfTile {
     if (r < rows && from < columns && lane % 2 == 0) store_pack(end.moments + ((i64)(from / kGroup) * rows + r) * 2, m);
   }
 
-  TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from) const { store_group(to, v, from, columns); }
-  TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from, idx columns) const {
+  /// As many of the columns as lie before `limit`, in rows of `width`.
+  TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from, idx width, idx limit) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const idx r = first_row + local + half * 8;
@@ -214,13 +216,13 @@ template <class Spec, class End, class Memory> struct EndOfTile {
         for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(v[q * 4 + half * 2], v[q * 4 + half * 2 + 1]);
         sm90::exchange_in_fours(p);
         const idx c = from + lane % 4 * 8;
-        if (r < rows && c < columns) *(uint4*)(to + r * columns + c) = make_uint4(p[0], p[1], p[2], p[3]);
+        if (r < rows && c < limit) *(uint4*)(to + r * width + c) = make_uint4(p[0], p[1], p[2], p[3]);
       } else {
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
           const f32 two[2] = {v[q * 4 + half * 2], v[q * 4 + half * 2 + 1]};
           const idx c = from + lane % 4 * 2 + q * 8;
-          if (r < rows && c < columns) store_pack(to + r * columns + c, two);
+          if (r < rows && c < limit) store_pack(to + r * width + c, two);
         }
       }
     }
@@ -243,6 +245,7 @@ template <class Spec, class End, class Memory> struct EndOfTile {
   }
 
   TFCC_FN void finish(f32 (&v)[16], idx from, const f32 (&mean)[2], const f32 (&rstd)[2]) const {
+    const idx limit = Spec::Tiles::whole >= kGroup || first + block_n > columns ? columns : first + block_n;
     f32 beside[Spec::beside ? 16 : 1] = {};
     if constexpr (Spec::beside) {
 #pragma unroll
@@ -251,18 +254,21 @@ template <class Spec, class End, class Memory> struct EndOfTile {
     each(v, from, [&](int i, int half, const f32 (&of)[4], idx r, idx c) {
       return end.epilogue(v[i], mean[half], rstd[half], beside[Spec::beside ? i : 0], of[0], of[1], of[2], of[3], r, c);
     });
-    if constexpr (Spec::moments) store_moments(v, from);
-    if constexpr (Spec::sum) store_group(end.sum, v, from);
+    if constexpr (Spec::moments) {
+      static_assert(Spec::Tiles::whole >= kGroup, "block_n: a multiple of 32, which moments are of");
+      store_moments(v, from);
+    }
+    if constexpr (Spec::sum) store_group(end.sum, v, from, columns, limit);
     if constexpr (Spec::moments) each(v, from, [&](int i, int, const f32 (&of)[4], idx r, idx c) { return end.scaled(v[i], of[0], of[1], of[2], of[3], r, c); });
-    store_group(end.out, v, from);
+    store_group(end.out, v, from, columns, limit);
   }
 
   /// Of 64 columns 32 values.
   TFCC_FN void finish_gated(f32 (&sums)[most / 2]) const {
-    static_assert(Spec::Tiles::box_n == 64 || !Spec::gated, "block_n: a multiple of 64 where columns are pairs of eights");
-    const idx width = columns / 2;
+    static_assert(Spec::Tiles::whole >= 16, "block_n: a multiple of 16 where columns are pairs of eights");
+    const idx width = columns / 2, last = (first + block_n) / 2, limit = Spec::Tiles::whole == 64 || last > width ? width : last;
 #pragma unroll 1
-    for (idx from = first / 2; from < (first + block_n) / 2; from += kGroup) {
+    for (idx from = first / 2; from < last; from += kGroup) {
       f32 v[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
@@ -270,7 +276,7 @@ template <class Spec, class End, class Memory> struct EndOfTile {
         const idx c = (eight < width ? eight : width - 8) + lane % 4 * 2 + i % 2;
         v[i] = end.epilogue(sums[i / 4 * 8 + i % 4], sums[i / 4 * 8 + 4 + i % 4], r, c);
       }
-      store_group(end.out, v, from, width);
+      store_group(end.out, v, from, width, limit);
 #pragma unroll
       for (int i = kGroup; i < most / 2; ++i) sums[i - kGroup] = sums[i];
     }
@@ -291,7 +297,7 @@ template <class Spec, class End, class Memory> struct EndOfTile {
     for (idx from = first; from < first + block_n; from += part) {
 #pragma unroll
       for (int g = 0; g < part / kGroup; ++g) {
-        if (Spec::Tiles::box_n < part && g > 0 && from + g * kGroup >= first + block_n) break;
+        if (Spec::Tiles::whole < part && g > 0 && from + g * kGroup >= first + block_n) break;
         f32 v[16];
 #pragma unroll
         for (int i = 0; i < 16; ++i) v[i] = sums[g * 16 + i];

@@ -10,9 +10,9 @@
 // take (Tiling::cost).
 // The epilogue, and norms before and after the product, are those of cuda/matmul_end.cuh.
 //
-// Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages>, ..>: block_m 64 or 128, block_n 32 (with trans_b),
-// 64, 128, 192 or 256; early; trans_b; what cuda/matmul_end.cuh has.
-// columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b Tiles::box_n and 64 columns, or without trans_b 64 and 64.
+// Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages, block_k>, ..>: block_m 64 or 128, block_n any that wgmma has
+// (sm90::multiply), without trans_b a multiple of 64; early; trans_b; what cuda/matmul_end.cuh has.
+// columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b for each tile its block_n, of 64 columns; without trans_b 64 rows.
 // Block: Tiles::groups warpgroups, a warp that asks, and two that prepare. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
 // Bound: at few rows the bytes of b, and how long they take to arrive; else 2 rows columns k FLOP at the rate of dense tensor cores.
 // Measured on an H200 (docs/performance.md): BERT-base at 128 tokens in 291 us, where cuBLASLt and launches for norms and GELU took 404 another day;
@@ -20,33 +20,33 @@
 #pragma once
 #include "cuda/matmul_end.cuh"
 
-/// Tiles of block_m x block_n of the result, and a ring of so many of their parts of a and b.
-template <int block_m_, int block_n_, int stages_> struct WgmmaTile {
-  static constexpr int block_m = block_m_, block_n = block_n_, stages = stages_;
-  static constexpr int block_k = 64;                       // a row of 128 bytes
+/// Tiles of block_m x block_n of the result, and a ring of so many of their parts of a and b, each of block_k of p.
+template <int block_m_, int block_n_, int stages_, int block_k_ = 64> struct WgmmaTile {
+  static constexpr int block_m = block_m_, block_n = block_n_, stages = stages_, block_k = block_k_;
   static constexpr int a_bytes = block_m * block_k * 2, b_bytes = block_n * block_k * 2;
   static constexpr int ring_bytes = stages * (a_bytes + b_bytes);
   template <class Spec> static constexpr int bytes = ring_bytes + end_bytes<Spec>(block_m, block_n);
   static_assert(block_m == 64 || block_m == 128, "block_m: 64 or 128");
-  static_assert(block_n == 32 || (block_n % 64 == 0 && block_n > 0 && block_n <= 256), "block_n: 32, 64, 128, 192 or 256");
+  static_assert(block_n % 8 == 0 && block_n >= 32 && block_n <= 256, "block_n: a multiple of 8 from 32 to 256");
   static_assert(stages >= 2, "stages: at least 2");
+  static_assert(block_k % 64 == 0, "block_k: a multiple of 64, of which a row has 128 bytes");
 };
 
-/// What a launch may choose from.
+/// What a launch may choose from. `whole`: all widths are multiples of so many columns, up to 64.
 template <class First, class... Rest> struct WgmmaTiles {
   using Next = WgmmaTiles<Rest...>;
   static TFCC_FN constexpr int larger(int a, int b) { return a > b ? a : b; }
+  static TFCC_FN constexpr int smaller(int a, int b) { return a < b ? a : b; }
   static constexpr int count = 1 + sizeof...(Rest);
-  static constexpr int block_n = larger(First::block_n, Next::block_n);
+  static constexpr int block_n = larger(First::block_n, Next::block_n), whole = smaller(WgmmaTiles<First>::whole, Next::whole);
   static constexpr int groups = larger(First::block_m / 64, Next::groups), stages = larger(First::stages, Next::stages);
   template <class Spec> static constexpr int bytes = larger(First::template bytes<Spec>, Next::template bytes<Spec>);
-  static constexpr int box_m = First::block_m < Next::box_m ? First::block_m : Next::box_m;
-  static constexpr int box_n = Next::box_n < 64 || First::block_n < 64 ? 32 : 64;
+  static constexpr int box_m = smaller(First::block_m, Next::box_m);
 };
 template <class Only> struct WgmmaTiles<Only> {
   static constexpr int count = 1, groups = Only::block_m / 64, stages = Only::stages, box_m = Only::block_m;
   template <class Spec> static constexpr int bytes = Only::template bytes<Spec>;
-  static constexpr int block_n = Only::block_n, box_n = Only::block_n < 64 ? 32 : 64;
+  static constexpr int block_n = Only::block_n, whole = block_n % 64 == 0 ? 64 : block_n % 32 == 0 ? 32 : block_n % 16 == 0 ? 16 : 8;
 };
 
 template <class Spec> struct MatmulWgmmaShape {
@@ -64,13 +64,15 @@ template <class Spec> struct Place {
   unsigned char* ring;
   u64 *full, *empty;
   idx rows, columns, k;
-  EndMemory<Spec, Spec::Tiles::groups * 64, Spec::Tiles::block_n>* memory;
+  EndMemory<Spec, Spec::Tiles::groups * 64, end_room(Spec::Tiles::block_n)>* memory;
 };
 
 template <class Tile, class Spec> struct Tiling : Tile {
   static constexpr int block_m = Tile::block_m, block_n = Tile::block_n, stages = Tile::stages, block_k = Tile::block_k;
-  static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes, ring_bytes = Tile::ring_bytes, box_m = Spec::Tiles::box_m, box_n = Spec::Tiles::box_n;
+  static constexpr int a_part = block_m * 128, b_part = block_n * 128;  // bytes of 64 of p
+  static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes, ring_bytes = Tile::ring_bytes, box_m = Spec::Tiles::box_m;
   static constexpr bool trans_b = Spec::trans_b;
+  static constexpr int box_n = trans_b ? block_n : 64;
   static_assert(trans_b || block_n % 64 == 0, "block_n: a multiple of 64 without trans_b");
   Place<Spec> at;
   idx across;
@@ -82,24 +84,33 @@ template <class Tile, class Spec> struct Tiling : Tile {
   TFCC_FN unsigned char* tile_a(int slot) const { return at.ring + slot * (a_bytes + b_bytes); }
   TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + a_bytes; }
 
-  /// Cycles that this tile would take, fitted to an H200 (docs/performance.md): rounds of tiles, each of steps and an end. A step takes
-  /// as long as its products and a little more, which a second warpgroup hides better.
+  /// The square of the cycles that this tile would take, fitted to an H100 (docs/performance.md): rounds of tiles, each of steps and an end,
+  /// and what all tiles read, of which each hides a part of the other. As wgmma_cycles() of codegen/matmul/tiles.cpp.
   TFCC_FN f32 cost(f32 part_of_blocks) const {
-    constexpr f32 products = block_m * block_n / 31.0f, step = products + (block_m == 128 ? 38 : 118), end = 345 + block_m * block_n / 15.0f;
-    return ceilf((f32)count() * part_of_blocks - 1e-4f) * (end + (f32)steps * step);
+    constexpr bool large = block_m == 128;
+    constexpr f32 area = block_m * block_n, end = area * (large ? 0.315f : 0.42f), step = area * (block_k / 64) / 35.3f + (large ? 0 : 46);
+    constexpr f32 step_bytes = (block_m + block_n) * block_k * 2;
+    const f32 tiles = (f32)count(), computing = ceilf(tiles * part_of_blocks - 1e-4f) * (end + (f32)steps * step), reading = tiles * (f32)steps * (step_bytes / 6600);
+    return computing * computing + reading * reading;
   }
 
   TFCC_FN void ask_for_b(const TensorMap& b, idx first_column, int step, int slot) const {
 #pragma unroll
-    for (int c = 0; c < block_n; c += box_n) {
-      const i32 column = (i32)first_column + c;
-      sm90::copy_box_once(tile_b(slot) + c * 128, b, trans_b ? column : step * block_k, trans_b ? step * block_k : column, &at.full[slot]);
+    for (int p = 0; p < block_k; p += 64) {
+#pragma unroll
+      for (int c = 0; c < block_n; c += box_n) {
+        const i32 column = (i32)first_column + c, first = step * block_k + p;
+        sm90::copy_box_once(tile_b(slot) + p / 64 * b_part + c * 128, b, trans_b ? column : first, trans_b ? first : column, &at.full[slot]);
+      }
     }
   }
 
   TFCC_FN void ask_for_a(const TensorMap& a, idx first_row, int step, int slot) const {
 #pragma unroll
-    for (int m = 0; m < block_m; m += box_m) sm90::copy_box_once(tile_a(slot) + m * 128, a, (i32)first_row + m, step * block_k, &at.full[slot]);
+    for (int p = 0; p < block_k; p += 64) {
+#pragma unroll
+      for (int m = 0; m < block_m; m += box_m) sm90::copy_box_once(tile_a(slot) + p / 64 * a_part + m * 128, a, (i32)first_row + m, step * block_k + p, &at.full[slot]);
+    }
   }
 
   /// By one warp: asks for all tiles of this block. If `early`, for the first parts of b before the launches before this one have ended.
@@ -134,7 +145,7 @@ template <class Tile, class Spec> struct Tiling : Tile {
 
   /// The sums of one tile for warpgroup `group` of a block, in the first block_n / 2 of `sums`; `slot` and `parity` say where
   /// its first part will be, and then that of the next tile.
-  TFCC_FN void multiply_tile(int group, int& slot, u32& parity, f32 (&all_sums)[Spec::Tiles::block_n / 2]) const {
+  TFCC_FN void multiply_tile(int group, int& slot, u32& parity, f32 (&all_sums)[end_room(Spec::Tiles::block_n) / 2]) const {
     using namespace sm90;
     const u64 left = rows_of_k(uniform(shared_address(tile_a(0)) + group * 64 * 128));
     const u32 first_b = uniform(shared_address(tile_b(0)));
@@ -154,7 +165,8 @@ template <class Tile, class Spec> struct Tiling : Tile {
       begin_products();
 #pragma unroll
       for (int p = 0; p < block_k / 16; ++p) {
-        multiply<typename Spec::T, block_n, !trans_b>(sums, advance(advance(left, at_slot), p * 32), advance(advance(right, at_slot), trans_b ? p * 32 : p * 2048), step + p > 0);
+        const u32 at_a = p / 4 * a_part + p % 4 * 32, at_b = p / 4 * b_part + p % 4 * (trans_b ? 32 : 2048);
+        multiply<typename Spec::T, block_n, !trans_b>(sums, advance(advance(left, at_slot), at_a), advance(advance(right, at_slot), at_b), step + p > 0);
       }
       end_products();
       if (step > 0) {
@@ -170,9 +182,14 @@ template <class Tile, class Spec> struct Tiling : Tile {
   }
 };
 
+/// The tensor maps of b, one for each of the tiles.
+template <class Spec> using MapsOfB = const TensorMap* const (&)[Spec::Tiles::count];
+template <int i> struct Number {};
+
 template <class Spec> struct Ask {
-  const TensorMap &a, &b;
-  template <class T> TFCC_FN void operator()(const T& tiling) const { tiling.template ask<Spec::early>(a, b); }
+  const TensorMap& a;
+  MapsOfB<Spec> b;
+  template <class T, int i> TFCC_FN void operator()(const T& tiling, Number<i>) const { tiling.template ask<Spec::early>(a, *b[i]); }
 };
 /// Where a tile begins is divided here, by what the compiler knows.
 template <class Spec> struct MultiplyTile {
@@ -180,9 +197,9 @@ template <class Spec> struct MultiplyTile {
   idx tile;
   int& slot;
   u32& parity;
-  f32 (&sums)[Spec::Tiles::block_n / 2];
+  f32 (&sums)[end_room(Spec::Tiles::block_n) / 2];
   idx &row, &column;
-  template <class T> TFCC_FN void operator()(const T& tiling) const {
+  template <class T, int i> TFCC_FN void operator()(const T& tiling, Number<i>) const {
     row = tiling.row(tile), column = tiling.column(tile);
     tiling.multiply_tile(group, slot, parity, sums);
   }
@@ -202,19 +219,20 @@ template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const
   return best;
 }
 
-/// f(tiling) of the tile of this number.
-template <class Spec, class First, class... Rest, class F>
+/// f(tiling, its number) of the tile of this number, from the i-th on.
+template <class Spec, int i = 0, class First, class... Rest, class F>
 TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place<Spec>& place, const F& f) {
   if constexpr (sizeof...(Rest) > 0) {
-    if (number > 0) return with_tiling<Spec>(WgmmaTiles<Rest...>{}, number - 1, place, f);
+    if (number > i) return with_tiling<Spec, i + 1>(WgmmaTiles<Rest...>{}, number, place, f);
   }
-  f(Tiling<First, Spec>(place));
+  f(Tiling<First, Spec>(place), Number<i>{});
 }
 
 /// What is the same for all tiles but for numbers is compiled once: all that is not asking and multiplying.
 template <class Spec> struct Chosen {
   using Tiles = typename Spec::Tiles;
-  using Memory = EndMemory<Spec, Tiles::groups * 64, Tiles::block_n>;
+  static constexpr int room = end_room(Tiles::block_n);
+  using Memory = EndMemory<Spec, Tiles::groups * 64, room>;
   Place<Spec> at;
   int number, block_m, block_n, stages, ring_bytes;
   idx across;
@@ -222,7 +240,7 @@ template <class Spec> struct Chosen {
 
   struct Take {
     Chosen& to;
-    template <class T> TFCC_FN void operator()(const T& t) const {
+    template <class T, int i> TFCC_FN void operator()(const T& t, Number<i>) const {
       to.block_m = T::block_m, to.block_n = T::block_n, to.stages = T::stages, to.ring_bytes = T::ring_bytes, to.across = t.across, to.steps = t.steps;
     }
   };
@@ -237,7 +255,7 @@ template <class Spec> struct Chosen {
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, parity ^= 1) {
       const idx row = tile / across * block_m, column = tile % across * block_n;
       sm90::wait(&at.memory->empty, parity);
-      end.columns.template copy<Tiles::block_n>(at.memory->columns, column, at.columns, block_n, thread);
+      end.columns.template copy<room>(at.memory->columns, column, at.columns, block_n, thread);
       if constexpr (Spec::early) wait_for_predecessor();
       prepare_end<Spec>(end, at.ring + ring_bytes, *at.memory, at.rows, at.columns, row, column, block_m, block_n, thread);
       sm90::arrive(&at.memory->full);
@@ -252,7 +270,7 @@ template <class Spec> struct Chosen {
     u32 parity = 0, end_parity = 1;
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x) {
       end_parity ^= 1;
-      f32 sums[Tiles::block_n / 2] = {};
+      f32 sums[room / 2] = {};
       sm90::hold(sums);  // zeros are made here, not in each branch
       idx first_row = 0, first_column = 0;
       if (works) with_tiling<Spec>(Tiles{}, number, at, MultiplyTile<Spec>{group, tile, slot, parity, sums, first_row, first_column});
@@ -268,6 +286,7 @@ template <class Spec> struct Chosen {
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       sm90::wait(&at.full[slot], parity);
+      __syncwarp();  // all lanes have seen this phase: the slot's next may follow at once
       if (threadIdx.x % kWarp == 0) sm90::arrive(&at.empty[slot]);
       if (++slot == stages) slot = 0, parity ^= 1;
     }
@@ -278,17 +297,18 @@ template <class Spec> struct Chosen {
 
 /// rows() is read when the launches before this one have ended; if Spec::early before that, for none of them makes it (docs/kernel-abi.md).
 template <class Spec, class Rows, class End>
-TFCC_FN void matmul_wgmma(const TensorMap& a, const TensorMap& b, const Rows& rows, idx columns, idx k, const End& end) {
+TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec> b, const Rows& rows, idx columns, idx k, const End& end) {
   using namespace matmul_wgmma_detail;
   using S = MatmulWgmmaShape<Spec>;
   using Tiles = typename Spec::Tiles;
   TFCC_DYNAMIC_SHARED(memory);
   __shared__ u64 full[S::stages], empty[S::stages];
-  __shared__ EndMemory<Spec, S::groups * 64, Tiles::block_n> end_memory;
+  __shared__ EndMemory<Spec, S::groups * 64, end_room(Tiles::block_n)> end_memory;
   static_assert(sizeof full + sizeof empty + sizeof end_memory + S::shared_bytes <= 227 << 10, "more shared memory than a block can have");
   if (threadIdx.x == 0) {
     sm90::prefetch_map(a);
-    sm90::prefetch_map(b);
+#pragma unroll
+    for (int i = 0; i < Tiles::count; ++i) sm90::prefetch_map(*b[i]);
   }
   idx rows_now = 0;
   if constexpr (Spec::early) rows_now = rows();

@@ -248,41 +248,102 @@ TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
                ", 1, 1, 1, %" TRANS ";"                                                                           \
                : __VA_ARGS__                                                                                       \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"((int)across))
-#define TFCC_REGISTERS_0 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TFCC_REGISTERS_1 \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TFCC_REGISTERS_2 \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define TFCC_REGISTERS_3 \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define TFCC_SUMS_16(AT) TFCC_SUMS_4(AT), TFCC_SUMS_4(AT + 4), TFCC_SUMS_4(AT + 8), TFCC_SUMS_4(AT + 12)
+// Registers and sums of so many columns, four more for each eight.
+#define TFCC_R_8 "%0, %1, %2, %3"
+#define TFCC_R_16 TFCC_R_8 ", " "%4, %5, %6, %7"
+#define TFCC_R_24 TFCC_R_16 ", " "%8, %9, %10, %11"
+#define TFCC_R_32 TFCC_R_24 ", " "%12, %13, %14, %15"
+#define TFCC_R_40 TFCC_R_32 ", " "%16, %17, %18, %19"
+#define TFCC_R_48 TFCC_R_40 ", " "%20, %21, %22, %23"
+#define TFCC_R_56 TFCC_R_48 ", " "%24, %25, %26, %27"
+#define TFCC_R_64 TFCC_R_56 ", " "%28, %29, %30, %31"
+#define TFCC_R_72 TFCC_R_64 ", " "%32, %33, %34, %35"
+#define TFCC_R_80 TFCC_R_72 ", " "%36, %37, %38, %39"
+#define TFCC_R_88 TFCC_R_80 ", " "%40, %41, %42, %43"
+#define TFCC_R_96 TFCC_R_88 ", " "%44, %45, %46, %47"
+#define TFCC_R_104 TFCC_R_96 ", " "%48, %49, %50, %51"
+#define TFCC_R_112 TFCC_R_104 ", " "%52, %53, %54, %55"
+#define TFCC_R_120 TFCC_R_112 ", " "%56, %57, %58, %59"
+#define TFCC_R_128 TFCC_R_120 ", " "%60, %61, %62, %63"
+#define TFCC_R_136 TFCC_R_128 ", " "%64, %65, %66, %67"
+#define TFCC_R_144 TFCC_R_136 ", " "%68, %69, %70, %71"
+#define TFCC_R_152 TFCC_R_144 ", " "%72, %73, %74, %75"
+#define TFCC_R_160 TFCC_R_152 ", " "%76, %77, %78, %79"
+#define TFCC_R_168 TFCC_R_160 ", " "%80, %81, %82, %83"
+#define TFCC_R_176 TFCC_R_168 ", " "%84, %85, %86, %87"
+#define TFCC_R_184 TFCC_R_176 ", " "%88, %89, %90, %91"
+#define TFCC_R_192 TFCC_R_184 ", " "%92, %93, %94, %95"
+#define TFCC_R_200 TFCC_R_192 ", " "%96, %97, %98, %99"
+#define TFCC_R_208 TFCC_R_200 ", " "%100, %101, %102, %103"
+#define TFCC_R_216 TFCC_R_208 ", " "%104, %105, %106, %107"
+#define TFCC_R_224 TFCC_R_216 ", " "%108, %109, %110, %111"
+#define TFCC_R_232 TFCC_R_224 ", " "%112, %113, %114, %115"
+#define TFCC_R_240 TFCC_R_232 ", " "%116, %117, %118, %119"
+#define TFCC_R_248 TFCC_R_240 ", " "%120, %121, %122, %123"
+#define TFCC_R_256 TFCC_R_248 ", " "%124, %125, %126, %127"
 #define TFCC_SUMS_4(AT) "+f"(d[AT + 0]), "+f"(d[AT + 1]), "+f"(d[AT + 2]), "+f"(d[AT + 3])
-#define TFCC_SUMS_32(AT) \
-  "+f"(d[AT + 0]), "+f"(d[AT + 1]), "+f"(d[AT + 2]), "+f"(d[AT + 3]), "+f"(d[AT + 4]), "+f"(d[AT + 5]), "+f"(d[AT + 6]), "+f"(d[AT + 7]), \
-  "+f"(d[AT + 8]), "+f"(d[AT + 9]), "+f"(d[AT + 10]), "+f"(d[AT + 11]), "+f"(d[AT + 12]), "+f"(d[AT + 13]), "+f"(d[AT + 14]), "+f"(d[AT + 15]), \
-  "+f"(d[AT + 16]), "+f"(d[AT + 17]), "+f"(d[AT + 18]), "+f"(d[AT + 19]), "+f"(d[AT + 20]), "+f"(d[AT + 21]), "+f"(d[AT + 22]), "+f"(d[AT + 23]), \
-  "+f"(d[AT + 24]), "+f"(d[AT + 25]), "+f"(d[AT + 26]), "+f"(d[AT + 27]), "+f"(d[AT + 28]), "+f"(d[AT + 29]), "+f"(d[AT + 30]), "+f"(d[AT + 31])
+#define TFCC_S_8 TFCC_SUMS_4(0)
+#define TFCC_S_16 TFCC_S_8, TFCC_SUMS_4(4)
+#define TFCC_S_24 TFCC_S_16, TFCC_SUMS_4(8)
+#define TFCC_S_32 TFCC_S_24, TFCC_SUMS_4(12)
+#define TFCC_S_40 TFCC_S_32, TFCC_SUMS_4(16)
+#define TFCC_S_48 TFCC_S_40, TFCC_SUMS_4(20)
+#define TFCC_S_56 TFCC_S_48, TFCC_SUMS_4(24)
+#define TFCC_S_64 TFCC_S_56, TFCC_SUMS_4(28)
+#define TFCC_S_72 TFCC_S_64, TFCC_SUMS_4(32)
+#define TFCC_S_80 TFCC_S_72, TFCC_SUMS_4(36)
+#define TFCC_S_88 TFCC_S_80, TFCC_SUMS_4(40)
+#define TFCC_S_96 TFCC_S_88, TFCC_SUMS_4(44)
+#define TFCC_S_104 TFCC_S_96, TFCC_SUMS_4(48)
+#define TFCC_S_112 TFCC_S_104, TFCC_SUMS_4(52)
+#define TFCC_S_120 TFCC_S_112, TFCC_SUMS_4(56)
+#define TFCC_S_128 TFCC_S_120, TFCC_SUMS_4(60)
+#define TFCC_S_136 TFCC_S_128, TFCC_SUMS_4(64)
+#define TFCC_S_144 TFCC_S_136, TFCC_SUMS_4(68)
+#define TFCC_S_152 TFCC_S_144, TFCC_SUMS_4(72)
+#define TFCC_S_160 TFCC_S_152, TFCC_SUMS_4(76)
+#define TFCC_S_168 TFCC_S_160, TFCC_SUMS_4(80)
+#define TFCC_S_176 TFCC_S_168, TFCC_SUMS_4(84)
+#define TFCC_S_184 TFCC_S_176, TFCC_SUMS_4(88)
+#define TFCC_S_192 TFCC_S_184, TFCC_SUMS_4(92)
+#define TFCC_S_200 TFCC_S_192, TFCC_SUMS_4(96)
+#define TFCC_S_208 TFCC_S_200, TFCC_SUMS_4(100)
+#define TFCC_S_216 TFCC_S_208, TFCC_SUMS_4(104)
+#define TFCC_S_224 TFCC_S_216, TFCC_SUMS_4(108)
+#define TFCC_S_232 TFCC_S_224, TFCC_SUMS_4(112)
+#define TFCC_S_240 TFCC_S_232, TFCC_SUMS_4(116)
+#define TFCC_S_248 TFCC_S_240, TFCC_SUMS_4(120)
+#define TFCC_S_256 TFCC_S_248, TFCC_SUMS_4(124)
 
 /// across: b lies in rows of k (rows_of_n), not in rows of n (rows_of_k).
 template <class T, int n, bool across>
 TFCC_FN void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
-  static_assert(n == 8 || n == 16 || n == 32 || n == 64 || n == 128 || n == 192 || n == 256, "n: 8, 16, 32, 64, 128, 192 or 256");
-#define TFCC_WGMMA_OF(TYPE)                                                                                                              \
-  if constexpr (n == 8) TFCC_WGMMA(8, TYPE, "%0, %1, %2, %3", "4", "5", "6", "7", TFCC_SUMS_4(0));                                       \
-  else if constexpr (n == 16) TFCC_WGMMA(16, TYPE, "%0, %1, %2, %3, %4, %5, %6, %7", "8", "9", "10", "11", TFCC_SUMS_4(0), TFCC_SUMS_4(4)); \
-  else if constexpr (n == 32) TFCC_WGMMA(32, TYPE, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "16", "17", "18", "19", TFCC_SUMS_16(0)); \
-  else if constexpr (n == 64) TFCC_WGMMA(64, TYPE, TFCC_REGISTERS_0, "32", "33", "34", "35", TFCC_SUMS_32(0));                                \
-  else if constexpr (n == 128) TFCC_WGMMA(128, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1, "64", "65", "66", "67", TFCC_SUMS_32(0),    \
-                                          TFCC_SUMS_32(32));                                                                             \
-  else if constexpr (n == 192) TFCC_WGMMA(192, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1 ", " TFCC_REGISTERS_2, "96", "97", "98",     \
-                                          "99", TFCC_SUMS_32(0), TFCC_SUMS_32(32), TFCC_SUMS_32(64));                                    \
-  else TFCC_WGMMA(256, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1 ", " TFCC_REGISTERS_2 ", " TFCC_REGISTERS_3, "128", "129", "130",    \
-                  "131", TFCC_SUMS_32(0), TFCC_SUMS_32(32), TFCC_SUMS_32(64), TFCC_SUMS_32(96))
+  static_assert(n % 8 == 0 && n >= 8 && n <= 256 && (n <= 128 || n % 16 == 0), "n: a multiple of 8 up to 128, and of 16 up to 256");
+#define TFCC_WGMMA_OF(TYPE) \
+  if constexpr (n == 8) TFCC_WGMMA(8, TYPE, TFCC_R_8, "4", "5", "6", "7", TFCC_S_8); \
+  else if constexpr (n == 16) TFCC_WGMMA(16, TYPE, TFCC_R_16, "8", "9", "10", "11", TFCC_S_16); \
+  else if constexpr (n == 24) TFCC_WGMMA(24, TYPE, TFCC_R_24, "12", "13", "14", "15", TFCC_S_24); \
+  else if constexpr (n == 32) TFCC_WGMMA(32, TYPE, TFCC_R_32, "16", "17", "18", "19", TFCC_S_32); \
+  else if constexpr (n == 40) TFCC_WGMMA(40, TYPE, TFCC_R_40, "20", "21", "22", "23", TFCC_S_40); \
+  else if constexpr (n == 48) TFCC_WGMMA(48, TYPE, TFCC_R_48, "24", "25", "26", "27", TFCC_S_48); \
+  else if constexpr (n == 56) TFCC_WGMMA(56, TYPE, TFCC_R_56, "28", "29", "30", "31", TFCC_S_56); \
+  else if constexpr (n == 64) TFCC_WGMMA(64, TYPE, TFCC_R_64, "32", "33", "34", "35", TFCC_S_64); \
+  else if constexpr (n == 72) TFCC_WGMMA(72, TYPE, TFCC_R_72, "36", "37", "38", "39", TFCC_S_72); \
+  else if constexpr (n == 80) TFCC_WGMMA(80, TYPE, TFCC_R_80, "40", "41", "42", "43", TFCC_S_80); \
+  else if constexpr (n == 88) TFCC_WGMMA(88, TYPE, TFCC_R_88, "44", "45", "46", "47", TFCC_S_88); \
+  else if constexpr (n == 96) TFCC_WGMMA(96, TYPE, TFCC_R_96, "48", "49", "50", "51", TFCC_S_96); \
+  else if constexpr (n == 104) TFCC_WGMMA(104, TYPE, TFCC_R_104, "52", "53", "54", "55", TFCC_S_104); \
+  else if constexpr (n == 112) TFCC_WGMMA(112, TYPE, TFCC_R_112, "56", "57", "58", "59", TFCC_S_112); \
+  else if constexpr (n == 120) TFCC_WGMMA(120, TYPE, TFCC_R_120, "60", "61", "62", "63", TFCC_S_120); \
+  else if constexpr (n == 128) TFCC_WGMMA(128, TYPE, TFCC_R_128, "64", "65", "66", "67", TFCC_S_128); \
+  else if constexpr (n == 144) TFCC_WGMMA(144, TYPE, TFCC_R_144, "72", "73", "74", "75", TFCC_S_144); \
+  else if constexpr (n == 160) TFCC_WGMMA(160, TYPE, TFCC_R_160, "80", "81", "82", "83", TFCC_S_160); \
+  else if constexpr (n == 176) TFCC_WGMMA(176, TYPE, TFCC_R_176, "88", "89", "90", "91", TFCC_S_176); \
+  else if constexpr (n == 192) TFCC_WGMMA(192, TYPE, TFCC_R_192, "96", "97", "98", "99", TFCC_S_192); \
+  else if constexpr (n == 208) TFCC_WGMMA(208, TYPE, TFCC_R_208, "104", "105", "106", "107", TFCC_S_208); \
+  else if constexpr (n == 224) TFCC_WGMMA(224, TYPE, TFCC_R_224, "112", "113", "114", "115", TFCC_S_224); \
+  else if constexpr (n == 240) TFCC_WGMMA(240, TYPE, TFCC_R_240, "120", "121", "122", "123", TFCC_S_240); \
+  else if constexpr (n == 256) TFCC_WGMMA(256, TYPE, TFCC_R_256, "128", "129", "130", "131", TFCC_S_256)
   if constexpr (kSame<T, f16>) {
     TFCC_WGMMA_OF("f16");
   } else {
@@ -297,8 +358,8 @@ template <class T, int n, bool across>
 TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
   static_assert(n == 64 || n == 128, "n: 64 or 128");
 #define TFCC_WGMMA_OF(TYPE)                                                                                         \
-  if constexpr (n == 64) TFCC_WGMMA_REGISTERS(64, TYPE, TFCC_REGISTERS_0, "32", "33", "34", "35", "36", "37", TFCC_SUMS_32(0)); \
-  else TFCC_WGMMA_REGISTERS(128, TYPE, TFCC_REGISTERS_0 ", " TFCC_REGISTERS_1, "64", "65", "66", "67", "68", "69", TFCC_SUMS_32(0), TFCC_SUMS_32(32))
+  if constexpr (n == 64) TFCC_WGMMA_REGISTERS(64, TYPE, TFCC_R_64, "32", "33", "34", "35", "36", "37", TFCC_S_64); \
+  else TFCC_WGMMA_REGISTERS(128, TYPE, TFCC_R_128, "64", "65", "66", "67", "68", "69", TFCC_S_128)
   if constexpr (kSame<T, f16>) {
     TFCC_WGMMA_OF("f16");
   } else {
@@ -309,13 +370,7 @@ TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
 
 #undef TFCC_WGMMA_REGISTERS
 #undef TFCC_WGMMA
-#undef TFCC_REGISTERS_0
-#undef TFCC_REGISTERS_1
-#undef TFCC_REGISTERS_2
-#undef TFCC_REGISTERS_3
 #undef TFCC_SUMS_4
-#undef TFCC_SUMS_16
-#undef TFCC_SUMS_32
 
 }  // namespace sm90
 

@@ -141,8 +141,15 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
          {"WgmmaTile<128, 64, 4>", 352, false, true},
          {"WgmmaTile<128, 256, 4>", 352, false, false},
          {"WgmmaTile<128, 192, 4>, WgmmaTile<128, 128, 5>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 192, 6>",
-          352, true, true}}) {
+          352, true, true},
+         {"WgmmaTile<128, 256, 3>, WgmmaTile<128, 160, 4>, WgmmaTile<128, 96, 3, 128>, WgmmaTile<64, 32, 6, 128>",
+          352, true, true},
+         {"WgmmaTile<128, 240, 4>, WgmmaTile<128, 104, 6>, WgmmaTile<128, 40, 4, 128>", 352, true,
+          false}}) {
       const std::string n = norms ? "1" : "0";
+      const std::string_view list(tiles);
+      std::string maps = "&m1";
+      for (auto t = std::count(list.begin(), list.end(), '<'); t > 1; --t) maps += ", &m1";
       const std::string text =
           "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) +
           "; using Out = T; using Tiles = WgmmaTiles<" + tiles +
@@ -155,7 +162,9 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
           "TFCC_KERNEL_RESIDENT(" +
           std::to_string(threads) +
           ", 1, tile, const Spec::T* a0, const f32* a1, Spec::Out* a2, f32* a3, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
-          "  matmul_wgmma<Spec>(m0, m1, [&] { return (idx)n[0]; }, 768, 768, MatmulEnd<Spec, All, Scaled>{a2, All{}, {a0, {a1, {a0, {a1, {}}}}}, Scaled{}, a3, a2, a1, a0});\n}\n";
+          "  matmul_wgmma<Spec>(m0, {" +
+          maps +
+          "}, [&] { return (idx)n[0]; }, 768, 768, MatmulEnd<Spec, All, Scaled>{a2, All{}, {a0, {a1, {a0, {a1, {}}}}}, Scaled{}, a3, a2, a1, a0});\n}\n";
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tiles;

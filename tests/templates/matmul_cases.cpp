@@ -392,6 +392,31 @@ Case tiles() {
           9e-4};
 }
 
+// Every width of a tile of a warpgroup (kWidths of codegen/matmul/choose.cpp) is the cheapest at some
+// of these rows, on a GPU of 132 multiprocessors; most divide neither rows nor columns.
+Case widths() {
+  Ops o;
+  for (auto [k, n] : {std::pair{72, 1424}, {136, 2040}, {392, 2488}, {264, 1312}}) {
+    const std::string id = fmt::format("{}_{}", k, n);
+    o.body += fmt::format(
+        "  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 72]}} : f32[B,S,{1}]\n",
+        id, k, n);
+    o.product("relu" + id, fmt::format("%h{0}, @t{0}, @b{0}", id),
+              fmt::format("max(s + @b{}[k], 0.0)", id), fmt::format("f32[B,S,{}]", n), 1, false,
+              true);
+  }
+  return {"matmul_widths",
+          graph_text(
+              "%x: f32[B,S,72]",
+              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
+              o.body, o.outputs),
+          {{1, 420}, {1, 700}, {3, 300}, {1, 1100}, {1, 1458}, {1, 2328}},
+          {},
+          1e-5,
+          9e-4};
+}
+
 // At most 16 rows.
 Case of_few_rows(const std::string& name, const Ops& o) {
   return {
@@ -716,6 +741,7 @@ std::vector<Case> matmul_cases() {
           bytes(),
           edges(),
           tiles(),
+          widths(),
           streams(),
           ordered(),
           gates(false),

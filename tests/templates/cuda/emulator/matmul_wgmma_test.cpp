@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "codegen/matmul/matmul.h"
 #include "cuda/matmul_wgmma.cuh"
 
 namespace tfcc::test {
@@ -52,6 +53,21 @@ int small(unsigned seed, int i) {
   return static_cast<int>((static_cast<unsigned>(i) * 2654435761u + seed * 40503u) >> 13) % 5 - 2;
 }
 
+/// The maps of b, one for each tile: boxes of its columns, or of 64 of k.
+template <class Spec> struct MapsOfB {
+  std::vector<TensorMap> maps;
+  const TensorMap* of[Spec::Tiles::count];
+  MapsOfB(const f16* b, int columns, int k) {
+    const auto add = [&]<class... Ts>(WgmmaTiles<Ts...>) {
+      (maps.push_back(Spec::trans_b ? TensorMap{b, columns, k, Ts::block_n, true}
+                                    : TensorMap{b, k, columns, 64, true}),
+       ...);
+    };
+    add(typename Spec::Tiles{});
+    for (size_t i = 0; i < maps.size(); ++i) of[i] = &maps[i];
+  }
+};
+
 template <class Spec> void check(const Shape& s, unsigned seed) {
   SCOPED_TRACE(
       fmt::format("{} x {} x {} in {} blocks, seed {}", s.rows, s.columns, s.k, s.blocks, seed));
@@ -80,8 +96,7 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
 
   using Shape90 = MatmulWgmmaShape<Spec>;
   const TensorMap ma{a.data(), allocated, s.k, Spec::Tiles::box_m, false};
-  const TensorMap mb = Spec::trans_b ? TensorMap{b.data(), s.columns, s.k, Spec::Tiles::box_n, true}
-                                     : TensorMap{b.data(), s.k, s.columns, 64, true};
+  const MapsOfB<Spec> mb(b.data(), s.columns, s.k);
   const Sum sum{bias, beside, s.rows, width};
   block_threads = Shape90::threads;
   Simt block;
@@ -91,7 +106,7 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
     const bool ok = block.run(
         Shape90::threads, {x, 0, 0}, {s.blocks, 1, 1}, seed + static_cast<unsigned>(x), [&] {
           matmul_wgmma<Spec>(
-              ma, mb,
+              ma, mb.of,
               [&] {
                 if (!Spec::early && !emulated::state.waited[simt().thread()])
                   simt().fail("rows are read before the launch before has ended");
@@ -149,7 +164,7 @@ template <bool narrow, class... Ts> void check_all() {
     if (s.rows < 200) check<SpecOf<f32, false, narrow, Ts...>>(s, ++seed);
     Shape pairs = s;
     pairs.columns = s.columns / 16 * 16;
-    if constexpr (((Ts::block_n % 64 == 0) && ...)) {
+    if constexpr (((Ts::block_n % 16 == 0) && ...)) {
       check<GatedSpecOf<f16, true, true, Ts...>>(pairs, ++seed);
       if (s.rows < 200) check<GatedSpecOf<f32, false, true, Ts...>>(pairs, ++seed);
     }
@@ -161,6 +176,14 @@ TEST(EmulatedMatmulWgmma, SmallTiles) { check_all<false, WgmmaTile<64, 64, 8>>()
 TEST(EmulatedMatmulWgmma, SmallTilesOfColumns) {
   check_all<true, WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>();
 }
+TEST(EmulatedMatmulWgmma, DeepTiles) {
+  check_all<true, WgmmaTile<64, 64, 4, 128>, WgmmaTile<64, 32, 6, 128>>();
+  check_all<true, WgmmaTile<128, 128, 2, 128>, WgmmaTile<128, 48, 3, 192>>();
+}
+TEST(EmulatedMatmulWgmma, TilesOfAnyWidth) {
+  check_all<true, WgmmaTile<128, 208, 4>, WgmmaTile<128, 144, 4>, WgmmaTile<128, 80, 6>>();
+  check_all<true, WgmmaTile<128, 104, 4>, WgmmaTile<128, 56, 4>, WgmmaTile<64, 40, 4, 128>>();
+}
 TEST(EmulatedMatmulWgmma, WideTiles) { check_all<false, WgmmaTile<128, 192, 5>>(); }
 TEST(EmulatedMatmulWgmma, WidestTilesOfOneGroup) { check_all<false, WgmmaTile<64, 256, 3>>(); }
 TEST(EmulatedMatmulWgmma, TilesOfSomeRows) {
@@ -170,22 +193,34 @@ TEST(EmulatedMatmulWgmma, TilesOfManyRows) {
   check_all<false, WgmmaTile<128, 192, 5>, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>>();
 }
 
-// A list takes each of its tiles at some number of rows, or it would not be worth its code.
-TEST(EmulatedMatmulWgmma, EachTileOfAListIsTheCheapestSomewhere) {
-  const auto chosen = [](auto tiles, int columns) {
-    std::vector<int> at(decltype(tiles)::count);
-    for (int rows = 1; rows < 9000; rows += 7)
-      ++at[static_cast<size_t>(chosen_of(tiles, {rows, columns, 768, 132}))];
-    return at;
-  };
-  using Few = WgmmaTiles<WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>;
-  using Some = WgmmaTiles<WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>, WgmmaTile<64, 64, 12>>;
-  using Many = WgmmaTiles<WgmmaTile<128, 192, 5>, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>>;
-  for (int columns : {768, 3072}) {
-    for (int n : chosen(Few{}, columns)) EXPECT_GT(n, 0) << columns;
-    for (int n : chosen(Some{}, columns)) EXPECT_GT(n, 0) << columns;
-    for (int n : chosen(Many{}, columns)) EXPECT_GT(n, 0) << columns;
+// The plan takes the tiles of a kernel by the cost that the kernel itself chooses by.
+template <class Tile> void check_cost() {
+  for (const Shape& s : {Shape{1, 64, 64, 1},
+                         {128, 768, 3072, 132},
+                         {129, 2304, 768, 132},
+                         {1458, 768, 3072, 132},
+                         {4433, 3072, 768, 114},
+                         {16384, 4096, 1024, 132}}) {
+    using Spec = SpecOf<f16, false, true, Tile>;
+    f32 square = 0;
+    Simt().run(1, {}, {s.blocks, 1, 1}, 1, [&] {
+      square = matmul_wgmma_detail::Tiling<Tile, Spec>(
+                   {nullptr, nullptr, nullptr, s.rows, s.columns, s.k, nullptr})
+                   .cost(1.0f / static_cast<f32>(s.blocks));
+    });
+    const double cycles = codegen::wgmma_cycles({Tile::block_m, Tile::block_n, 0, Tile::block_k},
+                                                s.rows, s.columns, s.k, s.blocks);
+    EXPECT_NEAR(std::sqrt(square) / cycles, 1, 1e-4)
+        << Tile::block_m << " x " << Tile::block_n << ", " << s.rows << " x " << s.columns;
   }
+}
+
+TEST(EmulatedMatmulWgmma, TheKernelAndThePlanHaveOneCost) {
+  check_cost<WgmmaTile<64, 32, 7, 128>>();
+  check_cost<WgmmaTile<64, 64, 8>>();
+  check_cost<WgmmaTile<128, 80, 8>>();
+  check_cost<WgmmaTile<128, 96, 3, 128>>();
+  check_cost<WgmmaTile<128, 256, 4>>();
 }
 
 /// Of a product with norms before and after it.
@@ -235,8 +270,8 @@ template <class Spec> NormResults run_norms(int rows, int columns, int k, int bl
   const size_t n = static_cast<size_t>((rows + behind) * columns);
   NormResults r{std::vector<f16>(n, {kUntouched}), std::vector<f16>(n, {kUntouched}),
                 std::vector<f32>(n / 32 * 2, kUntouched)};
-  const TensorMap ma{a.data(), rows + behind, k, Spec::Tiles::box_m, false},
-      mb{b.data(), columns, k, Spec::Tiles::box_n, true};
+  const TensorMap ma{a.data(), rows + behind, k, Spec::Tiles::box_m, false};
+  const MapsOfB<Spec> mb(b.data(), columns, k);
   using Shape90 = MatmulWgmmaShape<Spec>;
   block_threads = Shape90::threads;
   Simt block;
@@ -245,7 +280,7 @@ template <class Spec> NormResults run_norms(int rows, int columns, int k, int bl
     const bool ok =
         block.run(Shape90::threads, {x, 0, 0}, {blocks, 1, 1}, 77 + static_cast<unsigned>(x), [&] {
           matmul_wgmma<Spec>(
-              ma, mb, [&] { return rows; }, columns, k,
+              ma, mb.of, [&] { return rows; }, columns, k,
               MatmulEnd<Spec, Normed, TwiceAndColumn>{r.out.data(),
                                                       {},
                                                       {c0.data(), {c1.data(), {}}},
@@ -325,6 +360,9 @@ template <int Kind, int Groups> void check_norms(int rows, int columns, int k) {
   same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>>(
            rows, columns, k, 16),
        "64 or 32 columns");
+  same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<128, 96, 2, 128>, WgmmaTile<64, 160, 4>>>(
+           rows, columns, k, 3),
+       "96 or 160 columns");
   same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<128, 192, 3>, WgmmaTile<64, 32, 6>>>(
            rows, columns, k, 16),
        "192 or 32 columns");
