@@ -2,8 +2,8 @@
 // Which tiles a product of warpgroups has to choose from.
 //
 // A run takes rounds of tiles, one for each multiprocessor. How many rows it has is known when it
-// begins, and which width leaves the fewest multiprocessors idle in the last round changes with
-// every 128 of them. Each width is code of its own, so a kernel has a few: those that together lose
+// begins, and which tile leaves the fewest multiprocessors idle in the last round changes with every
+// 64 or 128 of them. Each width is code of its own, so a kernel has a few: those that together lose
 // least against all, over the rows that a run may have.
 #include <algorithm>
 #include <cmath>
@@ -15,8 +15,8 @@
 namespace tfcc::codegen {
 namespace {
 
-/// Rows of the larger tiles, by which rows are counted here.
-constexpr int64_t kRows = 128;
+/// Rows are counted by those of the smaller tiles.
+constexpr int64_t kRows = 64;
 /// Where nothing bounds the rows of a run.
 constexpr int64_t kMostRows = 16384;
 /// Parts under way at once, at most: no product waits for more.
@@ -32,7 +32,7 @@ std::optional<WgmmaTile> with_stages(WgmmaTile t, const TileUse& use) {
   return std::nullopt;
 }
 
-/// Cycles of each tile at each row of tiles, of 128 rows, that a run may have.
+/// Cycles of each tile at each number of rows that a run may have, all of kRows that are begun.
 struct Table {
   int64_t first;
   std::vector<std::vector<double>> cycles;
@@ -40,7 +40,7 @@ struct Table {
 
   Table(const std::vector<WgmmaTile>& tiles, const TileUse& use)
       : first(use.more_rows / kRows + 1) {
-    const int64_t last = std::max(first, std::min(use.most_rows, kMostRows) / kRows);
+    const int64_t last = std::max(first, (std::min(use.most_rows, kMostRows) + kRows - 1) / kRows);
     for (const WgmmaTile& t : tiles) {
       auto& of = cycles.emplace_back();
       for (int64_t r = first; r <= last; ++r)

@@ -265,7 +265,7 @@ template <class Spec, class End, class Memory> struct EndOfTile {
 
   /// Of 64 columns 32 values.
   TFCC_FN void finish_gated(f32 (&sums)[most / 2]) const {
-    static_assert(Spec::Tiles::whole >= 16, "block_n: a multiple of 16 where columns are pairs of eights");
+    static_assert(Spec::Tiles::whole >= 16 && most >= 64, "block_n: a multiple of 16 where columns are pairs of eights, and one beyond 32");
     const idx width = columns / 2, last = (first + block_n) / 2, limit = Spec::Tiles::whole == 64 || last > width ? width : last;
 #pragma unroll 1
     for (idx from = first / 2; from < last; from += kGroup) {

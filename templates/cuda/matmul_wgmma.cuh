@@ -3,7 +3,7 @@
 // on the other rows nor on the tile.
 //
 // a [rows, k], b [k, columns] or with trans_b [columns, k], out [rows, columns], all row-major of 16 bits; out may be f32.
-// A block computes tiles of out, one after the other. One warp asks TMA for their parts of 64 of p, several ahead, also while the end of
+// A block computes tiles of out, one after the other. One warp asks TMA for their parts of block_k of p, several ahead, also while the end of
 // a tile is computed; two prepare that end; the others are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a
 // slot back when the next product has begun. If it is `early`, what is asked for first are parts of b, before the launches before this one have ended: it
 // is a weight, which nobody writes. Where a launch may choose among several tiles, the rows that the run has decide, by what each would
@@ -27,7 +27,7 @@ template <int block_m_, int block_n_, int stages_, int block_k_ = 64> struct Wgm
   static constexpr int ring_bytes = stages * (a_bytes + b_bytes);
   template <class Spec> static constexpr int bytes = ring_bytes + end_bytes<Spec>(block_m, block_n);
   static_assert(block_m == 64 || block_m == 128, "block_m: 64 or 128");
-  static_assert(block_n % 8 == 0 && block_n >= 32 && block_n <= 256, "block_n: a multiple of 8 from 32 to 256");
+  static_assert(block_n % (block_n > 128 ? 16 : 8) == 0 && block_n >= 32 && block_n <= 256, "block_n: a multiple of 8 from 32 to 128, of 16 to 256");
   static_assert(stages >= 2, "stages: at least 2");
   static_assert(block_k % 64 == 0, "block_k: a multiple of 64, of which a row has 128 bytes");
 };

@@ -39,8 +39,11 @@ TEST(Tiles, AFewAreNearTheBestOfAll) {
                              {4096, 1024},
                              {384, 1536},
                              {64, 64}}) {
-    for (const auto& [more, most] :
-         {std::pair<int64_t, int64_t>{128, 1024}, {1024, INT64_MAX}, {128, 4096}}) {
+    for (const auto& [more, most] : {std::pair<int64_t, int64_t>{128, 300},
+                                     {128, 1000},
+                                     {128, 1024},
+                                     {1024, INT64_MAX},
+                                     {128, 4096}}) {
       for (const bool beside : {false, true}) {
         SCOPED_TRACE(fmt::format("{} x {}, {} to {} rows, {} beside", n, k, more, most, beside));
         const TileUse use{n, k, more, most, 132, kShared, beside, 5};
@@ -50,7 +53,7 @@ TEST(Tiles, AFewAreNearTheBestOfAll) {
         std::set<size_t> taken;
         double sum = 0, worst = 0;
         int places = 0;
-        for (int64_t rows = more + 128; rows <= std::min<int64_t>(most, 16384); rows += 128) {
+        for (int64_t rows = more + 1; rows <= std::min<int64_t>(most, 16384); rows += 31) {
           const auto all = candidates();
           const size_t t = cheapest(tiles, rows, use);
           taken.insert(t);
@@ -85,14 +88,16 @@ TEST(Tiles, MoreAreNoWorse) {
   };
   EXPECT_GT(loss(1), loss(3) * 1.02);
   EXPECT_GE(loss(3), loss(6));
+  EXPECT_GE(loss(6), loss(all.size()));
+  EXPECT_LE(loss(all.size()), 120 * 1.01);  // 120 numbers of rows
 }
 
 TEST(Tiles, WhatDoesNotFitIsNotTaken) {
   TileUse use{768, 768, 1024, 4096, 132, kShared, false, 5};
-  use.shared_bytes = 60 << 10;  // two parts of 128 x 64 fit, and not of 128 x 96
+  use.shared_bytes = 60 << 10;  // two parts of 128 x 64 fit, and not of 128 x 80
   const auto tiles = best_tiles(candidates(), use);
   ASSERT_FALSE(tiles.empty());
-  for (const WgmmaTile& t : tiles) EXPECT_LT(t.block_n, 96);
+  for (const WgmmaTile& t : tiles) EXPECT_EQ(t.block_n, 64);
   use.shared_bytes = 20 << 10;
   EXPECT_TRUE(best_tiles(candidates(), use).empty());
   EXPECT_EQ(best_tiles({{128, 128, 0}}, {768, 768, 1024, 4096, 132, kShared, false, 5}).size(), 1u);
@@ -128,25 +133,51 @@ TEST(Tiles, KernelCasesHaveEveryWidth) {
   EXPECT_EQ(widths, (std::set<int>{64, 80, 96, 112, 128, 144, 160, 192, 224, 256}));
 }
 
+std::vector<WgmmaTile> chosen(const MatmulDesc& x) {
+  const MatmulConfig c = choose(x, class_of("sm_90"));
+  EXPECT_EQ(c.arm, Arm::wgmma) << print(c);
+  EXPECT_FALSE(c.tiles.empty());
+  return c.tiles;
+}
+
 // A long end has no use for the widest tiles, and B stored by rows none for what is no 64 columns.
 TEST(Tiles, WhatDecidesWhichThereAre) {
   ir::ExprPool pool;
   const ir::ExprRef s = pool.param("s", ir::Scalar::f32);
   const auto widest = [&](const MatmulDesc& x) {
-    int most = 0;
-    for (const WgmmaTile& t : choose(x, class_of("sm_90")).tiles) most = std::max(most, t.block_n);
-    return most;
+    return std::ranges::max(chosen(x), {}, &WgmmaTile::block_n).block_n;
   };
   EXPECT_EQ(widest(product(pool, 3072, 768, s)), 256);
   EXPECT_EQ(widest(product(pool, 3072, 768, ir::unary(ir::ExprKind::erf, s))), 192);
   MatmulDesc rows = product(pool, 3072, 768, s);
   rows.trans_b = false;
-  for (const WgmmaTile& t : choose(rows, class_of("sm_90")).tiles) EXPECT_EQ(t.block_n % 64, 0);
-  MatmulDesc few = product(pool, 768, 768, s);
+  for (const WgmmaTile& t : chosen(rows)) EXPECT_EQ(t.block_n % 64, 0);
+}
+
+// Runs of at most 128 rows: k in parts of 128 where it has such, and each tile for some product.
+TEST(Tiles, OfFewRows) {
+  ir::ExprPool pool;
+  MatmulDesc few = product(pool, 768, 768, pool.param("s", ir::Scalar::f32));
   few.most_rows = 128;
-  for (const WgmmaTile& t : choose(few, class_of("sm_90")).tiles) EXPECT_EQ(t.block_k, 128);
+  const auto tiles = chosen(few);
+  for (const WgmmaTile& t : tiles) EXPECT_EQ(t.block_k, 128);
+  std::set<size_t> taken;
+  for (int64_t n : {768, 2304, 3072, 4096}) {
+    for (int64_t rows : {16, 100})
+      taken.insert(cheapest(tiles, rows, {n, 768, 0, 128, 132, kShared, false, 5}));
+  }
+  EXPECT_EQ(taken.size(), tiles.size());
   few.k = pool.integer(776);
-  for (const WgmmaTile& t : choose(few, class_of("sm_90")).tiles) EXPECT_EQ(t.block_k, 64);
+  for (const WgmmaTile& t : chosen(few)) EXPECT_EQ(t.block_k, 64);
+}
+
+// 129 to 192 rows are three rows of the smaller tiles, and four of the larger.
+TEST(Tiles, SmallerOnesServeFewerRows) {
+  ir::ExprPool pool;
+  MatmulDesc x = product(pool, 2304, 768, pool.param("s", ir::Scalar::f32));
+  x.made_rows = true, x.most_rows = 1024;
+  const auto tiles = chosen(x);
+  EXPECT_TRUE(std::ranges::any_of(tiles, [](const WgmmaTile& t) { return t.block_m == 64; }));
 }
 
 }  // namespace
