@@ -8,6 +8,7 @@
 #include <set>
 
 #include "codegen/matmul/matmul.h"
+#include "tests/templates/product_ops.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -117,17 +118,17 @@ MatmulDesc product(ir::ExprPool& pool, int64_t n, int64_t k, ir::ExprRef body) {
   return x;
 }
 
-// matmul_widths of tests/templates/matmul_cases.cpp runs every width that a kernel may have.
+// matmul_widths of tests/templates/matmul_tile_cases.cpp runs every width that a kernel may have.
 TEST(Tiles, KernelCasesHaveEveryWidth) {
   ir::ExprPool pool;
   const ir::ExprRef s = pool.param("s", ir::Scalar::f32);
   std::set<int> widths;
-  for (const auto& [k, n] : {std::pair{72, 1424}, {136, 2040}, {392, 2488}, {264, 1312}}) {
+  for (const auto& [k, n] : test::kEveryWidth) {
     const MatmulDesc x = product(pool, n, k, s);
     const MatmulConfig c = choose(x, class_of("sm_90"));
     ASSERT_EQ(c.arm, Arm::wgmma) << print(c);
     const TileUse use{n, k, 128, 16384, 132, kShared, false, 5};
-    for (int rows : {420, 700, 900, 1100, 1458, 2328})
+    for (int rows : test::kRowsOfEveryWidth)
       widths.insert(c.tiles[cheapest(c.tiles, rows, use)].block_n);
   }
   EXPECT_EQ(widths, (std::set<int>{64, 80, 96, 112, 128, 144, 160, 192, 224, 256}));
