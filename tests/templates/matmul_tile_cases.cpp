@@ -30,10 +30,7 @@ Case tiles() {
   }
   o.product("residual", "%h72_200, @w72_200, %r", "s + %r[i,j,k]", "f32[B,S,200]");
   return {"matmul_tiles",
-          graph_text(
-              "%x: f32[B,S,72]",
-              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
-              o.body, o.outputs),
+          graph_text("%x: f32[B,S,72]", kOfTokens, o.body, o.outputs),
           {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}, {1, 4500}},
           {},
           1e-5,
@@ -56,10 +53,7 @@ Case widths() {
   std::vector<std::vector<int64_t>> shapes;
   for (int rows : kRowsOfEveryWidth) shapes.push_back({1, rows});
   return {"matmul_widths",
-          graph_text(
-              "%x: f32[B,S,72]",
-              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
-              o.body, o.outputs),
+          graph_text("%x: f32[B,S,72]", kOfTokens, o.body, o.outputs),
           shapes,
           {},
           1e-5,
@@ -130,10 +124,7 @@ Case gates(bool few) {
   }
   if (few) return of_few_rows("matmul_gated_streams", o);
   return {"matmul_gates",
-          graph_text(
-              "%x: f32[B,S,64]",
-              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
-              o.body, o.outputs),
+          graph_text("%x: f32[B,S,64]", kOfTokens, o.body, o.outputs),
           {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {3, 100}, {1, 700}, {5, 300}},
           {},
           1e-5,
@@ -247,10 +238,7 @@ Case norms_between(bool sums, bool rms, bool transposed) {
   }
   return {fmt::format("norms_between_products{}{}{}", sums ? "_sums" : "", rms ? "_rms" : "",
                       transposed ? "_transposed" : ""),
-          graph_text(
-              "%x: f32[B,S,256]",
-              "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens",
-              o.body, o.outputs),
+          graph_text("%x: f32[B,S,256]", kOfTokens, o.body, o.outputs),
           {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {1, 700}, {1, 1500}},
           {},
           1e-5,

@@ -10,6 +10,10 @@
 
 namespace tfcc::test {
 
+/// Sizes of a graph over an input x of tokens [B,S,width].
+inline constexpr const char* kOfTokens =
+    "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens";
+
 struct Ops {
   std::string body;
   std::vector<std::string> outputs;
