@@ -389,16 +389,7 @@ Case weights_in_bits() {
   add(1088, 80, 2, 64, true, false);
   add(128, 80, 4, 16, false, false);
   add(72, 80, 4, 32, false, false);
-  return {
-      "matmul_weights_in_bits",
-      graph_text(
-          "%x: f32[B,S,64]",
-          "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
-          o.body, o.outputs),
-      {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
-      {},
-      1e-5,
-      9e-4};
+  return of_few_rows("matmul_weights_in_bits", o);
 }
 
 // Weights of 16 bits in products of f32, by rows and by columns: the CPU reads them so where the

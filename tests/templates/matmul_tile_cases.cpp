@@ -60,20 +60,6 @@ Case widths() {
           9e-4};
 }
 
-// At most 16 rows.
-Case of_few_rows(const std::string& name, const Ops& o) {
-  return {
-      name,
-      graph_text(
-          "%x: f32[B,S,64]",
-          "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
-          o.body, o.outputs),
-      {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
-      {},
-      1e-5,
-      9e-4};
-}
-
 // At most 16 rows, past which the weight streams: tiles of several sizes, the last not full; sums
 // whose last part is not; one round and more.
 Case streams() {

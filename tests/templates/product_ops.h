@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/templates/cases.h"
+
 namespace tfcc::test {
 
 /// Sizes of a graph over an input x of tokens [B,S,width].
@@ -42,6 +44,20 @@ struct Ops {
     return std::string(1, static_cast<char>('i' + std::count(type.begin(), type.end(), ',')));
   }
 };
+
+/// Of inputs [B,S,64] with at most 16 rows.
+inline Case of_few_rows(const std::string& name, const Ops& o) {
+  return {
+      name,
+      graph_text(
+          "%x: f32[B,S,64]",
+          "B = x.0 in 1..4 as batch, S = x.1 in 1..16 as length, tokens = (B*S) in 1..16 as tokens",
+          o.body, o.outputs),
+      {{1, 1}, {1, 3}, {2, 4}, {3, 3}, {1, 15}, {4, 4}},
+      {},
+      1e-5,
+      9e-4};
+}
 
 /// Products [k, n] of which each width of a tile of warpgroups is the cheapest at some of these
 /// rows, on a GPU of 132 multiprocessors (kWidths of codegen/matmul/choose.cpp).
