@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kRows = 64;
 /// Where nothing bounds the rows of a run.
 constexpr int64_t kMostRows = 16384;
-/// Parts under way at once, at most: no product waits for more.
+/// Parts under way at once, at most.
 constexpr int kMostStages = 12;
 /// A tile must save so much of the time, on the average, or it is not worth its code.
 constexpr double kWorthATile = 0.003;

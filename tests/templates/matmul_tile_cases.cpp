@@ -60,6 +60,18 @@ Case widths() {
           9e-4};
 }
 
+/// Of x [B,S,64] and a weight stored by columns: alone, and with a bias and a ReLU.
+void add_products(Ops& o, int k, int n) {
+  const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
+  o.body += fmt::format(
+      "  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
+      "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{1}]\n",
+      id, k, n);
+  o.matmul("plain" + id, fmt::format("%h{0}, @t{0}", id), type, 1, false, true);
+  o.product("relu" + id, fmt::format("%h{0}, @t{0}, @b{0}", id),
+            fmt::format("max(s + @b{}[k], 0.0)", id), type, 0.5, false, true);
+}
+
 // At most 16 rows, past which the weight streams: tiles of several sizes, the last not full; sums
 // whose last part is not; one round and more.
 Case streams() {
@@ -73,14 +85,7 @@ Case streams() {
                       {192, 6200},
                       {128, 8440},
                       {64, 9000}}) {
-    const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
-    o.body += fmt::format(
-        "  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
-        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{1}]\n",
-        id, k, n);
-    o.matmul("plain" + id, fmt::format("%h{0}, @t{0}", id), type, 1, false, true);
-    o.product("relu" + id, fmt::format("%h{0}, @t{0}, @b{0}", id),
-              fmt::format("max(s + @b{}[k], 0.0)", id), type, 0.5, false, true);
+    add_products(o, k, n);
   }
   o.product("residual", "%h128_72, @t128_72, %r", "s + %r[i,j,k]", "f32[B,S,72]", 1, false, true);
   return of_few_rows("matmul_streams", o);
@@ -127,14 +132,8 @@ Case ordered() {
       "  %keys, %values = kv_append(%kc, %vc, %k1, %k1, %slots) : f32[P,1,4,8], f32[P,1,4,8]\n"
       "  %r = pointwise(%x) {body = (i,j,k) => %x[i,j,k % 64]} : f32[B,S,112]\n";
   for (auto [k, n] : {std::pair{64, 112}, {20, 24}, {37, 19}, {7, 1}, {1030, 200}, {128, 2560}}) {
-    const std::string id = fmt::format("{}_{}", k, n), type = fmt::format("f32[B,S,{}]", n);
-    o.body += fmt::format(
-        "  const @t{0} : f32[{2},{1}] = random({1})\n  const @b{0} : f32[{2}] = random(3)\n"
-        "  %h{0} = pointwise(%x) {{body = (i,j,k) => %x[i,j,k % 64]}} : f32[B,S,{1}]\n",
-        id, k, n);
-    o.matmul("plain" + id, fmt::format("%h{0}, @t{0}", id), type, 1, false, true);
-    o.product("relu" + id, fmt::format("%h{0}, @t{0}, @b{0}", id),
-              fmt::format("max(s + @b{}[k], 0.0)", id), type, 0.5, false, true);
+    add_products(o, k, n);
+    const std::string id = fmt::format("{}_{}", k, n);
     if (n % 16 != 0) continue;
     o.body += fmt::format(
         "  %gate{0} = matmul(%h{0}, @t{0}) {{alpha = 0.5, gate = (s,t,i,j,k) => max(s, 0.0) - t, trans_a = false, trans_b = true}} : f32[B,S,{1}]\n",
