@@ -169,11 +169,12 @@ void copy_bias(Graph& g, OpId o) {
 
 }  // namespace
 
-void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool any_order) {
+void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens,
+              const ProductRules& rules) {
   for (OpId o : std::vector<OpId>(graph.order())) {
     if (graph.op(o).kind != OpKind::matmul) continue;
     if (!is_real_product(graph, graph.op(o))) {
-      const MatmulDesc desc = describe(graph, o, most_tokens, any_order);
+      const MatmulDesc desc = describe(graph, o, most_tokens, rules);
       if (!takes_epilogue(choose(desc, target), desc)) split_epilogue(graph, o);
       continue;
     }
@@ -183,10 +184,10 @@ void legalise(Graph& graph, const TargetClass& target, int64_t most_tokens, bool
       continue;
     }
     const OpId product = through_f32(graph, o);
-    const MatmulDesc whole = describe(graph, product, most_tokens, any_order);
+    const MatmulDesc whole = describe(graph, product, most_tokens, rules);
     if (!takes_factor(choose(whole, target).arm, whole)) split_factor(graph, product);
     legalise_operands(graph, product);
-    const MatmulDesc desc = describe(graph, product, most_tokens, any_order);
+    const MatmulDesc desc = describe(graph, product, most_tokens, rules);
     const MatmulConfig config = choose(desc, target);
     if (config.arm == Arm::library) copy_bias(graph, product);
     if (!takes_epilogue(config, desc)) split_epilogue(graph, product);

@@ -2,6 +2,7 @@
 // The last rewrite of a graph before it is lowered.
 #pragma once
 
+#include "codegen/matmul/rules.h"
 #include "codegen/target.h"
 #include "ir/graph.h"
 
@@ -11,6 +12,6 @@ namespace tfcc::codegen {
 /// broadcast on both sides, products of f64, products that read a graph input, epilogues that the
 /// arm does not take which is chosen for at most `most_tokens` tokens (0: any number).
 void legalise(ir::Graph& graph, const TargetClass& target, int64_t most_tokens,
-              bool any_order = false);
+              const ProductRules& rules = {});
 
 }  // namespace tfcc::codegen

@@ -47,14 +47,15 @@ struct Form {
 };
 
 // How the products of a graph are executed.
-using Choice = std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, OrderedTiles, bool>;
+using Choice =
+    std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, std::vector<Tf32Tile>, OrderedTiles, bool>;
 std::vector<Choice> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens,
-                            bool any_order) {
+                            const ProductRules& rules) {
   std::vector<Choice> all;
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::matmul) continue;
-    const MatmulConfig c = choose(describe(graph, o, most_tokens, any_order), target);
-    all.emplace_back(c.arm, c.tiles, c.stream, c.ordered, c.early);
+    const MatmulConfig c = choose(describe(graph, o, most_tokens, rules), target);
+    all.emplace_back(c.arm, c.tiles, c.stream, c.tf32, c.ordered, c.early);
   }
   return all;
 }
@@ -84,10 +85,11 @@ bool streams(const Graph& graph) {
 }
 
 // Does it keep sums in order by the arm of that name, whose tiles change with the rows?
-bool orders(const Graph& graph, const TargetClass& target, bool any_order) {
+bool orders(const Graph& graph, const TargetClass& target, const ProductRules& rules) {
   return std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) {
-    return graph.op(o).kind == OpKind::matmul &&
-           choose(describe(graph, o, 0, any_order), target).arm == Arm::ordered;
+    if (graph.op(o).kind != OpKind::matmul) return false;
+    const MatmulDesc desc = describe(graph, o, 0, rules);
+    return desc.in_order && choose(desc, target).arm == Arm::ordered;
   });
 }
 
@@ -107,16 +109,16 @@ Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& t
 // A form for runs of at most each of these numbers of tokens, each made of the one before; equal
 // ones are one.
 std::vector<Form> split_forms(const Graph& graph, const TargetClass& target,
-                              const std::vector<int64_t>& limits, bool any_order) {
+                              const std::vector<int64_t>& limits, const ProductRules& rules) {
   std::vector<Form> forms;
   for (int64_t limit : limits) {
     Graph form = forms.empty() ? graph : forms.back().graph;
-    legalise(form, target, limit, any_order);
+    legalise(form, target, limit, rules);
     const bool same =
         !forms.empty() &&
         attentions(form, target, limit) == attentions(form, target, forms.back().most_tokens) &&
-        choices(form, target, limit, any_order) ==
-            choices(forms.back().graph, target, forms.back().most_tokens, any_order);
+        choices(form, target, limit, rules) ==
+            choices(forms.back().graph, target, forms.back().most_tokens, rules);
     if (!same) forms.push_back({std::move(form), limit});
     else if (limit == 0 || (forms.back().most_tokens != 0 && forms.back().most_tokens < limit))
       forms.back().most_tokens = limit;
@@ -135,15 +137,17 @@ bool has_launches_of(const Graph& other, const Graph& form) {
 // The forms share the values of a name, their buffers and the arena. But for the first, which may
 // have its norms folded, each is made of the one before it, by splitting more. So the last does by
 // most launches what the others do by fewer: norms are folded only where it does.
-Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target, bool any_order) {
+Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target,
+                                   const ProductRules& rules) {
   const bool steps =
-      target.cuda() && (orders(graph, target, any_order) ||
+      target.cuda() && (orders(graph, target, rules) ||
                         std::any_of(graph.order().begin(), graph.order().end(),
                                     [&](OpId o) { return decodes_few_tokens(graph, o); }));
   std::vector<int64_t> limits = {0};
   if (target.has_wgmma && (graph.size_with(SizeRole::packed) || ir::is_ragged(graph)))
     limits = {0, kSomeRows, kFewRows};
-  else if (target.cuda() && graph.size_with(SizeRole::tokens) && (target.has_wgmma || steps))
+  else if (target.cuda() && graph.size_with(SizeRole::tokens) &&
+           (target.has_wgmma || steps || rules.f32 == F32Products::tf32x3))
     limits = {kFewRows, 0};
   if (graph.size_with(SizeRole::tokens) && (steps || (target.has_wgmma && streams(graph))))
     limits.insert(limits.begin(), kStreamRows);
@@ -153,7 +157,7 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
   std::vector<int64_t> others = limits;
   std::erase(others, kFewRows);
   if (folded) {
-    std::vector<Form> forms = split_forms(graph, target, others, any_order);
+    std::vector<Form> forms = split_forms(graph, target, others, rules);
     if (has_launches_of(forms.back().graph, folded->graph)) {
       const auto larger = std::find_if(forms.begin(), forms.end(), [&](const Form& f) {
         return f.most_tokens == 0 || f.most_tokens > folded->most_tokens;
@@ -162,7 +166,7 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
       return forms;
     }
   }
-  return split_forms(graph, target, limits, any_order);
+  return split_forms(graph, target, limits, rules);
 }
 
 // CUDA: the lengths up to which attention has a tile of its own, for the first whose queries are a
@@ -230,6 +234,11 @@ Result<void> lower_bucket(PlanBuilder& plan, const EmitContext& context, bool fi
   return {};
 }
 
+ProductRules rules_of(const TargetClass& target, const LowerOptions& options) {
+  return {options.batch_variance,
+          target.cuda() ? f32_products(options.precision) : F32Products::exact};
+}
+
 Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms,
                          const TargetClass& target, const LowerOptions& options) {
   const Lengths lengths = lengths_of(forms.back().graph, target, options);
@@ -239,13 +248,12 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms,
   std::vector<std::pair<int64_t, size_t>> places;  // most tokens of each bucket, any number last
   for (size_t f = forms.size(); f-- > 0;) {
     for (int64_t longest : lengths.buckets) {
-      const EmitContext context{
-          forms[f].graph,
-          target,
-          callers,
-          plan.symbols(),
-          {forms[f].most_tokens, lengths.size, longest, options.batch_variance},
-          target.cuda() && options.precision == runtime::kTf32};
+      const EmitContext context{forms[f].graph,
+                                target,
+                                callers,
+                                plan.symbols(),
+                                {forms[f].most_tokens, lengths.size, longest},
+                                rules_of(target, options)};
       places.emplace_back(forms[f].most_tokens ? forms[f].most_tokens : INT64_MAX, places.size());
       TFCC_TRY_VOID(lower_bucket(plan, context, f + 1 == forms.size()));
     }
@@ -263,7 +271,7 @@ Result<void> lower_forms(PlanBuilder& plan, const std::vector<Form>& forms,
 Result<Lowered> lower(const Graph& graph, const TargetClass& target, WeightPool& weights,
                       const LowerOptions& options) {
   TFCC_TRY_VOID(check_sizes(graph));
-  TFCC_TRY(std::vector<Form> forms, forms_of(graph, target, options.batch_variance));
+  TFCC_TRY(std::vector<Form> forms, forms_of(graph, target, rules_of(target, options)));
   for (Form& form : forms) tie_tables(form.graph, target);
   PlanBuilder plan(target, graph, weights, options.precision);
   TFCC_TRY_VOID(lower_forms(plan, forms, target, options));

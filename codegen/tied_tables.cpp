@@ -57,7 +57,7 @@ std::map<std::string, Panels> panels_of(const Graph& g, const TargetClass& targe
   std::map<std::string, Panels> all;
   for (OpId o : g.order()) {
     if (g.op(o).kind != OpKind::matmul || !g.is_constant(g.op(o).operands[1])) continue;
-    MatmulDesc desc = describe(g, o, 0, false);
+    MatmulDesc desc = describe(g, o, 0);
     MatmulConfig config = choose(desc, target);
     if (config.arm != Arm::panel || desc.packed || desc.narrow) continue;
     const ValueId weight = g.op(o).operands[1];

@@ -253,8 +253,10 @@ uint64_t features_of_maps(const runtime::Plan& plan, const runtime::Launch& laun
   uint64_t features = 0;
   if (!launch.kernel) return features;
   for (const runtime::TensorMap& map : launch.kernel->maps) {
-    const bool bytes = size_of(plan.buffers[map.buffer].dtype) == 1;
-    features |= bytes ? runtime::kTensorMaps | runtime::kByteMaps : runtime::kTensorMaps;
+    const size_t size = size_of(plan.buffers[map.buffer].dtype);
+    features |= runtime::kTensorMaps;
+    if (size == 1) features |= runtime::kByteMaps;
+    if (size == 4) features |= runtime::kF32Maps;
   }
   return features;
 }

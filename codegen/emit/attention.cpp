@@ -38,7 +38,7 @@ struct Description {
   bool positions = false;  // and causality or a window asks where they stood
   Sequences sequences = Sequences::all;  // with at most few_queries() queries, or with more
   bool aligned = true;  // rows of q, k, v and of the result begin at multiples of 16 bytes
-  bool tf32 = false;    // f32 by tensor cores
+  F32Products f32 = F32Products::exact;
 };
 
 std::optional<double> plain_scale(ExprRef score) {
@@ -102,8 +102,8 @@ Result<Description> describe(const EmitContext& c, OpId o) {
   x.v_head = attrs.page ? x.parts[2].stride : *c.known(c.dims(op.operands[2])[2]) / attrs.kv_heads;
   x.packed = !attrs.packed.empty();
   x.page = attrs.page.value_or(0);
-  x.tf32 =
-      c.tf32 && x.type == DType::f32 && !x.page;  // over pages it has the same bits in any batch
+  if (x.type == DType::f32 && !x.page)  // over pages it has the same bits in any batch
+    x.f32 = c.rules.f32;
   x.kv_heads = attrs.kv_heads;
   x.positions = x.packed && (attrs.causal || attrs.window_left || attrs.window_right);
   x.scale = plain_scale(attrs.score);
@@ -263,7 +263,7 @@ bool decodes(const EmitContext& c, const Description& x) {
 // few rows.
 Tile choose(const EmitContext& c, const Description& x) {
   if (!c.cuda()) return {32, 64, 0, 0, __LINE__};
-  if (x.tf32) return tile_of_tf32(x.head, x.v_head, has_functors(x));
+  if (x.f32 != F32Products::exact) return tile_of_tf32(x.head, x.v_head, has_functors(x));
   if (x.type == DType::f32) return tile_of_f32(x.head, x.v_head);
   if (no_warpgroups(c, x).empty()) return tile_of_warpgroups(c, x);
   if (decodes(c, x)) return tile_of_decode(c, x);
@@ -285,7 +285,7 @@ std::string print(const EmitContext& c, const Description& x, const Tile& tile) 
   const std::string why = c.cuda() ? no_warpgroups(c, x) : "";
   return fmt::format(
       "attention {}{}{} of heads of {} and {}, {}{}\nblocks of {} queries x {} keys: {}{}",
-      x.tf32 ? "tf32" : tfcc::to_string(x.type),
+      x.f32 != F32Products::exact ? to_string(x.f32) : tfcc::to_string(x.type),
       x.page     ? " over pages of a cache"
       : x.packed ? " of packed rows"
                  : "",
@@ -331,7 +331,7 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::AttentionAttrs& attrs,
   if (tile.warps)
     stub.field("warps", tile.warps), stub.field("stages", kDecodeStages),
         stub.field("cluster", tile.cluster);
-  if (c.cuda() && x.type == DType::f32) stub.field("tf32", x.tf32);
+  if (c.cuda() && x.type == DType::f32) stub.field("tf32", static_cast<int64_t>(x.f32));
   stub.field("causal", attrs.causal);
   stub.field("scaled", x.scale.has_value());
   stub.field_f32("score_scale", x.scale.value_or(1));
@@ -524,7 +524,7 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const
     launch.of_states = ir::mul(
         ir::mul(x.batch, x.keys),
         c.integer(attrs.kv_heads * (x.head + x.v_head) * static_cast<int64_t>(size_of(x.type))));
-  launch.tf32 = x.tf32;
+  launch.f32 = x.f32;
   return launch;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/matmul/rules.h"
 #include "codegen/target.h"
 #include "ir/elements.h"
 #include "ir/graph.h"
@@ -52,8 +53,6 @@ struct BucketLimits {
   int64_t most_tokens = 0;   // 0: any number
   ExprRef length = nullptr;  // the size that is at most `longest`
   int64_t longest = 0;       // 0: any
-  bool any_order =
-      false;  // steps of generation: sums may have another order for other numbers of tokens
 };
 
 struct EmitContext {
@@ -63,7 +62,7 @@ struct EmitContext {
   /// The sizes that kernels find in n[...], in this order.
   const std::vector<std::string>& symbols;
   BucketLimits bucket = {};
-  bool tf32 = false;  // CUDA: products of f32 may be in TF32
+  ProductRules rules = {};
 
   bool cuda() const { return target.cuda(); }
   ExprPool& pool() const { return graph.pool(); }

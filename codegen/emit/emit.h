@@ -56,8 +56,8 @@ struct KernelLaunch {
   ExprRef flops = nullptr;
   std::vector<PackedWeight> packed = {};
   std::vector<MatrixView> maps = {};
-  std::vector<std::string> parts = {};  // what was fused into it, said beside the op
-  bool tf32 = false;                    // it multiplies f32 in TF32
+  std::vector<std::string> parts = {};   // what was fused into it, said beside the op
+  F32Products f32 = F32Products::exact;  // how it multiplies f32
   ExprRef of_states =
       nullptr;  // bytes of its states that it reads and writes, if not all of their buffers
   ExprRef makes = nullptr;              // the size that it writes for the launches after it

@@ -173,6 +173,9 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   return "";
 }
 
+/// Whether a kernel of ours multiplies f32 on tensor cores; steps of generation stay as they are.
+bool in_tf32(const MatmulDesc& x) { return x.f32 == F32Products::tf32x3 && !x.in_order; }
+
 /// Tiles by rows of the bucket, of f32 and of 16 bits: few rows wait for their weight, of which many
 /// blocks then have a few columns each; the more rows, the more of them share what a block reads.
 struct RowsAndTiles {
@@ -190,12 +193,26 @@ const RowsAndTiles kOrderedTilesOf16Bits[] = {
     {kFewRows, {{32, 32, 1, 2}, {}, 128, 64, 6}},
     {kAnyRows, {{64, 64, 1, 4}, {128, 128, 4, 4}, 256, 32, 4}},
 };
-OrderedTiles ordered_tiles(const MatmulDesc& x) {
+const RowsAndTiles kOrderedTilesOfTf32[] = {
+    {kStreamRows, {{16, 16, 1, 2}, {}, 128, 128, 4}},
+    {kFewRows, {{32, 32, 1, 2}, {}, 128, 64, 4}},
+    {kAnyRows, {{64, 64, 2, 2}, {128, 128, 4, 4}, 256, 32, 4}},
+};
+/// Shared memory of a block is less on GPUs for desktops.
+const OrderedTiles kTf32OfLittleMemory = {{64, 64, 2, 2}, {128, 64, 2, 4}, 256, 32, 3};
+OrderedTiles ordered_tiles(const MatmulDesc& x, const TargetClass& target) {
   std::span<const RowsAndTiles> all = kOrderedTilesOf16Bits;
+  const bool tf32 = in_tf32(x);
   if (x.a == DType::f32) all = kOrderedTiles;
+  if (tf32) all = kOrderedTilesOfTf32;
   const int64_t rows = x.most_rows.value_or(kAnyRows);
-  return std::find_if(all.begin(), all.end(), [&](const auto& t) { return rows <= t.most_rows; })
-      ->tiles;
+  OrderedTiles t = std::find_if(all.begin(), all.end(), [&](const auto& u) {
+                     return rows <= u.most_rows;
+                   })->tiles;
+  if (!tf32) return t;
+  if (ordered_shared_bytes(x.a, t) > target.shared_bytes) t = kTf32OfLittleMemory;
+  t.tf32 = static_cast<int>(x.f32);
+  return t;
 }
 
 /// Why no kernel of ours keeps sums in order; empty if one does.
@@ -289,15 +306,46 @@ bool takes_wgmma(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c
   return false;
 }
 
-bool takes_ordered(const MatmulDesc& x, MatmulConfig& c) {
+/// Small tiles: few rows leave few blocks.
+const std::vector<Tf32Tile> kFewRowsTf32 = {{64, 64}};
+const std::vector<Tf32Tile> kManyRowsTf32 = {{128, 128}, {128, 64}, {64, 64}};
+
+/// Why warpgroups do not multiply f32; empty if they do.
+std::string no_tf32(const MatmulDesc& x, const TargetClass& target) {
+  if (x.d != DType::f32) return "its types differ";
+  if (const std::string why = no_ordered(x); !why.empty()) return why;
+  if (*ir::as_int(x.n) % 8 != 0 || *ir::as_int(x.k) % 4 != 0)
+    return "n is no multiple of 8, or k none of 4";
+  if (!target.has_wgmma) return "the GPU has no products of warpgroups";  // last, as above
+  return "";
+}
+
+bool takes_tf32(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
+  const std::string why = no_tf32(x, target);
+  if (why.empty()) {
+    c.arm = Arm::tf32;
+    c.tf32 = few_rows(x) ? kFewRowsTf32 : kManyRowsTf32;
+    c.early = x.weight && (few_rows(x) || some_rows(x));
+    c.line = __LINE__;
+    c.reason = "tensor cores multiply f32 as sums of two numbers";
+    c.rejected.push_back({Arm::library, "has no products of three in TF32"});
+    return true;
+  }
+  c.rejected.push_back({Arm::tf32, why});
+  return false;
+}
+
+bool takes_ordered(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c) {
   const std::string why = norms(x) ? "it takes no norm" : no_ordered(x);
   if (why.empty()) {
     c.arm = Arm::ordered;
-    c.ordered = ordered_tiles(x);
+    c.ordered = ordered_tiles(x, target);
     c.early = x.weight && !x.made_rows;
     c.line = __LINE__;
-    c.reason = "each sum has one order, whatever the tile and the rows";
-    c.rejected.push_back({Arm::library, "sums in an order that changes with the rows"});
+    c.reason = in_tf32(x) ? "tensor cores multiply f32 as sums of two numbers"
+                          : "each sum has one order, whatever the tile and the rows";
+    c.rejected.push_back({Arm::library, x.in_order ? "sums in an order that changes with the rows"
+                                                   : "has no products of three in TF32"});
     return true;
   }
   c.rejected.push_back({Arm::ordered, why});
@@ -332,7 +380,9 @@ MatmulConfig choose(const MatmulDesc& x, const TargetClass& target) {
   if (!target.cuda() && takes_panel(x, c)) return c;
   if (target.cuda() && fewest_rows(x) && takes_stream(x, target, c)) return c;
   if (target.cuda() && takes_wgmma(x, target, c)) return c;
-  if (target.cuda() && x.in_order && takes_ordered(x, c)) return c;
+  if (target.cuda() && in_tf32(x) && takes_tf32(x, target, c)) return c;
+  if (target.cuda() && (x.in_order || (in_tf32(x) && !few_rows(x))) && takes_ordered(x, target, c))
+    return c;
   c.reason = "no kernel of ours takes this product";
   c.line = __LINE__;
   return c;
@@ -347,6 +397,9 @@ std::string print(const MatmulConfig& c) {
     if (t.block_k != 64) s += fmt::format(" of {}", t.block_k);
   }
   if (c.tiles.size() > 1) s += ", whichever the rows of a run are best for";
+  for (size_t i = 0; i < c.tf32.size(); ++i)
+    s += fmt::format("{} of {} x {}", i == 0 ? "" : ", or", c.tf32[i].block_m, c.tf32[i].block_n);
+  if (c.tf32.size() > 1) s += ", whichever the rows of a run are best for";
   if (c.stream.block_n)
     s += fmt::format(" of {} columns, {} of k at a time, {} stages", c.stream.block_n,
                      c.stream.block_k, c.stream.stages);
@@ -356,6 +409,7 @@ std::string print(const MatmulConfig& c) {
       s += fmt::format(", or {} x {} where those fill the multiprocessors", c.ordered.large.block_m,
                        c.ordered.large.block_n);
     s += fmt::format(", {} of k at a time, {} stages", c.ordered.block_k, c.ordered.stages);
+    if (c.ordered.tf32) s += fmt::format(", {} products in TF32 for one", c.ordered.tf32);
   }
   if (c.panel) s += fmt::format(" of {} columns", c.panel);
   s += ": " + c.reason;

@@ -95,7 +95,7 @@ std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_t
 
 }  // namespace
 
-MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_order) {
+MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const ProductRules& rules) {
   const ir::Op& op = g.op(product);
   const auto& attrs = op.as<ir::MatmulAttrs>();
   const ValueId a = op.operands[0], b = op.operands[1], d = op.results[0];
@@ -119,7 +119,8 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, bool any_
   x.packed = packed_factor(g, op);
   x.narrow = narrow_factor(g, op);
   x.alpha = attrs.alpha;
-  x.in_order = !any_order && ir::plain_outputs(g) < g.outputs.size();
+  if (x.a == DType::f32 && x.b == DType::f32) x.f32 = rules.f32;
+  x.in_order = !rules.any_order && ir::plain_outputs(g) < g.outputs.size();
   const bool same_rows = std::vector<ExprRef>(da.begin(), da.end() - 2) ==
                          std::vector<ExprRef>(dd.begin(), dd.end() - 2);
   if (ir::is_int(x.stride_b, 0) && !attrs.trans_a &&

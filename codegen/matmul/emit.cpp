@@ -20,7 +20,7 @@ Result<Emission> emit_arm(const EmitContext& c, OpId o, const MatmulDesc& desc,
 }  // namespace
 
 Result<Emission> emit_matmul(const EmitContext& c, OpId o) {
-  const MatmulDesc desc = describe(c.graph, o, c.bucket.most_tokens, c.bucket.any_order);
+  const MatmulDesc desc = describe(c.graph, o, c.bucket.most_tokens, c.rules);
   const MatmulConfig config = choose(desc, c.target);
   TFCC_CHECK(takes_epilogue(config, desc) && takes_factor(config.arm, desc) &&
              "legalise splits off what an arm does not take");

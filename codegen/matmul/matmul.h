@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codegen/emit/emit.h"
+#include "codegen/matmul/rules.h"
 
 namespace tfcc::codegen {
 
@@ -69,6 +70,7 @@ struct MatmulDesc {
       false;  // m is the number of tokens: there are forms of the graph for few and for many
   bool made_rows = false;  // a launch of the run makes m: a library computes its bound
   bool in_order = false;   // a step of generation: a token's bits are the same beside any others
+  F32Products f32 = F32Products::exact;  // of operands of f32
   double alpha = 1;
   Epilogue epilogue = Epilogue::none;
   /// beside or bias: the epilogue over index 0, the row of [m], and index 1, the column, with alpha
@@ -83,9 +85,9 @@ struct MatmulDesc {
   bool reads_matrix = false;  // body reads what stands at (row, column) of a matrix like A
 };
 
-/// Runs have at most `most_tokens` tokens; 0: any number. `any_order`: steps of generation may have
-/// other bits in other batches.
-MatmulDesc describe(const Graph& graph, OpId product, int64_t most_tokens, bool any_order = false);
+/// Runs have at most `most_tokens` tokens; 0: any number.
+MatmulDesc describe(const Graph& graph, OpId product, int64_t most_tokens,
+                    const ProductRules& rules = {});
 /// "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue bias"
 std::string print(const MatmulDesc& desc);
 
@@ -121,6 +123,12 @@ struct WgmmaTile {
   bool operator==(const WgmmaTile&) const = default;
 };
 
+/// Of a block of the tf32 arm: rows and columns of the result.
+struct Tf32Tile {
+  int block_m = 0, block_n = 0;
+  bool operator==(const Tf32Tile&) const = default;
+};
+
 /// A product whose tiles are looked for.
 struct TileUse {
   int64_t n = 0, k = 0;
@@ -153,6 +161,7 @@ struct OrderedTile {
 struct OrderedTiles {
   OrderedTile tile, large;  // large: where it fills the multiprocessors; of 0 rows: there is none
   int threads = 0, block_k = 0, stages = 0;
+  int tf32 = 0;  // f32 on tensor cores: products there for each of f32, 1 or 3
   bool operator==(const OrderedTiles&) const = default;
 };
 
@@ -164,6 +173,7 @@ struct MatmulConfig {
   int panel = 0;                                      // columns of a panel
   std::vector<WgmmaTile> tiles;                       // several: the rows of a run decide
   StreamTile stream;
+  std::vector<Tf32Tile> tf32;  // several: the rows of a run decide
   OrderedTiles ordered;
   bool splits_gate = false;  // an op of its own pays: see choose.cpp
   bool early = false;  // wgmma: the weight is asked for before the launches before it have ended

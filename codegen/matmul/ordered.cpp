@@ -18,8 +18,11 @@ int64_t copied_bytes(DType type, int64_t k) {
   return bytes;
 }
 
-// Parts of k, whose sums are added at the end: a chain of multiply-adds for each k is long.
-int64_t parts_of(DType type) { return type == DType::f32 ? 4 : 1; }
+// Parts of k, whose sums are added at the end: a chain of multiply-adds for each k is long. Tensor
+// cores have none.
+int64_t parts_of(DType type, const OrderedTiles& t) {
+  return type == DType::f32 && t.tf32 == 0 ? 4 : 1;
+}
 
 // Multiprocessors, where a class has GPUs of many sizes: a large one of its time.
 constexpr int64_t kManyProcessors = 108;
@@ -27,7 +30,7 @@ constexpr int64_t kManyProcessors = 108;
 }  // namespace
 
 uint32_t ordered_shared_bytes(DType type, const OrderedTiles& t) {
-  const size_t parts = static_cast<size_t>(parts_of(type)),
+  const size_t parts = static_cast<size_t>(parts_of(type, t)),
                pitch = static_cast<size_t>(t.block_k) * size_of(type) + 16;
   const int rows = std::max(t.tile.block_m + t.tile.block_n, t.large.block_m + t.large.block_n);
   return static_cast<uint32_t>(static_cast<size_t>(t.stages * rows) * parts * pitch);
@@ -57,7 +60,8 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
   stub.field("gated", gated);
   stub.field("early", config.early);
   stub.field("threads", int64_t{tiles.threads});
-  stub.field("parts", parts_of(x.a));
+  stub.field("parts", parts_of(x.a, tiles));
+  stub.field("tf32", int64_t{tiles.tf32});
   const auto tile = [&](const std::string& prefix, const OrderedTile& t) {
     for (const auto& [name, n] : {std::pair{prefix.empty() ? "block_m" : "m", t.block_m},
                                   {prefix.empty() ? "block_n" : "n", t.block_n},
@@ -75,7 +79,8 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
                "the plan has another size");
   // Two blocks have too few registers where copies of less than 16 bytes are many. Of f32 they have
   // too little shared memory before Hopper, and code for later GPUs spills.
-  const bool two = tiles.threads > 128 && copied == 16 && (x.a != DType::f32 || c.target.has_wgmma);
+  const bool two = tiles.threads > 128 && copied == 16 &&
+                   (x.a != DType::f32 || (c.target.has_wgmma && tiles.tf32 == 0));
   stub.waits_itself(two ? 2 : 1, 0);
   stub.call({stub.out(), stub.in(a), stub.in(b), stub.early_size(x.m), stub.size(x.n),
              stub.size(x.k), stub.object("Epilogue")},
@@ -88,6 +93,7 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
                                     {},
                                     {},
                                     fused_parts(x)});
+  if (tiles.tf32) std::get<KernelLaunch>(emission.launches[0]).f32 = x.f32;
   note_rows(c, c.graph.value(y).name, x, emission);
   return emission;
 }

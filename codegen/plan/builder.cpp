@@ -17,7 +17,8 @@ PlanBuilder::PlanBuilder(const TargetClass& target, const Graph& graph, WeightPo
       symbols_(sizes_.names()) {
   out_.plan.family = target.family;
   out_.plan.name = to_string(target.family);
-  out_.plan.precision = precision == runtime::kTf32 ? "f32" : precision;  // until something is
+  out_.plan.precision =
+      f32_products(precision) != F32Products::exact ? "f32" : precision;  // until something is
 }
 
 Result<Lowered> PlanBuilder::finish() {
@@ -254,7 +255,7 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   }
   if (launch.scratch) args.push_back(scratch_of(c, out.name, *launch.scratch));
   out_.plan.counters = std::max(out_.plan.counters, launch.counters);
-  if (launch.tf32) out_.plan.precision = runtime::kTf32;
+  if (launch.f32 != F32Products::exact) out_.plan.precision = to_string(launch.f32);
   const uint32_t kernel = kernel_of(c, launch, true);
   std::vector<runtime::TensorMap> maps;
   for (const MatrixView& m : launch.maps) {
@@ -299,8 +300,8 @@ void PlanBuilder::add_library(const EmitContext& c, OpId o, const LibraryLaunch&
   g.trans_b = launch.trans_b;
   g.alpha = static_cast<float>(launch.alpha);
   g.in_order = launch.in_order;
-  g.tf32 = c.tf32 && !g.in_order && c.type(launch.a).dtype == DType::f32 &&
-           c.type(launch.b).dtype == DType::f32;
+  g.tf32 = c.rules.f32 == F32Products::tf32 && !g.in_order &&
+           c.type(launch.a).dtype == DType::f32 && c.type(launch.b).dtype == DType::f32;
   if (g.tf32) out_.plan.precision = runtime::kTf32;
   runtime::Launch out;
   out.name = c.graph.value(launch.d).name;

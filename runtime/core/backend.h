@@ -42,7 +42,7 @@ struct MatmulOperands {
   void* d = nullptr;
 };
 
-/// A matrix of 16-bit elements that a kernel copies boxes of; see TensorMap in manifest.proto.
+/// A matrix of 16-bit elements, f32 or bytes that a kernel copies boxes of; see TensorMap in manifest.proto.
 struct MappedMatrix {
   void* address = nullptr;
   DType dtype = DType::f16;

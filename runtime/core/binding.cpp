@@ -389,12 +389,9 @@ Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map,
     return overflow("a map of '" + launch.name + "'");
   const int64_t sizes[] = {*rows, *columns};
   const auto elements = checked_product(sizes);
-  const bool bytes = size_of(plan_.buffers[map.buffer].dtype) == 1;
-  if (!elements || *elements > elements_[map.buffer] ||
-      *columns % (bytes                  ? 16
-                  : map.box_columns > 64 ? 64
-                                         : 8) !=
-          0) {
+  const auto size = static_cast<int64_t>(size_of(plan_.buffers[map.buffer].dtype));
+  const int64_t whole = size == 2 && map.box_columns > 64 ? 64 : 16 / size;
+  if (!elements || *elements > elements_[map.buffer] || *columns % whole != 0) {
     return broken("a map of '" + launch.name + "' reaches outside its buffer");
   }
   bound.skip |= *elements == 0;

@@ -294,7 +294,7 @@ struct BucketTable {
 };
 
 /// Plan::precision where products of f32 are multiplied in TF32.
-inline constexpr std::string_view kTf32 = "tf32";
+inline constexpr std::string_view kTf32 = "tf32", kTf32x3 = "tf32x3";
 
 struct Plan {
   Family family = Family::cpu;

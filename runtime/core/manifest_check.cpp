@@ -203,15 +203,15 @@ class Checker {
     const Buffer& b = p.buffers[map.buffer];
     if (b.place != BufferClass::arena && b.place != BufferClass::constant)
       return bad("launch '" + l.name + "' maps a graph input or output");
-    const bool bytes = size_of(b.dtype) == 1;
-    if (size_of(b.dtype) != 2 && !bytes)
-      return bad("launch '" + l.name + "' maps elements that have neither 16 nor 8 bits");
+    const size_t size = size_of(b.dtype);
+    if (size != 2 && size != 1 && b.dtype != DType::f32)
+      return bad("launch '" + l.name + "' maps elements that are neither f32 nor of 16 or 8 bits");
     if (map.rows.code.empty() || map.columns.code.empty() || !valid(map.rows) ||
         !valid(map.columns))
       return bad("launch '" + l.name + "' has a map of broken sizes");
-    const bool deep = map.box_columns % 64 == 0 && map.box_columns <= 512;
+    const bool deep = size == 2 && map.box_columns % 64 == 0 && map.box_columns <= 512;
     if (map.box_rows == 0 || map.box_rows > 256 || map.box_columns == 0 ||
-        (bytes ? map.box_columns > 128 : map.box_columns > 64 && !deep))
+        (map.box_columns * size > 128 && !deep))
       return bad("launch '" + l.name + "' has a map with a broken box");
     return {};
   }

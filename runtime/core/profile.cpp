@@ -152,8 +152,9 @@ DType precision_of(const Executor& executor) {
   return type_of(ExecutorAccess::of(executor).model->plan->precision);
 }
 
-bool multiplies_in_tf32(const Executor& executor) {
-  return ExecutorAccess::of(executor).model->plan->precision == kTf32;
+int tf32_products(const Executor& executor) {
+  const std::string& precision = ExecutorAccess::of(executor).model->plan->precision;
+  return precision == kTf32 ? 1 : precision == kTf32x3 ? 3 : 0;
 }
 
 Result<std::vector<LaunchProfile>> profile_launches(Executor& executor, int warm_up, int runs) {
@@ -183,7 +184,8 @@ Result<double> measured_product_rate(Executor& executor, DType type) {
   shape.m = shape.n = shape.k = n;
   shape.a = shape.b = shape.bias = type;
   shape.d = is_float(type) ? type : DType::i32;
-  shape.tf32 = type == DType::f32 && multiplies_in_tf32(executor);
+  const int in_tf32 = type == DType::f32 ? tf32_products(executor) : 0;
+  shape.tf32 = in_tf32 > 0;
   TFCC_TRY(size_t handle, queue.prepare_matmul(shape));
   const size_t elements = static_cast<size_t>(n * n);
   Scratch scratch(queue);
@@ -201,7 +203,7 @@ Result<double> measured_product_rate(Executor& executor, DType type) {
   TFCC_TRY(double ms,
            least_ms(queue, [&](void* stream) { return queue.matmul(stream, handle, operands); }));
   const auto size = static_cast<double>(n);
-  return 2 * size * size * size / (ms / 1000);
+  return 2 * size * size * size / (ms / 1000) / std::max(1, in_tf32);
 }
 
 namespace {

@@ -28,8 +28,8 @@ struct LaunchProfile {
 
 /// Arithmetic of the executor's plan.
 DType precision_of(const Executor& executor);
-/// Whether products of f32 are multiplied in TF32.
-bool multiplies_in_tf32(const Executor& executor);
+/// Products in TF32 for one of f32: 0 (it is one of f32), 1 or 3.
+int tf32_products(const Executor& executor);
 
 /// Milliseconds that reading all weights of the executor's file once takes, by all its threads on
 /// the CPU (best of three), or at the rate of a copy on a GPU: what a step of one token takes at

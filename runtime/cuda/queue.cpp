@@ -338,6 +338,7 @@ class CudaQueue final : public Queue {
     const CUresult code = cuda_.cuTensorMapEncodeTiled(
         &map,
         bytes                    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+        : m.dtype == DType::f32  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
         : m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         deep ? 3 : 2, m.address, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,

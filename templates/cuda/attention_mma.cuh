@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention for f16 and bf16 on tensor cores: mma.sync.m16n8k16 with f32 accumulators, P stays in registers. For f32 in TF32 it is
-// mma.sync.m16n8k8, whose operands are rounded to nearest where they are read; V is read element by element, for ldmatrix transposes
+// mma.sync.m16n8k8, whose operands are rounded to nearest where they are read (tf32 = 1), or are two numbers each (3, as in
+// cuda/matmul_ordered.cuh; results of a tile of keys are summed by themselves). V is read element by element, for ldmatrix transposes
 // 16 bits alone.
 //
 // A warp owns 16 queries; the block shares K and V tiles in two stages filled by cp.async, one barrier a tile.
@@ -17,7 +18,17 @@ struct AttentionWarp {
   static constexpr int block_n = Spec::block_n;
   static constexpr int k_steps = QkRows::width / (2 * QkRows::chunk), v_tiles = VRows::width / 8;
   static constexpr bool q_in_registers = k_steps <= 4;
+  static constexpr bool splits = splits_f32<Spec>();
   static constexpr int reads = k_steps <= 4 ? 16 : 4;  // elements whose functors may read at the same time
+
+  /// A fragment of a product: for f32 in TF32 as nearest numbers, or as those and what is left.
+  struct Operand {
+    u32 of[4], low[splits ? 4 : 1];
+    TFCC_FN void prepare() {
+      if constexpr (splits) split_to_tf32(of, low);
+      else if constexpr (kSame<T, f32>) round_to_tf32(of);
+    }
+  };
 
   const T* q;  // shared memory: this warp's 16 rows
   int lane = threadIdx.x % kWarp;
@@ -48,7 +59,17 @@ struct AttentionWarp {
 
   TFCC_FN void load_query(u32 (&a)[4], int step) const {
     load_matrices(a, q + QkRows::at(lane % 16, step * 2 + lane / 16));
-    if constexpr (kSame<T, f32>) round_to_tf32(a);
+  }
+  /// sum += a b and next += a b', with the fragments of b and b' side by side.
+  TFCC_FN static void add_products(f32 (&sum)[4], f32 (&next)[4], const Operand& a, const Operand& b) {
+    if constexpr (splits) {
+      multiply_add<T>(sum, a.low, b.of[0], b.of[1]);
+      multiply_add<T>(next, a.low, b.of[2], b.of[3]);
+      multiply_add<T>(sum, a.of, b.low[0], b.low[1]);
+      multiply_add<T>(next, a.of, b.low[2], b.low[3]);
+    }
+    multiply_add<T>(sum, a.of, b.of[0], b.of[1]);
+    multiply_add<T>(next, a.of, b.of[2], b.of[3]);
   }
   TFCC_FN void load_queries() {
     if constexpr (q_in_registers) {
@@ -66,20 +87,20 @@ struct AttentionWarp {
     const int row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
 #pragma unroll
     for (int step = 0; step < k_steps; ++step) {
-      u32 a[4];
+      Operand a;
       if constexpr (q_in_registers) {
 #pragma unroll
-        for (int r = 0; r < 4; ++r) a[r] = fragments[step][r];
+        for (int r = 0; r < 4; ++r) a.of[r] = fragments[step][r];
       } else {
-        load_query(a, step);
+        load_query(a.of, step);
       }
+      a.prepare();
 #pragma unroll
       for (int t = 0; t < block_n / 16; ++t) {
-        u32 b[4];
-        load_matrices(b, k + QkRows::at(t * 16 + row, step * 2 + half));
-        if constexpr (kSame<T, f32>) round_to_tf32(b);
-        multiply_add<T>(s[2 * t], a, b[0], b[1]);
-        multiply_add<T>(s[2 * t + 1], a, b[2], b[3]);
+        Operand b;
+        load_matrices(b.of, k + QkRows::at(t * 16 + row, step * 2 + half));
+        b.prepare();
+        add_products(s[2 * t], s[2 * t + 1], a, b);
       }
     }
   }
@@ -90,19 +111,29 @@ struct AttentionWarp {
   }
   /// The keys of a product are in the order 0, 2, 4, 6, 1, 3, 5, 7: a lane has its own weights and needs no other's.
   TFCC_FN void multiply_values_in_tf32(const f32 (&p)[block_n / 8][4], const f32* v) {
-#pragma unroll
-    for (int t = 0; t < block_n / 8; ++t) {
-      u32 a[4] = {__float_as_uint(p[t][0]), __float_as_uint(p[t][2]), __float_as_uint(p[t][1]), __float_as_uint(p[t][3])};
-      round_to_tf32(a);
+    const auto add = [&](int t, int c, f32 (&sum)[4], f32 (&next)[4]) {
+      Operand a{__float_as_uint(p[t][0]), __float_as_uint(p[t][2]), __float_as_uint(p[t][1]), __float_as_uint(p[t][3])}, b;
       const int row = t * 8 + lane % 4 * 2, column = lane / 4;
 #pragma unroll
-      for (int c = 0; c < v_tiles; c += 2) {
-        u32 b[4];
+      for (int x = 0; x < 4; ++x) b.of[x] = __float_as_uint(v[VRows::at(row + x % 2, (c + x / 2) * 2 + column / 4) + column % 4]);
+      a.prepare();
+      b.prepare();
+      add_products(sum, next, a, b);
+    };
+    if constexpr (splits) {
 #pragma unroll
-        for (int x = 0; x < 4; ++x) b[x] = __float_as_uint(v[VRows::at(row + x % 2, (c + x / 2) * 2 + column / 4) + column % 4]);
-        round_to_tf32(b);
-        multiply_add<T>(o[c], a, b[0], b[1]);
-        multiply_add<T>(o[c + 1], a, b[2], b[3]);
+      for (int c = 0; c < v_tiles; c += 2) {
+        f32 sums[2][4] = {};
+#pragma unroll
+        for (int t = 0; t < block_n / 8; ++t) add(t, c, sums[0], sums[1]);
+#pragma unroll
+        for (int x = 0; x < 8; ++x) o[c + x / 4][x % 4] += sums[x / 4][x % 4];
+      }
+    } else {
+#pragma unroll
+      for (int t = 0; t < block_n / 8; ++t) {
+#pragma unroll
+        for (int c = 0; c < v_tiles; c += 2) add(t, c, o[c], o[c + 1]);
       }
     }
   }

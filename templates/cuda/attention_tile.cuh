@@ -39,11 +39,18 @@ struct AttentionChunks {
   }
 };
 
-/// Whether products are those of tensor cores: of 16 bits, and of f32 where they may be in TF32.
+/// Whether products are those of tensor cores: of 16 bits, and of f32 where they are in TF32, one (tf32 = 1) or three for each.
 template <class Spec>
 TFCC_FN constexpr bool on_tensor_cores() {
   if constexpr (sizeof(typename Spec::T) == 2) return true;
-  else return Spec::tf32;
+  else return Spec::tf32 > 0;
+}
+
+/// Whether an operand of f32 is two numbers in TF32.
+template <class Spec>
+TFCC_FN constexpr bool splits_f32() {
+  if constexpr (sizeof(typename Spec::T) == 2) return false;
+  else return Spec::tf32 == 3;
 }
 
 /// What codegen needs for the launch, and the layout of shared memory.

@@ -4,13 +4,18 @@
 // tile: k is cut into Spec::parts of one length, a multiple of 32; the sum of a part is one f32 accumulator that takes p in order, of f32 by fused
 // multiply-adds, of 16 bits by mma.sync.m16n8k16, sixteen p at a time; and then s = (s0 + s1) + (s2 + s3).
 //
+// Of f32 where tf32 is not 0 it is mma.sync.m16n8k8. With 1 the operands are rounded to 10 bits of fraction. With 3 each is the sum of two such
+// numbers, high and low, and a product is a_low b_high + a_high b_low + a_high b_high: what is left out, a_low b_low, is at most 2^-22 of it. Tensor
+// cores cut their sums off rather than round them, so only 32 p at a time are summed there, and those sums are added by f32 (Ootomo and Yokota,
+// Recovering single precision accuracy from Tensor Cores, 2022).
+//
 // a [rows, k], b [columns, k], both row-major of T; out [rows, columns] or, gated, [rows, columns / 2]. Tiles of block_m rows and block_n columns
 // pass through a ring in shared memory, block_k of p of each part at a time, filled by cp.async; what lies behind k there is zero. The first of b
 // are asked for before the launches before this one have ended, if `early`, where b is a constant and no launch makes the number of rows. A part
 // of f32 has warps of its own, for multiply-adds that wait for each other take 4 cycles each. A warp has sums of own_m x own_n units: of f32 4 x 8,
-// one for each lane, of 16 bits 16 x 8. Where large_m is not 0 there is a second tile, for runs in which it fills the multiprocessors.
+// one for each lane, of tensor cores 16 x 8. Where large_m is not 0 there is a second tile, for runs in which it fills the multiprocessors.
 //
-// Spec: T (f32, f16, bf16), Out; gated; early; threads; parts, 4 of f32 and 1 of 16 bits; block_m, block_n, own_m, own_n, block_k, stages;
+// Spec: T (f32, f16, bf16), Out; tf32 (0, of f32 also 1 or 3); gated; early; threads; parts, 4 of multiply-adds and else 1; block_m, block_n, own_m, own_n, block_k, stages;
 // large_m, large_n, large_own_m, large_own_n; processors, multiprocessors to fill; copy, bytes of one copy, which divide a row of a and b:
 // 2 (of 16 bits), 4, 8 or 16.
 // Block: threads. Grid: ceil(rows, block_m) * ceil(columns, block_n). Shared: MatmulOrderedShape<Spec>::shared_bytes.
@@ -34,16 +39,18 @@ inline constexpr int kPart = 32;
 template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Tile {
   using T = typename Spec::T;
   using Shape = MatmulOrderedShape<Spec>;
-  static constexpr bool tensor_cores = sizeof(T) == 2;
-  static constexpr int block_k = Spec::block_k, stages = Spec::stages, parts = Spec::parts, pitch = Shape::pitch, group = tensor_cores ? 16 : 4;  // of p
+  static constexpr bool tensor_cores = sizeof(T) == 2 || Spec::tf32 > 0, splits = Spec::tf32 == 3;
+  static constexpr int block_k = Spec::block_k, stages = Spec::stages, parts = Spec::parts, pitch = Shape::pitch;
+  static constexpr int group = tensor_cores ? 32 / (int)sizeof(T) : 4;  // of p
   static constexpr int unit_m = tensor_cores ? 16 : 4, unit_n = 8, each = tensor_cores ? 4 : 1;  // sums of a unit in a lane
   static constexpr int warps_m = block_m / (unit_m * own_m), warps_n = block_n / (unit_n * own_n), warps = warps_m * warps_n * parts;
   static constexpr int apart = block_n + 8;  // of rows of sums in shared memory: four of eight columns meet no bank twice
   static_assert(warps_m * unit_m * own_m == block_m && warps_n * unit_n * own_n == block_n, "own_m, own_n: warps share the tile evenly");
   static_assert(warps * kWarp <= Spec::threads, "threads: enough for the tile");
   static_assert(own_n % 2 == 0, "own_n: even, for a lane has both columns of a gate");
-  static_assert(stages >= 2 && block_k % group == 0 && (tensor_cores || kPart % block_k == 0), "block_k: whole groups, and of parts");
-  static_assert(parts == (tensor_cores ? 1 : 4), "parts: 4 of f32, 1 of 16 bits");
+  static_assert(Spec::tf32 == 0 || (sizeof(T) == 4 && (Spec::tf32 == 1 || splits)), "tf32: 0, of f32 also 1 or 3");
+  static_assert(stages >= 2 && block_k % (splits ? kPart : group) == 0 && (tensor_cores || kPart % block_k == 0), "block_k: whole groups, and of parts");
+  static_assert(parts == (tensor_cores ? 1 : 4), "parts: 4 of multiply-adds, 1 of tensor cores");
   static_assert(parts == 1 || parts * block_m * apart * 4 <= Shape::shared_bytes, "the ring holds the sums of all parts");
 
   unsigned char* ring;
@@ -73,21 +80,34 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
   TFCC_FN void copy_b(const T* b, int step, int slot) const { copy<block_n>(tile_b(slot), b, first_n, columns, step); }
 
   /// The products of group q of a step, by rows of a and b.
-  TFCC_FN void multiply(const unsigned char* a, const unsigned char* b, int q) {
+  TFCC_FN void multiply(const unsigned char* a, const unsigned char* b, int q, f32 (&sums)[own_m][own_n][each]) {
     const int lane = threadIdx.x % kWarp;
     if constexpr (tensor_cores) {
-      u32 left[own_m][4];
+      u32 left[own_m][4], left_low[splits ? own_m : 1][4];
 #pragma unroll
-      for (int i = 0; i < own_m; ++i) load_matrices(left[i], a + (i * 16 + lane % 16) * pitch + q * 32 + lane / 16 * 16);
+      for (int i = 0; i < own_m; ++i) {
+        load_matrices(left[i], a + (i * 16 + lane % 16) * pitch + q * 32 + lane / 16 * 16);
+        if constexpr (splits) split_to_tf32(left[i], left_low[i]);
+        else if constexpr (Spec::tf32 == 1) round_to_tf32(left[i]);
+      }
 #pragma unroll
       for (int j = 0; j < own_n; j += 2) {
-        u32 right[4];
+        u32 right[4], right_low[4];
         load_matrices(right, b + (j * 8 + lane / 16 * 8 + lane % 8) * pitch + q * 32 + lane / 8 % 2 * 16);
+        if constexpr (splits) split_to_tf32(right, right_low);
+        else if constexpr (Spec::tf32 == 1) round_to_tf32(right);
+        const auto add = [&](const auto& l, const u32 (&r)[4]) {
 #pragma unroll
-        for (int i = 0; i < own_m; ++i) {
-          multiply_add<T>(sums[i][j], left[i], right[0], right[1]);
-          multiply_add<T>(sums[i][j + 1], left[i], right[2], right[3]);
+          for (int i = 0; i < own_m; ++i) {
+            multiply_add<T>(sums[i][j], l[i], r[0], r[1]);
+            multiply_add<T>(sums[i][j + 1], l[i], r[2], r[3]);
+          }
+        };
+        if constexpr (splits) {
+          add(left_low, right);
+          add(left, right_low);
         }
+        add(left, right);
       }
     } else {
       constexpr int width = own_n > 4 ? 2 : 4;  // more would not fit the registers
@@ -107,6 +127,33 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
           }
         }
       }
+    }
+  }
+
+  /// The products of the first `count` groups of a step.
+  TFCC_FN void multiply_step(const unsigned char* a, const unsigned char* b, int count) {
+    constexpr int all = block_k / group;
+    if constexpr (splits) {
+#pragma unroll 1
+      for (int first = 0; first < all && first < count; first += kPart / group) {
+        f32 some[own_m][own_n][each] = {};
+#pragma unroll
+        for (int q = 0; q < kPart / group; ++q) multiply(a, b, first + q, some);
+#pragma unroll
+        for (int i = 0; i < own_m; ++i) {
+#pragma unroll
+          for (int j = 0; j < own_n; ++j) {
+#pragma unroll
+            for (int e = 0; e < each; ++e) sums[i][j][e] += some[i][j][e];
+          }
+        }
+      }
+    } else if (count >= all) {
+#pragma unroll(own_n > 4 ? 1 : all <= 4 ? all : 4)
+      for (int q = 0; q < all; ++q) multiply(a, b, q, sums);
+    } else {
+#pragma unroll 1
+      for (int q = 0; q < count; ++q) multiply(a, b, q, sums);
     }
   }
 
@@ -193,14 +240,7 @@ template <class Spec, int block_m, int block_n, int own_m, int own_n> struct Til
       commit_copies();
       if (warp < warps) {
         const unsigned char *const left = tile_a(slot) + (part * block_m + m) * pitch, *const right = tile_b(slot) + (part * block_n + n) * pitch;
-        const int count = (int)((own_k - step * block_k + group - 1) / group);  // what is zero adds nothing, not even to -0
-        if (count >= block_k / group) {
-#pragma unroll(own_n > 4 ? 1 : block_k / group <= 4 ? block_k / group : 4)
-          for (int q = 0; q < block_k / group; ++q) multiply(left, right, q);
-        } else {
-#pragma unroll 1
-          for (int q = 0; q < count; ++q) multiply(left, right, q);
-        }
+        multiply_step(left, right, (int)((own_k - step * block_k + group - 1) / group));  // what is zero adds nothing, not even to -0
       }
       slot = slot + 1 == stages ? 0 : slot + 1;
     }

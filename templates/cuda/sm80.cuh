@@ -38,6 +38,17 @@ TFCC_FN void round_to_tf32(u32 (&x)[4]) {
   for (int r = 0; r < 4; ++r) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x[r]) : "f"(__uint_as_float(x[r])));
 }
 
+/// What is left of a number without its nearest with 10 bits of fraction, in `low`, and that one in its place: together they have 22 bits or more.
+/// Of an infinite one NaN is left.
+TFCC_FN void split_to_tf32(u32 (&x)[4], u32 (&low)[4]) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const f32 whole = __uint_as_float(x[r]);
+    x[r] = (x[r] + 0x1000u) & 0xffffe000u;
+    low[r] = __float_as_uint(whole - __uint_as_float(x[r])) & 0xffffe000u;
+  }
+}
+
 /// c += a b: a 16x16, b 16x8, c 16x8; of f32, which have to be TF32, a 16x8, b 8x8.
 template <class T>
 TFCC_FN void multiply_add(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {

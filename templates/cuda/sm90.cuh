@@ -368,6 +368,21 @@ TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
 #undef TFCC_WGMMA_OF
 }
 
+/// The same of f32 in TF32: d[64, n] = a[64, 8] b[8, n] (+ d if `add`), with the registers of a 16x8 tile of mma.sync. b lies in rows of n.
+template <int n> TFCC_FN void multiply_tf32(f32 (&d)[n / 2], const u32 (&a)[4], u64 b, bool add) {
+  static_assert(n == 32 || n == 64 || n == 128, "n: 32, 64 or 128");
+#define TFCC_WGMMA_TF32(N, REGISTERS, A0, A1, A2, A3, B, ADD, ...)                                                          \
+  asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %" ADD ", 0;\n\t"                                                \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" REGISTERS "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B \
+               ", add, 1, 1;\n\t}"                                                                                         \
+               : __VA_ARGS__                                                                                               \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+  if constexpr (n == 32) TFCC_WGMMA_TF32(32, TFCC_R_32, "16", "17", "18", "19", "20", "21", TFCC_S_32);
+  else if constexpr (n == 64) TFCC_WGMMA_TF32(64, TFCC_R_64, "32", "33", "34", "35", "36", "37", TFCC_S_64);
+  else TFCC_WGMMA_TF32(128, TFCC_R_128, "64", "65", "66", "67", "68", "69", TFCC_S_128);
+#undef TFCC_WGMMA_TF32
+}
+
 #undef TFCC_WGMMA_REGISTERS
 #undef TFCC_WGMMA
 #undef TFCC_SUMS_4

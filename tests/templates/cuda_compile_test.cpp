@@ -17,7 +17,13 @@ TEST_P(CudaCompile, F32) { compile_case(GetParam(), {"sm_90", Family::cuda}); }
 
 TEST_P(CudaCompile, Tf32) {
   if (multiplies_reals(GetParam()))
-    compile_case(GetParam(), {"sm_80", Family::cuda, DType::f32, true});
+    compile_case(GetParam(), {"sm_80", Family::cuda, DType::f32, 1});
+}
+
+TEST_P(CudaCompile, Tf32x3) {
+  if (!multiplies_reals(GetParam())) return;
+  for (const char* target : {"sm_80", "sm_86", "sm_90"})
+    compile_case(GetParam(), {target, Family::cuda, DType::f32, 3});
 }
 
 TEST_P(CudaCompile, F16) {

@@ -49,8 +49,10 @@ TEST_P(GpuKernels, Bf16) {
 
 TEST_P(GpuKernels, Tf32) {
   if (multiplies_reals(GetParam())) {
-    check_case(GetParam(), {device(), Family::cuda, DType::f32, true});
-    check_case(GetParam(), {"compute_80", Family::cuda, DType::f32, true});
+    for (int products : {1, 3}) {
+      check_case(GetParam(), {device(), Family::cuda, DType::f32, products});
+      check_case(GetParam(), {"compute_80", Family::cuda, DType::f32, products});
+    }
   }
 }
 

@@ -19,7 +19,7 @@ struct Where {
   std::string target;  // "x86-64-v2", "sm_90", "compute_80"
   Family family = Family::cpu;
   DType storage = DType::f32;  // f16, bf16: after convert-precision-f16, -bf16
-  bool tf32 = false;           // products of f32 in TF32
+  int tf32 = 0;                // products in TF32 for one of f32: none, 1 or 3
 
   bool half() const { return storage != DType::f32; }
 };

@@ -139,8 +139,8 @@ class Pipeline {
                       options_.threads, kMaxThreads));
     }
     const std::string& p = options_.precision;
-    if (!p.empty() && p != "f16" && p != "bf16" && p != runtime::kTf32)
-      return usage_error(fmt::format("the precision is f16, bf16 or tf32, not '{}'", p));
+    if (!p.empty() && p != "f16" && p != "bf16" && p != runtime::kTf32 && p != runtime::kTf32x3)
+      return usage_error(fmt::format("the precision is f16, bf16, tf32 or tf32x3, not '{}'", p));
     if (options_.literal_only && options_.generate_only)
       return usage_error("--literal-only and --generate-only leave nothing of a model");
     if (options_.ragged && options_.keep_padding)
@@ -462,12 +462,14 @@ std::string advice(const Optimised& optimised, const codegen::CompileResult& cod
                        o.precision == "f16" ? "fp16" : o.precision);
   if (!o.cpu_weights.empty() && !has_family(optimised.targets, Family::cpu))
     return "--cpu-weights is for the CPU, and none of the targets is one";
-  if (o.precision == runtime::kTf32 &&
+  if ((o.precision == runtime::kTf32 || o.precision == runtime::kTf32x3) &&
       std::ranges::none_of(
-          code.plans, [](const codegen::Lowered& l) { return l.plan.precision == runtime::kTf32; }))
-    return o.generate_only && !o.batch_variance
+          code.plans, [&](const codegen::Lowered& l) { return l.plan.precision == o.precision; }))
+    return o.precision == runtime::kTf32 && o.generate_only && !o.batch_variance
                ? "--tf32 changes nothing: a generated token has the same bits in any batch; --allow-batch-variance gives that up"
-               : "--tf32 changes nothing: the model has no product of f32 that could be in TF32";
+               : fmt::format(
+                     "--{} changes nothing: the model has no product of f32 that could be in TF32",
+                     o.precision);
   if (!o.precision.empty() || !cuda) return "";
   for (const codegen::PlanInput& in : optimised.inputs) {
     if (in.family != Family::cuda) continue;
@@ -476,7 +478,7 @@ std::string advice(const Optimised& optimised, const codegen::CompileResult& cod
       if (x.kind != ir::OpKind::matmul || in.graph.value(x.operands[0]).type.dtype != DType::f32)
         continue;
       return fmt::format(
-          "its GPU code computes in f32; with --fp16 or --tf32 it is several times faster, and `tfcc verify {} --fp16`, or --tf32, tells how far that is off",
+          "its GPU code computes in f32; with --tf32x3 it is faster and as accurate, with --fp16 or --tf32 several times faster, and `tfcc verify {} --fp16`, or --tf32, tells how far that is off",
           optimised.source.path);
     }
   }

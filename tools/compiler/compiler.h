@@ -30,7 +30,8 @@ struct Options {
       targets;  ///< names as parse_targets() takes them; without: default_target()
   std::vector<std::string>
       cpu_levels;  ///< what the target cpu stands for; empty: native, x86-64-v3 and x86-64-v2
-  std::string precision;  ///< of products on GPUs: "f16", "bf16", "tf32"; empty: as exported
+  std::string
+      precision;  ///< of products on GPUs: "f16", "bf16", "tf32", "tf32x3"; empty: as exported
   std::string
       cpu_weights;  ///< of products on the CPU, which computes in f32: "bf16"; empty: as exported
   std::optional<std::vector<std::string>> passes;  ///< in place of the default ones

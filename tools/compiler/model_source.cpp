@@ -153,7 +153,7 @@ std::vector<std::string> passes_of_target(Family family, const std::string& prec
     return {"convert-precision-f32", cpu_weights.empty() ? "narrow-weights" : "narrow-weights-bf16",
             "fuse-dequantize"};
   std::vector<std::string> names;
-  if (!precision.empty() && precision != runtime::kTf32)
+  if (!precision.empty() && precision != runtime::kTf32 && precision != runtime::kTf32x3)
     names.push_back("convert-precision-" + precision);
   names.push_back("transpose-weights");  // products of few rows take few columns at a time
   names.push_back("fuse-gate");

@@ -29,11 +29,12 @@ extern "C" {
 /** Options of compiling, those of `tfcc compile`: a member is the option of its name, lists are texts with commas, NULL is an option left
  * out, and so is 0. Begin with tfcc_compile_options_init(): later versions may add members at the end. */
 typedef struct {
-  size_t struct_size;    /**< set by tfcc_compile_options_init() */
-  const char* targets;   /**< "cpu,sm_90", "cuda"; NULL: the GPU that is there, else cpu */
-  const char* cpu;       /**< levels of CPU that the target cpu stands for: "native,x86-64-v3" */
-  const char* precision; /**< of products on GPUs: "f16", "bf16" or "tf32"; NULL: as exported */
-  const char* passes;    /**< these passes in place of the default ones; "": none */
+  size_t struct_size;  /**< set by tfcc_compile_options_init() */
+  const char* targets; /**< "cpu,sm_90", "cuda"; NULL: the GPU that is there, else cpu */
+  const char* cpu;     /**< levels of CPU that the target cpu stands for: "native,x86-64-v3" */
+  const char*
+      precision; /**< of products on GPUs: "f16", "bf16", "tf32" or "tf32x3"; NULL: as exported */
+  const char* passes; /**< these passes in place of the default ones; "": none */
   const char* skip_passes;
   const char* min_shapes; /**< "input_ids:1x8" or "batch_size=1" */
   const char* opt_shapes;

@@ -53,7 +53,7 @@ Result<PeerOptions> peer_options(const BenchOptions& o, Subject& subject) {
         fmt::format("{}: there is no such file; --peer-model names what the peer loads", p.model)};
   }
   p.threads = o.threads > 0 ? o.threads : cpu::physical_cores();
-  p.dtype = runtime::multiplies_in_tf32(subject.executor())
+  p.dtype = runtime::tf32_products(subject.executor()) == 1
                 ? std::string(runtime::kTf32)
                 : to_string(runtime::precision_of(subject.executor()));
   p.device = subject.on_host()                         ? "cpu"
@@ -164,7 +164,7 @@ Result<PeerReport> compare_with_peer(Subject& subject, const BenchOptions& o, co
   PeerReport r;
   const DType precision = runtime::precision_of(subject.executor());
   r.tolerance = o.tolerance > 0                                   ? o.tolerance
-                : runtime::multiplies_in_tf32(subject.executor()) ? default_tolerance(DType::f16)
+                : runtime::tf32_products(subject.executor()) == 1 ? default_tolerance(DType::f16)
                                                                   : default_tolerance(precision);
   r.model = options.model;
   Progress progress;

@@ -27,7 +27,7 @@ using nlohmann::json;
 struct CommandLine {
   std::string model, output, targets, cpu, passes, skip_passes, dump_ir, dump_kernels, report;
   std::vector<std::string> roles;
-  bool fp16 = false, bf16 = false, tf32 = false, no_cache = false, quiet = false,
+  bool fp16 = false, bf16 = false, tf32 = false, tf32x3 = false, no_cache = false, quiet = false,
        passes_given = false, verbose = false;
   compiler::Options options;
 };
@@ -100,7 +100,11 @@ compiler::Options options_of(const CommandLine& c) {
   if (!c.targets.empty()) o.targets = split(c.targets);
   o.cpu_levels = split(c.cpu);
   if (!c.cpu.empty()) compiler::add_cpu(o);
-  o.precision = c.fp16 ? "f16" : c.bf16 ? "bf16" : c.tf32 ? std::string(runtime::kTf32) : "";
+  o.precision = c.fp16     ? "f16"
+                : c.bf16   ? "bf16"
+                : c.tf32   ? std::string(runtime::kTf32)
+                : c.tf32x3 ? std::string(runtime::kTf32x3)
+                           : "";
   if (c.passes_given) o.passes = split(c.passes);
   o.skip_passes = split(c.skip_passes);
   o.roles = compiler::parse_roles(c.roles);
@@ -183,11 +187,18 @@ void add_target_options(CLI::App* c, const std::shared_ptr<CommandLine>& o) {
       c->add_flag("--fp16", o->fp16,
                   "store and multiply in fp16 on CUDA; statistics and accumulation stay fp32");
   CLI::Option* bf16 = c->add_flag("--bf16", o->bf16, "the same in bf16")->excludes(fp16);
+  CLI::Option* tf32 =
+      c->add_flag(
+           "--tf32", o->tf32,
+           "multiply matrices of f32 with 10 bits of their fractions on CUDA; all is stored and added in fp32")
+          ->excludes(fp16)
+          ->excludes(bf16);
   c->add_flag(
-       "--tf32", o->tf32,
-       "multiply matrices of f32 with 10 bits of their fractions on CUDA; all is stored and added in fp32")
+       "--tf32x3", o->tf32x3,
+       "multiply them on tensor cores with fp32's accuracy, by three products in TF32 for each")
       ->excludes(fp16)
-      ->excludes(bf16);
+      ->excludes(bf16)
+      ->excludes(tf32);
   c->add_option(
        "--cpu-weights", o->options.cpu_weights,
        "store weights of products on the CPU in bf16, which halves what a step of a decoder reads; products stay fp32")

@@ -38,7 +38,8 @@ struct Options {
   std::vector<std::string> inputs;
   std::string npz;
   std::string cpu_weights;
-  bool fp16 = false, bf16 = false, tf32 = false, passes_given = false, json = false, ragged = false;
+  bool fp16 = false, bf16 = false, tf32 = false, tf32x3 = false, passes_given = false, json = false,
+       ragged = false;
   double tolerance = 0, largest = INFINITY;
   uint64_t seed = 1;
   int threads = 0;
@@ -157,6 +158,7 @@ class Verifier {
     if (family == Family::cuda && (o_.fp16 || o_.bf16 || is_16_bit(precision_)))
       compiling_.precision = o_.fp16 || precision_ == DType::f16 ? "f16" : "bf16";
     if (family == Family::cuda && o_.tf32) compiling_.precision = runtime::kTf32;
+    if (family == Family::cuda && o_.tf32x3) compiling_.precision = runtime::kTf32x3;
     const auto more = compiler::passes_of_target(family, compiling_.precision, o_.cpu_weights);
     names.insert(names.end(), more.begin(), more.end());
     TFCC_TRY(const auto reports, passes::run_passes(optimised_, names));
@@ -407,6 +409,7 @@ class Verifier {
               o_.model, count_cases(failed_), cases_.size(), o_.original, target, o_.original,
               target,
               o_.tf32                     ? " --tf32"
+              : o_.tf32x3                 ? " --tf32x3"
               : precision_ == DType::f16  ? " --fp16"
               : precision_ == DType::bf16 ? " --bf16"
               : !o_.cpu_weights.empty()   ? " --cpu-weights=bf16"
@@ -513,10 +516,10 @@ Result<void> verify_file(Options o) {
     return usage_error(fmt::format(
         "{} is compiled already; --model=FILE.onnx names the model that it is compared with",
         o.model));
-  if (o.fp16 || o.bf16 || o.tf32 || o.passes_given || !o.skip_passes.empty() ||
+  if (o.fp16 || o.bf16 || o.tf32 || o.tf32x3 || o.passes_given || !o.skip_passes.empty() ||
       !o.cpu_weights.empty())
     return usage_error(
-        "--fp16, --bf16, --tf32, --cpu-weights, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
+        "--fp16, --bf16, --tf32, --tf32x3, --cpu-weights, --passes and --skip-passes are of a model that verify compiles, not of a .tfcc file");
   std::string device = "auto";
   if (!o.target.empty()) {
     auto targets = codegen::parse_targets(split(o.target));
@@ -548,7 +551,8 @@ Result<void> verify_file(Options o) {
   TFCC_TRY(const Executor executor, file.model().executor());
   const DType precision = runtime::precision_of(executor);
   if (stores_bfloats(inside.manifest, running)) o.cpu_weights = "bf16";
-  o.tf32 = runtime::multiplies_in_tf32(executor);
+  o.tf32 = runtime::tf32_products(executor) == 1;
+  o.tf32x3 = runtime::tf32_products(executor) == 3;
   return Verifier(o, std::move(file), targets.front(), precision, std::move(graph)).run();
 }
 
@@ -578,7 +582,12 @@ void add_verify(CLI::App& app, Action& action) {
                 "the target to check: cpu, sm_90, ...; default: the GPU that is there, else cpu");
   CLI::Option* fp16 = c->add_flag("--fp16", o->fp16, "as compile --fp16");
   CLI::Option* bf16 = c->add_flag("--bf16", o->bf16, "as compile --bf16")->excludes(fp16);
-  c->add_flag("--tf32", o->tf32, "as compile --tf32")->excludes(fp16)->excludes(bf16);
+  CLI::Option* tf32 =
+      c->add_flag("--tf32", o->tf32, "as compile --tf32")->excludes(fp16)->excludes(bf16);
+  c->add_flag("--tf32x3", o->tf32x3, "as compile --tf32x3")
+      ->excludes(fp16)
+      ->excludes(bf16)
+      ->excludes(tf32);
   c->add_option("--cpu-weights", o->cpu_weights, "as compile --cpu-weights")
       ->check(CLI::IsMember({"bf16"}));
   CLI::Option* passes =

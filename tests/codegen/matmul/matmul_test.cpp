@@ -273,7 +273,7 @@ MatmulConfig in_order(const char* type, const std::string& target, int64_t most_
                       bool any_order = false, bool trans_b = true, int n = 64,
                       const char* weight = "@w") {
   const ir::Graph g = parsed(step_of(type, n, trans_b, weight));
-  return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, any_order),
+  return choose(describe(g, g.value(g.find_value("y")).def, most_tokens, {any_order}),
                 class_of(target));
 }
 
@@ -369,6 +369,59 @@ TEST(MatmulPlan, IsInTf32WhereThatIsAskedFor) {
   const std::string step = step_of("f32", 64, false, "@w");
   EXPECT_EQ(made(step, "sm_80", true, false), (Found{"f32", 0}));
   EXPECT_EQ(made(step, "sm_80", true, true), (Found{"tf32", 1}));
+}
+
+TEST(MatmulPlan, SaysThatItIsOfThreeProductsInTf32) {
+  const auto of = [](const std::string& text, const char* target) {
+    WeightPool weights;
+    LowerOptions options;
+    options.precision = runtime::kTf32x3;
+    auto l = lower(parsed(text), class_of(target), weights, options);
+    EXPECT_TRUE(l) << (l ? "" : l.error().message);
+    return *std::move(l);
+  };
+  const std::string by_columns = product("f32", 64, 64, "", true);
+  for (const char* target : {"sm_80", "sm_90"}) {
+    const Lowered l = of(by_columns, target);
+    EXPECT_EQ(l.plan.precision, "tf32x3") << target;
+    EXPECT_EQ(l.plan.buckets.size(), 2u) << target;  // few rows, and many
+  }
+  EXPECT_EQ(of(product("f16", 64, 64, "", true), "sm_90").plan.precision, "f32");
+  // Maps of f32, which a reader must know.
+  const Lowered maps = of(by_columns, "sm_90");
+  const runtime::Launch& launch = maps.plan.buckets[0].launches[1];
+  ASSERT_TRUE(launch.kernel);
+  EXPECT_EQ(launch.kernel->maps.size(), 2u);
+}
+
+// By three products in TF32: warpgroups where a GPU has them; elsewhere many rows alone, for few wait
+// for their weight. Steps of generation, and weights by rows, stay as they are.
+TEST(Matmul, MultipliesF32ByThreeProductsInTf32) {
+  const auto three = [](const std::string& text, const char* target, int64_t most_tokens = 0) {
+    const ir::Graph g = parsed(text);
+    return choose(
+        describe(g, g.value(g.find_value("y")).def, most_tokens, {false, F32Products::tf32x3}),
+        class_of(target));
+  };
+  const std::string by_columns = product("f32", 768, 3072, "tanh(s + @bias[k])", true, ", @bias");
+  const MatmulConfig many = three(by_columns, "sm_90"), few = three(by_columns, "sm_90", 128);
+  EXPECT_EQ(many.arm, Arm::tf32);
+  EXPECT_EQ(many.tf32, (std::vector<Tf32Tile>{{128, 128}, {128, 64}, {64, 64}}));
+  EXPECT_FALSE(many.early);
+  EXPECT_EQ(few.arm, Arm::tf32);
+  EXPECT_EQ(few.tf32, (std::vector<Tf32Tile>{{64, 64}}));
+  EXPECT_TRUE(few.early);
+  EXPECT_EQ(three(by_columns, "sm_80").arm, Arm::ordered);
+  EXPECT_EQ(three(by_columns, "sm_80").ordered.tf32, 3);
+  EXPECT_LE(ordered_shared_bytes(DType::f32, three(by_columns, "sm_86").ordered),
+            class_of("sm_86").shared_bytes);
+  EXPECT_EQ(three(by_columns, "sm_80", 128).arm, Arm::library);
+  EXPECT_EQ(three(by_columns, "x86-64-v3").arm, Arm::panel);
+  EXPECT_EQ(three(product("f32", 768, 3072), "sm_90").arm, Arm::library);
+  EXPECT_EQ(three(product("f32", 767, 3072, "", true), "sm_90").arm, Arm::ordered);
+  EXPECT_EQ(three(product("f16", 768, 3072, "", true), "sm_90").ordered.tf32, 0);
+  EXPECT_EQ(three(step_of("f32", 64, true, "@w"), "sm_90").ordered.tf32, 0);
+  EXPECT_EQ(chosen(by_columns, "sm_90").arm, Arm::library);
 }
 
 // Few tokens and many have forms of their own in one plan: tiles for them, and arms.

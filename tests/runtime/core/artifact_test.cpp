@@ -345,13 +345,25 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
   expect_message([&](auto& m) { map(m).set_buffer(8); }, "missing buffer");
   expect_message([&](auto& m) { map(m).set_buffer(0); }, "maps a graph input or output");
   expect_message([&](auto& m) { map(m).set_buffer(7); }, "maps a graph input or output");
-  expect_message([&](auto& m) { map(m).set_buffer(6); }, "have neither 16 nor 8 bits");
+  expect_message(
+      [&](auto& m) {
+        map(m);
+        m.mutable_plans(0)->mutable_buffers(5)->set_dtype(static_cast<uint32_t>(DType::i32));
+      },
+      "neither f32 nor of 16 or 8 bits");
   expect_message([&](auto& m) { map(m).clear_rows(); }, "a map of broken sizes");
   expect_message([&](auto& m) { map(m).mutable_columns()->add_code(3); }, "a map of broken sizes");
   for (uint32_t n : {0, 257})
     expect_message([&](auto& m) { map(m).set_box_rows(n); }, "broken box");
   for (uint32_t n : {0, 65, 96, 576})
     expect_message([&](auto& m) { map(m).set_box_columns(n); }, "broken box");
+  for (uint32_t n : {0, 33, 64}) {
+    const auto of_f32 = [&](auto& m) {
+      map(m).set_box_columns(n);
+      m.mutable_plans(0)->mutable_buffers(5)->set_dtype(static_cast<uint32_t>(DType::f32));
+    };
+    expect_message(of_f32, "broken box");
+  }
   for (uint32_t n : {0, 129, 192}) {
     const auto of_bytes = [&](auto& m) {
       map(m).set_box_columns(n);

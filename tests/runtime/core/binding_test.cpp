@@ -124,8 +124,12 @@ TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
   EXPECT_EQ(bound({1, 0, 1, 1, 3, 0, 2, 4}, 8), "5 x 8");
   EXPECT_NE(bound({1, 0, 1, 1, 3, 0, 2, 4, 0, 1, 2}, 8).find("reaches outside its buffer"),
             std::string::npos);
-  EXPECT_NE(bound({1, 0, 1, 1, 3}, 4).find("reaches outside its buffer"), std::string::npos)
-      << "rows of less than 16 bytes";
+  EXPECT_EQ(bound({1, 0, 1, 1, 3}, 4), "10 x 4");
+  EXPECT_NE(bound({1, 0, 1, 1, 3}, 2).find("reaches outside its buffer"), std::string::npos)
+      << "rows of 8 bytes";
+  EXPECT_NE(bound({1, 0, 1, 1, 3}, 4, DType::f16).find("reaches outside its buffer"),
+            std::string::npos)
+      << "rows of 8 bytes, of 16 bits";
   EXPECT_EQ(bound({1, 0, 1, 1, 3, 0, 4, 4}, 16, DType::u8), "2 x 16");
   EXPECT_NE(bound({1, 0, 1, 1, 3, 0, 2, 4}, 8, DType::u8).find("reaches outside its buffer"),
             std::string::npos)

@@ -94,7 +94,8 @@ struct Spec {{
   static constexpr int q_stride = {7}, k_stride = {8}, v_stride = {9}, out_stride = {10};
   static constexpr int block_m = {11}, block_n = {12};
   static constexpr int window_left = {22}, window_right = {23};
-  static constexpr bool aligned = {13}, causal = {14}, scaled = {15}, tf32 = false;
+  static constexpr bool aligned = {13}, causal = {14}, scaled = {15};
+  static constexpr int tf32 = 0;
   static constexpr f32 score_scale = {0}f;
 }};
 static_assert(AttentionShape<Spec>::threads == {16} && AttentionShape<Spec>::shared_bytes == {17});

@@ -85,7 +85,7 @@ class Verified(_Table):
         return f"<tfcc.Verified {self.model!r}: {'right' if self.right else 'wrong'} on {self.target} in {self.cases} cases>"
 
 
-def verify(model, compiled=None, *, target=None, fp16=False, bf16=False, tf32=False, shapes=None, inputs=None, tolerance=None, passes=None, skip_passes=None,
+def verify(model, compiled=None, *, target=None, fp16=False, bf16=False, tf32=False, tf32x3=False, shapes=None, inputs=None, tolerance=None, passes=None, skip_passes=None,
            against=None, seed=None, threads=0):
     """Compares a compiled model with its graph in float64 (docs/verify.md); returns a Verified.
 
@@ -110,7 +110,7 @@ def verify(model, compiled=None, *, target=None, fp16=False, bf16=False, tf32=Fa
             if value is not None:
                 words.append(f"--{key}={value}")
         words += [f"--python={sys.executable}"] if against else []
-        words += [flag for flag, on in {"--fp16": _flag("fp16", fp16), "--bf16": _flag("bf16", bf16), "--tf32": _flag("tf32", tf32)}.items() if on]
+        words += [flag for flag, on in {"--fp16": _flag("fp16", fp16), "--bf16": _flag("bf16", bf16), "--tf32": _flag("tf32", tf32), "--tf32x3": _flag("tf32x3", tf32x3)}.items() if on]
         words += [f"--threads={_library.whole('threads', threads, 0, 4096)}"] if threads else []
         out, problem = _run(words, answers=(1,))
     return Verified(json.loads(out), problem)

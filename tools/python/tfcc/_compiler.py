@@ -169,7 +169,7 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
             seq_buckets=None, max_batch=None, max_tokens=None, tokenizer=None, timing_cache=None, passes=None, skip_passes=None,
             keep_padding=False, allow_batch_variance=False, literal_only=False, strict=False, strip=False, cache_dir=None,
             no_cache=False, dump_ir=None, threads=0, progress=None, log=None, cpu_weights=None,
-            roles=None, generate_only=False, tf32=False, ragged=False):
+            roles=None, generate_only=False, tf32=False, tf32x3=False, ragged=False):
     """Compiles an ONNX model to a .tfcc file, in this process; returns a Compiled.
 
     model        a path (.onnx or .tfir), the bytes of an ONNX file, or an onnx.ModelProto
@@ -177,6 +177,7 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
     targets      "cpu,sm_90" or a list; default: the GPU that is there, else cpu
     fp16, bf16   what GPUs store and multiply in; statistics and accumulation stay f32
     tf32         GPUs multiply matrices of f32 with 10 bits of their fractions
+    tf32x3       GPUs multiply them on tensor cores with the accuracy of f32, by three products in TF32 for each
     cpu_weights  "bf16": what the CPU stores weights of products in; it multiplies in f32
     roles        what inputs of a decoder are for, if their names do not tell: {"tokens_in": "ids"}
     ragged       also make a program for tokens without padding, which Model.ragged() gives
@@ -190,13 +191,13 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
     The others are the options of `tfcc compile` of their name. Any number of threads may compile; Python's lock is released meanwhile.
     Raises tfcc.Error, whose text is one line; a failure leaves no file behind.
     """
-    if sum([_flag("fp16", fp16), _flag("bf16", bf16), _flag("tf32", tf32)]) > 1:
-        raise Error("invalid_argument", "fp16, bf16 and tf32 exclude each other")
+    if sum([_flag("fp16", fp16), _flag("bf16", bf16), _flag("tf32", tf32), _flag("tf32x3", tf32x3)]) > 1:
+        raise Error("invalid_argument", "fp16, bf16, tf32 and tf32x3 exclude each other")
     name, data = _model(model)
     lib = library()
     options = _Options()
     options.struct_size = ctypes.sizeof(options)
-    texts = {"targets": _words("targets", targets), "cpu": _words("cpu", cpu), "precision": "f16" if fp16 else "bf16" if bf16 else "tf32" if tf32 else None,
+    texts = {"targets": _words("targets", targets), "cpu": _words("cpu", cpu), "precision": "f16" if fp16 else "bf16" if bf16 else "tf32" if tf32 else "tf32x3" if tf32x3 else None,
              "passes": _words("passes", passes), "skip_passes": _words("skip_passes", skip_passes),
              "min_shapes": _shapes("min_shapes", min_shapes), "opt_shapes": _shapes("opt_shapes", opt_shapes),
              "max_shapes": _shapes("max_shapes", max_shapes), "seq_buckets": _words("seq_buckets", seq_buckets),

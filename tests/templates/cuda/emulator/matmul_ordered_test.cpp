@@ -15,12 +15,18 @@ namespace {
 constexpr int kUntouched = 12345;
 
 struct F32 {
-  static constexpr int parts = 4;
+  static constexpr int parts = 4, tf32 = 0;
+  using T = f32;
+  using Out = f32;
+};
+/// Each operand two numbers of TF32; or one, the nearest.
+template <int products> struct Tf32 {
+  static constexpr int parts = 1, tf32 = products;
   using T = f32;
   using Out = f32;
 };
 struct Half {
-  static constexpr int parts = 1;
+  static constexpr int parts = 1, tf32 = 0;
   using T = f16;
   using Out = f16;
 };
@@ -109,8 +115,11 @@ template <class S> void check(const Shape& s, unsigned seed) {
       const int first = S::gated ? c / 8 * 16 + c % 8 : c;
       const f32 want = (S::gated ? sum(r, first) - 3 * sum(r, first + 8) : sum(r, first)) +
                        static_cast<f32>(c % 7 - r % 5);
-      ASSERT_EQ(number(out[static_cast<size_t>(r * width + c)]), want)
-          << "row " << r << ", column " << c;
+      const f32 got = number(out[static_cast<size_t>(r * width + c)]);
+      if constexpr (S::tf32 == 0) ASSERT_EQ(got, want) << "row " << r << ", column " << c;
+      else
+        ASSERT_NEAR(got, want, (S::tf32 == 3 ? 2e-6 : 1e-3) * (1 + std::sqrt(s.k)))
+            << "row " << r << ", column " << c;
     }
   }
   for (size_t i = static_cast<size_t>(s.rows * width); i < out.size(); ++i)
@@ -135,6 +144,23 @@ TEST(EmulatedMatmulOrdered, FewestRows) { check_all<Plain<F32, 4, 16, 1, 2, 128,
 TEST(EmulatedMatmulOrdered, FewRows) { check_all<Plain<F32, 16, 16, 4, 2, 128, 32, 4>>(); }
 TEST(EmulatedMatmulOrdered, SomeRows) { check_all<Plain<F32, 32, 32, 8, 4, 128, 16, 4>>(); }
 TEST(EmulatedMatmulOrdered, ManyRows) { check_all<Plain<F32, 64, 64, 8, 8, 256, 8, 4>>(); }
+// The tiles of f32 on tensor cores, with one and three products there.
+TEST(EmulatedMatmulOrdered, FewRowsInTf32) {
+  using One = Plain<Tf32<1>, 32, 32, 1, 2, 128, 64, 4>;
+  using Three = Plain<Tf32<3>, 32, 32, 1, 2, 128, 64, 4>;
+  check<Spec<One, 16, false, true>>({33, 40, 112}, 1);
+  check<Spec<Three, 16, false, true>>({33, 40, 112}, 2);
+  check<Spec<Three, 8, false, false>>({1, 29, 70}, 3);
+  check<Spec<Three, 4, true, true>>({32, 48, 301}, 4);
+}
+using ManyInTf32 = Plain<Tf32<3>, 64, 64, 2, 2, 256, 32, 4>;
+TEST(EmulatedMatmulOrdered, ManyRowsInTf32) {
+  check<Spec<ManyInTf32, 16, true, false>>({65, 112, 144}, 3);
+  check<Spec<Large<ManyInTf32, 128, 128, 4, 4>, 16, false, true>>({130, 200, 80}, 4);
+  check<Spec<Large<Plain<Tf32<3>, 64, 64, 2, 2, 256, 32, 3>, 128, 64, 2, 4>, 16, true, true>>(
+      {129, 272, 48}, 5);
+}
+
 TEST(EmulatedMatmulOrdered, FewRowsOf16Bits) {
   check_all<Plain<Half, 16, 16, 1, 2, 128, 256, 4>>();
 }

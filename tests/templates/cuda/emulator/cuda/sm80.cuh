@@ -63,7 +63,28 @@ inline void load_matrices(u32 (&r)[4], const void* row) {
   }
 }
 
+inline void round_to_tf32(u32 (&x)[4]) {
+  for (u32& v : x) v = (v + 0x1000u) & 0xffffe000u;
+}
+inline void split_to_tf32(u32 (&x)[4], u32 (&low)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    const auto whole = std::bit_cast<f32>(x[i]);
+    x[i] = (x[i] + 0x1000u) & 0xffffe000u;
+    low[i] = std::bit_cast<u32>(whole - std::bit_cast<f32>(x[i])) & 0xffffe000u;
+  }
+}
+/// m16n8k8 of f32.
+inline void multiply_add_floats(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  const int lane = simt().lane();
+  const auto of = [](u32 v, int from) { return std::bit_cast<f32>(static_cast<u32>(simt().shuffle(v, from))); };
+  for (int k = 0; k < 8; ++k) {
+    f32 left[2], right[2];
+    for (int h = 0; h < 2; ++h) left[h] = of(a[h + k / 4 * 2], lane / 4 * 4 + k % 4), right[h] = of(k < 4 ? b0 : b1, (lane % 4 * 2 + h) * 4 + k % 4);
+    for (int i = 0; i < 4; ++i) c[i] = std::fmaf(left[i / 2], right[i % 2], c[i]);
+  }
+}
 template <class T> void multiply_add(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  if constexpr (kSame<T, f32>) return multiply_add_floats(c, a, b0, b1);
   const int lane = simt().lane();
   const auto half = [](u32 pair, int e) { return static_cast<f32>(static_cast<int16_t>(static_cast<uint16_t>(pair >> 16 * e))); };
   for (int eight = 0; eight < 2; ++eight) {  // k of 0 to 7, 8 to 15

@@ -74,14 +74,15 @@ inline idx imin(idx a, idx b) { return a < b ? a : b; }
 template <int N> void load_pack(const f32* p, f32 (&v)[N]) { std::memcpy(v, p, sizeof v); }
 template <int N> void load_pack(const f16* p, f32 (&v)[N]) { for (int i = 0; i < N; ++i) v[i] = p[i].whole; }
 
-/// A matrix of f16 in memory of the host, or of bytes, two of them in each; the real one is opaque.
-struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; int parts = 1; bool bytes = false; };
+/// A matrix of f16 in memory of the host, or of bytes, two of them in each, or of f32, each two of them; the real one is opaque.
+struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; int parts = 1; bool bytes = false, floats = false; };
 
 namespace emulated {
 
 struct Barrier { u32 expected = 0, pending = 0, phase = 0; i64 bytes = 0; };
 /// Of a block: its barriers, who has waited for the launch before, and the products that each thread has under way.
-struct Product { f32* d; int n; u64 a, b; bool add, across; };
+/// `floats`: the left factor in registers, of f32.
+struct Product { f32* d; int n; u64 a, b; bool add, across; bool floats = false; u32 left[4] = {}; };
 struct State {
   std::map<const u64*, Barrier> barriers;
   std::map<int, bool> waited;
@@ -133,6 +134,24 @@ inline void compute(const Product& p) {
         p.d[4 * j + 2 * h + e] = sum;
       }
     }
+  }
+}
+
+inline void compute_floats(const Product& p) {
+  const int lane = simt().lane();
+  f32 left[2][8];  // of this lane's two rows
+  for (int h = 0; h < 2; ++h)
+    for (int k = 0; k < 8; ++k) left[h][k] = std::bit_cast<f32>(static_cast<u32>(simt().shuffle(p.left[h + k / 4 * 2], lane / 4 * 4 + k % 4)));
+  for (int i = 0; i < p.n / 2; ++i) {
+    const u32 column = static_cast<u32>(i / 4 * 8 + lane % 4 * 2 + i % 2), row = address_in(p.b) + column / 8 * 1024 + column % 8 * 128;
+    f32 sum = p.add ? p.d[i] : 0.0f;
+    for (u32 k = 0; k < 8; ++k) {
+      f32 right;
+      std::memcpy(&right, shared_memory + swizzled(row + k * 4), 4);
+      if (std::bit_cast<u32>(right) & 0x1fff || std::bit_cast<u32>(left[i / 2 % 2][k]) & 0x1fff) simt().fail("a factor is no number of TF32");
+      sum = std::fmaf(left[i / 2 % 2][k], right, sum);
+    }
+    p.d[i] = sum;
   }
 }
 
@@ -205,7 +224,7 @@ inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int 
     emulated::advance_phase(x);
   });
 }
-inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) { copy_boxes(to, map, row, map.bytes ? column / 2 : column, 1, barrier); }
+inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) { copy_boxes(to, map, row, map.bytes ? column / 2 : map.floats ? column * 2 : column, 1, barrier); }
 inline void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) { copy_boxes(to, map, row, part * 64, map.parts, barrier); }
 
 inline uint4 load_16_bytes(const void* from) {
@@ -236,12 +255,18 @@ inline void end_products() {}
 template <int N> void wait_for_products() {
   auto& groups = emulated::state.groups[simt().thread()];
   while (groups.size() > N) {
-    for (const emulated::Product& p : groups.front()) emulated::compute(p);
+    for (const emulated::Product& p : groups.front()) p.floats ? emulated::compute_floats(p) : emulated::compute(p);
     groups.erase(groups.begin());
   }
   simt().shuffle(0, 0);  // a warp waits as one
 }
 template <int N> void hold(f32 (&)[N]) {}
+template <int N> void hold(u32 (&)[N]) {}
+template <int count> void give_registers() {}
+template <int count> void take_registers() {}
+template <int n> void multiply_tf32(f32 (&d)[n / 2], const u32 (&a)[4], u64 b, bool add) {
+  emulated::state.groups[simt().thread()].back().push_back({d, n, 0, b, add, false, true, {a[0], a[1], a[2], a[3]}});
+}
 template <class T, int n, bool across> void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
   emulated::state.groups[simt().thread()].back().push_back({d, n, a, b, add, across});
 }
