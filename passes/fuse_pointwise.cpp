@@ -3,7 +3,7 @@
 // them.
 //   before: %a = pointwise(%x) {body = (i) => %x[i] * 2.0}; %y = pointwise(%a) {body = (i) => exp(%a[i])}
 //   after:  %y = pointwise(%x) {body = (i) => exp(%x[i] * 2.0)}
-// Requires: the producer has one user, or is a mere view; it is not larger work than its reader
+// Requires: the producer has one user, is a mere view, or spreads few elements in another type; it is not larger work than its reader
 // repeats cheaply; the body stays within 256 nodes.
 #include <algorithm>
 #include <set>
@@ -26,6 +26,21 @@ bool is_view(const Graph& g, ValueId v) {
   return body->kind == ExprKind::load || op.operands.empty();
 }
 
+// Has each of fewer elements many times, in another type, as a mask that is spread over the width of
+// rows.
+bool spreads(const Graph& g, ValueId v) {
+  ExprRef body = g.def(v)->as<ir::PointwiseAttrs>().body;
+  if (body->kind != ExprKind::i2f && body->kind != ExprKind::f2f) return false;
+  if (body->args[0]->kind != ExprKind::load) return false;
+  ExprRef seen = ir::expand(g, ir::element_of(g, v, ir::indices_of(g, v)),
+                            [&](ValueId x) { return is_view(g, x); });
+  const std::vector<ExprRef>& dims = g.value(v).type.dims;
+  for (size_t k = 0; k < dims.size(); ++k) {
+    if (!ir::is_int(dims[k], 1) && !ir::uses_index(seen, static_cast<int64_t>(k))) return true;
+  }
+  return false;
+}
+
 bool one_user(const Graph& g, ValueId v) {
   if (g.is_output(v)) return false;
   for (OpId u : g.value(v).users) {
@@ -36,7 +51,7 @@ bool one_user(const Graph& g, ValueId v) {
 
 bool may_inline(const Graph& g, ValueId v, ValueId reader) {
   if (!ir::has_elements(g, v)) return false;
-  if (is_view(g, v)) return true;
+  if (is_view(g, v) || spreads(g, v)) return true;
   if (!one_user(g, v)) return false;
   const ir::Op& op = *g.def(v);
   if (g.value(v).type.dims == g.value(reader).type.dims) return true;

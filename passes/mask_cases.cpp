@@ -324,6 +324,21 @@ std::optional<std::vector<Case>> MaskCases::split(ExprRef score) {
   return std::move(cases_);
 }
 
+namespace {
+
+// Whether no index makes both of these so: a >= 0 and b < 0 where b >= a, and the like.
+bool contradict(const Choice& a, const Choice& b) {
+  const auto bound = [](const Choice& c) -> ExprRef {  // >= 0 where the choice holds
+    if (c.control.node->kind != ExprKind::ge0) return nullptr;
+    ExprRef e = c.control.node->args[0];
+    return c.value ? e : ir::sub(e->pool->integer(-1), e);
+  };
+  ExprRef x = bound(a), y = bound(b);
+  return x && y && ir::prove_ge0(ir::sub(x->pool->integer(-1), ir::add(x, y)));
+}
+
+}  // namespace
+
 bool MaskCases::split(Case c) {
   std::optional<Control> control;
   if (may_mask(c.score)) control = find_control(c.score);
@@ -334,7 +349,10 @@ bool MaskCases::split(Case c) {
   if (c.choices.size() >= kControls) return false;
   for (bool value : {true, false}) {
     Case next = c;
-    next.choices.push_back({*control, value});
+    const Choice choice{*control, value};
+    if (std::ranges::any_of(c.choices, [&](const Choice& o) { return contradict(o, choice); }))
+      continue;
+    next.choices.push_back(choice);
     next.score = without_idle_clamps(decide(c.score, *control, value));
     if (!split(std::move(next))) return false;
   }

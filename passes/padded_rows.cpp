@@ -202,7 +202,9 @@ class Finder {
   ExprRef at_dropped_row(OpId o, ExprRef body, ExprRef load) const {
     const auto free_index = [&](size_t k) { return ir::free_expr(g_, o, load->args[k], {}); };
     ExprRef live = ir::substitute_indices(rows_.live, {free_index(0), free_index(1)});
-    ExprRef free = ir::free_expr(g_, o, body, {});
+    // A mask that has other readers, such as the count of a mean, is an op of its own.
+    ExprRef free =
+        ir::expand(g_, ir::free_expr(g_, o, body, {}), [&](ValueId x) { return !is_packed(x); });
     const std::vector<ExprRef> zeros = zero_where_false(live);
     return ir::rewrite(free, [&](ExprRef n) -> ExprRef {
       if (n == live) return g_.pool().boolean(false);

@@ -12,7 +12,7 @@
 // the right, and with `longest` the length that these would have. So the graph means what it meant:
 // the mask is 1 at tokens that are given and 0 behind them, and the rest is substituted. Requires:
 //   - which tokens are real is said by one input alone, at its own place: 1 (or 0) is proved to make
-//     it true and the other false. Or it is s < n, where n is lengths[b] of an input, or the sum of a
+//     it true and the other false. It is a mask, no ids, and finds no element. Or it is s < n, where n is lengths[b] of an input, or the sum of a
 //     mask over its row;
 //   - other inputs over tokens are read at real tokens alone, or row by row by what is read so. A
 //     running sum over tokens is such a reader (positions counted from ids); the rest scans the padded
@@ -136,6 +136,10 @@ class Ragged {
     for (const int64_t real : {1, 0}) {
       if (is_padded(v) && is_at_own_place(live(), v) && live_if(v, real)->kind == ExprKind::btrue &&
           live_if(v, 1 - real)->kind == ExprKind::bfalse) {
+        if (is_more_than_mask(v))
+          return miss(name, fmt::format("'{}' says which tokens are real, and is no mask: its "
+                                        "values are read too, which such a program would not have",
+                                        g_.value(v).name));
         mask_ = v;
         real_ = real;
         return true;
@@ -150,6 +154,24 @@ class Ragged {
     return miss(name,
                 fmt::format("'{}' does not say by 0 and 1 at its place whether a token is real",
                             g_.value(v).name));
+  }
+
+  // Ids of which one means padding: 1 and 0 are not all that they are.
+  bool is_more_than_mask(ValueId v) const {
+    const InputRole role = g_.value(v).role;
+    if (role != InputRole::none && role != InputRole::mask) return true;
+    bool index = false;
+    for (OpId o : g_.order()) {
+      ir::Op copy = g_.op(o);
+      for (ExprRef* body : ir::expressions_of(copy)) {
+        ir::for_each_node(ir::free_expr(g_, o, *body, {}), [&](ExprRef n) {
+          if (n->kind != ExprKind::load) return;
+          for (ExprRef a : n->args)
+            ir::for_each_node(a, [&](ExprRef m) { index |= loaded(m) == v; });
+        });
+      }
+    }
+    return index;
   }
 
   bool is_at_own_place(ExprRef e, ValueId v) const {

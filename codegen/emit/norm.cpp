@@ -45,6 +45,12 @@ LaunchSize row_size(const EmitContext& c, ValueId y, const RowKernel& k) {
   return size;
 }
 
+Reason why_rows(const RowKernel& k, const char* why, int line) {
+  return {fmt::format("{} threads for a row, {} a block, {} element{} at a time: {}", k.per_row,
+                      k.threads, k.vec, k.vec == 1 ? "" : "s", why),
+          "codegen/emit/norm.cpp", line};
+}
+
 Result<int64_t> hidden_of(const EmitContext& c, OpId o) {
   const auto hidden = c.known(c.dims(c.graph.op(o).results[0]).back());
   if (!hidden) return c.unsupported(o, "the normalised axis has no size known at compile time");
@@ -81,8 +87,14 @@ Result<Emission> emit_softmax(const EmitContext& c, OpId o) {
   }
   stub.field("log", false);
   stub.call({stub.out(), stub.size(columns), stub.object("Value")}, {rows});
-  return Emission::of({fmt::format("softmax__{}", c.storage(y)), std::move(stub), row_size(c, y, k),
-                       ir::mul(c.count(y), c.integer(5))});
+  Emission e = Emission::of({fmt::format("softmax__{}", c.storage(y)), std::move(stub),
+                             row_size(c, y, k), ir::mul(c.count(y), c.integer(5))});
+  if (c.cuda())
+    e.reason = why_rows(k,
+                        wide ? "rows beyond 1024 elements have a block each"
+                             : "a warp has a row, and meets no barrier",
+                        __LINE__);
+  return e;
 }
 
 Result<Emission> emit_norm(const EmitContext& c, OpId o) {
@@ -118,8 +130,14 @@ Result<Emission> emit_norm(const EmitContext& c, OpId o) {
              stub.in(norm.gamma), norm.beta ? stub.in(*norm.beta) : "nullptr"},
             {});
   const auto flops = static_cast<int64_t>(ir::node_count(body)) + 8;
-  return Emission::of({fmt::format("norm__{}_h{}", c.storage(y), hidden), std::move(stub),
-                       row_size(c, y, k), ir::mul(c.count(y), c.integer(flops))});
+  Emission e = Emission::of({fmt::format("norm__{}_h{}", c.storage(y), hidden), std::move(stub),
+                             row_size(c, y, k), ir::mul(c.count(y), c.integer(flops))});
+  if (c.cuda())
+    e.reason = why_rows(k,
+                        "the widest load that rows and vectors allow, and as few threads as hold "
+                        "a row in registers",
+                        __LINE__);
+  return e;
 }
 
 }  // namespace tfcc::codegen

@@ -10,6 +10,8 @@
 namespace tfcc::codegen {
 namespace {
 
+constexpr const char* kFile = "codegen/emit/pointwise.cpp";
+
 // Elements that one thread stores at once: the last dim must be a known multiple, the store at most
 // 16 bytes.
 int64_t vector_width(const EmitContext& c, ValueId v) {
@@ -66,9 +68,15 @@ KernelLaunch pointwise_launch(const EmitContext& c, std::string name, Stub stub,
 Result<Emission> emit_pointwise(const EmitContext& c, OpId o) {
   ExprRef body = c.graph.op(o).as<ir::PointwiseAttrs>().body;
   const ValueId y = c.graph.op(o).results[0];
-  return Emission::of(
+  Emission e = Emission::of(
       pointwise_launch(c, fmt::format("pointwise__{}_r{}", c.storage(y), c.dims(y).size()),
                        Stub(c, "pointwise", o), y, body));
+  if (c.cuda())
+    e.reason = {fmt::format("{} of a row by each thread: the most that a store has and that divide "
+                            "the last dim",
+                            vector_width(c, y)),
+                kFile, __LINE__};
+  return e;
 }
 
 KernelLaunch copy_of(const EmitContext& c, ValueId v) {
@@ -102,10 +110,15 @@ Result<Emission> emit_reduce(const EmitContext& c, OpId o) {
   size.grid = {c.ceil_div(c.count(y), across ? 32 : 256 / per_row)};
   size.work = across ? c.rows(y) : c.count(y);
   size.grain = 4;
-  return Emission::of(
-      {fmt::format("reduce_{}__{}", ir::kReduceKindNames[static_cast<int>(attrs.kind)],
-                   c.storage(y)),
-       std::move(stub), std::move(size), ir::mul(c.count(y), domain)});
+  Emission e =
+      Emission::of({fmt::format("reduce_{}__{}", ir::kReduceKindNames[static_cast<int>(attrs.kind)],
+                                c.storage(y)),
+                    std::move(stub), std::move(size), ir::mul(c.count(y), domain)});
+  if (c.cuda())
+    e.reason = {across ? std::string("a thread sums across rows: neighbours read neighbours")
+                       : fmt::format("{} threads for a sum, by its length", per_row),
+                kFile, __LINE__};
+  return e;
 }
 
 Result<Emission> emit_cumsum(const EmitContext& c, OpId o) {

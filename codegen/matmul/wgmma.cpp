@@ -94,6 +94,34 @@ std::string add_end(const EmitContext& c, Stub& stub, const ir::Op& op, const Ma
   return end + "}";
 }
 
+/// What a kernel has of its tiles, and the maps of the weight: one for the tiles of each width.
+struct TileList {
+  WgmmaTile smallest;
+  int groups = 0;
+  std::string types, maps;  // of the tiles, and which map each has
+  std::vector<MatrixView> weights;
+
+  TileList(const std::vector<WgmmaTile>& tiles, const MatmulDesc& x, ValueId b)
+      : smallest(tiles.front()) {
+    for (const WgmmaTile& t : tiles) {
+      smallest.block_m = std::min(smallest.block_m, t.block_m);
+      smallest.block_n = std::min(smallest.block_n, t.block_n);
+      groups = std::max(groups, t.block_m / 64);
+      const auto box = static_cast<uint32_t>(x.trans_b ? t.block_n : 64);
+      auto map = std::ranges::find(weights, box, &MatrixView::box_rows);
+      if (map == weights.end()) {
+        weights.push_back(x.trans_b ? MatrixView{b, x.n, x.k, box, 64}
+                                    : MatrixView{b, x.k, x.n, 64, 64});
+        map = weights.end() - 1;
+      }
+      maps += fmt::format("{}&m{}", maps.empty() ? "" : ", ", map - weights.begin() + 1);
+      types +=
+          fmt::format("{}WgmmaTile<{}, {}, {}{}>", types.empty() ? "" : ", ", t.block_m, t.block_n,
+                      t.stages, t.block_k == 64 ? "" : fmt::format(", {}", t.block_k));
+    }
+  }
+};
+
 }  // namespace
 
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside) {
@@ -109,36 +137,19 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   const ir::Op& op = c.graph.op(o);
   const ValueId a = op.operands[0], b = op.operands[1], y = op.results[0];
   const std::vector<WgmmaTile>& tiles = config.tiles;
-  WgmmaTile smallest = tiles.front();
-  int groups = 0;
-  std::string list, of_tiles;
-  std::vector<MatrixView> weights;  // one for the tiles of each width
-  for (const WgmmaTile& t : tiles) {
-    smallest.block_m = std::min(smallest.block_m, t.block_m);
-    smallest.block_n = std::min(smallest.block_n, t.block_n);
-    groups = std::max(groups, t.block_m / 64);
-    const auto box = static_cast<uint32_t>(x.trans_b ? t.block_n : 64);
-    auto map = std::ranges::find(weights, box, &MatrixView::box_rows);
-    if (map == weights.end()) {
-      weights.push_back(x.trans_b ? MatrixView{b, x.n, x.k, box, 64}
-                                  : MatrixView{b, x.k, x.n, 64, 64});
-      map = weights.end() - 1;
-    }
-    of_tiles += fmt::format("{}&m{}", of_tiles.empty() ? "" : ", ", map - weights.begin() + 1);
-    list += fmt::format("{}WgmmaTile<{}, {}, {}{}>", list.empty() ? "" : ", ", t.block_m, t.block_n,
-                        t.stages, t.block_k == 64 ? "" : fmt::format(", {}", t.block_k));
-  }
+  TileList list(tiles, x, b);
   LaunchSize size;
   size.threads = static_cast<uint32_t>(
-      128 * groups +
+      128 * list.groups +
       96);  // warps beside the groups ask for operands, and prepare the ends of tiles
-  size.grid = {ir::mul(c.ceil_div(x.n, smallest.block_n), c.ceil_div(x.m, smallest.block_m))};
+  size.grid = {
+      ir::mul(c.ceil_div(x.n, list.smallest.block_n), c.ceil_div(x.m, list.smallest.block_m))};
   size.resident = 1;
 
   Stub stub = product_stub(c, o, "matmul_wgmma", beside_operands(op));
   stub.type("T", x.a);
   stub.type("Out", c.type(y).dtype);
-  stub.type("Tiles", "WgmmaTiles<" + list + ">");
+  stub.type("Tiles", "WgmmaTiles<" + list.types + ">");
   stub.field("early", config.early);
   stub.field("trans_b", x.trans_b);
   Taken taken;
@@ -149,20 +160,21 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
           "MatmulWgmmaShape<Spec>::threads == {} && MatmulWgmmaShape<Spec>::shared_bytes == {}",
           size.threads, size.shared_bytes),
       "the plan has other sizes");
-  stub.waits_itself(1, 1 + weights.size());
-  stub.call({"m0", "{" + of_tiles + "}", config.early ? stub.early_size(x.m) : stub.late_size(x.m),
+  stub.waits_itself(1, 1 + list.weights.size());
+  stub.call({"m0", "{" + list.maps + "}", config.early ? stub.early_size(x.m) : stub.late_size(x.m),
              stub.size(x.n), stub.size(x.k), end},
             {});
 
-  weights.insert(weights.begin(),
-                 MatrixView{a, x.m, x.k, static_cast<uint32_t>(smallest.block_m), 64});
+  std::vector<MatrixView> maps = std::move(list.weights);
+  maps.insert(maps.begin(),
+              MatrixView{a, x.m, x.k, static_cast<uint32_t>(list.smallest.block_m), 64});
   Emission emission = Emission::of({fmt::format("matmul_wgmma__{}_{}x{}", storage_type(x.a),
                                                 tiles.front().block_m, tiles.front().block_n),
                                     std::move(stub),
                                     std::move(size),
                                     ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)),
                                     {},
-                                    std::move(weights),
+                                    std::move(maps),
                                     fused_parts(x)});
   note_rows(c, c.graph.value(y).name, x, emission);
   return emission;

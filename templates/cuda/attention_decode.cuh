@@ -203,7 +203,7 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
         const bool cut = block.cuts(bits, own.tile);
         constexpr int reads = Warp::reads > 8 ? 8 : Warp::reads;
         if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<reads>(s, block, lane, block.first + lane / 4, own.tile, bits, cut, score, visible);
-        w.softmax.soften(s, w.o);
+        w.softmax.update(s, w.o);
         w.multiply_values(s, tile_k(stage) + Shape::k_elements);
         __syncwarp();
         copy_next(stage);

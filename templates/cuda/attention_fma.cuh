@@ -56,7 +56,7 @@ struct AttentionRows {
   }
 
   /// p = exp(s - top) to shared memory; o and sum are rescaled to the new top.
-  TFCC_FN void soften(const f32 (&s)[4][columns], f32* p) {
+  TFCC_FN void update(const f32 (&s)[4][columns], f32* p) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       f32 larger = top[r];
@@ -200,7 +200,7 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
         s[r][c] = block.masked(s[r][c], block.first + w.y + r, tile * block_n + key, bit, cut, score, visible);
       }
     }
-    w.soften(s, tile_p);
+    w.update(s, tile_p);
     wait_copies<1>();
     __syncthreads();  // v and p are complete
     w.multiply_values(tile_p, tile_v);

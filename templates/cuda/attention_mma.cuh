@@ -245,7 +245,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
     const bool cut = block.cuts(bits, tile, warp_row, 16);
     constexpr int reads = Block::packed && Warp::reads > 8 ? 8 : Warp::reads;  // positions are read too
     if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<reads>(s, block, w.lane, row, tile, bits, cut, score, visible);
-    w.softmax.soften(s, w.o);
+    w.softmax.update(s, w.o);
     w.multiply_values(s, tiles_v + stage * Shape::v_elements);
     if constexpr (by_spans) {
       constexpr idx of_span = SpanKeys<Spec, Block::paged>::value / block_n;

@@ -45,7 +45,7 @@ struct OnlineSoftmax {
 
   /// s becomes exp(s - top); o and sum are rescaled to the new top.
   template <int n, int m>
-  TFCC_FN void soften(f32 (&s)[n][4], f32 (&o)[m][4]) {
+  TFCC_FN void update(f32 (&s)[n][4], f32 (&o)[m][4]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       f32 larger = top[r];

@@ -226,7 +226,7 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
       if (releases) sm90::arrive(&barriers.k_empty[ring.slot]);
       const bool cut = block.cuts(bits, tile, warp_row, 16);
       if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<16>(group.s, block, (int)threadIdx.x % kWarp, row, tile, bits, cut, score, visible);
-      group.softmax.soften(group.s, group.o);
+      group.softmax.update(group.s, group.o);
       group.pack_weights();
       sm90::wait(&barriers.v_full[ring.slot], ring.parity);
       if (!bits.all()) group.clear_dead(at.v(ring.slot), bits);
