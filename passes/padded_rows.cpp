@@ -171,6 +171,23 @@ class Finder {
                      [&](ExprRef load, ExprRef) { return !attends(o) && is_at_rows(load, own); });
   }
 
+  // Follows from inputs without an op on rows: a count of the mask, the place of the largest id.
+  bool is_given(ValueId v) const {
+    std::set<uint32_t> seen;
+    std::vector<ValueId> wanted{v};
+    while (!wanted.empty()) {
+      const ValueId x = wanted.back();
+      wanted.pop_back();
+      const ir::Op* op = g_.def(x);
+      if (!op) continue;
+      if (!seen.insert(x.value).second) continue;  // cost: looked at before
+      const bool whole = !is_float(g_.value(x).type.dtype);
+      if (!whole || (op->kind != OpKind::pointwise && op->kind != OpKind::reduce)) return false;
+      wanted.insert(wanted.end(), op->operands.begin(), op->operands.end());
+    }
+    return true;
+  }
+
   // One row of each sequence, at an index that follows from sizes and inputs.
   bool reads_fixed_rows(OpId o, ValueId v) const {
     if (g_.op(o).kind != OpKind::pointwise && g_.op(o).kind != OpKind::reduce) return false;
@@ -181,7 +198,7 @@ class Finder {
       bool other = false;
       ir::for_each_node(load->args[1], [&](ExprRef n) {
         const bool of_input =
-            n->kind == ExprKind::load && !g_.def(g_.op(o).operands[static_cast<size_t>(n->value)]);
+            n->kind == ExprKind::load && is_given(g_.op(o).operands[static_cast<size_t>(n->value)]);
         other |=
             (n->kind == ExprKind::index && n != own[0]) || (n->kind == ExprKind::load && !of_input);
       });

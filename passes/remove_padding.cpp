@@ -11,8 +11,8 @@
 // So a linear_attention whose `visible` is a condition of integers, without a decay. Requires
 // (passes/padded_rows.h): all attentions with padding are of the same tokens and have one condition
 // on keys, which counts no tokens; a real token sees itself; what follows from attention is read at
-// its own row, at a row of each sequence that the inputs name (that row is kept), by a sum that
-// padding does not change, or as an output.
+// its own row, at a row of each sequence that the inputs name, or whole numbers made of them (that
+// row is kept), by a sum that padding does not change, or as an output.
 #include <map>
 
 #include "ir/pack.h"
