@@ -95,14 +95,15 @@ bool orders(const Graph& graph, const TargetClass& target, const ProductRules& r
 
 // The form for few tokens whose norms are parts of products, if it has any. Of a graph of fixed
 // sizes it is the only one.
-Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target) {
+Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target,
+                                        const ProductRules& rules) {
   if (!target.has_wgmma) return std::optional<Form>();
   const ir::SizeSymbol* tokens = graph.size_with(SizeRole::tokens);
   const std::optional<int64_t> most = tokens ? graph.pool().range(tokens->name).max : std::nullopt;
   Form form{graph, tokens && most.value_or(INT64_MAX) > kFewRows ? kFewRows : 0};
   TFCC_TRY(const int norms, fold_norms(form.graph, target, form.most_tokens));
   if (norms == 0) return std::optional<Form>();
-  legalise(form.graph, target, form.most_tokens);
+  legalise(form.graph, target, form.most_tokens, {false, rules.f32});
   return std::optional(std::move(form));
 }
 
@@ -152,7 +153,7 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
   if (graph.size_with(SizeRole::tokens) && (steps || (target.has_wgmma && streams(graph))))
     limits.insert(limits.begin(), kStreamRows);
   if (graph.size_with(SizeRole::tokens) && steps) limits.insert(limits.begin(), kFewestTokens);
-  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target));
+  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target, rules));
   if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
   std::vector<int64_t> others = limits;
   std::erase(others, kFewRows);

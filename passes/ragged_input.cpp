@@ -156,15 +156,18 @@ class Ragged {
                             g_.value(v).name));
   }
 
-  // Ids of which one means padding: 1 and 0 are not all that they are.
+  // Ids of which one means padding: 1 and 0 are not all that they are. A mask is 0 and 1, whoever
+  // reads it; of an input that does not say what it is, only who asks whether it is 0.
   bool is_more_than_mask(ValueId v) const {
     const InputRole role = g_.value(v).role;
-    if (role != InputRole::none && role != InputRole::mask) return true;
+    if (role == InputRole::mask) return false;
+    if (role != InputRole::none) return true;
     bool index = false;
     for (OpId o : g_.order()) {
       ir::Op copy = g_.op(o);
       for (ExprRef* body : ir::expressions_of(copy)) {
-        ir::for_each_node(ir::free_expr(g_, o, *body, {}), [&](ExprRef n) {
+        ExprRef all = ir::expand(g_, ir::free_expr(g_, o, *body, {}), [](ValueId) { return true; });
+        ir::for_each_node(all, [&](ExprRef n) {
           if (n->kind != ExprKind::load) return;
           for (ExprRef a : n->args)
             ir::for_each_node(a, [&](ExprRef m) { index |= loaded(m) == v; });

@@ -193,26 +193,22 @@ const RowsAndTiles kOrderedTilesOf16Bits[] = {
     {kFewRows, {{32, 32, 1, 2}, {}, 128, 64, 6}},
     {kAnyRows, {{64, 64, 1, 4}, {128, 128, 4, 4}, 256, 32, 4}},
 };
-const RowsAndTiles kOrderedTilesOfTf32[] = {
-    {kStreamRows, {{16, 16, 1, 2}, {}, 128, 128, 4}},
-    {kFewRows, {{32, 32, 1, 2}, {}, 128, 64, 4}},
-    {kAnyRows, {{64, 64, 2, 2}, {128, 128, 4, 4}, 256, 32, 4}},
-};
+/// Of more than kFewRows rows.
+const OrderedTiles kOrderedTilesOfTf32 = {{64, 64, 2, 2}, {128, 128, 4, 4}, 256, 32, 4};
 /// Shared memory of a block is less on GPUs for desktops.
 const OrderedTiles kTf32OfLittleMemory = {{64, 64, 2, 2}, {128, 64, 2, 4}, 256, 32, 3};
 OrderedTiles ordered_tiles(const MatmulDesc& x, const TargetClass& target) {
+  if (in_tf32(x)) {
+    OrderedTiles t = kOrderedTilesOfTf32;
+    if (ordered_shared_bytes(x.a, t) > target.shared_bytes) t = kTf32OfLittleMemory;
+    t.tf32 = static_cast<int>(x.f32);
+    return t;
+  }
   std::span<const RowsAndTiles> all = kOrderedTilesOf16Bits;
-  const bool tf32 = in_tf32(x);
   if (x.a == DType::f32) all = kOrderedTiles;
-  if (tf32) all = kOrderedTilesOfTf32;
   const int64_t rows = x.most_rows.value_or(kAnyRows);
-  OrderedTiles t = std::find_if(all.begin(), all.end(), [&](const auto& u) {
-                     return rows <= u.most_rows;
-                   })->tiles;
-  if (!tf32) return t;
-  if (ordered_shared_bytes(x.a, t) > target.shared_bytes) t = kTf32OfLittleMemory;
-  t.tf32 = static_cast<int>(x.f32);
-  return t;
+  return std::find_if(all.begin(), all.end(), [&](const auto& t) { return rows <= t.most_rows; })
+      ->tiles;
 }
 
 /// Why no kernel of ours keeps sums in order; empty if one does.

@@ -161,7 +161,7 @@ struct OrderedTile {
 struct OrderedTiles {
   OrderedTile tile, large;  // large: where it fills the multiprocessors; of 0 rows: there is none
   int threads = 0, block_k = 0, stages = 0;
-  int tf32 = 0;  // f32 on tensor cores: products there for each of f32, 1 or 3
+  int tf32 = 0;  // f32 on tensor cores: products there for each of f32
   bool operator==(const OrderedTiles&) const = default;
 };
 

@@ -465,11 +465,11 @@ std::string advice(const Optimised& optimised, const codegen::CompileResult& cod
   if ((o.precision == runtime::kTf32 || o.precision == runtime::kTf32x3) &&
       std::ranges::none_of(
           code.plans, [&](const codegen::Lowered& l) { return l.plan.precision == o.precision; }))
-    return o.precision == runtime::kTf32 && o.generate_only && !o.batch_variance
-               ? "--tf32 changes nothing: a generated token has the same bits in any batch; --allow-batch-variance gives that up"
-               : fmt::format(
-                     "--{} changes nothing: the model has no product of f32 that could be in TF32",
-                     o.precision);
+    return fmt::format(
+        "--{} changes nothing: {}", o.precision,
+        o.generate_only && !o.batch_variance
+            ? "a generated token has the same bits in any batch; --allow-batch-variance gives that up"
+            : "the model has no product of f32 that could be in TF32");
   if (!o.precision.empty() || !cuda) return "";
   for (const codegen::PlanInput& in : optimised.inputs) {
     if (in.family != Family::cuda) continue;
@@ -478,7 +478,7 @@ std::string advice(const Optimised& optimised, const codegen::CompileResult& cod
       if (x.kind != ir::OpKind::matmul || in.graph.value(x.operands[0]).type.dtype != DType::f32)
         continue;
       return fmt::format(
-          "its GPU code computes in f32; with --tf32x3 it is faster and as accurate, with --fp16 or --tf32 several times faster, and `tfcc verify {} --fp16`, or --tf32, tells how far that is off",
+          "its GPU code computes in f32; with --tf32x3 it is faster beyond 128 rows and nearly as accurate, with --fp16 or --tf32 several times faster, and `tfcc verify {} --fp16`, or --tf32, tells how far that is off",
           optimised.source.path);
     }
   }

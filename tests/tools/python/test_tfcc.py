@@ -323,7 +323,7 @@ class TestTfcc(unittest.TestCase):
         for options, code, text in (
                 ({"targets": "sm_75"}, "invalid_argument", "no target 'sm_75'"), ({"targets": 3}, "invalid_argument", "targets is"),
                 ({"fp16": True, "bf16": True}, "invalid_argument", "exclude each other"), ({"bf16": True, "tf32": True}, "invalid_argument", "exclude each other"),
-                ({"tf32": 1}, "invalid_argument", "tf32 is 1"), ({"max_batch": 0}, "invalid_argument", "max_batch is 0"),
+                ({"tf32": True, "tf32x3": True}, "invalid_argument", "exclude each other"), ({"tf32": 1}, "invalid_argument", "tf32 is 1"), ({"max_batch": 0}, "invalid_argument", "max_batch is 0"),
                 ({"min_shapes": [1]}, "invalid_argument", "min_shapes is"), ({"passes": ["nothing"]}, "invalid_argument", "nothing"),
                 ({"threads": -1}, "invalid_argument", "threads is -1"), ({"fp16": "no"}, "invalid_argument", "fp16 is 'no'"),
                 ({"tokenizer": 3}, "invalid_argument", "tokenizer is 3"), ({"cache_dir": "a\0b"}, "invalid_argument", "holds a NUL"),
