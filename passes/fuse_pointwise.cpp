@@ -3,8 +3,8 @@
 // them.
 //   before: %a = pointwise(%x) {body = (i) => %x[i] * 2.0}; %y = pointwise(%a) {body = (i) => exp(%a[i])}
 //   after:  %y = pointwise(%x) {body = (i) => exp(%x[i] * 2.0)}
-// Requires: the producer has one user, is a mere view, or spreads few elements in another type; it is not larger work than its reader
-// repeats cheaply; the body stays within 256 nodes.
+// Requires: the producer has one user, is a mere view, or spreads few elements in another type; it is
+// not larger work than its reader repeats cheaply; the body stays within 256 nodes.
 #include <algorithm>
 #include <set>
 

@@ -171,7 +171,7 @@ class Finder {
                      [&](ExprRef load, ExprRef) { return !attends(o) && is_at_rows(load, own); });
   }
 
-  // Follows from inputs without an op on rows: a count of the mask, the place of the largest id.
+  // Is made of inputs by whole numbers alone, as a count of the mask is.
   bool is_given(ValueId v) const {
     std::set<uint32_t> seen;
     std::vector<ValueId> wanted{v};

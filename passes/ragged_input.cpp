@@ -12,8 +12,8 @@
 // the right, and with `longest` the length that these would have. So the graph means what it meant:
 // the mask is 1 at tokens that are given and 0 behind them, and the rest is substituted. Requires:
 //   - which tokens are real is said by one input alone, at its own place: 1 (or 0) is proved to make
-//     it true and the other false. It is a mask, no ids, and finds no element. Or it is s < n, where n is lengths[b] of an input, or the sum of a
-//     mask over its row;
+//     it true and the other false. It is a mask, no ids, and finds no element. Or it is s < n, where
+//     n is lengths[b] of an input, or the sum of a mask over its row;
 //   - other inputs over tokens are read at real tokens alone, or row by row by what is read so. A
 //     running sum over tokens is such a reader (positions counted from ids); the rest scans the padded
 //     row;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of f32 on tensor cores with the accuracy of f32 (templates/cuda/matmul_tf32.cuh), on
-// GPUs that have products of warpgroups. Elsewhere they are those of ordered.cpp.
+// Products of f32 on tensor cores with nearly the accuracy of f32
+// (templates/cuda/matmul_tf32.cuh), on GPUs that have products of warpgroups. Elsewhere they are those of ordered.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -195,7 +195,7 @@ void add_target_options(CLI::App* c, const std::shared_ptr<CommandLine>& o) {
           ->excludes(bf16);
   c->add_flag(
        "--tf32x3", o->tf32x3,
-       "multiply them on tensor cores with fp32's accuracy, by three products in TF32 for each")
+       "multiply them on tensor cores with nearly fp32's accuracy, by three products in TF32 for each")
       ->excludes(fp16)
       ->excludes(bf16)
       ->excludes(tf32);

@@ -177,7 +177,7 @@ def compile(model, output=None, *, targets=None, cpu=None, fp16=False, bf16=Fals
     targets      "cpu,sm_90" or a list; default: the GPU that is there, else cpu
     fp16, bf16   what GPUs store and multiply in; statistics and accumulation stay f32
     tf32         GPUs multiply matrices of f32 with 10 bits of their fractions
-    tf32x3       GPUs multiply them on tensor cores with the accuracy of f32, by three products in TF32 for each
+    tf32x3       GPUs multiply them on tensor cores with nearly the accuracy of f32, by three products in TF32 for each
     cpu_weights  "bf16": what the CPU stores weights of products in; it multiplies in f32
     roles        what inputs of a decoder are for, if their names do not tell: {"tokens_in": "ids"}
     ragged       also make a program for tokens without padding, which Model.ragged() gives

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cuda/matmul_ordered.cuh"
+#include "tests/templates/cuda/emulator/matmul_values.h"
 
 namespace tfcc::test {
 namespace {
@@ -51,28 +52,6 @@ struct Shape {
 
 f32 number(const f32& x) { return x; }
 f32 number(const f16& x) { return x.whole; }
-
-/// s + column - row; both must lie inside.
-struct Sum {
-  int rows, columns;
-  f32 operator()(f32 s, idx r, idx c) const {
-    if (r < 0 || r >= rows || c < 0 || c >= columns)
-      simt().fail(fmt::format("the epilogue is asked for ({}, {})", r, c));
-    return s + static_cast<f32>(c % 7 - r % 5);
-  }
-  f32 operator()(f32 s, f32 t, idx r, idx c) const { return (*this)(s - 3 * t, r, c); }
-};
-
-template <class T> std::vector<T> filled(unsigned seed, int n) {
-  std::mt19937 random(seed);
-  std::vector<T> v(static_cast<size_t>(n));
-  for (T& x : v) {
-    if constexpr (sizeof(T) == 2)
-      x.whole = static_cast<int16_t>(static_cast<int>(random() % 5) - 2);
-    else x = static_cast<f32>(static_cast<int>(random())) * 0x1p-31f;  // rounds in every step
-  }
-  return v;
-}
 
 template <class S> void check(const Shape& s, unsigned seed) {
   SCOPED_TRACE(fmt::format("{} x {} x {}, seed {}", s.rows, s.columns, s.k, seed));

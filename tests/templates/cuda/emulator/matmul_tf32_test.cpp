@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // templates/cuda/matmul_tf32.cuh, as it stands, on an emulated block: every tile and list of tiles,
-// edges of rows, columns and k, several rounds, early and late. All have the same bits, which are
-// those of f32 but for the last.
+// edges of rows, columns and k, several rounds, early and late. All have the same bits, near those
+// of float64.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "cuda/matmul_tf32.cuh"
+#include "tests/templates/cuda/emulator/matmul_values.h"
 
 namespace tfcc::test {
 namespace {
@@ -19,32 +18,14 @@ template <bool Early, bool Gated, class... Ts> struct SpecOf {
   static constexpr bool early = Early, gated = Gated;
 };
 
-/// s, or s - 3 t, and what tells rows and columns apart; both must lie inside.
-struct Sum {
-  int rows, columns;
-  f32 operator()(f32 s, idx r, idx c) const {
-    if (r < 0 || r >= rows || c < 0 || c >= columns)
-      simt().fail(fmt::format("the epilogue is asked for ({}, {})", r, c));
-    return s + static_cast<f32>(c % 7 - r % 5);
-  }
-  f32 operator()(f32 s, f32 t, idx r, idx c) const { return (*this)(s - 3 * t, r, c); }
-};
-
 struct Shape {
   int rows, columns, k, blocks;
 };
 
-std::vector<f32> filled(unsigned seed, int n) {
-  std::mt19937 random(seed);
-  std::vector<f32> v(static_cast<size_t>(n));
-  for (f32& x : v) x = static_cast<f32>(static_cast<int>(random())) * 0x1p-31f;
-  return v;
-}
-
 template <class Spec> std::vector<f32> run(const Shape& s, unsigned seed) {
   const int behind = 70, width = Spec::gated ? s.columns / 2 : s.columns;
-  auto a = filled(1, (s.rows + behind) * s.k);
-  const auto b = filled(2, s.columns * s.k);
+  auto a = filled<f32>(1, (s.rows + behind) * s.k);
+  const auto b = filled<f32>(2, s.columns * s.k);
   for (size_t i = static_cast<size_t>(s.rows * s.k); i < a.size(); ++i) a[i] = NAN;
   std::vector<f32> out(static_cast<size_t>((s.rows + behind) * width), kUntouched);
   const auto map = [&](const std::vector<f32>& of, bool weight) {
