@@ -12,28 +12,40 @@ namespace {
 constexpr size_t kLongestChain = 8;  // of views
 constexpr size_t kLargestRank = 5;   // of the tensor: all orders of its leading axes are tried
 
+using Dims = std::vector<ExprRef>;
+
 // v[i.., c] = x[j.., c], where j are i in a tensor whose leading axes are those of x in this order.
+// x has dims `dims`: its own, or with the last axis cut into rows as long as those of v.
 struct Rows {
   ValueId x;
+  Dims dims;
   std::vector<size_t> order;  // order[k]: the axis of x that is the k-th
 };
 
-std::vector<ExprRef> ordered(const std::vector<ExprRef>& dims, const std::vector<size_t>& order) {
-  std::vector<ExprRef> out;
+Dims ordered(const Dims& dims, const std::vector<size_t>& order) {
+  Dims out;
   for (size_t axis : order) out.push_back(dims[axis]);
   return out;
 }
 
 // Indices into a tensor with the leading dims of x, of the row of v (with dims `to`) at `own`.
-Indices row_of_x(const Graph& g, const Rows& rows, const Indices& own,
-                 const std::vector<ExprRef>& to) {
-  const auto& from = g.value(rows.x).type.dims;
+Indices row_of_x(const Graph& g, const Rows& rows, const Indices& own, const Dims& to) {
   const Indices in_order =
       ir::reshape_indices(g.pool(), {own.begin(), own.end() - 1}, {to.begin(), to.end() - 1},
-                          ordered(from, rows.order));
-  Indices at(from.size(), own.back());
+                          ordered(rows.dims, rows.order));
+  Indices at(rows.dims.size(), own.back());
   for (size_t k = 0; k < in_order.size(); ++k) at[rows.order[k]] = in_order[k];
   return at;
+}
+
+// dims with the last of them cut into rows of `width`; as they are where it is as long.
+std::optional<Dims> cut_rows(Dims dims, ExprRef width) {
+  if (dims.back() == width) return dims;
+  const auto whole = ir::as_int(dims.back()), part = ir::as_int(width);
+  if (!whole || !part || *part < 1 || *whole % *part != 0) return std::nullopt;
+  dims.back() = width->pool->integer(*whole / *part);
+  dims.push_back(width);
+  return dims;
 }
 
 // The rows that `e`, a load of x at the place of v's row `own`, lists or exchanges; nothing if x
@@ -41,18 +53,35 @@ Indices row_of_x(const Graph& g, const Rows& rows, const Indices& own,
 std::optional<Rows> match_rows(const Graph& g, ExprRef e, const Indices& own, const ir::Type& to) {
   const ValueId x = *loaded(e);
   const ir::Type& from = g.value(x).type;
-  if (from.rank() < to.rank() || from.dtype != to.dtype) return std::nullopt;
-  if (to.rank() < 2 || from.rank() > kLargestRank || from.dims.back() != to.dims.back())
+  if (from.dtype != to.dtype || to.rank() < 2 || from.rank() < 2) return std::nullopt;
+  const auto dims = cut_rows(from.dims, to.dims.back());
+  if (!dims || dims->size() < to.rank() || dims->size() > kLargestRank)
     return std::nullopt;  // cost: no such rows
   if (ir::element_count(g.pool(), from.dims) != ir::element_count(g.pool(), to.dims))
     return std::nullopt;
-  Rows rows{x, std::vector<size_t>(from.rank() - 1)};
+  Rows rows{x, *dims, std::vector<size_t>(dims->size() - 1)};
   std::iota(rows.order.begin(), rows.order.end(), 0);
   do {
-    const bool same = from.rank() == to.rank() && std::ranges::is_sorted(rows.order);
-    if (!same && row_of_x(g, rows, own, to.dims) == e->args) return rows;
+    const bool same = dims->size() == to.rank() && std::ranges::is_sorted(rows.order);
+    Indices at = row_of_x(g, rows, own, to.dims);
+    if (dims->size() > from.rank()) at = ir::reshape_indices(g.pool(), at, *dims, from.dims);
+    if (at != e->args) continue;
+    return same ? std::nullopt : std::optional(rows);
   } while (std::ranges::next_permutation(rows.order).found);
   return std::nullopt;
+}
+
+bool is_cut(const Graph& g, const Rows& rows) { return rows.dims != g.value(rows.x).type.dims; }
+
+// x with the rows' dims, for op o.
+ValueId as_rows(Graph& g, const Rows& rows, const ir::Op& o) {
+  if (!is_cut(g, rows)) return rows.x;
+  const ir::Type from = g.value(rows.x).type, to{from.dtype, rows.dims};
+  const std::string name = g.value(rows.x).name;
+  const Indices own = ir::indices_of(g.pool(), to.dims);
+  ir::Captured c =
+      ir::capture(ir::load_of(g, rows.x, ir::reshape_indices(g.pool(), own, to.dims, from.dims)));
+  return g.add_pointwise(c.operands, c.body, to, name, o.origin);
 }
 
 // Through a chain of views, as far as it goes.
@@ -64,7 +93,7 @@ std::optional<Rows> rows_of(const Graph& g, ValueId v) {
     const ValueId x = *loaded(e);
     if (x != v) {
       const auto rows = match_rows(g, e, own, g.value(v).type);
-      if (rows) found = rows;
+      if (rows && !(found && is_cut(g, *rows))) found = rows;
     }
     const ir::Op* op = g.def(x);
     if (!op || op->kind != OpKind::pointwise) break;
@@ -83,7 +112,7 @@ void view_instead(Graph& g, ValueId v, ValueId wide, const Rows& rows) {
 }
 
 ir::Type wide_type(const Graph& g, ValueId v, const Rows& rows) {
-  ir::Type type{g.value(v).type.dtype, g.value(rows.x).type.dims};
+  ir::Type type{g.value(v).type.dtype, rows.dims};
   type.dims.back() = g.value(v).type.dims.back();
   return type;
 }
@@ -104,16 +133,17 @@ bool keep_in_row_op(Graph& g, OpId o) {
   const auto x = op.kind == OpKind::norm ? ir::normed_value(g, o) : std::optional(op.operands[0]);
   const auto rows = x ? rows_of(g, *x) : std::nullopt;
   if (!rows) return false;
-  const ValueId v = op.results[0];
+  if (op.kind == OpKind::matmul && is_cut(g, *rows)) return false;
+  const ValueId v = op.results[0], of = as_rows(g, *rows, op);
   const ir::Type type = wide_type(g, v, *rows);
   if (op.kind == OpKind::matmul) {
     ExprRef epilogue = ir::bias_epilogue(g, type, ir::bias_of(g, op));
     view_instead(g, v,
-                 ir::add_matmul(g, rows->x, op.operands[1], ir::free_attrs(g, o), epilogue, type,
+                 ir::add_matmul(g, of, op.operands[1], ir::free_attrs(g, o), epilogue, type,
                                 g.value(v).name, op.origin),
                  *rows);
   } else {
-    view_instead(g, v, ir::add_norm(g, ir::norm_of(op), rows->x, type, g.value(v).name, op.origin),
+    view_instead(g, v, ir::add_norm(g, ir::norm_of(op), of, type, g.value(v).name, op.origin),
                  *rows);
   }
   return true;
@@ -145,7 +175,8 @@ bool keep_in_elementwise(Graph& g, OpId o) {
     const auto r = loaded_at(n, own);
     if (!r) return nullptr;
     const auto rows = rows_of(g, *r);
-    ok = ok && rows && !is_reduced(g, *r) && same_leading(g.value(*r).type, type);
+    ok = ok && rows && !is_cut(g, *rows) && !is_reduced(g, *r) &&
+         same_leading(g.value(*r).type, type);
     if (!ok) return nullptr;
     if (!read.empty()) {
       const Rows& first = read[0].second;
