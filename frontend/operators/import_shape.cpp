@@ -36,6 +36,15 @@ constexpr int64_t kLargestRange = int64_t{1} << 31;
 
 ExprRef product(Importer& im, const Dims& dims) { return ir::element_count(im.pool(), dims); }
 
+// The first axis of an input of several.
+bool is_batch(const Importer& im, ExprRef size) {
+  return size->kind == ir::ExprKind::symbol &&
+         std::ranges::any_of(im.graph.inputs(), [&](ValueId v) {
+           const Dims& d = im.graph.value(v).type.dims;
+           return d.size() > 1 && d[0] == size;
+         });
+}
+
 }  // namespace
 
 Result<void> import_constant(Importer& im) {
@@ -102,6 +111,9 @@ Result<void> import_reshape(Importer& im) {
         bounded = im.require_ge0(ir::sub(e->args[limit], e->args[1 - limit]), "a table is shorter");
       });
       TFCC_TRY_VOID(std::move(bounded));
+      // A mask [C, T] viewed as [B, -1], where ids are [B, S]: a run has one batch, under two names.
+      if (!from.empty() && is_batch(im, to[0]) && is_batch(im, from[0]))
+        TFCC_TRY_VOID(im.unify(to[0], from[0], "one batch"));
       im.expect_multiple(product(im, from), product(im, to));
       return im.fail(ErrorCode::shape,
                      fmt::format("{} elements do not split by {}", ir::print(product(im, from)),
