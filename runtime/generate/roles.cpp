@@ -139,11 +139,13 @@ class Finder {
   }
 
   Result<void> take_outputs() {
+    std::string like_logits;
     for (const TensorInfo& out : outputs_) {
       const auto given = given_.find(out.name);
       const bool fits =
           out.dims.size() == 3 && is_fixed(out.dims[2]) && !past_of(out) && is_float(out.dtype);
       // an encoder's hidden state has the same shape: by itself it is no sign of a decoder
+      if (fits && like_logits.empty()) like_logits = out.name;
       const bool logits = given != given_.end()
                               ? given->second == "logits"
                               : fits && (has(out.name, "logits") || !pasts_.empty());
@@ -159,7 +161,10 @@ class Finder {
       }
     }
     if (roles_.logits.empty() || roles_.vocabulary <= 0)
-      return no_decoder("no output of logits, numbers of [batch, length, vocabulary]");
+      return no_decoder("no output of logits, numbers of [batch, length, vocabulary]" +
+                        (like_logits.empty() ? ""
+                                             : " (if '" + like_logits + "' is it, say --role " +
+                                                   like_logits + "=logits)"));
     for (const TensorInfo& past : pasts_) {
       const auto is = [&](const Cache& c) { return c.past.name == past.name; };
       const auto n = std::count_if(roles_.caches.begin(), roles_.caches.end(), is);

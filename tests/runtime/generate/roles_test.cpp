@@ -95,6 +95,11 @@ TEST(Roles, SayWhatIsMissing) {
             head + "no input of token ids, whole numbers of [batch, length]" + tail);
   EXPECT_EQ(refusal({kIds}, {tensor("pooled", DType::f32, {"B", "32"})}),
             head + "no output of logits, numbers of [batch, length, vocabulary]" + tail);
+  EXPECT_EQ(
+      refusal({kIds}, {tensor("out0", DType::f32, {"B", "S", "288"})}),
+      head +
+          "no output of logits, numbers of [batch, length, vocabulary] (if 'out0' is it, say --role out0=logits)" +
+          tail);
   EXPECT_EQ(refusal({kIds, tensor("pixels", DType::f32, {"B", "9"})}, {kLogits}),
             head + "the input 'pixels' is neither ids, mask, positions nor past" + tail);
   EXPECT_EQ(
