@@ -91,10 +91,23 @@ void Stub::field(const std::string& name, bool value) {
   constant("bool", name, value ? "true" : "false");
 }
 
-void Stub::field_f32(const std::string& name, double value) {
+namespace {
+
+std::string f32_literal(double value) {
   char buffer[64];
   std::string s(buffer, std::to_chars(buffer, buffer + 64, value).ptr);
-  constant("f32", name, s + (s.find_first_of(".e") == std::string::npos ? ".0f" : "f"));
+  return s + (s.find_first_of(".e") == std::string::npos ? ".0f" : "f");
+}
+
+}  // namespace
+
+void Stub::field_f32(const std::string& name, double value) {
+  constant("f32", name, f32_literal(value));
+}
+void Stub::field_f32s(const std::string& name, const std::vector<double>& values) {
+  std::string list;
+  for (double v : values) list += (list.empty() ? "" : ", ") + f32_literal(v);
+  constant("f32", name + "[]", "{" + list + "}");
 }
 
 void Stub::require(const std::string& condition, const std::string& message) {

@@ -39,6 +39,7 @@ class Stub {
   void field(const std::string& name, int64_t value);
   void field(const std::string& name, bool value);
   void field_f32(const std::string& name, double value);
+  void field_f32s(const std::string& name, const std::vector<double>& values);
   /// A condition on Spec, without which the kernel does not compile.
   void require(const std::string& condition, const std::string& message);
 

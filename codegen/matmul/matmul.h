@@ -138,9 +138,15 @@ struct TileUse {
   bool beside = false;        // its end reads a matrix that stands beside the sums
   size_t count = 0;           // at most so many tiles
 };
+/// Cycles that a product of this tile takes: each round of tiles over the multiprocessors to compute
+/// them, and each tile for what all of them read. Fitted to an H100 (docs/performance.md).
+struct TileCycles {
+  double round = 0, read = 0;
+};
+TileCycles tile_cycles(const WgmmaTile& tile, int64_t k);
 /// Cycles of a product in this tile on so many blocks: what they compute in rounds, and what they
-/// read, of which each hides a part of the other. The same as Tiling::cost of
-/// templates/cuda/matmul_wgmma.cuh, which takes the cheapest tile at the rows of a run.
+/// read, of which each hides a part of the other. templates/cuda/matmul_wgmma.cuh takes the tile of
+/// which these are fewest at the rows of a run.
 double wgmma_cycles(const WgmmaTile& tile, int64_t rows, int64_t n, int64_t k, int64_t blocks);
 /// Of the candidates (whose stages are not read) those that lose least, together: the cheapest of
 /// them at each number of rows against the cheapest of all.

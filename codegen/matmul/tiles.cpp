@@ -24,6 +24,8 @@ constexpr int kMostStages = 12;
 /// A tile must save so much of the time, on the average, or it is not worth its code.
 constexpr double kWorthATile = 0.003;
 
+double parts(int64_t all, int64_t size) { return static_cast<double>((all + size - 1) / size); }
+
 /// With as many parts under way as its block has memory for; none: not two.
 std::optional<WgmmaTile> with_stages(WgmmaTile t, const TileUse& use) {
   for (t.stages = kMostStages; t.stages >= 2; --t.stages) {
@@ -68,18 +70,18 @@ struct Table {
 
 }  // namespace
 
-double wgmma_cycles(const WgmmaTile& t, int64_t rows, int64_t n, int64_t k, int64_t blocks) {
-  const auto parts = [](int64_t all, int64_t size) {
-    return static_cast<double>((all + size - 1) / size);
-  };
+TileCycles tile_cycles(const WgmmaTile& t, int64_t k) {
   const bool large = t.block_m == 128;
-  const double area = t.block_m * t.block_n, tiles = parts(rows, t.block_m) * parts(n, t.block_n),
-               steps = parts(k, t.block_k), deep = t.block_k / 64,
-               end = area * (large ? 0.315 : 0.42), step = area * deep / 35.3 + (large ? 0 : 46),
-               rounds = std::ceil(tiles / static_cast<double>(blocks)),
-               computing = rounds * (end + steps * step),
-               reading = tiles * steps * deep * (t.block_m + t.block_n) * 128 / 6600;
-  return std::hypot(computing, reading);
+  const double area = t.block_m * t.block_n, steps = parts(k, t.block_k), deep = t.block_k / 64,
+               end = area * (large ? 0.315 : 0.42), step = area * deep / 35.3 + (large ? 0 : 46);
+  return {end + steps * step, steps * deep * (t.block_m + t.block_n) * 128 / 6600};
+}
+
+double wgmma_cycles(const WgmmaTile& t, int64_t rows, int64_t n, int64_t k, int64_t blocks) {
+  const double tiles = parts(rows, t.block_m) * parts(n, t.block_n);
+  const TileCycles cycles = tile_cycles(t, k);
+  return std::hypot(std::ceil(tiles / static_cast<double>(blocks)) * cycles.round,
+                    tiles * cycles.read);
 }
 
 std::vector<WgmmaTile> best_tiles(const std::vector<WgmmaTile>& candidates, const TileUse& use) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "codegen/matmul/matmul.h"
 
@@ -122,6 +123,17 @@ struct TileList {
   }
 };
 
+/// What the kernel chooses among its tiles by.
+void add_cycles(Stub& stub, const std::vector<WgmmaTile>& tiles, int64_t k) {
+  std::vector<double> round, read;
+  for (const WgmmaTile& t : tiles) {
+    const TileCycles cycles = tile_cycles(t, k);
+    round.push_back(std::round(cycles.round)), read.push_back(std::round(cycles.read * 100) / 100);
+  }
+  stub.field_f32s("round_cycles", round);
+  stub.field_f32s("read_cycles", read);
+}
+
 }  // namespace
 
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside) {
@@ -150,6 +162,7 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   stub.type("T", x.a);
   stub.type("Out", c.type(y).dtype);
   stub.type("Tiles", "WgmmaTiles<" + list.types + ">");
+  if (tiles.size() > 1) add_cycles(stub, tiles, *c.known(x.k));
   stub.field("early", config.early);
   stub.field("trans_b", x.trans_b);
   Taken taken;

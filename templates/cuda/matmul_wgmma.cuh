@@ -7,11 +7,12 @@
 // a tile is computed; two prepare that end; the others are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a
 // slot back when the next product has begun. If it is `early`, what is asked for first are parts of b, before the launches before this one have ended: it
 // is a weight, which nobody writes. Where a launch may choose among several tiles, the rows that the run has decide, by what each would
-// take (Tiling::cost).
+// take: of the tiles of Spec::Tiles, round_cycles of each round of them over the blocks, and read_cycles of each for what all of them read
+// (codegen/matmul/tiles.cpp says how many).
 // The epilogue, and norms before and after the product, are those of cuda/matmul_end.cuh.
 //
 // Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages, block_k>, ..>: block_m 64 or 128, block_n any that wgmma has
-// (sm90::multiply), without trans_b a multiple of 64; early; trans_b; what cuda/matmul_end.cuh has.
+// (sm90::multiply), without trans_b a multiple of 64; of several Tiles round_cycles and read_cycles, an f32 of each; early; trans_b; what cuda/matmul_end.cuh has.
 // columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b for each tile its block_n, of 64 columns; without trans_b 64 rows.
 // Block: Tiles::groups warpgroups, a warp that asks, and two that prepare. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
 // Bound: at few rows the bytes of b, and how long they take to arrive; else 2 rows columns k FLOP at the rate of dense tensor cores.
@@ -83,16 +84,6 @@ template <class Tile, class Spec> struct Tiling : Tile {
   TFCC_FN idx column(idx tile) const { return tile % across * block_n; }
   TFCC_FN unsigned char* tile_a(int slot) const { return at.ring + slot * (a_bytes + b_bytes); }
   TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + a_bytes; }
-
-  /// The square of the cycles that this tile would take, fitted to an H100 (docs/performance.md): rounds of tiles, each of steps and an end,
-  /// and what all tiles read, of which each hides a part of the other. As wgmma_cycles() of codegen/matmul/tiles.cpp.
-  TFCC_FN f32 cost(f32 part_of_blocks) const {
-    constexpr bool large = block_m == 128;
-    constexpr f32 area = block_m * block_n, end = area * (large ? 0.315f : 0.42f), step = area * (block_k / 64) / 35.3f + (large ? 0 : 46);
-    constexpr f32 step_bytes = (block_m + block_n) * block_k * 2;
-    const f32 tiles = (f32)count(), computing = ceilf(tiles * part_of_blocks - 1e-4f) * (end + (f32)steps * step), reading = tiles * (f32)steps * (step_bytes / 6600);
-    return computing * computing + reading * reading;
-  }
 
   TFCC_FN void ask_for_b(const TensorMap& b, idx first_column, int step, int slot) const {
 #pragma unroll
@@ -205,16 +196,18 @@ template <class Spec> struct MultiplyTile {
   }
 };
 
-/// The number of the cheapest of the tiles.
+/// The number of the cheapest of the tiles: by the squares of cycles, for what is computed and what is read hide a part of each other.
 template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const Place<Spec>& place) {
-  if constexpr (sizeof...(Ts) == 1) return 0;
-  const f32 part = __frcp_rn((f32)gridDim.x);
-  const f32 costs[] = {Tiling<Ts, Spec>(place).cost(part)...};
   int best = 0;
-  f32 least = costs[0];
+  if constexpr (sizeof...(Ts) > 1) {
+    const f32 part = __frcp_rn((f32)gridDim.x), tiles[] = {(f32)Tiling<Ts, Spec>(place).count()...};
+    f32 least = 0;
 #pragma unroll
-  for (int i = 1; i < (int)sizeof...(Ts); ++i) {
-    if (costs[i] < least) least = costs[i], best = i;
+    for (int i = 0; i < (int)sizeof...(Ts); ++i) {
+      const f32 computing = ceilf(tiles[i] * part - 1e-4f) * Spec::round_cycles[i], reading = tiles[i] * Spec::read_cycles[i];
+      const f32 cost = computing * computing + reading * reading;
+      if (i == 0 || cost < least) least = cost, best = i;
+    }
   }
   return best;
 }
