@@ -93,6 +93,29 @@ std::optional<int64_t> largest_rows(const Graph& g, ExprRef rows, int64_t most_t
                              : most;
 }
 
+// What an op computes of its sums, `scaled` with its factor.
+void describe_end(const Graph& g, const ir::Op& op, ExprRef sum, ExprRef scaled, MatmulDesc& x) {
+  const auto& attrs = op.as<ir::MatmulAttrs>();
+  ir::ExprPool& pool = g.pool();
+  if (attrs.scaled) x.scaled = beside(g, op, attrs.scaled, x);
+  if (attrs.gate) {
+    x.epilogue = Epilogue::gate;
+    ExprRef t = pool.param("t", sum->type);
+    x.body = ir::with_sums(attrs.gate, scaled,
+                           attrs.alpha == 1 ? t : ir::mul(t, pool.real(attrs.alpha, t->type)));
+    return;
+  }
+  if (!attrs.epilogue) {
+    x.body = scaled;
+    return;
+  }
+  x.body = beside(g, op, attrs.epilogue, x);
+  x.epilogue = x.body ? Epilogue::beside : Epilogue::other;
+  if (x.body) x.body = ir::with_sum(x.body, scaled);
+  if (const auto bias = ir::bias_of(g, op); bias && g.value(*bias).type.dtype == x.d)
+    x.epilogue = Epilogue::bias;
+}
+
 }  // namespace
 
 MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const ProductRules& rules) {
@@ -137,23 +160,7 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const Pro
           scaled = attrs.alpha == 1 ? sum : ir::mul(sum, pool.real(attrs.alpha, sum->type));
   x.norm = attrs.norm;
   x.operand_dims.assign(op.operands.size(), {});
-  if (attrs.scaled) x.scaled = beside(g, op, attrs.scaled, x);
-  if (attrs.gate) {
-    x.epilogue = Epilogue::gate;
-    ExprRef t = pool.param("t", sum->type);
-    x.body = ir::with_sums(attrs.gate, scaled,
-                           attrs.alpha == 1 ? t : ir::mul(t, pool.real(attrs.alpha, t->type)));
-    return x;
-  }
-  if (!attrs.epilogue) {
-    x.body = scaled;
-    return x;
-  }
-  x.body = beside(g, op, attrs.epilogue, x);
-  x.epilogue = x.body ? Epilogue::beside : Epilogue::other;
-  if (x.body) x.body = ir::with_sum(x.body, scaled);
-  if (const auto bias = ir::bias_of(g, op); bias && g.value(*bias).type.dtype == x.d)
-    x.epilogue = Epilogue::bias;
+  describe_end(g, op, sum, scaled, x);
   return x;
 }
 

@@ -36,6 +36,25 @@ uint32_t ordered_shared_bytes(DType type, const OrderedTiles& t) {
   return static_cast<uint32_t>(static_cast<size_t>(t.stages * rows) * parts * pitch);
 }
 
+namespace {
+
+// The tile of a launch, and the one that is large.
+void add_tiles(Stub& stub, const OrderedTiles& tiles) {
+  const auto tile = [&](const std::string& prefix, const OrderedTile& t) {
+    for (const auto& [name, n] : {std::pair{prefix.empty() ? "block_m" : "m", t.block_m},
+                                  {prefix.empty() ? "block_n" : "n", t.block_n},
+                                  {"own_m", t.own_m},
+                                  {"own_n", t.own_n}})
+      stub.field(prefix + name, int64_t{n});
+  };
+  tile("", tiles.tile);
+  tile("large_", tiles.large);
+  stub.field("block_k", int64_t{tiles.block_k});
+  stub.field("stages", int64_t{tiles.stages});
+}
+
+}  // namespace
+
 Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulDesc& x,
                                      const MatmulConfig& config) {
   const ir::Op& op = c.graph.op(o);
@@ -62,17 +81,7 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
   stub.field("threads", int64_t{tiles.threads});
   stub.field("parts", parts_of(x.a, tiles));
   stub.field("tf32", int64_t{tiles.tf32});
-  const auto tile = [&](const std::string& prefix, const OrderedTile& t) {
-    for (const auto& [name, n] : {std::pair{prefix.empty() ? "block_m" : "m", t.block_m},
-                                  {prefix.empty() ? "block_n" : "n", t.block_n},
-                                  {"own_m", t.own_m},
-                                  {"own_n", t.own_n}})
-      stub.field(prefix + name, int64_t{n});
-  };
-  tile("", tiles.tile);
-  tile("large_", tiles.large);
-  stub.field("block_k", int64_t{tiles.block_k});
-  stub.field("stages", int64_t{tiles.stages});
+  add_tiles(stub, tiles);
   stub.field("processors", c.target.processors ? c.target.processors : kManyProcessors);
   stub.field("copy", copied);
   stub.require(fmt::format("MatmulOrderedShape<Spec>::shared_bytes == {}", size.shared_bytes),

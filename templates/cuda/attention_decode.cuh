@@ -103,53 +103,51 @@ struct WarpTiles {
   TFCC_FN void next() { tile = (tile + 1) % of_span == 0 ? tile + 1 + (apart - 1) * of_span : tile + 1; }
 };
 
-template <class Spec, class Score, class Visible, class Live, class Rows>
-TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
-                              idx sequences, const Score& score, const Visible& visible, const Live&, const Rows& rows) {
-  static_assert(kSame<Live, AllLive>, "the keys of a cache are those of its sequence");
+/// How the spans of a block's keys are shared: by its warps, or by those of all blocks of its cluster.
+template <class Spec>
+struct SharedSpans {
+  using Shape = DecodeShape<Spec>;
+  idx first, end;
+  bool spread;  // the same in all blocks of a cluster
+  int rank, at_once;
+  f32* parts;  // of each warp: what the span that it had last left
+
+  template <class Rows>
+  TFCC_FN SharedSpans(const DecodeBlock<Spec, Rows>& block, f32* parts_)
+      : first(block.first_tile / WarpTiles<Spec>::of_span), end((block.tiles + WarpTiles<Spec>::of_span - 1) / WarpTiles<Spec>::of_span), parts(parts_) {
+    rank = Spec::cluster > 1 ? blockIdx.z : 0;
+    spread = Spec::cluster > 1 && end - first > Spec::warps;
+    at_once = spread ? Spec::warps * Spec::cluster : Spec::warps;
+  }
+  TFCC_FN int number_of(int warp) const { return spread ? warp * Spec::cluster + rank : warp; }
+  TFCC_FN void meet() const {
+#if __CUDA_ARCH__ >= 900
+    if (spread) return sm90::meet_cluster();
+#endif
+    __syncthreads();
+  }
+  /// What the warp that had the p-th span of a round left.
+  TFCC_FN const f32* part_of(int p) const {
+#if __CUDA_ARCH__ >= 900
+    if (spread) return sm90::of_block(parts + p / Spec::cluster * Shape::part_floats, p % Spec::cluster);
+#endif
+    return parts + p * Shape::part_floats;
+  }
+};
+
+/// The block's `count` rows of q, of a sequence whose first is `first_query`, and zeros; by all threads.
+template <class Spec, class Rows>
+TFCC_FN void load_decode_queries(typename Spec::T* tile_q, const typename Spec::T* q, const DecodeBlock<Spec, Rows>& block, i64 first_query, int count) {
   using T = typename Spec::T;
   using Shape = DecodeShape<Spec>;
-  using Warp = AttentionWarp<Spec>;
-  using Aligned = AttentionChunks<Spec>;
-  constexpr int block_n = Spec::block_n, group = Spec::heads / Spec::kv_heads, stages = Spec::stages, warps = Spec::warps, cluster = Spec::cluster;
-  extern __shared__ uint4 tfcc_shared[];
-  T* const tile_q = (T*)tfcc_shared;
-  T* const rings = tile_q + Shape::q_elements;
-  f32* const parts = (f32*)(rings + warps * stages * (Shape::k_elements + Shape::v_elements));
-
-  const DecodeBlock<Spec, Rows> block(rows, (idx)blockIdx.x, sequences);
-  if (block.b < 0) return;
-  const idx first_span = block.first_tile / WarpTiles<Spec>::of_span, spans = (block.tiles + WarpTiles<Spec>::of_span - 1) / WarpTiles<Spec>::of_span;
-  const int rank = cluster > 1 ? blockIdx.z : 0;
-  const bool spread = cluster > 1 && spans - first_span > warps;  // the same in all blocks of a cluster
-  if (!spread && rank > 0) return;
-  const int at_once = spread ? warps * cluster : warps;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  T* const ring = rings + warp * stages * (Shape::k_elements + Shape::v_elements);
-  const auto tile_k = [&](int stage) { return ring + stage * (Shape::k_elements + Shape::v_elements); };
-  const auto copy_keys = [&](idx tile, int stage, const KeyBits<block_n>& bits) {
-    const auto row = [&](int stride, int width) { return block.rows.key_row(block.b, block.kv_head, tile * block_n, stride, width); };
-    copy_tile<typename Shape::QkRows, block_n, Spec::head_dim, Aligned::chunked(Spec::head_dim, Spec::k_stride), kWarp>(
-        tile_k(stage), k + row(Spec::k_stride, Spec::head_dim), Spec::k_stride, bits, lane);
-    copy_tile<typename Shape::VRows, block_n, Spec::v_dim, Aligned::chunked(Spec::v_dim, Spec::v_stride), kWarp>(
-        tile_k(stage) + Shape::k_elements, v + row(Spec::v_stride, Spec::v_dim), Spec::v_stride, bits, lane);
-  };
-  const auto bits_of = [&](idx tile) {
-    KeyBits<block_n> bits;
-    next_tile<block_n>(tile, block.tiles, block.limit, block.b, AllLive{}, bits);
-    return bits;
-  };
-
-  const i64 first_query = block.rows.first_query(block.b);
-  const int count = imin(16, block.queries * group - block.first);
-  constexpr int per_row = Shape::QkRows::width / 8;
+  constexpr int per_row = Shape::QkRows::width / 8, group = DecodeBlock<Spec, Rows>::group;
   for (int e = threadIdx.x; e < 16 * per_row; e += Shape::threads) {
     const int r = e / per_row, c = e % per_row, at = block.first + r;
     union { uint4 word; T e[8]; } u;
     u.word = make_uint4(0, 0, 0, 0);
     const T* from = q + (first_query + at / group) * Spec::q_stride + (block.kv_head * group + at % group) * Spec::head_dim + c * 8;
     if (r < count && c * 8 < Spec::head_dim) {
-      if constexpr (Aligned::chunked(Spec::head_dim, Spec::q_stride)) {
+      if constexpr (AttentionChunks<Spec>::chunked(Spec::head_dim, Spec::q_stride)) {
         u.word = *(const uint4*)from;
       } else {
 #pragma unroll
@@ -160,91 +158,140 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, 
     }
     *(uint4*)(tile_q + Shape::QkRows::at(r, c)) = u.word;
   }
+}
 
-  WarpTiles<Spec> ahead(block.first_tile, block.tiles, spread ? warp * cluster + rank : warp, at_once), own = ahead;
-  const auto copy_next = [&](int stage) {
-    if (ahead.more()) copy_keys(ahead.tile, stage, bits_of(ahead.tile)), ahead.next();
-    commit_copies();
-  };
+/// One warp: the tiles of its spans, and the ring that they come to.
+template <class Spec, class Rows>
+struct DecodeWarp {
+  using T = typename Spec::T;
+  using Shape = DecodeShape<Spec>;
+  using Warp = AttentionWarp<Spec>;
+  const DecodeBlock<Spec, Rows>& block;
+  T* ring;
+  const T *k, *v;
+  WarpTiles<Spec> own, ahead;
+  int stage = 0, lane = threadIdx.x % kWarp;
+
+  TFCC_FN DecodeWarp(const DecodeBlock<Spec, Rows>& block_, const SharedSpans<Spec>& spans, T* ring_, const T* k_, const T* v_)
+      : block(block_), ring(ring_), k(k_), v(v_), own(block_.first_tile, block_.tiles, spans.number_of(threadIdx.x / kWarp), spans.at_once), ahead(own) {
 #pragma unroll
-  for (int s = 0; s < stages; ++s) copy_next(s);
+    for (int s = 0; s < Spec::stages; ++s) copy_next(s);
+  }
+  TFCC_FN T* tile_k(int s) const { return ring + s * (Shape::k_elements + Shape::v_elements); }
+  TFCC_FN T* tile_v(int s) const { return tile_k(s) + Shape::k_elements; }
+  TFCC_FN KeyBits<Spec::block_n> bits_of(idx tile) const {
+    KeyBits<Spec::block_n> bits;
+    next_tile<Spec::block_n>(tile, block.tiles, block.limit, block.b, AllLive{}, bits);
+    return bits;
+  }
+  TFCC_FN void copy_next(int s) {
+    if (ahead.more()) {
+      const auto bits = bits_of(ahead.tile);
+      copy_key_tile<Spec, typename Shape::QkRows, Spec::head_dim, Spec::k_stride, kWarp>(tile_k(s), k, block, ahead.tile, bits, lane);
+      copy_key_tile<Spec, typename Shape::VRows, Spec::v_dim, Spec::v_stride, kWarp>(tile_v(s), v, block, ahead.tile, bits, lane);
+      ahead.next();
+    }
+    commit_copies();
+  }
+  /// The tiles of a span join `w`.
+  template <class Score, class Visible>
+  TFCC_FN void see_span(Warp& w, const Score& score, const Visible& visible) {
+    for (bool last = false; !last; own.next()) {
+      last = own.last_of_span();
+      wait_copies<Spec::stages - 1>();
+      __syncwarp();
+      const KeyBits<Spec::block_n> bits = bits_of(own.tile);
+      w.see_tile(tile_k(stage), tile_v(stage), block, block.first + lane / 4, own.tile, bits, block.cuts(bits, own.tile), score, visible);
+      __syncwarp();
+      copy_next(stage);
+      stage = stage + 1 == Spec::stages ? 0 : stage + 1;
+    }
+  }
+  /// Leaves the first `count` rows of what `w` has seen: results, four sums and a top of each.
+  TFCC_FN void leave(const Warp& w, f32* part, int count) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = lane / 4 + 8 * half;
+      if (r >= count) continue;
+#pragma unroll
+      for (int t = 0; t < Warp::v_tiles; ++t) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int at = t * 8 + lane % 4 * 2 + c;
+          if (at < Spec::v_dim) part[r * Shape::part_stride + at] = w.o[t][2 * half + c];
+        }
+      }
+      f32* const of_row = part + 16 * Shape::part_stride + r * 5;
+      of_row[lane % 4] = w.softmax.sum[half];
+      if (lane % 4 == 0) of_row[4] = w.softmax.top[half];
+    }
+  }
+};
+
+/// One thread: merges every `threads`th column of one row, or of this block's part of it, of what the warps left.
+template <class Spec>
+struct DecodeColumns {
+  using Shape = DecodeShape<Spec>;
+  static constexpr int threads = Shape::threads / 16, count = ceil_div(Spec::v_dim, threads), slice = ceil_div(Spec::v_dim, Spec::cluster);
+  int row, first, end;
+  SpanSum<Spec, count, 4> sum;
+
+  TFCC_FN DecodeColumns(const SharedSpans<Spec>& spans) {
+    row = threadIdx.x / threads, first = threadIdx.x % threads + (spans.spread ? spans.rank * slice : 0);
+    end = spans.spread ? imin(Spec::v_dim, (spans.rank + 1) * slice) : Spec::v_dim;
+  }
+  TFCC_FN void add(const f32* part) {
+    const f32* const of_row = part + 16 * Shape::part_stride + row * 5;
+    sum.add(of_row[4], [&](int x) { return of_row[x]; },
+            [&](int x) { return first + x * threads < end ? part[row * Shape::part_stride + first + x * threads] : 0.0f; });
+  }
+  TFCC_FN void write(typename Spec::T* to) const {
+    const f32 scale = row_scale((sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]));
+#pragma unroll
+    for (int x = 0; x < count; ++x) {
+      const int c = first + x * threads;
+      if (c < end) store(to, c, sum.o[x] * scale);
+    }
+  }
+};
+
+template <class Spec, class Score, class Visible, class Live, class Rows>
+TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
+                              idx sequences, const Score& score, const Visible& visible, const Live&, const Rows& rows) {
+  static_assert(kSame<Live, AllLive>, "the keys of a cache are those of its sequence");
+  using T = typename Spec::T;
+  using Shape = DecodeShape<Spec>;
+  constexpr int ring_elements = Spec::stages * (Shape::k_elements + Shape::v_elements);
+  extern __shared__ uint4 tfcc_shared[];
+  T* const tile_q = (T*)tfcc_shared;
+  T* const rings = tile_q + Shape::q_elements;
+
+  const DecodeBlock<Spec, Rows> block(rows, (idx)blockIdx.x, sequences);
+  if (block.b < 0) return;
+  const SharedSpans<Spec> spans(block, (f32*)(rings + Spec::warps * ring_elements));
+  if (!spans.spread && spans.rank > 0) return;
+  const int warp = threadIdx.x / kWarp;
+  const i64 first_query = block.rows.first_query(block.b);
+  const int count = imin(16, block.queries * block.group - block.first);
+  load_decode_queries<Spec>(tile_q, q, block, first_query, count);
+  DecodeWarp<Spec, Rows> mine(block, spans, rings + warp * ring_elements, k, v);
   __syncthreads();
 
-  // A thread merges every eighth column of one row, or of this block's part of it, of those that the warps bring to `parts`.
-  constexpr int row_threads = Shape::threads / 16, columns = ceil_div(Spec::v_dim, row_threads), slice = ceil_div(Spec::v_dim, cluster);
-  const int row = threadIdx.x / row_threads, column = threadIdx.x % row_threads + (spread ? rank * slice : 0);
-  const int end = spread ? imin(Spec::v_dim, (rank + 1) * slice) : Spec::v_dim;
-  SpanSum<Spec, columns, 4> sum;
-  int stage = 0;
-  const auto meet = [&] {
-#if __CUDA_ARCH__ >= 900
-    if (spread) return sm90::meet_cluster();
-#endif
-    __syncthreads();
-  };
-  // What the warp that had the p-th span of a round left.
-  const auto part_of = [&](int p) -> const f32* {
-#if __CUDA_ARCH__ >= 900
-    if (spread) return sm90::of_block(parts + p / cluster * Shape::part_floats, p % cluster);
-#endif
-    return parts + p * Shape::part_floats;
-  };
-  for (idx from = first_span; from < spans; from += at_once) {
-    if (own.more()) {
-      Warp w(tile_q);
+  DecodeColumns<Spec> merged(spans);
+  for (idx from = spans.first; from < spans.end; from += spans.at_once) {
+    if (mine.own.more()) {
+      AttentionWarp<Spec> w(tile_q);
       w.load_queries();
-      for (bool last = false; !last; own.next()) {
-        last = own.last_of_span();
-        wait_copies<stages - 1>();
-        __syncwarp();
-        const KeyBits<block_n> bits = bits_of(own.tile);
-        f32 s[block_n / 8][4];
-        w.multiply_keys(s, tile_k(stage));
-        const bool cut = block.cuts(bits, own.tile);
-        constexpr int reads = Warp::reads > 8 ? 8 : Warp::reads;
-        if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<reads>(s, block, lane, block.first + lane / 4, own.tile, bits, cut, score, visible);
-        w.softmax.update(s, w.o);
-        w.multiply_values(s, tile_k(stage) + Shape::k_elements);
-        __syncwarp();
-        copy_next(stage);
-        stage = stage + 1 == stages ? 0 : stage + 1;
-      }
-      f32* const part = parts + warp * Shape::part_floats;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = lane / 4 + 8 * half;
-        if (r >= count) continue;
-#pragma unroll
-        for (int t = 0; t < Warp::v_tiles; ++t) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const int at = t * 8 + lane % 4 * 2 + c;
-            if (at < Spec::v_dim) part[r * Shape::part_stride + at] = w.o[t][2 * half + c];
-          }
-        }
-        f32* const of_row = part + 16 * Shape::part_stride + r * 5;
-        of_row[lane % 4] = w.softmax.sum[half];
-        if (lane % 4 == 0) of_row[4] = w.softmax.top[half];
-      }
+      mine.see_span(w, score, visible);
+      mine.leave(w, spans.parts + warp * Shape::part_floats, count);
     }
-    meet();
-    if (row < count) {
-      for (int p = 0; p < at_once && from + p < spans; ++p) {
-        const f32* const part = part_of(p);
-        const f32* const of_row = part + 16 * Shape::part_stride + row * 5;
-        sum.add(of_row[4], [&](int x) { return of_row[x]; },
-                [&](int x) { return column + x * row_threads < end ? part[row * Shape::part_stride + column + x * row_threads] : 0.0f; });
-      }
+    spans.meet();
+    if (merged.row < count) {
+      for (int p = 0; p < spans.at_once && from + p < spans.end; ++p) merged.add(spans.part_of(p));
     }
-    if (spread || from + at_once < spans) meet();  // a block that ends takes its shared memory along
+    if (spans.spread || from + spans.at_once < spans.end) spans.meet();  // a block that ends takes its shared memory along
   }
-  if (row >= count) return;
-  const f32 scale = row_scale((sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]));
-  const int at = block.first + row;
-  T* const to = out + (first_query + at / group) * Spec::out_stride + (block.kv_head * group + at % group) * Spec::v_dim;
-#pragma unroll
-  for (int x = 0; x < columns; ++x) {
-    const int c = column + x * row_threads;
-    if (c < end) store(to, c, sum.o[x] * scale);
-  }
+  if (merged.row >= count) return;
+  const int at = block.first + merged.row;
+  merged.write(out + (first_query + at / block.group) * Spec::out_stride + (block.kv_head * block.group + at % block.group) * Spec::v_dim);
 }

@@ -87,6 +87,22 @@ struct AttentionRows {
     return expf((s - base) * (Spec::scaled ? Spec::score_scale : 1.0f));
   }
 
+  /// Scores as they are weighed: -inf where a key is hidden.
+  template <class Block, class Score, class Visible>
+  TFCC_FN void mask(f32 (&s)[4][columns], const Block& block, idx tile, const KeyBits<block_n>& bits, const Score& score,
+                    const Visible& visible) const {
+    const bool cut = block.cuts(bits, tile, block.first, Spec::block_m);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+#pragma unroll
+      for (int c = 0; c < columns; ++c) {
+        const int key = x + 16 * c;
+        const bool bit = (bits.word[c / 2] >> (key % kWarp)) & 1;
+        s[r][c] = block.masked(s[r][c], block.first + y + r, tile * block_n + key, bit, cut, score, visible);
+      }
+    }
+  }
+
   static TFCC_FN bool owns(int column) { return VRows::width % 64 == 0 || column < VRows::width; }
 
   /// o[r][g][c] += p v: query y + r, column 64 g + 4 x + c.
@@ -149,28 +165,22 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
                            const Score& score, const Visible& visible, const Live& live) {
   using Shape = AttentionShape<Spec>;
   using Rows = AttentionRows<Spec>;
-  constexpr int block_m = Spec::block_m, block_n = Spec::block_n, threads = Shape::threads;
+  constexpr int block_n = Spec::block_n, threads = Shape::threads;
   extern __shared__ uint4 tfcc_shared[];
   f32* const tile_q = (f32*)tfcc_shared;
   f32* const tile_k = tile_q + Shape::q_elements;
   f32* const tile_v = tile_k + Shape::k_elements;
   f32* const tile_p = tile_v + Shape::v_elements;
 
-  const auto row = [&](idx tile, int stride, int width) { return block.rows.key_row(block.b, block.kv_head, tile * block_n, stride, width); };
   const auto copy_k = [&](idx tile, const KeyBits<block_n>& bits) {
-    copy_tile<typename Rows::QkRows, block_n, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::k_stride), threads>(
-        tile_k, k + row(tile, Spec::k_stride, Spec::head_dim), Spec::k_stride, bits);
+    copy_key_tile<Spec, typename Rows::QkRows, Spec::head_dim, Spec::k_stride, threads>(tile_k, k, block, tile, bits);
   };
   const auto copy_v = [&](idx tile, const KeyBits<block_n>& bits) {
-    copy_tile<typename Rows::VRows, block_n, Spec::v_dim, Shape::chunked(Spec::v_dim, Spec::v_stride), threads>(
-        tile_v, v + row(tile, Spec::v_stride, Spec::v_dim), Spec::v_stride, bits);
+    copy_key_tile<Spec, typename Rows::VRows, Spec::v_dim, Spec::v_stride, threads>(tile_v, v, block, tile, bits);
   };
 
   const i64 first_row = block.rows.first_query(block.b) + block.first;
-  const int left = block.queries - block.first;
-  copy_tile<typename Rows::QkRows, block_m, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::q_stride), threads>(
-      tile_q, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride,
-      [&](int row) { return row < left; });
+  copy_query_tile<Spec, typename Rows::QkRows, threads>(tile_q, q, block, first_row);
   KeyBits<block_n> bits;
   idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
   if (tile < block.tiles) copy_k(tile, bits);
@@ -190,16 +200,7 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
     if (next < block.tiles) copy_k(next, next_bits);
     commit_copies();
 
-    const bool cut = block.cuts(bits, tile, block.first, block_m);
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-#pragma unroll
-      for (int c = 0; c < Rows::columns; ++c) {
-        const int key = w.x + 16 * c;
-        const bool bit = (bits.word[c / 2] >> (key % kWarp)) & 1;
-        s[r][c] = block.masked(s[r][c], block.first + w.y + r, tile * block_n + key, bit, cut, score, visible);
-      }
-    }
+    w.mask(s, block, tile, bits, score, visible);
     w.update(s, tile_p);
     wait_copies<1>();
     __syncthreads();  // v and p are complete
@@ -208,5 +209,5 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
     tile = next;
     bits = next_bits;
   }
-  w.finish(out + first_row * Spec::out_stride + block.h * Spec::v_dim, left);
+  w.finish(out + first_row * Spec::out_stride + block.h * Spec::v_dim, block.queries - block.first);
 }

@@ -47,14 +47,22 @@ struct AttentionWarp {
       for (int k = 0; k < 4; ++k) o[t][k] = 0.0f;
     }
   }
-  /// Of row r: adds the span that ends here.
-  TFCC_FN void end_span(int r, SpanSum<Spec, 2 * v_tiles, 1>& spans) const {
-    spans.add(softmax.top[r], [&](int) { return softmax.sum[r]; }, [&](int x) { return o[x / 2][2 * r + x % 2]; });
-  }
-  TFCC_FN void take(int r, const SpanSum<Spec, 2 * v_tiles, 1>& spans) {
-    softmax.sum[r] = spans.sum[0];
+  /// What a lane has of spans that have ended: of each of its two rows.
+  using Spans = SpanSum<Spec, 2 * v_tiles, 1>[2];
+  /// Adds the span that ends here, and begins the next.
+  TFCC_FN void end_span(Spans& spans) {
 #pragma unroll
-    for (int x = 0; x < 2 * v_tiles; ++x) o[x / 2][2 * r + x % 2] = spans.o[x];
+    for (int r = 0; r < 2; ++r)
+      spans[r].add(softmax.top[r], [&](int) { return softmax.sum[r]; }, [&](int x) { return o[x / 2][2 * r + x % 2]; });
+    begin();
+  }
+  TFCC_FN void take(const Spans& spans) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      softmax.sum[r] = spans[r].sum[0];
+#pragma unroll
+      for (int x = 0; x < 2 * v_tiles; ++x) o[x / 2][2 * r + x % 2] = spans[r].o[x];
+    }
   }
 
   TFCC_FN void load_query(u32 (&a)[4], int step) const {
@@ -153,6 +161,18 @@ struct AttentionWarp {
     }
   }
 
+  /// The keys of a tile join. `row`: of the lane's first accumulators, as the block counts rows; `cut`: some key is hidden from some row.
+  template <class Block, class Score, class Visible>
+  TFCC_FN void see_tile(const T* k, const T* v, const Block& block, idx row, idx tile, const KeyBits<block_n>& bits, bool cut, const Score& score,
+                        const Visible& visible) {
+    f32 s[block_n / 8][4];
+    multiply_keys(s, k);
+    constexpr int at_once = Block::packed && reads > 8 ? 8 : reads;  // positions are read too
+    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<at_once>(s, block, lane, row, tile, bits, cut, score, visible);
+    softmax.update(s, o);
+    multiply_values(s, v);
+  }
+
   /// o / sum to shared memory; rows without a visible key are 0.
   TFCC_FN void finish(T* rows) {
 #pragma unroll
@@ -170,9 +190,11 @@ struct AttentionWarp {
   }
 };
 
-/// A warp's 16 rows from shared memory to `out`.
+/// The first `count` of a warp's 16 rows to `out`, by way of `rows` in shared memory.
 template <class Spec>
-TFCC_FN void write_rows(typename Spec::T* out, const typename Spec::T* rows, int count) {
+TFCC_FN void write_rows(typename Spec::T* out, AttentionWarp<Spec>& w, typename Spec::T* rows, int count) {
+  w.finish(rows);
+  __syncwarp();
   using T = typename Spec::T;
   using VRows = TileRows<T, Spec::v_dim>;
   constexpr int chunk = VRows::chunk, per_row = ceil_div(Spec::v_dim, chunk);
@@ -199,25 +221,19 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
   using T = typename Spec::T;
   using Shape = AttentionShape<Spec>;
   using Warp = AttentionWarp<Spec>;
-  constexpr int block_m = Spec::block_m, block_n = Spec::block_n, threads = Shape::threads;
+  constexpr int block_n = Spec::block_n, threads = Shape::threads;
   extern __shared__ uint4 tfcc_shared[];
   T* const tile_q = (T*)tfcc_shared;
   T* const tiles_k = tile_q + Shape::q_elements;
   T* const tiles_v = tiles_k + 2 * Shape::k_elements;
 
   const auto copy_keys = [&](idx tile, int stage, const KeyBits<block_n>& bits) {
-    const auto row = [&](int stride, int width) { return block.rows.key_row(block.b, block.kv_head, tile * block_n, stride, width); };
-    copy_tile<typename Warp::QkRows, block_n, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::k_stride), threads>(
-        tiles_k + stage * Shape::k_elements, k + row(Spec::k_stride, Spec::head_dim), Spec::k_stride, bits);
-    copy_tile<typename Warp::VRows, block_n, Spec::v_dim, Shape::chunked(Spec::v_dim, Spec::v_stride), threads>(
-        tiles_v + stage * Shape::v_elements, v + row(Spec::v_stride, Spec::v_dim), Spec::v_stride, bits);
+    copy_key_tile<Spec, typename Warp::QkRows, Spec::head_dim, Spec::k_stride, threads>(tiles_k + stage * Shape::k_elements, k, block, tile, bits);
+    copy_key_tile<Spec, typename Warp::VRows, Spec::v_dim, Spec::v_stride, threads>(tiles_v + stage * Shape::v_elements, v, block, tile, bits);
   };
 
   const i64 first_row = block.rows.first_query(block.b) + block.first;
-  const int left = block.queries - block.first;
-  copy_tile<typename Warp::QkRows, block_m, Spec::head_dim, Shape::chunked(Spec::head_dim, Spec::q_stride), threads>(
-      tile_q, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride,
-      [&](int row) { return row < left; });
+  copy_query_tile<Spec, typename Warp::QkRows, threads>(tile_q, q, block, first_row);
   KeyBits<block_n> bits;
   idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
   if (tile < block.tiles) copy_keys(tile, 0, bits);
@@ -230,7 +246,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
   w.load_queries();
   const idx warp_row = block.first + warp * 16, row = warp_row + w.lane / 4;
   constexpr bool by_spans = SpanKeys<Spec, Block::paged>::value > 0;
-  SpanSum<Spec, 2 * Warp::v_tiles, 1> spans[2];
+  typename Warp::Spans spans;
   for (int stage = 0; tile < block.tiles; stage ^= 1) {
     // Behind this barrier the tile is complete and nobody reads the other stage any more.
     wait_copies<0>();
@@ -240,32 +256,18 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
     if (next < block.tiles) copy_keys(next, stage ^ 1, next_bits);
     commit_copies();
 
-    f32 s[block_n / 8][4];
-    w.multiply_keys(s, tiles_k + stage * Shape::k_elements);
-    const bool cut = block.cuts(bits, tile, warp_row, 16);
-    constexpr int reads = Block::packed && Warp::reads > 8 ? 8 : Warp::reads;  // positions are read too
-    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<reads>(s, block, w.lane, row, tile, bits, cut, score, visible);
-    w.softmax.update(s, w.o);
-    w.multiply_values(s, tiles_v + stage * Shape::v_elements);
+    w.see_tile(tiles_k + stage * Shape::k_elements, tiles_v + stage * Shape::v_elements, block, row, tile, bits, block.cuts(bits, tile, warp_row, 16), score,
+               visible);
     if constexpr (by_spans) {
       constexpr idx of_span = SpanKeys<Spec, Block::paged>::value / block_n;
-      if (next >= block.tiles || next / of_span != tile / of_span) {
-        w.end_span(0, spans[0]);
-        w.end_span(1, spans[1]);
-        w.begin();
-      }
+      if (next >= block.tiles || next / of_span != tile / of_span) w.end_span(spans);
     }
     tile = next;
     bits = next_bits;
   }
-  if constexpr (by_spans) {
-    w.take(0, spans[0]);
-    w.take(1, spans[1]);
-  }
+  if constexpr (by_spans) w.take(spans);
 
   __syncthreads();  // rows of the result may be longer than those of q and reach into a neighbour's
-  T* const rows = tile_q + warp * 16 * Warp::VRows::stride;
-  w.finish(rows);
-  __syncwarp();
-  write_rows<Spec>(out + (first_row + warp * 16) * Spec::out_stride + block.h * Spec::v_dim, rows, left - warp * 16);
+  write_rows(out + (first_row + warp * 16) * Spec::out_stride + block.h * Spec::v_dim, w,
+             tile_q + warp * 16 * Warp::VRows::stride, block.queries - block.first - warp * 16);
 }

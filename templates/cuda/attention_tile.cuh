@@ -112,6 +112,21 @@ TFCC_FN void copy_tile(T* to, const T* from, i64 stride, const Valid& valid, int
   }
 }
 
+/// Tile `tile` of Spec::block_n keys of the sequence of `block`, `width` elements each, tokens of `from` `stride` apart; as copy_tile.
+template <class Spec, class Rows, int width, int stride, int threads, class Block, class Bits>
+TFCC_FN void copy_key_tile(typename Spec::T* to, const typename Spec::T* from, const Block& block, idx tile, const Bits& bits,
+                           int thread = (int)threadIdx.x) {
+  copy_tile<Rows, Spec::block_n, width, AttentionChunks<Spec>::chunked(width, stride), threads>(
+      to, from + block.rows.key_row(block.b, block.kv_head, tile * Spec::block_n, stride, width), stride, bits, thread);
+}
+/// The queries of `block`, whose first is `first_row` of q; zeros where it has none.
+template <class Spec, class Rows, int threads, class Block>
+TFCC_FN void copy_query_tile(typename Spec::T* to, const typename Spec::T* q, const Block& block, i64 first_row) {
+  const int left = block.queries - block.first;
+  copy_tile<Rows, Spec::block_m, Spec::head_dim, AttentionChunks<Spec>::chunked(Spec::head_dim, Spec::q_stride), threads>(
+      to, q + first_row * Spec::q_stride + block.h * Spec::head_dim, Spec::q_stride, [&](int row) { return row < left; });
+}
+
 // ---- keys ----
 
 /// The live keys of one tile as bits; the same in every lane of every warp.

@@ -207,8 +207,7 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
   Ring ring;
   if (asks) {
     loader.ask_for_queries();
-    if (tile < block.tiles) loader.ask_for_keys(tile, ring);
-    if (tile < block.tiles) loader.ask_for_values(tile, ring);
+    if (tile < block.tiles) loader.ask_for_keys(tile, ring), loader.ask_for_values(tile, ring);
   }
   __syncwarp();
   sm90::wait(&barriers.q, 0);  // what TMA writes must be there before the block ends

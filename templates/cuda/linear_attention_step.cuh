@@ -395,17 +395,40 @@ struct LinearStepBlock {
     __syncthreads();
 #endif
   }
+  /// What is kept at this thread's token, from t0 on.
+  TFCC_FN f32 keep_of(const Tile& x, idx t0) const {
+    return Spec::decays && threadIdx.x < tokens && t0 + (idx)threadIdx.x < x.of.end ? keep(x.head(), t0 + threadIdx.x) : 1.0f;
+  }
+  TFCC_FN void put_keep(f32 keep) const {
+    if (Spec::decays && threadIdx.x < tokens) keeps[4 * threadIdx.x] = keep;
+  }
+  /// The tokens of a tile join `held` and are written, and the state is left; `rows` has the first of them where rows are aligned.
+  TFCC_FN void join_all(LinearStepRows<Spec>& held, T* rows, const Tile& x) const {
+    idx t0 = x.of.begin;
+#pragma unroll 1
+    do {
+      const int there = x.tokens_from(t0);
+      if (t0 > x.of.begin || !Spec::aligned) {
+        copy_rows_now(rows, there, t0, x);
+#if __CUDA_ARCH__ >= 900
+        sm90::publish_writes();  // before copies of a later tile to the same place
+#endif
+        if (t0 > x.of.begin) put_keep(keep_of(x, t0));
+        __syncthreads();
+      }
+#pragma unroll 1
+      for (int j = 0; j < there; ++j) join(held, rows + j * Shape::row, x.head(), t0 + j, j);
+      if (t0 + tokens >= x.of.end && there_is(x.of.to)) held.leave(slot(x.of.to, x.head()));
+      __syncthreads();
+      write(there, x.head(), t0, x.first());
+    } while ((t0 += tokens) < x.of.end);
+  }
   /// Blocks that take tiles one after the other; states, and rows of their first tokens, are on their way to `places`.
   TFCC_FN void tiles_ahead(idx tiles, char* places) const {
     constexpr int count = Spec::places;
     u64* const full = (u64*)(places + count * Shape::place_bytes);
     const auto place = [&](int p) { return places + p * Shape::place_bytes; };
     const idx step = (idx)gridDim.x;
-    // Of this thread's token, from t0 on.
-    const auto keep_of = [&](const Tile& x, idx t0) { return Spec::decays && threadIdx.x < tokens && t0 + (idx)threadIdx.x < x.of.end ? keep(x.head(), t0 + threadIdx.x) : 1.0f; };
-    const auto put_keep = [&](f32 keep) {
-      if (Spec::decays && threadIdx.x < tokens) keeps[4 * threadIdx.x] = keep;
-    };
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
       for (int p = 0; p < count; ++p) sm90::init_barrier(full + p, 1);
@@ -433,25 +456,7 @@ struct LinearStepBlock {
       put_keep(keeps_now);
       wait_for(full + p, parity);
       if (there_is(now.of.from)) held.take_fetched((const f32*)place(p));
-      T* const rows = (T*)((f32*)place(p) + Shape::state_floats);
-      idx t0 = now.of.begin;
-#pragma unroll 1
-      do {
-        const int there = now.tokens_from(t0);
-        if (t0 > now.of.begin || !Spec::aligned) {
-          copy_rows_now(rows, there, t0, now);
-#if __CUDA_ARCH__ >= 900
-          sm90::publish_writes();  // before copies of a later tile to the same place
-#endif
-          if (t0 > now.of.begin) put_keep(keep_of(now, t0));
-          __syncthreads();
-        }
-#pragma unroll 1
-        for (int j = 0; j < there; ++j) join(held, rows + j * Shape::row, now.head(), t0 + j, j);
-        if (t0 + tokens >= now.of.end && there_is(now.of.to)) held.leave(slot(now.of.to, now.head()));
-        __syncthreads();
-        write(there, now.head(), t0, now.first());
-      } while ((t0 += tokens) < now.of.end);
+      join_all(held, (T*)((f32*)place(p) + Shape::state_floats), now);
 #pragma unroll
       for (int i = 0; i + 1 < count; ++i) x[i] = x[i + 1];
       x[count - 1] = later, keeps_now = keeps_next;

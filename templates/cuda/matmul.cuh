@@ -20,6 +20,23 @@ TFCC_FN void load_tile(Acc (&tile)[kProductDepth][kProductTile + 1], idx first, 
   }
 }
 
+/// sum += the products of parts of both factors, for rows tm, tm + 16, .. and columns tn, tn + 16, ..
+template <class Acc>
+TFCC_FN void multiply_parts(Acc (&sum)[4][4], const Acc (&left)[kProductDepth][kProductTile + 1], const Acc (&right)[kProductDepth][kProductTile + 1], int tm,
+                            int tn) {
+#pragma unroll
+  for (int p = 0; p < kProductDepth; ++p) {
+    Acc x[4], y[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) x[k] = left[p][tm + 16 * k], y[k] = right[p][tn + 16 * k];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sum[r][c] += x[r] * y[c];
+    }
+  }
+}
+
 /// A, B: rank indices of the output, then p -> i64. A does not use index rank-1, B does not use index rank-2.
 template <class Spec, class A, class B>
 TFCC_FN void matmul(typename Spec::Out* out, const Dims<Spec::rank>& dims, idx inner, const A& a, const B& b) {
@@ -57,17 +74,7 @@ TFCC_FN void matmul(typename Spec::Out* out, const Dims<Spec::rank>& dims, idx i
       return apply<rank + 1>(b, i);
     });
     __syncthreads();
-#pragma unroll
-    for (int p = 0; p < kProductDepth; ++p) {
-      Acc x[4], y[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) x[k] = left[p][tm + 16 * k], y[k] = right[p][tn + 16 * k];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) sum[r][c] += x[r] * y[c];
-      }
-    }
+    multiply_parts(sum, left, right, tm, tn);
     __syncthreads();
   }
 #pragma unroll

@@ -94,89 +94,115 @@ TFCC_FN i32 add_up(i32* ends, idx batch) {
   return sum;
 }
 
+/// The passes of the block. A warp takes groups of a sequence in turn, or all groups of one where nothing of them is held.
+template <class Spec, class Live, class Kept> struct Packing {
+  PackRoom<Spec>& room;
+  i32 *lives, *ends;  // of each sequence: its live rows; all its rows, and when they are added up where they end
+  idx batch, length, pieces;  // of a sequence
+  bool held;
+  const Live& live;
+  const Kept& kept;
+
+  /// body(sequence, first place, end) of what is this warp's.
+  template <class Body> TFCC_FN void each_part(const Body& body) const {
+    const idx parts = held ? (length + kGroup - 1) / kGroup : 1;
+    for (idx unit = threadIdx.x / kWarp; unit < batch * parts; unit += Spec::threads / kWarp) {
+      const idx b = unit / parts, from = (unit - b * parts) * kGroup;
+      body(b, from, held && from + kGroup < length ? from + kGroup : length);
+    }
+  }
+  TFCC_FN void count() const {
+    const int lane = threadIdx.x % kWarp;
+    for (idx b = threadIdx.x; b < batch; b += Spec::threads) lives[b] = ends[b] = 0;
+    __syncthreads();
+    each_part([&](idx b, idx from, idx to) {
+      int alive = 0, stays = 0;
+      for (idx first = from; first < to; first += kGroup) {
+        PackedBits bits[kAtOnce];
+        packed_bits<Spec>(bits, b, first + lane, length, live, kept);
+        if (held) hold(room, bits, b * pieces + first / kWarp, pieces - first / kWarp);
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          alive += __popc(bits[k].live);
+          stays += __popc(bits[k].kept);
+        }
+      }
+      if (lane == 0) {
+        atomicAdd(lives + b, alive);
+        atomicAdd(ends + b, alive + stays);
+      }
+    });
+  }
+  TFCC_FN void number(i32* row, i32* seq, i32* pos) const {
+    const int lane = threadIdx.x % kWarp;
+    const u32 before = (1u << lane) - 1;
+    each_part([&](idx b, idx from, idx to) {
+      i32 next_live = b > 0 ? ends[b - 1] : 0, next_kept = next_live + lives[b];
+      if (from > 0) {
+        const PackedBits sum = rows_before(room, b * pieces, b * pieces + from / kWarp);
+        next_live += (i32)sum.live;
+        next_kept += (i32)sum.kept;
+      }
+      for (idx first = from; first < to; first += kGroup) {
+        PackedBits bits[kAtOnce];
+        if (held) held_bits(room, bits, b * pieces + first / kWarp, pieces - first / kWarp);
+        else packed_bits<Spec>(bits, b, first + lane, length, live, kept);
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const idx s = first + k * kWarp + lane;
+          const bool is_live = bits[k].live >> lane & 1, is_kept = bits[k].kept >> lane & 1;
+          const i32 at = is_live   ? next_live + __popc(bits[k].live & before)
+                         : is_kept ? next_kept + __popc(bits[k].kept & before)
+                                   : -1;
+          if (s < length) row[b * length + s] = at;
+          if (at >= 0) {
+            seq[at] = b;
+            pos[at] = s;
+          }
+          next_live += __popc(bits[k].live);
+          next_kept += __popc(bits[k].kept);
+        }
+      }
+    });
+  }
+  /// Sequences by their rows, most first; the place of one is the number of those before it.
+  TFCC_FN void sort(i32* order) const {
+    const auto rows_of = [&](idx b) { return ends[b] - (b > 0 ? ends[b - 1] : 0); };
+    for (idx b = threadIdx.x; b < batch; b += Spec::threads) {
+      const i32 own = rows_of(b);
+      idx place = 0;
+      for (idx other = 0; other < batch; ++other) {
+        const i32 count = rows_of(other);
+        place += count > own || (count == own && other < b);
+      }
+      order[place] = (i32)b;
+    }
+  }
+};
+
 template <class Spec, class Live, class Kept>
 TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, i64* rows, idx batch, idx length,
                   const Live& live, const Kept& kept) {
-  constexpr int warps = Spec::threads / kWarp;
   static_assert(Spec::threads % kWarp == 0, "threads: whole warps");
   __shared__ PackRoom<Spec> room;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const u32 before = (1u << lane) - 1;
-  const idx pieces = (length + kWarp - 1) / kWarp;  // of a sequence
+  const idx pieces = (length + kWarp - 1) / kWarp;
   const bool held = batch <= kHeldSequences && batch * pieces <= kHeldPieces;
-  // A warp takes a group of a sequence, or all groups where nothing of them is held.
-  const idx parts = held ? (length + kGroup - 1) / kGroup : 1;
-  i32 *lives = held ? room.lives : keys, *ends = held ? room.ends : cu + 1;
-  for (idx b = threadIdx.x; b < batch; b += Spec::threads) lives[b] = ends[b] = 0;
+  const Packing<Spec, Live, Kept> all{room, held ? room.lives : keys, held ? room.ends : cu + 1, batch, length, pieces, held, live, kept};
+  all.count();
   __syncthreads();
-  for (idx unit = warp; unit < batch * parts; unit += warps) {
-    const idx b = unit / parts, from = (unit - b * parts) * kGroup, to = held && from + kGroup < length ? from + kGroup : length;
-    int alive = 0, stays = 0;
-    for (idx first = from; first < to; first += kGroup) {
-      PackedBits bits[kAtOnce];
-      packed_bits<Spec>(bits, b, first + lane, length, live, kept);
-      if (held) hold(room, bits, b * pieces + first / kWarp, pieces - first / kWarp);
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        alive += __popc(bits[k].live);
-        stays += __popc(bits[k].kept);
-      }
-    }
-    if (lane == 0) {
-      atomicAdd(lives + b, alive);
-      atomicAdd(ends + b, alive + stays);
-    }
-  }
-  __syncthreads();
-  if (warp == 0) {
-    const i32 sum = add_up(ends, batch);
-    if (lane == 0) {
+  if (threadIdx.x < kWarp) {
+    const i32 sum = add_up(all.ends, batch);
+    if (threadIdx.x == 0) {
       cu[0] = 0;
       *rows = sum;
     }
   }
   __syncthreads();
-  for (idx unit = warp; unit < batch * parts; unit += warps) {
-    const idx b = unit / parts, from = (unit - b * parts) * kGroup, to = held && from + kGroup < length ? from + kGroup : length;
-    i32 next_live = b > 0 ? ends[b - 1] : 0, next_kept = next_live + lives[b];
-    if (from > 0) {
-      const PackedBits sum = rows_before(room, b * pieces, b * pieces + from / kWarp);
-      next_live += (i32)sum.live;
-      next_kept += (i32)sum.kept;
-    }
-    for (idx first = from; first < to; first += kGroup) {
-      PackedBits bits[kAtOnce];
-      if (held) held_bits(room, bits, b * pieces + first / kWarp, pieces - first / kWarp);
-      else packed_bits<Spec>(bits, b, first + lane, length, live, kept);
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const idx s = first + k * kWarp + lane;
-        const bool is_live = bits[k].live >> lane & 1, is_kept = bits[k].kept >> lane & 1;
-        const i32 at = is_live   ? next_live + __popc(bits[k].live & before)
-                       : is_kept ? next_kept + __popc(bits[k].kept & before)
-                                 : -1;
-        if (s < length) row[b * length + s] = at;
-        if (at >= 0) {
-          seq[at] = b;
-          pos[at] = s;
-        }
-        next_live += __popc(bits[k].live);
-        next_kept += __popc(bits[k].kept);
-      }
-    }
-  }
-  const auto rows_of = [&](idx b) { return ends[b] - (b > 0 ? ends[b - 1] : 0); };
-  for (idx b = threadIdx.x; b < batch; b += Spec::threads) {  // its place is the number of sequences before it
-    const i32 own = rows_of(b);
-    idx place = 0;
-    for (idx other = 0; other < batch; ++other) {
-      const i32 count = rows_of(other);
-      place += count > own || (count == own && other < b);
-    }
-    order[place] = (i32)b;
-    if (held) {
-      keys[b] = lives[b];
-      cu[b + 1] = ends[b];
-    }
+  all.number(row, seq, pos);
+  all.sort(order);
+  if (!held) return;
+  for (idx b = threadIdx.x; b < batch; b += Spec::threads) {
+    keys[b] = all.lives[b];
+    cu[b + 1] = all.ends[b];
   }
 }
