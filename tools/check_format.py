@@ -30,7 +30,7 @@ def main():
     if not program:
         print(f"skipped: no clang-format {VERSION}")
         return 77
-    files = [w for w in words if w.endswith((".cpp", ".h"))] if words else sorted(str(p) for folder in FOLDERS for s in ("*.cpp", "*.h") for p in (ROOT / folder).rglob(s))
+    files = [w for w in words if w.endswith((".cpp", ".h", ".cuh"))] if words else sorted(str(p) for folder in FOLDERS for s in ("*.cpp", "*.h", "*.cuh") for p in (ROOT / folder).rglob(s))
     mode = ["-i"] if "--fix" in sys.argv else ["--dry-run", "-Werror"]
     done = subprocess.run([program, *mode, *files], capture_output=True, text=True, check=False)
     wrong = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", done.stderr, re.M)))

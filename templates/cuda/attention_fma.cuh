@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention for f32 on the FMA units, every product and sum in float; where TF32 is allowed, attention_mma.cuh takes it.
+// attention for f32 on the FMA units, every product and sum in float; where TF32 is allowed,
+// attention_mma.cuh takes it.
 //
-// 16 lanes share 4 queries: a thread computes 4 x block_n / 16 scores and 4 x v_dim / 16 outputs. P passes through
-// shared memory within its 16 lanes. K and V have one tile each; the copy of one overlaps the work on the other.
+// 16 lanes share 4 queries: a thread computes 4 x block_n / 16 scores and 4 x v_dim / 16 outputs. P
+// passes through shared memory within its 16 lanes. K and V have one tile each; the copy of one
+// overlaps the work on the other.
 #pragma once
 #include "cuda/attention_tile.cuh"
 
-template <class Spec>
-struct AttentionRows {
+template <class Spec> struct AttentionRows {
   using QkRows = TileRows<f32, Spec::head_dim>;
   using VRows = PlainRows<f32, Spec::v_dim>;
-  static constexpr int block_n = Spec::block_n, columns = block_n / 16, groups = ceil_div(VRows::width, 64);
+  static constexpr int block_n = Spec::block_n, columns = block_n / 16,
+                       groups = ceil_div(VRows::width, 64);
   static constexpr int p_stride = block_n + 4;
 
-  int x = threadIdx.x % 16, y = threadIdx.x / 16 * 4;  // x: place among the lanes of a row; y: the first row
+  int x = threadIdx.x % 16,
+      y = threadIdx.x / 16 * 4;  // x: place among the lanes of a row; y: the first row
   f32 o[4][groups][4];
   f32 top[4], sum[4];
 
@@ -63,7 +66,8 @@ struct AttentionRows {
 #pragma unroll
       for (int c = 0; c < columns; ++c) larger = fmaxf(larger, s[r][c]);
 #pragma unroll
-      for (int step = 8; step > 0; step /= 2) larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, step));
+      for (int step = 8; step > 0; step /= 2)
+        larger = fmaxf(larger, __shfl_xor_sync(kAllLanes, larger, step));
       const f32 base = larger == -kInf ? 0.0f : larger;  // no visible key yet: all weights are 0
       const f32 rescale = weight(top[r], base);
       top[r] = larger;
@@ -89,7 +93,8 @@ struct AttentionRows {
 
   /// Scores as they are weighed: -inf where a key is hidden.
   template <class Block, class Score, class Visible>
-  TFCC_FN void mask(f32 (&s)[4][columns], const Block& block, idx tile, const KeyBits<block_n>& bits, const Score& score,
+  TFCC_FN void mask(f32 (&s)[4][columns], const Block& block, idx tile,
+                    const KeyBits<block_n>& bits, const Score& score,
                     const Visible& visible) const {
     const bool cut = block.cuts(bits, tile, block.first, Spec::block_m);
 #pragma unroll
@@ -98,7 +103,8 @@ struct AttentionRows {
       for (int c = 0; c < columns; ++c) {
         const int key = x + 16 * c;
         const bool bit = (bits.word[c / 2] >> (key % kWarp)) & 1;
-        s[r][c] = block.masked(s[r][c], block.first + y + r, tile * block_n + key, bit, cut, score, visible);
+        s[r][c] = block.masked(s[r][c], block.first + y + r, tile * block_n + key, bit, cut, score,
+                               visible);
       }
     }
   }
@@ -146,7 +152,8 @@ struct AttentionRows {
 #pragma unroll
       for (int g = 0; g < groups; ++g) {
         const int c = 64 * g + 4 * x;
-        const f32 value[4] = {o[r][g][0] * scale, o[r][g][1] * scale, o[r][g][2] * scale, o[r][g][3] * scale};
+        const f32 value[4] = {o[r][g][0] * scale, o[r][g][1] * scale, o[r][g][2] * scale,
+                              o[r][g][3] * scale};
         if constexpr (AttentionShape<Spec>::chunked(Spec::v_dim, Spec::out_stride)) {
           if (c < Spec::v_dim) store_pack(row + c, value);
         } else {
@@ -173,10 +180,12 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
   f32* const tile_p = tile_v + Shape::v_elements;
 
   const auto copy_k = [&](idx tile, const KeyBits<block_n>& bits) {
-    copy_key_tile<Spec, typename Rows::QkRows, Spec::head_dim, Spec::k_stride, threads>(tile_k, k, block, tile, bits);
+    copy_key_tile<Spec, typename Rows::QkRows, Spec::head_dim, Spec::k_stride, threads>(
+        tile_k, k, block, tile, bits);
   };
   const auto copy_v = [&](idx tile, const KeyBits<block_n>& bits) {
-    copy_key_tile<Spec, typename Rows::VRows, Spec::v_dim, Spec::v_stride, threads>(tile_v, v, block, tile, bits);
+    copy_key_tile<Spec, typename Rows::VRows, Spec::v_dim, Spec::v_stride, threads>(
+        tile_v, v, block, tile, bits);
   };
 
   const i64 first_row = block.rows.first_query(block.b) + block.first;
@@ -196,7 +205,8 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
     w.multiply_keys(s, tile_q, tile_k);
     __syncthreads();  // k is free
     KeyBits<block_n> next_bits;
-    const idx next = next_tile<block_n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
+    const idx next =
+        next_tile<block_n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
     if (next < block.tiles) copy_k(next, next_bits);
     commit_copies();
 

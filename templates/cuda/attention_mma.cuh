@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention for f16 and bf16 on tensor cores: mma.sync.m16n8k16 with f32 accumulators, P stays in registers. For f32 in TF32 it is
-// mma.sync.m16n8k8, whose operands are rounded to nearest where they are read (tf32 = 1), or are two numbers each (3, as in
-// cuda/matmul_ordered.cuh; results of a tile of keys are summed by themselves). V is read element by element, for ldmatrix transposes
-// 16 bits alone.
+// attention for f16 and bf16 on tensor cores: mma.sync.m16n8k16 with f32 accumulators, P stays in
+// registers. For f32 in TF32 it is mma.sync.m16n8k8, whose operands are rounded to nearest where
+// they are read (tf32 = 1), or are two numbers each (3, as in cuda/matmul_ordered.cuh; results of a
+// tile of keys are summed by themselves). V is read element by element, for ldmatrix transposes 16
+// bits alone.
 //
-// A warp owns 16 queries; the block shares K and V tiles in two stages filled by cp.async, one barrier a tile.
+// A warp owns 16 queries; the block shares K and V tiles in two stages filled by cp.async, one
+// barrier a tile.
 #pragma once
 #include "cuda/attention_softmax.cuh"
 
-/// One warp: 16 queries against tiles of block_n keys. Accumulator c[k] of a lane is row lane / 4 + 8 * (k / 2),
-/// column 2 * (lane % 4) + k % 2 of its 16x8 tile.
-template <class Spec>
-struct AttentionWarp {
+/// One warp: 16 queries against tiles of block_n keys. Accumulator c[k] of a lane is row lane / 4 +
+/// 8 * (k / 2), column 2 * (lane % 4) + k % 2 of its 16x8 tile.
+template <class Spec> struct AttentionWarp {
   using T = typename Spec::T;
   using QkRows = TileRows<T, Spec::head_dim>;
   using VRows = TileRows<T, Spec::v_dim>;
@@ -19,7 +20,8 @@ struct AttentionWarp {
   static constexpr int k_steps = QkRows::width / (2 * QkRows::chunk), v_tiles = VRows::width / 8;
   static constexpr bool q_in_registers = k_steps <= 4;
   static constexpr bool splits = splits_f32<Spec>();
-  static constexpr int reads = k_steps <= 4 ? 16 : 4;  // elements whose functors may read at the same time
+  static constexpr int reads =
+      k_steps <= 4 ? 16 : 4;  // elements whose functors may read at the same time
 
   /// A fragment of a product: for f32 in TF32 as nearest numbers, or as those and what is left.
   struct Operand {
@@ -53,7 +55,9 @@ struct AttentionWarp {
   TFCC_FN void end_span(Spans& spans) {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      spans[r].add(softmax.top[r], [&](int) { return softmax.sum[r]; }, [&](int x) { return o[x / 2][2 * r + x % 2]; });
+      spans[r].add(
+          softmax.top[r], [&](int) { return softmax.sum[r]; },
+          [&](int x) { return o[x / 2][2 * r + x % 2]; });
     begin();
   }
   TFCC_FN void take(const Spans& spans) {
@@ -69,7 +73,8 @@ struct AttentionWarp {
     load_matrices(a, q + QkRows::at(lane % 16, step * 2 + lane / 16));
   }
   /// sum += a b and next += a b', with the fragments of b and b' side by side.
-  TFCC_FN static void add_products(f32 (&sum)[4], f32 (&next)[4], const Operand& a, const Operand& b) {
+  TFCC_FN static void add_products(f32 (&sum)[4], f32 (&next)[4], const Operand& a,
+                                   const Operand& b) {
     if constexpr (splits) {
       multiply_add<T>(sum, a.low, b.of[0], b.of[1]);
       multiply_add<T>(next, a.low, b.of[2], b.of[3]);
@@ -117,13 +122,18 @@ struct AttentionWarp {
     if constexpr (kSame<T, f32>) return multiply_values_in_tf32(p, v);
     else multiply_values_of_16_bits(p, v);
   }
-  /// The keys of a product are in the order 0, 2, 4, 6, 1, 3, 5, 7: a lane has its own weights and needs no other's.
+  /// The keys of a product are in the order 0, 2, 4, 6, 1, 3, 5, 7: a lane has its own weights and
+  /// needs no other's.
   TFCC_FN void multiply_values_in_tf32(const f32 (&p)[block_n / 8][4], const f32* v) {
-    const auto add = [&](int t, int c, f32 (&sum)[4], f32 (&next)[4]) {
-      Operand a{__float_as_uint(p[t][0]), __float_as_uint(p[t][2]), __float_as_uint(p[t][1]), __float_as_uint(p[t][3])}, b;
+    const auto add = [&](int t, int c, f32(&sum)[4], f32(&next)[4]) {
+      Operand a{__float_as_uint(p[t][0]), __float_as_uint(p[t][2]), __float_as_uint(p[t][1]),
+                __float_as_uint(p[t][3])},
+          b;
       const int row = t * 8 + lane % 4 * 2, column = lane / 4;
 #pragma unroll
-      for (int x = 0; x < 4; ++x) b.of[x] = __float_as_uint(v[VRows::at(row + x % 2, (c + x / 2) * 2 + column / 4) + column % 4]);
+      for (int x = 0; x < 4; ++x)
+        b.of[x] =
+            __float_as_uint(v[VRows::at(row + x % 2, (c + x / 2) * 2 + column / 4) + column % 4]);
       a.prepare();
       b.prepare();
       add_products(sum, next, a, b);
@@ -150,7 +160,8 @@ struct AttentionWarp {
 #pragma unroll
     for (int t = 0; t < block_n / 16; ++t) {
       const u32 a[4] = {pack2<T>(p[2 * t][0], p[2 * t][1]), pack2<T>(p[2 * t][2], p[2 * t][3]),
-                        pack2<T>(p[2 * t + 1][0], p[2 * t + 1][1]), pack2<T>(p[2 * t + 1][2], p[2 * t + 1][3])};
+                        pack2<T>(p[2 * t + 1][0], p[2 * t + 1][1]),
+                        pack2<T>(p[2 * t + 1][2], p[2 * t + 1][3])};
 #pragma unroll
       for (int c = 0; c < v_tiles / 2; ++c) {
         u32 b[4];
@@ -161,14 +172,17 @@ struct AttentionWarp {
     }
   }
 
-  /// The keys of a tile join. `row`: of the lane's first accumulators, as the block counts rows; `cut`: some key is hidden from some row.
+  /// The keys of a tile join. `row`: of the lane's first accumulators, as the block counts rows;
+  /// `cut`: some key is hidden from some row.
   template <class Block, class Score, class Visible>
-  TFCC_FN void see_tile(const T* k, const T* v, const Block& block, idx row, idx tile, const KeyBits<block_n>& bits, bool cut, const Score& score,
+  TFCC_FN void see_tile(const T* k, const T* v, const Block& block, idx row, idx tile,
+                        const KeyBits<block_n>& bits, bool cut, const Score& score,
                         const Visible& visible) {
     f32 s[block_n / 8][4];
     multiply_keys(s, k);
     constexpr int at_once = Block::packed && reads > 8 ? 8 : reads;  // positions are read too
-    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<at_once>(s, block, lane, row, tile, bits, cut, score, visible);
+    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut)
+      mask_scores<at_once>(s, block, lane, row, tile, bits, cut, score, visible);
     softmax.update(s, o);
     multiply_values(s, v);
   }
@@ -192,7 +206,8 @@ struct AttentionWarp {
 
 /// The first `count` of a warp's 16 rows to `out`, by way of `rows` in shared memory.
 template <class Spec>
-TFCC_FN void write_rows(typename Spec::T* out, AttentionWarp<Spec>& w, typename Spec::T* rows, int count) {
+TFCC_FN void write_rows(typename Spec::T* out, AttentionWarp<Spec>& w, typename Spec::T* rows,
+                        int count) {
   w.finish(rows);
   __syncwarp();
   using T = typename Spec::T;
@@ -215,9 +230,9 @@ TFCC_FN void write_rows(typename Spec::T* out, AttentionWarp<Spec>& w, typename 
 }
 
 template <class Spec, class Block, class Score, class Visible, class Live>
-TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
-                           const typename Spec::T* v, const Block& block, const Score& score,
-                           const Visible& visible, const Live& live) {
+TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
+                           const typename Spec::T* k, const typename Spec::T* v, const Block& block,
+                           const Score& score, const Visible& visible, const Live& live) {
   using T = typename Spec::T;
   using Shape = AttentionShape<Spec>;
   using Warp = AttentionWarp<Spec>;
@@ -228,8 +243,10 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
   T* const tiles_v = tiles_k + 2 * Shape::k_elements;
 
   const auto copy_keys = [&](idx tile, int stage, const KeyBits<block_n>& bits) {
-    copy_key_tile<Spec, typename Warp::QkRows, Spec::head_dim, Spec::k_stride, threads>(tiles_k + stage * Shape::k_elements, k, block, tile, bits);
-    copy_key_tile<Spec, typename Warp::VRows, Spec::v_dim, Spec::v_stride, threads>(tiles_v + stage * Shape::v_elements, v, block, tile, bits);
+    copy_key_tile<Spec, typename Warp::QkRows, Spec::head_dim, Spec::k_stride, threads>(
+        tiles_k + stage * Shape::k_elements, k, block, tile, bits);
+    copy_key_tile<Spec, typename Warp::VRows, Spec::v_dim, Spec::v_stride, threads>(
+        tiles_v + stage * Shape::v_elements, v, block, tile, bits);
   };
 
   const i64 first_row = block.rows.first_query(block.b) + block.first;
@@ -252,12 +269,13 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q, con
     wait_copies<0>();
     __syncthreads();
     KeyBits<block_n> next_bits;
-    const idx next = next_tile<block_n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
+    const idx next =
+        next_tile<block_n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
     if (next < block.tiles) copy_keys(next, stage ^ 1, next_bits);
     commit_copies();
 
-    w.see_tile(tiles_k + stage * Shape::k_elements, tiles_v + stage * Shape::v_elements, block, row, tile, bits, block.cuts(bits, tile, warp_row, 16), score,
-               visible);
+    w.see_tile(tiles_k + stage * Shape::k_elements, tiles_v + stage * Shape::v_elements, block, row,
+               tile, bits, block.cuts(bits, tile, warp_row, 16), score, visible);
     if constexpr (by_spans) {
       constexpr idx of_span = SpanKeys<Spec, Block::paged>::value / block_n;
       if (next >= block.tiles || next / of_span != tile / of_span) w.end_span(spans);

@@ -1,23 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_wgmma: attention (cuda/attention.cuh has the formula) by warpgroups, on capability 9.0a.
+// attention_wgmma: attention (cuda/attention.cuh has the formula) by warpgroups, on capability
+// 9.0a.
 //
-// A block owns block_m queries of one head of one sequence, a warpgroup 64 of them. Scores, weights and results stay in registers:
-// S = Q K^T reads q and k from shared memory, O += P V takes P from registers. Keys and values pass through two slots each, which the
-// first thread has TMA fill: the next keys are asked for while the scores of these are computed, the next values while the results are.
-// A warp for that alone would cost registers. A warpgroup alone does one thing after the other; several on a multiprocessor (five with
-// heads of 64, three with functors; four or two with heads of 128), in different places, run the softmax of one beside the products of others. Keys and head_dim are taken in the order of
-// the mma.sync form, in tiles of the same block_n: the results have the same bits; tiles in which a row sees no key change none.
-// A box of keys may reach into the rows of the next sequence, or past the last: scores there are -inf, and values of dead keys are set
-// to zero in shared memory, for 0 times NaN would be NaN.
+// A block owns block_m queries of one head of one sequence, a warpgroup 64 of them. Scores, weights
+// and results stay in registers:
+// S = Q K^T reads q and k from shared memory, O += P V takes P from registers. Keys and values pass
+// through two slots each, which the first thread has TMA fill: the next keys are asked for while
+// the scores of these are computed, the next values while the results are.
+// A warp for that alone would cost registers. A warpgroup alone does one thing after the other;
+// several on a multiprocessor (five with heads of 64, three with functors; four or two with heads
+// of 128), in different places, run the softmax of one beside the products of others. Keys and
+// head_dim are taken in the order of the mma.sync form, in tiles of the same block_n: the results
+// have the same bits; tiles in which a row sees no key change none.
+// A box of keys may reach into the rows of the next sequence, or past the last: scores there are
+// -inf, and values of dead keys are set to zero in shared memory, for 0 times NaN would be NaN.
 //
-// q, k and v are tensor maps of row-major 16-bit matrices in boxes of 64 columns, of block_m rows for q and block_n for k and v; heads of
-// q begin at column q_offset, and so on.
-// Spec: T (f16, bf16); heads, kv_heads, head_dim, v_dim (64, 128); q_offset, k_offset, v_offset, out_stride; block_m (64, 128);
+// q, k and v are tensor maps of row-major 16-bit matrices in boxes of 64 columns, of block_m rows
+// for q and block_n for k and v; heads of q begin at column q_offset, and so on.
+// Spec: T (f16, bf16); heads, kv_heads, head_dim, v_dim (64, 128); q_offset, k_offset, v_offset,
+// out_stride; block_m (64, 128);
 // block_n (64); causal; window_left, window_right (-1: none); scaled, score_scale.
-// Block: 2 block_m threads. Grid: {ceil(queries, block_m), heads, batch}. Shared: AttentionWgmmaShape<Spec>::shared_bytes.
+// Block: 2 block_m threads. Grid: {ceil(queries, block_m), heads, batch}. Shared:
+// AttentionWgmmaShape<Spec>::shared_bytes.
 // Bound: 4 * queries * keys * head_dim FLOP a head; at head_dim 64 as many cycles of exp2.
-// Measured on an H200 (docs/performance.md), 12 heads of 64: 28.3 us for 16 sequences of 102 to 512 tokens (274 TFLOP/s, 35% of what
-// products of 8192 reach), 129.6 us at 16 x 1024 (398 TFLOP/s, 50%).
+// Measured on an H200 (docs/performance.md), 12 heads of 64: 28.3 us for 16 sequences of 102 to 512
+// tokens (274 TFLOP/s, 35% of what products of 8192 reach), 129.6 us at 16 x 1024 (398 TFLOP/s,
+// 50%).
 #pragma once
 #include "cuda/attention_softmax.cuh"
 #include "cuda/sm90.cuh"
@@ -25,12 +33,17 @@
 template <class Spec> struct AttentionWgmmaShape {
   static constexpr int groups = Spec::block_m / 64, threads = groups * 128, slots = 2;
   static constexpr int q_bytes = Spec::block_m * Spec::head_dim * 2;
-  static constexpr int k_bytes = Spec::block_n * Spec::head_dim * 2, v_bytes = Spec::block_n * Spec::v_dim * 2;
-  static constexpr int shared_bytes = q_bytes + slots * (k_bytes + v_bytes) + 1024;  // the tiles are aligned within it
+  static constexpr int k_bytes = Spec::block_n * Spec::head_dim * 2,
+                       v_bytes = Spec::block_n * Spec::v_dim * 2;
+  static constexpr int shared_bytes =
+      q_bytes + slots * (k_bytes + v_bytes) + 1024;  // the tiles are aligned within it
   static_assert(Spec::block_m == 64 || Spec::block_m == 128, "block_m: 64 or 128");
   static_assert(Spec::block_n == 64, "block_n: 64");
-  static_assert((Spec::head_dim == 64 || Spec::head_dim == 128) && (Spec::v_dim == 64 || Spec::v_dim == 128), "head_dim, v_dim: 64 or 128");
-  static_assert(Spec::kv_heads >= 1 && Spec::heads % Spec::kv_heads == 0, "heads: a multiple of kv_heads");
+  static_assert((Spec::head_dim == 64 || Spec::head_dim == 128) &&
+                    (Spec::v_dim == 64 || Spec::v_dim == 128),
+                "head_dim, v_dim: 64 or 128");
+  static_assert(Spec::kv_heads >= 1 && Spec::heads % Spec::kv_heads == 0,
+                "heads: a multiple of kv_heads");
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -40,13 +53,17 @@ namespace attention_wgmma_detail {
 /// Tiles of a block in shared memory, and the barriers of their arrival and their release.
 template <class Spec> struct Memory {
   using S = AttentionWgmmaShape<Spec>;
-  struct Barriers { u64 q, k_full[S::slots], k_empty[S::slots], v_full[S::slots], v_empty[S::slots]; };
+  struct Barriers {
+    u64 q, k_full[S::slots], k_empty[S::slots], v_full[S::slots], v_empty[S::slots];
+  };
   unsigned char* base;
   Barriers* barriers;
 
   TFCC_FN unsigned char* q() const { return base; }
   TFCC_FN unsigned char* k(int slot) const { return base + S::q_bytes + slot * S::k_bytes; }
-  TFCC_FN unsigned char* v(int slot) const { return base + S::q_bytes + S::slots * S::k_bytes + slot * S::v_bytes; }
+  TFCC_FN unsigned char* v(int slot) const {
+    return base + S::q_bytes + S::slots * S::k_bytes + slot * S::v_bytes;
+  }
 
   /// By one thread, for so many warpgroups that work.
   TFCC_FN void init(int groups) const {
@@ -66,7 +83,8 @@ template <int rows, int columns>
 TFCC_FN void ask_for_tile(unsigned char* to, const TensorMap& map, i64 row, int column, u64* full) {
   sm90::arrive_and_announce(full, rows * columns * 2);
 #pragma unroll
-  for (int c = 0; c < columns; c += 64) sm90::copy_box(to + c * rows * 2, map, (i32)row, column + c, full);
+  for (int c = 0; c < columns; c += 64)
+    sm90::copy_box(to + c * rows * 2, map, (i32)row, column + c, full);
 }
 
 using Ring = sm90::RingPlace<2>;
@@ -78,19 +96,26 @@ template <class Spec, class Block> struct Loader {
   const Block& block;
 
   TFCC_FN void ask_for_queries() const {
-    ask_for_tile<Spec::block_m, Spec::head_dim>(at.q(), q, block.rows.first_query(block.b) + block.first,
-                                                Spec::q_offset + block.h * Spec::head_dim, &at.barriers->q);
+    ask_for_tile<Spec::block_m, Spec::head_dim>(
+        at.q(), q, block.rows.first_query(block.b) + block.first,
+        Spec::q_offset + block.h * Spec::head_dim, &at.barriers->q);
   }
   /// When all have released the slot; the first time nobody has to.
   TFCC_FN void ask_for_keys(idx tile, const Ring& to) const {
     sm90::wait(&at.barriers->k_empty[to.slot], to.parity ^ 1);
-    ask_for_tile<Spec::block_n, Spec::head_dim>(at.k(to.slot), k, first_key(tile), Spec::k_offset + block.kv_head * Spec::head_dim, &at.barriers->k_full[to.slot]);
+    ask_for_tile<Spec::block_n, Spec::head_dim>(at.k(to.slot), k, first_key(tile),
+                                                Spec::k_offset + block.kv_head * Spec::head_dim,
+                                                &at.barriers->k_full[to.slot]);
   }
   TFCC_FN void ask_for_values(idx tile, const Ring& to) const {
     sm90::wait(&at.barriers->v_empty[to.slot], to.parity ^ 1);
-    ask_for_tile<Spec::block_n, Spec::v_dim>(at.v(to.slot), v, first_key(tile), Spec::v_offset + block.kv_head * Spec::v_dim, &at.barriers->v_full[to.slot]);
+    ask_for_tile<Spec::block_n, Spec::v_dim>(at.v(to.slot), v, first_key(tile),
+                                             Spec::v_offset + block.kv_head * Spec::v_dim,
+                                             &at.barriers->v_full[to.slot]);
   }
-  TFCC_FN i64 first_key(idx tile) const { return block.rows.first_key(block.b) + (i64)tile * Spec::block_n; }
+  TFCC_FN i64 first_key(idx tile) const {
+    return block.rows.first_key(block.b) + (i64)tile * Spec::block_n;
+  }
 };
 
 /// One warpgroup: 64 queries.
@@ -109,8 +134,8 @@ template <class Spec> struct Group {
       for (int c = 0; c < 4; ++c) o[t][c] = 0.0f;
     }
   }
-  TFCC_FN f32 (&scores())[n / 2] { return *(f32(*)[n / 2])&s[0][0]; }
-  TFCC_FN f32 (&results())[dv / 2] { return *(f32(*)[dv / 2])&o[0][0]; }
+  TFCC_FN f32 (&scores())[n / 2] { return *(f32(*)[n / 2]) & s[0][0]; }
+  TFCC_FN f32 (&results())[dv / 2] { return *(f32(*)[dv / 2]) & o[0][0]; }
 
   /// s = q k^T. Parts of 64 columns are boxes.
   TFCC_FN void begin_scores(u64 q, u64 k) {
@@ -119,7 +144,8 @@ template <class Spec> struct Group {
 #pragma unroll
     for (int e = 0; e < d; e += 16) {
       const int part = e / 64, within = e % 64 * 2;
-      sm90::multiply<T, n, false>(scores(), sm90::advance(q, part * Spec::block_m * 128 + within), sm90::advance(k, part * n * 128 + within), e > 0);
+      sm90::multiply<T, n, false>(scores(), sm90::advance(q, part * Spec::block_m * 128 + within),
+                                  sm90::advance(k, part * n * 128 + within), e > 0);
     }
     sm90::end_products();
   }
@@ -131,7 +157,8 @@ template <class Spec> struct Group {
 #pragma unroll
     for (int t = 0; t < n / 16; ++t) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) p[t][c] = pack2<T>(s[2 * t + c / 2][c % 2 * 2], s[2 * t + c / 2][c % 2 * 2 + 1]);
+      for (int c = 0; c < 4; ++c)
+        p[t][c] = pack2<T>(s[2 * t + c / 2][c % 2 * 2], s[2 * t + c / 2][c % 2 * 2 + 1]);
     }
   }
   /// o += p v.
@@ -139,7 +166,8 @@ template <class Spec> struct Group {
     hold_results();
     sm90::begin_products();
 #pragma unroll
-    for (int t = 0; t < n / 16; ++t) sm90::multiply<T, dv, true>(results(), p[t], sm90::advance(v, t * 2048));
+    for (int t = 0; t < n / 16; ++t)
+      sm90::multiply<T, dv, true>(results(), p[t], sm90::advance(v, t * 2048));
     sm90::end_products();
   }
   TFCC_FN void wait_for_results() {
@@ -162,7 +190,8 @@ template <class Spec> struct Group {
 #pragma unroll
       for (int c = 0; c < dv; c += 64) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) *(uint4*)(v + c * n * 2 + key * 128 + thread % 2 * 64 + e * 16) = make_uint4(0, 0, 0, 0);
+        for (int e = 0; e < 4; ++e)
+          *(uint4*)(v + c * n * 2 + key * 128 + thread % 2 * 64 + e * 16) = make_uint4(0, 0, 0, 0);
       }
     }
     sm90::publish_writes();
@@ -181,9 +210,12 @@ template <class Spec> struct Group {
       for (int t = 0; t < dv / 8; t += 4) {
         u32 pairs[4];
 #pragma unroll
-        for (int q = 0; q < 4; ++q) pairs[q] = pack2<T>(o[t + q][2 * r] * scale, o[t + q][2 * r + 1] * scale);
+        for (int q = 0; q < 4; ++q)
+          pairs[q] = pack2<T>(o[t + q][2 * r] * scale, o[t + q][2 * r + 1] * scale);
         sm90::exchange_in_fours(pairs);
-        if (row < count) *(uint4*)(out + (i64)row * Spec::out_stride + (t + lane % 4) * 8) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        if (row < count)
+          *(uint4*)(out + (i64)row * Spec::out_stride + (t + lane % 4) * 8) =
+              make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
     }
   }
@@ -191,8 +223,9 @@ template <class Spec> struct Group {
 
 /// By warpgroup `index` of a block; one thread of the block `asks`.
 template <class Spec, class Block, class Score, class Visible, class Live>
-TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& block, int index, const Loader<Spec, Block>& loader, bool asks,
-                    const Score& score, const Visible& visible, const Live& live) {
+TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& block, int index,
+                    const Loader<Spec, Block>& loader, bool asks, const Score& score,
+                    const Visible& visible, const Live& live) {
   using S = AttentionWgmmaShape<Spec>;
   constexpr int n = Spec::block_n;
   auto& barriers = *at.barriers;
@@ -200,7 +233,8 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
   const u64 k = sm90::rows_of_k(sm90::uniform(sm90::shared_address(at.k(0))));
   const u64 v = sm90::rows_of_n(sm90::uniform(sm90::shared_address(at.v(0))), n * 128);
   const bool releases = threadIdx.x % kWarp == 0;
-  const idx warp_row = block.first + index * 64 + threadIdx.x / kWarp % 4 * 16, row = warp_row + threadIdx.x % kWarp / 4;
+  const idx warp_row = block.first + index * 64 + threadIdx.x / kWarp % 4 * 16,
+            row = warp_row + threadIdx.x % kWarp / 4;
   Group<Spec> group(index);
   KeyBits<n> bits;
   idx tile = next_tile<n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
@@ -224,7 +258,9 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
       group.wait_for_scores();
       if (releases) sm90::arrive(&barriers.k_empty[ring.slot]);
       const bool cut = block.cuts(bits, tile, warp_row, 16);
-      if (!Spec::scaled || !kSame<Visible, AllVisible> || cut) mask_scores<16>(group.s, block, (int)threadIdx.x % kWarp, row, tile, bits, cut, score, visible);
+      if (!Spec::scaled || !kSame<Visible, AllVisible> || cut)
+        mask_scores<16>(group.s, block, (int)threadIdx.x % kWarp, row, tile, bits, cut, score,
+                        visible);
       group.softmax.update(group.s, group.o);
       group.pack_weights();
       sm90::wait(&barriers.v_full[ring.slot], ring.parity);
@@ -241,15 +277,19 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
     }
     group.wait_for_results();
   }
-  group.store_results(out + (block.rows.first_query(block.b) + block.first + index * 64) * Spec::out_stride + block.h * Spec::v_dim,
-                      block.queries - block.first - index * 64);
+  group.store_results(
+      out + (block.rows.first_query(block.b) + block.first + index * 64) * Spec::out_stride +
+          block.h * Spec::v_dim,
+      block.queries - block.first - index * 64);
 }
 
 }  // namespace attention_wgmma_detail
 
-/// batch() and rows() are read when the launches before this one have ended; rows() is a PaddedRows or PackedRows.
+/// batch() and rows() are read when the launches before this one have ended; rows() is a PaddedRows
+/// or PackedRows.
 template <class Spec, class Batch, class Rows, class Score, class Visible, class Live>
-TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const TensorMap& k, const TensorMap& v, const Batch& batch, const Rows& rows,
+TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const TensorMap& k,
+                             const TensorMap& v, const Batch& batch, const Rows& rows,
                              const Score& score, const Visible& visible, const Live& live) {
   using namespace attention_wgmma_detail;
   using S = AttentionWgmmaShape<Spec>;

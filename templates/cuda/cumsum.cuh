@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// cumsum: out[o, k, c] = sum of x[o, j, c] over j <= k; j < k if exclusive, from the other end if reverse.
+// cumsum: out[o, k, c] = sum of x[o, j, c] over j <= k; j < k if exclusive, from the other end if
+// reverse.
 //
-// x and out are [outer, length, inner]. contiguous (inner is 1): one warp a line, a scan over 32 elements at a time.
+// x and out are [outer, length, inner]. contiguous (inner is 1): one warp a line, a scan over 32
+// elements at a time.
 // Otherwise one thread a line, neighbouring threads on neighbouring lines. No shared memory.
-// Spec: In, Out; exclusive, reverse, contiguous. Grid: see templates/README.md. Bound: bytes of x and out.
+// Spec: In, Out; exclusive, reverse, contiguous. Grid: see templates/README.md. Bound: bytes of x
+// and out.
 #pragma once
 #include "cuda/prelude.cuh"
 
-template <class V>
-TFCC_FN V scan_lanes(V v) {
+template <class V> TFCC_FN V scan_lanes(V v) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -55,7 +57,8 @@ TFCC_FN void cumsum_line_of_thread(Out* out, const In* x, idx lines, idx length,
 }
 
 template <class Spec>
-TFCC_FN void cumsum(typename Spec::Out* out, const typename Spec::In* x, idx length, idx inner, idx outer) {
+TFCC_FN void cumsum(typename Spec::Out* out, const typename Spec::In* x, idx length, idx inner,
+                    idx outer) {
   if constexpr (Spec::contiguous) cumsum_line_of_warp<Spec>(out, x, outer * inner, length);
   else cumsum_line_of_thread<Spec>(out, x, outer * inner, length, inner);
 }

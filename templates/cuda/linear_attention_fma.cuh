@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention on the FMA units: every product and sum in float, the state with a compensation (Kahan), so that the error does not grow
-// with the number of tokens. For f32, and for heads of 16 bits that are too wide for the tiles of the other form.
+// linear_attention on the FMA units: every product and sum in float, the state with a compensation
+// (Kahan), so that the error does not grow with the number of tokens. For f32, and for heads of 16
+// bits that are too wide for the tiles of the other form.
 //
-// 256 threads, chunks of `chunk` tokens; queries, keys, values, the chunk's weights and the state are in shared memory. A thread owns the same
-// elements of the state throughout and keeps what their sums lost in registers.
+// 256 threads, chunks of `chunk` tokens; queries, keys, values, the chunk's weights and the state
+// are in shared memory. A thread owns the same elements of the state throughout and keeps what
+// their sums lost in registers.
 #pragma once
 #include "cuda/linear_attention_tile.cuh"
 
-template <class Spec>
-struct LinearFmaShape {
-  static constexpr int chunk = Spec::chunk, threads = 256, d = round_up(Spec::head_dim, 16), columns = Spec::columns;
+template <class Spec> struct LinearFmaShape {
+  static constexpr int chunk = Spec::chunk, threads = 256, d = round_up(Spec::head_dim, 16),
+                       columns = Spec::columns;
   using QkTile = TileRows<f32, d>;  // rows of d and 4 more
   static constexpr int w_stride = chunk + 1;
-  static constexpr int shared_bytes = 4 * (2 * chunk * QkTile::stride + chunk * columns + d * columns + chunk * w_stride + 2 * d + 2 * chunk);
+  static constexpr int shared_bytes = 4 * (2 * chunk * QkTile::stride + chunk * columns +
+                                           d * columns + chunk * w_stride + 2 * d + 2 * chunk);
   static_assert(columns % 4 == 0 && chunk % 16 == 0, "columns: a multiple of 4; chunk: of 16");
 };
 
-template <class Spec, class Head>
-struct LinearFma {
+template <class Spec, class Head> struct LinearFma {
   using Shape = LinearFmaShape<Spec>;
-  static constexpr int chunk = Shape::chunk, threads = Shape::threads, d = Shape::d, columns = Shape::columns;
+  static constexpr int chunk = Shape::chunk, threads = Shape::threads, d = Shape::d,
+                       columns = Shape::columns;
   static constexpr int quads = columns / 4, owned = ceil_div(d * quads, threads);
   using T = typename Spec::T;
   using QkTile = typename Shape::QkTile;
@@ -53,22 +56,30 @@ struct LinearFma {
 
   /// place(row, c) of the tile becomes map(element, row, c), or 0 where there is none.
   template <class Live, class Map, class Place>
-  static TFCC_FN void fetch(const T* from, i64 stride, int width, int there, const Live& live, const Map& map, const Place& place) {
+  static TFCC_FN void fetch(const T* from, i64 stride, int width, int there, const Live& live,
+                            const Map& map, const Place& place) {
     for (int x = threadIdx.x; x < chunk * width; x += threads) {
       const int row = x / width, c = x % width;
       *place(row, c) = c < there && live(row) ? map(load(from + row * stride, c), row, c) : 0.0f;
     }
   }
   TFCC_FN void fetch_queries(idx from) const {
-    fetch(q + (i64)from * Spec::q_stride, Spec::q_stride, d, Spec::head_dim, [&](int row) { return from + row < head.queries; },
-          [&](f32 x, int row, int e) { return head.query(x, from + row, e); }, [&](int row, int e) { return tile_q + QkTile::at(row, e / 4) + e % 4; });
+    fetch(
+        q + (i64)from * Spec::q_stride, Spec::q_stride, d, Spec::head_dim,
+        [&](int row) { return from + row < head.queries; },
+        [&](f32 x, int row, int e) { return head.query(x, from + row, e); },
+        [&](int row, int e) { return tile_q + QkTile::at(row, e / 4) + e % 4; });
   }
   TFCC_FN void fetch_keys(idx from) const {
     const auto there = [&](int row) { return head.live(from + row); };
-    fetch(k + (i64)from * Spec::k_stride, Spec::k_stride, d, Spec::head_dim, there, [&](f32 x, int row, int e) { return head.key(x, from + row, e); },
-          [&](int row, int e) { return tile_k + QkTile::at(row, e / 4) + e % 4; });
-    fetch(v + (i64)from * Spec::v_stride, Spec::v_stride, columns, head.columns(), there, [&](f32 x, int, int) { return x; },
-          [&](int row, int m) { return tile_v + row * columns + m; });
+    fetch(
+        k + (i64)from * Spec::k_stride, Spec::k_stride, d, Spec::head_dim, there,
+        [&](f32 x, int row, int e) { return head.key(x, from + row, e); },
+        [&](int row, int e) { return tile_k + QkTile::at(row, e / 4) + e % 4; });
+    fetch(
+        v + (i64)from * Spec::v_stride, Spec::v_stride, columns, head.columns(), there,
+        [&](f32 x, int, int) { return x; },
+        [&](int row, int m) { return tile_v + row * columns + m; });
     if (Spec::decays && threadIdx.x == 0) {
       f32 sum = 0.0f;
       for (int j = 0; j < chunk; ++j) grown[j] = sum += head.decay(from + j);
@@ -76,7 +87,9 @@ struct LinearFma {
   }
 
   static TFCC_FN f32 left(f32 decay) { return Spec::decays ? expf(decay) : 1.0f; }
-  TFCC_FN f32 at_end(int j) const { return Spec::decays ? expf(grown[chunk - 1] - grown[j]) : 1.0f; }
+  TFCC_FN f32 at_end(int j) const {
+    return Spec::decays ? expf(grown[chunk - 1] - grown[j]) : 1.0f;
+  }
 
   /// The weights of the chunk's own keys, and of each row the sum of weights of all.
   TFCC_FN void weigh(bool own) const {
@@ -85,7 +98,8 @@ struct LinearFma {
       f32 w = 0.0f;
       if (j <= i) {
         for (int e = 0; e < d / 4; ++e) {
-          const float4 a = *(const float4*)(tile_q + QkTile::at(i, e)), b = *(const float4*)(tile_k + QkTile::at(j, e));
+          const float4 a = *(const float4*)(tile_q + QkTile::at(i, e)),
+                       b = *(const float4*)(tile_k + QkTile::at(j, e));
           w = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, w))));
         }
         if constexpr (Spec::decays) w *= expf(grown[i] - grown[j]);
@@ -98,7 +112,8 @@ struct LinearFma {
       for (int i = threadIdx.x / kWarp; i < chunk; i += threads / kWarp) {
         const int lane = threadIdx.x % kWarp;
         f32 sum = 0.0f, near = 0.0f;
-        for (int e = lane; e < d; e += kWarp) sum = fmaf(tile_q[QkTile::at(i, e / 4) + e % 4], z[e], sum);
+        for (int e = lane; e < d; e += kWarp)
+          sum = fmaf(tile_q[QkTile::at(i, e / 4) + e % 4], z[e], sum);
         for (int j = lane; own && j <= i; j += kWarp) near += weights[i * Shape::w_stride + j];
         sum = reduce_lanes<kWarp>(sum * (own ? left(grown_at(i)) : 1.0f) + near, Add{});
         if (lane == 0) sums[i] = sum;
@@ -116,7 +131,8 @@ struct LinearFma {
       for (int e = 0; e < d; ++e) {
         const f32 a = tile_q[QkTile::at(row, e / 4) + e % 4];
         const float4 s = *(const float4*)(state + e * columns + m);
-        y[0] = fmaf(a, s.x, y[0]), y[1] = fmaf(a, s.y, y[1]), y[2] = fmaf(a, s.z, y[2]), y[3] = fmaf(a, s.w, y[3]);
+        y[0] = fmaf(a, s.x, y[0]), y[1] = fmaf(a, s.y, y[1]), y[2] = fmaf(a, s.z, y[2]),
+        y[3] = fmaf(a, s.w, y[3]);
       }
       if (own) {
         const f32 faded = left(grown_at(row));
@@ -125,11 +141,13 @@ struct LinearFma {
         for (int j = 0; j <= row; ++j) {
           const f32 w = weights[row * Shape::w_stride + j];
           const float4 s = *(const float4*)(tile_v + j * columns + m);
-          y[0] = fmaf(w, s.x, y[0]), y[1] = fmaf(w, s.y, y[1]), y[2] = fmaf(w, s.z, y[2]), y[3] = fmaf(w, s.w, y[3]);
+          y[0] = fmaf(w, s.x, y[0]), y[1] = fmaf(w, s.y, y[1]), y[2] = fmaf(w, s.z, y[2]),
+          y[3] = fmaf(w, s.w, y[3]);
         }
       }
       const f32 z_row = Spec::normalises ? sums[row] : 0.0f;
-      typename Spec::Out* const to = out + (head.rows.first_query(head.b) + i) * Spec::out_stride + head.h * Spec::v_dim + head.first;
+      typename Spec::Out* const to = out + (head.rows.first_query(head.b) + i) * Spec::out_stride +
+                                     head.h * Spec::v_dim + head.first;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         if (m + c < head.columns()) store(to, m + c, head.result(y[c], z_row, i, m + c));
@@ -154,7 +172,8 @@ struct LinearFma {
       for (int j = 0; j < chunk; ++j) {
         const f32 a = tile_k[QkTile::at(j, feature / 4) + feature % 4] * at_end(j);
         const float4 b = *(const float4*)(tile_v + j * columns + m);
-        y.x = fmaf(a, b.x, y.x), y.y = fmaf(a, b.y, y.y), y.z = fmaf(a, b.z, y.z), y.w = fmaf(a, b.w, y.w);
+        y.x = fmaf(a, b.x, y.x), y.y = fmaf(a, b.y, y.y), y.z = fmaf(a, b.z, y.z),
+        y.w = fmaf(a, b.w, y.w);
       }
       float4 s = *(const float4*)(state + e * 4);
       s.x *= keep, s.y *= keep, s.z *= keep, s.w *= keep;
@@ -177,7 +196,9 @@ struct LinearFma {
 };
 
 template <class Spec, class Head>
-TFCC_FN void linear_attention_fma(typename Spec::Out* out, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v, const Head& head) {
+TFCC_FN void linear_attention_fma(typename Spec::Out* out, const typename Spec::T* q,
+                                  const typename Spec::T* k, const typename Spec::T* v,
+                                  const Head& head) {
   LinearFma<Spec, Head> block(head, q, k, v);
   constexpr int chunk = LinearFmaShape<Spec>::chunk;
   if constexpr (!Spec::causal) {

@@ -8,8 +8,7 @@
 namespace linear_wgmma_detail {
 
 /// The warpgroup that brings chunks.
-template <class Spec, class Head>
-struct Loader {
+template <class Spec, class Head> struct Loader {
   using S = LinearWgmmaShape<Spec>;
   using T = typename Spec::T;
   using Tile = typename S::QkTile;
@@ -22,25 +21,32 @@ struct Loader {
   /// Which tokens of a chunk are keys: bits, the same in all lanes.
   TFCC_FN u64 live(idx from) const {
     int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));  // not held from chunk to chunk: registers are few
-    const u32 low = __ballot_sync(kAllLanes, head.live(from + lane)), high = __ballot_sync(kAllLanes, head.live(from + kWarp + lane));
+    asm volatile("mov.u32 %0, %%laneid;"
+                 : "=r"(lane));  // not held from chunk to chunk: registers are few
+    const u32 low = __ballot_sync(kAllLanes, head.live(from + lane)),
+              high = __ballot_sync(kAllLanes, head.live(from + kWarp + lane));
     return low | (u64)high << 32;
   }
-  /// Calls f(row, column, place, number) for this thread's pieces of 16 bytes of a tile, four of a part of 64 columns. What the thread alone
-  /// decides is worked out again each time.
-  template <class Tile, int unrolled = Tile::width / 64, class F> static TFCC_FN void for_each_piece(const F& f) {
+  /// Calls f(row, column, place, number) for this thread's pieces of 16 bytes of a tile, four of a
+  /// part of 64 columns. What the thread alone decides is worked out again each time.
+  template <class Tile, int unrolled = Tile::width / 64, class F>
+  static TFCC_FN void for_each_piece(const F& f) {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
     const int row = thread / 8, c = thread % 8, place = Tile::at(row, c);
 #pragma unroll(unrolled)
     for (int part = 0; part < Tile::width / 64; ++part) {
 #pragma unroll
-      for (int first = 0; first < S::chunk; first += 16) f(row + first, part * 64 + c * 8, place + part * (Tile::part_bytes / 2) + first * 64, first / 16);
+      for (int first = 0; first < S::chunk; first += 16)
+        f(row + first, part * 64 + c * 8, place + part * (Tile::part_bytes / 2) + first * 64,
+          first / 16);
     }
   }
-  /// Elements become map(element, row, column) in the rows up to `last` that `there` admits; others stay as they are, and what the
-  /// map makes of them is dropped: it is asked at places up to `last` alone. Several pieces are on their way at once, as registers allow.
-  template <class There, class Map> static TFCC_FN void map_tile(T* tile, idx last, const There& there, const Map& map) {
+  /// Elements become map(element, row, column) in the rows up to `last` that `there` admits; others
+  /// stay as they are, and what the map makes of them is dropped: it is asked at places up to
+  /// `last` alone. Several pieces are on their way at once, as registers allow.
+  template <class There, class Map>
+  static TFCC_FN void map_tile(T* tile, idx last, const There& there, const Map& map) {
     constexpr int several = S::d == 64 ? 4 : S::d == 128 ? 2 : 1;
     uint4 piece[several];
     for_each_piece<Tile, 1>([&](int row, int column, int place, int number) {
@@ -63,19 +69,27 @@ struct Loader {
     });
   }
   /// A tile by one warp; boxes have 64 columns.
-  template <class Tile> TFCC_FN void ask_for_boxes(T* to, const TensorMap& map, i64 row, int column, u64* landed) const {
+  template <class Tile>
+  TFCC_FN void ask_for_boxes(T* to, const TensorMap& map, i64 row, int column, u64* landed) const {
 #pragma unroll
-    for (int c = 0; c < Tile::width; c += 64) sm90::copy_box_once(to + c * S::chunk, map, (i32)row, column + c, landed);
+    for (int c = 0; c < Tile::width; c += 64)
+      sm90::copy_box_once(to + c * S::chunk, map, (i32)row, column + c, landed);
   }
   /// By the first warp, when the slot is empty.
   template <Part part> TFCC_FN void ask_for_chunk(idx from, int slot) const {
     u64* const landed = &at.barriers->landed[slot];
-    sm90::arrive_and_announce_once(landed, 2 * ((part != Part::keys ? Tile::elements : 0) + (part != Part::queries ? Tile::elements + S::VTile::elements : 0)));
-    if constexpr (part != Part::keys) ask_for_boxes<Tile>(at.q(slot), source.q, head.rows.first_query(head.b) + from, Spec::q_offset + head.h * Spec::head_dim + first_feature<Spec>(), landed);
+    sm90::arrive_and_announce_once(
+        landed, 2 * ((part != Part::keys ? Tile::elements : 0) +
+                     (part != Part::queries ? Tile::elements + S::VTile::elements : 0)));
+    if constexpr (part != Part::keys)
+      ask_for_boxes<Tile>(at.q(slot), source.q, head.rows.first_query(head.b) + from,
+                          Spec::q_offset + head.h * Spec::head_dim + first_feature<Spec>(), landed);
     if constexpr (part != Part::queries) {
       const i64 row = head.rows.first_key(head.b) + from;
-      ask_for_boxes<Tile>(at.k(slot), source.k, row, Spec::k_offset + head.g * Spec::head_dim + first_feature<Spec>(), landed);
-      ask_for_boxes<typename S::VTile>(at.v(slot), source.v, row, Spec::v_offset + head.g * Spec::v_dim + head.first, landed);
+      ask_for_boxes<Tile>(at.k(slot), source.k, row,
+                          Spec::k_offset + head.g * Spec::head_dim + first_feature<Spec>(), landed);
+      ask_for_boxes<typename S::VTile>(at.v(slot), source.v, row,
+                                       Spec::v_offset + head.g * Spec::v_dim + head.first, landed);
     }
   }
   /// The chunks from `next` on for which there are slots, that of `now` in any case.
@@ -94,7 +108,8 @@ struct Loader {
       if (!(bits >> row & 1)) *(uint4*)(tile + place) = make_uint4(0, 0, 0, 0);
     });
   }
-  /// The chunk at the ring's place has landed; tokens that are no keys become zero. Returns whether there were any.
+  /// The chunk at the ring's place has landed; tokens that are no keys become zero. Returns whether
+  /// there were any.
   template <Part part> TFCC_FN bool settle(idx from) const {
     const int slot = brought.slot;
     sm90::wait(&at.barriers->landed[slot], brought.parity);
@@ -107,11 +122,20 @@ struct Loader {
   }
   template <Part part> TFCC_FN void map(idx from, int slot) const {
     if constexpr (Head::maps_q && part != Part::keys) {
-      map_tile(at.q(slot), head.queries - 1 - from, [&](int row) { return from + row < head.queries; }, [&](f32 x, int row, int e) { return head.query(x, from + row, first_feature<Spec>() + e); });
+      map_tile(
+          at.q(slot), head.queries - 1 - from, [&](int row) { return from + row < head.queries; },
+          [&](f32 x, int row, int e) {
+            return head.query(x, from + row, first_feature<Spec>() + e);
+          });
     }
     if constexpr (Head::maps_k && part != Part::queries) {
       const u64 bits = live(from);
-      if (bits != 0) map_tile(at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); }, [&](f32 x, int row, int e) { return head.key(x, from + row, first_feature<Spec>() + e); });
+      if (bits != 0)
+        map_tile(
+            at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); },
+            [&](f32 x, int row, int e) {
+              return head.key(x, from + row, first_feature<Spec>() + e);
+            });
     }
     if (Spec::decays && threadIdx.x < kWarp) sum_decays(head, from, at.grown(slot));
   }
@@ -128,7 +152,9 @@ struct Loader {
     }
   }
   TFCC_FN void add(idx first, idx last) { bring<Part::keys>(first, last); }
-  TFCC_FN void answer(idx first, idx last) { bring<Spec::causal ? Part::both : Part::queries>(first, last); }
+  TFCC_FN void answer(idx first, idx last) {
+    bring<Spec::causal ? Part::both : Part::queries>(first, last);
+  }
   TFCC_FN void show(f32*) const {}
   TFCC_FN void take(const f32*) const {}
   TFCC_FN void end_span() const {}

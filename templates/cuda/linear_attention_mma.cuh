@@ -1,37 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear_attention for f16 and bf16 on tensor cores: mma.sync.m16n8k16 with f32 accumulators.
 //
-// Eight warps: warp w owns 16 queries of a chunk of 64 (those of its row group) and half of the block's channels. In the registers of all
-// warps together is the state S in f32, a quarter of its features and half of its channels each; a 16-bit copy of it, which the queries of
-// the next chunk are multiplied by, is in shared memory. What a chunk adds to S is summed by itself first: tensor cores cut what they
-// add to a large accumulator off, which of thousands of chunks would be seen. f16 has no range for sums over many tokens, so the copy of S is
-// scaled by a power of two. The sum of weights z is one more channel whose values are 1; its copy is two numbers, high and low.
+// Eight warps: warp w owns 16 queries of a chunk of 64 (those of its row group) and half of the
+// block's channels. In the registers of all warps together is the state S in f32, a quarter of its
+// features and half of its channels each; a 16-bit copy of it, which the queries of the next chunk
+// are multiplied by, is in shared memory. What a chunk adds to S is summed by itself first: tensor
+// cores cut what they add to a large accumulator off, which of thousands of chunks would be seen.
+// f16 has no range for sums over many tokens, so the copy of S is scaled by a power of two. The sum
+// of weights z is one more channel whose values are 1; its copy is two numbers, high and low.
 #pragma once
 #include "cuda/attention_mma.cuh"
 #include "cuda/linear_attention_tile.cuh"
 
-template <class Spec>
-struct LinearMmaShape {
+template <class Spec> struct LinearMmaShape {
   using T = typename Spec::T;
   static constexpr int chunk = 64, threads = 256, groups = 4;
-  static constexpr int d = round_up(Spec::head_dim, 64), columns = Spec::columns, half = columns / 2, stages = Spec::stages;
+  static constexpr int d = round_up(Spec::head_dim, 64), columns = Spec::columns,
+                       half = columns / 2, stages = Spec::stages;
   using QkTile = TileRows<T, d>;
-  using VTile = TileRows<T, columns>;       // of v, and of the copy of S
+  using VTile = TileRows<T, columns>;  // of v, and of the copy of S
   static constexpr int qk_elements = chunk * QkTile::stride, v_elements = chunk * VTile::stride;
-  static constexpr int stage_elements = 2 * qk_elements + v_elements, s_elements = d * VTile::stride, z_elements = d * 8;
-  static constexpr int shared_bytes = 2 * (stages * stage_elements + s_elements + z_elements) + 4 * (stages * chunk + 8);
+  static constexpr int stage_elements = 2 * qk_elements + v_elements,
+                       s_elements = d * VTile::stride, z_elements = d * 8;
+  static constexpr int shared_bytes =
+      2 * (stages * stage_elements + s_elements + z_elements) + 4 * (stages * chunk + 8);
   static_assert(kSame<T, f16> || kSame<T, bf16>, "T: f16 or bf16");
-  static_assert(columns % 32 == 0 && d * columns <= 16384, "columns: a multiple of 32; a thread has at most 64 numbers of the state");
+  static_assert(columns % 32 == 0 && d * columns <= 16384,
+                "columns: a multiple of 32; a thread has at most 64 numbers of the state");
 };
 
 /// One warp's share of the state and of a chunk's results.
-template <class Spec>
-struct LinearWarp {
+template <class Spec> struct LinearWarp {
   using T = typename Spec::T;
   using Shape = LinearMmaShape<Spec>;
   using QkTile = typename Shape::QkTile;
   using VTile = typename Shape::VTile;
-  static constexpr int d = Shape::d, m_tiles = d / 64, n_tiles = Shape::half / 8, k_steps = Shape::chunk / 16;
+  static constexpr int d = Shape::d, m_tiles = d / 64, n_tiles = Shape::half / 8,
+                       k_steps = Shape::chunk / 16;
   static constexpr bool scaled = kSame<T, f16>;
 
   int lane = threadIdx.x % kWarp, half = threadIdx.x / (4 * kWarp);
@@ -56,7 +61,7 @@ struct LinearWarp {
     }
   }
 
-  TFCC_FN int row(int r) const { return group * 16 + lane / 4 + 8 * r; }                 // of a query of the chunk
+  TFCC_FN int row(int r) const { return group * 16 + lane / 4 + 8 * r; }  // of a query of the chunk
   TFCC_FN int channel(int t, int c) const { return half * Shape::half + t * 8 + lane % 4 * 2 + c; }
 
   TFCC_FN void begin_results() {
@@ -72,13 +77,14 @@ struct LinearWarp {
   /// What this warp's queries see of earlier chunks. `faded`: by row, what it has become.
   template <class Faded>
   TFCC_FN void read_state(const T* q, const T* copy, const T* z_copy, const Faded& faded) {
-#pragma unroll (d <= 128 ? d / 16 : 4)
+#pragma unroll(d <= 128 ? d / 16 : 4)
     for (int step = 0; step < d / 16; ++step) {
       u32 a[4], b[4];
       load_matrices(a, q + QkTile::at(group * 16 + lane % 16, step * 2 + lane / 16));
 #pragma unroll
       for (int t = 0; t < n_tiles / 2; ++t) {
-        load_matrices_transposed(b, copy + VTile::at(step * 16 + lane % 16, half * n_tiles + t * 2 + lane / 16));
+        load_matrices_transposed(
+            b, copy + VTile::at(step * 16 + lane % 16, half * n_tiles + t * 2 + lane / 16));
         multiply_add<T>(o[2 * t], a, b[0], b[1]);
         multiply_add<T>(o[2 * t + 1], a, b[2], b[3]);
       }
@@ -107,11 +113,12 @@ struct LinearWarp {
     for (int keys = 0; keys < k_steps; ++keys) {
       if (keys > group) break;
       f32 w[2][4] = {};
-#pragma unroll (d <= 128 ? d / 16 : 4)
+#pragma unroll(d <= 128 ? d / 16 : 4)
       for (int step = 0; step < d / 16; ++step) {
         u32 a[4], b[4];
         load_matrices(a, q + QkTile::at(group * 16 + lane % 16, step * 2 + lane / 16));
-        load_matrices(b, k + QkTile::at(keys * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
+        load_matrices(
+            b, k + QkTile::at(keys * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
         multiply_add<T>(w[0], a, b[0], b[1]);
         multiply_add<T>(w[1], a, b[2], b[3]);
       }
@@ -125,12 +132,14 @@ struct LinearWarp {
           }
         }
       }
-      const u32 a[4] = {pack2<T>(w[0][0], w[0][1]), pack2<T>(w[0][2], w[0][3]), pack2<T>(w[1][0], w[1][1]), pack2<T>(w[1][2], w[1][3])};
+      const u32 a[4] = {pack2<T>(w[0][0], w[0][1]), pack2<T>(w[0][2], w[0][3]),
+                        pack2<T>(w[1][0], w[1][1]), pack2<T>(w[1][2], w[1][3])};
       if constexpr (Spec::normalises) multiply_add<T>(weights, a, one, one);
 #pragma unroll
       for (int t = 0; t < n_tiles / 2; ++t) {
         u32 b[4];
-        load_matrices_transposed(b, v + VTile::at(keys * 16 + lane % 16, half * n_tiles + t * 2 + lane / 16));
+        load_matrices_transposed(
+            b, v + VTile::at(keys * 16 + lane % 16, half * n_tiles + t * 2 + lane / 16));
         multiply_add<T>(o[2 * t], a, b[0], b[1]);
         multiply_add<T>(o[2 * t + 1], a, b[2], b[3]);
       }
@@ -138,18 +147,21 @@ struct LinearWarp {
   }
 
   /// The sum of weights of this lane's row r.
-  TFCC_FN f32 weight_sum(int r) const { return __shfl_sync(kAllLanes, weights[2 * r] + weights[2 * r + 1], lane & ~3); }
+  TFCC_FN f32 weight_sum(int r) const {
+    return __shfl_sync(kAllLanes, weights[2 * r] + weights[2 * r + 1], lane & ~3);
+  }
 
   /// 16 features (tile m) of 16 tokens, faded.
   template <class Fade>
   TFCC_FN void load_keys(u32 (&a)[4], const T* k, int m, int step, const Fade& fade) const {
-    load_matrices_transposed(a, k + QkTile::at(step * 16 + lane % 8 + lane / 16 * 8, (group * m_tiles + m) * 2 + lane / 8 % 2));
+    load_matrices_transposed(a, k + QkTile::at(step * 16 + lane % 8 + lane / 16 * 8,
+                                               (group * m_tiles + m) * 2 + lane / 8 % 2));
     if constexpr (Spec::decays) fade_keys<T>(a, step * 16 + lane % 4 * 2, fade);
   }
 
-  /// The chunk becomes part of the state. `fade(j)`: what is left of token j at the end of the chunk; `keep`: of what was before.
-  template <class Fade>
-  TFCC_FN void add_chunk(const T* k, const T* v, f32 keep, const Fade& fade) {
+  /// The chunk becomes part of the state. `fade(j)`: what is left of token j at the end of the
+  /// chunk; `keep`: of what was before.
+  template <class Fade> TFCC_FN void add_chunk(const T* k, const T* v, f32 keep, const Fade& fade) {
     constexpr bool hold = m_tiles <= 2;
     u32 held[hold ? m_tiles : 1][k_steps][4];
     if constexpr (hold) {
@@ -164,7 +176,8 @@ struct LinearWarp {
       u32 b[k_steps][4];
 #pragma unroll
       for (int step = 0; step < k_steps; ++step) {
-        load_matrices_transposed(b[step], v + VTile::at(step * 16 + lane % 16, half * n_tiles + t * 2 + lane / 16));
+        load_matrices_transposed(
+            b[step], v + VTile::at(step * 16 + lane % 16, half * n_tiles + t * 2 + lane / 16));
       }
 #pragma unroll
       for (int m = 0; m < m_tiles; ++m) {
@@ -204,15 +217,16 @@ struct LinearWarp {
         for (int t = 0; t < n_tiles; ++t) top = fmaxf(top, fabsf(s[m][t][c]));
       }
     }
-    return __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(top)));  // in the order of numbers that are not negative
+    return __uint_as_float(__reduce_max_sync(
+        kAllLanes, __float_as_uint(top)));  // in the order of numbers that are not negative
   }
 
   /// The copy of the state, whose largest number is about `top`.
   TFCC_FN void write_state(T* copy, T* z_copy, f32 top) {
     f32 scale = 1.0f;
     if constexpr (scaled) {
-      const int exponent = (int)(__float_as_uint(top) >> 23);                // 127 for 1
-      const int shift = min(max(127 + 13 - exponent, -100), 100);            // to about 2^13
+      const int exponent = (int)(__float_as_uint(top) >> 23);      // 127 for 1
+      const int shift = min(max(127 + 13 - exponent, -100), 100);  // to about 2^13
       scale = __uint_as_float((u32)(127 + shift) << 23);
       unscale = __uint_as_float((u32)(127 - shift) << 23);
     }
@@ -223,25 +237,27 @@ struct LinearWarp {
         const int feature = (group * m_tiles + m) * 16 + lane / 4 + 8 * r;
 #pragma unroll
         for (int t = 0; t < n_tiles; ++t) {
-          *(u32*)(copy + VTile::at(feature, half * n_tiles + t) + lane % 4 * 2) = pack2<T>(s[m][t][2 * r] * scale, s[m][t][2 * r + 1] * scale);
+          *(u32*)(copy + VTile::at(feature, half * n_tiles + t) + lane % 4 * 2) =
+              pack2<T>(s[m][t][2 * r] * scale, s[m][t][2 * r + 1] * scale);
         }
         if (!Spec::normalises || half) continue;
         f32 high, none;
         unpack2<T>(pack2<T>(z[m][2 * r] * scale, 0.0f), high, none);
-        *(u32*)(z_copy + feature * 8 + lane % 4 * 2) = lane % 4 == 0 ? pack2<T>(high, z[m][2 * r] * scale - high) : 0;
+        *(u32*)(z_copy + feature * 8 + lane % 4 * 2) =
+            lane % 4 == 0 ? pack2<T>(high, z[m][2 * r] * scale - high) : 0;
       }
     }
   }
 };
 
 /// Shared memory of a block, and the way of a chunk into it and out of it.
-template <class Spec, class Head>
-struct LinearChunks {
+template <class Spec, class Head> struct LinearChunks {
   using T = typename Spec::T;
   using Shape = LinearMmaShape<Spec>;
   using Warp = LinearWarp<Spec>;
   static constexpr int chunk = Shape::chunk, threads = Shape::threads;
-  static constexpr bool chunked_qk = Spec::aligned && Spec::head_dim % 8 == 0, chunked_v = Spec::aligned && Spec::v_dim % 8 == 0;
+  static constexpr bool chunked_qk = Spec::aligned && Spec::head_dim % 8 == 0,
+                        chunked_v = Spec::aligned && Spec::v_dim % 8 == 0;
   const Head& head;
   const T *q, *k, *v;
   T *tiles, *copy, *z_copy;
@@ -265,32 +281,38 @@ struct LinearChunks {
   /// Which tokens of a chunk are keys: bits, the same in all lanes.
   TFCC_FN u64 live(idx from) const {
     const int lane = threadIdx.x % kWarp;
-    const u32 low = __ballot_sync(kAllLanes, head.live(from + lane)), high = __ballot_sync(kAllLanes, head.live(from + kWarp + lane));
+    const u32 low = __ballot_sync(kAllLanes, head.live(from + lane)),
+              high = __ballot_sync(kAllLanes, head.live(from + kWarp + lane));
     return low | (u64)high << 32;
   }
 
   TFCC_FN void fetch_queries(idx from, int stage) const {
-    copy_tokens<typename Shape::QkTile, chunk, threads, chunked_qk>(tile_q(stage), q + (i64)from * Spec::q_stride, Spec::q_stride, Spec::head_dim,
-                                                                   [&](int row) { return from + row < head.queries; });
+    copy_tokens<typename Shape::QkTile, chunk, threads, chunked_qk>(
+        tile_q(stage), q + (i64)from * Spec::q_stride, Spec::q_stride, Spec::head_dim,
+        [&](int row) { return from + row < head.queries; });
   }
   TFCC_FN void fetch_keys(idx from, int stage) const {
     const u64 bits = live(from);
     const auto there = [&](int row) { return (bool)(bits >> row & 1); };
-    copy_tokens<typename Shape::QkTile, chunk, threads, chunked_qk>(tile_k(stage), k + (i64)from * Spec::k_stride, Spec::k_stride, Spec::head_dim, there);
-    copy_tokens<typename Shape::VTile, chunk, threads, chunked_v>(tile_v(stage), v + (i64)from * Spec::v_stride, Spec::v_stride, head.columns(), there);
+    copy_tokens<typename Shape::QkTile, chunk, threads, chunked_qk>(
+        tile_k(stage), k + (i64)from * Spec::k_stride, Spec::k_stride, Spec::head_dim, there);
+    copy_tokens<typename Shape::VTile, chunk, threads, chunked_v>(
+        tile_v(stage), v + (i64)from * Spec::v_stride, Spec::v_stride, head.columns(), there);
   }
   /// After what this thread copied has arrived, and before all meet.
   TFCC_FN void map_queries(idx from, int stage) const {
     if constexpr (!Head::maps_q) return;
-    map_tokens<typename Shape::QkTile, chunk, threads>(tile_q(stage), Spec::head_dim, [&](int row) { return from + row < head.queries; },
-                                                       [&](f32 x, int row, int e) { return head.query(x, from + row, e); });
+    map_tokens<typename Shape::QkTile, chunk, threads>(
+        tile_q(stage), Spec::head_dim, [&](int row) { return from + row < head.queries; },
+        [&](f32 x, int row, int e) { return head.query(x, from + row, e); });
   }
   TFCC_FN void map_keys(idx from, int stage) const {
     if constexpr (Spec::decays) grow(from, stage);
     if constexpr (!Head::maps_k) return;
     const u64 bits = live(from);
-    map_tokens<typename Shape::QkTile, chunk, threads>(tile_k(stage), Spec::head_dim, [&](int row) { return (bool)(bits >> row & 1); },
-                                                       [&](f32 x, int row, int e) { return head.key(x, from + row, e); });
+    map_tokens<typename Shape::QkTile, chunk, threads>(
+        tile_k(stage), Spec::head_dim, [&](int row) { return (bool)(bits >> row & 1); },
+        [&](f32 x, int row, int e) { return head.key(x, from + row, e); });
   }
   /// grown[j]: the sum of the decays of tokens up to j of the chunk.
   TFCC_FN void grow(idx from, int stage) const {
@@ -304,11 +326,13 @@ struct LinearChunks {
       const f32 z = Spec::normalises ? w.weight_sum(r) : 0.0f;
       const idx i = from + w.row(r);
       if (i >= head.queries) continue;
-      typename Spec::Out* const to = out + (head.rows.first_query(head.b) + i) * Spec::out_stride + head.h * Spec::v_dim + head.first;
+      typename Spec::Out* const to = out + (head.rows.first_query(head.b) + i) * Spec::out_stride +
+                                     head.h * Spec::v_dim + head.first;
 #pragma unroll
       for (int t = 0; t < Warp::n_tiles; ++t) {
         const int m = w.channel(t, 0);
-        const f32 y[2] = {head.result(w.o[t][2 * r], z, i, m), head.result(w.o[t][2 * r + 1], z, i, m + 1)};
+        const f32 y[2] = {head.result(w.o[t][2 * r], z, i, m),
+                          head.result(w.o[t][2 * r + 1], z, i, m + 1)};
         if (Spec::out_aligned && Spec::v_dim % 2 == 0) {
           if (m < columns) store_pack<2>(to + m, y);
         } else {
@@ -336,7 +360,8 @@ struct LinearChunks {
 };
 
 template <class Spec, class Head>
-TFCC_FN void linear_attention_causal(typename Spec::Out* out, LinearChunks<Spec, Head>& chunks, const Head& head) {
+TFCC_FN void linear_attention_causal(typename Spec::Out* out, LinearChunks<Spec, Head>& chunks,
+                                     const Head& head) {
   constexpr int chunk = LinearMmaShape<Spec>::chunk, stages = Spec::stages;
   LinearWarp<Spec> w;
   const auto fetch = [&](idx from, int stage) {
@@ -350,7 +375,8 @@ TFCC_FN void linear_attention_causal(typename Spec::Out* out, LinearChunks<Spec,
     wait_copies<0>();
     chunks.map_queries(from, stage);
     chunks.map_keys(from, stage);
-    __syncthreads();  // the chunk is complete, and so is the copy of the state; nobody reads the other stage any more
+    __syncthreads();  // the chunk is complete, and so is the copy of the state; nobody reads the
+                      // other stage any more
     const idx next = from + chunk;
     if constexpr (stages > 1) {
       if (next < head.queries) fetch(next, stage ^ 1);
@@ -360,11 +386,15 @@ TFCC_FN void linear_attention_causal(typename Spec::Out* out, LinearChunks<Spec,
     const auto left = [&](f32 from_here) { return Spec::decays ? __expf(from_here) : 1.0f; };
     const f32 last = Spec::decays ? grown[chunk - 1] : 0.0f;
     w.begin_results();
-    if (from > 0) w.read_state(chunks.tile_q(stage), chunks.copy, chunks.z_copy, [&](int i) { return left(Spec::decays ? grown[i] : 0.0f); });
-    w.read_chunk(chunks.tile_q(stage), chunks.tile_k(stage), chunks.tile_v(stage), [&](int i, int j) { return Spec::decays ? left(grown[i] - grown[j]) : 1.0f; });
+    if (from > 0)
+      w.read_state(chunks.tile_q(stage), chunks.copy, chunks.z_copy,
+                   [&](int i) { return left(Spec::decays ? grown[i] : 0.0f); });
+    w.read_chunk(chunks.tile_q(stage), chunks.tile_k(stage), chunks.tile_v(stage),
+                 [&](int i, int j) { return Spec::decays ? left(grown[i] - grown[j]) : 1.0f; });
     chunks.store(out, w, from);
     if (next >= head.queries) break;
-    w.add_chunk(chunks.tile_k(stage), chunks.tile_v(stage), left(last), [&](int j) { return Spec::decays ? left(last - grown[j]) : 1.0f; });
+    w.add_chunk(chunks.tile_k(stage), chunks.tile_v(stage), left(last),
+                [&](int j) { return Spec::decays ? left(last - grown[j]) : 1.0f; });
     chunks.publish(w);
     if constexpr (stages > 1) {
       stage ^= 1;
@@ -375,9 +405,11 @@ TFCC_FN void linear_attention_causal(typename Spec::Out* out, LinearChunks<Spec,
   }
 }
 
-/// Calls work(from, stage) for the chunks of `count` tokens that fetch(from, stage) brings and prepare(from, stage) maps.
+/// Calls work(from, stage) for the chunks of `count` tokens that fetch(from, stage) brings and
+/// prepare(from, stage) maps.
 template <class Spec, class Fetch, class Prepare, class Work>
-TFCC_FN void for_each_chunk(idx count, const Fetch& fetch, const Prepare& prepare, const Work& work) {
+TFCC_FN void for_each_chunk(idx count, const Fetch& fetch, const Prepare& prepare,
+                            const Work& work) {
   constexpr int chunk = LinearMmaShape<Spec>::chunk, stages = Spec::stages;
   if (count > 0) fetch(0, 0);
   commit_copies();
@@ -401,25 +433,36 @@ TFCC_FN void for_each_chunk(idx count, const Fetch& fetch, const Prepare& prepar
 }
 
 /// Nothing fades.
-struct Unfaded { TFCC_FN f32 operator()(int) const { return 1.0f; } };
+struct Unfaded {
+  TFCC_FN f32 operator()(int) const { return 1.0f; }
+};
 
 template <class Spec, class Head>
-TFCC_FN void linear_attention_whole(typename Spec::Out* out, LinearChunks<Spec, Head>& chunks, const Head& head) {
+TFCC_FN void linear_attention_whole(typename Spec::Out* out, LinearChunks<Spec, Head>& chunks,
+                                    const Head& head) {
   LinearWarp<Spec> w;
-  for_each_chunk<Spec>(head.keys, [&](idx from, int stage) { chunks.fetch_keys(from, stage); }, [&](idx from, int stage) { chunks.map_keys(from, stage); },
-                 [&](idx, int stage) { w.add_chunk(chunks.tile_k(stage), chunks.tile_v(stage), 1.0f, Unfaded{}); });
+  for_each_chunk<Spec>(
+      head.keys, [&](idx from, int stage) { chunks.fetch_keys(from, stage); },
+      [&](idx from, int stage) { chunks.map_keys(from, stage); },
+      [&](idx, int stage) {
+        w.add_chunk(chunks.tile_k(stage), chunks.tile_v(stage), 1.0f, Unfaded{});
+      });
   chunks.publish(w);
   __syncthreads();
-  for_each_chunk<Spec>(head.queries, [&](idx from, int stage) { chunks.fetch_queries(from, stage); }, [&](idx from, int stage) { chunks.map_queries(from, stage); },
-                 [&](idx from, int stage) {
-                   w.begin_results();
-                   w.read_state(chunks.tile_q(stage), chunks.copy, chunks.z_copy, Unfaded{});
-                   chunks.store(out, w, from);
-                 });
+  for_each_chunk<Spec>(
+      head.queries, [&](idx from, int stage) { chunks.fetch_queries(from, stage); },
+      [&](idx from, int stage) { chunks.map_queries(from, stage); },
+      [&](idx from, int stage) {
+        w.begin_results();
+        w.read_state(chunks.tile_q(stage), chunks.copy, chunks.z_copy, Unfaded{});
+        chunks.store(out, w, from);
+      });
 }
 
 template <class Spec, class Head>
-TFCC_FN void linear_attention_mma(typename Spec::Out* out, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v, const Head& head) {
+TFCC_FN void linear_attention_mma(typename Spec::Out* out, const typename Spec::T* q,
+                                  const typename Spec::T* k, const typename Spec::T* v,
+                                  const Head& head) {
   LinearChunks<Spec, Head> chunks(head, q, k, v);
   if constexpr (Spec::causal) linear_attention_causal<Spec>(out, chunks, head);
   else linear_attention_whole<Spec>(out, chunks, head);

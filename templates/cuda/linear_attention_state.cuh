@@ -9,16 +9,15 @@
 namespace linear_wgmma_detail {
 
 /// A warpgroup that keeps a part of the features of the state.
-template <class Spec>
-struct State {
+template <class Spec> struct State {
   using S = LinearWgmmaShape<Spec>;
   using T = typename Spec::T;
   static constexpr int m_tiles = S::m_tiles, n = S::columns, steps = S::chunk / 16;
   static constexpr bool adds = true, scaled = kSame<T, f16>;
   const Memory<Spec>& at;
-  int lane, first;                       // first feature of the warp; those of tile m are 64 m behind
+  int lane, first;  // first feature of the warp; those of tile m are 64 m behind
   f32 now[m_tiles][n / 2], before[m_tiles][n / 2];
-  f32 decays = 0.0f;                     // of the span up to now
+  f32 decays = 0.0f;  // of the span up to now
   sm90::RingPlace<S::stages> ring;
   sm90::RingPlace<S::copies> copies;
 
@@ -30,7 +29,9 @@ struct State {
       for (int c = 0; c < S::copies; ++c) {
         for (int x = lane % 4; x < 6 * 2; x += 4) {  // rows 2 .. 7 of this warp's features
 #pragma unroll
-          for (int m = 0; m < m_tiles; ++m) *(uint4*)(at.z_copy(c) + S::ZCopy::at(2 + x / 2, (first + m * 64) / 8 + x % 2)) = make_uint4(0, 0, 0, 0);
+          for (int m = 0; m < m_tiles; ++m)
+            *(uint4*)(at.z_copy(c) + S::ZCopy::at(2 + x / 2, (first + m * 64) / 8 + x % 2)) =
+                make_uint4(0, 0, 0, 0);
         }
       }
     }
@@ -49,15 +50,19 @@ struct State {
       }
     }
   }
-  TFCC_FN int place(int x) const { return (x * S::state_groups + first / (m_tiles * 64)) * 128 + first % 64 * 2 + lane; }
+  TFCC_FN int place(int x) const {
+    return (x * S::state_groups + first / (m_tiles * 64)) * 128 + first % 64 * 2 + lane;
+  }
 
-  /// Addresses made of the lane are worked out again: held from chunk to chunk they would take more registers than there are.
+  /// Addresses made of the lane are worked out again: held from chunk to chunk they would take more
+  /// registers than there are.
   TFCC_FN void refresh() { asm volatile("" : "+r"(lane), "+r"(first)); }
 
   /// 16 features of tile m and 16 tokens, faded.
   template <class Fade>
   TFCC_FN void load_keys(u32 (&a)[4], const T* k, int m, int step, const Fade& fade) const {
-    load_matrices_transposed(a, k + S::QkTile::at(step * 16 + lane % 8 + lane / 16 * 8, (first + m * 64) / 8 + lane / 8 % 2));
+    load_matrices_transposed(a, k + S::QkTile::at(step * 16 + lane % 8 + lane / 16 * 8,
+                                                  (first + m * 64) / 8 + lane / 8 % 2));
     if constexpr (Spec::decays) fade_keys<T>(a, step * 16 + lane % 4 * 2, fade);
   }
   /// The chunk at the ring's place becomes part of the sum.
@@ -72,19 +77,22 @@ struct State {
       for_each([&](f32&, f32& now, int) { now *= keep; });
       decays += end;
     }
-    const u64 v = sm90::rows_of_n(sm90::uniform(sm90::shared_address(at.v(slot))), S::VTile::part_bytes);
+    const u64 v =
+        sm90::rows_of_n(sm90::uniform(sm90::shared_address(at.v(slot))), S::VTile::part_bytes);
     const u32 one = lane / 4 == 0 ? pack2<T>(1.0f, 1.0f) : 0;
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
       u32 a[steps][4];
 #pragma unroll
-      for (int step = 0; step < steps; ++step) load_keys(a[step], at.k(slot), m, step, [&](int j) { return left<Spec>(end - grown[j]); });
+      for (int step = 0; step < steps; ++step)
+        load_keys(a[step], at.k(slot), m, step, [&](int j) { return left<Spec>(end - grown[j]); });
       sm90::hold(now[m]);
 #pragma unroll
       for (int step = 0; step < steps; ++step) sm90::hold(a[step]);
       sm90::begin_products();
 #pragma unroll
-      for (int step = 0; step < steps; ++step) sm90::multiply<T, n, true>(now[m], a[step], sm90::advance(v, step * 2048));
+      for (int step = 0; step < steps; ++step)
+        sm90::multiply<T, n, true>(now[m], a[step], sm90::advance(v, step * 2048));
       sm90::end_products();
       if constexpr (Spec::normalises) {
         f32 keys[4] = {};  // sums, in column 0
@@ -109,13 +117,17 @@ struct State {
     ring.next();
   }
 
-  /// The copy's factor: a power of two that brings what no number of the state is larger than to about 2^13.
+  /// The copy's factor: a power of two that brings what no number of the state is larger than to
+  /// about 2^13.
   TFCC_FN f32 scale(f32 faded) {
     if constexpr (!scaled) return 1.0f;
     f32 most_before = 0.0f, most_now = 0.0f;
-    for_each([&](f32 b, f32 now, int) { most_before = fmaxf(most_before, fabsf(b)), most_now = fmaxf(most_now, fabsf(now)); });
+    for_each([&](f32 b, f32 now, int) {
+      most_before = fmaxf(most_before, fabsf(b)), most_now = fmaxf(most_now, fabsf(now));
+    });
     f32 top = most_before * faded + most_now;
-    top = __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(top)));  // in the order of numbers that are not negative
+    top = __uint_as_float(__reduce_max_sync(
+        kAllLanes, __float_as_uint(top)));  // in the order of numbers that are not negative
     constexpr int warps = 4 * S::state_groups;
     sm90::meet<1>(warps * kWarp);
     if (lane == 0) at.tops()[threadIdx.x / kWarp % warps] = top;
@@ -124,7 +136,8 @@ struct State {
     for (int w = 0; w < warps; ++w) top = fmaxf(top, at.tops()[w]);
     const int exponent = (int)(__float_as_uint(top) >> 23);  // 127 for 1
     const int shift = min(max(127 + 13 - exponent, -100), 100);
-    if (threadIdx.x / kWarp % warps == 0 && lane == 0) at.unscale()[copies.slot] = __uint_as_float((u32)(127 - shift) << 23);
+    if (threadIdx.x / kWarp % warps == 0 && lane == 0)
+      at.unscale()[copies.slot] = __uint_as_float((u32)(127 - shift) << 23);
     return __uint_as_float((u32)(127 + shift) << 23);
   }
   /// A copy of the state up to now.
@@ -136,7 +149,10 @@ struct State {
     T *const copy = at.copy(copies.slot), *const z_copy = at.z_copy(copies.slot);
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m) {
-      const auto pair = [&](int x) { return pack2<T>((before[m][x] * faded + now[m][x]) * by, (before[m][x + 1] * faded + now[m][x + 1]) * by); };
+      const auto pair = [&](int x) {
+        return pack2<T>((before[m][x] * faded + now[m][x]) * by,
+                        (before[m][x + 1] * faded + now[m][x + 1]) * by);
+      };
       const int row = first + m * 64 + lane % 16;
 #pragma unroll
       for (int t = 0; t < n / 8; t += 2) {
@@ -148,12 +164,15 @@ struct State {
         for (int h = 0; h < 2; ++h) {
           const int feature = first + m * 64 + lane / 4 + 8 * h;
           // Lanes with column 0 alone have written these.
-          const f32 z = lane % 4 > 0 ? 0.0f : (at.z_before()[feature] * faded + at.z_now()[feature]) * by;
+          const f32 z =
+              lane % 4 > 0 ? 0.0f : (at.z_before()[feature] * faded + at.z_now()[feature]) * by;
           f32 high, none;
           unpack2<T>(pack2<T>(z, 0.0f), high, none);
           if (lane % 4 > 0) continue;
 #pragma unroll
-          for (int part = 0; part < 2; ++part) ::store(z_copy, S::ZCopy::at(part, feature / 8) + feature % 8, part == 0 ? high : z - high);
+          for (int part = 0; part < 2; ++part)
+            ::store(z_copy, S::ZCopy::at(part, feature / 8) + feature % 8,
+                    part == 0 ? high : z - high);
         }
       }
     }

@@ -1,48 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear_attention_step: rows [first[n], first[n + 1]) of q [rows, heads*d], k [rows, kv_heads*d] and v [rows, kv_heads*dv] go on with the
-// sums in slot from[n] of state [slots, kv_heads, dv (+ 1), d] (outside of the slots: with none) and leave theirs in slot to[n] (outside:
-// nowhere). Row m of a head is the sum of k' v[m], row dv that of k'. At token t: S = exp(decay(t)) S + k' v^T, out = epilogue(q' S, q' z)
-// (ir/ops.md). Tokens follow each other one by one, so that a sequence has the same bits in runs of any sizes.
+// linear_attention_step: rows [first[n], first[n + 1]) of q [rows, heads*d], k [rows, kv_heads*d]
+// and v [rows, kv_heads*dv] go on with the sums in slot from[n] of state [slots, kv_heads, dv (+
+// 1), d] (outside of the slots: with none) and leave theirs in slot to[n] (outside:
+// nowhere). Row m of a head is the sum of k' v[m], row dv that of k'. At token t: S = exp(decay(t))
+// S + k' v^T, out = epilogue(q' S, q' z) (ir/ops.md). Tokens follow each other one by one, so that
+// a sequence has the same bits in runs of any sizes.
 //
-// A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv, columns), kv_heads, sequences}. `parts` threads
-// hold kRows rows of the state, of each the quads part, part + parts, ..; the first warp holds the sum of keys too, which the first block
-// leaves. What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in shared memory, and what they
-// see, before the epilogue. No slot of `to` is one of `from`.
-// With ahead (sequences of few tokens) any number of blocks take these tiles one after the other. Of `places` - 1 tiles the state, and rows of q, k
-// and v where they are aligned, are on their way to shared memory: by bulk copies from capability 9.0 on, else by cp.async.
-// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns, parts, rows (kRows), together (kTokens, 1
-// where heads share keys), tokens; ahead, places; aligned (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
+// A block owns `columns` channels of v of one head of keys of one sequence: grid {ceil(dv,
+// columns), kv_heads, sequences}. `parts` threads hold kRows rows of the state, of each the quads
+// part, part + parts, ..; the first warp holds the sum of keys too, which the first block leaves.
+// What kTokens tokens see is summed over the parts at once. q', k' and v of `tokens` tokens are in
+// shared memory, and what they see, before the epilogue. No slot of `to` is one of `from`.
+// With ahead (sequences of few tokens) any number of blocks take these tiles one after the other.
+// Of `places` - 1 tiles the state, and rows of q, k and v where they are aligned, are on their way
+// to shared memory: by bulk copies from capability 9.0 on, else by cp.async.
+// Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns,
+// parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; ahead, places; aligned
+// (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
 // epilogue asks for z). Threads and dynamic shared memory: LinearStepShape<Spec>.
-// Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens the FMA units, 4 d dv FLOP a head.
+// Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens
+// the FMA units, 4 d dv FLOP a head.
 #pragma once
 #include "cuda/linear_attention_tile.cuh"
 #include "cuda/sm90.cuh"
 
-template <class Spec>
-struct LinearStepShape {
-  static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts), width = 4 * parts * quads, columns = Spec::columns;
-  static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows, kTokens = group == 1 ? Spec::together : 1;
-  static constexpr int threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens, seen_stride = columns + 4;
-  // With ahead a place for a state on its way holds rows [columns, d] and the sum of keys [d], then of each token v [columns], k [d] and q [group, d] as
-  // they are stored. Behind the places are their barriers.
-  static constexpr int state_floats = (columns + Spec::normalises) * d, row = round_up(d * (1 + group) + columns, 16 / (int)sizeof(typename Spec::T));
-  static constexpr int place_bytes = 4 * state_floats + tokens * row * (int)sizeof(typename Spec::T);
-  static constexpr int shared_bytes = 4 * tokens * (4 + group * seen_stride) + (Spec::ahead ? Spec::places * (place_bytes + 8) : 4 * tokens * (width * (1 + group) + columns));
-  static constexpr int vec = Spec::aligned ? 16 / (int)sizeof(typename Spec::T) : 1;  // elements of q, k and v that are read at a time
+template <class Spec> struct LinearStepShape {
+  static constexpr int d = Spec::head_dim, parts = Spec::parts, quads = ceil_div(d, 4 * parts),
+                       width = 4 * parts * quads, columns = Spec::columns;
+  static constexpr int group = Spec::heads / Spec::kv_heads, kRows = Spec::rows,
+                       kTokens = group == 1 ? Spec::together : 1;
+  static constexpr int threads = round_up(columns / kRows * parts, kWarp), tokens = Spec::tokens,
+                       seen_stride = columns + 4;
+  // With ahead a place for a state on its way holds rows [columns, d] and the sum of keys [d], then
+  // of each token v [columns], k [d] and q [group, d] as they are stored. Behind the places are
+  // their barriers.
+  static constexpr int state_floats = (columns + Spec::normalises) * d,
+                       row =
+                           round_up(d * (1 + group) + columns, 16 / (int)sizeof(typename Spec::T));
+  static constexpr int place_bytes =
+      4 * state_floats + tokens * row * (int)sizeof(typename Spec::T);
+  static constexpr int shared_bytes = 4 * tokens * (4 + group * seen_stride) +
+                                      (Spec::ahead ? Spec::places * (place_bytes + 8)
+                                                   : 4 * tokens * (width * (1 + group) + columns));
+  static constexpr int vec = Spec::aligned ? 16 / (int)sizeof(typename Spec::T)
+                                           : 1;  // elements of q, k and v that are read at a time
   static constexpr i64 state_rows = Spec::v_dim + Spec::normalises;
-  static_assert(!Spec::ahead || d % 4 == 0, "ahead: rows of a state are copied in pieces of 16 bytes");
-  static_assert(is_power_of_two(parts) && parts <= kWarp && columns % kRows == 0 && kRows % 4 == 0, "parts: a power of two; columns: a multiple of rows");
+  static_assert(!Spec::ahead || d % 4 == 0,
+                "ahead: rows of a state are copied in pieces of 16 bytes");
+  static_assert(is_power_of_two(parts) && parts <= kWarp && columns % kRows == 0 && kRows % 4 == 0,
+                "parts: a power of two; columns: a multiple of rows");
 };
 
-/// `lanes` neighbouring lanes have `count` values each, and exchange halves until each has the sum over all of its own: x[i] becomes that of value
-/// lane * count / lanes + i, rounded down. Of fewer values than lanes, lanes / count neighbours have the same one.
-template <int count, int lanes>
-TFCC_FN void sum_over_lanes(f32* x, int lane) {
+/// `lanes` neighbouring lanes have `count` values each, and exchange halves until each has the sum
+/// over all of its own: x[i] becomes that of value lane * count / lanes + i, rounded down. Of fewer
+/// values than lanes, lanes / count neighbours have the same one.
+template <int count, int lanes> TFCC_FN void sum_over_lanes(f32* x, int lane) {
   if constexpr (lanes > 1 && count > 1) {
     constexpr int half = count / 2, step = lanes / 2;
     const bool upper = lane & step;
 #pragma unroll
-    for (int i = 0; i < half; ++i) x[i] = (upper ? x[half + i] : x[i]) + __shfl_xor_sync(kAllLanes, upper ? x[i] : x[half + i], step);
+    for (int i = 0; i < half; ++i)
+      x[i] = (upper ? x[half + i] : x[i]) +
+             __shfl_xor_sync(kAllLanes, upper ? x[i] : x[half + i], step);
     sum_over_lanes<half, step>(x, lane);
   } else if constexpr (lanes > 1) {
 #pragma unroll
@@ -51,14 +70,14 @@ TFCC_FN void sum_over_lanes(f32* x, int lane) {
 }
 
 /// What a thread holds: kRows rows of the state, and of the sum of keys, at its quads.
-template <class Spec>
-struct LinearStepRows {
+template <class Spec> struct LinearStepRows {
   using Shape = LinearStepShape<Spec>;
-  static constexpr int n = 4 * Shape::quads, d = Shape::d, kRows = Shape::kRows, kTokens = Shape::kTokens;
+  static constexpr int n = 4 * Shape::quads, d = Shape::d, kRows = Shape::kRows,
+                       kTokens = Shape::kTokens;
   f32 s[kRows][n], z[n];
-  int row, part;   // row: the first of its own in the block
-  idx first;       // channel of v of the block
-  bool sums;       // in the first warp, where there is a sum of keys
+  int row, part;  // row: the first of its own in the block
+  idx first;      // channel of v of the block
+  bool sums;      // in the first warp, where there is a sum of keys
 
   TFCC_FN LinearStepRows(idx first_) : first(first_) {
     row = (int)threadIdx.x / Shape::parts * kRows, part = (int)threadIdx.x % Shape::parts;
@@ -70,7 +89,9 @@ struct LinearStepRows {
       z[x] = 0.0f;
     }
   }
-  TFCC_FN bool has(int r) const { return row + r < Shape::columns && first + row + r < Spec::v_dim; }
+  TFCC_FN bool has(int r) const {
+    return row + r < Shape::columns && first + row + r < Spec::v_dim;
+  }
   TFCC_FN int place(int u) const { return 4 * (part + u * Shape::parts); }
 
   TFCC_FN void take_row(const f32* from, f32 (&to)[n]) const {
@@ -95,7 +116,8 @@ struct LinearStepRows {
       const int e = place(u);
       if constexpr (d % 4 == 0) {
         if (d < Shape::width && e >= d) continue;
-        *(float4*)(to + e) = make_float4(from[4 * u], from[4 * u + 1], from[4 * u + 2], from[4 * u + 3]);
+        *(float4*)(to + e) =
+            make_float4(from[4 * u], from[4 * u + 1], from[4 * u + 2], from[4 * u + 3]);
       } else {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
@@ -136,7 +158,8 @@ struct LinearStepRows {
     }
   }
   /// The same of a row of q or k as it is stored: map(element, place).
-  template <class T, class Map> TFCC_FN void load_mapped(const T* from, f32 (&to)[n], const Map& map) const {
+  template <class T, class Map>
+  TFCC_FN void load_mapped(const T* from, f32 (&to)[n], const Map& map) const {
 #pragma unroll
     for (int u = 0; u < Shape::quads; ++u) {
       const int e = place(u);
@@ -147,7 +170,9 @@ struct LinearStepRows {
       for (int c = 0; c < 4; ++c) to[4 * u + c] = there ? map(x[c], e + c) : 0.0f;
     }
   }
-  template <class T> TFCC_FN void load_values(const T* from, f32 (&to)[kRows]) const { load_pack(from + (row < Shape::columns ? row : 0), to); }
+  template <class T> TFCC_FN void load_values(const T* from, f32 (&to)[kRows]) const {
+    load_pack(from + (row < Shape::columns ? row : 0), to);
+  }
   TFCC_FN void add(const f32* key, f32 keep, const f32* values) {
     f32 k[n], v[kRows];
     load_quads(key, k);
@@ -159,7 +184,8 @@ struct LinearStepRows {
 #pragma unroll
     for (int x = 0; x < n; ++x) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) s[r][x] = fmaf(k[x], v[r], Spec::decays ? s[r][x] * keep : s[r][x]);
+      for (int r = 0; r < kRows; ++r)
+        s[r][x] = fmaf(k[x], v[r], Spec::decays ? s[r][x] * keep : s[r][x]);
     }
     if (!sums) return;
 #pragma unroll
@@ -172,15 +198,19 @@ struct LinearStepRows {
     for (int x = 0; x < n; ++x) sum = fmaf(a[x], b[x], sum);
     return sum;
   }
-  /// `there` tokens join, kTokens at most; to[row] of each becomes what its query sees, and to[columns] the sum of weights.
-  TFCC_FN void step(int there, const f32* keys, const f32* keeps, const f32* values, const f32* queries, f32* to) {
+  /// `there` tokens join, kTokens at most; to[row] of each becomes what its query sees, and
+  /// to[columns] the sum of weights.
+  TFCC_FN void step(int there, const f32* keys, const f32* keeps, const f32* values,
+                    const f32* queries, f32* to) {
     constexpr int group = Shape::group;
     f32 a[kTokens * kRows], w[kTokens];
-#pragma unroll (group <= 4 ? group : 1)
+#pragma unroll(group <= 4 ? group : 1)
     for (int h = 0; h < group; ++h) {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
-        if (h == 0 && t < there) add(keys + t * Shape::width, Spec::decays ? keeps[4 * t] : 1.0f, values + t * Shape::columns);
+        if (h == 0 && t < there)
+          add(keys + t * Shape::width, Spec::decays ? keeps[4 * t] : 1.0f,
+              values + t * Shape::columns);
         f32 q[n];
         load_quads(queries + ((t < there ? t : 0) * group + h) * Shape::width, q);
 #pragma unroll
@@ -202,21 +232,25 @@ struct LinearStepRows {
   }
   /// x: of kTokens tokens `rows` values, whose sums over the parts go where they belong.
   template <int rows> static TFCC_FN void put(f32* x, int there, bool writes, f32* to) {
-    constexpr int parts = Shape::parts, count = kTokens * rows, left = count > parts ? count / parts : 1, lanes = count > parts ? 1 : parts / count;
+    constexpr int parts = Shape::parts, count = kTokens * rows,
+                  left = count > parts ? count / parts : 1,
+                  lanes = count > parts ? 1 : parts / count;
     const int part = (int)threadIdx.x % parts;
     sum_over_lanes<count, parts>(x, part);
 #pragma unroll
     for (int i = 0; i < left; ++i) {
       const int v = part / lanes * left + i, t = v / rows;
-      if (writes && part % lanes == 0 && t < there) to[t * Shape::group * Shape::seen_stride + v % rows] = x[i];
+      if (writes && part % lanes == 0 && t < there)
+        to[t * Shape::group * Shape::seen_stride + v % rows] = x[i];
     }
   }
 };
 
-/// `most` rows of `width` elements on their way to shared memory: this thread's pieces, loaded all at once where they are few.
-template <class Shape, class T, int width, int most>
-struct StepTokens {
-  static constexpr int vec = width % Shape::vec == 0 ? Shape::vec : 1, units = width / vec, steps = ceil_div(most * units, Shape::threads);
+/// `most` rows of `width` elements on their way to shared memory: this thread's pieces, loaded all
+/// at once where they are few.
+template <class Shape, class T, int width, int most> struct StepTokens {
+  static constexpr int vec = width % Shape::vec == 0 ? Shape::vec : 1, units = width / vec,
+                       steps = ceil_div(most * units, Shape::threads);
   static constexpr bool ahead = steps <= 12;
   union Piece {
     uint4 word;
@@ -226,7 +260,9 @@ struct StepTokens {
   Piece pieces[ahead ? steps : 1];
 
   static TFCC_FN int row(int step) { return ((int)threadIdx.x + step * Shape::threads) / units; }
-  static TFCC_FN int column(int step) { return ((int)threadIdx.x + step * Shape::threads) % units * vec; }
+  static TFCC_FN int column(int step) {
+    return ((int)threadIdx.x + step * Shape::threads) % units * vec;
+  }
   static TFCC_FN void fetch(Piece& p, const T* from) {
     if constexpr (vec * sizeof(T) == 16) p.word = *(const uint4*)from;
     else p.e[0] = *from;
@@ -235,29 +271,32 @@ struct StepTokens {
   template <class From> TFCC_FN void load_rows(int rows, int there, const From& from) {
 #pragma unroll
     for (int step = 0; ahead && step < steps; ++step) {
-      if (row(step) < rows && column(step) < there) fetch(pieces[step], from(row(step)) + column(step));
+      if (row(step) < rows && column(step) < there)
+        fetch(pieces[step], from(row(step)) + column(step));
     }
   }
   /// to[r * width + c] becomes map(element, r, c), 0 from `there` on.
-  template <class From, class Map> TFCC_FN void put(int rows, int there, const From& from, const Map& map, f32* to) {
-#pragma unroll (ahead ? steps : 1)
+  template <class From, class Map>
+  TFCC_FN void put(int rows, int there, const From& from, const Map& map, f32* to) {
+#pragma unroll(ahead ? steps : 1)
     for (int step = 0; step < steps; ++step) {
       const int r = row(step), c = column(step);
       if (r >= rows) break;
       Piece& p = pieces[ahead ? step : 0];
       if (!ahead && c < there) fetch(p, from(r) + c);
 #pragma unroll
-      for (int k = 0; k < vec; ++k) to[r * width + c + k] = c + k < there ? map(load(p.e, k), r, c + k) : 0.0f;
+      for (int k = 0; k < vec; ++k)
+        to[r * width + c + k] = c + k < there ? map(load(p.e, k), r, c + k) : 0.0f;
     }
   }
 };
 
 /// What a block of either form works on.
-template <class Spec, class QMap, class KMap, class Decay, class Epilogue>
-struct LinearStepBlock {
+template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struct LinearStepBlock {
   using Shape = LinearStepShape<Spec>;
   using T = typename Spec::T;
-  static constexpr int d = Shape::d, width = Shape::width, columns = Shape::columns, group = Shape::group, tokens = Shape::tokens, threads = Shape::threads;
+  static constexpr int d = Shape::d, width = Shape::width, columns = Shape::columns,
+                       group = Shape::group, tokens = Shape::tokens, threads = Shape::threads;
   typename Spec::Out* out;
   f32* state;
   const T *q, *k, *v;
@@ -269,13 +308,21 @@ struct LinearStepBlock {
   const Epilogue& epilogue;
   f32 *keeps, *seen;  // [tokens, 4], the first of four; [tokens, group, seen_stride]
 
-  struct Sequence { idx begin, end, from, to; };  // its rows and slots
-  TFCC_FN Sequence sequence(idx n) const { return {first_row[n], first_row[n + 1], from[n], to[n]}; }
+  struct Sequence {
+    idx begin, end, from, to;
+  };  // its rows and slots
+  TFCC_FN Sequence sequence(idx n) const {
+    return {first_row[n], first_row[n + 1], from[n], to[n]};
+  }
   TFCC_FN bool there_is(idx slot) const { return slot >= 0 && slot < slots; }
-  TFCC_FN f32* slot(idx at, idx g) const { return state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d; }
+  TFCC_FN f32* slot(idx at, idx g) const {
+    return state + ((i64)at * Spec::kv_heads + g) * Shape::state_rows * d;
+  }
   TFCC_FN const T* query(idx t, idx head) const { return q + (i64)t * Spec::q_stride + head * d; }
   TFCC_FN const T* key(idx t, idx g) const { return k + (i64)t * Spec::k_stride + g * d; }
-  TFCC_FN const T* value(idx t, idx g) const { return v + (i64)t * Spec::v_stride + g * Spec::v_dim; }
+  TFCC_FN const T* value(idx t, idx g) const {
+    return v + (i64)t * Spec::v_stride + g * Spec::v_dim;
+  }
   TFCC_FN f32 keep(idx g, idx t) const { return expf(decay(0, g * group, t)); }
 
   /// Results of `there` tokens from t0 on, of channels from `first` on, from what they saw.
@@ -287,14 +334,16 @@ struct LinearStepBlock {
       if (m >= most) continue;
       const f32* const of = seen + (j * group + h) * Shape::seen_stride;
       const idx t = t0 + j, head = g * group + h;
-      store(out + (i64)t * Spec::out_stride + head * Spec::v_dim + first, m, epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, 0, head, t, first + m));
+      store(out + (i64)t * Spec::out_stride + head * Spec::v_dim + first, m,
+            epilogue(of[m], Spec::normalises ? of[columns] : 0.0f, 0, head, t, first + m));
     }
   }
 
   /// A block for each tile; rows of q, k and v are mapped once, for all threads.
   TFCC_FN void one_tile(idx n, idx g, idx first, f32* queries) const {
-    f32* const keys = queries + tokens * group * width;  // [tokens, width], behind [tokens, group, width]
-    f32* const values = keys + tokens * width;           // [tokens, columns]
+    f32* const keys =
+        queries + tokens * group * width;       // [tokens, width], behind [tokens, group, width]
+    f32* const values = keys + tokens * width;  // [tokens, columns]
     const int most = (int)imin(columns, Spec::v_dim - first);
     const Sequence at = sequence(n);
     LinearStepRows<Spec> held(first);
@@ -311,14 +360,24 @@ struct LinearStepBlock {
       of_k.load_rows(there, d, key_of);
       of_v.load_rows(there, most, value_of);
       of_q.load_rows(there * group, d, query_of);
-      of_k.put(there, d, key_of, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
-      of_v.put(there, most, value_of, [](f32 x, int, int) { return x; }, values);
-      of_q.put(there * group, d, query_of, [&](f32 x, int r, int e) { return q_map(x, 0, g * group + r % group, t0 + r / group, e); }, queries);
-      for (int j = threadIdx.x; Spec::decays && j < there; j += threads) keeps[4 * j] = keep(g, t0 + j);
+      of_k.put(
+          there, d, key_of, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
+      of_v.put(
+          there, most, value_of, [](f32 x, int, int) { return x; }, values);
+      of_q.put(
+          there * group, d, query_of,
+          [&](f32 x, int r, int e) {
+            return q_map(x, 0, g * group + r % group, t0 + r / group, e);
+          },
+          queries);
+      for (int j = threadIdx.x; Spec::decays && j < there; j += threads)
+        keeps[4 * j] = keep(g, t0 + j);
       __syncthreads();
 #pragma unroll 1
       for (int j = 0; j < there; j += Shape::kTokens) {
-        held.step((int)imin(Shape::kTokens, there - j), keys + j * width, keeps + 4 * j, values + j * columns, queries + j * group * width, seen + j * group * Shape::seen_stride);
+        held.step((int)imin(Shape::kTokens, there - j), keys + j * width, keeps + 4 * j,
+                  values + j * columns, queries + j * group * width,
+                  seen + j * group * Shape::seen_stride);
       }
       __syncthreads();
       write(there, g, t0, first);
@@ -338,16 +397,20 @@ struct LinearStepBlock {
   TFCC_FN Tile tile(idx x, idx tiles) const {
     return {x, x < tiles ? sequence(x / (Tile::blocks * Spec::kv_heads)) : Sequence{0, 0, -1, -1}};
   }
-  /// Rows of `there` tokens from t0 on come to [tokens, row], by copy(to, from) of Shape::vec elements.
-  template <class Copy> TFCC_FN void copy_rows(T* rows, int there, idx t0, const Tile& x, const Copy& copy) const {
-    constexpr int vec = Shape::vec, of_v = columns / vec, of_k = of_v + d / vec, units = of_k + group * d / vec;
+  /// Rows of `there` tokens from t0 on come to [tokens, row], by copy(to, from) of Shape::vec
+  /// elements.
+  template <class Copy>
+  TFCC_FN void copy_rows(T* rows, int there, idx t0, const Tile& x, const Copy& copy) const {
+    constexpr int vec = Shape::vec, of_v = columns / vec, of_k = of_v + d / vec,
+                  units = of_k + group * d / vec;
 #pragma unroll 1
     for (int i = threadIdx.x; i < there * units; i += threads) {
       const int j = i / units, u = i % units;
       if (u < of_v && u * vec >= x.most()) continue;
-      copy(rows + j * Shape::row + u * vec, u < of_v   ? value(t0 + j, x.head()) + x.first() + u * vec
-                                            : u < of_k ? key(t0 + j, x.head()) + (u - of_v) * vec
-                                                       : query(t0 + j, x.head() * group) + (u - of_k) * vec);
+      copy(rows + j * Shape::row + u * vec,
+           u < of_v   ? value(t0 + j, x.head()) + x.first() + u * vec
+           : u < of_k ? key(t0 + j, x.head()) + (u - of_v) * vec
+                      : query(t0 + j, x.head() * group) + (u - of_k) * vec);
     }
   }
   TFCC_FN void copy_rows_now(T* rows, int there, idx t0, const Tile& x) const {
@@ -356,7 +419,8 @@ struct LinearStepBlock {
       else *to = *from;
     });
   }
-  /// Asks for the state of x, and for the rows of its first tokens where these are aligned; all threads call.
+  /// Asks for the state of x, and for the rows of its first tokens where these are aligned; all
+  /// threads call.
   TFCC_FN void ask(char* place, [[maybe_unused]] u64* barrier, const Tile& x) const {
     f32* const to = (f32*)place;
     T* const rows = (T*)(to + Shape::state_floats);
@@ -365,23 +429,31 @@ struct LinearStepBlock {
     const int there = Spec::aligned ? x.tokens_from(x.of.begin) : 0, most = x.most();
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x > 0) return;
-    sm90::arrive_and_announce(barrier, (state ? 4 * d * (most + Spec::normalises) : 0) + there * (d * (1 + group) + most) * (int)sizeof(T));
+    sm90::arrive_and_announce(barrier, (state ? 4 * d * (most + Spec::normalises) : 0) +
+                                           there * (d * (1 + group) + most) * (int)sizeof(T));
     if (state) sm90::copy_bytes(to, from + (i64)x.first() * d, 4 * d * most, barrier);
-    if (state && Spec::normalises) sm90::copy_bytes(to + columns * d, from + (i64)Spec::v_dim * d, 4 * d, barrier);
+    if (state && Spec::normalises)
+      sm90::copy_bytes(to + columns * d, from + (i64)Spec::v_dim * d, 4 * d, barrier);
 #pragma unroll 1
     for (int j = 0; j < there; ++j) {
       T* const row = rows + j * Shape::row;
       const idx t = x.of.begin + j;
       sm90::copy_bytes(row, value(t, x.head()) + x.first(), most * (int)sizeof(T), barrier);
       sm90::copy_bytes(row + columns, key(t, x.head()), d * (int)sizeof(T), barrier);
-      sm90::copy_bytes(row + columns + d, query(t, x.head() * group), group * d * (int)sizeof(T), barrier);
+      sm90::copy_bytes(row + columns + d, query(t, x.head() * group), group * d * (int)sizeof(T),
+                       barrier);
     }
 #else
     for (int i = threadIdx.x; state && i < (columns + Spec::normalises) * d / 4; i += threads) {
       const int r = i / (d / 4);
-      if (r < most || r == columns) copy_async(to + i * 4, from + (i64)(r == columns ? Spec::v_dim : x.first() + r) * d + i % (d / 4) * 4, true);
+      if (r < most || r == columns)
+        copy_async(to + i * 4,
+                   from + (i64)(r == columns ? Spec::v_dim : x.first() + r) * d + i % (d / 4) * 4,
+                   true);
     }
-    if constexpr (Spec::aligned) copy_rows(rows, there, x.of.begin, x, [](T* to, const T* from) { copy_async(to, from, true); });
+    if constexpr (Spec::aligned)
+      copy_rows(rows, there, x.of.begin, x,
+                [](T* to, const T* from) { copy_async(to, from, true); });
     commit_copies();
 #endif
   }
@@ -397,12 +469,15 @@ struct LinearStepBlock {
   }
   /// What is kept at this thread's token, from t0 on.
   TFCC_FN f32 keep_of(const Tile& x, idx t0) const {
-    return Spec::decays && threadIdx.x < tokens && t0 + (idx)threadIdx.x < x.of.end ? keep(x.head(), t0 + threadIdx.x) : 1.0f;
+    return Spec::decays && threadIdx.x < tokens && t0 + (idx)threadIdx.x < x.of.end
+               ? keep(x.head(), t0 + threadIdx.x)
+               : 1.0f;
   }
   TFCC_FN void put_keep(f32 keep) const {
     if (Spec::decays && threadIdx.x < tokens) keeps[4 * threadIdx.x] = keep;
   }
-  /// The tokens of a tile join `held` and are written, and the state is left; `rows` has the first of them where rows are aligned.
+  /// The tokens of a tile join `held` and are written, and the state is left; `rows` has the first
+  /// of them where rows are aligned.
   TFCC_FN void join_all(LinearStepRows<Spec>& held, T* rows, const Tile& x) const {
     idx t0 = x.of.begin;
 #pragma unroll 1
@@ -423,7 +498,8 @@ struct LinearStepBlock {
       write(there, x.head(), t0, x.first());
     } while ((t0 += tokens) < x.of.end);
   }
-  /// Blocks that take tiles one after the other; states, and rows of their first tokens, are on their way to `places`.
+  /// Blocks that take tiles one after the other; states, and rows of their first tokens, are on
+  /// their way to `places`.
   TFCC_FN void tiles_ahead(idx tiles, char* places) const {
     constexpr int count = Spec::places;
     u64* const full = (u64*)(places + count * Shape::place_bytes);
@@ -469,24 +545,30 @@ struct LinearStepBlock {
     held.load_values(rows, values);
     held.load_mapped(rows + columns, x, [&](f32 e, int c) { return k_map(e, 0, g, t, c); });
     held.add(x, Spec::decays ? keeps[4 * j] : 1.0f, values);
-#pragma unroll (group <= 4 ? group : 1)
+#pragma unroll(group <= 4 ? group : 1)
     for (int h = 0; h < group; ++h) {
-      held.load_mapped(rows + columns + (1 + h) * d, x, [&](f32 e, int c) { return q_map(e, 0, g * group + h, t, c); });
+      held.load_mapped(rows + columns + (1 + h) * d, x,
+                       [&](f32 e, int c) { return q_map(e, 0, g * group + h, t, c); });
       held.see(x, seen + (j * group + h) * Shape::seen_stride);
     }
   }
 };
 
 template <class Spec, class QMap, class KMap, class Decay, class Epilogue>
-TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const typename Spec::T* q, const typename Spec::T* k, const typename Spec::T* v,
-                                   const i32* first_row, const i32* from, const i32* to, idx sequences, idx slots, const QMap& q_map, const KMap& k_map, const Decay& decay,
-                                   const Epilogue& epilogue) {
+TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const typename Spec::T* q,
+                                   const typename Spec::T* k, const typename Spec::T* v,
+                                   const i32* first_row, const i32* from, const i32* to,
+                                   idx sequences, idx slots, const QMap& q_map, const KMap& k_map,
+                                   const Decay& decay, const Epilogue& epilogue) {
   using Shape = LinearStepShape<Spec>;
   extern __shared__ uint4 tfcc_shared[];
-  f32 *const keeps = (f32*)tfcc_shared, *const seen = keeps + Shape::tokens * 4, *const rest = seen + Shape::tokens * Shape::group * Shape::seen_stride;
-  const LinearStepBlock<Spec, QMap, KMap, Decay, Epilogue> block{out, state, q, k, v, first_row, from, to, slots, q_map, k_map, decay, epilogue, keeps, seen};
+  f32 *const keeps = (f32*)tfcc_shared, *const seen = keeps + Shape::tokens * 4,
+             *const rest = seen + Shape::tokens * Shape::group * Shape::seen_stride;
+  const LinearStepBlock<Spec, QMap, KMap, Decay, Epilogue> block{
+      out, state, q, k, v, first_row, from, to, slots, q_map, k_map, decay, epilogue, keeps, seen};
   if constexpr (Spec::ahead) {
-    block.tiles_ahead(sequences * Spec::kv_heads * ceil_div(Spec::v_dim, Shape::columns), (char*)rest);
+    block.tiles_ahead(sequences * Spec::kv_heads * ceil_div(Spec::v_dim, Shape::columns),
+                      (char*)rest);
   } else if ((idx)blockIdx.z < sequences) {
     block.one_tile((idx)blockIdx.z, (idx)blockIdx.y, (idx)blockIdx.x * Shape::columns, rest);
   }

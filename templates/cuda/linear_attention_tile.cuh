@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building blocks of linear_attention: what a block works on, and tiles of tokens in shared memory under their maps.
+// Building blocks of linear_attention: what a block works on, and tiles of tokens in shared memory
+// under their maps.
 #pragma once
 #include "cuda/attention_tile.cuh"
 #include "cuda/sm90.cuh"
 
-/// Where q, k and v lie: their first elements, or their tensor maps in boxes of 64 rows and 64 columns. With these is memory for the states
-/// of blocks that share a sequence, and the number of multiprocessors with the counters by which they meet; null where none do.
+/// Where q, k and v lie: their first elements, or their tensor maps in boxes of 64 rows and 64
+/// columns. With these is memory for the states of blocks that share a sequence, and the number of
+/// multiprocessors with the counters by which they meet; null where none do.
 template <class T> struct RowPointers { const T *q, *k, *v; };
 struct RowMaps {
   const TensorMap &q, &k, &v;
@@ -14,15 +16,24 @@ struct RowMaps {
 };
 
 /// No map, all tokens visible, nothing decays, the result is the sum.
-struct SameElement { TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; } };
-struct AllTokens { TFCC_FN bool operator()(idx, idx, idx) const { return true; } };
-struct NoDecay { TFCC_FN f32 operator()(idx, idx, idx) const { return 0.0f; } };
-struct SumAlone { TFCC_FN f32 operator()(f32 s, f32, idx, idx, idx, idx) const { return s; } };
+struct SameElement {
+  TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; }
+};
+struct AllTokens {
+  TFCC_FN bool operator()(idx, idx, idx) const { return true; }
+};
+struct NoDecay {
+  TFCC_FN f32 operator()(idx, idx, idx) const { return 0.0f; }
+};
+struct SumAlone {
+  TFCC_FN f32 operator()(f32 s, f32, idx, idx, idx, idx) const { return s; }
+};
 
 template <bool condition, class A, class B> struct Conditional { using type = A; };
 template <class A, class B> struct Conditional<false, A, B> { using type = B; };
 
-/// The head, sequence and channels of a block, and the expressions of the op at their tokens. Rows are counted in their sequence.
+/// The head, sequence and channels of a block, and the expressions of the op at their tokens. Rows
+/// are counted in their sequence.
 template <class Spec, class Rows, class QMap, class KMap, class Shown, class Decay, class Epilogue>
 struct LinearHead {
   static constexpr bool maps_q = !kSame<QMap, SameElement>, maps_k = !kSame<KMap, SameElement>;
@@ -32,11 +43,12 @@ struct LinearHead {
   const Shown& shown;
   const Decay& decay_of;
   const Epilogue& epilogue_of;
-  idx b, h, g, first;      // first: channel of v
+  idx b, h, g, first;  // first: channel of v
   idx queries, keys;
 
   /// `place` of the sequence among those of the batch, `part` of its channels.
-  TFCC_FN LinearHead(idx place, idx h_, idx part, const Rows& rows_, const QMap& q, const KMap& k, const Shown& s, const Decay& d, const Epilogue& e)
+  TFCC_FN LinearHead(idx place, idx h_, idx part, const Rows& rows_, const QMap& q, const KMap& k,
+                     const Shown& s, const Decay& d, const Epilogue& e)
       : rows(rows_), q_map(q), k_map(k), shown(s), decay_of(d), epilogue_of(e) {
     b = rows.sequence(place);
     h = h_;
@@ -45,12 +57,18 @@ struct LinearHead {
     queries = rows.query_count(b);
     keys = rows.key_count(b);
   }
-  TFCC_FN bool live(idx j) const { return j < keys && (kSame<Shown, AllTokens> || shown(b, g, rows.key_position(b, j))); }
+  TFCC_FN bool live(idx j) const {
+    return j < keys && (kSame<Shown, AllTokens> || shown(b, g, rows.key_position(b, j)));
+  }
   TFCC_FN f32 query(f32 x, idx i, idx e) const { return q_map(x, b, h, rows.position(b, i), e); }
   TFCC_FN f32 key(f32 x, idx j, idx e) const { return k_map(x, b, g, rows.key_position(b, j), e); }
-  TFCC_FN f32 decay(idx j) const { return j < keys ? decay_of(b, h, rows.key_position(b, j)) : 0.0f; }
+  TFCC_FN f32 decay(idx j) const {
+    return j < keys ? decay_of(b, h, rows.key_position(b, j)) : 0.0f;
+  }
   /// Of a channel of the block.
-  TFCC_FN f32 result(f32 s, f32 z, idx i, idx m) const { return epilogue_of(s, z, b, h, rows.position(b, i), first + m); }
+  TFCC_FN f32 result(f32 s, f32 z, idx i, idx m) const {
+    return epilogue_of(s, z, b, h, rows.position(b, i), first + m);
+  }
   TFCC_FN int columns() const { return (int)imin(Spec::columns, Spec::v_dim - first); }
 };
 
@@ -68,7 +86,8 @@ template <class Head> TFCC_FN void sum_decays(const Head& head, idx from, f32* t
   to[2 * lane + 1] = sum;
 }
 
-/// Keys as an operand of mma.sync or wgmma, features by 16 tokens of which this lane has j, j + 1, j + 8 and j + 9, times fade(token).
+/// Keys as an operand of mma.sync or wgmma, features by 16 tokens of which this lane has j, j + 1,
+/// j + 8 and j + 9, times fade(token).
 template <class T, class Fade> TFCC_FN void fade_keys(u32 (&a)[4], int j, const Fade& fade) {
 #pragma unroll
   for (int x = 0; x < 4; ++x) {
@@ -78,12 +97,14 @@ template <class T, class Fade> TFCC_FN void fade_keys(u32 (&a)[4], int j, const 
   }
 }
 
-/// Rows [from, from + rows) of a tensor to shared memory by all threads: `columns` elements of each, zeros behind them and for rows that
-/// `live` denies. Complete after commit_copies, wait_copies and a barrier.
+/// Rows [from, from + rows) of a tensor to shared memory by all threads: `columns` elements of
+/// each, zeros behind them and for rows that `live` denies. Complete after commit_copies,
+/// wait_copies and a barrier.
 template <class Tile, int rows, int threads, bool chunked, class T, class Live>
 TFCC_FN void copy_tokens(T* to, const T* from, i64 stride, int columns, const Live& live) {
-  constexpr int per_row = Tile::width / Tile::chunk, total = rows * per_row, steps = ceil_div(total, threads);
-#pragma unroll (steps > 8 ? 4 : steps)
+  constexpr int per_row = Tile::width / Tile::chunk, total = rows * per_row,
+                steps = ceil_div(total, threads);
+#pragma unroll(steps > 8 ? 4 : steps)
   for (int first = 0; first < total; first += threads) {
     const int e = first + (int)threadIdx.x;
     if (total % threads != 0 && e >= total) break;
@@ -95,7 +116,10 @@ TFCC_FN void copy_tokens(T* to, const T* from, i64 stride, int columns, const Li
       const bool inside = there && c * Tile::chunk < columns;
       copy_async(place, inside ? source : from, inside);
     } else {
-      union { uint4 word; T e[Tile::chunk]; } u;
+      union {
+        uint4 word;
+        T e[Tile::chunk];
+      } u;
       u.word = make_uint4(0, 0, 0, 0);
 #pragma unroll
       for (int x = 0; x < Tile::chunk; ++x) {

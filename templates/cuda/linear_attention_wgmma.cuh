@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear_attention for f16 and bf16 by warpgroups, on capability 9.0a.
 //
-// Four warpgroups, which pass chunks of 64 tokens on through a ring of slots. One has TMA bring them, sets tokens that are no keys to zero, and
-// applies the maps. One, or two where heads are wide, keep the state: its sum over the span in registers, where wgmma adds k'^T v to it, and
-// beside it the state before the span. They write a 16-bit copy of the state to shared memory, before each chunk if it is causal, else once. The others answer the
-// queries: o = q' copy, then o += (q' k'^T, where j <= i) v; two of them take turns.
+// Four warpgroups, which pass chunks of 64 tokens on through a ring of slots. One has TMA bring
+// them, sets tokens that are no keys to zero, and applies the maps. One, or two where heads are
+// wide, keep the state: its sum over the span in registers, where wgmma adds k'^T v to it, and
+// beside it the state before the span. They write a 16-bit copy of the state to shared memory,
+// before each chunk if it is causal, else once. The others answer the queries: o = q' copy, then o
+// += (q' k'^T, where j <= i) v; two of them take turns.
 //
-// A span is 512 tokens: its sum starts from zero, for tensor cores cut off what they add to a large accumulator. Where heads do not fill
-// the GPU, blocks of a team take spans of one sequence at the same time. Each sums the keys of its own, all together turn the sums into the
-// states before each span, a part of the numbers each, in the order of the spans; then each answers its queries. So the bits do not depend
-// on how many blocks share a sequence. They meet by a counter.
-// f16 has no range for sums over many tokens: copies are scaled by a power of two. The copy of the sum of keys, which gives z, is two
-// numbers, high and low.
+// A span is 512 tokens: its sum starts from zero, for tensor cores cut off what they add to a large
+// accumulator. Where heads do not fill the GPU, blocks of a team take spans of one sequence at the
+// same time. Each sums the keys of its own, all together turn the sums into the states before each
+// span, a part of the numbers each, in the order of the spans; then each answers its queries. So
+// the bits do not depend on how many blocks share a sequence. They meet by a counter.
+// f16 has no range for sums over many tokens: copies are scaled by a power of two. The copy of the
+// sum of keys, which gives z, is two numbers, high and low.
 //
-// Measured on an H200 (docs/performance.md), bf16: 8192 tokens of 132 heads of 64 140 us, 93% of the time that the bytes take; of 8 heads, by
-// teams, 20 us, 39%. A chunk of heads of 64 takes 1,340 cycles where memory does not bound it: all warps of a scheduler together.
+// Measured on an H200 (docs/performance.md), bf16: 8192 tokens of 132 heads of 64 140 us, 93% of
+// the time that the bytes take; of 8 heads, by teams, 20 us, 39%. A chunk of heads of 64 takes
+// 1,340 cycles where memory does not bound it: all warps of a scheduler together.
 #pragma once
 #include "cuda/linear_attention_loader.cuh"
 #include "cuda/linear_attention_results.cuh"
@@ -24,28 +28,34 @@
 
 namespace linear_wgmma_detail {
 
-/// The way of the work of a block's sequence, which all its warpgroups go. Tokens [first, last) are those of a pass.
-template <class Spec, class Head>
-struct Block {
+/// The way of the work of a block's sequence, which all its warpgroups go. Tokens [first, last) are
+/// those of a pass.
+template <class Spec, class Head> struct Block {
   using S = LinearWgmmaShape<Spec>;
   static constexpr int sharers = S::threads - 128;  // threads: all but the loader's
   const Head& head;
   const RowMaps& source;
-  idx team;            // number of the team
-  int most;            // blocks of a team
-  int blocks, rank;    // that share the sequence
+  idx team;          // number of the team
+  int most;          // blocks of a team
+  int blocks, rank;  // that share the sequence
 
   TFCC_FN idx keys() const { return Spec::causal ? head.queries : head.keys; }
-  /// By rank: the sum of its span, which becomes the state before it; then the state behind the round.
-  TFCC_FN f32* slot(int r) const { return source.states + ((i64)team * (most + 1) + r) * S::slot_numbers; }
+  /// By rank: the sum of its span, which becomes the state before it; then the state behind the
+  /// round.
+  TFCC_FN f32* slot(int r) const {
+    return source.states + ((i64)team * (most + 1) + r) * S::slot_numbers;
+  }
   TFCC_FN u32* counter() const { return source.counters + 1 + team; }
 
   template <class Role> TFCC_FN void run(Role& role) {
     const idx all = keys(), step = blocks * S::span;
     // Who meets goes all rounds, also those in which the block has no tokens.
-    for (idx from = rank * S::span; from < (Role::adds ? all + rank * S::span : all); from += step) {
+    for (idx from = rank * S::span; from < (Role::adds ? all + rank * S::span : all);
+         from += step) {
       const idx first = imin(from, all), last = imin(first + S::span, all);
-      if (!Spec::causal || step > S::span) role.add(first, Spec::causal && last == all ? first : last);  // nothing comes after the last span
+      if (!Spec::causal || step > S::span)
+        role.add(first,
+                 Spec::causal && last == all ? first : last);  // nothing comes after the last span
       if constexpr (Spec::sharing > 0 && Role::adds) {
         if (blocks > 1) share(role, from / step);
       }
@@ -53,11 +63,13 @@ struct Block {
       role.end_span();
     }
     if constexpr (Spec::sharing > 0 && Role::adds) {
-      if (blocks > 1 && threadIdx.x == 128) sm90::leave_blocks(counter(), blocks, 2 * ((all + step - 1) / step));
+      if (blocks > 1 && threadIdx.x == 128)
+        sm90::leave_blocks(counter(), blocks, 2 * ((all + step - 1) / step));
       if (blocks > 1 && !Spec::causal) role.take(slot(blocks));
     }
     if constexpr (Spec::causal) return;
-    const idx part = (head.queries + blocks * S::chunk - 1) / (blocks * S::chunk) * S::chunk, first = imin(rank * part, head.queries);
+    const idx part = (head.queries + blocks * S::chunk - 1) / (blocks * S::chunk) * S::chunk,
+              first = imin(rank * part, head.queries);
     role.answer(first, imin(first + part, head.queries));
   }
 
@@ -79,7 +91,8 @@ struct Block {
     constexpr int at_once = Spec::decays ? 8 : 16;  // as registers allow
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));  // worked out again, as in State::refresh()
-    const int part = (S::numbers / 4 + blocks - 1) / blocks, last = (int)imin((rank + 1) * part, S::numbers / 4);
+    const int part = (S::numbers / 4 + blocks - 1) / blocks,
+              last = (int)imin((rank + 1) * part, S::numbers / 4);
     for (int e = rank * part + thread - 128; e < last; e += sharers) {
       const auto number = [&](int r) { return (float4*)slot(r) + e; };
       float4 state = goes_on ? __ldcg(number(blocks)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -106,14 +119,17 @@ struct Block {
 
 }  // namespace linear_wgmma_detail
 
-/// By block `rank` of team number `team`, which are `most` blocks: those that the sequence has no span for end at once.
+/// By block `rank` of team number `team`, which are `most` blocks: those that the sequence has no
+/// span for end at once.
 template <class Spec, class Head>
-TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& source, const Head& head, idx team, int most, int rank) {
+TFCC_FN void linear_attention_wgmma(typename Spec::Out* out, const RowMaps& source,
+                                    const Head& head, idx team, int most, int rank) {
   using namespace linear_wgmma_detail;
   using S = LinearWgmmaShape<Spec>;
   int blocks = 1;
   if (Spec::sharing > 0 && most > 1) {
-    const idx spans = ((Spec::causal ? head.queries : head.keys) + S::span - 1) / S::span, rounds = (spans + most - 1) / most;
+    const idx spans = ((Spec::causal ? head.queries : head.keys) + S::span - 1) / S::span,
+              rounds = (spans + most - 1) / most;
     blocks = spans > 1 ? (int)((spans + rounds - 1) / rounds) : 1;
     if (rank >= blocks) return;
   }

@@ -4,34 +4,46 @@
 //   v[i, j] = epilogue(sum, mean[i], rstd[i], beside[i, j], c0[j], .., c3[j], i, j)
 //   out[i, j] = scaled(v, c0[j], .., c3[j], i, j)
 //
-// Gated, with nothing else: out[i, j] = epilogue(s, t, i, j) with the sums of columns 16 (j / 8) + j % 8 and eight behind it, which a thread has
-// side by side. out is [rows, columns / 2].
+// Gated, with nothing else: out[i, j] = epilogue(s, t, i, j) with the sums of columns 16 (j / 8) +
+// j % 8 and eight behind it, which a thread has side by side. out is [rows, columns / 2].
 //
-// A norm between two products is a part of both. The product before it stores v times gamma, and the moments of v: of every 32 columns
-// their mean, and the sum of the squares of what they differ from it by. The product after it has the moments of its rows, and so, for
-// layer norm with c = sum over k of gamma[k] b[k, j], the epilogue rstd (s - mean c[j]) + ..: the norm's own product by linearity. Means
-// of 32 are merged as Chan, Golub and LeVeque do (1983), so a mean of 1000 costs the variance no digits; always 32 columns and in one
-// order, so the bits do not depend on the tile.
+// A norm between two products is a part of both. The product before it stores v times gamma, and
+// the moments of v: of every 32 columns their mean, and the sum of the squares of what they differ
+// from it by. The product after it has the moments of its rows, and so, for layer norm with c = sum
+// over k of gamma[k] b[k, j], the epilogue rstd (s - mean c[j]) + ..: the norm's own product by
+// linearity. Means of 32 are merged as Chan, Golub and LeVeque do (1983), so a mean of 1000 costs
+// the variance no digits; always 32 columns and in one order, so the bits do not depend on the
+// tile.
 //
-// What comes from memory takes a microsecond, behind all that TMA has asked for, and warpgroups have no time to wait or to compute anything
-// while their products run. So two warps beside them prepare the end of each tile in shared memory: what stands beside the sums, the
-// vectors along the columns, mean and rstd of the rows.
-// Four lanes have two rows of a part of 32 columns; they exchange 16-bit pairs so that each stores 16 bytes.
-// Spec: T, Out; Tiles, of which `whole` says what all widths are multiples of (32 with moments, 16 if gated); gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a row; eps; moments; sum,
-// whether v is stored too; beside, whether the epilogue is given a matrix of T [rows, columns]; Columns, a ColumnValues<T..> of the
-// vectors along the columns that it is given, at most four.
-// Shared memory: if there is something beside, end_bytes(block_m, block_n) of the dynamic memory; and EndMemory.
+// What comes from memory takes a microsecond, behind all that TMA has asked for, and warpgroups
+// have no time to wait or to compute anything while their products run. So two warps beside them
+// prepare the end of each tile in shared memory: what stands beside the sums, the vectors along the
+// columns, mean and rstd of the rows.
+// Four lanes have two rows of a part of 32 columns; they exchange 16-bit pairs so that each stores
+// 16 bytes.
+// Spec: T, Out; Tiles, of which `whole` says what all widths are multiples of (32 with moments, 16
+// if gated); gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a
+// row; eps; moments; sum, whether v is stored too; beside, whether the epilogue is given a matrix
+// of T [rows, columns]; Columns, a ColumnValues<T..> of the vectors along the columns that it is
+// given, at most four.
+// Shared memory: if there is something beside, end_bytes(block_m, block_n) of the dynamic memory;
+// and EndMemory.
 #pragma once
 #include "cuda/sm90.cuh"
 
 /// Threads that prepare the ends of tiles.
 inline constexpr int kPreparing = 64;
 /// Columns that there is room for: whole parts, as the end of a tile takes them.
-TFCC_FN constexpr int end_room(int block_n) { return block_n <= 32 ? 32 : (block_n + 63) / 64 * 64; }
-/// Bytes of a row of what stands beside the sums, of whole groups of columns: four lanes of eight rows meet no bank twice.
+TFCC_FN constexpr int end_room(int block_n) {
+  return block_n <= 32 ? 32 : (block_n + 63) / 64 * 64;
+}
+/// Bytes of a row of what stands beside the sums, of whole groups of columns: four lanes of eight
+/// rows meet no bank twice.
 TFCC_FN constexpr int end_pitch(int block_n) { return (block_n + 31) / 32 * 64 + 16; }
 /// Of the dynamic shared memory.
-template <class Spec> TFCC_FN constexpr int end_bytes(int block_m, int block_n) { return Spec::beside ? block_m * end_pitch(block_n) : 0; }
+template <class Spec> TFCC_FN constexpr int end_bytes(int block_m, int block_n) {
+  return Spec::beside ? block_m * end_pitch(block_n) : 0;
+}
 
 #if __CUDA_ARCH__ >= 900
 
@@ -51,8 +63,10 @@ template <class First, class... Rest> struct ColumnValues<First, Rest...> {
   static constexpr int bytes = sizeof(First) + ColumnValues<Rest...>::bytes;
   const First* vector;
   ColumnValues<Rest...> rest;
-  /// By kPreparing threads: `width` columns from the first on, as far as there are, to where each vector has room for `room`.
-  template <int room> TFCC_FN void copy(unsigned char* to, idx first, idx columns, int width, int thread) const {
+  /// By kPreparing threads: `width` columns from the first on, as far as there are, to where each
+  /// vector has room for `room`.
+  template <int room>
+  TFCC_FN void copy(unsigned char* to, idx first, idx columns, int width, int thread) const {
     constexpr int chunk = 16 / sizeof(First);
     for (idx c = thread * chunk; c < width; c += kPreparing * chunk) {
       if (first + c < columns) sm90::copy_16_bytes(to + c * sizeof(First), vector + first + c);
@@ -72,13 +86,14 @@ template <class Spec, class Epilogue, class Scaled = AsItIs> struct MatmulEnd {
   Epilogue epilogue;
   typename Spec::Columns columns = {};
   Scaled scaled = {};
-  f32* moments = nullptr;                             // of v, [columns / 32, rows, 2]
-  typename Spec::Out* sum = nullptr;                  // v itself
-  const f32* of_rows = nullptr;                       // moments of the rows of a, [norm_groups, rows, 2]
+  f32* moments = nullptr;             // of v, [columns / 32, rows, 2]
+  typename Spec::Out* sum = nullptr;  // v itself
+  const f32* of_rows = nullptr;       // moments of the rows of a, [norm_groups, rows, 2]
   const typename Spec::T* beside = nullptr;
 };
 
-/// What is prepared for the end of a tile beside that, and barriers: `full` when it is there, `empty` when it has been used.
+/// What is prepared for the end of a tile beside that, and barriers: `full` when it is there,
+/// `empty` when it has been used.
 template <class Spec, int block_m, int block_n> struct alignas(16) EndMemory {
   static constexpr int rows = block_m, width = block_n;
   unsigned char columns[block_n * Spec::Columns::bytes + 16];
@@ -90,7 +105,8 @@ namespace matmul_end_detail {
 
 inline constexpr int kGroup = 32;
 
-/// Of each four lanes the first two get the sum of s[0] over the four, the others that of s[1]. In one order.
+/// Of each four lanes the first two get the sum of s[0] over the four, the others that of s[1]. In
+/// one order.
 TFCC_FN f32 sum_in_fours(const f32 (&s)[2]) {
   const bool high = threadIdx.x & 2;
   const f32 two = (high ? s[1] : s[0]) + __shfl_xor_sync(kAllLanes, high ? s[0] : s[1], 2);
@@ -98,7 +114,9 @@ TFCC_FN f32 sum_in_fours(const f32 (&s)[2]) {
 }
 
 /// Mean and rstd of `count` rows.
-template <class Spec, int count> TFCC_FN void row_statistics(const f32* moments, idx rows, const idx (&of)[count], f32 (&mean)[count], f32 (&rstd)[count]) {
+template <class Spec, int count>
+TFCC_FN void row_statistics(const f32* moments, idx rows, const idx (&of)[count],
+                            f32 (&mean)[count], f32 (&rstd)[count]) {
   constexpr int groups = Spec::norm_groups;
   constexpr bool held = groups * count <= 64;  // in registers; else they are read twice
   f32 asked[held ? groups : 1][count][2];
@@ -124,16 +142,19 @@ template <class Spec, int count> TFCC_FN void row_statistics(const f32* moments,
       const f32 apart = number(g, r, 0) - mean[r];
       squares += number(g, r, 1) + kGroup * apart * apart;
     }
-    rstd[r] = rsqrtf(squares * (1.0f / (groups * kGroup)) + Spec::eps);  // within 2 units of the last place
+    rstd[r] = rsqrtf(squares * (1.0f / (groups * kGroup)) +
+                     Spec::eps);  // within 2 units of the last place
   }
 }
 
 }  // namespace matmul_end_detail
 
-/// By thread `thread` of kPreparing: what the end of the tile from this row and column on needs, beside the vectors along its columns. What
-/// lies behind the last row is that of the last. The launches before this one have ended.
+/// By thread `thread` of kPreparing: what the end of the tile from this row and column on needs,
+/// beside the vectors along its columns. What lies behind the last row is that of the last. The
+/// launches before this one have ended.
 template <class Spec, class End, class Memory>
-TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, idx rows, idx columns, idx first_row, idx first_column, int block_m, int block_n, int thread) {
+TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, idx rows, idx columns,
+                         idx first_row, idx first_column, int block_m, int block_n, int thread) {
   if constexpr (Spec::beside) {
     const int pitch = end_pitch(block_n);
     const int lanes = block_n < 64 ? 4 : 8;  // of a row's part of so many chunks
@@ -142,7 +163,8 @@ TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, id
 #pragma unroll 4
       for (int r = thread / lanes; r < block_m; r += kPreparing / lanes) {
         const idx row = first_row + r < rows ? first_row + r : rows - 1;
-        sm90::copy_16_bytes(tile + r * pitch + c * 2, end.beside + (i64)row * columns + first_column + c);
+        sm90::copy_16_bytes(tile + r * pitch + c * 2,
+                            end.beside + (i64)row * columns + first_column + c);
       }
     }
   }
@@ -157,36 +179,56 @@ TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, id
     }
     matmul_end_detail::row_statistics<Spec, count>(end.of_rows, rows, of, mean, rstd);
 #pragma unroll
-    for (int i = 0; i < count; ++i) memory.mean[thread + i * kPreparing] = mean[i], memory.rstd[thread + i * kPreparing] = rstd[i];
+    for (int i = 0; i < count; ++i)
+      memory.mean[thread + i * kPreparing] = mean[i],
+                               memory.rstd[thread + i * kPreparing] = rstd[i];
   }
   sm90::wait_for_copies();
 }
 
-/// The end of one tile for a thread of a warpgroup, when its sums are there and what prepare_end() does. A loop over parts of the columns,
-/// for which the sums move down: code for all of them would be longer than what the instruction caches hold. Beyond the last column it
-/// computes an element of the edge once more, which is not stored.
+/// The end of one tile for a thread of a warpgroup, when its sums are there and what prepare_end()
+/// does. A loop over parts of the columns, for which the sums move down: code for all of them would
+/// be longer than what the instruction caches hold. Beyond the last column it computes an element
+/// of the edge once more, which is not stored.
 template <class Spec, class End, class Memory> struct EndOfTile {
-  static constexpr int most = Memory::width, kGroup = matmul_end_detail::kGroup;  // columns of the largest of the tiles
+  static constexpr int most = Memory::width,
+                       kGroup = matmul_end_detail::kGroup;  // columns of the largest of the tiles
   static constexpr int part = most < 64 ? most : 64;
   using Out = typename Spec::Out;
   using T = typename Spec::T;
   const End& end;
-  const unsigned char* tile;                                 // what stands beside the sums, of the group's rows
+  const unsigned char* tile;  // what stands beside the sums, of the group's rows
   const Memory& memory;
   int group;
-  idx rows, columns, first_row, first, lane, local;          // local: the first of the two rows of a thread, in the group
+  idx rows, columns, first_row, first, lane,
+      local;  // local: the first of the two rows of a thread, in the group
   int block_n, pitch;
 
-  TFCC_FN EndOfTile(const End& e, const unsigned char* beside, const Memory& m, int group_, idx rows_, idx columns_, idx row, idx column, int width)
-      : end(e), tile(beside + group_ * 64 * end_pitch(width)), memory(m), group(group_), rows(rows_), columns(columns_), first_row(row + group_ * 64), first(column),
-        lane(threadIdx.x % kWarp), local(threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4), block_n(width), pitch(end_pitch(width)) {}
+  TFCC_FN EndOfTile(const End& e, const unsigned char* beside, const Memory& m, int group_,
+                    idx rows_, idx columns_, idx row, idx column, int width)
+      : end(e),
+        tile(beside + group_ * 64 * end_pitch(width)),
+        memory(m),
+        group(group_),
+        rows(rows_),
+        columns(columns_),
+        first_row(row + group_ * 64),
+        first(column),
+        lane(threadIdx.x % kWarp),
+        local(threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4),
+        block_n(width),
+        pitch(end_pitch(width)) {}
 
   TFCC_FN idx inside(idx row) const { return row < rows ? row : rows - 1; }
 
-  // In a group of columns v[q * 4 + half * 2 + e] is the value in row local + half * 8 and column q * 8 + lane % 4 * 2 + e.
+  // In a group of columns v[q * 4 + half * 2 + e] is the value in row local + half * 8 and column q
+  // * 8 + lane % 4 * 2 + e.
 
   /// The pair q of a row of what stands beside the sums.
-  TFCC_FN u32 pair(int half, int q, idx from) const { return *(const u32*)(tile + (local + half * 8) * pitch + (from - first + q * 8 + lane % 4 * 2) * 2); }
+  TFCC_FN u32 pair(int half, int q, idx from) const {
+    return *(const u32*)(tile + (local + half * 8) * pitch +
+                         (from - first + q * 8 + lane % 4 * 2) * 2);
+  }
 
   TFCC_FN void store_moments(const f32 (&v)[16], idx from) const {
     using namespace matmul_end_detail;
@@ -194,7 +236,8 @@ template <class Spec, class End, class Memory> struct EndOfTile {
 #pragma unroll
     for (int i = 0; i < 16; ++i) all[i / 2 % 2] += v[i];
     const f32 mean = sum_in_fours(all) * (1.0f / kGroup);
-    const f32 means_of[2] = {__shfl_sync(kAllLanes, mean, lane / 4 * 4), __shfl_sync(kAllLanes, mean, lane / 4 * 4 + 2)};
+    const f32 means_of[2] = {__shfl_sync(kAllLanes, mean, lane / 4 * 4),
+                             __shfl_sync(kAllLanes, mean, lane / 4 * 4 + 2)};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const f32 apart = v[i] - means_of[i / 2 % 2];
@@ -202,7 +245,8 @@ template <class Spec, class End, class Memory> struct EndOfTile {
     }
     const f32 m[2] = {mean, sum_in_fours(squares)};
     const idx r = first_row + local + (lane % 4 < 2 ? 0 : 8);
-    if (r < rows && from < columns && lane % 2 == 0) store_pack(end.moments + ((i64)(from / kGroup) * rows + r) * 2, m);
+    if (r < rows && from < columns && lane % 2 == 0)
+      store_pack(end.moments + ((i64)(from / kGroup) * rows + r) * 2, m);
   }
 
   /// As many of the columns as lie before `limit`, in rows of `width`.
@@ -216,7 +260,8 @@ template <class Spec, class End, class Memory> struct EndOfTile {
         for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(v[q * 4 + half * 2], v[q * 4 + half * 2 + 1]);
         sm90::exchange_in_fours(p);
         const idx c = from + lane % 4 * 8;
-        if (r < rows && c < limit) *(uint4*)(to + r * width + c) = make_uint4(p[0], p[1], p[2], p[3]);
+        if (r < rows && c < limit)
+          *(uint4*)(to + r * width + c) = make_uint4(p[0], p[1], p[2], p[3]);
       } else {
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
@@ -238,35 +283,45 @@ template <class Spec, class End, class Memory> struct EndOfTile {
       Spec::Columns::template load<most>(memory.columns, column - first, of_columns);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const f32 of_column[4] = {of_columns[0][i % 2], of_columns[1][i % 2], of_columns[2][i % 2], of_columns[3][i % 2]};
+        const f32 of_column[4] = {of_columns[0][i % 2], of_columns[1][i % 2], of_columns[2][i % 2],
+                                  of_columns[3][i % 2]};
         v[q * 4 + i] = f(q * 4 + i, i / 2, of_column, of_half[i / 2], column + i % 2);
       }
     }
   }
 
   TFCC_FN void finish(f32 (&v)[16], idx from, const f32 (&mean)[2], const f32 (&rstd)[2]) const {
-    const idx limit = Spec::Tiles::whole >= kGroup || first + block_n > columns ? columns : first + block_n;
+    const idx limit =
+        Spec::Tiles::whole >= kGroup || first + block_n > columns ? columns : first + block_n;
     f32 beside[Spec::beside ? 16 : 1] = {};
     if constexpr (Spec::beside) {
 #pragma unroll
-      for (int i = 0; i < 16; i += 2) unpack2<T>(pair(i / 2 % 2, i / 4, from), beside[i], beside[i + 1]);
+      for (int i = 0; i < 16; i += 2)
+        unpack2<T>(pair(i / 2 % 2, i / 4, from), beside[i], beside[i + 1]);
     }
-    each(v, from, [&](int i, int half, const f32 (&of)[4], idx r, idx c) {
-      return end.epilogue(v[i], mean[half], rstd[half], beside[Spec::beside ? i : 0], of[0], of[1], of[2], of[3], r, c);
+    each(v, from, [&](int i, int half, const f32(&of)[4], idx r, idx c) {
+      return end.epilogue(v[i], mean[half], rstd[half], beside[Spec::beside ? i : 0], of[0], of[1],
+                          of[2], of[3], r, c);
     });
     if constexpr (Spec::moments) {
-      static_assert(Spec::Tiles::whole >= kGroup, "block_n: a multiple of 32, which moments are of");
+      static_assert(Spec::Tiles::whole >= kGroup,
+                    "block_n: a multiple of 32, which moments are of");
       store_moments(v, from);
     }
     if constexpr (Spec::sum) store_group(end.sum, v, from, columns, limit);
-    if constexpr (Spec::moments) each(v, from, [&](int i, int, const f32 (&of)[4], idx r, idx c) { return end.scaled(v[i], of[0], of[1], of[2], of[3], r, c); });
+    if constexpr (Spec::moments)
+      each(v, from, [&](int i, int, const f32(&of)[4], idx r, idx c) {
+        return end.scaled(v[i], of[0], of[1], of[2], of[3], r, c);
+      });
     store_group(end.out, v, from, columns, limit);
   }
 
   /// Of 64 columns 32 values.
   TFCC_FN void finish_gated(f32 (&sums)[most / 2]) const {
-    static_assert(Spec::Tiles::whole >= 16 && most >= 64, "block_n: a multiple of 16 where columns are pairs of eights, and one beyond 32");
-    const idx width = columns / 2, last = (first + block_n) / 2, limit = Spec::Tiles::whole == 64 || last > width ? width : last;
+    static_assert(Spec::Tiles::whole >= 16 && most >= 64,
+                  "block_n: a multiple of 16 where columns are pairs of eights, and one beyond 32");
+    const idx width = columns / 2, last = (first + block_n) / 2,
+              limit = Spec::Tiles::whole == 64 || last > width ? width : last;
 #pragma unroll 1
     for (idx from = first / 2; from < last; from += kGroup) {
       f32 v[16];
@@ -291,7 +346,9 @@ template <class Spec, class End, class Memory> struct EndOfTile {
     f32 mean[2] = {}, rstd[2] = {};
     if constexpr (Spec::norm != 0) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) mean[half] = memory.mean[group * 64 + local + half * 8], rstd[half] = memory.rstd[group * 64 + local + half * 8];
+      for (int half = 0; half < 2; ++half)
+        mean[half] = memory.mean[group * 64 + local + half * 8],
+        rstd[half] = memory.rstd[group * 64 + local + half * 8];
     }
 #pragma unroll 1
     for (idx from = first; from < first + block_n; from += part) {

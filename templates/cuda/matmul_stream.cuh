@@ -1,53 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_stream: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) for at most 16 rows i, or gated out[i, j] = epilogue(s, t, i, j) with the
-// sums of columns 16 (j / 8) + j % 8 and eight behind it, which a thread of a warpgroup has side by side; sums in f32 with p in order: the bits
+// matmul_stream: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) for at most 16 rows i,
+// or gated out[i, j] = epilogue(s, t, i, j) with the sums of columns 16 (j / 8) + j % 8 and eight
+// behind it, which a thread of a warpgroup has side by side; sums in f32 with p in order: the bits
 // of a row are those of matmul_wgmma, and depend neither on the other rows nor on the tile.
 //
-// a [rows, k], b [columns, k], a weight, stored or computed from codes of 8, 4 or 2 bits, out [rows, columns], all row-major of 16 bits; out may be f32.
-// The weight is what streams: rows of b are the m of the products (wgmma m64 n8 or n16 k16), rows of a their n. A tile is block_n rows of
-// b, of which a product reads 64: what lies behind them in shared memory gives sums that nobody stores. One warp asks TMA for boxes of
-// block_n x block_k, the first of them before the launches before this one have ended, and four warps multiply. The launch after this one
-// may start as soon as all blocks of this one run: two rings fit a multiprocessor, so that weights arrive while the launch before ends.
+// a [rows, k], b [columns, k], a weight, stored or computed from codes of 8, 4 or 2 bits, out
+// [rows, columns], all row-major of 16 bits; out may be f32.
+// The weight is what streams: rows of b are the m of the products (wgmma m64 n8 or n16 k16), rows
+// of a their n. A tile is block_n rows of b, of which a product reads 64: what lies behind them in
+// shared memory gives sums that nobody stores. One warp asks TMA for boxes of block_n x block_k,
+// the first of them before the launches before this one have ended, and four warps multiply. The
+// launch after this one may start as soon as all blocks of this one run: two rings fit a
+// multiprocessor, so that weights arrive while the launch before ends.
 //
-// Codes are bytes [columns, k / per_code]. What streams is a line of 128 of them for each row of a tile. Up to three warps, in turns, load what
-// chunks of 16 codes share, for all of a line at once, so that they wait for memory and nobody else does. Eight warps, in turns of four, turn
-// codes into values: units of at most 64 x 64 or 16 x 256, stored as T in a ring of four, from where they are multiplied.
+// Codes are bytes [columns, k / per_code]. What streams is a line of 128 of them for each row of a
+// tile. Up to three warps, in turns, load what chunks of 16 codes share, for all of a line at once,
+// so that they wait for memory and nobody else does. Eight warps, in turns of four, turn codes into
+// values: units of at most 64 x 64 or 16 x 256, stored as T in a ring of four, from where they are
+// multiplied.
 //
-// Spec: T (f16, bf16), Out; block_n, a multiple of 8 of 16 to 64; block_k, 128 or 256, of codes a line; stages; per_code, 0 if b is stored,
-// else also Code (u8, i8); gated, with block_n a multiple of 16 and out [rows, columns / 2];
-// shared_size, the bytes of Weight::Shared, and digits: values are (digit - zero(shared)) * scale(shared), exact in halves up to that product.
-// columns is a multiple of 8, k one of 64. Boxes of b have block_n rows, those of a 8, both block_k columns, of codes 128
-// (TensorMap in manifest.proto).
-// Block: MatmulStreamShape<Spec>::threads, 160 or 512. Grid: as many as there are multiprocessors, at most one for each tile. Shared: MatmulStreamShape<Spec>::shared_bytes.
-// Bound: the bytes of b; of codes the instructions that turn them into values, some six for each, of digits half of that, which two groups of warps take turns at; and k / 16 products that wait for each other, of 18 cycles at 8 rows and 20 at 16.
+// Spec: T (f16, bf16), Out; block_n, a multiple of 8 of 16 to 64; block_k, 128 or 256, of codes a
+// line; stages; per_code, 0 if b is stored, else also Code (u8, i8); gated, with block_n a multiple
+// of 16 and out [rows, columns / 2];
+// shared_size, the bytes of Weight::Shared, and digits: values are (digit - zero(shared)) *
+// scale(shared), exact in halves up to that product.
+// columns is a multiple of 8, k one of 64. Boxes of b have block_n rows, those of a 8, both block_k
+// columns, of codes 128 (TensorMap in manifest.proto).
+// Block: MatmulStreamShape<Spec>::threads, 160 or 512. Grid: as many as there are multiprocessors,
+// at most one for each tile. Shared: MatmulStreamShape<Spec>::shared_bytes.
+// Bound: the bytes of b; of codes the instructions that turn them into values, some six for each,
+// of digits half of that, which two groups of warps take turns at; and k / 16 products that wait
+// for each other, of 18 cycles at 8 rows and 20 at 16.
 #pragma once
 #include "cuda/sm90.cuh"
 
 template <class Spec> struct MatmulStreamShape {
   static constexpr bool packed = Spec::per_code > 0;
-  static constexpr int groups = packed ? 2 : 0, units = packed ? 4 : 0;  // of four warps that compute, and what these have under way
-  // Warps that load what chunks share: no more than there are slots, for each waits for the phase after that of its turn before.
+  static constexpr int groups = packed ? 2 : 0,
+                       units =
+                           packed ? 4
+                                  : 0;  // of four warps that compute, and what these have under way
+  // Warps that load what chunks share: no more than there are slots, for each waits for the phase
+  // after that of its turn before.
   static constexpr int loaders = Spec::stages < 3 ? Spec::stages : 3;
-  static constexpr int most_rows = 16, threads = packed ? 128 * (groups + 2) : 128 + 32, parts = Spec::block_k / 64;
-  static constexpr int b_bytes = Spec::block_n * (packed ? 128 : Spec::block_k * 2), a_bytes = most_rows * Spec::block_k * 2;
+  static constexpr int most_rows = 16, threads = packed ? 128 * (groups + 2) : 128 + 32,
+                       parts = Spec::block_k / 64;
+  static constexpr int b_bytes = Spec::block_n * (packed ? 128 : Spec::block_k * 2),
+                       a_bytes = most_rows * Spec::block_k * 2;
   static constexpr int slot_bytes = b_bytes + a_bytes;
-  static constexpr int share_bytes = packed ? Spec::block_n * 9 * Spec::shared_size : 0;  // of a slot: what its chunks share, and a gap behind each eight
+  static constexpr int share_bytes =
+      packed ? Spec::block_n * 9 * Spec::shared_size
+             : 0;  // of a slot: what its chunks share, and a gap behind each eight
   static constexpr int most_values = Spec::block_n <= 16 ? 256 : Spec::block_n <= 32 ? 128 : 64;
-  static constexpr int unit = packed && Spec::block_k > most_values ? most_values : Spec::block_k;  // values of a row
+  static constexpr int unit =
+      packed && Spec::block_k > most_values ? most_values : Spec::block_k;  // values of a row
   static constexpr bool stages_are_in_turn = Spec::stages % 2 == 0 || Spec::stages >= 5;
   static constexpr int unit_bytes = packed ? Spec::block_n * unit * 2 : 0;
-  static constexpr int read_behind = (64 - Spec::block_n) * 128 - (packed ? 0 : a_bytes);  // of the last slot, or the last unit
-  static constexpr int ring_bytes = Spec::stages * (slot_bytes + share_bytes) + units * unit_bytes + (read_behind > 0 ? read_behind : 0), barrier_bytes = 2 * (Spec::stages + units) * 8;
-  // The tiles are aligned within it, the barriers stand before or behind them. A ring of 112 KiB is more than half of a multiprocessor's
-  // memory with it, on purpose: with two blocks on each a step of TinyLlama's shape takes 10% longer at 4 and 16 sequences.
+  static constexpr int read_behind =
+      (64 - Spec::block_n) * 128 - (packed ? 0 : a_bytes);  // of the last slot, or the last unit
+  static constexpr int ring_bytes = Spec::stages * (slot_bytes + share_bytes) + units * unit_bytes +
+                                    (read_behind > 0 ? read_behind : 0),
+                       barrier_bytes = 2 * (Spec::stages + units) * 8;
+  // The tiles are aligned within it, the barriers stand before or behind them. A ring of 112 KiB is
+  // more than half of a multiprocessor's memory with it, on purpose: with two blocks on each a step
+  // of TinyLlama's shape takes 10% longer at 4 and 16 sequences.
   static constexpr int shared_bytes = ring_bytes + 2048;
   static_assert(barrier_bytes <= 512, "the barriers fit where the alignment leaves more");
-  static_assert(Spec::block_n % 8 == 0 && Spec::block_n >= 16 && Spec::block_n <= 64, "block_n: a multiple of 8 of 16 to 64");
-  static_assert(!Spec::gated || Spec::block_n % 16 == 0, "block_n: a multiple of 16 where columns are pairs of eights");
+  static_assert(Spec::block_n % 8 == 0 && Spec::block_n >= 16 && Spec::block_n <= 64,
+                "block_n: a multiple of 8 of 16 to 64");
+  static_assert(!Spec::gated || Spec::block_n % 16 == 0,
+                "block_n: a multiple of 16 where columns are pairs of eights");
   static_assert(Spec::block_k % 64 == 0 && Spec::block_k <= 512, "block_k: a multiple of 64");
   static_assert(Spec::stages >= 2, "stages: at least 2");
-  // A group that takes every second step waits for the phase after that of its turn before only if it has the same slots.
-  static_assert(!packed || unit < Spec::block_k || stages_are_in_turn, "stages: an even number, or at least 5, where a unit is a line");
+  // A group that takes every second step waits for the phase after that of its turn before only if
+  // it has the same slots.
+  static_assert(!packed || unit < Spec::block_k || stages_are_in_turn,
+                "stages: an even number, or at least 5, where a unit is a line");
   static_assert(!packed || Spec::block_k == 128 * Spec::per_code, "block_k: the values of a line");
 };
 
@@ -69,20 +97,30 @@ template <class Spec> struct Stream {
   bool wide;
 
   TFCC_FN unsigned char* units() const { return ring + stages * Shape::slot_bytes; }
-  /// Of a slot: [row][chunk of the line, and a gap, so that rows lie in different banks], behind the units and what is read behind them.
-  TFCC_FN unsigned char* shared_of(int slot) const { return ring + Shape::ring_bytes - (stages - slot) * Shape::share_bytes; }
+  /// Of a slot: [row][chunk of the line, and a gap, so that rows lie in different banks], behind
+  /// the units and what is read behind them.
+  TFCC_FN unsigned char* shared_of(int slot) const {
+    return ring + Shape::ring_bytes - (stages - slot) * Shape::share_bytes;
+  }
   TFCC_FN u64* unit_full() const { return empty + stages; }
   TFCC_FN u64* unit_empty() const { return unit_full() + Shape::units; }
   TFCC_FN unsigned char* tile_b(int slot) const { return ring + slot * Shape::slot_bytes; }
   TFCC_FN unsigned char* tile_a(int slot) const { return tile_b(slot) + Shape::b_bytes; }
-  TFCC_FN void announce(int slot) const { sm90::arrive_and_announce_once(&full[slot], Shape::b_bytes + (wide ? Shape::a_bytes : Shape::a_bytes / 2)); }
+  TFCC_FN void announce(int slot) const {
+    sm90::arrive_and_announce_once(&full[slot],
+                                   Shape::b_bytes + (wide ? Shape::a_bytes : Shape::a_bytes / 2));
+  }
   TFCC_FN void ask_for_b(const TensorMap& b, int tile, int step, int slot) const {
-    if constexpr (Shape::packed) sm90::copy_box_once(tile_b(slot), b, tile * block_n, step * 128, &full[slot]);
-    else sm90::copy_deep_box_once(tile_b(slot), b, tile * block_n, step * Shape::parts, &full[slot]);
+    if constexpr (Shape::packed)
+      sm90::copy_box_once(tile_b(slot), b, tile * block_n, step * 128, &full[slot]);
+    else
+      sm90::copy_deep_box_once(tile_b(slot), b, tile * block_n, step * Shape::parts, &full[slot]);
   }
   TFCC_FN void ask_for_a(const TensorMap& a, int step, int slot) const {
     sm90::copy_deep_box_once(tile_a(slot), a, 0, step * Shape::parts, &full[slot]);
-    if (wide) sm90::copy_deep_box_once(tile_a(slot) + Shape::a_bytes / 2, a, 8, step * Shape::parts, &full[slot]);
+    if (wide)
+      sm90::copy_deep_box_once(tile_a(slot) + Shape::a_bytes / 2, a, 8, step * Shape::parts,
+                               &full[slot]);
   }
 
   /// By one warp: asks for all tiles of this block, at first for parts of b alone.
@@ -108,7 +146,8 @@ template <class Spec> struct Stream {
     }
   }
 
-  static constexpr int chunk = 16 * (Spec::per_code > 0 ? Spec::per_code : 1), across = Shape::unit / chunk, pieces = block_n * across;
+  static constexpr int chunk = 16 * (Spec::per_code > 0 ? Spec::per_code : 1),
+                       across = Shape::unit / chunk, pieces = block_n * across;
 
   /// Where one is in the steps of this block's tiles, and in the ring.
   struct Walk {
@@ -122,9 +161,11 @@ template <class Spec> struct Stream {
     }
   };
 
-  /// By one of the loading warps: what chunks share, of every Shape::loaders-th step from `first` on.
+  /// By one of the loading warps: what chunks share, of every Shape::loaders-th step from `first`
+  /// on.
   template <class Weight> TFCC_FN void load_shared(int first, const Weight& weight) const {
-    static_assert(sizeof(typename Weight::Shared) == Spec::shared_size, "shared_size: as Weight has it");
+    static_assert(sizeof(typename Weight::Shared) == Spec::shared_size,
+                  "shared_size: as Weight has it");
     const int lane = threadIdx.x % kWarp;
     Walk now;
     for (int s = 0; s < first; ++s) now.next(steps);
@@ -134,12 +175,14 @@ template <class Spec> struct Stream {
 #pragma unroll
       for (int i = 0; i < block_n * 8 / kWarp; ++i) {
         const int id = i * kWarp + lane;
-        part[i] = weight.shared(imin((idx)now.tile * block_n + id / 8, columns - 1), imin((idx)now.step * 8 + id % 8, (idx)chunks - 1));
+        part[i] = weight.shared(imin((idx)now.tile * block_n + id / 8, columns - 1),
+                                imin((idx)now.step * 8 + id % 8, (idx)chunks - 1));
       }
       sm90::wait(&empty[now.at.slot], now.at.parity ^ 1);
       auto* const to = (typename Weight::Shared*)shared_of(now.at.slot);
 #pragma unroll
-      for (int i = 0; i < block_n * 8 / kWarp; ++i) to[(i * kWarp + lane) / 8 * 9 + lane % 8] = part[i];
+      for (int i = 0; i < block_n * 8 / kWarp; ++i)
+        to[(i * kWarp + lane) / 8 * 9 + lane % 8] = part[i];
       __syncwarp();
       if (lane == 0) sm90::arrive(&full[now.at.slot]);
       for (int s = 0; s < Shape::loaders; ++s) now.next(steps);
@@ -159,16 +202,20 @@ template <class Spec> struct Stream {
       sm90::wait(&unit_empty()[unit.slot], unit.parity ^ 1);
 #pragma unroll
       for (int first = 0; first < pieces; first += 128) {
-        const int piece = first + id, row = piece % block_n, of_unit = piece / block_n, of_line = part * across + of_unit;
+        const int piece = first + id, row = piece % block_n, of_unit = piece / block_n,
+                  of_line = part * across + of_unit;
         if (piece >= pieces) break;
-        const auto shared = ((const typename Weight::Shared*)shared_of(now.at.slot))[row * 9 + of_line];
-        compute_piece(tile_b(now.at.slot) + row * 128 + ((of_line ^ row % 8) << 4), units() + unit.slot * Shape::unit_bytes + row * 128, of_unit * chunk, row % 8,
+        const auto shared =
+            ((const typename Weight::Shared*)shared_of(now.at.slot))[row * 9 + of_line];
+        compute_piece(tile_b(now.at.slot) + row * 128 + ((of_line ^ row % 8) << 4),
+                      units() + unit.slot * Shape::unit_bytes + row * 128, of_unit * chunk, row % 8,
                       shared, weight);
       }
       sm90::publish_writes();
       __syncwarp();
       if (lane == 0) {
-        sm90::arrive(&empty[now.at.slot]);  // before its products can be, so that slots come free in order
+        sm90::arrive(
+            &empty[now.at.slot]);  // before its products can be, so that slots come free in order
         sm90::arrive(&unit_full()[unit.slot]);
       }
       for (part += Shape::groups; part >= of_step; part -= of_step) now.next(steps);
@@ -177,7 +224,9 @@ template <class Spec> struct Stream {
   }
 
   /// The values of 16 codes, `at` and on of a row of a unit, as products read it.
-  template <class Weight> TFCC_FN void compute_piece(const unsigned char* from, unsigned char* row, int at, int swizzle, const typename Weight::Shared& shared, const Weight& weight) const {
+  template <class Weight>
+  TFCC_FN void compute_piece(const unsigned char* from, unsigned char* row, int at, int swizzle,
+                             const typename Weight::Shared& shared, const Weight& weight) const {
     using T = typename Spec::T;
     constexpr int per = Spec::per_code;
     union {
@@ -193,7 +242,8 @@ template <class Spec> struct Stream {
         uint4 values;
         u32* const pair = &values.x;
 #pragma unroll
-        for (int k = 0; k < 4; ++k) pair[k] = sm90::pair_of_digits(codes.one[v / 2 + k], zeros, scales);
+        for (int k = 0; k < 4; ++k)
+          pair[k] = sm90::pair_of_digits(codes.one[v / 2 + k], zeros, scales);
         const int to = at + v;
         *(uint4*)(row + to / 64 * block_n * 128 + ((to % 64 / 8 ^ swizzle) << 4)) = values;
       }
@@ -203,32 +253,42 @@ template <class Spec> struct Stream {
     for (int v = 0; v < chunk; v += 8) {
       f32 values[8];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) values[k] = weight.value(shared, v + k, (idx)codes.one[(v + k) / per] + ((typename Spec::Code)-1 < 0 ? 128 : 0));
+      for (int k = 0; k < 8; ++k)
+        values[k] =
+            weight.value(shared, v + k,
+                         (idx)codes.one[(v + k) / per] + ((typename Spec::Code) - 1 < 0 ? 128 : 0));
       const int to = at + v;
-      store_pack<8, T>((T*)(row + to / 64 * block_n * 128 + ((to % 64 / 8 ^ swizzle) << 4)), values);
+      store_pack<8, T>((T*)(row + to / 64 * block_n * 128 + ((to % 64 / 8 ^ swizzle) << 4)),
+                       values);
     }
   }
 
   /// By the warpgroup: stores what it has of a tile.
-  template <int n, class Epilogue> TFCC_FN void finish(typename Spec::Out* out, const f32 (&sums)[n / 2], int tile, const Epilogue& epilogue) const {
+  template <int n, class Epilogue>
+  TFCC_FN void finish(typename Spec::Out* out, const f32 (&sums)[n / 2], int tile,
+                      const Epilogue& epilogue) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll
     for (int i = 0; i < n / 2; ++i) {
-      const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, second = i / 2 % 2;  // the thread has two rows of b, eight apart
+      const int row = i / 4 * 8 + lane % 4 * 2 + i % 2,
+                second = i / 2 % 2;  // the thread has two rows of b, eight apart
       if constexpr (Spec::gated) {
         const int own = warp * 8 + lane / 4;
         const idx width = columns / 2, column = (idx)tile * (block_n / 2) + own;
-        if (!second && own < block_n / 2 && row < rows && column < width) store(out, row * width + column, epilogue(sums[i], sums[i + 2], (idx)row, column));
+        if (!second && own < block_n / 2 && row < rows && column < width)
+          store(out, row * width + column, epilogue(sums[i], sums[i + 2], (idx)row, column));
       } else {
         const int own = warp * 16 + lane / 4 + second * 8;
         const idx column = (idx)tile * block_n + own;
-        if (own < block_n && row < rows && column < columns) store(out, row * columns + column, epilogue(sums[i], (idx)row, column));
+        if (own < block_n && row < rows && column < columns)
+          store(out, row * columns + column, epilogue(sums[i], (idx)row, column));
       }
     }
   }
 
   /// By the warpgroup: products of n rows of a, 8 or 16.
-  template <int n, class Epilogue> TFCC_FN void multiply(typename Spec::Out* out, const Epilogue& epilogue) const {
+  template <int n, class Epilogue>
+  TFCC_FN void multiply(typename Spec::Out* out, const Epilogue& epilogue) const {
     using namespace sm90;
     constexpr int of_step = block_k / Shape::unit;
     const u64 left = rows_of_k(uniform(shared_address(Shape::packed ? units() : tile_b(0))));
@@ -249,8 +309,11 @@ template <class Spec> struct Stream {
           begin_products();
 #pragma unroll
           for (int p = 0; p < Shape::unit / 16; ++p) {
-            sm90::multiply<typename Spec::T, n, false>(sums, advance(advance(left, from), p / 4 * block_n * 128 + p % 4 * 32),
-                                                       advance(advance(right, slot), (part * Shape::unit / 64 + p / 4) * 1024 + p % 4 * 32), step + part + p > 0);
+            sm90::multiply<typename Spec::T, n, false>(
+                sums, advance(advance(left, from), p / 4 * block_n * 128 + p % 4 * 32),
+                advance(advance(right, slot),
+                        (part * Shape::unit / 64 + p / 4) * 1024 + p % 4 * 32),
+                step + part + p > 0);
           }
           end_products();
           if (step + part > 0) {
@@ -277,9 +340,11 @@ template <class Spec> struct Stream {
 
 }  // namespace matmul_stream_detail
 
-/// rows() is read before the launches before this one have ended, none of which makes it (docs/kernel-abi.md).
+/// rows() is read before the launches before this one have ended, none of which makes it
+/// (docs/kernel-abi.md).
 template <class Spec, class Rows, class Epilogue, class Weight>
-TFCC_FN void matmul_stream(typename Spec::Out* out, const TensorMap& a, const TensorMap& b, const Rows& rows, idx columns, idx k, const Epilogue& epilogue,
+TFCC_FN void matmul_stream(typename Spec::Out* out, const TensorMap& a, const TensorMap& b,
+                           const Rows& rows, idx columns, idx k, const Epilogue& epilogue,
                            const Weight& weight) {
   using Shape = MatmulStreamShape<Spec>;
   TFCC_DYNAMIC_SHARED(memory);
@@ -303,9 +368,16 @@ TFCC_FN void matmul_stream(typename Spec::Out* out, const TensorMap& a, const Te
   }
   __syncthreads();
   const idx now = rows();
-  const matmul_stream_detail::Stream<Spec> stream{ring, full, empty, now, columns,
-                                                  (int)((k + Spec::block_k - 1) / Spec::block_k), (int)((columns + Spec::block_n - 1) / Spec::block_n),
-                                                  Shape::packed ? (int)(k / (16 * Spec::per_code)) : 0, now > 8};
+  const matmul_stream_detail::Stream<Spec> stream{
+      ring,
+      full,
+      empty,
+      now,
+      columns,
+      (int)((k + Spec::block_k - 1) / Spec::block_k),
+      (int)((columns + Spec::block_n - 1) / Spec::block_n),
+      Shape::packed ? (int)(k / (16 * Spec::per_code)) : 0,
+      now > 8};
   const int warp = sm90::uniform(threadIdx.x / kWarp), group = warp / 4;
   if (warp == Shape::threads / kWarp - 1) {
     stream.ask(a, b);

@@ -1,32 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_tf32: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) of f32 on tensor cores with nearly the accuracy of f32, or gated
-// out[i, j] = epilogue(s, t, i, j) with the sums of columns 16 (j / 8) + j % 8 and eight behind it.
+// matmul_tf32: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) of f32 on tensor cores
+// with nearly the accuracy of f32, or gated out[i, j] = epilogue(s, t, i, j) with the sums of
+// columns 16 (j / 8) + j % 8 and eight behind it.
 //
-// An operand is the sum of two numbers of TF32, high with the nearest 10 bits of fraction and low with what is left; a product is
-// a_low b_high + a_high b_low + a_high b_high. What is left out, a_low b_low, is at most 2^-22 of it. Tensor cores cut their sums off rather than
-// round them, so only 32 p at a time are summed there, and those sums are added by f32 in order (Ootomo and Yokota, Recovering single precision
-// accuracy from Tensor Cores, 2022). A row's bits depend neither on the other rows nor on the tile.
+// An operand is the sum of two numbers of TF32, high with the nearest 10 bits of fraction and low
+// with what is left; a product is a_low b_high + a_high b_low + a_high b_high. What is left out,
+// a_low b_low, is at most 2^-22 of it. Tensor cores cut their sums off rather than round them, so
+// only 32 p at a time are summed there, and those sums are added by f32 in order (Ootomo and
+// Yokota, Recovering single precision accuracy from Tensor Cores, 2022). A row's bits depend
+// neither on the other rows nor on the tile.
 //
-// a [rows, k], b [columns, k], out [rows, columns] or, gated, [rows, columns / 2], all row-major of f32. A block computes tiles of out one after the
-// other. A warp asks TMA for their parts of 32 p, several ahead. A warpgroup splits those of b in shared memory; two others split those of a
-// in registers, and multiply (wgmma). If `early`, parts of b are asked for before the launches before this one have ended: it is a weight.
+// a [rows, k], b [columns, k], out [rows, columns] or, gated, [rows, columns / 2], all row-major of
+// f32. A block computes tiles of out one after the other. A warp asks TMA for their parts of 32 p,
+// several ahead. A warpgroup splits those of b in shared memory; two others split those of a in
+// registers, and multiply (wgmma). If `early`, parts of b are asked for before the launches before
+// this one have ended: it is a weight.
 //
-// Spec: Tiles, a Tf32Tiles<Tf32Tile<block_m, block_n>, ..>: block_m 64 or 128, block_n 64 or 128; gated; early.
+// Spec: Tiles, a Tf32Tiles<Tf32Tile<block_m, block_n>, ..>: block_m 64 or 128, block_n 64 or 128;
+// gated; early.
 // columns is a multiple of 8, k of 4; boxes of both maps have 64 rows and 32 columns.
-// Block: Tf32Shape::threads. Grid: as many as run at once, at most one for each tile. Shared: Tf32Shape::shared_bytes.
-// Bound: three times 2 rows columns k FLOP at the rate of dense tensor cores in TF32, 494 TFLOP/s on an H100.
+// Block: Tf32Shape::threads. Grid: as many as run at once, at most one for each tile. Shared:
+// Tf32Shape::shared_bytes.
+// Bound: three times 2 rows columns k FLOP at the rate of dense tensor cores in TF32, 494 TFLOP/s
+// on an H100.
 #pragma once
 #include "cuda/sm80.cuh"
 #include "cuda/sm90.cuh"
 
 struct Tf32Shape {
-  static constexpr int threads = 512, ring_bytes = 192 << 10, shared_bytes = ring_bytes + 1024;  // the ring is aligned within it
+  static constexpr int threads = 512, ring_bytes = 192 << 10,
+                       shared_bytes = ring_bytes + 1024;  // the ring is aligned within it
 };
 
-/// Tiles of block_m x block_n of the result. Two warpgroups have 64 rows each or, of 64 rows, half of the columns.
+/// Tiles of block_m x block_n of the result. Two warpgroups have 64 rows each or, of 64 rows, half
+/// of the columns.
 template <int block_m_, int block_n_> struct Tf32Tile {
-  static constexpr int block_m = block_m_, block_n = block_n_, across = 128 / block_m, own_n = block_n / across;
-  static constexpr int a_bytes = block_m * 128, b_bytes = block_n * 128, slot_bytes = a_bytes + 2 * b_bytes;  // b: high, or as it is, and low
+  static constexpr int block_m = block_m_, block_n = block_n_, across = 128 / block_m,
+                       own_n = block_n / across;
+  static constexpr int a_bytes = block_m * 128, b_bytes = block_n * 128,
+                       slot_bytes = a_bytes + 2 * b_bytes;  // b: high, or as it is, and low
   static constexpr int stages = Tf32Shape::ring_bytes / slot_bytes;
   static_assert(block_m == 64 || block_m == 128, "block_m: 64 or 128");
   static_assert(block_n == 64 || block_n == 128, "block_n: 64 or 128");
@@ -57,20 +69,27 @@ struct Place {
 
 /// Tiles are taken row by row, columns first, each block's gridDim.x after the one before.
 template <class Spec, class Tile> struct Run : Tile {
-  static constexpr int block_m = Tile::block_m, block_n = Tile::block_n, own_n = Tile::own_n, stages = Tile::stages;
+  static constexpr int block_m = Tile::block_m, block_n = Tile::block_n, own_n = Tile::own_n,
+                       stages = Tile::stages;
   static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes;
   Place at;
   idx beside, count;  // tiles that lie side by side, and all
   int steps;
-  TFCC_FN Run(const Place& place) : at(place), beside(ceil_div(place.columns, block_n)), count(beside * ceil_div(place.rows, block_m)), steps((int)ceil_div(place.k, kSlot)) {}
+  TFCC_FN Run(const Place& place)
+      : at(place),
+        beside(ceil_div(place.columns, block_n)),
+        count(beside * ceil_div(place.rows, block_m)),
+        steps((int)ceil_div(place.k, kSlot)) {}
   TFCC_FN idx row(idx tile) const { return tile / beside * block_m; }
   TFCC_FN idx column(idx tile) const { return tile % beside * block_n; }
   TFCC_FN unsigned char* tile_a(int slot) const { return at.ring + slot * Tile::slot_bytes; }
   TFCC_FN unsigned char* tile_b(int slot) const { return tile_a(slot) + a_bytes; }
 
-  TFCC_FN void ask_for(unsigned char* to, int rows, const TensorMap& map, idx first, int step, int slot) const {
+  TFCC_FN void ask_for(unsigned char* to, int rows, const TensorMap& map, idx first, int step,
+                       int slot) const {
 #pragma unroll
-    for (int r = 0; r < rows; r += 64) sm90::copy_box_once(to + r * 128, map, (i32)first + r, step * kSlot, &at.full[slot]);
+    for (int r = 0; r < rows; r += 64)
+      sm90::copy_box_once(to + r * 128, map, (i32)first + r, step * kSlot, &at.full[slot]);
   }
   /// By one warp.
   TFCC_FN void ask(const TensorMap& a, const TensorMap& b) const {
@@ -88,7 +107,8 @@ template <class Spec, class Tile> struct Run : Tile {
 #pragma unroll 1
       for (int step = 0; step < steps; ++step) {
         if (step >= asked) {
-          sm90::wait(&at.empty[ring.slot], ring.parity ^ 1);  // the first time nobody has to release it
+          sm90::wait(&at.empty[ring.slot],
+                     ring.parity ^ 1);  // the first time nobody has to release it
           sm90::arrive_and_announce_once(&at.full[ring.slot], a_bytes + b_bytes);
           ask_for(tile_b(ring.slot), block_n, b, column(tile), step, ring.slot);
         }
@@ -122,8 +142,11 @@ template <class Spec, class Tile> struct Run : Tile {
     }
   }
 
-  /// The sums of 32 columns from `column` on, and rows `row` and eight behind it, as wgmma leaves them.
-  template <class Epilogue> TFCC_FN void finish(f32* out, const f32 (&v)[16], idx row, idx column, const Epilogue& epilogue) const {
+  /// The sums of 32 columns from `column` on, and rows `row` and eight behind it, as wgmma leaves
+  /// them.
+  template <class Epilogue>
+  TFCC_FN void finish(f32* out, const f32 (&v)[16], idx row, idx column,
+                      const Epilogue& epilogue) const {
     const idx width = Spec::gated ? at.columns / 2 : at.columns;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -136,7 +159,8 @@ template <class Spec, class Tile> struct Run : Tile {
         f32 two[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          if constexpr (Spec::gated) two[e] = epilogue(v[q * 4 + half * 2 + e], v[q * 4 + 4 + half * 2 + e], r, c + e);
+          if constexpr (Spec::gated)
+            two[e] = epilogue(v[q * 4 + half * 2 + e], v[q * 4 + 4 + half * 2 + e], r, c + e);
           else two[e] = epilogue(v[q * 4 + half * 2 + e], r, c + e);
         }
         store_pack(out + r * width + c, two);
@@ -144,8 +168,10 @@ template <class Spec, class Tile> struct Run : Tile {
     }
   }
 
-  /// Adds the products of one step. `left`: this lane's row of a, whose chunks of 16 bytes TMA has permuted by the last bits of it, `line`.
-  TFCC_FN void multiply_step(f32 (&sums)[own_n / 2], const unsigned char* left, int line, u64 right, u64* split, u32 parity) const {
+  /// Adds the products of one step. `left`: this lane's row of a, whose chunks of 16 bytes TMA has
+  /// permuted by the last bits of it, `line`.
+  TFCC_FN void multiply_step(f32 (&sums)[own_n / 2], const unsigned char* left, int line, u64 right,
+                             u64* split, u32 parity) const {
     using namespace sm90;
     u32 high[4][4], low[4][4];
 #pragma unroll
@@ -172,18 +198,24 @@ template <class Spec, class Tile> struct Run : Tile {
   }
 
   /// By warpgroup `group`.
-  template <class Epilogue> TFCC_FN void multiply(f32* out, int group, const Epilogue& epilogue) const {
+  template <class Epilogue>
+  TFCC_FN void multiply(f32* out, int group, const Epilogue& epilogue) const {
     if constexpr (Spec::early) wait_for_predecessor();
-    const int lane = threadIdx.x % kWarp, own_row = (block_m == 128 ? group * 64 : 0) + threadIdx.x / kWarp % 4 * 16, own_column = block_m == 128 ? 0 : group * own_n;
+    const int lane = threadIdx.x % kWarp,
+              own_row = (block_m == 128 ? group * 64 : 0) + threadIdx.x / kWarp % 4 * 16,
+              own_column = block_m == 128 ? 0 : group * own_n;
     const int line = own_row + lane % 16;
-    const u64 right = sm90::rows_of_k(sm90::uniform(sm90::shared_address(tile_b(0)) + own_column * 128));
+    const u64 right =
+        sm90::rows_of_k(sm90::uniform(sm90::shared_address(tile_b(0)) + own_column * 128));
     sm90::RingPlace<stages> ring;
     for (idx tile = blockIdx.x; tile < count; tile += gridDim.x) {
       f32 sums[own_n / 2] = {};
 #pragma unroll 1
       for (int step = 0; step < steps; ++step, ring.next()) {
         sm90::wait(&at.full[ring.slot], ring.parity);
-        multiply_step(sums, tile_a(ring.slot) + line * 128, line, sm90::advance(right, ring.slot * Tile::slot_bytes), &at.split[ring.slot], ring.parity);
+        multiply_step(sums, tile_a(ring.slot) + line * 128, line,
+                      sm90::advance(right, ring.slot * Tile::slot_bytes), &at.split[ring.slot],
+                      ring.parity);
         if (lane == 0) sm90::arrive(&at.empty[ring.slot]);
       }
 #pragma unroll 1
@@ -199,27 +231,34 @@ template <class Spec, class Tile> struct Run : Tile {
   }
 };
 
-/// Rounds of tiles over the blocks, each as long as a product of wgmma takes with a in registers, in half cycles: its columns and 26, at least 66
-/// (measured on an H100 at k = 3072, docs/performance.md).
+/// Rounds of tiles over the blocks, each as long as a product of wgmma takes with a in registers,
+/// in half cycles: its columns and 26, at least 66 (measured on an H100 at k = 3072,
+/// docs/performance.md).
 template <class Tile> TFCC_FN idx cost(idx rows, idx columns) {
   constexpr idx product = (Tile::own_n > 40 ? Tile::own_n : 40) + 26;
-  return ceil_div(ceil_div(rows, Tile::block_m) * ceil_div(columns, Tile::block_n), (idx)gridDim.x) * product;
+  return ceil_div(ceil_div(rows, Tile::block_m) * ceil_div(columns, Tile::block_n),
+                  (idx)gridDim.x) *
+         product;
 }
 
 /// f(its Run) of the tile that costs least.
-template <class Spec, class F, class First, class... Rest> TFCC_FN void with_cheapest(Tf32Tiles<First, Rest...>, const Place& at, const F& f) {
+template <class Spec, class F, class First, class... Rest>
+TFCC_FN void with_cheapest(Tf32Tiles<First, Rest...>, const Place& at, const F& f) {
   if constexpr (sizeof...(Rest) > 0) {
     const idx own = cost<First>(at.rows, at.columns);
-    if (((cost<Rest>(at.rows, at.columns) < own) || ...)) return with_cheapest<Spec>(Tf32Tiles<Rest...>{}, at, f);
+    if (((cost<Rest>(at.rows, at.columns) < own) || ...))
+      return with_cheapest<Spec>(Tf32Tiles<Rest...>{}, at, f);
   }
   f(Run<Spec, First>(at));
 }
 
 }  // namespace matmul_tf32_detail
 
-/// rows() is read when the launches before this one have ended; if Spec::early before that, for none of them makes it.
+/// rows() is read when the launches before this one have ended; if Spec::early before that, for
+/// none of them makes it.
 template <class Spec, class Rows, class Epilogue>
-TFCC_FN void matmul_tf32(f32* out, const TensorMap& a, const TensorMap& b, const Rows& rows, idx columns, idx k, const Epilogue& epilogue) {
+TFCC_FN void matmul_tf32(f32* out, const TensorMap& a, const TensorMap& b, const Rows& rows,
+                         idx columns, idx k, const Epilogue& epilogue) {
   using namespace matmul_tf32_detail;
   constexpr int stages = Spec::Tiles::stages;
   TFCC_DYNAMIC_SHARED(memory);
@@ -236,17 +275,26 @@ TFCC_FN void matmul_tf32(f32* out, const TensorMap& a, const TensorMap& b, const
   }
   __syncthreads();
   if constexpr (!Spec::early) wait_for_predecessor();
-  const Place at{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, full, split, empty, rows(), columns, k};
+  const Place at{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024,
+                 full,
+                 split,
+                 empty,
+                 rows(),
+                 columns,
+                 k};
   const int group = (int)sm90::uniform(threadIdx.x / 128);
   if (group < 2) {
     sm90::take_registers<200>();
-    with_cheapest<Spec>(typename Spec::Tiles{}, at, [&](const auto& run) { run.multiply(out, group, epilogue); });
+    with_cheapest<Spec>(typename Spec::Tiles{}, at,
+                        [&](const auto& run) { run.multiply(out, group, epilogue); });
   } else if (group == 2) {
     sm90::give_registers<72>();
-    with_cheapest<Spec>(typename Spec::Tiles{}, at, [&](const auto& run) { run.split((int)threadIdx.x % 128); });
+    with_cheapest<Spec>(typename Spec::Tiles{}, at,
+                        [&](const auto& run) { run.split((int)threadIdx.x % 128); });
   } else {
     sm90::give_registers<40>();
-    if (sm90::uniform(threadIdx.x / kWarp) == 12) with_cheapest<Spec>(typename Spec::Tiles{}, at, [&](const auto& run) { run.ask(a, b); });
+    if (sm90::uniform(threadIdx.x / kWarp) == 12)
+      with_cheapest<Spec>(typename Spec::Tiles{}, at, [&](const auto& run) { run.ask(a, b); });
   }
 }
 

@@ -1,34 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_wgmma: out[i, j] = epilogue(sum over p of a[i, p] b[p, j], i, j), sums in f32 with p in order: a row's bits depend neither
-// on the other rows nor on the tile.
+// matmul_wgmma: out[i, j] = epilogue(sum over p of a[i, p] b[p, j], i, j), sums in f32 with p in
+// order: a row's bits depend neither on the other rows nor on the tile.
 //
-// a [rows, k], b [k, columns] or with trans_b [columns, k], out [rows, columns], all row-major of 16 bits; out may be f32.
-// A block computes tiles of out, one after the other. One warp asks TMA for their parts of block_k of p, several ahead, also while the end of
-// a tile is computed; two prepare that end; the others are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a
-// slot back when the next product has begun. If it is `early`, what is asked for first are parts of b, before the launches before this one have ended: it
-// is a weight, which nobody writes. Where a launch may choose among several tiles, the rows that the run has decide, by what each would
-// take: of the tiles of Spec::Tiles, round_cycles of each round of them over the blocks, and read_cycles of each for what all of them read
-// (codegen/matmul/tiles.cpp says how many).
+// a [rows, k], b [k, columns] or with trans_b [columns, k], out [rows, columns], all row-major of
+// 16 bits; out may be f32.
+// A block computes tiles of out, one after the other. One warp asks TMA for their parts of block_k
+// of p, several ahead, also while the end of a tile is computed; two prepare that end; the others
+// are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a slot back
+// when the next product has begun. If it is `early`, what is asked for first are parts of b, before
+// the launches before this one have ended: it is a weight, which nobody writes. Where a launch may
+// choose among several tiles, the rows that the run has decide, by what each would take: of the
+// tiles of Spec::Tiles, round_cycles of each round of them over the blocks, and read_cycles of each
+// for what all of them read (codegen/matmul/tiles.cpp says how many).
 // The epilogue, and norms before and after the product, are those of cuda/matmul_end.cuh.
 //
-// Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages, block_k>, ..>: block_m 64 or 128, block_n any that wgmma has
-// (sm90::multiply), without trans_b a multiple of 64; of several Tiles round_cycles and read_cycles, an f32 of each; early; trans_b; what cuda/matmul_end.cuh has.
-// columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b for each tile its block_n, of 64 columns; without trans_b 64 rows.
-// Block: Tiles::groups warpgroups, a warp that asks, and two that prepare. Grid: as many as run at once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
-// Bound: at few rows the bytes of b, and how long they take to arrive; else 2 rows columns k FLOP at the rate of dense tensor cores.
-// Measured on an H200 (docs/performance.md): BERT-base at 128 tokens in 291 us, where cuBLASLt and launches for norms and GELU took 404 another day;
-// at 4433 rows, each launch timed alone, 434 TFLOP/s for `up` with its GELU, 544 for `down`, 507 for qkv.
+// Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages, block_k>, ..>:
+// block_m 64 or 128, block_n any that wgmma has (sm90::multiply), without trans_b a multiple of 64;
+// of several Tiles round_cycles and read_cycles, an f32 of each; early; trans_b; what
+// cuda/matmul_end.cuh has.
+// columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b for each tile its
+// block_n, of 64 columns; without trans_b 64 rows.
+// Block: Tiles::groups warpgroups, a warp that asks, and two that prepare. Grid: as many as run at
+// once, at most one for each tile. Shared: MatmulWgmmaShape<Spec>::shared_bytes.
+// Bound: at few rows the bytes of b, and how long they take to arrive; else 2 rows columns k FLOP
+// at the rate of dense tensor cores.
+// Measured on an H200 (docs/performance.md): BERT-base at 128 tokens in 291 us, where cuBLASLt and
+// launches for norms and GELU took 404 another day;
+// at 4433 rows, each launch timed alone, 434 TFLOP/s for `up` with its GELU, 544 for `down`, 507
+// for qkv.
 #pragma once
 #include "cuda/matmul_end.cuh"
 
-/// Tiles of block_m x block_n of the result, and a ring of so many of their parts of a and b, each of block_k of p.
+/// Tiles of block_m x block_n of the result, and a ring of so many of their parts of a and b, each
+/// of block_k of p.
 template <int block_m_, int block_n_, int stages_, int block_k_ = 64> struct WgmmaTile {
   static constexpr int block_m = block_m_, block_n = block_n_, stages = stages_, block_k = block_k_;
   static constexpr int a_bytes = block_m * block_k * 2, b_bytes = block_n * block_k * 2;
   static constexpr int ring_bytes = stages * (a_bytes + b_bytes);
   template <class Spec> static constexpr int bytes = ring_bytes + end_bytes<Spec>(block_m, block_n);
   static_assert(block_m == 64 || block_m == 128, "block_m: 64 or 128");
-  static_assert(block_n % (block_n > 128 ? 16 : 8) == 0 && block_n >= 32 && block_n <= 256, "block_n: a multiple of 8 from 32 to 128, of 16 to 256");
+  static_assert(block_n % (block_n > 128 ? 16 : 8) == 0 && block_n >= 32 && block_n <= 256,
+                "block_n: a multiple of 8 from 32 to 128, of 16 to 256");
   static_assert(stages >= 2, "stages: at least 2");
   static_assert(block_k % 64 == 0, "block_k: a multiple of 64, of which a row has 128 bytes");
 };
@@ -39,28 +51,38 @@ template <class First, class... Rest> struct WgmmaTiles {
   static TFCC_FN constexpr int larger(int a, int b) { return a > b ? a : b; }
   static TFCC_FN constexpr int smaller(int a, int b) { return a < b ? a : b; }
   static constexpr int count = 1 + sizeof...(Rest);
-  static constexpr int block_n = larger(First::block_n, Next::block_n), whole = smaller(WgmmaTiles<First>::whole, Next::whole);
-  static constexpr int groups = larger(First::block_m / 64, Next::groups), stages = larger(First::stages, Next::stages);
-  template <class Spec> static constexpr int bytes = larger(First::template bytes<Spec>, Next::template bytes<Spec>);
+  static constexpr int block_n = larger(First::block_n, Next::block_n),
+                       whole = smaller(WgmmaTiles<First>::whole, Next::whole);
+  static constexpr int groups = larger(First::block_m / 64, Next::groups),
+                       stages = larger(First::stages, Next::stages);
+  template <class Spec>
+  static constexpr int bytes = larger(First::template bytes<Spec>, Next::template bytes<Spec>);
   static constexpr int box_m = smaller(First::block_m, Next::box_m);
 };
 template <class Only> struct WgmmaTiles<Only> {
-  static constexpr int count = 1, groups = Only::block_m / 64, stages = Only::stages, box_m = Only::block_m;
+  static constexpr int count = 1, groups = Only::block_m / 64, stages = Only::stages,
+                       box_m = Only::block_m;
   template <class Spec> static constexpr int bytes = Only::template bytes<Spec>;
-  static constexpr int block_n = Only::block_n, whole = block_n % 64 == 0 ? 64 : block_n % 32 == 0 ? 32 : block_n % 16 == 0 ? 16 : 8;
+  static constexpr int block_n = Only::block_n, whole = block_n % 64 == 0   ? 64
+                                                        : block_n % 32 == 0 ? 32
+                                                        : block_n % 16 == 0 ? 16
+                                                                            : 8;
 };
 
 template <class Spec> struct MatmulWgmmaShape {
   using Tiles = typename Spec::Tiles;
-  static constexpr int groups = Tiles::groups, threads = groups * 128 + 32 + kPreparing, stages = Tiles::stages;
-  static constexpr int shared_bytes = Tiles::template bytes<Spec> + 1024;  // the tiles are aligned within it
+  static constexpr int groups = Tiles::groups, threads = groups * 128 + 32 + kPreparing,
+                       stages = Tiles::stages;
+  static constexpr int shared_bytes =
+      Tiles::template bytes<Spec> + 1024;  // the tiles are aligned within it
 };
 
 #if __CUDA_ARCH__ >= 900
 
 namespace matmul_wgmma_detail {
 
-/// What a block knows of its launch. Tiles are taken row by row, columns first, each block's gridDim.x after the one before.
+/// What a block knows of its launch. Tiles are taken row by row, columns first, each block's
+/// gridDim.x after the one before.
 template <class Spec> struct Place {
   unsigned char* ring;
   u64 *full, *empty;
@@ -69,16 +91,21 @@ template <class Spec> struct Place {
 };
 
 template <class Tile, class Spec> struct Tiling : Tile {
-  static constexpr int block_m = Tile::block_m, block_n = Tile::block_n, stages = Tile::stages, block_k = Tile::block_k;
+  static constexpr int block_m = Tile::block_m, block_n = Tile::block_n, stages = Tile::stages,
+                       block_k = Tile::block_k;
   static constexpr int a_part = block_m * 128, b_part = block_n * 128;  // bytes of 64 of p
-  static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes, ring_bytes = Tile::ring_bytes, box_m = Spec::Tiles::box_m;
+  static constexpr int a_bytes = Tile::a_bytes, b_bytes = Tile::b_bytes,
+                       ring_bytes = Tile::ring_bytes, box_m = Spec::Tiles::box_m;
   static constexpr bool trans_b = Spec::trans_b;
   static constexpr int box_n = trans_b ? block_n : 64;
   static_assert(trans_b || block_n % 64 == 0, "block_n: a multiple of 64 without trans_b");
   Place<Spec> at;
   idx across;
   int steps;
-  TFCC_FN Tiling(const Place<Spec>& place) : at(place), across((place.columns + block_n - 1) / block_n), steps((int)((place.k + block_k - 1) / block_k)) {}
+  TFCC_FN Tiling(const Place<Spec>& place)
+      : at(place),
+        across((place.columns + block_n - 1) / block_n),
+        steps((int)((place.k + block_k - 1) / block_k)) {}
   TFCC_FN idx count() const { return (at.rows + block_m - 1) / block_m * across; }
   TFCC_FN idx row(idx tile) const { return tile / across * block_m; }
   TFCC_FN idx column(idx tile) const { return tile % across * block_n; }
@@ -91,7 +118,8 @@ template <class Tile, class Spec> struct Tiling : Tile {
 #pragma unroll
       for (int c = 0; c < block_n; c += box_n) {
         const i32 column = (i32)first_column + c, first = step * block_k + p;
-        sm90::copy_box_once(tile_b(slot) + p / 64 * b_part + c * 128, b, trans_b ? column : first, trans_b ? first : column, &at.full[slot]);
+        sm90::copy_box_once(tile_b(slot) + p / 64 * b_part + c * 128, b, trans_b ? column : first,
+                            trans_b ? first : column, &at.full[slot]);
       }
     }
   }
@@ -100,11 +128,14 @@ template <class Tile, class Spec> struct Tiling : Tile {
 #pragma unroll
     for (int p = 0; p < block_k; p += 64) {
 #pragma unroll
-      for (int m = 0; m < block_m; m += box_m) sm90::copy_box_once(tile_a(slot) + p / 64 * a_part + m * 128, a, (i32)first_row + m, step * block_k + p, &at.full[slot]);
+      for (int m = 0; m < block_m; m += box_m)
+        sm90::copy_box_once(tile_a(slot) + p / 64 * a_part + m * 128, a, (i32)first_row + m,
+                            step * block_k + p, &at.full[slot]);
     }
   }
 
-  /// By one warp: asks for all tiles of this block. If `early`, for the first parts of b before the launches before this one have ended.
+  /// By one warp: asks for all tiles of this block. If `early`, for the first parts of b before the
+  /// launches before this one have ended.
   template <bool early> TFCC_FN void ask(const TensorMap& a, const TensorMap& b) const {
     if ((idx)blockIdx.x >= count()) return;
     sm90::RingPlace<stages> ring;
@@ -125,7 +156,8 @@ template <class Tile, class Spec> struct Tiling : Tile {
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, step = 0) {
 #pragma unroll 1
       for (; step < steps; ++step) {
-        sm90::wait(&at.empty[ring.slot], ring.parity ^ 1);  // the first time nobody has to release it
+        sm90::wait(&at.empty[ring.slot],
+                   ring.parity ^ 1);  // the first time nobody has to release it
         sm90::arrive_and_announce_once(&at.full[ring.slot], a_bytes + b_bytes);
         ask_for_b(b, column(tile), step, ring.slot);
         ask_for_a(a, row(tile), step, ring.slot);
@@ -134,18 +166,20 @@ template <class Tile, class Spec> struct Tiling : Tile {
     }
   }
 
-  /// The sums of one tile for warpgroup `group` of a block, in the first block_n / 2 of `sums`; `slot` and `parity` say where
-  /// its first part will be, and then that of the next tile.
-  TFCC_FN void multiply_tile(int group, int& slot, u32& parity, f32 (&all_sums)[end_room(Spec::Tiles::block_n) / 2]) const {
+  /// The sums of one tile for warpgroup `group` of a block, in the first block_n / 2 of `sums`;
+  /// `slot` and `parity` say where its first part will be, and then that of the next tile.
+  TFCC_FN void multiply_tile(int group, int& slot, u32& parity,
+                             f32 (&all_sums)[end_room(Spec::Tiles::block_n) / 2]) const {
     using namespace sm90;
     const u64 left = rows_of_k(uniform(shared_address(tile_a(0)) + group * 64 * 128));
     const u32 first_b = uniform(shared_address(tile_b(0)));
     const u64 right = trans_b ? rows_of_k(first_b) : rows_of_n(first_b, 64 * 128);
     const bool releases = threadIdx.x % kWarp == 0;
     sm90::RingPlace<stages> ring{slot, parity};
-    auto& sums = reinterpret_cast<f32 (&)[block_n / 2]>(all_sums);
+    auto& sums = reinterpret_cast<f32(&)[block_n / 2]>(all_sums);
     const Barriers full(at.full), empty(at.empty);
-    const int count = held(steps);  // of one or two steps the compiler would make code that has no loop, which ptxas then serialises
+    const int count = held(steps);  // of one or two steps the compiler would make code that has no
+                                    // loop, which ptxas then serialises
     int before = 0;
 #pragma unroll 1
     for (int step = 0; step < count; ++step) {
@@ -156,8 +190,11 @@ template <class Tile, class Spec> struct Tiling : Tile {
       begin_products();
 #pragma unroll
       for (int p = 0; p < block_k / 16; ++p) {
-        const u32 at_a = p / 4 * a_part + p % 4 * 32, at_b = p / 4 * b_part + p % 4 * (trans_b ? 32 : 2048);
-        multiply<typename Spec::T, block_n, !trans_b>(sums, advance(advance(left, at_slot), at_a), advance(advance(right, at_slot), at_b), step + p > 0);
+        const u32 at_a = p / 4 * a_part + p % 4 * 32,
+                  at_b = p / 4 * b_part + p % 4 * (trans_b ? 32 : 2048);
+        multiply<typename Spec::T, block_n, !trans_b>(sums, advance(advance(left, at_slot), at_a),
+                                                      advance(advance(right, at_slot), at_b),
+                                                      step + p > 0);
       }
       end_products();
       if (step > 0) {
@@ -180,7 +217,9 @@ template <int i> struct Number {};
 template <class Spec> struct Ask {
   const TensorMap& a;
   MapsOfB<Spec> b;
-  template <class T, int i> TFCC_FN void operator()(const T& tiling, Number<i>) const { tiling.template ask<Spec::early>(a, *b[i]); }
+  template <class T, int i> TFCC_FN void operator()(const T& tiling, Number<i>) const {
+    tiling.template ask<Spec::early>(a, *b[i]);
+  }
 };
 /// Where a tile begins is divided here, by what the compiler knows.
 template <class Spec> struct MultiplyTile {
@@ -196,15 +235,18 @@ template <class Spec> struct MultiplyTile {
   }
 };
 
-/// The number of the cheapest of the tiles: by the squares of cycles, for what is computed and what is read hide a part of each other.
-template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const Place<Spec>& place) {
+/// The number of the cheapest of the tiles: by the squares of cycles, for what is computed and what
+/// is read hide a part of each other.
+template <class Spec, class... Ts>
+TFCC_FN int cheapest(WgmmaTiles<Ts...>, const Place<Spec>& place) {
   int best = 0;
   if constexpr (sizeof...(Ts) > 1) {
     const f32 part = __frcp_rn((f32)gridDim.x), tiles[] = {(f32)Tiling<Ts, Spec>(place).count()...};
     f32 least = 0;
 #pragma unroll
     for (int i = 0; i < (int)sizeof...(Ts); ++i) {
-      const f32 computing = ceilf(tiles[i] * part - 1e-4f) * Spec::round_cycles[i], reading = tiles[i] * Spec::read_cycles[i];
+      const f32 computing = ceilf(tiles[i] * part - 1e-4f) * Spec::round_cycles[i],
+                reading = tiles[i] * Spec::read_cycles[i];
       const f32 cost = computing * computing + reading * reading;
       if (i == 0 || cost < least) least = cost, best = i;
     }
@@ -214,14 +256,16 @@ template <class Spec, class... Ts> TFCC_FN int cheapest(WgmmaTiles<Ts...>, const
 
 /// f(tiling, its number) of the tile of this number, from the i-th on.
 template <class Spec, int i = 0, class First, class... Rest, class F>
-TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place<Spec>& place, const F& f) {
+TFCC_FN void with_tiling(WgmmaTiles<First, Rest...>, int number, const Place<Spec>& place,
+                         const F& f) {
   if constexpr (sizeof...(Rest) > 0) {
     if (number > i) return with_tiling<Spec, i + 1>(WgmmaTiles<Rest...>{}, number, place, f);
   }
   f(Tiling<First, Spec>(place), Number<i>{});
 }
 
-/// What is the same for all tiles but for numbers is compiled once: all that is not asking and multiplying.
+/// What is the same for all tiles but for numbers is compiled once: all that is not asking and
+/// multiplying.
 template <class Spec> struct Chosen {
   using Tiles = typename Spec::Tiles;
   static constexpr int room = end_room(Tiles::block_n);
@@ -234,15 +278,18 @@ template <class Spec> struct Chosen {
   struct Take {
     Chosen& to;
     template <class T, int i> TFCC_FN void operator()(const T& t, Number<i>) const {
-      to.block_m = T::block_m, to.block_n = T::block_n, to.stages = T::stages, to.ring_bytes = T::ring_bytes, to.across = t.across, to.steps = t.steps;
+      to.block_m = T::block_m, to.block_n = T::block_n, to.stages = T::stages,
+      to.ring_bytes = T::ring_bytes, to.across = t.across, to.steps = t.steps;
     }
   };
-  TFCC_FN Chosen(const Place<Spec>& place, int number_) : at(place), number(number_) { with_tiling<Spec>(Tiles{}, number, at, Take{*this}); }
+  TFCC_FN Chosen(const Place<Spec>& place, int number_) : at(place), number(number_) {
+    with_tiling<Spec>(Tiles{}, number, at, Take{*this});
+  }
 
   TFCC_FN idx count() const { return (at.rows + block_m - 1) / block_m * across; }
 
-  /// By the warps that prepare the ends of all tiles of this block. If `early`, the vectors along the columns of the first before the
-  /// launches before this one have ended: they are constants.
+  /// By the warps that prepare the ends of all tiles of this block. If `early`, the vectors along
+  /// the columns of the first before the launches before this one have ended: they are constants.
   template <class End> TFCC_FN void prepare(const End& end, int thread) const {
     u32 parity = 1;  // the first time nobody has to use what was there before
     for (idx tile = blockIdx.x; tile < count(); tile += gridDim.x, parity ^= 1) {
@@ -250,7 +297,8 @@ template <class Spec> struct Chosen {
       sm90::wait(&at.memory->empty, parity);
       end.columns.template copy<room>(at.memory->columns, column, at.columns, block_n, thread);
       if constexpr (Spec::early) wait_for_predecessor();
-      prepare_end<Spec>(end, at.ring + ring_bytes, *at.memory, at.rows, at.columns, row, column, block_m, block_n, thread);
+      prepare_end<Spec>(end, at.ring + ring_bytes, *at.memory, at.rows, at.columns, row, column,
+                        block_m, block_n, thread);
       sm90::arrive(&at.memory->full);
     }
   }
@@ -266,10 +314,16 @@ template <class Spec> struct Chosen {
       f32 sums[room / 2] = {};
       sm90::hold(sums);  // zeros are made here, not in each branch
       idx first_row = 0, first_column = 0;
-      if (works) with_tiling<Spec>(Tiles{}, number, at, MultiplyTile<Spec>{group, tile, slot, parity, sums, first_row, first_column});
+      if (works)
+        with_tiling<Spec>(
+            Tiles{}, number, at,
+            MultiplyTile<Spec>{group, tile, slot, parity, sums, first_row, first_column});
       else give_back(slot, parity);
       sm90::wait(&at.memory->full, end_parity);
-      if (works) EndOfTile<Spec, End, Memory>(end, at.ring + ring_bytes, *at.memory, group, at.rows, at.columns, first_row, first_column, block_n).finish(sums);
+      if (works)
+        EndOfTile<Spec, End, Memory>(end, at.ring + ring_bytes, *at.memory, group, at.rows,
+                                     at.columns, first_row, first_column, block_n)
+            .finish(sums);
       __syncwarp();  // all lanes have read what was prepared
       if (releases) sm90::arrive(&at.memory->empty);
     }
@@ -288,16 +342,19 @@ template <class Spec> struct Chosen {
 
 }  // namespace matmul_wgmma_detail
 
-/// rows() is read when the launches before this one have ended; if Spec::early before that, for none of them makes it (docs/kernel-abi.md).
+/// rows() is read when the launches before this one have ended; if Spec::early before that, for
+/// none of them makes it (docs/kernel-abi.md).
 template <class Spec, class Rows, class End>
-TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec> b, const Rows& rows, idx columns, idx k, const End& end) {
+TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec> b,
+                          const Rows& rows, idx columns, idx k, const End& end) {
   using namespace matmul_wgmma_detail;
   using S = MatmulWgmmaShape<Spec>;
   using Tiles = typename Spec::Tiles;
   TFCC_DYNAMIC_SHARED(memory);
   __shared__ u64 full[S::stages], empty[S::stages];
   __shared__ EndMemory<Spec, S::groups * 64, end_room(Tiles::block_n)> end_memory;
-  static_assert(sizeof full + sizeof empty + sizeof end_memory + S::shared_bytes <= 227 << 10, "more shared memory than a block can have");
+  static_assert(sizeof full + sizeof empty + sizeof end_memory + S::shared_bytes <= 227 << 10,
+                "more shared memory than a block can have");
   if (threadIdx.x == 0) {
     sm90::prefetch_map(a);
 #pragma unroll
@@ -320,7 +377,13 @@ TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec>
     wait_for_predecessor();
     rows_now = rows();
   }
-  const Place<Spec> place{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024, full, empty, rows_now, columns, k, &end_memory};
+  const Place<Spec> place{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024,
+                          full,
+                          empty,
+                          rows_now,
+                          columns,
+                          k,
+                          &end_memory};
   const Chosen<Spec> tile(place, cheapest<Spec>(Tiles{}, place));
   if (warp < S::groups * 4) tile.multiply(warp / 4, end);
   else if (warp == S::groups * 4) with_tiling<Spec>(Tiles{}, tile.number, place, Ask<Spec>{a, b});

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// norm: x[r, c] = value(i0, ...)(c); out[r, c] = (x[r, c] - mean_r) / sqrt(var_r + eps) * gamma[c] + beta[c], the variance
-// over hidden; rms: x[r, c] / sqrt(mean of x[r, .]^2 + eps) * gamma[c]. x itself is stored as `sum` if asked for.
+// norm: x[r, c] = value(i0, ...)(c); out[r, c] = (x[r, c] - mean_r) / sqrt(var_r + eps) * gamma[c]
+// + beta[c], the variance over hidden; rms: x[r, c] / sqrt(mean of x[r, .]^2 + eps) * gamma[c]. x
+// itself is stored as `sum` if asked for.
 //
-// out, sum [rows, hidden] with rows = outer[0] * ...; gamma, beta [hidden]. beta and sum may be nullptr_t. value takes the
-// indices of a row, computes what is the same for all of it (the ids of its embeddings), and returns the function that fills
-// a pack from a column on. One row per warp (threads_per_row 32) or per block, in registers: lane l of its threads owns the
-// packs l, l + threads_per_row, ... of vec elements. Sums in Real; the variance takes a second pass over the registers, so a
-// mean of 1000 costs no digits; the norm uses x before it is rounded for `sum`.
-// Spec: Real f32 or f64, of x; rank, hidden, vec (a power of two that divides hidden), threads_per_row, threads; rms; eps.
+// out, sum [rows, hidden] with rows = outer[0] * ...; gamma, beta [hidden]. beta and sum may be
+// nullptr_t. value takes the indices of a row, computes what is the same for all of it (the ids of
+// its embeddings), and returns the function that fills a pack from a column on. One row per warp
+// (threads_per_row 32) or per block, in registers: lane l of its threads owns the packs l, l +
+// threads_per_row, ... of vec elements. Sums in Real; the variance takes a second pass over the
+// registers, so a mean of 1000 costs no digits; the norm uses x before it is rounded for `sum`.
+// Spec: Real f32 or f64, of x; rank, hidden, vec (a power of two that divides hidden),
+// threads_per_row, threads; rms; eps.
 // Bound: bytes that value loads, out and sum. Shared memory: static, 4 bytes a warp.
 #pragma once
 #include "cuda/prelude.cuh"
 
-template <class Spec>
-struct NormRow {
+template <class Spec> struct NormRow {
   static constexpr int hidden = Spec::hidden, vec = Spec::vec, per_row = Spec::threads_per_row;
   static constexpr int packs_of_row = hidden / vec;
   static constexpr int packs = ceil_div(packs_of_row, per_row);  // of a lane
-  static_assert(is_power_of_two(vec) && hidden % vec == 0, "vec: a power of two that divides hidden");
+  static_assert(is_power_of_two(vec) && hidden % vec == 0,
+                "vec: a power of two that divides hidden");
   static_assert(packs * vec <= 64, "threads_per_row: at most 64 values for a thread");
 
   using V = typename Spec::Real;
@@ -49,9 +52,11 @@ struct NormRow {
 };
 
 template <class Spec, class Out, class Sum, class Value, class Gamma, class Beta>
-TFCC_FN void norm(Out* out, Sum sum, const Dims<Spec::rank - 1>& outer, const Value& value, const Gamma* gamma, Beta beta) {
+TFCC_FN void norm(Out* out, Sum sum, const Dims<Spec::rank - 1>& outer, const Value& value,
+                  const Gamma* gamma, Beta beta) {
   using V = typename Spec::Real;
-  constexpr bool has_beta = !kSame<Beta, decltype(nullptr)>, has_sum = !kSame<Sum, decltype(nullptr)>;
+  constexpr bool has_beta = !kSame<Beta, decltype(nullptr)>,
+                 has_sum = !kSame<Sum, decltype(nullptr)>;
   const idx row = row_of_thread<Spec>();
   if (row >= outer.count()) return;
   const i64 at = (i64)row * Spec::hidden;

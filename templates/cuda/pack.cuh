@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// pack: numbers the rows (b, s) of a padded tensor that are left, sequence by sequence: those of which live(b, s) holds, in order, then
-// those of which kept(b, s) alone holds (ir/ops.md). Their number goes to *rows, the size that later launches read.
+// pack: numbers the rows (b, s) of a padded tensor that are left, sequence by sequence: those of
+// which live(b, s) holds, in order, then those of which kept(b, s) alone holds (ir/ops.md). Their
+// number goes to *rows, the size that later launches read.
 //
-// row [batch, length], cu [batch + 1], keys and order [batch]; seq and pos have room for batch * length and get *rows elements.
-// One block. Warps count the rows of pieces of sequences by ballots, the first warp adds the counts up, and each warp numbers the rows
-// of its pieces. Ballots and counts stay in shared memory where there is room for them: 4096 pieces of 32 places, 512 sequences. A larger
-// batch asks live and kept again, a warp for each sequence.
-// Spec: keeps (there is a kept), threads. Grid: 1. Shared memory: 20 KB, with kept 36 KB. Bound: latency of one pass over batch * length
-// elements by one block.
+// row [batch, length], cu [batch + 1], keys and order [batch]; seq and pos have room for batch *
+// length and get *rows elements.
+// One block. Warps count the rows of pieces of sequences by ballots, the first warp adds the counts
+// up, and each warp numbers the rows of its pieces. Ballots and counts stay in shared memory where
+// there is room for them: 4096 pieces of 32 places, 512 sequences. A larger batch asks live and
+// kept again, a warp for each sequence.
+// Spec: keeps (there is a kept), threads. Grid: 1. Shared memory: 20 KB, with kept 36 KB. Bound:
+// latency of one pass over batch * length elements by one block.
 #pragma once
 #include "cuda/prelude.cuh"
 
-struct NoneKept { TFCC_FN bool operator()(idx, idx) const { return false; } };
+struct NoneKept {
+  TFCC_FN bool operator()(idx, idx) const { return false; }
+};
 
 /// The live rows of 32 places of a sequence, and those that are kept though not live, as bits.
-struct PackedBits { u32 live, kept; };
+struct PackedBits {
+  u32 live, kept;
+};
 
-/// Pieces of 32 places whose elements are read at once: what follows needs all of them, and a read takes longer than all else.
+/// Pieces of 32 places whose elements are read at once: what follows needs all of them, and a read
+/// takes longer than all else.
 constexpr int kAtOnce = 8;
 constexpr int kGroup = kAtOnce * kWarp;
 /// Room in shared memory: ballots of so many pieces, counts of so many sequences.
@@ -29,7 +37,8 @@ template <class Spec> struct PackRoom {
 
 /// Those of place s, s + 32, ... of a sequence, s being the lane's.
 template <class Spec, class Live, class Kept>
-TFCC_FN void packed_bits(PackedBits (&bits)[kAtOnce], idx b, idx s, idx length, const Live& live, const Kept& kept) {
+TFCC_FN void packed_bits(PackedBits (&bits)[kAtOnce], idx b, idx s, idx length, const Live& live,
+                         const Kept& kept) {
   bool lives[kAtOnce];
 #pragma unroll
   for (int k = 0; k < kAtOnce; ++k) lives[k] = s + k * kWarp < length && live(b, s + k * kWarp);
@@ -37,11 +46,13 @@ TFCC_FN void packed_bits(PackedBits (&bits)[kAtOnce], idx b, idx s, idx length, 
   for (int k = 0; k < kAtOnce; ++k) {
     const idx at = s + k * kWarp;
     bits[k] = {__ballot_sync(kAllLanes, lives[k]), 0};
-    if constexpr (Spec::keeps) bits[k].kept = __ballot_sync(kAllLanes, at < length && !lives[k] && kept(b, at));
+    if constexpr (Spec::keeps)
+      bits[k].kept = __ballot_sync(kAllLanes, at < length && !lives[k] && kept(b, at));
   }
 }
 
-/// Keeps the ballots of a group for the second pass, and gives them back; `piece` is the first of them, of `pieces` that there are.
+/// Keeps the ballots of a group for the second pass, and gives them back; `piece` is the first of
+/// them, of `pieces` that there are.
 template <class Spec>
 TFCC_FN void hold(PackRoom<Spec>& room, const PackedBits (&bits)[kAtOnce], idx piece, idx pieces) {
   const int lane = threadIdx.x % kWarp;
@@ -53,7 +64,8 @@ TFCC_FN void hold(PackRoom<Spec>& room, const PackedBits (&bits)[kAtOnce], idx p
   }
 }
 template <class Spec>
-TFCC_FN void held_bits(const PackRoom<Spec>& room, PackedBits (&bits)[kAtOnce], idx piece, idx pieces) {
+TFCC_FN void held_bits(const PackRoom<Spec>& room, PackedBits (&bits)[kAtOnce], idx piece,
+                       idx pieces) {
 #pragma unroll
   for (int k = 0; k < kAtOnce; ++k) {
     bits[k] = {k < pieces ? room.live[piece + k] : 0, 0};
@@ -61,7 +73,8 @@ TFCC_FN void held_bits(const PackRoom<Spec>& room, PackedBits (&bits)[kAtOnce], 
   }
 }
 
-/// How many rows the pieces before `piece` have, of a sequence whose first is `from`; each lane gets the sums.
+/// How many rows the pieces before `piece` have, of a sequence whose first is `from`; each lane
+/// gets the sums.
 template <class Spec>
 TFCC_FN PackedBits rows_before(const PackRoom<Spec>& room, idx from, idx piece) {
   int live = 0, kept = 0;
@@ -94,10 +107,12 @@ TFCC_FN i32 add_up(i32* ends, idx batch) {
   return sum;
 }
 
-/// The passes of the block. A warp takes groups of a sequence in turn, or all groups of one where nothing of them is held.
+/// The passes of the block. A warp takes groups of a sequence in turn, or all groups of one where
+/// nothing of them is held.
 template <class Spec, class Live, class Kept> struct Packing {
   PackRoom<Spec>& room;
-  i32 *lives, *ends;  // of each sequence: its live rows; all its rows, and when they are added up where they end
+  i32 *lives, *ends;  // of each sequence: its live rows; all its rows, and when they are added up
+                      // where they end
   idx batch, length, pieces;  // of a sequence
   bool held;
   const Live& live;
@@ -181,13 +196,15 @@ template <class Spec, class Live, class Kept> struct Packing {
 };
 
 template <class Spec, class Live, class Kept>
-TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, i64* rows, idx batch, idx length,
-                  const Live& live, const Kept& kept) {
+TFCC_FN void pack(i32* row, i32* cu, i32* keys, i32* order, i32* seq, i32* pos, i64* rows,
+                  idx batch, idx length, const Live& live, const Kept& kept) {
   static_assert(Spec::threads % kWarp == 0, "threads: whole warps");
   __shared__ PackRoom<Spec> room;
   const idx pieces = (length + kWarp - 1) / kWarp;
   const bool held = batch <= kHeldSequences && batch * pieces <= kHeldPieces;
-  const Packing<Spec, Live, Kept> all{room, held ? room.lives : keys, held ? room.ends : cu + 1, batch, length, pieces, held, live, kept};
+  const Packing<Spec, Live, Kept> all{
+      room, held ? room.lives : keys, held ? room.ends : cu + 1, batch, length, pieces, held, live,
+      kept};
   all.count();
   __syncthreads();
   if (threadIdx.x < kWarp) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduce: out[i...] = Op over r... of value(i..., r...), out dense in row-major order.
 //
-// across = false: threads_per_row threads (a warp or the block) share one output, lanes run along the reduction.
-// across = true:  a block has 32 neighbouring outputs, one per lane; its warps share the reduction domain.
-// Spec: Out; Op Sum, Mean, Max, Min, Prod; rank, reduce_rank 0..8; threads; threads_per_row 32 or threads
-// (1 if across). Grid: ceil(outputs, threads / threads_per_row), across: ceil(outputs, 32). Spec fixes the order.
+// across = false: threads_per_row threads (a warp or the block) share one output, lanes run along
+// the reduction.
+// across = true:  a block has 32 neighbouring outputs, one per lane; its warps share the reduction
+// domain.
+// Spec: Out; Op Sum, Mean, Max, Min, Prod; rank, reduce_rank 0..8; threads; threads_per_row 32 or
+// threads (1 if across). Grid: ceil(outputs, threads / threads_per_row), across: ceil(outputs, 32).
+// Spec fixes the order.
 // Accumulates in Compute<Out>. Bound: the bytes that value reads. Static shared memory only.
 #pragma once
 #include "cuda/prelude.cuh"
@@ -44,14 +47,15 @@ struct Min : Sum {
 
 /// value at reduction index `r`, for the output indices already in i[0 .. rank-1].
 template <class Spec, class Value>
-TFCC_FN Compute<typename Spec::Out> value_at(const Value& value, const Dims<Spec::reduce_rank>& domain, idx* i, idx r) {
+TFCC_FN Compute<typename Spec::Out> value_at(const Value& value,
+                                             const Dims<Spec::reduce_rank>& domain, idx* i, idx r) {
   unravel<Spec::reduce_rank>(r, domain, i + Spec::rank);
   return apply<Spec::rank + Spec::reduce_rank>(value, i);
 }
 
 template <class Spec, class Value>
-TFCC_FN void reduce_rows(typename Spec::Out* out, const Dims<Spec::rank>& dims, const Dims<Spec::reduce_rank>& domain,
-                         const Value& value) {
+TFCC_FN void reduce_rows(typename Spec::Out* out, const Dims<Spec::rank>& dims,
+                         const Dims<Spec::reduce_rank>& domain, const Value& value) {
   using V = Compute<typename Spec::Out>;
   using Op = typename Spec::Op;
   const idx row = row_of_thread<Spec>();
@@ -95,10 +99,13 @@ TFCC_FN void reduce_across(typename Spec::Out* out, const Dims<Spec::rank>& dims
 }
 
 template <class Spec, class Value>
-TFCC_FN void reduce(typename Spec::Out* out, const Dims<Spec::rank>& dims, const Dims<Spec::reduce_rank>& domain,
-                    const Value& value) {
-  static_assert(Spec::rank >= 0 && Spec::rank <= 8 && Spec::reduce_rank >= 0 && Spec::reduce_rank <= 8, "ranks: 0..8");
-  static_assert(Spec::threads % kWarp == 0 && Spec::threads <= 1024, "threads: a multiple of 32 up to 1024");
+TFCC_FN void reduce(typename Spec::Out* out, const Dims<Spec::rank>& dims,
+                    const Dims<Spec::reduce_rank>& domain, const Value& value) {
+  static_assert(
+      Spec::rank >= 0 && Spec::rank <= 8 && Spec::reduce_rank >= 0 && Spec::reduce_rank <= 8,
+      "ranks: 0..8");
+  static_assert(Spec::threads % kWarp == 0 && Spec::threads <= 1024,
+                "threads: a multiple of 32 up to 1024");
   if constexpr (Spec::across) {
     static_assert(Spec::threads_per_row == 1, "across: threads_per_row is 1");
     reduce_across<Spec>(out, dims, domain, value);

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // rope: rotary embedding of the first `rotary` channels of each head; the others are copied.
 //
-// x [rows, heads * dim] with rows x_stride apart, out [rows, heads * dim]; cos, sin [tables, rotary / 2] or, if wide,
-// [tables, rotary]; row r reads table r % tables. One thread turns vec pairs, or copies vec channels. No shared memory.
-// Spec: T, Table; heads, dim, rotary, x_stride, vec (a power of two, at most 16 bytes of T, that divides rotary / 2, dim,
-// x_stride); interleaved, wide. Grid: ceil(rows * heads * units, threads) with units = rotary / 2 / vec + (dim - rotary) / vec.
+// x [rows, heads * dim] with rows x_stride apart, out [rows, heads * dim]; cos, sin [tables, rotary
+// / 2] or, if wide, [tables, rotary]; row r reads table r % tables. One thread turns vec pairs, or
+// copies vec channels. No shared memory.
+// Spec: T, Table; heads, dim, rotary, x_stride, vec (a power of two, at most 16 bytes of T, that
+// divides rotary / 2, dim, x_stride); interleaved, wide. Grid: ceil(rows * heads * units, threads)
+// with units = rotary / 2 / vec + (dim - rotary) / vec.
 // Bound: bytes of x and out.
 #pragma once
 #include "cuda/prelude.cuh"
 
-/// What a thread has of a head: rotary / 2 / vec units that turn vec pairs each, then (dim - rotary) / vec that copy vec channels.
+/// What a thread has of a head: rotary / 2 / vec units that turn vec pairs each, then (dim -
+/// rotary) / vec that copy vec channels.
 template <class Spec>
 inline constexpr u32 kRopeUnits = (Spec::rotary / 2 + Spec::dim - Spec::rotary) / Spec::vec;
 /// Values of a table for one token.
@@ -21,7 +24,8 @@ template <class Spec, class T, class Table>
 TFCC_FN void rotate_unit(T* to, const T* from, const Table* c, const Table* s, u32 unit) {
   constexpr int vec = Spec::vec, half = Spec::rotary / 2;
   constexpr u32 turns = half / vec;
-  static_assert(is_power_of_two(vec) && half % vec == 0 && Spec::dim % vec == 0, "vec: a power of two that divides rotary / 2 and dim");
+  static_assert(is_power_of_two(vec) && half % vec == 0 && Spec::dim % vec == 0,
+                "vec: a power of two that divides rotary / 2 and dim");
   static_assert(vec * sizeof(T) <= 16, "vec: at most 16 bytes of T");
   f32 a[vec], b[vec];
   if (unit >= turns) {
@@ -31,7 +35,8 @@ TFCC_FN void rotate_unit(T* to, const T* from, const Table* c, const Table* s, u
     return;
   }
   const int pair = unit * vec;
-  const int first = Spec::interleaved ? 2 * pair : pair, second = Spec::interleaved ? first + vec : first + half;
+  const int first = Spec::interleaved ? 2 * pair : pair,
+            second = Spec::interleaved ? first + vec : first + half;
   load_pack(from + first, a);
   load_pack(from + second, b);
   // Interleaved pairs lie beside each other: 2 * vec channels in two packs.
@@ -76,6 +81,7 @@ TFCC_FN void rope(typename Spec::T* out, const typename Spec::T* x, const typena
   const u32 row = at / (units * Spec::heads), head = at / units % Spec::heads;
   if (row >= (u32)rows) return;
   const i64 table = (i64)(row % (u32)tables) * kTableWidth<Spec>;
-  rotate_unit<Spec>(out + (i64)row * (Spec::heads * Spec::dim) + head * Spec::dim, x + (i64)row * Spec::x_stride + head * Spec::dim,
-                    cos + table, sin + table, at % units);
+  rotate_unit<Spec>(out + (i64)row * (Spec::heads * Spec::dim) + head * Spec::dim,
+                    x + (i64)row * Spec::x_stride + head * Spec::dim, cos + table, sin + table,
+                    at % units);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// sample: tokens[r] and logs[r] of row r of logits [rows, width]; the order of choice is in ir/ops.md, its steps in sampling.h.
+// sample: tokens[r] and logs[r] of row r of logits [rows, width]; the order of choice is in
+// ir/ops.md, its steps in sampling.h.
 //
-// A block is the team of one row. It walks the row once where the likeliest token is taken. Else it writes a key for each
-// element, and walks these up to a dozen times, from L2.
+// A block is the team of one row. It walks the row once where the likeliest token is taken. Else it
+// writes a key for each element, and walks these up to a dozen times, from L2.
 // Sums are of integers, so that their order does not matter. Shared memory: 8 KiB of bins.
 // Spec: In (f32, f16, bf16, f64), Id (i64, i32); threads = 1024, a thread for each bin. Grid: rows.
 // Bound: the bytes of logits; a row of 32,000 halves is 64 KB through one multiprocessor.
@@ -17,17 +18,18 @@ TFCC_FN u32 rising_bits(f32 x) {
 }
 TFCC_FN f32 of_rising_bits(u32 x) { return __uint_as_float(x >> 31 ? x & 0x7fffffffu : ~x); }
 
-// A step runs this kernel once, so that its instructions are in no cache: loops are short and not unrolled further than loads
-// in flight ask for.
-template <int threads>
-struct BlockTeam {
-  static_assert(threads == kBins && threads == kWarp * kWarp, "a thread for each bin, a lane for each warp");
-  u32 *low, *high;   // shared, [kBins]: halves of sums
-  u64* partial;      // shared, [kWarp + 1]
-  idx* index;        // shared, one
-  u32* scratch;      // a key for each element of the row
+// A step runs this kernel once, so that its instructions are in no cache: loops are short and not
+// unrolled further than loads in flight ask for.
+template <int threads> struct BlockTeam {
+  static_assert(threads == kBins && threads == kWarp * kWarp,
+                "a thread for each bin, a lane for each warp");
+  u32 *low, *high;  // shared, [kBins]: halves of sums
+  u64* partial;     // shared, [kWarp + 1]
+  idx* index;       // shared, one
+  u32* scratch;     // a key for each element of the row
 
-  // f(i, value(i)) for i = first, first + step, .. below end; `ways` are asked for before the first is looked at.
+  // f(i, value(i)) for i = first, first + step, .. below end; `ways` are asked for before the first
+  // is looked at.
   template <int ways = 4, class V, class F>
   static TFCC_FN void each(const V& value, idx first, idx step, idx end, const F& f) {
 #pragma unroll 1
@@ -42,7 +44,8 @@ struct BlockTeam {
     }
   }
 
-  // Of each thread's largest and the first place that it has it: the largest of all and its first place.
+  // Of each thread's largest and the first place that it has it: the largest of all and its first
+  // place.
   TFCC_FN Best best_of_block(f32 most, idx at) {
     const auto of_lanes = [](u32 key, u32 place, u32& top) {
       top = __reduce_max_sync(kAllLanes, key);
@@ -65,7 +68,8 @@ struct BlockTeam {
     });
     return best_of_block(most, at);
   }
-  // The same without a penalty, by packs where they are aligned: a thread keeps the first pack with its largest.
+  // The same without a penalty, by packs where they are aligned: a thread keeps the first pack with
+  // its largest.
   template <class Raw> TFCC_FN Best best(const PlainRow<Raw>& row) {
     using In = typename Raw::In;
     constexpr int kPack = 16 / (int)sizeof(In);
@@ -103,7 +107,8 @@ struct BlockTeam {
     TFCC_FN u32 operator()(idx i) const { return all[i]; }
   };
   template <class Row, class F> TFCC_FN Keys keys(const Row& row, const F& key) {
-    each(row.raw, threadIdx.x, threads, row.n, [&](idx i, f32 raw) { scratch[i] = key(row.of(i, raw)); });
+    each(row.raw, threadIdx.x, threads, row.n,
+         [&](idx i, f32 raw) { scratch[i] = key(row.of(i, raw)); });
     __syncthreads();
     return {row.n, scratch};
   }
@@ -132,7 +137,8 @@ struct BlockTeam {
     return *index;
   }
   template <class F>
-  TFCC_FN void look_past(const Keys& keys, const F& units, idx first, idx end, u64 before, u64 limit) {
+  TFCC_FN void look_past(const Keys& keys, const F& units, idx first, idx end, u64 before,
+                         u64 limit) {
     const int lane = threadIdx.x % kWarp;
     u32 ahead = first + lane < end ? keys(first + lane) : 0;
 #pragma unroll 1
@@ -164,7 +170,8 @@ struct BlockTeam {
   }
   // A thread has the bin that many before the last; running sums tell which of them it is.
   TFCC_FN Bin find(u64 left) {
-    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, bin = kBins - 1 - (int)threadIdx.x;
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp,
+              bin = kBins - 1 - (int)threadIdx.x;
     __syncthreads();
     const u64 own = (u64)high[bin] << 32 | low[bin];
     u64 running = own;
@@ -195,9 +202,10 @@ template <class T> struct RawLogits {
 };
 
 template <class Spec>
-TFCC_FN void sample(typename Spec::Id* tokens, f32* logs, const typename Spec::In* logits, const typename Spec::Id* ids,
-                    const i32* wanted, const i32* positions, const f32* sampling, const i32* draw, const i32* seen, idx width,
-                    idx count, idx words, u32* keys, idx rows) {
+TFCC_FN void sample(typename Spec::Id* tokens, f32* logs, const typename Spec::In* logits,
+                    const typename Spec::Id* ids, const i32* wanted, const i32* positions,
+                    const f32* sampling, const i32* draw, const i32* seen, idx width, idx count,
+                    idx words, u32* keys, idx rows) {
   __shared__ u32 low[kBins], high[kBins];
   __shared__ u64 partial[kWarp + 1];
   __shared__ idx index;
@@ -205,8 +213,14 @@ TFCC_FN void sample(typename Spec::Id* tokens, f32* logs, const typename Spec::I
   if (r >= rows) return;
   const idx at = wanted[r] < 0 ? 0 : wanted[r] < count ? wanted[r] : count - 1;  // -1: no token
   const RawLogits<typename Spec::In> raw{logits + (i64)r * width};
-  const Sampling options = sampling_of(sampling + 4 * (i64)r, draw + 4 * (i64)r, at < 0 ? 0 : (u64)positions[at] + 1);
-  const PenalisedRow<RawLogits<typename Spec::In>> row{width, raw, options.penalty, 1.0f / options.penalty, seen + (i64)r * words, words,
+  const Sampling options =
+      sampling_of(sampling + 4 * (i64)r, draw + 4 * (i64)r, at < 0 ? 0 : (u64)positions[at] + 1);
+  const PenalisedRow<RawLogits<typename Spec::In>> row{width,
+                                                       raw,
+                                                       options.penalty,
+                                                       1.0f / options.penalty,
+                                                       seen + (i64)r * words,
+                                                       words,
                                                        at < 0 ? -1 : (i64)ids[at]};
   BlockTeam<Spec::threads> team{low, high, partial, &index, keys + (i64)r * width};
   const idx token = choose_token(team, row, options);

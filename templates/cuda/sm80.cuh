@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building block: what GPUs have from capability 8.0 on. Copies to shared memory that go on while a thread computes (cp.async), matrices of
-// 8 x 8 elements of 16 bits that a warp loads together (ldmatrix), and their products (mma.sync).
+// Building block: what GPUs have from capability 8.0 on. Copies to shared memory that go on while a
+// thread computes (cp.async), matrices of 8 x 8 elements of 16 bits that a warp loads together
+// (ldmatrix), and their products (mma.sync).
 #pragma once
+// Inline PTX and tables of registers are laid out by hand.
+// clang-format off
 #include "cuda/prelude.cuh"
 
 TFCC_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -38,7 +41,8 @@ TFCC_FN void round_to_tf32(u32 (&x)[4]) {
   for (int r = 0; r < 4; ++r) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x[r]) : "f"(__uint_as_float(x[r])));
 }
 
-/// What is left of a number without its nearest with 10 bits of fraction, in `low`, and that one in its place: together they have 22 bits or more.
+/// What is left of a number without its nearest with 10 bits of fraction, in `low`, and that one in
+/// its place: together they have 22 bits or more.
 /// Of an infinite one NaN is left.
 TFCC_FN void split_to_tf32(u32 (&x)[4], u32 (&low)[4]) {
 #pragma unroll

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instructions of capability 9.0a as functions: barriers of shared memory, TMA, products of a warpgroup.
+// Instructions of capability 9.0a as functions: barriers of shared memory, TMA, products of a
+// warpgroup.
 //
-// Shared operands are tiles of 128-byte rows in the 128-byte swizzle, as TMA writes them; a tile begins at a multiple of 1024 bytes.
+// Shared operands are tiles of 128-byte rows in the 128-byte swizzle, as TMA writes them; a tile
+// begins at a multiple of 1024 bytes.
 #pragma once
+// Inline PTX and tables of registers are laid out by hand.
+// clang-format off
 #include "cuda/prelude.cuh"
 
-/// A tensor map, made by the host (TensorMap in runtime/core/manifest.proto); a kernel takes it as a __grid_constant__ parameter.
+/// A tensor map, made by the host (TensorMap in runtime/core/manifest.proto); a kernel takes it as
+/// a __grid_constant__ parameter.
 struct alignas(64) TensorMap { u64 words[16]; };
 
 #if __CUDA_ARCH__ >= 900
@@ -40,7 +45,8 @@ template <class T> TFCC_FN T held(T number) {
   asm volatile("" : "+r"(number));
   return number;
 }
-/// Barriers of a loop that waits and arrives at every turn. Their address stays in a register; of a pointer it would be made anew.
+/// Barriers of a loop that waits and arrives at every turn. Their address stays in a register; of a
+/// pointer it would be made anew.
 struct Barriers {
   u32 first;
   TFCC_FN explicit Barriers(const u64* b) : first(held(shared_address(b))) {}
@@ -80,7 +86,8 @@ template <class T> TFCC_FN const T* of_block(const T* p, u32 rank) {
   asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"((u64)p), "r"(rank));
   return (const T*)there;
 }
-/// Arrives at the barrier of block `rank` of the cluster that lies where b is here: there, who waits by wait_for_cluster() sees what was written before.
+/// Arrives at the barrier of block `rank` of the cluster that lies where b is here: there, who
+/// waits by wait_for_cluster() sees what was written before.
 TFCC_FN void arrive_at(u64* b, u32 rank) {
   asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\tmbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(shared_address(b)), "r"(rank)
                : "memory");
@@ -96,10 +103,12 @@ TFCC_FN void meet_cluster() { asm volatile("barrier.cluster.arrive;\n\tbarrier.c
 
 // ---- blocks of a launch that meet ----
 
-/// `blocks` neighbouring blocks of a grid meet by a counter, zero before the first time, now for the `times`-th. One thread of each block calls; what
-/// is to be seen by others lies behind a barrier of its block, and is read past the first level of the cache.
-/// Assumes that blocks begin in the order of their numbers, and that of all grids with the same priority one at a time has blocks that have not
-/// begun. Then at most `blocks` - 1 blocks of each of the six priorities wait for some that have not, and others end:
+/// `blocks` neighbouring blocks of a grid meet by a counter, zero before the first time, now for
+/// the `times`-th. One thread of each block calls; what is to be seen by others lies behind a
+/// barrier of its block, and is read past the first level of the cache.
+/// Assumes that blocks begin in the order of their numbers, and that of all grids with the same
+/// priority one at a time has blocks that have not begun. Then at most `blocks` - 1 blocks of each
+/// of the six priorities wait for some that have not, and others end:
 /// teams of at most an eighth of the multiprocessors always come to meet.
 TFCC_FN void meet_blocks(u32* counter, u32 blocks, u32 times) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
@@ -115,8 +124,8 @@ TFCC_FN void leave_blocks(u32* counter, u32 blocks, u32 times) {
 // ---- TMA ----
 
 TFCC_FN void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-/// Copies the box that begins at (row, column) to shared memory; what lies outside the matrix becomes 0. The barrier gets the bytes
-/// of a whole box.
+/// Copies the box that begins at (row, column) to shared memory; what lies outside the matrix
+/// becomes 0. The barrier gets the bytes of a whole box.
 TFCC_FN void copy_box(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
                    shared_address(to)),
@@ -124,8 +133,9 @@ TFCC_FN void copy_box(void* to, const TensorMap& map, i32 row, i32 column, u64* 
                : "memory");
 }
 
-// The same by all lanes of a warp at once, of which one does it. What they are given is the same in all, and the compiler sees that: a
-// thread alone would have to prove it by a loop around every instruction.
+// The same by all lanes of a warp at once, of which one does it. What they are given is the same in
+// all, and the compiler sees that: a thread alone would have to prove it by a loop around every
+// instruction.
 
 TFCC_FN void arrive_and_announce_once(u64* b, u32 bytes) {
   asm volatile("{\n\t.reg .pred one;\n\telect.sync _|one, 0xffffffff;\n\t@one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n\t}" ::"r"(
@@ -138,7 +148,8 @@ TFCC_FN void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, 
                "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
                : "memory");
 }
-/// A box of several parts of 64 columns, from a part on, which come one behind the other: rows of part, rows of part + 1, ..
+/// A box of several parts of 64 columns, from a part on, which come one behind the other: rows of
+/// part, rows of part + 1, ..
 TFCC_FN void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) {
   asm volatile("{\n\t.reg .pred one;\n\telect.sync _|one, 0xffffffff;\n\t"
                "@one cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];\n\t}" ::"r"(
@@ -149,7 +160,8 @@ TFCC_FN void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 par
 
 // ---- other copies ----
 
-/// `bytes`, a multiple of 16, to shared memory; the barrier gets them. Both begin at multiples of 16.
+/// `bytes`, a multiple of 16, to shared memory; the barrier gets them. Both begin at multiples of
+/// 16.
 TFCC_FN void copy_bytes(void* to, const void* from, u32 bytes, u64* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
@@ -160,7 +172,8 @@ TFCC_FN void copy_16_bytes(void* to, const void* from) {
 }
 TFCC_FN void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/// Four 8x8 tiles of 16-bit elements from the registers that mma.sync has sums in (packed in pairs): lanes 8 m .. 8 m + 7 give the rows of tile m.
+/// Four 8x8 tiles of 16-bit elements from the registers that mma.sync has sums in (packed in
+/// pairs): lanes 8 m .. 8 m + 7 give the rows of tile m.
 TFCC_FN void store_matrices(void* row, const u32 (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
@@ -177,16 +190,18 @@ TFCC_FN void store_16_bytes(void* to, uint4 v) {
 
 // ---- products of a warpgroup ----
 
-/// The part of a descriptor that the compiler must know to be the same in all lanes: a shuffle tells it.
+/// The part of a descriptor that the compiler must know to be the same in all lanes: a shuffle
+/// tells it.
 TFCC_FN u32 uniform(u32 v) { return __shfl_sync(kAllLanes, v, 0); }
-/// Rows of the operand's m or n, 64 elements of k each (a row of 128 bytes); groups of 8 rows lie `apart` bytes apart.
+/// Rows of the operand's m or n, 64 elements of k each (a row of 128 bytes); groups of 8 rows lie
+/// `apart` bytes apart.
 /// The next 16 of k are 32 bytes on.
 TFCC_FN u64 rows_of_k(u32 address, u32 apart = 1024) { return (u64)(0x40000000 | apart >> 4) << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }
-/// Rows of k, 64 elements of n each; groups of 8 rows lie 1024 bytes apart, the next 64 of n `apart` bytes. The next 16 of k are
-/// 2048 bytes on.
+/// Rows of k, 64 elements of n each; groups of 8 rows lie 1024 bytes apart, the next 64 of n
+/// `apart` bytes. The next 16 of k are 2048 bytes on.
 TFCC_FN u64 rows_of_n(u32 address, u32 apart) { return (u64)0x40000040 << 32 | (apart >> 4) << 16 | (address & 0x3ffff) >> 4; }
-/// The descriptor of what lies so many bytes on. One instruction, where making another would take five that wait for each other: longer
-/// than a small product takes.
+/// The descriptor of what lies so many bytes on. One instruction, where making another would take
+/// five that wait for each other: longer than a small product takes.
 TFCC_FN u64 advance(u64 descriptor, u32 bytes) { return (descriptor >> 32 << 32) | (u32)((u32)descriptor + (bytes >> 4)); }
 
 TFCC_FN void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -194,8 +209,8 @@ TFCC_FN void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::
 /// Until no more than N groups of products are under way.
 template <int N> TFCC_FN void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
-/// Sums are written by the hardware until wait_for_products(): what computes with them must not be moved before it, nor what sets
-/// them behind begin_products().
+/// Sums are written by the hardware until wait_for_products(): what computes with them must not be
+/// moved before it, nor what sets them behind begin_products().
 template <int N> TFCC_FN void hold(f32 (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
@@ -205,7 +220,8 @@ template <int N> TFCC_FN void hold(u32 (&a)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
-/// Two digits of four bits of a byte, the lower first, as halves: (digit - zero) * scale, rounded once. `zero_and_1024` and `scale` are pairs.
+/// Two digits of four bits of a byte, the lower first, as halves: (digit - zero) * scale, rounded
+/// once. `zero_and_1024` and `scale` are pairs.
 TFCC_FN u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
   u32 pair;
   asm("{\n\t.reg .b32 t;\n\tmul.lo.u32 t, %1, 0x1001;\n\tlop3.b32 t, t, %4, %5, 0xea;\n\tsub.rn.f16x2 t, t, %2;\n\tmul.rn.f16x2 %0, t, %3;\n\t}" : "=r"(pair)
@@ -214,13 +230,15 @@ TFCC_FN u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
 }
 /// What this thread wrote to shared memory is seen by TMA and products that come after it.
 TFCC_FN void publish_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-/// The registers that each thread of a warpgroup has from here on, a multiple of 8. All warpgroups of a block together have those of the launch.
+/// The registers that each thread of a warpgroup has from here on, a multiple of 8. All warpgroups
+/// of a block together have those of the launch.
 template <int count> TFCC_FN void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count)); }
 template <int count> TFCC_FN void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count)); }
 /// All `threads` of barrier `id` (1 to 15; 0 is that of __syncthreads()) meet.
 template <int id> TFCC_FN void meet(int threads) { asm volatile("bar.sync %0, %1;" ::"n"(id), "r"(threads) : "memory"); }
 
-/// Lane q of each four gives p[i] to lane i, and gets from lane i its p[q]: pairs of sums become 16 bytes in a row.
+/// Lane q of each four gives p[i] to lane i, and gets from lane i its p[q]: pairs of sums become 16
+/// bytes in a row.
 TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
 #pragma unroll
@@ -235,8 +253,8 @@ TFCC_FN void exchange_in_fours(u32 (&p)[4]) {
   }
 }
 
-// d[64, n] = a[64, 16] b[16, n] (+ d if `add`), f32 sums. Thread t of the group holds d[16 (t / 32) + (t % 32) / 4 + 8 h, 8 j + 2 (t % 4) + e]
-// in d[4 j + 2 h + e].
+// d[64, n] = a[64, 16] b[16, n] (+ d if `add`), f32 sums. Thread t of the group holds d[16 (t / 32)
+// + (t % 32) / 4 + 8 h, 8 j + 2 (t % 4) + e] in d[4 j + 2 h + e].
 #define TFCC_WGMMA(N, TYPE, REGISTERS, A, B, ADD, TRANS, ...)                                                     \
   asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %" ADD ", 0;\n\t"                                      \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, %" A ", %" B      \
@@ -352,8 +370,8 @@ TFCC_FN void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
 #undef TFCC_WGMMA_OF
 }
 
-/// The same with a in registers: those of a 16x16 tile of mma.sync for the 16 rows of each warp. They must be left alone until
-/// wait_for_products().
+/// The same with a in registers: those of a 16x16 tile of mma.sync for the 16 rows of each warp.
+/// They must be left alone until wait_for_products().
 template <class T, int n, bool across>
 TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
   static_assert(n == 64 || n == 128, "n: 64 or 128");
@@ -368,7 +386,8 @@ TFCC_FN void multiply(f32 (&d)[n / 2], const u32 (&a)[4], u64 b) {
 #undef TFCC_WGMMA_OF
 }
 
-/// The same of f32 in TF32: d[64, n] = a[64, 8] b[8, n] (+ d if `add`), with the registers of a 16x8 tile of mma.sync. b lies in rows of n.
+/// The same of f32 in TF32: d[64, n] = a[64, 8] b[8, n] (+ d if `add`), with the registers of a
+/// 16x8 tile of mma.sync. b lies in rows of n.
 template <int n> TFCC_FN void multiply_tf32(f32 (&d)[n / 2], const u32 (&a)[4], u64 b, bool add) {
   static_assert(n == 32 || n == 64 || n == 128, "n: 32, 64 or 128");
 #define TFCC_WGMMA_TF32(N, REGISTERS, A0, A1, A2, A3, B, ADD, ...)                                                          \

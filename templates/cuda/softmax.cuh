@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// softmax: out[row, c] = e_c / sum of e, e_c = exp(x_c - max x), x_c = value(row, c); log: x_c - max x - log(sum of e).
+// softmax: out[row, c] = e_c / sum of e, e_c = exp(x_c - max x), x_c = value(row, c); log: x_c -
+// max x - log(sum of e).
 //
-// One row per warp or per block. Rows up to registers * threads_per_row are read once; longer ones three times.
+// One row per warp or per block. Rows up to registers * threads_per_row are read once; longer ones
+// three times.
 // Spec: Out (f32, f16, bf16, f64); registers 1..32; threads_per_row 32 or threads; threads; log.
-// Statistics in Compute<Out>. By definition a row of -inf alone gives NaN. Grid: ceil(rows, threads / threads_per_row).
+// Statistics in Compute<Out>. By definition a row of -inf alone gives NaN. Grid: ceil(rows, threads
+// / threads_per_row).
 // Bound: bytes read by value and written.
 #pragma once
 #include "cuda/prelude.cuh"
 
-struct LargerOf { template <class V> TFCC_FN V operator()(V a, V b) const { return fmax_(a, b); } };
+struct LargerOf {
+  template <class V> TFCC_FN V operator()(V a, V b) const { return fmax_(a, b); }
+};
 
-template <class Spec, class V>
-TFCC_FN V softmax_value(V x, V top, V scale) {
+template <class Spec, class V> TFCC_FN V softmax_value(V x, V top, V scale) {
   return Spec::log ? x - top - scale : fexp(x - top) * scale;
 }
 
@@ -58,7 +62,8 @@ TFCC_FN void softmax_in_passes(typename Spec::Out* out, idx row, idx cols, const
   sum = reduce_row<Spec>(sum, Add());
   const V scale = Spec::log ? flog(sum) : V(1) / sum;
 #pragma unroll 4
-  for (idx c = lane; c < cols; c += step) store(out, row * cols + c, softmax_value<Spec>((V)value(row, c), top, scale));
+  for (idx c = lane; c < cols; c += step)
+    store(out, row * cols + c, softmax_value<Spec>((V)value(row, c), top, scale));
 }
 
 template <class Spec, class Value>
@@ -68,6 +73,7 @@ TFCC_FN void softmax(typename Spec::Out* out, idx cols, const Value& value, idx 
   using V = Compute<typename Spec::Out>;
   const idx row = row_of_thread<Spec>();
   if (row >= rows) return;
-  if (cols <= Spec::registers * Spec::threads_per_row) softmax_in_registers<Spec, V>(out, row, cols, value);
+  if (cols <= Spec::registers * Spec::threads_per_row)
+    softmax_in_registers<Spec, V>(out, row, cols, value);
   else softmax_in_passes<Spec, V>(out, row, cols, value);
 }

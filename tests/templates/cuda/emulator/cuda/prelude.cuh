@@ -7,6 +7,8 @@
 #include "cuda/sm90.cuh"
 
 inline int __popc(u32 x) { return std::popcount(x); }
-inline int __shfl_up_sync(u32, int value, int step) { return __shfl_sync(kAllLanes, value, simt().lane() < step ? simt().lane() : simt().lane() - step); }
+inline int __shfl_up_sync(u32, int value, int step) {
+  return __shfl_sync(kAllLanes, value, simt().lane() < step ? simt().lane() : simt().lane() - step);
+}
 inline u32 __ballot_sync(u32, bool vote) { return simt().ballot(vote); }
 inline void atomicAdd(int* at, int value) { *at += value; }

@@ -22,7 +22,8 @@ inline Copies copies;
 inline unsigned char* in_shared(u32 offset) { return shared_memory + offset; }
 inline u32 offset_of(const void* p, int bytes) {
   const i64 at = static_cast<const unsigned char*>(p) - shared_memory;
-  if (at < 0 || at + bytes > kSharedBytes || at % (bytes < 16 ? bytes : 16) != 0) simt().fail("an address outside of shared memory, or between elements");
+  if (at < 0 || at + bytes > kSharedBytes || at % (bytes < 16 ? bytes : 16) != 0)
+    simt().fail("an address outside of shared memory, or between elements");
   return static_cast<u32>(at);
 }
 
@@ -30,7 +31,8 @@ inline u32 offset_of(const void* p, int bytes) {
 
 template <int bytes> void copy_async(void* to, const void* from, bool valid) {
   emulated::offset_of(to, bytes);
-  if (valid && reinterpret_cast<std::uintptr_t>(from) % bytes != 0) simt().fail("a copy from between its elements");
+  if (valid && reinterpret_cast<std::uintptr_t>(from) % bytes != 0)
+    simt().fail("a copy from between its elements");
   const auto copy = [=] {
     if (valid) std::memcpy(to, from, bytes);
     else std::memset(to, 0, bytes);
@@ -76,17 +78,23 @@ inline void split_to_tf32(u32 (&x)[4], u32 (&low)[4]) {
 /// m16n8k8 of f32.
 inline void multiply_add_floats(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   const int lane = simt().lane();
-  const auto of = [](u32 v, int from) { return std::bit_cast<f32>(static_cast<u32>(simt().shuffle(v, from))); };
+  const auto of = [](u32 v, int from) {
+    return std::bit_cast<f32>(static_cast<u32>(simt().shuffle(v, from)));
+  };
   for (int k = 0; k < 8; ++k) {
     f32 left[2], right[2];
-    for (int h = 0; h < 2; ++h) left[h] = of(a[h + k / 4 * 2], lane / 4 * 4 + k % 4), right[h] = of(k < 4 ? b0 : b1, (lane % 4 * 2 + h) * 4 + k % 4);
+    for (int h = 0; h < 2; ++h)
+      left[h] = of(a[h + k / 4 * 2], lane / 4 * 4 + k % 4),
+      right[h] = of(k < 4 ? b0 : b1, (lane % 4 * 2 + h) * 4 + k % 4);
     for (int i = 0; i < 4; ++i) c[i] = std::fmaf(left[i / 2], right[i % 2], c[i]);
   }
 }
 template <class T> void multiply_add(f32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   if constexpr (kSame<T, f32>) return multiply_add_floats(c, a, b0, b1);
   const int lane = simt().lane();
-  const auto half = [](u32 pair, int e) { return static_cast<f32>(static_cast<int16_t>(static_cast<uint16_t>(pair >> 16 * e))); };
+  const auto half = [](u32 pair, int e) {
+    return static_cast<f32>(static_cast<int16_t>(static_cast<uint16_t>(pair >> 16 * e)));
+  };
   for (int eight = 0; eight < 2; ++eight) {  // k of 0 to 7, 8 to 15
     for (int t = 0; t < 4; ++t) {
       u32 left[2], right[2];

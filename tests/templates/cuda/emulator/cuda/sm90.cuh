@@ -27,16 +27,32 @@ using u64 = unsigned long long;
 using idx = int;
 using u8 = unsigned char;
 using i8 = signed char;
-struct f16 { int16_t whole; };
-struct uint4 { u32 x, y, z, w; };
+struct f16 {
+  int16_t whole;
+};
+struct uint4 {
+  u32 x, y, z, w;
+};
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 
 inline constexpr int kWarp = 32;
 
 inline tfcc::test::Simt& simt() { return *tfcc::test::Simt::current(); }
-struct ThreadIndex { struct { operator u32() const { return static_cast<u32>(simt().thread()); } } x; };
-struct BlockIndex { struct { operator u32() const { return static_cast<u32>(simt().block().x); } } x; };
-struct GridSize { struct { operator u32() const { return static_cast<u32>(simt().grid().x); } } x; };
+struct ThreadIndex {
+  struct {
+    operator u32() const { return static_cast<u32>(simt().thread()); }
+  } x;
+};
+struct BlockIndex {
+  struct {
+    operator u32() const { return static_cast<u32>(simt().block().x); }
+  } x;
+};
+struct GridSize {
+  struct {
+    operator u32() const { return static_cast<u32>(simt().grid().x); }
+  } x;
+};
 inline ThreadIndex threadIdx;
 inline BlockIndex blockIdx;
 inline GridSize gridDim;
@@ -49,10 +65,18 @@ inline constexpr int kSharedBytes = 227 << 10;
 alignas(16) inline unsigned char shared_memory[kSharedBytes];
 
 inline constexpr u32 kAllLanes = 0xffffffffu;
-inline int __shfl_sync(u32, int value, int from) { return static_cast<int>(simt().shuffle(static_cast<u32>(value), from)); }
-inline int __shfl_xor_sync(u32, int value, int mask) { return __shfl_sync(kAllLanes, value, simt().lane() ^ mask); }
-inline f32 __shfl_sync(u32, f32 value, int from) { return std::bit_cast<f32>(__shfl_sync(kAllLanes, std::bit_cast<int>(value), from)); }
-inline f32 __shfl_xor_sync(u32, f32 value, int mask) { return __shfl_sync(kAllLanes, value, simt().lane() ^ mask); }
+inline int __shfl_sync(u32, int value, int from) {
+  return static_cast<int>(simt().shuffle(static_cast<u32>(value), from));
+}
+inline int __shfl_xor_sync(u32, int value, int mask) {
+  return __shfl_sync(kAllLanes, value, simt().lane() ^ mask);
+}
+inline f32 __shfl_sync(u32, f32 value, int from) {
+  return std::bit_cast<f32>(__shfl_sync(kAllLanes, std::bit_cast<int>(value), from));
+}
+inline f32 __shfl_xor_sync(u32, f32 value, int mask) {
+  return __shfl_sync(kAllLanes, value, simt().lane() ^ mask);
+}
 inline void __syncwarp() { simt().shuffle(0, 0); }
 inline f32 rsqrtf(f32 x) { return 1 / std::sqrt(x); }
 
@@ -63,26 +87,49 @@ template <class T> void unpack2(u32 pair, f32& lo, f32& hi) {
   hi = static_cast<int16_t>(static_cast<uint16_t>(pair >> 16));
 }
 template <class T> u32 pack2(f32 lo, f32 hi) {
-  const auto bits = [](f32 v) { return static_cast<u32>(static_cast<uint16_t>(static_cast<int16_t>(v))); };
+  const auto bits = [](f32 v) {
+    return static_cast<u32>(static_cast<uint16_t>(static_cast<int16_t>(v)));
+  };
   return bits(lo) | bits(hi) << 16;
 }
 inline void store(f16* p, idx i, f32 v) { p[i].whole = static_cast<int16_t>(v); }
 inline void store(f32* p, idx i, f32 v) { p[i] = v; }
 template <int N> void store_pack(f32* p, const f32 (&v)[N]) { std::memcpy(p, v, sizeof v); }
-template <int N, class T> void store_pack(T* p, const f32 (&v)[N]) { for (int i = 0; i < N; ++i) store(p, i, v[i]); }
+template <int N, class T> void store_pack(T* p, const f32 (&v)[N]) {
+  for (int i = 0; i < N; ++i) store(p, i, v[i]);
+}
 inline idx imin(idx a, idx b) { return a < b ? a : b; }
 template <int N> void load_pack(const f32* p, f32 (&v)[N]) { std::memcpy(v, p, sizeof v); }
-template <int N> void load_pack(const f16* p, f32 (&v)[N]) { for (int i = 0; i < N; ++i) v[i] = p[i].whole; }
+template <int N> void load_pack(const f16* p, f32 (&v)[N]) {
+  for (int i = 0; i < N; ++i) v[i] = p[i].whole;
+}
 
 /// A matrix of f16 in memory of the host, or of bytes, two of them in each, or of f32, each two of them; the real one is opaque.
-struct TensorMap { const f16* data; i64 rows, columns; int box_rows; bool weight; int parts = 1; bool bytes = false, floats = false; };
+struct TensorMap {
+  const f16* data;
+  i64 rows, columns;
+  int box_rows;
+  bool weight;
+  int parts = 1;
+  bool bytes = false, floats = false;
+};
 
 namespace emulated {
 
-struct Barrier { u32 expected = 0, pending = 0, phase = 0; i64 bytes = 0; };
+struct Barrier {
+  u32 expected = 0, pending = 0, phase = 0;
+  i64 bytes = 0;
+};
 /// Of a block: its barriers, who has waited for the launch before, and the products that each thread has under way.
 /// `floats`: the left factor in registers, of f32.
-struct Product { f32* d; int n; u64 a, b; bool add, across; bool floats = false; u32 left[4] = {}; };
+struct Product {
+  f32* d;
+  int n;
+  u64 a, b;
+  bool add, across;
+  bool floats = false;
+  u32 left[4] = {};
+};
 struct State {
   std::map<const u64*, Barrier> barriers;
   std::map<int, bool> waited;
@@ -119,16 +166,23 @@ inline u32 address_in(u64 descriptor) { return static_cast<u32>(descriptor & 0x3
 
 inline void compute(const Product& p) {
   const int lane = simt().lane(), warp = simt().warp() % 4;
-  const auto groups_apart = [](u64 descriptor) { return static_cast<u32>(descriptor >> 32 & 0x3fff) << 4; };
-  const u32 a = address_in(p.a), b = address_in(p.b), apart = static_cast<u32>(p.b >> 16 & 0x3fff) << 4;
-  const auto row_of_k = [&](u64 descriptor, u32 i) { return i / 8 * groups_apart(descriptor) + i % 8 * 128; };
+  const auto groups_apart = [](u64 descriptor) {
+    return static_cast<u32>(descriptor >> 32 & 0x3fff) << 4;
+  };
+  const u32 a = address_in(p.a), b = address_in(p.b),
+            apart = static_cast<u32>(p.b >> 16 & 0x3fff) << 4;
+  const auto row_of_k = [&](u64 descriptor, u32 i) {
+    return i / 8 * groups_apart(descriptor) + i % 8 * 128;
+  };
   for (int j = 0; j < p.n / 8; ++j) {
     for (int h = 0; h < 2; ++h) {
       for (int e = 0; e < 2; ++e) {
-        const u32 row = static_cast<u32>(16 * warp + lane / 4 + 8 * h), column = static_cast<u32>(8 * j + 2 * (lane % 4) + e);
+        const u32 row = static_cast<u32>(16 * warp + lane / 4 + 8 * h),
+                  column = static_cast<u32>(8 * j + 2 * (lane % 4) + e);
         f32 sum = p.add ? p.d[4 * j + 2 * h + e] : 0.0f;
         for (u32 k = 0; k < 16; ++k) {
-          const u32 at = p.across ? column / 64 * apart + k * 128 + column % 64 * 2 : row_of_k(p.b, column) + k * 2;
+          const u32 at = p.across ? column / 64 * apart + k * 128 + column % 64 * 2
+                                  : row_of_k(p.b, column) + k * 2;
           sum += element(a + row_of_k(p.a, row) + k * 2) * element(b + at);
         }
         p.d[4 * j + 2 * h + e] = sum;
@@ -141,14 +195,18 @@ inline void compute_floats(const Product& p) {
   const int lane = simt().lane();
   f32 left[2][8];  // of this lane's two rows
   for (int h = 0; h < 2; ++h)
-    for (int k = 0; k < 8; ++k) left[h][k] = std::bit_cast<f32>(static_cast<u32>(simt().shuffle(p.left[h + k / 4 * 2], lane / 4 * 4 + k % 4)));
+    for (int k = 0; k < 8; ++k)
+      left[h][k] = std::bit_cast<f32>(
+          static_cast<u32>(simt().shuffle(p.left[h + k / 4 * 2], lane / 4 * 4 + k % 4)));
   for (int i = 0; i < p.n / 2; ++i) {
-    const u32 column = static_cast<u32>(i / 4 * 8 + lane % 4 * 2 + i % 2), row = address_in(p.b) + column / 8 * 1024 + column % 8 * 128;
+    const u32 column = static_cast<u32>(i / 4 * 8 + lane % 4 * 2 + i % 2),
+              row = address_in(p.b) + column / 8 * 1024 + column % 8 * 128;
     f32 sum = p.add ? p.d[i] : 0.0f;
     for (u32 k = 0; k < 8; ++k) {
       f32 right;
       std::memcpy(&right, shared_memory + swizzled(row + k * 4), 4);
-      if (std::bit_cast<u32>(right) & 0x1fff || std::bit_cast<u32>(left[i / 2 % 2][k]) & 0x1fff) simt().fail("a factor is no number of TF32");
+      if (std::bit_cast<u32>(right) & 0x1fff || std::bit_cast<u32>(left[i / 2 % 2][k]) & 0x1fff)
+        simt().fail("a factor is no number of TF32");
       sum = std::fmaf(left[i / 2 % 2][k], right, sum);
     }
     p.d[i] = sum;
@@ -163,8 +221,12 @@ inline void wait_for_predecessor() { emulated::state.waited[simt().thread()] = t
 namespace sm90 {
 
 /// Bytes from the begin of shared memory, as an aligned block has them.
-inline u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - shared_memory); }
-inline void init_barrier(u64* b, u32 arrivals) { emulated::state.barriers[b] = {arrivals, arrivals, 0, 0}; }
+inline u32 shared_address(const void* p) {
+  return static_cast<u32>(static_cast<const unsigned char*>(p) - shared_memory);
+}
+inline void init_barrier(u64* b, u32 arrivals) {
+  emulated::state.barriers[b] = {arrivals, arrivals, 0, 0};
+}
 inline void publish_barriers() {}
 inline void arrive(u64* b) { emulated::arrive(b, 0); }
 /// All lanes must come with the same arguments.
@@ -200,13 +262,17 @@ template <int stages> struct RingPlace {
 
 inline void prefetch_map(const TensorMap&) {}
 /// `parts` boxes of 64 columns, one behind the other.
-inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int parts, u64* barrier) {
-  const u64 asked = reinterpret_cast<uintptr_t>(to) * 31 + static_cast<u64>(row) * 1000003 + static_cast<u64>(column) * 7919 + reinterpret_cast<uintptr_t>(barrier);
+inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int parts,
+                       u64* barrier) {
+  const u64 asked = reinterpret_cast<uintptr_t>(to) * 31 + static_cast<u64>(row) * 1000003 +
+                    static_cast<u64>(column) * 7919 + reinterpret_cast<uintptr_t>(barrier);
   if (!same_in_all(asked)) return;
-  if (!map.weight && !emulated::state.waited[simt().thread()]) simt().fail("what a launch before writes is read before it has ended");
+  if (!map.weight && !emulated::state.waited[simt().thread()])
+    simt().fail("what a launch before writes is read before it has ended");
   const u32 at = shared_address(to);
   const u32 bytes = static_cast<u32>(map.box_rows * parts) * 128;
-  if (at % 1024 != 0 || at + bytes > static_cast<u32>(kSharedBytes)) simt().fail("a box lies at " + std::to_string(at));
+  if (at % 1024 != 0 || at + bytes > static_cast<u32>(kSharedBytes))
+    simt().fail("a box lies at " + std::to_string(at));
   const TensorMap from = map;
   simt().later([=] {
     for (int p = 0; p < parts; ++p) {
@@ -215,7 +281,10 @@ inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int 
           const i64 x = column + p * 64 + c;
           const bool inside = row + r < from.rows && x < from.columns;
           const f16 e = inside ? from.data[(row + r) * from.columns + x] : f16{0};
-          std::memcpy(shared_memory + emulated::swizzled(at + static_cast<u32>((p * from.box_rows + r) * 128 + c * 2)), &e, 2);
+          std::memcpy(
+              shared_memory +
+                  emulated::swizzled(at + static_cast<u32>((p * from.box_rows + r) * 128 + c * 2)),
+              &e, 2);
         }
       }
     }
@@ -224,8 +293,12 @@ inline void copy_boxes(void* to, const TensorMap& map, i32 row, i32 column, int 
     emulated::advance_phase(x);
   });
 }
-inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) { copy_boxes(to, map, row, map.bytes ? column / 2 : map.floats ? column * 2 : column, 1, barrier); }
-inline void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) { copy_boxes(to, map, row, part * 64, map.parts, barrier); }
+inline void copy_box_once(void* to, const TensorMap& map, i32 row, i32 column, u64* barrier) {
+  copy_boxes(to, map, row, map.bytes ? column / 2 : map.floats ? column * 2 : column, 1, barrier);
+}
+inline void copy_deep_box_once(void* to, const TensorMap& map, i32 row, i32 part, u64* barrier) {
+  copy_boxes(to, map, row, part * 64, map.parts, barrier);
+}
 
 inline uint4 load_16_bytes(const void* from) {
   uint4 v;
@@ -236,7 +309,8 @@ inline u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
   f32 zero, factor, unused;
   unpack2<f16>(zero_and_1024, zero, unused);
   unpack2<f16>(scale, factor, unused);
-  return pack2<f16>((1024 + static_cast<f32>(byte & 15) - zero) * factor, (1024 + static_cast<f32>(byte >> 4) - zero) * factor);
+  return pack2<f16>((1024 + static_cast<f32>(byte & 15) - zero) * factor,
+                    (1024 + static_cast<f32>(byte >> 4) - zero) * factor);
 }
 /// What a thread has written to shared memory counts for products once it is published and the others have met it.
 inline void publish_writes() {}
@@ -246,16 +320,23 @@ inline void copy_16_bytes(void* to, const void* from) { std::memcpy(to, from, 16
 inline void wait_for_copies() {}
 
 inline u32 uniform(u32 v) { return static_cast<u32>(simt().shuffle(v, 0)); }
-inline u64 rows_of_k(u32 address, u32 apart = 1024) { return (u64)(0x40000000 | apart >> 4) << 32 | 1 << 16 | (address & 0x3ffff) >> 4; }
-inline u64 rows_of_n(u32 address, u32 apart) { return (u64)0x40000040 << 32 | (apart >> 4) << 16 | (address & 0x3ffff) >> 4; }
-inline u64 advance(u64 descriptor, u32 bytes) { return (descriptor >> 32 << 32) | (u32)((u32)descriptor + (bytes >> 4)); }
+inline u64 rows_of_k(u32 address, u32 apart = 1024) {
+  return (u64)(0x40000000 | apart >> 4) << 32 | 1 << 16 | (address & 0x3ffff) >> 4;
+}
+inline u64 rows_of_n(u32 address, u32 apart) {
+  return (u64)0x40000040 << 32 | (apart >> 4) << 16 | (address & 0x3ffff) >> 4;
+}
+inline u64 advance(u64 descriptor, u32 bytes) {
+  return (descriptor >> 32 << 32) | (u32)((u32)descriptor + (bytes >> 4));
+}
 
 inline void begin_products() { emulated::state.groups[simt().thread()].emplace_back(); }
 inline void end_products() {}
 template <int N> void wait_for_products() {
   auto& groups = emulated::state.groups[simt().thread()];
   while (groups.size() > N) {
-    for (const emulated::Product& p : groups.front()) p.floats ? emulated::compute_floats(p) : emulated::compute(p);
+    for (const emulated::Product& p : groups.front())
+      p.floats ? emulated::compute_floats(p) : emulated::compute(p);
     groups.erase(groups.begin());
   }
   simt().shuffle(0, 0);  // a warp waits as one
@@ -265,7 +346,8 @@ template <int N> void hold(u32 (&)[N]) {}
 template <int count> void give_registers() {}
 template <int count> void take_registers() {}
 template <int n> void multiply_tf32(f32 (&d)[n / 2], const u32 (&a)[4], u64 b, bool add) {
-  emulated::state.groups[simt().thread()].back().push_back({d, n, 0, b, add, false, true, {a[0], a[1], a[2], a[3]}});
+  emulated::state.groups[simt().thread()].back().push_back(
+      {d, n, 0, b, add, false, true, {a[0], a[1], a[2], a[3]}});
 }
 template <class T, int n, bool across> void multiply(f32 (&d)[n / 2], u64 a, u64 b, bool add) {
   emulated::state.groups[simt().thread()].back().push_back({d, n, a, b, add, across});
