@@ -124,14 +124,18 @@ struct NormAttrs {
 
 /// rope(x, cos, sin): x [B,S,heads*d], cos and sin [B or 1, S, rotary/2], or [.., rotary] where a
 /// pair's members differ. The first `rotary` channels of each head are rotated in pairs (e, e +
-/// rotary/2), or (2e, 2e + 1) if interleaved. keys', values', q' = rope_append(keys, values, k, v,
-/// slots, q, cos, sin): q' = rope(q, cos, sin), and kv_append of rope(k, cos, sin), whose heads are
-/// those of the cache, and of v.
+/// rotary/2), or (2e, 2e + 1) if interleaved. With `eps` each head is divided by its root mean
+/// square first and multiplied by gamma [d]: rope(x, cos, sin, gamma). keys', values', q' =
+/// rope_append(keys, values, k, v, slots, q, cos, sin): q' = rope(q, cos, sin), and kv_append of
+/// rope(k, cos, sin), whose heads are those of the cache, and of v; with `eps` the gammas of q and
+/// of k come last.
 struct RopeAttrs {
+  std::optional<double> eps;
   int64_t heads = 1;
   bool interleaved = false;
   int64_t rotary = 0;
   template <class V> void visit(V&& v) {
+    v("eps", eps);
     v("heads", heads);
     v("interleaved", interleaved);
     v("rotary", rotary);

@@ -148,11 +148,17 @@ void eval_norm(OpRun& run) {
   if (run.results.size() > 1) run.results[1].reals = std::move(x.reals);
 }
 
-// The rows x [rows, heads * d] with the channels of each head rotated as `a` says.
+// The rows x [rows, heads * d] with the channels of each head rotated as `a` says, after they were
+// normalised where there is a gamma.
 static std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int64_t d,
-                                   const HostTensor& cos, const HostTensor& sin) {
+                                   const HostTensor& cos, const HostTensor& sin,
+                                   const HostTensor* gamma) {
   const int64_t tokens = x.dims[1], width = x.dims[2], w = cos.dims[2];
-  std::vector<double> out = x.reals;
+  std::vector<double> from = x.reals;
+  for (int64_t at = 0; gamma && at < std::ssize(from); at += d)
+    norm_row(x.reals.data() + at, from.data() + at, static_cast<size_t>(d), NormKind::rms, *a.eps,
+             gamma->reals.data(), nullptr);
+  std::vector<double> out = from;
   for (int64_t row = 0; row < x.dims[0] * tokens; ++row) {
     const int64_t table = (cos.dims[0] == 1 ? row % tokens : row) * w;
     for (int64_t k = 0; k < width; ++k) {
@@ -163,7 +169,7 @@ static std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int6
       const bool first = a.interleaved ? c % 2 == 0 : c < half;
       const int64_t step = a.interleaved ? 1 : half, pair = a.interleaved ? c / 2 : c % half;
       const auto t = static_cast<size_t>(table + (w == half ? pair : c));
-      const double other = x.reals[static_cast<size_t>(first ? at + step : at - step)];
+      const double other = from[static_cast<size_t>(first ? at + step : at - step)];
       y = y * cos.reals[t] + (first ? -other : other) * sin.reals[t];
     }
   }
@@ -173,7 +179,8 @@ static std::vector<double> rotated(const RopeAttrs& a, const HostTensor& x, int6
 void eval_rope(OpRun& run) {
   const auto& a = run.op.as<RopeAttrs>();
   const HostTensor& x = *run.operands[0];
-  run.results[0].reals = rotated(a, x, x.dims[2] / a.heads, *run.operands[1], *run.operands[2]);
+  run.results[0].reals = rotated(a, x, x.dims[2] / a.heads, *run.operands[1], *run.operands[2],
+                                 a.eps ? run.operands[3] : nullptr);
 }
 
 /// live and kept of every (b,s) in order.
@@ -235,8 +242,8 @@ static void eval_append(OpRun& run) {
     const auto& a = run.op.as<RopeAttrs>();
     const HostTensor &q = *run.operands[5], &cos = *run.operands[6], &sin = *run.operands[7];
     const int64_t d = run.operands[0]->dims[3];
-    run.results[2].reals = rotated(a, q, d, cos, sin);
-    k.reals = rotated(a, k, d, cos, sin);
+    run.results[2].reals = rotated(a, q, d, cos, sin, a.eps ? run.operands[8] : nullptr);
+    k.reals = rotated(a, k, d, cos, sin, a.eps ? run.operands[9] : nullptr);
   }
   for (size_t i : {0, 1}) {
     const HostTensor &state = *run.operands[i], &x = i == 0 ? k : *run.operands[3];

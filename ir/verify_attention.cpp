@@ -53,10 +53,14 @@ void check_states(Rules r) {
 // Of both appends.
 static void check_append(Rules r) {
   const bool rotates = r.op.kind == OpKind::rope_append;
+  const bool normalises = rotates && r.op.as<RopeAttrs>().eps;
   if (!r.require(
-          r.op.operands.size() == (rotates ? 8 : 5) && r.op.results.size() == (rotates ? 3 : 2),
+          r.op.operands.size() == (normalises ? 10
+                                   : rotates  ? 8
+                                              : 5) &&
+              r.op.results.size() == (rotates ? 3 : 2),
           "V1",
-          "needs two states, rows for each, slots, and two results; to rotate, q, cos, sin and a result more"))
+          "needs two states, rows for each, slots, and two results; to rotate, q, cos, sin and a result more, and two gammas with eps"))
     return;
   for (size_t i : {0, 1}) {
     const Type &state = r.in(i), &x = r.in(2 + i);
@@ -82,6 +86,8 @@ static void check_append(Rules r) {
                       is_int(q.dims[0], 1) && q.dims[1] == r.in(2).dims[1];
   r.require(beside && as_int(q.dims[2]) == r.op.as<RopeAttrs>().heads * *as_int(keys.dims[3]), "V5",
             "q and its result are not [1, T, heads * d] in the type of the keys and with their d");
+  if (!normalises) return;
+  for (size_t gamma : {8, 9}) check_head_gamma(r, 5, gamma);
 }
 
 /// `keys', values' = kv_append(keys, values, k, v, slots)` writes row t of `k [1,T,heads*d]` into
@@ -104,10 +110,10 @@ void check_kv_append(Rules r) { check_append(r); }
 
 /// `keys', values', q' = rope_append(keys, values, k, v, slots, q, cos, sin)`: `q' = rope(q, cos,
 /// sin)` with `heads` heads, and kv_append of `rope(k, cos, sin)`, whose heads are those of the
-/// cache, and of `v`.
+/// cache, and of `v`. With `eps` the gammas of q and of k come last.
 ///
-/// - **V1** to **V4** as for kv_append, with three operands and one result more; **O2** to **O4**
-///   for q and the tables.
+/// - **V1** to **V4** as for kv_append, with three operands and one result more, or five operands
+///   with `eps`. **O2** to **O5** hold for q, the tables and both gammas.
 /// - **V5** `q` and its result are `[1, T, heads*d]` in the type of the keys and with their d.
 void check_rope_append(Rules r) { check_append(r); }
 

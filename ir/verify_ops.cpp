@@ -265,6 +265,16 @@ void check_softmax(Rules r) {
   if (r.counts(1, 1, "S1")) keeps_shape(r, "S2");
 }
 
+void check_head_gamma(Rules r, size_t x, size_t gamma) {
+  const auto& dims = r.in(x).dims;
+  const Type& t = r.in(gamma);
+  const auto width = dims.size() == 3 ? as_int(dims[2]) : std::nullopt;
+  const int64_t heads = r.op.as<RopeAttrs>().heads;
+  r.require(
+      is_float(t.dtype) && t.rank() == 1 && width && heads > 0 && is_int(t.dims[0], *width / heads),
+      "O5", fmt::format("gamma is {}, not a vector of reals of a head", to_string(t)));
+}
+
 // Operand `first` is rotated, by the two tables behind it.
 void check_rotation(Rules r, size_t first) {
   const auto& a = r.op.as<RopeAttrs>();
@@ -289,15 +299,21 @@ void check_rotation(Rules r, size_t first) {
 /// `interleaved`; channels from `rotary` on are `x`. Operands `x [B,S,heads*d]` and tables `cos`,
 /// `sin` of `[B,S,w]` or `[1,S,w]`: `w = rotary/2` has a value for each pair, `w = rotary` one for
 /// each channel. It works on a token's row as products make it: after packing it is the same op
-/// over tokens, and a key is rotated before it goes to a cache.
+/// over tokens, and a key is rotated before it goes to a cache. With `eps` a head `x` is first
+/// divided by its root mean square: `x / sqrt(mean(x^2) + eps) * gamma`, as an rms norm of the head
+/// does; the operand `gamma [d]` comes last.
 ///
-/// - **O1** Three operands, one result.
+/// - **O1** Three operands, with `eps` four, one result.
 /// - **O2** `x` and the result are real, of rank 3 and of one shape, whose width is a constant
 ///   multiple of `heads`.
 /// - **O3** `rotary` is even, positive and at most a head's size.
 /// - **O4** `cos` and `sin` are real and of one shape, `[B or 1, S, rotary/2 or rotary]`.
+/// - **O5** `gamma` is a vector of reals of the size of a head.
 void check_rope(Rules r) {
-  if (r.counts(3, 3, "O1") && keeps_shape(r, "O2")) check_rotation(r, 0);
+  const size_t operands = r.op.as<RopeAttrs>().eps ? 4 : 3;
+  if (!r.counts(operands, operands, "O1") || !keeps_shape(r, "O2")) return;
+  check_rotation(r, 0);
+  if (operands == 4) check_head_gamma(r, 0, 3);
 }
 
 /// `x[i,j,...] = body(i, j, ...)`, `y = norm(x)` over the last axis. Of kind `layer` it is `(x -

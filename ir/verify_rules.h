@@ -48,6 +48,8 @@ struct Rules {
 
 /// Operands from `first` on are a row and its two tables, as of rope.
 void check_rotation(Rules r, size_t first);
+/// Operand `gamma` is what the heads of q or x, operand `x` of `heads` heads, are multiplied by.
+void check_head_gamma(Rules r, size_t x, size_t gamma);
 /// The rules of one op, of its name.
 #define TFCC_OP(name, attrs, summary) void check_##name(Rules r);
 #include "ir/ops.def"

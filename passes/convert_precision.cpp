@@ -105,8 +105,11 @@ bool has_angles(const ir::Op& op) {
 }
 
 bool rotates(const ir::Op& op) { return op.kind == OpKind::rope || op.kind == OpKind::rope_append; }
-// The first of the two tables of such an op, which are its last operands.
-size_t first_table(const ir::Op& op) { return op.operands.size() - 2; }
+// Whether operand i of such an op is one of its two tables.
+bool is_table(const ir::Op& op, size_t i) {
+  const size_t first = op.kind == OpKind::rope ? 1 : 6;
+  return i == first || i == first + 1;
+}
 
 // What sines and cosines are taken of, and the tables that rotate: an angle of thousands has no
 // fraction left in 16 bits. Every reader of such a value must be one that may read several types.
@@ -115,10 +118,9 @@ std::set<ValueId> angles(const Graph& g) {
   const auto may_stay = [&](ValueId v) {
     return std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& op = g.op(u);
+      const auto at = std::ranges::find(op.operands, v) - op.operands.begin();
       const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce ||
-                         (rotates(op) && std::find(op.operands.begin(), op.operands.end(), v) -
-                                                 op.operands.begin() >=
-                                             static_cast<ptrdiff_t>(first_table(op)));
+                         (rotates(op) && is_table(op, static_cast<size_t>(at)));
       return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
     });
   };
@@ -127,7 +129,8 @@ std::set<ValueId> angles(const Graph& g) {
     const ir::Op& op = g.op(*it);
     const bool kept = std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
     if (!kept && !has_angles(op) && !rotates(op)) continue;
-    for (size_t i = rotates(op) ? first_table(op) : 0; i < op.operands.size(); ++i) {
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      if (rotates(op) && !is_table(op, i)) continue;
       if (may_stay(op.operands[i])) keep.insert(op.operands[i]);
     }
   }

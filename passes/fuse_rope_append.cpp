@@ -4,6 +4,7 @@
 //   before: %q2 = rope(%q, %cos, %sin); %k2 = rope(%k, %cos, %sin); %keys, %values = kv_append(%kc, %vc, %k2, %v, %slots);
 //           %y = attention(%q2, %keys, %values, ..)
 //   after:  %keys, %values, %q2 = rope_append(%kc, %vc, %k, %v, %slots, %q, %cos, %sin); %y = attention(%q2, %keys, %values, ..)
+//           with both gammas behind them where heads are normalised
 // Requires: the same tables and attributes but for the number of heads, which are heads of the
 // cache's size; nobody else reads %k2, and one attention alone reads the cache and %q2, so that %q2
 // does not follow from the cache. Runs after: lift-kv-cache. Runs before: fuse-qkv, which looks
@@ -44,6 +45,7 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   const bool same_tables = q->operands[1] == k->operands[1] && q->operands[2] == k->operands[2];
   if (!same_tables || of_q.interleaved != of_k.interleaved || of_q.rotary != of_k.rotary)
     return miss("queries and keys are rotated differently");
+  if (of_q.eps != of_k.eps) return miss("queries and keys are normalised differently");
   ExprRef heads = g.value(append.operands[0]).type.dims[1],
           size = g.value(append.operands[0]).type.dims[3];
   if (!ir::is_int(heads, of_k.heads) ||
@@ -54,6 +56,7 @@ bool fuse(Graph& g, OpId o, PassReport& report) {
   std::vector<ValueId> operands = append.operands;
   operands[2] = k->operands[0];
   operands.insert(operands.end(), q->operands.begin(), q->operands.end());
+  if (of_k.eps) operands.push_back(k->operands[3]);
   std::vector<ir::Type> types;
   std::vector<std::string> names;
   for (ValueId v : {append.results[0], append.results[1], rotated}) {

@@ -41,11 +41,12 @@ Indices row_of_x(const Graph& g, const Rows& rows, const Indices& own, const Dim
 // dims with the last of them cut into rows of `width`; as they are where it is as long.
 std::optional<Dims> cut_rows(Dims dims, ExprRef width) {
   if (dims.back() == width) return dims;
-  const auto whole = ir::as_int(dims.back()), part = ir::as_int(width);
-  if (!whole || !part || *part < 1 || *whole % *part != 0) return std::nullopt;
-  dims.back() = width->pool->integer(*whole / *part);
-  dims.push_back(width);
-  return dims;
+  if (const auto parts = ir::exact_div(dims.back(), width)) {
+    dims.back() = *parts;
+    dims.push_back(width);
+    return dims;
+  }
+  return std::nullopt;
 }
 
 // The rows that `e`, a load of x at the place of v's row `own`, lists or exchanges; nothing if x
@@ -53,7 +54,8 @@ std::optional<Dims> cut_rows(Dims dims, ExprRef width) {
 std::optional<Rows> match_rows(const Graph& g, ExprRef e, const Indices& own, const ir::Type& to) {
   const ValueId x = *loaded(e);
   const ir::Type& from = g.value(x).type;
-  if (from.dtype != to.dtype || to.rank() < 2 || from.rank() < 2) return std::nullopt;
+  if (std::min(from.rank(), to.rank()) < 2) return std::nullopt;  // cost: no such rows
+  if (from.dtype != to.dtype) return std::nullopt;
   const auto dims = cut_rows(from.dims, to.dims.back());
   if (!dims || dims->size() < to.rank() || dims->size() > kLargestRank)
     return std::nullopt;  // cost: no such rows

@@ -143,8 +143,10 @@ class Walk {
       case OpKind::norm:
         read(ir::free_expr(g_, o, op.as<ir::NormAttrs>().body, along(at, rank_ - 1)));
         return visit_row_op(op, at, ir::first_loaded(op));
-      case OpKind::softmax:
-      case OpKind::rope: return visit_row_op(op, at, op.operands.size());
+      case OpKind::softmax: return visit_row_op(op, at, 1);
+      case OpKind::rope:
+        if (op.operands.size() > 3) read(gamma_of(op.operands[3]));
+        return visit_row_op(op, at, 3);
     }
   }
 
@@ -152,6 +154,9 @@ class Walk {
     at[axis] = many(at[axis]->args[0]);
     return at;
   }
+
+  // What the heads of a rope are multiplied by.
+  ExprRef gamma_of(ValueId v) { return ir::load_of(g_, v, {many(dims(v)[0])}); }
 
   // Softmax, norms and rope: operands have the axes of the result, or the last one alone, and all
   // of that is read.

@@ -30,6 +30,8 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const ir::Rope
       stub.field(name, value);
     stub.field("interleaved", rope.interleaved);
     stub.field("wide", ir::is_int(c.dims(op.operands[6])[2], rope.rotary));
+    const int64_t units = (d - rope.rotary / 2) / vec;
+    add_head_norm(stub, rope, units, (rope.heads + kv_heads) * units + kv_heads * dv / vec);
   } else {
     for (const auto& [name, value] :
          {std::pair{"heads", kv_heads}, {"page", page}, {"d", d}, {"dv", dv}})
@@ -45,9 +47,10 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const ir::Rope
 int64_t vector_of(const EmitContext& c, const ir::Op& op, const std::vector<ValueId>& reads,
                   const std::vector<RowSlice>& parts, std::vector<int64_t> divided) {
   const bool rotates = op.kind == OpKind::rope_append;
-  const bool aligned = !c.any_of_callers(reads) &&
-                       !(rotates && (c.callers.has(op.results[2]) ||
-                                     c.any_of_callers({op.operands[6], op.operands[7]})));
+  const bool aligned =
+      !c.any_of_callers(reads) &&
+      !(rotates && (c.callers.has(op.results[2]) ||
+                    c.any_of_callers({op.operands.begin() + 6, op.operands.end()})));
   int64_t vec = aligned ? 16 / static_cast<int64_t>(size_of(c.type(op.operands[2]).dtype)) : 1;
   for (const RowSlice& p : parts) divided.insert(divided.end(), {p.stride, p.offset});
   for (int64_t n : divided) {
@@ -85,9 +88,11 @@ Emission append(const EmitContext& c, OpId o) {
   if (rotates) arguments.push_back(stub.out(2));
   arguments.insert(arguments.end(), {in(parts[0]), in(parts[1]), stub.in(op.operands[4])});
   if (rotates)
-    arguments.insert(arguments.end(),
-                     {in(parts[2]), stub.in(op.operands[6]), stub.in(op.operands[7]),
-                      stub.size(c.dims(op.operands[6])[1])});
+    arguments.insert(
+        arguments.end(),
+        {in(parts[2]), stub.in(op.operands[6]), stub.in(op.operands[7]),
+         rope.eps ? stub.in(op.operands[8]) : "NoGamma{}",
+         rope.eps ? stub.in(op.operands[9]) : "NoGamma{}", stub.size(c.dims(op.operands[6])[1])});
   arguments.push_back(stub.size(state[0]));
   stub.call(std::move(arguments), {rows});
 

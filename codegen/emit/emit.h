@@ -129,4 +129,7 @@ std::vector<int64_t> attention_lengths(const Graph& graph, OpId op, const Target
 /// The emitter of the op's kind. A constant, and what its readers read in place, has no launch.
 Result<Emission> emit(const EmitContext& context, OpId op);
 
+/// Whether and how a kernel of a rope normalises heads: `units` threads of a row's `of_row` have one.
+void add_head_norm(Stub& stub, const ir::RopeAttrs& attrs, int64_t units, int64_t of_row);
+
 }  // namespace tfcc::codegen

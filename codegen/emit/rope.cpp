@@ -4,10 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "codegen/emit/emit.h"
 
 namespace tfcc::codegen {
+
+void add_head_norm(Stub& stub, const ir::RopeAttrs& attrs, int64_t units, int64_t of_row) {
+  stub.field("normalises", attrs.eps.has_value());
+  if (!attrs.eps) return;
+  stub.field_f32("eps", *attrs.eps);
+  stub.field("in_lanes", std::has_single_bit(static_cast<uint64_t>(units)) && units <= 32 &&
+                             of_row % units == 0);
+}
 
 Result<Emission> emit_rope(const EmitContext& c, OpId o) {
   const ir::Op& op = c.graph.op(o);
@@ -17,7 +26,8 @@ Result<Emission> emit_rope(const EmitContext& c, OpId o) {
                 half = attrs.rotary / 2;
   const RowSlice part = row_slice(c.graph, x).value_or(RowSlice{x, 0, width});
   std::vector<ValueId> reads{part.base};
-  for (ValueId v : {cos, sin}) {
+  for (size_t i = 1; i < op.operands.size(); ++i) {
+    const ValueId v = op.operands[i];
     if (std::find(reads.begin(), reads.end(), v) == reads.end()) reads.push_back(v);
   }
   int64_t vec = c.any_of_callers(reads) || c.callers.has(y)
@@ -36,12 +46,13 @@ Result<Emission> emit_rope(const EmitContext& c, OpId o) {
   stub.field("vec", vec);
   stub.field("interleaved", attrs.interleaved);
   stub.field("wide", ir::is_int(c.dims(cos)[2], attrs.rotary));
-  stub.call(
-      {stub.out(), stub.in(part.base, part.offset), stub.in(cos), stub.in(sin), stub.size(tables)},
-      {rows});
+  const int64_t units = (dim - half) / vec;
+  add_head_norm(stub, attrs, units, units * attrs.heads);
+  stub.call({stub.out(), stub.in(part.base, part.offset), stub.in(cos), stub.in(sin),
+             attrs.eps ? stub.in(op.operands[3]) : "NoGamma{}", stub.size(tables)},
+            {rows});
   LaunchSize size;
-  size.grid = {
-      c.ceil_div(ir::mul(rows, c.integer(attrs.heads * (half + dim - attrs.rotary) / vec)), 256)};
+  size.grid = {c.ceil_div(ir::mul(rows, c.integer(attrs.heads * units)), 256)};
   size.work = rows;
   size.grain = 4;
   return Emission::of(

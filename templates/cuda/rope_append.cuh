@@ -15,11 +15,12 @@ template <class Spec>
 inline constexpr u32 kRopeAppendUnits =
     (Spec::heads + Spec::kv_heads) * kRopeUnits<Spec> + Spec::kv_heads* Spec::dv / Spec::vec;
 
-template <class Spec>
+template <class Spec, class Gamma>
 TFCC_FN void rope_append(typename Spec::T* keys, typename Spec::T* values, typename Spec::T* out,
                          const typename Spec::T* k, const typename Spec::T* v, const i32* slots,
                          const typename Spec::T* q, const typename Spec::Table* cos,
-                         const typename Spec::Table* sin, idx tables, idx pages, idx rows) {
+                         const typename Spec::Table* sin, const Gamma& q_gamma,
+                         const Gamma& k_gamma, idx tables, idx pages, idx rows) {
   constexpr int vec = Spec::vec, dim = Spec::dim, dv = Spec::dv;
   static_assert(dv % vec == 0 && Spec::q_stride % vec == 0 && Spec::k_stride % vec == 0 &&
                     Spec::v_stride % vec == 0,
@@ -33,7 +34,7 @@ TFCC_FN void rope_append(typename Spec::T* keys, typename Spec::T* values, typen
   if (unit < Spec::heads * of_head) {
     const u32 head = unit / of_head;
     rotate_unit<Spec>(out + (i64)t * (Spec::heads * dim) + head * dim,
-                      q + (i64)t * Spec::q_stride + head * dim, cos + table, sin + table,
+                      q + (i64)t * Spec::q_stride + head * dim, cos + table, sin + table, q_gamma,
                       unit % of_head);
     return;
   }
@@ -45,7 +46,7 @@ TFCC_FN void rope_append(typename Spec::T* keys, typename Spec::T* values, typen
   if (unit < of_heads) {
     const u32 head = unit / of_head - Spec::heads;
     rotate_unit<Spec>(keys + row(head) * dim, k + (i64)t * Spec::k_stride + head * dim, cos + table,
-                      sin + table, unit % of_head);
+                      sin + table, k_gamma, unit % of_head);
     return;
   }
   const u32 element = (unit - of_heads) * vec, head = element / dv;

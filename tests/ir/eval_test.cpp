@@ -398,6 +398,15 @@ TEST(Eval, Rope) {
               {0.5 - 30, 4 - 400, 1.5 + 10, 8 + 200, 5, 18 + 80, -7 - 63, 24 - 60, -9 + 49, 10});
   expect_near(turned("heads = 1, interleaved = true, rotary = 4"),
               {0.5 - 20, 1 + 10, 6 - 400, 8 + 300, 5, 18 + 70, 21 - 60, -8 - 63, -9 + 56, 10});
+  // Heads are divided by their root mean square first, 5 and 10, and multiplied by 2 and 3.
+  const auto normalised = run(
+      "graph @g(%x: f32[1,1,4], %c: f32[1,1,1], %s: f32[1,1,1], %g: f32[2]) {"
+      " %y = rope(%x, %c, %s, %g) {eps = 1.0, heads = 2, interleaved = false, rotary = 2} : f32[1,1,4] return y = %y }",
+      {{"x", reals({1, 1, 4}, {4, std::sqrt(32.0), 9, -std::sqrt(117.0)})},
+       {"c", reals({1, 1, 1}, {0})},
+       {"s", reals({1, 1, 1}, {1})},
+       {"g", reals({2}, {2, 3})}});
+  expect_near(normalised, {-3 * std::sqrt(32.0) / 5, 2 * 4 / 5.0, 3 * std::sqrt(117.0) / 10, 1.8});
   // One value for each channel of a pair.
   expect_near(turned("heads = 1, interleaved = false, rotary = 2"),
               {0.5 - 20, 4 + 100, 3, 4, 5, 18 + 70, -7 + 42, 8, 9, 10});

@@ -201,17 +201,19 @@ TEST(KvCache, RulesAreChecked) {
 
 std::string rotated_text(const std::string& name, const std::string& how, bool as_one) {
   const std::string attributes = "{" + how + "}";
+  const bool normalised = how.starts_with("eps");
+  const std::string of_q = normalised ? ", %gq" : "", of_k = normalised ? ", %gk" : "";
   const std::string steps =
       as_one
-          ? "  %keys, %values, %q2 = rope_append(%kc, %vc, %k, %v, %slots, %q, %cos, %sin) " +
-                attributes + " : f32[P,2,4,6], f32[P,2,4,2], f32[1,T,24]\n"
-          : "  %q2 = rope(%q, %cos, %sin) " + attributes +
-                " : f32[1,T,24]\n  %k2 = rope(%k, %cos, %sin) " +
+          ? "  %keys, %values, %q2 = rope_append(%kc, %vc, %k, %v, %slots, %q, %cos, %sin" + of_q +
+                of_k + ") " + attributes + " : f32[P,2,4,6], f32[P,2,4,2], f32[1,T,24]\n"
+          : "  %q2 = rope(%q, %cos, %sin" + of_q + ") " + attributes +
+                " : f32[1,T,24]\n  %k2 = rope(%k, %cos, %sin" + of_k + ") " +
                 std::string(attributes).replace(attributes.find("heads = 4"), 9, "heads = 2") +
                 " : f32[1,T,12]\n"
                 "  %keys, %values = kv_append(%kc, %vc, %k2, %v, %slots) : f32[P,2,4,6], f32[P,2,4,2]\n";
   return "graph @" + name +
-         "(%q: f32[1,T,24], %k: f32[1,T,12], %v: f32[1,T,4], %slots: i32[T], %cos: f32[1,T,2], %sin: f32[1,T,2], %kc: f32[P,2,4,6], %vc: f32[P,2,4,2]) "
+         "(%q: f32[1,T,24], %k: f32[1,T,12], %v: f32[1,T,4], %slots: i32[T], %cos: f32[1,T,2], %sin: f32[1,T,2], %kc: f32[P,2,4,6], %vc: f32[P,2,4,2], %gq: f32[6], %gk: f32[6]) "
          "symbols(T = q.1 in 1.., P = kc.0 in 1..) {\n" +
          steps + "  return y = %q2, kc = %keys, vc = %values\n}\n";
 }
@@ -227,10 +229,12 @@ TEST(KvCache, RotatesWhatItAppends) {
   const Tensors in = {{"q", tensor({1, 3, 24})},    {"k", tensor({1, 3, 12})},
                       {"v", tensor({1, 3, 4})},     {"slots", {DType::i32, {3}, {}, {6, -1, 1}}},
                       {"cos", tensor({1, 3, 2})},   {"sin", tensor({1, 3, 2})},
-                      {"kc", tensor({2, 2, 4, 6})}, {"vc", tensor({2, 2, 4, 2})}};
+                      {"kc", tensor({2, 2, 4, 6})}, {"vc", tensor({2, 2, 4, 2})},
+                      {"gq", tensor({6})},          {"gk", tensor({6})}};
   for (const std::string how :
        {"heads = 4, interleaved = false, rotary = 4", "heads = 4, interleaved = true, rotary = 4",
-        "heads = 4, interleaved = false, rotary = 2"}) {
+        "heads = 4, interleaved = false, rotary = 2",
+        "eps = 0.1, heads = 4, interleaved = false, rotary = 4"}) {
     const auto apart = eval(graph_of(rotated_text("apart", how, false)), in),
                one = eval(graph_of(rotated_text("one", how, true)), in);
     ASSERT_TRUE(apart) << apart.error().message;
@@ -248,6 +252,11 @@ TEST(KvCache, RulesOfRotationAreChecked) {
   refused("V5", good, "%q: f32[1,T,24]", "%q: f16[1,T,24]");
   refused("O3", good, "rotary = 4", "rotary = 3");
   refused("O4", good, "%sin: f32[1,T,2]", "%sin: f32[1,T,3]");
+  const std::string normalised =
+      rotated_text("good", "eps = 0.1, heads = 4, interleaved = false, rotary = 4", true);
+  refused("V1", normalised, ", %gq, %gk)", ", %gq)");
+  refused("O5", normalised, "%gq: f32[6]", "%gq: f32[24]");
+  refused("O5", normalised, "%gk: f32[6]", "%gk: i32[6]");
 }
 
 }  // namespace

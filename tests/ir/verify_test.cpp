@@ -216,6 +216,15 @@ TEST(Verify, Rope) {
   accepted(rope("f32[1,S,4]", "%x, %t, %t", "heads = 2, interleaved = true, rotary = 4"));
   accepted(rope("f16[B,S,2]", "%x, %t, %t", "heads = 1, interleaved = true, rotary = 4"));
   refused("O1", rope("f32[B,S,2]", "%x, %t", "heads = 2, interleaved = false, rotary = 4"));
+  refused("O1", rope("f32[B,S,2]", "%x, %t, %t",
+                     "eps = 1.0, heads = 2, interleaved = false, rotary = 4"));
+  refused("O1", rope("f32[B,S,2]", "%x, %t, %t, %v", "heads = 1, interleaved = false, rotary = 4"));
+  accepted(rope("f32[B,S,2]", "%x, %t, %t, %v",
+                "eps = 1.0, heads = 1, interleaved = false, rotary = 4"));
+  refused("O5", rope("f32[B,S,2]", "%x, %t, %t, %v",
+                     "eps = 1.0, heads = 2, interleaved = false, rotary = 4"));
+  refused("O5", rope("f32[B,S,2]", "%x, %t, %t, %t",
+                     "eps = 1.0, heads = 1, interleaved = false, rotary = 4"));
   refused("O2", rope("f32[B,S,2]", "%x, %t, %t", "heads = 2, interleaved = false, rotary = 4",
                      "f32[B,S,9]"));
   refused("O2", rope("f32[B,S,2]", "%x, %t, %t", "heads = 3, interleaved = false, rotary = 2"));

@@ -6,7 +6,7 @@
     decoder_variants.py --make           writes decoder_variants.json anew, by ONNX Runtime
 
 Positions by rotary embeddings (halves, pairs, a part of the head) and by ALiBi in three spellings; heads that share keys (MQA,
-GQA of 3) or do not; a window, a soft cap, norms of queries and keys; with a past and without, with positions as an input and
+GQA of 3) or do not; a window, a soft cap, norms of queries and keys before and behind the transposition; with a past and without, with positions as an input and
 without, without a mask, with a cache that is written in place. Weights are multiples of 2^-12 (make_models.py). Exit status 77, which ctest takes as skipped, without onnx.
 """
 import json
@@ -35,7 +35,7 @@ from torchscript_forms import INT64_MAX  # noqa: E402
 HEAD, INNER, LAYERS, VOCABULARY = 8, 48, 2, 200
 PROMPT, COUNT = [23, 185, 12, 15, 23, 56, 47, 139], 20
 USUAL = {"past": True, "positions": True, "mask": True, "heads": 4, "kv_heads": 2, "rotary": "halves", "turned": HEAD, "alibi": None,
-         "window": None, "cap": None, "norms": False, "in_place": None}
+         "window": None, "cap": None, "norms": None, "in_place": None}
 NO_ROTARY = {"rotary": None, "kv_heads": 4}
 VARIANTS = {
     "usual": {},
@@ -50,10 +50,12 @@ VARIANTS = {
     "a_part_turns": {"turned": 4},
     "pairs_turn": {"rotary": "pairs"},
     "pairs_of_a_part_turn": {"rotary": "pairs", "turned": 4},
-    "norms_of_heads": {"norms": True},
+    "norms_of_heads": {"norms": "before"},
+    "norms_behind_the_transposition": {"norms": "behind"},
+    "norms_of_parts_that_turn": {"norms": "behind", "turned": 4, "kv_heads": 1},
     "no_position_input": {"positions": False},
     "window_without_position_input": {"window": 5, "positions": False},
-    "all": {"window": 6, "cap": 3.0, "turned": 4, "rotary": "pairs", "norms": True, "heads": 6},
+    "all": {"window": 6, "cap": 3.0, "turned": 4, "rotary": "pairs", "norms": "before", "heads": 6},
     "no_past": {"past": False},
     "no_past_nor_positions": {"past": False, "positions": False},
     "no_past_nor_mask": {"past": False, "mask": False},
@@ -154,9 +156,13 @@ def attention(g, s, v, x, mask, angles, weights, name, layer):
         y = s.at(part)("MatMul", x, g.matrix(weights[f"{name}.{part}.weight"]))
         return s("Reshape", y, head_shape(g, s, batch, count, HEAD), allowzero=0)
     q, k, values = project("q_proj", v["heads"]), project("k_proj", v["kv_heads"]), project("v_proj", v["kv_heads"])
-    if v["norms"]:
-        q, k = (rms_norm(g, s.at(part), y, weights, f"{name}.{part}")[0] for part, y in (("q_norm", q), ("k_norm", k)))
+    def normalised(q, k):
+        return (rms_norm(g, s.at(part), y, weights, f"{name}.{part}")[0] for part, y in (("q_norm", q), ("k_norm", k)))
+    if v["norms"] == "before":
+        q, k = normalised(q, k)
     q, k, values = (s("Transpose", y, perm=[0, 2, 1, 3]) for y in (q, k, values))
+    if v["norms"] == "behind":
+        q, k = normalised(q, k)
     if angles:
         q, k = turn(s, v, q, *angles), turn(s, v, k, *angles)
     if v["in_place"]:

@@ -158,7 +158,7 @@ Case gelus(int hidden) {
 }
 
 // Both layouts, tables by pair and by channel, for each row and shared by the batch; from inputs,
-// from the arena, from a slice.
+// from the arena, from a slice; of heads that are normalised too.
 Case ropes(int heads, int dim, int rotary) {
   const int width = heads * dim;
   const std::string x = fmt::format("f32[B,S,{}]", width),
@@ -167,16 +167,20 @@ Case ropes(int heads, int dim, int rotary) {
   std::string body = fmt::format(
       "  %w = pointwise(%x, %r) {{body = (i,j,k) => select(k < {0}, %x[i,j,k] * 2.0, %r[i,j,k - {0}])}} : f32[B,S,{1}]\n"
       "  %a = pointwise(%x) {{body = (i,j,k) => %x[i,j,k] * 2.0}} : {2}\n"
-      "  %s = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {0}]}} : {2}\n",
-      width, 2 * width, x);
+      "  %s = pointwise(%w) {{body = (i,j,k) => %w[i,j,k + {0}]}} : {2}\n"
+      "  %h = pointwise(%g) {{body = (i) => %g[i] * 2.0}} : f32[{3}]\n",
+      width, 2 * width, x, dim);
   std::vector<std::string> outputs;
   for (const char* interleaved : {"false", "true"}) {
-    for (const char* operands : {"%x, %c, %n", "%a, %c, %n", "%s, %cw, %nw"}) {
+    for (const char* operands : {"%x, %c, %n", "%a, %c, %n", "%s, %cw, %nw", "%x, %c, %n, %g",
+                                 "%a, %c, %n, %h", "%s, %cw, %nw, %h"}) {
       const std::string name = fmt::format("y{}", outputs.size());
+      const bool normalised =
+          std::string_view(operands).ends_with("g") || std::string_view(operands).ends_with("h");
       body += fmt::format(
-          "  %{0}_arena = rope({1}) {{heads = {2}, interleaved = {3}, rotary = {4}}} : {5}\n"
+          "  %{0}_arena = rope({1}) {{{6}heads = {2}, interleaved = {3}, rotary = {4}}} : {5}\n"
           "  %{0} = pointwise(%{0}_arena) {{body = (i,j,k) => %{0}_arena[i,j,k] * 2.0}} : {5}\n",
-          name, operands, heads, interleaved, rotary, x);
+          name, operands, heads, interleaved, rotary, x, normalised ? "eps = 0.01, " : "");
       outputs.push_back(name);
     }
     const std::string name = fmt::format("y{}", outputs.size());
@@ -186,7 +190,8 @@ Case ropes(int heads, int dim, int rotary) {
     outputs.push_back(name);
   }
   const std::string inputs =
-      fmt::format("%x: {0}, %r: {0}, %c: {1}, %n: {1}, %cw: {2}, %nw: {2}", x, pairs, channels);
+      fmt::format("%x: {0}, %r: {0}, %c: {1}, %n: {1}, %cw: {2}, %nw: {2}, %g: f32[{3}]", x, pairs,
+                  channels, dim);
   return {fmt::format("ropes_{}x{}_{}", heads, dim, rotary),
           graph_text(inputs, kSymbols, body, outputs),
           kRows,
@@ -196,19 +201,22 @@ Case ropes(int heads, int dim, int rotary) {
 }
 
 // Keys and queries that lie in the caller's memory, in a tensor of their own and in one with
-// values; whole, in pairs, in part.
+// values; whole, in pairs, in part; normalised or not.
 Case rope_appends(int heads, int kv_heads, int d, int dv, int rotary) {
   const int q = heads * d, k = kv_heads * d, v = kv_heads * dv;
   const std::string cache = fmt::format("f32[P,{},4,{}]", kv_heads, d),
                     values = fmt::format("f32[P,{},4,{}]", kv_heads, dv);
-  std::string inputs = fmt::format("%x: f32[B,S,{}], %c: f32[1,B*S,{}], %n: f32[1,B*S,{}]",
-                                   q + k + v, rotary / 2, rotary / 2);
+  std::string inputs =
+      fmt::format("%x: f32[B,S,{}], %c: f32[1,B*S,{}], %n: f32[1,B*S,{}], %g: f32[{}]", q + k + v,
+                  rotary / 2, rotary / 2, d);
   std::string body = fmt::format(
       "  %slots = pointwise() {{body = (i) => select(i % 5 == 3, -1, (7*i + 2) % P*4 + i / P % 4)}} : i32[B*S]\n"
       "  %w = pointwise(%x) {{body = (i,j,k) => %x[j / S,j % S,k] * 2.0}} : f32[1,B*S,{0}]\n"
       "  %cw = pointwise(%c) {{body = (i,j,k) => %c[0,j,k % {1}]}} : f32[1,B*S,{2}]\n"
-      "  %nw = pointwise(%n) {{body = (i,j,k) => %n[0,j,k % {1}]}} : f32[1,B*S,{2}]\n",
-      q + k + v, rotary / 2, rotary);
+      "  %nw = pointwise(%n) {{body = (i,j,k) => %n[0,j,k % {1}]}} : f32[1,B*S,{2}]\n"
+      "  %gq = pointwise(%g) {{body = (i) => %g[i] * 2.0}} : f32[{3}]\n"
+      "  %gk = pointwise(%g) {{body = (i) => %g[i] - 3.0}} : f32[{3}]\n",
+      q + k + v, rotary / 2, rotary, d);
   std::vector<std::string> outputs, states;
   for (const char* part : {"q", "k", "v"}) {
     const int width = *part == 'q'   ? q
@@ -223,14 +231,16 @@ Case rope_appends(int heads, int kv_heads, int d, int dv, int rotary) {
         part, from, width);
   }
   for (const char* interleaved : {"false", "true"}) {
-    for (const char* from : {"s", "o"}) {
+    for (const std::string from : {"s", "o", "sn", "on"}) {
       const std::string name = fmt::format("y{}", outputs.size());
+      const bool normalised = from.size() > 1;
       inputs += fmt::format(", %{0}k: {1}, %{0}v: {2}", name, cache, values);
       body += fmt::format(
-          "  %{0}k2, %{0}v2, %{0}a = rope_append(%{0}k, %{0}v, %k{1}, %v{1}, %slots, %q{1}, {2}) {{heads = {3}, interleaved = {4}, rotary = {5}}} : {6}, {7}, f32[1,B*S,{8}]\n"
+          "  %{0}k2, %{0}v2, %{0}a = rope_append(%{0}k, %{0}v, %k{1}, %v{1}, %slots, %q{1}, {2}{9}) {{{10}heads = {3}, interleaved = {4}, rotary = {5}}} : {6}, {7}, f32[1,B*S,{8}]\n"
           "  %{0} = pointwise(%{0}a) {{body = (i,j,k) => %{0}a[i,j,k] * 2.0}} : f32[1,B*S,{8}]\n",
-          name, from, *from == 's' ? "%c, %n" : "%cw, %nw", heads, interleaved, rotary, cache,
-          values, q);
+          name, from.substr(0, 1), from[0] == 's' ? "%c, %n" : "%cw, %nw", heads, interleaved,
+          rotary, cache, values, q, normalised ? ", %gq, %gk" : "",
+          normalised ? "eps = 0.01, " : "");
       outputs.push_back(name);
       states.push_back(fmt::format("{0}k = %{0}k2, {0}v = %{0}v2", name));
     }
@@ -394,9 +404,13 @@ std::vector<Case> row_cases() {
   cases.push_back(ropes(2, 16, 16));
   cases.push_back(ropes(3, 64, 32));
   cases.push_back(ropes(1, 10, 6));
+  cases.push_back(ropes(3, 128, 128));  // a head in 8, 16 or 32 threads
+  cases.push_back(ropes(1, 256, 256));
   cases.push_back(rope_appends(4, 2, 16, 16, 16));
   cases.push_back(rope_appends(8, 1, 64, 32, 32));
   cases.push_back(rope_appends(1, 1, 10, 3, 6));
+  cases.push_back(rope_appends(4, 2, 128, 128, 128));
+  cases.push_back(rope_appends(2, 1, 64, 24, 64));  // threads of a row that heads do not divide
   cases.push_back(softmaxes());
   cases.push_back(softmaxes_of_known_length());
   cases.push_back(types());
