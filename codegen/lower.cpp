@@ -47,15 +47,12 @@ struct Form {
 };
 
 // How the products of a graph are executed.
-using Choice =
-    std::tuple<Arm, std::vector<WgmmaTile>, StreamTile, std::vector<Tf32Tile>, OrderedTiles, bool>;
-std::vector<Choice> choices(const Graph& graph, const TargetClass& target, int64_t most_tokens,
-                            const ProductRules& rules) {
-  std::vector<Choice> all;
+std::vector<MatmulKernel> choices(const Graph& graph, const TargetClass& target,
+                                  int64_t most_tokens, const ProductRules& rules) {
+  std::vector<MatmulKernel> all;
   for (OpId o : graph.order()) {
     if (graph.op(o).kind != OpKind::matmul) continue;
-    const MatmulConfig c = choose(describe(graph, o, most_tokens, rules), target);
-    all.emplace_back(c.arm, c.tiles, c.stream, c.tf32, c.ordered, c.early);
+    all.push_back(choose(describe(graph, o, most_tokens, rules), target));
   }
   return all;
 }

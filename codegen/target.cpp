@@ -8,11 +8,11 @@ const std::vector<TargetClass>& target_classes() {
       {"cpu"},
       // And PTX for GPUs to come: the shared memory of the smallest.
       {"sm_80", {"sm_80", "sm_86", "sm_89"}, "", Family::cuda, 99 << 10},
-      {"sm_90a", {"sm_90"}, "a", Family::cuda, 227 << 10, true, 132},
+      {"sm_90a", {"sm_90"}, "a", Family::cuda, 227 << 10, true, true, true, 132},
       // The B100's kin, then the RTX 50 series': with the forms of sm_80, whose mma.sync they keep,
       // and their own shared memory.
-      {"sm_100a", {"sm_100"}, "", Family::cuda, 227 << 10, false, 148},
-      {"sm_120a", {"sm_120"}, "", Family::cuda, 99 << 10, false, 188},
+      {"sm_100a", {"sm_100"}, "", Family::cuda, 227 << 10, true, true, false, 148},
+      {"sm_120a", {"sm_120"}, "", Family::cuda, 99 << 10, true, true, false, 188},
   };
   return kClasses;
 }

@@ -19,7 +19,9 @@ struct TargetClass {
   std::string_view variant = "";  // of the architecture that they are compiled for: "a" of sm_90a
   Family family = Family::cpu;
   uint32_t shared_bytes = 0;  // that a block may have on all of them
-  bool has_wgmma = false;     // products of a warpgroup from shared memory, and TMA that fills it
+  bool has_tma = false;       // boxes of a matrix that come to shared memory by themselves
+  bool has_clusters = false;  // blocks that reach each other's shared memory
+  bool has_wgmma = false;     // products of a warpgroup from shared memory
   int64_t processors =
       0;  // multiprocessors of the largest, for blocks that take one tile after the other
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a matrix product is executed: describe() -> MatmulDesc -> choose() -> MatmulConfig -> one
+// How a matrix product (GEMM) is executed: describe() -> MatmulDesc -> choose() -> MatmulConfig -> one
 // emitter per arm. What decides for an arm, and for its tile, is choose.cpp alone.
 #pragma once
 
@@ -171,18 +171,24 @@ struct OrderedTiles {
   bool operator==(const OrderedTiles&) const = default;
 };
 
-struct MatmulConfig {
+/// How a product is executed: the arm, and what is its own in each.
+struct MatmulKernel {
   Arm arm = Arm::library;
-  std::string reason;                                 // why this arm
-  int line = 0;                                       // of choose.cpp, where it was chosen
-  std::vector<std::pair<Arm, std::string>> rejected;  // the others that were looked at, and why not
-  int panel = 0;                                      // columns of a panel
-  std::vector<WgmmaTile> tiles;                       // several: the rows of a run decide
+  int panel = 0;                 // columns of a panel
+  std::vector<WgmmaTile> tiles;  // several: the rows of a run decide
   StreamTile stream;
   std::vector<Tf32Tile> tf32;  // several: the rows of a run decide
   OrderedTiles ordered;
-  bool splits_gate = false;  // an op of its own pays: see choose.cpp
   bool early = false;  // wgmma: the weight is asked for before the launches before it have ended
+  bool operator==(const MatmulKernel&) const = default;
+};
+
+/// That, and why.
+struct MatmulConfig : MatmulKernel {
+  std::string reason;                                 // why this arm
+  int line = 0;                                       // of choose.cpp, where it was chosen
+  std::vector<std::pair<Arm, std::string>> rejected;  // the others that were looked at, and why not
+  bool splits_gate = false;                           // an op of its own pays: see choose.cpp
 };
 
 /// The only place that decides. Depends on what is known at compile time alone.

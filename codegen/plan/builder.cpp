@@ -257,6 +257,8 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   out_.plan.counters = std::max(out_.plan.counters, launch.counters);
   if (launch.f32 != F32Products::exact) out_.plan.precision = to_string(launch.f32);
   const uint32_t kernel = kernel_of(c, launch, true);
+  TFCC_CHECK((launch.maps.empty() || target_.has_tma) && "the target has no TMA");
+  TFCC_CHECK((launch.size.cluster <= 1 || target_.has_clusters) && "the target has no clusters");
   std::vector<runtime::TensorMap> maps;
   for (const MatrixView& m : launch.maps) {
     reads.push_back(buffer_of(c, m.value));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_ordered: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j), or gated out[i, j] =
+// matmul_ordered, a GEMM: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j), or gated out[i, j] =
 // epilogue(s, t, i, j) with the sums of columns 16 (j / 8) + j % 8 and eight behind it. All sums
 // are made in one order, so that the bits of a row depend neither on the other rows nor on the
 // tile: k is cut into Spec::parts of one length, a multiple of 32; the sum of a part is one f32

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_stream: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) for at most 16 rows i,
+// matmul_stream, a GEMM: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) for at most 16 rows i,
 // or gated out[i, j] = epilogue(s, t, i, j) with the sums of columns 16 (j / 8) + j % 8 and eight
 // behind it, which a thread of a warpgroup has side by side; sums in f32 with p in order: the bits
 // of a row are those of matmul_wgmma, and depend neither on the other rows nor on the tile.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_tf32: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) of f32 on tensor cores
+// matmul_tf32, a GEMM: out[i, j] = epilogue(sum over p of a[i, p] b[j, p], i, j) of f32 on tensor cores
 // with nearly the accuracy of f32, or gated out[i, j] = epilogue(s, t, i, j) with the sums of
 // columns 16 (j / 8) + j % 8 and eight behind it.
 //

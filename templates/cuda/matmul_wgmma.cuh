@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// matmul_wgmma: out[i, j] = epilogue(sum over p of a[i, p] b[p, j], i, j), sums in f32 with p in
+// matmul_wgmma, a GEMM: out[i, j] = epilogue(sum over p of a[i, p] b[p, j], i, j), sums in f32 with p in
 // order: a row's bits depend neither on the other rows nor on the tile.
 //
 // a [rows, k], b [k, columns] or with trans_b [columns, k], out [rows, columns], all row-major of
