@@ -243,7 +243,7 @@ Tile tile_of_decode(const EmitContext& c, const Description& x) {
     return round_up(n, 16) + (round_up(n, 16) % 64 == 0 ? 0 : 8);
   };
   const int64_t ring = kDecodeStages * t.block_n * (padded(x.head) + padded(x.v_head)),
-                part = 16 * (round_up(x.v_head, 32) + 8 + 5);
+                part = 16 * (round_up(x.v_head, 32) + 8 + 8);
   t.threads = static_cast<uint32_t>(32 * t.warps);
   t.shared_bytes =
       static_cast<uint32_t>(2 * (16 * padded(x.head) + t.warps * ring) + 4 * t.warps * part);
@@ -384,16 +384,16 @@ size_t add_map(const EmitContext& c, std::vector<MatrixView>& maps, const RowSli
 
 // Where the rows of a sequence stand, if they are packed or in pages; else empty.
 std::string packed_rows(const Stub& stub, const EmitContext& c, const ir::Op& op,
-                        Sequences sequences) {
+                        Sequences sequences, bool early) {
   const auto& attrs = op.as<ir::AttentionAttrs>();
   if (attrs.packed.empty()) return "";
   const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
   std::string rows = fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6));
   if (attrs.page) {
     ExprRef most = c.dims(op.operands[7])[1], pages = c.dims(op.operands[1])[0];
-    rows = fmt::format("PagedRows<{}, {}>{{{}, {}, {}, {}, {}, (idx)({}), (idx)({})}}", *attrs.page,
-                       attrs.kv_heads, in(3), in(4), in(5), in(6), in(7), stub.size(most),
-                       stub.size(pages));
+    rows = fmt::format("PagedRows<{}, {}{}>{{{}, {}, {}, {}, {}, (idx)({}), (idx)({})}}",
+                       *attrs.page, attrs.kv_heads, early ? ", true" : "", in(3), in(4), in(5),
+                       in(6), in(7), stub.size(most), stub.size(pages));
   }
   if (sequences == Sequences::few)
     rows = fmt::format("few_queries<{}>({})", few_queries(attrs), rows);
@@ -466,6 +466,54 @@ std::vector<int64_t> attention_lengths(const Graph& graph, OpId o, const TargetC
 
 namespace {
 
+// Whether it reads where rows and pages are before the launches before it have ended: that was
+// there before the run, and a launch of the run makes q. Then the launches before the last one have
+// ended when this one begins, the first among them, which writes sizes and addresses. Only in the
+// form for the fewest tokens: of more there are blocks that wait for a place, and those that have
+// nothing to do would keep theirs until then.
+bool begins_early(const EmitContext& c, const ir::Op& op) {
+  const auto given = [&](ValueId v) { return c.callers.has(v) && !c.graph.def(v); };
+  const bool overlap = c.target.has_clusters;  // launches do, on GPUs that have these
+  return overlap && c.bucket.most_tokens && c.bucket.most_tokens <= kFewestTokens &&
+         c.graph.def(op.operands[0]) &&
+         std::all_of(op.operands.begin() + 3, op.operands.begin() + 8, given);
+}
+
+// What the kernel is called with. By warpgroups q, k and v come by maps, which are added.
+std::vector<std::string> arguments_of(Stub& stub, const EmitContext& c, const ir::Op& op,
+                                      const Description& x, const Tile& tile,
+                                      const std::vector<std::string>& functors, bool early,
+                                      std::vector<MatrixView>& maps) {
+  std::string rows = packed_rows(stub, c, op, x.sequences, early);
+  std::vector<std::string> arguments{stub.out()};
+  const auto add = [&](std::initializer_list<std::string> more) {
+    arguments.insert(arguments.end(), more);
+  };
+  const auto made = [&](const char* n) { return fmt::format("[&{}] {{ return {}; }}", n, rows); };
+  if (tile.resident) {
+    for (size_t k = 0; k < 3; ++k)
+      add({fmt::format("m{}", add_map(c, maps, x.parts[k], k == 0 ? tile.block_m : tile.block_n))});
+    add({stub.late_size(x.batch)});
+    if (rows.empty())
+      rows = fmt::format("PaddedRows{{(idx)({}), (idx)({})}}", stub.size(x.queries),
+                         stub.size(x.keys));
+    add({made("")});
+    rows.clear();
+    stub.waits_itself(tile.resident, maps.size());
+  } else {
+    for (const RowSlice& part : x.parts) add({stub.in(part.base, part.offset)});
+    if (tile.warps) {
+      add({early ? stub.early_size(x.batch) : stub.late_size(x.batch)});
+      rows = made(early ? ", n = FreshSizes{n}" : "");
+    } else {
+      add({stub.size(x.batch), stub.size(x.most_queries), stub.size(x.keys)});
+    }
+  }
+  arguments.insert(arguments.end(), functors.begin(), functors.end());
+  if (!rows.empty()) arguments.push_back(rows);
+  return arguments;
+}
+
 // A launch of those sequences that x says.
 KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const Tile& tile) {
   const ir::Op& op = c.graph.op(o);
@@ -477,8 +525,11 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const
             : decodes  ? "attention_decode"
                        : "attention",
             op.operands, values_read(op, x, warpgroups), {op.results[0]});
+  const bool early = decodes && begins_early(c, op);
+  if (early) stub.reads_early(), stub.waits_itself(1, 0);
   const std::vector<std::string> functors = add_functors(stub, attrs, x);
   add_spec(stub, c, attrs, x, tile);
+  if (decodes) stub.field("early", early);
   if (c.cuda()) {
     const char* const shape = warpgroups ? "AttentionWgmmaShape"
                               : decodes  ? "DecodeShape"
@@ -487,27 +538,8 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const Description& x, const
                              tile.threads, tile.shared_bytes),
                  "the plan has other sizes");
   }
-  std::string rows = packed_rows(stub, c, op, x.sequences);
   std::vector<MatrixView> maps;
-  std::vector<std::string> arguments{stub.out()};
-  if (warpgroups) {
-    for (size_t k = 0; k < 3; ++k)
-      arguments.push_back(
-          fmt::format("m{}", add_map(c, maps, x.parts[k], k == 0 ? tile.block_m : tile.block_n)));
-    arguments.push_back(stub.late_size(x.batch));
-    if (rows.empty())
-      rows = fmt::format("PaddedRows{{(idx)({}), (idx)({})}}", stub.size(x.queries),
-                         stub.size(x.keys));
-    arguments.push_back(fmt::format("[&] {{ return {}; }}", rows));
-    stub.waits_itself(tile.resident, maps.size());
-  } else {
-    for (const RowSlice& part : x.parts) arguments.push_back(stub.in(part.base, part.offset));
-    arguments.push_back(stub.size(x.batch));
-    if (!decodes) arguments.insert(arguments.end(), {stub.size(x.most_queries), stub.size(x.keys)});
-  }
-  arguments.insert(arguments.end(), functors.begin(), functors.end());
-  if (!warpgroups && !rows.empty()) arguments.push_back(rows);
-  stub.call(std::move(arguments), {});
+  stub.call(arguments_of(stub, c, op, x, tile, functors, early, maps), {});
 
   ExprRef pairs =
       ir::mul(ir::mul(x.batch, c.integer(attrs.heads)), ir::mul(x.most_queries, x.keys));

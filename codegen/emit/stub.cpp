@@ -229,6 +229,7 @@ size_t Stub::position(ValueId v) const {
 
 std::string Stub::pointer(size_t k) const {
   const Argument& a = arguments_[k];
+  if (cuda_ && a.callers && reads_early_) return fmt::format("fresh(a{})", k);
   if (cuda_) return fmt::format("{}a{}", a.callers ? "*" : "", k);
   return fmt::format("({}{}*)a[{}]", a.written ? "" : "const ", a.type, k);
 }

@@ -90,6 +90,9 @@ class Stub {
   /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a
   /// multiprocessor, and it has tensor maps m0, m1, ...
   void waits_itself(int blocks, size_t maps);
+  /// What is printed from here on is read before that wait, and is there before the run: addresses
+  /// of the caller's tensors, too, where all multiprocessors see the same.
+  void reads_early() { reads_early_ = true; }
 
   /// CUDA: `blocks` of it share a multiprocessor.
   void resident(int blocks) { resident_ = blocks; }
@@ -129,7 +132,7 @@ class Stub {
   std::map<std::string, std::vector<size_t>> members_;  // arguments that each functor holds
   bool fast_ = false;
   int resident_ = 0;  // 0: any number
-  bool waits_itself_ = false;
+  bool waits_itself_ = false, reads_early_ = false;
   size_t maps_ = 0;
   std::string scratch_;  // its type, if there is any
 };

@@ -14,6 +14,8 @@
 // 16) + sequences at least: a block looks for its sequence in `cu`. Where sequences have at most
 // Rows::most_queries there are as many row tiles for each. Spec: as for attention, without block_m;
 // warps, stages, span, cluster. Threads and dynamic shared memory: DecodeShape<Spec>.
+// early: what says where rows and pages are was there before the run, so that it is read before the
+// launches before this one have ended.
 // Bound: bytes of the keys and values that are seen, each read once.
 #pragma once
 #include "cuda/attention_mma.cuh"
@@ -28,9 +30,9 @@ template <class Spec> struct DecodeShape {
   static constexpr int k_elements = Spec::block_n * QkRows::stride,
                        v_elements = Spec::block_n * VRows::stride;
   static constexpr int part_stride =
-      round_up(Spec::v_dim, 32) + 8;  // threads of four rows meet no bank twice
-  static constexpr int part_floats =
-      rows * (part_stride + 5);  // results, a top and four sums of each row
+      round_up(Spec::v_dim, 32) + 8;    // threads of four rows meet no bank twice
+  static constexpr int row_floats = 8;  // four sums and a top, aligned
+  static constexpr int part_floats = rows * (part_stride + row_floats);
   static constexpr int shared_bytes =
       2 * (q_elements + Spec::warps * Spec::stages * (k_elements + v_elements)) +
       4 * Spec::warps * part_floats;
@@ -49,7 +51,8 @@ template <class Spec, class Rows> struct DecodeBlock {
   static_assert(Rows::page_size % Spec::block_n == 0, "the keys of a tile lie in one page");
   Rows rows;
   idx b = -1, kv_head, first, queries, keys;
-  idx limit, first_tile, tiles;
+  i64 first_query;  // row of q
+  idx limit = 0, first_tile = 0, tiles = 0;
   idx lowest, highest;  // positions of the first and the last row
   idx upper, lower;     // and of the two rows of a lane's accumulators
 
@@ -61,18 +64,20 @@ template <class Spec, class Rows> struct DecodeBlock {
       constexpr int of_each = ceil_div(Rows::most_queries * group, 16);
       first = place % of_each * 16;
       const idx own = place / of_each;
-      if (own < sequences && first < rows.query_count(own) * group) b = own;
+      if (own >= sequences) return;
+      look_up(own);
+      if (first < queries * group) b = own;
     } else {
       const TilePlace at = tile_place(
           place, sequences, [&](idx s) { return (rows.query_count(s) * group + 15) / 16; });
-      b = at.sequence;
       first = at.tile * 16;
+      if (at.sequence < 0) return;
+      look_up(at.sequence);
+      b = at.sequence;
     }
     if (b < 0) return;
-    queries = rows.query_count(b);
-    keys = rows.key_count(b);
     const auto position = [&](idx row) {
-      return rows.position(b, imin(row, queries * group - 1) / group);
+      return rows.position_of(first_query + imin(row, queries * group - 1) / group);
     };
     lowest = position(first), highest = position(first + 15);
     upper = position(first + lane / 4), lower = position(first + lane / 4 + 8);
@@ -80,6 +85,12 @@ template <class Spec, class Rows> struct DecodeBlock {
     first_tile = left < 0 ? 0 : imax(0, lowest - left) / Spec::block_n;
     tiles = (limit + Spec::block_n - 1) / Spec::block_n;
     if (first_tile >= tiles) tiles = 0;  // a window behind all keys
+  }
+
+  /// What one read of each says of a sequence; all of them are on their way at once.
+  TFCC_FN void look_up(idx sequence) {
+    first_query = rows.first_query(sequence), queries = rows.query_count(sequence),
+    keys = rows.key_count(sequence);
   }
 
   template <class Score, class Visible>
@@ -154,11 +165,10 @@ template <class Spec> struct SharedSpans {
   }
 };
 
-/// The block's `count` rows of q, of a sequence whose first is `first_query`, and zeros; by all
-/// threads.
+/// The block's `count` rows of q, and zeros; by all threads.
 template <class Spec, class Rows>
 TFCC_FN void load_decode_queries(typename Spec::T* tile_q, const typename Spec::T* q,
-                                 const DecodeBlock<Spec, Rows>& block, i64 first_query, int count) {
+                                 const DecodeBlock<Spec, Rows>& block, int count) {
   using T = typename Spec::T;
   using Shape = DecodeShape<Spec>;
   constexpr int per_row = Shape::QkRows::width / 8, group = DecodeBlock<Spec, Rows>::group;
@@ -169,7 +179,7 @@ TFCC_FN void load_decode_queries(typename Spec::T* tile_q, const typename Spec::
       T e[8];
     } u;
     u.word = make_uint4(0, 0, 0, 0);
-    const T* from = q + (first_query + at / group) * Spec::q_stride +
+    const T* from = q + (block.first_query + at / group) * Spec::q_stride +
                     (block.kv_head * group + at % group) * Spec::head_dim + c * 8;
     if (r < count && c * 8 < Spec::head_dim) {
       if constexpr (AttentionChunks<Spec>::chunked(Spec::head_dim, Spec::q_stride)) {
@@ -190,44 +200,74 @@ template <class Spec, class Rows> struct DecodeWarp {
   using T = typename Spec::T;
   using Shape = DecodeShape<Spec>;
   using Warp = AttentionWarp<Spec>;
+  using Bits = KeyBits<Spec::block_n>;
+  /// A tile that is to be copied, and where its rows begin.
+  struct Next {
+    idx tile;
+    Bits bits;
+    i64 k_row, v_row;
+  };
   const DecodeBlock<Spec, Rows>& block;
   T* ring;
-  const T *k, *v;
   WarpTiles<Spec> own, ahead;
+  Next first[Spec::stages];
   int stage = 0, lane = threadIdx.x % kWarp;
 
+  /// Looks up where the first tiles are, in what is there before the run.
   TFCC_FN DecodeWarp(const DecodeBlock<Spec, Rows>& block_, const SharedSpans<Spec>& spans,
-                     T* ring_, const T* k_, const T* v_)
+                     T* ring_)
       : block(block_),
         ring(ring_),
-        k(k_),
-        v(v_),
         own(block_.first_tile, block_.tiles, spans.number_of(threadIdx.x / kWarp), spans.at_once),
         ahead(own) {
 #pragma unroll
-    for (int s = 0; s < Spec::stages; ++s) copy_next(s);
+    for (int s = 0; s < Spec::stages; ++s) first[s] = look_up();
+  }
+  TFCC_FN void start(const T* k, const T* v) const {
+#pragma unroll
+    for (int s = 0; s < Spec::stages; ++s) copy(first[s], s, k, v);
   }
   TFCC_FN T* tile_k(int s) const { return ring + s * (Shape::k_elements + Shape::v_elements); }
   TFCC_FN T* tile_v(int s) const { return tile_k(s) + Shape::k_elements; }
-  TFCC_FN KeyBits<Spec::block_n> bits_of(idx tile) const {
-    KeyBits<Spec::block_n> bits;
+  TFCC_FN Bits bits_of(idx tile) const {
+    Bits bits;
     next_tile<Spec::block_n>(tile, block.tiles, block.limit, block.b, AllLive{}, bits);
     return bits;
   }
-  TFCC_FN void copy_next(int s) {
-    if (ahead.more()) {
-      const auto bits = bits_of(ahead.tile);
-      copy_key_tile<Spec, typename Shape::QkRows, Spec::head_dim, Spec::k_stride, kWarp>(
-          tile_k(s), k, block, ahead.tile, bits, lane);
-      copy_key_tile<Spec, typename Shape::VRows, Spec::v_dim, Spec::v_stride, kWarp>(
-          tile_v(s), v, block, ahead.tile, bits, lane);
-      ahead.next();
+  /// Of the tile that is ahead; the next one is then. Its tile is -1 where there is none.
+  TFCC_FN Next look_up() {
+    Next next{-1, {}, 0, 0};
+    if (!ahead.more()) return next;
+    const auto row = [&](int stride, int width) {
+      return block.rows.key_row(block.b, block.kv_head, ahead.tile * Spec::block_n, stride, width);
+    };
+    next = {ahead.tile, bits_of(ahead.tile), row(Spec::k_stride, Spec::head_dim),
+            row(Spec::v_stride, Spec::v_dim)};
+    ahead.next();
+    return next;
+  }
+  template <class Valid>
+  TFCC_FN void copy_rows(const Next& next, int s, const T* k, const T* v,
+                         const Valid& valid) const {
+    using Chunks = AttentionChunks<Spec>;
+    copy_tile<typename Shape::QkRows, Spec::block_n, Spec::head_dim,
+              Chunks::chunked(Spec::head_dim, Spec::k_stride), kWarp>(tile_k(s), k + next.k_row,
+                                                                      Spec::k_stride, valid, lane);
+    copy_tile<typename Shape::VRows, Spec::block_n, Spec::v_dim,
+              Chunks::chunked(Spec::v_dim, Spec::v_stride), kWarp>(tile_v(s), v + next.v_row,
+                                                                   Spec::v_stride, valid, lane);
+  }
+  TFCC_FN void copy(const Next& next, int s, const T* k, const T* v) const {
+    if (next.tile >= 0) {
+      if (Spec::early && next.bits.all()) copy_rows(next, s, k, v, AllRows{});
+      else copy_rows(next, s, k, v, next.bits);
     }
     commit_copies();
   }
   /// The tiles of a span join `w`.
   template <class Score, class Visible>
-  TFCC_FN void see_span(Warp& w, const Score& score, const Visible& visible) {
+  TFCC_FN void see_span(Warp& w, const T* k, const T* v, const Score& score,
+                        const Visible& visible) {
     for (bool last = false; !last; own.next()) {
       last = own.last_of_span();
       wait_copies<Spec::stages - 1>();
@@ -236,7 +276,7 @@ template <class Spec, class Rows> struct DecodeWarp {
       w.see_tile(tile_k(stage), tile_v(stage), block, block.first + lane / 4, own.tile, bits,
                  block.cuts(bits, own.tile), score, visible);
       __syncwarp();
-      copy_next(stage);
+      copy(look_up(), stage, k, v);
       stage = stage + 1 == Spec::stages ? 0 : stage + 1;
     }
   }
@@ -254,51 +294,74 @@ template <class Spec, class Rows> struct DecodeWarp {
           if (at < Spec::v_dim) part[r * Shape::part_stride + at] = w.o[t][2 * half + c];
         }
       }
-      f32* const of_row = part + 16 * Shape::part_stride + r * 5;
+      f32* const of_row = part + Shape::rows * Shape::part_stride + r * Shape::row_floats;
       of_row[lane % 4] = w.softmax.sum[half];
       if (lane % 4 == 0) of_row[4] = w.softmax.top[half];
     }
   }
 };
 
-/// One thread: merges every `threads`th column of one row, or of this block's part of it, of what
-/// the warps left.
+/// One thread: merges every `threads`th pair of columns of one row, or of this block's part of it,
+/// of what the warps left.
 template <class Spec> struct DecodeColumns {
   using Shape = DecodeShape<Spec>;
-  static constexpr int threads = Shape::threads / 16, count = ceil_div(Spec::v_dim, threads),
-                       slice = ceil_div(Spec::v_dim, Spec::cluster);
+  static constexpr int threads = Shape::threads / 16, pairs = ceil_div(Spec::v_dim, 2 * threads),
+                       slice = round_up(ceil_div(Spec::v_dim, Spec::cluster), 2);
   int row, first, end;
-  SpanSum<Spec, count, 4> sum;
+  SpanSum<Spec, 2 * pairs, 4> sum;
 
   TFCC_FN DecodeColumns(const SharedSpans<Spec>& spans) {
     row = threadIdx.x / threads,
-    first = threadIdx.x % threads + (spans.spread ? spans.rank * slice : 0);
+    first = threadIdx.x % threads * 2 + (spans.spread ? spans.rank * slice : 0);
     end = spans.spread ? imin(Spec::v_dim, (spans.rank + 1) * slice) : Spec::v_dim;
   }
-  TFCC_FN void add(const f32* part) {
-    const f32* const of_row = part + 16 * Shape::part_stride + row * 5;
-    sum.add(
-        of_row[4], [&](int x) { return of_row[x]; },
-        [&](int x) {
-          return first + x * threads < end ? part[row * Shape::part_stride + first + x * threads]
-                                           : 0.0f;
-        });
+  TFCC_FN int column(int x) const { return first + x / 2 * 2 * threads + x % 2; }
+  /// The spans of a round, `count` of them, in their order; several are read at once.
+  TFCC_FN void add(const SharedSpans<Spec>& spans, int count) {
+    constexpr int at_once = !Spec::early ? 1 : pairs > 4 ? 2 : 4;  // for registers
+    for (int p = 0; p < count; p += at_once) {
+      f32 tops[at_once];
+      float4 sums[at_once];
+      float2 values[at_once][pairs];
+#pragma unroll
+      for (int q = 0; q < at_once; ++q) {
+        if (p + q >= count) break;
+        const f32* const part = spans.part_of(p + q);
+        const f32* const of_row = part + Shape::rows * Shape::part_stride + row * Shape::row_floats;
+        sums[q] = *(const float4*)of_row, tops[q] = of_row[4];
+#pragma unroll
+        for (int x = 0; x < pairs; ++x) {
+          if (column(2 * x) < end)
+            values[q][x] = *(const float2*)(part + row * Shape::part_stride + column(2 * x));
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < at_once; ++q) {
+        if (p + q >= count) break;
+        const f32 of_sums[4] = {sums[q].x, sums[q].y, sums[q].z, sums[q].w};
+        sum.add(
+            tops[q], [&](int x) { return of_sums[x]; },
+            [&](int x) { return x % 2 == 0 ? values[q][x / 2].x : values[q][x / 2].y; });
+      }
+    }
   }
   TFCC_FN void write(typename Spec::T* to) const {
     const f32 scale = row_scale((sum.sum[0] + sum.sum[1]) + (sum.sum[2] + sum.sum[3]));
 #pragma unroll
-    for (int x = 0; x < count; ++x) {
-      const int c = first + x * threads;
-      if (c < end) store(to, c, sum.o[x] * scale);
+    for (int x = 0; x < 2 * pairs; ++x) {
+      if (column(x) < end) store(to, column(x), sum.o[x] * scale);
     }
   }
 };
 
-template <class Spec, class Score, class Visible, class Live, class Rows>
+/// Called when the launches before this one have ended; if Spec::early before that, and it waits
+/// itself: what sequences() and rows_of() say was there before the run. Its copies and sums are laid
+/// out for one or two sequences then; 16 sequences were 2% slower with that.
+template <class Spec, class Sequences, class Score, class Visible, class Live, class RowsOf>
 TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q,
-                              const typename Spec::T* k, const typename Spec::T* v, idx sequences,
-                              const Score& score, const Visible& visible, const Live&,
-                              const Rows& rows) {
+                              const typename Spec::T* k, const typename Spec::T* v,
+                              const Sequences& sequences, const Score& score,
+                              const Visible& visible, const Live&, const RowsOf& rows_of) {
   static_assert(kSame<Live, AllLive>, "the keys of a cache are those of its sequence");
   using T = typename Spec::T;
   using Shape = DecodeShape<Spec>;
@@ -307,15 +370,20 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q,
   T* const tile_q = (T*)tfcc_shared;
   T* const rings = tile_q + Shape::q_elements;
 
-  const DecodeBlock<Spec, Rows> block(rows, (idx)blockIdx.x, sequences);
-  if (block.b < 0) return;
+  const auto rows = rows_of();
+  const DecodeBlock<Spec, decltype(rows_of())> block(rows, (idx)blockIdx.x, sequences());
   const SharedSpans<Spec> spans(block, (f32*)(rings + Spec::warps * ring_elements));
-  if (!spans.spread && spans.rank > 0) return;
+  if (block.b < 0 || (!spans.spread && spans.rank > 0)) {
+    if constexpr (Spec::early) wait_for_predecessor();
+    return;
+  }
   const int warp = threadIdx.x / kWarp;
-  const i64 first_query = block.rows.first_query(block.b);
   const int count = imin(16, block.queries * block.group - block.first);
-  load_decode_queries<Spec>(tile_q, q, block, first_query, count);
-  DecodeWarp<Spec, Rows> mine(block, spans, rings + warp * ring_elements, k, v);
+  DecodeWarp<Spec, decltype(rows_of())> mine(block, spans, rings + warp * ring_elements);
+  if constexpr (Spec::early) wait_for_predecessor();
+  if constexpr (Spec::early) mine.start(k, v);
+  load_decode_queries<Spec>(tile_q, q, block, count);
+  if constexpr (!Spec::early) mine.start(k, v);
   __syncthreads();
 
   DecodeColumns<Spec> merged(spans);
@@ -323,18 +391,16 @@ TFCC_FN void attention_decode(typename Spec::T* out, const typename Spec::T* q,
     if (mine.own.more()) {
       AttentionWarp<Spec> w(tile_q);
       w.load_queries();
-      mine.see_span(w, score, visible);
+      mine.see_span(w, k, v, score, visible);
       mine.leave(w, spans.parts + warp * Shape::part_floats, count);
     }
     spans.meet();
-    if (merged.row < count) {
-      for (int p = 0; p < spans.at_once && from + p < spans.end; ++p) merged.add(spans.part_of(p));
-    }
+    if (merged.row < count) merged.add(spans, (int)imin(spans.at_once, spans.end - from));
     if (spans.spread || from + spans.at_once < spans.end)
       spans.meet();  // a block that ends takes its shared memory along
   }
   if (merged.row >= count) return;
   const int at = block.first + merged.row;
-  merged.write(out + (first_query + at / block.group) * Spec::out_stride +
+  merged.write(out + (block.first_query + at / block.group) * Spec::out_stride +
                (block.kv_head * block.group + at % block.group) * Spec::v_dim);
 }

@@ -92,6 +92,10 @@ template <class Spec> struct AttentionShape : AttentionChunks<Spec> {
 
 // ---- asynchronous copies ----
 
+/// All rows of a tile are copied.
+struct AllRows {
+  TFCC_FN bool operator()(int) const { return true; }
+};
 /// Copies `rows` rows of `columns` elements to shared memory by all threads, or by those of which
 /// `thread` is one; zeros for rows that `valid` denies and for columns up to Rows::width. Complete
 /// after commit_copies, wait_copies and a barrier.
@@ -100,7 +104,7 @@ TFCC_FN void copy_tile(T* to, const T* from, i64 stride, const Valid& valid,
                        int thread = (int)threadIdx.x) {
   constexpr int per_row = Rows::width / Rows::chunk;
   constexpr int total = rows * per_row, steps = ceil_div(total, threads);
-#pragma unroll(steps > 8 ? 4 : steps)
+#pragma unroll(steps > 8 && !kSame <Valid, AllRows> ? 4 : steps)
   for (int first = 0; first < total; first += threads) {
     const int e = first + thread;
     if (total % threads != 0 && e >= total) break;
@@ -236,22 +240,28 @@ struct PackedRows {
 };
 /// Queries as PackedRows, their positions rising in a sequence; keys in pages of a cache [pages,
 /// heads, page, width], where key j has position j. `table` has `most` pages for each sequence.
-/// Keys of one tile lie in one page.
-template <int page, int heads> struct PagedRows {
+/// Keys of one tile lie in one page. If `early` they are read before the launches before this one
+/// have ended, where all multiprocessors see the same.
+template <int page, int heads, bool early = false> struct PagedRows {
   static constexpr bool packed = true, paged = true, listed = false;
   static constexpr int page_size = page, most_queries = 0;
   const i32 *cu, *keys, *order, *pos, *table;
   idx most, pages;
-  TFCC_FN idx sequence(idx place) const { return order[place]; }
-  TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
-  TFCC_FN idx key_count(idx b) const { return imin(keys[b], most * page); }
-  TFCC_FN i64 first_query(idx b) const { return cu[b]; }
+  TFCC_FN static i32 at(const i32* p) {
+    if constexpr (early) return fresh(p);
+    else return *p;
+  }
+  TFCC_FN idx sequence(idx place) const { return at(order + place); }
+  TFCC_FN idx query_count(idx b) const { return at(cu + b + 1) - at(cu + b); }
+  TFCC_FN idx key_count(idx b) const { return imin(at(keys + b), most * page); }
+  TFCC_FN i64 first_query(idx b) const { return at(cu + b); }
   TFCC_FN i64 key_row(idx b, idx head, idx j, int, int width) const {
-    const i64 at = imax(0, imin(table[(i64)b * most + j / page], pages - 1));
-    return ((at * heads + head) * page + j % page) * width;
+    const i64 own = imax(0, imin(at(table + (i64)b * most + j / page), pages - 1));
+    return ((own * heads + head) * page + j % page) * width;
   }
   TFCC_FN idx diagonal() const { return 0; }
-  TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
+  TFCC_FN idx position(idx b, idx row) const { return at(pos + at(cu + b) + row); }
+  TFCC_FN idx position_of(i64 query) const { return at(pos + query); }
   TFCC_FN idx key_position(idx, idx j) const { return j; }
 };
 

@@ -267,6 +267,18 @@ struct FreshSizes {
   }
 };
 
+/// The address of a tensor of the caller, or a number in it, read in the same way.
+template <class T> TFCC_FN T* fresh(T* const* p) {
+  u64 v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return (T*)v;
+}
+TFCC_FN i32 fresh(const i32* p) {
+  i32 v;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 // ---- lists of sizes ----
 
 /// N sizes; N may be 0. Sizes may be given as i64.
