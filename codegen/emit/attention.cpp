@@ -467,8 +467,8 @@ std::vector<int64_t> attention_lengths(const Graph& graph, OpId o, const TargetC
 namespace {
 
 // Whether it reads where rows and pages are before the launches before it have ended: that was
-// there before the run, and a launch of the run makes q. Then the launches before the last one have
-// ended when this one begins, the first among them, which writes sizes and addresses. Only in the
+// there before the run, which begins with a launch that writes sizes and addresses. That one lets
+// nothing begin before it has ended, and a launch of the run, which makes q, stands between. Only in the
 // form for the fewest tokens: of more there are blocks that wait for a place, and those that have
 // nothing to do would keep theirs until then.
 bool begins_early(const EmitContext& c, const ir::Op& op) {

@@ -36,12 +36,12 @@ constexpr int64_t kLargestRange = int64_t{1} << 31;
 
 ExprRef product(Importer& im, const Dims& dims) { return ir::element_count(im.pool(), dims); }
 
-// The first axis of an input of several.
-bool is_batch(const Importer& im, ExprRef size) {
+// The first axis of an input [batch, length]: of whole numbers, as ids are, or of any type.
+bool is_batch(const Importer& im, ExprRef size, bool of_ids) {
   return size->kind == ir::ExprKind::symbol &&
          std::ranges::any_of(im.graph.inputs(), [&](ValueId v) {
-           const Dims& d = im.graph.value(v).type.dims;
-           return d.size() > 1 && d[0] == size;
+           const ir::Type& t = im.graph.value(v).type;
+           return t.rank() == 2 && t.dims[0] == size && (!of_ids || is_integer(t.dtype));
          });
 }
 
@@ -112,7 +112,7 @@ Result<void> import_reshape(Importer& im) {
       });
       TFCC_TRY_VOID(std::move(bounded));
       // A mask [C, T] viewed as [B, -1], where ids are [B, S]: a run has one batch, under two names.
-      if (!from.empty() && is_batch(im, to[0]) && is_batch(im, from[0]))
+      if (!from.empty() && is_batch(im, to[0], true) && is_batch(im, from[0], false))
         TFCC_TRY_VOID(im.unify(to[0], from[0], "one batch"));
       im.expect_multiple(product(im, from), product(im, to));
       return im.fail(ErrorCode::shape,

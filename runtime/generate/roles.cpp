@@ -145,7 +145,7 @@ class Finder {
       const bool fits =
           out.dims.size() == 3 && is_fixed(out.dims[2]) && !past_of(out) && is_float(out.dtype);
       // an encoder's hidden state has the same shape: by itself it is no sign of a decoder
-      if (fits && like_logits.empty()) like_logits = out.name;
+      if (fits && like_logits.empty() && given == given_.end()) like_logits = out.name;
       const bool logits = given != given_.end()
                               ? given->second == "logits"
                               : fits && (has(out.name, "logits") || !pasts_.empty());

@@ -7,12 +7,12 @@
 
 /// Spec: T, Table, heads (of q), kv_heads, page, dim, dv, rotary, q_stride, k_stride, v_stride,
 /// interleaved, wide, normalises, and then eps.
-template <class Spec, class Gamma>
+template <class Spec, class QGamma, class KGamma>
 TFCC_FN void rope_append(typename Spec::T* keys, typename Spec::T* values,
                          typename Spec::T* __restrict out, const typename Spec::T* k,
                          const typename Spec::T* v, const i32* slots, const typename Spec::T* q,
                          const typename Spec::Table* cos, const typename Spec::Table* sin,
-                         const Gamma& q_gamma, const Gamma& k_gamma, idx tables, idx pages,
+                         const QGamma& q_gamma, const KGamma& k_gamma, idx tables, idx pages,
                          i64 begin, i64 end) {
   for (i64 t = begin; t < end; ++t) {
     const auto* c = cos + t % tables * kTableWidth<Spec>;

@@ -30,7 +30,7 @@ template <class Spec> struct DecodeShape {
   static constexpr int k_elements = Spec::block_n * QkRows::stride,
                        v_elements = Spec::block_n * VRows::stride;
   static constexpr int part_stride =
-      round_up(Spec::v_dim, 32) + 8;    // threads of four rows meet no bank twice
+      round_up(Spec::v_dim, 32) + 8;    // rows that are read at once begin in other banks
   static constexpr int row_floats = 8;  // four sums and a top, aligned
   static constexpr int part_floats = rows * (part_stride + row_floats);
   static constexpr int shared_bytes =

@@ -226,7 +226,8 @@ template <class V, int N, class F> TFCC_FN void fill_pack(V (&v)[N], idx first, 
 // A kernel of capability 9.0 and later may be started while its predecessor still runs
 // (Kernel.starts_early). Until wait_for_predecessor() it may touch constants alone: everything else
 // may not be written yet, and what it would write may still be read. Sizes may be read by
-// FreshSizes where no launch before this one but those before its predecessor makes them.
+// FreshSizes where no launch before this one but those before its predecessor makes them; the
+// caller's addresses, and tensors of the caller that no launch writes, by fresh() in the same way.
 
 /// Asks for a constant that the kernel will read; block 0 does it for all.
 TFCC_FN void prefetch([[maybe_unused]] const void* p, [[maybe_unused]] u32 bytes) {

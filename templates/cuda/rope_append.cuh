@@ -15,12 +15,12 @@ template <class Spec>
 inline constexpr u32 kRopeAppendUnits =
     (Spec::heads + Spec::kv_heads) * kRopeUnits<Spec> + Spec::kv_heads* Spec::dv / Spec::vec;
 
-template <class Spec, class Gamma>
+template <class Spec, class QGamma, class KGamma>
 TFCC_FN void rope_append(typename Spec::T* keys, typename Spec::T* values, typename Spec::T* out,
                          const typename Spec::T* k, const typename Spec::T* v, const i32* slots,
                          const typename Spec::T* q, const typename Spec::Table* cos,
-                         const typename Spec::Table* sin, const Gamma& q_gamma,
-                         const Gamma& k_gamma, idx tables, idx pages, idx rows) {
+                         const typename Spec::Table* sin, const QGamma& q_gamma,
+                         const KGamma& k_gamma, idx tables, idx pages, idx rows) {
   constexpr int vec = Spec::vec, dim = Spec::dim, dv = Spec::dv;
   static_assert(dv % vec == 0 && Spec::q_stride % vec == 0 && Spec::k_stride % vec == 0 &&
                     Spec::v_stride % vec == 0,
