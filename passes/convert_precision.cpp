@@ -130,7 +130,6 @@ std::set<ValueId> angles(const Graph& g) {
     const bool kept = std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
     if (!kept && !has_angles(op) && !rotates(op)) continue;
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (rotates(op) && !is_table(op, i)) continue;
       if (may_stay(op.operands[i])) keep.insert(op.operands[i]);
     }
   }

@@ -273,8 +273,9 @@ template <class Spec, class Rows> struct DecodeWarp {
       wait_copies<Spec::stages - 1>();
       __syncwarp();
       const KeyBits<Spec::block_n> bits = bits_of(own.tile);
-      w.see_tile(tile_k(stage), tile_v(stage), block, block.first + lane / 4, own.tile, bits,
-                 block.cuts(bits, own.tile), score, visible);
+      w.see_tile(
+          tile_k(stage), tile_v(stage), block, block.first + lane / 4, own.tile, bits,
+          [&] { return block.cuts(bits, own.tile); }, score, visible);
       __syncwarp();
       copy(look_up(), stage, k, v);
       stage = stage + 1 == Spec::stages ? 0 : stage + 1;

@@ -172,14 +172,16 @@ template <class Spec> struct AttentionWarp {
     }
   }
 
+  /// For attention_decode; of attention_mma, which says the same, one form in TF32 spills with it.
   /// The keys of a tile join. `row`: of the lane's first accumulators, as the block counts rows;
-  /// `cut`: some key is hidden from some row.
-  template <class Block, class Score, class Visible>
+  /// cuts(): some key is hidden from some row; asked behind the scores, which need its registers.
+  template <class Block, class Cuts, class Score, class Visible>
   TFCC_FN void see_tile(const T* k, const T* v, const Block& block, idx row, idx tile,
-                        const KeyBits<block_n>& bits, bool cut, const Score& score,
+                        const KeyBits<block_n>& bits, const Cuts& cuts, const Score& score,
                         const Visible& visible) {
     f32 s[block_n / 8][4];
     multiply_keys(s, k);
+    const bool cut = cuts();
     constexpr int at_once = Block::packed && reads > 8 ? 8 : reads;  // positions are read too
     if (!Spec::scaled || !kSame<Visible, AllVisible> || cut)
       mask_scores<at_once>(s, block, lane, row, tile, bits, cut, score, visible);
@@ -238,9 +240,8 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
   using Warp = AttentionWarp<Spec>;
   constexpr int block_n = Spec::block_n, threads = Shape::threads;
   extern __shared__ uint4 tfcc_shared[];
-  T* const tile_q = (T*)tfcc_shared;
-  T* const tiles_k = tile_q + Shape::q_elements;
-  T* const tiles_v = tiles_k + 2 * Shape::k_elements;
+  T *const tile_q = (T*)tfcc_shared, *const tiles_k = tile_q + Shape::q_elements,
+           *const tiles_v = tiles_k + 2 * Shape::k_elements;
 
   const auto copy_keys = [&](idx tile, int stage, const KeyBits<block_n>& bits) {
     copy_key_tile<Spec, typename Warp::QkRows, Spec::head_dim, Spec::k_stride, threads>(
@@ -248,8 +249,8 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
     copy_key_tile<Spec, typename Warp::VRows, Spec::v_dim, Spec::v_stride, threads>(
         tiles_v + stage * Shape::v_elements, v, block, tile, bits);
   };
-
   const i64 first_row = block.rows.first_query(block.b) + block.first;
+  const int left = block.queries - block.first;
   copy_query_tile<Spec, typename Warp::QkRows, threads>(tile_q, q, block, first_row);
   KeyBits<block_n> bits;
   idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
@@ -257,12 +258,11 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
   commit_copies();
   wait_copies<0>();
   __syncthreads();
-
   const int warp = threadIdx.x / kWarp;
   Warp w(tile_q + warp * 16 * Warp::QkRows::stride);
   w.load_queries();
   const idx warp_row = block.first + warp * 16, row = warp_row + w.lane / 4;
-  constexpr bool by_spans = SpanKeys<Spec, Block::paged>::value > 0;
+  constexpr idx of_span = SpanKeys<Spec, Block::paged>::value / block_n;  // tiles
   typename Warp::Spans spans;
   for (int stage = 0; tile < block.tiles; stage ^= 1) {
     // Behind this barrier the tile is complete and nobody reads the other stage any more.
@@ -273,19 +273,21 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
         next_tile<block_n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
     if (next < block.tiles) copy_keys(next, stage ^ 1, next_bits);
     commit_copies();
-
-    w.see_tile(tiles_k + stage * Shape::k_elements, tiles_v + stage * Shape::v_elements, block, row,
-               tile, bits, block.cuts(bits, tile, warp_row, 16), score, visible);
-    if constexpr (by_spans) {
-      constexpr idx of_span = SpanKeys<Spec, Block::paged>::value / block_n;
+    f32 s[block_n / 8][4];
+    w.multiply_keys(s, tiles_k + stage * Shape::k_elements);
+    const bool cut = block.cuts(bits, tile, warp_row, 16);
+    constexpr int reads = Block::packed && Warp::reads > 8 ? 8 : Warp::reads;
+    if (!Spec::scaled || !kSame<Visible, AllVisible> || cut)
+      mask_scores<reads>(s, block, w.lane, row, tile, bits, cut, score, visible);
+    w.softmax.update(s, w.o);
+    w.multiply_values(s, tiles_v + stage * Shape::v_elements);
+    if constexpr (of_span > 0) {
       if (next >= block.tiles || next / of_span != tile / of_span) w.end_span(spans);
     }
-    tile = next;
-    bits = next_bits;
+    tile = next, bits = next_bits;
   }
-  if constexpr (by_spans) w.take(spans);
-
+  if constexpr (of_span > 0) w.take(spans);
   __syncthreads();  // rows of the result may be longer than those of q and reach into a neighbour's
   write_rows(out + (first_row + warp * 16) * Spec::out_stride + block.h * Spec::v_dim, w,
-             tile_q + warp * 16 * Warp::VRows::stride, block.queries - block.first - warp * 16);
+             tile_q + warp * 16 * Warp::VRows::stride, left - warp * 16);
 }
