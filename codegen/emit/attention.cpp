@@ -473,8 +473,8 @@ namespace {
 // nothing to do would keep theirs until then.
 bool begins_early(const EmitContext& c, const ir::Op& op) {
   const auto given = [&](ValueId v) { return c.callers.has(v) && !c.graph.def(v); };
-  const bool overlap = c.target.has_clusters;  // launches do, on GPUs that have these
-  return overlap && c.bucket.most_tokens && c.bucket.most_tokens <= kFewestTokens &&
+  const bool timed = c.target.has_wgmma;  // on Hopper alone; others share the plan of sm_80
+  return timed && c.bucket.most_tokens && c.bucket.most_tokens <= kFewestTokens &&
          c.graph.def(op.operands[0]) &&
          std::all_of(op.operands.begin() + 3, op.operands.begin() + 8, given);
 }
