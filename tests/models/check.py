@@ -60,20 +60,27 @@ def arrays(folder):
     return {p.stem: np.load(p) for p in sorted(folder.glob("*.npy"))}
 
 
-def relative_error(got, want, valid, cached):
-    """L2 error over what is defined: real tokens of [B,S,...], real keys of a cache [B,H,T,D] (`cached` is [B,T]),
+def defined(x, valid, cached):
+    """What of an output is defined: real tokens of [B,S,...], real keys of a cache [B,H,T,D] (`cached` is [B,T]),
     rows with a real token of [B,...]."""
+    if x.ndim >= 2 and x.shape[:2] == valid.shape:
+        return x[valid]
+    if cached is not None and x.ndim == 4 and (x.shape[0], x.shape[2]) == cached.shape:
+        return x.swapaxes(1, 2)[cached]
+    return x[valid.any(1)] if x.ndim >= 1 and x.shape[0] == valid.shape[0] else x
+
+
+def cached_keys(case, name):
+    """Which keys of the output `name` are real, if it is a cache."""
+    mask = case / "in" / "attention_mask.npy"
+    return np.load(mask).astype(bool) if name.startswith("present") and mask.exists() else None
+
+
+def relative_error(got, want, valid, cached):
+    """L2 error over what is defined."""
     if got.shape != want.shape:
         raise Failure(f"shape {list(got.shape)}, expected {list(want.shape)}")
-    if want.ndim >= 2 and want.shape[:2] == valid.shape:
-        part = valid
-    elif cached is not None and want.ndim == 4 and (want.shape[0], want.shape[2]) == cached.shape:
-        got, want, part = got.swapaxes(1, 2), want.swapaxes(1, 2), cached
-    elif want.ndim >= 1 and want.shape[0] == valid.shape[0]:
-        part = valid.any(1)
-    else:
-        part = ...
-    got, want = got[part].astype(np.float64), want[part].astype(np.float64)
+    got, want = (defined(x, valid, cached).astype(np.float64) for x in (got, want))
     if not np.isfinite(got).all():
         raise Failure("not finite at a real token")
     return float(np.linalg.norm(got - want) / (np.linalg.norm(want) or 1.0))
@@ -86,7 +93,6 @@ def check_case(tfcc, compiled, case, names, scratch):
     inputs = [f"{p.stem}={p}" for p in sorted((case / "in").glob("*.npy"))]
     run(tfcc, "run", compiled, *(word for i in inputs for word in ("--input", i)), "--output", result)
     valid, worst = np.load(case / "valid.npy"), (0.0, "")
-    mask = case / "in" / "attention_mask.npy"
     with np.load(result) as got:
         for name, want in arrays(case / "out").items():
             if name not in names:
@@ -94,8 +100,7 @@ def check_case(tfcc, compiled, case, names, scratch):
             if name not in got.files:
                 raise Failure(f"case {case.name}: no output '{name}', only {', '.join(got.files)}")
             try:
-                cached = np.load(mask).astype(bool) if name.startswith("present") and mask.exists() else None
-                worst = max(worst, (relative_error(got[name], want, valid, cached), name))
+                worst = max(worst, (relative_error(got[name], want, valid, cached_keys(case, name)), name))
             except Failure as e:
                 raise Failure(f"case {case.name}, {name}: {e}")
     return worst
