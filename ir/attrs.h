@@ -228,12 +228,17 @@ struct AttentionAttrs {
 /// Index variables of the expressions of a linear attention: batch, head, token, channel of a head.
 enum LinearAttentionIndex : int64_t { kOfBatch = 0, kOfHead = 1, kOfToken = 2, kOfChannel = 3 };
 
+/// What of a linear attention stands for its softmax over the features of a head.
+enum class FeatureSoftmax : uint8_t { q, k, both };
+inline constexpr std::string_view kFeatureSoftmaxNames[] = {"q", "k", "both"};
+
 /// y[b,i,h*dv+m] = epilogue(s, z, b, h, i, m) with s = sum_j w(i,j) v[b,j,g*dv+m], z = sum_j
 /// w(i,j), g = h / (heads / kv_heads) and w(i,j) = sum_e q'[b,i,h,e] k'[b,j,g,e] * exp(sum of
 /// decay(b,h,t) for j < t <= i), over visible j, with `causal` those of j <= i.
 /// Operands: q [B,Sq,heads*d], k [B,Sk,kv_heads*d], v [B,Sk,kv_heads*dv], then what the expressions
 /// load (slot = operand). q' = q_map(q, b, h, i, e), k' = k_map(k, b, g, j, e): element expressions
-/// with the element as param s; without one the element.
+/// with the element as param s; without one the element. With `softmax` an element of q, of k or of
+/// both is that of its softmax over the e of its head.
 /// No epilogue: y is s. decay (causal alone): the logarithm of what older sums are multiplied by at
 /// token t; none: 1.
 /// Packed: as in AttentionAttrs, with cu, keys, order and pos behind v.
@@ -251,6 +256,7 @@ struct LinearAttentionAttrs {
   int64_t kv_heads = 1;
   std::vector<ExprRef> packed;
   ExprRef q_map = nullptr;
+  std::optional<FeatureSoftmax> softmax;
   ExprRef visible = nullptr;
   template <class V> void visit(V&& v) {
     OptionalDims dims{packed};
@@ -263,10 +269,13 @@ struct LinearAttentionAttrs {
     v("kv_heads", kv_heads);
     v("packed", dims);
     v("q_map", query);
+    v("softmax", softmax);
     v("visible", shown);
   }
   /// Operands before those that expressions load: q, k, v, and if packed cu, keys, order, pos.
   size_t own_operands() const { return packed.empty() ? 3 : 7; }
+  bool q_softmax() const { return softmax && *softmax != FeatureSoftmax::k; }
+  bool k_softmax() const { return softmax && *softmax != FeatureSoftmax::q; }
 };
 
 using Attrs = std::variant<ConstantAttrs, PointwiseAttrs, ReduceAttrs, CumsumAttrs, MatmulAttrs,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The evaluator's linear attention: sums run over the tokens in order, in float64; with `causal` a
 // query follows the key of its token.
+#include <algorithm>
 #include <cmath>
 
 #include "ir/elements.h"
@@ -69,7 +70,23 @@ class LinearAttention {
     return {cu[at], cu[at + 1] - cu[at], cu[at], keys[at], pos.data() + cu[at]};
   }
 
-  /// `body` of `n` channels of a token; what it is without one is `otherwise`.
+  /// x becomes its softmax.
+  static void soften(std::vector<double>& x) {
+    const double top = *std::ranges::max_element(x);
+    double sum = 0;
+    for (double& e : x) sum += e = std::exp(e - top);
+    for (double& e : x) e /= sum;
+  }
+
+  /// The features of a token: its row of a head in q or k, under softmax and map.
+  std::vector<double> features(Body& map, bool softmax, int64_t b, int64_t h, int64_t t,
+                               const double* row) {
+    std::vector<double> x(row, row + d());
+    if (softmax) soften(x);
+    return channels(map, b, h, t, d(), x.data(), nullptr);
+  }
+
+  /// `body` of `n` channels of a token; without one they are s.
   std::vector<double> channels(Body& body, int64_t b, int64_t h, int64_t t, int64_t n,
                                const double* s, const double* z) {
     std::vector<double> out(s, s + n);
@@ -111,8 +128,8 @@ class LinearAttention {
       for (double& x : sums.keys) x *= factor;
     }
     if (visible_.program && of_token(visible_, b, g, t).ints[0] == 0) return;
-    const std::vector<double> key =
-        channels(k_map_, b, g, t, d(), k().reals.data() + row * k().dims[2] + g * d(), nullptr);
+    const std::vector<double> key = features(k_map_, attrs_.k_softmax(), b, g, t,
+                                             k().reals.data() + row * k().dims[2] + g * d());
     const double* value = v().reals.data() + row * v().dims[2] + g * dv();
     for (int64_t e = 0; e < d(); ++e) {
       sums.keys[static_cast<size_t>(e)] += key[static_cast<size_t>(e)];
@@ -123,12 +140,12 @@ class LinearAttention {
 
   // What token t, whose query is row `row`, sees of the sums.
   void answer(const Sums& sums, int64_t b, int64_t h, int64_t t, int64_t row) {
-    const std::vector<double> features =
-        channels(q_map_, b, h, t, d(), q().reals.data() + row * q().dims[2] + h * d(), nullptr);
+    const std::vector<double> query = features(q_map_, attrs_.q_softmax(), b, h, t,
+                                               q().reals.data() + row * q().dims[2] + h * d());
     std::vector<double> s(static_cast<size_t>(dv())), z(static_cast<size_t>(dv()));
     double all = 0;
     for (int64_t e = 0; e < d(); ++e) {
-      const double f = features[static_cast<size_t>(e)];
+      const double f = query[static_cast<size_t>(e)];
       all += f * sums.keys[static_cast<size_t>(e)];
       for (int64_t m = 0; m < dv(); ++m)
         s[static_cast<size_t>(m)] += f * sums.products[static_cast<size_t>(e * dv() + m)];

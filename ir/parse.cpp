@@ -404,6 +404,9 @@ class GraphParser : WordParser {
   Result<void> read(const OpText&, std::string_view key, NormKind& v) {
     return choice(key, kNormKindNames, v);
   }
+  Result<void> read(const OpText&, std::string_view key, FeatureSoftmax& v) {
+    return choice(key, kFeatureSoftmaxNames, v);
+  }
 
   template <class E, size_t N>
   Result<void> choice(std::string_view key, const std::string_view (&names)[N], E& v) {

@@ -207,6 +207,9 @@ class Printer {
   std::string text(const Op&, std::string_view, NormKind v) {
     return std::string(kNormKindNames[static_cast<int>(v)]);
   }
+  std::string text(const Op&, std::string_view, FeatureSoftmax v) {
+    return std::string(kFeatureSoftmaxNames[static_cast<int>(v)]);
+  }
 
   std::string text(const Op&, std::string_view, const std::vector<ExprRef>& v) {
     std::string out;

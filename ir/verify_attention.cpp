@@ -340,13 +340,14 @@ bool check_linear(Rules r) {
 /// `y[b, i, h*dv + m] = epilogue(s, z, b, h, i, m)` with `s = sum over j of w(i,j) v[b, j, g*dv +
 /// m]`, `z = sum over j of w(i,j)`, `g = h / (heads / kv_heads)` and `w(i,j) = sum over e of q'[e]
 /// k'[e]`, where `q' = q_map(q[b, i, h*d + e], b, h, i, e)` and `k' = k_map(k[b, j, g*d + e], b, g,
-/// j, e)`. j runs over the visible tokens of `visible(b, g, j)`, with `causal` over those of `j <=
+/// j, e)`. With `softmax` (q, k or both) the map is given the element of the softmax over e instead
+/// of that of q or k. j runs over the visible tokens of `visible(b, g, j)`, with `causal` over those of `j <=
 /// i`. With `decay` w has the factor `exp(sum of decay(b, h, t) for j < t <= i)`: what came before
 /// token t is multiplied by `exp(decay(b, h, t))`. Without an expression q' is q, k' is k, all
 /// tokens are visible, nothing decays and `y = s`. A token that is not visible is not read: its k
 /// and v may be NaN. Without a visible token s and z are 0.
 ///
-/// There is no softmax between the two products, so that `s` is `q'` times a sum over tokens of `k'
+/// There is no softmax over tokens, so that `s` is `q'` times a sum over tokens of `k'
 /// v^T`, `[d, dv]` a head: time and memory grow with the number of tokens, not with its square.
 /// Operands `q [B,Sq,heads*d]`, `k [B,Sk,kv_heads*d]`, `v [B,Sk,kv_heads*dv]`, then what the
 /// expressions load. Index variables 0 to 3 are b, h, t (a token) and c (a channel of a head).

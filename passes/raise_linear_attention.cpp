@@ -7,7 +7,7 @@
 //   after:  %ctx = linear_attention(%q2, %k2, %v2, ..) {causal, heads, q_map, k_map, decay, visible, epilogue = (s,z,b,h,t,c) => s / (z + 1e-6)}
 // q2, k2, v2 are token-major [B, S, heads * d]: an existing tensor where the graph has one, else
 // one pointwise op each. A feature map (elu + 1, relu, exp) is the expression of one element of it;
-// a softmax over features stays an op before. The normaliser is what divides by the sum of the
+// a softmax over the features of a head is `softmax` of the op. The normaliser is what divides by the sum of the
 // weights of a row, wherever it stands, with its own epsilon; what divides by something else stays
 // behind. Both sums, the one outside and the one inside, are taken apart into factors. The indices
 // that a factor depends on tell whether it is of the query, the key, the value, a mask, a decay or
@@ -420,7 +420,23 @@ class Fuser {
   struct Operand {
     TokenMajor tensor;
     ExprRef map = nullptr;  // of an element, over b, h, t, c with param s; null: the element
+    bool softmax = false;   // the element is that of a softmax over c
   };
+
+  // What the softmax over all of `channel` at this load is of, at the same place, through views;
+  // null if it is none.
+  ExprRef softmax_input(ExprRef load, ExprRef channel) const {
+    const ir::Op* def = g_.def(*loaded(load));
+    if (!def || def->kind != OpKind::softmax || load->args.back() != channel ||
+        type(*loaded(load)).dims.back() != channel->args[0])
+      return nullptr;
+    for (size_t i = 0; i + 1 < load->args.size(); ++i) {
+      if (ir::uses_index(load->args[i], kC)) return nullptr;
+    }
+    ExprRef x = ir::load_of(g_, def->operands[0], load->args);
+    ExprRef seen = ir::expand(g_, x, [](ValueId) { return true; });
+    return loaded(seen) ? seen : x;
+  }
 
   // An operand over heads, tokens and channels of these extents and numbers: a tensor of the graph
   // under a map, or the value itself.
@@ -440,12 +456,15 @@ class Fuser {
       base = n;
     });
     if (may_map && base && one && base->type == Scalar::f32) {
-      const TokenMajor t = token_major(g_, base, extents, type(*loaded(base)).dtype);
       ExprRef s = pool().param("s", Scalar::f32);
       ExprRef map = ir::rewrite(e, [&](ExprRef n) { return n == base ? s : nullptr; });
-      if (t.existing) return {t, map == s ? nullptr : simpler(map)};
+      map = map == s ? nullptr : simpler(map);
+      if (ExprRef x = softmax_input(base, own[kC]); x && type(*loaded(x)).dtype == dtype)
+        return {token_major(g_, x, extents, dtype), map, true};
+      const TokenMajor t = token_major(g_, base, extents, type(*loaded(base)).dtype);
+      if (t.existing) return {t, map};
     }
-    return {token_major(g_, e, extents, dtype), nullptr};
+    return {token_major(g_, e, extents, dtype)};
   }
 
   // elu(x) + 1 as exporters spell it has e^x - 1 by a tanh, so that small x keep their digits; with
@@ -532,6 +551,10 @@ class Fuser {
     attrs.causal = causal_;
     attrs.heads = heads_.heads;
     attrs.kv_heads = kv_heads_;
+    if (operands_[0].softmax || operands_[1].softmax)
+      attrs.softmax = !operands_[1].softmax   ? ir::FeatureSoftmax::q
+                      : !operands_[0].softmax ? ir::FeatureSoftmax::k
+                                              : ir::FeatureSoftmax::both;
     std::vector<ExprRef> bodies;
     std::vector<ExprRef*> places;
     const auto add = [&](ExprRef& place, ExprRef body) {

@@ -28,7 +28,7 @@ struct Description {
   bool aligned = true;      // rows of q, k and v begin at multiples of 16 bytes
   bool out_aligned = true;  // and those of the result
   bool normalises = false;  // the epilogue asks for z
-  bool causal = false, decays = false, maps = false;
+  bool causal = false, decays = false, maps = false, softmax = false;
   int64_t heads = 0;
 };
 
@@ -42,7 +42,8 @@ Result<Description> describe(const EmitContext& c, OpId o) {
              of_key = ir::linear_attention_extents(c.graph, op, "k_map");
   x.causal = attrs.causal;
   x.decays = attrs.decay != nullptr;
-  x.maps = attrs.q_map || attrs.k_map;
+  x.maps = attrs.q_map || attrs.k_map || attrs.softmax;
+  x.softmax = attrs.softmax.has_value();
   x.heads = attrs.heads;
   x.batch = of_query[ir::kBatch];
   x.queries = of_query[ir::kToken];
@@ -112,6 +113,7 @@ constexpr int64_t kSpan = 512;
 // length of 16 spans.
 std::optional<Tile> choose_warpgroups(const EmitContext& c, const Description& x) {
   const bool pairs = x.head == 512;
+  if (pairs && x.softmax) return {};  // a block has half of the features
   const int64_t d = pairs ? x.head / 2 : x.head;
   if (!c.target.has_wgmma || !x.aligned || !(d == 64 || d == 128 || (d == 256 && !x.decays)) ||
       x.v_head % 64 != 0)
@@ -184,8 +186,11 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::LinearAttentionAttrs& 
                                     {"columns", tile.columns}}) {
     stub.field(name, value);
   }
-  for (const auto& [name, value] :
-       {std::pair{"causal", attrs.causal}, {"decays", x.decays}, {"normalises", x.normalises}})
+  for (const auto& [name, value] : {std::pair{"causal", attrs.causal},
+                                    {"decays", x.decays},
+                                    {"normalises", x.normalises},
+                                    {"q_softmax", attrs.q_softmax()},
+                                    {"k_softmax", attrs.k_softmax()}})
     stub.field(name, value);
   if (c.cuda()) {
     stub.field("aligned", x.aligned);

@@ -32,7 +32,8 @@ struct StepTile {
 // tokens follow each other, in few rows of many small blocks and several at once, so that one does
 // not wait for the sum of the other. Neither changes a bit.
 StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group, int64_t bytes,
-                     bool normalises) {
+                     const ir::LinearAttentionAttrs& attrs) {
+  const bool normalises = ir::normalises(attrs);
   if (!c.cuda()) return {std::min<int64_t>(64, dv)};
   StepTile tile;
   while (tile.parts * 4 < d && tile.parts < 32) tile.parts *= 2;
@@ -56,9 +57,10 @@ StepTile choose_step(const EmitContext& c, int64_t d, int64_t dv, int64_t group,
                         tile.places * (4 * d * (tile.columns + normalises) + tile.tokens * row + 8);
   tile.ahead = few && d % 4 == 0 && c.target.processors > 0 && ahead <= c.target.shared_bytes;
   tile.shared_bytes = static_cast<uint32_t>(tile.ahead ? ahead : 4 * tile.tokens * floats);
-  const int64_t resident_threads = bytes == 4 ? 256
-                                   : few      ? (normalises ? 448 : 512)
-                                              : 384;  // 255, 144, 128 or 168 registers each
+  const bool softens = attrs.softmax && !tile.ahead;  // rows in shared memory, all at once
+  const int64_t resident_threads = bytes == 4 || softens ? 256
+                                   : few                 ? (normalises ? 448 : 512)
+                                         : 384;  // 255, 144, 128 or 168 registers each
   tile.resident = static_cast<int>(
       std::max<int64_t>(1, resident_threads * 4 * tile.parts / width / tile.threads));
   return tile;
@@ -111,6 +113,8 @@ void add_step_spec(Stub& stub, const EmitContext& c, const ir::Op& op, const Ste
   }
   stub.field("decays", attrs.decay != nullptr);
   stub.field("normalises", ir::normalises(attrs));
+  stub.field("q_softmax", attrs.q_softmax());
+  stub.field("k_softmax", attrs.k_softmax());
   if (c.cuda()) {
     stub.field("aligned", x.aligned);
     stub.field("parts", tile.parts);
@@ -141,7 +145,7 @@ Result<Emission> emit_linear_attention_step(const EmitContext& c, OpId o) {
     return c.unsupported(o, fmt::format("heads of {} are over {}", d, kLargestHead));
   const auto bytes = static_cast<int64_t>(size_of(c.type(op.operands[0]).dtype));
   const StepRows x = step_rows(c, op, d, dv);
-  const StepTile tile = choose_step(c, d, dv, group, bytes, normalises);
+  const StepTile tile = choose_step(c, d, dv, group, bytes, attrs);
   if (tile.shared_bytes > c.target.shared_bytes && c.cuda())
     return c.unsupported(o,
                          fmt::format("{} heads of {} share a key, which are too many", group, d));

@@ -40,6 +40,16 @@ TFCC_FN void add_product(Lanes (&c)[kRows][kVectors], const f32* a, int a_row, c
   }
 }
 
+/// A row of a head becomes its softmax.
+template <int n> TFCC_FN void soften(f32* x) {
+  f32 top = x[0], sum = 0.0f;
+  for (int e = 1; e < n; ++e) top = x[e] > top ? x[e] : top;
+#pragma clang loop vectorize(assume_safety)
+  for (int e = 0; e < n; ++e) x[e] = fexp(x[e] - top);
+  for (int e = 0; e < n; ++e) sum += x[e];
+  for (int e = 0; e < n; ++e) x[e] /= sum;
+}
+
 /// sum += x with a compensation: what the last sums lost.
 template <class V> TFCC_FN void add_compensated(V& sum, V& lost, V x) {
   const V y = x - lost, t = sum + y;
@@ -178,7 +188,10 @@ struct LinearHead {
           k + place.key_row(b, g, j, Spec::k_stride, Spec::head_dim);
       alignas(64) f32 row[d];
 #pragma clang loop vectorize(assume_safety)
-      for (int e = 0; e < Spec::head_dim; ++e) row[e] = k_map(load(key, e), b, g, token, e);
+      for (int e = 0; e < Spec::head_dim; ++e) row[e] = load(key, e);
+      if constexpr (Spec::k_softmax) soften<Spec::head_dim>(row);
+#pragma clang loop vectorize(assume_safety)
+      for (int e = 0; e < Spec::head_dim; ++e) row[e] = k_map(row[e], b, g, token, e);
       for (int e = 0; e < d; ++e) s.k[e * n + t] = e < Spec::head_dim ? row[e] : 0.0f;
       const typename Spec::T* const value =
           v + place.key_row(b, g, j, Spec::v_stride, Spec::v_dim) + first;
@@ -194,9 +207,12 @@ struct LinearHead {
       const idx token = place.position(b, i0 + t);
       const typename Spec::T* const query =
           q + (place.first_query(b) + i0 + t) * Spec::q_stride + h * Spec::head_dim;
+      f32* const row = s.q + t * d;
 #pragma clang loop vectorize(assume_safety)
-      for (int e = 0; e < Spec::head_dim; ++e)
-        s.q[t * d + e] = q_map(load(query, e), b, h, token, e);
+      for (int e = 0; e < Spec::head_dim; ++e) row[e] = load(query, e);
+      if constexpr (Spec::q_softmax) soften<Spec::head_dim>(row);
+#pragma clang loop vectorize(assume_safety)
+      for (int e = 0; e < Spec::head_dim; ++e) row[e] = q_map(row[e], b, h, token, e);
     }
   }
 
@@ -240,7 +256,7 @@ struct LinearHead {
 };
 
 /// Spec: T, Out, heads, kv_heads, head_dim, v_dim, the four strides, columns, causal, decays,
-/// normalises. Work items are those of all blocks of channels.
+/// normalises, q_softmax, k_softmax. Work items are those of all blocks of channels.
 template <class Spec, class QMap, class KMap, class Shown, class Decay, class Epilogue, class Rows>
 TFCC_FN void linear_attention(typename Spec::Out* __restrict out, const typename Spec::T* q,
                               const typename Spec::T* k, const typename Spec::T* v,

@@ -12,7 +12,8 @@
 
 #include "cpu/linear_attention.h"
 
-/// Spec: T, Out, heads, kv_heads, head_dim, v_dim, the four strides, columns, decays, normalises.
+/// Spec: T, Out, heads, kv_heads, head_dim, v_dim, the four strides, columns, decays, normalises,
+/// q_softmax, k_softmax.
 template <class Spec> struct LinearStep {
   static constexpr int d = Spec::head_dim, width = (d + kLanes - 1) / kLanes * kLanes,
                        columns = Spec::columns, rows = columns + Spec::normalises;
@@ -41,6 +42,13 @@ template <class Spec> struct LinearStep {
       if (r == columns && first != 0) return;
       for (int e = 0; e < d; ++e) slot[place(r) + e] = s[r * width + e];
     });
+  }
+  /// Features of a token: a row of q or k under softmax and map(element, place).
+  template <bool softmax, class T, class Map>
+  TFCC_FN void take_row(f32* to, const T* from, const Map& map) {
+    for (int e = 0; e < d; ++e) to[e] = load(from, e);
+    if constexpr (softmax) soften<d>(to);
+    for (int e = 0; e < d; ++e) to[e] = map(to[e], e);
   }
   TFCC_FN void add(int r, f32 keep, f32 x) {
     for (int e = 0; e < width; e += kLanes) {
@@ -76,8 +84,8 @@ TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const ty
     step.most = (int)imin(Spec::columns, Spec::v_dim - step.first);
     if (from[n] >= 0 && from[n] < slots) step.take(slot(from[n], g));
     for (idx t = first[n]; t < first[n + 1]; ++t) {
-      for (int e = 0; e < Spec::head_dim; ++e)
-        step.k[e] = k_map(load(k + t * Spec::k_stride + g * Spec::head_dim, e), 0, g, t, e);
+      step.template take_row<Spec::k_softmax>(step.k, k + t * Spec::k_stride + g * Spec::head_dim,
+                                              [&](f32 x, int e) { return k_map(x, 0, g, t, e); });
       f32 keep = 1.0f;
       if constexpr (Spec::decays) keep = fexp(decay(0, g * group, t));
       step.for_each_row([&](int r) {
@@ -86,8 +94,8 @@ TFCC_FN void linear_attention_step(typename Spec::Out* out, f32* state, const ty
                                    : 1.0f);
       });
       for (idx h = g * group; h < (g + 1) * group; ++h) {
-        for (int e = 0; e < Spec::head_dim; ++e)
-          step.q[e] = q_map(load(q + t * Spec::q_stride + h * Spec::head_dim, e), 0, h, t, e);
+        step.template take_row<Spec::q_softmax>(step.q, q + t * Spec::q_stride + h * Spec::head_dim,
+                                                [&](f32 x, int e) { return q_map(x, 0, h, t, e); });
         f32 z = 0.0f;
         if constexpr (Spec::normalises) z = step.seen(Spec::columns);
         typename Spec::Out* const row = out + t * Spec::out_stride + h * Spec::v_dim + step.first;

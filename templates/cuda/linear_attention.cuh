@@ -15,7 +15,8 @@
 // are read as zeros.
 // Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns;
 // aligned, out_aligned (rows of q, k and v, of out begin at 16 bytes); causal;
-// decays (there is a decay), normalises (the epilogue asks for z); warpgroups (16 bits, 9.0a, by
+// decays (there is a decay), normalises (the epilogue asks for z), q_softmax and k_softmax (maps are
+// given elements of the softmax over a head); warpgroups (16 bits, 9.0a, by
 // RowMaps) with stages, sharing, and q_offset, k_offset, v_offset, the columns where heads begin;
 // or tensor_cores (16 bits) with stages, or chunk. Threads and dynamic shared memory:
 // LinearShape<Spec>.

@@ -63,19 +63,32 @@ template <class Spec, class Head> struct LinearFma {
       *place(row, c) = c < there && live(row) ? map(load(from + row * stride, c), row, c) : 0.0f;
     }
   }
+  /// Rows of q or k under softmax and map; all threads call.
+  template <bool softmax, class Live, class Map>
+  static TFCC_FN void fetch_features(const T* from, i64 stride, const Live& live, const Map& map,
+                                     f32* tile) {
+    const auto element = [&](f32 x, int row, int e) {
+      if constexpr (softmax) return x;
+      else return map(x, row, e);
+    };
+    fetch(from, stride, d, Spec::head_dim, live, element,
+          [&](int row, int e) { return tile + QkTile::at(row, e / 4) + e % 4; });
+    if constexpr (softmax) {
+      __syncthreads();
+      soften_tokens<QkTile, chunk, threads, Spec::head_dim>(tile, chunk, live, map);
+    }
+  }
   TFCC_FN void fetch_queries(idx from) const {
-    fetch(
-        q + (i64)from * Spec::q_stride, Spec::q_stride, d, Spec::head_dim,
+    fetch_features<Spec::q_softmax>(
+        q + (i64)from * Spec::q_stride, Spec::q_stride,
         [&](int row) { return from + row < head.queries; },
-        [&](f32 x, int row, int e) { return head.query(x, from + row, e); },
-        [&](int row, int e) { return tile_q + QkTile::at(row, e / 4) + e % 4; });
+        [&](f32 x, int row, int e) { return head.query(x, from + row, e); }, tile_q);
   }
   TFCC_FN void fetch_keys(idx from) const {
     const auto there = [&](int row) { return head.live(from + row); };
-    fetch(
-        k + (i64)from * Spec::k_stride, Spec::k_stride, d, Spec::head_dim, there,
-        [&](f32 x, int row, int e) { return head.key(x, from + row, e); },
-        [&](int row, int e) { return tile_k + QkTile::at(row, e / 4) + e % 4; });
+    fetch_features<Spec::k_softmax>(
+        k + (i64)from * Spec::k_stride, Spec::k_stride, there,
+        [&](f32 x, int row, int e) { return head.key(x, from + row, e); }, tile_k);
     fetch(
         v + (i64)from * Spec::v_stride, Spec::v_stride, columns, head.columns(), there,
         [&](f32 x, int, int) { return x; },

@@ -12,7 +12,7 @@ template <class Spec, class Head> struct Loader {
   using S = LinearWgmmaShape<Spec>;
   using T = typename Spec::T;
   using Tile = typename S::QkTile;
-  static constexpr bool adds = false;
+  static constexpr bool adds = false, maps_k = Head::maps_k || Spec::k_softmax;
   const Memory<Spec>& at;
   const Head& head;
   const RowMaps& source;
@@ -68,6 +68,30 @@ template <class Spec, class Head> struct Loader {
       if (number % several == several - 1) asm volatile("" ::: "memory");  // no more than that
     });
   }
+  /// The same of the softmax of a row over its columns.
+  template <class There, class Map>
+  static TFCC_FN void soften_tile(T* tile, idx last, const There& there, const Map& map) {
+    constexpr bool held = S::d == 64 || (S::d == 128 && S::loader_registers >= 64);  // 32 of them
+    constexpr int several = !held ? 1 : S::d == 64 ? 4 : 2;
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    T* const first_place = tile + Tile::at(thread / 8, thread % 8);
+#pragma unroll 1
+    for (int first = 0; first < S::chunk; first += 16 * several) {
+      const auto row = [&](int n) { return thread / 8 + first + 16 * n; };
+      soften_pieces<T, several, Tile::width / 64, Tile::width, held>(
+          [&](int n, int part) {
+            return first_place + part * (Tile::part_bytes / 2) + (first + 16 * n) * 64;
+          },
+          [&](int n) { return there(row(n)); },
+          [&](int n, f32 x, int e) { return map(x, (int)imin(row(n), last), e); });
+    }
+  }
+  template <bool softmax, bool maps, class There, class Map>
+  static TFCC_FN void map_rows(T* tile, idx last, const There& there, const Map& map) {
+    if constexpr (softmax) soften_tile(tile, last, there, map);
+    else if constexpr (maps) map_tile(tile, last, there, map);
+  }
   /// A tile by one warp; boxes have 64 columns.
   template <class Tile>
   TFCC_FN void ask_for_boxes(T* to, const TensorMap& map, i64 row, int column, u64* landed) const {
@@ -121,17 +145,17 @@ template <class Spec, class Head> struct Loader {
     return true;
   }
   template <Part part> TFCC_FN void map(idx from, int slot) const {
-    if constexpr (Head::maps_q && part != Part::keys) {
-      map_tile(
+    if constexpr (part != Part::keys) {
+      map_rows<Spec::q_softmax, Head::maps_q>(
           at.q(slot), head.queries - 1 - from, [&](int row) { return from + row < head.queries; },
           [&](f32 x, int row, int e) {
             return head.query(x, from + row, first_feature<Spec>() + e);
           });
     }
-    if constexpr (Head::maps_k && part != Part::queries) {
+    if constexpr (maps_k && part != Part::queries) {
       const u64 bits = live(from);
       if (bits != 0)
-        map_tile(
+        map_rows<Spec::k_softmax, Head::maps_k>(
             at.k(slot), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); },
             [&](f32 x, int row, int e) {
               return head.key(x, from + row, first_feature<Spec>() + e);
@@ -146,7 +170,7 @@ template <class Spec, class Head> struct Loader {
       ask<part>(next, from, last);
       const bool cleared = settle<part>(from);
       map<part>(from, brought.slot);
-      if (Head::maps_q || Head::maps_k || cleared) sm90::publish_writes();
+      if (Head::maps_q || Spec::q_softmax || maps_k || cleared) sm90::publish_writes();
       arrive_as_warp(&at.barriers->full[brought.slot]);
       brought.next();
     }

@@ -299,19 +299,30 @@ template <class Spec, class Head> struct LinearChunks {
     copy_tokens<typename Shape::VTile, chunk, threads, chunked_v>(
         tile_v(stage), v + (i64)from * Spec::v_stride, Spec::v_stride, head.columns(), there);
   }
+  /// Rows of a tile under softmax and map.
+  template <bool softmax, bool maps, class Live, class Map>
+  static TFCC_FN void map_rows(T* tile, [[maybe_unused]] idx last, const Live& live,
+                               const Map& map) {
+    using Tile = typename Shape::QkTile;
+    if constexpr (softmax) {
+      __syncthreads();  // others have copied parts of a row
+      soften_tokens<Tile, chunk, threads, Spec::head_dim>(tile, (int)imin(last, chunk), live, map);
+    } else if constexpr (maps) {
+      map_tokens<Tile, chunk, threads>(tile, Spec::head_dim, live, map);
+    }
+  }
   /// After what this thread copied has arrived, and before all meet.
   TFCC_FN void map_queries(idx from, int stage) const {
-    if constexpr (!Head::maps_q) return;
-    map_tokens<typename Shape::QkTile, chunk, threads>(
-        tile_q(stage), Spec::head_dim, [&](int row) { return from + row < head.queries; },
+    map_rows<Spec::q_softmax, Head::maps_q>(
+        tile_q(stage), head.queries - 1 - from, [&](int row) { return from + row < head.queries; },
         [&](f32 x, int row, int e) { return head.query(x, from + row, e); });
   }
   TFCC_FN void map_keys(idx from, int stage) const {
     if constexpr (Spec::decays) grow(from, stage);
-    if constexpr (!Head::maps_k) return;
+    if constexpr (!Head::maps_k && !Spec::k_softmax) return;
     const u64 bits = live(from);
-    map_tokens<typename Shape::QkTile, chunk, threads>(
-        tile_k(stage), Spec::head_dim, [&](int row) { return (bool)(bits >> row & 1); },
+    map_rows<Spec::k_softmax, Head::maps_k>(
+        tile_k(stage), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); },
         [&](f32 x, int row, int e) { return head.key(x, from + row, e); });
   }
   /// grown[j]: the sum of the decays of tokens up to j of the chunk.

@@ -17,7 +17,7 @@
 // Spec: T (f16, bf16, f32), Out; heads, kv_heads, head_dim, v_dim, the four strides; columns,
 // parts, rows (kRows), together (kTokens, 1 where heads share keys), tokens; ahead, places; aligned
 // (rows of q, k and v begin at 16 bytes, heads are multiples of them); decays, normalises (the
-// epilogue asks for z). Threads and dynamic shared memory: LinearStepShape<Spec>.
+// epilogue asks for z), q_softmax, k_softmax. Threads and dynamic shared memory: LinearStepShape<Spec>.
 // Bound, for a token of each sequence: the bytes of its state, read and written; for more tokens
 // the FMA units, 4 d dv FLOP a head.
 #pragma once
@@ -168,6 +168,46 @@ template <class Spec> struct LinearStepRows {
       if (there) load_pack(from + e, x);
 #pragma unroll
       for (int c = 0; c < 4; ++c) to[4 * u + c] = there ? map(x[c], e + c) : 0.0f;
+    }
+  }
+  /// The same of the softmax of a row; all threads call.
+  template <class T, class Map>
+  TFCC_FN void load_softened(const T* from, f32 (&to)[n], const Map& map) const {
+    const auto there = [&](int x) { return place(x / 4) + x % 4 < d; };
+#pragma unroll
+    for (int x = 0; x < n; ++x) to[x] = there(x) ? load(from, place(x / 4) + x % 4) : 0.0f;
+    const RowSoftmax of = row_softmax<typename Spec::T, Shape::parts>([&](const auto& f) {
+#pragma unroll
+      for (int x = 0; x < n; ++x) {
+        if (d == Shape::width || there(x)) f(to[x]);
+      }
+    });
+#pragma unroll
+    for (int x = 0; x < n; ++x) {
+      const f32 y = exp_of<typename Spec::T>(to[x] - of.top) * of.scale;
+      to[x] = there(x) ? map(y, place(x / 4) + x % 4) : 0.0f;
+    }
+  }
+  template <bool softmax, class T, class Map>
+  TFCC_FN void load_features(const T* from, f32 (&to)[n], const Map& map) const {
+    if constexpr (softmax) load_softened(from, to, map);
+    else load_mapped(from, to, map);
+  }
+  /// `count` rows [Shape::width] become map(element of their softmax, row, place), in place; all
+  /// threads call. A row is summed as load_softened() does.
+  template <class Map> TFCC_FN void soften_rows(f32* rows, int count, const Map& map) const {
+    constexpr int at_once = Shape::threads / Shape::parts;
+    const int mine = (int)threadIdx.x / Shape::parts;
+#pragma unroll 1
+    for (int first = 0; first < count; first += at_once) {
+      const int r = first + mine;
+      f32 x[n];
+      load_softened(rows + imin(r, count - 1) * Shape::width, x,
+                    [&](f32 y, int e) { return map(y, (int)imin(r, count - 1), e); });
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        if (r < count) rows[r * Shape::width + place(k / 4) + k % 4] = x[k];
+      }
     }
   }
   template <class T> TFCC_FN void load_values(const T* from, f32 (&to)[kRows]) const {
@@ -360,16 +400,19 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
       of_k.load_rows(there, d, key_of);
       of_v.load_rows(there, most, value_of);
       of_q.load_rows(there * group, d, query_of);
-      of_k.put(
-          there, d, key_of, [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); }, keys);
-      of_v.put(
-          there, most, value_of, [](f32 x, int, int) { return x; }, values);
-      of_q.put(
-          there * group, d, query_of,
-          [&](f32 x, int r, int e) {
-            return q_map(x, 0, g * group + r % group, t0 + r / group, e);
-          },
-          queries);
+      const auto same = [](f32 x, int, int) { return x; };
+      const auto map_key = [&](f32 x, int r, int e) { return k_map(x, 0, g, t0 + r, e); };
+      const auto map_query = [&](f32 x, int r, int e) {
+        return q_map(x, 0, g * group + r % group, t0 + r / group, e);
+      };
+      if constexpr (Spec::k_softmax) of_k.put(there, d, key_of, same, keys);
+      else of_k.put(there, d, key_of, map_key, keys);
+      of_v.put(there, most, value_of, same, values);
+      if constexpr (Spec::q_softmax) of_q.put(there * group, d, query_of, same, queries);
+      else of_q.put(there * group, d, query_of, map_query, queries);
+      if constexpr (Spec::q_softmax || Spec::k_softmax) __syncthreads();
+      if constexpr (Spec::k_softmax) held.soften_rows(keys, there, map_key);
+      if constexpr (Spec::q_softmax) held.soften_rows(queries, there * group, map_query);
       for (int j = threadIdx.x; Spec::decays && j < there; j += threads)
         keeps[4 * j] = keep(g, t0 + j);
       __syncthreads();
@@ -543,12 +586,14 @@ template <class Spec, class QMap, class KMap, class Decay, class Epilogue> struc
   TFCC_FN void join(LinearStepRows<Spec>& held, const T* rows, idx g, idx t, int j) const {
     f32 x[LinearStepRows<Spec>::n], values[Shape::kRows];
     held.load_values(rows, values);
-    held.load_mapped(rows + columns, x, [&](f32 e, int c) { return k_map(e, 0, g, t, c); });
+    held.template load_features<Spec::k_softmax>(
+        rows + columns, x, [&](f32 e, int c) { return k_map(e, 0, g, t, c); });
     held.add(x, Spec::decays ? keeps[4 * j] : 1.0f, values);
 #pragma unroll(group <= 4 ? group : 1)
     for (int h = 0; h < group; ++h) {
-      held.load_mapped(rows + columns + (1 + h) * d, x,
-                       [&](f32 e, int c) { return q_map(e, 0, g * group + h, t, c); });
+      held.template load_features<Spec::q_softmax>(
+          rows + columns + (1 + h) * d, x,
+          [&](f32 e, int c) { return q_map(e, 0, g * group + h, t, c); });
       held.see(x, seen + (j * group + h) * Shape::seen_stride);
     }
   }

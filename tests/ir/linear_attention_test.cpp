@@ -30,9 +30,18 @@ std::string text_of(const std::string& attributes, const std::string& loads = ""
          loads + ") {" + attributes + "} : f32[B,S,8]\n  return y = %y\n}\n";
 }
 
-// The sum of the definition, a pair of tokens at a time.
+// Element e of n numbers, or of their softmax.
+double feature(const double* row, int e, bool softmax) {
+  if (!softmax) return row[e];
+  double sum = 0;
+  for (int x = 0; x < kD; ++x) sum += std::exp(row[x]);
+  return std::exp(row[e]) / sum;
+}
+
+// The sum of the definition, a pair of tokens at a time. `softmax`: nothing, q, k or both.
 double by_definition(const std::map<std::string, HostTensor>& in, bool causal, bool masked,
-                     bool decays, int64_t b, int64_t h, int64_t i, int64_t m) {
+                     bool decays, const std::string& softmax, int64_t b, int64_t h, int64_t i,
+                     int64_t m) {
   const HostTensor &q = in.at("q"), &k = in.at("k"), &v = in.at("v"), &a = in.at("a");
   const int64_t tokens = q.dims[1], g = h / (kHeads / kKvHeads);
   const auto at = [](const HostTensor& t, int64_t x, int64_t y, int64_t z) {
@@ -43,8 +52,11 @@ double by_definition(const std::map<std::string, HostTensor>& in, bool causal, b
     if (causal && j > i) continue;
     if (masked && in.at("m").ints[static_cast<size_t>(b * tokens + j)] == 0) continue;
     double w = 0, grown = 0;
-    for (int64_t e = 0; e < kD; ++e)
-      w += std::max(at(q, b, i, h * kD + e), 0.0) * std::exp(at(k, b, j, g * kD + e));
+    const double *query = &q.reals[static_cast<size_t>((b * tokens + i) * q.dims[2] + h * kD)],
+                 *key = &k.reals[static_cast<size_t>((b * tokens + j) * k.dims[2] + g * kD)];
+    for (int e = 0; e < kD; ++e)
+      w += std::max(feature(query, e, softmax == "q" || softmax == "both"), 0.0) *
+           std::exp(feature(key, e, softmax == "k" || softmax == "both"));
     for (int64_t t = j + 1; decays && t <= i; ++t) grown += at(a, b, t, h);
     w *= std::exp(grown);
     s += w * at(v, b, j, g * kDv + m);
@@ -53,11 +65,12 @@ double by_definition(const std::map<std::string, HostTensor>& in, bool causal, b
   return s / (z + 0.25) + static_cast<double>(m);
 }
 
-void is_the_definition(bool causal, bool masked, bool decays) {
+void is_the_definition(bool causal, bool masked, bool decays, const std::string& softmax = "") {
   const Graph g = graph_of(text_of(
       fmt::format(
-          "causal = {}{}, epilogue = (s,z,b,h,t,c) => s / (z + 0.25) + f32(c), heads = 4, k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0){}",
+          "causal = {}{}, epilogue = (s,z,b,h,t,c) => s / (z + 0.25) + f32(c), heads = 4, k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0){}{}",
           causal, decays ? ", decay = (b,h,t) => %a[b,t,h]" : "",
+          softmax.empty() ? "" : ", softmax = " + softmax,
           masked ? ", visible = (b,h,t) => %m[b,t] == 1" : ""),
       std::string(decays ? ", %a" : "") + (masked ? ", %m" : "")));
   std::mt19937 random(7);
@@ -78,10 +91,10 @@ void is_the_definition(bool causal, bool masked, bool decays) {
   ASSERT_TRUE(out) << out.error().message;
   const auto& y = out->at("y").reals;
   for (int64_t x = 0; x < 2 * 9 * 8; ++x)
-    EXPECT_NEAR(
-        y[static_cast<size_t>(x)],
-        by_definition(in, causal, masked, decays, x / 72, x / kDv % kHeads, x / 8 % 9, x % kDv),
-        1e-12)
+    EXPECT_NEAR(y[static_cast<size_t>(x)],
+                by_definition(in, causal, masked, decays, softmax, x / 72, x / kDv % kHeads,
+                              x / 8 % 9, x % kDv),
+                1e-12)
         << x;
 }
 
@@ -91,6 +104,7 @@ TEST(LinearAttention, IsItsDefinition) {
   }
   is_the_definition(true, false, true);
   is_the_definition(true, true, true);
+  for (const char* softmax : {"q", "k", "both"}) is_the_definition(true, true, false, softmax);
 }
 
 TEST(LinearAttention, PackedRowsAreThePaddedOnes) {
@@ -149,7 +163,7 @@ HostTensor numbers(std::vector<int64_t> values) {
 // alternates between two slots; slot 4 is nobody's.
 TEST(LinearAttention, StepsAreTheWhole) {
   const std::string how =
-      "k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0)";
+      "k_map = (s,b,h,t,c) => exp(s), kv_heads = 2, q_map = (s,b,h,t,c) => max(s, 0.0), softmax = k";
   for (const bool decays : {false, true}) {
     const std::string decay = decays ? ", decay = (b,h,t) => %a[b,t,0]" : "",
                       begin = "causal = true" + decay +

@@ -4,6 +4,7 @@
 
 Writes a folder FOLDER/NAME as README.md describes for each spelling below (all if none is named), expected outputs in float64. Needs
 torch and onnx, and `--lengths 1,63,64,65` if other cases are wanted. Weights are random. `check.py TFCC --folder FOLDER` judges them.
+With `--rounded` weights and inputs are values of bf16, so that what bf16 makes of them is no error of a bf16 program.
 
   cumsum_einsum    (a) CumSum over the tokens of einsum(k, v), contracted with q; elu(x) + 1, normaliser q . cumsum(k) + eps
   cumsum_mul       (a) the same with unsqueezed operands and a Mul
@@ -14,6 +15,7 @@ torch and onnx, and `--lengths 1,63,64,65` if other cases are wanted. Weights ar
   chunks_einsum    (d) the same by einsum, moved on by a chunk; elu(x) + 1 and a normaliser
   retnet           (e) a constant decay for each head: powers of gamma under the triangle
   gated            (e) a decay for each token: exp of differences of a cumulative sum
+  softmax          (a) by einsum, q and k under softmax over the features of a head
 A name may end in -ts14, -ts17 (torch.onnx's TorchScript exporter at that opset) or -dynamo18, -dynamo20, -dynamo23.
 """
 import json
@@ -145,24 +147,35 @@ class Gated(Block):
         return ((q @ k.transpose(-1, -2)) * w @ v).transpose(1, 2)
 
 
+class Softmax(Block):
+    def attend(self, q, k, v):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        q, k = q.softmax(-1) * SIZE**-0.5, k.softmax(-1)
+        state = torch.einsum("bhld,bhlm->bhldm", k, v).cumsum(2)
+        z = torch.einsum("bhld,bhld->bhl", q, k.cumsum(2))
+        return (torch.einsum("bhld,bhldm->bhlm", q, state) / z.unsqueeze(-1)).transpose(1, 2)
+
+
 FORMS = {"cumsum_einsum": CumsumEinsum, "cumsum_mul": CumsumMul, "quadratic": Quadratic, "quadratic_plain": QuadraticPlain,
          "full_mask": FullMask, "chunks": Chunks, "chunks_einsum": ChunksEinsum,
-         "retnet": Retnet, "gated": Gated}
+         "retnet": Retnet, "gated": Gated, "softmax": Softmax}
 EXPORTERS = ["ts14", "ts17", "dynamo18", "dynamo20", "dynamo23"]
 
 
-def arguments(form, batch, tokens, seed):
+def arguments(form, batch, tokens, seed, given=lambda x: x):
     g = torch.Generator().manual_seed(seed)
-    x = torch.randn(batch, tokens, WIDTH, generator=g)
+    x = given(torch.randn(batch, tokens, WIDTH, generator=g))
     if form.causal:
         return (x,)
     lengths = torch.randint(1, tokens + 1, (batch,), generator=g)
     return x, (torch.arange(tokens)[None] < lengths[:, None]).float()
 
 
-def export(name, exporter, folder, lengths):
+def export(name, exporter, folder, lengths, given):
     torch.manual_seed(0)
     module = FORMS[name]().eval()
+    for p in module.parameters():
+        p.data = given(p.data)
     example = arguments(FORMS[name], BATCH, TOKENS, 1)
     names = ["x", "mask"][: len(example)]
     opset = int(exporter[-2:])
@@ -183,7 +196,7 @@ def export(name, exporter, folder, lengths):
     module = module.double()
     for case, tokens in enumerate(lengths):
         tokens = -(-tokens // 64) * 64 if name.startswith("chunks") else tokens
-        inputs = arguments(FORMS[name], 1 + case % 3, tokens, 2 + case)
+        inputs = arguments(FORMS[name], 1 + case % 3, tokens, 2 + case, given)
         with torch.no_grad():
             y = module(*(i.double() for i in inputs))
         at = folder / "cases" / str(case)
@@ -196,7 +209,10 @@ def export(name, exporter, folder, lengths):
 
 
 def main():
-    words, lengths = sys.argv[1:], [128, 37, 1, 65]
+    words, lengths, given = sys.argv[1:], [128, 37, 1, 65], lambda x: x
+    if "--rounded" in words:
+        words.remove("--rounded")
+        given = lambda x: x.bfloat16().float()  # noqa: E731
     if "--lengths" in words:
         at = words.index("--lengths")
         lengths = [int(n) for n in words[at + 1].split(",")]
@@ -204,7 +220,7 @@ def main():
     folder, wanted = Path(words[0]), words[1:] or list(FORMS)
     for one in (n for w in wanted for n in ([w] if "-" in w else [f"{w}-{e}" for e in EXPORTERS])):
         name, exporter = one.rsplit("-", 1)
-        export(name, exporter, folder / one, lengths)
+        export(name, exporter, folder / one, lengths, given)
         print(one, flush=True)
 
 

@@ -11,7 +11,7 @@ namespace {
 struct Linear {
   int heads = 2, kv_heads = 2, d = 16, dv = 16;
   std::string how = "causal = true";  // attributes before heads, then those behind
-  std::string maps = "", visible = "", extra = "";
+  std::string maps = "", visible = "", extra = "", softmax = "";
   bool arena = true, cross = false, out_to_caller = false;
 };
 
@@ -32,9 +32,10 @@ Case make(const std::string& name, const Linear& a, std::vector<std::vector<int6
     operands += fmt::format("{}%{}{}", t ? ", " : "", n, a.arena ? "a" : "");
   }
   body += fmt::format(
-      "  %y = linear_attention({}{}) {{{}, heads = {}{}, kv_heads = {}{}{}}} : f32[B,S,{}]\n",
+      "  %y = linear_attention({}{}) {{{}, heads = {}{}, kv_heads = {}{}{}{}}} : f32[B,S,{}]\n",
       operands, a.extra, a.how, a.heads, a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads,
       a.maps.empty() ? "" : ", q_map = " + a.maps,
+      a.softmax.empty() ? "" : ", softmax = " + a.softmax,
       a.visible.empty() ? "" : ", visible = (b,h,t) => " + a.visible, a.heads * a.dv);
   const bool reads_result = a.arena && !a.out_to_caller;
   if (reads_result)
@@ -100,9 +101,10 @@ Case make_step(const std::string& name, const Linear& a, std::vector<std::vector
   const std::string y = fmt::format("f32[1,B*S,{}]", a.heads * a.dv);
   body += "  %r1 = pointwise(%g) {body = (i,j) => %g[0,j,0]} : f32[1,B*S]\n";
   body += fmt::format(
-      "  %y1, %sums = linear_attention_step({}%first, %from, %to, %s{}) {{{}, heads = {}{}, kv_heads = {}{}}} : {}, {}\n",
+      "  %y1, %sums = linear_attention_step({}%first, %from, %to, %s{}) {{{}, heads = {}{}, kv_heads = {}{}{}}} : {}, {}\n",
       operands, a.extra, a.how, a.heads, a.maps.empty() ? "" : ", k_map = " + a.maps, a.kv_heads,
-      a.maps.empty() ? "" : ", q_map = " + a.maps, y, state);
+      a.maps.empty() ? "" : ", q_map = " + a.maps,
+      a.softmax.empty() ? "" : ", softmax = " + a.softmax, y, state);
   body += fmt::format("  %y = pointwise(%y1) {{body = (i,j,k) => %y1[i,j,k] * 2.0}} : {}\n", y);
   Case c{
       "linear_attention_step_" + name,
@@ -115,6 +117,41 @@ Case make_step(const std::string& name, const Linear& a, std::vector<std::vector
       1.2e-3};
   c.bf16 = true;
   return c;
+}
+
+/// Softmax over the features of q, of k or of both, in each form: with and without maps behind it,
+/// of hidden keys, of heads that no tile has whole, and of states.
+void add_softmax(std::vector<Case>& cases) {
+  const std::vector<std::vector<int64_t>> shapes = {{1, 1}, {2, 65}, {3, 130}},
+                                          steps = {{1, 1, 2}, {5, 1, 11}, {3, 7, 6}, {4, 33, 8}};
+  Linear a;
+  a.how = "causal = true, " + kNormal;
+  const auto add = [&](const std::string& name, const std::string& softmax, int d, int dv) {
+    a.softmax = softmax, a.d = d, a.dv = dv;
+    cases.push_back(make("softmax_" + name, a, shapes));
+  };
+  for (int d : {7, 16, 20, 64, 80, 128, 256, 512})
+    add(fmt::format("of_both_{}", d), "both", d, d < 64 ? 16 : 64);
+  a.how = "causal = true, epilogue = (s,z,b,h,t,c) => s / max(abs(z), 1.0)";
+  add("of_q", "q", 64, 64);
+  add("of_k", "k", 64, 64);
+  Linear wide = a;
+  wide.heads = wide.kv_heads = 8, wide.d = wide.dv = 128, wide.softmax = "both";
+  cases.push_back(make("softmax_128_of_8_heads", wide, {{1, 65}, {2, 600}}));
+  a.maps = "(s,b,h,t,c) => s * (1.0 + f32(c) * 0.01)";
+  for (int d : {12, 64, 128, 256}) add(fmt::format("and_map_{}", d), "both", d, 64);
+  a.how = "causal = false, " + kNormal;
+  a.visible = "%mask[b,t] == 1", a.extra = ", %mask";
+  for (int d : {16, 64, 128}) add(fmt::format("padding_{}", d), "both", d, 64);
+  a.visible = a.extra = "";
+  a.how = "causal = true, epilogue = (s,z,b,h,t,c) => s / max(abs(z), 1.0)";
+  a.heads = 4;
+  for (int d : {7, 16, 20, 64, 128, 512}) {
+    a.softmax = "both", a.d = d, a.dv = 24;
+    cases.push_back(make_step(fmt::format("softmax_{}", d), a, steps));
+  }
+  a.maps = "", a.softmax = "q";
+  cases.push_back(make_step("softmax_of_q", a, steps));
 }
 
 }  // namespace
@@ -247,6 +284,9 @@ std::vector<Case> linear_attention_cases() {
                               "kept = (i,j) => j == 0, ", 1, 64));
   cases.push_back(make_packed("64_causal", "causal = true, " + kNormal, "", "", 1, 64));
   cases.push_back(make_packed("128_causal", "causal = true", "", "", 1, 128));
+  for (int d : {16, 64})
+    cases.push_back(make_packed(fmt::format("softmax_{}", d), "causal = true, " + kNormal,
+                                ", softmax = both", "", 1, d));
   // Batch, tokens, slots.
   const std::vector<std::vector<int64_t>> steps = {{1, 1, 2},  {5, 1, 11},  {3, 7, 6},
                                                    {4, 33, 8}, {1, 200, 2}, {70, 2, 140}};
@@ -277,6 +317,7 @@ std::vector<Case> linear_attention_cases() {
   // are there at a time.
   Linear many = of(kept, 4, 128, 160);
   cases.push_back(make_step("many_tiles", many, {{128, 1, 256}, {42, 3, 84}, {25, 5, 50}}));
+  add_softmax(cases);
   return cases;
 }
 
