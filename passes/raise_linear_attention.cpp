@@ -459,8 +459,12 @@ class Fuser {
       ExprRef s = pool().param("s", Scalar::f32);
       ExprRef map = ir::rewrite(e, [&](ExprRef n) { return n == base ? s : nullptr; });
       map = map == s ? nullptr : simpler(map);
-      if (ExprRef x = softmax_input(base, own[kC]); x && type(*loaded(x)).dtype == dtype)
-        return {token_major(g_, x, extents, dtype), map, true};
+      if (ExprRef x = softmax_input(base, own[kC]); x && type(*loaded(x)).dtype == dtype) {
+        // Where a condition chose the row, that of the softmax need not be in range without it.
+        const TokenMajor of = token_major(g_, x, extents, dtype);
+        if (of.existing || ir::body_problem(g_, of.body, of.type.dims).empty())
+          return {of, map, true};
+      }
       const TokenMajor t = token_major(g_, base, extents, type(*loaded(base)).dtype);
       if (t.existing) return {t, map};
     }

@@ -321,6 +321,7 @@ template <class Spec, class Head> struct LinearChunks {
     if constexpr (Spec::decays) grow(from, stage);
     if constexpr (!Head::maps_k && !Spec::k_softmax) return;
     const u64 bits = live(from);
+    if (bits == 0) return;  // the same for all threads
     map_rows<Spec::k_softmax, Head::maps_k>(
         tile_k(stage), head.keys - 1 - from, [&](int row) { return (bool)(bits >> row & 1); },
         [&](f32 x, int row, int e) { return head.key(x, from + row, e); });

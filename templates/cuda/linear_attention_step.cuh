@@ -170,12 +170,12 @@ template <class Spec> struct LinearStepRows {
       for (int c = 0; c < 4; ++c) to[4 * u + c] = there ? map(x[c], e + c) : 0.0f;
     }
   }
-  /// The same of the softmax of a row; all threads call.
+  /// The same of the softmax of a row, if this thread `has` one; all threads call.
   template <class T, class Map>
-  TFCC_FN void load_softened(const T* from, f32 (&to)[n], const Map& map) const {
+  TFCC_FN void load_softened(const T* from, f32 (&to)[n], const Map& map, bool has = true) const {
     const auto there = [&](int x) { return place(x / 4) + x % 4 < d; };
 #pragma unroll
-    for (int x = 0; x < n; ++x) to[x] = there(x) ? load(from, place(x / 4) + x % 4) : 0.0f;
+    for (int x = 0; x < n; ++x) to[x] = has && there(x) ? load(from, place(x / 4) + x % 4) : 0.0f;
     const RowSoftmax of = row_softmax<typename Spec::T, Shape::parts>([&](const auto& f) {
 #pragma unroll
       for (int x = 0; x < n; ++x) {
@@ -202,8 +202,9 @@ template <class Spec> struct LinearStepRows {
     for (int first = 0; first < count; first += at_once) {
       const int r = first + mine;
       f32 x[n];
-      load_softened(rows + imin(r, count - 1) * Shape::width, x,
-                    [&](f32 y, int e) { return map(y, (int)imin(r, count - 1), e); });
+      load_softened(
+          rows + r * Shape::width, x,
+          [&](f32 y, int e) { return map(y, (int)imin(r, count - 1), e); }, r < count);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         if (r < count) rows[r * Shape::width + place(k / 4) + k % 4] = x[k];
@@ -229,7 +230,9 @@ template <class Spec> struct LinearStepRows {
     }
     if (!sums) return;
 #pragma unroll
-    for (int x = 0; x < n; ++x) z[x] = (Spec::decays ? z[x] * keep : z[x]) + k[x];
+    for (int x = 0; x < n; ++x)
+      z[x] = Spec::decays ? fmaf(z[x], keep, k[x])
+                          : __fadd_rn(z[x], k[x]);  // not one with what made k
   }
 
   static TFCC_FN f32 dot(const f32 (&a)[n], const f32 (&b)[n]) {

@@ -165,7 +165,7 @@ template <class T, int count, int parts, int columns, bool held, class Place> st
   const Place& place;
   int lane = threadIdx.x % 8;
   u32 words[count][4], top[count];  // top: a pair
-  f32 less[count], sum[count];      // less: the exponent of the largest element; sum: 1 / that
+  f32 largest[count], sum[count];   // of elements, times log2 e for f16; 1 / the sum of powers
   f32 powers[held ? count : 1][held ? parts : 1][8];
 
   TFCC_FN SoftenedRows(const Place& place_) : place(place_) {}
@@ -203,12 +203,16 @@ template <class T, int count, int parts, int columns, bool held, class Place> st
     for (int n = 0; n < count; ++n) {
       f32 low, high;
       unpack2<T>(top[n], low, high);
-      less[n] = fmaxf(low, high) * kLog2E;
+      largest[n] = fmaxf(low, high) * (kSame<T, f16> ? kLog2E : 1.0f);
     }
+  }
+  /// Elements of bf16 may be so large that a rounded product would be off by more than 1.
+  static TFCC_FN f32 power(f32 x, f32 largest) {
+    return exp2_fast(kSame<T, f16> ? fmaf(x, kLog2E, -largest) : (x - largest) * kLog2E);
   }
   TFCC_FN void compute(int n, int pair, f32& low, f32& high) const {
     unpack2<T>(words[n][pair], low, high);
-    low = exp2_fast(fmaf(low, kLog2E, -less[n])), high = exp2_fast(fmaf(high, kLog2E, -less[n]));
+    low = power(low, largest[n]), high = power(high, largest[n]);
   }
   TFCC_FN void sum_powers() {
 #pragma unroll
@@ -249,7 +253,8 @@ template <class T, int count, int parts, int columns, bool held, class Place> st
           if constexpr (held) low = powers[n][part][e], high = powers[n][part][e + 1];
           else compute(n, e / 2, low, high);
           const int column = part * 64 + lane * 8 + e;
-          low = map(n, low * sum[n], column), high = map(n, high * sum[n], column + 1);
+          low = map(n, low * sum[n], whole ? column : min(column, columns - 1));
+          high = map(n, high * sum[n], whole ? column + 1 : min(column + 1, columns - 1));
           y[e / 2] = pack2<T>(inside(part, e) ? low : 0.0f, inside(part, e + 1) ? high : 0.0f);
         }
         if (there(n)) *(uint4*)place(n, part) = make_uint4(y[0], y[1], y[2], y[3]);

@@ -4,7 +4,7 @@
 
 Writes a folder FOLDER/NAME as README.md describes for each spelling below (all if none is named), expected outputs in float64. Needs
 torch and onnx, and `--lengths 1,63,64,65` if other cases are wanted. Weights are random. `check.py TFCC --folder FOLDER` judges them.
-With `--rounded` weights and inputs are values of bf16, so that what bf16 makes of them is no error of a bf16 program.
+With `--rounded` parameters and inputs are values of bf16, so that what bf16 makes of them is no error of a bf16 program.
 
   cumsum_einsum    (a) CumSum over the tokens of einsum(k, v), contracted with q; elu(x) + 1, normaliser q . cumsum(k) + eps
   cumsum_mul       (a) the same with unsqueezed operands and a Mul
