@@ -73,12 +73,14 @@ void check_reduce(Rules r) {
 /// if reverse.
 ///
 /// - **U1** One operand, one result.
-/// - **U2** They have one type, not bool.
+/// - **U2** They have one type, not bool; or the types of two kinds of real numbers, and one shape.
 /// - **U3** The axis exists.
 void check_cumsum(Rules r) {
   if (!r.counts(1, 1, "U1")) return;
   const int64_t axis = r.op.as<CumsumAttrs>().axis;
-  r.require(r.in(0) == r.out() && r.out().dtype != DType::boolean, "U2",
+  const Type &x = r.in(0), &y = r.out();
+  const bool reals = is_float(x.dtype) && is_float(y.dtype);
+  r.require((x == y || (reals && x.dims == y.dims)) && y.dtype != DType::boolean, "U2",
             "operand and result differ, or are boolean");
   r.require(axis >= 0 && axis < static_cast<int64_t>(r.out().rank()), "U3", "no such axis");
 }

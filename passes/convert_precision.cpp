@@ -11,8 +11,9 @@
 // integers next (quantised) stays f32, with all that it is computed from up to the products; masks
 // written as numbers beyond f16 stay within half of its range, since an infinity would make NaN of
 // a row without keys. Graph inputs and outputs keep their types, but caches, which only attention
-// reads. Expressions are not touched: they compute in f32, so a score's constants are never
-// narrowed. Integers, booleans and f64 stay.
+// reads. Running sums stay f32 with what they add up, in the same manner, and so do copies and
+// differences of them. Expressions are not touched: they compute in f32, so a score's constants are
+// never narrowed. Integers, booleans and f64 stay.
 #include <algorithm>
 #include <ranges>
 #include <set>
@@ -55,21 +56,26 @@ bool stores_any_type(const Graph& g, const ir::Op& op) {
   switch (op.kind) {
     case OpKind::matmul: return multiplies_integers(g, op);
     case OpKind::pointwise:
+    case OpKind::cumsum:
     case OpKind::norm: return true;
     default: return false;
   }
 }
 
+// Whatever type its operands have.
+bool reads_any_type(const ir::Op& op) {
+  return op.kind == OpKind::pointwise || op.kind == OpKind::reduce || op.kind == OpKind::cumsum;
+}
+
 bool is_narrow(DType t) { return t == DType::f16 || t == DType::bf16; }
 bool is_single(DType t) { return t == DType::f32; }
 
-// Only pointwise ops and reductions take any mixture of types, and compute in f32; so do the
-// epilogues of integers.
+// Expressions and sums take any mixture of types, and compute in f32; so do the epilogues of
+// integers.
 bool read_by_expressions(const Graph& g, ValueId v) {
   const auto& users = g.value(v).users;
   return std::all_of(users.begin(), users.end(), [&](OpId u) {
-    return g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce ||
-           multiplies_integers(g, g.op(u));
+    return reads_any_type(g.op(u)) || multiplies_integers(g, g.op(u));
   });
 }
 
@@ -119,8 +125,8 @@ std::set<ValueId> angles(const Graph& g) {
     return std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& op = g.op(u);
       const auto at = std::ranges::find(op.operands, v) - op.operands.begin();
-      const bool mixed = op.kind == OpKind::pointwise || op.kind == OpKind::reduce ||
-                         (rotates(op) && is_table(op, static_cast<size_t>(at)));
+      const bool mixed =
+          reads_any_type(op) || (rotates(op) && is_table(op, static_cast<size_t>(at)));
       return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
     });
   };
@@ -174,22 +180,58 @@ bool may_stay_single(const Graph& g, ValueId v) {
   if (!product && op->kind != OpKind::softmax) return false;
   return std::ranges::all_of(op->operands, [&](ValueId x) {
     if (product && !is_bias(g, *op, x)) return true;
-    const bool free = std::ranges::all_of(g.value(x).users, [&](OpId u) {
-      return u == def || g.op(u).kind == OpKind::pointwise || g.op(u).kind == OpKind::reduce;
-    });
+    const bool free = std::ranges::all_of(
+        g.value(x).users, [&](OpId u) { return u == def || reads_any_type(g.op(u)); });
     return free && may_stay_single(g, x);
   });
 }
 
+// Copies, sums and differences, some of them masked.
+bool only_adds(ExprRef body) {
+  bool only = true;
+  ir::for_each_node(body, [&](ExprRef n) {
+    if (n->type != Scalar::f32) return;  // cost: a condition or an index rounds nothing
+    switch (n->kind) {
+      case ExprKind::load:
+      case ExprKind::fconst:
+      case ExprKind::select:
+      case ExprKind::fadd:
+      case ExprKind::fsub:
+      case ExprKind::fneg: break;
+      default: only = false;
+    }
+  });
+  return only;
+}
+
+// Adds to the running sums among `keep` what their readers copy or subtract, up to the first who
+// computes anything else.
+void keep_differences(const Graph& g, std::set<ValueId>& keep) {
+  std::set<ValueId> sums;
+  for (OpId o : g.order()) {
+    const ir::Op& op = g.op(o);
+    const ValueId v = op.results[0];
+    const bool differs =
+        op.kind == OpKind::pointwise && only_adds(op.as<ir::PointwiseAttrs>().body) &&
+        std::ranges::any_of(op.operands, [&](ValueId x) { return sums.count(x) > 0; });
+    if (!differs && !(op.kind == OpKind::cumsum && keep.count(v))) continue;
+    if (std::ranges::all_of(g.value(v).users, [&](OpId u) { return reads_any_type(g.op(u)); }))
+      sums.insert(v);
+  }
+  keep.merge(sums);
+}
+
 // What is rounded to integers next: half of a unit of 16 bits decides for another integer, and a
-// whole step of the quantisation is far more. Such values, and what they are computed from up to
-// the products, stay f32.
-std::set<ValueId> rounded(const Graph& g) {
+// whole step of the quantisation is far more. And running sums: of a thousand terms 16 bits have no
+// digit left for the differences that readers take, such as the decays of a gated attention. Such
+// values, and what they are computed from up to the products, stay f32.
+std::set<ValueId> rounded_or_summed(const Graph& g) {
   std::set<ValueId> keep;
   const auto look = [&](ValueId v) {
     if (!is_single(g.value(v).type.dtype)) return;  // cost: others are not converted
     if (!may_stay_single(g, v)) return;
-    bool any = false;
+    const ir::Op* def = g.def(v);
+    bool any = def && def->kind == OpKind::cumsum;
     const bool all = std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& user = g.op(u);
       const bool factor = is_factor(user, v) || user.kind == OpKind::attention;
@@ -198,12 +240,13 @@ std::set<ValueId> rounded(const Graph& g) {
         return keep.count(r) > 0;
       });
       any |= goes_on || rounds(user, v);
-      return goes_on || beside_sum || user.kind == OpKind::pointwise || user.kind == OpKind::reduce;
+      return goes_on || beside_sum || reads_any_type(user);
     });
     if (any && all) keep.insert(v);
   };
   for (OpId o : g.order() | std::views::reverse) std::ranges::for_each(g.op(o).results, look);
   std::ranges::for_each(g.inputs(), look);
+  keep_differences(g, keep);
   return keep;
 }
 
@@ -247,7 +290,7 @@ PassReport convert_precision(Graph& graph, bool (*from)(DType), DType to) {
   std::set<ValueId> keep;
   if (to != DType::f32) {
     keep = angles(graph);
-    keep.merge(rounded(graph));
+    keep.merge(rounded_or_summed(graph));
   }
   std::vector<DType> declared;
   for (const ir::Graph::Output& out : graph.outputs)

@@ -126,7 +126,11 @@ TEST(Verify, Reduce) {
 TEST(Verify, Cumsum) {
   accepted("%y = cumsum(%k) {axis = 1, exclusive = false, reverse = false} : i64[B,S]");
   refused("U1", "%y = cumsum(%k, %k) {axis = 1, exclusive = false, reverse = false} : i64[B,S]");
+  accepted("%y = cumsum(%x) {axis = 1, exclusive = false, reverse = false} : f16[B,S,8]");
   refused("U2", "%y = cumsum(%k) {axis = 1, exclusive = false, reverse = false} : i32[B,S]");
+  refused("U2", "%y = cumsum(%k) {axis = 1, exclusive = false, reverse = false} : f32[B,S]");
+  refused("U2", "%y = cumsum(%x) {axis = 1, exclusive = false, reverse = false} : f16[B,S,4]");
+  refused("U2", "%y = cumsum(%c) {axis = 0, exclusive = false, reverse = false} : bool[B]");
   refused("U3", "%y = cumsum(%k) {axis = 2, exclusive = false, reverse = false} : i64[B,S]");
 }
 

@@ -113,6 +113,9 @@ Case cumsum() {
   add("u", "u8[S]", 0, false, false);
   add("h", "f16[S]", 0, false, true);
   add("d", "f64[S]", 0, true, false);
+  add("h", "f32[S]", 0, false, false);
+  add("h", "bf16[S]", 0, true, false);
+  add("d", "f32[S]", 0, false, false);
   Case c{"cumsum",
          graph_text("%k: i64[B,S], %x: f32[B,S,3], %n: i32[B,S], %u: u8[S], %h: f16[S], %d: f64[S]",
                     "B = k.0 in 1.., S = k.1 in 1..", body, outputs),
