@@ -17,7 +17,7 @@
 #include <optional>
 #include <sstream>
 
-#include "codegen/compile.h"
+#include "tools/compiler/compile_graph.h"
 #include "frontend/import/import.h"
 #include "ir/gelu.h"
 #include "ir/ir.h"
@@ -120,14 +120,13 @@ class Judge {
 
   Result<std::string> compile(const std::string& name, const std::string& level) {
     TFCC_TRY(const Graph* graph, find(name));
-    tfcc::codegen::CompileOptions options;
-    options.targets = {{level, tfcc::Family::cpu}};
+    tfcc::compiler::GraphOptions options{{level, tfcc::Family::cpu}};
     options.threads = 1;
     options.cache.dir = cache_;
     options.cache.enabled = !cache_.empty();
     const std::string file =
         fmt::format("{}/tfcc-differential-{}.tfcc", fs::temp_directory_path().string(), getpid());
-    TFCC_TRY_VOID(tfcc::codegen::compile({{tfcc::Family::cpu, *graph, {}}}, file, options));
+    TFCC_TRY_VOID(tfcc::compiler::compile_graph(*graph, file, options));
     tfcc::LoadOptions load;
     load.device = "cpu";
     load.threads = 1;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "codegen/clang_cpu.h"
+#include "tools/compiler/compile_graph.h"
 #include "ir/ir.h"
 #include "tests/templates/harness.h"
 
@@ -74,10 +75,9 @@ class CpuRun : public testing::Test {
     file_ = new ScratchFile;
     auto graph = ir::parse(layer(), "layer");
     ASSERT_TRUE(graph) << graph.error().message;
-    codegen::CompileOptions options;
-    options.targets = {{codegen::native_cpu_level(), Family::cpu}};
+    compiler::GraphOptions options{{codegen::native_cpu_level(), Family::cpu}};
     options.cache.enabled = false;
-    auto made = codegen::compile({{Family::cpu, *graph, {}}}, file_->path(), options);
+    auto made = compiler::compile_graph(*graph, file_->path(), options);
     ASSERT_TRUE(made) << made.error().message;
   }
   static void TearDownTestSuite() { delete file_; }

@@ -209,15 +209,13 @@ std::optional<ir::Graph> graph_of(const Case& c, const Where& where) {
 
 std::optional<codegen::CompileResult> compile_graph(const ir::Graph& g, const Where& where,
                                                     const std::string& path) {
-  codegen::CompileOptions options;
-  options.targets = {{where.target, where.family}};
+  compiler::GraphOptions options{{where.target, where.family}};
   options.cache.dir =
       std::filesystem::temp_directory_path() / fmt::format("tfcc-kernel-tests-{}", getuid());
-  codegen::PlanInput in{where.family, g, {}};
-  in.options.precision = where.tf32 == 1   ? std::string(runtime::kTf32)
-                         : where.tf32 == 3 ? std::string(runtime::kTf32x3)
-                                           : to_string(where.storage);
-  auto result = codegen::compile({in}, path, options);
+  options.precision = where.tf32 == 1   ? std::string(runtime::kTf32)
+                      : where.tf32 == 3 ? std::string(runtime::kTf32x3)
+                                        : to_string(where.storage);
+  auto result = compiler::compile_graph(g, path, options);
   if (!result) {
     ADD_FAILURE() << result.error().message << "\n" << ir::print(g);
     return std::nullopt;

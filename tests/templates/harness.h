@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/compile.h"
+#include "tools/compiler/compile_graph.h"
 #include "runtime/tfcc.h"
 #include "tests/templates/cases.h"
 

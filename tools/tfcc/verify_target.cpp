@@ -21,18 +21,12 @@ struct TemporaryFolder {
   }
 };
 
-codegen::PlanInput plan_input(const ir::Graph& graph, const TargetOptions& o) {
-  codegen::PlanInput input{o.target.family, graph, {}};
-  if (o.target.family == Family::cuda) input.options.precision = o.precision;
-  return input;
-}
-
 // A launch is named after the first result of its op.
 std::string kernel_of(const ir::Graph& graph, const std::string& value, const TargetOptions& o) {
   const ir::Op* op = graph.def(graph.find_value(value));
   if (!op) return "";
   codegen::WeightPool weights;
-  const codegen::PlanInput input = plan_input(graph, o);
+  const codegen::PlanInput input = compiler::plan_input(graph, o);
   auto lowered =
       codegen::lower(input.graph, codegen::class_of(o.target.name), weights, input.options);
   if (!lowered) return "";
@@ -54,12 +48,10 @@ Result<CompiledGraph> CompiledGraph::make(const ir::Graph& graph, const TargetOp
                  fmt::format("{}: cannot make a folder; set TMPDIR to a place that is writable",
                              std::exchange(folder.path, ""))};
   }
-  codegen::CompileOptions options;
-  options.targets = {o.target};
+  compiler::GraphOptions options = o;
   options.strip = true;
-  options.threads = o.threads;
   const std::string file = folder.path + "/model.tfcc";
-  TFCC_TRY([[maybe_unused]] auto result, codegen::compile({plan_input(graph, o)}, file, options));
+  TFCC_TRY([[maybe_unused]] auto result, compiler::compile_graph(graph, file, options));
   LoadOptions load;
   load.device = o.target.family == Family::cpu ? "cpu" : "cuda";
   load.threads = o.threads;

@@ -3,17 +3,13 @@
 // it is loaded.
 #pragma once
 
-#include "codegen/compile.h"
 #include "runtime/tfcc.h"
+#include "tools/compiler/compile_graph.h"
 #include "tools/tfcc/verify_bisect.h"
 
 namespace tfcc::tools {
 
-struct TargetOptions {
-  codegen::TargetName target;
-  std::string precision = "f32";  // CUDA: what the plan says of itself
-  int threads = 0;                // 0: one per core
-};
+using TargetOptions = compiler::GraphOptions;
 
 class CompiledGraph {
  public:
