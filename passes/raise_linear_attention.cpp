@@ -24,9 +24,9 @@
 #include <algorithm>
 
 #include "ir/ir.h"
-#include "passes/heads.h"
 #include "passes/join_chunks.h"
 #include "passes/linear_form.h"
+#include "passes/linear_operands.h"
 #include "passes/passes.h"
 
 namespace tfcc::passes {
@@ -415,131 +415,16 @@ class Fuser {
     return true;
   }
 
-  // ---- layout ----
-
-  struct Operand {
-    TokenMajor tensor;
-    ExprRef map = nullptr;  // of an element, over b, h, t, c with param s; null: the element
-    bool softmax = false;   // the element is that of a softmax over c
-  };
-
-  // What the softmax over all of `channel` at this load is of, at the same place, through views;
-  // null if it is none.
-  ExprRef softmax_input(ExprRef load, ExprRef channel) const {
-    const ir::Op* def = g_.def(*loaded(load));
-    if (!def || def->kind != OpKind::softmax || load->args.back() != channel ||
-        type(*loaded(load)).dims.back() != channel->args[0])
-      return nullptr;
-    for (size_t i = 0; i + 1 < load->args.size(); ++i) {
-      if (ir::uses_index(load->args[i], kC)) return nullptr;
-    }
-    ExprRef x = ir::load_of(g_, def->operands[0], load->args);
-    ExprRef seen = ir::expand(g_, x, [](ValueId) { return true; });
-    return loaded(seen) ? seen : x;
-  }
-
-  // An operand over heads, tokens and channels of these extents and numbers: a tensor of the graph
-  // under a map, or the value itself.
-  Operand operand(ExprRef e, int64_t token, int64_t channel, const std::vector<ExprRef>& extents,
-                  DType dtype, bool may_map) {
-    Indices by(6, nullptr);
-    const Indices own = ir::indices_of(pool(), extents);
-    by[static_cast<size_t>(token)] = own[kT];
-    by[static_cast<size_t>(channel)] = own[kC];
-    if (token != kT) by[kT] = nullptr;
-    e = ir::substitute_indices(e, by);
-    ExprRef base = nullptr;
-    bool one = true;
-    ir::for_each_node(e, [&](ExprRef n) {
-      if (n->kind != ExprKind::load || !ir::uses_index(n, kC)) return;
-      one &= !base;
-      base = n;
-    });
-    if (may_map && base && one && base->type == Scalar::f32) {
-      ExprRef s = pool().param("s", Scalar::f32);
-      ExprRef map = ir::rewrite(e, [&](ExprRef n) { return n == base ? s : nullptr; });
-      map = map == s ? nullptr : simpler(map);
-      if (ExprRef x = softmax_input(base, own[kC]); x && type(*loaded(x)).dtype == dtype) {
-        // Where a condition chose the row, that of the softmax need not be in range without it.
-        const TokenMajor of = token_major(g_, x, extents, dtype);
-        if (of.existing || ir::body_problem(g_, of.body, of.type.dims).empty())
-          return {of, map, true};
-      }
-      const TokenMajor t = token_major(g_, base, extents, type(*loaded(base)).dtype);
-      if (t.existing) return {t, map};
-    }
-    return {token_major(g_, e, extents, dtype)};
-  }
-
-  // elu(x) + 1 as exporters spell it has e^x - 1 by a tanh, so that small x keep their digits; with
-  // 1 added it is e^x again.
-  ExprRef simpler(ExprRef map) const {
-    return ir::rewrite(map, [&](ExprRef n) -> ExprRef {
-      if (n->kind != ExprKind::fadd) return nullptr;
-      for (size_t i : {0, 1}) {
-        ExprRef elu = n->args[1 - i];
-        if (ir::as_real(n->args[i]) != 1.0 || elu->kind != ExprKind::select) continue;
-        ExprRef x = elu->args[2], t = ir::unary(ExprKind::tanh, ir::mul(x, pool().real(0.5)));
-        ExprRef less_one = ir::div(ir::mul(pool().real(2), t), ir::sub(pool().real(1), t));
-        if (elu->args[1] == less_one)
-          return ir::select(elu->args[0], ir::unary(ExprKind::exp, x), ir::add(x, n->args[i]));
-      }
-      return nullptr;
-    });
-  }
-
-  // e over heads that `group` query heads share, if it is the same for all of a group.
-  ExprRef shared(ExprRef e, int64_t group) const {
-    if (!e) return e;
-    ExprRef h = ir::indices_of(pool(), {heads_.batch, pool().integer(heads_.heads / group)})[kH];
-    ExprRef member = pool().index(kFresh, pool().integer(group));
-    ExprRef r =
-        ir::substitute_indices(e, {nullptr, ir::add(ir::mul(h, pool().integer(group)), member)});
-    return ir::uses_index(r, kFresh) ? nullptr : r;
-  }
-
-  void share_heads(ExprRef& k, ExprRef& v) {
-    kv_heads_ = heads_.heads;
-    for (int64_t group = heads_.heads; group > 1; --group) {
-      if (heads_.heads % group != 0) continue;  // cost: such heads are not shared
-      ExprRef a = shared(k, group), b = a ? shared(v, group) : nullptr;
-      if (!b) continue;
-      k = a, v = b;
-      kv_heads_ = heads_.heads / group;
-      return;
-    }
-  }
-
   bool lay_out() {
-    ExprRef k = product_of(k_), v = product_of(v_);
-    share_heads(k, v);
-    ExprRef heads = pool().integer(heads_.heads), kv_heads = pool().integer(kv_heads_);
-    // The type of what is read for each channel.
-    const auto dtype = [&](ExprRef e, int64_t channel) {
-      DType found = DType::f32;
-      ir::for_each_node(e, [&](ExprRef n) {
-        const auto x = ir::uses_index(n, channel) ? loaded(n) : std::nullopt;
-        if (x && !g_.is_constant(*x) && is_float(type(*x).dtype) && type(*x).dtype != DType::f64)
-          found = type(*x).dtype;
-      });
-      return found;
-    };
-    ExprRef q = product_of(q_);
-    DType t = dtype(q, kE);
-    if (dtype(k, kE) != t || dtype(v, kC) != t) t = DType::f32;
-    operands_[0] = operand(q, kT, kE, {heads_.batch, heads, tokens_, size_}, t, dtype(q, kE) == t);
-    operands_[1] = operand(k, kJ, kE, {heads_.batch, kv_heads, keys_, size_}, t, dtype(k, kE) == t);
-    operands_[2] = operand(v, kJ, kC, {heads_.batch, kv_heads, keys_, v_size_}, t, false);
-    for (const Operand& x : operands_) {
-      const std::string problem =
-          x.tensor.existing ? "" : ir::body_problem(g_, x.tensor.body, x.tensor.type.dims);
-      if (!problem.empty())
-        return miss("q, k or v by token: " + problem);  // cost: the verifier would undo the pass
-    }
+    operands_ = linear_operands(g_, {heads_, tokens_, keys_, size_, v_size_}, product_of(q_),
+                                product_of(k_), product_of(v_));
+    if (!operands_.problem.empty())  // cost: the verifier would undo the pass
+      return miss("q, k or v by token: " + operands_.problem);
     if (visible_)
       visible_ = ir::substitute_indices(
-          visible_, {nullptr, nullptr, nullptr, nullptr, nullptr,
-                     ir::indices_of(pool(), {heads_.batch, kv_heads, keys_})[kT]});
+          visible_,
+          {nullptr, nullptr, nullptr, nullptr, nullptr,
+           ir::indices_of(pool(), {heads_.batch, pool().integer(operands_.kv_heads), keys_})[kT]});
     return true;
   }
 
@@ -550,15 +435,16 @@ class Fuser {
     static constexpr const char* kNames[] = {".q", ".k", ".v"};
     std::vector<ValueId> operands;
     for (size_t i = 0; i < 3; ++i)
-      operands.push_back(add_token_major(g_, operands_[i].tensor, base + kNames[i], origin));
+      operands.push_back(add_token_major(g_, operands_.all[i].tensor, base + kNames[i], origin));
     ir::LinearAttentionAttrs attrs;
     attrs.causal = causal_;
     attrs.heads = heads_.heads;
-    attrs.kv_heads = kv_heads_;
-    if (operands_[0].softmax || operands_[1].softmax)
-      attrs.softmax = !operands_[1].softmax   ? ir::FeatureSoftmax::q
-                      : !operands_[0].softmax ? ir::FeatureSoftmax::k
-                                              : ir::FeatureSoftmax::both;
+    attrs.kv_heads = operands_.kv_heads;
+    const auto& [q, k, v] = operands_.all;
+    if (q.softmax || k.softmax)
+      attrs.softmax = !k.softmax   ? ir::FeatureSoftmax::q
+                      : !q.softmax ? ir::FeatureSoftmax::k
+                                   : ir::FeatureSoftmax::both;
     std::vector<ExprRef> bodies;
     std::vector<ExprRef*> places;
     const auto add = [&](ExprRef& place, ExprRef body) {
@@ -568,8 +454,8 @@ class Fuser {
     add(attrs.decay, decay_);
     if (epilogue_->kind != ExprKind::param || epilogue_->name != "s")
       add(attrs.epilogue, epilogue_);
-    add(attrs.k_map, operands_[1].map);
-    add(attrs.q_map, operands_[0].map);
+    add(attrs.k_map, k.map);
+    add(attrs.q_map, q.map);
     add(attrs.visible, visible_);
     bodies = ir::capture(bodies, operands);
     for (size_t i = 0; i < bodies.size(); ++i) *places[i] = bodies[i];
@@ -605,8 +491,7 @@ class Fuser {
   bool causal_ = false, has_z_ = false;
   std::vector<ExprRef> q_, k_, v_, rows_;
   ExprRef visible_ = nullptr, decay_ = nullptr, sum_ = nullptr, epilogue_ = nullptr;
-  int64_t kv_heads_ = 0;
-  Operand operands_[3];
+  LinearOperands operands_;
 };
 
 }  // namespace
