@@ -179,9 +179,10 @@ class ExprPool {
   /// Internal: the unique node with these fields; a poison if one of its arguments is.
   ExprRef intern(Node&& node);
   /// Internal: what was found out with the ranges as they are, since the same is asked again and
-  /// again: whether the prover proved e >= 0, and what a / b simplifies to (null: not known).
-  std::optional<bool> proof(ExprRef e) const;
-  void keep_proof(ExprRef e, bool proved);
+  /// again: whether the prover proved that claim[0] >= 0 where all others are, and what a / b
+  /// simplifies to (null: not known).
+  std::optional<bool> proof(const std::vector<ExprRef>& claim) const;
+  void keep_proof(std::vector<ExprRef> claim, bool proved);
   ExprRef quotient(ExprRef a, ExprRef b) const;
   void keep_quotient(ExprRef a, ExprRef b, ExprRef result);
   /// Internal: ir/range.cpp's results, until a range changes.

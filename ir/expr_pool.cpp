@@ -90,6 +90,13 @@ struct PairHash {
     return mix(p.first->hash, p.second->hash);
   }
 };
+struct ListHash {
+  size_t operator()(const std::vector<ExprRef>& list) const {
+    uint64_t hash = list.size();
+    for (ExprRef e : list) hash = mix(hash, e->hash);
+    return hash;
+  }
+};
 }  // namespace
 
 struct ExprPool::Impl {
@@ -122,7 +129,7 @@ struct ExprPool::Impl {
   }
 
   std::map<std::string, SymbolRange, std::less<>> ranges;
-  std::unordered_map<ExprRef, bool> proofs;
+  std::unordered_map<std::vector<ExprRef>, bool, ListHash> proofs;
   std::unordered_map<std::pair<ExprRef, ExprRef>, ExprRef, PairHash> quotients;
   Known known;
   std::vector<ExprRef> assumed;
@@ -255,12 +262,14 @@ SymbolRange ExprPool::range(std::string_view symbol) const {
   return it == impl_->ranges.end() ? SymbolRange{} : it->second;
 }
 
-std::optional<bool> ExprPool::proof(ExprRef e) const {
-  auto it = impl_->proofs.find(e);
+std::optional<bool> ExprPool::proof(const std::vector<ExprRef>& claim) const {
+  auto it = impl_->proofs.find(claim);
   return it == impl_->proofs.end() ? std::nullopt : std::optional(it->second);
 }
 
-void ExprPool::keep_proof(ExprRef e, bool proved) { impl_->proofs.emplace(e, proved); }
+void ExprPool::keep_proof(std::vector<ExprRef> claim, bool proved) {
+  impl_->proofs.emplace(std::move(claim), proved);
+}
 
 ExprRef ExprPool::quotient(ExprRef a, ExprRef b) const {
   auto it = impl_->quotients.find({a, b});

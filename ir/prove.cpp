@@ -199,21 +199,10 @@ std::vector<int64_t> multiples(const Poly& claim, const Poly& assumption) {
 
 namespace {
 
-// b - a - less >= 0.
-bool never_less(ExprRef b, ExprRef a, int64_t less, const std::vector<ExprRef>& assume) {
-  const Poly difference = add(add(to_poly(b), to_poly(a), -1), Poly{{}, less}, -1);
-  return !difference.lost() && claim_ge0(from_poly(*a->pool, difference), assume);
-}
-
-}  // namespace
-
-bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
-  ExprPool& pool = *p->pool;
-  std::optional<bool> alone = pool.proof(p);
-  if (!alone) pool.keep_proof(p, *(alone = Prover{pool}.ge0(to_poly(p))));
-  if (*alone || assume.empty()) return *alone;
+// By one assumption or two.
+bool proved_by(ExprRef p, const std::vector<ExprRef>& assume) {
   bool found = false;
-  auto attempt = [&](const Poly& claim) { return found = Prover{pool}.ge0(claim); };
+  auto attempt = [&](const Poly& claim) { return found = Prover{*p->pool}.ge0(claim); };
   const Poly poly = without_floors(p);
   for (size_t i = 0; i < assume.size() && !found; ++i) {
     const Poly first = to_poly(assume[i]);
@@ -227,6 +216,26 @@ bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
     }
   }
   return found;
+}
+
+// b - a - less >= 0.
+bool never_less(ExprRef b, ExprRef a, int64_t less, const std::vector<ExprRef>& assume) {
+  const Poly difference = add(add(to_poly(b), to_poly(a), -1), Poly{{}, less}, -1);
+  return !difference.lost() && claim_ge0(from_poly(*a->pool, difference), assume);
+}
+
+}  // namespace
+
+bool claim_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
+  ExprPool& pool = *p->pool;
+  std::vector<ExprRef> claim{p};
+  std::optional<bool> alone = pool.proof(claim);
+  if (!alone) pool.keep_proof(claim, *(alone = Prover{pool}.ge0(to_poly(p))));
+  if (*alone || assume.empty()) return *alone;
+  claim.insert(claim.end(), assume.begin(), assume.end());
+  std::optional<bool> found = pool.proof(claim);
+  if (!found) pool.keep_proof(claim, *(found = proved_by(p, assume)));
+  return *found;
 }
 
 bool prove_ge0(ExprRef p, const std::vector<ExprRef>& assume) {
