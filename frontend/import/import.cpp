@@ -233,7 +233,11 @@ Result<void> declare_inputs(Importer& im, const Facts& facts,
 }
 
 Result<void> declare_outputs(Importer& im) {
+  std::set<std::string> names;
   for (const ValueInfo& out : im.model().outputs) {
+    if (!names.insert(out.name).second)
+      return im.fail(ErrorCode::bad_file,
+                     fmt::format("output '{}' is declared twice", escaped(out.name)));
     auto it = im.values.find(out.name);
     if (it == im.values.end())
       return im.fail(ErrorCode::bad_file,
