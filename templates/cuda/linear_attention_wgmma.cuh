@@ -74,8 +74,10 @@ template <class Spec, class Head> struct Block {
   }
 
   TFCC_FN void meet(int times) const {
+    __syncwarp();
     sm90::meet<4>(sharers);
     if (threadIdx.x == 128) sm90::meet_blocks(counter(), blocks, times);
+    __syncwarp();  // the warp of that thread comes whole
     sm90::meet<4>(sharers);
   }
   /// The sums of the team's spans become the states before them.
