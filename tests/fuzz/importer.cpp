@@ -39,7 +39,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto model = tfcc::frontend::read_onnx(file);
   if (!model) return 0;
   auto graph = tfcc::frontend::import_onnx(*model);
-  if (!graph) return 0;
+  if (!graph) {
+    if (graph.error().code != tfcc::ErrorCode::internal) return 0;
+    std::fprintf(stderr, "%s\n", graph.error().message.c_str());
+    std::abort();
+  }
   if (const auto problems = verify(*graph); !problems.empty()) {
     std::fprintf(stderr, "imported, but not well formed: %s\n", to_string(problems[0]).c_str());
     std::abort();

@@ -4,13 +4,14 @@
 
     make_seeds.py OUT [ONNX_FROM_TEXT] [TFCC]
 
-importer: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/frontend/import and tests/frontend/operators;
+importer, compiler: the models of tests/hostile, tests/models, and with ONNX_FROM_TEXT those of tests/frontend/import and tests/frontend/operators;
 graph_text: the graphs of tests/passes and tests/frontend/import, and the texts in graph_text that once failed; tokenizer: those of tests, whole
 and cut at every 1000th byte, each with a text; artifact: with TFCC, files compiled from a few small graphs, in the form of artifact_input.h.
 """
 import hashlib
 import json
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -126,6 +127,7 @@ def main():
         save(out / "importer", path.read_bytes())
     if len(sys.argv) > 2 and sys.argv[2]:
         text_models(out / "importer", sys.argv[2])
+    shutil.copytree(out / "importer", out / "compiler", dirs_exist_ok=True)
     graphs(out / "graph_text")
     tokenizers(out / "tokenizer")
     if len(sys.argv) > 3 and sys.argv[3]:
@@ -134,7 +136,8 @@ def main():
     operators = re.findall(r"TFCC_IMPORT\((\w+)", "".join(p.read_text() for p in ROOT.glob("frontend/import/importers*.def")))
     listed = re.findall(r"TFCC_ATTRIBUTE\(\w+, (\w+)", (ROOT / "frontend/import/attributes.def").read_text())
     attributes = listed + re.findall(r'"([a-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("frontend/**/*.cpp")))
-    dictionary(out / "importer.dict", {*operators, *attributes, "com.microsoft", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01"})
+    for name in ("importer", "compiler"):
+        dictionary(out / f"{name}.dict", {*operators, *attributes, "com.microsoft", "\xff" * 9 + "\x01", "\x80" * 9 + "\x01"})
     words = Counter(re.findall(r"[A-Za-z_][\w.]*|[<>=]=|->", "".join(p.read_text() for p in TESTS.glob("passes/*.tfir"))))
     dictionary(out / "graph_text.dict", {w for w, n in words.items() if n > 20} | {"9223372036854775807", "-9223372036854775808"})
     parts = re.findall(r'"([A-Za-z_]{3,24})"', "".join(p.read_text() for p in ROOT.glob("runtime/text/*.cpp")))
