@@ -321,18 +321,22 @@ Facts facts_of(const SizeRanges& ranges) {
   return facts;
 }
 
-// A rule of the graph that import did not keep. Indices that are inside only for some sizes
-// (16*B*S*S reshaped to [8,8]) are not a defect: what is known of the sizes does not tell.
+// A rule of the graph that import did not keep. What is known of the sizes may not tell that indices
+// are inside (16*B*S*S reshaped to [8,8]), or that the two lengths of a product are one: both are no
+// defect.
 Error broken_rule(const Importer& im, const ir::Violation& v) {
-  if (v.rule != "E4")
+  const std::string_view what =
+      v.rule == "E4"   ? "the elements that it reads cannot be told to exist for all sizes"
+      : v.rule == "C4" ? std::string_view(v.text).substr(v.text.rfind(": ") + 2)
+                       : "";
+  if (what.empty())
     return {ErrorCode::internal,
             fmt::format("{}: after import: {}", im.model().path, to_string(v))};
   return im.fail(
       ErrorCode::unsupported,
       fmt::format(
-          "node '{}': the elements that it reads cannot be told to exist for all sizes; export it with fixed sizes, or fix "
-          "them with --minShapes and --maxShapes",
-          escaped(im.graph.op(v.op).origin)));
+          "node '{}': {}; export it with fixed sizes, or fix them with --minShapes and --maxShapes",
+          escaped(im.graph.op(v.op).origin), what));
 }
 
 constexpr int kRounds = 8;
