@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/ir.h"
@@ -25,9 +26,13 @@ void check_expr(const Graph& graph, const Op& op, std::string_view key, ExprRef 
                 std::vector<Violation>& problems);
 void check_expr(const Graph& graph, const Op& op, ExprRef e, const ExprPlace& place,
                 std::vector<Violation>& problems);
-/// G5: a size or condition over symbols alone.
-void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,
-                std::vector<Violation>& problems);
+/// The names of the sizes that are read. Expressions are over them; what is computed of them is for
+/// codegen and the runtime alone.
+using ReadSizes = std::unordered_set<std::string_view>;
+ReadSizes read_sizes(const Graph& graph);
+/// G5: a size or condition over these alone.
+void check_size(const Graph& graph, const ReadSizes& read, ExprRef e, Scalar type,
+                std::string_view what, std::vector<Violation>& problems);
 /// The rules of the op's own section.
 void check_op(const Graph& graph, const Op& op, std::vector<Violation>& problems);
 

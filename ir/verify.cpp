@@ -18,7 +18,8 @@ namespace {
 
 class Verifier {
  public:
-  explicit Verifier(const Graph& graph) : graph_(graph), defined_(graph.value_count(), false) {
+  explicit Verifier(const Graph& graph)
+      : graph_(graph), read_(read_sizes(graph)), defined_(graph.value_count(), false) {
     for (const SizeSymbol& s : graph.symbols) {
       if (s.made()) made_.push_back(&s);
     }
@@ -30,7 +31,7 @@ class Verifier {
     symbols();
     for (const SizeCheck& check : graph_.checks) {
       std::vector<Violation> problems;
-      check_size(graph_, check.condition, Scalar::boolean, "check", problems);  // G8
+      check_size(graph_, read_, check.condition, Scalar::boolean, "check", problems);  // G8
       report([] { return std::string(); }, {}, problems);
       no_made_size(check.condition, "a check");
     }
@@ -59,7 +60,8 @@ class Verifier {
       error("G2", fmt::format("the name '{}' is empty or taken", value.name));
     }
     std::vector<Violation> problems;
-    for (ExprRef d : value.type.dims) check_size(graph_, d, Scalar::i64, "dim", problems);  // G5
+    for (ExprRef d : value.type.dims)
+      check_size(graph_, read_, d, Scalar::i64, "dim", problems);  // G5
     report([&] { return fmt::format("%{}: ", value_name(value.name)); }, value.def, problems);
   }
 
@@ -167,7 +169,7 @@ class Verifier {
   // A size is computed from sizes that are read and stand before it.
   void formula(const SizeSymbol& size, ExprRef formula, const std::set<std::string>& before) {
     std::vector<Violation> problems;
-    check_size(graph_, formula, Scalar::i64, "formula", problems);
+    check_size(graph_, read_, formula, Scalar::i64, "formula", problems);
     report([&] { return fmt::format("symbol '{}': ", size.name); }, {}, problems);
     if (!problems.empty()) return;
     for_each_node(formula, [&](ExprRef n) {
@@ -250,6 +252,7 @@ class Verifier {
   }
 
   const Graph& graph_;
+  const ReadSizes read_;
   std::vector<const SizeSymbol*>
       made_;  // the sizes that ops make: few, where sizes that are read may be thousands
   std::vector<bool> defined_;

@@ -230,8 +230,16 @@ std::string body_problem(const Graph& graph, ExprRef free, const std::vector<Exp
   return problems.empty() ? "" : to_string(problems[0]);
 }
 
-void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view what,
-                std::vector<Violation>& problems) {
+ReadSizes read_sizes(const Graph& graph) {
+  ReadSizes names;
+  for (const SizeSymbol& s : graph.symbols) {
+    if (!s.computed()) names.insert(s.name);
+  }
+  return names;
+}
+
+void check_size(const Graph& graph, const ReadSizes& read, ExprRef e, Scalar type,
+                std::string_view what, std::vector<Violation>& problems) {
   if (!e || e->type != type || e->pool != &graph.pool()) {
     return problems.push_back(
         {"G5", {}, fmt::format("{}: missing, of a wrong type or of another pool", what)});
@@ -241,7 +249,7 @@ void check_size(const Graph& graph, ExprRef e, Scalar type, std::string_view wha
   for_each_node(e, [&](ExprRef n) {
     const bool foreign =
         n->kind == ExprKind::index || n->kind == ExprKind::load || n->kind == ExprKind::param;
-    const bool unknown = n->kind == ExprKind::symbol && !reads_symbol(graph, n->name);
+    const bool unknown = n->kind == ExprKind::symbol && !read.count(n->name);
     if (foreign || unknown)
       problems.push_back(
           {"G5", {}, fmt::format("{}: {} is not over the symbols of the graph", what, print(e))});

@@ -65,7 +65,8 @@ void check_reduce(Rules r) {
   r.require(a.body->type == scalar_of(r.out().dtype) && a.body->type != Scalar::boolean, "R2",
             "the type of the body is not that of the result, or boolean");
   r.require(a.kind != ReduceKind::mean || is_float(r.out().dtype), "R3", "a mean needs reals");
-  for (ExprRef e : a.extents) check_size(r.graph, e, Scalar::i64, "extents", r.problems);
+  for (ExprRef e : a.extents)
+    check_size(r.graph, read_sizes(r.graph), e, Scalar::i64, "extents", r.problems);
   check_expr(r.graph, r.op, "body", a.body, r.problems);
 }
 
