@@ -151,13 +151,14 @@ std::vector<std::string> passes_of_target(Family family, const std::string& prec
                                           const std::string& cpu_weights) {
   if (family == Family::cpu)  // its products are f32
     return {"convert-precision-f32", cpu_weights.empty() ? "narrow-weights" : "narrow-weights-bf16",
-            "fuse-dequantize"};
+            "fuse-dequantize", "tabulate-scores"};
   std::vector<std::string> names;
   if (!precision.empty() && precision != runtime::kTf32 && precision != runtime::kTf32x3)
     names.push_back("convert-precision-" + precision);
   names.push_back("transpose-weights");  // products of few rows take few columns at a time
   names.push_back("fuse-gate");
   names.push_back("fuse-dequantize");
+  names.push_back("tabulate-scores");
   return names;
 }
 

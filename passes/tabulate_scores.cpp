@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// tabulate-scores: what a score computes of the head and of j - i alone, by a function that costs,
+// is computed once a run, for each distance, and not for each pair of tokens.
+//   before: %a = attention(..) {score = (s,b,h,i,j) => s + @w[i64(log(f32(abs(i - j)))),h], ..}
+//   after:  %t = pointwise(@w) {body = (h,k) => @w[i64(log(f32(abs(S - k - 1)))),h]} : f32[H,2*S - 1]
+//           %a = attention(.., %t) {score = (s,b,h,i,j) => s + %t[h,S + j - i - 1], ..}
+// The relative position bias of T5 is one. Layers that add the same have one table, of f32 whatever
+// the precision is. Requires: the part is f32, reads neither the sum nor the batch, and with i + d
+// in the place of j no i is left in it. Its loads exist for every distance, by the verifier's rules
+// for the body of the table. There is a costly function in it: arithmetic and a load take no longer
+// than the load of a table. Keys are no pages and there is no past: a step has one query, for which
+// the table is as long as its row.
+#include <algorithm>
+#include <map>
+
+#include "ir/ir.h"
+#include "passes/match.h"
+#include "passes/passes.h"
+
+namespace tfcc::passes {
+namespace {
+
+class Tabulator {
+ public:
+  explicit Tabulator(Graph& g) : g_(g) {}
+
+  bool run(OpId o) {
+    const ir::Op op = g_.op(o);
+    const auto extents = ir::attention_extents(g_, op);
+    queries_ = extents[ir::kQuery], keys_ = extents[ir::kKey], heads_ = extents[ir::kHead];
+    name_ = g_.value(op.results[0]).name, origin_ = op.origin;
+    elements_.clear();
+    ExprRef score = ir::free_expr(g_, o, op.as<ir::AttentionAttrs>().score, {});
+    look(score);
+    const auto of_table = [&](ExprRef part) {
+      const auto it = elements_.find(part);
+      return it == elements_.end() ? nullptr : it->second;
+    };
+    ExprRef rewritten = ir::rewrite(score, of_table);
+    if (rewritten == score) return false;
+    replace(o, op, rewritten);
+    return true;
+  }
+
+ private:
+  ExprPool& pool() const { return g_.pool(); }
+
+  // The largest parts that have a table.
+  void look(ExprRef part) {
+    if (!elements_.emplace(part, nullptr).second) return;  // cost: seen before
+    elements_[part] = tabulated(part);
+    if (elements_[part]) return;
+    for (ExprRef a : part->args) look(a);
+    for (const ir::Term& t : part->terms)
+      std::ranges::for_each(t.atoms, [&](ExprRef a) { look(a); });
+  }
+
+  // The load of its table; null if there is none.
+  ExprRef tabulated(ExprRef part) {
+    if (part->type != Scalar::f32 || !costs(part)) return nullptr;
+    if (ir::uses_index(part, ir::kBatch)) return nullptr;  // cost: body_problem() tells that
+    ExprRef last = ir::sub(queries_, pool().integer(1)),
+            count = ir::add(keys_, last);  // of distances: j - i from 1 - queries to keys - 1
+    const bool by_head = ir::uses_index(part, ir::kHead);
+    ExprRef heads = by_head ? heads_ : pool().integer(1);
+    ExprRef i = pool().index(ir::kQuery, queries_), j = pool().index(ir::kKey, keys_),
+            h = by_head ? pool().index(ir::kHead, heads_) : pool().integer(0);
+    ExprRef of_distance =
+        ir::substitute_indices(part, {nullptr, pool().index(0, heads_), nullptr,
+                                      ir::add(i, ir::sub(pool().index(1, count), last))});
+    if (ir::uses_index(of_distance, ir::kQuery)) return nullptr;  // cost: and that
+    const auto known = tables_.find(of_distance);
+    if (known == tables_.end()) {
+      if (!ir::body_problem(g_, of_distance, {heads, count}).empty())
+        return nullptr;  // cost: the verifier would undo the pass
+      const ir::Captured c = ir::capture(of_distance);
+      tables_[of_distance] = g_.add_pointwise(c.operands, c.body, {DType::f32, {heads, count}},
+                                              name_ + ".bias", origin_);
+    }
+    return ir::load_of(g_, tables_.at(of_distance), {h, ir::add(ir::sub(j, i), last)});
+  }
+
+  // Has a function that takes longer than a load. What has the sum in it is no body of a table.
+  static bool costs(ExprRef part) {
+    bool costly = false;
+    ir::for_each_node(part, [&](ExprRef n) { costly |= ir::is_costly(n); });
+    return costly;
+  }
+
+  void replace(OpId o, const ir::Op& op, ExprRef score) {
+    ir::Op with_table = op;
+    const auto own = static_cast<ptrdiff_t>(ir::first_loaded(op));
+    std::vector<ValueId> operands(op.operands.begin(), op.operands.begin() + own);
+    auto& attrs = with_table.as<ir::AttentionAttrs>();
+    attrs.score = score;
+    std::vector<ExprRef*> bodies = ir::expressions_of(with_table);
+    std::vector<ExprRef> free;
+    for (ExprRef* body : bodies)
+      free.push_back(body == &attrs.score ? score : ir::free_expr(g_, o, *body, {}));
+    free = ir::capture(free, operands);
+    for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
+    const ValueId y = op.results[0];
+    const std::string name = g_.value(y).name;
+    g_.rename(y, name + ".without_table");
+    g_.replace_uses(y,
+                    g_.add(op.kind, operands, with_table.attrs, g_.value(y).type, name, op.origin));
+  }
+
+  Graph& g_;
+  ExprRef queries_ = nullptr, keys_ = nullptr, heads_ = nullptr;
+  std::string name_, origin_;
+  std::map<ExprRef, ValueId> tables_;
+  std::map<ExprRef, ExprRef> elements_;  // what stands in the place of a part; null: it stays
+};
+
+}  // namespace
+
+PassReport tabulate_scores(Graph& graph) {
+  PassReport report;
+  if (graph.size_with(SizeRole::past)) return report;  // cost: a step has one query
+  Tabulator tabulator(graph);
+  for (OpId o : std::vector<OpId>(graph.order())) {
+    const ir::Op& op = graph.op(o);
+    if (op.kind != OpKind::attention || op.as<ir::AttentionAttrs>().page)
+      continue;  // cost: the same
+    report.rewrites += tabulator.run(o);
+  }
+  return report;
+}
+
+}  // namespace tfcc::passes
