@@ -117,31 +117,6 @@ bool is_table(const ir::Op& op, size_t i) {
   return i == first || i == first + 1;
 }
 
-// What sines and cosines are taken of, and the tables that rotate: an angle of thousands has no
-// fraction left in 16 bits. Every reader of such a value must be one that may read several types.
-std::set<ValueId> angles(const Graph& g) {
-  std::set<ValueId> keep;
-  const auto may_stay = [&](ValueId v) {
-    return std::ranges::all_of(g.value(v).users, [&](OpId u) {
-      const ir::Op& op = g.op(u);
-      const auto at = std::ranges::find(op.operands, v) - op.operands.begin();
-      const bool mixed =
-          reads_any_type(op) || (rotates(op) && is_table(op, static_cast<size_t>(at)));
-      return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
-    });
-  };
-  const auto& order = g.order();
-  for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    const ir::Op& op = g.op(*it);
-    const bool kept = std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
-    if (!kept && !has_angles(op) && !rotates(op)) continue;
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (may_stay(op.operands[i])) keep.insert(op.operands[i]);
-    }
-  }
-  return keep;
-}
-
 // Reads v inside a rounding to integers, as a quantisation does.
 bool rounds(const ir::Op& op, ValueId v) {
   ExprRef body = op.kind == OpKind::pointwise ? op.as<ir::PointwiseAttrs>().body
@@ -186,23 +161,74 @@ bool may_stay_single(const Graph& g, ValueId v) {
   });
 }
 
-// Copies, sums and differences, some of them masked.
-bool only_adds(ExprRef body) {
-  bool only = true;
-  ir::for_each_node(body, [&](ExprRef n) {
-    if (n->type != Scalar::f32) return;  // cost: a condition or an index rounds nothing
-    switch (n->kind) {
+// What sines and cosines are taken of, and the tables that rotate: an angle of thousands has no
+// fraction left in 16 bits. Every reader of such a value must be one that may read several types;
+// of a product both factors stay or none.
+std::set<ValueId> angles(const Graph& g) {
+  std::set<ValueId> keep;
+  const auto may_stay = [&](ValueId v) {
+    return std::ranges::all_of(g.value(v).users, [&](OpId u) {
+      const ir::Op& op = g.op(u);
+      const auto at = std::ranges::find(op.operands, v) - op.operands.begin();
+      const bool mixed =
+          reads_any_type(op) || (rotates(op) && is_table(op, static_cast<size_t>(at)));
+      return mixed || std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
+    });
+  };
+  const auto& order = g.order();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    const ir::Op& op = g.op(*it);
+    const bool kept = std::ranges::all_of(op.results, [&](ValueId r) { return keep.count(r) > 0; });
+    if (!kept && !has_angles(op) && !rotates(op)) continue;
+    const auto stays = [&](ValueId v) { return may_stay(v) && may_stay_single(g, v); };
+    const bool factors =
+        std::ranges::all_of(op.operands, [&](ValueId v) { return !is_factor(op, v) || stays(v); });
+    for (ValueId v : op.operands) {
+      if (is_factor(op, v) ? factors : stays(v)) keep.insert(v);
+    }
+  }
+  return keep;
+}
+
+// Whether the op reads v where it may have any type: in an expression, but for a bias alone, or in a
+// sum.
+bool reads_beside(const Graph& g, const ir::Op& op, ValueId v) {
+  if (reads_any_type(op)) return true;
+  switch (op.kind) {
+    case OpKind::matmul: return !is_factor(op, v) && !is_bias(g, op, v);
+    case OpKind::attention:
+    case OpKind::linear_attention:
+    case OpKind::norm: {
+      const auto own = op.operands.begin() + static_cast<ptrdiff_t>(ir::first_loaded(op));
+      return std::find(op.operands.begin(), own, v) == own;
+    }
+    default: return false;
+  }
+}
+
+// What an expression adds up: whether nothing else is computed, and whether a running sum is among
+// it. Parts of it may be masked.
+struct Addends {
+  const ir::Op& op;
+  const std::set<ValueId>& sums;
+  bool only = true, has_sum = false;
+  std::set<ExprRef> seen = {};
+
+  void look(ExprRef e) {
+    if (!seen.insert(e).second) return;  // cost: seen before
+    switch (e->kind) {
       case ExprKind::load:
-      case ExprKind::fconst:
-      case ExprKind::select:
+        has_sum |= sums.count(op.operands[static_cast<size_t>(e->value)]) > 0;
+        break;
+      case ExprKind::fconst: break;
+      case ExprKind::select: look(e->args[1]), look(e->args[2]); break;
       case ExprKind::fadd:
-      case ExprKind::fsub:
-      case ExprKind::fneg: break;
+      case ExprKind::fsub: look(e->args[0]), look(e->args[1]); break;
+      case ExprKind::fneg: look(e->args[0]); break;
       default: only = false;
     }
-  });
-  return only;
-}
+  }
+};
 
 // Adds to the running sums among `keep` what their readers copy or subtract, up to the first who
 // computes anything else.
@@ -211,11 +237,12 @@ void keep_differences(const Graph& g, std::set<ValueId>& keep) {
   for (OpId o : g.order()) {
     const ir::Op& op = g.op(o);
     const ValueId v = op.results[0];
-    const bool differs =
-        op.kind == OpKind::pointwise && only_adds(op.as<ir::PointwiseAttrs>().body) &&
-        std::ranges::any_of(op.operands, [&](ValueId x) { return sums.count(x) > 0; });
-    if (!differs && !(op.kind == OpKind::cumsum && keep.count(v))) continue;
-    if (std::ranges::all_of(g.value(v).users, [&](OpId u) { return reads_any_type(g.op(u)); }))
+    if (op.kind == OpKind::cumsum && keep.count(v)) sums.insert(v);
+    if (op.kind != OpKind::pointwise) continue;
+    Addends body{op, sums};
+    body.look(op.as<ir::PointwiseAttrs>().body);
+    if (body.only && body.has_sum &&
+        std::ranges::all_of(g.value(v).users, [&](OpId u) { return reads_beside(g, g.op(u), v); }))
       sums.insert(v);
   }
   keep.merge(sums);
@@ -231,16 +258,18 @@ std::set<ValueId> rounded_or_summed(const Graph& g) {
     if (!is_single(g.value(v).type.dtype)) return;  // cost: others are not converted
     if (!may_stay_single(g, v)) return;
     const ir::Op* def = g.def(v);
-    bool any = def && def->kind == OpKind::cumsum;
+    const bool sum = def && def->kind == OpKind::cumsum;
+    bool any = sum;
     const bool all = std::ranges::all_of(g.value(v).users, [&](OpId u) {
       const ir::Op& user = g.op(u);
       const bool factor = is_factor(user, v) || user.kind == OpKind::attention;
-      const bool beside_sum = user.kind == OpKind::matmul && !factor && !is_bias(g, user, v);
+      const bool beside =
+          (sum || user.kind == OpKind::matmul || reads_any_type(user)) && reads_beside(g, user, v);
       const bool goes_on = !factor && std::ranges::all_of(user.results, [&](ValueId r) {
         return keep.count(r) > 0;
       });
       any |= goes_on || rounds(user, v);
-      return goes_on || beside_sum || reads_any_type(user);
+      return goes_on || beside;
     });
     if (any && all) keep.insert(v);
   };

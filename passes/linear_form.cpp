@@ -62,14 +62,15 @@ ExprRef running_summand(const Graph& g, ExprRef load, int64_t number, ExprRef* e
                         bool any_direction) {
   const auto v = loaded(load);
   const ir::Op* op = v ? g.def(*v) : nullptr;
-  if (!op || op->kind != OpKind::cumsum || load->type != Scalar::f32) return nullptr;
+  if (!op || op->kind != OpKind::cumsum) return nullptr;
   const auto& a = op->as<ir::CumsumAttrs>();
   if (!any_direction && (a.exclusive || a.reverse)) return nullptr;
   Indices at = load->args;
   const auto axis = static_cast<size_t>(a.axis);
   *end = at[axis];
   at[axis] = g.pool().index(number, g.value(*v).type.dims[axis]);
-  return element(g, op->operands[0], at);
+  ExprRef added = element(g, op->operands[0], at);
+  return added && added->type == Scalar::f32 ? added : nullptr;
 }
 
 namespace {

@@ -18,6 +18,10 @@ struct Miss {
   std::string reason;
 };
 
+/// How the reason begins where a pass made what no graph may be, and was undone.
+inline constexpr std::string_view kUndone =
+    "the whole pass is left alone, its result breaks a rule";
+
 struct PassReport {
   std::string pass;  // as on the command line
   size_t rewrites = 0;

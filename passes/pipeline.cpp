@@ -88,9 +88,7 @@ Result<std::vector<PassReport>> run_passes(
       // An optimisation is never a requirement: what it cannot prove right is left alone, and said.
       graph = std::move(before);
       reports.back().rewrites = 0;
-      reports.back().misses.push_back(
-          {graph.name,
-           fmt::format("the whole pass is left alone, its result breaks a rule: {}", broken[0])});
+      reports.back().misses.push_back({graph.name, fmt::format("{}: {}", kUndone, broken[0])});
     } else if (provenance) {
       provenance->update(name, before, graph);
     }

@@ -327,7 +327,7 @@ Facts facts_of(const SizeRanges& ranges) {
 Error broken_rule(const Importer& im, const ir::Violation& v) {
   const std::string_view what =
       v.rule == "E4"   ? "the elements that it reads cannot be told to exist for all sizes"
-      : v.rule == "C4" ? std::string_view(v.text).substr(v.text.rfind(": ") + 2)
+      : v.rule == "C4" ? std::string_view(v.text).substr(v.text.find("inner dims"))
                        : "";
   if (what.empty())
     return {ErrorCode::internal,

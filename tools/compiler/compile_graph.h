@@ -13,9 +13,9 @@ namespace tfcc::compiler {
 struct GraphOptions {
   codegen::TargetName target;
   std::string precision = "f32";  ///< on CUDA: what the plan says of itself
-  bool strip = false;             ///< leave IR and sources out of the file
   int threads = 0;                ///< 0: one per core
-  codegen::KernelCacheOptions cache;
+  bool strip = false;             ///< leave IR and sources out of the file
+  codegen::KernelCacheOptions cache = {};
 };
 
 /// What code generation is given of a graph.

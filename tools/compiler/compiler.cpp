@@ -213,6 +213,12 @@ class Pipeline {
     };
     TFCC_TRY(auto reports, passes::run_passes(graph, names, after, provenance));
     TFCC_TRY_VOID(std::move(seen));
+    for (const passes::PassReport& r : reports) {
+      for (const passes::Miss& miss : r.misses) {
+        if (miss.reason.starts_with(passes::kUndone))
+          out_.notes.push_back(fmt::format("{}{}: {}", prefix, r.pass, miss.reason));
+      }
+    }
     return reports;
   }
 
