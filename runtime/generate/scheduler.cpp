@@ -374,6 +374,7 @@ void Generator::Impl::apply(std::unique_lock<std::mutex>& lock, Parts& of, const
 void Generator::Impl::apply(const Part& part) {
   Sequence& s = *part.s;
   if (s.ended) return;
+  if (!part.done && s.cancelled) return;  // before it failed, and so it ends: end_cancelled()
   if (!part.done) return end(s, GenerateEnd::failed, part.done.error());
   (s.computed < s.prompt_size ? counts.prompt_tokens : counts.tokens) +=
       static_cast<int64_t>(part.size);

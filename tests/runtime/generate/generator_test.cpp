@@ -185,6 +185,24 @@ TEST_F(GeneratorTest, SaysWhatTheModelCannotReach) {
             golden("gpt2-past").tokens);  // others go on
 }
 
+// The step that fails may be under way when a callback cancels.
+TEST_F(GeneratorTest, EndsAsCancelledWhatWasCancelledBeforeItFailed) {
+  Generator g = generator("gpt2-past", {.run_ahead = true});
+  for (int i = 0; i < 50; ++i) {
+    std::atomic<Generator::Id> own = 0;
+    GenerateOptions o{.max_tokens = 100};
+    int tokens = 0;
+    o.on_token = [&](int32_t) {
+      while (!own) std::this_thread::yield();
+      if (++tokens == 40) g.cancel(own);  // of 41
+    };
+    own = *g.submit(golden("gpt2-past").prompt, o);
+    const Generated got = *g.wait(own);
+    if (got.end == GenerateEnd::failed) EXPECT_EQ(got.tokens.size(), 41u);
+    else EXPECT_EQ(got.end, GenerateEnd::cancelled);
+  }
+}
+
 TEST_F(GeneratorTest, TakesOptionsOfAnySize) {
   const Model model = load("llama-past");
   const auto refused = [&](const GeneratorOptions& o) {
