@@ -72,8 +72,8 @@ TEST_F(CompilerTest, StagesTellWhatWasDone) {
   auto optimised = compiler::optimise({kModel}, options, files);
   ASSERT_TRUE(optimised) << optimised.error().message;
   EXPECT_EQ(steps.front(), "import");
-  EXPECT_EQ(steps.at(steps.size() - 3), "convert-precision-f32");
-  EXPECT_EQ(steps.back(), "fuse-dequantize");
+  EXPECT_EQ(steps.at(steps.size() - 4), "convert-precision-f32");
+  EXPECT_EQ(steps.back(), "tabulate-scores");
   EXPECT_EQ(optimised->inputs.size(), 1u);
   EXPECT_GT(optimised->imported_ops, compiler::count_ops(optimised->graph));
   EXPECT_TRUE(compiler::check_strict(*optimised));
