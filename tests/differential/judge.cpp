@@ -110,8 +110,7 @@ class Judge {
     for (const auto& report : reports) {
       if (report.rewrites > 0) text += fmt::format(" {}:{}", report.pass, report.rewrites);
       for (const auto& miss : report.misses) {
-        if (miss.reason.find("breaks a rule") != std::string::npos)
-          text += " broken:" + report.pass;
+        if (miss.reason.starts_with(tfcc::passes::kUndone)) text += " broken:" + report.pass;
       }
     }
     graphs_.insert_or_assign(name, std::move(graph));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzz target: any bytes as an ONNX model, through the importer, all passes of every program and
-// family of targets, but for the program without padding, and lowering for three classes of machines. No kernel is compiled. No pass may
-// break a rule of the IR, and nothing may fail otherwise than by saying what is wrong with the model.
+// family of targets, but for the program without padding, and lowering for three classes of
+// machines. No kernel is compiled. No pass may break a rule of the IR, and nothing may fail
+// otherwise than by saying what is wrong with the model.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <span>
 #include <string>
 
 #include "codegen/lower.h"
