@@ -15,7 +15,7 @@
 #include "ir/elements.h"
 #include "ir/ir.h"
 #include "runtime/core/checksum.h"
-#include "runtime/cuda/timing_cache.h"
+#include "runtime/core/timing_cache.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -249,9 +249,10 @@ Result<void> write_texts(ArtifactFile& file, Manifest& m, const std::vector<Buil
   return {};
 }
 
-uint64_t features_of_maps(const runtime::Plan& plan, const runtime::Launch& launch) {
+uint64_t features_of(const runtime::Plan& plan, const runtime::Launch& launch) {
   uint64_t features = 0;
   if (!launch.kernel) return features;
+  if (launch.kernel->tiles) features |= runtime::kTileChoices;
   for (const runtime::TensorMap& map : launch.kernel->maps) {
     const size_t size = size_of(plan.buffers[map.buffer].dtype);
     features |= runtime::kTensorMaps;
@@ -271,7 +272,7 @@ uint64_t features_of(const Program& program) {
       features |= b.place == runtime::BufferClass::state ? runtime::kStates : 0;
     for (const runtime::Bucket& b : p.buckets) {
       for (const runtime::Launch& l : b.launches) {
-        features |= features_of_maps(p, l);
+        features |= features_of(p, l);
         if (l.makes) features |= runtime::kMadeSizes;
       }
     }

@@ -49,6 +49,14 @@ struct Scratch {
   ExprRef count;
 };
 
+/// A kernel has several tiles, and the runtime tells it which to take: by rows of the run.
+struct TileChoice {
+  ExprRef rows;
+  int64_t columns;
+  std::vector<runtime::Tile> tiles;
+  std::string what;  // the product and its tiles, alike in all files
+};
+
 struct KernelLaunch {
   std::string kernel;  // its name, unless a kernel with the same text has one: "norm__f16_h768"
   Stub stub;
@@ -60,9 +68,10 @@ struct KernelLaunch {
   F32Products f32 = F32Products::exact;  // how it multiplies f32
   ExprRef of_states =
       nullptr;  // bytes of its states that it reads and writes, if not all of their buffers
-  ExprRef makes = nullptr;              // the size that it writes for the launches after it
-  std::optional<Scratch> scratch = {};  // Stub::scratch()
-  uint32_t counters = 0;                // so many of Stub::counters()
+  ExprRef makes = nullptr;               // the size that it writes for the launches after it
+  std::optional<Scratch> scratch = {};   // Stub::scratch()
+  uint32_t counters = 0;                 // so many of Stub::counters()
+  std::optional<TileChoice> tiles = {};  // Stub::tiles_by_rows()
 };
 
 /// D = alpha A B + bias by the target's library.

@@ -104,12 +104,6 @@ std::string f32_literal(double value) {
 void Stub::field_f32(const std::string& name, double value) {
   constant("f32", name, f32_literal(value));
 }
-void Stub::field_f32s(const std::string& name, const std::vector<double>& values) {
-  std::string list;
-  for (double v : values) list += (list.empty() ? "" : ", ") + f32_literal(v);
-  constant("f32", name + "[]", "{" + list + "}");
-}
-
 void Stub::require(const std::string& condition, const std::string& message) {
   conditions_ += fmt::format("static_assert({}, \"{}\");\n", condition, message);
 }
@@ -313,10 +307,18 @@ void Stub::waits_itself(int blocks, size_t maps) {
   maps_ = maps;
 }
 
+std::string Stub::tiles_by_rows(int words) {
+  tiles_by_rows_ = words;
+  return "tiles";
+}
+
 // ---- text ----
 
 std::string Stub::parameters() const {
   std::string s;
+  // In front, where the address of the sizes is too: both are asked for at once.
+  if (tiles_by_rows_)
+    s += fmt::format(", const __grid_constant__ TilesByRows<{}> tiles", tiles_by_rows_);
   for (size_t k = 0; k < arguments_.size(); ++k) {
     const Argument& a = arguments_[k];
     s += fmt::format(", {}{}* {}a{}", a.written ? "" : "const ", a.type, a.callers ? "const* " : "",

@@ -39,7 +39,6 @@ class Stub {
   void field(const std::string& name, int64_t value);
   void field(const std::string& name, bool value);
   void field_f32(const std::string& name, double value);
-  void field_f32s(const std::string& name, const std::vector<double>& values);
   /// A condition on Spec, without which the kernel does not compile.
   void require(const std::string& condition, const std::string& message);
 
@@ -94,6 +93,10 @@ class Stub {
   /// of the caller's tensors, too, where all multiprocessors see the same.
   void reads_early() { reads_early_ = true; }
 
+  /// CUDA: which of its tiles to take, a table for the template (runtime/core/tile_table.h), of
+  /// `words` numbers.
+  std::string tiles_by_rows(int words);
+
   /// CUDA: `blocks` of it share a multiprocessor.
   void resident(int blocks) { resident_ = blocks; }
   /// CUDA: it has tensor maps m0, m1, ...
@@ -134,6 +137,7 @@ class Stub {
   int resident_ = 0;  // 0: any number
   bool waits_itself_ = false, reads_early_ = false;
   size_t maps_ = 0;
+  int tiles_by_rows_ = 0;
   std::string scratch_;  // its type, if there is any
 };
 

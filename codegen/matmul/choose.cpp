@@ -83,17 +83,24 @@ bool pays_at_many(const MatmulDesc& x) {
 bool some_rows(const MatmulDesc& x) {
   return x.made_rows && x.most_rows && *x.most_rows <= kSomeRows;
 }
+/// Those that are the fastest at some number of rows.
+std::vector<WgmmaTile> taken_of_few(const std::vector<WgmmaTile>& tiles, const MatmulDesc& x,
+                                    int64_t processors) {
+  const size_t of_half = fastest_tile(tiles, kFewRows / 2, x, processors),
+               of_all = fastest_tile(tiles, kFewRows, x, processors);
+  return of_half == of_all ? std::vector{tiles[of_all]} : tiles;
+}
 std::vector<WgmmaTile> wgmma_tiles(const MatmulDesc& x, const TargetClass& target) {
   const int64_t n = *ir::as_int(x.n), k = *ir::as_int(x.k);
   const bool deep = k % 128 == 0;
   if (few_rows(x)) {
     if (x.trans_b && x.epilogue != Epilogue::gate)  // a gate was not timed in narrower tiles
-      return deep ? kFewRowsTilesOfColumnsDeep : kFewRowsTilesOfColumns;
+      return taken_of_few(deep ? kFewRowsTilesOfColumnsDeep : kFewRowsTilesOfColumns, x,
+                          target.processors);
     return deep ? kFewRowsTilesDeep : kFewRowsTiles;
   }
   std::vector<WgmmaTile> all;
-  bool costly = false;
-  if (x.body) ir::for_each_node(x.body, [&](ExprRef e) { costly |= ir::is_costly(e); });
+  const bool costly = is_costly(x);
   for (int width : kWidths) {
     if ((x.trans_b || width % kWidthOfRows == 0) && !(costly && width > kWidestCostly))
       all.push_back({128, width, 0});

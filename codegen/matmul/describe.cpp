@@ -164,6 +164,12 @@ MatmulDesc describe(const Graph& g, OpId product, int64_t most_tokens, const Pro
   return x;
 }
 
+bool is_costly(const MatmulDesc& x) {
+  bool costly = false;
+  if (x.body) ir::for_each_node(x.body, [&](ExprRef e) { costly |= ir::is_costly(e); });
+  return costly;
+}
+
 std::string print(const MatmulDesc& x) {
   const auto matrix = [](ExprRef rows, ExprRef columns, bool transposed) {
     return transposed ? fmt::format("[{},{}]^T", ir::print(columns), ir::print(rows))

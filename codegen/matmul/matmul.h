@@ -88,6 +88,8 @@ struct MatmulDesc {
 /// Runs have at most `most_tokens` tokens; 0: any number.
 MatmulDesc describe(const Graph& graph, OpId product, int64_t most_tokens,
                     const ProductRules& rules = {});
+/// Whether the epilogue computes what takes many operations, such as a GELU.
+bool is_costly(const MatmulDesc& desc);
 /// "f16 [B*S,768] x [768,3072] of a weight -> f16, epilogue bias"
 std::string print(const MatmulDesc& desc);
 
@@ -138,16 +140,12 @@ struct TileUse {
   bool beside = false;        // its end reads a matrix that stands beside the sums
   size_t count = 0;           // at most so many tiles
 };
-/// Cycles that a product of this tile takes: each round of tiles over the multiprocessors to compute
-/// them, and each tile for what all of them read. Fitted to an H100 (docs/performance.md).
-struct TileCycles {
-  double round = 0, read = 0;
-};
-TileCycles tile_cycles(const WgmmaTile& tile, int64_t k);
-/// Cycles of a product in this tile on so many blocks: what they compute in rounds, and what they
-/// read, of which each hides a part of the other. templates/cuda/matmul_wgmma.cuh takes the tile of
-/// which these are fewest at the rows of a run.
-double wgmma_cycles(const WgmmaTile& tile, int64_t rows, int64_t n, int64_t k, int64_t blocks);
+/// These tiles as the runtime chooses among them (runtime/core/tile_table.h), with their cycles for
+/// products of depth k. Fitted to an H100 (docs/performance.md).
+std::vector<runtime::Tile> cycles_of(const std::vector<WgmmaTile>& tiles, int64_t k);
+/// The number of that of fewest cycles.
+size_t fastest_tile(const std::vector<WgmmaTile>& tiles, int64_t rows, const MatmulDesc& desc,
+                    int64_t processors);
 /// Of the candidates (whose stages are not read) those that lose least, together: the cheapest of
 /// them at each number of rows against the cheapest of all.
 std::vector<WgmmaTile> best_tiles(const std::vector<WgmmaTile>& candidates, const TileUse& use);

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "codegen/matmul/matmul.h"
+#include "runtime/core/tile_table.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -43,10 +44,10 @@ struct Table {
   Table(const std::vector<WgmmaTile>& tiles, const TileUse& use)
       : first(use.more_rows / kRows + 1) {
     const int64_t last = std::max(first, (std::min(use.most_rows, kMostRows) + kRows - 1) / kRows);
-    for (const WgmmaTile& t : tiles) {
+    for (const runtime::Tile& t : cycles_of(tiles, use.k)) {
       auto& of = cycles.emplace_back();
       for (int64_t r = first; r <= last; ++r)
-        of.push_back(wgmma_cycles(t, r * kRows, use.n, use.k, use.processors));
+        of.push_back(runtime::tile_cycles(t, r * kRows, use.n, use.processors));
     }
     for (size_t i = 0; i < cycles.front().size(); ++i) least.push_back(cheapest(i, tiles.size()));
   }
@@ -70,18 +71,23 @@ struct Table {
 
 }  // namespace
 
-TileCycles tile_cycles(const WgmmaTile& t, int64_t k) {
-  const bool large = t.block_m == 128;
-  const double area = t.block_m * t.block_n, steps = parts(k, t.block_k), deep = t.block_k / 64,
-               end = area * (large ? 0.315 : 0.42), step = area * deep / 35.3 + (large ? 0 : 46);
-  return {end + steps * step, steps * deep * (t.block_m + t.block_n) * 128 / 6600};
+std::vector<runtime::Tile> cycles_of(const std::vector<WgmmaTile>& tiles, int64_t k) {
+  std::vector<runtime::Tile> out;
+  for (const WgmmaTile& t : tiles) {
+    const bool large = t.block_m == 128;
+    const double area = t.block_m * t.block_n, steps = parts(k, t.block_k), deep = t.block_k / 64,
+                 end = area * (large ? 0.315 : 0.42), step = area * deep / 35.3 + (large ? 0 : 46);
+    out.push_back({static_cast<uint32_t>(t.block_m), static_cast<uint32_t>(t.block_n),
+                   static_cast<float>(end + steps * step),
+                   static_cast<float>(steps * deep * (t.block_m + t.block_n) * 128 / 6600)});
+  }
+  return out;
 }
 
-double wgmma_cycles(const WgmmaTile& t, int64_t rows, int64_t n, int64_t k, int64_t blocks) {
-  const double tiles = parts(rows, t.block_m) * parts(n, t.block_n);
-  const TileCycles cycles = tile_cycles(t, k);
-  return std::hypot(std::ceil(tiles / static_cast<double>(blocks)) * cycles.round,
-                    tiles * cycles.read);
+size_t fastest_tile(const std::vector<WgmmaTile>& tiles, int64_t rows, const MatmulDesc& x,
+                    int64_t processors) {
+  return runtime::fastest_tile(cycles_of(tiles, *ir::as_int(x.k)), rows, *ir::as_int(x.n),
+                               processors);
 }
 
 std::vector<WgmmaTile> best_tiles(const std::vector<WgmmaTile>& candidates, const TileUse& use) {

@@ -123,15 +123,32 @@ struct TileList {
   }
 };
 
-/// What the kernel chooses among its tiles by.
-void add_cycles(Stub& stub, const std::vector<WgmmaTile>& tiles, int64_t k) {
-  std::vector<double> round, read;
-  for (const WgmmaTile& t : tiles) {
-    const TileCycles cycles = tile_cycles(t, k);
-    round.push_back(std::round(cycles.round)), read.push_back(std::round(cycles.read * 100) / 100);
+/// The product and its tiles as a timing cache names them: all that their times depend on, and
+/// nothing that differs from file to file.
+std::string what_tiles(const MatmulDesc& x, const MatmulConfig& config, DType out, bool beside) {
+  std::string s = fmt::format("wgmma {} {}; {}x{}{}", tfcc::to_string(x.a), tfcc::to_string(out),
+                              *ir::as_int(x.n), *ir::as_int(x.k), x.trans_b ? " bt" : "");
+  const std::pair<bool, const char*> parts[] = {{is_costly(x), "costly"},
+                                                {beside, "beside"},
+                                                {x.epilogue == Epilogue::gate, "gate"},
+                                                {x.norm.has_value(), "norm"},
+                                                {x.scaled != nullptr, "moments"},
+                                                {config.early, "early"}};
+  for (const auto& [is, name] : parts) {
+    if (is) s += fmt::format(" {}", name);
   }
-  stub.field_f32s("round_cycles", round);
-  stub.field_f32s("read_cycles", read);
+  s += ';';
+  for (const WgmmaTile& t : config.tiles)
+    s += fmt::format(" {}x{}x{}x{}", t.block_m, t.block_n, t.block_k, t.stages);
+  return s;
+}
+
+int64_t tiles_of_few(const std::vector<WgmmaTile>& tiles, const MatmulDesc& x, int64_t processors) {
+  int64_t numbers = 0;
+  for (int piece : {0, 1})
+    numbers |= static_cast<int64_t>(fastest_tile(tiles, (piece + 1) * kFewRows / 2, x, processors))
+               << 4 * piece;
+  return numbers;
 }
 
 }  // namespace
@@ -162,9 +179,10 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   stub.type("T", x.a);
   stub.type("Out", c.type(y).dtype);
   stub.type("Tiles", "WgmmaTiles<" + list.types + ">");
-  if (tiles.size() > 1) add_cycles(stub, tiles, *c.known(x.k));
   stub.field("early", config.early);
   stub.field("trans_b", x.trans_b);
+  const bool few = x.most_rows && *x.most_rows <= kFewRows, by_table = tiles.size() > 1 && !few;
+  stub.field("tiles_of_few", few ? tiles_of_few(tiles, x, c.target.processors) : int64_t{-1});
   Taken taken;
   const std::string end = add_end(c, stub, op, x, taken);
   size.shared_bytes = wgmma_shared_bytes(tiles, !taken.beside.empty());
@@ -174,21 +192,30 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
           size.threads, size.shared_bytes),
       "the plan has other sizes");
   stub.waits_itself(1, 1 + list.weights.size());
-  stub.call({"m0", "{" + list.maps + "}", config.early ? stub.early_size(x.m) : stub.late_size(x.m),
-             stub.size(x.n), stub.size(x.k), end},
-            {});
+  std::vector<std::string> arguments = {"m0",
+                                        "{" + list.maps + "}",
+                                        config.early ? stub.early_size(x.m) : stub.late_size(x.m),
+                                        stub.size(x.n),
+                                        stub.size(x.k),
+                                        end};
+  if (by_table) arguments.push_back(stub.tiles_by_rows(config.early ? 1 : 4));
+  stub.call(std::move(arguments), {});
 
   std::vector<MatrixView> maps = std::move(list.weights);
   maps.insert(maps.begin(),
               MatrixView{a, x.m, x.k, static_cast<uint32_t>(list.smallest.block_m), 64});
-  Emission emission = Emission::of({fmt::format("matmul_wgmma__{}_{}x{}", storage_type(x.a),
-                                                tiles.front().block_m, tiles.front().block_n),
-                                    std::move(stub),
-                                    std::move(size),
-                                    ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)),
-                                    {},
-                                    std::move(maps),
-                                    fused_parts(x)});
+  KernelLaunch launch{fmt::format("matmul_wgmma__{}_{}x{}", storage_type(x.a),
+                                  tiles.front().block_m, tiles.front().block_n),
+                      std::move(stub),
+                      std::move(size),
+                      ir::mul(c.integer(2), ir::mul(ir::mul(x.m, x.n), x.k)),
+                      {},
+                      std::move(maps),
+                      fused_parts(x)};
+  if (by_table)
+    launch.tiles = TileChoice{x.m, *c.known(x.n), cycles_of(tiles, *c.known(x.k)),
+                              what_tiles(x, config, c.type(y).dtype, !taken.beside.empty())};
+  Emission emission = Emission::of(std::move(launch));
   note_rows(c, c.graph.value(y).name, x, emission);
   return emission;
 }

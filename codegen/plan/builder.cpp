@@ -266,6 +266,9 @@ void PlanBuilder::add_kernel(const EmitContext& c, OpId o, const KernelLaunch& l
   }
   out.kernel = sized(out.name, kernel, std::move(args), launch.size);
   out.kernel->maps = std::move(maps);
+  if (const auto& t = launch.tiles)
+    out.kernel->tiles =
+        runtime::TileChoice{encode(t->rows), static_cast<uint64_t>(t->columns), t->tiles, t->what};
   out.flops = statistic(launch.flops);
   std::vector<uint32_t> all = reads;
   all.insert(all.end(), writes.begin(), writes.end());

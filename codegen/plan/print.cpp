@@ -29,6 +29,7 @@ std::string print(const runtime::Plan& plan, const runtime::KernelLaunch& k) {
     s += fmt::format(" map of {} [{},{}] in boxes of {} x {}", m.buffer, m.rows.print(),
                      m.columns.print(), m.box_rows, m.box_columns);
   }
+  if (k.tiles) s += fmt::format(" tiles by {} of {}", k.tiles->rows.print(), k.tiles->what);
   if (k.resident != 0)
     return s + fmt::format(" grid {}, at most {} a multiprocessor", print(k.grid), k.resident);
   return s + (plan.family == Family::cuda ? " grid " + print(k.grid)

@@ -23,6 +23,9 @@
 
 namespace tfcc::runtime {
 
+struct TilesByRows;
+class TimingCache;
+
 /// A product with its sizes known: what a library needs to choose its kernel. See MatmulLaunch in
 /// manifest.proto.
 struct MatmulShape {
@@ -59,6 +62,7 @@ struct KernelCall {
   int64_t grain = 1;
   std::span<const MappedMatrix> maps = {};  // CUDA
   uint32_t resident = 0;  // CUDA: the most blocks along the first size, for each multiprocessor
+  const TilesByRows* tiles = nullptr;  // CUDA: of a kernel with several
 };
 
 /// Launches of a queue between begin() and end() are recorded, not run. The graph that comes out
@@ -116,6 +120,13 @@ class Queue {
   /// Forgets products that a device keeps elsewhere, or that are very many. Called before a series
   /// of prepare_matmul.
   virtual void trim() = 0;
+  /// Algorithms that a product may run by: several where it was timed by this queue, the library's
+  /// own choice first.
+  virtual size_t offers(size_t /*handle*/) const { return 1; }
+  /// From the next matmul() on.
+  virtual void take_offer(size_t /*handle*/, size_t /*offer*/) {}
+  /// The cache keeps the one that was taken last.
+  virtual void keep_offer(size_t /*handle*/) {}
 
   /// Starts a run: sizes, then the addresses of all inputs and outputs.
   virtual Result<void> begin(void* stream, std::span<const int64_t> values) = 0;
@@ -181,6 +192,10 @@ class Backend {
   virtual uint64_t modules_loaded() const { return 0; }
   /// Writes what was timed to LoadOptions::timing_cache. Errors: io.
   virtual Result<void> save_timings() const { return {}; }
+  /// Multiprocessors of a GPU.
+  virtual int64_t processors() const { return 1; }
+  /// What was measured on this device; null: nothing is.
+  virtual TimingCache* timings() const { return nullptr; }
 };
 
 /// What a backend is made from. Everything outlives the backend.

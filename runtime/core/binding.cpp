@@ -364,6 +364,11 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
     bound.skip |= *size == 0;
   }
   for (const TensorMap& map : k.maps) TFCC_TRY_VOID(bind_map(launch, map, bound));
+  if (k.tiles) {
+    const auto rows = k.tiles->rows.evaluate(symbols_);
+    if (!rows) return overflow("rows of '" + launch.name + "'");
+    bound.rows = *rows;
+  }
   auto work = k.work.evaluate(symbols_);
   if (!work || *work < 0 || *work > kMaxElements) return overflow("work of '" + launch.name + "'");
   bound.work = *work;

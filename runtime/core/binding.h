@@ -57,6 +57,7 @@ struct BoundLaunch {
   std::array<int64_t, 3> grid = {1, 1, 1};
   int64_t work = 0;
   std::vector<BoundMap> maps;
+  int64_t rows = 0;  // by which its kernel chooses a tile: at most so many
   MatmulShape matmul;
   size_t handle = 0;  // of the product, given by the queue
   bool skip = false;  // no work for these sizes

@@ -119,7 +119,9 @@ Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of, const
     maps.push_back({address(of, m.buffer), model->plan->buffers[m.buffer].dtype, m.rows, m.columns,
                     k.maps[i].box_rows, k.maps[i].box_columns});
   }
-  return queue->launch(stream, {k.kernel, args, l.grid, l.work, k.grain, maps, k.resident});
+  runtime::KernelCall call{k.kernel, args, l.grid, l.work, k.grain, maps, k.resident};
+  if (k.tiles) call.tiles = &tiles.at(k.tiles->what).up_to(l.rows);
+  return queue->launch(stream, call);
 }
 
 Result<void> Executor::Impl::issue_matmul(void* stream, const Binding& of, const BoundLaunch& l) {

@@ -68,19 +68,22 @@ bool Executor::Impl::room_for_graph() const {
   return model->graph_bytes + launches * kLaunchBytes <= model->options.cache_bytes;
 }
 
-// The arena first, so that it grows once; then the buckets of `first`, which are used for certain,
-// and all others while there is room.
-Result<void> Executor::Impl::capture_all(std::span<const int64_t> most,
-                                         const std::vector<std::vector<int64_t>>& first) {
+std::vector<std::vector<int64_t>> Executor::Impl::buckets_of(
+    std::span<const int64_t> largest, const std::vector<std::vector<int64_t>>& certain) const {
   std::vector<std::vector<int64_t>> wanted;
   auto want = [&](const std::vector<int64_t>& b) {
     if (std::find(wanted.begin(), wanted.end(), b) == wanted.end()) wanted.push_back(b);
   };
   std::vector<int64_t> caps;
-  for (const auto& sizes : first) {
+  for (const auto& sizes : certain) {
     if (buckets.find(sizes, caps)) want(caps);
   }
-  for (const auto& b : buckets.up_to(most, 4 * kMostGraphs)) want(b);
+  for (const auto& b : buckets.up_to(largest, 4 * kMostGraphs)) want(b);
+  return wanted;
+}
+
+// The arena first, so that it grows once; then the buckets while there is room.
+Result<void> Executor::Impl::capture_all(const std::vector<std::vector<int64_t>>& wanted) {
   size_t largest = 0;
   for (const auto& b : wanted) {
     TFCC_TRY(size_t bytes, runtime::arena_size(*model->plan, b));

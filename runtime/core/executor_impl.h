@@ -12,6 +12,7 @@
 #include "runtime/core/model.h"
 #include "runtime/core/one_call.h"
 #include "runtime/core/ports.h"
+#include "runtime/core/tile_table.h"
 
 namespace tfcc {
 using runtime::Binding;
@@ -31,7 +32,8 @@ struct Executor::Impl {
         ports(model->manifest, *queue, model->backend->on_host()),
         binding(model->manifest, *model->plan),
         buckets(model->manifest, *model->plan),
-        caps_binding(model->manifest, *model->plan) {}
+        caps_binding(model->manifest, *model->plan),
+        tiles(runtime::tile_tables(*model->plan, *model->backend)) {}
   ~Impl();
 
   Result<void> bind(std::span<const int64_t> symbols);
@@ -70,11 +72,17 @@ struct Executor::Impl {
   bool captures(void* stream) const;
   Result<void*> graph_for(std::span<const int64_t> symbols, bool prepared);
   Result<void*> capture(const std::vector<int64_t>& bucket);
-  Result<void> capture_all(std::span<const int64_t> symbols,
-                           const std::vector<std::vector<int64_t>>& first);
+  Result<void> capture_all(const std::vector<std::vector<int64_t>>& wanted);
   bool room_for_graph() const;
 
   // executor_prepare.cpp
+  /// What prepare_all() is asked for: the largest of each size, and sizes that runs have for
+  /// certain.
+  Result<void> wanted_sizes(const Shapes& shapes, std::vector<int64_t>& largest,
+                            std::vector<std::vector<int64_t>>& certain);
+  /// The buckets of all these, those of certain runs first.
+  std::vector<std::vector<int64_t>> buckets_of(
+      std::span<const int64_t> largest, const std::vector<std::vector<int64_t>>& certain) const;
   Result<void> prepare_symbols(std::span<const int64_t> symbols);
   std::vector<std::vector<int64_t>> drop_graphs();
   bool on_host() const { return model->backend->on_host(); }
@@ -105,6 +113,7 @@ struct Executor::Impl {
   Binding binding;  // the sizes of the run
   runtime::BucketFinder buckets;
   Binding caps_binding;                          // the sizes of the bucket being captured
+  runtime::TileTables tiles;                     // of launches that have several
   std::map<std::vector<int64_t>, void*> graphs;  // by caps; null: cannot be captured
   size_t graph_bytes = 0;                        // of them, in the model's sum
   std::vector<int64_t> bucket;                   // of the run

@@ -119,38 +119,43 @@ Result<void> Executor::Impl::prepare(const Shapes& shapes) {
   return model->backend->save_timings();
 }
 
+Result<void> Executor::Impl::wanted_sizes(const Shapes& shapes, std::vector<int64_t>& largest,
+                                          std::vector<std::vector<int64_t>>& certain) {
+  const runtime::Manifest& m = model->manifest;
+  if (!shapes.empty() || m.inputs.empty()) {
+    TFCC_TRY_VOID(ports.symbols_for(shapes, largest));
+    certain = {largest};
+    return {};
+  }
+  TFCC_TRY(largest, largest_sizes(m));
+  certain = corners(m, largest);
+  for (auto& sizes : certain) {
+    if (!runtime::derive_symbols(m, sizes)) {
+      return Error{ErrorCode::shape,
+                   "the largest sizes of the file overflow; give prepare_all() shapes"};
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {  // what is computed is largest at a corner
+      if (m.symbols[i].derived()) largest[i] = std::max(largest[i], sizes[i]);
+    }
+  }
+  return {};
+}
+
 Result<void> Executor::Impl::prepare_all(const Shapes& shapes) {
   TFCC_TRY_VOID(idle("prepare_all"));
   ports.forget_feeds();
   ran = false;
   const runtime::Manifest& m = model->manifest;
   std::vector<int64_t> largest;
-  std::vector<std::vector<int64_t>> prepared;
+  std::vector<std::vector<int64_t>> certain;
+  TFCC_TRY_VOID(wanted_sizes(shapes, largest, certain));
   if (shapes.empty() && !m.inputs.empty()) {
-    TFCC_TRY(largest, largest_sizes(m));
-    prepared = corners(m, largest);
     for (std::vector<int64_t>& of_ports : widest(m, largest)) {
       if (runtime::derive_symbols(m, of_ports)) TFCC_TRY_VOID(ports.prepare(of_ports));
     }
-    for (auto& sizes : prepared) {
-      if (runtime::derive_symbols(m, sizes)) continue;
-      return Error{ErrorCode::shape,
-                   "the largest sizes of the file overflow; give prepare_all() shapes"};
-    }
-  } else {
-    TFCC_TRY_VOID(ports.symbols_for(shapes, largest));
-    prepared = {largest};
   }
-  if (captures(queue->own_stream())) {
-    for (const auto& sizes :
-         prepared) {  // what is computed of sizes is as large as at one of the corners
-      for (size_t i = 0; i < sizes.size(); ++i) {
-        if (m.symbols[i].derived()) largest[i] = std::max(largest[i], sizes[i]);
-      }
-    }
-    TFCC_TRY_VOID(capture_all(largest, prepared));
-  }
-  for (const auto& sizes : prepared) TFCC_TRY_VOID(prepare_symbols(sizes));
+  if (captures(queue->own_stream())) TFCC_TRY_VOID(capture_all(buckets_of(largest, certain)));
+  for (const auto& sizes : certain) TFCC_TRY_VOID(prepare_symbols(sizes));
   return model->backend->save_timings();
 }
 

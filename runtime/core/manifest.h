@@ -175,6 +175,36 @@ struct TensorMap {
   bool operator==(const TensorMap&) const = default;
 };
 
+struct Tile {
+  uint32_t rows = 0, columns = 0;
+  float round_cycles = 0, read_cycles = 0;
+
+  template <class V> void visit(V&& v) {
+    v(1, rows);
+    v(2, columns);
+    v(3, round_cycles);
+    v(4, read_cycles);
+  }
+
+  bool operator==(const Tile&) const = default;
+};
+
+struct TileChoice {
+  SizeExpr rows;
+  uint64_t columns = 0;
+  std::vector<Tile> tiles;
+  std::string what;
+
+  template <class V> void visit(V&& v) {
+    v(1, rows);
+    v(2, columns);
+    v(3, tiles);
+    v(4, what);
+  }
+
+  bool operator==(const TileChoice&) const = default;
+};
+
 struct KernelLaunch {
   uint32_t kernel = 0;
   std::vector<uint32_t> args;
@@ -183,6 +213,7 @@ struct KernelLaunch {
   uint32_t grain = 0;
   std::vector<TensorMap> maps;
   uint32_t resident = 0;  // CUDA: the most blocks for each multiprocessor, of the grid's first size
+  std::optional<TileChoice> tiles;  // CUDA
 
   template <class V> void visit(V&& v) {
     v(1, kernel);
@@ -192,6 +223,7 @@ struct KernelLaunch {
     v(5, grain);
     v(6, maps);
     v(7, resident);
+    v(8, tiles);
   }
 
   bool operator==(const KernelLaunch&) const = default;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/core/manifest.h"
+#include "runtime/core/tile_table.h"
 
 namespace tfcc::runtime {
 namespace {
@@ -194,7 +195,15 @@ class Checker {
       return bad("launch '" + l.name + "' has another grid than its clusters");
     if (k.resident > kMaxResident) return bad("launch '" + l.name + "' has too many blocks");
     for (const TensorMap& map : k.maps) TFCC_TRY_VOID(tensor_map(p, l, map));
+    if (k.tiles && (p.family != Family::cuda || k.tiles->rows.code.empty() ||
+                    !valid(k.tiles->rows) || !valid(k.tiles->tiles)))
+      return bad("launch '" + l.name + "' has broken tiles");
     return {};
+  }
+
+  static bool valid(const std::vector<Tile>& tiles) {
+    return tiles.size() >= 2 && tiles.size() <= kMostTiles &&
+           std::ranges::all_of(tiles, [](const Tile& t) { return t.rows > 0 && t.columns > 0; });
   }
 
   Result<void> tensor_map(const Plan& p, const Launch& l, const TensorMap& map) const {

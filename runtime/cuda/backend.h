@@ -30,6 +30,8 @@ class CudaBackend final : public Backend {
     if (!timings_.tune || timings_.cache->added() == 0) return {};
     return timings_.cache->save(timing_file_);
   }
+  int64_t processors() const override { return processors_; }
+  TimingCache* timings() const override { return timings_.cache; }
 
  private:
   friend class CudaQueue;

@@ -19,6 +19,7 @@ namespace tfcc::runtime {
 namespace {
 
 constexpr int kMostOffers = 16;  // algorithms that are timed
+constexpr size_t kMostKept = 4;  // of these, to be timed among the launches of a run
 
 constexpr const char* kWayOut =
     "install cuBLAS of CUDA 13 or 12 (package libcublas-13-0, or pip install nvidia-cublas) and "
@@ -106,6 +107,13 @@ struct CublasLtProducts::Product {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   cublasLtMatmulAlgo_t algo = {};
+  struct Offer {
+    cublasLtMatmulAlgo_t algo;
+    double us;
+  };
+  std::vector<Offer> offers;  // if they were timed: the library's first, then the fastest
+  size_t taken = 0;           // of these
+  std::string key;            // of the timing cache
   bool has_bias = false;
   bool is_f64 = false;
   double alpha = 1;
@@ -237,20 +245,45 @@ Result<void> CublasLtProducts::choose_fastest(
   CUdeviceptr workspace = 0;
   if (workspace_bytes > 0 && cuda->cuMemAlloc(&workspace, workspace_bytes) != CUDA_SUCCESS)
     workspace_bytes = 0;
-  const auto fastest = fastest_candidate(
+  const auto us = time_candidates(
       *cuda, s, offered.size(), [&](size_t i, const MatmulOperands& o, void* stream) {
         p.algo = offered[i].algo;
         return run(p, o, reinterpret_cast<void*>(workspace), workspace_bytes, stream);
       });
   if (workspace != 0) cuda->cuMemFree(workspace);
-  if (!fastest) return fastest.error();
-  p.algo = offered[fastest->candidate].algo;
-  TimingCache::Entry entry;
-  std::memcpy(entry.algorithm.data(), &p.algo, sizeof p.algo);
-  entry.us = fastest->us;
-  timings_.cache->add(key, entry);
+  if (!us) return us.error();
+  const size_t fastest = fastest_of(*us);
+  std::vector<size_t> order;
+  for (size_t i = 0; i < us->size(); ++i) {
+    if ((*us)[i] > 0) order.push_back(i);
+  }
+  std::ranges::sort(order.begin() + 1, order.end(), {}, [&](size_t i) { return (*us)[i]; });
+  order.resize(std::min(order.size(), kMostKept));
+  p.key = key;
+  for (size_t i : order) p.offers.push_back({offered[i].algo, (*us)[i]});
+  p.taken = static_cast<size_t>(std::ranges::find(order, fastest) - order.begin());
+  p.algo = offered[fastest].algo;
+  keep(p);
   return {};
 }
+
+void CublasLtProducts::keep(const Product& p) const {
+  TimingCache::Entry entry;
+  std::memcpy(entry.algorithm.data(), &p.algo, sizeof p.algo);
+  entry.us = p.offers[p.taken].us;
+  timings_.cache->add(p.key, entry);
+}
+
+size_t CublasLtProducts::offers(size_t handle) const {
+  return std::max<size_t>(products_[handle]->offers.size(), 1);
+}
+
+void CublasLtProducts::take_offer(size_t handle, size_t offer) {
+  Product& p = *products_[handle];
+  p.algo = p.offers[offer].algo, p.taken = offer;
+}
+
+void CublasLtProducts::keep_offer(size_t handle) { keep(*products_[handle]); }
 
 Result<size_t> CublasLtProducts::prepare(const MatmulShape& shape, size_t workspace_bytes) {
   if (auto found = index_.find(shape); found != index_.end()) return found->second;

@@ -13,7 +13,7 @@
 
 #include "runtime/core/backend.h"
 #include "runtime/result.h"
-#include "runtime/cuda/timing_cache.h"
+#include "runtime/core/timing_cache.h"
 
 namespace tfcc::runtime {
 
@@ -62,6 +62,10 @@ class CublasLtProducts {
                    size_t workspace_bytes, void* stream);
   /// Forgets all products if there are very many.
   void trim();
+  /// As those of Queue.
+  size_t offers(size_t handle) const;
+  void take_offer(size_t handle, size_t offer);
+  void keep_offer(size_t handle);
 
  private:
   struct Product;
@@ -70,12 +74,14 @@ class CublasLtProducts {
   /// The algorithm: from the cache, by time, or the library's first.
   Result<void> choose(const MatmulShape& shape, size_t workspace_bytes, Product& p) const;
   bool choose_cached(const std::string& key, size_t workspace_bytes, Product& p) const;
+  /// By time; the library's first and the fastest behind it stay as offers.
   Result<void> choose_fastest(const MatmulShape& shape, const std::string& key,
                               std::span<const cublasLtMatmulHeuristicResult_t> offered,
                               Product& p) const;
   Result<std::vector<cublasLtMatmulHeuristicResult_t>> offers(const MatmulShape& shape,
                                                               size_t workspace_bytes, int most,
                                                               const Product& p) const;
+  void keep(const Product& p) const;
   Result<void> run(Product& p, const MatmulOperands& operands, void* workspace,
                    size_t workspace_bytes, void* stream) const;
 

@@ -60,8 +60,16 @@ size_t extent(int64_t batch, int64_t stride, int64_t rows, int64_t columns, DTyp
 
 }  // namespace
 
-Result<Fastest> fastest_candidate(const CudaDriver& cuda, const MatmulShape& s, size_t candidates,
-                                  const RunCandidate& run) {
+size_t fastest_of(std::span<const double> us) {
+  size_t fastest = us.size();
+  for (size_t i = 0; i < us.size(); ++i) {
+    if (us[i] > 0 && (fastest == us.size() || us[i] < us[fastest] * kClearlyFaster)) fastest = i;
+  }
+  return fastest;
+}
+
+Result<std::vector<double>> time_candidates(const CudaDriver& cuda, const MatmulShape& s,
+                                            size_t candidates, const RunCandidate& run) {
   Scratch scratch(cuda);
   TFCC_TRY_VOID(scratch.start());
   const size_t b_bytes = (extent(s.batch, s.stride_b, s.k, s.n, s.b) + 255) / 256 * 256;
@@ -105,15 +113,10 @@ Result<Fastest> fastest_candidate(const CudaDriver& cuda, const MatmulShape& s, 
       else best[i] = best[i] == 0 ? *us : std::min(best[i], *us);
     }
   }
-  Fastest fastest;
-  for (size_t i = 0; i < candidates; ++i) {
-    if (best[i] <= 0) continue;
-    if (fastest.us == 0 || best[i] < fastest.us * kClearlyFaster) fastest = {i, best[i]};
-  }
-  if (fastest.us == 0)
+  if (fastest_of(best) == best.size())
     return Error{ErrorCode::device,
                  "no algorithm of a product could be timed; check the GPU with nvidia-smi"};
-  return fastest;
+  return best;
 }
 
 }  // namespace tfcc::runtime

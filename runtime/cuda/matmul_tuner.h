@@ -5,6 +5,8 @@
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "runtime/core/backend.h"
 #include "runtime/cuda/driver.h"
@@ -12,20 +14,15 @@
 
 namespace tfcc::runtime {
 
-/// A candidate and what one run of it took.
-struct Fastest {
-  size_t candidate = 0;
-  double us = 0;
-};
-
 /// Runs candidate `i` on these operands.
 using RunCandidate =
     std::function<Result<void>(size_t i, const MatmulOperands& operands, void* stream)>;
 
-/// The fastest of `candidates`; an earlier one unless a later one is 2% faster. A candidate that
-/// fails is left out. B is read from memory each time, as a weight is. The context must be current.
-/// Errors: device, memory.
-Result<Fastest> fastest_candidate(const CudaDriver& cuda, const MatmulShape& shape,
-                                  size_t candidates, const RunCandidate& run);
+/// Microseconds that a run of each of `candidates` takes; not above 0: it fails. B is read from
+/// memory each time, as a weight is. The context must be current. Errors: device (all fail), memory.
+Result<std::vector<double>> time_candidates(const CudaDriver& cuda, const MatmulShape& shape,
+                                            size_t candidates, const RunCandidate& run);
+/// The fastest of them: an earlier one unless a later one is 2% faster.
+size_t fastest_of(std::span<const double> us);
 
 }  // namespace tfcc::runtime

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <utility>
 
+#include "runtime/core/tile_table.h"
 #include "runtime/cuda/backend.h"
 #include "runtime/cuda/context.h"
 #include "runtime/cuda/timer.h"
@@ -207,6 +208,9 @@ class CudaQueue final : public Queue {
   void trim() override {
     if (matmuls_ != nullptr) matmuls_->trim();
   }
+  size_t offers(size_t handle) const override { return matmuls_->offers(handle); }
+  void take_offer(size_t handle, size_t offer) override { matmuls_->take_offer(handle, offer); }
+  void keep_offer(size_t handle) override { matmuls_->keep_offer(handle); }
 
   // `bind` takes the values as one struct by value, so that nothing of the host is read after the
   // call.
@@ -224,6 +228,7 @@ class CudaQueue final : public Queue {
     params_.clear();
     params_.push_back(&block_);
     params_.push_back(&flags);
+    if (call.tiles != nullptr) params_.push_back(const_cast<TilesByRows*>(call.tiles));
     for (void* const& arg : call.args) params_.push_back(const_cast<void**>(&arg));
     maps_.resize(call.maps.size());
     for (size_t i = 0; i < call.maps.size(); ++i) {

@@ -8,15 +8,15 @@
 // of p, several ahead, also while the end of a tile is computed; two prepare that end; the others
 // are warpgroups of 64 rows each, which multiply from shared memory (wgmma) and give a slot back
 // when the next product has begun. If it is `early`, what is asked for first are parts of b, before
-// the launches before this one have ended: it is a weight, which nobody writes. Where a launch may
-// choose among several tiles, the rows that the run has decide, by what each would take: of the
-// tiles of Spec::Tiles, round_cycles of each round of them over the blocks, and read_cycles of each
-// for what all of them read (codegen/matmul/tiles.cpp says how many).
+// the launches before this one have ended: it is a weight, which nobody writes. Where there are
+// several tiles, a table says which is the fastest for the rows that the run has
+// (runtime/core/tile_table.h), or of at most 128 rows Spec does.
 // The epilogue, and norms before and after the product, are those of cuda/matmul_end.cuh.
 //
 // Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages, block_k>, ..>:
 // block_m 64 or 128, block_n any that wgmma has (sm90::multiply), without trans_b a multiple of 64;
-// of several Tiles round_cycles and read_cycles, an f32 of each; early; trans_b; what
+// early; trans_b; tiles_of_few, of several tiles: the numbers of those for at most 64 rows and for
+// at most 128, 4 bits each from the lowest on, or below 0 where there is a table; what
 // cuda/matmul_end.cuh has.
 // columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b for each tile its
 // block_n, of 64 columns; without trans_b 64 rows.
@@ -68,6 +68,17 @@ template <class Only> struct WgmmaTiles<Only> {
                                                         : block_n % 16 == 0 ? 16
                                                                             : 8;
 };
+
+/// Which tile to take, by the rows of a run: 4 bits for each 2^shift that are begun, from the lowest
+/// on. runtime/core/tile_table.h fills it, and says by what. Of at most 1024 rows one number is
+/// enough, and shift is 6.
+template <int words> struct TilesByRows {
+  u64 numbers[words];
+  i32 shift;
+};
+template <> struct TilesByRows<1> { u64 numbers[1]; };
+/// Of a kernel that needs none.
+struct NoTable {};
 
 template <class Spec> struct MatmulWgmmaShape {
   using Tiles = typename Spec::Tiles;
@@ -235,23 +246,21 @@ template <class Spec> struct MultiplyTile {
   }
 };
 
-/// The number of the cheapest of the tiles: by the squares of cycles, for what is computed and what
-/// is read hide a part of each other.
-template <class Spec, class... Ts>
-TFCC_FN int cheapest(WgmmaTiles<Ts...>, const Place<Spec>& place) {
-  int best = 0;
-  if constexpr (sizeof...(Ts) > 1) {
-    const f32 part = __frcp_rn((f32)gridDim.x), tiles[] = {(f32)Tiling<Ts, Spec>(place).count()...};
-    f32 least = 0;
-#pragma unroll
-    for (int i = 0; i < (int)sizeof...(Ts); ++i) {
-      const f32 computing = ceilf(tiles[i] * part - 1e-4f) * Spec::round_cycles[i],
-                reading = tiles[i] * Spec::read_cycles[i];
-      const f32 cost = computing * computing + reading * reading;
-      if (i == 0 || cost < least) least = cost, best = i;
-    }
-  }
-  return best;
+/// Whether the tile is told by a table.
+template <class Spec>
+inline constexpr bool has_table = Spec::Tiles::count > 1 && Spec::tiles_of_few < 0;
+
+/// The number of the tile for these rows; `numbers` are those of the table.
+template <class Spec, int words>
+TFCC_FN int tile_for(const u64* numbers, const TilesByRows<words>& table, idx rows) {
+  i32 shift = 6;
+  if constexpr (words > 1) shift = table.shift;
+  const u32 begun = (u32)(rows - 1) >> shift, last = words * 16 - 1;
+  const u32 step = begun < last ? begun : last;  // of no rows: any
+  return (int)(numbers[step / 16] >> step % 16 * 4 & 15);
+}
+template <class Spec> TFCC_FN int tile_for(const u64*, const NoTable&, idx rows) {
+  return Spec::Tiles::count > 1 ? Spec::tiles_of_few >> (rows > 64 ? 4 : 0) & 15 : 0;
 }
 
 /// f(tiling, its number) of the tile of this number, from the i-th on.
@@ -344,9 +353,10 @@ template <class Spec> struct Chosen {
 
 /// rows() is read when the launches before this one have ended; if Spec::early before that, for
 /// none of them makes it (docs/kernel-abi.md).
-template <class Spec, class Rows, class End>
+template <class Spec, class Rows, class End, class Table = NoTable>
 TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec> b,
-                          const Rows& rows, idx columns, idx k, const End& end) {
+                          const Rows& rows, idx columns, idx k, const End& end,
+                          const Table& table = {}) {
   using namespace matmul_wgmma_detail;
   using S = MatmulWgmmaShape<Spec>;
   using Tiles = typename Spec::Tiles;
@@ -363,6 +373,15 @@ TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec>
   idx rows_now = 0;
   if constexpr (Spec::early) rows_now = rows();
   const int warp = (int)sm90::uniform(threadIdx.x / kWarp);
+  // Parameters of a kernel are far when the rows are known, shared memory is near. blockIdx.y is 0:
+  // the way of an index that the compiler does not know is that of the address of the sizes.
+  static_assert(has_table<Spec> == (sizeof(Table) > sizeof(NoTable)), "which tile is not told");
+  __shared__ u64 near[4];
+  if constexpr (has_table<Spec>) {
+    const int word = (int)(threadIdx.x - kWarp);
+    if (word >= 0 && word < sizeof table.numbers / sizeof(u64))
+      near[word] = table.numbers[word + blockIdx.y];
+  }
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::stages; ++s) {
       sm90::init_barrier(&full[s], 1);
@@ -384,7 +403,7 @@ TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec>
                           columns,
                           k,
                           &end_memory};
-  const Chosen<Spec> tile(place, cheapest<Spec>(Tiles{}, place));
+  const Chosen<Spec> tile(place, tile_for<Spec>(near, table, rows_now));
   if (warp < S::groups * 4) tile.multiply(warp / 4, end);
   else if (warp == S::groups * 4) with_tiling<Spec>(Tiles{}, tile.number, place, Ask<Spec>{a, b});
   else tile.prepare(end, (int)threadIdx.x - (S::groups * 128 + 32));

@@ -148,18 +148,15 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
           false}}) {
       const std::string n = norms ? "1" : "0";
       const std::string_view list(tiles);
-      std::string maps = "&m1", cycles = "1";
-      for (auto t = std::count(list.begin(), list.end(), '<'); t > 1; --t)
-        maps += ", &m1", cycles += ", " + std::to_string(t);
+      std::string maps = "&m1";
+      for (auto t = std::count(list.begin(), list.end(), '<'); t > 1; --t) maps += ", &m1";
       const std::string text =
           "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) +
           "; using Out = T; using Tiles = WgmmaTiles<" + tiles +
           ">; using Columns = ColumnValues<T, f32, T, f32>; static constexpr bool early = true, trans_b = " +
           (trans_b ? "true" : "false") + ", moments = " + n + ", sum = " + n + ", beside = " + n +
           ", gated = false" + "; static constexpr int norm = " + n +
-          ", norm_groups = 32; static constexpr f32 eps = 1e-5f, round_cycles[] = {" + cycles +
-          "}, read_cycles[] = {" + cycles +
-          "}; };\n"
+          ", norm_groups = 32, tiles_of_few = 0; static constexpr f32 eps = 1e-5f; };\n"
           "struct All { TFCC_FN f32 operator()(f32 s, f32 mean, f32 rstd, f32 beside, f32 c0, f32 c1, f32 c2, f32 c3, idx, idx) const { return rstd * (s - mean * c0) + c1 + beside * c2 + c3; } };\n"
           "struct Scaled { TFCC_FN f32 operator()(f32 v, f32 c0, f32, f32, f32, idx, idx) const { return v * c0; } };\n"
           "TFCC_KERNEL_RESIDENT(" +

@@ -467,7 +467,7 @@ namespace {
 void expect_features(const std::string& path, const std::vector<codegen::Lowered>& plans) {
   runtime::Header h{};
   std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(&h), sizeof h);
-  bool maps = false, f32_maps = false, clusters = false, counters = false;
+  bool maps = false, f32_maps = false, clusters = false, counters = false, tiles = false;
   for (const codegen::Lowered& l : plans) {
     counters |= l.plan.counters > 0;
     for (const runtime::Kernel& k : l.plan.kernels) clusters |= k.cluster > 0;
@@ -475,12 +475,14 @@ void expect_features(const std::string& path, const std::vector<codegen::Lowered
       for (const runtime::Launch& launch : b.launches)
         if (launch.kernel) {
           maps |= !launch.kernel->maps.empty();
+          tiles |= launch.kernel->tiles.has_value();
           for (const runtime::TensorMap& m : launch.kernel->maps)
             f32_maps |= l.plan.buffers[m.buffer].dtype == DType::f32;
         }
   }
   EXPECT_EQ((h.features & runtime::kTensorMaps) != 0, maps);
   EXPECT_EQ((h.features & runtime::kF32Maps) != 0, f32_maps);
+  EXPECT_EQ((h.features & runtime::kTileChoices) != 0, tiles);
   EXPECT_EQ((h.features & runtime::kClusters) != 0, clusters);
   EXPECT_EQ((h.features & runtime::kCounters) != 0, counters);
 }

@@ -15,7 +15,7 @@
 #include "passes/match.h"
 #include "runtime/text/tokenizer.h"
 #include "runtime/tfcc.h"
-#include "runtime/cuda/timing_cache.h"
+#include "runtime/core/timing_cache.h"
 #include "tools/compiler/report.h"
 #include "tools/compiler/trace.h"
 #include "tools/support/usage.h"

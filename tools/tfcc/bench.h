@@ -12,11 +12,9 @@
 #include "runtime/tfcc.h"
 #include "tools/tfcc/command.h"
 #include "tools/tfcc/device_memory.h"
-#include "tools/support/npy.h"
+#include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
-
-using NamedArrays = std::vector<std::pair<std::string, Array>>;
 
 struct BenchOptions {
   std::string model, npz, shapes, lengths = "full", device = "auto", export_profile, html, trace,

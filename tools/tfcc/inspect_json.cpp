@@ -168,6 +168,7 @@ class Writer {
       j["kernel"] = p.kernels[l.kernel->kernel].name;
       j["args"] = l.kernel->args;
       if (l.kernel->resident != 0) j["resident"] = l.kernel->resident;
+      if (const auto& t = l.kernel->tiles) j["tiles"] = {{"rows", size(t->rows)}, {"of", t->what}};
       j["grid"] = json::array();
       for (const SizeExpr& g : l.kernel->grid) j["grid"].push_back(size(g));
       j["work"] = size(l.kernel->work);

@@ -28,16 +28,14 @@ struct Options {
   int threads = 0;
 };
 
-Result<std::vector<std::pair<std::string, Array>>> gather_inputs(const Options& o,
-                                                                 const Model& model) {
+Result<NamedArrays> gather_inputs(const Options& o, const Model& model) {
   TFCC_TRY(auto out, read_inputs(o.npz, o.inputs));
   if (!o.random && o.shapes.empty()) return out;
   TFCC_TRY(auto shapes, parse_shapes(o.shapes));
   return random_inputs(model.inputs(), shapes, o.seed, std::move(out));
 }
 
-Result<void> check_all_given(const Model& model,
-                             const std::vector<std::pair<std::string, Array>>& inputs) {
+Result<void> check_all_given(const Model& model, const NamedArrays& inputs) {
   for (const TensorInfo& info : model.inputs()) {
     if (std::any_of(inputs.begin(), inputs.end(),
                     [&](const auto& i) { return i.first == info.name; }))

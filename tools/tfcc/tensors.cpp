@@ -109,9 +109,8 @@ void split_evenly(const std::vector<TensorInfo>& inputs, const std::vector<Input
 
 }  // namespace
 
-Result<std::vector<std::pair<std::string, Array>>> read_inputs(
-    const std::string& npz, const std::vector<std::string>& texts) {
-  std::vector<std::pair<std::string, Array>> out;
+Result<NamedArrays> read_inputs(const std::string& npz, const std::vector<std::string>& texts) {
+  NamedArrays out;
   for (const std::string& text : texts) {
     const size_t at = text.find('=');
     if (at == std::string::npos || at == 0)
@@ -136,9 +135,8 @@ void add_inputs(CLI::App& command, std::string& npz, std::vector<std::string>& t
   command.add_option("--inputs", npz, "inputs by name in one .npz, as numpy.savez writes it");
 }
 
-Result<std::vector<std::pair<std::string, Array>>> random_inputs(
-    const std::vector<TensorInfo>& inputs, const WantedSizes& wanted, uint64_t seed,
-    std::vector<std::pair<std::string, Array>> given) {
+Result<NamedArrays> random_inputs(const std::vector<TensorInfo>& inputs, const WantedSizes& wanted,
+                                  uint64_t seed, NamedArrays given) {
   const std::vector<InputDims> dims = dims_of(inputs);
   auto given_for = [&](const TensorInfo& info) {
     return std::find_if(given.begin(), given.end(),
@@ -155,7 +153,7 @@ Result<std::vector<std::pair<std::string, Array>>> random_inputs(
   std::mt19937_64 rng(seed);
   std::normal_distribution<double> normal;
   int64_t total = 0;
-  std::vector<std::pair<std::string, Array>> out;
+  NamedArrays out;
   for (const TensorInfo& info : inputs) {
     if (auto it = given_for(info); it != given.end()) {
       out.push_back(std::move(*it));

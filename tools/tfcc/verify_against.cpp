@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kKeptAtOnce = 64;
 
-std::vector<std::pair<std::string, Array>> arrays_of(const HostTensors& tensors) {
-  std::vector<std::pair<std::string, Array>> out;
+NamedArrays arrays_of(const HostTensors& tensors) {
+  NamedArrays out;
   for (const auto& [name, t] : tensors) out.emplace_back(name, to_array(t));
   return out;
 }

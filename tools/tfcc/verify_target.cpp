@@ -94,7 +94,7 @@ Result<HostTensors> CompiledGraph::run_ragged(const HostTensors& inputs,
                                               const RealRows& real) const {
   TFCC_TRY(const Model ragged, model_.ragged());
   TFCC_TRY(Executor executor, ragged.executor());
-  std::vector<std::pair<std::string, Array>> arrays;
+  NamedArrays arrays;
   for (const auto& [name, tensor] : inputs) arrays.emplace_back(name, to_array(tensor));
   TFCC_TRY(arrays, without_padding(ragged.inputs(), real, std::move(arrays)));
   for (auto& [name, a] : arrays)

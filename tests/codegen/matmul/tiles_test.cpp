@@ -8,6 +8,7 @@
 #include <set>
 
 #include "codegen/matmul/matmul.h"
+#include "runtime/core/tile_table.h"
 #include "tests/templates/product_ops.h"
 
 namespace tfcc::codegen {
@@ -22,14 +23,12 @@ std::vector<WgmmaTile> candidates() {
   return all;
 }
 
+double cycles(const WgmmaTile& tile, int64_t rows, const TileUse& use) {
+  return runtime::tile_cycles(cycles_of({tile}, use.k)[0], rows, use.n, use.processors);
+}
+
 size_t cheapest(const std::vector<WgmmaTile>& tiles, int64_t rows, const TileUse& use) {
-  size_t best = 0;
-  for (size_t t = 1; t < tiles.size(); ++t) {
-    if (wgmma_cycles(tiles[t], rows, use.n, use.k, use.processors) <
-        wgmma_cycles(tiles[best], rows, use.n, use.k, use.processors))
-      best = t;
-  }
-  return best;
+  return runtime::fastest_tile(cycles_of(tiles, use.k), rows, use.n, use.processors);
 }
 
 TEST(Tiles, AFewAreNearTheBestOfAll) {
@@ -58,9 +57,8 @@ TEST(Tiles, AFewAreNearTheBestOfAll) {
           const auto all = candidates();
           const size_t t = cheapest(tiles, rows, use);
           taken.insert(t);
-          const double loss = wgmma_cycles(tiles[t], rows, n, k, 132) /
-                                  wgmma_cycles(all[cheapest(all, rows, use)], rows, n, k, 132) -
-                              1;
+          const double loss =
+              cycles(tiles[t], rows, use) / cycles(all[cheapest(all, rows, use)], rows, use) - 1;
           sum += loss, worst = std::max(worst, loss), ++places;
         }
         EXPECT_EQ(taken.size(), tiles.size()) << "a tile that no rows take";
@@ -83,8 +81,8 @@ TEST(Tiles, MoreAreNoWorse) {
     const auto tiles = best_tiles(all, use);
     double sum = 0;
     for (int64_t rows = 1152; rows <= 16384; rows += 128)
-      sum += wgmma_cycles(tiles[cheapest(tiles, rows, use)], rows, use.n, use.k, 132) /
-             wgmma_cycles(all[cheapest(all, rows, use)], rows, use.n, use.k, 132);
+      sum += cycles(tiles[cheapest(tiles, rows, use)], rows, use) /
+             cycles(all[cheapest(all, rows, use)], rows, use);
     return sum;
   };
   EXPECT_GT(loss(1), loss(3) * 1.02);

@@ -330,6 +330,27 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
             65);
       },
       "too many blocks");
+  auto tiles = [&](pb::Manifest& m, int count) -> pb::TileChoice& {
+    map(m);
+    pb::TileChoice& choice = *m.mutable_plans(0)
+                                  ->mutable_buckets(0)
+                                  ->mutable_launches(0)
+                                  ->mutable_kernel()
+                                  ->mutable_tiles();
+    size(choice.mutable_rows(), {1, 0});
+    for (int i = 0; i < count; ++i) {
+      pb::Tile& t = *choice.add_tiles();
+      t.set_rows(64), t.set_columns(64);
+    }
+    return choice;
+  };
+  const char* broken_tiles = "has broken tiles";
+  expect_message([&](auto& m) { tiles(m, 1); }, broken_tiles);
+  expect_message([&](auto& m) { tiles(m, 16); }, broken_tiles);
+  expect_message([&](auto& m) { tiles(m, 2).mutable_tiles(1)->set_rows(0); }, broken_tiles);
+  expect_message([&](auto& m) { tiles(m, 2).mutable_tiles(0)->set_columns(0); }, broken_tiles);
+  expect_message([&](auto& m) { tiles(m, 2).clear_rows(); }, broken_tiles);
+  expect_message([&](auto& m) { size(tiles(m, 2).mutable_rows(), {1, 99}); }, broken_tiles);
   expect_message([&](auto& m) { map(m), m.mutable_plans(0)->mutable_kernels(0)->set_cluster(16); },
                  "kernel 'embed' has a cluster of 16");
   expect_message([&](auto& m) { map(m), m.mutable_plans(0)->mutable_kernels(0)->set_cluster(2); },

@@ -133,6 +133,25 @@ class CudaBackendTest : public testing::Test {
   std::string path_ = temporary_path("cuda.tfcc");
 };
 
+// With a timing cache, and the library's functions.
+class TuningTest : public CudaBackendTest {
+ protected:
+  void TearDown() override {
+    std::filesystem::remove(cache_);
+    CudaBackendTest::TearDown();
+  }
+  LoadOptions options(bool tune) {
+    LoadOptions o;
+    o.timing_cache = cache_;
+    o.tune = tune;
+    return o;
+  }
+  template <class F> F* fake_lt(const char* name) {
+    return reinterpret_cast<F*>(dlsym(dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD), name));
+  }
+  const std::string cache_ = temporary_path("timings.txt");
+};
+
 inline void expect_right(Executor& e, SmallCase c) {
   ASSERT_TRUE(e.set("x", c.x_ref()));
   ASSERT_TRUE(e.set("ids", c.ids_ref()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timing cache as text, and what products make of it on the fake driver and cuBLASLt.
-#include "runtime/cuda/timing_cache.h"
+#include "runtime/core/timing_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -72,24 +72,6 @@ TEST(TimingCache, a_file_that_is_not_there_is_empty) {
   EXPECT_FALSE(cache.load("/")) << "a folder";
   EXPECT_EQ(cache.size(), 0u);
 }
-
-class TuningTest : public CudaBackendTest {
- protected:
-  void TearDown() override {
-    std::filesystem::remove(cache_);
-    CudaBackendTest::TearDown();
-  }
-  LoadOptions options(bool tune) {
-    LoadOptions o;
-    o.timing_cache = cache_;
-    o.tune = tune;
-    return o;
-  }
-  template <class F> F* fake_lt(const char* name) {
-    return reinterpret_cast<F*>(dlsym(dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_NOLOAD), name));
-  }
-  const std::string cache_ = temporary_path("timings.txt");
-};
 
 const Shapes kShapes = {{"x", {2, 5, kC}}, {"ids", {2, 5}}};
 

@@ -6,30 +6,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "codegen/matmul/matmul.h"
 #include "cuda/matmul_wgmma.cuh"
+#include "runtime/core/tile_table.h"
 
 namespace tfcc::test {
 namespace {
 
 constexpr int16_t kUntouched = 12345;
 
-/// What the kernel chooses among its tiles by, of products of the last k that was set.
-template <class... Ts> struct CyclesOf {
-  static inline f32 round_cycles[sizeof...(Ts)], read_cycles[sizeof...(Ts)];
-  static void set(int k) {
-    size_t i = 0;
-    const auto add = [&](const codegen::WgmmaTile& t) {
-      const codegen::TileCycles cycles = codegen::tile_cycles(t, k);
-      round_cycles[i] = static_cast<f32>(cycles.round);
-      read_cycles[i++] = static_cast<f32>(cycles.read);
-    };
-    (add({Ts::block_m, Ts::block_n, Ts::stages, Ts::block_k}), ...);
-  }
-};
-
-template <class O, bool Early, bool Trans, class... Ts> struct SpecOf : CyclesOf<Ts...> {
+template <class O, bool Early, bool Trans, class... Ts> struct SpecOf {
   static constexpr bool gated = false;
   using Columns = ColumnValues<>;
   static constexpr int norm = 0;
@@ -38,6 +26,7 @@ template <class O, bool Early, bool Trans, class... Ts> struct SpecOf : CyclesOf
   using Out = O;
   using Tiles = WgmmaTiles<Ts...>;
   static constexpr bool early = Early, trans_b = Trans;
+  static constexpr int tiles_of_few = -1;
 };
 
 template <class O, bool Early, bool Trans, class... Ts>
@@ -84,9 +73,21 @@ template <class Spec> struct MapsOfB {
   }
 };
 
-template <class Spec> void check(const Shape& s, unsigned seed) {
-  SCOPED_TRACE(
-      fmt::format("{} x {} x {} in {} blocks, seed {}", s.rows, s.columns, s.k, s.blocks, seed));
+/// f(the table by which a kernel takes the tile of this number), whatever its rows.
+template <class Spec, class F> void with_table(size_t number, const F& f) {
+  if constexpr (!matmul_wgmma_detail::has_table<Spec>) {
+    f(NoTable{});
+  } else {
+    TilesByRows<Spec::early ? 1 : 4> table = {};
+    for (u64& n : table.numbers) n = number * 0x1111111111111111;
+    if constexpr (!Spec::early) table.shift = 7;
+    f(table);
+  }
+}
+
+template <class Spec> void check(const Shape& s, unsigned seed, size_t tile) {
+  SCOPED_TRACE(fmt::format("{} x {} x {} in {} blocks, seed {}, tile {}", s.rows, s.columns, s.k,
+                           s.blocks, seed, tile));
   const auto fill = [&](unsigned of, int n) {
     std::vector<f16> v(static_cast<size_t>(n));
     for (int i = 0; i < n; ++i)
@@ -119,17 +120,18 @@ template <class Spec> void check(const Shape& s, unsigned seed) {
   for (int x = 0; x < s.blocks; ++x) {
     emulated::state = {};
     std::memset(shared_memory, 0x7f, sizeof shared_memory);
-    const bool ok = block.run(
-        Shape90::threads, {x, 0, 0}, {s.blocks, 1, 1}, seed + static_cast<unsigned>(x), [&] {
-          matmul_wgmma<Spec>(
-              ma, mb.of,
-              [&] {
-                if (!Spec::early && !emulated::state.waited[simt().thread()])
-                  simt().fail("rows are read before the launch before has ended");
-                return s.rows;
-              },
-              s.columns, s.k, MatmulEnd<Spec, Sum>{out.data(), sum});
-        });
+    const bool ok = block.run(Shape90::threads, {x, 0, 0}, {s.blocks, 1, 1},
+                              seed + static_cast<unsigned>(x), [&] {
+                                const auto rows = [&] {
+                                  if (!Spec::early && !emulated::state.waited[simt().thread()])
+                                    simt().fail("rows are read before the launch before has ended");
+                                  return s.rows;
+                                };
+                                with_table<Spec>(tile, [&](const auto& table) {
+                                  matmul_wgmma<Spec>(ma, mb.of, rows, s.columns, s.k,
+                                                     MatmulEnd<Spec, Sum>{out.data(), sum}, table);
+                                });
+                              });
     ASSERT_TRUE(ok) << "block " << x << ": " << block.error();
     for (int t = 0; t < Shape90::groups * 128; ++t)
       ASSERT_TRUE(emulated::state.waited[t]) << "thread " << t << " did not wait";
@@ -160,33 +162,23 @@ const Shape kShapes[] = {{0, 64, 64, 1},     {60, 128, 200, 4},  {64, 128, 512, 
                          {130, 136, 200, 1}, {129, 264, 832, 2}, {200, 392, 64, 3},
                          {300, 200, 136, 2}};
 
-template <class... Ts> size_t chosen_of(WgmmaTiles<Ts...> tiles, const Shape& s) {
-  int chosen = -1;
-  CyclesOf<Ts...>::set(s.k);
-  Simt().run(1, {}, {s.blocks, 1, 1}, 1, [&] {
-    chosen = matmul_wgmma_detail::cheapest<SpecOf<f16, true, true, Ts...>>(
-        tiles, {nullptr, nullptr, nullptr, s.rows, s.columns, s.k, nullptr});
-  });
-  return static_cast<size_t>(chosen);
-}
-
-/// `narrow` tiles have columns that only weights stored by columns can be asked for.
+/// `narrow` tiles have columns that only weights stored by columns can be asked for. Of several
+/// tiles each shape takes another in each form of the kernel.
 template <bool narrow, class... Ts> void check_all() {
   unsigned seed = 1;
-  std::vector<int> chosen(sizeof...(Ts));
+  const auto next = [&] { return ++seed % sizeof...(Ts); };
   for (const Shape& s : kShapes) {
-    ++chosen[chosen_of(WgmmaTiles<Ts...>{}, s)];
-    check<SpecOf<f16, true, narrow, Ts...>>(s, ++seed);
-    check<SpecOf<f16, false, true, Ts...>>(s, ++seed);
-    if (s.rows < 200) check<SpecOf<f32, false, narrow, Ts...>>(s, ++seed);
+    check<SpecOf<f16, true, narrow, Ts...>>(s, seed, next());
+    check<SpecOf<f16, false, true, Ts...>>(s, seed, next());
+    if (s.rows < 200) check<SpecOf<f32, false, narrow, Ts...>>(s, seed, next());
     Shape pairs = s;
     pairs.columns = s.columns / 16 * 16;
     if constexpr (((Ts::block_n % 16 == 0) && ...)) {
-      check<GatedSpecOf<f16, true, true, Ts...>>(pairs, ++seed);
-      if (s.rows < 200) check<GatedSpecOf<f32, false, true, Ts...>>(pairs, ++seed);
+      check<GatedSpecOf<f16, true, true, Ts...>>(pairs, seed, next());
+      if (s.rows < 200) check<GatedSpecOf<f32, false, true, Ts...>>(pairs, seed, next());
     }
+    ++seed;
   }
-  for (int n : chosen) EXPECT_GT(n, 0) << "a tile of the list is tested by no shape";
 }
 
 TEST(EmulatedMatmulWgmma, SmallTiles) { check_all<false, WgmmaTile<64, 64, 8>>(); }
@@ -210,32 +202,56 @@ TEST(EmulatedMatmulWgmma, TilesOfManyRows) {
   check_all<false, WgmmaTile<128, 192, 5>, WgmmaTile<128, 128, 6>, WgmmaTile<128, 64, 8>>();
 }
 
-// The kernel takes the tile of which the plan counts fewest cycles.
-template <class... Ts> void check_choice() {
-  const codegen::WgmmaTile tiles[] = {{Ts::block_m, Ts::block_n, Ts::stages, Ts::block_k}...};
-  for (const Shape& s : {Shape{1, 64, 64, 1},
-                         {128, 768, 3072, 132},
-                         {129, 2304, 768, 132},
-                         {1458, 768, 3072, 132},
-                         {2000, 3072, 768, 132},
-                         {4433, 3072, 768, 114},
-                         {16384, 4096, 1024, 132}}) {
-    std::vector<double> cycles;
-    for (const auto& t : tiles)
-      cycles.push_back(codegen::wgmma_cycles(t, s.rows, s.columns, s.k, s.blocks));
-    const double chosen = cycles[chosen_of(WgmmaTiles<Ts...>{}, s)];
-    EXPECT_LE(chosen, std::ranges::min(cycles) * (1 + 1e-5)) << s.rows << " x " << s.columns;
+/// The number of the tile that a kernel takes, with this table.
+template <class Spec, class Table> int taken(const Table& table, int rows) {
+  int number = -1;
+  Simt().run(1, {}, {1, 1, 1}, 1, [&] {
+    const u64* numbers = nullptr;
+    if constexpr (matmul_wgmma_detail::has_table<Spec>) numbers = table.numbers;
+    number = matmul_wgmma_detail::tile_for<Spec>(numbers, table, rows);
+  });
+  return number;
+}
+
+// What the runtime writes is what the kernel reads: of a launch of so many rows at most, each run
+// takes what is best where its piece of rows is full.
+TEST(EmulatedMatmulWgmma, TheKernelTakesWhatTheRuntimeChose) {
+  using Few = SpecOf<f16, true, true, WgmmaTile<128, 64, 9>, WgmmaTile<64, 64, 6, 128>>;
+  using Many = SpecOf<f16, false, true, WgmmaTile<128, 64, 9>, WgmmaTile<64, 64, 6, 128>>;
+  runtime::TileChoice choice;
+  choice.columns = 768;
+  choice.tiles = codegen::cycles_of({{128, 64, 9}, {64, 64, 6, 128}}, 3072);
+  for (const int most : {1, 64, 200, 1000, 1024, 1025, 4096, 8192, 50000}) {
+    runtime::TileTable chosen(choice, 132);
+    const runtime::TilesByRows& from = chosen.up_to(most);
+    TilesByRows<4> many = {};
+    for (size_t i = 0; i < 4; ++i) many.numbers[i] = from.numbers[i];
+    many.shift = from.shift;
+    const TilesByRows<1> few = {{from.numbers[0]}};
+    const int piece = 1 << from.shift;
+    std::set<int> seen;
+    for (int rows = 1; rows <= most; rows += 1 + most / 700) {
+      const auto want =
+          static_cast<int>(chosen.at(std::min((rows + piece - 1) / piece * piece, most)));
+      seen.insert(want);
+      EXPECT_EQ(taken<Many>(many, rows), want) << rows << " of " << most;
+      if (most <= 1024) EXPECT_EQ(taken<Few>(few, rows), want) << rows << " of " << most;
+    }
+    if (most > 1024 && most < 10000) EXPECT_EQ(seen.size(), 2u) << "both tiles are of use";
   }
 }
 
-TEST(EmulatedMatmulWgmma, TheKernelChoosesAsThePlanCounts) {
-  check_choice<WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 7, 128>>();
-  check_choice<WgmmaTile<64, 32, 7, 128>, WgmmaTile<128, 80, 8>, WgmmaTile<128, 256, 4>,
-               WgmmaTile<128, 96, 3, 128>, WgmmaTile<128, 128, 6>>();
+struct FewRows : SpecOf<f16, true, true, WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>> {
+  static constexpr int tiles_of_few = 1;  // that of 32 columns for up to 64 rows
+};
+TEST(EmulatedMatmulWgmma, FewRowsAreTheKernelsOwn) {
+  for (int rows : {1, 64}) EXPECT_EQ(taken<FewRows>(NoTable{}, rows), 1);
+  for (int rows : {65, 128}) EXPECT_EQ(taken<FewRows>(NoTable{}, rows), 0);
+  for (int rows : {50, 65}) check<FewRows>({rows, 136, 200, 2}, 5, 0);
 }
 
 /// Of a product with norms before and after it.
-template <bool Early, int Kind, int Groups, class... Ts> struct NormSpec : CyclesOf<Ts...> {
+template <bool Early, int Kind, int Groups, class... Ts> struct NormSpec {
   using T = f16;
   using Out = f16;
   using Tiles = WgmmaTiles<Ts...>;
@@ -244,6 +260,7 @@ template <bool Early, int Kind, int Groups, class... Ts> struct NormSpec : Cycle
   static constexpr int norm = Kind, norm_groups = Groups;
   static constexpr f32 eps = 0.5f;
   static constexpr bool early = Early, trans_b = true, moments = true, sum = true, beside = true;
+  static constexpr int tiles_of_few = -1;
 };
 
 /// Of what a norm before the product gives, 8 times as much, rounded: results are whole numbers
@@ -262,8 +279,8 @@ struct NormResults {
   std::vector<f32> moments;
 };
 
-template <class Spec> NormResults run_norms(int rows, int columns, int k, int blocks) {
-  Spec::set(k);
+template <class Spec>
+NormResults run_norms(int rows, int columns, int k, int blocks, size_t tile = 0) {
   const int behind = 70;  // rows
   auto whole = [&](unsigned seed, int n) {
     std::vector<f16> v(static_cast<size_t>(n));
@@ -291,16 +308,18 @@ template <class Spec> NormResults run_norms(int rows, int columns, int k, int bl
     emulated::state = {};
     const bool ok =
         block.run(Shape90::threads, {x, 0, 0}, {blocks, 1, 1}, 77 + static_cast<unsigned>(x), [&] {
-          matmul_wgmma<Spec>(
-              ma, mb.of, [&] { return rows; }, columns, k,
-              MatmulEnd<Spec, Normed, TwiceAndColumn>{r.out.data(),
-                                                      {},
-                                                      {c0.data(), {c1.data(), {}}},
-                                                      {},
-                                                      r.moments.data(),
-                                                      r.sum.data(),
-                                                      of_rows.data(),
-                                                      beside.data()});
+          const MatmulEnd<Spec, Normed, TwiceAndColumn> end{r.out.data(),
+                                                            {},
+                                                            {c0.data(), {c1.data(), {}}},
+                                                            {},
+                                                            r.moments.data(),
+                                                            r.sum.data(),
+                                                            of_rows.data(),
+                                                            beside.data()};
+          with_table<Spec>(tile, [&](const auto& table) {
+            matmul_wgmma<Spec>(
+                ma, mb.of, [&] { return rows; }, columns, k, end, table);
+          });
         });
     EXPECT_TRUE(ok) << "block " << x << ": " << block.error();
   }
@@ -366,17 +385,17 @@ template <int Kind, int Groups> void check_norms(int rows, int columns, int k) {
        "128 x 192");
   // Tiles of 64 rows among larger ones: the second warpgroup has nothing to do.
   same(run_norms<NormSpec<false, Kind, Groups, WgmmaTile<128, 64, 4>, WgmmaTile<64, 64, 6>>>(
-           rows, columns, k, 2),
+           rows, columns, k, 2, 1),
        "64 or 128 rows");
-  // A tile narrower than the widest, with whose room vectors lie: many blocks take it.
+  // A tile narrower than the widest, with whose room vectors lie.
   same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<64, 64, 8>, WgmmaTile<64, 32, 12>>>(
-           rows, columns, k, 16),
+           rows, columns, k, 16, 1),
        "64 or 32 columns");
   same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<128, 96, 2, 128>, WgmmaTile<64, 160, 4>>>(
            rows, columns, k, 3),
        "96 or 160 columns");
   same(run_norms<NormSpec<true, Kind, Groups, WgmmaTile<128, 192, 3>, WgmmaTile<64, 32, 6>>>(
-           rows, columns, k, 16),
+           rows, columns, k, 16, 1),
        "192 or 32 columns");
 }
 

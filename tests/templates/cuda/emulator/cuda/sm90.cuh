@@ -47,6 +47,7 @@ struct BlockIndex {
   struct {
     operator u32() const { return static_cast<u32>(simt().block().x); }
   } x;
+  static constexpr u32 y = 0;
 };
 struct GridSize {
   struct {
@@ -58,7 +59,6 @@ inline BlockIndex blockIdx;
 inline GridSize gridDim;
 inline int block_threads = 0;  // set by the test
 inline void __syncthreads() { simt().meet(0, block_threads); }
-inline f32 __frcp_rn(f32 x) { return 1.0f / x; }
 
 /// Dynamic shared memory, at multiples of 16 bytes.
 inline constexpr int kSharedBytes = 227 << 10;

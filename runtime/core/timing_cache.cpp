@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cuda/timing_cache.h"
+#include "runtime/core/timing_cache.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -148,6 +148,16 @@ std::optional<TimingCache::Entry> TimingCache::find(const std::string& key) cons
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
   return found != entries_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+std::vector<std::pair<std::string, TimingCache::Entry>> TimingCache::starting_with(
+    const std::string& start) const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::string, Entry>> found;
+  for (auto it = entries_.lower_bound(start); it != entries_.end() && it->first.starts_with(start);
+       ++it)
+    found.emplace_back(it->first.substr(start.size()), it->second);
+  return found;
 }
 
 void TimingCache::add(const std::string& key, const Entry& entry) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measured best algorithms of cuBLASLt's products, kept from run to run. An entry holds for one
-// card, one version of the library and one product; whatever does not fit is ignored. A text, one
-// entry a line: docs/timing-cache.md.
+// What was measured to be the fastest, kept from run to run: algorithms of cuBLASLt's products, and
+// tiles of kernels of ours (tile_table.h). An entry holds for one card, one version of the library
+// or one list of tiles, and one product; whatever does not fit is ignored. A text, one entry a
+// line: docs/timing-cache.md.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/core/backend.h"
 #include "runtime/result.h"
@@ -41,6 +43,8 @@ class TimingCache {
   std::string text() const;
 
   std::optional<Entry> find(const std::string& key) const;
+  /// All whose keys start so, with what follows of them.
+  std::vector<std::pair<std::string, Entry>> starting_with(const std::string& start) const;
   void add(const std::string& key, const Entry& entry);
   size_t size() const;
   /// Entries added since they were loaded.
