@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// tfcc tune: times the algorithms of a file's products on the GPU that is there, and keeps the
-// fastest.
+// tfcc tune: times how a file's products may be executed on the GPU that is there, each inside the
+// captured graph of a run, and keeps the fastest.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
-#include "runtime/cuda/timing_cache.h"
-#include "tools/tfcc/command.h"
+#include "ir/constant.h"
+#include "runtime/core/timing_cache.h"
+#include "runtime/core/tune_graph.h"
 #include "tools/compiler/model_source.h"
 #include "tools/support/output_file.h"
+#include "tools/tfcc/command.h"
 #include "tools/tfcc/tensors.h"
 
 namespace tfcc::tools {
@@ -19,6 +22,48 @@ namespace {
 struct Options {
   std::string model, cache, shapes, device = "cuda";
 };
+
+// Random numbers, and masks without padding: the rows of a product are as many as the sizes say.
+// The executor refers to them.
+Result<NamedArrays> set_full_inputs(const Model& model, Executor& executor,
+                                    const SizesByName& sizes) {
+  TFCC_TRY(NamedArrays inputs, random_inputs(model.inputs(), {{}, sizes}, 0));
+  for (auto& [name, a] : inputs) {
+    const auto info = std::ranges::find(model.inputs(), name, &TensorInfo::name);
+    if (info != model.inputs().end() && info->role == InputRole::mask && !is_float(a.dtype)) {
+      for (int64_t i = 0; i < a.count(); ++i) ir::write_int(a.dtype, a.bytes.data(), i, 1);
+    }
+    TFCC_TRY_VOID(executor.set(name, {a.bytes.data(), a.dtype, a.shape, Place::host}));
+  }
+  return inputs;
+}
+
+std::string text_of(const SizesByName& sizes) {
+  std::string s;
+  for (const auto& [name, n] : sizes) s += fmt::format("{}{} {}", s.empty() ? "" : ", ", name, n);
+  return s;
+}
+
+// A line for each bucket of which something was not known.
+Result<void> tune_buckets(const Model& model, Executor& executor, const Shapes& shapes) {
+  TFCC_TRY(const auto buckets, runtime::runs_of_buckets(executor, shapes));
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    Progress progress;
+    progress.update("measuring " + text_of(buckets[i]), i, buckets.size());
+    TFCC_TRY(const NamedArrays inputs, set_full_inputs(model, executor, buckets[i]));
+    TFCC_TRY(const runtime::GraphTuning t, runtime::tune_graph(executor));
+    if (t.measured == 0) continue;
+    const std::string found =
+        t.changed == 0
+            ? fmt::format("{:.1f} us, {} products measured, none changed by more than 2%",
+                          t.before_us, t.measured)
+            : fmt::format("{:.1f} us to {:.1f}, {} of {} products changed", t.before_us, t.after_us,
+                          t.changed, t.measured);
+    std::printf("%s: %s\n", text_of(buckets[i]).c_str(), found.c_str());
+    std::fflush(stdout);
+  }
+  return {};
+}
 
 Result<void> tune(const Options& o) {
   TFCC_TRY_VOID(note_input(o.model));
@@ -44,6 +89,7 @@ Result<void> tune(const Options& o) {
   runtime::TimingCache before, after;
   TFCC_TRY_VOID(before.load(o.cache));
   TFCC_TRY_VOID(executor.prepare_all(shapes));
+  TFCC_TRY_VOID(tune_buckets(model, executor, shapes));
   TFCC_TRY_VOID(after.load(o.cache));
   std::printf("%s: %zu products measured on %s, %zu known in all\n", o.cache.c_str(),
               after.size() - before.size(), model.device().c_str(), after.size());
@@ -56,7 +102,7 @@ void add_tune(CLI::App& app, Action& action) {
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand(
       "tune",
-      "measure the algorithms of a .tfcc file's matrix products on this GPU (docs/timing-cache.md)");
+      "measure how a .tfcc file's matrix products are fastest on this GPU (docs/timing-cache.md)");
   c->add_option("model", o->model, "the .tfcc file")->required();
   c->add_option("--timing-cache,--timingCacheFile", o->cache,
                 "where the fastest are kept; what it knows is not measured again")
