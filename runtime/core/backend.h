@@ -123,9 +123,9 @@ class Queue {
   /// Algorithms that a product may run by: several where it was timed by this queue, the library's
   /// own choice first.
   virtual size_t offers(size_t /*handle*/) const { return 1; }
-  /// From the next matmul() on.
-  virtual void take_offer(size_t /*handle*/, size_t /*offer*/) {}
-  /// The cache keeps the one that was taken last.
+  /// From the next matmul() on. Returns the one before.
+  virtual size_t take_offer(size_t /*handle*/, size_t /*offer*/) { return 0; }
+  /// The cache keeps the one that was taken last, and there are no others from then on.
   virtual void keep_offer(size_t /*handle*/) {}
 
   /// Starts a run: sizes, then the addresses of all inputs and outputs.

@@ -309,19 +309,36 @@ class Checker {
     if (cuda && (!p.has_bind || p.bind >= p.kernels.size()))
       return bad("a plan without bind kernel");
     for (const Buffer& b : p.buffers) TFCC_TRY_VOID(buffer(p, b));
+    for (const Bucket& bucket : p.buckets) TFCC_TRY_VOID(this->bucket(p, bucket));
+    return same_tiles(p);
+  }
+
+  Result<void> bucket(const Plan& p, const Bucket& bucket) const {
+    if (!valid(bucket.limits)) return bad("bucket '" + bucket.name + "' has broken limits");
+    for (const Launch& l : bucket.launches) {
+      if (l.kernel.has_value() == l.matmul.has_value())
+        return bad("launch '" + l.name + "' does nothing");
+      if (!valid(l.flops) || !valid(l.bytes))
+        return bad("launch '" + l.name + "' has broken sizes");
+      if (l.makes != 0 &&
+          (l.matmul || l.makes > m_.symbols.size() || !m_.symbols[l.makes - 1].made))
+        return bad("launch '" + l.name + "' makes no size");
+      TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : matmul_launch(p, l));
+    }
+    return made_sizes(bucket);
+  }
+
+  /// One table serves all launches whose tiles are named alike.
+  Result<void> same_tiles(const Plan& p) const {
+    std::map<std::string, const TileChoice*> choices;
     for (const Bucket& bucket : p.buckets) {
-      if (!valid(bucket.limits)) return bad("bucket '" + bucket.name + "' has broken limits");
       for (const Launch& l : bucket.launches) {
-        if (l.kernel.has_value() == l.matmul.has_value())
-          return bad("launch '" + l.name + "' does nothing");
-        if (!valid(l.flops) || !valid(l.bytes))
-          return bad("launch '" + l.name + "' has broken sizes");
-        if (l.makes != 0 &&
-            (l.matmul || l.makes > m_.symbols.size() || !m_.symbols[l.makes - 1].made))
-          return bad("launch '" + l.name + "' makes no size");
-        TFCC_TRY_VOID(l.kernel ? kernel_launch(p, l) : matmul_launch(p, l));
+        if (!l.kernel || !l.kernel->tiles) continue;
+        const TileChoice& t = *l.kernel->tiles;
+        const TileChoice& same = *choices.try_emplace(t.what, &t).first->second;
+        if (t.tiles != same.tiles || t.columns != same.columns)
+          return bad("launch '" + l.name + "' has other tiles than one that is named alike");
       }
-      TFCC_TRY_VOID(made_sizes(bucket));
     }
     return {};
   }

@@ -49,7 +49,7 @@ void TileTable::read(const TimingCache& cache, const std::string& card) {
   }
   int64_t below = 0;
   for (const auto& [rows, number] : found) {
-    set(std::max(below, rows - rows / 8 - 1), rows, number);
+    set(std::max(below, rows - rows / 5), rows, number);
     below = rows;
   }
 }

@@ -42,8 +42,8 @@ class TileTable {
   /// Runs of more than `more` rows and at most `most` take this tile: 1 + its number, or 0 for that
   /// of the model. What was said of `most` before is forgotten.
   void set(int64_t more, int64_t most, uint32_t number_and_one);
-  /// Takes what the cache has of this kernel on this card. An entry holds for its rows, and for an
-  /// eighth fewer, down to those of the one below: so far are the buckets of a size apart.
+  /// Takes what the cache has of this kernel on this card. An entry is of the most rows of a
+  /// bucket, and holds for a fifth fewer, down to those of the one below: so far are buckets apart.
   void read(const TimingCache& cache, const std::string& card);
   /// The number of the tile at these rows.
   uint32_t at(int64_t rows) const;

@@ -46,15 +46,18 @@ class Captured {
 /// A product that may be executed in several ways.
 struct Open {
   const TileChoice* tiles = nullptr;  // of a kernel of ours, where option 0 is its own model; or ..
-  int64_t rows = 0, most_rows = 0;    // of the run, and of its bucket
+  int64_t rows = 0, most_rows = 0;    // of the run, and of its bucket, which an entry is of
   size_t handle = 0;                  // .. of the library, where option 0 is its first
-  size_t options = 0, best = 0;
+  size_t options = 0, best = 0, before = 0;
 };
 
 class Tuner {
  public:
   explicit Tuner(Executor::Impl& e) : e_(e), cache_(*e.model->backend->timings()) {}
   ~Tuner() {
+    for (const Open& o : open_) {  // of a bucket that could not be measured to its end
+      if (o.tiles == nullptr) e_.queue->take_offer(o.handle, o.before);
+    }
     e_.tiles = tile_tables(*e_.model->plan, *e_.model->backend);
     e_.drop_graphs();  // which have other tables
   }
@@ -68,7 +71,7 @@ class Tuner {
     out.measured = open_.size();
     if (open_.empty()) return out;
     // What alone was the fastest is no more than a candidate.
-    for (Open& o : open_) take(o, 0);
+    for (Open& o : open_) o.before = take(o, 0);
     TFCC_TRY(Captured base, capture());
     TFCC_TRY_VOID(choose_all());
     TFCC_TRY(const Captured chosen, capture());
@@ -97,7 +100,6 @@ class Tuner {
     std::vector<int64_t> sizes(e_.binding.symbols().size());
     TFCC_TRY_VOID(e_.replay_marked(graph, graph));
     TFCC_TRY_VOID(e_.queue->read_sizes(sizes));
-    TFCC_TRY_VOID(e_.flag_error());
     for (const BoundLaunch& l : e_.caps_binding.launches()) {
       if (l.skip) continue;
       Open open;
@@ -107,30 +109,32 @@ class Tuner {
         open.tiles = &*tiles, open.most_rows = l.rows;
         open.rows = tiles->rows.evaluate(sizes).value_or(0);
         open.options = tiles->tiles.size() + 1;
-        if (open.rows < 1 || cache_.find(tile_key(card(), *tiles, open.rows))) continue;
+        if (open.rows < 1 || cache_.find(tile_key(card(), *tiles, open.most_rows))) continue;
       }
       if (open.options < 2) continue;
       const bool known = std::ranges::any_of(open_, [&](const Open& o) {
         return (o.tiles == nullptr) == (open.tiles == nullptr) && o.handle == open.handle &&
-               (o.tiles == nullptr || (o.tiles->what == open.tiles->what && o.rows == open.rows));
+               (o.tiles == nullptr ||
+                (o.tiles->what == open.tiles->what && o.most_rows == open.most_rows));
       });
       if (!known) open_.push_back(open);
     }
     return {};
   }
 
-  void take(Open& o, size_t option) {
+  /// Returns what the library's was before.
+  size_t take(Open& o, size_t option) {
     o.best = option;
-    if (o.tiles != nullptr)
-      e_.tiles.at(o.tiles->what).set(o.rows - 1, o.most_rows, static_cast<uint32_t>(option));
-    else e_.queue->take_offer(o.handle, option);
+    if (o.tiles == nullptr) return e_.queue->take_offer(o.handle, option);
+    e_.tiles.at(o.tiles->what).set(o.rows - 1, o.most_rows, static_cast<uint32_t>(option));
+    return 0;
   }
 
   void keep(const Open& o, double us) {
     if (o.tiles == nullptr) return e_.queue->keep_offer(o.handle);
     TimingCache::Entry entry;
     entry.algorithm[0] = o.best, entry.us = us;
-    cache_.add(tile_key(card(), *o.tiles, o.rows), entry);
+    cache_.add(tile_key(card(), *o.tiles, o.most_rows), entry);
   }
 
   /// Medians of runs in turn, each behind one of the other graph, so that both find the caches as
@@ -204,8 +208,9 @@ Result<GraphTuning> tune_graph(Executor& executor) {
   TFCC_TRY(const bool ready, e.ready_to_capture());
   if (!ready) return GraphTuning();
   auto tuned = Tuner(e).run();
+  // Random numbers may be none that the model takes: it took them all the same.
   TFCC_TRY_VOID(e.queue->end_run(e.side));
-  TFCC_TRY_VOID(e.flag_error());
+  TFCC_TRY_VOID(e.queue->take_flags(e.flags, e.side));
   if (!tuned) return tuned;
   TFCC_TRY_VOID(e.model->backend->save_timings());
   return tuned;

@@ -25,8 +25,8 @@ struct GraphTuning {
 /// after the other, each in a graph of the whole run. A product timed alone has the caches and the
 /// multiprocessors to itself. What makes the run shorter is taken; all of it is kept if together it
 /// saves more than 2%, else the timing cache says that nothing does. What the cache knows is not
-/// measured again. Nothing is measured where the sizes have no graph, as on a CPU. Errors: as
-/// Executor::run(), invalid_argument for an empty run, io.
+/// measured again. Nothing is measured where the sizes have no graph, as on a CPU. Values that the
+/// model refuses are no error. Errors: as Executor::run(), invalid_argument for an empty run, io.
 Result<GraphTuning> tune_graph(Executor& executor);
 
 /// The sizes of inputs, by name, that fill each bucket of shapes up to these; without shapes up to

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/cuda/matmul_tuner.h"
 
@@ -65,6 +66,22 @@ std::string print(const MatmulShape& s) {
          std::to_string(s.batch);
 }
 
+// Which of the algorithms that were timed go on: the library's first that runs, `fastest`, and the
+// least of the others.
+std::vector<size_t> best_offers(std::span<const double> us, size_t fastest) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < us.size(); ++i) {
+    if (us[i] > 0) order.push_back(i);
+  }
+  const auto rank = [&](size_t i) {
+    return std::pair(i == order.front() ? 0 : i == fastest ? 1 : 2, us[i]);
+  };
+  std::vector<size_t> sorted = order;
+  std::ranges::sort(sorted, {}, rank);
+  sorted.resize(std::min(sorted.size(), kMostKept));
+  return sorted;
+}
+
 }  // namespace
 
 Result<const CublasLt*> cublaslt() {
@@ -111,7 +128,7 @@ struct CublasLtProducts::Product {
     cublasLtMatmulAlgo_t algo;
     double us;
   };
-  std::vector<Offer> offers;  // if they were timed: the library's first, then the fastest
+  std::vector<Offer> offers;  // if they were timed and none is settled: the library's first, ..
   size_t taken = 0;           // of these
   std::string key;            // of the timing cache
   bool has_bias = false;
@@ -253,15 +270,11 @@ Result<void> CublasLtProducts::choose_fastest(
   if (workspace != 0) cuda->cuMemFree(workspace);
   if (!us) return us.error();
   const size_t fastest = fastest_of(*us);
-  std::vector<size_t> order;
-  for (size_t i = 0; i < us->size(); ++i) {
-    if ((*us)[i] > 0) order.push_back(i);
-  }
-  std::ranges::sort(order.begin() + 1, order.end(), {}, [&](size_t i) { return (*us)[i]; });
-  order.resize(std::min(order.size(), kMostKept));
   p.key = key;
-  for (size_t i : order) p.offers.push_back({offered[i].algo, (*us)[i]});
-  p.taken = static_cast<size_t>(std::ranges::find(order, fastest) - order.begin());
+  for (size_t i : best_offers(*us, fastest)) {
+    if (i == fastest) p.taken = p.offers.size();
+    p.offers.push_back({offered[i].algo, (*us)[i]});
+  }
   p.algo = offered[fastest].algo;
   keep(p);
   return {};
@@ -278,12 +291,19 @@ size_t CublasLtProducts::offers(size_t handle) const {
   return std::max<size_t>(products_[handle]->offers.size(), 1);
 }
 
-void CublasLtProducts::take_offer(size_t handle, size_t offer) {
+size_t CublasLtProducts::take_offer(size_t handle, size_t offer) {
   Product& p = *products_[handle];
-  p.algo = p.offers[offer].algo, p.taken = offer;
+  if (offer >= p.offers.size()) return 0;
+  p.algo = p.offers[offer].algo;
+  return std::exchange(p.taken, offer);
 }
 
-void CublasLtProducts::keep_offer(size_t handle) { keep(*products_[handle]); }
+void CublasLtProducts::keep_offer(size_t handle) {
+  Product& p = *products_[handle];
+  if (p.offers.empty()) return;
+  keep(p);
+  p.offers.clear();
+}
 
 Result<size_t> CublasLtProducts::prepare(const MatmulShape& shape, size_t workspace_bytes) {
   if (auto found = index_.find(shape); found != index_.end()) return found->second;

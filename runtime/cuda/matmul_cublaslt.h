@@ -64,7 +64,7 @@ class CublasLtProducts {
   void trim();
   /// As those of Queue.
   size_t offers(size_t handle) const;
-  void take_offer(size_t handle, size_t offer);
+  size_t take_offer(size_t handle, size_t offer);
   void keep_offer(size_t handle);
 
  private:

@@ -209,7 +209,9 @@ class CudaQueue final : public Queue {
     if (matmuls_ != nullptr) matmuls_->trim();
   }
   size_t offers(size_t handle) const override { return matmuls_->offers(handle); }
-  void take_offer(size_t handle, size_t offer) override { matmuls_->take_offer(handle, offer); }
+  size_t take_offer(size_t handle, size_t offer) override {
+    return matmuls_->take_offer(handle, offer);
+  }
   void keep_offer(size_t handle) override { matmuls_->keep_offer(handle); }
 
   // `bind` takes the values as one struct by value, so that nothing of the host is read after the

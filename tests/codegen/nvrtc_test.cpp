@@ -149,6 +149,7 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
       const std::string n = norms ? "1" : "0";
       const std::string_view list(tiles);
       std::string maps = "&m1";
+      const bool several = std::count(list.begin(), list.end(), '<') > 1;
       for (auto t = std::count(list.begin(), list.end(), '<'); t > 1; --t) maps += ", &m1";
       const std::string text =
           "#include \"cuda/matmul_wgmma.cuh\"\nstruct Spec { using T = " + std::string(type) +
@@ -156,15 +157,17 @@ TEST_F(NvrtcTest, EveryTileOfAWarpgroupCompiles) {
           ">; using Columns = ColumnValues<T, f32, T, f32>; static constexpr bool early = true, trans_b = " +
           (trans_b ? "true" : "false") + ", moments = " + n + ", sum = " + n + ", beside = " + n +
           ", gated = false" + "; static constexpr int norm = " + n +
-          ", norm_groups = 32, tiles_of_few = 0; static constexpr f32 eps = 1e-5f; };\n"
+          ", norm_groups = 32, tiles_of_few = -1; static constexpr f32 eps = 1e-5f; };\n"
           "struct All { TFCC_FN f32 operator()(f32 s, f32 mean, f32 rstd, f32 beside, f32 c0, f32 c1, f32 c2, f32 c3, idx, idx) const { return rstd * (s - mean * c0) + c1 + beside * c2 + c3; } };\n"
           "struct Scaled { TFCC_FN f32 operator()(f32 v, f32 c0, f32, f32, f32, idx, idx) const { return v * c0; } };\n"
           "TFCC_KERNEL_RESIDENT(" +
-          std::to_string(threads) +
-          ", 1, tile, const Spec::T* a0, const f32* a1, Spec::Out* a2, f32* a3, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
+          std::to_string(threads) + ", 1, tile" +
+          (several ? ", const __grid_constant__ TilesByRows<1> tiles" : "") +
+          ", const Spec::T* a0, const f32* a1, Spec::Out* a2, f32* a3, const __grid_constant__ TensorMap m0, const __grid_constant__ TensorMap m1) {\n"
           "  matmul_wgmma<Spec>(m0, {" +
           maps +
-          "}, [&] { return (idx)n[0]; }, 768, 768, MatmulEnd<Spec, All, Scaled>{a2, All{}, {a0, {a1, {a0, {a1, {}}}}}, Scaled{}, a3, a2, a1, a0});\n}\n";
+          "}, [&] { return (idx)n[0]; }, 768, 768, MatmulEnd<Spec, All, Scaled>{a2, All{}, {a0, {a1, {a0, {a1, {}}}}}, Scaled{}, a3, a2, a1, a0}" +
+          std::string(several ? ", tiles" : "") + ");\n}\n";
       auto image = compile_cuda("tile", text, "sm_90a");
       ASSERT_TRUE(image) << image.error().message;
       EXPECT_EQ(image->spill_bytes, 0) << tiles;

@@ -4,11 +4,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 
-#include "ir/constant.h"
 #include "runtime/core/timing_cache.h"
 #include "runtime/core/tune_graph.h"
 #include "tools/compiler/model_source.h"
@@ -23,16 +21,12 @@ struct Options {
   std::string model, cache, shapes, device = "cuda";
 };
 
-// Random numbers, and masks without padding: the rows of a product are as many as the sizes say.
-// The executor refers to them.
+// Random numbers, and masks without padding (random_inputs()): the rows of a product are as many as
+// the sizes say. The executor refers to them.
 Result<NamedArrays> set_full_inputs(const Model& model, Executor& executor,
                                     const SizesByName& sizes) {
   TFCC_TRY(NamedArrays inputs, random_inputs(model.inputs(), {{}, sizes}, 0));
   for (auto& [name, a] : inputs) {
-    const auto info = std::ranges::find(model.inputs(), name, &TensorInfo::name);
-    if (info != model.inputs().end() && info->role == InputRole::mask && !is_float(a.dtype)) {
-      for (int64_t i = 0; i < a.count(); ++i) ir::write_int(a.dtype, a.bytes.data(), i, 1);
-    }
     TFCC_TRY_VOID(executor.set(name, {a.bytes.data(), a.dtype, a.shape, Place::host}));
   }
   return inputs;
@@ -88,8 +82,8 @@ Result<void> tune(const Options& o) {
   }
   runtime::TimingCache before, after;
   TFCC_TRY_VOID(before.load(o.cache));
-  TFCC_TRY_VOID(executor.prepare_all(shapes));
   TFCC_TRY_VOID(tune_buckets(model, executor, shapes));
+  TFCC_TRY_VOID(executor.prepare_all(shapes));  // what has no graph is timed alone
   TFCC_TRY_VOID(after.load(o.cache));
   std::printf("%s: %zu products measured on %s, %zu known in all\n", o.cache.c_str(),
               after.size() - before.size(), model.device().c_str(), after.size());

@@ -345,6 +345,17 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
     return choice;
   };
   const char* broken_tiles = "has broken tiles";
+  expect_message(
+      [&](auto& m) {
+        pb::TileChoice& first = tiles(m, 2);
+        pb::TileChoice& other = *m.mutable_plans(0)
+                                     ->mutable_buckets(0)
+                                     ->mutable_launches(2)
+                                     ->mutable_kernel()
+                                     ->mutable_tiles();
+        other = first, other.mutable_tiles(1)->set_columns(128);
+      },
+      "has other tiles than one that is named alike");
   expect_message([&](auto& m) { tiles(m, 1); }, broken_tiles);
   expect_message([&](auto& m) { tiles(m, 16); }, broken_tiles);
   expect_message([&](auto& m) { tiles(m, 2).mutable_tiles(1)->set_rows(0); }, broken_tiles);

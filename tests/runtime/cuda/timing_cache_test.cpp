@@ -100,6 +100,30 @@ TEST_F(TuningTest, the_fastest_is_kept_and_taken) {
   EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
 }
 
+// An earlier one is taken unless a later is clearly faster, and so the one that is taken may have
+// the longest time of those that are near it.
+TEST_F(TuningTest, one_that_is_nearly_the_fastest_is_kept) {
+  auto body = [&] {
+    fake_lt<void(bool)>("fake_cublaslt_timed")(true);
+    auto* set = fake_lt<void(int, double)>("fake_cublaslt_ms");
+    set(1, 10);
+    for (int algorithm = 2; algorithm <= 6; ++algorithm) set(algorithm, 5.02 - algorithm * 0.01);
+    {
+      Model model = load(nullptr, options(true));
+      ASSERT_TRUE(model.executor()->prepare(kShapes));
+    }
+    TimingCache written;
+    ASSERT_TRUE(written.load(cache_));
+    const auto all = written.starting_with("");
+    ASSERT_FALSE(all.empty());
+    for (const auto& [key, entry] : all) {
+      EXPECT_EQ(entry.algorithm[0], 2u) << key;
+      EXPECT_NEAR(entry.us, 5000, 100) << key;
+    }
+  };
+  EXPECT_EXIT(in_child(body), testing::ExitedWithCode(0), "");
+}
+
 // The library's own choice, without a word.
 TEST_F(TuningTest, an_entry_that_the_library_refuses_is_ignored) {
   auto body = [&] {

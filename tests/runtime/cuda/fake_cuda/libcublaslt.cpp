@@ -81,10 +81,10 @@ bool is_captured(void* stream) {
 }  // namespace
 
 // What each algorithm takes, if asked for, and how often it ran.
-constexpr double kMilliseconds[] = {9, 4, 3, 1, 2};
+double milliseconds[] = {9, 4, 3, 1, 2, 6, 7};
 bool timed = false;
 int slow_in_graphs = 0;  // this one takes ten times as long there
-int runs[5] = {};
+int runs[7] = {};
 
 void spend(double ms) {
   using Spend = void (*)(double);
@@ -96,6 +96,7 @@ void spend(double ms) {
 extern "C" {
 
 void fake_cublaslt_timed(bool on) { timed = on; }
+void fake_cublaslt_ms(int algorithm, double ms) { milliseconds[algorithm] = ms; }
 void fake_cublaslt_slow_in_graphs(int algorithm) { slow_in_graphs = algorithm; }
 int fake_cublaslt_runs(int algorithm) { return runs[algorithm]; }
 
@@ -134,7 +135,7 @@ int cublasLtMatmulPreferenceDestroy(void* p) { return delete static_cast<int*>(p
 int cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, size_t) { return 0; }
 size_t cublasLtGetVersion() { return 130200; }
 
-// Offers algorithms 1, 2 and so on, at most four.
+// Offers algorithms 1, 2 and so on, at most six.
 struct Offer {
   uint64_t algorithm[8];
   size_t workspace_bytes;
@@ -144,20 +145,20 @@ struct Offer {
 };
 int cublasLtMatmulAlgoGetHeuristic(void*, Desc*, Layout*, Layout*, Layout*, Layout*, void*,
                                    int most, Offer* offers, int* count) {
-  *count = most < 4 ? most : 4;
+  *count = most < 6 ? most : 6;
   for (int i = 0; i < *count; ++i) offers[i] = {{static_cast<uint64_t>(i) + 1}, 0, 0, 0, {}};
   return 0;
 }
 int cublasLtMatmulAlgoCheck(void*, Desc*, Layout*, Layout*, Layout*, Layout*,
                             const uint64_t* algorithm, Offer* result) {
   *result = {};
-  return algorithm[0] >= 1 && algorithm[0] <= 4 ? 0 : kInvalid;
+  return algorithm[0] >= 1 && algorithm[0] <= 6 ? 0 : kInvalid;
 }
 
 int cublasLtMatmul(void*, Desc* desc, const void* alpha, const void* pa, Layout* a, const void* pb,
                    Layout* b, const void* beta, const void*, Layout*, void* pd, Layout* d,
                    const uint64_t* algorithm, void*, size_t, void* stream) {
-  ++runs[algorithm[0] % 5];
+  ++runs[algorithm[0] % 7];
   int32_t op_a = desc->op[0], op_b = desc->op[1];
   uint64_t m = op_a == kOpT ? a->columns : a->rows, k = op_a == kOpT ? a->rows : a->columns;
   uint64_t kb = op_b == kOpT ? b->columns : b->rows, n = op_b == kOpT ? b->rows : b->columns;
@@ -166,7 +167,7 @@ int cublasLtMatmul(void*, Desc* desc, const void* alpha, const void* pa, Layout*
   if (*static_cast<const float*>(beta) != 0) return kInvalid;
   const float scale = *static_cast<const float*>(alpha);
   const bool slow = static_cast<int>(algorithm[0]) == slow_in_graphs && is_captured(stream);
-  const double ms = kMilliseconds[algorithm[0] % 5] * (slow ? 10 : 1);
+  const double ms = milliseconds[algorithm[0] % 7] * (slow ? 10 : 1);
   submit(stream, [=, desc = *desc, a = *a, b = *b, d = *d] {
     if (timed) spend(ms);
     multiply(&desc, scale, pa, &a, pb, &b, pd, &d);
