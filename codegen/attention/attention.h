@@ -16,6 +16,19 @@ namespace tfcc::codegen {
 /// Which sequences a launch is for, by their queries.
 enum class Sequences { all, few, many };
 
+/// A score as a sum, if it is one. All forms of a GPU sum it so.
+struct ScoreParts {
+  ExprRef of_product = nullptr;  // has the parameter s
+  std::optional<double> scale;   // by which it is multiplied, if that is all
+  ExprRef added = nullptr;       // has not, and depends on query or key
+  /// The same where it depends on batch, head and j - i alone: its index of the key is j - i +
+  /// most_before.
+  ExprRef by_distance = nullptr, most_before = nullptr;
+};
+ScoreParts split_score(ExprRef score);
+/// The positive number that the product is multiplied by, if the score is no more than that.
+std::optional<double> plain_scale(ExprRef score);
+
 /// What the templates are told of an attention.
 struct AttentionDesc {
   DType type = DType::f32;
@@ -25,6 +38,7 @@ struct AttentionDesc {
   ExprRef batch, queries, keys;  // extents of indices
   ExprRef most_queries;          // rows of a sequence
   std::optional<double> scale;   // the score is a plain scale, which needs no functor
+  ScoreParts score;              // CUDA: if it is none
   ExprRef live = nullptr,
           rest = nullptr;  // conjuncts of visible over batch and key alone, and the others
   bool packed = false;     // rows are those that a pack left

@@ -40,7 +40,9 @@ bool has_functors(const AttentionDesc& x) { return !x.scale || x.rest || x.posit
 /// Keys of a tile of the mma.sync form, which the registers of functors make smaller.
 int64_t keys_of_tile(const AttentionDesc& x) {
   const int64_t wide = std::max(x.head, x.v_head);
-  if (has_functors(x)) return wide <= 64 ? 64 : wide <= 128 ? 32 : 16;
+  // A score of rows without padding that asks for positions takes the most registers.
+  const bool most = !x.scale && x.positions && !x.page;
+  if (has_functors(x)) return wide <= 64 ? 64 : wide <= 128 && !most ? 32 : 16;
   return wide <= 128 ? 64 : 32;
 }
 
@@ -79,12 +81,13 @@ std::string no_warpgroups(const EmitContext& c, const AttentionDesc& x) {
 
 // The more warpgroups a multiprocessor has, the more of their softmax runs beside products of
 // others. What limits them are registers: 96 of a thread for heads of 64, about 128 for heads of
-// 128, and functors take more. With heads of 128 shared memory has no place for four blocks, so two
+// 128, and functors take more, but what is added by distance a few. With heads of 128 shared memory has no place for four blocks, so two
 // warpgroups share one's keys, unless even the search for live keys would spill.
 AttentionTile tile_of_warpgroups(const EmitContext& c, const AttentionDesc& x) {
   const bool wide = std::max(x.head, x.v_head) > 64, functors = has_functors(x) || (wide && x.live);
   AttentionTile t{64, kWarpgroupKeys, 128, 0, __LINE__};
-  t.resident = wide ? 2 : functors ? 3 : 5;
+  const bool by_distance = x.score.by_distance && !x.rest && !x.positions;
+  t.resident = wide ? 2 : by_distance ? 4 : functors ? 3 : 5;
   if (wide && !functors && c.largest(x.most_queries).value_or(INT64_MAX) > 64)
     t.block_m = 128, t.threads = 256;
   t.shared_bytes =

@@ -7,17 +7,6 @@
 namespace tfcc::codegen {
 namespace {
 
-std::optional<double> plain_scale(ExprRef score) {
-  if (score->kind == ir::ExprKind::param) return 1;
-  if (score->kind != ir::ExprKind::fmul) return std::nullopt;
-  for (size_t k : {0, 1}) {
-    if (score->args[k]->kind != ir::ExprKind::param) continue;
-    const auto scale = ir::as_real(score->args[1 - k]);
-    if (scale && *scale > 0 && std::isfinite(*scale)) return scale;
-  }
-  return std::nullopt;
-}
-
 // What causality and windows say the templates know by themselves. Tiles without a live key are
 // skipped. Among packed rows a key has a number and a position, and conditions are on positions:
 // there none is told apart, for its keys are those that live(b, j) left.
@@ -75,6 +64,7 @@ Result<AttentionDesc> describe_attention(const EmitContext& c, OpId o) {
   x.kv_heads = attrs.kv_heads;
   x.positions = x.packed && (attrs.causal || attrs.window_left || attrs.window_right);
   x.scale = plain_scale(attrs.score);
+  if (!x.scale && c.cuda()) x.score = split_score(attrs.score);
   split_visible(attrs, x);
   return x;
 }

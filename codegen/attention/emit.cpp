@@ -42,18 +42,41 @@ void add_spec(Stub& stub, const EmitContext& c, const ir::AttentionAttrs& attrs,
   if (c.cuda() && x.type == DType::f32) stub.field("tf32", static_cast<int64_t>(x.f32));
   stub.field("causal", attrs.causal);
   stub.field("scaled", x.scale.has_value());
-  stub.field_f32("score_scale", x.scale.value_or(1));
+  stub.field_f32("score_scale", x.scale.value_or(x.score.scale.value_or(1)));
+}
+
+// The score as a functor, or as those of a sum.
+std::string add_score(Stub& stub, ExprRef score, const AttentionDesc& x, bool warpgroups) {
+  const ScoreParts& parts = x.score;
+  const char* const params = "f32 s, idx b, idx h, idx i, idx j";
+  if (!parts.added) {
+    stub.functor("Score", params, score, Scalar::f32, attention_index);
+    return stub.object("Score");
+  }
+  const bool by_distance = warpgroups && parts.by_distance;
+  if (by_distance)
+    stub.functor("Added", "idx b, idx h, idx d", parts.by_distance, Scalar::f32, [&](int64_t k) {
+      return k == ir::kKey ? fmt::format("(d + (idx)({}))", stub.size(parts.most_before))
+                           : attention_index(k);
+    });
+  else
+    stub.functor("Added", "idx b, idx h, idx i, idx j", parts.added, Scalar::f32, attention_index);
+  std::string type = "ScaledProduct", product;
+  if (parts.scale) {
+    product = "ScaledProduct{Spec::score_scale}";
+  } else {
+    stub.functor("Product", params, parts.of_product, Scalar::f32, attention_index);
+    type = "AnyProduct<Product>", product = fmt::format("{}{{{}}}", type, stub.object("Product"));
+  }
+  return fmt::format("{}Score<Added, {}>{{{}, {}}}", by_distance ? "Diagonal" : "Sum", type,
+                     stub.object("Added"), product);
 }
 
 // Score and conditions, as functors or as what says that there is none.
 std::vector<std::string> add_functors(Stub& stub, const ir::AttentionAttrs& attrs,
-                                      const AttentionDesc& x) {
+                                      const AttentionDesc& x, bool warpgroups) {
   std::vector<std::string> objects = {"NoScore{}", "AllVisible{}", "AllLive{}"};
-  if (!x.scale) {
-    stub.functor("Score", "f32 s, idx b, idx h, idx i, idx j", attrs.score, Scalar::f32,
-                 attention_index);
-    objects[0] = stub.object("Score");
-  }
+  if (!x.scale) objects[0] = add_score(stub, attrs.score, x, warpgroups);
   if (x.rest) {
     stub.functor("Visible", "idx b, idx h, idx i, idx j", x.rest, Scalar::boolean, attention_index);
     objects[1] = stub.object("Visible");
@@ -201,7 +224,7 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const AttentionDesc& x,
             op.operands, values_read(op, x, warpgroups), {op.results[0]});
   const bool early = decodes && begins_early(c, op);
   if (early) stub.reads_early(), stub.waits_itself(1, 0);
-  const std::vector<std::string> functors = add_functors(stub, attrs, x);
+  const std::vector<std::string> functors = add_functors(stub, attrs, x, warpgroups);
   add_spec(stub, c, attrs, x, tile);
   if (decodes) stub.field("early", early);
   if (c.cuda()) {

@@ -16,21 +16,29 @@ TFCC_FN f32 exp2_fast(f32 x) {
 }
 
 /// Scores of `lane`, whose first row is `row`, against keys of `tile`: what is hidden becomes -inf.
-/// `reads`: elements whose functors may read at the same time.
-template <int reads, int n, class Block, class Bits, class Score, class Visible>
-TFCC_FN void mask_scores(f32 (&s)[n][4], const Block& block, int lane, idx row, idx tile,
-                         const Bits& bits, bool cut, const Score& score, const Visible& visible) {
+/// `reads`: elements whose functors may read at the same time; score_of(t, c) is that of element
+/// [t][c].
+template <int reads, int n, class Block, class Bits, class ScoreOf, class Visible>
+TFCC_FN void mask_each_score(f32 (&s)[n][4], const Block& block, int lane, idx row, idx tile,
+                             const Bits& bits, bool cut, const ScoreOf& score_of,
+                             const Visible& visible) {
 #pragma unroll
   for (int t = 0; t < n; ++t) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int key = t * 8 + lane % 4 * 2 + c % 2;
       const bool bit = (bits.word[t / 4] >> (key % kWarp)) & 1;
-      s[t][c] =
-          block.masked(s[t][c], row + c / 2 * 8, tile * (n * 8) + key, bit, cut, score, visible);
+      s[t][c] = block.masked(s[t][c], row + c / 2 * 8, tile * (n * 8) + key, bit, cut,
+                             score_of(t, c), visible);
       if ((t * 4 + c) % reads == reads - 1) __syncwarp();
     }
   }
+}
+template <int reads, int n, class Block, class Bits, class Score, class Visible>
+TFCC_FN void mask_scores(f32 (&s)[n][4], const Block& block, int lane, idx row, idx tile,
+                         const Bits& bits, bool cut, const Score& score, const Visible& visible) {
+  const auto same = [&](int, int) -> const Score& { return score; };
+  mask_each_score<reads>(s, block, lane, row, tile, bits, cut, same, visible);
 }
 
 /// Of the two rows of a lane.

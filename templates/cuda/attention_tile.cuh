@@ -15,6 +15,35 @@ struct NoScore {
   TFCC_FN f32 operator()(f32 s, idx, idx, idx, idx) const { return s; }
 };
 
+/// What comes of the product of q and k, plus what is added, in operations that compilers fuse with
+/// no others: so it has the same bits whether `added` was computed long before or just now.
+struct ScaledProduct {
+  f32 scale;
+  TFCC_FN f32 plus(f32 s, f32 added, idx, idx, idx, idx) const {
+    return __fmaf_rn(s, scale, added);
+  }
+};
+template <class F> struct AnyProduct {
+  F of;
+  TFCC_FN f32 plus(f32 s, f32 added, idx b, idx h, idx i, idx j) const {
+    return __fadd_rn(of(s, b, h, i, j), added);
+  }
+};
+/// A score that is a sum: what is added needs no product, added(b, h, i, j). cuda/attention_wgmma.cuh
+/// has it while the product is under way.
+template <class Added, class Product> struct SumScore {
+  Added added;
+  Product product;
+  TFCC_FN f32 operator()(f32 s, idx b, idx h, idx i, idx j) const {
+    return product.plus(s, added(b, h, i, j), b, h, i, j);
+  }
+};
+/// The same for that template alone, where what is added depends on d = j - i: added(b, h, d).
+template <class Added, class Product> struct DiagonalScore {
+  Added added;
+  Product product;
+};
+
 /// What a row is multiplied by whose weights come to `total`; 0 without a visible key.
 TFCC_FN f32 row_scale(f32 total) { return total == 0.0f ? 0.0f : 1.0f / total; }
 
@@ -220,6 +249,7 @@ struct PaddedRows {
   TFCC_FN idx diagonal() const { return keys - queries; }
   TFCC_FN idx position(idx, idx row) const { return row; }
   TFCC_FN idx key_position(idx, idx j) const { return j; }
+  TFCC_FN idx first_of_run(idx, idx, idx) const { return 0; }
 };
 /// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos`
 /// is where a row stood.
@@ -237,6 +267,12 @@ struct PackedRows {
   TFCC_FN idx diagonal() const { return 0; }
   TFCC_FN idx position(idx b, idx row) const { return pos[cu[b] + row]; }
   TFCC_FN idx key_position(idx b, idx j) const { return position(b, j); }
+  /// Positions of keys rise.
+  TFCC_FN idx first_of_run(idx b, idx queries_, idx keys_) const {
+    if (queries_ != keys_ || keys_ == 0) return -1;
+    const idx at = position(b, 0);
+    return position(b, keys_ - 1) - at == keys_ - 1 ? at : -1;
+  }
 };
 /// Queries as PackedRows, their positions rising in a sequence; keys in pages of a cache [pages,
 /// heads, page, width], where key j has position j. `table` has `most` pages for each sequence.
@@ -385,8 +421,7 @@ template <class Spec, class Rows> struct AttentionBlock {
   template <class Score, class Visible>
   TFCC_FN f32 masked(f32 s, idx i, idx j, bool bit, bool cut, const Score& score,
                      const Visible& visible) const {
-    const idx row = rows.position(b, imin(i, queries - 1)),
-              col = rows.key_position(b, imin(j, keys - 1));
+    const idx row = query_position(i), col = key_position(j);
     if constexpr (!Spec::scaled) s = score(s, b, h, row, col);
     if constexpr (!kSame<Visible, AllVisible>) s = visible(b, h, row, col) ? s : -kInf;
     if (cut) {
@@ -396,6 +431,15 @@ template <class Spec, class Rows> struct AttentionBlock {
       s = bit ? s : -kInf;
     }
     return s;
+  }
+  /// Positions of a query and of a key, which may lie past the ends.
+  TFCC_FN idx query_position(idx i) const { return rows.position(b, imin(i, queries - 1)); }
+  TFCC_FN idx key_position(idx j) const { return rows.key_position(b, imin(j, keys - 1)); }
+  /// The position of the first row, if the others follow it one by one, keys as queries; else -1.
+  TFCC_FN idx first_of_run() const { return rows.first_of_run(b, queries, keys); }
+  /// All of the block's queries and the tile's keys are there.
+  TFCC_FN bool whole(idx tile) const {
+    return (tile + 1) * Spec::block_n <= keys && first + Spec::block_m <= queries;
   }
   /// Some key of the tile is hidden from some of the `count` queries from `i` on, by `bits`, by
   /// causality or by a window.

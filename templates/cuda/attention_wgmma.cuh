@@ -8,10 +8,12 @@
 // through two slots each, which the first thread has TMA fill: the next keys are asked for while
 // the scores of these are computed, the next values while the results are.
 // A warp for that alone would cost registers. A warpgroup alone does one thing after the other;
-// several on a multiprocessor (five with heads of 64, three with functors; four or two with heads
-// of 128), in different places, run the softmax of one beside the products of others. Keys and
+// several on a multiprocessor (five with heads of 64, four with what is added by distance, three
+// with other functors; four or two with heads of 128), in different places, run the softmax of one beside the products of others. Keys and
 // head_dim are taken in the order of the mma.sync form, in tiles of the same block_n: the results
 // have the same bits; tiles in which a row sees no key change none.
+// What a score adds to the product is computed while that is under way. If it depends on j - i alone
+// a tile has 127 values, which threads exchange through shared memory.
 // A box of keys may reach into the rows of the next sequence, or past the last: scores there are
 // -inf, and values of dead keys are set to zero in shared memory, for 0 times NaN would be NaN.
 //
@@ -221,11 +223,164 @@ template <class Spec> struct Group {
   }
 };
 
+/// What a score adds for all of a tile's keys, of a lane of the block's only warpgroup if it adds
+/// anything. Element [t][c] is as that of scores (cuda/attention_softmax.cuh).
+template <class Spec, class Score, class Block> class Additions {
+ public:
+  static constexpr int words = 1;  // of shared memory
+  TFCC_FN Additions(const Score& score, const Block&, f32*) : score_(score) {}
+  TFCC_FN void begin(idx) {}
+  TFCC_FN void take(idx, idx) {}
+  TFCC_FN const Score& of(int, int) const { return score_; }
+
+ private:
+  const Score& score_;
+};
+
+/// By one call for each element.
+template <class Spec, class Score, class Block> class EachAddition {
+ public:
+  TFCC_FN EachAddition(const Score& score, const Block& block) : score_(score), block_(block) {
+    static_assert(Spec::block_m == 64, "a score that adds something: block_m: 64");
+  }
+
+  struct One {
+    const Score& score;
+    f32 added;
+    TFCC_FN f32 operator()(f32 s, idx b, idx h, idx i, idx j) const {
+      return score.product.plus(s, added, b, h, i, j);
+    }
+  };
+  TFCC_FN One of(int t, int c) const { return {score_, of_key_[t][c]}; }
+
+ protected:
+  /// added(i, j) for places in the sequence, which may lie past its ends.
+  template <class F> TFCC_FN void take_each(idx tile, const F& added) {
+    const int lane = threadIdx.x % kWarp;
+    const idx row = block_.first + threadIdx.x / kWarp * 16 + lane / 4,
+              key = tile * Spec::block_n + lane % 4 * 2;
+#pragma unroll
+    for (int t = 0; t < Spec::block_n / 8; ++t) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) of_key_[t][c] = added(row + c / 2 * 8, key + t * 8 + c % 2);
+    }
+  }
+  TFCC_FN void hold() { sm90::hold(*(f32(*)[Spec::block_n / 2]) & of_key_[0][0]); }
+
+  const Score& score_;
+  const Block& block_;
+  f32 of_key_[Spec::block_n / 8][4];
+};
+
+template <class Spec, class Added, class Product, class Block>
+class Additions<Spec, SumScore<Added, Product>, Block>
+    : public EachAddition<Spec, SumScore<Added, Product>, Block> {
+  using Each = EachAddition<Spec, SumScore<Added, Product>, Block>;
+
+ public:
+  static constexpr int words = 1;
+  TFCC_FN Additions(const SumScore<Added, Product>& score, const Block& block, f32*)
+      : Each(score, block), start_(block.first_of_run()) {}
+  TFCC_FN void begin(idx) {}
+  /// While the product of `tile` is under way.
+  TFCC_FN void take(idx tile, idx) {
+    const Block& block = this->block_;
+    const Added& added = this->score_.added;
+    // Without ends to look for, addresses differ by what is known.
+    if (start_ >= 0 && block.whole(tile))
+      this->take_each(
+          tile, [&](idx i, idx j) { return added(block.b, block.h, start_ + i, start_ + j); });
+    else
+      this->take_each(tile, [&](idx i, idx j) {
+        return added(block.b, block.h, block.query_position(i), block.key_position(j));
+      });
+    this->hold();
+  }
+
+ private:
+  const idx start_;
+};
+
+/// One value for each distance that a tile has, computed by a thread, through shared memory. Lanes
+/// need neighbours, which begin at odd places for every second row: so each value stands twice.
+template <class Spec, class Added, class Product, class Block>
+class Additions<Spec, DiagonalScore<Added, Product>, Block>
+    : public EachAddition<Spec, DiagonalScore<Added, Product>, Block> {
+  using Each = EachAddition<Spec, DiagonalScore<Added, Product>, Block>;
+  static constexpr int copy = 144;  // floats: the copies do not share banks
+
+ public:
+  static constexpr int words = 4 * copy;  // two tiles
+  TFCC_FN Additions(const DiagonalScore<Added, Product>& score, const Block& block, f32* shared)
+      : Each(score, block), shared_(shared), run_(block.first_of_run() >= 0) {}
+  TFCC_FN void begin(idx tile) {
+    if (run_) mine_ = value(tile);
+  }
+  /// While the product of `tile` is under way; `next` is the one after it.
+  TFCC_FN void take(idx tile, idx next) {
+    const Block& block = this->block_;
+    if (run_) {
+      take_diagonals();
+      mine_ = value(next);
+    } else {
+      this->take_each(tile, [&](idx i, idx j) {
+        return this->score_.added(block.b, block.h,
+                                  block.key_position(j) - block.query_position(i));
+      });
+    }
+    this->hold();
+  }
+
+ private:
+  /// Of the distance from row 63 to the thread's key, counted from -63 on.
+  TFCC_FN f32 value(idx tile) const {
+    const Block& block = this->block_;
+    const idx d = tile * Spec::block_n - block.first + (int)threadIdx.x - 63;
+    return this->score_.added(block.b, block.h, imax(imin(d, block.keys - 1), 1 - block.queries));
+  }
+  TFCC_FN void take_diagonals() {
+    f32* even = shared_ + parity_ * 2 * copy;
+    const int x = (int)threadIdx.x, lane = x % kWarp;
+    even[x] = mine_;
+    if (x > 0) even[copy + x - 1] = mine_;
+    sm90::meet<3>(128);  // those of the tile before are read by then: two tiles later they may go
+    const int first = 63 - x / kWarp * 16 - lane / 4 + lane % 4 * 2;
+    const f32* from = even + (first % 2 == 0 ? first : copy + first - 1);
+    float2 before = *(const float2*)(from - 8);  // of row + 8, a tile of 8 columns back
+#pragma unroll
+    for (int t = 0; t < Spec::block_n / 8; ++t) {
+      const float2 now = *(const float2*)(from + t * 8);
+      this->of_key_[t][0] = now.x, this->of_key_[t][1] = now.y;
+      this->of_key_[t][2] = before.x, this->of_key_[t][3] = before.y;
+      before = now;
+    }
+    parity_ ^= 1;
+  }
+
+  f32* const shared_;
+  const bool run_;  // positions follow one another, so distances are those of places
+  f32 mine_ = 0.0f;
+  int parity_ = 0;
+};
+
+/// Scores of a warp, whose first row is `row`, against keys of `tile`; what is hidden becomes -inf.
+template <class Spec, int n, class Block, class Score, class Bits, class Visible>
+TFCC_FN void finish_scores(f32 (&s)[n][4], const Block& block,
+                           const Additions<Spec, Score, Block>& additions, const Bits& bits,
+                           idx tile, idx row, const Visible& visible) {
+  const bool cut = block.cuts(bits, tile, row, 16);
+  if (Spec::scaled && kSame<Visible, AllVisible> && !cut) return;
+  const int lane = (int)threadIdx.x % kWarp;
+  mask_each_score<16>(
+      s, block, lane, row + lane / 4, tile, bits, cut,
+      [&](int t, int c) -> decltype(auto) { return additions.of(t, c); }, visible);
+}
+
 /// By warpgroup `index` of a block; one thread of the block `asks`.
 template <class Spec, class Block, class Score, class Visible, class Live>
 TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& block, int index,
-                    const Loader<Spec, Block>& loader, bool asks, const Score& score,
-                    const Visible& visible, const Live& live) {
+                    const Loader<Spec, Block>& loader, bool asks, f32* of_distances,
+                    const Score& score, const Visible& visible, const Live& live) {
   using S = AttentionWgmmaShape<Spec>;
   constexpr int n = Spec::block_n;
   auto& barriers = *at.barriers;
@@ -233,8 +388,8 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
   const u64 k = sm90::rows_of_k(sm90::uniform(sm90::shared_address(at.k(0))));
   const u64 v = sm90::rows_of_n(sm90::uniform(sm90::shared_address(at.v(0))), n * 128);
   const bool releases = threadIdx.x % kWarp == 0;
-  const idx warp_row = block.first + index * 64 + threadIdx.x / kWarp % 4 * 16,
-            row = warp_row + threadIdx.x % kWarp / 4;
+  const idx warp_row = block.first + index * 64 + threadIdx.x / kWarp % 4 * 16;
+  Additions<Spec, Score, Block> additions(score, block, of_distances);
   Group<Spec> group(index);
   KeyBits<n> bits;
   idx tile = next_tile<n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
@@ -243,6 +398,7 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
     loader.ask_for_queries();
     if (tile < block.tiles) loader.ask_for_keys(tile, ring), loader.ask_for_values(tile, ring);
   }
+  if (tile < block.tiles) additions.begin(tile);
   __syncwarp();
   sm90::wait(&barriers.q, 0);  // what TMA writes must be there before the block ends
   if (tile < block.tiles) {
@@ -255,12 +411,10 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
       ahead.next();
       if (asks && next < block.tiles) loader.ask_for_keys(next, ahead);
       __syncwarp();
+      additions.take(tile, next);
       group.wait_for_scores();
       if (releases) sm90::arrive(&barriers.k_empty[ring.slot]);
-      const bool cut = block.cuts(bits, tile, warp_row, 16);
-      if (!Spec::scaled || !kSame<Visible, AllVisible> || cut)
-        mask_scores<16>(group.s, block, (int)threadIdx.x % kWarp, row, tile, bits, cut, score,
-                        visible);
+      finish_scores<Spec>(group.s, block, additions, bits, tile, warp_row, visible);
       group.softmax.update(group.s, group.o);
       group.pack_weights();
       sm90::wait(&barriers.v_full[ring.slot], ring.parity);
@@ -305,6 +459,7 @@ TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const Te
   wait_for_predecessor();
   if ((idx)blockIdx.z >= batch()) return;
   using Block = AttentionBlock<Spec, decltype(rows())>;
+  __shared__ alignas(8) f32 of_distances[Additions<Spec, Score, Block>::words];
   // Where later queries see more keys they come first, so that no long block is left for the end.
   const Block block(rows(), (idx)(Block::right == 0 ? gridDim.x - 1 - blockIdx.x : blockIdx.x));
   const int left = block.queries - block.first, groups = left <= 0 ? 0 : left <= 64 ? 1 : S::groups;
@@ -313,7 +468,7 @@ TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const Te
   __syncthreads();
   if (group >= groups) return;
   const Loader<Spec, Block> loader{at, q, k, v, block};
-  attend(out, at, block, group, loader, threadIdx.x == 0, score, visible, live);
+  attend(out, at, block, group, loader, threadIdx.x == 0, of_distances, score, visible, live);
 }
 
 #endif

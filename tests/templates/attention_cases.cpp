@@ -211,6 +211,22 @@ void add_warpgroups(std::vector<Case>& cases) {
   add_pairs("score", score);
   score.d = score.dv = 128;
   add("d128_score", score, {33, 130});
+  // What is added depends on the distance alone: a line of the table, arithmetic, beside a mask.
+  Attention distance = a;
+  distance.score = "s * 0.125 + %m[b,abs(j - i)] * f32(h + 1)", distance.extra = ", %m";
+  add("distance", distance, {33, 64, 65, 127, 129, 193, 330});
+  add_pairs("distance", distance);
+  distance.d = distance.dv = 128;
+  add("d128_distance", distance, {33, 130, 200});
+  distance = a, distance.score = "%m[b,0] * 0.125 * s - f32(j - i) * 0.0625",
+  distance.extra = ", %m";
+  distance.visible = "j <= i and i <= j + 100", distance.causal = true, distance.left = 100;
+  add("distance_causal_window", distance);
+  add_pairs("distance_causal_window", distance);
+  distance = a, distance.score = "s * 0.125 - f32(j - i) * 0.0625 + %p[i,j]";
+  distance.extra = ", %p, %mask", distance.visible = "%mask[b,j] == 1";
+  distance.key_padding = true;
+  add_pairs("distance_and_place", distance);
   Attention d128 = a;
   d128.d = d128.dv = 128;
   add("d128", d128, {65, 127, 130, 191, 193, 256, 400});
@@ -222,6 +238,8 @@ void add_warpgroups(std::vector<Case>& cases) {
   Attention cross = a;
   cross.cross = true;
   cases.push_back(make("wide_cross", cross, {{1, 40, 1}, {2, 130, 65}, {1, 64, 300}}));
+  cross.score = "s * 0.125 + f32(j - i) * 0.0625";
+  cases.push_back(make("wide_cross_distance", cross, {{1, 40, 1}, {2, 130, 65}, {1, 64, 300}}));
 }
 
 }  // namespace
@@ -361,6 +379,18 @@ std::vector<Case> attention_cases() {
       "wide_score",
       "causal = false, score = (s,b,h,i,j) => s * 0.25 + f32(i - j) * 0.125, visible = (b,h,i,j) => %p[i,j] < 2.0",
       ", %p", 1, 64));
+  // Rows one behind the other, whose distances are those of places, and rows here and there.
+  for (const auto& [name, live] :
+       {std::pair{"rows", 1.0}, {"all_rows", 0.0}, {"rare_rows", 20.0}}) {
+    cases.push_back(make_packed(
+        fmt::format("wide_distance_{}", name),
+        "causal = false, score = (s,b,h,i,j) => s * 0.25 + %p[0,abs(j - i)] * f32(h + 1), visible = none",
+        ", %p", live, 64));
+  }
+  cases.push_back(make_packed(
+      "wide_d128_distance",
+      "causal = true, score = (s,b,h,i,j) => s * 0.25 - f32(i - j) * 0.125, visible = (b,h,i,j) => j <= i",
+      "", 0, 128));
   cases.push_back(make_packed(
       "wide_causal",
       "causal = true, score = (s,b,h,i,j) => s * 0.25, visible = (b,h,i,j) => j <= i", "", 1, 64));
