@@ -82,7 +82,7 @@ Result<void> tune(const Options& o) {
   }
   runtime::TimingCache before, after;
   TFCC_TRY_VOID(before.load(o.cache));
-  TFCC_TRY_VOID(tune_buckets(model, executor, shapes));
+  if (!model.generation_alone()) TFCC_TRY_VOID(tune_buckets(model, executor, shapes));
   TFCC_TRY_VOID(executor.prepare_all(shapes));  // what has no graph is timed alone
   TFCC_TRY_VOID(after.load(o.cache));
   std::printf("%s: %zu products measured on %s, %zu known in all\n", o.cache.c_str(),
