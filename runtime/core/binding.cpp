@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evaluation of a plan's sizes for the shapes of a run, with the errors a user can cause by shapes.
 #include "runtime/core/binding.h"
+#include "runtime/core/tile_table.h"
 
 #include <algorithm>
 
@@ -366,7 +367,8 @@ Result<void> Binding::bind_launch(const Launch& launch, BoundLaunch& bound) cons
   for (const TensorMap& map : k.maps) TFCC_TRY_VOID(bind_map(launch, map, bound));
   if (k.tiles) {
     const auto rows = k.tiles->rows.evaluate(symbols_);
-    if (!rows) return overflow("rows of '" + launch.name + "'");
+    if (!rows || *rows < 0 || *rows > kMostTileRows)
+      return overflow("rows of '" + launch.name + "'");
     bound.rows = *rows;
   }
   auto work = k.work.evaluate(symbols_);

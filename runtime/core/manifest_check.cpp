@@ -196,14 +196,16 @@ class Checker {
     if (k.resident > kMaxResident) return bad("launch '" + l.name + "' has too many blocks");
     for (const TensorMap& map : k.maps) TFCC_TRY_VOID(tensor_map(p, l, map));
     if (k.tiles && (p.family != Family::cuda || k.tiles->rows.code.empty() ||
-                    !valid(k.tiles->rows) || !valid(k.tiles->tiles)))
+                    !valid(k.tiles->rows) || !valid(*k.tiles)))
       return bad("launch '" + l.name + "' has broken tiles");
     return {};
   }
 
-  static bool valid(const std::vector<Tile>& tiles) {
-    return tiles.size() >= 2 && tiles.size() <= kMostTiles &&
-           std::ranges::all_of(tiles, [](const Tile& t) { return t.rows > 0 && t.columns > 0; });
+  static bool valid(const TileChoice& choice) {
+    return choice.tiles.size() >= 2 && choice.tiles.size() <= kMostTiles && choice.columns > 0 &&
+           choice.columns <= kMostTileRows && std::ranges::all_of(choice.tiles, [](const Tile& t) {
+             return t.rows > 0 && t.columns > 0;
+           });
   }
 
   Result<void> tensor_map(const Plan& p, const Launch& l, const TensorMap& map) const {

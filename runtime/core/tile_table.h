@@ -19,6 +19,8 @@ class Backend;
 
 /// Tiles that a kernel has at most.
 inline constexpr size_t kMostTiles = 15;
+/// More rows than memory has.
+inline constexpr int64_t kMostTileRows = int64_t{1} << 40;
 
 /// What a kernel is given, or the beginning of it (templates/cuda/matmul_wgmma.cuh): 4 bits for each
 /// 2^shift rows that are begun, from the lowest on, the number of their tile. The rows of a tile are

@@ -132,6 +132,11 @@ def make_fixtures(binary, folder, environment):
     (folder / "broken.tfir").write_text(softmaxes.format(4, 6))
     (folder / "speech.tfir").write_text("graph @main(%x: f32[B,16,T]) symbols(B = x.0 in 1.., T = x.2 in 1..) {\n  %y = softmax(%x) : f32[B,16,T]\n  return y = %y\n}\n")
     (folder / "frames.tfir").write_text("graph @main(%x: f32[B,T,80]) symbols(B = x.0 in 1.., T = x.1 in 1..) {\n  %y = softmax(%x) : f32[B,T,80]\n  return y = %y\n}\n")
+    (folder / "product.tfir").write_text(
+        "graph @main(%x: f16[B,S,128]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens) {\n  const @w : f16[128,512] = random(1)\n"
+        "  %h = pointwise(%x) {body = (i,j,k) => %x[i,j,k] * 2.0} : f16[B,S,128]\n"
+        "  %product = matmul(%h, @w) {alpha = 1.0, epilogue = (s,i,j,k) => tanh(s), trans_a = false, trans_b = false} : f16[B,S,512]\n"
+        "  %y = pointwise(%product) {body = (i,j,k) => %product[i,j,k] + 1.0} : f16[B,S,512]\n  return y = %y\n}\n")
     (folder / "chunks.tfir").write_text("graph @main(%x: f32[B,64*N]) symbols(B = x.0 in 1.., N = x.1 / 64 in 1..) {\n  %y = pointwise(%x) {body = (i,j,k) => %x[i,64*j + k] + 1.0} : f32[B,N,64]\n  return y = %y\n}\n")
     # What float64 and f32 round to other integers: by one, and by four.
     np.save(folder / "near_one.npy", np.array([1, 1.5, 2, 2.5], np.float32))

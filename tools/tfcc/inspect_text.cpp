@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "runtime/core/tile_table.h"
 #include "tools/support/fold.h"
 #include "tools/tfcc/inspect.h"
 #include "tools/tfcc/inspect_page.h"
@@ -177,6 +178,18 @@ class Listing {
   std::string out_;
 };
 
+// Which of its tiles a kernel is told to take at the file's sizes.
+std::string told_tile(const InspectedFile& file, const runtime::TileChoice& choice) {
+  constexpr int64_t kProcessors = 132;  // of an H100 and an H200, whose kernels these are
+  const auto rows = file.at(choice.rows);
+  if (!rows || *rows < 1 || *rows > runtime::kMostTileRows) return "";
+  const runtime::Tile& t = choice.tiles[runtime::fastest_tile(
+      choice.tiles, *rows, static_cast<int64_t>(choice.columns), kProcessors)];
+  return fmt::format(
+      "told which at runtime/core/tile_table.cpp: {} x {} of {} rows on {} multiprocessors, if no timing cache has another\n",
+      t.rows, t.columns, *rows, kProcessors);
+}
+
 }  // namespace
 
 Result<std::string> inspect_why(const InspectedFile& file, const std::string& name) {
@@ -193,6 +206,7 @@ Result<std::string> inspect_why(const InspectedFile& file, const std::string& na
       out += l.why.empty() && l.kernel
                  ? fmt::format("one template does it: {}\n", p.kernels[l.kernel->kernel].op)
                  : l.why + "\n";
+      if (l.kernel && l.kernel->tiles) out += told_tile(file, *l.kernel->tiles);
     }
   }
   if (!out.empty()) return out;

@@ -338,6 +338,7 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
                                   ->mutable_kernel()
                                   ->mutable_tiles();
     size(choice.mutable_rows(), {1, 0});
+    choice.set_columns(64);
     for (int i = 0; i < count; ++i) {
       pb::Tile& t = *choice.add_tiles();
       t.set_rows(64), t.set_columns(64);
@@ -361,6 +362,8 @@ TEST_F(ArtifactTest, checks_tensor_maps) {
   expect_message([&](auto& m) { tiles(m, 2).mutable_tiles(1)->set_rows(0); }, broken_tiles);
   expect_message([&](auto& m) { tiles(m, 2).mutable_tiles(0)->set_columns(0); }, broken_tiles);
   expect_message([&](auto& m) { tiles(m, 2).clear_rows(); }, broken_tiles);
+  expect_message([&](auto& m) { tiles(m, 2).set_columns(0); }, broken_tiles);
+  expect_message([&](auto& m) { tiles(m, 2).set_columns(~uint64_t{0}); }, broken_tiles);
   expect_message([&](auto& m) { size(tiles(m, 2).mutable_rows(), {1, 99}); }, broken_tiles);
   expect_message([&](auto& m) { map(m), m.mutable_plans(0)->mutable_kernels(0)->set_cluster(16); },
                  "kernel 'embed' has a cluster of 16");

@@ -136,6 +136,26 @@ TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
       << "rows of 8 bytes";
 }
 
+// By which a tile is chosen: a number of rows that no run has would make a table without end.
+TEST(Binding, rows_of_tiles_are_those_of_a_run) {
+  const auto bound = [](std::initializer_list<int64_t> rows) {
+    const Manifest m = read([&](pb::Plan& p) {
+      size(p.mutable_buckets(0)
+               ->mutable_launches(0)
+               ->mutable_kernel()
+               ->mutable_tiles()
+               ->mutable_rows(),
+           rows);
+    });
+    Binding b(m, m.plans[0]);
+    auto done = b.bind(std::vector<int64_t>{2, 5});
+    return done ? std::to_string(b.launches()[0].rows) : done.error().message;
+  };
+  EXPECT_EQ(bound({1, 0, 1, 1, 3}), "10");
+  for (int64_t rows : {int64_t{-1}, int64_t{1} << 41, INT64_MAX})
+    EXPECT_NE(bound({0, rows}).find("rows of"), std::string::npos) << rows;
+}
+
 TEST(Binding, a_batch_is_what_the_plan_says) {
   MatmulShape s = bound_product([](pb::MatmulLaunch&) {});
   EXPECT_EQ(s.m, 5);
