@@ -81,8 +81,9 @@ std::string no_warpgroups(const EmitContext& c, const AttentionDesc& x) {
 
 // The more warpgroups a multiprocessor has, the more of their softmax runs beside products of
 // others. What limits them are registers: 96 of a thread for heads of 64, about 128 for heads of
-// 128, and functors take more, but what is added by distance a few. With heads of 128 shared memory has no place for four blocks, so two
-// warpgroups share one's keys, unless even the search for live keys would spill.
+// 128, and functors take more, but what is added by distance a few. With heads of 128 shared memory
+// has no place for four blocks, so two warpgroups share one's keys, unless even the search for live
+// keys would spill.
 AttentionTile tile_of_warpgroups(const EmitContext& c, const AttentionDesc& x) {
   const bool wide = std::max(x.head, x.v_head) > 64, functors = has_functors(x) || (wide && x.live);
   AttentionTile t{64, kWarpgroupKeys, 128, 0, __LINE__};
