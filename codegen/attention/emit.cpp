@@ -119,7 +119,8 @@ std::string packed_rows(const Stub& stub, const EmitContext& c, const ir::Op& op
   const auto& attrs = op.as<ir::AttentionAttrs>();
   if (attrs.packed.empty()) return "";
   const auto in = [&](size_t i) { return stub.in(op.operands[i]); };
-  std::string rows = fmt::format("PackedRows{{{}, {}, {}, {}}}", in(3), in(4), in(5), in(6));
+  std::string rows = fmt::format("{}PackedRows{{{}, {}, {}, {}}}", early ? "Early" : "", in(3),
+                                 in(4), in(5), in(6));
   if (attrs.page) {
     ExprRef most = c.dims(op.operands[7])[1], pages = c.dims(op.operands[1])[0];
     rows = fmt::format("PagedRows<{}, {}{}>{{{}, {}, {}, {}, {}, (idx)({}), (idx)({})}}",
@@ -175,6 +176,23 @@ bool begins_early(const EmitContext& c, const ir::Op& op) {
          std::all_of(op.operands.begin() + 3, op.operands.begin() + 8, given);
 }
 
+// The same of a form for many tokens, without pages: sizes, and rows that a pack left. Not for f32:
+// its kernels run far longer than they take to start, and those of TF32 have no registers left. Nor
+// have warpgroups.
+bool knows_rows_early(const EmitContext& c, const ir::Op& op, const AttentionDesc& x) {
+  const auto& attrs = op.as<ir::AttentionAttrs>();
+  if (!c.cuda() || attrs.page || size_of(x.type) != 2) return false;
+  std::vector<ExprRef> sizes = {x.batch, x.most_queries, x.keys};
+  for (size_t i = 3; i < 7 && !attrs.packed.empty(); ++i) {
+    const ValueId table = op.operands[i];
+    const ir::Op* writer = c.graph.def(table);
+    if (!writer && c.callers.has(table)) continue;
+    if (!writer || writer->kind != OpKind::pack) return false;
+    sizes.push_back(c.dims(writer->results[5])[0]);
+  }
+  return c.made_before_last(sizes, {x.parts[0].base});
+}
+
 // What the kernel is called with. By warpgroups q, k and v come by maps, which are added.
 std::vector<std::string> arguments_of(Stub& stub, const EmitContext& c, const ir::Op& op,
                                       const AttentionDesc& x, const AttentionTile& tile,
@@ -195,12 +213,15 @@ std::vector<std::string> arguments_of(Stub& stub, const EmitContext& c, const ir
                          stub.size(x.keys));
     add({made("")});
     rows.clear();
-    stub.waits_itself(tile.resident, maps.size());
+    stub.waits_itself(), stub.resident(tile.resident), stub.maps(maps.size());
   } else {
     for (const RowSlice& part : x.parts) add({stub.in(part.base, part.offset)});
     if (tile.warps) {
       add({early ? stub.early_size(x.batch) : stub.late_size(x.batch)});
       rows = made(early ? ", n = FreshSizes{n}" : "");
+    } else if (early) {
+      const std::string sizes = stub.sizes_before_wait("sizes", {x.batch, x.most_queries, x.keys});
+      for (size_t k = 0; k < 3; ++k) add({fmt::format("{}[{}]", sizes, k)});
     } else {
       add({stub.size(x.batch), stub.size(x.most_queries), stub.size(x.keys)});
     }
@@ -222,12 +243,16 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const AttentionDesc& x,
             : decodes  ? "attention_decode"
                        : "attention",
             op.operands, values_read(op, x, warpgroups), {op.results[0]});
-  const bool early = decodes && begins_early(c, op);
-  if (early) stub.reads_early(), stub.waits_itself(1, 0);
+  const bool early = decodes      ? begins_early(c, op)
+                     : warpgroups ? false
+                                  : knows_rows_early(c, op, x);
+  if (early || warpgroups) stub.reads_early();
+  if (early) stub.waits_itself();
+  if (early && decodes) stub.resident(1);
   const std::vector<std::string> functors = add_functors(stub, attrs, x, warpgroups);
   add_spec(stub, c, attrs, x, tile);
-  if (decodes) stub.field("early", early);
   if (c.cuda()) {
+    if (!warpgroups) stub.field("early", early);
     const char* const shape = warpgroups ? "AttentionWgmmaShape"
                               : decodes  ? "DecodeShape"
                                          : "AttentionShape";

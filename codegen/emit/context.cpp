@@ -79,6 +79,26 @@ bool EmitContext::any_of_callers(const std::vector<ValueId>& values) const {
   return std::any_of(values.begin(), values.end(), [&](ValueId v) { return callers.has(v); });
 }
 
+bool EmitContext::made_before_last(const std::vector<ExprRef>& sizes,
+                                   const std::vector<ValueId>& reads) const {
+  const auto mentions = [](ExprRef e, const std::string& symbol) {
+    bool found = false;
+    ir::for_each_node(
+        e, [&](ExprRef n) { found |= n->kind == ir::ExprKind::symbol && n->name == symbol; });
+    return found;
+  };
+  const auto written = [&](ValueId v) { return graph.def(v) && !graph.is_constant(v); };
+  if (std::none_of(reads.begin(), reads.end(), written)) return false;
+  return std::all_of(graph.symbols.begin(), graph.symbols.end(), [&](const ir::SizeSymbol& s) {
+    const auto of_it = [&](ExprRef e) { return mentions(e, s.name); };
+    if (!s.made() || std::none_of(sizes.begin(), sizes.end(), of_it)) return true;
+    return std::any_of(reads.begin(), reads.end(), [&](ValueId v) {
+      return written(v) && graph.def(v)->kind != OpKind::pack &&
+             std::any_of(dims(v).begin(), dims(v).end(), of_it);
+    });
+  });
+}
+
 Error EmitContext::unsupported(OpId o, const std::string& what) const {
   const ir::Op& op = graph.op(o);
   return {ErrorCode::unsupported, fmt::format("{} '{}': {}", ir::to_string(op.kind),

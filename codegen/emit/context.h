@@ -81,6 +81,12 @@ struct EmitContext {
   /// The most a size can be in this bucket, if that is known.
   std::optional<int64_t> largest(ExprRef size) const;
   bool any_of_callers(const std::vector<ValueId>& values) const;
+  /// CUDA: whether a launch that reads these values may read what `sizes` are made of, and addresses
+  /// of the caller, before its wait (docs/kernel-abi.md). It may if a launch of the run wrote one of
+  /// the values, and for a size that an op makes one of so many rows. Then a launch that lets its
+  /// successor start only behind its own wait came behind what writes the size: that one, or if it is
+  /// a matmul_stream the one that wrote its operand.
+  bool made_before_last(const std::vector<ExprRef>& sizes, const std::vector<ValueId>& reads) const;
 
   Error unsupported(OpId op, const std::string& what) const;
 };

@@ -125,10 +125,22 @@ Result<Emission> emit_norm(const EmitContext& c, OpId o) {
   }
   stub.field("rms", norm.kind == ir::NormKind::rms);
   stub.field_f32("eps", norm.eps);
-  stub.call({stub.out(), op.results.size() > 1 ? stub.out(1) : "nullptr",
-             stub.sizes({c.dims(y).begin(), c.dims(y).end() - 1}), stub.object("Value"),
-             stub.in(norm.gamma), norm.beta ? stub.in(*norm.beta) : "nullptr"},
-            {});
+  const std::vector<ExprRef> outer(c.dims(y).begin(), c.dims(y).end() - 1);
+  const bool early = c.cuda() && c.made_before_last(outer, op.operands);
+  if (c.cuda()) {
+    const auto unit =
+        std::find_if(outer.begin(), outer.end(), [](ExprRef d) { return !ir::is_int(d, 1); });
+    const auto units = unit - outer.begin();
+    stub.field("units", std::min<int64_t>(units, std::max<int64_t>(rank - 2, 0)));
+    stub.field("early", early);
+    stub.constants_near();
+    if (early) stub.waits_itself(), stub.reads_early();
+  }
+  stub.call(
+      {stub.out(), op.results.size() > 1 ? stub.out(1) : "nullptr",
+       early ? stub.sizes_before_wait("outer", outer) : stub.sizes(outer), stub.object("Value"),
+       stub.in(norm.gamma), norm.beta ? stub.in(*norm.beta) : "nullptr"},
+      {});
   const auto flops = static_cast<int64_t>(ir::node_count(body)) + 8;
   Emission e = Emission::of({fmt::format("norm__{}_h{}", c.storage(y), hidden), std::move(stub),
                              row_size(c, y, k), ir::mul(c.count(y), c.integer(flops))});

@@ -25,17 +25,18 @@ std::string cpp_type(Scalar s) {
   return kTypes[static_cast<int>(s)];
 }
 
-// Constants that a kernel reads as a whole; larger ones are tables, of which it reads few rows.
-std::string prefetch_constants(const EmitContext& c, const std::vector<ValueId>& reads) {
+// Constants that a kernel reads as a whole, and their bytes; larger ones are tables, of which it
+// reads few rows.
+std::vector<std::pair<size_t, int64_t>> constants_read(const EmitContext& c,
+                                                       const std::vector<ValueId>& reads) {
   constexpr int64_t kLargest = 32 << 10;
-  std::string text;
+  std::vector<std::pair<size_t, int64_t>> found;
   for (size_t k = 0; k < reads.size(); ++k) {
     const auto count = c.known(c.count(reads[k]));
     const int64_t bytes = count.value_or(0) * static_cast<int64_t>(size_of(c.type(reads[k]).dtype));
-    if (count && c.graph.is_constant(reads[k]) && bytes <= kLargest)
-      text += fmt::format("prefetch(a{}, {});\n  ", k, bytes);
+    if (count && c.graph.is_constant(reads[k]) && bytes <= kLargest) found.emplace_back(k, bytes);
   }
-  return text;
+  return found;
 }
 
 // Each on a line of its own, and the indent of what follows.
@@ -59,7 +60,7 @@ Stub::Stub(const EmitContext& context, std::string function, const std::vector<V
     arguments_.push_back({context.storage(v), false, context.callers.has(v)});
   for (ValueId v : writes_)
     arguments_.push_back({context.storage(v), true, context.callers.has(v)});
-  prefetches_ = prefetch_constants(context, reads_);
+  constants_read_ = constants_read(context, reads_);
 }
 
 Stub::Stub(const EmitContext& context, std::string function, OpId op)
@@ -263,6 +264,13 @@ std::string Stub::sizes(const std::vector<ExprRef>& dims) const {
   return s + "}";
 }
 
+std::string Stub::sizes_before_wait(const std::string& name, const std::vector<ExprRef>& dims) {
+  before_wait_ +=
+      fmt::format("const auto {} = [n = FreshSizes{{n}}] {{ return Dims<{}>{}; }}();\n  ", name,
+                  dims.size(), sizes(dims));
+  return name;
+}
+
 std::string Stub::object(const std::string& functor) const {
   std::string s = functor + "{n, flags";
   for (size_t k : members_.at(functor)) s += ", " + pointer(k);
@@ -299,12 +307,6 @@ void Stub::call(std::vector<std::string> arguments, const std::vector<ExprRef>& 
     arguments.insert(arguments.end(), {"begin", "end"});
   }
   call_ = fmt::format("{}<Spec>({});", function_, fmt::join(arguments, ", "));
-}
-
-void Stub::waits_itself(int blocks, size_t maps) {
-  resident_ = blocks;
-  waits_itself_ = true;
-  maps_ = maps;
 }
 
 std::string Stub::tiles_by_rows(int words) {
@@ -345,8 +347,15 @@ std::string Stub::print(const std::string& name, uint32_t threads) const {
                                ? fmt::format("TFCC_KERNEL_RESIDENT({}, {}, {}{})", threads,
                                              resident_, name, parameters())
                                : fmt::format("TFCC_KERNEL({}, {}{})", threads, name, parameters());
+  std::string before;
+  for (size_t k = 0; k < arguments_.size() && !maps_; ++k)
+    before += fmt::format("{}a{}", k ? ", " : "bring_parameters_near(", k);
+  if (!before.empty()) before += ");\n  ";
+  for (const auto& [k, bytes] : constants_read_)
+    before += fmt::format("{}(a{}, {});\n  ", near_ ? "bring_near" : "prefetch", k, bytes);
+  before += before_wait_;
   return fmt::format("#include \"cuda/{}.cuh\"\n{}{} {{\n  {}{}{}\n}}\n", function_, types, head,
-                     prefetches_, waits_itself_ ? "" : "wait_for_predecessor();\n  ", call_);
+                     before, waits_itself_ ? "" : "wait_for_predecessor();\n  ", call_);
 }
 
 std::string bind_source(const std::string& name, size_t values) {

@@ -71,6 +71,10 @@ class Stub {
   std::string size(ExprRef e) const;
   std::string sizes(const std::vector<ExprRef>& dims) const;
   std::string object(const std::string& functor) const;  // made of its members
+  /// The same, read before the wait of a kernel that does not wait itself; `name` of a variable.
+  std::string sizes_before_wait(const std::string& name, const std::vector<ExprRef>& dims);
+  /// CUDA: vectors that every block reads as a whole are brought to its L1 cache before its wait.
+  void constants_near() { near_ = true; }
   /// A functor without arguments that gives a size where the template asks for it: after its wait.
   std::string late_size(ExprRef e) const;
   /// The same before it, for a template that asks while the launches before this one still run:
@@ -86,11 +90,11 @@ class Stub {
   /// The call. The CPU has its range of work items in the place of `rest`, sizes that bound what a
   /// thread of CUDA does.
   void call(std::vector<std::string> arguments, const std::vector<ExprRef>& rest);
-  /// CUDA: the template waits for the launch before it by itself, `blocks` of it share a
-  /// multiprocessor, and it has tensor maps m0, m1, ...
-  void waits_itself(int blocks, size_t maps);
-  /// What is printed from here on is read before that wait, and is there before the run: addresses
-  /// of the caller's tensors, too, where all multiprocessors see the same.
+  /// CUDA: the template waits for the launch before it by itself.
+  void waits_itself() { waits_itself_ = true; }
+  /// What is printed from here on is read before that wait: addresses of the caller's tensors, too,
+  /// where all multiprocessors see the same. What wrote it must have ended by then
+  /// (EmitContext::made_before_last).
   void reads_early() { reads_early_ = true; }
 
   /// CUDA: which of its tiles to take, a table for the template (runtime/core/tile_table.h), of
@@ -127,7 +131,9 @@ class Stub {
   std::string function_;
   std::vector<ValueId> slots_, reads_, writes_;
   std::vector<Argument> arguments_;
-  std::string prefetches_;  // CUDA: of constants, before the wait
+  std::vector<std::pair<size_t, int64_t>>
+      constants_read_;       // CUDA: arguments that are read as a whole, and their bytes
+  std::string before_wait_;  // CUDA
   std::string functors_, conditions_, call_;
   std::vector<std::string> types_;
   std::vector<std::pair<std::string, std::string>>
@@ -135,7 +141,7 @@ class Stub {
   std::map<std::string, std::vector<size_t>> members_;  // arguments that each functor holds
   bool fast_ = false;
   int resident_ = 0;  // 0: any number
-  bool waits_itself_ = false, reads_early_ = false;
+  bool waits_itself_ = false, reads_early_ = false, near_ = false;
   size_t maps_ = 0;
   int tiles_by_rows_ = 0;
   std::string scratch_;  // its type, if there is any

@@ -290,19 +290,19 @@ bool takes_wgmma(const MatmulDesc& x, const TargetClass& target, MatmulConfig& c
     why = "its tiles do not fit the memory of a block";
   if (why.empty()) {
     c.arm = Arm::wgmma;
-    c.early = x.weight && (few_rows(x) || some_rows(x));
+    c.early = x.weight;
     c.line = __LINE__;
-    c.reason =
-        few_rows(x) && x.weight
-            ? "the weight is asked for before the launches before it have ended, and the epilogue costs no launch"
-        : x.made_rows
-            ? "it reads the number of rows where the run has counted them, and the epilogue costs no launch"
-            : "the epilogue costs no launch";
+    const bool counted = x.made_rows && !few_rows(x);
+    c.reason = fmt::format(
+        "{}{}{}the epilogue costs no launch",
+        c.early ? "the weight is asked for before the launches before it have ended, " : "",
+        counted ? "it reads the number of rows where the run has counted them, " : "",
+        c.early || counted ? "and " : "");
     c.rejected.push_back(
-        {Arm::library,
-         x.made_rows && !few_rows(x) ? "would compute as many rows as there are with padding"
-         : few_rows(x) ? "takes no epilogue but a bias, and waits for the launches before it"
-                       : "takes no epilogue but a bias"});
+        {Arm::library, counted ? "would compute as many rows as there are with padding"
+                       : few_rows(x)
+                           ? "takes no epilogue but a bias, and waits for the launches before it"
+                           : "takes no epilogue but a bias"});
     return true;
   }
   c.rejected.push_back({Arm::wgmma, why});

@@ -115,8 +115,8 @@ inline constexpr int64_t kStreamRows = 16;
 inline constexpr int kStreamRing = 112 << 10;
 /// The same of a weight of codes, beside what is computed of them.
 inline constexpr int kPackedRing = 72 << 10;
-/// Of so many rows at most the kernel of ours asks for its weight before the launches before it
-/// have ended; beyond that it gains nothing.
+/// A form of a plan is for runs of so many packed rows at most: its products may have tiles of 64
+/// rows, and those of TF32 ask for their weights before the launches before them have ended.
 inline constexpr int64_t kSomeRows = 1024;
 
 /// Of a block: rows and columns of the result, and parts of block_k of k that are under way at once.

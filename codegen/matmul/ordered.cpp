@@ -72,6 +72,7 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
     reads.insert(reads.begin(), v);
   }
   Stub stub = product_stub(c, o, "matmul_ordered", std::move(reads));
+  stub.reads_early();
   const bool gated = x.epilogue == Epilogue::gate;
   add_epilogue(stub, x, x.body, "Epilogue", gated ? "f32 s, f32 t" : "");
   stub.type("T", x.a);
@@ -90,7 +91,7 @@ Result<Emission> emit_matmul_ordered(const EmitContext& c, OpId o, const MatmulD
   // too little shared memory before Hopper, and code for later GPUs spills.
   const bool two = tiles.threads > 128 && copied == 16 &&
                    (x.a != DType::f32 || (c.target.has_wgmma && tiles.tf32 == 0));
-  stub.waits_itself(two ? 2 : 1, 0);
+  stub.waits_itself(), stub.resident(two ? 2 : 1);
   stub.call({stub.out(), stub.in(a), stub.in(b), stub.early_size(x.m), stub.size(x.n),
              stub.size(x.k), stub.object("Epilogue")},
             {});

@@ -76,6 +76,7 @@ Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDe
   std::vector<ValueId> reads = beside_operands(op);
   std::erase(reads, b);
   Stub stub = product_stub(c, o, "matmul_stream", std::move(reads));
+  stub.reads_early();
   const bool gated = x.epilogue == Epilogue::gate;
   add_epilogue(stub, x, x.body, "Epilogue", gated ? "f32 s, f32 t" : "");
   stub.field("gated", gated);
@@ -91,7 +92,8 @@ Result<Emission> emit_matmul_stream(const EmitContext& c, OpId o, const MatmulDe
           "MatmulStreamShape<Spec>::threads == {} && MatmulStreamShape<Spec>::shared_bytes == {}",
           size.threads, size.shared_bytes),
       "the plan has other sizes");
-  stub.waits_itself(x.packed ? 2 : 1, 2);  // the next launch's codes arrive while this one computes
+  stub.waits_itself(), stub.maps(2);
+  stub.resident(x.packed ? 2 : 1);  // the next launch's codes arrive while this one computes
   stub.call({stub.out(), "m0", "m1", stub.early_size(x.m), stub.size(x.n), stub.size(x.k),
              stub.object("Epilogue"), x.packed ? stub.object("Weight") : "StoredWeight{}"},
             {});

@@ -34,6 +34,7 @@ Result<Emission> emit_matmul_tf32(const EmitContext& c, OpId o, const MatmulDesc
   size.resident = 1;
 
   Stub stub = product_stub(c, o, "matmul_tf32", beside_operands(op));
+  stub.reads_early();
   const bool gated = x.epilogue == Epilogue::gate;
   add_epilogue(stub, x, x.body, "Epilogue", gated ? "f32 s, f32 t" : "");
   stub.type("Tiles", "Tf32Tiles<" + list + ">");
@@ -42,7 +43,7 @@ Result<Emission> emit_matmul_tf32(const EmitContext& c, OpId o, const MatmulDesc
   stub.require(fmt::format("Tf32Shape::threads == {} && Tf32Shape::shared_bytes == {}", kThreads,
                            kSharedBytes),
                "the plan has other sizes");
-  stub.waits_itself(1, 2);
+  stub.waits_itself(), stub.resident(1), stub.maps(2);
   stub.call({stub.out(), "m0", "m1", config.early ? stub.early_size(x.m) : stub.late_size(x.m),
              stub.size(x.n), stub.size(x.k), stub.object("Epilogue")},
             {});

@@ -184,6 +184,7 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   const bool few = x.most_rows && *x.most_rows <= kFewRows, by_table = tiles.size() > 1 && !few;
   stub.field("tiles_of_few", few ? tiles_of_few(tiles, x, c.target.processors) : int64_t{-1});
   Taken taken;
+  stub.reads_early();
   const std::string end = add_end(c, stub, op, x, taken);
   size.shared_bytes = wgmma_shared_bytes(tiles, !taken.beside.empty());
   stub.require(
@@ -191,14 +192,11 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
           "MatmulWgmmaShape<Spec>::threads == {} && MatmulWgmmaShape<Spec>::shared_bytes == {}",
           size.threads, size.shared_bytes),
       "the plan has other sizes");
-  stub.waits_itself(1, 1 + list.weights.size());
-  std::vector<std::string> arguments = {"m0",
-                                        "{" + list.maps + "}",
-                                        config.early ? stub.early_size(x.m) : stub.late_size(x.m),
-                                        stub.size(x.n),
-                                        stub.size(x.k),
-                                        end};
-  if (by_table) arguments.push_back(stub.tiles_by_rows(config.early ? 1 : 4));
+  stub.waits_itself(), stub.resident(1), stub.maps(1 + list.weights.size());
+  std::vector<std::string> arguments = {"m0",           "{" + list.maps + "}", stub.early_size(x.m),
+                                        stub.size(x.n), stub.size(x.k),        end};
+  if (by_table)
+    arguments.push_back(stub.tiles_by_rows(x.most_rows && *x.most_rows <= kSomeRows ? 1 : 4));
   stub.call(std::move(arguments), {});
 
   std::vector<MatrixView> maps = std::move(list.weights);

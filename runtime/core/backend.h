@@ -63,6 +63,8 @@ struct KernelCall {
   std::span<const MappedMatrix> maps = {};  // CUDA
   uint32_t resident = 0;  // CUDA: the most blocks along the first size, for each multiprocessor
   const TilesByRows* tiles = nullptr;  // CUDA: of a kernel with several
+  /// CUDA: no launch stands where the plan has the one before, whose wait this one may count on.
+  bool behind_skipped = false;
 };
 
 /// Launches of a queue between begin() and end() are recorded, not run. The graph that comes out

@@ -232,7 +232,9 @@ Result<void> Binding::bind_launches() {
   if (!empty_) {
     TFCC_TRY(const Bucket* bucket, choose_bucket());
     for (const Launch& launch : bucket->launches) {
-      TFCC_TRY_VOID(bind_launch(launch, launches_[launch_count_]));
+      BoundLaunch& bound = launches_[launch_count_];
+      TFCC_TRY_VOID(bind_launch(launch, bound));
+      bound.behind_skipped = launch_count_ > 0 && launches_[launch_count_ - 1].skip;
       ++launch_count_;
     }
   }

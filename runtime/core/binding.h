@@ -61,6 +61,7 @@ struct BoundLaunch {
   MatmulShape matmul;
   size_t handle = 0;  // of the product, given by the queue
   bool skip = false;  // no work for these sizes
+  bool behind_skipped = false;
 };
 
 /// All sizes of one plan for one set of symbols. Its arrays are allocated once.

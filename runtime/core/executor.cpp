@@ -120,6 +120,7 @@ Result<void> Executor::Impl::issue_kernel(void* stream, const Binding& of, const
                     k.maps[i].box_rows, k.maps[i].box_columns});
   }
   runtime::KernelCall call{k.kernel, args, l.grid, l.work, k.grain, maps, k.resident};
+  call.behind_skipped = l.behind_skipped;
   if (k.tiles) call.tiles = &tiles.at(k.tiles->what).up_to(l.rows);
   return queue->launch(stream, call);
 }

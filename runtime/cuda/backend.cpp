@@ -234,9 +234,8 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const BackendSource& s, int i
           cuda->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                                      backend->device_));
   backend->processors_ = static_cast<uint32_t>(processors);
-  // Kernels that start early can wait in code for capability 9.0 and later. A grid that fills the
-  // GPU gains nothing: its blocks only stand in the way of what still runs.
-  if (capability(s.target.name) >= 90) backend->early_blocks_ = int64_t{2} * processors;
+  // Kernels that start early can wait in code for capability 9.0 and later.
+  backend->starts_early_ = capability(s.target.name) >= 90;
   Current current(*cuda, backend->context_);
   TFCC_TRY_VOID(backend->load_timings(s));
   TFCC_TRY_VOID(backend->load_kernels(s));

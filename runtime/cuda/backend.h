@@ -57,8 +57,8 @@ class CudaBackend final : public Backend {
   size_t symbols_ = 0;
   size_t ports_ = 0;
   size_t flags_ = 0;
-  uint32_t processors_ = 0;   // multiprocessors
-  int64_t early_blocks_ = 0;  // the largest grid that is started early
+  uint32_t processors_ = 0;    // multiprocessors
+  bool starts_early_ = false;  // the GPU can start launches before the one before them has ended
 };
 
 }  // namespace tfcc::runtime

@@ -221,7 +221,7 @@ class CudaQueue final : public Queue {
     for (End& e : ends_) e.copied = false;
     callers_ |= stream != stream_;
     void* params[] = {const_cast<int64_t*>(values.data()), &block_};
-    return start_kernel(stream, b_.plan_->bind, {1, 1, 1}, params);
+    return start_kernel(stream, b_.plan_->bind, {1, 1, 1}, false, params);
   }
 
   Result<void> launch(void* stream, const KernelCall& call) override {
@@ -239,7 +239,9 @@ class CudaQueue final : public Queue {
     }
     std::array<int64_t, 3> grid = call.grid;
     if (call.resident != 0) grid[0] = std::min(grid[0], int64_t{call.resident} * b_.processors_);
-    return start_kernel(stream, call.kernel, grid, params_.data());
+    return start_kernel(stream, call.kernel, grid,
+                        !call.behind_skipped && starts_early(b_.plan_->kernels[call.kernel], grid),
+                        params_.data());
   }
 
   Result<void> matmul(void* stream, size_t handle, const MatmulOperands& operands) override {
@@ -357,12 +359,21 @@ class CudaQueue final : public Queue {
 
   size_t block_bytes() const { return (b_.symbols_ + b_.ports_) * sizeof(int64_t); }
 
+  // Small blocks of a large grid would crowd on the multiprocessors that the launch before leaves
+  // first. Of blocks that ask for much shared memory few fit.
+  bool starts_early(const Kernel& k, const std::array<int64_t, 3>& grid) const {
+    constexpr uint32_t kFewFit = 32 << 10;  // bytes: six of them
+    return k.starts_early && b_.starts_early_ &&
+           (k.shared_bytes >= kFewFit ||
+            grid[0] * grid[1] * grid[2] <= int64_t{2} * b_.processors_);
+  }
+
   Result<void> start_kernel(void* stream, uint32_t kernel, const std::array<int64_t, 3>& grid,
-                            void** params) {
+                            bool early, void** params) {
     const Kernel& k = b_.plan_->kernels[kernel];
     std::array<CUlaunchAttribute, 2> attributes = {};
     unsigned count = 0;
-    if (k.starts_early && grid[0] * grid[1] * grid[2] <= b_.early_blocks_) {
+    if (early) {
       attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
       attributes[count++].value.programmaticStreamSerializationAllowed = 1;
     }

@@ -16,6 +16,8 @@
 // batch}. Key tiles without a live key, past the causal limit or outside of the window, are neither
 // read nor computed; dead keys are read as zeros.
 // Spec: T (f16, bf16, f32); heads, kv_heads, head_dim, v_dim, the four strides; block_m, block_n;
+// early (batch and, of EarlyPackedRows, what says which rows a sequence has, were there before the
+// launch before this one had ended: the template waits itself, behind them);
 // aligned (the pointers are 16-byte aligned; rows that are not are copied by elements); causal;
 // window_left, window_right (-1: none); scaled, score_scale.
 // Threads and dynamic shared memory: AttentionShape<Spec>; formulas and recommended tiles in
@@ -30,8 +32,9 @@ template <class Spec, class Score, class Visible, class Live, class Rows>
 TFCC_FN void attention(typename Spec::T* out, const typename Spec::T* q, const typename Spec::T* k,
                        const typename Spec::T* v, idx batch, idx, idx, const Score& score,
                        const Visible& visible, const Live& live, const Rows& rows) {
-  if ((idx)blockIdx.z >= batch) return;
-  const AttentionBlock<Spec, Rows> block(rows, (idx)blockIdx.x);
+  if (!Spec::early && (idx)blockIdx.z >= batch) return;
+  const AttentionBlock<Spec, Rows> block(rows, (idx)blockIdx.x, batch);
+  if constexpr (Spec::early) wait_for_predecessor();
   if (block.first >= block.queries) return;
   if constexpr (AttentionShape<Spec>::tensor_cores) {
     attention_mma<Spec>(out, q, k, v, block, score, visible, live);

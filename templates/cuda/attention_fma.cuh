@@ -188,7 +188,7 @@ TFCC_FN void attention_fma(f32* out, const f32* q, const f32* k, const f32* v, c
         tile_v, v, block, tile, bits);
   };
 
-  const i64 first_row = block.rows.first_query(block.b) + block.first;
+  const i64 first_row = block.first_query() + block.first;
   copy_query_tile<Spec, typename Rows::QkRows, threads>(tile_q, q, block, first_row);
   KeyBits<block_n> bits;
   idx tile = next_tile<block_n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);

@@ -249,7 +249,7 @@ TFCC_FN void attention_mma(typename Spec::T* out, const typename Spec::T* q,
     copy_key_tile<Spec, typename Warp::VRows, Spec::v_dim, Spec::v_stride, threads>(
         tiles_v + stage * Shape::v_elements, v, block, tile, bits);
   };
-  const i64 first_row = block.rows.first_query(block.b) + block.first;
+  const i64 first_row = block.first_query() + block.first;
   const int left = block.queries - block.first;
   copy_query_tile<Spec, typename Warp::QkRows, threads>(tile_q, q, block, first_row);
   KeyBits<block_n> bits;

@@ -165,8 +165,7 @@ template <class Spec, class Rows, int width, int stride, int threads, class Bloc
 TFCC_FN void copy_key_tile(typename Spec::T* to, const typename Spec::T* from, const Block& block,
                            idx tile, const Bits& bits, int thread = (int)threadIdx.x) {
   copy_tile<Rows, Spec::block_n, width, AttentionChunks<Spec>::chunked(width, stride), threads>(
-      to, from + block.rows.key_row(block.b, block.kv_head, tile * Spec::block_n, stride, width),
-      stride, bits, thread);
+      to, from + block.key_row(tile * Spec::block_n, stride, width), stride, bits, thread);
 }
 /// The queries of `block`, whose first is `first_row` of q; zeros where it has none.
 template <class Spec, class Rows, int threads, class Block>
@@ -235,7 +234,7 @@ TFCC_FN idx next_tile(idx tile, idx tiles, idx limit, idx b, const Live& live,
 
 /// Where the rows of a sequence lie: all have as many, one sequence behind the other.
 struct PaddedRows {
-  static constexpr bool packed = false, paged = false, listed = false;
+  static constexpr bool packed = false, paged = false, listed = false, held = false;
   idx queries, keys;
   TFCC_FN idx sequence(idx place) const { return place; }
   TFCC_FN idx query_count(idx) const { return queries; }
@@ -251,16 +250,25 @@ struct PaddedRows {
   TFCC_FN idx key_position(idx, idx j) const { return j; }
   TFCC_FN idx first_of_run(idx, idx, idx) const { return 0; }
 };
+/// A number of a table; `early`: where all multiprocessors see the same, before the launches before
+/// this one have ended.
+template <bool early> TFCC_FN i32 read_table(const i32* p) {
+  if constexpr (early) return fresh(p);
+  else return *p;
+}
+
 /// Rows that a pack left (ir/ops.md): each sequence has its own number, keys first, in order; `pos`
-/// is where a row stood.
-struct PackedRows {
-  static constexpr bool packed = true, paged = false, listed = false;
+/// is where a row stood. If `early`, what says which rows a sequence has is read before the
+/// launches before this one have ended; positions are not.
+template <bool early> struct PackedRowsAt {
+  static constexpr bool packed = true, paged = false, listed = false, held = early;
   const i32 *cu, *keys, *order, *pos;
-  TFCC_FN idx sequence(idx place) const { return order[place]; }
-  TFCC_FN idx query_count(idx b) const { return cu[b + 1] - cu[b]; }
-  TFCC_FN idx key_count(idx b) const { return keys[b]; }
-  TFCC_FN i64 first_query(idx b) const { return cu[b]; }
-  TFCC_FN i64 first_key(idx b) const { return cu[b]; }
+  TFCC_FN static idx at(const i32* p) { return read_table<early>(p); }
+  TFCC_FN idx sequence(idx place) const { return at(order + place); }
+  TFCC_FN idx query_count(idx b) const { return at(cu + b + 1) - at(cu + b); }
+  TFCC_FN idx key_count(idx b) const { return at(keys + b); }
+  TFCC_FN i64 first_query(idx b) const { return at(cu + b); }
+  TFCC_FN i64 first_key(idx b) const { return first_query(b); }
   TFCC_FN i64 key_row(idx b, idx head, idx j, int stride, int width) const {
     return (first_key(b) + j) * stride + head * width;
   }
@@ -274,19 +282,19 @@ struct PackedRows {
     return position(b, keys_ - 1) - at == keys_ - 1 ? at : -1;
   }
 };
+using PackedRows = PackedRowsAt<false>;
+using EarlyPackedRows = PackedRowsAt<true>;
+
 /// Queries as PackedRows, their positions rising in a sequence; keys in pages of a cache [pages,
 /// heads, page, width], where key j has position j. `table` has `most` pages for each sequence.
 /// Keys of one tile lie in one page. If `early` they are read before the launches before this one
 /// have ended, where all multiprocessors see the same.
 template <int page, int heads, bool early = false> struct PagedRows {
-  static constexpr bool packed = true, paged = true, listed = false;
+  static constexpr bool packed = true, paged = true, listed = false, held = false;
   static constexpr int page_size = page, most_queries = 0;
   const i32 *cu, *keys, *order, *pos, *table;
   idx most, pages;
-  TFCC_FN static i32 at(const i32* p) {
-    if constexpr (early) return fresh(p);
-    else return *p;
-  }
+  TFCC_FN static i32 at(const i32* p) { return read_table<early>(p); }
   TFCC_FN idx sequence(idx place) const { return at(order + place); }
   TFCC_FN idx query_count(idx b) const { return at(cu + b + 1) - at(cu + b); }
   TFCC_FN idx key_count(idx b) const { return imin(at(keys + b), most * page); }
@@ -371,15 +379,17 @@ template <class Spec, class Rows> struct AttentionBlock {
   idx b, h, kv_head, first, queries, keys;
   idx limit;  // keys below it are seen by some query of the block
   idx first_tile, tiles;
+  idx held_first;  // of Rows::held: the sequence's first row
   static constexpr int right = Spec::causal ? 0 : Spec::window_right,
                        left = Spec::window_left;  // -1: no end
 
   /// `place`: among the blocks of its sequence and head; of a list those of its head. Without a
-  /// place there are no queries.
-  TFCC_FN AttentionBlock(const Rows& rows_, idx place) : rows(rows_) {
+  /// place, or a sequence, there are no queries.
+  TFCC_FN AttentionBlock(const Rows& rows_, idx place, idx sequences) : rows(rows_) {
     h = (idx)blockIdx.y;
     kv_head = h / (Spec::heads / Spec::kv_heads);
     queries = first = 0;
+    if ((idx)blockIdx.z >= sequences) return;
     if constexpr (Rows::listed) {
       const TilePlace at = tile_place(place, rows.sequences, [&](idx s) {
         return ceil_div(rows.query_count(s), Spec::block_m);
@@ -393,6 +403,7 @@ template <class Spec, class Rows> struct AttentionBlock {
     }
     queries = rows.query_count(b);
     keys = rows.key_count(b);
+    if constexpr (Rows::held) held_first = (idx)rows.first_query(b);
     if constexpr (Rows::paged) {
       static_assert(Rows::page_size % Spec::block_n == 0, "the keys of a tile lie in one page");
       const idx last = imin(first + Spec::block_m, queries) - 1;
@@ -431,6 +442,20 @@ template <class Spec, class Rows> struct AttentionBlock {
       s = bit ? s : -kInf;
     }
     return s;
+  }
+  /// Rows of the sequence's first query and key, which are not in pages.
+  TFCC_FN i64 first_query() const {
+    if constexpr (Rows::held) return held_first;
+    else return rows.first_query(b);
+  }
+  TFCC_FN i64 first_key() const {
+    if constexpr (Rows::held) return held_first;
+    else return rows.first_key(b);
+  }
+  /// Where the row of key j begins.
+  TFCC_FN i64 key_row(idx j, int stride, int width) const {
+    if constexpr (Rows::held) return (first_key() + j) * stride + kv_head * width;
+    else return rows.key_row(b, kv_head, j, stride, width);
   }
   /// Positions of a query and of a key, which may lie past the ends.
   TFCC_FN idx query_position(idx i) const { return rows.position(b, imin(i, queries - 1)); }

@@ -98,9 +98,9 @@ template <class Spec, class Block> struct Loader {
   const Block& block;
 
   TFCC_FN void ask_for_queries() const {
-    ask_for_tile<Spec::block_m, Spec::head_dim>(
-        at.q(), q, block.rows.first_query(block.b) + block.first,
-        Spec::q_offset + block.h * Spec::head_dim, &at.barriers->q);
+    ask_for_tile<Spec::block_m, Spec::head_dim>(at.q(), q, block.first_query() + block.first,
+                                                Spec::q_offset + block.h * Spec::head_dim,
+                                                &at.barriers->q);
   }
   /// When all have released the slot; the first time nobody has to.
   TFCC_FN void ask_for_keys(idx tile, const Ring& to) const {
@@ -115,9 +115,7 @@ template <class Spec, class Block> struct Loader {
                                              Spec::v_offset + block.kv_head * Spec::v_dim,
                                              &at.barriers->v_full[to.slot]);
   }
-  TFCC_FN i64 first_key(idx tile) const {
-    return block.rows.first_key(block.b) + (i64)tile * Spec::block_n;
-  }
+  TFCC_FN i64 first_key(idx tile) const { return block.first_key() + (i64)tile * Spec::block_n; }
 };
 
 /// One warpgroup: 64 queries.
@@ -431,10 +429,9 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
     }
     group.wait_for_results();
   }
-  group.store_results(
-      out + (block.rows.first_query(block.b) + block.first + index * 64) * Spec::out_stride +
-          block.h * Spec::v_dim,
-      block.queries - block.first - index * 64);
+  group.store_results(out + (block.first_query() + block.first + index * 64) * Spec::out_stride +
+                          block.h * Spec::v_dim,
+                      block.queries - block.first - index * 64);
 }
 
 }  // namespace attention_wgmma_detail
@@ -457,11 +454,13 @@ TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const Te
     sm90::prefetch_map(v);
   }
   wait_for_predecessor();
-  if ((idx)blockIdx.z >= batch()) return;
+  const idx sequences = batch();
+  if ((idx)blockIdx.z >= sequences) return;
   using Block = AttentionBlock<Spec, decltype(rows())>;
   __shared__ alignas(8) f32 of_distances[Additions<Spec, Score, Block>::words];
   // Where later queries see more keys they come first, so that no long block is left for the end.
-  const Block block(rows(), (idx)(Block::right == 0 ? gridDim.x - 1 - blockIdx.x : blockIdx.x));
+  const Block block(rows(), (idx)(Block::right == 0 ? gridDim.x - 1 - blockIdx.x : blockIdx.x),
+                    sequences);
   const int left = block.queries - block.first, groups = left <= 0 ? 0 : left <= 64 ? 1 : S::groups;
   if (groups == 0) return;
   if (threadIdx.x == 0) at.init(groups);

@@ -146,21 +146,29 @@ template <class Tile, class Spec> struct Tiling : Tile {
   }
 
   /// By one warp: asks for all tiles of this block. If `early`, for the first parts of b before the
-  /// launches before this one have ended.
+  /// launches before this one have ended: few, for what they take from the way to this
+  /// multiprocessor the first part of a waits for. The other warps meet it behind those.
   template <bool early> TFCC_FN void ask(const TensorMap& a, const TensorMap& b) const {
-    if ((idx)blockIdx.x >= count()) return;
+    constexpr int ahead = stages < 2 ? stages : 2;
     sm90::RingPlace<stages> ring;
     int step = 0;
-    if constexpr (early) {
-      step = steps < stages ? steps : stages;
-#pragma unroll 4
-      for (int s = 0; s < step; ++s) {
+    if (early && (idx)blockIdx.x < count()) {
+      step = steps < ahead ? steps : ahead;
+#pragma unroll
+      for (int s = 0; s < ahead; ++s) {
+        if (s >= step) break;
         sm90::arrive_and_announce_once(&at.full[s], a_bytes + b_bytes);
         ask_for_b(b, column(blockIdx.x), s, s);
       }
-      wait_for_predecessor();
-#pragma unroll 4
-      for (int s = 0; s < step; ++s) ask_for_a(a, row(blockIdx.x), s, s);
+    }
+    __syncthreads();
+    wait_for_predecessor();
+    if constexpr (early) {
+#pragma unroll
+      for (int s = 0; s < ahead; ++s) {
+        if (s >= step) break;
+        ask_for_a(a, row(blockIdx.x), s, s);
+      }
       if (step == stages) ring.parity = 1;
       else ring.slot = step;
     }
@@ -351,8 +359,8 @@ template <class Spec> struct Chosen {
 
 }  // namespace matmul_wgmma_detail
 
-/// rows() is read when the launches before this one have ended; if Spec::early before that, for
-/// none of them makes it (docs/kernel-abi.md).
+/// rows() is read before the launches before this one have ended; what makes it has ended by then
+/// (docs/kernel-abi.md).
 template <class Spec, class Rows, class End, class Table = NoTable>
 TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec> b,
                           const Rows& rows, idx columns, idx k, const End& end,
@@ -363,49 +371,53 @@ TFCC_FN void matmul_wgmma(const TensorMap& a, matmul_wgmma_detail::MapsOfB<Spec>
   TFCC_DYNAMIC_SHARED(memory);
   __shared__ u64 full[S::stages], empty[S::stages];
   __shared__ EndMemory<Spec, S::groups * 64, end_room(Tiles::block_n)> end_memory;
-  static_assert(sizeof full + sizeof empty + sizeof end_memory + S::shared_bytes <= 227 << 10,
-                "more shared memory than a block can have");
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == S::groups * 128) {
     sm90::prefetch_map(a);
 #pragma unroll
     for (int i = 0; i < Tiles::count; ++i) sm90::prefetch_map(*b[i]);
   }
-  idx rows_now = 0;
-  if constexpr (Spec::early) rows_now = rows();
+  const idx rows_now = rows();
   const int warp = (int)sm90::uniform(threadIdx.x / kWarp);
   // Parameters of a kernel are far when the rows are known, shared memory is near. blockIdx.y is 0:
   // the way of an index that the compiler does not know is that of the address of the sizes.
   static_assert(has_table<Spec> == (sizeof(Table) > sizeof(NoTable)), "which tile is not told");
   __shared__ u64 near[4];
-  if constexpr (has_table<Spec>) {
-    const int word = (int)(threadIdx.x - kWarp);
-    if (word >= 0 && word < sizeof table.numbers / sizeof(u64))
-      near[word] = table.numbers[word + blockIdx.y];
-  }
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < S::stages; ++s) {
-      sm90::init_barrier(&full[s], 1);
-      sm90::init_barrier(&empty[s], S::groups * 4);
+  static_assert(
+      sizeof full + sizeof empty + sizeof end_memory + sizeof near + S::shared_bytes <= 227 << 10,
+      "more shared memory than a block can have");
+  const auto place = [&] {
+    return Place<Spec>{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024,
+                       full,
+                       empty,
+                       rows_now,
+                       columns,
+                       k,
+                       &end_memory};
+  };
+  // The warp that asks makes what it needs by itself, and meets the others when it has asked.
+  if (warp == S::groups * 4) {
+    const int lane = (int)threadIdx.x % kWarp;
+    if constexpr (has_table<Spec>) {
+      if (lane < (int)(sizeof table.numbers / sizeof(u64)))
+        near[lane] = table.numbers[lane + blockIdx.y];
     }
-    sm90::init_barrier(&end_memory.full, kPreparing);
-    sm90::init_barrier(&end_memory.empty, S::groups * 4);
-    sm90::publish_barriers();
+    if (lane == 0) {
+      for (int s = 0; s < S::stages; ++s) {
+        sm90::init_barrier(&full[s], 1);
+        sm90::init_barrier(&empty[s], S::groups * 4);
+      }
+      sm90::init_barrier(&end_memory.full, kPreparing);
+      sm90::init_barrier(&end_memory.empty, S::groups * 4);
+      sm90::publish_barriers();
+    }
+    __syncwarp();
+    with_tiling<Spec>(Tiles{}, tile_for<Spec>(near, table, rows_now), place(), Ask<Spec>{a, b});
+    return;
   }
   __syncthreads();
-  if constexpr (!Spec::early) {
-    wait_for_predecessor();
-    rows_now = rows();
-  }
-  const Place<Spec> place{memory + (1024 - sm90::shared_address(memory) % 1024) % 1024,
-                          full,
-                          empty,
-                          rows_now,
-                          columns,
-                          k,
-                          &end_memory};
-  const Chosen<Spec> tile(place, tile_for<Spec>(near, table, rows_now));
+  const Chosen<Spec> tile(place(), tile_for<Spec>(near, table, rows_now));
+  if constexpr (!Spec::early) wait_for_predecessor();
   if (warp < S::groups * 4) tile.multiply(warp / 4, end);
-  else if (warp == S::groups * 4) with_tiling<Spec>(Tiles{}, tile.number, place, Ask<Spec>{a, b});
   else tile.prepare(end, (int)threadIdx.x - (S::groups * 128 + 32));
 }
 

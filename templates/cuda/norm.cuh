@@ -10,7 +10,8 @@
 // threads_per_row, ... of vec elements. Sums in Real; the variance takes a second pass over the
 // registers, so a mean of 1000 costs no digits; the norm uses x before it is rounded for `sum`.
 // Spec: Real f32 or f64, of x; rank, hidden, vec (a power of two that divides hidden),
-// threads_per_row, threads; rms; eps.
+// threads_per_row, threads; rms; eps; units (so many of the first outer sizes are 1, but not all);
+// early (outer was there before the launch before this one had ended: the template waits itself).
 // Bound: bytes that value loads, out and sum. Shared memory: static, 4 bytes a warp.
 #pragma once
 #include "cuda/prelude.cuh"
@@ -58,10 +59,15 @@ TFCC_FN void norm(Out* out, Sum sum, const Dims<Spec::rank - 1>& outer, const Va
   constexpr bool has_beta = !kSame<Beta, decltype(nullptr)>,
                  has_sum = !kSame<Sum, decltype(nullptr)>;
   const idx row = row_of_thread<Spec>();
+  idx i[Spec::rank];
+  unravel<Spec::rank - 1, Spec::units>(row, outer, i);
+  if constexpr (Spec::early) {
+#pragma unroll
+    for (int k = 0; k < Spec::rank - 1; ++k) i[k] = held(i[k]);
+    wait_for_predecessor();
+  }
   if (row >= outer.count()) return;
   const i64 at = (i64)row * Spec::hidden;
-  idx i[Spec::rank];
-  unravel<Spec::rank - 1>(row, outer, i);
   const auto fill = apply<Spec::rank - 1>(value, i);
   NormRow<Spec> r;
   r.each([&](int p, idx c) { fill(c, r.v[p]); });

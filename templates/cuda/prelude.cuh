@@ -227,7 +227,8 @@ template <class V, int N, class F> TFCC_FN void fill_pack(V (&v)[N], idx first, 
 // (Kernel.starts_early). Until wait_for_predecessor() it may touch constants alone: everything else
 // may not be written yet, and what it would write may still be read. Sizes may be read by
 // FreshSizes where no launch before this one but those before its predecessor makes them; the
-// caller's addresses, and tensors of the caller that no launch writes, by fresh() in the same way.
+// caller's addresses, tensors of the caller that no launch writes, and what such a launch wrote, by
+// fresh() in the same way (docs/kernel-abi.md).
 
 /// Asks for a constant that the kernel will read; block 0 does it for all.
 TFCC_FN void prefetch([[maybe_unused]] const void* p, [[maybe_unused]] u32 bytes) {
@@ -237,6 +238,25 @@ TFCC_FN void prefetch([[maybe_unused]] const void* p, [[maybe_unused]] u32 bytes
       asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)p + at));
     }
   }
+#endif
+}
+
+/// The same for a constant of which every block reads all: it is in the L1 cache then, whose
+/// sectors have 32 bytes.
+TFCC_FN void bring_near([[maybe_unused]] const void* p, [[maybe_unused]] u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+  for (u32 at = threadIdx.x * 32; at < bytes; at += blockDim.x * 32) {
+    u32 unused;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(unused) : "l"((const char*)p + at));
+  }
+#endif
+}
+
+/// Parameters that are needed after the wait are fetched before it: their lines of constant memory
+/// are far at first.
+template <class... P> TFCC_FN void bring_parameters_near([[maybe_unused]] P... p) {
+#if __CUDA_ARCH__ >= 900
+  (..., [](const void* q) { asm volatile("" ::"l"(q)); }((const void*)p));
 #endif
 }
 
@@ -306,12 +326,23 @@ template <int N, class F> TFCC_FN auto apply(const F& f, const idx* i) {
   return apply(f, i, typename MakeSequence<N>::type{});
 }
 
-/// Sets i[0 .. N-1] to the indices of element `linear` of a tensor with these dims. Unsigned 32-bit
-/// division.
-template <int N> TFCC_FN void unravel(idx linear, const Dims<N>& dims, idx* i) {
+/// A number that the compiler does not know, nor makes again where it is used.
+template <class T> TFCC_FN T held(T number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
+/// Sets i[0 .. N-1] to the indices of element `linear` of a tensor with these dims, of which the
+/// first `units` are 1. Unsigned 32-bit division.
+template <int N, int units = 0> TFCC_FN void unravel(idx linear, const Dims<N>& dims, idx* i) {
   u32 rest = (u32)linear;
 #pragma unroll
   for (int k = N - 1; k > 0; --k) {
+    if (k <= units) {
+      i[k] = k == units ? (idx)rest : 0;
+      if (k == units) rest = 0;
+      continue;
+    }
     u32 d = (u32)dims[k];
     u32 q = rest / d;
     i[k] = (idx)(rest - q * d);

@@ -24,7 +24,8 @@ TFCC_FN u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared
 TFCC_FN void init_barrier(u64* b, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-/// After all init_barrier(), before TMA may see them; a __syncthreads() must follow.
+/// After all init_barrier(), before TMA may see them. Behind it the warp that asks TMA must meet, and
+/// before they wait the others.
 TFCC_FN void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 TFCC_FN void arrive_by_address(u32 b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory"); }
 TFCC_FN void arrive(u64* b) { arrive_by_address(shared_address(b)); }
@@ -40,11 +41,6 @@ TFCC_FN void wait_by_address(u32 b, u32 parity) {
 }
 TFCC_FN void wait(u64* b, u32 parity) { wait_by_address(shared_address(b), parity); }
 
-/// A number that the compiler does not know, nor makes again where it is used.
-template <class T> TFCC_FN T held(T number) {
-  asm volatile("" : "+r"(number));
-  return number;
-}
 /// Barriers of a loop that waits and arrives at every turn. Their address stays in a register; of a
 /// pointer it would be made anew.
 struct Barriers {

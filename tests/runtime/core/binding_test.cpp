@@ -189,6 +189,22 @@ TEST(Binding, a_product_without_rows_is_skipped) {
   EXPECT_FALSE(b.launches()[0].skip);
 }
 
+// A launch that counts on the wait of the one before it must know that there is none.
+TEST(Binding, a_launch_knows_that_the_one_before_it_is_skipped) {
+  for (const bool skips : {false, true}) {
+    Manifest m = read([&](pb::Plan& p) {
+      if (skips) {
+        product(p).mutable_m()->clear_code();
+        size(product(p).mutable_m(), {0, 0});
+      }
+    });
+    Binding b(m, m.plans[0]);
+    ASSERT_TRUE(b.bind(std::vector<int64_t>{2, 5}));
+    ASSERT_EQ(b.launches().size(), 3u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(b.launches()[i].behind_skipped, skips && i == 2) << i;
+  }
+}
+
 TEST(Binding, empty_runs_have_no_launches) {
   Manifest m = read();
   Binding b(m, m.plans[0]);

@@ -33,6 +33,7 @@ std::string NormStub::text() const {
 struct Spec {{
   using Real = f32;
   static constexpr int rank = 2, hidden = {1}, vec = {2}, threads_per_row = {3}, threads = {4};
+  static constexpr int units = 0; static constexpr bool early = false;
   static constexpr bool rms = {5}; static constexpr f32 eps = 1e-5f;
 }};
 struct Value {{
@@ -94,7 +95,7 @@ struct Spec {{
   static constexpr int q_stride = {7}, k_stride = {8}, v_stride = {9}, out_stride = {10};
   static constexpr int block_m = {11}, block_n = {12};
   static constexpr int window_left = {22}, window_right = {23};
-  static constexpr bool aligned = {13}, causal = {14}, scaled = {15};
+  static constexpr bool early = false, aligned = {13}, causal = {14}, scaled = {15};
   static constexpr int tf32 = 0;
   static constexpr f32 score_scale = {0}f;
 }};

@@ -80,6 +80,7 @@ inline f32 __shfl_xor_sync(u32, f32 value, int mask) {
 inline void __syncwarp() { simt().shuffle(0, 0); }
 inline f32 rsqrtf(f32 x) { return 1 / std::sqrt(x); }
 
+template <class T> T held(T number) { return number; }
 template <class T, class U> inline constexpr bool kSame = false;
 template <class T> inline constexpr bool kSame<T, T> = true;
 template <class T> void unpack2(u32 pair, f32& lo, f32& hi) {
@@ -135,6 +136,8 @@ struct State {
   std::map<int, bool> waited;
   std::map<int, std::vector<std::vector<Product>>> groups;
   bool maps_prefetched = false;
+  int announced_early = 0;  // parts, before the launch before has ended
+  const void *others_begin = nullptr, *others_end = nullptr;  // what that launch writes
 };
 inline State state;
 
@@ -235,14 +238,15 @@ inline bool same_in_all(u64 value) {
   return simt().lane() == 0;
 }
 inline void arrive_and_announce_once(u64* b, u32 bytes) {
-  if (same_in_all(reinterpret_cast<uintptr_t>(b) + bytes)) emulated::arrive(b, bytes);
+  if (!same_in_all(reinterpret_cast<uintptr_t>(b) + bytes)) return;
+  if (!emulated::state.waited[simt().thread()]) ++emulated::state.announced_early;
+  emulated::arrive(b, bytes);
 }
 inline void wait(u64* b, u32 parity) {
   const emulated::Barrier& x = emulated::barrier_of(b);
   simt().yield_until([&x, parity] { return (x.phase & 1) != parity; });
 }
 
-template <class T> T held(T number) { return number; }
 struct Barriers {
   u64* first;
   explicit Barriers(u64* b) : first(b) {}
@@ -316,7 +320,12 @@ inline u32 pair_of_digits(u32 byte, u32 zero_and_1024, u32 scale) {
 inline void publish_writes() {}
 template <int id> void meet(int threads) { simt().meet(id, threads); }
 
-inline void copy_16_bytes(void* to, const void* from) { std::memcpy(to, from, 16); }
+inline void copy_16_bytes(void* to, const void* from) {
+  if (from >= emulated::state.others_begin && from < emulated::state.others_end &&
+      !emulated::state.waited[simt().thread()])
+    simt().fail("what stands beside the sums is read before the launch before has ended");
+  std::memcpy(to, from, 16);
+}
 inline void wait_for_copies() {}
 
 inline u32 uniform(u32 v) { return static_cast<u32>(simt().shuffle(v, 0)); }
