@@ -205,7 +205,7 @@ std::string print(const MatmulConfig& config);
 /// `beside`: with what stands beside the sums.
 uint32_t wgmma_shared_bytes(const std::vector<WgmmaTile>& tiles, bool beside);
 /// The most that the kernel has beside that, for the ends of tiles.
-inline constexpr uint32_t kWgmmaEndBytes = 8 << 10;
+inline constexpr uint32_t kWgmmaEndBytes = 16 << 10;
 
 /// The tile by which the multiprocessor with most to do has least, and its shared memory, as
 /// MatmulStreamShape has it.

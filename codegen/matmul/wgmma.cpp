@@ -181,6 +181,7 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
   stub.type("Tiles", "WgmmaTiles<" + list.types + ">");
   stub.field("early", config.early);
   stub.field("trans_b", x.trans_b);
+  stub.field("costly", is_costly(x));
   const bool few = x.most_rows && *x.most_rows <= kFewRows, by_table = tiles.size() > 1 && !few;
   stub.field("tiles_of_few", few ? tiles_of_few(tiles, x, c.target.processors) : int64_t{-1});
   Taken taken;

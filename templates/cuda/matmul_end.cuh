@@ -19,11 +19,11 @@
 // have no time to wait or to compute anything while their products run. So two warps beside them
 // prepare the end of each tile in shared memory: what stands beside the sums, the vectors along the
 // columns, mean and rstd of the rows.
-// Four lanes have two rows of a part of 32 columns; they exchange 16-bit pairs so that each stores
-// 16 bytes.
+// Four lanes have two rows of a part of 32 columns. A warp turns its 16 rows of a part around in
+// shared memory (stmatrix), so that each lane stores 16 bytes.
 // Spec: T, Out; Tiles, of which `whole` says what all widths are multiples of (32 with moments, 16
 // if gated); gated; norm (0 none, 1 layer, 2 RMS), norm_groups, of 32 columns, in the moments of a
-// row; eps; moments; sum, whether v is stored too; beside, whether the epilogue is given a matrix
+// row; eps; costly, of the epilogue; moments; sum, whether v is stored too; beside, whether the epilogue is given a matrix
 // of T [rows, columns]; Columns, a ColumnValues<T..> of the vectors along the columns that it is
 // given, at most four.
 // Shared memory: if there is something beside, end_bytes(block_m, block_n) of the dynamic memory;
@@ -44,6 +44,9 @@ TFCC_FN constexpr int end_pitch(int block_n) { return (block_n + 31) / 32 * 64 +
 template <class Spec> TFCC_FN constexpr int end_bytes(int block_m, int block_n) {
   return Spec::beside ? block_m * end_pitch(block_n) : 0;
 }
+
+/// Bytes of a row of what a warp turns around, of 32 columns: eight rows meet no bank twice.
+inline constexpr int kTurnPitch = 80;
 
 #if __CUDA_ARCH__ >= 900
 
@@ -92,12 +95,13 @@ template <class Spec, class Epilogue, class Scaled = AsItIs> struct MatmulEnd {
   const typename Spec::T* beside = nullptr;
 };
 
-/// What is prepared for the end of a tile beside that, and barriers: `full` when it is there,
-/// `empty` when it has been used.
+/// What is prepared for the end of a tile beside that, where warps turn their rows around, and
+/// barriers: `full` when what is prepared is there, `empty` when it has been used.
 template <class Spec, int block_m, int block_n> struct alignas(16) EndMemory {
   static constexpr int rows = block_m, width = block_n;
   unsigned char columns[block_n * Spec::Columns::bytes + 16];
   f32 mean[block_m], rstd[block_m];
+  alignas(16) unsigned char turned[sizeof(typename Spec::Out) == 2 ? block_m * kTurnPitch : 16];
   u64 full, empty;
 };
 
@@ -187,9 +191,10 @@ TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, id
 }
 
 /// The end of one tile for a thread of a warpgroup, when its sums are there and what prepare_end()
-/// does. A loop over parts of the columns, for which the sums move down: code for all of them would
-/// be longer than what the instruction caches hold. Beyond the last column it computes an element
-/// of the edge once more, which is not stored.
+/// does. It goes through parts of the columns, one after the other. Where the epilogue is costly that
+/// is a loop, for which the sums move down: code for all parts would be longer than what the
+/// instruction caches hold. Else it is unrolled. Beyond the last column it computes an element of the
+/// edge once more, which is not stored.
 template <class Spec, class End, class Memory> struct EndOfTile {
   static constexpr int most = Memory::width,
                        kGroup = matmul_end_detail::kGroup;  // columns of the largest of the tiles
@@ -198,14 +203,14 @@ template <class Spec, class End, class Memory> struct EndOfTile {
   using T = typename Spec::T;
   const End& end;
   const unsigned char* tile;  // what stands beside the sums, of the group's rows
-  const Memory& memory;
+  Memory& memory;
   int group;
   idx rows, columns, first_row, first, lane,
       local;  // local: the first of the two rows of a thread, in the group
   int block_n, pitch;
 
-  TFCC_FN EndOfTile(const End& e, const unsigned char* beside, const Memory& m, int group_,
-                    idx rows_, idx columns_, idx row, idx column, int width)
+  TFCC_FN EndOfTile(const End& e, const unsigned char* beside, Memory& m, int group_, idx rows_,
+                    idx columns_, idx row, idx column, int width)
       : end(e),
         tile(beside + group_ * 64 * end_pitch(width)),
         memory(m),
@@ -251,17 +256,27 @@ template <class Spec, class End, class Memory> struct EndOfTile {
 
   /// As many of the columns as lie before `limit`, in rows of `width`.
   TFCC_FN void store_group(Out* to, const f32 (&v)[16], idx from, idx width, idx limit) const {
+    unsigned char* const turned =
+        memory.turned + (group * 4 + threadIdx.x / kWarp % 4) * 16 * kTurnPitch;
+    if constexpr (sizeof(Out) == 2) {
+      __syncwarp();  // all lanes have read what was there
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        u32 p[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(v[q * 4 + half * 2], v[q * 4 + half * 2 + 1]);
+        sm90::store_matrices(turned + (half * 8 + lane % 8) * kTurnPitch + lane / 8 * 16, p);
+      }
+      __syncwarp();
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const idx r = first_row + local + half * 8;
       if constexpr (sizeof(Out) == 2) {
-        u32 p[4];
-#pragma unroll
-        for (int q = 0; q < 4; ++q) p[q] = pack2<Out>(v[q * 4 + half * 2], v[q * 4 + half * 2 + 1]);
-        sm90::exchange_in_fours(p);
+        const uint4 eight =
+            sm90::load_16_bytes(turned + (half * 8 + lane / 4) * kTurnPitch + lane % 4 * 16);
         const idx c = from + lane % 4 * 8;
-        if (r < rows && c < limit)
-          *(uint4*)(to + r * width + c) = make_uint4(p[0], p[1], p[2], p[3]);
+        if (r < rows && c < limit) *(uint4*)(to + r * width + c) = eight;
       } else {
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
@@ -350,19 +365,23 @@ template <class Spec, class End, class Memory> struct EndOfTile {
         mean[half] = memory.mean[group * 64 + local + half * 8],
         rstd[half] = memory.rstd[group * 64 + local + half * 8];
     }
-#pragma unroll 1
-    for (idx from = first; from < first + block_n; from += part) {
+    constexpr int unrolled = Spec::costly ? 1 : most / part;
+#pragma unroll unrolled
+    for (int p = 0; p < most / part; ++p) {
+      const idx from = first + p * part;
 #pragma unroll
       for (int g = 0; g < part / kGroup; ++g) {
         if (Spec::Tiles::whole < part && g > 0 && from + g * kGroup >= first + block_n) break;
         f32 v[16];
 #pragma unroll
-        for (int i = 0; i < 16; ++i) v[i] = sums[g * 16 + i];
+        for (int i = 0; i < 16; ++i) v[i] = sums[(Spec::costly ? 0 : p * part / 2) + g * 16 + i];
         finish(v, from + g * kGroup, mean, rstd);
       }
       if (from + part >= first + block_n) break;
+      if constexpr (Spec::costly) {
 #pragma unroll
-      for (int i = part / 2; i < most / 2; ++i) sums[i - part / 2] = sums[i];
+        for (int i = part / 2; i < most / 2; ++i) sums[i - part / 2] = sums[i];
+      }
     }
   }
 };

@@ -15,7 +15,7 @@
 //
 // Spec: T (f16, bf16), Out; Tiles, a WgmmaTiles<WgmmaTile<block_m, block_n, stages, block_k>, ..>:
 // block_m 64 or 128, block_n any that wgmma has (sm90::multiply), without trans_b a multiple of 64;
-// early; trans_b; tiles_of_few, of several tiles: the numbers of those for at most 64 rows and for
+// early; trans_b; costly, of the epilogue; tiles_of_few, of several tiles: the numbers of those for at most 64 rows and for
 // at most 128, 4 bits each from the lowest on, or below 0 where there is a table; what
 // cuda/matmul_end.cuh has.
 // columns and k are multiples of 8. Boxes of a have Tiles::box_m rows, those of b for each tile its

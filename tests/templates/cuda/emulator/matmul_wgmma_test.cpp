@@ -25,7 +25,7 @@ template <class O, bool Early, bool Trans, class... Ts> struct SpecOf {
   using T = f16;
   using Out = O;
   using Tiles = WgmmaTiles<Ts...>;
-  static constexpr bool early = Early, trans_b = Trans;
+  static constexpr bool early = Early, trans_b = Trans, costly = !Early;
   static constexpr int tiles_of_few = -1;
 };
 
@@ -256,7 +256,8 @@ template <bool Early, int Kind, int Groups, class... Ts> struct NormSpec {
   static constexpr bool gated = false;
   static constexpr int norm = Kind, norm_groups = Groups;
   static constexpr f32 eps = 0.5f;
-  static constexpr bool early = Early, trans_b = true, moments = true, sum = true, beside = true;
+  static constexpr bool early = Early, trans_b = true, costly = Early, moments = true, sum = true,
+                        beside = true;
   static constexpr int tiles_of_few = -1;
 };
 

@@ -362,16 +362,17 @@ template <class T, int n, bool across> void multiply(f32 (&d)[n / 2], u64 a, u64
   emulated::state.groups[simt().thread()].back().push_back({d, n, a, b, add, across});
 }
 
-inline void exchange_in_fours(u32 (&p)[4]) {
-  u32 got[4] = {};
-  const int first = simt().lane() / 4 * 4, own = simt().lane() % 4;
-  for (int from = 0; from < 4; ++from) {
-    for (int i = 0; i < 4; ++i) {
-      const auto v = static_cast<u32>(simt().shuffle(p[i], first + from));
-      if (i == own) got[from] = v;
-    }
-  }
-  std::memcpy(p, got, sizeof got);
+/// The address that another lane gives.
+inline unsigned char* address_of_lane(void* own, int lane) {
+  const auto bits = reinterpret_cast<u64>(own);
+  const u64 low = static_cast<u32>(simt().shuffle(static_cast<u32>(bits), lane)),
+            high = static_cast<u32>(simt().shuffle(static_cast<u32>(bits >> 32), lane));
+  return reinterpret_cast<unsigned char*>(high << 32 | low);
+}
+inline void store_matrices(void* row, const u32 (&r)[4]) {
+  const int lane = simt().lane();
+  for (int m = 0; m < 4; ++m)
+    std::memcpy(address_of_lane(row, m * 8 + lane / 4) + lane % 4 * 4, &r[m], 4);
 }
 
 }  // namespace sm90
