@@ -71,7 +71,7 @@ class Stub {
   std::string size(ExprRef e) const;
   std::string sizes(const std::vector<ExprRef>& dims) const;
   std::string object(const std::string& functor) const;  // made of its members
-  /// The same, read before the wait of a kernel that does not wait itself; `name` of a variable.
+  /// CUDA: the same, read before the wait; the name of the variable that has them.
   std::string sizes_before_wait(const std::string& name, const std::vector<ExprRef>& dims);
   /// CUDA: vectors that every block reads as a whole are brought to its L1 cache before its wait.
   void constants_near() { near_ = true; }
