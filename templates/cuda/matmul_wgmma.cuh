@@ -146,10 +146,10 @@ template <class Tile, class Spec> struct Tiling : Tile {
   }
 
   /// By one warp: asks for all tiles of this block. If `early`, for the first parts of b before the
-  /// launches before this one have ended: few, for what they take from the way to this
-  /// multiprocessor the first part of a waits for. The other warps meet it behind those.
+  /// launches before this one have ended. Only a few: what is asked for first comes first, and the
+  /// products wait for a part of a. The other warps meet it behind those.
   template <bool early> TFCC_FN void ask(const TensorMap& a, const TensorMap& b) const {
-    constexpr int ahead = stages < 2 ? stages : 2;
+    constexpr int ahead = 2;  // of at least two stages
     sm90::RingPlace<stages> ring;
     int step = 0;
     if (early && (idx)blockIdx.x < count()) {
