@@ -177,8 +177,7 @@ bool begins_early(const EmitContext& c, const ir::Op& op) {
 }
 
 // The same of a form for many tokens, without pages: sizes, and rows that a pack left. Not for f32:
-// its kernels run far longer than they take to start, and those of TF32 have no registers left. Nor
-// have warpgroups.
+// its kernels run far longer than they take to start, and those of TF32 have no registers left.
 bool knows_rows_early(const EmitContext& c, const ir::Op& op, const AttentionDesc& x) {
   const auto& attrs = op.as<ir::AttentionAttrs>();
   if (!c.cuda() || attrs.page || size_of(x.type) != 2) return false;
@@ -203,22 +202,25 @@ std::vector<std::string> arguments_of(Stub& stub, const EmitContext& c, const ir
   const auto add = [&](std::initializer_list<std::string> more) {
     arguments.insert(arguments.end(), more);
   };
-  const auto made = [&](const char* n) { return fmt::format("[&{}] {{ return {}; }}", n, rows); };
+  const auto made = [&](bool fresh) {
+    return fmt::format("[&{}] {{ return {}; }}", fresh ? ", n = FreshSizes{n}" : "", rows);
+  };
+  const auto batch = [&] { return early ? stub.early_size(x.batch) : stub.late_size(x.batch); };
   if (tile.resident) {
     for (size_t k = 0; k < 3; ++k)
       add({fmt::format("m{}", add_map(c, maps, x.parts[k], k == 0 ? tile.block_m : tile.block_n))});
-    add({stub.late_size(x.batch)});
+    add({batch()});
     if (rows.empty())
       rows = fmt::format("PaddedRows{{(idx)({}), (idx)({})}}", stub.size(x.queries),
                          stub.size(x.keys));
-    add({made("")});
+    add({made(early)});
     rows.clear();
     stub.waits_itself(), stub.resident(tile.resident), stub.maps(maps.size());
   } else {
     for (const RowSlice& part : x.parts) add({stub.in(part.base, part.offset)});
     if (tile.warps) {
-      add({early ? stub.early_size(x.batch) : stub.late_size(x.batch)});
-      rows = made(early ? ", n = FreshSizes{n}" : "");
+      add({batch()});
+      rows = made(early);
     } else if (early) {
       const std::string sizes = stub.sizes_before_wait("sizes", {x.batch, x.most_queries, x.keys});
       for (size_t k = 0; k < 3; ++k) add({fmt::format("{}[{}]", sizes, k)});
@@ -243,16 +245,14 @@ KernelLaunch launch_of(const EmitContext& c, OpId o, const AttentionDesc& x,
             : decodes  ? "attention_decode"
                        : "attention",
             op.operands, values_read(op, x, warpgroups), {op.results[0]});
-  const bool early = decodes      ? begins_early(c, op)
-                     : warpgroups ? false
-                                  : knows_rows_early(c, op, x);
+  const bool early = decodes ? begins_early(c, op) : knows_rows_early(c, op, x);
   if (early || warpgroups) stub.reads_early();
   if (early) stub.waits_itself();
   if (early && decodes) stub.resident(1);
   const std::vector<std::string> functors = add_functors(stub, attrs, x, warpgroups);
   add_spec(stub, c, attrs, x, tile);
   if (c.cuda()) {
-    if (!warpgroups) stub.field("early", early);
+    stub.field("early", early);
     const char* const shape = warpgroups ? "AttentionWgmmaShape"
                               : decodes  ? "DecodeShape"
                                          : "AttentionShape";

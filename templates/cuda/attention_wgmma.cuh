@@ -4,14 +4,15 @@
 //
 // A block owns block_m queries of one head of one sequence, a warpgroup 64 of them. Scores, weights
 // and results stay in registers:
-// S = Q K^T reads q and k from shared memory, O += P V takes P from registers. Keys and values pass
-// through two slots each, which the first thread has TMA fill: the next keys are asked for while
-// the scores of these are computed, the next values while the results are.
-// A warp for that alone would cost registers. A warpgroup alone does one thing after the other;
-// several on a multiprocessor (five with heads of 64, four with what is added by distance, three
-// with other functors; four or two with heads of 128), in different places, run the softmax of one beside the products of others. Keys and
-// head_dim are taken in the order of the mma.sync form, in tiles of the same block_n: the results
-// have the same bits; tiles in which a row sees no key change none.
+// S = Q K^T reads q and k from shared memory, O += P V takes P from registers. A tile of keys and
+// its values have one of two slots, which the first warp has TMA fill: the next tile is asked for
+// while the scores of this one are computed. The others wait for that warp at each product, so it
+// asks once a tile, and slots and descriptors are in uniform registers.
+// A warpgroup alone does one thing after the other; several on a multiprocessor (five with heads of
+// 64, four with what is added by distance, three with other functors; four or two with heads of
+// 128), in different places, run the softmax of one beside the products of others. Keys and head_dim
+// are taken in the order of the mma.sync form, in tiles of the same block_n: the results have the
+// same bits; tiles in which a row sees no key change none.
 // What a score adds to the product is computed while that is under way. If it depends on j - i alone
 // a tile has 127 values, which threads exchange through shared memory.
 // A box of keys may reach into the rows of the next sequence, or past the last: scores there are
@@ -19,15 +20,15 @@
 //
 // q, k and v are tensor maps of row-major 16-bit matrices in boxes of 64 columns, of block_m rows
 // for q and block_n for k and v; heads of q begin at column q_offset, and so on.
-// Spec: T (f16, bf16); heads, kv_heads, head_dim, v_dim (64, 128); q_offset, k_offset, v_offset,
+// Spec: T (f16, bf16); early (sizes, and rows that rows() tells, are read before the launches before
+// this one have ended); heads, kv_heads, head_dim, v_dim (64, 128); q_offset, k_offset, v_offset,
 // out_stride; block_m (64, 128);
 // block_n (64); causal; window_left, window_right (-1: none); scaled, score_scale.
 // Block: 2 block_m threads. Grid: {ceil(queries, block_m), heads, batch}. Shared:
 // AttentionWgmmaShape<Spec>::shared_bytes.
 // Bound: 4 * queries * keys * head_dim FLOP a head; at head_dim 64 as many cycles of exp2.
-// Measured on an H200 (docs/performance.md), 12 heads of 64: 28.3 us for 16 sequences of 102 to 512
-// tokens (274 TFLOP/s, 35% of what products of 8192 reach), 129.6 us at 16 x 1024 (398 TFLOP/s,
-// 50%).
+// Measured on an H200 (docs/performance.md), 12 heads of 64: 35.5 us at 16 x 512 (363 TFLOP/s, 46%
+// of what products of 8192 reach), 1.92 ms at 16 x 4096 (429 TFLOP/s, 54%).
 #pragma once
 #include "cuda/attention_softmax.cuh"
 #include "cuda/sm90.cuh"
@@ -56,7 +57,9 @@ namespace attention_wgmma_detail {
 template <class Spec> struct Memory {
   using S = AttentionWgmmaShape<Spec>;
   struct Barriers {
-    u64 q, k_full[S::slots], k_empty[S::slots], v_full[S::slots], v_empty[S::slots];
+    u64 q, full[S::slots], empty[S::slots];
+    // What is needed now and then, so that no register has it.
+    idx first_query, first_key, left;
   };
   unsigned char* base;
   Barriers* barriers;
@@ -71,63 +74,59 @@ template <class Spec> struct Memory {
   TFCC_FN void init(int groups) const {
     sm90::init_barrier(&barriers->q, 1);
     for (int s = 0; s < S::slots; ++s) {
-      sm90::init_barrier(&barriers->k_full[s], 1);
-      sm90::init_barrier(&barriers->v_full[s], 1);
-      sm90::init_barrier(&barriers->k_empty[s], groups * 4);
-      sm90::init_barrier(&barriers->v_empty[s], groups * 4);
+      sm90::init_barrier(&barriers->full[s], 1);
+      sm90::init_barrier(&barriers->empty[s], groups * 4);
     }
     sm90::publish_barriers();
   }
 };
 
-/// By one thread: a tile of `rows` rows and `columns` columns, 64 columns a box.
+/// By one warp: a tile of `rows` rows and `columns` columns, 64 columns a box. Who asks has announced
+/// its bytes.
 template <int rows, int columns>
-TFCC_FN void ask_for_tile(unsigned char* to, const TensorMap& map, i64 row, int column, u64* full) {
-  sm90::arrive_and_announce(full, rows * columns * 2);
+TFCC_FN void ask_for_tile(unsigned char* to, const TensorMap& map, idx row, int column, u64* full) {
 #pragma unroll
   for (int c = 0; c < columns; c += 64)
-    sm90::copy_box(to + c * rows * 2, map, (i32)row, column + c, full);
+    sm90::copy_box_once(to + c * rows * 2, map, row, column + c, full);
 }
 
 using Ring = sm90::RingPlace<2>;
 
-/// What one thread asks TMA for.
+/// What the first warp asks TMA for.
 template <class Spec, class Block> struct Loader {
   const Memory<Spec>& at;
   const TensorMap &q, &k, &v;
   const Block& block;
 
   TFCC_FN void ask_for_queries() const {
-    ask_for_tile<Spec::block_m, Spec::head_dim>(at.q(), q, block.first_query() + block.first,
+    sm90::arrive_and_announce_once(&at.barriers->q, AttentionWgmmaShape<Spec>::q_bytes);
+    ask_for_tile<Spec::block_m, Spec::head_dim>(at.q(), q, at.barriers->first_query,
                                                 Spec::q_offset + block.h * Spec::head_dim,
                                                 &at.barriers->q);
   }
-  /// When all have released the slot; the first time nobody has to.
-  TFCC_FN void ask_for_keys(idx tile, const Ring& to) const {
-    sm90::wait(&at.barriers->k_empty[to.slot], to.parity ^ 1);
-    ask_for_tile<Spec::block_n, Spec::head_dim>(at.k(to.slot), k, first_key(tile),
-                                                Spec::k_offset + block.kv_head * Spec::head_dim,
-                                                &at.barriers->k_full[to.slot]);
+  /// Keys and values, when all have released the slot; the first time nobody has to.
+  TFCC_FN void ask_for(idx tile, const Ring& to) const {
+    using S = AttentionWgmmaShape<Spec>;
+    u64* const full = &at.barriers->full[to.slot];
+    const idx row = at.barriers->first_key + tile * Spec::block_n;
+    sm90::wait(&at.barriers->empty[to.slot], to.parity ^ 1);
+    sm90::arrive_and_announce_once(full, S::k_bytes + S::v_bytes);
+    ask_for_tile<Spec::block_n, Spec::head_dim>(
+        at.k(to.slot), k, row, Spec::k_offset + block.kv_head * Spec::head_dim, full);
+    ask_for_tile<Spec::block_n, Spec::v_dim>(at.v(to.slot), v, row,
+                                             Spec::v_offset + block.kv_head * Spec::v_dim, full);
   }
-  TFCC_FN void ask_for_values(idx tile, const Ring& to) const {
-    sm90::wait(&at.barriers->v_empty[to.slot], to.parity ^ 1);
-    ask_for_tile<Spec::block_n, Spec::v_dim>(at.v(to.slot), v, first_key(tile),
-                                             Spec::v_offset + block.kv_head * Spec::v_dim,
-                                             &at.barriers->v_full[to.slot]);
-  }
-  TFCC_FN i64 first_key(idx tile) const { return block.first_key() + (i64)tile * Spec::block_n; }
 };
 
 /// One warpgroup: 64 queries.
 template <class Spec> struct Group {
   using T = typename Spec::T;
   static constexpr int n = Spec::block_n, d = Spec::head_dim, dv = Spec::v_dim;
-  int index;
   f32 s[n / 8][4], o[dv / 8][4];
   u32 p[n / 16][4];
   OnlineSoftmax<Spec> softmax;
 
-  TFCC_FN Group(int index_) : index(index_) {
+  TFCC_FN Group() {
 #pragma unroll
     for (int t = 0; t < dv / 8; ++t) {
 #pragma unroll
@@ -181,24 +180,6 @@ template <class Spec> struct Group {
     for (int t = 0; t < n / 16; ++t) sm90::hold(p[t]);
   }
 
-  /// Values of dead keys become 0; two threads of the group have a row.
-  TFCC_FN void clear_dead(unsigned char* v, const KeyBits<n>& bits) const {
-    const int thread = threadIdx.x % 128;
-#pragma unroll
-    for (int key = thread / 2; key < n; key += 64) {
-      if (bits(key)) continue;
-#pragma unroll
-      for (int c = 0; c < dv; c += 64) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          *(uint4*)(v + c * n * 2 + key * 128 + thread % 2 * 64 + e * 16) = make_uint4(0, 0, 0, 0);
-      }
-    }
-    sm90::publish_writes();
-    if (index == 0) sm90::meet<1>(128);
-    else sm90::meet<2>(128);
-  }
-
   /// o / sum of the first `count` rows; rows without a visible key are 0.
   TFCC_FN void store_results(T* out, int count) {
     const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp % 4 * 16 + lane / 4;
@@ -220,6 +201,26 @@ template <class Spec> struct Group {
     }
   }
 };
+
+/// Values of dead keys become 0; two threads of warpgroup `index` have a row.
+template <class Spec>
+TFCC_FN void clear_dead(unsigned char* v, const KeyBits<Spec::block_n>& bits, int index) {
+  constexpr int n = Spec::block_n;
+  const int thread = threadIdx.x % 128;
+#pragma unroll
+  for (int key = thread / 2; key < n; key += 64) {
+    if (bits(key)) continue;
+#pragma unroll
+    for (int c = 0; c < Spec::v_dim; c += 64) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        *(uint4*)(v + c * n * 2 + key * 128 + thread % 2 * 64 + e * 16) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  sm90::publish_writes();
+  if (index == 0) sm90::meet<1>(128);
+  else sm90::meet<2>(128);
+}
 
 /// What a score adds for all of a tile's keys, of a lane of the block's only warpgroup if it adds
 /// anything. Element [t][c] is as that of scores (cuda/attention_softmax.cuh).
@@ -361,20 +362,62 @@ class Additions<Spec, DiagonalScore<Added, Product>, Block>
   int parity_ = 0;
 };
 
-/// Scores of a warp, whose first row is `row`, against keys of `tile`; what is hidden becomes -inf.
-template <class Spec, int n, class Block, class Score, class Bits, class Visible>
+/// Whether all keys of a tile are alive, of bits that nobody has looked at.
+struct AllOrSome {
+  bool live;
+  TFCC_FN bool all() const { return live; }
+};
+
+/// Scores of a warp, whose first row is `row`, against the tile that `keys` is at; what is hidden
+/// becomes -inf.
+template <class Spec, int n, class Block, class Score, class Keys, class Visible>
 TFCC_FN void finish_scores(f32 (&s)[n][4], const Block& block,
-                           const Additions<Spec, Score, Block>& additions, const Bits& bits,
-                           idx tile, idx row, const Visible& visible) {
-  const bool cut = block.cuts(bits, tile, row, 16);
+                           const Additions<Spec, Score, Block>& additions, const Keys& keys,
+                           idx row, const Visible& visible) {
+  const bool cut = block.cuts(AllOrSome{keys.all()}, keys.now, row, 16);
   if (Spec::scaled && kSame<Visible, AllVisible> && !cut) return;
   const int lane = (int)threadIdx.x % kWarp;
   mask_each_score<16>(
-      s, block, lane, row + lane / 4, tile, bits, cut,
+      s, block, lane, row + lane / 4, keys.now, keys.bits(), cut,
       [&](int t, int c) -> decltype(auto) { return additions.of(t, c); }, visible);
 }
 
-/// By warpgroup `index` of a block; one thread of the block `asks`.
+/// The live keys of a block's tiles, one after the other. Without dead keys within a sequence they
+/// are computed where they are needed: no register has them.
+template <class Spec, class Block, class Live> class LiveTiles {
+  static constexpr int n = Spec::block_n;
+  static constexpr bool counted = kSame<Live, AllLive>;
+
+ public:
+  const idx
+      tiles;  // the same in all lanes, which the compiler sees, so that places in rings are, too
+  idx now;    // `tiles`: there is none any more
+  TFCC_FN LiveTiles(const Block& block, const Live& live)
+      : tiles((idx)sm90::uniform((u32)block.tiles)), block_(block), live_(live) {
+    now = find(block.first_tile, bits_);
+  }
+  TFCC_FN idx next() { return find(now + 1, next_bits_); }
+  TFCC_FN void go_on(idx next) { now = next, bits_ = next_bits_; }
+  TFCC_FN bool all() const {
+    if constexpr (counted) return (now + 1) * n <= block_.limit;
+    else return bits_.all();
+  }
+  TFCC_FN KeyBits<n> bits() const {
+    KeyBits<n> found = bits_;
+    if constexpr (counted) find(now, found);
+    return found;
+  }
+
+ private:
+  TFCC_FN idx find(idx tile, KeyBits<n>& bits) const {
+    return next_tile<n>(tile, tiles, block_.limit, block_.b, live_, bits);
+  }
+  const Block& block_;
+  const Live& live_;
+  KeyBits<n> bits_, next_bits_;
+};
+
+/// By warpgroup `index` of a block; one warp of the block `asks`.
 template <class Spec, class Block, class Score, class Visible, class Live>
 TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& block, int index,
                     const Loader<Spec, Block>& loader, bool asks, f32* of_distances,
@@ -388,50 +431,45 @@ TFCC_FN void attend(typename Spec::T* out, const Memory<Spec>& at, const Block& 
   const bool releases = threadIdx.x % kWarp == 0;
   const idx warp_row = block.first + index * 64 + threadIdx.x / kWarp % 4 * 16;
   Additions<Spec, Score, Block> additions(score, block, of_distances);
-  Group<Spec> group(index);
-  KeyBits<n> bits;
-  idx tile = next_tile<n>(block.first_tile, block.tiles, block.limit, block.b, live, bits);
+  Group<Spec> group;
+  LiveTiles<Spec, Block, Live> keys(block, live);
+  const bool any = keys.now < keys.tiles;
   Ring ring;
   if (asks) {
     loader.ask_for_queries();
-    if (tile < block.tiles) loader.ask_for_keys(tile, ring), loader.ask_for_values(tile, ring);
+    if (any) loader.ask_for(keys.now, ring);
   }
-  if (tile < block.tiles) additions.begin(tile);
-  __syncwarp();
   sm90::wait(&barriers.q, 0);  // what TMA writes must be there before the block ends
-  if (tile < block.tiles) {
+  if (any) {
+    additions.begin(keys.now);
+    sm90::wait(&barriers.full[0], 0);
+    group.hold_results();
+    group.begin_scores(q, k);
     while (true) {
-      sm90::wait(&barriers.k_full[ring.slot], ring.parity);
-      group.begin_scores(q, sm90::advance(k, ring.slot * S::k_bytes));
-      KeyBits<n> next_bits;
-      const idx next = next_tile<n>(tile + 1, block.tiles, block.limit, block.b, live, next_bits);
+      const idx next = keys.next();
       Ring ahead = ring;
       ahead.next();
-      if (asks && next < block.tiles) loader.ask_for_keys(next, ahead);
-      __syncwarp();
-      additions.take(tile, next);
+      if (asks && next < keys.tiles) loader.ask_for(next, ahead);
+      additions.take(keys.now, next);
       group.wait_for_scores();
-      if (releases) sm90::arrive(&barriers.k_empty[ring.slot]);
-      finish_scores<Spec>(group.s, block, additions, bits, tile, warp_row, visible);
+      finish_scores<Spec>(group.s, block, additions, keys, warp_row, visible);
       group.softmax.update(group.s, group.o);
       group.pack_weights();
-      sm90::wait(&barriers.v_full[ring.slot], ring.parity);
-      if (!bits.all()) group.clear_dead(at.v(ring.slot), bits);
+      if (!keys.all()) clear_dead<Spec>(at.v(ring.slot), keys.bits(), index);
       group.begin_results(sm90::advance(v, ring.slot * S::v_bytes));
-      if (next >= block.tiles) break;
-      if (asks) loader.ask_for_values(next, ahead);
-      __syncwarp();
       group.wait_for_results();
-      if (releases) sm90::arrive(&barriers.v_empty[ring.slot]);
+      if (next >= keys.tiles) break;
+      if (releases) sm90::arrive(&barriers.empty[ring.slot]);
+      sm90::wait(&barriers.full[ahead.slot], ahead.parity);
+      group.begin_scores(q, sm90::advance(k, ahead.slot * S::k_bytes));
       ring = ahead;
-      tile = next;
-      bits = next_bits;
+      keys.go_on(next);
     }
-    group.wait_for_results();
   }
-  group.store_results(out + (block.first_query() + block.first + index * 64) * Spec::out_stride +
-                          block.h * Spec::v_dim,
-                      block.queries - block.first - index * 64);
+  const int row = index * 64;
+  group.store_results(
+      out + (i64)(barriers.first_query + row) * Spec::out_stride + block.h * Spec::v_dim,
+      barriers.left - row);
 }
 
 }  // namespace attention_wgmma_detail
@@ -453,21 +491,28 @@ TFCC_FN void attention_wgmma(typename Spec::T* out, const TensorMap& q, const Te
     sm90::prefetch_map(k);
     sm90::prefetch_map(v);
   }
-  wait_for_predecessor();
+  if constexpr (!Spec::early) wait_for_predecessor();
   const idx sequences = batch();
-  if ((idx)blockIdx.z >= sequences) return;
+  if (!Spec::early && (idx)blockIdx.z >= sequences) return;
   using Block = AttentionBlock<Spec, decltype(rows())>;
   __shared__ alignas(8) f32 of_distances[Additions<Spec, Score, Block>::words];
   // Where later queries see more keys they come first, so that no long block is left for the end.
   const Block block(rows(), (idx)(Block::right == 0 ? gridDim.x - 1 - blockIdx.x : blockIdx.x),
                     sequences);
   const int left = block.queries - block.first, groups = left <= 0 ? 0 : left <= 64 ? 1 : S::groups;
+  if (threadIdx.x == 0 && groups > 0) {
+    barriers.first_query = (idx)block.first_query() + block.first;
+    barriers.first_key = (idx)block.first_key();
+    barriers.left = left;
+    at.init(groups);
+  }
+  if constexpr (Spec::early) wait_for_predecessor();
   if (groups == 0) return;
-  if (threadIdx.x == 0) at.init(groups);
   __syncthreads();
   if (group >= groups) return;
   const Loader<Spec, Block> loader{at, q, k, v, block};
-  attend(out, at, block, group, loader, threadIdx.x == 0, of_distances, score, visible, live);
+  const bool asks = sm90::uniform(threadIdx.x / kWarp) == 0;
+  attend(out, at, block, group, loader, asks, of_distances, score, visible, live);
 }
 
 #endif
