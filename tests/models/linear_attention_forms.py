@@ -5,6 +5,7 @@
 Writes a folder FOLDER/NAME as README.md describes for each spelling below (all if none is named), expected outputs in float64. Needs
 torch and onnx, and `--lengths 1,63,64,65` if other cases are wanted. Weights are random. `check.py TFCC --folder FOLDER` judges them.
 With `--rounded` parameters and inputs are values of bf16, so that what bf16 makes of them is no error of a bf16 program.
+With `--alone` there are no projections: q, k and v [batch, tokens, heads, size] are the inputs, as of fast-transformers' module.
 
   cumsum_einsum    (a) CumSum over the tokens of einsum(k, v), contracted with q; elu(x) + 1, normaliser q . cumsum(k) + eps
   cumsum_mul       (a) the same with unsqueezed operands and a Mul
@@ -156,28 +157,47 @@ class Softmax(Block):
         return (torch.einsum("bhld,bhldm->bhlm", q, state) / z.unsqueeze(-1)).transpose(1, 2)
 
 
+class Alone(torch.nn.Module):
+    """The attention of a block without its projections; `more` is a mask, or what the decays are made of."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, q, k, v, more=None):
+        if isinstance(self.block, Gated):
+            return self.block.attend(q, k, v, torch.nn.functional.logsigmoid(more) / 16)
+        return self.block.attend(q, k, v) if more is None else self.block.attend(q, k, v, more)
+
+
 FORMS = {"cumsum_einsum": CumsumEinsum, "cumsum_mul": CumsumMul, "quadratic": Quadratic, "quadratic_plain": QuadraticPlain,
          "full_mask": FullMask, "chunks": Chunks, "chunks_einsum": ChunksEinsum,
          "retnet": Retnet, "gated": Gated, "softmax": Softmax}
 EXPORTERS = ["ts14", "ts17", "dynamo18", "dynamo20", "dynamo23"]
 
 
-def arguments(form, batch, tokens, seed, given=lambda x: x):
+def arguments(form, batch, tokens, seed, given=lambda x: x, alone=False):
+    """By name."""
     g = torch.Generator().manual_seed(seed)
-    x = given(torch.randn(batch, tokens, WIDTH, generator=g))
-    if form.causal:
-        return (x,)
-    lengths = torch.randint(1, tokens + 1, (batch,), generator=g)
-    return x, (torch.arange(tokens)[None] < lengths[:, None]).float()
+    made = lambda *shape: given(torch.randn(batch, tokens, *shape, generator=g))  # noqa: E731
+    inputs = {n: made(HEADS, SIZE) for n in "qkv"} if alone else {"x": made(WIDTH)}
+    if alone and form is Gated:
+        inputs["gate"] = made(HEADS)
+    if not form.causal:
+        lengths = torch.randint(1, tokens + 1, (batch,), generator=g)
+        inputs["mask"] = (torch.arange(tokens)[None] < lengths[:, None]).float()
+    return inputs
 
 
-def export(name, exporter, folder, lengths, given):
+def export(name, exporter, folder, lengths, given, alone):
     torch.manual_seed(0)
     module = FORMS[name]().eval()
     for p in module.parameters():
         p.data = given(p.data)
-    example = arguments(FORMS[name], BATCH, TOKENS, 1)
-    names = ["x", "mask"][: len(example)]
+    if alone:
+        module = Alone(module)
+    made = arguments(FORMS[name], BATCH, TOKENS, 1, alone=alone)
+    names, example = list(made), tuple(made.values())
     opset = int(exporter[-2:])
     path = folder / "model.onnx"
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,20 +216,22 @@ def export(name, exporter, folder, lengths, given):
     module = module.double()
     for case, tokens in enumerate(lengths):
         tokens = -(-tokens // 64) * 64 if name.startswith("chunks") else tokens
-        inputs = arguments(FORMS[name], 1 + case % 3, tokens, 2 + case, given)
+        inputs = arguments(FORMS[name], 1 + case % 3, tokens, 2 + case, given, alone)
         with torch.no_grad():
-            y = module(*(i.double() for i in inputs))
+            y = module(*(i.double() for i in inputs.values()))
         at = folder / "cases" / str(case)
         for part in ("in", "out"):
             (at / part).mkdir(parents=True, exist_ok=True)
-        for n, i in zip(names, inputs):
+        for n, i in inputs.items():
             numpy.save(at / "in" / f"{n}.npy", i.numpy())
         numpy.save(at / "out" / "y.npy", y.float().numpy())
-        numpy.save(at / "valid.npy", inputs[1].bool().numpy() if len(inputs) > 1 else numpy.ones(y.shape[:2], bool))
+        numpy.save(at / "valid.npy", inputs["mask"].bool().numpy() if "mask" in inputs else numpy.ones(y.shape[:2], bool))
 
 
 def main():
     words, lengths, given = sys.argv[1:], [128, 37, 1, 65], lambda x: x
+    alone = "--alone" in words
+    words = [w for w in words if w != "--alone"]
     if "--rounded" in words:
         words.remove("--rounded")
         given = lambda x: x.bfloat16().float()  # noqa: E731
@@ -220,7 +242,7 @@ def main():
     folder, wanted = Path(words[0]), words[1:] or list(FORMS)
     for one in (n for w in wanted for n in ([w] if "-" in w else [f"{w}-{e}" for e in EXPORTERS])):
         name, exporter = one.rsplit("-", 1)
-        export(name, exporter, folder / one, lengths, given)
+        export(name, exporter, folder / one, lengths, given, alone)
         print(one, flush=True)
 
 
