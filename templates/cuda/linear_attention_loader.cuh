@@ -161,7 +161,8 @@ template <class Spec, class Head> struct Loader {
               return head.key(x, from + row, first_feature<Spec>() + e);
             });
     }
-    if (Spec::decays && threadIdx.x < kWarp) sum_decays(head, from, at.grown(slot));
+    if (Spec::decays && threadIdx.x < kWarp)
+      running_sums([&](int j) { return head.decay(from + j); }, at.grown(slot));
   }
   template <Part part> TFCC_FN void bring(idx from, idx last) {
     idx next = from;  // to ask for

@@ -328,7 +328,8 @@ template <class Spec, class Head> struct LinearChunks {
   }
   /// grown[j]: the sum of the decays of tokens up to j of the chunk.
   TFCC_FN void grow(idx from, int stage) const {
-    if (threadIdx.x < kWarp) sum_decays(head, from, grown + stage * chunk);
+    if (threadIdx.x < kWarp)
+      running_sums([&](int j) { return head.decay(from + j); }, grown + stage * chunk);
   }
 
   TFCC_FN void store(typename Spec::Out* out, const Warp& w, idx from) const {

@@ -3,6 +3,7 @@
 // under their maps.
 #pragma once
 #include "cuda/attention_softmax.cuh"
+#include "cuda/running_sums.cuh"
 #include "cuda/sm90.cuh"
 
 /// Where q, k and v lie: their first elements, or their tensor maps in boxes of 64 rows and 64
@@ -88,20 +89,6 @@ template <class T, int lanes, class Each> TFCC_FN RowSoftmax row_softmax(const E
   each([&](f32 x) { r.scale += exp_of<T>(x - r.top); });
   r.scale = 1.0f / reduce_lanes<lanes>(r.scale, Add{});
   return r;
-}
-
-/// By one warp: to[j] becomes the sum of the decays of tokens up to j, of the 64 from `from` on.
-template <class Head> TFCC_FN void sum_decays(const Head& head, idx from, f32* to) {
-  const int lane = threadIdx.x % kWarp;
-  const f32 a = head.decay(from + 2 * lane), b = head.decay(from + 2 * lane + 1);
-  f32 sum = a + b;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const f32 before = __shfl_up_sync(kAllLanes, sum, step);
-    if (lane >= step) sum += before;
-  }
-  to[2 * lane] = sum - b;
-  to[2 * lane + 1] = sum;
 }
 
 /// Keys as an operand of mma.sync or wgmma, features by 16 tokens of which this lane has j, j + 1,

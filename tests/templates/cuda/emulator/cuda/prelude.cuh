@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What templates/cuda/pack.cuh uses of cuda/prelude.cuh, for the CPU: votes and shuffles of a warp.
+// What templates/cuda/pack.cuh and running_sums.cuh use of cuda/prelude.cuh, for the CPU: votes and shuffles of a warp.
 #pragma once
 
 #include <bit>
@@ -9,6 +9,9 @@
 inline int __popc(u32 x) { return std::popcount(x); }
 inline int __shfl_up_sync(u32, int value, int step) {
   return __shfl_sync(kAllLanes, value, simt().lane() < step ? simt().lane() : simt().lane() - step);
+}
+inline f32 __shfl_up_sync(u32, f32 value, int step) {
+  return std::bit_cast<f32>(__shfl_up_sync(kAllLanes, std::bit_cast<int>(value), step));
 }
 inline u32 __ballot_sync(u32, bool vote) { return simt().ballot(vote); }
 inline void atomicAdd(int* at, int value) { *at += value; }
