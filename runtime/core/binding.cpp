@@ -403,8 +403,11 @@ Result<void> Binding::bind_map(const Launch& launch, const TensorMap& map,
   if (!elements || *elements > elements_[map.buffer] || *columns % whole != 0) {
     return broken("a map of '" + launch.name + "' reaches outside its buffer");
   }
-  bound.skip |= *elements == 0;
-  bound.maps.push_back({map.buffer, *rows, *columns});
+  // The first map has the rows that results are of: without any there is no work. Another may be
+  // empty, as keys of no tokens are, of which attention makes zeros: then it has a row that nobody
+  // reads, for there are no maps without rows.
+  bound.skip |= *elements == 0 && (bound.maps.empty() || *columns == 0);
+  bound.maps.push_back({map.buffer, std::max<int64_t>(*rows, 1), *columns});
   return {};
 }
 

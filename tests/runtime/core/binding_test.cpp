@@ -136,6 +136,31 @@ TEST(Binding, maps_have_the_sizes_of_the_run_and_stay_in_their_buffer) {
       << "rows of 8 bytes";
 }
 
+// Keys of no tokens, beside queries: attention makes zeros of them. Without queries it makes nothing.
+TEST(Binding, an_empty_map_is_no_work_if_it_is_the_first) {
+  const auto bound = [](int64_t first, int64_t second) {
+    const Manifest m = read([&](pb::Plan& p) {
+      p.set_family("cuda");
+      for (const int64_t rows : {first, second}) {
+        pb::TensorMap& map =
+            *p.mutable_buckets(0)->mutable_launches(0)->mutable_kernel()->add_maps();
+        map.set_buffer(5);
+        size(map.mutable_rows(), {0, rows});
+        size(map.mutable_columns(), {0, 4});
+      }
+    });
+    Binding b(m, m.plans[0]);
+    EXPECT_TRUE(b.bind(std::vector<int64_t>{2, 5}));
+    const auto& launch = b.launches()[0];
+    return (launch.skip ? "nothing of " : "") + std::to_string(launch.maps[0].rows) + " and " +
+           std::to_string(launch.maps[1].rows) + " rows";
+  };
+  EXPECT_EQ(bound(10, 2), "10 and 2 rows");
+  EXPECT_EQ(bound(10, 0), "10 and 1 rows");
+  EXPECT_EQ(bound(0, 10), "nothing of 1 and 10 rows");
+  EXPECT_EQ(bound(0, 0), "nothing of 1 and 1 rows");
+}
+
 // By which a tile is chosen: a number of rows that no run has would make a table without end.
 TEST(Binding, rows_of_tiles_are_those_of_a_run) {
   const auto bound = [](std::initializer_list<int64_t> rows) {
