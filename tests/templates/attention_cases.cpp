@@ -15,6 +15,7 @@ struct Attention {
   bool causal = false, key_padding = false, arena = true, cross = false;
   int left = -1, right = -1;
   bool dead_infinite = false;  // keys and values where %mask is 0
+  bool may_lack_keys = false;  // a cross attention's memory may have no token
 };
 
 std::string text_of(const Attention& a) {
@@ -46,11 +47,14 @@ std::string text_of(const Attention& a) {
     body +=
         fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] * 2.0}} : f32[B,S,{}]\n",
                     a.heads * a.dv);
-  const std::string rest = fmt::format("%mask: i64[B,{0}], %m: f32[B,{0}], %p: f32[S,{0}]", keys);
+  const std::string rest = fmt::format("%mask: i64[B,{0}], %m: f32[B,{0}], %p: f32[S,{0}]",
+                                       a.may_lack_keys ? "S" : keys);
   return graph_text(
       inputs + rest,
-      std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""), body,
-      a.arena ? std::vector<std::string>{"w"} : std::vector<std::string>{"y"});
+      std::string("B = q.0 in 1.., S = q.1 in 1..") + (!a.cross          ? ""
+                                                       : a.may_lack_keys ? ", T = k.1 in 0.."
+                                                                         : ", T = k.1 in 1.."),
+      body, a.arena ? std::vector<std::string>{"w"} : std::vector<std::string>{"y"});
 }
 
 std::vector<std::vector<int64_t>> lengths(std::vector<int64_t> list) {
@@ -238,6 +242,9 @@ void add_warpgroups(std::vector<Case>& cases) {
   Attention cross = a;
   cross.cross = true;
   cases.push_back(make("wide_cross", cross, {{1, 40, 1}, {2, 130, 65}, {1, 64, 300}}));
+  cross.may_lack_keys = true;
+  cases.push_back(make("wide_cross_without_keys", cross, {{1, 40, 0}, {2, 130, 65}, {3, 70, 0}}));
+  cross.may_lack_keys = false;
   cross.score = "s * 0.125 + f32(j - i) * 0.0625";
   cases.push_back(make("wide_cross_distance", cross, {{1, 40, 1}, {2, 130, 65}, {1, 64, 300}}));
 }
@@ -279,6 +286,9 @@ std::vector<Case> attention_cases() {
   Attention c = a;
   c.cross = true;
   cases.push_back(make("cross", c, cross));
+  c.may_lack_keys = true;
+  cases.push_back(make("cross_without_keys", c, {{1, 40, 0}, {2, 13, 65}, {3, 70, 0}}));
+  c.may_lack_keys = false;
   c.visible = padding + " and i < j + 8", c.key_padding = true, c.extra = ", %mask";
   cases.push_back(make("cross_padding", c, cross));
   c.visible = "j <= i + (T - S)", c.key_padding = false, c.causal = true, c.extra = "";

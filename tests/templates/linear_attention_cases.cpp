@@ -13,6 +13,7 @@ struct Linear {
   std::string how = "causal = true";  // attributes before heads, then those behind
   std::string maps = "", visible = "", extra = "", softmax = "";
   bool arena = true, cross = false, out_to_caller = false;
+  bool may_lack_keys = false;  // k and v of a cross attention may have no token
 };
 
 const std::string kElu = "(s,b,h,t,c) => select(s < 0.0, exp(s), s + 1.0)";
@@ -42,13 +43,15 @@ Case make(const std::string& name, const Linear& a, std::vector<std::vector<int6
     body +=
         fmt::format("  %w = pointwise(%y) {{body = (i,j,k) => %y[i,j,k] * 2.0}} : f32[B,S,{}]\n",
                     a.heads * a.dv);
-  const std::string rest =
-      fmt::format("%mask: i64[B,{0}], %g: f32[B,{0},{1}], %r: f32[B,S]", keys, a.heads);
+  const std::string rest = fmt::format("%mask: i64[B,{0}], %g: f32[B,{0},{1}], %r: f32[B,S]",
+                                       a.may_lack_keys ? "S" : keys, a.heads);
   Case c{"linear_attention_" + name,
-         graph_text(
-             inputs + rest,
-             std::string("B = q.0 in 1.., S = q.1 in 1..") + (a.cross ? ", T = k.1 in 1.." : ""),
-             body, {reads_result ? "w" : "y"}),
+         graph_text(inputs + rest,
+                    std::string("B = q.0 in 1.., S = q.1 in 1..") + (!a.cross ? ""
+                                                                     : a.may_lack_keys
+                                                                         ? ", T = k.1 in 0.."
+                                                                         : ", T = k.1 in 1.."),
+                    body, {reads_result ? "w" : "y"}),
          std::move(shapes),
          {{"mask", {0, 1}}, {"g", {-0.2, 0}}},
          3e-6,
@@ -268,6 +271,8 @@ std::vector<Case> linear_attention_cases() {
   Linear crossed = of_64(every);
   crossed.cross = true;
   add("64_cross", crossed, {{1, 1, 1}, {2, 65, 3}, {1, 130, 1100}});
+  crossed.may_lack_keys = true, crossed.visible = crossed.extra = "";
+  add("64_cross_without_keys", crossed, {{1, 1, 0}, {2, 65, 3}, {3, 130, 0}});
   add("64_padding", of_64(hidden), few);
   add("64_heads_share_keys", of_64(shared), few);
   add("64_decay", of_64(gated), few);
