@@ -349,6 +349,8 @@ bool check_linear(Rules r) {
 ///
 /// There is no softmax over tokens, so that `s` is `q'` times a sum over tokens of `k'
 /// v^T`, `[d, dv]` a head: time and memory grow with the number of tokens, not with its square.
+/// Kernels take the factor from the difference of two running sums, as graphs write it: a decay of
+/// -inf gives NaN from its token on.
 /// Operands `q [B,Sq,heads*d]`, `k [B,Sk,kv_heads*d]`, `v [B,Sk,kv_heads*dv]`, then what the
 /// expressions load. Index variables 0 to 3 are b, h, t (a token) and c (a channel of a head).
 ///
