@@ -14,8 +14,9 @@
 // Not in a step of generation: a norm that is not rounded before the product gives other bits, and
 // a token's are the same in any chunk.
 // Read by anything else, the norm stays. Only where the chosen arm of every product around it takes
-// it (codegen/matmul/choose.cpp): on Hopper, for few rows. At many rows a norm costs the ends of
-// products as much as a launch of its own (docs/performance.md).
+// it (codegen/matmul/choose.cpp): on Hopper, for few rows, and for any number of rows without
+// padding, so that a row has the same bits in each form of a plan. There it costs the ends of products
+// about what a launch of its own does from some 1400 rows on (docs/performance.md).
 #include "codegen/fold_norm.h"
 
 #include <algorithm>

@@ -90,14 +90,16 @@ bool orders(const Graph& graph, const TargetClass& target, const ProductRules& r
   });
 }
 
-// The form for few tokens whose norms are parts of products, if it has any. Of a graph of fixed
-// sizes it is the only one.
+// Does a run count the rows of its products, as those without padding?
+bool counts_rows(const Graph& graph) {
+  return graph.size_with(SizeRole::packed) || ir::is_ragged(graph);
+}
+
+// The form for few tokens whose norms are parts of products, where those of more tokens cannot be.
 Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target,
                                         const ProductRules& rules) {
-  if (!target.has_wgmma) return std::optional<Form>();
-  const ir::SizeSymbol* tokens = graph.size_with(SizeRole::tokens);
-  const std::optional<int64_t> most = tokens ? graph.pool().range(tokens->name).max : std::nullopt;
-  Form form{graph, tokens && most.value_or(INT64_MAX) > kFewRows ? kFewRows : 0};
+  if (!graph.size_with(SizeRole::tokens) || counts_rows(graph)) return std::optional<Form>();
+  Form form{graph, kFewRows};
   TFCC_TRY(const int norms, fold_norms(form.graph, target, form.most_tokens));
   if (norms == 0) return std::optional<Form>();
   legalise(form.graph, target, form.most_tokens, {false, rules.f32});
@@ -124,17 +126,10 @@ std::vector<Form> split_forms(const Graph& graph, const TargetClass& target,
   return forms;
 }
 
-// Whether `other` launches what has this form's names.
-bool has_launches_of(const Graph& other, const Graph& form) {
-  return std::all_of(form.order().begin(), form.order().end(), [&](OpId o) {
-    return form.op(o).kind == OpKind::constant ||
-           other.find_value(form.value(form.result(o)).name).valid();
-  });
-}
-
-// The forms share the values of a name, their buffers and the arena. But for the first, which may
-// have its norms folded, each is made of the one before it, by splitting more. So the last does by
-// most launches what the others do by fewer: norms are folded only where it does.
+// The forms share the values of a name, their buffers and the arena. Of rows that a run counts, norms
+// are folded in all of them, so that a row has the same bits in each; of others, in the one of few
+// tokens alone. Else each is made of the one before it, by splitting more: the last does by most
+// launches what the others do by fewer.
 Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target,
                                    const ProductRules& rules) {
   const bool steps =
@@ -142,29 +137,24 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
                         std::any_of(graph.order().begin(), graph.order().end(),
                                     [&](OpId o) { return decodes_few_tokens(graph, o); }));
   std::vector<int64_t> limits = {0};
-  if (target.has_wgmma && (graph.size_with(SizeRole::packed) || ir::is_ragged(graph)))
-    limits = {0, kSomeRows, kFewRows};
+  if (target.has_wgmma && counts_rows(graph)) limits = {0, kSomeRows, kFewRows};
   else if (target.cuda() && graph.size_with(SizeRole::tokens) &&
            (target.has_wgmma || steps || rules.f32 == F32Products::tf32x3))
     limits = {kFewRows, 0};
   if (graph.size_with(SizeRole::tokens) && (steps || (target.has_wgmma && streams(graph))))
     limits.insert(limits.begin(), kStreamRows);
   if (graph.size_with(SizeRole::tokens) && steps) limits.insert(limits.begin(), kFewestTokens);
-  TFCC_TRY(std::optional<Form> folded, folded_form(graph, target, rules));
-  if (folded && folded->most_tokens == 0) return std::vector<Form>{*std::move(folded)};
-  std::vector<int64_t> others = limits;
-  std::erase(others, kFewRows);
-  if (folded) {
-    std::vector<Form> forms = split_forms(graph, target, others, rules);
-    if (has_launches_of(forms.back().graph, folded->graph)) {
-      const auto larger = std::find_if(forms.begin(), forms.end(), [&](const Form& f) {
-        return f.most_tokens == 0 || f.most_tokens > folded->most_tokens;
-      });
-      forms.insert(larger, *std::move(folded));
-      return forms;
-    }
-  }
-  return split_forms(graph, target, limits, rules);
+  Graph base = graph;
+  TFCC_TRY_VOID(fold_norms(base, target, 0));
+  TFCC_TRY(std::optional<Form> folded, folded_form(base, target, rules));
+  if (!folded) return split_forms(base, target, limits, rules);
+  std::erase(limits, kFewRows);
+  std::vector<Form> forms = split_forms(base, target, limits, rules);
+  const auto larger = std::find_if(forms.begin(), forms.end(), [&](const Form& f) {
+    return f.most_tokens == 0 || f.most_tokens > folded->most_tokens;
+  });
+  forms.insert(larger, *std::move(folded));
+  return forms;
 }
 
 // CUDA: the lengths up to which attention has a tile of its own, for the first whose queries are a

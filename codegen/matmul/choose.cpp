@@ -7,6 +7,7 @@
 #include <span>
 
 #include "codegen/matmul/matmul.h"
+#include "ir/attrs.h"
 
 namespace tfcc::codegen {
 namespace {
@@ -102,8 +103,8 @@ std::vector<WgmmaTile> wgmma_tiles(const MatmulDesc& x, const TargetClass& targe
   std::vector<WgmmaTile> all;
   const bool costly = is_costly(x);
   for (int width : kWidths) {
-    if ((x.trans_b || width % kWidthOfRows == 0) && !(costly && width > kWidestCostly))
-      all.push_back({128, width, 0});
+    const int of = !x.trans_b ? kWidthOfRows : x.scaled ? ir::kMomentColumns : 1;
+    if (width % of == 0 && !(costly && width > kWidestCostly)) all.push_back({128, width, 0});
   }
   if (some_rows(x)) all.push_back({64, 64, 0, deep ? 128 : 64});
   TileUse use{n,
@@ -113,7 +114,8 @@ std::vector<WgmmaTile> wgmma_tiles(const MatmulDesc& x, const TargetClass& targe
               target.processors,
               target.shared_bytes,
               x.reads_matrix,
-              kMostTiles};
+              kMostTiles,
+              x.scaled != nullptr};
   if (x.made_rows && !some_rows(x)) use.more_rows = kSomeRows;  // else another form has the run
   return best_tiles(all, use);
 }
@@ -170,8 +172,8 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (!x.weight && !x.in_order) return kNoWeight;
   if (x.computed) return "B is an expression, which it would compute for each block of rows";
   const auto k = ir::as_int(x.k);
-  if (!few_rows(x) && norms(x))
-    return "at many rows a norm costs the ends of tiles as much as a launch";
+  if (!few_rows(x) && norms(x) && !x.made_rows)
+    return "of many rows, norms are parts of products where padding is left out";
   if (!few_rows(x) && !pays_at_many(x) && !x.in_order) return "the library is faster at many rows";
   if (few_rows(x) && *k > kLongestSum && !x.in_order && !norms(x))
     return "k is long, and the library splits it over blocks";

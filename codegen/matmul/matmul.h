@@ -139,10 +139,11 @@ struct TileUse {
   uint32_t shared_bytes = 0;  // that a block may have
   bool beside = false;        // its end reads a matrix that stands beside the sums
   size_t count = 0;           // at most so many tiles
+  bool moments = false;       // its end stores those of its rows
 };
 /// These tiles as the runtime chooses among them (runtime/core/tile_table.h), with their cycles for
-/// products of depth k. Fitted to an H100 (docs/performance.md).
-std::vector<runtime::Tile> cycles_of(const std::vector<WgmmaTile>& tiles, int64_t k);
+/// products of depth k, whose ends store moments or not. Fitted to an H100 (docs/performance.md).
+std::vector<runtime::Tile> cycles_of(const std::vector<WgmmaTile>& tiles, int64_t k, bool moments);
 /// The number of that of fewest cycles.
 size_t fastest_tile(const std::vector<WgmmaTile>& tiles, int64_t rows, const MatmulDesc& desc,
                     int64_t processors);

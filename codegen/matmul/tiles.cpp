@@ -25,6 +25,9 @@ constexpr int kMostStages = 12;
 /// A tile must save so much of the time, on the average, or it is not worth its code.
 constexpr double kWorthATile = 0.003;
 
+/// What moments add to the end of a tile, beside a part for each of its elements.
+constexpr double kMomentsEnd = 2200;
+
 double parts(int64_t all, int64_t size) { return static_cast<double>((all + size - 1) / size); }
 
 /// With as many parts under way as its block has memory for; none: not two.
@@ -44,7 +47,7 @@ struct Table {
   Table(const std::vector<WgmmaTile>& tiles, const TileUse& use)
       : first(use.more_rows / kRows + 1) {
     const int64_t last = std::max(first, (std::min(use.most_rows, kMostRows) + kRows - 1) / kRows);
-    for (const runtime::Tile& t : cycles_of(tiles, use.k)) {
+    for (const runtime::Tile& t : cycles_of(tiles, use.k, use.moments)) {
       auto& of = cycles.emplace_back();
       for (int64_t r = first; r <= last; ++r)
         of.push_back(runtime::tile_cycles(t, r * kRows, use.n, use.processors));
@@ -71,12 +74,13 @@ struct Table {
 
 }  // namespace
 
-std::vector<runtime::Tile> cycles_of(const std::vector<WgmmaTile>& tiles, int64_t k) {
+std::vector<runtime::Tile> cycles_of(const std::vector<WgmmaTile>& tiles, int64_t k, bool moments) {
   std::vector<runtime::Tile> out;
   for (const WgmmaTile& t : tiles) {
     const bool large = t.block_m == 128;
     const double area = t.block_m * t.block_n, steps = parts(k, t.block_k), deep = t.block_k / 64,
-                 end = area * (large ? 0.315 : 0.42), step = area * deep / 35.3 + (large ? 0 : 46);
+                 end = area * (large ? 0.315 : 0.42) + (moments ? kMomentsEnd + 0.115 * area : 0),
+                 step = area * deep / 35.3 + (large ? 0 : 46);
     out.push_back({static_cast<uint32_t>(t.block_m), static_cast<uint32_t>(t.block_n),
                    static_cast<float>(end + steps * step),
                    static_cast<float>(steps * deep * (t.block_m + t.block_n) * 128 / 6600)});
@@ -86,8 +90,8 @@ std::vector<runtime::Tile> cycles_of(const std::vector<WgmmaTile>& tiles, int64_
 
 size_t fastest_tile(const std::vector<WgmmaTile>& tiles, int64_t rows, const MatmulDesc& x,
                     int64_t processors) {
-  return runtime::fastest_tile(cycles_of(tiles, *ir::as_int(x.k)), rows, *ir::as_int(x.n),
-                               processors);
+  return runtime::fastest_tile(cycles_of(tiles, *ir::as_int(x.k), x.scaled != nullptr), rows,
+                               *ir::as_int(x.n), processors);
 }
 
 std::vector<WgmmaTile> best_tiles(const std::vector<WgmmaTile>& candidates, const TileUse& use) {

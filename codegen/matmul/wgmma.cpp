@@ -212,8 +212,9 @@ Result<Emission> emit_matmul_wgmma(const EmitContext& c, OpId o, const MatmulDes
                       std::move(maps),
                       fused_parts(x)};
   if (by_table)
-    launch.tiles = TileChoice{x.m, *c.known(x.n), cycles_of(tiles, *c.known(x.k)),
-                              what_tiles(x, config, c.type(y).dtype, !taken.beside.empty())};
+    launch.tiles =
+        TileChoice{x.m, *c.known(x.n), cycles_of(tiles, *c.known(x.k), x.scaled != nullptr),
+                   what_tiles(x, config, c.type(y).dtype, !taken.beside.empty())};
   Emission emission = Emission::of(std::move(launch));
   note_rows(c, c.graph.value(y).name, x, emission);
   return emission;

@@ -11,9 +11,9 @@
 // the moments of v: of every 32 columns their mean, and the sum of the squares of what they differ
 // from it by. The product after it has the moments of its rows, and so, for layer norm with c = sum
 // over k of gamma[k] b[k, j], the epilogue rstd (s - mean c[j]) + ..: the norm's own product by
-// linearity. Means of 32 are merged as Chan, Golub and LeVeque do (1983), so a mean of 1000 costs
-// the variance no digits; always 32 columns and in one order, so the bits do not depend on the
-// tile.
+// linearity. Moments of eight columns, of 32 and of rows are merged as Chan, Golub and LeVeque do
+// (1983), so a mean of 1000 costs the variance no digits; always in one order, so the bits do not
+// depend on the tile.
 //
 // What comes from memory takes a microsecond, behind all that TMA has asked for, and warpgroups
 // have no time to wait or to compute anything while their products run. So two warps beside them
@@ -109,12 +109,43 @@ namespace matmul_end_detail {
 
 inline constexpr int kGroup = 32;
 
-/// Of each four lanes the first two get the sum of s[0] over the four, the others that of s[1]. In
-/// one order.
-TFCC_FN f32 sum_in_fours(const f32 (&s)[2]) {
+/// The mean of some numbers, and the sum of the squares of what they differ from it by.
+struct Moments {
+  f32 mean, squares;
+};
+
+/// Of the eight numbers of one row, 0 or 1, that a thread has of 32 columns.
+TFCC_FN Moments moments_of_eight(const f32 (&v)[16], int half) {
+  f32 of[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) of[i] = v[i / 2 * 4 + half * 2 + i % 2];
+  Moments m;
+  m.mean = (((of[0] + of[1]) + (of[2] + of[3])) + ((of[4] + of[5]) + (of[6] + of[7]))) * 0.125f;
+  f32 squares[2] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const f32 apart = of[i] - m.mean;
+    squares[i / 4] += apart * apart;
+  }
+  m.squares = squares[0] + squares[1];
+  return m;
+}
+
+/// Of `each` numbers here and as many of lane ^ `other`, whose moments are `there`: the same in both.
+TFCC_FN Moments merge(Moments here, Moments give, int other, f32 each) {
+  const f32 mean = __shfl_xor_sync(kAllLanes, give.mean, other),
+            squares = __shfl_xor_sync(kAllLanes, give.squares, other), apart = mean - here.mean;
+  return {(here.mean + mean) * 0.5f, (here.squares + squares) + each * 0.5f * (apart * apart)};
+}
+
+/// Of each four lanes the first two get the moments of row 0 of 32 columns, the others of row 1.
+TFCC_FN Moments moments_in_fours(const f32 (&v)[16]) {
   const bool high = threadIdx.x & 2;
-  const f32 two = (high ? s[1] : s[0]) + __shfl_xor_sync(kAllLanes, high ? s[0] : s[1], 2);
-  return two + __shfl_xor_sync(kAllLanes, two, 1);
+  const Moments first = moments_of_eight(v, 0), second = moments_of_eight(v, 1);
+  const Moments here = {high ? second.mean : first.mean, high ? second.squares : first.squares},
+                give = {high ? first.mean : second.mean, high ? first.squares : second.squares};
+  const Moments two = merge(here, give, 2, 8);
+  return merge(two, two, 1, 16);
 }
 
 /// Mean and rstd of `count` rows.
@@ -235,23 +266,11 @@ template <class Spec, class End, class Memory> struct EndOfTile {
                          (from - first + q * 8 + lane % 4 * 2) * 2);
   }
 
-  TFCC_FN void store_moments(const f32 (&v)[16], idx from) const {
-    using namespace matmul_end_detail;
-    f32 all[2] = {}, squares[2] = {};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) all[i / 2 % 2] += v[i];
-    const f32 mean = sum_in_fours(all) * (1.0f / kGroup);
-    const f32 means_of[2] = {__shfl_sync(kAllLanes, mean, lane / 4 * 4),
-                             __shfl_sync(kAllLanes, mean, lane / 4 * 4 + 2)};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const f32 apart = v[i] - means_of[i / 2 % 2];
-      squares[i / 2 % 2] += apart * apart;
-    }
-    const f32 m[2] = {mean, sum_in_fours(squares)};
+  TFCC_FN void store_moments(const matmul_end_detail::Moments& of, idx from) const {
+    const f32 m[2] = {of.mean, of.squares};
     const idx r = first_row + local + (lane % 4 < 2 ? 0 : 8);
     if (r < rows && from < columns && lane % 2 == 0)
-      store_pack(end.moments + ((i64)(from / kGroup) * rows + r) * 2, m);
+      store_pack(end.moments + ((i64)((u32)from / kGroup) * rows + r) * 2, m);
   }
 
   /// As many of the columns as lie before `limit`, in rows of `width`.
@@ -295,7 +314,7 @@ template <class Spec, class End, class Memory> struct EndOfTile {
     for (int q = 0; q < 4; ++q) {
       const idx c = from + q * 8, column = (c < columns ? c : columns - 8) + lane % 4 * 2;
       f32 of_columns[4][2] = {};
-      Spec::Columns::template load<most>(memory.columns, column - first, of_columns);
+      Spec::Columns::template load<most>(memory.columns, c - first + lane % 4 * 2, of_columns);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const f32 of_column[4] = {of_columns[0][i % 2], of_columns[1][i % 2], of_columns[2][i % 2],
@@ -305,30 +324,43 @@ template <class Spec, class End, class Memory> struct EndOfTile {
     }
   }
 
-  TFCC_FN void finish(f32 (&v)[16], idx from, const f32 (&mean)[2], const f32 (&rstd)[2]) const {
+  /// One or two groups of columns side by side: what waits in one is computed beside the other.
+  template <int groups>
+  TFCC_FN void finish(f32 (&v)[groups][16], idx from, const f32 (&mean)[2],
+                      const f32 (&rstd)[2]) const {
     const idx limit =
         Spec::Tiles::whole >= kGroup || first + block_n > columns ? columns : first + block_n;
-    f32 beside[Spec::beside ? 16 : 1] = {};
-    if constexpr (Spec::beside) {
 #pragma unroll
-      for (int i = 0; i < 16; i += 2)
-        unpack2<T>(pair(i / 2 % 2, i / 4, from), beside[i], beside[i + 1]);
+    for (int g = 0; g < groups; ++g) {
+      f32 beside[Spec::beside ? 16 : 1] = {};
+      if constexpr (Spec::beside) {
+#pragma unroll
+        for (int i = 0; i < 16; i += 2)
+          unpack2<T>(pair(i / 2 % 2, i / 4, from + g * kGroup), beside[i], beside[i + 1]);
+      }
+      each(v[g], from + g * kGroup, [&](int i, int half, const f32(&of)[4], idx r, idx c) {
+        return end.epilogue(v[g][i], mean[half], rstd[half], beside[Spec::beside ? i : 0], of[0],
+                            of[1], of[2], of[3], r, c);
+      });
     }
-    each(v, from, [&](int i, int half, const f32(&of)[4], idx r, idx c) {
-      return end.epilogue(v[i], mean[half], rstd[half], beside[Spec::beside ? i : 0], of[0], of[1],
-                          of[2], of[3], r, c);
-    });
     if constexpr (Spec::moments) {
       static_assert(Spec::Tiles::whole >= kGroup,
                     "block_n: a multiple of 32, which moments are of");
-      store_moments(v, from);
+      matmul_end_detail::Moments of[groups];
+#pragma unroll
+      for (int g = 0; g < groups; ++g) of[g] = matmul_end_detail::moments_in_fours(v[g]);
+#pragma unroll
+      for (int g = 0; g < groups; ++g) store_moments(of[g], from + g * kGroup);
     }
-    if constexpr (Spec::sum) store_group(end.sum, v, from, columns, limit);
-    if constexpr (Spec::moments)
-      each(v, from, [&](int i, int, const f32(&of)[4], idx r, idx c) {
-        return end.scaled(v[i], of[0], of[1], of[2], of[3], r, c);
-      });
-    store_group(end.out, v, from, columns, limit);
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+      if constexpr (Spec::sum) store_group(end.sum, v[g], from + g * kGroup, columns, limit);
+      if constexpr (Spec::moments)
+        each(v[g], from + g * kGroup, [&](int i, int, const f32(&of)[4], idx r, idx c) {
+          return end.scaled(v[g][i], of[0], of[1], of[2], of[3], r, c);
+        });
+      store_group(end.out, v[g], from + g * kGroup, columns, limit);
+    }
   }
 
   /// Of 64 columns 32 values.
@@ -365,16 +397,18 @@ template <class Spec, class End, class Memory> struct EndOfTile {
         mean[half] = memory.mean[group * 64 + local + half * 8],
         rstd[half] = memory.rstd[group * 64 + local + half * 8];
     }
+    constexpr int together = Spec::moments && Spec::Tiles::whole >= 2 * kGroup ? 2 : 1;
     constexpr int unrolled = Spec::costly ? 1 : most / part;
 #pragma unroll unrolled
     for (int p = 0; p < most / part; ++p) {
       const idx from = first + p * part;
+      const int at = Spec::costly ? 0 : p * part / 2;
 #pragma unroll
-      for (int g = 0; g < part / kGroup; ++g) {
+      for (int g = 0; g < part / kGroup; g += together) {
         if (Spec::Tiles::whole < part && g > 0 && from + g * kGroup >= first + block_n) break;
-        f32 v[16];
+        f32 v[together][16];
 #pragma unroll
-        for (int i = 0; i < 16; ++i) v[i] = sums[(Spec::costly ? 0 : p * part / 2) + g * 16 + i];
+        for (int i = 0; i < together * 16; ++i) v[i / 16][i % 16] = sums[at + g * 16 + i];
         finish(v, from + g * kGroup, mean, rstd);
       }
       if (from + part >= first + block_n) break;

@@ -156,22 +156,33 @@ Case ordered() {
       9e-4};
 }
 
+// Rows of x that the run counts, as h, and how they are read again.
+constexpr const char* kPackedSizes =
+    "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens, T <= (B*S) in 1.. as packed";
+std::string pack_of(int width) {
+  return fmt::format(
+      "  flag 0 \"a packed row lies outside\"\n  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {{live = (i,j) => %mask[i,j] == 1}} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
+      "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]}} : f32[1,T,{}]\n",
+      width);
+}
+std::string padded(const std::string& to, const std::string& of, int width) {
+  return fmt::format(
+      "  %{0} = pointwise(%row, %{1}) {{body = (i,j,k) => select(0 <= %row[i,j], %{1}[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f32[B,S,{2}]\n",
+      to, of, width);
+}
+
 // Rows that the run counts: as few as need their weights early, as many as a library takes, and
 // more, for which blocks take one tile after the other.
 Case packed_rows() {
   const std::string body =
-      "  flag 0 \"a packed row lies outside\"\n  const @w : f32[72,1544] = random(1)\n  const @v : f32[1544,72] = random(2)\n  const @b : f32[1544] = random(3)\n"
-      "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {live = (i,j) => %mask[i,j] == 1} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
-      "  %h = pointwise(%x, %seq, %pos) {body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]} : f32[1,T,72]\n"
+      pack_of(72) +
+      "  const @w : f32[72,1544] = random(1)\n  const @v : f32[1544,72] = random(2)\n  const @b : f32[1544] = random(3)\n"
       "  %u = matmul(%h, @w, @b) {alpha = 1.0, epilogue = (s,i,j,k) => 0.5 * (s + @b[k]) * (1.0 + erf((s + @b[k]) * 0.70710677)), trans_a = false, trans_b = false} : f32[1,T,1544]\n"
       "  %d = matmul(%u, @v) {alpha = 0.125, trans_a = false, trans_b = false} : f32[1,T,72]\n"
-      "  %r = pointwise(%d, %h) {body = (i,j,k) => %d[i,j,k] + %h[i,j,k]} : f32[1,T,72]\n"
-      "  %p = pointwise(%row, %r) {body = (i,j,k) => select(0 <= %row[i,j], %r[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,72]\n"
-      "  %q = pointwise(%row, %u) {body = (i,j,k) => select(0 <= %row[i,j], %u[0,bounded(%row[i,j], T, 0),k], 0.0)} : f32[B,S,1544]\n";
-  const std::string sizes =
-      "B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens, T <= (B*S) in 1.. as packed";
+      "  %r = pointwise(%d, %h) {body = (i,j,k) => %d[i,j,k] + %h[i,j,k]} : f32[1,T,72]\n" +
+      padded("p", "r", 72) + padded("q", "u", 1544);
   return {"matmul_packed",
-          graph_text("%x: f32[B,S,72], %mask: i64[B,S]", sizes, body, {"p", "q"}),
+          graph_text("%x: f32[B,S,72], %mask: i64[B,S]", kPackedSizes, body, {"p", "q"}),
           {{1, 1}, {2, 60}, {3, 100}, {3, 750}, {33, 300}},
           {{"mask", {0, 1}}},
           1e-5,
@@ -180,10 +191,14 @@ Case packed_rows() {
 
 // Norms between products: of the sum with what the norm before gives, as encoders have them, or of
 // a sum that is read too, as decoders do. In 16 bits on Hopper they are parts of the products, but
-// for the last, whose reader is none.
-Case norms_between(bool sums, bool rms, bool transposed) {
+// for the last, whose reader is none. `counted`: of rows without padding, at any number of these.
+Case norms_between(bool sums, bool rms, bool transposed, bool counted = false) {
   Ops o;
-  o.body = "  %h0 = pointwise(%x) {body = (i,j,k) => 0.5 * %x[i,j,k]} : f32[B,S,256]\n";
+  const std::string rows = counted ? "1,T" : "B,S";
+  if (counted) o.body = pack_of(256);
+  o.body +=
+      fmt::format("  %h0 = pointwise(%{}) {{body = (i,j,k) => 0.5 * %{}[i,j,k]}} : f32[{},256]\n",
+                  counted ? "h" : "x", counted ? "h" : "x", rows);
   const auto product = [&](const std::string& name, const std::string& of, int k, int n,
                            const std::string& epilogue) {
     o.body += fmt::format(
@@ -192,7 +207,7 @@ Case norms_between(bool sums, bool rms, bool transposed) {
     o.product(name,
               epilogue.empty() ? fmt::format("%{}, @w_{}", of, name)
                                : fmt::format("%{}, @w_{}, @b_{}", of, name, name),
-              epilogue, fmt::format("f32[B,S,{}]", n), 16, false, transposed);
+              epilogue, fmt::format("f32[{},{}]", rows, n), 16, false, transposed);
     o.outputs.pop_back();
   };
   const auto norm = [&](const std::string& name, const std::string& product,
@@ -201,10 +216,10 @@ Case norms_between(bool sums, bool rms, bool transposed) {
         "  const @g_{0} : f32[256] = random({1})\n  const @c_{0} : f32[256] = random({2})\n  const @d_{0} : f32[256] = random({3})\n",
         name, name[1], name[1] + 10, name[1] + 20);
     o.body += fmt::format(
-        "  %{0}{1} = norm(@g_{0}{4}, %{2}, %{3}, @d_{0}) {{body = (i,j,k) => %{2}[i,j,k] + %{3}[i,j,k] + @d_{0}[k], eps = 1e-05, has_beta = {5}, kind = {6}}} : f32[B,S,256]{7}\n",
+        "  %{0}{1} = norm(@g_{0}{4}, %{2}, %{3}, @d_{0}) {{body = (i,j,k) => %{2}[i,j,k] + %{3}[i,j,k] + @d_{0}[k], eps = 1e-05, has_beta = {5}, kind = {6}}} : f32[{8},256]{7}\n",
         name, sums ? fmt::format(", %sum{}", name) : "", residual, product,
         rms ? "" : fmt::format(", @c_{}", name), !rms, rms ? "rms" : "layer",
-        sums ? ", f32[B,S,256]" : "");
+        sums ? fmt::format(", f32[{},256]", rows) : "", rows);
   };
   product("context", "h0", 256, 256, "");
   norm("h1", "context", "h0");
@@ -216,18 +231,27 @@ Case norms_between(bool sums, bool rms, bool transposed) {
   product("back", "next", 768, 256, "");
   norm("h3", "back", sums ? "sumh2" : "h2");
   for (const auto& [name, n] : {std::pair{"next", 768}, {"also", 64}, {"h3", 256}}) {
-    o.body += fmt::format(
-        "  %{0}_out = pointwise(%{0}) {{body = (i,j,k) => 2.0 * %{0}[i,j,k]}} : f32[B,S,{1}]\n",
-        name, n);
     o.outputs.push_back(fmt::format("{}_out", name));
+    o.body +=
+        counted
+            ? padded(o.outputs.back(), name, n)
+            : fmt::format(
+                  "  %{0}_out = pointwise(%{0}) {{body = (i,j,k) => 2.0 * %{0}[i,j,k]}} : f32[B,S,{1}]\n",
+                  name, n);
   }
-  return {fmt::format("norms_between_products{}{}{}", sums ? "_sums" : "", rms ? "_rms" : "",
-                      transposed ? "_transposed" : ""),
-          graph_text("%x: f32[B,S,256]", kOfTokens, o.body, o.outputs),
-          {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {1, 700}, {1, 1500}},
-          {},
-          1e-5,
-          4e-3};
+  Case c{fmt::format("norms_between_products{}{}{}{}", sums ? "_sums" : "", rms ? "_rms" : "",
+                     transposed ? "_transposed" : "", counted ? "_packed" : ""),
+         graph_text(counted ? "%x: f32[B,S,256], %mask: i64[B,S]" : "%x: f32[B,S,256]",
+                    counted ? kPackedSizes : kOfTokens, o.body, o.outputs),
+         {{1, 1}, {1, 63}, {2, 64}, {1, 129}, {1, 700}, {1, 1500}},
+         {},
+         1e-5,
+         4e-3};
+  if (counted) {
+    c.shapes = {{1, 1}, {2, 60}, {3, 600}, {5, 700}, {17, 300}};
+    c.fills = {{"mask", {0, 1}}};
+  }
+  return c;
 }
 
 // More than a tile in each direction, and an inner size that is no multiple of a slice.
@@ -252,6 +276,9 @@ std::vector<Case> matmul_tile_cases() {
           norms_between(true, false, true),
           norms_between(true, true, false),
           norms_between(false, true, true),
+          norms_between(false, false, true, true),
+          norms_between(false, false, false, true),
+          norms_between(true, true, true, true),
           tiles(),
           integer_tiles(),
           widths(),

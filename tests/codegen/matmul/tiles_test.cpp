@@ -16,19 +16,20 @@ namespace {
 
 constexpr uint32_t kShared = 227 << 10;
 
-std::vector<WgmmaTile> candidates() {
+std::vector<WgmmaTile> candidates(bool moments = false) {
   std::vector<WgmmaTile> all;
-  for (int width = 64; width <= 256; width += 16) all.push_back({128, width, 0});
+  for (int width = 64; width <= 256; width += moments ? 32 : 16) all.push_back({128, width, 0});
   all.push_back({64, 64, 0, 128});
   return all;
 }
 
 double cycles(const WgmmaTile& tile, int64_t rows, const TileUse& use) {
-  return runtime::tile_cycles(cycles_of({tile}, use.k)[0], rows, use.n, use.processors);
+  return runtime::tile_cycles(cycles_of({tile}, use.k, use.moments)[0], rows, use.n,
+                              use.processors);
 }
 
 size_t cheapest(const std::vector<WgmmaTile>& tiles, int64_t rows, const TileUse& use) {
-  return runtime::fastest_tile(cycles_of(tiles, use.k), rows, use.n, use.processors);
+  return runtime::fastest_tile(cycles_of(tiles, use.k, use.moments), rows, use.n, use.processors);
 }
 
 TEST(Tiles, AFewAreNearTheBestOfAll) {
@@ -44,17 +45,18 @@ TEST(Tiles, AFewAreNearTheBestOfAll) {
                                      {128, 1024},
                                      {1024, INT64_MAX},
                                      {128, 4096}}) {
-      for (const bool beside : {false, true}) {
-        SCOPED_TRACE(fmt::format("{} x {}, {} to {} rows, {} beside", n, k, more, most, beside));
-        const TileUse use{n, k, more, most, 132, kShared, beside, 5};
-        const auto tiles = best_tiles(candidates(), use);
+      for (const auto& [beside, moments] : {std::pair{false, false}, {true, false}, {true, true}}) {
+        SCOPED_TRACE(fmt::format("{} x {}, {} to {} rows, {} beside, {} moments", n, k, more, most,
+                                 beside, moments));
+        const TileUse use{n, k, more, most, 132, kShared, beside, 5, moments};
+        const auto tiles = best_tiles(candidates(moments), use);
         ASSERT_FALSE(tiles.empty());
         EXPECT_LE(tiles.size(), use.count);
         std::set<size_t> taken;
         double sum = 0, worst = 0;
         int places = 0;
         for (int64_t rows = more + 1; rows <= std::min<int64_t>(most, 16384); rows += 31) {
-          const auto all = candidates();
+          const auto all = candidates(moments);
           const size_t t = cheapest(tiles, rows, use);
           taken.insert(t);
           const double loss =
@@ -62,8 +64,8 @@ TEST(Tiles, AFewAreNearTheBestOfAll) {
           sum += loss, worst = std::max(worst, loss), ++places;
         }
         EXPECT_EQ(taken.size(), tiles.size()) << "a tile that no rows take";
-        EXPECT_LE(sum / places, 0.05);
-        EXPECT_LE(worst, 0.2);
+        EXPECT_LE(sum / places, moments ? 0.06 : 0.05);  // each end costs more
+        EXPECT_LE(worst, moments ? 0.22 : 0.2);
         for (const WgmmaTile& t : tiles) {
           EXPECT_GE(t.stages, 2);
           EXPECT_LE(wgmma_shared_bytes({t}, beside) + kWgmmaEndBytes, kShared);

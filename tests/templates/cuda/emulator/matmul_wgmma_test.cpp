@@ -217,7 +217,7 @@ TEST(EmulatedMatmulWgmma, TheKernelTakesWhatTheRuntimeChose) {
   using Many = SpecOf<f16, false, true, WgmmaTile<128, 64, 9>, WgmmaTile<64, 64, 6, 128>>;
   runtime::TileChoice choice;
   choice.columns = 768;
-  choice.tiles = codegen::cycles_of({{128, 64, 9}, {64, 64, 6, 128}}, 3072);
+  choice.tiles = codegen::cycles_of({{128, 64, 9}, {64, 64, 6, 128}}, 3072, false);
   for (const int most : {1, 64, 200, 1000, 1024, 1025, 4096, 8192, 50000}) {
     runtime::TileTable chosen(choice, 132);
     const runtime::TilesByRows& from = chosen.up_to(most);
