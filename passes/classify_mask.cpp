@@ -21,14 +21,16 @@
 // masked scores are -inf, a row without a key is 0 with the mask in the score too, and a condition
 // on the query is put back where its rows are read.
 // Each row sees a key if what positions and data say holds at some key: the query's own (j = i,
-// behind the keys of a cache), the first, the last, or min(i, Sk - 1). A condition on the key alone
-// (it loads, and uses neither h nor i) may hide all keys of a sequence. Beside other conditions
+// behind the keys of a cache), the first, the last, or min(i, Sk - 1). A condition of padding (on the
+// key alone: it loads, and uses neither h nor i; passes/padding_condition.h) may hide all keys of a
+// sequence. Beside other conditions
 // only the own key proves a row then, and a query whose own key is hidden counts as padding. So
 // triangles, windows, blocks and segments with the token itself are classified. Not classified are
 // j < i, j <= i - 2, the block before, all keys but the own, and a threshold as x_i + x_j > 0.
 #include "ir/ir.h"
 #include "passes/mask_cases.h"
 #include "passes/mask_score.h"
+#include "passes/padding_condition.h"
 #include "passes/passes.h"
 #include "passes/readers.h"
 
@@ -161,11 +163,27 @@ class Classifier {
         pool.integer(0));
   }
 
-  // Is this condition on a key one on the key alone: data, not positions, and the same for all
-  // queries and heads?
-  static bool is_of_key(const Choice& c) {
-    ExprRef n = c.control.node;
-    return ir::has_loads(n) && !ir::uses_index(n, ir::kHead) && !ir::uses_index(n, ir::kQuery);
+  // Conditions on a key that say what padding is: on the key alone, data, not positions, and the same
+  // for all queries and heads.
+  std::vector<Choice> padding_of(const std::vector<Choice>& keys) {
+    std::vector<Choice> all;
+    std::vector<ExprRef> conditions;
+    for (const Choice& c : keys) {
+      ExprRef n = c.control.node;
+      if (!ir::has_loads(n) || ir::uses_index(n, ir::kHead) || ir::uses_index(n, ir::kQuery))
+        continue;
+      all.push_back(c);
+      conditions.push_back(ir::free_expr(g_, o_, meaning(c), {}));
+    }
+    const std::vector<bool> are = say_padding(g_, conditions);
+    std::vector<Choice> padding;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (are[i]) padding.push_back(all[i]);
+    }
+    return padding;
+  }
+  bool is_of_key(const Choice& c) const {
+    return std::find(padding_.begin(), padding_.end(), c) != padding_.end();
   }
 
   static Choice with_indices(Choice c, const std::vector<ExprRef>& by) {
@@ -218,6 +236,7 @@ class Classifier {
     for (const Choice& c : shared_) {
       if (ir::uses_index(c.control.node, ir::kKey)) keys_.push_back(c);
     }
+    padding_ = padding_of(keys_);
     for (const Choice& c : shared_) {
       if (ir::uses_index(c.control.node, ir::kKey)) continue;
       if (!repeats_key_condition(c)) return miss("a condition masks whole rows");
@@ -324,8 +343,8 @@ class Classifier {
   PassReport& report_;
   MaskCases cases_;
   std::vector<Case> live_, masked_;
-  std::vector<Choice> shared_, keys_,
-      queries_;  // of all live cases; those with a key in them; those on padded queries
+  std::vector<Choice> shared_, keys_, padding_,
+      queries_;  // of all live cases; those with a key in them; of these those that say what padding is; those on padded queries
 };
 
 // Attentions with the same padding are followed together; only where somebody reads what they leave

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "passes/padding_condition.h"
 #include "passes/row_origins.h"
 #include "passes/row_ops.h"
 
@@ -378,13 +379,20 @@ KeyCondition key_condition(const Graph& g, OpId attention) {
   ExprRef visible = ir::free_expr(g, attention, body, {});
   const std::vector<ExprRef> conjuncts =
       visible->kind == ExprKind::band ? visible->args : std::vector<ExprRef>{visible};
+  std::vector<ExprRef> keys_alone;
   for (ExprRef e : conjuncts) {
     const std::vector<ValueId> loads = ir::loads_of(e);
     const bool by_data =
         std::any_of(loads.begin(), loads.end(), [&](ValueId v) { return !g.is_constant(v); });
-    const bool keys_alone =
-        by_data && !ir::uses_index(e, ir::kHead) && (linear || !ir::uses_index(e, ir::kQuery));
-    ExprRef& part = keys_alone ? c.keys : c.rest;
+    if (by_data && !ir::uses_index(e, ir::kHead) && (linear || !ir::uses_index(e, ir::kQuery)))
+      keys_alone.push_back(e);
+  }
+  const std::vector<bool> padding = say_padding(g, keys_alone);
+  for (ExprRef e : conjuncts) {
+    const auto at = std::find(keys_alone.begin(), keys_alone.end(), e);
+    const bool says =
+        at != keys_alone.end() && padding[static_cast<size_t>(at - keys_alone.begin())];
+    ExprRef& part = says ? c.keys : c.rest;
     part = part ? ir::logical_and(part, e) : e;
   }
   return c;

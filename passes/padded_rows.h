@@ -63,9 +63,10 @@ struct PaddingKept {
 /// Nothing, and nothing in `kept`, if no attention knows padding.
 std::optional<PaddedRows> find_padded_rows(const Graph& graph, std::optional<PaddingKept>& kept);
 
-/// The conjuncts of an attention's `visible` that data decides for batch and key alone, and the
-/// others, free; null where there is none. What positions alone say of a key (the first four, say)
-/// is no padding: such a key is a token whose row others may read.
+/// The conjuncts of an attention's `visible` that data decides for batch and key alone and that say
+/// what padding is (passes/padding_condition.h), and the others, free; null where there is none. What
+/// positions alone say of a key (the first four, say) is no padding: such a key is a token whose row
+/// others may read.
 struct KeyCondition {
   ExprRef keys = nullptr, rest = nullptr;
 };
