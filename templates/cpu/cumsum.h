@@ -4,7 +4,7 @@
 // lanes.
 #pragma once
 
-#include "cpu/prelude.h"
+#include "expr.h"
 
 /// Spec: In, Out, exclusive, reverse.
 template <class Spec>

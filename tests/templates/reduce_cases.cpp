@@ -116,6 +116,8 @@ Case cumsum() {
   add("h", "f32[S]", 0, false, false);
   add("h", "bf16[S]", 0, true, false);
   add("d", "f32[S]", 0, false, false);
+  body += "  %half = pointwise(%h) {body = (i) => %h[i] + 1.0} : f32[(S + 1) / 2]\n";
+  add("half", "f32[(S + 1) / 2]", 0, false, false);  // a size that is computed with a division
   Case c{"cumsum",
          graph_text("%k: i64[B,S], %x: f32[B,S,3], %n: i32[B,S], %u: u8[S], %h: f16[S], %d: f64[S]",
                     "B = k.0 in 1.., S = k.1 in 1..", body, outputs),
