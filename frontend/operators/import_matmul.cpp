@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products: MatMul and Gemm, MatMulInteger, QLinearMatMul and QGemm.
+// Matrix products: MatMul, Gemm and FusedGemm, MatMulInteger, QLinearMatMul and QGemm.
 #include <fmt/format.h>
 
 #include "frontend/import/importer.h"
@@ -328,7 +328,10 @@ Result<void> import_microsoft_qgemm(Importer& im) {
   return {};
 }
 
-Result<void> import_gemm(Importer& im) {
+namespace {
+
+/// The value is named for output 0, with this behind it.
+Result<ValueId> gemm(Importer& im, const std::string& suffix) {
   TFCC_TRY(ValueId a, im.input(0));
   TFCC_TRY(ValueId b, im.input(1));
   if (!is_float(im.type(a).dtype)) {
@@ -350,26 +353,58 @@ Result<void> import_gemm(Importer& im) {
                     fmt::format("{} and {} do not multiply", ir::to_string(im.type(a)),
                                 ir::to_string(im.type(b)))));
   const Type type{im.type(a).dtype, out};
+  const std::string name = im.value_name(0) + suffix;
   const float beta = im.attr_float("beta", 1);
   if (!im.has_input(2) || beta == 0) {
-    im.define(
-        0, im.graph.add(ir::OpKind::matmul, {a, b}, attrs, type, im.value_name(0), im.node->name));
-    return {};
+    return im.graph.add(ir::OpKind::matmul, {a, b}, attrs, type, name, im.node->name);
   }
   TFCC_TRY(ValueId c, im.input(2));
   if (im.rank(c) == 1 && im.dims(c)[0] == out[1] && beta == 1) {
-    im.define(0, ir::add_matmul(im.graph, a, b, attrs, ir::bias_epilogue(im.graph, type, c), type,
-                                im.value_name(0), im.node->name));
-    return {};
+    return ir::add_matmul(im.graph, a, b, attrs, ir::bias_epilogue(im.graph, type, c), type, name,
+                          im.node->name);
   }
-  ValueId y = im.graph.add(ir::OpKind::matmul, {a, b}, attrs, type, im.value_name(0) + ".product",
-                           im.node->name);
+  ValueId y =
+      im.graph.add(ir::OpKind::matmul, {a, b}, attrs, type, name + ".product", im.node->name);
   TFCC_TRY(Dims sum, im.broadcast(out, im.dims(c)));
   if (sum != out) return im.fail(ErrorCode::shape, "C does not broadcast to the product");
   const Indices at = im.index_vars(out);
   ExprRef e = im.broadcast_element(c, at);
-  im.define(0, ir::add(im.element(y, at), ir::mul(im.pool().real(beta, e->type), e)), type.dtype,
-            out);
+  return im.pointwise(ir::add(im.element(y, at), ir::mul(im.pool().real(beta, e->type), e)),
+                      type.dtype, out, suffix);
+}
+
+/// What follows the product in FusedGemm; nothing if it is none of these.
+std::optional<ExprRef> activated(Importer& im, ExprRef x) {
+  const std::string name = im.attr_string("activation", "");
+  ExprRef zero = im.pool().real(0, x->type), one = im.pool().real(1, x->type);
+  if (name == "Relu") return ir::max(x, zero);
+  if (name == "LeakyRelu") {
+    ExprRef alpha = im.pool().real(im.attr_float("activation_alpha", 0.01f), x->type);
+    return ir::select(ir::lt(x, zero), ir::mul(alpha, x), x);
+  }
+  if (name == "Tanh") return ir::unary(ir::ExprKind::tanh, x);
+  if (name == "Sigmoid")
+    return ir::div(one, ir::add(one, ir::unary(ir::ExprKind::exp, ir::neg(x))));
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<void> import_gemm(Importer& im) {
+  TFCC_TRY(const ValueId y, gemm(im, ""));
+  im.define(0, y);
+  return {};
+}
+
+Result<void> import_microsoft_fused_gemm(Importer& im) {
+  TFCC_TRY(const ValueId y, gemm(im, ".gemm"));
+  const Type type = im.type(y);
+  const auto body = activated(im, im.element(y, im.index_vars(type.dims)));
+  if (!body)
+    return im.fail(ErrorCode::unsupported,
+                   fmt::format("the activation '{}' is none of Relu, LeakyRelu, Tanh and Sigmoid",
+                               im.attr_string("activation", "")));
+  im.define(0, *body, type.dtype, type.dims);
   return {};
 }
 

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "hostile"))
+import onnx_bytes
 from tfcc_file import without_code
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
@@ -125,6 +127,8 @@ def make_fixtures(binary, folder, environment):
         (folder / name).chmod(0o755)
     (folder / "tan_for_erf").mkdir()
     (folder / "tan_for_erf" / "sitecustomize.py").write_text(TAN_FOR_ERF)
+    reshape = onnx_bytes.node("Reshape", ["x", "s"], ["y"], name="reshape")
+    (folder / "some_sizes.onnx").write_bytes(onnx_bytes.model([reshape], [onnx_bytes.value("x", ["B", "S", 4])], [onnx_bytes.value("y", [8, 8])], [onnx_bytes.ints("s", [8, 8])]))
     (folder / "cut.onnx").write_bytes(model.read_bytes()[:20000])
     (folder / "wrong.tfir").write_text("graph @main() {\n  return\n")
     softmaxes = "graph @main(%x: f32[B,5]) symbols(B = x.0 in 1..) {{\n  %s = softmax(%x) : f32[B,{0}]\n  %y = softmax(%s) : f32[B,{1}]\n  return y = %y\n}}\n"

@@ -158,11 +158,22 @@ class Pipeline {
   }
 
   Result<void> import() {
-    TFCC_TRY(out_.graph, load_graph(out_.source, files_, &out_.import));
-    TFCC_TRY(sizes_, resolve_sizes(options_.sizes, out_.graph));
-    if (!sizes_.ranges.empty()) {
-      TFCC_TRY(out_.graph, load_graph(out_.source, files_, &out_.import, sizes_.ranges));
+    auto graph = load_graph(out_.source, files_, &out_.import);
+    const bool takes_any = static_cast<bool>(graph);
+    if (!takes_any) {  // perhaps it takes those of the options alone
+      if (!options_.sizes.any()) return graph.error();
+      const auto inputs = load_inputs(out_.source, files_);
+      auto sizes =
+          inputs ? resolve_sizes(options_.sizes, *inputs) : Result<ResolvedSizes>(inputs.error());
+      if (!sizes) return graph.error();
+      sizes_ = *std::move(sizes);
+    } else {
+      TFCC_TRY(sizes_, resolve_sizes(options_.sizes, *graph));
     }
+    if (!takes_any || !sizes_.ranges.empty()) {
+      TFCC_TRY(graph, load_graph(out_.source, files_, &out_.import, sizes_.ranges));
+    }
+    out_.graph = *std::move(graph);
     out_.notes = sizes_.notes;
     out_.imported_ops = count_ops(out_.graph);
     TFCC_TRY_VOID(check_roles());

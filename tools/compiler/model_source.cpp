@@ -84,19 +84,37 @@ Result<ir::Graph> parse_graph(const std::string& path, Files& files,
 
 std::string Source::name() const { return fs::path(path).filename().string(); }
 
+namespace {
+
+Result<frontend::Model> read_model(const Source& source, Files& files) {
+  if (source.in_memory()) return frontend::read_onnx(source.path, source.bytes);
+  TFCC_TRY_VOID(files.note_input(source.path));
+  TFCC_TRY(frontend::Model model, frontend::read_onnx(source.path));
+  for (const std::string& file : model.data_files)
+    TFCC_TRY_VOID(files.note_input((fs::path(source.path).parent_path() / file).string()));
+  return model;
+}
+
+bool is_text(const Source& source) {
+  return !source.in_memory() && fs::path(source.path).extension() == ".tfir";
+}
+
+}  // namespace
+
 Result<ir::Graph> load_graph(const Source& source, Files& files, frontend::ImportReport* report,
                              const frontend::SizeRanges& ranges) {
-  if (source.in_memory()) {
-    TFCC_TRY(const frontend::Model model, frontend::read_onnx(source.path, source.bytes));
-    return frontend::import_onnx(model, report, ranges);
-  }
-  const std::string& path = source.path;
-  if (fs::path(path).extension() == ".tfir") return parse_graph(path, files, ranges);
-  TFCC_TRY_VOID(files.note_input(path));
-  TFCC_TRY(const frontend::Model model, frontend::read_onnx(path));
-  for (const std::string& file : model.data_files)
-    TFCC_TRY_VOID(files.note_input((fs::path(path).parent_path() / file).string()));
+  if (is_text(source)) return parse_graph(source.path, files, ranges);
+  TFCC_TRY(const frontend::Model model, read_model(source, files));
   return frontend::import_onnx(model, report, ranges);
+}
+
+Result<ir::Graph> load_inputs(const Source& source, Files& files) {
+  if (is_text(source)) return parse_graph(source.path, files, {});
+  TFCC_TRY(frontend::Model model, read_model(source, files));
+  model.nodes.clear();
+  model.outputs.clear();
+  if (!model.inputs.empty()) model.outputs.push_back(model.inputs.front());
+  return frontend::import_onnx(model, nullptr, {});
 }
 
 std::string print_for_folder(const ir::Graph& graph, const std::string& model,

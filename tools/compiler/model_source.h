@@ -34,6 +34,10 @@ Result<ir::Graph> load_graph(const Source& source, tools::Files& files,
                              frontend::ImportReport* report = nullptr,
                              const frontend::SizeRanges& ranges = {});
 
+/// The inputs of a model alone, an identity of the first its only output: their sizes have the names
+/// that the file gives them. Of a .tfir file the whole graph.
+Result<ir::Graph> load_inputs(const Source& source, tools::Files& files);
+
 /// The text of a graph that load_graph read from the file `model`, for a file in `folder`: names of
 /// weight files lead there from it.
 std::string print_for_folder(const ir::Graph& graph, const std::string& model,

@@ -100,6 +100,12 @@ def matmul_cases():
     yield case("fused_matmul_batch_inside", "S,B,4", "4,B,5", "B,S,5", "transBatchA = 1, transBatchB = 1", (S, B, 4), (4, B, 5))
     yield case("fused_matmul_batch_inside_and_transposed", "4,B,H,S", "T,B,H,4", "B,H,S,T",
                "transBatchA = 1, transA = 1, transBatchB = 1, transB = 1", (4, B, 2, S), (5, B, 2, 4))
+    for name, attrs, c in (("relu", 'activation = "Relu", alpha = 0.5, beta = 2.0', "5"), ("leaky_relu", 'activation = "LeakyRelu", activation_alpha = 0.3, transB = 1', "S,5"),
+                           ("tanh", 'activation = "Tanh", transA = 1', "5"), ("sigmoid", 'activation = "Sigmoid"', "5")):
+        a, b = ("4,S" if "transA" in attrs else "S,4"), ("5,4" if "transB" in attrs else "4,5")
+        dims = {"4,S": (4, S), "S,4": (S, 4), "5,4": (5, 4), "4,5": (4, 5), "5": (5,), "S,5": (S, 5)}
+        yield model(f"fused_gemm_{name}", f"float[{a}] a, float[{b}] b, float[{c}] c", "float[S,5] y", f"y = com.microsoft.FusedGemm<{attrs}>(a, b, c)"), [
+            lambda r, a=a, b=b, c=c: {"a": r.real(*dims[a], scale=2), "b": r.real(*dims[b]), "c": r.real(*dims[c])}]
     yield case("fused_matmul_of_vector", "4", "B,4,5", "B,5", "alpha = 0.25", (4,), (B, 4, 5))
 
 
@@ -905,7 +911,7 @@ FILES = {
     "microsoft_multi_head_attention": ("MultiHeadAttention and DecoderMaskedMultiHeadAttention.", [*multi_head_cases(), *decoder_masked_cases()]),
     "microsoft_norm": ("Norms with a residual or an embedding.", [*norm_cases(), *embed_cases()]),
     "channel_norm": ("Norms of channels.", list(channel_norm_cases())),
-    "microsoft_elementwise": ("GELU and FusedMatMul.", [*elementwise_cases(), *matmul_cases()]),
+    "microsoft_elementwise": ("GELU, FusedMatMul and FusedGemm.", [*elementwise_cases(), *matmul_cases()]),
     "empty": ("Sizes of 0.", list(empty_cases())),
     "rotary_embedding": ("RotaryEmbedding of both domains.", list(rotary_cases())),
 }

@@ -113,6 +113,7 @@ FORMS = {
     "com.microsoft.EmbedLayerNormalization": constant("flat", [0, 1, 2, 3]) + "; " + constant("to", [2, 2]) + "; ids = Reshape (flat, to); ids32 = Cast <to = 6> (ids); "
         "out, sum = com.microsoft.EmbedLayerNormalization (ids32, , wide, wide, , wide_bias, wide_bias)",
     "com.microsoft.FastGelu": "out = com.microsoft.FastGelu (x, v)",
+    "com.microsoft.FusedGemm": constant("to", [6, 4]) + "; rows = Reshape (x, to); out = com.microsoft.FusedGemm <activation = \"Tanh\"> (rows, w, u)",
     "com.microsoft.FusedMatMul": "out = com.microsoft.FusedMatMul <alpha = 0.5> (x, w)",
     "com.microsoft.Gelu": "out = com.microsoft.Gelu (x)",
     "com.microsoft.GroupQueryAttention": constant("ends", [2], "int32") + "; " + scalar("total", 3, "int32")
