@@ -67,18 +67,37 @@ std::vector<int64_t> attentions(const Graph& graph, const TargetClass& target,
   return all;
 }
 
+constexpr int64_t kStreamedWeight = int64_t{4} << 20;
+
+// Elements of the constants that its products multiply by.
+std::vector<int64_t> weights_of(const Graph& graph) {
+  std::vector<int64_t> sizes;
+  for (OpId o : graph.order()) {
+    if (graph.op(o).kind != OpKind::matmul || !graph.is_constant(graph.op(o).operands[1])) continue;
+    ExprRef size = ir::element_count(graph.pool(), ir::second_factor(graph, graph.op(o)).dims);
+    sizes.push_back(ir::as_int(size).value_or(0));
+  }
+  return sizes;
+}
+
 // Is a weight so large that reading it is what a product of few rows costs? Then a form whose weights
 // stream is faster than one whose norms are parts of products: a step of a LLaMA with 22 layers of
-// 2048 takes 1.27 ms on an H200 where it took 1.93. BERT-base, of 2.4 Mi at most, is as fast by
-// either.
+// 2048 takes 1.27 ms on an H200 where it took 1.93. BERT-base, of 2.4 Mi at most, and BERT-large, of
+// 4 Mi, are as fast by either.
 bool streams(const Graph& graph) {
-  constexpr int64_t kStreamedWeight = int64_t{4} << 20;
-  return std::any_of(graph.order().begin(), graph.order().end(), [&](OpId o) {
-    if (graph.op(o).kind != OpKind::matmul) return false;
-    if (!graph.is_constant(graph.op(o).operands[1])) return false;
-    ExprRef size = ir::element_count(graph.pool(), ir::second_factor(graph, graph.op(o)).dims);
-    return ir::as_int(size).value_or(0) >= kStreamedWeight;
-  });
+  const std::vector<int64_t> sizes = weights_of(graph);
+  return std::any_of(sizes.begin(), sizes.end(), [](int64_t n) { return n >= kStreamedWeight; });
+}
+
+// Are most of its weights such? A form for few tokens, and one that has norms as launches of their
+// own, are worth more then than equal bits in all forms.
+bool is_mostly_large(const Graph& graph) {
+  int64_t all = 0, large = 0;
+  for (int64_t n : weights_of(graph)) {
+    all += n;
+    if (n > kStreamedWeight) large += n;
+  }
+  return 2 * large > all;
 }
 
 // Does it keep sums in order by the arm of that name, whose tiles change with the rows?
@@ -98,7 +117,7 @@ bool counts_rows(const Graph& graph) {
 // The form for few tokens whose norms are parts of products, where those of more tokens cannot be.
 Result<std::optional<Form>> folded_form(const Graph& graph, const TargetClass& target,
                                         const ProductRules& rules) {
-  if (!graph.size_with(SizeRole::tokens) || counts_rows(graph)) return std::optional<Form>();
+  if (!graph.size_with(SizeRole::tokens)) return std::optional<Form>();
   Form form{graph, kFewRows};
   TFCC_TRY(const int norms, fold_norms(form.graph, target, form.most_tokens));
   if (norms == 0) return std::optional<Form>();
@@ -126,10 +145,19 @@ std::vector<Form> split_forms(const Graph& graph, const TargetClass& target,
   return forms;
 }
 
-// The forms share the values of a name, their buffers and the arena. Of rows that a run counts, norms
-// are folded in all of them, so that a row has the same bits in each; of others, in the one of few
-// tokens alone. Else each is made of the one before it, by splitting more: the last does by most
-// launches what the others do by fewer.
+// Whether `other` launches what has this form's names.
+bool has_launches_of(const Graph& other, const Graph& form) {
+  return std::all_of(form.order().begin(), form.order().end(), [&](OpId o) {
+    return form.op(o).kind == OpKind::constant ||
+           other.find_value(form.value(form.result(o)).name).valid();
+  });
+}
+
+// The forms share the values of a name, their buffers and the arena. Each is made of the one before
+// it, by splitting more: the last does by most launches what the others do by fewer. Of rows that a
+// run counts, norms are folded in all of them, so that a row has the same bits in each. Of others,
+// and of large weights, they are in a form for few tokens that is made apart, and only where the last
+// has its launches.
 Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target,
                                    const ProductRules& rules) {
   const bool steps =
@@ -145,16 +173,21 @@ Result<std::vector<Form>> forms_of(const Graph& graph, const TargetClass& target
     limits.insert(limits.begin(), kStreamRows);
   if (graph.size_with(SizeRole::tokens) && steps) limits.insert(limits.begin(), kFewestTokens);
   Graph base = graph;
-  TFCC_TRY_VOID(fold_norms(base, target, 0));
+  if (!counts_rows(graph) || !is_mostly_large(graph)) TFCC_TRY_VOID(fold_norms(base, target, 0));
   TFCC_TRY(std::optional<Form> folded, folded_form(base, target, rules));
-  if (!folded) return split_forms(base, target, limits, rules);
-  std::erase(limits, kFewRows);
-  std::vector<Form> forms = split_forms(base, target, limits, rules);
-  const auto larger = std::find_if(forms.begin(), forms.end(), [&](const Form& f) {
-    return f.most_tokens == 0 || f.most_tokens > folded->most_tokens;
-  });
-  forms.insert(larger, *std::move(folded));
-  return forms;
+  std::vector<int64_t> others = limits;
+  std::erase(others, kFewRows);
+  if (folded) {
+    std::vector<Form> forms = split_forms(base, target, others, rules);
+    if (has_launches_of(forms.back().graph, folded->graph)) {
+      const auto larger = std::find_if(forms.begin(), forms.end(), [&](const Form& f) {
+        return f.most_tokens == 0 || f.most_tokens > folded->most_tokens;
+      });
+      forms.insert(larger, *std::move(folded));
+      return forms;
+    }
+  }
+  return split_forms(base, target, limits, rules);
 }
 
 // CUDA: the lengths up to which attention has a tile of its own, for the first whose queries are a

@@ -11,11 +11,15 @@
 //   after:  %p = pointwise(%a, %b) {body = (i,j,k) => %a[i,j,0] * %b[i,0,k]}
 //   before: %r = pointwise(%x) {body = (i,j) => %x[i / S,i % S,j]} : f32[B*S,64]; %p = matmul(%r, @w)       (GPT-2's Conv1D)
 //   after:  %m = matmul(%x, @w) : f32[B,S,192]; %p is a view of %m
+//   before: %at = pointwise(%n) {body = (i,j) => select(j <= 0, i, %n[i])} : i64[B,2]; %y = pointwise(%x, %at) {body = (i,k) => %x[%at[i,0],%at[i,1],k]}
+//   after:  %y = pointwise(%x, %n) {body = (i,k) => %x[i,%n[i],k]}                        (h[arange(B), n])
 // Requires: the same type; for recipes, a permutation or a cast alone.
 #include "ir/matmul.h"
 #include "passes/keep_rows.h"
 #include "passes/match.h"
 #include "passes/passes.h"
+
+#include <algorithm>
 
 namespace tfcc::passes {
 namespace {
@@ -170,6 +174,37 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   return true;
 }
 
+// A load of whole numbers at a fixed place of some axis reads what lies there, if that is an index or
+// one load: a part of a concatenation.
+bool read_parts(Graph& g, OpId o) {
+  constexpr size_t kMostNodes = 4;
+  ir::Op op = g.op(o);
+  bool found = false;
+  std::vector<ExprRef> free;
+  const std::vector<ExprRef*> bodies = ir::expressions_of(op);
+  for (ExprRef* body : bodies) {
+    free.push_back(ir::rewrite(ir::free_expr(g, o, *body, {}), [&](ExprRef n) -> ExprRef {
+      const auto v = loaded(n);
+      if (!v || !g.def(*v) || g.def(*v)->kind != OpKind::pointwise ||
+          is_float(g.value(*v).type.dtype) ||
+          std::none_of(n->args.begin(), n->args.end(), [](ExprRef a) { return ir::as_int(a); }))
+        return nullptr;
+      ExprRef part = ir::element_of(g, *v, n->args);
+      if (ir::node_count(part) > kMostNodes || ir::loads_of(part).size() > 1) return nullptr;
+      found = true;
+      return part;
+    }));
+  }
+  if (!found) return false;
+  std::vector<ValueId> operands(
+      op.operands.begin(), op.operands.begin() + static_cast<std::ptrdiff_t>(ir::first_loaded(op)));
+  free = ir::capture(free, operands);
+  for (size_t k = 0; k < bodies.size(); ++k) *bodies[k] = free[k];
+  g.op(o).attrs = op.attrs;
+  g.set_operands(o, operands);
+  return true;
+}
+
 }  // namespace
 
 PassReport canonicalize(Graph& graph) {
@@ -183,6 +218,8 @@ PassReport canonicalize(Graph& graph) {
     const ir::Op& op = graph.op(o);
     if (ir::is_plain_product(op))
       report.rewrites += drop_sum_over_one(graph, o) || absorb_transposes(graph, o);
+    if (op.kind == OpKind::pointwise || op.kind == OpKind::reduce)
+      report.rewrites += read_parts(graph, o);
     if (op.kind != OpKind::pointwise) continue;
     const ValueId v = op.results[0];
     report.rewrites += drop_identity(graph, v) || extend_recipe(graph, v);

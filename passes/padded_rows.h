@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which values of a graph are needed at real tokens alone: what remove-padding may compute without
 // padding, proved from the graph.
-//   1. All attentions with a condition on keys that data decides (not positions alone) have the
-//      same expression, over the same batch. It counts no tokens: with lengths summed up from a
+//   1. All attentions with a condition on keys that says what padding is (padding_condition.h) have
+//      the same expression, over the same batch. It counts no tokens: with lengths summed up from a
 //      mask, a token beyond the count is a query that the graph computes. Lengths that are an input
 //      are fine. Batch and length are 1 at least.
 //   2. Queries and keys are the same tokens (passes/row_origins.h).

@@ -2,11 +2,13 @@
 // raise-layer-norm: ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add as one op.
 //   before: %m = mean(%x); %v = mean((%x - %m)^2); %y = (%x - %m) / sqrt(%v + eps) * @g + @b
 //   after:  %y = norm(@g, @b, %x) {body = (i,j,k) => %x[i,j,k], eps, has_beta, kind = layer}
+//   before: %m = mean(%x); %y = norm(@g, %c) {kind = rms} of %c = %x - %m                 (opset 23)
 // Factors come in any order, also with 1 / sqrt.
 // Requires: both means over the last axis, of the same %x; @g, @b rank 1 on it. A missing @g
 // becomes ones. In a 16-bit graph the norm may run in f32 between casts: it reads the 16-bit value,
 // and its result is rounded once.
 #include <algorithm>
+#include <functional>
 
 #include "ir/norm.h"
 #include "passes/raise_norm.h"
@@ -37,6 +39,22 @@ bool is_variance(const Graph& g, ValueId v, ValueId x, ExprRef numerator, const 
   return square == ir::mul(numerator, numerator);
 }
 
+/// The mean of the squares of x - mean(x) is the variance of x.
+bool raise_centered_rms(Graph& g, OpId o, const std::function<bool(ValueId)>& stop) {
+  const ValueId y = g.result(o);
+  const ir::Type type = g.value(y).type;
+  ir::NormOf norm = ir::norm_of(g.op(o));
+  const auto value = ir::normed_value(g, o);
+  if (norm.kind != ir::NormKind::rms || !value || g.op(o).results.size() != 1) return false;
+  const Indices at = ir::indices_of(g, y);
+  const auto c = centered(g, expanded(g, *value, at, stop, kNearby), at);
+  if (!c || g.value(c->x).type.dims != type.dims) return false;
+  norm.kind = ir::NormKind::layer;
+  g.replace_uses(
+      y, ir::add_norm(g, norm, before_widening(g, c->x), type, g.value(y).name, g.op(o).origin));
+  return true;
+}
+
 bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport& report) {
   const ValueId y = g.result(o);
   const ir::Type type = g.value(y).type;
@@ -45,6 +63,7 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
   auto stop = [&](ValueId v) {
     return std::binary_search(candidates.begin(), candidates.end(), v);
   };
+  if (g.op(o).kind == OpKind::norm) return raise_centered_rms(g, o, stop);
   ExprRef e = rounded_once(expanded(g, y, at, stop, kNearby), type.dtype);
   for (const Affine& a : affine_forms(g, e, at)) {
     for (const Normalised& n : normalised_forms(a.core)) {

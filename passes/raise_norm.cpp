@@ -156,12 +156,14 @@ std::vector<bool> reduction_is_near(const Graph& g) {
   for (OpId o : g.order()) {
     const ir::Op& op = g.op(o);
     if (op.kind == OpKind::reduce) steps[o.value] = 0;
+    size_t nearest = kFar;
     for (ValueId v : op.operands) {
-      if (op.kind != OpKind::pointwise || !g.def(v))
-        continue;  // cost: what is no element is not expanded
-      steps[o.value] = std::min(steps[o.value], steps[g.value(v).def.value] + 1);
+      if (!g.def(v)) continue;  // cost: nothing is near an input
+      nearest = std::min(nearest, steps[g.value(v).def.value] + 1);
     }
-    reaches[o.value] = steps[o.value] <= kNearby.depth;
+    // cost: what is no element is not expanded; a norm is looked at, and not through
+    if (op.kind == OpKind::pointwise) steps[o.value] = std::min(steps[o.value], nearest);
+    reaches[o.value] = (op.kind == OpKind::norm ? nearest : steps[o.value]) <= kNearby.depth;
   }
   return reaches;
 }

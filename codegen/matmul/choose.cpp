@@ -175,7 +175,7 @@ std::string no_wgmma(const MatmulDesc& x, const TargetClass& target) {
   if (!few_rows(x) && norms(x) && !x.made_rows)
     return "of many rows, norms are parts of products where padding is left out";
   if (!few_rows(x) && !pays_at_many(x) && !x.in_order) return "the library is faster at many rows";
-  if (few_rows(x) && *k > kLongestSum && !x.in_order && !norms(x))
+  if (few_rows(x) && *k > kLongestSum && !x.in_order && !norms(x) && !x.made_rows)
     return "k is long, and the library splits it over blocks";
   if (!target.has_wgmma)
     return "the GPU has no products of warpgroups";  // last: plans that differ in words alone would not be shared

@@ -131,7 +131,8 @@ TFCC_FN Moments moments_of_eight(const f32 (&v)[16], int half) {
   return m;
 }
 
-/// Of `each` numbers here and as many of lane ^ `other`, whose moments are `there`: the same in both.
+/// Of `each` numbers of this lane and as many that lane ^ `other` gives, while this one gives `give`:
+/// the same in both.
 TFCC_FN Moments merge(Moments here, Moments give, int other, f32 each) {
   const f32 mean = __shfl_xor_sync(kAllLanes, give.mean, other),
             squares = __shfl_xor_sync(kAllLanes, give.squares, other), apart = mean - here.mean;
@@ -224,8 +225,8 @@ TFCC_FN void prepare_end(const End& end, unsigned char* tile, Memory& memory, id
 /// The end of one tile for a thread of a warpgroup, when its sums are there and what prepare_end()
 /// does. It goes through parts of the columns, one after the other. Where the epilogue is costly that
 /// is a loop, for which the sums move down: code for all parts would be longer than what the
-/// instruction caches hold. Else it is unrolled. Beyond the last column it computes an element of the
-/// edge once more, which is not stored.
+/// instruction caches hold. Else it is unrolled. Beyond the last column it computes something, of
+/// whatever shared memory holds there, which is not stored; a row and a column are those of the edge.
 template <class Spec, class End, class Memory> struct EndOfTile {
   static constexpr int most = Memory::width,
                        kGroup = matmul_end_detail::kGroup;  // columns of the largest of the tiles

@@ -226,8 +226,6 @@ TEST(FoldNorm, NotInAStepOfGeneration) {
   EXPECT_EQ(folded(alone), 1);
 }
 
-// A product beside folded norms that the few rows' form leaves to the library, and no other does:
-// its launches have no place among those of the others, so no norm is folded there.
 /// Rows without padding, two products of these, and what follows.
 ir::Graph packed(const std::string& rest) {
   auto g = ir::parse(fmt::format(
@@ -243,7 +241,7 @@ ir::Graph packed(const std::string& rest) {
 
 constexpr const char* kPlainSum =
     "  %z = matmul(%y, @v) {alpha = 1.0, trans_a = false, trans_b = false} : f16[1,T,256]\n";
-/// The library has products of few rows and long sums, so that tanh is a launch there alone.
+/// With padding the library has products of few rows and long sums.
 constexpr const char* kSumAndTanh =
     "  %z = matmul(%y, @v, %h) {alpha = 1.0, epilogue = (s,i,j,k) => tanh(s + %h[i,j,k]), trans_a = false, trans_b = false} : f16[1,T,256]\n";
 
@@ -266,8 +264,59 @@ TEST(FoldNorm, OfRowsWithoutPaddingInAllForms) {
       });
     }
     EXPECT_EQ(folded, static_cast<int>(lowered->plan.buckets.size()));
-    EXPECT_EQ(*counts.begin(), 6u);  // pack, h, p, y, z, o
+    EXPECT_EQ(counts, std::set<size_t>{6});  // pack, h, p, y, z, o
   }
+}
+
+TEST(FoldNorm, OfLargeWeightsForFewTokensAlone) {
+  const auto buckets = [](int width) {
+    auto g = ir::parse(fmt::format(
+        "graph @main(%x: f16[B,S,256], %mask: i64[B,S]) symbols(B = x.0 in 1.. as batch, S = x.1 in 1.. as length, tokens = (B*S) in 1.. as tokens, T <= (B*S) in 1.. as packed) {{\n"
+        "  flag 0 \"a packed row lies outside\"\n  const @w : f16[256,256] = f32[256,256] random(1) |> cast(f16)\n  const @u : f16[256,{0}] = f32[256,{0}] random(2) |> cast(f16)\n"
+        "  const @g : f16[256] = f32[256] random(4) |> cast(f16)\n"
+        "  %row, %cu, %keys, %order, %seq, %pos = pack(%mask) {{live = (i,j) => %mask[i,j] == 1}} : i32[B,S], i32[B + 1], i32[B], i32[B], i32[T], i32[T]\n"
+        "  %h = pointwise(%x, %seq, %pos) {{body = (i,j,k) => %x[bounded(%seq[j], B, 0),bounded(%pos[j], S, 0),k]}} : f16[1,T,256]\n"
+        "  %p = matmul(%h, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[1,T,256]\n  %n = norm(@g, %p) {{body = (i,j,k) => %p[i,j,k], eps = 1e-05, has_beta = false, kind = rms}} : f16[1,T,256]\n"
+        "  %y = matmul(%n, @u) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[1,T,{0}]\n"
+        "  %o = pointwise(%row, %y) {{body = (i,j,k) => select(0 <= %row[i,j], %y[0,bounded(%row[i,j], T, 0),k], 0.0)}} : f16[B,S,{0}]\n  return o = %o\n}}\n",
+        width));
+    EXPECT_TRUE(g) << (g ? "" : g.error().message);
+    WeightPool weights;
+    const auto lowered = lower(*g, hopper(), weights, {});
+    EXPECT_TRUE(lowered) << (lowered ? "" : lowered.error().message);
+    std::set<size_t> counts;
+    for (const auto& b : lowered->plan.buckets) counts.insert(b.launches.size());
+    return counts;
+  };
+  EXPECT_EQ(buckets(16384), (std::set<size_t>{5}));     // 4 Mi
+  EXPECT_EQ(buckets(16400), (std::set<size_t>{5, 6}));  // and n beyond 128 tokens
+}
+
+TEST(FoldNorm, WhereTheOtherFormsHaveAllLaunches) {
+  // Of few rows the library has the product of f32, with its tanh behind it; of more, TF32 has both.
+  const auto folds = [](const char* last) {
+    auto g = ir::parse(fmt::format(
+        "graph @main(%h: f16[B,S,256]) symbols(B = h.0 in 1.. as batch, S = h.1 in 1.. as length, tokens = (B*S) in 1.. as tokens) {{\n"
+        "  const @w : f16[256,256] = f32[256,256] random(1) |> cast(f16)\n  const @u : f16[256,256] = f32[256,256] random(2) |> cast(f16)\n  const @v : f32[2,256] = random(3)\n"
+        "  const @g : f16[256] = f32[256] random(4) |> cast(f16)\n  %h1 = pointwise(%h) {{body = (i,j,k) => 0.5 * %h[i,j,k]}} : f16[B,S,256]\n"
+        "  %p = matmul(%h1, @w) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[B,S,256]\n  %n = norm(@g, %p) {{body = (i,j,k) => %p[i,j,k], eps = 1e-05, has_beta = false, kind = rms}} : f16[B,S,256]\n"
+        "  %y = matmul(%n, @u) {{alpha = 1.0, trans_a = false, trans_b = false}} : f16[B,S,256]\n  %yf = pointwise(%y) {{body = (i,j,k) => f32(%y[i,j,k])}} : f32[B,S,256]\n"
+        "  %z = matmul(%yf, @v) {{alpha = 1.0, {}trans_a = false, trans_b = true}} : f32[B,S,2]\n  return z = %z\n}}\n",
+        last));
+    EXPECT_TRUE(g) << (g ? "" : g.error().message);
+    WeightPool weights;
+    LowerOptions options;
+    options.precision = runtime::kTf32x3;
+    const auto lowered = lower(*g, hopper(), weights, options);
+    EXPECT_TRUE(lowered) << (lowered ? "" : lowered.error().message);
+    return std::ranges::any_of(lowered->plan.buckets, [](const auto& b) {
+      return std::ranges::any_of(b.launches, [](const auto& l) {
+        return std::ranges::find(l.ops, "moments") != l.ops.end();
+      });
+    });
+  };
+  EXPECT_TRUE(folds(""));
+  EXPECT_FALSE(folds("epilogue = (s,i,j,k) => tanh(s), "));
 }
 
 }  // namespace

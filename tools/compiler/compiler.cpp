@@ -163,10 +163,8 @@ class Pipeline {
     if (!takes_any) {  // perhaps it takes those of the options alone
       if (!options_.sizes.any()) return graph.error();
       const auto inputs = load_inputs(out_.source, files_);
-      auto sizes =
-          inputs ? resolve_sizes(options_.sizes, *inputs) : Result<ResolvedSizes>(inputs.error());
-      if (!sizes) return graph.error();
-      sizes_ = *std::move(sizes);
+      if (!inputs) return graph.error();
+      TFCC_TRY(sizes_, resolve_sizes(options_.sizes, *inputs));
     } else {
       TFCC_TRY(sizes_, resolve_sizes(options_.sizes, *graph));
     }
