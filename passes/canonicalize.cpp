@@ -174,8 +174,8 @@ bool drop_sum_over_one(Graph& g, OpId o) {
   return true;
 }
 
-// A load of whole numbers at a fixed place of some axis reads what lies there, if that is an index or
-// one load: a part of a concatenation.
+// A load of whole numbers at a fixed place of some axis reads what lies there, if that is short, an
+// index or one load: a part of a concatenation.
 bool read_parts(Graph& g, OpId o) {
   constexpr size_t kMostNodes = 4;
   ir::Op op = g.op(o);
@@ -190,7 +190,7 @@ bool read_parts(Graph& g, OpId o) {
           std::none_of(n->args.begin(), n->args.end(), [](ExprRef a) { return ir::as_int(a); }))
         return nullptr;
       ExprRef part = ir::element_of(g, *v, n->args);
-      if (ir::node_count(part) > kMostNodes || ir::loads_of(part).size() > 1) return nullptr;
+      if (ir::node_count(part) > kMostNodes) return nullptr;
       found = true;
       return part;
     }));

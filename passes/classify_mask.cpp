@@ -170,8 +170,7 @@ class Classifier {
     std::vector<ExprRef> conditions;
     for (const Choice& c : keys) {
       ExprRef n = c.control.node;
-      if (!ir::has_loads(n) || ir::uses_index(n, ir::kHead) || ir::uses_index(n, ir::kQuery))
-        continue;
+      if (ir::uses_index(n, ir::kHead) || ir::uses_index(n, ir::kQuery)) continue;
       all.push_back(c);
       conditions.push_back(ir::free_expr(g_, o_, meaning(c), {}));
     }

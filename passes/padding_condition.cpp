@@ -34,7 +34,7 @@ ExprRef spelled_out(const Graph& g, ExprRef e) {
 
 /// The inputs of the graph that a value is made of.
 void inputs_of(const Graph& g, ValueId v, std::set<uint32_t>& seen, std::set<InputRole>& roles) {
-  if (!seen.insert(v.value).second) return;
+  if (!seen.insert(v.value).second) return;  // cost: looked at before
   const ir::Op* op = g.def(v);
   if (!op) return void(roles.insert(g.value(v).role));
   for (ValueId operand : op->operands) inputs_of(g, operand, seen, roles);
@@ -42,7 +42,7 @@ void inputs_of(const Graph& g, ValueId v, std::set<uint32_t>& seen, std::set<Inp
 
 bool is_id(const Graph& g, ExprRef e) {
   const auto v = loaded(e);
-  return v && !g.def(*v) && g.value(*v).role == InputRole::ids;
+  return v && g.value(*v).role == InputRole::ids;
 }
 
 /// A bounded() without its flag.
@@ -144,7 +144,7 @@ std::set<int64_t> ids_to_try(const Graph& g, ExprRef condition) {
 /// The one id that is padding by a condition on one element of ids; -1 where it is none of those
 /// that there are (ids != -100).
 std::optional<int64_t> padding_id(const Graph& g, const Reads& r) {
-  if (r.others || r.ids.size() != 1) return std::nullopt;
+  if (r.ids.size() != 1) return std::nullopt;
   const std::set<int64_t> ids = ids_to_try(g, r.condition);
   std::vector<int64_t> none;
   for (int64_t id : ids) {
@@ -159,7 +159,7 @@ std::optional<int64_t> padding_id(const Graph& g, const Reads& r) {
 /// Does the condition only ask which elements of ids are this one?
 bool asks_for(const Reads& r, int64_t padding) {
   constexpr size_t kMostElements = 3;
-  if (r.others || r.ids.size() > kMostElements) return false;
+  if (r.ids.size() > kMostElements) return false;  // cost: each is tried with each
   const int64_t some[] = {padding, padding + 1, padding + 3, padding + 7};  // none near another
   size_t choices = 1;
   for (size_t i = 0; i < r.ids.size(); ++i) choices *= std::size(some);

@@ -39,16 +39,14 @@ bool is_variance(const Graph& g, ValueId v, ValueId x, ExprRef numerator, const 
   return square == ir::mul(numerator, numerator);
 }
 
-/// The mean of the squares of x - mean(x) is the variance of x.
-bool raise_centered_rms(Graph& g, OpId o, const std::function<bool(ValueId)>& stop) {
+/// The mean of the squares of x - mean(x) is the variance of x, as is its variance.
+bool raise_centered(Graph& g, OpId o, const std::function<bool(ValueId)>& stop) {
   const ValueId y = g.result(o);
   const ir::Type type = g.value(y).type;
-  ir::NormOf norm = ir::norm_of(g.op(o));
-  const auto value = ir::normed_value(g, o);
-  if (norm.kind != ir::NormKind::rms || !value || g.op(o).results.size() != 1) return false;
-  const Indices at = ir::indices_of(g, y);
-  const auto c = centered(g, expanded(g, *value, at, stop, kNearby), at);
+  const auto c = centered(g, ir::expand(g, ir::normed(g, o), std::not_fn(stop), kNearby),
+                          ir::indices_of(g, y));
   if (!c || g.value(c->x).type.dims != type.dims) return false;
+  ir::NormOf norm = ir::norm_of(g.op(o));
   norm.kind = ir::NormKind::layer;
   g.replace_uses(
       y, ir::add_norm(g, norm, before_widening(g, c->x), type, g.value(y).name, g.op(o).origin));
@@ -63,7 +61,7 @@ bool raise(Graph& g, OpId o, const std::vector<ValueId>& candidates, PassReport&
   auto stop = [&](ValueId v) {
     return std::binary_search(candidates.begin(), candidates.end(), v);
   };
-  if (g.op(o).kind == OpKind::norm) return raise_centered_rms(g, o, stop);
+  if (g.op(o).kind == OpKind::norm) return raise_centered(g, o, stop);
   ExprRef e = rounded_once(expanded(g, y, at, stop, kNearby), type.dtype);
   for (const Affine& a : affine_forms(g, e, at)) {
     for (const Normalised& n : normalised_forms(a.core)) {
